@@ -1,0 +1,158 @@
+//! The command line. Flags of the plan come from its own table, so that no flag exists that the plan does not know.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
+use tandem_device::SimSpec;
+use tandem_plan::setting::{SETTINGS, Setting};
+use tandem_plan::{Origin, Settings, config};
+
+use crate::exit::Exit;
+
+/// One call of the program, read.
+pub(crate) struct Call {
+    pub(crate) command: Command,
+    /// What the user wrote, flags over config.
+    pub(crate) settings: Settings,
+    pub(crate) sim: Option<SimSpec>,
+    /// The same, as it was typed.
+    pub(crate) sim_text: Option<String>,
+    pub(crate) json: bool,
+    pub(crate) quiet: bool,
+    /// `plan --print-config`
+    pub(crate) print_config: bool,
+    /// `plan --recommend`
+    pub(crate) recommend: bool,
+    /// `validate --run-log FILE`
+    pub(crate) run_log: Option<PathBuf>,
+    /// Config keys that no longer do anything.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The commands there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Plan,
+    Validate,
+}
+
+const START: &str = "\
+tandem trains speech models so that the GPU never waits.
+
+To start with:
+  tandem plan                   what this machine has, and how a run would use it
+  tandem plan --sim 2x24GiB     the same for a machine you do not have
+  tandem validate               five checks on the real devices
+  tandem --help                 everything else
+";
+
+/// Reads the command line and the config file it names.
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Call, Exit> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    if args.len() <= 1 {
+        return Err(Exit::Said(START.to_owned()));
+    }
+    let matches = grammar().try_get_matches_from(args).map_err(|error| match error.use_stderr() {
+        true => Exit::Usage(error.to_string()),
+        false => Exit::Said(error.to_string()),
+    })?;
+    match matches.subcommand() {
+        Some(("plan", given)) => read(Command::Plan, given),
+        Some(("validate", given)) => read(Command::Validate, given),
+        _ => Err(Exit::Said(START.to_owned())),
+    }
+}
+
+fn read(command: Command, given: &ArgMatches) -> Result<Call, Exit> {
+    let mut settings = Settings::new();
+    for setting in SETTINGS {
+        take(setting, given, &mut settings)?;
+    }
+    let warnings = match given.get_one::<PathBuf>("config") {
+        Some(path) => config::load(path, &mut settings)?,
+        None => Vec::new(),
+    };
+    let sim_text = given.get_one::<String>("sim").cloned();
+    let sim = sim_text.as_ref().map(|text| text.parse::<SimSpec>()).transpose();
+    let flag = |name: &str| given.try_get_one::<bool>(name).ok().flatten().copied().unwrap_or(false);
+    Ok(Call {
+        command,
+        settings,
+        sim: sim.map_err(|error| Exit::Usage(format!("❌ {error}")))?,
+        sim_text,
+        json: flag("json"),
+        quiet: flag("quiet"),
+        print_config: flag("print-config"),
+        recommend: flag("recommend"),
+        run_log: given.try_get_one::<PathBuf>("run-log").ok().flatten().cloned(),
+        warnings,
+    })
+}
+
+/// Hands one setting's text over to the plan, which alone knows what it means.
+fn take(setting: &'static Setting, given: &ArgMatches, settings: &mut Settings) -> Result<(), Exit> {
+    if setting.value_name().is_some() {
+        if let Some(text) = given.get_one::<String>(setting.flag) {
+            settings.set(setting.flag, text, Origin::Flag)?;
+        }
+        return Ok(());
+    }
+    for flag in [Some(setting.flag), setting.off_flag()].into_iter().flatten() {
+        if given.get_flag(flag) {
+            settings.set(flag, "true", Origin::Flag)?;
+        }
+    }
+    Ok(())
+}
+
+fn grammar() -> Clap {
+    let plan = Clap::new("plan")
+        .about("List the GPUs found; resolve and print the plan without running")
+        .arg(switch("print-config", "Write the resolved settings as a complete config file"))
+        .arg(switch("recommend", "Print settings for cards of 6 to 80 GB, one and two of them"));
+    let validate = Clap::new("validate")
+        .about("Five checks on the real devices; PASS or FAIL each")
+        .arg(path("run-log", "Write what happens, event by event, to this JSONL file"));
+    Clap::new("tandem")
+        .about("Trains speech models so that the GPU never waits")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .subcommand(shared(plan))
+        .subcommand(shared(validate))
+}
+
+/// What every command that resolves a plan takes.
+fn shared(command: Clap) -> Clap {
+    let command = command
+        .arg(path("config", "YAML file; flags beat it, it beats the defaults"))
+        .arg(Arg::new("sim").long("sim").value_name("SPEC").help("Simulated GPUs instead of real ones, e.g. 2x24GiB"))
+        .arg(switch("json", "Print one JSON document on standard output, and nothing else there"))
+        .arg(switch("quiet", "Leave out progress").short('q'));
+    SETTINGS.iter().fold(command, |command, setting| command.args(flags_of(setting)))
+}
+
+fn flags_of(setting: &'static Setting) -> Vec<Arg> {
+    let help = format!("{} [default: {}]", setting.help, setting.default_text());
+    let arg = Arg::new(setting.flag).long(setting.flag).help(help).aliases(setting.aliases.to_vec());
+    match setting.value_name() {
+        // A negative number is a value too: the plan says what is wrong with it.
+        Some(name) => vec![arg.value_name(name).allow_hyphen_values(true)],
+        None => {
+            let on = arg.action(ArgAction::SetTrue);
+            let off = setting.off_flag().map(|off| {
+                let help = format!("Turns --{} off", setting.flag);
+                Arg::new(off).long(off).action(ArgAction::SetTrue).help(help).conflicts_with(setting.flag)
+            });
+            [Some(on), off].into_iter().flatten().collect()
+        }
+    }
+}
+
+fn switch(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+}
+
+fn path(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name("FILE").value_parser(clap::value_parser!(PathBuf)).help(help)
+}

@@ -1,0 +1,67 @@
+//! `tandem plan`: what this machine has, and how a run would use it.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use tandem_device::DriverCost;
+use tandem_plan::{Hardware, Row, StandIns, plan_json, print_config, recommend, show_plan, show_recommendations};
+use tandem_trial::resolve::{Resolved, Site, cards_json, host_facts};
+
+use crate::args::Call;
+use crate::exit::Exit;
+use crate::screen::{self, Screen};
+
+pub(crate) fn run(call: &Call, screen: &mut Screen) -> Result<ExitCode, Exit> {
+    call.warnings.iter().for_each(|warning| screen.warn(warning));
+    if call.recommend {
+        return print_recommendations(call, screen);
+    }
+    let Resolved { machine, hardware, plan } = resolve(call)?;
+    if call.print_config {
+        screen::write(&print_config(&plan))?;
+    } else if call.json {
+        let mut document = plan_json(&plan, &hardware);
+        document["cards"] = cards_json(&machine);
+        screen::write_json(&document)?;
+    } else {
+        screen.say(&show_plan(&plan, &hardware))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Finds the machine and makes the plan, for any command. A refusal shows what was found before it.
+pub(crate) fn resolve(call: &Call) -> Result<Resolved, Exit> {
+    let site = Site::survey(call.sim.clone()).context("cannot read the GPUs")?;
+    let simulated = call.sim.is_some();
+    site.resolve(&call.settings).map_err(|refusal| Exit::Refused {
+        refusal: Box::new(refusal),
+        json: call.json,
+        simulated,
+    })
+}
+
+/// Rows are for simulated cards, whatever this machine has: they are for choosing what to buy or rent.
+fn print_recommendations(call: &Call, screen: &mut Screen) -> Result<ExitCode, Exit> {
+    let host = host_facts();
+    let machine = |count: usize, card_gb: u64| Hardware::simulated(count, card_gb << 30, &DriverCost::table(), host);
+    let rows = recommend(&call.settings, &machine, &StandIns);
+    match call.json {
+        true => screen::write_json(&rows.iter().map(row_json).collect())?,
+        false => screen.say(&show_recommendations(&rows))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row_json(row: &Row) -> Value {
+    let fit = row.fit.as_ref();
+    json!({
+        "cards": row.count,
+        "card_gb": row.card_gb,
+        "batch_size": fit.map(|fit| fit.batch_size),
+        "data_limit_mb": fit.map(|fit| fit.data_limit_mb),
+        "model_limit_mb": fit.map(|fit| fit.model_limit_mb),
+        "prefetch": fit.map(|fit| fit.prefetch),
+        "args": fit.map(|fit| &fit.args),
+    })
+}

@@ -1,0 +1,109 @@
+//! What people see: one writer, so that plain terminals, pipes and simulated runs are each handled in one place.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+use crate::args::Call;
+use crate::exit::Exit;
+
+/// Standard output of one command.
+pub(crate) struct Screen {
+    plain: bool,
+    simulated: bool,
+    quiet: bool,
+    /// `--json`: lines go to standard error, the document alone to standard output.
+    aside: bool,
+}
+
+impl Screen {
+    pub(crate) fn new(call: &Call) -> Screen {
+        Screen { plain: is_plain(), simulated: call.sim.is_some(), quiet: call.quiet, aside: call.json }
+    }
+
+    /// Prints lines a person asked for.
+    pub(crate) fn say(&self, text: &str) -> Result<(), Exit> {
+        let text = dress(text, self.plain, self.simulated);
+        match self.aside {
+            true => io::stderr().write_all(text.as_bytes()).or(Ok(())),
+            false => write_out(&text),
+        }
+    }
+
+    /// Prints lines that `-q` leaves out.
+    pub(crate) fn progress(&self, text: &str) -> Result<(), Exit> {
+        if self.quiet { Ok(()) } else { self.say(text) }
+    }
+
+    /// Prints a warning, on standard error.
+    pub(crate) fn warn(&self, text: &str) {
+        complain(&format!("⚠️ {text}"), self.simulated);
+    }
+}
+
+/// Prints the one JSON document of a command.
+pub(crate) fn write_json(document: &Value) -> Result<(), Exit> {
+    write_out(&format!("{document:#}\n"))
+}
+
+/// Prints text that is the answer itself (`--help`, a config file): no prefixes, no signs changed.
+pub(crate) fn write(text: &str) -> Result<(), Exit> {
+    write_out(text)
+}
+
+/// Prints an error or a warning.
+pub(crate) fn complain(text: &str, simulated: bool) {
+    // Where even standard error is closed there is nobody left to tell.
+    let _ = io::stderr().write_all(dress(text, is_plain(), simulated).as_bytes());
+}
+
+fn write_out(text: &str) -> Result<(), Exit> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(()),
+        // `tandem plan | head` is no failure.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Exit::Closed),
+        Err(error) => Err(Exit::Failed(anyhow::Error::new(error).context("cannot write to standard output"))),
+    }
+}
+
+/// A terminal shows our signs when its locale is UTF-8: the first of these that is set decides, as in the C library.
+fn is_plain() -> bool {
+    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG")).unwrap_or_default().to_lowercase();
+    !(locale.contains("utf-8") || locale.contains("utf8"))
+}
+
+/// Each line with its prefix, the signs as words where the terminal has no others.
+fn dress(text: &str, plain: bool, simulated: bool) -> String {
+    let prefix = if simulated { "[simulated] " } else { "" };
+    let mut dressed: String = text.lines().map(|line| format!("{prefix}{line}\n")).collect();
+    if plain {
+        for (sign, word) in SIGNS {
+            dressed = dressed.replace(sign, word);
+        }
+    }
+    dressed
+}
+
+const SIGNS: [(&str, &str); 8] = [
+    ("✅", "[ok]"),
+    ("🎉", "[ok]"),
+    ("❌", "[!!]"),
+    ("⚠️", "[!]"),
+    ("🎯", "[*]"),
+    ("🚀", "[>]"),
+    ("🕐", "[..]"),
+    ("×", "x"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_terminals_get_words_and_simulated_runs_a_prefix() {
+        assert_eq!(dress("✅ a\n❌ b", true, false), "[ok] a\n[!!] b\n");
+        assert_eq!(dress("✅ a\nb\n", false, true), "[simulated] ✅ a\n[simulated] b\n");
+    }
+}

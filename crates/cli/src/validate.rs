@@ -1,0 +1,87 @@
+//! `tandem validate`: five checks on the real devices.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use serde_json::json;
+use tandem_events::{Emitter, Event};
+use tandem_plan::plan_json;
+use tandem_trial::resolve::{Resolved, cards_json};
+use tandem_trial::validate::{Report, validate};
+use tandem_watch::RunLog;
+
+use crate::args::Call;
+use crate::exit::{Exit, FAILED};
+use crate::screen::{self, Screen};
+
+pub(crate) fn run(call: &Call, screen: &mut Screen) -> Result<ExitCode, Exit> {
+    call.warnings.iter().for_each(|warning| screen.warn(warning));
+    let (log, emitter) = open_log(call)?;
+    let resolved = crate::plan::resolve(call)?;
+    emitter.emit(Event::RunStarted {
+        command: "validate".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        plan_json: Some(plan_json(&resolved.plan, &resolved.hardware).to_string()),
+    });
+    let mut closed = Ok(());
+    let report = validate(&resolved, &emitter, &mut |line| {
+        if closed.is_ok() {
+            closed = screen.progress(line);
+        }
+    });
+    let code = if report.passed() { 0 } else { FAILED };
+    close_log(log, code, screen);
+    closed?;
+    match call.json {
+        true => screen::write_json(&document(&report, &resolved))?,
+        false => conclude(&report, call, screen)?,
+    }
+    Ok(ExitCode::from(code))
+}
+
+fn open_log(call: &Call) -> Result<(Option<RunLog>, Emitter), Exit> {
+    match &call.run_log {
+        None => Ok((None, Emitter::none())),
+        Some(path) => {
+            let (log, emitter) = RunLog::create(path).context("cannot write the run log")?;
+            Ok((Some(log), emitter))
+        }
+    }
+}
+
+fn close_log(log: Option<RunLog>, exit_code: u8, screen: &Screen) {
+    let reason = if exit_code == 0 { "all checks passed" } else { "a check failed" }.to_owned();
+    if let Some(summary) = log.map(|log| log.finish_with(Event::RunEnded { exit_code, reason })) {
+        if let Some(error) = summary.write_error {
+            screen.warn(&format!("the run log is not complete: {error}"));
+        }
+        if summary.dropped > 0 {
+            screen.warn(&format!("the run log is not complete: {} events dropped", summary.dropped));
+        }
+    }
+}
+
+fn conclude(report: &Report, call: &Call, screen: &Screen) -> Result<(), Exit> {
+    if report.passed() {
+        let sim = call.sim_text.as_ref().map(|spec| format!(" --sim {spec}")).unwrap_or_default();
+        screen.say("🎉 All validation checks passed!")?;
+        return screen.say(format!("   The plan that passed: tandem plan{sim} {}", call.settings).trim_end());
+    }
+    screen.say("❌ Validation failed:")?;
+    for check in report.checks.iter().filter(|check| !check.passed) {
+        screen.say(&format!("   {}. {}", check.number, check.text))?;
+    }
+    report.advice.map_or(Ok(()), |advice| screen.say(&format!("   {advice}")))
+}
+
+fn document(report: &Report, resolved: &Resolved) -> serde_json::Value {
+    let check = |check: &tandem_trial::validate::Check| json!({ "number": check.number, "passed": check.passed, "text": check.text });
+    json!({
+        "passed": report.passed(),
+        "advice": report.advice,
+        "simulated": resolved.plan.simulated,
+        "checks": report.checks.iter().map(check).collect::<Vec<_>>(),
+        "cards": cards_json(&resolved.machine),
+        "plan": plan_json(&resolved.plan, &resolved.hardware),
+    })
+}

@@ -1,0 +1,48 @@
+//! What only an arena can be asked: scattered memory, and books that add up under any use.
+
+use super::*;
+use crate::machine::Machine;
+
+fn arena(bytes: u64) -> Arena {
+    let device = Machine::cpu().open(0).unwrap();
+    let spec =
+        ArenaSpec { role: Role::Data, limit_bytes: bytes + 10, driver_bytes: 10, arena_bytes: bytes, capped: false };
+    Arena::reserve_as(&device, spec, false).unwrap()
+}
+
+#[test]
+fn scattered_memory_is_told_apart_from_a_full_arena() {
+    let arena = arena(4 * 256);
+    let mut blocks: Vec<Block> = (0..4).map(|_| arena.take("block", 256).unwrap()).collect();
+    blocks.remove(2);
+    blocks.remove(0);
+    match arena.take("wide", 512).unwrap_err() {
+        DeviceError::Arena(ArenaError::Scattered { asked: 512, free: 512, longest: 256, .. }) => {}
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn books_add_up_under_any_order_of_taking_and_giving() {
+    let arena = arena(64 * 256);
+    let mut held: Vec<Block> = Vec::new();
+    let mut dice = 1u64;
+    for _ in 0..2000 {
+        dice = dice.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let roll = dice >> 33;
+        if roll.is_multiple_of(3) && !held.is_empty() {
+            held.swap_remove(roll as usize % held.len());
+        } else if let Ok(block) = arena.take(["a", "b"][roll as usize % 2], roll % 1500) {
+            held.push(block);
+        }
+        let spans: u64 = held.iter().map(|block| block.span).sum();
+        let now = arena.memory();
+        assert_eq!(now.used_bytes, spans + 10);
+        assert_eq!(now.owners.iter().map(|(_, bytes)| bytes).sum::<u64>(), now.used_bytes);
+        let mut places: Vec<_> = held.iter().map(|block| (block.offset, block.span)).collect();
+        places.sort_unstable();
+        assert!(places.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "blocks overlap");
+    }
+    drop(held);
+    arena.take("all", 64 * 256).expect("everything came back in one piece");
+}

@@ -1,0 +1,221 @@
+//! The functions we call of the CUDA driver and of NVRTC, as tables of pointers under the libraries' own names.
+//!
+//! Results are plain numbers: a driver newer than we are may answer with a code we have no name for, and that must
+//! stay an ordinary value. Opaque handles (contexts, streams, events, modules, pools) are numbers of pointer size,
+//! which every ABI we build for passes exactly as it passes pointers.
+
+use std::ffi::{c_char, c_uint, c_void};
+
+use crate::library::{LibraryError, Opened};
+
+/// A context, stream, event, module, function, pool or program.
+pub(crate) type Handle = usize;
+/// An address on a device.
+pub(crate) type DevicePtr = u64;
+
+/// What a call answered. 0 is success.
+pub(crate) type Code = i32;
+pub(crate) const OUT_OF_MEMORY: Code = 2;
+pub(crate) const DEVICE_UNAVAILABLE: Code = 46;
+pub(crate) const NO_DEVICE: Code = 100;
+pub(crate) const NOT_READY: Code = 600;
+pub(crate) const PEER_ACCESS_ALREADY_ENABLED: Code = 704;
+
+pub(crate) const ATTRIBUTE_CAPABILITY_MAJOR: i32 = 75;
+pub(crate) const ATTRIBUTE_CAPABILITY_MINOR: i32 = 76;
+pub(crate) const POINTER_DEVICE_ORDINAL: i32 = 9;
+pub(crate) const FUNCTION_MAX_DYNAMIC_SHARED: i32 = 8;
+pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
+pub(crate) const EVENT_BLOCKING_SYNC: c_uint = 1;
+pub(crate) const EVENT_DISABLE_TIMING: c_uint = 2;
+pub(crate) const HOST_PORTABLE: c_uint = 1;
+
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Location {
+    kind: i32,
+    ordinal: i32,
+}
+
+impl Location {
+    pub(crate) fn device(ordinal: i32) -> Location {
+        Location { kind: 1, ordinal }
+    }
+}
+
+/// `CUmemPoolProps`: memory of one device that never moves, capped at `max_bytes` (since CUDA 12.2).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PoolProps {
+    allocation: i32,
+    handle_types: i32,
+    pub(crate) location: Location,
+    security_attributes: *mut c_void,
+    pub(crate) max_bytes: usize,
+    usage: u16,
+    reserved: [u8; 54],
+}
+
+impl PoolProps {
+    pub(crate) fn capped(ordinal: i32, max_bytes: usize) -> PoolProps {
+        PoolProps {
+            allocation: 1,
+            handle_types: 0,
+            location: Location::device(ordinal),
+            security_attributes: std::ptr::null_mut(),
+            max_bytes,
+            usage: 0,
+            reserved: [0; 54],
+        }
+    }
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Access {
+    pub(crate) location: Location,
+    flags: i32,
+}
+
+impl Access {
+    pub(crate) fn read_write(ordinal: i32) -> Access {
+        Access { location: Location::device(ordinal), flags: 3 }
+    }
+}
+
+/// `CUuuid`.
+pub(crate) type Uuid = [u8; 16];
+
+macro_rules! or_code {
+    () => {
+        Code
+    };
+    ($other:ty) => {
+        $other
+    };
+}
+
+macro_rules! table {
+    ($(#[$doc:meta])* $table:ident { $($symbol:ident($($arg:ty),*) $(-> $result:ty)?;)* }) => {
+        $(#[$doc])*
+        #[expect(non_snake_case, reason = "the library's own names, so that its manual can be searched")]
+        #[derive(Clone, Copy)]
+        pub(crate) struct $table {
+            $(pub(crate) $symbol: unsafe extern "C" fn($($arg),*) -> or_code!($($result)?),)*
+        }
+
+        impl $table {
+            /// Finds every function, or names the first that is missing.
+            pub(crate) fn load(opened: &Opened) -> Result<$table, LibraryError> {
+                Ok($table {
+                    $(
+                        // SAFETY: the type is the one CUDA's headers declare for this name since 12.2.
+                        $symbol: unsafe { opened.symbol(stringify!($symbol)) }?,
+                    )*
+                })
+            }
+        }
+    };
+}
+
+table! {
+    /// What even the oldest driver can be asked, to learn that it is too old.
+    BootApi {
+        cuInit(c_uint);
+        cuDriverGetVersion(*mut i32);
+    }
+}
+
+table! {
+    /// The CUDA driver.
+    DriverApi {
+        cuGetErrorName(Code, *mut *const c_char);
+        cuGetErrorString(Code, *mut *const c_char);
+
+        cuDeviceGetCount(*mut i32);
+        cuDeviceGet(*mut i32, i32);
+        cuDeviceGetName(*mut c_char, i32, i32);
+        cuDeviceGetUuid_v2(*mut Uuid, i32);
+        cuDeviceGetPCIBusId(*mut c_char, i32, i32);
+        cuDeviceTotalMem_v2(*mut usize, i32);
+        cuDeviceGetAttribute(*mut i32, i32, i32);
+        cuDeviceCanAccessPeer(*mut i32, i32, i32);
+
+        cuDevicePrimaryCtxRetain(*mut Handle, i32);
+        cuDevicePrimaryCtxRelease_v2(i32);
+        cuCtxSetCurrent(Handle);
+        cuCtxSynchronize();
+        cuCtxGetStreamPriorityRange(*mut i32, *mut i32);
+        cuCtxEnablePeerAccess(Handle, c_uint);
+
+        cuMemGetInfo_v2(*mut usize, *mut usize);
+        cuMemAlloc_v2(*mut DevicePtr, usize);
+        cuMemFree_v2(DevicePtr);
+        cuMemPoolCreate(*mut Handle, *const PoolProps);
+        cuMemPoolDestroy(Handle);
+        cuMemPoolSetAccess(Handle, *const Access, usize);
+        cuMemAllocFromPoolAsync(*mut DevicePtr, usize, Handle, Handle);
+        cuMemFreeAsync(DevicePtr, Handle);
+        cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+        cuMemFreeHost(*mut c_void);
+        cuPointerGetAttribute(*mut c_void, i32, DevicePtr);
+
+        cuStreamCreateWithPriority(*mut Handle, c_uint, i32);
+        cuStreamDestroy_v2(Handle);
+        cuStreamSynchronize(Handle);
+        cuStreamWaitEvent(Handle, Handle, c_uint);
+        cuEventCreate(*mut Handle, c_uint);
+        cuEventDestroy_v2(Handle);
+        cuEventRecord(Handle, Handle);
+        cuEventQuery(Handle);
+        cuEventSynchronize(Handle);
+        cuEventElapsedTime(*mut f32, Handle, Handle);
+
+        cuMemcpyHtoDAsync_v2(DevicePtr, *const c_void, usize, Handle);
+        cuMemcpyDtoHAsync_v2(*mut c_void, DevicePtr, usize, Handle);
+        cuMemcpyDtoDAsync_v2(DevicePtr, DevicePtr, usize, Handle);
+        cuMemcpyPeerAsync(DevicePtr, Handle, DevicePtr, Handle, usize, Handle);
+        cuMemsetD8Async(DevicePtr, u8, usize, Handle);
+
+        cuModuleLoadData(*mut Handle, *const c_void);
+        cuModuleUnload(Handle);
+        cuModuleGetFunction(*mut Handle, Handle, *const c_char);
+        cuFuncSetAttribute(Handle, i32, i32);
+        cuLaunchKernel(
+            Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void
+        );
+    }
+}
+
+table! {
+    /// NVIDIA's compiler from CUDA C++ to machine code, as a library.
+    NvrtcApi {
+        nvrtcVersion(*mut i32, *mut i32);
+        nvrtcGetErrorString(Code) -> *const c_char;
+        nvrtcGetNumSupportedArchs(*mut i32);
+        nvrtcGetSupportedArchs(*mut i32);
+        nvrtcCreateProgram(
+            *mut Handle, *const c_char, *const c_char, i32, *const *const c_char, *const *const c_char
+        );
+        nvrtcDestroyProgram(*mut Handle);
+        nvrtcCompileProgram(Handle, i32, *const *const c_char);
+        nvrtcGetProgramLogSize(Handle, *mut usize);
+        nvrtcGetProgramLog(Handle, *mut c_char);
+        nvrtcGetCUBINSize(Handle, *mut usize);
+        nvrtcGetCUBIN(Handle, *mut c_char);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_have_the_size_the_driver_reads() {
+        assert_eq!(size_of::<PoolProps>(), 88);
+        assert_eq!(std::mem::offset_of!(PoolProps, max_bytes), 24);
+        assert_eq!(size_of::<Access>(), 12);
+    }
+}

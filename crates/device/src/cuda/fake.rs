@@ -1,0 +1,168 @@
+//! A CUDA driver that does nothing and writes down what it was asked: two cards, numbered against the bus order.
+//!
+//! What it notes and what it is told to answer are per thread, so that tests do not meet.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_uint, c_void};
+use std::path::PathBuf;
+
+use super::CudaDriver;
+use super::api::{Access, Code, DevicePtr, DriverApi, Handle, PoolProps, Uuid};
+use super::boot::{Booted, Visible};
+use super::modules::Cubins;
+use crate::card::Card;
+use crate::library::{Found, Search};
+
+thread_local! {
+    static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static ANSWERS: RefCell<HashMap<&'static str, Code>> = RefCell::new(HashMap::new());
+}
+
+/// What was asked since the last look, in order.
+pub(super) fn calls() -> Vec<String> {
+    CALLS.with_borrow_mut(std::mem::take)
+}
+
+/// From now on `function` answers `code` (0: works again) and does nothing.
+pub(super) fn answer(function: &'static str, code: Code) {
+    ANSWERS.with_borrow_mut(|answers| answers.insert(function, code));
+}
+
+/// Two cards. CUDA's device 0 sits behind its device 1 on the bus, so card 0 is device 1.
+pub(super) fn driver() -> CudaDriver {
+    let card = |device: i32, bus: &str| Visible {
+        device,
+        card: Card {
+            index: 0,
+            name: "fake".into(),
+            uuid: format!("GPU-{device}"),
+            bus_id: bus.into(),
+            total_bytes: 24 << 30,
+            capability: (9, 0),
+            hidden_by: None,
+        },
+    };
+    let found = Found { name: "libcuda.so.1".into(), path: PathBuf::from("fake"), version: None };
+    let visible = vec![card(0, "0000:81:00.0"), card(1, "0000:17:00.0")];
+    let nowhere = Search::only_under(&PathBuf::from("no such folder"));
+    let booted = Booted { api: api(), found, version: 13000, visible };
+    CudaDriver::assemble(booted, None, Cubins::new(&nowhere), "nothing")
+}
+
+macro_rules! fakes {
+    ($($name:ident($($arg:ident: $type:ty),*) $text:expr, $result:expr;)*) => {
+        $(
+            #[expect(non_snake_case, reason = "the driver's own name")]
+            unsafe extern "C" fn $name($($arg: $type),*) -> Code {
+                let text: String = $text;
+                let entry = format!("{} {text}", stringify!($name));
+                CALLS.with_borrow_mut(|calls| calls.push(entry.trim_end().to_string()));
+                let planted = ANSWERS.with_borrow(|answers| answers.get(stringify!($name)).copied());
+                if let Some(code) = planted.filter(|&code| code != 0) {
+                    return code;
+                }
+                $result
+            }
+        )*
+
+        fn api() -> DriverApi {
+            DriverApi { $($name),* }
+        }
+    };
+}
+
+fn put<T>(place: *mut T, value: T) -> Code {
+    // SAFETY: the driver under test hands in the address of a live local.
+    unsafe { place.write(value) };
+    0
+}
+
+fn name_of(code: Code) -> *const c_char {
+    let name: &CStr = if code == 1 { c"CUDA_ERROR_INVALID_VALUE" } else { c"CUDA_ERROR_OTHER" };
+    name.as_ptr()
+}
+
+fn none() -> String {
+    String::new()
+}
+
+/// Argument `i` of a launch as a u64, of which the kernel would read as much as its parameter has.
+fn launched(args: *mut *mut c_void, i: usize) -> u64 {
+    // SAFETY: the tests launch with five arguments, each in eight bytes.
+    unsafe { (*args.add(i)).cast::<u64>().read() }
+}
+
+fakes! {
+    cuGetErrorName(code: Code, out: *mut *const c_char) none(), put(out, name_of(code));
+    cuGetErrorString(_code: Code, _out: *mut *const c_char) none(), 1;
+    cuDeviceGetCount(out: *mut i32) none(), put(out, 2);
+    cuDeviceGet(out: *mut i32, ordinal: i32) none(), put(out, ordinal);
+    cuDeviceGetName(_out: *mut c_char, _bytes: i32, _device: i32) none(), 0;
+    cuDeviceGetUuid_v2(_out: *mut Uuid, _device: i32) none(), 0;
+    cuDeviceGetPCIBusId(_out: *mut c_char, _bytes: i32, _device: i32) none(), 0;
+    cuDeviceTotalMem_v2(out: *mut usize, _device: i32) none(), put(out, 24 << 30);
+    cuDeviceGetAttribute(out: *mut i32, _attribute: i32, _device: i32) none(), put(out, 9);
+    cuDeviceCanAccessPeer(out: *mut i32, a: i32, b: i32) format!("{a} {b}"), put(out, i32::from(a != b));
+
+    cuDevicePrimaryCtxRetain(out: *mut Handle, device: i32) format!("{device}"), put(out, 100 + device as usize);
+    cuDevicePrimaryCtxRelease_v2(device: i32) format!("{device}"), 0;
+    cuCtxSetCurrent(context: Handle) format!("{context}"), 0;
+    cuCtxSynchronize() none(), 0;
+    cuCtxGetStreamPriorityRange(least: *mut i32, greatest: *mut i32) none(), { put(least, 0); put(greatest, -5) };
+    cuCtxEnablePeerAccess(context: Handle, _flags: c_uint) format!("{context}"), 0;
+
+    cuMemGetInfo_v2(free: *mut usize, total: *mut usize) none(), { put(free, 7 << 20); put(total, 24 << 30) };
+    cuMemAlloc_v2(out: *mut DevicePtr, bytes: usize) format!("{bytes}"), put(out, 0x5000);
+    cuMemFree_v2(at: DevicePtr) format!("{at:#x}"), 0;
+    cuMemPoolCreate(out: *mut Handle, props: *const PoolProps)
+        // SAFETY: the driver under test hands in the address of a live local.
+        { let props = unsafe { *props }; format!("{:?} {}", props.location, props.max_bytes) }, put(out, 50);
+    cuMemPoolDestroy(pool: Handle) format!("{pool}"), 0;
+    cuMemPoolSetAccess(pool: Handle, access: *const Access, count: usize)
+        // SAFETY: as above.
+        format!("{pool} {:?} {count}", unsafe { *access }.location), 0;
+    cuMemAllocFromPoolAsync(out: *mut DevicePtr, bytes: usize, pool: Handle, stream: Handle)
+        format!("{bytes} {pool} {stream}"), put(out, 0x1000);
+    cuMemFreeAsync(at: DevicePtr, stream: Handle) format!("{at:#x} {stream}"), 0;
+    cuMemHostAlloc(out: *mut *mut c_void, bytes: usize, flags: c_uint)
+        format!("{bytes} {flags}"), put(out, std::ptr::dangling_mut::<u64>().cast());
+    cuMemFreeHost(_at: *mut c_void) none(), 0;
+    cuPointerGetAttribute(out: *mut c_void, attribute: i32, at: DevicePtr)
+        format!("{attribute} {at:#x}"), put(out.cast::<i32>(), 0);
+
+    cuStreamCreateWithPriority(out: *mut Handle, flags: c_uint, priority: i32)
+        format!("{flags} {priority}"), put(out, 10);
+    cuStreamDestroy_v2(stream: Handle) format!("{stream}"), 0;
+    cuStreamSynchronize(stream: Handle) format!("{stream}"), 0;
+    cuStreamWaitEvent(stream: Handle, event: Handle, _flags: c_uint) format!("{stream} {event}"), 0;
+    cuEventCreate(out: *mut Handle, flags: c_uint) format!("{flags}"), put(out, 20);
+    cuEventDestroy_v2(event: Handle) format!("{event}"), 0;
+    cuEventRecord(event: Handle, stream: Handle) format!("{event} {stream}"), 0;
+    cuEventQuery(event: Handle) format!("{event}"), 0;
+    cuEventSynchronize(event: Handle) format!("{event}"), 0;
+    cuEventElapsedTime(out: *mut f32, _from: Handle, _to: Handle) none(), put(out, 1.5);
+
+    cuMemcpyHtoDAsync_v2(to: DevicePtr, _from: *const c_void, bytes: usize, stream: Handle)
+        format!("{to:#x} {bytes} {stream}"), 0;
+    cuMemcpyDtoHAsync_v2(_to: *mut c_void, from: DevicePtr, bytes: usize, stream: Handle)
+        format!("{from:#x} {bytes} {stream}"), 0;
+    cuMemcpyDtoDAsync_v2(to: DevicePtr, from: DevicePtr, bytes: usize, stream: Handle)
+        format!("{to:#x} {from:#x} {bytes} {stream}"), 0;
+    cuMemcpyPeerAsync(to: DevicePtr, to_ctx: Handle, from: DevicePtr, from_ctx: Handle, bytes: usize, stream: Handle)
+        format!("{to:#x} {to_ctx} {from:#x} {from_ctx} {bytes} {stream}"), 0;
+    cuMemsetD8Async(at: DevicePtr, value: u8, bytes: usize, stream: Handle)
+        format!("{at:#x} {value} {bytes} {stream}"), 0;
+
+    cuModuleLoadData(out: *mut Handle, _image: *const c_void) none(), put(out, 30);
+    cuModuleUnload(module: Handle) format!("{module}"), 0;
+    cuModuleGetFunction(out: *mut Handle, module: Handle, name: *const c_char)
+        // SAFETY: a name that ends in NUL is handed in.
+        format!("{module} {}", unsafe { CStr::from_ptr(name) }.to_string_lossy()), put(out, 40);
+    cuFuncSetAttribute(function: Handle, attribute: i32, value: i32) format!("{function} {attribute} {value}"), 0;
+    cuLaunchKernel(
+        function: Handle, x: c_uint, y: c_uint, z: c_uint, threads: c_uint, _ty: c_uint, _tz: c_uint,
+        shared: c_uint, stream: Handle, args: *mut *mut c_void, _extra: *mut *mut c_void
+    )
+        format!("{function} {x},{y},{z} {threads} {shared} {stream} {:x?}", [0, 1, 2, 3, 4].map(|i| launched(args, i))), 0;
+}

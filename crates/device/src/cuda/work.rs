@@ -1,0 +1,413 @@
+//! What is done on an open card: memory, streams, events, copies, kernels.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::PoisonError;
+
+use super::api::{self, Access, Code, Handle, PoolProps};
+use super::nvml::{Held, Meter};
+use super::{CudaDriver, OpenCard, boot, modules, status};
+use crate::bytes::POOL_GRANULE;
+use crate::card::{Card, CardReading};
+use crate::driver::{Address, CopyPath, Driver, EventId, HostSpan, KernelId, RawArg, Reservation, StreamId};
+use crate::error::DeviceError;
+use crate::kernel::{Grid, Kernel};
+use crate::library::Found;
+use crate::machine::Kind;
+
+/// More arguments than any kernel takes; they are laid out on the stack.
+pub(super) const MAX_ARGS: usize = 32;
+
+impl Driver for CudaDriver {
+    fn kind(&self) -> Kind {
+        Kind::Cuda
+    }
+
+    fn cards(&self) -> &[Card] {
+        &self.cards
+    }
+
+    fn read(&self, card: usize) -> Result<CardReading, DeviceError> {
+        self.seat(card)?;
+        match &self.meter {
+            Some(meter) => meter.read(card),
+            None => self.read_inside(card),
+        }
+    }
+
+    fn process_bytes(&self, card: usize) -> Result<Option<u64>, DeviceError> {
+        let open = self.seat(card)?.open.read().unwrap_or_else(PoisonError::into_inner).is_some();
+        let Some(meter) = &self.meter else { return Ok(None) };
+        Ok(match meter.held_by(card, std::process::id())? {
+            Held::Bytes(bytes) => Some(bytes),
+            // With a context we do hold memory: not being listed means that the list cannot be used.
+            Held::Unlisted => (!open).then_some(0),
+            Held::Untold => None,
+        })
+    }
+
+    fn open(&self, card: usize) -> Result<(), DeviceError> {
+        self.open_card(card)
+    }
+
+    fn close(&self, card: usize) {
+        self.close_card(card);
+    }
+
+    fn reserve(&self, card: usize, bytes: u64, capped: bool) -> Result<Reservation, DeviceError> {
+        let during = "reserving memory";
+        let open = self.enter(card, during)?;
+        if capped {
+            return self.reserve_in_pool(card, open, bytes);
+        }
+        let mut raw = 0;
+        // SAFETY: one address is written.
+        let code = unsafe { (self.api.cuMemAlloc_v2)(&raw mut raw, bytes as usize) };
+        self.check_memory(card, during, code, bytes)?;
+        Ok(Reservation { base: Address { card, raw }, bytes, pool: 0 })
+    }
+
+    fn release(&self, held: Reservation) {
+        // A card that is closed or lost has nothing left to give back.
+        let Ok(open) = self.enter(held.base.card, "releasing memory") else { return };
+        // SAFETY: the reservation came from `reserve` and is given back once; all work on the card, which might
+        // still touch it, has ended before it goes.
+        unsafe {
+            (self.api.cuCtxSynchronize)();
+            if held.pool == 0 {
+                (self.api.cuMemFree_v2)(held.base.raw);
+            } else {
+                (self.api.cuMemFreeAsync)(held.base.raw, open.service);
+                (self.api.cuStreamSynchronize)(open.service);
+                (self.api.cuMemPoolDestroy)(held.pool as Handle);
+            }
+        }
+    }
+
+    fn pool_refuses_more(&self, held: &Reservation) -> Result<bool, DeviceError> {
+        if held.pool == 0 {
+            return Ok(false);
+        }
+        let card = held.base.card;
+        let open = self.enter(card, "asking the pool for more")?;
+        match self.take_from(card, open, held.pool as Handle, 1) {
+            Err(DeviceError::OutOfMemory { .. }) => Ok(true),
+            Err(error) => Err(error),
+            Ok(raw) => {
+                // SAFETY: taken in the line above, and used by nobody.
+                unsafe {
+                    (self.api.cuMemFreeAsync)(raw, open.service);
+                    (self.api.cuStreamSynchronize)(open.service);
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    fn alloc_host(&self, card: usize, bytes: u64) -> Result<HostSpan, DeviceError> {
+        let during = "taking page-locked memory";
+        self.enter(card, during)?;
+        let mut ptr: *mut c_void = ptr::null_mut();
+        // SAFETY: one pointer is written. Portable: the other role's card copies from it too.
+        let code = unsafe { (self.api.cuMemHostAlloc)(&raw mut ptr, bytes as usize, api::HOST_PORTABLE) };
+        if code == api::OUT_OF_MEMORY {
+            return Err(DeviceError::OutOfPinned { asked: bytes });
+        }
+        self.check(card, during, code)?;
+        Ok(HostSpan { ptr: ptr.cast(), bytes })
+    }
+
+    fn free_host(&self, card: usize, span: HostSpan) {
+        if self.enter(card, "freeing page-locked memory").is_ok() {
+            // SAFETY: the span came from `alloc_host` and is given back once.
+            unsafe { (self.api.cuMemFreeHost)(span.ptr.cast()) };
+        }
+    }
+
+    fn create_stream(&self, card: usize, urgent: bool) -> Result<StreamId, DeviceError> {
+        let during = "creating a stream";
+        let open = self.enter(card, during)?;
+        let priority = if urgent { open.greatest_priority } else { open.least_priority };
+        let mut stream = 0;
+        // SAFETY: one handle is written.
+        let code =
+            unsafe { (self.api.cuStreamCreateWithPriority)(&raw mut stream, api::STREAM_NON_BLOCKING, priority) };
+        self.check(card, during, code)?;
+        Ok(stream as StreamId)
+    }
+
+    fn destroy_stream(&self, card: usize, stream: StreamId) {
+        if self.enter(card, "destroying a stream").is_ok() {
+            // SAFETY: the stream came from `create_stream` and is given back once; queued work still runs.
+            unsafe { (self.api.cuStreamDestroy_v2)(stream as Handle) };
+        }
+    }
+
+    /// A thread that waits for one of these sleeps. Spinning would answer some ten microseconds sooner and cost a
+    /// core that decodes audio; steps are queued ahead, so nobody is waiting for those microseconds.
+    fn create_event(&self, card: usize, timed: bool) -> Result<EventId, DeviceError> {
+        let during = "creating an event";
+        self.enter(card, during)?;
+        let timing = if timed { 0 } else { api::EVENT_DISABLE_TIMING };
+        let mut event = 0;
+        // SAFETY: one handle is written.
+        let code = unsafe { (self.api.cuEventCreate)(&raw mut event, api::EVENT_BLOCKING_SYNC | timing) };
+        self.check(card, during, code)?;
+        Ok(event as EventId)
+    }
+
+    fn destroy_event(&self, card: usize, event: EventId) {
+        if self.enter(card, "destroying an event").is_ok() {
+            // SAFETY: the event came from `create_event` and is given back once; waits already queued still hold.
+            unsafe { (self.api.cuEventDestroy_v2)(event as Handle) };
+        }
+    }
+
+    fn record(&self, card: usize, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        let during = "recording an event";
+        self.enter(card, during)?;
+        // SAFETY: both handles are of this card and kept alive by the types that hold them.
+        self.check(card, during, unsafe { (self.api.cuEventRecord)(event as Handle, stream as Handle) })
+    }
+
+    fn wait(&self, card: usize, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        let during = "waiting for an event";
+        self.enter(card, during)?;
+        // SAFETY: both handles are alive; the event may be of another card.
+        self.check(card, during, unsafe { (self.api.cuStreamWaitEvent)(stream as Handle, event as Handle, 0) })
+    }
+
+    fn reached(&self, card: usize, event: EventId) -> Result<bool, DeviceError> {
+        let during = "asking for an event";
+        self.enter(card, during)?;
+        // SAFETY: the event is alive.
+        match unsafe { (self.api.cuEventQuery)(event as Handle) } {
+            api::NOT_READY => Ok(false),
+            code => self.check(card, during, code).map(|()| true),
+        }
+    }
+
+    fn synchronize(&self, card: usize, event: EventId) -> Result<(), DeviceError> {
+        let during = "waiting for the device";
+        self.enter(card, during)?;
+        // SAFETY: the event is alive.
+        self.check(card, during, unsafe { (self.api.cuEventSynchronize)(event as Handle) })
+    }
+
+    fn elapsed_ns(&self, card: usize, from: EventId, to: EventId) -> Result<u64, DeviceError> {
+        let during = "reading the time between two events";
+        self.enter(card, during)?;
+        let mut milliseconds = 0.0f32;
+        // SAFETY: one float is written; both events are alive.
+        let code = unsafe { (self.api.cuEventElapsedTime)(&raw mut milliseconds, from as Handle, to as Handle) };
+        self.check(card, during, code)?;
+        Ok((f64::from(milliseconds) * 1e6).max(0.0) as u64)
+    }
+
+    fn copy(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {
+        let during = "copying";
+        self.enter(card, during)?;
+        let (bytes, stream) = (path.bytes() as usize, stream as Handle);
+        let code = match path {
+            CopyPath::Up { from, to } => {
+                // SAFETY: both spans are `bytes` long and stay until the copy's event was waited for.
+                unsafe { (self.api.cuMemcpyHtoDAsync_v2)(to.raw, from.ptr.cast(), bytes, stream) }
+            }
+            CopyPath::Down { from, to } => {
+                // SAFETY: as above, and nobody reads the host span before that event.
+                unsafe { (self.api.cuMemcpyDtoHAsync_v2)(to.ptr.cast(), from.raw, bytes, stream) }
+            }
+            CopyPath::Inside { from, to, .. } => {
+                // SAFETY: both ranges lie in reservations of this card.
+                unsafe { (self.api.cuMemcpyDtoDAsync_v2)(to.raw, from.raw, bytes, stream) }
+            }
+            CopyPath::Peer { from, to, .. } => {
+                let (source, target) = (self.opened(from.card, during)?, self.opened(to.card, during)?);
+                // SAFETY: each range lies in a reservation of the card whose context goes with it.
+                unsafe { (self.api.cuMemcpyPeerAsync)(to.raw, target.context, from.raw, source.context, bytes, stream) }
+            }
+        };
+        self.check(card, during, code)
+    }
+
+    fn fill(&self, card: usize, stream: StreamId, at: Address, bytes: u64, value: u8) -> Result<(), DeviceError> {
+        let during = "filling memory";
+        self.enter(card, during)?;
+        // SAFETY: the range lies in a reservation of this card.
+        let code = unsafe { (self.api.cuMemsetD8Async)(at.raw, value, bytes as usize, stream as Handle) };
+        self.check(card, during, code)
+    }
+
+    fn load(&self, card: usize, kernel: &'static Kernel) -> Result<KernelId, DeviceError> {
+        let during = "loading a kernel";
+        self.enter(card, during)?;
+        let (major, minor) = self.cards[card].capability;
+        let cubin =
+            || self.cubins.get(kernel.source, &format!("sm_{major}{minor}"), self.version, &self.driver_version());
+        let module = self
+            .seat(card)?
+            .modules
+            .get(&self.api, kernel.source, cubin, |code, bytes| self.check_memory(card, during, code, bytes))?;
+        self.check_found(card, kernel, modules::function(&self.api, module, kernel.name))
+    }
+
+    fn launch(
+        &self,
+        card: usize,
+        stream: StreamId,
+        kernel: (&'static Kernel, KernelId),
+        grid: Grid,
+        args: &[RawArg],
+    ) -> Result<(), DeviceError> {
+        let during = "launching a kernel";
+        self.enter(card, during)?;
+        let (kernel, function) = (kernel.0, kernel.1 as Handle);
+        if args.len() > MAX_ARGS {
+            let problem = format!("takes {} arguments; {MAX_ARGS} can be passed", args.len());
+            return Err(DeviceError::Arguments { kernel: kernel.name, problem });
+        }
+        if let Some(code) = self.seat(card)?.modules.allow_shared(&self.api, function, grid.shared_bytes) {
+            self.check(card, during, code)?;
+        }
+        let mut values = [ArgBytes([0; 8]); MAX_ARGS];
+        let mut pointers = [ptr::null_mut::<c_void>(); MAX_ARGS];
+        for ((value, pointer), arg) in values.iter_mut().zip(&mut pointers).zip(args) {
+            *value = ArgBytes::of(arg);
+            *pointer = (&raw mut *value).cast();
+        }
+        let ([x, y, z], shared) = (grid.blocks, grid.shared_bytes);
+        let (pointers, none) = (pointers.as_mut_ptr(), ptr::null_mut());
+        // SAFETY: the arguments were checked against the kernel's parameters in number and type, the memory they
+        // name is kept by its owner until the stream has passed, and the driver copies the values in the call.
+        let code = unsafe {
+            (self.api.cuLaunchKernel)(function, x, y, z, grid.threads, 1, 1, shared, stream as Handle, pointers, none)
+        };
+        self.check(card, during, code)
+    }
+
+    fn can_access_peer(&self, reader: usize, owner: usize) -> Result<bool, DeviceError> {
+        let mut can = 0;
+        let (reader_device, owner_device) = (self.device(reader)?, self.device(owner)?);
+        // SAFETY: one int is written.
+        let code = unsafe { (self.api.cuDeviceCanAccessPeer)(&raw mut can, reader_device, owner_device) };
+        self.check(reader, "asking for peer access", code).map(|()| can != 0)
+    }
+
+    fn allow_peer(&self, held: &Reservation, reader: usize) -> Result<(), DeviceError> {
+        let during = "allowing peer access";
+        let owner = held.base.card;
+        if owner == reader {
+            return Ok(());
+        }
+        if held.pool != 0 {
+            self.enter(owner, during)?;
+            let access = Access::read_write(self.device(reader)?);
+            // SAFETY: the pool is alive; one description is read.
+            let code = unsafe { (self.api.cuMemPoolSetAccess)(held.pool as Handle, &raw const access, 1) };
+            return self.check(owner, during, code);
+        }
+        let owner_context = self.opened(owner, during)?.context;
+        self.enter(reader, during)?;
+        // SAFETY: both contexts are kept until their cards are closed.
+        match unsafe { (self.api.cuCtxEnablePeerAccess)(owner_context, 0) } {
+            api::PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            code => self.check(reader, during, code),
+        }
+    }
+
+    fn home_of(&self, at: Address) -> Result<usize, DeviceError> {
+        let during = "asking where memory lies";
+        self.enter(at.card, during)?;
+        let mut device = -1i32;
+        // SAFETY: this attribute is one int.
+        let code =
+            unsafe { (self.api.cuPointerGetAttribute)((&raw mut device).cast(), api::POINTER_DEVICE_ORDINAL, at.raw) };
+        self.check(at.card, during, code)?;
+        self.seats.iter().position(|seat| seat.device == Some(device)).ok_or_else(|| DeviceError::Failed {
+            card: at.card,
+            during,
+            what: format!("the driver names device {device}, which is none of ours"),
+        })
+    }
+
+    fn libraries(&self) -> Vec<Found> {
+        let meter = self.meter.iter().map(|meter| meter.found.clone());
+        // Asked for its place, the compiler is opened even where every kernel came from the cache.
+        let compiler = self.cubins.compiler(self.version).ok().map(|compiler| compiler.found().clone());
+        std::iter::once(self.found.clone()).chain(meter).chain(compiler).collect()
+    }
+
+    fn driver_version(&self) -> String {
+        let cuda = boot::spell(self.version);
+        match self.meter.as_ref().and_then(Meter::driver_version) {
+            Some(driver) => format!("{driver} (CUDA {cuda})"),
+            None => format!("CUDA {cuda}"),
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+}
+
+impl CudaDriver {
+    /// Takes one piece of exactly `bytes` out of a pool that is capped at `bytes`.
+    fn reserve_in_pool(&self, card: usize, open: OpenCard, bytes: u64) -> Result<Reservation, DeviceError> {
+        let during = "reserving memory";
+        assert!(bytes.is_multiple_of(POOL_GRANULE), "a pool cap of {bytes} bytes would be rounded up by the driver");
+        let props = PoolProps::capped(self.device(card)?, bytes as usize);
+        let mut pool = 0;
+        // SAFETY: one handle is written; the properties are read during the call.
+        let code = unsafe { (self.api.cuMemPoolCreate)(&raw mut pool, &raw const props) };
+        self.check_memory(card, during, code, bytes)?;
+        let taken = self.take_from(card, open, pool, bytes);
+        if taken.is_err() {
+            // SAFETY: the pool was made above and nothing lies in it.
+            unsafe { (self.api.cuMemPoolDestroy)(pool) };
+        }
+        taken.map(|raw| Reservation { base: Address { card, raw }, bytes, pool: pool as u64 })
+    }
+
+    /// Allocates from a pool and waits until the driver has really done it.
+    fn take_from(&self, card: usize, open: OpenCard, pool: Handle, bytes: u64) -> Result<u64, DeviceError> {
+        let during = "reserving memory";
+        let mut raw = 0;
+        // SAFETY: one address is written; pool and stream are of this card and alive.
+        let code = unsafe { (self.api.cuMemAllocFromPoolAsync)(&raw mut raw, bytes as usize, pool, open.service) };
+        self.check_memory(card, during, code, bytes)?;
+        // SAFETY: the stream lives until `close`.
+        let done = unsafe { (self.api.cuStreamSynchronize)(open.service) };
+        self.check_memory(card, during, done, bytes)?;
+        Ok(raw)
+    }
+
+    fn check_found(
+        &self,
+        card: usize,
+        kernel: &'static Kernel,
+        function: Result<Handle, Code>,
+    ) -> Result<KernelId, DeviceError> {
+        function.map(|function| function as KernelId).map_err(|code| DeviceError::Failed {
+            card,
+            during: "loading a kernel",
+            what: format!("{kernel:?}: {}", status::describe(&self.api, code)),
+        })
+    }
+}
+
+/// One argument as the driver reads it: from the first byte, as many as the kernel's parameter has.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct ArgBytes([u8; 8]);
+
+impl ArgBytes {
+    fn of(arg: &RawArg) -> ArgBytes {
+        let four = |bytes: [u8; 4]| std::array::from_fn(|i| if i < 4 { bytes[i] } else { 0 });
+        ArgBytes(match *arg {
+            RawArg::Read { at, .. } | RawArg::Write { at, .. } => at.raw.to_ne_bytes(),
+            RawArg::U64(n) => n.to_ne_bytes(),
+            RawArg::U32(n) => four(n.to_ne_bytes()),
+            RawArg::F32(x) => four(x.to_ne_bytes()),
+        })
+    }
+}

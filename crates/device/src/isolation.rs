@@ -1,0 +1,207 @@
+//! Two roles, two budgets: set up once, before anything else is on the cards.
+
+use std::sync::atomic::Ordering;
+
+use tandem_events::{Emitter, Event, Role};
+
+use crate::arena::{Arena, ArenaSpec, RoleMemory};
+use crate::bytes::{MIB, mib_ceil, show};
+use crate::device::Device;
+use crate::error::DeviceError;
+use crate::machine::{Kind, Machine};
+
+/// One role's place: its card and all the memory it will ever have there.
+#[derive(Clone)]
+pub struct Partition {
+    /// Whose it is.
+    pub role: Role,
+    /// The card.
+    pub device: Device,
+    /// The memory.
+    pub arena: Arena,
+}
+
+/// Both roles, set up. Dropping it gives everything back.
+pub struct Isolation {
+    machine: Machine,
+    /// The data role's place.
+    pub data: Partition,
+    /// The model role's place.
+    pub model: Partition,
+}
+
+/// Isolation cannot be set up now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IsolationError {
+    /// It has been already, and is still in force.
+    #[error("memory isolation is set up already; drop the first before setting up another")]
+    Twice,
+    /// Something is open on the card whose memory would not be counted.
+    #[error(
+        "memory isolation comes too late: GPU {card} is open already; set it up before anything else uses the card"
+    )]
+    TooLate {
+        /// The card.
+        card: usize,
+    },
+    /// The driver took more than the plan charged for it.
+    #[error("the driver holds {} on GPU {card}, the plan charged {}; plan again with more room", show(*found), show(*planned))]
+    DriverGrew {
+        /// The card.
+        card: usize,
+        /// What it holds.
+        found: u64,
+        /// What was planned.
+        planned: u64,
+    },
+    /// The process holds more on a card than its limits allow.
+    #[error("this process holds {} on GPU {card}, over its limit of {}", show(*used), show(*limit))]
+    Breach {
+        /// The card.
+        card: usize,
+        /// What the driver counts.
+        used: u64,
+        /// The sum of the limits there.
+        limit: u64,
+    },
+}
+
+/// The process's use of one card against what it may use there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CardUse {
+    /// The card.
+    pub card: usize,
+    /// What the driver counts for this process; `None` where it does not say.
+    pub used_bytes: Option<u64>,
+    /// The sum of the limits of the roles there.
+    pub limit_bytes: u64,
+}
+
+impl Isolation {
+    /// Opens the cards and reserves both roles' memory: all of it, or none.
+    pub fn set_up(
+        machine: &Machine,
+        data: (usize, ArenaSpec),
+        model: (usize, ArenaSpec),
+    ) -> Result<Isolation, DeviceError> {
+        if machine.inner.isolated.swap(true, Ordering::SeqCst) {
+            return Err(IsolationError::Twice.into());
+        }
+        let made = Isolation::reserve(machine, data, model);
+        if made.is_err() {
+            machine.inner.isolated.store(false, Ordering::SeqCst);
+        }
+        made
+    }
+
+    fn reserve(
+        machine: &Machine,
+        data: (usize, ArenaSpec),
+        model: (usize, ArenaSpec),
+    ) -> Result<Isolation, DeviceError> {
+        if let Some(card) = [data.0, model.0].into_iter().find(|card| machine.is_open(*card)) {
+            return Err(IsolationError::TooLate { card }.into());
+        }
+        let partition = |(card, spec): (usize, ArenaSpec)| -> Result<Partition, DeviceError> {
+            let device = machine.open(card)?;
+            let arena = Arena::reserve(&device, spec)?;
+            Ok(Partition { role: spec.role, device, arena })
+        };
+        Ok(Isolation { machine: machine.clone(), data: partition(data)?, model: partition(model)? })
+    }
+
+    /// The place of `role`.
+    pub fn partition(&self, role: Role) -> &Partition {
+        match role {
+            Role::Data => &self.data,
+            Role::Model => &self.model,
+        }
+    }
+
+    /// What each role holds now, data first.
+    pub fn memory_stats(&self) -> [RoleMemory; 2] {
+        Role::BOTH.map(|role| self.partition(role).arena.memory())
+    }
+
+    /// The process's use of each card, as the driver counts it, against the sum of the limits there.
+    pub fn card_use(&self) -> Result<Vec<CardUse>, DeviceError> {
+        let mut cards = vec![self.data.device.index(), self.model.device.index()];
+        cards.dedup();
+        let read = |card: usize| {
+            let here = Role::BOTH.map(|role| self.partition(role)).into_iter().filter(|p| p.device.index() == card);
+            let limit_bytes = here.map(|p| p.arena.spec().limit_bytes).sum();
+            Ok(CardUse { card, used_bytes: self.machine.process_bytes(card)?, limit_bytes })
+        };
+        cards.into_iter().map(read).collect()
+    }
+
+    /// Refuses when the process holds more on a card than its limits allow. Says nothing where the driver does not.
+    pub fn check(&self) -> Result<Vec<CardUse>, DeviceError> {
+        let cards = self.card_use()?;
+        for now in &cards {
+            if let Some(used) = now.used_bytes.filter(|used| *used > now.limit_bytes) {
+                return Err(IsolationError::Breach { card: now.card, used, limit: now.limit_bytes }.into());
+            }
+        }
+        Ok(cards)
+    }
+
+    /// After warm-up: what the driver took outside the arenas must be within what the plan charged for it.
+    pub fn settle(&self) -> Result<(), DeviceError> {
+        for now in self.check()? {
+            let here: Vec<_> = Role::BOTH
+                .map(|role| self.partition(role))
+                .into_iter()
+                .filter(|p| p.device.index() == now.card)
+                .collect();
+            let live = self.machine.counters(now.card).live_bytes;
+            let planned = here.iter().map(|p| p.arena.spec().driver_bytes).sum();
+            if let Some(found) = now.used_bytes.map(|used| used.saturating_sub(live)).filter(|found| *found > planned) {
+                return Err(IsolationError::DriverGrew { card: now.card, found, planned }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Emits what both roles hold.
+    pub fn emit(&self, to: &Emitter) {
+        for now in self.memory_stats() {
+            to.emit(Event::Memory {
+                role: now.role,
+                card: now.card,
+                used_bytes: now.used_bytes,
+                limit_bytes: now.limit_bytes,
+                peak_bytes: now.peak_bytes,
+            });
+        }
+    }
+}
+
+impl Drop for Isolation {
+    fn drop(&mut self) {
+        self.machine.inner.isolated.store(false, Ordering::SeqCst);
+    }
+}
+
+impl std::fmt::Debug for Isolation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.memory_stats()).finish()
+    }
+}
+
+impl std::fmt::Display for RoleMemory {
+    /// `Data GPU 0: 5248/8192MB (64.1%)`
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.role {
+            Role::Data => "Data ",
+            Role::Model => "Model ",
+        })?;
+        match self.kind {
+            Kind::Cpu => f.write_str("CPU")?,
+            Kind::Cuda | Kind::Simulated => write!(f, "GPU {}", self.card)?,
+        }
+        let (used, limit) = (mib_ceil(self.used_bytes), self.limit_bytes / MIB);
+        let percent = 100.0 * self.used_bytes as f64 / self.limit_bytes.max(1) as f64;
+        write!(f, ": {used}/{limit}MB ({percent:.1}%)")
+    }
+}

@@ -1,0 +1,73 @@
+//! Has a role's memory grown?
+
+use tandem_events::Role;
+
+use crate::arena::RoleMemory;
+use crate::bytes::{MIB, show};
+
+/// Growth under this is not called a leak, unless the caller says otherwise.
+pub const DEFAULT_THRESHOLD: u64 = 100 * MIB;
+
+/// A role holds more than it did at its baseline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leak {
+    /// Whose memory.
+    pub role: Role,
+    /// By how much it grew.
+    pub grown_bytes: u64,
+    /// Whose share grew, most first.
+    pub owners: Vec<(&'static str, u64)>,
+}
+
+impl std::fmt::Display for Leak {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} memory grew by {} since its baseline", self.role, show(self.grown_bytes))?;
+        for (owner, bytes) in &self.owners {
+            write!(f, ", {owner} by {}", show(*bytes))?;
+        }
+        Ok(())
+    }
+}
+
+/// Compares a reading with its baseline: a leak when the role grew by more than `threshold_bytes`.
+pub fn detect_leak(baseline: &RoleMemory, now: &RoleMemory, threshold_bytes: u64) -> Option<Leak> {
+    let grown_bytes = now.used_bytes.saturating_sub(baseline.used_bytes);
+    if grown_bytes <= threshold_bytes {
+        return None;
+    }
+    let before = |owner: &str| baseline.owners.iter().find(|(name, _)| *name == owner).map_or(0, |(_, bytes)| *bytes);
+    let grown = |(owner, bytes): &(&'static str, u64)| (*owner, bytes.saturating_sub(before(owner)));
+    let mut owners: Vec<_> = now.owners.iter().map(grown).filter(|(_, bytes)| *bytes > 0).collect();
+    owners.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    Some(Leak { role: now.role, grown_bytes, owners })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(owners: &[(&'static str, u64)]) -> RoleMemory {
+        let used_bytes = owners.iter().map(|(_, bytes)| bytes).sum();
+        RoleMemory {
+            role: Role::Data,
+            card: 0,
+            kind: crate::machine::Kind::Cpu,
+            uuid: String::new(),
+            limit_bytes: 1 << 40,
+            used_bytes,
+            peak_bytes: used_bytes,
+            owners: owners.to_vec(),
+        }
+    }
+
+    #[test]
+    fn growth_past_the_threshold_names_the_owner_that_grew() {
+        let baseline = memory(&[("slots", 300 * MIB), ("upload", 20 * MIB)]);
+        let grown = memory(&[("slots", 300 * MIB), ("upload", 121 * MIB)]);
+        let leak = detect_leak(&baseline, &grown, DEFAULT_THRESHOLD).expect("101 MB of growth");
+        assert_eq!((leak.grown_bytes, leak.owners), (101 * MIB, vec![("upload", 101 * MIB)]));
+        let at_threshold = memory(&[("slots", 300 * MIB), ("upload", 120 * MIB)]);
+        assert_eq!(detect_leak(&baseline, &at_threshold, DEFAULT_THRESHOLD), None);
+        assert_eq!(detect_leak(&grown, &baseline, DEFAULT_THRESHOLD), None);
+    }
+}

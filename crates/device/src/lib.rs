@@ -1,0 +1,66 @@
+//! Devices: where the bytes are, whose they are, and when they may be touched.
+//!
+//! One set of types over three kinds of devices (NVIDIA cards, the CPU, simulated cards), so that one code path
+//! serves every mode. Read in this order:
+//!
+//! 1. [`Machine`] finds cards; [`Device`] is one that was opened.
+//! 2. [`Arena`] holds all memory of a role and refuses a byte too many; [`Block`] is a piece of it, [`Pinned`] is
+//!    page-locked host memory.
+//! 3. [`Stream`] orders work, [`Event`] is the only way streams and the host meet, [`Kernel`] is a piece of work.
+//! 4. [`Transfer`] moves batches between roles; [`Isolation`] sets both roles up.
+//!
+//! This is the only crate with `unsafe` in it.
+#![expect(unsafe_code, reason = "drivers are called here, and nowhere else")]
+
+mod error;
+
+// Cards and what they say.
+mod card;
+mod machine;
+mod device;
+pub mod library;
+mod cost;
+
+// Memory.
+pub mod bytes;
+pub mod limits;
+mod free_list;
+mod arena;
+mod pinned;
+mod isolation;
+pub mod leak;
+
+// Work.
+mod stream;
+mod kernel;
+pub mod kernels;
+pub mod transfer;
+mod fault;
+
+// The three kinds of devices.
+mod driver;
+mod host_exec;
+mod host_memory;
+mod cpu;
+pub mod sim;
+mod cuda;
+
+/// Compiling kernels, also without a card.
+pub mod compile {
+    pub use crate::cuda::nvrtc::{Compiled, Compiler, Resources};
+}
+
+pub use arena::{Arena, ArenaError, ArenaSpec, Block, DRIVER, RoleMemory, Strength, View};
+pub use card::{Card, CardReading, Holder};
+pub use cost::{DriverCost, probe};
+pub use cpu::host_memory;
+pub use device::{Device, Loaded};
+pub use error::DeviceError;
+pub use fault::Faults;
+pub use isolation::{CardUse, Isolation, IsolationError, Partition};
+pub use kernel::{Arg, DType, Element, Grid, Kernel, Param, Source, TwinArgs};
+pub use machine::{CardCounters, Kind, Machine};
+pub use pinned::Pinned;
+pub use sim::SimSpec;
+pub use stream::{Event, Stream};
+pub use transfer::{Route, Transfer};

@@ -1,0 +1,240 @@
+//! The machine: the cards that were found, the driver behind them, and the counts of what was opened on each.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::card::{Card, CardReading};
+use crate::cost::DriverCost;
+use crate::cpu::CpuDriver;
+use crate::cuda::CudaDriver;
+use crate::device::{Device, Opened};
+use crate::driver::Driver;
+use crate::error::DeviceError;
+use crate::fault::Faults;
+use crate::library::{Found, LibraryError};
+use crate::sim::{SimDriver, SimSpec};
+
+/// What kind of devices a machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The CPU and host memory.
+    Cpu,
+    /// NVIDIA cards.
+    Cuda,
+    /// Cards that do not exist: maths on the CPU, memory and links simulated and enforced.
+    Simulated,
+}
+
+/// The cards of one machine. Cheap to clone; everything opened through any clone is counted in one place.
+#[derive(Clone)]
+pub struct Machine {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) driver: Arc<dyn Driver>,
+    sim: Option<Arc<SimDriver>>,
+    opened: Mutex<HashMap<usize, Weak<Opened>>>,
+    allowed: Mutex<Option<Vec<usize>>>,
+    counts: Vec<Counts>,
+    pub(crate) isolated: AtomicBool,
+    pub(crate) faults: Faults,
+}
+
+/// What happened on one card through this machine, since it was found.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) contexts: AtomicU64,
+    pub(crate) streams: AtomicU64,
+    pub(crate) allocations: AtomicU64,
+    pub(crate) pinned_allocations: AtomicU64,
+    pub(crate) live_bytes: AtomicU64,
+    pub(crate) peak_bytes: AtomicU64,
+    pub(crate) live_pinned_bytes: AtomicU64,
+}
+
+/// A reading of [`Machine::counters`]: what this process did on one card, ever and now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CardCounters {
+    /// Contexts ever opened.
+    pub contexts: u64,
+    /// Streams ever created.
+    pub streams: u64,
+    /// Driver allocations of device memory, ever.
+    pub allocations: u64,
+    /// Driver allocations of page-locked host memory, ever.
+    pub pinned_allocations: u64,
+    /// Device bytes held now.
+    pub live_bytes: u64,
+    /// Most device bytes ever held at once.
+    pub peak_bytes: u64,
+    /// Page-locked bytes held now.
+    pub live_pinned_bytes: u64,
+}
+
+impl Machine {
+    /// The CPU and the host's memory as the one device.
+    pub fn cpu() -> Machine {
+        Machine::on(Arc::new(CpuDriver::new()), None)
+    }
+
+    /// Simulated cards.
+    pub fn simulated(spec: SimSpec) -> Machine {
+        let sim = Arc::new(SimDriver::new(spec));
+        Machine::on(sim.clone(), Some(sim))
+    }
+
+    /// The NVIDIA cards of this computer; `None` when it has none.
+    ///
+    /// A card that is there but cannot be used (no driver library, one too old) is an error that says what was
+    /// looked for and where: nothing falls back to the CPU by itself.
+    pub fn cuda() -> Result<Option<Machine>, LibraryError> {
+        Ok(CudaDriver::open()?.map(|driver| Machine::on(Arc::new(driver), None)))
+    }
+
+    fn on(driver: Arc<dyn Driver>, sim: Option<Arc<SimDriver>>) -> Machine {
+        let counts = driver.cards().iter().map(|_| Counts::default()).collect();
+        Machine {
+            inner: Arc::new(Inner {
+                driver,
+                sim,
+                opened: Mutex::default(),
+                allowed: Mutex::default(),
+                counts,
+                isolated: AtomicBool::new(false),
+                faults: Faults::default(),
+            }),
+        }
+    }
+
+    /// What kind of devices these are.
+    pub fn kind(&self) -> Kind {
+        self.inner.driver.kind()
+    }
+
+    /// Every card, in the order `nvidia-smi` shows. The CPU counts as one.
+    pub fn cards(&self) -> &[Card] {
+        self.inner.driver.cards()
+    }
+
+    /// What card `index` says of itself now. Opens nothing on it.
+    pub fn read(&self, index: usize) -> Result<CardReading, DeviceError> {
+        self.card(index)?;
+        self.inner.driver.read(index)
+    }
+
+    /// Bytes this process holds on the card as the driver counts them: context, libraries and all. `None` where
+    /// the driver does not say.
+    pub fn process_bytes(&self, index: usize) -> Result<Option<u64>, DeviceError> {
+        self.card(index)?;
+        self.inner.driver.process_bytes(index)
+    }
+
+    /// Whether `reader` can reach the memory of `owner` without the host.
+    pub fn can_access_peer(&self, reader: usize, owner: usize) -> Result<bool, DeviceError> {
+        self.card(reader)?;
+        self.card(owner)?;
+        self.inner.driver.can_access_peer(reader, owner)
+    }
+
+    /// From now on only `cards` may be opened. Later calls can only narrow it.
+    pub fn restrict(&self, cards: &[usize]) {
+        let mut allowed = lock(&self.inner.allowed);
+        let now = cards.iter().copied().filter(|c| allowed.as_ref().is_none_or(|before| before.contains(c)));
+        *allowed = Some(now.collect());
+    }
+
+    /// Opens a card: its context is made, or shared when it is open already. Dropping the last handle closes it.
+    pub fn open(&self, index: usize) -> Result<Device, DeviceError> {
+        let card = self.card(index)?;
+        if let Some(by) = &card.hidden_by {
+            return Err(DeviceError::Hidden { index, uuid: card.uuid.clone(), by: by.clone() });
+        }
+        if let Some(allowed) = lock(&self.inner.allowed).as_ref().filter(|allowed| !allowed.contains(&index)) {
+            return Err(DeviceError::OutsideRun { index, allowed: allowed.clone() });
+        }
+        let mut opened = lock(&self.inner.opened);
+        if let Some(open) = opened.get(&index).and_then(Weak::upgrade) {
+            return Ok(Device { open });
+        }
+        self.inner.driver.open(index)?;
+        self.counts(index).contexts.fetch_add(1, Ordering::Relaxed);
+        let open = Arc::new(Opened { machine: self.clone(), card: index });
+        opened.insert(index, Arc::downgrade(&open));
+        Ok(Device { open })
+    }
+
+    /// Whether anything of this machine is open on the card now.
+    pub fn is_open(&self, index: usize) -> bool {
+        lock(&self.inner.opened).get(&index).is_some_and(|open| open.strong_count() > 0)
+    }
+
+    /// What was done on card `index` through this machine.
+    pub fn counters(&self, index: usize) -> CardCounters {
+        let counts = self.counts(index);
+        CardCounters {
+            contexts: counts.contexts.load(Ordering::Relaxed),
+            streams: counts.streams.load(Ordering::Relaxed),
+            allocations: counts.allocations.load(Ordering::Relaxed),
+            pinned_allocations: counts.pinned_allocations.load(Ordering::Relaxed),
+            live_bytes: counts.live_bytes.load(Ordering::Relaxed),
+            peak_bytes: counts.peak_bytes.load(Ordering::Relaxed),
+            live_pinned_bytes: counts.live_pinned_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The simulator behind the cards, to read its books; `None` for real ones.
+    pub fn sim(&self) -> Option<&SimDriver> {
+        self.inner.sim.as_deref()
+    }
+
+    /// Faults planted by tests.
+    pub fn faults(&self) -> &Faults {
+        &self.inner.faults
+    }
+
+    /// The libraries behind the devices, and where each was found.
+    pub fn libraries(&self) -> Vec<Found> {
+        self.inner.driver.libraries()
+    }
+
+    /// The driver's own version.
+    pub fn driver_version(&self) -> String {
+        self.inner.driver.driver_version()
+    }
+
+    /// The clock of these devices. Simulated cards have their own, which moves only as work is waited for.
+    pub fn now_ns(&self) -> u64 {
+        self.inner.driver.now_ns()
+    }
+
+    /// What the driver takes for itself on a simulated card, from a table; `None` for real ones, which are probed.
+    pub fn tabled_cost(&self) -> Option<DriverCost> {
+        match self.kind() {
+            Kind::Cuda => None,
+            Kind::Cpu => Some(DriverCost::nothing()),
+            Kind::Simulated => Some(DriverCost::table()),
+        }
+    }
+
+    pub(crate) fn counts(&self, index: usize) -> &Counts {
+        &self.inner.counts[index]
+    }
+
+    fn card(&self, index: usize) -> Result<&Card, DeviceError> {
+        let found = self.cards().len();
+        self.cards().get(index).ok_or(DeviceError::NoSuchCard { index, found })
+    }
+}
+
+impl std::fmt::Debug for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Machine").field("kind", &self.kind()).field("cards", &self.cards()).finish()
+    }
+}
+
+/// Locks, also after a panic elsewhere: what our mutexes guard is whole between any two statements.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,57 @@
+//! How long simulated work takes, on the simulator's own clock.
+
+use crate::driver::{CopyPath, RawArg};
+use crate::sim::rng::SplitMix;
+use crate::sim::spec::Link;
+
+/// The start-up cost of a copy or a kernel.
+const LAUNCH_NS: u64 = 4_000;
+/// What one call of ours costs the host.
+pub(crate) const CALL_NS: u64 = 1_000;
+/// Memory of a simulated card.
+const CARD_GB_PER_S: f64 = 900.0;
+
+impl Link {
+    /// Between host and card, one way.
+    fn host_gb_per_s(self) -> f64 {
+        match self {
+            Link::Pcie3 => 12.0,
+            Link::Pcie4 => 24.0,
+            Link::Pcie5 | Link::Nvlink => 50.0,
+        }
+    }
+
+    /// Between two cards, one way.
+    fn peer_gb_per_s(self) -> f64 {
+        match self {
+            Link::Nvlink => 200.0,
+            pcie => pcie.host_gb_per_s(),
+        }
+    }
+}
+
+pub(crate) fn copy_ns(path: &CopyPath, link: Link, rng: &mut SplitMix) -> u64 {
+    let gb_per_s = match path {
+        CopyPath::Up { .. } | CopyPath::Down { .. } => link.host_gb_per_s(),
+        CopyPath::Inside { .. } => CARD_GB_PER_S / 2.0,
+        CopyPath::Peer { from, to, .. } if from.card == to.card => CARD_GB_PER_S / 2.0,
+        CopyPath::Peer { .. } => link.peer_gb_per_s(),
+    };
+    with_jitter(LAUNCH_NS + (path.bytes() as f64 / gb_per_s) as u64, rng)
+}
+
+pub(crate) fn fill_ns(bytes: u64, rng: &mut SplitMix) -> u64 {
+    with_jitter(LAUNCH_NS + (bytes as f64 / CARD_GB_PER_S) as u64, rng)
+}
+
+/// A kernel is taken to read and write its arguments once.
+pub(crate) fn kernel_ns(args: &[RawArg], rng: &mut SplitMix) -> u64 {
+    let bytes: u64 = crate::host_exec::touched(args).iter().map(|(from, to, _)| to - from).sum();
+    fill_ns(bytes, rng)
+}
+
+/// Up to 5 % more or less.
+fn with_jitter(ns: u64, rng: &mut SplitMix) -> u64 {
+    let tenths_of_percent = rng.below(101) as i64 - 50;
+    (ns as i64 + ns as i64 * tenths_of_percent / 1000) as u64
+}

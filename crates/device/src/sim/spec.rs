@@ -1,0 +1,191 @@
+//! What is simulated: `2x24GiB`, `2x12GiB,pcie4`, `4x24GiB,nvlink`, and rehearsals of trouble.
+
+use std::str::FromStr;
+
+use crate::bytes::MIB;
+
+/// Cards that do not exist, and what is to go wrong on them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SimSpec {
+    /// How many cards.
+    pub count: usize,
+    /// Memory of each.
+    pub total_bytes: u64,
+    /// How they are connected.
+    pub link: Link,
+    /// Memory of each that other processes hold.
+    pub held_bytes: u64,
+    /// Compute capability of each.
+    pub capability: (u32, u32),
+    /// Decides the order in which queued work runs, and the jitter of the clock.
+    pub seed: u64,
+    /// What goes wrong, and when.
+    pub fault: Option<SimFault>,
+}
+
+/// How cards reach each other and the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the links")]
+pub enum Link {
+    Pcie3,
+    Pcie4,
+    Pcie5,
+    Nvlink,
+}
+
+/// One thing that goes wrong, once. Counts start at 0 and run over all cards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SimFault {
+    /// This allocation, of device or page-locked memory, is refused.
+    RefuseAllocation(u64),
+    /// This copy fails while it runs.
+    FailCopy(u64),
+    /// The card whose turn it is at this driver call is lost.
+    LoseCard(u64),
+    /// Another process takes this much on every card just before we open it.
+    Intruder(u64),
+}
+
+/// A `--sim` value that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--sim {given}: {problem}; expected COUNTxSIZE with options, e.g. 2x24GiB, 1x80GiB, 2x12GiB,pcie4 or 4x24GiB,nvlink"
+)]
+pub struct SimSpecError {
+    given: String,
+    problem: String,
+}
+
+impl SimSpec {
+    /// `count` cards of `total_bytes`, connected by PCIe 4, with nothing wrong.
+    pub fn new(count: usize, total_bytes: u64) -> SimSpec {
+        SimSpec { count, total_bytes, link: Link::Pcie4, held_bytes: 0, capability: (9, 0), seed: 0, fault: None }
+    }
+
+    /// The same with another order of work.
+    pub fn with_seed(self, seed: u64) -> SimSpec {
+        SimSpec { seed, ..self }
+    }
+
+    /// The same with other connections.
+    pub fn with_link(self, link: Link) -> SimSpec {
+        SimSpec { link, ..self }
+    }
+
+    /// The same with something going wrong.
+    pub fn with_fault(self, fault: SimFault) -> SimSpec {
+        SimSpec { fault: Some(fault), ..self }
+    }
+
+    fn option(&mut self, option: &str) -> Result<(), String> {
+        match option.split_once('=').unwrap_or((option, "")) {
+            ("pcie3", "") => self.link = Link::Pcie3,
+            ("pcie4", "") => self.link = Link::Pcie4,
+            ("pcie5", "") => self.link = Link::Pcie5,
+            ("nvlink", "") => self.link = Link::Nvlink,
+            ("held", size) => self.held_bytes = bytes(size)?,
+            ("cc", version) => self.capability = capability(version)?,
+            ("seed", n) => self.seed = number(n)?,
+            ("refuse-allocation", n) => self.fault = Some(SimFault::RefuseAllocation(number(n)?)),
+            ("fail-copy", n) => self.fault = Some(SimFault::FailCopy(number(n)?)),
+            ("lose-card", n) => self.fault = Some(SimFault::LoseCard(number(n)?)),
+            ("intruder", size) => self.fault = Some(SimFault::Intruder(bytes(size)?)),
+            _ => {
+                return Err(format!(
+                    "'{option}' is no option (pcie3, pcie4, pcie5, nvlink, held=SIZE, cc=MAJOR.MINOR, seed=N, \
+                     refuse-allocation=N, fail-copy=N, lose-card=N, intruder=SIZE)"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for SimSpec {
+    type Err = SimSpecError;
+
+    fn from_str(given: &str) -> Result<SimSpec, SimSpecError> {
+        let parse = || {
+            let mut parts = given.split(',');
+            let cards = parts.next().unwrap_or_default();
+            let (count, size) =
+                cards.split_once('x').ok_or_else(|| format!("'{cards}' has no 'x' between count and size"))?;
+            let count = number(count)?;
+            if !(1..=64).contains(&count) {
+                return Err(format!("{count} cards; 1 to 64 can be simulated"));
+            }
+            let mut spec = SimSpec::new(count as usize, bytes(size)?);
+            if spec.total_bytes < 64 * MIB {
+                return Err(format!("cards of {size}; 64 MiB is the least"));
+            }
+            for option in parts {
+                spec.option(option)?;
+            }
+            match spec.held_bytes > spec.total_bytes {
+                true => Err("held is more than the card has".to_owned()),
+                false => Ok(spec),
+            }
+        };
+        parse().map_err(|problem| SimSpecError { given: given.to_owned(), problem })
+    }
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("'{text}' is not a whole number"))
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    let units = [("GiB", 1024 * MIB), ("GB", 1024 * MIB), ("MiB", MIB), ("MB", MIB)];
+    let unit = units.iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, *scale)));
+    let (digits, scale) = unit.ok_or_else(|| format!("size '{text}' does not end in GiB or MiB"))?;
+    match number(digits)?.checked_mul(scale) {
+        Some(bytes) if bytes <= 1 << 44 => Ok(bytes),
+        _ => Err(format!("size '{text}' is too large")),
+    }
+}
+
+fn capability(text: &str) -> Result<(u32, u32), String> {
+    let (major, minor) = text.split_once('.').ok_or_else(|| format!("'{text}' is not like 8.0"))?;
+    Ok((number(major)? as u32, number(minor)? as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_forms_of_the_handbook_are_read() {
+        let check = |text: &str, want: SimSpec| assert_eq!(text.parse(), Ok(want), "{text}");
+        let gib = 1024 * MIB;
+        check("2x24GiB", SimSpec::new(2, 24 * gib));
+        check("1x80GiB", SimSpec::new(1, 80 * gib));
+        check("2x12GiB,pcie4", SimSpec::new(2, 12 * gib));
+        check("4x24GiB,nvlink,seed=7", SimSpec::new(4, 24 * gib).with_link(Link::Nvlink).with_seed(7));
+        check("2x24GiB,fail-copy=3", SimSpec::new(2, 24 * gib).with_fault(SimFault::FailCopy(3)));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_what_was_expected() {
+        for text in [
+            "",
+            "x",
+            "2",
+            "2x",
+            "0x24GiB",
+            "65x24GiB",
+            "-1x24GiB",
+            "2x24",
+            "2xGiB",
+            "2x1MiB",
+            "2x24GiB,",
+            "2x24GiB,warp",
+            "2x99999999999999999999GiB",
+            "2x24GiB,held=25GiB",
+            "2x24GiB,seed=x",
+            "２x24GiB",
+        ] {
+            let error = text.parse::<SimSpec>().expect_err(text).to_string();
+            assert!(error.contains("expected COUNTxSIZE"), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The simulator must do everything a real card may do: late, out of order, and on dirty memory.
+
+use tandem_events::Role;
+
+use super::*;
+use crate::arena::{Arena, ArenaSpec};
+use crate::device::Device;
+use crate::machine::Machine;
+use crate::stream::Stream;
+
+struct Bench {
+    machine: Machine,
+    device: Device,
+    arena: Arena,
+    writer: Stream,
+    reader: Stream,
+}
+
+fn bench(spec: SimSpec) -> Bench {
+    let machine = Machine::simulated(spec);
+    let device = machine.open(0).unwrap();
+    let arena_bytes = 64 * MIB;
+    let spec = ArenaSpec { role: Role::Data, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
+    let arena = Arena::reserve_as(&device, spec, false).unwrap();
+    let (writer, reader) = (device.stream(false).unwrap(), device.stream(false).unwrap());
+    Bench { machine, device, arena, writer, reader }
+}
+
+fn one_card(seed: u64) -> SimSpec {
+    SimSpec::new(1, 4 << 30).with_seed(seed)
+}
+
+/// One stream writes 7s, another reads; returns what was read.
+fn write_then_read(seed: u64, wait: bool) -> u8 {
+    let bench = bench(one_card(seed));
+    let block = bench.arena.take("block", 64).unwrap();
+    let written = bench.device.event().unwrap();
+    bench.writer.fill(block.view(), 7).unwrap();
+    bench.writer.record(&written).unwrap();
+    if wait {
+        bench.reader.wait(&written, "the reader waits for the writer").unwrap();
+    }
+    let mut out = bench.device.pinned(64).unwrap();
+    bench.reader.download(block.view(), &mut out, 0..64).unwrap();
+    bench.reader.drain().unwrap();
+    out.bytes().unwrap()[0]
+}
+
+#[test]
+fn an_event_orders_two_streams_under_every_seed() {
+    for seed in 0..200 {
+        assert_eq!(write_then_read(seed, true), 7, "seed {seed}");
+    }
+}
+
+#[test]
+fn without_the_event_some_seeds_read_poison_and_some_do_not() {
+    let read: Vec<u8> = (0..200).map(|seed| write_then_read(seed, false)).collect();
+    assert!(read.contains(&crate::host_memory::POISON) && read.contains(&7));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let run = |seed| {
+        let bench = bench(one_card(seed));
+        let block = bench.arena.take("block", 1 << 20).unwrap();
+        (0..40).for_each(|i| bench.writer.fill(block.view(), i).unwrap());
+        bench.writer.drain().unwrap();
+        bench.machine.now_ns()
+    };
+    assert_eq!(run(5), run(5));
+    assert_ne!(run(5), run(6), "the clock has no jitter");
+}
+
+#[test]
+fn memory_that_was_given_back_is_spoiled() {
+    let bench = bench(one_card(0));
+    let first = bench.arena.take("first", 64).unwrap();
+    bench.writer.fill(first.view(), 7).unwrap();
+    bench.writer.drain().unwrap();
+    drop(first);
+    let second = bench.arena.take("second", 64).unwrap();
+    let mut out = bench.device.pinned(64).unwrap();
+    bench.writer.download(second.view(), &mut out, 0..64).unwrap();
+    bench.writer.drain().unwrap();
+    assert_eq!(out.bytes().unwrap(), [crate::host_memory::POISON; 64]);
+}
+
+#[test]
+fn the_host_is_refused_bytes_it_did_not_wait_for() {
+    // A seed under which nothing runs before it is waited for.
+    let lazy = (0..100).find(|seed| Queues::new(*seed).eagerness == 0).unwrap();
+    let bench = bench(one_card(lazy));
+    let block = bench.arena.take("block", 64).unwrap();
+    let mut out = bench.device.pinned(64).unwrap();
+    bench.writer.download(block.view(), &mut out, 0..64).unwrap();
+    assert!(matches!(out.bytes(), Err(DeviceError::StillInUse { .. })));
+    bench.writer.drain().unwrap();
+    out.bytes().expect("the copy was waited for");
+    bench.writer.upload(&out, 0..64, block.view()).unwrap();
+    out.bytes().expect("reading beside a copy that reads is harmless");
+    assert!(matches!(out.bytes_mut(), Err(DeviceError::StillInUse { .. })));
+}
+
+#[test]
+fn the_clock_is_the_links_and_nothing_sleeps() {
+    let bench = bench(one_card(3));
+    let block = bench.arena.take("block", 48 * MIB).unwrap();
+    let pinned = bench.device.pinned(48 * MIB).unwrap();
+    let (start, end) = (bench.device.timer().unwrap(), bench.device.timer().unwrap());
+    bench.writer.record(&start).unwrap();
+    bench.writer.upload(&pinned, 0..48 * MIB, block.view()).unwrap();
+    bench.writer.record(&end).unwrap();
+    bench.writer.drain().unwrap();
+    // 48 MiB at 24 GB/s take 2.1 ms.
+    let ns = end.ns_since(&start).unwrap();
+    assert!((1_950_000..2_250_000).contains(&ns), "{ns} ns");
+    assert!(bench.machine.now_ns() >= ns);
+}
+
+#[test]
+fn a_card_has_no_more_memory_than_its_spec() {
+    let machine = Machine::simulated("1x1GiB,held=300MiB".parse().unwrap());
+    let device = machine.open(0).unwrap();
+    let free = device.free_bytes().unwrap();
+    assert_eq!(free, (1024 - 300 - 522) * MIB);
+    let spec = |arena_bytes| ArenaSpec {
+        role: Role::Data,
+        limit_bytes: arena_bytes,
+        driver_bytes: 0,
+        arena_bytes,
+        capped: false,
+    };
+    let refused = Arena::reserve_as(&device, spec(free + 1), false);
+    assert!(matches!(refused, Err(DeviceError::OutOfMemory { .. })));
+    let arena = Arena::reserve_as(&device, spec(free), false).unwrap();
+    assert_eq!(device.free_bytes().unwrap(), 0);
+    assert_eq!(device.process_bytes().unwrap(), Some((1024 - 300) * MIB));
+    drop(arena);
+    assert_eq!(machine.read(0).unwrap().holders[0].bytes, 300 * MIB);
+}
+
+#[test]
+fn a_lost_card_answers_nothing_and_everything_goes_home() {
+    let script = |machine: &Machine| -> Result<(u64, u64, u64), DeviceError> {
+        let device = machine.open(0)?;
+        let arena_bytes = 4 * MIB;
+        let spec = ArenaSpec { role: Role::Data, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: true };
+        let arena = Arena::reserve_as(&device, spec, false)?;
+        let stream = device.stream(false)?;
+        let block = arena.take("block", 64)?;
+        let mut pinned = device.pinned(64)?;
+        stream.fill(block.view(), 1)?;
+        stream.download(block.view(), &mut pinned, 0..64)?;
+        stream.drain()?;
+        // Counted before things go home: a card may well be lost while they do.
+        pinned.bytes().map(|_| machine.sim().unwrap().counted())
+    };
+    let clean = Machine::simulated(one_card(0));
+    let (calls, allocations, _) = script(&clean).unwrap();
+    assert!(calls > 10 && allocations == 2);
+    for call in 0..calls {
+        let machine = Machine::simulated(one_card(0).with_fault(SimFault::LoseCard(call)));
+        let error = script(&machine).expect_err("the card is gone");
+        assert!(matches!(error, DeviceError::Lost { card: 0, .. }), "call {call}: {error}");
+        assert_eq!(machine.sim().unwrap().alive(), Alive::default(), "call {call}");
+    }
+    for allocation in 0..allocations {
+        let machine = Machine::simulated(one_card(0).with_fault(SimFault::RefuseAllocation(allocation)));
+        let error = script(&machine).expect_err("an allocation was refused");
+        assert!(matches!(error, DeviceError::OutOfMemory { .. } | DeviceError::OutOfPinned { .. }), "{error}");
+        assert_eq!(machine.sim().unwrap().alive(), Alive::default());
+    }
+}
+
+#[test]
+fn a_run_restricted_to_some_cards_cannot_open_others() {
+    let machine = Machine::simulated(SimSpec::new(4, 4 << 30));
+    machine.restrict(&[2, 3]);
+    assert!(machine.open(2).is_ok());
+    let refused = machine.open(0).unwrap_err();
+    assert!(matches!(refused, DeviceError::OutsideRun { index: 0, .. }), "{refused}");
+    assert_eq!(machine.counters(0).contexts, 0);
+    assert!(matches!(machine.open(4), Err(DeviceError::NoSuchCard { index: 4, found: 4 })));
+}

@@ -1,0 +1,133 @@
+//! Streams: work in order on one card. Events: the only way two streams, or a stream and the host, meet.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::arena::View;
+use crate::device::{Device, Loaded, Opened};
+use crate::driver::{CopyPath, EventId, StreamId};
+use crate::error::DeviceError;
+use crate::kernel::{Arg, Grid, check};
+use crate::pinned::Pinned;
+
+/// A queue of work on one card, done in the order it was given.
+pub struct Stream {
+    pub(crate) open: Arc<Opened>,
+    pub(crate) id: StreamId,
+}
+
+/// A mark in a stream that others can wait for.
+pub struct Event {
+    pub(crate) open: Arc<Opened>,
+    pub(crate) id: EventId,
+}
+
+impl Stream {
+    /// The card it runs on.
+    pub fn device(&self) -> Device {
+        Device { open: self.open.clone() }
+    }
+
+    /// Everything queued after this waits until `event`, as last recorded, has been reached. The host goes on.
+    ///
+    /// `site` names the wait: tests take each one away in turn and must see the damage.
+    pub fn wait(&self, event: &Event, site: &'static str) -> Result<(), DeviceError> {
+        if self.open.machine.faults().skips(site) {
+            return Ok(());
+        }
+        self.open.driver().wait(self.open.card, self.id, event.id)
+    }
+
+    /// Marks this point of the stream.
+    pub fn record(&self, event: &Event) -> Result<(), DeviceError> {
+        self.open.driver().record(self.open.card, self.id, event.id)
+    }
+
+    /// Copies `range` of page-locked memory to the device. The bytes are read when the copy runs, not now.
+    pub fn upload(&self, from: &Pinned, range: Range<u64>, to: View<'_>) -> Result<(), DeviceError> {
+        let part = from.span().part(range.start, range.end - range.start);
+        assert_eq!(part.bytes, to.bytes(), "upload between parts of different length");
+        from.about_to_be_read(self)?;
+        self.copy_along(CopyPath::Up { from: part, to: to.address() })?;
+        from.read_by(self)
+    }
+
+    /// Copies device memory to `range` of page-locked memory. The host sees it after waiting for an event.
+    pub fn download(&self, from: View<'_>, to: &mut Pinned, range: Range<u64>) -> Result<(), DeviceError> {
+        let part = to.span().part(range.start, range.end - range.start);
+        assert_eq!(part.bytes, from.bytes(), "download between parts of different length");
+        to.about_to_be_written(self)?;
+        self.copy_along(CopyPath::Down { from: from.address(), to: part })?;
+        to.written_by(self)
+    }
+
+    /// Copies within the card.
+    pub fn copy(&self, from: View<'_>, to: View<'_>) -> Result<(), DeviceError> {
+        assert_eq!(from.bytes(), to.bytes(), "copy between parts of different length");
+        self.copy_along(CopyPath::Inside { from: from.address(), to: to.address(), bytes: from.bytes() })
+    }
+
+    /// Copies from one card to another without the host.
+    pub fn copy_peer(&self, from: View<'_>, to: View<'_>) -> Result<(), DeviceError> {
+        assert_eq!(from.bytes(), to.bytes(), "copy between parts of different length");
+        self.copy_along(CopyPath::Peer { from: from.address(), to: to.address(), bytes: from.bytes() })
+    }
+
+    fn copy_along(&self, path: CopyPath) -> Result<(), DeviceError> {
+        self.open.driver().copy(self.open.card, self.id, path)
+    }
+
+    /// Sets every byte.
+    pub fn fill(&self, at: View<'_>, value: u8) -> Result<(), DeviceError> {
+        self.open.driver().fill(self.open.card, self.id, at.address(), at.bytes(), value)
+    }
+
+    /// Runs a kernel. Its arguments are checked against what it takes before anything is queued.
+    pub fn launch(&self, loaded: &Loaded, grid: Grid, args: &[Arg<'_>]) -> Result<(), DeviceError> {
+        if loaded.open.card != self.open.card {
+            let problem = format!("loaded on GPU {}, launched on GPU {}", loaded.open.card, self.open.card);
+            return Err(DeviceError::Arguments { kernel: loaded.kernel.name, problem });
+        }
+        let raw = check(loaded.kernel, self.open.card, args)?;
+        self.open.driver().launch(self.open.card, self.id, (loaded.kernel, loaded.id), grid, &raw)
+    }
+
+    /// Blocks the host until everything queued so far is done. For set-up and tests; the step loop never calls it.
+    pub fn drain(&self) -> Result<(), DeviceError> {
+        let end = self.device().event()?;
+        self.record(&end)?;
+        self.open.driver().synchronize(self.open.card, end.id)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.open.driver().destroy_stream(self.open.card, self.id);
+    }
+}
+
+impl Event {
+    /// Blocks the host until the event, as last recorded, has been reached. One never recorded counts as reached.
+    pub fn synchronize(&self, site: &'static str) -> Result<(), DeviceError> {
+        if self.open.machine.faults().skips(site) {
+            return Ok(());
+        }
+        self.open.driver().synchronize(self.open.card, self.id)
+    }
+
+    /// Whether the event, as last recorded, has been reached.
+    pub fn reached(&self) -> Result<bool, DeviceError> {
+        self.open.driver().reached(self.open.card, self.id)
+    }
+
+    /// Nanoseconds on the device from `earlier` to this. Both must be timers that have been reached.
+    pub fn ns_since(&self, earlier: &Event) -> Result<u64, DeviceError> {
+        self.open.driver().elapsed_ns(self.open.card, earlier.id, self.id)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        self.open.driver().destroy_event(self.open.card, self.id);
+    }
+}

@@ -1,0 +1,221 @@
+//! How a batch crosses from the data role's memory to the model role's.
+//!
+//! - **peer**: card to card without the host; needs cards that can reach each other.
+//! - **bounce**: down to page-locked host memory on one card's copy stream, up on the other's; always works.
+//! - **hand-over**: both roles on one device; the model reads the batch where it is.
+//!
+//! The first use compares bytes: cards have been seen to claim peer access and deliver garbage.
+
+use crate::arena::{Arena, View};
+use crate::device::Device;
+use crate::error::DeviceError;
+use crate::kernels::pattern_word;
+use crate::pinned::Pinned;
+use crate::stream::{Event, Stream};
+
+/// The way batches cross.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "explained at the top of the file")]
+pub enum Route {
+    Peer,
+    Bounce,
+    Handover,
+}
+
+impl Route {
+    /// The word for it in flags and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Route::Peer => "peer",
+            Route::Bounce => "bounce",
+            Route::Handover => "handover",
+        }
+    }
+}
+
+/// The waits of a transfer, by name.
+pub mod waits {
+    /// The copy waits until the batch is whole on the data side.
+    pub const WRITTEN: &str = "transfer waits for the batch to be written";
+    /// The copy waits until the model side has finished with the slot.
+    pub const SLOT_FREE: &str = "transfer waits for the slot to be free";
+    /// The way down waits until the staging memory has been read by the way up.
+    pub const STAGING_FREE: &str = "bounce down waits for the staging memory to be free";
+    /// The way up waits until the way down is done.
+    pub const STAGED: &str = "bounce up waits for the bytes to be staged";
+}
+
+/// Two staging buffers: one fills while the other empties.
+const STAGING: usize = 2;
+
+/// Copies batches between two devices, or between two arenas of one.
+pub struct Transfer {
+    route: Route,
+    why: String,
+    from: Device,
+    to: Device,
+    down: Stream,
+    up: Stream,
+    staging: Vec<Staging>,
+    next: usize,
+}
+
+struct Staging {
+    memory: Pinned,
+    filled: Event,
+    emptied: Event,
+}
+
+/// What the first copies showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// Bytes of one copy.
+    pub bytes: u64,
+    /// Nanoseconds of one copy, the fastest of those timed.
+    pub ns: u64,
+}
+
+impl Measured {
+    /// 10⁹ bytes per second.
+    pub fn gb_per_s(&self) -> f64 {
+        self.bytes as f64 / self.ns.max(1) as f64
+    }
+}
+
+impl Transfer {
+    /// Prepares `route` between two arenas for batches of up to `batch_bytes`. `why` is said wherever the route is.
+    ///
+    /// A peer route opens the memory of both sides to each other first, and fails where the cards cannot do that.
+    pub fn open(route: Route, why: &str, from: &Arena, to: &Arena, batch_bytes: u64) -> Result<Transfer, DeviceError> {
+        let (source, target) = (from.device(), to.device());
+        let same = source.index() == target.index();
+        match route {
+            Route::Handover if !same => return Err(no_route(route, source, target, "they are two devices")),
+            Route::Peer if !same => open_peer(from, to)?,
+            _ => {}
+        }
+        let staging = match route {
+            Route::Bounce => (0..STAGING).map(|_| Staging::new(source, batch_bytes)).collect::<Result<_, _>>()?,
+            Route::Peer | Route::Handover => Vec::new(),
+        };
+        Ok(Transfer {
+            route,
+            why: why.to_owned(),
+            from: source.clone(),
+            to: target.clone(),
+            down: source.stream(false)?,
+            up: target.stream(false)?,
+            staging,
+            next: 0,
+        })
+    }
+
+    /// The way batches take.
+    pub fn route(&self) -> Route {
+        self.route
+    }
+
+    /// The route for people: `peer (same device)` when it was forced on one card.
+    pub fn describe(&self) -> String {
+        let same = self.from.index() == self.to.index();
+        let place = if same && self.route != Route::Handover { " (same device)" } else { "" };
+        format!("{}{place}: {}", self.route.name(), self.why)
+    }
+
+    /// Queues a copy of `from` to `to`. It starts once `written` and `free` have been reached; `sent` is recorded
+    /// when the source may be overwritten, `arrived` when the target may be read.
+    pub fn send(
+        &mut self,
+        (from, written, sent): (View<'_>, &Event, &Event),
+        (to, free, arrived): (View<'_>, &Event, &Event),
+    ) -> Result<(), DeviceError> {
+        self.down.wait(written, waits::WRITTEN)?;
+        match self.route {
+            Route::Handover => Err(no_route(self.route, &self.from, &self.to, "a hand-over copies nothing")),
+            Route::Peer => {
+                self.down.wait(free, waits::SLOT_FREE)?;
+                self.down.copy_peer(from, to)?;
+                self.down.record(sent)?;
+                self.down.record(arrived)
+            }
+            Route::Bounce => {
+                let turn = self.next % STAGING;
+                self.next += 1;
+                let staging = &mut self.staging[turn];
+                self.down.wait(&staging.emptied, waits::STAGING_FREE)?;
+                self.down.download(from, &mut staging.memory, 0..from.bytes())?;
+                self.down.record(&staging.filled)?;
+                self.down.record(sent)?;
+                self.up.wait(&staging.filled, waits::STAGED)?;
+                self.up.wait(free, waits::SLOT_FREE)?;
+                self.up.upload(&staging.memory, 0..to.bytes(), to)?;
+                self.up.record(&staging.emptied)?;
+                self.up.record(arrived)
+            }
+        }
+    }
+
+    /// Sends a pattern from `from` to `to`, compares every byte that arrives, and times a few more copies.
+    pub fn prove(&mut self, from: View<'_>, to: View<'_>) -> Result<Measured, DeviceError> {
+        let mut source = self.from.pinned(from.bytes())?;
+        let words = source.bytes_mut()?.chunks_exact_mut(4).enumerate();
+        words.for_each(|(i, word)| word.copy_from_slice(&pattern_word(from.bytes(), i as u64).to_le_bytes()));
+        let (written, sent) = (self.from.event()?, self.from.event()?);
+        let (free, arrived) = (self.to.event()?, self.to.event()?);
+        self.down.upload(&source, 0..from.bytes(), from)?;
+        self.down.record(&written)?;
+        self.up.fill(to, 0)?;
+        self.up.record(&free)?;
+        self.send((from, &written, &sent), (to, &free, &arrived))?;
+        let mut target = self.to.pinned(to.bytes())?;
+        self.up.wait(&arrived, "the proof waits for its copy")?;
+        self.up.download(to, &mut target, 0..to.bytes())?;
+        self.up.drain()?;
+        self.compare(source.bytes()?, target.bytes()?)?;
+        let mut fastest = u64::MAX;
+        for _ in 0..5 {
+            let start = self.from.machine().now_ns();
+            self.send((from, &written, &sent), (to, &free, &arrived))?;
+            arrived.synchronize("the proof waits for a timed copy")?;
+            fastest = fastest.min(self.from.machine().now_ns() - start);
+        }
+        Ok(Measured { bytes: from.bytes(), ns: fastest })
+    }
+
+    fn compare(&self, sent: &[u8], arrived: &[u8]) -> Result<(), DeviceError> {
+        let wrong = sent.iter().zip(arrived).filter(|(a, b)| a != b).count() as u64;
+        match wrong {
+            0 => Ok(()),
+            wrong => Err(DeviceError::Corrupt {
+                route: self.route.name().to_owned(),
+                from: self.from.index(),
+                to: self.to.index(),
+                wrong,
+                bytes: sent.len() as u64,
+            }),
+        }
+    }
+}
+
+impl Staging {
+    fn new(device: &Device, bytes: u64) -> Result<Staging, DeviceError> {
+        Ok(Staging { memory: device.pinned(bytes)?, filled: device.event()?, emptied: device.event()? })
+    }
+}
+
+/// The sequence two cards need: ask both ways, then open both sides' memory to the other.
+fn open_peer(from: &Arena, to: &Arena) -> Result<(), DeviceError> {
+    let (source, target) = (from.device(), to.device());
+    let machine = source.machine();
+    let both = machine.can_access_peer(target.index(), source.index())?
+        && machine.can_access_peer(source.index(), target.index())?;
+    if !both {
+        return Err(no_route(Route::Peer, source, target, "the driver reports no peer access between them"));
+    }
+    from.allow_peer(target)?;
+    to.allow_peer(source)
+}
+
+fn no_route(route: Route, from: &Device, to: &Device, why: &str) -> DeviceError {
+    DeviceError::NoRoute { route: route.name(), from: from.index(), to: to.index(), why: why.to_owned() }
+}

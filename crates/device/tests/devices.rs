@@ -1,0 +1,196 @@
+//! What every kind of device promises: the same bodies on simulated cards, on the CPU and on a real card.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
+
+mod support;
+
+use support::{MIB, arena, spec};
+use tandem_device::kernels::{Checks, checksum_words, pattern_word};
+use tandem_device::{Arena, ArenaError, DeviceError, Isolation, IsolationError, Kind, Machine, Pinned, Strength};
+use tandem_events::Role;
+
+on_every_device!(bytes_survive_the_round_trip, round_trip);
+on_every_device!(check_kernels_match_the_host, check_kernels);
+on_every_device!(a_byte_past_the_limit_is_refused, past_the_limit);
+on_every_device!(memory_is_given_back_and_reused, given_back);
+on_every_device!(isolation_is_set_up_once_and_in_time, isolation_rules);
+on_every_device!(wrong_arguments_are_refused_before_anything_is_queued, wrong_arguments);
+on_every_device!(split_arenas_keep_the_same_books, split_books);
+on_every_device!(both_arenas_can_be_touched_in_full, touched_in_full);
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
+}
+
+fn fill(pinned: &mut Pinned, seed: u64) {
+    for (i, word) in pinned.bytes_mut().unwrap().chunks_exact_mut(4).enumerate() {
+        word.copy_from_slice(&pattern_word(seed, i as u64).to_le_bytes());
+    }
+}
+
+fn round_trip(machine: &Machine) {
+    let device = machine.open(0).unwrap();
+    let arena = arena(&device, Role::Data, 64);
+    let stream = device.stream(false).unwrap();
+    let (a, b) = (arena.take("a", 100_000).unwrap(), arena.take("b", 100_000).unwrap());
+    let mut up = device.pinned(100_000).unwrap();
+    let mut down = device.pinned(100_000).unwrap();
+    fill(&mut up, 3);
+    let done = device.event().unwrap();
+    stream.upload(&up, 0..100_000, a.view()).unwrap();
+    stream.copy(a.view(), b.view()).unwrap();
+    stream.download(b.view(), &mut down, 0..100_000).unwrap();
+    stream.record(&done).unwrap();
+    done.synchronize("the test waits for its copy").unwrap();
+    assert_eq!(up.bytes().unwrap(), down.bytes().unwrap());
+    assert_eq!(a.home().unwrap(), 0);
+}
+
+fn check_kernels(machine: &Machine) {
+    let device = machine.open(0).unwrap();
+    let arena = arena(&device, Role::Data, 64);
+    let stream = device.stream(false).unwrap();
+    let checks = Checks::load(&device).unwrap();
+    let words_in = 77_777;
+    let data = arena.take("data", 4 * words_in).unwrap();
+    let sums = arena.take("sums", 24).unwrap();
+    stream.fill(sums.view(), 0).unwrap();
+    checks.fill_pattern(&stream, data.view(), 5).unwrap();
+    checks.count_wrong(&stream, data.view(), sums.part(0, 8), 5).unwrap();
+    checks.count_wrong(&stream, data.view(), sums.part(8, 8), 6).unwrap();
+    checks.checksum(&stream, data.view(), sums.part(16, 8)).unwrap();
+    checks.delay(&stream, 10_000).unwrap();
+    let mut out = device.pinned(24).unwrap();
+    stream.download(sums.view(), &mut out, 0..24).unwrap();
+    stream.drain().unwrap();
+    let got: Vec<u64> =
+        out.bytes().unwrap().chunks_exact(8).map(|n| u64::from_le_bytes(n.try_into().unwrap())).collect();
+    let pattern: Vec<u32> = (0..words_in).map(|i| pattern_word(5, i)).collect();
+    let differ = (0..words_in).filter(|&i| pattern_word(5, i) != pattern_word(6, i)).count() as u64;
+    assert_eq!(got, [0, differ, checksum_words(&pattern)]);
+}
+
+fn past_the_limit(machine: &Machine) {
+    let device = machine.open(0).unwrap();
+    // Never split: the driver's own cap is asked too.
+    let data = Arena::reserve_as(&device, spec(Role::Data, 64), false).unwrap();
+    let model = arena(&device, Role::Model, 32);
+    let held = data.take("slots", 40 * MIB).unwrap();
+    let rest = data.take("upload", 24 * MIB).unwrap();
+    let refused = data.take("one byte more", 1);
+    let Err(DeviceError::Arena(ArenaError::Full { role, owner, asked, limit, in_use, largest })) = refused else {
+        panic!("a byte past the limit was not refused: {refused:?}");
+    };
+    assert_eq!((role, owner, asked, limit, in_use), (Role::Data, "one byte more", 256, 128 * MIB, 128 * MIB));
+    assert_eq!(largest, [("driver", 64 * MIB), ("slots", 40 * MIB), ("upload", 24 * MIB)]);
+    let never = data.take("too large", 65 * MIB);
+    assert!(matches!(never, Err(DeviceError::Arena(ArenaError::NeverFits { .. }))), "{never:?}");
+    if machine.kind() != Kind::Cpu {
+        assert_eq!(data.strength(), Strength::DriverPoolCap);
+        assert_eq!(data.driver_refuses_more().unwrap(), Some(true), "the driver itself gave a byte more");
+    }
+    // The other role does not notice.
+    let stream = device.stream(true).unwrap();
+    let block = model.take("work", 32 * MIB).unwrap();
+    stream.fill(block.view(), 1).unwrap();
+    stream.drain().unwrap();
+    drop((held, rest));
+    data.take("slots", 64 * MIB).expect("what was given back can be taken again");
+}
+
+fn given_back(machine: &Machine) {
+    let before = machine.counters(0);
+    let device = machine.open(0).unwrap();
+    // Never split: that mode goes to the driver for every block, on purpose.
+    let arena = Arena::reserve_as(&device, spec(Role::Model, 64), false).unwrap();
+    let stream = device.stream(false).unwrap();
+    let mut pinned = device.pinned(1000).unwrap();
+    let warm = machine.counters(0);
+    for _ in 0..50 {
+        let block = arena.take("block", 10 * MIB).unwrap();
+        stream.upload(&pinned, 0..1000, block.part(0, 1000)).unwrap();
+        stream.download(block.part(0, 1000), &mut pinned, 0..1000).unwrap();
+    }
+    stream.drain().unwrap();
+    let after = machine.counters(0);
+    assert_eq!(
+        (after.allocations, after.pinned_allocations, after.live_bytes),
+        (warm.allocations, warm.pinned_allocations, warm.live_bytes),
+        "work after warm-up went to the driver for memory"
+    );
+    assert_eq!(arena.memory().peak_bytes, 74 * MIB);
+    drop((pinned, stream, arena, device));
+    let end = machine.counters(0);
+    assert_eq!((end.live_bytes, end.live_pinned_bytes), (before.live_bytes, before.live_pinned_bytes));
+    if let Some(sim) = machine.sim() {
+        assert_eq!(sim.alive(), Default::default());
+    }
+    assert!(!machine.is_open(0));
+}
+
+fn isolation_rules(machine: &Machine) {
+    let set_up = || Isolation::set_up(machine, (0, spec(Role::Data, 64)), (0, spec(Role::Model, 96)));
+    let device = machine.open(0).unwrap();
+    let late = set_up().expect_err("set up on a card that is open");
+    assert!(matches!(late, DeviceError::Isolation(IsolationError::TooLate { card: 0 })), "{late}");
+    drop(device);
+    let first = set_up().expect("nothing stands in the way any more");
+    let twice = set_up().expect_err("set up twice");
+    assert!(matches!(twice, DeviceError::Isolation(IsolationError::Twice)), "{twice}");
+    let [data, model] = first.memory_stats();
+    assert_eq!((data.limit_bytes, model.limit_bytes), (128 * MIB, 160 * MIB));
+    let place = if machine.kind() == Kind::Cpu { "CPU" } else { "GPU 0" };
+    assert_eq!(data.to_string(), format!("Data {place}: 64/128MB (50.0%)"));
+    drop(first);
+    set_up().expect("dropping the first made room for another");
+}
+
+fn wrong_arguments(machine: &Machine) {
+    let device = machine.open(0).unwrap();
+    let arena = arena(&device, Role::Data, 32);
+    let stream = device.stream(false).unwrap();
+    let checks = Checks::load(&device).unwrap();
+    let block = arena.take("block", 64).unwrap();
+    let cases = [
+        ("overlap", checks.count_wrong(&stream, block.part(0, 32), block.part(8, 8), 0)),
+        ("whole, aligned elements", checks.fill_pattern(&stream, block.part(2, 8), 0)),
+        ("whole, aligned elements", checks.checksum(&stream, block.part(0, 32), block.part(36, 8))),
+    ];
+    for (problem, result) in cases {
+        let error = result.expect_err(problem).to_string();
+        assert!(error.contains(problem), "{error}");
+    }
+}
+
+fn split_books(machine: &Machine) {
+    let device = machine.open(0).unwrap();
+    let split = Arena::reserve_as(&device, spec(Role::Data, 64), true).unwrap();
+    let before = machine.counters(0).live_bytes;
+    let a = split.take("a", 1000).unwrap();
+    assert_eq!(machine.counters(0).live_bytes, before + 1000, "a split block is its own driver allocation");
+    let b = split.take("b", 60 * MIB).unwrap();
+    assert!(split.take("c", 4 * MIB).is_err(), "split mode must keep the limit");
+    assert_eq!(split.memory().used_bytes, 124 * MIB + 1024);
+    assert_eq!(words(&[1, 0, 0, 0]), [1]);
+    drop((a, b));
+    assert_eq!(machine.counters(0).live_bytes, before);
+    assert_eq!(split.memory().used_bytes, 64 * MIB);
+}
+
+fn touched_in_full(machine: &Machine) {
+    let both =
+        Isolation::set_up(machine, (0, spec(Role::Data, 64)), (0, spec(Role::Model, 96))).expect("both roles fit");
+    for role in Role::BOTH {
+        let place = both.partition(role);
+        let checks = Checks::load(&place.device).unwrap();
+        let stream = place.device.stream(false).unwrap();
+        let wrong = place.arena.take("count", 8).unwrap();
+        let all = place.arena.take("everything", place.arena.spec().arena_bytes - 256).unwrap();
+        let mut out = place.device.pinned(8).unwrap();
+        stream.fill(wrong.view(), 0).unwrap();
+        checks.fill_pattern(&stream, all.view(), 1).unwrap();
+        checks.count_wrong(&stream, all.view(), wrong.view(), 1).unwrap();
+        stream.download(wrong.view(), &mut out, 0..8).unwrap();
+        stream.drain().unwrap();
+        assert_eq!(out.bytes().unwrap(), [0; 8], "{role}: memory did not hold what was written");
+    }
+}

@@ -1,0 +1,118 @@
+//! Every kernel of this crate compiles for every architecture we serve, and keeps to its registers.
+//!
+//! Needs NVRTC and no GPU. Where there is none the tests say so and pass, unless `TANDEM_REQUIRE_NVRTC=1`.
+
+use std::io::Write as _;
+use std::sync::Once;
+
+use tandem_device::compile::{Compiler, Resources};
+use tandem_device::kernels::SOURCES;
+use tandem_device::{DeviceError, Source};
+
+const ARCHITECTURES: [&str; 5] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_120"];
+
+fn compiler() -> Option<Compiler> {
+    match Compiler::open(None) {
+        Ok(compiler) => Some(compiler),
+        Err(error) if std::env::var_os("TANDEM_REQUIRE_NVRTC").is_some_and(|value| value == "1") => {
+            panic!("TANDEM_REQUIRE_NVRTC=1, but {error}")
+        }
+        Err(error) => {
+            // Past the test harness, which would keep it to itself: a skipped check must be seen, once.
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                let _ = writeln!(std::io::stderr(), "\nSKIPPED: no kernel was compiled. {error}\n");
+            });
+            None
+        }
+    }
+}
+
+/// What each kernel of `source` uses on `arch`; panics with the compiler's words when it does not compile.
+fn used(compiler: &Compiler, source: &Source, arch: &str) -> Vec<Resources> {
+    match compiler.compile(source, arch) {
+        Ok(compiled) => {
+            assert!(compiled.cubin.starts_with(b"\x7fELF"), "{} for {arch} is no CUBIN", source.file);
+            compiled.resources()
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn every_kernel_compiles_everywhere_and_stays_in_registers() {
+    let Some(compiler) = compiler() else { return };
+    let mut spilling = Vec::new();
+    for source in SOURCES {
+        for arch in ARCHITECTURES {
+            let kernels = used(&compiler, source, arch);
+            let written = source.text.matches("__global__").count();
+            assert!(kernels.len() >= written, "{} on {arch}: {} of {written} reported", source.file, kernels.len());
+            spilling.extend(kernels.into_iter().filter(|kernel| !kernel.in_registers()).map(|kernel| (arch, kernel)));
+        }
+    }
+    assert!(spilling.is_empty(), "{spilling:#?}");
+}
+
+#[test]
+fn a_kernel_that_spills_is_seen() {
+    let Some(compiler) = compiler() else { return };
+    let source = Source {
+        file: "spilling.cu",
+        text: "extern \"C\" __global__ void __launch_bounds__(1024, 2) spilling(const f32* in, f32* out) {\n\
+               f32 x[96];\n\
+               #pragma unroll\n\
+               for (int i = 0; i < 96; i++) x[i] = in[threadIdx.x * 96 + i];\n\
+               __syncthreads();\n\
+               #pragma unroll\n\
+               for (int i = 0; i < 96; i++) out[threadIdx.x * 96 + i] = x[i] * x[95 - i] + x[(i * 7) % 96];\n}\n",
+    };
+    let kernels = used(&compiler, &source, "sm_90");
+    assert!(kernels.len() == 1 && kernels[0].spill_store_bytes > 0 && !kernels[0].in_registers(), "{kernels:?}");
+}
+
+#[test]
+fn a_kernel_that_needs_a_stack_is_seen() {
+    let Some(compiler) = compiler() else { return };
+    let source = Source {
+        file: "stack.cu",
+        text: "extern \"C\" __global__ void stack(const i32* in, i32* out) {\n\
+               i32 x[64];\n\
+               for (i32 i = 0; i < 64; i++) x[in[i] & 63] = i;\n\
+               out[threadIdx.x] = x[in[threadIdx.x] & 63];\n}\n",
+    };
+    let kernels = used(&compiler, &source, "sm_90");
+    assert!(kernels.len() == 1 && kernels[0].stack_bytes > 0 && !kernels[0].in_registers(), "{kernels:?}");
+}
+
+#[test]
+fn a_mistake_is_reported_with_file_and_line() {
+    let Some(compiler) = compiler() else { return };
+    let text = "extern \"C\" __global__ void wrong(u32* out) {\n    out[0] = nothing_of_that_name;\n}\n";
+    let source = Source { file: "wrong.cu", text };
+    let error = compiler.compile(&source, "sm_90").unwrap_err();
+    let DeviceError::Compile { file: "wrong.cu", log, .. } = &error else { panic!("{error}") };
+    assert!(log.contains("wrong.cu(2)") && log.contains("nothing_of_that_name"), "{log}");
+}
+
+#[test]
+fn an_architecture_the_compiler_has_never_heard_of_asks_for_a_newer_compiler() {
+    let Some(compiler) = compiler() else { return };
+    let error = compiler.compile(&Source { file: "none.cu", text: "" }, "sm_990").unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, DeviceError::Library(_)) && text.contains("sm_990"), "{text}");
+}
+
+#[test]
+fn what_the_prelude_offers_compiles_everywhere() {
+    let Some(compiler) = compiler() else { return };
+    let source = Source {
+        file: "prelude_use.cu",
+        text: "extern \"C\" __global__ void convert(const f32* __restrict__ in, bf16* __restrict__ out, u64 n) {\n\
+               for (u64 i = thread_index(); i < n; i += thread_count())\n\
+               out[i] = bf16(clamp_to((f32)bf16(in[i]), -1.0f, max_of(1.0f, 2.0f)));\n}\n",
+    };
+    for arch in ARCHITECTURES {
+        assert!(used(&compiler, &source, arch)[0].in_registers());
+    }
+}

@@ -1,0 +1,37 @@
+//! A kernel that writes one element too far: what a memory checker must catch in split mode.
+//!
+//! Run on a machine with a card, under the checker, in split mode; it must report one invalid write and exit with 9:
+//! `TANDEM_ARENA=split compute-sanitizer --error-exitcode 9 <this test's binary> --ignored`.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
+
+use tandem_device::{Arena, ArenaSpec, Arg, DType, Grid, Kernel, Machine, Param, Source, TwinArgs};
+use tandem_events::Role;
+
+static SOURCE: Source = Source {
+    file: "device/tests/overrun.cu",
+    text: "extern \"C\" __global__ void overrun(u32* out, u64 words) {\n\
+           u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;\n\
+           if (i <= words) out[i] = 1;\n}\n",
+};
+
+static OVERRUN: Kernel = Kernel {
+    name: "overrun",
+    source: &SOURCE,
+    params: &[Param::Out(DType::U32), Param::U64],
+    twin: |args: &mut TwinArgs<'_>| args.write::<u32>(0).fill(1),
+};
+
+#[test]
+#[ignore = "a planted fault: run under compute-sanitizer on an NVIDIA card"]
+fn one_element_too_far() {
+    let machine = Machine::cuda().expect("the CUDA driver can be used").expect("this test needs an NVIDIA card");
+    let device = machine.open(0).unwrap();
+    let arena_bytes = 32 << 20;
+    let spec = ArenaSpec { role: Role::Data, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
+    let arena = Arena::reserve(&device, spec).unwrap();
+    let stream = device.stream(false).unwrap();
+    let overrun = device.load(&OVERRUN).unwrap();
+    let block = arena.take("short by one", 1000 * 4).unwrap();
+    stream.launch(&overrun, Grid::cover(1001, 128), &[Arg::write::<u32>(block.view()), Arg::U64(1000)]).unwrap();
+    stream.drain().unwrap();
+}

@@ -1,0 +1,90 @@
+//! Peer, bounce and hand-over: what each needs, what each refuses, and that bytes arrive as they were sent.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "in a test, a failed unwrap is a failed test"
+)]
+
+mod support;
+
+use support::{MIB, arena, simulated_pair};
+use tandem_device::sim::{Call, Link, SimFault};
+use tandem_device::{DeviceError, Machine, Route, SimSpec, Transfer};
+use tandem_events::Role;
+
+fn proven(machine: &Machine, route: Route, cards: (usize, usize)) -> Result<(String, f64), DeviceError> {
+    let (from, to) = (machine.open(cards.0)?, machine.open(cards.1)?);
+    let (data, model) = (arena(&from, Role::Data, 64), arena(&to, Role::Model, 64));
+    let mut transfer = Transfer::open(route, "a test", &data, &model, 7 * MIB)?;
+    let (source, target) = (data.take("batch", 7 * MIB)?, model.take("slot", 7 * MIB)?);
+    let measured = transfer.prove(source.view(), target.view())?;
+    Ok((transfer.describe(), measured.gb_per_s()))
+}
+
+#[test]
+fn simulated_routes_deliver_at_the_speed_of_their_link() {
+    let check = |link, route, slowest: f64, fastest: f64| {
+        for seed in 0..10 {
+            let (_, gb_per_s) = proven(&simulated_pair(link, seed), route, (0, 1)).unwrap();
+            assert!((slowest..fastest).contains(&gb_per_s), "{link:?} {route:?}: {gb_per_s} GB/s");
+        }
+    };
+    check(Link::Nvlink, Route::Peer, 150.0, 211.0);
+    check(Link::Pcie4, Route::Bounce, 10.0, 13.0);
+    check(Link::Pcie3, Route::Bounce, 5.0, 7.0);
+}
+
+#[test]
+fn forced_on_one_card_peer_and_bounce_say_so() {
+    let machine = support::simulated(1);
+    assert_eq!(proven(&machine, Route::Peer, (0, 0)).unwrap().0, "peer (same device): a test");
+    assert_eq!(proven(&machine, Route::Bounce, (0, 0)).unwrap().0, "bounce (same device): a test");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn forced_on_one_real_card_peer_and_bounce_deliver() {
+    let machine = support::cuda();
+    for route in [Route::Peer, Route::Bounce] {
+        let (name, gb_per_s) = proven(&machine, route, (0, 0)).unwrap();
+        println!("{name}: {gb_per_s:.1} GB/s");
+        assert!(gb_per_s > 0.0);
+    }
+}
+
+#[test]
+fn routes_that_cannot_work_are_refused() {
+    let peer = proven(&simulated_pair(Link::Pcie4, 0), Route::Peer, (0, 1)).unwrap_err();
+    assert!(matches!(peer, DeviceError::NoRoute { route: "peer", .. }), "{peer}");
+    let handover = proven(&simulated_pair(Link::Nvlink, 0), Route::Handover, (0, 1)).unwrap_err();
+    assert!(matches!(handover, DeviceError::NoRoute { route: "handover", .. }), "{handover}");
+}
+
+/// No two cards are at hand: that the driver is asked in the right order is asserted on the recording simulator.
+#[test]
+fn two_cards_are_asked_then_opened_both_ways_then_copied() {
+    let machine = simulated_pair(Link::Nvlink, 0);
+    proven(&machine, Route::Peer, (0, 1)).unwrap();
+    let trace = machine.sim().unwrap().trace();
+    let expected = [
+        Call::CanAccessPeer { reader: 1, owner: 0 },
+        Call::CanAccessPeer { reader: 0, owner: 1 },
+        Call::AllowPeer { reader: 1, owner: 0 },
+        Call::AllowPeer { reader: 0, owner: 1 },
+        Call::CopyPeer { from: 0, to: 1 },
+    ];
+    assert_eq!(trace[..5], expected);
+    assert!(trace[5..].iter().all(|call| *call == Call::CopyPeer { from: 0, to: 1 }), "{trace:?}");
+}
+
+#[test]
+fn a_failed_copy_is_reported_and_nothing_is_left() {
+    for copy in 0..4 {
+        let spec = SimSpec::new(2, 8 << 30).with_fault(SimFault::FailCopy(copy));
+        let machine = Machine::simulated(spec);
+        let error = proven(&machine, Route::Bounce, (0, 1)).unwrap_err();
+        assert!(matches!(error, DeviceError::Failed { during: "copy", .. }), "{error}");
+        assert_eq!(machine.sim().unwrap().alive(), Default::default());
+    }
+}

@@ -1,0 +1,180 @@
+//! What can happen in a run. In the log each is a JSON object whose `event` field names its kind.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Role;
+
+/// Something that happened. Numbers carry their unit in the name; a `card` is an index in the order `nvidia-smi` shows.
+///
+/// A new kind, or a new field that has a default, may be added freely: readers step over kinds they do not know and
+/// ignore fields they do not know. Anything else raises [`VERSION`](crate::VERSION).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// A run began. The first event of every log.
+    RunStarted {
+        /// The command, without its flags: `validate`.
+        command: String,
+        /// The version of the program.
+        version: String,
+        /// The resolved plan as the JSON document that `plan --json` prints. Text, because the plan has a schema and
+        /// a version of its own that this crate need not know; absent where the command has no plan.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        plan_json: Option<String>,
+    },
+    /// A role's memory was reserved. From here on the role lives inside it.
+    ArenaReserved {
+        /// Whose it is.
+        role: Role,
+        /// Where it is.
+        card: usize,
+        /// What the arena holds.
+        bytes: u64,
+        /// What the role may hold in all.
+        limit_bytes: u64,
+        /// The part of the limit that context, modules and libraries take.
+        driver_bytes: u64,
+    },
+    /// A role's live bytes against its limit.
+    Memory {
+        /// Whose they are.
+        role: Role,
+        /// Where they are.
+        card: usize,
+        /// Live now.
+        used_bytes: u64,
+        /// What the role may hold.
+        limit_bytes: u64,
+        /// The most that was ever live.
+        peak_bytes: u64,
+    },
+    /// What the process holds on a card as the driver counts it.
+    Process {
+        /// The card.
+        card: usize,
+        /// Held, by the driver's count.
+        bytes: u64,
+        /// What it is held against: the role's limit, or the sum of both on a shared card.
+        limit_bytes: u64,
+    },
+    /// An arena refused memory.
+    Refused {
+        /// Whose arena.
+        role: Role,
+        /// What was asked for.
+        asked_bytes: u64,
+        /// What the role may hold.
+        limit_bytes: u64,
+        /// What it held at that moment.
+        in_use_bytes: u64,
+        /// What the memory was wanted for.
+        owner: String,
+    },
+    /// Bytes crossed from one card to another.
+    Transfer {
+        /// How: `peer`, `bounce` or `handover`.
+        route: String,
+        /// The sending card.
+        from: usize,
+        /// The receiving card; the same one on a shared card.
+        to: usize,
+        /// How many.
+        bytes: u64,
+        /// How long it took.
+        ns: u64,
+    },
+    /// A training step ended.
+    Step {
+        /// Its number, from 1.
+        step: u64,
+        /// From the end of the step before to the end of this one.
+        wall_ns: u64,
+        /// The part of it in which the model had no batch to work on.
+        wait_ns: u64,
+    },
+    /// A check of `validate` has its answer.
+    Check {
+        /// The heading it stands under, from 1.
+        number: u32,
+        /// What was checked.
+        name: String,
+        /// The answer.
+        passed: bool,
+        /// What was found.
+        detail: String,
+    },
+    /// The process holds more on a card than it may. The run stops.
+    Breach {
+        /// The card.
+        card: usize,
+        /// Held, by the driver's count.
+        bytes: u64,
+        /// What it may hold.
+        limit_bytes: u64,
+    },
+    /// A remark for whoever reads the log.
+    Note {
+        /// The remark.
+        text: String,
+    },
+    /// The run ended by itself. A log without it ended by force.
+    RunEnded {
+        /// The exit code of the process.
+        exit_code: u8,
+        /// Why, in a sentence.
+        reason: String,
+    },
+}
+
+impl Event {
+    /// Every kind this version writes, as the log spells it: what a reader needs to tell a record that is *newer*
+    /// than itself from one that is broken.
+    pub const KINDS: [&str; 11] = [
+        "run_started",
+        "arena_reserved",
+        "memory",
+        "process",
+        "refused",
+        "transfer",
+        "step",
+        "check",
+        "breach",
+        "note",
+        "run_ended",
+    ];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_what_serde_knows() {
+        // Serde's own list of variants is in its complaint about a kind it has never heard of.
+        let complaint = serde_json::from_str::<Event>(r#"{"event":"?"}"#).unwrap_err().to_string();
+        let known: Vec<&str> = complaint.split('`').skip(1).step_by(2).skip(1).collect();
+        assert_eq!(known, Event::KINDS, "from: {complaint}");
+    }
+
+    #[test]
+    fn an_event_is_a_flat_object_that_names_its_kind() {
+        let event = Event::Memory { role: Role::Data, card: 1, used_bytes: 5, limit_bytes: u64::MAX, peak_bytes: 6 };
+        let json = r#"{"event":"memory","role":"data","card":1,"used_bytes":5,"limit_bytes":18446744073709551615,"peak_bytes":6}"#;
+        assert_eq!(serde_json::to_string(&event).unwrap(), json);
+        assert_eq!(serde_json::from_str::<Event>(json).unwrap(), event);
+    }
+
+    #[test]
+    fn a_run_without_a_plan_says_nothing_of_one() {
+        let event = Event::RunStarted { command: "doctor".into(), version: "0.1.0".into(), plan_json: None };
+        let json = r#"{"event":"run_started","command":"doctor","version":"0.1.0"}"#;
+        assert_eq!(serde_json::to_string(&event).unwrap(), json);
+        assert_eq!(serde_json::from_str::<Event>(json).unwrap(), event);
+    }
+
+    #[test]
+    fn a_field_of_a_later_writer_is_ignored() {
+        let read: Event = serde_json::from_str(r#"{"event":"note","text":"hi","mood":"calm"}"#).unwrap();
+        assert_eq!(read, Event::Note { text: "hi".into() });
+    }
+}

@@ -1,0 +1,176 @@
+//! A thread with a name and an owner. The only place in the workspace that starts one.
+
+use std::any::Any;
+use std::io;
+use std::thread::{Builder, JoinHandle};
+
+use crate::StopFlag;
+
+/// A thread could not be started, or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The system would not start it: too many threads, or no memory for its stack.
+    #[error("thread {name} could not be started: {source}")]
+    Spawn {
+        /// The thread's name.
+        name: String,
+        /// What the system said.
+        source: io::Error,
+    },
+
+    /// It panicked: a mistake in the program, not in the data.
+    #[error("thread {name} panicked: {message}")]
+    Panicked {
+        /// The thread's name.
+        name: String,
+        /// What it said.
+        message: String,
+    },
+}
+
+/// Holding one of these means that its thread may be running. Whoever lets go of it, by [`join`](Worker::join) or by
+/// dropping it, waits until the thread has ended: no thread outlives its owner.
+#[derive(Debug)]
+pub struct Worker<T = ()> {
+    name: String,
+    stop: StopFlag,
+    /// Gone only while `join` or `drop` is waiting for it.
+    thread: Option<JoinHandle<T>>,
+}
+
+impl<T: Send + 'static> Worker<T> {
+    /// Starts a thread that runs `body`. What `body` returns comes out of [`join`](Worker::join).
+    ///
+    /// `body` is told to stop through the flag it is given: it looks at it between two pieces of work, and pauses on
+    /// it. Linux shows the first 15 bytes of `name`. Fails when the system has no thread left to give.
+    pub fn spawn<F>(name: impl Into<String>, body: F) -> Result<Self, WorkerError>
+    where
+        F: FnOnce(&StopFlag) -> T + Send + 'static,
+    {
+        let name = name.into();
+        let stop = StopFlag::new();
+        let told = stop.clone();
+        let spawned = Builder::new().name(name.clone()).spawn(move || body(&told));
+        match spawned {
+            Ok(thread) => Ok(Self { name, stop, thread: Some(thread) }),
+            Err(source) => Err(WorkerError::Spawn { name, source }),
+        }
+    }
+}
+
+impl<T> Worker<T> {
+    /// The thread's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Tells the thread to stop. Does not wait for it.
+    pub fn stop(&self) {
+        self.stop.raise();
+    }
+
+    /// Whether `body` has returned or panicked, so that [`join`](Worker::join) will not wait.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits for the thread to end by itself and takes what it made. To end it early, [`stop`](Worker::stop) it first.
+    pub fn join(mut self) -> Result<T, WorkerError> {
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(made)) => Ok(made),
+            Some(Err(panic)) => {
+                Err(WorkerError::Panicked { name: std::mem::take(&mut self.name), message: message_of(&*panic) })
+            }
+            None => unreachable!("only join and drop take the thread, and both are the end of the worker"),
+        }
+    }
+}
+
+impl<T> Drop for Worker<T> {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        self.stop.raise();
+        // Nobody is left to be told of a panic; the panic hook has printed it.
+        let _ = thread.join();
+    }
+}
+
+/// The text of a panic: `panic!` carries a `&str` or a `String`, `panic_any` whatever it likes.
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    if let Some(text) = panic.downcast_ref::<&str>() {
+        (*text).to_owned()
+    } else if let Some(text) = panic.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "(a panic without a text)".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_worker_has_its_name_and_hands_over_what_it_made() {
+        let worker = Worker::spawn("decode-3", |_| std::thread::current().name().map(str::to_owned)).unwrap();
+        assert_eq!(worker.name(), "decode-3");
+        assert_eq!(worker.join().unwrap().as_deref(), Some("decode-3"));
+    }
+
+    #[test]
+    fn stopping_ends_a_pause_at_once() {
+        // The pause would outlast the test run, so `join` returns only if `stop` ended it.
+        let worker = Worker::spawn("pause", |stop| stop.wait_timeout(Duration::MAX)).unwrap();
+        worker.stop();
+        assert!(worker.join().unwrap());
+    }
+
+    #[test]
+    fn dropping_stops_and_waits() {
+        let (ended, end) = sync_channel(1);
+        let worker = Worker::spawn("dropped", move |stop| {
+            stop.wait_timeout(Duration::MAX);
+            ended.send(()).unwrap();
+        });
+        drop(worker);
+        // Not `recv`: the thread must be over by now, not soon.
+        assert!(end.try_recv().is_ok());
+    }
+
+    #[test]
+    fn joining_does_not_stop() {
+        let (go, told) = sync_channel::<()>(0);
+        let worker = Worker::spawn("patient", move |stop| {
+            told.recv().unwrap();
+            stop.is_raised()
+        })
+        .unwrap();
+        assert!(!worker.is_finished());
+        go.send(()).unwrap();
+        assert!(!worker.join().unwrap());
+    }
+
+    #[test]
+    fn a_panic_is_an_error_with_name_and_text() {
+        let literal: Worker = Worker::spawn("literal", |_| panic!("no slot")).unwrap();
+        let built: Worker = Worker::spawn("built", |_| panic!("no slot {}", 3)).unwrap();
+        let other: Worker = Worker::spawn("other", |_| std::panic::panic_any(3)).unwrap();
+        let texts = [literal, built, other].map(|worker| worker.join().unwrap_err().to_string());
+        assert_eq!(
+            texts,
+            [
+                "thread literal panicked: no slot",
+                "thread built panicked: no slot 3",
+                "thread other panicked: (a panic without a text)",
+            ]
+        );
+    }
+
+    #[test]
+    fn dropping_a_worker_that_panicked_is_quiet() {
+        drop(Worker::<()>::spawn("gone", |_| panic!("unheard")).unwrap());
+    }
+}

@@ -1,0 +1,143 @@
+//! What a batch is made of, and how it lies in a slot.
+
+use tandem_device::DType;
+use tandem_device::bytes::{BLOCK_ALIGN, round_up};
+
+use crate::buckets::Bucket;
+
+/// Mel bands of a frame.
+pub(crate) const MELS: u64 = 80;
+/// Frames of the reference that a voice is taken from: 4.6 s.
+pub(crate) const REFERENCE_FRAMES: u64 = 400;
+/// Audio samples a frame stands for.
+pub(crate) const HOP_SAMPLES: u64 = 256;
+
+/// One dimension of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dim {
+    /// Utterances of the micro-batch.
+    B,
+    /// Tokens of the longest text of the bucket.
+    TText,
+    /// Frames of the longest recording of the bucket.
+    TMel,
+    /// Frames of the reference.
+    TRef,
+    /// Always this.
+    Fixed(u64),
+}
+
+impl Dim {
+    fn of(self, bucket: &Bucket) -> u64 {
+        match self {
+            Dim::B => bucket.batch,
+            Dim::TText => bucket.tokens,
+            Dim::TMel => bucket.frames,
+            Dim::TRef => REFERENCE_FRAMES,
+            Dim::Fixed(n) => n,
+        }
+    }
+}
+
+/// A field of every batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// What it is called.
+    pub name: &'static str,
+    /// What its elements are.
+    pub dtype: DType,
+    /// Its shape, outermost first.
+    pub dims: &'static [Dim],
+}
+
+/// The fields of a batch, in the order they lie in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchSchema {
+    /// The fields.
+    pub fields: &'static [Field],
+}
+
+/// A speech batch: text, recording, reference voice, pitch and energy.
+pub const SPEECH: BatchSchema = BatchSchema {
+    fields: &[
+        Field { name: "text", dtype: DType::I32, dims: &[Dim::B, Dim::TText] },
+        Field { name: "text_lengths", dtype: DType::I32, dims: &[Dim::B] },
+        Field { name: "mel", dtype: DType::F32, dims: &[Dim::B, Dim::TMel, Dim::Fixed(MELS)] },
+        Field { name: "mel_lengths", dtype: DType::I32, dims: &[Dim::B] },
+        Field { name: "reference", dtype: DType::F32, dims: &[Dim::B, Dim::TRef, Dim::Fixed(MELS)] },
+        Field { name: "speaker", dtype: DType::I32, dims: &[Dim::B] },
+        Field { name: "pitch", dtype: DType::F32, dims: &[Dim::B, Dim::TMel] },
+        Field { name: "energy", dtype: DType::F32, dims: &[Dim::B, Dim::TMel] },
+    ],
+};
+
+/// Where the fields of one bucket lie in a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Each field, in order.
+    pub fields: Vec<Placed>,
+    /// All of it, in whole blocks.
+    pub bytes: u64,
+}
+
+/// A field in a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Which.
+    pub field: Field,
+    /// Its shape in this bucket, outermost first.
+    pub shape: Vec<u64>,
+    /// Where it starts: a multiple of the block size.
+    pub offset: u64,
+    /// How long it is, without the gap to the next.
+    pub bytes: u64,
+}
+
+impl BatchSchema {
+    /// Where the fields of a batch of `bucket` lie.
+    pub fn layout(&self, bucket: &Bucket) -> Layout {
+        let mut offset = 0;
+        let mut fields = Vec::with_capacity(self.fields.len());
+        for field in self.fields {
+            let shape: Vec<u64> = field.dims.iter().map(|dim| dim.of(bucket)).collect();
+            let bytes = shape.iter().product::<u64>() * field.dtype.bytes();
+            fields.push(Placed { field: *field, shape, offset, bytes });
+            offset = round_up(offset + bytes, BLOCK_ALIGN);
+        }
+        Layout { fields, bytes: offset }
+    }
+}
+
+/// Bytes of a batch of `bucket` on its way up: int16 audio, before features are made of it.
+pub fn audio_bytes(bucket: &Bucket) -> u64 {
+    round_up(bucket.batch * bucket.frames * HOP_SAMPLES * DType::I16.bytes(), BLOCK_ALIGN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_aligned_and_do_not_overlap() {
+        for bucket in [Bucket { frames: 1000, tokens: 200, batch: 16 }, Bucket { frames: 8, tokens: 1, batch: 1 }] {
+            let layout = SPEECH.layout(&bucket);
+            let mut end = 0;
+            for placed in &layout.fields {
+                assert_eq!(placed.offset % BLOCK_ALIGN, 0);
+                assert!(placed.offset >= end, "{}", placed.field.name);
+                end = placed.offset + placed.bytes;
+            }
+            assert!(layout.bytes >= end && layout.bytes.is_multiple_of(BLOCK_ALIGN));
+        }
+    }
+
+    #[test]
+    fn a_usual_batch_has_the_size_one_expects() {
+        let bucket = Bucket { frames: 1000, tokens: 200, batch: 16 };
+        let layout = SPEECH.layout(&bucket);
+        let mel = layout.fields.iter().find(|placed| placed.field.name == "mel").unwrap();
+        assert_eq!((mel.shape.as_slice(), mel.bytes), (&[16, 1000, 80][..], 5_120_000));
+        assert_eq!(layout.bytes, 12_800 + 256 + 5_120_000 + 256 + 2_048_000 + 256 + 64_000 + 64_000);
+        assert_eq!(audio_bytes(&bucket), 16 * 1000 * 256 * 2);
+    }
+}

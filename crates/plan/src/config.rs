@@ -1,0 +1,390 @@
+//! The config file: YAML text into [`Settings`], every complaint with its line.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
+
+use crate::nearest::nearest;
+use crate::setting::{Id, RETIRED, SECTIONS, SETTINGS, Setting};
+use crate::settings::{Origin, SettingError, Settings};
+
+/// A config file that cannot be taken. All of these are wrong usage: exit code 2.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("the config file cannot be read ({why}): {file}")]
+    Unreadable {
+        /// The file, as it was named.
+        file: String,
+        /// What the system said.
+        why: String,
+    },
+    /// The file holds something else than text.
+    #[error("a config file is UTF-8 text, and byte {at} is not: {file}")]
+    NotText {
+        /// The file, as it was named.
+        file: String,
+        /// The first byte that is not, from 0.
+        at: usize,
+    },
+    /// The file is not a config of ours: too long, too deep, or more than one document.
+    #[error("a config file is {expected}, found {found}: {file}")]
+    NotConfig {
+        /// The file, as it was named.
+        file: String,
+        /// What it should be.
+        expected: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// The text is not YAML.
+    #[error("{file}:{line}: not YAML: {what}")]
+    NotYaml {
+        /// The file, as it was named.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// What the parser stumbled over.
+        what: String,
+    },
+    /// Something has the wrong shape: a list where a section or a value should be.
+    #[error("{file}:{line}: {name}: expected {expected}, found {found}")]
+    WrongType {
+        /// The file, as it was named.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// The section or key.
+        name: String,
+        /// What can stand there.
+        expected: String,
+        /// What stands there.
+        found: &'static str,
+    },
+    /// There is no such section.
+    #[error("{file}:{line}: there is no section `{name}`; did you mean `{nearest}`?")]
+    UnknownSection {
+        /// The file, as it was named.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// What was written.
+        name: String,
+        /// The closest section there is.
+        nearest: &'static str,
+    },
+    /// There is no such key.
+    #[error("{file}:{line}: there is no key `{name}`; did you mean `{nearest}`?")]
+    UnknownKey {
+        /// The file, as it was named.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// What was written, with its section.
+        name: String,
+        /// The closest key there is, with its section.
+        nearest: String,
+    },
+    /// A key is there twice, perhaps under two of its names.
+    #[error("{file}:{line}: `{name}` is set twice{}", first.map(|n| format!(", first in line {n}")).unwrap_or_default())]
+    Twice {
+        /// The file, as it was named.
+        file: String,
+        /// The line of the second one, from 1.
+        line: usize,
+        /// What was written the second time.
+        name: String,
+        /// The line of the first one, where known.
+        first: Option<usize>,
+    },
+    /// The key is known, its value is not one of its values.
+    #[error(transparent)]
+    Value(#[from] SettingError),
+}
+
+/// A complete config has about 2 KB. The bound keeps a file named by mistake from being taken apart node by node.
+const MAX_BYTES: usize = 16 << 10;
+/// A config nests two deep, and by indentation alone 16 KB reach 180. Lists in lists would go on to thousands, and
+/// taking such a tree down again overflows the stack.
+const MAX_OPENERS: usize = 256;
+
+/// Reads the config file at `path` into `settings`. Returns warnings: keys that no longer do anything.
+pub fn load(path: &Path, settings: &mut Settings) -> Result<Vec<String>, ConfigError> {
+    let file = path.display().to_string();
+    let unreadable = |why: std::io::Error| ConfigError::Unreadable { file: file.clone(), why: why.to_string() };
+    let mut bytes = Vec::new();
+    // One byte more than is taken tells a file that is too long from one that just fits.
+    let opened = File::open(path).map_err(unreadable)?;
+    opened.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    check_length(bytes.len(), &file)?;
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => parse(text, &file, settings),
+        Err(error) => Err(ConfigError::NotText { at: error.valid_up_to(), file }),
+    }
+}
+
+/// Reads the config `text` into `settings`; `file` is what messages call it. Returns warnings as [`load`] does.
+pub fn parse(text: &str, file: &str, settings: &mut Settings) -> Result<Vec<String>, ConfigError> {
+    check_length(text.len(), file)?;
+    check_depth(text, file)?;
+    let documents = MarkedYaml::load_from_str(text).map_err(|error| not_yaml(text, file, &error))?;
+    let mut reader = Reader { file, settings, lines: BTreeMap::new(), warnings: Vec::new() };
+    match documents.as_slice() {
+        [] => {}
+        [document] => reader.document(document)?,
+        more => {
+            let found = format!("{} documents", more.len());
+            return Err(ConfigError::NotConfig { file: file.to_owned(), expected: "one YAML document", found });
+        }
+    }
+    Ok(reader.warnings)
+}
+
+fn check_length(bytes: usize, file: &str) -> Result<(), ConfigError> {
+    if bytes <= MAX_BYTES {
+        return Ok(());
+    }
+    let (expected, found) = ("a few KB of YAML", format!("more than {MAX_BYTES} bytes"));
+    Err(ConfigError::NotConfig { file: file.to_owned(), expected, found })
+}
+
+fn check_depth(text: &str, file: &str) -> Result<(), ConfigError> {
+    let written = || text.lines().filter(|line| !line.trim_start().starts_with('#'));
+    let openers: usize =
+        ["[", "{", "- ", "? "].iter().map(|o| written().map(|l| l.matches(o).count()).sum::<usize>()).sum();
+    if openers <= MAX_OPENERS {
+        return Ok(());
+    }
+    let (expected, found) = ("sections of keys and values", format!("{openers} lists and mappings"));
+    Err(ConfigError::NotConfig { file: file.to_owned(), expected, found })
+}
+
+struct Reader<'a> {
+    file: &'a str,
+    settings: &'a mut Settings,
+    /// Where each setting was met, under whichever of its names.
+    lines: BTreeMap<Id, usize>,
+    warnings: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn document(&mut self, document: &MarkedYaml<'_>) -> Result<(), ConfigError> {
+        for (name, keys, line) in self.entries("the file", document, "sections")? {
+            if RETIRED.iter().any(|r| r.key == name) || Setting::of_key(&name).is_some() {
+                return Err(self.wrong_type(keys, &name, "a place inside a section (data, model, training)"));
+            }
+            let Some(section) = SECTIONS.into_iter().find(|s| *s == name) else {
+                let nearest = nearest(&name, SECTIONS).unwrap_or_default();
+                return Err(ConfigError::UnknownSection { file: self.file.to_owned(), line, name, nearest });
+            };
+            for (key, value, line) in self.entries(section, keys, "keys and values")? {
+                self.key(section, key, value, line)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn key(&mut self, section: &str, key: String, value: &MarkedYaml<'_>, line: usize) -> Result<(), ConfigError> {
+        if let Some(retired) = RETIRED.iter().find(|r| r.key == key) {
+            self.warnings.push(format!("{}:{line}: `{key}` no longer does anything: {}", self.file, retired.instead));
+            return Ok(());
+        }
+        let name = format!("{section}.{key}");
+        let Some(setting) = Setting::of_key(&key).filter(|s| s.section == section) else {
+            return Err(self.unknown_key(name, &key, line));
+        };
+        let file = self.file.to_owned();
+        if let Some(first) = self.lines.insert(setting.id, line) {
+            return Err(ConfigError::Twice { file, line, name, first: Some(first) });
+        }
+        let Some(text) = self.scalar(&name, setting, value)? else { return Ok(()) };
+        Ok(self.settings.put(setting, &text, Origin::Config { file, line })?)
+    }
+
+    /// The entries of a mapping, each with its line. Nothing written is no entries.
+    fn entries<'y, 'i>(
+        &self,
+        name: &str,
+        node: &'y MarkedYaml<'i>,
+        expected: &str,
+    ) -> Result<Vec<(String, &'y MarkedYaml<'i>, usize)>, ConfigError> {
+        match &node.data {
+            YamlData::Mapping(map) => map.iter().map(|(key, value)| self.entry(key, value)).collect(),
+            YamlData::Value(Scalar::Null) | YamlData::BadValue => Ok(Vec::new()),
+            _ => Err(self.wrong_type(node, name, expected)),
+        }
+    }
+
+    fn entry<'y, 'i>(
+        &self,
+        key: &MarkedYaml<'_>,
+        value: &'y MarkedYaml<'i>,
+    ) -> Result<(String, &'y MarkedYaml<'i>, usize), ConfigError> {
+        match scalar_text(key) {
+            Some(name) => Ok((name, value, key.span.start.line())),
+            None => Err(self.wrong_type(key, "a key", "a name")),
+        }
+    }
+
+    /// The text of a value; nothing for `null`, which leaves the default in force.
+    fn scalar(&self, name: &str, setting: &Setting, value: &MarkedYaml<'_>) -> Result<Option<String>, ConfigError> {
+        match &value.data {
+            YamlData::Value(Scalar::Null) => Ok(None),
+            _ => scalar_text(value).map(Some).ok_or_else(|| self.wrong_type(value, name, &setting.expected())),
+        }
+    }
+
+    fn wrong_type(&self, node: &MarkedYaml<'_>, name: &str, expected: &str) -> ConfigError {
+        let found = match &node.data {
+            YamlData::Sequence(_) => "a list",
+            YamlData::Mapping(_) => "a mapping",
+            YamlData::Value(Scalar::Null) => "nothing",
+            YamlData::Value(_) => "a single value",
+            _ => "something that has no value",
+        };
+        let (file, line) = (self.file.to_owned(), node.span.start.line());
+        ConfigError::WrongType { file, line, name: name.to_owned(), expected: expected.to_owned(), found }
+    }
+
+    fn unknown_key(&self, name: String, key: &str, line: usize) -> ConfigError {
+        // The right key in the wrong section is at distance 0 here, and its section is part of the answer.
+        let close = nearest(key, SETTINGS.iter().map(|s| s.key)).unwrap_or_default();
+        let section = Setting::of_key(close).map(|s| s.section).unwrap_or_default();
+        ConfigError::UnknownKey { file: self.file.to_owned(), line, name, nearest: format!("{section}.{close}") }
+    }
+}
+
+fn scalar_text(node: &MarkedYaml<'_>) -> Option<String> {
+    match &node.data {
+        YamlData::Value(Scalar::String(text)) => Some(text.to_string()),
+        YamlData::Value(Scalar::Integer(n)) => Some(n.to_string()),
+        YamlData::Value(Scalar::Boolean(on)) => Some(on.to_string()),
+        // `{:?}` keeps the point of `16.0`, which is not a whole number.
+        YamlData::Value(Scalar::FloatingPoint(x)) => Some(format!("{:?}", x.into_inner())),
+        _ => None,
+    }
+}
+
+fn not_yaml(text: &str, file: &str, error: &saphyr::ScanError) -> ConfigError {
+    let (file, line) = (file.to_owned(), error.marker().line());
+    if error.info().contains("duplicated key") {
+        let written = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
+        let name = written.split(':').next().unwrap_or_default().trim().to_owned();
+        return ConfigError::Twice { file, line, name, first: None };
+    }
+    ConfigError::NotYaml { file, line, what: error.info().to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<(Settings, Vec<String>), String> {
+        let mut settings = Settings::new();
+        parse(text, "c.yaml", &mut settings).map(|warnings| (settings, warnings)).map_err(|e| e.to_string())
+    }
+
+    fn check(text: &str, message: &str) {
+        assert_eq!(read(text).unwrap_err(), message, "{text}");
+    }
+
+    #[test]
+    fn keys_of_all_kinds() {
+        let text = "data:\n  data_gpu: 0\n  pipeline_buffer_size: 20\n  data_gpu_memory: auto:0.40\n  \
+                    share_gpu: true\n  model_start_delay: 1\nmodel:\n  model_size: nano\ntraining:\n  batch_size: '8'\n";
+        let (settings, warnings) = read(text).unwrap();
+        assert_eq!(
+            settings.to_string(),
+            "--batch-size 8 --model-size nano --buffer-size 20 --data-gpu 0 --share-gpu --data-gpu-memory auto:0.4 \
+             --model-start-delay 1.0"
+        );
+        assert!(warnings.is_empty());
+        let origin = &settings.given(Id::BufferSize).unwrap().origin;
+        assert_eq!(*origin, Origin::Config { file: "c.yaml".to_owned(), line: 3 });
+    }
+
+    #[test]
+    fn nothing_written_is_nothing_set() {
+        for text in ["", "# only a comment\n", "data:\n", "---\n", "~", "data: {}\nmodel:\n", "data:\n  gpu: null\n"] {
+            assert_eq!(read(text).unwrap().0, Settings::new(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn aliases_work_and_retired_keys_warn() {
+        let (settings, warnings) =
+            read("data:\n  buffer_size: 9\n  use_tf_native_loading: true\n  data_gpu_memory_limit: 64\n").unwrap();
+        assert_eq!(settings.to_string(), "--buffer-size 9 --data-gpu-memory 64");
+        let said = "c.yaml:3: `use_tf_native_loading` no longer does anything: \
+                    decoding always runs on native threads (num_workers)";
+        assert_eq!(warnings, [said]);
+    }
+
+    #[test]
+    fn every_complaint_has_its_line() {
+        check(
+            "training:\n  batchsize: 8\n",
+            "c.yaml:2: there is no key `training.batchsize`; did you mean `training.batch_size`?",
+        );
+        check(
+            "data:\n  batch_size: 8\n",
+            "c.yaml:2: there is no key `data.batch_size`; did you mean `training.batch_size`?",
+        );
+        check("\ntrainig:\n  seed: 1\n", "c.yaml:2: there is no section `trainig`; did you mean `training`?");
+        check(
+            "seed: 1\n",
+            "c.yaml:1: seed: expected a place inside a section (data, model, training), found a single value",
+        );
+        check("data: 5\n", "c.yaml:1: data: expected keys and values, found a single value");
+        check("- a\n- b\n", "c.yaml:1: the file: expected sections, found a list");
+        check("data:\n  gpu: [0, 1]\n", "c.yaml:2: data.gpu: expected a whole number from 0 to 1023, found a list");
+        check("data:\n  gpu: 0\n  gpu: 1\n", "c.yaml:3: `gpu` is set twice");
+        check(
+            "data:\n  buffer_size: 4\n  pipeline_buffer_size: 5\n",
+            "c.yaml:3: `data.pipeline_buffer_size` is set twice, first in line 2",
+        );
+        check(
+            "training:\n  batch_size: 16.0\n",
+            "c.yaml:2: training.batch_size: expected a whole number from 1 to 65536, found `16.0`; \
+             for example batch_size: 16",
+        );
+        check("a: b\n---\nc: d\n", "a config file is one YAML document, found 2 documents: c.yaml");
+    }
+
+    #[test]
+    fn text_that_is_not_yaml_names_a_line() {
+        for text in ["data: [1, 2\n", "data:\n\t- x\n", "\"open", "a: b: c\n", "&a [*b]"] {
+            let message = read(text).unwrap_err();
+            assert!(message.starts_with("c.yaml:"), "{text:?} {message}");
+        }
+    }
+
+    #[test]
+    fn deep_nesting_is_no_way_to_crash() {
+        for unit in ["- ", "-\t", "[", "{a: ", "? ", "?\t", "&a ", "!!seq "] {
+            let text = unit.repeat(MAX_BYTES / unit.len());
+            assert!(read(&text).is_err(), "{unit:?}");
+        }
+    }
+
+    #[test]
+    fn files_that_are_no_config() {
+        let dir = std::env::temp_dir().join(format!("tandem-plan-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let at = |name: &str, bytes: &[u8]| {
+            let path = dir.join(name);
+            std::fs::write(&path, bytes).unwrap();
+            path
+        };
+        let complaint = |path: &Path| load(path, &mut Settings::new()).unwrap_err().to_string();
+        assert!(complaint(&dir.join("absent.yaml")).contains("cannot be read"));
+        assert!(complaint(&dir).contains("cannot be read"));
+        assert!(complaint(&at("bytes.yaml", b"data:\n\xff")).contains("byte 6 is not"));
+        assert!(complaint(&at("huge.yaml", &vec![b'#'; 1 << 20])).contains("more than 16384 bytes"));
+        assert!(load(&at("good.yaml", b"training: {seed: 3}"), &mut Settings::new()).unwrap().is_empty());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,142 @@
+//! A plan or a refusal as JSON. The keys are an interface: add, never rename.
+
+use serde_json::{Value, json};
+use tandem_events::Role;
+
+use crate::hardware::Hardware;
+use crate::placement::Precision;
+use crate::plan::{Plan, RolePlan};
+use crate::refusal::{Refusal, Suggestion};
+
+/// The plan, and the cards it was made for.
+pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
+    json!({
+        "mode": plan.mode.slug(),
+        "isolated": plan.isolated,
+        "simulated": plan.simulated,
+        "why": plan.why,
+        "roles": { "data": role(plan.role(Role::Data)), "model": role(plan.role(Role::Model)) },
+        "buckets": plan.buckets.iter().map(|bucket| json!({
+            "frames": bucket.frames, "tokens": bucket.tokens, "batch": bucket.batch,
+        })).collect::<Vec<_>>(),
+        "slot_bytes": plan.slot_bytes,
+        "buffer_size": plan.buffer_size,
+        "prefetch": plan.prefetch,
+        "transfer": plan.transfer.to_string(),
+        "transfer_why": plan.transfer.why,
+        "threads": plan.threads,
+        "batch_size": plan.batch_size,
+        "grad_accum": plan.grad_accum,
+        "mixed_precision": plan.precision == Precision::Mixed,
+        "model_size": plan.model_size.name(),
+        "optimization_level": plan.level.slug(),
+        "driver_source": plan.driver_source,
+        "seed": plan.seed,
+        "model_start_delay": plan.start_delay_seconds,
+        "notes": plan.notes,
+        "hints": plan.hints,
+        "advice": plan.advice,
+        "gpus": gpus(hardware),
+    })
+}
+
+/// The refusal. A suggestion's flags are added to the command line, or replace what is there; `instead_of` names
+/// those to leave out.
+pub fn refusal_json(refusal: &Refusal) -> Value {
+    let typed = |suggestion: &Suggestion| suggestion.args().join(" ");
+    json!({
+        "error": refusal.message,
+        "code": Refusal::CODE,
+        "reason": refusal.kind.slug(),
+        "suggestions": refusal.suggestions.iter().map(typed).collect::<Vec<_>>(),
+        "suggestion_details": refusal.suggestions.iter().map(|suggestion| json!({
+            "args": suggestion.args(), "instead_of": suggestion.left_out(), "text": suggestion.text,
+        })).collect::<Vec<_>>(),
+        "demands": refusal.demands.iter().map(|demand| json!({
+            "role": demand.role,
+            "limit_bytes": demand.limit_bytes,
+            "needed_bytes": demand.needed_bytes,
+            "lines": lines(&demand.lines),
+        })).collect::<Vec<_>>(),
+    })
+}
+
+fn role(role: &RolePlan) -> Value {
+    json!({
+        "gpu": role.card,
+        "uuid": role.uuid,
+        "name": role.name,
+        "limit_mb": role.limit_mb(),
+        "planned_mb": role.planned_mb(),
+        "limit_bytes": role.limit_bytes,
+        "planned_bytes": role.planned_bytes,
+        "arena_bytes": role.arena_bytes,
+        "driver_bytes": role.driver_bytes,
+        "strength": role.strength.to_string(),
+        "lines": lines(&role.lines),
+    })
+}
+
+fn lines(lines: &[crate::workload::Line]) -> Vec<Value> {
+    lines.iter().map(|line| json!({ "name": line.name, "bytes": line.bytes })).collect()
+}
+
+fn gpus(hardware: &Hardware) -> Vec<Value> {
+    let gpu = |facts: &crate::hardware::CardFacts| {
+        json!({
+            "index": facts.card.index,
+            "name": facts.card.name,
+            "uuid": facts.card.uuid,
+            "total_bytes": facts.reading.total_bytes,
+            "free_bytes": facts.reading.free_bytes,
+            "hidden_by": facts.card.hidden_by,
+        })
+    };
+    hardware.cards.iter().map(gpu).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{cpu_only, gpus, settings};
+    use crate::stand_in::StandIns;
+
+    fn plan(line: &str, hardware: &Hardware) -> Value {
+        plan_json(&Plan::solve(&settings(line), hardware, &StandIns).unwrap(), hardware)
+    }
+
+    #[test]
+    fn the_keys_of_the_interface_are_there() {
+        let json = plan("--data-gpu 0 --model-gpu 1 --enable-memory-isolation", &gpus(2, 24));
+        for key in ["mode", "simulated", "roles", "buckets", "transfer", "threads", "advice"] {
+            assert!(json.get(key).is_some(), "{key}");
+        }
+        assert_eq!(
+            (&json["mode"], &json["isolated"], &json["simulated"]),
+            (&json!("multi"), &json!(true), &json!(true))
+        );
+        let data = &json["roles"]["data"];
+        assert_eq!((&data["gpu"], &data["uuid"]), (&json!(0), &json!("GPU-simulated-0")));
+        assert_eq!((&data["limit_mb"], &data["lines"][0]["name"]), (&json!(8192), &json!("driver")));
+        let sum: u64 =
+            json["roles"]["model"]["lines"].as_array().unwrap().iter().map(|l| l["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(json["roles"]["model"]["planned_bytes"], json!(sum));
+    }
+
+    #[test]
+    fn the_cpu_is_no_gpu() {
+        let json = plan("", &cpu_only());
+        assert_eq!((&json["mode"], &json["simulated"]), (&json!("cpu"), &json!(false)));
+        assert_eq!((&json["roles"]["model"]["gpu"], &json["roles"]["model"]["uuid"]), (&Value::Null, &Value::Null));
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_type() {
+        let line = "--batch-size 64 --data-gpu 0 --model-gpu 1 --enable-memory-isolation --model-gpu-memory 2048";
+        let refusal = Plan::solve(&settings(line), &gpus(2, 24), &StandIns).unwrap_err();
+        let json = refusal_json(&refusal);
+        assert_eq!(json["code"], json!(2));
+        assert!(json["error"].as_str().unwrap().starts_with("❌ "));
+        assert!(json["suggestions"].as_array().unwrap().contains(&json!("--grad-accum 8")), "{json:#}");
+    }
+}

@@ -1,0 +1,81 @@
+//! The plan: flags, config file and hardware, resolved once into numbers with no options left in them.
+//!
+//! Everything here is a pure function of what the user wrote ([`Settings`]), what the machine has ([`Hardware`]) and
+//! what the model needs ([`Workload`]). Either a [`Plan`] comes out, and then it fits; or a [`Refusal`], with what
+//! was found, what is needed, and what to type instead, each suggestion solved before it is printed.
+//!
+//! ```
+//! use tandem_device::DriverCost;
+//! use tandem_plan::{Hardware, HostFacts, Mode, Plan, Settings, StandIns};
+//!
+//! let host = HostFacts { available_bytes: 32 << 30, cores: 8 };
+//! let machine = Hardware::simulated(2, 24 << 30, &DriverCost::table(), host);
+//! let settings = Settings::new().with(&[("data-gpu", "0"), ("model-gpu", "1")])?;
+//! let plan = Plan::solve(&settings, &machine, &StandIns)?;
+//! assert_eq!(plan.mode, Mode::Multi);
+//! assert!(plan.model.planned_bytes <= plan.model.limit_bytes);
+//!
+//! let refusal = Plan::solve(&settings, &Hardware::without_cards(host), &StandIns).unwrap_err();
+//! assert!(refusal.message.contains("Multi-GPU requires at least 2 GPUs, found 0"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+// What the user wrote.
+pub mod setting;
+mod value;
+mod settings;
+pub mod config;
+mod nearest;
+
+// What the machine has, and where the roles go.
+mod hardware;
+mod request;
+mod placement;
+mod transfer;
+
+// What has to fit: shapes, slots, the model.
+mod buckets;
+mod batch;
+mod slots;
+mod workload;
+mod stand_in;
+
+// What it adds up to, and whether it fits.
+mod memory;
+mod limits;
+mod plan;
+mod solve;
+
+// When it does not, and when it could be better.
+mod refusal;
+mod suggest;
+mod advice;
+mod recommend;
+
+// Telling it.
+mod show;
+mod json;
+mod print_config;
+mod startup;
+
+#[cfg(test)]
+mod fixture;
+
+pub use batch::{BatchSchema, Dim, Field, Layout, Placed, SPEECH, audio_bytes};
+pub use buckets::{Bucket, buckets, slot_bytes};
+pub use hardware::{CardFacts, Hardware, HostFacts};
+pub use json::{plan_json, refusal_json};
+pub use memory::{RESULT_BYTES, RESULT_SLOTS};
+pub use nearest::nearest;
+pub use placement::{Mode, Placement, Precision};
+pub use plan::{Level, Plan, RolePlan};
+pub use print_config::print_config;
+pub use recommend::{Fit, Row, recommend, show_recommendations};
+pub use refusal::{Demand, Reason, Refusal, Suggestion};
+pub use settings::{Given, Origin, SettingError, Settings};
+pub use show::{show_gpus, show_plan, show_short};
+pub use stand_in::{StandIn, StandIns};
+pub use startup::{Moment, startup_lines};
+pub use transfer::Transfer;
+pub use value::{Limit, Value};
+pub use workload::{Line, ModelChoice, ModelSize, Program, Workload, Workloads};

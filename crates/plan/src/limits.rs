@@ -1,0 +1,251 @@
+//! How many bytes each role may hold.
+
+use tandem_device::bytes::{MIB, round_down, show};
+use tandem_device::limits::{
+    DATA_DEFAULT_MB, DATA_SHARE, MODEL_DEFAULT_MB, MODEL_SHARE, auto_limit_mb, shared_limit_mb,
+};
+use tandem_events::Role;
+
+use crate::hardware::{CardFacts, Hardware};
+use crate::memory::{Need, by_role, place};
+use crate::placement::{Mode, Placement};
+use crate::refusal::{Reason, Refusal, Suggestion};
+use crate::setting::Id;
+use crate::settings::Settings;
+use crate::value::{Limit, Value};
+
+/// The limits in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) data: u64,
+    pub(crate) model: u64,
+}
+
+impl Limits {
+    /// The limits for `placement`. Without isolation they follow from what is free (and, on one device, from
+    /// what the data role `needs`); with it, they are what was asked for, or refused.
+    pub(crate) fn resolve(
+        settings: &Settings,
+        placement: &Placement,
+        hardware: &Hardware,
+        data_need: &Need,
+    ) -> Result<Limits, Refusal> {
+        if !placement.isolated {
+            return Ok(from_free(placement, hardware, data_need));
+        }
+        let mb = |role| isolated_mb(role, settings, placement, hardware);
+        let limits = Limits { data: mb(Role::Data) * MIB, model: mb(Role::Model) * MIB };
+        check_free(&limits, placement, hardware)?;
+        Ok(limits)
+    }
+
+    /// The limit of `role`.
+    pub(crate) fn of(&self, role: Role) -> u64 {
+        by_role(role, self.data, self.model)
+    }
+}
+
+/// The setting that limits `role`.
+pub(crate) fn limit_setting(role: Role) -> Id {
+    by_role(role, Id::DataGpuMemory, Id::ModelGpuMemory)
+}
+
+/// A role's usual share of a card.
+fn usual_share(role: Role) -> f64 {
+    by_role(role, DATA_SHARE, MODEL_SHARE)
+}
+
+/// A role's limit where none was given, or where the card does not say what it has.
+fn usual_mb(role: Role) -> u64 {
+    by_role(role, DATA_DEFAULT_MB, MODEL_DEFAULT_MB)
+}
+
+fn isolated_mb(role: Role, settings: &Settings, placement: &Placement, hardware: &Hardware) -> u64 {
+    let shared = placement.mode == Mode::SharedGpu;
+    let unsaid = if shared { Limit::Auto(None) } else { Limit::Mb(usual_mb(role)) };
+    let reading = placement.card(role).and_then(|index| hardware.card(index)).map(|facts| &facts.reading);
+    match settings.given_limit(limit_setting(role)).unwrap_or(unsaid) {
+        Limit::Mb(mb) => mb,
+        Limit::Auto(share) => {
+            let share = share.unwrap_or_else(|| usual_share(role));
+            match reading {
+                Some(reading) if shared => shared_limit_mb(reading.free_bytes, share),
+                // A total of 0 is a card that would not say.
+                known => {
+                    let total = known.map(|reading| reading.total_bytes).filter(|total| *total > 0);
+                    auto_limit_mb(total, share, usual_mb(role))
+                }
+            }
+        }
+    }
+}
+
+/// Without isolation a tenth is left for what else runs there.
+fn from_free(placement: &Placement, hardware: &Hardware, data_need: &Need) -> Limits {
+    let free = |role| free_bytes(placement.card(role), hardware);
+    // Whole MB: what is shown is then what is held to. Divided first, so that no product overflows.
+    let usable = |role| round_down(free(role) / 10 * 9, MIB);
+    if placement.mode == Mode::Multi {
+        return Limits { data: usable(Role::Data), model: usable(Role::Model) };
+    }
+    let data = data_need.smallest_limit();
+    Limits { data, model: usable(Role::Model).saturating_sub(data) }
+}
+
+/// What is free on a card, or on the host.
+pub(crate) fn free_bytes(card: Option<usize>, hardware: &Hardware) -> u64 {
+    match card {
+        Some(index) => hardware.card(index).map_or(0, |facts| facts.reading.free_bytes),
+        None => hardware.host.available_bytes,
+    }
+}
+
+fn check_free(limits: &Limits, placement: &Placement, hardware: &Hardware) -> Result<(), Refusal> {
+    if placement.mode.is_one_device() {
+        let free = free_bytes(placement.model, hardware);
+        let sum = limits.data.saturating_add(limits.model);
+        return if sum <= free { Ok(()) } else { Err(sum_over_free(limits, placement.model, free, hardware)) };
+    }
+    for role in Role::BOTH {
+        let card = placement.card(role);
+        let free = free_bytes(card, hardware);
+        if limits.of(role) > free {
+            return Err(limit_over_free(role, limits.of(role), card, free, hardware));
+        }
+    }
+    Ok(())
+}
+
+fn limit_over_free(role: Role, limit: u64, card: Option<usize>, free: u64, hardware: &Hardware) -> Refusal {
+    let largest = free / MIB;
+    let message = format!(
+        "❌ The {role} limit of {} is over what {} has free\n   {}\n   The largest limit that would fit: {largest} MB",
+        show(limit),
+        place(card),
+        holdings(card, hardware),
+    );
+    let id = limit_setting(role);
+    Refusal::new(Reason::OverFree, message)
+        .suggest(Suggestion::new("all that is free").set(id, Value::Limit(Limit::Mb(largest.max(1)))))
+        .suggest(Suggestion::new("the usual share of the card").set(id, Value::Limit(Limit::Auto(None))))
+        .suggest(auto_both())
+}
+
+fn sum_over_free(limits: &Limits, card: Option<usize>, free: u64, hardware: &Hardware) -> Refusal {
+    let mb = |bytes: u64| bytes / MIB;
+    let left = |other: u64| mb(free.saturating_sub(other));
+    let message = format!(
+        "❌ The limits of {} MB (data) and {} MB (model) are together over what {} has free\n   {}\n   \
+         The largest that would fit: {} MB together",
+        mb(limits.data),
+        mb(limits.model),
+        place(card),
+        holdings(card, hardware),
+        mb(free),
+    );
+    let lower = |role: Role, other: u64| {
+        Suggestion::new(format!("the largest the {role} role can have beside the other"))
+            .set(limit_setting(role), Value::Limit(Limit::Mb(left(other).max(1))))
+    };
+    Refusal::new(Reason::OverFree, message)
+        .suggest(lower(Role::Model, limits.data))
+        .suggest(lower(Role::Data, limits.model))
+        .suggest(auto_both())
+}
+
+fn auto_both() -> Suggestion {
+    let auto = Value::Limit(Limit::Auto(None));
+    Suggestion::new("the usual shares").set(Id::DataGpuMemory, auto).set(Id::ModelGpuMemory, auto)
+}
+
+/// Total, free, and who holds the rest.
+fn holdings(card: Option<usize>, hardware: &Hardware) -> String {
+    let Some(CardFacts { reading, .. }) = card.and_then(|index| hardware.card(index)) else {
+        return format!("free: {}", show(hardware.host.available_bytes));
+    };
+    let mut text = format!("total {}, free {}", show(reading.total_bytes), show(reading.free_bytes));
+    for holder in &reading.holders {
+        let name = holder.name.as_deref().unwrap_or("a process without a readable name");
+        text.push_str(&format!("\n   held: {} by {name} (pid {})", show(holder.bytes), holder.pid));
+    }
+    let known: u64 = reading.holders.iter().map(|holder| holder.bytes).fold(0, u64::saturating_add);
+    let rest = reading.total_bytes.saturating_sub(reading.free_bytes).saturating_sub(known);
+    if rest > 0 {
+        text.push_str(&format!("\n   held: {} by the driver and by processes it does not name", show(rest)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{cpu_only, gpus, settings};
+    use crate::workload::Line;
+    use tandem_device::Holder;
+
+    fn resolve(line: &str, hardware: &Hardware) -> Result<(u64, u64), Refusal> {
+        let settings = settings(line);
+        let placement = Placement::choose(&settings, hardware)?;
+        let need = Need { driver_bytes: 64 * MIB, arena: vec![Line::new("slots", 400 * MIB)] };
+        let limits = Limits::resolve(&settings, &placement, hardware, &need)?;
+        Ok((limits.data / MIB, limits.model / MIB))
+    }
+
+    const TWO: &str = "--data-gpu 0 --model-gpu 1 --enable-memory-isolation";
+    const ONE: &str = "--share-gpu --enable-memory-isolation";
+
+    #[test]
+    fn limits_in_every_mode() {
+        let check = |line: &str, hardware: &Hardware, expected: (u64, u64)| {
+            assert_eq!(resolve(line, hardware).unwrap(), expected, "{line}");
+        };
+        check(TWO, &gpus(2, 24), (8192, 16384));
+        check(&format!("{TWO} --data-gpu-memory auto --model-gpu-memory auto"), &gpus(2, 24), (8110, 16465));
+        check(&format!("{TWO} --data-gpu-memory 4096 --model-gpu-memory auto:0.5"), &gpus(2, 24), (4096, 12288));
+        // 24064 MB are left after 512: 33 % and 67 % of them, in steps of 32.
+        check(ONE, &gpus(1, 24), (7936, 16096));
+        check(&format!("{ONE} --data-gpu-memory 1024"), &gpus(1, 24), (1024, 16096));
+        // 90 % of what is free; on one device the data role has what it needs: 64 + 416.
+        check("--data-gpu 0 --model-gpu 1", &gpus(2, 10), (9216, 9216));
+        check("", &gpus(1, 10), (480, 8736));
+        check("--share-gpu", &gpus(1, 10), (480, 8736));
+        check("", &cpu_only(), (480, 58982 - 480));
+    }
+
+    #[test]
+    fn a_card_that_does_not_say_its_total_gets_the_usual_limits() {
+        let mut hardware = gpus(2, 24);
+        hardware.cards.iter_mut().for_each(|facts| facts.reading.total_bytes = 0);
+        let line = format!("{TWO} --data-gpu-memory auto --model-gpu-memory auto");
+        assert_eq!(resolve(&line, &hardware).unwrap(), (8192, 16384));
+    }
+
+    #[test]
+    fn a_limit_over_what_is_free_says_who_holds_it() {
+        let mut hardware = gpus(2, 24);
+        let reading = &mut hardware.cards[1].reading;
+        reading.free_bytes = 10_000 * MIB;
+        reading.holders = vec![Holder { pid: 42, name: Some("python3".to_owned()), bytes: 14_000 * MIB }];
+        let text = resolve(TWO, &hardware).unwrap_err().to_string();
+        for part in [
+            "❌ The model limit of 16384 MB is over what GPU 1 has free",
+            "total 24576 MB, free 10000 MB",
+            "held: 14000 MB by python3 (pid 42)",
+            "held: 576 MB by the driver",
+            "The largest limit that would fit: 10000 MB",
+            "--model-gpu-memory 10000",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert_eq!(resolve(&format!("{TWO} --model-gpu-memory 10000"), &hardware).unwrap(), (8192, 10000));
+    }
+
+    #[test]
+    fn two_limits_on_one_card_are_held_to_its_free_memory_together() {
+        let line = format!("{ONE} --data-gpu-memory 8192 --model-gpu-memory 16385");
+        let text = resolve(&line, &gpus(1, 24)).unwrap_err().to_string();
+        assert!(text.contains("8192 MB (data) and 16385 MB (model)"), "{text}");
+        assert!(text.contains("24576 MB together") && text.contains("--model-gpu-memory 16384"), "{text}");
+        assert!(text.contains("--data-gpu-memory 8191"), "{text}");
+    }
+}

@@ -1,0 +1,172 @@
+//! What each role holds, line by line.
+
+use tandem_device::bytes::{BLOCK_ALIGN, POOL_GRANULE, round_up};
+use tandem_device::{DRIVER, Route};
+use tandem_events::Role;
+
+use crate::batch::audio_bytes;
+use crate::buckets::{Bucket, slot_bytes};
+use crate::hardware::Hardware;
+use crate::placement::Placement;
+use crate::refusal::{Reason, Refusal};
+use crate::slots::Slots;
+use crate::transfer::Transfer;
+use crate::workload::{Line, Program, Workload};
+
+/// What a role needs: the driver's part, and what its arena must hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Need {
+    /// Context, modules and headroom. Nothing on the CPU.
+    pub(crate) driver_bytes: u64,
+    /// What the arena must hold, in whole blocks.
+    pub(crate) arena: Vec<Line>,
+}
+
+impl Need {
+    /// What the arena must hold.
+    pub(crate) fn arena_bytes(&self) -> u64 {
+        self.arena.iter().map(|line| line.bytes).sum()
+    }
+
+    /// The smallest limit this fits into. Pools come in granules, and so does the arena.
+    pub(crate) fn smallest_limit(&self) -> u64 {
+        self.driver_bytes + round_up(self.arena_bytes(), POOL_GRANULE)
+    }
+
+    /// Every line, the driver's first.
+    pub(crate) fn lines(&self) -> Vec<Line> {
+        let driver = (self.driver_bytes > 0).then(|| Line::new(DRIVER, self.driver_bytes));
+        driver.into_iter().chain(self.arena.iter().cloned()).collect()
+    }
+}
+
+/// The driver's part of each role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DriverShare {
+    pub(crate) data: u64,
+    pub(crate) model: u64,
+}
+
+impl DriverShare {
+    /// On two cards each role pays for its own context; on one card the model role does.
+    pub(crate) fn of(placement: &Placement, hardware: &Hardware) -> Result<DriverShare, Refusal> {
+        let (Some(data_card), Some(model_card)) = (placement.data, placement.model) else {
+            return Ok(DriverShare { data: 0, model: 0 });
+        };
+        let cost =
+            |index: usize| hardware.card(index).and_then(|facts| facts.driver.as_ref()).ok_or_else(|| unread(index));
+        let (data, model) = (cost(data_card)?, cost(model_card)?);
+        let data_context = if data_card == model_card { 0 } else { data.context_bytes };
+        Ok(DriverShare {
+            data: driver_line(data_context + data.data_modules_bytes),
+            model: driver_line(model.context_bytes + model.model_modules_bytes),
+        })
+    }
+}
+
+/// What is set aside for a driver that costs `bytes`: in whole granules, because pools beside it are capped in
+/// those, and one more, because the driver's own memory moves by a few MB after it was probed.
+pub(crate) fn driver_line(bytes: u64) -> u64 {
+    round_up(bytes, POOL_GRANULE) + POOL_GRANULE
+}
+
+fn unread(index: usize) -> Refusal {
+    Refusal::new(
+        Reason::DriverUnread,
+        format!("❌ What the driver itself costs on GPU {index} was not read, and no memory sum is right without it"),
+    )
+}
+
+/// What the data role's arena holds.
+pub(crate) fn data_lines(buckets: &[Bucket], slots: &Slots, transfer: &Transfer) -> Vec<Line> {
+    let slot = slot_bytes(buckets);
+    let mut lines = vec![Line::new("prefetched batches", slots.buffer * slot)];
+    if transfer.route == Route::Handover {
+        lines.push(Line::new("slots handed over", slots.prefetch * slot));
+    }
+    let upload = buckets.iter().map(audio_bytes).max().unwrap_or(0);
+    // Two: one is uploaded while features are made of the other.
+    lines.push(Line::new("upload int16", 2 * upload));
+    lines
+}
+
+/// What the model role's arena holds.
+pub(crate) fn model_lines(
+    buckets: &[Bucket],
+    slots: &Slots,
+    transfer: &Transfer,
+    workload: &dyn Workload,
+) -> Vec<Line> {
+    let mut lines = Vec::new();
+    if transfer.route != Route::Handover {
+        lines.push(Line::new("input slots", slots.prefetch * slot_bytes(buckets)));
+    }
+    lines.extend(workload.lasting());
+    let peaks = buckets.iter().map(|bucket| (bucket, peak_bytes(workload, bucket)));
+    if let Some((bucket, bytes)) = peaks.max_by_key(|(_, bytes)| *bytes) {
+        let Bucket { frames, tokens, batch } = bucket;
+        let shape = format!("{batch} x {frames} frames, {tokens} tokens");
+        lines.push(Line::new(format!("activations (largest bucket: {shape})"), bytes));
+    }
+    lines.push(Line::new("results", RESULT_SLOTS * round_up(RESULT_BYTES, BLOCK_ALIGN)));
+    lines
+}
+
+/// Steps whose results the host has not read yet: it reads behind the device, and never waits for the newest.
+pub const RESULT_SLOTS: u64 = 4;
+/// What a step reports back.
+pub const RESULT_BYTES: u64 = 16;
+
+/// Programs take turns in the same memory.
+fn peak_bytes(workload: &dyn Workload, bucket: &Bucket) -> u64 {
+    Program::ALL.into_iter().map(|program| workload.bytes(program, bucket)).max().unwrap_or(0)
+}
+
+/// What a card or the CPU is called in messages.
+pub(crate) fn place(card: Option<usize>) -> String {
+    card.map_or_else(|| "the CPU".to_owned(), |index| format!("GPU {index}"))
+}
+
+/// `data` for the data role, `model` for the model role.
+pub(crate) fn by_role<T>(role: Role, data: T, model: T) -> T {
+    match role {
+        Role::Data => data,
+        Role::Model => model,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{cpu_only, gpus, settings};
+    use tandem_device::bytes::MIB;
+
+    #[test]
+    fn who_pays_for_the_driver() {
+        let check = |line: &str, hardware: &Hardware, data_mb: u64, model_mb: u64| {
+            let placement = Placement::choose(&settings(line), hardware).unwrap();
+            let share = DriverShare::of(&placement, hardware).unwrap();
+            assert_eq!((share.data, share.model), (data_mb * MIB, model_mb * MIB), "{line}");
+        };
+        // The fixture: context 500, data modules 6, model modules 90; in granules of 32, and one more.
+        check("", &cpu_only(), 0, 0);
+        check("", &gpus(1, 24), 64, 640);
+        check("--share-gpu", &gpus(1, 24), 64, 640);
+        check("--data-gpu 1 --model-gpu 0", &gpus(2, 24), 544, 640);
+    }
+
+    #[test]
+    fn a_card_nobody_probed_cannot_be_planned_for() {
+        let mut hardware = gpus(1, 24);
+        hardware.cards[0].driver = None;
+        let placement = Placement::choose(&settings(""), &hardware).unwrap();
+        assert_eq!(DriverShare::of(&placement, &hardware).unwrap_err().kind, Reason::DriverUnread);
+    }
+
+    #[test]
+    fn the_smallest_limit_is_in_whole_granules() {
+        let need = |bytes| Need { driver_bytes: 64 * MIB, arena: vec![Line::new("x", bytes)] };
+        assert_eq!(need(32 * MIB).smallest_limit(), 96 * MIB);
+        assert_eq!(need(32 * MIB + 256).smallest_limit(), 128 * MIB);
+    }
+}

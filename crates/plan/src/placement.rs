@@ -1,0 +1,293 @@
+//! Which mode runs, and which card holds which role. Nothing falls back in silence: what cannot be met is refused.
+
+use std::fmt;
+
+use tandem_device::bytes::show;
+use tandem_events::Role;
+
+use crate::hardware::{CardFacts, Hardware};
+use crate::refusal::{Reason, Refusal, Suggestion};
+use crate::request::Request;
+use crate::setting::Id;
+use crate::settings::Settings;
+use crate::value::{Limit, Value};
+
+/// How the roles share the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Both roles on the CPU.
+    Cpu,
+    /// Both roles on one GPU, two streams and two arenas.
+    Single,
+    /// Each role on a GPU of its own.
+    Multi,
+    /// Both roles on one GPU, as two partitions.
+    SharedGpu,
+}
+
+impl Mode {
+    /// Its name in JSON: `cpu`, `single`, `multi`, `shared`.
+    pub fn slug(self) -> &'static str {
+        match self {
+            Mode::Cpu => "cpu",
+            Mode::Single => "single",
+            Mode::Multi => "multi",
+            Mode::SharedGpu => "shared",
+        }
+    }
+
+    /// Whether batches stay on one device.
+    pub fn is_one_device(self) -> bool {
+        self != Mode::Multi
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Cpu => "CPU Mode",
+            Mode::Single => "Single-GPU Buffered Mode",
+            Mode::Multi => "Multi-GPU Mode",
+            Mode::SharedGpu => "Shared-GPU Mode",
+        })
+    }
+}
+
+/// How the step computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// f32 throughout.
+    Full,
+    /// bf16 compute, f32 master weights.
+    Mixed,
+}
+
+/// A mode and its cards, for a machine that has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// How the roles share the machine.
+    pub mode: Mode,
+    /// Whether the limits are hard ones.
+    pub isolated: bool,
+    /// The card of the data role; none on the CPU.
+    pub data: Option<usize>,
+    /// The card of the model role; none on the CPU.
+    pub model: Option<usize>,
+    /// How the step computes there.
+    pub precision: Precision,
+    /// Why this mode and these cards.
+    pub why: String,
+    /// What else this machine could do.
+    pub hints: Vec<String>,
+}
+
+impl Placement {
+    /// Decides where the roles run. Suggestions of a refusal have themselves been placed.
+    pub fn choose(settings: &Settings, hardware: &Hardware) -> Result<Placement, Refusal> {
+        place(settings, hardware)
+            .map_err(|refusal| refusal.keep_working(settings, |s| place(&s.apply(settings), hardware).is_ok()))
+    }
+
+    /// The card of `role`; none on the CPU.
+    pub fn card(&self, role: Role) -> Option<usize> {
+        match role {
+            Role::Data => self.data,
+            Role::Model => self.model,
+        }
+    }
+}
+
+/// The oldest cards whose tensor cores and memory pools the kernels are written for.
+const OLDEST: (u32, u32) = (7, 5);
+
+fn place(settings: &Settings, hardware: &Hardware) -> Result<Placement, Refusal> {
+    let request = Request::read(settings)?;
+    if let (true, Some(trouble)) = (request != Request::Cpu, &hardware.trouble) {
+        let message = format!("❌ {trouble}\n   --mode cpu works without it");
+        return Err(Refusal::new(Reason::Device, message).suggest(on_the_cpu()));
+    }
+    // What the card of both roles was called by the one who asked for it.
+    let flag = if settings.given(Id::DataGpu).is_some() { "data_gpu" } else { "gpu" };
+    let asked = |gpu: Option<usize>| gpu.map(|index| (flag, index));
+    let chosen = match request {
+        Request::Cpu => Choice::cpu("--mode cpu"),
+        Request::Unsaid if hardware.cards.is_empty() => Choice::cpu("no NVIDIA device is present"),
+        Request::Unsaid => one_card(Mode::Single, None, "a GPU and no GPU flags", hardware)?,
+        Request::Single { gpu } => one_card(Mode::Single, asked(gpu), "one GPU was asked for", hardware)?,
+        Request::Shared { gpu } => one_card(Mode::SharedGpu, asked(gpu), "--share-gpu", hardware)?,
+        Request::Pair { data, model } => pair(data, model, settings, hardware)?,
+    };
+    Ok(Placement {
+        mode: chosen.mode,
+        isolated: settings.switch(Id::EnableMemoryIsolation),
+        data: chosen.data,
+        model: chosen.model,
+        precision: precision(settings, chosen.model.and_then(|index| hardware.card(index)))?,
+        why: chosen.why,
+        hints: hints(request, hardware),
+    })
+}
+
+struct Choice {
+    mode: Mode,
+    data: Option<usize>,
+    model: Option<usize>,
+    why: String,
+}
+
+impl Choice {
+    fn cpu(why: &str) -> Choice {
+        Choice { mode: Mode::Cpu, data: None, model: None, why: why.to_owned() }
+    }
+}
+
+/// The card asked for, or the one with the most free memory.
+fn one_card(mode: Mode, asked: Option<(&str, usize)>, why: &str, hardware: &Hardware) -> Result<Choice, Refusal> {
+    let (card, why) = match asked {
+        Some((flag, index)) => (usable(flag, index, hardware)?, format!("{why}: GPU {index}")),
+        None => {
+            let (index, reason) = roomiest(hardware)?;
+            (index, if hardware.cards.len() > 1 { format!("{why}; {reason}") } else { why.to_owned() })
+        }
+    };
+    Ok(Choice { mode, data: Some(card), model: Some(card), why })
+}
+
+fn pair(data: usize, model: usize, settings: &Settings, hardware: &Hardware) -> Result<Choice, Refusal> {
+    let found = hardware.cards.len();
+    if found < 2 {
+        return Err(too_few(settings, hardware));
+    }
+    in_range("data_gpu", data, found)?;
+    in_range("model_gpu", model, found)?;
+    if data == model {
+        return Err(Refusal::usage("❌ data_gpu and model_gpu must be different (or add --share-gpu)")
+            .suggest(Suggestion::new("both roles on one card").set(Id::ShareGpu, Value::Switch(true))));
+    }
+    usable("data_gpu", data, hardware)?;
+    usable("model_gpu", model, hardware)?;
+    let why = format!("--data-gpu {data} --model-gpu {model}");
+    Ok(Choice { mode: Mode::Multi, data: Some(data), model: Some(model), why })
+}
+
+fn too_few(settings: &Settings, hardware: &Hardware) -> Refusal {
+    let found = hardware.cards.len();
+    let mut message =
+        format!("❌ Multi-GPU requires at least 2 GPUs, found {found} (Insufficient GPUs for Multi-GPU Mode)");
+    let Some(only) = hardware.cards.first() else {
+        message.push_str(&format!("\n   {NO_DEVICE}; --mode cpu works"));
+        return Refusal::new(Reason::TooFewGpus, message).suggest(on_the_cpu());
+    };
+    message.push_str("\n   One GPU can do both: on its own, or with --share-gpu as two partitions");
+    let index = Value::Count(only.card.index as u64);
+    let alone = Suggestion::new("this GPU for everything").set(Id::Gpu, index).leave_out(&APART).leave_out(&[Id::Mode]);
+    let mut partitions = Suggestion::new("both roles on this GPU, as two partitions")
+        .set(Id::ShareGpu, Value::Switch(true))
+        .set(Id::DataGpu, index)
+        .set(Id::ModelGpu, index)
+        .leave_out(&[Id::Mode]);
+    // Limits meant for two cards are too much for one.
+    for id in [Id::DataGpuMemory, Id::ModelGpuMemory].into_iter().filter(|id| settings.given(*id).is_some()) {
+        partitions = partitions.set(id, Value::Limit(Limit::Auto(None)));
+    }
+    Refusal::new(Reason::TooFewGpus, message).suggest(alone).suggest(partitions)
+}
+
+/// The flags that only make sense with the roles apart.
+const APART: [Id; 6] =
+    [Id::DataGpu, Id::ModelGpu, Id::ShareGpu, Id::EnableMemoryIsolation, Id::DataGpuMemory, Id::ModelGpuMemory];
+
+const NO_DEVICE: &str = "No NVIDIA device is present, so its driver library (libcuda.so.1) was not opened";
+
+/// The same run without any GPU.
+pub(crate) fn on_the_cpu() -> Suggestion {
+    Suggestion::new("run on the CPU").set(Id::Mode, Value::Choice("cpu")).leave_out(&APART).leave_out(&[
+        Id::Gpu,
+        Id::Transfer,
+        Id::MixedPrecision,
+    ])
+}
+
+fn in_range(name: &str, index: usize, found: usize) -> Result<(), Refusal> {
+    if index < found {
+        return Ok(());
+    }
+    Err(Refusal::new(Reason::GpuIndex, format!("❌ Invalid {name}={index}, must be 0-{}", found.saturating_sub(1))))
+}
+
+/// The card that `name` asks for, if this process and these kernels can use it.
+fn usable(name: &str, index: usize, hardware: &Hardware) -> Result<usize, Refusal> {
+    if hardware.cards.is_empty() {
+        let message = format!("❌ GPU {index} was asked for, and there is none\n   {NO_DEVICE}; --mode cpu works");
+        return Err(Refusal::new(Reason::Device, message).suggest(on_the_cpu()));
+    }
+    in_range(name, index, hardware.cards.len())?;
+    match hardware.card(index).and_then(unusable) {
+        Some(problem) => Err(Refusal::new(Reason::Device, format!("❌ {problem}")).suggest(on_the_cpu())),
+        None => Ok(index),
+    }
+}
+
+/// What stands in the way of using a card.
+fn unusable(facts: &CardFacts) -> Option<String> {
+    let card = &facts.card;
+    if let Some(by) = &card.hidden_by {
+        return Some(format!("{card} is hidden by {by}"));
+    }
+    let (major, minor) = card.capability;
+    (card.capability < OLDEST).then(|| {
+        format!("{card} has compute capability {major}.{minor}; needed: {}.{} (8.0 for bf16)", OLDEST.0, OLDEST.1)
+    })
+}
+
+/// The usable card with the most free memory, and a phrase that says so.
+fn roomiest(hardware: &Hardware) -> Result<(usize, String), Refusal> {
+    // max_by_key keeps the last of equals; the first is what people expect.
+    let usable = hardware.cards.iter().rev().filter(|facts| unusable(facts).is_none());
+    match usable.max_by_key(|facts| facts.reading.free_bytes) {
+        Some(best) => {
+            let free = show(best.reading.free_bytes);
+            Ok((best.card.index, format!("GPU {} has the most memory free, {free}", best.card.index)))
+        }
+        None if hardware.cards.is_empty() => {
+            let message = format!("❌ A GPU was asked for, and there is none\n   {NO_DEVICE}; --mode cpu works");
+            Err(Refusal::new(Reason::Device, message).suggest(on_the_cpu()))
+        }
+        None => {
+            let problems: Vec<String> = hardware.cards.iter().filter_map(unusable).collect();
+            let message = format!("❌ No GPU can be used\n   {}\n   --mode cpu works", problems.join("\n   "));
+            Err(Refusal::new(Reason::Device, message).suggest(on_the_cpu()))
+        }
+    }
+}
+
+fn precision(settings: &Settings, model: Option<&CardFacts>) -> Result<Precision, Refusal> {
+    let has_bf16 = model.is_some_and(|facts| facts.card.has_bf16());
+    match (settings.given_switch(Id::MixedPrecision), has_bf16) {
+        (Some(true), false) => {
+            let found = model.map_or("the CPU has none here".to_owned(), |facts| {
+                let (major, minor) = facts.card.capability;
+                format!("{} has compute capability {major}.{minor}, and bf16 needs 8.0", facts.card)
+            });
+            Err(Refusal::new(Reason::Device, format!("❌ --mixed-precision needs bf16: {found}"))
+                .suggest(Suggestion::new("f32 throughout").set(Id::MixedPrecision, Value::Switch(false))))
+        }
+        (Some(false), _) | (None, false) => Ok(Precision::Full),
+        (_, true) => Ok(Precision::Mixed),
+    }
+}
+
+fn hints(request: Request, hardware: &Hardware) -> Vec<String> {
+    let mut usable = hardware.cards.iter().filter(|facts| unusable(facts).is_none()).map(|facts| facts.card.index);
+    let (Request::Unsaid, Some(first), Some(second)) = (request, usable.next(), usable.next()) else {
+        return Vec::new();
+    };
+    vec![format!(
+        "{} GPUs found: dual mode needs --data-gpu {first} --model-gpu {second}; data-parallel training over both \
+         is another thing, and not there yet",
+        hardware.cards.len()
+    )]
+}
+
+#[cfg(test)]
+mod tests;

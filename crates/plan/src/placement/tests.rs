@@ -1,0 +1,106 @@
+use super::*;
+use crate::fixture::{cpu_only, gpus, settings};
+
+fn choose(line: &str, hardware: &Hardware) -> Result<Placement, Refusal> {
+    Placement::choose(&settings(line), hardware)
+}
+
+#[test]
+fn modes_and_cards() {
+    let check = |line: &str, hardware: &Hardware, mode: Mode, cards: (Option<usize>, Option<usize>)| {
+        let placement = choose(line, hardware).unwrap();
+        assert_eq!((placement.mode, (placement.data, placement.model)), (mode, cards), "{line}");
+    };
+    check("", &cpu_only(), Mode::Cpu, (None, None));
+    check("--mode cpu", &gpus(2, 24), Mode::Cpu, (None, None));
+    check("", &gpus(1, 24), Mode::Single, (Some(0), Some(0)));
+    check("--mode single", &gpus(2, 24), Mode::Single, (Some(0), Some(0)));
+    check("--gpu 1", &gpus(2, 24), Mode::Single, (Some(1), Some(1)));
+    check("--data-gpu 1 --model-gpu 0", &gpus(2, 24), Mode::Multi, (Some(1), Some(0)));
+    check("--data-gpu 2 --model-gpu 3", &gpus(4, 24), Mode::Multi, (Some(2), Some(3)));
+    check("--share-gpu", &gpus(1, 24), Mode::SharedGpu, (Some(0), Some(0)));
+    check("--share-gpu --data-gpu 1 --model-gpu 1", &gpus(2, 24), Mode::SharedGpu, (Some(1), Some(1)));
+}
+
+#[test]
+fn the_card_with_the_most_free_memory_is_taken_and_said() {
+    let mut hardware = gpus(3, 24);
+    hardware.cards[0].reading.free_bytes /= 2;
+    let placement = choose("", &hardware).unwrap();
+    assert_eq!(placement.model, Some(1));
+    assert_eq!(placement.why, "a GPU and no GPU flags; GPU 1 has the most memory free, 24576 MB");
+    hardware.cards[1].card.hidden_by = Some("CUDA_VISIBLE_DEVICES=0,2".to_owned());
+    assert_eq!(choose("", &hardware).unwrap().model, Some(2));
+}
+
+#[test]
+fn two_gpus_and_no_flags_get_one_hint() {
+    let hints = choose("", &gpus(2, 24)).unwrap().hints;
+    assert_eq!(hints.len(), 1);
+    assert!(hints[0].contains("--data-gpu 0 --model-gpu 1") && hints[0].contains("data-parallel"), "{hints:?}");
+    assert!(choose("", &gpus(1, 24)).unwrap().hints.is_empty());
+    assert!(choose("--gpu 0", &gpus(2, 24)).unwrap().hints.is_empty());
+}
+
+#[test]
+fn requests_that_cannot_be_met() {
+    let check = |line: &str, hardware: &Hardware, expected: &str| {
+        let refusal = choose(line, hardware).unwrap_err();
+        assert!(refusal.to_string().contains(expected), "{line}: {refusal}");
+        for suggestion in &refusal.suggestions {
+            assert!(Placement::choose(&suggestion.apply(&settings(line)), hardware).is_ok(), "{refusal}");
+        }
+    };
+    let pair = "--data-gpu 0 --model-gpu 1";
+    check("--data-gpu 0", &cpu_only(), "❌ --data-gpu and --model-gpu go together");
+    let one = "❌ Multi-GPU requires at least 2 GPUs, found 1 (Insufficient GPUs for Multi-GPU Mode)";
+    check(pair, &gpus(1, 24), one);
+    check(pair, &gpus(1, 24), "\n     --gpu 0 (without");
+    check(pair, &gpus(1, 24), "\n     --share-gpu --data-gpu 0 --model-gpu 0");
+    check(pair, &cpu_only(), "❌ Multi-GPU requires at least 2 GPUs, found 0");
+    check(pair, &cpu_only(), "--mode cpu works");
+    check("--data-gpu 7 --model-gpu 1", &gpus(2, 24), "❌ Invalid data_gpu=7, must be 0-1");
+    check("--data-gpu 0 --model-gpu 2", &gpus(2, 24), "❌ Invalid model_gpu=2, must be 0-1");
+    check("--gpu 1", &gpus(1, 24), "❌ Invalid gpu=1, must be 0-0");
+    check("--share-gpu --data-gpu 7 --model-gpu 7", &gpus(2, 24), "❌ Invalid data_gpu=7, must be 0-1");
+    check("--gpu 0", &cpu_only(), "--mode cpu works");
+    check("--mode single", &cpu_only(), "--mode cpu works");
+    check("--share-gpu", &cpu_only(), "--mode cpu works");
+    let same = "❌ data_gpu and model_gpu must be different (or add --share-gpu)";
+    check("--data-gpu 1 --model-gpu 1", &gpus(2, 24), same);
+}
+
+#[test]
+fn a_broken_driver_is_never_mistaken_for_no_gpu() {
+    let mut hardware = cpu_only();
+    hardware.trouble = Some("libcuda.so.1 was not found; looked in /usr/lib".to_owned());
+    for line in ["", "--gpu 0", "--data-gpu 0 --model-gpu 1", "--share-gpu"] {
+        let text = choose(line, &hardware).unwrap_err().to_string();
+        assert!(text.contains("looked in /usr/lib") && text.contains("--mode cpu works"), "{text}");
+    }
+    assert_eq!(choose("--mode cpu", &hardware).unwrap().mode, Mode::Cpu);
+}
+
+#[test]
+fn hidden_and_old_cards_are_refused_by_name() {
+    let mut hardware = gpus(2, 24);
+    hardware.cards[1].card.hidden_by = Some("CUDA_VISIBLE_DEVICES=0".to_owned());
+    let text = choose("--data-gpu 0 --model-gpu 1", &hardware).unwrap_err().to_string();
+    assert!(text.contains("GPU 1: Simulated GPU (GPU-simulated-1) is hidden by CUDA_VISIBLE_DEVICES=0"), "{text}");
+    hardware.cards[0].card.capability = (6, 1);
+    let text = choose("", &hardware).unwrap_err().to_string();
+    assert!(text.contains("compute capability 6.1; needed: 7.5") && text.contains("is hidden by"), "{text}");
+}
+
+#[test]
+fn bf16_where_there_is_none() {
+    let mut old = gpus(1, 24);
+    old.cards[0].card.capability = (7, 5);
+    for hardware in [&old, &cpu_only()] {
+        assert_eq!(choose("", hardware).unwrap().precision, Precision::Full);
+        let text = choose("--mixed-precision", hardware).unwrap_err().to_string();
+        assert!(text.contains("--mixed-precision needs bf16") && text.contains("--no-mixed-precision"), "{text}");
+    }
+    assert_eq!(choose("", &gpus(1, 24)).unwrap().precision, Precision::Mixed);
+    assert_eq!(choose("--no-mixed-precision", &gpus(1, 24)).unwrap().precision, Precision::Full);
+}

@@ -1,0 +1,166 @@
+//! The plan: flags, config and hardware resolved into numbers, with no options left in it.
+
+use tandem_device::Strength;
+use tandem_device::bytes::{MIB, POOL_GRANULE, mib_ceil, round_up};
+use tandem_events::Role;
+
+use crate::advice;
+use crate::buckets::Bucket;
+use crate::hardware::Hardware;
+use crate::memory::by_role;
+use crate::placement::{Mode, Precision};
+use crate::refusal::Refusal;
+use crate::settings::Settings;
+use crate::solve::draft;
+use crate::suggest;
+use crate::transfer::Transfer;
+use crate::workload::{Line, ModelSize, Workloads};
+
+/// Everything a run is: where, how much, how many. Holding one means that it fits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// How the roles share the machine.
+    pub mode: Mode,
+    /// Whether the limits are hard ones.
+    pub isolated: bool,
+    /// Whether the cards are simulated.
+    pub simulated: bool,
+    /// Why this mode and these cards.
+    pub why: String,
+    /// What else this machine could do.
+    pub hints: Vec<String>,
+    /// The data role.
+    pub data: RolePlan,
+    /// The model role.
+    pub model: RolePlan,
+    /// Every shape a batch can have, smallest first.
+    pub buckets: Vec<Bucket>,
+    /// Bytes of one slot.
+    pub slot_bytes: u64,
+    /// What `--buffer-size` says.
+    pub buffer_size_asked: u64,
+    /// Batches prefetched on the data side.
+    pub buffer_size: u64,
+    /// Slots towards the model device.
+    pub prefetch: u64,
+    /// Where the driver lines come from: `probed: …`, `table: …`; none on the CPU.
+    pub driver_source: Option<String>,
+    /// How batches cross.
+    pub transfer: Transfer,
+    /// Decode threads.
+    pub threads: u64,
+    /// Utterances of an optimizer step.
+    pub batch_size: u64,
+    /// Micro-batches of an optimizer step.
+    pub grad_accum: u64,
+    /// How the step computes.
+    pub precision: Precision,
+    /// The preset.
+    pub model_size: ModelSize,
+    /// What the model calls itself.
+    pub model_name: String,
+    /// How it is optimized.
+    pub level: Level,
+    /// Longest text, in tokens.
+    pub max_text_length: u64,
+    /// Longest recording, in frames.
+    pub max_mel_frames: u64,
+    /// Where all randomness starts.
+    pub seed: u64,
+    /// Longest wait for a warm buffer, in seconds.
+    pub start_delay_seconds: f64,
+    /// What was decided differently from what one might expect; said aloud.
+    pub notes: Vec<String>,
+    /// What could be better, each with the flag to type; three at most.
+    pub advice: Vec<String>,
+}
+
+/// One role of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RolePlan {
+    /// Which.
+    pub role: Role,
+    /// Its card; none on the CPU.
+    pub card: Option<usize>,
+    /// The card's identity.
+    pub uuid: Option<String>,
+    /// The card's name, or `CPU`.
+    pub name: String,
+    /// What it may hold, everything included.
+    pub limit_bytes: u64,
+    /// What it will hold: the sum of `lines`.
+    pub planned_bytes: u64,
+    /// What that is made of, the driver's part first.
+    pub lines: Vec<Line>,
+    /// What its arena reserves: holds every line but the driver's, and with it stays inside the limit.
+    pub arena_bytes: u64,
+    /// The driver's part.
+    pub driver_bytes: u64,
+    /// What holds it to its limit.
+    pub strength: Strength,
+}
+
+/// How the model is optimized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// AdamW alone.
+    Basic,
+    /// With an averaged copy of the weights.
+    Enhanced,
+}
+
+impl Plan {
+    /// Resolves everything, or refuses with what would work instead: every suggestion has been solved.
+    pub fn solve(settings: &Settings, hardware: &Hardware, workloads: &dyn Workloads) -> Result<Plan, Refusal> {
+        let attempt = |settings: &Settings| draft(settings, hardware, workloads);
+        match attempt(settings) {
+            Ok(mut plan) => {
+                plan.advice = advice::for_plan(&plan, settings, &attempt);
+                Ok(plan)
+            }
+            Err(refusal) => Err(suggest::complete(refusal, settings, &attempt)),
+        }
+    }
+
+    /// The plan of one role.
+    pub fn role(&self, role: Role) -> &RolePlan {
+        by_role(role, &self.data, &self.model)
+    }
+
+    /// The shape that needs the most memory.
+    pub fn largest_bucket(&self) -> Option<&Bucket> {
+        self.buckets.last()
+    }
+}
+
+impl RolePlan {
+    /// The driver's part and the arena: what the role takes from the device at start.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.driver_bytes + self.arena_bytes
+    }
+
+    /// The smallest limit that would do.
+    pub fn smallest_limit_bytes(&self) -> u64 {
+        self.driver_bytes + round_up(self.planned_bytes - self.driver_bytes, POOL_GRANULE)
+    }
+
+    /// The limit in MB.
+    pub fn limit_mb(&self) -> u64 {
+        self.limit_bytes / MIB
+    }
+
+    /// The planned sum in MB, rounded up.
+    pub fn planned_mb(&self) -> u64 {
+        mib_ceil(self.planned_bytes)
+    }
+}
+
+impl Level {
+    /// Its name in flags.
+    pub fn slug(self) -> &'static str {
+        match self {
+            Level::Basic => "basic",
+            Level::Enhanced => "enhanced",
+        }
+    }
+}

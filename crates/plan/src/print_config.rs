@@ -1,0 +1,104 @@
+//! `--print-config`: a plan as a config file. Read back on the same machine, it gives the same plan.
+
+use tandem_device::bytes::MIB;
+use tandem_events::Role;
+
+use crate::placement::{Mode, Precision};
+use crate::plan::Plan;
+use crate::setting::{Id, SECTIONS, SETTINGS};
+use crate::value::{Limit, Value};
+
+/// Every setting with the value in force and what it does. `null` leaves the default to decide.
+pub fn print_config(plan: &Plan) -> String {
+    let mut text = String::from("# Every setting, with the value that is in force. Flags beat this file.\n");
+    for section in SECTIONS {
+        text.push_str(&format!("\n{section}:\n"));
+        for setting in SETTINGS.iter().filter(|setting| setting.section == section) {
+            let value = in_force(plan, setting.id).map_or_else(|| "null".to_owned(), |value| value.to_string());
+            let entry = format!("{}: {value}", setting.key);
+            text.push_str(&format!("  {entry:<34}  # {}\n", setting.help));
+        }
+    }
+    text
+}
+
+fn in_force(plan: &Plan, id: Id) -> Option<Value> {
+    let count = |n: u64| Some(Value::Count(n));
+    let card = |role: Role| plan.role(role).card.map(|index| Value::Count(index as u64));
+    let limit = |role: Role| plan.isolated.then(|| Value::Limit(Limit::Mb(plan.role(role).limit_bytes / MIB)));
+    let has_roles_apart = matches!(plan.mode, Mode::Multi | Mode::SharedGpu);
+    match id {
+        Id::BatchSize => count(plan.batch_size),
+        Id::GradAccum => count(plan.grad_accum),
+        Id::OptimizationLevel => Some(Value::Choice(plan.level.slug())),
+        Id::MixedPrecision => Some(Value::Switch(plan.precision == Precision::Mixed)),
+        Id::Seed => count(plan.seed),
+        Id::ModelSize => Some(Value::Choice(plan.model_size.name())),
+        Id::MaxTextLength => count(plan.max_text_length),
+        Id::MaxMelFrames => count(plan.max_mel_frames),
+        Id::NumWorkers => count(plan.threads),
+        // What was asked for, not what two GPUs make of it: that would be halved again.
+        Id::BufferSize => count(plan.buffer_size_asked),
+        Id::PrefetchBufferSize => count(plan.prefetch),
+        Id::Mode => mode_flag(plan.mode).map(Value::Choice),
+        Id::DataGpu => has_roles_apart.then(|| card(Role::Data))?,
+        Id::ModelGpu => has_roles_apart.then(|| card(Role::Model))?,
+        Id::Gpu => (plan.mode == Mode::Single).then(|| card(Role::Model))?,
+        Id::ShareGpu => Some(Value::Switch(plan.mode == Mode::SharedGpu)),
+        Id::EnableMemoryIsolation => Some(Value::Switch(plan.isolated)),
+        Id::DataGpuMemory => limit(Role::Data),
+        Id::ModelGpuMemory => limit(Role::Model),
+        Id::ModelStartDelay => Some(Value::Seconds(plan.start_delay_seconds)),
+        Id::Transfer => Some(Value::Choice(plan.transfer.route.name())),
+    }
+}
+
+/// A shared GPU is asked for by its own switch.
+fn mode_flag(mode: Mode) -> Option<&'static str> {
+    match mode {
+        Mode::Cpu => Some("cpu"),
+        Mode::Single => Some("single"),
+        Mode::Multi => Some("dual"),
+        Mode::SharedGpu => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+    use crate::fixture::{cpu_only, gpus, settings};
+    use crate::hardware::Hardware;
+    use crate::settings::Settings;
+    use crate::stand_in::StandIns;
+
+    /// The plan without what is only said about it.
+    fn bare(mut plan: Plan) -> Plan {
+        plan.why.clear();
+        plan.transfer.why.clear();
+        (plan.hints, plan.notes, plan.advice) = Default::default();
+        plan
+    }
+
+    fn check(line: &str, hardware: &Hardware) {
+        let plan = Plan::solve(&settings(line), hardware, &StandIns).unwrap();
+        let mut read = Settings::new();
+        let text = print_config(&plan);
+        assert!(config::parse(&text, "printed", &mut read).unwrap().is_empty());
+        let again = Plan::solve(&read, hardware, &StandIns).unwrap_or_else(|refusal| panic!("{refusal}\n{text}"));
+        assert_eq!(bare(again), bare(plan), "{line}\n{text}");
+        assert!(SETTINGS.iter().all(|setting| text.contains(&format!("  {}: ", setting.key))));
+    }
+
+    #[test]
+    fn a_printed_config_gives_the_same_plan() {
+        check("", &cpu_only());
+        check("", &gpus(1, 24));
+        check("", &gpus(1, 2));
+        check("--gpu 1 --no-mixed-precision --seed 9223372036854775807", &gpus(2, 24));
+        check("--data-gpu 1 --model-gpu 0 --buffer-size 9 --prefetch-buffer-size 2", &gpus(2, 24));
+        check("--data-gpu 0 --model-gpu 1 --enable-memory-isolation --data-gpu-memory auto", &gpus(2, 24));
+        check("--share-gpu --enable-memory-isolation --transfer peer --model-start-delay 0.25", &gpus(1, 24));
+        check("--share-gpu --optimization-level basic --grad-accum 3 --num-workers 2", &gpus(1, 24));
+    }
+}

@@ -1,0 +1,253 @@
+//! A plan that cannot be: what was found, what is needed, and what to type instead.
+
+use std::fmt::Write as _;
+
+use tandem_device::bytes::{mib_ceil, show};
+use tandem_events::Role;
+
+use crate::config::ConfigError;
+use crate::memory::place;
+use crate::setting::Id;
+use crate::settings::{SettingError, Settings, args_of};
+use crate::value::Value;
+use crate::workload::Line;
+
+/// Why nothing was started. Its `Display` is complete: message, memory table and suggestions, ready to print.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{}", self.text())]
+pub struct Refusal {
+    /// Which rule said no.
+    pub kind: Reason,
+    /// What was found and what is needed, starting with the sign people look for.
+    pub message: String,
+    /// What each role needs and may have, when that is the reason.
+    pub demands: Vec<Demand>,
+    /// What to type instead. Those of [`crate::Plan::solve`] have each been solved and accepted.
+    pub suggestions: Vec<Suggestion>,
+}
+
+/// Which rule said no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// A flag or a value that does not exist, or flags that exclude each other.
+    Usage,
+    /// The config file cannot be read or understood.
+    Config,
+    /// Asked for something that is described but not there yet.
+    NotBuilt,
+    /// No usable NVIDIA device, or not this one.
+    Device,
+    /// A second GPU is needed and there is none.
+    TooFewGpus,
+    /// No GPU has this number.
+    GpuIndex,
+    /// A limit above what the device has free.
+    OverFree,
+    /// A limit below what the plan needs.
+    TooSmall,
+    /// What the driver itself costs was not read, so that no sum can be trusted.
+    DriverUnread,
+}
+
+impl Reason {
+    /// A stable name for programs.
+    pub fn slug(self) -> &'static str {
+        match self {
+            Reason::Usage => "usage",
+            Reason::Config => "config",
+            Reason::NotBuilt => "not-built",
+            Reason::Device => "device",
+            Reason::TooFewGpus => "too-few-gpus",
+            Reason::GpuIndex => "gpu-index",
+            Reason::OverFree => "over-free-memory",
+            Reason::TooSmall => "limit-too-small",
+            Reason::DriverUnread => "driver-unread",
+        }
+    }
+}
+
+/// What a role needs against what it may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// Whose.
+    pub role: Role,
+    /// Its card; none on the CPU.
+    pub card: Option<usize>,
+    /// What it may have.
+    pub limit_bytes: u64,
+    /// The smallest limit that would do.
+    pub needed_bytes: u64,
+    /// What it is made of, largest first.
+    pub lines: Vec<Line>,
+}
+
+impl Demand {
+    /// Whether the limit is enough.
+    pub fn is_met(&self) -> bool {
+        self.needed_bytes <= self.limit_bytes
+    }
+}
+
+/// Flags to add to (or replace on) the command line, and flags to leave out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Suggestion {
+    changes: Vec<(Id, Value)>,
+    left_out: Vec<Id>,
+    /// What it does, in a few words.
+    pub text: String,
+}
+
+impl Suggestion {
+    pub(crate) fn new(text: impl Into<String>) -> Suggestion {
+        Suggestion { changes: Vec::new(), left_out: Vec::new(), text: text.into() }
+    }
+
+    /// Also sets `id`; an earlier value of it is replaced.
+    pub(crate) fn set(mut self, id: Id, value: Value) -> Suggestion {
+        self.changes.retain(|(other, _)| *other != id);
+        self.changes.push((id, value));
+        self
+    }
+
+    /// Also leaves `id` out.
+    pub(crate) fn leave_out(mut self, ids: &[Id]) -> Suggestion {
+        self.left_out.extend(ids);
+        self
+    }
+
+    /// Without the change of `id`.
+    pub(crate) fn keep(mut self, id: Id) -> Suggestion {
+        self.changes.retain(|(other, _)| *other != id);
+        self
+    }
+
+    /// The settings it changes, and to what.
+    pub(crate) fn changes(&self) -> &[(Id, Value)] {
+        &self.changes
+    }
+
+    /// The arguments to add or replace: `["--batch-size", "8"]`.
+    pub fn args(&self) -> Vec<String> {
+        self.changes.iter().flat_map(|(id, value)| args_of(id.setting(), *value)).collect()
+    }
+
+    /// The flags to leave out: `["--gpu"]`.
+    pub fn left_out(&self) -> Vec<String> {
+        self.left_out.iter().map(|id| format!("--{}", id.setting().flag)).collect()
+    }
+
+    /// `settings` as they would be after typing it.
+    pub fn apply(&self, settings: &Settings) -> Settings {
+        let mut changed = settings.without(&self.left_out);
+        for (id, value) in &self.changes {
+            changed.replace(*id, *value);
+        }
+        changed
+    }
+
+    fn line(&self) -> String {
+        let mut line = self.args().join(" ");
+        if !self.left_out.is_empty() {
+            let _ = write!(line, " (without {})", self.left_out().join(", "));
+        }
+        if !self.text.is_empty() {
+            let _ = write!(line, ": {}", self.text);
+        }
+        line
+    }
+}
+
+impl Refusal {
+    /// Every refusal ends the program with this.
+    pub const CODE: u8 = 2;
+
+    pub(crate) fn new(kind: Reason, message: impl Into<String>) -> Refusal {
+        Refusal { kind, message: message.into(), demands: Vec::new(), suggestions: Vec::new() }
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Refusal {
+        Refusal::new(Reason::Usage, message)
+    }
+
+    pub(crate) fn suggest(mut self, suggestion: Suggestion) -> Refusal {
+        self.suggestions.push(suggestion);
+        self
+    }
+
+    /// Only the suggestions that would work for someone who wrote `settings`, put in terms of those.
+    pub(crate) fn keep_working(mut self, settings: &Settings, works: impl Fn(&Suggestion) -> bool) -> Refusal {
+        self.suggestions.retain(works);
+        for suggestion in &mut self.suggestions {
+            suggestion.left_out.retain(|id| settings.given(*id).is_some());
+        }
+        self
+    }
+
+    fn text(&self) -> String {
+        let mut text = self.message.clone();
+        for demand in self.demands.iter().filter(|demand| !demand.is_met()) {
+            text.push_str(&demand_text(demand));
+        }
+        if !self.suggestions.is_empty() {
+            text.push_str("\n   What would work:");
+        }
+        for suggestion in &self.suggestions {
+            let _ = write!(text, "\n     {}", suggestion.line());
+        }
+        text
+    }
+}
+
+fn demand_text(demand: &Demand) -> String {
+    let (needed, limit) = (mib_ceil(demand.needed_bytes), show(demand.limit_bytes));
+    let (role, place) = (demand.role, place(demand.card));
+    let mut text = format!("\n   {role} role on {place}: needs {needed} MB, may have {limit}");
+    for line in &demand.lines {
+        let _ = write!(text, "\n     {:>10}  {}", show(line.bytes), line.name);
+    }
+    text
+}
+
+impl From<SettingError> for Refusal {
+    fn from(error: SettingError) -> Refusal {
+        Refusal::usage(format!("❌ {error}"))
+    }
+}
+
+impl From<ConfigError> for Refusal {
+    fn from(error: ConfigError) -> Refusal {
+        Refusal::new(Reason::Config, format!("❌ {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tandem_device::bytes::MIB;
+
+    #[test]
+    fn a_refusal_prints_its_table_and_its_suggestions() {
+        let mut refusal = Refusal::new(Reason::TooSmall, "❌ too small")
+            .suggest(Suggestion::new("half the batch").set(Id::BatchSize, Value::Count(8)).leave_out(&[Id::Gpu]));
+        refusal.demands = vec![Demand {
+            role: Role::Model,
+            card: Some(1),
+            limit_bytes: 512 * MIB,
+            needed_bytes: 640 * MIB,
+            lines: vec![Line::new("activations", 600 * MIB)],
+        }];
+        assert_eq!(
+            refusal.to_string(),
+            "❌ too small\n   model role on GPU 1: needs 640 MB, may have 512 MB\n         600 MB  activations\n   \
+             What would work:\n     --batch-size 8 (without --gpu): half the batch"
+        );
+    }
+
+    #[test]
+    fn a_suggestion_changes_only_what_it_names() {
+        let settings = Settings::new().with(&[("batch-size", "16"), ("gpu", "0"), ("seed", "7")]).unwrap();
+        let suggestion = Suggestion::new("").set(Id::BatchSize, Value::Count(8)).leave_out(&[Id::Gpu]);
+        assert_eq!(suggestion.apply(&settings).to_string(), "--batch-size 8 --seed 7");
+        assert_eq!(suggestion.keep(Id::BatchSize).apply(&settings).to_string(), "--batch-size 16 --seed 7");
+    }
+}

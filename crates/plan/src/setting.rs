@@ -1,0 +1,446 @@
+//! Every setting there is, in one table. The command line, the config file, `--print-config` and every message
+//! about a setting are made from it, so none of them can know a name the others do not.
+
+use crate::value::Value;
+
+/// Which setting. In the order of [`SETTINGS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "the table below says what each one means")]
+pub enum Id {
+    BatchSize,
+    GradAccum,
+    OptimizationLevel,
+    MixedPrecision,
+    Seed,
+    ModelSize,
+    MaxTextLength,
+    MaxMelFrames,
+    NumWorkers,
+    BufferSize,
+    PrefetchBufferSize,
+    Mode,
+    DataGpu,
+    ModelGpu,
+    Gpu,
+    ShareGpu,
+    EnableMemoryIsolation,
+    DataGpuMemory,
+    ModelGpuMemory,
+    ModelStartDelay,
+    Transfer,
+}
+
+impl Id {
+    /// Its row in the table.
+    pub fn setting(self) -> &'static Setting {
+        &SETTINGS[self as usize]
+    }
+}
+
+/// One row of the table.
+#[derive(Debug)]
+pub struct Setting {
+    /// Which setting this is.
+    pub id: Id,
+    /// Its long name on the command line, without the dashes.
+    pub flag: &'static str,
+    /// The section of the config file it belongs to.
+    pub section: &'static str,
+    /// Its key in that section.
+    pub key: &'static str,
+    /// Other names it answers to on the command line; in snake case, also in the config file.
+    pub aliases: &'static [&'static str],
+    /// What can be written for it.
+    pub kind: Kind,
+    /// What holds when nothing is written.
+    pub default: DefaultValue,
+    /// What it does, in one line.
+    pub help: &'static str,
+}
+
+/// What can be written for a setting.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// A whole number. The bounds also keep every product of sizes far inside 64 bits.
+    Count {
+        /// Smallest that makes sense.
+        min: u64,
+        /// Largest that makes sense.
+        max: u64,
+    },
+    /// A memory limit: MB, `auto`, or `auto:SHARE`.
+    Limit,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// On or off.
+    Switch {
+        /// The flag that turns it off, where there is one.
+        off_flag: Option<&'static str>,
+    },
+    /// A time in seconds.
+    Seconds,
+}
+
+/// What holds when a setting is not written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum DefaultValue {
+    /// This value, always.
+    Fixed(&'static str),
+    /// Something that depends on the rest; the text says on what.
+    Computed(&'static str),
+}
+
+impl Setting {
+    /// The setting that `name` (a long flag without dashes, an alias, or a negative flag) belongs to.
+    pub fn of_flag(name: &str) -> Option<&'static Setting> {
+        SETTINGS.iter().find(|s| s.flag == name || s.aliases.contains(&name) || s.off_flag() == Some(name))
+    }
+
+    /// The setting that `key` means in a config file, whatever its section.
+    pub fn of_key(key: &str) -> Option<&'static Setting> {
+        let is = |name: &str| name.replace('-', "_") == key;
+        SETTINGS.iter().find(|s| s.key == key || is(s.flag) || s.aliases.iter().any(|a| is(a)))
+    }
+
+    /// The flag that turns a switch off, where there is one.
+    pub fn off_flag(&self) -> Option<&'static str> {
+        match self.kind {
+            Kind::Switch { off_flag } => off_flag,
+            _ => None,
+        }
+    }
+
+    /// What stands for the value in `--help`; nothing for a switch.
+    pub fn value_name(&self) -> Option<&'static str> {
+        match self.kind {
+            Kind::Count { .. } => Some("N"),
+            Kind::Limit => Some("MB"),
+            Kind::Choice(_) => Some("WORD"),
+            Kind::Seconds => Some("S"),
+            Kind::Switch { .. } => None,
+        }
+    }
+
+    /// The default as it is shown to people.
+    pub fn default_text(&self) -> &'static str {
+        match self.default {
+            DefaultValue::Fixed(text) | DefaultValue::Computed(text) => text,
+        }
+    }
+
+    /// What can be written, for messages: `a whole number from 1 to 64`.
+    pub fn expected(&self) -> String {
+        match self.kind {
+            Kind::Count { min, max } => format!("a whole number from {min} to {max}"),
+            Kind::Limit => "a number of MB from 1 on, `auto`, or `auto:0.40` for another share".to_owned(),
+            Kind::Choice(words) => format!("one of {}", words.join(", ")),
+            Kind::Switch { .. } => "true or false".to_owned(),
+            Kind::Seconds => "a number of seconds from 0 to 3600".to_owned(),
+        }
+    }
+
+    /// Something that could have been written.
+    pub fn example(&self) -> String {
+        match (self.default, self.kind) {
+            (DefaultValue::Fixed(text), _) => text.to_owned(),
+            (_, Kind::Count { min, .. }) => min.to_string(),
+            (_, Kind::Limit) => "auto".to_owned(),
+            (_, Kind::Choice(words)) => words.first().copied().unwrap_or_default().to_owned(),
+            (_, Kind::Switch { .. }) => "true".to_owned(),
+            (_, Kind::Seconds) => "1.0".to_owned(),
+        }
+    }
+
+    /// The default as a value, where it is a fixed one.
+    pub(crate) fn fixed_default(&self) -> Option<Value> {
+        match self.default {
+            DefaultValue::Fixed(text) => Value::parse(self, text),
+            DefaultValue::Computed(_) => None,
+        }
+    }
+}
+
+/// The sections of a config file, in the order they are written.
+pub const SECTIONS: [&str; 3] = ["data", "model", "training"];
+
+const TRAINING: &str = "training";
+const MODEL: &str = "model";
+const DATA: &str = "data";
+const PLAIN_SWITCH: Kind = Kind::Switch { off_flag: None };
+const GPU_INDEX: Kind = Kind::Count { min: 0, max: 1023 };
+
+/// The table.
+pub static SETTINGS: &[Setting] = &[
+    Setting {
+        id: Id::BatchSize,
+        flag: "batch-size",
+        section: TRAINING,
+        key: "batch_size",
+        aliases: &[],
+        kind: Kind::Count { min: 1, max: 65_536 },
+        default: DefaultValue::Fixed("16"),
+        help: "Utterances per optimizer step; the default is lowered, aloud, where it does not fit",
+    },
+    Setting {
+        id: Id::GradAccum,
+        flag: "grad-accum",
+        section: TRAINING,
+        key: "grad_accum",
+        aliases: &["gradient-accumulation-steps"],
+        kind: Kind::Count { min: 1, max: 65_536 },
+        default: DefaultValue::Fixed("1"),
+        help: "Splits the batch into this many micro-batches; must divide it",
+    },
+    Setting {
+        id: Id::OptimizationLevel,
+        flag: "optimization-level",
+        section: TRAINING,
+        key: "optimization_level",
+        aliases: &[],
+        kind: Kind::Choice(&["basic", "enhanced"]),
+        default: DefaultValue::Fixed("enhanced"),
+        help: "basic: AdamW alone; enhanced: an averaged (EMA) copy of the weights as well",
+    },
+    Setting {
+        id: Id::MixedPrecision,
+        flag: "mixed-precision",
+        section: TRAINING,
+        key: "mixed_precision",
+        aliases: &["use-mixed-precision"],
+        kind: Kind::Switch { off_flag: Some("no-mixed-precision") },
+        default: DefaultValue::Computed("on where the device has bf16"),
+        help: "bf16 compute with f32 master weights",
+    },
+    Setting {
+        id: Id::Seed,
+        flag: "seed",
+        section: TRAINING,
+        key: "seed",
+        aliases: &[],
+        // As far as a YAML number goes.
+        kind: Kind::Count { min: 0, max: i64::MAX as u64 },
+        default: DefaultValue::Fixed("1234"),
+        help: "Fixes data order, dropout and initial weights",
+    },
+    Setting {
+        id: Id::ModelSize,
+        flag: "model-size",
+        section: MODEL,
+        key: "model_size",
+        aliases: &[],
+        kind: Kind::Choice(&["nano", "tiny", "small", "normal", "big"]),
+        default: DefaultValue::Fixed("tiny"),
+        help: "Preset: about 2, 12, 32, 93 or 480 million parameters",
+    },
+    Setting {
+        id: Id::MaxTextLength,
+        flag: "max-text-length",
+        section: DATA,
+        key: "max_text_length",
+        aliases: &[],
+        kind: Kind::Count { min: 1, max: 10_000 },
+        default: DefaultValue::Fixed("200"),
+        help: "Longest text that is trained on, in tokens",
+    },
+    Setting {
+        id: Id::MaxMelFrames,
+        flag: "max-mel-frames",
+        section: DATA,
+        key: "max_mel_frames",
+        aliases: &["max-mel-length"],
+        kind: Kind::Count { min: 8, max: 100_000 },
+        default: DefaultValue::Fixed("1000"),
+        help: "Longest recording that is trained on, in frames of 256 samples",
+    },
+    Setting {
+        id: Id::NumWorkers,
+        flag: "num-workers",
+        section: DATA,
+        key: "num_workers",
+        aliases: &[],
+        kind: Kind::Count { min: 1, max: 1024 },
+        default: DefaultValue::Computed("min(8, cores)"),
+        help: "Decode threads",
+    },
+    Setting {
+        id: Id::BufferSize,
+        flag: "buffer-size",
+        section: DATA,
+        key: "pipeline_buffer_size",
+        aliases: &["pipeline-buffer-size"],
+        kind: Kind::Count { min: 1, max: 65_536 },
+        default: DefaultValue::Fixed("50"),
+        help: "Batches prefetched on the data side; two GPUs keep max(6, N/2)",
+    },
+    Setting {
+        id: Id::PrefetchBufferSize,
+        flag: "prefetch-buffer-size",
+        section: DATA,
+        key: "prefetch_buffer_size",
+        aliases: &[],
+        kind: Kind::Count { min: 1, max: 1024 },
+        default: DefaultValue::Computed("clamp(64 / batch, 3, 8); 2 on the CPU"),
+        help: "Batch slots towards the model device; at least 3 on a GPU",
+    },
+    Setting {
+        id: Id::Mode,
+        flag: "mode",
+        section: DATA,
+        key: "mode",
+        aliases: &[],
+        kind: Kind::Choice(&["single", "dual", "cpu", "auto"]),
+        default: DefaultValue::Computed("from the GPU flags"),
+        help: "Where to run: one GPU, two, or the CPU",
+    },
+    Setting {
+        id: Id::DataGpu,
+        flag: "data-gpu",
+        section: DATA,
+        key: "data_gpu",
+        aliases: &[],
+        kind: GPU_INDEX,
+        default: DefaultValue::Computed("none"),
+        help: "GPU that prepares data, as nvidia-smi counts; goes with --model-gpu",
+    },
+    Setting {
+        id: Id::ModelGpu,
+        flag: "model-gpu",
+        section: DATA,
+        key: "model_gpu",
+        aliases: &[],
+        kind: GPU_INDEX,
+        default: DefaultValue::Computed("none"),
+        help: "GPU that trains the model, as nvidia-smi counts; goes with --data-gpu",
+    },
+    Setting {
+        id: Id::Gpu,
+        flag: "gpu",
+        section: DATA,
+        key: "gpu",
+        aliases: &[],
+        kind: GPU_INDEX,
+        default: DefaultValue::Computed("the one with the most free memory"),
+        help: "GPU of single mode and of --share-gpu",
+    },
+    Setting {
+        id: Id::ShareGpu,
+        flag: "share-gpu",
+        section: DATA,
+        key: "share_gpu",
+        aliases: &[],
+        kind: PLAIN_SWITCH,
+        default: DefaultValue::Fixed("false"),
+        help: "Both roles on one GPU, as two partitions",
+    },
+    Setting {
+        id: Id::EnableMemoryIsolation,
+        flag: "enable-memory-isolation",
+        section: DATA,
+        key: "enable_memory_isolation",
+        aliases: &[],
+        kind: PLAIN_SWITCH,
+        default: DefaultValue::Fixed("false"),
+        help: "Hard memory limits on both roles",
+    },
+    Setting {
+        id: Id::DataGpuMemory,
+        flag: "data-gpu-memory",
+        section: DATA,
+        key: "data_gpu_memory",
+        aliases: &["data-gpu-memory-limit"],
+        kind: Kind::Limit,
+        default: DefaultValue::Computed("8192; auto with --share-gpu"),
+        help: "Limit of the data role in MB, auto, or auto:SHARE; needs --enable-memory-isolation",
+    },
+    Setting {
+        id: Id::ModelGpuMemory,
+        flag: "model-gpu-memory",
+        section: DATA,
+        key: "model_gpu_memory",
+        aliases: &["model-gpu-memory-limit"],
+        kind: Kind::Limit,
+        default: DefaultValue::Computed("16384; auto with --share-gpu"),
+        help: "Limit of the model role in MB, auto, or auto:SHARE; needs --enable-memory-isolation",
+    },
+    Setting {
+        id: Id::ModelStartDelay,
+        flag: "model-start-delay",
+        section: DATA,
+        key: "model_start_delay",
+        aliases: &[],
+        kind: Kind::Seconds,
+        default: DefaultValue::Fixed("2.0"),
+        help: "Longest wait for a warm buffer, in seconds",
+    },
+    Setting {
+        id: Id::Transfer,
+        flag: "transfer",
+        section: DATA,
+        key: "transfer",
+        aliases: &[],
+        kind: Kind::Choice(&["auto", "peer", "bounce", "handover"]),
+        default: DefaultValue::Fixed("auto"),
+        help: "How batches cross from the data role to the model role",
+    },
+];
+
+/// A key of the Python trainers that has nothing left to do.
+#[derive(Debug)]
+pub struct Retired {
+    /// The key, in any section.
+    pub key: &'static str,
+    /// What took its place, as the end of a sentence.
+    pub instead: &'static str,
+}
+
+/// Keys that are recognised, warned about, and otherwise without effect.
+pub static RETIRED: &[Retired] = &[
+    Retired { key: "use_tf_native_loading", instead: "decoding always runs on native threads (num_workers)" },
+    Retired { key: "enhanced_gpu_prefetch", instead: "batches always wait on the device (prefetch_buffer_size)" },
+    Retired { key: "enhanced_gpu_pipeline", instead: "every mode overlaps data and training (mode)" },
+    Retired { key: "prefetch_to_gpu", instead: "batches always wait on the device (prefetch_buffer_size)" },
+    Retired { key: "optimize_cpu_gpu_overlap", instead: "data and training always overlap" },
+    Retired { key: "auto_tune_performance", instead: "what is not set by hand is computed; see the plan" },
+    Retired { key: "shuffle_buffer_size", instead: "the order comes from the seed alone (seed)" },
+    Retired { key: "enable_xla", instead: "every shape is compiled ahead" },
+    Retired { key: "enable_memory_growth", instead: "memory is reserved once, at start (enable_memory_isolation)" },
+    Retired { key: "pin_memory", instead: "uploads always go through page-locked memory" },
+    Retired { key: "persistent_workers", instead: "decode threads live as long as the run (num_workers)" },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn rows_stand_in_the_order_of_their_ids() {
+        for (i, setting) in SETTINGS.iter().enumerate() {
+            assert_eq!(setting.id as usize, i, "{}", setting.flag);
+            assert_eq!(setting.id.setting().flag, setting.flag);
+        }
+        assert_eq!(Id::Transfer as usize + 1, SETTINGS.len());
+    }
+
+    #[test]
+    fn no_name_means_two_things() {
+        let mut seen = BTreeSet::new();
+        for s in SETTINGS {
+            for name in s.aliases.iter().copied().chain([s.flag]).chain(s.off_flag()) {
+                assert!(seen.insert(name), "{name}");
+                assert_eq!(Setting::of_flag(name).map(|s| s.id), Some(s.id));
+            }
+            assert_eq!(Setting::of_key(s.key).map(|s| s.id), Some(s.id));
+            assert!(SECTIONS.contains(&s.section));
+        }
+        assert!(RETIRED.iter().all(|r| Setting::of_key(r.key).is_none()));
+    }
+
+    #[test]
+    fn fixed_defaults_and_examples_can_be_written() {
+        for s in SETTINGS {
+            assert!(Value::parse(s, &s.example()).is_some(), "{}", s.flag);
+            assert_eq!(s.fixed_default().is_some(), matches!(s.default, DefaultValue::Fixed(_)), "{}", s.flag);
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! What the user wrote, and nothing else: no defaults applied, nothing checked against the machine.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::nearest::nearest;
+use crate::setting::{Id, Kind, SETTINGS, Setting};
+use crate::value::{Limit, Value};
+
+/// The settings that were written, each with where. Flags beat the config file, in whichever order they come.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    given: BTreeMap<Id, Given>,
+}
+
+/// One setting that was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Given {
+    /// Its value.
+    pub value: Value,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// Where a setting was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// On the command line.
+    Flag,
+    /// In a config file.
+    Config {
+        /// The file, as it was named.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+    },
+}
+
+/// A setting that cannot be what was written. All of these are wrong usage: exit code 2.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingError {
+    /// There is no such flag.
+    #[error("there is no --{name}; did you mean --{nearest}?")]
+    Unknown {
+        /// What was written.
+        name: String,
+        /// The closest flag there is.
+        nearest: String,
+    },
+    /// The flag exists, its value does not.
+    #[error("{place}: expected {expected}, found `{found}`; for example {example}")]
+    Value {
+        /// The flag, or the file, line and key.
+        place: String,
+        /// What can be written.
+        expected: String,
+        /// What was written.
+        found: String,
+        /// What to type, complete.
+        example: String,
+    },
+}
+
+impl Settings {
+    /// Nothing written.
+    pub fn new() -> Settings {
+        Settings::default()
+    }
+
+    /// Takes `text` for the flag `name` (without dashes; aliases and negative flags too).
+    pub fn set(&mut self, name: &str, text: &str, origin: Origin) -> Result<(), SettingError> {
+        let Some(setting) = Setting::of_flag(name) else {
+            return Err(SettingError::Unknown { name: name.to_owned(), nearest: nearest_flag(name) });
+        };
+        let value = read(setting, text, &origin)?;
+        self.store(setting.id, if setting.off_flag() == Some(name) { invert(value) } else { value }, origin);
+        Ok(())
+    }
+
+    /// Takes `text` for `setting`.
+    pub(crate) fn put(&mut self, setting: &Setting, text: &str, origin: Origin) -> Result<(), SettingError> {
+        let value = read(setting, text, &origin)?;
+        self.store(setting.id, value, origin);
+        Ok(())
+    }
+
+    /// Takes `value` for `id` as if it had been typed.
+    pub(crate) fn replace(&mut self, id: Id, value: Value) {
+        self.store(id, value, Origin::Flag);
+    }
+
+    fn store(&mut self, id: Id, value: Value, origin: Origin) {
+        let beaten = origin != Origin::Flag && self.given(id).is_some_and(|given| given.origin == Origin::Flag);
+        if !beaten {
+            self.given.insert(id, Given { value, origin });
+        }
+    }
+
+    /// The same settings with these flags added or replaced: `&[("batch-size", "8")]`.
+    pub fn with<N: AsRef<str>, V: AsRef<str>>(&self, changes: &[(N, V)]) -> Result<Settings, SettingError> {
+        let mut settings = self.clone();
+        for (name, text) in changes {
+            settings.set(name.as_ref(), text.as_ref(), Origin::Flag)?;
+        }
+        Ok(settings)
+    }
+
+    /// The same settings as if these had not been written.
+    pub fn without(&self, ids: &[Id]) -> Settings {
+        let mut settings = self.clone();
+        settings.given.retain(|id, _| !ids.contains(id));
+        settings
+    }
+
+    /// Everything that was written, in the order of the table.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static Setting, &Given)> {
+        self.given.iter().map(|(id, given)| (id.setting(), given))
+    }
+
+    /// What was written for `id`.
+    pub fn given(&self, id: Id) -> Option<&Given> {
+        self.given.get(&id)
+    }
+
+    /// The number written for `id`.
+    pub fn given_count(&self, id: Id) -> Option<u64> {
+        match self.given(id)?.value {
+            Value::Count(n) => Some(n),
+            _ => None,
+        }
+    }
+
+    /// The limit written for `id`.
+    pub fn given_limit(&self, id: Id) -> Option<Limit> {
+        match self.given(id)?.value {
+            Value::Limit(limit) => Some(limit),
+            _ => None,
+        }
+    }
+
+    /// The word written for `id`.
+    pub fn given_choice(&self, id: Id) -> Option<&'static str> {
+        match self.given(id)?.value {
+            Value::Choice(word) => Some(word),
+            _ => None,
+        }
+    }
+
+    /// The switch written for `id`.
+    pub fn given_switch(&self, id: Id) -> Option<bool> {
+        match self.given(id)?.value {
+            Value::Switch(on) => Some(on),
+            _ => None,
+        }
+    }
+
+    /// The number that holds for `id`: written, or its fixed default. Panics for an `id` without one.
+    pub fn count(&self, id: Id) -> u64 {
+        match self.value(id) {
+            Some(Value::Count(n)) => n,
+            other => panic!("{id:?} is not a number with a fixed default: {other:?}"),
+        }
+    }
+
+    /// The word that holds for `id`: written, or its fixed default. Panics for an `id` without one.
+    pub fn choice(&self, id: Id) -> &'static str {
+        match self.value(id) {
+            Some(Value::Choice(word)) => word,
+            other => panic!("{id:?} is not a word with a fixed default: {other:?}"),
+        }
+    }
+
+    /// Whether the switch `id` is on: written, or its fixed default. Panics for an `id` without one.
+    pub fn switch(&self, id: Id) -> bool {
+        match self.value(id) {
+            Some(Value::Switch(on)) => on,
+            other => panic!("{id:?} is not a switch with a fixed default: {other:?}"),
+        }
+    }
+
+    /// The time in seconds that holds for `id`: written, or its fixed default. Panics for an `id` without one.
+    pub fn seconds(&self, id: Id) -> f64 {
+        match self.value(id) {
+            Some(Value::Seconds(s)) => s,
+            other => panic!("{id:?} is not a time with a fixed default: {other:?}"),
+        }
+    }
+
+    fn value(&self, id: Id) -> Option<Value> {
+        self.given(id).map(|given| given.value).or_else(|| id.setting().fixed_default())
+    }
+}
+
+impl fmt::Display for Settings {
+    /// As a command line: `--batch-size 8 --share-gpu`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let args: Vec<String> = self.iter().flat_map(|(setting, given)| args_of(setting, given.value)).collect();
+        f.write_str(&args.join(" "))
+    }
+}
+
+/// The arguments that say `value` on a command line. A switch that is off and cannot be said says nothing.
+pub(crate) fn args_of(setting: &Setting, value: Value) -> Vec<String> {
+    let flag = |name: &str| format!("--{name}");
+    match value {
+        Value::Switch(true) => vec![flag(setting.flag)],
+        Value::Switch(false) => setting.off_flag().map(flag).into_iter().collect(),
+        _ => vec![flag(setting.flag), value.to_string()],
+    }
+}
+
+fn read(setting: &Setting, text: &str, origin: &Origin) -> Result<Value, SettingError> {
+    Value::parse(setting, text).ok_or_else(|| wrong_value(setting, text, origin))
+}
+
+fn invert(value: Value) -> Value {
+    match value {
+        Value::Switch(on) => Value::Switch(!on),
+        other => other,
+    }
+}
+
+fn nearest_flag(name: &str) -> String {
+    nearest(name, SETTINGS.iter().map(|s| s.flag)).unwrap_or_default().to_owned()
+}
+
+fn wrong_value(setting: &Setting, found: &str, origin: &Origin) -> SettingError {
+    let close = match setting.kind {
+        Kind::Choice(words) => nearest(found, words.iter().copied()).map(str::to_owned),
+        _ => None,
+    };
+    let value = close.unwrap_or_else(|| setting.example());
+    let (place, example) = match origin {
+        Origin::Flag => (format!("--{}", setting.flag), format!("--{} {value}", setting.flag)),
+        Origin::Config { file, line } => {
+            (format!("{file}:{line}: {}.{}", setting.section, setting.key), format!("{}: {value}", setting.key))
+        }
+    };
+    SettingError::Value { place, expected: setting.expected(), found: found.to_owned(), example }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(line: usize) -> Origin {
+        Origin::Config { file: "c.yaml".to_owned(), line }
+    }
+
+    #[test]
+    fn flags_beat_the_config_in_either_order() {
+        let mut settings = Settings::new();
+        settings.set("batch-size", "8", Origin::Flag).unwrap();
+        settings.set("batch-size", "4", config(1)).unwrap();
+        settings.set("seed", "4", config(2)).unwrap();
+        settings.set("seed", "8", Origin::Flag).unwrap();
+        assert_eq!(settings.given_count(Id::BatchSize), Some(8));
+        assert_eq!(settings.count(Id::Seed), 8);
+    }
+
+    #[test]
+    fn aliases_and_negative_flags() {
+        let settings =
+            Settings::new().with(&[("gradient-accumulation-steps", "2"), ("no-mixed-precision", "")]).unwrap();
+        assert_eq!(settings.count(Id::GradAccum), 2);
+        assert_eq!(settings.given_switch(Id::MixedPrecision), Some(false));
+        assert_eq!(settings.to_string(), "--grad-accum 2 --no-mixed-precision");
+    }
+
+    #[test]
+    fn fixed_defaults_hold_when_nothing_is_written() {
+        let settings = Settings::new();
+        assert_eq!(settings.count(Id::MaxMelFrames), 1000);
+        assert_eq!(settings.choice(Id::ModelSize), "tiny");
+        assert_eq!(settings.seconds(Id::ModelStartDelay), 2.0);
+        assert!(!settings.switch(Id::ShareGpu));
+        assert_eq!(settings.given_count(Id::BatchSize), None);
+    }
+
+    #[test]
+    fn messages_say_expected_found_and_what_to_type() {
+        let check = |name: &str, text: &str, origin: Origin, expected: &str| {
+            assert_eq!(Settings::new().set(name, text, origin).unwrap_err().to_string(), expected);
+        };
+        check(
+            "batch-size",
+            "0",
+            Origin::Flag,
+            "--batch-size: expected a whole number from 1 to 65536, found `0`; for example --batch-size 16",
+        );
+        check(
+            "data-gpu-memory",
+            "abc",
+            Origin::Flag,
+            "--data-gpu-memory: expected a number of MB from 1 on, `auto`, or `auto:0.40` for another share, \
+             found `abc`; for example --data-gpu-memory auto",
+        );
+        check(
+            "model-size",
+            "tny",
+            config(7),
+            "c.yaml:7: model.model_size: expected one of nano, tiny, small, normal, big, found `tny`; \
+             for example model_size: tiny",
+        );
+        check("batchsize", "1", Origin::Flag, "there is no --batchsize; did you mean --batch-size?");
+    }
+}

@@ -1,0 +1,77 @@
+//! How many batches wait where.
+
+use crate::placement::Mode;
+use crate::setting::Id;
+use crate::settings::Settings;
+
+/// Batches that wait on the data side, and slots towards the model device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Slots {
+    /// What `--buffer-size` says.
+    pub(crate) buffer_asked: u64,
+    /// Batches prefetched on the data side.
+    pub(crate) buffer: u64,
+    /// Slots towards the model device.
+    pub(crate) prefetch: u64,
+    /// What was changed, and why.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Slots {
+    /// The numbers for `mode` and batches of `batch_size`.
+    pub(crate) fn choose(settings: &Settings, mode: Mode, batch_size: u64) -> Slots {
+        let asked = settings.count(Id::BufferSize);
+        // With a card of its own the data role makes batches faster than it needs to hold them.
+        let buffer = if mode == Mode::Multi { (asked / 2).max(6) } else { asked };
+        let given = settings.given_count(Id::PrefetchBufferSize);
+        let least = least_prefetch(mode);
+        let mut notes = Vec::new();
+        if let Some(given) = given.filter(|given| *given < least) {
+            let why = if mode == Mode::Cpu { "one is filled while the other is read" } else { WHY_THREE };
+            notes.push(format!("--prefetch-buffer-size {given} raised to {least}: {why}"));
+        }
+        let prefetch = given.unwrap_or_else(|| default_prefetch(mode, batch_size)).max(least);
+        Slots { buffer_asked: asked, buffer, prefetch, notes }
+    }
+}
+
+const WHY_THREE: &str = "one slot is filled, one in transfer, one read by the step";
+
+/// The fewest slots with which nobody waits for a slot to come free.
+fn least_prefetch(mode: Mode) -> u64 {
+    if mode == Mode::Cpu { 2 } else { 3 }
+}
+
+fn default_prefetch(mode: Mode, batch_size: u64) -> u64 {
+    if mode == Mode::Cpu { least_prefetch(mode) } else { (64 / batch_size.max(1)).clamp(3, 8) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::settings;
+
+    #[test]
+    fn slots_by_mode_and_batch() {
+        let check = |line: &str, mode: Mode, batch: u64, expected: (u64, u64), notes: usize| {
+            let slots = Slots::choose(&settings(line), mode, batch);
+            assert_eq!(
+                ((slots.buffer, slots.prefetch), slots.notes.len()),
+                (expected, notes),
+                "{line} {mode:?} {batch}"
+            );
+        };
+        check("", Mode::Single, 16, (50, 4), 0);
+        check("", Mode::Multi, 16, (25, 4), 0);
+        check("", Mode::SharedGpu, 8, (50, 8), 0);
+        check("", Mode::Multi, 1, (25, 8), 0);
+        check("", Mode::Multi, 64, (25, 3), 0);
+        check("", Mode::Cpu, 16, (50, 2), 0);
+        check("--buffer-size 7", Mode::Multi, 16, (6, 4), 0);
+        check("--buffer-size 1", Mode::Single, 16, (1, 4), 0);
+        check("--prefetch-buffer-size 2", Mode::Single, 16, (50, 3), 1);
+        check("--prefetch-buffer-size 2", Mode::Cpu, 16, (50, 2), 0);
+        check("--prefetch-buffer-size 1", Mode::Cpu, 16, (50, 2), 1);
+        check("--prefetch-buffer-size 20", Mode::Multi, 16, (25, 20), 0);
+    }
+}

@@ -1,0 +1,163 @@
+use tandem_device::bytes::MIB;
+
+use super::*;
+use crate::fixture::{cpu_only, gpus, settings};
+use crate::stand_in::StandIns;
+
+fn solve(line: &str, hardware: &Hardware) -> Result<Plan, Refusal> {
+    Plan::solve(&settings(line), hardware, &StandIns)
+}
+
+const TWO: &str = "--data-gpu 0 --model-gpu 1 --enable-memory-isolation";
+
+fn names(role: &RolePlan) -> Vec<&str> {
+    role.lines.iter().map(|line| line.name.split(" (").next().unwrap()).collect()
+}
+
+#[test]
+fn every_byte_has_a_line() {
+    let plan = solve(TWO, &gpus(2, 24)).unwrap();
+    assert_eq!(names(&plan.data), ["driver", "prefetched batches", "upload int16"]);
+    let model = [
+        "driver",
+        "input slots",
+        "parameters",
+        "compute parameters",
+        "gradients",
+        "optimizer first moment",
+        "optimizer second moment",
+        "averaged parameters",
+        "activations",
+        "results",
+    ];
+    assert_eq!(names(&plan.model), model);
+    assert_eq!(plan.data.lines[1].bytes, 25 * plan.slot_bytes);
+    assert_eq!(plan.model.lines[1].bytes, 4 * plan.slot_bytes);
+    for role in Role::BOTH {
+        let role = plan.role(role);
+        assert_eq!(role.lines.iter().map(|line| line.bytes).sum::<u64>(), role.planned_bytes);
+    }
+}
+
+#[test]
+fn a_handover_needs_no_second_slots() {
+    let plan = solve("--optimization-level basic --no-mixed-precision", &gpus(1, 24)).unwrap();
+    assert_eq!(names(&plan.data), ["driver", "prefetched batches", "slots handed over", "upload int16"]);
+    let model = [
+        "driver",
+        "parameters",
+        "gradients",
+        "optimizer first moment",
+        "optimizer second moment",
+        "activations",
+        "results",
+    ];
+    assert_eq!(names(&plan.model), model);
+    let peer = solve("--transfer peer", &gpus(1, 24)).unwrap();
+    assert!(!names(&peer.data).contains(&"slots handed over") && names(&peer.model).contains(&"input slots"));
+    assert!(!names(&solve("", &cpu_only()).unwrap().model).contains(&"driver"));
+}
+
+#[test]
+fn a_hard_limit_is_reserved_whole() {
+    let plan = solve(&format!("{TWO} --data-gpu-memory 1000"), &gpus(2, 24)).unwrap();
+    // 1000 - 544 for the driver, in whole granules of 32.
+    assert_eq!(plan.data.arena_bytes, 448 * MIB);
+    assert_eq!(plan.data.strength, Strength::DriverPoolCap);
+    assert!(plan.data.reserved_bytes() <= plan.data.limit_bytes);
+    let plain = solve("", &gpus(1, 24)).unwrap();
+    assert_eq!(plain.data.reserved_bytes(), plain.data.limit_bytes);
+    assert_eq!(plain.data.strength, Strength::PlannedReserved);
+}
+
+#[test]
+fn a_default_batch_is_lowered_aloud_and_a_given_one_never() {
+    let plan = solve("", &gpus(1, 3)).unwrap();
+    assert_eq!(plan.batch_size, 12);
+    assert_eq!(plan.notes, ["batch lowered from 16 to 12 to fit; a given --batch-size is never changed"]);
+    assert!(plan.advice[0].starts_with("--batch-size 16 --grad-accum 2 keeps 16"), "{:?}", plan.advice);
+    let refusal = solve("--batch-size 16", &gpus(1, 3)).unwrap_err();
+    assert_eq!(refusal.kind, Reason::TooSmall);
+    assert_eq!(refusal.suggestions[0].args(), ["--batch-size", "12"]);
+}
+
+#[test]
+fn micro_batches_come_out_even() {
+    let plan = solve("--batch-size 24 --grad-accum 3", &gpus(1, 24)).unwrap();
+    assert_eq!(plan.largest_bucket().unwrap().batch, 8);
+    let plan = solve("--grad-accum 3", &gpus(1, 24)).unwrap();
+    assert_eq!((plan.batch_size, plan.notes.len()), (15, 1));
+    assert_eq!(solve("--grad-accum 40", &gpus(1, 24)).unwrap().batch_size, 40);
+    let refusal = solve("--batch-size 16 --grad-accum 3", &gpus(1, 24)).unwrap_err();
+    assert!(refusal.message.contains("--grad-accum 3 must divide --batch-size 16"), "{refusal}");
+    let typed: Vec<String> = refusal.suggestions.iter().map(|s| s.args().join(" ")).collect();
+    assert_eq!(typed, ["--grad-accum 2", "--batch-size 15"]);
+}
+
+#[test]
+fn threads_follow_the_cores_unless_given() {
+    let mut hardware = gpus(1, 24);
+    assert_eq!(solve("", &hardware).unwrap().threads, 8);
+    hardware.host.cores = 2;
+    assert_eq!(solve("", &hardware).unwrap().threads, 2);
+    assert_eq!(solve("--num-workers 5", &hardware).unwrap().threads, 5);
+}
+
+#[test]
+fn too_small_a_limit_shows_the_table_and_what_would_fit() {
+    let line = format!("{TWO} --batch-size 64 --model-gpu-memory 4096");
+    let refusal = solve(&line, &gpus(2, 24)).unwrap_err();
+    let model = refusal.demands.iter().find(|demand| !demand.is_met()).unwrap();
+    assert_eq!(model.role, Role::Model);
+    assert!(model.lines.windows(2).all(|w| w[0].bytes >= w[1].bytes));
+    assert!(model.lines[0].name.starts_with("activations"), "{:?}", model.lines);
+    let typed: Vec<String> = refusal.suggestions.iter().map(|s| s.args().join(" ")).collect();
+    for flag in ["--batch-size", "--grad-accum", "--max-mel-frames", "--model-size", "--model-gpu-memory"] {
+        assert!(typed.iter().any(|line| line.starts_with(flag)), "{flag}: {typed:?}");
+    }
+}
+
+#[test]
+fn where_one_change_is_not_enough_several_together_are_found() {
+    let line = format!("{TWO} --batch-size 64 --model-size big --max-mel-frames 4000 --model-gpu-memory 900");
+    let refusal = solve(&line, &gpus(2, 24)).unwrap_err();
+    let keeps_limit = |suggestion: &&Suggestion| !suggestion.args().contains(&"--model-gpu-memory".to_owned());
+    let together = refusal.suggestions.iter().find(keeps_limit).unwrap();
+    assert!(together.args().len() >= 4, "{refusal}");
+    assert!(Plan::solve(&together.apply(&settings(&line)), &gpus(2, 24), &StandIns).is_ok());
+}
+
+#[test]
+fn a_limit_nothing_fits_into_names_the_smallest_that_does() {
+    let refusal = solve(&format!("{TWO} --model-gpu-memory 64"), &gpus(2, 24)).unwrap_err();
+    assert_eq!(refusal.suggestions.len(), 1, "{refusal}");
+    assert!(refusal.suggestions[0].args()[0] == "--model-gpu-memory", "{refusal}");
+}
+
+#[test]
+fn there_is_a_way_out_even_when_no_limit_is_large_enough() {
+    let line = format!("{TWO} --model-gpu-memory 64 --batch-size 64 --model-size big");
+    let refusal = solve(&line, &gpus(2, 12)).unwrap_err();
+    let typed: Vec<String> = refusal.suggestions.iter().map(|s| s.args().join(" ")).collect();
+    assert!(typed[0].contains("--model-gpu-memory auto") && typed[0].contains("--model-size"), "{refusal}");
+}
+
+#[test]
+fn the_advice_can_be_typed() {
+    let plan = solve("--share-gpu --enable-memory-isolation", &gpus(1, 80)).unwrap();
+    assert!(plan.advice.len() <= 3);
+    assert!(plan.advice.iter().any(|line| line.starts_with("--batch-size 64 fits as well")), "{:?}", plan.advice);
+    assert!(plan.advice.iter().any(|line| line.starts_with("--data-gpu-memory ")), "{:?}", plan.advice);
+    let cpu = solve("", &cpu_only()).unwrap();
+    assert_eq!(cpu.advice, ["--model-size nano is the preset made for CPUs"]);
+}
+
+#[test]
+fn memory_on_the_cpu_is_bounded_too() {
+    let mut hardware = cpu_only();
+    hardware.host.available_bytes = 2 << 30;
+    let plan = solve("", &hardware).unwrap();
+    assert!(plan.batch_size < 16 && plan.model.limit_bytes + plan.data.limit_bytes <= 2 << 30);
+    hardware.host.available_bytes = 1 << 20;
+    assert_eq!(solve("", &hardware).unwrap_err().kind, Reason::TooSmall);
+}

@@ -1,0 +1,266 @@
+//! The lines people look for at start-up, split by the moment each becomes true. Nothing here prints: whoever
+//! brings the moment about asks for its lines afterwards.
+
+use tandem_device::bytes::mib_ceil;
+use tandem_events::Role;
+
+use crate::placement::Mode;
+use crate::plan::Plan;
+
+/// Moments of a start, in the order in which they come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// Setting devices up begins.
+    Configuring,
+    /// No device but the plan's can be opened any more.
+    DevicesRestricted,
+    /// Reserving memory begins.
+    Reserving,
+    /// The memory of this role has been reserved, and its limit is in force.
+    Reserved(Role),
+    /// Both roles are set up.
+    Configured,
+    /// The data side is ready to run.
+    PipelineReady,
+    /// Where the model goes is settled.
+    ModelPlaced,
+    /// The model is about to be created.
+    CreatingModel,
+    /// Waiting for a warm buffer begins.
+    Waiting,
+    /// The first step is about to run.
+    Starting,
+}
+
+impl Moment {
+    /// All of them, in order.
+    pub const ALL: [Moment; 11] = [
+        Moment::Configuring,
+        Moment::DevicesRestricted,
+        Moment::Reserving,
+        Moment::Reserved(Role::Data),
+        Moment::Reserved(Role::Model),
+        Moment::Configured,
+        Moment::PipelineReady,
+        Moment::ModelPlaced,
+        Moment::CreatingModel,
+        Moment::Waiting,
+        Moment::Starting,
+    ];
+}
+
+/// What to say once `moment` has come.
+pub fn startup_lines(plan: &Plan, moment: Moment) -> Vec<String> {
+    match moment {
+        Moment::Configuring => configuring(plan),
+        Moment::DevicesRestricted => visible_devices(plan).into_iter().collect(),
+        Moment::Reserving if plan.isolated => vec!["🎯 Setting up GPU Memory Isolation...".to_owned()],
+        Moment::Reserving => Vec::new(),
+        Moment::Reserved(role) => reserved(plan, role),
+        Moment::Configured => configured(plan),
+        Moment::PipelineReady => pipeline(plan),
+        Moment::ModelPlaced => model_placed(plan),
+        Moment::CreatingModel => vec![format!("Creating model on device: {}", model_device(plan))],
+        Moment::Waiting => vec![format!(
+            "🕐 {}: Waiting up to {:.1}s for data pipeline to warm up...",
+            plan.mode, plan.start_delay_seconds
+        )],
+        Moment::Starting => vec!["✅ Model training starting now".to_owned()],
+    }
+}
+
+/// Roles as devices: data is 0, model is 1, whatever cards they are on. One card without partitions has only 0.
+fn model_device(plan: &Plan) -> &'static str {
+    match plan.mode {
+        Mode::Cpu => "/CPU:0",
+        Mode::Single => "/GPU:0",
+        Mode::Multi | Mode::SharedGpu => "/GPU:1",
+    }
+}
+
+fn data_device(plan: &Plan) -> &'static str {
+    if plan.mode == Mode::Cpu { "/CPU:0" } else { "/GPU:0" }
+}
+
+fn cards(plan: &Plan) -> Option<(usize, usize)> {
+    plan.data.card.zip(plan.model.card)
+}
+
+fn configuring(plan: &Plan) -> Vec<String> {
+    match (plan.mode, cards(plan)) {
+        (Mode::Multi, Some((data, model))) => vec![
+            "🎯 Configuring Multi-GPU Mode...".to_owned(),
+            format!("   Data Processing GPU: {data}"),
+            format!("   Model Training GPU: {model}"),
+        ],
+        (Mode::SharedGpu, Some((card, _))) => {
+            vec!["🎯 Configuring Shared-GPU Mode...".to_owned(), format!("   Single card, two partitions: GPU {card}")]
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn visible_devices(plan: &Plan) -> Option<String> {
+    match (plan.mode, cards(plan)?) {
+        (Mode::Multi, (data, model)) => Some(format!("   Set visible devices: GPU {data} and GPU {model}")),
+        (Mode::SharedGpu, (card, _)) => Some(format!("   Set visible devices: GPU {card}")),
+        (Mode::Cpu | Mode::Single, _) => None,
+    }
+}
+
+fn reserved(plan: &Plan, role: Role) -> Vec<String> {
+    let part = if plan.mode == Mode::SharedGpu { "partition" } else { "GPU" };
+    let role_plan = plan.role(role);
+    // All of a hard limit, but for what is left of it below a granule.
+    let (mb, limit) = (mib_ceil(role_plan.reserved_bytes()), role_plan.limit_mb());
+    let place = role_plan.card.map(|card| format!("on GPU {card} ")).unwrap_or_default();
+    match plan.mode {
+        Mode::Cpu | Mode::Single => Vec::new(),
+        _ if plan.isolated => vec![
+            format!("   Reserved {mb} MB for {role} {part}"),
+            format!("   Limit of the {role} role {place}is {limit} MB ({})", role_plan.strength),
+        ],
+        _ => vec![format!("   Reserved {mb} MB for {role} {part}")],
+    }
+}
+
+fn configured(plan: &Plan) -> Vec<String> {
+    let mut lines = Vec::new();
+    if plan.isolated {
+        lines.push("✅ GPU Memory Isolation configured successfully".to_owned());
+    }
+    match plan.mode {
+        Mode::Multi => lines.push("✅ Multi-GPU configuration completed successfully".to_owned()),
+        Mode::SharedGpu => lines.push("✅ Shared-GPU configuration completed successfully".to_owned()),
+        Mode::Cpu | Mode::Single => {}
+    }
+    lines
+}
+
+fn pipeline(plan: &Plan) -> Vec<String> {
+    let mut lines = vec![format!("🚀 Intelligent GPU Pipeline: {}", plan.mode)];
+    match (plan.mode, cards(plan)) {
+        (Mode::Multi, Some((data, model))) => {
+            lines.push(format!("   - Data Processing GPU: {data}"));
+            lines.push(format!("   - Model Training GPU: {model}"));
+        }
+        (Mode::SharedGpu, Some((card, _))) => lines.push(format!("   - Single card, two partitions: GPU {card}")),
+        _ => {
+            lines.push(format!("   - Buffer Size: {}", plan.buffer_size));
+            lines.push("   - Smart Prefetching: Enabled".to_owned());
+        }
+    }
+    lines.push(format!("   - Prefetching to {} with buffer_size={}", data_device(plan), plan.buffer_size));
+    lines
+}
+
+fn model_placed(plan: &Plan) -> Vec<String> {
+    let (Mode::Multi | Mode::SharedGpu, Some((_, card))) = (plan.mode, cards(plan)) else { return Vec::new() };
+    let uuid = plan.model.uuid.as_deref().unwrap_or_default();
+    vec![
+        format!("🎯 {}: Model will be placed on {}", plan.mode, model_device(plan)),
+        format!("   (Original GPU {card} is now mapped to GPU:1) {uuid}"),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{cpu_only, gpus, settings};
+    use crate::hardware::Hardware;
+    use crate::stand_in::StandIns;
+
+    fn check(line: &str, hardware: &Hardware, expected: &str) {
+        let plan = Plan::solve(&settings(line), hardware, &StandIns).unwrap();
+        let said: Vec<String> = Moment::ALL.into_iter().flat_map(|moment| startup_lines(&plan, moment)).collect();
+        assert_eq!(said.join("\n"), expected.trim_matches('\n'), "{line}");
+    }
+
+    #[test]
+    fn two_isolated_gpus() {
+        check(
+            "--data-gpu 2 --model-gpu 3 --enable-memory-isolation",
+            &gpus(4, 24),
+            "
+🎯 Configuring Multi-GPU Mode...
+   Data Processing GPU: 2
+   Model Training GPU: 3
+   Set visible devices: GPU 2 and GPU 3
+🎯 Setting up GPU Memory Isolation...
+   Reserved 8192 MB for data GPU
+   Limit of the data role on GPU 2 is 8192 MB (planned+reserved, driver pool cap)
+   Reserved 16384 MB for model GPU
+   Limit of the model role on GPU 3 is 16384 MB (planned+reserved, driver pool cap)
+✅ GPU Memory Isolation configured successfully
+✅ Multi-GPU configuration completed successfully
+🚀 Intelligent GPU Pipeline: Multi-GPU Mode
+   - Data Processing GPU: 2
+   - Model Training GPU: 3
+   - Prefetching to /GPU:0 with buffer_size=25
+🎯 Multi-GPU Mode: Model will be placed on /GPU:1
+   (Original GPU 3 is now mapped to GPU:1) GPU-simulated-3
+Creating model on device: /GPU:1
+🕐 Multi-GPU Mode: Waiting up to 2.0s for data pipeline to warm up...
+✅ Model training starting now
+",
+        );
+    }
+
+    #[test]
+    fn one_gpu() {
+        check(
+            "",
+            &gpus(1, 24),
+            "
+🚀 Intelligent GPU Pipeline: Single-GPU Buffered Mode
+   - Buffer Size: 50
+   - Smart Prefetching: Enabled
+   - Prefetching to /GPU:0 with buffer_size=50
+Creating model on device: /GPU:0
+🕐 Single-GPU Buffered Mode: Waiting up to 2.0s for data pipeline to warm up...
+✅ Model training starting now
+",
+        );
+    }
+
+    #[test]
+    fn no_gpu() {
+        check(
+            "--buffer-size 4",
+            &cpu_only(),
+            "
+🚀 Intelligent GPU Pipeline: CPU Mode
+   - Buffer Size: 4
+   - Smart Prefetching: Enabled
+   - Prefetching to /CPU:0 with buffer_size=4
+Creating model on device: /CPU:0
+🕐 CPU Mode: Waiting up to 2.0s for data pipeline to warm up...
+✅ Model training starting now
+",
+        );
+    }
+
+    #[test]
+    fn one_gpu_in_two_partitions() {
+        check(
+            "--share-gpu",
+            &gpus(1, 24),
+            "
+🎯 Configuring Shared-GPU Mode...
+   Single card, two partitions: GPU 0
+   Set visible devices: GPU 0
+   Reserved 480 MB for data partition
+   Reserved 2368 MB for model partition
+✅ Shared-GPU configuration completed successfully
+🚀 Intelligent GPU Pipeline: Shared-GPU Mode
+   - Single card, two partitions: GPU 0
+   - Prefetching to /GPU:0 with buffer_size=50
+🎯 Shared-GPU Mode: Model will be placed on /GPU:1
+   (Original GPU 0 is now mapped to GPU:1) GPU-simulated-0
+Creating model on device: /GPU:1
+🕐 Shared-GPU Mode: Waiting up to 2.0s for data pipeline to warm up...
+✅ Model training starting now
+",
+        );
+    }
+}

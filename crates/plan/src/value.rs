@@ -1,0 +1,131 @@
+//! What can stand for a setting, and how it is read from text.
+
+use std::fmt;
+
+use crate::setting::{Kind, Setting};
+
+/// The value of a setting.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    /// Of a [`Kind::Count`].
+    Count(u64),
+    /// Of a [`Kind::Limit`].
+    Limit(Limit),
+    /// Of a [`Kind::Choice`].
+    Choice(&'static str),
+    /// Of a [`Kind::Switch`].
+    Switch(bool),
+    /// Of a [`Kind::Seconds`].
+    Seconds(f64),
+}
+
+/// A memory limit as it is written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Limit {
+    /// So many MB.
+    Mb(u64),
+    /// A share of the card: the role's usual one, or this.
+    Auto(Option<f64>),
+}
+
+/// More than any card or host has; it keeps MB × 2²⁰ inside 64 bits.
+const MAX_LIMIT_MB: u64 = 1 << 24;
+
+impl Value {
+    /// `text` as a value of `setting`; nothing when it is not one.
+    pub fn parse(setting: &Setting, text: &str) -> Option<Value> {
+        let text = text.trim();
+        match setting.kind {
+            Kind::Count { min, max } => text.parse().ok().filter(|n| (min..=max).contains(n)).map(Value::Count),
+            Kind::Limit => parse_limit(text).map(Value::Limit),
+            Kind::Choice(words) => words.iter().find(|word| **word == text).map(|word| Value::Choice(word)),
+            Kind::Switch { .. } => parse_switch(text).map(Value::Switch),
+            Kind::Seconds => text.parse().ok().filter(|s| (0.0..=3600.0).contains(s)).map(Value::Seconds),
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    /// As it could be written in a flag or a config file.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Count(n) | Value::Limit(Limit::Mb(n)) => write!(f, "{n}"),
+            Value::Limit(Limit::Auto(None)) => f.write_str("auto"),
+            Value::Limit(Limit::Auto(Some(share))) => write!(f, "auto:{share}"),
+            Value::Choice(word) => f.write_str(word),
+            Value::Switch(on) => write!(f, "{on}"),
+            Value::Seconds(s) => write!(f, "{s:?}"),
+        }
+    }
+}
+
+fn parse_limit(text: &str) -> Option<Limit> {
+    if text == "auto" {
+        return Some(Limit::Auto(None));
+    }
+    if let Some(share) = text.strip_prefix("auto:") {
+        return share.parse().ok().filter(|x| *x > 0.0 && *x <= 1.0).map(|x| Limit::Auto(Some(x)));
+    }
+    text.parse().ok().filter(|mb| (1..=MAX_LIMIT_MB).contains(mb)).map(Limit::Mb)
+}
+
+fn parse_switch(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        // A flag without a value is a switch turned on.
+        "" | "true" | "yes" | "on" => Some(true),
+        "false" | "no" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setting::Id;
+
+    fn check(id: Id, text: &str, expected: Option<Value>) {
+        assert_eq!(Value::parse(id.setting(), text), expected, "{id:?} {text:?}");
+    }
+
+    #[test]
+    fn counts() {
+        check(Id::BatchSize, "16", Some(Value::Count(16)));
+        check(Id::BatchSize, " 16 ", Some(Value::Count(16)));
+        check(Id::Seed, "9223372036854775807", Some(Value::Count(i64::MAX as u64)));
+        for wrong in ["0", "-1", "1.5", "abc", "", "65537", "99999999999999999999999"] {
+            check(Id::BatchSize, wrong, None);
+        }
+    }
+
+    #[test]
+    fn limits() {
+        check(Id::DataGpuMemory, "8192", Some(Value::Limit(Limit::Mb(8192))));
+        check(Id::DataGpuMemory, "auto", Some(Value::Limit(Limit::Auto(None))));
+        check(Id::DataGpuMemory, "auto:0.40", Some(Value::Limit(Limit::Auto(Some(0.4)))));
+        let wrong = ["0", "-5", "abc", "auto:", "auto:0", "auto:1.5", "auto:NaN", "auto:-1", "8GB", "99999999999"];
+        for text in wrong {
+            check(Id::DataGpuMemory, text, None);
+        }
+    }
+
+    #[test]
+    fn words_switches_and_times() {
+        check(Id::ModelSize, "nano", Some(Value::Choice("nano")));
+        check(Id::ModelSize, "Nano", None);
+        check(Id::ShareGpu, "", Some(Value::Switch(true)));
+        check(Id::ShareGpu, "off", Some(Value::Switch(false)));
+        check(Id::ShareGpu, "maybe", None);
+        check(Id::ModelStartDelay, "0.5", Some(Value::Seconds(0.5)));
+        for wrong in ["-1", "inf", "NaN", "2s", "4000"] {
+            check(Id::ModelStartDelay, wrong, None);
+        }
+    }
+
+    #[test]
+    fn a_value_can_be_read_back_from_its_text() {
+        for (id, text) in [(Id::BatchSize, "16"), (Id::DataGpuMemory, "auto:0.25"), (Id::ModelStartDelay, "2.0")] {
+            let value = Value::parse(id.setting(), text).unwrap();
+            assert_eq!(value.to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What holds for any settings on any machine: nothing panics, every suggestion works, every plan fits.
+#![expect(clippy::expect_used, reason = "what the generators make is good")]
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+use tandem_device::bytes::{MIB, POOL_GRANULE};
+use tandem_device::{DriverCost, Holder};
+use tandem_events::Role;
+use tandem_plan::{
+    Hardware, HostFacts, Mode, Plan, Reason, Refusal, RolePlan, Settings, StandIns, Suggestion, plan_json, refusal_json,
+};
+
+type Change = (&'static str, String);
+
+fn counts(flag: &'static str, values: &'static [u64]) -> BoxedStrategy<Change> {
+    select(values).prop_map(move |n| (flag, n.to_string())).boxed()
+}
+
+fn words(flag: &'static str, values: &'static [&'static str]) -> BoxedStrategy<Change> {
+    select(values).prop_map(move |word| (flag, word.to_owned())).boxed()
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let limits = &["auto", "auto:0.9", "auto:0.05", "64", "800", "2048", "8192", "20000", "16777216"];
+    prop_oneof![
+        counts("batch-size", &[1, 3, 16, 64, 65536]),
+        counts("grad-accum", &[1, 2, 3, 16, 65536]),
+        counts("max-mel-frames", &[8, 100, 1000, 5000, 100_000]),
+        counts("max-text-length", &[1, 200, 10_000]),
+        counts("buffer-size", &[1, 10, 50, 65536]),
+        counts("prefetch-buffer-size", &[1, 2, 3, 1024]),
+        counts("gpu", &[0, 1, 7]),
+        counts("num-workers", &[1, 99]),
+        words("model-size", &["nano", "tiny", "small", "normal", "big"]),
+        words("optimization-level", &["basic", "enhanced"]),
+        words("mixed-precision", &["true", "false"]),
+        words("mode", &["single", "dual", "cpu", "auto"]),
+        words("transfer", &["auto", "peer", "bounce", "handover"]),
+        words("share-gpu", &["true"]),
+        words("enable-memory-isolation", &["true"]),
+        words("data-gpu-memory", limits),
+        words("model-gpu-memory", limits),
+    ]
+}
+
+/// Mostly what people type: a pair of cards or a shared one, often isolated, then anything.
+fn settings() -> impl Strategy<Value = Settings> {
+    let on = |flag: &'static str| vec![(flag, "true".to_owned())];
+    let pair = |data: u64, model: u64| vec![("data-gpu", data.to_string()), ("model-gpu", model.to_string())];
+    let place = prop_oneof![
+        Just(Vec::new()),
+        Just(pair(0, 1)),
+        Just(pair(1, 0)),
+        Just(pair(0, 0)),
+        Just(on("share-gpu")),
+        Just(vec![("data-gpu", "0".to_owned())]),
+    ];
+    let isolation = prop_oneof![Just(Vec::new()), Just(on("enable-memory-isolation"))];
+    (place, isolation, vec(change(), 0..6)).prop_map(|(place, isolation, others)| {
+        let changes: Vec<Change> = place.into_iter().chain(isolation).chain(others).collect();
+        Settings::new().with(&changes).expect("only good values are generated")
+    })
+}
+
+fn hardware() -> impl Strategy<Value = Hardware> {
+    let cards = vec((0.0..=1.0f64, select(&[(6u32, 1u32), (7, 5), (8, 0), (9, 0)][..]), any::<bool>(), 0..8u8), 0..4);
+    let sizes = select(&[512u64, 1024, 2048, 6144, 24_576, 81_920][..]);
+    let trouble = option::weighted(0.05, Just("libcuda.so.1 was not found; looked in /usr/lib".to_owned()));
+    (cards, sizes, any::<bool>(), trouble, select(&[1u64, 512, 4096, 65_536][..])).prop_map(
+        |(cards, total_mb, peers, trouble, host_mb)| {
+            let driver = DriverCost { model_modules_bytes: 90 * MIB, ..DriverCost::table() };
+            let host = HostFacts { available_bytes: host_mb * MIB, cores: 4 };
+            let mut hardware = Hardware::simulated(cards.len(), total_mb * MIB, &driver, host);
+            hardware.peer = vec![vec![peers; cards.len()]; cards.len()];
+            hardware.trouble = trouble;
+            for (facts, (free, capability, busy, rare)) in hardware.cards.iter_mut().zip(cards) {
+                let held = if busy { ((1.0 - free) * total_mb as f64) as u64 * MIB } else { 0 };
+                facts.reading.free_bytes -= held;
+                facts.reading.holders = vec![Holder { pid: 7, name: None, bytes: held / 2 }];
+                facts.card.capability = if rare == 0 { capability } else { (8, 0) };
+                facts.card.hidden_by = (rare == 1).then(|| "CUDA_VISIBLE_DEVICES".to_owned());
+            }
+            hardware
+        },
+    )
+}
+
+fn check_role(role: &RolePlan) {
+    let sum: u64 = role.lines.iter().map(|line| line.bytes).sum();
+    assert_eq!(sum, role.planned_bytes);
+    assert!(role.planned_bytes <= role.limit_bytes);
+    assert!(role.planned_bytes - role.driver_bytes <= role.arena_bytes);
+    assert!(role.driver_bytes + role.arena_bytes <= role.limit_bytes);
+    assert_eq!(role.arena_bytes % POOL_GRANULE, 0);
+    assert!(role.planned_mb() <= role.limit_mb());
+}
+
+fn check_plan(plan: &Plan, hardware: &Hardware) {
+    Role::BOTH.into_iter().for_each(|role| check_role(plan.role(role)));
+    let free = |role: &RolePlan| match role.card {
+        Some(card) => hardware.cards[card].reading.free_bytes,
+        None => hardware.host.available_bytes,
+    };
+    match plan.mode {
+        Mode::Multi => {
+            assert!(plan.data.limit_bytes <= free(&plan.data) && plan.model.limit_bytes <= free(&plan.model))
+        }
+        _ => assert!(plan.data.limit_bytes + plan.model.limit_bytes <= free(&plan.model)),
+    }
+    assert_eq!(plan.batch_size % plan.grad_accum, 0);
+    assert!(plan.advice.len() <= 3);
+    assert!(plan_json(plan, hardware)["roles"]["data"]["limit_mb"].is_u64());
+}
+
+fn check_refusal(refusal: &Refusal, settings: &Settings, hardware: &Hardware) {
+    assert!(refusal.message.starts_with("❌ "), "{refusal}");
+    for suggestion in &refusal.suggestions {
+        assert!(!suggestion.args().is_empty(), "{refusal}");
+        if let Err(again) = Plan::solve(&suggestion.apply(settings), hardware, &StandIns) {
+            panic!("{settings}\n{refusal}\n{:?}\n{again}", suggestion.args());
+        }
+    }
+    assert_eq!(refusal_json(refusal)["code"], 2);
+    if refusal.kind == Reason::TooSmall && Plan::solve(&smallest(settings), hardware, &StandIns).is_ok() {
+        let keeps_limits = |s: &Suggestion| s.args().iter().all(|arg| !arg.ends_with("-gpu-memory"));
+        assert!(refusal.suggestions.iter().any(keeps_limits), "{settings}\n{refusal}");
+    }
+}
+
+/// The least these devices and limits could be asked for.
+fn smallest(settings: &Settings) -> Settings {
+    let least = [
+        ("batch-size", "1"),
+        ("grad-accum", "1"),
+        ("max-mel-frames", "8"),
+        ("max-text-length", "1"),
+        ("buffer-size", "1"),
+        ("prefetch-buffer-size", "1"),
+        ("model-size", "nano"),
+        ("optimization-level", "basic"),
+        ("no-mixed-precision", ""),
+        ("transfer", "auto"),
+    ];
+    settings.with(&least).expect("good values")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
+
+    #[test]
+    fn a_plan_fits_and_a_refusal_helps((settings, hardware) in (settings(), hardware())) {
+        match Plan::solve(&settings, &hardware, &StandIns) {
+            Ok(plan) => check_plan(&plan, &hardware),
+            Err(refusal) => check_refusal(&refusal, &settings, &hardware),
+        }
+    }
+
+    #[test]
+    fn any_text_is_a_config_or_a_complaint(text in ".{0,200}") {
+        let _ = tandem_plan::config::parse(&text, "any", &mut Settings::new());
+    }
+
+    #[test]
+    fn any_value_is_taken_or_refused(at in 0..tandem_plan::setting::SETTINGS.len(), text in ".{0,20}") {
+        let flag = tandem_plan::setting::SETTINGS[at].flag;
+        let _ = Settings::new().with(&[(flag, text)]);
+    }
+}

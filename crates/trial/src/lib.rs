@@ -1,0 +1,13 @@
+//! Whole-system runs that measure: what `validate` does, and later `profile`, `bench` and auto mode.
+//!
+//! [`resolve`] finds the machine and makes the plan. [`rehearsal`] runs the pipeline with a [`stand_in`] for the
+//! model, [`validate`] puts both under five headings.
+
+pub mod kernels;
+pub mod stand_in;
+pub mod rehearsal;
+mod sampler;
+pub mod resolve;
+pub mod validate;
+
+pub use sampler::{Peak, Sampler, SamplerError};

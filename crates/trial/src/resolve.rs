@@ -1,0 +1,117 @@
+//! From what the user wrote to a machine and a plan for it.
+
+use std::num::NonZero;
+
+use tandem_device::{DeviceError, Kernel, Kind, Machine, SimSpec, host_memory, kernels, probe};
+use tandem_plan::{CardFacts, Hardware, HostFacts, Placement, Plan, Reason, Refusal, Settings, StandIns};
+
+use crate::kernels::{DATA_KERNELS, MODEL_KERNELS};
+
+/// The machine a command runs on, and what was read off it.
+pub struct Site {
+    /// The cards; none when there are none, or none that can be used.
+    cards: Option<Machine>,
+    /// What was found.
+    pub hardware: Hardware,
+}
+
+/// A plan, and the machine it is for.
+pub struct Resolved {
+    /// The devices the plan runs on.
+    pub machine: Machine,
+    /// What was found.
+    pub hardware: Hardware,
+    /// What was decided.
+    pub plan: Plan,
+}
+
+impl Site {
+    /// Looks at the machine: simulated cards when asked for, else the real ones. Opens nothing.
+    pub fn survey(sim: Option<SimSpec>) -> Result<Site, DeviceError> {
+        if let Some(spec) = sim {
+            return Site::of(Machine::simulated(spec));
+        }
+        let trouble = match Machine::cuda() {
+            Ok(Some(machine)) => return Site::of(machine),
+            Ok(None) => None,
+            // Not the end yet: the plan may be for the CPU.
+            Err(unusable) => Some(unusable.to_string()),
+        };
+        Ok(Site { cards: None, hardware: Hardware { trouble, ..Hardware::without_cards(host_facts()) } })
+    }
+
+    /// A site of these cards.
+    pub fn of(machine: Machine) -> Result<Site, DeviceError> {
+        let hardware = read(&machine, host_facts())?;
+        Ok(Site { cards: Some(machine), hardware })
+    }
+
+    /// Resolves a plan for this machine: chooses the cards, reads what the driver costs on those, and solves.
+    pub fn resolve(mut self, settings: &Settings) -> Result<Resolved, Refusal> {
+        let placement = Placement::choose(settings, &self.hardware)?;
+        if let Some(machine) = &self.cards {
+            let (data, model) = role_kernels();
+            for card in [placement.data, placement.model].into_iter().flatten() {
+                let facts = self.hardware.cards.iter_mut().find(|facts| facts.card.index == card);
+                if let Some(facts) = facts.filter(|facts| facts.driver.is_none()) {
+                    facts.driver = Some(probe(machine, card, &data, &model).map_err(|error| unusable(&error))?);
+                }
+            }
+        }
+        let plan = Plan::solve(settings, &self.hardware, &StandIns)?;
+        let machine = self.cards.filter(|_| plan.model.card.is_some()).unwrap_or_else(Machine::cpu);
+        Ok(Resolved { machine, hardware: self.hardware, plan })
+    }
+}
+
+/// What was done on each card so far, for machines to read: contexts, streams and bytes, ever.
+pub fn cards_json(machine: &Machine) -> serde_json::Value {
+    let card = |index: usize| {
+        let counts = machine.counters(index);
+        serde_json::json!({
+            "gpu": index,
+            "uuid": machine.cards()[index].uuid,
+            "contexts": counts.contexts,
+            "streams": counts.streams,
+            "peak_bytes": counts.peak_bytes,
+        })
+    };
+    (0..machine.cards().len()).map(card).collect()
+}
+
+/// Every kernel each role loads, its checks included.
+fn role_kernels() -> (Vec<&'static Kernel>, Vec<&'static Kernel>) {
+    let with_checks = |own: &[&'static Kernel]| [own, kernels::KERNELS].concat();
+    (with_checks(DATA_KERNELS), with_checks(MODEL_KERNELS))
+}
+
+fn read(machine: &Machine, host: HostFacts) -> Result<Hardware, DeviceError> {
+    let facts = |index: usize| {
+        let (card, reading) = (machine.cards()[index].clone(), machine.read(index)?);
+        Ok(CardFacts { card, reading, driver: machine.tabled_cost() })
+    };
+    let count = machine.cards().len();
+    let reaches = |reader: usize, owner: usize| match reader == owner || machine.kind() == Kind::Cpu {
+        true => Ok(false),
+        false => machine.can_access_peer(reader, owner),
+    };
+    let row = |reader: usize| (0..count).map(|owner| reaches(reader, owner)).collect::<Result<Vec<_>, DeviceError>>();
+    Ok(Hardware {
+        kind: machine.kind(),
+        cards: (0..count).map(facts).collect::<Result<_, DeviceError>>()?,
+        host,
+        trouble: None,
+        peer: (0..count).map(row).collect::<Result<_, _>>()?,
+    })
+}
+
+/// The computer around the cards.
+pub fn host_facts() -> HostFacts {
+    let (_, available_bytes) = host_memory();
+    HostFacts { available_bytes, cores: std::thread::available_parallelism().map_or(1, NonZero::get) }
+}
+
+fn unusable(error: &DeviceError) -> Refusal {
+    let message = format!("❌ {error}\n   --mode cpu runs without a GPU");
+    Refusal { kind: Reason::Device, message, demands: Vec::new(), suggestions: Vec::new() }
+}

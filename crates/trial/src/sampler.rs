@@ -1,0 +1,92 @@
+//! Reads what the process holds on each card while something runs, and remembers the worst.
+
+use std::time::Duration;
+
+use tandem_device::{CardUse, DeviceError, Isolation, Machine};
+use tandem_events::{Emitter, Event};
+use tandem_pipeline::{Worker, WorkerError};
+
+/// How often the driver is asked. A reading takes about 16 µs on an H200.
+const EVERY: Duration = Duration::from_millis(10);
+
+/// A sampler at work. Dropping it stops it.
+pub struct Sampler {
+    worker: Worker<Result<Vec<Peak>, DeviceError>>,
+}
+
+/// The most the process held on one card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peak {
+    /// The card.
+    pub card: usize,
+    /// The most the driver counted for this process; `None` where it never said.
+    pub bytes: Option<u64>,
+    /// The sum of the limits there.
+    pub limit_bytes: u64,
+    /// How many readings there were.
+    pub samples: u64,
+}
+
+impl Sampler {
+    /// Starts reading every 10 ms.
+    pub fn start(machine: &Machine, roles: &Isolation, emitter: &Emitter) -> Result<Sampler, SamplerError> {
+        let (machine, emitter, cards) = (machine.clone(), emitter.clone(), roles.card_use()?);
+        let worker = Worker::spawn("sampler", move |stop| {
+            let mut peaks: Vec<Peak> = cards.iter().map(Peak::nothing).collect();
+            loop {
+                for peak in &mut peaks {
+                    peak.sample(&machine, &emitter)?;
+                }
+                // The last reading is taken after the stop was asked for: the end of the run is seen too.
+                if stop.is_raised() {
+                    return Ok(peaks);
+                }
+                stop.wait_timeout(EVERY);
+            }
+        })?;
+        Ok(Sampler { worker })
+    }
+
+    /// Stops and returns the worst readings.
+    pub fn finish(self) -> Result<Vec<Peak>, SamplerError> {
+        self.worker.stop();
+        Ok(self.worker.join()??)
+    }
+}
+
+/// The sampler could not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum SamplerError {
+    /// The driver would not say.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The thread did not live.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+}
+
+impl Peak {
+    fn nothing(card: &CardUse) -> Peak {
+        Peak { card: card.card, bytes: None, limit_bytes: card.limit_bytes, samples: 0 }
+    }
+
+    fn sample(&mut self, machine: &Machine, emitter: &Emitter) -> Result<(), DeviceError> {
+        self.samples += 1;
+        let Some(bytes) = machine.process_bytes(self.card)? else { return Ok(()) };
+        let (card, limit_bytes) = (self.card, self.limit_bytes);
+        if self.bytes.is_none_or(|before| bytes > before) {
+            // Only a new peak is worth a line of the log: hundreds of equal readings say nothing more.
+            self.bytes = Some(bytes);
+            emitter.emit(match bytes > limit_bytes {
+                true => Event::Breach { card, bytes, limit_bytes },
+                false => Event::Process { card, bytes, limit_bytes },
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether no reading was above the limit.
+    pub fn kept(&self) -> bool {
+        self.bytes.is_none_or(|bytes| bytes <= self.limit_bytes)
+    }
+}

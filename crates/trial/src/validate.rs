@@ -1,0 +1,427 @@
+//! Five checks on the real devices: can this plan run here, inside its limits, with bytes arriving as they were sent?
+
+use tandem_device::bytes::{MIB, show};
+use tandem_device::kernels::Checks;
+use tandem_device::{ArenaError, ArenaSpec, DeviceError, Isolation, IsolationError, Kind, Machine, Partition, Route};
+use tandem_events::{Emitter, Event, Role};
+use tandem_plan::{Bucket, Level, Mode, ModelChoice, Moment, Plan, RolePlan, StandIn, audio_bytes, startup_lines};
+
+use crate::rehearsal::{Rehearsal, RehearsalError, RehearsalSpec};
+use crate::resolve::Resolved;
+use crate::sampler::{Sampler, SamplerError};
+
+/// What was found, heading by heading.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The checks that were made, in order.
+    pub checks: Vec<Check>,
+    /// What to do about the one that ended the run.
+    pub advice: Option<&'static str>,
+}
+
+/// One line under a heading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// The heading's number.
+    pub number: u32,
+    /// Whether it holds.
+    pub passed: bool,
+    /// What was looked at, and what was found.
+    pub text: String,
+}
+
+impl Report {
+    /// Whether everything holds.
+    pub fn passed(&self) -> bool {
+        self.checks.iter().all(|check| check.passed)
+    }
+}
+
+/// Steps of the rehearsal on real cards: enough to see memory creep. Elsewhere the maths runs on the CPU.
+const STEPS_ON_CARDS: u64 = 1000;
+const STEPS_ELSEWHERE: u64 = 20;
+
+/// How much of an arena is written and read back where memory is only simulated, or is the host's own.
+const TOUCH_ELSEWHERE: u64 = 32 * MIB;
+
+/// Why a heading could not be finished.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error(transparent)]
+    Rehearsal(#[from] RehearsalError),
+    #[error(transparent)]
+    Sampler(#[from] SamplerError),
+}
+
+impl Trouble {
+    /// What to do next.
+    fn advice(&self) -> Option<&'static str> {
+        match self {
+            Trouble::Device(error) | Trouble::Rehearsal(RehearsalError::Device(error)) => device_advice(error),
+            Trouble::Rehearsal(RehearsalError::WrongBatch { .. }) => {
+                Some("Batches change on their way: try --transfer bounce, and please report this with --run-log")
+            }
+            Trouble::Sampler(_) => None,
+        }
+    }
+}
+
+fn device_advice(error: &DeviceError) -> Option<&'static str> {
+    match error {
+        DeviceError::OutOfMemory { .. } => Some(
+            "Somebody took the memory since the plan was made: see nvidia-smi, then plan again or lower the limits",
+        ),
+        DeviceError::OutOfPinned { .. } => Some("The host is short of memory: lower --buffer-size or --batch-size"),
+        DeviceError::Isolation(IsolationError::DriverGrew { .. } | IsolationError::Breach { .. }) => {
+            Some("The driver needs more than it did when it was probed: raise the limits by 64 MB and plan again")
+        }
+        DeviceError::Lost { .. } | DeviceError::Failed { .. } => {
+            Some("The card or its driver failed: see nvidia-smi and the kernel's log; --mode cpu works meanwhile")
+        }
+        DeviceError::Corrupt { .. } | DeviceError::NoRoute { .. } => {
+            Some("Try --transfer bounce: it needs no peer access")
+        }
+        _ => None,
+    }
+}
+
+/// Runs the five checks of a plan. Each line is said as soon as it is known to be true.
+pub fn validate(resolved: &Resolved, emitter: &Emitter, say: &mut dyn FnMut(&str)) -> Report {
+    let mut run = Run { resolved, plan: &resolved.plan, emitter, say, report: Report::default(), number: 0 };
+    if let Err(trouble) = run.all() {
+        run.line(false, &trouble.to_string());
+        run.report.advice = trouble.advice();
+        if run.number == 1 {
+            run.tell("   Checks 2 to 5 are skipped: they need what check 1 looks for");
+        }
+    }
+    run.report
+}
+
+struct Run<'a> {
+    resolved: &'a Resolved,
+    plan: &'a Plan,
+    emitter: &'a Emitter,
+    say: &'a mut dyn FnMut(&str),
+    report: Report,
+    number: u32,
+}
+
+impl Run<'_> {
+    fn all(&mut self) -> Result<(), Trouble> {
+        self.prerequisites()?;
+        let roles = self.placement()?;
+        let mut rehearsal = self.model_creation(&roles)?;
+        self.transfer(&mut rehearsal)?;
+        self.pipeline(&roles, &mut rehearsal)
+    }
+
+    fn prerequisites(&mut self) -> Result<(), Trouble> {
+        self.heading("Checking prerequisites...");
+        let machine = &self.resolved.machine;
+        match machine.kind() {
+            Kind::Cpu => self.line(true, &format!("CPU mode: {} decode threads, no GPU needed", self.plan.threads)),
+            Kind::Simulated => self.line(true, &format!("Simulated driver ({})", gpus(machine.cards().len()))),
+            Kind::Cuda => {
+                let found = format!("NVIDIA driver installed ({} detected)", gpus(machine.cards().len()));
+                self.line(true, &format!("{found}, version {}", machine.driver_version()));
+            }
+        }
+        for library in machine.libraries() {
+            let version = library.version.map(|version| format!(" {version}")).unwrap_or_default();
+            self.line(true, &format!("{}{version} found: {}", library.name, library.path.display()));
+        }
+        // Kernels are compiled for the card at hand: that they can be is a prerequisite like any library.
+        let card = self.plan.model.card.unwrap_or(0);
+        Checks::load(&machine.open(card)?)?;
+        self.line(true, &format!("Kernels ready for {}", self.plan.model.name));
+        Ok(())
+    }
+
+    fn placement(&mut self) -> Result<Isolation, Trouble> {
+        self.heading("Validating device placement configuration...");
+        let (plan, machine) = (self.plan, &self.resolved.machine);
+        self.moment(Moment::Configuring);
+        let cards = [card_of(&plan.data), card_of(&plan.model)];
+        if let (Some(data), Some(model)) = (plan.data.card, plan.model.card) {
+            self.line(true, &format!("GPU indices valid: data_gpu={data}, model_gpu={model}"));
+            for role in [&plan.data, &plan.model] {
+                let uuid = role.uuid.as_deref().unwrap_or("no UUID");
+                self.line(true, &format!("{} role: {} ({uuid})", role.role, role.name));
+            }
+        }
+        machine.restrict(&cards);
+        self.moment(Moment::DevicesRestricted);
+        self.moment(Moment::Reserving);
+        let roles = Isolation::set_up(
+            machine,
+            (cards[0], arena_of(plan, &plan.data)),
+            (cards[1], arena_of(plan, &plan.model)),
+        )?;
+        for role in Role::BOTH {
+            let spec = roles.partition(role).arena.spec();
+            let (bytes, limit_bytes, driver_bytes) = (spec.arena_bytes, spec.limit_bytes, spec.driver_bytes);
+            let card = roles.partition(role).device.index();
+            self.emitter.emit(Event::ArenaReserved { role, card, bytes, limit_bytes, driver_bytes });
+            self.moment(Moment::Reserved(role));
+        }
+        self.moment(Moment::Configured);
+        for role in Role::BOTH {
+            self.touch(roles.partition(role))?;
+            self.byte_too_many(roles.partition(role), roles.partition(other(role)))?;
+        }
+        self.others_untouched(&cards);
+        Ok(roles)
+    }
+
+    /// Writes a role's whole arena and reads it back.
+    fn touch(&mut self, place: &Partition) -> Result<(), DeviceError> {
+        let count = place.arena.take("count", 8)?;
+        let all = place.arena.spec().arena_bytes - 256;
+        let bytes = if self.resolved.machine.kind() == Kind::Cuda { all } else { all.min(TOUCH_ELSEWHERE) };
+        let block = place.arena.take("everything", bytes)?;
+        let (checks, stream) = (Checks::load(&place.device)?, place.device.stream(false)?);
+        let mut wrong = place.device.pinned(8)?;
+        stream.fill(count.view(), 0)?;
+        checks.fill_pattern(&stream, block.view(), self.plan.seed)?;
+        checks.count_wrong(&stream, block.view(), count.view(), self.plan.seed)?;
+        stream.download(count.view(), &mut wrong, 0..8)?;
+        stream.drain()?;
+        let good = wrong.bytes()?.iter().all(|byte| *byte == 0);
+        let share = 100.0 * (bytes + 256) as f64 / place.arena.spec().arena_bytes as f64;
+        let what = format!("{} arena written and read back: {} ({share:.1} %)", place.role, show(bytes));
+        self.line(good, &what);
+        Ok(())
+    }
+
+    /// Fills a role to its limit and asks for more, while the other role works on.
+    fn byte_too_many(&mut self, place: &Partition, neighbour: &Partition) -> Result<(), DeviceError> {
+        let full = place.arena.take("everything", place.arena.spec().arena_bytes)?;
+        let refused = place.arena.take("one byte more", 1);
+        if let Err(DeviceError::Arena(ArenaError::Full { asked, limit, in_use, owner, role, .. })) = &refused {
+            let owner = (*owner).to_owned();
+            let (asked_bytes, limit_bytes, in_use_bytes) = (*asked, *limit, *in_use);
+            self.emitter.emit(Event::Refused { role: *role, asked_bytes, limit_bytes, in_use_bytes, owner });
+        }
+        let by_driver = match place.arena.driver_refuses_more()? {
+            None => "",
+            Some(true) => ", by the driver's pool too",
+            Some(false) => ", but NOT by the driver's pool",
+        };
+        let works = self.works(neighbour)?;
+        drop(full);
+        let passed = refused.is_err() && works && !by_driver.contains("NOT");
+        let limit = place.arena.spec().limit_bytes / MIB;
+        let what = format!("A byte past the {} limit of {limit} MB refused{by_driver}", place.role);
+        self.line(passed, &format!("{what}; {} role works on", neighbour.role));
+        Ok(())
+    }
+
+    fn works(&self, place: &Partition) -> Result<bool, DeviceError> {
+        let block = place.arena.take("a sign of life", 4096)?;
+        let stream = place.device.stream(false)?;
+        let mut seen = place.device.pinned(4096)?;
+        stream.fill(block.view(), 0x5A)?;
+        stream.download(block.view(), &mut seen, 0..4096)?;
+        stream.drain()?;
+        Ok(seen.bytes()?.iter().all(|byte| *byte == 0x5A))
+    }
+
+    fn others_untouched(&mut self, ours: &[usize]) {
+        let machine = &self.resolved.machine;
+        let others: Vec<usize> = (0..machine.cards().len()).filter(|card| !ours.contains(card)).collect();
+        if others.is_empty() {
+            return;
+        }
+        let counts = others.iter().map(|card| machine.counters(*card));
+        let touched = counts.map(|c| c.contexts + c.streams + c.peak_bytes).sum::<u64>();
+        let list: Vec<String> = others.iter().map(ToString::to_string).collect();
+        self.line(touched == 0, &format!("No context, stream or byte on GPU {}", list.join(", ")));
+    }
+
+    fn model_creation(&mut self, roles: &Isolation) -> Result<Rehearsal, Trouble> {
+        let device = device_name(self.plan, Role::Model);
+        self.heading(&format!("Testing model creation on {device}..."));
+        self.moment(Moment::ModelPlaced);
+        self.moment(Moment::CreatingModel);
+        let rehearsal = Rehearsal::prepare(roles, rehearsal_spec(self.plan))?;
+        let card = roles.model.device.index();
+        let homes = rehearsal.model().blocks().iter().map(|block| block.home()).collect::<Result<Vec<_>, _>>()?;
+        let astray = homes.iter().filter(|home| **home != card).count();
+        let what = format!("Model created successfully on {device}: {}", self.plan.model_name);
+        self.line(astray == 0, &format!("{what}; {} buffers, by the driver's word on that device", homes.len()));
+        roles.settle()?;
+        for now in roles.memory_stats() {
+            self.line(now.used_bytes <= now.limit_bytes, &now.to_string());
+        }
+        roles.emit(self.emitter);
+        Ok(rehearsal)
+    }
+
+    fn transfer(&mut self, rehearsal: &mut Rehearsal) -> Result<(), Trouble> {
+        self.heading(match self.plan.mode {
+            Mode::Multi => "Testing data transfer between GPUs...",
+            Mode::SharedGpu => "Testing data transfer between the partitions...",
+            Mode::Single => "Testing data transfer on the GPU...",
+            Mode::Cpu => "Testing data transfer on the CPU...",
+        });
+        let Some((transfer, from, to)) = rehearsal.transfer() else {
+            let what = format!("handover: {}; nothing is copied, check 5 compares every batch", self.plan.transfer.why);
+            self.line(true, &what);
+            return Ok(());
+        };
+        let measured = transfer.prove(from, to)?;
+        let (route, described) = (transfer.route().name().to_owned(), transfer.describe());
+        let (from, to) = (card_of(&self.plan.data), card_of(&self.plan.model));
+        self.emitter.emit(Event::Transfer { route, from, to, bytes: measured.bytes, ns: measured.ns });
+        let what = format!("Data transfer successful: {} compared byte for byte", show(measured.bytes));
+        self.line(true, &format!("{what}, {:.1} GB/s ({described})", measured.gb_per_s()));
+        Ok(())
+    }
+
+    fn pipeline(&mut self, roles: &Isolation, rehearsal: &mut Rehearsal) -> Result<(), Trouble> {
+        self.heading("Simulating training pipeline...");
+        let machine = &self.resolved.machine;
+        self.moment(Moment::PipelineReady);
+        self.moment(Moment::Waiting);
+        let longest_ns = (self.plan.start_delay_seconds * 1e9) as u64;
+        let (ready, slots) = rehearsal.fill(longest_ns, || machine.now_ns())?;
+        if ready < slots {
+            self.tell(&format!("   {ready}/{slots} batches ready"));
+        }
+        self.moment(Moment::Starting);
+        // The first steps warm up what the driver still does lazily; what is promised holds from here on.
+        rehearsal.run(5)?;
+        roles.settle()?;
+        let cards = [roles.data.device.index(), roles.model.device.index()];
+        let before = (counted(machine, &cards), free(machine, &cards)?);
+        let steps = if machine.kind() == Kind::Cuda { STEPS_ON_CARDS } else { STEPS_ELSEWHERE };
+        let sampler = Sampler::start(machine, roles, self.emitter)?;
+        let start = machine.now_ns();
+        rehearsal.run(steps)?;
+        let ns = machine.now_ns() - start;
+        let peaks = sampler.finish()?;
+        let after = (counted(machine, &cards), free(machine, &cards)?);
+        let what = format!("Pipeline simulation successful: {steps} steps, every batch as it was sent, twice each");
+        self.line(true, &format!("{what} ({:.2} ms a step)", ns as f64 / steps as f64 / 1e6));
+        self.line(before.0 == after.0, "0 device and 0 pinned allocations after warm-up");
+        self.free_memory(roles, &before.1, &after.1);
+        for peak in peaks {
+            let place = format!("on GPU {}", peak.card);
+            match peak.bytes {
+                Some(bytes) => {
+                    let (used, limit) = (bytes.div_ceil(MIB), peak.limit_bytes / MIB);
+                    let what = format!("Process use {place} never above {used} MB of {limit} MB");
+                    self.line(peak.kept(), &format!("{what} in {} samples", peak.samples));
+                }
+                None if machine.kind() == Kind::Cpu => {}
+                None => self.tell(&format!(
+                    "   The driver gives no per-process figure {place}: held by plan and reservation alone"
+                )),
+            }
+        }
+        Ok(())
+    }
+
+    fn free_memory(&mut self, roles: &Isolation, before: &[u64], after: &[u64]) {
+        if self.resolved.machine.kind() == Kind::Cpu {
+            // Everything else on the computer moves this figure too: it shows nothing.
+            return;
+        }
+        if roles.model.arena.is_split() {
+            return self.tell("   Split arenas: free memory is not compared, a memory checker takes some of its own");
+        }
+        let list: Vec<String> = after.iter().map(|bytes| show(*bytes)).collect();
+        self.line(before == after, &format!("Driver's free memory the same before and after: {}", list.join(", ")));
+    }
+
+    fn heading(&mut self, text: &str) {
+        self.number += 1;
+        let line = format!("{}. {text}", self.number);
+        self.tell(&line);
+    }
+
+    fn moment(&mut self, moment: Moment) {
+        for line in startup_lines(self.plan, moment) {
+            self.tell(&format!("   {line}"));
+        }
+    }
+
+    fn line(&mut self, passed: bool, text: &str) {
+        self.tell(&format!("   {} {text}", if passed { "✅" } else { "❌" }));
+        let (name, detail) = text.split_once(':').unwrap_or((text, ""));
+        let (name, detail) = (name.to_owned(), detail.trim().to_owned());
+        self.emitter.emit(Event::Check { number: self.number, name, passed, detail });
+        self.report.checks.push(Check { number: self.number, passed, text: text.to_owned() });
+    }
+
+    fn tell(&mut self, line: &str) {
+        (self.say)(line);
+    }
+}
+
+/// The CPU is its own card 0.
+fn card_of(role: &RolePlan) -> usize {
+    role.card.unwrap_or(0)
+}
+
+fn gpus(count: usize) -> String {
+    if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") }
+}
+
+fn other(role: Role) -> Role {
+    match role {
+        Role::Data => Role::Model,
+        Role::Model => Role::Data,
+    }
+}
+
+fn device_name(plan: &Plan, role: Role) -> &'static str {
+    match (plan.mode, role) {
+        (Mode::Cpu, _) => "the CPU",
+        (Mode::Single, _) | (_, Role::Data) => "GPU:0",
+        (_, Role::Model) => "GPU:1",
+    }
+}
+
+fn arena_of(plan: &Plan, role: &RolePlan) -> ArenaSpec {
+    ArenaSpec {
+        role: role.role,
+        limit_bytes: role.limit_bytes,
+        driver_bytes: role.driver_bytes,
+        arena_bytes: role.arena_bytes,
+        capped: plan.isolated,
+    }
+}
+
+/// The rehearsal a plan asks for: its own slots, its own largest shape, its own model size.
+fn rehearsal_spec(plan: &Plan) -> RehearsalSpec {
+    let bucket = plan.largest_bucket().copied().unwrap_or(Bucket { frames: 1, tokens: 1, batch: 1 });
+    let choice = ModelChoice { size: plan.model_size, precision: plan.precision, ema: plan.level == Level::Enhanced };
+    let handover = plan.transfer.route == Route::Handover;
+    RehearsalSpec {
+        batch_bytes: plan.slot_bytes,
+        upload_bytes: audio_bytes(&bucket),
+        data_slots: (plan.buffer_size + if handover { plan.prefetch } else { 0 }) as usize,
+        model_slots: plan.prefetch as usize,
+        route: plan.transfer.route,
+        why: plan.transfer.why.clone(),
+        model: StandIn::new(choice),
+        bucket,
+        seed: plan.seed,
+        delay_ns: 0,
+    }
+}
+
+fn counted(machine: &Machine, cards: &[usize]) -> Vec<(u64, u64)> {
+    let count = |card: &usize| (machine.counters(*card).allocations, machine.counters(*card).pinned_allocations);
+    cards.iter().map(count).collect()
+}
+
+fn free(machine: &Machine, cards: &[usize]) -> Result<Vec<u64>, DeviceError> {
+    let mut cards = cards.to_vec();
+    cards.dedup();
+    cards.iter().map(|card| Ok(machine.read(*card)?.free_bytes)).collect()
+}

@@ -1,0 +1,171 @@
+//! The writing half of the run log: takes events from the queue, numbers them, and makes them lines.
+//!
+//! Runs on a thread of its own, the only one that ever waits for the disk.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Instant;
+
+use tandem_events::{Event, Record, VERSION};
+
+use crate::LogSummary;
+use crate::lines::Lines;
+
+/// What the queue carries.
+pub(crate) enum Message {
+    /// An event that found room.
+    Event(Pending),
+    /// The last message: write what was accepted and end, this event being the last line.
+    Close(Option<Pending>),
+}
+
+/// An event that is not in the file yet. Wherever it is let go of before [`take`](Pending::take), it counts itself
+/// as dropped: refused by a full queue, left behind in a closed one, or sent to nobody.
+pub(crate) struct Pending {
+    t_ns: u64,
+    event: Option<Event>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl Pending {
+    pub(crate) fn new(event: Event, since: Instant, dropped: &Arc<AtomicU64>) -> Self {
+        // A u64 of nanoseconds lasts 584 years.
+        let t_ns = since.elapsed().as_nanos() as u64;
+        Self { t_ns, event: Some(event), dropped: dropped.clone() }
+    }
+
+    fn take(mut self) -> Option<(u64, Event)> {
+        self.event.take().map(|event| (self.t_ns, event))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.event.is_some() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Owns the receiving end and the file.
+pub(crate) struct Writer<W> {
+    queue: Receiver<Message>,
+    lines: Lines<W>,
+    line: Vec<u8>,
+    next_seq: u64,
+    since: Instant,
+    dropped: Arc<AtomicU64>,
+    /// The count the last record carried: what a reader of the file knows.
+    told_dropped: u64,
+}
+
+impl<W: Write> Writer<W> {
+    pub(crate) fn new(queue: Receiver<Message>, out: W, since: Instant, dropped: Arc<AtomicU64>) -> Self {
+        Self { queue, lines: Lines::new(out), line: Vec::new(), next_seq: 0, since, dropped, told_dropped: 0 }
+    }
+
+    /// Writes until it is told to close, or nobody is left who could.
+    pub(crate) fn run(mut self) -> LogSummary {
+        let mut last = None;
+        while let Some(message) = self.next_message() {
+            match message {
+                Message::Event(event) => self.write(event),
+                Message::Close(event) => {
+                    last = event;
+                    break;
+                }
+            }
+        }
+        self.close(last)
+    }
+
+    /// The next message. When there is none yet, what was written so far goes to the file before the wait: a reader
+    /// that follows the log lags behind only while the run is busy.
+    fn next_message(&mut self) -> Option<Message> {
+        match self.queue.try_recv() {
+            Ok(message) => Some(message),
+            Err(TryRecvError::Disconnected) => None,
+            Err(TryRecvError::Empty) => {
+                self.lines.flush();
+                self.queue.recv().ok()
+            }
+        }
+    }
+
+    fn close(mut self, last: Option<Pending>) -> LogSummary {
+        // Emitters may still be about. What they got in up to here is written; the rest counts itself as dropped.
+        while let Ok(Message::Event(event)) = self.queue.try_recv() {
+            self.write(event);
+        }
+        let (_, closed) = std::sync::mpsc::sync_channel(0);
+        drop(std::mem::replace(&mut self.queue, closed));
+
+        match last {
+            Some(event) => self.write(event),
+            None => self.tell_dropped(),
+        }
+        self.lines.flush();
+        let dropped = self.dropped.fetch_add(self.lines.unwritten(), Ordering::Relaxed) + self.lines.unwritten();
+        LogSummary { written: self.lines.written(), dropped, write_error: self.lines.into_first_error() }
+    }
+
+    /// Records carry the count of what was lost before them. Losses after the last one need a record of their own.
+    fn tell_dropped(&mut self) {
+        let untold = self.dropped.load(Ordering::Relaxed) - self.told_dropped;
+        if untold > 0 {
+            let text = format!("events dropped at the end of this log: {untold}");
+            self.write(Pending::new(Event::Note { text }, self.since, &self.dropped));
+        }
+    }
+
+    fn write(&mut self, pending: Pending) {
+        let Some((t_ns, event)) = pending.take() else { return };
+        let dropped = self.dropped.load(Ordering::Relaxed);
+        let record = Record { v: VERSION, seq: self.next_seq, t_ns, dropped, event };
+        self.line.clear();
+        let made = serde_json::to_writer(&mut self.line, &record);
+        self.line.push(b'\n');
+        if let Err(error) = &made {
+            self.lines.failed(error);
+        }
+        if made.is_ok() && self.lines.push(&self.line) {
+            self.next_seq += 1;
+            self.told_dropped = dropped;
+        } else {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    #[test]
+    fn losses_that_no_record_could_carry_get_one_of_their_own() {
+        let (queue, events) = sync_channel(1);
+        let (since, dropped) = (Instant::now(), Arc::new(AtomicU64::new(0)));
+        let mut page = Vec::new();
+        let writer = Writer::new(events, &mut page, since, dropped.clone());
+        queue.send(Message::Close(None)).unwrap();
+        drop(Pending::new(Event::Note { text: "lost".into() }, since, &dropped));
+        assert_eq!(writer.run(), LogSummary { written: 1, dropped: 1, write_error: None });
+        let record: Record = serde_json::from_slice(&page).unwrap();
+        let text = "events dropped at the end of this log: 1".into();
+        assert_eq!((record.seq, record.dropped, record.event), (0, 1, Event::Note { text }));
+    }
+
+    #[test]
+    fn a_log_that_lost_nothing_ends_without_a_remark() {
+        let (queue, events) = sync_channel(1);
+        let mut page = Vec::new();
+        let writer = Writer::new(events, &mut page, Instant::now(), Arc::default());
+        queue.send(Message::Close(None)).unwrap();
+        assert_eq!(writer.run(), LogSummary::default());
+        assert!(page.is_empty());
+    }
+}
