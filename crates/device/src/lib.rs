@@ -47,7 +47,7 @@ mod cuda;
 
 /// Compiling kernels, also without a card.
 pub mod compile {
-    pub use crate::cuda::nvrtc::{Compiled, Compiler, Resources};
+    pub use crate::cuda::nvrtc::{ARCHITECTURES, Compiled, Compiler, Resources, complaints};
 }
 
 pub use arena::{Arena, ArenaError, ArenaSpec, Block, DRIVER, RoleMemory, Strength, View};

@@ -124,6 +124,11 @@ impl Machine {
         self.inner.driver.read(index)
     }
 
+    /// What every card says of itself now, in the order of [`Machine::cards`]. Opens nothing.
+    pub fn read_all(&self) -> Result<Vec<CardReading>, DeviceError> {
+        (0..self.cards().len()).map(|index| self.read(index)).collect()
+    }
+
     /// Bytes this process holds on the card as the driver counts them: context, libraries and all. `None` where
     /// the driver does not say.
     pub fn process_bytes(&self, index: usize) -> Result<Option<u64>, DeviceError> {

@@ -5,11 +5,9 @@
 use std::io::Write as _;
 use std::sync::Once;
 
-use tandem_device::compile::{Compiler, Resources};
+use tandem_device::compile::{ARCHITECTURES, Compiler, Resources, complaints};
 use tandem_device::kernels::SOURCES;
 use tandem_device::{DeviceError, Source};
-
-const ARCHITECTURES: [&str; 5] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_120"];
 
 fn compiler() -> Option<Compiler> {
     match Compiler::open(None) {
@@ -42,16 +40,15 @@ fn used(compiler: &Compiler, source: &Source, arch: &str) -> Vec<Resources> {
 #[test]
 fn every_kernel_compiles_everywhere_and_stays_in_registers() {
     let Some(compiler) = compiler() else { return };
-    let mut spilling = Vec::new();
-    for source in SOURCES {
-        for arch in ARCHITECTURES {
-            let kernels = used(&compiler, source, arch);
-            let written = source.text.matches("__global__").count();
-            assert!(kernels.len() >= written, "{} on {arch}: {} of {written} reported", source.file, kernels.len());
-            spilling.extend(kernels.into_iter().filter(|kernel| !kernel.in_registers()).map(|kernel| (arch, kernel)));
-        }
-    }
-    assert!(spilling.is_empty(), "{spilling:#?}");
+    assert_eq!(complaints(&compiler, SOURCES), Vec::<String>::new());
+}
+
+#[test]
+fn complaints_name_the_kernel_and_the_architecture() {
+    let Some(compiler) = compiler() else { return };
+    let wrong = Source { file: "wrong.cu", text: "extern \"C\" __global__ void wrong(u32* out) { out[0] = nothing; }" };
+    let found = complaints(&compiler, &[&wrong]);
+    assert!(found.len() == ARCHITECTURES.len() && found[0].contains("wrong.cu"), "{found:?}");
 }
 
 #[test]

@@ -48,14 +48,14 @@ impl Site {
 
     /// Resolves a plan for this machine: chooses the cards, reads what the driver costs on those, and solves.
     pub fn resolve(mut self, settings: &Settings) -> Result<Resolved, Refusal> {
-        let placement = Placement::choose(settings, &self.hardware)?;
-        if let Some(machine) = &self.cards {
+        // A placement that cannot be is refused by the solver too, which also tries out what it suggests.
+        if let (Some(machine), Ok(placement)) = (&self.cards, Placement::choose(settings, &self.hardware)) {
+            let chosen = [placement.data, placement.model];
+            let unread = |facts: &&mut CardFacts| chosen.contains(&Some(facts.card.index)) && facts.driver.is_none();
             let (data, model) = role_kernels();
-            for card in [placement.data, placement.model].into_iter().flatten() {
-                let facts = self.hardware.cards.iter_mut().find(|facts| facts.card.index == card);
-                if let Some(facts) = facts.filter(|facts| facts.driver.is_none()) {
-                    facts.driver = Some(probe(machine, card, &data, &model).map_err(|error| unusable(&error))?);
-                }
+            for facts in self.hardware.cards.iter_mut().filter(unread) {
+                let cost = probe(machine, facts.card.index, &data, &model);
+                facts.driver = Some(cost.map_err(|error| unusable(&error))?);
             }
         }
         let plan = Plan::solve(settings, &self.hardware, &StandIns)?;

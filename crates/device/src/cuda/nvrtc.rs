@@ -70,6 +70,28 @@ impl Resources {
     }
 }
 
+/// Every architecture kernels must compile for: one of each kind of card since bf16.
+pub const ARCHITECTURES: [&str; 5] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_120"];
+
+/// What is wrong with `sources` on any of [`ARCHITECTURES`]: what does not compile, and what does not stay in
+/// registers. Empty when nothing is.
+pub fn complaints(compiler: &Compiler, sources: &[&Source]) -> Vec<String> {
+    let pairs = sources.iter().flat_map(|source| ARCHITECTURES.map(|arch| (*source, arch)));
+    pairs.flat_map(|(source, arch)| complaints_on(compiler, source, arch)).collect()
+}
+
+fn complaints_on(compiler: &Compiler, source: &Source, arch: &str) -> Vec<String> {
+    let kernels = match compiler.compile(source, arch) {
+        Ok(compiled) => compiled.resources(),
+        Err(error) => return vec![error.to_string()],
+    };
+    let written = source.text.matches("__global__").count();
+    let unreported = (kernels.len() < written)
+        .then(|| format!("{} on {arch}: {} of {written} kernels were reported", source.file, kernels.len()));
+    let spilling = kernels.iter().filter(|kernel| !kernel.in_registers());
+    spilling.map(|kernel| format!("{} on {arch}: {kernel:?}", source.file)).chain(unreported).collect()
+}
+
 impl Compiled {
     /// What each kernel uses, in the order they were assembled.
     pub fn resources(&self) -> Vec<Resources> {

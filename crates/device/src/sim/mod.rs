@@ -54,6 +54,8 @@ struct CardState {
     opens: u32,
     modules: BTreeSet<&'static str>,
     intruder: u64,
+    /// What the driver takes beyond its table.
+    grown: u64,
     /// Set once the card answers nothing any more.
     broken: Option<Broken>,
     held: BTreeMap<u64, Held>,
@@ -303,7 +305,7 @@ impl State {
 impl CardState {
     /// As a driver counts: context, modules, and reservations in 2 MiB pages.
     fn process_bytes(&self) -> u64 {
-        let context = if self.opens > 0 { DriverCost::table().context_bytes } else { 0 };
+        let context = if self.opens > 0 { DriverCost::table().context_bytes + self.grown } else { 0 };
         let modules = self.modules.len() as u64 * 2 * MIB;
         context + modules + self.held.values().map(|held| round_up(held.memory.bytes(), 2 * MIB)).sum::<u64>()
     }
@@ -339,8 +341,10 @@ impl Driver for SimDriver {
     fn open(&self, card: usize) -> Result<(), DeviceError> {
         let mut state = lock(&self.state);
         self.call(&mut state, card, "opening")?;
-        if let Some(SimFault::Intruder(bytes)) = self.spec.fault {
-            state.cards[card].intruder = bytes;
+        match self.spec.fault {
+            Some(SimFault::Intruder(bytes)) => state.cards[card].intruder = bytes,
+            Some(SimFault::DriverGrows(bytes)) => state.cards[card].grown = bytes,
+            _ => {}
         }
         let (asked, free) = (DriverCost::table().context_bytes, self.free_bytes(&state.cards[card]));
         if state.cards[card].opens == 0 && asked > free {

@@ -44,6 +44,8 @@ pub enum SimFault {
     LoseCard(u64),
     /// Another process takes this much on every card just before we open it.
     Intruder(u64),
+    /// The driver takes this much more on every card than its table says.
+    DriverGrows(u64),
 }
 
 /// A `--sim` value that cannot be read.
@@ -90,10 +92,11 @@ impl SimSpec {
             ("fail-copy", n) => self.fault = Some(SimFault::FailCopy(number(n)?)),
             ("lose-card", n) => self.fault = Some(SimFault::LoseCard(number(n)?)),
             ("intruder", size) => self.fault = Some(SimFault::Intruder(bytes(size)?)),
+            ("driver-grows", size) => self.fault = Some(SimFault::DriverGrows(bytes(size)?)),
             _ => {
                 return Err(format!(
                     "'{option}' is no option (pcie3, pcie4, pcie5, nvlink, held=SIZE, cc=MAJOR.MINOR, seed=N, \
-                     refuse-allocation=N, fail-copy=N, lose-card=N, intruder=SIZE)"
+                     refuse-allocation=N, fail-copy=N, lose-card=N, intruder=SIZE, driver-grows=SIZE)"
                 ));
             }
         }

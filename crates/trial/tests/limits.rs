@@ -1,0 +1,87 @@
+//! A limit that is not kept is seen: by the check after warm-up, and by the sampler while something runs.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use support::{rehearse, small};
+use tandem_device::sim::SimFault;
+use tandem_device::{ArenaSpec, DeviceError, Isolation, IsolationError, Machine, Route, SimSpec};
+use tandem_events::{Emitter, Event, Role, Sink};
+use tandem_trial::Sampler;
+use tandem_trial::rehearsal::RehearsalError;
+
+const MIB: u64 = 1 << 20;
+
+#[derive(Default)]
+struct Collected(Mutex<Vec<Event>>);
+
+impl Sink for Collected {
+    fn emit(&self, event: Event) {
+        self.0.lock().unwrap().push(event);
+    }
+}
+
+/// Both roles on one card, with no room in their limits for the driver.
+fn careless(machine: &Machine) -> Isolation {
+    let spec = |role| {
+        let arena_bytes = 64 * MIB;
+        ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: true }
+    };
+    Isolation::set_up(machine, (0, spec(Role::Data)), (0, spec(Role::Model))).unwrap()
+}
+
+#[test]
+fn a_process_over_its_limits_is_a_breach() {
+    let machine = Machine::simulated(SimSpec::new(1, 4 << 30));
+    let roles = careless(&machine);
+    let error = roles.check().unwrap_err();
+    let DeviceError::Isolation(IsolationError::Breach { card: 0, used, limit }) = error else { panic!("{error}") };
+    assert_eq!((used, limit), ((522 + 128) * MIB, 128 * MIB));
+}
+
+#[test]
+fn the_sampler_remembers_the_worst_and_logs_the_breach() {
+    let machine = Machine::simulated(SimSpec::new(1, 4 << 30));
+    let roles = careless(&machine);
+    let log = Arc::new(Collected::default());
+    let sampler = Sampler::start(&machine, &roles, &Emitter::to(log.clone())).unwrap();
+    let peaks = sampler.finish().unwrap();
+    assert_eq!(peaks.len(), 1);
+    assert!(!peaks[0].kept() && peaks[0].samples > 0, "{peaks:?}");
+    let breach = Event::Breach { card: 0, bytes: (522 + 128) * MIB, limit_bytes: 128 * MIB };
+    assert_eq!(*log.0.lock().unwrap(), [breach]);
+}
+
+#[test]
+fn a_driver_that_takes_more_than_its_table_stops_the_start() {
+    // The specs of these tests leave 2 x 640 MB for a driver that costs 522 and its kernels.
+    let rehearsed = |grown: u64| {
+        let machine = Machine::simulated(SimSpec::new(1, 4 << 30).with_fault(SimFault::DriverGrows(grown * MIB)));
+        rehearse(&machine, (0, 0), small(Route::Handover, 1), 2)
+    };
+    rehearsed(700).expect("inside what was planned");
+    let error = rehearsed(800).unwrap_err();
+    let breach = matches!(&error, RehearsalError::Device(DeviceError::Isolation(IsolationError::Breach { .. })));
+    assert!(breach, "{error}");
+}
+
+#[test]
+fn a_driver_that_takes_more_than_was_planned_is_seen_inside_a_wide_limit_too() {
+    let machine = Machine::simulated(SimSpec::new(1, 4 << 30));
+    let spec = |role| ArenaSpec {
+        role,
+        limit_bytes: 1024 * MIB,
+        driver_bytes: 64 * MIB,
+        arena_bytes: 64 * MIB,
+        capped: false,
+    };
+    let roles = Isolation::set_up(&machine, (0, spec(Role::Data)), (0, spec(Role::Model))).unwrap();
+    roles.check().expect("the limits themselves are kept");
+    let error = roles.settle().unwrap_err();
+    let DeviceError::Isolation(IsolationError::DriverGrew { card: 0, found, planned }) = error else {
+        panic!("{error}")
+    };
+    assert_eq!((found, planned), (522 * MIB, 128 * MIB));
+}
