@@ -48,8 +48,7 @@ To start with:
 ";
 
 /// Reads the command line and the config file it names.
-pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Call, Exit> {
-    let args: Vec<OsString> = args.into_iter().collect();
+pub(crate) fn parse(args: Vec<OsString>) -> Result<Call, Exit> {
     if args.len() <= 1 {
         return Err(Exit::Said(START.to_owned()));
     }
@@ -126,7 +125,7 @@ fn grammar() -> Clap {
 fn shared(command: Clap) -> Clap {
     let command = command
         .arg(path("config", "YAML file; flags beat it, it beats the defaults"))
-        .arg(Arg::new("sim").long("sim").value_name("SPEC").help("Simulated GPUs instead of real ones, e.g. 2x24GiB"))
+        .arg(sim())
         .arg(switch("json", "Print one JSON document on standard output, and nothing else there"))
         .arg(switch("quiet", "Leave out progress").short('q'));
     SETTINGS.iter().fold(command, |command, setting| command.args(flags_of(setting)))
@@ -147,6 +146,11 @@ fn flags_of(setting: &'static Setting) -> Vec<Arg> {
             [Some(on), off].into_iter().flatten().collect()
         }
     }
+}
+
+fn sim() -> Arg {
+    let help = "Simulated GPUs instead of real ones, e.g. 2x24GiB";
+    Arg::new("sim").long("sim").value_name("SPEC").allow_hyphen_values(true).help(help)
 }
 
 fn switch(name: &'static str, help: &'static str) -> Arg {

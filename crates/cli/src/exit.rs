@@ -1,7 +1,9 @@
 //! How a command ends other than well, and what the shell is told.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
+use serde_json::json;
 use tandem_plan::config::ConfigError;
 use tandem_plan::{Refusal, SettingError, refusal_json};
 
@@ -10,13 +12,13 @@ use crate::screen;
 /// The check or the run failed.
 pub(crate) const FAILED: u8 = 1;
 /// Wrong usage, or a plan that cannot be.
-pub(crate) const IMPOSSIBLE: u8 = 2;
+const IMPOSSIBLE: u8 = 2;
 
 /// Why a command did not do what was asked.
 #[derive(Debug)]
 pub(crate) enum Exit {
-    /// The plan cannot be; `json` when the answer was asked for as a document.
-    Refused { refusal: Box<Refusal>, json: bool, simulated: bool },
+    /// The plan cannot be.
+    Refused(Box<Refusal>),
     /// The command line or the config is wrong.
     Usage(String),
     /// `--help` and `--version`: nothing is wrong.
@@ -27,32 +29,47 @@ pub(crate) enum Exit {
     Closed,
 }
 
+/// How an answer is wanted. Read off the raw command line: it holds for one that cannot be read, too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    json: bool,
+    simulated: bool,
+}
+
+impl Manner {
+    pub(crate) fn of(args: &[OsString]) -> Manner {
+        let is_sim = |arg: &OsString| arg == "--sim" || arg.to_string_lossy().starts_with("--sim=");
+        Manner { json: args.iter().any(|arg| arg == "--json"), simulated: args.iter().any(is_sim) }
+    }
+}
+
 impl Exit {
     /// Says what happened, once, and gives the shell its number.
-    pub(crate) fn report(self) -> ExitCode {
-        match self {
-            Exit::Refused { refusal, json: true, .. } => {
-                let _ = screen::write_json(&refusal_json(&refusal));
-                ExitCode::from(IMPOSSIBLE)
-            }
-            Exit::Refused { refusal, simulated, .. } => {
-                screen::complain(&refusal.to_string(), simulated);
-                ExitCode::from(IMPOSSIBLE)
-            }
+    pub(crate) fn report(self, manner: Manner) -> ExitCode {
+        let (code, message, document) = match self {
+            Exit::Refused(refusal) => (IMPOSSIBLE, refusal.to_string(), refusal_json(&refusal)),
             Exit::Usage(message) => {
-                screen::complain(&message, false);
-                ExitCode::from(IMPOSSIBLE)
-            }
-            Exit::Said(text) => {
-                let _ = screen::write(&text);
-                ExitCode::SUCCESS
+                let document = json!({ "error": message, "code": IMPOSSIBLE, "suggestions": [] });
+                (IMPOSSIBLE, message, document)
             }
             Exit::Failed(error) => {
-                screen::complain(&format!("❌ {error:#}"), false);
-                ExitCode::from(FAILED)
+                let message = format!("❌ {error:#}");
+                let document = json!({ "error": message, "code": FAILED, "passed": false, "suggestions": [] });
+                (FAILED, message, document)
             }
-            Exit::Closed => ExitCode::SUCCESS,
+            Exit::Said(text) => {
+                // Nobody reading is no failure.
+                let _ = screen::write(&text);
+                return ExitCode::SUCCESS;
+            }
+            Exit::Closed => return ExitCode::SUCCESS,
+        };
+        match manner.json {
+            // The exit code says it all the same.
+            true => drop(screen::write_json(&document)),
+            false => screen::complain(&message, manner.simulated),
         }
+        ExitCode::from(code)
     }
 }
 

@@ -9,16 +9,18 @@ mod validate;
 use std::process::ExitCode;
 
 use args::Command;
-use exit::Exit;
+use exit::Manner;
 use screen::Screen;
 
 fn main() -> ExitCode {
-    let outcome = args::parse(std::env::args_os()).and_then(|call| {
-        let mut screen = Screen::new(&call);
+    let args: Vec<_> = std::env::args_os().collect();
+    let manner = Manner::of(&args);
+    let outcome = args::parse(args).and_then(|call| {
+        let screen = Screen::new(&call);
         match call.command {
-            Command::Plan => plan::run(&call, &mut screen),
-            Command::Validate => validate::run(&call, &mut screen),
+            Command::Plan => plan::run(&call, &screen),
+            Command::Validate => validate::run(&call, &screen),
         }
     });
-    outcome.unwrap_or_else(Exit::report)
+    outcome.unwrap_or_else(|exit| exit.report(manner))
 }

@@ -12,7 +12,7 @@ use crate::args::Call;
 use crate::exit::Exit;
 use crate::screen::{self, Screen};
 
-pub(crate) fn run(call: &Call, screen: &mut Screen) -> Result<ExitCode, Exit> {
+pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
     call.warnings.iter().for_each(|warning| screen.warn(warning));
     if call.recommend {
         return print_recommendations(call, screen);
@@ -33,16 +33,11 @@ pub(crate) fn run(call: &Call, screen: &mut Screen) -> Result<ExitCode, Exit> {
 /// Finds the machine and makes the plan, for any command. A refusal shows what was found before it.
 pub(crate) fn resolve(call: &Call) -> Result<Resolved, Exit> {
     let site = Site::survey(call.sim.clone()).context("cannot read the GPUs")?;
-    let simulated = call.sim.is_some();
-    site.resolve(&call.settings).map_err(|refusal| Exit::Refused {
-        refusal: Box::new(refusal),
-        json: call.json,
-        simulated,
-    })
+    site.resolve(&call.settings).map_err(|refusal| Exit::Refused(Box::new(refusal)))
 }
 
 /// Rows are for simulated cards, whatever this machine has: they are for choosing what to buy or rent.
-fn print_recommendations(call: &Call, screen: &mut Screen) -> Result<ExitCode, Exit> {
+fn print_recommendations(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
     let host = host_facts();
     let machine = |count: usize, card_gb: u64| Hardware::simulated(count, card_gb << 30, &DriverCost::table(), host);
     let rows = recommend(&call.settings, &machine, &StandIns);

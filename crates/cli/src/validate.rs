@@ -14,29 +14,33 @@ use crate::args::Call;
 use crate::exit::{Exit, FAILED};
 use crate::screen::{self, Screen};
 
-pub(crate) fn run(call: &Call, screen: &mut Screen) -> Result<ExitCode, Exit> {
+pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
     call.warnings.iter().for_each(|warning| screen.warn(warning));
-    let (log, emitter) = open_log(call)?;
     let resolved = crate::plan::resolve(call)?;
+    // Only now: a plan that is refused must not cost anybody the log of an earlier run.
+    let (log, emitter) = open_log(call)?;
     emitter.emit(Event::RunStarted {
         command: "validate".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         plan_json: Some(plan_json(&resolved.plan, &resolved.hardware).to_string()),
     });
-    let mut closed = Ok(());
+    let mut shown = Ok(());
     let report = validate(&resolved, &emitter, &mut |line| {
-        if closed.is_ok() {
-            closed = screen.progress(line);
+        if shown.is_ok() {
+            shown = screen.progress(line);
         }
     });
     let code = if report.passed() { 0 } else { FAILED };
     close_log(log, code, screen);
-    closed?;
-    match call.json {
-        true => screen::write_json(&document(&report, &resolved))?,
-        false => conclude(&report, call, screen)?,
+    let concluded = shown.and_then(|()| match call.json {
+        true => screen::write_json(&document(&report, &resolved)),
+        false => conclude(&report, call, screen),
+    });
+    match concluded {
+        // The checks have their answer, whether anybody reads it or not.
+        Ok(()) | Err(Exit::Closed) => Ok(ExitCode::from(code)),
+        Err(exit) => Err(exit),
     }
-    Ok(ExitCode::from(code))
 }
 
 fn open_log(call: &Call) -> Result<(Option<RunLog>, Emitter), Exit> {

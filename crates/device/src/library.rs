@@ -155,8 +155,13 @@ impl Search {
         Err(refused.unwrap_or_else(|| LibraryError::NotFound {
             library: wanted.names.join(" or "),
             install: wanted.install,
-            looked: places.iter().map(Place::describe).collect(),
+            looked: self.looks_in(),
         }))
+    }
+
+    /// Every place a library is looked for in, for messages.
+    pub fn looks_in(&self) -> Vec<String> {
+        self.places().iter().map(Place::describe).collect()
     }
 
     /// Every place, in the order they are tried. Folders that hold link-time stand-ins are never among them.

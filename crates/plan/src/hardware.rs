@@ -13,6 +13,8 @@ pub struct Hardware {
     pub host: HostFacts,
     /// An NVIDIA device is there and cannot be used: a sentence with the library and where it was looked for.
     pub trouble: Option<String>,
+    /// Where the driver library was looked for, in order.
+    pub looked: Vec<String>,
     /// `peer[a][b]`: card `a` reaches the memory of card `b` without the host.
     pub peer: Vec<Vec<bool>>,
 }
@@ -40,7 +42,7 @@ pub struct HostFacts {
 impl Hardware {
     /// A machine without any NVIDIA device.
     pub fn without_cards(host: HostFacts) -> Hardware {
-        Hardware { kind: Kind::Cpu, cards: Vec::new(), host, trouble: None, peer: Vec::new() }
+        Hardware { kind: Kind::Cpu, cards: Vec::new(), host, trouble: None, looked: Vec::new(), peer: Vec::new() }
     }
 
     /// A machine with `count` simulated cards of `total_bytes` each, all of it free, that reach each other
@@ -60,7 +62,14 @@ impl Hardware {
             driver: Some(driver.clone()),
         };
         let cards = (0..count).map(card).collect();
-        Hardware { kind: Kind::Simulated, cards, host, trouble: None, peer: vec![vec![false; count]; count] }
+        Hardware {
+            kind: Kind::Simulated,
+            cards,
+            host,
+            trouble: None,
+            looked: Vec::new(),
+            peer: vec![vec![false; count]; count],
+        }
     }
 
     /// The card `nvidia-smi` calls `index`.

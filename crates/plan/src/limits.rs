@@ -106,29 +106,32 @@ fn check_free(limits: &Limits, placement: &Placement, hardware: &Hardware) -> Re
         let sum = limits.data.saturating_add(limits.model);
         return if sum <= free { Ok(()) } else { Err(sum_over_free(limits, placement.model, free, hardware)) };
     }
-    for role in Role::BOTH {
-        let card = placement.card(role);
-        let free = free_bytes(card, hardware);
-        if limits.of(role) > free {
-            return Err(limit_over_free(role, limits.of(role), card, free, hardware));
-        }
+    let free = |role: Role| free_bytes(placement.card(role), hardware);
+    let over: Vec<Role> = Role::BOTH.into_iter().filter(|role| limits.of(*role) > free(*role)).collect();
+    if over.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let told = over.iter().map(|role| limit_over_free(*role, limits.of(*role), placement.card(*role), hardware));
+    let mut refusal = Refusal::new(Reason::OverFree, told.collect::<Vec<_>>().join("\n"));
+    let mut lowered = Suggestion::new("all that is free");
+    let mut usual = Suggestion::new("the usual share of the card");
+    for role in over {
+        let largest = (free(role) / MIB).max(1);
+        lowered = lowered.set(limit_setting(role), Value::Limit(Limit::Mb(largest)));
+        usual = usual.set(limit_setting(role), Value::Limit(Limit::Auto(None)));
+    }
+    refusal = refusal.suggest(lowered).suggest(usual);
+    Err(refusal.suggest(auto_both()))
 }
 
-fn limit_over_free(role: Role, limit: u64, card: Option<usize>, free: u64, hardware: &Hardware) -> Refusal {
-    let largest = free / MIB;
-    let message = format!(
+fn limit_over_free(role: Role, limit: u64, card: Option<usize>, hardware: &Hardware) -> String {
+    let largest = free_bytes(card, hardware) / MIB;
+    format!(
         "❌ The {role} limit of {} is over what {} has free\n   {}\n   The largest limit that would fit: {largest} MB",
         show(limit),
         place(card),
         holdings(card, hardware),
-    );
-    let id = limit_setting(role);
-    Refusal::new(Reason::OverFree, message)
-        .suggest(Suggestion::new("all that is free").set(id, Value::Limit(Limit::Mb(largest.max(1)))))
-        .suggest(Suggestion::new("the usual share of the card").set(id, Value::Limit(Limit::Auto(None))))
-        .suggest(auto_both())
+    )
 }
 
 fn sum_over_free(limits: &Limits, card: Option<usize>, free: u64, hardware: &Hardware) -> Refusal {

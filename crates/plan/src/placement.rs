@@ -175,7 +175,7 @@ fn too_few(settings: &Settings, hardware: &Hardware) -> Refusal {
     let mut message =
         format!("❌ Multi-GPU requires at least 2 GPUs, found {found} (Insufficient GPUs for Multi-GPU Mode)");
     let Some(only) = hardware.cards.first() else {
-        message.push_str(&format!("\n   {NO_DEVICE}; --mode cpu works"));
+        message.push_str(&format!("\n   {}", no_device(hardware)));
         return Refusal::new(Reason::TooFewGpus, message).suggest(on_the_cpu());
     };
     message.push_str("\n   One GPU can do both: on its own, or with --share-gpu as two partitions");
@@ -197,7 +197,13 @@ fn too_few(settings: &Settings, hardware: &Hardware) -> Refusal {
 const APART: [Id; 6] =
     [Id::DataGpu, Id::ModelGpu, Id::ShareGpu, Id::EnableMemoryIsolation, Id::DataGpuMemory, Id::ModelGpuMemory];
 
-const NO_DEVICE: &str = "No NVIDIA device is present, so its driver library (libcuda.so.1) was not opened";
+fn no_device(hardware: &Hardware) -> String {
+    let looked = match hardware.looked.is_empty() {
+        true => String::new(),
+        false => format!("; libcuda.so.1 was looked for in {}", hardware.looked.join(", ")),
+    };
+    format!("No NVIDIA device is present{looked}\n   --mode cpu works")
+}
 
 /// The same run without any GPU.
 pub(crate) fn on_the_cpu() -> Suggestion {
@@ -212,13 +218,17 @@ fn in_range(name: &str, index: usize, found: usize) -> Result<(), Refusal> {
     if index < found {
         return Ok(());
     }
-    Err(Refusal::new(Reason::GpuIndex, format!("❌ Invalid {name}={index}, must be 0-{}", found.saturating_sub(1))))
+    let message = format!("❌ Invalid {name}={index}, must be 0-{}", found.saturating_sub(1));
+    let refusal = Refusal::new(Reason::GpuIndex, message);
+    let pair = Suggestion::new("the first two").set(Id::DataGpu, Value::Count(0)).set(Id::ModelGpu, Value::Count(1));
+    let first = Suggestion::new("the first").set(Id::Gpu, Value::Count(0)).leave_out(&APART).leave_out(&[Id::Mode]);
+    Err(if found > 1 && name != "gpu" { refusal.suggest(pair) } else { refusal.suggest(first) })
 }
 
 /// The card that `name` asks for, if this process and these kernels can use it.
 fn usable(name: &str, index: usize, hardware: &Hardware) -> Result<usize, Refusal> {
     if hardware.cards.is_empty() {
-        let message = format!("❌ GPU {index} was asked for, and there is none\n   {NO_DEVICE}; --mode cpu works");
+        let message = format!("❌ GPU {index} was asked for, and there is none\n   {}", no_device(hardware));
         return Err(Refusal::new(Reason::Device, message).suggest(on_the_cpu()));
     }
     in_range(name, index, hardware.cards.len())?;
@@ -250,7 +260,7 @@ fn roomiest(hardware: &Hardware) -> Result<(usize, String), Refusal> {
             Ok((best.card.index, format!("GPU {} has the most memory free, {free}", best.card.index)))
         }
         None if hardware.cards.is_empty() => {
-            let message = format!("❌ A GPU was asked for, and there is none\n   {NO_DEVICE}; --mode cpu works");
+            let message = format!("❌ A GPU was asked for, and there is none\n   {}", no_device(hardware));
             Err(Refusal::new(Reason::Device, message).suggest(on_the_cpu()))
         }
         None => {

@@ -1,5 +1,6 @@
 //! What the device flags ask for, before anyone looks at the machine. Flags that exclude each other end here.
 
+use crate::placement::on_the_cpu;
 use crate::refusal::{Reason, Refusal, Suggestion};
 use crate::setting::Id;
 use crate::settings::Settings;
@@ -21,7 +22,6 @@ pub(crate) enum Request {
 }
 
 /// The flags that name cards.
-const CARD_FLAGS: [Id; 4] = [Id::DataGpu, Id::ModelGpu, Id::Gpu, Id::ShareGpu];
 /// The flags that only make sense with isolation.
 const LIMIT_FLAGS: [Id; 2] = [Id::DataGpuMemory, Id::ModelGpuMemory];
 
@@ -70,12 +70,10 @@ fn check_mode(
     share: bool,
     gpu: Option<usize>,
 ) -> Result<(), Refusal> {
-    let to_cpu = Suggestion::new("run on the CPU").set(Id::Mode, Value::Choice("cpu")).leave_out(&CARD_FLAGS);
-    let to_single = Suggestion::new("one GPU for everything").set(Id::Mode, Value::Choice("single")).leave_out(&[
-        Id::DataGpu,
-        Id::ModelGpu,
-        Id::ShareGpu,
-    ]);
+    let to_single = Suggestion::new("one GPU for everything")
+        .set(Id::Mode, Value::Choice("single"))
+        .leave_out(&[Id::DataGpu, Id::ModelGpu, Id::ShareGpu, Id::EnableMemoryIsolation])
+        .leave_out(&LIMIT_FLAGS);
     let both = Suggestion::new("one GPU for data, one for the model")
         .set(Id::DataGpu, Value::Count(0))
         .set(Id::ModelGpu, Value::Count(1))
@@ -84,7 +82,7 @@ fn check_mode(
         Some("auto") => Err(not_built()),
         Some("cpu") if pair.is_some() || share || gpu.is_some() => {
             Err(Refusal::usage("❌ --mode cpu uses no GPU: leave the GPU flags out, or leave --mode out")
-                .suggest(to_cpu))
+                .suggest(on_the_cpu()))
         }
         Some("single") if pair.is_some() || share => Err(Refusal::usage(
             "❌ --mode single is one GPU for everything: leave --data-gpu, --model-gpu and --share-gpu out, \

@@ -103,7 +103,8 @@ pub struct Rehearsal {
     made: u64,
 }
 
-struct DataSide {
+/// The data side: ready to make batches, with or without a model to take them.
+pub struct DataSide {
     stream: Stream,
     checks: Checks,
     make_batch: Loaded,
@@ -154,13 +155,18 @@ struct ResultSlot {
 }
 
 impl Rehearsal {
-    /// Takes all memory, loads all kernels, and proves the way across.
+    /// Takes all memory of both sides and loads all kernels.
     pub fn prepare(roles: &Isolation, spec: RehearsalSpec) -> Result<Rehearsal, DeviceError> {
+        let data = DataSide::create(roles, &spec)?;
+        Rehearsal::join(data, roles, spec)
+    }
+
+    /// The same for a data side that stands already.
+    pub fn join(data: DataSide, roles: &Isolation, spec: RehearsalSpec) -> Result<Rehearsal, DeviceError> {
         let transfer = match spec.route {
             Route::Handover => None,
             route => Some(Transfer::open(route, &spec.why, &roles.data.arena, &roles.model.arena, spec.batch_bytes)?),
         };
-        let data = DataSide::create(roles, &spec)?;
         let model = ModelSide::create(roles, &spec)?;
         Ok(Rehearsal { spec, data, transfer, model, ahead: VecDeque::new(), made: 0 })
     }
@@ -283,7 +289,8 @@ impl Rehearsal {
 }
 
 impl DataSide {
-    fn create(roles: &Isolation, spec: &RehearsalSpec) -> Result<DataSide, DeviceError> {
+    /// Takes the data role's memory and loads its kernels.
+    pub fn create(roles: &Isolation, spec: &RehearsalSpec) -> Result<DataSide, DeviceError> {
         let (device, arena) = (&roles.data.device, &roles.data.arena);
         let upload = |_| {
             Ok::<_, DeviceError>(Upload {

@@ -2,6 +2,7 @@
 
 use std::num::NonZero;
 
+use tandem_device::library::Search;
 use tandem_device::{DeviceError, Kernel, Kind, Machine, SimSpec, host_memory, kernels, probe};
 use tandem_plan::{CardFacts, Hardware, HostFacts, Placement, Plan, Reason, Refusal, Settings, StandIns};
 
@@ -37,7 +38,8 @@ impl Site {
             // Not the end yet: the plan may be for the CPU.
             Err(unusable) => Some(unusable.to_string()),
         };
-        Ok(Site { cards: None, hardware: Hardware { trouble, ..Hardware::without_cards(host_facts()) } })
+        let looked = Search::from_env().looks_in();
+        Ok(Site { cards: None, hardware: Hardware { trouble, looked, ..Hardware::without_cards(host_facts()) } })
     }
 
     /// A site of these cards.
@@ -76,7 +78,8 @@ pub fn cards_json(machine: &Machine) -> serde_json::Value {
             "peak_bytes": counts.peak_bytes,
         })
     };
-    (0..machine.cards().len()).map(card).collect()
+    let cards = if machine.kind() == Kind::Cpu { 0 } else { machine.cards().len() };
+    (0..cards).map(card).collect()
 }
 
 /// Every kernel each role loads, its checks included.
@@ -101,6 +104,7 @@ fn read(machine: &Machine, host: HostFacts) -> Result<Hardware, DeviceError> {
         cards: (0..count).map(facts).collect::<Result<_, DeviceError>>()?,
         host,
         trouble: None,
+        looked: Vec::new(),
         peer: (0..count).map(row).collect::<Result<_, _>>()?,
     })
 }

@@ -6,7 +6,7 @@ use tandem_device::{ArenaError, ArenaSpec, DeviceError, Isolation, IsolationErro
 use tandem_events::{Emitter, Event, Role};
 use tandem_plan::{Bucket, Level, Mode, ModelChoice, Moment, Plan, RolePlan, StandIn, audio_bytes, startup_lines};
 
-use crate::rehearsal::{Rehearsal, RehearsalError, RehearsalSpec};
+use crate::rehearsal::{DataSide, Rehearsal, RehearsalError, RehearsalSpec};
 use crate::resolve::Resolved;
 use crate::sampler::{Sampler, SamplerError};
 
@@ -113,7 +113,8 @@ impl Run<'_> {
     fn all(&mut self) -> Result<(), Trouble> {
         self.prerequisites()?;
         let roles = self.placement()?;
-        let mut rehearsal = self.model_creation(&roles)?;
+        let data = self.data_side(&roles)?;
+        let mut rehearsal = self.model_creation(&roles, data)?;
         self.transfer(&mut rehearsal)?;
         self.pipeline(&roles, &mut rehearsal)
     }
@@ -241,12 +242,19 @@ impl Run<'_> {
         self.line(touched == 0, &format!("No context, stream or byte on GPU {}", list.join(", ")));
     }
 
-    fn model_creation(&mut self, roles: &Isolation) -> Result<Rehearsal, Trouble> {
+    /// The data role comes first: it fills while the model is made.
+    fn data_side(&mut self, roles: &Isolation) -> Result<DataSide, Trouble> {
+        let data = DataSide::create(roles, &rehearsal_spec(self.plan))?;
+        self.moment(Moment::PipelineReady);
+        Ok(data)
+    }
+
+    fn model_creation(&mut self, roles: &Isolation, data: DataSide) -> Result<Rehearsal, Trouble> {
         let device = device_name(self.plan, Role::Model);
         self.heading(&format!("Testing model creation on {device}..."));
         self.moment(Moment::ModelPlaced);
         self.moment(Moment::CreatingModel);
-        let rehearsal = Rehearsal::prepare(roles, rehearsal_spec(self.plan))?;
+        let rehearsal = Rehearsal::join(data, roles, rehearsal_spec(self.plan))?;
         let card = roles.model.device.index();
         let homes = rehearsal.model().blocks().iter().map(|block| block.home()).collect::<Result<Vec<_>, _>>()?;
         let astray = homes.iter().filter(|home| **home != card).count();
@@ -284,7 +292,6 @@ impl Run<'_> {
     fn pipeline(&mut self, roles: &Isolation, rehearsal: &mut Rehearsal) -> Result<(), Trouble> {
         self.heading("Simulating training pipeline...");
         let machine = &self.resolved.machine;
-        self.moment(Moment::PipelineReady);
         self.moment(Moment::Waiting);
         let longest_ns = (self.plan.start_delay_seconds * 1e9) as u64;
         let (ready, slots) = rehearsal.fill(longest_ns, || machine.now_ns())?;

@@ -1,0 +1,223 @@
+//! What people type and write by mistake: exit code 2, what was expected, what was found, and where.
+
+use serde_json::json;
+
+use crate::call::{Call, Ran, contains, tandem, tandem_json};
+use crate::machine::Folder;
+
+const TWO: &str = "plan --sim 2x24GiB --data-gpu 0 --model-gpu 1";
+
+/// Wrong usage, said on standard error alone; nothing crashed.
+#[track_caller]
+fn refused(ran: &Ran, parts: &[&str]) {
+    assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{ran:?}");
+    contains(&ran.err, parts);
+    assert!(!ran.err.contains("panicked"), "{ran:?}");
+}
+
+/// Wrong usage, told as a document.
+#[track_caller]
+fn refused_json(ran: &Ran, part: &str) {
+    assert_eq!(ran.code, 2, "{ran:?}");
+    let refusal = ran.json();
+    assert_eq!(refusal["code"], json!(2), "{refusal}");
+    contains(refusal["error"].as_str().unwrap(), &[part]);
+    assert!(refusal["suggestions"].is_array(), "{refusal}");
+}
+
+const LIMITS: [&str; 10] =
+    ["0", "-5", "abc", "99999999999999999999", "auto:2", "auto:x", "auto:", "auto:-0.1", "8GB", "4096.5"];
+
+#[test]
+fn limits_that_are_none() {
+    for flag in ["--data-gpu-memory", "--model-gpu-memory"] {
+        for limit in LIMITS {
+            let ran = tandem(&format!("{TWO} --enable-memory-isolation {flag} {limit}"));
+            refused(&ran, &[flag, "expected a number of MB", &format!("found `{limit}`")]);
+        }
+    }
+}
+
+#[test]
+fn a_limit_of_more_than_any_card_has_is_over_what_is_free() {
+    for limit in ["24577", "9999999"] {
+        let ran = tandem(&format!("{TWO} --enable-memory-isolation --model-gpu-memory {limit}"));
+        refused(&ran, &[&format!("limit of {limit} MB is over"), "The largest limit that would fit: 24576 MB"]);
+    }
+}
+
+#[test]
+fn counts_that_are_none() {
+    for flag in ["--batch-size", "--grad-accum", "--buffer-size", "--prefetch-buffer-size", "--num-workers"] {
+        for count in ["0", "-1", "x", "1.5", "99999999999999999999"] {
+            refused(&tandem(&format!("{TWO} {flag} {count}")), &[flag, "expected a whole number", count]);
+        }
+    }
+    for index in ["-1", "x", "0.5"] {
+        refused(&tandem(&format!("plan --sim 2x24GiB --gpu {index}")), &["--gpu", "expected a whole number", index]);
+    }
+}
+
+#[test]
+fn words_and_times_that_are_none() {
+    refused(&tandem(&format!("{TWO} --model-size huge")), &["--model-size", "nano, tiny, small, normal, big", "huge"]);
+    refused(&tandem(&format!("{TWO} --mode duel")), &["--mode", "`duel`", "for example --mode dual"]);
+    refused(&tandem(&format!("{TWO} --transfer pigeon")), &["--transfer", "peer, bounce, handover"]);
+    for time in ["-1", "x", "NaN", "inf", "4000"] {
+        refused(&tandem(&format!("{TWO} --model-start-delay {time}")), &["--model-start-delay", "seconds", time]);
+    }
+    let both = tandem(&format!("{TWO} --mixed-precision --no-mixed-precision"));
+    refused(&both, &["--mixed-precision", "cannot be used with"]);
+}
+
+#[test]
+fn simulated_machines_that_are_none() {
+    let cards = "x 2 2x x24GiB 0x24GiB 65x24GiB -1x24GiB 2x24 2xGiB 2x1MiB 2x0GiB 2x99999999999999999999GiB 2x24gib";
+    let options = ", ,warp ,held= ,held=25GiB ,seed=x ,cc=8 ,fail-copy=-1 ,nvlink=2 ,,pcie4";
+    let options = options.split(' ').map(|option| format!("2x24GiB{option}"));
+    for spec in cards.split(' ').map(str::to_owned).chain(options).chain([String::new(), "２x24GiB".to_owned()]) {
+        let ran = Call::new("plan").arg("--sim").arg(&spec).run();
+        refused(&ran, &["--sim", "expected COUNTxSIZE", "2x24GiB"]);
+    }
+}
+
+#[test]
+fn wrong_values_are_told_as_a_document_when_one_was_asked_for() {
+    refused_json(&tandem("plan --batch-size 0 --json"), "--batch-size");
+    refused_json(&tandem("plan --sim 2x24 --json"), "--sim 2x24");
+    refused_json(&tandem("validate --model-size huge --json"), "--model-size");
+    refused_json(&tandem("plan --config /nonexistent.yaml --json"), "/nonexistent.yaml");
+}
+
+#[test]
+fn what_there_is_no_flag_or_command_for() {
+    refused(&tandem("plan --frobnicate"), &["--frobnicate"]);
+    refused(&tandem("plan --bach-size 8"), &["--bach-size", "--batch-size"]);
+    refused(&tandem("plan 7"), &["7"]);
+    refused(&tandem("plan --batch-size"), &["--batch-size"]);
+    refused(&tandem("plan --batch-size 4 --batch-size 8"), &["--batch-size"]);
+    refused(&tandem("plam"), &["plam", "plan"]);
+    refused(&tandem("--sim 2x24GiB"), &["--sim"]);
+}
+
+/// Calls `plan` on one simulated card with this text as its config.
+fn with_config(text: impl AsRef<[u8]>) -> Ran {
+    let folder = Folder::new();
+    Call::new("plan --sim 1x24GiB --json").config(&folder.file("c.yaml", text)).run()
+}
+
+#[test]
+fn configs_that_are_none() {
+    let check = |text: &[u8], parts: &[&str]| {
+        let folder = Folder::new();
+        let file = folder.file("c.yaml", text);
+        let ran = Call::new("plan --sim 1x24GiB").config(&file).run();
+        refused(&ran, &[parts, &[file.to_str().unwrap()]].concat());
+    };
+    check(b"data: [1, 2\n", &["not YAML"]);
+    check(b"data:\n\t- x\n", &["c.yaml:2", "not YAML"]);
+    check(b"- a\n- b\n", &["c.yaml:1", "expected sections, found a list"]);
+    check(b"data: 5\n", &["c.yaml:1", "data"]);
+    check(b"data:\n  gpu: [0, 1]\n", &["c.yaml:2: data.gpu: expected a whole number", "found a list"]);
+    check(b"training:\n  batch_size: many\n", &["c.yaml:2: training.batch_size: expected a whole number", "`many`"]);
+    check(b"training:\n  batch_size: 0\n", &["c.yaml:2: training.batch_size", "`0`"]);
+    check(b"data:\n  share_gpu: perhaps\n", &["c.yaml:2: data.share_gpu: expected true or false"]);
+    check(b"data:\n  gpu: 0\n  gpu: 1\n", &["c.yaml:3", "set twice"]);
+    check(b"a: b\n---\nc: d\n", &["one YAML document"]);
+    check(b"data:\n  gpu: \xff\n", &["UTF-8", "byte 13"]);
+    check(&[b'#'; 1 << 20], &["a few KB of YAML"]);
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_line_and_the_nearest_one() {
+    let check = |text: &str, parts: &[&str]| {
+        let folder = Folder::new();
+        refused(&Call::new("plan --sim 1x24GiB").config(&folder.file("c.yaml", text)).run(), parts);
+    };
+    check("training:\n  batchsize: 8\n", &["c.yaml:2", "`training.batchsize`", "`training.batch_size`"]);
+    check("data:\n  num_worker: 8\n", &["c.yaml:2", "`data.num_worker`", "`data.num_workers`"]);
+    check("data:\n  batch_size: 8\n", &["c.yaml:2", "`data.batch_size`", "`training.batch_size`"]);
+    check("\n\ntrainig:\n  seed: 1\n", &["c.yaml:3", "`trainig`", "`training`"]);
+}
+
+#[test]
+fn configs_that_cannot_be_read() {
+    let folder = Folder::new();
+    for path in [folder.path("absent.yaml"), folder.path("")] {
+        let ran = Call::new("plan --sim 1x24GiB").config(&path).run();
+        refused(&ran, &["the config file cannot be read", path.to_str().unwrap()]);
+    }
+    // It never ends.
+    refused(&Call::new("plan --sim 1x24GiB --config /dev/zero").run(), &["a config file is", "/dev/zero"]);
+}
+
+#[test]
+fn a_config_that_says_nothing_changes_nothing() {
+    let (_, plain) = tandem_json("plan --sim 1x24GiB");
+    for text in ["", "# nothing\n", "---\n", "data:\nmodel:\ntraining:\n", "data:\n  gpu: null\n"] {
+        let ran = with_config(text);
+        assert_eq!((ran.code, ran.json()), (0, plain.clone()), "{text:?}: {ran:?}");
+    }
+}
+
+#[test]
+fn a_retired_key_warns_with_what_took_its_place_and_works() {
+    let ran = with_config("data:\n  use_tf_native_loading: true\ntraining:\n  batch_size: 4\n");
+    assert_eq!((ran.code, &ran.json()["batch_size"]), (0, &json!(4)), "{ran:?}");
+    contains(&ran.err, &["c.yaml:2", "`use_tf_native_loading` no longer does anything", "num_workers"]);
+}
+
+#[test]
+fn flags_beat_the_config_which_beats_defaults() {
+    let folder = Folder::new();
+    let text = "data:\n  pipeline_buffer_size: 20\n  num_workers: 3\nmodel:\n  model_size: nano\n\
+                training:\n  batch_size: 4\n  seed: 5\n";
+    let file = folder.file("c.yaml", text);
+    let plan = Call::new("plan --sim 1x24GiB --json --batch-size 8 --num-workers 2").config(&file).run().json();
+    let found = ["batch_size", "threads", "buffer_size", "seed", "model_size", "grad_accum"].map(|key| &plan[key]);
+    assert_eq!(found, [&json!(8), &json!(2), &json!(20), &json!(5), &json!("nano"), &json!(1)]);
+}
+
+#[test]
+fn a_config_can_be_refused_as_flags_can() {
+    let folder = Folder::new();
+    let file = folder.file("c.yaml", "data:\n  data_gpu: 0\n  model_gpu: 0\n");
+    let ran = Call::new("plan --sim 2x24GiB").config(&file).run();
+    refused(&ran, &["❌ data_gpu and model_gpu must be different (or add --share-gpu)"]);
+    assert_eq!(Call::new("plan --sim 2x24GiB --share-gpu").config(&file).run().code, 0);
+}
+
+#[test]
+fn names_of_the_python_trainers_are_known() {
+    let aliases =
+        "--gradient-accumulation-steps 2 --pipeline-buffer-size 20 --use-mixed-precision --max-mel-length 504";
+    let (ran, plan) = tandem_json(&format!("plan --sim 1x24GiB {aliases}"));
+    assert_eq!((&plan["grad_accum"], &plan["buffer_size"]), (&json!(2), &json!(20)), "{ran:?}");
+}
+
+#[test]
+fn without_arguments_there_are_four_commands_to_start_with() {
+    let ran = tandem("");
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
+    let commands: Vec<&str> = ran.out.lines().filter(|line| line.starts_with("  tandem ")).collect();
+    assert_eq!(commands.len(), 4, "{commands:?}");
+    for command in commands {
+        // The comment stands two blanks or more after what is typed.
+        let typed = command.trim().split("  ").next().unwrap();
+        let line = typed.strip_prefix("tandem ").unwrap();
+        assert_eq!(Call::new(&line.replace("validate", "validate --help")).without_gpu().run().code, 0, "{typed}");
+    }
+}
+
+#[test]
+fn version_and_help() {
+    let check = |line: &str, parts: &[&str]| {
+        let ran = tandem(line);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
+        contains(&ran.out, parts);
+    };
+    check("--version", &[env!("CARGO_PKG_VERSION")]);
+    check("--help", &["plan", "validate", "Usage"]);
+    check("plan --help", &["--sim", "--config", "--json", "--batch-size", "[default: 16]", "--print-config"]);
+    check("validate --help", &["--run-log", "--enable-memory-isolation", "--transfer"]);
+}

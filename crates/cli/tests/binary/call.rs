@@ -1,0 +1,107 @@
+//! Calling the program with nothing of the caller's surroundings: a GPU on this machine changes no simulated run.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// One call of the program, about to be made.
+pub(crate) struct Call(Command);
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    /// The exit code; a signal is a code no shell gives.
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// A run of the model's stand-in that takes a fraction of a second.
+pub(crate) const SMALL: &str = "--model-size nano --batch-size 2 --buffer-size 4 --max-mel-frames 200";
+
+/// Calls the program with the words of `line` as its arguments.
+pub(crate) fn tandem(line: &str) -> Ran {
+    Call::new(line).run()
+}
+
+/// The same with `--json`, and the document it printed.
+pub(crate) fn tandem_json(line: &str) -> (Ran, Value) {
+    let ran = tandem(&format!("{line} --json"));
+    let document = ran.json();
+    (ran, document)
+}
+
+impl Call {
+    pub(crate) fn new(line: &str) -> Call {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
+        command.args(line.split_whitespace()).env_clear().env("LANG", "C.UTF-8").stdin(Stdio::null());
+        Call(command)
+    }
+
+    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Call {
+        self.0.arg(arg);
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Call {
+        self.0.env(name, value);
+        self
+    }
+
+    pub(crate) fn without_env(mut self, name: &str) -> Call {
+        self.0.env_remove(name);
+        self
+    }
+
+    pub(crate) fn config(self, file: &Path) -> Call {
+        self.arg("--config").arg(file)
+    }
+
+    pub(crate) fn run(mut self) -> Ran {
+        let output = self.0.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).expect("output is text");
+        Ran { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    /// The command itself, for what `run` does not do.
+    pub(crate) fn into_command(self) -> Command {
+        self.0
+    }
+}
+
+impl Ran {
+    /// The one document on standard output.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Standard output and error, in that order.
+    pub(crate) fn both(&self) -> String {
+        format!("{}{}", self.out, self.err)
+    }
+}
+
+/// Fails unless `text` holds every one of `parts`.
+#[track_caller]
+pub(crate) fn contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+/// Fails unless `parts` come in this order in `text`.
+#[track_caller]
+pub(crate) fn in_order(text: &str, parts: &[&str]) {
+    let mut rest = text;
+    for part in parts {
+        let Some(at) = rest.find(part) else { panic!("{part:?} is missing, or too early, in\n{text}") };
+        rest = &rest[at + part.len()..];
+    }
+}
+
+/// The entries of a list of texts.
+pub(crate) fn texts(list: &Value) -> Vec<&str> {
+    list.as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect()
+}

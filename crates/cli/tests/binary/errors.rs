@@ -1,0 +1,228 @@
+//! A request that cannot be met: exit code 2, what was found, what to type instead, nothing on standard output.
+
+use serde_json::{Value, json};
+
+use crate::call::{Call, contains, in_order, texts};
+use crate::machine::{Driver, Folder, has_driver};
+
+/// Where a command is run.
+type Place<'a> = &'a dyn Fn(Call) -> Call;
+
+/// Where a GPU of this machine, and its lack, make no difference.
+const ANYWHERE: Place<'static> = &|call| call;
+const NO_GPU: Place<'static> = &Call::without_gpu;
+
+/// `line` is refused, for people and for programs, by `plan` and by `validate`, with all of `parts` in the message
+/// and all of `typed` among what would work.
+#[track_caller]
+fn check(place: Place<'_>, line: &str, parts: &[&str], typed: &[&str]) -> Value {
+    let mut document = Value::Null;
+    for command in ["plan", "validate"] {
+        let ran = place(Call::new(&format!("{command} {line}"))).run();
+        assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{command} {line}: {ran:?}");
+        contains(&ran.err, parts);
+
+        let told = place(Call::new(&format!("{command} {line} --json"))).run();
+        document = told.json();
+        assert_eq!((told.code, &document["code"]), (2, &json!(2)), "{command} {line}: {told:?}");
+        contains(document["error"].as_str().unwrap(), parts);
+        let suggestions = texts(&document["suggestions"]);
+        contains(&suggestions.join("\n"), typed);
+        contains(&ran.err, &suggestions);
+    }
+    document
+}
+
+#[test]
+fn half_a_pair_of_gpu_flags() {
+    for line in ["--sim 2x24GiB --data-gpu 0", "--sim 2x24GiB --model-gpu 1", "--sim 2x24GiB --model-gpu 1 --share-gpu"]
+    {
+        check(ANYWHERE, line, &["--data-gpu and --model-gpu go together"], &["--gpu "]);
+    }
+    check(NO_GPU, "--data-gpu 0", &["--data-gpu and --model-gpu go together"], &[]);
+}
+
+#[test]
+fn two_gpus_asked_for_where_there_are_fewer() {
+    let message =
+        |n: u32| format!("❌ Multi-GPU requires at least 2 GPUs, found {n} (Insufficient GPUs for Multi-GPU Mode)");
+    let pair = "--data-gpu 0 --model-gpu 1";
+    let alone = ["--gpu 0", "--share-gpu"];
+    check(ANYWHERE, &format!("--sim 1x24GiB {pair}"), &[&message(1)], &alone);
+    check(ANYWHERE, &format!("--sim 1x24GiB --mode dual {pair}"), &[&message(1)], &alone);
+    check(ANYWHERE, &format!("--sim 1x24GiB {pair} --enable-memory-isolation"), &[&message(1)], &alone);
+    check(NO_GPU, pair, &[&message(0)], &["--mode cpu"]);
+}
+
+#[test]
+fn an_index_no_gpu_has() {
+    let check = |line: &str, message: &str| check(ANYWHERE, &format!("--sim 2x24GiB {line}"), &[message], &[]);
+    check("--data-gpu 7 --model-gpu 0", "❌ Invalid data_gpu=7, must be 0-1");
+    check("--data-gpu 0 --model-gpu 7", "❌ Invalid model_gpu=7, must be 0-1");
+    check("--data-gpu 2 --model-gpu 2", "❌ Invalid data_gpu=2, must be 0-1");
+    check("--gpu 2", "❌ Invalid gpu=2, must be 0-1");
+    check("--share-gpu --gpu 2", "❌ Invalid gpu=2, must be 0-1");
+}
+
+#[test]
+fn one_gpu_for_both_roles_unless_shared_on_purpose() {
+    let message = "❌ data_gpu and model_gpu must be different (or add --share-gpu)";
+    check(ANYWHERE, "--sim 2x24GiB --data-gpu 1 --model-gpu 1", &[message], &["--share-gpu"]);
+    let two = "--sim 2x24GiB --share-gpu --data-gpu 0 --model-gpu 1";
+    check(ANYWHERE, two, &["--share-gpu puts both roles on one card"], &[]);
+}
+
+#[test]
+fn isolation_without_roles_to_keep_apart() {
+    let message = "--enable-memory-isolation requires --data-gpu and --model-gpu (or --share-gpu)";
+    check(ANYWHERE, "--sim 2x24GiB --enable-memory-isolation", &[message], &["--share-gpu"]);
+    check(ANYWHERE, "--sim 2x24GiB --enable-memory-isolation --gpu 1", &[message], &["--share-gpu"]);
+    check(NO_GPU, "--enable-memory-isolation", &[message], &[]);
+}
+
+#[test]
+fn limits_without_isolation() {
+    let pair = "--sim 2x24GiB --data-gpu 0 --model-gpu 1";
+    for limit in ["--data-gpu-memory 4096", "--model-gpu-memory auto"] {
+        let flag = limit.split(' ').next().unwrap();
+        let line = format!("{pair} {limit}");
+        check(ANYWHERE, &line, &[flag, "add --enable-memory-isolation"], &["--enable-memory-isolation"]);
+    }
+}
+
+#[test]
+fn modes_that_contradict_the_gpu_flags() {
+    let check = |line: &str, part: &str, typed: &str| {
+        check(ANYWHERE, &format!("--sim 2x24GiB {line}"), &[part], &[typed]);
+    };
+    check("--mode dual", "--mode dual needs --data-gpu and --model-gpu", "--data-gpu 0 --model-gpu 1");
+    check("--mode single --data-gpu 0 --model-gpu 1", "--mode single", "--mode single");
+    check("--mode single --share-gpu", "--mode single", "--mode single");
+    check("--mode cpu --data-gpu 0 --model-gpu 1", "--mode cpu", "--mode cpu");
+    check("--mode cpu --gpu 0", "--mode cpu", "--mode cpu");
+    check("--mode auto", "not built yet", "--mode single");
+    check("--mode auto --data-gpu 0 --model-gpu 1", "not built yet", "");
+}
+
+#[test]
+fn a_limit_over_what_is_free_names_total_free_holder_and_the_largest_that_fits() {
+    let held = ["total 24576 MB", "free 4096 MB", "20480 MB by another process (pid "];
+    let largest = "The largest limit that would fit: 4096 MB";
+    let two = "--sim 2x24GiB,held=20GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation";
+    let data = format!("{two} --data-gpu-memory 4097 --model-gpu-memory 2048");
+    check(ANYWHERE, &data, &[&held[..], &["data limit of 4097 MB", largest]].concat(), &["--data-gpu-memory 4096"]);
+    let model = format!("{two} --data-gpu-memory 2048");
+    check(ANYWHERE, &model, &[&held[..], &["model limit of 16384 MB", largest]].concat(), &["--model-gpu-memory 4096"]);
+    let one = "--sim 1x24GiB,held=20GiB --share-gpu --enable-memory-isolation";
+    let both = format!("{one} --data-gpu-memory 1024 --model-gpu-memory 3073");
+    check(ANYWHERE, &both, &[&held[..], &["4096 MB together"]].concat(), &["--model-gpu-memory 3072"]);
+}
+
+#[test]
+fn both_default_limits_over_what_is_free_leave_a_gpu_way_out() {
+    let line = "--sim 2x24GiB,held=20GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation";
+    check(ANYWHERE, line, &["total 24576 MB", "free 4096 MB"], &["--model-gpu-memory"]);
+}
+
+#[test]
+fn a_limit_too_small_shows_the_memory_table_largest_first_and_what_would_fit() {
+    let two = "--sim 2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation --batch-size 64";
+    let line = format!("{two} --model-gpu-memory 2048");
+    let families = ["--batch-size ", "--grad-accum ", "--max-mel-frames ", "--model-size ", "--model-gpu-memory "];
+    let document = check(ANYWHERE, &line, &["The model role is ", " MB short on GPU 1"], &families);
+    table_of(&document, &line, "model");
+    let line = format!("{two} --data-gpu-memory 900");
+    let document = check(ANYWHERE, &line, &["The data role is ", " MB short on GPU 0"], &["--buffer-size "]);
+    table_of(&document, &line, "data");
+    let line = "--sim 1x24GiB --share-gpu --enable-memory-isolation --model-size big --model-gpu-memory 4096";
+    table_of(&check(ANYWHERE, line, &["The model role is "], &["--model-size "]), line, "model");
+}
+
+/// The lines of the role that is short are in the document and on the screen, both times the largest first.
+#[track_caller]
+fn table_of(document: &Value, line: &str, role: &str) {
+    let demands = document["demands"].as_array().unwrap();
+    let demand = demands.iter().find(|demand| demand["role"] == role).unwrap();
+    assert!(demand["needed_bytes"].as_u64() > demand["limit_bytes"].as_u64(), "{demand}");
+    let lines = demand["lines"].as_array().unwrap();
+    let sizes: Vec<u64> = lines.iter().map(|line| line["bytes"].as_u64().unwrap()).collect();
+    assert!(sizes.len() > 2 && sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
+    let names: Vec<String> = lines.iter().map(|line| format!("  {}\n", line["name"].as_str().unwrap())).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    in_order(&Call::new(&format!("plan {line}")).run().err, &names);
+}
+
+#[test]
+fn gpu_flags_on_a_machine_without_one_name_the_library_and_where_it_was_looked_for() {
+    let pair = "--data-gpu 0 --model-gpu 1";
+    for line in [pair, "--gpu 0", "--mode single", "--share-gpu", "--share-gpu --enable-memory-isolation"] {
+        check(NO_GPU, line, &["libcuda.so.1", "looked", "--mode cpu works"], &["--mode cpu"]);
+    }
+}
+
+#[test]
+fn a_gpu_without_a_driver_is_no_reason_to_use_the_cpu_in_silence() {
+    let machine = Folder::with_card();
+    // A file that is no library is passed over, as the system's loader does.
+    machine.file("libcuda.so.1", "not a library");
+    if has_driver() {
+        // The real one would be found next; what an unusable one leads to is the same.
+        Driver { init: 999, version: 13000 }.install(&machine);
+    }
+    for line in ["", "--gpu 0", "--data-gpu 0 --model-gpu 1", "--share-gpu"] {
+        let folder = machine.path("libcuda.so.1");
+        let parts = ["libcuda.so.1", folder.to_str().unwrap(), "--mode cpu works"];
+        check(&|call| call.on(&machine), line, &parts, &["--mode cpu"]);
+    }
+    assert_works_on_the_cpu(&machine);
+}
+
+#[test]
+fn a_gpu_whose_driver_is_nowhere_says_every_place_it_looked() {
+    if has_driver() {
+        return; // Here it is somewhere: the test above stands for this one.
+    }
+    let machine = Folder::with_card();
+    let parts = ["libcuda.so.1 was not found", "looked in", "/usr/lib/x86_64-linux-gnu", "--mode cpu works"];
+    check(&|call| call.on(&machine), "", &parts, &["--mode cpu"]);
+    assert_works_on_the_cpu(&machine);
+}
+
+#[test]
+fn a_driver_too_old_is_refused_with_the_version_found_and_the_one_needed() {
+    let machine = Folder::with_card();
+    Driver { init: 0, version: 11040 }.install(&machine);
+    let path = machine.path("libcuda.so.1");
+    let parts = ["libcuda.so.1", "too old", "11.4", "12.2", "535", "--mode cpu works", path.to_str().unwrap()];
+    check(&|call| call.on(&machine), "", &parts, &["--mode cpu"]);
+    assert_works_on_the_cpu(&machine);
+}
+
+#[track_caller]
+fn assert_works_on_the_cpu(machine: &Folder) {
+    let ran = Call::new("plan --mode cpu --json").on(machine).run();
+    assert_eq!((ran.code, &ran.json()["mode"]), (0, &json!("cpu")), "{ran:?}");
+}
+
+#[test]
+fn cards_that_are_too_old_are_refused_with_found_and_needed() {
+    check(ANYWHERE, "--sim 2x24GiB,cc=7.0", &["7.0", "7.5", "--mode cpu"], &["--mode cpu"]);
+    let bf16 = "--sim 1x24GiB,cc=7.5 --mixed-precision";
+    check(ANYWHERE, bf16, &["7.5", "bf16 needs 8.0"], &["--no-mixed-precision"]);
+    let ran = Call::new("plan --sim 1x24GiB,cc=7.5 --json").run();
+    assert_eq!((ran.code, &ran.json()["mixed_precision"]), (0, &json!(false)), "{ran:?}");
+}
+
+#[test]
+fn ways_across_that_are_not_there() {
+    let pair = "--sim 2x24GiB,pcie4 --data-gpu 0 --model-gpu 1";
+    check(ANYWHERE, &format!("{pair} --transfer peer"), &["--transfer peer"], &["--transfer bounce"]);
+    check(ANYWHERE, &format!("{pair} --transfer handover"), &["--transfer handover"], &["--transfer auto"]);
+    check(NO_GPU, "--transfer bounce", &["--transfer bounce"], &["--transfer auto"]);
+}
+
+#[test]
+fn a_batch_that_does_not_divide_is_never_changed() {
+    let line = "--sim 1x24GiB --batch-size 10 --grad-accum 4";
+    check(ANYWHERE, line, &["--grad-accum 4 must divide --batch-size 10"], &["--grad-accum 2", "--batch-size 8"]);
+}

@@ -1,0 +1,110 @@
+//! Machines laid out in a folder: with a card, without one, with a driver that is old or broken.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::call::Call;
+
+/// A folder of its own that goes away with the test.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Folder {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub(crate) fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// A folder in which hardware looks like a machine with one NVIDIA card.
+    pub(crate) fn with_card() -> Folder {
+        let folder = Folder::new();
+        folder.file("dev/nvidia0", "");
+        folder
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a driver answers when it starts.
+pub(crate) struct Driver {
+    pub(crate) init: i32,
+    pub(crate) version: i32,
+}
+
+/// The driver's word for a machine without cards.
+const NO_DEVICE: i32 = 100;
+
+impl Driver {
+    /// Builds it as `libcuda.so.1` in `folder`.
+    pub(crate) fn install(&self, folder: &Folder) {
+        let source = format!(
+            "#[no_mangle] pub extern \"C\" fn cuInit(_: u32) -> i32 {{ {} }}\n\
+             #[no_mangle] pub unsafe extern \"C\" fn cuDriverGetVersion(out: *mut i32) -> i32 {{ *out = {}; 0 }}\n",
+            self.init, self.version
+        );
+        let source = folder.file("driver.rs", source);
+        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| {
+            // Cargo's own compiler, where it sits beside it.
+            let beside = Path::new(env!("CARGO")).with_file_name("rustc");
+            if beside.exists() { beside.into() } else { "rustc".into() }
+        });
+        let made = Command::new(rustc)
+            .args(["--edition", "2021", "--crate-type", "cdylib", "--crate-name", "driver", "-C", "panic=abort", "-o"])
+            .arg(folder.path("libcuda.so.1"))
+            .arg(&source)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    }
+}
+
+/// Whether this machine has a driver that the program would find by itself.
+pub(crate) fn has_driver() -> bool {
+    let folders =
+        ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"];
+    folders.iter().any(|folder| Path::new(folder).join("libcuda.so.1").exists())
+}
+
+impl Call {
+    /// On a machine without any card. Where this one has a driver, one that knows of no card goes before it.
+    pub(crate) fn without_gpu(self) -> Call {
+        static BLIND: OnceLock<Option<Folder>> = OnceLock::new();
+        let blind = BLIND.get_or_init(|| {
+            has_driver().then(|| {
+                let folder = Folder::new();
+                Driver { init: NO_DEVICE, version: 13000 }.install(&folder);
+                folder
+            })
+        });
+        let call = self.env("TANDEM_HARDWARE_ROOT", "/nonexistent");
+        match blind {
+            Some(folder) => call.env("LD_LIBRARY_PATH", folder.path("")),
+            None => call,
+        }
+    }
+
+    /// On a machine whose hardware, and whose first place for libraries, is `folder`.
+    pub(crate) fn on(self, folder: &Folder) -> Call {
+        self.env("TANDEM_HARDWARE_ROOT", folder.path("")).env("LD_LIBRARY_PATH", folder.path(""))
+    }
+}

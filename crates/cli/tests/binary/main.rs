@@ -1,0 +1,16 @@
+//! Tests of the built program, as its users meet it: a command line in, text, files and an exit code out.
+//!
+//! One binary, so that the program is linked once; one file for each thing that is promised.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of a test may end it")]
+
+mod call;
+mod machine;
+
+mod bad_input;
+mod errors;
+mod output;
+mod placement;
+mod run_log;
+mod smallest_limits;
+mod suggestions;
+mod validate;

@@ -1,0 +1,187 @@
+//! What comes out where: signs a terminal can show, a prefix on what is simulated, one document for programs.
+
+use std::io::pipe;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::call::{Call, Ran, SMALL, contains, tandem};
+use crate::machine::Folder;
+
+const TWO: &str = "--sim 2x24GiB --data-gpu 0 --model-gpu 1";
+
+/// Lines of every kind: a plan, a table, a validation good and bad, and refusals short and long.
+fn lines() -> Vec<String> {
+    vec![
+        format!("plan {TWO} --prefetch-buffer-size 2"),
+        "plan --sim 2x24GiB".to_owned(),
+        "plan --recommend".to_owned(),
+        format!("plan {TWO} --enable-memory-isolation --batch-size 64 --model-gpu-memory 2048"),
+        "plan --sim 1x24GiB --data-gpu 0 --model-gpu 1".to_owned(),
+        "plan --batch-size 0".to_owned(),
+        format!("validate {TWO} --enable-memory-isolation {SMALL}"),
+        format!("validate --sim 1x24GiB,fail-copy=1 --share-gpu {SMALL}"),
+    ]
+}
+
+#[test]
+fn a_terminal_without_utf8_gets_words_for_signs() {
+    let plain: [fn(Call) -> Call; 3] =
+        [|call| call.env("LANG", "C"), |call| call.without_env("LANG"), |call| call.env("LC_ALL", "POSIX")];
+    for setting in plain {
+        for line in lines() {
+            let ran = setting(Call::new(&line)).run();
+            let odd: String = ran.both().chars().filter(|c| !c.is_ascii()).collect();
+            assert!(odd.is_empty(), "{line} shows {odd:?}: {ran:?}");
+        }
+    }
+    let good = Call::new(&format!("validate {TWO} {SMALL}")).env("LANG", "C").run();
+    contains(&good.out, &["[ok] GPU indices valid", "[ok] All validation checks passed!"]);
+    let bad = Call::new(&format!("validate --sim 2x24GiB,fail-copy=1 {SMALL}")).env("LANG", "C").run();
+    contains(&bad.out, &["[!!] "]);
+    let refusal = Call::new("plan --sim 2x24GiB --data-gpu 0 --model-gpu 9").env("LANG", "C").run();
+    contains(&refusal.err, &["[!!] Invalid model_gpu=9, must be 0-1"]);
+}
+
+#[test]
+fn a_terminal_with_utf8_gets_the_signs() {
+    for (name, locale) in [("LANG", "en_GB.UTF-8"), ("LC_ALL", "C.utf8"), ("LC_CTYPE", "de_DE.UTF-8")] {
+        let call = |line: &str| Call::new(line).without_env("LANG").env(name, locale).run();
+        contains(&call(&format!("validate {TWO} {SMALL}")).out, &["✅ GPU indices valid", "🎉 All validation"]);
+        contains(&call("plan --sim 2x24GiB --data-gpu 0").err, &["❌ "]);
+    }
+}
+
+#[test]
+fn colours_are_never_forced_on_a_pipe() {
+    for line in lines().iter().map(String::as_str).chain(["--help", "plan --help", "plan --frobnicate"]) {
+        assert!(!tandem(line).both().contains('\u{1b}'), "{line}");
+    }
+}
+
+#[test]
+fn every_simulated_line_says_so() {
+    for line in lines().iter().filter(|line| line.contains("--sim")) {
+        let ran = tandem(line);
+        assert!(ran.out.lines().chain(ran.err.lines()).count() > 0, "{line}");
+        for said in ran.out.lines().chain(ran.err.lines()) {
+            assert!(said.starts_with("[simulated] "), "{line}: {said:?}");
+        }
+    }
+    let lost = tandem(&format!("validate --sim 2x24GiB,lose-card=0 {SMALL}"));
+    assert!(lost.err.starts_with("[simulated] "), "{lost:?}");
+    assert!(!Call::new("plan").without_gpu().run().both().contains("[simulated]"));
+}
+
+#[test]
+fn json_is_one_document_and_nothing_else() {
+    for line in lines() {
+        let (shown, told) = (tandem(&line), tandem(&format!("{line} --json")));
+        // Panics unless all of standard output is one document.
+        let document = told.json();
+        assert_eq!(told.code, shown.code, "{line}");
+        assert!(document.is_object() || line.contains("--recommend"), "{line}: {document}");
+    }
+}
+
+#[test]
+fn the_document_of_a_simulated_run_says_so() {
+    for command in ["plan", "validate"] {
+        let document = tandem(&format!("{command} {TWO} {SMALL} --json")).json();
+        assert_eq!(document["simulated"], json!(true), "{command}");
+    }
+    let document = Call::new(&format!("validate {SMALL} --json")).without_gpu().run().json();
+    assert_eq!((&document["simulated"], &document["passed"]), (&json!(false), &json!(true)));
+}
+
+#[test]
+fn quiet_leaves_only_the_conclusion() {
+    let good = tandem(&format!("validate {TWO} {SMALL} -q"));
+    assert!(good.out.starts_with("[simulated] 🎉 All validation checks passed!\n"), "{good:?}");
+    for part in ["1. ", "✅", "Configuring", "Testing"] {
+        assert!(!good.out.contains(part), "{good:?}");
+    }
+    assert_eq!((good.code, good.err.as_str()), (0, ""));
+    let bad = tandem(&format!("validate --sim 2x24GiB,fail-copy=1 {SMALL} -q"));
+    assert_eq!(bad.code, 1, "{bad:?}");
+    assert!(bad.out.starts_with("[simulated] ❌ "), "{bad:?}");
+    contains(&bad.out, &["copy failed"]);
+}
+
+/// Runs with nobody at the other end of standard output.
+fn unread(line: &str) -> Ran {
+    let (reader, writer) = pipe().unwrap();
+    drop(reader);
+    let child = Call::new(line).into_command().stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    Ran { code: output.status.code().unwrap_or(-1), out: String::new(), err }
+}
+
+#[test]
+fn nobody_reading_is_no_crash_and_changes_no_answer() {
+    let check = |line: &str, code: i32| {
+        let ran = unread(line);
+        assert_eq!(ran.code, code, "{line}: {ran:?}");
+        assert!(!ran.err.contains("panicked"), "{line}: {ran:?}");
+    };
+    check("", 0);
+    check("--help", 0);
+    check("plan --sim 2x24GiB", 0);
+    check("plan --sim 2x24GiB --json", 0);
+    check("plan --recommend", 0);
+    check("plan --sim 2x24GiB --data-gpu 0 --json", 2);
+    check("plan --sim 2x24GiB --data-gpu 0", 2);
+    check(&format!("validate {TWO} {SMALL}"), 0);
+    check(&format!("validate {TWO} {SMALL} --json"), 0);
+    check(&format!("validate --sim 2x24GiB,fail-copy=1 {SMALL} -q"), 1);
+    check(&format!("validate --sim 2x24GiB,fail-copy=1 {SMALL}"), 1);
+    check(&format!("validate --sim 2x24GiB,fail-copy=1 {SMALL} --json"), 1);
+}
+
+#[test]
+fn a_full_disk_under_standard_output_is_a_failure() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Call::new("plan --sim 2x24GiB").into_command();
+    let output = command.stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    contains(&err, &["cannot write to standard output"]);
+}
+
+/// A plan less what is only said about it: a printed config names cards and ways where the flags left them open.
+fn bare(mut plan: Value) -> Value {
+    for key in ["why", "transfer_why", "hints", "notes", "advice"] {
+        plan[key].take();
+    }
+    // On the CPU this follows the memory that happens to be free.
+    if plan["mode"] == "cpu" {
+        plan["roles"]["model"]["limit_mb"].take();
+        plan["roles"]["model"]["limit_bytes"].take();
+    }
+    plan
+}
+
+#[test]
+fn a_printed_config_gives_the_same_plan() {
+    let folder = Folder::new();
+    for (machine, flags) in [
+        ("--sim 1x24GiB", ""),
+        ("--sim 1x2GiB", "--model-size small"),
+        ("--sim 1x24GiB", "--mode cpu --num-workers 3"),
+        ("--sim 2x24GiB", "--gpu 1 --no-mixed-precision --seed 9223372036854775807"),
+        ("--sim 2x24GiB", "--data-gpu 1 --model-gpu 0 --buffer-size 9 --prefetch-buffer-size 2"),
+        ("--sim 2x24GiB,nvlink", "--data-gpu 0 --model-gpu 1 --batch-size 12 --grad-accum 3"),
+        ("--sim 2x24GiB", "--data-gpu 0 --model-gpu 1 --enable-memory-isolation --data-gpu-memory auto"),
+        ("--sim 1x24GiB", "--share-gpu --enable-memory-isolation --transfer peer --model-start-delay 0.25"),
+        ("--sim 1x24GiB,held=3GiB", "--share-gpu --optimization-level basic --max-mel-frames 700"),
+    ] {
+        let printed = tandem(&format!("plan {machine} {flags} --print-config"));
+        assert_eq!((printed.code, printed.err.as_str()), (0, ""), "{printed:?}");
+        let file = folder.file("printed.yaml", &printed.out);
+        let again = Call::new(&format!("plan {machine} --json")).config(&file).run();
+        assert_eq!((again.code, again.err.as_str()), (0, ""), "{flags}: {again:?}");
+        let plan = tandem(&format!("plan {machine} {flags} --json")).json();
+        assert_eq!(bare(again.json()), bare(plan), "{machine} {flags}\n{}", printed.out);
+    }
+}

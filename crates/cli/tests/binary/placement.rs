@@ -1,0 +1,212 @@
+//! Each role runs on exactly the card it was given, in the mode that was asked for, and nothing else is touched.
+
+use serde_json::{Value, json};
+
+use crate::call::{Call, SMALL, contains, tandem, tandem_json, texts};
+
+/// Contexts, streams and bytes of each card, all of them ever.
+fn touched(document: &Value) -> Vec<(u64, u64, u64)> {
+    let count = |card: &Value, key: &str| card[key].as_u64().unwrap();
+    let cards = document["cards"].as_array().unwrap();
+    cards.iter().map(|card| (count(card, "contexts"), count(card, "streams"), count(card, "peak_bytes"))).collect()
+}
+
+/// The roles of `plan` are on cards `data` and `model`, by number and by identity.
+#[track_caller]
+fn on_cards(plan: &Value, data: usize, model: usize) {
+    for (role, card) in [("data", data), ("model", model)] {
+        let (role, gpu) = (&plan["roles"][role], &plan["gpus"][card]);
+        assert_eq!((&role["gpu"], &role["uuid"]), (&json!(card), &gpu["uuid"]), "{role}");
+        assert!(gpu["uuid"].is_string() && gpu["index"] == card, "{gpu}");
+    }
+}
+
+const PAIRS: [(usize, usize); 4] = [(2, 3), (1, 3), (3, 1), (1, 0)];
+
+#[test]
+fn a_plan_puts_roles_on_their_cards_and_touches_no_other() {
+    for (data, model) in PAIRS {
+        let (ran, plan) = tandem_json(&format!("plan --sim 4x24GiB --data-gpu {data} --model-gpu {model}"));
+        assert_eq!((ran.code, &plan["mode"]), (0, &json!("multi")), "{ran:?}");
+        on_cards(&plan, data, model);
+        for (card, counts) in touched(&plan).into_iter().enumerate() {
+            assert!(card == data || card == model || counts == (0, 0, 0), "GPU {card} has {counts:?}");
+        }
+        assert_eq!(touched(&plan).len(), 4);
+    }
+}
+
+#[test]
+fn a_validation_uses_both_cards_and_touches_no_other() {
+    for (data, model) in PAIRS {
+        let line = format!("validate --sim 4x24GiB --data-gpu {data} --model-gpu {model} {SMALL}");
+        let (ran, report) = tandem_json(&line);
+        assert_eq!((ran.code, &report["passed"]), (0, &json!(true)), "{ran:?}");
+        on_cards(&report["plan"], data, model);
+        for (card, (contexts, streams, bytes)) in touched(&report).into_iter().enumerate() {
+            match card == data || card == model {
+                true => assert!(contexts > 0 && streams > 0 && bytes > 0, "GPU {card} was not used"),
+                false => assert_eq!((contexts, streams, bytes), (0, 0, 0), "GPU {card}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn one_card_for_everything_touches_no_other() {
+    for (flags, mode) in [("--gpu 2", "single"), ("--share-gpu --gpu 2", "shared")] {
+        let (ran, report) = tandem_json(&format!("validate --sim 3x24GiB {flags} {SMALL}"));
+        assert_eq!((ran.code, &report["plan"]["mode"]), (0, &json!(mode)), "{ran:?}");
+        on_cards(&report["plan"], 2, 2);
+        let touched = touched(&report);
+        assert!(touched[..2].iter().all(|counts| *counts == (0, 0, 0)) && touched[2].0 > 0, "{touched:?}");
+    }
+}
+
+#[test]
+fn modes_have_their_names() {
+    let check = |line: &str, mode: &str, isolated: bool, shown: &str| {
+        let (ran, plan) = tandem_json(&format!("plan {line}"));
+        assert_eq!(
+            (ran.code, &plan["mode"], &plan["isolated"]),
+            (0, &json!(mode), &json!(isolated)),
+            "{line}: {ran:?}"
+        );
+        contains(&tandem(&format!("plan {line}")).out, &[shown]);
+    };
+    check("--sim 1x24GiB", "single", false, "Single-GPU Buffered Mode (a GPU and no GPU flags)");
+    check("--sim 2x24GiB --mode single", "single", false, "Single-GPU Buffered Mode");
+    check("--sim 2x24GiB --data-gpu 0 --model-gpu 1", "multi", false, "Multi-GPU Mode (");
+    check("--sim 2x24GiB --mode dual --data-gpu 0 --model-gpu 1", "multi", false, "Multi-GPU Mode (");
+    let isolated = "--enable-memory-isolation";
+    check(&format!("--sim 2x24GiB --data-gpu 0 --model-gpu 1 {isolated}"), "multi", true, "memory-isolated");
+    check("--sim 2x24GiB --share-gpu --data-gpu 1 --model-gpu 1", "shared", false, "Shared-GPU Mode (");
+    check(&format!("--sim 1x24GiB --share-gpu {isolated}"), "shared", true, "memory-isolated");
+    check("--sim 2x24GiB --mode cpu", "cpu", false, "CPU Mode (--mode cpu)");
+}
+
+#[test]
+fn without_a_gpu_the_plan_is_for_the_cpu_and_says_so() {
+    let ran = Call::new("plan").without_gpu().run();
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
+    contains(&ran.out, &["GPUs found: none", "CPU Mode (no NVIDIA device is present)"]);
+    let plan = Call::new("plan --json").without_gpu().run().json();
+    assert_eq!((&plan["mode"], &plan["simulated"], &plan["gpus"]), (&json!("cpu"), &json!(false), &json!([])));
+    for role in ["data", "model"] {
+        assert_eq!((&plan["roles"][role]["gpu"], &plan["roles"][role]["uuid"]), (&Value::Null, &Value::Null));
+    }
+}
+
+#[test]
+fn the_plan_is_the_interface_it_is_said_to_be() {
+    let (_, plan) = tandem_json("plan --sim 2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation");
+    for key in ["mode", "simulated", "roles", "buckets", "transfer", "threads", "advice"] {
+        assert!(!plan[key].is_null(), "{key}");
+    }
+    assert_eq!(plan["simulated"], json!(true));
+    for role in [&plan["roles"]["data"], &plan["roles"]["model"]] {
+        let sum: u64 = role["lines"].as_array().unwrap().iter().map(|line| line["bytes"].as_u64().unwrap()).sum();
+        let (planned, limit) = (role["planned_mb"].as_u64().unwrap(), role["limit_mb"].as_u64().unwrap());
+        assert_eq!(planned, sum.div_ceil(1 << 20), "{role}");
+        assert!(planned <= limit && role["lines"][0]["name"].is_string(), "{role}");
+    }
+}
+
+#[test]
+fn limits_that_were_not_given() {
+    let check = |line: &str, data: u64, model: u64| {
+        let (ran, plan) = tandem_json(&format!("plan {line} --enable-memory-isolation"));
+        assert_eq!(ran.code, 0, "{line}: {ran:?}");
+        let limits = (&plan["roles"]["data"]["limit_mb"], &plan["roles"]["model"]["limit_mb"]);
+        assert_eq!(limits, (&json!(data), &json!(model)), "{line}");
+    };
+    let two = "--sim 2x24GiB --data-gpu 0 --model-gpu 1";
+    check(two, 8192, 16384);
+    check(&format!("{two} --data-gpu-memory auto --model-gpu-memory auto"), 8110, 16465);
+    check(&format!("{two} --data-gpu-memory auto:0.40"), 9830, 16384);
+    // On one card: shares of what is free less 512 MB, in steps of 32 MB.
+    check("--sim 1x24GiB --share-gpu", 7936, 16096);
+    check("--sim 1x24GiB --share-gpu --data-gpu-memory auto --model-gpu-memory auto", 7936, 16096);
+    check("--sim 1x24GiB,held=4GiB --share-gpu", 6560, 13376);
+}
+
+#[test]
+fn without_isolation_a_tenth_of_what_is_free_is_left_alone() {
+    let (_, plan) = tandem_json("plan --sim 2x24GiB,held=4GiB --data-gpu 0 --model-gpu 1");
+    for role in ["data", "model"] {
+        assert_eq!(plan["roles"][role]["limit_mb"], json!(20480 * 9 / 10), "{role}");
+    }
+}
+
+#[test]
+fn slots_towards_the_model() {
+    let check = |line: &str, slots: u64, said: &[&str]| {
+        let (_, plan) = tandem_json(&format!("plan {line}"));
+        assert_eq!(plan["prefetch"], json!(slots), "{line}");
+        let notes = texts(&plan["notes"]);
+        contains(&notes.join("\n"), said);
+        assert_eq!(notes.is_empty(), said.is_empty(), "{line}: {notes:?}");
+    };
+    check("--sim 1x24GiB --prefetch-buffer-size 2", 3, &["--prefetch-buffer-size 2 raised to 3"]);
+    check("--sim 2x24GiB --data-gpu 0 --model-gpu 1 --prefetch-buffer-size 2", 3, &["raised to 3"]);
+    check("--sim 1x24GiB --prefetch-buffer-size 5", 5, &[]);
+    check("--sim 1x24GiB --mode cpu --prefetch-buffer-size 2", 2, &[]);
+    for (batch, slots) in [(1, 8), (8, 8), (12, 5), (16, 4), (32, 3), (64, 3)] {
+        check(&format!("--sim 1x80GiB --batch-size {batch}"), slots, &[]);
+    }
+}
+
+#[test]
+fn two_gpus_keep_half_the_buffer_and_at_least_six() {
+    let check = |line: &str, batches: u64| {
+        assert_eq!(tandem_json(&format!("plan {line}")).1["buffer_size"], json!(batches), "{line}");
+    };
+    let two = "--sim 2x24GiB --data-gpu 0 --model-gpu 1";
+    check(two, 25);
+    check(&format!("{two} --buffer-size 100"), 50);
+    check(&format!("{two} --buffer-size 9"), 6);
+    check(&format!("{two} --buffer-size 1"), 6);
+    check("--sim 1x24GiB", 50);
+    check("--sim 1x24GiB --share-gpu --buffer-size 9", 9);
+}
+
+#[test]
+fn a_default_batch_is_lowered_aloud_and_a_given_one_never() {
+    let two = "--sim 2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation --model-gpu-memory 1280";
+    let (ran, plan) = tandem_json(&format!("plan {two}"));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(plan["batch_size"].as_u64().unwrap() < 16, "{plan:#}");
+    contains(&texts(&plan["notes"]).join("\n"), &["batch lowered from 16 to"]);
+    assert_eq!(tandem(&format!("plan {two} --batch-size 16")).code, 2);
+}
+
+#[test]
+fn two_gpus_and_no_flags_get_one_hint() {
+    let hints = |line: &str| tandem_json(&format!("plan {line}")).1["hints"].clone();
+    let two = hints("--sim 2x24GiB");
+    assert_eq!(two.as_array().unwrap().len(), 1, "{two}");
+    contains(two[0].as_str().unwrap(), &["--data-gpu 0 --model-gpu 1", "data-parallel", "not there yet"]);
+    let shown = tandem("plan --sim 2x24GiB").out;
+    contains(&shown, &[two[0].as_str().unwrap()]);
+    for line in ["--sim 1x24GiB", "--sim 2x24GiB --data-gpu 0 --model-gpu 1", "--sim 2x24GiB --mode single"] {
+        assert_eq!(hints(line), json!([]), "{line}");
+    }
+}
+
+#[test]
+fn the_card_of_single_mode_is_the_roomiest_and_said() {
+    contains(&tandem("plan --sim 2x24GiB").out, &["GPU 0 has the most memory free"]);
+    contains(&tandem("plan --sim 2x24GiB").out, &["  0  Simulated ", "  1  Simulated ", "total 24576 MB"]);
+}
+
+#[test]
+fn the_way_across_follows_the_links() {
+    let check = |line: &str, way: &str| {
+        assert_eq!(tandem_json(&format!("plan {line}")).1["transfer"], json!(way), "{line}");
+    };
+    check("--sim 2x24GiB,pcie4 --data-gpu 0 --model-gpu 1", "bounce");
+    check("--sim 2x24GiB,nvlink --data-gpu 0 --model-gpu 1", "peer");
+    check("--sim 2x24GiB,nvlink --data-gpu 0 --model-gpu 1 --transfer bounce", "bounce");
+    check("--sim 1x24GiB --share-gpu", "handover");
+    check("--sim 1x24GiB", "handover");
+}

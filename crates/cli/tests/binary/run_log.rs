@@ -1,0 +1,106 @@
+//! `--run-log`: every event of a validation in one file, and a validation that does not depend on it.
+
+use serde_json::{Value, json};
+
+use crate::call::{Call, SMALL, contains, tandem, tandem_json};
+use crate::machine::Folder;
+
+/// Runs with a log; the exit code, and the log's records.
+fn logged(line: &str) -> (i32, Vec<Value>) {
+    let folder = Folder::new();
+    let path = folder.path("run.jsonl");
+    let ran = Call::new(&format!("validate {line} {SMALL}")).arg("--run-log").arg(&path).run();
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.ends_with('\n') && !ran.err.contains("run log"), "{ran:?}");
+    (ran.code, text.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+}
+
+/// The log of `line` is whole: begun, ended with `code`, numbered, nothing dropped.
+#[track_caller]
+fn check(line: &str, code: i32) -> Vec<Value> {
+    let (exit, records) = logged(line);
+    assert_eq!(exit, code, "{line}");
+    let (first, last) = (&records[0], &records[records.len() - 1]);
+    assert_eq!((&first["event"], &first["command"]), (&json!("run_started"), &json!("validate")));
+    assert_eq!((&last["event"], &last["exit_code"]), (&json!("run_ended"), &json!(code)));
+    for (number, record) in records.iter().enumerate() {
+        assert_eq!(record["seq"], json!(number), "{record}");
+        assert!(record["v"].is_u64() && record["t_ns"].is_u64(), "{record}");
+        assert!(record["dropped"].is_null() || record["dropped"] == 0, "{record}");
+    }
+    assert!(records.is_sorted_by_key(|record| record["t_ns"].as_u64()), "{line}");
+    records
+}
+
+fn of_kind<'a>(records: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    records.iter().filter(|record| record["event"] == kind).collect()
+}
+
+#[test]
+fn every_check_of_a_good_run_is_in_its_log() {
+    let line = "--sim 2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation";
+    let records = check(line, 0);
+    let told = tandem_json(&format!("validate {line} {SMALL}")).1;
+    let checks = of_kind(&records, "check");
+    assert_eq!(checks.len(), told["checks"].as_array().unwrap().len());
+    for (logged, told) in checks.iter().zip(told["checks"].as_array().unwrap()) {
+        assert_eq!((&logged["number"], &logged["passed"]), (&told["number"], &told["passed"]));
+        // Two runs: up to their numbers they say the same.
+        let words =
+            |text: &Value| text.as_str().unwrap().split(|c: char| c.is_ascii_digit()).next().unwrap().to_owned();
+        assert!(words(&told["text"]).starts_with(&words(&logged["name"])), "{logged} {told}");
+    }
+    let roles = |kind: &str| of_kind(&records, kind).iter().map(|record| record["role"].clone()).collect::<Vec<_>>();
+    assert_eq!(roles("arena_reserved"), [json!("data"), json!("model")]);
+    assert_eq!(roles("refused"), [json!("data"), json!("model")]);
+    assert_eq!(of_kind(&records, "transfer").len(), 1);
+    for process in of_kind(&records, "process") {
+        assert!(process["bytes"].as_u64() <= process["limit_bytes"].as_u64(), "{process}");
+    }
+}
+
+#[test]
+fn the_log_holds_the_plan_it_ran_with() {
+    let line = format!("--sim 1x24GiB --share-gpu {SMALL}");
+    let records = check("--sim 1x24GiB --share-gpu", 0);
+    let mut plan = tandem_json(&format!("plan {line}")).1;
+    plan.as_object_mut().unwrap().remove("cards");
+    let logged: Value = serde_json::from_str(records[0]["plan_json"].as_str().unwrap()).unwrap();
+    assert_eq!(logged, plan);
+}
+
+#[test]
+fn a_failed_run_ends_its_log_with_its_exit_code() {
+    for fault in ["fail-copy=0", "fail-copy=20", "lose-card=100", "refuse-allocation=2"] {
+        let records = check(&format!("--sim 2x24GiB,{fault} --data-gpu 0 --model-gpu 1"), 1);
+        assert!(of_kind(&records, "check").iter().any(|check| check["passed"] == false), "{fault}");
+    }
+}
+
+#[test]
+fn a_full_disk_under_the_log_costs_a_warning_and_nothing_more() {
+    let ran = tandem(&format!("validate --sim 1x24GiB {SMALL} --run-log /dev/full"));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    contains(&ran.out, &["🎉 All validation checks passed!"]);
+    contains(&ran.err, &["⚠️", "the run log is not complete", "No space left"]);
+}
+
+#[test]
+fn a_log_that_cannot_be_made_is_an_error_before_anything_runs() {
+    let folder = Folder::new();
+    for path in [folder.path("absent/run.jsonl"), folder.path("")] {
+        let ran = Call::new(&format!("validate --sim 1x24GiB {SMALL}")).arg("--run-log").arg(&path).run();
+        assert!([1, 2].contains(&ran.code), "{ran:?}");
+        assert_eq!(ran.out, "");
+        contains(&ran.err, &["❌", "run log", path.to_str().unwrap()]);
+    }
+}
+
+#[test]
+fn a_refused_plan_leaves_the_log_of_an_earlier_run_alone() {
+    let folder = Folder::new();
+    let path = folder.file("run.jsonl", "an earlier run\n");
+    let ran = Call::new("validate --sim 2x24GiB --data-gpu 0 --model-gpu 7").arg("--run-log").arg(&path).run();
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "an earlier run\n");
+}

@@ -1,0 +1,68 @@
+//! The plan's sums are right: at the smallest limits it accepts everything still runs, and a step below it refuses.
+
+use crate::call::{SMALL, tandem, tandem_json};
+
+/// Memory pools are capped in steps of this many MB.
+const STEP_MB: u64 = 32;
+
+/// The smallest MB from `low` (refused) to `high` (accepted) that is accepted.
+fn smallest(accepts: impl Fn(u64) -> bool, mut low: u64, mut high: u64) -> u64 {
+    assert!(accepts(high) && !accepts(low));
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        *if accepts(middle) { &mut high } else { &mut low } = middle;
+    }
+    high
+}
+
+/// Finds the smallest limits of both roles, and runs inside them.
+#[track_caller]
+fn check(devices: &str, work: &str) {
+    let line = |data: u64, model: u64| {
+        format!("{devices} --enable-memory-isolation --data-gpu-memory {data} --model-gpu-memory {model} {work}")
+    };
+    let accepts = |data, model| tandem(&format!("plan {}", line(data, model))).code == 0;
+    let data = smallest(|mb| accepts(mb, 8192), 1, 4096);
+    let model = smallest(|mb| accepts(data, mb), 1, 8192);
+    assert!(!accepts(data - STEP_MB, model) && !accepts(data, model - STEP_MB), "{}", line(data, model));
+
+    let (ran, report) = tandem_json(&format!("validate {}", line(data, model)));
+    assert_eq!(ran.code, 0, "{}\n{}", line(data, model), ran.err);
+    let cards = report["cards"].as_array().unwrap();
+    let peaks: Vec<u64> = cards.iter().map(|card| card["peak_bytes"].as_u64().unwrap() >> 20).collect();
+    match peaks[..] {
+        [both] => assert!(0 < both && both <= data + model, "{both} MB"),
+        [on_data, on_model] => assert!(0 < on_data && on_data <= data && on_model <= model, "{peaks:?} MB"),
+        _ => panic!("{peaks:?}"),
+    }
+}
+
+#[test]
+fn two_gpus_through_the_host() {
+    check("--sim 2x24GiB,pcie4 --data-gpu 0 --model-gpu 1", SMALL);
+}
+
+#[test]
+fn two_gpus_that_reach_each_other() {
+    check("--sim 2x24GiB,nvlink --data-gpu 1 --model-gpu 0", SMALL);
+}
+
+#[test]
+fn one_gpu_in_two_partitions() {
+    for way in ["handover", "peer", "bounce"] {
+        check(&format!("--sim 1x24GiB --share-gpu --transfer {way}"), SMALL);
+    }
+}
+
+#[test]
+fn the_preset_as_it_is() {
+    check("--sim 1x24GiB --share-gpu", "--model-size nano --batch-size 16");
+}
+
+#[test]
+fn odd_shapes() {
+    let work = "--model-size nano --batch-size 3 --max-mel-frames 77 --max-text-length 13 --buffer-size 3 \
+                --no-mixed-precision --optimization-level basic";
+    check("--sim 2x24GiB --data-gpu 0 --model-gpu 1", work);
+    check("--sim 1x24GiB --share-gpu", work);
+}

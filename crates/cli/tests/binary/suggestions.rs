@@ -1,0 +1,243 @@
+//! What a refusal suggests, typed back, is accepted: every suggestion, of every refusal.
+
+use serde_json::Value;
+
+use crate::call::{Call, Ran, tandem, tandem_json, texts};
+
+/// Flags that decide on the mode and the limits.
+const MODE_AND_LIMITS: [&str; 8] = [
+    "--mode",
+    "--data-gpu",
+    "--model-gpu",
+    "--gpu",
+    "--share-gpu",
+    "--enable-memory-isolation",
+    "--data-gpu-memory",
+    "--model-gpu-memory",
+];
+
+/// The smallest run there is: where even this is refused, no setting but the limit helps.
+const SMALLEST: &str = "--model-size nano --batch-size 1 --max-mel-frames 8 --max-text-length 1 --buffer-size 1 \
+                        --prefetch-buffer-size 3 --optimization-level basic";
+
+/// `line` as someone types it after reading `suggestion`: its flags replace those that are there, and those it names
+/// are left out.
+fn typed(line: &str, suggestion: &Value) -> String {
+    let (args, left_out) = (texts(&suggestion["args"]), texts(&suggestion["instead_of"]));
+    let flags = args.iter().filter(|word| word.starts_with("--"));
+    let gone: Vec<String> = flags.chain(&left_out).map(|flag| flag.replace("--no-", "--")).collect();
+    let mut words = Vec::new();
+    let mut dropping = false;
+    for word in line.split_whitespace() {
+        // A word that is no flag belongs to the flag before it.
+        dropping = if word.starts_with("--") { gone.contains(&word.replace("--no-", "--")) } else { dropping };
+        if !dropping {
+            words.push(word);
+        }
+    }
+    [words, args].concat().join(" ")
+}
+
+fn details(refusal: &Value) -> &Vec<Value> {
+    refusal["suggestion_details"].as_array().unwrap()
+}
+
+/// Types every suggestion of the refusal of `line` back; there is at least one.
+#[track_caller]
+fn check_all(call: impl Fn(&str) -> Ran, line: &str) -> Value {
+    let ran = call(&format!("plan {line} --json"));
+    assert_eq!(ran.code, 2, "{line}: {ran:?}");
+    let refusal = ran.json();
+    assert!(!details(&refusal).is_empty(), "{line} suggests nothing: {refusal:#}");
+    for suggestion in details(&refusal) {
+        let again = typed(line, suggestion);
+        let accepted = call(&format!("plan {again}"));
+        assert_eq!(accepted.code, 0, "{line}\nsuggests {suggestion}\ntyped as {again}\n{}", accepted.err);
+    }
+    refusal
+}
+
+fn limits(plan: &Value) -> (&Value, &Value, &Value) {
+    (&plan["mode"], &plan["roles"]["data"]["limit_mb"], &plan["roles"]["model"]["limit_mb"])
+}
+
+/// `line` is too small a limit (or nothing wrong at all, which is said): what it suggests works, and one suggestion
+/// keeps mode and limits as `asked`.
+#[track_caller]
+fn check_too_small(line: &str, asked: (&str, u64, u64)) -> bool {
+    let (ran, refusal) = tandem_json(&format!("plan {line}"));
+    if ran.code == 0 {
+        return false;
+    }
+    assert_eq!(refusal["reason"], "limit-too-small", "{line}: {refusal:#}");
+    check_all(tandem, line);
+    let setting = |suggestion: &&Value| {
+        let touched = [texts(&suggestion["args"]), texts(&suggestion["instead_of"])].concat();
+        !touched.iter().any(|word| MODE_AND_LIMITS.contains(word))
+    };
+    let Some(kept) = details(&refusal).iter().find(setting) else {
+        let smallest = typed(line, &serde_json::json!({ "args": texts_of(SMALLEST), "instead_of": ["--grad-accum"] }));
+        let ran = tandem(&format!("plan {smallest}"));
+        assert_eq!(ran.code, 2, "{line} suggests nothing within its limits, yet {smallest} fits");
+        return true;
+    };
+    let (_, plan) = tandem_json(&format!("plan {}", typed(line, kept)));
+    assert_eq!(limits(&plan), (&asked.0.into(), &asked.1.into(), &asked.2.into()), "{line}\n{kept}");
+    true
+}
+
+fn texts_of(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+const WORKS: [&str; 5] = [
+    "",
+    "--batch-size 64",
+    "--batch-size 12 --grad-accum 2 --buffer-size 200",
+    "--batch-size 7 --no-mixed-precision --prefetch-buffer-size 16",
+    "--batch-size 16 --max-mel-frames 3000 --optimization-level basic",
+];
+
+/// Every model and every kind of work in too small a limit of either role; most of them are refused.
+fn sweep(devices: &str, mode: &str, limits: &[(u64, u64)]) {
+    let mut refused = 0;
+    for size in ["nano", "tiny", "normal", "big"] {
+        for work in WORKS {
+            for (data, model) in limits {
+                let limits = format!("--data-gpu-memory {data} --model-gpu-memory {model}");
+                let line = format!("{devices} --enable-memory-isolation {limits} --model-size {size} {work}");
+                refused += u32::from(check_too_small(&line, (mode, *data, *model)));
+            }
+        }
+    }
+    assert!(refused >= 20, "only {refused} were refused: the sweep looks at the wrong limits");
+}
+
+#[test]
+fn two_gpus_with_too_small_limits() {
+    sweep("--sim 2x24GiB --data-gpu 0 --model-gpu 1", "multi", &[(8192, 700), (8192, 1536), (640, 16384), (640, 800)]);
+}
+
+#[test]
+fn a_shared_gpu_with_too_small_limits() {
+    sweep("--sim 1x24GiB --share-gpu", "shared", &[(4096, 700), (4096, 1536), (128, 8192)]);
+}
+
+#[test]
+fn a_limit_below_what_the_driver_takes_suggests_a_larger_one() {
+    let two = "--sim 2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation";
+    for limit in ["--data-gpu-memory 1", "--model-gpu-memory 512", "--data-gpu-memory 32 --model-gpu-memory 32"] {
+        let refusal = check_all(tandem, &format!("{two} {limit}"));
+        assert!(refusal["suggestions"].to_string().contains("-gpu-memory "), "{refusal:#}");
+    }
+}
+
+#[test]
+fn cards_too_small_without_any_limit() {
+    for devices in ["2x1GiB", "2x700MiB", "2x2GiB"] {
+        let line = format!("--sim {devices} --data-gpu 0 --model-gpu 1 --batch-size 32 --model-size normal");
+        check_all(tandem, &line);
+    }
+    check_all(tandem, "--sim 1x1GiB --model-size normal");
+    check_all(tandem, "--sim 1x2GiB --share-gpu --batch-size 64");
+}
+
+#[test]
+fn every_other_refusal_with_something_to_type() {
+    let pair = "--data-gpu 0 --model-gpu 1";
+    let isolated = format!("{pair} --enable-memory-isolation");
+    let held = format!("--sim 2x24GiB,held=20GiB {isolated}");
+    for line in [
+        format!("--sim 1x24GiB {pair}"),
+        format!("--sim 1x24GiB --mode dual {pair}"),
+        format!("--sim 1x24GiB {isolated} --data-gpu-memory 8192 --model-gpu-memory 20000"),
+        format!("--sim 1x24GiB {pair} --transfer bounce"),
+        "--sim 2x24GiB --data-gpu 1".to_owned(),
+        "--sim 2x24GiB --model-gpu 1 --share-gpu".to_owned(),
+        "--sim 2x24GiB --model-gpu 1 --enable-memory-isolation --model-gpu-memory 4096".to_owned(),
+        "--sim 2x24GiB --data-gpu 1 --model-gpu 1".to_owned(),
+        "--sim 2x24GiB --data-gpu 1 --model-gpu 1 --enable-memory-isolation".to_owned(),
+        format!("--sim 2x24GiB --share-gpu {pair}"),
+        format!("--sim 2x24GiB --gpu 0 {pair}"),
+        "--sim 2x24GiB --enable-memory-isolation".to_owned(),
+        "--sim 2x24GiB --enable-memory-isolation --mode single --data-gpu-memory 4096".to_owned(),
+        format!("--sim 2x24GiB {pair} --data-gpu-memory 4096"),
+        "--sim 2x24GiB --mode dual".to_owned(),
+        "--sim 2x24GiB --mode dual --share-gpu".to_owned(),
+        format!("--sim 2x24GiB --mode single {isolated} --data-gpu-memory 4096"),
+        format!("--sim 2x24GiB --mode single {pair}"),
+        format!("--sim 2x24GiB --mode cpu {pair}"),
+        format!("--sim 2x24GiB --mode cpu {isolated}"),
+        "--sim 2x24GiB --mode auto".to_owned(),
+        format!("--sim 2x24GiB {pair} --transfer handover"),
+        format!("--sim 2x24GiB {pair} --transfer peer"),
+        "--sim 2x24GiB,cc=7.0 --gpu 1".to_owned(),
+        "--sim 2x24GiB,cc=7.5 --mixed-precision".to_owned(),
+        "--sim 1x24GiB --batch-size 10 --grad-accum 4".to_owned(),
+        "--sim 1x24GiB --batch-size 3 --grad-accum 4".to_owned(),
+        held.clone(),
+        format!("{held} --data-gpu-memory 2048"),
+        format!("{held} --data-gpu-memory 2048 --model-gpu-memory 5000 --model-size big"),
+        format!("{held} --data-gpu-memory 5000 --model-gpu-memory 700"),
+        "--sim 1x24GiB --share-gpu --enable-memory-isolation --model-gpu-memory 25000".to_owned(),
+        "--sim 1x24GiB,held=23GiB --share-gpu --enable-memory-isolation --data-gpu-memory 8192".to_owned(),
+    ] {
+        check_all(tandem, &line);
+    }
+}
+
+#[test]
+fn refusals_on_a_machine_without_a_gpu() {
+    let call = |line: &str| Call::new(line).without_gpu().run();
+    let isolated = "--enable-memory-isolation --data-gpu-memory 4096";
+    for line in [
+        "--gpu 0",
+        "--mode single",
+        "--data-gpu 0 --model-gpu 1",
+        "--share-gpu --mixed-precision",
+        "--mixed-precision",
+        "--transfer peer",
+        "--mode auto",
+        &format!("--share-gpu {isolated}"),
+        &format!("--data-gpu 0 --model-gpu 1 --transfer bounce {isolated}"),
+    ] {
+        check_all(call, line);
+    }
+}
+
+#[test]
+fn every_recommended_row_is_accepted_as_it_is_typed() {
+    for wish in ["", "--model-size normal", "--model-size big --grad-accum 2", "--max-mel-frames 2000"] {
+        let (ran, rows) = tandem_json(&format!("plan --recommend {wish}"));
+        let rows = rows.as_array().unwrap();
+        let (cards, text) = ([6, 8, 10, 12, 16, 24, 48, 80], tandem(&format!("plan --recommend {wish}")).out);
+        let sizes = rows.iter().map(|row| (row["cards"].as_u64().unwrap(), row["card_gb"].as_u64().unwrap()));
+        assert!(sizes.eq([1, 2].into_iter().flat_map(|n| cards.map(|gb| (n, gb)))), "{ran:?}");
+        for row in rows.iter().filter(|row| !row["args"].is_null()) {
+            let args = row["args"].as_str().unwrap();
+            assert!(text.contains(args), "{args} in\n{text}");
+            let (ran, plan) = tandem_json(&format!("plan {args}"));
+            assert_eq!(ran.code, 0, "{args}: {ran:?}");
+            let found = (&plan["batch_size"], &plan["prefetch"], &limits(&plan).1, &limits(&plan).2);
+            let told = (&row["batch_size"], &row["prefetch"], &&row["data_limit_mb"], &&row["model_limit_mb"]);
+            assert_eq!(found, told, "{args}");
+        }
+        assert!(rows.iter().filter(|row| !row["args"].is_null()).count() >= 4, "{rows:?}");
+    }
+}
+
+#[test]
+fn two_cards_of_usual_sizes_start_from_the_handbook() {
+    let (_, rows) = tandem_json("plan --recommend");
+    let check = |gb: u64, batches: &[u64], data: u64, model: u64, slots: &[u64]| {
+        let mut rows = rows.as_array().unwrap().iter();
+        let row = rows.find(|row| row["cards"] == 2 && row["card_gb"] == gb).unwrap();
+        assert!(batches.contains(&row["batch_size"].as_u64().unwrap()), "{row}");
+        assert_eq!((&row["data_limit_mb"], &row["model_limit_mb"]), (&data.into(), &model.into()), "{row}");
+        assert!(slots.contains(&row["prefetch"].as_u64().unwrap()), "{row}");
+    };
+    check(10, &[8], 4096, 8192, &[6, 7, 8]);
+    check(12, &[8], 4096, 8192, &[6, 7, 8]);
+    check(16, &[12], 6144, 10240, &[4, 5, 6]);
+    check(24, &[16, 24], 8192, 16384, &[3, 4]);
+}

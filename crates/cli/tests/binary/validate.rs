@@ -1,0 +1,252 @@
+//! `validate`: five checks that pass on every kind of machine, and fail, by name, where something is wrong.
+
+use serde_json::json;
+
+use crate::call::{Call, Ran, SMALL, contains, in_order, tandem, tandem_json};
+
+const HEADINGS: [&str; 5] = [
+    "1. Checking prerequisites...\n",
+    "2. Validating device placement configuration...\n",
+    "3. Testing model creation on GPU:1...\n",
+    "4. Testing data transfer between GPUs...\n",
+    "5. Simulating training pipeline...\n",
+];
+
+const PASSED: &str = "🎉 All validation checks passed!";
+
+#[track_caller]
+fn passed(ran: &Ran, parts: &[&str]) {
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
+    contains(&ran.out, parts);
+    contains(&ran.out, &[PASSED]);
+    assert!(!ran.out.contains('❌'), "{ran:?}");
+}
+
+#[test]
+fn two_gpus_pass_under_the_five_headings() {
+    let ran = tandem(&format!("validate --sim 2x24GiB,pcie4 --data-gpu 0 --model-gpu 1 {SMALL}"));
+    let parts = [
+        "✅ GPU indices valid: data_gpu=0, model_gpu=1",
+        "✅ A byte past the data limit of ",
+        "✅ A byte past the model limit of ",
+        "✅ Model created successfully on GPU:1",
+        "✅ Data transfer successful",
+        "GB/s (bounce",
+        "✅ Pipeline simulation successful",
+        "✅ 0 device and 0 pinned allocations after warm-up",
+        "(2 GPUs)",
+    ];
+    passed(&ran, &parts);
+    in_order(&ran.out.replace("[simulated] ", ""), &[&HEADINGS[..], &[PASSED]].concat());
+    let plan = tandem_json("plan --sim 2x24GiB").1;
+    contains(&ran.out, &[plan["gpus"][0]["uuid"].as_str().unwrap(), plan["gpus"][1]["uuid"].as_str().unwrap()]);
+}
+
+#[test]
+fn every_mode_and_every_way_across_passes() {
+    let two = "--data-gpu 1 --model-gpu 0";
+    let shared = "--sim 1x24GiB --share-gpu --enable-memory-isolation";
+    for (line, across) in [
+        ("--sim 1x24GiB".to_owned(), "handover"),
+        ("--sim 1x24GiB --share-gpu".to_owned(), "handover"),
+        (shared.to_owned(), "handover"),
+        (format!("{shared} --transfer handover"), "handover"),
+        (format!("{shared} --transfer peer"), "(peer"),
+        (format!("{shared} --transfer bounce"), "(bounce"),
+        (format!("--sim 2x24GiB,nvlink {two}"), "(peer"),
+        (format!("--sim 2x24GiB,nvlink {two} --transfer bounce"), "(bounce"),
+        (format!("--sim 2x24GiB,pcie3 {two} --enable-memory-isolation"), "(bounce"),
+    ] {
+        let ran = tandem(&format!("validate {line} {SMALL}"));
+        passed(&ran, &["✅ Pipeline simulation successful", across]);
+        let isolated = ["refused, by the driver's pool too", "✅ GPU Memory Isolation configured successfully"];
+        contains(&ran.out, if line.contains("isolation") { &isolated } else { &[] });
+        contains(
+            &ran.out.replace("[simulated] ", ""),
+            &[HEADINGS[0], HEADINGS[1], "\n4. Testing data transfer ", HEADINGS[4]],
+        );
+    }
+}
+
+#[test]
+fn the_cpu_passes_and_speaks_of_no_gpu() {
+    let ran = Call::new(&format!("validate {SMALL}")).without_gpu().run();
+    passed(&ran, &["3. Testing model creation on the CPU...", "🚀 Intelligent GPU Pipeline: CPU Mode"]);
+    for part in ["GPU 0", "GPU:0", "GPU indices"] {
+        assert!(!ran.out.contains(part), "{part} in\n{}", ran.out);
+    }
+}
+
+#[test]
+fn the_headings_name_the_device_in_force() {
+    let heading = |line: &str, part: &str| {
+        contains(&tandem(&format!("validate {line} {SMALL}")).out, &["3. Testing model creation on ", part]);
+    };
+    heading("--sim 1x24GiB", "model creation on GPU:0...");
+    heading("--sim 1x24GiB --share-gpu", "model creation on GPU:1...");
+    heading("--sim 1x24GiB --mode cpu", "model creation on the CPU...");
+}
+
+#[test]
+fn the_lines_of_a_start_come_in_their_order() {
+    let line = format!(
+        "validate --sim 4x24GiB --data-gpu 2 --model-gpu 3 --buffer-size 50 {}",
+        SMALL.replace("--buffer-size 4", "")
+    );
+    let lines = [
+        "🎯 Configuring Multi-GPU Mode...",
+        "   Data Processing GPU: 2",
+        "   Model Training GPU: 3",
+        "   Set visible devices: GPU 2 and GPU 3",
+        "   Reserved ",
+        " MB for data GPU",
+        "   Reserved ",
+        " MB for model GPU",
+        "✅ Multi-GPU configuration completed successfully",
+        "🚀 Intelligent GPU Pipeline: Multi-GPU Mode",
+        "   - Data Processing GPU: 2",
+        "   - Model Training GPU: 3",
+        "   - Prefetching to /GPU:0 with buffer_size=25",
+        "🎯 Multi-GPU Mode: Model will be placed on /GPU:1",
+        "   (Original GPU 3 is now mapped to GPU:1)",
+        "Creating model on device: /GPU:1",
+        "🕐 Multi-GPU Mode: Waiting up to 2.0s for data pipeline to warm up...",
+        "✅ Model training starting now",
+    ];
+    let ran = tandem(&line);
+    contains(&ran.out, &lines);
+    let isolated = tandem(&format!("{line} --enable-memory-isolation"));
+    let limits = [
+        "🎯 Setting up GPU Memory Isolation...",
+        "   Reserved 8192 MB for data GPU",
+        "   Reserved 16384 MB for model GPU",
+        "✅ GPU Memory Isolation configured successfully",
+    ];
+    in_order(&isolated.out, &limits);
+    in_order(&ran.out, &lines);
+}
+
+#[test]
+fn one_gpu_says_how_it_buffers() {
+    let ran = tandem(&format!("validate --sim 1x24GiB {SMALL}"));
+    let lines = [
+        "🚀 Intelligent GPU Pipeline: Single-GPU Buffered Mode",
+        "   - Buffer Size: 4",
+        "   - Smart Prefetching: Enabled",
+        "   - Prefetching to /GPU:0 with buffer_size=4",
+    ];
+    in_order(&ran.out, &lines);
+}
+
+#[test]
+fn a_good_end_says_what_to_run() {
+    let ran = tandem(&format!("validate --sim 2x24GiB --data-gpu 0 --model-gpu 1 {SMALL} -q"));
+    let (_, after) = ran.out.split_once(PASSED).unwrap();
+    contains(after, &["tandem ", "--data-gpu 0", "--model-gpu 1", "--batch-size 2"]);
+}
+
+/// `line` with `fault` planted fails by name, with exit code 1, for people and for programs.
+#[track_caller]
+fn check_fault(devices: &str, fault: &str, named: &[&str]) -> Ran {
+    let (machine, flags) = devices.split_once(' ').unwrap();
+    let line = format!("validate --sim {machine},{fault} {flags} {SMALL}");
+    let ran = tandem(&line);
+    assert_eq!(ran.code, 1, "{line}: {ran:?}");
+    assert!(!ran.both().contains('🎉') && !ran.err.contains("panicked"), "{line}: {ran:?}");
+    let said = ran.both();
+    let complaints: Vec<&str> = said.lines().filter(|line| line.contains('❌')).collect();
+    assert!(
+        named.iter().any(|name| complaints.iter().any(|c| c.contains(name))),
+        "{line}: {named:?} in {complaints:?}"
+    );
+
+    let told = tandem(&format!("{line} --json"));
+    assert_eq!((told.code, &told.json()["passed"]), (1, &json!(false)), "{line}: {told:?}");
+    assert!(!told.err.contains("panicked"), "{line}: {told:?}");
+    ran
+}
+
+const TWO: &str = "2x24GiB --data-gpu 0 --model-gpu 1";
+const SHARED: &str = "1x24GiB --share-gpu --enable-memory-isolation --transfer bounce";
+
+#[test]
+fn refused_memory_fails_by_name() {
+    for number in [0, 1, 2, 3, 5, 7, 9] {
+        let named = ["GPU 0 has no ", "GPU 1 has no ", "page-locked memory"];
+        check_fault(TWO, &format!("refuse-allocation={number}"), &named);
+    }
+    for number in [0, 1, 4] {
+        check_fault(SHARED, &format!("refuse-allocation={number}"), &["GPU 0 has no ", "page-locked memory"]);
+    }
+}
+
+#[test]
+fn failed_copies_fail_by_name() {
+    for number in [0, 1, 2, 3, 6, 10, 25, 50] {
+        check_fault(TWO, &format!("fail-copy={number}"), &["copy failed on GPU "]);
+    }
+    for number in [0, 8, 30] {
+        check_fault(SHARED, &format!("fail-copy={number}"), &["copy failed on GPU 0"]);
+    }
+}
+
+#[test]
+fn lost_cards_fail_by_name() {
+    for number in [2, 3, 6, 10, 15, 30, 60, 120, 250, 500] {
+        check_fault(TWO, &format!("lose-card={number}"), &["GPU 0 was lost", "GPU 1 was lost"]);
+    }
+    for number in [1, 20, 200] {
+        check_fault(SHARED, &format!("lose-card={number}"), &["GPU 0 was lost"]);
+    }
+}
+
+#[test]
+fn a_card_lost_while_the_machine_is_read_fails_by_name() {
+    check_fault(TWO, "lose-card=0", &["GPU 0 was lost"]);
+}
+
+#[test]
+fn memory_taken_by_another_process_meanwhile_fails_by_name() {
+    let isolated = "2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation";
+    check_fault(isolated, "intruder=20GiB", &["GPU 0 has no ", "GPU 1 has no "]);
+    check_fault("1x24GiB --share-gpu --enable-memory-isolation", "intruder=20GiB", &["GPU 0 has no "]);
+    check_fault(TWO, "intruder=24GiB", &["GPU 0 has no ", "GPU 1 has no "]);
+}
+
+#[test]
+fn a_fault_that_is_never_reached_changes_nothing() {
+    for fault in ["refuse-allocation", "fail-copy", "lose-card"] {
+        let ran = tandem(&format!("validate --sim 2x24GiB,{fault}=1000000 --data-gpu 0 --model-gpu 1 {SMALL}"));
+        passed(&ran, &[]);
+    }
+}
+
+#[test]
+fn a_failed_first_check_skips_the_rest_and_says_so() {
+    let ran = check_fault(TWO, "lose-card=3", &["GPU 1 was lost"]);
+    contains(&ran.out, &["1. Checking prerequisites...", "skipped"]);
+    assert!(!ran.out.contains("2. Validating"), "{ran:?}");
+}
+
+#[test]
+fn a_bad_end_lists_the_failed_checks_and_what_to_do() {
+    let ran = tandem(&format!("validate --sim 2x24GiB,refuse-allocation=0 --data-gpu 0 --model-gpu 1 {SMALL} -q"));
+    let lines: Vec<&str> = ran.out.lines().collect();
+    contains(&ran.out, &["❌ Validation failed:", "2. GPU 0 has no "]);
+    assert!(lines.len() > 2, "nothing says what to do: {lines:?}");
+}
+
+#[test]
+fn the_document_has_every_check_and_no_limit_was_passed() {
+    let (ran, report) = tandem_json(&format!("validate --sim {TWO} --enable-memory-isolation {SMALL}"));
+    let checks = report["checks"].as_array().unwrap();
+    assert!((1..=5).all(|number| checks.iter().any(|check| check["number"] == number)), "{report:#}");
+    assert!(checks.iter().all(|check| check["passed"] == true), "{report:#}");
+    for check in checks {
+        contains(&ran.err, &[check["text"].as_str().unwrap()]);
+    }
+    for (card, role) in ["data", "model"].into_iter().enumerate() {
+        let (peak, limit) = (&report["cards"][card]["peak_bytes"], &report["plan"]["roles"][role]["limit_bytes"]);
+        assert!(peak.as_u64() <= limit.as_u64(), "{role}: {peak} of {limit}");
+    }
+}
