@@ -20,6 +20,8 @@ pub(crate) struct Call {
     pub(crate) sim_text: Option<String>,
     pub(crate) json: bool,
     pub(crate) quiet: bool,
+    /// `plan -v`
+    pub(crate) verbose: bool,
     /// `plan --print-config`
     pub(crate) print_config: bool,
     /// `plan --recommend`
@@ -82,6 +84,7 @@ fn read(command: Command, given: &ArgMatches) -> Result<Call, Exit> {
         sim_text,
         json: flag("json"),
         quiet: flag("quiet"),
+        verbose: flag("verbose"),
         print_config: flag("print-config"),
         recommend: flag("recommend"),
         run_log: given.try_get_one::<PathBuf>("run-log").ok().flatten().cloned(),
@@ -108,6 +111,7 @@ fn take(setting: &'static Setting, given: &ArgMatches, settings: &mut Settings) 
 fn grammar() -> Clap {
     let plan = Clap::new("plan")
         .about("List the GPUs found; resolve and print the plan without running")
+        .arg(switch("verbose", "Also print the libraries found, and which cards reach each other").short('v'))
         .arg(switch("print-config", "Write the resolved settings as a complete config file"))
         .arg(switch("recommend", "Print settings for cards of 6 to 80 GB, one and two of them"));
     let validate = Clap::new("validate")

@@ -46,7 +46,7 @@ impl Manner {
 impl Exit {
     /// Says what happened, once, and gives the shell its number.
     pub(crate) fn report(self, manner: Manner) -> ExitCode {
-        let (code, message, document) = match self {
+        let (code, message, mut document) = match self {
             Exit::Refused(refusal) => (IMPOSSIBLE, refusal.to_string(), refusal_json(&refusal)),
             Exit::Usage(message) => {
                 let document = json!({ "error": message, "code": IMPOSSIBLE, "suggestions": [] });
@@ -64,6 +64,7 @@ impl Exit {
             }
             Exit::Closed => return ExitCode::SUCCESS,
         };
+        document["simulated"] = manner.simulated.into();
         match manner.json {
             // The exit code says it all the same.
             true => drop(screen::write_json(&document)),

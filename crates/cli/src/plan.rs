@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use serde_json::{Value, json};
-use tandem_device::DriverCost;
+use tandem_device::{Machine, SimSpec};
 use tandem_plan::{Hardware, Row, StandIns, plan_json, print_config, recommend, show_plan, show_recommendations};
 use tandem_trial::resolve::{Resolved, Site, cards_json, host_facts};
 
@@ -17,7 +17,9 @@ pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
     if call.recommend {
         return print_recommendations(call, screen);
     }
-    let Resolved { machine, hardware, plan } = resolve(call)?;
+    let mut resolved = resolve(call)?;
+    resolved.try_transfer().context("cannot try the transfer between the roles")?;
+    let Resolved { machine, hardware, plan } = resolved;
     if call.print_config {
         screen::write(&print_config(&plan))?;
     } else if call.json {
@@ -26,6 +28,9 @@ pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
         screen::write_json(&document)?;
     } else {
         screen.say(&show_plan(&plan, &hardware))?;
+        if call.verbose {
+            screen.say(&details(&machine, &hardware))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -38,14 +43,35 @@ pub(crate) fn resolve(call: &Call) -> Result<Resolved, Exit> {
 
 /// Rows are for simulated cards, whatever this machine has: they are for choosing what to buy or rent.
 fn print_recommendations(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
-    let host = host_facts();
-    let machine = |count: usize, card_gb: u64| Hardware::simulated(count, card_gb << 30, &DriverCost::table(), host);
+    let machine = |count: usize, card_gb: u64| {
+        let cards = Machine::simulated(SimSpec::new(count, card_gb << 30));
+        Site::of(cards).map_or_else(|_| Hardware::without_cards(host_facts()), |site| site.hardware)
+    };
     let rows = recommend(&call.settings, &machine, &StandIns);
     match call.json {
-        true => screen::write_json(&rows.iter().map(row_json).collect())?,
+        true => {
+            let rows: Vec<Value> = rows.iter().map(row_json).collect();
+            screen::write_json(&json!({ "simulated": true, "rows": rows }))?;
+        }
         false => screen.say(&show_recommendations(&rows))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What `-v` adds: the libraries behind the cards, and which cards reach each other.
+fn details(machine: &Machine, hardware: &Hardware) -> String {
+    let mut text = format!("Driver:      {}\n", machine.driver_version());
+    for library in machine.libraries() {
+        let version = library.version.unwrap_or_default();
+        text += &format!("Library:     {} {version} at {}\n", library.name, library.path.display());
+    }
+    for (reader, row) in hardware.peer.iter().enumerate() {
+        let reached: Vec<String> = (0..row.len()).filter(|owner| row[*owner]).map(|owner| owner.to_string()).collect();
+        let reached =
+            if reached.is_empty() { "no other card".to_owned() } else { format!("GPU {}", reached.join(", ")) };
+        text += &format!("Peer access: GPU {reader} reaches {reached}\n");
+    }
+    text
 }
 
 fn row_json(row: &Row) -> Value {

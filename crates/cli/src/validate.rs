@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context;
 use serde_json::json;
 use tandem_events::{Emitter, Event};
 use tandem_plan::plan_json;
@@ -47,7 +46,7 @@ fn open_log(call: &Call) -> Result<(Option<RunLog>, Emitter), Exit> {
     match &call.run_log {
         None => Ok((None, Emitter::none())),
         Some(path) => {
-            let (log, emitter) = RunLog::create(path).context("cannot write the run log")?;
+            let (log, emitter) = RunLog::create(path).map_err(|error| Exit::Usage(format!("❌ --run-log: {error}")))?;
             Ok((Some(log), emitter))
         }
     }

@@ -247,6 +247,12 @@ impl Arena {
         }
     }
 
+    /// Starts counting the peak anew, from what is held now.
+    pub fn reset_peak(&self) {
+        let mut books = lock(&self.inner.books);
+        books.peak = books.in_use;
+    }
+
     /// What it was made from.
     pub fn spec(&self) -> ArenaSpec {
         self.inner.spec

@@ -147,7 +147,12 @@ impl Isolation {
     }
 
     /// After warm-up: what the driver took outside the arenas must be within what the plan charged for it.
+    ///
+    /// Not asked of split arenas: they are for memory checkers, which take gigabytes of their own beside us.
     pub fn settle(&self) -> Result<(), DeviceError> {
+        if self.model.arena.is_split() {
+            return Ok(());
+        }
         for now in self.check()? {
             let here: Vec<_> = Role::BOTH
                 .map(|role| self.partition(role))

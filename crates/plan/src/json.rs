@@ -24,6 +24,7 @@ pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
         "prefetch": plan.prefetch,
         "transfer": plan.transfer.to_string(),
         "transfer_why": plan.transfer.why,
+        "transfer_mb_per_s": plan.transfer.mb_per_s,
         "threads": plan.threads,
         "batch_size": plan.batch_size,
         "grad_accum": plan.grad_accum,

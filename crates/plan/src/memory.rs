@@ -113,7 +113,7 @@ pub(crate) fn model_lines(
 }
 
 /// Steps whose results the host has not read yet: it reads behind the device, and never waits for the newest.
-pub const RESULT_SLOTS: u64 = 4;
+pub const RESULT_SLOTS: u64 = 8;
 /// What a step reports back.
 pub const RESULT_BYTES: u64 = 16;
 

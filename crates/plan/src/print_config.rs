@@ -49,7 +49,7 @@ fn in_force(plan: &Plan, id: Id) -> Option<Value> {
         Id::DataGpuMemory => limit(Role::Data),
         Id::ModelGpuMemory => limit(Role::Model),
         Id::ModelStartDelay => Some(Value::Seconds(plan.start_delay_seconds)),
-        Id::Transfer => Some(Value::Choice(plan.transfer.route.name())),
+        Id::Transfer => Some(Value::Choice(if plan.transfer.forced { plan.transfer.route.name() } else { "auto" })),
     }
 }
 

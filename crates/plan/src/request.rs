@@ -21,7 +21,6 @@ pub(crate) enum Request {
     Shared { gpu: Option<usize> },
 }
 
-/// The flags that name cards.
 /// The flags that only make sense with isolation.
 const LIMIT_FLAGS: [Id; 2] = [Id::DataGpuMemory, Id::ModelGpuMemory];
 

@@ -115,7 +115,7 @@ fn rest(plan: &Plan) -> [(&'static str, String); 9] {
                 show(plan.slot_bytes)
             ),
         ),
-        ("Transfer", format!("{} ({})", plan.transfer, plan.transfer.why)),
+        ("Transfer", plan.transfer.describe()),
         ("Threads", format!("{} to decode", plan.threads)),
         ("Model", format!("{} ({}), {}", plan.model_size.name(), plan.model_name, precision(plan.precision))),
         ("Optimizer", optimizer(plan.level).to_owned()),

@@ -20,6 +20,10 @@ pub struct Transfer {
     pub same_device: bool,
     /// Why this one.
     pub why: String,
+    /// Whether the user asked for it by name: then nothing else will do.
+    pub forced: bool,
+    /// What was measured on it, once it was tried.
+    pub mb_per_s: Option<u64>,
 }
 
 impl Transfer {
@@ -43,7 +47,25 @@ impl Transfer {
             _ if peers => (Route::Peer, "the GPUs reach each other's memory"),
             _ => (Route::Bounce, "the GPUs do not reach each other's memory"),
         };
-        Ok(Transfer { route, same_device, why: why.to_owned() })
+        Ok(Transfer { route, same_device, why: why.to_owned(), forced: wanted != "auto", mb_per_s: None })
+    }
+}
+
+impl Transfer {
+    /// What to do when peer copies, chosen because the driver offers them, do not deliver: through the host instead.
+    /// `None` when the user wants this way and no other, or there is no other.
+    pub fn without_peer(&self, problem: &dyn fmt::Display) -> Option<Transfer> {
+        let why = format!("{problem}; through the host instead");
+        let other = Transfer { route: Route::Bounce, why, mb_per_s: None, ..self.clone() };
+        (self.route == Route::Peer && !self.forced).then_some(other)
+    }
+
+    /// The way, why, and how fast it was found to be.
+    pub fn describe(&self) -> String {
+        match self.mb_per_s {
+            Some(mb_per_s) => format!("{self} ({}), {:.1} GB/s measured", self.why, mb_per_s as f64 / 1000.0),
+            None => format!("{self} ({})", self.why),
+        }
     }
 }
 

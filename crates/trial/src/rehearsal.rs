@@ -15,7 +15,8 @@
 use std::collections::VecDeque;
 
 use tandem_device::kernels::{Checks, pattern_word};
-use tandem_device::{Arg, Block, DeviceError, Event, Grid, Isolation, Loaded, Pinned, Route, Stream, Transfer, View};
+use tandem_device::transfer::Measured;
+use tandem_device::{Arg, Block, DeviceError, Event, Grid, Isolation, Loaded, Pinned, Route, Stream, Transfer};
 use tandem_plan::{Bucket, RESULT_BYTES, RESULT_SLOTS, StandIn as Shape};
 
 use crate::kernels::{MAKE_BATCH, batch_word};
@@ -171,10 +172,24 @@ impl Rehearsal {
         Ok(Rehearsal { spec, data, transfer, model, ahead: VecDeque::new(), made: 0 })
     }
 
-    /// The way across, to prove and to describe; `None` for a hand-over.
-    pub fn transfer(&mut self) -> Option<(&mut Transfer, View<'_>, View<'_>)> {
-        let (from, to) = (self.data.slots.first()?, self.model.slots.first()?);
-        Some((self.transfer.as_mut()?, from.memory.view(), to.memory.view()))
+    /// Sends a pattern across, compares every byte, and times it. Returns what was measured, on which route, and the
+    /// route's description.
+    pub fn prove(&mut self) -> Result<(Measured, Route, String), DeviceError> {
+        match (&mut self.transfer, self.data.slots.first(), self.model.slots.first()) {
+            (Some(transfer), Some(from), Some(to)) => {
+                let measured = transfer.prove(from.memory.view(), to.memory.view())?;
+                Ok((measured, transfer.route(), transfer.describe()))
+            }
+            _ => unreachable!("a hand-over copies nothing, so there is nothing to prove"),
+        }
+    }
+
+    /// Takes another way across. Nothing may be under way: before the first step, or after a proof that failed.
+    pub fn reroute(&mut self, roles: &Isolation, route: Route, why: &str) -> Result<(), DeviceError> {
+        let (from, to) = (&roles.data.arena, &roles.model.arena);
+        self.transfer = Some(Transfer::open(route, why, from, to, self.spec.batch_bytes)?);
+        self.spec.route = route;
+        Ok(())
     }
 
     /// The model, to ask where it lies.

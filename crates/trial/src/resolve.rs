@@ -2,9 +2,14 @@
 
 use std::num::NonZero;
 
+use tandem_device::bytes::{POOL_GRANULE, round_up};
 use tandem_device::library::Search;
-use tandem_device::{DeviceError, Kernel, Kind, Machine, SimSpec, host_memory, kernels, probe};
-use tandem_plan::{CardFacts, Hardware, HostFacts, Placement, Plan, Reason, Refusal, Settings, StandIns};
+use tandem_device::transfer::Measured;
+use tandem_device::{
+    Arena, ArenaSpec, DeviceError, Kernel, Kind, Machine, Route, SimSpec, host_memory, kernels, probe,
+};
+use tandem_events::Role;
+use tandem_plan::{CardFacts, Hardware, HostFacts, Placement, Plan, Reason, Refusal, Settings, StandIns, Transfer};
 
 use crate::kernels::{DATA_KERNELS, MODEL_KERNELS};
 
@@ -63,6 +68,40 @@ impl Site {
         let plan = Plan::solve(settings, &self.hardware, &StandIns)?;
         let machine = self.cards.filter(|_| plan.model.card.is_some()).unwrap_or_else(Machine::cpu);
         Ok(Resolved { machine, hardware: self.hardware, plan })
+    }
+}
+
+impl Resolved {
+    /// Tries the way across: every byte of a batch compared, and its speed put into the plan. A peer route that was
+    /// chosen because the driver offers it, and does not deliver, is replaced; the plan's notes say so.
+    pub fn try_transfer(&mut self) -> Result<(), DeviceError> {
+        let (Some(data), Some(model)) = (self.plan.data.card, self.plan.model.card) else { return Ok(()) };
+        if self.plan.transfer.route == Route::Handover {
+            return Ok(());
+        }
+        let mut proof = self.prove(data, model);
+        if let Some(other) = proof.as_ref().err().and_then(|error| self.plan.transfer.without_peer(error)) {
+            self.plan.notes.push(format!("⚠️ {}", other.describe()));
+            self.plan.transfer = other;
+            proof = self.prove(data, model);
+        }
+        self.plan.transfer.mb_per_s = Some((proof?.gb_per_s() * 1000.0) as u64);
+        Ok(())
+    }
+
+    /// Two arenas of one batch each, for a moment.
+    fn prove(&self, data: usize, model: usize) -> Result<Measured, DeviceError> {
+        let batch_bytes = self.plan.slot_bytes;
+        let arena_bytes = round_up(batch_bytes, POOL_GRANULE);
+        let arena = |role, card| {
+            let spec = ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: true };
+            Arena::reserve(&self.machine.open(card)?, spec)
+        };
+        let (from, to) = (arena(Role::Data, data)?, arena(Role::Model, model)?);
+        let Transfer { route, why, .. } = &self.plan.transfer;
+        let mut transfer = tandem_device::Transfer::open(*route, why, &from, &to, batch_bytes)?;
+        let (source, target) = (from.take("batch", batch_bytes)?, to.take("slot", batch_bytes)?);
+        transfer.prove(source.view(), target.view())
     }
 }
 

@@ -1,5 +1,7 @@
 //! Reads what the process holds on each card while something runs, and remembers the worst.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tandem_device::{CardUse, DeviceError, Isolation, Machine};
@@ -12,6 +14,7 @@ const EVERY: Duration = Duration::from_millis(10);
 /// A sampler at work. Dropping it stops it.
 pub struct Sampler {
     worker: Worker<Result<Vec<Peak>, DeviceError>>,
+    breached: Arc<AtomicBool>,
 }
 
 /// The most the process held on one card.
@@ -31,11 +34,16 @@ impl Sampler {
     /// Starts reading every 10 ms.
     pub fn start(machine: &Machine, roles: &Isolation, emitter: &Emitter) -> Result<Sampler, SamplerError> {
         let (machine, emitter, cards) = (machine.clone(), emitter.clone(), roles.card_use()?);
+        let breached = Arc::new(AtomicBool::new(false));
+        let seen = breached.clone();
         let worker = Worker::spawn("sampler", move |stop| {
             let mut peaks: Vec<Peak> = cards.iter().map(Peak::nothing).collect();
             loop {
                 for peak in &mut peaks {
                     peak.sample(&machine, &emitter)?;
+                }
+                if peaks.iter().any(|peak| !peak.kept()) {
+                    seen.store(true, Ordering::Relaxed);
                 }
                 // The last reading is taken after the stop was asked for: the end of the run is seen too.
                 if stop.is_raised() {
@@ -44,7 +52,12 @@ impl Sampler {
                 stop.wait_timeout(EVERY);
             }
         })?;
-        Ok(Sampler { worker })
+        Ok(Sampler { worker, breached })
+    }
+
+    /// Whether a reading was over its limit. Whoever runs the work looks here, and stops.
+    pub fn breached(&self) -> bool {
+        self.breached.load(Ordering::Relaxed)
     }
 
     /// Stops and returns the worst readings.

@@ -40,6 +40,8 @@ impl Report {
 /// Steps of the rehearsal on real cards: enough to see memory creep. Elsewhere the maths runs on the CPU.
 const STEPS_ON_CARDS: u64 = 1000;
 const STEPS_ELSEWHERE: u64 = 20;
+/// After so many steps the sampler is asked whether a limit was broken.
+const STEPS_BETWEEN_LOOKS: u64 = 10;
 
 /// How much of an arena is written and read back where memory is only simulated, or is the host's own.
 const TOUCH_ELSEWHERE: u64 = 32 * MIB;
@@ -115,7 +117,7 @@ impl Run<'_> {
         let roles = self.placement()?;
         let data = self.data_side(&roles)?;
         let mut rehearsal = self.model_creation(&roles, data)?;
-        self.transfer(&mut rehearsal)?;
+        self.transfer(&roles, &mut rehearsal)?;
         self.pipeline(&roles, &mut rehearsal)
     }
 
@@ -165,6 +167,11 @@ impl Run<'_> {
             let spec = roles.partition(role).arena.spec();
             let (bytes, limit_bytes, driver_bytes) = (spec.arena_bytes, spec.limit_bytes, spec.driver_bytes);
             let card = roles.partition(role).device.index();
+            if roles.partition(role).arena.is_split() {
+                let limit = limit_bytes / MIB;
+                self.tell(&format!("   Split arena for the {role} role: blocks taken one by one, within {limit} MB"));
+                continue;
+            }
             self.emitter.emit(Event::ArenaReserved { role, card, bytes, limit_bytes, driver_bytes });
             self.moment(Moment::Reserved(role));
         }
@@ -173,6 +180,8 @@ impl Run<'_> {
             self.touch(roles.partition(role))?;
             self.byte_too_many(roles.partition(role), roles.partition(other(role)))?;
         }
+        // What follows is the run itself: filling the arenas to the brim was not.
+        Role::BOTH.iter().for_each(|role| roles.partition(*role).arena.reset_peak());
         self.others_untouched(&cards);
         Ok(roles)
     }
@@ -214,8 +223,12 @@ impl Run<'_> {
         let works = self.works(neighbour)?;
         drop(full);
         let passed = refused.is_err() && works && !by_driver.contains("NOT");
-        let limit = place.arena.spec().limit_bytes / MIB;
-        let what = format!("A byte past the {} limit of {limit} MB refused{by_driver}", place.role);
+        let spec = place.arena.spec();
+        let edge = match self.plan.isolated {
+            true => format!("limit of {} MB", spec.limit_bytes / MIB),
+            false => format!("reservation of {} MB", spec.arena_bytes / MIB),
+        };
+        let what = format!("A byte past the {} {edge} refused{by_driver}", place.role);
         self.line(passed, &format!("{what}; {} role works on", neighbour.role));
         Ok(())
     }
@@ -268,21 +281,28 @@ impl Run<'_> {
         Ok(rehearsal)
     }
 
-    fn transfer(&mut self, rehearsal: &mut Rehearsal) -> Result<(), Trouble> {
+    fn transfer(&mut self, roles: &Isolation, rehearsal: &mut Rehearsal) -> Result<(), Trouble> {
         self.heading(match self.plan.mode {
             Mode::Multi => "Testing data transfer between GPUs...",
             Mode::SharedGpu => "Testing data transfer between the partitions...",
             Mode::Single => "Testing data transfer on the GPU...",
             Mode::Cpu => "Testing data transfer on the CPU...",
         });
-        let Some((transfer, from, to)) = rehearsal.transfer() else {
+        if self.plan.transfer.route == Route::Handover {
             let what = format!("handover: {}; nothing is copied, check 5 compares every batch", self.plan.transfer.why);
             self.line(true, &what);
             return Ok(());
-        };
-        let measured = transfer.prove(from, to)?;
-        let (route, described) = (transfer.route().name().to_owned(), transfer.describe());
+        }
+        let mut proof = rehearsal.prove();
+        if let Some(other) = proof.as_ref().err().and_then(|error| self.plan.transfer.without_peer(error)) {
+            self.tell(&format!("   ⚠️ {}", other.describe()));
+            self.emitter.emit(Event::Note { text: other.describe() });
+            rehearsal.reroute(roles, other.route, &other.why)?;
+            proof = rehearsal.prove();
+        }
+        let (measured, route, described) = proof?;
         let (from, to) = (card_of(&self.plan.data), card_of(&self.plan.model));
+        let route = route.name().to_owned();
         self.emitter.emit(Event::Transfer { route, from, to, bytes: measured.bytes, ns: measured.ns });
         let what = format!("Data transfer successful: {} compared byte for byte", show(measured.bytes));
         self.line(true, &format!("{what}, {:.1} GB/s ({described})", measured.gb_per_s()));
@@ -307,7 +327,12 @@ impl Run<'_> {
         let steps = if machine.kind() == Kind::Cuda { STEPS_ON_CARDS } else { STEPS_ELSEWHERE };
         let sampler = Sampler::start(machine, roles, self.emitter)?;
         let start = machine.now_ns();
-        rehearsal.run(steps)?;
+        for _ in 0..steps / STEPS_BETWEEN_LOOKS {
+            rehearsal.run(STEPS_BETWEEN_LOOKS)?;
+            if sampler.breached() {
+                roles.check()?;
+            }
+        }
         let ns = machine.now_ns() - start;
         let peaks = sampler.finish()?;
         let after = (counted(machine, &cards), free(machine, &cards)?);
@@ -358,8 +383,8 @@ impl Run<'_> {
 
     fn line(&mut self, passed: bool, text: &str) {
         self.tell(&format!("   {} {text}", if passed { "✅" } else { "❌" }));
-        let (name, detail) = text.split_once(':').unwrap_or((text, ""));
-        let (name, detail) = (name.to_owned(), detail.trim().to_owned());
+        let (name, detail) = text.split_once(": ").unwrap_or((text, ""));
+        let (name, detail) = (name.to_owned(), detail.to_owned());
         self.emitter.emit(Event::Check { number: self.number, name, passed, detail });
         self.report.checks.push(Check { number: self.number, passed, text: text.to_owned() });
     }

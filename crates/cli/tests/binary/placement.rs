@@ -200,6 +200,24 @@ fn the_card_of_single_mode_is_the_roomiest_and_said() {
 }
 
 #[test]
+fn the_speed_of_the_way_across_is_measured() {
+    let mb_per_s = |line: &str| tandem_json(&format!("plan {line}")).1["transfer_mb_per_s"].clone();
+    let pair = "--data-gpu 0 --model-gpu 1";
+    assert!((10_000..13_000).contains(&mb_per_s(&format!("--sim 2x24GiB,pcie4 {pair}")).as_u64().unwrap()));
+    assert!((150_000..211_000).contains(&mb_per_s(&format!("--sim 2x24GiB,nvlink {pair}")).as_u64().unwrap()));
+    assert!(mb_per_s("--sim 1x24GiB").is_null(), "a hand-over copies nothing");
+    contains(&tandem(&format!("plan --sim 2x24GiB {pair}")).out, &["GB/s measured"]);
+}
+
+#[test]
+fn verbose_names_what_reaches_what() {
+    let plain = tandem("plan --sim 2x24GiB,nvlink").out;
+    let verbose = tandem("plan --sim 2x24GiB,nvlink -v").out;
+    assert!(verbose.starts_with(&plain) && verbose.len() > plain.len(), "{verbose}");
+    contains(&verbose, &["Peer access: GPU 0 reaches GPU 1", "Driver:      simulated"]);
+}
+
+#[test]
 fn the_way_across_follows_the_links() {
     let check = |line: &str, way: &str| {
         assert_eq!(tandem_json(&format!("plan {line}")).1["transfer"], json!(way), "{line}");

@@ -209,7 +209,7 @@ fn refusals_on_a_machine_without_a_gpu() {
 fn every_recommended_row_is_accepted_as_it_is_typed() {
     for wish in ["", "--model-size normal", "--model-size big --grad-accum 2", "--max-mel-frames 2000"] {
         let (ran, rows) = tandem_json(&format!("plan --recommend {wish}"));
-        let rows = rows.as_array().unwrap();
+        let rows = rows["rows"].as_array().unwrap();
         let (cards, text) = ([6, 8, 10, 12, 16, 24, 48, 80], tandem(&format!("plan --recommend {wish}")).out);
         let sizes = rows.iter().map(|row| (row["cards"].as_u64().unwrap(), row["card_gb"].as_u64().unwrap()));
         assert!(sizes.eq([1, 2].into_iter().flat_map(|n| cards.map(|gb| (n, gb)))), "{ran:?}");
@@ -230,7 +230,7 @@ fn every_recommended_row_is_accepted_as_it_is_typed() {
 fn two_cards_of_usual_sizes_start_from_the_handbook() {
     let (_, rows) = tandem_json("plan --recommend");
     let check = |gb: u64, batches: &[u64], data: u64, model: u64, slots: &[u64]| {
-        let mut rows = rows.as_array().unwrap().iter();
+        let mut rows = rows["rows"].as_array().unwrap().iter();
         let row = rows.find(|row| row["cards"] == 2 && row["card_gb"] == gb).unwrap();
         assert!(batches.contains(&row["batch_size"].as_u64().unwrap()), "{row}");
         assert_eq!((&row["data_limit_mb"], &row["model_limit_mb"]), (&data.into(), &model.into()), "{row}");

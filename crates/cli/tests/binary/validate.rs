@@ -27,8 +27,8 @@ fn two_gpus_pass_under_the_five_headings() {
     let ran = tandem(&format!("validate --sim 2x24GiB,pcie4 --data-gpu 0 --model-gpu 1 {SMALL}"));
     let parts = [
         "✅ GPU indices valid: data_gpu=0, model_gpu=1",
-        "✅ A byte past the data limit of ",
-        "✅ A byte past the model limit of ",
+        "✅ A byte past the data reservation of ",
+        "✅ A byte past the model reservation of ",
         "✅ Model created successfully on GPU:1",
         "✅ Data transfer successful",
         "GB/s (bounce",
@@ -40,6 +40,34 @@ fn two_gpus_pass_under_the_five_headings() {
     in_order(&ran.out.replace("[simulated] ", ""), &[&HEADINGS[..], &[PASSED]].concat());
     let plan = tandem_json("plan --sim 2x24GiB").1;
     contains(&ran.out, &[plan["gpus"][0]["uuid"].as_str().unwrap(), plan["gpus"][1]["uuid"].as_str().unwrap()]);
+}
+
+#[test]
+fn peer_copies_that_deliver_nothing_are_replaced_aloud() {
+    let line = "--sim 2x24GiB,nvlink,corrupt-peer --data-gpu 0 --model-gpu 1";
+    let ran = tandem(&format!("validate {line} {SMALL}"));
+    passed(&ran, &["⚠️ bounce (peer copy from GPU 0 to GPU 1 changed", "through the host instead", "GB/s (bounce"]);
+    let (_, plan) = tandem_json(&format!("plan {line}"));
+    assert_eq!(plan["transfer"], "bounce");
+    contains(plan["notes"][0].as_str().unwrap(), &["through the host instead"]);
+    // Asked for by name, nothing else will do.
+    let forced = tandem(&format!("validate {line} {SMALL} --transfer peer"));
+    assert_eq!(forced.code, 1, "{forced:?}");
+    contains(&forced.out, &["❌ peer copy from GPU 0 to GPU 1 changed", "Try --transfer bounce"]);
+}
+
+#[test]
+fn a_limit_is_named_where_there_is_one() {
+    let ran = tandem(&format!("validate --sim 1x24GiB --share-gpu --enable-memory-isolation {SMALL}"));
+    passed(&ran, &["✅ A byte past the data limit of 7936 MB refused, by the driver's pool too; model role works on"]);
+}
+
+#[test]
+fn split_arenas_claim_no_reservation() {
+    let line = format!("validate --sim 1x24GiB --share-gpu --enable-memory-isolation {SMALL}");
+    let ran = Call::new(&line).env("TANDEM_ARENA", "split").run();
+    passed(&ran, &["Split arena for the data role"]);
+    assert!(!ran.out.contains("Reserved ") && !ran.out.contains("driver's pool"), "{ran:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Simulated cards: deferred, seeded, with memory that is enforced and spoiled.
 //!
-//! - Work is queued and runs later, in an order only stream order and event waits restrain ([`queue`]). It runs
+//! - Work is queued and runs later, in an order only stream order and event waits restrain (`queue.rs`). It runs
 //!   when the host waits for an event, and at times before. A copy's bytes appear when it has run.
 //! - Memory that was never written, or was given back, holds poison.
 //! - The clock is the simulator's own: work takes the time its bytes take on the links of the spec, and nothing
@@ -234,6 +234,11 @@ impl SimDriver {
             return state.break_card(card, Broken::CopyFailed);
         }
         state.touch(&touched_by_copy(path));
+        let between_cards = matches!(path, CopyPath::Peer { from, to, .. } if from.card != to.card);
+        if between_cards && self.spec.fault == Some(SimFault::CorruptPeer) {
+            // As boards have been seen to do: the copy "succeeds", and the bytes are not there.
+            return;
+        }
         // SAFETY: device ends lie in live reservations (checked when queued; releasing one drains first), host
         // ends live until their last use was reached (`Pinned`); all simulated work runs under the lock we hold.
         unsafe { run_copy(path) }

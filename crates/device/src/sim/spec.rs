@@ -42,6 +42,8 @@ pub enum SimFault {
     FailCopy(u64),
     /// The card whose turn it is at this driver call is lost.
     LoseCard(u64),
+    /// Copies from card to card report success and deliver nothing.
+    CorruptPeer,
     /// Another process takes this much on every card just before we open it.
     Intruder(u64),
     /// The driver takes this much more on every card than its table says.
@@ -91,12 +93,13 @@ impl SimSpec {
             ("refuse-allocation", n) => self.fault = Some(SimFault::RefuseAllocation(number(n)?)),
             ("fail-copy", n) => self.fault = Some(SimFault::FailCopy(number(n)?)),
             ("lose-card", n) => self.fault = Some(SimFault::LoseCard(number(n)?)),
+            ("corrupt-peer", "") => self.fault = Some(SimFault::CorruptPeer),
             ("intruder", size) => self.fault = Some(SimFault::Intruder(bytes(size)?)),
             ("driver-grows", size) => self.fault = Some(SimFault::DriverGrows(bytes(size)?)),
             _ => {
                 return Err(format!(
                     "'{option}' is no option (pcie3, pcie4, pcie5, nvlink, held=SIZE, cc=MAJOR.MINOR, seed=N, \
-                     refuse-allocation=N, fail-copy=N, lose-card=N, intruder=SIZE, driver-grows=SIZE)"
+                     refuse-allocation=N, fail-copy=N, lose-card=N, corrupt-peer, intruder=SIZE, driver-grows=SIZE)"
                 ));
             }
         }

@@ -1,6 +1,6 @@
 //! A small rehearsal, on any kind of device.
 
-use tandem_device::{ArenaSpec, DeviceError, Isolation, Machine, Route};
+use tandem_device::{ArenaSpec, Isolation, Machine, Route};
 use tandem_events::Role;
 use tandem_plan::{Bucket, ModelChoice, ModelSize, Precision, SPEECH, StandIn};
 use tandem_trial::rehearsal::{Rehearsal, RehearsalError, RehearsalSpec};
@@ -44,15 +44,11 @@ pub(crate) fn rehearse(
     steps: u64,
 ) -> Result<(), RehearsalError> {
     let roles = Isolation::set_up(machine, (cards.0, arena(Role::Data)), (cards.1, arena(Role::Model)))?;
+    let route = spec.route;
     let mut rehearsal = Rehearsal::prepare(&roles, spec)?;
-    prove(&mut rehearsal)?;
+    if route != Route::Handover {
+        rehearsal.prove()?;
+    }
     rehearsal.run(steps)?;
     Ok(roles.settle()?)
-}
-
-fn prove(rehearsal: &mut Rehearsal) -> Result<(), DeviceError> {
-    match rehearsal.transfer() {
-        Some((transfer, from, to)) => transfer.prove(from, to).map(|_| ()),
-        None => Ok(()),
-    }
 }
