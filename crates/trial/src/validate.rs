@@ -255,7 +255,7 @@ impl Run<'_> {
         self.line(touched == 0, &format!("No context, stream or byte on GPU {}", list.join(", ")));
     }
 
-    /// The data role comes first: it fills while the model is made.
+    /// The data role comes first, as in every start.
     fn data_side(&mut self, roles: &Isolation) -> Result<DataSide, Trouble> {
         let data = DataSide::create(roles, &rehearsal_spec(self.plan))?;
         self.moment(Moment::PipelineReady);
