@@ -111,9 +111,11 @@ fn take(setting: &'static Setting, given: &ArgMatches, settings: &mut Settings) 
 fn grammar() -> Clap {
     let plan = Clap::new("plan")
         .about("List the GPUs found; resolve and print the plan without running")
-        .arg(switch("verbose", "Also print the libraries found, and which cards reach each other").short('v'))
-        .arg(switch("print-config", "Write the resolved settings as a complete config file"))
-        .arg(switch("recommend", "Print settings for cards of 6 to 80 GB, one and two of them"));
+        .arg(switch("print-config", "Write the resolved settings as a complete config file").conflicts_with("json"))
+        .arg(
+            switch("recommend", "Print settings for cards of 6 to 80 GB, one and two of them")
+                .conflicts_with_all(["print-config", "sim"]),
+        );
     let validate = Clap::new("validate")
         .about("Five checks on the real devices; PASS or FAIL each")
         .arg(path("run-log", "Write what happens, event by event, to this JSONL file"));
@@ -131,7 +133,8 @@ fn shared(command: Clap) -> Clap {
         .arg(path("config", "YAML file; flags beat it, it beats the defaults"))
         .arg(sim())
         .arg(switch("json", "Print one JSON document on standard output, and nothing else there"))
-        .arg(switch("quiet", "Leave out progress").short('q'));
+        .arg(switch("quiet", "Say only what matters most").short('q').conflicts_with("verbose"))
+        .arg(switch("verbose", "Also say what the cards, libraries and links are").short('v'));
     SETTINGS.iter().fold(command, |command, setting| command.args(flags_of(setting)))
 }
 

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use serde_json::{Value, json};
 use tandem_device::{Machine, SimSpec};
-use tandem_plan::{Hardware, Row, StandIns, plan_json, print_config, recommend, show_plan, show_recommendations};
+use tandem_plan::{
+    CardFacts, Hardware, Row, StandIns, plan_json, print_config, recommend, show_plan, show_recommendations, show_short,
+};
 use tandem_trial::resolve::{Resolved, Site, cards_json, host_facts};
 
 use crate::args::Call;
@@ -27,7 +29,8 @@ pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
         document["cards"] = cards_json(&machine);
         screen::write_json(&document)?;
     } else {
-        screen.say(&show_plan(&plan, &hardware))?;
+        let text = if call.quiet { show_short(&plan) } else { show_plan(&plan, &hardware) };
+        screen.say(&text)?;
         if call.verbose {
             screen.say(&details(&machine, &hardware))?;
         }
@@ -58,12 +61,17 @@ fn print_recommendations(call: &Call, screen: &Screen) -> Result<ExitCode, Exit>
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `-v` adds: the libraries behind the cards, and which cards reach each other.
-fn details(machine: &Machine, hardware: &Hardware) -> String {
+/// What `-v` adds: the libraries behind the cards, what the cards do now, and which reach each other.
+pub(crate) fn details(machine: &Machine, hardware: &Hardware) -> String {
     let mut text = format!("Driver:      {}\n", machine.driver_version());
     for library in machine.libraries() {
         let version = library.version.unwrap_or_default();
         text += &format!("Library:     {} {version} at {}\n", library.name, library.path.display());
+    }
+    for CardFacts { card, reading, .. } in &hardware.cards {
+        let busy = reading.busy_percent.map_or("unknown".to_owned(), |percent| format!("{percent} %"));
+        let power = reading.power_watts.map_or("unknown".to_owned(), |watts| format!("{watts:.0} W"));
+        text += &format!("GPU {}:       bus {}, busy {busy}, power {power}\n", card.index, card.bus_id);
     }
     for (reader, row) in hardware.peer.iter().enumerate() {
         let reached: Vec<String> = (0..row.len()).filter(|owner| row[*owner]).map(|owner| owner.to_string()).collect();

@@ -4,13 +4,14 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tandem_events::{Emitter, Event};
-use tandem_plan::plan_json;
+use tandem_plan::{plan_json, show_plan};
 use tandem_trial::resolve::{Resolved, cards_json};
 use tandem_trial::validate::{Report, validate};
 use tandem_watch::RunLog;
 
 use crate::args::Call;
 use crate::exit::{Exit, FAILED};
+use crate::plan::details;
 use crate::screen::{self, Screen};
 
 pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
@@ -24,6 +25,10 @@ pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
         plan_json: Some(plan_json(&resolved.plan, &resolved.hardware).to_string()),
     });
     let mut shown = Ok(());
+    if call.verbose {
+        let Resolved { machine, hardware, plan } = &resolved;
+        shown = screen.say(&format!("{}\n{}", show_plan(plan, hardware), details(machine, hardware)));
+    }
     let report = validate(&resolved, &emitter, &mut |line| {
         if shown.is_ok() {
             shown = screen.progress(line);
@@ -78,6 +83,9 @@ fn conclude(report: &Report, call: &Call, screen: &Screen) -> Result<(), Exit> {
 }
 
 fn document(report: &Report, resolved: &Resolved) -> serde_json::Value {
+    // The plan as it was carried out: another way across may have taken the place of the planned one.
+    let mut plan = resolved.plan.clone();
+    plan.transfer = report.transfer.clone().unwrap_or(plan.transfer);
     let check = |check: &tandem_trial::validate::Check| json!({ "number": check.number, "passed": check.passed, "text": check.text });
     json!({
         "passed": report.passed(),
@@ -85,6 +93,6 @@ fn document(report: &Report, resolved: &Resolved) -> serde_json::Value {
         "simulated": resolved.plan.simulated,
         "checks": report.checks.iter().map(check).collect::<Vec<_>>(),
         "cards": cards_json(&resolved.machine),
-        "plan": plan_json(&resolved.plan, &resolved.hardware),
+        "plan": plan_json(&plan, &resolved.hardware),
     })
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use tandem_events::Role;
 
-use crate::bytes::{BLOCK_ALIGN, round_up, show};
+use crate::bytes::{BLOCK_ALIGN, POOL_GRANULE, round_up, show};
 use crate::device::Device;
 use crate::driver::{Address, Reservation};
 use crate::error::DeviceError;
@@ -33,6 +33,20 @@ pub struct ArenaSpec {
     pub arena_bytes: u64,
     /// Whether the driver's own pool cap is put behind the limit.
     pub capped: bool,
+}
+
+impl ArenaSpec {
+    fn check(&self) -> Result<(), ArenaError> {
+        let ArenaSpec { role, limit_bytes: limit, driver_bytes: driver, arena_bytes: asked, capped } = *self;
+        if asked.checked_add(driver).is_none_or(|sum| sum > limit) {
+            return Err(ArenaError::NeverFits { role, owner: "the arena", asked, limit, driver });
+        }
+        // The driver would round such a cap up, past what was asked for.
+        match capped && !asked.is_multiple_of(POOL_GRANULE) {
+            true => Err(ArenaError::NotWholeGranules { role, asked }),
+            false => Ok(()),
+        }
+    }
 }
 
 /// How firmly a limit holds. The plan names it and never claims more.
@@ -71,6 +85,15 @@ pub enum ArenaError {
         limit: u64,
         /// What the driver holds of it.
         driver: u64,
+    },
+
+    /// A capped arena comes in steps of 32 MiB.
+    #[error("{role}: a capped arena of {asked} bytes is not a multiple of {POOL_GRANULE}; round it down")]
+    NotWholeGranules {
+        /// Whose arena.
+        role: Role,
+        /// For how many bytes.
+        asked: u64,
     },
 
     /// Past the limit as things stand: something else must be given back first.
@@ -121,8 +144,9 @@ pub struct Arena {
 struct Inner {
     device: Device,
     spec: ArenaSpec,
-    /// `None` in split mode, where each block has a reservation of its own.
+    /// `None` in split mode, where each block has a reservation of its own, and when there is nothing to reserve.
     whole: Option<Reservation>,
+    split: bool,
     books: Mutex<Books>,
 }
 
@@ -133,6 +157,8 @@ struct Books {
     peak: u64,
     owners: BTreeMap<&'static str, u64>,
     readers: Vec<usize>,
+    /// The blocks of a split arena, by address.
+    alone: BTreeMap<u64, Reservation>,
 }
 
 /// A reading of one role's memory.
@@ -168,7 +194,7 @@ impl Arena {
 
     /// [`Arena::reserve`], with the choice of split mode made by the caller.
     pub fn reserve_as(device: &Device, spec: ArenaSpec, split: bool) -> Result<Arena, DeviceError> {
-        assert!(spec.arena_bytes + spec.driver_bytes <= spec.limit_bytes, "an arena larger than its limit: {spec:?}");
+        spec.check()?;
         let whole = match split || spec.arena_bytes == 0 {
             true => None,
             false => Some(take_from_driver(device, spec.arena_bytes, spec.capped)?),
@@ -179,19 +205,26 @@ impl Arena {
             peak: 0,
             owners: BTreeMap::new(),
             readers: Vec::new(),
+            alone: BTreeMap::new(),
         };
-        Ok(Arena { inner: Arc::new(Inner { device: device.clone(), spec, whole, books: Mutex::new(books) }) })
+        Ok(Arena { inner: Arc::new(Inner { device: device.clone(), spec, whole, split, books: Mutex::new(books) }) })
     }
 
     /// Takes `bytes` for `owner`. The block starts at a multiple of [`BLOCK_ALIGN`] and counts as whole multiples.
     pub fn take(&self, owner: &'static str, bytes: u64) -> Result<Block, DeviceError> {
-        let span = round_up(bytes.max(1), BLOCK_ALIGN);
         let mut books = lock(&self.inner.books);
+        if bytes > self.inner.spec.arena_bytes {
+            return Err(self.refusal(&books, owner, bytes).into());
+        }
+        let span = round_up(bytes.max(1), BLOCK_ALIGN);
         let offset = books.free.take(span).ok_or_else(|| self.refusal(&books, owner, span))?;
         let (address, own) = match self.inner.whole {
             Some(whole) => (whole.base.plus(offset), None),
             None => match self.take_alone(bytes.max(1), &books.readers) {
-                Ok(own) => (own.base, Some(own)),
+                Ok(own) => {
+                    books.alone.insert(own.base.raw, own);
+                    (own.base, Some(own))
+                }
                 Err(error) => {
                     books.free.give(offset, span);
                     return Err(error);
@@ -265,7 +298,7 @@ impl Arena {
 
     /// Whether every block is a driver allocation of its own.
     pub fn is_split(&self) -> bool {
-        self.inner.whole.is_none()
+        self.inner.split
     }
 
     /// How firmly its limit holds.
@@ -288,7 +321,7 @@ impl Arena {
     /// Lets another card reach this memory without the host.
     pub fn allow_peer(&self, reader: &Device) -> Result<(), DeviceError> {
         let mut books = lock(&self.inner.books);
-        if let Some(held) = &self.inner.whole {
+        for held in self.inner.whole.iter().chain(books.alone.values()) {
             self.inner.device.open.driver().allow_peer(held, reader.index())?;
         }
         books.readers.push(reader.index());
@@ -374,7 +407,8 @@ impl Block {
 
     /// `bytes` from `offset` on. Panics when that is not inside the block: a layout of ours is wrong.
     pub fn part(&self, offset: u64, bytes: u64) -> View<'_> {
-        assert!(offset + bytes <= self.bytes, "part {offset}+{bytes} of {} ({} bytes)", self.owner, self.bytes);
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        assert!(inside, "part {offset}+{bytes} of {} ({} bytes)", self.owner, self.bytes);
         View { block: self, offset, bytes }
     }
 
@@ -403,11 +437,14 @@ impl View<'_> {
 
 impl Drop for Block {
     fn drop(&mut self) {
+        let mut books = lock(&self.arena.books);
         match self.own.take() {
-            Some(own) => give_to_driver(&self.arena.device, own),
+            Some(own) => {
+                books.alone.remove(&own.base.raw);
+                give_to_driver(&self.arena.device, own);
+            }
             None => self.arena.device.open.driver().forget(self.address, self.span),
         }
-        let mut books = lock(&self.arena.books);
         books.free.give(self.offset, self.span);
         books.in_use -= self.span;
         if let Some(held) = books.owners.get_mut(self.owner) {

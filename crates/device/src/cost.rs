@@ -40,10 +40,10 @@ impl DriverCost {
     }
 }
 
-/// Opens card `index`, loads the kernels of both roles, reads what the driver took, and closes it again.
+/// Opens card `index` once for each role, loads that role's kernels, reads what the driver took, and closes it again.
 ///
-/// Takes a fraction of a second with warm kernel caches. Needs the card to itself in this process: what is open
-/// there already would be counted too.
+/// Each role alone, because on two cards each pays for its own. Takes a fraction of a second with warm kernel caches.
+/// Needs the card to itself in this process: what is open there already would be counted too.
 pub fn probe(
     machine: &Machine,
     index: usize,
@@ -53,6 +53,18 @@ pub fn probe(
     if let Some(cost) = machine.tabled_cost() {
         return Ok(cost);
     }
+    let (data_context, data_modules_bytes) = probe_role(machine, index, data_kernels)?;
+    let (model_context, model_modules_bytes) = probe_role(machine, index, model_kernels)?;
+    Ok(DriverCost {
+        context_bytes: data_context.max(model_context),
+        data_modules_bytes,
+        model_modules_bytes,
+        source: format!("probed: {}, driver {}", machine.cards()[index].name, machine.driver_version()),
+    })
+}
+
+/// What the context takes, and what the kernels take on top.
+fn probe_role(machine: &Machine, index: usize, kernels: &[&'static Kernel]) -> Result<(u64, u64), DeviceError> {
     let used = || machine.read(index).map(|now| now.total_bytes - now.free_bytes);
     let before = used()?;
     let device = machine.open(index)?;
@@ -63,20 +75,11 @@ pub fn probe(
     };
     // As many streams as both roles use together: they cost memory too.
     let streams = (0..8).map(|i| device.stream(i == 0)).collect::<Result<Vec<_>, _>>()?;
-    let context_bytes = held()?;
-    for kernel in data_kernels {
+    let context = held()?;
+    for kernel in kernels {
         device.load(kernel)?;
     }
-    let with_data = held()?;
-    for kernel in model_kernels {
-        device.load(kernel)?;
-    }
-    let with_model = held()?;
+    let with_kernels = held()?;
     drop(streams);
-    Ok(DriverCost {
-        context_bytes,
-        data_modules_bytes: with_data.saturating_sub(context_bytes),
-        model_modules_bytes: with_model.saturating_sub(with_data),
-        source: format!("probed: {}, driver {}", device.card().name, machine.driver_version()),
-    })
+    Ok((context, with_kernels.saturating_sub(context)))
 }

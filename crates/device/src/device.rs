@@ -1,7 +1,7 @@
 //! An opened card.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::card::Card;
 use crate::driver::{Driver, KernelId};
@@ -63,7 +63,8 @@ impl Device {
     pub fn stream(&self, urgent: bool) -> Result<Stream, DeviceError> {
         let id = self.open.driver().create_stream(self.open.card, urgent)?;
         self.open.machine.counts(self.open.card).streams.fetch_add(1, Ordering::Relaxed);
-        Ok(Stream { open: self.open.clone(), id })
+        static SERIAL: AtomicU64 = AtomicU64::new(0);
+        Ok(Stream { open: self.open.clone(), id, serial: SERIAL.fetch_add(1, Ordering::Relaxed) })
     }
 
     /// An event that orders work.

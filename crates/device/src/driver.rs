@@ -46,7 +46,8 @@ unsafe impl Sync for HostSpan {}
 impl HostSpan {
     /// The part of `bytes` bytes from `offset` on. Panics when that is not inside the span.
     pub(crate) fn part(self, offset: u64, bytes: u64) -> HostSpan {
-        assert!(offset + bytes <= self.bytes, "part {offset}+{bytes} of a host span of {} bytes", self.bytes);
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        assert!(inside, "part {offset}+{bytes} of a host span of {} bytes", self.bytes);
         // SAFETY: offset is inside the allocation, asserted above.
         HostSpan { ptr: unsafe { self.ptr.add(offset as usize) }, bytes }
     }

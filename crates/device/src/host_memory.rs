@@ -12,6 +12,8 @@ const CHUNK: u64 = 1 << 20;
 /// A reservation. Bytes that were never written read as [`POISON`] once `touch` has seen them.
 pub(crate) struct HostMemory {
     map: MmapMut,
+    /// Where it lies: taken once, as the pointer that work writes through.
+    base: u64,
     spoiled: bool,
     /// Chunks that really hold something. The rest is poison that has not been written down yet, so that reserving
     /// sixteen simulated gigabytes costs nothing.
@@ -21,13 +23,14 @@ pub(crate) struct HostMemory {
 impl HostMemory {
     /// Takes address space. `spoiled`: unwritten bytes must read as poison.
     pub(crate) fn reserve(bytes: u64, spoiled: bool) -> std::io::Result<HostMemory> {
-        let map = MmapOptions::new().len(bytes.max(1) as usize).no_reserve_swap().map_anon()?;
+        let mut map = MmapOptions::new().len(bytes.max(1) as usize).no_reserve_swap().map_anon()?;
+        let base = map.as_mut_ptr().expose_provenance() as u64;
         let chunks = if spoiled { bytes.div_ceil(CHUNK) as usize } else { 0 };
-        Ok(HostMemory { map, spoiled, present: vec![false; chunks] })
+        Ok(HostMemory { map, base, spoiled, present: vec![false; chunks] })
     }
 
     pub(crate) fn base(&self) -> u64 {
-        self.map.as_ptr().expose_provenance() as u64
+        self.base
     }
 
     pub(crate) fn bytes(&self) -> u64 {

@@ -24,6 +24,8 @@ pub struct Partition {
 /// Both roles, set up. Dropping it gives everything back.
 pub struct Isolation {
     machine: Machine,
+    /// What each card had free before we came: the fall-back where the driver gives no figure per process.
+    free_before: Vec<(usize, u64)>,
     /// The data role's place.
     pub data: Partition,
     /// The model role's place.
@@ -73,6 +75,8 @@ pub struct CardUse {
     pub card: usize,
     /// What the driver counts for this process; `None` where it does not say.
     pub used_bytes: Option<u64>,
+    /// By how much the card's free memory fell since before we came: ours, and whatever others took meanwhile.
+    pub fallen_bytes: u64,
     /// The sum of the limits of the roles there.
     pub limit_bytes: u64,
 }
@@ -102,12 +106,16 @@ impl Isolation {
         if let Some(card) = [data.0, model.0].into_iter().find(|card| machine.is_open(*card)) {
             return Err(IsolationError::TooLate { card }.into());
         }
+        let mut free_before = Vec::new();
+        for card in [data.0, model.0] {
+            free_before.push((card, machine.read(card)?.free_bytes));
+        }
         let partition = |(card, spec): (usize, ArenaSpec)| -> Result<Partition, DeviceError> {
             let device = machine.open(card)?;
             let arena = Arena::reserve(&device, spec)?;
             Ok(Partition { role: spec.role, device, arena })
         };
-        Ok(Isolation { machine: machine.clone(), data: partition(data)?, model: partition(model)? })
+        Ok(Isolation { machine: machine.clone(), free_before, data: partition(data)?, model: partition(model)? })
     }
 
     /// The place of `role`.
@@ -130,7 +138,9 @@ impl Isolation {
         let read = |card: usize| {
             let here = Role::BOTH.map(|role| self.partition(role)).into_iter().filter(|p| p.device.index() == card);
             let limit_bytes = here.map(|p| p.arena.spec().limit_bytes).sum();
-            Ok(CardUse { card, used_bytes: self.machine.process_bytes(card)?, limit_bytes })
+            let before = self.free_before.iter().find(|(other, _)| *other == card).map_or(0, |(_, free)| *free);
+            let fallen_bytes = before.saturating_sub(self.machine.read(card)?.free_bytes);
+            Ok(CardUse { card, used_bytes: self.machine.process_bytes(card)?, fallen_bytes, limit_bytes })
         };
         cards.into_iter().map(read).collect()
     }

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use crate::device::Device;
-use crate::driver::{HostSpan, StreamId};
+use crate::driver::HostSpan;
 use crate::error::DeviceError;
 use crate::machine::lock;
 use crate::stream::{Event, Stream};
@@ -17,49 +17,75 @@ use crate::stream::{Event, Stream};
 pub struct Pinned {
     device: Device,
     span: HostSpan,
-    reads: Use,
-    writes: Use,
+    reads: Uses,
+    writes: Uses,
 }
 
-/// The latest use by the device in one direction.
+/// The latest use in one direction on each card that ever used the memory: a bounce has it written by one card and
+/// read by another, and an event can only be recorded on the card it belongs to.
+#[derive(Default)]
+struct Uses {
+    latest: Mutex<Vec<Use>>,
+}
+
 struct Use {
+    card: usize,
+    stream: u64,
     done: Event,
-    on: Mutex<Option<StreamId>>,
 }
 
-impl Use {
-    fn new(device: &Device) -> Result<Use, DeviceError> {
-        Ok(Use { done: device.event()?, on: Mutex::new(None) })
-    }
-
+impl Uses {
     fn over(&self) -> Result<bool, DeviceError> {
-        Ok(lock(&self.on).is_none() || self.done.reached()?)
-    }
-
-    /// A second use on another stream would overwrite the event of the first: only once that is over.
-    fn begin(&self, stream: &Stream, what: &'static str) -> Result<(), DeviceError> {
-        let elsewhere = lock(&self.on).is_some_and(|id| id != stream.id);
-        match elsewhere && !self.done.reached()? {
-            true => Err(DeviceError::StillInUse { what }),
-            false => Ok(()),
+        for latest in lock(&self.latest).iter() {
+            if !latest.done.reached()? {
+                return Ok(false);
+            }
         }
+        Ok(true)
     }
 
-    fn end(&self, stream: &Stream) -> Result<(), DeviceError> {
-        *lock(&self.on) = Some(stream.id);
-        stream.record(&self.done)
+    /// Queues `copy` on `stream` and remembers it. Only one stream at a time: the event of a second use would take
+    /// the place of the first's.
+    fn queue(
+        &self,
+        stream: &Stream,
+        what: &'static str,
+        copy: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let mut latest = lock(&self.latest);
+        for other in latest.iter().filter(|other| other.stream != stream.serial) {
+            if !other.done.reached()? {
+                return Err(DeviceError::StillInUse { what });
+            }
+        }
+        let card = stream.device().index();
+        let at = match latest.iter().position(|latest| latest.card == card) {
+            Some(at) => at,
+            None => {
+                latest.push(Use { card, stream: stream.serial, done: stream.device().event()? });
+                latest.len() - 1
+            }
+        };
+        copy()?;
+        latest[at].stream = stream.serial;
+        stream.record(&latest[at].done)
+    }
+
+    /// Waits for all of them. A card that was lost reaches nothing any more, and touches nothing either.
+    fn wait(&self) {
+        for latest in lock(&self.latest).iter() {
+            let _ = latest.done.open.driver().synchronize(latest.card, latest.done.id);
+        }
     }
 }
 
 impl Pinned {
     pub(crate) fn new(device: &Device, bytes: u64) -> Result<Pinned, DeviceError> {
-        let reads = Use::new(device)?;
-        let writes = Use::new(device)?;
         let span = device.open.driver().alloc_host(device.index(), bytes)?;
         let counts = device.machine().counts(device.index());
         counts.pinned_allocations.fetch_add(1, Ordering::Relaxed);
         counts.live_pinned_bytes.fetch_add(bytes, Ordering::Relaxed);
-        Ok(Pinned { device: device.clone(), span, reads, writes })
+        Ok(Pinned { device: device.clone(), span, reads: Uses::default(), writes: Uses::default() })
     }
 
     /// How many bytes it has.
@@ -95,37 +121,31 @@ impl Pinned {
         self.span
     }
 
-    pub(crate) fn about_to_be_read(&self, stream: &Stream) -> Result<(), DeviceError> {
-        self.reads.begin(stream, "two streams read it at once")
+    /// Queues a copy that reads the bytes.
+    pub(crate) fn read_by(
+        &self,
+        stream: &Stream,
+        copy: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        self.reads.queue(stream, "two streams read it at once", copy)
     }
 
-    pub(crate) fn read_by(&self, stream: &Stream) -> Result<(), DeviceError> {
-        self.reads.end(stream)
-    }
-
-    pub(crate) fn about_to_be_written(&self, stream: &Stream) -> Result<(), DeviceError> {
-        self.writes.begin(stream, "two streams write it at once")
-    }
-
-    pub(crate) fn written_by(&mut self, stream: &Stream) -> Result<(), DeviceError> {
-        self.writes.end(stream)
+    /// Queues a copy that writes the bytes.
+    pub(crate) fn written_by(
+        &mut self,
+        stream: &Stream,
+        copy: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        self.writes.queue(stream, "two streams write it at once", copy)
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let driver = self.device.open.driver();
-        for usage in [&self.reads, &self.writes] {
-            if lock(&usage.on).is_some() {
-                // A lost card reaches nothing any more, and touches nothing either: its error changes nothing here.
-                let _ = driver.synchronize(self.device.index(), usage.done.id);
-            }
-        }
-        driver.free_host(self.device.index(), self.span);
-        self.device
-            .machine()
-            .counts(self.device.index())
-            .live_pinned_bytes
-            .fetch_sub(self.span.bytes, Ordering::Relaxed);
+        self.reads.wait();
+        self.writes.wait();
+        self.device.open.driver().free_host(self.device.index(), self.span);
+        let counts = self.device.machine().counts(self.device.index());
+        counts.live_pinned_bytes.fetch_sub(self.span.bytes, Ordering::Relaxed);
     }
 }

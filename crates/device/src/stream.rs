@@ -14,6 +14,8 @@ use crate::pinned::Pinned;
 pub struct Stream {
     pub(crate) open: Arc<Opened>,
     pub(crate) id: StreamId,
+    /// Ours alone: a driver may give the handle of a destroyed stream to a new one.
+    pub(crate) serial: u64,
 }
 
 /// A mark in a stream that others can wait for.
@@ -47,23 +49,23 @@ impl Stream {
     pub fn upload(&self, from: &Pinned, range: Range<u64>, to: View<'_>) -> Result<(), DeviceError> {
         let part = from.span().part(range.start, range.end - range.start);
         assert_eq!(part.bytes, to.bytes(), "upload between parts of different length");
-        from.about_to_be_read(self)?;
-        self.copy_along(CopyPath::Up { from: part, to: to.address() })?;
-        from.read_by(self)
+        self.owns(to);
+        from.read_by(self, || self.copy_along(CopyPath::Up { from: part, to: to.address() }))
     }
 
     /// Copies device memory to `range` of page-locked memory. The host sees it after waiting for an event.
     pub fn download(&self, from: View<'_>, to: &mut Pinned, range: Range<u64>) -> Result<(), DeviceError> {
         let part = to.span().part(range.start, range.end - range.start);
         assert_eq!(part.bytes, from.bytes(), "download between parts of different length");
-        to.about_to_be_written(self)?;
-        self.copy_along(CopyPath::Down { from: from.address(), to: part })?;
-        to.written_by(self)
+        self.owns(from);
+        to.written_by(self, || self.copy_along(CopyPath::Down { from: from.address(), to: part }))
     }
 
     /// Copies within the card.
     pub fn copy(&self, from: View<'_>, to: View<'_>) -> Result<(), DeviceError> {
         assert_eq!(from.bytes(), to.bytes(), "copy between parts of different length");
+        self.owns(from);
+        self.owns(to);
         self.copy_along(CopyPath::Inside { from: from.address(), to: to.address(), bytes: from.bytes() })
     }
 
@@ -73,18 +75,25 @@ impl Stream {
         self.copy_along(CopyPath::Peer { from: from.address(), to: to.address(), bytes: from.bytes() })
     }
 
+    /// Work on another card's memory is our mistake, not the world's.
+    fn owns(&self, view: View<'_>) {
+        let (card, own) = (view.address().card, self.open.card);
+        assert_eq!(card, own, "memory of GPU {card} on a stream of GPU {own}");
+    }
+
     fn copy_along(&self, path: CopyPath) -> Result<(), DeviceError> {
         self.open.driver().copy(self.open.card, self.id, path)
     }
 
     /// Sets every byte.
     pub fn fill(&self, at: View<'_>, value: u8) -> Result<(), DeviceError> {
+        self.owns(at);
         self.open.driver().fill(self.open.card, self.id, at.address(), at.bytes(), value)
     }
 
     /// Runs a kernel. Its arguments are checked against what it takes before anything is queued.
     pub fn launch(&self, loaded: &Loaded, grid: Grid, args: &[Arg<'_>]) -> Result<(), DeviceError> {
-        if loaded.open.card != self.open.card {
+        if !Arc::ptr_eq(&loaded.open, &self.open) {
             let problem = format!("loaded on GPU {}, launched on GPU {}", loaded.open.card, self.open.card);
             return Err(DeviceError::Arguments { kernel: loaded.kernel.name, problem });
         }

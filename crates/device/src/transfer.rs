@@ -39,6 +39,8 @@ pub mod waits {
     pub const WRITTEN: &str = "transfer waits for the batch to be written";
     /// The copy waits until the model side has finished with the slot.
     pub const SLOT_FREE: &str = "transfer waits for the slot to be free";
+    /// The far side waits until the copy has crossed.
+    pub const CROSSED: &str = "far side waits for the copy to have crossed";
     /// The way down waits until the staging memory has been read by the way up.
     pub const STAGING_FREE: &str = "bounce down waits for the staging memory to be free";
     /// The way up waits until the way down is done.
@@ -95,7 +97,9 @@ impl Transfer {
             _ => {}
         }
         let staging = match route {
-            Route::Bounce => (0..STAGING).map(|_| Staging::new(source, batch_bytes)).collect::<Result<_, _>>()?,
+            Route::Bounce => {
+                (0..STAGING).map(|_| Staging::new(source, target, batch_bytes)).collect::<Result<_, _>>()?
+            }
             Route::Peer | Route::Handover => Vec::new(),
         };
         Ok(Transfer {
@@ -136,7 +140,9 @@ impl Transfer {
                 self.down.wait(free, waits::SLOT_FREE)?;
                 self.down.copy_peer(from, to)?;
                 self.down.record(sent)?;
-                self.down.record(arrived)
+                // An event is recorded on its own card only: the far side waits, and then tells its readers.
+                self.up.wait(sent, waits::CROSSED)?;
+                self.up.record(arrived)
             }
             Route::Bounce => {
                 let turn = self.next % STAGING;
@@ -198,8 +204,8 @@ impl Transfer {
 }
 
 impl Staging {
-    fn new(device: &Device, bytes: u64) -> Result<Staging, DeviceError> {
-        Ok(Staging { memory: device.pinned(bytes)?, filled: device.event()?, emptied: device.event()? })
+    fn new(source: &Device, target: &Device, bytes: u64) -> Result<Staging, DeviceError> {
+        Ok(Staging { memory: source.pinned(bytes)?, filled: source.event()?, emptied: target.event()? })
     }
 }
 

@@ -82,8 +82,10 @@ fn past_the_limit(machine: &Machine) {
     };
     assert_eq!((role, owner, asked, limit, in_use), (Role::Data, "one byte more", 256, 128 * MIB, 128 * MIB));
     assert_eq!(largest, [("driver", 64 * MIB), ("slots", 40 * MIB), ("upload", 24 * MIB)]);
-    let never = data.take("too large", 65 * MIB);
-    assert!(matches!(never, Err(DeviceError::Arena(ArenaError::NeverFits { .. }))), "{never:?}");
+    for bytes in [65 * MIB, u64::MAX - 100, u64::MAX] {
+        let never = data.take("too large", bytes);
+        assert!(matches!(never, Err(DeviceError::Arena(ArenaError::NeverFits { .. }))), "{bytes}: {never:?}");
+    }
     if machine.kind() != Kind::Cpu {
         assert_eq!(data.strength(), Strength::DriverPoolCap);
         assert_eq!(data.driver_refuses_more().unwrap(), Some(true), "the driver itself gave a byte more");
@@ -105,6 +107,7 @@ fn given_back(machine: &Machine) {
     let stream = device.stream(false).unwrap();
     let mut pinned = device.pinned(1000).unwrap();
     let warm = machine.counters(0);
+    assert!(warm.allocations > before.allocations && warm.pinned_allocations > before.pinned_allocations);
     for _ in 0..50 {
         let block = arena.take("block", 10 * MIB).unwrap();
         stream.upload(&pinned, 0..1000, block.part(0, 1000)).unwrap();

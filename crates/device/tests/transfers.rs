@@ -9,6 +9,7 @@
 mod support;
 
 use support::{MIB, arena, simulated_pair};
+use tandem_device::kernels::Checks;
 use tandem_device::sim::{Call, Link, SimFault};
 use tandem_device::{DeviceError, Machine, Route, SimSpec, Transfer};
 use tandem_events::Role;
@@ -76,6 +77,19 @@ fn two_cards_are_asked_then_opened_both_ways_then_copied() {
     ];
     assert_eq!(trace[..5], expected);
     assert!(trace[5..].iter().all(|call| *call == Call::CopyPeer { from: 0, to: 1 }), "{trace:?}");
+}
+
+#[test]
+fn work_on_another_cards_memory_is_refused() {
+    let machine = simulated_pair(Link::Nvlink, 0);
+    let (here, there) = (machine.open(0).unwrap(), machine.open(1).unwrap());
+    let arena = arena(&there, Role::Model, 64);
+    let block = arena.take("block", 64).unwrap();
+    let (stream, checks) = (here.stream(false).unwrap(), Checks::load(&here).unwrap());
+    let far_memory = checks.fill_pattern(&stream, block.view(), 1).unwrap_err().to_string();
+    assert!(far_memory.contains("lies on GPU 1"), "{far_memory}");
+    let far_kernel = checks.fill_pattern(&there.stream(false).unwrap(), block.view(), 1).unwrap_err().to_string();
+    assert!(far_kernel.contains("loaded on GPU 0"), "{far_kernel}");
 }
 
 #[test]

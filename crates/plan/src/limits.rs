@@ -251,4 +251,12 @@ mod tests {
         assert!(text.contains("24576 MB together") && text.contains("--model-gpu-memory 16384"), "{text}");
         assert!(text.contains("--data-gpu-memory 8191"), "{text}");
     }
+
+    #[test]
+    fn a_limit_may_be_all_that_is_free_and_not_a_byte_more() {
+        let hardware = gpus(2, 24);
+        let pair = |mb: u64| format!("--data-gpu 0 --model-gpu 1 --enable-memory-isolation --data-gpu-memory {mb}");
+        resolve(&pair(24_576), &hardware).unwrap();
+        assert_eq!(resolve(&pair(24_577), &hardware).unwrap_err().kind, Reason::OverFree);
+    }
 }

@@ -166,7 +166,6 @@ pub const SECTIONS: [&str; 3] = ["data", "model", "training"];
 const TRAINING: &str = "training";
 const MODEL: &str = "model";
 const DATA: &str = "data";
-const PLAIN_SWITCH: Kind = Kind::Switch { off_flag: None };
 const GPU_INDEX: Kind = Kind::Count { min: 0, max: 1023 };
 
 /// The table.
@@ -328,7 +327,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "share_gpu",
         aliases: &[],
-        kind: PLAIN_SWITCH,
+        kind: Kind::Switch { off_flag: Some("no-share-gpu") },
         default: DefaultValue::Fixed("false"),
         help: "Both roles on one GPU, as two partitions",
     },
@@ -338,7 +337,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "enable_memory_isolation",
         aliases: &[],
-        kind: PLAIN_SWITCH,
+        kind: Kind::Switch { off_flag: Some("no-enable-memory-isolation") },
         default: DefaultValue::Fixed("false"),
         help: "Hard memory limits on both roles",
     },

@@ -207,7 +207,11 @@ impl Rehearsal {
         if let Some(last) = self.ahead.back() {
             self.data.slots[last.slot].written.synchronize(waits::FILLED)?;
         }
-        Ok((self.ahead.len(), self.data.slots.len()))
+        let mut ready = 0;
+        for made in &self.ahead {
+            ready += usize::from(self.data.slots[made.slot].written.reached()?);
+        }
+        Ok((ready, self.data.slots.len()))
     }
 
     /// Rehearses `steps` more steps and checks every batch of them.

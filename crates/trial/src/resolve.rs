@@ -38,6 +38,9 @@ impl Site {
             return Site::of(Machine::simulated(spec));
         }
         let trouble = match Machine::cuda() {
+            Ok(Some(machine)) if machine.cards().is_empty() => {
+                Some("the driver shows this process no GPU: CUDA_VISIBLE_DEVICES hides them all".to_owned())
+            }
             Ok(Some(machine)) => return Site::of(machine),
             Ok(None) => None,
             // Not the end yet: the plan may be for the CPU.
@@ -80,7 +83,7 @@ impl Resolved {
             return Ok(());
         }
         let mut proof = self.prove(data, model);
-        if let Some(other) = proof.as_ref().err().and_then(|error| self.plan.transfer.without_peer(error)) {
+        if let Some(other) = instead_of_peer(&self.plan.transfer, &proof) {
             self.plan.notes.push(format!("⚠️ {}", other.describe()));
             self.plan.transfer = other;
             proof = self.prove(data, model);
@@ -102,6 +105,18 @@ impl Resolved {
         let mut transfer = tandem_device::Transfer::open(*route, why, &from, &to, batch_bytes)?;
         let (source, target) = (from.take("batch", batch_bytes)?, to.take("slot", batch_bytes)?);
         transfer.prove(source.view(), target.view())
+    }
+}
+
+/// The way to take instead of peer copies that turned out not to work; `None` when they do, when nothing else will do,
+/// or when it is the card that failed and not the road.
+pub(crate) fn instead_of_peer<T>(planned: &Transfer, proof: &Result<T, DeviceError>) -> Option<Transfer> {
+    let error = proof.as_ref().err()?;
+    let road = ["peer copy", "copying", "allowing peer access"];
+    match error {
+        DeviceError::Corrupt { .. } | DeviceError::NoRoute { .. } => planned.without_peer(error),
+        DeviceError::Failed { during, .. } if road.contains(during) => planned.without_peer(error),
+        _ => None,
     }
 }
 
@@ -128,12 +143,15 @@ fn role_kernels() -> (Vec<&'static Kernel>, Vec<&'static Kernel>) {
 }
 
 fn read(machine: &Machine, host: HostFacts) -> Result<Hardware, DeviceError> {
+    let hidden = |index: usize| machine.cards()[index].hidden_by.is_some();
     let facts = |index: usize| {
-        let (card, reading) = (machine.cards()[index].clone(), machine.read(index)?);
+        let card = machine.cards()[index].clone();
+        // A card we may not use need not answer: it is refused by name if it is asked for.
+        let reading = if hidden(index) { machine.read(index).unwrap_or_default() } else { machine.read(index)? };
         Ok(CardFacts { card, reading, driver: machine.tabled_cost() })
     };
     let count = machine.cards().len();
-    let reaches = |reader: usize, owner: usize| match reader == owner || machine.kind() == Kind::Cpu {
+    let reaches = |reader: usize, owner: usize| match reader == owner || hidden(reader) || hidden(owner) {
         true => Ok(false),
         false => machine.can_access_peer(reader, owner),
     };

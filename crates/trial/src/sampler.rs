@@ -1,10 +1,9 @@
 //! Reads what the process holds on each card while something runs, and remembers the worst.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tandem_device::{CardUse, DeviceError, Isolation, Machine};
+use tandem_device::{CardUse, DeviceError, Isolation, IsolationError, Machine};
 use tandem_events::{Emitter, Event};
 use tandem_pipeline::{Worker, WorkerError};
 
@@ -14,7 +13,7 @@ const EVERY: Duration = Duration::from_millis(10);
 /// A sampler at work. Dropping it stops it.
 pub struct Sampler {
     worker: Worker<Result<Vec<Peak>, DeviceError>>,
-    breached: Arc<AtomicBool>,
+    breach: Arc<Mutex<Option<Peak>>>,
 }
 
 /// The most the process held on one card.
@@ -34,16 +33,16 @@ impl Sampler {
     /// Starts reading every 10 ms.
     pub fn start(machine: &Machine, roles: &Isolation, emitter: &Emitter) -> Result<Sampler, SamplerError> {
         let (machine, emitter, cards) = (machine.clone(), emitter.clone(), roles.card_use()?);
-        let breached = Arc::new(AtomicBool::new(false));
-        let seen = breached.clone();
+        let breach = Arc::new(Mutex::new(None));
+        let seen = breach.clone();
         let worker = Worker::spawn("sampler", move |stop| {
             let mut peaks: Vec<Peak> = cards.iter().map(Peak::nothing).collect();
             loop {
                 for peak in &mut peaks {
                     peak.sample(&machine, &emitter)?;
                 }
-                if peaks.iter().any(|peak| !peak.kept()) {
-                    seen.store(true, Ordering::Relaxed);
+                if let Some(over) = peaks.iter().find(|peak| !peak.kept()) {
+                    *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(*over);
                 }
                 // The last reading is taken after the stop was asked for: the end of the run is seen too.
                 if stop.is_raised() {
@@ -52,12 +51,17 @@ impl Sampler {
                 stop.wait_timeout(EVERY);
             }
         })?;
-        Ok(Sampler { worker, breached })
+        Ok(Sampler { worker, breach })
     }
 
-    /// Whether a reading was over its limit. Whoever runs the work looks here, and stops.
-    pub fn breached(&self) -> bool {
-        self.breached.load(Ordering::Relaxed)
+    /// Fails once a reading was over its limit, however short it was. Whoever runs the work looks here, and stops.
+    pub fn check(&self) -> Result<(), IsolationError> {
+        match *self.breach.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(Peak { card, bytes, limit_bytes: limit, .. }) => {
+                Err(IsolationError::Breach { card, used: bytes.unwrap_or_default(), limit })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Stops and returns the worst readings.
@@ -101,5 +105,16 @@ impl Peak {
     /// Whether no reading was above the limit.
     pub fn kept(&self) -> bool {
         self.bytes.is_none_or(|bytes| bytes <= self.limit_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_kept_to_the_byte() {
+        let peak = |bytes| Peak { card: 0, bytes, limit_bytes: 1000, samples: 1 };
+        assert!(peak(None).kept() && peak(Some(1000)).kept() && !peak(Some(1001)).kept());
     }
 }

@@ -4,19 +4,23 @@ use tandem_device::bytes::{MIB, show};
 use tandem_device::kernels::Checks;
 use tandem_device::{ArenaError, ArenaSpec, DeviceError, Isolation, IsolationError, Kind, Machine, Partition, Route};
 use tandem_events::{Emitter, Event, Role};
-use tandem_plan::{Bucket, Level, Mode, ModelChoice, Moment, Plan, RolePlan, StandIn, audio_bytes, startup_lines};
+use tandem_plan::{
+    Bucket, Level, Mode, ModelChoice, Moment, Plan, RolePlan, StandIn, Transfer, audio_bytes, startup_lines,
+};
 
 use crate::rehearsal::{DataSide, Rehearsal, RehearsalError, RehearsalSpec};
-use crate::resolve::Resolved;
-use crate::sampler::{Sampler, SamplerError};
+use crate::resolve::{Resolved, instead_of_peer};
+use crate::sampler::{Peak, Sampler, SamplerError};
 
 /// What was found, heading by heading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The checks that were made, in order.
     pub checks: Vec<Check>,
-    /// What to do about the one that ended the run.
+    /// What to do about what failed.
     pub advice: Option<&'static str>,
+    /// The way across that is in force, once it was tried: the plan's, or what took its place.
+    pub transfer: Option<Transfer>,
 }
 
 /// One line under a heading.
@@ -91,10 +95,10 @@ fn device_advice(error: &DeviceError) -> Option<&'static str> {
 
 /// Runs the five checks of a plan. Each line is said as soon as it is known to be true.
 pub fn validate(resolved: &Resolved, emitter: &Emitter, say: &mut dyn FnMut(&str)) -> Report {
-    let mut run = Run { resolved, plan: &resolved.plan, emitter, say, report: Report::default(), number: 0 };
+    let report = Report::default();
+    let mut run = Run { resolved, plan: &resolved.plan, emitter, say, report, number: 0, sampler: None };
     if let Err(trouble) = run.all() {
-        run.line(false, &trouble.to_string());
-        run.report.advice = trouble.advice();
+        run.fail(&trouble.to_string(), trouble.advice());
         if run.number == 1 {
             run.tell("   Checks 2 to 5 are skipped: they need what check 1 looks for");
         }
@@ -109,6 +113,8 @@ struct Run<'a> {
     say: &'a mut dyn FnMut(&str),
     report: Report,
     number: u32,
+    /// At work from the moment memory is reserved.
+    sampler: Option<Sampler>,
 }
 
 impl Run<'_> {
@@ -125,21 +131,21 @@ impl Run<'_> {
         self.heading("Checking prerequisites...");
         let machine = &self.resolved.machine;
         match machine.kind() {
-            Kind::Cpu => self.line(true, &format!("CPU mode: {} decode threads, no GPU needed", self.plan.threads)),
-            Kind::Simulated => self.line(true, &format!("Simulated driver ({})", gpus(machine.cards().len()))),
+            Kind::Cpu => self.pass(&format!("CPU mode: {} decode threads, no GPU needed", self.plan.threads)),
+            Kind::Simulated => self.pass(&format!("Simulated driver ({})", gpus(machine.cards().len()))),
             Kind::Cuda => {
                 let found = format!("NVIDIA driver installed ({} detected)", gpus(machine.cards().len()));
-                self.line(true, &format!("{found}, version {}", machine.driver_version()));
+                self.pass(&format!("{found}, version {}", machine.driver_version()));
             }
         }
         for library in machine.libraries() {
             let version = library.version.map(|version| format!(" {version}")).unwrap_or_default();
-            self.line(true, &format!("{}{version} found: {}", library.name, library.path.display()));
+            self.pass(&format!("{}{version} found: {}", library.name, library.path.display()));
         }
         // Kernels are compiled for the card at hand: that they can be is a prerequisite like any library.
         let card = self.plan.model.card.unwrap_or(0);
         Checks::load(&machine.open(card)?)?;
-        self.line(true, &format!("Kernels ready for {}", self.plan.model.name));
+        self.pass(&format!("Kernels ready for {}", self.plan.model.name));
         Ok(())
     }
 
@@ -149,10 +155,10 @@ impl Run<'_> {
         self.moment(Moment::Configuring);
         let cards = [card_of(&plan.data), card_of(&plan.model)];
         if let (Some(data), Some(model)) = (plan.data.card, plan.model.card) {
-            self.line(true, &format!("GPU indices valid: data_gpu={data}, model_gpu={model}"));
+            self.pass(&format!("GPU indices valid: data_gpu={data}, model_gpu={model}"));
             for role in [&plan.data, &plan.model] {
                 let uuid = role.uuid.as_deref().unwrap_or("no UUID");
-                self.line(true, &format!("{} role: {} ({uuid})", role.role, role.name));
+                self.pass(&format!("{} role: {} ({uuid})", role.role, role.name));
             }
         }
         machine.restrict(&cards);
@@ -163,11 +169,13 @@ impl Run<'_> {
             (cards[0], arena_of(plan, &plan.data)),
             (cards[1], arena_of(plan, &plan.model)),
         )?;
+        self.sampler = Some(Sampler::start(machine, &roles, self.emitter)?);
+        let split = roles.model.arena.is_split();
         for role in Role::BOTH {
             let spec = roles.partition(role).arena.spec();
             let (bytes, limit_bytes, driver_bytes) = (spec.arena_bytes, spec.limit_bytes, spec.driver_bytes);
             let card = roles.partition(role).device.index();
-            if roles.partition(role).arena.is_split() {
+            if split {
                 let limit = limit_bytes / MIB;
                 self.tell(&format!("   Split arena for the {role} role: blocks taken one by one, within {limit} MB"));
                 continue;
@@ -175,7 +183,9 @@ impl Run<'_> {
             self.emitter.emit(Event::ArenaReserved { role, card, bytes, limit_bytes, driver_bytes });
             self.moment(Moment::Reserved(role));
         }
-        self.moment(Moment::Configured);
+        if !split {
+            self.moment(Moment::Configured);
+        }
         for role in Role::BOTH {
             self.touch(roles.partition(role))?;
             self.byte_too_many(roles.partition(role), roles.partition(other(role)))?;
@@ -201,8 +211,13 @@ impl Run<'_> {
         stream.drain()?;
         let good = wrong.bytes()?.iter().all(|byte| *byte == 0);
         let share = 100.0 * (bytes + 256) as f64 / place.arena.spec().arena_bytes as f64;
-        let what = format!("{} arena written and read back: {} ({share:.1} %)", place.role, show(bytes));
-        self.line(good, &what);
+        let what = format!("{} ({share:.1} %)", show(bytes));
+        self.line(
+            good,
+            &format!("{} arena written and read back: {what}", place.role),
+            &format!("{} arena does not hold what was written to it: {what}", place.role),
+            "The card's memory is faulty, or something else writes to it: run a memory test, try another card",
+        );
         Ok(())
     }
 
@@ -215,21 +230,27 @@ impl Run<'_> {
             let (asked_bytes, limit_bytes, in_use_bytes) = (*asked, *limit, *in_use);
             self.emitter.emit(Event::Refused { role: *role, asked_bytes, limit_bytes, in_use_bytes, owner });
         }
-        let by_driver = match place.arena.driver_refuses_more()? {
-            None => "",
-            Some(true) => ", by the driver's pool too",
-            Some(false) => ", but NOT by the driver's pool",
-        };
+        let by_driver = place.arena.driver_refuses_more()?;
         let works = self.works(neighbour)?;
         drop(full);
-        let passed = refused.is_err() && works && !by_driver.contains("NOT");
+        let by_arena = matches!(refused, Err(DeviceError::Arena(_)));
+        let passed = by_arena && works && by_driver != Some(false);
         let spec = place.arena.spec();
         let edge = match self.plan.isolated {
             true => format!("limit of {} MB", spec.limit_bytes / MIB),
             false => format!("reservation of {} MB", spec.arena_bytes / MIB),
         };
-        let what = format!("A byte past the {} {edge} refused{by_driver}", place.role);
-        self.line(passed, &format!("{what}; {} role works on", neighbour.role));
+        let pool = if by_driver == Some(true) { ", by the driver's pool too" } else { "" };
+        let (role, other) = (place.role, neighbour.role);
+        self.line(
+            passed,
+            &format!("A byte past the {role} {edge} refused{pool}; {other} role works on"),
+            &format!(
+                "A byte past the {role} {edge}: refused by the arena: {by_arena}, by the driver's pool: {by_driver:?}, \
+                 {other} role works on: {works}"
+            ),
+            "A limit does not hold here: please report this with --run-log",
+        );
         Ok(())
     }
 
@@ -252,7 +273,13 @@ impl Run<'_> {
         let counts = others.iter().map(|card| machine.counters(*card));
         let touched = counts.map(|c| c.contexts + c.streams + c.peak_bytes).sum::<u64>();
         let list: Vec<String> = others.iter().map(ToString::to_string).collect();
-        self.line(touched == 0, &format!("No context, stream or byte on GPU {}", list.join(", ")));
+        let list = list.join(", ");
+        self.line(
+            touched == 0,
+            &format!("No context, stream or byte on GPU {list}"),
+            &format!("Something was opened on GPU {list}, which has no role in this run"),
+            "Please report this with --run-log",
+        );
     }
 
     /// The data role comes first, as in every start.
@@ -271,11 +298,18 @@ impl Run<'_> {
         let card = roles.model.device.index();
         let homes = rehearsal.model().blocks().iter().map(|block| block.home()).collect::<Result<Vec<_>, _>>()?;
         let astray = homes.iter().filter(|home| **home != card).count();
-        let what = format!("Model created successfully on {device}: {}", self.plan.model_name);
-        self.line(astray == 0, &format!("{what}; {} buffers, by the driver's word on that device", homes.len()));
+        let (name, count) = (&self.plan.model_name, homes.len());
+        self.line(
+            astray == 0,
+            &format!(
+                "Model created successfully on {device}: {name}; {count} buffers, by the driver's word on that device"
+            ),
+            &format!("{astray} of {count} buffers of the model are, by the driver's word, not on {device}"),
+            "Please report this with --run-log",
+        );
         roles.settle()?;
         for now in roles.memory_stats() {
-            self.line(now.used_bytes <= now.limit_bytes, &now.to_string());
+            self.pass(&now.to_string());
         }
         roles.emit(self.emitter);
         Ok(rehearsal)
@@ -290,22 +324,26 @@ impl Run<'_> {
         });
         if self.plan.transfer.route == Route::Handover {
             let what = format!("handover: {}; nothing is copied, check 5 compares every batch", self.plan.transfer.why);
-            self.line(true, &what);
+            self.pass(&what);
             return Ok(());
         }
+        let mut in_force = self.plan.transfer.clone();
         let mut proof = rehearsal.prove();
-        if let Some(other) = proof.as_ref().err().and_then(|error| self.plan.transfer.without_peer(error)) {
+        if let Some(other) = instead_of_peer(&in_force, &proof) {
             self.tell(&format!("   ⚠️ {}", other.describe()));
             self.emitter.emit(Event::Note { text: other.describe() });
             rehearsal.reroute(roles, other.route, &other.why)?;
             proof = rehearsal.prove();
+            in_force = other;
         }
         let (measured, route, described) = proof?;
         let (from, to) = (card_of(&self.plan.data), card_of(&self.plan.model));
         let route = route.name().to_owned();
         self.emitter.emit(Event::Transfer { route, from, to, bytes: measured.bytes, ns: measured.ns });
+        in_force.mb_per_s = Some((measured.gb_per_s() * 1000.0) as u64);
+        self.report.transfer = Some(in_force);
         let what = format!("Data transfer successful: {} compared byte for byte", show(measured.bytes));
-        self.line(true, &format!("{what}, {:.1} GB/s ({described})", measured.gb_per_s()));
+        self.pass(&format!("{what}, {:.1} GB/s ({described})", measured.gb_per_s()));
         Ok(())
     }
 
@@ -325,33 +363,51 @@ impl Run<'_> {
         let cards = [roles.data.device.index(), roles.model.device.index()];
         let before = (counted(machine, &cards), free(machine, &cards)?);
         let steps = if machine.kind() == Kind::Cuda { STEPS_ON_CARDS } else { STEPS_ELSEWHERE };
-        let sampler = Sampler::start(machine, roles, self.emitter)?;
         let start = machine.now_ns();
         for _ in 0..steps / STEPS_BETWEEN_LOOKS {
             rehearsal.run(STEPS_BETWEEN_LOOKS)?;
-            if sampler.breached() {
-                roles.check()?;
+            if let Some(sampler) = &self.sampler {
+                sampler.check().map_err(DeviceError::from)?;
             }
         }
         let ns = machine.now_ns() - start;
-        let peaks = sampler.finish()?;
+        let peaks = self.sampler.take().map_or(Ok(Vec::new()), Sampler::finish)?;
         let after = (counted(machine, &cards), free(machine, &cards)?);
         let what = format!("Pipeline simulation successful: {steps} steps, every batch as it was sent, twice each");
-        self.line(true, &format!("{what} ({:.2} ms a step)", ns as f64 / steps as f64 / 1e6));
-        self.line(before.0 == after.0, "0 device and 0 pinned allocations after warm-up");
+        self.pass(&format!("{what} ({:.2} ms a step)", ns as f64 / steps as f64 / 1e6));
+        self.line(
+            before.0 == after.0,
+            "0 device and 0 pinned allocations after warm-up",
+            &format!("Memory was allocated after warm-up: (device, pinned) went from {:?} to {:?}", before.0, after.0),
+            "Please report this with --run-log",
+        );
         self.free_memory(roles, &before.1, &after.1);
+        self.peaks(roles, &peaks)
+    }
+
+    fn peaks(&mut self, roles: &Isolation, peaks: &[Peak]) -> Result<(), Trouble> {
+        let in_use = roles.card_use()?;
         for peak in peaks {
-            let place = format!("on GPU {}", peak.card);
+            let (place, limit) = (format!("on GPU {}", peak.card), peak.limit_bytes / MIB);
             match peak.bytes {
                 Some(bytes) => {
-                    let (used, limit) = (bytes.div_ceil(MIB), peak.limit_bytes / MIB);
-                    let what = format!("Process use {place} never above {used} MB of {limit} MB");
-                    self.line(peak.kept(), &format!("{what} in {} samples", peak.samples));
+                    let (used, samples) = (bytes.div_ceil(MIB), peak.samples);
+                    self.line(
+                        peak.kept(),
+                        &format!("Process use {place} never above {used} MB of {limit} MB in {samples} samples"),
+                        &format!("Process use {place} reached {used} MB, over the limit of {limit} MB"),
+                        "The driver needs more than was planned: raise the limits by 64 MB and plan again",
+                    );
                 }
-                None if machine.kind() == Kind::Cpu => {}
-                None => self.tell(&format!(
-                    "   The driver gives no per-process figure {place}: held by plan and reservation alone"
-                )),
+                None if self.resolved.machine.kind() == Kind::Cpu => {}
+                None => {
+                    // Others may have moved it too: an excess is a warning, and says what it rests on.
+                    let fallen =
+                        in_use.iter().find(|now| now.card == peak.card).map_or(0, |now| now.fallen_bytes / MIB);
+                    let sign = if fallen > limit { "⚠️ " } else { "" };
+                    let what = "The driver gives no figure for this process";
+                    self.tell(&format!("   {sign}{what} {place}: free memory fell by {fallen} MB, limit {limit} MB"));
+                }
             }
         }
         Ok(())
@@ -365,8 +421,13 @@ impl Run<'_> {
         if roles.model.arena.is_split() {
             return self.tell("   Split arenas: free memory is not compared, a memory checker takes some of its own");
         }
-        let list: Vec<String> = after.iter().map(|bytes| show(*bytes)).collect();
-        self.line(before == after, &format!("Driver's free memory the same before and after: {}", list.join(", ")));
+        let list = |free: &[u64]| free.iter().map(|bytes| show(*bytes)).collect::<Vec<_>>().join(", ");
+        self.line(
+            before == after,
+            &format!("Driver's free memory the same before and after: {}", list(after)),
+            &format!("Driver's free memory changed during the steps: from {} to {}", list(before), list(after)),
+            "Somebody else uses the card, or memory leaks: see nvidia-smi, and run again with the card to itself",
+        );
     }
 
     fn heading(&mut self, text: &str) {
@@ -381,7 +442,24 @@ impl Run<'_> {
         }
     }
 
-    fn line(&mut self, passed: bool, text: &str) {
+    fn pass(&mut self, text: &str) {
+        self.record(true, text);
+    }
+
+    fn fail(&mut self, text: &str, advice: Option<&'static str>) {
+        self.record(false, text);
+        self.report.advice = self.report.advice.or(advice);
+    }
+
+    /// Says `good`, or `bad` and later what to do about it.
+    fn line(&mut self, passed: bool, good: &str, bad: &str, advice: &'static str) {
+        match passed {
+            true => self.pass(good),
+            false => self.fail(bad, Some(advice)),
+        }
+    }
+
+    fn record(&mut self, passed: bool, text: &str) {
         self.tell(&format!("   {} {text}", if passed { "✅" } else { "❌" }));
         let (name, detail) = text.split_once(": ").unwrap_or((text, ""));
         let (name, detail) = (name.to_owned(), detail.to_owned());

@@ -9,8 +9,11 @@ use support::{rehearse, small};
 use tandem_device::sim::SimFault;
 use tandem_device::{ArenaSpec, DeviceError, Isolation, IsolationError, Machine, Route, SimSpec};
 use tandem_events::{Emitter, Event, Role, Sink};
+use tandem_plan::Settings;
 use tandem_trial::Sampler;
 use tandem_trial::rehearsal::RehearsalError;
+use tandem_trial::resolve::Site;
+use tandem_trial::validate::validate;
 
 const MIB: u64 = 1 << 20;
 
@@ -47,11 +50,52 @@ fn the_sampler_remembers_the_worst_and_logs_the_breach() {
     let roles = careless(&machine);
     let log = Arc::new(Collected::default());
     let sampler = Sampler::start(&machine, &roles, &Emitter::to(log.clone())).unwrap();
+    while sampler.check().is_ok() {
+        std::thread::yield_now();
+    }
     let peaks = sampler.finish().unwrap();
     assert_eq!(peaks.len(), 1);
     assert!(!peaks[0].kept() && peaks[0].samples > 0, "{peaks:?}");
     let breach = Event::Breach { card: 0, bytes: (522 + 128) * MIB, limit_bytes: 128 * MIB };
     assert_eq!(*log.0.lock().unwrap(), [breach]);
+}
+
+/// Each card answers for the roles on it alone.
+#[test]
+fn two_cards_are_held_to_their_own_limits() {
+    let machine = Machine::simulated(SimSpec::new(2, 4 << 30));
+    let spec = |role, driver_mb: u64| ArenaSpec {
+        role,
+        limit_bytes: (driver_mb + 64) * MIB,
+        driver_bytes: driver_mb * MIB,
+        arena_bytes: 64 * MIB,
+        capped: true,
+    };
+    let tight = Isolation::set_up(&machine, (0, spec(Role::Data, 100)), (1, spec(Role::Model, 2000))).unwrap();
+    let error = tight.settle().unwrap_err();
+    assert!(matches!(error, DeviceError::Isolation(IsolationError::Breach { card: 0, .. })), "{error}");
+    drop(tight);
+    let roomy = Isolation::set_up(&machine, (0, spec(Role::Data, 600)), (1, spec(Role::Model, 600))).unwrap();
+    roomy.settle().expect("522 MB of driver in 600 on each card");
+}
+
+/// What the plan charges is what the rehearsal takes: line by line, to the byte.
+#[test]
+fn a_plan_is_taken_to_the_byte() {
+    for flags in [vec![], vec![("transfer", "bounce")], vec![("no-mixed-precision", "true"), ("batch-size", "4")]] {
+        let site = Site::of(Machine::simulated(SimSpec::new(1, 24 << 30))).unwrap();
+        let common = [("share-gpu", "true"), ("enable-memory-isolation", "true"), ("model-size", "nano")];
+        let settings = Settings::new().with(&common).unwrap().with(&flags).unwrap();
+        let resolved = site.resolve(&settings).unwrap();
+        let mut said = Vec::new();
+        let report = validate(&resolved, &Emitter::none(), &mut |line| said.push(line.to_owned()));
+        assert!(report.passed(), "{said:#?}");
+        for role in [&resolved.plan.data, &resolved.plan.model] {
+            let (mb, limit) = (role.planned_bytes.div_ceil(MIB), role.limit_bytes / MIB);
+            let held = format!("GPU 0: {mb}/{limit}MB");
+            assert!(said.iter().any(|line| line.contains(&held)), "{held}: {said:#?}");
+        }
+    }
 }
 
 #[test]

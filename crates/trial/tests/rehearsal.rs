@@ -55,7 +55,7 @@ fn bf16_models_rehearse_too() {
 fn waits_of(machine: &Machine, way: (Route, (usize, usize)), spec: RehearsalSpec) -> Vec<&'static str> {
     rehearse(machine, way.1, spec, STEPS).expect("a clean rehearsal");
     let mut sites = machine.faults().waits_seen();
-    // The proof of the transfer waits for itself only; its own test takes those away.
+    // The proof of the transfer waits for itself only.
     sites.retain(|site| !site.starts_with("the proof"));
     sites
 }
@@ -84,6 +84,8 @@ fn every_wait_the_code_names_is_done_somewhere() {
         waits::RELEASED,
         waits::ARRIVED,
         waits::RESULTS,
+        waits::FILLED,
+        transfer::waits::CROSSED,
         transfer::waits::WRITTEN,
         transfer::waits::SLOT_FREE,
         transfer::waits::STAGING_FREE,

@@ -221,3 +221,27 @@ fn version_and_help() {
     check("plan --help", &["--sim", "--config", "--json", "--batch-size", "[default: 16]", "--print-config"]);
     check("validate --help", &["--run-log", "--enable-memory-isolation", "--transfer"]);
 }
+
+#[test]
+fn flags_that_would_be_ignored_are_refused() {
+    for line in [
+        "plan --print-config --json",
+        "plan --recommend --print-config",
+        "plan --recommend --sim 2x24GiB",
+        "plan -q -v",
+    ] {
+        let ran = tandem(line);
+        assert_eq!(ran.code, 2, "{line}: {ran:?}");
+    }
+}
+
+#[test]
+fn a_switch_of_the_config_can_be_switched_off() {
+    let folder = Folder::new();
+    let file = folder.file("c.yaml", "data:\n  share_gpu: true\n  enable_memory_isolation: true\n");
+    let shared = Call::new("plan --sim 1x24GiB --json").config(&file).run().json();
+    assert_eq!((&shared["mode"], &shared["isolated"]), (&"shared".into(), &true.into()));
+    let line = "plan --sim 1x24GiB --json --no-share-gpu --no-enable-memory-isolation";
+    let single = Call::new(line).config(&file).run().json();
+    assert_eq!((&single["mode"], &single["isolated"]), (&"single".into(), &false.into()));
+}

@@ -185,3 +185,10 @@ fn a_printed_config_gives_the_same_plan() {
         assert_eq!(bare(again.json()), bare(plan), "{machine} {flags}\n{}", printed.out);
     }
 }
+
+#[test]
+fn the_document_of_a_simulated_refusal_says_so() {
+    for (line, simulated) in [("plan --sim 1x24GiB --data-gpu 0 --model-gpu 1", true), ("plan --batch-size 0", false)] {
+        assert_eq!(tandem(&format!("{line} --json")).json()["simulated"], simulated, "{line}");
+    }
+}

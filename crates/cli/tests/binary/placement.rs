@@ -210,6 +210,24 @@ fn the_speed_of_the_way_across_is_measured() {
 }
 
 #[test]
+fn a_hidden_card_is_refused_by_name_and_only_when_asked_for() {
+    let plan = tandem_json("plan --sim 3x24GiB,hidden=1").1;
+    assert_eq!(plan["roles"]["model"]["gpu"], 0, "{plan}");
+    assert_eq!(tandem("plan --sim 3x24GiB,hidden=1 --data-gpu 0 --model-gpu 2").code, 0);
+    assert_eq!(tandem("plan --sim 3x24GiB,hidden=1 --mode cpu").code, 0);
+    let refused = tandem("plan --sim 3x24GiB,hidden=1 --data-gpu 0 --model-gpu 1");
+    assert_eq!(refused.code, 2, "{refused:?}");
+    contains(&refused.err, &["GPU 1: ", "SIM-00000001", "is hidden by --sim hidden"]);
+}
+
+#[test]
+fn quiet_is_one_line() {
+    let quiet = tandem("plan --sim 2x24GiB -q").out;
+    assert_eq!(quiet.lines().count(), 1, "{quiet}");
+    contains(&quiet, &["Plan: data ", "model "]);
+}
+
+#[test]
 fn verbose_names_what_reaches_what() {
     let plain = tandem("plan --sim 2x24GiB,nvlink").out;
     let verbose = tandem("plan --sim 2x24GiB,nvlink -v").out;

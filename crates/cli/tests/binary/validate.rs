@@ -49,11 +49,42 @@ fn peer_copies_that_deliver_nothing_are_replaced_aloud() {
     passed(&ran, &["⚠️ bounce (peer copy from GPU 0 to GPU 1 changed", "through the host instead", "GB/s (bounce"]);
     let (_, plan) = tandem_json(&format!("plan {line}"));
     assert_eq!(plan["transfer"], "bounce");
+    let (_, told) = tandem_json(&format!("validate {line} {SMALL}"));
+    assert_eq!(told["plan"]["transfer"], "bounce", "the document names the way that was taken");
+    assert!(told["plan"]["transfer_mb_per_s"].is_number());
     contains(plan["notes"][0].as_str().unwrap(), &["through the host instead"]);
     // Asked for by name, nothing else will do.
     let forced = tandem(&format!("validate {line} {SMALL} --transfer peer"));
     assert_eq!(forced.code, 1, "{forced:?}");
     contains(&forced.out, &["❌ peer copy from GPU 0 to GPU 1 changed", "Try --transfer bounce"]);
+}
+
+#[test]
+fn a_lost_card_is_not_taken_for_a_bad_road() {
+    for call in [120, 150, 180, 200] {
+        let ran = tandem(&format!("validate --sim 2x24GiB,nvlink,lose-card={call} --data-gpu 0 --model-gpu 1 {SMALL}"));
+        assert_eq!(ran.code, 1, "{ran:?}");
+        assert!(!ran.out.contains("through the host instead"), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_driver_that_takes_more_than_was_planned_fails_with_what_to_do() {
+    let ran =
+        tandem(&format!("validate --sim 1x24GiB,driver-grows=200MiB --share-gpu --enable-memory-isolation {SMALL}"));
+    assert_eq!(ran.code, 1, "{ran:?}");
+    contains(&ran.out, &["❌ this process holds", "over its limit", "raise the limits by 64 MB"]);
+    let wide = tandem(&format!("validate --sim 1x24GiB,driver-grows=200MiB {SMALL}"));
+    assert_eq!(wide.code, 1, "{wide:?}");
+    contains(&wide.out, &["❌ the driver holds 7", "raise the limits by 64 MB"]);
+}
+
+#[test]
+fn without_a_figure_per_process_the_cards_free_memory_is_told_instead() {
+    let line = "--sim 1x24GiB,no-process-figure --share-gpu --enable-memory-isolation";
+    let ran = tandem(&format!("validate {line} {SMALL}"));
+    passed(&ran, &["The driver gives no figure for this process on GPU 0: free memory fell by "]);
+    assert!(!ran.out.contains("Process use"), "{ran:?}");
 }
 
 #[test]
@@ -67,6 +98,9 @@ fn split_arenas_claim_no_reservation() {
     let line = format!("validate --sim 1x24GiB --share-gpu --enable-memory-isolation {SMALL}");
     let ran = Call::new(&line).env("TANDEM_ARENA", "split").run();
     passed(&ran, &["Split arena for the data role"]);
+    assert!(!ran.out.contains("Isolation configured"), "{ran:?}");
+    let pair = format!("validate --sim 2x24GiB,nvlink --data-gpu 0 --model-gpu 1 {SMALL}");
+    passed(&Call::new(&pair).env("TANDEM_ARENA", "split").run(), &["GB/s (peer: "]);
     assert!(!ran.out.contains("Reserved ") && !ran.out.contains("driver's pool"), "{ran:?}");
 }
 

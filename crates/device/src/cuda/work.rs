@@ -69,6 +69,13 @@ impl Driver for CudaDriver {
 
     fn release(&self, held: Reservation) {
         // A card that is closed or lost has nothing left to give back.
+        // Another card may still be reading it, or writing to it, over a peer road.
+        for card in (0..self.seats.len()).filter(|card| *card != held.base.card) {
+            if self.enter(card, "releasing memory").is_ok() {
+                // SAFETY: takes nothing; the context was made current in the line before.
+                unsafe { (self.api.cuCtxSynchronize)() };
+            }
+        }
         let Ok(open) = self.enter(held.base.card, "releasing memory") else { return };
         // SAFETY: the reservation came from `reserve` and is given back once; all work on the card, which might
         // still touch it, has ended before it goes.

@@ -119,6 +119,7 @@ const TRACE_LENGTH: usize = 64;
 
 impl SimDriver {
     pub(crate) fn new(spec: SimSpec) -> SimDriver {
+        let hidden_by = |index| (spec.hidden == Some(index)).then(|| "--sim hidden".to_owned());
         let card = |index: usize| Card {
             index,
             name: format!("Simulated {} MB", spec.total_bytes / MIB),
@@ -126,7 +127,7 @@ impl SimDriver {
             bus_id: format!("00000000:{:02x}:00.0", index + 1),
             total_bytes: spec.total_bytes,
             capability: spec.capability,
-            hidden_by: None,
+            hidden_by: hidden_by(index),
         };
         let state = State {
             cards: (0..spec.count).map(|_| CardState::default()).collect(),
@@ -340,7 +341,8 @@ impl Driver for SimDriver {
     }
 
     fn process_bytes(&self, card: usize) -> Result<Option<u64>, DeviceError> {
-        Ok(Some(lock(&self.state).cards[card].process_bytes()))
+        let bytes = lock(&self.state).cards[card].process_bytes();
+        Ok((!self.spec.silent).then_some(bytes))
     }
 
     fn open(&self, card: usize) -> Result<(), DeviceError> {
@@ -387,6 +389,7 @@ impl Driver for SimDriver {
         let mut state = lock(&self.state);
         // As a real driver does: what still uses the memory finishes first.
         while self.run_one(&mut state) {}
+        state.queues.abandon_all();
         state.cards[held.base.card].held.remove(&held.base.raw);
     }
 
@@ -442,7 +445,7 @@ impl Driver for SimDriver {
     fn create_event(&self, card: usize, _timed: bool) -> Result<EventId, DeviceError> {
         let mut state = lock(&self.state);
         self.call(&mut state, card, "creating an event")?;
-        Ok(state.queues.add_event())
+        Ok(state.queues.add_event(card))
     }
 
     fn destroy_event(&self, _card: usize, event: EventId) {
@@ -457,6 +460,10 @@ impl Driver for SimDriver {
         let mark = {
             let mut state = lock(&self.state);
             let Some(mark) = state.queues.events.get_mut(&event) else { return Ok(()) };
+            if mark.card != card {
+                let what = format!("the event belongs to GPU {}", mark.card);
+                return Err(DeviceError::Failed { card, during: "recording an event", what });
+            }
             mark.recorded += 1;
             mark.recorded
         };
@@ -539,6 +546,10 @@ impl Driver for SimDriver {
     }
 
     fn can_access_peer(&self, reader: usize, owner: usize) -> Result<bool, DeviceError> {
+        if let Some(index) = [reader, owner].into_iter().find(|card| self.cards[*card].hidden_by.is_some()) {
+            let Card { uuid, hidden_by, .. } = self.cards[index].clone();
+            return Err(DeviceError::Hidden { index, uuid, by: hidden_by.unwrap_or_default() });
+        }
         let mut state = lock(&self.state);
         self.call(&mut state, reader, "asking for peer access")?;
         if state.trace.len() < TRACE_LENGTH {

@@ -30,6 +30,8 @@ pub(crate) struct Queue {
 /// An event: how often it was recorded, and how many of those records have been reached.
 #[derive(Default)]
 pub(crate) struct Mark {
+    /// The card it belongs to, and whose streams alone may record it.
+    pub(crate) card: usize,
     pub(crate) recorded: u64,
     pub(crate) reached: u64,
     pub(crate) reached_ns: u64,
@@ -65,9 +67,9 @@ impl Queues {
         self.next_id
     }
 
-    pub(crate) fn add_event(&mut self) -> EventId {
+    pub(crate) fn add_event(&mut self, card: usize) -> EventId {
         self.next_id += 1;
-        self.events.insert(self.next_id, Mark::default());
+        self.events.insert(self.next_id, Mark { card, ..Mark::default() });
         self.next_id
     }
 
@@ -118,6 +120,11 @@ impl Queues {
         if self.all_idle() {
             self.events.retain(|_, mark| !mark.dead);
         }
+    }
+
+    /// Throws away everything: what is still queued waits for a card that is gone.
+    pub(crate) fn abandon_all(&mut self) {
+        self.streams.values_mut().for_each(|queue| queue.ops.clear());
     }
 
     /// Throws away what is queued on a card that is gone.

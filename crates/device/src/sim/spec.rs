@@ -17,6 +17,10 @@ pub struct SimSpec {
     pub held_bytes: u64,
     /// Compute capability of each.
     pub capability: (u32, u32),
+    /// A card that this process may not use.
+    pub hidden: Option<usize>,
+    /// Whether the driver tells nobody what each process holds, as inside some containers.
+    pub silent: bool,
     /// Decides the order in which queued work runs, and the jitter of the clock.
     pub seed: u64,
     /// What goes wrong, and when.
@@ -63,7 +67,17 @@ pub struct SimSpecError {
 impl SimSpec {
     /// `count` cards of `total_bytes`, connected by PCIe 4, with nothing wrong.
     pub fn new(count: usize, total_bytes: u64) -> SimSpec {
-        SimSpec { count, total_bytes, link: Link::Pcie4, held_bytes: 0, capability: (9, 0), seed: 0, fault: None }
+        SimSpec {
+            count,
+            total_bytes,
+            link: Link::Pcie4,
+            held_bytes: 0,
+            capability: (9, 0),
+            hidden: None,
+            silent: false,
+            seed: 0,
+            fault: None,
+        }
     }
 
     /// The same with another order of work.
@@ -89,6 +103,8 @@ impl SimSpec {
             ("nvlink", "") => self.link = Link::Nvlink,
             ("held", size) => self.held_bytes = bytes(size)?,
             ("cc", version) => self.capability = capability(version)?,
+            ("hidden", n) => self.hidden = Some(number(n)? as usize),
+            ("no-process-figure", "") => self.silent = true,
             ("seed", n) => self.seed = number(n)?,
             ("refuse-allocation", n) => self.fault = Some(SimFault::RefuseAllocation(number(n)?)),
             ("fail-copy", n) => self.fault = Some(SimFault::FailCopy(number(n)?)),
@@ -98,7 +114,7 @@ impl SimSpec {
             ("driver-grows", size) => self.fault = Some(SimFault::DriverGrows(bytes(size)?)),
             _ => {
                 return Err(format!(
-                    "'{option}' is no option (pcie3, pcie4, pcie5, nvlink, held=SIZE, cc=MAJOR.MINOR, seed=N, \
+                    "'{option}' is no option (pcie3, pcie4, pcie5, nvlink, held=SIZE, cc=MAJOR.MINOR, hidden=N, no-process-figure, seed=N, \
                      refuse-allocation=N, fail-copy=N, lose-card=N, corrupt-peer, intruder=SIZE, driver-grows=SIZE)"
                 ));
             }

@@ -3,7 +3,7 @@
 use tandem_events::Role;
 
 use super::*;
-use crate::arena::{Arena, ArenaSpec};
+use crate::arena::{Arena, ArenaError, ArenaSpec};
 use crate::device::Device;
 use crate::machine::Machine;
 use crate::stream::Stream;
@@ -28,6 +28,11 @@ fn bench(spec: SimSpec) -> Bench {
 
 fn one_card(seed: u64) -> SimSpec {
     SimSpec::new(1, 4 << 30).with_seed(seed)
+}
+
+/// A seed under which nothing runs before it is waited for.
+fn lazy_seed() -> u64 {
+    (0..100).find(|seed| Queues::new(*seed).eagerness == 0).unwrap()
 }
 
 /// One stream writes 7s, another reads; returns what was read.
@@ -88,9 +93,7 @@ fn memory_that_was_given_back_is_spoiled() {
 
 #[test]
 fn the_host_is_refused_bytes_it_did_not_wait_for() {
-    // A seed under which nothing runs before it is waited for.
-    let lazy = (0..100).find(|seed| Queues::new(*seed).eagerness == 0).unwrap();
-    let bench = bench(one_card(lazy));
+    let bench = bench(one_card(lazy_seed()));
     let block = bench.arena.take("block", 64).unwrap();
     let mut out = bench.device.pinned(64).unwrap();
     bench.writer.download(block.view(), &mut out, 0..64).unwrap();
@@ -145,7 +148,8 @@ fn a_lost_card_answers_nothing_and_everything_goes_home() {
     let script = |machine: &Machine| -> Result<(u64, u64, u64), DeviceError> {
         let device = machine.open(0)?;
         let arena_bytes = 4 * MIB;
-        let spec = ArenaSpec { role: Role::Data, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: true };
+        let spec =
+            ArenaSpec { role: Role::Data, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
         let arena = Arena::reserve_as(&device, spec, false)?;
         let stream = device.stream(false)?;
         let block = arena.take("block", 64)?;
@@ -173,10 +177,89 @@ fn a_lost_card_answers_nothing_and_everything_goes_home() {
     }
 }
 
+/// As CUDA has it: an event can be waited for anywhere, and recorded only on its own card.
+#[test]
+fn an_event_is_recorded_on_its_own_card_only() {
+    let machine = Machine::simulated(SimSpec::new(2, 4 << 30));
+    let (here, there) = (machine.open(0).unwrap(), machine.open(1).unwrap());
+    let (stream, event) = (here.stream(false).unwrap(), there.event().unwrap());
+    assert!(matches!(stream.record(&event), Err(DeviceError::Failed { during: "recording an event", .. })));
+    stream.wait(&event, "a wait across cards").expect("waiting for another card's event is what events are for");
+}
+
+#[test]
+fn two_streams_cannot_use_the_same_host_bytes_at_once() {
+    let bench = bench(one_card(lazy_seed()));
+    let block = bench.arena.take("block", 64).unwrap();
+    let pinned = bench.device.pinned(64).unwrap();
+    bench.writer.upload(&pinned, 0..64, block.view()).unwrap();
+    bench.writer.upload(&pinned, 0..64, block.view()).expect("the same stream may go on");
+    let second = bench.reader.upload(&pinned, 0..64, block.view());
+    assert!(matches!(second, Err(DeviceError::StillInUse { .. })), "{second:?}");
+    bench.writer.drain().unwrap();
+    bench.reader.upload(&pinned, 0..64, block.view()).expect("the first use is over");
+}
+
+#[test]
+fn host_bytes_outlive_the_copies_queued_from_them() {
+    let bench = bench(one_card(lazy_seed()));
+    let block = bench.arena.take("block", 64).unwrap();
+    let mut pinned = bench.device.pinned(64).unwrap();
+    pinned.bytes_mut().unwrap().fill(9);
+    bench.writer.upload(&pinned, 0..64, block.view()).unwrap();
+    let copies = bench.machine.sim().unwrap().counted().2;
+    drop(pinned);
+    assert_eq!(bench.machine.sim().unwrap().counted().2, copies + 1, "the memory went before the copy had run");
+}
+
+#[test]
+fn a_split_block_that_the_driver_refuses_leaves_the_arena_as_it_was() {
+    let machine = Machine::simulated(one_card(0).with_fault(SimFault::RefuseAllocation(0)));
+    let device = machine.open(0).unwrap();
+    let arena_bytes = 64 * MIB;
+    let spec = ArenaSpec { role: Role::Data, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
+    let arena = Arena::reserve_as(&device, spec, true).unwrap();
+    assert!(matches!(arena.take("refused", 1024), Err(DeviceError::OutOfMemory { .. })));
+    arena.take("all of it", arena_bytes).expect("nothing of the refused block was kept");
+}
+
+#[test]
+fn split_blocks_taken_before_peers_were_allowed_are_opened_too() {
+    let machine = Machine::simulated(SimSpec::new(2, 4 << 30).with_link(Link::Nvlink));
+    let (here, there) = (machine.open(0).unwrap(), machine.open(1).unwrap());
+    let arena_bytes = 64 * MIB;
+    let spec = |role| ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
+    let from = Arena::reserve_as(&here, spec(Role::Data), true).unwrap();
+    let to = Arena::reserve_as(&there, spec(Role::Model), true).unwrap();
+    let (a, b) = (from.take("a", 64).unwrap(), to.take("b", 64).unwrap());
+    from.allow_peer(&there).unwrap();
+    to.allow_peer(&here).unwrap();
+    here.stream(false).unwrap().copy_peer(a.view(), b.view()).expect("both sides were opened");
+}
+
+#[test]
+fn specs_that_cannot_be_are_refused_by_name() {
+    let device = Machine::simulated(one_card(0)).open(0).unwrap();
+    let spec = |limit_bytes, driver_bytes, arena_bytes| ArenaSpec {
+        role: Role::Data,
+        limit_bytes,
+        driver_bytes,
+        arena_bytes,
+        capped: true,
+    };
+    let over = Arena::reserve_as(&device, spec(64 * MIB, 1, 64 * MIB), false).err();
+    assert!(matches!(over, Some(DeviceError::Arena(ArenaError::NeverFits { .. }))), "{over:?}");
+    let odd = Arena::reserve_as(&device, spec(64 * MIB, 0, 33 * MIB), false).err();
+    assert!(matches!(odd, Some(DeviceError::Arena(ArenaError::NotWholeGranules { .. }))), "{odd:?}");
+    let huge = Arena::reserve_as(&device, spec(u64::MAX, u64::MAX, 32 * MIB), false).err();
+    assert!(matches!(huge, Some(DeviceError::Arena(ArenaError::NeverFits { .. }))), "{huge:?}");
+}
+
 #[test]
 fn a_run_restricted_to_some_cards_cannot_open_others() {
     let machine = Machine::simulated(SimSpec::new(4, 4 << 30));
     machine.restrict(&[2, 3]);
+    machine.restrict(&[0, 2, 3]);
     assert!(machine.open(2).is_ok());
     let refused = machine.open(0).unwrap_err();
     assert!(matches!(refused, DeviceError::OutsideRun { index: 0, .. }), "{refused}");

@@ -1,6 +1,6 @@
 //! A small rehearsal, on any kind of device.
 
-use tandem_device::{ArenaSpec, Isolation, Machine, Route};
+use tandem_device::{ArenaSpec, DeviceError, Isolation, Machine, Route};
 use tandem_events::Role;
 use tandem_plan::{Bucket, ModelChoice, ModelSize, Precision, SPEECH, StandIn};
 use tandem_trial::rehearsal::{Rehearsal, RehearsalError, RehearsalSpec};
@@ -48,6 +48,10 @@ pub(crate) fn rehearse(
     let mut rehearsal = Rehearsal::prepare(&roles, spec)?;
     if route != Route::Handover {
         rehearsal.prove()?;
+    }
+    let (ready, slots) = rehearsal.fill(u64::MAX, || machine.now_ns())?;
+    if ready < slots {
+        return Err(DeviceError::StillInUse { what: "a batch that was waited for is not ready" }.into());
     }
     rehearsal.run(steps)?;
     Ok(roles.settle()?)
