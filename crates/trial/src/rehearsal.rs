@@ -68,10 +68,16 @@ pub struct RehearsalSpec {
 const UPLOADS: usize = 2;
 /// Steps whose results the host has not read yet.
 const RESULTS: usize = RESULT_SLOTS as usize;
-/// Which batches are held up on which side, when delays are asked for. The model's delays come more often: while the
-/// data side stands still as well, nothing can overtake.
-const DATA_DELAY_EVERY: u64 = 8;
-const MODEL_DELAY_EVERY: u64 = 3;
+/// Which batches are held up on which side, when delays are asked for. Two delays at once would hide each other, since
+/// nobody overtakes while both sides stand still: with these, each side is at times the only one that does. Batch 1
+/// holds up the start.
+fn data_is_held_up(batch: u64) -> bool {
+    batch == 1 || batch % 8 == 6
+}
+
+fn model_is_held_up(batch: u64) -> bool {
+    batch % 5 == 2
+}
 
 /// A batch was not what was sent.
 #[derive(Debug, thiserror::Error)]
@@ -240,7 +246,7 @@ impl Rehearsal {
         let checksum = expected_checksum(upload.host.bytes()?, self.spec.batch_bytes / 4);
         stream.upload(&upload.host, 0..upload.host.len(), upload.device.view())?;
         stream.record(&upload.copied)?;
-        if self.spec.delay_ns > 0 && batch % DATA_DELAY_EVERY == 1 {
+        if self.spec.delay_ns > 0 && data_is_held_up(batch) {
             checks.delay(stream, self.spec.delay_ns)?;
         }
         let at = batch as usize % slots.len();
@@ -278,7 +284,7 @@ impl Rehearsal {
         };
         let result = &mut results[batch as usize % RESULTS];
         stream.wait(arrived, waits::ARRIVED)?;
-        if self.spec.delay_ns > 0 && batch % MODEL_DELAY_EVERY == 2 {
+        if self.spec.delay_ns > 0 && model_is_held_up(batch) {
             checks.delay(stream, self.spec.delay_ns)?;
         }
         checks.checksum(stream, memory.view(), result.device.part(0, 8))?;
