@@ -8,11 +8,18 @@ use tandem_device::SimSpec;
 use tandem_plan::setting::{SETTINGS, Setting};
 use tandem_plan::{Origin, Settings, config};
 
+use crate::corpus;
 use crate::exit::Exit;
 
 /// One call of the program, read.
-pub(crate) struct Call {
-    pub(crate) command: Command,
+pub(crate) enum Call {
+    Plan(PlanCall),
+    Validate(PlanCall),
+    Corpus(corpus::Call),
+}
+
+/// A call of a command that resolves a plan.
+pub(crate) struct PlanCall {
     /// What the user wrote, flags over config.
     pub(crate) settings: Settings,
     pub(crate) sim: Option<SimSpec>,
@@ -32,20 +39,13 @@ pub(crate) struct Call {
     pub(crate) warnings: Vec<String>,
 }
 
-/// The commands there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
-    Plan,
-    Validate,
-}
-
 const START: &str = "\
 tandem trains speech models so that the GPU never waits.
 
 To start with:
   tandem plan                   what this machine has, and how a run would use it
-  tandem plan --sim 2x24GiB     the same for a machine you do not have
   tandem validate               five checks on the real devices
+  tandem corpus check DIR       everything wrong with a dataset, in one pass
   tandem --help                 everything else
 ";
 
@@ -59,13 +59,14 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Call, Exit> {
         false => Exit::Said(error.to_string()),
     })?;
     match matches.subcommand() {
-        Some(("plan", given)) => read(Command::Plan, given),
-        Some(("validate", given)) => read(Command::Validate, given),
+        Some(("plan", given)) => read(given).map(Call::Plan),
+        Some(("validate", given)) => read(given).map(Call::Validate),
+        Some(("corpus", given)) => corpus::read(given).map(Call::Corpus).ok_or_else(|| Exit::Said(START.to_owned())),
         _ => Err(Exit::Said(START.to_owned())),
     }
 }
 
-fn read(command: Command, given: &ArgMatches) -> Result<Call, Exit> {
+fn read(given: &ArgMatches) -> Result<PlanCall, Exit> {
     let mut settings = Settings::new();
     for setting in SETTINGS {
         take(setting, given, &mut settings)?;
@@ -77,8 +78,7 @@ fn read(command: Command, given: &ArgMatches) -> Result<Call, Exit> {
     let sim_text = given.get_one::<String>("sim").cloned();
     let sim = sim_text.as_ref().map(|text| text.parse::<SimSpec>()).transpose();
     let flag = |name: &str| given.try_get_one::<bool>(name).ok().flatten().copied().unwrap_or(false);
-    Ok(Call {
-        command,
+    Ok(PlanCall {
         settings,
         sim: sim.map_err(|error| Exit::Usage(format!("❌ {error}")))?,
         sim_text,
@@ -125,6 +125,7 @@ fn grammar() -> Clap {
         .subcommand_required(true)
         .subcommand(shared(plan))
         .subcommand(shared(validate))
+        .subcommand(corpus::grammar())
 }
 
 /// What every command that resolves a plan takes.
@@ -132,8 +133,8 @@ fn shared(command: Clap) -> Clap {
     let command = command
         .arg(path("config", "YAML file; flags beat it, it beats the defaults"))
         .arg(sim())
-        .arg(switch("json", "Print one JSON document on standard output, and nothing else there"))
-        .arg(switch("quiet", "Say only what matters most").short('q').conflicts_with("verbose"))
+        .arg(json())
+        .arg(quiet().conflicts_with("verbose"))
         .arg(switch("verbose", "Also say what the cards, libraries and links are").short('v'));
     SETTINGS.iter().fold(command, |command, setting| command.args(flags_of(setting)))
 }
@@ -160,10 +161,18 @@ fn sim() -> Arg {
     Arg::new("sim").long("sim").value_name("SPEC").allow_hyphen_values(true).help(help)
 }
 
-fn switch(name: &'static str, help: &'static str) -> Arg {
+pub(crate) fn json() -> Arg {
+    switch("json", "Print one JSON document on standard output, and nothing else there")
+}
+
+pub(crate) fn quiet() -> Arg {
+    switch("quiet", "Say only what matters most").short('q')
+}
+
+pub(crate) fn switch(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
 }
 
-fn path(name: &'static str, help: &'static str) -> Arg {
+pub(crate) fn path(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).value_name("FILE").value_parser(clap::value_parser!(PathBuf)).help(help)
 }

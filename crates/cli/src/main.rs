@@ -1,6 +1,7 @@
 //! The `tandem` binary: reads the command line, runs one command, turns what came of it into an exit code.
 
 mod args;
+mod corpus;
 mod exit;
 mod plan;
 mod screen;
@@ -8,7 +9,7 @@ mod validate;
 
 use std::process::ExitCode;
 
-use args::Command;
+use args::Call;
 use exit::Manner;
 use screen::Screen;
 
@@ -17,9 +18,10 @@ fn main() -> ExitCode {
     let manner = Manner::of(&args);
     let outcome = args::parse(args).and_then(|call| {
         let screen = Screen::new(&call);
-        match call.command {
-            Command::Plan => plan::run(&call, &screen),
-            Command::Validate => validate::run(&call, &screen),
+        match &call {
+            Call::Plan(call) => plan::run(call, &screen),
+            Call::Validate(call) => validate::run(call, &screen),
+            Call::Corpus(call) => corpus::run(call, &screen),
         }
     });
     outcome.unwrap_or_else(|exit| exit.report(manner))

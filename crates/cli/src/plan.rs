@@ -10,11 +10,11 @@ use tandem_plan::{
 };
 use tandem_trial::resolve::{Resolved, Site, cards_json, host_facts};
 
-use crate::args::Call;
+use crate::args::PlanCall;
 use crate::exit::Exit;
 use crate::screen::{self, Screen};
 
-pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     call.warnings.iter().for_each(|warning| screen.warn(warning));
     if call.recommend {
         return print_recommendations(call, screen);
@@ -39,13 +39,13 @@ pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
 }
 
 /// Finds the machine and makes the plan, for any command. A refusal shows what was found before it.
-pub(crate) fn resolve(call: &Call) -> Result<Resolved, Exit> {
+pub(crate) fn resolve(call: &PlanCall) -> Result<Resolved, Exit> {
     let site = Site::survey(call.sim.clone()).context("cannot read the GPUs")?;
     site.resolve(&call.settings).map_err(|refusal| Exit::Refused(Box::new(refusal)))
 }
 
 /// Rows are for simulated cards, whatever this machine has: they are for choosing what to buy or rent.
-fn print_recommendations(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+fn print_recommendations(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     let machine = |count: usize, card_gb: u64| {
         let cards = Machine::simulated(SimSpec::new(count, card_gb << 30));
         Site::of(cards).map_or_else(|_| Hardware::without_cards(host_facts()), |site| site.hardware)

@@ -1,6 +1,6 @@
 //! What people see: one writer, so that plain terminals, pipes and simulated runs are each handled in one place.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use serde_json::Value;
 
@@ -18,7 +18,11 @@ pub(crate) struct Screen {
 
 impl Screen {
     pub(crate) fn new(call: &Call) -> Screen {
-        Screen { plain: is_plain(), simulated: call.sim.is_some(), quiet: call.quiet, aside: call.json }
+        let (simulated, quiet, aside) = match call {
+            Call::Plan(call) | Call::Validate(call) => (call.sim.is_some(), call.quiet, call.json),
+            Call::Corpus(call) => (false, call.quiet(), call.json()),
+        };
+        Screen { plain: is_plain(), simulated, quiet, aside }
     }
 
     /// Prints lines a person asked for.
@@ -35,9 +39,42 @@ impl Screen {
         if self.quiet { Ok(()) } else { self.say(text) }
     }
 
+    /// A line that shows how far `what` has come.
+    pub(crate) fn ticker(&self, what: &'static str) -> Ticker {
+        Ticker { what, live: !self.quiet && io::stderr().is_terminal(), percent: None }
+    }
+
     /// Prints a warning, on standard error.
     pub(crate) fn warn(&self, text: &str) {
         complain(&format!("⚠️ {text}"), self.simulated);
+    }
+}
+
+/// A line on standard error that is written over, and gone in the end; nothing where that is no terminal.
+pub(crate) struct Ticker {
+    what: &'static str,
+    live: bool,
+    percent: Option<usize>,
+}
+
+impl Ticker {
+    /// Shows `done` of `total`, when that is another percentage than before.
+    pub(crate) fn show(&mut self, done: usize, total: usize) {
+        let percent = done * 100 / total.max(1);
+        if self.live && self.percent != Some(percent) {
+            self.percent = Some(percent);
+            let line = format!("\r{}: {done} of {total} ({percent} %)", self.what);
+            // Nobody to see it is no failure.
+            let _ = io::stderr().write_all(line.as_bytes());
+        }
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        if self.percent.is_some() {
+            let _ = io::stderr().write_all(b"\r\x1b[K");
+        }
     }
 }
 
@@ -86,7 +123,7 @@ fn dress(text: &str, plain: bool, simulated: bool) -> String {
     dressed
 }
 
-const SIGNS: [(&str, &str); 8] = [
+const SIGNS: [(&str, &str); 9] = [
     ("✅", "[ok]"),
     ("🎉", "[ok]"),
     ("❌", "[!!]"),
@@ -95,6 +132,7 @@ const SIGNS: [(&str, &str); 8] = [
     ("🚀", "[>]"),
     ("🕐", "[..]"),
     ("×", "x"),
+    ("…", "..."),
 ];
 
 #[cfg(test)]

@@ -9,12 +9,12 @@ use tandem_trial::resolve::{Resolved, cards_json};
 use tandem_trial::validate::{Report, validate};
 use tandem_watch::RunLog;
 
-use crate::args::Call;
+use crate::args::PlanCall;
 use crate::exit::{Exit, FAILED};
 use crate::plan::details;
 use crate::screen::{self, Screen};
 
-pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     call.warnings.iter().for_each(|warning| screen.warn(warning));
     let resolved = crate::plan::resolve(call)?;
     // Only now: a plan that is refused must not cost anybody the log of an earlier run.
@@ -47,7 +47,7 @@ pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
     }
 }
 
-fn open_log(call: &Call) -> Result<(Option<RunLog>, Emitter), Exit> {
+fn open_log(call: &PlanCall) -> Result<(Option<RunLog>, Emitter), Exit> {
     match &call.run_log {
         None => Ok((None, Emitter::none())),
         Some(path) => {
@@ -69,7 +69,7 @@ fn close_log(log: Option<RunLog>, exit_code: u8, screen: &Screen) {
     }
 }
 
-fn conclude(report: &Report, call: &Call, screen: &Screen) -> Result<(), Exit> {
+fn conclude(report: &Report, call: &PlanCall, screen: &Screen) -> Result<(), Exit> {
     if report.passed() {
         let sim = call.sim_text.as_ref().map(|spec| format!(" --sim {spec}")).unwrap_or_default();
         screen.say("🎉 All validation checks passed!")?;

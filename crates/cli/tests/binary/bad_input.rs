@@ -205,7 +205,8 @@ fn without_arguments_there_are_four_commands_to_start_with() {
         // The comment stands two blanks or more after what is typed.
         let typed = command.trim().split("  ").next().unwrap();
         let line = typed.strip_prefix("tandem ").unwrap();
-        assert_eq!(Call::new(&line.replace("validate", "validate --help")).without_gpu().run().code, 0, "{typed}");
+        let line = line.replace("validate", "validate --help").replace("DIR", "--help");
+        assert_eq!(Call::new(&line).without_gpu().run().code, 0, "{typed}");
     }
 }
 
@@ -217,7 +218,9 @@ fn version_and_help() {
         contains(&ran.out, parts);
     };
     check("--version", &[env!("CARGO_PKG_VERSION")]);
-    check("--help", &["plan", "validate", "Usage"]);
+    check("--help", &["plan", "validate", "corpus", "Usage"]);
+    check("corpus --help", &["check", "demo", "features"]);
+    check("corpus check --help", &["--max-seconds", "--exclude-ids", "{speaker}_*"]);
     check("plan --help", &["--sim", "--config", "--json", "--batch-size", "[default: 16]", "--print-config"]);
     check("validate --help", &["--run-log", "--enable-memory-isolation", "--transfer"]);
 }

@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::machine::Folder;
+
 /// One call of the program, about to be made.
 pub(crate) struct Call(Command);
 
@@ -42,6 +44,17 @@ impl Call {
 
     pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Call {
         self.0.arg(arg);
+        self
+    }
+
+    pub(crate) fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Call {
+        self.0.args(args);
+        self
+    }
+
+    /// Run from inside `folder`.
+    pub(crate) fn inside(mut self, folder: &Folder) -> Call {
+        self.0.current_dir(folder.path(""));
         self
     }
 

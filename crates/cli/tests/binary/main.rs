@@ -5,8 +5,11 @@
 
 mod call;
 mod machine;
+mod speech;
 
 mod bad_input;
+mod corpus;
+mod corpus_faults;
 mod errors;
 mod output;
 mod placement;

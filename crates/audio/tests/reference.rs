@@ -1,0 +1,137 @@
+//! Features and resampling against numbers that librosa and scipy gave (`tools/reference/audio/make.py`).
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
+
+mod common;
+
+use common::{clip, f32s, i16s};
+use tandem_audio::{Clip, FeatureSettings, LogMel, Lowpass, MelFrames, PitchSettings, PitchTracker, Resampler, mel};
+
+/// What the fast path promises at this log-mel value.
+fn fast_bound(log_mel: f64) -> f64 {
+    if log_mel >= 1e-4_f64.ln() { 1e-3 } else { 1e-2 }
+}
+
+fn largest_difference(a: impl IntoIterator<Item = f64>, b: impl IntoIterator<Item = f64>) -> f64 {
+    a.into_iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
+}
+
+#[test]
+fn mel_in_f64_is_librosas() {
+    for name in ["speech", "tones"] {
+        let found = mel::reference(&clip(name), &FeatureSettings::default()).unwrap();
+        let expected = f32s(&format!("{name}_mel"));
+        assert_eq!(found.len(), expected.len());
+        let difference = largest_difference(found, expected.into_iter().map(f64::from));
+        assert!(difference < 1e-4, "{name}: {difference}");
+    }
+}
+
+#[test]
+fn mel_in_f32_is_librosas_within_the_bounds() {
+    let mut log_mel = LogMel::new(&FeatureSettings::default()).unwrap();
+    let mut found = MelFrames::default();
+    for name in ["speech", "tones"] {
+        log_mel.mel_into(&clip(name), &mut found).unwrap();
+        let expected = f32s(&format!("{name}_mel"));
+        assert_eq!(found.values.len(), expected.len());
+        for (i, (&found, expected)) in found.values.iter().zip(expected).enumerate() {
+            let difference = f64::from((found - expected).abs());
+            assert!(difference <= fast_bound(expected.into()), "{name} {i}: {found} for {expected}");
+        }
+    }
+}
+
+/// The hardest case for f32: a band with next to nothing in it beside a tone at full scale.
+#[test]
+fn mel_in_f32_stays_within_the_bounds_beside_a_tone_at_full_scale() {
+    let settings = FeatureSettings::default();
+    let mut log_mel = LogMel::new(&settings).unwrap();
+    let mut found = MelFrames::default();
+    for hz in [50.0, 440.0, 1000.0, 3333.3, 7900.0, 10_500.0] {
+        let at = |i: i32| 32_767.0 * (std::f64::consts::TAU * hz * f64::from(i) / 22_050.0).sin();
+        let tone = Clip { samples: (0..8192).map(|i| at(i).round() as i16).collect(), rate_hz: 22_050 };
+        log_mel.mel_into(&tone, &mut found).unwrap();
+        let expected = mel::reference(&tone, &settings).unwrap();
+        for (i, (&found, expected)) in found.values.iter().zip(expected).enumerate() {
+            assert!((f64::from(found) - expected).abs() <= fast_bound(expected), "{hz} Hz {i}: {found} for {expected}");
+        }
+    }
+}
+
+#[test]
+fn energy_is_the_norm_numpy_takes() {
+    let mut log_mel = LogMel::new(&FeatureSettings::default()).unwrap();
+    let (mut mel, mut found) = (MelFrames::default(), Vec::new());
+    for name in ["speech", "tones"] {
+        log_mel.mel_energy_into(&clip(name), &mut mel, &mut found).unwrap();
+        let expected = f32s(&format!("{name}_energy"));
+        assert_eq!((found.len(), found.len()), (expected.len(), mel.num_frames()));
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() <= 1e-5 * expected, "{name}: {found} for {expected}");
+        }
+    }
+}
+
+#[test]
+fn pitch_is_librosas_yin() {
+    let mut tracker = PitchTracker::new(&FeatureSettings::default(), &PitchSettings::default()).unwrap();
+    let mut found = Vec::new();
+    for name in ["speech", "tones"] {
+        tracker.yin_into(&clip(name), &mut found).unwrap();
+        let expected = f32s(&format!("{name}_yin"));
+        assert_eq!(found.len(), expected.len());
+        for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+            assert!((found.hz / f64::from(expected) - 1.0).abs() < 1e-5, "{name} {i}: {found:?} for {expected}");
+        }
+    }
+}
+
+#[test]
+fn voiced_where_it_sings_and_nowhere_else() {
+    let mut tracker = PitchTracker::new(&FeatureSettings::default(), &PitchSettings::default()).unwrap();
+    let mut pitch = Vec::new();
+    tracker.pitch_into(&clip("speech"), &mut pitch).unwrap();
+    let at = |seconds: f64| &pitch[(seconds * 22_050.0 / 256.0) as usize];
+    // Hiss, pause and the silent end; then the middles of the vowels.
+    for seconds in [0.55, 0.60, 1.17] {
+        assert_eq!(*at(seconds), 0.0, "{seconds} s");
+    }
+    for seconds in [0.05, 0.15, 0.25, 0.35, 0.45, 0.70, 0.80, 1.0] {
+        let t = seconds * std::f64::consts::TAU;
+        let sung = 180.0 + 40.0 * (0.9 * t).sin() + 3.0 * (5.5 * t).sin();
+        assert!((f64::from(*at(seconds)) / sung - 1.0).abs() < 0.06, "{seconds} s: {} for {sung}", at(seconds));
+    }
+}
+
+#[test]
+fn resampling_is_scipys_with_the_same_taps() {
+    for rate_hz in [44_100, 48_000, 16_000] {
+        let clip = Clip { samples: i16s(&format!("resample_{rate_hz}_in")), rate_hz };
+        let wave: Vec<f32> = clip.samples.iter().map(|&x| f32::from(x) / 32_768.0).collect();
+        let expected = f32s(&format!("resample_{rate_hz}_out"));
+        let mut resampler = Resampler::new(22_050);
+        let mut found = Vec::new();
+        resampler.wave_into(&wave, rate_hz, &mut found).unwrap();
+        assert_eq!(found.len(), expected.len());
+        assert_eq!(found.len(), Lowpass::design(rate_hz, 22_050).unwrap().output_len(wave.len()));
+        let exact = || expected.iter().copied().map(f64::from);
+        let difference = largest_difference(found.into_iter().map(f64::from), exact());
+        assert!(difference <= 1e-5, "{rate_hz}: {difference}");
+        // As clips: the same, rounded; a sample next to a half may fall either way.
+        let mut rounded = Clip::default();
+        resampler.clip_into(&clip, &mut rounded).unwrap();
+        let steps = rounded.samples.iter().map(|&x| f64::from(x));
+        assert!(largest_difference(steps, exact().map(|x| (x * 32_768.0).clamp(-32_768.0, 32_767.0))) < 0.51);
+    }
+}
+
+#[test]
+fn resampling_agrees_with_another_resampler_on_what_both_keep() {
+    let wave: Vec<f32> = i16s("resample_soxr_in").iter().map(|&x| f32::from(x) / 32_768.0).collect();
+    let expected = f32s("resample_soxr_out");
+    let mut found = Vec::new();
+    Resampler::new(22_050).wave_into(&wave, 48_000, &mut found).unwrap();
+    assert_eq!(found.len(), expected.len());
+    let difference = largest_difference(found.into_iter().map(f64::from), expected.into_iter().map(f64::from));
+    assert!(difference < 1e-4, "{difference}");
+}

@@ -1,0 +1,114 @@
+//! `tandem corpus`: what a dataset is like, one to try things on, and one file's features.
+
+mod check;
+mod demo;
+mod features;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Command as Clap};
+
+use crate::exit::Exit;
+use crate::screen::Screen;
+
+/// One call of `tandem corpus`.
+pub(crate) enum Call {
+    Check(check::Call),
+    Demo(demo::Call),
+    Features(features::Call),
+}
+
+impl Call {
+    pub(crate) fn json(&self) -> bool {
+        matches!(self, Call::Check(call) if call.json)
+    }
+
+    pub(crate) fn quiet(&self) -> bool {
+        match self {
+            Call::Check(call) => call.quiet,
+            Call::Demo(call) => call.quiet,
+            Call::Features(_) => false,
+        }
+    }
+}
+
+pub(crate) fn grammar() -> Clap {
+    Clap::new("corpus")
+        .about("Check a dataset, write the demo corpus, or write one file's features")
+        .subcommand_required(true)
+        .subcommand(check::grammar())
+        .subcommand(demo::grammar())
+        .subcommand(features::grammar())
+}
+
+/// What was typed after `corpus`; nothing where the grammar let nothing through.
+pub(crate) fn read(given: &ArgMatches) -> Option<Call> {
+    match given.subcommand()? {
+        ("check", given) => check::read(given).map(Call::Check),
+        ("demo", given) => demo::read(given).map(Call::Demo),
+        ("features", given) => features::read(given).map(Call::Features),
+        _ => None,
+    }
+}
+
+pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+    hush_decoders();
+    match call {
+        Call::Check(call) => check::run(call, screen),
+        Call::Demo(call) => demo::run(call, screen),
+        Call::Features(call) => features::run(call, screen),
+    }
+}
+
+/// Decoders assert what they read. That is caught and told with the name of the file; their own message is noise.
+fn hush_decoders() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !panic.location().is_some_and(|location| location.file().contains("symphonia")) {
+            usual(panic);
+        }
+    }));
+}
+
+/// A path as it is typed into a shell.
+fn typed(path: &std::path::Path) -> String {
+    let path = path.display().to_string();
+    let plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=~".contains(c);
+    if !path.is_empty() && path.chars().all(plain) { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
+}
+
+fn required_path(given: &ArgMatches, name: &str) -> Option<PathBuf> {
+    given.get_one::<PathBuf>(name).cloned()
+}
+
+/// For clap: a count of at least one.
+fn count(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err("expected a whole number above 0".to_owned()),
+    }
+}
+
+/// For clap: a number above 0.
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
+        _ => Err("expected a number above 0".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn paths_are_quoted_where_a_shell_needs_it() {
+        let check = |path: &str, expected: &str| assert_eq!(typed(Path::new(path)), expected);
+        check("/data/voice_1.wav", "/data/voice_1.wav");
+        check("my voice", "'my voice'");
+        check("it's", r"'it'\''s'");
+        check("", "''");
+    }
+}

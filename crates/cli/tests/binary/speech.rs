@@ -1,0 +1,67 @@
+//! Recordings and corpora for tests: the demo corpus, copies of it, and wav files of every sort.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use tandem_audio::{Clip, wav};
+
+use crate::call::Call;
+use crate::machine::Folder;
+
+/// The demo corpus, made by the program once for all tests. Nobody changes it.
+pub(crate) fn demo() -> &'static Path {
+    static DEMO: OnceLock<PathBuf> = OnceLock::new();
+    DEMO.get_or_init(|| {
+        // Not a `Folder`: a static is never dropped. It is replaced by the next run of the tests.
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("demo-corpus");
+        let _ = fs::remove_dir_all(&path);
+        let ran = Call::new("corpus demo --minutes 1 -o").arg(&path).run();
+        assert_eq!(ran.code, 0, "{ran:?}");
+        path
+    })
+}
+
+/// A copy of the demo corpus, and the lines of its metadata.
+pub(crate) fn copy_of_demo() -> (Folder, Vec<String>) {
+    let folder = Folder::new();
+    for entry in fs::read_dir(demo().join("wavs")).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        folder.file(&format!("wavs/{name}"), fs::read(entry.path()).unwrap());
+    }
+    let metadata = fs::read_to_string(demo().join("metadata.csv")).unwrap();
+    folder.file("metadata.csv", &metadata);
+    (folder, metadata.lines().map(str::to_owned).collect())
+}
+
+/// A tone of so many seconds at a third of full scale.
+pub(crate) fn tone(rate_hz: u32, seconds: f64) -> Clip {
+    let num_samples = (f64::from(rate_hz) * seconds) as u32;
+    let value = |i: u32| (f64::from(i) * 900.0 / f64::from(rate_hz)).sin() * 11_000.0;
+    Clip { samples: (0..num_samples).map(|i| value(i) as i16).collect(), rate_hz }
+}
+
+/// `clip` as a 16-bit wav file.
+pub(crate) fn wav_of(clip: &Clip) -> Vec<u8> {
+    let mut file = Vec::new();
+    wav::write(clip, &mut file).unwrap();
+    file
+}
+
+/// A wav file of any sort: `format` 1 is PCM, 3 is float.
+pub(crate) fn raw_wav(format: u16, channels: u16, rate_hz: u32, bits: u16, data: &[u8]) -> Vec<u8> {
+    let frame_bytes = channels * bits / 8;
+    let mut file = b"RIFF".to_vec();
+    file.extend((36 + data.len() as u32).to_le_bytes());
+    file.extend(b"WAVEfmt \x10\0\0\0");
+    file.extend(format.to_le_bytes());
+    file.extend(channels.to_le_bytes());
+    file.extend(rate_hz.to_le_bytes());
+    file.extend((rate_hz * u32::from(frame_bytes)).to_le_bytes());
+    file.extend(frame_bytes.to_le_bytes());
+    file.extend(bits.to_le_bytes());
+    file.extend(b"data");
+    file.extend((data.len() as u32).to_le_bytes());
+    file.extend(data);
+    file
+}

@@ -1,0 +1,384 @@
+//! A corpus as a whole: its rows, what is wrong with them, and which of them train.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::audio_folder::AudioFolder;
+use crate::error::CorpusError;
+use crate::problem::{Findings, Problem, ProblemKind, excerpt};
+use crate::sample::{Part, Sample, SampleIndex, Samples};
+use crate::speaker::SpeakerPattern;
+use crate::{exclude, ljspeech, manifest, random};
+
+/// What a corpus is written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A folder with metadata and `wavs/`.
+    LjSpeech,
+    /// A file with a JSON object per line.
+    Manifest,
+}
+
+/// How to read a corpus.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Takes the speaker from the id of rows that name none.
+    pub speaker_pattern: Option<SpeakerPattern>,
+    /// A list of ids that neither train nor evaluate.
+    pub exclude_ids: Option<PathBuf>,
+}
+
+/// A corpus that was read. Every line of its lists is a sample, or a problem that names it.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    path: PathBuf,
+    format: Format,
+    samples: Samples,
+    problems: Vec<Problem>,
+}
+
+/// Which samples train and which evaluate. No sample does both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// For training, in the order of the corpus.
+    pub train: Vec<SampleIndex>,
+    /// For evaluation, in the order of the corpus.
+    pub eval: Vec<SampleIndex>,
+}
+
+impl Dataset {
+    /// Reads the corpus at `path`: a folder is LJSpeech, so is a file called `*.csv` (its folder holds `wavs/`); any
+    /// other file is a manifest.
+    ///
+    /// Cost: one pass over the lists, and one listing of `wavs/`; of a manifest's recordings none is looked at (see
+    /// [`Dataset::missing_audio`]). Memory: the letters and 56 bytes a row. Fails when `path` is neither, or when a
+    /// list cannot be read; what is wrong with rows is in [`Dataset::problems`].
+    pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Dataset, CorpusError> {
+        let path = path.as_ref();
+        let mut dataset = match std::fs::metadata(path) {
+            Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Err(not_a_dataset(path, "nothing")),
+            Err(source) => return Err(CorpusError::Read { path: path.to_owned(), source }),
+            Ok(metadata) if metadata.is_dir() => {
+                let lists = ljspeech::lists(path);
+                if lists.read.is_empty() {
+                    return Err(not_a_dataset(path, "a folder without metadata"));
+                }
+                read_ljspeech(path, path, lists, options)?
+            }
+            Ok(_) if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv")) => {
+                let lists = ljspeech::Lists { read: vec![(path.to_owned(), Part::Undecided)], unused: None };
+                read_ljspeech(path, folder_of(path), lists, options)?
+            }
+            Ok(_) => read_manifest(path, options)?,
+        };
+        if let Some(list) = &options.exclude_ids {
+            exclude::apply(list, &mut dataset.samples, &mut dataset.problems)?;
+        }
+        dataset.samples.shrink();
+        Ok(dataset)
+    }
+
+    /// What was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it is written as.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// All rows, those left out of training included.
+    pub fn samples(&self) -> &Samples {
+        &self.samples
+    }
+
+    /// For [`crate::LengthIndex`], which fills in durations.
+    pub(crate) fn samples_mut(&mut self) -> &mut Samples {
+        &mut self.samples
+    }
+
+    /// The row at `index`; none past the end.
+    pub fn get(&self, index: SampleIndex) -> Option<Sample<'_>> {
+        self.samples.get(index)
+    }
+
+    /// What is wrong, in the order of files and lines.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// How many rows were named to be left out.
+    pub fn num_excluded(&self) -> usize {
+        self.samples.parts().filter(|part| *part == Part::Excluded).count()
+    }
+
+    /// Whether the corpus brings its own evaluation set.
+    pub fn has_eval(&self) -> bool {
+        self.samples.parts().any(|part| part == Part::Eval)
+    }
+
+    /// Training and evaluation set: by file where the corpus says so, else nine to one by the seed.
+    ///
+    /// By the seed, where a row goes is a function of the seed and its id alone, so rows that come or go move no other
+    /// row. One exception keeps small corpora usable: where that leaves one of the sets empty and there are two rows
+    /// at least, the row nearest to the border crosses it.
+    pub fn split(&self, seed: u64) -> Split {
+        if self.has_eval() {
+            return Split { train: self.train_rows(), eval: self.eval_rows() };
+        }
+        let key = random::key(&[seed, SPLIT]);
+        let mut drawn: Vec<(u64, SampleIndex)> = (0..)
+            .map(SampleIndex)
+            .zip(self.samples.parts().zip(self.samples.ids()))
+            .filter(|(_, (part, _))| *part != Part::Excluded)
+            .map(|(index, (_, id))| (random::hash(key, id.as_bytes()), index))
+            .collect();
+        drawn.sort_unstable();
+        let last = drawn.len().saturating_sub(1);
+        let num_eval = drawn.partition_point(|(drawn, _)| *drawn < u64::MAX / 10).clamp(last.min(1), last);
+        let (eval, train) = drawn.split_at(num_eval);
+        let in_order = |part: &[(u64, SampleIndex)]| {
+            let mut rows: Vec<SampleIndex> = part.iter().map(|(_, index)| *index).collect();
+            rows.sort_unstable();
+            rows
+        };
+        Split { train: in_order(train), eval: in_order(eval) }
+    }
+
+    /// What trains when the evaluation set comes from elsewhere: every row that is not the corpus's own evaluation.
+    pub fn train_rows(&self) -> Vec<SampleIndex> {
+        self.rows(|part| part != Part::Eval)
+    }
+
+    /// What evaluates when this corpus was given for that: its own evaluation set, or all of it.
+    pub fn eval_rows(&self) -> Vec<SampleIndex> {
+        let own = self.has_eval();
+        self.rows(|part| !own || part == Part::Eval)
+    }
+
+    /// Rows whose recording is not there, as problems. Asks once per row: for a manifest of a million, seconds.
+    pub fn missing_audio(&self) -> Vec<Problem> {
+        let missing = self.samples.iter().filter_map(|(_, sample)| {
+            let error = sample.audio.stamp().err()?;
+            Some(problem_of(&sample, ProblemKind::MissingAudio, error.to_string()))
+        });
+        missing.collect()
+    }
+
+    /// A number for what the corpus says (ids, texts, speakers, places): another corpus has another one.
+    pub fn fingerprint(&self) -> u64 {
+        self.samples.iter().fold(random::key(&[FINGERPRINT]), |key, (_, sample)| {
+            let fields =
+                [sample.id, sample.text, sample.audio.key, sample.speaker.unwrap_or(""), sample.lang.unwrap_or("")];
+            let key = fields.iter().fold(key, |key, field| random::hash(key, field.as_bytes()));
+            random::draw(key, sample.audio.range.map_or(0, |range| range.offset_s.to_bits()))
+        })
+    }
+
+    fn rows(&self, keep: impl Fn(Part) -> bool) -> Vec<SampleIndex> {
+        let rows = (0..).map(SampleIndex).zip(self.samples.parts());
+        rows.filter(|(_, part)| *part != Part::Excluded && keep(*part)).map(|(index, _)| index).collect()
+    }
+}
+
+/// What the random numbers are for.
+const SPLIT: u64 = 0x7370_6c69;
+const FINGERPRINT: u64 = 0x6669_6e67;
+
+/// A problem at the row of `sample`.
+pub(crate) fn problem_of(sample: &Sample<'_>, kind: ProblemKind, detail: String) -> Problem {
+    Problem { file: sample.file.into(), line: Some(sample.line), kind, detail }
+}
+
+fn not_a_dataset(path: &Path, found: &'static str) -> CorpusError {
+    CorpusError::NotADataset { path: path.to_owned(), found }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
+}
+
+fn open_list(path: &Path) -> Result<BufReader<File>, CorpusError> {
+    let file = File::open(path).map_err(|source| CorpusError::Read { path: path.to_owned(), source })?;
+    Ok(BufReader::with_capacity(1 << 18, file))
+}
+
+fn read_ljspeech(
+    path: &Path,
+    folder: &Path,
+    lists: ljspeech::Lists,
+    options: &OpenOptions,
+) -> Result<Dataset, CorpusError> {
+    let mut samples = Samples::new(folder.to_owned());
+    let mut problems = Vec::new();
+    let mut audio = AudioFolder::new(folder);
+    let pattern = options.speaker_pattern.as_ref();
+    for (list, part) in lists.read {
+        let file: Arc<Path> = list.as_path().into();
+        samples.begin_file(Arc::clone(&file));
+        let mut findings = Findings { file, list: &mut problems };
+        ljspeech::read(open_list(&list)?, part, pattern, &mut audio, &mut samples, &mut findings)
+            .map_err(|source| CorpusError::Read { path: list.clone(), source })?;
+    }
+    if let Some(unused) = lists.unused {
+        let mut findings = Findings { file: unused.into(), list: &mut problems };
+        findings.whole(ProblemKind::UnusedFile, "read beside metadata_train.csv only, and there is none");
+    }
+    drop_duplicates(&mut samples, &mut problems);
+    drop_rows_without_audio(&mut samples, &mut audio, &mut problems);
+    sort(&mut problems, &samples);
+    Ok(Dataset { path: path.to_owned(), format: Format::LjSpeech, samples, problems })
+}
+
+fn read_manifest(path: &Path, options: &OpenOptions) -> Result<Dataset, CorpusError> {
+    let mut samples = Samples::new(folder_of(path).to_owned());
+    let mut problems = Vec::new();
+    let file: Arc<Path> = path.into();
+    samples.begin_file(Arc::clone(&file));
+    let mut findings = Findings { file, list: &mut problems };
+    manifest::read(open_list(path)?, options.speaker_pattern.as_ref(), &mut samples, &mut findings)
+        .map_err(|source| CorpusError::Read { path: path.to_owned(), source })?;
+    drop_duplicates(&mut samples, &mut problems);
+    sort(&mut problems, &samples);
+    Ok(Dataset { path: path.to_owned(), format: Format::Manifest, samples, problems })
+}
+
+/// Keeps the first row of every id and reports the others, with the line of the first.
+///
+/// Sorting numbers that stand for ids costs a sixth of a second for a million rows, and no copy of an id.
+fn drop_duplicates(samples: &mut Samples, problems: &mut Vec<Problem>) {
+    let mut hashes: Vec<(u64, SampleIndex)> =
+        samples.ids().zip(0..).map(|(id, row)| (random::hash(0, id.as_bytes()), SampleIndex(row))).collect();
+    hashes.sort_unstable();
+    let mut dropped = Vec::new();
+    for alike in hashes.chunk_by(|a, b| a.0 == b.0).filter(|alike| alike.len() > 1) {
+        for (place, (_, index)) in alike.iter().enumerate() {
+            let Some(sample) = samples.get(*index) else { continue };
+            let mut earlier = alike[..place].iter().filter_map(|(_, earlier)| samples.get(*earlier));
+            if let Some(first) = earlier.find(|earlier| earlier.id == sample.id) {
+                let file = first.file.file_name().unwrap_or_default().to_string_lossy();
+                let place = if first.file == sample.file { String::new() } else { format!(" of {file}") };
+                let detail = format!("`{}` is on line {}{place} already", excerpt(sample.id), first.line);
+                problems.push(problem_of(&sample, ProblemKind::DuplicateId, detail));
+                dropped.push(*index);
+            }
+        }
+    }
+    drop_rows(samples, dropped);
+}
+
+fn drop_rows_without_audio(samples: &mut Samples, audio: &mut AudioFolder, problems: &mut Vec<Problem>) {
+    let trouble = audio.trouble().map(|error| format!(" (wavs could not be listed: {error})")).unwrap_or_default();
+    let mut dropped = Vec::new();
+    for (index, sample) in samples.iter().filter(|(_, sample)| sample.audio.key.is_empty()) {
+        let detail = format!("no wavs/{}.wav, .flac, .ogg or .mp3{trouble}", excerpt(sample.id));
+        problems.push(problem_of(&sample, ProblemKind::MissingAudio, detail));
+        dropped.push(index);
+    }
+    drop_rows(samples, dropped);
+}
+
+fn drop_rows(samples: &mut Samples, mut dropped: Vec<SampleIndex>) {
+    if !dropped.is_empty() {
+        dropped.sort_unstable();
+        samples.retain(|index| dropped.binary_search(&index).is_err());
+    }
+}
+
+/// By file in the order they were read, then by line.
+fn sort(problems: &mut [Problem], samples: &Samples) {
+    problems.sort_by_key(|problem| (samples.file_number(&problem.file), problem.line));
+}
+
+#[cfg(test)]
+pub(crate) mod fixture {
+    //! A folder for a test, gone when the test is.
+
+    use std::path::{Path, PathBuf};
+
+    /// Holding one means that the folder is there and nobody else's.
+    pub(crate) struct Folder(PathBuf);
+
+    impl Folder {
+        pub(crate) fn new(name: &str) -> Folder {
+            let path = std::env::temp_dir().join(format!("tandem-corpus-{}-{name}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir_all(&path).unwrap();
+            Folder(path)
+        }
+
+        pub(crate) fn path(&self) -> &Path {
+            &self.0
+        }
+
+        pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+            let path = self.0.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, content).unwrap();
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fixture::Folder;
+    use super::*;
+
+    fn manifest(folder: &Folder, ids: impl Iterator<Item = u32>) -> Dataset {
+        let lines: String = ids.map(|id| format!("{{\"audio_filepath\":\"{id}.wav\",\"text\":\"x\"}}\n")).collect();
+        folder.write("list.jsonl", lines);
+        Dataset::open(folder.path().join("list.jsonl"), &OpenOptions::default()).unwrap()
+    }
+
+    fn ids(dataset: &Dataset, rows: &[SampleIndex]) -> Vec<String> {
+        rows.iter().map(|row| dataset.get(*row).unwrap().id.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_row_keeps_its_side_whatever_comes_and_goes() {
+        let folder = Folder::new("split");
+        let all = manifest(&folder, 0..1000);
+        let split = all.split(1234);
+        assert!((70..=130).contains(&split.eval.len()), "{}", split.eval.len());
+        assert_eq!(split.train.len() + split.eval.len(), 1000);
+        let eval = ids(&all, &split.eval);
+        assert_ne!(eval, ids(&all, &all.split(1235).eval));
+
+        let fewer = manifest(&folder, (0..1000).filter(|id| id % 3 != 0).chain(5000..5100));
+        let kept: Vec<String> = eval.into_iter().filter(|id| id.parse::<u32>().unwrap() % 3 != 0).collect();
+        let mut now = ids(&fewer, &fewer.split(1234).eval);
+        now.retain(|id| id.parse::<u32>().unwrap() < 1000);
+        assert_eq!(now, kept);
+    }
+
+    #[test]
+    fn small_corpora_have_both_sets() {
+        let folder = Folder::new("small_split");
+        for (rows, expected) in [(0, (0, 0)), (1, (1, 0)), (2, (1, 1)), (3, (2, 1))] {
+            let dataset = manifest(&folder, 0..rows);
+            for seed in 0..20 {
+                let split = dataset.split(seed);
+                assert_eq!(split.train.len() + split.eval.len(), rows as usize);
+                assert!(split.train.len().min(expected.0) >= rows.min(1) as usize);
+                assert!(split.eval.len() >= expected.1, "{rows} {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_corpus_has_another_fingerprint() {
+        let folder = Folder::new("fingerprint");
+        let prints: Vec<u64> = [0..10, 0..10, 0..11, 1..11].map(|ids| manifest(&folder, ids).fingerprint()).into();
+        assert_eq!(prints[0], prints[1]);
+        assert!(prints[0] != prints[2] && prints[0] != prints[3]);
+    }
+}

@@ -1,0 +1,63 @@
+//! What to read: manifests, splits, order, resume cursor, demo corpus.
+//!
+//! This crate knows file names, transcripts and lengths. It knows no audio format and no device: a recording is a
+//! [`Locator`] that somebody else opens and decodes. Read in this order:
+//!
+//! 1. [`Dataset::open`] reads an LJSpeech folder or a JSONL manifest into [`Samples`]; what is wrong with it becomes a
+//!    list of [`Problem`]s, each with file and line, and never stops the reading.
+//! 2. [`LengthIndex`] finds the lengths a manifest does not give, once; [`Distribution`] sums them up.
+//! 3. [`Order`] says which samples batch k of an epoch holds; a [`Cursor`] is the place in it to resume from.
+//! 4. [`demo`] makes speech where there is none.
+//!
+//! ```
+//! use tandem_corpus::{BucketTable, Cursor, Order, SampleIndex, Tail};
+//!
+//! // Forty recordings of 100 to 490 frames, in batches of four, two shapes.
+//! let lengths = (0..40).map(|i| (SampleIndex(i), 100 + 10 * i));
+//! let order = Order::new(1234, BucketTable::new(vec![300, 500], 4)?, Tail::LeaveOut, lengths)?;
+//! assert_eq!(order.num_batches(), 10);
+//!
+//! // Whoever asks for batch 7, and whenever: it is the same one.
+//! let straight: Vec<_> = order.batches_from(Cursor::START).take(25).collect();
+//! let resumed: Vec<_> = order.batches_from(straight[7].cursor).take(18).collect();
+//! assert_eq!(straight[7..], resumed);
+//! # Ok::<(), tandem_corpus::CorpusError>(())
+//! ```
+
+mod error;
+
+// What a corpus says, and what is wrong with it.
+mod problem;
+mod lines;
+mod sample;
+mod locator;
+mod speaker;
+mod ljspeech;
+mod audio_folder;
+mod manifest;
+mod exclude;
+mod dataset;
+
+// How long its recordings are.
+mod index;
+mod stats;
+
+// Which samples come when.
+mod random;
+mod order;
+mod cursor;
+
+// Speech for machines that have none.
+pub mod demo;
+
+pub use cursor::Cursor;
+pub use dataset::{Dataset, Format, OpenOptions, Split};
+pub use error::CorpusError;
+pub use index::{IndexState, Length, LengthIndex, Pending, Progress, ScanReport};
+pub use lines::MAX_LINE_BYTES;
+pub use locator::{Locator, Range, Store};
+pub use order::{Batch, BucketTable, Order, Shard, Tail};
+pub use problem::{Problem, ProblemKind};
+pub use sample::{Part, Sample, SampleIndex, Samples};
+pub use speaker::SpeakerPattern;
+pub use stats::{Bin, Distribution};

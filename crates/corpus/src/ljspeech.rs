@@ -1,0 +1,259 @@
+//! LJSpeech folders: `metadata.csv` with `id|text|normalized[|speaker[|lang]]`, recordings in `wavs/`.
+//!
+//! Two to five columns, separated by `|` and by nothing else: quotes are text. The normalised column is what is said,
+//! the raw one where it is empty. Surrounding white space is no part of a column. The first line is a header when every
+//! column of it is a name that headers use (`id`, `file`, `text`, `transcript`, `speaker`, …): no recording is called
+//! "id" and says "text". Columns are read by place all the same; a header in another order is reported.
+//!
+//! In: the lines of a file. Out: rows in [`Samples`], or a [`Problem`](crate::Problem) with its line for each that is
+//! none. Rows without a recording come out with an empty key, for the caller to report once it knows which rows are
+//! duplicates.
+
+use std::io::{self, BufRead};
+use std::path::{Path, PathBuf};
+
+use crate::audio_folder::AudioFolder;
+use crate::lines::{Line, Lines, MAX_LINE_BYTES};
+use crate::locator::without_extension;
+use crate::problem::{Findings, ProblemKind, excerpt};
+use crate::sample::{NewRow, Part, Samples};
+use crate::speaker::SpeakerPattern;
+
+/// The lists of a folder, in the order they are read, and one that is there for nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Lists {
+    pub(crate) read: Vec<(PathBuf, Part)>,
+    pub(crate) unused: Option<PathBuf>,
+}
+
+/// Which lists `folder` has: `metadata_train.csv` and `metadata_eval.csv`, else `metadata.csv`.
+pub(crate) fn lists(folder: &Path) -> Lists {
+    let present = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
+    let (train, eval) = (present("metadata_train.csv"), present("metadata_eval.csv"));
+    match (train, eval, present("metadata.csv")) {
+        (Some(train), Some(eval), _) => Lists { read: vec![(train, Part::Train), (eval, Part::Eval)], unused: None },
+        (Some(train), None, _) => Lists { read: vec![(train, Part::Undecided)], unused: None },
+        (None, unused, Some(all)) => Lists { read: vec![(all, Part::Undecided)], unused },
+        (None, Some(eval), None) => Lists { read: vec![(eval, Part::Eval)], unused: None },
+        (None, None, None) => Lists { read: Vec::new(), unused: None },
+    }
+}
+
+/// Reads one list. Fails only when the file stops giving bytes.
+pub(crate) fn read(
+    input: impl BufRead,
+    part: Part,
+    pattern: Option<&SpeakerPattern>,
+    audio: &mut AudioFolder,
+    samples: &mut Samples,
+    findings: &mut Findings<'_>,
+) -> io::Result<()> {
+    let mut lines = Lines::new(input);
+    let (mut seen_any, mut seen_row) = (false, false);
+    while let Some((number, line)) = lines.next_line()? {
+        let text = match line {
+            Line::Blank => continue,
+            Line::Text(text) => text,
+            unreadable => {
+                (seen_any, seen_row) = (true, true);
+                report_unreadable(&unreadable, number, findings);
+                continue;
+            }
+        };
+        if !seen_any && let Some(header) = header(text) {
+            seen_any = true;
+            if header == Header::OtherOrder {
+                findings.on(number, ProblemKind::HeaderOrder, format!("read as {COLUMNS}, found {}", excerpt(text)));
+            }
+            continue;
+        }
+        (seen_any, seen_row) = (true, true);
+        match Columns::parse(text) {
+            Ok(columns) => push(&columns, number, part, pattern, audio, samples, findings),
+            Err((kind, detail)) => findings.on(number, kind, detail),
+        }
+    }
+    if !seen_row {
+        let (kind, detail) = if seen_any {
+            (ProblemKind::HeaderOnly, "no rows under the header")
+        } else {
+            (ProblemKind::NoRows, "there is nothing in the file")
+        };
+        findings.whole(kind, detail);
+    }
+    Ok(())
+}
+
+/// Says why a line is no text; also for the manifest.
+pub(crate) fn report_unreadable(line: &Line<'_>, number: u32, findings: &mut Findings<'_>) {
+    match line {
+        Line::NotUtf8 { column, like_utf16 } => {
+            let hint = if *like_utf16 { "; the file begins like UTF-16: save it as UTF-8" } else { "" };
+            findings.on(number, ProblemKind::InvalidUtf8, format!("byte {column} of the line is no UTF-8{hint}"));
+        }
+        Line::TooLong { num_bytes } => {
+            let detail = format!("{num_bytes} bytes, at most {MAX_LINE_BYTES} are read");
+            findings.on(number, ProblemKind::LineTooLong, detail);
+        }
+        Line::Text(_) | Line::Blank => {}
+    }
+}
+
+const COLUMNS: &str = "id|text|normalized|speaker|lang";
+
+/// What headers call each column.
+const HEADER_NAMES: [&[&str]; 5] = [
+    &["id", "file", "filename", "file_name", "wav", "wav_file", "audio", "audio_file", "path", "utterance", "utt_id"],
+    &["text", "transcript", "transcription", "raw_text", "raw_transcription", "sentence"],
+    &["normalized", "normalised", "normalized_text", "normalized_transcription", "text_normalized"],
+    &["speaker", "speaker_id", "speaker_name", "spk", "voice"],
+    &["lang", "language", "lang_id", "locale"],
+];
+
+#[derive(Debug, PartialEq, Eq)]
+enum Header {
+    AsRead,
+    OtherOrder,
+}
+
+/// Whether the first line is a header, and whether its columns stand where they are read.
+fn header(line: &str) -> Option<Header> {
+    let place = |name: &str| {
+        let name = name.trim().trim_matches('"').to_ascii_lowercase().replace([' ', '-'], "_");
+        HEADER_NAMES.iter().position(|names| names.contains(&name.as_str()))
+    };
+    let places: Vec<usize> = line.split('|').take(HEADER_NAMES.len() + 1).map(place).collect::<Option<_>>()?;
+    if places.len() < 2 {
+        return None;
+    }
+    let in_order = places.iter().enumerate().all(|(at, place)| at == *place);
+    Some(if in_order { Header::AsRead } else { Header::OtherOrder })
+}
+
+/// The columns of a row.
+#[derive(Debug, PartialEq, Eq)]
+struct Columns<'a> {
+    id: &'a str,
+    text: &'a str,
+    speaker: Option<&'a str>,
+    lang: Option<&'a str>,
+}
+
+impl<'a> Columns<'a> {
+    fn parse(line: &'a str) -> Result<Columns<'a>, (ProblemKind, String)> {
+        let mut columns = [""; 5];
+        let mut num_columns = 0;
+        for column in line.split('|') {
+            if let Some(place) = columns.get_mut(num_columns) {
+                *place = column.trim();
+            }
+            num_columns += 1;
+        }
+        let [id, raw, normalized, speaker, lang] = columns;
+        if num_columns < 2 {
+            return Err((ProblemKind::MissingColumn, format!("{COLUMNS}: 2 to 5 columns, found 1: {}", excerpt(line))));
+        }
+        if num_columns > columns.len() {
+            let detail = format!("{COLUMNS}: 2 to 5 columns, found {num_columns}: {}", excerpt(line));
+            return Err((ProblemKind::TooManyColumns, detail));
+        }
+        let id = without_extension(id);
+        if id.is_empty() {
+            return Err((ProblemKind::EmptyId, format!("no id in {}", excerpt(line))));
+        }
+        let text = if normalized.is_empty() { raw } else { normalized };
+        if text.is_empty() {
+            return Err((ProblemKind::EmptyText, format!("`{}` says nothing", excerpt(id))));
+        }
+        let named = |name: &'a str| Some(name).filter(|name| !name.is_empty());
+        Ok(Columns { id, text, speaker: named(speaker), lang: named(lang) })
+    }
+}
+
+fn push(
+    columns: &Columns<'_>,
+    line: u32,
+    part: Part,
+    pattern: Option<&SpeakerPattern>,
+    audio: &mut AudioFolder,
+    samples: &mut Samples,
+    findings: &mut Findings<'_>,
+) {
+    let speaker = columns.speaker.or_else(|| speaker_of(columns.id, pattern, line, findings));
+    // Nothing is called "", so an empty key says that nothing was found.
+    let key = audio.find(columns.id).unwrap_or_default();
+    samples.push(&NewRow {
+        id: columns.id,
+        text: columns.text,
+        speaker,
+        lang: columns.lang,
+        key: &key,
+        offset_s: None,
+        duration_s: None,
+        part,
+        line,
+    });
+}
+
+/// The speaker in `id`, or a problem that says that there is none; also for the manifest.
+pub(crate) fn speaker_of<'a>(
+    id: &'a str,
+    pattern: Option<&SpeakerPattern>,
+    line: u32,
+    findings: &mut Findings<'_>,
+) -> Option<&'a str> {
+    let pattern = pattern?;
+    let speaker = pattern.find(id);
+    if speaker.is_none() {
+        findings.on(line, ProblemKind::NoSpeaker, format!("the speaker pattern does not match `{}`", excerpt(id)));
+    }
+    speaker
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows() {
+        let check = |line: &str, id: &str, text: &str, speaker: Option<&str>, lang: Option<&str>| {
+            assert_eq!(Columns::parse(line), Ok(Columns { id, text, speaker, lang }), "{line}");
+        };
+        check("a|Dr. X|Doctor X", "a", "Doctor X", None, None);
+        check("a|raw", "a", "raw", None, None);
+        check("a|raw|", "a", "raw", None, None);
+        check("a||said", "a", "said", None, None);
+        check(" a.wav | raw | said |p1|en", "a", "said", Some("p1"), Some("en"));
+        check("a|raw|said||fa", "a", "said", None, Some("fa"));
+        check("a|\"Quoted,\" he said|", "a", "\"Quoted,\" he said", None, None);
+        check("a|\"|b", "a", "b", None, None);
+    }
+
+    #[test]
+    fn rows_that_are_none() {
+        let check = |line: &str, expected: ProblemKind| {
+            assert_eq!(Columns::parse(line).map_err(|(kind, _)| kind), Err(expected), "{line}");
+        };
+        check("a", ProblemKind::MissingColumn);
+        check("a, comma separated", ProblemKind::MissingColumn);
+        check("a|b|c|d|e|f", ProblemKind::TooManyColumns);
+        check("|b|c", ProblemKind::EmptyId);
+        check(".wav|b", ProblemKind::EmptyId);
+        check("a||", ProblemKind::EmptyText);
+        check("a|  ", ProblemKind::EmptyText);
+        check("||||", ProblemKind::EmptyId);
+    }
+
+    #[test]
+    fn headers() {
+        let check = |line: &str, expected: Option<Header>| assert_eq!(header(line), expected, "{line}");
+        check("id|text", Some(Header::AsRead));
+        check("ID | Transcription | Normalized Transcription", Some(Header::AsRead));
+        check("file|text|normalized|speaker|lang", Some(Header::AsRead));
+        check("id|speaker|text", Some(Header::OtherOrder));
+        check("text|id", Some(Header::OtherOrder));
+        check("id", None);
+        check("id|the word id", None);
+        check("LJ001-0001|text", None);
+    }
+}

@@ -1,0 +1,114 @@
+//! Any bytes at all as metadata, manifest or list of ids: no panic, and every line is a sample or a problem.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "in a test, a failed unwrap is a failed test"
+)]
+
+mod folder;
+
+use std::collections::BTreeSet;
+
+use folder::Folder;
+use proptest::prelude::*;
+use tandem_corpus::{Dataset, OpenOptions, SpeakerPattern};
+
+/// Bytes that look enough like a list to get past the first check: pieces of lists, glued together, and noise.
+fn list() -> impl Strategy<Value = Vec<u8>> {
+    let pieces = prop::sample::select(vec![
+        "|",
+        "\n",
+        "\r\n",
+        "a",
+        "b",
+        "a|x",
+        "id|text",
+        "{",
+        "}",
+        "\"",
+        ":",
+        ",",
+        "\\",
+        "\u{feff}",
+        "é",
+        "../",
+        ".wav",
+        " ",
+        "{\"audio_filepath\":\"",
+        "\",\"text\":\"",
+        "\",\"duration\":",
+        "-1}",
+        "1e308}",
+        "NaN}",
+        "1.5}\n",
+        "\",\"offset\":",
+        "{\"audio_filepath\":\"a.wav\",\"text\":\"x\",\"duration\":2}\n",
+        "[[[[",
+        "\\ud800",
+        "\0",
+    ])
+    .prop_map(|piece| piece.as_bytes().to_vec());
+    let noise = prop::collection::vec(any::<u8>(), 0..20);
+    prop::collection::vec(prop_oneof![4 => pieces, 1 => noise], 0..60).prop_map(|pieces| pieces.concat())
+}
+
+/// Lines that are not blank, by number. Blank is what is white space, after a mark at the very beginning.
+fn lines_with_content(bytes: &[u8]) -> BTreeSet<u32> {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let blank = |line: &[u8]| str::from_utf8(line).is_ok_and(|line| line.trim().is_empty());
+    (1..).zip(bytes.split(|byte| *byte == b'\n')).filter(|(_, line)| !blank(line)).map(|(number, _)| number).collect()
+}
+
+fn check(name: &str, bytes: &[u8], may_have_header: bool) -> Result<(), TestCaseError> {
+    let folder = Folder::new("anything");
+    folder.write("wavs/a.wav", "");
+    folder.write(name, bytes);
+    folder.write("exclude.txt", bytes);
+    let options = OpenOptions {
+        speaker_pattern: Some(SpeakerPattern::parse("{speaker}_*").unwrap()),
+        exclude_ids: Some(folder.path().join("exclude.txt")),
+    };
+    let dataset = Dataset::open(folder.path().join(name), &options).unwrap();
+    let samples = dataset.samples().iter().map(|(_, sample)| sample.line);
+    let own = dataset.problems().iter().filter(|problem| problem.file.ends_with(name));
+    let told: BTreeSet<u32> = samples.chain(own.clone().filter_map(|problem| problem.line)).collect();
+    let expected = lines_with_content(bytes);
+    let silent: Vec<u32> = expected.difference(&told).copied().collect();
+    let header: Vec<u32> = expected.first().copied().into_iter().filter(|_| may_have_header).collect();
+    prop_assert!(silent.is_empty() || silent == header, "lines {silent:?} are neither");
+    prop_assert!(told.is_subset(&expected));
+    prop_assert!(!told.is_empty() || own.count() == 1, "a file without rows is a problem");
+    prop_assert!(dataset.problems().iter().all(|problem| problem.detail.len() < 1000));
+    for (_, sample) in dataset.samples().iter() {
+        prop_assert!(!sample.id.is_empty() && !sample.text.is_empty() && !sample.audio.key.is_empty());
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn metadata(bytes in list()) {
+        let begins_with_header = String::from_utf8_lossy(&bytes).trim_start_matches('\u{feff}').trim_start().starts_with("id|text");
+        check("metadata.csv", &bytes, begins_with_header)?;
+    }
+
+    #[test]
+    fn manifest(bytes in list()) {
+        check("list.jsonl", &bytes, false)?;
+    }
+
+    #[test]
+    fn noise(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        check("metadata.csv", &bytes, false)?;
+        check("list.jsonl", &bytes, false)?;
+    }
+
+    #[test]
+    fn patterns(pattern in "[a*_é{}/]{0,6}(\\{speaker\\})?[a*_é]{0,6}", id in "[a_é/]{0,12}") {
+        if let Ok(pattern) = SpeakerPattern::parse(&pattern) {
+            let speaker = pattern.find(&id);
+            prop_assert!(speaker.is_none_or(|speaker| !speaker.is_empty() && id.contains(speaker)));
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Recordings to batches. Today: what is known before a run (lengths, shapes, problems) and one file's features.
+//!
+//! Modules in the order data meets them:
+//!
+//! 1. [`load`](load_into) opens a recording and decodes the part of it that is meant.
+//! 2. [`Featurizer`] brings it to the features' rate and makes log-mel, energy and pitch.
+//! 3. [`scan_lengths`] finds the lengths that no list gives; [`BucketPlan`] makes of all lengths the few shapes in
+//!    which batches will come, and says what padding they cost.
+//! 4. [`check`] reads a whole corpus once and reports everything that is wrong with it; [`show_report`] and
+//!    [`report_json`] tell it.
+//!
+//! ```
+//! use tandem_corpus::SampleIndex;
+//! use tandem_feed::{BucketPlan, Extent};
+//!
+//! // A thousand recordings of 100 to 599 frames, in batches of ten.
+//! let rows: Vec<_> = (0..1000).map(|i| (SampleIndex(i), Extent { frames: 100 + i / 2, tokens: 10 })).collect();
+//! let plan = BucketPlan::solve(&rows, 8, 10).expect("there are rows");
+//! assert_eq!(plan.buckets().len(), 8);
+//! assert_eq!(plan.buckets()[7].frames, 600);
+//! assert!(plan.padding(1234, &rows)?.frame_waste() < 0.11);
+//! # Ok::<(), tandem_corpus::CorpusError>(())
+//! ```
+
+mod error;
+mod pool;
+
+// One recording.
+mod load;
+mod features;
+
+// All recordings, before a run.
+mod scan;
+mod buckets;
+mod check;
+mod report;
+mod show;
+
+#[cfg(test)]
+mod fixture;
+
+pub use buckets::{Bucket, BucketPlan, Extent, FRAME_STEP, MAX_BUCKETS, NUM_BUCKETS, Padding};
+pub use check::{CheckOptions, Checked, check};
+pub use error::FeedError;
+pub use features::{Features, Featurizer};
+pub use load::load_into;
+pub use report::{BucketUse, Group, Report, Shapes};
+pub use scan::{Scanned, measure, scan_lengths};
+pub use show::{report_json, show_report};

@@ -1,0 +1,99 @@
+//! A recording, opened and decoded.
+//!
+//! In comes a [`Locator`], out goes the part of the recording it means, at the recording's own rate, in the caller's
+//! [`Clip`]. A bad recording is an error that says which and why, and leaves the clip empty.
+
+use std::io;
+use std::ops::Range;
+
+use tandem_audio::{Clip, decode};
+use tandem_corpus::{CorpusError, Locator};
+
+use crate::FeedError;
+
+/// Lists round durations, and encoders pad: a part may end this much after its recording, and is then cut there.
+pub(crate) const END_SLACK_S: f64 = 0.1;
+
+/// Decodes what `audio` means into `clip`, whose memory is reused.
+///
+/// Cost: the whole recording is decoded, also for a part of it. Fails with [`FeedError::Missing`],
+/// [`FeedError::Unopened`], [`FeedError::Undecodable`] and [`FeedError::OutsideRecording`].
+pub fn load_into(audio: &Locator<'_>, clip: &mut Clip) -> Result<(), FeedError> {
+    load_whole_into(audio, clip)?;
+    let part = part_of(audio, clip).inspect_err(|_| clip.samples.clear())?;
+    clip.samples.truncate(part.end);
+    clip.samples.drain(..part.start);
+    Ok(())
+}
+
+/// Decodes all of the recording, whatever part of it is meant.
+pub(crate) fn load_whole_into(audio: &Locator<'_>, clip: &mut Clip) -> Result<(), FeedError> {
+    clip.clear();
+    let file = open(audio)?;
+    decode(file, clip).map_err(|source| FeedError::Undecodable { source, place: audio.show() })
+}
+
+pub(crate) fn open(audio: &Locator<'_>) -> Result<std::fs::File, FeedError> {
+    audio.open().map_err(|error| match error {
+        CorpusError::Audio { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            FeedError::Missing { place: audio.show() }
+        }
+        other => FeedError::Unopened(other),
+    })
+}
+
+/// Which samples of the whole recording `clip` are meant: at least one.
+pub(crate) fn part_of(audio: &Locator<'_>, clip: &Clip) -> Result<Range<usize>, FeedError> {
+    let Some(range) = audio.range else { return Ok(0..clip.samples.len()) };
+    let rate_hz = f64::from(clip.rate_hz);
+    let to_s = range.duration_s.map_or(clip.seconds(), |duration_s| range.offset_s + duration_s);
+    // Casting saturates: an absurd offset is past the end.
+    let from = (range.offset_s * rate_hz).round() as usize;
+    let to = ((to_s * rate_hz).round() as usize).min(clip.samples.len());
+    if from >= to || to_s > clip.seconds() + END_SLACK_S {
+        let (from_s, has_s) = (range.offset_s, clip.seconds());
+        return Err(FeedError::OutsideRecording { from_s, to_s, has_s, place: audio.show() });
+    }
+    Ok(from..to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tandem_corpus::{Range as Part, Store};
+
+    fn tone(num_samples: i16) -> Clip {
+        Clip { samples: (0..num_samples).collect(), rate_hz: 1000 }
+    }
+
+    #[test]
+    fn parts_of_a_recording() {
+        let store = Store::Files { root: "root".into() };
+        let check = |offset_s: f64, duration_s: Option<f64>, expected: Option<Range<usize>>| {
+            let range = Some(Part { offset_s, duration_s });
+            let found = part_of(&Locator { store: &store, key: "x.wav", range }, &tone(2000));
+            assert_eq!(found.as_ref().ok(), expected.as_ref(), "{offset_s} {duration_s:?}");
+            if let Err(error) = found {
+                let shown = error.to_string();
+                assert!(shown.contains("which has 2.000 s") && shown.ends_with("root/x.wav"), "{shown}");
+            }
+        };
+        check(0.0, None, Some(0..2000));
+        check(0.5, None, Some(500..2000));
+        check(0.5, Some(0.25), Some(500..750));
+        check(1.5, Some(0.55), Some(1500..2000));
+        check(1.5, Some(0.65), None);
+        check(2.0, None, None);
+        check(9e300, None, None);
+        check(0.0, Some(9e300), None);
+        check(1.0, Some(1e-9), None);
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_from_what_cannot_be_opened() {
+        let store = Store::Files { root: std::env::temp_dir() };
+        let load = |key: &str| load_into(&Locator { store: &store, key, range: None }, &mut tone(3)).unwrap_err();
+        assert!(matches!(load("no such recording.wav"), FeedError::Missing { .. }));
+        assert!(matches!(load(""), FeedError::Unopened(_)));
+    }
+}

@@ -1,0 +1,178 @@
+//! Lengths that no list gives, found on a few threads and kept in an index.
+//!
+//! In comes a corpus, out goes the same with durations. A recording's container is asked first; only where it does not
+//! know is the recording decoded. One that cannot be measured becomes a problem of every row that names it.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use tandem_audio::{Clip, probe};
+use tandem_corpus::{Dataset, Length, LengthIndex, Locator, Pending, Problem, ProblemKind, Progress, SampleIndex};
+
+use crate::load::{load_whole_into, open};
+use crate::{FeedError, pool};
+
+/// What a scan did.
+#[derive(Debug)]
+pub struct Scanned {
+    /// The corpus, with the durations that could be had.
+    pub dataset: Dataset,
+    /// Recordings measured now; those of which several rows name parts count once.
+    pub measured: usize,
+    /// Recordings that are not there or cannot be measured, by the rows that name them.
+    pub problems: Vec<Problem>,
+    /// Whether `progress` ended it early.
+    pub stopped: bool,
+}
+
+/// Fills in every duration that can be had, from `index` and by measuring on `num_workers` threads. What is found goes
+/// into `index`, for the caller to save. `progress` may end it; what was measured until then is kept.
+///
+/// Fails when a thread cannot be started.
+pub fn scan_lengths(
+    mut dataset: Dataset,
+    index: &mut LengthIndex,
+    num_workers: usize,
+    mut progress: impl FnMut(Progress) -> ControlFlow<()>,
+) -> Result<Scanned, FeedError> {
+    let mut problems = Vec::new();
+    let pending = index.apply(&mut dataset, &mut problems);
+    let recordings = group(&dataset, pending);
+    let total = recordings.len();
+    let firsts: Vec<SampleIndex> = recordings.iter().map(|rows| rows[0].index).collect();
+    let mut lengths: Vec<Option<Result<Length, FeedError>>> = (0..total).map(|_| None).collect();
+    let (mut measured, mut stopped) = (0, false);
+    let shared = Arc::new(dataset);
+    let corpus = Arc::clone(&shared);
+    pool::for_each(
+        num_workers,
+        total,
+        Clip::default,
+        move |clip, item| corpus.get(firsts[item]).map(|sample| measure(&sample.audio, clip)),
+        |item, length| {
+            lengths[item] = length;
+            measured += 1;
+            let flow = progress(Progress { done: measured, total });
+            stopped = flow.is_break();
+            flow
+        },
+    )?;
+    // The workers are gone, so nobody else holds it and nothing is copied.
+    let mut dataset = Arc::unwrap_or_clone(shared);
+    for (rows, length) in recordings.iter().zip(lengths) {
+        match length {
+            Some(Ok(length)) => rows.iter().for_each(|row| index.record(&mut dataset, *row, length, &mut problems)),
+            Some(Err(error)) => problems.extend(rows.iter().filter_map(|row| problem(&dataset, *row, &error))),
+            None => {}
+        }
+    }
+    Ok(Scanned { dataset, measured, problems, stopped })
+}
+
+/// How long a whole recording is. Cost: its header, or the decoding of it where that does not say; `clip` is scratch.
+///
+/// Fails like [`crate::load_into`].
+pub fn measure(audio: &Locator<'_>, clip: &mut Clip) -> Result<Length, FeedError> {
+    let header = probe(open(audio)?).map_err(|source| FeedError::Undecodable { source, place: audio.show() })?;
+    if let Some(num_samples) = header.num_samples {
+        return Ok(Length { num_samples, rate_hz: header.rate_hz });
+    }
+    load_whole_into(audio, clip)?;
+    Ok(Length { num_samples: clip.samples.len() as u64, rate_hz: clip.rate_hz })
+}
+
+/// Rows of the same recording together, in the order in which each recording comes up first.
+fn group(dataset: &Dataset, pending: Vec<Pending>) -> Vec<Vec<Pending>> {
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    let mut recordings: Vec<Vec<Pending>> = Vec::new();
+    for row in pending {
+        let Some(sample) = dataset.get(row.index) else { continue };
+        let place = *places.entry(sample.audio.key).or_insert(recordings.len());
+        match recordings.get_mut(place) {
+            Some(rows) => rows.push(row),
+            None => recordings.push(vec![row]),
+        }
+    }
+    recordings
+}
+
+fn problem(dataset: &Dataset, row: Pending, error: &FeedError) -> Option<Problem> {
+    let sample = dataset.get(row.index)?;
+    let kind = match error {
+        FeedError::Missing { .. } => ProblemKind::MissingAudio,
+        _ => ProblemKind::UndecodableAudio,
+    };
+    Some(Problem { file: sample.file.into(), line: Some(sample.line), kind, detail: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{Folder, sine};
+    use tandem_corpus::{IndexState, OpenOptions};
+
+    fn scan(folder: &Folder, num_workers: usize, stop_after: usize) -> (IndexState, Scanned) {
+        let dataset = Dataset::open(folder.path(), &OpenOptions::default()).unwrap();
+        let (mut index, state) = LengthIndex::open(&folder.path().join("run"), &dataset);
+        let scanned = scan_lengths(dataset, &mut index, num_workers, |progress| {
+            if progress.done == stop_after { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        index.save().unwrap();
+        (state, scanned.unwrap())
+    }
+
+    fn durations(dataset: &Dataset) -> Vec<Option<f64>> {
+        dataset.samples().iter().map(|(_, sample)| sample.duration_s).collect()
+    }
+
+    #[test]
+    fn lengths_are_found_once_whatever_the_number_of_workers() {
+        for num_workers in [1, 3] {
+            let folder = Folder::new(&format!("scan-{num_workers}"));
+            folder.write("metadata.csv", "a|one\nb|two\nc|three\nd|four\n");
+            folder.wav("wavs/a.wav", &sine(22_050, 0.5));
+            folder.write("wavs/b.wav", "no audio at all");
+            folder.wav("wavs/c.wav", &sine(8_000, 2.0));
+            folder.wav("wavs/d.wav", &sine(44_100, 1.0));
+            let (state, first) = scan(&folder, num_workers, usize::MAX);
+            assert_eq!((state, first.measured, first.stopped), (IndexState::New, 4, false));
+            assert_eq!(durations(&first.dataset), [Some(0.5), None, Some(2.0), Some(1.0)]);
+            let [problem] = &first.problems[..] else { panic!("{:?}", first.problems) };
+            assert_eq!((problem.kind, problem.line), (ProblemKind::UndecodableAudio, Some(2)));
+            assert!(problem.detail.contains("wavs/b.wav"), "{problem}");
+
+            let (state, second) = scan(&folder, num_workers, usize::MAX);
+            assert_eq!((state, second.measured), (IndexState::Loaded(3), 1));
+            assert_eq!(durations(&second.dataset), durations(&first.dataset));
+        }
+    }
+
+    #[test]
+    fn a_scan_that_is_ended_keeps_what_it_has() {
+        let folder = Folder::new("scan-ended");
+        let rows: String = (0..50).map(|i| format!("u{i}|text\n")).collect();
+        folder.write("metadata.csv", rows);
+        (0..50).for_each(|i| folder.wav(&format!("wavs/u{i}.wav"), &sine(8_000, 0.5)));
+        let (_, ended) = scan(&folder, 2, 5);
+        assert_eq!((ended.stopped, ended.measured), (true, 5));
+        assert_eq!(durations(&ended.dataset).iter().flatten().count(), 5);
+        let (state, rest) = scan(&folder, 2, usize::MAX);
+        assert_eq!((state, rest.measured), (IndexState::Loaded(5), 45));
+    }
+
+    #[test]
+    fn a_recording_of_many_parts_is_measured_once() {
+        let folder = Folder::new("scan-parts");
+        folder.wav("long.wav", &sine(8_000, 3.0));
+        let rows = [0.0, 1.0, 2.5, 7.0]
+            .map(|offset| format!("{{\"audio_filepath\":\"long.wav\",\"text\":\"x\",\"offset\":{offset}}}\n"));
+        folder.write("list.jsonl", rows.concat());
+        let dataset = Dataset::open(folder.path().join("list.jsonl"), &OpenOptions::default()).unwrap();
+        let (mut index, _) = LengthIndex::open(&folder.path().join("run"), &dataset);
+        let scanned = scan_lengths(dataset, &mut index, 2, |_| ControlFlow::Continue(())).unwrap();
+        assert_eq!(scanned.measured, 1);
+        assert_eq!(durations(&scanned.dataset), [Some(3.0), Some(2.0), Some(0.5), None]);
+        assert_eq!(scanned.problems[0].line, Some(4));
+    }
+}

@@ -1,0 +1,209 @@
+//! Telling what a check found, to people and to programs.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use tandem_corpus::{Distribution, Problem, ProblemKind};
+
+use crate::report::{Group, Report, Shapes};
+
+const NUM_BARS: usize = 12;
+const BAR_CHARS: usize = 40;
+/// More speakers or languages than this are counted, not listed.
+const LISTED: usize = 8;
+
+/// The report as lines: problems by kind, at most `max_per_kind` of each, then what the corpus is like.
+pub fn show_report(report: &Report, max_per_kind: usize) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_problems(&mut text, report, max_per_kind);
+    let _ = write_totals(&mut text, report);
+    text
+}
+
+/// The report as one document.
+pub fn report_json(report: &Report) -> Value {
+    let group = |group: &Group| json!({ "name": group.name, "utterances": group.num_utterances, "hours": hours(group.seconds) });
+    let bin = |bin: &tandem_corpus::Bin| json!({ "from_s": bin.from, "to_s": bin.to, "utterances": bin.count });
+    json!({
+        "passed": report.passed(),
+        "path": report.path.to_string_lossy(),
+        "problems": report.problems,
+        "hints": report.hints,
+        "utterances": report.num_utterances,
+        "excluded": report.num_excluded,
+        "hours": hours(report.seconds.total()),
+        "seconds": distribution_json(&report.seconds),
+        "symbols": distribution_json(&report.tokens),
+        "speakers": report.speakers.iter().map(group).collect::<Vec<_>>(),
+        "languages": report.langs.iter().map(group).collect::<Vec<_>>(),
+        "histogram": report.seconds.histogram(NUM_BARS).iter().map(bin).collect::<Vec<_>>(),
+        "shapes": report.shapes.as_ref().map(shapes_json),
+    })
+}
+
+fn write_problems(text: &mut String, report: &Report, max_per_kind: usize) -> std::fmt::Result {
+    if report.passed() {
+        return writeln!(text, "✅ No problem in {}: {}", utterances(report.num_utterances), report.path.display());
+    }
+    let count = report.problems.len();
+    let plural = if count == 1 { "" } else { "s" };
+    writeln!(text, "❌ {count} problem{plural} in {}", report.path.display())?;
+    let mut by_kind: Vec<&Problem> = report.problems.iter().collect();
+    // Stable: within a kind they stay by file and line.
+    by_kind.sort_by_key(|problem| problem.kind);
+    for alike in by_kind.chunk_by(|a, b| a.kind == b.kind) {
+        write_kind(text, alike[0].kind, alike, max_per_kind)?;
+    }
+    report.hints.iter().try_for_each(|hint| writeln!(text, "\n⚠️ {hint}"))
+}
+
+fn write_kind(text: &mut String, kind: ProblemKind, problems: &[&Problem], most: usize) -> std::fmt::Result {
+    writeln!(text, "\n{} ({})", kind.words(), problems.len())?;
+    for problem in problems.iter().take(most) {
+        let line = problem.line.map(|line| format!(":{line}")).unwrap_or_default();
+        writeln!(text, "  {}{line}: {}", problem.file.display(), problem.detail)?;
+    }
+    match problems.len().saturating_sub(most) {
+        0 => Ok(()),
+        more => writeln!(text, "  … and {more} more (-v shows all)"),
+    }
+}
+
+fn write_totals(text: &mut String, report: &Report) -> std::fmt::Result {
+    let excluded = match report.num_excluded {
+        0 => String::new(),
+        excluded => format!(", {excluded} more excluded"),
+    };
+    writeln!(text, "\nUtterances:  {}, {:.2} hours{excluded}", report.num_utterances, report.seconds.hours())?;
+    writeln!(text, "Speakers:    {}", list(&report.speakers))?;
+    writeln!(text, "Languages:   {}", list(&report.langs))?;
+    writeln!(text, "Seconds:     {}", range(&report.seconds, 2))?;
+    writeln!(text, "Symbols:     {}", range(&report.tokens, 0))?;
+    let bins = report.seconds.histogram(NUM_BARS);
+    let tallest = bins.iter().map(|bin| bin.count).max().unwrap_or(0).max(1);
+    for bin in bins {
+        // Whatever is there shows.
+        let bar = "#".repeat((bin.count * BAR_CHARS).div_ceil(tallest));
+        writeln!(text, "  {:6.2} - {:6.2} s  {bar} {}", bin.from, bin.to, bin.count)?;
+    }
+    match &report.shapes {
+        Some(shapes) => write_shapes(text, shapes),
+        None => writeln!(text, "Buckets:     none: no utterance could train"),
+    }
+}
+
+fn write_shapes(text: &mut String, shapes: &Shapes) -> std::fmt::Result {
+    let edges: Vec<String> = shapes.buckets.iter().map(|used| used.bucket.frames.to_string()).collect();
+    writeln!(text, "Buckets:     {} of up to {} frames, batches of {}", edges.len(), edges.join(", "), shapes.batch)?;
+    if shapes.num_left_out > 0 {
+        let (frames, tokens) = (shapes.max_frames, shapes.max_tokens);
+        let left_out = utterances(shapes.num_left_out);
+        writeln!(text, "             {left_out} over {frames} frames or {tokens} symbols left out (99.5 % are kept)")?;
+    }
+    let (frames, tokens) = (shapes.padding.frame_waste() * 100.0, shapes.padding.token_waste() * 100.0);
+    writeln!(text, "Padding:     {frames:.1} % of frames, {tokens:.1} % of symbols")
+}
+
+fn list(groups: &[Group]) -> String {
+    let named = groups.iter().filter(|group| group.name.is_some()).count();
+    let mut shown: Vec<String> = groups
+        .iter()
+        .take(LISTED)
+        .map(|group| format!("{} {}", group.name.as_deref().unwrap_or("(not named)"), group.num_utterances))
+        .collect();
+    if groups.len() > LISTED {
+        shown.push(format!("and {} more", groups.len() - LISTED));
+    }
+    if shown.is_empty() { "0".to_owned() } else { format!("{named} ({})", shown.join(", ")) }
+}
+
+fn range(values: &Distribution, digits: usize) -> String {
+    let (Some(min), Some(max), Some(most)) = (values.min(), values.max(), values.percentile(99.5)) else {
+        return "none".to_owned();
+    };
+    format!("{min:.digits$} to {max:.digits$}, mean {:.digits$}, 99.5 % up to {most:.digits$}", values.mean())
+}
+
+fn distribution_json(values: &Distribution) -> Value {
+    json!({
+        "min": values.min(),
+        "mean": values.mean(),
+        "p50": values.percentile(50.0),
+        "p99_5": values.percentile(99.5),
+        "max": values.max(),
+    })
+}
+
+fn shapes_json(shapes: &Shapes) -> Value {
+    let bucket = |used: &crate::report::BucketUse| json!({ "frames": used.bucket.frames, "symbols": used.bucket.tokens, "utterances": used.num_utterances });
+    json!({
+        "buckets": shapes.buckets.iter().map(bucket).collect::<Vec<_>>(),
+        "batch_size": shapes.batch,
+        "batches": shapes.padding.batches,
+        "padding_waste": shapes.padding.frame_waste(),
+        "symbol_padding_waste": shapes.padding.token_waste(),
+        "max_frames": shapes.max_frames,
+        "max_symbols": shapes.max_tokens,
+        "left_out": shapes.num_left_out,
+    })
+}
+
+fn hours(seconds: f64) -> f64 {
+    seconds / 3600.0
+}
+
+fn utterances(count: usize) -> String {
+    format!("{count} utterance{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn report(problems: &[(u32, ProblemKind)]) -> Report {
+        let problem = |(line, kind): &(u32, ProblemKind)| Problem {
+            file: Path::new("d/metadata.csv").into(),
+            line: Some(*line),
+            kind: *kind,
+            detail: format!("detail {line}"),
+        };
+        Report {
+            path: "d".into(),
+            problems: problems.iter().map(problem).collect(),
+            hints: Vec::new(),
+            num_utterances: 3,
+            num_excluded: 1,
+            seconds: Distribution::new([1.0, 2.0, 4.0]),
+            tokens: Distribution::new([]),
+            speakers: vec![Group { name: None, num_utterances: 3, seconds: 7.0 }],
+            langs: Vec::new(),
+            shapes: None,
+        }
+    }
+
+    #[test]
+    fn kinds_stand_together_and_long_lists_are_cut() {
+        let (clips, short) = (ProblemKind::Clipping, ProblemKind::TooShort);
+        let report = report(&[(1, clips), (2, short), (3, clips), (4, clips)]);
+        let shown = show_report(&report, 2);
+        let expected = "❌ 4 problems in d\n\n\
+            too short (1)\n  d/metadata.csv:2: detail 2\n\n\
+            clipping (3)\n  d/metadata.csv:1: detail 1\n  d/metadata.csv:3: detail 3\n  … and 1 more (-v shows all)\n";
+        assert!(shown.starts_with(expected), "{shown}");
+        assert!(show_report(&report, usize::MAX).contains("detail 4"));
+        assert_eq!(report_json(&report)["problems"].as_array().unwrap().len(), 4);
+    }
+
+    #[test]
+    fn a_corpus_without_a_fault_says_so_first() {
+        let shown = show_report(&report(&[]), 5);
+        assert!(shown.starts_with("✅ No problem in 3 utterances: d\n"), "{shown}");
+        for part in
+            ["3, 0.00 hours, 1 more excluded", "0 ((not named) 3)", "1.00 to 4.00, mean 2.33", "Symbols:     none"]
+        {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+    }
+}

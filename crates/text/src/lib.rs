@@ -1,0 +1,41 @@
+//! Raw text to normalised text, symbols and token ids, and back.
+//!
+//! A [`FrontEnd`] is chosen by language tag: English (characters or phonemes), Persian (characters), or any other script
+//! as the characters it is written in. Its [`SymbolTable`] is saved with the run, so that token ids keep their meaning.
+//! Characters outside the table are reported, never dropped.
+//!
+//! ```
+//! use tandem_text::{FrontEnd, TextError, TextOptions, Units};
+//!
+//! let spoken = FrontEnd::new("en-us", TextOptions { units: Units::Phonemes, ..TextOptions::default() })?;
+//! let tokens = spoken.encode("Hello, world.")?;
+//! assert_eq!(spoken.decode_text(&tokens.ids)?, "HH AH0 L OW1 , | W ER1 L D .");
+//!
+//! let written = FrontEnd::new("en", TextOptions::default())?;
+//! let tokens = written.encode("Dr. Who owes $5!")?;
+//! assert_eq!(written.decode_text(&tokens.ids)?, "doctor who owes five dollars!");
+//! let refused = written.encode("Prices in ₿").unwrap_err();
+//! assert_eq!(refused.to_string(), "a character is outside the symbol table: '₿' (U+20BF) at 10");
+//! # Ok::<(), TextError>(())
+//! ```
+
+// Which rules a text goes through.
+mod language;
+
+// Raw text to normalised text.
+pub mod normalize;
+
+// Normalised text to sounds, where there is a dictionary.
+pub mod phonemes;
+
+// Characters or sounds to ids, and back.
+mod symbols;
+mod front_end;
+
+mod error;
+
+pub use error::{Outside, TextError};
+pub use front_end::{FrontEnd, TextOptions, Tokens};
+pub use language::{Language, Units};
+pub use normalize::{Harakat, normalize};
+pub use symbols::{BLANK_SYMBOL, PAD_SYMBOL, SymbolTable, VERSION, WORD_BOUNDARY};

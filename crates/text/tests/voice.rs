@@ -1,0 +1,40 @@
+//! The transcripts of a real voice, when it is there: nearly every word is in the dictionary, and all of them encode.
+#![allow(clippy::unwrap_used, reason = "in a test, a failed unwrap is a failed test")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use tandem_text::phonemes::Dictionary;
+use tandem_text::{FrontEnd, TextOptions, Units};
+
+#[test]
+fn transcripts_encode_and_their_words_are_known() {
+    let metadata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/kathleen_en/metadata.csv");
+    let Ok(metadata) = fs::read_to_string(&metadata) else {
+        // Past the harness, which keeps what a passing test prints to itself.
+        let _ = writeln!(io::stderr(), "SKIPPED: no voice at {}: its transcripts were not checked", metadata.display());
+        return;
+    };
+    let texts: Vec<&str> = metadata.lines().filter_map(|line| line.split('|').nth(1)).collect();
+    assert!(texts.len() > 1000);
+    let phonemes = FrontEnd::new("en", TextOptions { units: Units::Phonemes, ..TextOptions::default() }).unwrap();
+    let characters = FrontEnd::new("en", TextOptions::default()).unwrap();
+    let (mut words, mut missing) = (0, 0);
+    let mut guessed = BTreeSet::new();
+    for text in texts {
+        let normalised = characters.normalize(text);
+        let tokens = characters.encode(text).unwrap();
+        assert_eq!(characters.decode_text(&tokens.ids).unwrap(), normalised);
+        let tokens = phonemes.encode(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert!(phonemes.decode(&tokens.ids).unwrap().len() == tokens.ids.len());
+        guessed.extend(tokens.guessed);
+        for word in normalised.split([' ', '-', '—']).map(|word| word.trim_matches(|c: char| !c.is_alphanumeric())) {
+            words += usize::from(!word.is_empty());
+            missing += usize::from(!word.is_empty() && !Dictionary::english().contains(word));
+        }
+    }
+    assert!(missing * 100 < words, "{missing} of {words} words are not in the dictionary");
+    println!("{missing} of {words} words are not in the dictionary; guessed: {guessed:?}");
+}
