@@ -2,7 +2,7 @@
 
     venv/bin/python tools/reference/audio/throughput.py FOLDER [ROUNDS]
 
-The counterpart of `cargo run --release -p tandem-audio --example throughput`. librosa.load decodes with libsndfile;
+The counterpart of `cargo run --release -p tandem-audio --example decode_and_mel`. librosa.load decodes with libsndfile;
 log-mel is what a Python trainer does with it, in single precision, with the filterbank and the window made beforehand.
 """
 

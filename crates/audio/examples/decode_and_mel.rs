@@ -1,6 +1,6 @@
 //! How much faster than it sounds: decoding and log-mel, on one thread, over a folder of recordings.
 //!
-//!     cargo run --release -p tandem-audio --example throughput -- FOLDER [ROUNDS]
+//!     cargo run --release -p tandem-audio --example decode_and_mel -- FOLDER [ROUNDS]
 //!
 //! Prints the best of some rounds: the others measure what else the machine was doing.
 //! `tools/reference/audio/throughput.py` measures librosa on the same folder.
