@@ -52,6 +52,8 @@ impl ArenaSpec {
 /// How firmly a limit holds. The plan names it and never claims more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strength {
+    /// Planned to the byte, and the arena refuses more; the memory itself is the host's, taken as it is touched.
+    Planned,
     /// Planned to the byte and reserved at start; the arena refuses more.
     PlannedReserved,
     /// The same, and the driver's pool refuses more by itself.
@@ -61,6 +63,7 @@ pub enum Strength {
 impl std::fmt::Display for Strength {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
+            Strength::Planned => "planned",
             Strength::PlannedReserved => "planned+reserved",
             Strength::DriverPoolCap => "planned+reserved, driver pool cap",
         })
@@ -305,7 +308,9 @@ impl Arena {
     pub fn strength(&self) -> Strength {
         match self.inner.whole {
             Some(held) if held.pool != 0 => Strength::DriverPoolCap,
-            _ => Strength::PlannedReserved,
+            Some(_) if self.inner.device.machine().kind() != Kind::Cpu => Strength::PlannedReserved,
+            // On the CPU pages come when they are touched; split arenas take blocks one by one.
+            _ => Strength::Planned,
         }
     }
 

@@ -162,7 +162,11 @@ impl Draft<'_> {
                 false => round_up(need.arena_bytes(), POOL_GRANULE),
             },
             driver_bytes: need.driver_bytes,
-            strength: if isolated { Strength::DriverPoolCap } else { Strength::PlannedReserved },
+            strength: match (isolated, card) {
+                (true, _) => Strength::DriverPoolCap,
+                (false, Some(_)) => Strength::PlannedReserved,
+                (false, None) => Strength::Planned,
+            },
         }
     }
 }

@@ -68,6 +68,7 @@ fn a_hard_limit_is_reserved_whole() {
     let plain = solve("", &gpus(1, 24)).unwrap();
     assert_eq!(plain.data.reserved_bytes(), plain.data.limit_bytes);
     assert_eq!(plain.data.strength, Strength::PlannedReserved);
+    assert_eq!(solve("", &cpu_only()).unwrap().data.strength, Strength::Planned, "host pages come when touched");
 }
 
 #[test]
