@@ -97,7 +97,7 @@ fn with_any_extension(names: &HashSet<Box<str>>, stem: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataset::fixture::Folder;
+    use crate::fixture::Folder;
 
     #[test]
     fn recordings_are_found_where_people_put_them() {

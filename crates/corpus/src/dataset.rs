@@ -294,44 +294,9 @@ fn sort(problems: &mut [Problem], samples: &Samples) {
 }
 
 #[cfg(test)]
-pub(crate) mod fixture {
-    //! A folder for a test, gone when the test is.
-
-    use std::path::{Path, PathBuf};
-
-    /// Holding one means that the folder is there and nobody else's.
-    pub(crate) struct Folder(PathBuf);
-
-    impl Folder {
-        pub(crate) fn new(name: &str) -> Folder {
-            let path = std::env::temp_dir().join(format!("tandem-corpus-{}-{name}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&path);
-            std::fs::create_dir_all(&path).unwrap();
-            Folder(path)
-        }
-
-        pub(crate) fn path(&self) -> &Path {
-            &self.0
-        }
-
-        pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) {
-            let path = self.0.join(name);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, content).unwrap();
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-}
-
-#[cfg(test)]
 mod tests {
-    use super::fixture::Folder;
     use super::*;
+    use crate::fixture::Folder;
 
     fn manifest(folder: &Folder, ids: impl Iterator<Item = u32>) -> Dataset {
         let lines: String = ids.map(|id| format!("{{\"audio_filepath\":\"{id}.wav\",\"text\":\"x\"}}\n")).collect();

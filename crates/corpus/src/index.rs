@@ -292,7 +292,7 @@ fn decode(bytes: &[u8], dataset: &str) -> Result<HashMap<Box<str>, (Stamp, Lengt
 mod tests {
     use super::*;
     use crate::dataset::OpenOptions;
-    use crate::dataset::fixture::Folder;
+    use crate::fixture::Folder;
 
     fn corpus(name: &str) -> Folder {
         let folder = Folder::new(name);

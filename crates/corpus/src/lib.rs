@@ -50,6 +50,9 @@ mod cursor;
 // Speech for machines that have none.
 pub mod demo;
 
+#[cfg(test)]
+mod fixture;
+
 pub use cursor::Cursor;
 pub use dataset::{Dataset, Format, OpenOptions, Split};
 pub use error::CorpusError;

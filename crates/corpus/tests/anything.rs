@@ -6,11 +6,12 @@
     reason = "in a test, a failed unwrap is a failed test"
 )]
 
-mod folder;
+#[path = "../src/fixture.rs"]
+mod fixture;
 
 use std::collections::BTreeSet;
 
-use folder::Folder;
+use fixture::Folder;
 use proptest::prelude::*;
 use tandem_corpus::{Dataset, OpenOptions, SpeakerPattern};
 

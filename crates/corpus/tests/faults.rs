@@ -7,9 +7,10 @@
     reason = "in a test, a failed unwrap is a failed test"
 )]
 
-mod folder;
+#[path = "../src/fixture.rs"]
+mod fixture;
 
-use folder::Folder;
+use fixture::Folder;
 use tandem_corpus::ProblemKind::{self, *};
 use tandem_corpus::{CorpusError, Dataset, Format, MAX_LINE_BYTES, OpenOptions, Part, SpeakerPattern};
 

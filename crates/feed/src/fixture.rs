@@ -1,26 +1,24 @@
 //! Corpora for tests, in folders that go when the test does.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tandem_audio::{Clip, wav};
+use tempfile::TempDir;
 
 /// Holding one means that the folder is there and nobody else's.
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct Folder(TempDir);
 
 impl Folder {
     pub(crate) fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("tandem-feed-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
+        Folder(tempfile::Builder::new().prefix(&format!("tandem-{name}-")).tempdir().unwrap())
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) {
-        let path = self.0.join(name);
+        let path = self.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, content).unwrap();
     }
@@ -29,12 +27,6 @@ impl Folder {
         let mut file = Vec::new();
         wav::write(clip, &mut file).unwrap();
         self.write(name, file);
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

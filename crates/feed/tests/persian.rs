@@ -1,12 +1,11 @@
 //! A small Persian corpus goes through reading, check, normalisation, token ids, and back.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
 
-use std::path::PathBuf;
-
 use tandem_audio::{Clip, wav};
 use tandem_corpus::{Dataset, OpenOptions, ProblemKind};
 use tandem_feed::{CheckOptions, check};
 use tandem_text::{FrontEnd, TextOptions};
+use tempfile::TempDir;
 
 /// What is written, and how it is said: Arabic letters, digits of three kinds, vowel marks, the non-joiner.
 const ROWS: [(&str, &str); 5] = [
@@ -17,8 +16,9 @@ const ROWS: [(&str, &str); 5] = [
     ("مُحَمَّد ٢ بار", "محمد دو بار"),
 ];
 
-fn corpus(name: &str, extra: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("tandem-persian-{}-{name}", std::process::id()));
+fn corpus(extra: &str) -> TempDir {
+    let corpus = tempfile::tempdir().unwrap();
+    let folder = corpus.path();
     std::fs::create_dir_all(folder.join("wavs")).unwrap();
     let mut list = "\u{feff}".to_owned();
     for (number, (written, _)) in ROWS.iter().enumerate() {
@@ -29,12 +29,12 @@ fn corpus(name: &str, extra: &str) -> PathBuf {
         std::fs::write(folder.join(format!("wavs/fa_{number}.wav")), file).unwrap();
     }
     std::fs::write(folder.join("metadata.csv"), list + extra).unwrap();
-    folder
+    corpus
 }
 
 #[test]
 fn a_persian_corpus_goes_there_and_back() {
-    let folder = corpus("good", "");
+    let folder = corpus("");
     let dataset = Dataset::open(&folder, &OpenOptions::default()).unwrap();
     let front_end = FrontEnd::new("fa", TextOptions::default()).unwrap();
     assert_eq!(dataset.samples().len(), ROWS.len());
@@ -49,17 +49,15 @@ fn a_persian_corpus_goes_there_and_back() {
     let report = check(dataset, &CheckOptions::default(), |_| ()).unwrap().report;
     assert!(report.passed(), "{:?}", report.problems);
     assert_eq!((report.tokens.total() as usize, report.seconds.total()), (num_tokens, 2.0 * ROWS.len() as f64));
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn what_is_not_persian_is_named() {
-    let folder = corpus("bad", "fa_0x|سلام world||zahra|fa\r\n");
-    std::fs::copy(folder.join("wavs/fa_0.wav"), folder.join("wavs/fa_0x.wav")).unwrap();
+    let folder = corpus("fa_0x|سلام world||zahra|fa\r\n");
+    std::fs::copy(folder.path().join("wavs/fa_0.wav"), folder.path().join("wavs/fa_0x.wav")).unwrap();
     let dataset = Dataset::open(&folder, &OpenOptions::default()).unwrap();
     let report = check(dataset, &CheckOptions::default(), |_| ()).unwrap().report;
     let [problem] = &report.problems[..] else { panic!("{:?}", report.problems) };
     assert_eq!((problem.kind, problem.line), (ProblemKind::UnknownSymbol, Some(6)));
     assert!(problem.detail.contains("'w' (U+0077)"), "{problem}");
-    std::fs::remove_dir_all(folder).unwrap();
 }

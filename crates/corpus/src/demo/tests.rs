@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use super::phones::{Manner, phone};
 use super::*;
-use crate::dataset::fixture::Folder;
 use crate::dataset::{Dataset, OpenOptions};
+use crate::fixture::Folder;
 use crate::random;
 
 /// A stretch of sound with the phone it is.
