@@ -60,7 +60,7 @@ pub use fault::Faults;
 pub use isolation::{CardUse, Isolation, IsolationError, Partition};
 pub use kernel::{Arg, DType, Element, Grid, Kernel, Param, Source, TwinArgs};
 pub use machine::{CardCounters, Kind, Machine};
-pub use pinned::Pinned;
+pub use pinned::{Pinned, PinnedPart};
 pub use sim::SimSpec;
 pub use stream::{Event, Stream};
 pub use transfer::{Route, Transfer};

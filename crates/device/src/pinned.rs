@@ -4,8 +4,9 @@
 //! bytes only once that event has been reached. A forgotten wait is a typed error on every kind of device, never
 //! a torn batch.
 
-use std::sync::Mutex;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use crate::device::Device;
 use crate::driver::HostSpan;
@@ -117,6 +118,31 @@ impl Pinned {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.span.ptr, self.span.bytes as usize) })
     }
 
+    /// Takes the memory apart at `cuts` (rising, inside it), so that several threads can write at once: as many parts
+    /// as cuts and one more, which together are all of it. Refused like [`Pinned::bytes_mut`].
+    ///
+    /// While it is in parts no copy can touch it; [`Pinned::rejoin`] makes it whole again.
+    pub fn split(mut self, cuts: &[u64]) -> Result<Vec<PinnedPart>, DeviceError> {
+        self.bytes_mut()?;
+        let edges: Vec<u64> = [&[0], cuts, &[self.len()]].concat();
+        assert!(edges.is_sorted(), "cuts {cuts:?} in {} bytes", self.len());
+        let whole = Arc::new(self);
+        Ok(edges.windows(2).map(|edge| PinnedPart { whole: whole.clone(), range: edge[0]..edge[1] }).collect())
+    }
+
+    /// The memory whose parts these are. Panics unless they are all of them, in their order: they are ours to count.
+    pub fn rejoin(parts: Vec<PinnedPart>) -> Pinned {
+        let joined = parts.iter().try_fold(0, |end, part| (part.range.start == end).then_some(part.range.end));
+        let mut wholes = parts.into_iter().map(|part| part.whole);
+        let Some(whole) = wholes.next() else { panic!("no part at all") };
+        assert_eq!(joined, Some(whole.len()), "parts that are not all of the memory, or not in order");
+        assert!(wholes.all(|other| Arc::ptr_eq(&whole, &other)), "parts of different memory");
+        match Arc::try_unwrap(whole) {
+            Ok(whole) => whole,
+            Err(_) => panic!("parts that are not all of the memory"),
+        }
+    }
+
     pub(crate) fn span(&self) -> HostSpan {
         self.span
     }
@@ -137,6 +163,23 @@ impl Pinned {
         copy: impl FnOnce() -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
         self.writes.queue(stream, "two streams write it at once", copy)
+    }
+}
+
+/// A part of page-locked memory that was taken apart. Holding one means that nobody else touches its bytes.
+pub struct PinnedPart {
+    whole: Arc<Pinned>,
+    range: Range<u64>,
+}
+
+impl PinnedPart {
+    /// The bytes, to write.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let span = self.whole.span.part(self.range.start, self.range.end - self.range.start);
+        // SAFETY: the span lives as long as `whole`. Parts of one memory do not overlap (`Pinned::split` makes them
+        // from one rising list of edges, and is the only one who makes parts), each is borrowed mutably to get here,
+        // and no copy can start while the memory is in parts: starting one takes the `Pinned` itself.
+        unsafe { std::slice::from_raw_parts_mut(span.ptr, span.bytes as usize) }
     }
 }
 

@@ -60,6 +60,8 @@ pub struct Transfer {
     up: Stream,
     staging: Vec<Staging>,
     next: usize,
+    /// Recorded behind the last copy to another card, for the far side to wait for.
+    crossed: Event,
 }
 
 struct Staging {
@@ -111,6 +113,7 @@ impl Transfer {
             up: target.stream(false)?,
             staging,
             next: 0,
+            crossed: source.event()?,
         })
     }
 
@@ -133,16 +136,34 @@ impl Transfer {
         (from, written, sent): (View<'_>, &Event, &Event),
         (to, free, arrived): (View<'_>, &Event, &Event),
     ) -> Result<(), DeviceError> {
-        self.down.wait(written, waits::WRITTEN)?;
+        self.after_written(written)?;
+        self.after_free(free)?;
+        self.copy(from, to)?;
+        self.record_sent(sent)?;
+        self.record_arrived(arrived)
+    }
+
+    /// The next copy starts only once the batch is whole: `written` is an event of the data side.
+    pub fn after_written(&self, written: &Event) -> Result<(), DeviceError> {
+        self.down.wait(written, waits::WRITTEN)
+    }
+
+    /// The next copy writes its target only once its last reader is done: `free` is an event of the model side.
+    pub fn after_free(&self, free: &Event) -> Result<(), DeviceError> {
+        let writer = if self.route == Route::Bounce { &self.up } else { &self.down };
+        writer.wait(free, waits::SLOT_FREE)
+    }
+
+    /// Queues the copy itself, after [`after_written`](Transfer::after_written) and
+    /// [`after_free`](Transfer::after_free) of its own batch.
+    pub fn copy(&mut self, from: View<'_>, to: View<'_>) -> Result<(), DeviceError> {
         match self.route {
             Route::Handover => Err(no_route(self.route, &self.from, &self.to, "a hand-over copies nothing")),
             Route::Peer => {
-                self.down.wait(free, waits::SLOT_FREE)?;
                 self.down.copy_peer(from, to)?;
-                self.down.record(sent)?;
                 // An event is recorded on its own card only: the far side waits, and then tells its readers.
-                self.up.wait(sent, waits::CROSSED)?;
-                self.up.record(arrived)
+                self.down.record(&self.crossed)?;
+                self.up.wait(&self.crossed, waits::CROSSED)
             }
             Route::Bounce => {
                 let turn = self.next % STAGING;
@@ -151,14 +172,21 @@ impl Transfer {
                 self.down.wait(&staging.emptied, waits::STAGING_FREE)?;
                 self.down.download(from, &mut staging.memory, 0..from.bytes())?;
                 self.down.record(&staging.filled)?;
-                self.down.record(sent)?;
                 self.up.wait(&staging.filled, waits::STAGED)?;
-                self.up.wait(free, waits::SLOT_FREE)?;
                 self.up.upload(&staging.memory, 0..to.bytes(), to)?;
-                self.up.record(&staging.emptied)?;
-                self.up.record(arrived)
+                self.up.record(&staging.emptied)
             }
         }
+    }
+
+    /// Marks that the source of the last copy may be overwritten: an event of the data side.
+    pub fn record_sent(&self, sent: &Event) -> Result<(), DeviceError> {
+        self.down.record(sent)
+    }
+
+    /// Marks that the target of the last copy may be read: an event of the model side.
+    pub fn record_arrived(&self, arrived: &Event) -> Result<(), DeviceError> {
+        self.up.record(arrived)
     }
 
     /// Sends a pattern from `from` to `to`, compares every byte that arrives, and times a few more copies.

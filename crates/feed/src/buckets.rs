@@ -12,6 +12,8 @@ use std::ops::Range;
 
 use tandem_corpus::{BucketTable, CorpusError, Order, SampleIndex, Tail};
 
+use crate::shape::Bucket;
+
 /// Frames of an edge are a multiple of this, so that matrix products meet whole tiles.
 pub const FRAME_STEP: u32 = 8;
 /// Shapes, unless somebody says otherwise. Each is compiled and captured before the first step.
@@ -25,15 +27,6 @@ pub struct Extent {
     /// Mel frames of its recording.
     pub frames: u32,
     /// Symbols of its text.
-    pub tokens: u32,
-}
-
-/// A shape: recordings of up to `frames`, texts of up to `tokens`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bucket {
-    /// What recordings are padded to.
-    pub frames: u32,
-    /// What texts are padded to: the longest that can come into this bucket.
     pub tokens: u32,
 }
 
@@ -70,8 +63,10 @@ impl BucketPlan {
             let fitting = rows.iter().filter(|(_, extent)| extent.frames <= edge);
             fitting.map(|(_, extent)| extent.tokens).max().unwrap_or(0)
         };
-        let buckets: Vec<Bucket> =
-            edges.into_iter().map(|frames| Bucket { frames, tokens: longest_text(frames) }).collect();
+        let buckets: Vec<Bucket> = edges
+            .into_iter()
+            .map(|edge| Bucket { frames: edge.into(), tokens: longest_text(edge).into(), batch: batch.into() })
+            .collect();
         (!buckets.is_empty()).then_some(BucketPlan { buckets, batch })
     }
 
@@ -87,7 +82,7 @@ impl BucketPlan {
 
     /// The table that [`Order`] takes.
     pub fn table(&self) -> Result<BucketTable, CorpusError> {
-        BucketTable::new(self.buckets.iter().map(|bucket| bucket.frames).collect(), self.batch)
+        BucketTable::new(self.buckets.iter().map(|bucket| bucket.frames as u32).collect(), self.batch)
     }
 
     /// The padding of the first epoch of `rows` under `seed`, batch by batch as training would see it. `rows` are those
@@ -103,13 +98,13 @@ impl BucketPlan {
         rows.iter().for_each(|(index, extent)| extents[index.at()] = Some(*extent));
         let mut padding = Padding::default();
         for batch in (0..order.num_batches()).filter_map(|k| order.batch(0, k)) {
-            let Bucket { frames, tokens } = self.buckets[batch.bucket];
+            let Bucket { frames, tokens, .. } = self.buckets[batch.bucket];
             padding.batches += 1;
             for extent in batch.samples.iter().filter_map(|sample| extents[sample.at()]) {
                 padding.real_frames += u64::from(extent.frames);
-                padding.padded_frames += u64::from(frames - extent.frames);
+                padding.padded_frames += frames - u64::from(extent.frames);
                 padding.real_tokens += u64::from(extent.tokens);
-                padding.padded_tokens += u64::from(tokens - extent.tokens);
+                padding.padded_tokens += tokens - u64::from(extent.tokens);
             }
         }
         Ok(padding)

@@ -25,6 +25,10 @@
 mod error;
 mod pool;
 
+// What a batch is.
+mod shape;
+mod schema;
+
 // One recording.
 mod load;
 mod features;
@@ -39,11 +43,13 @@ mod show;
 #[cfg(test)]
 mod fixture;
 
-pub use buckets::{Bucket, BucketPlan, Extent, FRAME_STEP, MAX_BUCKETS, NUM_BUCKETS, Padding};
+pub use buckets::{BucketPlan, Extent, FRAME_STEP, MAX_BUCKETS, NUM_BUCKETS, Padding};
 pub use check::{CheckOptions, Checked, check};
 pub use error::FeedError;
 pub use features::{Features, Featurizer};
 pub use load::load_into;
 pub use report::{BucketUse, Group, Report, Shapes};
 pub use scan::{Scanned, measure, scan_lengths};
+pub use schema::{BatchSchema, Dim, Field, HOP_SAMPLES, Layout, MELS, Placed, REFERENCE_FRAMES, SPEECH, audio_bytes};
+pub use shape::{Bucket, even_buckets};
 pub use show::{report_json, show_report};

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use tandem_corpus::{Distribution, Problem};
 
-use crate::buckets::{Bucket, Padding};
+use crate::buckets::Padding;
+use crate::shape::Bucket;
 
 /// What a check found.
 #[derive(Clone, Debug, PartialEq)]

@@ -34,8 +34,6 @@ mod placement;
 mod transfer;
 
 // What has to fit: shapes, slots, the model.
-mod buckets;
-mod batch;
 mod slots;
 mod workload;
 mod stand_in;
@@ -61,8 +59,6 @@ mod startup;
 #[cfg(test)]
 mod fixture;
 
-pub use batch::{BatchSchema, Dim, Field, Layout, Placed, SPEECH, audio_bytes};
-pub use buckets::{Bucket, buckets, slot_bytes};
 pub use hardware::{CardFacts, Hardware, HostFacts};
 pub use json::{plan_json, refusal_json};
 pub use memory::{RESULT_BYTES, RESULT_SLOTS};

@@ -3,9 +3,8 @@
 use tandem_device::bytes::{BLOCK_ALIGN, POOL_GRANULE, round_up};
 use tandem_device::{DRIVER, Route};
 use tandem_events::Role;
+use tandem_feed::{Bucket, SPEECH, audio_bytes};
 
-use crate::batch::audio_bytes;
-use crate::buckets::{Bucket, slot_bytes};
 use crate::hardware::Hardware;
 use crate::placement::Placement;
 use crate::refusal::{Reason, Refusal};
@@ -79,7 +78,7 @@ fn unread(index: usize) -> Refusal {
 
 /// What the data role's arena holds.
 pub(crate) fn data_lines(buckets: &[Bucket], slots: &Slots, transfer: &Transfer) -> Vec<Line> {
-    let slot = slot_bytes(buckets);
+    let slot = SPEECH.slot_bytes(buckets);
     let mut lines = vec![Line::new("prefetched batches", slots.buffer * slot)];
     if transfer.route == Route::Handover {
         lines.push(Line::new("slots handed over", slots.prefetch * slot));
@@ -99,7 +98,7 @@ pub(crate) fn model_lines(
 ) -> Vec<Line> {
     let mut lines = Vec::new();
     if transfer.route != Route::Handover {
-        lines.push(Line::new("input slots", slots.prefetch * slot_bytes(buckets)));
+        lines.push(Line::new("input slots", slots.prefetch * SPEECH.slot_bytes(buckets)));
     }
     lines.extend(workload.lasting());
     let peaks = buckets.iter().map(|bucket| (bucket, peak_bytes(workload, bucket)));

@@ -3,9 +3,9 @@
 use tandem_device::Strength;
 use tandem_device::bytes::{MIB, POOL_GRANULE, mib_ceil, round_up};
 use tandem_events::Role;
+use tandem_feed::Bucket;
 
 use crate::advice;
-use crate::buckets::Bucket;
 use crate::hardware::Hardware;
 use crate::memory::by_role;
 use crate::placement::{Mode, Precision};

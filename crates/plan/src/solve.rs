@@ -3,8 +3,8 @@
 use tandem_device::bytes::{POOL_GRANULE, mib_ceil, round_down, round_up};
 use tandem_device::{Kind, Strength};
 use tandem_events::Role;
+use tandem_feed::{SPEECH, even_buckets};
 
-use crate::buckets::{buckets, slot_bytes};
 use crate::hardware::Hardware;
 use crate::limits::Limits;
 use crate::memory::{DriverShare, Need, by_role, data_lines, model_lines, place};
@@ -74,7 +74,7 @@ impl Draft<'_> {
         let Draft { settings, hardware, placement, batch_size } = *self;
         let grad_accum = settings.count(Id::GradAccum);
         let (max_mel_frames, max_text_length) = (settings.count(Id::MaxMelFrames), settings.count(Id::MaxTextLength));
-        let buckets = buckets(max_mel_frames, max_text_length, batch_size / grad_accum);
+        let buckets = even_buckets(max_mel_frames, max_text_length, batch_size / grad_accum);
         let transfer = Transfer::choose(settings, placement, hardware)?;
         let slots = Slots::choose(settings, placement.mode, batch_size);
         let choice = self.model();
@@ -95,7 +95,7 @@ impl Draft<'_> {
             hints: placement.hints.clone(),
             data: self.role(Role::Data, &data, &limits),
             model: self.role(Role::Model, &model, &limits),
-            slot_bytes: slot_bytes(&buckets),
+            slot_bytes: SPEECH.slot_bytes(&buckets),
             buckets,
             buffer_size_asked: slots.buffer_asked,
             buffer_size: slots.buffer,

@@ -3,9 +3,8 @@
 
 use tandem_device::DType;
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
+use tandem_feed::{Bucket, SPEECH};
 
-use crate::batch::SPEECH;
-use crate::buckets::Bucket;
 use crate::placement::Precision;
 use crate::workload::{Line, ModelChoice, ModelSize, Program, Workload, Workloads};
 

@@ -1,7 +1,7 @@
 //! What the plan must know of a model: what it holds, and for how long. Answered by whoever owns the maths.
 
-use crate::buckets::Bucket;
 use crate::placement::Precision;
+use tandem_feed::Bucket;
 
 /// A named amount of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]

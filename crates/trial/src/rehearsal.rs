@@ -17,7 +17,8 @@ use std::collections::VecDeque;
 use tandem_device::kernels::{Checks, pattern_word};
 use tandem_device::transfer::Measured;
 use tandem_device::{Arg, Block, DeviceError, Event, Grid, Isolation, Loaded, Pinned, Route, Stream, Transfer};
-use tandem_plan::{Bucket, RESULT_BYTES, RESULT_SLOTS, StandIn as Shape};
+use tandem_feed::Bucket;
+use tandem_plan::{RESULT_BYTES, RESULT_SLOTS, StandIn as Shape};
 
 use crate::kernels::{MAKE_BATCH, batch_word};
 use crate::stand_in::StandIn;

@@ -4,7 +4,8 @@
 //! real models replace it; until then it keeps `validate` honest about memory and order.
 
 use tandem_device::{Arena, Arg, Block, Device, DeviceError, Grid, Loaded, Stream, View};
-use tandem_plan::{Bucket, Precision, StandIn as Shape};
+use tandem_feed::Bucket;
+use tandem_plan::{Precision, StandIn as Shape};
 
 use crate::kernels::{PRODUCT_BF16, PRODUCT_F32, ROWS_BF16, ROWS_F32};
 

@@ -4,9 +4,8 @@ use tandem_device::bytes::{MIB, show};
 use tandem_device::kernels::Checks;
 use tandem_device::{ArenaError, ArenaSpec, DeviceError, Isolation, IsolationError, Kind, Machine, Partition, Route};
 use tandem_events::{Emitter, Event, Role};
-use tandem_plan::{
-    Bucket, Level, Mode, ModelChoice, Moment, Plan, RolePlan, StandIn, Transfer, audio_bytes, startup_lines,
-};
+use tandem_feed::{Bucket, audio_bytes};
+use tandem_plan::{Level, Mode, ModelChoice, Moment, Plan, RolePlan, StandIn, Transfer, startup_lines};
 
 use crate::rehearsal::{DataSide, Rehearsal, RehearsalError, RehearsalSpec};
 use crate::resolve::{Resolved, instead_of_peer};

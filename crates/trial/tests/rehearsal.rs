@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use support::{rehearsal, rehearse, small};
 use tandem_device::sim::{Alive, Link, SimFault};
 use tandem_device::{Machine, Route, SimSpec, transfer};
-use tandem_plan::Bucket;
+use tandem_feed::Bucket;
 use tandem_trial::rehearsal::{RehearsalError, RehearsalSpec, waits};
 
 const GIB: u64 = 1 << 30;

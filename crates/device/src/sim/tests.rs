@@ -6,6 +6,7 @@ use super::*;
 use crate::arena::{Arena, ArenaError, ArenaSpec};
 use crate::device::Device;
 use crate::machine::Machine;
+use crate::pinned::Pinned;
 use crate::stream::Stream;
 
 struct Bench {
@@ -103,6 +104,33 @@ fn the_host_is_refused_bytes_it_did_not_wait_for() {
     bench.writer.upload(&out, 0..64, block.view()).unwrap();
     out.bytes().expect("reading beside a copy that reads is harmless");
     assert!(matches!(out.bytes_mut(), Err(DeviceError::StillInUse { .. })));
+}
+
+#[test]
+fn memory_in_parts_is_written_by_several_and_made_whole_again() {
+    let bench = bench(one_card(lazy_seed()));
+    let block = bench.arena.take("block", 64).unwrap();
+    let mut parts = bench.device.pinned(64).unwrap().split(&[16, 16, 40]).unwrap();
+    assert_eq!(parts.iter_mut().map(|part| part.bytes_mut().len()).collect::<Vec<_>>(), [16, 0, 24, 24]);
+    std::thread::scope(|threads| {
+        for (number, part) in parts.iter_mut().enumerate() {
+            threads.spawn(move || part.bytes_mut().fill(number as u8));
+        }
+    });
+    let whole = Pinned::rejoin(parts);
+    let expected = [vec![0; 16], vec![2; 24], vec![3; 24]].concat();
+    assert_eq!(whole.bytes().unwrap(), expected);
+    bench.writer.upload(&whole, 0..64, block.view()).unwrap();
+    assert!(matches!(whole.split(&[]).err(), Some(DeviceError::StillInUse { .. })));
+}
+
+#[test]
+#[should_panic(expected = "not all of the memory")]
+fn parts_that_are_missing_are_noticed() {
+    let bench = bench(one_card(1));
+    let mut parts = bench.device.pinned(64).unwrap().split(&[16]).unwrap();
+    parts.pop();
+    Pinned::rejoin(parts);
 }
 
 #[test]

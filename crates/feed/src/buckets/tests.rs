@@ -62,9 +62,9 @@ proptest! {
         let buckets = plan.buckets();
         prop_assert!(!buckets.is_empty() && buckets.len() <= num_buckets.clamp(1, MAX_BUCKETS));
         prop_assert!(buckets.windows(2).all(|w| w[0].frames < w[1].frames && w[0].tokens <= w[1].tokens));
-        prop_assert!(buckets.iter().all(|bucket| bucket.frames.is_multiple_of(FRAME_STEP)));
+        prop_assert!(buckets.iter().all(|bucket| bucket.frames.is_multiple_of(FRAME_STEP.into())));
         let longest = frames.iter().max().unwrap();
-        prop_assert_eq!(buckets.last().unwrap().frames, longest.next_multiple_of(FRAME_STEP));
+        prop_assert_eq!(buckets.last().unwrap().frames, u64::from(longest.next_multiple_of(FRAME_STEP)));
         prop_assert!(plan.batch() >= 1 && plan.batch() as usize <= frames.len());
 
         let padding = plan.padding(seed, &rows).unwrap();
@@ -106,7 +106,7 @@ fn the_foretold_padding_is_that_of_the_batches() {
         let frames: Vec<u32> = (0..num_rows).map(|i| 100 + (i * i) % 617).collect();
         let rows = rows(&frames);
         let plan = BucketPlan::solve(&rows, 8, 16).unwrap();
-        let edges: Vec<u32> = plan.buckets().iter().map(|bucket| bucket.frames).collect();
+        let edges: Vec<u32> = plan.buckets().iter().map(|bucket| bucket.frames as u32).collect();
         let foretold = mean_frames(&frames, &edges, 16);
         let seeds = 200;
         let sum: u64 =

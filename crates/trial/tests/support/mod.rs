@@ -2,7 +2,8 @@
 
 use tandem_device::{ArenaSpec, DeviceError, Isolation, Machine, Route};
 use tandem_events::Role;
-use tandem_plan::{Bucket, ModelChoice, ModelSize, Precision, SPEECH, StandIn};
+use tandem_feed::{Bucket, SPEECH};
+use tandem_plan::{ModelChoice, ModelSize, Precision, StandIn};
 use tandem_trial::rehearsal::{Rehearsal, RehearsalError, RehearsalSpec};
 
 const MIB: u64 = 1 << 20;

@@ -3,14 +3,14 @@
 use tandem_device::DType;
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 
-use crate::buckets::Bucket;
+use crate::shape::Bucket;
 
 /// Mel bands of a frame.
-pub(crate) const MELS: u64 = 80;
+pub const MELS: u64 = 80;
 /// Frames of the reference that a voice is taken from: 4.6 s.
-pub(crate) const REFERENCE_FRAMES: u64 = 400;
+pub const REFERENCE_FRAMES: u64 = 400;
 /// Audio samples a frame stands for.
-pub(crate) const HOP_SAMPLES: u64 = 256;
+pub const HOP_SAMPLES: u64 = 256;
 
 /// One dimension of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +105,11 @@ impl BatchSchema {
             offset = round_up(offset + bytes, BLOCK_ALIGN);
         }
         Layout { fields, bytes: offset }
+    }
+
+    /// Bytes of a slot: it must take a batch of any bucket.
+    pub fn slot_bytes(&self, buckets: &[Bucket]) -> u64 {
+        buckets.iter().map(|bucket| self.layout(bucket).bytes).max().unwrap_or(0)
     }
 }
 
