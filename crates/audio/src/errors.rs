@@ -79,6 +79,10 @@ pub enum AudioError {
         what: String,
     },
 
+    /// The device said no: its error says what to do. No recording is at fault.
+    #[error(transparent)]
+    Device(#[from] tandem_device::DeviceError),
+
     /// The bytes could not be read or written; the recording may be good.
     #[error(transparent)]
     Io(#[from] std::io::Error),

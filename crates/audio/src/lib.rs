@@ -1,4 +1,4 @@
-//! Sound on the CPU: a recording becomes samples, samples become features, features become sound again.
+//! Sound: a recording becomes samples, samples become features, features become sound again.
 //!
 //! Modules in the order data meets them:
 //!
@@ -7,7 +7,8 @@
 //! 2. [`Resampler`] brings a clip to another rate.
 //! 3. [`LogMel`] makes log-mel frames and energies, [`PitchTracker`] a pitch per frame, all of one length;
 //!    [`mel::reference`] does it slowly in f64, and is what fast paths and their CUDA twins are checked against.
-//! 4. [`GriffinLim`] makes a clip out of log-mel frames; [`wav`] and [`npy`] write what was made.
+//! 4. [`DeviceFeatures`] does steps 2 and 3 for whole batches in device memory, on any kind of device.
+//! 5. [`GriffinLim`] makes a clip out of log-mel frames; [`wav`] and [`npy`] write what was made.
 //!
 //! What is slow to set up (filters, Fourier plans, scratch) lives in values that are built once and reused; results
 //! go into buffers the caller brings. Nothing here starts a thread or prints.
@@ -50,6 +51,10 @@ pub mod mel;
 mod energy;
 mod pitch;
 
+// The same for whole batches, where the samples are.
+mod on_device;
+pub mod kernels;
+
 // Features to samples, and out of the program.
 mod griffin_lim;
 pub mod wav;
@@ -63,6 +68,7 @@ pub use filterbank::Filterbank;
 pub use griffin_lim::GriffinLim;
 pub use lowpass::Lowpass;
 pub use mel::{LogMel, MelFrames};
+pub use on_device::{BatchShape, DeviceFeatures, Rows};
 pub use pitch::{PitchSettings, PitchTracker, Yin};
 pub use resample::Resampler;
 pub use settings::FeatureSettings;

@@ -36,6 +36,22 @@ impl Default for PitchSettings {
     }
 }
 
+impl PitchSettings {
+    /// The shortest and the longest period looked for, in samples.
+    ///
+    /// Fails with [`AudioError::Settings`] when they do not lie inside a frame with room between them.
+    pub(crate) fn periods(&self, settings: &FeatureSettings) -> Result<(usize, usize), AudioError> {
+        let rate_hz = f64::from(settings.rate_hz);
+        let min_period = (rate_hz / self.fmax_hz).floor() as usize;
+        let max_period = ((rate_hz / self.fmin_hz).ceil() as usize).min(settings.n_fft - 1);
+        if !(self.fmin_hz > 0.0 && min_period >= 1 && max_period >= min_period + 2) {
+            let what = format!("pitch needs 0 < fmin_hz < fmax_hz and periods inside a frame, found {self:?}");
+            return Err(AudioError::Settings { what });
+        }
+        Ok((min_period, max_period))
+    }
+}
+
 /// What YIN finds in a frame, before anybody decides whether it is a voice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Yin {
@@ -69,13 +85,7 @@ impl PitchTracker {
     /// Fails with [`AudioError::Settings`].
     pub fn new(settings: &FeatureSettings, pitch: &PitchSettings) -> Result<PitchTracker, AudioError> {
         settings.check()?;
-        let rate_hz = f64::from(settings.rate_hz);
-        let min_period = (rate_hz / pitch.fmax_hz).floor() as usize;
-        let max_period = ((rate_hz / pitch.fmin_hz).ceil() as usize).min(settings.n_fft - 1);
-        if !(pitch.fmin_hz > 0.0 && min_period >= 1 && max_period >= min_period + 2) {
-            let what = format!("pitch needs 0 < fmin_hz < fmax_hz and periods inside a frame, found {pitch:?}");
-            return Err(AudioError::Settings { what });
-        }
+        let (min_period, max_period) = pitch.periods(settings)?;
         let mut planner = RealFftPlanner::new();
         let forward = planner.plan_fft_forward(2 * settings.n_fft);
         let inverse = planner.plan_fft_inverse(2 * settings.n_fft);
@@ -162,7 +172,7 @@ impl PitchTracker {
 }
 
 /// The first local minimum below the threshold, else the lowest point of all.
-fn find_dip(difference: &[f64], threshold: f64) -> usize {
+pub(crate) fn find_dip(difference: &[f64], threshold: f64) -> usize {
     let last = difference.len() - 1;
     let is_dip = |i: usize| {
         let falls = i == 0 || difference[i] < difference[i - 1];
@@ -179,7 +189,7 @@ fn find_dip(difference: &[f64], threshold: f64) -> usize {
 }
 
 /// How far the minimum of the parabola through three points lies from the middle one: less than a lag, or not at all.
-fn parabola_shift(difference: &[f64], i: usize) -> f64 {
+pub(crate) fn parabola_shift(difference: &[f64], i: usize) -> f64 {
     if i == 0 || i + 1 == difference.len() {
         return 0.0;
     }

@@ -58,7 +58,7 @@ pub use dataset::{Dataset, Format, OpenOptions, Split};
 pub use error::CorpusError;
 pub use index::{IndexState, Length, LengthIndex, Pending, Progress, ScanReport};
 pub use lines::MAX_LINE_BYTES;
-pub use locator::{Locator, Range, Store};
+pub use locator::{Identity, Locator, Range, Store};
 pub use order::{Batch, BucketTable, Order, Shard, Tail};
 pub use problem::{Problem, ProblemKind};
 pub use sample::{Part, Sample, SampleIndex, Samples};

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, Metadata};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
@@ -78,10 +79,48 @@ impl Locator<'_> {
         Ok(Stamp { num_bytes: metadata.len(), modified_ns })
     }
 
+    /// What tells this very recording from every other, and from itself after a change. Says nothing about the range.
+    ///
+    /// One system call. Fails like [`Locator::open`], so that a recording that is gone is found out by asking.
+    pub fn identity(&self) -> Result<Identity, CorpusError> {
+        let metadata = self.file()?;
+        Ok(Identity {
+            num_bytes: metadata.len(),
+            modified_ns: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),
+            changed_ns: nanoseconds(metadata.ctime(), metadata.ctime_nsec()),
+            inode: metadata.ino(),
+            device: metadata.dev(),
+        })
+    }
+
     fn path(&self) -> PathBuf {
         let Store::Files { root } = self.store;
         root.join(self.key)
     }
+}
+
+/// Two equal ones mean the same content, unless it was changed twice within one tick of the file system's clock (some
+/// milliseconds; on newer kernels no such gap is left).
+///
+/// The time of modification can be set back by anyone, the time of change by nobody: a recording that was edited and
+/// given its old date still differs. So does one whose rights or links were changed, which costs a decoding and no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// Size.
+    pub num_bytes: u64,
+    /// When the content was last modified, as the file says; from 1970.
+    pub modified_ns: i64,
+    /// When anything of the file was last changed; from 1970.
+    pub changed_ns: i64,
+    /// Its number in its file system.
+    pub inode: u64,
+    /// The file system. May be another after a restart of the machine.
+    pub device: u64,
+}
+
+/// Absurd dates wrap round: they only have to differ.
+fn nanoseconds(seconds: i64, rest_ns: i64) -> i64 {
+    seconds.wrapping_mul(1_000_000_000).wrapping_add(rest_ns)
 }
 
 /// What a file looked like from outside.
@@ -105,6 +144,7 @@ pub(crate) fn without_extension(name: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture::Folder;
 
     #[test]
     fn endings() {
@@ -126,5 +166,32 @@ mod tests {
             let error = Locator { store: &store, key, range: None }.open().unwrap_err();
             assert!(error.to_string().contains(&std::env::temp_dir().join(key).display().to_string()), "{error}");
         }
+    }
+
+    #[test]
+    fn a_changed_recording_has_another_identity_whatever_its_date_says() {
+        let folder = Folder::new("identity");
+        let store = Store::Files { root: folder.path().to_owned() };
+        let locator = Locator { store: &store, key: "a.wav", range: None };
+        let path = folder.path().join("a.wav");
+        let changed_ns = || fs::metadata(&path).map(|file| (file.ctime(), file.ctime_nsec())).unwrap();
+
+        folder.write("a.wav", "one");
+        let first = locator.identity().unwrap();
+        assert_eq!(locator.identity().unwrap(), first);
+        assert_eq!((first.num_bytes, locator.stamp().unwrap().modified_ns as i64), (3, first.modified_ns));
+
+        let (date, tick) = (fs::metadata(&path).unwrap().modified().unwrap(), changed_ns());
+        // Until the file system's clock has moved on: two changes within one tick look like one.
+        while changed_ns() == tick {
+            folder.write("a.wav", "two");
+            File::options().write(true).open(&path).unwrap().set_modified(date).unwrap();
+        }
+        let second = locator.identity().unwrap();
+        assert_eq!((second.num_bytes, second.modified_ns), (first.num_bytes, first.modified_ns));
+        assert_ne!(second, first);
+
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(locator.identity(), Err(CorpusError::Audio { .. })));
     }
 }

@@ -189,6 +189,12 @@ impl Transfer {
         self.up.record(arrived)
     }
 
+    /// Blocks the host until every copy queued so far has arrived.
+    pub fn drain(&self) -> Result<(), DeviceError> {
+        self.down.drain()?;
+        self.up.drain()
+    }
+
     /// Sends a pattern from `from` to `to`, compares every byte that arrives, and times a few more copies.
     pub fn prove(&mut self, from: View<'_>, to: View<'_>) -> Result<Measured, DeviceError> {
         let mut source = self.from.pinned(from.bytes())?;

@@ -92,6 +92,19 @@ pub enum Event {
         /// The part of it in which the model had no batch to work on.
         wait_ns: u64,
     },
+    /// A stage of the feed finished its part of a batch.
+    Stage {
+        /// Which: `load`, `upload`, `features`, `transfer`.
+        stage: String,
+        /// The batch's number since the run began, from 0.
+        batch: u64,
+        /// From the beginning of its part to its end.
+        ns: u64,
+        /// Work done in that time, summed over threads.
+        busy_ns: u64,
+        /// How long the next stage had nothing to do before it.
+        wait_ns: u64,
+    },
     /// A check of `validate` has its answer.
     Check {
         /// The heading it stands under, from 1.
@@ -129,7 +142,7 @@ pub enum Event {
 impl Event {
     /// Every kind this version writes, as the log spells it: what a reader needs to tell a record that is *newer*
     /// than itself from one that is broken.
-    pub const KINDS: [&str; 11] = [
+    pub const KINDS: [&str; 12] = [
         "run_started",
         "arena_reserved",
         "memory",
@@ -137,6 +150,7 @@ impl Event {
         "refused",
         "transfer",
         "step",
+        "stage",
         "check",
         "breach",
         "note",

@@ -1,8 +1,15 @@
 //! What can go wrong on the way from a recording to a batch. A variant is a different thing to do next.
 
+use std::io;
+use std::path::PathBuf;
+
 use tandem_audio::AudioError;
 use tandem_corpus::CorpusError;
-use tandem_pipeline::WorkerError;
+use tandem_device::DeviceError;
+use tandem_pipeline::{Closed, WorkerError};
+use tandem_text::TextError;
+
+use crate::bad_samples::TooManyBad;
 
 /// A recording or a corpus could not be used as asked.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +46,77 @@ pub enum FeedError {
         /// Where it is.
         place: String,
     },
+
+    /// A file or folder of ours cannot be used: mend the rights on it, or choose another.
+    #[error("the {what} cannot be used ({source}): {}", path.display())]
+    Unusable {
+        /// What it is to us.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+        /// Where it is.
+        path: PathBuf,
+    },
+
+    /// So many recordings are bad that training on the rest would not be what was asked for: mend them, or allow more.
+    #[error(transparent)]
+    TooManyBad(#[from] TooManyBad),
+
+    /// The recording is longer than its list says, by more than rounding: correct the list, or measure lengths anew.
+    #[error("the recording is {over_s:.3} s longer than what it was planned as: {place}")]
+    LongerThanListed {
+        /// By how much it is longer than its batch has room for.
+        over_s: f64,
+        /// Where it is.
+        place: String,
+    },
+
+    /// The text says nothing, or has characters no symbol stands for.
+    #[error(transparent)]
+    Text(#[from] TextError),
+
+    /// The text has more tokens than its batch has room for.
+    #[error("the text has {found} tokens, and its batch has room for {most}")]
+    TextTooLong {
+        /// Its tokens.
+        found: u64,
+        /// What there is room for.
+        most: u64,
+    },
+
+    /// The decoder met a file it has a mistake for.
+    #[error("the decoder panicked: {message}")]
+    Panicked {
+        /// What it said.
+        message: String,
+    },
+
+    /// A bad sample could not be replaced: every other one that fits its batch is bad as well.
+    #[error("no sample is left to stand in for {id}")]
+    NothingLeft {
+        /// The bad one.
+        id: String,
+    },
+
+    /// The corpus does not make a single batch, or its shapes make no sense.
+    #[error(transparent)]
+    Corpus(CorpusError),
+
+    /// The features cannot be made as they are set.
+    #[error(transparent)]
+    Features(#[from] AudioError),
+
+    /// A device said no.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+
+    /// A link or ring was closed: the feed is ending.
+    #[error(transparent)]
+    Closed(#[from] Closed),
+
+    /// The feed was stopped.
+    #[error("the feed has ended")]
+    Ended,
 
     /// A thread could not be started, or met a mistake of ours.
     #[error(transparent)]

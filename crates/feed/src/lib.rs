@@ -25,31 +25,67 @@
 mod error;
 mod pool;
 
-// What a batch is.
+// What a batch is, and what it takes to make them.
 mod shape;
 mod schema;
+mod feed_plan;
+
+// All recordings, before a run.
+mod scan;
+mod buckets;
+mod texts;
+mod material;
+mod check;
+mod report;
+mod show;
 
 // One recording.
 mod load;
 mod features;
 
-// All recordings, before a run.
-mod scan;
-mod buckets;
-mod check;
-mod report;
-mod show;
+// The stages, in the order data meets them.
+mod input;
+mod order;
+mod cache;
+mod bad_samples;
+mod row_loader;
+mod upload;
+mod featurize;
+pub mod kernels;
+mod collate;
+mod data_side;
+mod transfer;
+mod lease;
+
+// Around them.
+pub mod waits;
+mod decode_threads;
+mod tune;
+mod self_tuning;
+mod hold_ups;
+mod notes;
+mod feed;
 
 #[cfg(test)]
 mod fixture;
 
+pub use bad_samples::{BadSamples, Replacement, Replacements, TooManyBad};
 pub use buckets::{BucketPlan, Extent, FRAME_STEP, MAX_BUCKETS, NUM_BUCKETS, Padding};
+pub use cache::{Cache, CacheKind, CacheSpec, CacheStats};
 pub use check::{CheckOptions, Checked, check};
+pub use data_side::{BatchInfo, Utterance};
 pub use error::FeedError;
 pub use features::{Features, Featurizer};
+pub use feed::{Feed, FeedSpec, FeedState, FeedStats, Warm};
+pub use feed_plan::{FeedPlan, RATE_HZ, Span, UploadLayout};
+pub use input::{FromFiles, Recordings};
+pub use lease::{BatchField, DeviceBatch};
 pub use load::load_into;
+pub use material::{COUNTED_ROWS, EXACT_ROWS, KEPT_PERCENT, LeftOut, Material, MaterialOptions};
 pub use report::{BucketUse, Group, Report, Shapes};
 pub use scan::{Scanned, measure, scan_lengths};
 pub use schema::{BatchSchema, Dim, Field, HOP_SAMPLES, Layout, MELS, Placed, REFERENCE_FRAMES, SPEECH, audio_bytes};
 pub use shape::{Bucket, even_buckets};
 pub use show::{report_json, show_report};
+pub use texts::Texts;
+pub use tune::{Change, Limits, Setting, Tuner, Window};

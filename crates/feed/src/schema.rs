@@ -1,7 +1,7 @@
 //! What a batch is made of, and how it lies in a slot.
 
-use tandem_device::DType;
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
+use tandem_device::{Block, DType, View};
 
 use crate::shape::Bucket;
 
@@ -111,6 +111,12 @@ impl BatchSchema {
     pub fn slot_bytes(&self, buckets: &[Bucket]) -> u64 {
         buckets.iter().map(|bucket| self.layout(bucket).bytes).max().unwrap_or(0)
     }
+}
+
+/// The field called `name` of a batch that lies in `slot`; none when its schema has no such field.
+pub(crate) fn field_in<'a>(layout: &Layout, slot: &'a Block, name: &str) -> Option<View<'a>> {
+    let placed = layout.fields.iter().find(|placed| placed.field.name == name)?;
+    Some(slot.part(placed.offset, placed.bytes))
 }
 
 /// Bytes of a batch of `bucket` on its way up: int16 audio, before features are made of it.

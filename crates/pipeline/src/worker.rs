@@ -28,6 +28,15 @@ pub enum WorkerError {
     },
 }
 
+impl WorkerError {
+    /// The name of the thread.
+    pub fn thread(&self) -> &str {
+        match self {
+            WorkerError::Spawn { name, .. } | WorkerError::Panicked { name, .. } => name,
+        }
+    }
+}
+
 /// Holding one of these means that its thread may be running. Whoever lets go of it, by [`join`](Worker::join) or by
 /// dropping it, waits until the thread has ended: no thread outlives its owner.
 #[derive(Debug)]
@@ -47,8 +56,14 @@ impl<T: Send + 'static> Worker<T> {
     where
         F: FnOnce(&StopFlag) -> T + Send + 'static,
     {
-        let name = name.into();
-        let stop = StopFlag::new();
+        Self::spawn_with(name.into(), StopFlag::new(), body)
+    }
+
+    /// The same with a flag that others may have too: raising it, dropping the worker included, stops them all.
+    pub(crate) fn spawn_with<F>(name: String, stop: StopFlag, body: F) -> Result<Self, WorkerError>
+    where
+        F: FnOnce(&StopFlag) -> T + Send + 'static,
+    {
         let told = stop.clone();
         let spawned = Builder::new().name(name.clone()).spawn(move || body(&told));
         match spawned {

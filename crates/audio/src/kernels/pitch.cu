@@ -1,0 +1,214 @@
+// The pitch of every frame by YIN, one block per frame.
+//
+// Samples are integers, and so are their correlations, the differences and the running sums of these: all of it is
+// exact in 64 bits, in any order. Only the last few operations round, as they do on the CPU.
+
+typedef double f64;
+
+constexpr u32 HOP = 256, FRAME = 1024, MIRRORED = 384, THREADS = 256;
+// A thread has eight lags, and looks at eight samples at a time. Nine places for eight samples: lanes eight lags apart
+// meet different banks.
+constexpr u32 LAGS = 8, PLACES = 9;
+constexpr u32 STAGED = FRAME + LAGS;
+// Eights of samples after which 32-bit sums must be put away: 16 * 4 products of two samples by two low bytes, each
+// up to 2 * 2^15 * 255, are below 2^31.
+constexpr u32 BURST = 16;
+
+// Words of the numbers table.
+constexpr u32 RATE = 0, TROUGH = 10, MAX_APERIODICITY = 11, SILENCE = 12, MIN_PERIOD = 13, MAX_PERIOD = 14;
+
+__device__ inline u32 place(u32 sample) { return sample / LAGS * PLACES + sample % LAGS; }
+__device__ inline f64 number(const u64* numbers, u32 i) { return __longlong_as_double((i64)numbers[i]); }
+
+// Sample n of the frame, mirrored at both ends of the row; zeros behind the frame for the lags to run into.
+__device__ inline i32 sample_at(const i16* row, i32 length, u32 frame, u32 n) {
+    if (n >= FRAME) return 0;
+    i32 at = (i32)(frame * HOP + n) - (i32)MIRRORED;
+    if (at < 0) at = -at;
+    if (at >= length) at = 2 * (length - 1) - at;
+    return row[at];
+}
+
+// Every sample with the next one, twice: as they are, and as both low bytes (0 to 255) below both high ones.
+__device__ inline void stage(const i16* row, i32 length, u32 frame, u32* pairs, u32* bytes) {
+    for (u32 n = threadIdx.x; n < STAGED; n += THREADS) {
+        u32 a = (u32)sample_at(row, length, frame, n), b = (u32)sample_at(row, length, frame, n + 1);
+        pairs[place(n)] = (a & 0xffffu) | b << 16;
+        bytes[place(n)] = (a & 0xffu) | (b & 0xffu) << 8 | (a & 0xff00u) << 8 | (b & 0xff00u) << 16;
+    }
+}
+
+// sum + two samples times two low bytes, and times two high ones.
+__device__ inline i32 add_low(u32 samples, u32 bytes, i32 sum) {
+    asm("dp2a.lo.s32.u32 %0, %1, %2, %0;" : "+r"(sum) : "r"(samples), "r"(bytes));
+    return sum;
+}
+__device__ inline i32 add_high(u32 samples, u32 bytes, i32 sum) {
+    asm("dp2a.hi.s32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(samples), "r"(bytes));
+    return sum;
+}
+
+// Adds up x[n] x[n + lag] for the lags 8 group + 1 ... 8 group + 8, over every `parts`-th eight samples from `part` on.
+__device__ inline void correlate(const u32* pairs, const u32* bytes, u32 group, u32 part, u32 parts,
+                                 i64 (&sums)[LAGS]) {
+#pragma unroll
+    for (u32 l = 0; l < LAGS; l++) sums[l] = 0;
+    for (u32 m = part; m + group < FRAME / LAGS;) {
+        i32 low[LAGS] = {0, 0, 0, 0, 0, 0, 0, 0}, high[LAGS] = {0, 0, 0, 0, 0, 0, 0, 0};
+        for (u32 burst = 0; burst < BURST && m + group < FRAME / LAGS; burst++, m += parts) {
+            const u32 *here = pairs + m * PLACES, *there = bytes + (m + group) * PLACES;
+            u32 y[2 * LAGS];
+#pragma unroll
+            for (u32 j = 0; j < LAGS; j++) {
+                y[j] = there[j];
+                y[LAGS + j] = there[PLACES + j];
+            }
+#pragma unroll
+            for (u32 j = 0; j < LAGS; j += 2) {
+                u32 x = here[j];
+#pragma unroll
+                for (u32 l = 0; l < LAGS; l++) {
+                    low[l] = add_low(x, y[j + l + 1], low[l]);
+                    high[l] = add_high(x, y[j + l + 1], high[l]);
+                }
+            }
+        }
+#pragma unroll
+        for (u32 l = 0; l < LAGS; l++) sums[l] += (i64)high[l] * 256 + low[l];
+    }
+}
+
+// Replaces four numbers of every thread by the sums up to and with each, in thread order; gives the sum of all.
+__device__ inline i64 running_sums(i64 (&v)[4], i64* warp_sums) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    v[1] += v[0];
+    v[2] += v[1];
+    v[3] += v[2];
+    i64 upto = v[3];
+#pragma unroll
+    for (u32 step = 1; step < 32; step *= 2) {
+        i64 before = __shfl_up_sync(0xffffffffu, upto, step);
+        if (lane >= step) upto += before;
+    }
+    if (lane == 31) warp_sums[warp] = upto;
+    __syncthreads();
+    i64 before = upto - v[3], all = 0;
+#pragma unroll
+    for (u32 w = 0; w < THREADS / 32; w++) {
+        if (w < warp) before += warp_sums[w];
+        all += warp_sums[w];
+    }
+    __syncthreads();
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) v[i] += before;
+    return all;
+}
+
+// A local minimum; at the ends there is one neighbour to compare with.
+__device__ inline bool is_dip(const f64* difference, u32 i, u32 last) {
+    bool falls = i == 0 || difference[i] < difference[i - 1];
+    if (i == 0) return difference[0] < difference[1];
+    return falls && (i == last || difference[i] <= difference[i + 1]);
+}
+
+// How far the minimum of the parabola through three points lies from the middle one.
+__device__ inline f64 parabola_shift(const f64* difference, u32 i, u32 last) {
+    if (i == 0 || i == last) return 0.0;
+    f64 left = difference[i - 1], middle = difference[i], right = difference[i + 1];
+    f64 bend = __dsub_rn(__dadd_rn(left, right), 2.0 * middle), slope = __dsub_rn(right, left) / 2.0;
+    return fabs(slope) >= fabs(bend) ? 0.0 : -slope / bend;
+}
+
+// What a thread has seen: the first dip below the threshold, and the lowest point of all (the first of equals).
+struct Found {
+    u32 dip, lowest;
+    f64 value;
+};
+
+__device__ inline void take_better(Found& a, u32 dip, u32 lowest, f64 value) {
+    a.dip = min_of(a.dip, dip);
+    bool better = value < a.value || (value == a.value && lowest < a.lowest);
+    a.lowest = better ? lowest : a.lowest;
+    a.value = better ? value : a.value;
+}
+
+__device__ inline Found search(const f64* difference, u32 last, f64 threshold) {
+    Found found = {0xffffffffu, 0xffffffffu, 1e300};
+    for (u32 i = threadIdx.x; i <= last; i += THREADS) {
+        bool dip = difference[i] < threshold && is_dip(difference, i, last);
+        take_better(found, dip ? i : 0xffffffffu, i, difference[i]);
+    }
+#pragma unroll
+    for (u32 step = 16; step > 0; step /= 2) {
+        u32 dip = __shfl_xor_sync(0xffffffffu, found.dip, step);
+        u32 lowest = __shfl_xor_sync(0xffffffffu, found.lowest, step);
+        f64 value = __shfl_xor_sync(0xffffffffu, found.value, step);
+        take_better(found, dip, lowest, value);
+    }
+    return found;
+}
+
+// Block b: frame b % frames of row b / frames.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    pitch(const i16* audio, const u32* lengths, const u64* numbers, f32* out, u32 stride, u32 frames) {
+    __shared__ u32 pairs[STAGED / LAGS * PLACES], bytes[STAGED / LAGS * PLACES];
+    __shared__ i64 partial[THREADS * LAGS];
+    __shared__ f64 difference[FRAME];
+    __shared__ i64 warp_sums[THREADS / 32];
+    __shared__ Found warps[THREADS / 32];
+    u32 row = blockIdx.x / frames, frame = blockIdx.x % frames, tid = threadIdx.x;
+    u32 length = min_of(lengths[row], stride), own = length > MIRRORED ? length / HOP : 0;
+    if (frame >= own) {
+        if (tid == 0) out[blockIdx.x] = 0.f;
+        return;
+    }
+    u32 min_period = (u32)numbers[MIN_PERIOD], max_period = (u32)numbers[MAX_PERIOD];
+    u32 groups = (max_period + LAGS - 1) / LAGS, parts = THREADS / groups;
+    stage(audio + (u64)row * stride, (i32)length, frame, pairs, bytes);
+    __syncthreads();
+    if (tid < groups * parts) {
+        i64 sums[LAGS];
+        correlate(pairs, bytes, tid % groups, tid / groups, parts, sums);
+#pragma unroll
+        for (u32 l = 0; l < LAGS; l++) partial[tid * LAGS + l] = sums[l];
+    }
+    i64 head[4], sum[4], differences[4];
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        i64 x = (i16)(pairs[place(4 * tid + i)] & 0xffffu);
+        head[i] = x * x;
+    }
+    i64 energy = running_sums(head, warp_sums);  // It waits for everybody: `partial` is whole.
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        u32 lag = 4 * tid + i + 1;
+        i64 correlation = 0;
+        if (lag <= max_period)
+            for (u32 part = 0; part < parts; part++) correlation += partial[part * groups * LAGS + lag - 1];
+        // At lag 1 the first sample's energy is left out, as on the CPU.
+        differences[i] = lag <= max_period ? 2 * (energy - correlation) - (lag == 1 ? 0 : head[i]) : 0;
+        sum[i] = differences[i];
+    }
+    running_sums(sum, warp_sums);
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        u32 lag = 4 * tid + i + 1;
+        if (lag < min_period || lag > max_period) continue;
+        // In units of full scale squared, which is a shift of the exponent.
+        f64 own_difference = (f64)differences[i] * 0x1p-30, mean = (f64)sum[i] * 0x1p-30 / (f64)lag;
+        difference[lag - min_period] = own_difference / (mean + 2.2250738585072014e-308);
+    }
+    __syncthreads();
+    u32 last = max_period - min_period;
+    Found found = search(difference, last, number(numbers, TROUGH));
+    if (tid % 32 == 0) warps[tid / 32] = found;
+    __syncthreads();
+    if (tid == 0) {
+        for (u32 w = 1; w < THREADS / 32; w++) take_better(found, warps[w].dip, warps[w].lowest, warps[w].value);
+        u32 at = found.dip <= last ? found.dip : found.lowest;
+        f64 period = (f64)(min_period + at) + parabola_shift(difference, at, last);
+        f64 rms = sqrt((f64)energy * 0x1p-30 / (f64)FRAME);
+        bool voiced = difference[at] <= number(numbers, MAX_APERIODICITY) && rms >= number(numbers, SILENCE);
+        out[blockIdx.x] = voiced ? (f32)((f64)numbers[RATE] / period) : 0.f;
+    }
+}

@@ -1,0 +1,75 @@
+//! The settings as a table of words: what kernels read of them, and what twins make their plans from.
+
+use crate::{AudioError, FeatureSettings, PitchSettings};
+
+/// Words of the table.
+pub(crate) const WORDS: usize = 16;
+
+/// The settings in words, in an order the kernels know. Whole numbers as they are, real ones as the bits of an f64.
+///
+/// Fails with [`AudioError::Settings`].
+pub(crate) fn pack(settings: &FeatureSettings, pitch: &PitchSettings) -> Result<[u64; WORDS], AudioError> {
+    let (min_period, max_period) = pitch.periods(settings)?;
+    // What silence comes out as; padding must look the same, to the last bit, on every device.
+    let ln_floor = (settings.floor as f32).ln();
+    Ok([
+        u64::from(settings.rate_hz),
+        settings.n_fft as u64,
+        settings.win_samples as u64,
+        settings.hop_samples as u64,
+        settings.n_mels as u64,
+        settings.fmin_hz.to_bits(),
+        settings.fmax_hz.to_bits(),
+        settings.floor.to_bits(),
+        pitch.fmin_hz.to_bits(),
+        pitch.fmax_hz.to_bits(),
+        pitch.trough_threshold.to_bits(),
+        pitch.max_aperiodicity.to_bits(),
+        pitch.silence_rms.to_bits(),
+        min_period as u64,
+        max_period as u64,
+        u64::from(ln_floor.to_bits()),
+    ])
+}
+
+/// The settings the words were made from.
+pub(crate) fn unpack(words: &[u64; WORDS]) -> (FeatureSettings, PitchSettings) {
+    let real = |i: usize| f64::from_bits(words[i]);
+    let settings = FeatureSettings {
+        rate_hz: words[0] as u32,
+        n_fft: words[1] as usize,
+        win_samples: words[2] as usize,
+        hop_samples: words[3] as usize,
+        n_mels: words[4] as usize,
+        fmin_hz: real(5),
+        fmax_hz: real(6),
+        floor: real(7),
+    };
+    let pitch = PitchSettings {
+        fmin_hz: real(8),
+        fmax_hz: real(9),
+        trough_threshold: real(10),
+        max_aperiodicity: real(11),
+        silence_rms: real(12),
+    };
+    (settings, pitch)
+}
+
+/// The log-mel value of a frame that is not there.
+pub(crate) fn ln_floor(words: &[u64; WORDS]) -> f32 {
+    f32::from_bits(words[15] as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_survive_the_table() {
+        let settings = FeatureSettings { n_mels: 77, fmin_hz: 12.5, ..FeatureSettings::default() };
+        let pitch = PitchSettings { fmin_hz: 80.0, silence_rms: 0.01, ..PitchSettings::default() };
+        let words = pack(&settings, &pitch).unwrap();
+        assert_eq!(unpack(&words), (settings, pitch));
+        assert_eq!((words[13], words[14], ln_floor(&words)), (36, 276, 1e-5_f32.ln()));
+    }
+}

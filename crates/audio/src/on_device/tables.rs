@@ -1,0 +1,246 @@
+//! What the kernels look up: window, roots of unity, mel weights, lowpass phases. Made once, on the host.
+//!
+//! All tables of a [`DeviceFeatures`](crate::DeviceFeatures) lie one behind the other in one block, each at a multiple
+//! of [`BLOCK_ALIGN`].
+
+use std::f64::consts::TAU;
+
+use tandem_device::bytes::{BLOCK_ALIGN, round_up};
+
+use super::numbers;
+use crate::stft::hann;
+use crate::{AudioError, FeatureSettings, Filterbank, Lowpass, PitchSettings};
+
+/// The geometry the kernels are written for.
+const N_FFT: usize = 1024;
+const HOP_SAMPLES: usize = 256;
+/// Mel bands at most.
+const MAX_MELS: usize = 128;
+
+/// Words a filter has in its table: up, down, delay, taps of a phase, where its weights begin, both rates, and one that
+/// is 0.
+pub(crate) const FILTER_WORDS: usize = 8;
+
+/// The tables in the order they lie in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Table {
+    Numbers,
+    Transform,
+    Bands,
+    MelWeights,
+    Filters,
+    FilterWeights,
+}
+
+/// All tables, on the host.
+pub(crate) struct Tables {
+    pub(crate) numbers: Vec<u64>,
+    /// In f64: 1024 of the window; 512 roots `w512^(p t)`, 16 rows p of 32 columns t; 129 roots `w1024^k`. A root is
+    /// its real and its imaginary part.
+    pub(crate) transform: Vec<f64>,
+    /// First bin and number of bins of every band.
+    pub(crate) bands: Vec<u32>,
+    /// The weights of every band's first bin, then of every band's second, ...; 0 where a band has no more.
+    pub(crate) mel_weights: Vec<f32>,
+    pub(crate) filters: Vec<u32>,
+    /// Filter after filter. Tap after tap; within a tap, phases in the order in which samples out use them.
+    pub(crate) filter_weights: Vec<f32>,
+}
+
+impl Tables {
+    /// Computes them. Cost: a filter takes milliseconds.
+    ///
+    /// Fails with [`AudioError::Settings`] on numbers that cannot be or a geometry there are no kernels for, and with
+    /// [`AudioError::RatePair`].
+    pub(crate) fn new(
+        settings: &FeatureSettings,
+        pitch: &PitchSettings,
+        rates_hz: &[u32],
+    ) -> Result<Tables, AudioError> {
+        let tables = Tables::without_pitch(settings, rates_hz)?;
+        Ok(Tables { numbers: numbers::pack(settings, pitch)?.to_vec(), ..tables })
+    }
+
+    /// The same for no pitch in particular: as many bytes.
+    pub(crate) fn without_pitch(settings: &FeatureSettings, rates_hz: &[u32]) -> Result<Tables, AudioError> {
+        settings.check()?;
+        check_geometry(settings)?;
+        let (bands, mel_weights) = mel_tables(settings);
+        let (filters, filter_weights) = filter_tables(settings.rate_hz, rates_hz)?;
+        let numbers = vec![0; numbers::WORDS];
+        Ok(Tables { numbers, transform: transform(settings), bands, mel_weights, filters, filter_weights })
+    }
+
+    /// Where `table` begins in the block, and how many bytes it has.
+    pub(crate) fn span(&self, table: Table) -> (u64, u64) {
+        let sizes = self.parts().map(|part| part.len() as u64);
+        let before = &sizes[..table as usize];
+        (before.iter().map(|bytes| round_up(*bytes, BLOCK_ALIGN)).sum(), sizes[table as usize])
+    }
+
+    /// Bytes of the block, whole multiples of [`BLOCK_ALIGN`].
+    pub(crate) fn bytes(&self) -> u64 {
+        self.parts().iter().map(|part| round_up(part.len() as u64, BLOCK_ALIGN)).sum()
+    }
+
+    /// Copies every table to its place in `block`.
+    pub(crate) fn write_to(&self, block: &mut [u8]) {
+        let mut rest = block;
+        for part in self.parts() {
+            let (place, behind) = rest.split_at_mut(round_up(part.len() as u64, BLOCK_ALIGN) as usize);
+            place[..part.len()].copy_from_slice(part);
+            rest = behind;
+        }
+    }
+
+    /// The tables as bytes, in the order of [`Table`].
+    fn parts(&self) -> [&[u8]; 6] {
+        [
+            bytemuck::cast_slice(&self.numbers),
+            bytemuck::cast_slice(&self.transform),
+            bytemuck::cast_slice(&self.bands),
+            bytemuck::cast_slice(&self.mel_weights),
+            bytemuck::cast_slice(&self.filters),
+            bytemuck::cast_slice(&self.filter_weights),
+        ]
+    }
+}
+
+fn check_geometry(settings: &FeatureSettings) -> Result<(), AudioError> {
+    let found = (settings.n_fft, settings.win_samples, settings.hop_samples);
+    match found == (N_FFT, N_FFT, HOP_SAMPLES) && settings.n_mels <= MAX_MELS {
+        true => Ok(()),
+        false => Err(AudioError::Settings {
+            what: format!(
+                "kernels are written for n_fft and win_samples of {N_FFT}, hop_samples of {HOP_SAMPLES} and at most \
+                 {MAX_MELS} bands, found {settings:?}"
+            ),
+        }),
+    }
+}
+
+fn transform(settings: &FeatureSettings) -> Vec<f64> {
+    // Full scale becomes 1, and the halves that a real spectrum takes of a complex one are taken here: both are powers
+    // of two and cost no digit.
+    let window = hann(settings.win_samples, N_FFT).map(|w| w / 65_536.0);
+    let roots = (0..16).flat_map(|p| (0..32).map(move |t| root(p * t, 512)));
+    let half_roots = (0..=128).map(|k| root(k, 1024));
+    window.chain(roots.chain(half_roots).flatten()).collect()
+}
+
+/// `exp(-2 pi i k / n)`, exact at the quarters.
+fn root(k: usize, n: usize) -> [f64; 2] {
+    let (k, eighth) = (k % n, n / 8);
+    // Angles up to an eighth of a turn only: there cosine and sine are good to the last bit or two.
+    let (cos, sin) = match k / eighth {
+        0 => angle(k, n),
+        1 => swap(angle(n / 4 - k, n)),
+        2 => flip(swap(angle(k - n / 4, n))),
+        3 => flip(angle(n / 2 - k, n)),
+        _ => {
+            let [re, im] = root(k - n / 2, n);
+            return [-re, -im];
+        }
+    };
+    [cos, -sin]
+}
+
+fn angle(k: usize, n: usize) -> (f64, f64) {
+    let (sin, cos) = (TAU * k as f64 / n as f64).sin_cos();
+    (cos, sin)
+}
+
+fn swap((cos, sin): (f64, f64)) -> (f64, f64) {
+    (sin, cos)
+}
+
+/// Mirrors an angle at the quarter turn.
+fn flip((cos, sin): (f64, f64)) -> (f64, f64) {
+    (-cos, sin)
+}
+
+fn mel_tables(settings: &FeatureSettings) -> (Vec<u32>, Vec<f32>) {
+    let filterbank = Filterbank::new(settings);
+    let widest = filterbank.bands().map(|(_, weights)| weights.len()).max().unwrap_or(0);
+    let mut bands = Vec::new();
+    let mut table = vec![0.0; widest * settings.n_mels];
+    for (band, (first_bin, weights)) in filterbank.bands().enumerate() {
+        bands.extend([first_bin as u32, weights.len() as u32]);
+        for (i, weight) in weights.iter().enumerate() {
+            table[i * settings.n_mels + band] = *weight as f32;
+        }
+    }
+    (bands, table)
+}
+
+fn filter_tables(to_hz: u32, rates_hz: &[u32]) -> Result<(Vec<u32>, Vec<f32>), AudioError> {
+    let (mut filters, mut table) = (Vec::new(), Vec::new());
+    for &from_hz in rates_hz {
+        let filter = Lowpass::design(from_hz, to_hz)?;
+        let refused = AudioError::RatePair { from_hz, to_hz };
+        let Ok(start) = u32::try_from(table.len()) else { return Err(refused) };
+        let Lowpass { up, down, delay, taps_per_phase, ref phases, .. } = filter;
+        // All of them below 2^32: the factors are below 2^17, and there are 64 taps per step of the larger one.
+        filters.extend([up, down, delay, taps_per_phase].map(|n| n as u32));
+        filters.extend([start, from_hz, to_hz, 0]);
+        for tap in 0..taps_per_phase {
+            table.extend((0..up).map(|m| phases[(m * down + delay) % up * taps_per_phase + tap]));
+        }
+    }
+    Ok((filters, table))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tables(rates_hz: &[u32]) -> Tables {
+        Tables::new(&FeatureSettings::default(), &PitchSettings::default(), rates_hz).unwrap()
+    }
+
+    #[test]
+    fn roots_lie_on_the_circle_and_are_exact_at_the_quarters() {
+        for n in [512, 1024] {
+            for k in 0..n {
+                let ([re, im], x) = (root(k, n), TAU * k as f64 / n as f64);
+                assert!((re - x.cos()).abs() < 1e-15 && (im + x.sin()).abs() < 1e-15, "{k} of {n}: {re} {im}");
+            }
+        }
+        let quarters = [0, 128, 256, 384].map(|k| root(k, 512));
+        assert_eq!(quarters, [[1.0, 0.0], [0.0, -1.0], [-1.0, 0.0], [0.0, 1.0]]);
+    }
+
+    #[test]
+    fn tables_lie_one_behind_the_other() {
+        let tables = tables(&[44_100, 48_000]);
+        let mut block = vec![0xFF; tables.bytes() as usize];
+        tables.write_to(&mut block);
+        let mut end = 0;
+        for table in
+            [Table::Numbers, Table::Transform, Table::Bands, Table::MelWeights, Table::Filters, Table::FilterWeights]
+        {
+            let (from, bytes) = tables.span(table);
+            assert_eq!(from, round_up(end, BLOCK_ALIGN), "{table:?}");
+            end = from + bytes;
+            assert_eq!(&block[from as usize..end as usize], tables.parts()[table as usize]);
+        }
+        assert_eq!(tables.bytes(), round_up(end, BLOCK_ALIGN));
+    }
+
+    #[test]
+    fn other_geometry_is_refused() {
+        let check = |change: fn(&mut FeatureSettings)| {
+            let mut settings = FeatureSettings::default();
+            change(&mut settings);
+            settings.check().unwrap();
+            let refused = Tables::new(&settings, &PitchSettings::default(), &[]);
+            assert!(matches!(refused, Err(AudioError::Settings { .. })));
+        };
+        check(|s| s.n_fft = 2048);
+        check(|s| s.win_samples = 800);
+        check(|s| s.hop_samples = 128);
+        check(|s| s.n_mels = 129);
+        let refused = Tables::new(&FeatureSettings::default(), &PitchSettings::default(), &[0]);
+        assert!(matches!(refused, Err(AudioError::RatePair { from_hz: 0, .. })));
+    }
+}

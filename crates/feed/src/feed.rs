@@ -1,0 +1,431 @@
+//! The feed: recordings on one end, batches on the model device on the other.
+//!
+//! ```text
+//! order ─> load ══ pinned ring ══> upload ─> featurize ─> collate ══ data ring ══> transfer ══ model ring ══> lease
+//!          decode threads          └──────── data thread ───────┘                 its thread                 the step
+//! ```
+//!
+//! Double lines are rings of memory that was taken when the feed started: what is full makes its filler wait, and the
+//! waiting is counted. With a hand-over the step leases from the data ring. The feed has no end of its own: epoch
+//! follows epoch until it is dropped, which ends every thread and gives all memory back.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tandem_corpus::Cursor;
+use tandem_device::transfer::Measured;
+use tandem_device::{Arena, Block, Device, DeviceError, Event, Isolation, Pinned, Route, Stream, Transfer};
+use tandem_events::Emitter;
+use tandem_pipeline::{Crew, RingHandle, RingSlot, RingStats, StopFlag, ring};
+
+use crate::bad_samples::{BadSamples, Replacements};
+use crate::cache::{Cache, CacheSpec, CacheStats};
+use crate::collate::Collator;
+use crate::data_side::{BatchFiller, BatchTaker, DataSide};
+use crate::decode_threads::DecodeThreads;
+use crate::error::FeedError;
+use crate::featurize::FeatureMaker;
+use crate::feed_plan::FeedPlan;
+use crate::hold_ups::HoldUps;
+use crate::input::{Input, Recordings};
+use crate::lease::DeviceBatch;
+use crate::material::Material;
+use crate::notes::Notes;
+use crate::order::{Dealer, HostMemory};
+use crate::row_loader::{Library, RowLoader};
+use crate::self_tuning::SelfTuning;
+use crate::transfer::carry;
+use crate::tune::{Limits, Setting, Tuner};
+use crate::upload::Uploader;
+use crate::{BucketPlan, waits};
+
+/// Everything a feed is told.
+pub struct FeedSpec {
+    /// The corpus.
+    pub material: Arc<Material>,
+    /// Its shapes: those of `plan`.
+    pub buckets: BucketPlan,
+    /// Its memory.
+    pub plan: FeedPlan,
+    /// Why batches take the plan's route.
+    pub route_why: String,
+    /// Where all randomness starts.
+    pub seed: u64,
+    /// Where to begin.
+    pub from: FeedState,
+    /// How recordings are read: [`crate::FromFiles`].
+    pub recordings: Arc<dyn Recordings>,
+    /// Decode threads at the start.
+    pub threads: usize,
+    /// Decode threads at most; `threads` when that number was given by hand.
+    pub max_threads: usize,
+    /// Whether the number of prefetched batches was given by hand.
+    pub depth_fixed: bool,
+    /// Decoded audio kept between epochs.
+    pub cache: CacheSpec,
+    /// The share of an epoch's samples that may be bad.
+    pub max_bad_fraction: f64,
+    /// Where bad samples are listed.
+    pub bad_samples: Option<PathBuf>,
+    /// Who is told of stages and changes.
+    pub emitter: Emitter,
+    /// Holds the data device's streams up by turns for so long, so that a missing wait shows on a real card; 0 in use.
+    pub delay_ns: u64,
+}
+
+/// What a checkpoint keeps of the data side: with it, a new feed gives exactly the batches this one would have given.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FeedState {
+    /// The batch that comes next.
+    pub next: Cursor,
+    /// Which samples stand in for bad ones in batches that were made and not leased yet.
+    pub replacements: Replacements,
+}
+
+/// How full the feed is before the first step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Warm {
+    /// Batches that are ready.
+    pub ready: usize,
+    /// Batches there is room for.
+    pub of: usize,
+}
+
+/// A look at a feed that runs.
+#[derive(Clone, Debug)]
+pub struct FeedStats {
+    /// The rings in the order of the flow.
+    pub rings: Vec<RingStats>,
+    /// What the consumer waited for batches in all.
+    pub stall_ns: u64,
+    /// Batches leased.
+    pub leased: u64,
+    /// Decode threads at work.
+    pub threads: usize,
+    /// Bad samples so far.
+    pub num_bad: usize,
+    /// The cache.
+    pub cache: CacheStats,
+}
+
+/// A running feed. Dropping it stops and joins its threads.
+pub struct Feed {
+    // Before the crew: threads that wait for it to take end when it is gone.
+    taker: BatchTaker,
+    rings: Vec<RingHandle>,
+    crew: Option<Crew<()>>,
+    ending: Ending,
+    data_stream: Arc<Stream>,
+    threads: Arc<DecodeThreads>,
+    library: Arc<Library>,
+    stall_ns: Arc<AtomicU64>,
+    leased: u64,
+    next: Cursor,
+    notes: Notes,
+    transfer: Option<Measured>,
+    warm_slots: usize,
+}
+
+/// How a feed ends: whoever finds something wrong keeps the first error and closes everything, so that nobody is left
+/// waiting.
+#[derive(Clone)]
+struct Ending {
+    first: Arc<Mutex<Option<FeedError>>>,
+    rings: Vec<RingHandle>,
+    threads: Arc<DecodeThreads>,
+}
+
+impl Ending {
+    /// A thread ended so. The end of a ring is no error.
+    fn note(&self, outcome: Result<(), FeedError>) {
+        if let Some(error) = outcome.err().filter(|error| !matches!(error, FeedError::Closed(_))) {
+            self.first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        }
+        self.close();
+    }
+
+    fn close(&self) {
+        self.threads.end();
+        self.rings.iter().for_each(RingHandle::close);
+    }
+
+    fn take(&self) -> Option<FeedError> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Feed {
+    /// Takes all memory, proves the way across, and starts every thread: from here on the feed fills itself.
+    ///
+    /// Fails when memory, kernels or threads cannot be had; what was taken is given back.
+    pub fn start(roles: &Isolation, spec: FeedSpec) -> Result<Feed, FeedError> {
+        let FeedSpec { material, buckets, plan, seed, recordings, .. } = &spec;
+        let input = Input::new(Arc::clone(material), buckets, plan.clone(), *seed, Arc::clone(recordings))?;
+        let input = Arc::new(input);
+        let (device, arena) = (&roles.data.device, &roles.data.arena);
+        let notes = Notes::default();
+        let library = Arc::new(open_library(&input, &spec, &notes)?);
+
+        let (host_filler, loaded) = ring("pinned ring", host_slots(device, &input.plan)?);
+        let handover = plan.route == Route::Handover;
+        let in_data = plan.data_slots + if handover { plan.model_slots } else { 0 };
+        let data_memory = batch_slots(device, arena, "prefetched batches", in_data, &input.plan)?;
+        let stream = Arc::new(device.stream(false)?);
+        let features = FeatureMaker::create(device, arena, &stream, &input)?;
+        let uploader = Uploader::create(device, arena, &input.plan)?;
+        let collator = Collator::create(device, input.features().floor)?;
+        let hold_ups = HoldUps::create(device, spec.delay_ns)?;
+        let crossing = match handover {
+            true => None,
+            false => Some(Crossing::open(roles, &spec, &data_memory)?),
+        };
+        let (slots, data_taker) = ring("data ring", data_memory);
+
+        let threads = Arc::new(DecodeThreads::new(spec.threads));
+        let stall_ns = Arc::new(AtomicU64::new(0));
+        let tuner = tuner_for(&spec, in_data as usize);
+        let heard = (notes.clone(), spec.emitter.clone());
+        let tuning = SelfTuning::new(tuner, Arc::clone(&threads), loaded.handle(), Arc::clone(&stall_ns), heard);
+        let mut rings = vec![loaded.handle(), data_taker.handle()];
+        let data_stream = Arc::clone(&stream);
+        let emitter = spec.emitter.clone();
+        let dealer = Arc::new(Dealer::new(Arc::clone(&input), host_filler, spec.from.next));
+        let side = DataSide { input, loaded, uploader, stream, features, collator, slots, tuning, hold_ups, emitter };
+
+        let (taker, carrier, measured) = match crossing {
+            None => (data_taker, None, None),
+            Some(Crossing { transfer, filler, taker, measured }) => {
+                rings.push(taker.handle());
+                (taker, Some((transfer, data_taker, filler)), Some(measured))
+            }
+        };
+        let ending = Ending { first: Arc::default(), rings: rings.clone(), threads: Arc::clone(&threads) };
+        let mut crew = Crew::new("feed");
+        let closing = ending.clone();
+        crew.on_stop(move || closing.close());
+        let mut feed = Feed {
+            taker,
+            rings,
+            crew: None,
+            ending: ending.clone(),
+            data_stream,
+            threads: Arc::clone(&threads),
+            library: Arc::clone(&library),
+            stall_ns,
+            leased: 0,
+            next: spec.from.next,
+            notes,
+            transfer: measured,
+            warm_slots: in_data as usize,
+        };
+        let started = start_threads(&mut crew, (side, carrier), (dealer, library, threads), spec.max_threads, &ending);
+        feed.crew = Some(crew);
+        started.map(|()| feed)
+    }
+
+    /// Waits until every slot of the data side holds a batch, for `longest` at most. Says how many do.
+    ///
+    /// Fails with what ended the feed, if that is what happened.
+    pub fn wait_warm(&mut self, longest: Duration) -> Result<Warm, FeedError> {
+        let deadline = Instant::now() + longest;
+        let mut ready = 0;
+        // From the step's side inwards: the nearer ring is the one that fills first.
+        for ring in self.rings.iter().skip(1).rev() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            ready += ring.wait_ready(usize::MAX, left);
+        }
+        if let Some(error) = self.ending.take() {
+            return Err(error);
+        }
+        // They are queued; now they are made.
+        self.data_stream.drain()?;
+        Ok(Warm { ready: ready.min(self.warm_slots), of: self.warm_slots })
+    }
+
+    /// The next batch, for work on `stream`, which is made to wait for it; the host waits only when none is queued.
+    ///
+    /// Fails with what ended the feed.
+    pub fn lease<'s>(&mut self, stream: &'s Stream) -> Result<DeviceBatch<'s>, FeedError> {
+        let (ready, wait_ns) = match self.taker.try_take() {
+            Ok(Some(ready)) => (Some(ready), 0),
+            _ => {
+                let waiting = Instant::now();
+                let ready = self.taker.take();
+                (ready, waiting.elapsed().as_nanos() as u64)
+            }
+        };
+        self.stall_ns.fetch_add(wait_ns, Ordering::Relaxed);
+        let Some(ready) = ready else { return Err(self.why_it_ended()) };
+        let slot = ready.lease(|arrived| stream.wait(arrived, waits::ARRIVED))?;
+        self.leased += 1;
+        let info = slot.payload();
+        self.next = self.library.input.order.after(info.cursor);
+        Ok(DeviceBatch::new(slot, stream, wait_ns))
+    }
+
+    fn why_it_ended(&mut self) -> FeedError {
+        let joined = self.crew.take().map(|crew| {
+            crew.stop();
+            crew.join()
+        });
+        match (self.ending.take(), joined) {
+            (Some(error), _) => error,
+            (None, Some(Err(panic))) => FeedError::Worker(panic),
+            (None, _) => FeedError::Ended,
+        }
+    }
+
+    /// What a checkpoint made now must keep.
+    pub fn state(&self) -> FeedState {
+        let mut replacements = self.library.replayed.clone();
+        let mut made = self.library.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.drop_before(self.next);
+        made.iter().for_each(|instead| replacements.insert(instead));
+        replacements.drop_before(self.next);
+        FeedState { next: self.next, replacements }
+    }
+
+    /// Lines for people since it was last asked: changes of self-tuning, trouble with the cache.
+    pub fn take_notes(&self) -> Vec<String> {
+        self.notes.take()
+    }
+
+    /// What the proof of the way across measured; none for a hand-over.
+    pub fn transfer(&self) -> Option<Measured> {
+        self.transfer
+    }
+
+    /// Where everything is.
+    pub fn stats(&self) -> FeedStats {
+        FeedStats {
+            rings: self.rings.iter().map(RingHandle::stats).collect(),
+            stall_ns: self.stall_ns.load(Ordering::Relaxed),
+            leased: self.leased,
+            threads: self.threads.active(),
+            num_bad: self.library.bad.total(),
+            cache: self.library.cache.stats(),
+        }
+    }
+
+    /// Stops every thread and waits for them; what went wrong before, if anything did.
+    pub fn stop(mut self) -> Result<(), FeedError> {
+        match self.why_it_ended() {
+            FeedError::Ended => Ok(()),
+            error => Err(error),
+        }
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        // Dropping a crew stops and joins it; nobody is left to be told of an error.
+        self.crew.take();
+    }
+}
+
+/// The way to another device or arena, and the ring on its far side.
+struct Crossing {
+    transfer: Transfer,
+    filler: BatchFiller,
+    taker: BatchTaker,
+    measured: Measured,
+}
+
+impl Crossing {
+    fn open(roles: &Isolation, spec: &FeedSpec, data: &[RingSlot<Block, Event>]) -> Result<Crossing, FeedError> {
+        let (plan, to) = (&spec.plan, &roles.model.arena);
+        let slots = batch_slots(&roles.model.device, to, "input slots", plan.model_slots, plan)?;
+        let (from, why) = (&roles.data.arena, &spec.route_why);
+        let mut transfer = Transfer::open(plan.route, why, from, to, plan.slot_bytes())?;
+        let (Some(source), Some(target)) = (data.first(), slots.first()) else {
+            return Err(FeedError::Ended);
+        };
+        let measured = transfer.prove(source.memory.view(), target.memory.view())?;
+        let (filler, taker) = ring("model ring", slots);
+        Ok(Crossing { transfer, filler, taker, measured })
+    }
+}
+
+fn open_library(input: &Arc<Input>, spec: &FeedSpec, notes: &Notes) -> Result<Library, FeedError> {
+    let told = notes.clone();
+    let per_epoch = input.order.num_batches() as usize * spec.buckets.batch() as usize;
+    Ok(Library {
+        input: Arc::clone(input),
+        cache: Cache::open(&spec.cache, move |line| told.say(line))?,
+        bad: BadSamples::new(spec.bad_samples.clone(), spec.max_bad_fraction, per_epoch)?,
+        replayed: spec.from.replacements.clone(),
+        made: Mutex::default(),
+    })
+}
+
+fn host_slots(device: &Device, plan: &FeedPlan) -> Result<Vec<RingSlot<HostMemory, Event>>, DeviceError> {
+    let slot = |_| {
+        let memory: Pinned = device.pinned(plan.upload_bytes())?;
+        Ok(RingSlot { memory: Some(memory), written: device.event()?, freed: device.event()? })
+    };
+    (0..plan.pinned_uploads).map(slot).collect()
+}
+
+fn batch_slots(
+    device: &Device,
+    arena: &Arena,
+    owner: &'static str,
+    count: u64,
+    plan: &FeedPlan,
+) -> Result<Vec<RingSlot<Block, Event>>, DeviceError> {
+    let slot = |_| {
+        let memory = arena.take(owner, plan.slot_bytes())?;
+        Ok(RingSlot { memory, written: device.event()?, freed: device.event()? })
+    };
+    (0..count).map(slot).collect()
+}
+
+fn tuner_for(spec: &FeedSpec, slots: usize) -> Tuner {
+    let limits = Limits {
+        min_threads: 1,
+        max_threads: spec.max_threads,
+        threads_fixed: spec.max_threads == spec.threads,
+        min_depth: 1,
+        max_depth: slots,
+        depth_fixed: spec.depth_fixed,
+    };
+    Tuner::new(limits, Setting { threads: spec.threads, depth: slots })
+}
+
+type Carrier = Option<(Transfer, BatchTaker, BatchFiller)>;
+
+fn start_threads(
+    crew: &mut Crew<()>,
+    (side, carrier): (DataSide, Carrier),
+    (dealer, library, threads): (Arc<Dealer>, Arc<Library>, Arc<DecodeThreads>),
+    max_threads: usize,
+    ending: &Ending,
+) -> Result<(), FeedError> {
+    let told = ending.clone();
+    crew.spawn("data", move |_| told.note(side.run()))?;
+    if let Some((transfer, from, to)) = carrier {
+        let told = ending.clone();
+        crew.spawn("transfer", move |_| told.note(carry(transfer, &from, &to)))?;
+    }
+    for number in 0..max_threads.max(1) {
+        let (dealer, library, threads) = (Arc::clone(&dealer), Arc::clone(&library), Arc::clone(&threads));
+        let told = ending.clone();
+        let body = move |_: &StopFlag| told.note(decode(number, &dealer, library, &threads));
+        crew.spawn(format!("decode-{number}"), body)?;
+    }
+    Ok(())
+}
+
+/// The life of a decode thread.
+fn decode(number: usize, dealer: &Dealer, library: Arc<Library>, threads: &DecodeThreads) -> Result<(), FeedError> {
+    let mut loader = RowLoader::new(Arc::clone(&library));
+    while threads.may_work(number) {
+        let mut task = dealer.deal()?;
+        let row = loader.load(&mut task)?;
+        dealer.finish(task, row)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,270 @@
+//! The feed's part of the plan: how many bytes its stages will take from the two arenas and from page-locked memory.
+//!
+//! A pure function of shapes, slots and rates. The stages ask here for every size, so that what is planned is what is
+//! taken, to the byte.
+
+use std::ops::Range;
+
+use tandem_device::bytes::{BLOCK_ALIGN, round_up};
+use tandem_device::{DType, Route};
+
+use crate::schema::{BatchSchema, HOP_SAMPLES};
+use crate::shape::Bucket;
+
+/// Rate of the features: what everything is resampled to.
+pub const RATE_HZ: u32 = 22_050;
+
+/// Rows of an upload start at a multiple of so many samples: one vector load of int16.
+const STRIDE_SAMPLES: u64 = 8;
+
+/// What the feed holds, and in how many pieces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeedPlan {
+    /// What a batch is made of.
+    pub schema: BatchSchema,
+    /// Every shape a batch can have, shortest first.
+    pub buckets: Vec<Bucket>,
+    /// How batches cross.
+    pub route: Route,
+    /// Batches that wait on the data side.
+    pub data_slots: u64,
+    /// Slots towards the model.
+    pub model_slots: u64,
+    /// Rates of recordings that are resampled on the data device.
+    pub rates_hz: Vec<u32>,
+    /// Uploads on the data device: one is filled while features are made of another.
+    pub uploads: u64,
+    /// Uploads in page-locked memory, which threads decode into.
+    pub pinned_uploads: u64,
+}
+
+/// A part of an upload, in bytes from its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Where it starts: a multiple of the block size.
+    pub offset: u64,
+    /// How long it is, without the gap to the next.
+    pub bytes: u64,
+}
+
+/// Where the parts of one bucket's upload lie: one region, which one copy brings up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UploadLayout {
+    /// int16 `[batch, stride_samples]`: recordings at their own rates.
+    pub audio: Span,
+    /// Samples from one row to the next.
+    pub stride_samples: u64,
+    /// u32 `[batch]`: samples of each recording.
+    pub in_lengths: Span,
+    /// u32 `[batch]`: samples of each once it is at the features' rate.
+    pub out_lengths: Span,
+    /// u32 `[batch]`: the rate of each.
+    pub rates: Span,
+    /// The field of this name, as it will lie in the slot; none where the schema has none. The next three alike.
+    pub text: Option<Span>,
+    /// `text_lengths`.
+    pub text_lengths: Option<Span>,
+    /// `mel_lengths`.
+    pub mel_lengths: Option<Span>,
+    /// `speaker`.
+    pub speaker: Option<Span>,
+    /// u32 `[batch, 2]`: the row, and its first frame, that each reference is taken from. With a `reference` only.
+    pub picks: Option<Span>,
+    /// All of it, in whole blocks.
+    pub bytes: u64,
+}
+
+impl Span {
+    /// Its bytes.
+    pub fn range(self) -> Range<u64> {
+        self.offset..self.offset + self.bytes
+    }
+}
+
+impl FeedPlan {
+    /// Bytes of a slot: it takes a batch of any bucket.
+    pub fn slot_bytes(&self) -> u64 {
+        self.schema.slot_bytes(&self.buckets)
+    }
+
+    /// Where the parts of an upload of `bucket` lie.
+    pub fn upload(&self, bucket: &Bucket) -> UploadLayout {
+        let stride_samples = self.stride_samples(bucket);
+        let fields = self.schema.layout(bucket).fields;
+        let mut bytes = 0;
+        let mut span = |length: u64| {
+            let offset = bytes;
+            bytes = round_up(offset + length, BLOCK_ALIGN);
+            Span { offset, bytes: length }
+        };
+        let field = |name: &str| fields.iter().find(|placed| placed.field.name == name).map(|placed| placed.bytes);
+        // A u32 is as wide as an i32.
+        let row_bytes = bucket.batch * DType::I32.bytes();
+        UploadLayout {
+            audio: span(bucket.batch * stride_samples * DType::I16.bytes()),
+            stride_samples,
+            in_lengths: span(row_bytes),
+            out_lengths: span(row_bytes),
+            rates: span(row_bytes),
+            text: field("text").map(&mut span),
+            text_lengths: field("text_lengths").map(&mut span),
+            mel_lengths: field("mel_lengths").map(&mut span),
+            speaker: field("speaker").map(&mut span),
+            picks: field("reference").map(|_| span(2 * row_bytes)),
+            bytes,
+        }
+    }
+
+    /// Bytes of the largest upload: what each of them is given.
+    pub fn upload_bytes(&self) -> u64 {
+        self.buckets.iter().map(|bucket| self.upload(bucket).bytes).max().unwrap_or(0)
+    }
+
+    /// Bytes of the one buffer for a batch of recordings at the features' rate; 0 when all have it already.
+    pub fn resampled_bytes(&self) -> u64 {
+        if self.rates_hz.is_empty() {
+            return 0;
+        }
+        let bytes = |bucket: &Bucket| bucket.batch * longest_samples(bucket) * DType::I16.bytes();
+        round_up(self.buckets.iter().map(bytes).max().unwrap_or(0), BLOCK_ALIGN)
+    }
+
+    /// What the feed takes from the data role's arena; the tables of its features need `table_bytes`.
+    pub fn data_lines(&self, table_bytes: u64) -> Vec<(&'static str, u64)> {
+        let handed_over = if self.route == Route::Handover { self.model_slots * self.slot_bytes() } else { 0 };
+        let lines = [
+            (DATA_SLOTS, self.data_slots * self.slot_bytes()),
+            (HANDED_OVER, handed_over),
+            (UPLOADS, self.uploads * self.upload_bytes()),
+            (RESAMPLED, self.resampled_bytes()),
+            (TABLES, round_up(table_bytes, BLOCK_ALIGN)),
+        ];
+        lines.into_iter().filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
+    /// What the feed takes from the model role's arena.
+    pub fn model_lines(&self) -> Vec<(&'static str, u64)> {
+        match self.route {
+            Route::Handover => Vec::new(),
+            Route::Peer | Route::Bounce => vec![(MODEL_SLOTS, self.model_slots * self.slot_bytes())],
+        }
+    }
+
+    /// Page-locked bytes that threads decode into.
+    pub fn pinned_bytes(&self) -> u64 {
+        self.pinned_uploads * self.upload_bytes()
+    }
+
+    fn stride_samples(&self, bucket: &Bucket) -> u64 {
+        let rate_hz = self.rates_hz.iter().copied().max().unwrap_or(RATE_HZ).max(RATE_HZ);
+        let samples = (longest_samples(bucket) * u64::from(rate_hz)).div_ceil(RATE_HZ.into());
+        round_up(samples, STRIDE_SAMPLES)
+    }
+}
+
+/// Names of the lines, as the arenas know them too.
+pub(crate) const DATA_SLOTS: &str = "prefetched batches";
+pub(crate) const HANDED_OVER: &str = "slots handed over";
+pub(crate) const UPLOADS: &str = "upload int16";
+pub(crate) const RESAMPLED: &str = "resampled int16";
+pub(crate) const TABLES: &str = "feature tables";
+pub(crate) const MODEL_SLOTS: &str = "input slots";
+
+/// A recording of so many frames has less than a hop more than they cover.
+fn longest_samples(bucket: &Bucket) -> u64 {
+    (bucket.frames + 1) * HOP_SAMPLES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::{Dim, Field, SPEECH};
+    use tandem_audio::FeatureSettings;
+
+    fn plan(rates_hz: &[u32], route: Route) -> FeedPlan {
+        FeedPlan {
+            schema: SPEECH,
+            buckets: [(504, 90), (1000, 200)].map(|(frames, tokens)| Bucket { frames, tokens, batch: 16 }).to_vec(),
+            route,
+            data_slots: 25,
+            model_slots: 4,
+            rates_hz: rates_hz.to_vec(),
+            uploads: 2,
+            pinned_uploads: 3,
+        }
+    }
+
+    fn parts(upload: &UploadLayout) -> Vec<Span> {
+        let UploadLayout { audio, in_lengths, out_lengths, rates, .. } = *upload;
+        let fields = [upload.text, upload.text_lengths, upload.mel_lengths, upload.speaker, upload.picks];
+        [audio, in_lengths, out_lengths, rates].into_iter().chain(fields.into_iter().flatten()).collect()
+    }
+
+    #[test]
+    fn parts_of_an_upload_are_aligned_and_do_not_overlap() {
+        for rates_hz in [&[][..], &[8_000, 44_100]] {
+            let plan = plan(rates_hz, Route::Peer);
+            for bucket in &plan.buckets {
+                let upload = plan.upload(bucket);
+                let parts = parts(&upload);
+                assert_eq!(parts.len(), 9);
+                assert!(parts.iter().all(|part| part.offset.is_multiple_of(BLOCK_ALIGN) && part.bytes > 0));
+                assert!(parts.windows(2).all(|pair| pair[0].range().end <= pair[1].offset));
+                assert!(parts.last().unwrap().range().end <= upload.bytes && upload.bytes.is_multiple_of(BLOCK_ALIGN));
+                assert!(upload.bytes <= plan.upload_bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn a_field_is_uploaded_exactly_when_the_schema_has_it() {
+        const MEL: BatchSchema =
+            BatchSchema { fields: &[Field { name: "mel", dtype: DType::F32, dims: &[Dim::B, Dim::TMel] }] };
+        let mut plan = plan(&[], Route::Peer);
+        let speech = plan.upload(&plan.buckets[1]);
+        assert_eq!(speech.text.unwrap().bytes, 16 * 200 * 4);
+        assert_eq!((speech.speaker.unwrap().bytes, speech.picks.unwrap().bytes), (64, 128));
+        plan.schema = MEL;
+        assert_eq!(parts(&plan.upload(&plan.buckets[1])).len(), 4);
+    }
+
+    #[test]
+    fn the_longest_recording_of_a_bucket_fits_its_row_at_every_rate() {
+        let settings = FeatureSettings::default();
+        assert_eq!((settings.rate_hz, settings.hop_samples as u64), (RATE_HZ, HOP_SAMPLES));
+        for rate_hz in [8_000, 16_000, 22_050, 24_000, 44_100, 47_999, 48_000] {
+            let rates: &[u32] = if rate_hz == RATE_HZ { &[] } else { &[rate_hz] };
+            let plan = plan(rates, Route::Peer);
+            let bucket = plan.buckets[0];
+            let frames = |samples: usize| crate::features::num_frames(samples, rate_hz, &settings) as u64;
+            // The most samples that still make no more frames than the bucket has.
+            let longest = (1..).take_while(|samples| frames(*samples) <= bucket.frames).last().unwrap();
+            let stride = plan.upload(&bucket).stride_samples;
+            assert!(longest as u64 <= stride && stride.is_multiple_of(8), "{rate_hz}: {longest} {stride}");
+        }
+    }
+
+    #[test]
+    fn lines_are_what_the_stages_take() {
+        let check = |rates_hz: &[u32], route: Route, data: &[&str], model: &[&str]| {
+            let plan = plan(rates_hz, route);
+            let names = |lines: &[(&'static str, u64)]| lines.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+            let (data_lines, model_lines) = (plan.data_lines(1000), plan.model_lines());
+            assert_eq!((names(&data_lines), names(&model_lines)), (data.to_vec(), model.to_vec()));
+            assert!(data_lines.iter().chain(&model_lines).all(|(_, bytes)| bytes.is_multiple_of(BLOCK_ALIGN)));
+            assert_eq!(data_lines[0].1, 25 * plan.slot_bytes());
+        };
+        check(&[], Route::Peer, &["prefetched batches", "upload int16", "feature tables"], &["input slots"]);
+        check(
+            &[16_000],
+            Route::Handover,
+            &["prefetched batches", "slots handed over", "upload int16", "resampled int16", "feature tables"],
+            &[],
+        );
+        let plan = plan(&[], Route::Bounce);
+        assert_eq!(plan.upload(&plan.buckets[1]).audio.bytes, 16 * 1001 * 256 * 2);
+        // Rows of 64 bytes take a block each, and so do the pairs.
+        assert_eq!(plan.upload_bytes(), 16 * 1001 * 256 * 2 + 12_800 + 7 * 256);
+        assert_eq!(plan.pinned_bytes(), 3 * plan.upload_bytes());
+    }
+}

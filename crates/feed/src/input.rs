@@ -1,0 +1,89 @@
+//! What a feed serves: a corpus, its order, its shapes. Fixed when the feed starts, and seen by every stage.
+
+use std::sync::Arc;
+
+use tandem_audio::{Clip, FeatureSettings};
+use tandem_corpus::{Batch, Order, Sample, SampleIndex};
+
+use crate::feed_plan::{FeedPlan, UploadLayout};
+use crate::load::load_into;
+use crate::material::Material;
+use crate::schema::Layout;
+use crate::shape::Bucket;
+use crate::{BucketPlan, FeedError};
+
+/// Where recordings come from. In use it is [`FromFiles`]; tests and benchmarks bring their own.
+pub trait Recordings: Send + Sync {
+    /// Decodes what `sample` means into `clip`, whose memory is reused: mono, int16, at the recording's own rate.
+    ///
+    /// A failure makes the sample a bad one: it is listed, and another takes its place.
+    fn load_into(&self, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError>;
+}
+
+/// Recordings where the corpus says they are.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FromFiles;
+
+impl Recordings for FromFiles {
+    fn load_into(&self, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
+        load_into(&sample.audio, clip)
+    }
+}
+
+/// What every stage needs to know, and none of them changes.
+pub(crate) struct Input {
+    pub(crate) material: Arc<Material>,
+    pub(crate) order: Order,
+    pub(crate) plan: FeedPlan,
+    /// Of each bucket.
+    shapes: Vec<Shape>,
+    pub(crate) seed: u64,
+    pub(crate) recordings: Arc<dyn Recordings>,
+}
+
+/// Where everything of a batch of one bucket lies.
+pub(crate) struct Shape {
+    pub(crate) bucket: Bucket,
+    pub(crate) upload: UploadLayout,
+    pub(crate) slot: Arc<Layout>,
+}
+
+impl Input {
+    pub(crate) fn new(
+        material: Arc<Material>,
+        buckets: &BucketPlan,
+        plan: FeedPlan,
+        seed: u64,
+        recordings: Arc<dyn Recordings>,
+    ) -> Result<Input, FeedError> {
+        assert_eq!(plan.buckets, buckets.buckets(), "a feed whose memory was planned for other shapes");
+        let order = material.order(seed, buckets).map_err(FeedError::Corpus)?;
+        let shape = |bucket: &Bucket| Shape {
+            bucket: *bucket,
+            upload: plan.upload(bucket),
+            slot: Arc::new(plan.schema.layout(bucket)),
+        };
+        let shapes = plan.buckets.iter().map(shape).collect();
+        Ok(Input { material, order, plan, shapes, seed, recordings })
+    }
+
+    pub(crate) fn shape(&self, bucket: usize) -> &Shape {
+        &self.shapes[bucket]
+    }
+
+    pub(crate) fn shape_of(&self, batch: &Batch) -> &Shape {
+        self.shape(batch.bucket)
+    }
+
+    pub(crate) fn features(&self) -> &FeatureSettings {
+        self.material.features()
+    }
+
+    /// The row behind an index that `order` gave.
+    pub(crate) fn sample(&self, index: SampleIndex) -> Sample<'_> {
+        match self.material.dataset().get(index) {
+            Some(sample) => sample,
+            None => unreachable!("the order was made of rows of this corpus"),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! One decode thread: recordings into page-locked rows.
+//!
+//! In come tasks, out go rows: samples written where they will be uploaded from, tokens beside. What cannot be used
+//! (undecodable, vanished, longer than its list says, a text without symbols, a decoder that panics) is reported with
+//! its reason and replaced by another sample of its bucket, again and again until one is good; which one is a pure
+//! function of seed, epoch, batch, position and try. Scratch is kept per thread.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use tandem_audio::{Clip, Resampler};
+use tandem_corpus::{Cursor, Sample, SampleIndex};
+use tandem_text::Tokens;
+
+use crate::bad_samples::{BadSamples, Replacement, Replacements};
+use crate::cache::Cache;
+use crate::error::FeedError;
+use crate::features::num_resampled;
+use crate::input::Input;
+use crate::load::END_SLACK_S;
+use crate::order::{Row, Task};
+
+/// What every decode thread shares.
+pub(crate) struct Library {
+    pub(crate) input: Arc<Input>,
+    pub(crate) cache: Cache,
+    pub(crate) bad: BadSamples,
+    /// Samples that stood in for bad ones before the feed was last stopped.
+    pub(crate) replayed: Replacements,
+    /// Those that do since.
+    pub(crate) made: Mutex<Replacements>,
+}
+
+/// A decode thread's own things.
+pub(crate) struct RowLoader {
+    library: Arc<Library>,
+    resampler: Resampler,
+    clip: Clip,
+    resampled: Clip,
+    tokens: Tokens,
+}
+
+impl RowLoader {
+    pub(crate) fn new(library: Arc<Library>) -> RowLoader {
+        let rate_hz = library.input.features().rate_hz;
+        RowLoader {
+            library,
+            resampler: Resampler::new(rate_hz),
+            clip: Clip::default(),
+            resampled: Clip::default(),
+            tokens: Tokens::default(),
+        }
+    }
+
+    /// Loads the task's row, or one that takes its place. Fails when too many samples are bad, or none is left to try.
+    pub(crate) fn load(&mut self, task: &mut Task) -> Result<Row, FeedError> {
+        let started = Instant::now();
+        let (cursor, position) = (task.batch.batch.cursor, task.position);
+        let library = Arc::clone(&self.library);
+        let planned = task.batch.batch.samples[position];
+        let mut sample =
+            library.replayed.get(cursor.epoch, cursor.k, position).map_or(planned, |instead| instead.sample);
+        for attempt in 0_u32.. {
+            match self.try_load(task, sample) {
+                Ok(mut row) => {
+                    if sample != planned {
+                        let Cursor { epoch, k } = cursor;
+                        let instead = Replacement { epoch, k, position, sample, attempt };
+                        library.made.lock().unwrap_or_else(PoisonError::into_inner).insert(instead);
+                        row.replacement = Some(instead);
+                    }
+                    row.busy_ns = started.elapsed().as_nanos() as u64;
+                    return Ok(row);
+                }
+                Err(reason) => {
+                    let next = library.input.order.replacement(cursor.epoch, cursor.k, position, attempt as usize);
+                    let other = next.map(|next| library.input.sample(next).id);
+                    let row = library.input.sample(sample);
+                    library.bad.report(cursor.epoch, cursor.k, position, &row, sample, &reason.to_string(), other)?;
+                    sample = next.ok_or_else(|| FeedError::NothingLeft { id: row.id.to_owned() })?;
+                }
+            }
+        }
+        unreachable!("attempts have no end")
+    }
+
+    /// One try. A decoder that panics has met a file it has a mistake for; the scratch it left behind is thrown away.
+    fn try_load(&mut self, task: &mut Task, sample: SampleIndex) -> Result<Row, FeedError> {
+        match catch_unwind(AssertUnwindSafe(|| self.load_sample(task, sample))) {
+            Ok(outcome) => outcome,
+            Err(panic) => {
+                *self = RowLoader::new(Arc::clone(&self.library));
+                let message = panic.downcast_ref::<String>().cloned();
+                let message = message.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+                Err(FeedError::Panicked { message: message.unwrap_or_else(|| "(a panic without a text)".to_owned()) })
+            }
+        }
+    }
+
+    fn load_sample(&mut self, task: &mut Task, index: SampleIndex) -> Result<Row, FeedError> {
+        let library = Arc::clone(&self.library);
+        let input = &library.input;
+        let sample = input.sample(index);
+        let bucket = input.shape_of(&task.batch.batch).bucket;
+        self.encode(&sample, bucket.tokens)?;
+        if !library.cache.get_into(index, &sample.audio, &mut self.clip) {
+            input.recordings.load_into(&sample, &mut self.clip)?;
+            library.cache.put(index, &sample.audio, &self.clip);
+        }
+        let rate = self.bring_to_a_planned_rate(&sample)?;
+        let settings = input.features();
+        let longest = (bucket.frames as usize + 1) * settings.hop_samples - 1;
+        let mut in_samples = self.clip.samples.len();
+        let mut out_samples = num_resampled(in_samples, self.clip.rate_hz, settings);
+        if out_samples > longest {
+            let over_s = (out_samples - longest) as f64 / f64::from(settings.rate_hz);
+            if over_s > END_SLACK_S {
+                return Err(FeedError::LongerThanListed { over_s, place: sample.audio.show() });
+            }
+            in_samples = longest * self.clip.rate_hz as usize / settings.rate_hz as usize;
+            out_samples = num_resampled(in_samples, self.clip.rate_hz, settings);
+        }
+        if out_samples < settings.min_samples() {
+            let source = tandem_audio::AudioError::TooShort { samples: out_samples, needed: settings.min_samples() };
+            return Err(FeedError::Undecodable { source, place: sample.audio.show() });
+        }
+        task.samples_mut()[..in_samples].copy_from_slice(&self.clip.samples[..in_samples]);
+        Ok(Row {
+            sample: index,
+            in_samples: in_samples as u32,
+            out_samples: out_samples as u32,
+            rate,
+            frames: settings.num_frames(out_samples) as u32,
+            tokens: self.tokens.ids.clone(),
+            speaker: input.material.dataset().samples().speaker_number(index).unwrap_or(0),
+            replacement: None,
+            busy_ns: 0,
+        })
+    }
+
+    fn encode(&mut self, sample: &Sample<'_>, most: u64) -> Result<(), FeedError> {
+        self.tokens.ids.clear();
+        let Some(texts) = self.library.input.material.texts() else { return Ok(()) };
+        texts.encode_into(sample, &mut self.tokens)?;
+        match self.tokens.ids.len() as u64 {
+            found if found > most => Err(FeedError::TextTooLong { found, most }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Rates the plan has filters for stay as they are and are resampled on the device; others are resampled here, by
+    /// the same filter and to the same bits. Returns the rate's place in the plan.
+    fn bring_to_a_planned_rate(&mut self, sample: &Sample<'_>) -> Result<u32, FeedError> {
+        let input = &self.library.input;
+        if self.clip.rate_hz == input.features().rate_hz {
+            return Ok(u32::MAX);
+        }
+        if let Some(rate) = input.plan.rates_hz.iter().position(|rate_hz| *rate_hz == self.clip.rate_hz) {
+            return Ok(rate as u32);
+        }
+        let resampled = self.resampler.clip_into(&self.clip, &mut self.resampled);
+        resampled.map_err(|source| FeedError::Undecodable { source, place: sample.audio.show() })?;
+        std::mem::swap(&mut self.clip, &mut self.resampled);
+        Ok(u32::MAX)
+    }
+}

@@ -1,0 +1,91 @@
+//! The feed watches its own waiting and acts on it: windows of measured waits go to the [`Tuner`], what it decides goes
+//! to the decode threads and to the ring's depth. Batches never change because of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use tandem_events::{Emitter, Event};
+use tandem_pipeline::RingHandle;
+
+use crate::data_side::BatchFiller;
+use crate::decode_threads::DecodeThreads;
+use crate::notes::Notes;
+use crate::tune::{Tuner, Window};
+
+/// Batches of a window: enough to see a mean, few enough to act within seconds.
+const WINDOW_BATCHES: u64 = 16;
+
+/// Runs on the data thread, once per batch.
+pub(crate) struct SelfTuning {
+    tuner: Tuner,
+    threads: Arc<DecodeThreads>,
+    /// Between decoding and upload.
+    host_ring: RingHandle,
+    /// What the consumer waited in all.
+    stall_ns: Arc<AtomicU64>,
+    notes: Notes,
+    emitter: Emitter,
+    since: Instant,
+    before: Totals,
+    window: Window,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Totals {
+    stall_ns: u64,
+    slot_wait_ns: u64,
+}
+
+impl SelfTuning {
+    pub(crate) fn new(
+        tuner: Tuner,
+        threads: Arc<DecodeThreads>,
+        host_ring: RingHandle,
+        stall_ns: Arc<AtomicU64>,
+        (notes, emitter): (Notes, Emitter),
+    ) -> SelfTuning {
+        let (since, before) = (Instant::now(), Totals::default());
+        SelfTuning { tuner, threads, host_ring, stall_ns, notes, emitter, since, before, window: empty() }
+    }
+
+    /// Another batch was made.
+    pub(crate) fn made_one(&mut self, load_wait_ns: u64, load_busy_ns: u64, slots: &BatchFiller) {
+        self.window.batches += 1;
+        self.window.load_wait_ns += load_wait_ns;
+        self.window.load_busy_ns += load_busy_ns;
+        self.window.ready_low = self.window.ready_low.min(slots.stats().ready);
+        if self.window.batches >= WINDOW_BATCHES {
+            self.close_window(slots);
+        }
+    }
+
+    fn close_window(&mut self, slots: &BatchFiller) {
+        let now = Totals {
+            stall_ns: self.stall_ns.load(Ordering::Relaxed),
+            slot_wait_ns: self.host_ring.stats().filler_wait_ns,
+        };
+        self.window.wall_ns = self.since.elapsed().as_nanos() as u64;
+        self.window.stall_ns = now.stall_ns - self.before.stall_ns;
+        self.window.slot_wait_ns = now.slot_wait_ns - self.before.slot_wait_ns;
+        (self.since, self.before) = (Instant::now(), now);
+        let window = std::mem::replace(&mut self.window, empty());
+        let Some(change) = self.tuner.observe(&window) else { return };
+        self.threads.set(change.setting.threads);
+        slots.set_depth(change.setting.depth);
+        self.emitter.emit(Event::Note { text: change.why.clone() });
+        self.notes.say(change.why);
+    }
+}
+
+fn empty() -> Window {
+    Window {
+        batches: 0,
+        wall_ns: 0,
+        stall_ns: 0,
+        load_wait_ns: 0,
+        slot_wait_ns: 0,
+        load_busy_ns: 0,
+        ready_low: usize::MAX,
+    }
+}

@@ -1,0 +1,156 @@
+//! Decode threads, a bounded number of batches and a consumer, in virtual time: what the tuner is tried on.
+//!
+//! Clips are started in order by threads that are free, as long as their batch has room; a batch is ready when all its
+//! clips and the batches before it are; its room is free again when its step is over. The next event is always the
+//! end of a clip or of a step, so every time below is exact, and a seed gives the same run every time.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::{Setting, Tuner, Window};
+
+/// Batches of a window.
+const WINDOW_BATCHES: u64 = 16;
+
+/// What is simulated.
+#[derive(Clone, Copy)]
+pub(super) struct Load {
+    pub(super) clips_per_batch: usize,
+    pub(super) step_ns: u64,
+    /// Mean time of a clip on a core of its own.
+    pub(super) clip_ns: u64,
+    /// Threads that work at once without slowing each other down.
+    pub(super) cores: usize,
+    /// Every so many batches one has clips that take so many times as long.
+    pub(super) burst: Option<(u64, u64)>,
+}
+
+/// What came of it.
+pub(super) struct Outcome {
+    /// Every window, and the change made after it.
+    pub(super) windows: Vec<(Window, Option<String>)>,
+    pub(super) setting: Setting,
+}
+
+impl Outcome {
+    /// The share of stall in the last quarter.
+    pub(super) fn last_stall(&self) -> f64 {
+        let last = &self.windows[self.windows.len() * 3 / 4..];
+        let sum = |of: fn(&Window) -> u64| last.iter().map(|(window, _)| of(window)).sum::<u64>() as f64;
+        sum(|window| window.stall_ns) / sum(|window| window.wall_ns)
+    }
+
+    /// All changes with the windows they came after.
+    pub(super) fn changes(&self) -> Vec<(usize, &str)> {
+        self.windows.iter().enumerate().filter_map(|(n, (_, why))| Some((n, why.as_deref()?))).collect()
+    }
+}
+
+/// Runs `num_windows` windows; `load_at` says what the load is from each window on.
+pub(super) fn run(tuner: &mut Tuner, seed: u64, num_windows: usize, load_at: impl Fn(usize) -> Load) -> Outcome {
+    let mut machine = Machine::new(seed, load_at(0), tuner.setting());
+    let mut windows = Vec::new();
+    for number in 0..num_windows {
+        machine.load = load_at(number);
+        let window = machine.window();
+        let change = tuner.observe(&window);
+        assert!(change.as_ref().is_none_or(|change| change.setting == tuner.setting()));
+        machine.setting = tuner.setting();
+        windows.push((window, change.map(|change| change.why)));
+    }
+    Outcome { windows, setting: tuner.setting() }
+}
+
+struct Machine {
+    load: Load,
+    setting: Setting,
+    random: u64,
+    now_ns: u64,
+    /// When each clip in work ends, and its batch.
+    clips: BinaryHeap<Reverse<(u64, u64)>>,
+    /// Batches whose step is over.
+    done: u64,
+    /// Clips yet to be finished, of every batch from `done` on that was begun.
+    missing: VecDeque<usize>,
+    /// The batch and the clip in it that is begun next.
+    next: (u64, usize),
+    /// When the step in work ends.
+    step: Option<u64>,
+}
+
+impl Machine {
+    fn new(seed: u64, load: Load, setting: Setting) -> Machine {
+        let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let (clips, missing) = (BinaryHeap::new(), VecDeque::new());
+        Machine { load, setting, random, now_ns: 0, clips, done: 0, missing, next: (0, 0), step: None }
+    }
+
+    fn window(&mut self) -> Window {
+        let mut window = Window { ready_low: usize::MAX, ..Window::default() };
+        while window.batches < WINDOW_BATCHES {
+            self.begin_clips();
+            self.begin_step();
+            self.advance(&mut window);
+        }
+        window
+    }
+
+    fn begin_clips(&mut self) {
+        while self.clips.len() < self.setting.threads && self.next.0 < self.done + self.setting.depth as u64 {
+            let (batch, clip) = self.next;
+            if clip == 0 {
+                self.missing.push_back(self.load.clips_per_batch);
+            }
+            let end_ns = self.now_ns + self.clip_ns(batch);
+            self.clips.push(Reverse((end_ns, batch)));
+            self.next = if clip + 1 < self.load.clips_per_batch { (batch, clip + 1) } else { (batch + 1, 0) };
+        }
+    }
+
+    fn begin_step(&mut self) {
+        if self.step.is_none() && self.ready() > 0 {
+            self.step = Some(self.now_ns + self.load.step_ns);
+        }
+    }
+
+    /// To the next event.
+    fn advance(&mut self, window: &mut Window) {
+        let clip_ns = self.clips.peek().map(|Reverse((end_ns, _))| *end_ns);
+        let next_ns = clip_ns.into_iter().chain(self.step).min().unwrap();
+        let (took_ns, ready) = (next_ns - self.now_ns, self.ready());
+        let working = self.clips.len() as u64;
+        window.wall_ns += took_ns;
+        window.stall_ns += if self.step.is_none() { took_ns } else { 0 };
+        window.load_wait_ns += if ready < self.setting.depth { took_ns } else { 0 };
+        window.slot_wait_ns += took_ns * (self.setting.threads as u64).saturating_sub(working);
+        window.load_busy_ns += took_ns * working;
+        // The batch in work is one that is ready, but not one in reserve.
+        window.ready_low = window.ready_low.min(ready - usize::from(self.step.is_some()));
+        self.now_ns = next_ns;
+        if self.step == Some(next_ns) {
+            self.step = None;
+            self.missing.pop_front();
+            self.done += 1;
+            window.batches += 1;
+        } else if let Some(Reverse((_, batch))) = self.clips.pop() {
+            self.missing[(batch - self.done) as usize] -= 1;
+        }
+    }
+
+    /// Batches in order of which every clip is there.
+    fn ready(&self) -> usize {
+        self.missing.iter().take_while(|missing| **missing == 0).count()
+    }
+
+    /// Half to one and a half times the mean; longer in a burst, and when threads share cores.
+    fn clip_ns(&mut self, batch: u64) -> u64 {
+        let Load { clip_ns, cores, burst, .. } = self.load;
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let clip_ns = clip_ns / 2 + self.random % clip_ns;
+        let longer = burst.map_or(1, |(every, times)| if batch.is_multiple_of(every) { times } else { 1 });
+        let sharing = (self.clips.len() + 1).max(cores) as u64;
+        clip_ns * longer * sharing / cores as u64
+    }
+}

@@ -1,0 +1,164 @@
+//! A loaded batch crosses to the data device: one copy.
+//!
+//! In comes page-locked memory (samples row by row, and behind them small tables: lengths, tokens, speakers), out goes
+//! the same on the device, in one of two blocks that take turns, so that one batch crosses while features are made of
+//! the other. The page-locked memory goes home with the event after which it may be written again.
+
+use tandem_corpus::Batch;
+use tandem_device::{Arena, Block, Device, DeviceError, Event, Stream, View};
+use tandem_pipeline::ReadySlot;
+use tandem_text::SymbolTable;
+
+use crate::collate::reference_pick;
+use crate::feed_plan::{FeedPlan, Span};
+use crate::input::{Input, Shape};
+use crate::order::{HostMemory, Loaded, Row};
+use crate::waits;
+
+/// Copies batches up. Has a stream of its own.
+pub(crate) struct Uploader {
+    stream: Stream,
+    blocks: Vec<UploadBlock>,
+    turn: usize,
+}
+
+struct UploadBlock {
+    memory: Block,
+    upload_began: Event,
+    uploaded: Event,
+    features_began: Event,
+    consumed: Event,
+    /// The batch that is or was in it last, whose times nobody has read yet.
+    batch: Option<u64>,
+}
+
+/// What the data device took for a batch, by its own clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeviceTimes {
+    pub(crate) batch: u64,
+    pub(crate) upload_ns: u64,
+    pub(crate) features_ns: u64,
+}
+
+/// A batch on the device, before it is features. [`consumed`](Uploaded::consumed) must be called behind its last use.
+pub(crate) struct Uploaded<'a> {
+    block: &'a UploadBlock,
+}
+
+impl Uploader {
+    pub(crate) fn create(device: &Device, arena: &Arena, plan: &FeedPlan) -> Result<Uploader, DeviceError> {
+        let block = |_| {
+            let memory = arena.take("upload int16", plan.upload_bytes())?;
+            let [upload_began, uploaded] = [device.timer()?, device.timer()?];
+            let [features_began, consumed] = [device.timer()?, device.timer()?];
+            Ok::<_, DeviceError>(UploadBlock { memory, upload_began, uploaded, features_began, consumed, batch: None })
+        };
+        let blocks = (0..plan.uploads).map(block).collect::<Result<_, _>>()?;
+        Ok(Uploader { stream: device.stream(false)?, blocks, turn: 0 })
+    }
+
+    /// Queues the copy of a loaded batch; `reader` waits for it. Returns what is known of the batch, and where it is.
+    pub(crate) fn upload(
+        &mut self,
+        ready: ReadySlot<HostMemory, Loaded, Event>,
+        shape: &Shape,
+        reader: &Stream,
+    ) -> Result<Uploaded<'_>, DeviceError> {
+        // The host wrote it: nothing to wait for.
+        let host = ready.lease(|_| Ok::<_, DeviceError>(()))?;
+        let turn = self.turn % self.blocks.len();
+        self.turn += 1;
+        let block = &mut self.blocks[turn];
+        block.batch = Some(host.payload().sequence);
+        let block = &self.blocks[turn];
+        self.stream.wait(&block.consumed, waits::CONSUMED)?;
+        self.stream.record(&block.upload_began)?;
+        let Some(memory) = host.memory() else { unreachable!("a loaded batch is whole") };
+        let bytes = shape.upload.bytes;
+        self.stream.upload(memory, 0..bytes, block.memory.part(0, bytes))?;
+        self.stream.record(&block.uploaded)?;
+        host.release(|copied| self.stream.record(copied))?;
+        reader.wait(&block.uploaded, waits::UPLOADED)?;
+        Ok(Uploaded { block })
+    }
+}
+
+impl Uploader {
+    /// What the device took for the batch whose memory is used next, if it is done with it and nobody asked before.
+    pub(crate) fn take_times(&mut self) -> Result<Option<DeviceTimes>, DeviceError> {
+        let turn = self.turn % self.blocks.len();
+        let block = &mut self.blocks[turn];
+        let Some(batch) = block.batch.take() else { return Ok(None) };
+        if !block.consumed.reached()? {
+            return Ok(None);
+        }
+        let upload_ns = block.uploaded.ns_since(&block.upload_began)?;
+        let features_ns = block.consumed.ns_since(&block.features_began)?;
+        Ok(Some(DeviceTimes { batch, upload_ns, features_ns }))
+    }
+
+    /// The stream it copies on.
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Blocks the host until every copy queued so far is done.
+    pub(crate) fn drain(&self) -> Result<(), DeviceError> {
+        self.stream.drain()
+    }
+}
+
+impl Uploaded<'_> {
+    /// A part of it.
+    pub(crate) fn part(&self, span: Span) -> View<'_> {
+        self.block.memory.part(span.offset, span.bytes)
+    }
+
+    /// Marks on `reader` that the work on it begins.
+    pub(crate) fn begin(&self, reader: &Stream) -> Result<(), DeviceError> {
+        reader.record(&self.block.features_began)
+    }
+
+    /// Marks on `reader` that nobody needs it any more.
+    pub(crate) fn consumed(&self, reader: &Stream) -> Result<(), DeviceError> {
+        reader.record(&self.block.consumed)
+    }
+}
+
+/// Writes what stands behind the samples of a batch: `rest` is its memory from the end of the last row on.
+pub(crate) fn write_tables(input: &Input, batch: &Batch, rows: &[Row], rest: &mut [u8]) {
+    let shape = input.shape_of(batch);
+    let layout = &shape.upload;
+    let base = rows.len() as u64 * 2 * layout.stride_samples;
+    let mut put = |span: Span, values: &mut dyn Iterator<Item = u32>| {
+        let at = (span.offset - base) as usize;
+        let words = rest[at..][..span.bytes as usize].chunks_exact_mut(4);
+        for (word, value) in words.zip(values.chain(std::iter::repeat(SymbolTable::PAD))) {
+            word.copy_from_slice(&value.to_le_bytes());
+        }
+    };
+    put(layout.in_lengths, &mut rows.iter().map(|row| row.in_samples));
+    put(layout.out_lengths, &mut rows.iter().map(|row| row.out_samples));
+    put(layout.rates, &mut rows.iter().map(|row| row.rate));
+    let width = shape.bucket.tokens as usize;
+    let padded = |row: &'_ Row| {
+        let mut ids = row.tokens.clone();
+        ids.resize(width, SymbolTable::PAD);
+        ids
+    };
+    let small: [(Option<Span>, &mut dyn Iterator<Item = u32>); 4] = [
+        (layout.text, &mut rows.iter().flat_map(padded)),
+        (layout.text_lengths, &mut rows.iter().map(|row| row.tokens.len() as u32)),
+        (layout.mel_lengths, &mut rows.iter().map(|row| row.frames)),
+        (layout.speaker, &mut rows.iter().map(|row| row.speaker)),
+    ];
+    for (span, values) in small {
+        if let Some(span) = span {
+            put(span, values);
+        }
+    }
+    if let Some(picks) = layout.picks {
+        let pick = |position| reference_pick(input.seed, batch.cursor, rows, position);
+        put(picks, &mut (0..rows.len()).flat_map(pick));
+    }
+}

@@ -1,0 +1,124 @@
+//! The same promises on an NVIDIA card: both roles on one, and every way across forced on it.
+
+use std::io::Write as _;
+
+use tandem_audio::mel::reference;
+use tandem_audio::{Clip, Resampler};
+use tandem_device::{Machine, Route};
+use tandem_feed::{CacheKind, CacheSpec};
+
+use crate::support::{Bytes, Corpus, PATIENCE, Serving, clip};
+
+const ROUTES: [Route; 3] = [Route::Handover, Route::Peer, Route::Bounce];
+const COUNT: usize = 14;
+
+fn serving(route: Route) -> Serving {
+    Serving::on(Machine::cuda().unwrap().expect("an NVIDIA card"), [0, 0], route)
+}
+
+fn field<'a>(batch: &'a Bytes, name: &str) -> &'a [u8] {
+    &batch.fields.iter().find(|(field, _, _)| field == name).unwrap().2
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn gpu_batches_are_the_same_on_every_route_and_with_any_number_of_workers() {
+    let corpus = Corpus::new(31, 40);
+    let expected = serving(Route::Handover).batches(&corpus.material, COUNT).unwrap();
+    for route in ROUTES {
+        for workers in [1, 2, 7] {
+            let found = serving(route).workers(workers).batches(&corpus.material, COUNT).unwrap();
+            assert!(found == expected, "{} with {workers} workers", route.name());
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn gpu_batches_are_those_of_the_cpu_within_the_bounds_of_the_features() {
+    let corpus = Corpus::new(32, 30);
+    let cpu = Serving::cpu().batches(&corpus.material, COUNT).unwrap();
+    let gpu = serving(Route::Handover).batches(&corpus.material, COUNT).unwrap();
+    for (cpu, gpu) in cpu.iter().zip(&gpu) {
+        for exact in ["text", "text_lengths", "mel_lengths", "speaker"] {
+            assert!(field(cpu, exact) == field(gpu, exact), "{exact}");
+        }
+        for close in ["mel", "reference"] {
+            let floats = |batch| bytemuck::cast_slice::<u8, f32>(field(batch, close)).to_vec();
+            for (a, b) in floats(cpu).into_iter().zip(floats(gpu)) {
+                let bound = if a >= 1e-4_f32.ln() { 1e-3 } else { 1e-2 };
+                assert!((a - b).abs() <= bound, "{close}: {a} {b}");
+            }
+        }
+    }
+    // And not only alike: row 0 of the first batch is what the slow way makes of its recording.
+    let first = &gpu[0];
+    let mut resampled = Clip::default();
+    let recorded = clip(32, u64::from(first.samples[0]));
+    Resampler::new(22_050).clip_into(&recorded, &mut resampled).unwrap();
+    let expected = reference(&resampled, corpus.material.features()).unwrap();
+    let found = bytemuck::cast_slice::<u8, f32>(field(first, "mel"));
+    assert!(expected.len() > 1000);
+    for (a, b) in expected.iter().zip(found) {
+        let bound = if *a >= 1e-4_f64.ln() { 1e-3 } else { 1e-2 };
+        assert!((a - f64::from(*b)).abs() <= bound, "{a} {b}");
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn gpu_taking_any_one_wait_away_shows_in_a_batch() {
+    let corpus = Corpus::new(33, 60);
+    let count = 60;
+    // After an epoch the recordings come from memory: the data side is then ahead of every delay, and overtakes.
+    let held_up = |route| {
+        let cache = CacheSpec { kind: CacheKind::Memory, budget_bytes: 1 << 30, folder: None };
+        Serving { delay_ns: 40_000_000, cache, ..serving(route) }.workers(6)
+    };
+    let mut noticed = 0;
+    for route in ROUTES {
+        let clean = held_up(route);
+        let expected = clean.batches(&corpus.material, count).unwrap();
+        for site in clean.machine.faults().waits_seen() {
+            if site.starts_with("the ") {
+                continue;
+            }
+            let faulty = held_up(route);
+            faulty.machine.faults().skip_wait(site);
+            let found = faulty.batches(&corpus.material, count);
+            assert!(found.map_or(true, |found| found != expected), "{}: nobody misses `{site}`", route.name());
+            noticed += 1;
+        }
+    }
+    let _ = writeln!(std::io::stderr(), "{noticed} of {noticed} removed waits noticed");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn gpu_after_warm_up_nothing_is_allocated_by_our_count_and_by_the_drivers() {
+    let corpus = Corpus::new(34, 60);
+    for route in ROUTES {
+        let serving = serving(route);
+        let counted = serving.serve(&corpus.material, |feed, roles| {
+            let stream = roles.model.device.stream(true)?;
+            feed.wait_warm(PATIENCE)?;
+            for _ in 0..50 {
+                feed.lease(&stream)?;
+            }
+            stream.drain()?;
+            let count = || {
+                let counters = serving.machine.counters(0);
+                let free = serving.machine.read(0).map(|reading| reading.free_bytes);
+                free.map(|free| (counters.allocations, counters.pinned_allocations, free))
+            };
+            let before = count()?;
+            for _ in 0..1000 {
+                feed.lease(&stream)?;
+            }
+            stream.drain()?;
+            Ok((before, count()?))
+        });
+        let (before, after) = counted.unwrap();
+        assert_eq!(before, after, "{}", route.name());
+    }
+}

@@ -1,0 +1,85 @@
+//! Batch k is the same whoever makes it, wherever, and whenever: the promise everything else rests on.
+
+use proptest::prelude::*;
+use tandem_device::Route;
+use tandem_feed::{CacheKind, CacheSpec, FeedState};
+
+use crate::support::{Bytes, Corpus, Serving};
+
+fn served(corpus: &Corpus, serving: &Serving, count: usize) -> Vec<Bytes> {
+    serving.batches(&corpus.material, count).unwrap()
+}
+
+fn cached(mut serving: Serving, kind: CacheKind, corpus: &Corpus) -> Serving {
+    let folder = Some(corpus.folder.path().join("cache"));
+    serving.cache = CacheSpec { kind, budget_bytes: 64 << 20, folder };
+    serving
+}
+
+/// More than an epoch of the corpora below, so that caches are read and not only written.
+const COUNT: usize = 9;
+
+#[test]
+fn whoever_makes_them() {
+    let corpus = Corpus::new(1, 26);
+    let expected = served(&corpus, &Serving::cpu().workers(1), COUNT);
+    assert!(expected.windows(2).all(|pair| pair[0].fields != pair[1].fields), "batches differ from each other");
+    assert!(expected.iter().any(|batch| batch.cursor.epoch == 1), "the corpus is served more than once");
+    for workers in [1, 2, 7] {
+        let on_two = |route| Serving::pair(workers as u64, route);
+        for serving in [Serving::cpu(), Serving::single(3), on_two(Route::Peer), on_two(Route::Bounce)] {
+            let serving = serving.workers(workers);
+            let what = format!("{workers} workers, {} on {:?}", serving.route.name(), serving.machine.kind());
+            assert!(served(&corpus, &serving, COUNT) == expected, "{what}");
+        }
+    }
+}
+
+#[test]
+fn with_a_cache_and_without() {
+    let corpus = Corpus::new(2, 22);
+    let expected = served(&corpus, &Serving::cpu(), 12);
+    for kind in [CacheKind::Memory, CacheKind::Disk] {
+        for workers in [1, 3] {
+            let serving = cached(Serving::pair(5, Route::Bounce), kind, &corpus).workers(workers);
+            assert!(served(&corpus, &serving, 12) == expected, "{kind:?}, {workers} workers");
+        }
+    }
+    // From a disk that was filled by an earlier run.
+    let serving = cached(Serving::cpu(), CacheKind::Disk, &corpus);
+    let hits = serving.serve(&corpus.material, |feed, roles| {
+        let stream = roles.model.device.stream(true)?;
+        for _ in 0..5 {
+            feed.lease(&stream)?;
+        }
+        Ok(feed.stats().cache.hits)
+    });
+    assert!(hits.unwrap() >= 20);
+}
+
+proptest! {
+    // Each case serves a corpus three times.
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    #[test]
+    fn after_a_stop_at_any_point(
+        corpus_seed in 0_u64..1000, seed in any::<u64>(), count in 14_u64..30, at in 0_usize..14,
+        workers in 1_usize..5, dual in any::<bool>(),
+    ) {
+        let corpus = Corpus::new(corpus_seed, count);
+        let mut serving = if dual { Serving::pair(seed, Route::Peer) } else { Serving::cpu() };
+        serving.seed = seed;
+        let whole = served(&corpus, &serving, 14);
+        // Stopped without a word, as by a kill: only what a checkpoint kept is left.
+        let kept = serving.clone().workers(workers).serve(&corpus.material, |feed, roles| {
+            let stream = roles.model.device.stream(true)?;
+            for _ in 0..at {
+                feed.lease(&stream)?;
+            }
+            Ok(serde_json::to_string(&feed.state()).unwrap())
+        }).unwrap();
+        serving.from = serde_json::from_str::<FeedState>(&kept).unwrap();
+        let rest = served(&corpus, &serving.workers(workers), 14 - at);
+        prop_assert!(rest == whole[at..], "resumed from {kept}");
+    }
+}

@@ -1,0 +1,278 @@
+//! A small corpus, a machine to serve it on, and the bytes that come out.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tandem_audio::{Clip, DeviceFeatures, wav};
+use tandem_corpus::{Cursor, Dataset, LengthIndex, OpenOptions};
+use tandem_device::kernels::Checks;
+use tandem_device::sim::Link;
+use tandem_device::{ArenaSpec, Event, Isolation, Machine, Pinned, Route, SimSpec, Stream};
+use tandem_events::{Emitter, Role};
+use tandem_feed::{
+    BucketPlan, CacheKind, CacheSpec, DeviceBatch, Feed, FeedError, FeedPlan, FeedSpec, FeedState, FromFiles, Material,
+    MaterialOptions, Recordings, SPEECH, scan_lengths,
+};
+use tempfile::TempDir;
+
+/// Recordings of a few tenths of a second at three rates by three voices.
+pub(crate) struct Corpus {
+    pub(crate) folder: TempDir,
+    pub(crate) material: Arc<Material>,
+}
+
+pub(crate) const BATCH: u32 = 4;
+
+/// A number that depends on all of `parts`.
+pub(crate) fn noise(parts: &[u64]) -> u64 {
+    parts.iter().fold(0x243F_6A88_85A3_08D3, |state, part| {
+        let x = (state ^ part).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (x ^ (x >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9) ^ (x >> 31)
+    })
+}
+
+pub(crate) fn clip(seed: u64, number: u64) -> Clip {
+    let rate_hz = [22_050, 22_050, 16_000, 44_100, 96_000][(noise(&[seed, number, 1]) % 5) as usize];
+    let num_samples = u64::from(rate_hz) / 5 + noise(&[seed, number, 2]) % (u64::from(rate_hz) / 2);
+    let sample = |i: u64| ((noise(&[seed, number, i]) >> 40) as i32 % 9000) as i16;
+    Clip { samples: (0..num_samples).map(sample).collect(), rate_hz }
+}
+
+pub(crate) fn write_corpus(folder: &Path, seed: u64, count: u64) {
+    std::fs::create_dir_all(folder.join("wavs")).unwrap();
+    let mut rows = String::new();
+    for number in 0..count {
+        let words = ["one", "two", "three", "four", "five"];
+        let text: Vec<&str> = (0..1 + number % 5).map(|i| words[((number + i) % 5) as usize]).collect();
+        rows += &format!("u{number:03}|{0}|{0}|voice{1}\n", text.join(" "), number % 3);
+        let mut file = Vec::new();
+        wav::write(&clip(seed, number), &mut file).unwrap();
+        std::fs::write(folder.join(format!("wavs/u{number:03}.wav")), file).unwrap();
+    }
+    std::fs::write(folder.join("metadata_train.csv"), rows).unwrap();
+}
+
+impl Corpus {
+    pub(crate) fn new(seed: u64, count: u64) -> Corpus {
+        let folder = tempfile::Builder::new().prefix("tandem-feed-").tempdir().unwrap();
+        write_corpus(folder.path(), seed, count);
+        let material = open(folder.path());
+        Corpus { folder, material }
+    }
+
+    pub(crate) fn wav(&self, number: u64) -> std::path::PathBuf {
+        self.folder.path().join(format!("wavs/u{number:03}.wav"))
+    }
+
+    pub(crate) fn id(&self, sample: tandem_corpus::SampleIndex) -> String {
+        self.material.dataset().get(sample).unwrap().id.to_owned()
+    }
+}
+
+pub(crate) fn open(folder: &Path) -> Arc<Material> {
+    let dataset = Dataset::open(folder, &OpenOptions::default()).unwrap();
+    let (mut index, _) = LengthIndex::open(&folder.join("run"), &dataset);
+    let scanned = scan_lengths(dataset, &mut index, 2, |_| std::ops::ControlFlow::Continue(())).unwrap();
+    let rows = scanned.dataset.train_rows();
+    let longest = MaterialOptions { max_frames: Some(1000), max_tokens: Some(200), ..options() };
+    Arc::new(Material::survey(Arc::new(scanned.dataset), &rows, &longest).unwrap())
+}
+
+fn options() -> MaterialOptions {
+    MaterialOptions { with_text: true, ..MaterialOptions::default() }
+}
+
+/// Two cards that reach each other.
+pub(crate) fn two_cards(seed: u64) -> SimSpec {
+    SimSpec::new(2, 4 << 30).with_link(Link::Nvlink).with_seed(seed)
+}
+
+/// How a corpus is served.
+#[derive(Clone)]
+pub(crate) struct Serving {
+    pub(crate) machine: Machine,
+    pub(crate) cards: [usize; 2],
+    pub(crate) route: Route,
+    pub(crate) threads: usize,
+    pub(crate) max_threads: usize,
+    pub(crate) cache: CacheSpec,
+    pub(crate) from: FeedState,
+    pub(crate) seed: u64,
+    pub(crate) recordings: Arc<dyn Recordings>,
+    pub(crate) bad_samples: Option<std::path::PathBuf>,
+    pub(crate) max_bad_fraction: f64,
+    /// Prefetched batches, and slots towards the model.
+    pub(crate) slots: [u64; 2],
+    /// Holds the streams up by turns, so that a missing wait shows on a real card; 0 for none.
+    pub(crate) delay_ns: u64,
+    pub(crate) emitter: Emitter,
+}
+
+impl Serving {
+    pub(crate) fn on(machine: Machine, cards: [usize; 2], route: Route) -> Serving {
+        Serving {
+            machine,
+            cards,
+            route,
+            threads: 2,
+            max_threads: 2,
+            cache: CacheSpec { kind: CacheKind::None, budget_bytes: 0, folder: None },
+            from: FeedState::default(),
+            seed: 7,
+            recordings: Arc::new(FromFiles),
+            bad_samples: None,
+            max_bad_fraction: 0.05,
+            slots: [3, 3],
+            delay_ns: 0,
+            emitter: Emitter::none(),
+        }
+    }
+
+    pub(crate) fn cpu() -> Serving {
+        Serving::on(Machine::cpu(), [0, 0], Route::Handover)
+    }
+
+    pub(crate) fn pair(seed: u64, route: Route) -> Serving {
+        Serving::on(Machine::simulated(two_cards(seed)), [0, 1], route)
+    }
+
+    pub(crate) fn single(seed: u64) -> Serving {
+        Serving::on(Machine::simulated(SimSpec::new(1, 4 << 30).with_seed(seed)), [0, 0], Route::Handover)
+    }
+
+    pub(crate) fn workers(mut self, count: usize) -> Serving {
+        (self.threads, self.max_threads) = (count, count);
+        self
+    }
+
+    /// Starts the feed in arenas that hold exactly what was planned, and hands it to `with`.
+    pub(crate) fn serve<T>(
+        &self,
+        corpus: &Material,
+        with: impl FnOnce(&mut Feed, &Isolation) -> Result<T, FeedError>,
+    ) -> Result<T, FeedError> {
+        let buckets = corpus.bucket_plan(3, BATCH).unwrap();
+        let plan = self.plan(corpus, &buckets);
+        let tables = DeviceFeatures::table_bytes(corpus.features(), &plan.rates_hz).unwrap();
+        let bytes = |lines: Vec<(&str, u64)>| lines.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        let arena = |role, arena_bytes| ArenaSpec {
+            role,
+            limit_bytes: arena_bytes,
+            driver_bytes: 0,
+            arena_bytes,
+            capped: false,
+        };
+        let data = arena(Role::Data, bytes(plan.data_lines(tables)));
+        let model = arena(Role::Model, bytes(plan.model_lines()) + (1 << 20));
+        let roles = Isolation::set_up(&self.machine, (self.cards[0], data), (self.cards[1], model))?;
+        let mut feed = Feed::start(&roles, self.spec(corpus, buckets, plan))?;
+        let made = with(&mut feed, &roles)?;
+        feed.stop().map(|()| made)
+    }
+
+    fn plan(&self, corpus: &Material, buckets: &BucketPlan) -> FeedPlan {
+        FeedPlan {
+            schema: SPEECH,
+            buckets: buckets.buckets().to_vec(),
+            route: self.route,
+            data_slots: self.slots[0],
+            model_slots: self.slots[1],
+            rates_hz: corpus.rates_hz().to_vec(),
+            uploads: 2,
+            pinned_uploads: 3,
+        }
+    }
+
+    fn spec(&self, corpus: &Material, buckets: BucketPlan, plan: FeedPlan) -> FeedSpec {
+        FeedSpec {
+            material: Arc::new(corpus.clone()),
+            buckets,
+            plan,
+            route_why: "a test".to_owned(),
+            seed: self.seed,
+            from: self.from.clone(),
+            recordings: Arc::clone(&self.recordings),
+            threads: self.threads,
+            max_threads: self.max_threads,
+            depth_fixed: false,
+            cache: self.cache.clone(),
+            max_bad_fraction: self.max_bad_fraction,
+            bad_samples: self.bad_samples.clone(),
+            emitter: self.emitter.clone(),
+            delay_ns: self.delay_ns,
+        }
+    }
+
+    /// The first `count` batches, byte for byte. The host looks at what was read only a few batches later, as a trainer
+    /// does: until then the reading is queued behind whatever the streams were told to wait for.
+    pub(crate) fn batches(&self, corpus: &Material, count: usize) -> Result<Vec<Bytes>, FeedError> {
+        self.serve(corpus, |feed, roles| {
+            let stream = roles.model.device.stream(true)?;
+            let checks = Checks::load(&roles.model.device)?;
+            let mut under_way = VecDeque::new();
+            let mut read = Vec::new();
+            for number in 0..count {
+                let batch = feed.lease(&stream)?;
+                if self.delay_ns > 0 && number % 5 == 2 {
+                    checks.delay(&stream, self.delay_ns)?;
+                }
+                under_way.push_back(Reading::start(&batch, &stream)?);
+                drop(batch);
+                if under_way.len() > LAG {
+                    read.extend(under_way.pop_front().map(Reading::finish).transpose()?);
+                }
+            }
+            for reading in under_way {
+                read.push(reading.finish()?);
+            }
+            Ok(read)
+        })
+    }
+}
+
+/// Batches whose reading is queued and not looked at.
+const LAG: usize = 4;
+
+/// A batch on its way back to the host.
+struct Reading {
+    cursor: Cursor,
+    samples: Vec<u32>,
+    fields: Vec<(String, Vec<u64>, Pinned)>,
+    done: Event,
+}
+
+impl Reading {
+    fn start(batch: &DeviceBatch<'_>, stream: &Stream) -> Result<Reading, FeedError> {
+        let mut fields = Vec::new();
+        for placed in &batch.info().layout.fields {
+            let field = batch.field(placed.field.name).unwrap();
+            let mut host = stream.device().pinned(field.view.bytes())?;
+            stream.download(field.view, &mut host, 0..field.view.bytes())?;
+            fields.push((placed.field.name.to_owned(), field.shape.to_vec(), host));
+        }
+        let done = stream.device().event()?;
+        stream.record(&done)?;
+        let samples = batch.info().utterances.iter().map(|row| row.sample.0).collect();
+        Ok(Reading { cursor: batch.info().cursor, samples, fields, done })
+    }
+
+    fn finish(self) -> Result<Bytes, FeedError> {
+        self.done.synchronize("the test reads a batch")?;
+        let field = |(name, shape, host): (String, Vec<u64>, Pinned)| Ok((name, shape, host.bytes()?.to_vec()));
+        let fields = self.fields.into_iter().map(field).collect::<Result<_, FeedError>>()?;
+        Ok(Bytes { cursor: self.cursor, samples: self.samples, fields })
+    }
+}
+
+/// A batch, brought back to the host.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Bytes {
+    pub(crate) cursor: Cursor,
+    pub(crate) samples: Vec<u32>,
+    pub(crate) fields: Vec<(String, Vec<u64>, Vec<u8>)>,
+}
+
+/// Long enough for anything that does not hang.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

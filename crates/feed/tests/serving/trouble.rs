@@ -1,0 +1,184 @@
+//! What goes wrong while a corpus is served: said, survived, and without changing what is good.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tandem_audio::Clip;
+use tandem_corpus::Sample;
+use tandem_device::sim::SimFault;
+use tandem_device::{Machine, Route};
+use tandem_feed::{CacheKind, CacheSpec, FeedError, FromFiles, Recordings};
+
+use crate::support::{Bytes, Corpus, PATIENCE, Serving, two_cards};
+
+fn list(path: &Path) -> BTreeMap<String, serde_json::Value> {
+    let lines = std::fs::read_to_string(path).unwrap();
+    let parse = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+    lines.lines().map(parse).map(|entry| (entry["id"].as_str().unwrap().to_owned(), entry)).collect()
+}
+
+/// Asserts that `found` has the batches of `clean` in all places that never held one of `bad`.
+fn good_ones_stand_where_they_stood(corpus: &Corpus, clean: &[Bytes], found: &[Bytes], bad: &BTreeSet<String>) {
+    for (clean, found) in clean.iter().zip(found) {
+        assert_eq!(clean.cursor, found.cursor);
+        let shapes = |batch: &Bytes| batch.fields.iter().map(|(_, shape, _)| shape.clone()).collect::<Vec<_>>();
+        assert_eq!(shapes(clean), shapes(found));
+        for (before, now) in clean.samples.iter().zip(&found.samples) {
+            let was_bad = bad.contains(&corpus.id(tandem_corpus::SampleIndex(*before)));
+            assert_eq!(before == now, !was_bad, "{:?}", found.cursor);
+            assert!(!bad.contains(&corpus.id(tandem_corpus::SampleIndex(*now))), "{:?}", found.cursor);
+        }
+    }
+}
+
+#[test]
+fn corrupt_files_are_listed_and_replaced_and_the_rest_stays() {
+    let corpus = Corpus::new(11, 60);
+    let clean = Serving::cpu().batches(&corpus.material, 20).unwrap();
+    let bad: BTreeSet<String> = [7, 23, 41].map(|number| format!("u{number:03}")).into();
+    std::fs::write(corpus.wav(7), "no sound at all").unwrap();
+    std::fs::write(corpus.wav(23), &std::fs::read(corpus.wav(23)).unwrap()[..30]).unwrap();
+    std::fs::remove_file(corpus.wav(41)).unwrap();
+    let path = corpus.folder.path().join("bad_samples.jsonl");
+    for (workers, resumed) in [(1, false), (4, true)] {
+        let serving = Serving { bad_samples: Some(path.clone()), max_bad_fraction: 0.1, ..Serving::cpu() };
+        let found = serving.workers(workers).batches(&corpus.material, 20).unwrap();
+        good_ones_stand_where_they_stood(&corpus, &clean, &found, &bad);
+        let listed = list(&path);
+        assert_eq!(listed.keys().cloned().collect::<BTreeSet<_>>(), bad, "resumed: {resumed}");
+        assert!(listed.values().all(|entry| entry["reason"].as_str().is_some_and(|why| why.len() > 10)));
+    }
+}
+
+#[test]
+fn what_stood_in_for_a_bad_file_stands_there_after_a_resume_even_if_the_file_is_mended() {
+    let corpus = Corpus::new(12, 40);
+    let whole = std::fs::read(corpus.wav(5)).unwrap();
+    std::fs::write(corpus.wav(5), "gone bad").unwrap();
+    let mut serving = Serving { max_bad_fraction: 0.1, ..Serving::cpu() };
+    let never_stopped = serving.batches(&corpus.material, 9).unwrap();
+    let has_five = |batch: &Bytes| batch.samples.contains(&5);
+    assert!(!never_stopped.iter().any(has_five));
+    let state = serving.serve(&corpus.material, |feed, _| {
+        // Everything that is prefetched has been made, and nothing was leased.
+        feed.wait_warm(PATIENCE)?;
+        Ok(feed.state())
+    });
+    serving.from = state.unwrap();
+    std::fs::write(corpus.wav(5), whole).unwrap();
+    let made_before = serving.slots.iter().sum::<u64>() as usize;
+    let resumed = serving.batches(&corpus.material, made_before).unwrap();
+    assert!(resumed == never_stopped[..made_before]);
+}
+
+#[test]
+fn a_corpus_of_nothing_but_bad_files_ends_with_the_list() {
+    let corpus = Corpus::new(13, 40);
+    (0..40).for_each(|number| std::fs::write(corpus.wav(number), "noise").unwrap());
+    for workers in [1, 3] {
+        let path = corpus.folder.path().join(format!("bad-{workers}.jsonl"));
+        let serving = Serving { bad_samples: Some(path.clone()), ..Serving::pair(1, Route::Bounce).workers(workers) };
+        let error = serving.batches(&corpus.material, 1).unwrap_err();
+        assert!(matches!(error, FeedError::TooManyBad { .. }), "{error}");
+        let said = error.to_string();
+        assert!(said.contains("max_bad_fraction") && said.contains("bad-") && said.contains("u0"), "{said}");
+        assert!(list(&path).len() >= 3);
+    }
+}
+
+/// Something happens when certain recordings are read.
+struct Troubled<F>(F);
+
+impl<F: Fn(&str) + Send + Sync> Recordings for Troubled<F> {
+    fn load_into(&self, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
+        (self.0)(sample.id);
+        FromFiles.load_into(sample, clip)
+    }
+}
+
+#[test]
+fn a_decoder_that_panics_is_a_bad_file() {
+    let corpus = Corpus::new(14, 40);
+    let clean = Serving::cpu().batches(&corpus.material, 12).unwrap();
+    let recordings = Arc::new(Troubled(|id: &str| assert_ne!(id, "u017", "planted")));
+    let path = corpus.folder.path().join("bad.jsonl");
+    let serving = Serving { recordings, bad_samples: Some(path.clone()), ..Serving::cpu() };
+    let found = serving.batches(&corpus.material, 12).unwrap();
+    good_ones_stand_where_they_stood(&corpus, &clean, &found, &["u017".to_owned()].into());
+    assert!(list(&path)["u017"]["reason"].as_str().unwrap().contains("planted"));
+}
+
+#[test]
+fn a_file_that_vanishes_in_mid_epoch_is_a_bad_file_from_then_on() {
+    let corpus = Corpus::new(15, 40);
+    let (read, doomed) = (AtomicUsize::new(0), corpus.wav(3));
+    let vanish = move |_: &str| {
+        if read.fetch_add(1, Ordering::Relaxed) == 5 {
+            let _ = std::fs::remove_file(&doomed);
+        }
+    };
+    let clean = Serving::cpu().batches(&corpus.material, 30).unwrap();
+    let cache = CacheSpec { kind: CacheKind::Memory, budget_bytes: 1 << 30, folder: None };
+    let serving = Serving { recordings: Arc::new(Troubled(vanish)), cache, ..Serving::cpu() };
+    let found = serving.batches(&corpus.material, 30).unwrap();
+    let three = |batches: &[Bytes]| batches.iter().filter(|batch| batch.samples.contains(&3)).count();
+    assert!(three(&found) <= 1 && three(&clean) >= 2, "{} of {}", three(&found), three(&clean));
+    for (clean, found) in clean.iter().zip(&found) {
+        let pairs = clean.samples.iter().zip(&found.samples);
+        assert!(pairs.clone().all(|(before, now)| before == now || *before == 3));
+    }
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_said_once_and_survived() {
+    let corpus = Corpus::new(16, 24);
+    let expected = Serving::cpu().batches(&corpus.material, 8).unwrap();
+    let folder = corpus.folder.path().join("cache");
+    // Where each recording's file would be made, there is no folder any more.
+    let broken = folder.clone();
+    let breaks = Arc::new(Troubled(move |_: &str| {
+        let _ = std::fs::remove_dir_all(&broken);
+        let _ = std::fs::write(&broken, "in the way");
+    }));
+    let cache = CacheSpec { kind: CacheKind::Disk, budget_bytes: 1 << 30, folder: Some(folder) };
+    let serving = Serving { recordings: breaks, cache, ..Serving::cpu() };
+    assert!(serving.batches(&corpus.material, 8).unwrap() == expected);
+    let said = serving.serve(&corpus.material, |feed, roles| {
+        let stream = roles.model.device.stream(true)?;
+        for _ in 0..20 {
+            feed.lease(&stream)?;
+        }
+        Ok(feed.take_notes())
+    });
+    // The folder is a file by now: either opening says so, or writing does, once.
+    match said {
+        Ok(notes) => assert_eq!(notes.iter().filter(|note| note.contains("cache")).count(), 1, "{notes:?}"),
+        Err(error) => assert!(error.to_string().contains("cache"), "{error}"),
+    }
+}
+
+#[test]
+fn every_failed_copy_and_lost_card_ends_in_an_error_with_nothing_left() {
+    let corpus = Corpus::new(17, 20);
+    let serving = |fault: Option<SimFault>, route: Route| {
+        let mut spec = two_cards(3);
+        spec.fault = fault;
+        Serving::on(Machine::simulated(spec), [0, 1], route)
+    };
+    for route in [Route::Peer, Route::Bounce] {
+        let clean = serving(None, route);
+        clean.batches(&corpus.material, 6).unwrap();
+        let (calls, _, copies) = clean.machine.sim().unwrap().counted();
+        let faults = (0..copies.min(40)).map(SimFault::FailCopy);
+        let lost = (0..calls).step_by(1 + calls as usize / 60).map(SimFault::LoseCard);
+        for fault in faults.chain(lost) {
+            let broken = serving(Some(fault), route);
+            // Threads race for the driver, so the fault may come after the last batch that is looked at.
+            let _ = broken.batches(&corpus.material, 6);
+            let alive = broken.machine.sim().unwrap().alive();
+            assert_eq!(alive, Default::default(), "{fault:?} {route:?}");
+        }
+    }
+}
