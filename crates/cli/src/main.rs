@@ -2,6 +2,7 @@
 
 mod args;
 mod corpus;
+mod data;
 mod exit;
 mod plan;
 mod screen;

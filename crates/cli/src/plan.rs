@@ -6,11 +6,13 @@ use anyhow::Context;
 use serde_json::{Value, json};
 use tandem_device::{Machine, SimSpec};
 use tandem_plan::{
-    CardFacts, Hardware, Row, StandIns, plan_json, print_config, recommend, show_plan, show_recommendations, show_short,
+    CardFacts, Hardware, Placement, Row, StandIns, plan_json, print_config, recommend, show_plan, show_recommendations,
+    show_short,
 };
 use tandem_trial::resolve::{Resolved, Site, cards_json, host_facts};
 
 use crate::args::PlanCall;
+use crate::data;
 use crate::exit::Exit;
 use crate::screen::{self, Screen};
 
@@ -19,7 +21,7 @@ pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     if call.recommend {
         return print_recommendations(call, screen);
     }
-    let mut resolved = resolve(call)?;
+    let mut resolved = resolve(call, screen)?;
     resolved.try_transfer().context("cannot try the transfer between the roles")?;
     let Resolved { machine, hardware, plan } = resolved;
     if call.print_config {
@@ -39,9 +41,15 @@ pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
 }
 
 /// Finds the machine and makes the plan, for any command. A refusal shows what was found before it.
-pub(crate) fn resolve(call: &PlanCall) -> Result<Resolved, Exit> {
+pub(crate) fn resolve(call: &PlanCall, screen: &Screen) -> Result<Resolved, Exit> {
     let site = Site::survey(call.sim.clone()).context("cannot read the GPUs")?;
-    site.resolve(&call.settings).map_err(|refusal| Exit::Refused(Box::new(refusal)))
+    // Flags that do not go together are refused below, before anybody waits for a corpus to be measured.
+    let corpus = match Placement::choose(&call.settings, &site.hardware) {
+        Ok(_) => data::open(call, screen)?,
+        Err(_) => None,
+    };
+    let facts = corpus.as_ref().map(|corpus| &corpus.facts);
+    site.resolve(&call.settings, facts).map_err(|refusal| Exit::Refused(Box::new(refusal)))
 }
 
 /// Rows are for simulated cards, whatever this machine has: they are for choosing what to buy or rent.
@@ -50,7 +58,8 @@ fn print_recommendations(call: &PlanCall, screen: &Screen) -> Result<ExitCode, E
         let cards = Machine::simulated(SimSpec::new(count, card_gb << 30));
         Site::of(cards).map_or_else(|_| Hardware::without_cards(host_facts()), |site| site.hardware)
     };
-    let rows = recommend(&call.settings, &machine, &StandIns);
+    let corpus = data::open(call, screen)?;
+    let rows = recommend(&call.settings, &machine, &StandIns, corpus.as_ref().map(|corpus| &corpus.facts));
     match call.json {
         true => {
             let rows: Vec<Value> = rows.iter().map(row_json).collect();

@@ -16,7 +16,7 @@ use crate::screen::{self, Screen};
 
 pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     call.warnings.iter().for_each(|warning| screen.warn(warning));
-    let resolved = crate::plan::resolve(call)?;
+    let resolved = crate::plan::resolve(call, screen)?;
     // Only now: a plan that is refused must not cost anybody the log of an earlier run.
     let (log, emitter) = open_log(call)?;
     emitter.emit(Event::RunStarted {

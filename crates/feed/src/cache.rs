@@ -57,6 +57,17 @@ pub enum CacheKind {
     Disk,
 }
 
+impl CacheKind {
+    /// Its name in flags.
+    pub fn slug(self) -> &'static str {
+        match self {
+            CacheKind::None => "none",
+            CacheKind::Memory => "memory",
+            CacheKind::Disk => "disk",
+        }
+    }
+}
+
 /// What a cache may take, and where.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheSpec {

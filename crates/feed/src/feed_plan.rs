@@ -4,7 +4,9 @@
 //! taken, to the byte.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
+use tandem_audio::{DeviceFeatures, FeatureSettings};
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 use tandem_device::{DType, Route};
 
@@ -36,6 +38,8 @@ pub struct FeedPlan {
     pub uploads: u64,
     /// Uploads in page-locked memory, which threads decode into.
     pub pinned_uploads: u64,
+    /// Bytes of the tables features are made with: [`Material::table_bytes`](crate::Material::table_bytes).
+    pub table_bytes: u64,
 }
 
 /// A part of an upload, in bytes from its start.
@@ -72,6 +76,15 @@ pub struct UploadLayout {
     pub picks: Option<Span>,
     /// All of it, in whole blocks.
     pub bytes: u64,
+}
+
+/// Bytes of the tables when every recording has the features' rate. Computed once.
+pub fn plain_table_bytes() -> u64 {
+    static BYTES: OnceLock<u64> = OnceLock::new();
+    *BYTES.get_or_init(|| match DeviceFeatures::table_bytes(&FeatureSettings::default(), &[]) {
+        Ok(bytes) => bytes,
+        Err(error) => unreachable!("the default settings are served: {error}"),
+    })
 }
 
 impl Span {
@@ -129,15 +142,15 @@ impl FeedPlan {
         round_up(self.buckets.iter().map(bytes).max().unwrap_or(0), BLOCK_ALIGN)
     }
 
-    /// What the feed takes from the data role's arena; the tables of its features need `table_bytes`.
-    pub fn data_lines(&self, table_bytes: u64) -> Vec<(&'static str, u64)> {
+    /// What the feed takes from the data role's arena.
+    pub fn data_lines(&self) -> Vec<(&'static str, u64)> {
         let handed_over = if self.route == Route::Handover { self.model_slots * self.slot_bytes() } else { 0 };
         let lines = [
             (DATA_SLOTS, self.data_slots * self.slot_bytes()),
             (HANDED_OVER, handed_over),
             (UPLOADS, self.uploads * self.upload_bytes()),
             (RESAMPLED, self.resampled_bytes()),
-            (TABLES, round_up(table_bytes, BLOCK_ALIGN)),
+            (TABLES, round_up(self.table_bytes, BLOCK_ALIGN)),
         ];
         lines.into_iter().filter(|(_, bytes)| *bytes > 0).collect()
     }
@@ -191,6 +204,7 @@ mod tests {
             rates_hz: rates_hz.to_vec(),
             uploads: 2,
             pinned_uploads: 3,
+            table_bytes: 1000,
         }
     }
 
@@ -249,7 +263,7 @@ mod tests {
         let check = |rates_hz: &[u32], route: Route, data: &[&str], model: &[&str]| {
             let plan = plan(rates_hz, route);
             let names = |lines: &[(&'static str, u64)]| lines.iter().map(|(name, _)| *name).collect::<Vec<_>>();
-            let (data_lines, model_lines) = (plan.data_lines(1000), plan.model_lines());
+            let (data_lines, model_lines) = (plan.data_lines(), plan.model_lines());
             assert_eq!((names(&data_lines), names(&model_lines)), (data.to_vec(), model.to_vec()));
             assert!(data_lines.iter().chain(&model_lines).all(|(_, bytes)| bytes.is_multiple_of(BLOCK_ALIGN)));
             assert_eq!(data_lines[0].1, 25 * plan.slot_bytes());

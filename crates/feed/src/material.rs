@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use tandem_audio::{FeatureSettings, Lowpass, probe};
+use tandem_audio::{DeviceFeatures, FeatureSettings, Lowpass, probe};
 use tandem_corpus::{CorpusError, Dataset, Distribution, Order, SampleIndex, Tail};
 use tandem_text::{TextOptions, Tokens};
 
@@ -20,7 +20,7 @@ use crate::buckets::{BucketPlan, Extent, FRAME_STEP};
 use crate::load::open;
 use crate::texts::Texts;
 
-/// Texts of so many rows are all counted: a tenth of a second.
+/// Texts of so many rows are all counted: about half a second.
 pub const EXACT_ROWS: usize = 50_000;
 /// Rows of a larger corpus whose texts are counted.
 pub const COUNTED_ROWS: usize = 4096;
@@ -59,6 +59,7 @@ pub struct Material {
     texts: Option<Texts>,
     features: FeatureSettings,
     rates_hz: Vec<u32>,
+    table_bytes: u64,
     left_out: LeftOut,
     max_frames: u32,
     max_tokens: u32,
@@ -93,7 +94,7 @@ impl LeftOut {
 impl Material {
     /// Looks at `rows` of `dataset`, without decoding anything.
     ///
-    /// Cost: a million rows take about half a second; up to [`PROBED`] files are opened. Fails with
+    /// Cost: a million rows take about a fifth of a second; up to 32 files are opened. Fails with
     /// [`FeedError::Text`]; rows that are no good are counted in [`Material::left_out`].
     pub fn survey(
         dataset: Arc<Dataset>,
@@ -117,6 +118,7 @@ impl Material {
             texts,
             features: options.features.clone(),
             rates_hz: Vec::new(),
+            table_bytes: 0,
             left_out,
             max_frames,
             max_tokens,
@@ -126,6 +128,7 @@ impl Material {
         };
         said.into_iter().for_each(|row| material.take(row));
         material.rates_hz = rates(&material.dataset, &material.rows, &material.features);
+        material.table_bytes = DeviceFeatures::table_bytes(&material.features, &material.rates_hz)?;
         Ok(material)
     }
 
@@ -152,6 +155,11 @@ impl Material {
     /// Rates of recordings that the data device resamples, rising: as far as a few of them show.
     pub fn rates_hz(&self) -> &[u32] {
         &self.rates_hz
+    }
+
+    /// Bytes of the tables that features of these recordings are made with on a device.
+    pub fn table_bytes(&self) -> u64 {
+        self.table_bytes
     }
 
     /// What does not train.

@@ -119,11 +119,6 @@ pub(crate) fn field_in<'a>(layout: &Layout, slot: &'a Block, name: &str) -> Opti
     Some(slot.part(placed.offset, placed.bytes))
 }
 
-/// Bytes of a batch of `bucket` on its way up: int16 audio, before features are made of it.
-pub fn audio_bytes(bucket: &Bucket) -> u64 {
-    round_up(bucket.batch * bucket.frames * HOP_SAMPLES * DType::I16.bytes(), BLOCK_ALIGN)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,6 +144,5 @@ mod tests {
         let mel = layout.fields.iter().find(|placed| placed.field.name == "mel").unwrap();
         assert_eq!((mel.shape.as_slice(), mel.bytes), (&[16, 1000, 80][..], 5_120_000));
         assert_eq!(layout.bytes, 12_800 + 256 + 5_120_000 + 256 + 2_048_000 + 256 + 64_000 + 64_000);
-        assert_eq!(audio_bytes(&bucket), 16 * 1000 * 256 * 2);
     }
 }

@@ -1,8 +1,11 @@
 //! What tests build everything from: settings as a command line, machines by size.
 
+use tandem_corpus::SampleIndex;
 use tandem_device::DriverCost;
 use tandem_device::bytes::MIB;
+use tandem_feed::Extent;
 
+use crate::corpus::CorpusFacts;
 use crate::hardware::{Hardware, HostFacts};
 use crate::setting::{Kind, Setting};
 use crate::settings::{Origin, Settings};
@@ -43,4 +46,10 @@ pub(crate) fn cpu_only() -> Hardware {
 /// A machine of `count` cards with `gib` GiB each.
 pub(crate) fn gpus(count: usize, gib: u64) -> Hardware {
     Hardware::simulated(count, gib << 30, &driver(), host())
+}
+
+/// A corpus of rows of 80 frames and more, each a frame longer than the one before, with a symbol for ten frames.
+pub(crate) fn corpus(num_rows: u32) -> CorpusFacts {
+    let row = |i: u32| (SampleIndex(i), Extent { frames: 80 + i, tokens: (80 + i) / 10 });
+    CorpusFacts::new("corpus", (0..num_rows).map(row).collect())
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use tandem_events::Role;
 
+use crate::corpus::CorpusPlan;
 use crate::hardware::Hardware;
 use crate::placement::Precision;
 use crate::plan::{Plan, RolePlan};
@@ -16,16 +17,26 @@ pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
         "simulated": plan.simulated,
         "why": plan.why,
         "roles": { "data": role(plan.role(Role::Data)), "model": role(plan.role(Role::Model)) },
-        "buckets": plan.buckets.iter().map(|bucket| json!({
+        "buckets": plan.feed.buckets.iter().map(|bucket| json!({
             "frames": bucket.frames, "tokens": bucket.tokens, "batch": bucket.batch,
         })).collect::<Vec<_>>(),
-        "slot_bytes": plan.slot_bytes,
-        "buffer_size": plan.buffer_size,
-        "prefetch": plan.prefetch,
+        "slot_bytes": plan.feed.slot_bytes(),
+        "buffer_size": plan.feed.data_slots,
+        "prefetch": plan.feed.model_slots,
         "transfer": plan.transfer.to_string(),
         "transfer_why": plan.transfer.why,
         "transfer_mb_per_s": plan.transfer.mb_per_s,
         "threads": plan.threads,
+        "max_threads": plan.max_threads,
+        "pinned_bytes": plan.feed.pinned_bytes(),
+        "corpus": plan.corpus.as_ref().map(corpus),
+        "cache": {
+            "kind": plan.cache.kind.slug(), "budget_bytes": plan.cache.budget_bytes, "why": plan.cache.why,
+        },
+        "rates_hz": plan.feed.rates_hz,
+        "max_mel_frames": plan.max_mel_frames,
+        "max_text_length": plan.max_text_length,
+        "max_bad_fraction": plan.max_bad_fraction,
         "batch_size": plan.batch_size,
         "grad_accum": plan.grad_accum,
         "mixed_precision": plan.precision == Precision::Mixed,
@@ -59,6 +70,30 @@ pub fn refusal_json(refusal: &Refusal) -> Value {
             "needed_bytes": demand.needed_bytes,
             "lines": lines(&demand.lines),
         })).collect::<Vec<_>>(),
+    })
+}
+
+fn corpus(corpus: &CorpusPlan) -> Value {
+    let CorpusPlan { left_out, padding, .. } = corpus;
+    json!({
+        "path": corpus.name,
+        "utterances": corpus.num_utterances,
+        "hours": corpus.seconds / 3600.0,
+        "validation": corpus.num_validation,
+        "excluded": corpus.num_excluded,
+        "left_out": {
+            "too_long": left_out.too_long,
+            "too_short": left_out.too_short,
+            "bad_text": left_out.bad_text,
+            "no_length": left_out.no_length,
+            "longest_frames": left_out.longest_frames,
+            "longest_tokens": left_out.longest_tokens,
+        },
+        "decoded_bytes": corpus.decoded_bytes,
+        "batches": padding.batches,
+        "padding_waste": padding.frame_waste(),
+        // A bound that stands for a text says nothing about its padding.
+        "symbol_padding_waste": corpus.counts_all.then(|| padding.token_waste()),
     })
 }
 
@@ -103,7 +138,7 @@ mod tests {
     use crate::stand_in::StandIns;
 
     fn plan(line: &str, hardware: &Hardware) -> Value {
-        plan_json(&Plan::solve(&settings(line), hardware, &StandIns).unwrap(), hardware)
+        plan_json(&Plan::solve(&settings(line), hardware, &StandIns, None).unwrap(), hardware)
     }
 
     #[test]
@@ -134,7 +169,7 @@ mod tests {
     #[test]
     fn a_refusal_says_what_to_type() {
         let line = "--batch-size 64 --data-gpu 0 --model-gpu 1 --enable-memory-isolation --model-gpu-memory 2048";
-        let refusal = Plan::solve(&settings(line), &gpus(2, 24), &StandIns).unwrap_err();
+        let refusal = Plan::solve(&settings(line), &gpus(2, 24), &StandIns, None).unwrap_err();
         let json = refusal_json(&refusal);
         assert_eq!(json["code"], json!(2));
         assert!(json["error"].as_str().unwrap().starts_with("❌ "));

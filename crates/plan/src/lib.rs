@@ -1,7 +1,7 @@
 //! The plan: flags, config file and hardware, resolved once into numbers with no options left in them.
 //!
-//! Everything here is a pure function of what the user wrote ([`Settings`]), what the machine has ([`Hardware`]) and
-//! what the model needs ([`Workload`]). Either a [`Plan`] comes out, and then it fits; or a [`Refusal`], with what
+//! Everything here is a pure function of what the user wrote ([`Settings`]), what the machine has ([`Hardware`]), what
+//! the model needs ([`Workload`]) and how long the recordings are ([`CorpusFacts`]). Either a [`Plan`] comes out, and then it fits; or a [`Refusal`], with what
 //! was found, what is needed, and what to type instead, each suggestion solved before it is printed.
 //!
 //! ```
@@ -11,11 +11,11 @@
 //! let host = HostFacts { available_bytes: 32 << 30, cores: 8 };
 //! let machine = Hardware::simulated(2, 24 << 30, &DriverCost::table(), host);
 //! let settings = Settings::new().with(&[("data-gpu", "0"), ("model-gpu", "1")])?;
-//! let plan = Plan::solve(&settings, &machine, &StandIns)?;
+//! let plan = Plan::solve(&settings, &machine, &StandIns, None)?;
 //! assert_eq!(plan.mode, Mode::Multi);
 //! assert!(plan.model.planned_bytes <= plan.model.limit_bytes);
 //!
-//! let refusal = Plan::solve(&settings, &Hardware::without_cards(host), &StandIns).unwrap_err();
+//! let refusal = Plan::solve(&settings, &Hardware::without_cards(host), &StandIns, None).unwrap_err();
 //! assert!(refusal.message.contains("Multi-GPU requires at least 2 GPUs, found 0"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -34,6 +34,7 @@ mod placement;
 mod transfer;
 
 // What has to fit: shapes, slots, the model.
+mod corpus;
 mod slots;
 mod workload;
 mod stand_in;
@@ -41,6 +42,7 @@ mod stand_in;
 // What it adds up to, and whether it fits.
 mod memory;
 mod limits;
+mod cache;
 mod plan;
 mod solve;
 
@@ -59,12 +61,14 @@ mod startup;
 #[cfg(test)]
 mod fixture;
 
+pub use cache::Cache;
+pub use corpus::{CorpusFacts, CorpusPlan};
 pub use hardware::{CardFacts, Hardware, HostFacts};
 pub use json::{plan_json, refusal_json};
 pub use memory::{RESULT_BYTES, RESULT_SLOTS};
 pub use nearest::nearest;
 pub use placement::{Mode, Placement, Precision};
-pub use plan::{Level, Plan, RolePlan};
+pub use plan::{Level, Plan, RolePlan, Sources};
 pub use print_config::print_config;
 pub use recommend::{Fit, Row, recommend, show_recommendations};
 pub use refusal::{Demand, Reason, Refusal, Suggestion};
@@ -73,5 +77,5 @@ pub use show::{show_gpus, show_plan, show_short};
 pub use stand_in::{StandIn, StandIns};
 pub use startup::{Moment, startup_lines};
 pub use transfer::Transfer;
-pub use value::{Limit, Value};
+pub use value::{Limit, Value, quoted};
 pub use workload::{Line, ModelChoice, ModelSize, Program, Workload, Workloads};

@@ -157,8 +157,8 @@ fn sum_over_free(limits: &Limits, card: Option<usize>, free: u64, hardware: &Har
 }
 
 fn auto_both() -> Suggestion {
-    let auto = Value::Limit(Limit::Auto(None));
-    Suggestion::new("the usual shares").set(Id::DataGpuMemory, auto).set(Id::ModelGpuMemory, auto)
+    let auto = || Value::Limit(Limit::Auto(None));
+    Suggestion::new("the usual shares").set(Id::DataGpuMemory, auto()).set(Id::ModelGpuMemory, auto())
 }
 
 /// Total, free, and who holds the rest.

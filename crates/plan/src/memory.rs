@@ -1,15 +1,13 @@
 //! What each role holds, line by line.
 
+use tandem_device::DRIVER;
 use tandem_device::bytes::{BLOCK_ALIGN, POOL_GRANULE, round_up};
-use tandem_device::{DRIVER, Route};
 use tandem_events::Role;
-use tandem_feed::{Bucket, SPEECH, audio_bytes};
+use tandem_feed::{Bucket, FeedPlan};
 
 use crate::hardware::Hardware;
 use crate::placement::Placement;
 use crate::refusal::{Reason, Refusal};
-use crate::slots::Slots;
-use crate::transfer::Transfer;
 use crate::workload::{Line, Program, Workload};
 
 /// What a role needs: the driver's part, and what its arena must hold.
@@ -77,31 +75,16 @@ fn unread(index: usize) -> Refusal {
 }
 
 /// What the data role's arena holds.
-pub(crate) fn data_lines(buckets: &[Bucket], slots: &Slots, transfer: &Transfer) -> Vec<Line> {
-    let slot = SPEECH.slot_bytes(buckets);
-    let mut lines = vec![Line::new("prefetched batches", slots.buffer * slot)];
-    if transfer.route == Route::Handover {
-        lines.push(Line::new("slots handed over", slots.prefetch * slot));
-    }
-    let upload = buckets.iter().map(audio_bytes).max().unwrap_or(0);
-    // Two: one is uploaded while features are made of the other.
-    lines.push(Line::new("upload int16", 2 * upload));
-    lines
+pub(crate) fn data_lines(feed: &FeedPlan) -> Vec<Line> {
+    let lines = feed.data_lines();
+    lines.into_iter().map(|(name, bytes)| Line::new(name, bytes)).collect()
 }
 
 /// What the model role's arena holds.
-pub(crate) fn model_lines(
-    buckets: &[Bucket],
-    slots: &Slots,
-    transfer: &Transfer,
-    workload: &dyn Workload,
-) -> Vec<Line> {
-    let mut lines = Vec::new();
-    if transfer.route != Route::Handover {
-        lines.push(Line::new("input slots", slots.prefetch * SPEECH.slot_bytes(buckets)));
-    }
+pub(crate) fn model_lines(feed: &FeedPlan, workload: &dyn Workload) -> Vec<Line> {
+    let mut lines: Vec<Line> = feed.model_lines().into_iter().map(|(name, bytes)| Line::new(name, bytes)).collect();
     lines.extend(workload.lasting());
-    let peaks = buckets.iter().map(|bucket| (bucket, peak_bytes(workload, bucket)));
+    let peaks = feed.buckets.iter().map(|bucket| (bucket, peak_bytes(workload, bucket)));
     if let Some((bucket, bytes)) = peaks.max_by_key(|(_, bytes)| *bytes) {
         let Bucket { frames, tokens, batch } = bucket;
         let shape = format!("{batch} x {frames} frames, {tokens} tokens");

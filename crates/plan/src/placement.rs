@@ -179,12 +179,13 @@ fn too_few(settings: &Settings, hardware: &Hardware) -> Refusal {
         return Refusal::new(Reason::TooFewGpus, message).suggest(on_the_cpu());
     };
     message.push_str("\n   One GPU can do both: on its own, or with --share-gpu as two partitions");
-    let index = Value::Count(only.card.index as u64);
-    let alone = Suggestion::new("this GPU for everything").set(Id::Gpu, index).leave_out(&APART).leave_out(&[Id::Mode]);
+    let index = || Value::Count(only.card.index as u64);
+    let alone =
+        Suggestion::new("this GPU for everything").set(Id::Gpu, index()).leave_out(&APART).leave_out(&[Id::Mode]);
     let mut partitions = Suggestion::new("both roles on this GPU, as two partitions")
         .set(Id::ShareGpu, Value::Switch(true))
-        .set(Id::DataGpu, index)
-        .set(Id::ModelGpu, index)
+        .set(Id::DataGpu, index())
+        .set(Id::ModelGpu, index())
         .leave_out(&[Id::Mode]);
     // Limits meant for two cards are too much for one.
     for id in [Id::DataGpuMemory, Id::ModelGpuMemory].into_iter().filter(|id| settings.given(*id).is_some()) {

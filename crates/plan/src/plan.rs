@@ -3,9 +3,11 @@
 use tandem_device::Strength;
 use tandem_device::bytes::{MIB, POOL_GRANULE, mib_ceil, round_up};
 use tandem_events::Role;
-use tandem_feed::Bucket;
+use tandem_feed::{Bucket, FeedPlan};
 
 use crate::advice;
+use crate::cache::Cache;
+use crate::corpus::{CorpusFacts, CorpusPlan, Shapes};
 use crate::hardware::Hardware;
 use crate::memory::by_role;
 use crate::placement::{Mode, Precision};
@@ -33,22 +35,26 @@ pub struct Plan {
     pub data: RolePlan,
     /// The model role.
     pub model: RolePlan,
-    /// Every shape a batch can have, smallest first.
-    pub buckets: Vec<Bucket>,
-    /// Bytes of one slot.
-    pub slot_bytes: u64,
+    /// What the feed holds: shapes, slots, uploads.
+    pub feed: FeedPlan,
     /// What `--buffer-size` says.
     pub buffer_size_asked: u64,
-    /// Batches prefetched on the data side.
-    pub buffer_size: u64,
-    /// Slots towards the model device.
-    pub prefetch: u64,
+    /// Where the data is.
+    pub sources: Sources,
+    /// What is trained on; none without data.
+    pub corpus: Option<CorpusPlan>,
+    /// Where decoded audio is kept.
+    pub cache: Cache,
+    /// The share of an epoch's recordings that may turn out bad.
+    pub max_bad_fraction: f64,
     /// Where the driver lines come from: `probed: …`, `table: …`; none on the CPU.
     pub driver_source: Option<String>,
     /// How batches cross.
     pub transfer: Transfer,
-    /// Decode threads.
+    /// Decode threads at start.
     pub threads: u64,
+    /// Decode threads at most, where waiting asks for more. Given by hand, it is the number at start.
+    pub max_threads: u64,
     /// Utterances of an optimizer step.
     pub batch_size: u64,
     /// Micro-batches of an optimizer step.
@@ -100,6 +106,19 @@ pub struct RolePlan {
     pub strength: Strength,
 }
 
+/// Where the data is, as it was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    /// What is trained on.
+    pub train_data: Option<String>,
+    /// What is validated on, where that comes from elsewhere.
+    pub val_data: Option<String>,
+    /// The list of utterances that are neither.
+    pub exclude_ids: Option<String>,
+    /// The language of rows that name none.
+    pub lang: Option<String>,
+}
+
 /// How the model is optimized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
@@ -110,16 +129,33 @@ pub enum Level {
 }
 
 impl Plan {
-    /// Resolves everything, or refuses with what would work instead: every suggestion has been solved.
-    pub fn solve(settings: &Settings, hardware: &Hardware, workloads: &dyn Workloads) -> Result<Plan, Refusal> {
-        let attempt = |settings: &Settings| draft(settings, hardware, workloads);
+    /// Resolves everything, or refuses with what would work instead: every suggestion has been solved. `corpus` is
+    /// what was found where `--train-data` points; none without it.
+    ///
+    /// Cost: a million recordings take a quarter of a second, most of it to count what is padded.
+    pub fn solve(
+        settings: &Settings,
+        hardware: &Hardware,
+        workloads: &dyn Workloads,
+        corpus: Option<&CorpusFacts>,
+    ) -> Result<Plan, Refusal> {
+        let shapes = Shapes::new(corpus);
+        let settings = &shapes.settle(settings);
+        let attempt = |settings: &Settings| draft(settings, hardware, workloads, &shapes);
         match attempt(settings) {
             Ok(mut plan) => {
                 plan.advice = advice::for_plan(&plan, settings, &attempt);
+                plan.corpus = shapes.plan(settings, plan.batch_size / plan.grad_accum, true);
                 Ok(plan)
             }
-            Err(refusal) => Err(suggest::complete(refusal, settings, &attempt)),
+            Err(refusal) => Err(suggest::complete(refusal, settings, &attempt, shapes.least())),
         }
+    }
+
+    /// Batches cross another way from here on: the planned one was tried, and does not deliver.
+    pub fn reroute(&mut self, other: Transfer) {
+        self.feed.route = other.route;
+        self.transfer = other;
     }
 
     /// The plan of one role.
@@ -129,7 +165,7 @@ impl Plan {
 
     /// The shape that needs the most memory.
     pub fn largest_bucket(&self) -> Option<&Bucket> {
-        self.buckets.last()
+        self.feed.buckets.last()
     }
 }
 

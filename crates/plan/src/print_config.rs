@@ -14,7 +14,7 @@ pub fn print_config(plan: &Plan) -> String {
     for section in SECTIONS {
         text.push_str(&format!("\n{section}:\n"));
         for setting in SETTINGS.iter().filter(|setting| setting.section == section) {
-            let value = in_force(plan, setting.id).map_or_else(|| "null".to_owned(), |value| value.to_string());
+            let value = in_force(plan, setting.id).map_or_else(|| "null".to_owned(), |value| yaml(&value));
             let entry = format!("{}: {value}", setting.key);
             text.push_str(&format!("  {entry:<34}  # {}\n", setting.help));
         }
@@ -24,10 +24,18 @@ pub fn print_config(plan: &Plan) -> String {
 
 fn in_force(plan: &Plan, id: Id) -> Option<Value> {
     let count = |n: u64| Some(Value::Count(n));
+    let text = |text: &Option<String>| text.clone().map(Value::Text);
     let card = |role: Role| plan.role(role).card.map(|index| Value::Count(index as u64));
     let limit = |role: Role| plan.isolated.then(|| Value::Limit(Limit::Mb(plan.role(role).limit_bytes / MIB)));
     let has_roles_apart = matches!(plan.mode, Mode::Multi | Mode::SharedGpu);
     match id {
+        Id::TrainData => text(&plan.sources.train_data),
+        Id::ValData => text(&plan.sources.val_data),
+        Id::ExcludeIds => text(&plan.sources.exclude_ids),
+        Id::Lang => text(&plan.sources.lang),
+        // What was asked for: what follows from it depends on what is free now.
+        Id::Cache => Some(Value::Choice(plan.cache.asked)),
+        Id::MaxBadFraction => Some(Value::Share(plan.max_bad_fraction)),
         Id::BatchSize => count(plan.batch_size),
         Id::GradAccum => count(plan.grad_accum),
         Id::OptimizationLevel => Some(Value::Choice(plan.level.slug())),
@@ -36,10 +44,11 @@ fn in_force(plan: &Plan, id: Id) -> Option<Value> {
         Id::ModelSize => Some(Value::Choice(plan.model_size.name())),
         Id::MaxTextLength => count(plan.max_text_length),
         Id::MaxMelFrames => count(plan.max_mel_frames),
-        Id::NumWorkers => count(plan.threads),
+        // A number given by hand is never changed: what was not given stays so.
+        Id::NumWorkers => (plan.threads == plan.max_threads).then(|| count(plan.threads))?,
         // What was asked for, not what two GPUs make of it: that would be halved again.
         Id::BufferSize => count(plan.buffer_size_asked),
-        Id::PrefetchBufferSize => count(plan.prefetch),
+        Id::PrefetchBufferSize => count(plan.feed.model_slots),
         Id::Mode => mode_flag(plan.mode).map(Value::Choice),
         Id::DataGpu => has_roles_apart.then(|| card(Role::Data))?,
         Id::ModelGpu => has_roles_apart.then(|| card(Role::Model))?,
@@ -50,6 +59,14 @@ fn in_force(plan: &Plan, id: Id) -> Option<Value> {
         Id::ModelGpuMemory => limit(Role::Model),
         Id::ModelStartDelay => Some(Value::Seconds(plan.start_delay_seconds)),
         Id::Transfer => Some(Value::Choice(if plan.transfer.forced { plan.transfer.route.name() } else { "auto" })),
+    }
+}
+
+/// Text is quoted: a path may be anything.
+fn yaml(value: &Value) -> String {
+    match value {
+        Value::Text(text) => serde_json::json!(text).to_string(),
+        other => other.to_string(),
     }
 }
 
@@ -67,7 +84,8 @@ fn mode_flag(mode: Mode) -> Option<&'static str> {
 mod tests {
     use super::*;
     use crate::config;
-    use crate::fixture::{cpu_only, gpus, settings};
+    use crate::corpus::CorpusFacts;
+    use crate::fixture::{corpus, cpu_only, gpus, settings};
     use crate::hardware::Hardware;
     use crate::settings::Settings;
     use crate::stand_in::StandIns;
@@ -81,12 +99,18 @@ mod tests {
     }
 
     fn check(line: &str, hardware: &Hardware) {
-        let plan = Plan::solve(&settings(line), hardware, &StandIns).unwrap();
+        check_settings(&settings(line), hardware, None);
+        check_settings(&settings(line), hardware, Some(&corpus(500)));
+    }
+
+    fn check_settings(settings: &Settings, hardware: &Hardware, corpus: Option<&CorpusFacts>) {
+        let plan = Plan::solve(settings, hardware, &StandIns, corpus).unwrap();
         let mut read = Settings::new();
         let text = print_config(&plan);
         assert!(config::parse(&text, "printed", &mut read).unwrap().is_empty());
-        let again = Plan::solve(&read, hardware, &StandIns).unwrap_or_else(|refusal| panic!("{refusal}\n{text}"));
-        assert_eq!(bare(again), bare(plan), "{line}\n{text}");
+        let again =
+            Plan::solve(&read, hardware, &StandIns, corpus).unwrap_or_else(|refusal| panic!("{refusal}\n{text}"));
+        assert_eq!(bare(again), bare(plan), "{settings}\n{text}");
         assert!(SETTINGS.iter().all(|setting| text.contains(&format!("  {}: ", setting.key))));
     }
 
@@ -100,5 +124,13 @@ mod tests {
         check("--data-gpu 0 --model-gpu 1 --enable-memory-isolation --data-gpu-memory auto", &gpus(2, 24));
         check("--share-gpu --enable-memory-isolation --transfer peer --model-start-delay 0.25", &gpus(1, 24));
         check("--share-gpu --optimization-level basic --grad-accum 3 --num-workers 2", &gpus(1, 24));
+        check("--cache disk --lang fa --max-bad-fraction 0.25 --train-data a", &gpus(1, 24));
+    }
+
+    #[test]
+    fn a_path_may_be_anything() {
+        for path in ["my voice", "a: b # c", "\"q\" 'r' \\", "null", "\n", "7", "- x", "ک/ی"] {
+            check_settings(&Settings::new().with(&[("train-data", path)]).unwrap(), &gpus(1, 24), None);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use tandem_device::limits::{DATA_SHARE, MODEL_SHARE};
 
+use crate::corpus::{CorpusFacts, Shapes};
 use crate::hardware::Hardware;
 use crate::plan::Plan;
 use crate::setting::Id;
@@ -56,13 +57,18 @@ const DECIDED: [Id; 11] = [
 
 /// A row for every size of card, one and two of them. `machine` makes the hardware that `--sim` would give for
 /// a number of cards and their GB; `settings` says what is wanted besides (model size, lengths, …).
-pub fn recommend(settings: &Settings, machine: &dyn Fn(usize, u64) -> Hardware, workloads: &dyn Workloads) -> Vec<Row> {
-    let wanted = settings.without(&DECIDED);
+pub fn recommend(
+    settings: &Settings,
+    machine: &dyn Fn(usize, u64) -> Hardware,
+    workloads: &dyn Workloads,
+    corpus: Option<&CorpusFacts>,
+) -> Vec<Row> {
+    let (wanted, shapes) = (settings.without(&DECIDED), Shapes::new(corpus));
     let mut rows = Vec::new();
     for count in [1, 2] {
         for card_gb in CARDS_GB {
             let hardware = machine(count, card_gb);
-            let attempt = |settings: &Settings| draft(settings, &hardware, workloads).ok();
+            let attempt = |settings: &Settings| draft(settings, &hardware, workloads, &shapes).ok();
             rows.push(Row { count, card_gb, fit: best(&wanted, count, card_gb, &attempt) });
         }
     }
@@ -151,7 +157,7 @@ fn fit(mut settings: Settings, plan: &Plan, count: usize, card_gb: u64) -> Fit {
     settings.replace(Id::DataGpuMemory, Value::Limit(Limit::Mb(data_limit_mb)));
     settings.replace(Id::ModelGpuMemory, Value::Limit(Limit::Mb(model_limit_mb)));
     let args = format!("--sim {count}x{card_gb}GiB {settings}");
-    Fit { batch_size: plan.batch_size, data_limit_mb, model_limit_mb, prefetch: plan.prefetch, args }
+    Fit { batch_size: plan.batch_size, data_limit_mb, model_limit_mb, prefetch: plan.feed.model_slots, args }
 }
 
 #[cfg(test)]
@@ -161,7 +167,7 @@ mod tests {
     use crate::stand_in::StandIns;
 
     fn rows(line: &str) -> Vec<Row> {
-        recommend(&settings(line), &gpus, &StandIns)
+        recommend(&settings(line), &gpus, &StandIns, None)
     }
 
     #[test]
@@ -171,8 +177,8 @@ mod tests {
                 let Some(fit) = row.fit else { continue };
                 let (sim, args) = fit.args.strip_prefix("--sim ").and_then(|rest| rest.split_once(' ')).unwrap();
                 assert_eq!(sim, format!("{}x{}GiB", row.count, row.card_gb));
-                let plan = Plan::solve(&settings(args), &gpus(row.count, row.card_gb), &StandIns).unwrap();
-                assert_eq!((plan.batch_size, plan.prefetch), (fit.batch_size, fit.prefetch), "{args}");
+                let plan = Plan::solve(&settings(args), &gpus(row.count, row.card_gb), &StandIns, None).unwrap();
+                assert_eq!((plan.batch_size, plan.feed.model_slots), (fit.batch_size, fit.prefetch), "{args}");
                 assert_eq!((plan.data.limit_mb(), plan.model.limit_mb()), (fit.data_limit_mb, fit.model_limit_mb));
             }
         }

@@ -47,6 +47,8 @@ pub enum Reason {
     TooSmall,
     /// What the driver itself costs was not read, so that no sum can be trusted.
     DriverUnread,
+    /// The corpus has nothing to train on, or too little for one batch.
+    Corpus,
 }
 
 impl Reason {
@@ -62,6 +64,7 @@ impl Reason {
             Reason::OverFree => "over-free-memory",
             Reason::TooSmall => "limit-too-small",
             Reason::DriverUnread => "driver-unread",
+            Reason::Corpus => "corpus",
         }
     }
 }
@@ -128,7 +131,7 @@ impl Suggestion {
 
     /// The arguments to add or replace: `["--batch-size", "8"]`.
     pub fn args(&self) -> Vec<String> {
-        self.changes.iter().flat_map(|(id, value)| args_of(id.setting(), *value)).collect()
+        self.changes.iter().flat_map(|(id, value)| args_of(id.setting(), value)).collect()
     }
 
     /// The flags to leave out: `["--gpu"]`.
@@ -140,7 +143,7 @@ impl Suggestion {
     pub fn apply(&self, settings: &Settings) -> Settings {
         let mut changed = settings.without(&self.left_out);
         for (id, value) in &self.changes {
-            changed.replace(*id, *value);
+            changed.replace(*id, value.clone());
         }
         changed
     }

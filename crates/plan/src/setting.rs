@@ -7,6 +7,12 @@ use crate::value::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the table below says what each one means")]
 pub enum Id {
+    TrainData,
+    ValData,
+    ExcludeIds,
+    Lang,
+    Cache,
+    MaxBadFraction,
     BatchSize,
     GradAccum,
     OptimizationLevel,
@@ -79,6 +85,12 @@ pub enum Kind {
     },
     /// A time in seconds.
     Seconds,
+    /// A share, from 0 to 1.
+    Share,
+    /// A file or a folder, as the system names it.
+    Path,
+    /// A word of the user's own.
+    Word,
 }
 
 /// What holds when a setting is not written.
@@ -88,6 +100,13 @@ pub enum DefaultValue {
     Fixed(&'static str),
     /// Something that depends on the rest; the text says on what.
     Computed(&'static str),
+    /// Something that the corpus says, and this value where there is none.
+    FromCorpus {
+        /// Both, for people.
+        text: &'static str,
+        /// The value without a corpus.
+        otherwise: &'static str,
+    },
 }
 
 impl Setting {
@@ -117,6 +136,9 @@ impl Setting {
             Kind::Limit => Some("MB"),
             Kind::Choice(_) => Some("WORD"),
             Kind::Seconds => Some("S"),
+            Kind::Share => Some("X"),
+            Kind::Path => Some("PATH"),
+            Kind::Word => Some("WORD"),
             Kind::Switch { .. } => None,
         }
     }
@@ -124,7 +146,7 @@ impl Setting {
     /// The default as it is shown to people.
     pub fn default_text(&self) -> &'static str {
         match self.default {
-            DefaultValue::Fixed(text) | DefaultValue::Computed(text) => text,
+            DefaultValue::Fixed(text) | DefaultValue::Computed(text) | DefaultValue::FromCorpus { text, .. } => text,
         }
     }
 
@@ -136,25 +158,31 @@ impl Setting {
             Kind::Choice(words) => format!("one of {}", words.join(", ")),
             Kind::Switch { .. } => "true or false".to_owned(),
             Kind::Seconds => "a number of seconds from 0 to 3600".to_owned(),
+            Kind::Share => "a number from 0 to 1".to_owned(),
+            Kind::Path => "a path".to_owned(),
+            Kind::Word => "a word of up to 64 letters, digits, - and _".to_owned(),
         }
     }
 
     /// Something that could have been written.
     pub fn example(&self) -> String {
         match (self.default, self.kind) {
-            (DefaultValue::Fixed(text), _) => text.to_owned(),
+            (DefaultValue::Fixed(text) | DefaultValue::FromCorpus { otherwise: text, .. }, _) => text.to_owned(),
             (_, Kind::Count { min, .. }) => min.to_string(),
             (_, Kind::Limit) => "auto".to_owned(),
             (_, Kind::Choice(words)) => words.first().copied().unwrap_or_default().to_owned(),
             (_, Kind::Switch { .. }) => "true".to_owned(),
             (_, Kind::Seconds) => "1.0".to_owned(),
+            (_, Kind::Share) => "0.5".to_owned(),
+            (_, Kind::Path) => "./data".to_owned(),
+            (_, Kind::Word) => "en".to_owned(),
         }
     }
 
-    /// The default as a value, where it is a fixed one.
+    /// The default as a value, where it is a fixed one, or is one without a corpus.
     pub(crate) fn fixed_default(&self) -> Option<Value> {
         match self.default {
-            DefaultValue::Fixed(text) => Value::parse(self, text),
+            DefaultValue::Fixed(text) | DefaultValue::FromCorpus { otherwise: text, .. } => Value::parse(self, text),
             DefaultValue::Computed(_) => None,
         }
     }
@@ -170,6 +198,66 @@ const GPU_INDEX: Kind = Kind::Count { min: 0, max: 1023 };
 
 /// The table.
 pub static SETTINGS: &[Setting] = &[
+    Setting {
+        id: Id::TrainData,
+        flag: "train-data",
+        section: DATA,
+        key: "train_data",
+        aliases: &[],
+        kind: Kind::Path,
+        default: DefaultValue::Computed("none: evenly spaced shapes"),
+        help: "LJSpeech folder, its metadata file (.csv), or a JSONL manifest",
+    },
+    Setting {
+        id: Id::ValData,
+        flag: "val-data",
+        section: DATA,
+        key: "val_data",
+        aliases: &[],
+        kind: Kind::Path,
+        default: DefaultValue::Computed("metadata_eval.csv, else a tenth of the training data"),
+        help: "The same for validation",
+    },
+    Setting {
+        id: Id::ExcludeIds,
+        flag: "exclude-ids",
+        section: DATA,
+        key: "exclude_ids",
+        aliases: &[],
+        kind: Kind::Path,
+        default: DefaultValue::Computed("none"),
+        help: "Utterances never trained on, an id per line",
+    },
+    Setting {
+        id: Id::Lang,
+        flag: "lang",
+        section: DATA,
+        key: "lang",
+        aliases: &[],
+        kind: Kind::Word,
+        default: DefaultValue::Fixed("en"),
+        help: "Language of rows that name none",
+    },
+    Setting {
+        id: Id::Cache,
+        flag: "cache",
+        section: DATA,
+        key: "cache",
+        aliases: &[],
+        kind: Kind::Choice(&["auto", "none", "memory", "disk"]),
+        default: DefaultValue::Fixed("auto"),
+        help: "Where decoded audio is kept between epochs; auto: in memory when it fits a quarter of what is free",
+    },
+    Setting {
+        id: Id::MaxBadFraction,
+        flag: "max-bad-fraction",
+        section: DATA,
+        key: "max_bad_fraction",
+        aliases: &[],
+        kind: Kind::Share,
+        default: DefaultValue::Fixed("0.05"),
+        help: "Recordings of an epoch that may turn out bad before the run stops, as a share",
+    },
     Setting {
         id: Id::BatchSize,
         flag: "batch-size",
@@ -238,8 +326,11 @@ pub static SETTINGS: &[Setting] = &[
         key: "max_text_length",
         aliases: &[],
         kind: Kind::Count { min: 1, max: 10_000 },
-        default: DefaultValue::Fixed("200"),
-        help: "Longest text that is trained on, in tokens",
+        default: DefaultValue::FromCorpus {
+            text: "99.5th percentile of the corpus; 200 without one",
+            otherwise: "200",
+        },
+        help: "Longest text that is trained on, in tokens; longer ones are left out",
     },
     Setting {
         id: Id::MaxMelFrames,
@@ -248,8 +339,11 @@ pub static SETTINGS: &[Setting] = &[
         key: "max_mel_frames",
         aliases: &["max-mel-length"],
         kind: Kind::Count { min: 8, max: 100_000 },
-        default: DefaultValue::Fixed("1000"),
-        help: "Longest recording that is trained on, in frames of 256 samples",
+        default: DefaultValue::FromCorpus {
+            text: "99.5th percentile of the corpus; 1000 without one",
+            otherwise: "1000",
+        },
+        help: "Longest recording that is trained on, in frames of 256 samples; longer ones are left out",
     },
     Setting {
         id: Id::NumWorkers,
@@ -258,8 +352,8 @@ pub static SETTINGS: &[Setting] = &[
         key: "num_workers",
         aliases: &[],
         kind: Kind::Count { min: 1, max: 1024 },
-        default: DefaultValue::Computed("min(8, cores)"),
-        help: "Decode threads",
+        default: DefaultValue::Computed("min(8, cores); more, up to twice the cores, when it waits for them"),
+        help: "Decode threads; a number given by hand is never changed",
     },
     Setting {
         id: Id::BufferSize,
@@ -439,7 +533,7 @@ mod tests {
     fn fixed_defaults_and_examples_can_be_written() {
         for s in SETTINGS {
             assert!(Value::parse(s, &s.example()).is_some(), "{}", s.flag);
-            assert_eq!(s.fixed_default().is_some(), matches!(s.default, DefaultValue::Fixed(_)), "{}", s.flag);
+            assert_eq!(s.fixed_default().is_none(), matches!(s.default, DefaultValue::Computed(_)), "{}", s.flag);
         }
     }
 }

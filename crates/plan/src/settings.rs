@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::nearest::nearest;
 use crate::setting::{Id, Kind, SETTINGS, Setting};
-use crate::value::{Limit, Value};
+use crate::value::{Limit, Value, quoted};
 
 /// The settings that were written, each with where. Flags beat the config file, in whichever order they come.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -124,32 +124,32 @@ impl Settings {
 
     /// The number written for `id`.
     pub fn given_count(&self, id: Id) -> Option<u64> {
-        match self.given(id)?.value {
-            Value::Count(n) => Some(n),
+        match &self.given(id)?.value {
+            Value::Count(n) => Some(*n),
             _ => None,
         }
     }
 
     /// The limit written for `id`.
     pub fn given_limit(&self, id: Id) -> Option<Limit> {
-        match self.given(id)?.value {
-            Value::Limit(limit) => Some(limit),
+        match &self.given(id)?.value {
+            Value::Limit(limit) => Some(*limit),
             _ => None,
         }
     }
 
     /// The word written for `id`.
     pub fn given_choice(&self, id: Id) -> Option<&'static str> {
-        match self.given(id)?.value {
-            Value::Choice(word) => Some(word),
+        match &self.given(id)?.value {
+            Value::Choice(word) => Some(*word),
             _ => None,
         }
     }
 
     /// The switch written for `id`.
     pub fn given_switch(&self, id: Id) -> Option<bool> {
-        match self.given(id)?.value {
-            Value::Switch(on) => Some(on),
+        match &self.given(id)?.value {
+            Value::Switch(on) => Some(*on),
             _ => None,
         }
     }
@@ -186,21 +186,37 @@ impl Settings {
         }
     }
 
+    /// The share that holds for `id`: written, or its fixed default. Panics for an `id` without one.
+    pub fn share(&self, id: Id) -> f64 {
+        match self.value(id) {
+            Some(Value::Share(x)) => x,
+            other => panic!("{id:?} is not a share with a fixed default: {other:?}"),
+        }
+    }
+
+    /// The path or the word that holds for `id`: written, or its fixed default.
+    pub fn text(&self, id: Id) -> Option<String> {
+        match self.value(id) {
+            Some(Value::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
     fn value(&self, id: Id) -> Option<Value> {
-        self.given(id).map(|given| given.value).or_else(|| id.setting().fixed_default())
+        self.given(id).map(|given| given.value.clone()).or_else(|| id.setting().fixed_default())
     }
 }
 
 impl fmt::Display for Settings {
     /// As a command line: `--batch-size 8 --share-gpu`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let args: Vec<String> = self.iter().flat_map(|(setting, given)| args_of(setting, given.value)).collect();
-        f.write_str(&args.join(" "))
+        let args = self.iter().flat_map(|(setting, given)| args_of(setting, &given.value));
+        f.write_str(&args.map(|arg| quoted(&arg)).collect::<Vec<_>>().join(" "))
     }
 }
 
 /// The arguments that say `value` on a command line. A switch that is off and cannot be said says nothing.
-pub(crate) fn args_of(setting: &Setting, value: Value) -> Vec<String> {
+pub(crate) fn args_of(setting: &Setting, value: &Value) -> Vec<String> {
     let flag = |name: &str| format!("--{name}");
     match value {
         Value::Switch(true) => vec![flag(setting.flag)],

@@ -4,7 +4,10 @@ use std::fmt::Write as _;
 
 use tandem_device::bytes::show;
 use tandem_events::Role;
+use tandem_feed::{Bucket, CacheKind, LeftOut};
 
+use crate::cache::Cache;
+use crate::corpus::{CorpusPlan, show_left_out};
 use crate::hardware::Hardware;
 use crate::memory::place;
 use crate::placement::Precision;
@@ -60,9 +63,9 @@ pub fn show_short(plan: &Plan) -> String {
         role(Role::Model),
         parts(plan),
         plan.model_size.name(),
-        plan.buffer_size,
-        plan.prefetch,
-        show(plan.slot_bytes),
+        plan.feed.data_slots,
+        plan.feed.model_slots,
+        show(plan.feed.slot_bytes()),
         plan.transfer,
         plan.threads,
     )
@@ -97,31 +100,87 @@ fn memory_table(role: &RolePlan) -> String {
     text
 }
 
-fn rest(plan: &Plan) -> [(&'static str, String); 9] {
-    let buckets: Vec<String> = plan.buckets.iter().map(|b| format!("{}/{}", b.frames, b.tokens)).collect();
+fn rest(plan: &Plan) -> Vec<(&'static str, String)> {
+    let buckets: Vec<String> = plan.feed.buckets.iter().map(|b| format!("{}/{}", b.frames, b.tokens)).collect();
     let asked = match plan.buffer_size_asked {
-        asked if asked == plan.buffer_size => String::new(),
+        asked if asked == plan.feed.data_slots => String::new(),
         asked => format!(" (of {asked}: two GPUs keep max(6, N/2))"),
     };
-    [
+    let mut lines = plan.corpus.as_ref().map_or_else(Vec::new, |corpus| corpus_lines(plan, corpus));
+    lines.extend([
         ("Batch", format!("{} utterances per optimizer step", parts(plan))),
         ("Buckets", format!("{} (frames/tokens)", buckets.join(" "))),
         (
             "Slots",
             format!(
                 "{} batches prefetched{asked}, {} slots towards the model, {} each",
-                plan.buffer_size,
-                plan.prefetch,
-                show(plan.slot_bytes)
+                plan.feed.data_slots,
+                plan.feed.model_slots,
+                show(plan.feed.slot_bytes())
             ),
         ),
         ("Transfer", plan.transfer.describe()),
-        ("Threads", format!("{} to decode", plan.threads)),
+        ("Threads", threads(plan)),
+        ("Cache", cache(&plan.cache)),
         ("Model", format!("{} ({}), {}", plan.model_size.name(), plan.model_name, precision(plan.precision))),
         ("Optimizer", optimizer(plan.level).to_owned()),
         ("Driver", plan.driver_source.clone().unwrap_or_else(|| "none".to_owned())),
         ("Start", format!("seed {}, up to {:.1} s for a warm buffer", plan.seed, plan.start_delay_seconds)),
-    ]
+    ]);
+    lines
+}
+
+/// What is trained on, what is not and what that would cost, and what padding the shapes cost.
+fn corpus_lines(plan: &Plan, corpus: &CorpusPlan) -> Vec<(&'static str, String)> {
+    let CorpusPlan { left_out, padding, .. } = corpus;
+    let utterances = |count: usize| format!("{count} utterance{}", if count == 1 { "" } else { "s" });
+    let excluded = match corpus.num_excluded {
+        0 => String::new(),
+        count => format!(", {count} excluded"),
+    };
+    let (count, hours) = (utterances(corpus.num_utterances), corpus.seconds / 3600.0);
+    let validation = corpus.num_validation;
+    let mut lines =
+        vec![("Corpus", format!("{count}, {hours:.2} hours; {validation} to validate{excluded}: {}", corpus.name))];
+    if left_out.total() > 0 {
+        let parts = show_left_out(left_out, (plan.max_mel_frames, plan.max_text_length)).join("; ");
+        lines.push(("Left out", format!("{parts}{}", cost_of_longest(plan, left_out))));
+    }
+    let symbols = match corpus.counts_all {
+        true => format!(", {:.1} % of tokens", padding.token_waste() * 100.0),
+        false => String::new(),
+    };
+    let frames = padding.frame_waste() * 100.0;
+    lines.push(("Padding", format!("{frames:.1} % of frames{symbols}, {} batches an epoch", padding.batches)));
+    lines
+}
+
+/// What keeping the longest ones would make of a slot.
+fn cost_of_longest(plan: &Plan, left_out: &LeftOut) -> String {
+    let Some(last) = plan.largest_bucket().filter(|_| left_out.too_long > 0) else { return String::new() };
+    let longest = Bucket {
+        frames: last.frames.max(left_out.longest_frames.into()),
+        tokens: last.tokens.max(left_out.longest_tokens.into()),
+        ..*last
+    };
+    let (now, then) = (plan.feed.slot_bytes(), plan.feed.schema.layout(&longest).bytes);
+    format!("; to hold all, slots would be {} instead of {}", show(then), show(now))
+}
+
+fn threads(plan: &Plan) -> String {
+    let more = match plan.max_threads {
+        most if most == plan.threads => String::new(),
+        most => format!(", up to {most} when it waits for them"),
+    };
+    let (uploads, bytes) = (plan.feed.pinned_uploads, show(plan.feed.upload_bytes()));
+    format!("{} to decode{more}, into {uploads} page-locked uploads of {bytes}", plan.threads)
+}
+
+fn cache(cache: &Cache) -> String {
+    match cache.kind {
+        CacheKind::None => format!("none ({})", cache.why),
+        kind => format!("{}, up to {} ({})", kind.slug(), show(cache.budget_bytes), cache.why),
+    }
 }
 
 fn parts(plan: &Plan) -> String {
@@ -148,11 +207,11 @@ fn optimizer(level: Level) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{cpu_only, gpus, settings};
+    use crate::fixture::{corpus, cpu_only, gpus, settings};
     use crate::stand_in::StandIns;
 
     fn check(line: &str, hardware: &Hardware, parts: &[&str]) {
-        let text = show_plan(&Plan::solve(&settings(line), hardware, &StandIns).unwrap(), hardware);
+        let text = show_plan(&Plan::solve(&settings(line), hardware, &StandIns, None).unwrap(), hardware);
         for part in parts {
             assert!(text.contains(part), "{part:?} in\n{text}");
         }
@@ -180,6 +239,19 @@ mod tests {
             ],
         );
         check("", &gpus(2, 24), &["Hint:        2 GPUs found: dual mode needs", "slots handed over"]);
+        let mut facts = corpus(1000);
+        (facts.num_validation, facts.num_excluded) = (7, 3);
+        let plan = Plan::solve(&settings("--max-mel-frames 500"), &gpus(1, 24), &StandIns, Some(&facts)).unwrap();
+        let text = show_plan(&plan, &gpus(1, 24));
+        for part in [
+            "Corpus:      421 utterances, 0.39 hours; 7 to validate, 3 excluded: corpus\n",
+            "Left out:    579 over 500 frames or 107 tokens; to hold all, slots would be 7.4 MB instead of 4.5 MB\n",
+            "Padding:     9.9 % of frames, 10.0 % of tokens, 26 batches an epoch\n",
+            "Cache:       memory, up to ",
+            "Threads:     8 to decode, up to 32 when it waits for them, into 4 page-locked uploads of 4.0 MB\n",
+        ] {
+            assert!(text.contains(part), "{part:?} in\n{text}");
+        }
         check(
             "",
             &cpu_only(),
@@ -189,7 +261,7 @@ mod tests {
 
     #[test]
     fn the_short_form_is_one_line() {
-        let plan = Plan::solve(&settings("--gpu 0"), &gpus(1, 24), &StandIns).unwrap();
+        let plan = Plan::solve(&settings("--gpu 0"), &gpus(1, 24), &StandIns, None).unwrap();
         let text = show_short(&plan);
         assert!(text.starts_with("Plan: data ") && text.contains(" MB on GPU 0; batch 16, tiny model"), "{text}");
         assert_eq!(text.lines().count(), 1);

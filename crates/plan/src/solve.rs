@@ -3,13 +3,15 @@
 use tandem_device::bytes::{POOL_GRANULE, mib_ceil, round_down, round_up};
 use tandem_device::{Kind, Strength};
 use tandem_events::Role;
-use tandem_feed::{SPEECH, even_buckets};
+use tandem_feed::{FeedPlan, SPEECH};
 
+use crate::cache::Cache;
+use crate::corpus::Shapes;
 use crate::hardware::Hardware;
 use crate::limits::Limits;
 use crate::memory::{DriverShare, Need, by_role, data_lines, model_lines, place};
 use crate::placement::{Mode, Placement};
-use crate::plan::{Level, Plan, RolePlan};
+use crate::plan::{Level, Plan, RolePlan, Sources};
 use crate::refusal::{Demand, Reason, Refusal, Suggestion};
 use crate::setting::Id;
 use crate::settings::Settings;
@@ -19,10 +21,17 @@ use crate::value::Value;
 use crate::workload::{ModelChoice, ModelSize, Workloads};
 
 /// A plan without advice, or a refusal without the suggestions that need solving.
-pub(crate) fn draft(settings: &Settings, hardware: &Hardware, workloads: &dyn Workloads) -> Result<Plan, Refusal> {
+pub(crate) fn draft(
+    settings: &Settings,
+    hardware: &Hardware,
+    workloads: &dyn Workloads,
+    shapes: &Shapes<'_>,
+) -> Result<Plan, Refusal> {
+    let settings = &shapes.settle(settings);
     let placement = Placement::choose(settings, hardware)?;
-    let attempt = |batch_size| Draft { settings, hardware, placement: &placement, batch_size }.solve(workloads);
-    let (batch_size, lower) = batch_sizes(settings)?;
+    check_sources(settings)?;
+    let attempt = |batch_size| Draft { settings, hardware, placement: &placement, shapes, batch_size }.solve(workloads);
+    let (batch_size, lower) = batch_sizes(settings, shapes)?;
     let mut outcome = attempt(batch_size);
     for lowered in lower {
         if !matches!(&outcome, Err(refusal) if refusal.kind == Reason::TooSmall) {
@@ -32,7 +41,7 @@ pub(crate) fn draft(settings: &Settings, hardware: &Hardware, workloads: &dyn Wo
             format!("batch lowered from {batch_size} to {lowered} to fit; a given --batch-size is never changed");
         outcome = attempt(lowered).map(|plan| noting(plan, note));
     }
-    match default_not_divided(settings, batch_size) {
+    match default_changed(settings, batch_size, shapes) {
         Some(note) => outcome.map(|plan| noting(plan, note)),
         None => outcome,
     }
@@ -44,21 +53,42 @@ fn noting(mut plan: Plan, note: String) -> Plan {
 }
 
 /// The batch size to try first, and what it may be lowered to. Only a default may.
-fn batch_sizes(settings: &Settings) -> Result<(u64, Vec<u64>), Refusal> {
+fn batch_sizes(settings: &Settings, shapes: &Shapes<'_>) -> Result<(u64, Vec<u64>), Refusal> {
     let (batch, accum) = (settings.count(Id::BatchSize), settings.count(Id::GradAccum));
+    let usable = shapes.num_rows(settings).unwrap_or(u64::MAX);
     if settings.given(Id::BatchSize).is_some() {
-        return if batch.is_multiple_of(accum) { Ok((batch, Vec::new())) } else { Err(not_divided(batch, accum)) };
+        return match batch.is_multiple_of(accum) {
+            false => Err(not_divided(batch, accum)),
+            true if batch > usable => Err(too_few(settings, shapes, usable)),
+            true => Ok((batch, Vec::new())),
+        };
     }
-    let most_parts = (batch / accum).max(1);
+    if usable < accum {
+        return Err(too_few(settings, shapes, usable));
+    }
+    let most_parts = (batch / accum).max(1).min(usable / accum);
     let is_usual = |n: &u64| n.is_multiple_of(4) || n.is_power_of_two() || *n == accum;
     let lower = (1..most_parts).rev().map(|parts| parts * accum).filter(is_usual).collect();
     Ok((most_parts * accum, lower))
 }
 
-fn default_not_divided(settings: &Settings, batch_size: u64) -> Option<String> {
+fn default_changed(settings: &Settings, batch_size: u64, shapes: &Shapes<'_>) -> Option<String> {
     let (usual, accum) = (settings.count(Id::BatchSize), settings.count(Id::GradAccum));
     let moved = settings.given(Id::BatchSize).is_none() && batch_size != usual;
-    moved.then(|| format!("batch {batch_size} instead of {usual}: --grad-accum {accum} must divide it"))
+    let why = match shapes.num_rows(settings) {
+        Some(usable) if usable < usual => format!("{usable} utterances can train"),
+        _ => format!("--grad-accum {accum} must divide it"),
+    };
+    moved.then(|| format!("batch {batch_size} instead of {usual}: {why}"))
+}
+
+/// What belongs to training data cannot be used without it.
+fn check_sources(settings: &Settings) -> Result<(), Refusal> {
+    let beside = [Id::ValData, Id::ExcludeIds].into_iter().find(|id| settings.given(*id).is_some());
+    match beside.filter(|_| settings.given(Id::TrainData).is_none()) {
+        Some(id) => Err(Refusal::usage(format!("❌ --{} goes with --train-data", id.setting().flag))),
+        None => Ok(()),
+    }
 }
 
 /// One attempt: everything is decided but whether it fits.
@@ -66,59 +96,105 @@ struct Draft<'a> {
     settings: &'a Settings,
     hardware: &'a Hardware,
     placement: &'a Placement,
+    shapes: &'a Shapes<'a>,
     batch_size: u64,
 }
 
 impl Draft<'_> {
     fn solve(&self, workloads: &dyn Workloads) -> Result<Plan, Refusal> {
-        let Draft { settings, hardware, placement, batch_size } = *self;
+        let Draft { settings, hardware, placement, batch_size, .. } = *self;
         let grad_accum = settings.count(Id::GradAccum);
-        let (max_mel_frames, max_text_length) = (settings.count(Id::MaxMelFrames), settings.count(Id::MaxTextLength));
-        let buckets = even_buckets(max_mel_frames, max_text_length, batch_size / grad_accum);
         let transfer = Transfer::choose(settings, placement, hardware)?;
         let slots = Slots::choose(settings, placement.mode, batch_size);
+        let (threads, max_threads) = self.threads();
+        let feed = self.feed(&slots, &transfer, max_threads);
         let choice = self.model();
         let workload = workloads.build(choice);
 
         let driver = DriverShare::of(placement, hardware)?;
-        let data = Need { driver_bytes: driver.data, arena: data_lines(&buckets, &slots, &transfer) };
-        let model_arena = model_lines(&buckets, &slots, &transfer, workload.as_ref());
-        let model = Need { driver_bytes: driver.model, arena: model_arena };
+        let data = Need { driver_bytes: driver.data, arena: data_lines(&feed) };
+        let model = Need { driver_bytes: driver.model, arena: model_lines(&feed, workload.as_ref()) };
         let limits = Limits::resolve(settings, placement, hardware, &data)?;
         self.check_fit(&limits, &data, &model)?;
 
+        let (data, model) = (self.role(Role::Data, &data, &limits), self.role(Role::Model, &model, &limits));
+        let corpus = self.shapes.plan(settings, batch_size / grad_accum, false);
         Ok(Plan {
             mode: placement.mode,
             isolated: placement.isolated,
             simulated: hardware.kind == Kind::Simulated,
             why: placement.why.clone(),
             hints: placement.hints.clone(),
-            data: self.role(Role::Data, &data, &limits),
-            model: self.role(Role::Model, &model, &limits),
-            slot_bytes: SPEECH.slot_bytes(&buckets),
-            buckets,
+            cache: self.cache([&data, &model], &feed, corpus.as_ref().map(|corpus| corpus.decoded_bytes)),
+            corpus,
+            sources: self.sources(),
+            max_bad_fraction: settings.share(Id::MaxBadFraction),
+            data,
+            model,
+            feed,
             buffer_size_asked: slots.buffer_asked,
-            buffer_size: slots.buffer,
-            prefetch: slots.prefetch,
             driver_source: placement
                 .model
                 .and_then(|index| hardware.card(index)?.driver.as_ref())
                 .map(|d| d.source.clone()),
             transfer,
-            threads: settings.given_count(Id::NumWorkers).unwrap_or((hardware.host.cores as u64).clamp(1, 8)),
+            threads,
+            max_threads,
             batch_size,
             grad_accum,
             precision: choice.precision,
             model_size: choice.size,
             model_name: workload.name(),
             level: self.level(),
-            max_text_length,
-            max_mel_frames,
+            max_text_length: settings.count(Id::MaxTextLength),
+            max_mel_frames: settings.count(Id::MaxMelFrames),
             seed: settings.count(Id::Seed),
             start_delay_seconds: settings.seconds(Id::ModelStartDelay),
             notes: slots.notes,
             advice: Vec::new(),
         })
+    }
+
+    /// Decode threads at start, and at most.
+    fn threads(&self) -> (u64, u64) {
+        let cores = self.hardware.host.cores as u64;
+        match self.settings.given_count(Id::NumWorkers) {
+            Some(given) => (given, given),
+            None => (cores.clamp(1, 8), (2 * cores).clamp(8, MOST_THREADS)),
+        }
+    }
+
+    fn feed(&self, slots: &Slots, transfer: &Transfer, max_threads: u64) -> FeedPlan {
+        let batch = self.batch_size / self.settings.count(Id::GradAccum);
+        FeedPlan {
+            schema: SPEECH,
+            buckets: self.shapes.buckets(self.settings, batch),
+            route: transfer.route,
+            data_slots: slots.buffer,
+            model_slots: slots.prefetch,
+            rates_hz: self.shapes.rates_hz(),
+            table_bytes: self.shapes.table_bytes(),
+            // One is uploaded while features are made of the other.
+            uploads: 2,
+            // One is uploaded, one waits for that, and every thread has a row to decode into.
+            pinned_uploads: 2 + max_threads.div_ceil(batch),
+        }
+    }
+
+    /// On the CPU the roles live in the same memory as the cache.
+    fn cache(&self, roles: [&RolePlan; 2], feed: &FeedPlan, decoded_bytes: Option<u64>) -> Cache {
+        let on_host = roles.into_iter().filter(|role| role.card.is_none()).map(|role| role.arena_bytes);
+        let taken = on_host.sum::<u64>().saturating_add(feed.pinned_bytes());
+        Cache::choose(self.settings, self.hardware.host.available_bytes.saturating_sub(taken), decoded_bytes)
+    }
+
+    fn sources(&self) -> Sources {
+        Sources {
+            train_data: self.settings.text(Id::TrainData),
+            val_data: self.settings.text(Id::ValData),
+            exclude_ids: self.settings.text(Id::ExcludeIds),
+            lang: self.settings.text(Id::Lang),
+        }
     }
 
     fn level(&self) -> Level {
@@ -187,6 +263,28 @@ fn short_line(demand: &Demand, why: &str) -> String {
     let short = mib_ceil(demand.needed_bytes.saturating_sub(demand.limit_bytes));
     format!("The {} role is {short} MB short on {} ({why})", demand.role, place(demand.card))
 }
+
+/// The refusal of a batch that the corpus does not fill.
+fn too_few(settings: &Settings, shapes: &Shapes<'_>, usable: u64) -> Refusal {
+    let (batch, accum) = (settings.count(Id::BatchSize), settings.count(Id::GradAccum));
+    let wanted = match settings.given(Id::BatchSize) {
+        Some(_) => format!("--batch-size {batch}"),
+        None => format!("--grad-accum {accum}"),
+    };
+    let refusal = shapes.too_few(settings, &wanted);
+    let set = |text: &str, batch: u64| Suggestion::new(text).set(Id::BatchSize, Value::Count(batch.max(1)));
+    match usable {
+        0 => refusal,
+        usable if accum == 1 => refusal.suggest(set("the largest batch there is", usable)),
+        // What does not work out is not kept.
+        usable => refusal
+            .suggest(set("the largest batch there is", usable / accum * accum))
+            .suggest(set("all of them in one batch", usable).set(Id::GradAccum, Value::Count(1))),
+    }
+}
+
+/// More decode threads than this are not tried: they would wait for each other.
+const MOST_THREADS: u64 = 64;
 
 /// The refusal of micro-batches that do not come out even.
 fn not_divided(batch: u64, accum: u64) -> Refusal {

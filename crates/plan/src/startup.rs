@@ -146,11 +146,11 @@ fn pipeline(plan: &Plan) -> Vec<String> {
         }
         (Mode::SharedGpu, Some((card, _))) => lines.push(format!("   - Single card, two partitions: GPU {card}")),
         _ => {
-            lines.push(format!("   - Buffer Size: {}", plan.buffer_size));
+            lines.push(format!("   - Buffer Size: {}", plan.feed.data_slots));
             lines.push("   - Smart Prefetching: Enabled".to_owned());
         }
     }
-    lines.push(format!("   - Prefetching to {} with buffer_size={}", data_device(plan), plan.buffer_size));
+    lines.push(format!("   - Prefetching to {} with buffer_size={}", data_device(plan), plan.feed.data_slots));
     lines
 }
 
@@ -171,7 +171,7 @@ mod tests {
     use crate::stand_in::StandIns;
 
     fn check(line: &str, hardware: &Hardware, expected: &str) {
-        let plan = Plan::solve(&settings(line), hardware, &StandIns).unwrap();
+        let plan = Plan::solve(&settings(line), hardware, &StandIns, None).unwrap();
         let said: Vec<String> = Moment::ALL.into_iter().flat_map(|moment| startup_lines(&plan, moment)).collect();
         assert_eq!(said.join("\n"), expected.trim_matches('\n'), "{line}");
     }

@@ -15,11 +15,15 @@ use crate::workload::ModelSize;
 /// Tries settings on the same machine.
 pub(crate) type Attempt<'a> = &'a dyn Fn(&Settings) -> Result<Plan, Refusal>;
 
+/// Frames and tokens.
+type Least = (u64, u64);
+
 /// Says whether a suggestion would be accepted.
 type Works<'a> = &'a dyn Fn(&Suggestion) -> bool;
 
 /// `refusal` with suggestions that all have been solved: its own, and those that come from trying.
-pub(crate) fn complete(refusal: Refusal, settings: &Settings, attempt: Attempt<'_>) -> Refusal {
+/// `least` is the least that a recording and a text can be limited to, in frames and tokens.
+pub(crate) fn complete(refusal: Refusal, settings: &Settings, attempt: Attempt<'_>, least: Least) -> Refusal {
     let kind = refusal.kind;
     let is_about_memory = matches!(kind, Reason::TooSmall | Reason::OverFree);
     let works = |suggestion: &Suggestion| match attempt(&suggestion.apply(settings)) {
@@ -29,17 +33,17 @@ pub(crate) fn complete(refusal: Refusal, settings: &Settings, attempt: Attempt<'
     };
     let mut refusal = refusal.keep_working(settings, works);
     if kind == Reason::TooSmall {
-        refusal.suggestions.extend(alternatives(&refusal.demands, settings, &works));
+        refusal.suggestions.extend(alternatives(&refusal.demands, settings, &works, least));
     }
     if is_about_memory && refusal.suggestions.is_empty() {
-        refusal.suggestions.extend(last_resorts(settings, &works));
+        refusal.suggestions.extend(last_resorts(settings, &works, least));
         refusal = refusal.keep_working(settings, works);
     }
     refusal
 }
 
 /// One of each kind of change that fits alone; where none does, the fewest that fit together; and a larger limit.
-fn alternatives(demands: &[Demand], settings: &Settings, works: Works<'_>) -> Vec<Suggestion> {
+fn alternatives(demands: &[Demand], settings: &Settings, works: Works<'_>, least: Least) -> Vec<Suggestion> {
     let families = [
         batches(settings),
         accumulations(settings),
@@ -50,20 +54,20 @@ fn alternatives(demands: &[Demand], settings: &Settings, works: Works<'_>) -> Ve
     ];
     let mut found: Vec<Suggestion> = families.into_iter().filter_map(|family| family.into_iter().find(works)).collect();
     if found.is_empty() {
-        found.extend(together(Suggestion::new("the fewest changes that fit together"), settings, works));
+        found.extend(together(Suggestion::new("the fewest changes that fit together"), settings, works, least));
     }
     found.extend(larger_limits(demands, settings).into_iter().find(works));
     found
 }
 
 /// Where nothing fits into the limits there are: other limits, or no GPU.
-fn last_resorts(settings: &Settings, works: Works<'_>) -> Vec<Suggestion> {
-    let auto = Value::Limit(Limit::Auto(None));
+fn last_resorts(settings: &Settings, works: Works<'_>, least: Least) -> Vec<Suggestion> {
+    let auto = || Value::Limit(Limit::Auto(None));
     let other_limits = Suggestion::new("the usual limits, and less in them")
-        .set(Id::DataGpuMemory, auto)
-        .set(Id::ModelGpuMemory, auto);
+        .set(Id::DataGpuMemory, auto())
+        .set(Id::ModelGpuMemory, auto());
     let isolated = settings.switch(Id::EnableMemoryIsolation);
-    let smaller = isolated.then(|| together(other_limits, settings, works)).flatten();
+    let smaller = isolated.then(|| together(other_limits, settings, works, least)).flatten();
     let on_cpu = Some(on_the_cpu()).filter(works);
     smaller.into_iter().chain(on_cpu).collect()
 }
@@ -146,9 +150,9 @@ fn larger_limits(demands: &[Demand], settings: &Settings) -> Vec<Suggestion> {
 }
 
 /// `first` and the fewest further changes that fit together, in the order in which they hurt least.
-fn together(first: Suggestion, settings: &Settings, works: Works<'_>) -> Option<Suggestion> {
+fn together(first: Suggestion, settings: &Settings, works: Works<'_>, least: Least) -> Option<Suggestion> {
     let mut rung = first;
-    for (id, value) in rungs(settings) {
+    for (id, value) in rungs(settings, least) {
         rung = rung.set(id, value);
         if works(&rung) {
             return Some(without_needless(rung, works));
@@ -158,7 +162,7 @@ fn together(first: Suggestion, settings: &Settings, works: Works<'_>) -> Option<
 }
 
 /// Every change that saves memory, down to the smallest run there is. Later values of a setting replace earlier.
-fn rungs(settings: &Settings) -> Vec<(Id, Value)> {
+fn rungs(settings: &Settings, (least_frames, least_tokens): Least) -> Vec<(Id, Value)> {
     let accum = settings.count(Id::GradAccum);
     let mut rungs = vec![
         (Id::BufferSize, count(12)),
@@ -174,19 +178,19 @@ fn rungs(settings: &Settings) -> Vec<(Id, Value)> {
         (Id::BatchSize, count(1)),
         (Id::Transfer, Value::Choice("auto")),
         (Id::BufferSize, count(1)),
-        (Id::MaxMelFrames, count(8)),
-        (Id::MaxTextLength, count(1)),
+        (Id::MaxMelFrames, count(least_frames)),
+        (Id::MaxTextLength, count(least_tokens)),
         (Id::MixedPrecision, Value::Switch(false)),
     ]);
-    rungs.retain(|(id, value)| is_smaller(settings, *id, *value));
+    rungs.retain(|(id, value)| is_smaller(settings, *id, value));
     rungs
 }
 
 /// Whether `value` changes anything, and does not ask for more than is there now.
-fn is_smaller(settings: &Settings, id: Id, value: Value) -> bool {
-    match (value, settings.given(id).map(|given| given.value).or_else(|| id.setting().fixed_default())) {
-        (Value::Count(new), Some(Value::Count(now))) => new < now,
-        (new, Some(now)) => new != now,
+fn is_smaller(settings: &Settings, id: Id, value: &Value) -> bool {
+    match (value, settings.given(id).map(|given| given.value.clone()).or_else(|| id.setting().fixed_default())) {
+        (Value::Count(new), Some(Value::Count(now))) => *new < now,
+        (new, Some(now)) => *new != now,
         (_, None) => true,
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::setting::{Kind, Setting};
 
 /// The value of a setting.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Of a [`Kind::Count`].
     Count(u64),
@@ -17,6 +17,10 @@ pub enum Value {
     Switch(bool),
     /// Of a [`Kind::Seconds`].
     Seconds(f64),
+    /// Of a [`Kind::Share`].
+    Share(f64),
+    /// Of a [`Kind::Path`] or a [`Kind::Word`].
+    Text(String),
 }
 
 /// A memory limit as it is written.
@@ -34,6 +38,9 @@ const MAX_LIMIT_MB: u64 = 1 << 24;
 impl Value {
     /// `text` as a value of `setting`; nothing when it is not one.
     pub fn parse(setting: &Setting, text: &str) -> Option<Value> {
+        if setting.kind == Kind::Path {
+            return (!text.is_empty() && !text.contains('\0')).then(|| Value::Text(text.to_owned()));
+        }
         let text = text.trim();
         match setting.kind {
             Kind::Count { min, max } => text.parse().ok().filter(|n| (min..=max).contains(n)).map(Value::Count),
@@ -41,6 +48,8 @@ impl Value {
             Kind::Choice(words) => words.iter().find(|word| **word == text).map(|word| Value::Choice(word)),
             Kind::Switch { .. } => parse_switch(text).map(Value::Switch),
             Kind::Seconds => text.parse().ok().filter(|s| (0.0..=3600.0).contains(s)).map(Value::Seconds),
+            Kind::Share => text.parse().ok().filter(|s| (0.0..=1.0).contains(s)).map(Value::Share),
+            Kind::Path | Kind::Word => is_word(text).then(|| Value::Text(text.to_owned())),
         }
     }
 }
@@ -54,9 +63,23 @@ impl fmt::Display for Value {
             Value::Limit(Limit::Auto(Some(share))) => write!(f, "auto:{share}"),
             Value::Choice(word) => f.write_str(word),
             Value::Switch(on) => write!(f, "{on}"),
-            Value::Seconds(s) => write!(f, "{s:?}"),
+            Value::Seconds(x) | Value::Share(x) => write!(f, "{x:?}"),
+            Value::Text(text) => f.write_str(text),
         }
     }
+}
+
+/// `text` as one word of a command line: quoted where a shell would take it apart.
+pub fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=~".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+fn is_word(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
 }
 
 fn parse_limit(text: &str) -> Option<Limit> {
@@ -119,6 +142,31 @@ mod tests {
         for wrong in ["-1", "inf", "NaN", "2s", "4000"] {
             check(Id::ModelStartDelay, wrong, None);
         }
+        check(Id::MaxBadFraction, "0", Some(Value::Share(0.0)));
+        check(Id::MaxBadFraction, "1", Some(Value::Share(1.0)));
+        for wrong in ["-0.1", "1.5", "NaN", "5 %", ""] {
+            check(Id::MaxBadFraction, wrong, None);
+        }
+    }
+
+    #[test]
+    fn paths_and_languages() {
+        let text = |text: &str| Some(Value::Text(text.to_owned()));
+        check(Id::TrainData, " my voice ", text(" my voice "));
+        check(Id::TrainData, "", None);
+        check(Id::Lang, " pt-BR ", text("pt-BR"));
+        for wrong in ["", "p t", "fa;", "ف"] {
+            check(Id::Lang, wrong, None);
+        }
+    }
+
+    #[test]
+    fn what_a_shell_would_take_apart_is_quoted() {
+        let check = |text: &str, expected: &str| assert_eq!(quoted(text), expected);
+        check("/data/voice_1.wav", "/data/voice_1.wav");
+        check("my voice", "'my voice'");
+        check("it's", r"'it'\''s'");
+        check("", "''");
     }
 
     #[test]

@@ -5,11 +5,14 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
+use tandem_corpus::SampleIndex;
 use tandem_device::bytes::{MIB, POOL_GRANULE};
 use tandem_device::{DriverCost, Holder};
 use tandem_events::Role;
+use tandem_feed::Extent;
 use tandem_plan::{
-    Hardware, HostFacts, Mode, Plan, Reason, Refusal, RolePlan, Settings, StandIns, Suggestion, plan_json, refusal_json,
+    CorpusFacts, Hardware, HostFacts, Mode, Plan, Reason, Refusal, RolePlan, Settings, StandIns, Suggestion, plan_json,
+    refusal_json,
 };
 
 type Change = (&'static str, String);
@@ -87,6 +90,33 @@ fn hardware() -> impl Strategy<Value = Hardware> {
     )
 }
 
+/// Mostly none; else a few recordings of any length, all of them counted or most of them bounded.
+fn corpus() -> impl Strategy<Value = Option<CorpusFacts>> {
+    let rows = vec((1..3000u32, 1..300u32), 0..60);
+    let rates = select(vec![vec![], vec![16_000], vec![8_000, 48_000]]);
+    option::weighted(
+        0.5,
+        (rows, rates, any::<bool>()).prop_map(|(rows, rates_hz, counts_all)| {
+            let row = |(i, (frames, tokens)): (usize, (u32, u32))| (SampleIndex(i as u32), Extent { frames, tokens });
+            let mut facts = CorpusFacts::new("any", rows.into_iter().enumerate().map(row).collect());
+            (facts.rates_hz, facts.counts_all) = (rates_hz, counts_all);
+            facts
+        }),
+    )
+}
+
+fn check_shapes(plan: &Plan, corpus: Option<&CorpusFacts>) {
+    let (batch, buckets) = (plan.batch_size / plan.grad_accum, &plan.feed.buckets);
+    assert!(!buckets.is_empty() && buckets.len() <= 8);
+    assert!(buckets.iter().all(|bucket| bucket.batch == batch && bucket.tokens <= plan.max_text_length));
+    assert!(buckets.iter().all(|bucket| bucket.frames <= plan.max_mel_frames.next_multiple_of(8)));
+    assert_eq!(plan.corpus.is_some(), corpus.is_some());
+    let (Some(corpus), Some(planned)) = (corpus, &plan.corpus) else { return };
+    assert!(planned.num_utterances as u64 >= plan.batch_size);
+    assert_eq!(planned.num_utterances + planned.left_out.total(), corpus.rows().len());
+    assert_eq!(planned.padding.batches, planned.num_utterances as u64 / batch);
+}
+
 fn check_role(role: &RolePlan) {
     let sum: u64 = role.lines.iter().map(|line| line.bytes).sum();
     assert_eq!(sum, role.planned_bytes);
@@ -114,28 +144,31 @@ fn check_plan(plan: &Plan, hardware: &Hardware) {
     assert!(plan_json(plan, hardware)["roles"]["data"]["limit_mb"].is_u64());
 }
 
-fn check_refusal(refusal: &Refusal, settings: &Settings, hardware: &Hardware) {
+fn check_refusal(refusal: &Refusal, settings: &Settings, hardware: &Hardware, corpus: Option<&CorpusFacts>) {
     assert!(refusal.message.starts_with("❌ "), "{refusal}");
     for suggestion in &refusal.suggestions {
         assert!(!suggestion.args().is_empty(), "{refusal}");
-        if let Err(again) = Plan::solve(&suggestion.apply(settings), hardware, &StandIns) {
+        if let Err(again) = Plan::solve(&suggestion.apply(settings), hardware, &StandIns, corpus) {
             panic!("{settings}\n{refusal}\n{:?}\n{again}", suggestion.args());
         }
     }
     assert_eq!(refusal_json(refusal)["code"], 2);
-    if refusal.kind == Reason::TooSmall && Plan::solve(&smallest(settings), hardware, &StandIns).is_ok() {
+    if refusal.kind == Reason::TooSmall && Plan::solve(&smallest(settings, corpus), hardware, &StandIns, corpus).is_ok()
+    {
         let keeps_limits = |s: &Suggestion| s.args().iter().all(|arg| !arg.ends_with("-gpu-memory"));
         assert!(refusal.suggestions.iter().any(keeps_limits), "{settings}\n{refusal}");
     }
 }
 
 /// The least these devices and limits could be asked for.
-fn smallest(settings: &Settings) -> Settings {
+fn smallest(settings: &Settings, corpus: Option<&CorpusFacts>) -> Settings {
+    let shortest = corpus.and_then(|corpus| corpus.rows().first()).map(|(_, extent)| *extent);
+    let (frames, tokens) = shortest.map_or((8, 1), |extent| (extent.frames.max(8), extent.tokens));
     let least = [
         ("batch-size", "1"),
         ("grad-accum", "1"),
-        ("max-mel-frames", "8"),
-        ("max-text-length", "1"),
+        ("max-mel-frames", &frames.to_string()),
+        ("max-text-length", &tokens.to_string()),
         ("buffer-size", "1"),
         ("prefetch-buffer-size", "1"),
         ("model-size", "nano"),
@@ -150,10 +183,13 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
 
     #[test]
-    fn a_plan_fits_and_a_refusal_helps((settings, hardware) in (settings(), hardware())) {
-        match Plan::solve(&settings, &hardware, &StandIns) {
-            Ok(plan) => check_plan(&plan, &hardware),
-            Err(refusal) => check_refusal(&refusal, &settings, &hardware),
+    fn a_plan_fits_and_a_refusal_helps((settings, hardware, corpus) in (settings(), hardware(), corpus())) {
+        match Plan::solve(&settings, &hardware, &StandIns, corpus.as_ref()) {
+            Ok(plan) => {
+                check_plan(&plan, &hardware);
+                check_shapes(&plan, corpus.as_ref());
+            }
+            Err(refusal) => check_refusal(&refusal, &settings, &hardware, corpus.as_ref()),
         }
     }
 

@@ -9,5 +9,6 @@ pub mod rehearsal;
 mod sampler;
 pub mod resolve;
 pub mod validate;
+pub mod bench;
 
 pub use sampler::{Peak, Sampler, SamplerError};

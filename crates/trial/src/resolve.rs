@@ -9,7 +9,9 @@ use tandem_device::{
     Arena, ArenaSpec, DeviceError, Kernel, Kind, Machine, Route, SimSpec, host_memory, kernels, probe,
 };
 use tandem_events::Role;
-use tandem_plan::{CardFacts, Hardware, HostFacts, Placement, Plan, Reason, Refusal, Settings, StandIns, Transfer};
+use tandem_plan::{
+    CardFacts, CorpusFacts, Hardware, HostFacts, Placement, Plan, Reason, Refusal, Settings, StandIns, Transfer,
+};
 
 use crate::kernels::{DATA_KERNELS, MODEL_KERNELS};
 
@@ -56,8 +58,9 @@ impl Site {
         Ok(Site { cards: Some(machine), hardware })
     }
 
-    /// Resolves a plan for this machine: chooses the cards, reads what the driver costs on those, and solves.
-    pub fn resolve(mut self, settings: &Settings) -> Result<Resolved, Refusal> {
+    /// Resolves a plan for this machine: chooses the cards, reads what the driver costs on those, and solves. `corpus`
+    /// is what was found where `--train-data` points; none without it.
+    pub fn resolve(mut self, settings: &Settings, corpus: Option<&CorpusFacts>) -> Result<Resolved, Refusal> {
         // A placement that cannot be is refused by the solver too, which also tries out what it suggests.
         if let (Some(machine), Ok(placement)) = (&self.cards, Placement::choose(settings, &self.hardware)) {
             let chosen = [placement.data, placement.model];
@@ -68,7 +71,7 @@ impl Site {
                 facts.driver = Some(cost.map_err(|error| unusable(&error))?);
             }
         }
-        let plan = Plan::solve(settings, &self.hardware, &StandIns)?;
+        let plan = Plan::solve(settings, &self.hardware, &StandIns, corpus)?;
         let machine = self.cards.filter(|_| plan.model.card.is_some()).unwrap_or_else(Machine::cpu);
         Ok(Resolved { machine, hardware: self.hardware, plan })
     }
@@ -85,7 +88,7 @@ impl Resolved {
         let mut proof = self.prove(data, model);
         if let Some(other) = instead_of_peer(&self.plan.transfer, &proof) {
             self.plan.notes.push(format!("⚠️ {}", other.describe()));
-            self.plan.transfer = other;
+            self.plan.reroute(other);
             proof = self.prove(data, model);
         }
         self.plan.transfer.mb_per_s = Some((proof?.gb_per_s() * 1000.0) as u64);
@@ -94,7 +97,7 @@ impl Resolved {
 
     /// Two arenas of one batch each, for a moment.
     fn prove(&self, data: usize, model: usize) -> Result<Measured, DeviceError> {
-        let batch_bytes = self.plan.slot_bytes;
+        let batch_bytes = self.plan.feed.slot_bytes();
         let arena_bytes = round_up(batch_bytes, POOL_GRANULE);
         let arena = |role, card| {
             let spec = ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: true };
@@ -139,7 +142,8 @@ pub fn cards_json(machine: &Machine) -> serde_json::Value {
 /// Every kernel each role loads, its checks included.
 fn role_kernels() -> (Vec<&'static Kernel>, Vec<&'static Kernel>) {
     let with_checks = |own: &[&'static Kernel]| [own, kernels::KERNELS].concat();
-    (with_checks(DATA_KERNELS), with_checks(MODEL_KERNELS))
+    let features = [tandem_audio::kernels::KERNELS, tandem_feed::kernels::KERNELS].concat();
+    (with_checks(&[DATA_KERNELS, &features].concat()), with_checks(MODEL_KERNELS))
 }
 
 fn read(machine: &Machine, host: HostFacts) -> Result<Hardware, DeviceError> {

@@ -4,7 +4,7 @@ use tandem_device::bytes::{MIB, show};
 use tandem_device::kernels::Checks;
 use tandem_device::{ArenaError, ArenaSpec, DeviceError, Isolation, IsolationError, Kind, Machine, Partition, Route};
 use tandem_events::{Emitter, Event, Role};
-use tandem_feed::{Bucket, audio_bytes};
+use tandem_feed::Bucket;
 use tandem_plan::{Level, Mode, ModelChoice, Moment, Plan, RolePlan, StandIn, Transfer, startup_lines};
 
 use crate::rehearsal::{DataSide, Rehearsal, RehearsalError, RehearsalSpec};
@@ -511,10 +511,10 @@ fn rehearsal_spec(plan: &Plan) -> RehearsalSpec {
     let choice = ModelChoice { size: plan.model_size, precision: plan.precision, ema: plan.level == Level::Enhanced };
     let handover = plan.transfer.route == Route::Handover;
     RehearsalSpec {
-        batch_bytes: plan.slot_bytes,
-        upload_bytes: audio_bytes(&bucket),
-        data_slots: (plan.buffer_size + if handover { plan.prefetch } else { 0 }) as usize,
-        model_slots: plan.prefetch as usize,
+        batch_bytes: plan.feed.slot_bytes(),
+        upload_bytes: plan.feed.upload_bytes(),
+        data_slots: (plan.feed.data_slots + if handover { plan.feed.model_slots } else { 0 }) as usize,
+        model_slots: plan.feed.model_slots as usize,
         route: plan.transfer.route,
         why: plan.transfer.why.clone(),
         model: StandIn::new(choice),

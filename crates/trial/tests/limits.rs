@@ -86,7 +86,7 @@ fn a_plan_is_taken_to_the_byte() {
         let site = Site::of(Machine::simulated(SimSpec::new(1, 24 << 30))).unwrap();
         let common = [("share-gpu", "true"), ("enable-memory-isolation", "true"), ("model-size", "nano")];
         let settings = Settings::new().with(&common).unwrap().with(&flags).unwrap();
-        let resolved = site.resolve(&settings).unwrap();
+        let resolved = site.resolve(&settings, None).unwrap();
         let mut said = Vec::new();
         let report = validate(&resolved, &Emitter::none(), &mut |line| said.push(line.to_owned()));
         assert!(report.passed(), "{said:#?}");

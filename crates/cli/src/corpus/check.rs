@@ -115,7 +115,7 @@ fn open(call: &Call) -> Result<Dataset, Exit> {
 }
 
 /// Where lengths are kept: the user's cache, never the dataset. None for a user without a home.
-fn lengths_folder() -> Option<PathBuf> {
+pub(crate) fn lengths_folder() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
     Some(cache.join("tandem").join("lengths"))

@@ -1,6 +1,6 @@
 //! `tandem corpus`: what a dataset is like, one to try things on, and one file's features.
 
-mod check;
+pub(crate) mod check;
 mod demo;
 mod features;
 
@@ -62,7 +62,7 @@ pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
 }
 
 /// Decoders assert what they read. That is caught and told with the name of the file; their own message is noise.
-fn hush_decoders() {
+pub(crate) fn hush_decoders() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if !panic.location().is_some_and(|location| location.file().contains("symphonia")) {
@@ -73,9 +73,7 @@ fn hush_decoders() {
 
 /// A path as it is typed into a shell.
 fn typed(path: &std::path::Path) -> String {
-    let path = path.display().to_string();
-    let plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=~".contains(c);
-    if !path.is_empty() && path.chars().all(plain) { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
+    tandem_plan::quoted(&path.display().to_string())
 }
 
 fn required_path(given: &ArgMatches, name: &str) -> Option<PathBuf> {
@@ -95,20 +93,5 @@ fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
         _ => Err("expected a number above 0".to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::path::Path;
-
-    #[test]
-    fn paths_are_quoted_where_a_shell_needs_it() {
-        let check = |path: &str, expected: &str| assert_eq!(typed(Path::new(path)), expected);
-        check("/data/voice_1.wav", "/data/voice_1.wav");
-        check("my voice", "'my voice'");
-        check("it's", r"'it'\''s'");
-        check("", "''");
     }
 }

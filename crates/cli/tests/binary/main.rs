@@ -10,6 +10,7 @@ mod speech;
 mod bad_input;
 mod corpus;
 mod corpus_faults;
+mod data;
 mod errors;
 mod output;
 mod placement;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tandem_audio::{Clip, DeviceFeatures, wav};
+use tandem_audio::{Clip, wav};
 use tandem_corpus::{Cursor, Dataset, LengthIndex, OpenOptions};
 use tandem_device::kernels::Checks;
 use tandem_device::sim::Link;
@@ -155,7 +155,6 @@ impl Serving {
     ) -> Result<T, FeedError> {
         let buckets = corpus.bucket_plan(3, BATCH).unwrap();
         let plan = self.plan(corpus, &buckets);
-        let tables = DeviceFeatures::table_bytes(corpus.features(), &plan.rates_hz).unwrap();
         let bytes = |lines: Vec<(&str, u64)>| lines.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let arena = |role, arena_bytes| ArenaSpec {
             role,
@@ -164,7 +163,7 @@ impl Serving {
             arena_bytes,
             capped: false,
         };
-        let data = arena(Role::Data, bytes(plan.data_lines(tables)));
+        let data = arena(Role::Data, bytes(plan.data_lines()));
         let model = arena(Role::Model, bytes(plan.model_lines()) + (1 << 20));
         let roles = Isolation::set_up(&self.machine, (self.cards[0], data), (self.cards[1], model))?;
         let mut feed = Feed::start(&roles, self.spec(corpus, buckets, plan))?;
@@ -182,6 +181,7 @@ impl Serving {
             rates_hz: corpus.rates_hz().to_vec(),
             uploads: 2,
             pinned_uploads: 3,
+            table_bytes: corpus.table_bytes(),
         }
     }
 

@@ -1,11 +1,13 @@
 use tandem_device::bytes::MIB;
 
 use super::*;
-use crate::fixture::{cpu_only, gpus, settings};
+use crate::corpus::CorpusFacts;
+use crate::fixture::{corpus, cpu_only, gpus, settings};
 use crate::stand_in::StandIns;
+use tandem_feed::CacheKind;
 
 fn solve(line: &str, hardware: &Hardware) -> Result<Plan, Refusal> {
-    Plan::solve(&settings(line), hardware, &StandIns)
+    Plan::solve(&settings(line), hardware, &StandIns, None)
 }
 
 const TWO: &str = "--data-gpu 0 --model-gpu 1 --enable-memory-isolation";
@@ -17,7 +19,7 @@ fn names(role: &RolePlan) -> Vec<&str> {
 #[test]
 fn every_byte_has_a_line() {
     let plan = solve(TWO, &gpus(2, 24)).unwrap();
-    assert_eq!(names(&plan.data), ["driver", "prefetched batches", "upload int16"]);
+    assert_eq!(names(&plan.data), ["driver", "prefetched batches", "upload int16", "feature tables"]);
     let model = [
         "driver",
         "input slots",
@@ -31,8 +33,8 @@ fn every_byte_has_a_line() {
         "results",
     ];
     assert_eq!(names(&plan.model), model);
-    assert_eq!(plan.data.lines[1].bytes, 25 * plan.slot_bytes);
-    assert_eq!(plan.model.lines[1].bytes, 4 * plan.slot_bytes);
+    assert_eq!(plan.data.lines[1].bytes, 25 * plan.feed.slot_bytes());
+    assert_eq!(plan.model.lines[1].bytes, 4 * plan.feed.slot_bytes());
     for role in Role::BOTH {
         let role = plan.role(role);
         assert_eq!(role.lines.iter().map(|line| line.bytes).sum::<u64>(), role.planned_bytes);
@@ -42,7 +44,10 @@ fn every_byte_has_a_line() {
 #[test]
 fn a_handover_needs_no_second_slots() {
     let plan = solve("--optimization-level basic --no-mixed-precision", &gpus(1, 24)).unwrap();
-    assert_eq!(names(&plan.data), ["driver", "prefetched batches", "slots handed over", "upload int16"]);
+    assert_eq!(
+        names(&plan.data),
+        ["driver", "prefetched batches", "slots handed over", "upload int16", "feature tables"]
+    );
     let model = [
         "driver",
         "parameters",
@@ -98,10 +103,17 @@ fn micro_batches_come_out_even() {
 #[test]
 fn threads_follow_the_cores_unless_given() {
     let mut hardware = gpus(1, 24);
-    assert_eq!(solve("", &hardware).unwrap().threads, 8);
-    hardware.host.cores = 2;
-    assert_eq!(solve("", &hardware).unwrap().threads, 2);
-    assert_eq!(solve("--num-workers 5", &hardware).unwrap().threads, 5);
+    let mut check = |line: &str, cores: usize, expected: (u64, u64)| {
+        hardware.host.cores = cores;
+        let plan = solve(line, &hardware).unwrap();
+        assert_eq!((plan.threads, plan.max_threads), expected, "{line} {cores}");
+    };
+    check("", 1, (1, 8));
+    check("", 2, (2, 8));
+    check("", 16, (8, 32));
+    check("", 200, (8, 64));
+    check("--num-workers 5", 2, (5, 5));
+    check("--num-workers 99", 2, (99, 99));
 }
 
 #[test]
@@ -125,7 +137,7 @@ fn where_one_change_is_not_enough_several_together_are_found() {
     let keeps_limit = |suggestion: &&Suggestion| !suggestion.args().contains(&"--model-gpu-memory".to_owned());
     let together = refusal.suggestions.iter().find(keeps_limit).unwrap();
     assert!(together.args().len() >= 4, "{refusal}");
-    assert!(Plan::solve(&together.apply(&settings(&line)), &gpus(2, 24), &StandIns).is_ok());
+    assert!(Plan::solve(&together.apply(&settings(&line)), &gpus(2, 24), &StandIns, None).is_ok());
 }
 
 #[test]
@@ -161,4 +173,76 @@ fn memory_on_the_cpu_is_bounded_too() {
     assert!(plan.batch_size < 16 && plan.model.limit_bytes + plan.data.limit_bytes <= 2 << 30);
     hardware.host.available_bytes = 1 << 20;
     assert_eq!(solve("", &hardware).unwrap_err().kind, Reason::TooSmall);
+}
+
+fn solve_with(line: &str, hardware: &Hardware, facts: &CorpusFacts) -> Result<Plan, Refusal> {
+    Plan::solve(&settings(line), hardware, &StandIns, Some(facts))
+}
+
+#[test]
+fn shapes_and_their_memory_follow_from_the_corpus() {
+    let facts = corpus(1000);
+    let plan = solve_with("", &gpus(1, 24), &facts).unwrap();
+    assert_eq!((plan.max_mel_frames, plan.max_text_length), (1079, 107));
+    assert_eq!((plan.feed.buckets.len(), plan.largest_bucket().unwrap().frames), (8, 1080));
+    let corpus = plan.corpus.as_ref().unwrap();
+    assert_eq!((corpus.num_utterances, corpus.padding.batches), (1000, 62));
+    assert!(corpus.padding.frame_waste() < 0.12, "{:?}", corpus.padding);
+
+    let shorter = solve_with("--max-mel-frames 500", &gpus(1, 24), &facts).unwrap();
+    assert_eq!(shorter.largest_bucket().unwrap().frames, 504);
+    assert!(shorter.data.planned_bytes < plan.data.planned_bytes);
+    assert_eq!(shorter.corpus.unwrap().left_out.too_long, 579);
+
+    // Recordings at another rate take longer rows to upload, and a place to be resampled into.
+    let mut faster = facts.clone();
+    faster.rates_hz = vec![44_100];
+    let faster = solve_with("", &gpus(1, 24), &faster).unwrap();
+    assert!(names(&faster.data).contains(&"resampled int16"), "{:?}", faster.data.lines);
+    assert!(faster.feed.upload_bytes() > 19 * plan.feed.upload_bytes() / 10);
+}
+
+#[test]
+fn a_given_batch_is_never_more_than_the_corpus_has() {
+    let facts = corpus(10);
+    let plan = solve_with("", &gpus(1, 24), &facts).unwrap();
+    assert_eq!(
+        (plan.batch_size, plan.notes.as_slice()),
+        (10, &["batch 10 instead of 16: 10 utterances can train".to_owned()][..])
+    );
+    assert_eq!(solve_with("--grad-accum 4", &gpus(1, 24), &facts).unwrap().batch_size, 8);
+    let check = |line: &str, message: &str, typed: &[&str]| {
+        let refusal = solve_with(line, &gpus(1, 24), &facts).unwrap_err();
+        assert_eq!(refusal.kind, Reason::Corpus);
+        assert!(refusal.message.contains(message), "{refusal}");
+        assert_eq!(refusal.suggestions.iter().map(|s| s.args().join(" ")).collect::<Vec<_>>(), typed);
+    };
+    let given = "❌ --batch-size 16 is more than the 10 utterances that can train: corpus";
+    check("--batch-size 16", given, &["--batch-size 10"]);
+    check("--batch-size 16 --grad-accum 4", given, &["--batch-size 8", "--batch-size 10 --grad-accum 1"]);
+    check("--grad-accum 12", "--grad-accum 12 is more than the 10", &["--batch-size 10 --grad-accum 1"]);
+    check("--max-mel-frames 50", "No utterance can train: corpus\n   Left out: 10 over 50 frames or 8 tokens", &[]);
+}
+
+#[test]
+fn what_goes_with_training_data_needs_it() {
+    for flag in ["--val-data v", "--exclude-ids x"] {
+        let refusal = solve(flag, &gpus(1, 24)).unwrap_err();
+        assert!(refusal.message.contains("goes with --train-data"), "{refusal}");
+        assert!(solve_with(&format!("{flag} --train-data t"), &gpus(1, 24), &corpus(100)).is_ok());
+    }
+}
+
+#[test]
+fn the_cache_is_in_memory_where_the_run_leaves_enough() {
+    let mut facts = corpus(1000);
+    let kind = |hardware: &Hardware, facts: &CorpusFacts| solve_with("", hardware, facts).unwrap().cache.kind;
+    assert_eq!(kind(&gpus(1, 24), &facts), CacheKind::Memory);
+    facts.decoded_bytes = (159 << 30) / 10;
+    assert_eq!(kind(&gpus(1, 24), &facts), CacheKind::Memory);
+    // On the CPU the roles take from the same 64 GB.
+    assert_eq!(kind(&cpu_only(), &facts), CacheKind::None);
+    facts.decoded_bytes = 17 << 30;
+    assert_eq!(kind(&gpus(1, 24), &facts), CacheKind::None);
+    assert_eq!(solve("", &gpus(1, 24)).unwrap().cache.kind, CacheKind::None);
 }

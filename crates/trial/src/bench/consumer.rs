@@ -1,0 +1,134 @@
+//! What takes the batches in a benchmark: a step of a given length.
+//!
+//! On a card it is matrix products that fill it; where the maths is the host's, it is time that passes. Either way the
+//! step begins as a captured one does: the batch is copied to its fixed place, and its slot is free again.
+
+use std::time::{Duration, Instant};
+
+use tandem_device::{Arg, Block, Device, DeviceError, Event, Grid, Isolation, Kind, Loaded, Stream, View};
+use tandem_pipeline::StopFlag;
+
+use crate::kernels::PRODUCT_BF16;
+
+/// Rows and width of one product: a wave of blocks on the largest card there is, and a few tens of microseconds.
+const ROWS: u32 = 512;
+const WIDTH: u32 = 512;
+/// Steps that are queued and not done: what a trainer runs ahead.
+pub(crate) const RUN_AHEAD: usize = 2;
+
+/// A step.
+pub(crate) struct Consumer {
+    pub(crate) stream: Stream,
+    input: Block,
+    matrices: [Block; 3],
+    product: Loaded,
+    kind: Kind,
+    product_ns: f64,
+}
+
+/// Marks in the consumer's stream, one per step.
+pub(crate) struct StepEnds {
+    events: Vec<Event>,
+    host: Vec<Instant>,
+    kind: Kind,
+}
+
+impl Consumer {
+    /// Bytes it takes from the model role's arena, for batches of up to `slot_bytes`: twice that, so that a batch can
+    /// stand still beside the one in work.
+    pub(crate) fn bytes(slot_bytes: u64) -> u64 {
+        2 * slot_bytes + 3 * u64::from(ROWS) * u64::from(WIDTH) * 2
+    }
+
+    pub(crate) fn create(roles: &Isolation, slot_bytes: u64) -> Result<Consumer, DeviceError> {
+        let (device, arena) = (&roles.model.device, &roles.model.arena);
+        let stream = device.stream(true)?;
+        let matrix = || arena.take("matrices", u64::from(ROWS) * u64::from(WIDTH) * 2);
+        let matrices = [matrix()?, matrix()?, matrix()?];
+        matrices.iter().try_for_each(|block| stream.fill(block.view(), 0x3C))?;
+        let mut consumer = Consumer {
+            stream,
+            input: arena.take("input block", 2 * slot_bytes)?,
+            matrices,
+            product: device.load(&PRODUCT_BF16)?,
+            kind: device.machine().kind(),
+            product_ns: 0.0,
+        };
+        if consumer.kind == Kind::Cuda {
+            consumer.product_ns = consumer.time_a_product(device)?;
+        }
+        Ok(consumer)
+    }
+
+    /// Nanoseconds of a product in a row of many, after a warm-up.
+    fn time_a_product(&self, device: &Device) -> Result<f64, DeviceError> {
+        let (start, end, many) = (device.timer()?, device.timer()?, 200);
+        for _ in 0..2 {
+            self.stream.record(&start)?;
+            (0..many).try_for_each(|_| self.multiply())?;
+            self.stream.record(&end)?;
+            self.stream.drain()?;
+        }
+        Ok(end.ns_since(&start)? as f64 / f64::from(many))
+    }
+
+    fn multiply(&self) -> Result<(), DeviceError> {
+        let [a, b, c] = &self.matrices;
+        let args = [
+            Arg::read::<half::bf16>(a.view()),
+            Arg::read::<half::bf16>(b.view()),
+            Arg::write::<half::bf16>(c.view()),
+            Arg::U32(ROWS),
+            Arg::U32(WIDTH),
+        ];
+        let grid = Grid { blocks: [WIDTH / 16, ROWS / 16, 1], threads: 256, shared_bytes: 0 };
+        self.stream.launch(&self.product, grid, &args)
+    }
+
+    /// Copies the batch to its place. Its slot may go home after that.
+    pub(crate) fn take_in(&self, batch: View<'_>) -> Result<(), DeviceError> {
+        self.stream.copy(batch, self.input.part(0, batch.bytes()))
+    }
+
+    /// A batch that stands still, to take in again and again.
+    pub(crate) fn standing(&self, bytes: u64) -> View<'_> {
+        self.input.part(self.input.len() / 2, bytes)
+    }
+
+    /// The rest of a step: about `ns` of work.
+    pub(crate) fn work(&self, ns: f64) -> Result<(), DeviceError> {
+        if self.kind == Kind::Cuda {
+            let products = (ns / self.product_ns).round().max(1.0) as u64;
+            return (0..products).try_for_each(|_| self.multiply());
+        }
+        // The batch is there once its copy is done; then the step takes its time, which nobody can shorten.
+        self.stream.drain()?;
+        StopFlag::new().wait_timeout(Duration::from_nanos(ns as u64));
+        Ok(())
+    }
+}
+
+impl StepEnds {
+    pub(crate) fn new(device: &Device) -> Result<StepEnds, DeviceError> {
+        let events = (0..RUN_AHEAD + 2).map(|_| device.timer()).collect::<Result<_, _>>()?;
+        Ok(StepEnds { events, host: Vec::new(), kind: device.machine().kind() })
+    }
+
+    /// Step `number` (from 0) was queued on `stream`. Waits for the one `RUN_AHEAD` before it, and returns its number
+    /// and how long it took from the end of the one before; none for the first ones.
+    pub(crate) fn mark(&mut self, stream: &Stream, number: usize) -> Result<Option<(usize, u64)>, DeviceError> {
+        let event = |number: usize| &self.events[number % self.events.len()];
+        if self.kind != Kind::Cuda {
+            self.host.push(Instant::now());
+            let before = number.checked_sub(1).map(|before| self.host[before]);
+            return Ok(before.map(|before| (number, self.host[number].duration_since(before).as_nanos() as u64)));
+        }
+        stream.record(event(number))?;
+        let Some(done) = number.checked_sub(RUN_AHEAD) else { return Ok(None) };
+        event(done).synchronize("the step loop runs ahead by so much")?;
+        match done.checked_sub(1) {
+            Some(before) => event(done).ns_since(event(before)).map(|ns| Some((done, ns))),
+            None => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! `bench pipeline`: how close a pipeline comes to what its consumer could do without it.
+//!
+//! Two tables. The *sweep* plants a producer and a consumer of known speed and asks what share of the slower one's
+//! speed is left. The *clips* decode real wav files into a consumer that fills the card for as long as a training step
+//! would; there the ceiling is the headspace, or on a shared card `1 / (step alone + data work alone)`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tandem_audio::Clip;
+use tandem_corpus::Sample;
+use tandem_device::Kind;
+use tandem_events::Event;
+use tandem_feed::{CacheKind, CacheSpec, FeedError, FeedStats, FromFiles, Material, Recordings};
+use tandem_pipeline::StopFlag;
+
+use super::consumer::{Consumer, RUN_AHEAD, StepEnds};
+use super::serve::{BenchSite, Served, Serving};
+use super::spread::mean_and_variation;
+use super::{BenchError, clips};
+
+/// A row of the sweep.
+#[derive(Clone, Copy, Debug)]
+pub struct SweepRow {
+    /// Time to produce a batch ÷ time to consume one, as planted.
+    pub ratio: f64,
+    /// Steps per second the consumer makes when batches are there.
+    pub headspace: f64,
+    /// Steps per second it made.
+    pub steps_per_s: f64,
+    /// Of what the slower of the two could do.
+    pub of_ceiling: f64,
+    /// Standard deviation of the step ÷ its mean.
+    pub variation: f64,
+}
+
+/// A consumer as long as a training step.
+#[derive(Clone, Debug)]
+pub struct StepLoad {
+    /// What it is called.
+    pub name: String,
+    /// Utterances of a batch.
+    pub batch: u32,
+    /// A step of mean length.
+    pub step_ns: f64,
+}
+
+/// A row of the clips.
+#[derive(Clone, Debug)]
+pub struct ClipRow {
+    /// The consumer.
+    pub load: StepLoad,
+    /// Whether decoded audio came from memory.
+    pub cached: bool,
+    /// Steps per second with batches already there.
+    pub headspace: f64,
+    /// Milliseconds of a step alone.
+    pub step_ms: f64,
+    /// Milliseconds of the data device's work for a batch, alone.
+    pub data_ms: f64,
+    /// Steps per second that can be at best: headspace, or what a shared card has time for.
+    pub ceiling: f64,
+    /// Steps per second that were.
+    pub steps_per_s: f64,
+    /// Standard deviation ÷ mean of (step time ÷ headspace time of its own bucket).
+    pub variation: f64,
+    /// The share of the time in which the consumer had no batch.
+    pub stall: f64,
+    /// Decode threads at the end.
+    pub threads: usize,
+    /// Hours of audio per second.
+    pub hours_per_s: f64,
+    /// Steps that were measured.
+    pub steps: usize,
+}
+
+impl ClipRow {
+    /// Of the ceiling.
+    pub fn of_ceiling(&self) -> f64 {
+        self.steps_per_s / self.ceiling
+    }
+
+    /// Of the headspace.
+    pub fn of_headspace(&self) -> f64 {
+        self.steps_per_s / self.headspace
+    }
+}
+
+/// Recordings a planted producer serves, in every batch.
+const SWEEP_BATCH: u32 = 8;
+const SWEEP_THREADS: usize = 4;
+const SWEEP_ROWS: usize = 400;
+/// Few: a deep buffer would hide for many steps that a producer is slow.
+const SWEEP_SLOTS: [u64; 2] = [4, 3];
+/// Steps before anything is measured: the first ones find full rings.
+const SWEEP_WARM_UP: usize = 24;
+
+/// Sweeps the ratio of producer and consumer time, with a consumer of `step` and a list in `folder` to serve from.
+pub fn sweep(
+    site: &BenchSite,
+    folder: &Path,
+    ratios: &[f64],
+    step: Duration,
+    steps: usize,
+) -> Result<Vec<SweepRow>, BenchError> {
+    let mut list = String::new();
+    for number in 0..SWEEP_ROWS {
+        let _ = writeln!(list, "{{\"audio_filepath\":\"{number}.wav\",\"text\":\"planted\",\"duration\":0.5}}");
+    }
+    let path = folder.join("planted.jsonl");
+    std::fs::write(&path, list).map_err(|error| BenchError::Clips(format!("{error}: {}", path.display())))?;
+    let material = clips::open(&path)?;
+    let site = BenchSite { slots: SWEEP_SLOTS, threads: [SWEEP_THREADS; 2], ..site.clone() };
+    ratios.iter().map(|ratio| sweep_one(&site, &material, *ratio, step, steps)).collect()
+}
+
+fn sweep_one(
+    site: &BenchSite,
+    material: &Arc<Material>,
+    ratio: f64,
+    step: Duration,
+    steps: usize,
+) -> Result<SweepRow, BenchError> {
+    let step_ns = step.as_nanos() as f64;
+    let per_clip_ns = ratio * step_ns * SWEEP_THREADS as f64 / f64::from(SWEEP_BATCH);
+    let recordings = Arc::new(Planted { per_clip_ns, loaded: AtomicU64::new(0) });
+    let cache = CacheSpec { kind: CacheKind::None, budget_bytes: 0, folder: None };
+    let served = Served { material: Arc::clone(material), recordings, batch: SWEEP_BATCH, cache };
+    let run = run(site, &served, &|_| step_ns, SWEEP_WARM_UP, steps)?;
+    let times: Vec<f64> = run.times.iter().map(|(_, ns)| *ns as f64).collect();
+    let (mean_ns, variation) = mean_and_variation(&times);
+    let alone: Vec<f64> = run.alone.iter().map(|(_, ns)| *ns as f64).collect();
+    let (alone_ns, _) = mean_and_variation(&alone);
+    Ok(SweepRow {
+        ratio,
+        headspace: 1e9 / alone_ns,
+        steps_per_s: 1e9 / mean_ns,
+        of_ceiling: alone_ns.max(ratio * step_ns) / mean_ns,
+        variation,
+    })
+}
+
+/// A decoder that takes its time: the planted one, a fifth more or less.
+struct Planted {
+    per_clip_ns: f64,
+    loaded: AtomicU64,
+}
+
+impl Recordings for Planted {
+    fn load_into(&self, _: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
+        let number = self.loaded.fetch_add(1, Ordering::Relaxed);
+        let drawn = (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as f64 / (1_u64 << 24) as f64;
+        let ns = self.per_clip_ns * (0.8 + 0.4 * drawn);
+        StopFlag::new().wait_timeout(Duration::from_nanos(ns as u64));
+        clip.rate_hz = 22_050;
+        clip.samples.clear();
+        clip.samples.extend((0..11_025).map(|i: i32| (i * 7919 % 4001) as i16));
+        Ok(())
+    }
+}
+
+/// Serves real recordings to each of `loads`, cached and not.
+pub fn from_clips(
+    site: &BenchSite,
+    material: &Arc<Material>,
+    loads: &[StepLoad],
+    steps: usize,
+) -> Result<Vec<ClipRow>, BenchError> {
+    let mut rows = Vec::new();
+    for load in loads {
+        for cached in [false, true] {
+            rows.push(from_clips_one(site, material, load, cached, steps)?);
+        }
+    }
+    Ok(rows)
+}
+
+fn from_clips_one(
+    site: &BenchSite,
+    material: &Arc<Material>,
+    load: &StepLoad,
+    cached: bool,
+    steps: usize,
+) -> Result<ClipRow, BenchError> {
+    let kind = if cached { CacheKind::Memory } else { CacheKind::None };
+    let cache = CacheSpec { kind, budget_bytes: u64::MAX / 2, folder: None };
+    let recordings = Arc::new(FromFiles);
+    let served = Served { material: Arc::clone(material), recordings, batch: load.batch, cache };
+    let data_ns = data_alone_ns(site, &served)?;
+    let epoch = material.rows().len() / load.batch as usize;
+    let warm_up = site.slots.iter().sum::<u64>() as usize + if cached { epoch + 1 } else { 80 };
+    let frames: f64 = material.rows().iter().map(|(_, extent)| f64::from(extent.frames)).sum();
+    let mean_frames = frames / material.rows().len().max(1) as f64;
+    let step_ns = |frames: f64| load.step_ns * frames / mean_frames;
+    let run = run(site, &served, &step_ns, warm_up, steps)?;
+    Ok(run.row(load, cached, data_ns, site, material))
+}
+
+/// What the data device takes for a batch when nobody else works on it, in the mean.
+fn data_alone_ns(site: &BenchSite, served: &Served) -> Result<f64, BenchError> {
+    let mut serving = site.serve(served, |_| 0)?;
+    let stream = serving.roles.model.device.stream(true)?;
+    let Some(feed) = serving.feed.as_mut() else { return Ok(0.0) };
+    for _ in 0..100 {
+        drop(feed.lease(&stream)?);
+        stream.drain()?;
+    }
+    let times: Vec<f64> = serving.stages.of("features").iter().skip(20).map(|(_, ns)| *ns as f64).collect();
+    Ok(mean_and_variation(&times).0)
+}
+
+/// What a run measured: bucket and nanoseconds of every step, with the feed and then without.
+struct Run {
+    times: Vec<(usize, u64)>,
+    alone: Vec<(usize, u64)>,
+    wall_ns: f64,
+    stall_ns: u64,
+    stats: FeedStats,
+}
+
+fn run(
+    site: &BenchSite,
+    served: &Served,
+    step_ns: &dyn Fn(f64) -> f64,
+    warm_up: usize,
+    steps: usize,
+) -> Result<Run, BenchError> {
+    let mut serving = site.serve(served, |plan| Consumer::bytes(plan.slot_bytes()))?;
+    let consumer = Consumer::create(&serving.roles, serving.plan.slot_bytes())?;
+    let device = serving.roles.model.device.clone();
+    let mut ends = StepEnds::new(&device)?;
+    let (mut buckets, mut times) = (Vec::new(), Vec::new());
+    let (mut started, mut stall_before) = (Instant::now(), 0);
+    let Some(feed) = serving.feed.as_mut() else { return Err(FeedError::Ended.into()) };
+    for number in 0..warm_up + steps + RUN_AHEAD {
+        if number == warm_up {
+            (started, stall_before) = (Instant::now(), feed.stats().stall_ns);
+        }
+        let batch = feed.lease(&consumer.stream)?;
+        let (bucket, wait_ns) = (batch.info().bucket_index, batch.wait_ns());
+        let frames = batch.info().bucket.frames as f64;
+        consumer.take_in(batch.memory())?;
+        drop(batch);
+        consumer.work(step_ns(frames))?;
+        buckets.push(bucket);
+        if let Some((done, ns)) = ends.mark(&consumer.stream, number)?.filter(|(done, _)| *done >= warm_up) {
+            times.push((buckets[done], ns));
+            site.emitter.emit(Event::Step { step: done as u64 + 1, wall_ns: ns, wait_ns });
+        }
+    }
+    let (wall_ns, stats) = (started.elapsed().as_nanos() as f64, feed.stats());
+    let stall_ns = stats.stall_ns - stall_before;
+    // Alone means alone.
+    serving.feed = None;
+    let alone = replay(&serving, &consumer, &times, step_ns)?;
+    Ok(Run { times, alone, wall_ns, stall_ns, stats })
+}
+
+/// The same steps with batches that are there already.
+fn replay(
+    serving: &Serving,
+    consumer: &Consumer,
+    times: &[(usize, u64)],
+    step_ns: &dyn Fn(f64) -> f64,
+) -> Result<Vec<(usize, u64)>, BenchError> {
+    let mut ends = StepEnds::new(&serving.roles.model.device)?;
+    let mut alone = Vec::new();
+    let sequence: Vec<usize> = times.iter().map(|(bucket, _)| *bucket).collect();
+    let extended = sequence.iter().chain(sequence.iter().take(RUN_AHEAD + 1));
+    for (number, bucket) in extended.enumerate() {
+        let shape = &serving.plan.buckets[*bucket];
+        consumer.take_in(consumer.standing(serving.plan.schema.layout(shape).bytes))?;
+        consumer.work(step_ns(shape.frames as f64))?;
+        if let Some((done, ns)) = ends.mark(&consumer.stream, number)? {
+            alone.push((sequence[done % sequence.len()], ns));
+        }
+    }
+    Ok(alone)
+}
+
+impl Run {
+    fn row(&self, load: &StepLoad, cached: bool, data_ns: f64, site: &BenchSite, material: &Material) -> ClipRow {
+        let mean = |times: &[(usize, u64)], bucket: Option<usize>| {
+            let chosen = times.iter().filter(|(of, _)| bucket.is_none_or(|bucket| bucket == *of));
+            mean_and_variation(&chosen.map(|(_, ns)| *ns as f64).collect::<Vec<_>>()).0
+        };
+        let (step_ns, mean_ns) = (mean(&self.alone, None), mean(&self.times, None));
+        let relative = |(bucket, ns): &(usize, u64)| *ns as f64 / mean(&self.alone, Some(*bucket)).max(1.0);
+        let relative: Vec<f64> = self.times.iter().map(relative).collect();
+        let shared = site.cards[0] == site.cards[1] && site.machine.kind() == Kind::Cuda;
+        let seconds = material.audio_seconds() / material.rows().len().max(1) as f64 * f64::from(load.batch);
+        let steps_per_s = 1e9 / mean_ns;
+        ClipRow {
+            load: load.clone(),
+            cached,
+            headspace: 1e9 / step_ns,
+            step_ms: step_ns / 1e6,
+            data_ms: data_ns / 1e6,
+            ceiling: 1e9 / (step_ns + if shared { data_ns } else { 0.0 }),
+            steps_per_s,
+            variation: mean_and_variation(&relative).1,
+            stall: self.stall_ns as f64 / self.wall_ns,
+            threads: self.stats.threads,
+            hours_per_s: seconds * steps_per_s / 3600.0,
+            steps: self.times.len(),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! A feed set up for a benchmark: its own schema, its own arenas, the devices and threads of a plan.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tandem_device::bytes::{BLOCK_ALIGN, POOL_GRANULE, round_up};
+use tandem_device::{ArenaSpec, DType, Isolation, Machine, Route};
+use tandem_events::{Emitter, Event, Role, Sink};
+use tandem_feed::{
+    BatchSchema, BucketPlan, CacheSpec, Dim, Feed, FeedPlan, FeedSpec, FeedState, Field, MELS, Material, NUM_BUCKETS,
+    Recordings,
+};
+
+use super::BenchError;
+
+/// What the peers make of a recording, and no more: log-mel and its length.
+pub(crate) const MEL_ONLY: BatchSchema = BatchSchema {
+    fields: &[
+        Field { name: "mel", dtype: DType::F32, dims: &[Dim::B, Dim::TMel, Dim::Fixed(MELS)] },
+        Field { name: "mel_lengths", dtype: DType::I32, dims: &[Dim::B] },
+    ],
+};
+
+/// Where a benchmark runs: the part of a plan it keeps to.
+#[derive(Clone)]
+pub struct BenchSite {
+    /// The devices.
+    pub machine: Machine,
+    /// The data role's and the model role's.
+    pub cards: [usize; 2],
+    /// How batches cross.
+    pub route: Route,
+    /// Why that way.
+    pub route_why: String,
+    /// Batches prefetched on the data side, and slots towards the model.
+    pub slots: [u64; 2],
+    /// Page-locked batches that threads decode into.
+    pub pinned_uploads: u64,
+    /// Decode threads at the start, and at most.
+    pub threads: [usize; 2],
+    /// Who is told.
+    pub emitter: Emitter,
+}
+
+/// What is served.
+pub(crate) struct Served {
+    pub(crate) material: Arc<Material>,
+    pub(crate) recordings: Arc<dyn Recordings>,
+    pub(crate) batch: u32,
+    pub(crate) cache: CacheSpec,
+}
+
+/// A feed that runs, in arenas of its own.
+pub(crate) struct Serving {
+    // Before the arenas its memory is from.
+    pub(crate) feed: Option<Feed>,
+    pub(crate) plan: FeedPlan,
+    pub(crate) stages: Arc<Stages>,
+    pub(crate) roles: Isolation,
+}
+
+impl BenchSite {
+    /// Starts the feed. `beside` says what the consumer takes from the model role's arena.
+    pub(crate) fn serve(&self, served: &Served, beside: impl Fn(&FeedPlan) -> u64) -> Result<Serving, BenchError> {
+        let buckets = served.material.bucket_plan(NUM_BUCKETS, served.batch);
+        let buckets = buckets.ok_or_else(|| BenchError::Clips("there is nothing to serve".to_owned()))?;
+        let plan = self.plan(&served.material, &buckets);
+        let sum = |lines: Vec<(&str, u64)>| lines.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        let data = arena(Role::Data, sum(plan.data_lines()));
+        let model = arena(Role::Model, sum(plan.model_lines()) + beside(&plan));
+        let roles = Isolation::set_up(&self.machine, (self.cards[0], data), (self.cards[1], model))?;
+        let stages = Arc::new(Stages { times: Mutex::default(), further: self.emitter.clone() });
+        let spec = self.spec(served, buckets, &plan, Emitter::to(stages.clone()));
+        Ok(Serving { feed: Some(Feed::start(&roles, spec)?), plan, stages, roles })
+    }
+
+    fn plan(&self, material: &Material, buckets: &BucketPlan) -> FeedPlan {
+        FeedPlan {
+            schema: MEL_ONLY,
+            buckets: buckets.buckets().to_vec(),
+            route: self.route,
+            data_slots: self.slots[0],
+            model_slots: self.slots[1],
+            rates_hz: material.rates_hz().to_vec(),
+            uploads: 2,
+            pinned_uploads: self.pinned_uploads,
+            table_bytes: material.table_bytes(),
+        }
+    }
+
+    fn spec(&self, served: &Served, buckets: BucketPlan, plan: &FeedPlan, emitter: Emitter) -> FeedSpec {
+        FeedSpec {
+            material: Arc::clone(&served.material),
+            buckets,
+            plan: plan.clone(),
+            route_why: self.route_why.clone(),
+            seed: 1234,
+            from: FeedState::default(),
+            recordings: Arc::clone(&served.recordings),
+            threads: self.threads[0],
+            max_threads: self.threads[1],
+            depth_fixed: false,
+            cache: served.cache.clone(),
+            max_bad_fraction: 0.05,
+            bad_samples: None,
+            emitter,
+            delay_ns: 0,
+        }
+    }
+}
+
+/// An arena of whole granules that holds `bytes`, in whole blocks each.
+fn arena(role: Role, bytes: u64) -> ArenaSpec {
+    let arena_bytes = round_up(round_up(bytes, BLOCK_ALIGN), POOL_GRANULE);
+    ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false }
+}
+
+/// Keeps the times of the stages, and passes everything on.
+pub(crate) struct Stages {
+    times: Mutex<Vec<(String, u64, u64)>>,
+    further: Emitter,
+}
+
+impl Stages {
+    /// Batch and nanoseconds of every part that `stage` finished so far.
+    pub(crate) fn of(&self, stage: &str) -> Vec<(u64, u64)> {
+        let times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        times.iter().filter(|(name, ..)| name == stage).map(|(_, batch, ns)| (*batch, *ns)).collect()
+    }
+}
+
+impl Sink for Stages {
+    fn emit(&self, event: Event) {
+        if let Event::Stage { stage, batch, ns, .. } = &event {
+            self.times.lock().unwrap_or_else(PoisonError::into_inner).push((stage.clone(), *batch, *ns));
+        }
+        self.further.emit(event);
+    }
+}
