@@ -298,6 +298,11 @@ impl Feed {
         self.transfer
     }
 
+    /// What it was started with.
+    pub fn plan(&self) -> &FeedPlan {
+        &self.library.input.plan
+    }
+
     /// Where everything is.
     pub fn stats(&self) -> FeedStats {
         FeedStats {

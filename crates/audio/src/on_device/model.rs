@@ -7,8 +7,6 @@ use crate::pitch::{find_dip, parabola_shift};
 use crate::stft::Real;
 use crate::{Clip, FeatureSettings, Lowpass, PitchSettings, PitchTracker, Resampler, mel};
 
-const LINE: usize = 33;
-
 type Point<T> = (T, T);
 
 trait Fused: Real {
@@ -47,89 +45,126 @@ fn times<T: Fused>(a: Point<T>, w: Point<T>) -> Point<T> {
     (a.0.fused(w.0, -(a.1 * w.1)), a.0.fused(w.1, a.1 * w.0))
 }
 
+/// `sum + a w`.
+fn plus<T: Fused>(sum: Point<T>, a: Point<T>, w: Point<T>) -> Point<T> {
+    (a.0.fused(w.0, (-a.1).fused(w.1, sum.0)), a.0.fused(w.1, a.1.fused(w.0, sum.1)))
+}
+
+/// `a - b`, where `sum` is `a + b`.
+fn other<T: Fused>(a: Point<T>, sum: Point<T>) -> Point<T> {
+    (T::of(2.0).fused(a.0, -sum.0), T::of(2.0).fused(a.1, -sum.1))
+}
+
 fn quarter<T: Fused>(a: Point<T>) -> Point<T> {
     (a.1, -a.0)
+}
+
+fn root32<T: Fused>(k: usize) -> Point<T> {
+    let (sin, cos) = (std::f64::consts::TAU * k as f64 / 32.0).sin_cos();
+    (T::of(cos), T::of(-sin))
 }
 
 fn slot(p: usize) -> usize {
     4 * (p & 3) + (p >> 2)
 }
 
-fn fourier4<T: Fused>(x: &mut [Point<T>; 16], [a, b, c, d]: [usize; 4]) {
-    let (s, t) = (add(x[a], x[c]), sub(x[a], x[c]));
-    let (u, v) = (add(x[b], x[d]), quarter(sub(x[b], x[d])));
-    (x[a], x[b], x[c], x[d]) = (add(s, u), add(t, v), sub(s, u), sub(t, v));
+/// `s`, `t`, `u` and `v` of a transform over four points.
+fn finish4<T: Fused>(x: &mut [Point<T>; 16], [a, b, c, d]: [usize; 4], [s, t, u, v]: [Point<T>; 4]) {
+    (x[a], x[b], x[c], x[d]) = (add(s, u), add(t, quarter(v)), sub(s, u), sub(t, quarter(v)));
 }
 
-fn fourier16<T: Fused>(x: &mut [Point<T>; 16]) {
-    let [c, s, h] = [0.923_879_532_511_286_7, 0.382_683_432_365_089_8, std::f64::consts::FRAC_1_SQRT_2].map(T::of);
-    (0..4).for_each(|i| fourier4(x, [i, i + 4, i + 8, i + 12]));
-    let turns = [
-        (5, (c, -s)),
-        (6, (h, -h)),
-        (7, (s, -c)),
-        (9, (h, -h)),
-        (11, (-h, -h)),
-        (13, (s, -c)),
-        (14, (-h, -h)),
-        (15, (-c, s)),
-    ];
-    turns.into_iter().for_each(|(i, w)| x[i] = times(x[i], w));
-    x[10] = quarter(x[10]);
-    (0..4).for_each(|k| fourier4(x, [4 * k, 4 * k + 1, 4 * k + 2, 4 * k + 3]));
+fn fourier4<T: Fused>(x: &mut [Point<T>; 16], at: [usize; 4]) {
+    let [a, b, c, d] = at.map(|i| x[i]);
+    finish4(x, at, [add(a, c), sub(a, c), add(b, d), sub(b, d)]);
 }
 
-fn magnitudes_of<T: Fused>(a: Point<T>, b: Point<T>, w: Point<T>) -> (f32, f32) {
+fn turned4<T: Fused>(x: &mut [Point<T>; 16], at: [usize; 4], [wb, wc, wd]: [Point<T>; 3]) {
+    let [a, b, c, d] = at.map(|i| x[i]);
+    let (s, turned) = (plus(a, c, wc), times(b, wb));
+    let u = plus(turned, d, wd);
+    finish4(x, at, [s, other(a, s), u, other(turned, u)]);
+}
+
+fn finish16<T: Fused>(x: &mut [Point<T>; 16]) {
+    fourier4(x, [0, 1, 2, 3]);
+    turned4(x, [4, 5, 6, 7], [2, 4, 6].map(root32));
+    let (turned, far) = (times(x[9], root32(4)), quarter(x[10]));
+    let u = plus(turned, x[11], root32(12));
+    finish4(x, [8, 9, 10, 11], [add(x[8], far), sub(x[8], far), u, other(turned, u)]);
+    turned4(x, [12, 13, 14, 15], [6, 12, 18].map(root32));
+}
+
+fn powers_of<T: Fused>(a: Point<T>, b: Point<T>, w: Point<T>) -> [f32; 2] {
     let (even, odd) = ((a.0 + b.0, a.1 - b.1), (a.1 + b.1, b.0 - a.0));
-    let turned = times(odd, w);
-    let norm = |x: Point<T>| x.0.fused(x.0, x.1 * x.1).single().sqrt();
-    (norm(add(even, turned)), norm(sub(even, turned)))
+    let x = plus(even, odd, w);
+    [x, other(even, x)].map(|x| x.0.fused(x.0, x.1 * x.1).single())
 }
 
-/// `spectrum` of `mel.cu`.
-fn spectrum<T: Fused>(samples: &[i16], transform: &[f64], magnitudes: &mut [f32]) {
-    let point = |section: usize, i: usize| (T::of(transform[section + 2 * i]), T::of(transform[section + 2 * i + 1]));
-    let (window, turns, half_turns) = (|i| point(0, i), |i| point(1024, i), |i| point(1024 + 2 * 16 * 32, i));
-    let zero = (T::zero(), T::zero());
-    let mut exchange = vec![zero; 16 * LINE];
-    for lane in 0..32 {
-        let mut x = [zero; 16];
-        for (a, x) in x.iter_mut().enumerate() {
-            let n = 32 * a + lane;
-            let [re, im] = [samples[2 * n], samples[2 * n + 1]].map(|x| T::of(f64::from(x)));
-            *x = (re * window(n).0, im * window(n).1);
+/// `load` of `mel.cu`: the folded points of lane `t` in pass `h`.
+fn load<T: Fused>(samples: &[i16], [even, odd]: [Point<T>; 2], t: usize, h: usize) -> [Point<T>; 16] {
+    let (half, scaled) = (T::of(0.5), |x: i32| T::of(f64::from(x) / 65_536.0));
+    let folded = |n: usize, v: T| {
+        let far = i32::from(samples[n + 512]) * (1 - 2 * h as i32);
+        scaled(i32::from(samples[n]) - far).fused(v, scaled(far))
+    };
+    let mut x = std::array::from_fn(|a| {
+        // The kernel makes a and 16 - a together, of which the second has the other cosine.
+        let (cos, sin): Point<T> = root32(a);
+        let window = |at: Point<T>| (-cos).fused(half * at.0, sin.fused(half * at.1, half));
+        let n = 2 * (16 * a + t);
+        (folded(n, window(even)), folded(n + 1, window(odd)))
+    });
+    if h == 1 {
+        (1..16).for_each(|a| x[a] = if a == 8 { quarter(x[a]) } else { times(x[a], root32(a)) });
+    }
+    x
+}
+
+/// `spectrum` of `mel.cu`, all lanes of a frame: the magnitudes of the bins of parity `h`.
+fn spectrum<T: Fused>(samples: &[i16], transform: &[f64], h: usize, magnitudes: &mut [f32]) {
+    let table_at = |i: usize| (T::of(transform[2 * i]), T::of(transform[2 * i + 1]));
+    let (turn, half_turn) = (|t: usize, p: usize| table_at(256 * h + 16 * t + p), |k: usize| table_at(512 + k));
+    let first = |t: usize| {
+        let mut x = load(samples, [half_turn(2 * t), half_turn(2 * t + 1)], t, h);
+        (0..4).for_each(|i| fourier4(&mut x, [i, i + 4, i + 8, i + 12]));
+        finish16(&mut x);
+        x
+    };
+    let lanes: [[Point<T>; 16]; 16] = std::array::from_fn(first);
+    let second = |p: usize| {
+        let mut x: [Point<T>; 16] = std::array::from_fn(|t| lanes[t][slot(p)]);
+        for i in 0..4 {
+            if i > 0 {
+                x[i] = times(x[i], turn(i, p));
+            }
+            let (low, high, eight) = (turn(i, p), turn(i + 4, p), turn(8, p));
+            let others = if i == 0 { [eight, turn(12, p)] } else { [times(low, eight), times(high, eight)] };
+            turned4(&mut x, [i, i + 4, i + 8, i + 12], [high, others[0], others[1]]);
         }
-        fourier16(&mut x);
-        exchange[lane] = x[0];
-        (1..16).for_each(|f| exchange[f * LINE + lane] = times(x[slot(f)], turns(f * 32 + lane)));
-    }
-    let before = exchange.clone();
-    for lane in 0..32 {
-        let (p, h) = (lane % 16, lane / 16);
-        let mut x = std::array::from_fn(|b| before[p * LINE + 2 * b + h]);
-        fourier16(&mut x);
-        exchange[256 * h + p] = x[0];
-        (1..16).for_each(|r| exchange[256 * h + p + 16 * r] = times(x[slot(r)], turns(8 * 32 + 2 * r * h)));
-    }
-    for k in 0..128 {
-        let m = (256 - k) & 255;
-        let (a, a_far) = (add(exchange[k], exchange[256 + k]), sub(exchange[k], exchange[256 + k]));
-        let (mut b, mut b_far) = (add(exchange[m], exchange[256 + m]), sub(exchange[m], exchange[256 + m]));
-        if k == 0 {
-            std::mem::swap(&mut b, &mut b_far);
+        finish16(&mut x);
+        x
+    };
+    let lanes: [[Point<T>; 16]; 16] = std::array::from_fn(second);
+    for p in 0..16 {
+        let (mirror, own) = ((16 - h - p) & 15, p + h == 0);
+        for q in 0..8 {
+            let b = lanes[mirror][slot(if own { (16 - q) & 15 } else { 15 - q })];
+            let w = if q == 0 { half_turn(2 * p + h) } else { times(half_turn(2 * p + h), root32(q)) };
+            let k = 2 * p + h + 32 * q;
+            [magnitudes[k], magnitudes[512 - k]] = powers_of(lanes[p][slot(q)], b, w).map(f32::sqrt);
         }
-        let w = half_turns(k);
-        (magnitudes[k], magnitudes[512 - k]) = magnitudes_of(a, b_far, w);
-        (magnitudes[256 - k], magnitudes[256 + k]) = magnitudes_of(b, a_far, (-w.1, -w.0));
+        if own {
+            let z = lanes[p][slot(8)];
+            magnitudes[256] = (T::of(4.0) * z.0.fused(z.0, z.1 * z.1)).single().sqrt();
+        }
     }
-    let (a, b) = (exchange[128], exchange[384]);
-    (magnitudes[128], magnitudes[384]) = magnitudes_of(add(a, b), sub(a, b), half_turns(128));
 }
 
 /// The kernel's log-mel frames of a clip.
 fn log_mel<T: Fused>(clip: &[i16], tables: &Tables, settings: &FeatureSettings) -> Vec<f32> {
     let (length, n_mels) = (clip.len() as i32, settings.n_mels);
-    let mut magnitudes = vec![0.0; 513];
+    // Three more, for bands to run over into.
+    let mut magnitudes = vec![0.0; 516];
     let mut out = Vec::new();
     for frame in 0..settings.num_frames(clip.len()) as i32 {
         let mirrored = |i: i32| {
@@ -137,11 +172,12 @@ fn log_mel<T: Fused>(clip: &[i16], tables: &Tables, settings: &FeatureSettings) 
             clip[if at >= length { 2 * (length - 1) - at } else { at } as usize]
         };
         let samples: Vec<i16> = (0..1024).map(mirrored).collect();
-        spectrum::<T>(&samples, &tables.transform, &mut magnitudes);
+        (0..2).for_each(|h| spectrum::<T>(&samples, &tables.transform, h, &mut magnitudes));
         for band in 0..n_mels {
             let (first, bins) = (tables.bands[2 * band] as usize, tables.bands[2 * band + 1] as usize);
-            let mel = (0..bins)
-                .fold(0.0_f32, |sum, i| tables.mel_weights[i * n_mels + band].mul_add(magnitudes[first + i], sum));
+            let mel = (0..bins.next_multiple_of(4)).fold(0.0_f32, |sum, i| {
+                tables.mel_weights[4 * (i / 4 * n_mels + band) + i % 4].mul_add(magnitudes[first + i], sum)
+            });
             out.push(mel.max(settings.floor as f32).ln());
         }
     }

@@ -8,7 +8,6 @@ use std::f64::consts::TAU;
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 
 use super::numbers;
-use crate::stft::hann;
 use crate::{AudioError, FeatureSettings, Filterbank, Lowpass, PitchSettings};
 
 /// The geometry the kernels are written for.
@@ -20,6 +19,9 @@ const MAX_MELS: usize = 128;
 /// Words a filter has in its table: up, down, delay, taps of a phase, where its weights begin, both rates, and one that
 /// is 0.
 pub(crate) const FILTER_WORDS: usize = 8;
+
+/// Weights of a band the log-mel kernel takes in a step.
+const WEIGHTS_AT_ONCE: usize = 4;
 
 /// The tables in the order they lie in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,12 +37,13 @@ pub(crate) enum Table {
 /// All tables, on the host.
 pub(crate) struct Tables {
     pub(crate) numbers: Vec<u64>,
-    /// In f64: 1024 of the window; 512 roots `w512^(p t)`, 16 rows p of 32 columns t; 129 roots `w1024^k`. A root is
-    /// its real and its imaginary part.
+    /// In f64: for h of 0 and 1, 256 roots `w512^((2 p + h) t)`, 16 rows t of 16 columns p; 32 roots `w1024^k`, of
+    /// which the window is made as well. A root is its real and its imaginary part.
     pub(crate) transform: Vec<f64>,
     /// First bin and number of bins of every band.
     pub(crate) bands: Vec<u32>,
-    /// The weights of every band's first bin, then of every band's second, ...; 0 where a band has no more.
+    /// The weights of every band's first [`WEIGHTS_AT_ONCE`] bins, then of every band's next, ...; 0 where a band has
+    /// no more.
     pub(crate) mel_weights: Vec<f32>,
     pub(crate) filters: Vec<u32>,
     /// Filter after filter. Tap after tap; within a tap, phases in the order in which samples out use them.
@@ -68,7 +71,7 @@ impl Tables {
         let (bands, mel_weights) = mel_tables(settings);
         let (filters, filter_weights) = filter_tables(settings.rate_hz, rates_hz)?;
         let numbers = vec![0; numbers::WORDS];
-        Ok(Tables { numbers, transform: transform(settings), bands, mel_weights, filters, filter_weights })
+        Ok(Tables { numbers, transform: transform(), bands, mel_weights, filters, filter_weights })
     }
 
     /// Where `table` begins in the block, and how many bytes it has.
@@ -119,13 +122,10 @@ fn check_geometry(settings: &FeatureSettings) -> Result<(), AudioError> {
     }
 }
 
-fn transform(settings: &FeatureSettings) -> Vec<f64> {
-    // Full scale becomes 1, and the halves that a real spectrum takes of a complex one are taken here: both are powers
-    // of two and cost no digit.
-    let window = hann(settings.win_samples, N_FFT).map(|w| w / 65_536.0);
-    let roots = (0..16).flat_map(|p| (0..32).map(move |t| root(p * t, 512)));
-    let half_roots = (0..=128).map(|k| root(k, 1024));
-    window.chain(roots.chain(half_roots).flatten()).collect()
+fn transform() -> Vec<f64> {
+    let turns = |h: usize| (0..16).flat_map(move |t| (0..16).map(move |p| root((2 * p + h) * t, 512)));
+    let half_turns = (0..32).map(|k| root(k, 1024));
+    turns(0).chain(turns(1)).chain(half_turns).flatten().collect()
 }
 
 /// `exp(-2 pi i k / n)`, exact at the quarters.
@@ -163,14 +163,19 @@ fn mel_tables(settings: &FeatureSettings) -> (Vec<u32>, Vec<f32>) {
     let filterbank = Filterbank::new(settings);
     let widest = filterbank.bands().map(|(_, weights)| weights.len()).max().unwrap_or(0);
     let mut bands = Vec::new();
-    let mut table = vec![0.0; widest * settings.n_mels];
+    let mut table = vec![0.0; widest.next_multiple_of(WEIGHTS_AT_ONCE) * settings.n_mels];
     for (band, (first_bin, weights)) in filterbank.bands().enumerate() {
         bands.extend([first_bin as u32, weights.len() as u32]);
         for (i, weight) in weights.iter().enumerate() {
-            table[i * settings.n_mels + band] = *weight as f32;
+            table[weight_at(settings.n_mels, band, i)] = *weight as f32;
         }
     }
     (bands, table)
+}
+
+/// Where weight `i` of a band is in its table.
+fn weight_at(n_mels: usize, band: usize, i: usize) -> usize {
+    (i / WEIGHTS_AT_ONCE * n_mels + band) * WEIGHTS_AT_ONCE + i % WEIGHTS_AT_ONCE
 }
 
 fn filter_tables(to_hz: u32, rates_hz: &[u32]) -> Result<(Vec<u32>, Vec<f32>), AudioError> {

@@ -73,7 +73,7 @@ fn gpu_taking_any_one_wait_away_shows_in_a_batch() {
     // After an epoch the recordings come from memory: the data side is then ahead of every delay, and overtakes.
     let held_up = |route| {
         let cache = CacheSpec { kind: CacheKind::Memory, budget_bytes: 1 << 30, folder: None };
-        Serving { delay_ns: 40_000_000, cache, ..serving(route) }.workers(6)
+        Serving { delay_ns: 10_000_000, cache, ..serving(route) }.workers(6)
     };
     let mut noticed = 0;
     for route in ROUTES {

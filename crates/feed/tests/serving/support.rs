@@ -12,8 +12,8 @@ use tandem_device::sim::Link;
 use tandem_device::{ArenaSpec, Event, Isolation, Machine, Pinned, Route, SimSpec, Stream};
 use tandem_events::{Emitter, Role};
 use tandem_feed::{
-    BucketPlan, CacheKind, CacheSpec, DeviceBatch, Feed, FeedError, FeedPlan, FeedSpec, FeedState, FromFiles, Material,
-    MaterialOptions, Recordings, SPEECH, scan_lengths,
+    BatchInfo, BucketPlan, CacheKind, CacheSpec, DeviceBatch, Feed, FeedError, FeedPlan, FeedSpec, FeedState,
+    FromFiles, Material, MaterialOptions, Placed, Recordings, SPEECH, scan_lengths,
 };
 use tempfile::TempDir;
 
@@ -211,21 +211,28 @@ impl Serving {
         self.serve(corpus, |feed, roles| {
             let stream = roles.model.device.stream(true)?;
             let checks = Checks::load(&roles.model.device)?;
+            // Taken before anything is held up: page-locked memory is given and taken while the whole card stands still.
+            let mut idle = readers(&stream, feed.plan().slot_bytes())?;
             let mut under_way = VecDeque::new();
             let mut read = Vec::new();
             for number in 0..count {
                 let batch = feed.lease(&stream)?;
                 if self.delay_ns > 0 && number % 5 == 2 {
-                    checks.delay(&stream, self.delay_ns)?;
+                    // Longer than the data side's: two equal delays that begin together hide each other.
+                    checks.delay(&stream, 4 * self.delay_ns)?;
                 }
-                under_way.push_back(Reading::start(&batch, &stream)?);
+                let mut reader: Reader = idle.pop().unwrap();
+                reader.start(&batch, &stream)?;
                 drop(batch);
+                under_way.push_back(reader);
                 if under_way.len() > LAG {
-                    read.extend(under_way.pop_front().map(Reading::finish).transpose()?);
+                    let mut reader = under_way.pop_front().unwrap();
+                    read.push(reader.finish()?);
+                    idle.push(reader);
                 }
             }
-            for reading in under_way {
-                read.push(reading.finish()?);
+            for mut reader in under_way {
+                read.push(reader.finish()?);
             }
             Ok(read)
         })
@@ -235,34 +242,39 @@ impl Serving {
 /// Batches whose reading is queued and not looked at.
 const LAG: usize = 4;
 
-/// A batch on its way back to the host.
-struct Reading {
-    cursor: Cursor,
-    samples: Vec<u32>,
-    fields: Vec<(String, Vec<u64>, Pinned)>,
+/// Brings a batch back to the host.
+struct Reader {
+    host: Pinned,
     done: Event,
+    of: Option<Arc<BatchInfo>>,
 }
 
-impl Reading {
-    fn start(batch: &DeviceBatch<'_>, stream: &Stream) -> Result<Reading, FeedError> {
-        let mut fields = Vec::new();
+fn readers(stream: &Stream, slot_bytes: u64) -> Result<Vec<Reader>, FeedError> {
+    let device = stream.device();
+    let reader = |_| Ok(Reader { host: device.pinned(slot_bytes)?, done: device.event()?, of: None });
+    (0..=LAG).map(reader).collect()
+}
+
+impl Reader {
+    fn start(&mut self, batch: &DeviceBatch<'_>, stream: &Stream) -> Result<(), FeedError> {
         for placed in &batch.info().layout.fields {
-            let field = batch.field(placed.field.name).unwrap();
-            let mut host = stream.device().pinned(field.view.bytes())?;
-            stream.download(field.view, &mut host, 0..field.view.bytes())?;
-            fields.push((placed.field.name.to_owned(), field.shape.to_vec(), host));
+            let view = batch.field(placed.field.name).unwrap().view;
+            stream.download(view, &mut self.host, placed.offset..placed.offset + placed.bytes)?;
         }
-        let done = stream.device().event()?;
-        stream.record(&done)?;
-        let samples = batch.info().utterances.iter().map(|row| row.sample.0).collect();
-        Ok(Reading { cursor: batch.info().cursor, samples, fields, done })
+        stream.record(&self.done)?;
+        self.of = Some(Arc::clone(batch.info()));
+        Ok(())
     }
 
-    fn finish(self) -> Result<Bytes, FeedError> {
+    fn finish(&mut self) -> Result<Bytes, FeedError> {
         self.done.synchronize("the test reads a batch")?;
-        let field = |(name, shape, host): (String, Vec<u64>, Pinned)| Ok((name, shape, host.bytes()?.to_vec()));
-        let fields = self.fields.into_iter().map(field).collect::<Result<_, FeedError>>()?;
-        Ok(Bytes { cursor: self.cursor, samples: self.samples, fields })
+        let (info, bytes) = (self.of.take().unwrap(), self.host.bytes()?);
+        let field = |placed: &Placed| {
+            let value = &bytes[placed.offset as usize..][..placed.bytes as usize];
+            (placed.field.name.to_owned(), placed.shape.clone(), value.to_vec())
+        };
+        let samples = info.utterances.iter().map(|row| row.sample.0).collect();
+        Ok(Bytes { cursor: info.cursor, samples, fields: info.layout.fields.iter().map(field).collect() })
     }
 }
 
