@@ -8,6 +8,7 @@ use tandem_device::SimSpec;
 use tandem_plan::setting::{SETTINGS, Setting};
 use tandem_plan::{Origin, Settings, config};
 
+use crate::bench;
 use crate::corpus;
 use crate::exit::Exit;
 
@@ -15,6 +16,7 @@ use crate::exit::Exit;
 pub(crate) enum Call {
     Plan(PlanCall),
     Validate(PlanCall),
+    Bench(bench::Call),
     Corpus(corpus::Call),
 }
 
@@ -33,7 +35,7 @@ pub(crate) struct PlanCall {
     pub(crate) print_config: bool,
     /// `plan --recommend`
     pub(crate) recommend: bool,
-    /// `validate --run-log FILE`
+    /// `--run-log FILE`
     pub(crate) run_log: Option<PathBuf>,
     /// Config keys that no longer do anything.
     pub(crate) warnings: Vec<String>,
@@ -61,6 +63,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Call, Exit> {
     match matches.subcommand() {
         Some(("plan", given)) => read(given).map(Call::Plan),
         Some(("validate", given)) => read(given).map(Call::Validate),
+        Some(("bench", given)) => bench::read(given, read).map(Call::Bench),
         Some(("corpus", given)) => corpus::read(given).map(Call::Corpus).ok_or_else(|| Exit::Said(START.to_owned())),
         _ => Err(Exit::Said(START.to_owned())),
     }
@@ -116,15 +119,14 @@ fn grammar() -> Clap {
             switch("recommend", "Print settings for cards of 6 to 80 GB, one and two of them")
                 .conflicts_with_all(["print-config", "sim"]),
         );
-    let validate = Clap::new("validate")
-        .about("Five checks on the real devices; PASS or FAIL each")
-        .arg(path("run-log", "Write what happens, event by event, to this JSONL file"));
+    let validate = Clap::new("validate").about("Five checks on the real devices; PASS or FAIL each").arg(run_log());
     Clap::new("tandem")
         .about("Trains speech models so that the GPU never waits")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .subcommand(shared(plan))
         .subcommand(shared(validate))
+        .subcommand(shared(bench::grammar()))
         .subcommand(corpus::grammar())
 }
 
@@ -163,6 +165,10 @@ fn sim() -> Arg {
 
 pub(crate) fn json() -> Arg {
     switch("json", "Print one JSON document on standard output, and nothing else there")
+}
+
+pub(crate) fn run_log() -> Arg {
+    path("run-log", "Write what happens, event by event, to this JSONL file")
 }
 
 pub(crate) fn quiet() -> Arg {

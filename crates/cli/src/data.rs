@@ -30,6 +30,8 @@ const MAX_SCANNERS: usize = 8;
 pub(crate) struct Corpus {
     /// What the plan must know of it.
     pub(crate) facts: CorpusFacts,
+    /// What a feed serves of it.
+    pub(crate) material: Arc<Material>,
 }
 
 /// The corpus the settings name; none when they name none.
@@ -52,7 +54,7 @@ pub(crate) fn open(call: &PlanCall, screen: &Screen) -> Result<Option<Corpus>, E
     let material = survey(train, &rows, settings)?;
     let mut facts = CorpusFacts::of(name, &material);
     (facts.num_validation, facts.num_excluded) = (num_validation, num_excluded);
-    Ok(Some(Corpus { facts }))
+    Ok(Some(Corpus { facts, material: Arc::new(material) }))
 }
 
 /// Reads the lists of a corpus and finds the lengths they do not give.

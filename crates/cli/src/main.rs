@@ -1,10 +1,12 @@
 //! The `tandem` binary: reads the command line, runs one command, turns what came of it into an exit code.
 
 mod args;
+mod bench;
 mod corpus;
 mod data;
 mod exit;
 mod plan;
+mod run_log;
 mod screen;
 mod validate;
 
@@ -22,6 +24,7 @@ fn main() -> ExitCode {
         match &call {
             Call::Plan(call) => plan::run(call, &screen),
             Call::Validate(call) => validate::run(call, &screen),
+            Call::Bench(call) => bench::run(call, &screen),
             Call::Corpus(call) => corpus::run(call, &screen),
         }
     });

@@ -12,7 +12,7 @@ use tandem_plan::{
 use tandem_trial::resolve::{Resolved, Site, cards_json, host_facts};
 
 use crate::args::PlanCall;
-use crate::data;
+use crate::data::{self, Corpus};
 use crate::exit::Exit;
 use crate::screen::{self, Screen};
 
@@ -42,6 +42,11 @@ pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
 
 /// Finds the machine and makes the plan, for any command. A refusal shows what was found before it.
 pub(crate) fn resolve(call: &PlanCall, screen: &Screen) -> Result<Resolved, Exit> {
+    resolve_with_corpus(call, screen).map(|(resolved, _)| resolved)
+}
+
+/// The same, with the corpus it was made for.
+pub(crate) fn resolve_with_corpus(call: &PlanCall, screen: &Screen) -> Result<(Resolved, Option<Corpus>), Exit> {
     let site = Site::survey(call.sim.clone()).context("cannot read the GPUs")?;
     // Flags that do not go together are refused below, before anybody waits for a corpus to be measured.
     let corpus = match Placement::choose(&call.settings, &site.hardware) {
@@ -49,7 +54,8 @@ pub(crate) fn resolve(call: &PlanCall, screen: &Screen) -> Result<Resolved, Exit
         Err(_) => None,
     };
     let facts = corpus.as_ref().map(|corpus| &corpus.facts);
-    site.resolve(&call.settings, facts).map_err(|refusal| Exit::Refused(Box::new(refusal)))
+    let resolved = site.resolve(&call.settings, facts).map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
+    Ok((resolved, corpus))
 }
 
 /// Rows are for simulated cards, whatever this machine has: they are for choosing what to buy or rent.

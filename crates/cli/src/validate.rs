@@ -3,22 +3,22 @@
 use std::process::ExitCode;
 
 use serde_json::json;
-use tandem_events::{Emitter, Event};
+use tandem_events::Event;
 use tandem_plan::{plan_json, show_plan};
 use tandem_trial::resolve::{Resolved, cards_json};
 use tandem_trial::validate::{Report, validate};
-use tandem_watch::RunLog;
 
 use crate::args::PlanCall;
 use crate::exit::{Exit, FAILED};
 use crate::plan::details;
+use crate::run_log;
 use crate::screen::{self, Screen};
 
 pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     call.warnings.iter().for_each(|warning| screen.warn(warning));
     let resolved = crate::plan::resolve(call, screen)?;
     // Only now: a plan that is refused must not cost anybody the log of an earlier run.
-    let (log, emitter) = open_log(call)?;
+    let (log, emitter) = run_log::open(call)?;
     emitter.emit(Event::RunStarted {
         command: "validate".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -35,7 +35,8 @@ pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
         }
     });
     let code = if report.passed() { 0 } else { FAILED };
-    close_log(log, code, screen);
+    let reason = if report.passed() { "all checks passed" } else { "a check failed" };
+    run_log::close(log, code, reason, screen);
     let concluded = shown.and_then(|()| match call.json {
         true => screen::write_json(&document(&report, &resolved)),
         false => conclude(&report, call, screen),
@@ -44,28 +45,6 @@ pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
         // The checks have their answer, whether anybody reads it or not.
         Ok(()) | Err(Exit::Closed) => Ok(ExitCode::from(code)),
         Err(exit) => Err(exit),
-    }
-}
-
-fn open_log(call: &PlanCall) -> Result<(Option<RunLog>, Emitter), Exit> {
-    match &call.run_log {
-        None => Ok((None, Emitter::none())),
-        Some(path) => {
-            let (log, emitter) = RunLog::create(path).map_err(|error| Exit::Usage(format!("❌ --run-log: {error}")))?;
-            Ok((Some(log), emitter))
-        }
-    }
-}
-
-fn close_log(log: Option<RunLog>, exit_code: u8, screen: &Screen) {
-    let reason = if exit_code == 0 { "all checks passed" } else { "a check failed" }.to_owned();
-    if let Some(summary) = log.map(|log| log.finish_with(Event::RunEnded { exit_code, reason })) {
-        if let Some(error) = summary.write_error {
-            screen.warn(&format!("the run log is not complete: {error}"));
-        }
-        if summary.dropped > 0 {
-            screen.warn(&format!("the run log is not complete: {} events dropped", summary.dropped));
-        }
     }
 }
 

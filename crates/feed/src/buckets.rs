@@ -160,24 +160,38 @@ fn rounded(frames: u32) -> u32 {
 }
 
 /// Of `total` rows, `total mod batch` drawn at random sit out. How many of the `below` shortest are then served in
-/// whole batches of their own, in the mean. Cost: the square of those who sit out.
+/// whole batches of their own, in the mean. Cost: linear in those who sit out.
 fn mean_served(below: u64, total: u64, batch: u64) -> f64 {
-    let sitting_out = (total % batch) as usize;
-    // chances[x]: that x of those drawn so far are among the shortest.
-    let mut chances = vec![1.0];
-    for drawn in 0..sitting_out {
-        let mut next = vec![0.0; drawn + 2];
-        for (among, chance) in chances.iter().enumerate() {
-            let hit = below.saturating_sub(among as u64) as f64 / (total - drawn as u64) as f64;
-            next[among] += chance * (1.0 - hit);
-            next[among + 1] += chance * hit;
-        }
-        chances = next;
-    }
     // Fewer than a batch sit out: they cost one batch or none.
-    let spare = (below % batch) as usize;
-    let one_less: f64 = chances.iter().skip(spare + 1).sum();
+    let one_less = chance_of_more(below % batch, total % batch, below, total);
     batch as f64 * ((below / batch) as f64 - one_less)
+}
+
+/// The chance that of `drawn` out of `total` more than `spare` are among `marked` ones: the tail of a hypergeometric
+/// distribution. Weights are taken from its middle outwards, each from its neighbour, so that none of them overflows.
+fn chance_of_more(spare: u64, drawn: u64, marked: u64, total: u64) -> f64 {
+    let (least, most) = (drawn.saturating_sub(total - marked), drawn.min(marked));
+    let middle = ((drawn + 1) * (marked + 1) / (total + 2)).clamp(least, most);
+    let rise = |x: u64| {
+        let up = (marked - x) as f64 * (drawn - x) as f64;
+        up / ((x + 1) as f64 * (total + x + 1 - marked - drawn) as f64)
+    };
+    let (mut all, mut more) = (0.0, 0.0);
+    let mut count = |x: u64, weight: f64| {
+        all += weight;
+        more += if x > spare { weight } else { 0.0 };
+    };
+    let mut weight = 1.0;
+    for x in middle..=most {
+        count(x, weight);
+        weight *= rise(x);
+    }
+    weight = 1.0;
+    for x in (least..middle).rev() {
+        weight /= rise(x);
+        count(x, weight);
+    }
+    more / all
 }
 
 /// The edges, rising, that give the fewest frames; of two such tables, the one with fewer buckets.

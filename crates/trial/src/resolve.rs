@@ -58,6 +58,12 @@ impl Site {
         Ok(Site { cards: Some(machine), hardware })
     }
 
+    /// The site of a plan, to plan anew: what was read off the machine is kept.
+    pub fn again(resolved: Resolved) -> Site {
+        let Resolved { machine, hardware, .. } = resolved;
+        Site { cards: (machine.kind() != Kind::Cpu).then_some(machine), hardware }
+    }
+
     /// Resolves a plan for this machine: chooses the cards, reads what the driver costs on those, and solves. `corpus`
     /// is what was found where `--train-data` points; none without it.
     pub fn resolve(mut self, settings: &Settings, corpus: Option<&CorpusFacts>) -> Result<Resolved, Refusal> {

@@ -472,7 +472,7 @@ impl Run<'_> {
 }
 
 /// The CPU is its own card 0.
-fn card_of(role: &RolePlan) -> usize {
+pub(crate) fn card_of(role: &RolePlan) -> usize {
     role.card.unwrap_or(0)
 }
 
@@ -495,7 +495,7 @@ fn device_name(plan: &Plan, role: Role) -> &'static str {
     }
 }
 
-fn arena_of(plan: &Plan, role: &RolePlan) -> ArenaSpec {
+pub(crate) fn arena_of(plan: &Plan, role: &RolePlan) -> ArenaSpec {
     ArenaSpec {
         role: role.role,
         limit_bytes: role.limit_bytes,
@@ -524,12 +524,12 @@ fn rehearsal_spec(plan: &Plan) -> RehearsalSpec {
     }
 }
 
-fn counted(machine: &Machine, cards: &[usize]) -> Vec<(u64, u64)> {
+pub(crate) fn counted(machine: &Machine, cards: &[usize]) -> Vec<(u64, u64)> {
     let count = |card: &usize| (machine.counters(*card).allocations, machine.counters(*card).pinned_allocations);
     cards.iter().map(count).collect()
 }
 
-fn free(machine: &Machine, cards: &[usize]) -> Result<Vec<u64>, DeviceError> {
+pub(crate) fn free(machine: &Machine, cards: &[usize]) -> Result<Vec<u64>, DeviceError> {
     let mut cards = cards.to_vec();
     cards.dedup();
     cards.iter().map(|card| Ok(machine.read(*card)?.free_bytes)).collect()

@@ -8,6 +8,7 @@ mod machine;
 mod speech;
 
 mod bad_input;
+mod bench;
 mod corpus;
 mod corpus_faults;
 mod data;

@@ -137,3 +137,25 @@ fn a_hundred_thousand_lengths_are_no_trouble() {
     let frames: Vec<u32> = (0..100_000).map(|i| i * 8 + 1).collect();
     assert_eq!(best_edges(&frames, NUM_BUCKETS, 16).len(), NUM_BUCKETS);
 }
+
+#[test]
+fn the_tail_of_a_draw_is_that_of_counting() {
+    /// Ways to choose `k` of `n`.
+    fn ways(n: u64, k: u64) -> f64 {
+        (0..k).map(|i| (n - i) as f64 / (i + 1) as f64).product()
+    }
+    for (drawn, marked, total) in [(0, 3, 9), (3, 0, 9), (3, 9, 9), (5, 4, 9), (8, 5, 9), (15, 40, 173)] {
+        for spare in 0..=drawn {
+            let counted = |x: u64| match x <= marked && drawn - x <= total - marked {
+                true => ways(marked, x) * ways(total - marked, drawn - x) / ways(total, drawn),
+                false => 0.0,
+            };
+            let expected: f64 = (spare + 1..=drawn).map(counted).sum();
+            let found = chance_of_more(spare, drawn, marked, total);
+            assert!((found - expected).abs() < 1e-12, "{spare} {drawn} {marked} {total}: {found} {expected}");
+        }
+    }
+    // A batch of 65536: sums of numbers that alone would overflow.
+    let half = chance_of_more(20_000, 40_000, 500_000, 1_000_000);
+    assert!((0.45..0.5).contains(&half), "{half}");
+}

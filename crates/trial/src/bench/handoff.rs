@@ -36,8 +36,13 @@ pub struct Handoff {
     pub record: Latency,
 }
 
-/// Measures `rounds` of each.
-pub fn measure(site: &BenchSite, material: &Arc<Material>, rounds: usize) -> Result<Handoff, BenchError> {
+/// Measures `num_leases` leases, for each of which a batch has to be made, and `rounds` of everything else.
+pub fn measure(
+    site: &BenchSite,
+    material: &Arc<Material>,
+    rounds: usize,
+    num_leases: usize,
+) -> Result<Handoff, BenchError> {
     let cache = tandem_feed::CacheSpec::default();
     let served = Served { material: Arc::clone(material), recordings: Arc::new(FromFiles), batch: 8, cache };
     let mut serving = site.serve(&served, |_| 0)?;
@@ -46,10 +51,12 @@ pub fn measure(site: &BenchSite, material: &Arc<Material>, rounds: usize) -> Res
     let event = device.event()?;
     let mut leases = Vec::new();
     if let Some(feed) = serving.feed.as_mut() {
-        while leases.len() < rounds {
+        while leases.len() < num_leases {
             // Ready, and made: what is measured is the taking alone.
-            let warm = feed.wait_warm(Duration::from_secs(60))?;
-            for _ in 0..warm.ready.min(rounds - leases.len()) {
+            feed.wait_warm(Duration::from_secs(60))?;
+            // Of the last ring only: batches behind it still have to be carried across.
+            let ready = feed.stats().rings.last().map_or(0, |ring| ring.ready);
+            for _ in 0..ready.min(num_leases - leases.len()) {
                 let (taken, batch) = timed(|| feed.lease(&stream));
                 drop(batch?);
                 leases.push(taken);

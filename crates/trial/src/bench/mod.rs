@@ -4,15 +4,20 @@
 pub mod clips;
 mod consumer;
 pub mod handoff;
+pub mod mel;
+pub mod memory;
 pub mod pipeline;
 mod serve;
 mod spread;
+pub mod start;
 
 pub use serve::BenchSite;
 pub use spread::Spread;
 
 use tandem_device::DeviceError;
 use tandem_feed::FeedError;
+
+use crate::sampler::SamplerError;
 
 /// A benchmark could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +28,9 @@ pub enum BenchError {
     /// The feed ended.
     #[error(transparent)]
     Feed(#[from] FeedError),
+    /// The process could not be watched.
+    #[error(transparent)]
+    Sampler(#[from] SamplerError),
     /// The corpus it makes for itself could not be written or read back.
     #[error("the recordings for the benchmark could not be made: {0}")]
     Clips(String),

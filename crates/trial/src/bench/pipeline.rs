@@ -14,7 +14,7 @@ use tandem_audio::Clip;
 use tandem_corpus::Sample;
 use tandem_device::Kind;
 use tandem_events::Event;
-use tandem_feed::{CacheKind, CacheSpec, FeedError, FeedStats, FromFiles, Material, Recordings};
+use tandem_feed::{CacheKind, CacheSpec, Feed, FeedError, FeedStats, FromFiles, Material, Recordings};
 use tandem_pipeline::StopFlag;
 
 use super::consumer::{Consumer, RUN_AHEAD, StepEnds};
@@ -53,8 +53,8 @@ pub struct StepLoad {
 pub struct ClipRow {
     /// The consumer.
     pub load: StepLoad,
-    /// Whether decoded audio came from memory.
-    pub cached: bool,
+    /// Where decoded audio was kept.
+    pub cache: CacheKind,
     /// Steps per second with batches already there.
     pub headspace: f64,
     /// Milliseconds of a step alone.
@@ -75,6 +75,10 @@ pub struct ClipRow {
     pub hours_per_s: f64,
     /// Steps that were measured.
     pub steps: usize,
+    /// Recordings that turned out bad.
+    pub num_bad: usize,
+    /// What the feed said on the way.
+    pub notes: Vec<String>,
 }
 
 impl ClipRow {
@@ -97,6 +101,9 @@ const SWEEP_ROWS: usize = 400;
 const SWEEP_SLOTS: [u64; 2] = [4, 3];
 /// Steps before anything is measured: the first ones find full rings.
 const SWEEP_WARM_UP: usize = 24;
+/// Steps with real recordings before anything is measured, and batches that are made alone.
+const CLIPS_WARM_UP: usize = 80;
+const CLIPS_ALONE: usize = 100;
 
 /// Sweeps the ratio of producer and consumer time, with a consumer of `step` and a list in `folder` to serve from.
 pub fn sweep(
@@ -130,7 +137,7 @@ fn sweep_one(
     let cache = CacheSpec { kind: CacheKind::None, budget_bytes: 0, folder: None };
     let served = Served { material: Arc::clone(material), recordings, batch: SWEEP_BATCH, cache };
     let run = run(site, &served, &|_| step_ns, SWEEP_WARM_UP, steps)?;
-    let times: Vec<f64> = run.times.iter().map(|(_, ns)| *ns as f64).collect();
+    let times: Vec<f64> = run.fed.times.iter().map(|(_, ns)| *ns as f64).collect();
     let (mean_ns, variation) = mean_and_variation(&times);
     let alone: Vec<f64> = run.alone.iter().map(|(_, ns)| *ns as f64).collect();
     let (alone_ns, _) = mean_and_variation(&alone);
@@ -162,17 +169,18 @@ impl Recordings for Planted {
     }
 }
 
-/// Serves real recordings to each of `loads`, cached and not.
+/// Serves real recordings to each of `loads`, with each of `caches`.
 pub fn from_clips(
     site: &BenchSite,
     material: &Arc<Material>,
     loads: &[StepLoad],
+    caches: &[CacheSpec],
     steps: usize,
 ) -> Result<Vec<ClipRow>, BenchError> {
     let mut rows = Vec::new();
     for load in loads {
-        for cached in [false, true] {
-            rows.push(from_clips_one(site, material, load, cached, steps)?);
+        for cache in caches {
+            rows.push(from_clips_one(site, material, load, cache, steps)?);
         }
     }
     Ok(rows)
@@ -182,44 +190,54 @@ fn from_clips_one(
     site: &BenchSite,
     material: &Arc<Material>,
     load: &StepLoad,
-    cached: bool,
+    cache: &CacheSpec,
     steps: usize,
 ) -> Result<ClipRow, BenchError> {
-    let kind = if cached { CacheKind::Memory } else { CacheKind::None };
-    let cache = CacheSpec { kind, budget_bytes: u64::MAX / 2, folder: None };
     let recordings = Arc::new(FromFiles);
-    let served = Served { material: Arc::clone(material), recordings, batch: load.batch, cache };
-    let data_ns = data_alone_ns(site, &served)?;
+    let served = Served { material: Arc::clone(material), recordings, batch: load.batch, cache: cache.clone() };
+    let data_ns = data_alone_ns(site, &served, CLIPS_ALONE.min(4 * steps))?;
     let epoch = material.rows().len() / load.batch as usize;
-    let warm_up = site.slots.iter().sum::<u64>() as usize + if cached { epoch + 1 } else { 80 };
+    // Everything is in the cache after an epoch; without one, the number of threads has settled by then.
+    let settled = if cache.kind == CacheKind::None { CLIPS_WARM_UP.min(4 * steps) } else { epoch + 1 };
+    let warm_up = site.slots.iter().sum::<u64>() as usize + settled;
     let frames: f64 = material.rows().iter().map(|(_, extent)| f64::from(extent.frames)).sum();
     let mean_frames = frames / material.rows().len().max(1) as f64;
     let step_ns = |frames: f64| load.step_ns * frames / mean_frames;
     let run = run(site, &served, &step_ns, warm_up, steps)?;
-    Ok(run.row(load, cached, data_ns, site, material))
+    Ok(run.row(load, cache.kind, data_ns, site, material))
 }
 
 /// What the data device takes for a batch when nobody else works on it, in the mean.
-fn data_alone_ns(site: &BenchSite, served: &Served) -> Result<f64, BenchError> {
+fn data_alone_ns(site: &BenchSite, served: &Served, batches: usize) -> Result<f64, BenchError> {
     let mut serving = site.serve(served, |_| 0)?;
     let stream = serving.roles.model.device.stream(true)?;
     let Some(feed) = serving.feed.as_mut() else { return Ok(0.0) };
-    for _ in 0..100 {
+    for _ in 0..batches {
         drop(feed.lease(&stream)?);
         stream.drain()?;
     }
-    let times: Vec<f64> = serving.stages.of("features").iter().skip(20).map(|(_, ns)| *ns as f64).collect();
+    let times: Vec<f64> = serving.stages.of("features").iter().skip(batches / 5).map(|(_, ns)| *ns as f64).collect();
     Ok(mean_and_variation(&times).0)
 }
 
-/// What a run measured: bucket and nanoseconds of every step, with the feed and then without.
-struct Run {
+/// What a run measured: bucket and nanoseconds of every step, with the feed and without.
+#[derive(Default)]
+struct Steps {
     times: Vec<(usize, u64)>,
-    alone: Vec<(usize, u64)>,
     wall_ns: f64,
     stall_ns: u64,
-    stats: FeedStats,
 }
+
+struct Run {
+    fed: Steps,
+    alone: Vec<(usize, u64)>,
+    stats: FeedStats,
+    notes: Vec<String>,
+}
+
+/// Turns of steps with the feed and without: a card's clock drifts by some percent within seconds, and both are to
+/// feel the same drift.
+const TURNS: usize = 4;
 
 fn run(
     site: &BenchSite,
@@ -230,33 +248,58 @@ fn run(
 ) -> Result<Run, BenchError> {
     let mut serving = site.serve(served, |plan| Consumer::bytes(plan.slot_bytes()))?;
     let consumer = Consumer::create(&serving.roles, serving.plan.slot_bytes())?;
-    let device = serving.roles.model.device.clone();
-    let mut ends = StepEnds::new(&device)?;
+    let Some(mut feed) = serving.feed.take() else { return Err(FeedError::Ended.into()) };
+    let mut fed = Steps::default();
+    let mut alone = Vec::new();
+    let mut settle = warm_up;
+    for _ in 0..TURNS {
+        let turn = fed_steps(site, &mut feed, &consumer, step_ns, settle, steps.div_ceil(TURNS))?;
+        // Full rings: then the data side stands still, and alone means alone.
+        feed.wait_warm(PATIENCE)?;
+        alone.extend(replay(&serving, &consumer, &turn.times, step_ns)?);
+        fed.times.extend(turn.times);
+        fed.wall_ns += turn.wall_ns;
+        fed.stall_ns += turn.stall_ns;
+        // Full rings are used up before the next turn counts.
+        settle = site.slots.iter().sum::<u64>() as usize;
+    }
+    let (stats, notes) = (feed.stats(), feed.take_notes());
+    feed.stop()?;
+    Ok(Run { fed, alone, stats, notes })
+}
+
+/// Longer than any ring takes to fill.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `settle` steps that do not count, and `steps` that do.
+fn fed_steps(
+    site: &BenchSite,
+    feed: &mut Feed,
+    consumer: &Consumer,
+    step_ns: &dyn Fn(f64) -> f64,
+    settle: usize,
+    steps: usize,
+) -> Result<Steps, BenchError> {
+    let mut ends = StepEnds::new(&consumer.stream.device())?;
     let (mut buckets, mut times) = (Vec::new(), Vec::new());
     let (mut started, mut stall_before) = (Instant::now(), 0);
-    let Some(feed) = serving.feed.as_mut() else { return Err(FeedError::Ended.into()) };
-    for number in 0..warm_up + steps + RUN_AHEAD {
-        if number == warm_up {
+    for number in 0..settle + steps + RUN_AHEAD {
+        if number == settle {
             (started, stall_before) = (Instant::now(), feed.stats().stall_ns);
         }
         let batch = feed.lease(&consumer.stream)?;
-        let (bucket, wait_ns) = (batch.info().bucket_index, batch.wait_ns());
-        let frames = batch.info().bucket.frames as f64;
+        let (info, wait_ns) = (Arc::clone(batch.info()), batch.wait_ns());
         consumer.take_in(batch.memory())?;
         drop(batch);
-        consumer.work(step_ns(frames))?;
-        buckets.push(bucket);
-        if let Some((done, ns)) = ends.mark(&consumer.stream, number)?.filter(|(done, _)| *done >= warm_up) {
+        consumer.work(step_ns(info.bucket.frames as f64))?;
+        buckets.push(info.bucket_index);
+        if let Some((done, ns)) = ends.mark(&consumer.stream, number)?.filter(|(done, _)| *done >= settle) {
             times.push((buckets[done], ns));
-            site.emitter.emit(Event::Step { step: done as u64 + 1, wall_ns: ns, wait_ns });
+            site.emitter.emit(Event::Step { step: info.sequence + 1, wall_ns: ns, wait_ns });
         }
     }
-    let (wall_ns, stats) = (started.elapsed().as_nanos() as f64, feed.stats());
-    let stall_ns = stats.stall_ns - stall_before;
-    // Alone means alone.
-    serving.feed = None;
-    let alone = replay(&serving, &consumer, &times, step_ns)?;
-    Ok(Run { times, alone, wall_ns, stall_ns, stats })
+    let wall_ns = started.elapsed().as_nanos() as f64;
+    Ok(Steps { times, wall_ns, stall_ns: feed.stats().stall_ns - stall_before })
 }
 
 /// The same steps with batches that are there already.
@@ -282,30 +325,32 @@ fn replay(
 }
 
 impl Run {
-    fn row(&self, load: &StepLoad, cached: bool, data_ns: f64, site: &BenchSite, material: &Material) -> ClipRow {
+    fn row(&self, load: &StepLoad, cache: CacheKind, data_ns: f64, site: &BenchSite, material: &Material) -> ClipRow {
         let mean = |times: &[(usize, u64)], bucket: Option<usize>| {
             let chosen = times.iter().filter(|(of, _)| bucket.is_none_or(|bucket| bucket == *of));
             mean_and_variation(&chosen.map(|(_, ns)| *ns as f64).collect::<Vec<_>>()).0
         };
-        let (step_ns, mean_ns) = (mean(&self.alone, None), mean(&self.times, None));
+        let (step_ns, mean_ns) = (mean(&self.alone, None), mean(&self.fed.times, None));
         let relative = |(bucket, ns): &(usize, u64)| *ns as f64 / mean(&self.alone, Some(*bucket)).max(1.0);
-        let relative: Vec<f64> = self.times.iter().map(relative).collect();
+        let relative: Vec<f64> = self.fed.times.iter().map(relative).collect();
         let shared = site.cards[0] == site.cards[1] && site.machine.kind() == Kind::Cuda;
         let seconds = material.audio_seconds() / material.rows().len().max(1) as f64 * f64::from(load.batch);
         let steps_per_s = 1e9 / mean_ns;
         ClipRow {
             load: load.clone(),
-            cached,
+            cache,
             headspace: 1e9 / step_ns,
             step_ms: step_ns / 1e6,
             data_ms: data_ns / 1e6,
             ceiling: 1e9 / (step_ns + if shared { data_ns } else { 0.0 }),
             steps_per_s,
             variation: mean_and_variation(&relative).1,
-            stall: self.stall_ns as f64 / self.wall_ns,
+            stall: self.fed.stall_ns as f64 / self.fed.wall_ns,
             threads: self.stats.threads,
             hours_per_s: seconds * steps_per_s / 3600.0,
-            steps: self.times.len(),
+            steps: self.fed.times.len(),
+            num_bad: self.stats.num_bad,
+            notes: self.notes.clone(),
         }
     }
 }

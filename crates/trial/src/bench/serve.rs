@@ -1,5 +1,6 @@
 //! A feed set up for a benchmark: its own schema, its own arenas, the devices and threads of a plan.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tandem_device::bytes::{BLOCK_ALIGN, POOL_GRANULE, round_up};
@@ -37,6 +38,12 @@ pub struct BenchSite {
     pub pinned_uploads: u64,
     /// Decode threads at the start, and at most.
     pub threads: [usize; 2],
+    /// Whether the number of prefetched batches was given by hand.
+    pub depth_fixed: bool,
+    /// The share of an epoch's recordings that may turn out bad.
+    pub max_bad_fraction: f64,
+    /// Where bad ones are listed.
+    pub bad_samples: Option<PathBuf>,
     /// Who is told.
     pub emitter: Emitter,
 }
@@ -63,6 +70,16 @@ impl BenchSite {
     pub(crate) fn serve(&self, served: &Served, beside: impl Fn(&FeedPlan) -> u64) -> Result<Serving, BenchError> {
         let buckets = served.material.bucket_plan(NUM_BUCKETS, served.batch);
         let buckets = buckets.ok_or_else(|| BenchError::Clips("there is nothing to serve".to_owned()))?;
+        self.serve_in(served, buckets, beside)
+    }
+
+    /// The same with shapes that are known.
+    pub(crate) fn serve_in(
+        &self,
+        served: &Served,
+        buckets: BucketPlan,
+        beside: impl Fn(&FeedPlan) -> u64,
+    ) -> Result<Serving, BenchError> {
         let plan = self.plan(&served.material, &buckets);
         let sum = |lines: Vec<(&str, u64)>| lines.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let data = arena(Role::Data, sum(plan.data_lines()));
@@ -98,10 +115,10 @@ impl BenchSite {
             recordings: Arc::clone(&served.recordings),
             threads: self.threads[0],
             max_threads: self.threads[1],
-            depth_fixed: false,
+            depth_fixed: self.depth_fixed,
             cache: served.cache.clone(),
-            max_bad_fraction: 0.05,
-            bad_samples: None,
+            max_bad_fraction: self.max_bad_fraction,
+            bad_samples: self.bad_samples.clone(),
             emitter,
             delay_ns: 0,
         }

@@ -1,0 +1,55 @@
+//! Peers: other people's programs, run in the same run so that the figures belong together.
+
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::screen::Screen;
+
+/// A peer that was run.
+pub(super) struct Peer {
+    command: String,
+    lines: Vec<String>,
+    /// What went wrong, if anything did.
+    problem: Option<String>,
+}
+
+impl Peer {
+    /// Runs it in a shell and waits. Its standard error is the caller's; whatever goes wrong is kept, and is no failure
+    /// of ours.
+    pub(super) fn run(command: &str) -> Peer {
+        let ran = Command::new("sh").arg("-c").arg(command).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+        let (lines, problem) = match ran {
+            Ok(ran) => {
+                let lines = String::from_utf8_lossy(&ran.stdout).lines().map(str::to_owned).collect();
+                (lines, (!ran.status.success()).then(|| ran.status.to_string()))
+            }
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        Peer { command: command.to_owned(), lines, problem }
+    }
+
+    /// What it printed, quoted.
+    pub(super) fn show(&self) -> String {
+        let lines = self.lines.iter().map(|line| format!("  | {line}\n"));
+        lines.fold(format!("Peer `{}`\n", self.command), |text, line| text + &line)
+    }
+
+    /// Says when it failed.
+    pub(super) fn warn(&self, screen: &Screen) {
+        if let Some(problem) = &self.problem {
+            screen.warn(&format!("the peer `{}` failed ({problem}); our figures stand", self.command));
+        }
+    }
+
+    /// The same for programs; lines that are JSON are also there as such.
+    pub(super) fn json(&self) -> Value {
+        let parsed = self.lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        json!({
+            "command": self.command,
+            "failed": self.problem,
+            "lines": self.lines,
+            "json": parsed.filter(|value| value.is_object() || value.is_array()).collect::<Vec<_>>(),
+        })
+    }
+}

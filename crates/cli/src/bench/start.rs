@@ -1,0 +1,59 @@
+//! `tandem bench start`.
+
+use serde_json::json;
+use tandem_trial::bench::start::{self, Scan, Start};
+
+use super::ground::Ground;
+use super::table::{Table, sign};
+use super::{Call, Found, failed, temporary_folder};
+use crate::exit::Exit;
+use crate::screen::Screen;
+
+/// Rows of the list with durations, and recordings of the one without.
+const ROWS: usize = 1_000_000;
+const SCANNED: usize = 2000;
+/// SPEC: seconds to the first batch.
+const GOAL_S: f64 = 2.0;
+
+pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<Found, Exit> {
+    let folder = temporary_folder()?;
+    let rows = call.rows.unwrap_or(ROWS);
+    screen.progress(&format!("Writing a list of {rows} rows..."))?;
+    let list = start::write_list(&folder.path().join("list"), rows).map_err(failed)?;
+    let batch = u32::try_from(ground.resolved.plan.batch_size).unwrap_or(u32::MAX);
+    screen.progress("Opening it...")?;
+    let found = start::measure(&ground.site, &list, &folder.path().join("lengths"), batch).map_err(failed)?;
+    screen.progress(&format!("Scanning {} recordings without durations...", SCANNED.min(rows)))?;
+    let scan = start::scan(&folder.path().join("scan"), SCANNED.min(rows)).map_err(failed)?;
+    Ok(report(&found, scan, rows == ROWS))
+}
+
+fn report(start: &Start, scan: Scan, has_goal: bool) -> Found {
+    let title = format!("First batch from a list of {} rows with durations, no index", start.rows);
+    let mut table = Table::new(title, &["", "s", "goal"]);
+    for (part, seconds) in &start.parts {
+        table.row(vec![(*part).to_owned(), format!("{seconds:.3}"), String::new()]);
+    }
+    let (total_s, met) = (start.total_s(), has_goal.then_some(start.total_s() <= GOAL_S));
+    table.row(vec!["to the first batch".to_owned(), format!("{total_s:.3}"), sign(met)]);
+    table.note(format!("goal: ≤ {GOAL_S} s for 1000000 rows; the order alone took {:.3} s", start.order_s));
+    let each_us = scan.seconds / scan.recordings.max(1) as f64 * 1e6;
+    table.note(format!(
+        "apart from it: lengths of {} recordings without durations, {each_us:.0} µs each",
+        scan.recordings
+    ));
+    let parts = start.parts.iter().map(|(part, seconds)| json!({ "part": part, "seconds": seconds }));
+    let rows = vec![
+        json!({
+            "table": "first batch",
+            "rows": start.rows,
+            "list_bytes": start.list_bytes,
+            "parts": parts.collect::<Vec<_>>(),
+            "order_seconds": start.order_s,
+            "total_seconds": total_s,
+            "goal_met": met,
+        }),
+        json!({ "table": "scan", "recordings": scan.recordings, "seconds": scan.seconds, "us_each": each_us }),
+    ];
+    Found { text: table.show(), rows, ..Found::default() }
+}

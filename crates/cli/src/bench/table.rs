@@ -1,0 +1,78 @@
+//! Tables for people: columns as wide as what is in them, numbers to the right.
+
+/// A table being written.
+pub(super) struct Table {
+    title: String,
+    rows: Vec<Vec<String>>,
+    below: Vec<String>,
+}
+
+impl Table {
+    /// An empty one, under a title.
+    pub(super) fn new(title: impl Into<String>, columns: &[&str]) -> Table {
+        Table { title: title.into(), rows: vec![owned(columns)], below: Vec::new() }
+    }
+
+    /// A row of as many cells as there are columns.
+    pub(super) fn row(&mut self, cells: Vec<String>) {
+        assert_eq!(cells.len(), self.rows[0].len(), "a row with other columns");
+        self.rows.push(cells);
+    }
+
+    /// A line under it.
+    pub(super) fn note(&mut self, line: impl Into<String>) {
+        self.below.push(line.into());
+    }
+
+    /// The whole of it.
+    pub(super) fn show(&self) -> String {
+        let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..self.rows[0].len()).map(width).collect();
+        let mut text = format!("{}\n", self.title);
+        for row in self.rows.iter().filter(|row| row.iter().any(|cell| !cell.is_empty())) {
+            let mut line = format!("  {:<1$}", row[0], widths[0]);
+            for (cell, width) in row.iter().zip(&widths).skip(1) {
+                line += &format!("  {cell:>width$}");
+            }
+            text += line.trim_end();
+            text += "\n";
+        }
+        self.below.iter().for_each(|line| text += &format!("  {line}\n"));
+        text
+    }
+}
+
+fn owned(cells: &[&str]) -> Vec<String> {
+    cells.iter().map(|cell| (*cell).to_owned()).collect()
+}
+
+/// A sign for a goal: met, missed, or nothing where there is none.
+pub(super) fn sign(met: Option<bool>) -> String {
+    match met {
+        Some(true) => "✅".to_owned(),
+        Some(false) => "⚠️".to_owned(),
+        None => String::new(),
+    }
+}
+
+/// `12.3 %`
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_what_is_in_them() {
+        let mut table = Table::new("Title", &["name", "µs", "goal"]);
+        table.row(vec!["a long name".to_owned(), "1.5".to_owned(), sign(Some(true))]);
+        table.row(vec!["b".to_owned(), "12.25".to_owned(), sign(None)]);
+        table.note("below");
+        assert_eq!(
+            table.show(),
+            "Title\n  name            µs  goal\n  a long name    1.5     ✅\n  b            12.25\n  below\n"
+        );
+    }
+}

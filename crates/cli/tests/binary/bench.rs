@@ -1,0 +1,242 @@
+//! `tandem bench`: what there is, the document of each, peers, and recordings that cannot be used. Never how fast.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::call::{Call, Ran, contains, tandem};
+use crate::machine::Folder;
+use crate::speech::{demo, tone, wav_of};
+
+const NAMES: [&str; 5] = ["pipeline", "handoff", "mel", "start", "memory"];
+/// What a table of clips needs to be quick.
+const FEW: &str = "--no-sweep --steps 3 --batch-size 2 --buffer-size 4";
+
+#[test]
+fn without_a_name_all_are_listed() {
+    let ran = tandem("bench");
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    for name in NAMES {
+        contains(&ran.out, &[&format!("  tandem bench {name} ")]);
+    }
+    assert_eq!(ran.out.lines().count(), 1 + NAMES.len());
+}
+
+#[test]
+fn an_unknown_name_ends_with_the_list_and_two_are_not_built_yet() {
+    let check = |line: &str, parts: &[&str]| {
+        let ran = tandem(line);
+        assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{ran:?}");
+        contains(&ran.err, parts);
+        contains(&ran.err, &["tandem bench pipeline", "tandem bench memory"]);
+        let ran = tandem(&format!("{line} --json"));
+        assert_eq!((ran.code, &ran.json()["code"]), (2, &2.into()));
+    };
+    check("bench pipelin", &["❌ there is no benchmark `pipelin`"]);
+    check("bench step", &["❌ tandem bench step: not built yet"]);
+    check("bench modes", &["❌ tandem bench modes: not built yet"]);
+    for line in ["bench handoff --steps 0", "bench start --rows many"] {
+        assert_eq!(tandem(line).code, 2, "{line}");
+    }
+}
+
+#[test]
+fn plans_that_cannot_be_are_refused_as_everywhere() {
+    let ran = tandem("bench pipeline --sim 1x24GiB --data-gpu 0 --model-gpu 1 --json");
+    assert_eq!(ran.code, 2, "{ran:?}");
+    contains(ran.json()["error"].as_str().unwrap(), &["Multi-GPU requires at least 2 GPUs"]);
+}
+
+/// Runs a benchmark with `--json`, and gives its rows.
+#[track_caller]
+fn rows(call: Call, name: &str, simulated: bool) -> Vec<Value> {
+    let ran = call.arg("--json").run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let document = ran.json();
+    assert_eq!((&document["bench"], &document["simulated"]), (&name.into(), &simulated.into()));
+    let machine = &document["machine"];
+    assert!(machine["cores"].as_u64().unwrap() > 0 && machine["gpu"].is_string() == simulated, "{machine}");
+    assert!(machine["driver"].is_string() == simulated && document["peers"].as_array().unwrap().is_empty());
+    document["rows"].as_array().unwrap().clone()
+}
+
+#[track_caller]
+fn has_numbers(row: &Value, keys: &[&str]) {
+    for key in keys {
+        assert!(row[key].is_number(), "{key} is no number in {row}");
+    }
+}
+
+#[test]
+fn pipeline_sweeps_eight_ratios_on_two_simulated_cards_and_on_the_cpu() {
+    let check = |call: Call, simulated: bool| {
+        let rows = rows(call, "pipeline", simulated);
+        assert_eq!(rows.len(), 8);
+        for (row, ratio) in rows.iter().zip([0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.6, 2.0]) {
+            assert_eq!((&row["table"], &row["ratio"]), (&"sweep".into(), &ratio.into()));
+            has_numbers(row, &["headspace_steps_per_s", "steps_per_s", "of_ceiling", "variation"]);
+            assert_eq!(row["goal_met"].is_boolean(), simulated && ratio <= 0.8, "{row}");
+        }
+    };
+    check(Call::new("bench pipeline --steps 3 --sim 2x24GiB --data-gpu 0 --model-gpu 1"), true);
+    check(Call::new("bench pipeline --steps 3").without_gpu(), false);
+}
+
+#[test]
+fn handoff_has_four_figures_and_lines_are_marked_as_simulated() {
+    let line = "bench handoff --steps 20 --rows 20 --buffer-size 4";
+    let check = |call: Call, simulated: bool| {
+        let rows = rows(call, "handoff", simulated);
+        let names: Vec<&Value> = rows.iter().map(|row| &row["name"]).collect();
+        assert_eq!(names, ["ring", "lease", "wait", "record"]);
+        rows.iter().for_each(|row| has_numbers(row, &["p50_us", "p99_us"]));
+        assert!(rows[0]["goal_met"].is_boolean() && rows[1]["goal_met"].is_null());
+    };
+    check(Call::new(&format!("{line} --sim 2x24GiB --data-gpu 0 --model-gpu 1")), true);
+    check(Call::new(line).without_gpu(), false);
+    let ran = tandem(&format!("{line} --sim 2x24GiB"));
+    assert!(ran.code == 0 && ran.out.lines().all(|line| line.starts_with("[simulated] ")), "{ran:?}");
+    contains(&ran.out, &["p50 µs", "p99 µs", "goal: p50 ≤ 2 µs"]);
+}
+
+#[test]
+fn mel_times_every_feature() {
+    let rows = rows(Call::new("bench mel --steps 1 --sim 2x24GiB"), "mel", true);
+    let work: Vec<&str> = rows.iter().map(|row| row["work"].as_str().unwrap()).collect();
+    assert_eq!(work[..3], ["log-mel", "log-mel and energy", "pitch"]);
+    assert!(work[3..].iter().all(|work| work.starts_with("resample ")) && work.len() == 7);
+    rows.iter().for_each(|row| has_numbers(row, &["median_us", "low_us", "high_us", "audio_hours_per_s"]));
+}
+
+#[test]
+fn start_tells_the_parts_and_the_scan_apart() {
+    let rows = rows(Call::new("bench start --rows 2000 --buffer-size 4").without_gpu(), "start", false);
+    let [first, scan] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!((&first["rows"], &scan["recordings"]), (&2000.into(), &2000.into()));
+    let parts = first["parts"].as_array().unwrap();
+    let sum: f64 = parts.iter().map(|part| part["seconds"].as_f64().unwrap()).sum();
+    assert!(parts.len() == 7 && (sum - first["total_seconds"].as_f64().unwrap()).abs() < 1e-9, "{first}");
+    assert!(first["goal_met"].is_null(), "the goal is for a million rows");
+}
+
+#[test]
+fn memory_stays_inside_the_smallest_limits_and_does_not_grow() {
+    let work = "--steps 3 --model-size nano --batch-size 2 --buffer-size 4";
+    let check = |devices: &str, cards: usize| {
+        let rows = rows(Call::new(&format!("bench memory {work} {devices}")), "memory", true);
+        let of = |table: &str| rows.iter().filter(|row| row["table"] == table).cloned().collect::<Vec<Value>>();
+        for role in of("roles") {
+            assert_eq!((&role["refused_32_mb_below"], &role["goal_met"]), (&true.into(), &true.into()));
+            assert!(role["peak_bytes"].as_u64() <= role["limit_bytes"].as_u64(), "{role}");
+        }
+        assert_eq!((of("roles").len(), of("cards").len()), (2, cards));
+        assert!(of("cards").iter().all(|card| card["samples"].as_u64().unwrap() > 0));
+        let growth = &of("growth")[0];
+        assert_eq!((&growth["device_allocations"], &growth["pinned_allocations"]), (&0.into(), &0.into()));
+        assert_eq!(growth["free_bytes_before"], growth["free_bytes_after"]);
+    };
+    check("--sim 1x24GiB", 1);
+    check("--sim 2x24GiB --data-gpu 0 --model-gpu 1", 2);
+    let ran = Call::new(&format!("bench memory {work}")).without_gpu().run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    contains(&ran.out, &["limits are for GPUs", "0 device and 0 page-locked allocations"]);
+}
+
+#[test]
+fn peers_are_run_and_quoted_and_may_fail() {
+    let call = || {
+        Call::new("bench handoff --steps 5 --rows 20 --buffer-size 4 --sim 1x24GiB").args([
+            "--peer",
+            "echo '{\"steps_per_s\": 70}'; echo plain",
+            "--peer",
+            "echo half; exit 3",
+        ])
+    };
+    let ran = call().run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    contains(&ran.out, &["  | {\"steps_per_s\": 70}", "  | plain", "  | half", "Hand-over of a batch"]);
+    contains(&ran.err, &["the peer `echo half; exit 3` failed (exit status: 3); our figures stand"]);
+    let ran = call().arg("--json").run();
+    let document = ran.json();
+    let peers = document["peers"].as_array().unwrap();
+    assert_eq!((ran.code, peers.len(), document["rows"].as_array().unwrap().len()), (0, 2, 4));
+    assert_eq!(peers[0]["json"][0]["steps_per_s"], 70);
+    assert_eq!((&peers[0]["lines"][1], &peers[0]["failed"]), (&"plain".into(), &Value::Null));
+    contains(peers[1]["failed"].as_str().unwrap(), &["3"]);
+}
+
+/// A list of short recordings, those of `bad` in ruins, all of which train.
+fn corpus(folder: &Folder, count: usize, bad: impl Fn(usize) -> bool) -> PathBuf {
+    let mut list = String::new();
+    for number in 0..count {
+        let file = if bad(number) { b"RIFF no wav at all".to_vec() } else { wav_of(&tone(22_050, 0.3)) };
+        folder.file(&format!("{number}.wav"), file);
+        list += &format!("{{\"audio_filepath\":\"{number}.wav\",\"text\":\"hm\",\"duration\":0.3}}\n");
+    }
+    folder.file("list.jsonl", list)
+}
+
+fn clips(line: &str, list: &PathBuf, folder: &Folder) -> Ran {
+    let call = Call::new(&format!("bench pipeline {FEW} --sim 1x24GiB {line} --train-data")).arg(list);
+    call.arg("--val-data").arg(demo()).arg("--bench-dir").arg(folder.path("left")).run()
+}
+
+#[test]
+fn a_corpus_is_served_on_any_device_and_given_threads_stay() {
+    let folder = Folder::new();
+    let list = corpus(&folder, 40, |_| false);
+    let ran = clips("--num-workers 2 --json", &list, &folder);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let document = ran.json();
+    let rows = document["rows"].as_array().unwrap();
+    let loads: Vec<(&str, &str)> =
+        rows.iter().map(|row| (row["load"].as_str().unwrap(), row["cache"].as_str().unwrap())).collect();
+    assert_eq!(loads, [("small", "none"), ("small", "memory"), ("middle", "none"), ("middle", "memory")]);
+    for row in rows {
+        assert_eq!((&row["threads"], &row["batch"], &row["bad_samples"]), (&2.into(), &2.into(), &0.into()));
+        has_numbers(row, &["headspace_steps_per_s", "ceiling_steps_per_s", "steps_per_s", "variation", "stall"]);
+    }
+    assert!(!folder.path("left/bad_samples.jsonl").exists());
+    let disk = clips("--cache disk --json", &list, &folder).json();
+    assert_eq!((disk["rows"].as_array().unwrap().len(), &disk["rows"][0]["cache"]), (2, &"disk".into()));
+    assert!(folder.path("left/cache").is_dir());
+}
+
+#[test]
+fn one_recording_in_a_hundred_may_be_bad_and_is_listed() {
+    let folder = Folder::new();
+    let list = corpus(&folder, 200, |number| number % 100 == 50);
+    let ran = clips("", &list, &folder);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    contains(&ran.out, &["2 recordings could not be used and were replaced; listed in "]);
+    let listed = fs::read_to_string(folder.path("left/bad_samples.jsonl")).unwrap();
+    let mut ids: Vec<String> = listed
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].as_str().unwrap().to_owned())
+        .collect();
+    ids.sort();
+    assert_eq!(ids, ["150", "50"]);
+}
+
+#[test]
+fn where_all_recordings_are_bad_the_run_ends_with_the_list() {
+    let folder = Folder::new();
+    let list = corpus(&folder, 40, |_| true);
+    let ran = clips("", &list, &folder);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    contains(&ran.err, &["cannot be used, and 5 % may be", "data.max_bad_fraction", "bad_samples.jsonl"]);
+    assert!(ran.err.lines().count() > 3, "{}", ran.err);
+    assert!(fs::read_to_string(folder.path("left/bad_samples.jsonl")).unwrap().lines().count() > 1);
+}
+
+#[test]
+fn what_happens_goes_to_the_run_log() {
+    let folder = Folder::new();
+    let list = corpus(&folder, 40, |_| false);
+    let log = folder.path("run.jsonl");
+    let ran = clips(&format!("--run-log {}", log.display()), &list, &folder);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let lines = fs::read_to_string(log).unwrap();
+    contains(&lines, &["\"bench pipeline\"", "\"stage\":\"features\"", "\"run_ended\""]);
+}
