@@ -136,7 +136,9 @@ fn sweep_one(
     let recordings = Arc::new(Planted { per_clip_ns, loaded: AtomicU64::new(0) });
     let cache = CacheSpec { kind: CacheKind::None, budget_bytes: 0, folder: None };
     let served = Served { material: Arc::clone(material), recordings, batch: SWEEP_BATCH, cache };
-    let run = run(site, &served, &|_| step_ns, SWEEP_WARM_UP, steps)?;
+    // A slow producer's full rings last for longer than they hold: while they are emptied, it goes on filling them.
+    let settle = 4 * (site.slots.iter().sum::<u64>() + site.pinned_uploads) as usize;
+    let run = run(site, &served, &|_| step_ns, [SWEEP_WARM_UP.max(settle), settle], steps)?;
     let times: Vec<f64> = run.fed.times.iter().map(|(_, ns)| *ns as f64).collect();
     let (mean_ns, variation) = mean_and_variation(&times);
     let alone: Vec<f64> = run.alone.iter().map(|(_, ns)| *ns as f64).collect();
@@ -203,7 +205,7 @@ fn from_clips_one(
     let frames: f64 = material.rows().iter().map(|(_, extent)| f64::from(extent.frames)).sum();
     let mean_frames = frames / material.rows().len().max(1) as f64;
     let step_ns = |frames: f64| load.step_ns * frames / mean_frames;
-    let run = run(site, &served, &step_ns, warm_up, steps)?;
+    let run = run(site, &served, &step_ns, [warm_up, site.slots.iter().sum::<u64>() as usize], steps)?;
     Ok(run.row(load, cache.kind, data_ns, site, material))
 }
 
@@ -243,7 +245,7 @@ fn run(
     site: &BenchSite,
     served: &Served,
     step_ns: &dyn Fn(f64) -> f64,
-    warm_up: usize,
+    [warm_up, settle]: [usize; 2],
     steps: usize,
 ) -> Result<Run, BenchError> {
     let mut serving = site.serve(served, |plan| Consumer::bytes(plan.slot_bytes()))?;
@@ -251,17 +253,16 @@ fn run(
     let Some(mut feed) = serving.feed.take() else { return Err(FeedError::Ended.into()) };
     let mut fed = Steps::default();
     let mut alone = Vec::new();
-    let mut settle = warm_up;
-    for _ in 0..TURNS {
-        let turn = fed_steps(site, &mut feed, &consumer, step_ns, settle, steps.div_ceil(TURNS))?;
+    for turn in 0..TURNS {
+        // After a turn without the feed the rings are full: they are used up before the next turn counts.
+        let uncounted = if turn == 0 { warm_up } else { settle };
+        let turn = fed_steps(site, &mut feed, &consumer, step_ns, uncounted, steps.div_ceil(TURNS))?;
         // Full rings: then the data side stands still, and alone means alone.
         feed.wait_warm(PATIENCE)?;
         alone.extend(replay(&serving, &consumer, &turn.times, step_ns)?);
         fed.times.extend(turn.times);
         fed.wall_ns += turn.wall_ns;
         fed.stall_ns += turn.stall_ns;
-        // Full rings are used up before the next turn counts.
-        settle = site.slots.iter().sum::<u64>() as usize;
     }
     let (stats, notes) = (feed.stats(), feed.take_notes());
     feed.stop()?;
