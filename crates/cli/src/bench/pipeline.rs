@@ -8,7 +8,7 @@ use serde_json::json;
 use tandem_device::{Kind, host_memory};
 use tandem_feed::{CacheKind, CacheSpec, Material};
 use tandem_plan::setting::Id;
-use tandem_trial::bench::pipeline::{self, ClipRow, StepLoad, SweepRow};
+use tandem_trial::bench::pipeline::{self, ClipRow, SlowDecoder, StepLoad, SweepRow};
 use tandem_trial::bench::{BenchError, clips};
 use tempfile::TempDir;
 
@@ -34,6 +34,8 @@ const LOADS: [(&str, u32, f64); 2] = [("small", 32, 2.12), ("middle", 16, 13.8)]
 const GOAL: f64 = 0.98;
 const GOAL_SIMULATED: f64 = 0.95;
 const GOAL_VARIATION: f64 = 0.05;
+/// The stall that is left when a feed has tuned itself.
+const GOAL_STALL: f64 = 0.02;
 /// The producer is faster up to here.
 const FASTER: f64 = 0.8;
 
@@ -45,6 +47,9 @@ pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<F
         let folder = temporary_folder()?;
         let rows = pipeline::sweep(&ground.site, folder.path(), &RATIOS, SWEEP_STEP, steps).map_err(failed)?;
         show_sweep(&rows, ground.kind(), &mut found);
+        screen.progress("Slowing the decoder down...")?;
+        let slow = pipeline::slow_decoder(&ground.site, folder.path(), SWEEP_STEP, steps).map_err(failed)?;
+        show_slow_decoder(&slow, &mut found);
     }
     match (ground.material(), ground.kind()) {
         (Some(material), _) => from_clips(call, ground, material, screen, &mut found)?,
@@ -107,6 +112,28 @@ impl Clips {
         let list = clips::write(folder.path(), count)?;
         Ok(Clips { material: clips::open(&list)?, _folder: folder })
     }
+}
+
+fn show_slow_decoder(slow: &SlowDecoder, found: &mut Found) {
+    let [before, after] = slow.threads;
+    let goal = (!slow.fixed).then_some(slow.stall[1] <= GOAL_STALL);
+    let threads = match slow.fixed {
+        true => format!("{before} threads given by hand stay {after}"),
+        false => format!("{before} -> {after} threads by itself"),
+    };
+    let [first, last] = slow.stall.map(percent);
+    found.text += &format!("A decoder 4 × too slow: {threads}; stall {first} at first, {last} in the end");
+    found.text += &goal.map_or("\n".to_owned(), |_| format!(" (goal: ≤ {}) {}\n", percent(GOAL_STALL), sign(goal)));
+    found.text += &slow.notes.iter().map(|note| format!("  {note}\n")).collect::<String>();
+    found.rows.push(json!({
+        "table": "slow_decoder",
+        "threads_at_first": before,
+        "threads": after,
+        "threads_given": slow.fixed,
+        "stall_at_first": slow.stall[0],
+        "stall": slow.stall[1],
+        "goal_met": goal,
+    }));
 }
 
 fn show_sweep(rows: &[SweepRow], kind: Kind, found: &mut Found) {

@@ -97,3 +97,32 @@ fn stopping_joins_every_thread_in_whatever_state_it_is() {
         }
     }
 }
+
+/// A decoder that is slower than whoever takes its batches.
+struct Slow;
+
+impl Recordings for Slow {
+    fn load_into(&self, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
+        tandem_pipeline::StopFlag::new().wait_timeout(Duration::from_millis(30));
+        FromFiles.load_into(sample, clip)
+    }
+}
+
+#[test]
+fn threads_follow_a_slow_decoder_and_stay_where_they_were_told_to() {
+    let corpus = Corpus::new(25, 40);
+    let served = |max_threads: usize| {
+        let serving = Serving { recordings: Arc::new(Slow), threads: 2, max_threads, ..Serving::cpu() };
+        let outcome = serving.serve(&corpus.material, |feed, roles| {
+            let stream = roles.model.device.stream(true)?;
+            // Nothing but taking batches, and four rows of 30 ms each: the decoder is what is waited for.
+            (0..56).try_for_each(|_| feed.lease(&stream).map(drop))?;
+            Ok((feed.stats().threads, feed.take_notes()))
+        });
+        outcome.unwrap()
+    };
+    let (threads, notes) = served(12);
+    assert!(threads > 2 && threads <= 12, "{threads}: {notes:?}");
+    assert!(notes[0].starts_with("decode threads 2 -> 3: "), "{notes:?}");
+    assert_eq!(served(2), (2, Vec::new()));
+}

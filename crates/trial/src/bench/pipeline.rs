@@ -105,6 +105,50 @@ const SWEEP_WARM_UP: usize = 24;
 const CLIPS_WARM_UP: usize = 80;
 const CLIPS_ALONE: usize = 100;
 
+/// What became of a decoder four times too slow.
+#[derive(Clone, Debug)]
+pub struct SlowDecoder {
+    /// Decode threads at the start and at the end.
+    pub threads: [usize; 2],
+    /// Whether their number was given by hand.
+    pub fixed: bool,
+    /// The share of the time in which the consumer had no batch, in the first steps and in the last ones.
+    pub stall: [f64; 2],
+    /// What self-tuning said.
+    pub notes: Vec<String>,
+}
+
+/// How much slower the decoder is made than what the threads at the start can just feed a consumer with.
+const SLOWER: f64 = 4.0;
+/// Steps in which self-tuning may find its number of threads.
+const TUNING_STEPS: usize = 300;
+
+/// Plants a decoder that is four times slower than the site's threads can make up for, and lets the feed tune itself:
+/// the stall of the first `steps` steps and, after some hundreds, of `steps` more.
+pub fn slow_decoder(site: &BenchSite, folder: &Path, step: Duration, steps: usize) -> Result<SlowDecoder, BenchError> {
+    let step_ns = step.as_nanos() as f64;
+    let per_clip_ns = SLOWER * FED * step_ns * site.threads[0] as f64 / f64::from(SWEEP_BATCH);
+    let recordings = Arc::new(Planted { per_clip_ns, loaded: AtomicU64::new(0) });
+    let served = Served { material: planted(folder)?, recordings, batch: SWEEP_BATCH, cache: CacheSpec::default() };
+    let site = BenchSite { slots: SWEEP_SLOTS, depth_fixed: false, ..site.clone() };
+    let mut serving = site.serve(&served, |plan| Consumer::bytes(plan.slot_bytes()))?;
+    let consumer = Consumer::create(&serving.roles, serving.plan.slot_bytes())?;
+    let Some(mut feed) = serving.feed.take() else { return Err(FeedError::Ended.into()) };
+    let first = fed_steps(&site, &mut feed, &consumer, &|_| step_ns, 0, steps)?;
+    let last = fed_steps(&site, &mut feed, &consumer, &|_| step_ns, TUNING_STEPS.min(4 * steps), steps)?;
+    let (threads, notes) = (feed.stats().threads, feed.take_notes());
+    feed.stop()?;
+    Ok(SlowDecoder {
+        threads: [site.threads[0], threads],
+        fixed: site.threads[0] == site.threads[1],
+        stall: [&first, &last].map(|turn| turn.stall_ns as f64 / turn.wall_ns),
+        notes,
+    })
+}
+
+/// A producer that feeds its consumer takes this share of its time.
+const FED: f64 = 0.8;
+
 /// Sweeps the ratio of producer and consumer time, with a consumer of `step` and a list in `folder` to serve from.
 pub fn sweep(
     site: &BenchSite,
@@ -113,15 +157,20 @@ pub fn sweep(
     step: Duration,
     steps: usize,
 ) -> Result<Vec<SweepRow>, BenchError> {
+    let material = planted(folder)?;
+    let site = BenchSite { slots: SWEEP_SLOTS, threads: [SWEEP_THREADS; 2], ..site.clone() };
+    ratios.iter().map(|ratio| sweep_one(&site, &material, *ratio, step, steps)).collect()
+}
+
+/// A list of recordings that nobody wrote: a planted producer makes them.
+fn planted(folder: &Path) -> Result<Arc<Material>, BenchError> {
     let mut list = String::new();
     for number in 0..SWEEP_ROWS {
         let _ = writeln!(list, "{{\"audio_filepath\":\"{number}.wav\",\"text\":\"planted\",\"duration\":0.5}}");
     }
     let path = folder.join("planted.jsonl");
     std::fs::write(&path, list).map_err(|error| BenchError::Clips(format!("{error}: {}", path.display())))?;
-    let material = clips::open(&path)?;
-    let site = BenchSite { slots: SWEEP_SLOTS, threads: [SWEEP_THREADS; 2], ..site.clone() };
-    ratios.iter().map(|ratio| sweep_one(&site, &material, *ratio, step, steps)).collect()
+    clips::open(&path)
 }
 
 fn sweep_one(
