@@ -48,12 +48,12 @@ pub enum FeedError {
     },
 
     /// A file or folder of ours cannot be used: mend the rights on it, or choose another.
-    #[error("the {what} cannot be used ({source}): {}", path.display())]
+    #[error("the {what} cannot be used ({reason}): {}", path.display())]
     Unusable {
         /// What it is to us.
         what: &'static str,
-        /// What the system said.
-        source: io::Error,
+        /// What the system said. Part of the message, and so no `source` beside it.
+        reason: io::Error,
         /// Where it is.
         path: PathBuf,
     },

@@ -10,7 +10,7 @@
 //! follows epoch until it is dropped, which ends every thread and gives all memory back.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -187,12 +187,14 @@ impl Feed {
         let threads = Arc::new(DecodeThreads::new(spec.threads));
         let stall_ns = Arc::new(AtomicU64::new(0));
         let tuner = tuner_for(&spec, in_data as usize);
+        let depth = tuner.setting().depth;
+        slots.set_depth(depth);
         let heard = (notes.clone(), spec.emitter.clone());
-        let tuning = SelfTuning::new(tuner, Arc::clone(&threads), loaded.handle(), Arc::clone(&stall_ns), heard);
+        let dealer = Arc::new(Dealer::new(Arc::clone(&input), host_filler, spec.from.next));
+        let tuning = SelfTuning::new(tuner, Arc::clone(&threads), Arc::clone(&dealer), Arc::clone(&stall_ns), heard);
         let mut rings = vec![loaded.handle(), data_taker.handle()];
         let data_stream = Arc::clone(&stream);
         let emitter = spec.emitter.clone();
-        let dealer = Arc::new(Dealer::new(Arc::clone(&input), host_filler, spec.from.next));
         let side = DataSide { input, loaded, uploader, stream, features, collator, slots, tuning, hold_ups, emitter };
 
         let (taker, carrier, measured) = match crossing {
@@ -219,7 +221,7 @@ impl Feed {
             next: spec.from.next,
             notes,
             transfer: measured,
-            warm_slots: in_data as usize,
+            warm_slots: depth,
         };
         let started = start_threads(&mut crew, (side, carrier), (dealer, library, threads), spec.max_threads, &ending);
         feed.crew = Some(crew);
@@ -261,6 +263,9 @@ impl Feed {
         let Some(ready) = ready else { return Err(self.why_it_ended()) };
         let slot = ready.lease(|arrived| stream.wait(arrived, waits::ARRIVED))?;
         self.leased += 1;
+        if self.leased.is_multiple_of(64) {
+            self.library.made.lock().unwrap_or_else(PoisonError::into_inner).drop_before(self.next);
+        }
         let info = slot.payload();
         self.next = self.library.input.order.after(info.cursor);
         Ok(DeviceBatch::new(slot, stream, wait_ns))
@@ -363,6 +368,8 @@ fn open_library(input: &Arc<Input>, spec: &FeedSpec, notes: &Notes) -> Result<Li
         bad: BadSamples::new(spec.bad_samples.clone(), spec.max_bad_fraction, per_epoch)?,
         replayed: spec.from.replacements.clone(),
         made: Mutex::default(),
+        notes: notes.clone(),
+        unlisted: AtomicBool::new(false),
     })
 }
 
@@ -388,6 +395,10 @@ fn batch_slots(
     (0..count).map(slot).collect()
 }
 
+/// Batches that are made ahead at first, unless a number was given by hand: enough for any steady producer. Bursts make
+/// it more, up to all there is memory for.
+const FIRST_DEPTH: usize = 12;
+
 fn tuner_for(spec: &FeedSpec, slots: usize) -> Tuner {
     let limits = Limits {
         min_threads: 1,
@@ -397,7 +408,8 @@ fn tuner_for(spec: &FeedSpec, slots: usize) -> Tuner {
         max_depth: slots,
         depth_fixed: spec.depth_fixed,
     };
-    Tuner::new(limits, Setting { threads: spec.threads, depth: slots })
+    let depth = if spec.depth_fixed { slots } else { slots.min(FIRST_DEPTH) };
+    Tuner::new(limits, Setting { threads: spec.threads, depth })
 }
 
 type Carrier = Option<(Transfer, BatchTaker, BatchFiller)>;

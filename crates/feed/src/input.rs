@@ -79,6 +79,12 @@ impl Input {
         self.material.features()
     }
 
+    /// The number of who speaks; rows that name nobody have one of their own, after all the named ones.
+    pub(crate) fn speaker(&self, index: SampleIndex) -> u32 {
+        let samples = self.material.dataset().samples();
+        samples.speaker_number(index).unwrap_or_else(|| samples.speakers().len() as u32)
+    }
+
     /// The row behind an index that `order` gave.
     pub(crate) fn sample(&self, index: SampleIndex) -> Sample<'_> {
         match self.material.dataset().get(index) {

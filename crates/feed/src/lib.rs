@@ -1,13 +1,42 @@
-//! Recordings to batches. Today: what is known before a run (lengths, shapes, problems) and one file's features.
+//! Recordings to batches on the model device: the same batches with any number of threads and over any route.
 //!
-//! Modules in the order data meets them:
+//! ```text
+//!   order -> load -> upload -> featurize -> collate -> transfer -> lease
+//! ```
 //!
-//! 1. [`load`](load_into) opens a recording and decodes the part of it that is meant.
-//! 2. [`Featurizer`] brings it to the features' rate and makes log-mel, energy and pitch.
-//! 3. [`scan_lengths`] finds the lengths that no list gives; [`BucketPlan`] makes of all lengths the few shapes in
-//!    which batches will come, and says what padding they cost.
-//! 4. [`check`] reads a whole corpus once and reports everything that is wrong with it; [`show_report`] and
-//!    [`report_json`] tell it.
+//! The stages are modules, declared below in the order data meets them:
+//!
+//! | stage | in | out | where it runs |
+//! |---|---|---|---|
+//! | `order` | the order of the corpus | rows to load, with the page-locked memory they belong into | decode threads |
+//! | `load` ([`load_into`], `row_loader`) | a recording and a text | samples and tokens of one row | decode threads |
+//! | `upload` | a loaded batch | the same on the data device, by one copy | upload stream |
+//! | `featurize` | int16 samples | log-mel, energy and pitch in a slot | data stream |
+//! | `collate` | lengths, texts, speakers | the rest of the slot | data stream |
+//! | `transfer` | a slot of the data role | a slot of the model role | copy streams; not with a hand-over |
+//! | `lease` | a stream of the consumer's | a [`DeviceBatch`] that it may read | the consumer's stream |
+//!
+//! [`Feed`] connects them with rings of memory that is taken once, and runs their threads. What it needs is found out
+//! before it starts: [`scan_lengths`] measures what no list gives, [`Material`] says which rows train, [`BucketPlan`] in
+//! which shapes, [`FeedPlan`] in how many bytes. Beside the feed: [`check`] reads a whole corpus and reports what is
+//! wrong with it, and [`Featurizer`] makes one file's features.
+//!
+//! ```
+//! use tandem_device::Stream;
+//! use tandem_feed::{Feed, FeedError};
+//!
+//! /// A consumer of one's own. It never waits for the device; the host waits only when no batch is queued.
+//! fn consume(feed: &mut Feed, stream: &Stream, steps: usize) -> Result<u64, FeedError> {
+//!     let mut frames = 0;
+//!     for _ in 0..steps {
+//!         let batch = feed.lease(stream)?; // Work queued on `stream` from here on may read it.
+//!         frames += batch.info().utterances.iter().map(|row| u64::from(row.frames)).sum::<u64>();
+//!     } // Dropped: the slot goes back behind what was queued.
+//!     Ok(frames)
+//! }
+//! ```
+//!
+//! The example `own_consumer` is the whole of it, from a folder of recordings on. The shapes alone:
 //!
 //! ```
 //! use tandem_corpus::SampleIndex;
@@ -39,27 +68,27 @@ mod check;
 mod report;
 mod show;
 
-// One recording.
-mod load;
+// One recording's features, without a feed.
 mod features;
 
-// The stages, in the order data meets them.
+// The stages, in the order data meets them: order, load, upload, featurize, collate, transfer, lease.
 mod input;
 mod order;
+mod load;
 mod cache;
 mod bad_samples;
 mod row_loader;
 mod upload;
 mod featurize;
-pub mod kernels;
 mod collate;
-mod data_side;
+pub mod kernels;
 mod transfer;
 mod lease;
 
-// Around them.
-pub mod waits;
+// Their threads, and what watches them.
 mod decode_threads;
+mod data_side;
+pub mod waits;
 mod tune;
 mod self_tuning;
 mod hold_ups;

@@ -5,6 +5,7 @@
 //! thread that brings the last row of a batch sends it on; so batches leave complete, and may leave out of order: as
 //! many as there is memory for.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -78,6 +79,8 @@ pub(crate) struct Dealer {
     input: Arc<Input>,
     filler: HostFiller,
     dealing: Mutex<Dealing>,
+    /// Summed over threads: one waits for memory, the others for that one.
+    room_wait_ns: AtomicU64,
 }
 
 struct Dealing {
@@ -91,12 +94,24 @@ struct Dealing {
 impl Dealer {
     pub(crate) fn new(input: Arc<Input>, filler: HostFiller, from: Cursor) -> Dealer {
         let dealing = Dealing { next: from, sequence: 0, open: None, parts: Vec::new() };
-        Dealer { input, filler, dealing: Mutex::new(dealing) }
+        Dealer { input, filler, dealing: Mutex::new(dealing), room_wait_ns: AtomicU64::new(0) }
     }
 
     /// The next row to load; waits for memory when the next batch has none. Fails with [`FeedError::Closed`] when the
     /// feed ends.
     pub(crate) fn deal(&self) -> Result<Task, FeedError> {
+        let asked = Instant::now();
+        let task = self.deal_when_there_is_room();
+        self.room_wait_ns.fetch_add(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        task
+    }
+
+    /// What all threads together have waited for room so far.
+    pub(crate) fn room_wait_ns(&self) -> u64 {
+        self.room_wait_ns.load(Ordering::Relaxed)
+    }
+
+    fn deal_when_there_is_room(&self) -> Result<Task, FeedError> {
         // Held while waiting: the others have nothing to do until there is a batch.
         let mut dealing = self.dealing.lock().unwrap_or_else(PoisonError::into_inner);
         if dealing.parts.is_empty() {

@@ -6,6 +6,7 @@
 //! function of seed, epoch, batch, position and try. Scratch is kept per thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -19,6 +20,7 @@ use crate::error::FeedError;
 use crate::features::num_resampled;
 use crate::input::Input;
 use crate::load::END_SLACK_S;
+use crate::notes::Notes;
 use crate::order::{Row, Task};
 
 /// What every decode thread shares.
@@ -30,6 +32,20 @@ pub(crate) struct Library {
     pub(crate) replayed: Replacements,
     /// Those that do since.
     pub(crate) made: Mutex<Replacements>,
+    pub(crate) notes: Notes,
+    /// Whether it was said that the list of bad samples cannot be written.
+    pub(crate) unlisted: AtomicBool,
+}
+
+impl Library {
+    /// A list that cannot be written does not stop a run, and is not passed over in silence.
+    fn say_if_unlisted(&self) {
+        if let Some(error) = self.bad.write_error()
+            && !self.unlisted.swap(true, Ordering::Relaxed)
+        {
+            self.notes.say(format!("bad recordings are replaced, but cannot be listed: {error}"));
+        }
+    }
 }
 
 /// A decode thread's own things.
@@ -78,6 +94,7 @@ impl RowLoader {
                     let other = next.map(|next| library.input.sample(next).id);
                     let row = library.input.sample(sample);
                     library.bad.report(cursor.epoch, cursor.k, position, &row, sample, &reason.to_string(), other)?;
+                    library.say_if_unlisted();
                     sample = next.ok_or_else(|| FeedError::NothingLeft { id: row.id.to_owned() })?;
                 }
             }
@@ -133,7 +150,7 @@ impl RowLoader {
             rate,
             frames: settings.num_frames(out_samples) as u32,
             tokens: self.tokens.ids.clone(),
-            speaker: input.material.dataset().samples().speaker_number(index).unwrap_or(0),
+            speaker: input.speaker(index),
             replacement: None,
             busy_ns: 0,
         })

@@ -43,7 +43,7 @@ pub struct CorpusFacts {
     pub num_validation: usize,
     /// Rows that were named to be left out.
     pub num_excluded: usize,
-    /// Bytes of all its recordings, decoded.
+    /// Bytes of all its recordings, decoded and kept.
     pub decoded_bytes: u64,
 }
 
@@ -65,7 +65,7 @@ impl CorpusFacts {
             left_out: LeftOut::default(),
             num_validation: 0,
             num_excluded: 0,
-            decoded_bytes: decoded_bytes(seconds, RATE_HZ),
+            decoded_bytes: decoded_bytes(seconds, RATE_HZ, rows.len()),
             rows: rows.into(),
         }
     }
@@ -83,7 +83,7 @@ impl CorpusFacts {
             max_tokens: material.max_tokens(),
             counts_all: material.counts_all(),
             left_out: *material.left_out(),
-            decoded_bytes: decoded_bytes(material.audio_seconds(), rate_hz),
+            decoded_bytes: decoded_bytes(material.audio_seconds(), rate_hz, material.rows().len()),
             ..CorpusFacts::new(name, material.rows().to_vec())
         }
     }
@@ -94,8 +94,11 @@ impl CorpusFacts {
     }
 }
 
-fn decoded_bytes(seconds: f64, rate_hz: u32) -> u64 {
-    (seconds * f64::from(rate_hz) * 2.0) as u64
+/// What is kept of a recording beside its samples: a header, and the rest of a disk's last block.
+const BESIDE_BYTES: u64 = 8192;
+
+fn decoded_bytes(seconds: f64, rate_hz: u32, num_rows: usize) -> u64 {
+    (seconds * f64::from(rate_hz) * 2.0) as u64 + BESIDE_BYTES * num_rows as u64
 }
 
 /// The corpus of a plan.

@@ -10,7 +10,7 @@
 // Shared memory and L1 limit this as much as f64 does (counted: 380 wavefronts and 650 operations a frame): what takes
 // an operation or two to compute, such as the window, is not looked up.
 //
-// In f64: in f32, with exact roots and fused products, a band beside a tone at full scale comes out at 1.9 times the
+// In f64: in f32, with exact roots and fused products, a band beside a tone at full scale comes out at 1.5 times the
 // error it may have; in f64 at 0.0006 of it (the tests in `on_device/model.rs` follow this file step by step).
 
 typedef double f64;

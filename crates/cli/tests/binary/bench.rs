@@ -72,7 +72,8 @@ fn has_numbers(row: &Value, keys: &[&str]) {
 fn pipeline_sweeps_eight_ratios_on_two_simulated_cards_and_on_the_cpu() {
     let check = |call: Call, simulated: bool| {
         let rows = rows(call, "pipeline", simulated);
-        assert_eq!(rows.len(), 8);
+        assert_eq!((rows.len(), &rows[8]["table"]), (9, &"slow_decoder".into()));
+        has_numbers(&rows[8], &["threads_at_first", "threads", "stall_at_first", "stall"]);
         for (row, ratio) in rows.iter().zip([0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.6, 2.0]) {
             assert_eq!((&row["table"], &row["ratio"]), (&"sweep".into(), &ratio.into()));
             has_numbers(row, &["headspace_steps_per_s", "steps_per_s", "of_ceiling", "variation"]);

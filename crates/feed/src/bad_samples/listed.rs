@@ -45,7 +45,7 @@ impl Listed {
         let bytes = match fs::read(path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(source) => return Err(FeedError::Unusable { what: "list of bad samples", source, path: path.into() }),
+            Err(reason) => return Err(FeedError::Unusable { what: "list of bad samples", reason, path: path.into() }),
         };
         let lines = bytes.split(|byte| *byte == b'\n');
         let ids = lines.filter_map(|line| serde_json::from_slice(line).ok()).map(|Known { id }| id).collect();

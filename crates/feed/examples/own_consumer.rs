@@ -1,0 +1,83 @@
+//! The pipeline with a consumer of one's own: `cargo run -p tandem-feed --example own_consumer [-- CORPUS]`.
+//!
+//! Runs on the CPU, and without a corpus on a minute of synthetic speech. With `Machine::cuda()` in place of
+//! `Machine::cpu()` the same lines feed a card.
+#![expect(clippy::print_stdout, reason = "an example tells what it found")]
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tandem_audio::{Clip, wav};
+use tandem_corpus::{Dataset, LengthIndex, OpenOptions, demo};
+use tandem_device::{ArenaSpec, Isolation, Machine, Route};
+use tandem_events::{Emitter, Role};
+use tandem_feed::{CacheSpec, Feed, FeedPlan, FeedSpec, FeedState, FromFiles, Material, MaterialOptions, SPEECH};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let scratch = tempfile::tempdir()?;
+    let corpus = std::env::args().nth(1).map_or_else(|| synthetic_speech(scratch.path()), |path| Ok(path.into()))?;
+    // What is there to read, and how long is each recording?
+    let dataset = Dataset::open(corpus, &OpenOptions::default())?;
+    let (mut index, _) = LengthIndex::open(&scratch.path().join("lengths"), &dataset);
+    let scanned = tandem_feed::scan_lengths(dataset, &mut index, 2, |_| std::ops::ControlFlow::Continue(()))?;
+    let rows = scanned.dataset.train_rows();
+    let options = MaterialOptions { with_text: true, ..MaterialOptions::default() };
+    let material = Arc::new(Material::survey(Arc::new(scanned.dataset), &rows, &options)?);
+
+    // In which shapes, and in how much memory? Two shapes of four utterances will do here.
+    let buckets = material.bucket_plan(2, 4).ok_or("no row can train")?;
+    let plan = FeedPlan {
+        schema: SPEECH,
+        buckets: buckets.buckets().to_vec(),
+        route: Route::Handover,
+        data_slots: 4,
+        model_slots: 2,
+        rates_hz: material.rates_hz().to_vec(),
+        uploads: 2,
+        pinned_uploads: 3,
+        table_bytes: material.table_bytes(),
+    };
+    let arena =
+        |role, arena_bytes| ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
+    let data = arena(Role::Data, plan.data_lines().iter().map(|(_, bytes)| bytes).sum());
+    // With a hand-over the feed takes nothing here: this is the consumer's own.
+    let model = arena(Role::Model, 1 << 20);
+    let roles = Isolation::set_up(&Machine::cpu(), (0, data), (0, model))?;
+    let spec = FeedSpec {
+        material,
+        buckets,
+        plan,
+        route_why: "both roles are on one device".to_owned(),
+        seed: 1234,
+        from: FeedState::default(),
+        recordings: Arc::new(FromFiles),
+        threads: 2,
+        max_threads: 2,
+        depth_fixed: false,
+        cache: CacheSpec::default(),
+        max_bad_fraction: 0.05,
+        bad_samples: None,
+        emitter: Emitter::none(),
+        delay_ns: 0,
+    };
+    let mut feed = Feed::start(&roles, spec)?;
+    let stream = roles.model.device.stream(true)?;
+    for _ in 0..6 {
+        let batch = feed.lease(&stream)?;
+        // The consumer's work is queued here, on its own stream. Dropping the batch gives the slot back behind it.
+        let shapes = ["text", "mel"].map(|name| batch.field(name).map(|field| field.shape.to_vec()));
+        let frames: Vec<u32> = batch.info().utterances.iter().map(|utterance| utterance.frames).collect();
+        println!("{:?}: text and mel {shapes:?}, frames {frames:?}", batch.info().cursor);
+    }
+    println!("a feed started from {:?} would go on here", feed.state());
+    Ok(feed.stop()?)
+}
+
+fn synthetic_speech(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    demo::write(folder, 1.0, 1234, |path, samples, rate_hz| {
+        let clip = Clip { samples: samples.to_vec(), rate_hz };
+        wav::write(&clip, std::fs::File::create(path)?).map_err(std::io::Error::other)
+    })?;
+    Ok(folder.to_owned())
+}
