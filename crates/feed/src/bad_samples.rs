@@ -58,7 +58,7 @@ pub struct TooManyBad {
     pub max_fraction: f64,
     /// The first of them, as `id: reason`.
     pub list: Vec<String>,
-    /// Where all of them are listed.
+    /// Where all of them are listed, if they are.
     pub path: Option<PathBuf>,
 }
 
@@ -131,7 +131,8 @@ impl BadSamples {
             epoch,
             max_fraction: self.max_fraction,
             list: met.into_iter().flatten().take(MAX_SHOWN).map(|place| state.known[*place].clone()).collect(),
-            path: self.path.clone(),
+            // A list that is not whole is no place to send anybody to.
+            path: self.path.clone().filter(|_| state.listed.as_ref().and_then(Listed::write_error).is_none()),
         }
     }
 

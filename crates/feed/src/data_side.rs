@@ -80,8 +80,9 @@ impl DataSide {
     /// Works until the feed ends. The memory goes home when this returns: nothing is at work in it then.
     pub(crate) fn run(mut self) -> Result<(), FeedError> {
         let outcome = self.work();
-        let drained = self.uploader.drain().and_then(|()| self.stream.drain());
-        outcome.and(drained.map_err(FeedError::from))
+        // Both, whatever the first one says: the other may still be at work.
+        let drained = [self.uploader.drain(), self.stream.drain()];
+        outcome.and(drained.into_iter().collect::<Result<(), _>>().map_err(FeedError::from))
     }
 
     fn work(&mut self) -> Result<(), FeedError> {

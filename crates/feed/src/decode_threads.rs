@@ -36,6 +36,11 @@ impl DecodeThreads {
         self.change(|state| state.ended = true);
     }
 
+    /// Whether the feed has ended, or is about to.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).ended
+    }
+
     /// How many are at work.
     pub(crate) fn active(&self) -> usize {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).active
@@ -54,7 +59,7 @@ mod tests {
     #[test]
     fn those_beyond_the_number_rest_until_it_grows_or_all_ends() {
         let threads = DecodeThreads::new(2);
-        assert!(threads.may_work(0) && threads.may_work(1));
+        assert!(threads.may_work(0) && threads.may_work(1) && !threads.has_ended());
         std::thread::scope(|scope| {
             let third = scope.spawn(|| threads.may_work(2));
             let last = scope.spawn(|| threads.may_work(9));
@@ -63,7 +68,7 @@ mod tests {
             threads.end();
             assert!(!last.join().unwrap());
         });
-        assert!(!threads.may_work(0));
+        assert!(!threads.may_work(0) && threads.has_ended());
     }
 
     #[test]

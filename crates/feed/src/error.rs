@@ -48,12 +48,12 @@ pub enum FeedError {
     },
 
     /// A file or folder of ours cannot be used: mend the rights on it, or choose another.
-    #[error("the {what} cannot be used ({reason}): {}", path.display())]
+    #[error("the {what} cannot be used ({why}): {}", path.display())]
     Unusable {
         /// What it is to us.
         what: &'static str,
-        /// What the system said. Part of the message, and so no `source` beside it.
-        reason: io::Error,
+        /// What the system said. Not its source: it would be told twice.
+        why: io::Error,
         /// Where it is.
         path: PathBuf,
     },
@@ -84,6 +84,17 @@ pub enum FeedError {
         most: u64,
     },
 
+    /// The recording has fewer frames than its text has tokens: one of the two is not what it should be.
+    #[error("the text has {tokens} tokens, and the recording only {frames} frames: {place}")]
+    ShorterThanText {
+        /// Tokens of its text.
+        tokens: u64,
+        /// Frames of it.
+        frames: u64,
+        /// Where it is.
+        place: String,
+    },
+
     /// The decoder met a file it has a mistake for.
     #[error("the decoder panicked: {message}")]
     Panicked {
@@ -105,6 +116,15 @@ pub enum FeedError {
     /// The features cannot be made as they are set.
     #[error(transparent)]
     Features(#[from] AudioError),
+
+    /// What a checkpoint kept is of another corpus: begin anew, or give the corpus it was made with.
+    #[error("the checkpoint's batches name sample {sample}, and the corpus has {num_samples}")]
+    ForeignState {
+        /// A sample it names.
+        sample: u32,
+        /// Samples there are.
+        num_samples: usize,
+    },
 
     /// A device said no.
     #[error(transparent)]

@@ -33,7 +33,7 @@ use crate::input::{Input, Recordings};
 use crate::lease::DeviceBatch;
 use crate::material::Material;
 use crate::notes::Notes;
-use crate::order::{Dealer, HostMemory};
+use crate::order::{Dealer, HostMemory, PINNED_RING};
 use crate::row_loader::{Library, RowLoader};
 use crate::self_tuning::SelfTuning;
 use crate::transfer::carry;
@@ -125,6 +125,7 @@ pub struct Feed {
     leased: u64,
     next: Cursor,
     notes: Notes,
+    list_trouble_said: AtomicBool,
     transfer: Option<Measured>,
     warm_slots: usize,
 }
@@ -169,7 +170,7 @@ impl Feed {
         let notes = Notes::default();
         let library = Arc::new(open_library(&input, &spec, &notes)?);
 
-        let (host_filler, loaded) = ring("pinned ring", host_slots(device, &input.plan)?);
+        let (host_filler, loaded) = ring(PINNED_RING, host_slots(device, &input.plan)?);
         let handover = plan.route == Route::Handover;
         let in_data = plan.data_slots + if handover { plan.model_slots } else { 0 };
         let data_memory = batch_slots(device, arena, "prefetched batches", in_data, &input.plan)?;
@@ -185,16 +186,17 @@ impl Feed {
         let (slots, data_taker) = ring("data ring", data_memory);
 
         let threads = Arc::new(DecodeThreads::new(spec.threads));
-        let stall_ns = Arc::new(AtomicU64::new(0));
+        let [slot_wait_ns, stall_ns]: [Arc<AtomicU64>; 2] = Default::default();
         let tuner = tuner_for(&spec, in_data as usize);
         let depth = tuner.setting().depth;
         slots.set_depth(depth);
         let heard = (notes.clone(), spec.emitter.clone());
-        let dealer = Arc::new(Dealer::new(Arc::clone(&input), host_filler, spec.from.next));
-        let tuning = SelfTuning::new(tuner, Arc::clone(&threads), Arc::clone(&dealer), Arc::clone(&stall_ns), heard);
+        let waits = [&slot_wait_ns, &stall_ns].map(Arc::clone);
+        let tuning = SelfTuning::new(tuner, Arc::clone(&threads), waits, heard);
         let mut rings = vec![loaded.handle(), data_taker.handle()];
         let data_stream = Arc::clone(&stream);
         let emitter = spec.emitter.clone();
+        let dealer = Arc::new(Dealer::new(Arc::clone(&input), host_filler, spec.from.next, slot_wait_ns));
         let side = DataSide { input, loaded, uploader, stream, features, collator, slots, tuning, hold_ups, emitter };
 
         let (taker, carrier, measured) = match crossing {
@@ -220,6 +222,7 @@ impl Feed {
             leased: 0,
             next: spec.from.next,
             notes,
+            list_trouble_said: AtomicBool::new(false),
             transfer: measured,
             warm_slots: depth,
         };
@@ -239,8 +242,8 @@ impl Feed {
             let left = deadline.saturating_duration_since(Instant::now());
             ready += ring.wait_ready(usize::MAX, left);
         }
-        if let Some(error) = self.ending.take() {
-            return Err(error);
+        if self.threads.has_ended() {
+            return Err(self.why_it_ended());
         }
         // They are queued; now they are made.
         self.data_stream.drain()?;
@@ -293,9 +296,13 @@ impl Feed {
         FeedState { next: self.next, replacements }
     }
 
-    /// Lines for people since it was last asked: changes of self-tuning, trouble with the cache.
+    /// Lines for people since it was last asked: changes of self-tuning, trouble with the cache or with the list of bad
+    /// samples.
     pub fn take_notes(&self) -> Vec<String> {
-        self.notes.take()
+        let mut lines = self.notes.take();
+        let trouble = self.library.bad.write_error().filter(|_| !self.list_trouble_said.swap(true, Ordering::Relaxed));
+        lines.extend(trouble.map(|error| format!("the list of bad samples is not whole ({error})")));
+        lines
     }
 
     /// What the proof of the way across measured; none for a hand-over.
@@ -321,6 +328,9 @@ impl Feed {
     }
 
     /// Stops every thread and waits for them; what went wrong before, if anything did.
+    ///
+    /// All memory goes home. The feed's own streams are done with it by then; whoever has work queued on leased batches
+    /// drains that stream first.
     pub fn stop(mut self) -> Result<(), FeedError> {
         match self.why_it_ended() {
             FeedError::Ended => Ok(()),
@@ -360,6 +370,10 @@ impl Crossing {
 }
 
 fn open_library(input: &Arc<Input>, spec: &FeedSpec, notes: &Notes) -> Result<Library, FeedError> {
+    let num_samples = input.material.dataset().samples().len();
+    if let Some(foreign) = spec.from.replacements.iter().find(|instead| instead.sample.at() >= num_samples) {
+        return Err(FeedError::ForeignState { sample: foreign.sample.0, num_samples });
+    }
     let told = notes.clone();
     let per_epoch = input.order.num_batches() as usize * spec.buckets.batch() as usize;
     Ok(Library {
@@ -368,8 +382,6 @@ fn open_library(input: &Arc<Input>, spec: &FeedSpec, notes: &Notes) -> Result<Li
         bad: BadSamples::new(spec.bad_samples.clone(), spec.max_bad_fraction, per_epoch)?,
         replayed: spec.from.replacements.clone(),
         made: Mutex::default(),
-        notes: notes.clone(),
-        unlisted: AtomicBool::new(false),
     })
 }
 

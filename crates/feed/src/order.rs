@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use tandem_corpus::{Batch, Cursor, SampleIndex};
 use tandem_device::{DeviceError, Event, Pinned, PinnedPart};
-use tandem_pipeline::{Filler, FillingSlot};
+use tandem_pipeline::{Closed, Filler, FillingSlot};
 
 use crate::bad_samples::Replacement;
 use crate::error::FeedError;
@@ -21,6 +21,8 @@ use crate::waits;
 
 /// Page-locked memory of one batch. Empty while it is in parts, one per row.
 pub(crate) type HostMemory = Option<Pinned>;
+/// The name of the ring between decoding and upload.
+pub(crate) const PINNED_RING: &str = "pinned ring";
 /// The ring between decoding and upload.
 pub(crate) type HostFiller = Filler<HostMemory, Loaded, Event>;
 
@@ -79,8 +81,7 @@ pub(crate) struct Dealer {
     input: Arc<Input>,
     filler: HostFiller,
     dealing: Mutex<Dealing>,
-    /// Summed over threads: one waits for memory, the others for that one.
-    room_wait_ns: AtomicU64,
+    waited_ns: Arc<AtomicU64>,
 }
 
 struct Dealing {
@@ -92,31 +93,23 @@ struct Dealing {
 }
 
 impl Dealer {
-    pub(crate) fn new(input: Arc<Input>, filler: HostFiller, from: Cursor) -> Dealer {
+    /// What threads wait for memory, summed over threads, is added to `waited_ns`.
+    pub(crate) fn new(input: Arc<Input>, filler: HostFiller, from: Cursor, waited_ns: Arc<AtomicU64>) -> Dealer {
         let dealing = Dealing { next: from, sequence: 0, open: None, parts: Vec::new() };
-        Dealer { input, filler, dealing: Mutex::new(dealing), room_wait_ns: AtomicU64::new(0) }
+        Dealer { input, filler, dealing: Mutex::new(dealing), waited_ns }
     }
 
     /// The next row to load; waits for memory when the next batch has none. Fails with [`FeedError::Closed`] when the
     /// feed ends.
     pub(crate) fn deal(&self) -> Result<Task, FeedError> {
         let asked = Instant::now();
-        let task = self.deal_when_there_is_room();
-        self.room_wait_ns.fetch_add(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        task
-    }
-
-    /// What all threads together have waited for room so far.
-    pub(crate) fn room_wait_ns(&self) -> u64 {
-        self.room_wait_ns.load(Ordering::Relaxed)
-    }
-
-    fn deal_when_there_is_room(&self) -> Result<Task, FeedError> {
-        // Held while waiting: the others have nothing to do until there is a batch.
+        // Held while waiting: the others have nothing to do until there is a batch. They wait for the lock, so the
+        // waiting is counted here: the ring sees one thread only.
         let mut dealing = self.dealing.lock().unwrap_or_else(PoisonError::into_inner);
         if dealing.parts.is_empty() {
             self.open_next(&mut dealing)?;
         }
+        self.waited_ns.fetch_add(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
         match (dealing.parts.pop(), &dealing.open) {
             (Some(audio), Some(batch)) => {
                 let position = batch.batch.samples.len() - 1 - dealing.parts.len();
@@ -135,7 +128,8 @@ impl Dealer {
         let shape = self.input.shape_of(&batch);
         let row_bytes = 2 * shape.upload.stride_samples;
         let cuts: Vec<u64> = (1..=batch.samples.len() as u64).map(|row| row * row_bytes).collect();
-        let Some(memory) = slot.memory_mut().take() else { unreachable!("memory in parts goes home whole") };
+        // Still in parts: a thread that failed let go of its row before it could close the ring.
+        let Some(memory) = slot.memory_mut().take() else { return Err(Closed { name: PINNED_RING }.into()) };
         let mut parts = memory.split(&cuts)?;
         let rest = parts.pop();
         parts.reverse();
@@ -182,5 +176,59 @@ impl Task {
     /// Where the row's samples go.
     pub(crate) fn samples_mut(&mut self) -> &mut [i16] {
         bytemuck::cast_slice_mut(self.audio.bytes_mut())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tandem_corpus::{Dataset, OpenOptions};
+    use tandem_device::{Machine, Route};
+    use tandem_pipeline::{RingSlot, ring};
+
+    use super::*;
+    use crate::fixture::Folder;
+    use crate::{FeedPlan, FromFiles, Material, MaterialOptions, SPEECH};
+
+    /// Batches of one row of a list; no recording is there.
+    fn input(list: &Path) -> Arc<Input> {
+        let dataset = Arc::new(Dataset::open(list, &OpenOptions::default()).unwrap());
+        let rows = dataset.train_rows();
+        let material = Arc::new(Material::survey(dataset, &rows, &MaterialOptions::default()).unwrap());
+        let buckets = material.bucket_plan(1, 1).unwrap();
+        let plan = FeedPlan {
+            schema: SPEECH,
+            buckets: buckets.buckets().to_vec(),
+            route: Route::Handover,
+            data_slots: 1,
+            model_slots: 1,
+            rates_hz: Vec::new(),
+            uploads: 2,
+            pinned_uploads: 2,
+            table_bytes: material.table_bytes(),
+        };
+        Arc::new(Input::new(material, &buckets, plan, 7, Arc::new(FromFiles)).unwrap())
+    }
+
+    #[test]
+    fn a_row_that_was_given_up_ends_whoever_finds_its_memory() {
+        let folder = Folder::new("order");
+        let row = |i: u32| format!("{{\"audio_filepath\":\"{i}.wav\",\"text\":\"a\",\"duration\":1.0}}\n");
+        folder.write("list.jsonl", (0..8).map(row).collect::<String>());
+        let input = input(&folder.path().join("list.jsonl"));
+        let device = Machine::cpu().open(0).unwrap();
+        let slot = |_| RingSlot {
+            memory: Some(device.pinned(input.plan.upload_bytes()).unwrap()),
+            written: device.event().unwrap(),
+            freed: device.event().unwrap(),
+        };
+        let (filler, taker) = ring(PINNED_RING, (0..2).map(slot));
+        let dealer = Dealer::new(Arc::clone(&input), filler, Cursor::START, Arc::default());
+        let (given_up, in_hand) = (dealer.deal().unwrap(), dealer.deal().unwrap());
+        // Its batch has no other row, and another batch is open: the slot goes home, its memory in parts.
+        drop(given_up);
+        assert!(matches!(dealer.deal(), Err(FeedError::Closed(_))));
+        drop((in_hand, taker));
     }
 }

@@ -1,12 +1,11 @@
 //! One decode thread: recordings into page-locked rows.
 //!
 //! In come tasks, out go rows: samples written where they will be uploaded from, tokens beside. What cannot be used
-//! (undecodable, vanished, longer than its list says, a text without symbols, a decoder that panics) is reported with
-//! its reason and replaced by another sample of its bucket, again and again until one is good; which one is a pure
-//! function of seed, epoch, batch, position and try. Scratch is kept per thread.
+//! (undecodable, vanished, longer than its list says, shorter than its text, a text without symbols, a decoder that
+//! panics) is reported with its reason and replaced by another sample of its bucket, again and again until one is good;
+//! which one is a pure function of seed, epoch, batch, position and try. Scratch is kept per thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -20,7 +19,6 @@ use crate::error::FeedError;
 use crate::features::num_resampled;
 use crate::input::Input;
 use crate::load::END_SLACK_S;
-use crate::notes::Notes;
 use crate::order::{Row, Task};
 
 /// What every decode thread shares.
@@ -32,20 +30,6 @@ pub(crate) struct Library {
     pub(crate) replayed: Replacements,
     /// Those that do since.
     pub(crate) made: Mutex<Replacements>,
-    pub(crate) notes: Notes,
-    /// Whether it was said that the list of bad samples cannot be written.
-    pub(crate) unlisted: AtomicBool,
-}
-
-impl Library {
-    /// A list that cannot be written does not stop a run, and is not passed over in silence.
-    fn say_if_unlisted(&self) {
-        if let Some(error) = self.bad.write_error()
-            && !self.unlisted.swap(true, Ordering::Relaxed)
-        {
-            self.notes.say(format!("bad recordings are replaced, but cannot be listed: {error}"));
-        }
-    }
 }
 
 /// A decode thread's own things.
@@ -75,14 +59,16 @@ impl RowLoader {
         let (cursor, position) = (task.batch.batch.cursor, task.position);
         let library = Arc::clone(&self.library);
         let planned = task.batch.batch.samples[position];
-        let mut sample =
-            library.replayed.get(cursor.epoch, cursor.k, position).map_or(planned, |instead| instead.sample);
+        let replayed = library.replayed.get(cursor.epoch, cursor.k, position);
+        let mut sample = replayed.map_or(planned, |instead| instead.sample);
         for attempt in 0_u32.. {
             match self.try_load(task, sample) {
                 Ok(mut row) => {
                     if sample != planned {
                         let Cursor { epoch, k } = cursor;
                         let instead = Replacement { epoch, k, position, sample, attempt };
+                        // Which try it was is known from then: it was not tried anew.
+                        let instead = replayed.filter(|_| attempt == 0).unwrap_or(instead);
                         library.made.lock().unwrap_or_else(PoisonError::into_inner).insert(instead);
                         row.replacement = Some(instead);
                     }
@@ -94,7 +80,6 @@ impl RowLoader {
                     let other = next.map(|next| library.input.sample(next).id);
                     let row = library.input.sample(sample);
                     library.bad.report(cursor.epoch, cursor.k, position, &row, sample, &reason.to_string(), other)?;
-                    library.say_if_unlisted();
                     sample = next.ok_or_else(|| FeedError::NothingLeft { id: row.id.to_owned() })?;
                 }
             }
@@ -142,13 +127,19 @@ impl RowLoader {
             let source = tandem_audio::AudioError::TooShort { samples: out_samples, needed: settings.min_samples() };
             return Err(FeedError::Undecodable { source, place: sample.audio.show() });
         }
+        let (tokens, frames) = (self.tokens.ids.len() as u64, settings.num_frames(out_samples) as u64);
+        // A symbol is aligned with one frame at least. The survey saw to it, but the recording may have shrunk since,
+        // and of a large corpus it counts some texts only.
+        if tokens > frames {
+            return Err(FeedError::ShorterThanText { tokens, frames, place: sample.audio.show() });
+        }
         task.samples_mut()[..in_samples].copy_from_slice(&self.clip.samples[..in_samples]);
         Ok(Row {
             sample: index,
             in_samples: in_samples as u32,
             out_samples: out_samples as u32,
             rate,
-            frames: settings.num_frames(out_samples) as u32,
+            frames: frames as u32,
             tokens: self.tokens.ids.clone(),
             speaker: input.speaker(index),
             replacement: None,

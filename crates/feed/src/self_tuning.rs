@@ -10,7 +10,6 @@ use tandem_events::{Emitter, Event};
 use crate::data_side::BatchFiller;
 use crate::decode_threads::DecodeThreads;
 use crate::notes::Notes;
-use crate::order::Dealer;
 use crate::tune::{Tuner, Window};
 
 /// Batches of a window: enough to see a mean, few enough to act within seconds.
@@ -20,8 +19,8 @@ const WINDOW_BATCHES: u64 = 16;
 pub(crate) struct SelfTuning {
     tuner: Tuner,
     threads: Arc<DecodeThreads>,
-    /// Knows what the threads waited for room.
-    dealer: Arc<Dealer>,
+    /// What decode threads waited for room in all, summed over threads.
+    slot_wait_ns: Arc<AtomicU64>,
     /// What the consumer waited in all.
     stall_ns: Arc<AtomicU64>,
     notes: Notes,
@@ -41,12 +40,11 @@ impl SelfTuning {
     pub(crate) fn new(
         tuner: Tuner,
         threads: Arc<DecodeThreads>,
-        dealer: Arc<Dealer>,
-        stall_ns: Arc<AtomicU64>,
+        [slot_wait_ns, stall_ns]: [Arc<AtomicU64>; 2],
         (notes, emitter): (Notes, Emitter),
     ) -> SelfTuning {
         let (since, before) = (Instant::now(), Totals::default());
-        SelfTuning { tuner, threads, dealer, stall_ns, notes, emitter, since, before, window: empty() }
+        SelfTuning { tuner, threads, slot_wait_ns, stall_ns, notes, emitter, since, before, window: empty() }
     }
 
     /// Another batch was made.
@@ -61,7 +59,10 @@ impl SelfTuning {
     }
 
     fn close_window(&mut self, slots: &BatchFiller) {
-        let now = Totals { stall_ns: self.stall_ns.load(Ordering::Relaxed), slot_wait_ns: self.dealer.room_wait_ns() };
+        let now = Totals {
+            stall_ns: self.stall_ns.load(Ordering::Relaxed),
+            slot_wait_ns: self.slot_wait_ns.load(Ordering::Relaxed),
+        };
         self.window.wall_ns = self.since.elapsed().as_nanos() as u64;
         self.window.stall_ns = now.stall_ns - self.before.stall_ns;
         self.window.slot_wait_ns = now.slot_wait_ns - self.before.slot_wait_ns;

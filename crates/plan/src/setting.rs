@@ -352,7 +352,9 @@ pub static SETTINGS: &[Setting] = &[
         key: "num_workers",
         aliases: &[],
         kind: Kind::Count { min: 1, max: 1024 },
-        default: DefaultValue::Computed("min(8, cores); more, up to twice the cores (8 at least, 64 at most), when it waits for them"),
+        default: DefaultValue::Computed(
+            "min(8, cores); more, up to twice the cores (8 at least, 64 at most), when it waits for them",
+        ),
         help: "Decode threads; a number given by hand is never changed",
     },
     Setting {

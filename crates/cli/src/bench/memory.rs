@@ -7,9 +7,9 @@ use tandem_plan::setting::Id;
 use tandem_plan::{CorpusFacts, Hardware, Mode, Settings};
 use tandem_trial::bench::memory::{self, MemoryReport, RoleReport, STEP_MB, Smallest};
 use tandem_trial::resolve::Site;
-use tempfile::TempDir;
 
 use super::ground::Ground;
+use super::scratch::Scratch;
 use super::table::{Table, sign};
 use super::{Call, Found, failed, temporary_folder};
 use crate::data::{self, Corpus};
@@ -26,7 +26,7 @@ pub(super) struct AtTheLimit {
     /// None on the CPU, which has no limits to give.
     smallest: Option<Smallest>,
     /// The corpus it made for itself, gone when this is.
-    _folder: TempDir,
+    _folder: Scratch,
 }
 
 pub(super) fn ground(call: &Call, screen: &Screen) -> Result<(Ground, AtTheLimit), Exit> {
@@ -63,7 +63,7 @@ fn isolated(settings: &Settings, hardware: &Hardware) -> Result<Settings, Exit> 
     Ok(settings.with(&added)?)
 }
 
-fn demo_corpus(folder: &TempDir, settings: &Settings) -> Result<Corpus, Exit> {
+fn demo_corpus(folder: &Scratch, settings: &Settings) -> Result<Corpus, Exit> {
     let material = memory::demo_material(folder.path(), MINUTES, settings).map_err(failed)?;
     Ok(Corpus { facts: CorpusFacts::of("synthetic speech", &material), material })
 }

@@ -9,6 +9,7 @@ mod mel;
 mod memory;
 mod peers;
 mod pipeline;
+mod scratch;
 mod start;
 mod table;
 
@@ -26,6 +27,7 @@ use tandem_trial::resolve::{Resolved, host_facts};
 use self::ground::Ground;
 use self::memory::AtTheLimit;
 use self::peers::Peer;
+use self::scratch::Scratch;
 use crate::args::{self, PlanCall};
 use crate::exit::{Exit, FAILED};
 use crate::run_log;
@@ -219,6 +221,6 @@ fn failed(error: BenchError) -> Exit {
 }
 
 /// A folder that is gone when the benchmark is over.
-fn temporary_folder() -> Result<tempfile::TempDir, Exit> {
-    Ok(tempfile::tempdir().context("no temporary folder can be made")?)
+fn temporary_folder() -> Result<Scratch, Exit> {
+    Ok(Scratch::new_in(&std::env::temp_dir()).context("no temporary folder can be made")?)
 }

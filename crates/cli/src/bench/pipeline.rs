@@ -10,9 +10,9 @@ use tandem_feed::{CacheKind, CacheSpec, Material};
 use tandem_plan::setting::Id;
 use tandem_trial::bench::pipeline::{self, ClipRow, SlowDecoder, StepLoad, SweepRow};
 use tandem_trial::bench::{BenchError, clips};
-use tempfile::TempDir;
 
 use super::ground::Ground;
+use super::scratch::Scratch;
 use super::table::{Table, percent, sign};
 use super::{Call, Found, failed, temporary_folder};
 use crate::exit::Exit;
@@ -90,7 +90,7 @@ fn from_clips(
 /// Recordings of our own, gone when this is.
 struct Clips {
     material: Arc<Material>,
-    _folder: TempDir,
+    _folder: Scratch,
 }
 
 impl Clips {
@@ -100,7 +100,7 @@ impl Clips {
         let (_, available_bytes) = host_memory();
         let memory = Path::new("/dev/shm");
         if memory.is_dir() && available_bytes > ROOM_BYTES {
-            let written = tempfile::tempdir_in(memory).map_err(|error| BenchError::Clips(error.to_string()));
+            let written = Scratch::new_in(memory).map_err(|error| BenchError::Clips(error.to_string()));
             if let Ok(clips) = written.and_then(|folder| Clips::write_into(folder, count)) {
                 return Ok(clips);
             }
@@ -108,7 +108,7 @@ impl Clips {
         Clips::write_into(temporary_folder()?, count).map_err(failed)
     }
 
-    fn write_into(folder: TempDir, count: usize) -> Result<Clips, BenchError> {
+    fn write_into(folder: Scratch, count: usize) -> Result<Clips, BenchError> {
         let list = clips::write(folder.path(), count)?;
         Ok(Clips { material: clips::open(&list)?, _folder: folder })
     }

@@ -42,10 +42,12 @@ struct Known {
 impl Listed {
     /// The list at `path`, which need not be there. Lines that make no sense are stepped over.
     pub(super) fn open(path: &Path) -> Result<Listed, FeedError> {
-        let bytes = match fs::read(path) {
+        // Something else than a file or a folder has no lines to read back, and may have no end either.
+        let is_other = fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
+        let bytes = match if is_other { Ok(Vec::new()) } else { fs::read(path) } {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(reason) => return Err(FeedError::Unusable { what: "list of bad samples", reason, path: path.into() }),
+            Err(why) => return Err(FeedError::Unusable { what: "list of bad samples", why, path: path.into() }),
         };
         let lines = bytes.split(|byte| *byte == b'\n');
         let ids = lines.filter_map(|line| serde_json::from_slice(line).ok()).map(|Known { id }| id).collect();

@@ -129,6 +129,12 @@ fn a_list_that_cannot_be_written_is_told_and_survived() {
     report(&bad, 1, 2).unwrap();
     assert_eq!(lines(&path).len(), 2);
     assert!(bad.write_error().is_some());
+    let strict = BadSamples::new(Some(folder.path().join("lost/bad_samples.jsonl")), 0.0, 100).unwrap();
+    assert_eq!(report(&strict, 0, 1).unwrap_err().path, None, "nobody is sent to a list that is not there");
+    // A device takes what it likes. Reading it back would never end, and what it refuses is told.
+    let device = BadSamples::new(Some("/dev/full".into()), 1.0, 100).unwrap();
+    report(&device, 0, 1).unwrap();
+    assert!(device.write_error().is_some());
     // What is there and no list is found out before the run.
     let no_list = BadSamples::new(Some(folder.path().to_owned()), 1.0, 100);
     assert!(matches!(no_list, Err(FeedError::Unusable { .. })));

@@ -71,7 +71,7 @@ impl Disk {
         write: Box<Write>,
     ) -> Result<Disk, FeedError> {
         let listed = fs::create_dir_all(folder).and_then(|()| list(folder));
-        let unusable = |reason| FeedError::Unusable { what: "cache folder", reason, path: folder.to_owned() };
+        let unusable = |why| FeedError::Unusable { what: "cache folder", why, path: folder.to_owned() };
         let files = listed.map_err(unusable)?;
         let ledger = Ledger { bytes: files.values().sum(), files, budget_bytes };
         let shared = Arc::new(Shared {

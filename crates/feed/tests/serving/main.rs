@@ -3,6 +3,7 @@
 
 mod support;
 
+mod contents;
 mod same_batches;
 mod waits;
 mod trouble;

@@ -8,7 +8,7 @@ use tandem_corpus::Sample;
 use tandem_device::Route;
 use tandem_feed::{FeedError, FromFiles, Recordings, Warm};
 
-use crate::support::{Corpus, PATIENCE, Serving};
+use crate::support::{Corpus, PATIENCE, Planted, Serving};
 
 #[test]
 fn after_warm_up_nothing_is_allocated() {
@@ -76,11 +76,49 @@ fn the_gate_says_how_many_batches_are_ready() {
     }
 }
 
+/// The first line about decode threads, and how many there are in the end.
+fn threads_after(serving: &Serving, corpus: &Corpus, is_hungry: bool) -> (Option<String>, usize) {
+    let found = serving.serve(&corpus.material, |feed, roles| {
+        let stream = roles.model.device.stream(true)?;
+        for _ in 0..400 {
+            if !is_hungry {
+                // Full rings: everybody waits for this consumer, and it for nobody.
+                feed.wait_warm(PATIENCE)?;
+            }
+            feed.lease(&stream)?;
+            let notes = feed.take_notes();
+            if let Some(note) = notes.into_iter().find(|note| note.starts_with("decode threads")) {
+                return Ok((Some(note), feed.stats().threads));
+            }
+        }
+        Ok((None, feed.stats().threads))
+    });
+    found.unwrap()
+}
+
+#[test]
+fn decode_threads_follow_the_waiting_unless_they_were_given() {
+    let corpus = Corpus::new(25, 40);
+    let check = |[threads, max_threads]: [usize; 2], pause_ms: u64, expected: Option<&str>, after: usize| {
+        let recordings = Arc::new(Planted { pause: Duration::from_millis(pause_ms) });
+        let serving = Serving { recordings, threads, max_threads, ..Serving::cpu() };
+        let (note, found) = threads_after(&serving, &corpus, pause_ms > 0);
+        let said = note.as_ref().and_then(|note| note.split(':').next());
+        assert_eq!((said, found), (expected, after), "{note:?}");
+    };
+    check([1, 4], 5, Some("decode threads 1 -> 2"), 2);
+    // None of the four has anything to do. They wait one behind the other, and all of it counts.
+    check([4, 5], 0, Some("decode threads 4 -> 3"), 3);
+    check([4, 4], 0, None, 4);
+}
+
 #[test]
 fn a_producer_that_dies_at_the_gate_says_why() {
     let corpus = Corpus::new(23, 20);
     (0..20).for_each(|number| std::fs::write(corpus.wav(number), "noise").unwrap());
-    let error = Serving::cpu().serve(&corpus.material, |feed, _| feed.wait_warm(PATIENCE)).unwrap_err();
+    // By the gate itself: stopping would say so as well.
+    let gate = Serving::cpu().serve(&corpus.material, |feed, _| Ok(feed.wait_warm(PATIENCE)));
+    let error = gate.unwrap().unwrap_err();
     assert!(matches!(error, FeedError::TooManyBad { .. }), "{error}");
 }
 
@@ -96,33 +134,4 @@ fn stopping_joins_every_thread_in_whatever_state_it_is() {
             stopped.unwrap();
         }
     }
-}
-
-/// A decoder that is slower than whoever takes its batches.
-struct Slow;
-
-impl Recordings for Slow {
-    fn load_into(&self, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
-        tandem_pipeline::StopFlag::new().wait_timeout(Duration::from_millis(30));
-        FromFiles.load_into(sample, clip)
-    }
-}
-
-#[test]
-fn threads_follow_a_slow_decoder_and_stay_where_they_were_told_to() {
-    let corpus = Corpus::new(25, 40);
-    let served = |max_threads: usize| {
-        let serving = Serving { recordings: Arc::new(Slow), threads: 2, max_threads, ..Serving::cpu() };
-        let outcome = serving.serve(&corpus.material, |feed, roles| {
-            let stream = roles.model.device.stream(true)?;
-            // Nothing but taking batches, and four rows of 30 ms each: the decoder is what is waited for.
-            (0..56).try_for_each(|_| feed.lease(&stream).map(drop))?;
-            Ok((feed.stats().threads, feed.take_notes()))
-        });
-        outcome.unwrap()
-    };
-    let (threads, notes) = served(12);
-    assert!(threads > 2 && threads <= 12, "{threads}: {notes:?}");
-    assert!(notes[0].starts_with("decode threads 2 -> 3: "), "{notes:?}");
-    assert_eq!(served(2), (2, Vec::new()));
 }

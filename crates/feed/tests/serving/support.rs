@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tandem_audio::{Clip, wav};
-use tandem_corpus::{Cursor, Dataset, LengthIndex, OpenOptions};
+use tandem_corpus::{Cursor, Dataset, LengthIndex, OpenOptions, Sample};
 use tandem_device::kernels::Checks;
 use tandem_device::sim::Link;
 use tandem_device::{ArenaSpec, Event, Isolation, Machine, Pinned, Route, SimSpec, Stream};
@@ -15,6 +15,7 @@ use tandem_feed::{
     BatchInfo, BucketPlan, CacheKind, CacheSpec, DeviceBatch, Feed, FeedError, FeedPlan, FeedSpec, FeedState,
     FromFiles, Material, MaterialOptions, Placed, Recordings, SPEECH, scan_lengths,
 };
+use tandem_pipeline::StopFlag;
 use tempfile::TempDir;
 
 /// Recordings of a few tenths of a second at three rates by three voices.
@@ -108,6 +109,8 @@ pub(crate) struct Serving {
     /// Holds the streams up by turns, so that a missing wait shows on a real card; 0 for none.
     pub(crate) delay_ns: u64,
     pub(crate) emitter: Emitter,
+    /// Whether batches are read on another stream than the one they were leased for.
+    pub(crate) reads_elsewhere: bool,
 }
 
 impl Serving {
@@ -127,6 +130,7 @@ impl Serving {
             slots: [3, 3],
             delay_ns: 0,
             emitter: Emitter::none(),
+            reads_elsewhere: false,
         }
     }
 
@@ -210,6 +214,7 @@ impl Serving {
     pub(crate) fn batches(&self, corpus: &Material, count: usize) -> Result<Vec<Bytes>, FeedError> {
         self.serve(corpus, |feed, roles| {
             let stream = roles.model.device.stream(true)?;
+            let (elsewhere, arrived) = (roles.model.device.stream(true)?, roles.model.device.event()?);
             let checks = Checks::load(&roles.model.device)?;
             // Taken before anything is held up: page-locked memory is given and taken while the whole card stands still.
             let mut idle = readers(&stream, feed.plan().slot_bytes())?;
@@ -222,8 +227,15 @@ impl Serving {
                     checks.delay(&stream, 4 * self.delay_ns)?;
                 }
                 let mut reader: Reader = idle.pop().unwrap();
-                reader.start(&batch, &stream)?;
-                drop(batch);
+                if self.reads_elsewhere {
+                    stream.record(&arrived)?;
+                    elsewhere.wait(&arrived, "the reader waits for the lease")?;
+                    reader.start(&batch, &elsewhere)?;
+                    batch.release(&elsewhere)?;
+                } else {
+                    reader.start(&batch, &stream)?;
+                    drop(batch);
+                }
                 under_way.push_back(reader);
                 if under_way.len() > LAG {
                     let mut reader = under_way.pop_front().unwrap();
@@ -236,6 +248,19 @@ impl Serving {
             }
             Ok(read)
         })
+    }
+}
+
+/// Recordings that are nowhere: each takes `pause`, and has a quarter of a second.
+pub(crate) struct Planted {
+    pub(crate) pause: Duration,
+}
+
+impl Recordings for Planted {
+    fn load_into(&self, _: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
+        StopFlag::new().wait_timeout(self.pause);
+        (clip.rate_hz, clip.samples) = (22_050, vec![7; 6000]);
+        Ok(())
     }
 }
 

@@ -4,14 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tandem_audio::Clip;
-use tandem_corpus::Sample;
+use tandem_corpus::{Dataset, OpenOptions, Sample};
 use tandem_device::sim::SimFault;
 use tandem_device::{Machine, Route};
-use tandem_feed::{CacheKind, CacheSpec, FeedError, FromFiles, Recordings};
+use tandem_feed::{
+    COUNTED_ROWS, CacheKind, CacheSpec, EXACT_ROWS, FeedError, FromFiles, Material, MaterialOptions, Recordings,
+    Replacement,
+};
 
-use crate::support::{Bytes, Corpus, PATIENCE, Serving, two_cards};
+use crate::support::{Bytes, Corpus, PATIENCE, Planted, Serving, clip, two_cards};
 
 fn list(path: &Path) -> BTreeMap<String, serde_json::Value> {
     let lines = std::fs::read_to_string(path).unwrap();
@@ -55,22 +59,34 @@ fn corrupt_files_are_listed_and_replaced_and_the_rest_stays() {
 #[test]
 fn what_stood_in_for_a_bad_file_stands_there_after_a_resume_even_if_the_file_is_mended() {
     let corpus = Corpus::new(12, 40);
-    let whole = std::fs::read(corpus.wav(5)).unwrap();
-    std::fs::write(corpus.wav(5), "gone bad").unwrap();
     let mut serving = Serving { max_bad_fraction: 0.1, ..Serving::cpu() };
-    let never_stopped = serving.batches(&corpus.material, 9).unwrap();
-    let has_five = |batch: &Bytes| batch.samples.contains(&5);
-    assert!(!never_stopped.iter().any(has_five));
+    // One that is met before the gate opens.
+    let doomed = serving.batches(&corpus.material, 3).unwrap()[2].samples[1];
+    let whole = std::fs::read(corpus.wav(doomed.into())).unwrap();
+    std::fs::write(corpus.wav(doomed.into()), "gone bad").unwrap();
+    let made_before = serving.slots.iter().sum::<u64>() as usize;
+    let never_stopped = serving.batches(&corpus.material, made_before).unwrap();
+    assert!(!never_stopped.iter().any(|batch| batch.samples.contains(&doomed)));
     let state = serving.serve(&corpus.material, |feed, _| {
         // Everything that is prefetched has been made, and nothing was leased.
         feed.wait_warm(PATIENCE)?;
         Ok(feed.state())
     });
     serving.from = state.unwrap();
-    std::fs::write(corpus.wav(5), whole).unwrap();
-    let made_before = serving.slots.iter().sum::<u64>() as usize;
+    assert!(!serving.from.replacements.is_empty());
+    std::fs::write(corpus.wav(doomed.into()), whole).unwrap();
     let resumed = serving.batches(&corpus.material, made_before).unwrap();
-    assert!(resumed == never_stopped[..made_before]);
+    assert!(resumed == never_stopped);
+    // And after another stop, before and after the batches were made again.
+    for is_warm in [false, true] {
+        let again = serving.serve(&corpus.material, |feed, _| {
+            feed.wait_warm(if is_warm { PATIENCE } else { Duration::ZERO })?;
+            Ok(feed.state())
+        });
+        let again = again.unwrap();
+        let kept = |one: &Replacement| again.replacements.get(one.epoch, one.k, one.position) == Some(*one);
+        assert!(serving.from.replacements.iter().all(|one| kept(&one)), "{again:?}");
+    }
 }
 
 #[test]
@@ -132,6 +148,99 @@ fn a_file_that_vanishes_in_mid_epoch_is_a_bad_file_from_then_on() {
 }
 
 #[test]
+fn a_recording_that_shrank_below_its_text_is_a_bad_file() {
+    let corpus = Corpus::new(18, 40);
+    let clean = Serving::cpu().batches(&corpus.material, 12).unwrap();
+    // Five words, and a tenth of a second to say them in.
+    let mut file = Vec::new();
+    let short = Clip { samples: vec![100; 2205], rate_hz: 22_050 };
+    tandem_audio::wav::write(&short, &mut file).unwrap();
+    std::fs::write(corpus.wav(14), file).unwrap();
+    let path = corpus.folder.path().join("bad.jsonl");
+    let serving = Serving { bad_samples: Some(path.clone()), ..Serving::cpu() };
+    let found = serving.batches(&corpus.material, 12).unwrap();
+    good_ones_stand_where_they_stood(&corpus, &clean, &found, &["u014".to_owned()].into());
+    assert!(list(&path)["u014"]["reason"].as_str().unwrap().contains("tokens"));
+}
+
+#[test]
+fn recordings_that_grew_are_cut_by_a_little_and_not_by_much() {
+    let corpus = Corpus::new(20, 40);
+    let longer = |number: u64, seconds: f64| {
+        let mut clip = clip(20, number);
+        clip.samples.resize(clip.samples.len() + (seconds * f64::from(clip.rate_hz)) as usize, 99);
+        let mut file = Vec::new();
+        tandem_audio::wav::write(&clip, &mut file).unwrap();
+        std::fs::write(corpus.wav(number), file).unwrap();
+    };
+    let clean = Serving::cpu().batches(&corpus.material, 12).unwrap();
+    (0..40).for_each(|number| longer(number, 0.09));
+    let found = Serving { max_bad_fraction: 0.0, ..Serving::cpu() }.batches(&corpus.material, 12).unwrap();
+    good_ones_stand_where_they_stood(&corpus, &clean, &found, &BTreeSet::new());
+    longer(8, 3.0);
+    let path = corpus.folder.path().join("bad.jsonl");
+    let serving = Serving { bad_samples: Some(path.clone()), ..Serving::cpu() };
+    let found = serving.batches(&corpus.material, 12).unwrap();
+    good_ones_stand_where_they_stood(&corpus, &clean, &found, &["u008".to_owned()].into());
+    assert!(list(&path)["u008"]["reason"].as_str().unwrap().contains("longer than"));
+}
+
+#[test]
+fn what_stands_in_for_a_bad_file_may_be_bad_as_well() {
+    let corpus = Corpus::new(26, 40);
+    let clean = Serving::cpu().batches(&corpus.material, 12).unwrap();
+    let bad: BTreeSet<String> = (0..40).step_by(2).map(|number| format!("u{number:03}")).collect();
+    (0..40).step_by(2).for_each(|number| std::fs::write(corpus.wav(number), "noise").unwrap());
+    let served = [1, 3].map(|workers| {
+        let serving = Serving { max_bad_fraction: 1.0, ..Serving::cpu() }.workers(workers);
+        serving.batches(&corpus.material, 12).unwrap()
+    });
+    good_ones_stand_where_they_stood(&corpus, &clean, &served[0], &bad);
+    assert!(served[0] == served[1]);
+}
+
+#[test]
+fn texts_of_a_large_corpus_that_were_not_counted_are_replaced_when_they_are_too_long() {
+    let (folder, num_rows) = (tempfile::tempdir().unwrap(), EXACT_ROWS + 1);
+    let counted: BTreeSet<usize> = (0..COUNTED_ROWS).map(|i| i * num_rows / COUNTED_ROWS).collect();
+    let is_long = |number: usize| number.is_multiple_of(2) && !counted.contains(&number);
+    let row = |number: usize| {
+        let text = if is_long(number) { "not counted" } else { "short" };
+        format!("{{\"audio_filepath\":\"{number}.wav\",\"text\":\"{text}\",\"duration\":0.272}}\n")
+    };
+    let path = folder.path().join("list.jsonl");
+    std::fs::write(&path, (0..num_rows).map(row).collect::<String>()).unwrap();
+    let dataset = Arc::new(Dataset::open(&path, &OpenOptions::default()).unwrap());
+    let options = MaterialOptions { with_text: true, ..MaterialOptions::default() };
+    let material = Material::survey(Arc::clone(&dataset), &dataset.train_rows(), &options).unwrap();
+    assert!(!material.counts_all());
+    let recordings = Arc::new(Planted { pause: Duration::ZERO });
+    let serving = Serving { recordings, max_bad_fraction: 1.0, ..Serving::cpu() };
+    let batches = serving.batches(&material, 12).unwrap();
+    let samples: Vec<usize> = batches.iter().flat_map(|batch| &batch.samples).map(|sample| *sample as usize).collect();
+    assert!(samples.len() == 48 && !samples.into_iter().any(is_long));
+}
+
+#[test]
+fn a_list_that_cannot_be_written_is_said_once_and_survived() {
+    let corpus = Corpus::new(19, 40);
+    std::fs::write(corpus.wav(3), "noise").unwrap();
+    let path = corpus.folder.path().join("not there/bad_samples.jsonl");
+    let serving = Serving { bad_samples: Some(path), ..Serving::cpu() };
+    let said = serving.serve(&corpus.material, |feed, roles| {
+        let stream = roles.model.device.stream(true)?;
+        let mut said = Vec::new();
+        for _ in 0..30 {
+            feed.lease(&stream)?;
+            said.extend(feed.take_notes());
+        }
+        Ok(said)
+    });
+    let said = said.unwrap();
+    assert_eq!(said.iter().filter(|line| line.contains("list of bad samples")).count(), 1, "{said:?}");
+}
+
+#[test]
 fn a_cache_that_cannot_be_written_is_said_once_and_survived() {
     let corpus = Corpus::new(16, 24);
     let expected = Serving::cpu().batches(&corpus.material, 8).unwrap();
@@ -181,4 +290,14 @@ fn every_failed_copy_and_lost_card_ends_in_an_error_with_nothing_left() {
             assert_eq!(alive, Default::default(), "{fault:?} {route:?}");
         }
     }
+}
+
+#[test]
+fn a_state_of_another_corpus_is_refused() {
+    let corpus = Corpus::new(18, 20);
+    let mut serving = Serving::cpu();
+    let kept = r#"{"next":{"epoch":0,"k":0},"replacements":[{"epoch":0,"k":0,"position":0,"sample":999,"attempt":0}]}"#;
+    serving.from = serde_json::from_str(kept).unwrap();
+    let refused = serving.batches(&corpus.material, 1).unwrap_err();
+    assert!(matches!(refused, FeedError::ForeignState { sample: 999, num_samples: 20 }), "{refused}");
 }

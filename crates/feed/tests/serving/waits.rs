@@ -45,6 +45,18 @@ fn taking_any_one_away_is_noticed_under_some_order_of_work() {
 }
 
 #[test]
+fn a_batch_that_is_read_on_another_stream_is_kept_for_that_stream() {
+    let corpus = Corpus::new(6, 30);
+    let expected = served(&corpus, &Serving::single(0)).unwrap();
+    for way in ways() {
+        for seed in 0..8 {
+            let serving = Serving { reads_elsewhere: true, ..way(seed) };
+            assert!(served(&corpus, &serving).unwrap() == expected, "{}, seed {seed}", serving.route.name());
+        }
+    }
+}
+
+#[test]
 fn every_wait_the_code_names_is_done_somewhere() {
     let corpus = Corpus::new(5, 20);
     let mut seen = BTreeSet::new();

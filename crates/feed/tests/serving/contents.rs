@@ -1,0 +1,79 @@
+//! What is in a batch is what the corpus says: every field of every row, made again the plain way.
+
+use tandem_corpus::SampleIndex;
+use tandem_device::Route;
+use tandem_feed::{Features, Featurizer, MELS};
+use tandem_text::{SymbolTable, Tokens};
+
+use crate::support::{Bytes, Corpus, Serving, clip};
+
+const CORPUS: u64 = 41;
+
+/// The elements of `row` of a field.
+fn row<'a, T: bytemuck::Pod>(batch: &'a Bytes, name: &str, row: usize) -> &'a [T] {
+    let (_, shape, bytes) = batch.fields.iter().find(|(field, _, _)| field == name).unwrap();
+    let width: u64 = shape[1..].iter().product();
+    &bytemuck::cast_slice(bytes)[row * width as usize..][..width as usize]
+}
+
+/// Log-mel is within the bound of the features: the last digits depend on the order of sums.
+fn assert_alike(found: &[f32], expected: &[f32], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (a, b) in found.iter().zip(expected) {
+        assert!((a - b).abs() <= 1e-2 * b.abs().max(1.0), "{what}: {a} {b}");
+    }
+}
+
+#[test]
+fn every_field_is_that_of_its_sample() {
+    let corpus = Corpus::new(CORPUS, 30);
+    let (texts, samples) = (corpus.material.texts().unwrap(), corpus.material.dataset().samples());
+    let silence = (corpus.material.features().floor as f32).ln();
+    let mut featurizer = Featurizer::new(corpus.material.features()).unwrap();
+    let (mut tokens, mut features) = (Tokens::default(), Features::default());
+    for serving in [Serving::cpu(), Serving::pair(9, Route::Bounce)] {
+        for batch in serving.batches(&corpus.material, 9).unwrap() {
+            for (at, number) in batch.samples.iter().enumerate() {
+                let index = SampleIndex(*number);
+                let what = format!("{:?}, row {at}", batch.cursor);
+                texts.encode_into(&corpus.material.dataset().get(index).unwrap(), &mut tokens).unwrap();
+                featurizer.clip_into(&clip(CORPUS, u64::from(*number)), true, &mut features).unwrap();
+                let frames = features.mel.num_frames();
+
+                let text: &[u32] = row(&batch, "text", at);
+                let (said, padding) = text.split_at(tokens.ids.len());
+                assert_eq!(said, tokens.ids, "{what}");
+                assert!(padding.iter().all(|id| *id == SymbolTable::PAD), "{what}");
+                let lengths = ["text_lengths", "mel_lengths", "speaker"].map(|name| row::<u32>(&batch, name, at)[0]);
+                let speaker = samples.speaker_number(index).unwrap();
+                assert_eq!(lengths, [tokens.ids.len() as u32, frames as u32, speaker], "{what}");
+
+                let (mel, rest) = row(&batch, "mel", at).split_at(features.mel.values.len());
+                assert_alike(mel, &features.mel.values, &what);
+                assert!(rest.iter().all(|value| *value == silence), "{what}");
+                assert_alike(&row(&batch, "energy", at)[..frames], &features.energy, &what);
+                assert_alike(&row(&batch, "pitch", at)[..frames], &features.pitch, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_reference_is_a_piece_of_a_row_by_the_same_voice_and_then_silence() {
+    let corpus = Corpus::new(CORPUS, 30);
+    let silence = (corpus.material.features().floor as f32).ln();
+    for batch in Serving::cpu().batches(&corpus.material, 9).unwrap() {
+        let speaker = |at: usize| row::<u32>(&batch, "speaker", at)[0];
+        for at in 0..batch.samples.len() {
+            let reference: &[f32] = row(&batch, "reference", at);
+            let same = (0..batch.samples.len()).filter(|other| speaker(*other) == speaker(at));
+            // These recordings are shorter than a reference: all of one is in it, from its start.
+            let is_of = |other: usize| {
+                let end = row::<u32>(&batch, "mel_lengths", other)[0] as usize * MELS as usize;
+                let (piece, rest) = reference.split_at(end);
+                *piece == row::<f32>(&batch, "mel", other)[..end] && rest.iter().all(|value| *value == silence)
+            };
+            assert!(same.into_iter().any(is_of), "{:?}, row {at}", batch.cursor);
+        }
+    }
+}
