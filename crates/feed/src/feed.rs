@@ -175,6 +175,8 @@ impl Feed {
         let in_data = plan.data_slots + if handover { plan.model_slots } else { 0 };
         let data_memory = batch_slots(device, arena, "prefetched batches", in_data, &input.plan)?;
         let stream = Arc::new(device.stream(false)?);
+        // Fields have gaps between them, and whole slots are copied: nothing that was never written is.
+        data_memory.iter().try_for_each(|slot| stream.fill(slot.memory.view(), 0))?;
         let features = FeatureMaker::create(device, arena, &stream, &input)?;
         let uploader = Uploader::create(device, arena, &input.plan)?;
         let collator = Collator::create(device, input.features().floor)?;

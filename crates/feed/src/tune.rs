@@ -267,7 +267,8 @@ impl Tuner {
             return None;
         }
         self.left = Some(from);
-        let share = 100.0 * seen.spare(from);
+        // A wait that began in an earlier window is counted in the one it ended in.
+        let share = 100.0 * seen.spare(from).min(1.0);
         Some(
             self.set_threads(
                 from - 1,

@@ -42,6 +42,7 @@ fn every_event_comes_back_as_it_was_told() {
         },
         Event::Transfer { route: "peer".into(), from: 0, to: 1, bytes: 7 << 20, ns: 131_000 },
         Event::Step { step: 1, wall_ns: 2, wait_ns: 1 },
+        Event::Stage { stage: "load".into(), batch: 0, ns: 3, busy_ns: 5, wait_ns: 1 },
         Event::Check { number: 4, name: "transfer".into(), passed: true, detail: String::new() },
         Event::Breach { card: 0, bytes: 2, limit_bytes: 1 },
         Event::Note { text: "so far".into() },

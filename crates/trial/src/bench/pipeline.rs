@@ -186,7 +186,8 @@ fn sweep_one(
     let cache = CacheSpec { kind: CacheKind::None, budget_bytes: 0, folder: None };
     let served = Served { material: Arc::clone(material), recordings, batch: SWEEP_BATCH, cache };
     // A slow producer's full rings last for longer than they hold: while they are emptied, it goes on filling them.
-    let settle = 4 * (site.slots.iter().sum::<u64>() + site.pinned_uploads) as usize;
+    let held = (site.slots.iter().sum::<u64>() + site.pinned_uploads) as f64;
+    let settle = if ratio > 1.0 { 1.5 * held * ratio / (ratio - 1.0) } else { held } as usize;
     let run = run(site, &served, &|_| step_ns, [SWEEP_WARM_UP.max(settle), settle], steps)?;
     let times: Vec<f64> = run.fed.times.iter().map(|(_, ns)| *ns as f64).collect();
     let (mean_ns, variation) = mean_and_variation(&times);
