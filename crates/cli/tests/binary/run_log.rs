@@ -25,10 +25,10 @@ fn check(line: &str, code: i32) -> Vec<Value> {
     assert_eq!((&last["event"], &last["exit_code"]), (&json!("run_ended"), &json!(code)));
     for (number, record) in records.iter().enumerate() {
         assert_eq!(record["seq"], json!(number), "{record}");
+        // Not in the order of their times: threads race for their place, and the page on the log says so.
         assert!(record["v"].is_u64() && record["t_ns"].is_u64(), "{record}");
         assert!(record["dropped"].is_null() || record["dropped"] == 0, "{record}");
     }
-    assert!(records.is_sorted_by_key(|record| record["t_ns"].as_u64()), "{line}");
     records
 }
 
