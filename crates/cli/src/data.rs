@@ -8,11 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use tandem_audio::FeatureSettings;
 use tandem_corpus::{CorpusError, Dataset, LengthIndex, OpenOptions, SampleIndex};
-use tandem_feed::{Material, MaterialOptions, scan_lengths};
+use tandem_feed::{Material, scan_lengths};
 use tandem_plan::setting::Id;
-use tandem_plan::{CorpusFacts, Settings, quoted};
+use tandem_plan::{CorpusFacts, Settings, material_options, quoted};
 use tandem_trial::resolve::host_facts;
 
 use crate::args::PlanCall;
@@ -100,16 +99,7 @@ fn lengths_in() -> (PathBuf, bool) {
 }
 
 fn survey(dataset: Dataset, rows: &[SampleIndex], settings: &Settings) -> Result<Material, Exit> {
-    let most = |id| settings.given_count(id).map(|most| u32::try_from(most).unwrap_or(u32::MAX));
-    let options = MaterialOptions {
-        features: FeatureSettings::default(),
-        lang: settings.text(Id::Lang),
-        max_frames: most(Id::MaxMelFrames),
-        max_tokens: most(Id::MaxTextLength),
-        with_text: true,
-        ..MaterialOptions::default()
-    };
-    Ok(Material::survey(Arc::new(dataset), rows, &options).context("the corpus cannot be used")?)
+    Ok(Material::survey(Arc::new(dataset), rows, &material_options(settings)).context("the corpus cannot be used")?)
 }
 
 fn not_opened(error: &CorpusError, id: Id, options: &OpenOptions) -> Exit {

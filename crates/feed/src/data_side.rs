@@ -19,7 +19,7 @@ use crate::error::FeedError;
 use crate::featurize::FeatureMaker;
 use crate::hold_ups::HoldUps;
 use crate::input::Input;
-use crate::order::{HostMemory, Loaded};
+use crate::order::{AT_FEATURES_RATE, HostMemory, Loaded, Row};
 use crate::schema::Layout;
 use crate::self_tuning::SelfTuning;
 use crate::shape::Bucket;
@@ -106,8 +106,8 @@ impl DataSide {
         let loaded = ready.payload();
         let shape = input.shape_of(&loaded.batch);
         let info = Arc::new(info_of(loaded, shape.bucket, &shape.slot));
-        let rows = loaded.rows.clone();
-        let busy_ns = rows.iter().map(|row| row.busy_ns).sum();
+        let is_resampled = loaded.rows.iter().any(|row| row.rate != AT_FEATURES_RATE);
+        let busy_ns = loaded.rows.iter().map(|row| row.busy_ns).sum();
         self.tell("load", info.sequence, [loaded.wall_ns, busy_ns, load_wait_ns]);
         if let Some(times) = self.uploader.take_times()? {
             self.tell("upload", times.batch, [times.upload_ns, times.upload_ns, 0]);
@@ -119,24 +119,21 @@ impl DataSide {
         let site = if input.plan.route == Route::Handover { waits::RELEASED } else { waits::SENT };
         let slot = self.slots.take()?.claim(|freed| self.stream.wait(freed, site))?;
         uploaded.begin(&self.stream)?;
-        self.features.featurize(&self.stream, (&uploaded, &rows), shape, slot.memory())?;
+        self.features.featurize(&self.stream, (&uploaded, is_resampled), shape, slot.memory())?;
         self.collator.collate(&self.stream, &uploaded, shape, slot.memory())?;
         uploaded.consumed(&self.stream)?;
         slot.publish(info, |written| self.stream.record(written))?;
         self.tuning.made_one(load_wait_ns, busy_ns, &self.slots);
         Ok(())
     }
-}
 
-impl DataSide {
     fn tell(&self, stage: &str, batch: u64, [ns, busy_ns, wait_ns]: [u64; 3]) {
         self.emitter.emit(Event::Stage { stage: stage.to_owned(), batch, ns, busy_ns, wait_ns });
     }
 }
 
 fn info_of(loaded: &Loaded, bucket: Bucket, layout: &Arc<Layout>) -> BatchInfo {
-    let utterance =
-        |row: &crate::order::Row| Utterance { sample: row.sample, frames: row.frames, tokens: row.tokens.len() as u32 };
+    let utterance = |row: &Row| Utterance { sample: row.sample, frames: row.frames, tokens: row.tokens.len() as u32 };
     BatchInfo {
         sequence: loaded.sequence,
         cursor: loaded.batch.cursor,

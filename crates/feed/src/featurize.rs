@@ -8,9 +8,8 @@ use tandem_audio::{BatchShape, DeviceFeatures, PitchSettings, Rows};
 use tandem_device::{Arena, Block, Device, DeviceError, Stream};
 
 use crate::error::FeedError;
-use crate::feed_plan::FeedPlan;
+use crate::feed_plan::{FeedPlan, RESAMPLED};
 use crate::input::{Input, Shape};
-use crate::order::Row;
 use crate::schema::{HOP_SAMPLES, field_in};
 use crate::upload::Uploaded;
 
@@ -32,25 +31,24 @@ impl FeatureMaker {
         let features = DeviceFeatures::create(device, arena, stream, input.features(), &pitch, &plan.rates_hz)?;
         let resampled = match plan.resampled_bytes() {
             0 => None,
-            bytes => Some(arena.take("resampled int16", bytes)?),
+            bytes => Some(arena.take(RESAMPLED, bytes)?),
         };
         Ok(FeatureMaker { features, resampled })
     }
 
-    /// Queues the features of a batch.
+    /// Queues the features of a batch; `is_resampled` when any of its rows is at another rate.
     pub(crate) fn featurize(
         &self,
         stream: &Stream,
-        (uploaded, rows): (&Uploaded<'_>, &[Row]),
+        (uploaded, is_resampled): (&Uploaded<'_>, bool),
         shape: &Shape,
         slot: &Block,
     ) -> Result<(), DeviceError> {
         let layout = &shape.upload;
         let num_rows = shape.bucket.batch as u32;
         let lengths = uploaded.part(layout.out_lengths);
-        let elsewhere = rows.iter().any(|row| row.rate != u32::MAX);
         let (audio, stride) = match &self.resampled {
-            Some(resampled) if elsewhere => {
+            Some(resampled) if is_resampled => {
                 let stride = (shape.bucket.frames + 1) * HOP_SAMPLES;
                 let out = resampled.part(0, shape.bucket.batch * stride * 2);
                 let from = Rows {

@@ -27,7 +27,7 @@ use crate::data_side::{BatchFiller, BatchTaker, DataSide};
 use crate::decode_threads::DecodeThreads;
 use crate::error::FeedError;
 use crate::featurize::FeatureMaker;
-use crate::feed_plan::FeedPlan;
+use crate::feed_plan::{DATA_SLOTS, FeedPlan, MODEL_SLOTS};
 use crate::hold_ups::HoldUps;
 use crate::input::{Input, Recordings};
 use crate::lease::DeviceBatch;
@@ -173,7 +173,7 @@ impl Feed {
         let (host_filler, loaded) = ring(PINNED_RING, host_slots(device, &input.plan)?);
         let handover = plan.route == Route::Handover;
         let in_data = plan.data_slots + if handover { plan.model_slots } else { 0 };
-        let data_memory = batch_slots(device, arena, "prefetched batches", in_data, &input.plan)?;
+        let data_memory = batch_slots(device, arena, DATA_SLOTS, in_data, &input.plan)?;
         let stream = Arc::new(device.stream(false)?);
         // Fields have gaps between them, and whole slots are copied: nothing that was never written is.
         data_memory.iter().try_for_each(|slot| stream.fill(slot.memory.view(), 0))?;
@@ -359,7 +359,7 @@ struct Crossing {
 impl Crossing {
     fn open(roles: &Isolation, spec: &FeedSpec, data: &[RingSlot<Block, Event>]) -> Result<Crossing, FeedError> {
         let (plan, to) = (&spec.plan, &roles.model.arena);
-        let slots = batch_slots(&roles.model.device, to, "input slots", plan.model_slots, plan)?;
+        let slots = batch_slots(&roles.model.device, to, MODEL_SLOTS, plan.model_slots, plan)?;
         let (from, why) = (&roles.data.arena, &spec.route_why);
         let mut transfer = Transfer::open(plan.route, why, from, to, plan.slot_bytes())?;
         let (Some(source), Some(target)) = (data.first(), slots.first()) else {

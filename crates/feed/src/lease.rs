@@ -6,7 +6,7 @@ use tandem_device::{Block, DType, DeviceError, Event, Stream, View};
 use tandem_pipeline::LeasedSlot;
 
 use crate::data_side::BatchInfo;
-use crate::schema::{Placed, field_in};
+use crate::schema::Placed;
 
 /// Holding one of these means that work queued on its stream may read the batch.
 ///
@@ -57,7 +57,7 @@ impl<'s> DeviceBatch<'s> {
     /// A field by its name in the schema; none when the schema has none of that name.
     pub fn field(&self, name: &str) -> Option<BatchField<'_>> {
         let placed: &Placed = self.info().layout.fields.iter().find(|placed| placed.field.name == name)?;
-        let view = field_in(&self.info().layout, self.slot().memory(), name)?;
+        let view = self.slot().memory().part(placed.offset, placed.bytes);
         Some(BatchField { view, dtype: placed.field.dtype, shape: &placed.shape })
     }
 

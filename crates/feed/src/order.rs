@@ -49,6 +49,9 @@ struct Filling {
     missing: usize,
 }
 
+/// The rate of a row that needs no resampling, as the kernels know it.
+pub(crate) const AT_FEATURES_RATE: u32 = u32::MAX;
+
 /// What is known of a row once it is loaded.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
@@ -56,7 +59,7 @@ pub(crate) struct Row {
     /// Samples as they were written, and as they are at the features' rate.
     pub(crate) in_samples: u32,
     pub(crate) out_samples: u32,
-    /// Which of the plan's rates they are at; `u32::MAX` for the features' own.
+    /// Which of the plan's rates they are at, or [`AT_FEATURES_RATE`].
     pub(crate) rate: u32,
     pub(crate) frames: u32,
     pub(crate) tokens: Vec<u32>,

@@ -19,7 +19,7 @@ use crate::error::FeedError;
 use crate::features::num_resampled;
 use crate::input::Input;
 use crate::load::END_SLACK_S;
-use crate::order::{Row, Task};
+use crate::order::{AT_FEATURES_RATE, Row, Task};
 
 /// What every decode thread shares.
 pub(crate) struct Library {
@@ -162,7 +162,7 @@ impl RowLoader {
     fn bring_to_a_planned_rate(&mut self, sample: &Sample<'_>) -> Result<u32, FeedError> {
         let input = &self.library.input;
         if self.clip.rate_hz == input.features().rate_hz {
-            return Ok(u32::MAX);
+            return Ok(AT_FEATURES_RATE);
         }
         if let Some(rate) = input.plan.rates_hz.iter().position(|rate_hz| *rate_hz == self.clip.rate_hz) {
             return Ok(rate as u32);
@@ -170,6 +170,6 @@ impl RowLoader {
         let resampled = self.resampler.clip_into(&self.clip, &mut self.resampled);
         resampled.map_err(|source| FeedError::Undecodable { source, place: sample.audio.show() })?;
         std::mem::swap(&mut self.clip, &mut self.resampled);
-        Ok(u32::MAX)
+        Ok(AT_FEATURES_RATE)
     }
 }

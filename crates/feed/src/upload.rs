@@ -10,7 +10,7 @@ use tandem_pipeline::ReadySlot;
 use tandem_text::SymbolTable;
 
 use crate::collate::reference_pick;
-use crate::feed_plan::{FeedPlan, Span};
+use crate::feed_plan::{FeedPlan, Span, UPLOADS};
 use crate::input::{Input, Shape};
 use crate::order::{HostMemory, Loaded, Row};
 use crate::waits;
@@ -48,7 +48,7 @@ pub(crate) struct Uploaded<'a> {
 impl Uploader {
     pub(crate) fn create(device: &Device, arena: &Arena, plan: &FeedPlan) -> Result<Uploader, DeviceError> {
         let block = |_| {
-            let memory = arena.take("upload int16", plan.upload_bytes())?;
+            let memory = arena.take(UPLOADS, plan.upload_bytes())?;
             let [upload_began, uploaded] = [device.timer()?, device.timer()?];
             let [features_began, consumed] = [device.timer()?, device.timer()?];
             Ok::<_, DeviceError>(UploadBlock { memory, upload_began, uploaded, features_began, consumed, batch: None })

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use tandem_corpus::SampleIndex;
 use tandem_feed::{
-    Bucket, BucketPlan, Extent, LeftOut, Material, NUM_BUCKETS, Padding, RATE_HZ, even_buckets, plain_table_bytes,
+    Bucket, BucketPlan, Extent, LeftOut, Material, MaterialOptions, NUM_BUCKETS, Padding, RATE_HZ, even_buckets,
+    plain_table_bytes,
 };
 
 use crate::refusal::{Reason, Refusal};
@@ -99,6 +100,18 @@ const BESIDE_BYTES: u64 = 8192;
 
 fn decoded_bytes(seconds: f64, rate_hz: u32, num_rows: usize) -> u64 {
     (seconds * f64::from(rate_hz) * 2.0) as u64 + BESIDE_BYTES * num_rows as u64
+}
+
+/// What of a corpus `settings` want: everything but its rows.
+pub fn material_options(settings: &Settings) -> MaterialOptions {
+    let most = |id| settings.given_count(id).map(|most| u32::try_from(most).unwrap_or(u32::MAX));
+    MaterialOptions {
+        lang: settings.text(Id::Lang),
+        max_frames: most(Id::MaxMelFrames),
+        max_tokens: most(Id::MaxTextLength),
+        with_text: true,
+        ..MaterialOptions::default()
+    }
 }
 
 /// The corpus of a plan.

@@ -62,7 +62,7 @@ mod startup;
 mod fixture;
 
 pub use cache::Cache;
-pub use corpus::{CorpusFacts, CorpusPlan};
+pub use corpus::{CorpusFacts, CorpusPlan, material_options};
 pub use hardware::{CardFacts, Hardware, HostFacts};
 pub use json::{plan_json, refusal_json};
 pub use memory::{RESULT_BYTES, RESULT_SLOTS};

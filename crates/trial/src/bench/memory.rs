@@ -8,18 +8,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tandem_audio::{Clip, FeatureSettings, wav};
+use tandem_audio::{Clip, wav};
 use tandem_corpus::{Dataset, LengthIndex, OpenOptions, demo};
 use tandem_device::bytes::{MIB, mib_ceil};
 use tandem_device::{Isolation, Kind, Machine};
 use tandem_events::{Emitter, Role};
-use tandem_feed::{
-    CacheSpec, Feed, FeedSpec, FeedState, FromFiles, Material, MaterialOptions, NUM_BUCKETS, scan_lengths,
-};
+use tandem_feed::{CacheSpec, Feed, FeedSpec, FeedState, FromFiles, Material, NUM_BUCKETS, scan_lengths};
 use tandem_plan::setting::Id;
 use tandem_plan::{
     CorpusFacts, Hardware, Level, ModelChoice, Plan, Reason, Refusal, SettingError, Settings, StandIn as Shape,
-    StandIns,
+    StandIns, material_options,
 };
 
 use super::BenchError;
@@ -176,16 +174,7 @@ pub fn demo_material(folder: &Path, minutes: f64, settings: &Settings) -> Result
     let (mut index, _) = LengthIndex::open(folder, &dataset);
     let dataset = scan_lengths(dataset, &mut index, 2, |_| ControlFlow::Continue(()))?.dataset;
     let rows: Vec<_> = dataset.samples().iter().map(|(index, _)| index).collect();
-    let most = |id| settings.given_count(id).map(|most| u32::try_from(most).unwrap_or(u32::MAX));
-    let options = MaterialOptions {
-        features: FeatureSettings::default(),
-        lang: settings.text(Id::Lang),
-        max_frames: most(Id::MaxMelFrames),
-        max_tokens: most(Id::MaxTextLength),
-        with_text: true,
-        ..MaterialOptions::default()
-    };
-    Ok(Arc::new(Material::survey(Arc::new(dataset), &rows, &options)?))
+    Ok(Arc::new(Material::survey(Arc::new(dataset), &rows, &material_options(settings))?))
 }
 
 /// A feed and a model that take turns.
