@@ -10,8 +10,8 @@
 mod common;
 
 use tandem_audio::{
-    AudioError, BatchShape, Clip, DeviceFeatures, FeatureSettings, LogMel, MelFrames, PitchSettings, PitchTracker,
-    Resampler, Rows, mel,
+    AudioError, Clip, DeviceFeatures, FeatureSettings, LogMel, MelFrames, PitchSettings, PitchTracker, Resampler, Rows,
+    Starts, mel,
 };
 use tandem_device::{Arena, ArenaSpec, Block, Device, Element, Kind, Machine, SimSpec, Stream};
 use tandem_events::Role;
@@ -105,13 +105,57 @@ impl Site {
     }
 }
 
-/// Clips as rows, `stride` apart. Between a row's end and the next one's start lies something loud.
-fn rows_of(clips: &[Vec<i16>], stride: usize) -> (Vec<i16>, Vec<u32>) {
-    let mut audio = vec![i16::MIN; clips.len() * stride];
-    for (row, clip) in audio.chunks_mut(stride).zip(clips) {
-        row[..clip.len()].copy_from_slice(clip);
+/// Where rows begin, here and on the device.
+struct Table {
+    host: Vec<u32>,
+    device: Block,
+}
+
+impl Table {
+    fn new(site: &Site, sizes: impl IntoIterator<Item = usize>) -> Table {
+        let mut host = vec![0];
+        for size in sizes {
+            host.push(host[host.len() - 1] + size as u32);
+        }
+        Table { device: site.up(&host), host }
     }
-    (audio, clips.iter().map(|clip| clip.len() as u32).collect())
+
+    fn starts(&self) -> Starts<'_> {
+        Starts { host: &self.host, device: self.device.view() }
+    }
+
+    fn row(&self, row: usize) -> std::ops::Range<usize> {
+        self.host[row] as usize..self.host[row + 1] as usize
+    }
+
+    fn sum(&self) -> usize {
+        self.host[self.host.len() - 1] as usize
+    }
+}
+
+/// Rows of clips on a device.
+struct Batch {
+    samples: Block,
+    starts: Table,
+    lengths: Block,
+}
+
+impl Batch {
+    /// Each row has some room to spare, another amount each. Between a row's end and the next one's start lies
+    /// something loud.
+    fn new(site: &Site, clips: &[Vec<i16>], spare: impl Fn(usize) -> usize) -> Batch {
+        let starts = Table::new(site, clips.iter().enumerate().map(|(row, clip)| clip.len() + spare(row)));
+        let mut samples = vec![i16::MIN; starts.sum()];
+        for (row, clip) in clips.iter().enumerate() {
+            samples[starts.row(row)][..clip.len()].copy_from_slice(clip);
+        }
+        let lengths: Vec<u32> = clips.iter().map(|clip| clip.len() as u32).collect();
+        Batch { samples: site.up(&samples), starts, lengths: site.up(&lengths) }
+    }
+
+    fn rows(&self) -> Rows<'_> {
+        Rows { samples: self.samples.view(), starts: self.starts.starts(), lengths: self.lengths.view() }
+    }
 }
 
 fn noise(seed: u32) -> impl FnMut() -> f64 {
@@ -158,17 +202,20 @@ fn bound(log_mel: f64) -> f64 {
     if log_mel >= 1e-4_f64.ln() { 1e-3 } else { 1e-2 }
 }
 
-/// Log-mel and energy of `clips` with `frames` frames a row, compared with the CPU path or the reference.
-fn check_log_mel(site: &Site, clips: &[Vec<i16>], stride: usize, frames: usize) {
+/// Log-mel and energy of `clips` with `frames_of` frames in each row, compared with the CPU path or the reference.
+fn check_log_mel(
+    site: &Site,
+    clips: &[Vec<i16>],
+    spare: impl Fn(usize) -> usize,
+    frames_of: impl Fn(usize, usize) -> usize,
+) {
     let settings = FeatureSettings::default();
-    let (audio, lengths) = rows_of(clips, stride);
-    let (audio, lengths) = (site.up(&audio), site.up(&lengths));
-    let shape = BatchShape { rows: clips.len() as u32, stride_samples: stride as u32, frames: frames as u32 };
+    let batch = Batch::new(site, clips, spare);
+    let frames = Table::new(site, clips.iter().enumerate().map(|(row, clip)| frames_of(row, clip.len() / 256)));
     let run = |with_energy: bool| {
-        let (mel, energy) =
-            (site.poisoned::<f32>(clips.len() * frames * 80), site.poisoned::<f32>(clips.len() * frames));
+        let (mel, energy) = (site.poisoned::<f32>(frames.sum() * 80), site.poisoned::<f32>(frames.sum()));
         let wanted = with_energy.then(|| energy.view());
-        site.features.log_mel(&site.stream, shape, audio.view(), lengths.view(), mel.view(), wanted).unwrap();
+        site.features.log_mel(&site.stream, batch.rows(), frames.starts(), mel.view(), wanted).unwrap();
         (site.down::<f32>(&mel), site.down::<f32>(&energy))
     };
     let (found, energies) = run(true);
@@ -182,9 +229,10 @@ fn check_log_mel(site: &Site, clips: &[Vec<i16>], stride: usize, frames: usize) 
     for (row, samples) in clips.iter().enumerate() {
         let clip = Clip { samples: samples.clone(), rate_hz: 22_050 };
         let own = if log_mel.mel_energy_into(&clip, &mut cpu, &mut cpu_energy).is_ok() { cpu.num_frames() } else { 0 };
-        let own = own.min(frames);
-        let (found, padding) = found[row * frames * 80..][..frames * 80].split_at(own * 80);
-        let (energies, silence) = energies[row * frames..][..frames].split_at(own);
+        let place = frames.row(row);
+        let own = own.min(place.len());
+        let (found, padding) = found[place.start * 80..place.end * 80].split_at(own * 80);
+        let (energies, silence) = energies[place].split_at(own);
         assert!(padding.iter().all(|x| x.to_bits() == 1e-5_f32.ln().to_bits()), "row {row}");
         assert!(silence.iter().all(|x| x.to_bits() == 0), "row {row}");
         if site.kind != Kind::Cuda {
@@ -205,26 +253,31 @@ fn check_log_mel(site: &Site, clips: &[Vec<i16>], stride: usize, frames: usize) 
 
 fn log_mel_and_energy_of_ragged_rows(machine: &Machine) {
     let site = Site::new(machine);
-    // Odd strides put rows at odd samples; frames past every row, exactly the longest row's, and fewer.
-    for (stride, frames) in [(6001, 23), (6001, 41), (7777, 24), (6002, 8), (6144, 5)] {
-        check_log_mel(&site, &ragged(), stride, frames);
-    }
-    check_log_mel(&site, &ragged()[9..10], 5003, 19);
+    let clips = ragged();
+    let whole = |own: usize| own.next_multiple_of(8);
+    // Rows at odd samples; just enough frames for each.
+    check_log_mel(&site, &clips, |row| row * 37 % 61, |_, own| whole(own));
+    // More than enough, another number each; fewer than a row has, or none at all.
+    check_log_mel(&site, &clips, |_| 0, |row, own| whole(own) + row % 3 * 8);
+    check_log_mel(&site, &clips, |_| 8, |row, own| own / 8 * 8 * (row % 2));
+    check_log_mel(&site, &clips[9..10], |_| 0, |_, own| whole(own));
+    // All alike, and more rows than a warp looks at in one go.
+    check_log_mel(&site, &clips, |_| 100, |_, _| 24);
+    let many: Vec<Vec<i16>> = (0..70).map(|row| clips[row % clips.len()].clone()).collect();
+    check_log_mel(&site, &many, |row| row % 5, |row, own| if row % 9 == 4 { 0 } else { whole(own) });
 }
 
 fn log_mel_of_hostile_clips(machine: &Machine) {
-    check_log_mel(&Site::new(machine), &hostile(), 9001, 36);
+    check_log_mel(&Site::new(machine), &hostile(), |_| 1, |_, _| 40);
 }
 
 fn pitch_is_the_trackers(machine: &Machine) {
     let site = Site::new(machine);
     let clips: Vec<Vec<i16>> = ragged().into_iter().chain(hostile()).chain([common::i16s("speech")]).collect();
-    let (stride, frames) = (clips.iter().map(Vec::len).max().unwrap() + 1, 107);
-    let (audio, lengths) = rows_of(&clips, stride);
-    let (audio, lengths) = (site.up(&audio), site.up(&lengths));
-    let out = site.poisoned::<f32>(clips.len() * frames);
-    let shape = BatchShape { rows: clips.len() as u32, stride_samples: stride as u32, frames: frames as u32 };
-    site.features.pitch(&site.stream, shape, audio.view(), lengths.view(), out.view()).unwrap();
+    let batch = Batch::new(&site, &clips, |row| row % 4);
+    let frames = Table::new(&site, clips.iter().enumerate().map(|(row, clip)| clip.len() / 256 + row % 3 * 4));
+    let out = site.poisoned::<f32>(frames.sum());
+    site.features.pitch(&site.stream, batch.rows(), frames.starts(), out.view()).unwrap();
     let found = site.down::<f32>(&out);
 
     let mut tracker = PitchTracker::new(&FeatureSettings::default(), &PitchSettings::default()).unwrap();
@@ -234,8 +287,9 @@ fn pitch_is_the_trackers(machine: &Machine) {
         if tracker.pitch_into(&Clip { samples, rate_hz: 22_050 }, &mut expected).is_err() {
             expected.clear();
         }
-        let own = expected.len().min(frames);
-        let (found, padding) = found[row * frames..][..frames].split_at(own);
+        let place = frames.row(row);
+        let own = expected.len().min(place.len());
+        let (found, padding) = found[place].split_at(own);
         assert!(padding.iter().all(|x| x.to_bits() == 0), "row {row}");
         voiced += found.iter().filter(|&&hz| hz > 0.0).count();
         if site.kind == Kind::Cuda {
@@ -275,65 +329,69 @@ fn resampling_gives_the_same_bits(machine: &Machine) {
         resampler.clip_into(&Clip { samples: samples.clone(), rate_hz }, &mut out).unwrap();
         expected.push(out.samples);
     }
-    let longest = expected.iter().map(Vec::len).max().unwrap();
-    let rows = clips.len() as u32;
-    let (audio, in_lengths) = rows_of(&clips, 4003);
-    let (audio, in_lengths, rates) = (site.up(&audio), site.up(&in_lengths), site.up(&rates));
-    // As much as there is; less; more than the ratio gives.
-    for (stride_out, cut) in [(longest + 1, usize::MAX), (longest / 2 * 2 - 1000, 501), (longest + 514, longest + 514)]
-    {
-        let lengths: Vec<u32> = match cut {
-            usize::MAX => expected.iter().map(|row| row.len() as u32).collect(),
-            cut => vec![cut as u32; clips.len()],
-        };
-        let (out_lengths, out) = (site.up(&lengths), site.poisoned::<i16>(clips.len() * stride_out));
-        let from = Rows { samples: audio.view(), stride_samples: 4003, lengths: in_lengths.view() };
-        let to = Rows { samples: out.view(), stride_samples: stride_out as u32, lengths: out_lengths.view() };
-        site.features.resample(&site.stream, rows, from, rates.view(), to).unwrap();
-        for (row, (found, expected)) in site.down::<i16>(&out).chunks(stride_out).zip(&expected).enumerate() {
-            let own = expected.len().min(lengths[row] as usize);
+    let (batch, rates) = (Batch::new(&site, &clips, |row| row % 3), site.up(&rates));
+    let whole = |len: usize| len.next_multiple_of(256);
+    let check = |room: &dyn Fn(usize) -> usize, wanted: &dyn Fn(usize) -> usize| {
+        let starts = Table::new(&site, expected.iter().map(|row| room(row.len())));
+        let lengths: Vec<u32> = expected.iter().map(|row| wanted(row.len()) as u32).collect();
+        let (out_lengths, out) = (site.up(&lengths), site.poisoned::<i16>(starts.sum()));
+        let to = Rows { samples: out.view(), starts: starts.starts(), lengths: out_lengths.view() };
+        site.features.resample(&site.stream, batch.rows(), rates.view(), to).unwrap();
+        let found = site.down::<i16>(&out);
+        for (row, expected) in expected.iter().enumerate() {
+            let found = &found[starts.row(row)];
+            let own = expected.len().min(lengths[row] as usize).min(found.len());
             assert!(found[..own] == expected[..own], "row {row}");
             assert!(found[own..].iter().all(|&x| x == 0), "row {row}");
         }
-    }
+    };
+    // As much as there is; less of it, by what is asked for and by what there is room for; more than the ratio gives.
+    check(&whole, &|len| len);
+    check(&whole, &|_| 501);
+    check(&|len| len / 512 * 256, &|len| len);
+    check(&|len| whole(len) + 512, &|_| 100_000);
 }
 
 fn tables_take_what_was_said_and_launching_nothing(machine: &Machine) {
     let site = Site::new(machine);
     let said = DeviceFeatures::table_bytes(&FeatureSettings::default(), &RATES_HZ).unwrap();
     assert_eq!(site.arena.memory().used_bytes, 64 * MIB + said);
-    let (audio, lengths) = rows_of(&ragged(), 6001);
-    let (audio, lengths) = (site.up(&audio), site.up(&lengths));
+    let (batch, frames) = (Batch::new(&site, &ragged(), |_| 7), Table::new(&site, [24; 12]));
     let (mel, energy) = (site.poisoned::<f32>(12 * 24 * 80), site.poisoned::<f32>(12 * 24));
     let pitch = site.poisoned::<f32>(12 * 24);
+    let none = Table::new(&site, [0; 12]);
     let before = (site.machine.counters(0), site.arena.memory());
-    let shape = BatchShape { rows: 12, stride_samples: 6001, frames: 24 };
-    let (audio, lengths) = (audio.view(), lengths.view());
-    site.features.log_mel(&site.stream, shape, audio, lengths, mel.view(), Some(energy.view())).unwrap();
-    site.features.pitch(&site.stream, shape, audio, lengths, pitch.view()).unwrap();
+    site.features.log_mel(&site.stream, batch.rows(), frames.starts(), mel.view(), Some(energy.view())).unwrap();
+    site.features.pitch(&site.stream, batch.rows(), frames.starts(), pitch.view()).unwrap();
     site.stream.drain().unwrap();
     let after = (site.machine.counters(0), site.arena.memory());
     assert_eq!(before.0.allocations, after.0.allocations);
     assert_eq!(before.0.pinned_allocations, after.0.pinned_allocations);
     assert_eq!(before.1, after.1);
     // Nothing to do is nothing to launch.
-    let none = BatchShape { rows: 0, ..shape };
-    site.features.pitch(&site.stream, none, audio, lengths, pitch.view()).unwrap();
+    site.features.pitch(&site.stream, batch.rows(), none.starts(), pitch.view()).unwrap();
 }
 
 fn sizes_that_do_not_fit_are_refused(machine: &Machine) {
     let site = Site::new(machine);
-    let (audio, lengths) = (site.up(&[0_i16; 2000]), site.up(&[1000_u32; 2]));
-    let out = site.poisoned::<f32>(2 * 3 * 80);
-    let check = |shape: BatchShape, what: &str| {
-        let refused = site.features.log_mel(&site.stream, shape, audio.view(), lengths.view(), out.view(), None);
+    let batch = Batch::new(&site, &[vec![0; 1000], vec![0; 1000]], |_| 0);
+    let (out, short) = (site.poisoned::<f32>(16 * 80), site.up(&[1000_u32]));
+    let check = |rows: Rows<'_>, frames: &[u32], what: &str| {
+        let device = site.up(frames);
+        let frames = Starts { host: frames, device: device.view() };
+        let refused = site.features.log_mel(&site.stream, rows, frames, out.view(), None);
         let message = refused.expect_err(what).to_string();
         assert!(message.contains(what), "{message}");
     };
-    let fits = BatchShape { rows: 2, stride_samples: 1000, frames: 3 };
-    check(BatchShape { rows: 3, stride_samples: 500, ..fits }, "the lengths need 3");
-    check(BatchShape { stride_samples: 1001, ..fits }, "the samples need 2002");
-    check(BatchShape { frames: 4, ..fits }, "the mel frames need 640");
+    let whole = || batch.rows();
+    check(whole(), &[0, 8, 24], "the mel frames need 1920");
+    check(whole(), &[0, 8], "the samples have 2 rows, and others 1");
+    check(whole(), &[0, 8, 12], "multiples of 8");
+    check(whole(), &[0, 16, 8], "one behind the other");
+    check(whole(), &[8, 8, 16], "one behind the other");
+    check(Rows { lengths: short.view(), ..whole() }, &[0, 8, 16], "the lengths need 2");
+    check(Rows { samples: short.view(), ..whole() }, &[0, 8, 16], "the samples need 2000");
+    check(Rows { starts: Starts { device: short.view(), ..whole().starts }, ..whole() }, &[0, 8, 16], "the starts of");
     let (settings, pitch) = (FeatureSettings { hop_samples: 128, ..Default::default() }, PitchSettings::default());
     let refused = DeviceFeatures::create(&site.device, &site.arena, &site.stream, &settings, &pitch, &[]);
     assert!(matches!(refused, Err(AudioError::Settings { .. })));

@@ -14,6 +14,7 @@ use crate::exit::Exit;
 
 /// One call of the program, read.
 pub(crate) enum Call {
+    Train(PlanCall),
     Plan(PlanCall),
     Validate(PlanCall),
     Bench(bench::Call),
@@ -21,6 +22,7 @@ pub(crate) enum Call {
 }
 
 /// A call of a command that resolves a plan.
+#[derive(Clone)]
 pub(crate) struct PlanCall {
     /// What the user wrote, flags over config.
     pub(crate) settings: Settings,
@@ -45,10 +47,12 @@ const START: &str = "\
 tandem trains speech models so that the GPU never waits.
 
 To start with:
+  tandem train                  train a small model on speech made here; --train-data DIR for your own
   tandem plan                   what this machine has, and how a run would use it
   tandem validate               five checks on the real devices
   tandem corpus check DIR       everything wrong with a dataset, in one pass
-  tandem --help                 everything else
+
+Everything else: tandem --help
 ";
 
 /// Reads the command line and the config file it names.
@@ -61,6 +65,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Call, Exit> {
         false => Exit::Said(error.to_string()),
     })?;
     match matches.subcommand() {
+        Some(("train", given)) => read(given).map(Call::Train),
         Some(("plan", given)) => read(given).map(Call::Plan),
         Some(("validate", given)) => read(given).map(Call::Validate),
         Some(("bench", given)) => bench::read(given, read).map(Call::Bench),
@@ -120,10 +125,13 @@ fn grammar() -> Clap {
                 .conflicts_with_all(["print-config", "sim"]),
         );
     let validate = Clap::new("validate").about("Five checks on the real devices; PASS or FAIL each").arg(run_log());
+    let train =
+        Clap::new("train").about("Train; with no data given, a small model on speech that is made here").arg(run_log());
     Clap::new("tandem")
         .about("Trains speech models so that the GPU never waits")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
+        .subcommand(shared(train))
         .subcommand(shared(plan))
         .subcommand(shared(validate))
         .subcommand(shared(bench::grammar()))

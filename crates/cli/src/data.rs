@@ -4,7 +4,7 @@
 //! measured are left out, and the plan counts them; `-v` names them.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -20,8 +20,6 @@ use crate::corpus::hush_decoders;
 use crate::exit::Exit;
 use crate::screen::Screen;
 
-/// Where a run keeps what is its own.
-const RUN_FOLDER: &str = "checkpoints";
 /// More threads do not ask for lengths faster.
 const MAX_SCANNERS: usize = 8;
 
@@ -31,6 +29,8 @@ pub(crate) struct Corpus {
     pub(crate) facts: CorpusFacts,
     /// What a feed serves of it.
     pub(crate) material: Arc<Material>,
+    /// What is held out of training, and the corpus whose rows they are.
+    pub(crate) held_out: (Arc<Dataset>, Vec<SampleIndex>),
 }
 
 /// The corpus the settings name; none when they name none.
@@ -39,21 +39,26 @@ pub(crate) fn open(call: &PlanCall, screen: &Screen) -> Result<Option<Corpus>, E
     let Some(name) = settings.text(Id::TrainData) else { return Ok(None) };
     hush_decoders();
     let train = read(call, screen, Id::TrainData, &name)?;
-    let (rows, num_validation) = match settings.text(Id::ValData) {
+    let mut elsewhere = None;
+    let (rows, mut held_out) = match settings.text(Id::ValData) {
         Some(name) => {
             let validation = read(call, screen, Id::ValData, &name)?;
-            (train.train_rows(), validation.eval_rows().len())
+            let rows = validation.eval_rows();
+            elsewhere = Some(Arc::new(validation));
+            (train.train_rows(), rows)
         }
         None => {
             let split = train.split(settings.count(Id::Seed));
-            (split.train, split.eval.len())
+            (split.train, split.eval)
         }
     };
+    held_out.sort_unstable();
     let num_excluded = train.num_excluded();
     let material = survey(train, &rows, settings)?;
     let mut facts = CorpusFacts::of(name, &material);
-    (facts.num_validation, facts.num_excluded) = (num_validation, num_excluded);
-    Ok(Some(Corpus { facts, material: Arc::new(material) }))
+    (facts.num_validation, facts.num_excluded) = (held_out.len(), num_excluded);
+    let dataset = elsewhere.unwrap_or_else(|| Arc::clone(material.dataset()));
+    Ok(Some(Corpus { facts, material: Arc::new(material), held_out: (dataset, held_out) }))
 }
 
 /// Reads the lists of a corpus and finds the lengths they do not give.
@@ -62,7 +67,7 @@ fn read(call: &PlanCall, screen: &Screen, id: Id, name: &str) -> Result<Dataset,
     let options = OpenOptions { speaker_pattern: None, exclude_ids };
     let dataset = Dataset::open(name, &options).map_err(|error| not_opened(&error, id, &options))?;
     let found = dataset.problems().to_vec();
-    let (folder, kept) = lengths_in();
+    let (folder, kept) = lengths_in(&call.settings);
     let (mut index, _) = LengthIndex::open(&folder, &dataset);
     let mut ticker = screen.ticker("Lengths");
     let scanned = scan_lengths(dataset, &mut index, host_facts().cores.min(MAX_SCANNERS), |progress| {
@@ -83,7 +88,8 @@ fn read(call: &PlanCall, screen: &Screen, id: Id, name: &str) -> Result<Dataset,
     if call.verbose {
         let flag = id.setting().flag;
         let place = if kept { "kept in" } else { "not kept: there is no folder" };
-        let folder = if kept { folder.as_path() } else { Path::new(RUN_FOLDER) };
+        let run = run_folder(&call.settings);
+        let folder = if kept { folder.as_path() } else { run.as_path() };
         let measured = scanned.measured;
         screen.progress(&format!("--{flag}: {measured} recordings measured, {place} {}", folder.display()))?;
         found.iter().chain(&scanned.problems).for_each(|problem| screen.warn(&problem.to_string()));
@@ -93,9 +99,13 @@ fn read(call: &PlanCall, screen: &Screen, id: Id, name: &str) -> Result<Dataset,
 
 /// Where known lengths are looked for, and whether new ones are kept there: with the run, once it has a folder. What
 /// `corpus check` has found is used until then, and left alone.
-fn lengths_in() -> (PathBuf, bool) {
-    let run = PathBuf::from(RUN_FOLDER);
+fn lengths_in(settings: &Settings) -> (PathBuf, bool) {
+    let run = run_folder(settings);
     if run.is_dir() { (run, true) } else { (lengths_folder().unwrap_or_default(), false) }
+}
+
+fn run_folder(settings: &Settings) -> PathBuf {
+    settings.text(Id::CheckpointDir).unwrap_or_default().into()
 }
 
 fn survey(dataset: Dataset, rows: &[SampleIndex], settings: &Settings) -> Result<Material, Exit> {

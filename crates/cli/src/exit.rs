@@ -44,6 +44,15 @@ impl Manner {
 }
 
 impl Exit {
+    /// The shell's number for it.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Exit::Refused(_) | Exit::Usage(_) => IMPOSSIBLE,
+            Exit::Failed(_) => FAILED,
+            Exit::Said(_) | Exit::Closed => 0,
+        }
+    }
+
     /// Says what happened, once, and gives the shell its number.
     pub(crate) fn report(self, manner: Manner) -> ExitCode {
         let (code, message, mut document) = match self {

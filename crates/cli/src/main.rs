@@ -8,6 +8,7 @@ mod exit;
 mod plan;
 mod run_log;
 mod screen;
+mod train;
 mod validate;
 
 use std::process::ExitCode;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
     let outcome = args::parse(args).and_then(|call| {
         let screen = Screen::new(&call);
         match &call {
+            Call::Train(call) => train::run(call, &screen),
             Call::Plan(call) => plan::run(call, &screen),
             Call::Validate(call) => validate::run(call, &screen),
             Call::Bench(call) => bench::run(call, &screen),

@@ -19,7 +19,7 @@ pub(crate) struct Screen {
 impl Screen {
     pub(crate) fn new(call: &Call) -> Screen {
         let (simulated, quiet, aside) = match call {
-            Call::Plan(call) | Call::Validate(call) => (call.sim.is_some(), call.quiet, call.json),
+            Call::Train(call) | Call::Plan(call) | Call::Validate(call) => (call.sim.is_some(), call.quiet, call.json),
             Call::Bench(call) => (call.plan.sim.is_some(), call.plan.quiet, call.plan.json),
             Call::Corpus(call) => (false, call.quiet(), call.json()),
         };

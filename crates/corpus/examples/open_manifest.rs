@@ -6,9 +6,10 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
-use tandem_corpus::{BucketTable, Dataset, Distribution, OpenOptions, Order, Tail};
+use tandem_corpus::{Dataset, Distribution, Extent, OpenOptions, Order, Parts};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let num_rows: u32 = std::env::args().nth(1).map_or(Ok(1_000_000), |rows| rows.parse())?;
@@ -29,11 +30,10 @@ fn report(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     // 86.13 frames to a second: 22 050 Hz in hops of 256.
     let frames = split.train.iter().filter_map(|index| {
         let duration_s = dataset.get(*index)?.duration_s?;
-        Some((*index, (duration_s * 22_050.0 / 256.0) as u32))
+        Some((*index, Extent { frames: (duration_s * 22_050.0 / 256.0) as u32, tokens: 1 }))
     });
-    let table = BucketTable::new((1..=8).map(|i| i * 150).collect(), 16)?;
-    let order = Order::new(1234, table, Tail::LeaveOut, frames)?;
-    let first = order.batch(0, 0);
+    let order = Parts::cut(frames, 2, 16).map(|parts| Order::training(1234, Arc::new(parts)));
+    let first = order.and_then(|order| order.batch(0, 0));
     let ready = started.elapsed();
 
     let bytes = std::fs::metadata(path)?.len();
@@ -41,7 +41,7 @@ fn report(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     println!("{:.1} hours, {} speakers", durations.hours(), dataset.samples().speakers().len());
     println!("opened                {opened}");
     println!("+ split, statistics   {divided}");
-    println!("+ first batch of {}   {ready}", first.map_or(0, |batch| batch.samples.len()));
+    println!("+ first batch of {}   {ready}", first.map_or(0, |batch| batch.samples().count()));
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The batch that comes next. Together with the seed, the corpus and the bucket table it says all there is to say.
+/// The batch that comes next. Together with the seed, the corpus and its shapes it says all there is to say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cursor {

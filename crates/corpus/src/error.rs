@@ -61,19 +61,10 @@ pub enum CorpusError {
         reason: &'static str,
     },
 
-    /// The bucket table is none: a mistake of the caller.
-    #[error("a bucket table needs rising, positive edges and a positive batch: {reason}")]
-    BucketTable {
-        /// What is wrong with it.
-        reason: String,
-    },
-
-    /// An epoch would have no batch in it: lower the batch or bring more recordings.
-    #[error("{usable} usable recordings do not make one batch of {batch}: lower the batch size to {usable} or less")]
-    TooFewSamples {
-        /// Recordings that fit a bucket.
-        usable: usize,
-        /// Utterances of a batch.
-        batch: u32,
+    /// There is nothing to look at: bring recordings, or longer rows.
+    #[error("no recording fits the rows of the batches: {too_long} are too long for all of them")]
+    NothingFits {
+        /// Recordings that are too long.
+        too_long: usize,
     },
 }

@@ -6,22 +6,24 @@
 //! 1. [`Dataset::open`] reads an LJSpeech folder or a JSONL manifest into [`Samples`]; what is wrong with it becomes a
 //!    list of [`Problem`]s, each with file and line, and never stops the reading.
 //! 2. [`LengthIndex`] finds the lengths a manifest does not give, once; [`Distribution`] sums them up.
-//! 3. [`Order`] says which samples batch k of an epoch holds; a [`Cursor`] is the place in it to resume from.
+//! 3. [`Parts`] cut the corpus by length: a part for every row of every shape. [`Order`] says which samples batch k of
+//!    an epoch holds; a [`Cursor`] is the place in it to resume from.
 //! 4. [`demo`] makes speech where there is none.
 //!
 //! ```
-//! use tandem_corpus::{BucketTable, Cursor, Order, SampleIndex, Tail};
+//! use std::sync::Arc;
+//! use tandem_corpus::{Cursor, Extent, Order, Parts, SampleIndex};
 //!
 //! // Forty recordings of 100 to 490 frames, in batches of four, two shapes.
-//! let lengths = (0..40).map(|i| (SampleIndex(i), 100 + 10 * i));
-//! let order = Order::new(1234, BucketTable::new(vec![300, 500], 4)?, Tail::LeaveOut, lengths)?;
+//! let samples = (0..40).map(|i| (SampleIndex(i), Extent { frames: 100 + 10 * i, tokens: 9 }));
+//! let parts = Parts::cut(samples, 2, 4).expect("there are samples");
+//! let order = Order::training(1234, Arc::new(parts));
 //! assert_eq!(order.num_batches(), 10);
 //!
 //! // Whoever asks for batch 7, and whenever: it is the same one.
 //! let straight: Vec<_> = order.batches_from(Cursor::START).take(25).collect();
 //! let resumed: Vec<_> = order.batches_from(straight[7].cursor).take(18).collect();
 //! assert_eq!(straight[7..], resumed);
-//! # Ok::<(), tandem_corpus::CorpusError>(())
 //! ```
 
 mod error;
@@ -44,6 +46,7 @@ mod stats;
 
 // Which samples come when.
 mod random;
+mod parts;
 mod order;
 mod cursor;
 
@@ -59,7 +62,8 @@ pub use error::CorpusError;
 pub use index::{IndexState, Length, LengthIndex, Pending, Progress, ScanReport};
 pub use lines::MAX_LINE_BYTES;
 pub use locator::{Identity, Locator, Range, Store};
-pub use order::{Batch, BucketTable, Order, Shard, Tail};
+pub use order::{Batch, Order, Shard};
+pub use parts::{Extent, Parts};
 pub use problem::{Problem, ProblemKind};
 pub use sample::{Part, Sample, SampleIndex, Samples};
 pub use speaker::SpeakerPattern;

@@ -1,66 +1,24 @@
-//! Which samples batch k of an epoch holds: a pure function of (seed, epoch, k, bucket table).
+//! Which samples batch k of an epoch holds: a pure function of (seed, epoch, k, parts).
 //!
-//! Samples go to the bucket with the least edge that holds them. In each epoch, the samples of a bucket are shuffled
-//! and cut into batches, and the batches of all buckets are shuffled. Every batch is full, because shapes are static:
+//! **Training**: row i of a shape takes samples of its own part ([`Parts`]). In each epoch every part is shuffled,
+//! batch j of a shape takes the j-th of each of its parts, and the batches of all shapes are shuffled. Every batch is
+//! full, because shapes are static. Fewer samples than a batch are left over, one of each longer part: they sit the
+//! epoch out. Who it is moves through a fixed shuffle of the part, so nobody sits out twice in a row, and over many
+//! epochs all of a part sit out equally often.
 //!
-//! - What is left of a bucket moves up to the next larger one, where it fits as well, with a little more padding.
-//! - So that the last bucket comes out even, `usable mod batch` samples sit an epoch out. A window over a fixed
-//!   shuffle says which; it moves on by its own length every epoch, so nobody sits out twice in a row, and over many
-//!   epochs all sit out equally often.
+//! **Evaluation** ([`Order::evaluation`]): other samples in the same shapes, each exactly once; rows may stay empty.
 //!
-//! With [`Tail::Short`] nobody sits out, and one short batch comes last.
-//!
-//! Who needs batch k prepares the epoch once (cost: linear in samples, 4 bytes each) and has any k of it from then on.
+//! Who needs batch k prepares the epoch once (cost: linear in samples, 8 bytes each) and has any k of it from then on.
+
+mod evaluation;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cursor::Cursor;
 use crate::error::CorpusError;
+use crate::parts::{Extent, Parts};
 use crate::random;
 use crate::sample::SampleIndex;
-
-/// The shapes of batches: how long, and how many to a batch. Holding one means that edges rise and batches have room.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BucketTable {
-    max_frames: Vec<u32>,
-    batch: u32,
-}
-
-impl BucketTable {
-    /// Buckets for recordings of up to each of `max_frames`, `batch` recordings to a batch.
-    pub fn new(max_frames: Vec<u32>, batch: u32) -> Result<BucketTable, CorpusError> {
-        let rising = max_frames.windows(2).all(|pair| pair[0] < pair[1]);
-        if max_frames.first().is_none_or(|first| *first == 0) || !rising || batch == 0 {
-            return Err(CorpusError::BucketTable { reason: format!("edges {max_frames:?}, batch {batch}") });
-        }
-        Ok(BucketTable { max_frames, batch })
-    }
-
-    /// The longest recording of each bucket, in frames, rising.
-    pub fn max_frames(&self) -> &[u32] {
-        &self.max_frames
-    }
-
-    /// Recordings of a batch.
-    pub fn batch(&self) -> u32 {
-        self.batch
-    }
-
-    /// The bucket for a recording of `num_frames`; none when it is too long for all of them.
-    pub fn bucket_of(&self, num_frames: u32) -> Option<usize> {
-        let bucket = self.max_frames.partition_point(|max| *max < num_frames);
-        (bucket < self.max_frames.len()).then_some(bucket)
-    }
-}
-
-/// What happens to samples that do not fill a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tail {
-    /// They sit the epoch out, others the next one: for training.
-    LeaveOut,
-    /// They make one short batch: for evaluation, where every sample counts once.
-    Short,
-}
 
 /// One of the equal parts of every batch: `rank` of `world`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,106 +41,120 @@ pub struct Batch {
     pub cursor: Cursor,
     /// Its bucket: the shape it is padded to.
     pub bucket: usize,
-    /// Its samples, by position.
-    pub samples: Vec<SampleIndex>,
+    /// Its samples, row by row. Only evaluation leaves rows empty.
+    pub rows: Vec<Option<SampleIndex>>,
 }
 
 impl Batch {
-    /// The part of the batch that a rank works on: consecutive positions. All ranks share the bucket.
-    pub fn shard(&self, shard: Shard) -> &[SampleIndex] {
-        let edge = |rank: u32| self.samples.len() * rank.min(shard.world) as usize / shard.world.max(1) as usize;
-        &self.samples[edge(shard.rank)..edge(shard.rank.saturating_add(1))]
+    /// Its samples, without the empty rows.
+    pub fn samples(&self) -> impl Iterator<Item = SampleIndex> {
+        self.rows.iter().flatten().copied()
+    }
+
+    /// The rows of the batch that a rank works on, with their numbers: every `world`-th, because rows rise in length
+    /// and all ranks should have equally much to do. All ranks share the bucket.
+    pub fn shard(&self, shard: Shard) -> impl Iterator<Item = (usize, Option<SampleIndex>)> {
+        let rows = self.rows.iter().copied().enumerate();
+        let out = if shard.rank < shard.world { shard.rank as usize } else { usize::MAX };
+        rows.skip(out).step_by(shard.world.max(1) as usize)
     }
 }
 
 /// The order of a set of samples for ever. Shared by all who need it; asking is safe from anywhere, in any order.
 #[derive(Debug)]
 pub struct Order {
-    seed: u64,
-    table: BucketTable,
-    tail: Tail,
-    /// The samples of each bucket, in the order they were given.
-    members: Vec<Vec<SampleIndex>>,
-    num_usable: usize,
-    too_long: Vec<SampleIndex>,
+    source: Source,
+    num_batches: usize,
+    num_samples: usize,
+    batch: usize,
     /// The epochs asked for last: two, because workers straddle the border between two.
     prepared: Mutex<Vec<Arc<Epoch>>>,
 }
 
-/// An epoch, spelled out.
+/// Where epochs come from.
 #[derive(Debug)]
+enum Source {
+    Training {
+        seed: u64,
+        parts: Arc<Parts>,
+    },
+    Evaluation {
+        /// What the rows of each shape hold.
+        shapes: Vec<Vec<Extent>>,
+        /// Those that fit somewhere, shortest first.
+        samples: Vec<(SampleIndex, Extent)>,
+        /// The same in every epoch.
+        epoch: Arc<Epoch>,
+    },
+}
+
+/// An epoch, spelled out.
+#[derive(Debug, Default)]
 struct Epoch {
     number: u64,
-    /// All batches' samples, bucket by bucket.
-    samples: Vec<SampleIndex>,
-    /// Where each batch starts in `samples`, and its bucket, in the order they are served.
-    batches: Vec<(u32, u32)>,
+    /// All batches' rows, batch after batch.
+    rows: Vec<Option<SampleIndex>>,
+    /// Where each batch starts in `rows`, and its shape, in the order they are served.
+    batches: Vec<(usize, usize)>,
 }
 
 impl Order {
-    /// The order of samples with their lengths in frames. Those longer than the last bucket are left out, and kept in
-    /// [`Order::too_long`]. Fails when they do not make one batch (or with [`Tail::Short`], when there are none).
-    pub fn new(
-        seed: u64,
-        table: BucketTable,
-        tail: Tail,
-        num_frames: impl IntoIterator<Item = (SampleIndex, u32)>,
-    ) -> Result<Order, CorpusError> {
-        let mut members = vec![Vec::new(); table.max_frames.len()];
-        let mut too_long = Vec::new();
-        for (index, num_frames) in num_frames {
-            match table.bucket_of(num_frames) {
-                Some(bucket) => members[bucket].push(index),
-                None => too_long.push(index),
-            }
+    /// The order of training on `parts`: full batches, in another order every epoch.
+    pub fn training(seed: u64, parts: Arc<Parts>) -> Order {
+        Order {
+            num_batches: (0..parts.num_shapes()).map(|shape| parts.num_batches(shape)).sum(),
+            num_samples: parts.num_samples(),
+            batch: parts.batch(),
+            source: Source::Training { seed, parts },
+            prepared: Mutex::default(),
         }
-        let num_usable = members.iter().map(Vec::len).sum();
-        let needed = if tail == Tail::Short { 1 } else { table.batch as usize };
-        if num_usable < needed {
-            return Err(CorpusError::TooFewSamples { usable: num_usable, batch: table.batch });
+    }
+
+    /// The order of looking at every one of `samples` once, in shapes that were made for others: `shapes` has for every
+    /// shape what each of its rows holds. The same in every epoch. Samples that no row holds are left out and returned.
+    ///
+    /// Fails with [`CorpusError::NothingFits`] when that is all of them.
+    pub fn evaluation(
+        shapes: Vec<Vec<Extent>>,
+        samples: impl IntoIterator<Item = (SampleIndex, Extent)>,
+    ) -> Result<(Order, Vec<SampleIndex>), CorpusError> {
+        let fits = |(_, extent): &(SampleIndex, Extent)| shapes.iter().flatten().any(|row| extent.fits(row));
+        let (mut samples, too_long): (Vec<_>, Vec<_>) = samples.into_iter().partition(fits);
+        if samples.is_empty() {
+            return Err(CorpusError::NothingFits { too_long: too_long.len() });
         }
-        Ok(Order { seed, table, tail, members, num_usable, too_long, prepared: Mutex::new(Vec::new()) })
+        samples.sort_unstable_by_key(|(index, extent)| (*extent, *index));
+        let epoch = Arc::new(evaluation::pack(&shapes, &samples));
+        let order = Order {
+            num_batches: epoch.batches.len(),
+            num_samples: samples.len(),
+            batch: shapes.iter().map(Vec::len).max().unwrap_or(0),
+            source: Source::Evaluation { shapes, samples, epoch },
+            prepared: Mutex::default(),
+        };
+        Ok((order, too_long.into_iter().map(|(index, _)| index).collect()))
     }
 
     /// Batches of an epoch: the same number in every one.
     pub fn num_batches(&self) -> u64 {
-        let batch = self.table.batch as usize;
-        let num = if self.tail == Tail::Short { self.num_usable.div_ceil(batch) } else { self.num_usable / batch };
-        num as u64
+        self.num_batches as u64
     }
 
-    /// The shapes.
-    pub fn table(&self) -> &BucketTable {
-        &self.table
+    /// Samples it is an order of.
+    pub fn num_samples(&self) -> usize {
+        self.num_samples
     }
 
-    /// Samples that fit a bucket.
-    pub fn num_usable(&self) -> usize {
-        self.num_usable
+    /// Rows of a batch.
+    pub fn batch_size(&self) -> usize {
+        self.batch
     }
 
-    /// Samples of each bucket, before leftovers move up.
-    pub fn bucket_sizes(&self) -> impl ExactSizeIterator<Item = usize> {
-        self.members.iter().map(Vec::len)
-    }
-
-    /// Samples too long for every bucket.
-    pub fn too_long(&self) -> &[SampleIndex] {
-        &self.too_long
-    }
-
-    /// Samples that sit `epoch` out: fewer than a batch.
+    /// Samples that sit `epoch` out: fewer than a batch, and none of an evaluation.
     pub fn sitting_out(&self, epoch: u64) -> Vec<SampleIndex> {
-        let mut rows: Vec<SampleIndex> = self.members.iter().flatten().copied().collect();
-        if self.tail == Tail::Short {
-            return Vec::new();
-        }
-        random::shuffle(random::key(&[self.seed, SITTING_OUT]), &mut rows);
-        let (total, out) = (rows.len() as u128, self.num_usable % self.table.batch as usize);
-        let first = (u128::from(epoch) * out as u128 % total) as usize;
-        rows.rotate_left(first);
-        rows.truncate(out);
-        rows
+        let Source::Training { seed, parts } = &self.source else { return Vec::new() };
+        let rows = (0..parts.num_shapes()).flat_map(|shape| (0..parts.batch()).map(move |row| (shape, row)));
+        rows.filter_map(|(shape, row)| sits_out(*seed, parts, epoch, shape, row)).collect()
     }
 
     /// Batch `k` of `epoch`; none past the epoch's end.
@@ -191,25 +163,31 @@ impl Order {
     pub fn batch(&self, epoch: u64, k: u64) -> Option<Batch> {
         let prepared = self.prepared(epoch);
         let (start, bucket) = *prepared.batches.get(usize::try_from(k).ok()?)?;
-        let start = start as usize;
-        // Only the very last one can be short.
-        let end = (start + self.table.batch as usize).min(prepared.samples.len());
-        let samples = prepared.samples[start..end].to_vec();
-        Some(Batch { cursor: Cursor { epoch, k }, bucket: bucket as usize, samples })
+        let rows = prepared.rows[start..][..self.rows_of(bucket)].to_vec();
+        Some(Batch { cursor: Cursor { epoch, k }, bucket, rows })
     }
 
-    /// The sample to try for `position` of batch `k` when the one before could not be used: `attempt` counts from 0.
+    /// The sample to try for row `position` of batch `k` when the one before could not be used: `attempt` counts from
+    /// 0.
     ///
-    /// A pure function of its arguments, seed and table. Every other sample that fits the batch's shape comes up once:
-    /// those of its bucket first, then of shorter ones, and last those that are in the batch already. None when all
-    /// were tried, or when there is no such position. Cost: attempts times batch.
+    /// A pure function of its arguments and of what the order was made of. Every other sample that fits the row comes
+    /// up once: those of its own part first, then shorter ones, and last those that are in the batch already. None when
+    /// all were tried, or when there is no such row or nothing in it. Cost: attempts times batch.
     pub fn replacement(&self, epoch: u64, k: u64, position: usize, attempt: usize) -> Option<SampleIndex> {
         let batch = self.batch(epoch, k)?;
-        let bad = *batch.samples.get(position)?;
-        let key = random::key(&[self.seed, REPLACEMENT, epoch, k, position as u64]);
-        let walks = || (0..=batch.bucket).rev().flat_map(|bucket| walk(key, bucket as u64, &self.members[bucket]));
-        let fresh = walks().filter(|sample| !batch.samples.contains(sample));
-        let repeated = walks().filter(|sample| batch.samples.contains(sample) && *sample != bad);
+        let bad = (*batch.rows.get(position)?)?;
+        let (seed, own, shorter, row) = match &self.source {
+            Source::Training { seed, parts } => {
+                let (shape, row) = (batch.bucket, position);
+                (*seed, parts.members(shape, row), parts.before(shape, row), parts.longest(shape, row))
+            }
+            Source::Evaluation { shapes, samples, .. } => (0, &[][..], &samples[..], shapes[batch.bucket][position]),
+        };
+        let key = random::key(&[seed, REPLACEMENT, epoch, k, position as u64]);
+        let fitting = || walk(key, 0, own).chain(walk(key, 1, shorter)).filter(|(_, extent)| extent.fits(&row));
+        let there = |sample: &SampleIndex| batch.rows.contains(&Some(*sample));
+        let fresh = fitting().map(|(sample, _)| sample).filter(|sample| !there(sample));
+        let repeated = fitting().map(|(sample, _)| sample).filter(|sample| there(sample) && *sample != bad);
         fresh.chain(repeated).nth(attempt)
     }
 
@@ -233,68 +211,85 @@ impl Order {
         if cursor.k < self.num_batches() { cursor } else { Cursor { epoch: cursor.epoch.saturating_add(1), k: 0 } }
     }
 
+    fn rows_of(&self, shape: usize) -> usize {
+        match &self.source {
+            Source::Training { parts, .. } => parts.batch(),
+            Source::Evaluation { shapes, .. } => shapes[shape].len(),
+        }
+    }
+
     fn prepared(&self, number: u64) -> Arc<Epoch> {
+        let (seed, parts) = match &self.source {
+            Source::Training { seed, parts } => (*seed, parts),
+            Source::Evaluation { epoch, .. } => return Arc::clone(epoch),
+        };
         // Nothing is left half done under the lock, so a poisoned one holds what it should.
         let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(epoch) = prepared.iter().find(|epoch| epoch.number == number) {
             return Arc::clone(epoch);
         }
-        let epoch = Arc::new(self.prepare(number));
+        let epoch = Arc::new(Epoch::of_training(seed, parts, number));
         prepared.truncate(1);
         prepared.insert(0, Arc::clone(&epoch));
-        epoch
-    }
-
-    fn prepare(&self, number: u64) -> Epoch {
-        let batch = self.table.batch as usize;
-        let mut out = self.sitting_out(number);
-        out.sort_unstable();
-        let mut epoch = Epoch { number, samples: Vec::with_capacity(self.num_usable), batches: Vec::new() };
-        let mut carried: Vec<SampleIndex> = Vec::new();
-        for (bucket, members) in self.members.iter().enumerate() {
-            let from_below = carried.len();
-            carried.extend(members.iter().filter(|sample| out.binary_search(sample).is_err()));
-            random::shuffle(random::key(&[self.seed, MEMBERS, number, bucket as u64]), &mut carried[from_below..]);
-            // Those from below stand first, so that nobody moves up twice while there are others.
-            let used = carried.len() / batch * batch;
-            let mut rest = carried.split_off(used);
-            random::shuffle(random::key(&[self.seed, MIXED, number, bucket as u64]), &mut carried);
-            epoch.push(bucket, &carried, batch);
-            std::mem::swap(&mut carried, &mut rest);
-        }
-        // Nobody is left here unless tails may be short: the window above made the sum come out even.
-        let fits = |sample: &SampleIndex| self.members.iter().rposition(|members| members.contains(sample));
-        let largest = carried.iter().filter_map(fits).max().unwrap_or(0);
-        let short = epoch.batches.len();
-        epoch.push(largest, &carried, batch);
-        random::shuffle(random::key(&[self.seed, BATCHES, number]), &mut epoch.batches[..short]);
         epoch
     }
 }
 
 impl Epoch {
-    /// Adds `samples` as batches of `bucket`.
-    fn push(&mut self, bucket: usize, samples: &[SampleIndex], batch: usize) {
-        for part in samples.chunks(batch) {
-            self.batches.push((self.samples.len() as u32, bucket as u32));
-            self.samples.extend_from_slice(part);
+    fn of_training(seed: u64, parts: &Parts, number: u64) -> Epoch {
+        let batch = parts.batch();
+        let mut epoch = Epoch { number, rows: Vec::with_capacity(parts.num_samples()), batches: Vec::new() };
+        for shape in 0..parts.num_shapes() {
+            let start = epoch.rows.len();
+            let num_batches = parts.num_batches(shape);
+            epoch.rows.resize(start + num_batches * batch, None);
+            epoch.batches.extend((0..num_batches).map(|j| (start + j * batch, shape)));
+            for row in 0..batch {
+                let column = epoch.rows[start + row..].iter_mut().step_by(batch);
+                let members = shuffled(seed, parts, number, shape, row);
+                column.zip(members).for_each(|(place, member)| *place = Some(member));
+            }
         }
+        random::shuffle(random::key(&[seed, BATCHES, number]), &mut epoch.batches);
+        epoch
     }
+}
+
+/// Those of a part who take part in an epoch, in its order.
+fn shuffled(seed: u64, parts: &Parts, epoch: u64, shape: usize, row: usize) -> Vec<SampleIndex> {
+    let out = sits_out(seed, parts, epoch, shape, row);
+    let members = parts.members(shape, row).iter().map(|(member, _)| *member);
+    let mut members: Vec<SampleIndex> = members.filter(|member| Some(*member) != out).collect();
+    random::shuffle(random::key(&[seed, MEMBERS, epoch, shape as u64, row as u64]), &mut members);
+    members
+}
+
+/// Who of a part sits `epoch` out: one, where it has one more than its shape has batches.
+fn sits_out(seed: u64, parts: &Parts, epoch: u64, shape: usize, row: usize) -> Option<SampleIndex> {
+    let members = parts.members(shape, row);
+    if members.len() == parts.num_batches(shape) {
+        return None;
+    }
+    // The walk is a fixed order of the part; an epoch takes the next of it.
+    let key = random::key(&[seed, SITTING_OUT, shape as u64, row as u64]);
+    let turn = epoch % members.len() as u64;
+    walk(key, 0, members).nth(turn as usize).map(|(member, _)| member)
 }
 
 /// What the random numbers are for.
 const MEMBERS: u64 = 1;
-const MIXED: u64 = 2;
 const BATCHES: u64 = 3;
 const SITTING_OUT: u64 = 4;
 const REPLACEMENT: u64 = 5;
 
+type Member = (SampleIndex, Extent);
+
 /// All of `members` in an order that `key` decides, without shuffling them: a stride that has no factor in common with
 /// their number meets each once.
-fn walk(key: u64, bucket: u64, members: &[SampleIndex]) -> impl Iterator<Item = SampleIndex> {
+fn walk(key: u64, salt: u64, members: &[Member]) -> impl Iterator<Item = Member> {
     let total = members.len() as u64;
-    let first = random::below(key, 2 * bucket, total.max(1));
-    let mut stride = 1 + random::below(key, 2 * bucket + 1, total.max(1));
+    let first = random::below(key, 2 * salt, total.max(1));
+    let mut stride = 1 + random::below(key, 2 * salt + 1, total.max(1));
     while total > 0 && gcd(stride, total) != 1 {
         stride += 1;
     }

@@ -6,13 +6,15 @@
     reason = "in a test, a failed unwrap is a failed test"
 )]
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
-use tandem_corpus::{Batch, BucketTable, Cursor, Order, SampleIndex, Tail};
+use tandem_corpus::{Batch, Cursor, Extent, Order, Parts, SampleIndex};
 
 fn order(seed: u64, lengths: &[u32], batch: u32) -> Order {
-    let table = BucketTable::new(vec![100, 250, 400], batch).unwrap();
-    let lengths = lengths.iter().enumerate().map(|(i, frames)| (SampleIndex(i as u32), *frames));
-    Order::new(seed, table, Tail::LeaveOut, lengths).unwrap()
+    let extents = lengths.iter().map(|frames| Extent { frames: *frames, tokens: frames / 7 });
+    let samples = extents.enumerate().map(|(i, extent)| (SampleIndex(i as u32), extent));
+    Order::training(seed, Arc::new(Parts::cut(samples, 3, batch).unwrap()))
 }
 
 /// One run from `cursor` for `count` batches with `workers` who take turns, finish in an order of their own, and hand

@@ -4,8 +4,8 @@
 //! threads that queue work on the same bytes without an event between them would race; that is caught and refused.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use crate::card::{Card, CardReading};
@@ -13,8 +13,11 @@ use crate::driver::{Address, CopyPath, Driver, EventId, HostSpan, KernelId, RawA
 use crate::error::DeviceError;
 use crate::host_exec::{run_copy, run_fill, run_twin, touched, touched_by_copy};
 use crate::host_memory::{HostMemory, alloc_span, free_span};
+use crate::host_product::run_product;
 use crate::kernel::{Grid, Kernel};
 use crate::machine::{Kind, lock};
+use crate::product::RawProduct;
+use crate::workers::Workers;
 
 /// The one card of a CPU machine.
 pub(crate) struct CpuDriver {
@@ -24,6 +27,7 @@ pub(crate) struct CpuDriver {
     held: Mutex<HashMap<u64, HostMemory>>,
     reached_ns: Mutex<HashMap<EventId, u64>>,
     busy: Mutex<Vec<(u64, u64, bool)>>,
+    workers: Arc<Workers>,
 }
 
 /// Bytes that one operation is working on. Dropping it ends that.
@@ -44,7 +48,7 @@ impl Drop for Working<'_> {
 }
 
 impl CpuDriver {
-    pub(crate) fn new() -> CpuDriver {
+    pub(crate) fn new(workers: Arc<Workers>) -> CpuDriver {
         let (total_bytes, _) = host_memory();
         let card = Card {
             index: 0,
@@ -62,6 +66,7 @@ impl CpuDriver {
             held: Mutex::default(),
             reached_ns: Mutex::default(),
             busy: Mutex::default(),
+            workers,
         }
     }
 
@@ -204,7 +209,14 @@ impl Driver for CpuDriver {
     ) -> Result<(), DeviceError> {
         let _working = self.work_on(touched(args), kernel.name)?;
         // SAFETY: views lie in live reservations, and nothing else works on these bytes (`work_on`).
-        unsafe { run_twin(kernel, grid, args) };
+        unsafe { run_twin(kernel, grid, args, &self.workers) };
+        Ok(())
+    }
+
+    fn product(&self, _card: usize, _stream: StreamId, product: &RawProduct) -> Result<(), DeviceError> {
+        let _working = self.work_on(touched(&product.args()), "product")?;
+        // SAFETY: as above.
+        unsafe { run_product(product, &self.workers) };
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use crate::card::{Card, CardReading};
 use crate::error::DeviceError;
 use crate::kernel::{Grid, Kernel};
 use crate::library::Found;
+use crate::product::RawProduct;
 
 /// A stream of one card.
 pub(crate) type StreamId = u64;
@@ -147,6 +148,8 @@ pub(crate) trait Driver: Send + Sync {
         grid: Grid,
         args: &[RawArg],
     ) -> Result<(), DeviceError>;
+
+    fn product(&self, card: usize, stream: StreamId, product: &RawProduct) -> Result<(), DeviceError>;
 
     /// Whether `reader` can reach the memory of `owner` without the host.
     fn can_access_peer(&self, reader: usize, owner: usize) -> Result<bool, DeviceError>;

@@ -100,6 +100,15 @@ pub enum DeviceError {
         problem: String,
     },
 
+    /// A matrix product was asked for that its types, strides or memory do not allow.
+    #[error("product {product}: {problem}")]
+    Product {
+        /// The product, with its shapes.
+        product: String,
+        /// What does not match.
+        problem: String,
+    },
+
     /// A kernel did not compile for this card.
     #[error("kernel source {file} did not compile for {arch}:\n{log}")]
     Compile {

@@ -4,26 +4,27 @@
 
 use crate::driver::{Address, CopyPath, RawArg};
 use crate::kernel::{Grid, Kernel, TwinArg, TwinArgs};
+use crate::workers::Workers;
 
-/// Runs a kernel's Rust twin.
+/// Runs a kernel's Rust twin, which may spread its work over `workers`.
 ///
 /// # Safety
 /// Every pointer in `args` must be to live host memory of the given length, which nothing else reads while it is
 /// written or writes at all until this returns. [`crate::kernel::check`] has seen to it that arguments that are
 /// written overlap no others.
-pub(crate) unsafe fn run_twin(kernel: &'static Kernel, grid: Grid, args: &[RawArg]) {
+pub(crate) unsafe fn run_twin(kernel: &'static Kernel, grid: Grid, args: &[RawArg], workers: &Workers) {
     let args = args.iter().map(|arg| match *arg {
         // SAFETY: live and not written by others, by this function's contract.
-        RawArg::Read { at, bytes } => TwinArg::Read(unsafe { std::slice::from_raw_parts(ptr(at), bytes as usize) }),
+        RawArg::Read { at, bytes } => TwinArg::Read(unsafe { std::slice::from_raw_parts(pointer(at), bytes as usize) }),
         RawArg::Write { at, bytes } => {
             // SAFETY: live and touched by nobody else, by this function's contract.
-            TwinArg::Write(Some(unsafe { std::slice::from_raw_parts_mut(ptr(at), bytes as usize) }))
+            TwinArg::Write(Some(unsafe { std::slice::from_raw_parts_mut(pointer(at), bytes as usize) }))
         }
         RawArg::U32(n) => TwinArg::U32(n),
         RawArg::U64(n) => TwinArg::U64(n),
         RawArg::F32(x) => TwinArg::F32(x),
     });
-    (kernel.twin)(&mut TwinArgs { args: args.collect(), grid });
+    (kernel.twin)(&mut TwinArgs { args: args.collect(), grid, workers });
 }
 
 /// Moves the bytes of a copy.
@@ -33,9 +34,9 @@ pub(crate) unsafe fn run_twin(kernel: &'static Kernel, grid: Grid, args: &[RawAr
 /// end, until this returns.
 pub(crate) unsafe fn run_copy(path: &CopyPath) {
     let (from, to): (*const u8, *mut u8) = match *path {
-        CopyPath::Up { from, to } => (from.ptr, ptr(to)),
-        CopyPath::Down { from, to } => (ptr(from), to.ptr),
-        CopyPath::Inside { from, to, .. } | CopyPath::Peer { from, to, .. } => (ptr(from), ptr(to)),
+        CopyPath::Up { from, to } => (from.ptr, pointer(to)),
+        CopyPath::Down { from, to } => (pointer(from), to.ptr),
+        CopyPath::Inside { from, to, .. } | CopyPath::Peer { from, to, .. } => (pointer(from), pointer(to)),
     };
     // SAFETY: live for the whole length by this function's contract; `copy` allows the ends to overlap.
     unsafe { std::ptr::copy(from, to, path.bytes() as usize) };
@@ -47,10 +48,10 @@ pub(crate) unsafe fn run_copy(path: &CopyPath) {
 /// The bytes must be live host memory that nothing else touches until this returns.
 pub(crate) unsafe fn run_fill(at: Address, bytes: u64, value: u8) {
     // SAFETY: by this function's contract.
-    unsafe { std::ptr::write_bytes(ptr(at), value, bytes as usize) };
+    unsafe { std::ptr::write_bytes(pointer(at), value, bytes as usize) };
 }
 
-fn ptr(at: Address) -> *mut u8 {
+pub(crate) fn pointer(at: Address) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(at.raw as usize)
 }
 

@@ -6,6 +6,7 @@
 use crate::arena::View;
 use crate::driver::RawArg;
 use crate::error::DeviceError;
+use crate::workers::Workers;
 
 /// Element types a kernel can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +18,7 @@ pub enum DType {
     U32,
     U64,
     F32,
+    F64,
     BF16,
 }
 
@@ -27,7 +29,7 @@ impl DType {
             DType::U8 => 1,
             DType::I16 | DType::BF16 => 2,
             DType::I32 | DType::U32 | DType::F32 => 4,
-            DType::U64 => 8,
+            DType::U64 | DType::F64 => 8,
         }
     }
 }
@@ -41,7 +43,7 @@ pub trait Element: bytemuck::Pod + Send + Sync {
 macro_rules! elements {
     ($($rust:ty => $dtype:ident),*) => { $(impl Element for $rust { const DTYPE: DType = DType::$dtype; })* };
 }
-elements!(u8 => U8, i16 => I16, i32 => I32, u32 => U32, u64 => U64, f32 => F32, half::bf16 => BF16);
+elements!(u8 => U8, i16 => I16, i32 => I32, u32 => U32, u64 => U64, f32 => F32, f64 => F64, half::bf16 => BF16);
 
 /// One parameter of a kernel, in the order of its CUDA signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +69,9 @@ pub struct Source {
     pub text: &'static str,
 }
 
+/// The Rust half of a kernel. Several threads may call it at once, each with arguments of its own.
+pub type Twin = &'static (dyn Fn(&mut TwinArgs<'_>) + Send + Sync);
+
 /// A kernel: its name and source, its parameters, and its Rust twin.
 pub struct Kernel {
     /// The `extern "C" __global__` function in `source`.
@@ -76,7 +81,9 @@ pub struct Kernel {
     /// What it takes.
     pub params: &'static [Param],
     /// The same maths on host memory. Called with arguments that were checked against `params`.
-    pub twin: fn(&mut TwinArgs<'_>),
+    ///
+    /// A reference to a function, or to a closure that carries what a kernel generated at run time was made from.
+    pub twin: Twin,
 }
 
 impl std::fmt::Debug for Kernel {
@@ -201,6 +208,7 @@ fn overlap(args: &[RawArg]) -> Option<(usize, usize)> {
 pub struct TwinArgs<'a> {
     pub(crate) args: Vec<TwinArg<'a>>,
     pub(crate) grid: Grid,
+    pub(crate) workers: &'a Workers,
 }
 
 pub(crate) enum TwinArg<'a> {
@@ -215,6 +223,11 @@ impl<'a> TwinArgs<'a> {
     /// The grid of the call, for twins whose result depends on it.
     pub fn grid(&self) -> Grid {
         self.grid
+    }
+
+    /// The threads a twin may spread its work over, in pieces whose number depends on the problem alone.
+    pub fn workers(&self) -> &'a Workers {
+        self.workers
     }
 
     /// The elements argument `i` reads.
@@ -260,3 +273,6 @@ impl<'a> TwinArgs<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,8 @@
 //! 1. [`Machine`] finds cards; [`Device`] is one that was opened.
 //! 2. [`Arena`] holds all memory of a role and refuses a byte too many; [`Block`] is a piece of it, [`Pinned`] is
 //!    page-locked host memory.
-//! 3. [`Stream`] orders work, [`Event`] is the only way streams and the host meet, [`Kernel`] is a piece of work.
+//! 3. [`Stream`] orders work, [`Event`] is the only way streams and the host meet, [`Kernel`] is a piece of work,
+//!    [`Product`] another; on the host they run on [`Workers`].
 //! 4. [`Transfer`] moves batches between roles; [`Isolation`] sets both roles up.
 //!
 //! This is the only crate with `unsafe` in it.
@@ -33,14 +34,18 @@ pub mod leak;
 // Work.
 mod stream;
 mod kernel;
+mod product;
 pub mod kernels;
 pub mod transfer;
 mod fault;
 
 // The three kinds of devices.
 mod driver;
+mod workers;
+pub mod host;
 mod host_exec;
 mod host_memory;
+mod host_product;
 mod cpu;
 pub mod sim;
 mod cuda;
@@ -58,9 +63,11 @@ pub use device::{Device, Loaded};
 pub use error::DeviceError;
 pub use fault::Faults;
 pub use isolation::{CardUse, Isolation, IsolationError, Partition};
-pub use kernel::{Arg, DType, Element, Grid, Kernel, Param, Source, TwinArgs};
+pub use kernel::{Arg, DType, Element, Grid, Kernel, Param, Source, Twin, TwinArgs};
 pub use machine::{CardCounters, Kind, Machine};
 pub use pinned::{Pinned, PinnedPart};
+pub use product::{Operand, Product};
 pub use sim::SimSpec;
 pub use stream::{Event, Stream};
 pub use transfer::{Route, Transfer};
+pub use workers::{Workers, pieces};

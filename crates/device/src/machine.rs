@@ -14,6 +14,7 @@ use crate::error::DeviceError;
 use crate::fault::Faults;
 use crate::library::{Found, LibraryError};
 use crate::sim::{SimDriver, SimSpec};
+use crate::workers::Workers;
 
 /// What kind of devices a machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,7 @@ pub(crate) struct Inner {
     counts: Vec<Counts>,
     pub(crate) isolated: AtomicBool,
     pub(crate) faults: Faults,
+    workers: Arc<Workers>,
 }
 
 /// What happened on one card through this machine, since it was found.
@@ -76,13 +78,15 @@ pub struct CardCounters {
 impl Machine {
     /// The CPU and the host's memory as the one device.
     pub fn cpu() -> Machine {
-        Machine::on(Arc::new(CpuDriver::new()), None)
+        let workers = Arc::new(Workers::new());
+        Machine::on(Arc::new(CpuDriver::new(workers.clone())), None, workers)
     }
 
     /// Simulated cards.
     pub fn simulated(spec: SimSpec) -> Machine {
-        let sim = Arc::new(SimDriver::new(spec));
-        Machine::on(sim.clone(), Some(sim))
+        let workers = Arc::new(Workers::new());
+        let sim = Arc::new(SimDriver::new(spec, workers.clone()));
+        Machine::on(sim.clone(), Some(sim), workers)
     }
 
     /// The NVIDIA cards of this computer; `None` when it has none.
@@ -90,10 +94,10 @@ impl Machine {
     /// A card that is there but cannot be used (no driver library, one too old) is an error that says what was
     /// looked for and where: nothing falls back to the CPU by itself.
     pub fn cuda() -> Result<Option<Machine>, LibraryError> {
-        Ok(CudaDriver::open()?.map(|driver| Machine::on(Arc::new(driver), None)))
+        Ok(CudaDriver::open()?.map(|driver| Machine::on(Arc::new(driver), None, Arc::default())))
     }
 
-    fn on(driver: Arc<dyn Driver>, sim: Option<Arc<SimDriver>>) -> Machine {
+    fn on(driver: Arc<dyn Driver>, sim: Option<Arc<SimDriver>>, workers: Arc<Workers>) -> Machine {
         let counts = driver.cards().iter().map(|_| Counts::default()).collect();
         Machine {
             inner: Arc::new(Inner {
@@ -104,6 +108,7 @@ impl Machine {
                 counts,
                 isolated: AtomicBool::new(false),
                 faults: Faults::default(),
+                workers,
             }),
         }
     }
@@ -192,6 +197,20 @@ impl Machine {
     /// The simulator behind the cards, to read its books; `None` for real ones.
     pub fn sim(&self) -> Option<&SimDriver> {
         self.inner.sim.as_deref()
+    }
+
+    /// The threads that share the host's part of the work: twins, and products on the CPU and on simulated cards.
+    /// They are started at the first work that has more than one piece.
+    pub fn workers(&self) -> &Workers {
+        &self.inner.workers
+    }
+
+    /// How many threads share the host's part of the work, the one that asks for it included; by default as many as
+    /// the machine has cores. Results do not depend on it.
+    ///
+    /// Called once at most, and before the first work: later, or with 0, is our own mistake, and a panic.
+    pub fn set_compute_threads(&self, threads: usize) {
+        self.inner.workers.set_threads(threads);
     }
 
     /// Faults planted by tests.

@@ -9,6 +9,7 @@ use crate::driver::{CopyPath, EventId, StreamId};
 use crate::error::DeviceError;
 use crate::kernel::{Arg, Grid, check};
 use crate::pinned::Pinned;
+use crate::product::{self, Product};
 
 /// A queue of work on one card, done in the order it was given.
 pub struct Stream {
@@ -99,6 +100,20 @@ impl Stream {
         }
         let raw = check(loaded.kernel, self.open.card, args)?;
         self.open.driver().launch(self.open.card, self.id, (loaded.kernel, loaded.id), grid, &raw)
+    }
+
+    /// Multiplies matrices: `c = alpha · op(a) · op(b)`, see [`Product`]. Checked before anything is queued; views may be
+    /// longer than the product needs.
+    pub fn product(
+        &self,
+        product: &Product,
+        a: View<'_>,
+        b: View<'_>,
+        c: View<'_>,
+        bias: Option<View<'_>>,
+    ) -> Result<(), DeviceError> {
+        let raw = product::check(product, self.open.card, [a, b, c], bias)?;
+        self.open.driver().product(self.open.card, self.id, &raw)
     }
 
     /// Blocks the host until everything queued so far is done. For set-up and tests; the step loop never calls it.

@@ -18,7 +18,7 @@ static OVERRUN: Kernel = Kernel {
     name: "overrun",
     source: &SOURCE,
     params: &[Param::Out(DType::U32), Param::U64],
-    twin: |args: &mut TwinArgs<'_>| args.write::<u32>(0).fill(1),
+    twin: &|args: &mut TwinArgs<'_>| args.write::<u32>(0).fill(1),
 };
 
 #[test]

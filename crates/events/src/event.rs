@@ -8,7 +8,7 @@ use crate::Role;
 ///
 /// A new kind, or a new field that has a default, may be added freely: readers step over kinds they do not know and
 /// ignore fields they do not know. Anything else raises [`VERSION`](crate::VERSION).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// A run began. The first event of every log.
@@ -92,6 +92,39 @@ pub enum Event {
         /// The part of it in which the model had no batch to work on.
         wait_ns: u64,
     },
+    /// What a training step learnt. Numbers that are none, which JSON cannot say, are null.
+    Learned {
+        /// Its number, from 1.
+        step: u64,
+        /// The epoch its last batch belongs to, from 0.
+        epoch: u64,
+        /// What was minimised, and its parts by name.
+        losses: std::collections::BTreeMap<String, Option<f64>>,
+        /// Norm of the gradients before clipping.
+        gradient_norm: Option<f64>,
+        /// The learning rate.
+        lr: f64,
+        /// Whether the step changed nothing because a gradient was no number.
+        skipped: bool,
+    },
+    /// The held-out data was looked at.
+    Validated {
+        /// After which step.
+        step: u64,
+        /// Utterances that were looked at.
+        utterances: u64,
+        /// Figures by name.
+        figures: std::collections::BTreeMap<String, Option<f64>>,
+    },
+    /// A checkpoint was written.
+    Checkpoint {
+        /// Of which step.
+        step: u64,
+        /// Its bytes.
+        bytes: u64,
+        /// How long it took.
+        ns: u64,
+    },
     /// A stage of the feed finished its part of a batch.
     Stage {
         /// Which: `load`, `upload`, `features`, `transfer`.
@@ -142,7 +175,7 @@ pub enum Event {
 impl Event {
     /// Every kind this version writes, as the log spells it: what a reader needs to tell a record that is *newer*
     /// than itself from one that is broken.
-    pub const KINDS: [&str; 12] = [
+    pub const KINDS: [&str; 15] = [
         "run_started",
         "arena_reserved",
         "memory",
@@ -150,6 +183,9 @@ impl Event {
         "refused",
         "transfer",
         "step",
+        "learned",
+        "validated",
+        "checkpoint",
         "stage",
         "check",
         "breach",

@@ -12,7 +12,7 @@ use crate::Event;
 pub const VERSION: u32 = 1;
 
 /// One event, as the run log holds it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// The [`VERSION`] of the program that wrote it.
     pub v: u32,

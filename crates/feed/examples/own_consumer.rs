@@ -47,6 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let spec = FeedSpec {
         material,
         buckets,
+        evaluates: false,
         plan,
         route_why: "both roles are on one device".to_owned(),
         seed: 1234,
@@ -67,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let batch = feed.lease(&stream)?;
         // The consumer's work is queued here, on its own stream. Dropping the batch gives the slot back behind it.
         let shapes = ["text", "mel"].map(|name| batch.field(name).map(|field| field.shape.to_vec()));
-        let frames: Vec<u32> = batch.info().utterances.iter().map(|utterance| utterance.frames).collect();
+        let frames: Vec<u32> = batch.info().utterances.iter().flatten().map(|utterance| utterance.frames).collect();
         println!("{:?}: text and mel {shapes:?}, frames {frames:?}", batch.info().cursor);
     }
     println!("a feed started from {:?} would go on here", feed.state());

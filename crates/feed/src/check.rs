@@ -13,11 +13,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tandem_audio::FeatureSettings;
-use tandem_corpus::ProblemKind;
-use tandem_corpus::{CorpusError, Dataset, Distribution, Length, LengthIndex, Part, Problem, Progress, SampleIndex};
+use tandem_corpus::{CorpusError, Dataset, Distribution, Extent, Length, LengthIndex, Part, Progress, SampleIndex};
+use tandem_corpus::{Problem, ProblemKind};
 
-use crate::buckets::{BucketPlan, Extent, NUM_BUCKETS};
+use crate::buckets::{BucketPlan, NUM_BUCKETS, Padding};
 use crate::report::{BucketUse, Group, Report, Shapes};
+use crate::shape::Bucket;
 use crate::{FeedError, pool};
 use recording::{Inspector, Recording, Row};
 
@@ -194,23 +195,29 @@ fn shapes(rows: &[Row], options: &CheckOptions) -> Option<Shapes> {
     let fits = |extent: &Extent| f64::from(extent.frames) <= max_frames && f64::from(extent.tokens) <= max_tokens;
     let kept: Vec<_> = usable.iter().copied().filter(|(_, extent)| fits(extent)).collect();
     let plan = BucketPlan::solve(&kept, options.num_buckets, options.batch)?;
-    let padding = plan.padding(options.seed, &kept).ok()?;
-    let table = plan.table().ok()?;
-    let mut buckets: Vec<BucketUse> =
-        plan.buckets().iter().map(|bucket| BucketUse { bucket: *bucket, num_utterances: 0 }).collect();
-    for (_, extent) in &kept {
-        if let Some(bucket) = table.bucket_of(extent.frames) {
-            buckets[bucket].num_utterances += 1;
-        }
-    }
+    let members = |shape: usize, row: usize| plan.parts().members(shape, row).len();
+    let used = |(shape, bucket): (usize, &Bucket)| BucketUse {
+        bucket: bucket.clone(),
+        num_utterances: (0..plan.parts().batch()).map(|row| members(shape, row)).sum(),
+    };
     Some(Shapes {
-        buckets,
+        buckets: plan.buckets().iter().enumerate().map(used).collect(),
         batch: plan.batch(),
-        padding,
+        padding: plan.padding(options.seed),
+        others: others(&kept, options),
         num_left_out: usable.len() - kept.len(),
         max_frames: max_frames as u32,
         max_tokens: max_tokens as u32,
     })
+}
+
+/// What numbers of shapes that people ask for would pad.
+fn others(kept: &[(SampleIndex, Extent)], options: &CheckOptions) -> Vec<(usize, Padding)> {
+    let padding = |num_buckets: usize| {
+        let plan = BucketPlan::solve(kept, num_buckets, options.batch)?;
+        (plan.buckets().len() == num_buckets).then(|| (num_buckets, plan.padding(options.seed)))
+    };
+    [1, 2, 4, 8].into_iter().filter_map(padding).collect()
 }
 
 /// Whole sets of problems that one flag would settle.

@@ -10,6 +10,7 @@ use tandem_device::{Arg, Block, Device, DeviceError, Grid, Loaded as LoadedKerne
 use crate::input::Shape;
 use crate::kernels::GATHER_REFERENCE;
 use crate::order::Row;
+use crate::row_tables::RowTables;
 use crate::schema::{MELS, REFERENCE_FRAMES, field_in};
 use crate::upload::Uploaded;
 
@@ -30,7 +31,7 @@ impl Collator {
         &self,
         stream: &Stream,
         uploaded: &Uploaded<'_>,
-        shape: &Shape,
+        (shape, tables): (&Shape, &RowTables),
         slot: &Block,
     ) -> Result<(), DeviceError> {
         let layout = &shape.upload;
@@ -49,26 +50,28 @@ impl Collator {
         let (Some(picks), Some(mel), Some(reference)) = (layout.picks, field("mel"), field("reference")) else {
             return Ok(());
         };
+        let [_, _, frames] = tables.starts(shape);
         let args = [
             Arg::read::<f32>(mel),
             Arg::read::<u32>(uploaded.part(layout.out_lengths)),
+            Arg::read::<u32>(frames.device),
             Arg::read::<u32>(uploaded.part(picks)),
             Arg::write::<f32>(reference),
-            Arg::U32(shape.bucket.frames as u32),
             Arg::U32(REFERENCE_FRAMES as u32),
             Arg::U32(MELS as u32),
             Arg::F32(self.silence),
         ];
-        let blocks = [REFERENCE_FRAMES as u32, shape.bucket.batch as u32, 1];
+        let blocks = [REFERENCE_FRAMES as u32, shape.bucket.batch() as u32, 1];
         stream.launch(&self.gather, Grid { blocks, threads: 96, shared_bytes: 0 }, &args)
     }
 }
 
 /// Which row the reference of row `position` is taken from, and at which of its frames it begins. A pure function of
-/// seed, place in the order and the batch's rows.
+/// seed, place in the order and the batch's rows. Empty rows are nobody's reference but their own.
 pub(crate) fn reference_pick(seed: u64, cursor: Cursor, rows: &[Row], position: usize) -> [u32; 2] {
-    let same = |other: &usize| *other != position && rows[*other].speaker == rows[position].speaker;
-    let others: Vec<usize> = (0..rows.len()).filter(same).collect();
+    let heard = |row: usize| rows[row].frames > 0;
+    let same = |other: &usize| *other != position && rows[*other].speaker == rows[position].speaker && heard(*other);
+    let others: Vec<usize> = (0..rows.len()).filter(same).filter(|_| heard(position)).collect();
     let draw = |salt: u64| mix(seed ^ mix(cursor.epoch ^ mix(cursor.k ^ mix(((position as u64) << 8) | salt))));
     let row = match others.len() as u64 {
         0 => position,
@@ -92,7 +95,7 @@ mod tests {
     use tandem_corpus::SampleIndex;
 
     fn row(speaker: u32, frames: u32) -> Row {
-        let sample = SampleIndex(0);
+        let sample = Some(SampleIndex(0));
         let (in_samples, out_samples, rate) = (frames * 256, frames * 256, u32::MAX);
         let (tokens, replacement, busy_ns) = (Vec::new(), None, 0);
         Row { sample, in_samples, out_samples, rate, frames, tokens, speaker, replacement, busy_ns }
@@ -100,19 +103,20 @@ mod tests {
 
     #[test]
     fn a_reference_is_another_recording_of_the_same_voice_where_there_is_one() {
-        let rows = [row(0, 900), row(1, 300), row(0, 500), row(2, 450), row(0, 100)];
+        let rows = [row(0, 900), row(1, 300), row(0, 500), row(2, 450), row(0, 100), row(0, 0)];
         let mut starts = std::collections::BTreeSet::new();
         for k in 0..200 {
             let pick = |position| reference_pick(7, Cursor { epoch: 1, k }, &rows, position);
             for position in 0..rows.len() {
                 let [other, start] = pick(position);
+                assert!(other != 5 || position == 5, "an empty row is nobody's reference");
                 let other = &rows[other as usize];
                 assert_eq!(other.speaker, rows[position].speaker);
                 assert!(start == 0 || u64::from(start) + REFERENCE_FRAMES <= u64::from(other.frames));
                 assert_eq!(pick(position), pick(position));
             }
             assert!(![0, 2, 4].iter().any(|&own| pick(own)[0] == own as u32));
-            assert_eq!((pick(1), pick(3)[0]), ([1, 0], 3));
+            assert_eq!((pick(1), pick(3)[0], pick(5)), ([1, 0], 3, [5, 0]));
             starts.insert(pick(2));
         }
         assert!(starts.len() > 50, "{} different references", starts.len());

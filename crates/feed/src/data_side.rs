@@ -20,6 +20,7 @@ use crate::featurize::FeatureMaker;
 use crate::hold_ups::HoldUps;
 use crate::input::Input;
 use crate::order::{AT_FEATURES_RATE, HostMemory, Loaded, Row};
+use crate::row_tables::RowTables;
 use crate::schema::Layout;
 use crate::self_tuning::SelfTuning;
 use crate::shape::Bucket;
@@ -35,12 +36,12 @@ pub struct BatchInfo {
     pub cursor: Cursor,
     /// Which of the plan's buckets it has, from 0.
     pub bucket_index: usize,
-    /// That bucket.
+    /// That bucket: where each row's frames and tokens begin.
     pub bucket: Bucket,
     /// Where its fields lie.
     pub layout: Arc<Layout>,
-    /// Its utterances, row by row.
-    pub utterances: Vec<Utterance>,
+    /// Its utterances, row by row; none in a row that an evaluation leaves empty.
+    pub utterances: Vec<Option<Utterance>>,
     /// The rows in which another sample stands than the order says.
     pub replacements: Vec<Replacement>,
 }
@@ -68,6 +69,7 @@ pub(crate) struct DataSide {
     pub(crate) uploader: Uploader,
     /// Shared with the gate, which waits for it once.
     pub(crate) stream: Arc<Stream>,
+    pub(crate) tables: RowTables,
     pub(crate) features: FeatureMaker,
     pub(crate) collator: Collator,
     pub(crate) slots: BatchFiller,
@@ -105,7 +107,7 @@ impl DataSide {
         let input = Arc::clone(&self.input);
         let loaded = ready.payload();
         let shape = input.shape_of(&loaded.batch);
-        let info = Arc::new(info_of(loaded, shape.bucket, &shape.slot));
+        let info = Arc::new(info_of(loaded, &shape.bucket, &shape.slot));
         let is_resampled = loaded.rows.iter().any(|row| row.rate != AT_FEATURES_RATE);
         let busy_ns = loaded.rows.iter().map(|row| row.busy_ns).sum();
         self.tell("load", info.sequence, [loaded.wall_ns, busy_ns, load_wait_ns]);
@@ -119,8 +121,9 @@ impl DataSide {
         let site = if input.plan.route == Route::Handover { waits::RELEASED } else { waits::SENT };
         let slot = self.slots.take()?.claim(|freed| self.stream.wait(freed, site))?;
         uploaded.begin(&self.stream)?;
-        self.features.featurize(&self.stream, (&uploaded, is_resampled), shape, slot.memory())?;
-        self.collator.collate(&self.stream, &uploaded, shape, slot.memory())?;
+        let rows = (shape, &self.tables);
+        self.features.featurize(&self.stream, (&uploaded, is_resampled), rows, slot.memory())?;
+        self.collator.collate(&self.stream, &uploaded, rows, slot.memory())?;
         uploaded.consumed(&self.stream)?;
         slot.publish(info, |written| self.stream.record(written))?;
         self.tuning.made_one(load_wait_ns, busy_ns, &self.slots);
@@ -132,13 +135,16 @@ impl DataSide {
     }
 }
 
-fn info_of(loaded: &Loaded, bucket: Bucket, layout: &Arc<Layout>) -> BatchInfo {
-    let utterance = |row: &Row| Utterance { sample: row.sample, frames: row.frames, tokens: row.tokens.len() as u32 };
+fn info_of(loaded: &Loaded, bucket: &Bucket, layout: &Arc<Layout>) -> BatchInfo {
+    let utterance = |row: &Row| {
+        let (frames, tokens) = (row.frames, row.tokens.len() as u32);
+        row.sample.map(|sample| Utterance { sample, frames, tokens })
+    };
     BatchInfo {
         sequence: loaded.sequence,
         cursor: loaded.batch.cursor,
         bucket_index: loaded.batch.bucket,
-        bucket,
+        bucket: bucket.clone(),
         layout: Arc::clone(layout),
         utterances: loaded.rows.iter().map(utterance).collect(),
         replacements: loaded.rows.iter().filter_map(|row| row.replacement).collect(),

@@ -109,9 +109,16 @@ pub enum FeedError {
         id: String,
     },
 
-    /// The corpus does not make a single batch, or its shapes make no sense.
+    /// Nothing of the corpus fits the shapes it should be served in.
     #[error(transparent)]
     Corpus(CorpusError),
+
+    /// A batch has more samples than kernels can count: lower the batch size.
+    #[error("a batch of {samples} samples is more than kernels can count ({}): lower the batch size", u32::MAX)]
+    BatchTooLarge {
+        /// Samples of all its rows.
+        samples: u64,
+    },
 
     /// The features cannot be made as they are set.
     #[error(transparent)]

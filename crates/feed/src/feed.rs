@@ -35,6 +35,7 @@ use crate::material::Material;
 use crate::notes::Notes;
 use crate::order::{Dealer, HostMemory, PINNED_RING};
 use crate::row_loader::{Library, RowLoader};
+use crate::row_tables::RowTables;
 use crate::self_tuning::SelfTuning;
 use crate::transfer::carry;
 use crate::tune::{Limits, Setting, Tuner};
@@ -47,6 +48,9 @@ pub struct FeedSpec {
     pub material: Arc<Material>,
     /// Its shapes: those of `plan`.
     pub buckets: BucketPlan,
+    /// False to train: full batches in another order every epoch. True to look at every row of `material` that fits
+    /// once an epoch, in `buckets` made for the rows that train; rows of a batch may then be empty.
+    pub evaluates: bool,
     /// Its memory.
     pub plan: FeedPlan,
     /// Why batches take the plan's route.
@@ -163,8 +167,9 @@ impl Feed {
     ///
     /// Fails when memory, kernels or threads cannot be had; what was taken is given back.
     pub fn start(roles: &Isolation, spec: FeedSpec) -> Result<Feed, FeedError> {
-        let FeedSpec { material, buckets, plan, seed, recordings, .. } = &spec;
-        let input = Input::new(Arc::clone(material), buckets, plan.clone(), *seed, Arc::clone(recordings))?;
+        let FeedSpec { material, buckets, evaluates, plan, seed, recordings, .. } = &spec;
+        let shapes = (buckets, *evaluates);
+        let input = Input::new(Arc::clone(material), shapes, plan.clone(), *seed, Arc::clone(recordings))?;
         let input = Arc::new(input);
         let (device, arena) = (&roles.data.device, &roles.data.arena);
         let notes = Notes::default();
@@ -177,6 +182,7 @@ impl Feed {
         let stream = Arc::new(device.stream(false)?);
         // Fields have gaps between them, and whole slots are copied: nothing that was never written is.
         data_memory.iter().try_for_each(|slot| stream.fill(slot.memory.view(), 0))?;
+        let tables = RowTables::create(device, arena, &stream, &input.plan)?;
         let features = FeatureMaker::create(device, arena, &stream, &input)?;
         let uploader = Uploader::create(device, arena, &input.plan)?;
         let collator = Collator::create(device, input.features().floor)?;
@@ -199,7 +205,8 @@ impl Feed {
         let data_stream = Arc::clone(&stream);
         let emitter = spec.emitter.clone();
         let dealer = Arc::new(Dealer::new(Arc::clone(&input), host_filler, spec.from.next, slot_wait_ns));
-        let side = DataSide { input, loaded, uploader, stream, features, collator, slots, tuning, hold_ups, emitter };
+        let side =
+            DataSide { input, loaded, uploader, stream, tables, features, collator, slots, tuning, hold_ups, emitter };
 
         let (taker, carrier, measured) = match crossing {
             None => (data_taker, None, None),
@@ -312,6 +319,11 @@ impl Feed {
         self.transfer
     }
 
+    /// Batches of an epoch.
+    pub fn batches_per_epoch(&self) -> u64 {
+        self.library.input.order.num_batches()
+    }
+
     /// What it was started with.
     pub fn plan(&self) -> &FeedPlan {
         &self.library.input.plan
@@ -377,7 +389,7 @@ fn open_library(input: &Arc<Input>, spec: &FeedSpec, notes: &Notes) -> Result<Li
         return Err(FeedError::ForeignState { sample: foreign.sample.0, num_samples });
     }
     let told = notes.clone();
-    let per_epoch = input.order.num_batches() as usize * spec.buckets.batch() as usize;
+    let per_epoch = input.order.num_samples() - input.order.sitting_out(0).len();
     Ok(Library {
         input: Arc::clone(input),
         cache: Cache::open(&spec.cache, move |line| told.say(line))?,
@@ -418,7 +430,8 @@ fn tuner_for(spec: &FeedSpec, slots: usize) -> Tuner {
         min_threads: 1,
         max_threads: spec.max_threads,
         threads_fixed: spec.max_threads == spec.threads,
-        min_depth: 1,
+        // With a hand-over the step leases from this ring, and may hold all that the model's slots are for.
+        min_depth: if spec.plan.route == Route::Handover { slots.min(spec.plan.model_slots as usize + 1) } else { 1 },
         max_depth: slots,
         depth_fixed: spec.depth_fixed,
     };

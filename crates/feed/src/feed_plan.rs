@@ -11,20 +11,20 @@ use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 use tandem_device::{DType, Route};
 
 use crate::schema::{BatchSchema, HOP_SAMPLES};
-use crate::shape::Bucket;
+use crate::shape::{Bucket, starts};
 
 /// Rate of the features: what everything is resampled to.
 pub const RATE_HZ: u32 = 22_050;
 
 /// Rows of an upload start at a multiple of so many samples: one vector load of int16.
-const STRIDE_SAMPLES: u64 = 8;
+const STEP_SAMPLES: u64 = 8;
 
 /// What the feed holds, and in how many pieces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedPlan {
     /// What a batch is made of.
     pub schema: BatchSchema,
-    /// Every shape a batch can have, shortest first.
+    /// Every shape a batch can have.
     pub buckets: Vec<Bucket>,
     /// How batches cross.
     pub route: Route,
@@ -54,10 +54,14 @@ pub struct Span {
 /// Where the parts of one bucket's upload lie: one region, which one copy brings up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UploadLayout {
-    /// int16 `[batch, stride_samples]`: recordings at their own rates.
+    /// int16: recordings at their own rates, row after row.
     pub audio: Span,
-    /// Samples from one row to the next.
-    pub stride_samples: u64,
+    /// The sample at which each row begins there, and behind the last one the end.
+    pub audio_starts: Vec<u32>,
+    /// The same at the features' rate, where a batch is resampled.
+    pub resampled_starts: Vec<u32>,
+    /// The frame at which each row begins in features, and behind the last one the end.
+    pub frame_starts: Vec<u32>,
     /// u32 `[batch]`: samples of each recording.
     pub in_lengths: Span,
     /// u32 `[batch]`: samples of each once it is at the features' rate.
@@ -102,7 +106,8 @@ impl FeedPlan {
 
     /// Where the parts of an upload of `bucket` lie.
     pub fn upload(&self, bucket: &Bucket) -> UploadLayout {
-        let stride_samples = self.stride_samples(bucket);
+        let [audio_starts, resampled_starts, frame_starts] = self.starts(bucket);
+        let num_samples = self.row_samples(bucket).sum::<u64>();
         let fields = self.schema.layout(bucket).fields;
         let mut bytes = 0;
         let mut span = |length: u64| {
@@ -112,10 +117,12 @@ impl FeedPlan {
         };
         let field = |name: &str| fields.iter().find(|placed| placed.field.name == name).map(|placed| placed.bytes);
         // A u32 is as wide as an i32.
-        let row_bytes = bucket.batch * DType::I32.bytes();
+        let row_bytes = bucket.batch() * DType::I32.bytes();
         UploadLayout {
-            audio: span(bucket.batch * stride_samples * DType::I16.bytes()),
-            stride_samples,
+            audio: span(num_samples * DType::I16.bytes()),
+            audio_starts,
+            resampled_starts,
+            frame_starts,
             in_lengths: span(row_bytes),
             out_lengths: span(row_bytes),
             rates: span(row_bytes),
@@ -138,8 +145,14 @@ impl FeedPlan {
         if self.rates_hz.is_empty() {
             return 0;
         }
-        let bytes = |bucket: &Bucket| bucket.batch * longest_samples(bucket) * DType::I16.bytes();
+        let bytes = |bucket: &Bucket| resampled_samples(bucket).sum::<u64>() * DType::I16.bytes();
         round_up(self.buckets.iter().map(bytes).max().unwrap_or(0), BLOCK_ALIGN)
+    }
+
+    /// Bytes of the tables of where rows begin: three of one number more than a shape has rows, for every shape.
+    pub fn row_table_bytes(&self) -> u64 {
+        let words: u64 = self.buckets.iter().map(|bucket| 3 * (bucket.batch() + 1)).sum();
+        round_up(words * DType::U32.bytes(), BLOCK_ALIGN)
     }
 
     /// What the feed takes from the data role's arena.
@@ -151,6 +164,7 @@ impl FeedPlan {
             (UPLOADS, self.uploads * self.upload_bytes()),
             (RESAMPLED, self.resampled_bytes()),
             (TABLES, round_up(self.table_bytes, BLOCK_ALIGN)),
+            (ROW_TABLES, self.row_table_bytes()),
         ];
         lines.into_iter().filter(|(_, bytes)| *bytes > 0).collect()
     }
@@ -168,10 +182,24 @@ impl FeedPlan {
         self.pinned_uploads * self.upload_bytes()
     }
 
-    fn stride_samples(&self, bucket: &Bucket) -> u64 {
+    /// Samples that each row has room for, at whatever rate.
+    fn row_samples(&self, bucket: &Bucket) -> impl Iterator<Item = u64> {
         let rate_hz = self.rates_hz.iter().copied().max().unwrap_or(RATE_HZ).max(RATE_HZ);
-        let samples = (longest_samples(bucket) * u64::from(rate_hz)).div_ceil(RATE_HZ.into());
-        round_up(samples, STRIDE_SAMPLES)
+        resampled_samples(bucket).map(move |samples| {
+            let at_rate = (samples * u64::from(rate_hz)).div_ceil(RATE_HZ.into());
+            round_up(at_rate, STEP_SAMPLES)
+        })
+    }
+
+    /// Where rows begin in the upload, resampled, and in features.
+    fn starts(&self, bucket: &Bucket) -> [Vec<u32>; 3] {
+        // No card has room for so many samples that this would saturate: eight gigabytes of them.
+        let narrow = |start: u64| u32::try_from(start).unwrap_or(u32::MAX);
+        [
+            starts(self.row_samples(bucket)).map(narrow).collect(),
+            starts(resampled_samples(bucket)).map(narrow).collect(),
+            bucket.frame_starts().map(narrow).collect(),
+        ]
     }
 }
 
@@ -181,23 +209,25 @@ pub(crate) const HANDED_OVER: &str = "slots handed over";
 pub(crate) const UPLOADS: &str = "upload int16";
 pub(crate) const RESAMPLED: &str = "resampled int16";
 pub(crate) const TABLES: &str = "feature tables";
+pub(crate) const ROW_TABLES: &str = "row tables";
 pub(crate) const MODEL_SLOTS: &str = "input slots";
 
 /// A recording of so many frames has less than a hop more than they cover.
-fn longest_samples(bucket: &Bucket) -> u64 {
-    (bucket.frames + 1) * HOP_SAMPLES
+fn resampled_samples(bucket: &Bucket) -> impl Iterator<Item = u64> {
+    bucket.rows().iter().map(|row| (row.frames + 1) * HOP_SAMPLES)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::schema::{Dim, Field, SPEECH};
+    use crate::shape::RowShape;
     use tandem_audio::FeatureSettings;
 
     fn plan(rates_hz: &[u32], route: Route) -> FeedPlan {
         FeedPlan {
             schema: SPEECH,
-            buckets: [(504, 90), (1000, 200)].map(|(frames, tokens)| Bucket { frames, tokens, batch: 16 }).to_vec(),
+            buckets: vec![ragged(), Bucket::even(1000, 200, 16)],
             route,
             data_slots: 25,
             model_slots: 4,
@@ -206,6 +236,11 @@ mod tests {
             pinned_uploads: 3,
             table_bytes: 1000,
         }
+    }
+
+    /// Rows of 104 to 504 frames.
+    fn ragged() -> Bucket {
+        Bucket::new((1..=16).map(|i| RowShape { frames: 104 + i / 2 * 50 / 8 * 8, tokens: 5 + 5 * i }))
     }
 
     fn parts(upload: &UploadLayout) -> Vec<Span> {
@@ -233,7 +268,7 @@ mod tests {
     #[test]
     fn a_field_is_uploaded_exactly_when_the_schema_has_it() {
         const MEL: BatchSchema =
-            BatchSchema { fields: &[Field { name: "mel", dtype: DType::F32, dims: &[Dim::B, Dim::TMel] }] };
+            BatchSchema { fields: &[Field { name: "mel", dtype: DType::F32, dims: &[Dim::Frames] }] };
         let mut plan = plan(&[], Route::Peer);
         let speech = plan.upload(&plan.buckets[1]);
         assert_eq!(speech.text.unwrap().bytes, 16 * 200 * 4);
@@ -243,18 +278,21 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_recording_of_a_bucket_fits_its_row_at_every_rate() {
+    fn the_longest_recording_of_a_part_fits_its_row_at_every_rate() {
         let settings = FeatureSettings::default();
         assert_eq!((settings.rate_hz, settings.hop_samples as u64), (RATE_HZ, HOP_SAMPLES));
         for rate_hz in [8_000, 16_000, 22_050, 24_000, 44_100, 47_999, 48_000] {
             let rates: &[u32] = if rate_hz == RATE_HZ { &[] } else { &[rate_hz] };
             let plan = plan(rates, Route::Peer);
-            let bucket = plan.buckets[0];
+            let upload = plan.upload(&plan.buckets[0]);
             let frames = |samples: usize| crate::features::num_frames(samples, rate_hz, &settings) as u64;
-            // The most samples that still make no more frames than the bucket has.
-            let longest = (1..).take_while(|samples| frames(*samples) <= bucket.frames).last().unwrap();
-            let stride = plan.upload(&bucket).stride_samples;
-            assert!(longest as u64 <= stride && stride.is_multiple_of(8), "{rate_hz}: {longest} {stride}");
+            for (row, place) in plan.buckets[0].rows().iter().zip(upload.audio_starts.windows(2)).step_by(5) {
+                // The most samples that still make no more frames than the row has.
+                let longest = (1..).take_while(|samples| frames(*samples) <= row.frames).last().unwrap();
+                let room = place[1] - place[0];
+                assert!(longest as u32 <= room && place[0].is_multiple_of(8), "{rate_hz}: {longest} {room}");
+            }
+            assert!(upload.resampled_starts.iter().all(|start| start.is_multiple_of(tandem_audio::TILE_SAMPLES)));
         }
     }
 
@@ -268,11 +306,19 @@ mod tests {
             assert!(data_lines.iter().chain(&model_lines).all(|(_, bytes)| bytes.is_multiple_of(BLOCK_ALIGN)));
             assert_eq!(data_lines[0].1, 25 * plan.slot_bytes());
         };
-        check(&[], Route::Peer, &["prefetched batches", "upload int16", "feature tables"], &["input slots"]);
+        let plain = ["prefetched batches", "upload int16", "feature tables", "row tables"];
+        check(&[], Route::Peer, &plain, &["input slots"]);
         check(
             &[16_000],
             Route::Handover,
-            &["prefetched batches", "slots handed over", "upload int16", "resampled int16", "feature tables"],
+            &[
+                "prefetched batches",
+                "slots handed over",
+                "upload int16",
+                "resampled int16",
+                "feature tables",
+                "row tables",
+            ],
             &[],
         );
         let plan = plan(&[], Route::Bounce);

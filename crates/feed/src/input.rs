@@ -9,7 +9,7 @@ use crate::feed_plan::{FeedPlan, UploadLayout};
 use crate::load::load_into;
 use crate::material::Material;
 use crate::schema::Layout;
-use crate::shape::Bucket;
+use crate::shape::{Bucket, RowShape};
 use crate::{BucketPlan, FeedError};
 
 /// Where recordings come from. In use it is [`FromFiles`]; tests and benchmarks bring their own.
@@ -43,27 +43,38 @@ pub(crate) struct Input {
 
 /// Where everything of a batch of one bucket lies.
 pub(crate) struct Shape {
+    /// Its place in the plan.
+    pub(crate) index: usize,
     pub(crate) bucket: Bucket,
     pub(crate) upload: UploadLayout,
     pub(crate) slot: Arc<Layout>,
 }
 
 impl Input {
+    /// Fails with [`FeedError::Corpus`] when nothing can be looked at, and with [`FeedError::BatchTooLarge`].
     pub(crate) fn new(
         material: Arc<Material>,
-        buckets: &BucketPlan,
+        (buckets, evaluates): (&BucketPlan, bool),
         plan: FeedPlan,
         seed: u64,
         recordings: Arc<dyn Recordings>,
     ) -> Result<Input, FeedError> {
         assert_eq!(plan.buckets, buckets.buckets(), "a feed whose memory was planned for other shapes");
-        let order = material.order(seed, buckets).map_err(FeedError::Corpus)?;
-        let shape = |bucket: &Bucket| Shape {
-            bucket: *bucket,
+        let order = match evaluates {
+            true => evaluation(&material, &plan.buckets)?,
+            false => buckets.order(seed),
+        };
+        let shape = |(index, bucket): (usize, &Bucket)| Shape {
+            index,
+            bucket: bucket.clone(),
             upload: plan.upload(bucket),
             slot: Arc::new(plan.schema.layout(bucket)),
         };
-        let shapes = plan.buckets.iter().map(shape).collect();
+        let shapes: Vec<Shape> = plan.buckets.iter().enumerate().map(shape).collect();
+        let samples = shapes.iter().map(|shape| shape.upload.audio.bytes / 2).max().unwrap_or(0);
+        if samples > u64::from(u32::MAX) {
+            return Err(FeedError::BatchTooLarge { samples });
+        }
         Ok(Input { material, order, plan, shapes, seed, recordings })
     }
 
@@ -92,4 +103,11 @@ impl Input {
             None => unreachable!("the order was made of rows of this corpus"),
         }
     }
+}
+
+/// Every row of `material` that fits, once.
+fn evaluation(material: &Material, buckets: &[Bucket]) -> Result<Order, FeedError> {
+    let rows = |bucket: &Bucket| bucket.rows().iter().map(RowShape::extent).collect();
+    let order = Order::evaluation(buckets.iter().map(rows).collect(), material.rows().iter().copied());
+    order.map(|(order, _)| order).map_err(FeedError::Corpus)
 }

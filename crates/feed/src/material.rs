@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use tandem_audio::{DeviceFeatures, FeatureSettings, Lowpass, probe};
-use tandem_corpus::{CorpusError, Dataset, Distribution, Order, SampleIndex, Tail};
+use tandem_corpus::{Dataset, Distribution, Extent, SampleIndex};
 use tandem_text::{TextOptions, Tokens};
 
 use crate::FeedError;
-use crate::buckets::{BucketPlan, Extent, FRAME_STEP};
+use crate::buckets::{BucketPlan, FRAME_STEP};
 use crate::load::open;
 use crate::texts::Texts;
 
@@ -78,7 +78,7 @@ pub struct LeftOut {
     pub too_short: usize,
     /// Their recording or their text is over the longest that is kept.
     pub too_long: usize,
-    /// Frames of the bucket that the longest of those would have needed; 0 without any.
+    /// Frames of the row that the longest of those would have needed; 0 without any.
     pub longest_frames: u32,
     /// Symbols of the longest text of those; 0 without any.
     pub longest_tokens: u32,
@@ -187,15 +187,9 @@ impl Material {
         self.audio_seconds
     }
 
-    /// The best shapes for its rows; none without rows. See [`BucketPlan::solve`].
+    /// The shapes for its rows; none without rows. See [`BucketPlan::solve`].
     pub fn bucket_plan(&self, num_buckets: usize, batch: u32) -> Option<BucketPlan> {
         BucketPlan::solve(&self.rows, num_buckets, batch)
-    }
-
-    /// The order in which its rows are served for training. Fails when they do not make one batch.
-    pub fn order(&self, seed: u64, plan: &BucketPlan) -> Result<Order, CorpusError> {
-        let frames = self.rows.iter().map(|(index, extent)| (*index, extent.frames));
-        Order::new(seed, plan.table()?, Tail::LeaveOut, frames)
     }
 
     /// Keeps a row, or counts it among those that are too long.

@@ -55,7 +55,8 @@ pub(crate) const AT_FEATURES_RATE: u32 = u32::MAX;
 /// What is known of a row once it is loaded.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    pub(crate) sample: SampleIndex,
+    /// None where the row stays empty: everything else is 0 then.
+    pub(crate) sample: Option<SampleIndex>,
     /// Samples as they were written, and as they are at the features' rate.
     pub(crate) in_samples: u32,
     pub(crate) out_samples: u32,
@@ -68,6 +69,23 @@ pub(crate) struct Row {
     pub(crate) replacement: Option<Replacement>,
     /// What loading took, the failed tries included.
     pub(crate) busy_ns: u64,
+}
+
+impl Row {
+    /// Nothing: a row that an evaluation has no sample for.
+    fn empty() -> Row {
+        Row {
+            sample: None,
+            in_samples: 0,
+            out_samples: 0,
+            rate: AT_FEATURES_RATE,
+            frames: 0,
+            tokens: Vec::new(),
+            speaker: 0,
+            replacement: None,
+            busy_ns: 0,
+        }
+    }
 }
 
 /// A loaded batch: what its memory holds.
@@ -91,8 +109,8 @@ struct Dealing {
     next: Cursor,
     sequence: u64,
     open: Option<Arc<OpenBatch>>,
-    /// The rows' memory that is left, last row first.
-    parts: Vec<PinnedPart>,
+    /// The rows that are left, with their memory, last row first.
+    parts: Vec<(usize, PinnedPart)>,
 }
 
 impl Dealer {
@@ -114,10 +132,7 @@ impl Dealer {
         }
         self.waited_ns.fetch_add(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
         match (dealing.parts.pop(), &dealing.open) {
-            (Some(audio), Some(batch)) => {
-                let position = batch.batch.samples.len() - 1 - dealing.parts.len();
-                Ok(Task { batch: Arc::clone(batch), position, audio })
-            }
+            (Some((position, audio)), Some(batch)) => Ok(Task { batch: Arc::clone(batch), position, audio }),
             _ => unreachable!("a batch that was opened has rows"),
         }
     }
@@ -129,20 +144,24 @@ impl Dealer {
             None => unreachable!("the order has no end"),
         };
         let shape = self.input.shape_of(&batch);
-        let row_bytes = 2 * shape.upload.stride_samples;
-        let cuts: Vec<u64> = (1..=batch.samples.len() as u64).map(|row| row * row_bytes).collect();
+        let cuts: Vec<u64> = shape.upload.audio_starts[1..].iter().map(|start| 2 * u64::from(*start)).collect();
         // Still in parts: a thread that failed let go of its row before it could close the ring.
         let Some(memory) = slot.memory_mut().take() else { return Err(Closed { name: PINNED_RING }.into()) };
         let mut parts = memory.split(&cuts)?;
         let rest = parts.pop();
-        parts.reverse();
-        let filling = Filling {
-            slot: Some(slot),
-            rest,
-            rows: batch.samples.iter().map(|_| None).collect(),
-            missing: batch.samples.len(),
-        };
-        dealing.parts = parts;
+        let mut rows: Vec<Option<(Row, PinnedPart)>> = Vec::with_capacity(parts.len());
+        dealing.parts.clear();
+        for (position, (part, sample)) in parts.into_iter().zip(&batch.rows).enumerate() {
+            match sample {
+                Some(_) => {
+                    rows.push(None);
+                    dealing.parts.push((position, part));
+                }
+                None => rows.push(Some((Row::empty(), part))),
+            }
+        }
+        dealing.parts.reverse();
+        let filling = Filling { slot: Some(slot), rest, rows, missing: dealing.parts.len() };
         dealing.next = self.input.order.after(batch.cursor);
         let (sequence, opened) = (dealing.sequence, Instant::now());
         dealing.sequence += 1;
@@ -211,7 +230,7 @@ mod tests {
             pinned_uploads: 2,
             table_bytes: material.table_bytes(),
         };
-        Arc::new(Input::new(material, &buckets, plan, 7, Arc::new(FromFiles)).unwrap())
+        Arc::new(Input::new(material, (&buckets, false), plan, 7, Arc::new(FromFiles)).unwrap())
     }
 
     #[test]

@@ -46,12 +46,14 @@ pub struct Group {
 /// The shapes of batches, and what they cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shapes {
-    /// Shortest first.
+    /// Each with rows from the shortest to the longest.
     pub buckets: Vec<BucketUse>,
     /// Utterances of a batch: what was asked for, or all there are.
     pub batch: u32,
     /// The padding of one epoch.
     pub padding: Padding,
+    /// What other numbers of shapes would pad, fewest shapes first: those that the utterances are enough for.
+    pub others: Vec<(usize, Padding)>,
     /// The longest recording kept: by default, 99.5 % are.
     pub max_frames: u32,
     /// The longest text kept, in symbols.
@@ -61,11 +63,11 @@ pub struct Shapes {
 }
 
 /// A bucket and how many utterances belong into it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketUse {
     /// The shape.
     pub bucket: Bucket,
-    /// Utterances that fit no shorter one.
+    /// Utterances of its rows' parts.
     pub num_utterances: usize,
 }
 

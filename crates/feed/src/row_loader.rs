@@ -2,8 +2,8 @@
 //!
 //! In come tasks, out go rows: samples written where they will be uploaded from, tokens beside. What cannot be used
 //! (undecodable, vanished, longer than its list says, shorter than its text, a text without symbols, a decoder that
-//! panics) is reported with its reason and replaced by another sample of its bucket, again and again until one is good;
-//! which one is a pure function of seed, epoch, batch, position and try. Scratch is kept per thread.
+//! panics) is reported with its reason and replaced by another sample of its row's part, again and again until one is
+//! good; which one is a pure function of seed, epoch, batch, position and try. Scratch is kept per thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -58,7 +58,7 @@ impl RowLoader {
         let started = Instant::now();
         let (cursor, position) = (task.batch.batch.cursor, task.position);
         let library = Arc::clone(&self.library);
-        let planned = task.batch.batch.samples[position];
+        let Some(planned) = task.batch.batch.rows[position] else { unreachable!("an empty row is nobody's task") };
         let replayed = library.replayed.get(cursor.epoch, cursor.k, position);
         let mut sample = replayed.map_or(planned, |instead| instead.sample);
         for attempt in 0_u32.. {
@@ -104,15 +104,15 @@ impl RowLoader {
         let library = Arc::clone(&self.library);
         let input = &library.input;
         let sample = input.sample(index);
-        let bucket = input.shape_of(&task.batch.batch).bucket;
-        self.encode(&sample, bucket.tokens)?;
+        let room = input.shape_of(&task.batch.batch).bucket.rows()[task.position];
+        self.encode(&sample, room.tokens)?;
         if !library.cache.get_into(index, &sample.audio, &mut self.clip) {
             input.recordings.load_into(&sample, &mut self.clip)?;
             library.cache.put(index, &sample.audio, &self.clip);
         }
         let rate = self.bring_to_a_planned_rate(&sample)?;
         let settings = input.features();
-        let longest = (bucket.frames as usize + 1) * settings.hop_samples - 1;
+        let longest = (room.frames as usize + 1) * settings.hop_samples - 1;
         let mut in_samples = self.clip.samples.len();
         let mut out_samples = num_resampled(in_samples, self.clip.rate_hz, settings);
         if out_samples > longest {
@@ -135,7 +135,7 @@ impl RowLoader {
         }
         task.samples_mut()[..in_samples].copy_from_slice(&self.clip.samples[..in_samples]);
         Ok(Row {
-            sample: index,
+            sample: Some(index),
             in_samples: in_samples as u32,
             out_samples: out_samples as u32,
             rate,

@@ -17,10 +17,10 @@ pub const HOP_SAMPLES: u64 = 256;
 pub enum Dim {
     /// Utterances of the micro-batch.
     B,
-    /// Tokens of the longest text of the bucket.
-    TText,
-    /// Frames of the longest recording of the bucket.
-    TMel,
+    /// Tokens of all rows, one behind the other: [`Bucket::token_starts`] says where each begins.
+    Tokens,
+    /// Frames of all rows, one behind the other: [`Bucket::frame_starts`] says where each begins.
+    Frames,
     /// Frames of the reference.
     TRef,
     /// Always this.
@@ -30,9 +30,9 @@ pub enum Dim {
 impl Dim {
     fn of(self, bucket: &Bucket) -> u64 {
         match self {
-            Dim::B => bucket.batch,
-            Dim::TText => bucket.tokens,
-            Dim::TMel => bucket.frames,
+            Dim::B => bucket.batch(),
+            Dim::Tokens => bucket.tokens(),
+            Dim::Frames => bucket.frames(),
             Dim::TRef => REFERENCE_FRAMES,
             Dim::Fixed(n) => n,
         }
@@ -60,14 +60,14 @@ pub struct BatchSchema {
 /// A speech batch: text, recording, reference voice, pitch and energy.
 pub const SPEECH: BatchSchema = BatchSchema {
     fields: &[
-        Field { name: "text", dtype: DType::I32, dims: &[Dim::B, Dim::TText] },
+        Field { name: "text", dtype: DType::I32, dims: &[Dim::Tokens] },
         Field { name: "text_lengths", dtype: DType::I32, dims: &[Dim::B] },
-        Field { name: "mel", dtype: DType::F32, dims: &[Dim::B, Dim::TMel, Dim::Fixed(MELS)] },
+        Field { name: "mel", dtype: DType::F32, dims: &[Dim::Frames, Dim::Fixed(MELS)] },
         Field { name: "mel_lengths", dtype: DType::I32, dims: &[Dim::B] },
         Field { name: "reference", dtype: DType::F32, dims: &[Dim::B, Dim::TRef, Dim::Fixed(MELS)] },
         Field { name: "speaker", dtype: DType::I32, dims: &[Dim::B] },
-        Field { name: "pitch", dtype: DType::F32, dims: &[Dim::B, Dim::TMel] },
-        Field { name: "energy", dtype: DType::F32, dims: &[Dim::B, Dim::TMel] },
+        Field { name: "pitch", dtype: DType::F32, dims: &[Dim::Frames] },
+        Field { name: "energy", dtype: DType::F32, dims: &[Dim::Frames] },
     ],
 };
 
@@ -122,10 +122,13 @@ pub(crate) fn field_in<'a>(layout: &Layout, slot: &'a Block, name: &str) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shape::RowShape;
 
     #[test]
     fn fields_are_aligned_and_do_not_overlap() {
-        for bucket in [Bucket { frames: 1000, tokens: 200, batch: 16 }, Bucket { frames: 8, tokens: 1, batch: 1 }] {
+        let row = |frames, tokens| RowShape { frames, tokens };
+        let ragged = Bucket::new([row(8, 3), row(24, 1), row(504, 90)]);
+        for bucket in [Bucket::even(1000, 200, 16), Bucket::even(8, 1, 1), ragged] {
             let layout = SPEECH.layout(&bucket);
             let mut end = 0;
             for placed in &layout.fields {
@@ -139,10 +142,10 @@ mod tests {
 
     #[test]
     fn a_usual_batch_has_the_size_one_expects() {
-        let bucket = Bucket { frames: 1000, tokens: 200, batch: 16 };
+        let bucket = Bucket::even(1000, 200, 16);
         let layout = SPEECH.layout(&bucket);
         let mel = layout.fields.iter().find(|placed| placed.field.name == "mel").unwrap();
-        assert_eq!((mel.shape.as_slice(), mel.bytes), (&[16, 1000, 80][..], 5_120_000));
+        assert_eq!((mel.shape.as_slice(), mel.bytes), (&[16_000, 80][..], 5_120_000));
         assert_eq!(layout.bytes, 12_800 + 256 + 5_120_000 + 256 + 2_048_000 + 256 + 64_000 + 64_000);
     }
 }

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 use tandem_corpus::{Distribution, Problem, ProblemKind};
 
-use crate::report::{Group, Report, Shapes};
+use crate::buckets::Padding;
+use crate::report::{BucketUse, Group, Report, Shapes};
 
 const NUM_BARS: usize = 12;
 const BAR_CHARS: usize = 40;
@@ -94,15 +95,22 @@ fn write_totals(text: &mut String, report: &Report) -> std::fmt::Result {
 }
 
 fn write_shapes(text: &mut String, shapes: &Shapes) -> std::fmt::Result {
-    let edges: Vec<String> = shapes.buckets.iter().map(|used| used.bucket.frames.to_string()).collect();
-    writeln!(text, "Buckets:     {} of up to {} frames, batches of {}", edges.len(), edges.join(", "), shapes.batch)?;
+    let rows = || shapes.buckets.iter().flat_map(|used| used.bucket.rows()).map(|row| row.frames);
+    let (shortest, longest) = (rows().min().unwrap_or(0), rows().max().unwrap_or(0));
+    let sums: Vec<String> = shapes.buckets.iter().map(|used| used.bucket.frames().to_string()).collect();
+    let (count, batch) = (sums.len(), shapes.batch);
+    writeln!(text, "Buckets:     {count} of {batch} rows each, for {shortest} to {longest} frames")?;
+    writeln!(text, "             {} frames in a batch", sums.join(", "))?;
     if shapes.num_left_out > 0 {
         let (frames, tokens) = (shapes.max_frames, shapes.max_tokens);
         let left_out = utterances(shapes.num_left_out);
         writeln!(text, "             {left_out} over {frames} frames or {tokens} symbols left out (99.5 % are kept)")?;
     }
     let (frames, tokens) = (shapes.padding.frame_waste() * 100.0, shapes.padding.token_waste() * 100.0);
-    writeln!(text, "Padding:     {frames:.1} % of frames, {tokens:.1} % of symbols")
+    writeln!(text, "Padding:     {frames:.1} % of frames, {tokens:.1} % of symbols")?;
+    let other = |(count, padding): &(usize, Padding)| format!("{count}: {:.1} %", padding.frame_waste() * 100.0);
+    let others: Vec<String> = shapes.others.iter().map(other).collect();
+    writeln!(text, "             of frames, by number of buckets: {}", others.join(", "))
 }
 
 fn list(groups: &[Group]) -> String {
@@ -136,13 +144,29 @@ fn distribution_json(values: &Distribution) -> Value {
 }
 
 fn shapes_json(shapes: &Shapes) -> Value {
-    let bucket = |used: &crate::report::BucketUse| json!({ "frames": used.bucket.frames, "symbols": used.bucket.tokens, "utterances": used.num_utterances });
+    let bucket = |used: &BucketUse| {
+        json!({
+            "frames": used.bucket.longest_frames(),
+            "symbols": used.bucket.longest_tokens(),
+            "total_frames": used.bucket.frames(),
+            "total_symbols": used.bucket.tokens(),
+            "utterances": used.num_utterances,
+        })
+    };
+    let other = |(count, padding): &(usize, Padding)| {
+        json!({
+            "buckets": count,
+            "padding_waste": padding.frame_waste(),
+            "symbol_padding_waste": padding.token_waste(),
+        })
+    };
     json!({
         "buckets": shapes.buckets.iter().map(bucket).collect::<Vec<_>>(),
         "batch_size": shapes.batch,
         "batches": shapes.padding.batches,
         "padding_waste": shapes.padding.frame_waste(),
         "symbol_padding_waste": shapes.padding.token_waste(),
+        "by_number_of_buckets": shapes.others.iter().map(other).collect::<Vec<_>>(),
         "max_frames": shapes.max_frames,
         "max_symbols": shapes.max_tokens,
         "left_out": shapes.num_left_out,

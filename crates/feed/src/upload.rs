@@ -13,6 +13,7 @@ use crate::collate::reference_pick;
 use crate::feed_plan::{FeedPlan, Span, UPLOADS};
 use crate::input::{Input, Shape};
 use crate::order::{HostMemory, Loaded, Row};
+use crate::shape::RowShape;
 use crate::waits;
 
 /// Copies batches up. Has a stream of its own.
@@ -129,25 +130,22 @@ impl Uploaded<'_> {
 pub(crate) fn write_tables(input: &Input, batch: &Batch, rows: &[Row], rest: &mut [u8]) {
     let shape = input.shape_of(batch);
     let layout = &shape.upload;
-    let base = rows.len() as u64 * 2 * layout.stride_samples;
+    let base = layout.audio.bytes;
     let mut put = |span: Span, values: &mut dyn Iterator<Item = u32>| {
         let at = (span.offset - base) as usize;
         let words = rest[at..][..span.bytes as usize].chunks_exact_mut(4);
-        for (word, value) in words.zip(values.chain(std::iter::repeat(SymbolTable::PAD))) {
-            word.copy_from_slice(&value.to_le_bytes());
-        }
+        words.zip(values).for_each(|(word, value)| word.copy_from_slice(&value.to_le_bytes()));
     };
     put(layout.in_lengths, &mut rows.iter().map(|row| row.in_samples));
     put(layout.out_lengths, &mut rows.iter().map(|row| row.out_samples));
     put(layout.rates, &mut rows.iter().map(|row| row.rate));
-    let width = shape.bucket.tokens as usize;
-    let padded = |row: &'_ Row| {
+    let padded = |(row, room): (&Row, &RowShape)| {
         let mut ids = row.tokens.clone();
-        ids.resize(width, SymbolTable::PAD);
+        ids.resize(room.tokens as usize, SymbolTable::PAD);
         ids
     };
     let small: [(Option<Span>, &mut dyn Iterator<Item = u32>); 4] = [
-        (layout.text, &mut rows.iter().flat_map(padded)),
+        (layout.text, &mut rows.iter().zip(shape.bucket.rows()).flat_map(padded)),
         (layout.text_lengths, &mut rows.iter().map(|row| row.tokens.len() as u32)),
         (layout.mel_lengths, &mut rows.iter().map(|row| row.frames)),
         (layout.speaker, &mut rows.iter().map(|row| row.speaker)),

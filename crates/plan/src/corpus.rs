@@ -137,8 +137,8 @@ pub struct CorpusPlan {
     pub counts_all: bool,
 }
 
-/// The shapes of batches: from the corpus, or evenly spaced. Shapes once solved are kept, because a refusal tries many
-/// settings that have the same ones.
+/// The shapes of batches: from the corpus, or as if its lengths were evenly spread. Shapes once solved are kept,
+/// because a refusal tries many settings that have the same ones.
 pub(crate) struct Shapes<'a> {
     corpus: Option<&'a CorpusFacts>,
     solved: RefCell<BTreeMap<(u64, u64, u64), Option<BucketPlan>>>,
@@ -182,7 +182,7 @@ impl<'a> Shapes<'a> {
         self.corpus.map_or_else(Vec::new, |corpus| corpus.rates_hz.clone())
     }
 
-    /// The shapes for batches of `batch`: the best for the corpus, or evenly spaced ones.
+    /// The shapes for batches of `batch`: cut out of the corpus, or evenly spread ones.
     pub(crate) fn buckets(&self, settings: &Settings, batch: u64) -> Vec<Bucket> {
         let (frames, tokens) = longest(settings);
         match self.solve(settings, batch) {
@@ -201,18 +201,14 @@ impl<'a> Shapes<'a> {
         plan.clone()
     }
 
-    /// What a plan says of the corpus. Cost: one epoch's order where `with_padding`.
+    /// What a plan says of the corpus. Cost: linear in its rows where `with_padding`.
     pub(crate) fn plan(&self, settings: &Settings, batch: u64, with_padding: bool) -> Option<CorpusPlan> {
         let corpus = self.corpus?;
-        let mut rows = kept(corpus, settings).into_owned();
+        let rows = kept(corpus, settings);
         let total = |rows: &[Row]| rows.iter().map(|(_, extent)| f64::from(extent.frames)).sum::<f64>();
         let share = if rows.is_empty() { 0.0 } else { total(&rows) / total(&corpus.rows) };
-        let mut padding = Padding::default();
-        if with_padding && let Some(plan) = self.solve(settings, batch) {
-            // In the order of the corpus, as training has them.
-            rows.sort_unstable_by_key(|(index, _)| *index);
-            padding = plan.padding(settings.count(Id::Seed), &rows).unwrap_or_default();
-        }
+        let solved = if with_padding { self.solve(settings, batch) } else { None };
+        let padding = solved.map_or_else(Padding::default, |plan| plan.padding(settings.count(Id::Seed)));
         Some(CorpusPlan {
             name: corpus.name.clone(),
             num_utterances: rows.len(),
@@ -302,10 +298,12 @@ mod tests {
             let buckets = shapes.buckets(&settings, batch);
             assert_eq!(shapes.num_rows(&settings), Some(rows), "{line}");
             assert!(!buckets.is_empty() && buckets.len() <= NUM_BUCKETS);
-            assert!(buckets.iter().all(|bucket| bucket.batch == batch.min(rows)));
-            let last = buckets.last().unwrap();
-            assert!(last.tokens <= settings.count(Id::MaxTextLength), "{line}: {last:?}");
-            assert!(last.frames <= settings.count(Id::MaxMelFrames).next_multiple_of(8), "{line}: {last:?}");
+            for bucket in buckets {
+                assert_eq!(bucket.batch(), batch.min(rows));
+                assert!(bucket.longest_tokens() <= settings.count(Id::MaxTextLength), "{line}: {bucket:?}");
+                let longest = settings.count(Id::MaxMelFrames).next_multiple_of(8);
+                assert!(bucket.longest_frames() <= longest, "{line}: {bucket:?}");
+            }
         };
         // The fixture: 80 to 1079 frames, a symbol for ten of them.
         check("", 16, 1000);
@@ -316,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_corpus_shapes_are_evenly_spaced() {
+    fn without_a_corpus_lengths_are_evenly_spread() {
         let shapes = Shapes::new(None);
         assert_eq!(shapes.buckets(&settings(""), 16), even_buckets(1000, 200, 16));
         assert_eq!((shapes.num_rows(&settings("")), shapes.least()), (None, (8, 1)));

@@ -18,7 +18,10 @@ pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
         "why": plan.why,
         "roles": { "data": role(plan.role(Role::Data)), "model": role(plan.role(Role::Model)) },
         "buckets": plan.feed.buckets.iter().map(|bucket| json!({
-            "frames": bucket.frames, "tokens": bucket.tokens, "batch": bucket.batch,
+            "frames": bucket.longest_frames(), "tokens": bucket.longest_tokens(), "batch": bucket.batch(),
+            "total_frames": bucket.frames(), "total_tokens": bucket.tokens(),
+            "row_frames": bucket.rows().iter().map(|row| row.frames).collect::<Vec<_>>(),
+            "row_tokens": bucket.rows().iter().map(|row| row.tokens).collect::<Vec<_>>(),
         })).collect::<Vec<_>>(),
         "slot_bytes": plan.feed.slot_bytes(),
         "buffer_size": plan.feed.data_slots,
@@ -42,6 +45,15 @@ pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
         "mixed_precision": plan.precision == Precision::Mixed,
         "model_size": plan.model_size.name(),
         "optimization_level": plan.level.slug(),
+        "training": {
+            "checkpoint_dir": plan.training.checkpoint_dir,
+            "epochs": plan.training.epochs,
+            "max_steps": plan.training.max_steps,
+            "peak_lr": plan.training.peak_lr,
+            "cosine": plan.training.cosine,
+            "clip": plan.training.clip,
+            "average_decay": plan.training.average_decay,
+        },
         "driver_source": plan.driver_source,
         "seed": plan.seed,
         "model_start_delay": plan.start_delay_seconds,
@@ -173,6 +185,6 @@ mod tests {
         let json = refusal_json(&refusal);
         assert_eq!(json["code"], json!(2));
         assert!(json["error"].as_str().unwrap().starts_with("❌ "));
-        assert!(json["suggestions"].as_array().unwrap().contains(&json!("--grad-accum 8")), "{json:#}");
+        assert!(json["suggestions"].as_array().unwrap().contains(&json!("--grad-accum 4")), "{json:#}");
     }
 }

@@ -36,8 +36,10 @@ mod transfer;
 // What has to fit: shapes, slots, the model.
 mod corpus;
 mod slots;
+mod training;
 mod workload;
 mod stand_in;
+pub mod speech;
 
 // What it adds up to, and whether it fits.
 mod memory;
@@ -65,7 +67,6 @@ pub use cache::Cache;
 pub use corpus::{CorpusFacts, CorpusPlan, material_options};
 pub use hardware::{CardFacts, Hardware, HostFacts};
 pub use json::{plan_json, refusal_json};
-pub use memory::{RESULT_BYTES, RESULT_SLOTS};
 pub use nearest::nearest;
 pub use placement::{Mode, Placement, Precision};
 pub use plan::{Level, Plan, RolePlan, Sources};
@@ -74,8 +75,9 @@ pub use recommend::{Fit, Row, recommend, show_recommendations};
 pub use refusal::{Demand, Reason, Refusal, Suggestion};
 pub use settings::{Given, Origin, SettingError, Settings};
 pub use show::{show_gpus, show_plan, show_short};
-pub use stand_in::{StandIn, StandIns};
+pub use stand_in::{RESULT_BYTES, RESULT_SLOTS, StandIn, StandIns};
 pub use startup::{Moment, startup_lines};
+pub use training::Training;
 pub use transfer::Transfer;
 pub use value::{Limit, Value, quoted};
 pub use workload::{Line, ModelChoice, ModelSize, Program, Workload, Workloads};

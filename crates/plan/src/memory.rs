@@ -1,7 +1,7 @@
 //! What each role holds, line by line.
 
 use tandem_device::DRIVER;
-use tandem_device::bytes::{BLOCK_ALIGN, POOL_GRANULE, round_up};
+use tandem_device::bytes::{POOL_GRANULE, round_up};
 use tandem_events::Role;
 use tandem_feed::{Bucket, FeedPlan};
 
@@ -84,20 +84,16 @@ pub(crate) fn data_lines(feed: &FeedPlan) -> Vec<Line> {
 pub(crate) fn model_lines(feed: &FeedPlan, workload: &dyn Workload) -> Vec<Line> {
     let mut lines: Vec<Line> = feed.model_lines().into_iter().map(|(name, bytes)| Line::new(name, bytes)).collect();
     lines.extend(workload.lasting());
+    let tables = workload.tables(&feed.buckets);
+    lines.extend((tables > 0).then(|| Line::new("tables", tables)));
     let peaks = feed.buckets.iter().map(|bucket| (bucket, peak_bytes(workload, bucket)));
     if let Some((bucket, bytes)) = peaks.max_by_key(|(_, bytes)| *bytes) {
-        let Bucket { frames, tokens, batch } = bucket;
-        let shape = format!("{batch} x {frames} frames, {tokens} tokens");
+        let (rows, frames, tokens) = (bucket.batch(), bucket.frames(), bucket.tokens());
+        let shape = format!("{rows} rows, {frames} frames, {tokens} tokens");
         lines.push(Line::new(format!("activations (largest bucket: {shape})"), bytes));
     }
-    lines.push(Line::new("results", RESULT_SLOTS * round_up(RESULT_BYTES, BLOCK_ALIGN)));
     lines
 }
-
-/// Steps whose results the host has not read yet: it reads behind the device, and never waits for the newest.
-pub const RESULT_SLOTS: u64 = 8;
-/// What a step reports back.
-pub const RESULT_BYTES: u64 = 16;
 
 /// Programs take turns in the same memory.
 fn peak_bytes(workload: &dyn Workload, bucket: &Bucket) -> u64 {

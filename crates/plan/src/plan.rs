@@ -15,6 +15,7 @@ use crate::refusal::Refusal;
 use crate::settings::Settings;
 use crate::solve::draft;
 use crate::suggest;
+use crate::training::Training;
 use crate::transfer::Transfer;
 use crate::workload::{Line, ModelSize, Workloads};
 
@@ -67,6 +68,8 @@ pub struct Plan {
     pub model_name: String,
     /// How it is optimized.
     pub level: Level,
+    /// How long it goes on, how fast it learns, and where it is kept.
+    pub training: Training,
     /// Longest text, in tokens.
     pub max_text_length: u64,
     /// Longest recording, in frames.
@@ -163,9 +166,9 @@ impl Plan {
         by_role(role, &self.data, &self.model)
     }
 
-    /// The shape that needs the most memory.
+    /// The shape whose batches are the largest: a slot for one of those holds any other.
     pub fn largest_bucket(&self) -> Option<&Bucket> {
-        self.feed.buckets.last()
+        self.feed.buckets.iter().max_by_key(|bucket| self.feed.schema.layout(bucket).bytes)
     }
 }
 

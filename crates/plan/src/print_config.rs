@@ -36,6 +36,13 @@ fn in_force(plan: &Plan, id: Id) -> Option<Value> {
         // What was asked for: what follows from it depends on what is free now.
         Id::Cache => Some(Value::Choice(plan.cache.asked)),
         Id::MaxBadFraction => Some(Value::Share(plan.max_bad_fraction)),
+        Id::CheckpointDir => Some(Value::Text(plan.training.checkpoint_dir.clone())),
+        Id::Epochs => count(plan.training.epochs),
+        Id::MaxSteps => plan.training.max_steps.map(Value::Count),
+        Id::CheckpointEvery => plan.training.checkpoint_every.map(Value::Count),
+        Id::Resume => text(&plan.training.resume),
+        Id::ResetTraining => Some(Value::Switch(plan.training.reset)),
+        Id::Lr => Some(Value::Share(plan.training.peak_lr)),
         Id::BatchSize => count(plan.batch_size),
         Id::GradAccum => count(plan.grad_accum),
         Id::OptimizationLevel => Some(Value::Choice(plan.level.slug())),

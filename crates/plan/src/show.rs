@@ -101,7 +101,6 @@ fn memory_table(role: &RolePlan) -> String {
 }
 
 fn rest(plan: &Plan) -> Vec<(&'static str, String)> {
-    let buckets: Vec<String> = plan.feed.buckets.iter().map(|b| format!("{}/{}", b.frames, b.tokens)).collect();
     let asked = match plan.buffer_size_asked {
         asked if asked == plan.feed.data_slots => String::new(),
         asked => format!(" (of {asked}: two GPUs keep max(6, N/2))"),
@@ -109,7 +108,7 @@ fn rest(plan: &Plan) -> Vec<(&'static str, String)> {
     let mut lines = plan.corpus.as_ref().map_or_else(Vec::new, |corpus| corpus_lines(plan, corpus));
     lines.extend([
         ("Batch", format!("{} utterances per optimizer step", parts(plan))),
-        ("Buckets", format!("{} (frames/tokens)", buckets.join(" "))),
+        ("Buckets", buckets(&plan.feed.buckets)),
         (
             "Slots",
             format!(
@@ -124,10 +123,19 @@ fn rest(plan: &Plan) -> Vec<(&'static str, String)> {
         ("Cache", cache(&plan.cache)),
         ("Model", format!("{} ({}), {}", plan.model_size.name(), plan.model_name, precision(plan.precision))),
         ("Optimizer", optimizer(plan.level).to_owned()),
+        ("Rate", plan.training.told()),
         ("Driver", plan.driver_source.clone().unwrap_or_else(|| "none".to_owned())),
         ("Start", format!("seed {}, up to {:.1} s for a warm buffer", plan.seed, plan.start_delay_seconds)),
     ]);
     lines
+}
+
+/// How many shapes there are, what their rows hold, and what that is in all for each.
+fn buckets(buckets: &[Bucket]) -> String {
+    let rows = || buckets.iter().flat_map(Bucket::rows).map(|row| row.frames);
+    let (shortest, longest) = (rows().min().unwrap_or(0), rows().max().unwrap_or(0));
+    let sums: Vec<String> = buckets.iter().map(|b| format!("{}/{}", b.frames(), b.tokens())).collect();
+    format!("{} with rows of {shortest} to {longest} frames; {} frames/tokens in all", buckets.len(), sums.join(", "))
 }
 
 /// What is trained on, what is not and what that would cost, and what padding the shapes cost.
@@ -144,7 +152,7 @@ fn corpus_lines(plan: &Plan, corpus: &CorpusPlan) -> Vec<(&'static str, String)>
         vec![("Corpus", format!("{count}, {hours:.2} hours; {validation} to validate{excluded}: {}", corpus.name))];
     if left_out.total() > 0 {
         let parts = show_left_out(left_out, (plan.max_mel_frames, plan.max_text_length)).join("; ");
-        lines.push(("Left out", format!("{parts}{}", cost_of_longest(plan, left_out))));
+        lines.push(("Left out", format!("{parts}{}", cost_of_longest(plan, left_out, corpus.num_utterances))));
     }
     let symbols = match corpus.counts_all {
         true => format!(", {:.1} % of tokens", padding.token_waste() * 100.0),
@@ -155,16 +163,21 @@ fn corpus_lines(plan: &Plan, corpus: &CorpusPlan) -> Vec<(&'static str, String)>
     lines
 }
 
-/// What keeping the longest ones would make of a slot.
-fn cost_of_longest(plan: &Plan, left_out: &LeftOut) -> String {
-    let Some(last) = plan.largest_bucket().filter(|_| left_out.too_long > 0) else { return String::new() };
-    let longest = Bucket {
-        frames: last.frames.max(left_out.longest_frames.into()),
-        tokens: last.tokens.max(left_out.longest_tokens.into()),
-        ..*last
-    };
-    let (now, then) = (plan.feed.slot_bytes(), plan.feed.schema.layout(&longest).bytes);
-    format!("; to hold all, slots would be {} instead of {}", show(then), show(now))
+/// What keeping the longest ones would make of a slot, at most: as if all of them were as long as the longest.
+fn cost_of_longest(plan: &Plan, left_out: &LeftOut, kept: usize) -> String {
+    let last = plan.feed.buckets.iter().max_by_key(|bucket| bucket.longest_frames());
+    let Some(last) = last.filter(|_| left_out.too_long > 0) else { return String::new() };
+    // They would be the longest parts of the corpus: so many rows of each shape.
+    let all = (left_out.too_long + kept) as u64;
+    let longest = (left_out.too_long as u64 * last.batch()).div_ceil(all.max(1));
+    let mut rows = last.rows().to_vec();
+    for row in rows.iter_mut().rev().take(longest as usize) {
+        row.frames = row.frames.max(left_out.longest_frames.into());
+        row.tokens = row.tokens.max(left_out.longest_tokens.into());
+    }
+    let now = plan.feed.slot_bytes();
+    let then = now.max(plan.feed.schema.layout(&Bucket::new(rows)).bytes);
+    format!("; to hold all, slots would be up to {} instead of {}", show(then), show(now))
 }
 
 fn threads(plan: &Plan) -> String {
@@ -230,8 +243,8 @@ mod tests {
                 " of 8192 MB, ",
                 "(planned+reserved, driver pool cap)",
                 "input slots",
-                "128/25 256/50",
-                "25 batches prefetched (of 50: two GPUs keep max(6, N/2)), 3 slots towards the model, 7.0 MB each\n",
+                "Buckets:     2 with rows of 32 to 1000 frames; 8312/1656, 8312/1656 frames/tokens in all\n",
+                "25 batches prefetched (of 50: two GPUs keep max(6, N/2)), 3 slots towards the model, 4.6 MB each\n",
                 "Transfer:    bounce (the GPUs do not reach each other's memory)\n",
                 "Note:        --prefetch-buffer-size 2 raised to 3",
                 "Driver:      table: test\n",
@@ -245,10 +258,10 @@ mod tests {
         let text = show_plan(&plan, &gpus(1, 24));
         for part in [
             "Corpus:      421 utterances, 0.39 hours; 7 to validate, 3 excluded: corpus\n",
-            "Left out:    579 over 500 frames or 107 tokens; to hold all, slots would be 7.4 MB instead of 4.5 MB\n",
-            "Padding:     9.9 % of frames, 10.0 % of tokens, 26 batches an epoch\n",
+            "Left out:    579 over 500 frames or 107 tokens; to hold all, slots would be up to 5.6 MB instead of 3.5 MB\n",
+            "Padding:     3.2 % of frames, 2.2 % of tokens, 26 batches an epoch\n",
             "Cache:       memory, up to ",
-            "Threads:     8 to decode, up to 32 when it waits for them, into 4 page-locked uploads of 4.0 MB\n",
+            "Threads:     8 to decode, up to 32 when it waits for them, into 4 page-locked uploads of 2.3 MB\n",
         ] {
             assert!(text.contains(part), "{part:?} in\n{text}");
         }

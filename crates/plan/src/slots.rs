@@ -18,32 +18,39 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// The numbers for `mode` and batches of `batch_size`.
-    pub(crate) fn choose(settings: &Settings, mode: Mode, batch_size: u64) -> Slots {
+    /// The numbers for `mode` and steps of `batch_size` utterances in `grad_accum` batches, which a step holds all at once:
+    /// its losses are divided by what is in all of them.
+    pub(crate) fn choose(settings: &Settings, mode: Mode, batch_size: u64, grad_accum: u64) -> Slots {
         let asked = settings.count(Id::BufferSize);
         // With a card of its own the data role makes batches faster than it needs to hold them.
         let buffer = if mode == Mode::Multi { (asked / 2).max(6) } else { asked };
         let given = settings.given_count(Id::PrefetchBufferSize);
-        let least = least_prefetch(mode);
+        let least = least_prefetch(mode, grad_accum);
+        let chosen = given.unwrap_or_else(|| default_prefetch(mode, batch_size));
         let mut notes = Vec::new();
-        if let Some(given) = given.filter(|given| *given < least) {
-            let why = if mode == Mode::Cpu { "one is filled while the other is read" } else { WHY_THREE };
-            notes.push(format!("--prefetch-buffer-size {given} raised to {least}: {why}"));
+        if chosen < least {
+            let why = match (mode, grad_accum) {
+                (Mode::Cpu, 1) => "one is filled while the other is read".to_owned(),
+                (_, 1) => WHY_THREE.to_owned(),
+                _ => format!("a step reads the batches of --grad-accum {grad_accum} together, and more are on the way"),
+            };
+            notes.push(format!("--prefetch-buffer-size {chosen} raised to {least}: {why}"));
         }
-        let prefetch = given.unwrap_or_else(|| default_prefetch(mode, batch_size)).max(least);
+        let prefetch = chosen.max(least);
         Slots { buffer_asked: asked, buffer, prefetch, notes }
     }
 }
 
 const WHY_THREE: &str = "one slot is filled, one in transfer, one read by the step";
 
-/// The fewest slots with which nobody waits for a slot to come free.
-fn least_prefetch(mode: Mode) -> u64 {
-    if mode == Mode::Cpu { 2 } else { 3 }
+/// The fewest slots with which nobody waits for a slot to come free. With fewer than a step holds at once it would wait for
+/// ever.
+fn least_prefetch(mode: Mode, grad_accum: u64) -> u64 {
+    grad_accum.saturating_add(if mode == Mode::Cpu { 1 } else { 2 })
 }
 
 fn default_prefetch(mode: Mode, batch_size: u64) -> u64 {
-    if mode == Mode::Cpu { least_prefetch(mode) } else { (64 / batch_size.max(1)).clamp(3, 8) }
+    if mode == Mode::Cpu { least_prefetch(mode, 1) } else { (64 / batch_size.max(1)).clamp(3, 8) }
 }
 
 #[cfg(test)]
@@ -54,7 +61,8 @@ mod tests {
     #[test]
     fn slots_by_mode_and_batch() {
         let check = |line: &str, mode: Mode, batch: u64, expected: (u64, u64), notes: usize| {
-            let slots = Slots::choose(&settings(line), mode, batch);
+            let accum = settings(line).count(Id::GradAccum);
+            let slots = Slots::choose(&settings(line), mode, batch, accum);
             assert_eq!(
                 ((slots.buffer, slots.prefetch), slots.notes.len()),
                 (expected, notes),
@@ -73,5 +81,10 @@ mod tests {
         check("--prefetch-buffer-size 2", Mode::Cpu, 16, (50, 2), 0);
         check("--prefetch-buffer-size 1", Mode::Cpu, 16, (50, 2), 1);
         check("--prefetch-buffer-size 20", Mode::Multi, 16, (25, 20), 0);
+        // A step holds all its batches at once: with fewer slots it would never have them.
+        check("--grad-accum 2", Mode::Multi, 16, (25, 4), 0);
+        check("--grad-accum 8", Mode::Multi, 16, (25, 10), 1);
+        check("--grad-accum 4 --prefetch-buffer-size 3", Mode::Single, 16, (50, 6), 1);
+        check("--grad-accum 16", Mode::Cpu, 16, (50, 17), 1);
     }
 }

@@ -16,6 +16,7 @@ use crate::refusal::{Demand, Reason, Refusal, Suggestion};
 use crate::setting::Id;
 use crate::settings::Settings;
 use crate::slots::Slots;
+use crate::training::Training;
 use crate::transfer::Transfer;
 use crate::value::Value;
 use crate::workload::{ModelChoice, ModelSize, Workloads};
@@ -105,7 +106,7 @@ impl Draft<'_> {
         let Draft { settings, hardware, placement, batch_size, .. } = *self;
         let grad_accum = settings.count(Id::GradAccum);
         let transfer = Transfer::choose(settings, placement, hardware)?;
-        let slots = Slots::choose(settings, placement.mode, batch_size);
+        let slots = Slots::choose(settings, placement.mode, batch_size, grad_accum);
         let (threads, max_threads) = self.threads();
         let feed = self.feed(&slots, &transfer, max_threads);
         let choice = self.model();
@@ -146,6 +147,7 @@ impl Draft<'_> {
             model_size: choice.size,
             model_name: workload.name(),
             level: self.level(),
+            training: Training::choose(settings, self.level(), choice.size),
             max_text_length: settings.count(Id::MaxTextLength),
             max_mel_frames: settings.count(Id::MaxMelFrames),
             seed: settings.count(Id::Seed),

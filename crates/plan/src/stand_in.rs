@@ -78,8 +78,7 @@ impl StandIn {
             // One is read while the other is written.
             Program::Validate | Program::Sample => 2,
         };
-        let rows = bucket.batch * bucket.frames;
-        let bytes = rows * self.width * self.compute_dtype().bytes();
+        let bytes = bucket.frames() * self.width * self.compute_dtype().bytes();
         vec![whole("input block", SPEECH.layout(bucket).bytes), whole("activations", kept * bytes)]
     }
 }
@@ -90,13 +89,19 @@ impl Workload for StandIn {
     }
 
     fn lasting(&self) -> Vec<Line> {
-        self.lasting_buffers().into_iter().map(|(name, bytes)| Line::new(name, bytes)).collect()
+        let results = ("results", RESULT_SLOTS * whole("result", RESULT_BYTES).1);
+        self.lasting_buffers().into_iter().chain([results]).map(|(name, bytes)| Line::new(name, bytes)).collect()
     }
 
     fn bytes(&self, program: Program, bucket: &Bucket) -> u64 {
         self.passing_buffers(program, bucket).iter().map(|(_, bytes)| bytes).sum()
     }
 }
+
+/// Steps of a stand-in whose results the host has not read yet: it reads behind the device, and never waits for the newest.
+pub const RESULT_SLOTS: u64 = 8;
+/// What such a step reports back.
+pub const RESULT_BYTES: u64 = 16;
 
 /// Arenas hand out whole blocks.
 fn whole(name: &'static str, bytes: u64) -> (&'static str, u64) {
@@ -132,7 +137,7 @@ mod tests {
 
     #[test]
     fn buffers_are_whole_blocks_and_add_up_to_what_is_charged() {
-        let bucket = Bucket { frames: 376, tokens: 75, batch: 3 };
+        let bucket = Bucket::even(376, 75, 3);
         for precision in [Precision::Full, Precision::Mixed] {
             let model = stand_in(ModelSize::Nano, precision, true);
             let buffers = model.buffers(&bucket);
@@ -145,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_each_choice_costs() {
-        let bucket = Bucket { frames: 8, tokens: 1, batch: 1 };
+        let bucket = Bucket::even(8, 1, 1);
         let lines = |precision, ema| stand_in(ModelSize::Nano, precision, ema).lasting().len();
         assert_eq!(lines(Precision::Full, false), 4);
         assert_eq!(lines(Precision::Mixed, true), 6);

@@ -249,8 +249,8 @@ Creating model on device: /CPU:0
 🎯 Configuring Shared-GPU Mode...
    Single card, two partitions: GPU 0
    Set visible devices: GPU 0
-   Reserved 480 MB for data partition
-   Reserved 2368 MB for model partition
+   Reserved 320 MB for data partition
+   Reserved 1664 MB for model partition
 ✅ Shared-GPU configuration completed successfully
 🚀 Intelligent GPU Pipeline: Shared-GPU Mode
    - Single card, two partitions: GPU 0

@@ -20,7 +20,7 @@ impl Line {
 }
 
 /// What a model runs. They share their memory: the largest one counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Program {
     /// Forward and backward of one micro-batch, added into the gradients.
     Accumulate,
@@ -43,6 +43,11 @@ pub trait Workload {
     fn name(&self) -> String;
     /// What lives from start to end: parameters, gradients, optimizer state.
     fn lasting(&self) -> Vec<Line>;
+    /// Tables that programs of these buckets read and never change. They stay.
+    fn tables(&self, buckets: &[Bucket]) -> u64 {
+        let _ = buckets;
+        0
+    }
     /// Activations and workspaces of one program on one bucket.
     fn bytes(&self, program: Program, bucket: &Bucket) -> u64;
 }

@@ -107,9 +107,10 @@ fn corpus() -> impl Strategy<Value = Option<CorpusFacts>> {
 
 fn check_shapes(plan: &Plan, corpus: Option<&CorpusFacts>) {
     let (batch, buckets) = (plan.batch_size / plan.grad_accum, &plan.feed.buckets);
-    assert!(!buckets.is_empty() && buckets.len() <= 8);
-    assert!(buckets.iter().all(|bucket| bucket.batch == batch && bucket.tokens <= plan.max_text_length));
-    assert!(buckets.iter().all(|bucket| bucket.frames <= plan.max_mel_frames.next_multiple_of(8)));
+    assert!(!buckets.is_empty() && buckets.len() <= 2);
+    assert!(buckets.iter().all(|bucket| bucket.batch() == batch));
+    assert!(buckets.iter().all(|bucket| bucket.longest_tokens() <= plan.max_text_length));
+    assert!(buckets.iter().all(|bucket| bucket.longest_frames() <= plan.max_mel_frames.next_multiple_of(8)));
     assert_eq!(plan.corpus.is_some(), corpus.is_some());
     let (Some(corpus), Some(planned)) = (corpus, &plan.corpus) else { return };
     assert!(planned.num_utterances as u64 >= plan.batch_size);

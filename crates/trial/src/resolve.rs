@@ -11,6 +11,7 @@ use tandem_device::{
 use tandem_events::Role;
 use tandem_plan::{
     CardFacts, CorpusFacts, Hardware, HostFacts, Placement, Plan, Reason, Refusal, Settings, StandIns, Transfer,
+    Workloads,
 };
 
 use crate::kernels::{DATA_KERNELS, MODEL_KERNELS};
@@ -66,7 +67,17 @@ impl Site {
 
     /// Resolves a plan for this machine: chooses the cards, reads what the driver costs on those, and solves. `corpus`
     /// is what was found where `--train-data` points; none without it.
-    pub fn resolve(mut self, settings: &Settings, corpus: Option<&CorpusFacts>) -> Result<Resolved, Refusal> {
+    pub fn resolve(self, settings: &Settings, corpus: Option<&CorpusFacts>) -> Result<Resolved, Refusal> {
+        self.resolve_for(settings, corpus, &StandIns)
+    }
+
+    /// The same for another model than the stand-in.
+    pub fn resolve_for(
+        mut self,
+        settings: &Settings,
+        corpus: Option<&CorpusFacts>,
+        workloads: &dyn Workloads,
+    ) -> Result<Resolved, Refusal> {
         // A placement that cannot be is refused by the solver too, which also tries out what it suggests.
         if let (Some(machine), Ok(placement)) = (&self.cards, Placement::choose(settings, &self.hardware)) {
             let chosen = [placement.data, placement.model];
@@ -77,7 +88,7 @@ impl Site {
                 facts.driver = Some(cost.map_err(|error| unusable(&error))?);
             }
         }
-        let plan = Plan::solve(settings, &self.hardware, &StandIns, corpus)?;
+        let plan = Plan::solve(settings, &self.hardware, workloads, corpus)?;
         let machine = self.cards.filter(|_| plan.model.card.is_some()).unwrap_or_else(Machine::cpu);
         Ok(Resolved { machine, hardware: self.hardware, plan })
     }

@@ -45,7 +45,7 @@ impl StandIn {
             Precision::Full => (&ROWS_F32, &PRODUCT_F32),
         };
         let (read_rows, product) = (device.load(rows)?, device.load(product)?);
-        let model = StandIn { shape, rows: bucket.batch * bucket.frames, blocks, read_rows, product };
+        let model = StandIn { shape, rows: bucket.frames(), blocks, read_rows, product };
         // Every byte 0x3C is 0.0115 in bf16 and in f32: sums stay small through the layers of a step.
         stream.fill(model.weights().view(), 0x3C)?;
         Ok(model)

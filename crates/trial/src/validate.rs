@@ -507,7 +507,7 @@ pub(crate) fn arena_of(plan: &Plan, role: &RolePlan) -> ArenaSpec {
 
 /// The rehearsal a plan asks for: its own slots, its own largest shape, its own model size.
 fn rehearsal_spec(plan: &Plan) -> RehearsalSpec {
-    let bucket = plan.largest_bucket().copied().unwrap_or(Bucket { frames: 1, tokens: 1, batch: 1 });
+    let bucket = plan.largest_bucket().cloned().unwrap_or_else(|| Bucket::even(1, 1, 1));
     let choice = ModelChoice { size: plan.model_size, precision: plan.precision, ema: plan.level == Level::Enhanced };
     let handover = plan.transfer.route == Route::Handover;
     RehearsalSpec {

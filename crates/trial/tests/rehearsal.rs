@@ -101,7 +101,7 @@ fn taking_any_one_wait_away_is_noticed_on_a_real_card() {
     // Large enough for copies and kernels to take longer than their launches; the delays outlast the host's share of
     // several batches.
     let slowed = |route| {
-        let mut spec = rehearsal(route, 1, Bucket { frames: 300, tokens: 50, batch: 4 });
+        let mut spec = rehearsal(route, 1, Bucket::even(300, 50, 4));
         spec.delay_ns = 20_000_000;
         spec
     };

@@ -39,7 +39,7 @@ pub enum ReadError {
 }
 
 /// One line of a run log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Entry {
     /// A record this version understands.
     Known(Record),

@@ -1,4 +1,4 @@
-// int16 samples to log-mel frames and energies, for a whole padded batch in one launch.
+// int16 samples to log-mel frames and energies, for a whole batch of padded rows in one launch.
 //
 // A block makes TILE frames of one row, a warp two at a time, 16 lanes each. The 1024 real samples of a frame are 512
 // complex ones, z[n]. Pass h makes the frequencies k of parity h: the sums (h = 0) or differences of z[n] and
@@ -300,25 +300,29 @@ __device__ inline f32 sum_of(f32 x) {
     return x;
 }
 
-// Block b makes frames TILE (b % tiles) ... of row b / tiles. Where `with_energy` is 0, `energy` is not touched.
+// Block b makes frames TILE b ... of all rows' frames: rows have whole tiles, so they are of one row. A grid over
+// frames of the longest row would have as many blocks that do nothing as rows are shorter, and a block that makes
+// frames knows its row from one load either way. Where `with_energy` is 0, `energy` is not touched.
 extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
-    log_mel(const i16* audio, const u32* lengths, const u64* numbers, const f64* transform, const u32* bands,
-            const f32* weights, f32* mel, f32* energy, u32 with_energy, u32 stride, u32 frames, u32 tiles) {
+    log_mel(const i16* audio, const u32* lengths, const u32* sample_starts, const u32* frame_starts,
+            const u64* numbers, const f64* transform, const u32* bands, const f32* weights, f32* mel, f32* energy,
+            u32 with_energy, u32 rows) {
     __shared__ alignas(16) u32 staged[(TILE - 1 + FRAME / HOP) * STAGED_HOP];
     __shared__ f64 exchanges[2 * WARPS][16 * LINE];
     __shared__ f32 spectra[2 * WARPS][MAGNITUDES];
-    u32 row = blockIdx.x / tiles, first = blockIdx.x % tiles * TILE, half = threadIdx.x / 16, lane = threadIdx.x % 16;
+    u32 half = threadIdx.x / 16, lane = threadIdx.x % 16;
+    u32 row = row_of(frame_starts, rows, blockIdx.x * TILE), first = blockIdx.x * TILE - __ldg(frame_starts + row);
     f64* exchange = exchanges[half];
     f32* magnitudes = spectra[half];
-    u32 length = min_of(lengths[row], stride), own = length > MIRRORED ? length / HOP : 0;
-    u32 here = min_of(TILE, frames - first), valid = own > first ? min_of(here, own - first) : 0;
-    if (valid > 0) stage(audio + (u64)row * stride, (i32)length, first, valid, staged);
+    u32 length = min_of(lengths[row], room_of(sample_starts, row)), own = length > MIRRORED ? length / HOP : 0;
+    u32 valid = own > first ? min_of(TILE, own - first) : 0;
+    if (valid > 0) stage(audio + __ldg(sample_starts + row), (i32)length, first, valid, staged);
     if (lane < ZEROS) magnitudes[BINS + lane] = 0.f;
     __syncthreads();
     u32 n_mels = (u32)numbers[N_MELS];
     for (u32 done = 0; done < TILE; done += 2 * WARPS) {
         u32 i = done + half;
-        u64 frame = (u64)row * frames + first + i;
+        u64 frame = (u64)blockIdx.x * TILE + i;
         f32 total = 0.f;
         // Decided for the block as a whole, although some may have nothing of their own: lanes that might part ways
         // make every exchange between them slower.
@@ -331,10 +335,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
         __syncwarp();
         if (i < valid) {
             write_bands(magnitudes, bands, weights, numbers, mel + frame * n_mels);
-        } else if (i < here) {
+        } else {
             write_padding(numbers, mel + frame * n_mels);
         }
-        if (with_energy && lane == 0 && i < here) energy[frame] = i < valid ? sqrtf(total) : 0.f;
+        if (with_energy && lane == 0) energy[frame] = i < valid ? sqrtf(total) : 0.f;
         __syncwarp();
     }
 }

@@ -11,9 +11,12 @@ pub static SOURCES: &[&Source] = &[&RESAMPLE_SOURCE, &MEL_SOURCE, &PITCH_SOURCE]
 /// The kernels of this crate.
 pub static KERNELS: &[&Kernel] = &[&RESAMPLE, &LOG_MEL, &PITCH];
 
-static RESAMPLE_SOURCE: Source = Source { file: "audio/resample.cu", text: include_str!("resample.cu") };
-static MEL_SOURCE: Source = Source { file: "audio/mel.cu", text: include_str!("mel.cu") };
-static PITCH_SOURCE: Source = Source { file: "audio/pitch.cu", text: include_str!("pitch.cu") };
+static RESAMPLE_SOURCE: Source =
+    Source { file: "audio/resample.cu", text: concat!(include_str!("rows.cuh"), include_str!("resample.cu")) };
+static MEL_SOURCE: Source =
+    Source { file: "audio/mel.cu", text: concat!(include_str!("rows.cuh"), include_str!("mel.cu")) };
+static PITCH_SOURCE: Source =
+    Source { file: "audio/pitch.cu", text: concat!(include_str!("rows.cuh"), include_str!("pitch.cu")) };
 
 /// Rows at their own rates become rows at the features' rate.
 pub(crate) static RESAMPLE: Kernel = Kernel {
@@ -21,52 +24,53 @@ pub(crate) static RESAMPLE: Kernel = Kernel {
     source: &RESAMPLE_SOURCE,
     params: &[
         Param::In(DType::I16), // audio
+        Param::In(DType::U32), // in_starts
         Param::In(DType::U32), // in_lengths
         Param::In(DType::U32), // rates
         Param::In(DType::U32), // filters
         Param::In(DType::F32), // weights
         Param::Out(DType::I16),
+        Param::In(DType::U32), // out_starts
         Param::In(DType::U32), // out_lengths
         Param::U32,            // num_filters
-        Param::U32,            // stride_in
-        Param::U32,            // stride_out
-        Param::U32,            // tiles
+        Param::U32,            // rows
     ],
-    twin: twins::resample,
+    twin: &twins::resample,
 };
 
-/// A padded batch of samples becomes log-mel frames and, if wanted, energies.
+/// A batch of rows of samples becomes log-mel frames and, if wanted, energies.
 pub(crate) static LOG_MEL: Kernel = Kernel {
     name: "log_mel",
     source: &MEL_SOURCE,
     params: &[
         Param::In(DType::I16),  // audio
         Param::In(DType::U32),  // lengths
+        Param::In(DType::U32),  // sample_starts
+        Param::In(DType::U32),  // frame_starts
         Param::In(DType::U64),  // numbers
-        Param::In(DType::U64),  // transform, in f64
+        Param::In(DType::F64),  // transform
         Param::In(DType::U32),  // bands
         Param::In(DType::F32),  // weights
         Param::Out(DType::F32), // mel
         Param::Out(DType::F32), // energy
         Param::U32,             // with_energy
-        Param::U32,             // stride
-        Param::U32,             // frames
-        Param::U32,             // tiles
+        Param::U32,             // rows
     ],
-    twin: twins::log_mel,
+    twin: &twins::log_mel,
 };
 
-/// A padded batch of samples becomes a pitch per frame.
+/// A batch of rows of samples becomes a pitch per frame.
 pub(crate) static PITCH: Kernel = Kernel {
     name: "pitch",
     source: &PITCH_SOURCE,
     params: &[
         Param::In(DType::I16), // audio
         Param::In(DType::U32), // lengths
+        Param::In(DType::U32), // sample_starts
+        Param::In(DType::U32), // frame_starts
         Param::In(DType::U64), // numbers
         Param::Out(DType::F32),
-        Param::U32, // stride
-        Param::U32, // frames
+        Param::U32, // rows
     ],
-    twin: twins::pitch,
+    twin: &twins::pitch,
 };

@@ -148,23 +148,25 @@ __device__ inline Found search(const f64* difference, u32 last, f64 threshold) {
     return found;
 }
 
-// Block b: frame b % frames of row b / frames.
+// Block b: frame b of all rows' frames.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    pitch(const i16* audio, const u32* lengths, const u64* numbers, f32* out, u32 stride, u32 frames) {
+    pitch(const i16* audio, const u32* lengths, const u32* sample_starts, const u32* frame_starts,
+          const u64* numbers, f32* out, u32 rows) {
     __shared__ u32 pairs[STAGED / LAGS * PLACES], bytes[STAGED / LAGS * PLACES];
     __shared__ i64 partial[THREADS * LAGS];
     __shared__ f64 difference[FRAME];
     __shared__ i64 warp_sums[THREADS / 32];
     __shared__ Found warps[THREADS / 32];
-    u32 row = blockIdx.x / frames, frame = blockIdx.x % frames, tid = threadIdx.x;
-    u32 length = min_of(lengths[row], stride), own = length > MIRRORED ? length / HOP : 0;
+    u32 row = row_of(frame_starts, rows, blockIdx.x), frame = blockIdx.x - __ldg(frame_starts + row);
+    u32 length = min_of(lengths[row], room_of(sample_starts, row)), own = length > MIRRORED ? length / HOP : 0;
+    u32 tid = threadIdx.x;
     if (frame >= own) {
         if (tid == 0) out[blockIdx.x] = 0.f;
         return;
     }
     u32 min_period = (u32)numbers[MIN_PERIOD], max_period = (u32)numbers[MAX_PERIOD];
     u32 groups = (max_period + LAGS - 1) / LAGS, parts = THREADS / groups;
-    stage(audio + (u64)row * stride, (i32)length, frame, pairs, bytes);
+    stage(audio + __ldg(sample_starts + row), (i32)length, frame, pairs, bytes);
     __syncthreads();
     if (tid < groups * parts) {
         i64 sums[LAGS];

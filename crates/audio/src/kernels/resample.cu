@@ -33,15 +33,16 @@ __device__ inline i16 filtered(const i16* row, u32 length, const u32* filter, co
     return (i16)__float2int_rn(clamp_to(__fadd_rn(sum, rest), -32768.f, 32767.f));
 }
 
-// Block b makes samples of row b / tiles. A rate past the last filter's is one that is there already: copied. Samples
-// past the row's length, or past what the ratio gives, are 0.
+// Block b makes samples 256 b ... of all rows' samples out: rows have whole tiles of them, so they are of one row. A
+// rate past the last filter's is one that is there already: copied. Samples past the row's length, or past what the
+// ratio gives, are 0.
 extern "C" __global__ void __launch_bounds__(256)
-    resample(const i16* audio, const u32* in_lengths, const u32* rates, const u32* filters, const f32* weights,
-             i16* out, const u32* out_lengths, u32 num_filters, u32 stride_in, u32 stride_out, u32 tiles) {
-    u32 row = blockIdx.x / tiles, m = blockIdx.x % tiles * 256 + threadIdx.x;
-    if (m >= stride_out) return;
-    u32 length = min_of(in_lengths[row], stride_in), wanted = out_lengths[row], rate = rates[row];
-    const i16* samples = audio + (u64)row * stride_in;
+    resample(const i16* audio, const u32* in_starts, const u32* in_lengths, const u32* rates, const u32* filters,
+             const f32* weights, i16* out, const u32* out_starts, const u32* out_lengths, u32 num_filters, u32 rows) {
+    u32 at = blockIdx.x * 256 + threadIdx.x;
+    u32 row = row_of(out_starts, rows, blockIdx.x * 256), m = at - __ldg(out_starts + row);
+    u32 length = min_of(in_lengths[row], room_of(in_starts, row)), wanted = out_lengths[row], rate = rates[row];
+    const i16* samples = audio + __ldg(in_starts + row);
     i16 value = 0;
     if (rate >= num_filters) {
         if (m < min_of(length, wanted)) value = samples[m];
@@ -51,5 +52,5 @@ extern "C" __global__ void __launch_bounds__(256)
         bool there = (u64)m * filter[DOWN] < (u64)length * filter[UP];
         if (m < wanted && there) value = filtered(samples, length, filter, weights, m);
     }
-    out[(u64)row * stride_out + m] = value;
+    out[at] = value;
 }

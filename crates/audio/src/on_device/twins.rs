@@ -65,61 +65,73 @@ fn with_plans(words: &[u64], work: impl FnOnce(&mut Plans)) {
     });
 }
 
+/// Row after row of `all`, which begin at `starts`.
+fn cut<'a, T>(mut all: &'a mut [T], starts: &'a [u32], per: usize) -> impl Iterator<Item = &'a mut [T]> {
+    starts.windows(2).map(move |pair| {
+        let (row, rest) = std::mem::take(&mut all).split_at_mut((pair[1] - pair[0]) as usize * per);
+        all = rest;
+        row
+    })
+}
+
 /// The samples of a row.
-fn row_of<'a>(audio: &'a [i16], lengths: &[u32], row: usize, stride: usize) -> &'a [i16] {
-    &audio[row * stride..][..(lengths[row] as usize).min(stride)]
+fn row_of<'a>(audio: &'a [i16], starts: &[u32], lengths: &[u32], row: usize) -> &'a [i16] {
+    let room = &audio[starts[row] as usize..starts[row + 1] as usize];
+    &room[..room.len().min(lengths[row] as usize)]
 }
 
 pub(crate) fn log_mel(args: &mut TwinArgs<'_>) {
-    let (audio, lengths, words) = (args.read::<i16>(0), args.read::<u32>(1), args.read::<u64>(2));
-    let (mel, energy) = (args.write::<f32>(6), args.write::<f32>(7));
-    let (with_energy, stride, frames) = (args.u32(8) == 1, args.u32(9) as usize, args.u32(10) as usize);
-    let rows = (args.grid().blocks[0] / args.u32(11)) as usize;
+    let (audio, lengths, words) = (args.read::<i16>(0), args.read::<u32>(1), args.read::<u64>(4));
+    let rows = args.u32(11) as usize;
+    let [sample_starts, frame_starts] = [2, 3].map(|i| &args.read::<u32>(i)[..=rows]);
+    let (mel, energy) = (args.write::<f32>(8), args.write::<f32>(9));
+    let with_energy = args.u32(10) == 1;
     with_plans(words, |plans| {
         let n_mels = plans.settings.n_mels;
-        for row in 0..rows {
-            let own = if plans.fill(row_of(audio, lengths, row, stride)) {
+        // Without energies there is no memory to cut.
+        let mut energies = with_energy.then(|| cut(energy, frame_starts, 1));
+        for (row, out) in cut(mel, frame_starts, n_mels).enumerate() {
+            let own = if plans.fill(row_of(audio, sample_starts, lengths, row)) {
                 let made = plans.log_mel.mel_energy_into(&plans.clip, &mut plans.mel, &mut plans.values);
                 assert!(made.is_ok(), "rate and length are right: {made:?}");
-                plans.mel.num_frames().min(frames)
+                plans.mel.num_frames().min(out.len() / n_mels)
             } else {
                 0
             };
-            let out = &mut mel[row * frames * n_mels..][..frames * n_mels];
             fill_row(out, &plans.mel.values[..own * n_mels], numbers::ln_floor(&plans.words));
-            if with_energy {
-                fill_row(&mut energy[row * frames..][..frames], &plans.values[..own], 0.0);
+            if let Some(energy) = energies.as_mut().and_then(Iterator::next) {
+                fill_row(energy, &plans.values[..own], 0.0);
             }
         }
     });
 }
 
 pub(crate) fn pitch(args: &mut TwinArgs<'_>) {
-    let (audio, lengths, words) = (args.read::<i16>(0), args.read::<u32>(1), args.read::<u64>(2));
-    let out = args.write::<f32>(3);
-    let (stride, frames) = (args.u32(4) as usize, args.u32(5) as usize);
-    let rows = args.grid().blocks[0] as usize / frames;
+    let (audio, lengths, words) = (args.read::<i16>(0), args.read::<u32>(1), args.read::<u64>(4));
+    let rows = args.u32(6) as usize;
+    let [sample_starts, frame_starts] = [2, 3].map(|i| &args.read::<u32>(i)[..=rows]);
+    let out = args.write::<f32>(5);
     with_plans(words, |plans| {
-        for row in 0..rows {
+        for (row, out) in cut(out, frame_starts, 1).enumerate() {
             plans.values.clear();
-            if plans.fill(row_of(audio, lengths, row, stride)) {
+            if plans.fill(row_of(audio, sample_starts, lengths, row)) {
                 let made = plans.tracker.pitch_into(&plans.clip, &mut plans.values);
                 assert!(made.is_ok(), "rate and length are right: {made:?}");
             }
-            let own = plans.values.len().min(frames);
-            fill_row(&mut out[row * frames..][..frames], &plans.values[..own], 0.0);
+            let own = plans.values.len().min(out.len());
+            fill_row(out, &plans.values[..own], 0.0);
         }
     });
 }
 
 pub(crate) fn resample(args: &mut TwinArgs<'_>) {
-    let (audio, in_lengths, rates) = (args.read::<i16>(0), args.read::<u32>(1), args.read::<u32>(2));
-    let (filters, out, out_lengths) = (args.read::<u32>(3), args.write::<i16>(5), args.read::<u32>(6));
-    let (stride_in, stride_out) = (args.u32(8) as usize, args.u32(9) as usize);
-    let rows = (args.grid().blocks[0] / args.u32(10)) as usize;
+    let rows = args.u32(10) as usize;
+    let [in_starts, out_starts] = [1, 7].map(|i| &args.read::<u32>(i)[..=rows]);
+    let (audio, in_lengths, rates) = (args.read::<i16>(0), args.read::<u32>(2), args.read::<u32>(3));
+    let (filters, out, out_lengths) = (args.read::<u32>(4), args.write::<i16>(6), args.read::<u32>(8));
     let (mut clip, mut at_rate) = (Clip::default(), Clip::default());
-    for row in 0..rows {
-        let samples = row_of(audio, in_lengths, row, stride_in);
+    for (row, out) in cut(out, out_starts, 1).enumerate() {
+        let samples = row_of(audio, in_starts, in_lengths, row);
         let made = match filters.chunks_exact(FILTER_WORDS).nth(rates[row] as usize) {
             Some(filter) => {
                 clip.rate_hz = filter[5];
@@ -130,8 +142,8 @@ pub(crate) fn resample(args: &mut TwinArgs<'_>) {
             }
             None => samples,
         };
-        let len = made.len().min(out_lengths[row] as usize).min(stride_out);
-        fill_row(&mut out[row * stride_out..][..stride_out], &made[..len], 0);
+        let len = made.len().min(out_lengths[row] as usize).min(out.len());
+        fill_row(out, &made[..len], 0);
     }
 }
 

@@ -1,5 +1,7 @@
 //! `tandem bench memory`.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use tandem_device::Kind;
 use tandem_device::bytes::{MIB, mib_ceil};
@@ -65,7 +67,8 @@ fn isolated(settings: &Settings, hardware: &Hardware) -> Result<Settings, Exit> 
 
 fn demo_corpus(folder: &Scratch, settings: &Settings) -> Result<Corpus, Exit> {
     let material = memory::demo_material(folder.path(), MINUTES, settings).map_err(failed)?;
-    Ok(Corpus { facts: CorpusFacts::of("synthetic speech", &material), material })
+    let held_out = (Arc::clone(material.dataset()), Vec::new());
+    Ok(Corpus { facts: CorpusFacts::of("synthetic speech", &material), material, held_out })
 }
 
 pub(super) fn measure(call: &Call, ground: &Ground, limit: &AtTheLimit, screen: &Screen) -> Result<Found, Exit> {

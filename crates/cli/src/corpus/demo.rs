@@ -54,24 +54,32 @@ pub(super) fn read(given: &ArgMatches) -> Option<Call> {
 
 pub(super) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
     check_empty(call)?;
-    let mut ticker = screen.ticker("Seconds of speech");
-    let mut seconds = 0.0;
-    let written = demo::write(&call.folder, call.minutes, call.seed, |path, samples, rate_hz| {
-        seconds += samples.len() as f64 / f64::from(rate_hz);
-        ticker.show(seconds as usize, (call.minutes * 60.0) as usize);
-        write_wav(path, samples, rate_hz)
-    });
-    drop(ticker);
-    let written = written.map_err(|error| match error {
-        CorpusError::WouldOverwrite { .. } => Exit::Usage(format!("❌ {error}")),
-        other => Exit::Failed(other.into()),
-    })?;
+    let written = speak(&call.folder, call.minutes, call.seed, screen)?;
     let folder = super::typed(&call.folder);
     let (minutes, voices) = (written.duration_s / 60.0, demo::VOICES.len());
     screen
         .say(&format!("✅ {} utterances, {minutes:.1} minutes in {voices} voices: {folder}", written.num_utterances))?;
     screen.progress(&format!("   Look at it: tandem corpus check {folder}"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the corpus that a run without data trains on.
+pub(crate) fn write(folder: &Path, minutes: f64, screen: &Screen) -> Result<demo::Written, Exit> {
+    speak(folder, minutes, SEED, screen)
+}
+
+fn speak(folder: &Path, minutes: f64, seed: u64, screen: &Screen) -> Result<demo::Written, Exit> {
+    let mut ticker = screen.ticker("Seconds of speech");
+    let mut seconds = 0.0;
+    let written = demo::write(folder, minutes, seed, |path, samples, rate_hz| {
+        seconds += samples.len() as f64 / f64::from(rate_hz);
+        ticker.show(seconds as usize, (minutes * 60.0) as usize);
+        write_wav(path, samples, rate_hz)
+    });
+    written.map_err(|error| match error {
+        CorpusError::WouldOverwrite { .. } => Exit::Usage(format!("❌ {error}")),
+        other => Exit::Failed(other.into()),
+    })
 }
 
 /// Nothing is ever written among what is somebody else's.

@@ -1,7 +1,7 @@
 //! `tandem corpus`: what a dataset is like, one to try things on, and one file's features.
 
 pub(crate) mod check;
-mod demo;
+pub(crate) mod demo;
 mod features;
 
 use std::path::PathBuf;

@@ -205,7 +205,8 @@ fn without_arguments_there_are_four_commands_to_start_with() {
         // The comment stands two blanks or more after what is typed.
         let typed = command.trim().split("  ").next().unwrap();
         let line = typed.strip_prefix("tandem ").unwrap();
-        let line = line.replace("validate", "validate --help").replace("DIR", "--help");
+        let line =
+            line.replace("train", "train --help").replace("validate", "validate --help").replace("DIR", "--help");
         assert_eq!(Call::new(&line).without_gpu().run().code, 0, "{typed}");
     }
 }
@@ -218,10 +219,11 @@ fn version_and_help() {
         contains(&ran.out, parts);
     };
     check("--version", &[env!("CARGO_PKG_VERSION")]);
-    check("--help", &["plan", "validate", "corpus", "Usage"]);
+    check("--help", &["train", "plan", "validate", "bench", "corpus", "Usage"]);
     check("corpus --help", &["check", "demo", "features"]);
     check("corpus check --help", &["--max-seconds", "--exclude-ids", "{speaker}_*"]);
     check("plan --help", &["--sim", "--config", "--json", "--batch-size", "[default: 16]", "--print-config"]);
+    check("train --help", &["--checkpoint-dir", "--max-steps", "--resume", "--reset-training", "--run-log"]);
     check("validate --help", &["--run-log", "--enable-memory-isolation", "--transfer"]);
 }
 

@@ -216,13 +216,26 @@ fn voice() -> Option<std::path::PathBuf> {
 }
 
 #[test]
-fn a_real_voice_has_no_problem_and_pads_as_little_as_can_be() {
+fn a_real_voice_has_no_problem_and_pads_little() {
     let Some(path) = voice() else { return };
     let ran = Call::new("corpus check --json").arg(&path).run();
     let report = ran.json();
     assert_eq!((ran.code, &report["problems"], &report["utterances"]), (0, &json!([]), &json!(1092)), "{ran:?}");
-    assert_eq!(report["shapes"]["buckets"].as_array().unwrap().len(), 8);
-    let waste = report["shapes"]["padding_waste"].as_f64().unwrap();
-    // With eight edges 6.6 % is the least for any table, before a single batch is formed.
-    assert!((0.066..0.075).contains(&waste), "{waste}");
+    let shapes = &report["shapes"];
+    let totals: Vec<f64> =
+        shapes["buckets"].as_array().unwrap().iter().map(|bucket| bucket["total_frames"].as_f64().unwrap()).collect();
+    assert!(totals.len() == 2 && (totals[0] / totals[1] - 1.0).abs() < 0.03, "{totals:?}");
+    let others: Vec<(u64, f64)> = shapes["by_number_of_buckets"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|other| (other["buckets"].as_u64().unwrap(), other["padding_waste"].as_f64().unwrap()))
+        .collect();
+    // Past the harness: figures of a real voice are what this is for.
+    let _ = writeln!(std::io::stderr(), "padding of a real voice by number of buckets: {others:.4?}");
+    assert_eq!(others.iter().map(|(count, _)| *count).collect::<Vec<_>>(), [1, 2, 4, 8]);
+    assert!(others.windows(2).all(|pair| pair[1].1 < pair[0].1), "{others:?}");
+    assert!(others[1].1 == shapes["padding_waste"].as_f64().unwrap() && others[1].1 < 0.04, "{others:?}");
+    // The goal. Eight buckets of equal rows padded 7.3 %.
+    assert!(others[3].1 <= 0.05, "{others:?}");
 }

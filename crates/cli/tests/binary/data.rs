@@ -30,6 +30,11 @@ fn manifest(folder: &Folder, seconds: impl Iterator<Item = f64>) -> std::path::P
     folder.file("list.jsonl", seconds.enumerate().map(row).collect::<String>())
 }
 
+/// The most that a row of any shape holds.
+fn longest_row(document: &Value, of: &str) -> u64 {
+    document["buckets"].as_array().unwrap().iter().map(|bucket| number(&bucket[of])).max().unwrap()
+}
+
 #[test]
 fn shapes_come_from_the_corpus_and_padding_is_said() {
     let utterances = fs::read_to_string(demo().join("metadata.csv")).unwrap().lines().count() as u64;
@@ -43,16 +48,23 @@ fn shapes_come_from_the_corpus_and_padding_is_said() {
     assert!(waste > 0.0 && waste < 0.5, "{corpus}");
 
     let buckets = document["buckets"].as_array().unwrap();
-    assert!(!buckets.is_empty() && buckets.len() <= 8, "{buckets:?}");
-    let longest = number(&document["max_mel_frames"]);
-    assert_eq!(number(&buckets.last().unwrap()["frames"]), longest.next_multiple_of(8));
-    assert_eq!(number(&buckets.last().unwrap()["tokens"]), number(&document["max_text_length"]));
+    assert!(!buckets.is_empty() && buckets.len() <= 2, "{buckets:?}");
+    assert_eq!(longest_row(&document, "frames"), number(&document["max_mel_frames"]).next_multiple_of(8));
+    assert_eq!(longest_row(&document, "tokens"), number(&document["max_text_length"]));
+    for bucket in buckets {
+        let (batch, frames, total) = (&bucket["batch"], number(&bucket["frames"]), number(&bucket["total_frames"]));
+        assert!(*batch == 4 && total >= frames && total < 4 * frames, "{bucket}");
+        let rows: Vec<u64> = bucket["row_frames"].as_array().unwrap().iter().map(number).collect();
+        assert!(rows.len() == 4 && rows.iter().sum::<u64>() == total && rows.is_sorted(), "{bucket}");
+    }
 
     let ran = plan("--batch-size 4", demo());
     let said = [
         format!("Corpus:      {trained} utterances, "),
         format!("Padding:     {:.1} % of frames, ", waste * 100.0),
-        format!("/{} (frames/tokens)", number(&document["max_text_length"])),
+        format!("Buckets:     {} with rows of ", buckets.len()),
+        format!(" to {} frames; ", longest_row(&document, "frames")),
+        format!("/{} frames/tokens in all", buckets[buckets.len() - 1]["total_tokens"]),
         "Cache:       memory, up to ".to_owned(),
     ];
     contains(&ran.out, &said.each_ref().map(String::as_str));
@@ -74,7 +86,7 @@ fn the_longest_are_left_out_and_what_they_would_cost_is_said() {
     );
 
     let shorter = plan_json("--max-mel-frames 500", &list);
-    assert_eq!(number(&shorter["buckets"].as_array().unwrap().last().unwrap()["frames"]), 504);
+    assert_eq!(longest_row(&shorter, "frames"), 504);
     assert!(number(&shorter["corpus"]["left_out"]["too_long"]) > 600);
     assert!(number(&shorter["roles"]["data"]["planned_bytes"]) < number(&document["roles"]["data"]["planned_bytes"]));
 }
@@ -230,6 +242,6 @@ fn lengths_are_kept_with_the_run_once_it_has_a_folder() {
 
     let started = Folder::new();
     fs::create_dir(started.path("checkpoints")).unwrap();
-    contains(&run(&started), &[&format!("{} recordings measured, kept in checkpoints", metadata.len())]);
-    contains(&run(&started), &["0 recordings measured, kept in checkpoints"]);
+    contains(&run(&started), &[&format!("{} recordings measured, kept in ./checkpoints", metadata.len())]);
+    contains(&run(&started), &["0 recordings measured, kept in ./checkpoints"]);
 }

@@ -18,4 +18,5 @@ mod placement;
 mod run_log;
 mod smallest_limits;
 mod suggestions;
+mod train;
 mod validate;

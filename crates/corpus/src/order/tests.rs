@@ -1,16 +1,26 @@
-//! What the order promises: nothing twice, nothing forgotten, everything in a shape that holds it.
+//! What the order promises: nothing twice, nothing forgotten, everything in a row that holds it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use proptest::prelude::*;
+
 use super::*;
 
-/// Lengths of 1 to 500 frames, spread by a hash.
-fn lengths(count: u32) -> Vec<(SampleIndex, u32)> {
-    (0..count).map(|i| (SampleIndex(i), 1 + random::below(9, u64::from(i), 500) as u32)).collect()
+/// Lengths of 1 to 500 frames, spread by a hash, and texts that follow them loosely.
+fn samples(count: u32) -> Vec<(SampleIndex, Extent)> {
+    let extent = |i: u32| {
+        let frames = 1 + random::below(9, u64::from(i), 500) as u32;
+        Extent { frames, tokens: 1 + frames / 8 + random::below(10, u64::from(i), 9) as u32 }
+    };
+    (0..count).map(|i| (SampleIndex(i), extent(i))).collect()
 }
 
-fn order(count: u32, edges: &[u32], batch: u32, tail: Tail) -> Order {
-    Order::new(1234, BucketTable::new(edges.to_vec(), batch).unwrap(), tail, lengths(count)).unwrap()
+fn parts(count: u32, num_shapes: usize, batch: u32) -> Arc<Parts> {
+    Arc::new(Parts::cut(samples(count), num_shapes, batch).unwrap())
+}
+
+fn order(count: u32, num_shapes: usize, batch: u32) -> Order {
+    Order::training(1234, parts(count, num_shapes, batch))
 }
 
 fn epoch(order: &Order, number: u64) -> Vec<Batch> {
@@ -19,145 +29,192 @@ fn epoch(order: &Order, number: u64) -> Vec<Batch> {
 
 #[test]
 fn batches_never_change() {
-    let order = order(20, &[100, 300, 500], 4, Tail::LeaveOut);
+    let order = order(20, 2, 4);
     let stored: Vec<(usize, Vec<u32>)> = epoch(&order, 3)
         .into_iter()
-        .map(|batch| (batch.bucket, batch.samples.iter().map(|sample| sample.0).collect()))
+        .map(|batch| (batch.bucket, batch.samples().map(|sample| sample.0).collect()))
         .collect();
     let expected = [
-        (2, vec![1, 0, 15, 13]),
-        (2, vec![14, 8, 6, 5]),
-        (1, vec![18, 4, 10, 12]),
-        (2, vec![11, 19, 2, 7]),
-        (1, vec![17, 9, 16, 3]),
+        (1, vec![0, 3, 15, 5]),
+        (1, vec![9, 10, 1, 11]),
+        (0, vec![12, 17, 6, 19]),
+        (0, vec![4, 2, 16, 8]),
+        (0, vec![18, 7, 13, 14]),
     ];
     assert_eq!(stored, expected);
     assert_eq!(order.replacement(3, 1, 2, 0), Some(SampleIndex(15)));
 }
 
-#[test]
-fn every_sample_once_and_every_batch_full() {
-    for (count, edges, batch) in [
-        (16, &[500][..], 16),
-        (31, &[500], 16),
-        (100, &[50, 100, 200, 300, 400, 500], 7),
-        (100, &[1, 2, 3, 500], 33),
-        (1000, &[100, 101, 102, 499, 500, 9000], 16),
-    ] {
-        let order = order(count, edges, batch, Tail::LeaveOut);
-        let lengths: BTreeMap<_, _> = lengths(count).into_iter().collect();
-        for number in 0..4 {
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn every_sample_once_in_a_row_of_its_part_and_every_batch_full(
+        count in 1_u32..300, num_shapes in 1_usize..9, batch in 1_u32..40, seed: u64, first in 0_u64..1000,
+    ) {
+        let parts = parts(count, num_shapes, batch);
+        let order = Order::training(seed, Arc::clone(&parts));
+        prop_assert_eq!(order.num_batches() as usize, count as usize / parts.batch());
+        for number in first..first + 2 {
             let mut seen = BTreeSet::new();
             for batch in epoch(&order, number) {
-                assert_eq!(batch.samples.len(), order.table().batch() as usize);
-                for sample in &batch.samples {
-                    assert!(seen.insert(*sample), "{sample:?} twice in epoch {number}");
-                    assert!(lengths[sample] <= edges[batch.bucket]);
+                prop_assert_eq!(batch.rows.len(), parts.batch());
+                for (row, sample) in batch.rows.iter().enumerate() {
+                    let sample = sample.expect("no row is empty in training");
+                    prop_assert!(seen.insert(sample), "{:?} twice in epoch {}", sample, number);
+                    let member = parts.members(batch.bucket, row).iter().find(|(member, _)| *member == sample);
+                    let (_, extent) = member.expect("it is of the row's part");
+                    prop_assert!(extent.fits(&parts.longest(batch.bucket, row)));
                 }
             }
             let out: BTreeSet<_> = order.sitting_out(number).into_iter().collect();
-            assert_eq!(out.len(), count as usize % batch as usize);
-            assert!(out.is_disjoint(&seen));
-            assert_eq!(out.len() + seen.len(), count as usize);
-            assert_eq!(order.batch(number, order.num_batches()), None);
+            prop_assert_eq!(out.len(), count as usize % parts.batch());
+            prop_assert!(out.is_disjoint(&seen));
+            prop_assert_eq!(out.len() + seen.len(), count as usize);
+            prop_assert_eq!(order.batch(number, order.num_batches()), None);
         }
+    }
+
+    #[test]
+    fn evaluation_sees_every_sample_that_fits_once(
+        count in 1_u32..200, num_shapes in 1_usize..5, batch in 1_u32..20, longest in 100_u32..600,
+    ) {
+        // Rows as training would have them, for samples of their own; the longest may be too long for all of them.
+        let rows = parts(150, num_shapes, batch);
+        let row = |shape, row| rows.longest(shape, row);
+        let shapes: Vec<Vec<Extent>> =
+            (0..rows.num_shapes()).map(|shape| (0..rows.batch()).map(|i| row(shape, i)).collect()).collect();
+        let mut looked_at = samples(count);
+        looked_at[0].1.frames = longest;
+        let extents: BTreeMap<_, _> = looked_at.iter().copied().collect();
+        let fits = |extent: &Extent| shapes.iter().flatten().any(|row| extent.fits(row));
+        let Ok((order, too_long)) = Order::evaluation(shapes.clone(), looked_at.clone()) else {
+            prop_assert!(!extents.values().any(fits));
+            return Ok(());
+        };
+        let mut seen: BTreeSet<_> = too_long.iter().copied().collect();
+        prop_assert!(too_long.iter().all(|sample| !fits(&extents[sample])));
+        for batch in epoch(&order, 5) {
+            prop_assert_eq!(batch.rows.len(), shapes[batch.bucket].len());
+            prop_assert!(batch.samples().count() > 0);
+            for (row, sample) in batch.rows.iter().enumerate().filter_map(|(row, sample)| Some((row, (*sample)?))) {
+                prop_assert!(seen.insert(sample), "{:?} twice", sample);
+                prop_assert!(extents[&sample].fits(&shapes[batch.bucket][row]));
+            }
+        }
+        prop_assert_eq!(seen.len(), count as usize);
+        prop_assert!(order.sitting_out(0).is_empty());
+        let rows = |number| epoch(&order, number).into_iter().map(|batch| batch.rows).collect::<Vec<_>>();
+        prop_assert_eq!(rows(0), rows(9));
     }
 }
 
 #[test]
-fn nobody_sits_out_twice_in_a_row_and_all_as_often() {
-    for (count, batch) in [(31, 16), (100, 7), (47, 24)] {
-        let order = order(count, &[100, 500], batch, Tail::LeaveOut);
+fn nobody_sits_out_twice_in_a_row_and_all_of_a_part_as_often() {
+    for (count, num_shapes, batch) in [(31, 1, 16), (100, 2, 7), (47, 1, 15), (101, 3, 6)] {
+        let order = order(count, num_shapes, batch);
+        let parts = parts(count, num_shapes, batch);
         let mut times = BTreeMap::new();
         let mut before = BTreeSet::new();
-        for number in 0..u64::from(count) {
+        for number in 0..2520 {
             let out: BTreeSet<_> = order.sitting_out(number).into_iter().collect();
             assert!(out.is_disjoint(&before));
             out.iter().for_each(|sample| *times.entry(*sample).or_insert(0) += 1);
             before = out;
         }
-        assert!(times.len() == count as usize && times.values().all(|time| *time == count % batch), "{times:?}");
+        for (shape, row) in (0..parts.num_shapes()).flat_map(|shape| (0..parts.batch()).map(move |row| (shape, row))) {
+            let members = parts.members(shape, row);
+            let often: BTreeSet<_> =
+                members.iter().map(|(member, _)| times.get(member).copied().unwrap_or(0)).collect();
+            assert!(often.len() == 1 || 2520 % members.len() != 0, "{often:?}");
+        }
     }
 }
 
 #[test]
-fn evaluation_sees_every_sample_and_one_short_batch() {
-    for (count, batch) in [(1, 16), (5, 16), (100, 7), (64, 16)] {
-        let order = order(count, &[100, 200, 500, 9000], batch, Tail::Short);
-        let batches = epoch(&order, 0);
-        let seen: BTreeSet<_> = batches.iter().flat_map(|batch| &batch.samples).collect();
-        assert_eq!(seen.len(), count as usize);
-        let short = batches.iter().filter(|b| b.samples.len() < batch as usize).count();
-        assert_eq!(short, usize::from(count % batch != 0));
-        assert!(batches.iter().all(|batch| !batch.samples.is_empty() && batch.bucket < 3));
-        assert!(order.sitting_out(0).is_empty());
-    }
+fn an_evaluation_of_what_training_has_needs_hardly_more_batches() {
+    let (train, looked_at) = (parts(1000, 2, 16), samples(100));
+    let shapes = (0..2).map(|shape| (0..16).map(|row| train.longest(shape, row)).collect()).collect();
+    let (order, too_long) = Order::evaluation(shapes, looked_at).unwrap();
+    assert_eq!((too_long.len(), order.num_samples()), (0, 100));
+    // Seven would hold them if their lengths were those of the rows.
+    assert!(order.num_batches() <= 10, "{}", order.num_batches());
 }
 
 #[test]
-fn leftovers_move_up_no_further_than_they_must() {
-    let order = order(1000, &[100, 200, 300, 400, 500], 16, Tail::LeaveOut);
-    let home: BTreeMap<_, _> =
-        lengths(1000).into_iter().map(|(i, n)| (i, order.table().bucket_of(n).unwrap())).collect();
-    for batch in epoch(&order, 1) {
-        let moved = batch.samples.iter().filter(|sample| home[sample] != batch.bucket);
-        assert!(moved.clone().all(|sample| home[sample] + 1 == batch.bucket));
-    }
+fn nothing_that_fits_is_an_error() {
+    let row = Extent { frames: 100, tokens: 10 };
+    let check = |samples: &[(u32, u32)], expected: Option<usize>| {
+        let samples: Vec<_> = samples
+            .iter()
+            .enumerate()
+            .map(|(i, (frames, tokens))| (SampleIndex(i as u32), Extent { frames: *frames, tokens: *tokens }))
+            .collect();
+        match Order::evaluation(vec![vec![row; 4]], samples) {
+            Ok((_, too_long)) => assert_eq!(Some(too_long.len()), expected),
+            Err(error) => assert!(matches!(error, CorpusError::NothingFits { .. }) && expected.is_none(), "{error}"),
+        }
+    };
+    check(&[], None);
+    check(&[(101, 1), (1, 11)], None);
+    check(&[(101, 1), (100, 10), (1, 11)], Some(2));
 }
 
 #[test]
-fn epochs_and_seeds_differ_and_buckets_are_mixed() {
-    let order = order(400, &[100, 200, 300, 400, 500], 8, Tail::LeaveOut);
-    let other = Order::new(1235, order.table().clone(), Tail::LeaveOut, lengths(400)).unwrap();
+fn epochs_and_seeds_differ_and_shapes_are_mixed() {
+    let order = order(400, 5, 8);
+    let other = Order::training(1235, parts(400, 5, 8));
     assert_ne!(epoch(&order, 0), epoch(&order, 1));
     assert_ne!(epoch(&order, 0), epoch(&other, 0));
-    let buckets: Vec<usize> = epoch(&order, 0).iter().map(|batch| batch.bucket).collect();
-    let changes = buckets.windows(2).filter(|pair| pair[0] != pair[1]).count();
-    assert!(changes > buckets.len() / 2, "{buckets:?}");
+    let shapes: Vec<usize> = epoch(&order, 0).iter().map(|batch| batch.bucket).collect();
+    let changes = shapes.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert!(changes > shapes.len() / 2, "{shapes:?}");
+    // Who shares a batch with whom changes too, row by row.
+    let batch = |number: u64| epoch(&order, number).into_iter().find(|batch| batch.rows[0] == Some(first(&order)));
+    assert_ne!(batch(0).map(|batch| batch.rows), batch(1).map(|batch| batch.rows));
+}
+
+fn first(order: &Order) -> SampleIndex {
+    order.batch(0, 0).and_then(|batch| batch.rows[0]).expect("a batch has a first row")
 }
 
 #[test]
-fn a_replacement_fits_and_every_candidate_comes_up_once() {
-    let order = order(100, &[100, 200, 500], 8, Tail::LeaveOut);
-    let lengths: BTreeMap<_, _> = lengths(100).into_iter().collect();
-    for k in 0..order.num_batches() {
+fn a_replacement_is_of_the_same_part_and_then_shorter() {
+    let (order, parts) = (order(100, 2, 8), parts(100, 2, 8));
+    let extents: BTreeMap<_, _> = samples(100).into_iter().collect();
+    for (k, position) in (0..order.num_batches()).flat_map(|k| [0, 3, 7].map(|position| (k, position))) {
         let batch = order.batch(2, k).unwrap();
-        let edge = order.table().max_frames()[batch.bucket];
-        let tried: Vec<_> = (0..).map_while(|attempt| order.replacement(2, k, 3, attempt)).collect();
-        let fitting = lengths.values().filter(|frames| **frames <= edge).count();
-        assert_eq!(tried.len(), fitting - 1, "all but the bad one");
+        let bad = batch.rows[position].unwrap();
+        let row = parts.longest(batch.bucket, position);
+        let members = parts.members(batch.bucket, position);
+        let tried: Vec<_> = (0..).map_while(|attempt| order.replacement(2, k, position, attempt)).collect();
         assert_eq!(tried.iter().collect::<BTreeSet<_>>().len(), tried.len());
-        assert!(!tried.contains(&batch.samples[3]) && tried.iter().all(|sample| lengths[sample] <= edge));
-        let first_repeat = tried.iter().position(|sample| batch.samples.contains(sample)).unwrap();
-        assert!(tried[first_repeat..].iter().all(|sample| batch.samples.contains(sample)));
-        let own_bucket = |sample: &SampleIndex| order.table().bucket_of(lengths[sample]) == Some(batch.bucket);
-        assert!(order.members[batch.bucket].len() <= 8 || own_bucket(&tried[0]));
-        assert_ne!(order.replacement(2, k, 3, 0), order.replacement(2, k, 4, 0).filter(|_| fitting > 40));
+        assert!(!tried.contains(&bad) && tried.iter().all(|sample| extents[sample].fits(&row)));
+        let own: BTreeSet<_> = members.iter().map(|(member, _)| *member).filter(|member| *member != bad).collect();
+        assert_eq!(tried[..own.len()].iter().copied().collect::<BTreeSet<_>>(), own);
+        let shorter = parts.before(batch.bucket, position).iter().filter(|(_, extent)| extent.fits(&row)).count();
+        assert_eq!(tried.len(), own.len() + shorter);
+        let repeats = |sample: &SampleIndex| batch.rows.contains(&Some(*sample));
+        let first_repeat = tried.iter().position(repeats).unwrap_or(tried.len());
+        assert!(tried[first_repeat..].iter().all(repeats));
     }
     assert_eq!(order.replacement(2, 0, 8, 0), None);
     assert_eq!(order.replacement(2, 99, 0, 0), None);
 }
 
 #[test]
-fn shards_are_equal_parts() {
-    let batch = order(64, &[500], 12, Tail::LeaveOut).batch(0, 0).unwrap();
-    assert_eq!(batch.shard(Shard::WHOLE), batch.samples);
+fn shards_are_equal_parts_of_all_lengths() {
+    let batch = order(64, 1, 12).batch(0, 0).unwrap();
+    assert_eq!(batch.shard(Shard::WHOLE).map(|(_, sample)| sample).collect::<Vec<_>>(), batch.rows);
     for world in [2, 3, 4, 6, 12] {
-        let parts: Vec<&[SampleIndex]> = (0..world).map(|rank| batch.shard(Shard { rank, world })).collect();
-        assert_eq!(parts.concat(), batch.samples);
-        assert!(parts.iter().all(|part| part.len() == 12 / world as usize));
+        let mut seen: Vec<(usize, Option<SampleIndex>)> = Vec::new();
+        for rank in 0..world {
+            let part: Vec<_> = batch.shard(Shard { rank, world }).collect();
+            assert_eq!(part.len(), 12 / world as usize);
+            seen.extend(part);
+        }
+        seen.sort_unstable();
+        assert!(seen.iter().enumerate().all(|(i, (row, sample))| i == *row && batch.rows[i] == *sample));
     }
-    assert!(batch.shard(Shard { rank: 5, world: 2 }).is_empty());
-}
-
-#[test]
-fn what_makes_no_batch_is_refused() {
-    let refused = |edges: &[u32], batch: u32| BucketTable::new(edges.to_vec(), batch).is_err();
-    assert!(refused(&[], 4) && refused(&[0, 5], 4) && refused(&[5, 5], 4) && refused(&[9, 5], 4) && refused(&[5], 0));
-    let table = BucketTable::new(vec![100], 4).unwrap();
-    let new = |tail, count| Order::new(0, table.clone(), tail, (0..count).map(|i| (SampleIndex(i), 90 + 2 * i)));
-    assert!(matches!(new(Tail::LeaveOut, 3), Err(CorpusError::TooFewSamples { usable: 3, batch: 4 })));
-    assert!(matches!(new(Tail::Short, 0), Err(CorpusError::TooFewSamples { usable: 0, .. })));
-    let order = new(Tail::LeaveOut, 10).unwrap();
-    assert_eq!((order.num_usable(), order.too_long().len(), order.num_batches()), (6, 4, 1));
+    assert_eq!(batch.shard(Shard { rank: 5, world: 2 }).count(), 0);
 }

@@ -8,7 +8,7 @@ use crate::driver::{Address, CopyPath, Driver, RawArg, Reservation};
 use crate::kernel::{Grid, Kernel, Source};
 
 static SOURCE: Source = Source { file: "fake.cu", text: "" };
-static KERNEL: Kernel = Kernel { name: "work", source: &SOURCE, params: &[], twin: |_| {} };
+static KERNEL: Kernel = Kernel { name: "work", source: &SOURCE, params: &[], twin: &|_| {} };
 
 /// A driver with the first `cards` open, and nothing noted yet.
 fn opened(cards: usize) -> CudaDriver {

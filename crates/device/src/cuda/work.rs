@@ -14,6 +14,7 @@ use crate::error::DeviceError;
 use crate::kernel::{Grid, Kernel};
 use crate::library::Found;
 use crate::machine::Kind;
+use crate::product::RawProduct;
 
 /// More arguments than any kernel takes; they are laid out on the stack.
 pub(super) const MAX_ARGS: usize = 32;
@@ -290,6 +291,11 @@ impl Driver for CudaDriver {
             (self.api.cuLaunchKernel)(function, x, y, z, grid.threads, 1, 1, shared, stream as Handle, pointers, none)
         };
         self.check(card, during, code)
+    }
+
+    fn product(&self, card: usize, _stream: StreamId, _product: &RawProduct) -> Result<(), DeviceError> {
+        let what = "matrix products on CUDA are not built yet".to_owned();
+        Err(DeviceError::Failed { card, during: "queueing a product", what })
     }
 
     fn can_access_peer(&self, reader: usize, owner: usize) -> Result<bool, DeviceError> {

@@ -18,7 +18,7 @@ static FILL_PATTERN: Kernel = Kernel {
     name: "fill_pattern",
     source: &CHECKS,
     params: &[Param::Out(DType::U32), Param::U64, Param::U64],
-    twin: |args: &mut TwinArgs<'_>| {
+    twin: &|args: &mut TwinArgs<'_>| {
         let (words, seed) = (args.u64(1), args.u64(2));
         let out = args.write::<u32>(0);
         for (i, word) in out[..words as usize].iter_mut().enumerate() {
@@ -31,7 +31,7 @@ static COUNT_WRONG: Kernel = Kernel {
     name: "count_wrong",
     source: &CHECKS,
     params: &[Param::In(DType::U32), Param::Out(DType::U64), Param::U64, Param::U64],
-    twin: |args: &mut TwinArgs<'_>| {
+    twin: &|args: &mut TwinArgs<'_>| {
         let (words, seed) = (args.u64(2), args.u64(3));
         let differs = |(i, word): (usize, &u32)| u64::from(*word != pattern_word(seed, i as u64));
         let wrong: u64 = args.read::<u32>(0)[..words as usize].iter().enumerate().map(differs).sum();
@@ -43,7 +43,7 @@ static CHECKSUM: Kernel = Kernel {
     name: "checksum",
     source: &CHECKS,
     params: &[Param::In(DType::U32), Param::Out(DType::U64), Param::U64],
-    twin: |args: &mut TwinArgs<'_>| {
+    twin: &|args: &mut TwinArgs<'_>| {
         let words = args.u64(2) as usize;
         args.write::<u64>(1)[0] = checksum_words(&args.read::<u32>(0)[..words]);
     },
@@ -54,7 +54,7 @@ static DELAY: Kernel = Kernel {
     source: &CHECKS,
     params: &[Param::U64],
     // Simulated work runs in any order as it is, and work on the CPU has nothing to delay.
-    twin: |_: &mut TwinArgs<'_>| {},
+    twin: &|_: &mut TwinArgs<'_>| {},
 };
 
 /// Word `i` of the pattern of `seed`.

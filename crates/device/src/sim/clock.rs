@@ -1,6 +1,8 @@
 //! How long simulated work takes, on the simulator's own clock.
 
 use crate::driver::{CopyPath, RawArg};
+use crate::kernel::DType;
+use crate::product::RawProduct;
 use crate::sim::rng::SplitMix;
 use crate::sim::spec::Link;
 
@@ -48,6 +50,22 @@ pub(crate) fn fill_ns(bytes: u64, rng: &mut SplitMix) -> u64 {
 pub(crate) fn kernel_ns(args: &[RawArg], rng: &mut SplitMix) -> u64 {
     let bytes: u64 = crate::host_exec::touched(args).iter().map(|(from, to, _)| to - from).sum();
     fill_ns(bytes, rng)
+}
+
+/// A product takes the time of its arithmetic or that of its bytes, whichever is longer.
+pub(crate) fn product_ns(product: &RawProduct, rng: &mut SplitMix) -> u64 {
+    let bytes: u64 = crate::host_exec::touched(&product.args()).iter().map(|(from, to, _)| to - from).sum();
+    let arithmetic_ns = product.shape.flops() / (1e3 * tflop_per_s(product.shape.dtype));
+    with_jitter(LAUNCH_NS + arithmetic_ns.max(bytes as f64 / CARD_GB_PER_S) as u64, rng)
+}
+
+/// What products of a simulated card reach.
+fn tflop_per_s(dtype: DType) -> f64 {
+    match dtype {
+        DType::BF16 => 100.0,
+        DType::F64 => 0.5,
+        _ => 20.0,
+    }
 }
 
 /// Up to 5 % more or less.

@@ -15,7 +15,7 @@ mod rng;
 mod spec;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 pub use spec::{Link, SimFault, SimSpec, SimSpecError};
 
@@ -26,8 +26,11 @@ use crate::driver::{Address, CopyPath, Driver, EventId, HostSpan, KernelId, RawA
 use crate::error::DeviceError;
 use crate::host_exec::{run_copy, run_fill, run_twin, touched, touched_by_copy};
 use crate::host_memory::{HostMemory, alloc_span, free_span};
+use crate::host_product::run_product;
 use crate::kernel::{Grid, Kernel};
 use crate::machine::{Kind, lock};
+use crate::product::RawProduct;
+use crate::workers::Workers;
 use queue::{Op, Queues};
 
 /// Simulated cards and everything on them.
@@ -35,6 +38,7 @@ pub struct SimDriver {
     spec: SimSpec,
     cards: Vec<Card>,
     state: Mutex<State>,
+    workers: Arc<Workers>,
 }
 
 struct State {
@@ -118,7 +122,7 @@ pub struct Alive {
 const TRACE_LENGTH: usize = 64;
 
 impl SimDriver {
-    pub(crate) fn new(spec: SimSpec) -> SimDriver {
+    pub(crate) fn new(spec: SimSpec, workers: Arc<Workers>) -> SimDriver {
         let hidden_by = |index| (spec.hidden == Some(index)).then(|| "--sim hidden".to_owned());
         let card = |index: usize| Card {
             index,
@@ -139,7 +143,7 @@ impl SimDriver {
             pinned: 0,
             trace: Vec::new(),
         };
-        SimDriver { cards: (0..spec.count).map(card).collect(), spec, state: Mutex::new(state) }
+        SimDriver { cards: (0..spec.count).map(card).collect(), spec, state: Mutex::new(state), workers }
     }
 
     /// What is alive now.
@@ -194,6 +198,7 @@ impl SimDriver {
             Op::Copy(path) => clock::copy_ns(path, self.spec.link, &mut state.queues.rng),
             Op::Fill { bytes, .. } => clock::fill_ns(*bytes, &mut state.queues.rng),
             Op::Launch { args, .. } => clock::kernel_ns(args, &mut state.queues.rng),
+            Op::Product(product) => clock::product_ns(product, &mut state.queues.rng),
             Op::Record { .. } | Op::Wait { .. } => 0,
         };
         let Some(queue) = state.queues.streams.get_mut(&stream) else { return true };
@@ -211,7 +216,12 @@ impl SimDriver {
             Op::Launch { kernel, grid, args } => {
                 state.touch(&touched(&args));
                 // SAFETY: as above.
-                unsafe { run_twin(kernel, grid, &args) }
+                unsafe { run_twin(kernel, grid, &args, &self.workers) }
+            }
+            Op::Product(product) => {
+                state.touch(&touched(&product.args()));
+                // SAFETY: as above.
+                unsafe { run_product(&product, &self.workers) }
             }
             Op::Record { event, mark } => {
                 if let Some(state) = state.queues.events.get_mut(&event) {
@@ -543,6 +553,11 @@ impl Driver for SimDriver {
     ) -> Result<(), DeviceError> {
         self.check_range(card, &touched(args))?;
         self.enqueue(card, stream, "launching a kernel", Op::Launch { kernel, grid, args: args.to_vec() })
+    }
+
+    fn product(&self, card: usize, stream: StreamId, product: &RawProduct) -> Result<(), DeviceError> {
+        self.check_range(card, &touched(&product.args()))?;
+        self.enqueue(card, stream, "queueing a product", Op::Product(*product))
     }
 
     fn can_access_peer(&self, reader: usize, owner: usize) -> Result<bool, DeviceError> {

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::driver::{Address, CopyPath, EventId, RawArg, StreamId};
 use crate::kernel::{Grid, Kernel};
+use crate::product::RawProduct;
 use crate::sim::rng::SplitMix;
 
 /// One entry of a stream.
@@ -15,6 +16,7 @@ pub(crate) enum Op {
     Copy(CopyPath),
     Fill { at: Address, bytes: u64, value: u8 },
     Launch { kernel: &'static Kernel, grid: Grid, args: Vec<RawArg> },
+    Product(RawProduct),
     Record { event: EventId, mark: u64 },
     Wait { event: EventId, mark: u64 },
 }

@@ -5,8 +5,10 @@ use tandem_events::Role;
 use super::*;
 use crate::arena::{Arena, ArenaError, ArenaSpec};
 use crate::device::Device;
+use crate::kernel::DType;
 use crate::machine::Machine;
 use crate::pinned::Pinned;
+use crate::product::Product;
 use crate::stream::Stream;
 
 struct Bench {
@@ -293,4 +295,45 @@ fn a_run_restricted_to_some_cards_cannot_open_others() {
     assert!(matches!(refused, DeviceError::OutsideRun { index: 0, .. }), "{refused}");
     assert_eq!(machine.counters(0).contexts, 0);
     assert!(matches!(machine.open(4), Err(DeviceError::NoSuchCard { index: 4, found: 4 })));
+}
+
+/// One stream fills both factors with 1 and multiplies them, another reads; returns what was read.
+fn multiply_then_read(seed: u64, wait: bool) -> f32 {
+    let bench = bench(one_card(seed));
+    let [a, b, c] = ["a", "b", "c"].map(|name| bench.arena.take(name, 4 * 64).unwrap());
+    let mut up = bench.device.pinned(4 * 64).unwrap();
+    up.bytes_mut().unwrap().copy_from_slice(bytemuck::cast_slice(&[1f32; 64]));
+    let multiplied = bench.device.event().unwrap();
+    [&a, &b].into_iter().for_each(|block| bench.writer.upload(&up, 0..256, block.view()).unwrap());
+    let product = Product::dense(DType::F32, [8, 8, 8]);
+    bench.writer.product(&product, a.view(), b.view(), c.view(), None).unwrap();
+    bench.writer.record(&multiplied).unwrap();
+    if wait {
+        bench.reader.wait(&multiplied, "the reader waits for the product").unwrap();
+    }
+    let mut out = bench.device.pinned(256).unwrap();
+    bench.reader.download(c.view(), &mut out, 0..256).unwrap();
+    bench.reader.drain().unwrap();
+    bytemuck::cast_slice::<u8, f32>(out.bytes().unwrap())[0]
+}
+
+#[test]
+fn a_product_is_late_like_all_work_and_its_result_is_poison_until_then() {
+    assert!((0..50).all(|seed| multiply_then_read(seed, true) == 8.0));
+    let read: Vec<f32> = (0..200).map(|seed| multiply_then_read(seed, false)).collect();
+    assert!(read.iter().any(|x| x.is_nan()) && read.contains(&8.0));
+}
+
+#[test]
+fn a_product_takes_the_time_of_its_arithmetic() {
+    let took_ns = |k: u32, dtype: DType| {
+        let bench = bench(one_card(3));
+        let [a, b, c] = ["a", "b", "c"].map(|name| bench.arena.take(name, 8 << 20).unwrap());
+        bench.writer.product(&Product::dense(dtype, [512, 512, k]), a.view(), b.view(), c.view(), None).unwrap();
+        bench.writer.drain().unwrap();
+        bench.machine.now_ns()
+    };
+    let (short, long) = (took_ns(128, DType::F32), took_ns(1024, DType::F32));
+    assert!(long > short + 15_000, "{short} {long}: 0.5 GFLOP at 20 TFLOP/s are 27 µs");
+    assert!(took_ns(1024, DType::F64) > 10 * long, "f64 is slow on cards");
 }

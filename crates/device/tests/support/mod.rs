@@ -18,6 +18,7 @@ pub(crate) fn simulated_pair(link: Link, seed: u64) -> Machine {
 }
 
 /// The first real card. Its tests are marked as ignored, so a run without a card counts them as skipped.
+#[allow(dead_code, reason = "not every test file has tests for a real card")]
 pub(crate) fn cuda() -> Machine {
     Machine::cuda().expect("the CUDA driver can be used").expect("this test needs an NVIDIA card")
 }

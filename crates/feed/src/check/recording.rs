@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 
 use tandem_audio::{Clip, FeatureSettings, Lowpass};
-use tandem_corpus::{Dataset, Length, ProblemKind, Sample, SampleIndex};
+use tandem_corpus::{Dataset, Extent, Length, ProblemKind, Sample, SampleIndex};
 
 use super::CheckOptions;
 use super::text::Texts;
 use crate::FeedError;
-use crate::buckets::Extent;
 use crate::features::{num_frames, num_resampled};
 use crate::load::{END_SLACK_S, load_whole_into, part_of};
 

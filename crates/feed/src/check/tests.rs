@@ -56,7 +56,8 @@ fn every_fault_is_found_whatever_the_number_of_workers() {
     assert_eq!((report.num_utterances, report.seconds.count()), (6, 5));
     let shapes = report.shapes.as_ref().unwrap();
     assert_eq!((shapes.batch, shapes.buckets.len(), shapes.buckets[0].num_utterances), (2, 1, 2));
-    assert!(show_report(report, 9).contains("batches of 2"));
+    assert!(show_report(report, 9).contains("1 of 2 rows each, for "));
+    assert!(shapes.others.len() == 1 && shapes.others[0] == (1, shapes.padding));
 }
 
 #[test]

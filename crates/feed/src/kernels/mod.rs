@@ -15,29 +15,31 @@ pub(crate) static GATHER_REFERENCE: Kernel = Kernel {
     source: &COLLATE,
     params: &[
         Param::In(DType::F32),
-        Param::In(DType::U32),
-        Param::In(DType::U32),
+        Param::In(DType::U32), // lengths
+        Param::In(DType::U32), // frame_starts
+        Param::In(DType::U32), // picks
         Param::Out(DType::F32),
-        Param::U32,
-        Param::U32,
-        Param::U32,
-        Param::F32,
+        Param::U32, // reference_frames
+        Param::U32, // bands
+        Param::F32, // silence
     ],
-    twin: gather_reference,
+    twin: &gather_reference,
 };
 
 fn gather_reference(args: &mut TwinArgs<'_>) {
-    let (mel, lengths, picks) = (args.read::<f32>(0), args.read::<u32>(1), args.read::<u32>(2));
-    let [frames, reference_frames, bands] = [4, 5, 6].map(|i| args.u32(i) as usize);
+    let (mel, lengths) = (args.read::<f32>(0), args.read::<u32>(1));
+    let (starts, picks) = (args.read::<u32>(2), args.read::<u32>(3));
+    let [reference_frames, bands] = [5, 6].map(|i| args.u32(i) as usize);
     let silence = args.f32(7);
-    let references = args.write::<f32>(3).chunks_exact_mut(reference_frames * bands);
+    let references = args.write::<f32>(4).chunks_exact_mut(reference_frames * bands);
     for (reference, pick) in references.zip(picks.chunks_exact(2)) {
         // A pick outside the batch is nobody's: as in the CUDA source, no memory outside it is read for it.
         let (row, start) = ((pick[0] as usize).min(lengths.len() - 1), pick[1] as usize);
-        let real = (lengths[row] as usize / HOP).min(frames);
+        let [first, end] = [0, 1].map(|i| starts[row + i] as usize);
+        let real = (lengths[row] as usize / HOP).min(end - first);
         for (i, out) in reference.chunks_exact_mut(bands).enumerate() {
             match start + i < real {
-                true => out.copy_from_slice(&mel[(row * frames + start + i) * bands..][..bands]),
+                true => out.copy_from_slice(&mel[(first + start + i) * bands..][..bands]),
                 false => out.fill(silence),
             }
         }

@@ -93,14 +93,15 @@ fn a_large_corpus_is_counted_here_and_there_and_bounded_everywhere() {
     assert!(!material.counts_all());
     assert_eq!(material.rows().len() + material.left_out().total(), num_rows);
     let plan = material.bucket_plan(8, 16).unwrap();
-    let table = plan.table().unwrap();
-    let over = material.rows().iter().filter(|(index, extent)| {
-        let bucket = plan.buckets()[table.bucket_of(extent.frames).unwrap()];
-        symbols(index.at()) as u64 > bucket.tokens
-    });
-    assert_eq!(over.count(), 0);
-    assert!(plan.buckets().iter().all(|bucket| bucket.tokens <= u64::from(material.max_tokens())));
-    assert!(plan.buckets()[0].tokens < 30, "a short recording has no long text: {:?}", plan.buckets());
+    for (shape, bucket) in plan.buckets().iter().enumerate() {
+        for (row, room) in bucket.rows().iter().enumerate() {
+            let members = plan.parts().members(shape, row);
+            let over = members.iter().filter(|(index, _)| symbols(index.at()) as u64 > room.tokens);
+            assert_eq!(over.count(), 0);
+            assert!(room.tokens <= u64::from(material.max_tokens()));
+        }
+        assert!(bucket.rows()[0].tokens < 30, "a short recording has no long text: {bucket:?}");
+    }
 }
 
 #[test]
@@ -119,6 +120,6 @@ fn rates_are_those_the_data_device_resamples() {
     let material = survey(&Arc::new(scanned.dataset), |_| ());
     assert_eq!(material.rates_hz(), [8_000, 16_000, 44_100]);
     assert_eq!((material.rows().len(), material.left_out().no_length), (7, 1));
-    let order = material.order(7, &material.bucket_plan(2, 2).unwrap()).unwrap();
-    assert_eq!((order.num_batches(), order.num_usable()), (3, 7));
+    let order = material.bucket_plan(2, 2).unwrap().order(7);
+    assert_eq!((order.num_batches(), order.num_samples()), (3, 7));
 }

@@ -2,7 +2,7 @@
 
 use tandem_corpus::SampleIndex;
 use tandem_device::Route;
-use tandem_feed::{Features, Featurizer, MELS};
+use tandem_feed::{Features, Featurizer, MELS, REFERENCE_FRAMES};
 use tandem_text::{SymbolTable, Tokens};
 
 use crate::support::{Bytes, Corpus, Serving, clip};
@@ -12,8 +12,13 @@ const CORPUS: u64 = 41;
 /// The elements of `row` of a field.
 fn row<'a, T: bytemuck::Pod>(batch: &'a Bytes, name: &str, row: usize) -> &'a [T] {
     let (_, shape, bytes) = batch.fields.iter().find(|(field, _, _)| field == name).unwrap();
-    let width: u64 = shape[1..].iter().product();
-    &bytemuck::cast_slice(bytes)[row * width as usize..][..width as usize]
+    let width = shape[1..].iter().product::<u64>() as usize;
+    let place = match name {
+        "text" => batch.token_starts[row]..batch.token_starts[row + 1],
+        "mel" | "pitch" | "energy" => batch.frame_starts[row]..batch.frame_starts[row + 1],
+        _ => row..row + 1,
+    };
+    &bytemuck::cast_slice(bytes)[place.start * width..place.end * width]
 }
 
 /// Log-mel is within the bound of the features: the last digits depend on the order of sums.
@@ -56,6 +61,36 @@ fn every_field_is_that_of_its_sample() {
             }
         }
     }
+}
+
+#[test]
+fn an_evaluation_looks_at_every_row_once_and_leaves_rows_empty() {
+    let (corpus, looked_at) = (Corpus::new(CORPUS, 30), Corpus::new(77, 9));
+    let silence = (corpus.material.features().floor as f32).ln();
+    let evaluates = Some(looked_at.material.clone());
+    let serving = Serving { evaluates, ..Serving::pair(3, Route::Peer) };
+    let per_epoch = serving.serve(&corpus.material, |feed, _| Ok(feed.batches_per_epoch() as usize)).unwrap();
+    let batches = serving.batches(&corpus.material, 2 * per_epoch).unwrap();
+    let (first, second) = batches.split_at(per_epoch);
+    let mut seen: Vec<u32> = first.iter().flat_map(|batch| batch.samples.clone()).collect();
+    seen.sort_unstable();
+    assert!(seen.len() >= 5 && seen.windows(2).all(|pair| pair[0] < pair[1]), "{seen:?}");
+    let rows = |batches: &[Bytes]| batches.iter().map(|batch| batch.rows.clone()).collect::<Vec<_>>();
+    assert_eq!(rows(first), rows(second));
+    let mut empty = 0;
+    for batch in first {
+        for at in (0..batch.rows.len()).filter(|at| batch.rows[*at].is_none()) {
+            let numbers = ["text_lengths", "mel_lengths", "speaker"].map(|name| row::<u32>(batch, name, at)[0]);
+            assert_eq!(numbers, [0; 3]);
+            assert!(row::<u32>(batch, "text", at).iter().all(|id| *id == SymbolTable::PAD));
+            assert!(row::<f32>(batch, "mel", at).iter().all(|value| *value == silence));
+            let reference: &[f32] = row(batch, "reference", at);
+            assert_eq!(reference.len() as u64, REFERENCE_FRAMES * MELS);
+            assert!(reference.iter().all(|value| *value == silence));
+            empty += 1;
+        }
+    }
+    assert!(empty > 0 && empty + seen.len() == 4 * per_epoch);
 }
 
 #[test]

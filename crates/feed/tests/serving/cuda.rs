@@ -57,6 +57,7 @@ fn gpu_batches_are_those_of_the_cpu_within_the_bounds_of_the_features() {
     let recorded = clip(32, u64::from(first.samples[0]));
     Resampler::new(22_050).clip_into(&recorded, &mut resampled).unwrap();
     let expected = reference(&resampled, corpus.material.features()).unwrap();
+    // Row 0 begins where the field does.
     let found = bytemuck::cast_slice::<u8, f32>(field(first, "mel"));
     assert!(expected.len() > 1000);
     for (a, b) in expected.iter().zip(found) {

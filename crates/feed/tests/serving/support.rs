@@ -111,6 +111,8 @@ pub(crate) struct Serving {
     pub(crate) emitter: Emitter,
     /// Whether batches are read on another stream than the one they were leased for.
     pub(crate) reads_elsewhere: bool,
+    /// Looked at once an epoch in the shapes of the corpus, where there is one; else the corpus is trained on.
+    pub(crate) evaluates: Option<Arc<Material>>,
 }
 
 impl Serving {
@@ -131,6 +133,7 @@ impl Serving {
             delay_ns: 0,
             emitter: Emitter::none(),
             reads_elsewhere: false,
+            evaluates: None,
         }
     }
 
@@ -191,8 +194,9 @@ impl Serving {
 
     fn spec(&self, corpus: &Material, buckets: BucketPlan, plan: FeedPlan) -> FeedSpec {
         FeedSpec {
-            material: Arc::new(corpus.clone()),
+            material: self.evaluates.clone().unwrap_or_else(|| Arc::new(corpus.clone())),
             buckets,
+            evaluates: self.evaluates.is_some(),
             plan,
             route_why: "a test".to_owned(),
             seed: self.seed,
@@ -298,8 +302,15 @@ impl Reader {
             let value = &bytes[placed.offset as usize..][..placed.bytes as usize];
             (placed.field.name.to_owned(), placed.shape.clone(), value.to_vec())
         };
-        let samples = info.utterances.iter().map(|row| row.sample.0).collect();
-        Ok(Bytes { cursor: info.cursor, samples, fields: info.layout.fields.iter().map(field).collect() })
+        let rows: Vec<Option<u32>> = info.utterances.iter().map(|row| row.map(|row| row.sample.0)).collect();
+        Ok(Bytes {
+            cursor: info.cursor,
+            samples: rows.iter().flatten().copied().collect(),
+            rows,
+            frame_starts: info.bucket.frame_starts().map(|start| start as usize).collect(),
+            token_starts: info.bucket.token_starts().map(|start| start as usize).collect(),
+            fields: info.layout.fields.iter().map(field).collect(),
+        })
     }
 }
 
@@ -308,6 +319,10 @@ impl Reader {
 pub(crate) struct Bytes {
     pub(crate) cursor: Cursor,
     pub(crate) samples: Vec<u32>,
+    /// The same, row by row.
+    pub(crate) rows: Vec<Option<u32>>,
+    pub(crate) frame_starts: Vec<usize>,
+    pub(crate) token_starts: Vec<usize>,
     pub(crate) fields: Vec<(String, Vec<u64>, Vec<u8>)>,
 }
 

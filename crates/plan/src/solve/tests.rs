@@ -4,7 +4,7 @@ use super::*;
 use crate::corpus::CorpusFacts;
 use crate::fixture::{corpus, cpu_only, gpus, settings};
 use crate::stand_in::StandIns;
-use tandem_feed::CacheKind;
+use tandem_feed::{Bucket, CacheKind};
 
 fn solve(line: &str, hardware: &Hardware) -> Result<Plan, Refusal> {
     Plan::solve(&settings(line), hardware, &StandIns, None)
@@ -19,7 +19,7 @@ fn names(role: &RolePlan) -> Vec<&str> {
 #[test]
 fn every_byte_has_a_line() {
     let plan = solve(TWO, &gpus(2, 24)).unwrap();
-    assert_eq!(names(&plan.data), ["driver", "prefetched batches", "upload int16", "feature tables"]);
+    assert_eq!(names(&plan.data), ["driver", "prefetched batches", "upload int16", "feature tables", "row tables"]);
     let model = [
         "driver",
         "input slots",
@@ -46,7 +46,7 @@ fn a_handover_needs_no_second_slots() {
     let plan = solve("--optimization-level basic --no-mixed-precision", &gpus(1, 24)).unwrap();
     assert_eq!(
         names(&plan.data),
-        ["driver", "prefetched batches", "slots handed over", "upload int16", "feature tables"]
+        ["driver", "prefetched batches", "slots handed over", "upload int16", "feature tables", "row tables"]
     );
     let model = [
         "driver",
@@ -78,11 +78,11 @@ fn a_hard_limit_is_reserved_whole() {
 
 #[test]
 fn a_default_batch_is_lowered_aloud_and_a_given_one_never() {
-    let plan = solve("", &gpus(1, 3)).unwrap();
+    let plan = solve("", &gpus(1, 2)).unwrap();
     assert_eq!(plan.batch_size, 12);
     assert_eq!(plan.notes, ["batch lowered from 16 to 12 to fit; a given --batch-size is never changed"]);
     assert!(plan.advice[0].starts_with("--batch-size 16 --grad-accum 2 keeps 16"), "{:?}", plan.advice);
-    let refusal = solve("--batch-size 16", &gpus(1, 3)).unwrap_err();
+    let refusal = solve("--batch-size 16", &gpus(1, 2)).unwrap_err();
     assert_eq!(refusal.kind, Reason::TooSmall);
     assert_eq!(refusal.suggestions[0].args(), ["--batch-size", "12"]);
 }
@@ -90,7 +90,7 @@ fn a_default_batch_is_lowered_aloud_and_a_given_one_never() {
 #[test]
 fn micro_batches_come_out_even() {
     let plan = solve("--batch-size 24 --grad-accum 3", &gpus(1, 24)).unwrap();
-    assert_eq!(plan.largest_bucket().unwrap().batch, 8);
+    assert_eq!(plan.largest_bucket().unwrap().batch(), 8);
     let plan = solve("--grad-accum 3", &gpus(1, 24)).unwrap();
     assert_eq!((plan.batch_size, plan.notes.len()), (15, 1));
     assert_eq!(solve("--grad-accum 40", &gpus(1, 24)).unwrap().batch_size, 40);
@@ -118,7 +118,7 @@ fn threads_follow_the_cores_unless_given() {
 
 #[test]
 fn too_small_a_limit_shows_the_table_and_what_would_fit() {
-    let line = format!("{TWO} --batch-size 64 --model-gpu-memory 4096");
+    let line = format!("{TWO} --batch-size 64 --model-gpu-memory 2048");
     let refusal = solve(&line, &gpus(2, 24)).unwrap_err();
     let model = refusal.demands.iter().find(|demand| !demand.is_met()).unwrap();
     assert_eq!(model.role, Role::Model);
@@ -184,13 +184,14 @@ fn shapes_and_their_memory_follow_from_the_corpus() {
     let facts = corpus(1000);
     let plan = solve_with("", &gpus(1, 24), &facts).unwrap();
     assert_eq!((plan.max_mel_frames, plan.max_text_length), (1079, 107));
-    assert_eq!((plan.feed.buckets.len(), plan.largest_bucket().unwrap().frames), (8, 1080));
+    let longest = |plan: &Plan| plan.feed.buckets.iter().map(Bucket::longest_frames).max().unwrap();
+    assert_eq!((plan.feed.buckets.len(), longest(&plan)), (2, 1080));
     let corpus = plan.corpus.as_ref().unwrap();
     assert_eq!((corpus.num_utterances, corpus.padding.batches), (1000, 62));
-    assert!(corpus.padding.frame_waste() < 0.12, "{:?}", corpus.padding);
+    assert!(corpus.padding.frame_waste() < 0.05, "{:?}", corpus.padding);
 
     let shorter = solve_with("--max-mel-frames 500", &gpus(1, 24), &facts).unwrap();
-    assert_eq!(shorter.largest_bucket().unwrap().frames, 504);
+    assert_eq!(longest(&shorter), 504);
     assert!(shorter.data.planned_bytes < plan.data.planned_bytes);
     assert_eq!(shorter.corpus.unwrap().left_out.too_long, 579);
 

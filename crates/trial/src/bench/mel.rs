@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use tandem_audio::{BatchShape, DeviceFeatures, FeatureSettings, PitchSettings, Rows};
+use tandem_audio::{DeviceFeatures, FeatureSettings, PitchSettings, Rows, Starts, TILE_FRAMES, TILE_SAMPLES};
 use tandem_device::{Arena, ArenaSpec, Block, Device, DeviceError, Event, Kind, Stream};
 use tandem_events::Role;
 use tandem_feed::{FeedError, RATE_HZ};
@@ -15,11 +15,11 @@ use super::{BenchError, BenchSite, Spread};
 /// One thing that was timed.
 #[derive(Clone, Debug)]
 pub struct MelRow {
-    /// What: `log-mel`, `log-mel and energy`, `pitch`, `resample 16000 Hz`.
+    /// What: `log-mel`, `log-mel and energy`, `pitch`, `resample 16000 Hz`; `, ragged rows` where they are.
     pub work: String,
     /// Recordings of the batch.
     pub rows: u32,
-    /// The length of each.
+    /// The length of each; of ragged rows the mean one.
     pub seconds: f64,
     /// Microseconds of a batch.
     pub us: Spread,
@@ -36,17 +36,43 @@ const ARENA_BYTES: u64 = 1 << 30;
 
 /// What is timed on one kind of device.
 struct Program {
-    /// Recordings and seconds of log-mel batches.
-    shapes: &'static [(u32, f64)],
+    /// Recordings and seconds of log-mel batches, and whether recordings are as long as each other.
+    shapes: &'static [(u32, f64, Spreads)],
     /// The batch of pitch and resampling.
     other: (u32, f64),
     warm_up: usize,
     rounds: usize,
 }
 
-const ON_CARDS: Program =
-    Program { shapes: &[(512, 8.0), (8, 8.0), (32, 6.5)], other: (32, 6.5), warm_up: 10, rounds: 50 };
-const ELSEWHERE: Program = Program { shapes: &[(8, 8.0)], other: (8, 8.0), warm_up: 1, rounds: 3 };
+const ON_CARDS: Program = Program { shapes: &ON_CARDS_SHAPES, other: (32, 6.5), warm_up: 10, rounds: 50 };
+const ON_CARDS_SHAPES: [(u32, f64, Spreads); 5] = [
+    (512, 8.0, Spreads::Equal),
+    (512, 8.0, Spreads::Ragged),
+    (8, 8.0, Spreads::Equal),
+    (32, 6.5, Spreads::Equal),
+    (32, 6.5, Spreads::Ragged),
+];
+const ELSEWHERE: Program =
+    Program { shapes: &[(8, 8.0, Spreads::Equal), (8, 8.0, Spreads::Ragged)], other: (8, 8.0), warm_up: 1, rounds: 3 };
+
+/// How lengths of a batch are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spreads {
+    /// All alike.
+    Equal,
+    /// From a quarter of the mean to a quarter less than twice it, as the rows of a shape are.
+    Ragged,
+}
+
+impl Spreads {
+    /// Seconds of `row` of `rows`, `mean` of them in the mean.
+    fn seconds(self, mean: f64, row: u32, rows: u32) -> f64 {
+        match self {
+            Spreads::Equal => mean,
+            Spreads::Ragged => mean * (0.25 + 1.5 * (f64::from(row) + 0.5) / f64::from(rows)),
+        }
+    }
+}
 
 /// Times features on the data role's device; `rounds` launches of each, or as many as that device is given usually.
 pub fn measure(site: &BenchSite, rounds: Option<usize>) -> Result<Vec<MelRow>, BenchError> {
@@ -55,8 +81,8 @@ pub fn measure(site: &BenchSite, rounds: Option<usize>) -> Result<Vec<MelRow>, B
     let rounds = rounds.unwrap_or(program.rounds);
     let bench = Bench::new(&site.machine.open(site.cards[0])?, program.warm_up, rounds)?;
     let mut found = Vec::new();
-    for (rows, seconds) in program.shapes {
-        bench.log_mel(*rows, *seconds, &mut found)?;
+    for (rows, seconds, spreads) in program.shapes {
+        bench.log_mel(*rows, *seconds, *spreads, &mut found)?;
     }
     let (rows, seconds) = program.other;
     bench.pitch(rows, seconds, &mut found)?;
@@ -94,48 +120,66 @@ impl Bench {
     }
 
     /// With energy and without.
-    fn log_mel(&self, rows: u32, seconds: f64, found: &mut Vec<MelRow>) -> Result<(), DeviceError> {
-        let shape = shape(rows, seconds);
-        let frames = u64::from(rows) * u64::from(shape.frames);
-        let (audio, lengths) = self.recordings(rows, shape.stride_samples)?;
-        let mel = self.arena.take("mel", 4 * tandem_feed::MELS * frames)?;
-        let energy = self.arena.take("energy", 4 * frames)?;
+    fn log_mel(&self, rows: u32, seconds: f64, spreads: Spreads, found: &mut Vec<MelRow>) -> Result<(), DeviceError> {
+        let batch = self.recordings((0..rows).map(|row| samples(spreads.seconds(seconds, row, rows), RATE_HZ)))?;
+        let frames = self.frames(&batch)?;
+        let mel = self.arena.take("mel", 4 * tandem_feed::MELS * frames.end())?;
+        let energy = self.arena.take("energy", 4 * frames.end())?;
+        let ragged = if spreads == Spreads::Ragged { ", ragged rows" } else { "" };
         for (work, energy) in [("log-mel", None), ("log-mel and energy", Some(energy.view()))] {
-            let us = self.time(|| {
-                self.features.log_mel(&self.stream, shape, audio.view(), lengths.view(), mel.view(), energy)
-            })?;
-            found.push(self.row(work, rows, seconds, us));
+            let us =
+                self.time(|| self.features.log_mel(&self.stream, batch.rows(), frames.starts(), mel.view(), energy))?;
+            found.push(self.row(&format!("{work}{ragged}"), rows, seconds, us));
         }
         Ok(())
     }
 
     fn pitch(&self, rows: u32, seconds: f64, found: &mut Vec<MelRow>) -> Result<(), DeviceError> {
-        let shape = shape(rows, seconds);
-        let (audio, lengths) = self.recordings(rows, shape.stride_samples)?;
-        let pitch = self.arena.take("pitch", 4 * u64::from(rows) * u64::from(shape.frames))?;
-        let (audio, lengths) = (audio.view(), lengths.view());
-        let us = self.time(|| self.features.pitch(&self.stream, shape, audio, lengths, pitch.view()))?;
+        let batch = self.recordings((0..rows).map(|_| samples(seconds, RATE_HZ)))?;
+        let frames = self.frames(&batch)?;
+        let pitch = self.arena.take("pitch", 4 * frames.end())?;
+        let us = self.time(|| self.features.pitch(&self.stream, batch.rows(), frames.starts(), pitch.view()))?;
         found.push(self.row("pitch", rows, seconds, us));
         Ok(())
     }
 
     fn resample(&self, rows: u32, seconds: f64, rate_hz: u32, found: &mut Vec<MelRow>) -> Result<(), DeviceError> {
-        let (stride_in, stride_out) = (samples(seconds, rate_hz), samples(seconds, RATE_HZ));
         let rate = RATES_HZ.iter().position(|hz| *hz == rate_hz).map_or(u32::MAX, |rate| rate as u32);
+        let batch = self.recordings((0..rows).map(|_| samples(seconds, rate_hz)))?;
+        let wanted = samples(seconds, RATE_HZ);
+        let starts = self.table((0..rows).map(|_| wanted.next_multiple_of(TILE_SAMPLES)))?;
         let per_row = |value: u32| self.upload(&vec![value; rows as usize]);
-        let (audio, in_lengths) = self.recordings(rows, stride_in)?;
-        let (rates, out_lengths) = (per_row(rate)?, per_row(stride_out)?);
-        let out = self.arena.take("resampled", 2 * u64::from(rows) * u64::from(stride_out))?;
-        let from = Rows { samples: audio.view(), stride_samples: stride_in, lengths: in_lengths.view() };
-        let to = Rows { samples: out.view(), stride_samples: stride_out, lengths: out_lengths.view() };
-        let us = self.time(|| self.features.resample(&self.stream, rows, from, rates.view(), to))?;
+        let (rates, lengths) = (per_row(rate)?, per_row(wanted)?);
+        let out = self.arena.take("resampled", 2 * starts.end())?;
+        let to = Rows { samples: out.view(), starts: starts.starts(), lengths: lengths.view() };
+        let us = self.time(|| self.features.resample(&self.stream, batch.rows(), rates.view(), to))?;
         found.push(self.row(&format!("resample {rate_hz} Hz"), rows, seconds, us));
         Ok(())
     }
 
-    /// `rows` recordings of `stride` samples each, and their lengths.
-    fn recordings(&self, rows: u32, stride: u32) -> Result<(Block, Block), DeviceError> {
-        Ok((self.upload(&voice(rows, stride))?, self.upload(&vec![stride; rows as usize])?))
+    /// Recordings of so many samples each.
+    fn recordings(&self, lengths: impl Iterator<Item = u32>) -> Result<Recordings, DeviceError> {
+        let lengths: Vec<u32> = lengths.collect();
+        let starts = self.table(lengths.iter().map(|length| length.next_multiple_of(8)))?;
+        let samples = self.upload(&voice(starts.end()))?;
+        Ok(Recordings { samples, starts, lengths: self.upload(&lengths)? })
+    }
+
+    /// The frames of those, in whole tiles.
+    fn frames(&self, of: &Recordings) -> Result<Table, DeviceError> {
+        let rooms = of.starts.host.windows(2).map(|pair| pair[1] - pair[0]);
+        let hop_samples = tandem_feed::HOP_SAMPLES as u32;
+        self.table(rooms.map(|samples| (samples / hop_samples).next_multiple_of(TILE_FRAMES)))
+    }
+
+    fn table(&self, sizes: impl Iterator<Item = u32>) -> Result<Table, DeviceError> {
+        let mut host = vec![0];
+        let mut end = 0;
+        host.extend(sizes.map(|size| {
+            end += size;
+            end
+        }));
+        Ok(Table { device: self.upload(&host)?, host })
     }
 
     fn upload<T: tandem_device::Element>(&self, data: &[T]) -> Result<Block, DeviceError> {
@@ -185,19 +229,43 @@ fn samples(seconds: f64, rate_hz: u32) -> u32 {
     (seconds * f64::from(rate_hz)) as u32
 }
 
-fn shape(rows: u32, seconds: f64) -> BatchShape {
-    let stride_samples = samples(seconds, RATE_HZ);
-    BatchShape { rows, stride_samples, frames: stride_samples / tandem_feed::HOP_SAMPLES as u32 }
+/// Where rows begin.
+struct Table {
+    host: Vec<u32>,
+    device: Block,
 }
 
-/// Something between a voice and noise, different in every row.
-fn voice(rows: u32, num_samples: u32) -> Vec<i16> {
+impl Table {
+    fn starts(&self) -> Starts<'_> {
+        Starts { host: &self.host, device: self.device.view() }
+    }
+
+    fn end(&self) -> u64 {
+        self.host.last().copied().unwrap_or(0).into()
+    }
+}
+
+/// Recordings on the device.
+struct Recordings {
+    samples: Block,
+    starts: Table,
+    lengths: Block,
+}
+
+impl Recordings {
+    fn rows(&self) -> Rows<'_> {
+        Rows { samples: self.samples.view(), starts: self.starts.starts(), lengths: self.lengths.view() }
+    }
+}
+
+/// Something between a voice and noise.
+fn voice(num_samples: u64) -> Vec<i16> {
     let mut state = 1_u32;
-    let at = move |i: u32| {
+    let at = move |i: u64| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let noise = f64::from(state >> 16) - 32_768.0;
-        let t = f64::from(i) / 22_050.0;
+        let t = i as f64 / 22_050.0;
         (6000.0 * (900.0 * t).sin() + 3000.0 * (1800.0 * t).sin() + 0.05 * noise) as i16
     };
-    (0..rows * num_samples).map(at).collect()
+    (0..num_samples).map(at).collect()
 }

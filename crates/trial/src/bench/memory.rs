@@ -202,6 +202,7 @@ impl Steps {
             FeedSpec {
                 material: Arc::clone(material),
                 buckets,
+                evaluates: false,
                 plan: plan.feed.clone(),
                 route_why: plan.transfer.why.clone(),
                 seed: plan.seed,

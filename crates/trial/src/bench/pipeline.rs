@@ -14,7 +14,7 @@ use tandem_audio::Clip;
 use tandem_corpus::Sample;
 use tandem_device::Kind;
 use tandem_events::Event;
-use tandem_feed::{CacheKind, CacheSpec, Feed, FeedError, FeedStats, FromFiles, Material, Recordings};
+use tandem_feed::{Bucket, CacheKind, CacheSpec, Feed, FeedError, FeedStats, FromFiles, Material, Recordings};
 use tandem_pipeline::StopFlag;
 
 use super::consumer::{Consumer, RUN_AHEAD, StepEnds};
@@ -342,7 +342,7 @@ fn fed_steps(
         let (info, wait_ns) = (Arc::clone(batch.info()), batch.wait_ns());
         consumer.take_in(batch.memory())?;
         drop(batch);
-        consumer.work(step_ns(info.bucket.frames as f64))?;
+        consumer.work(step_ns(mean_frames(&info.bucket)))?;
         buckets.push(info.bucket_index);
         if let Some((done, ns)) = ends.mark(&consumer.stream, number)?.filter(|(done, _)| *done >= settle) {
             times.push((buckets[done], ns));
@@ -351,6 +351,11 @@ fn fed_steps(
     }
     let wall_ns = started.elapsed().as_nanos() as f64;
     Ok(Steps { times, wall_ns, stall_ns: feed.stats().stall_ns - stall_before })
+}
+
+/// Frames of a row, padding included, in the mean of a shape.
+fn mean_frames(bucket: &Bucket) -> f64 {
+    bucket.frames() as f64 / bucket.batch().max(1) as f64
 }
 
 /// The same steps with batches that are there already.
@@ -367,7 +372,7 @@ fn replay(
     for (number, bucket) in extended.enumerate() {
         let shape = &serving.plan.buckets[*bucket];
         consumer.take_in(consumer.standing(serving.plan.schema.layout(shape).bytes))?;
-        consumer.work(step_ns(shape.frames as f64))?;
+        consumer.work(step_ns(mean_frames(shape)))?;
         if let Some((done, ns)) = ends.mark(&consumer.stream, number)? {
             alone.push((sequence[done % sequence.len()], ns));
         }

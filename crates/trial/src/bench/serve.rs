@@ -16,7 +16,7 @@ use super::BenchError;
 /// What the peers make of a recording, and no more: log-mel and its length.
 pub(crate) const MEL_ONLY: BatchSchema = BatchSchema {
     fields: &[
-        Field { name: "mel", dtype: DType::F32, dims: &[Dim::B, Dim::TMel, Dim::Fixed(MELS)] },
+        Field { name: "mel", dtype: DType::F32, dims: &[Dim::Frames, Dim::Fixed(MELS)] },
         Field { name: "mel_lengths", dtype: DType::I32, dims: &[Dim::B] },
     ],
 };
@@ -108,6 +108,7 @@ impl BenchSite {
         FeedSpec {
             material: Arc::clone(&served.material),
             buckets,
+            evaluates: false,
             plan: plan.clone(),
             route_why: self.route_why.clone(),
             seed: 1234,

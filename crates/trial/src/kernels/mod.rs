@@ -13,7 +13,7 @@ pub static MAKE_BATCH: Kernel = Kernel {
     name: "make_batch",
     source: &REHEARSAL,
     params: &[Param::In(DType::U32), Param::Out(DType::U32), Param::U64, Param::U64],
-    twin: |args: &mut TwinArgs<'_>| {
+    twin: &|args: &mut TwinArgs<'_>| {
         let (upload, words) = (args.read::<u32>(0), args.u64(2));
         for (i, word) in args.write::<u32>(1).iter_mut().enumerate() {
             *word = batch_word(upload[i % words as usize], i as u64);
@@ -36,19 +36,19 @@ const fn product_params(dtype: DType) -> [Param; 5] {
 
 /// Rows of small reals from a batch, in f32.
 pub static ROWS_F32: Kernel =
-    Kernel { name: "rows_f32", source: &REHEARSAL, params: &rows_params(DType::F32), twin: rows_twin::<f32> };
+    Kernel { name: "rows_f32", source: &REHEARSAL, params: &rows_params(DType::F32), twin: &rows_twin::<f32> };
 /// Rows of small reals from a batch, in bf16.
 pub static ROWS_BF16: Kernel =
-    Kernel { name: "rows_bf16", source: &REHEARSAL, params: &rows_params(DType::BF16), twin: rows_twin::<bf16> };
+    Kernel { name: "rows_bf16", source: &REHEARSAL, params: &rows_params(DType::BF16), twin: &rows_twin::<bf16> };
 /// Rows times a square matrix, in f32.
 pub static PRODUCT_F32: Kernel =
-    Kernel { name: "product_f32", source: &REHEARSAL, params: &product_params(DType::F32), twin: product_twin::<f32> };
+    Kernel { name: "product_f32", source: &REHEARSAL, params: &product_params(DType::F32), twin: &product_twin::<f32> };
 /// Rows times a square matrix, in bf16 with f32 sums.
 pub static PRODUCT_BF16: Kernel = Kernel {
     name: "product_bf16",
     source: &REHEARSAL,
     params: &product_params(DType::BF16),
-    twin: product_twin::<bf16>,
+    twin: &product_twin::<bf16>,
 };
 
 /// The kernels the data role uses.

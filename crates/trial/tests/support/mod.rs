@@ -13,7 +13,7 @@ pub(crate) fn rehearsal(route: Route, seed: u64, bucket: Bucket) -> RehearsalSpe
     let choice = ModelChoice { size: ModelSize::Nano, precision: Precision::Full, ema: false };
     RehearsalSpec {
         batch_bytes: SPEECH.layout(&bucket).bytes,
-        upload_bytes: bucket.batch * bucket.frames * 256 * 2,
+        upload_bytes: bucket.frames() * 256 * 2,
         data_slots: 2,
         model_slots: 2,
         route,
@@ -27,7 +27,7 @@ pub(crate) fn rehearsal(route: Route, seed: u64, bucket: Bucket) -> RehearsalSpe
 
 /// Batches small enough to rehearse thousands of times.
 pub(crate) fn small(route: Route, seed: u64) -> RehearsalSpec {
-    let mut spec = rehearsal(route, seed, Bucket { frames: 4, tokens: 3, batch: 1 });
+    let mut spec = rehearsal(route, seed, Bucket::even(4, 3, 1));
     // The reference recording is most of a batch of this size, and no test needs it.
     (spec.batch_bytes, spec.upload_bytes) = (8192, 1500);
     spec

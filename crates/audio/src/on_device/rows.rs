@@ -1,0 +1,80 @@
+//! Rows of a batch, one behind the other, each as long as it is: what kernels are told of them, and what is checked.
+
+use tandem_device::{DeviceError, View};
+
+/// Where rows begin, and behind the last one the end of all: one number more than there are rows. Constants of a
+/// shape, so they are made once.
+#[derive(Clone, Copy, Debug)]
+pub struct Starts<'a> {
+    /// The numbers: 0 first, and none below the one before it.
+    pub host: &'a [u32],
+    /// The same numbers where kernels read them, u32. That they are the same is the caller's promise.
+    pub device: View<'a>,
+}
+
+/// Rows of samples.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// The samples, i16.
+    pub samples: View<'a>,
+    /// Where each row begins, in samples.
+    pub starts: Starts<'a>,
+    /// Samples each row has, u32; what its room has more is not read.
+    pub lengths: View<'a>,
+}
+
+impl Starts<'_> {
+    pub(super) fn num_rows(&self) -> usize {
+        self.host.len().saturating_sub(1)
+    }
+
+    pub(super) fn end(&self) -> u32 {
+        self.host.last().copied().unwrap_or(0)
+    }
+
+    /// Kernels trust these numbers, so they are looked at here: `rows` of them that begin at multiples of `step`.
+    pub(super) fn check(&self, kernel: &'static str, name: &str, rows: usize, step: u32) -> Result<(), DeviceError> {
+        let refused = |problem: String| Err(DeviceError::Arguments { kernel, problem });
+        if self.num_rows() != rows {
+            return refused(format!("{name} have {} rows, and others {rows}", self.num_rows()));
+        }
+        let rising = self.host.first() == Some(&0) && self.host.windows(2).all(|pair| pair[0] <= pair[1]);
+        if !rising || !self.host.iter().all(|start| start.is_multiple_of(step)) {
+            return refused(format!("rows of {name} do not begin one behind the other at multiples of {step}"));
+        }
+        check_elements(kernel, &format!("the starts of {name}"), self.device, 4, self.host.len() as u64)
+    }
+}
+
+impl Rows<'_> {
+    /// The same for samples, with room for all of them.
+    pub(super) fn check(&self, kernel: &'static str, name: &str, rows: usize, step: u32) -> Result<(), DeviceError> {
+        self.starts.check(kernel, name, rows, step)?;
+        // Kernels count a row's samples, and the few that are mirrored beyond its ends, in 31 bits.
+        let longest = self.starts.host.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
+        if longest > 1 << 30 {
+            let problem = format!("rows of {longest} samples are longer than {}", 1 << 30);
+            return Err(DeviceError::Arguments { kernel, problem });
+        }
+        check_elements(kernel, name, self.samples, 2, self.starts.end().into())?;
+        check_elements(kernel, "the lengths", self.lengths, 4, rows as u64)
+    }
+}
+
+/// Kernels trust what they are told about sizes, so it is compared with the memory.
+pub(super) fn check_elements(
+    kernel: &'static str,
+    name: &str,
+    view: View<'_>,
+    element_bytes: u64,
+    elements: u64,
+) -> Result<(), DeviceError> {
+    match elements.checked_mul(element_bytes) {
+        Some(needed) if needed <= view.bytes() => Ok(()),
+        _ => {
+            let problem =
+                format!("{name} need {elements} elements of {element_bytes} bytes, given {} bytes", view.bytes());
+            Err(DeviceError::Arguments { kernel, problem })
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! `tandem train`: sets a run up, tells what happens in it, and says what to type next.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use tandem_device::bytes::mib_ceil;
+use tandem_events::{Emitter, Event, Role};
+use tandem_pipeline::StopFlag;
+use tandem_plan::setting::Id;
+use tandem_plan::speech::Speech;
+use tandem_plan::{Moment, Origin, Placement, Plan, plan_json, quoted, show_short, startup_lines};
+use tandem_train::{
+    BAD_SAMPLES, Checkpoint, Opening, Outcome, RUN_LOG, RunFolder, StepReport, TrainError, Trainer, ValidationReport,
+    Watcher, Written, latest_usable,
+};
+use tandem_trial::launch::{Corpora, LaunchError, Launched, identity, launch};
+use tandem_trial::resolve::{Resolved, Site};
+use tandem_watch::RunLog;
+
+use crate::args::PlanCall;
+use crate::corpus::demo;
+use crate::data;
+use crate::exit::Exit;
+use crate::run_log;
+use crate::screen::Screen;
+
+/// The demo corpus of a run without data: enough that held-out sentences are new ones.
+const DEMO_MINUTES: f64 = 30.0;
+const DEMO_FOLDER: &str = "demo-corpus";
+const DEMO_STEPS: &str = "300";
+/// A line of progress comes after so long, and after so many steps at most.
+const EVERY: Duration = Duration::from_secs(10);
+const EVERY_STEPS: u64 = 50;
+/// Memory lines.
+const MEMORY_STEPS: u64 = 100;
+
+pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
+    call.warnings.iter().for_each(|warning| screen.warn(warning));
+    let demonstration = without_data(call, screen)?;
+    let on_demo = demonstration.is_some();
+    let call = demonstration.as_ref().unwrap_or(call);
+    let (resolved, corpora) = resolve(call, screen)?;
+    let plan = &resolved.plan;
+    let opening = if plan.training.reset { Opening::Reset } else { Opening::Resume };
+    let folder = RunFolder::open(&plan.training.checkpoint_dir, &identity(plan, &corpora), opening);
+    let folder = folder.map_err(|error| ended("--checkpoint-dir", error))?;
+    if let Some(aside) = folder.moved_aside() {
+        screen.say(&format!("The earlier run was moved to {}", aside.display()))?;
+    }
+    let checkpoint = checkpoint(plan, &folder, screen)?;
+    let log_path = match &call.run_log {
+        Some(path) => path.clone(),
+        None => folder.fresh_log().context("the run log cannot be written")?,
+    };
+    let (log, emitter) = RunLog::create(&log_path).context("the run log cannot be written")?;
+    let plan_text = plan_json(plan, &resolved.hardware).to_string();
+    emitter.emit(Event::RunStarted {
+        command: "train".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        plan_json: Some(plan_text),
+    });
+    let trained = train(&resolved, &corpora, checkpoint.as_ref(), &folder, &emitter, screen);
+    let (code, reason) = match &trained {
+        Ok(_) => (0, "done"),
+        Err(exit) => (exit.code(), "failed"),
+    };
+    run_log::close(Some(log), code, reason, screen);
+    let outcome = trained?;
+    screen.say(&farewell(&outcome, plan, &folder, on_demo))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Without data the run is a demonstration: a corpus made here, a small model, a few hundred steps.
+fn without_data(call: &PlanCall, screen: &Screen) -> Result<Option<PlanCall>, Exit> {
+    if call.settings.text(Id::TrainData).is_some() {
+        return Ok(None);
+    }
+    let folder = PathBuf::from(call.settings.text(Id::CheckpointDir).unwrap_or_default()).join(DEMO_FOLDER);
+    if !folder.join("metadata.csv").is_file() {
+        let place = folder.display();
+        screen.say(&format!("No --train-data: making {DEMO_MINUTES:.0} minutes of synthetic speech in {place}"))?;
+        demo::write(&folder, DEMO_MINUTES, screen)?;
+    }
+    let mut call = call.clone();
+    for (id, value) in [(Id::ModelSize, "nano"), (Id::MaxSteps, DEMO_STEPS)] {
+        if call.settings.given(id).is_none() {
+            call.settings.set(id.setting().flag, value, Origin::Flag)?;
+        }
+    }
+    let folder = folder.to_str().context("the name of the checkpoint folder is not UTF-8")?;
+    call.settings.set(Id::TrainData.setting().flag, folder, Origin::Flag)?;
+    Ok(Some(call))
+}
+
+fn resolve(call: &PlanCall, screen: &Screen) -> Result<(Resolved, Corpora), Exit> {
+    let site = Site::survey(call.sim.clone()).context("cannot read the GPUs")?;
+    // Flags that do not go together are refused before anybody waits for a corpus to be measured.
+    Placement::choose(&call.settings, &site.hardware).map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
+    let Some(corpus) = data::open(call, screen)? else { unreachable!("a run without data makes its own") };
+    let symbols = corpus.material.texts().map_or(0, |texts| texts.table().len() as u32);
+    let mut resolved = site
+        .resolve_for(&call.settings, Some(&corpus.facts), &Speech { symbols })
+        .map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
+    resolved.try_transfer().context("cannot try the transfer between the roles")?;
+    Ok((resolved, Corpora { train: corpus.material, held_out: corpus.held_out }))
+}
+
+/// What was asked for cannot be, or what was tried went wrong: the shell is told which.
+fn ended(flag: &str, error: TrainError) -> Exit {
+    match error {
+        TrainError::Locked { .. }
+        | TrainError::AnotherRun { .. }
+        | TrainError::InTheWay { .. }
+        | TrainError::ForeignCheckpoint { .. }
+        | TrainError::ForeignState { .. }
+        | TrainError::NotACheckpoint { .. }
+        | TrainError::WrongTensors { .. } => Exit::Usage(format!("❌ {flag}: {error}")),
+        other => Exit::Failed(anyhow::Error::new(other).context(flag.to_owned())),
+    }
+}
+
+/// Where the run goes on from, if anywhere.
+fn checkpoint(plan: &Plan, folder: &RunFolder, screen: &Screen) -> Result<Option<Checkpoint>, Exit> {
+    if let Some(path) = &plan.training.resume {
+        return Checkpoint::open(path).map(Some).map_err(|error| ended("--resume", error));
+    }
+    let found = latest_usable(folder.path()).context("the checkpoints cannot be read")?;
+    for passed_over in &found.passed_over {
+        screen.warn(&format!("passed over: {}", passed_over.reason));
+    }
+    Ok(found.checkpoint)
+}
+
+fn train(
+    resolved: &Resolved,
+    corpora: &Corpora,
+    checkpoint: Option<&Checkpoint>,
+    folder: &RunFolder,
+    emitter: &Emitter,
+    screen: &Screen,
+) -> Result<Outcome, Exit> {
+    let plan = &resolved.plan;
+    let bad_samples = folder.path().join(BAD_SAMPLES);
+    let mut said = Ok(());
+    let mut say = |line: &str| {
+        if said.is_ok() {
+            said = screen.say(line);
+        }
+    };
+    let launched = launch(resolved, corpora, checkpoint, bad_samples, emitter, &mut say);
+    said?;
+    // The trainer is bound last: it goes before the arenas its memory is from.
+    let Launched { roles, calendar, model, num_parameters, held_out, warm, mut trainer } =
+        launched.map_err(|error| match error {
+            LaunchError::Train(error) => ended("the run cannot start", error),
+            LaunchError::NotOnCuda => Exit::Usage(format!("❌ {error}")),
+            other => Exit::Failed(other.into()),
+        })?;
+    screen.say(&show_short(plan))?;
+    plan.notes.iter().try_for_each(|note| screen.say(&format!("   {note}")))?;
+    screen.say(&format!(
+        "   {} model, {num_parameters} parameters; {}",
+        plan.model_size.name(),
+        plan.training.told()
+    ))?;
+    let (count, left_out) = held_out;
+    let longer = if left_out == 0 { String::new() } else { format!(" ({left_out} more fit no shape)") };
+    screen.say(&format!("   {} utterances to train on, {count} held out{longer}", corpora.train.rows().len()))?;
+    if let Some(checkpoint) = checkpoint {
+        screen.say(&format!("   Going on from step {}: {}", checkpoint.step, checkpoint.path.display()))?;
+    }
+    if warm.ready < warm.of {
+        screen.say(&format!("   {}/{} batches ready", warm.ready, warm.of))?;
+    }
+    startup_lines(plan, Moment::Starting).iter().try_for_each(|line| screen.say(line))?;
+    if let (Some(_), Some(checkpoint)) = (&plan.training.resume, checkpoint) {
+        // Only now: a checkpoint that cannot be gone on from changes nothing in the folder.
+        folder.move_aside_after(checkpoint.step).map_err(|error| ended("--resume", error))?;
+    }
+    let mut teller = Teller::new(screen, emitter, &roles, calendar.total_steps, trainer.step());
+    let stop = StopFlag::new();
+    let outcome = tandem_train::run(&mut trainer, folder, &model, &calendar, &stop, &mut teller);
+    let outcome = outcome.map_err(anyhow::Error::new).context("training stopped")?;
+    trainer.stop().map_err(anyhow::Error::new).context("the run did not end cleanly")?;
+    Ok(outcome)
+}
+
+/// Tells what happens, on the screen and in the log.
+struct Teller<'a> {
+    screen: &'a Screen,
+    emitter: &'a Emitter,
+    roles: &'a tandem_device::Isolation,
+    total_steps: u64,
+    first_step: u64,
+    begun: Instant,
+    last_line: Instant,
+    since: Window,
+    estimated: bool,
+}
+
+/// What happened since the last line.
+#[derive(Default)]
+struct Window {
+    steps: u64,
+    wall_ns: u64,
+    wait_ns: u64,
+    mel_loss: f64,
+    loss: f64,
+}
+
+/// Steps after which the time of the rest is estimated.
+const TIMED_STEPS: u64 = 5;
+
+impl<'a> Teller<'a> {
+    fn new(
+        screen: &'a Screen,
+        emitter: &'a Emitter,
+        roles: &'a tandem_device::Isolation,
+        total_steps: u64,
+        first_step: u64,
+    ) -> Teller<'a> {
+        let now = Instant::now();
+        let since = Window::default();
+        Teller { screen, emitter, roles, total_steps, first_step, begun: now, last_line: now, since, estimated: false }
+    }
+
+    /// A reader who went away does not end a run.
+    fn tell(&self, text: &str) {
+        let _ = self.screen.progress(text);
+    }
+
+    fn progress(&mut self, report: &StepReport) {
+        let Window { steps, wall_ns, wait_ns, mel_loss, loss } = std::mem::take(&mut self.since);
+        let per = |sum: f64| sum / steps.max(1) as f64;
+        let seconds = wall_ns as f64 / 1e9;
+        let used = |role| {
+            let memory = self.roles.partition(role).arena.memory();
+            mib_ceil(memory.used_bytes)
+        };
+        self.tell(&format!(
+            "Step {}/{}  loss {:.3}  mel {:.3}  lr {:.1e}  {:.2} steps/s  stall {:.1} %  data {} MB  model {} MB",
+            report.step,
+            self.total_steps,
+            per(loss),
+            per(mel_loss),
+            report.lr,
+            steps as f64 / seconds.max(1e-9),
+            100.0 * wait_ns as f64 / (wall_ns as f64).max(1.0),
+            used(Role::Data),
+            used(Role::Model),
+        ));
+        self.last_line = Instant::now();
+    }
+
+    fn estimate(&mut self, step: u64) {
+        let done = step - self.first_step;
+        if self.estimated || done < TIMED_STEPS {
+            return;
+        }
+        self.estimated = true;
+        let left = self.begun.elapsed().as_secs_f64() / done as f64 * (self.total_steps - step) as f64;
+        if left > 20.0 {
+            self.tell(&format!("About {} to go, by the first {done} steps", minutes(left)));
+        }
+    }
+}
+
+impl Watcher for Teller<'_> {
+    fn step(&mut self, report: &StepReport, _: &Trainer) {
+        self.emitter.emit(Event::Step { step: report.step, wall_ns: report.wall_ns, wait_ns: report.wait_ns });
+        self.emitter.emit(Event::Learned {
+            step: report.step,
+            epoch: report.epoch,
+            losses: figures(&[
+                ("loss", report.loss.into()),
+                ("mel", report.mel_loss.into()),
+                ("prior", report.prior_loss.into()),
+                ("duration", report.duration_loss.into()),
+            ]),
+            gradient_norm: number(report.gradient_norm.into()),
+            lr: report.lr,
+            skipped: report.skipped,
+        });
+        if report.skipped {
+            self.screen.warn(&format!("step {} left out: a gradient was no number", report.step));
+        }
+        self.since.steps += 1;
+        self.since.wall_ns += report.wall_ns;
+        self.since.wait_ns += report.wait_ns;
+        self.since.loss += f64::from(report.loss);
+        self.since.mel_loss += f64::from(report.mel_loss);
+        self.estimate(report.step);
+        let last = report.step == self.total_steps;
+        if last || self.since.steps >= EVERY_STEPS || self.last_line.elapsed() >= EVERY {
+            self.progress(report);
+        }
+        if report.step.is_multiple_of(MEMORY_STEPS) {
+            self.roles.emit(self.emitter);
+        }
+    }
+
+    fn validation(&mut self, report: &ValidationReport) {
+        let alignment = match report.alignment.is_whole() {
+            true => "every token has its frames".to_owned(),
+            false => format!(
+                "{} of {} tokens have no frame, {} utterances do not add up",
+                report.alignment.tokens_without_frames, report.alignment.tokens, report.alignment.wrong_sums
+            ),
+        };
+        self.tell(&format!(
+            "Held out after step {}: mel {:.3}, {:.2} of guessing the mean ({} utterances); {alignment}",
+            report.step,
+            report.mel_loss,
+            report.ratio(),
+            report.utterances,
+        ));
+        self.emitter.emit(Event::Validated {
+            step: report.step,
+            utterances: report.utterances as u64,
+            figures: figures(&[
+                ("mel", report.mel_loss),
+                ("mean", report.mean_loss),
+                ("duration", report.duration_loss),
+                ("tokens_without_frames", report.alignment.tokens_without_frames as f64),
+                ("wrong_sums", report.alignment.wrong_sums as f64),
+            ]),
+        });
+    }
+
+    fn checkpoint(&mut self, step: u64, written: &Written, took: Duration) {
+        let name = written.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let (bytes, ns) = (written.bytes, took.as_nanos() as u64);
+        self.emitter.emit(Event::Checkpoint { step, bytes, ns });
+        self.tell(&format!("Checkpoint {name}: {} MB in {:.1} s", mib_ceil(written.bytes), took.as_secs_f64()));
+        if let Some(error) = &written.left_behind {
+            self.screen.warn(&format!("an old checkpoint could not be removed: {error}"));
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        self.tell(text);
+    }
+}
+
+fn figures(named: &[(&str, f64)]) -> BTreeMap<String, Option<f64>> {
+    named.iter().map(|(name, value)| ((*name).to_owned(), number(*value))).collect()
+}
+
+/// JSON has no word for what is no number.
+fn number(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
+}
+
+fn minutes(seconds: f64) -> String {
+    match seconds {
+        s if s < 90.0 => format!("{s:.0} seconds"),
+        s if s < 5400.0 => format!("{:.0} minutes", s / 60.0),
+        s => format!("{:.1} hours", s / 3600.0),
+    }
+}
+
+/// What came of it, and what to type next.
+fn farewell(outcome: &Outcome, plan: &Plan, folder: &RunFolder, on_demo: bool) -> String {
+    let mut text = format!("✅ Trained to step {} in {}\n", outcome.step, folder.path().display());
+    if let Some(report) = &outcome.validation {
+        text += &format!(
+            "   Held-out mel L1 {:.3}: {:.2} of what guessing the mean gives ({:.3}), {} utterances\n",
+            report.mel_loss,
+            report.ratio(),
+            report.mean_loss,
+            report.utterances
+        );
+    }
+    let dir = quoted(&plan.training.checkpoint_dir);
+    text += "   Next:\n";
+    text += &format!("     tandem train --checkpoint-dir {dir} --max-steps {}", 2 * outcome.step);
+    if let (false, Some(data)) = (on_demo, &plan.sources.train_data) {
+        text += &format!(" --train-data {}", quoted(data));
+    }
+    text += "   goes on from here\n";
+    if on_demo {
+        text += "     tandem train --train-data DIR --checkpoint-dir OTHER   trains on your own recordings\n";
+    }
+    text += &format!("     cat {}   every step of this run\n", shown(&folder.path().join(RUN_LOG)));
+    text
+}
+
+fn shown(path: &Path) -> String {
+    quoted(&path.display().to_string())
+}

@@ -1,0 +1,156 @@
+//! One matrix product on host memory, by the calling thread alone: what twins call for the products inside them.
+
+use gemm::Parallelism;
+
+use crate::kernel::Element;
+
+/// f32 and f64: what products on the host are made of.
+pub trait Float: Element + sealed::Float {}
+
+impl Float for f32 {}
+impl Float for f64 {}
+
+mod sealed {
+    pub trait Float: Copy + std::ops::Add<Output = Self> + 'static {
+        const ZERO: Self;
+        const ONE: Self;
+        fn from_f64(x: f64) -> Self;
+    }
+
+    impl Float for f32 {
+        const ZERO: f32 = 0.0;
+        const ONE: f32 = 1.0;
+        fn from_f64(x: f64) -> f32 {
+            x as f32
+        }
+    }
+
+    impl Float for f64 {
+        const ZERO: f64 = 0.0;
+        const ONE: f64 = 1.0;
+        fn from_f64(x: f64) -> f64 {
+            x
+        }
+    }
+}
+
+/// A matrix that is read, row-major in a slice.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a, T> {
+    /// Its elements, from the first on.
+    pub values: &'a [T],
+    /// Elements from one stored row to the next.
+    pub stride: usize,
+    /// Whether it is stored as its transpose.
+    pub transposed: bool,
+}
+
+impl<'a, T> Matrix<'a, T> {
+    /// A matrix stored as it is used.
+    pub fn rows(values: &'a [T], stride: usize) -> Matrix<'a, T> {
+        Matrix { values, stride, transposed: false }
+    }
+
+    /// A matrix stored as its transpose.
+    pub fn transposed(values: &'a [T], stride: usize) -> Matrix<'a, T> {
+        Matrix { values, stride, transposed: true }
+    }
+
+    fn holds(&self, rows: usize, columns: usize) -> bool {
+        let (rows, columns) = if self.transposed { (columns, rows) } else { (rows, columns) };
+        fits(self.values.len(), self.stride, rows, columns)
+    }
+
+    fn raw(&self) -> RawMatrix<T> {
+        RawMatrix { at: self.values.as_ptr(), stride: self.stride, transposed: self.transposed }
+    }
+}
+
+/// `C[m, n] = alpha · A[m, k] · B[k, n]`, added to what `c` holds with `accumulate`; rows of C lie `c_stride` apart.
+///
+/// Runs on the calling thread. The same shapes, strides and values give the same bits. Panics when a slice is too short
+/// for its shape: that is our own mistake.
+pub fn product_into<T: Float>(
+    [m, n, k]: [usize; 3],
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    (c, c_stride): (&mut [T], usize),
+    alpha: T,
+    accumulate: bool,
+) {
+    assert!(a.holds(m, k), "A of [{m}, {k}] in {} elements, {} apart", a.values.len(), a.stride);
+    assert!(b.holds(k, n), "B of [{k}, {n}] in {} elements, {} apart", b.values.len(), b.stride);
+    assert!(fits(c.len(), c_stride, m, n), "C of [{m}, {n}] in {} elements, {c_stride} apart", c.len());
+    // SAFETY: all three were just found to lie in their slices, and `c` is ours alone.
+    unsafe { multiply([m, n, k], a.raw(), b.raw(), (c.as_mut_ptr(), c_stride), alpha, accumulate) };
+}
+
+fn fits(len: usize, stride: usize, rows: usize, columns: usize) -> bool {
+    let used = || (rows - 1).checked_mul(stride)?.checked_add(columns);
+    rows == 0 || columns == 0 || ((rows == 1 || stride >= columns) && used().is_some_and(|used| used <= len))
+}
+
+/// A matrix whose bounds somebody else has checked.
+pub(crate) struct RawMatrix<T> {
+    pub(crate) at: *const T,
+    pub(crate) stride: usize,
+    pub(crate) transposed: bool,
+}
+
+impl<T> RawMatrix<T> {
+    /// Elements from one row to the next, and from one column to the next, as used.
+    fn strides(&self) -> (isize, isize) {
+        let stride = self.stride as isize;
+        if self.transposed { (1, stride) } else { (stride, 1) }
+    }
+}
+
+/// [`product_into`] without bounds.
+///
+/// # Safety
+/// The three matrices must lie in live memory; nothing else touches C, and nothing writes A or B, until this returns.
+pub(crate) unsafe fn multiply<T: Float>(
+    [m, n, k]: [usize; 3],
+    a: RawMatrix<T>,
+    b: RawMatrix<T>,
+    (c, c_stride): (*mut T, usize),
+    alpha: T,
+    accumulate: bool,
+) {
+    let ((a_row, a_column), (b_row, b_column)) = (a.strides(), b.strides());
+    if m == 0 || n == 0 {
+        return;
+    }
+    if k == 0 {
+        // SAFETY: rows of C, by this function's contract.
+        let row = |i| unsafe { std::slice::from_raw_parts_mut(c.add(i * c_stride), n) };
+        return (0..if accumulate { 0 } else { m }).for_each(|i| row(i).fill(T::ZERO));
+    }
+    // SAFETY: by this function's contract.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            c,
+            1,
+            c_stride as isize,
+            accumulate,
+            a.at,
+            a_column,
+            a_row,
+            b.at,
+            b_column,
+            b_row,
+            T::ONE,
+            alpha,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

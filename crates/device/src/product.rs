@@ -1,0 +1,215 @@
+//! Matrix products: work on a stream beside kernels, because no kernel of ours should be one.
+//!
+//! Everything is row-major. A product is checked against its memory before it is queued, as a kernel's arguments are.
+
+use std::fmt;
+
+use crate::arena::View;
+use crate::driver::{Address, RawArg};
+use crate::error::DeviceError;
+use crate::kernel::DType;
+
+/// `C = alpha · op(A) · op(B)`, of `[m, k]` and `[k, n]`, for each of `batch` matrices.
+///
+/// With `accumulate` the sum is added to what C holds; with a bias, `bias[n]` is added to every row. Products of bf16
+/// are summed in f32, and the result is rounded once. `k = 0` gives zeros, or C, or the bias.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Product {
+    /// Element type of A and B: F32, F64 or BF16.
+    pub dtype: DType,
+    /// Element type of C and of the bias: that of A and B, or F32 for BF16.
+    pub out: DType,
+    /// Rows of op(A) and of C.
+    pub m: u32,
+    /// Columns of op(B) and of C.
+    pub n: u32,
+    /// Columns of op(A), rows of op(B).
+    pub k: u32,
+    /// How many products of this shape.
+    pub batch: u32,
+    /// How A lies in memory.
+    pub a: Operand,
+    /// How B lies in memory.
+    pub b: Operand,
+    /// How C lies in memory. Never transposed. Its matrices may lie one after the other, or side by side as columns of
+    /// one wider matrix; they may not share an element.
+    pub c: Operand,
+    /// Multiplies the product, not what is added to it.
+    pub alpha: f64,
+    /// Whether the product is added to what C holds.
+    pub accumulate: bool,
+}
+
+/// How a matrix lies in memory, row-major.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Operand {
+    /// Whether it is stored as its transpose: op(A) of `[m, k]` as `k` rows of `m`.
+    pub transposed: bool,
+    /// Elements from one stored row to the next.
+    pub stride: u32,
+    /// Elements from one matrix of the batch to the next; 0 where all use the same.
+    pub batch_stride: u64,
+}
+
+impl Operand {
+    /// Rows of `stride` elements, one matrix (or the same for all of a batch).
+    pub const fn rows(stride: u32) -> Operand {
+        Operand { transposed: false, stride, batch_stride: 0 }
+    }
+
+    /// The same memory, taken as the transpose.
+    pub const fn transposed(self) -> Operand {
+        Operand { transposed: !self.transposed, ..self }
+    }
+
+    /// The same with `batch_stride` elements between the matrices of a batch.
+    pub const fn every(self, batch_stride: u64) -> Operand {
+        Operand { batch_stride, ..self }
+    }
+
+    /// Rows and columns as stored, of a matrix that is used as `rows` by `columns`.
+    fn stored(&self, rows: u32, columns: u32) -> (u64, u64) {
+        let (rows, columns) = if self.transposed { (columns, rows) } else { (rows, columns) };
+        (rows.into(), columns.into())
+    }
+
+    /// Elements from the first to the last that are used, of `batch` matrices used as `rows` by `columns`; `None` when
+    /// that is more than can be counted.
+    fn extent(&self, rows: u32, columns: u32, batch: u32) -> Option<u64> {
+        let (rows, columns) = self.stored(rows, columns);
+        if rows == 0 || columns == 0 || batch == 0 {
+            return Some(0);
+        }
+        let one = (rows - 1) * u64::from(self.stride) + columns;
+        self.batch_stride.checked_mul(u64::from(batch) - 1)?.checked_add(one)
+    }
+}
+
+impl Product {
+    /// One product of dense matrices: A as `[m, k]`, B as `[k, n]`, C as `[m, n]`.
+    pub const fn dense(dtype: DType, [m, n, k]: [u32; 3]) -> Product {
+        let (a, b, c) = (Operand::rows(k), Operand::rows(n), Operand::rows(n));
+        Product { dtype, out: dtype, m, n, k, batch: 1, a, b, c, alpha: 1.0, accumulate: false }
+    }
+
+    /// The same of A stored as `[k, m]`, densely.
+    pub const fn with_a_transposed(self) -> Product {
+        Product { a: Operand { transposed: true, stride: self.m, ..self.a }, ..self }
+    }
+
+    /// The same of B stored as `[n, k]`, densely.
+    pub const fn with_b_transposed(self) -> Product {
+        Product { b: Operand { transposed: true, stride: self.k, ..self.b }, ..self }
+    }
+
+    /// Multiplications and additions it takes.
+    pub fn flops(&self) -> f64 {
+        2.0 * [self.m, self.n, self.k, self.batch].map(f64::from).iter().product::<f64>()
+    }
+
+    /// What is wrong with the product itself, whatever memory it gets.
+    fn problem(&self) -> Option<String> {
+        let Product { m, n, batch, c, dtype, out, .. } = *self;
+        if !matches!((dtype, out), (DType::F32 | DType::F64 | DType::BF16, _) if out == dtype)
+            && (dtype, out) != (DType::BF16, DType::F32)
+        {
+            return Some(format!("there is no product of {dtype:?} into {out:?}"));
+        }
+        if !self.alpha.is_finite() {
+            return Some(format!("alpha is {}", self.alpha));
+        }
+        if c.transposed {
+            return Some("C is never transposed".to_owned());
+        }
+        let operands = [("A", self.a, (m, self.k)), ("B", self.b, (self.k, n)), ("C", c, (m, n))];
+        for (name, operand, (rows, columns)) in operands {
+            let (rows, columns) = operand.stored(rows, columns);
+            if rows > 1 && u64::from(operand.stride) < columns {
+                return Some(format!("rows of {name} have {columns} elements and lie {} apart", operand.stride));
+            }
+        }
+        let one = c.extent(m, n, 1).unwrap_or(u64::MAX);
+        let behind = c.batch_stride >= one;
+        let beside = c.batch_stride >= u64::from(n)
+            && c.extent(1, n, batch).is_some_and(|width| m <= 1 || width <= u64::from(c.stride));
+        (batch > 1 && one > 0 && !behind && !beside)
+            .then(|| format!("matrices of C lie {} elements apart and share some", c.batch_stride))
+    }
+}
+
+impl fmt::Display for Product {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Product { m, n, k, batch, .. } = self;
+        let transposed = |operand: &Operand| if operand.transposed { "ᵀ" } else { "" };
+        let (a, b) = (transposed(&self.a), transposed(&self.b));
+        write!(f, "{batch} x [{m},{k}]{a}·[{k},{n}]{b} of {:?} into {:?}", self.dtype, self.out)
+    }
+}
+
+/// A product with nothing left to check.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawProduct {
+    pub(crate) shape: Product,
+    /// Where A, B and C begin, and how many bytes of each are used.
+    pub(crate) a: (Address, u64),
+    pub(crate) b: (Address, u64),
+    pub(crate) c: (Address, u64),
+    pub(crate) bias: Option<(Address, u64)>,
+}
+
+impl RawProduct {
+    /// The memory it touches.
+    pub(crate) fn args(&self) -> Vec<RawArg> {
+        let reads = [Some(self.a), Some(self.b), self.bias].into_iter().flatten();
+        let reads = reads.map(|(at, bytes)| RawArg::Read { at, bytes });
+        reads.chain([RawArg::Write { at: self.c.0, bytes: self.c.1 }]).collect()
+    }
+}
+
+/// Checks the product and its memory: types, strides, sizes from the shape, whole aligned elements, the right card, and
+/// that C overlaps nothing that is read.
+pub(crate) fn check(
+    product: &Product,
+    card: usize,
+    [a, b, c]: [View<'_>; 3],
+    bias: Option<View<'_>>,
+) -> Result<RawProduct, DeviceError> {
+    let wrong = |problem: String| DeviceError::Product { product: product.to_string(), problem };
+    if let Some(problem) = product.problem() {
+        return Err(wrong(problem));
+    }
+    let Product { m, n, k, batch, dtype, out, .. } = *product;
+    let used = |name: &str, view: View<'_>, dtype: DType, elements: Option<u64>| {
+        let (at, size) = (view.address(), dtype.bytes());
+        if at.card != card {
+            return Err(wrong(format!("{name} lies on GPU {}, the stream is on {card}", at.card)));
+        }
+        if !view.bytes().is_multiple_of(size) || !at.raw.is_multiple_of(size) {
+            return Err(wrong(format!("{name} is not whole, aligned elements of {dtype:?}")));
+        }
+        match elements.and_then(|elements| elements.checked_mul(size)).filter(|bytes| *bytes <= view.bytes()) {
+            Some(bytes) => Ok((at, bytes)),
+            None => {
+                let needs =
+                    elements.map_or("more elements than can be counted".to_owned(), |n| format!("{n} elements"));
+                Err(wrong(format!("{name} needs {needs}, given {}", view.bytes() / size)))
+            }
+        }
+    };
+    let raw = RawProduct {
+        shape: *product,
+        a: used("A", a, dtype, product.a.extent(m, k, batch))?,
+        b: used("B", b, dtype, product.b.extent(k, n, batch))?,
+        c: used("C", c, out, product.c.extent(m, n, batch))?,
+        bias: bias.map(|bias| used("the bias", bias, out, Some(n.into()))).transpose()?,
+    };
+    let meets = |other: (Address, u64)| other.0.raw < raw.c.0.raw + raw.c.1 && raw.c.0.raw < other.0.raw + other.1;
+    let read = [("A", Some(raw.a)), ("B", Some(raw.b)), ("the bias", raw.bias)];
+    match read.into_iter().find(|(_, other)| other.is_some_and(meets)) {
+        Some((name, _)) => Err(wrong(format!("C overlaps {name}"))),
+        None => Ok(raw),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! What is refused, and in which words.
+
+use tandem_events::Role;
+
+use super::*;
+use crate::arena::{Arena, ArenaSpec};
+use crate::machine::Machine;
+use crate::stream::Stream;
+
+fn stream_and_arena() -> (Stream, Arena) {
+    let device = Machine::cpu().open(0).unwrap();
+    let arena_bytes = 1 << 20;
+    let spec = ArenaSpec { role: Role::Model, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
+    (device.stream(true).unwrap(), Arena::reserve_as(&device, spec, false).unwrap())
+}
+
+const DENSE: Product = Product::dense(DType::F32, [3, 4, 5]);
+
+#[test]
+fn products_that_cannot_be_are_refused_by_name() {
+    let (stream, arena) = stream_and_arena();
+    let [a, b, c] = ["a", "b", "c"].map(|name| arena.take(name, 4096).unwrap());
+    let check = |product: Product, problem: &str| {
+        let error = stream.product(&product, a.view(), b.view(), c.view(), None).expect_err(problem).to_string();
+        assert!(error.starts_with(&format!("product {product}: ")) && error.contains(problem), "{error}");
+    };
+    check(Product { dtype: DType::U32, out: DType::U32, ..DENSE }, "no product of U32 into U32");
+    check(Product { out: DType::BF16, ..DENSE }, "no product of F32 into BF16");
+    check(Product { alpha: f64::NAN, ..DENSE }, "alpha is NaN");
+    check(Product { c: DENSE.c.transposed(), ..DENSE }, "C is never transposed");
+    check(Product { a: Operand::rows(4), ..DENSE }, "rows of A have 5 elements and lie 4 apart");
+    check(Product { b: Operand::rows(4).transposed(), ..DENSE }, "rows of B have 5 elements and lie 4 apart");
+    check(Product { c: Operand::rows(3), ..DENSE }, "rows of C have 4 elements and lie 3 apart");
+    check(Product { batch: 2, ..DENSE }, "matrices of C lie 0 elements apart");
+    check(Product { batch: 2, c: Operand::rows(8).every(3), ..DENSE }, "matrices of C lie 3 elements apart");
+    check(Product { batch: 3, c: Operand::rows(8).every(4), ..DENSE }, "matrices of C lie 4 elements apart");
+    check(Product { k: 4000, a: Operand::rows(4000), ..DENSE }, "A needs 12000 elements, given 1024");
+    let far = Product { batch: 2, a: Operand::rows(5).every(u64::MAX), c: Operand::rows(4).every(12), ..DENSE };
+    check(far, "A needs more elements than can be counted");
+}
+
+#[test]
+fn batches_of_c_lie_behind_or_beside_each_other() {
+    let (stream, arena) = stream_and_arena();
+    let [a, b, c] = ["a", "b", "c"].map(|name| arena.take(name, 4096).unwrap());
+    for c_lies in [Operand::rows(4).every(12), Operand::rows(8).every(4), Operand::rows(9).every(5)] {
+        let product = Product { batch: 2, c: c_lies, ..DENSE };
+        stream.product(&product, a.view(), b.view(), c.view(), None).unwrap();
+    }
+}
+
+#[test]
+fn memory_that_does_not_fit_is_refused() {
+    let (stream, arena) = stream_and_arena();
+    let block = arena.take("block", 4096).unwrap();
+    let check = |[a, b, c, bias]: [(u64, u64); 4], problem: &str| {
+        let part = |(from, bytes)| block.part(from, bytes);
+        let result = stream.product(&DENSE, part(a), part(b), part(c), Some(part(bias)));
+        match problem {
+            "" => result.unwrap(),
+            _ => assert!(result.as_ref().is_err_and(|error| error.to_string().contains(problem)), "{result:?}"),
+        }
+    };
+    let [a, b, c, bias] = [(0, 60), (64, 80), (256, 48), (512, 16)];
+    check([a, b, c, bias], "");
+    check([(0, 56), b, c, bias], "A needs 15 elements, given 14");
+    check([a, (64, 76), c, bias], "B needs 20 elements, given 19");
+    check([a, b, (256, 44), bias], "C needs 12 elements, given 11");
+    check([a, b, c, (512, 12)], "the bias needs 4 elements, given 3");
+    check([(2, 60), b, c, bias], "A is not whole, aligned elements");
+    check([a, b, (56, 48), bias], "C overlaps A");
+    check([a, b, (140, 48), bias], "C overlaps B");
+    check([a, b, c, (300, 16)], "C overlaps the bias");
+    // What C does not use may be anybody's.
+    check([a, b, (256, 3840), (304, 16)], "");
+}

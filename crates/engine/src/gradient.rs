@@ -1,0 +1,240 @@
+//! Reverse mode: the backward pass is written behind the forward pass, as nodes of the same graph.
+//!
+//! Blocks that are to be computed again get a second copy of their nodes, written where the backward pass first needs one
+//! of them. Random numbers come from counters, so that the copy draws what the first one drew. What nobody reads is left
+//! out afterwards, when the program is scheduled.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::error::EngineError;
+use crate::graph::{BlockId, Graph, Kind, Leaf, Value};
+use crate::op::Backward;
+use crate::tensor::Shape;
+
+/// Which blocks are computed a second time in the backward pass.
+pub type Recomputed = BTreeSet<BlockId>;
+
+impl Graph {
+    /// Writes the gradients of `loss` with respect to each of `wrt`; none where it does not depend on it.
+    pub fn gradients(
+        &mut self,
+        loss: Value,
+        wrt: &[Value],
+        recomputed: &Recomputed,
+    ) -> Result<Vec<Option<Value>>, EngineError> {
+        if self.shape(loss) != Shape::scalar() {
+            return Err(EngineError::NotALoss { found: self.shape(loss) });
+        }
+        Reverse::new(self, wrt, recomputed).run(loss)?.into_iter().map(Ok).collect()
+    }
+
+    /// Writes the gradients of `loss` and adds them to the sums of every parameter it depends on.
+    pub fn accumulate(&mut self, loss: Value, recomputed: &Recomputed) -> Result<(), EngineError> {
+        let used: Vec<(Value, _)> = (0..self.nodes.len() as u32)
+            .map(|node| Value { node, output: 0 })
+            .filter_map(|value| match self.as_leaf(value) {
+                Some(Leaf::Parameter(id)) => Some((value, *id)),
+                _ => None,
+            })
+            .collect();
+        let values: Vec<Value> = used.iter().map(|(value, _)| *value).collect();
+        let gradients = self.gradients(loss, &values, recomputed)?;
+        for ((_, id), gradient) in used.iter().zip(gradients) {
+            if let Some(gradient) = gradient {
+                let sum = self.gradient(*id);
+                self.add_into(sum, gradient)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Reverse<'g> {
+    graph: &'g mut Graph,
+    wrt: &'g [Value],
+    recomputed: &'g Recomputed,
+    /// Whether each forward node depends on something of `wrt`.
+    depends: Vec<bool>,
+    /// Contributions to the gradient of each value, in the order they were found; one once they were summed.
+    found: HashMap<Value, Vec<Value>>,
+    /// Where values of a recomputed block are found again.
+    again: HashMap<Value, Value>,
+    done_blocks: BTreeSet<BlockId>,
+}
+
+impl<'g> Reverse<'g> {
+    fn new(graph: &'g mut Graph, wrt: &'g [Value], recomputed: &'g Recomputed) -> Reverse<'g> {
+        let mut depends = vec![false; graph.nodes.len()];
+        for value in wrt {
+            depends[value.node as usize] = true;
+        }
+        for at in 0..graph.nodes.len() {
+            depends[at] |= graph.nodes[at].inputs.iter().any(|input| depends[input.node as usize]);
+        }
+        let (found, again, done_blocks) = (HashMap::new(), HashMap::new(), BTreeSet::new());
+        Reverse { graph, wrt, recomputed, depends, found, again, done_blocks }
+    }
+
+    fn run(mut self, loss: Value) -> Result<Vec<Option<Value>>, EngineError> {
+        let one = self.graph.number(1.0);
+        self.found.insert(loss, vec![one]);
+        for at in (0..=loss.node as usize).rev() {
+            if self.depends[at] {
+                self.through(at)?;
+            }
+        }
+        let wrt = self.wrt;
+        wrt.iter().map(|value| self.total(*value, true)).collect()
+    }
+
+    /// Takes the gradient through one node.
+    fn through(&mut self, at: usize) -> Result<(), EngineError> {
+        let node = self.graph.nodes[at].clone();
+        let Kind::Op(op) = &node.kind else { return Ok(()) };
+        let outputs: Vec<Value> =
+            (0..node.outputs.len() as u32).map(|output| Value { node: at as u32, output }).collect();
+        let mut gradients = Vec::with_capacity(outputs.len());
+        for &output in &outputs {
+            gradients.push(self.total(output, false)?);
+        }
+        if gradients.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        if let Some(block) = node.block.filter(|block| self.recomputed.contains(block)) {
+            self.compute_again(block)?;
+        }
+        let wanted: Vec<bool> = node.inputs.iter().map(|input| self.depends[input.node as usize]).collect();
+        let seen = |value: &Value| *self.again.get(value).unwrap_or(value);
+        let inputs: Vec<Value> = node.inputs.iter().map(seen).collect();
+        let outputs: Vec<Value> = outputs.iter().map(seen).collect();
+        let label = self.graph.relabel(&node.label);
+        let rule = Backward {
+            graph: &mut *self.graph,
+            inputs: &inputs,
+            outputs: &outputs,
+            gradients: &gradients,
+            wanted: &wanted,
+        };
+        let mut rule = rule;
+        let of_inputs = op.gradient(&mut rule)?;
+        self.graph.relabel(&label);
+        assert_eq!(of_inputs.len(), node.inputs.len(), "{} gives one gradient per input", op.name());
+        for ((input, gradient), wanted) in node.inputs.iter().zip(of_inputs).zip(&wanted) {
+            if let Some(gradient) = gradient.filter(|_| *wanted) {
+                let (have, want) = (self.graph.shape(gradient), self.graph.shape(*input));
+                assert_eq!(have, want, "{}: a gradient of {have} for an input of {want}", op.name());
+                self.found.entry(*input).or_default().push(gradient);
+            }
+        }
+        Ok(())
+    }
+
+    /// The sum of what was found for a value: in its own element type, or in the wide one for what is learnt.
+    fn total(&mut self, value: Value, wide: bool) -> Result<Option<Value>, EngineError> {
+        let Some(found) = self.found.remove(&value) else { return Ok(None) };
+        let mut parts = found.into_iter();
+        let Some(mut sum) = parts.next() else { return Ok(None) };
+        for part in parts {
+            sum = self.graph.add(sum, part)?;
+        }
+        // What gradients were asked of may lie on the way to something else, and may be asked of twice.
+        if self.wrt.contains(&value) {
+            self.found.insert(value, vec![sum]);
+        }
+        let dtype = if wide { self.graph.wide() } else { self.graph.ty(value).dtype };
+        self.graph.cast(sum, dtype).map(Some)
+    }
+
+    /// Writes the nodes of a block once more, but for those that change what lasts: that is done.
+    fn compute_again(&mut self, block: BlockId) -> Result<(), EngineError> {
+        if !self.done_blocks.insert(block) {
+            return Ok(());
+        }
+        let members: Vec<usize> =
+            (0..self.depends.len()).filter(|&at| self.graph.nodes[at].block == Some(block)).collect();
+        for at in members {
+            let node = self.graph.nodes[at].clone();
+            let Kind::Op(op) = node.kind else { continue };
+            if !op.mutates().is_empty() {
+                continue;
+            }
+            let inputs: Vec<Value> = node.inputs.iter().map(|input| *self.again.get(input).unwrap_or(input)).collect();
+            let label = self.graph.relabel(&node.label);
+            let copies = self.graph.push_shared(op, &inputs)?;
+            self.graph.relabel(&label);
+            for (output, copy) in (0..).zip(copies) {
+                self.again.insert(Value { node: at as u32, output }, copy);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_device::{DType, Machine};
+
+    use super::*;
+    use crate::testing::session;
+    use crate::{NamedLayout, ProgramSet, TensorType};
+
+    /// The loss is the sum of (2x)², by way of h = 2x, in a block.
+    fn gradients_of(recomputed: &Recomputed) -> Vec<Vec<f32>> {
+        let mut g = Graph::new(Default::default(), DType::F32);
+        let mut layout = NamedLayout::default();
+        let ty = TensorType::new(DType::F32, &[1, 3]);
+        layout.place("x", ty).unwrap();
+        let x = g.input("x", ty).unwrap();
+        let (h, loss) = g
+            .block(|g| {
+                let h = g.scale(x, 2.0)?;
+                let square = g.mul(h, h)?;
+                Ok((h, g.sum_all(square)?))
+            })
+            .unwrap();
+        let of = g.gradients(loss, &[x, h, x, loss], recomputed).unwrap();
+        for (i, gradient) in of.into_iter().enumerate() {
+            g.result(&i.to_string(), gradient.unwrap()).unwrap();
+        }
+        let mut set = ProgramSet::new(Default::default(), DType::F32, &[]);
+        let id = set.add("gradients", &g, &layout).unwrap();
+        let mut session = session(&Machine::cpu(), set);
+        session.write_input(id, "x", &[1.0_f32, -2.0, 0.5]).unwrap();
+        session.run(id, None, &[]).unwrap();
+        let fetch = session.fetch(id).unwrap();
+        let results = session.finish(fetch).unwrap();
+        (0..4).map(|i| results.get(&i.to_string()).unwrap()).collect()
+    }
+
+    #[test]
+    fn what_is_computed_has_a_gradient_too_and_may_be_asked_for_twice() {
+        let expected = [vec![8.0, -16.0, 4.0], vec![4.0, -8.0, 2.0], vec![8.0, -16.0, 4.0], vec![1.0]];
+        assert_eq!(gradients_of(&Recomputed::new()), expected);
+        assert_eq!(gradients_of(&Recomputed::from([BlockId(0)])), expected);
+    }
+
+    #[test]
+    fn what_a_block_changes_is_changed_once() {
+        let mut g = Graph::new(Default::default(), DType::F32);
+        let mut layout = NamedLayout::default();
+        let ty = TensorType::new(DType::F32, &[1, 2]);
+        layout.place("x", ty).unwrap();
+        let (x, seen) = (g.input("x", ty).unwrap(), g.state("seen", ty).unwrap());
+        let loss = g
+            .block(|g| {
+                let square = g.mul(x, x)?;
+                g.add_into(seen, square)?;
+                let more = g.mul(square, square)?;
+                g.sum_all(more)
+            })
+            .unwrap();
+        let of = g.gradients(loss, &[x], &Recomputed::from([BlockId(0)])).unwrap();
+        g.result("x", of[0].unwrap()).unwrap();
+        let mut set = ProgramSet::new(Default::default(), DType::F32, &[]);
+        let id = set.add("gradients", &g, &layout).unwrap();
+        let mut session = session(&Machine::cpu(), set);
+        session.write_input(id, "x", &[1.0_f32, 2.0]).unwrap();
+        session.run(id, None, &[]).unwrap();
+        assert_eq!(session.read_state::<f32>("seen").unwrap(), [1.0, 4.0]);
+    }
+}

@@ -1,0 +1,232 @@
+//! Adaptive norm: every frame normalised over its channels, then scaled and shifted by what its utterance asks for.
+
+use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs};
+
+use super::frames::{Stretch, check_frames, cut, stretches, stretches_of_a_row};
+use super::layer_norm::kept;
+use super::norm::{FRAMES_OF_A_PIECE, FrameGradient, combine, normalize, widened};
+use crate::error::EngineError;
+use crate::graph::{Graph, Value};
+use crate::lower::{Lower, StepArg, Tensor};
+use crate::op::{Backward, Op, refuse};
+use crate::ops::NOT_ON_CUDA;
+use crate::real::{Float, Real};
+use crate::rows::Rows;
+use crate::tensor::{TensorType, accumulator};
+use crate::{for_real, named_for};
+
+/// `(x, scale and shift, row starts)` to the result, and mean and 1/√(variance + ε) of each frame.
+#[derive(Debug)]
+struct AdaptiveNorm(Rows);
+
+/// `(x, scale and shift, row starts, what AdaptiveNorm kept, gradient)` to the gradients of the first two.
+#[derive(Debug)]
+struct AdaptiveNormBackward(Rows);
+
+impl Op for AdaptiveNorm {
+    fn name(&self) -> &'static str {
+        "adaptive_norm"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        let x = inputs[0];
+        check_frames("adaptive_norm", &self.0, &inputs[..2])?;
+        let wanted = TensorType::new(x.dtype, &[self.0.count(), 2 * x.shape.last()]);
+        if inputs[1] != wanted {
+            return refuse("adaptive_norm", format!("takes scales and shifts as {wanted}"), &inputs[..2]);
+        }
+        Ok(vec![x, kept(x)])
+    }
+
+    fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
+        let Some(g) = at.first() else { return Ok(vec![None; 3]) };
+        let inputs = [at.inputs[0], at.inputs[1], at.inputs[2], at.outputs[1], g];
+        let found = at.graph.push_many(AdaptiveNormBackward(self.0.clone()), &inputs)?;
+        Ok(vec![Some(found[0]), Some(found[1]), None])
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let x = at.inputs[0].ty;
+        let kernel = for_real!("adaptive_norm", x.dtype, T => &Kernels::<T>::FORWARD);
+        let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
+        args.extend(at.outputs.iter().map(Tensor::write));
+        args.extend([StepArg::U32(self.0.count()), StepArg::U32(x.shape.last())]);
+        at.launch(kernel, grid(&self.0), args);
+        Ok(())
+    }
+}
+
+fn pieces_of_a_row(rows: &Rows) -> u32 {
+    stretches_of_a_row(rows.longest(), FRAMES_OF_A_PIECE)
+}
+
+fn grid(rows: &Rows) -> Grid {
+    Grid { blocks: [pieces_of_a_row(rows), rows.count(), 1], threads: 256, shared_bytes: 0 }
+}
+
+impl Op for AdaptiveNormBackward {
+    fn name(&self) -> &'static str {
+        "adaptive_norm gradient"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        Ok(vec![inputs[0], inputs[1]])
+    }
+
+    fn scratch(&self, inputs: &[TensorType], _: &[TensorType]) -> Vec<u64> {
+        let sums = inputs[1].of(accumulator(inputs[1].dtype));
+        vec![u64::from(pieces_of_a_row(&self.0)) * sums.bytes()]
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let (x, pieces) = (at.inputs[0].ty, pieces_of_a_row(&self.0));
+        let (columns, wide) = (x.shape.last(), accumulator(x.dtype));
+        let partial = TensorType::new(wide, &[self.0.count(), pieces, 2 * columns]);
+        let partial = Tensor { ty: partial, ..at.scratch[0] };
+        let kernel = for_real!("adaptive_norm gradient", x.dtype, T => &Kernels::<T>::BACKWARD);
+        let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
+        args.extend([at.outputs[0].write(), partial.write(), StepArg::U32(self.0.count()), StepArg::U32(columns)]);
+        at.launch(kernel, grid(&self.0), args);
+        let out = at.outputs[1];
+        combine(at, partial, out, [pieces, 2 * columns, 0])
+    }
+}
+
+struct Kernels<T>(std::marker::PhantomData<T>);
+
+impl<T: Real> Kernels<T> {
+    const WIDE: DType = <T::Wide as Element>::DTYPE;
+
+    const FORWARD: Kernel = Kernel {
+        name: named_for!(T, "adaptive_norm"),
+        source: &NOT_ON_CUDA,
+        params: &[
+            Param::In(T::DTYPE),
+            Param::In(T::DTYPE),
+            Param::In(DType::U32),
+            Param::Out(T::DTYPE),
+            Param::Out(Self::WIDE),
+            Param::U32,
+            Param::U32,
+        ],
+        twin: &forward::<T>,
+    };
+
+    const BACKWARD: Kernel = Kernel {
+        name: named_for!(T, "adaptive_norm_gradient"),
+        source: &NOT_ON_CUDA,
+        params: &[
+            Param::In(T::DTYPE),
+            Param::In(T::DTYPE),
+            Param::In(DType::U32),
+            Param::In(Self::WIDE),
+            Param::In(T::DTYPE),
+            Param::Out(T::DTYPE),
+            Param::Out(Self::WIDE),
+            Param::U32,
+            Param::U32,
+        ],
+        twin: &backward::<T>,
+    };
+}
+
+/// What a row is multiplied by, `1 + scale`, and its shift.
+fn gain_and_shift<T: Real>(scale_shift: &[T], row: usize, columns: usize) -> (Vec<T::Wide>, Vec<T::Wide>) {
+    let (scale, shift) = scale_shift[row * 2 * columns..][..2 * columns].split_at(columns);
+    let one = T::Wide::of(1.0);
+    (scale.iter().map(|scale| one + scale.load()).collect(), widened(shift))
+}
+
+fn forward<T: Real>(args: &mut TwinArgs<'_>) {
+    let (count, columns) = (args.u32(5) as usize, args.u32(6) as usize);
+    let (x, scale_shift) = (args.read::<T>(0), args.read::<T>(1));
+    let stretches = stretches(&args.read::<u32>(2)[..=count], FRAMES_OF_A_PIECE);
+    let workers = args.workers();
+    let out = cut(args.write::<T>(3), stretches.iter().map(|s| s.count * columns));
+    let kept = cut(args.write::<T::Wide>(4), stretches.iter().map(|s| s.count * 2));
+    workers.each_part(out.into_iter().zip(kept).collect(), |piece, (out, kept)| {
+        let stretch: &Stretch = &stretches[piece];
+        if stretch.count == 0 {
+            return;
+        }
+        let (gain, shift) = gain_and_shift(scale_shift, stretch.row, columns);
+        let x = stretch.of(x, columns).chunks_exact(columns);
+        for ((out, x), kept) in out.chunks_exact_mut(columns).zip(x).zip(kept.as_chunks_mut::<2>().0) {
+            *kept = normalize(x, (&gain, &shift), out);
+        }
+    });
+}
+
+fn backward<T: Real>(args: &mut TwinArgs<'_>) {
+    let (count, columns) = (args.u32(7) as usize, args.u32(8) as usize);
+    let (x, scale_shift, gradient) = (args.read::<T>(0), args.read::<T>(1), args.read::<T>(4));
+    let stretches = stretches(&args.read::<u32>(2)[..=count], FRAMES_OF_A_PIECE);
+    let kept = args.read::<T::Wide>(3);
+    let workers = args.workers();
+    let out = cut(args.write::<T>(5), stretches.iter().map(|s| s.count * columns));
+    let sums = cut(args.write::<T::Wide>(6), stretches.iter().map(|_| 2 * columns));
+    workers.each_part(out.into_iter().zip(sums).collect(), |piece, (out, sums)| {
+        let stretch: &Stretch = &stretches[piece];
+        let (gain, _) = gain_and_shift(scale_shift, stretch.row, columns);
+        let mut frame = FrameGradient::new(&gain, sums);
+        let (x, g) =
+            (stretch.of(x, columns).chunks_exact(columns), stretch.of(gradient, columns).chunks_exact(columns));
+        let kept = stretch.of(kept, 2).as_chunks::<2>().0;
+        for (((out, x), g), &kept) in out.chunks_exact_mut(columns).zip(x).zip(g).zip(kept) {
+            frame.add(x, kept, g, out);
+        }
+    });
+}
+
+impl Graph {
+    /// `(x - mean) / √(variance + 1e-5) · (1 + scale) + shift` of each frame of `x` `[frames, channels]`; row `b` of
+    /// `scale_shift` `[batch, 2·channels]` has the scales of row `b`, then its shifts.
+    ///
+    /// Frames do not see each other: padding is normalised like any other, and what gradient it gets counts towards its
+    /// row's scale and shift.
+    pub fn adaptive_norm(&mut self, x: Value, scale_shift: Value, rows: &Rows) -> Result<Value, EngineError> {
+        let starts = self.row_starts(rows);
+        Ok(self.push_many(AdaptiveNorm(rows.clone()), &[x, scale_shift, starts])?[0])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{GradientCheck, check_gradients, run};
+
+    #[test]
+    fn gradients() {
+        for (lengths, channels) in [(&[3, 0, 5][..], 7), (&[1], 3), (&[130, 3, 64], 5)] {
+            let rows = Rows::new(lengths);
+            let check = GradientCheck::new().input(&[rows.total(), channels]).input(&[rows.count(), 2 * channels]);
+            check_gradients(check, |g, x| g.adaptive_norm(x[0], x[1], &rows));
+        }
+    }
+
+    #[test]
+    fn each_row_has_its_own_scale_and_shift() {
+        // Deviations -1 and 1 over √1.00001; the second row doubles them and adds 10 and 20.
+        let rows = Rows::new(&[1, 0, 2]);
+        let check = GradientCheck::new()
+            .given(&[3, 2], &[1.0, 3.0, 5.0, 7.0, 0.0, 2.0])
+            .given(&[3, 4], &[0.0, 0.0, 0.0, 0.0, 9.0, 9.0, 9.0, 9.0, 1.0, 1.0, 10.0, 20.0]);
+        let found = run(check, |g, x| g.adaptive_norm(x[0], x[1], &rows));
+        let one = 1.0 / 1.000_01_f64.sqrt();
+        let two = [10.0 - 2.0 * one, 20.0 + 2.0 * one];
+        let expected = [-one, one, two[0], two[1], two[0], two[1]];
+        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?}");
+    }
+
+    #[test]
+    fn scales_for_another_batch_are_named() {
+        let mut g = Graph::new(Default::default(), DType::F32);
+        let x = g.input("x", TensorType::new(DType::F32, &[4, 3])).unwrap();
+        let scale = g.input("scale", TensorType::new(DType::F32, &[3, 6])).unwrap();
+        let error = g.adaptive_norm(x, scale, &Rows::even(2, 2)).unwrap_err().to_string();
+        let expected = "adaptive_norm: takes scales and shifts as F32[2, 6]; the operands are F32[4, 3] and F32[3, 6]";
+        assert_eq!(error, expected);
+        let error = g.adaptive_norm(x, scale, &Rows::even(2, 3)).unwrap_err().to_string();
+        assert!(error.starts_with("adaptive_norm: takes [6, channels]"), "{error}");
+    }
+}

@@ -1,0 +1,73 @@
+//! Adding to something that lasts: gradients of micro-batches, counters.
+
+use tandem_device::{Grid, Kernel, Param, TwinArgs};
+
+use crate::error::EngineError;
+use crate::graph::{Graph, Value};
+use crate::lower::{Lower, StepArg};
+use crate::op::{Op, refuse};
+use crate::ops::NOT_ON_CUDA;
+use crate::real::Real;
+use crate::tensor::TensorType;
+use crate::{for_real, named_for};
+
+/// Elements of a piece that one thread adds.
+const PIECE: usize = 32 * 1024;
+
+#[derive(Debug)]
+struct AddInto;
+
+impl Op for AddInto {
+    fn name(&self) -> &'static str {
+        "add_into"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        match inputs {
+            [sum, part] if sum == part => Ok(Vec::new()),
+            _ => refuse("add_into", "a sum and what is added to it are of one type", inputs),
+        }
+    }
+
+    fn mutates(&self) -> &'static [usize] {
+        &[0]
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let [sum, part] = [at.inputs[0], at.inputs[1]];
+        let elements = sum.ty.shape.elements();
+        let kernel = for_real!("add_into", sum.ty.dtype, T => &AddIntoKernel::<T>::KERNEL);
+        let args = vec![sum.write(), part.read(), StepArg::U64(elements)];
+        at.launch(kernel, Grid::cover(elements, 256), args);
+        Ok(())
+    }
+}
+
+struct AddIntoKernel<T>(std::marker::PhantomData<T>);
+
+impl<T: Real> AddIntoKernel<T> {
+    const KERNEL: Kernel = Kernel {
+        name: named_for!(T, "add_into"),
+        source: &NOT_ON_CUDA,
+        params: &[Param::Out(T::DTYPE), Param::In(T::DTYPE), Param::U64],
+        twin: &twin::<T>,
+    };
+}
+
+fn twin<T: Real>(args: &mut TwinArgs<'_>) {
+    let elements = args.u64(2) as usize;
+    let part = &args.read::<T>(1)[..elements];
+    let workers = args.workers();
+    let sum = &mut args.write::<T>(0)[..elements];
+    workers.each_chunk(sum, PIECE, |piece, sum| {
+        let part = &part[piece * PIECE..];
+        sum.iter_mut().zip(part).for_each(|(sum, &part)| *sum = T::store(sum.load() + part.load()));
+    });
+}
+
+impl Graph {
+    /// Adds `part` to `sum`, which lasts: a gradient, a span or a state.
+    pub fn add_into(&mut self, sum: Value, part: Value) -> Result<(), EngineError> {
+        self.push_many(AddInto, &[sum, part]).map(drop)
+    }
+}

@@ -1,0 +1,117 @@
+//! The backward twin: a piece is one row, all heads of it, because every query adds to the gradient of every key.
+
+use tandem_device::host::{self, Matrix, product_into};
+use tandem_device::{Element, TwinArgs};
+
+use super::{Heads, QUERIES_OF_A_TILE, widened};
+use crate::ops::frames::{cut, filled};
+use crate::ops::norm::dot;
+use crate::real::{Float, Real};
+
+/// What the forward pass left of the valid frames of one row, and the gradient of its result.
+struct Row<'a, F> {
+    qkv: &'a [F],
+    mixtures: &'a [F],
+    sums: &'a [F],
+    gradient: &'a [F],
+    valid: usize,
+}
+
+/// Scores of one tile, and their gradients.
+struct Tile<F> {
+    weights: Vec<F>,
+    slopes: Vec<F>,
+}
+
+pub(super) fn twin<T: Real<Wide: host::Float>>(args: &mut TwinArgs<'_>) {
+    let (batch, heads) = (args.u32(0) as usize, Heads::of(args));
+    let (columns, width) = (heads.columns(), heads.width());
+    let (starts, lengths) = (&args.read::<u32>(5)[..=batch], args.read::<i32>(6));
+    let (qkv, mixtures, gradient) = (args.read::<T>(4), args.read::<T>(7), args.read::<T>(9));
+    let sums = args.read::<T::Wide>(8);
+    let workers = args.workers();
+    let out = cut(args.write::<T>(10), starts.windows(2).map(|ends| (ends[1] - ends[0]) as usize * columns));
+    workers.each_part(out, |row, out| {
+        let (first, valid) = (starts[row] as usize, filled(lengths[row], out.len() / columns));
+        out.fill(T::store(T::Wide::zero()));
+        let mut buffers: [Vec<T::Wide>; 3] = Default::default();
+        let [of_qkv, of_mixtures, of_gradient] = &mut buffers;
+        let row = Row {
+            qkv: widened(&qkv[first * columns..][..valid * columns], of_qkv),
+            mixtures: widened(&mixtures[first * width..][..valid * width], of_mixtures),
+            sums: &sums[first * heads.count..][..valid * heads.count],
+            gradient: widened(&gradient[first * width..][..valid * width], of_gradient),
+            valid,
+        };
+        in_wide(&mut out[..valid * columns], |out| row.gradient_into(heads, out));
+    });
+}
+
+/// Lets `work` write zeros and sums in the wide type, and stores them.
+fn in_wide<T: Real>(out: &mut [T], work: impl FnOnce(&mut [T::Wide])) {
+    if T::DTYPE == <T::Wide as Element>::DTYPE {
+        return work(bytemuck::cast_slice_mut(out));
+    }
+    let mut wide = vec![T::Wide::zero(); out.len()];
+    work(&mut wide);
+    out.iter_mut().zip(&wide).for_each(|(out, &wide)| *out = T::store(wide));
+}
+
+impl<F: Float + host::Float> Row<'_, F> {
+    /// The gradient of queries, keys and values, added to `out`, which is zero.
+    fn gradient_into(&self, heads: Heads, out: &mut [F]) {
+        let most = (QUERIES_OF_A_TILE as usize).min(self.valid);
+        let room = || vec![F::zero(); most * self.valid];
+        let mut tile = Tile { weights: room(), slopes: room() };
+        for head in 0..heads.count {
+            for first in (0..self.valid).step_by(QUERIES_OF_A_TILE as usize) {
+                self.add_tile(heads, head, first, &mut tile, out);
+            }
+        }
+    }
+
+    /// What the queries from `first` on add for one head.
+    fn add_tile(&self, heads: Heads, head: usize, first: usize, tile: &mut Tile<F>, out: &mut [F]) {
+        let (columns, width, size) = (heads.columns(), heads.width(), heads.size);
+        let queries = (self.valid - first).min(QUERIES_OF_A_TILE as usize);
+        let keys = heads.keys_before(first + queries, self.valid);
+        let (weights, slopes) = (&mut tile.weights[..queries * keys], &mut tile.slopes[..queries * keys]);
+        let (at, scale, one) = (head * size, heads.scale(), F::of(1.0));
+        let (q, k, v) = (&self.qkv[first * columns + at..], &self.qkv[width + at..], &self.qkv[2 * width + at..]);
+        let gradient = Matrix::rows(&self.gradient[first * width + at..], width);
+        let wide = [queries, keys, size];
+        product_into(wide, Matrix::rows(q, columns), Matrix::transposed(k, columns), (weights, keys), scale, false);
+        product_into(wide, gradient, Matrix::transposed(v, columns), (slopes, keys), one, false);
+        for (i, (weights, slopes)) in weights.chunks_exact_mut(keys).zip(slopes.chunks_exact_mut(keys)).enumerate() {
+            self.finish_query(heads, (head, first + i), weights, slopes);
+        }
+        let turned = Matrix::transposed(weights, keys);
+        product_into([keys, size, queries], turned, gradient, (&mut out[2 * width + at..], columns), one, true);
+        let of_queries = (&mut out[first * columns + at..], columns);
+        product_into(
+            [queries, size, keys],
+            Matrix::rows(slopes, keys),
+            Matrix::rows(k, columns),
+            of_queries,
+            scale,
+            false,
+        );
+        let (turned, of_keys) = (Matrix::transposed(slopes, keys), (&mut out[width + at..], columns));
+        product_into([keys, size, queries], turned, Matrix::rows(q, columns), of_keys, scale, true);
+    }
+
+    /// From scores to weights, and from the gradients of weights to those of scores, for one query.
+    fn finish_query(&self, heads: Heads, (head, query): (usize, usize), weights: &mut [F], slopes: &mut [F]) {
+        let seen = heads.keys_before(query + 1, weights.len());
+        let sum = self.sums[query * heads.count + head];
+        let at = query * heads.width() + head * heads.size..;
+        let (mixture, gradient) = (&self.mixtures[at.clone()][..heads.size], &self.gradient[at][..heads.size]);
+        let level = dot(mixture, gradient);
+        weights[seen..].fill(F::zero());
+        slopes[seen..].fill(F::zero());
+        for (weight, slope) in weights[..seen].iter_mut().zip(&mut slopes[..seen]) {
+            *weight = (*weight - sum).exp();
+            *slope = *weight * (*slope - level);
+        }
+    }
+}

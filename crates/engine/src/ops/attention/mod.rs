@@ -1,0 +1,206 @@
+//! Attention: every valid frame of a row becomes a mixture of the values of the row's valid frames, weighted by
+//! `softmax(q·kᵀ/√size)`.
+//!
+//! Scores exist only for one head and a tile of queries at a time. What is kept for the backward pass is the logarithm of
+//! each query's sum of exponentials, `[frames, heads]`: from it and the scores, made again, come the weights.
+
+mod backward;
+mod forward;
+
+use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs, host};
+
+use super::frames::{check_frames, check_lengths, stretches_of_a_row};
+use crate::error::EngineError;
+use crate::graph::{Graph, Value};
+use crate::lower::{Lower, StepArg, Tensor};
+use crate::op::{Backward, Op, refuse};
+use crate::ops::NOT_ON_CUDA;
+use crate::real::{Float, Real};
+use crate::rows::Rows;
+use crate::tensor::{TensorType, accumulator};
+use crate::{for_real, named_for};
+
+/// Queries whose scores are made at once: with 400 keys they take 100 KiB in f32 and stay in the second-level cache.
+const QUERIES_OF_A_TILE: u32 = 64;
+
+/// `(queries, keys and values; row starts; lengths)` to the mixtures and the logarithms of sums.
+#[derive(Clone, Debug)]
+struct Attention {
+    heads: u32,
+    causal: bool,
+    rows: Rows,
+}
+
+/// `(queries, keys and values; row starts; lengths; mixtures; logarithms of sums; gradient)` to the gradient of the first.
+#[derive(Debug)]
+struct AttentionBackward(Attention);
+
+impl Op for Attention {
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        check_frames("attention", &self.rows, inputs)?;
+        check_lengths("attention", &self.rows, inputs, 2)?;
+        let qkv = inputs[0];
+        if self.heads == 0 || !qkv.shape.last().is_multiple_of(3 * self.heads) {
+            let problem = format!("takes queries, keys and values of {} heads", self.heads);
+            return refuse("attention", problem, inputs);
+        }
+        let mixtures = TensorType { shape: qkv.shape.with_last(qkv.shape.last() / 3), ..qkv };
+        let sums = TensorType { dtype: accumulator(qkv.dtype), shape: qkv.shape.with_last(self.heads) };
+        Ok(vec![mixtures, sums])
+    }
+
+    fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
+        let Some(g) = at.first() else { return Ok(vec![None; 3]) };
+        let &[qkv, starts, lengths] = at.inputs else { unreachable!("checked when the node was written") };
+        let inputs = [qkv, starts, lengths, at.outputs[0], at.outputs[1], g];
+        let found = at.graph.push(AttentionBackward(self.clone()), &inputs)?;
+        Ok(vec![Some(found), None, None])
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let kernel = for_real!("attention", at.inputs[0].ty.dtype, T => &Kernels::<T>::FORWARD);
+        self.launch(at, kernel);
+        Ok(())
+    }
+}
+
+impl Op for AttentionBackward {
+    fn name(&self) -> &'static str {
+        "attention gradient"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        Ok(vec![inputs[0]])
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let kernel = for_real!("attention gradient", at.inputs[0].ty.dtype, T => &Kernels::<T>::BACKWARD);
+        self.0.launch(at, kernel);
+        Ok(())
+    }
+}
+
+impl Attention {
+    fn launch(&self, at: &mut Lower<'_>, kernel: &'static Kernel) {
+        let size = at.inputs[0].ty.shape.last() / (3 * self.heads);
+        let tiles = stretches_of_a_row(self.rows.longest(), QUERIES_OF_A_TILE);
+        let numbers = [self.rows.count(), self.heads, size, u32::from(self.causal)].map(StepArg::U32);
+        let mut args = numbers.to_vec();
+        args.extend(at.inputs.iter().map(Tensor::read));
+        args.extend(at.outputs.iter().map(Tensor::write));
+        at.launch(kernel, Grid { blocks: [tiles, self.heads, self.rows.count()], threads: 128, shared_bytes: 0 }, args);
+    }
+}
+
+struct Kernels<T>(std::marker::PhantomData<T>);
+
+impl<T: Real<Wide: host::Float>> Kernels<T> {
+    const WIDE: DType = <T::Wide as Element>::DTYPE;
+
+    const FORWARD: Kernel = Kernel {
+        name: named_for!(T, "attention"),
+        source: &NOT_ON_CUDA,
+        params: &[
+            Param::U32,
+            Param::U32,
+            Param::U32,
+            Param::U32,
+            Param::In(T::DTYPE),
+            Param::In(DType::U32),
+            Param::In(DType::I32),
+            Param::Out(T::DTYPE),
+            Param::Out(Self::WIDE),
+        ],
+        twin: &forward::twin::<T>,
+    };
+
+    const BACKWARD: Kernel = Kernel {
+        name: named_for!(T, "attention_gradient"),
+        source: &NOT_ON_CUDA,
+        params: &[
+            Param::U32,
+            Param::U32,
+            Param::U32,
+            Param::U32,
+            Param::In(T::DTYPE),
+            Param::In(DType::U32),
+            Param::In(DType::I32),
+            Param::In(T::DTYPE),
+            Param::In(Self::WIDE),
+            Param::In(T::DTYPE),
+            Param::Out(T::DTYPE),
+        ],
+        twin: &backward::twin::<T>,
+    };
+}
+
+/// How the columns of a frame are divided, and who sees whom.
+#[derive(Clone, Copy)]
+struct Heads {
+    count: usize,
+    size: usize,
+    causal: bool,
+}
+
+impl Heads {
+    fn of(args: &TwinArgs<'_>) -> Heads {
+        Heads { count: args.u32(1) as usize, size: args.u32(2) as usize, causal: args.u32(3) != 0 }
+    }
+
+    /// Columns of the queries alone.
+    fn width(&self) -> usize {
+        self.count * self.size
+    }
+
+    /// Columns of queries, keys and values.
+    fn columns(&self) -> usize {
+        3 * self.width()
+    }
+
+    /// 1/√size.
+    fn scale<F: Float>(&self) -> F {
+        F::of(1.0 / (self.size as f64).sqrt())
+    }
+
+    /// Keys that queries before `end` see, of a row with `valid` frames.
+    fn keys_before(&self, end: usize, valid: usize) -> usize {
+        if self.causal { end } else { valid }
+    }
+}
+
+/// `x` in the type it is computed with: where it lies if that is its own, otherwise in `buffer`.
+fn widened<'a, T: Real>(x: &'a [T], buffer: &'a mut Vec<T::Wide>) -> &'a [T::Wide] {
+    if T::DTYPE == <T::Wide as Element>::DTYPE {
+        return bytemuck::cast_slice(x);
+    }
+    buffer.clear();
+    buffer.extend(x.iter().map(|x| x.load()));
+    buffer
+}
+
+impl Graph {
+    /// Attention of `heads` heads over the valid frames of each row: `softmax(q·kᵀ/√size)·v`, with `qkv`
+    /// `[frames, 3·heads·size]` (queries, keys, values; heads inside each) and `lengths` `I32[batch]`. With `causal` a frame
+    /// sees itself and what came before. The result is `[frames, heads·size]`.
+    ///
+    /// Frames past the length are 0, are seen by nobody, and get and give no gradient. The scores of a row are never in
+    /// memory; kept are `qkv`, the result and one number per frame and head.
+    pub fn attention(
+        &mut self,
+        qkv: Value,
+        heads: u32,
+        causal: bool,
+        rows: &Rows,
+        lengths: Value,
+    ) -> Result<Value, EngineError> {
+        let starts = self.row_starts(rows);
+        Ok(self.push_many(Attention { heads, causal, rows: rows.clone() }, &[qkv, starts, lengths])?[0])
+    }
+}
+
+#[cfg(test)]
+mod tests;

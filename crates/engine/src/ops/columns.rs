@@ -1,0 +1,247 @@
+//! Columns: side by side, and some of them.
+
+use tandem_device::{Grid, Kernel, Param, TwinArgs};
+
+use super::frames::{frames_of_a_piece, is_real};
+use crate::error::EngineError;
+use crate::graph::{Graph, Value};
+use crate::lower::{Lower, StepArg, Tensor};
+use crate::op::{Backward, Op, refuse};
+use crate::ops::NOT_ON_CUDA;
+use crate::real::{Float, Real};
+use crate::tensor::TensorType;
+use crate::{for_real, named_for};
+
+/// Tensors side by side.
+#[derive(Debug)]
+struct Concat;
+
+/// Some columns.
+#[derive(Debug)]
+struct Columns {
+    first: u32,
+    count: u32,
+}
+
+/// The adjoint of [`Columns`]: columns in their place, with zeros around.
+#[derive(Debug)]
+struct PlaceColumns {
+    first: u32,
+    width: u32,
+}
+
+/// Which columns go where.
+struct Move {
+    from: u32,
+    to: u32,
+    count: u32,
+    /// Whether the other columns become zero.
+    alone: bool,
+}
+
+impl Op for Concat {
+    fn name(&self) -> &'static str {
+        "concat"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        let Some(&first) = inputs.first() else { return refuse("concat", "takes at least one tensor", inputs) };
+        let alike = |ty: &TensorType| ty.of(first.dtype) == *ty && ty.shape.with_last(0) == first.shape.with_last(0);
+        if !is_real(first.dtype) || !inputs.iter().all(alike) {
+            return refuse(
+                "concat",
+                "takes tensors of one element type that differ in their last dimension only",
+                inputs,
+            );
+        }
+        let width = inputs.iter().map(|ty| ty.shape.last()).sum();
+        Ok(vec![TensorType { shape: first.shape.with_last(width), ..first }])
+    }
+
+    fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
+        let Some(gradient) = at.first() else { return Ok(vec![None; at.inputs.len()]) };
+        let mut first = 0;
+        let mut found = Vec::with_capacity(at.inputs.len());
+        for (&input, wanted) in at.inputs.iter().zip(at.wanted) {
+            let count = at.graph.shape(input).last();
+            found.push(if *wanted { Some(at.graph.columns(gradient, first, count)?) } else { None });
+            first += count;
+        }
+        Ok(found)
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let mut to = 0;
+        for &input in at.inputs {
+            let count = input.ty.shape.last();
+            launch_move(at, input, at.outputs[0], Move { from: 0, to, count, alone: false })?;
+            to += count;
+        }
+        Ok(())
+    }
+}
+
+impl Op for Columns {
+    fn name(&self) -> &'static str {
+        "columns"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        let (x, Columns { first, count }) = (inputs[0], self);
+        let there = first.checked_add(*count).is_some_and(|end| end <= x.shape.last());
+        if !there || !is_real(x.dtype) {
+            return refuse("columns", format!("has no {count} columns of real numbers from {first} on"), inputs);
+        }
+        Ok(vec![TensorType { shape: x.shape.with_last(*count), ..x }])
+    }
+
+    fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
+        let Some(gradient) = at.first() else { return Ok(vec![None]) };
+        let width = at.graph.shape(at.inputs[0]).last();
+        Ok(vec![Some(at.graph.push(PlaceColumns { first: self.first, width }, &[gradient])?)])
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        launch_move(at, at.inputs[0], at.outputs[0], Move { from: self.first, to: 0, count: self.count, alone: true })
+    }
+}
+
+impl Op for PlaceColumns {
+    fn name(&self) -> &'static str {
+        "columns gradient"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        Ok(vec![TensorType { shape: inputs[0].shape.with_last(self.width), ..inputs[0] }])
+    }
+
+    fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
+        let Some(gradient) = at.first() else { return Ok(vec![None]) };
+        let count = at.graph.shape(at.inputs[0]).last();
+        Ok(vec![Some(at.graph.columns(gradient, self.first, count)?)])
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let count = at.inputs[0].ty.shape.last();
+        launch_move(at, at.inputs[0], at.outputs[0], Move { from: 0, to: self.first, count, alone: true })
+    }
+}
+
+fn launch_move(at: &mut Lower<'_>, x: Tensor, out: Tensor, columns: Move) -> Result<(), EngineError> {
+    let (width, out_width) = (x.ty.shape.last(), out.ty.shape.last());
+    let elements = out.ty.shape.elements();
+    if elements == 0 || (columns.count == 0 && !columns.alone) {
+        return Ok(());
+    }
+    let kernel = for_real!("columns", x.ty.dtype, T => &Moves::<T>::MOVE);
+    let Move { from, to, count, alone } = columns;
+    let mut args = vec![x.read(), out.write()];
+    args.extend([width, out_width, from, to, count, u32::from(alone)].map(StepArg::U32));
+    args.push(StepArg::U32(out.ty.shape.rows()));
+    at.launch(kernel, Grid::cover(elements.div_ceil(4), 256), args);
+    Ok(())
+}
+
+struct Moves<T>(std::marker::PhantomData<T>);
+
+impl<T: Real> Moves<T> {
+    const MOVE: Kernel = Kernel {
+        name: named_for!(T, "move_columns"),
+        source: &NOT_ON_CUDA,
+        params: &[
+            Param::In(T::DTYPE),
+            Param::Out(T::DTYPE),
+            Param::U32,
+            Param::U32,
+            Param::U32,
+            Param::U32,
+            Param::U32,
+            Param::U32,
+            Param::U32,
+        ],
+        twin: &move_columns::<T>,
+    };
+}
+
+fn move_columns<T: Real>(args: &mut TwinArgs<'_>) {
+    let [width, out_width, from, to, count] = [2, 3, 4, 5, 6].map(|i| args.u32(i) as usize);
+    let (x, alone) = (args.read::<T>(0), args.u32(7) != 0);
+    let zero = T::store(T::Wide::zero());
+    let of_a_piece = frames_of_a_piece(out_width);
+    let workers = args.workers();
+    workers.each_chunk(args.write::<T>(1), of_a_piece * out_width, |piece, out| {
+        for (row, out) in (piece * of_a_piece..).zip(out.chunks_exact_mut(out_width)) {
+            let (before, rest) = out.split_at_mut(to);
+            let (there, behind) = rest.split_at_mut(count);
+            there.copy_from_slice(&x[row * width + from..][..count]);
+            if alone {
+                before.fill(zero);
+                behind.fill(zero);
+            }
+        }
+    });
+}
+
+impl Graph {
+    /// Tensors side by side: equal in all dimensions but the last, which adds up.
+    pub fn concat(&mut self, parts: &[Value]) -> Result<Value, EngineError> {
+        match parts {
+            [only] => Ok(*only),
+            _ => self.push(Concat, parts),
+        }
+    }
+
+    /// `count` columns of `x` from `first` on: `[rows, columns]` to `[rows, count]`, or any tensor by its last dimension.
+    pub fn columns(&mut self, x: Value, first: u32, count: u32) -> Result<Value, EngineError> {
+        if (first, count) == (0, self.shape(x).last()) { Ok(x) } else { self.push(Columns { first, count }, &[x]) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_device::DType;
+
+    use super::*;
+    use crate::testing::{GradientCheck, check_gradients, run};
+
+    #[test]
+    fn gradients() {
+        check_gradients(GradientCheck::new().input(&[7, 3]).input(&[7, 1]).input(&[7, 4]), |g, x| g.concat(x));
+        check_gradients(GradientCheck::new().input(&[2, 3, 2]).input(&[2, 3, 5]), |g, x| g.concat(x));
+        check_gradients(GradientCheck::new().input(&[7, 5]), |g, x| g.concat(&[x[0], x[0]]));
+        for (first, count) in [(0, 2), (2, 3), (4, 1), (0, 5)] {
+            check_gradients(GradientCheck::new().input(&[7, 5]), |g, x| g.columns(x[0], first, count));
+        }
+        // More than one piece, and both ways.
+        check_gradients(GradientCheck::new().input(&[4500, 9]), |g, x| {
+            let (left, right) = (g.columns(x[0], 0, 4)?, g.columns(x[0], 4, 5)?);
+            g.concat(&[right, left])
+        });
+    }
+
+    #[test]
+    fn columns_by_hand() {
+        let x = GradientCheck::new().given(&[2, 2], &[1.0, 2.0, 3.0, 4.0]).given(&[2, 1], &[5.0, 6.0]);
+        let both = run(x, |g, x| g.concat(&[x[1], x[0]]));
+        assert_eq!(both, [5.0, 1.0, 2.0, 6.0, 3.0, 4.0]);
+        let x = GradientCheck::new().given(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        assert_eq!(run(x, |g, x| g.columns(x[0], 1, 2)), [2.0, 3.0, 5.0, 6.0]);
+    }
+
+    #[test]
+    fn what_does_not_stand_side_by_side_is_named() {
+        let mut g = Graph::new(Default::default(), DType::F32);
+        let a = g.input("a", TensorType::new(DType::F32, &[4, 3])).unwrap();
+        let b = g.input("b", TensorType::new(DType::F32, &[5, 3])).unwrap();
+        let error = g.concat(&[a, b]).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "concat: takes tensors of one element type that differ in their last dimension only; the operands are F32[4, \
+             3] and F32[5, 3]"
+        );
+        let error = g.columns(a, 2, 2).unwrap_err().to_string();
+        assert_eq!(error, "columns: has no 2 columns of real numbers from 2 on; the operands are F32[4, 3]");
+        assert!(g.columns(a, 1, u32::MAX).is_err());
+        assert!(g.concat(&[]).is_err());
+    }
+}

@@ -1,0 +1,273 @@
+//! Dropout: elements fall out at random, those that stay are scaled up. The gradient makes the same mask again in place of
+//! keeping it.
+
+use tandem_device::{Grid, Kernel, Param, TwinArgs};
+
+use super::draws::{self, Draws, Words};
+use super::frames::{frames_of_a_piece, row_parts};
+use crate::error::EngineError;
+use crate::graph::{Graph, Value};
+use crate::lower::{Lower, StepArg};
+use crate::op::{Backward, Op, refuse};
+use crate::ops::NOT_ON_CUDA;
+use crate::real::{Float, Real};
+use crate::rows::Rows;
+use crate::tensor::TensorType;
+use crate::{for_real, named_for};
+
+#[derive(Clone, Debug)]
+struct Dropout {
+    rows: Rows,
+    draw: u32,
+    /// An element falls out when its word is below this.
+    below: u32,
+}
+
+impl Op for Dropout {
+    fn name(&self) -> &'static str {
+        "dropout"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        if inputs[0].shape.rank() != 2 {
+            return refuse("dropout", "takes [frames, columns]", &inputs[..1]);
+        }
+        draws::check("dropout", &self.rows, inputs[0].shape.rows(), &inputs[..1])?;
+        Ok(vec![inputs[0]])
+    }
+
+    fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
+        let mut all = vec![None; at.inputs.len()];
+        if let Some(gradient) = at.first() {
+            let mut inputs = at.inputs.to_vec();
+            inputs[0] = gradient;
+            all[0] = Some(at.graph.push(self.clone(), &inputs)?);
+        }
+        Ok(all)
+    }
+
+    fn may_overwrite(&self) -> Vec<usize> {
+        vec![0]
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let (x, y) = (at.inputs[0], at.outputs[0]);
+        let elements = x.ty.shape.elements();
+        if elements == 0 {
+            return Ok(());
+        }
+        let mut args = vec![y.write()];
+        args.extend(draws::arguments(&at.inputs[1..], self.draw));
+        args.extend([StepArg::U32(self.rows.count()), StepArg::U32(x.ty.shape.last()), StepArg::U32(self.below)]);
+        let grid = Grid::cover(elements.div_ceil(4), 256);
+        if at.taken_over() == Some(0) {
+            at.launch(for_real!("dropout", x.ty.dtype, T => &DropoutKernel::<T>::IN_PLACE), grid, args);
+        } else {
+            args.push(x.read());
+            at.launch(for_real!("dropout", x.ty.dtype, T => &DropoutKernel::<T>::APART), grid, args);
+        }
+        Ok(())
+    }
+}
+
+struct DropoutKernel<T>(std::marker::PhantomData<T>);
+
+/// Where the arguments are.
+const WORDS: usize = 1;
+const COLUMNS: usize = WORDS + draws::PARAMS.len() + 1;
+const BELOW: usize = COLUMNS + 1;
+const X: usize = BELOW + 1;
+
+impl<T: Real> DropoutKernel<T> {
+    const PARAMS: [Param; X + 1] = {
+        let [seed, step, utterances, starts, draw] = draws::PARAMS;
+        let y = Param::Out(T::DTYPE);
+        [y, seed, step, utterances, starts, draw, Param::U32, Param::U32, Param::U32, Param::In(T::DTYPE)]
+    };
+
+    const APART: Kernel = Kernel {
+        name: named_for!(T, "dropout"),
+        source: &NOT_ON_CUDA,
+        params: &Self::PARAMS,
+        twin: &|args: &mut TwinArgs<'_>| {
+            let x = args.read::<T>(X);
+            dropout::<T>(args, |first, y| y.copy_from_slice(&x[first..first + y.len()]));
+        },
+    };
+
+    const IN_PLACE: Kernel = Kernel {
+        name: named_for!(T, "dropout_in_place"),
+        source: &NOT_ON_CUDA,
+        params: Self::PARAMS.split_at(X).0,
+        twin: &|args: &mut TwinArgs<'_>| dropout::<T>(args, |_, _| {}),
+    };
+}
+
+/// `bring` puts the elements from the given one on into a piece, where they are not there yet.
+fn dropout<T: Real>(args: &mut TwinArgs<'_>, bring: impl Fn(usize, &mut [T]) + Sync) {
+    let words = Words::of(args, WORDS);
+    let (columns, below) = (args.u32(COLUMNS) as usize, args.u32(BELOW));
+    let workers = args.workers();
+    let y = args.write::<T>(0);
+    let of_a_piece = frames_of_a_piece(2 * columns);
+    let scale = T::Wide::of(scale_of(below));
+    workers.each_chunk(y, of_a_piece * columns, |piece, y| {
+        let first = piece * of_a_piece;
+        bring(first * columns, y);
+        for part in row_parts(words.starts, first..first + y.len() / columns) {
+            let y = &mut y[(part.frames.start - first) * columns..(part.frames.end - first) * columns];
+            let in_row = (part.frames.start - part.start) * columns;
+            words.each_run(part.row, in_row, in_row + y.len(), |at, words| {
+                thin(&mut y[at..at + words.len()], words, below, scale);
+            });
+        }
+    });
+}
+
+fn thin<T: Real>(y: &mut [T], words: &[u32], below: u32, scale: T::Wide) {
+    for (y, &word) in y.iter_mut().zip(words) {
+        let factor = if word < below { T::Wide::zero() } else { scale };
+        *y = T::store(y.load() * factor);
+    }
+}
+
+/// What keeps the mean: one over the share of words that are not below.
+fn scale_of(below: u32) -> f64 {
+    const ALL: f64 = 4_294_967_296.0;
+    ALL / (ALL - f64::from(below))
+}
+
+impl Graph {
+    /// Sets a share `p` of the elements of `x` to zero and scales the others by `1 / (1 - p)`; `x` itself for `p = 0`.
+    /// A NaN that falls out stays one: dropout hides no fault.
+    ///
+    /// Fails unless `0 ≤ p < 1` and `x` has the frames of `draws`.
+    pub fn dropout(&mut self, x: Value, p: f64, draws: &Draws) -> Result<Value, EngineError> {
+        if !(0.0..1.0).contains(&p) {
+            return refuse("dropout", format!("drops a share from 0 to less than 1, not {p}"), &[self.ty(x)]);
+        }
+        if p == 0.0 {
+            return Ok(x);
+        }
+        let (rows, draw, below) = (draws.rows.clone(), self.next_draw(), (p * 4_294_967_296.0) as u32);
+        let [seed, step, utterances, starts] = draws.inputs(self);
+        self.push(Dropout { rows, draw, below }, &[x, seed, step, utterances, starts])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_device::DType;
+
+    use super::*;
+    use crate::random::philox;
+    use crate::testing::{GradientCheck, check_gradients, run};
+    use crate::{BlockId, Recomputed};
+
+    fn drawing(check: GradientCheck, utterances: &[u32]) -> GradientCheck {
+        check.host("seed", &[5, 6]).host("step", &[9]).host("utterances", utterances)
+    }
+
+    #[test]
+    fn gradients() {
+        let rows = Rows::new(&[3, 0, 200, 7]);
+        for columns in [1, 5, 333] {
+            let check = drawing(GradientCheck::new().input(&[210, columns]), &[11, 12, 13, 14]);
+            check_gradients(check, |g, x| {
+                let draws = Draws::new(g, &rows)?;
+                // Once apart, and once in the memory of the first.
+                let y = g.dropout(x[0], 0.3, &draws)?;
+                g.dropout(y, 0.5, &draws)
+            });
+        }
+    }
+
+    fn dropped(rows: &[u32], utterances: &[u32], columns: u32) -> Vec<f64> {
+        let rows = Rows::new(rows);
+        let ones = vec![1.0; (rows.total() * columns) as usize];
+        let check = drawing(GradientCheck::new().given(&[rows.total(), columns], &ones), utterances);
+        run(check, |g, x| {
+            let draws = Draws::new(g, &rows)?;
+            g.dropout(x[0], 0.25, &draws)
+        })
+    }
+
+    #[test]
+    fn the_mask_is_that_of_the_counters() {
+        let found = dropped(&[2, 3], &[70, 80], 5);
+        let of_row = |utterance: u32, elements: u32| {
+            (0..elements).map(move |e| philox([5, 6], [e / 4, utterance, 1, 9])[(e % 4) as usize])
+        };
+        let expected: Vec<f64> =
+            of_row(70, 10).chain(of_row(80, 15)).map(|word| if word < 1 << 30 { 0.0 } else { 4.0 / 3.0 }).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn an_utterance_draws_the_same_in_any_batch_and_bucket() {
+        let whole = dropped(&[40, 40], &[70, 80], 3);
+        assert_eq!(dropped(&[50], &[80], 3)[..120], whole[120..]);
+        assert_ne!(whole[..120], whole[120..], "two utterances draw differently");
+    }
+
+    #[test]
+    fn the_share_is_kept_and_so_is_the_mean() {
+        let found = dropped(&[400], &[3], 50);
+        let out = found.iter().filter(|&&x| x == 0.0).count() as f64 / 20_000.0;
+        let mean = found.iter().sum::<f64>() / 20_000.0;
+        assert!((out - 0.25).abs() < 0.015 && (mean - 1.0).abs() < 0.02, "{out} {mean}");
+    }
+
+    #[test]
+    fn two_steps_and_two_ops_draw_differently() {
+        let rows = Rows::new(&[50]);
+        let run_at = |step: u32, before: bool| {
+            let check = GradientCheck::new().given(&[50, 4], &[1.0; 200]);
+            let check = check.host("seed", &[5, 6]).host("step", &[step]).host("utterances", &[1]);
+            run(check, |g, x| {
+                if before {
+                    g.next_draw();
+                }
+                let draws = Draws::new(g, &rows)?;
+                g.dropout(x[0], 0.5, &draws)
+            })
+        };
+        assert_ne!(run_at(1, false), run_at(2, false));
+        assert_ne!(run_at(1, false), run_at(1, true));
+        assert_eq!(run_at(1, true), run_at(1, true));
+    }
+
+    #[test]
+    fn a_recomputed_block_draws_what_it_drew() {
+        let rows = Rows::new(&[9, 4]);
+        let gradient = |recomputed: &Recomputed| {
+            let check = drawing(GradientCheck::new().input(&[13, 3]), &[1, 2]);
+            run(check, |g, x| {
+                let draws = Draws::new(g, &rows)?;
+                let y = g.block(|g| {
+                    let y = g.square(x[0])?;
+                    let y = g.dropout(y, 0.4, &draws)?;
+                    g.square(y)
+                })?;
+                let loss = g.sum_all(y)?;
+                let gradient = g.gradients(loss, &[x[0]], recomputed)?[0].unwrap();
+                g.detach(gradient)
+            })
+        };
+        let again = gradient(&Recomputed::from([BlockId(0)]));
+        assert_eq!(again, gradient(&Recomputed::new()));
+        assert!(again.contains(&0.0) && again.iter().any(|&x| x != 0.0));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let mut g = Graph::new(Default::default(), DType::F32);
+        let x = g.input("x", TensorType::new(DType::F32, &[4, 3])).unwrap();
+        let draws = Draws::new(&mut g, &Rows::new(&[5])).unwrap();
+        let error = g.dropout(x, 1.0, &draws).unwrap_err().to_string();
+        assert_eq!(error, "dropout: drops a share from 0 to less than 1, not 1; the operands are F32[4, 3]");
+        let error = g.dropout(x, 0.5, &draws).unwrap_err().to_string();
+        assert_eq!(error, "dropout: the rows of its draws have 5 frames; the operands are F32[4, 3]");
+        assert_eq!(g.dropout(x, 0.0, &draws).unwrap(), x);
+    }
+}

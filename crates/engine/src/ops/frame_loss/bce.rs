@@ -1,0 +1,64 @@
+//! Binary cross-entropy of logits: what voicing and stop decisions are trained with.
+
+use super::Term;
+use crate::error::EngineError;
+use crate::graph::{Graph, Value};
+use crate::real::Float;
+use crate::rows::Rows;
+
+#[derive(Debug)]
+struct Bce;
+
+impl Term for Bce {
+    const NAME: &'static str = "bce_loss";
+    const BACKWARD: &'static str = "bce_loss_backward";
+    const SYMMETRIC: bool = false;
+
+    /// -t·ln σ(z) - (1 - t)·ln(1 - σ(z)), as max(z, 0) - z·t + ln(1 + e^-|z|): no logarithm of 0, no overflow.
+    #[inline(always)]
+    fn value<F: Float>(found: F, target: F) -> F {
+        let positive = if found < F::zero() { F::zero() } else { found };
+        positive - found * target + (-found.abs()).exp().ln_1p()
+    }
+
+    /// σ(z) - t.
+    #[inline(always)]
+    fn slope<F: Float>(found: F, target: F) -> F {
+        F::of(1.0) / (F::of(1.0) + (-found).exp()) - target
+    }
+}
+
+impl Graph {
+    /// `weight · Σ` of the binary cross-entropy of `logits` against `targets` (0 to 1) over the filled frames; all else as
+    /// in [`Graph::l1_loss`]. Targets get no gradient.
+    pub fn bce_loss(
+        &mut self,
+        logits: Value,
+        targets: Value,
+        rows: &Rows,
+        lengths: Value,
+        weight: Value,
+    ) -> Result<Value, EngineError> {
+        self.frame_loss::<Bce>([logits, targets], rows, lengths, weight)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::check_loss;
+    use super::*;
+    use crate::testing::GradientCheck;
+
+    #[test]
+    fn values_and_gradients() {
+        let sigmoid = |z: f64| 1.0 / (1.0 + (-z).exp());
+        let check = GradientCheck::new().input(&[240, 5]).data(&[240, 5]);
+        check_loss(check, Graph::bce_loss, |z, t| -t * sigmoid(z).ln() - (1.0 - t) * (1.0 - sigmoid(z)).ln());
+    }
+
+    #[test]
+    fn a_sure_logit_costs_what_it_is_wrong_by() {
+        assert_eq!((Bce::value(800.0, 0.0), Bce::value(800.0, 1.0), Bce::value(-800.0, 1.0)), (800.0, 0.0, 800.0));
+        assert_eq!((Bce::slope(800.0, 0.0), Bce::slope(-800.0, 0.0)), (1.0, 0.0));
+    }
+}

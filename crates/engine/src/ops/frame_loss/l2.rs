@@ -1,0 +1,53 @@
+//! The sum of squared distances: (found - target)².
+
+use super::Term;
+use crate::error::EngineError;
+use crate::graph::{Graph, Value};
+use crate::real::Float;
+use crate::rows::Rows;
+
+#[derive(Debug)]
+struct L2;
+
+impl Term for L2 {
+    const NAME: &'static str = "l2_loss";
+    const BACKWARD: &'static str = "l2_loss_backward";
+    const SYMMETRIC: bool = true;
+
+    #[inline(always)]
+    fn value<F: Float>(found: F, target: F) -> F {
+        (found - target) * (found - target)
+    }
+
+    #[inline(always)]
+    fn slope<F: Float>(found: F, target: F) -> F {
+        F::of(2.0) * (found - target)
+    }
+}
+
+impl Graph {
+    /// `weight · Σ (found - target)²` over the filled frames; all else as in [`Graph::l1_loss`].
+    pub fn l2_loss(
+        &mut self,
+        found: Value,
+        target: Value,
+        rows: &Rows,
+        lengths: Value,
+        weight: Value,
+    ) -> Result<Value, EngineError> {
+        self.frame_loss::<L2>([found, target], rows, lengths, weight)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::check_loss;
+    use super::*;
+    use crate::testing::GradientCheck;
+
+    #[test]
+    fn values_and_gradients() {
+        let check = GradientCheck::new().input(&[240, 5]).input(&[240, 5]);
+        check_loss(check, Graph::l2_loss, |a, b| (a - b).powi(2));
+    }
+}

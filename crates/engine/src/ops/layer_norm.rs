@@ -1,0 +1,211 @@
+//! Layer norm: every frame gets mean 0 and variance 1 over its channels, then a gain and a bias per channel.
+
+use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs};
+
+use super::frames::is_real;
+use super::norm::{FRAMES_OF_A_PIECE, FrameGradient, combine, normalize, widened};
+use crate::error::EngineError;
+use crate::graph::{Graph, Value};
+use crate::lower::{Lower, StepArg, Tensor};
+use crate::op::{Backward, Op, refuse};
+use crate::ops::NOT_ON_CUDA;
+use crate::real::Real;
+use crate::tensor::{TensorType, accumulator};
+use crate::{for_real, named_for};
+
+/// `(x, gain, bias)` to the result, and `[frames, 2]`: mean and 1/√(variance + ε), for the backward pass.
+#[derive(Debug)]
+struct LayerNorm;
+
+/// `(x, gain, what LayerNorm kept, gradient)` to the gradients of x, gain and bias.
+#[derive(Debug)]
+struct LayerNormBackward;
+
+impl Op for LayerNorm {
+    fn name(&self) -> &'static str {
+        "layer_norm"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        let x = inputs[0];
+        if x.shape.rank() != 2 || !is_real(x.dtype) {
+            return refuse("layer_norm", "takes [frames, channels] of f32, bf16 or f64", inputs);
+        }
+        let vector = TensorType::new(x.dtype, &[x.shape.last()]);
+        if inputs[1] != vector || inputs[2] != vector {
+            return refuse("layer_norm", format!("takes a gain and a bias of {vector}"), inputs);
+        }
+        Ok(vec![x, kept(x)])
+    }
+
+    fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
+        let Some(g) = at.first() else { return Ok(vec![None; 3]) };
+        let found = at.graph.push_many(LayerNormBackward, &[at.inputs[0], at.inputs[1], at.outputs[1], g])?;
+        Ok(found.into_iter().map(Some).collect())
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let [x, gain, bias] = [at.inputs[0], at.inputs[1], at.inputs[2]];
+        let (frames, columns) = (x.ty.shape.rows(), x.ty.shape.last());
+        let kernel = for_real!("layer_norm", x.ty.dtype, T => &Kernels::<T>::FORWARD);
+        let numbers = [StepArg::U32(frames), StepArg::U32(columns)];
+        let memory = [x.read(), gain.read(), bias.read(), at.outputs[0].write(), at.outputs[1].write()];
+        at.launch(kernel, Grid::cover(u64::from(frames) * 32, 256), memory.into_iter().chain(numbers).collect());
+        Ok(())
+    }
+}
+
+/// Mean and 1/√(variance + ε) of each frame of `x`.
+pub(super) fn kept(x: TensorType) -> TensorType {
+    TensorType::new(accumulator(x.dtype), &[x.shape.rows(), 2])
+}
+
+impl Op for LayerNormBackward {
+    fn name(&self) -> &'static str {
+        "layer_norm gradient"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        let wide = inputs[1].of(accumulator(inputs[1].dtype));
+        Ok(vec![inputs[0], wide, wide])
+    }
+
+    fn scratch(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Vec<u64> {
+        vec![u64::from(pieces(inputs[0].shape.rows())) * 2 * outputs[1].bytes()]
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let x = at.inputs[0];
+        let (frames, columns) = (x.ty.shape.rows(), x.ty.shape.last());
+        let pieces = pieces(frames);
+        let partial = TensorType::new(at.outputs[1].ty.dtype, &[pieces, 2 * columns]);
+        let partial = Tensor { ty: partial, ..at.scratch[0] };
+        let kernel = for_real!("layer_norm gradient", x.ty.dtype, T => &Kernels::<T>::BACKWARD);
+        let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
+        args.extend([at.outputs[0].write(), partial.write(), StepArg::U32(frames), StepArg::U32(columns)]);
+        at.launch(kernel, Grid { blocks: [pieces, 1, 1], threads: 256, shared_bytes: 0 }, args);
+        let (of_gain, of_bias) = (at.outputs[1], at.outputs[2]);
+        combine(at, partial, of_gain, [pieces, 2 * columns, 0])?;
+        combine(at, partial, of_bias, [pieces, 2 * columns, columns])
+    }
+}
+
+fn pieces(frames: u32) -> u32 {
+    frames.div_ceil(FRAMES_OF_A_PIECE).max(1)
+}
+
+struct Kernels<T>(std::marker::PhantomData<T>);
+
+impl<T: Real> Kernels<T> {
+    const WIDE: DType = <T::Wide as Element>::DTYPE;
+
+    const FORWARD: Kernel = Kernel {
+        name: named_for!(T, "layer_norm"),
+        source: &NOT_ON_CUDA,
+        params: &[
+            Param::In(T::DTYPE),
+            Param::In(T::DTYPE),
+            Param::In(T::DTYPE),
+            Param::Out(T::DTYPE),
+            Param::Out(Self::WIDE),
+            Param::U32,
+            Param::U32,
+        ],
+        twin: &forward::<T>,
+    };
+
+    const BACKWARD: Kernel = Kernel {
+        name: named_for!(T, "layer_norm_gradient"),
+        source: &NOT_ON_CUDA,
+        params: &[
+            Param::In(T::DTYPE),
+            Param::In(T::DTYPE),
+            Param::In(Self::WIDE),
+            Param::In(T::DTYPE),
+            Param::Out(T::DTYPE),
+            Param::Out(Self::WIDE),
+            Param::U32,
+            Param::U32,
+        ],
+        twin: &backward::<T>,
+    };
+}
+
+fn forward<T: Real>(args: &mut TwinArgs<'_>) {
+    let (frames, columns) = (args.u32(5) as usize, args.u32(6) as usize);
+    let x = &args.read::<T>(0)[..frames * columns];
+    let (gain, bias) = (widened(args.read::<T>(1)), widened(args.read::<T>(2)));
+    let workers = args.workers();
+    let (out, kept) = (&mut args.write::<T>(3)[..x.len()], &mut args.write::<T::Wide>(4)[..frames * 2]);
+    let of_a_piece = FRAMES_OF_A_PIECE as usize;
+    workers.each_pair((out, of_a_piece * columns), (kept, of_a_piece * 2), |piece, out, kept| {
+        let x = x[piece * of_a_piece * columns..].chunks_exact(columns);
+        for ((out, x), kept) in out.chunks_exact_mut(columns).zip(x).zip(kept.as_chunks_mut::<2>().0) {
+            *kept = normalize(x, (&gain, &bias), out);
+        }
+    });
+}
+
+fn backward<T: Real>(args: &mut TwinArgs<'_>) {
+    let (frames, columns) = (args.u32(6) as usize, args.u32(7) as usize);
+    let (x, gradient) = (args.read::<T>(0), args.read::<T>(3));
+    let gain = widened(args.read::<T>(1));
+    let kept = args.read::<T::Wide>(2).as_chunks::<2>().0;
+    let workers = args.workers();
+    let (out, sums) = (&mut args.write::<T>(4)[..frames * columns], args.write::<T::Wide>(5));
+    let of_a_piece = FRAMES_OF_A_PIECE as usize;
+    workers.each_pair((out, of_a_piece * columns), (sums, 2 * columns), |piece, out, sums| {
+        let mut frame = FrameGradient::new(&gain, sums);
+        let first = piece * of_a_piece;
+        let (x, g) = (x[first * columns..].chunks_exact(columns), gradient[first * columns..].chunks_exact(columns));
+        for (((out, x), g), &kept) in out.chunks_exact_mut(columns).zip(x).zip(g).zip(&kept[first..]) {
+            frame.add(x, kept, g, out);
+        }
+    });
+}
+
+impl Graph {
+    /// `(x - mean) / √(variance + 1e-5) · gain + bias` of each frame of `x` `[frames, channels]`, with `gain` and `bias`
+    /// `[channels]`. Frames do not see each other: padding is normalised like any other.
+    pub fn layer_norm(&mut self, x: Value, gain: Value, bias: Value) -> Result<Value, EngineError> {
+        Ok(self.push_many(LayerNorm, &[x, gain, bias])?[0])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{GradientCheck, check_gradients, run};
+
+    #[test]
+    fn gradients() {
+        for (frames, channels) in [(1, 1), (3, 5), (130, 7), (5, 64), (65, 8)] {
+            let check = GradientCheck::new().input(&[frames, channels]).input(&[channels]).input(&[channels]);
+            check_gradients(check, |g, x| g.layer_norm(x[0], x[1], x[2]));
+        }
+    }
+
+    #[test]
+    fn frames_have_the_mean_and_spread_of_gain_and_bias() {
+        // Mean 4, variance 5: deviations -3, -1, 1, 3 over √5.00001.
+        let check = GradientCheck::new()
+            .given(&[2, 4], &[1.0, 3.0, 5.0, 7.0, 2.0, 2.0, 2.0, 2.0])
+            .given(&[4], &[1.0, 1.0, 2.0, 1.0])
+            .given(&[4], &[0.0, 0.5, 0.0, 0.0]);
+        let found = run(check, |g, x| g.layer_norm(x[0], x[1], x[2]));
+        let root = 5.000_01_f64.sqrt();
+        let expected = [-3.0 / root, -1.0 / root + 0.5, 2.0 / root, 3.0 / root, 0.0, 0.5, 0.0, 0.0];
+        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?}");
+    }
+
+    #[test]
+    fn a_gain_of_another_size_is_named() {
+        let mut g = Graph::new(Default::default(), DType::F32);
+        let x = g.input("x", TensorType::new(DType::F32, &[4, 3])).unwrap();
+        let gain = g.input("gain", TensorType::new(DType::F32, &[4])).unwrap();
+        let error = g.layer_norm(x, gain, gain).unwrap_err().to_string();
+        let expected =
+            "layer_norm: takes a gain and a bias of F32[3]; the operands are F32[4, 3] and F32[4] and F32[4]";
+        assert_eq!(error, expected);
+    }
+}

@@ -1,0 +1,192 @@
+//! Matrix products: linear layers, and products of batches of matrices.
+
+use tandem_device::{DType, Operand, Product};
+
+use crate::error::EngineError;
+use crate::graph::{Graph, Leaf, Value};
+use crate::lower::Lower;
+use crate::op::{Backward, Op, refuse};
+use crate::tensor::{Shape, TensorType, accumulator};
+
+/// `op(A)·op(B)`, plus a bias on every row when there is a third input. `[m, k]·[k, n]`, or `[batch, m, k]·[batch, k, n]`.
+#[derive(Clone, Copy, Debug)]
+struct MatMul {
+    a_transposed: bool,
+    b_transposed: bool,
+    /// Whether the result is kept in the wide element type: gradients of parameters are.
+    wide: bool,
+}
+
+/// Batch, rows, columns and what is summed over.
+struct Dims {
+    batch: u32,
+    m: u32,
+    n: u32,
+    k: u32,
+}
+
+impl MatMul {
+    fn dims(&self, a: Shape, b: Shape) -> Option<Dims> {
+        let split = |shape: Shape, transposed: bool| match *shape.dims() {
+            [rows, columns] if transposed => Some((1, columns, rows)),
+            [rows, columns] => Some((1, rows, columns)),
+            [batch, rows, columns] if transposed => Some((batch, columns, rows)),
+            [batch, rows, columns] => Some((batch, rows, columns)),
+            _ => None,
+        };
+        let (batch, m, k) = split(a, self.a_transposed)?;
+        let (other_batch, other_k, n) = split(b, self.b_transposed)?;
+        (a.rank() == b.rank() && batch == other_batch && k == other_k).then_some(Dims { batch, m, n, k })
+    }
+}
+
+impl Op for MatMul {
+    fn name(&self) -> &'static str {
+        "matmul"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        let (a, b) = (inputs[0], inputs[1]);
+        let Some(Dims { batch, m, n, .. }) = self.dims(a.shape, b.shape) else {
+            let turned = |transposed| if transposed { " transposed" } else { "" };
+            let (a, b) = (turned(self.a_transposed), turned(self.b_transposed));
+            let problem = format!("takes [m, k]{a} and [k, n]{b}, or batches of them");
+            return refuse("matmul", problem, inputs);
+        };
+        if a.dtype != b.dtype || !matches!(a.dtype, DType::F32 | DType::BF16 | DType::F64) {
+            return refuse("matmul", "multiplies two tensors of one floating element type", inputs);
+        }
+        if inputs.get(2).is_some_and(|bias| bias.shape.dims() != [n] || bias.dtype != a.dtype) {
+            return refuse("matmul", format!("a bias has {n} elements of the same element type"), inputs);
+        }
+        let dtype = if self.wide { accumulator(a.dtype) } else { a.dtype };
+        let dims = if a.shape.rank() == 3 { vec![batch, m, n] } else { vec![m, n] };
+        Ok(vec![TensorType::new(dtype, &dims)])
+    }
+
+    fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
+        let Some(g) = at.first() else { return Ok(vec![None; at.inputs.len()]) };
+        let (a, b) = (at.inputs[0], at.inputs[1]);
+        let (ta, tb) = (self.a_transposed, self.b_transposed);
+        let g = at.graph.cast(g, at.graph.ty(a).dtype)?;
+        let learnt = |graph: &Graph, value| matches!(graph.as_leaf(value), Some(Leaf::Parameter(_)));
+        let mut of_a = None;
+        if at.wanted[0] {
+            let wide = learnt(at.graph, a);
+            of_a = Some(match ta {
+                false => at.graph.product(g, b, false, !tb, wide)?,
+                true => at.graph.product(b, g, tb, true, wide)?,
+            });
+        }
+        let mut of_b = None;
+        if at.wanted[1] {
+            let wide = learnt(at.graph, b);
+            of_b = Some(match tb {
+                false => at.graph.product(a, g, !ta, false, wide)?,
+                true => at.graph.product(g, a, true, ta, wide)?,
+            });
+        }
+        let mut all = vec![of_a, of_b];
+        if at.inputs.len() == 3 {
+            all.push(if at.wanted[2] { Some(at.graph.sum_rows(g)?) } else { None });
+        }
+        Ok(all)
+    }
+
+    fn can_add(&self) -> bool {
+        true
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let (a, b, c) = (at.inputs[0], at.inputs[1], at.outputs[0]);
+        let Some(Dims { batch, m, n, k }) = self.dims(a.ty.shape, b.ty.shape) else {
+            unreachable!("checked when the node was written")
+        };
+        let stored = |shape: Shape, transposed: bool| {
+            let [.., rows, columns] = *shape.dims() else { unreachable!("a matrix has two dimensions") };
+            Operand { transposed, stride: columns, batch_stride: u64::from(rows) * u64::from(columns) }
+        };
+        let product = Product {
+            dtype: a.ty.dtype,
+            out: c.ty.dtype,
+            m,
+            n,
+            k,
+            batch,
+            a: stored(a.ty.shape, self.a_transposed),
+            b: stored(b.ty.shape, self.b_transposed),
+            c: Operand { transposed: false, stride: n, batch_stride: u64::from(m) * u64::from(n) },
+            alpha: 1.0,
+            accumulate: at.adds(),
+        };
+        let bias = at.inputs.get(2).copied();
+        at.product(product, [a, b, c], bias);
+        Ok(())
+    }
+}
+
+impl Graph {
+    /// `a·b` of `[m, k]` and `[k, n]`, or of batches of such matrices.
+    pub fn matmul(&mut self, a: Value, b: Value) -> Result<Value, EngineError> {
+        self.product(a, b, false, false, false)
+    }
+
+    /// `op(a)·op(b)`, each transposed or not; kept in the wide element type when `wide`.
+    pub fn product(
+        &mut self,
+        a: Value,
+        b: Value,
+        a_transposed: bool,
+        b_transposed: bool,
+        wide: bool,
+    ) -> Result<Value, EngineError> {
+        self.push(MatMul { a_transposed, b_transposed, wide }, &[a, b])
+    }
+
+    /// A linear layer: `x·weightᵀ + bias` with `x` `[rows, in]` and `weight` `[out, in]`.
+    pub fn linear(&mut self, x: Value, weight: Value, bias: Option<Value>) -> Result<Value, EngineError> {
+        let op = MatMul { a_transposed: false, b_transposed: true, wide: false };
+        match bias {
+            Some(bias) => self.push(op, &[x, weight, bias]),
+            None => self.push(op, &[x, weight]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{GradientCheck, check_gradients, run};
+
+    #[test]
+    fn gradients() {
+        for (ta, tb) in [(false, false), (true, false), (false, true), (true, true)] {
+            let a: &[u32] = if ta { &[3, 5] } else { &[5, 3] };
+            let b: &[u32] = if tb { &[7, 3] } else { &[3, 7] };
+            check_gradients(GradientCheck::new().input(a).input(b), |g, x| g.product(x[0], x[1], ta, tb, false));
+        }
+        check_gradients(GradientCheck::new().input(&[2, 5, 3]).input(&[2, 3, 4]), |g, x| g.matmul(x[0], x[1]));
+        check_gradients(GradientCheck::new().input(&[9, 3]).input(&[4, 3]).input(&[4]), |g, x| {
+            g.linear(x[0], x[1], Some(x[2]))
+        });
+    }
+
+    #[test]
+    fn a_linear_layer_by_hand() {
+        let checks =
+            GradientCheck::new().given(&[2, 2], &[1.0, 2.0, 3.0, 4.0]).given(&[1, 2], &[10.0, 1.0]).given(&[1], &[0.5]);
+        assert_eq!(run(checks, |g, x| g.linear(x[0], x[1], Some(x[2]))), [12.5, 34.5]);
+    }
+
+    #[test]
+    fn what_does_not_multiply_is_named() {
+        let mut g = Graph::new(Default::default(), DType::F32);
+        let a = g.input("a", TensorType::new(DType::F32, &[4, 3])).unwrap();
+        let b = g.input("b", TensorType::new(DType::F32, &[4, 5])).unwrap();
+        let error = g.matmul(a, b).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "matmul: takes [m, k] and [k, n], or batches of them; the operands are F32[4, 3] and F32[4, 5]"
+        );
+    }
+}

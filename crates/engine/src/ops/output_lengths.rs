@@ -1,0 +1,85 @@
+//! How far rows are filled after a window went over them.
+
+use tandem_device::{DType, Grid, Kernel, Param, TwinArgs};
+
+use super::window::Window;
+use crate::error::EngineError;
+use crate::graph::{Graph, Value};
+use crate::lower::Lower;
+use crate::op::{Backward, Op, refuse};
+use crate::ops::NOT_ON_CUDA;
+use crate::tensor::TensorType;
+
+#[derive(Debug)]
+struct OutputLengths(Window);
+
+impl Op for OutputLengths {
+    fn name(&self) -> &'static str {
+        "output_lengths"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        match inputs {
+            [lengths] if lengths.dtype == DType::I32 && lengths.shape.rank() == 1 => Ok(inputs.to_vec()),
+            _ => refuse("output_lengths", "takes lengths I32[rows]", inputs),
+        }
+    }
+
+    fn gradient(&self, _: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
+        Ok(vec![None])
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let mut args = vec![at.inputs[0].read(), at.outputs[0].write()];
+        args.extend(self.0.args());
+        at.launch(&KERNEL, Grid::cover(at.outputs[0].ty.shape.elements(), 256), args);
+        Ok(())
+    }
+}
+
+static KERNEL: Kernel = Kernel {
+    name: "output_lengths",
+    source: &NOT_ON_CUDA,
+    params: &[Param::In(DType::I32), Param::Out(DType::I32), Param::U32, Param::U32, Param::U32, Param::U32],
+    twin: &twin,
+};
+
+fn twin(args: &mut TwinArgs<'_>) {
+    let (lengths, window) = (args.read::<i32>(0), Window::of_args(args, 2));
+    for (out, &length) in args.write::<i32>(1).iter_mut().zip(lengths) {
+        *out = window.output_length(length.max(0) as u32) as i32;
+    }
+}
+
+impl Graph {
+    /// [`Window::output_length`] of each of `lengths` `[rows]`; a negative length counts as none.
+    pub fn output_lengths(&mut self, lengths: Value, window: Window) -> Result<Value, EngineError> {
+        self.push(OutputLengths(window), &[lengths])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{GradientCheck, run};
+
+    #[test]
+    fn lengths_follow_the_window() {
+        let window = Window { kernel: 4, stride: 2, dilation: 1, padding: 1 };
+        let lengths = GradientCheck::new().whole(&[5], &[8, 0, 1, 7, -3]);
+        // The value of the op as a number, so that the test's loss can be taken of it.
+        let found = run(lengths, |g, x| {
+            let lengths = g.output_lengths(x[0], window)?;
+            g.to_float(lengths)
+        });
+        assert_eq!(found, [4.0, 0.0, 0.0, 3.0, 0.0]);
+    }
+
+    #[test]
+    fn lengths_are_whole_numbers() {
+        let mut g = Graph::new(Default::default(), DType::F32);
+        let x = g.input("x", TensorType::new(DType::F32, &[3])).unwrap();
+        let error = g.output_lengths(x, Window::same(3)).unwrap_err().to_string();
+        assert_eq!(error, "output_lengths: takes lengths I32[rows]; the operands are F32[3]");
+    }
+}

@@ -1,0 +1,254 @@
+//! Rotary positions: queries and keys are turned by an angle that grows with the position in the row, so that their
+//! products depend on how far apart they are.
+//!
+//! Sines and cosines are a constant of the program: `[longest row, head/2, 2]`.
+
+use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs};
+
+use super::frames::{Stretch, check_frames, cut, stretches, stretches_of_a_row};
+use crate::error::EngineError;
+use crate::graph::{Graph, Value};
+use crate::lower::{Lower, StepArg};
+use crate::op::{Backward, Op, refuse};
+use crate::ops::NOT_ON_CUDA;
+use crate::real::Real;
+use crate::rows::Rows;
+use crate::tensor::TensorType;
+use crate::{for_real, named_for};
+
+/// Wavelengths go from 2π to 2π times this.
+const BASE: f64 = 10_000.0;
+/// Frames that one thread turns: about 20 µs for 768 columns.
+const FRAMES_OF_A_PIECE: u32 = 64;
+
+/// `(queries, keys and values, cosines and sines, row starts)`; `back` turns the other way.
+#[derive(Debug)]
+struct Rotary {
+    heads: u32,
+    back: bool,
+    rows: Rows,
+}
+
+impl Op for Rotary {
+    fn name(&self) -> &'static str {
+        "rotary"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        check_frames("rotary", &self.rows, &inputs[..1])?;
+        Ok(vec![inputs[0]])
+    }
+
+    fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
+        let Some(g) = at.first() else { return Ok(vec![None; 3]) };
+        let op = Rotary { heads: self.heads, back: !self.back, rows: self.rows.clone() };
+        let turned_back = at.graph.push(op, &[g, at.inputs[1], at.inputs[2]])?;
+        Ok(vec![Some(turned_back), None, None])
+    }
+
+    fn may_overwrite(&self) -> Vec<usize> {
+        vec![0]
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let (x, out) = (at.inputs[0], at.outputs[0]);
+        let in_place = at.taken_over().is_some();
+        let kernel = for_real!("rotary", x.ty.dtype, T => match in_place {
+            true => &Kernels::<T>::IN_PLACE,
+            false => &Kernels::<T>::APART,
+        });
+        let mut args = vec![out.write(), at.inputs[1].read(), at.inputs[2].read()];
+        args.extend([self.rows.count(), x.ty.shape.last(), self.heads, u32::from(self.back)].map(StepArg::U32));
+        if !in_place {
+            args.push(x.read());
+        }
+        let stretches = stretches_of_a_row(self.rows.longest(), FRAMES_OF_A_PIECE);
+        let grid = Grid { blocks: [stretches, self.rows.count(), 1], threads: 256, shared_bytes: 0 };
+        at.launch(kernel, grid, args);
+        Ok(())
+    }
+}
+
+struct Kernels<T>(std::marker::PhantomData<T>);
+
+impl<T: Real> Kernels<T> {
+    const APART: Kernel = Kernel {
+        name: named_for!(T, "rotary"),
+        source: &NOT_ON_CUDA,
+        params: &[
+            Param::Out(T::DTYPE),
+            Param::In(<T::Wide as Element>::DTYPE),
+            Param::In(DType::U32),
+            Param::U32,
+            Param::U32,
+            Param::U32,
+            Param::U32,
+            Param::In(T::DTYPE),
+        ],
+        twin: &|args| twin::<T>(args, Some(7)),
+    };
+
+    const IN_PLACE: Kernel = Kernel {
+        name: named_for!(T, "rotary_in_place"),
+        source: &NOT_ON_CUDA,
+        params: &[
+            Param::Out(T::DTYPE),
+            Param::In(<T::Wide as Element>::DTYPE),
+            Param::In(DType::U32),
+            Param::U32,
+            Param::U32,
+            Param::U32,
+            Param::U32,
+        ],
+        twin: &|args| twin::<T>(args, None),
+    };
+}
+
+/// Turns what argument `from` holds, or what is there.
+fn twin<T: Real>(args: &mut TwinArgs<'_>, from: Option<usize>) {
+    let [batch, columns, heads] = [3, 4, 5].map(|i| args.u32(i) as usize);
+    let (back, half) = (args.u32(6) != 0, columns / (6 * heads));
+    let table = args.read::<T::Wide>(1);
+    let stretches = stretches(&args.read::<u32>(2)[..=batch], FRAMES_OF_A_PIECE);
+    let from = from.map(|i| args.read::<T>(i));
+    let workers = args.workers();
+    let out = cut(args.write::<T>(0), stretches.iter().map(|s| s.count * columns));
+    workers.each_part(out, |piece, out| {
+        let stretch: &Stretch = &stretches[piece];
+        if let Some(x) = from {
+            out.copy_from_slice(stretch.of(x, columns));
+        }
+        for (t, frame) in out.chunks_exact_mut(columns).enumerate() {
+            let angles = &table[(stretch.first + t) * 2 * half..][..2 * half];
+            turn(&mut frame[..columns / 3 * 2], angles, back);
+        }
+    });
+}
+
+/// Turns all heads of one frame. `angles` has the cosines, then the sines.
+fn turn<T: Real>(queries_and_keys: &mut [T], angles: &[T::Wide], back: bool) {
+    let half = angles.len() / 2;
+    let (cosines, sines) = angles.split_at(half);
+    for head in queries_and_keys.chunks_exact_mut(2 * half) {
+        let (first, second) = head.split_at_mut(half);
+        let pairs = first.iter_mut().zip(second).zip(cosines.iter().zip(sines));
+        if back {
+            pairs.for_each(|((a, b), (&cos, &sin))| (*a, *b) = turned(*a, *b, cos, -sin));
+        } else {
+            pairs.for_each(|((a, b), (&cos, &sin))| (*a, *b) = turned(*a, *b, cos, sin));
+        }
+    }
+}
+
+#[inline(always)]
+fn turned<T: Real>(a: T, b: T, cos: T::Wide, sin: T::Wide) -> (T, T) {
+    let (a, b) = (a.load(), b.load());
+    (T::store(a * cos - b * sin), T::store(b * cos + a * sin))
+}
+
+/// Per position the cosines of all angles, then their sines.
+fn angles(positions: u32, half: u32) -> impl Iterator<Item = f64> {
+    let angle = move |t: u32, i: u32| f64::from(t) * BASE.powf(-f64::from(i) / f64::from(half));
+    (0..positions)
+        .flat_map(move |t| (0..half).map(move |i| angle(t, i).cos()).chain((0..half).map(move |i| angle(t, i).sin())))
+}
+
+impl Graph {
+    /// Turns the queries and keys of `qkv` `[frames, 3·heads·size]` (queries, keys, values; heads inside each) by their
+    /// position in the row: elements `i` and `i + size/2` of a head by the angle `position · 10000^(-2i/size)`. Values
+    /// stay. Frames do not see each other: padding is turned like any other.
+    ///
+    /// Works in place where nobody reads `qkv` afterwards. Keeps nothing for the backward pass.
+    pub fn rotary(&mut self, qkv: Value, heads: u32, rows: &Rows) -> Result<Value, EngineError> {
+        let ty = self.ty(qkv);
+        if heads == 0 || !ty.shape.last().is_multiple_of(6 * heads) {
+            return refuse("rotary", format!("takes queries, keys and values of {heads} heads of even size"), &[ty]);
+        }
+        let (longest, half) = (rows.longest(), ty.shape.last() / (6 * heads));
+        // Equal constants are one leaf: all layers of a program share the table.
+        let dims = [longest.max(1), 2 * half];
+        let table = match self.wide() {
+            DType::F64 => self.constant(&dims, &angles(dims[0], half).collect::<Vec<f64>>()),
+            _ => self.constant(&dims, &angles(dims[0], half).map(|x| x as f32).collect::<Vec<f32>>()),
+        };
+        let starts = self.row_starts(rows);
+        self.push(Rotary { heads, back: false, rows: rows.clone() }, &[qkv, table, starts])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{GradientCheck, check_gradients, run};
+
+    #[test]
+    fn gradients() {
+        for (lengths, heads, size) in [(&[3, 0, 5][..], 2, 6), (&[1], 1, 2), (&[70, 2], 3, 4)] {
+            let rows = Rows::new(lengths);
+            let check = GradientCheck::new().input(&[rows.total(), 3 * heads * size]);
+            check_gradients(check.clone(), |g, x| g.rotary(x[0], heads, &rows));
+            // What it turns is nobody else's here, so that it works in place.
+            check_gradients(check, |g, x| {
+                let twice = g.scale(x[0], 2.0)?;
+                let turned = g.rotary(twice, heads, &rows)?;
+                g.mul(turned, turned)
+            });
+        }
+    }
+
+    #[test]
+    fn pairs_are_turned_by_their_position_in_the_row() {
+        let rows = Rows::new(&[2, 3]);
+        let x: Vec<f64> = (0..5 * 24).map(|i| f64::from(i % 13) - 4.0).collect();
+        let found = run(GradientCheck::new().given(&[5, 24], &x), |g, x| g.rotary(x[0], 2, &rows));
+        for (frame, position) in [(0, 0), (1, 1), (2, 0), (3, 1), (4, 2)] {
+            for column in 0..24 {
+                let (head, i) = (column / 4, column % 4);
+                let angle = f64::from(position) * [1.0, 0.01][i % 2];
+                let pair = |i: usize| x[frame * 24 + head * 4 + i];
+                let expected = match (head, i) {
+                    (4.., _) => pair(i),
+                    (_, ..2) => pair(i) * angle.cos() - pair(i + 2) * angle.sin(),
+                    _ => pair(i) * angle.cos() + pair(i - 2) * angle.sin(),
+                };
+                assert!((found[frame * 24 + column] - expected).abs() < 1e-12, "frame {frame}, column {column}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_nobody_else_reads_is_turned_where_it_lies() {
+        use crate::{NamedLayout, ProgramSet, Step};
+        let kernels = |alone: bool| {
+            let mut g = Graph::new(Default::default(), DType::F32);
+            let (ty, rows) = (TensorType::new(DType::F32, &[4, 12]), Rows::even(2, 2));
+            let mut inputs = NamedLayout::default();
+            inputs.place("x", ty).unwrap();
+            let x = g.input("x", ty).unwrap();
+            let twice = g.scale(x, 2.0).unwrap();
+            let turned = g.rotary(twice, 2, &rows).unwrap();
+            let kept = if alone { turned } else { g.add(turned, twice).unwrap() };
+            g.result("kept", kept).unwrap();
+            let mut set = ProgramSet::new(Default::default(), DType::F32, &[]);
+            let id = set.add("op", &g, &inputs).unwrap();
+            let name = |step: &Step| match step {
+                Step::Launch { kernel, .. } => Some(kernel.name),
+                _ => None,
+            };
+            set.program(id).steps().iter().filter_map(name).collect::<Vec<_>>()
+        };
+        assert_eq!(kernels(true), ["chain", "rotary_in_place_f32"]);
+        assert_eq!(kernels(false), ["chain", "rotary_f32", "chain"]);
+    }
+
+    #[test]
+    fn heads_of_odd_size_are_named() {
+        let mut g = Graph::new(Default::default(), DType::F32);
+        let x = g.input("x", TensorType::new(DType::F32, &[4, 18])).unwrap();
+        let error = g.rotary(x, 2, &Rows::even(1, 4)).unwrap_err().to_string();
+        let expected = "rotary: takes queries, keys and values of 2 heads of even size; the operands are F32[4, 18]";
+        assert_eq!(error, expected);
+        let error = g.rotary(x, 3, &Rows::even(1, 5)).unwrap_err().to_string();
+        assert!(error.starts_with("rotary: takes [5, channels]"), "{error}");
+    }
+}

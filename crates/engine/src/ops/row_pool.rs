@@ -1,0 +1,233 @@
+//! One number of each channel per row, from its frames and to its frames.
+
+use tandem_device::{DType, Grid, Kernel, Param, TwinArgs};
+
+use super::frames::{filled_of, frames_of_a_piece, is_lengths, is_real, is_sequence, row_grid, row_parts, span};
+use crate::error::EngineError;
+use crate::graph::{Graph, Value};
+use crate::lower::{Lower, StepArg, Tensor};
+use crate::op::{Backward, Op, refuse};
+use crate::ops::NOT_ON_CUDA;
+use crate::real::{Float, Real};
+use crate::rows::Rows;
+use crate::tensor::TensorType;
+use crate::{for_real, named_for};
+
+/// Frames, table and lengths to the sum of each row's filled frames, or to their mean.
+#[derive(Clone, Debug)]
+struct RowSum {
+    rows: Rows,
+    mean: bool,
+}
+
+/// The adjoint of [`RowSum`]: one vector per row to each of its filled frames, divided by their number for a mean. Other
+/// frames are zero.
+#[derive(Clone, Debug)]
+struct RowSpread {
+    rows: Rows,
+    mean: bool,
+}
+
+impl Op for RowSum {
+    fn name(&self) -> &'static str {
+        if self.mean { "row_mean" } else { "row_sum" }
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        let (x, lengths, rows) = (inputs[0], inputs[2], &self.rows);
+        if !is_sequence(&x, rows) || !is_lengths(&lengths, rows) {
+            let problem = format!("takes frames [{}, channels] and lengths I32[{}]", rows.total(), rows.count());
+            return refuse(self.name(), problem, &[x, lengths]);
+        }
+        Ok(vec![TensorType::new(x.dtype, &[rows.count(), x.shape.last()])])
+    }
+
+    fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
+        let Some(gradient) = at.first() else { return Ok(vec![None; 3]) };
+        let op = RowSpread { rows: self.rows.clone(), mean: self.mean };
+        Ok(vec![Some(at.graph.push(op, &[gradient, at.inputs[1], at.inputs[2]])?), None, None])
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let out = at.outputs[0];
+        if out.ty.shape.elements() == 0 {
+            return Ok(());
+        }
+        let kernel = for_real!("row_mean", out.ty.dtype, T => &Pools::<T>::SUM);
+        let channels = out.ty.shape.last();
+        let grid = Grid { blocks: [channels.div_ceil(32).max(1), self.rows.count(), 1], threads: 256, shared_bytes: 0 };
+        at.launch(kernel, grid, args(at, channels, self.mean));
+        Ok(())
+    }
+}
+
+impl Op for RowSpread {
+    fn name(&self) -> &'static str {
+        "row_spread"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        let (x, rows) = (inputs[0], &self.rows);
+        match *x.shape.dims() {
+            [count, channels] if count == rows.count() && is_real(x.dtype) => {
+                Ok(vec![TensorType::new(x.dtype, &[rows.total(), channels])])
+            }
+            _ => refuse("row_spread", format!("takes one vector for each row, [{}, channels]", rows.count()), &[x]),
+        }
+    }
+
+    fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
+        let Some(gradient) = at.first() else { return Ok(vec![None; 3]) };
+        let op = RowSum { rows: self.rows.clone(), mean: self.mean };
+        Ok(vec![Some(at.graph.push(op, &[gradient, at.inputs[1], at.inputs[2]])?), None, None])
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let out = at.outputs[0];
+        if out.ty.shape.elements() == 0 {
+            return Ok(());
+        }
+        let kernel = for_real!("row_spread", out.ty.dtype, T => &Pools::<T>::SPREAD);
+        let channels = out.ty.shape.last();
+        at.launch(kernel, row_grid(&self.rows, channels), args(at, channels, self.mean));
+        Ok(())
+    }
+}
+
+fn args(at: &Lower<'_>, channels: u32, mean: bool) -> Vec<StepArg> {
+    let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
+    args.extend([at.outputs[0].write(), StepArg::U32(channels), StepArg::U32(u32::from(mean))]);
+    args
+}
+
+struct Pools<T>(std::marker::PhantomData<T>);
+
+impl<T: Real> Pools<T> {
+    /// In, starts of rows, lengths, out, channels, whether it is a mean.
+    const PARAMS: &'static [Param] = &[
+        Param::In(T::DTYPE),
+        Param::In(DType::U32),
+        Param::In(DType::I32),
+        Param::Out(T::DTYPE),
+        Param::U32,
+        Param::U32,
+    ];
+
+    const SUM: Kernel =
+        Kernel { name: named_for!(T, "row_sum"), source: &NOT_ON_CUDA, params: Self::PARAMS, twin: &sum::<T> };
+
+    const SPREAD: Kernel =
+        Kernel { name: named_for!(T, "row_spread"), source: &NOT_ON_CUDA, params: Self::PARAMS, twin: &spread::<T> };
+}
+
+/// What the frames of a row are multiplied with: one, or one over how many there are.
+fn share<W: Float>(frames: usize, mean: bool) -> W {
+    W::of(if mean { 1.0 / frames.max(1) as f64 } else { 1.0 })
+}
+
+fn sum<T: Real>(args: &mut TwinArgs<'_>) {
+    let (x, starts, lengths) = (args.read::<T>(0), args.read::<u32>(1), args.read::<i32>(2));
+    let (channels, mean) = (args.u32(4) as usize, args.u32(5) != 0);
+    let workers = args.workers();
+    workers.each_chunk(args.write::<T>(3), channels, |row, out| {
+        let frames = filled_of(starts, lengths, row);
+        let x = &x[span(starts, row).start * channels..][..frames * channels];
+        let mut total = vec![T::Wide::zero(); channels];
+        for frame in x.chunks_exact(channels) {
+            total.iter_mut().zip(frame).for_each(|(total, x)| *total += x.load());
+        }
+        let share = share(frames, mean);
+        out.iter_mut().zip(&total).for_each(|(out, &total)| *out = T::store(total * share));
+    });
+}
+
+fn spread<T: Real>(args: &mut TwinArgs<'_>) {
+    let (x, starts, lengths) = (args.read::<T>(0), args.read::<u32>(1), args.read::<i32>(2));
+    let (channels, mean) = (args.u32(4) as usize, args.u32(5) != 0);
+    let of_a_piece = frames_of_a_piece(channels);
+    let workers = args.workers();
+    workers.each_chunk(args.write::<T>(3), of_a_piece * channels, |piece, out| {
+        let mut out = out.chunks_exact_mut(channels);
+        for run in row_parts(starts, piece * of_a_piece..piece * of_a_piece + out.len()) {
+            let frames = filled_of(starts, lengths, run.row);
+            let share: T::Wide = share(frames, mean);
+            let x = &x[run.row * channels..][..channels];
+            for (frame, out) in run.in_row().zip(&mut out) {
+                match frame < frames {
+                    true => out.iter_mut().zip(x).for_each(|(out, x)| *out = T::store(x.load() * share)),
+                    false => out.fill(T::store(T::Wide::zero())),
+                }
+            }
+        }
+    });
+}
+
+impl Graph {
+    /// The mean of each row's filled frames: `x` `[frames, channels]` to `[rows, channels]`; zero for an empty row.
+    pub fn row_mean(&mut self, x: Value, rows: &Rows, lengths: Value) -> Result<Value, EngineError> {
+        let starts = self.row_starts(rows);
+        self.push(RowSum { rows: rows.clone(), mean: true }, &[x, starts, lengths])
+    }
+
+    /// One vector per row, at every frame of the row, filled or not: `x` `[rows, channels]` to `[frames, channels]`.
+    pub fn row_spread(&mut self, x: Value, rows: &Rows) -> Result<Value, EngineError> {
+        let starts = self.row_starts(rows);
+        let lengths: Vec<i32> = (0..rows.count()).map(|row| rows.length(row) as i32).collect();
+        let lengths = self.constant(&[rows.count()], &lengths);
+        self.push(RowSpread { rows: rows.clone(), mean: false }, &[x, starts, lengths])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{GradientCheck, check_gradients, run};
+
+    #[test]
+    fn gradients() {
+        let rows = Rows::new(&[5, 0, 3, 4]);
+        check_gradients(GradientCheck::new().input(&[12, 3]).whole(&[4], &[4, 0, 3, 0]), |g, x| {
+            g.row_mean(x[0], &rows, x[1])
+        });
+        check_gradients(GradientCheck::new().input(&[4, 3]), |g, x| g.row_spread(x[0], &rows));
+        // More than one piece.
+        let rows = Rows::new(&[6000, 5500]);
+        check_gradients(GradientCheck::new().input(&[11_500, 3]).whole(&[2], &[5999, 12]), |g, x| {
+            let means = g.row_mean(x[0], &rows, x[1])?;
+            g.row_spread(means, &rows)
+        });
+    }
+
+    #[test]
+    fn padding_is_not_in_the_mean() {
+        let rows = Rows::new(&[3, 0, 2]);
+        let x = [1.0, 10.0, 3.0, 30.0, 999.0, 999.0, 5.0, 50.0, 6.0, 60.0];
+        let means =
+            run(GradientCheck::new().given(&[5, 2], &x).whole(&[3], &[2, 0, 2]), |g, x| g.row_mean(x[0], &rows, x[1]));
+        assert_eq!(means, [2.0, 20.0, 0.0, 0.0, 5.5, 55.0]);
+        let means =
+            run(GradientCheck::new().given(&[5, 2], &x).whole(&[3], &[0, 0, 1]), |g, x| g.row_mean(x[0], &rows, x[1]));
+        assert_eq!(means, [0.0, 0.0, 0.0, 0.0, 5.0, 50.0]);
+    }
+
+    #[test]
+    fn a_spread_reaches_every_frame() {
+        let rows = Rows::new(&[2, 0, 1]);
+        let x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+        let spread = run(GradientCheck::new().given(&[3, 2], &x), |g, x| g.row_spread(x[0], &rows));
+        assert_eq!(spread, [1.0, 2.0, 1.0, 2.0, 5.0, 6.0]);
+    }
+
+    #[test]
+    fn what_does_not_match_the_rows_is_named() {
+        let mut g = Graph::new(Default::default(), DType::F32);
+        let x = g.input("x", TensorType::new(DType::F32, &[5, 2])).unwrap();
+        let lengths = g.input("lengths", TensorType::new(DType::I32, &[2])).unwrap();
+        let rows = Rows::new(&[3, 0, 2]);
+        let error = g.row_mean(x, &rows, lengths).unwrap_err().to_string();
+        let expected = "row_mean: takes frames [5, channels] and lengths I32[3]; the operands are F32[5, 2] and I32[2]";
+        assert_eq!(error, expected);
+        let error = g.row_spread(x, &rows).unwrap_err().to_string();
+        assert_eq!(error, "row_spread: takes one vector for each row, [3, channels]; the operands are F32[5, 2]");
+    }
+}

@@ -1,0 +1,103 @@
+//! Whole numbers as real ones.
+
+use tandem_device::{DType, Grid, Kernel, Param, TwinArgs};
+
+use super::frames::PIECE;
+use crate::error::EngineError;
+use crate::graph::{Graph, Value};
+use crate::lower::{Lower, StepArg};
+use crate::op::{Backward, Op, refuse};
+use crate::ops::NOT_ON_CUDA;
+use crate::real::{Float, Real};
+use crate::tensor::TensorType;
+use crate::{for_real, named_for};
+
+/// To this element type.
+#[derive(Debug)]
+struct ToFloat(DType);
+
+impl Op for ToFloat {
+    fn name(&self) -> &'static str {
+        "to_float"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        match inputs {
+            [x] if x.dtype == DType::I32 => Ok(vec![x.of(self.0)]),
+            _ => refuse("to_float", "takes whole numbers, I32", inputs),
+        }
+    }
+
+    fn gradient(&self, _: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
+        Ok(vec![None])
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let elements = at.outputs[0].ty.shape.elements();
+        if elements == 0 {
+            return Ok(());
+        }
+        let kernel = for_real!("to_float", self.0, T => &Convert::<T>::KERNEL);
+        let args = vec![at.inputs[0].read(), at.outputs[0].write(), StepArg::U64(elements)];
+        at.launch(kernel, Grid::cover(elements, 256), args);
+        Ok(())
+    }
+}
+
+struct Convert<T>(std::marker::PhantomData<T>);
+
+impl<T: Real> Convert<T> {
+    const KERNEL: Kernel = Kernel {
+        name: named_for!(T, "to_float"),
+        source: &NOT_ON_CUDA,
+        params: &[Param::In(DType::I32), Param::Out(T::DTYPE), Param::U64],
+        twin: &convert::<T>,
+    };
+}
+
+fn convert<T: Real>(args: &mut TwinArgs<'_>) {
+    let x = args.read::<i32>(0);
+    let workers = args.workers();
+    workers.each_chunk(args.write::<T>(1), PIECE, |piece, out| {
+        let x = &x[piece * PIECE..];
+        out.iter_mut().zip(x).for_each(|(out, &x)| *out = T::store(T::Wide::of(f64::from(x))));
+    });
+}
+
+impl Graph {
+    /// Whole numbers as real ones, in the wide element type. No gradient passes.
+    pub fn to_float(&mut self, x: Value) -> Result<Value, EngineError> {
+        let wide = self.wide();
+        self.push(ToFloat(wide), &[x])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{GradientCheck, check_gradients, run};
+
+    #[test]
+    fn numbers_stay_what_they_are() {
+        let found = run(GradientCheck::new().whole(&[2, 2], &[0, -3, 7, i32::MAX]), |g, x| g.to_float(x[0]));
+        assert_eq!(found, [0.0, -3.0, 7.0, 2_147_483_647.0]);
+    }
+
+    /// Also in every element type, on every kind of host device, and in more than one piece.
+    #[test]
+    fn they_are_multiplied_like_others() {
+        let durations: Vec<i32> = (0..40_000).map(|i| i % 7).collect();
+        check_gradients(GradientCheck::new().input(&[40_000]).whole(&[40_000], &durations), |g, x| {
+            let durations = g.to_float(x[1])?;
+            g.mul(x[0], durations)
+        });
+    }
+
+    #[test]
+    fn real_numbers_are_refused() {
+        let mut g = Graph::new(Default::default(), DType::F32);
+        let x = g.input("x", TensorType::new(DType::F32, &[3])).unwrap();
+        let error = g.to_float(x).unwrap_err().to_string();
+        assert_eq!(error, "to_float: takes whole numbers, I32; the operands are F32[3]");
+    }
+}

@@ -1,0 +1,346 @@
+//! Windows as rows of a matrix, so that a convolution is a product; and the way back, which adds where windows overlap.
+
+use tandem_device::{DType, Kernel, Param, TwinArgs};
+
+use super::frames::{filled_of, frames_of_a_piece, is_lengths, is_sequence, row_grid, row_parts, span};
+use super::window::{Window, Windowed};
+use crate::error::EngineError;
+use crate::graph::{Graph, Value};
+use crate::lower::{Lower, StepArg, Tensor};
+use crate::op::{Backward, Op, refuse};
+use crate::ops::NOT_ON_CUDA;
+use crate::real::{Float, Real};
+use crate::rows::Rows;
+use crate::tensor::TensorType;
+use crate::{for_real, named_for};
+
+/// Frames, both tables and lengths to `[output frames, kernel · channels]`.
+#[derive(Debug)]
+pub(super) struct Unfold(pub(super) Windowed);
+
+/// The adjoint of [`Unfold`].
+#[derive(Debug)]
+pub(super) struct Fold(pub(super) Windowed);
+
+impl Op for Unfold {
+    fn name(&self) -> &'static str {
+        "unfold"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        let Windowed { window, rows, out_rows } = &self.0;
+        let (x, lengths) = (inputs[0], inputs[3]);
+        if !is_sequence(&x, rows) || !is_lengths(&lengths, rows) {
+            let problem = format!("takes frames [{}, channels] and lengths I32[{}]", rows.total(), rows.count());
+            return refuse("unfold", problem, &[x, lengths]);
+        }
+        Ok(vec![TensorType::new(x.dtype, &[out_rows.total(), window.kernel * x.shape.last()])])
+    }
+
+    fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
+        let Some(gradient) = at.first() else { return Ok(vec![None; 4]) };
+        let inputs = [gradient, at.inputs[1], at.inputs[2], at.inputs[3]];
+        Ok(vec![Some(at.graph.push(Fold(self.0.clone()), &inputs)?), None, None, None])
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let inputs = [at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3]];
+        launch_unfold(at, &self.0, inputs, at.outputs[0])
+    }
+}
+
+/// Queues the unfolding of `x` with `[x, starts, out_starts, lengths]`.
+pub(super) fn launch_unfold(
+    at: &mut Lower<'_>,
+    Windowed { window, out_rows, .. }: &Windowed,
+    inputs: [Tensor; 4],
+    out: Tensor,
+) -> Result<(), EngineError> {
+    if out.ty.shape.elements() == 0 {
+        return Ok(());
+    }
+    let kernel = for_real!("unfold", out.ty.dtype, T => &Windows::<T>::UNFOLD);
+    let mut args: Vec<StepArg> = inputs.iter().map(Tensor::read).collect();
+    args.extend([out.write(), StepArg::U32(inputs[0].ty.shape.last())]);
+    args.extend(window.args());
+    at.launch(kernel, row_grid(out_rows, out.ty.shape.last()), args);
+    Ok(())
+}
+
+impl Op for Fold {
+    fn name(&self) -> &'static str {
+        "fold"
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
+        let Windowed { window, rows, out_rows } = &self.0;
+        let (x, lengths) = (inputs[0], inputs[3]);
+        let kernel = window.kernel;
+        if !is_sequence(&x, out_rows) || x.shape.last() % kernel != 0 || !is_lengths(&lengths, rows) {
+            let (frames, rows) = (out_rows.total(), rows.count());
+            let problem = format!("takes windows [{frames}, {kernel} · channels] and lengths I32[{rows}]");
+            return refuse("fold", problem, &[x, lengths]);
+        }
+        Ok(vec![TensorType::new(x.dtype, &[rows.total(), x.shape.last() / kernel])])
+    }
+
+    fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
+        let Some(gradient) = at.first() else { return Ok(vec![None; 4]) };
+        let inputs = [gradient, at.inputs[1], at.inputs[2], at.inputs[3]];
+        Ok(vec![Some(at.graph.push(Unfold(self.0.clone()), &inputs)?), None, None, None])
+    }
+
+    fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
+        let out = at.outputs[0];
+        if out.ty.shape.elements() == 0 {
+            return Ok(());
+        }
+        let kernel = for_real!("fold", out.ty.dtype, T => &Windows::<T>::FOLD);
+        let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
+        args.extend([out.write(), StepArg::U32(out.ty.shape.last())]);
+        args.extend(self.0.window.args());
+        at.launch(kernel, row_grid(&self.0.rows, out.ty.shape.last()), args);
+        Ok(())
+    }
+}
+
+struct Windows<T>(std::marker::PhantomData<T>);
+
+impl<T: Real> Windows<T> {
+    /// In, starts of rows, starts of output rows, lengths, out, channels, window.
+    const PARAMS: &'static [Param] = &[
+        Param::In(T::DTYPE),
+        Param::In(DType::U32),
+        Param::In(DType::U32),
+        Param::In(DType::I32),
+        Param::Out(T::DTYPE),
+        Param::U32,
+        Param::U32,
+        Param::U32,
+        Param::U32,
+        Param::U32,
+    ];
+
+    const UNFOLD: Kernel =
+        Kernel { name: named_for!(T, "unfold"), source: &NOT_ON_CUDA, params: Self::PARAMS, twin: &unfold::<T> };
+
+    const FOLD: Kernel =
+        Kernel { name: named_for!(T, "fold"), source: &NOT_ON_CUDA, params: Self::PARAMS, twin: &fold::<T> };
+}
+
+fn unfold<T: Real>(args: &mut TwinArgs<'_>) {
+    let (x, starts, out_starts) = (args.read::<T>(0), args.read::<u32>(1), args.read::<u32>(2));
+    let (lengths, channels, window) = (args.read::<i32>(3), args.u32(5) as usize, Window::of_args(args, 6));
+    let width = window.kernel as usize * channels;
+    let frames = frames_of_a_piece(width);
+    let workers = args.workers();
+    workers.each_chunk(args.write::<T>(4), frames * width, |piece, out| {
+        let mut out = out.chunks_exact_mut(width);
+        for run in row_parts(out_starts, piece * frames..piece * frames + out.len()) {
+            let length = filled_of(starts, lengths, run.row);
+            let out_length = window.output_length(length as u32) as usize;
+            let row = &x[span(starts, run.row).start * channels..][..length * channels];
+            for (t, out) in run.in_row().zip(&mut out) {
+                match t < out_length {
+                    true => one_window(row, t, window, out),
+                    false => out.fill(T::store(T::Wide::zero())),
+                }
+            }
+        }
+    });
+}
+
+/// The window of output frame `t`; `row` holds the filled frames.
+fn one_window<T: Real>(row: &[T], t: usize, window: Window, out: &mut [T]) {
+    let zero = T::store(T::Wide::zero());
+    let channels = out.len() / window.kernel as usize;
+    if window.dilation > 1 {
+        out.fill(zero);
+        for (tap, frame) in window.reads(t, row.len() / channels) {
+            out[tap * channels..][..channels].copy_from_slice(&row[frame * channels..][..channels]);
+        }
+        return;
+    }
+    // Taps that are neighbours are one copy, with zeros before the row's start and behind its end.
+    let (begin, padding) = (t * window.stride as usize * channels, window.padding as usize * channels);
+    let before = padding.saturating_sub(begin).min(out.len());
+    let behind = (begin + out.len()).saturating_sub(padding + row.len()).min(out.len() - before);
+    let (head, rest) = out.split_at_mut(before);
+    let (middle, tail) = rest.split_at_mut(rest.len() - behind);
+    head.fill(zero);
+    if !middle.is_empty() {
+        middle.copy_from_slice(&row[begin + before - padding..][..middle.len()]);
+    }
+    tail.fill(zero);
+}
+
+fn fold<T: Real>(args: &mut TwinArgs<'_>) {
+    let (x, starts, out_starts) = (args.read::<T>(0), args.read::<u32>(1), args.read::<u32>(2));
+    let (lengths, channels, window) = (args.read::<i32>(3), args.u32(5) as usize, Window::of_args(args, 6));
+    let width = window.kernel as usize * channels;
+    let frames = frames_of_a_piece(width);
+    let workers = args.workers();
+    workers.each_chunk(args.write::<T>(4), frames * channels, |piece, out| {
+        let mut parts = Vec::with_capacity(window.kernel as usize);
+        let mut out = out.chunks_exact_mut(channels);
+        for run in row_parts(starts, piece * frames..piece * frames + out.len()) {
+            let length = filled_of(starts, lengths, run.row);
+            let out_length = window.output_length(length as u32) as usize;
+            let windows = &x[span(out_starts, run.row).start * width..];
+            for (frame, out) in run.in_row().zip(&mut out) {
+                let readers = window.readers(frame, if frame < length { out_length } else { 0 });
+                parts.clear();
+                parts.extend(readers.map(|(tap, t)| t * width + tap * channels));
+                add_parts(out, &parts, windows);
+            }
+        }
+    });
+}
+
+/// Channels that are summed over all parts at once: their sums stay in registers.
+const LANES: usize = 16;
+
+/// `out = Σ x`, where each of `parts` says at which element of `x` a part begins.
+fn add_parts<T: Real>(out: &mut [T], parts: &[usize], x: &[T]) {
+    let blocks = out.len() / LANES;
+    for block in 0..blocks {
+        add_lanes::<T, LANES>(out, block * LANES, parts, x);
+    }
+    for channel in blocks * LANES..out.len() {
+        add_lanes::<T, 1>(out, channel, parts, x);
+    }
+}
+
+#[inline(always)]
+fn add_lanes<T: Real, const N: usize>(out: &mut [T], first: usize, parts: &[usize], x: &[T]) {
+    let mut sums = [T::Wide::zero(); N];
+    for part in parts {
+        let x = &x[part + first..][..N];
+        for lane in 0..N {
+            sums[lane] += x[lane].load();
+        }
+    }
+    let out = &mut out[first..first + N];
+    for lane in 0..N {
+        out[lane] = T::store(sums[lane]);
+    }
+}
+
+impl Graph {
+    /// The windows of `x` `[frames, channels]` as rows `[output frames, kernel · channels]`, tap by tap.
+    ///
+    /// A tap outside the filled frames `0..length` of its row is zero. Output frames past the output length of what is
+    /// filled ([`Graph::output_lengths`]) are zero as a whole.
+    pub fn unfold(&mut self, x: Value, window: Window, rows: &Rows, lengths: Value) -> Result<Value, EngineError> {
+        let windowed = Windowed::new(window, rows);
+        let [starts, out_starts] = windowed.starts(self);
+        self.push(Unfold(windowed), &[x, starts, out_starts, lengths])
+    }
+
+    /// The adjoint of [`Graph::unfold`]: every window of `x` `[output frames, kernel · channels]` is added to the frames it
+    /// was taken from. `rows` and `lengths` are those of the result.
+    ///
+    /// Frames past the length are zero, and windows past the output length count for nothing.
+    pub fn fold(&mut self, x: Value, window: Window, rows: &Rows, lengths: Value) -> Result<Value, EngineError> {
+        let windowed = Windowed::new(window, rows);
+        let [starts, out_starts] = windowed.starts(self);
+        self.push(Fold(windowed), &[x, starts, out_starts, lengths])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{GradientCheck, check_gradients, run};
+
+    const WINDOWS: [Window; 4] = [
+        Window { kernel: 3, stride: 1, dilation: 1, padding: 1 },
+        Window { kernel: 4, stride: 2, dilation: 1, padding: 1 },
+        Window { kernel: 3, stride: 1, dilation: 2, padding: 2 },
+        Window { kernel: 2, stride: 3, dilation: 2, padding: 0 },
+    ];
+
+    /// Rows of 5, 0 and 7 frames, of which 4, 0 and 7 are filled.
+    fn case() -> (Rows, [i32; 3]) {
+        (Rows::new(&[5, 0, 7]), [4, 0, 7])
+    }
+
+    fn by_hand(x: &[f64], channels: usize, window: Window, rows: &Rows, lengths: &[i32]) -> Vec<f64> {
+        let mut windows = Vec::new();
+        for (row, &length) in (0..rows.count()).zip(lengths) {
+            for t in 0..window.output_length(rows.length(row)) {
+                for (tap, channel) in (0..window.kernel).flat_map(|tap| (0..channels).map(move |c| (tap, c))) {
+                    let frame = i64::from(t * window.stride + tap * window.dilation) - i64::from(window.padding);
+                    let there = (0..i64::from(length)).contains(&frame) && t < window.output_length(length as u32);
+                    let first = rows.starts()[row as usize] as usize;
+                    windows.push(if there { x[(first + frame as usize) * channels + channel] } else { 0.0 });
+                }
+            }
+        }
+        windows
+    }
+
+    #[test]
+    fn gradients() {
+        let (rows, lengths) = case();
+        for window in WINDOWS {
+            check_gradients(GradientCheck::new().input(&[12, 3]).whole(&[3], &lengths), |g, x| {
+                g.unfold(x[0], window, &rows, x[1])
+            });
+            let windows = [window.output_rows(&rows).total(), window.kernel * 3];
+            check_gradients(GradientCheck::new().input(&windows).whole(&[3], &lengths), |g, x| {
+                g.fold(x[0], window, &rows, x[1])
+            });
+        }
+    }
+
+    #[test]
+    fn windows_are_what_they_are_said_to_be() {
+        let (rows, lengths) = case();
+        // Padding holds numbers too, and none of them is seen.
+        let x: Vec<f64> = (1..=24).map(f64::from).collect();
+        for window in WINDOWS {
+            let check = GradientCheck::new().given(&[12, 2], &x).whole(&[3], &lengths);
+            let found = run(check, |g, x| g.unfold(x[0], window, &rows, x[1]));
+            assert_eq!(found, by_hand(&x, 2, window, &rows, &lengths), "{window:?}");
+        }
+    }
+
+    #[test]
+    fn many_pieces_are_one_tensor() {
+        let rows = Rows::new(&[1500, 3, 900]);
+        let (lengths, window) = ([1400, 3, 900], Window::same(5));
+        let x: Vec<f64> = (0..2403 * 7).map(|i| f64::from(i % 1013)).collect();
+        let check = GradientCheck::new().given(&[2403, 7], &x).whole(&[3], &lengths);
+        let found = run(check, |g, x| g.unfold(x[0], window, &rows, x[1]));
+        assert_eq!(found, by_hand(&x, 7, window, &rows, &lengths));
+        check_gradients(GradientCheck::new().input(&[2403, 7]).whole(&[3], &lengths), |g, x| {
+            let windows = g.unfold(x[0], window, &rows, x[1])?;
+            g.fold(windows, window, &rows, x[1])
+        });
+    }
+
+    #[test]
+    fn folding_adds_where_windows_overlap() {
+        let rows = Rows::new(&[4, 2]);
+        // A window of ones counts how many windows a frame is in.
+        let windows = GradientCheck::new().given(&[6, 3], &[1.0; 18]).whole(&[2], &[3, 2]);
+        let counts = run(windows, |g, x| g.fold(x[0], Window::same(3), &rows, x[1]));
+        assert_eq!(counts, [2.0, 3.0, 2.0, 0.0, 2.0, 2.0]);
+    }
+
+    #[test]
+    fn what_does_not_match_the_rows_is_named() {
+        let mut g = Graph::new(Default::default(), DType::F32);
+        let x = g.input("x", TensorType::new(DType::F32, &[11, 3])).unwrap();
+        let lengths = g.input("lengths", TensorType::new(DType::I32, &[3])).unwrap();
+        let (rows, _) = case();
+        let error = g.unfold(x, Window::same(3), &rows, lengths).unwrap_err().to_string();
+        let expected = "unfold: takes frames [12, channels] and lengths I32[3]; the operands are F32[11, 3] and I32[3]";
+        assert_eq!(error, expected);
+        let error = g.fold(x, Window::same(3), &rows, lengths).unwrap_err().to_string();
+        let expected =
+            "fold: takes windows [12, 3 · channels] and lengths I32[3]; the operands are F32[11, 3] and I32[3]";
+        assert_eq!(error, expected);
+    }
+}

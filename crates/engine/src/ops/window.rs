@@ -1,0 +1,165 @@
+//! A window that slides over the frames of a row: what convolutions are made with.
+
+use tandem_device::TwinArgs;
+
+use crate::graph::{Graph, Value};
+use crate::lower::StepArg;
+use crate::rows::Rows;
+
+/// Which frames an output frame is made of: tap `j` of output frame `t` is input frame
+/// `t · stride + j · dilation - padding`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// How many taps.
+    pub kernel: u32,
+    /// Input frames from one output frame to the next.
+    pub stride: u32,
+    /// Input frames from one tap to the next.
+    pub dilation: u32,
+    /// Input frames before the first one that the first window begins.
+    pub padding: u32,
+}
+
+impl Window {
+    /// The window with `kernel` taps around each frame, which keeps lengths. Panics unless `kernel` is odd: an even window
+    /// has no middle.
+    pub fn same(kernel: u32) -> Window {
+        assert!(kernel % 2 == 1, "a window of {kernel} taps has no middle");
+        Window { kernel, stride: 1, dilation: 1, padding: kernel / 2 }
+    }
+
+    /// How many frames become of `length`: those whose window lies inside the frames and the padding on both sides. None
+    /// become none.
+    ///
+    /// Panics when the window has no taps, no stride or no dilation: that is a mistake in a model.
+    pub fn output_length(&self, length: u32) -> u32 {
+        assert!(self.kernel > 0 && self.stride > 0 && self.dilation > 0, "not a window: {self:?}");
+        let reach = self.dilation * (self.kernel - 1) + 1;
+        match (length + 2 * self.padding).checked_sub(reach) {
+            Some(room) if length > 0 => room / self.stride + 1,
+            _ => 0,
+        }
+    }
+
+    /// The rows that become of `rows`.
+    pub fn output_rows(&self, rows: &Rows) -> Rows {
+        let lengths: Vec<u32> = (0..rows.count()).map(|row| self.output_length(rows.length(row))).collect();
+        Rows::new(&lengths)
+    }
+
+    /// The input frames under `length` that output frame `t` reads: `(tap, frame)`, in the order of taps.
+    #[inline]
+    pub(super) fn reads(&self, t: usize, length: usize) -> impl Iterator<Item = (usize, usize)> {
+        let [kernel, stride, dilation, padding] = self.sizes();
+        let frame =
+            move |tap: usize| (t * stride + tap * dilation).checked_sub(padding).filter(|&frame| frame < length);
+        (0..kernel).filter_map(move |tap| Some((tap, frame(tap)?)))
+    }
+
+    /// The output frames under `length` that read input frame `frame`: `(tap, output frame)`, in the order of taps.
+    #[inline]
+    pub(super) fn readers(&self, frame: usize, length: usize) -> impl Iterator<Item = (usize, usize)> {
+        let [kernel, stride, dilation, padding] = self.sizes();
+        let reader = move |tap: usize| {
+            let shifted = (frame + padding).checked_sub(tap * dilation)?;
+            let t = match stride {
+                1 => shifted,
+                _ if shifted % stride == 0 => shifted / stride,
+                _ => return None,
+            };
+            (t < length).then_some((tap, t))
+        };
+        (0..kernel).filter_map(reader)
+    }
+
+    /// As the last arguments of a launch.
+    pub(super) fn args(&self) -> [StepArg; 4] {
+        [self.kernel, self.stride, self.dilation, self.padding].map(StepArg::U32)
+    }
+
+    /// From the arguments of a launch, from number `at` on.
+    pub(super) fn of_args(args: &TwinArgs<'_>, at: usize) -> Window {
+        let [kernel, stride, dilation, padding] = [0, 1, 2, 3].map(|i| args.u32(at + i));
+        Window { kernel, stride, dilation, padding }
+    }
+
+    fn sizes(&self) -> [usize; 4] {
+        [self.kernel, self.stride, self.dilation, self.padding].map(|size| size as usize)
+    }
+}
+
+/// A window over the frames of a table of rows, with the table of what becomes of them.
+#[derive(Clone, Debug)]
+pub(super) struct Windowed {
+    pub(super) window: Window,
+    pub(super) rows: Rows,
+    pub(super) out_rows: Rows,
+}
+
+impl Windowed {
+    pub(super) fn new(window: Window, rows: &Rows) -> Windowed {
+        Windowed { window, rows: rows.clone(), out_rows: window.output_rows(rows) }
+    }
+
+    /// Both tables, for kernels.
+    pub(super) fn starts(&self, graph: &mut Graph) -> [Value; 2] {
+        [graph.row_starts(&self.rows), graph.row_starts(&self.out_rows)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOWS: [Window; 5] = [
+        Window { kernel: 3, stride: 1, dilation: 1, padding: 1 },
+        Window { kernel: 4, stride: 2, dilation: 1, padding: 1 },
+        Window { kernel: 3, stride: 1, dilation: 3, padding: 3 },
+        Window { kernel: 2, stride: 3, dilation: 2, padding: 0 },
+        Window { kernel: 1, stride: 1, dilation: 1, padding: 0 },
+    ];
+
+    #[test]
+    fn lengths_are_counted() {
+        let check = |window: Window, length, expected| {
+            let mut count = 0;
+            // By its definition: slide until the window no longer fits.
+            while length > 0
+                && count * window.stride + (window.kernel - 1) * window.dilation < length + 2 * window.padding
+            {
+                count += 1;
+            }
+            assert_eq!((window.output_length(length), count), (expected, expected), "{window:?} over {length}");
+        };
+        check(WINDOWS[0], 5, 5);
+        check(WINDOWS[0], 0, 0);
+        check(WINDOWS[1], 8, 4);
+        check(WINDOWS[1], 1, 0);
+        check(WINDOWS[2], 7, 7);
+        check(WINDOWS[3], 2, 0);
+        check(WINDOWS[3], 9, 3);
+        check(WINDOWS[4], 9, 9);
+        assert_eq!(WINDOWS[1].output_rows(&Rows::new(&[8, 0, 3])), Rows::new(&[4, 0, 1]));
+        assert_eq!(Window::same(5).output_length(11), 11);
+    }
+
+    #[test]
+    fn who_reads_and_what_is_read_agree() {
+        for window in WINDOWS {
+            let (length, frames) = (11, window.output_length(11) as usize);
+            let mut read: Vec<(usize, usize, usize)> =
+                (0..frames).flat_map(|t| window.reads(t, length).map(move |(tap, frame)| (frame, tap, t))).collect();
+            read.sort_unstable();
+            let readers: Vec<(usize, usize, usize)> = (0..length)
+                .flat_map(|frame| window.readers(frame, frames).map(move |(tap, t)| (frame, tap, t)))
+                .collect();
+            assert_eq!(read, readers, "{window:?}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "no middle")]
+    fn an_even_window_has_no_middle() {
+        Window::same(4);
+    }
+}

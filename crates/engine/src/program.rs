@@ -1,0 +1,363 @@
+//! A program: a graph with every address settled, ready to be replayed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tandem_device::DType;
+use tandem_device::bytes::{BLOCK_ALIGN, round_up};
+
+use crate::error::EngineError;
+use crate::graph::{Graph, Kind, Leaf, Span, Value};
+use crate::lower::{Lower, Place, Region, Step, Tensor};
+use crate::memory_plan::{Buffer, MemoryPlan};
+use crate::schedule::{Item, schedule};
+use crate::tensor::TensorType;
+
+/// A named tensor with a fixed place in its region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// What it is called.
+    pub name: String,
+    /// What it is.
+    pub ty: TensorType,
+    /// Its first byte in the region.
+    pub offset: u64,
+}
+
+/// Named tensors one behind the other, each at a multiple of the block size.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamedLayout {
+    /// The tensors.
+    pub fields: Vec<Named>,
+    /// All of it.
+    pub bytes: u64,
+}
+
+impl NamedLayout {
+    /// Puts a tensor behind the others, or finds it.
+    pub fn place(&mut self, name: &str, ty: TensorType) -> Result<u64, EngineError> {
+        if let Some(known) = self.fields.iter().find(|field| field.name == name) {
+            if known.ty == ty {
+                return Ok(known.offset);
+            }
+            let (what, name) = ("tensor", name.to_owned());
+            return Err(EngineError::DeclaredTwice { what, name, first: known.ty, second: ty });
+        }
+        let offset = self.bytes;
+        self.fields.push(Named { name: name.to_owned(), ty, offset });
+        self.bytes = round_up(offset + ty.bytes(), BLOCK_ALIGN);
+        Ok(offset)
+    }
+
+    /// The tensor of this name.
+    pub fn find(&self, what: &'static str, name: &str) -> Result<&Named, EngineError> {
+        self.fields.iter().find(|field| field.name == name).ok_or_else(|| EngineError::Unknown {
+            what,
+            name: name.to_owned(),
+            known: self.fields.iter().map(|field| field.name.as_str()).collect::<Vec<_>>().join(", "),
+        })
+    }
+}
+
+/// A graph that was planned and lowered. Nothing in it changes from run to run but what lies in its memory.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) inputs: NamedLayout,
+    pub(crate) host: NamedLayout,
+    pub(crate) results: NamedLayout,
+    pub(crate) constants: Vec<(u64, Arc<[u8]>)>,
+    pub(crate) constant_bytes: u64,
+    pub(crate) memory: MemoryPlan,
+    pub(crate) labels: Vec<Arc<str>>,
+}
+
+impl Program {
+    /// Plans and lowers `graph`. `inputs` is where the fields of its batch lie; what the graph reads and the layout does
+    /// not have is an error, what it does not read is no matter. `states` are those of the session so far.
+    pub fn compile(graph: &Graph, inputs: &NamedLayout, states: &mut NamedLayout) -> Result<Program, EngineError> {
+        Compiler::new(graph, inputs, states).run()
+    }
+
+    /// Where its batch lies.
+    pub fn inputs(&self) -> &NamedLayout {
+        &self.inputs
+    }
+
+    /// What the host sets before a run.
+    pub fn host(&self) -> &NamedLayout {
+        &self.host
+    }
+
+    /// What it leaves for the host.
+    pub fn results(&self) -> &NamedLayout {
+        &self.results
+    }
+
+    /// Its memory while it runs.
+    pub fn memory(&self) -> &MemoryPlan {
+        &self.memory
+    }
+
+    /// Its pieces of work.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Which part of the model each piece of work belongs to.
+    pub fn labels(&self) -> &[Arc<str>] {
+        &self.labels
+    }
+
+    /// Multiplications and additions of its matrix products.
+    pub fn product_flops(&self) -> u64 {
+        let flops = |step: &Step| match step {
+            Step::Product { product: p, .. } => {
+                2 * u64::from(p.m) * u64::from(p.n) * u64::from(p.k) * u64::from(p.batch)
+            }
+            _ => 0,
+        };
+        self.steps.iter().map(flops).sum()
+    }
+
+    /// Bytes it needs while it runs, in whole blocks: host values, batch, results and activations, one behind the other.
+    pub fn working_bytes(&self) -> u64 {
+        self.base(Region::Activations) + self.memory.peak_bytes
+    }
+
+    /// Where one of its regions begins in the working memory.
+    pub(crate) fn base(&self, region: Region) -> u64 {
+        let in_order = [self.host.bytes, self.inputs.bytes, self.results.bytes];
+        let before = match region {
+            Region::Inputs => 1,
+            Region::Results => 2,
+            Region::Activations => 3,
+            _ => 0,
+        };
+        in_order[..before].iter().sum()
+    }
+
+    /// Bytes of its constants, in whole blocks.
+    pub fn constant_bytes(&self) -> u64 {
+        self.constant_bytes
+    }
+}
+
+struct Compiler<'g> {
+    graph: &'g Graph,
+    states: &'g mut NamedLayout,
+    items: Vec<Item>,
+    inputs: NamedLayout,
+    host: NamedLayout,
+    results: NamedLayout,
+    constants: Vec<(u64, Arc<[u8]>)>,
+    constant_bytes: u64,
+    places: HashMap<Value, Place>,
+}
+
+/// The buffers of a program, and which of them each value lies in.
+struct Buffers {
+    list: Vec<Buffer>,
+    of_value: HashMap<Value, usize>,
+    scratch: Vec<Vec<usize>>,
+    taken_over: Vec<Option<usize>>,
+}
+
+impl<'g> Compiler<'g> {
+    fn new(graph: &'g Graph, inputs: &NamedLayout, states: &'g mut NamedLayout) -> Compiler<'g> {
+        Compiler {
+            graph,
+            states,
+            items: schedule(graph),
+            inputs: inputs.clone(),
+            host: NamedLayout::default(),
+            results: NamedLayout::default(),
+            constants: Vec::new(),
+            constant_bytes: 0,
+            places: HashMap::new(),
+        }
+    }
+
+    fn run(mut self) -> Result<Program, EngineError> {
+        self.place_leaves()?;
+        let buffers = self.buffers();
+        let memory = MemoryPlan::solve(&buffers.list);
+        for (value, &buffer) in &buffers.of_value {
+            let bytes = self.graph.ty(*value).bytes();
+            self.places.insert(*value, Place { region: Region::Activations, offset: memory.offsets[buffer], bytes });
+        }
+        let (mut steps, mut labels) = (Vec::new(), Vec::new());
+        for (at, item) in self.items.iter().enumerate() {
+            self.lower(item, &memory, &buffers.scratch[at], buffers.taken_over[at], &mut steps)?;
+            labels.resize(steps.len(), item.label.clone());
+        }
+        for (name, value) in &self.graph.results {
+            let ty = self.graph.ty(*value);
+            let offset = self.results.place(name, ty)?;
+            let to = Place { region: Region::Results, offset, bytes: ty.bytes() };
+            steps.push(Step::Copy { from: self.place_of(*value), to });
+        }
+        labels.resize(steps.len(), "results".into());
+        Ok(Program {
+            steps,
+            inputs: self.inputs,
+            host: self.host,
+            results: self.results,
+            constants: self.constants,
+            constant_bytes: self.constant_bytes,
+            memory,
+            labels,
+        })
+    }
+
+    fn place_leaves(&mut self) -> Result<(), EngineError> {
+        let read: std::collections::BTreeSet<Value> = self
+            .items
+            .iter()
+            .flat_map(|item| item.inputs.iter().copied().chain(item.adds_to))
+            .chain(self.graph.results.iter().map(|(_, value)| *value))
+            .collect();
+        for value in read {
+            let node = &self.graph.nodes[value.node as usize];
+            let Kind::Leaf(leaf) = &node.kind else { continue };
+            let place = self.place_leaf(leaf, node.outputs[0])?;
+            self.places.insert(value, place);
+        }
+        Ok(())
+    }
+
+    fn place_leaf(&mut self, leaf: &Leaf, ty: TensorType) -> Result<Place, EngineError> {
+        let at = |region, offset| Place { region, offset, bytes: ty.bytes() };
+        let parameters = self.graph.parameters();
+        let width = ty.dtype.bytes();
+        Ok(match leaf {
+            Leaf::Parameter(id) => {
+                let narrow = self.graph.precision() != self.graph.wide();
+                let span = if narrow { Span::Compute } else { Span::Parameters };
+                at(Region::Span(span), parameters.get(*id).offset * width)
+            }
+            Leaf::Average(id) => at(Region::Span(Span::Average), parameters.get(*id).offset * width),
+            Leaf::Gradient(id) => at(Region::Span(Span::Gradients), parameters.get(*id).offset * width),
+            Leaf::Span(span) => at(Region::Span(*span), 0),
+            Leaf::Input(name) => {
+                let field = self.inputs.find("input", name)?;
+                if field.ty.bytes() != ty.bytes() || field.ty.dtype != ty.dtype {
+                    let (what, name, found) = ("input", name.clone(), ty.to_string());
+                    return Err(EngineError::Mismatch { what, name, expected: field.ty, found });
+                }
+                at(Region::Inputs, field.offset)
+            }
+            Leaf::Host(name) => at(Region::Host, self.host.place(name, ty)?),
+            Leaf::State(name) => at(Region::States, self.states.place(name, ty)?),
+            Leaf::Constant(bytes) => {
+                let offset = self.constant_bytes;
+                self.constants.push((offset, bytes.clone()));
+                self.constant_bytes = round_up(offset + ty.bytes(), BLOCK_ALIGN);
+                at(Region::Constants, offset)
+            }
+        })
+    }
+
+    /// When each value and each piece of scratch memory is needed.
+    fn buffers(&self) -> Buffers {
+        let mut last_read: HashMap<Value, usize> = HashMap::new();
+        for (at, item) in self.items.iter().enumerate() {
+            last_read.extend(item.inputs.iter().map(|input| (*input, at)));
+        }
+        for (_, value) in &self.graph.results {
+            last_read.insert(*value, self.items.len());
+        }
+        let mut buffers = Buffers {
+            list: Vec::new(),
+            of_value: HashMap::new(),
+            scratch: vec![Vec::new(); self.items.len()],
+            taken_over: vec![None; self.items.len()],
+        };
+        for (at, item) in self.items.iter().enumerate() {
+            self.buffers_of(at, item, &last_read, &mut buffers);
+        }
+        buffers
+    }
+
+    fn buffers_of(&self, at: usize, item: &Item, last_read: &HashMap<Value, usize>, buffers: &mut Buffers) {
+        let types: Vec<TensorType> = item.inputs.iter().map(|input| self.graph.ty(*input)).collect();
+        let outputs: Vec<TensorType> = item.outputs.iter().map(|output| self.graph.ty(*output)).collect();
+        let label = |what: &str| format!("{} {what}", item.label);
+        for (i, (&output, ty)) in item.outputs.iter().zip(&outputs).enumerate() {
+            // What is added to a sum, and a view of a leaf, need no memory of their own.
+            let of_leaf = item.op.is_view() && !buffers.of_value.contains_key(&item.inputs[0]);
+            if item.adds_to.is_some() || of_leaf {
+                continue;
+            }
+            let last = last_read.get(&output).copied().unwrap_or(at);
+            let shared = (i == 0).then(|| self.shared_with(at, item, ty, buffers)).flatten();
+            if let Some((input, buffer)) = shared {
+                buffers.list[buffer].last = buffers.list[buffer].last.max(last);
+                buffers.of_value.insert(output, buffer);
+                buffers.taken_over[at] = (!item.op.is_view()).then_some(input);
+                continue;
+            }
+            buffers.of_value.insert(output, buffers.list.len());
+            buffers.list.push(Buffer { bytes: ty.bytes(), first: at, last, label: label(item.op.name()) });
+        }
+        for bytes in item.op.scratch(&types, &outputs) {
+            buffers.scratch[at].push(buffers.list.len());
+            buffers.list.push(Buffer { bytes, first: at, last: at, label: label("scratch") });
+        }
+    }
+
+    /// The input whose buffer the first output takes over, and that buffer.
+    fn shared_with(&self, at: usize, item: &Item, ty: &TensorType, buffers: &Buffers) -> Option<(usize, usize)> {
+        if item.op.is_view() {
+            return buffers.of_value.get(&item.inputs[0]).map(|&buffer| (0, buffer));
+        }
+        item.op.may_overwrite().into_iter().find_map(|input| {
+            let value = item.inputs[input];
+            let &buffer = buffers.of_value.get(&value)?;
+            let alone = item.inputs.iter().filter(|other| buffers.of_value.get(*other) == Some(&buffer)).count() == 1;
+            let same = self.graph.ty(value).bytes() == ty.bytes() && self.graph.ty(value).dtype == ty.dtype;
+            let ends = buffers.list[buffer].last == at;
+            (alone && same && ends).then_some((input, buffer))
+        })
+    }
+
+    fn lower(
+        &self,
+        item: &Item,
+        memory: &MemoryPlan,
+        scratch: &[usize],
+        taken_over: Option<usize>,
+        steps: &mut Vec<Step>,
+    ) -> Result<(), EngineError> {
+        let tensor = |value: &Value| Tensor { ty: self.graph.ty(*value), place: self.place_of(*value) };
+        let inputs: Vec<Tensor> = item.inputs.iter().map(tensor).collect();
+        let outputs: Vec<Tensor> = match item.adds_to {
+            Some(sum) => vec![tensor(&sum)],
+            None => item.outputs.iter().map(tensor).collect(),
+        };
+        if item.op.is_view() {
+            return Ok(());
+        }
+        let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
+        let out_types: Vec<TensorType> = outputs.iter().map(|output| output.ty).collect();
+        let sizes = item.op.scratch(&types, &out_types);
+        let scratch: Vec<Tensor> = scratch
+            .iter()
+            .zip(sizes)
+            .map(|(&buffer, bytes)| Tensor {
+                ty: TensorType::new(DType::U8, &[bytes as u32]),
+                place: Place { region: Region::Activations, offset: memory.offsets[buffer], bytes },
+            })
+            .collect();
+        let adds = item.adds_to.is_some();
+        item.op.lower(&mut Lower { inputs: &inputs, outputs: &outputs, scratch: &scratch, taken_over, adds, steps })
+    }
+
+    /// A view of a leaf lies where the leaf lies.
+    fn place_of(&self, value: Value) -> Place {
+        match self.places.get(&value) {
+            Some(place) => *place,
+            None => self.place_of(self.graph.nodes[value.node as usize].inputs[0]),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The programs of one model over one set of parameters, and every byte they will take.
+
+use std::sync::Arc;
+
+use tandem_device::DType;
+use tandem_device::bytes::{BLOCK_ALIGN, round_up};
+
+use crate::error::EngineError;
+use crate::graph::{Graph, Span};
+use crate::parameters::Parameters;
+use crate::program::{NamedLayout, Program};
+use crate::tensor::accumulator;
+
+/// A program of a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProgramId(pub(crate) usize);
+
+/// A part of a session's memory that is taken as one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Holding {
+    /// Parameters, or what is kept for each of them.
+    Span(Span),
+    /// What lasts from run to run.
+    States,
+    /// The numbers of all programs that never change.
+    Constants,
+    /// What one program needs while it runs: host values, batch, results, activations.
+    Working,
+}
+
+/// A named amount of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Which part of a session's memory it is.
+    pub holder: Holding,
+    /// What it is called in memory tables.
+    pub name: &'static str,
+    /// How much of it.
+    pub bytes: u64,
+}
+
+/// Programs over one set of parameters. A pure value: nothing is taken from any device.
+#[derive(Clone, Debug)]
+pub struct ProgramSet {
+    pub(crate) parameters: Arc<Parameters>,
+    pub(crate) precision: DType,
+    pub(crate) spans: Vec<Span>,
+    pub(crate) states: NamedLayout,
+    pub(crate) programs: Vec<Program>,
+    pub(crate) names: Vec<String>,
+}
+
+impl ProgramSet {
+    /// No programs yet. `spans` is what is kept for every parameter; [`Span::Compute`] is there by itself when `precision`
+    /// is bf16.
+    pub fn new(parameters: Arc<Parameters>, precision: DType, spans: &[Span]) -> ProgramSet {
+        let narrow = precision == DType::BF16;
+        let kept = |span: &Span| match span {
+            Span::Parameters => true,
+            Span::Compute => narrow,
+            other => spans.contains(other),
+        };
+        let spans = Span::ALL.into_iter().filter(kept).collect();
+        let (states, programs, names) = (NamedLayout::default(), Vec::new(), Vec::new());
+        ProgramSet { parameters, precision, spans, states, programs, names }
+    }
+
+    /// Plans and lowers `graph`. `inputs` is where the fields of its batch lie.
+    pub fn add(
+        &mut self,
+        name: impl Into<String>,
+        graph: &Graph,
+        inputs: &NamedLayout,
+    ) -> Result<ProgramId, EngineError> {
+        assert_eq!(graph.precision(), self.precision, "all programs of a set compute in one element type");
+        self.programs.push(Program::compile(graph, inputs, &mut self.states)?);
+        self.names.push(name.into());
+        Ok(ProgramId(self.programs.len() - 1))
+    }
+
+    /// One of the programs.
+    pub fn program(&self, id: ProgramId) -> &Program {
+        &self.programs[id.0]
+    }
+
+    /// What a program is called.
+    pub fn name(&self, id: ProgramId) -> &str {
+        &self.names[id.0]
+    }
+
+    /// The parameters the programs share.
+    pub fn parameters(&self) -> &Arc<Parameters> {
+        &self.parameters
+    }
+
+    /// What the programs compute in.
+    pub fn precision(&self) -> DType {
+        self.precision
+    }
+
+    /// Every byte a session will take, in whole blocks, in the order it takes them. Programs take turns in one working
+    /// memory: the largest counts.
+    pub fn lines(&self) -> Vec<Line> {
+        let mut lines: Vec<Line> = self.spans.iter().map(|&span| self.span_line(span)).collect();
+        let constants = self.programs.iter().map(|program| program.constant_bytes).sum();
+        let working = self.programs.iter().map(Program::working_bytes).max().unwrap_or(0);
+        let mut line = |holder, name, bytes| lines.push(Line { holder, name, bytes: round_up(bytes, BLOCK_ALIGN) });
+        line(Holding::States, "states", self.states.bytes);
+        line(Holding::Constants, "tables", constants);
+        line(Holding::Working, "activations", working);
+        lines
+    }
+
+    fn span_line(&self, span: Span) -> Line {
+        let wide = accumulator(self.precision);
+        let (name, dtype) = match span {
+            Span::Parameters => ("parameters", wide),
+            Span::Compute => ("compute parameters", self.precision),
+            Span::Gradients => ("gradients", wide),
+            Span::FirstMoment => ("optimizer first moment", wide),
+            Span::SecondMoment => ("optimizer second moment", wide),
+            Span::Average => ("averaged parameters", wide),
+        };
+        let bytes = round_up(self.parameters.elements() * dtype.bytes(), BLOCK_ALIGN);
+        Line { holder: Holding::Span(span), name, bytes }
+    }
+
+    /// The largest holders of the program that needs most.
+    pub fn largest(&self) -> Option<(&str, &Program)> {
+        let peak = |(_, program): &(&String, &Program)| program.memory.peak_bytes;
+        let (name, program) = self.names.iter().zip(&self.programs).max_by_key(peak)?;
+        Some((name, program))
+    }
+}

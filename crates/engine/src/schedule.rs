@@ -1,0 +1,175 @@
+//! From a graph to a list of items in the order they run: what nobody needs is left out, element-wise chains become one
+//! item, and sums of gradients go straight into their place.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::graph::{Graph, Kind, Leaf, Span, Value};
+use crate::op::Op;
+use crate::ops::pointwise::{Chain, ChainBuilder};
+
+/// One thing to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    pub(crate) op: Arc<dyn Op>,
+    pub(crate) inputs: Vec<Value>,
+    pub(crate) outputs: Vec<Value>,
+    /// The leaf that its only output is added to.
+    pub(crate) adds_to: Option<Value>,
+    pub(crate) label: Arc<str>,
+}
+
+/// The items of `graph`, in order.
+pub(crate) fn schedule(graph: &Graph) -> Vec<Item> {
+    let live = live_nodes(graph);
+    let uses = count_uses(graph, &live);
+    let changes: Vec<u32> = (0..graph.nodes.len() as u32).filter(|&at| changes_something(graph, at)).collect();
+    let mut fused: HashMap<u32, ChainBuilder> = HashMap::new();
+    let mut items = Vec::new();
+    for (at, node) in graph.nodes.iter().enumerate().filter(|(at, _)| live[*at]) {
+        let Kind::Op(op) = &node.kind else { continue };
+        let outputs: Vec<Value> =
+            (0..node.outputs.len() as u32).map(|output| Value { node: at as u32, output }).collect();
+        if let Some(function) = op.pointwise() {
+            let mut chain = ChainBuilder::new(node.outputs[0]);
+            chain.push(graph, function, &node.inputs, |value| fused.remove(&value.node));
+            if waits_for_its_only_reader(graph, outputs[0], &uses, &chain, &changes) {
+                fused.insert(at as u32, chain);
+                continue;
+            }
+            let (chain, inputs): (Chain, Vec<Value>) = chain.finish(graph);
+            items.push(Item { op: Arc::new(chain), inputs, outputs, adds_to: None, label: node.label.clone() });
+            continue;
+        }
+        items.push(Item {
+            op: op.clone(),
+            inputs: node.inputs.clone(),
+            outputs,
+            adds_to: None,
+            label: node.label.clone(),
+        });
+    }
+    assert!(fused.is_empty(), "every chain has a reader");
+    add_in_place(graph, items, &uses)
+}
+
+/// Who reads each value, and how often.
+struct Uses {
+    readers: HashMap<Value, Vec<u32>>,
+}
+
+impl Uses {
+    fn only_reader(&self, value: Value) -> Option<u32> {
+        match self.readers.get(&value).map(Vec::as_slice) {
+            Some([reader]) => Some(*reader),
+            _ => None,
+        }
+    }
+}
+
+/// Nodes that something which lasts depends on.
+fn live_nodes(graph: &Graph) -> Vec<bool> {
+    let mut live = vec![false; graph.nodes.len()];
+    for (_, value) in &graph.results {
+        live[value.node as usize] = true;
+    }
+    for (at, node) in graph.nodes.iter().enumerate().rev() {
+        live[at] |= changes_something(graph, at as u32);
+        if live[at] {
+            node.inputs.iter().for_each(|input| live[input.node as usize] = true);
+        }
+    }
+    live
+}
+
+fn count_uses(graph: &Graph, live: &[bool]) -> Uses {
+    let mut readers: HashMap<Value, Vec<u32>> = HashMap::new();
+    for (at, node) in graph.nodes.iter().enumerate().filter(|(at, _)| live[*at]) {
+        for input in &node.inputs {
+            readers.entry(*input).or_default().push(at as u32);
+        }
+    }
+    for (_, value) in &graph.results {
+        // A result is read once more, by the host.
+        readers.entry(*value).or_default().push(u32::MAX);
+    }
+    Uses { readers }
+}
+
+fn changes_something(graph: &Graph, node: u32) -> bool {
+    matches!(&graph.nodes[node as usize].kind, Kind::Op(op) if !op.mutates().is_empty())
+}
+
+/// Whether an element-wise node is left to be computed inside the one node that reads it. Not where it reads something
+/// that lasts and something that lasts is changed in between; `changes` are the nodes that do, in order.
+fn waits_for_its_only_reader(graph: &Graph, value: Value, uses: &Uses, chain: &ChainBuilder, changes: &[u32]) -> bool {
+    let Some(at) = uses.only_reader(value).filter(|at| (*at as usize) < graph.nodes.len()) else { return false };
+    let reader = &graph.nodes[at as usize];
+    let Kind::Op(op) = &reader.kind else { return false };
+    if op.pointwise().is_none() || reader.outputs[0].shape != graph.shape(value) || !chain.has_room() {
+        return false;
+    }
+    let next_change = changes.partition_point(|change| *change < value.node);
+    let unchanged = changes.get(next_change).is_none_or(|change| *change > at);
+    unchanged || chain.inputs().iter().all(|input| lasting(graph, *input).is_none())
+}
+
+/// The leaf that lasts from run to run and that `value` is or is a view of, if it is.
+fn lasting(graph: &Graph, value: Value) -> Option<&Leaf> {
+    let node = &graph.nodes[value.node as usize];
+    match &node.kind {
+        Kind::Op(op) if op.is_view() => lasting(graph, node.inputs[0]),
+        Kind::Leaf(Leaf::Input(_) | Leaf::Host(_) | Leaf::Constant(_)) | Kind::Op(_) => None,
+        Kind::Leaf(leaf) => Some(leaf),
+    }
+}
+
+/// Whether two leaves that last may share memory.
+fn meet(a: &Leaf, b: &Leaf) -> bool {
+    let within = |leaf: &Leaf, span: Span| match leaf {
+        Leaf::Parameter(_) => matches!(span, Span::Parameters | Span::Compute),
+        Leaf::Average(_) => span == Span::Average,
+        Leaf::Gradient(_) => span == Span::Gradients,
+        leaf => *leaf == Leaf::Span(span),
+    };
+    match (a, b) {
+        (Leaf::Span(span), other) | (other, Leaf::Span(span)) => within(other, *span),
+        _ => a == b,
+    }
+}
+
+/// A gradient that only goes into a sum is added there by the op that makes it, where that op can and nobody in between
+/// reads the sum.
+fn add_in_place(graph: &Graph, items: Vec<Item>, uses: &Uses) -> Vec<Item> {
+    let makers: HashMap<Value, usize> = items
+        .iter()
+        .enumerate()
+        .filter(|(_, item)| item.outputs.len() == 1)
+        .map(|(i, item)| (item.outputs[0], i))
+        .collect();
+    // Items that read or change something that lasts, in order.
+    let touched: Vec<(usize, &Leaf)> = items
+        .iter()
+        .enumerate()
+        .flat_map(|(i, item)| item.inputs.iter().filter_map(move |input| Some((i, lasting(graph, *input)?))))
+        .collect();
+    let touches = |between: std::ops::Range<usize>, sum: Value| {
+        let first = touched.partition_point(|(i, _)| *i < between.start);
+        let inside = touched[first..].iter().take_while(|(i, _)| *i < between.end);
+        lasting(graph, sum).is_none_or(|sum| inside.into_iter().any(|(_, leaf)| meet(leaf, sum)))
+    };
+    let mut targets: HashMap<usize, Value> = HashMap::new();
+    let mut dropped = vec![false; items.len()];
+    for (i, item) in items.iter().enumerate().filter(|(_, item)| item.op.name() == "add_into") {
+        let (sum, part) = (item.inputs[0], item.inputs[1]);
+        if let Some(&maker) = makers.get(&part) {
+            let alone = uses.only_reader(part).is_some() && !touches(maker..i, sum);
+            if items[maker].op.can_add() && alone {
+                targets.insert(maker, sum);
+                dropped[i] = true;
+            }
+        }
+    }
+    let kept = items.into_iter().enumerate().filter(|(i, _)| !dropped[*i]);
+    kept.map(|(i, item)| Item { adds_to: targets.get(&i).copied(), ..item }).collect()
+}

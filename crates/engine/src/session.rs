@@ -1,0 +1,391 @@
+//! A session: the programs of a model with their memory on a device.
+//!
+//! Everything is taken when it is created. A run is: numbers of the host up from a pinned ring, the batch copied into
+//! the working memory, the program's steps in order on one stream. Nothing waits for the device but the writer of a pinned ring
+//! that has come round to a slot still being read.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tandem_device::{Arena, Arg, Block, DeviceError, Element, Event, Kernel, Kind, Loaded, Pinned, Stream, View};
+
+use crate::error::EngineError;
+use crate::graph::Span;
+use crate::lower::{Place, Region, Step, StepArg};
+use crate::program::{NamedLayout, Program};
+use crate::program_set::{Holding, ProgramId, ProgramSet};
+use crate::tensor::TensorType;
+
+/// Programs that can run.
+pub struct Session {
+    set: Arc<ProgramSet>,
+    stream: Arc<Stream>,
+    blocks: HashMap<Holding, Block>,
+    /// Where the constants of each program begin.
+    constants: Vec<u64>,
+    /// By the address of the static: it is only compared.
+    kernels: HashMap<*const Kernel, Loaded>,
+    host: Vec<(Pinned, Event)>,
+    next_host: usize,
+    fetches: Vec<(Pinned, Event)>,
+    /// What is written and read outside runs goes through here: a checkpoint takes no memory of its own.
+    staging: RefCell<Pinned>,
+}
+
+/// Bytes that are written or read at once outside runs.
+const STAGING_BYTES: u64 = 4 << 20;
+
+/// Results that are on their way to the host.
+pub struct Fetch {
+    program: ProgramId,
+    memory: Pinned,
+    arrived: Event,
+}
+
+/// What a program left for the host.
+#[derive(Clone, Debug)]
+pub struct Results {
+    layout: NamedLayout,
+    bytes: Vec<u8>,
+}
+
+impl Session {
+    /// Takes the memory of `set` from `arena` and prepares its programs to run on `stream`. Spans and states are zero.
+    /// `under_way` runs can have their host values and results on the way at once.
+    pub fn create(
+        set: Arc<ProgramSet>,
+        arena: &Arena,
+        stream: Arc<Stream>,
+        under_way: usize,
+    ) -> Result<Session, EngineError> {
+        assert!(under_way > 0, "a session in which nothing can be under way");
+        let mut blocks = HashMap::new();
+        for line in set.lines().into_iter().filter(|line| line.bytes > 0) {
+            let block = arena.take(line.name, line.bytes)?;
+            stream.fill(block.view(), 0)?;
+            blocks.insert(line.holder, block);
+        }
+        let device = stream.device();
+        let pair = |bytes: u64| Ok::<_, DeviceError>((device.pinned(bytes.max(1))?, device.event()?));
+        let largest = |bytes: fn(&Program) -> u64| set.programs.iter().map(bytes).max().unwrap_or(0);
+        let host_bytes = largest(|program| program.host.bytes);
+        let result_bytes = largest(|program| program.results.bytes);
+        let host = (0..under_way).map(|_| pair(host_bytes)).collect::<Result<_, _>>()?;
+        let fetches = (0..under_way).map(|_| pair(result_bytes)).collect::<Result<_, _>>()?;
+        let largest_line = set.lines().iter().map(|line| line.bytes).max().unwrap_or(0);
+        let staging = RefCell::new(device.pinned(largest_line.clamp(1, STAGING_BYTES))?);
+        let (constants, kernels, next_host) = (Vec::new(), HashMap::new(), 0);
+        let mut session = Session { set, stream, blocks, constants, kernels, host, next_host, fetches, staging };
+        session.load_kernels()?;
+        session.upload_constants()?;
+        Ok(session)
+    }
+
+    /// The programs.
+    pub fn set(&self) -> &Arc<ProgramSet> {
+        &self.set
+    }
+
+    /// The stream programs run on.
+    pub fn stream(&self) -> &Arc<Stream> {
+        &self.stream
+    }
+
+    /// Queues one run. `batch` lies as the program's inputs do; `host` gives every number the program asks of the host.
+    pub fn run(
+        &mut self,
+        id: ProgramId,
+        batch: Option<View<'_>>,
+        host: &[(&str, HostValue<'_>)],
+    ) -> Result<(), EngineError> {
+        self.upload_host(id, host)?;
+        if let Some(batch) = batch {
+            let to = self.part(id, Region::Inputs, 0, self.set.programs[id.0].inputs.bytes);
+            self.stream.copy(batch, to)?;
+        }
+        self.replay(id)
+    }
+
+    /// The same with a batch in page-locked memory, which must stay as it is until the run has begun: for data that does
+    /// not come from a feed.
+    pub fn run_from(
+        &mut self,
+        id: ProgramId,
+        batch: &Pinned,
+        host: &[(&str, HostValue<'_>)],
+    ) -> Result<(), EngineError> {
+        self.upload_host(id, host)?;
+        let bytes = self.set.programs[id.0].inputs.bytes;
+        self.stream.upload(batch, 0..bytes, self.part(id, Region::Inputs, 0, bytes))?;
+        self.replay(id)
+    }
+
+    /// Queues a program with the inputs and host values that are there.
+    pub fn replay(&self, id: ProgramId) -> Result<(), EngineError> {
+        let program = &self.set.programs[id.0];
+        for step in &program.steps {
+            self.queue(id, step)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a program piece by piece, waiting for each, and says what each was and how long it took. What is measured so is
+    /// where time goes, not how long a run takes: nothing overlaps.
+    pub fn replay_timed(&self, id: ProgramId) -> Result<Vec<(&'static str, Duration)>, EngineError> {
+        let mut times = Vec::new();
+        for step in &self.set.programs[id.0].steps {
+            let begun = Instant::now();
+            self.queue(id, step)?;
+            self.stream.drain()?;
+            times.push((step.name(), begun.elapsed()));
+        }
+        Ok(times)
+    }
+
+    /// Starts bringing a program's results to the host. They are what the last queued run leaves.
+    ///
+    /// Panics when as many are under way as the session was made for: the caller takes the oldest first.
+    pub fn fetch(&mut self, id: ProgramId) -> Result<Fetch, EngineError> {
+        let Some((mut memory, arrived)) = self.fetches.pop() else {
+            panic!("{} fetches are under way, and none was finished", self.host.len())
+        };
+        let bytes = self.set.programs[id.0].results.bytes;
+        if bytes > 0 {
+            self.stream.download(self.part(id, Region::Results, 0, bytes), &mut memory, 0..bytes)?;
+        }
+        self.stream.record(&arrived)?;
+        Ok(Fetch { program: id, memory, arrived })
+    }
+
+    /// Waits for a fetch, and gives its memory back.
+    pub fn finish(&mut self, fetch: Fetch) -> Result<Results, EngineError> {
+        fetch.arrived.synchronize("session: results")?;
+        let layout = self.set.programs[fetch.program.0].results.clone();
+        let bytes = fetch.memory.bytes()?[..layout.bytes as usize].to_vec();
+        self.fetches.push((fetch.memory, fetch.arrived));
+        Ok(Results { layout, bytes })
+    }
+
+    /// Writes a whole span. Waits for the device: for set-up and for loading a checkpoint.
+    pub fn write_span<T: Element>(&self, span: Span, values: &[T]) -> Result<(), EngineError> {
+        self.write(Holding::Span(span), 0, bytemuck::cast_slice(values))
+    }
+
+    /// Reads a whole span. Waits for the device.
+    pub fn read_span<T: Element>(&self, span: Span) -> Result<Vec<T>, EngineError> {
+        let length = self.set.parameters.elements() * T::DTYPE.bytes();
+        Ok(bytemuck::pod_collect_to_vec(&self.read(Holding::Span(span), 0, length)?))
+    }
+
+    /// Writes one field of the input block, as a batch would. It holds until another program runs: programs take turns in
+    /// one memory. Waits for the device: for tests and synthesis.
+    pub fn write_input<T: Element>(&self, id: ProgramId, name: &str, values: &[T]) -> Result<(), EngineError> {
+        let field = self.set.programs[id.0].inputs.find("input", name)?;
+        same_type::<T>("input", name, field.ty, values.len())?;
+        let base = self.set.programs[id.0].base(Region::Inputs);
+        self.write(Holding::Working, base + field.offset, bytemuck::cast_slice(values))
+    }
+
+    /// Reads a state. Waits for the device.
+    pub fn read_state<T: Element>(&self, name: &str) -> Result<Vec<T>, EngineError> {
+        let field = self.set.states.find("state", name)?;
+        let bytes = self.read(Holding::States, field.offset, field.ty.bytes())?;
+        Ok(bytemuck::pod_collect_to_vec(&bytes))
+    }
+
+    /// Writes a state. Waits for the device.
+    pub fn write_state<T: Element>(&self, name: &str, values: &[T]) -> Result<(), EngineError> {
+        let field = self.set.states.find("state", name)?;
+        same_type::<T>("state", name, field.ty, values.len())?;
+        self.write(Holding::States, field.offset, bytemuck::cast_slice(values))
+    }
+
+    /// Fills the working memory with what no program wrote, so that reading before writing shows.
+    #[cfg(test)]
+    pub(crate) fn poison(&self) -> Result<(), EngineError> {
+        match self.blocks.get(&Holding::Working) {
+            Some(working) => Ok(self.stream.fill(working.view(), 0x7F)?),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&self, to: Holding, mut offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
+        let mut staging = self.staging.borrow_mut();
+        let most = staging.bytes()?.len();
+        for piece in bytes.chunks(most) {
+            let length = piece.len() as u64;
+            staging.bytes_mut()?[..piece.len()].copy_from_slice(piece);
+            self.stream.upload(&staging, 0..length, self.block(to).part(offset, length))?;
+            self.stream.drain()?;
+            offset += length;
+        }
+        Ok(())
+    }
+
+    fn read(&self, from: Holding, offset: u64, length: u64) -> Result<Vec<u8>, EngineError> {
+        let mut staging = self.staging.borrow_mut();
+        let mut bytes = Vec::with_capacity(length as usize);
+        while (bytes.len() as u64) < length {
+            let done = bytes.len() as u64;
+            let piece = (length - done).min(staging.bytes()?.len() as u64);
+            self.stream.download(self.block(from).part(offset + done, piece), &mut staging, 0..piece)?;
+            self.stream.drain()?;
+            bytes.extend_from_slice(&staging.bytes()?[..piece as usize]);
+        }
+        Ok(bytes)
+    }
+
+    fn block(&self, holder: Holding) -> &Block {
+        match self.blocks.get(&holder) {
+            Some(block) => block,
+            None => panic!("no program of this session uses {holder:?}"),
+        }
+    }
+
+    /// A part of a region, as program `id` sees it.
+    fn part(&self, id: ProgramId, region: Region, offset: u64, bytes: u64) -> View<'_> {
+        let (holder, base) = match region {
+            Region::Span(span) => (Holding::Span(span), 0),
+            Region::States => (Holding::States, 0),
+            Region::Constants => (Holding::Constants, self.constants[id.0]),
+            working => (Holding::Working, self.set.programs[id.0].base(working)),
+        };
+        self.block(holder).part(base + offset, bytes)
+    }
+
+    fn load_kernels(&mut self) -> Result<(), EngineError> {
+        let device = self.stream.device();
+        for step in self.set.programs.iter().flat_map(|program| &program.steps) {
+            let Step::Launch { kernel, .. } = step else { continue };
+            if device.machine().kind() == Kind::Cuda && kernel.source.text.is_empty() {
+                return Err(EngineError::NotOnCuda { kernel: kernel.name });
+            }
+            if let Entry::Vacant(slot) = self.kernels.entry(*kernel) {
+                slot.insert(device.load(kernel)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn upload_constants(&mut self) -> Result<(), EngineError> {
+        let mut base = 0;
+        for program in &self.set.programs {
+            for (offset, bytes) in &program.constants {
+                self.write(Holding::Constants, base + offset, bytes)?;
+            }
+            self.constants.push(base);
+            base += program.constant_bytes;
+        }
+        Ok(())
+    }
+
+    fn upload_host(&mut self, id: ProgramId, given: &[(&str, HostValue<'_>)]) -> Result<(), EngineError> {
+        let layout = &self.set.programs[id.0].host;
+        if layout.bytes == 0 {
+            return Ok(());
+        }
+        let at = self.next_host;
+        self.next_host = (at + 1) % self.host.len();
+        let (memory, read) = &mut self.host[at];
+        read.synchronize("session: host values read")?;
+        let bytes = memory.bytes_mut()?;
+        for field in &layout.fields {
+            let value = given.iter().find(|(name, _)| *name == field.name).map(|(_, value)| value);
+            let Some(value) = value else {
+                let known = given.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+                return Err(EngineError::Unknown { what: "host value", name: field.name.clone(), known });
+            };
+            let from = value.bytes(&field.name, field.ty)?;
+            bytes[field.offset as usize..][..from.len()].copy_from_slice(from);
+        }
+        let to = self.part(id, Region::Host, 0, layout.bytes);
+        let (memory, read) = &self.host[at];
+        self.stream.upload(memory, 0..layout.bytes, to)?;
+        Ok(self.stream.record(read)?)
+    }
+
+    fn queue(&self, id: ProgramId, step: &Step) -> Result<(), EngineError> {
+        let view = |place: &Place| self.part(id, place.region, place.offset, place.bytes);
+        match step {
+            Step::Launch { kernel, grid, args } => {
+                let args: Vec<Arg<'_>> = args
+                    .iter()
+                    .map(|arg| match arg {
+                        StepArg::Read(place, dtype) => Arg::In(view(place), *dtype),
+                        StepArg::Write(place, dtype) => Arg::Out(view(place), *dtype),
+                        StepArg::U32(n) => Arg::U32(*n),
+                        StepArg::U64(n) => Arg::U64(*n),
+                        StepArg::F32(x) => Arg::F32(*x),
+                    })
+                    .collect();
+                let kernel: *const Kernel = *kernel;
+                self.stream.launch(&self.kernels[&kernel], *grid, &args)?;
+            }
+            Step::Product { product, a, b, c, bias } => {
+                self.stream.product(product, view(a), view(b), view(c), bias.as_ref().map(view))?;
+            }
+            Step::Copy { from, to } => self.stream.copy(view(from), view(to))?,
+            Step::Clear { to } => self.stream.fill(view(to), 0)?,
+        }
+        Ok(())
+    }
+
+    /// What one program takes of the memory of the session, for reports.
+    pub fn program(&self, id: ProgramId) -> &Program {
+        self.set.program(id)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Its memory goes back to the arena, and batches to those who lent them: nothing may still read or write there. A
+        // lost card reads nothing any more.
+        let _ = self.stream.drain();
+    }
+}
+
+/// Numbers for a host value.
+#[derive(Clone, Copy, Debug)]
+pub enum HostValue<'a> {
+    /// Real numbers.
+    F32(&'a [f32]),
+    /// Real numbers, in checks.
+    F64(&'a [f64]),
+    /// Whole numbers.
+    I32(&'a [i32]),
+    /// Whole numbers.
+    U32(&'a [u32]),
+}
+
+impl HostValue<'_> {
+    fn bytes(&self, name: &str, ty: TensorType) -> Result<&[u8], EngineError> {
+        match self {
+            HostValue::F32(x) => same_type::<f32>("host value", name, ty, x.len()).map(|()| bytemuck::cast_slice(x)),
+            HostValue::F64(x) => same_type::<f64>("host value", name, ty, x.len()).map(|()| bytemuck::cast_slice(x)),
+            HostValue::I32(x) => same_type::<i32>("host value", name, ty, x.len()).map(|()| bytemuck::cast_slice(x)),
+            HostValue::U32(x) => same_type::<u32>("host value", name, ty, x.len()).map(|()| bytemuck::cast_slice(x)),
+        }
+    }
+}
+
+fn same_type<T: Element>(what: &'static str, name: &str, ty: TensorType, count: usize) -> Result<(), EngineError> {
+    if ty.dtype == T::DTYPE && ty.shape.elements() == count as u64 {
+        return Ok(());
+    }
+    let found = format!("{count} elements of {:?}", T::DTYPE);
+    Err(EngineError::Mismatch { what, name: name.to_owned(), expected: ty, found })
+}
+
+impl Results {
+    /// The elements of a result.
+    pub fn get<T: Element>(&self, name: &str) -> Result<Vec<T>, EngineError> {
+        let field = self.layout.find("result", name)?;
+        let elements = field.ty.shape.elements() as usize;
+        same_type::<T>("result", name, field.ty, elements)?;
+        let bytes = &self.bytes[field.offset as usize..][..field.ty.bytes() as usize];
+        Ok(bytemuck::pod_collect_to_vec(bytes))
+    }
+}

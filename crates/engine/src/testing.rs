@@ -1,0 +1,349 @@
+//! How an op is tried: values, gradients against finite differences in f64, and the same bits on every kind of host device.
+
+use std::sync::Arc;
+
+use half::bf16;
+use tandem_device::{Arena, ArenaSpec, DType, Device, Machine, SimSpec};
+use tandem_events::Role;
+
+use crate::random::normal_at;
+use crate::{
+    EngineError, Graph, HostValue, NamedLayout, ProgramId, ProgramSet, Recomputed, Session, TensorType, Value,
+};
+
+/// Relative error that a gradient may have.
+const GRADIENT_BOUND: f64 = 1e-6;
+/// Elements of each input that are tried.
+const TRIED: usize = 24;
+
+/// Inputs of an op.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GradientCheck {
+    inputs: Vec<Input>,
+    host: Vec<(String, Vec<u32>)>,
+}
+
+#[derive(Clone, Debug)]
+enum Input {
+    Real { dims: Vec<u32>, values: Vec<f64>, differentiate: bool },
+    Whole { dims: Vec<u32>, values: Vec<i32> },
+}
+
+impl GradientCheck {
+    pub(crate) fn new() -> GradientCheck {
+        GradientCheck::default()
+    }
+
+    /// Normal numbers.
+    pub(crate) fn input(self, dims: &[u32]) -> GradientCheck {
+        let values = self.draw(dims);
+        self.real(dims, values, true)
+    }
+
+    /// Numbers above 0.3.
+    pub(crate) fn positive(self, dims: &[u32]) -> GradientCheck {
+        let values = self.draw(dims).into_iter().map(|x| x.abs() + 0.3).collect();
+        self.real(dims, values, true)
+    }
+
+    /// Numbers at least 0.05 away from zero, for functions with a corner there.
+    pub(crate) fn off_zero(self, dims: &[u32]) -> GradientCheck {
+        let values = self.draw(dims).into_iter().map(|x| x + 0.05_f64.copysign(x)).collect();
+        self.real(dims, values, true)
+    }
+
+    /// These numbers.
+    pub(crate) fn given(self, dims: &[u32], values: &[f64]) -> GradientCheck {
+        self.real(dims, values.to_vec(), true)
+    }
+
+    /// Normal numbers, as data: no gradient is taken.
+    pub(crate) fn data(self, dims: &[u32]) -> GradientCheck {
+        let values = self.draw(dims);
+        self.real(dims, values, false)
+    }
+
+    /// Whole numbers.
+    pub(crate) fn whole(mut self, dims: &[u32], values: &[i32]) -> GradientCheck {
+        self.inputs.push(Input::Whole { dims: dims.to_vec(), values: values.to_vec() });
+        self
+    }
+
+    /// Words that the host sets.
+    pub(crate) fn host(mut self, name: &str, values: &[u32]) -> GradientCheck {
+        self.host.push((name.to_owned(), values.to_vec()));
+        self
+    }
+
+    fn real(mut self, dims: &[u32], values: Vec<f64>, differentiate: bool) -> GradientCheck {
+        assert_eq!(values.len() as u32, dims.iter().product::<u32>());
+        self.inputs.push(Input::Real { dims: dims.to_vec(), values, differentiate });
+        self
+    }
+
+    fn draw(&self, dims: &[u32]) -> Vec<f64> {
+        let key = 77 + self.inputs.len() as u64;
+        (0..u64::from(dims.iter().product::<u32>())).map(|i| normal_at(key, i)).collect()
+    }
+}
+
+/// A graph of one op on a device, with the op's value and its gradients as results.
+struct Bench {
+    session: Session,
+    id: ProgramId,
+    precision: DType,
+    check: GradientCheck,
+}
+
+type Build<'b> = &'b dyn Fn(&mut Graph, &[Value]) -> Result<Value, EngineError>;
+
+impl Bench {
+    fn new(machine: &Machine, precision: DType, check: &GradientCheck, build: Build<'_>) -> Bench {
+        let mut graph = Graph::new(Default::default(), precision);
+        let mut layout = NamedLayout::default();
+        let mut values = Vec::new();
+        for (i, input) in check.inputs.iter().enumerate() {
+            let (dims, dtype) = match input {
+                Input::Real { dims, .. } => (dims, precision),
+                Input::Whole { dims, .. } => (dims, DType::I32),
+            };
+            let ty = TensorType::new(dtype, dims);
+            layout.place(&format!("input {i}"), ty).unwrap();
+            values.push(graph.input(&format!("input {i}"), ty).unwrap());
+        }
+        let value = build(&mut graph, &values).unwrap();
+        graph.result("value", value).unwrap();
+        let loss = weighted_sum(&mut graph, value);
+        graph.result("loss", loss).unwrap();
+        let wrt: Vec<Value> =
+            check.inputs.iter().zip(&values).filter(|(input, _)| input.is_differentiated()).map(|(_, v)| *v).collect();
+        let gradients = graph.gradients(loss, &wrt, &Recomputed::new()).unwrap();
+        for (i, gradient) in gradients.into_iter().enumerate() {
+            let gradient = gradient.unwrap_or_else(|| {
+                let zero = graph.number(0.0);
+                graph.spread(zero, graph.shape(wrt[i])).unwrap()
+            });
+            graph.result(&format!("gradient {i}"), gradient).unwrap();
+        }
+        let mut set = ProgramSet::new(Default::default(), precision, &[]);
+        let id = set.add("op", &graph, &layout).unwrap();
+        Bench { session: session(machine, set), id, precision, check: check.clone() }
+    }
+
+    /// Runs it on these inputs.
+    fn run(&mut self, inputs: &[Input]) -> crate::Results {
+        for (i, input) in inputs.iter().enumerate() {
+            let name = format!("input {i}");
+            match (input, self.precision) {
+                (Input::Whole { values, .. }, _) => self.session.write_input(self.id, &name, values),
+                (Input::Real { values, .. }, DType::F64) => self.session.write_input(self.id, &name, values),
+                (Input::Real { values, .. }, DType::BF16) => {
+                    let values: Vec<bf16> = values.iter().map(|&x| bf16::from_f64(x)).collect();
+                    self.session.write_input(self.id, &name, &values)
+                }
+                (Input::Real { values, .. }, _) => {
+                    let values: Vec<f32> = values.iter().map(|&x| x as f32).collect();
+                    self.session.write_input(self.id, &name, &values)
+                }
+            }
+            .unwrap();
+        }
+        let host: Vec<_> =
+            self.check.host.iter().map(|(name, values)| (name.as_str(), HostValue::U32(values))).collect();
+        self.session.run(self.id, None, &host).unwrap();
+        let fetch = self.session.fetch(self.id).unwrap();
+        self.session.finish(fetch).unwrap()
+    }
+
+    fn run_given(&mut self) -> crate::Results {
+        let inputs = self.check.inputs.clone();
+        self.run(&inputs)
+    }
+}
+
+impl Input {
+    fn is_differentiated(&self) -> bool {
+        matches!(self, Input::Real { differentiate: true, .. })
+    }
+}
+
+/// A result as f64, whatever it is stored as.
+fn numbers(results: &crate::Results, name: &str) -> Vec<f64> {
+    if let Ok(x) = results.get::<f64>(name) {
+        return x;
+    }
+    if let Ok(x) = results.get::<f32>(name) {
+        return x.into_iter().map(f64::from).collect();
+    }
+    if let Ok(x) = results.get::<bf16>(name) {
+        return x.into_iter().map(|x| x.to_f64()).collect();
+    }
+    results.get::<i32>(name).unwrap().into_iter().map(f64::from).collect()
+}
+
+/// A loss that depends on every element of `value` differently.
+fn weighted_sum(graph: &mut Graph, value: Value) -> Value {
+    if graph.ty(value).dtype == DType::I32 {
+        // Nothing flows through whole numbers.
+        return graph.number(0.0);
+    }
+    let shape = graph.shape(value);
+    let weights: Vec<f64> = (0..shape.elements()).map(|i| 0.5 + normal_at(3, i)).collect();
+    let weights = match graph.wide() {
+        DType::F64 => graph.constant(shape.dims(), &weights),
+        _ => graph.constant(shape.dims(), &weights.iter().map(|&x| x as f32).collect::<Vec<_>>()),
+    };
+    let value = graph.cast(value, graph.wide()).unwrap();
+    let product = graph.mul(weights, value).unwrap();
+    graph.sum_all(product).unwrap()
+}
+
+/// A session with room for `set` on the first card.
+pub(crate) fn session(machine: &Machine, set: ProgramSet) -> Session {
+    let device: Device = machine.open(0).unwrap();
+    let bytes: u64 = set.lines().iter().map(|line| line.bytes).sum::<u64>().max(1);
+    let spec = ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };
+    let arena = Arena::reserve(&device, spec).unwrap();
+    let stream = Arc::new(device.stream(true).unwrap());
+    Session::create(Arc::new(set), &arena, stream, 1).unwrap()
+}
+
+/// The value of an op in f64.
+pub(crate) fn run(
+    check: GradientCheck,
+    build: impl Fn(&mut Graph, &[Value]) -> Result<Value, EngineError>,
+) -> Vec<f64> {
+    let mut bench = Bench::new(&Machine::cpu(), DType::F64, &check, &build);
+    numbers(&bench.run_given(), "value")
+}
+
+/// Checks the gradients of every real input against central differences in f64, that f32 and bf16 come close to f64, and
+/// that a simulated card and other numbers of threads give the bits of the CPU.
+pub(crate) fn check_gradients(
+    check: GradientCheck,
+    build: impl Fn(&mut Graph, &[Value]) -> Result<Value, EngineError>,
+) {
+    let mut exact = Bench::new(&Machine::cpu(), DType::F64, &check, &build);
+    let results = exact.run_given();
+    let mut which = 0;
+    for (i, input) in check.inputs.iter().enumerate() {
+        if !input.is_differentiated() {
+            continue;
+        }
+        let found = numbers(&results, &format!("gradient {which}"));
+        which += 1;
+        compare_with_differences(&mut exact, i, &found);
+    }
+    let mut narrow = Bench::new(&Machine::cpu(), DType::F32, &check, &build);
+    let narrow = narrow.run_given();
+    close_to(&narrow, &results, which, 1e-4, "f32");
+    let sim = "1x1GiB".parse::<SimSpec>().unwrap();
+    let threads = Machine::cpu();
+    threads.set_compute_threads(3);
+    for (what, machine) in [("a simulated card", Machine::simulated(sim)), ("three threads", threads)] {
+        let same = Bench::new(&machine, DType::F32, &check, &build).run_given();
+        assert_eq!(same_bits(&narrow, which), same_bits(&same, which), "{what} gives other bits");
+    }
+    let rough = Bench::new(&Machine::cpu(), DType::BF16, &check, &build).run_given();
+    close_to(&rough, &results, which, 6e-2, "bf16");
+    check_on_card(&check, &build, which, [&narrow, &rough]);
+}
+
+/// The environment variable that has every op tried on the first NVIDIA card as well.
+const ON_CUDA: &str = "TANDEM_TEST_CUDA";
+/// How far a card may be from the CPU. Products sum in another order, and functions differ in the last places.
+const CARD_F32: f64 = 2e-5;
+const CARD_BF16: f64 = 2e-2;
+
+/// The same on a card, with memory that holds no zeros, twice: close to the CPU, and the same bits both times.
+fn check_on_card(check: &GradientCheck, build: Build<'_>, which: usize, [narrow, rough]: [&crate::Results; 2]) {
+    if std::env::var_os(ON_CUDA).is_none() {
+        return;
+    }
+    let machine = Machine::cuda().unwrap().expect("a machine with an NVIDIA card");
+    for (precision, cpu, bound) in [(DType::F32, narrow, CARD_F32), (DType::BF16, rough, CARD_BF16)] {
+        let mut bench = Bench::new(&machine, precision, check, build);
+        bench.session.poison().unwrap();
+        let first = bench.run_given();
+        close_to(&first, cpu, which, bound, "a card against the CPU");
+        bench.session.poison().unwrap();
+        let second = bench.run_given();
+        assert_eq!(same_bits(&first, which), same_bits(&second, which), "a second run on the card gives other bits");
+    }
+}
+
+/// Says that nothing above ran on a card, where it did not.
+#[test]
+#[ignore = "needs an NVIDIA card: TANDEM_TEST_CUDA=1 has every op of this crate tried on it"]
+fn ops_are_tried_on_a_card() {
+    assert!(std::env::var_os(ON_CUDA).is_some(), "set {ON_CUDA}=1 and run all tests of this binary");
+}
+
+fn same_bits(results: &crate::Results, gradients: usize) -> Vec<u64> {
+    let names = (0..gradients).map(|i| format!("gradient {i}")).chain(["value".to_owned()]);
+    names.flat_map(|name| numbers(results, &name)).map(f64::to_bits).collect()
+}
+
+/// Distance against the size of the whole tensor: single elements may cancel.
+fn close_to(found: &crate::Results, exact: &crate::Results, gradients: usize, bound: f64, what: &str) {
+    for name in (0..gradients).map(|i| format!("gradient {i}")).chain(["value".to_owned()]) {
+        let error = distance(&numbers(found, &name), &numbers(exact, &name));
+        assert!(error <= bound, "{what}: {name} is off by {error:.2e}");
+    }
+}
+
+fn distance(found: &[f64], exact: &[f64]) -> f64 {
+    assert_eq!(found.len(), exact.len());
+    let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
+    let apart = norm(&mut found.iter().zip(exact).map(|(a, b)| a - b));
+    let size = norm(&mut exact.iter().copied());
+    if apart == 0.0 { 0.0 } else { apart / size.max(1e-6) }
+}
+
+fn compare_with_differences(bench: &mut Bench, which: usize, found: &[f64]) {
+    let count = found.len();
+    let (mut tried, mut expected) = (Vec::new(), Vec::new());
+    // A stride that is prime to most dimensions, so that all rows and columns are met.
+    let stride = if count <= TRIED { 1 } else { (count / TRIED) | 1 };
+    for at in (0..count).step_by(stride) {
+        tried.push(found[at]);
+        expected.push(slope(bench, which, at));
+    }
+    let error = distance(&tried, &expected);
+    assert!(error <= GRADIENT_BOUND, "input {which}: gradient off by {error:.2e}\n{tried:?}\n{expected:?}");
+}
+
+/// The slope of the loss by a difference of fourth order.
+fn slope(bench: &mut Bench, which: usize, at: usize) -> f64 {
+    let h = 1e-3;
+    let mut loss = |shift: f64| {
+        let mut inputs = bench.check.inputs.clone();
+        if let Input::Real { values, .. } = &mut inputs[which] {
+            values[at] += shift;
+        }
+        numbers(&bench.run(&inputs), "loss")[0]
+    };
+    (8.0 * (loss(h) - loss(-h)) - (loss(2.0 * h) - loss(-2.0 * h))) / (12.0 * h)
+}
+
+/// The gradient that `runs` runs leave for a parameter of zeros, in f32: what is added in place is added.
+pub(crate) fn accumulated(
+    runs: usize,
+    dims: &[u32],
+    loss: impl Fn(&mut Graph, Value) -> Result<Value, EngineError>,
+) -> Vec<f32> {
+    let mut list = crate::ParameterList::new();
+    let id = list.weight("weight", dims, crate::Init::Constant(0.0)).unwrap();
+    let parameters = Arc::new(list.finish());
+    let mut graph = Graph::new(parameters.clone(), DType::F32);
+    let weight = graph.parameter(id);
+    let loss = loss(&mut graph, weight).unwrap();
+    graph.accumulate(loss, &Recomputed::new()).unwrap();
+    let mut set = ProgramSet::new(parameters, DType::F32, &[crate::Span::Gradients]);
+    let id = set.add("accumulate", &graph, &NamedLayout::default()).unwrap();
+    let session = session(&Machine::cpu(), set);
+    (0..runs).for_each(|_| session.replay(id).unwrap());
+    let mut sums = session.read_span(crate::Span::Gradients).unwrap();
+    sums.truncate(dims.iter().product::<u32>() as usize);
+    sums
+}

@@ -1,0 +1,78 @@
+//! Planned, reserved and used memory are one number.
+
+use std::sync::Arc;
+
+use tandem_device::{ArenaError, DType, DeviceError, Machine, SimSpec};
+use tandem_engine::{EngineError, HostValue, ProgramSet, Session, UpdateSpec};
+
+use crate::support::{Model, arena, planned_bytes, programs};
+
+fn machines() -> [Machine; 2] {
+    [Machine::cpu(), Machine::simulated("1x1GiB".parse::<SimSpec>().unwrap())]
+}
+
+#[test]
+fn what_is_planned_is_what_is_taken_and_nothing_is_taken_later() {
+    for machine in machines() {
+        let (set, [accumulate, update]) = programs(DType::F32, 4, &UpdateSpec::default());
+        let planned = planned_bytes(&set);
+        let mut lines: Vec<_> =
+            set.lines().iter().map(|line| (line.name, line.bytes)).filter(|(_, b)| *b > 0).collect();
+        let arena = arena(&machine, planned);
+        let stream = Arc::new(arena.device().stream(true).unwrap());
+        let mut session = Session::create(Arc::new(set), &arena, stream, 3).unwrap();
+        let before = (arena.memory(), machine.counters(0));
+        assert_eq!(before.0.used_bytes, planned);
+        let mut owners = before.0.owners.clone();
+        lines.sort_unstable();
+        owners.sort_unstable();
+        assert_eq!(owners, lines);
+        for step in 0..5 {
+            session.run(accumulate, None, &[("weight", HostValue::F32(&[0.1]))]).unwrap();
+            let host = [("lr", HostValue::F32(&[1e-3])), ("average_decay", HostValue::F32(&[0.9]))];
+            session.run(update, None, &host).unwrap();
+            let fetch = session.fetch(update).unwrap();
+            assert_eq!(session.finish(fetch).unwrap().get::<u32>("updates").unwrap(), [step + 1]);
+        }
+        assert_eq!((arena.memory(), machine.counters(0)), before, "a run takes nothing");
+        drop(session);
+        assert_eq!(arena.memory().used_bytes, 0);
+        drop(arena);
+        let after = machine.counters(0);
+        assert_eq!((after.live_bytes, after.live_pinned_bytes), (0, 0), "everything is given back");
+    }
+}
+
+#[test]
+fn an_arena_one_byte_too_small_is_refused_and_everything_given_back() {
+    for machine in machines() {
+        let (set, _) = programs(DType::F32, 4, &UpdateSpec::default());
+        let planned = planned_bytes(&set);
+        let arena = arena(&machine, planned - 1);
+        let stream = Arc::new(arena.device().stream(true).unwrap());
+        let pinned = machine.counters(0).live_pinned_bytes;
+        match Session::create(Arc::new(set), &arena, stream, 3) {
+            Err(EngineError::Device(DeviceError::Arena(ArenaError::Full { asked, limit, in_use, .. }))) => {
+                assert_eq!((in_use + asked, limit), (planned, planned - 1));
+            }
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("a session of {planned} bytes in {}", planned - 1),
+        }
+        assert_eq!(arena.memory().used_bytes, 0);
+        assert_eq!(machine.counters(0).live_pinned_bytes, pinned);
+    }
+}
+
+#[test]
+fn programs_share_what_lives_only_while_they_run() {
+    let spec = UpdateSpec::default();
+    let bytes = |rows| planned_bytes(&programs(DType::F32, rows, &spec).0);
+    let (small, large) = (programs(DType::F32, 2, &spec).0, programs(DType::F32, 6, &spec).0);
+    let activations = |set: &ProgramSet| set.lines().last().unwrap().bytes;
+    assert!(bytes(6) > bytes(2));
+    assert!(activations(&large) > activations(&small));
+    let (mut both, _) = programs(DType::F32, 6, &spec);
+    let graph = Model::new().accumulate(DType::F32, 2).unwrap();
+    both.add("a shorter bucket", &graph, &Model::layout(DType::F32, 2)).unwrap();
+    assert_eq!(activations(&both), activations(&large), "the largest counts");
+}

@@ -1,0 +1,155 @@
+//! One training step of the nano model on the CPU: how long it takes, where the time goes, and how its matrix products
+//! compare with the largest ones this machine can do.
+//!
+//! `cargo run --release -p tandem-model --example nano_step`
+#![expect(clippy::print_stdout, reason = "an example shows what it found")]
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tandem_device::{Arena, ArenaSpec, DType, Machine, Product};
+use tandem_engine::{HostValue, NamedLayout, ProgramId, Rows, Session, Span, TensorType, UpdateSpec};
+use tandem_events::Role;
+use tandem_model::{Acoustic, BatchShape, Bucket, Preset, Programs, ProgramsSpec, REFERENCE_FRAMES, host};
+
+const MELS: u32 = 80;
+const SYMBOLS: u32 = 80;
+const RUNS: usize = 12;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // Sixteen utterances like those of the demo corpus: 1.5 to 5 seconds.
+    let frames: Vec<u32> = (0..16).map(|row| 128 + 18 * row).collect();
+    let tokens: Vec<u32> = frames.iter().map(|frames| frames / 7).collect();
+    let shape = BatchShape::new(Rows::new(&tokens), Rows::new(&frames));
+    let model = Acoustic::new(Preset::Nano.sizes(), SYMBOLS, MELS)?;
+    let bucket = Bucket { layout: layout(&shape)?, shape };
+    let spec = ProgramsSpec {
+        precision: DType::F32,
+        buckets: std::slice::from_ref(&bucket),
+        update: UpdateSpec::default(),
+        working_limit: None,
+    };
+    let programs = Programs::build(&model, &spec)?;
+    let machine = Machine::cpu();
+    let mut session = session(&machine, &programs)?;
+    let initial: Vec<f32> = model.parameters().initial(1).into_iter().map(|x| x as f32).collect();
+    session.write_span(Span::Parameters, &initial)?;
+
+    let step = programs.accumulate[0];
+    let mut whole = Vec::new();
+    for run in 0..RUNS {
+        fill(&session, step, &bucket.shape)?;
+        let begun = Instant::now();
+        accumulate(&mut session, step, &bucket.shape, run as u32)?;
+        update(&mut session, programs.update)?;
+        session.stream().drain()?;
+        whole.push(begun.elapsed());
+    }
+    whole.sort();
+    fill(&session, step, &bucket.shape)?;
+    accumulate(&mut session, step, &bucket.shape, 0)?;
+    // The fastest of several: what else runs on the machine only ever adds.
+    let mut fastest = session.replay_timed(step)?;
+    for _ in 1..RUNS {
+        fill(&session, step, &bucket.shape)?;
+        accumulate(&mut session, step, &bucket.shape, 0)?;
+        let times = session.replay_timed(step)?;
+        fastest.iter_mut().zip(times).for_each(|(least, (_, took))| least.1 = least.1.min(took));
+    }
+    let mut groups: BTreeMap<&str, (Duration, usize)> = BTreeMap::new();
+    for (name, took) in fastest {
+        let group = groups.entry(name).or_default();
+        *group = (group.0 + took, group.1 + 1);
+    }
+    let best = best_product(&machine)?;
+    let products = groups.get("product").map_or(Duration::ZERO, |(took, _)| *took);
+    let flops = session.program(step).product_flops() as f64;
+    let rate = flops / products.as_secs_f64() / 1e9;
+    println!("threads            {}", machine.workers().threads());
+    println!("frames, tokens     {}, {}", frames.iter().sum::<u32>(), tokens.iter().sum::<u32>());
+    println!("step               {:.1} ms (median of {RUNS})", whole[RUNS / 2].as_secs_f64() * 1e3);
+    println!("products           {:.2} GFLOP at {rate:.0} GFLOP/s", flops / 1e9);
+    println!("largest product    {best:.0} GFLOP/s");
+    println!("products ÷ largest {:.2}", rate / best);
+    println!("working memory     {} MB", session.program(step).working_bytes().div_ceil(1 << 20));
+    let mut by_time: Vec<_> = groups.into_iter().collect();
+    by_time.sort_by_key(|(_, (took, _))| std::cmp::Reverse(*took));
+    for (name, (took, count)) in by_time.into_iter().take(16) {
+        println!("  {:8.2} ms  {count:4} x {name}", took.as_secs_f64() * 1e3);
+    }
+    Ok(())
+}
+
+fn layout(shape: &BatchShape) -> Result<NamedLayout, Box<dyn Error>> {
+    let mut layout = NamedLayout::default();
+    let count = shape.count();
+    layout.place("text", TensorType::new(DType::I32, &[shape.text.total()]))?;
+    layout.place("text_lengths", TensorType::new(DType::I32, &[count]))?;
+    layout.place("mel", TensorType::new(DType::F32, &[shape.mel.total(), MELS]))?;
+    layout.place("mel_lengths", TensorType::new(DType::I32, &[count]))?;
+    layout.place("reference", TensorType::new(DType::F32, &[count * REFERENCE_FRAMES, MELS]))?;
+    Ok(layout)
+}
+
+fn session(machine: &Machine, programs: &Programs) -> Result<Session, Box<dyn Error>> {
+    let bytes = programs.set.lines().iter().map(|line| line.bytes).sum();
+    let spec = ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };
+    let device = machine.open(0)?;
+    let arena = Arena::reserve(&device, spec)?;
+    Ok(Session::create(programs.set.clone(), &arena, Arc::new(device.stream(true)?), 2)?)
+}
+
+/// A batch that looks like speech to nobody, and costs what speech costs.
+fn fill(session: &Session, id: ProgramId, shape: &BatchShape) -> Result<(), Box<dyn Error>> {
+    let wave = |n: u32| (0..n).map(|i| (i as f32 * 0.37).sin() * 2.0 - 5.0).collect::<Vec<f32>>();
+    let lengths = |rows: &Rows| (0..rows.count()).map(|row| rows.length(row) as i32).collect::<Vec<_>>();
+    let text: Vec<i32> = (0..shape.text.total()).map(|i| (i * 7 % SYMBOLS) as i32).collect();
+    session.write_input(id, "text", &text)?;
+    session.write_input(id, "text_lengths", &lengths(&shape.text))?;
+    session.write_input(id, "mel", &wave(shape.mel.total() * MELS))?;
+    session.write_input(id, "mel_lengths", &lengths(&shape.mel))?;
+    session.write_input(id, "reference", &wave(shape.count() * REFERENCE_FRAMES * MELS))?;
+    Ok(())
+}
+
+fn accumulate(session: &mut Session, id: ProgramId, shape: &BatchShape, step: u32) -> Result<(), Box<dyn Error>> {
+    let keys: Vec<u32> = (0..shape.count()).collect();
+    let (per_number, per_token) = (1.0 / (shape.mel.total() * MELS) as f32, 1.0 / shape.text.total() as f32);
+    let host = [
+        (host::PER_NUMBER, HostValue::F32(&[per_number])),
+        (host::PER_TOKEN, HostValue::F32(&[per_token])),
+        (host::MEL_MEAN, HostValue::F32(&[-5.0])),
+        (host::MEL_SCALE, HostValue::F32(&[0.5])),
+        ("seed", HostValue::U32(&[1, 0])),
+        ("step", HostValue::U32(&[step])),
+        ("utterances", HostValue::U32(&keys)),
+    ];
+    Ok(session.run(id, None, &host)?)
+}
+
+fn update(session: &mut Session, id: ProgramId) -> Result<(), Box<dyn Error>> {
+    Ok(session.run(id, None, &[("lr", HostValue::F32(&[1e-4])), ("average_decay", HostValue::F32(&[0.999]))])?)
+}
+
+/// GFLOP/s of the best large square product.
+fn best_product(machine: &Machine) -> Result<f64, Box<dyn Error>> {
+    let mut best: f64 = 0.0;
+    for size in [512_u32, 1024] {
+        let bytes = u64::from(size) * u64::from(size) * 4;
+        let all = 3 * bytes;
+        let spec = ArenaSpec { role: Role::Model, limit_bytes: all, driver_bytes: 0, arena_bytes: all, capped: false };
+        let arena = Arena::reserve(&machine.open(0)?, spec)?;
+        let [a, b, c] = [arena.take("a", bytes)?, arena.take("b", bytes)?, arena.take("c", bytes)?];
+        let stream = machine.open(0)?.stream(false)?;
+        let product = Product::dense(DType::F32, [size; 3]);
+        for _ in 0..12 {
+            let begun = Instant::now();
+            stream.product(&product, a.view(), b.view(), c.view(), None)?;
+            stream.drain()?;
+            best = best.max(product.flops() / begun.elapsed().as_secs_f64() / 1e9);
+        }
+    }
+    Ok(best)
+}

@@ -1,0 +1,262 @@
+//! The acoustic model: text and a voice in, a spectrum out.
+//!
+//! Losses are sums over valid frames or tokens times a weight that the host gives, one over their number in the whole
+//! optimizer step, so that a batch in pieces trains like the whole.
+
+use std::sync::Arc;
+
+use tandem_device::DType;
+use tandem_engine::{Draws, EngineError, Graph, ParameterList, Parameters, Recomputed, Rows, TensorType, Value};
+
+use crate::batch_shape::{BatchShape, REFERENCE_FRAMES};
+use crate::decoder::Decoder;
+use crate::durations::DurationPredictor;
+use crate::layers::{Dropout, Linear};
+use crate::preset::Sizes;
+use crate::text_encoder::TextEncoder;
+use crate::voice::VoiceEncoder;
+
+/// Numbers the programs ask of the host.
+pub mod host {
+    /// One over the numbers of the spectrum (frames × bands) in the optimizer step.
+    pub const PER_NUMBER: &str = "per_number";
+    /// One over the tokens in the optimizer step.
+    pub const PER_TOKEN: &str = "per_token";
+    /// The mean of the spectrum over the corpus.
+    pub const MEL_MEAN: &str = "mel_mean";
+    /// One over its deviation.
+    pub const MEL_SCALE: &str = "mel_scale";
+    /// The mean of each band, normalised like the spectrum: what a validation is compared with.
+    pub const BAND_MEAN: &str = "band_mean";
+}
+
+/// The model: its parts and what they learn.
+#[derive(Clone, Debug)]
+pub struct Acoustic {
+    sizes: Sizes,
+    mels: u32,
+    parameters: Arc<Parameters>,
+    text_encoder: TextEncoder,
+    voice: VoiceEncoder,
+    voice_to_text: Linear,
+    prior: Linear,
+    durations: DurationPredictor,
+    decoder: Decoder,
+}
+
+/// What a batch brings, as values of a graph.
+struct Batch {
+    text: Value,
+    text_lengths: Value,
+    mel: Value,
+    mel_lengths: Value,
+    reference: Value,
+}
+
+/// What all programs with a recording compute.
+struct Heard {
+    batch: Batch,
+    prior: Value,
+    durations: Value,
+    log_durations: Value,
+    mel: Value,
+}
+
+impl Acoustic {
+    /// A model of `sizes` for texts of `symbols` different symbols and spectra of `mels` bands.
+    pub fn new(sizes: Sizes, symbols: u32, mels: u32) -> Result<Acoustic, EngineError> {
+        let mut list = ParameterList::new();
+        let text_encoder = TextEncoder::new(&mut list, &sizes, symbols)?;
+        let voice = VoiceEncoder::new(&mut list, &sizes, mels)?;
+        let voice_to_text = Linear::new(&mut list, "voice_to_text", sizes.voice_width, sizes.text_width)?;
+        let prior = Linear::new(&mut list, "prior", sizes.text_width, mels)?;
+        let durations = DurationPredictor::new(&mut list, &sizes)?;
+        let decoder = Decoder::new(&mut list, &sizes, mels)?;
+        let parameters = Arc::new(list.finish());
+        Ok(Acoustic { sizes, mels, parameters, text_encoder, voice, voice_to_text, prior, durations, decoder })
+    }
+
+    /// What it learns.
+    pub fn parameters(&self) -> &Arc<Parameters> {
+        &self.parameters
+    }
+
+    /// One micro-batch forward and backward, added to the gradients. Results: `loss` and its parts.
+    pub fn accumulate(
+        &self,
+        precision: DType,
+        shape: &BatchShape,
+        recomputed: &Recomputed,
+    ) -> Result<Graph, EngineError> {
+        let mut g = Graph::new(self.parameters.clone(), precision);
+        let draws = (Draws::new(&mut g, &shape.text)?, Draws::new(&mut g, &shape.mel)?);
+        let heard = self.hear(&mut g, shape, Some((&draws.0, &draws.1)))?;
+        let loss = self.losses(&mut g, shape, &heard)?;
+        g.accumulate(loss, recomputed)?;
+        Ok(g)
+    }
+
+    /// One batch of held-out data: the losses, `mean_loss` of guessing every band's mean, and the `alignment`. With the
+    /// moving averages of the parameters when `averages`.
+    pub fn validate(&self, precision: DType, shape: &BatchShape, averages: bool) -> Result<Graph, EngineError> {
+        let mut g = Graph::new(self.parameters.clone(), precision);
+        if averages {
+            g.use_averages();
+        }
+        let heard = self.hear(&mut g, shape, None)?;
+        self.losses(&mut g, shape, &heard)?;
+        let wide = g.wide();
+        let mean = g.host(host::BAND_MEAN, TensorType::new(wide, &[self.mels]))?;
+        let like = g.shape(heard.batch.mel);
+        let guess = g.spread(mean, like)?;
+        let per_number = g.host(host::PER_NUMBER, TensorType::new(wide, &[1]))?;
+        let Batch { mel, mel_lengths, .. } = heard.batch;
+        let mean_loss = g.l1_loss(guess, mel, &shape.mel, mel_lengths, per_number)?;
+        g.result("mean_loss", mean_loss)?;
+        g.result("alignment", heard.durations)?;
+        Ok(g)
+    }
+
+    /// How long each token of a text lasts: `log_durations`, ln(1 + frames).
+    pub fn guess_durations(&self, precision: DType, shape: &BatchShape) -> Result<Graph, EngineError> {
+        let mut g = Graph::new(self.parameters.clone(), precision);
+        let (text, text_lengths) = self.text_of(&mut g, shape)?;
+        let reference = self.reference_of(&mut g, shape)?;
+        let (states, _) = self.states(&mut g, shape, (text, text_lengths), reference, None)?;
+        let dropout = Dropout { share: 0.0, draws: None };
+        let guess = self.durations.write(&mut g, states, &shape.text, text_lengths, dropout)?;
+        let guess = g.cast(guess, g.wide())?;
+        g.result("log_durations", guess)?;
+        Ok(g)
+    }
+
+    /// A spectrum for a text whose tokens last `durations` (an input): `mel`, as the recordings have it.
+    pub fn sample(&self, precision: DType, shape: &BatchShape) -> Result<Graph, EngineError> {
+        let mut g = Graph::new(self.parameters.clone(), precision);
+        let (text, text_lengths) = self.text_of(&mut g, shape)?;
+        let reference = self.reference_of(&mut g, shape)?;
+        let durations = g.input("durations", TensorType::new(DType::I32, &[shape.text.total()]))?;
+        let mel_lengths = g.input("mel_lengths", TensorType::new(DType::I32, &[shape.count()]))?;
+        let (states, voice) = self.states(&mut g, shape, (text, text_lengths), reference, None)?;
+        let prior = self.prior.write(&mut g, states)?;
+        let mel = self.decode(&mut g, shape, (states, prior, voice), durations, mel_lengths, None)?;
+        let (mean, scale) = self.statistics(&mut g)?;
+        let mel = g.cast(mel, g.wide())?;
+        let mel = g.div(mel, scale)?;
+        let mel = g.add(mel, mean)?;
+        g.result("mel", mel)?;
+        Ok(g)
+    }
+
+    /// Text to spectrum along the alignment with the recording.
+    fn hear(&self, g: &mut Graph, shape: &BatchShape, draws: Option<(&Draws, &Draws)>) -> Result<Heard, EngineError> {
+        let batch = self.batch(g, shape)?;
+        let Batch { text, text_lengths, mel_lengths, reference, .. } = batch;
+        let text_draws = draws.map(|(text, _)| text);
+        let (states, voice) = self.states(g, shape, (text, text_lengths), reference, text_draws)?;
+        let dropout = Dropout { share: self.sizes.text_dropout, draws: text_draws };
+        let prior = self.prior.write(g, states)?;
+        let log_durations = self.durations.write(g, states, &shape.text, text_lengths, dropout)?;
+        let durations = g.align(prior, batch.mel, &shape.text, text_lengths, &shape.mel, mel_lengths)?;
+        let mel_draws = draws.map(|(_, mel)| mel);
+        let mel = self.decode(g, shape, (states, prior, voice), durations, mel_lengths, mel_draws)?;
+        let prior = g.expand(prior, durations, &shape.text, &shape.mel)?;
+        Ok(Heard { batch, prior, durations, log_durations, mel })
+    }
+
+    /// The states of a text that is spoken by a voice, and the voice.
+    fn states(
+        &self,
+        g: &mut Graph,
+        shape: &BatchShape,
+        (text, lengths): (Value, Value),
+        reference: Value,
+        draws: Option<&Draws>,
+    ) -> Result<(Value, Value), EngineError> {
+        let dropout = Dropout { share: self.sizes.text_dropout, draws };
+        let states = self.text_encoder.write(g, text, &shape.text, lengths, dropout)?;
+        let references = shape.references();
+        let whole = vec![REFERENCE_FRAMES as i32; shape.count() as usize];
+        let whole = g.constant(&[shape.count()], &whole);
+        let voice = self.voice.write(g, reference, &references, whole)?;
+        let tint = self.voice_to_text.write(g, voice)?;
+        let tint = g.row_spread(tint, &shape.text)?;
+        Ok((g.add(states, tint)?, voice))
+    }
+
+    fn decode(
+        &self,
+        g: &mut Graph,
+        shape: &BatchShape,
+        (states, prior, voice): (Value, Value, Value),
+        durations: Value,
+        mel_lengths: Value,
+        draws: Option<&Draws>,
+    ) -> Result<Value, EngineError> {
+        // The prior is trained by its own loss: the decoder may lean on it, not bend it.
+        let prior = g.detach(prior)?;
+        let prior = g.expand(prior, durations, &shape.text, &shape.mel)?;
+        let states = g.expand(states, durations, &shape.text, &shape.mel)?;
+        let dropout = Dropout { share: self.sizes.decoder_dropout, draws };
+        self.decoder.write(g, (states, prior, voice), &shape.mel, mel_lengths, dropout)
+    }
+
+    /// The sum of the losses; each is a result of its own.
+    fn losses(&self, g: &mut Graph, shape: &BatchShape, heard: &Heard) -> Result<Value, EngineError> {
+        let wide = g.wide();
+        let per_number = g.host(host::PER_NUMBER, TensorType::new(wide, &[1]))?;
+        let per_token = g.host(host::PER_TOKEN, TensorType::new(wide, &[1]))?;
+        let Batch { mel, mel_lengths, text_lengths, .. } = heard.batch;
+        let mel_loss = g.l1_loss(heard.mel, mel, &shape.mel, mel_lengths, per_number)?;
+        // −log of a normal density of variance one, but for a constant.
+        let half = g.scale(per_number, 0.5)?;
+        let prior_loss = g.l2_loss(heard.prior, mel, &shape.mel, mel_lengths, half)?;
+        let frames = g.to_float(heard.durations)?;
+        let frames = g.ln_1p(frames)?;
+        let frames = g.reshape(frames, &[shape.text.total(), 1])?;
+        let duration_loss = g.l2_loss(heard.log_durations, frames, &shape.text, text_lengths, per_token)?;
+        let loss = g.add(mel_loss, prior_loss)?;
+        let loss = g.add(loss, duration_loss)?;
+        let parts =
+            [("loss", loss), ("mel_loss", mel_loss), ("prior_loss", prior_loss), ("duration_loss", duration_loss)];
+        parts.into_iter().try_for_each(|(name, value)| g.result(name, value))?;
+        Ok(loss)
+    }
+
+    fn batch(&self, g: &mut Graph, shape: &BatchShape) -> Result<Batch, EngineError> {
+        let (text, text_lengths) = self.text_of(g, shape)?;
+        let mel = g.input("mel", TensorType::new(DType::F32, &[shape.mel.total(), self.mels]))?;
+        let mel = self.normalised(g, mel)?;
+        let mel_lengths = g.input("mel_lengths", TensorType::new(DType::I32, &[shape.count()]))?;
+        let reference = self.reference_of(g, shape)?;
+        Ok(Batch { text, text_lengths, mel, mel_lengths, reference })
+    }
+
+    fn text_of(&self, g: &mut Graph, shape: &BatchShape) -> Result<(Value, Value), EngineError> {
+        let text = g.input("text", TensorType::new(DType::I32, &[shape.text.total()]))?;
+        let lengths = g.input("text_lengths", TensorType::new(DType::I32, &[shape.count()]))?;
+        Ok((text, lengths))
+    }
+
+    fn reference_of(&self, g: &mut Graph, shape: &BatchShape) -> Result<Value, EngineError> {
+        let rows: Rows = shape.references();
+        let reference = g.input("reference", TensorType::new(DType::F32, &[rows.total(), self.mels]))?;
+        self.normalised(g, reference)
+    }
+
+    /// A spectrum of mean 0 and deviation 1, in the element type of the graph.
+    fn normalised(&self, g: &mut Graph, mel: Value) -> Result<Value, EngineError> {
+        let (mean, scale) = self.statistics(g)?;
+        let mel = g.cast(mel, g.wide())?;
+        let mel = g.sub(mel, mean)?;
+        let mel = g.mul(mel, scale)?;
+        g.cast(mel, g.precision())
+    }
+
+    fn statistics(&self, g: &mut Graph) -> Result<(Value, Value), EngineError> {
+        let wide = g.wide();
+        let mean = g.host(host::MEL_MEAN, TensorType::new(wide, &[1]))?;
+        let scale = g.host(host::MEL_SCALE, TensorType::new(wide, &[1]))?;
+        Ok((mean, scale))
+    }
+}

@@ -1,0 +1,61 @@
+//! Text to states: an embedding, convolutions that see the neighbours, transformer blocks that see everything.
+
+use tandem_engine::{EngineError, Graph, ParameterList, Rows, Value};
+
+use crate::layers::{Block, BlockSizes, Conv, Dropout, Embedding, LayerNorm};
+use crate::preset::Sizes;
+
+/// Convolutions before the blocks, and the tokens each sees.
+const PRENET_LAYERS: u32 = 3;
+const PRENET_KERNEL: u32 = 5;
+
+/// The text encoder.
+#[derive(Clone, Debug)]
+pub(crate) struct TextEncoder {
+    embedding: Embedding,
+    prenet: Vec<(Conv, LayerNorm)>,
+    blocks: Vec<Block>,
+    norm: LayerNorm,
+}
+
+impl TextEncoder {
+    pub(crate) fn new(list: &mut ParameterList, sizes: &Sizes, symbols: u32) -> Result<TextEncoder, EngineError> {
+        let width = sizes.text_width;
+        list.scope("text_encoder", |list| {
+            let embedding = Embedding::new(list, "embedding", symbols, width)?;
+            let mut prenet = Vec::new();
+            for layer in 0..PRENET_LAYERS {
+                let conv = Conv::new(list, &format!("prenet.{layer}.conv"), width, width, PRENET_KERNEL)?;
+                prenet.push((conv, LayerNorm::new(list, &format!("prenet.{layer}.norm"), width)?));
+            }
+            let block = BlockSizes { width, heads: sizes.text_heads };
+            let blocks = (0..sizes.text_layers).map(|layer| Block::new(list, &format!("blocks.{layer}"), block));
+            let blocks = blocks.collect::<Result<_, _>>()?;
+            Ok(TextEncoder { embedding, prenet, blocks, norm: LayerNorm::new(list, "norm", width)? })
+        })
+    }
+
+    pub(crate) fn write(
+        &self,
+        g: &mut Graph,
+        ids: Value,
+        rows: &Rows,
+        lengths: Value,
+        dropout: Dropout<'_>,
+    ) -> Result<Value, EngineError> {
+        g.scope("text_encoder", |g| {
+            let mut x = self.embedding.write(g, ids)?;
+            for (conv, norm) in &self.prenet {
+                let y = conv.write(g, x, rows, lengths)?;
+                let y = norm.write(g, y)?;
+                let y = g.relu(y)?;
+                let y = dropout.write(g, y)?;
+                x = g.add(x, y)?;
+            }
+            for (layer, block) in self.blocks.iter().enumerate() {
+                x = g.scope(format!("blocks.{layer}"), |g| block.write(g, x, rows, lengths, dropout))?;
+            }
+            self.norm.write(g, x)
+        })
+    }
+}

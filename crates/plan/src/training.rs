@@ -1,0 +1,113 @@
+//! How long a run goes on, how fast it learns, and where it is kept.
+
+use crate::plan::Level;
+use crate::setting::Id;
+use crate::settings::Settings;
+use crate::workload::ModelSize;
+
+/// Steps in which the learning rate rises, unless the run is so short that a tenth of it is less.
+const WARM_UP_STEPS: u64 = 300;
+
+/// What a run does beside its devices and its data.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Training {
+    /// Checkpoints, run log, samples.
+    pub checkpoint_dir: String,
+    /// Epochs at most.
+    pub epochs: u64,
+    /// Steps at most; none when only epochs count.
+    pub max_steps: Option<u64>,
+    /// Steps from one checkpoint to the next; none for every 1000 steps or 10 minutes.
+    pub checkpoint_every: Option<u64>,
+    /// The checkpoint to go on from; none for the newest there is.
+    pub resume: Option<String>,
+    /// Whether an earlier run is moved aside.
+    pub reset: bool,
+    /// The highest learning rate.
+    pub peak_lr: f64,
+    /// Whether the rate falls along a cosine after the warm-up.
+    pub cosine: bool,
+    /// The norm gradients are clipped to; none when they are not.
+    pub clip: Option<f64>,
+    /// How much of the averaged weights is kept at each step; none without an average.
+    pub average_decay: Option<f64>,
+}
+
+impl Training {
+    /// What the settings say, and what the level and the model's size imply.
+    pub(crate) fn choose(settings: &Settings, level: Level, size: ModelSize) -> Training {
+        let enhanced = level == Level::Enhanced;
+        Training {
+            checkpoint_dir: settings.text(Id::CheckpointDir).unwrap_or_default(),
+            epochs: settings.count(Id::Epochs),
+            max_steps: settings.given_count(Id::MaxSteps),
+            checkpoint_every: settings.given_count(Id::CheckpointEvery),
+            resume: settings.text(Id::Resume),
+            reset: settings.switch(Id::ResetTraining),
+            peak_lr: settings.given(Id::Lr).map_or_else(|| own_lr(size), |_| settings.share(Id::Lr)),
+            cosine: enhanced,
+            clip: enhanced.then_some(1.0),
+            average_decay: enhanced.then_some(0.999),
+        }
+    }
+
+    /// Steps of the whole run, when an epoch has `steps_of_epoch` optimizer steps.
+    pub fn total_steps(&self, steps_of_epoch: u64) -> u64 {
+        let of_epochs = self.epochs.saturating_mul(steps_of_epoch.max(1));
+        self.max_steps.map_or(of_epochs, |steps| steps.min(of_epochs))
+    }
+
+    /// Steps in which the rate rises.
+    pub fn warm_up_steps(&self, total_steps: u64) -> u64 {
+        WARM_UP_STEPS.min(total_steps.div_ceil(10)).max(1)
+    }
+
+    /// The learning rate in words.
+    pub fn told(&self) -> String {
+        let shape = if self.cosine { "warm-up, then a cosine" } else { "warm-up, then constant" };
+        let clip = self.clip.map_or_else(|| "no clipping".to_owned(), |norm| format!("gradients clipped to {norm:.1}"));
+        let average = self.average_decay.map_or_else(String::new, |decay| format!(", EMA {decay}"));
+        format!("{} at most ({shape}), {clip}{average}", self.peak_lr)
+    }
+}
+
+/// Larger models learn more slowly.
+fn own_lr(size: ModelSize) -> f64 {
+    match size {
+        ModelSize::Nano => 2e-3,
+        ModelSize::Tiny => 1e-3,
+        ModelSize::Small => 5e-4,
+        ModelSize::Normal => 2e-4,
+        ModelSize::Big => 1e-4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::settings;
+
+    fn training(line: &str) -> Training {
+        Training::choose(&settings(line), Level::Enhanced, ModelSize::Tiny)
+    }
+
+    #[test]
+    fn whichever_ends_first() {
+        let check = |line: &str, steps_of_epoch, expected| {
+            assert_eq!(training(line).total_steps(steps_of_epoch), expected, "{line}");
+        };
+        check("", 10, 5000);
+        check("--max-steps 300", 10, 300);
+        check("--max-steps 300 --epochs 2", 10, 20);
+        check("--epochs 3", 0, 3);
+    }
+
+    #[test]
+    fn a_rate_given_by_hand_is_taken() {
+        assert_eq!(training("").peak_lr, 1e-3);
+        assert_eq!(training("--lr 0.00025").peak_lr, 2.5e-4);
+        let basic = Training::choose(&settings("--optimization-level basic"), Level::Basic, ModelSize::Big);
+        assert_eq!((basic.clip, basic.average_decay, basic.cosine, basic.peak_lr), (None, None, false, 1e-4));
+        assert_eq!((training("").warm_up_steps(300), training("").warm_up_steps(50_000)), (30, 300));
+    }
+}

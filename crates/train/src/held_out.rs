@@ -1,0 +1,173 @@
+//! Held-out utterances, laid out as batches of the first bucket, ready to be uploaded whenever a validation is due.
+//!
+//! They are made on the CPU once, so that every device is judged by the same numbers, and kept in memory: at most
+//! 64 of them.
+
+use tandem_audio::Clip;
+use tandem_corpus::{Dataset, SampleIndex};
+use tandem_engine::NamedLayout;
+use tandem_feed::{Features, Featurizer, Material, REFERENCE_FRAMES, Recordings};
+use tandem_model::BatchShape;
+use tandem_text::Tokens;
+
+use crate::error::TrainError;
+
+/// Utterances of a validation.
+const MOST: usize = 64;
+
+/// A batch of held-out utterances.
+#[derive(Clone, Debug)]
+pub struct HeldOutBatch {
+    /// All fields, as they lie in a slot.
+    pub bytes: Vec<u8>,
+    /// Frames of each row; 0 where it is empty.
+    pub frames: Vec<u32>,
+    /// Tokens of each row.
+    pub tokens: Vec<u32>,
+}
+
+/// The held-out utterances of a run.
+#[derive(Clone, Debug, Default)]
+pub struct HeldOut {
+    /// The batches.
+    pub batches: Vec<HeldOutBatch>,
+    /// Utterances in them.
+    pub count: usize,
+    /// Where the tokens of each row begin.
+    pub token_starts: Vec<u32>,
+    /// Utterances that are longer than every row of the shape, or that could not be read.
+    pub left_out: usize,
+}
+
+struct Ready {
+    speaker: Option<String>,
+    mel: Vec<f32>,
+    frames: u32,
+    tokens: Vec<i32>,
+}
+
+impl HeldOut {
+    /// Reads up to 64 of `rows`, spread evenly over them. Texts become tokens as those of `trained` do.
+    pub fn prepare(
+        (dataset, rows): (&Dataset, &[SampleIndex]),
+        trained: &Material,
+        recordings: &dyn Recordings,
+        shape: &BatchShape,
+        layout: &NamedLayout,
+    ) -> Result<HeldOut, TrainError> {
+        let step = rows.len().div_ceil(MOST).max(1);
+        let chosen: Vec<SampleIndex> = rows.iter().step_by(step).copied().collect();
+        let mut maker = Maker::new(dataset, trained, recordings)?;
+        let mut ready: Vec<Ready> = chosen.iter().filter_map(|index| maker.make(*index)).collect();
+        let token_starts = shape.text.starts().to_vec();
+        let left_out = chosen.len() - ready.len();
+        let mut held_out = HeldOut { left_out, token_starts, ..HeldOut::default() };
+        ready.sort_by_key(|utterance| std::cmp::Reverse(utterance.frames));
+        let silence = (trained.features().floor as f32).ln();
+        while !ready.is_empty() {
+            let (placed, rest) = fill(shape, ready);
+            if placed.iter().all(Option::is_none) {
+                held_out.left_out += rest.len();
+                break;
+            }
+            held_out.count += placed.iter().flatten().count();
+            held_out.batches.push(lay_out(&placed, shape, layout, silence)?);
+            ready = rest;
+        }
+        Ok(held_out)
+    }
+}
+
+/// Puts the longest utterance that fits into each row, from the longest row down.
+fn fill(shape: &BatchShape, mut ready: Vec<Ready>) -> (Vec<Option<Ready>>, Vec<Ready>) {
+    let mut by_length: Vec<u32> = (0..shape.count()).collect();
+    by_length.sort_by_key(|row| std::cmp::Reverse(shape.mel.length(*row)));
+    let mut placed: Vec<Option<Ready>> = by_length.iter().map(|_| None).collect();
+    for row in by_length {
+        let (frames, tokens) = (shape.mel.length(row), shape.text.length(row));
+        let fits = |utterance: &Ready| utterance.frames <= frames && utterance.tokens.len() as u32 <= tokens;
+        if let Some(at) = ready.iter().position(fits) {
+            placed[row as usize] = Some(ready.remove(at));
+        }
+    }
+    (placed, ready)
+}
+
+fn lay_out(
+    placed: &[Option<Ready>],
+    shape: &BatchShape,
+    layout: &NamedLayout,
+    silence: f32,
+) -> Result<HeldOutBatch, TrainError> {
+    let mut bytes = vec![0; layout.bytes as usize];
+    let mut put = |name: &str, first: usize, values: &[u8]| -> Result<(), TrainError> {
+        let field = layout.find("input", name)?;
+        bytes[field.offset as usize + first..][..values.len()].copy_from_slice(values);
+        Ok(())
+    };
+    let lengths =
+        |of: fn(&Ready) -> u32| -> Vec<i32> { placed.iter().map(|row| row.as_ref().map_or(0, of) as i32).collect() };
+    let frames = lengths(|row| row.frames);
+    let tokens = lengths(|row| row.tokens.len() as u32);
+    put("mel_lengths", 0, bytemuck::cast_slice(&frames))?;
+    put("text_lengths", 0, bytemuck::cast_slice(&tokens))?;
+    let references = reference_rows(placed);
+    for (row, utterance) in placed.iter().enumerate() {
+        let Some(utterance) = utterance else { continue };
+        let bands = utterance.mel.len() / utterance.frames.max(1) as usize;
+        let first_frame = shape.mel.starts()[row] as usize;
+        put("mel", first_frame * bands * 4, bytemuck::cast_slice(&utterance.mel))?;
+        put("text", shape.text.starts()[row] as usize * 4, bytemuck::cast_slice(&utterance.tokens))?;
+        let whole = REFERENCE_FRAMES as usize * bands;
+        let mut reference = vec![silence; whole];
+        if let Some(other) = &placed[references[row]] {
+            let known = other.mel.len().min(whole);
+            reference[..known].copy_from_slice(&other.mel[..known]);
+        }
+        put("reference", row * whole * 4, bytemuck::cast_slice(&reference))?;
+    }
+    let count = |lengths: &[i32]| lengths.iter().map(|&length| length as u32).collect();
+    Ok(HeldOutBatch { frames: count(&frames), tokens: count(&tokens), bytes })
+}
+
+/// For each row the next one by the same speaker, so that no utterance is its own reference where there is another.
+fn reference_rows(placed: &[Option<Ready>]) -> Vec<usize> {
+    let speaker = |row: usize| placed[row].as_ref().map(|utterance| utterance.speaker.as_deref());
+    let next = |row: usize| {
+        let others = (1..placed.len()).map(|step| (row + step) % placed.len());
+        others.into_iter().find(|other| speaker(*other).is_some() && speaker(*other) == speaker(row)).unwrap_or(row)
+    };
+    (0..placed.len()).map(next).collect()
+}
+
+/// Makes utterances on the CPU.
+struct Maker<'a> {
+    dataset: &'a Dataset,
+    trained: &'a Material,
+    recordings: &'a dyn Recordings,
+    featurizer: Featurizer,
+    clip: Clip,
+    features: Features,
+    tokens: Tokens,
+}
+
+impl<'a> Maker<'a> {
+    fn new(dataset: &'a Dataset, trained: &'a Material, recordings: &'a dyn Recordings) -> Result<Self, TrainError> {
+        let featurizer = Featurizer::new(trained.features()).map_err(TrainError::features)?;
+        let (clip, features, tokens) = (Clip::default(), Features::default(), Tokens::default());
+        Ok(Maker { dataset, trained, recordings, featurizer, clip, features, tokens })
+    }
+
+    /// One utterance; none when it cannot be read, said or aligned.
+    fn make(&mut self, index: SampleIndex) -> Option<Ready> {
+        let sample = self.dataset.get(index)?;
+        self.recordings.load_into(&sample, &mut self.clip).ok()?;
+        self.featurizer.clip_into(&self.clip, false, &mut self.features).ok()?;
+        self.tokens.ids.clear();
+        self.trained.texts()?.encode_into(&sample, &mut self.tokens).ok()?;
+        let frames = self.features.mel.num_frames() as u32;
+        let tokens: Vec<i32> = self.tokens.ids.iter().map(|&id| id as i32).collect();
+        let (speaker, mel) = (sample.speaker.map(str::to_owned), self.features.mel.values.clone());
+        (!tokens.is_empty() && tokens.len() as u32 <= frames).then_some(Ready { speaker, mel, frames, tokens })
+    }
+}

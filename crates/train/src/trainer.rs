@@ -1,0 +1,406 @@
+//! The step loop.
+//!
+//! ```text
+//! lease batches ─> accumulate (one run each) ─> update ─> fetch results ──┐ two steps later
+//!      ^                                                                  v
+//!      └────────────────────────── next step <── report, checkpoint, validate
+//! ```
+//!
+//! The thread that queues steps never waits for the device, but for results of the step before the last; checkpoints and
+//! validations do.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use tandem_device::{DType, Pinned, Stream};
+use tandem_engine::{Fetch, HostValue, Program, Results, Schedule, Session, Span};
+use tandem_feed::{BatchInfo, DeviceBatch, Feed, FeedState, Utterance};
+use tandem_model::{Programs, host};
+
+use crate::checkpoint::Checkpoint;
+use crate::error::TrainError;
+use crate::held_out::{HeldOut, HeldOutBatch};
+use crate::mel_statistics::MelStatistics;
+use crate::report::{AlignmentReport, StepReport, ValidationReport};
+use crate::tensors::{SpanNames, TensorBytes};
+
+/// Steps that are queued before the results of the first are looked at.
+const RUN_AHEAD: usize = 2;
+/// Steps in a row that may be left out because a gradient was no number.
+const MAX_SKIPPED: u32 = 10;
+
+/// How a run learns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recipe {
+    /// The learning rate of each step.
+    pub schedule: Schedule,
+    /// How much of the average is kept at each step; none without an average.
+    pub average_decay: Option<f64>,
+    /// Micro-batches of a step.
+    pub grad_accum: usize,
+    /// Where all randomness starts.
+    pub seed: u64,
+}
+
+/// Everything a trainer is given.
+pub struct TrainerParts {
+    /// The programs and their memory.
+    pub session: Session,
+    /// Which program does what.
+    pub programs: Programs,
+    /// Where batches come from.
+    pub feed: Feed,
+    /// What the model is judged by; empty without.
+    pub held_out: HeldOut,
+    /// What spectra look like.
+    pub statistics: MelStatistics,
+    /// How it learns.
+    pub recipe: Recipe,
+}
+
+/// A run in progress.
+pub struct Trainer {
+    session: Session,
+    programs: Programs,
+    // After the session: its stream is drained before batches go home.
+    feed: Feed,
+    held_out: HeldOut,
+    statistics: MelStatistics,
+    band_means: Vec<f32>,
+    recipe: Recipe,
+    stream: Arc<Stream>,
+    /// Page-locked memory for one batch of held-out data.
+    staging: Option<Pinned>,
+    names: SpanNames,
+    step: u64,
+    pending: VecDeque<Pending>,
+    last_end: Instant,
+}
+
+/// A step whose results are on their way.
+struct Pending {
+    step: u64,
+    epoch: u64,
+    lr: f64,
+    wait_ns: u64,
+    losses: Vec<Fetch>,
+    update: Fetch,
+}
+
+/// What a checkpoint keeps beside the tensors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainerState {
+    /// Steps done.
+    pub step: u64,
+    /// Where randomness starts.
+    pub seed: u64,
+    /// Counts kept on the device: updates, skipped steps, skipped in a row.
+    pub counters: [u32; 3],
+    /// Which batch comes next.
+    pub feed: FeedState,
+    /// What spectra look like.
+    pub statistics: MelStatistics,
+}
+
+/// The counters of the update program, in the order of [`TrainerState::counters`].
+const COUNTERS: [&str; 3] = ["updates", "skipped", "skipped_in_a_row"];
+
+impl Trainer {
+    /// Fetches that are under way at once, for [`Session::create`].
+    pub fn under_way(grad_accum: usize) -> usize {
+        (RUN_AHEAD + 1) * (grad_accum + 1)
+    }
+
+    /// A run that begins: parameters are as `seed` makes them.
+    pub fn begin(parts: TrainerParts) -> Result<Trainer, TrainError> {
+        let trainer = Trainer::new(parts)?;
+        let initial = trainer.session.set().parameters().initial(trainer.recipe.seed);
+        let initial: Vec<f32> = initial.into_iter().map(|x| x as f32).collect();
+        trainer.session.write_span(Span::Parameters, &initial)?;
+        if trainer.recipe.average_decay.is_some() {
+            trainer.session.write_span(Span::Average, &initial)?;
+        }
+        trainer.write_compute(&initial)?;
+        Ok(trainer)
+    }
+
+    /// A run that goes on from `checkpoint`, exactly as if it had not stopped. The feed was started from its state.
+    pub fn resume(parts: TrainerParts, checkpoint: &Checkpoint, state: &TrainerState) -> Result<Trainer, TrainError> {
+        let mut trainer = Trainer::new(parts)?;
+        for span in trainer.names.kept() {
+            let values = trainer.names.read(checkpoint, span)?;
+            trainer.session.write_span(span, &values)?;
+            if span == Span::Parameters {
+                trainer.write_compute(&values)?;
+            }
+        }
+        for (name, count) in COUNTERS.into_iter().zip(state.counters) {
+            trainer.session.write_state(name, &[count])?;
+        }
+        trainer.step = state.step;
+        Ok(trainer)
+    }
+
+    fn new(parts: TrainerParts) -> Result<Trainer, TrainError> {
+        let TrainerParts { session, programs, feed, held_out, statistics, recipe } = parts;
+        let stream = session.stream().clone();
+        let batch_bytes = held_out.batches.first().map(|batch| batch.bytes.len() as u64);
+        let staging = batch_bytes.map(|bytes| stream.device().pinned(bytes)).transpose()?;
+        let names = SpanNames::of(session.set());
+        let band_means = statistics.normalised_bands();
+        Ok(Trainer {
+            session,
+            programs,
+            feed,
+            held_out,
+            statistics,
+            band_means,
+            recipe,
+            stream,
+            staging,
+            names,
+            step: 0,
+            pending: VecDeque::new(),
+            last_end: Instant::now(),
+        })
+    }
+
+    /// Steps queued so far.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// The feed, to read its figures.
+    pub fn feed(&self) -> &Feed {
+        &self.feed
+    }
+
+    /// The feed, before the first step.
+    pub fn feed_mut(&mut self) -> &mut Feed {
+        &mut self.feed
+    }
+
+    /// Matrix-product operations of one optimizer step on bucket `bucket`.
+    pub fn product_flops(&self, bucket: usize) -> u64 {
+        let flops = |id| Program::product_flops(self.session.program(id));
+        flops(self.programs.accumulate[bucket]) * self.recipe.grad_accum as u64
+    }
+
+    /// The clock of steps starts anew: what came before was no step.
+    pub fn start_clock(&mut self) {
+        self.last_end = Instant::now();
+    }
+
+    /// Queues one step, and reports one that has ended, as soon as there are enough of them.
+    pub fn advance(&mut self) -> Result<Option<StepReport>, TrainError> {
+        let stream = self.stream.clone();
+        let mut batches: Vec<DeviceBatch<'_>> = Vec::with_capacity(self.recipe.grad_accum);
+        for _ in 0..self.recipe.grad_accum {
+            batches.push(self.feed.lease(&stream)?);
+        }
+        self.step += 1;
+        let weights = Weights::of(batches.iter().flat_map(|batch| batch.info().utterances.iter().flatten()));
+        let wait_ns = batches.iter().map(DeviceBatch::wait_ns).sum();
+        let epoch = batches.last().map_or(0, |batch| batch.info().cursor.epoch);
+        let mut losses = Vec::with_capacity(batches.len());
+        for batch in batches {
+            losses.push(self.accumulate(&batch, &weights)?);
+        }
+        // Schedules count from 0.
+        let lr = self.recipe.schedule.lr(self.step - 1);
+        let (lr_value, decay) = ([lr as f32], [self.recipe.average_decay.unwrap_or(0.0) as f32]);
+        let host = [("lr", HostValue::F32(&lr_value)), ("average_decay", HostValue::F32(&decay))];
+        self.session.run(self.programs.update, None, &host)?;
+        let update = self.session.fetch(self.programs.update)?;
+        self.pending.push_back(Pending { step: self.step, epoch, lr, wait_ns, losses, update });
+        if self.pending.len() > RUN_AHEAD { self.report() } else { Ok(None) }
+    }
+
+    /// Reports of all steps that were queued. Waits for them.
+    pub fn settle(&mut self) -> Result<Vec<StepReport>, TrainError> {
+        let mut reports = Vec::with_capacity(self.pending.len());
+        while let Some(report) = self.report()? {
+            reports.push(report);
+        }
+        Ok(reports)
+    }
+
+    /// Looks at the held-out data; none when there is none. Waits for the device.
+    pub fn validate(&mut self) -> Result<Option<ValidationReport>, TrainError> {
+        assert!(self.pending.is_empty(), "settle first: results of steps would be overtaken");
+        if self.held_out.batches.is_empty() {
+            return Ok(None);
+        }
+        let all = |count: fn(&HeldOutBatch) -> &Vec<u32>| {
+            self.held_out.batches.iter().flat_map(count).map(|&n| u64::from(n)).sum::<u64>()
+        };
+        let weights = Weights::new(all(|batch| &batch.frames), all(|batch| &batch.tokens), self.band_means.len());
+        let mut sums = [0.0_f64; 3];
+        let mut alignment = AlignmentReport::default();
+        for number in 0..self.held_out.batches.len() {
+            let results = self.validate_batch(number, &weights)?;
+            for (sum, name) in sums.iter_mut().zip(["mel_loss", "mean_loss", "duration_loss"]) {
+                *sum += f64::from(one(&results, name)?);
+            }
+            self.judge_alignment(number, &results.get::<i32>("alignment")?, &mut alignment);
+        }
+        self.last_end = Instant::now();
+        let [mel_loss, mean_loss, duration_loss] = sums;
+        let utterances = self.held_out.count;
+        Ok(Some(ValidationReport { step: self.step, utterances, mel_loss, mean_loss, duration_loss, alignment }))
+    }
+
+    fn validate_batch(&mut self, number: usize, weights: &Weights) -> Result<Results, TrainError> {
+        let batch = &self.held_out.batches[number];
+        let Some(staging) = &mut self.staging else { unreachable!("made with the first batch") };
+        staging.bytes_mut()?.copy_from_slice(&batch.bytes);
+        let statistics = self.statistics.host_values();
+        let mut host = weights.host_values(&statistics);
+        host.push((host::BAND_MEAN, HostValue::F32(&self.band_means)));
+        let id = self.programs.validate;
+        self.session.run_from(id, staging, &host)?;
+        let fetch = self.session.fetch(id)?;
+        Ok(self.session.finish(fetch)?)
+    }
+
+    fn judge_alignment(&self, number: usize, durations: &[i32], report: &mut AlignmentReport) {
+        let batch = &self.held_out.batches[number];
+        let starts = &self.held_out.token_starts;
+        for (row, (&frames, &tokens)) in batch.frames.iter().zip(&batch.tokens).enumerate() {
+            let first = starts[row] as usize;
+            report.add(&durations[first..first + tokens as usize], frames);
+        }
+    }
+
+    /// What a checkpoint of now keeps. Waits for the device.
+    pub fn snapshot(&mut self) -> Result<(TrainerState, TensorBytes), TrainError> {
+        assert!(self.pending.is_empty(), "settle first: a checkpoint is of steps that have ended");
+        let mut counters = [0; 3];
+        for (count, name) in counters.iter_mut().zip(COUNTERS) {
+            *count = self.session.read_state::<u32>(name)?[0];
+        }
+        let state = TrainerState {
+            step: self.step,
+            seed: self.recipe.seed,
+            counters,
+            feed: self.feed.state(),
+            statistics: self.statistics.clone(),
+        };
+        let tensors = self.names.copy(&self.session)?;
+        self.last_end = Instant::now();
+        Ok((state, tensors))
+    }
+
+    /// Ends the run: every queued step is done, every thread joined, all memory goes home.
+    pub fn stop(self) -> Result<(), TrainError> {
+        self.stream.drain()?;
+        let Trainer { feed, session, .. } = self;
+        feed.stop()?;
+        drop(session);
+        Ok(())
+    }
+
+    /// Forward and backward of one micro-batch.
+    fn accumulate(&mut self, batch: &DeviceBatch<'_>, weights: &Weights) -> Result<Fetch, TrainError> {
+        let info: &BatchInfo = batch.info();
+        let id = self.programs.accumulate[info.bucket_index];
+        let statistics = self.statistics.host_values();
+        let mut host = weights.host_values(&statistics);
+        let seed = [self.recipe.seed as u32, (self.recipe.seed >> 32) as u32];
+        let step = [self.step as u32];
+        let key = |utterance: &Option<Utterance>| utterance.map_or(0, |utterance| utterance.sample.0);
+        let keys: Vec<u32> = info.utterances.iter().map(key).collect();
+        host.push(("seed", HostValue::U32(&seed)));
+        host.push(("step", HostValue::U32(&step)));
+        host.push(("utterances", HostValue::U32(&keys)));
+        self.session.run(id, Some(batch.memory()), &host)?;
+        Ok(self.session.fetch(id)?)
+    }
+
+    /// The oldest step that is under way, once it has ended.
+    fn report(&mut self) -> Result<Option<StepReport>, TrainError> {
+        let Some(pending) = self.pending.pop_front() else { return Ok(None) };
+        let mut sums = [0.0_f32; 4];
+        for fetch in pending.losses {
+            let results = self.session.finish(fetch)?;
+            for (sum, name) in sums.iter_mut().zip(["loss", "mel_loss", "prior_loss", "duration_loss"]) {
+                *sum += one(&results, name)?;
+            }
+        }
+        let update = self.session.finish(pending.update)?;
+        let in_a_row = update.get::<u32>("skipped_in_a_row")?[0];
+        if in_a_row >= MAX_SKIPPED {
+            return Err(TrainError::NotFinite { step: pending.step, in_a_row, checkpoint: None });
+        }
+        let wall_ns = self.last_end.elapsed().as_nanos() as u64;
+        self.last_end = Instant::now();
+        let [loss, mel_loss, prior_loss, duration_loss] = sums;
+        Ok(Some(StepReport {
+            step: pending.step,
+            epoch: pending.epoch,
+            loss,
+            mel_loss,
+            prior_loss,
+            duration_loss,
+            gradient_norm: one(&update, "gradient_norm")?,
+            lr: pending.lr,
+            skipped: in_a_row > 0,
+            wall_ns,
+            wait_ns: pending.wait_ns,
+        }))
+    }
+
+    /// The parameters as products read them, where that is another element type.
+    fn write_compute(&self, parameters: &[f32]) -> Result<(), TrainError> {
+        if self.session.set().precision() == DType::BF16 {
+            let narrow: Vec<half::bf16> = parameters.iter().map(|&x| half::bf16::from_f32(x)).collect();
+            self.session.write_span(Span::Compute, &narrow)?;
+        }
+        Ok(())
+    }
+}
+
+fn one(results: &Results, name: &str) -> Result<f32, TrainError> {
+    Ok(results.get::<f32>(name)?[0])
+}
+
+/// One over what losses are sums of, in the whole optimizer step.
+struct Weights {
+    per_number: [f32; 1],
+    per_token: [f32; 1],
+}
+
+impl Weights {
+    fn of<'u>(utterances: impl Iterator<Item = &'u Utterance>) -> Weights {
+        let (mut frames, mut tokens) = (0, 0);
+        for utterance in utterances {
+            frames += u64::from(utterance.frames);
+            tokens += u64::from(utterance.tokens);
+        }
+        Weights::new(frames, tokens, tandem_feed::MELS as usize)
+    }
+
+    fn new(frames: u64, tokens: u64, bands: usize) -> Weights {
+        let share = |count: u64| [(1.0 / count.max(1) as f64) as f32];
+        Weights { per_number: share(frames * bands as u64), per_token: share(tokens) }
+    }
+
+    fn host_values<'a>(&'a self, statistics: &'a [[f32; 1]; 2]) -> Vec<(&'static str, HostValue<'a>)> {
+        vec![
+            (host::PER_NUMBER, HostValue::F32(&self.per_number)),
+            (host::PER_TOKEN, HostValue::F32(&self.per_token)),
+            (host::MEL_MEAN, HostValue::F32(&statistics[0])),
+            (host::MEL_SCALE, HostValue::F32(&statistics[1])),
+        ]
+    }
+}
+
+impl MelStatistics {
+    /// Mean and one over the deviation, as the programs take them.
+    fn host_values(&self) -> [[f32; 1]; 2] {
+        [[self.mean], [1.0 / self.deviation]]
+    }
+}
