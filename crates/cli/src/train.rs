@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use tandem_device::Kind;
 use tandem_device::bytes::mib_ceil;
 use tandem_events::{Emitter, Event, Role};
 use tandem_pipeline::StopFlag;
@@ -39,10 +40,12 @@ const MEMORY_STEPS: u64 = 100;
 
 pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     call.warnings.iter().for_each(|warning| screen.warn(warning));
+    let site = Site::survey(call.sim.clone()).context("cannot read the GPUs")?;
+    can_train_here(call, &site)?;
     let demonstration = without_data(call, screen)?;
     let on_demo = demonstration.is_some();
     let call = demonstration.as_ref().unwrap_or(call);
-    let (resolved, corpora) = resolve(call, screen)?;
+    let (resolved, corpora) = resolve(call, site, screen)?;
     let plan = &resolved.plan;
     let opening = if plan.training.reset { Opening::Reset } else { Opening::Resume };
     let folder = RunFolder::open(&plan.training.checkpoint_dir, &identity(plan, &corpora), opening);
@@ -95,10 +98,17 @@ fn without_data(call: &PlanCall, screen: &Screen) -> Result<Option<PlanCall>, Ex
     Ok(Some(call))
 }
 
-fn resolve(call: &PlanCall, screen: &Screen) -> Result<(Resolved, Corpora), Exit> {
-    let site = Site::survey(call.sim.clone()).context("cannot read the GPUs")?;
-    // Flags that do not go together are refused before anybody waits for a corpus to be measured.
-    Placement::choose(&call.settings, &site.hardware).map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
+/// Flags that do not go together, and cards that cannot be trained on yet, are refused before anything is made or measured.
+fn can_train_here(call: &PlanCall, site: &Site) -> Result<(), Exit> {
+    let placement = Placement::choose(&call.settings, &site.hardware);
+    let placement = placement.map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
+    match site.hardware.kind == Kind::Cuda && placement.model.is_some() {
+        true => Err(Exit::Usage(format!("❌ {}", LaunchError::NotOnCuda))),
+        false => Ok(()),
+    }
+}
+
+fn resolve(call: &PlanCall, site: Site, screen: &Screen) -> Result<(Resolved, Corpora), Exit> {
     let Some(corpus) = data::open(call, screen)? else { unreachable!("a run without data makes its own") };
     let symbols = corpus.material.texts().map_or(0, |texts| texts.table().len() as u32);
     let mut resolved = site

@@ -11,7 +11,8 @@ use crate::program::Program;
 ///
 /// `build` writes and compiles the program with the given blocks recomputed. None is, if that fits or there is no limit;
 /// else the first few of `num_blocks` are: those are remembered longest. The result is the program, and what is recomputed
-/// in it. Its numbers are the same bits either way.
+/// in it. Its numbers are the same bits either way, but in bf16: what is kept between two element-wise functions is rounded,
+/// and what is fused is not.
 ///
 /// Cost: one build when nothing need be recomputed, then one per halving of the number of blocks; a refusal has tried every
 /// number of them. Fails with [`EngineError::TooLarge`] when none fits: a limit of what it says is needed is enough.

@@ -320,3 +320,51 @@ impl Graph {
         self.nodes.iter().position(same).map(|node| Value { node: node as u32, output: 0 })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+    use tandem_device::Machine;
+
+    use super::*;
+    use crate::testing::session;
+    use crate::{Init, NamedLayout, ParameterList, ProgramId, ProgramSet, Session};
+
+    /// A program whose result is the parameter, or its average.
+    fn reading(precision: DType, averages: bool) -> (Session, ProgramId) {
+        let mut list = ParameterList::new();
+        let id = list.weight("weight", &[1, 3], Init::Constant(0.0)).unwrap();
+        let parameters = Arc::new(list.finish());
+        let mut graph = Graph::new(parameters.clone(), precision);
+        if averages {
+            graph.use_averages();
+        }
+        let read = graph.parameter(id);
+        let wide = graph.cast(read, DType::F32).unwrap();
+        graph.result("read", wide).unwrap();
+        let mut set = ProgramSet::new(parameters, precision, &[Span::Average]);
+        let id = set.add("reading", &graph, &NamedLayout::default()).unwrap();
+        (session(&Machine::cpu(), set), id)
+    }
+
+    #[test]
+    fn programs_that_do_not_train_read_the_averages() {
+        let check = |precision, averages, expected: [f32; 3]| {
+            let (mut session, id) = reading(precision, averages);
+            let span = |x: [f32; 3]| [x.to_vec(), vec![0.0; 125]].concat();
+            session.write_span(Span::Parameters, &span([1.0, 2.0, 3.0])).unwrap();
+            if precision == DType::BF16 {
+                let narrow: Vec<bf16> = span([4.0, 5.0, 6.0]).into_iter().map(bf16::from_f32).collect();
+                session.write_span(Span::Compute, &narrow).unwrap();
+            }
+            session.write_span(Span::Average, &span([7.0, 8.0, 9.0])).unwrap();
+            session.run(id, None, &[]).unwrap();
+            let fetch = session.fetch(id).unwrap();
+            assert_eq!(session.finish(fetch).unwrap().get::<f32>("read").unwrap(), expected, "{precision:?}");
+        };
+        check(DType::F32, false, [1.0, 2.0, 3.0]);
+        check(DType::BF16, false, [4.0, 5.0, 6.0]);
+        check(DType::F32, true, [7.0, 8.0, 9.0]);
+        check(DType::BF16, true, [7.0, 8.0, 9.0]);
+    }
+}

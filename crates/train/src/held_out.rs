@@ -171,3 +171,67 @@ impl<'a> Maker<'a> {
         (!tokens.is_empty() && tokens.len() as u32 <= frames).then_some(Ready { speaker, mel, frames, tokens })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tandem_engine::{Rows, TensorType};
+
+    use super::*;
+
+    const BANDS: u32 = 2;
+
+    fn ready(speaker: &str, frames: u32, tokens: &[i32]) -> Ready {
+        let mel = (0..frames * BANDS).map(|i| (100 * frames + i) as f32).collect();
+        Ready { speaker: Some(speaker.to_owned()), mel, frames, tokens: tokens.to_vec() }
+    }
+
+    fn shape() -> BatchShape {
+        BatchShape::new(Rows::new(&[2, 4, 3]), Rows::new(&[3, 6, 9]))
+    }
+
+    fn layout() -> NamedLayout {
+        let mut layout = NamedLayout::default();
+        let reference = 3 * REFERENCE_FRAMES as u32;
+        for (name, dtype, dims) in [
+            ("text", tandem_device::DType::I32, &[9][..]),
+            ("text_lengths", tandem_device::DType::I32, &[3]),
+            ("mel", tandem_device::DType::F32, &[18, BANDS]),
+            ("mel_lengths", tandem_device::DType::I32, &[3]),
+            ("reference", tandem_device::DType::F32, &[reference, BANDS]),
+        ] {
+            layout.place(name, TensorType::new(dtype, dims)).unwrap();
+        }
+        layout
+    }
+
+    fn field<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(batch: &HeldOutBatch, name: &str) -> Vec<T> {
+        let layout = layout();
+        let field = layout.find("input", name).unwrap();
+        bytemuck::pod_collect_to_vec(&batch.bytes[field.offset as usize..][..field.ty.bytes() as usize])
+    }
+
+    #[test]
+    fn every_utterance_lies_in_its_own_row_of_text_and_spectrum() {
+        // Longest first, as they are made; one has too much text for the longest row, and goes into the next.
+        let longest_first = vec![ready("a", 6, &[1, 2, 3, 4]), ready("b", 5, &[5, 6, 7]), ready("a", 4, &[8])];
+        let (placed, rest) = fill(&shape(), longest_first);
+        assert_eq!(rest.len(), 1, "two rows hold more than three frames");
+        let batch = lay_out(&placed, &shape(), &layout(), -9.0).unwrap();
+        assert_eq!((&batch.frames, &batch.tokens), (&vec![0, 6, 5], &vec![0, 4, 3]));
+        assert_eq!(field::<i32>(&batch, "text"), [0, 0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(field::<i32>(&batch, "text_lengths"), [0, 4, 3]);
+        assert_eq!(field::<i32>(&batch, "mel_lengths"), [0, 6, 5]);
+        let mel = field::<f32>(&batch, "mel");
+        let row = |first: usize, frames: u32| mel[2 * first..][..2 * frames as usize].to_vec();
+        assert_eq!((row(3, 6), row(9, 5)), (ready("", 6, &[]).mel, ready("", 5, &[]).mel));
+    }
+
+    #[test]
+    fn a_reference_is_another_recording_of_the_speaker_where_there_is_one() {
+        let placed = [Some(ready("a", 1, &[1])), Some(ready("b", 2, &[1])), Some(ready("a", 3, &[1])), None];
+        assert_eq!(reference_rows(&placed)[..3], [2, 1, 0]);
+        let batch = lay_out(&placed[..3], &shape(), &layout(), -9.0).unwrap();
+        let reference = field::<f32>(&batch, "reference");
+        assert_eq!((reference[..6].to_vec(), reference[6]), (ready("", 3, &[]).mel, -9.0));
+    }
+}

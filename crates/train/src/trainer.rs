@@ -309,13 +309,10 @@ impl Trainer {
         let id = self.programs.accumulate[info.bucket_index];
         let statistics = self.statistics.host_values();
         let mut host = weights.host_values(&statistics);
-        let seed = [self.recipe.seed as u32, (self.recipe.seed >> 32) as u32];
-        let step = [self.step as u32];
-        let key = |utterance: &Option<Utterance>| utterance.map_or(0, |utterance| utterance.sample.0);
-        let keys: Vec<u32> = info.utterances.iter().map(key).collect();
-        host.push(("seed", HostValue::U32(&seed)));
-        host.push(("step", HostValue::U32(&step)));
-        host.push(("utterances", HostValue::U32(&keys)));
+        let keys = Keys::of(self.recipe.seed, self.step, &info.utterances);
+        host.push(("seed", HostValue::U32(&keys.seed)));
+        host.push(("step", HostValue::U32(&keys.step)));
+        host.push(("utterances", HostValue::U32(&keys.utterances)));
         self.session.run(id, Some(batch.memory()), &host)?;
         Ok(self.session.fetch(id)?)
     }
@@ -367,6 +364,26 @@ fn one(results: &Results, name: &str) -> Result<f32, TrainError> {
     Ok(results.get::<f32>(name)?[0])
 }
 
+/// What the random numbers of a batch depend on, beside the op that draws: an utterance draws the same in whatever batch
+/// and row it comes, and something else in the next step.
+#[derive(Debug, PartialEq)]
+struct Keys {
+    seed: [u32; 2],
+    step: [u32; 1],
+    utterances: Vec<u32>,
+}
+
+impl Keys {
+    fn of(seed: u64, step: u64, utterances: &[Option<Utterance>]) -> Keys {
+        let key = |utterance: &Option<Utterance>| utterance.map_or(0, |utterance| utterance.sample.0);
+        Keys {
+            seed: [seed as u32, (seed >> 32) as u32],
+            step: [step as u32],
+            utterances: utterances.iter().map(key).collect(),
+        }
+    }
+}
+
 /// One over what losses are sums of, in the whole optimizer step.
 struct Weights {
     per_number: [f32; 1],
@@ -402,5 +419,32 @@ impl MelStatistics {
     /// Mean and one over the deviation, as the programs take them.
     fn host_values(&self) -> [[f32; 1]; 2] {
         [[self.mean], [1.0 / self.deviation]]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_corpus::SampleIndex;
+
+    use super::*;
+
+    fn utterances() -> Vec<Option<Utterance>> {
+        let utterance = |sample, frames, tokens| Some(Utterance { sample: SampleIndex(sample), frames, tokens });
+        vec![utterance(9, 30, 4), None, utterance(3, 10, 1)]
+    }
+
+    #[test]
+    fn what_is_drawn_depends_on_seed_step_and_utterance() {
+        let expected = Keys { seed: [5, 3], step: [7], utterances: vec![9, 0, 3] };
+        assert_eq!(Keys::of((3 << 32) | 5, 7, &utterances()), expected);
+    }
+
+    #[test]
+    fn losses_are_means_over_the_numbers_and_the_tokens_of_all() {
+        let weights = Weights::of(utterances().iter().flatten());
+        assert_eq!((weights.per_number, weights.per_token), ([1.0 / 3200.0], [1.0 / 5.0]));
+        // Nothing to learn from is no division by nothing.
+        let nothing = Weights::of([].into_iter());
+        assert_eq!((nothing.per_number, nothing.per_token), ([1.0], [1.0]));
     }
 }

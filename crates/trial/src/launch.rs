@@ -93,6 +93,8 @@ pub fn identity(plan: &Plan, corpora: &Corpora) -> RunIdentity {
         .with("model", plan.model_size.name())
         .with("precision", if plan.precision == Precision::Mixed { "bf16" } else { "f32" })
         .with("batch", plan.batch_size)
+        .with("grad_accum", plan.grad_accum)
+        .with("optimization_level", plan.level.slug())
         .with("seed", plan.seed)
 }
 

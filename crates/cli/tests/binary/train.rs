@@ -126,12 +126,16 @@ fn simulated_cards_learn_the_same_bits_as_the_cpu() {
 }
 
 #[test]
-fn pieces_of_a_batch_learn_what_the_whole_does() {
+fn a_batch_in_pieces_is_one_step() {
     let folder = Folder::new();
     let line = "--model-size nano --mode cpu --max-steps 3 --batch-size 8 --buffer-size 6";
     trained(&format!("{line} --grad-accum 4"), &folder.path("parts"));
     let steps = losses(&folder.path("parts"));
     assert_eq!(steps.len(), 3);
+    // Other pieces are other batches: what comes next would not be what would have come.
+    let other = call(&format!("{line} --grad-accum 2"), &folder.path("parts")).run();
+    assert_eq!(other.code, 2, "{other:?}");
+    contains(&other.err, &["holds another run", "grad_accum"]);
 }
 
 #[test]
@@ -241,15 +245,16 @@ fn little_data_is_no_accident() {
     check(&two, "--epochs 1", 0, "Trained to step 1");
     check(&three, "", 0, "Trained to step 1");
     check(&three, "--batch-size 8", 2, "--batch-size");
-    check(&three, "--grad-accum 3", 0, "Trained to step 1");
+    check(&three, "--grad-accum 2", 0, "Trained to step 1");
+    check(&three, "--grad-accum 3", 2, "--batch-size 2 --grad-accum 1");
 
-    // One symbol, spoken in the twinkling of an eye: less than a frame of it.
+    // One symbol, and recordings of less than a frame.
     let id = lines[0].split('|').next().unwrap();
-    let short = corpus(&lines[..2]);
-    short.file(&format!("wavs/{id}.wav"), wav_of(&tone(22_050, 0.005)));
-    short.file("metadata.csv", format!("{id}|a|a\n{}\n", lines[1]));
-    check(&short, "", 0, "Trained to step 1");
-    let silent = corpus(&lines[..1]);
-    silent.file(&format!("wavs/{id}.wav"), wav_of(&tone(22_050, 0.0)));
-    check(&silent, "", 2, "tandem corpus check");
+    for (seconds, code, said) in
+        [(2.0, 0, "Trained to step 1"), (0.005, 2, "No utterance can train"), (0.0, 2, "too short")]
+    {
+        one.file(&format!("wavs/{id}.wav"), wav_of(&tone(22_050, seconds)));
+        one.file("metadata.csv", format!("{id}|a|a\n"));
+        check(&one, "", code, said);
+    }
 }

@@ -324,6 +324,12 @@ mod tests {
     }
 
     #[test]
+    fn a_tie_stays_with_the_later_token() {
+        assert_eq!(align(2, &[[3, 7, 3, 7]], &[0.0; 6], &waves(14, 0.9)), [1, 1, 5]);
+        assert_eq!(align(1, &[[2, 4, 2, 4]], &[0.0, 2.0], &[0.0, 1.0, 1.0, 2.0]), [1, 3]);
+    }
+
+    #[test]
     fn what_is_not_a_number_still_gives_every_token_a_frame() {
         for bad in [f64::NAN, f64::INFINITY, 1e300] {
             let mut mel = waves(20 * 3, 0.9);
