@@ -92,6 +92,7 @@ pub(crate) fn model_lines(feed: &FeedPlan, workload: &dyn Workload) -> Vec<Line>
         let shape = format!("{rows} rows, {frames} frames, {tokens} tokens");
         lines.push(Line::new(format!("activations (largest bucket: {shape})"), bytes));
     }
+    lines.extend((workload.results() > 0).then(|| Line::new("results", workload.results())));
     lines
 }
 

@@ -48,6 +48,10 @@ pub trait Workload {
         let _ = buckets;
         0
     }
+    /// What lies beside the programs for the host to read: nothing where results are a part of what programs take.
+    fn results(&self) -> u64 {
+        0
+    }
     /// Activations and workspaces of one program on one bucket.
     fn bytes(&self, program: Program, bucket: &Bucket) -> u64;
 }

@@ -92,7 +92,8 @@ fn micro_batches_come_out_even() {
     let plan = solve("--batch-size 24 --grad-accum 3", &gpus(1, 24)).unwrap();
     assert_eq!(plan.largest_bucket().unwrap().batch(), 8);
     let plan = solve("--grad-accum 3", &gpus(1, 24)).unwrap();
-    assert_eq!((plan.batch_size, plan.notes.len()), (15, 1));
+    // The batch, and the slots: a step holds its three batches at once.
+    assert_eq!((plan.batch_size, plan.feed.model_slots, plan.notes.len()), (15, 5, 2));
     assert_eq!(solve("--grad-accum 40", &gpus(1, 24)).unwrap().batch_size, 40);
     let refusal = solve("--batch-size 16 --grad-accum 3", &gpus(1, 24)).unwrap_err();
     assert!(refusal.message.contains("--grad-accum 3 must divide --batch-size 16"), "{refusal}");
