@@ -11,12 +11,14 @@ use tandem_plan::{Origin, Settings, config};
 use crate::bench;
 use crate::corpus;
 use crate::exit::Exit;
+use crate::synthesize;
 
 /// One call of the program, read.
 pub(crate) enum Call {
     Train(PlanCall),
     Plan(PlanCall),
     Validate(PlanCall),
+    Synthesize(synthesize::Call),
     Bench(bench::Call),
     Corpus(corpus::Call),
 }
@@ -68,6 +70,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Call, Exit> {
         Some(("train", given)) => read(given).map(Call::Train),
         Some(("plan", given)) => read(given).map(Call::Plan),
         Some(("validate", given)) => read(given).map(Call::Validate),
+        Some(("synthesize", given)) => synthesize::read(given).map(Call::Synthesize),
         Some(("bench", given)) => bench::read(given, read).map(Call::Bench),
         Some(("corpus", given)) => corpus::read(given).map(Call::Corpus).ok_or_else(|| Exit::Said(START.to_owned())),
         _ => Err(Exit::Said(START.to_owned())),
@@ -134,6 +137,7 @@ fn grammar() -> Clap {
         .subcommand(shared(train))
         .subcommand(shared(plan))
         .subcommand(shared(validate))
+        .subcommand(synthesize::grammar())
         .subcommand(shared(bench::grammar()))
         .subcommand(corpus::grammar())
 }
@@ -166,7 +170,7 @@ fn flags_of(setting: &'static Setting) -> Vec<Arg> {
     }
 }
 
-fn sim() -> Arg {
+pub(crate) fn sim() -> Arg {
     let help = "Simulated GPUs instead of real ones, e.g. 2x24GiB";
     Arg::new("sim").long("sim").value_name("SPEC").allow_hyphen_values(true).help(help)
 }

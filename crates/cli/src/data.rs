@@ -12,12 +12,15 @@ use tandem_corpus::{CorpusError, Dataset, LengthIndex, OpenOptions, SampleIndex}
 use tandem_feed::{Material, scan_lengths};
 use tandem_plan::setting::Id;
 use tandem_plan::{CorpusFacts, Settings, material_options, quoted};
+use tandem_trial::demo;
+use tandem_trial::launch::Corpora;
 use tandem_trial::resolve::host_facts;
 
 use crate::args::PlanCall;
 use crate::corpus::check::lengths_folder;
 use crate::corpus::hush_decoders;
 use crate::exit::Exit;
+use crate::scratch::Scratch;
 use crate::screen::Screen;
 
 /// More threads do not ask for lengths faster.
@@ -27,10 +30,19 @@ const MAX_SCANNERS: usize = 8;
 pub(crate) struct Corpus {
     /// What the plan must know of it.
     pub(crate) facts: CorpusFacts,
-    /// What a feed serves of it.
-    pub(crate) material: Arc<Material>,
-    /// What is held out of training, and the corpus whose rows they are.
-    pub(crate) held_out: (Arc<Dataset>, Vec<SampleIndex>),
+    /// What is trained on, and what is held out.
+    pub(crate) corpora: Corpora,
+}
+
+/// The corpus the settings name; when they name none, synthetic speech in `folder`.
+pub(crate) fn open_or_make(call: &PlanCall, folder: &Scratch, screen: &Screen) -> Result<Corpus, Exit> {
+    open(call, screen)?.map_or_else(|| make(call, folder), Ok)
+}
+
+/// Synthetic speech in `folder`.
+pub(crate) fn make(call: &PlanCall, folder: &Scratch) -> Result<Corpus, Exit> {
+    let (facts, corpora) = demo::corpora(&folder.path().join("speech"), &call.settings).map_err(anyhow::Error::new)?;
+    Ok(Corpus { facts, corpora })
 }
 
 /// The corpus the settings name; none when they name none.
@@ -58,7 +70,7 @@ pub(crate) fn open(call: &PlanCall, screen: &Screen) -> Result<Option<Corpus>, E
     let mut facts = CorpusFacts::of(name, &material);
     (facts.num_validation, facts.num_excluded) = (held_out.len(), num_excluded);
     let dataset = elsewhere.unwrap_or_else(|| Arc::clone(material.dataset()));
-    Ok(Some(Corpus { facts, material: Arc::new(material), held_out: (dataset, held_out) }))
+    Ok(Some(Corpus { facts, corpora: Corpora { train: Arc::new(material), held_out: (dataset, held_out) } }))
 }
 
 /// Reads the lists of a corpus and finds the lengths they do not give.

@@ -7,7 +7,9 @@ mod data;
 mod exit;
 mod plan;
 mod run_log;
+mod scratch;
 mod screen;
+mod synthesize;
 mod train;
 mod validate;
 
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
             Call::Train(call) => train::run(call, &screen),
             Call::Plan(call) => plan::run(call, &screen),
             Call::Validate(call) => validate::run(call, &screen),
+            Call::Synthesize(call) => synthesize::run(call, &screen),
             Call::Bench(call) => bench::run(call, &screen),
             Call::Corpus(call) => corpus::run(call, &screen),
         }

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use serde_json::{Value, json};
 use tandem_device::{Machine, SimSpec};
+use tandem_plan::speech::Speech;
 use tandem_plan::{
-    CardFacts, Hardware, Placement, Row, StandIns, plan_json, print_config, recommend, show_plan, show_recommendations,
+    CardFacts, Hardware, Placement, Row, plan_json, print_config, recommend, show_plan, show_recommendations,
     show_short,
 };
 use tandem_trial::resolve::{Resolved, Site, cards_json, host_facts};
@@ -21,7 +22,7 @@ pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     if call.recommend {
         return print_recommendations(call, screen);
     }
-    let mut resolved = resolve(call, screen)?;
+    let (mut resolved, _) = resolve(call, screen)?;
     resolved.try_transfer().context("cannot try the transfer between the roles")?;
     let Resolved { machine, hardware, plan } = resolved;
     if call.print_config {
@@ -40,13 +41,8 @@ pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Finds the machine and makes the plan, for any command. A refusal shows what was found before it.
-pub(crate) fn resolve(call: &PlanCall, screen: &Screen) -> Result<Resolved, Exit> {
-    resolve_with_corpus(call, screen).map(|(resolved, _)| resolved)
-}
-
-/// The same, with the corpus it was made for.
-pub(crate) fn resolve_with_corpus(call: &PlanCall, screen: &Screen) -> Result<(Resolved, Option<Corpus>), Exit> {
+/// Finds the machine and makes the plan, with the corpus it was made for. A refusal shows what was found before it.
+pub(crate) fn resolve(call: &PlanCall, screen: &Screen) -> Result<(Resolved, Option<Corpus>), Exit> {
     let site = Site::survey(call.sim.clone()).context("cannot read the GPUs")?;
     // Flags that do not go together are refused below, before anybody waits for a corpus to be measured.
     let corpus = match Placement::choose(&call.settings, &site.hardware) {
@@ -65,7 +61,8 @@ fn print_recommendations(call: &PlanCall, screen: &Screen) -> Result<ExitCode, E
         Site::of(cards).map_or_else(|_| Hardware::without_cards(host_facts()), |site| site.hardware)
     };
     let corpus = data::open(call, screen)?;
-    let rows = recommend(&call.settings, &machine, &StandIns, corpus.as_ref().map(|corpus| &corpus.facts));
+    let facts = corpus.as_ref().map(|corpus| &corpus.facts);
+    let rows = recommend(&call.settings, &machine, &Speech::of(facts), facts);
     match call.json {
         true => {
             let rows: Vec<Value> = rows.iter().map(row_json).collect();

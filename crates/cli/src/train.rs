@@ -6,12 +6,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use tandem_device::Kind;
 use tandem_device::bytes::mib_ceil;
 use tandem_events::{Emitter, Event, Role};
 use tandem_pipeline::StopFlag;
 use tandem_plan::setting::Id;
-use tandem_plan::speech::Speech;
 use tandem_plan::{Moment, Origin, Placement, Plan, plan_json, quoted, show_short, startup_lines};
 use tandem_train::{
     BAD_SAMPLES, Checkpoint, Opening, Outcome, RUN_LOG, RunFolder, StepReport, TrainError, Trainer, ValidationReport,
@@ -41,7 +39,7 @@ const MEMORY_STEPS: u64 = 100;
 pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     call.warnings.iter().for_each(|warning| screen.warn(warning));
     let site = Site::survey(call.sim.clone()).context("cannot read the GPUs")?;
-    can_train_here(call, &site)?;
+    can_be_placed(call, &site)?;
     let demonstration = without_data(call, screen)?;
     let on_demo = demonstration.is_some();
     let call = demonstration.as_ref().unwrap_or(call);
@@ -98,24 +96,18 @@ fn without_data(call: &PlanCall, screen: &Screen) -> Result<Option<PlanCall>, Ex
     Ok(Some(call))
 }
 
-/// Flags that do not go together, and cards that cannot be trained on yet, are refused before anything is made or measured.
-fn can_train_here(call: &PlanCall, site: &Site) -> Result<(), Exit> {
+/// Flags that do not go together are refused before anything is made or measured.
+fn can_be_placed(call: &PlanCall, site: &Site) -> Result<(), Exit> {
     let placement = Placement::choose(&call.settings, &site.hardware);
-    let placement = placement.map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
-    match site.hardware.kind == Kind::Cuda && placement.model.is_some() {
-        true => Err(Exit::Usage(format!("❌ {}", LaunchError::NotOnCuda))),
-        false => Ok(()),
-    }
+    placement.map(drop).map_err(|refusal| Exit::Refused(Box::new(refusal)))
 }
 
 fn resolve(call: &PlanCall, site: Site, screen: &Screen) -> Result<(Resolved, Corpora), Exit> {
     let Some(corpus) = data::open(call, screen)? else { unreachable!("a run without data makes its own") };
-    let symbols = corpus.material.texts().map_or(0, |texts| texts.table().len() as u32);
-    let mut resolved = site
-        .resolve_for(&call.settings, Some(&corpus.facts), &Speech { symbols })
-        .map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
+    let resolved = site.resolve(&call.settings, Some(&corpus.facts));
+    let mut resolved = resolved.map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
     resolved.try_transfer().context("cannot try the transfer between the roles")?;
-    Ok((resolved, Corpora { train: corpus.material, held_out: corpus.held_out }))
+    Ok((resolved, corpus.corpora))
 }
 
 /// What was asked for cannot be, or what was tried went wrong: the shell is told which.
@@ -162,13 +154,12 @@ fn train(
     };
     let launched = launch(resolved, corpora, checkpoint, bad_samples, emitter, &mut say);
     said?;
+    let (launched, warm) = launched.map_err(|error| match error {
+        LaunchError::Train(error) => ended("the run cannot start", error),
+        other => Exit::Failed(other.into()),
+    })?;
     // The trainer is bound last: it goes before the arenas its memory is from.
-    let Launched { roles, calendar, model, num_parameters, held_out, warm, mut trainer } =
-        launched.map_err(|error| match error {
-            LaunchError::Train(error) => ended("the run cannot start", error),
-            LaunchError::NotOnCuda => Exit::Usage(format!("❌ {error}")),
-            other => Exit::Failed(other.into()),
-        })?;
+    let Launched { roles, calendar, model, num_parameters, held_out, mut trainer } = launched;
     screen.say(&show_short(plan))?;
     plan.notes.iter().try_for_each(|note| screen.say(&format!("   {note}")))?;
     screen.say(&format!(

@@ -5,18 +5,23 @@ use std::process::ExitCode;
 use serde_json::json;
 use tandem_events::Event;
 use tandem_plan::{plan_json, show_plan};
-use tandem_trial::resolve::{Resolved, cards_json};
+use tandem_trial::launch::Corpora;
+use tandem_trial::resolve::{Resolved, Site, cards_json};
 use tandem_trial::validate::{Report, validate};
 
 use crate::args::PlanCall;
+use crate::data::{self, Corpus};
 use crate::exit::{Exit, FAILED};
 use crate::plan::details;
 use crate::run_log;
+use crate::scratch::Scratch;
 use crate::screen::{self, Screen};
 
 pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     call.warnings.iter().for_each(|warning| screen.warn(warning));
-    let resolved = crate::plan::resolve(call, screen)?;
+    // The corpus it makes for itself is gone when this is.
+    let folder = Scratch::new()?;
+    let (resolved, corpora) = resolve(call, &folder, screen)?;
     // Only now: a plan that is refused must not cost anybody the log of an earlier run.
     let (log, emitter) = run_log::open(call)?;
     emitter.emit(Event::RunStarted {
@@ -29,7 +34,7 @@ pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
         let Resolved { machine, hardware, plan } = &resolved;
         shown = screen.say(&format!("{}\n{}", show_plan(plan, hardware), details(machine, hardware)));
     }
-    let report = validate(&resolved, &emitter, &mut |line| {
+    let report = validate(&resolved, &corpora, &emitter, &mut |line| {
         if shown.is_ok() {
             shown = screen.progress(line);
         }
@@ -48,11 +53,25 @@ pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     }
 }
 
+/// The plan of a run, and what it runs on: the corpus that was named, or synthetic speech.
+fn resolve(call: &PlanCall, folder: &Scratch, screen: &Screen) -> Result<(Resolved, Corpora), Exit> {
+    let refused = |refusal| Exit::Refused(Box::new(refusal));
+    let (resolved, corpus) = crate::plan::resolve(call, screen)?;
+    if let Some(Corpus { corpora, .. }) = corpus {
+        return Ok((resolved, corpora));
+    }
+    // What `plan` refuses was refused above. Synthetic speech is shorter than what is planned for without a corpus, and
+    // has shapes of its own.
+    let Corpus { facts, corpora } = data::make(call, folder)?;
+    let resolved = Site::again(resolved).resolve(&call.settings, Some(&facts)).map_err(refused)?;
+    Ok((resolved, corpora))
+}
+
 fn conclude(report: &Report, call: &PlanCall, screen: &Screen) -> Result<(), Exit> {
     if report.passed() {
         let sim = call.sim_text.as_ref().map(|spec| format!(" --sim {spec}")).unwrap_or_default();
         screen.say("🎉 All validation checks passed!")?;
-        return screen.say(format!("   The plan that passed: tandem plan{sim} {}", call.settings).trim_end());
+        return screen.say(format!("   To run it: tandem train{sim} {}", call.settings).trim_end());
     }
     screen.say("❌ Validation failed:")?;
     for check in report.checks.iter().filter(|check| !check.passed) {

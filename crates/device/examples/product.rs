@@ -1,13 +1,19 @@
-//! How fast matrix products are on this machine's CPU, at the sizes of a small model and beside the best square one:
-//! `cargo run --release -p tandem-device --example product`.
+//! How fast matrix products are: on the CPU at the sizes of a small model, on an NVIDIA card at the sizes of three
+//! transformers, queued one by one and replayed as one recording.
+//!
+//! `cargo run --release -p tandem-device --example product [cuda]`
 #![allow(clippy::print_stdout, reason = "it prints what it measures")]
 
 use std::time::Instant;
 
-use tandem_device::{Arena, ArenaSpec, DType, DeviceError, Machine, Operand, Product};
+use tandem_device::{Arena, ArenaSpec, Block, DType, Device, DeviceError, Machine, Operand, Product, Stream};
 use tandem_events::Role;
 
 fn main() -> Result<(), DeviceError> {
+    if std::env::args().nth(1).as_deref() == Some("cuda") { on_a_card() } else { on_the_cpu() }
+}
+
+fn on_the_cpu() -> Result<(), DeviceError> {
     for dtype in [DType::F32, DType::F64, DType::BF16] {
         for threads in [1, 2] {
             let mut best = 0f64;
@@ -54,26 +60,130 @@ fn products(dtype: DType) -> Vec<(&'static str, Product)> {
     ]
 }
 
-/// The best of some runs, in GFLOP/s.
+/// Memory for any product here, and a stream.
+struct Bench {
+    stream: Stream,
+    a: Block,
+    b: Block,
+    c: Block,
+    bias: Block,
+    space: Block,
+}
+
+impl Bench {
+    fn new(device: &Device, each_bytes: u64) -> Result<Bench, DeviceError> {
+        let arena_bytes = 4 * each_bytes + Product::WORKSPACE_BYTES;
+        let spec =
+            ArenaSpec { role: Role::Model, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
+        let arena = Arena::reserve(device, spec)?;
+        let stream = device.stream(true)?;
+        let [a, b, c, bias] = ["a", "b", "c", "bias"].map(|name| arena.take(name, each_bytes));
+        let (a, b, c, bias) = (a?, b?, c?, bias?);
+        // Small numbers in every type, and no zeros.
+        [&a, &b, &bias].into_iter().try_for_each(|block| stream.fill(block.view(), 0x3C))?;
+        let space = arena.take("workspace", Product::WORKSPACE_BYTES)?;
+        Ok(Bench { stream, a, b, c, bias, space })
+    }
+
+    fn queue(&self, product: &Product, with_bias: bool) -> Result<(), DeviceError> {
+        let (a, b, c) = (self.a.view(), self.b.view(), self.c.view());
+        self.stream.product(product, a, b, c, with_bias.then(|| self.bias.view()), Some(self.space.view()))
+    }
+}
+
+/// The best of some runs on the CPU, in GFLOP/s.
 fn rate(threads: usize, product: &Product) -> Result<f64, DeviceError> {
     let machine = Machine::cpu();
     machine.set_compute_threads(threads);
-    let device = machine.open(0)?;
-    let arena_bytes = 256 << 20;
-    let spec = ArenaSpec { role: Role::Model, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
-    let arena = Arena::reserve(&device, spec)?;
-    let stream = device.stream(true)?;
-    let [a, b, c] = [arena.take("a", 64 << 20)?, arena.take("b", 64 << 20)?, arena.take("c", 64 << 20)?];
-    // Small numbers in every type, and no zeros.
-    [&a, &b].into_iter().try_for_each(|block| stream.fill(block.view(), 0x3C))?;
+    let bench = Bench::new(&machine.open(0)?, 64 << 20)?;
     let mut best = f64::INFINITY;
     let mut spent = 0.0;
     while spent < 0.5 {
         let start = Instant::now();
-        stream.product(product, a.view(), b.view(), c.view(), None)?;
+        bench.queue(product, false)?;
         let seconds = start.elapsed().as_secs_f64();
         best = best.min(seconds);
         spent += seconds;
     }
     Ok(product.flops() / best / 1e9)
+}
+
+/// A transformer: its name, width, layers and frames of a step.
+const MODELS: [(&str, u32, u32, u32); 3] =
+    [("small", 256, 4, 32 * 400), ("middle", 768, 12, 16 * 512), ("large", 1024, 30, 8 * 512)];
+/// Classes of the last layer.
+const CLASSES: u32 = 1024;
+/// How often each is timed.
+const ROUNDS: usize = 20;
+
+fn on_a_card() -> Result<(), DeviceError> {
+    let Some(machine) = Machine::cuda()? else {
+        println!("there is no NVIDIA card");
+        return Ok(());
+    };
+    let device = machine.open(0)?;
+    let before = device.process_bytes()?;
+    device.prepare_products()?;
+    machine
+        .libraries()
+        .iter()
+        .for_each(|found| println!("{} {:?} at {}", found.name, found.version, found.path.display()));
+    let bench = Bench::new(&device, 128 << 20)?;
+    for (name, width, layers, frames) in MODELS {
+        println!("{name}: width {width}, {layers} layers, {frames} frames");
+        let mut all = Vec::new();
+        for [inner, outer] in [[width, 3 * width], [width, width], [width, 4 * width], [4 * width, width]] {
+            layer(&device, &bench, [frames, inner, outer], layers, &mut all)?;
+        }
+        layer(&device, &bench, [frames, width, CLASSES], 1, &mut all)?;
+        let flops: f64 = all.iter().map(|(product, _)| product.flops()).sum();
+        let ms = replayed_ms(&device, &bench, &all)?;
+        println!("  all {} of a step, replayed: {ms:.3} ms, {:.0} TFLOP/s", all.len(), flops / ms / 1e9);
+    }
+    let held = |bytes: Option<u64>| bytes.map_or("?".to_owned(), |bytes| format!("{} MB", bytes >> 20));
+    println!("of the card: {} before, {} now", held(before), held(device.process_bytes()?));
+    Ok(())
+}
+
+/// A linear layer and its two gradients; what is learnt gets its gradient in f32.
+fn layer(
+    device: &Device,
+    bench: &Bench,
+    [frames, inner, outer]: [u32; 3],
+    times: u32,
+    all: &mut Vec<(Product, bool)>,
+) -> Result<(), DeviceError> {
+    let bf16 = |m, n, k| Product::dense(DType::BF16, [m, n, k]);
+    let weights = Product { out: DType::F32, accumulate: true, ..bf16(outer, inner, frames).with_a_transposed() };
+    let three = [
+        ("forward, with bias", bf16(frames, outer, inner).with_b_transposed(), true),
+        ("to its input", bf16(frames, inner, outer), false),
+        ("to its weights", weights, false),
+    ];
+    for (name, product, bias) in three {
+        let ms = replayed_ms(device, bench, &[(product, bias); 10])? / 10.0;
+        println!("  {:<48} {ms:>8.4} ms {:>5.0} TFLOP/s  {name}", product.to_string(), product.flops() / ms / 1e9);
+        all.extend((0..times).map(|_| (product, bias)));
+    }
+    Ok(())
+}
+
+/// The median time of one replay of `work`, by the card's clock.
+fn replayed_ms(device: &Device, bench: &Bench, work: &[(Product, bool)]) -> Result<f64, DeviceError> {
+    let queue = || work.iter().try_for_each(|(product, bias)| bench.queue(product, *bias));
+    queue()?;
+    let capture = bench.stream.begin_capture()?;
+    queue()?;
+    let recorded = capture.end()?;
+    let (start, end) = (device.timer()?, device.timer()?);
+    let mut times = Vec::with_capacity(ROUNDS);
+    for _ in 0..ROUNDS {
+        bench.stream.record(&start)?;
+        bench.stream.replay(&recorded)?;
+        bench.stream.record(&end)?;
+        bench.stream.drain()?;
+        times.push(end.ns_since(&start)? as f64 / 1e6);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[ROUNDS / 2])
 }

@@ -12,7 +12,7 @@ pub struct DriverCost {
     pub context_bytes: u64,
     /// The data role's kernels.
     pub data_modules_bytes: u64,
-    /// The model role's kernels and libraries.
+    /// The model role's kernels, libraries and recordings.
     pub model_modules_bytes: u64,
     /// Where the figures come from.
     pub source: String,
@@ -76,9 +76,7 @@ fn probe_role(machine: &Machine, index: usize, kernels: &[&'static Kernel]) -> R
     // As many streams as both roles use together: they cost memory too.
     let streams = (0..8).map(|i| device.stream(i == 0)).collect::<Result<Vec<_>, _>>()?;
     let context = held()?;
-    for kernel in kernels {
-        device.load(kernel)?;
-    }
+    device.load_all(kernels)?;
     let with_kernels = held()?;
     drop(streams);
     Ok((context, with_kernels.saturating_sub(context)))

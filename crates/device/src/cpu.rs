@@ -9,11 +9,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use crate::card::{Card, CardReading};
-use crate::driver::{Address, CopyPath, Driver, EventId, HostSpan, KernelId, RawArg, Reservation, StreamId};
+use crate::driver::{
+    Address, CopyPath, Driver, EventId, HostSpan, KernelId, RawArg, RecordedId, Reservation, StreamId,
+};
 use crate::error::DeviceError;
 use crate::host_exec::{run_copy, run_fill, run_twin, touched, touched_by_copy};
 use crate::host_memory::{HostMemory, alloc_span, free_span};
 use crate::host_product::run_product;
+use crate::host_recording::{Recordings, Work};
 use crate::kernel::{Grid, Kernel};
 use crate::machine::{Kind, lock};
 use crate::product::RawProduct;
@@ -28,6 +31,7 @@ pub(crate) struct CpuDriver {
     reached_ns: Mutex<HashMap<EventId, u64>>,
     busy: Mutex<Vec<(u64, u64, bool)>>,
     workers: Arc<Workers>,
+    recordings: Recordings,
 }
 
 /// Bytes that one operation is working on. Dropping it ends that.
@@ -67,6 +71,7 @@ impl CpuDriver {
             reached_ns: Mutex::default(),
             busy: Mutex::default(),
             workers,
+            recordings: Recordings::default(),
         }
     }
 
@@ -180,7 +185,10 @@ impl Driver for CpuDriver {
         }
     }
 
-    fn copy(&self, _card: usize, _stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {
+    fn copy(&self, _card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {
+        if self.recordings.keeps(stream, || Work::Copy(path)) {
+            return Ok(());
+        }
         let _working = self.work_on(touched_by_copy(&path), "copy")?;
         // SAFETY: views lie in live reservations; nothing else works on these bytes (`work_on`), and the host end
         // is guarded by `Pinned`.
@@ -188,7 +196,10 @@ impl Driver for CpuDriver {
         Ok(())
     }
 
-    fn fill(&self, _card: usize, _stream: StreamId, at: Address, bytes: u64, value: u8) -> Result<(), DeviceError> {
+    fn fill(&self, _card: usize, stream: StreamId, at: Address, bytes: u64, value: u8) -> Result<(), DeviceError> {
+        if self.recordings.keeps(stream, || Work::Fill { at, bytes, value }) {
+            return Ok(());
+        }
         let _working = self.work_on(vec![(at.raw, at.raw + bytes, true)], "fill")?;
         // SAFETY: as above.
         unsafe { run_fill(at, bytes, value) };
@@ -202,22 +213,69 @@ impl Driver for CpuDriver {
     fn launch(
         &self,
         _card: usize,
-        _stream: StreamId,
+        stream: StreamId,
         (kernel, _): (&'static Kernel, KernelId),
         grid: Grid,
         args: &[RawArg],
     ) -> Result<(), DeviceError> {
+        if self.recordings.keeps(stream, || Work::Launch { kernel, grid, args: args.to_vec() }) {
+            return Ok(());
+        }
         let _working = self.work_on(touched(args), kernel.name)?;
         // SAFETY: views lie in live reservations, and nothing else works on these bytes (`work_on`).
         unsafe { run_twin(kernel, grid, args, &self.workers) };
         Ok(())
     }
 
-    fn product(&self, _card: usize, _stream: StreamId, product: &RawProduct) -> Result<(), DeviceError> {
+    fn product(&self, _card: usize, stream: StreamId, product: &RawProduct) -> Result<(), DeviceError> {
+        if self.recordings.keeps(stream, || Work::Product(*product)) {
+            return Ok(());
+        }
         let _working = self.work_on(touched(&product.args()), "product")?;
         // SAFETY: as above.
         unsafe { run_product(product, &self.workers) };
         Ok(())
+    }
+
+    fn trap(&self, card: usize, _stream: StreamId) -> Result<(), DeviceError> {
+        let what = "the CPU cannot be lost: plant it on a card, real or simulated".to_owned();
+        Err(DeviceError::Failed { card, during: "planting a trap", what })
+    }
+
+    fn begin_capture(&self, _card: usize, stream: StreamId) -> Result<(), DeviceError> {
+        self.recordings.begin(stream);
+        Ok(())
+    }
+
+    fn end_capture(&self, card: usize, stream: StreamId) -> Result<RecordedId, DeviceError> {
+        self.recordings.end(card, stream)
+    }
+
+    fn abandon_capture(&self, _card: usize, stream: StreamId) {
+        self.recordings.take(stream);
+    }
+
+    /// The memory is looked up anew, and kept for as long as a piece of work is on it: nobody's view does that here.
+    fn replay(&self, card: usize, stream: StreamId, recorded: RecordedId) -> Result<(), DeviceError> {
+        for work in &*self.recordings.get(card, recorded)? {
+            let held = lock(&self.held);
+            let is_held = |from, to| held.values().any(|memory| memory.holds(from, to));
+            if !work.touches().iter().all(|&(from, to, _)| is_held(from, to)) {
+                let what = "its memory was given back".to_owned();
+                return Err(DeviceError::Failed { card, during: "replaying work", what });
+            }
+            match work {
+                Work::Copy(path) => self.copy(card, stream, *path)?,
+                Work::Fill { at, bytes, value } => self.fill(card, stream, *at, *bytes, *value)?,
+                Work::Launch { kernel, grid, args } => self.launch(card, stream, (kernel, 0), *grid, args)?,
+                Work::Product(product) => self.product(card, stream, product)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_recorded(&self, _card: usize, recorded: RecordedId) {
+        self.recordings.forget(recorded);
     }
 
     fn can_access_peer(&self, _reader: usize, _owner: usize) -> Result<bool, DeviceError> {

@@ -1,12 +1,12 @@
 //! An opened card.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::card::Card;
 use crate::driver::{Driver, KernelId};
 use crate::error::DeviceError;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Source};
 use crate::machine::Machine;
 use crate::pinned::Pinned;
 use crate::stream::{Event, Stream};
@@ -64,7 +64,8 @@ impl Device {
         let id = self.open.driver().create_stream(self.open.card, urgent)?;
         self.open.machine.counts(self.open.card).streams.fetch_add(1, Ordering::Relaxed);
         static SERIAL: AtomicU64 = AtomicU64::new(0);
-        Ok(Stream { open: self.open.clone(), id, serial: SERIAL.fetch_add(1, Ordering::Relaxed) })
+        let (serial, capturing) = (SERIAL.fetch_add(1, Ordering::Relaxed), AtomicBool::new(false));
+        Ok(Stream { open: self.open.clone(), id, serial, capturing })
     }
 
     /// An event that orders work.
@@ -91,6 +92,21 @@ impl Device {
     pub fn load(&self, kernel: &'static Kernel) -> Result<Loaded, DeviceError> {
         let id = self.open.driver().load(self.open.card, kernel)?;
         Ok(Loaded { kernel, id, open: self.open.clone() })
+    }
+
+    /// The same for many, in their order. What has to be compiled is shared by the machine's workers, and kept on disk:
+    /// a small source takes some 70 ms of one core the first time, and nothing to speak of in later runs.
+    pub fn load_all(&self, kernels: &[&'static Kernel]) -> Result<Vec<Loaded>, DeviceError> {
+        let sources: Vec<&'static Source> = kernels.iter().map(|kernel| kernel.source).collect();
+        self.open.driver().compile(self.open.card, &sources, self.machine().workers())?;
+        kernels.iter().map(|kernel| self.load(kernel)).collect()
+    }
+
+    /// Opens what matrix products need on this card: on NVIDIA cards cuBLASLt, found as the other libraries are, and a
+    /// handle that takes device memory. The first product would do it; done here, a missing library is known at once, and
+    /// the memory is counted where it belongs.
+    pub fn prepare_products(&self) -> Result<(), DeviceError> {
+        self.open.driver().prepare_products(self.open.card)
     }
 
     /// Bytes this process holds on the card as the driver counts them; `None` where it does not say.

@@ -6,9 +6,10 @@
 
 use crate::card::{Card, CardReading};
 use crate::error::DeviceError;
-use crate::kernel::{Grid, Kernel};
+use crate::kernel::{Grid, Kernel, Source};
 use crate::library::Found;
 use crate::product::RawProduct;
+use crate::workers::Workers;
 
 /// A stream of one card.
 pub(crate) type StreamId = u64;
@@ -16,6 +17,8 @@ pub(crate) type StreamId = u64;
 pub(crate) type EventId = u64;
 /// A kernel loaded on one card.
 pub(crate) type KernelId = u64;
+/// Work recorded on one card.
+pub(crate) type RecordedId = u64;
 
 /// A place in the memory of one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +143,10 @@ pub(crate) trait Driver: Send + Sync {
     fn copy(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError>;
     fn fill(&self, card: usize, stream: StreamId, at: Address, bytes: u64, value: u8) -> Result<(), DeviceError>;
     fn load(&self, card: usize, kernel: &'static Kernel) -> Result<KernelId, DeviceError>;
+    /// Compiles `sources` that were not compiled before, several at a time: loading their kernels is then quick.
+    fn compile(&self, _card: usize, _sources: &[&'static Source], _workers: &Workers) -> Result<(), DeviceError> {
+        Ok(())
+    }
     fn launch(
         &self,
         card: usize,
@@ -150,6 +157,21 @@ pub(crate) trait Driver: Send + Sync {
     ) -> Result<(), DeviceError>;
 
     fn product(&self, card: usize, stream: StreamId, product: &RawProduct) -> Result<(), DeviceError>;
+    /// Opens what products need: a library, and what it takes of the card.
+    fn prepare_products(&self, _card: usize) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Queues work that breaks the card when it runs: every call after that answers [`DeviceError::Lost`].
+    fn trap(&self, card: usize, stream: StreamId) -> Result<(), DeviceError>;
+
+    /// What is queued on the stream from here on is kept and not done.
+    fn begin_capture(&self, card: usize, stream: StreamId) -> Result<(), DeviceError>;
+    fn end_capture(&self, card: usize, stream: StreamId) -> Result<RecordedId, DeviceError>;
+    /// Ends it, and throws away what was kept.
+    fn abandon_capture(&self, card: usize, stream: StreamId);
+    fn replay(&self, card: usize, stream: StreamId, recorded: RecordedId) -> Result<(), DeviceError>;
+    fn drop_recorded(&self, card: usize, recorded: RecordedId);
 
     /// Whether `reader` can reach the memory of `owner` without the host.
     fn can_access_peer(&self, reader: usize, owner: usize) -> Result<bool, DeviceError>;

@@ -64,13 +64,18 @@ pub enum DeviceError {
     #[error(transparent)]
     Arena(#[from] ArenaError),
 
-    /// The card stopped answering. Nothing on it can be saved; earlier checkpoints can.
-    #[error("GPU {card} was lost during {during}")]
+    /// The card stopped answering, or a kernel on it faulted. Nothing on it can be used by this process any more, and every
+    /// later call answers the same; what was saved before can be gone on from, by a new process.
+    #[error(
+        "GPU {card} was lost: {what}, learnt while {during}; this process cannot use it any more: start again, from the last checkpoint where there is one"
+    )]
     Lost {
         /// The card.
         card: usize,
-        /// What was being done.
+        /// The call that reported it. What broke the card was queued before, by this call or another.
         during: &'static str,
+        /// The driver's own name and number for it.
+        what: String,
     },
 
     /// The driver refused a call.
@@ -153,6 +158,13 @@ pub enum DeviceError {
         to: usize,
         /// What stands in the way.
         why: String,
+    },
+
+    /// `TANDEM_PLANT` asks for a fault that there is not: correct it, or take it away.
+    #[error("TANDEM_PLANT={given}: expected trap@step:N, e.g. trap@step:37")]
+    Plant {
+        /// What it says.
+        given: String,
     },
 
     /// Isolation was set up before, or other memory was taken first.

@@ -7,7 +7,7 @@
 //! 2. [`Arena`] holds all memory of a role and refuses a byte too many; [`Block`] is a piece of it, [`Pinned`] is
 //!    page-locked host memory.
 //! 3. [`Stream`] orders work, [`Event`] is the only way streams and the host meet, [`Kernel`] is a piece of work,
-//!    [`Product`] another; on the host they run on [`Workers`].
+//!    [`Product`] another; on the host they run on [`Workers`]. What was [`Recorded`] once is replayed as one.
 //! 4. [`Transfer`] moves batches between roles; [`Isolation`] sets both roles up.
 //!
 //! This is the only crate with `unsafe` in it.
@@ -33,6 +33,7 @@ pub mod leak;
 
 // Work.
 mod stream;
+mod recording;
 mod kernel;
 mod product;
 pub mod kernels;
@@ -46,6 +47,7 @@ pub mod host;
 mod host_exec;
 mod host_memory;
 mod host_product;
+mod host_recording;
 mod cpu;
 pub mod sim;
 mod cuda;
@@ -61,12 +63,13 @@ pub use cost::{DriverCost, probe};
 pub use cpu::host_memory;
 pub use device::{Device, Loaded};
 pub use error::DeviceError;
-pub use fault::Faults;
+pub use fault::{Faults, Plant};
 pub use isolation::{CardUse, Isolation, IsolationError, Partition};
 pub use kernel::{Arg, DType, Element, Grid, Kernel, Param, Source, Twin, TwinArgs};
 pub use machine::{CardCounters, Kind, Machine};
 pub use pinned::{Pinned, PinnedPart};
 pub use product::{Operand, Product};
+pub use recording::{Capture, Recorded};
 pub use sim::SimSpec;
 pub use stream::{Event, Stream};
 pub use transfer::{Route, Transfer};

@@ -245,9 +245,11 @@ pub struct Survey {
     pub nvml: Result<Found, LibraryError>,
     /// The compiler of kernels, of a version that suits the driver.
     pub nvrtc: Result<Found, LibraryError>,
+    /// Matrix products, of a version that suits the driver.
+    pub cublaslt: Result<Found, LibraryError>,
 }
 
-/// Looks for all three libraries, opens them, and starts the driver. Nothing is opened on any card.
+/// Looks for all four libraries, opens them, and starts the driver. Nothing is opened on any card.
 pub fn survey(search: &Search) -> Survey {
     crate::cuda::survey(search)
 }

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use crate::arena::View;
+use crate::bytes::BLOCK_ALIGN;
 use crate::driver::{Address, RawArg};
 use crate::error::DeviceError;
 use crate::kernel::DType;
@@ -41,7 +42,7 @@ pub struct Product {
 }
 
 /// How a matrix lies in memory, row-major.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Operand {
     /// Whether it is stored as its transpose: op(A) of `[m, k]` as `k` rows of `m`.
     pub transposed: bool,
@@ -86,6 +87,9 @@ impl Operand {
 }
 
 impl Product {
+    /// A workspace that suits products of all sizes on all cards: what NVIDIA recommends for its largest.
+    pub const WORKSPACE_BYTES: u64 = 32 << 20;
+
     /// One product of dense matrices: A as `[m, k]`, B as `[k, n]`, C as `[m, n]`.
     pub const fn dense(dtype: DType, [m, n, k]: [u32; 3]) -> Product {
         let (a, b, c) = (Operand::rows(k), Operand::rows(n), Operand::rows(n));
@@ -100,6 +104,24 @@ impl Product {
     /// The same of B stored as `[n, k]`, densely.
     pub const fn with_b_transposed(self) -> Product {
         Product { b: Operand { transposed: true, stride: self.k, ..self.b }, ..self }
+    }
+
+    /// Bytes of A, from the first element that is used to the last; as many as can be counted where it is more.
+    #[cfg(test)]
+    pub(crate) fn bytes_of_a(&self) -> u64 {
+        self.a.extent(self.m, self.k, self.batch).unwrap_or(u64::MAX).saturating_mul(self.dtype.bytes())
+    }
+
+    /// Bytes of B.
+    #[cfg(test)]
+    pub(crate) fn bytes_of_b(&self) -> u64 {
+        self.b.extent(self.k, self.n, self.batch).unwrap_or(u64::MAX).saturating_mul(self.dtype.bytes())
+    }
+
+    /// Bytes of C.
+    #[cfg(test)]
+    pub(crate) fn bytes_of_c(&self) -> u64 {
+        self.c.extent(self.m, self.n, self.batch).unwrap_or(u64::MAX).saturating_mul(self.out.bytes())
     }
 
     /// Multiplications and additions it takes.
@@ -155,10 +177,12 @@ pub(crate) struct RawProduct {
     pub(crate) b: (Address, u64),
     pub(crate) c: (Address, u64),
     pub(crate) bias: Option<(Address, u64)>,
+    /// Free for the card's use. Products on the host leave it alone.
+    pub(crate) workspace: Option<(Address, u64)>,
 }
 
 impl RawProduct {
-    /// The memory it touches.
+    /// The memory it touches, the workspace aside.
     pub(crate) fn args(&self) -> Vec<RawArg> {
         let reads = [Some(self.a), Some(self.b), self.bias].into_iter().flatten();
         let reads = reads.map(|(at, bytes)| RawArg::Read { at, bytes });
@@ -173,6 +197,7 @@ pub(crate) fn check(
     card: usize,
     [a, b, c]: [View<'_>; 3],
     bias: Option<View<'_>>,
+    workspace: Option<View<'_>>,
 ) -> Result<RawProduct, DeviceError> {
     let wrong = |problem: String| DeviceError::Product { product: product.to_string(), problem };
     if let Some(problem) = product.problem() {
@@ -202,11 +227,18 @@ pub(crate) fn check(
         b: used("B", b, dtype, product.b.extent(k, n, batch))?,
         c: used("C", c, out, product.c.extent(m, n, batch))?,
         bias: bias.map(|bias| used("the bias", bias, out, Some(n.into()))).transpose()?,
+        workspace: workspace.map(|view| used("the workspace", view, DType::U8, Some(view.bytes()))).transpose()?,
     };
-    let meets = |other: (Address, u64)| other.0.raw < raw.c.0.raw + raw.c.1 && raw.c.0.raw < other.0.raw + other.1;
+    if let Some((at, _)) = raw.workspace.filter(|(at, _)| !at.raw.is_multiple_of(BLOCK_ALIGN)) {
+        return Err(wrong(format!("the workspace at {:#x} is not aligned to {BLOCK_ALIGN} bytes", at.raw)));
+    }
+    let meets = |a: (Address, u64), b: (Address, u64)| a.0.raw < b.0.raw + b.1 && b.0.raw < a.0.raw + a.1;
     let read = [("A", Some(raw.a)), ("B", Some(raw.b)), ("the bias", raw.bias)];
-    match read.into_iter().find(|(_, other)| other.is_some_and(meets)) {
-        Some((name, _)) => Err(wrong(format!("C overlaps {name}"))),
+    let written = [("C", Some(raw.c)), ("the workspace", raw.workspace)];
+    let pairs = read.iter().flat_map(|read| written.iter().map(move |written| (*written, *read)));
+    let mut pairs = pairs.chain([(written[1], written[0])]);
+    match pairs.find(|((_, a), (_, b))| a.zip(*b).is_some_and(|(a, b)| meets(a, b))) {
+        Some(((written, _), (other, _))) => Err(wrong(format!("{written} overlaps {other}"))),
         None => Ok(raw),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::arena::View;
 use crate::device::{Device, Loaded, Opened};
@@ -17,6 +18,8 @@ pub struct Stream {
     pub(crate) id: StreamId,
     /// Ours alone: a driver may give the handle of a destroyed stream to a new one.
     pub(crate) serial: u64,
+    /// Whether what is queued is recorded instead of done.
+    pub(crate) capturing: AtomicBool,
 }
 
 /// A mark in a stream that others can wait for.
@@ -35,6 +38,7 @@ impl Stream {
     ///
     /// `site` names the wait: tests take each one away in turn and must see the damage.
     pub fn wait(&self, event: &Event, site: &'static str) -> Result<(), DeviceError> {
+        self.outside_capture("an event")?;
         if self.open.machine.faults().skips(site) {
             return Ok(());
         }
@@ -43,11 +47,13 @@ impl Stream {
 
     /// Marks this point of the stream.
     pub fn record(&self, event: &Event) -> Result<(), DeviceError> {
+        self.outside_capture("an event")?;
         self.open.driver().record(self.open.card, self.id, event.id)
     }
 
     /// Copies `range` of page-locked memory to the device. The bytes are read when the copy runs, not now.
     pub fn upload(&self, from: &Pinned, range: Range<u64>, to: View<'_>) -> Result<(), DeviceError> {
+        self.outside_capture("a copy from the host")?;
         let part = from.span().part(range.start, range.end - range.start);
         assert_eq!(part.bytes, to.bytes(), "upload between parts of different length");
         self.owns(to);
@@ -56,6 +62,7 @@ impl Stream {
 
     /// Copies device memory to `range` of page-locked memory. The host sees it after waiting for an event.
     pub fn download(&self, from: View<'_>, to: &mut Pinned, range: Range<u64>) -> Result<(), DeviceError> {
+        self.outside_capture("a copy to the host")?;
         let part = to.span().part(range.start, range.end - range.start);
         assert_eq!(part.bytes, from.bytes(), "download between parts of different length");
         self.owns(from);
@@ -72,6 +79,7 @@ impl Stream {
 
     /// Copies from one card to another without the host.
     pub fn copy_peer(&self, from: View<'_>, to: View<'_>) -> Result<(), DeviceError> {
+        self.outside_capture("a copy between cards")?;
         assert_eq!(from.bytes(), to.bytes(), "copy between parts of different length");
         self.copy_along(CopyPath::Peer { from: from.address(), to: to.address(), bytes: from.bytes() })
     }
@@ -104,6 +112,10 @@ impl Stream {
 
     /// Multiplies matrices: `c = alpha · op(a) · op(b)`, see [`Product`]. Checked before anything is queued; views may be
     /// longer than the product needs.
+    ///
+    /// `workspace` is memory that cards may use on the way; the CPU and simulated cards do not touch it. It may be shared
+    /// by all products of one stream. Its length is one of the things that decide the algorithm, and with it the last
+    /// bits: [`Product::WORKSPACE_BYTES`] suits all sizes. Without one there are fewer algorithms to choose from.
     pub fn product(
         &self,
         product: &Product,
@@ -111,9 +123,20 @@ impl Stream {
         b: View<'_>,
         c: View<'_>,
         bias: Option<View<'_>>,
+        workspace: Option<View<'_>>,
     ) -> Result<(), DeviceError> {
-        let raw = product::check(product, self.open.card, [a, b, c], bias)?;
+        let raw = product::check(product, self.open.card, [a, b, c], bias, workspace)?;
         self.open.driver().product(self.open.card, self.id, &raw)
+    }
+
+    /// Breaks the card, for tests of what comes after: a kernel is queued that faults, as one with a mistake in it would.
+    ///
+    /// `Ok` says that it was queued. Once it has run, every call on the card, of any stream and by any role there, answers
+    /// [`DeviceError::Lost`], and what was queued behind it is not done. Real cards stay so until this process has ended;
+    /// their memory goes back to the driver then. On the CPU it is refused.
+    pub fn trap(&self) -> Result<(), DeviceError> {
+        self.outside_capture("a trap")?;
+        self.open.driver().trap(self.open.card, self.id)
     }
 
     /// Blocks the host until everything queued so far is done. For set-up and tests; the step loop never calls it.

@@ -7,7 +7,7 @@ use std::sync::Once;
 
 use tandem_device::compile::{ARCHITECTURES, Compiler, Resources, complaints};
 use tandem_device::kernels::SOURCES;
-use tandem_device::{DeviceError, Source};
+use tandem_device::{DeviceError, Source, Workers};
 
 fn compiler() -> Option<Compiler> {
     match Compiler::open(None) {
@@ -111,5 +111,16 @@ fn what_the_prelude_offers_compiles_everywhere() {
     };
     for arch in ARCHITECTURES {
         assert!(used(&compiler, &source, arch)[0].in_registers());
+    }
+}
+
+#[test]
+fn sources_compiled_at_the_same_time_come_out_as_they_do_alone() {
+    let Some(compiler) = compiler() else { return };
+    let compile = |i: usize| compiler.compile(SOURCES[i % SOURCES.len()], "sm_90").map(|made| made.cubin);
+    let mut made: Vec<Option<Result<Vec<u8>, DeviceError>>> = (0..8).map(|_| None).collect();
+    Workers::with_threads(4).each_chunk(&mut made, 1, |i, made| made[0] = Some(compile(i)));
+    for (i, made) in made.into_iter().enumerate() {
+        assert!(made.and_then(Result::ok) == compile(i).ok(), "{}", SOURCES[i % SOURCES.len()].file);
     }
 }

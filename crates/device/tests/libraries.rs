@@ -56,6 +56,13 @@ const FUNCTIONS: &[&str] = &[
     "cuModuleGetFunction",
     "cuFuncSetAttribute",
     "cuLaunchKernel",
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphDestroy",
+    "cuGraphUpload",
+    "cuGraphLaunch",
+    "cuGraphExecDestroy",
 ];
 
 /// A machine in a folder: its libraries and its hardware.
@@ -154,7 +161,7 @@ fn no_device_and_no_driver_is_an_ordinary_machine() {
     let machine = Machine::new("plain");
     let found = survey(&machine.search());
     assert!(matches!(found.driver, Ok(None)), "{found:?}");
-    for error in [found.nvml.unwrap_err(), found.nvrtc.unwrap_err()] {
+    for error in [found.nvml.unwrap_err(), found.nvrtc.unwrap_err(), found.cublaslt.unwrap_err()] {
         assert!(matches!(says_what_to_do(error), LibraryError::NotFound { .. }));
     }
 }

@@ -32,8 +32,8 @@ fn measure(parameters: &Arc<Parameters>, precision: DType, average: bool) -> Res
     let mut set = ProgramSet::new(parameters.clone(), precision, &spec.spans());
     let graph = update_program(parameters, precision, &spec)?;
     let update = set.add("update", &graph, &NamedLayout::default())?;
-    let bytes = set.lines().iter().map(|line| line.bytes).sum();
     let device = Machine::cpu().open(0)?;
+    let bytes = set.bytes(device.machine().kind());
     let spec = ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };
     let arena = Arena::reserve(&device, spec)?;
     let mut session = Session::create(Arc::new(set), &arena, Arc::new(device.stream(true)?), 3)?;

@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use crate::error::EngineError;
 use crate::graph::{BlockId, Graph, Kind, Leaf, Value};
 use crate::op::Backward;
+use crate::parameters::ParameterId;
 use crate::tensor::Shape;
 
 /// Which blocks are computed a second time in the backward pass.
@@ -25,11 +26,21 @@ impl Graph {
         if self.shape(loss) != Shape::scalar() {
             return Err(EngineError::NotALoss { found: self.shape(loss) });
         }
-        Reverse::new(self, wrt, recomputed).run(loss)?.into_iter().map(Ok).collect()
+        Reverse::new(self, wrt, recomputed).run(loss)
     }
 
     /// Writes the gradients of `loss` and adds them to the sums of every parameter it depends on.
     pub fn accumulate(&mut self, loss: Value, recomputed: &Recomputed) -> Result<(), EngineError> {
+        self.bring_gradients(loss, Earlier::Kept, recomputed)
+    }
+
+    /// The same with a say in what becomes of the sums that are there.
+    pub fn bring_gradients(
+        &mut self,
+        loss: Value,
+        earlier: Earlier,
+        recomputed: &Recomputed,
+    ) -> Result<(), EngineError> {
         let used: Vec<(Value, _)> = (0..self.nodes.len() as u32)
             .map(|node| Value { node, output: 0 })
             .filter_map(|value| match self.as_leaf(value) {
@@ -39,14 +50,33 @@ impl Graph {
             .collect();
         let values: Vec<Value> = used.iter().map(|(value, _)| *value).collect();
         let gradients = self.gradients(loss, &values, recomputed)?;
+        let mut without: BTreeSet<ParameterId> = self.parameters().iter().map(|(id, _)| id).collect();
         for ((_, id), gradient) in used.iter().zip(gradients) {
-            if let Some(gradient) = gradient {
-                let sum = self.gradient(*id);
-                self.add_into(sum, gradient)?;
+            let Some(gradient) = gradient else { continue };
+            without.remove(id);
+            let sum = self.gradient(*id);
+            match earlier {
+                Earlier::Kept => self.add_into(sum, gradient)?,
+                Earlier::Forgotten => self.put(sum, gradient)?,
+            }
+        }
+        if earlier == Earlier::Forgotten {
+            for id in without {
+                let sum = self.gradient(id);
+                self.clear(sum)?;
             }
         }
         Ok(())
     }
+}
+
+/// Gradients of earlier batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Earlier {
+    /// They are added to.
+    Kept,
+    /// They are written over: nobody has to clear them, or read them.
+    Forgotten,
 }
 
 struct Reverse<'g> {

@@ -231,9 +231,14 @@ impl Graph {
 
     /// One number in the wide element type, for element-wise work.
     pub fn number(&mut self, value: f64) -> Value {
+        self.numbers(&[1], &[value])
+    }
+
+    /// Numbers in the wide element type.
+    pub fn numbers(&mut self, dims: &[u32], values: &[f64]) -> Value {
         match self.wide() {
-            DType::F64 => self.constant(&[1], &[value]),
-            _ => self.constant(&[1], &[value as f32]),
+            DType::F64 => self.constant(dims, values),
+            _ => self.constant(dims, &values.iter().map(|&value| value as f32).collect::<Vec<_>>()),
         }
     }
 

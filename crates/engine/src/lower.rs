@@ -139,7 +139,7 @@ pub struct Lower<'a> {
     /// The memory it asked for, as bytes.
     pub scratch: &'a [Tensor],
     pub(crate) taken_over: Option<usize>,
-    pub(crate) adds: bool,
+    pub(crate) adds: &'a [bool],
     pub(crate) steps: &'a mut Vec<Step>,
 }
 
@@ -149,9 +149,9 @@ impl Lower<'_> {
         self.taken_over
     }
 
-    /// Whether the output is to be added to what is there.
-    pub fn adds(&self) -> bool {
-        self.adds
+    /// Whether an output is to be added to what is there.
+    pub fn adds(&self, output: usize) -> bool {
+        self.adds[output]
     }
 
     /// A launch.

@@ -48,8 +48,25 @@ pub trait Op: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Whether it can add its only output to what is there: [`Lower::adds`]. Gradients of parameters are summed so.
-    fn can_add(&self) -> bool {
+    /// Whether it can add this output to what is there: [`Lower::adds`]. Gradients of parameters are summed so.
+    fn can_add(&self, output: usize) -> bool {
+        let _ = output;
+        false
+    }
+
+    /// Whether all it does is to bring its second input to its first, which lasts. It is left out where what makes the second
+    /// input can write it there itself, or add it: [`Op::can_add`].
+    fn brings(&self) -> Option<Brings> {
+        None
+    }
+
+    /// Whether all it does is to add two tensors of its own type and shape.
+    fn is_sum_of_two(&self) -> bool {
+        false
+    }
+
+    /// Whether it can add one more input, of the type of its first output, to that output. It then comes last.
+    fn can_take_one_more(&self) -> bool {
         false
     }
 
@@ -60,6 +77,15 @@ pub trait Op: fmt::Debug + Send + Sync {
 
     /// Turns it into launches and products.
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError>;
+}
+
+/// How something is brought to what lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Brings {
+    /// It is added.
+    Added,
+    /// It takes the place of what is there.
+    Instead,
 }
 
 /// The error for inputs that do not go together.

@@ -10,7 +10,7 @@ use crate::error::EngineError;
 use crate::graph::{Graph, Kind, Leaf, Span, Value};
 use crate::lower::{Lower, Place, Region, Step, Tensor};
 use crate::memory_plan::{Buffer, MemoryPlan};
-use crate::schedule::{Item, schedule};
+use crate::schedule::{Destination, Item, schedule};
 use crate::tensor::TensorType;
 
 /// A named tensor with a fixed place in its region.
@@ -214,7 +214,7 @@ impl<'g> Compiler<'g> {
         let read: std::collections::BTreeSet<Value> = self
             .items
             .iter()
-            .flat_map(|item| item.inputs.iter().copied().chain(item.adds_to))
+            .flat_map(|item| item.inputs.iter().copied().chain(item.destinations.iter().flatten().map(|to| to.leaf)))
             .chain(self.graph.results.iter().map(|(_, value)| *value))
             .collect();
         for value in read {
@@ -284,9 +284,9 @@ impl<'g> Compiler<'g> {
         let outputs: Vec<TensorType> = item.outputs.iter().map(|output| self.graph.ty(*output)).collect();
         let label = |what: &str| format!("{} {what}", item.label);
         for (i, (&output, ty)) in item.outputs.iter().zip(&outputs).enumerate() {
-            // What is added to a sum, and a view of a leaf, need no memory of their own.
+            // What goes straight to something that lasts, and a view of a leaf, need no memory of their own.
             let of_leaf = item.op.is_view() && !buffers.of_value.contains_key(&item.inputs[0]);
-            if item.adds_to.is_some() || of_leaf {
+            if item.destinations[i].is_some() || of_leaf {
                 continue;
             }
             let last = last_read.get(&output).copied().unwrap_or(at);
@@ -331,10 +331,8 @@ impl<'g> Compiler<'g> {
     ) -> Result<(), EngineError> {
         let tensor = |value: &Value| Tensor { ty: self.graph.ty(*value), place: self.place_of(*value) };
         let inputs: Vec<Tensor> = item.inputs.iter().map(tensor).collect();
-        let outputs: Vec<Tensor> = match item.adds_to {
-            Some(sum) => vec![tensor(&sum)],
-            None => item.outputs.iter().map(tensor).collect(),
-        };
+        let placed = |(output, to): (&Value, &Option<Destination>)| tensor(&to.map_or(*output, |to| to.leaf));
+        let outputs: Vec<Tensor> = item.outputs.iter().zip(&item.destinations).map(placed).collect();
         if item.op.is_view() {
             return Ok(());
         }
@@ -349,8 +347,9 @@ impl<'g> Compiler<'g> {
                 place: Place { region: Region::Activations, offset: memory.offsets[buffer], bytes },
             })
             .collect();
-        let adds = item.adds_to.is_some();
-        item.op.lower(&mut Lower { inputs: &inputs, outputs: &outputs, scratch: &scratch, taken_over, adds, steps })
+        let adds: Vec<bool> = item.destinations.iter().map(|to| to.is_some_and(|to| to.adds)).collect();
+        let (inputs, outputs, scratch) = (&inputs, &outputs, &scratch);
+        item.op.lower(&mut Lower { inputs, outputs, scratch, taken_over, adds: &adds, steps })
     }
 
     /// A view of a leaf lies where the leaf lies.

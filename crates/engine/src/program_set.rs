@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use tandem_device::DType;
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
+use tandem_device::{DType, Kind, Product};
 
 use crate::error::EngineError;
 use crate::graph::{Graph, Span};
+use crate::lower::Step;
 use crate::parameters::Parameters;
 use crate::program::{NamedLayout, Program};
 use crate::tensor::accumulator;
@@ -24,6 +25,8 @@ pub enum Holding {
     States,
     /// The numbers of all programs that never change.
     Constants,
+    /// What products may use on the way, on cards.
+    Workspace,
     /// What one program needs while it runs: host values, batch, results, activations.
     Working,
 }
@@ -93,22 +96,36 @@ impl ProgramSet {
         &self.parameters
     }
 
+    /// What is kept for every parameter.
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
     /// What the programs compute in.
     pub fn precision(&self) -> DType {
         self.precision
     }
 
-    /// Every byte a session will take, in whole blocks, in the order it takes them. Programs take turns in one working
-    /// memory: the largest counts.
-    pub fn lines(&self) -> Vec<Line> {
+    /// Every byte a session will take on a device of this kind, in whole blocks, in the order it takes them. Programs take
+    /// turns in one working memory: the largest counts. Cards have a workspace for products besides, one for all programs;
+    /// simulated ones too, which do not use it, so that what fits there fits the real one.
+    pub fn lines(&self, kind: Kind) -> Vec<Line> {
+        let multiplies = |program: &Program| program.steps.iter().any(|step| matches!(step, Step::Product { .. }));
+        let has_workspace = kind != Kind::Cpu && self.programs.iter().any(multiplies);
         let mut lines: Vec<Line> = self.spans.iter().map(|&span| self.span_line(span)).collect();
         let constants = self.programs.iter().map(|program| program.constant_bytes).sum();
         let working = self.programs.iter().map(Program::working_bytes).max().unwrap_or(0);
         let mut line = |holder, name, bytes| lines.push(Line { holder, name, bytes: round_up(bytes, BLOCK_ALIGN) });
         line(Holding::States, "states", self.states.bytes);
         line(Holding::Constants, "tables", constants);
+        line(Holding::Workspace, "workspace", if has_workspace { Product::WORKSPACE_BYTES } else { 0 });
         line(Holding::Working, "activations", working);
         lines
+    }
+
+    /// The sum of [`ProgramSet::lines`].
+    pub fn bytes(&self, kind: Kind) -> u64 {
+        self.lines(kind).iter().map(|line| line.bytes).sum()
     }
 
     fn span_line(&self, span: Span) -> Line {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::graph::{Graph, Kind, Leaf, Span, Value};
-use crate::op::Op;
+use crate::op::{Brings, Op};
 use crate::ops::pointwise::{Chain, ChainBuilder};
 
 /// One thing to run.
@@ -14,9 +14,24 @@ pub(crate) struct Item {
     pub(crate) op: Arc<dyn Op>,
     pub(crate) inputs: Vec<Value>,
     pub(crate) outputs: Vec<Value>,
-    /// The leaf that its only output is added to.
-    pub(crate) adds_to: Option<Value>,
+    /// Where outputs go straight to, one entry for each.
+    pub(crate) destinations: Vec<Option<Destination>>,
     pub(crate) label: Arc<str>,
+}
+
+/// Something that lasts, which an output goes straight to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination {
+    pub(crate) leaf: Value,
+    /// Whether it is added to what is there.
+    pub(crate) adds: bool,
+}
+
+impl Item {
+    fn new(op: Arc<dyn Op>, inputs: Vec<Value>, outputs: Vec<Value>, label: &Arc<str>) -> Item {
+        let destinations = vec![None; outputs.len()];
+        Item { op, inputs, outputs, destinations, label: label.clone() }
+    }
 }
 
 /// The items of `graph`, in order.
@@ -38,19 +53,13 @@ pub(crate) fn schedule(graph: &Graph) -> Vec<Item> {
                 continue;
             }
             let (chain, inputs): (Chain, Vec<Value>) = chain.finish(graph);
-            items.push(Item { op: Arc::new(chain), inputs, outputs, adds_to: None, label: node.label.clone() });
+            items.push(Item::new(Arc::new(chain), inputs, outputs, &node.label));
             continue;
         }
-        items.push(Item {
-            op: op.clone(),
-            inputs: node.inputs.clone(),
-            outputs,
-            adds_to: None,
-            label: node.label.clone(),
-        });
+        items.push(Item::new(op.clone(), node.inputs.clone(), outputs, &node.label));
     }
     assert!(fused.is_empty(), "every chain has a reader");
-    add_in_place(graph, items, &uses)
+    send_straight(graph, take_sums(graph, items, &uses), &uses)
 }
 
 /// Who reads each value, and how often.
@@ -138,14 +147,43 @@ fn meet(a: &Leaf, b: &Leaf) -> bool {
     }
 }
 
-/// A gradient that only goes into a sum is added there by the op that makes it, where that op can and nobody in between
-/// reads the sum.
-fn add_in_place(graph: &Graph, items: Vec<Item>, uses: &Uses) -> Vec<Item> {
-    let makers: HashMap<Value, usize> = items
+/// A sum of two, of which one is made by an op that can add another to what it makes, is left to that op.
+fn take_sums(graph: &Graph, mut items: Vec<Item>, uses: &Uses) -> Vec<Item> {
+    let made: HashMap<Value, usize> =
+        items.iter().enumerate().flat_map(|(i, item)| item.outputs.iter().map(move |output| (*output, i))).collect();
+    let mut dropped = vec![false; items.len()];
+    for i in 0..items.len() {
+        let [a, b] = items[i].inputs[..] else { continue };
+        if !items[i].op.is_sum_of_two() || a == b {
+            continue;
+        }
+        let by_taker = |part: Value, other: Value| {
+            let &maker = made.get(&part)?;
+            let takes = items[maker].op.can_take_one_more() && items[maker].outputs[0] == part && !dropped[maker];
+            // What lasts may have changed in between.
+            let ready = match made.get(&other) {
+                Some(&other) => other < maker,
+                None => lasting(graph, other).is_none(),
+            };
+            (takes && ready && uses.only_reader(part).is_some()).then_some((maker, other))
+        };
+        if let Some((maker, other)) = by_taker(a, b).or_else(|| by_taker(b, a)) {
+            let sum = items[i].outputs[0];
+            items[maker].inputs.push(other);
+            items[maker].outputs[0] = sum;
+            dropped[i] = true;
+        }
+    }
+    items.into_iter().zip(dropped).filter(|(_, dropped)| !dropped).map(|(item, _)| item).collect()
+}
+
+/// What only goes to something that lasts is written there, or added, by the op that makes it, where that op can and nobody
+/// in between looks at the place.
+fn send_straight(graph: &Graph, mut items: Vec<Item>, uses: &Uses) -> Vec<Item> {
+    let makers: HashMap<Value, (usize, usize)> = items
         .iter()
         .enumerate()
-        .filter(|(_, item)| item.outputs.len() == 1)
-        .map(|(i, item)| (item.outputs[0], i))
+        .flat_map(|(i, item)| item.outputs.iter().enumerate().map(move |(output, value)| (*value, (i, output))))
         .collect();
     // Items that read or change something that lasts, in order.
     let touched: Vec<(usize, &Leaf)> = items
@@ -153,23 +191,26 @@ fn add_in_place(graph: &Graph, items: Vec<Item>, uses: &Uses) -> Vec<Item> {
         .enumerate()
         .flat_map(|(i, item)| item.inputs.iter().filter_map(move |input| Some((i, lasting(graph, *input)?))))
         .collect();
-    let touches = |between: std::ops::Range<usize>, sum: Value| {
+    let touches = |between: std::ops::Range<usize>, place: Value| {
         let first = touched.partition_point(|(i, _)| *i < between.start);
         let inside = touched[first..].iter().take_while(|(i, _)| *i < between.end);
-        lasting(graph, sum).is_none_or(|sum| inside.into_iter().any(|(_, leaf)| meet(leaf, sum)))
+        lasting(graph, place).is_none_or(|place| inside.into_iter().any(|(_, leaf)| meet(leaf, place)))
     };
-    let mut targets: HashMap<usize, Value> = HashMap::new();
+    let mut straight = Vec::new();
     let mut dropped = vec![false; items.len()];
-    for (i, item) in items.iter().enumerate().filter(|(_, item)| item.op.name() == "add_into") {
-        let (sum, part) = (item.inputs[0], item.inputs[1]);
-        if let Some(&maker) = makers.get(&part) {
-            let alone = uses.only_reader(part).is_some() && !touches(maker..i, sum);
-            if items[maker].op.can_add() && alone {
-                targets.insert(maker, sum);
-                dropped[i] = true;
-            }
+    for (i, item) in items.iter().enumerate() {
+        let Some(brings) = item.op.brings() else { continue };
+        let (leaf, part) = (item.inputs[0], item.inputs[1]);
+        let Some(&(maker, output)) = makers.get(&part) else { continue };
+        let op = &items[maker].op;
+        let can = if brings == Brings::Added { op.can_add(output) } else { !op.is_view() };
+        if can && uses.only_reader(part).is_some() && !touches(maker..i, leaf) {
+            straight.push((maker, output, Destination { leaf, adds: brings == Brings::Added }));
+            dropped[i] = true;
         }
     }
-    let kept = items.into_iter().enumerate().filter(|(i, _)| !dropped[*i]);
-    kept.map(|(i, item)| Item { adds_to: targets.get(&i).copied(), ..item }).collect()
+    for (maker, output, to) in straight {
+        items[maker].destinations[output] = Some(to);
+    }
+    items.into_iter().zip(dropped).filter(|(_, dropped)| !dropped).map(|(item, _)| item).collect()
 }

@@ -1,16 +1,20 @@
 //! A session: the programs of a model with their memory on a device.
 //!
 //! Everything is taken when it is created. A run is: numbers of the host up from a pinned ring, the batch copied into
-//! the working memory, the program's steps in order on one stream. Nothing waits for the device but the writer of a pinned ring
-//! that has come round to a slot still being read.
+//! the working memory, the program's steps in order on one stream; on NVIDIA cards the steps are one recording, made when
+//! the session is. Nothing waits for the device but the writer of a pinned ring that has come round to a slot still being
+//! read.
+
+mod timing;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tandem_device::{Arena, Arg, Block, DeviceError, Element, Event, Kernel, Kind, Loaded, Pinned, Stream, View};
+use tandem_device::{
+    Arena, Arg, Block, DeviceError, Element, Event, Kernel, Kind, Loaded, Pinned, Recorded, Stream, View,
+};
 
 use crate::error::EngineError;
 use crate::graph::Span;
@@ -19,10 +23,14 @@ use crate::program::{NamedLayout, Program};
 use crate::program_set::{Holding, ProgramId, ProgramSet};
 use crate::tensor::TensorType;
 
+pub use timing::StepTime;
+
 /// Programs that can run.
 pub struct Session {
     set: Arc<ProgramSet>,
     stream: Arc<Stream>,
+    /// Of each program, on NVIDIA cards. Before the blocks: what was recorded goes before the memory it names.
+    recordings: Vec<Recorded>,
     blocks: HashMap<Holding, Block>,
     /// Where the constants of each program begin.
     constants: Vec<u64>,
@@ -55,6 +63,9 @@ pub struct Results {
 impl Session {
     /// Takes the memory of `set` from `arena` and prepares its programs to run on `stream`. Spans and states are zero.
     /// `under_way` runs can have their host values and results on the way at once.
+    ///
+    /// On NVIDIA cards every program is run once, on zeros, and then recorded; kernels that were never compiled on this
+    /// machine are compiled first, which takes some 70 ms each, spread over the machine's workers.
     pub fn create(
         set: Arc<ProgramSet>,
         arena: &Arena,
@@ -63,7 +74,7 @@ impl Session {
     ) -> Result<Session, EngineError> {
         assert!(under_way > 0, "a session in which nothing can be under way");
         let mut blocks = HashMap::new();
-        for line in set.lines().into_iter().filter(|line| line.bytes > 0) {
+        for line in set.lines(stream.device().machine().kind()).into_iter().filter(|line| line.bytes > 0) {
             let block = arena.take(line.name, line.bytes)?;
             stream.fill(block.view(), 0)?;
             blocks.insert(line.holder, block);
@@ -75,13 +86,39 @@ impl Session {
         let result_bytes = largest(|program| program.results.bytes);
         let host = (0..under_way).map(|_| pair(host_bytes)).collect::<Result<_, _>>()?;
         let fetches = (0..under_way).map(|_| pair(result_bytes)).collect::<Result<_, _>>()?;
-        let largest_line = set.lines().iter().map(|line| line.bytes).max().unwrap_or(0);
+        let largest_line = set.lines(device.machine().kind()).iter().map(|line| line.bytes).max().unwrap_or(0);
         let staging = RefCell::new(device.pinned(largest_line.clamp(1, STAGING_BYTES))?);
-        let (constants, kernels, next_host) = (Vec::new(), HashMap::new(), 0);
-        let mut session = Session { set, stream, blocks, constants, kernels, host, next_host, fetches, staging };
+        let (constants, kernels, next_host, recordings) = (Vec::new(), HashMap::new(), 0, Vec::new());
+        let mut session =
+            Session { set, stream, recordings, blocks, constants, kernels, host, next_host, fetches, staging };
         session.load_kernels()?;
         session.upload_constants()?;
+        if device.machine().kind() == Kind::Cuda {
+            session.warm_up()?;
+        }
         Ok(session)
+    }
+
+    /// Runs every program once as it is, records it, and makes the memory zeros again.
+    ///
+    /// Libraries and the driver load code when it is first used, and must not while recording. Nothing has been written
+    /// yet but constants, so that running on zeros harms nothing; what it leaves is cleared.
+    fn warm_up(&mut self) -> Result<(), EngineError> {
+        if self.blocks.contains_key(&Holding::Workspace) {
+            self.stream.device().prepare_products()?;
+        }
+        let programs = (0..self.set.programs.len()).map(ProgramId);
+        programs.clone().try_for_each(|id| self.queue_steps(id))?;
+        self.stream.drain()?;
+        for id in programs {
+            let capture = self.stream.begin_capture()?;
+            self.queue_steps(id)?;
+            let recorded = capture.end()?;
+            self.recordings.push(recorded);
+        }
+        let written = self.blocks.iter().filter(|(holder, _)| **holder != Holding::Constants);
+        written.into_iter().try_for_each(|(_, block)| self.stream.fill(block.view(), 0))?;
+        Ok(self.stream.drain()?)
     }
 
     /// The programs.
@@ -125,6 +162,14 @@ impl Session {
 
     /// Queues a program with the inputs and host values that are there.
     pub fn replay(&self, id: ProgramId) -> Result<(), EngineError> {
+        match self.recordings.get(id.0) {
+            Some(recorded) => Ok(self.stream.replay(recorded)?),
+            None => self.queue_steps(id),
+        }
+    }
+
+    /// Queues the steps of a program one by one.
+    fn queue_steps(&self, id: ProgramId) -> Result<(), EngineError> {
         let program = &self.set.programs[id.0];
         for step in &program.steps {
             self.queue(id, step)?;
@@ -258,15 +303,18 @@ impl Session {
 
     fn load_kernels(&mut self) -> Result<(), EngineError> {
         let device = self.stream.device();
+        let (mut kernels, mut seen) = (Vec::new(), HashSet::new());
         for step in self.set.programs.iter().flat_map(|program| &program.steps) {
             let Step::Launch { kernel, .. } = step else { continue };
             if device.machine().kind() == Kind::Cuda && kernel.source.text.is_empty() {
                 return Err(EngineError::NotOnCuda { kernel: kernel.name });
             }
-            if let Entry::Vacant(slot) = self.kernels.entry(*kernel) {
-                slot.insert(device.load(kernel)?);
+            if seen.insert(std::ptr::from_ref::<Kernel>(kernel)) {
+                kernels.push(*kernel);
             }
         }
+        let loaded = device.load_all(&kernels)?;
+        self.kernels = kernels.into_iter().map(std::ptr::from_ref).zip(loaded).collect();
         Ok(())
     }
 
@@ -325,7 +373,8 @@ impl Session {
                 self.stream.launch(&self.kernels[&kernel], *grid, &args)?;
             }
             Step::Product { product, a, b, c, bias } => {
-                self.stream.product(product, view(a), view(b), view(c), bias.as_ref().map(view))?;
+                let workspace = self.blocks.get(&Holding::Workspace).map(Block::view);
+                self.stream.product(product, view(a), view(b), view(c), bias.as_ref().map(view), workspace)?;
             }
             Step::Copy { from, to } => self.stream.copy(view(from), view(to))?,
             Step::Clear { to } => self.stream.fill(view(to), 0)?,
@@ -387,5 +436,111 @@ impl Results {
         same_type::<T>("result", name, field.ty, elements)?;
         let bytes = &self.bytes[field.offset as usize..][..field.ty.bytes() as usize];
         Ok(bytemuck::pod_collect_to_vec(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_device::{DType, Machine, SimSpec};
+
+    use super::*;
+    use crate::{Graph, Init, ParameterList, Recomputed, testing};
+
+    /// A session with one program that adds gradients of a product of weights.
+    fn adding(machine: &Machine) -> (Session, ProgramId) {
+        let mut list = ParameterList::new();
+        let id = list.weight("weight", &[5, 3], Init::Constant(0.0)).unwrap();
+        let parameters = Arc::new(list.finish());
+        let mut graph = Graph::new(parameters.clone(), DType::F32);
+        let weight = graph.parameter(id);
+        let squares = graph.product(weight, weight, false, true, false).unwrap();
+        let loss = graph.sum_all(squares).unwrap();
+        graph.accumulate(loss, &Recomputed::new()).unwrap();
+        let mut set = ProgramSet::new(parameters, DType::F32, &[Span::Gradients]);
+        let id = set.add("accumulate", &graph, &NamedLayout::default()).unwrap();
+        (testing::session(machine, set), id)
+    }
+
+    /// The gradients that three runs leave, in a session that was recorded or not.
+    fn gradients(machine: &Machine, recorded: bool) -> Vec<f32> {
+        let (mut session, id) = adding(machine);
+        if recorded {
+            session.warm_up().unwrap();
+            assert_eq!(session.recordings.len(), 1);
+        }
+        assert!(session.read_span::<f32>(Span::Gradients).unwrap().iter().all(|&x| x == 0.0), "a warm-up is forgotten");
+        let values: Vec<f32> = (0..session.set.parameters.elements()).map(|i| i as f32 - 4.5).collect();
+        session.write_span(Span::Parameters, &values).unwrap();
+        (0..3).for_each(|_| session.replay(id).unwrap());
+        session.read_span(Span::Gradients).unwrap()
+    }
+
+    #[test]
+    fn a_recorded_program_does_what_its_steps_do() {
+        let sim = "1x1GiB".parse::<SimSpec>().unwrap();
+        for machine in [Machine::cpu(), Machine::simulated(sim)] {
+            let steps = gradients(&machine, false);
+            assert!(steps.iter().any(|&x| x != 0.0));
+            assert_eq!(gradients(&machine, true), steps);
+        }
+    }
+
+    #[test]
+    fn a_card_that_breaks_in_mid_run_is_a_typed_error_and_keeps_nothing() {
+        for seed in 0..8 {
+            let sim = "1x1GiB".parse::<SimSpec>().unwrap().with_seed(seed);
+            let machine = Machine::simulated(sim);
+            let (mut session, id) = adding(&machine);
+            session.replay(id).unwrap();
+            session.stream().trap().unwrap();
+            // What comes behind may still be taken in; the card has not come to it.
+            let rest = session.replay(id).and_then(|()| session.fetch(id)).and_then(|fetch| session.finish(fetch));
+            assert!(matches!(rest, Err(EngineError::Device(DeviceError::Lost { card: 0, .. }))), "{rest:?}");
+            let saved = session.read_span::<f32>(Span::Parameters);
+            assert!(matches!(saved, Err(EngineError::Device(DeviceError::Lost { card: 0, .. }))), "{saved:?}");
+            drop(session);
+            assert_eq!(machine.sim().unwrap().alive(), Default::default(), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_span_longer_than_the_staging_comes_back_as_it_went() {
+        // Two whole pieces and a short one; no two elements are alike, so that none can stand for another.
+        let elements = 2 * STAGING_BYTES as u32 / 4 + 1000;
+        let sim = "1x1GiB".parse::<SimSpec>().unwrap();
+        for machine in [Machine::cpu(), Machine::simulated(sim)] {
+            let mut list = ParameterList::new();
+            list.weight("weight", &[elements], Init::Constant(0.0)).unwrap();
+            let parameters = Arc::new(list.finish());
+            let values: Vec<f32> = (0..parameters.elements()).map(|i| i as f32).collect();
+            let session = testing::session(&machine, ProgramSet::new(parameters, DType::F32, &[]));
+            assert_eq!(session.staging.borrow().len(), STAGING_BYTES);
+            let before = machine.counters(0).pinned_allocations;
+            session.write_span(Span::Parameters, &values).unwrap();
+            assert!(session.read_span::<f32>(Span::Parameters).unwrap() == values, "on {:?}", machine.kind());
+            assert_eq!(machine.counters(0).pinned_allocations, before, "nothing is taken for it");
+        }
+    }
+
+    #[test]
+    fn only_cards_with_products_have_a_workspace() {
+        let set = |multiplies: bool| {
+            let mut graph = Graph::new(Default::default(), DType::F32);
+            let one = graph.constant(&[1, 1], &[1.0_f32]);
+            let value = if multiplies { graph.product(one, one, false, false, false).unwrap() } else { one };
+            graph.result("value", value).unwrap();
+            let mut set = ProgramSet::new(Default::default(), DType::F32, &[]);
+            set.add("program", &graph, &NamedLayout::default()).unwrap();
+            set
+        };
+        let workspace = |set: &ProgramSet, kind| {
+            let lines = set.lines(kind);
+            lines.iter().find(|line| line.holder == Holding::Workspace).map(|line| line.bytes)
+        };
+        assert_eq!(workspace(&set(true), Kind::Cpu), Some(0));
+        for kind in [Kind::Simulated, Kind::Cuda] {
+            assert_eq!(workspace(&set(true), kind), Some(32 << 20));
+            assert_eq!(workspace(&set(false), kind), Some(0));
+        }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct GradientCheck {
 
 #[derive(Clone, Debug)]
 enum Input {
-    Real { dims: Vec<u32>, values: Vec<f64>, differentiate: bool },
+    Real { dims: Vec<u32>, values: Vec<f64>, differentiate: bool, terms: f64 },
     Whole { dims: Vec<u32>, values: Vec<i32> },
 }
 
@@ -75,10 +75,29 @@ impl GradientCheck {
         self
     }
 
+    /// The gradient of the last input is a difference of terms of this size, and may be nothing beside them. A card rounds
+    /// the terms otherwise than the CPU (it fuses a product and a sum), and is held to their size, not to what is left.
+    pub(crate) fn cancels(mut self, size: f64) -> GradientCheck {
+        match self.inputs.last_mut() {
+            Some(Input::Real { terms, differentiate: true, .. }) => *terms = size,
+            other => panic!("{other:?} has no gradient"),
+        }
+        self
+    }
+
     fn real(mut self, dims: &[u32], values: Vec<f64>, differentiate: bool) -> GradientCheck {
         assert_eq!(values.len() as u32, dims.iter().product::<u32>());
-        self.inputs.push(Input::Real { dims: dims.to_vec(), values, differentiate });
+        self.inputs.push(Input::Real { dims: dims.to_vec(), values, differentiate, terms: 0.0 });
         self
+    }
+
+    /// The size of the terms of each gradient, where one was given; else 0.
+    fn terms(&self) -> Vec<f64> {
+        let of = |input: &Input| match input {
+            Input::Real { differentiate: true, terms, .. } => Some(*terms),
+            _ => None,
+        };
+        self.inputs.iter().filter_map(of).collect()
     }
 
     fn draw(&self, dims: &[u32]) -> Vec<f64> {
@@ -201,7 +220,7 @@ fn weighted_sum(graph: &mut Graph, value: Value) -> Value {
 /// A session with room for `set` on the first card.
 pub(crate) fn session(machine: &Machine, set: ProgramSet) -> Session {
     let device: Device = machine.open(0).unwrap();
-    let bytes: u64 = set.lines().iter().map(|line| line.bytes).sum::<u64>().max(1);
+    let bytes: u64 = set.bytes(machine.kind()).max(1);
     let spec = ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };
     let arena = Arena::reserve(&device, spec).unwrap();
     let stream = Arc::new(device.stream(true).unwrap());
@@ -236,7 +255,8 @@ pub(crate) fn check_gradients(
     }
     let mut narrow = Bench::new(&Machine::cpu(), DType::F32, &check, &build);
     let narrow = narrow.run_given();
-    close_to(&narrow, &results, which, 1e-4, "f32");
+    let plain = vec![0.0; which];
+    close_to(&narrow, &results, &plain, 1e-4, "f32");
     let sim = "1x1GiB".parse::<SimSpec>().unwrap();
     let threads = Machine::cpu();
     threads.set_compute_threads(3);
@@ -245,8 +265,8 @@ pub(crate) fn check_gradients(
         assert_eq!(same_bits(&narrow, which), same_bits(&same, which), "{what} gives other bits");
     }
     let rough = Bench::new(&Machine::cpu(), DType::BF16, &check, &build).run_given();
-    close_to(&rough, &results, which, 6e-2, "bf16");
-    check_on_card(&check, &build, which, [&narrow, &rough]);
+    close_to(&rough, &results, &plain, 6e-2, "bf16");
+    check_on_card(&check, &build, [&narrow, &rough]);
 }
 
 /// The environment variable that has every op tried on the first NVIDIA card as well.
@@ -256,19 +276,21 @@ const CARD_F32: f64 = 2e-5;
 const CARD_BF16: f64 = 2e-2;
 
 /// The same on a card, with memory that holds no zeros, twice: close to the CPU, and the same bits both times.
-fn check_on_card(check: &GradientCheck, build: Build<'_>, which: usize, [narrow, rough]: [&crate::Results; 2]) {
+fn check_on_card(check: &GradientCheck, build: Build<'_>, [narrow, rough]: [&crate::Results; 2]) {
     if std::env::var_os(ON_CUDA).is_none() {
         return;
     }
     let machine = Machine::cuda().unwrap().expect("a machine with an NVIDIA card");
+    let terms = check.terms();
     for (precision, cpu, bound) in [(DType::F32, narrow, CARD_F32), (DType::BF16, rough, CARD_BF16)] {
         let mut bench = Bench::new(&machine, precision, check, build);
         bench.session.poison().unwrap();
         let first = bench.run_given();
-        close_to(&first, cpu, which, bound, "a card against the CPU");
+        close_to(&first, cpu, &terms, bound, "a card against the CPU");
         bench.session.poison().unwrap();
         let second = bench.run_given();
-        assert_eq!(same_bits(&first, which), same_bits(&second, which), "a second run on the card gives other bits");
+        let [first, second] = [first, second].map(|results| same_bits(&results, terms.len()));
+        assert_eq!(first, second, "a second run on the card gives other bits");
     }
 }
 
@@ -284,20 +306,32 @@ fn same_bits(results: &crate::Results, gradients: usize) -> Vec<u64> {
     names.flat_map(|name| numbers(results, &name)).map(f64::to_bits).collect()
 }
 
-/// Distance against the size of the whole tensor: single elements may cancel.
-fn close_to(found: &crate::Results, exact: &crate::Results, gradients: usize, bound: f64, what: &str) {
-    for name in (0..gradients).map(|i| format!("gradient {i}")).chain(["value".to_owned()]) {
-        let error = distance(&numbers(found, &name), &numbers(exact, &name));
+/// Distance against the size of the whole tensor: single elements may cancel. Where a whole gradient does, against that of
+/// its terms.
+fn close_to(found: &crate::Results, exact: &crate::Results, terms: &[f64], bound: f64, what: &str) {
+    let gradients = terms.iter().enumerate().map(|(i, terms)| (format!("gradient {i}"), *terms));
+    for (name, terms) in gradients.chain([("value".to_owned(), 0.0)]) {
+        let error = distance(&numbers(found, &name), &numbers(exact, &name), terms);
         assert!(error <= bound, "{what}: {name} is off by {error:.2e}");
     }
 }
 
-fn distance(found: &[f64], exact: &[f64]) -> f64 {
+fn distance(found: &[f64], exact: &[f64], terms: f64) -> f64 {
     assert_eq!(found.len(), exact.len());
     let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
     let apart = norm(&mut found.iter().zip(exact).map(|(a, b)| a - b));
     let size = norm(&mut exact.iter().copied());
-    if apart == 0.0 { 0.0 } else { apart / size.max(1e-6) }
+    if apart == 0.0 { 0.0 } else { apart / size.max(terms).max(1e-6) }
+}
+
+#[test]
+fn what_cancels_may_leave_rounding_and_nothing_more() {
+    // One channel is its own mean: what is left of terms of 316 is rounding, and a forgotten mean is all of them.
+    let terms = 1.0 / 1e-5_f64.sqrt();
+    let noise = terms * f64::from(f32::EPSILON);
+    assert!(distance(&[noise], &[0.0], terms) <= CARD_F32);
+    assert!(distance(&[noise], &[0.0], 0.0) > CARD_F32, "elsewhere that would be an error");
+    assert!(distance(&[0.3 * terms], &[0.0], terms) > CARD_BF16);
 }
 
 fn compare_with_differences(bench: &mut Bench, which: usize, found: &[f64]) {
@@ -309,7 +343,7 @@ fn compare_with_differences(bench: &mut Bench, which: usize, found: &[f64]) {
         tried.push(found[at]);
         expected.push(slope(bench, which, at));
     }
-    let error = distance(&tried, &expected);
+    let error = distance(&tried, &expected, 0.0);
     assert!(error <= GRADIENT_BOUND, "input {which}: gradient off by {error:.2e}\n{tried:?}\n{expected:?}");
 }
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use tandem_device::{Arena, ArenaSpec, DType, Machine};
+use tandem_device::{Arena, ArenaSpec, DType, Kind, Machine};
 use tandem_engine::{
     BlockId, Draws, Graph, HostValue, NamedLayout, ProgramId, ProgramSet, Recomputed, Rows, Session, TensorType, Value,
 };
@@ -32,7 +32,7 @@ impl Bench {
         build(&mut graph, x, &draws);
         let mut set = ProgramSet::new(Default::default(), DType::F32, &[]);
         let id = set.add("draws", &graph, &layout).unwrap();
-        let bytes = set.lines().iter().map(|line| line.bytes).sum();
+        let bytes = set.bytes(Kind::Cpu);
         let spec =
             ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };
         let arena = Arena::reserve(&Machine::cpu().open(0).unwrap(), spec).unwrap();

@@ -41,8 +41,8 @@ pub struct MaterialOptions {
     pub features: FeatureSettings,
     /// The language of rows that name none; none is English.
     pub lang: Option<String>,
-    /// How texts are read.
-    pub text: TextOptions,
+    /// How texts are read; none: as [`Texts::usual_options`] says.
+    pub text: Option<TextOptions>,
     /// Longer recordings are left out; none: those above [`KEPT_PERCENT`].
     pub max_frames: Option<u32>,
     /// Longer texts are left out; none: those above [`KEPT_PERCENT`].
@@ -104,7 +104,11 @@ impl Material {
         let mut left_out = LeftOut::default();
         let measured = measured(&dataset, rows, &options.features, &mut left_out);
         let texts = match options.with_text {
-            true => Some(Texts::for_corpus(&dataset, options.lang.as_deref(), options.text)?),
+            true => {
+                let lang = options.lang.as_deref();
+                let text = options.text.unwrap_or_else(|| Texts::usual_options(&dataset, lang));
+                Some(Texts::for_corpus(&dataset, lang, text)?)
+            }
             false => None,
         };
         let counts_all = measured.len() <= EXACT_ROWS;

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use tandem_corpus::{Dataset, Sample};
+use tandem_corpus::{Dataset, Sample, SampleIndex};
 use tandem_text::{FrontEnd, Language, SymbolTable, TextError, TextOptions, Tokens, Units, normalize};
 
 use crate::FeedError;
@@ -21,6 +21,7 @@ pub struct Texts {
 #[derive(Debug)]
 struct Inner {
     table: Arc<SymbolTable>,
+    options: TextOptions,
     /// The language of rows that name none.
     default: Language,
     /// One for every language that the table's units can write.
@@ -32,6 +33,16 @@ const LANGUAGES: [(Language, &str); 3] =
     [(Language::English, "en"), (Language::Persian, "fa"), (Language::Other, "und")];
 
 impl Texts {
+    /// How the texts of a corpus are read when nobody says: as phonemes with blanks between them, where every row says that it
+    /// is English or `default_lang` says so for those that do not; else as characters.
+    pub fn usual_options(dataset: &Dataset, default_lang: Option<&str>) -> TextOptions {
+        let is_english = |tag: &str| Language::from_tag(tag) == Language::English;
+        let named = |(_, sample): (SampleIndex, Sample<'_>)| sample.lang.or(default_lang).is_some_and(is_english);
+        let english = !dataset.samples().is_empty() && dataset.samples().iter().all(named);
+        let units = if english { Units::Phonemes } else { Units::Characters };
+        TextOptions { units, blanks: english, ..TextOptions::default() }
+    }
+
     /// The front ends for the languages that occur in `dataset`. Rows that name none are of `default_lang`; without
     /// it, English.
     ///
@@ -57,7 +68,7 @@ impl Texts {
         let table = Arc::new(table.unwrap_or_else(|| SymbolTable::from_texts([])));
         let of = |(_, tag): (Language, &str)| FrontEnd::with_table(tag, options, Arc::clone(&table)).ok();
         let front_ends = LANGUAGES.into_iter().filter_map(of).collect();
-        Ok(Texts { inner: Arc::new(Inner { table, default, front_ends }) })
+        Ok(Texts { inner: Arc::new(Inner { table, options, default, front_ends }) })
     }
 
     /// The tokens of a sample's text, in `tokens`, whose memory is reused. After a failure they are empty.
@@ -73,6 +84,16 @@ impl Texts {
                 Err(TextError::NoPhonemes { tag: sample.lang.unwrap_or_default().to_owned() })
             }
         }
+    }
+
+    /// How texts are read, to be saved with the run.
+    pub fn options(&self) -> TextOptions {
+        self.inner.options
+    }
+
+    /// The languages whose texts can be read.
+    pub fn languages(&self) -> impl Iterator<Item = Language> {
+        self.inner.front_ends.iter().map(FrontEnd::language)
     }
 
     /// The symbols of all languages, to be saved with the run.

@@ -90,11 +90,13 @@ fn layout(shape: &BatchShape) -> Result<NamedLayout, Box<dyn Error>> {
     layout.place("mel", TensorType::new(DType::F32, &[shape.mel.total(), MELS]))?;
     layout.place("mel_lengths", TensorType::new(DType::I32, &[count]))?;
     layout.place("reference", TensorType::new(DType::F32, &[count * REFERENCE_FRAMES, MELS]))?;
+    layout.place("pitch", TensorType::new(DType::F32, &[shape.mel.total()]))?;
+    layout.place("energy", TensorType::new(DType::F32, &[shape.mel.total()]))?;
     Ok(layout)
 }
 
 fn session(machine: &Machine, programs: &Programs) -> Result<Session, Box<dyn Error>> {
-    let bytes = programs.set.lines().iter().map(|line| line.bytes).sum();
+    let bytes = programs.set.bytes(machine.kind());
     let spec = ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };
     let device = machine.open(0)?;
     let arena = Arena::reserve(&device, spec)?;
@@ -146,7 +148,7 @@ fn best_product(machine: &Machine) -> Result<f64, Box<dyn Error>> {
         let product = Product::dense(DType::F32, [size; 3]);
         for _ in 0..12 {
             let begun = Instant::now();
-            stream.product(&product, a.view(), b.view(), c.view(), None)?;
+            stream.product(&product, a.view(), b.view(), c.view(), None, None)?;
             stream.drain()?;
             best = best.max(product.flops() / begun.elapsed().as_secs_f64() / 1e9);
         }

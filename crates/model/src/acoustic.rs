@@ -6,13 +6,17 @@
 use std::sync::Arc;
 
 use tandem_device::DType;
-use tandem_engine::{Draws, EngineError, Graph, ParameterList, Parameters, Recomputed, Rows, TensorType, Value};
+use tandem_engine::{
+    Draws, Earlier, EngineError, Graph, ParameterList, Parameters, Recomputed, Rows, TensorType, Value,
+};
 
 use crate::batch_shape::{BatchShape, REFERENCE_FRAMES};
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, Known};
 use crate::durations::DurationPredictor;
+use crate::flow::{on_the_path, walk};
+use crate::heads::Heads;
 use crate::layers::{Dropout, Linear};
-use crate::preset::Sizes;
+use crate::preset::{Sizes, Way};
 use crate::text_encoder::TextEncoder;
 use crate::voice::VoiceEncoder;
 
@@ -28,7 +32,15 @@ pub mod host {
     pub const MEL_SCALE: &str = "mel_scale";
     /// The mean of each band, normalised like the spectrum: what a validation is compared with.
     pub const BAND_MEAN: &str = "band_mean";
+    /// How far the noise is spread that a spectrum is made from: 1 as in training, less is steadier.
+    pub const TEMPERATURE: &str = "temperature";
 }
+
+/// Steps from noise to speech: when a validation looks, and when a spectrum is made to be listened to.
+const STEPS_WHEN_JUDGED: u32 = 4;
+const STEPS_WHEN_HEARD: u32 = 10;
+/// Of the utterances, how many are trained without a voice.
+const VOICELESS: f64 = 0.1;
 
 /// The model: its parts and what they learn.
 #[derive(Clone, Debug)]
@@ -41,6 +53,7 @@ pub struct Acoustic {
     voice_to_text: Linear,
     prior: Linear,
     durations: DurationPredictor,
+    heads: Heads,
     decoder: Decoder,
 }
 
@@ -59,7 +72,14 @@ struct Heard {
     prior: Value,
     durations: Value,
     log_durations: Value,
-    mel: Value,
+    known: Known,
+}
+
+/// Where the numbers of training come from: for text, for spectra, for whole utterances.
+struct AllDraws {
+    text: Draws,
+    mel: Draws,
+    utterances: Draws,
 }
 
 impl Acoustic {
@@ -71,9 +91,10 @@ impl Acoustic {
         let voice_to_text = Linear::new(&mut list, "voice_to_text", sizes.voice_width, sizes.text_width)?;
         let prior = Linear::new(&mut list, "prior", sizes.text_width, mels)?;
         let durations = DurationPredictor::new(&mut list, &sizes)?;
+        let heads = Heads::new(&mut list, &sizes)?;
         let decoder = Decoder::new(&mut list, &sizes, mels)?;
         let parameters = Arc::new(list.finish());
-        Ok(Acoustic { sizes, mels, parameters, text_encoder, voice, voice_to_text, prior, durations, decoder })
+        Ok(Acoustic { sizes, mels, parameters, text_encoder, voice, voice_to_text, prior, durations, heads, decoder })
     }
 
     /// What it learns.
@@ -81,18 +102,41 @@ impl Acoustic {
         &self.parameters
     }
 
-    /// One micro-batch forward and backward, added to the gradients. Results: `loss` and its parts.
+    /// One micro-batch forward and backward, added to the gradients or in their place. Results: `loss` and its parts.
     pub fn accumulate(
         &self,
         precision: DType,
         shape: &BatchShape,
+        earlier: Earlier,
         recomputed: &Recomputed,
     ) -> Result<Graph, EngineError> {
         let mut g = Graph::new(self.parameters.clone(), precision);
-        let draws = (Draws::new(&mut g, &shape.text)?, Draws::new(&mut g, &shape.mel)?);
-        let heard = self.hear(&mut g, shape, Some((&draws.0, &draws.1)))?;
-        let loss = self.losses(&mut g, shape, &heard)?;
-        g.accumulate(loss, recomputed)?;
+        let draws = AllDraws {
+            text: Draws::new(&mut g, &shape.text)?,
+            mel: Draws::new(&mut g, &shape.mel)?,
+            utterances: Draws::new(&mut g, &Rows::even(shape.count(), 1))?,
+        };
+        let heard = self.hear(&mut g, shape, Some(&draws))?;
+        let (per_number, _) = weights(&mut g)?;
+        let lengths = heard.batch.mel_lengths;
+        let dropout = Dropout { share: self.sizes.decoder_dropout, draws: Some(&draws.mel) };
+        let mel_loss = match self.sizes.way {
+            Way::Direct => {
+                let mel = self.decoder.direct(&mut g, heard.known, &shape.mel, lengths, dropout)?;
+                g.l1_loss(mel, heard.batch.mel, &shape.mel, lengths, per_number)?
+            }
+            Way::Flow => {
+                let path = on_the_path(&mut g, heard.batch.mel, &draws.mel)?;
+                let found = self.decoder.velocity(&mut g, heard.known, path.now, &shape.mel, lengths, dropout)?;
+                g.l2_loss(found, path.movement, &shape.mel, lengths, per_number)?
+            }
+        };
+        let per_frame = g.scale(per_number, f64::from(self.mels))?;
+        let heads_loss = self.heads.loss(&mut g, heard.known.states, shape, lengths, per_frame)?;
+        let loss = self.losses(&mut g, shape, &heard, mel_loss)?;
+        let loss = g.add(loss, heads_loss)?;
+        g.result("loss", loss)?;
+        g.bring_gradients(loss, earlier, recomputed)?;
         Ok(g)
     }
 
@@ -104,13 +148,18 @@ impl Acoustic {
             g.use_averages();
         }
         let heard = self.hear(&mut g, shape, None)?;
-        self.losses(&mut g, shape, &heard)?;
+        let (per_number, _) = weights(&mut g)?;
+        // From no noise at all: the same every time, and the middle of what could be said.
+        let start = g.scale(heard.known.prior, 0.0)?;
+        let Batch { mel, mel_lengths, .. } = heard.batch;
+        let found = self.decode(&mut g, shape, heard.known, mel_lengths, (start, STEPS_WHEN_JUDGED))?;
+        let mel_loss = g.l1_loss(found, mel, &shape.mel, mel_lengths, per_number)?;
+        let loss = self.losses(&mut g, shape, &heard, mel_loss)?;
+        g.result("loss", loss)?;
         let wide = g.wide();
         let mean = g.host(host::BAND_MEAN, TensorType::new(wide, &[self.mels]))?;
         let like = g.shape(heard.batch.mel);
         let guess = g.spread(mean, like)?;
-        let per_number = g.host(host::PER_NUMBER, TensorType::new(wide, &[1]))?;
-        let Batch { mel, mel_lengths, .. } = heard.batch;
         let mean_loss = g.l1_loss(guess, mel, &shape.mel, mel_lengths, per_number)?;
         g.result("mean_loss", mean_loss)?;
         g.result("alignment", heard.durations)?;
@@ -139,7 +188,12 @@ impl Acoustic {
         let mel_lengths = g.input("mel_lengths", TensorType::new(DType::I32, &[shape.count()]))?;
         let (states, voice) = self.states(&mut g, shape, (text, text_lengths), reference, None)?;
         let prior = self.prior.write(&mut g, states)?;
-        let mel = self.decode(&mut g, shape, (states, prior, voice), durations, mel_lengths, None)?;
+        let known = self.spread(&mut g, shape, (states, prior, voice), durations)?;
+        let draws = Draws::new(&mut g, &shape.mel)?;
+        let noise = g.noise(self.mels, &draws)?;
+        let temperature = g.host(host::TEMPERATURE, TensorType::new(g.wide(), &[1]))?;
+        let start = g.mul(noise, temperature)?;
+        let mel = self.decode(&mut g, shape, known, mel_lengths, (start, STEPS_WHEN_HEARD))?;
         let (mean, scale) = self.statistics(&mut g)?;
         let mel = g.cast(mel, g.wide())?;
         let mel = g.div(mel, scale)?;
@@ -148,20 +202,18 @@ impl Acoustic {
         Ok(g)
     }
 
-    /// Text to spectrum along the alignment with the recording.
-    fn hear(&self, g: &mut Graph, shape: &BatchShape, draws: Option<(&Draws, &Draws)>) -> Result<Heard, EngineError> {
+    /// Text to what is known of every frame, along the alignment with the recording.
+    fn hear(&self, g: &mut Graph, shape: &BatchShape, draws: Option<&AllDraws>) -> Result<Heard, EngineError> {
         let batch = self.batch(g, shape)?;
         let Batch { text, text_lengths, mel_lengths, reference, .. } = batch;
-        let text_draws = draws.map(|(text, _)| text);
-        let (states, voice) = self.states(g, shape, (text, text_lengths), reference, text_draws)?;
-        let dropout = Dropout { share: self.sizes.text_dropout, draws: text_draws };
+        let (states, voice) = self.states(g, shape, (text, text_lengths), reference, draws)?;
+        let dropout = Dropout { share: self.sizes.text_dropout, draws: draws.map(|draws| &draws.text) };
         let prior = self.prior.write(g, states)?;
         let log_durations = self.durations.write(g, states, &shape.text, text_lengths, dropout)?;
         let durations = g.align(prior, batch.mel, &shape.text, text_lengths, &shape.mel, mel_lengths)?;
-        let mel_draws = draws.map(|(_, mel)| mel);
-        let mel = self.decode(g, shape, (states, prior, voice), durations, mel_lengths, mel_draws)?;
+        let known = self.spread(g, shape, (states, prior, voice), durations)?;
         let prior = g.expand(prior, durations, &shape.text, &shape.mel)?;
-        Ok(Heard { batch, prior, durations, log_durations, mel })
+        Ok(Heard { batch, prior, durations, log_durations, known })
     }
 
     /// The states of a text that is spoken by a voice, and the voice.
@@ -171,43 +223,64 @@ impl Acoustic {
         shape: &BatchShape,
         (text, lengths): (Value, Value),
         reference: Value,
-        draws: Option<&Draws>,
+        draws: Option<&AllDraws>,
     ) -> Result<(Value, Value), EngineError> {
-        let dropout = Dropout { share: self.sizes.text_dropout, draws };
+        let dropout = Dropout { share: self.sizes.text_dropout, draws: draws.map(|draws| &draws.text) };
         let states = self.text_encoder.write(g, text, &shape.text, lengths, dropout)?;
         let references = shape.references();
         let whole = vec![REFERENCE_FRAMES as i32; shape.count() as usize];
         let whole = g.constant(&[shape.count()], &whole);
-        let voice = self.voice.write(g, reference, &references, whole)?;
+        let mut voice = self.voice.write(g, reference, &references, whole)?;
+        if let Some(draws) = draws {
+            let there = g.numbers(&[shape.count(), 1], &vec![1.0 - VOICELESS; shape.count() as usize]);
+            let there = g.dropout(there, VOICELESS, &draws.utterances)?;
+            voice = g.mul(voice, there)?;
+        }
         let tint = self.voice_to_text.write(g, voice)?;
         let tint = g.row_spread(tint, &shape.text)?;
         Ok((g.add(states, tint)?, voice))
     }
 
-    fn decode(
+    /// What is known of every frame.
+    fn spread(
         &self,
         g: &mut Graph,
         shape: &BatchShape,
         (states, prior, voice): (Value, Value, Value),
         durations: Value,
-        mel_lengths: Value,
-        draws: Option<&Draws>,
-    ) -> Result<Value, EngineError> {
+    ) -> Result<Known, EngineError> {
         // The prior is trained by its own loss: the decoder may lean on it, not bend it.
         let prior = g.detach(prior)?;
         let prior = g.expand(prior, durations, &shape.text, &shape.mel)?;
         let states = g.expand(states, durations, &shape.text, &shape.mel)?;
-        let dropout = Dropout { share: self.sizes.decoder_dropout, draws };
-        self.decoder.write(g, (states, prior, voice), &shape.mel, mel_lengths, dropout)
+        Ok(Known { states, prior, voice })
     }
 
-    /// The sum of the losses; each is a result of its own.
-    fn losses(&self, g: &mut Graph, shape: &BatchShape, heard: &Heard) -> Result<Value, EngineError> {
-        let wide = g.wide();
-        let per_number = g.host(host::PER_NUMBER, TensorType::new(wide, &[1]))?;
-        let per_token = g.host(host::PER_TOKEN, TensorType::new(wide, &[1]))?;
+    /// The spectrum, without a recording to look at: directly, or in so many steps from `start`.
+    fn decode(
+        &self,
+        g: &mut Graph,
+        shape: &BatchShape,
+        known: Known,
+        lengths: Value,
+        (start, steps): (Value, u32),
+    ) -> Result<Value, EngineError> {
+        match self.sizes.way {
+            Way::Direct => {
+                let still = Dropout { share: 0.0, draws: None };
+                self.decoder.direct(g, known, &shape.mel, lengths, still)
+            }
+            Way::Flow => {
+                let mel = walk(g, &self.decoder, known, (&shape.mel, lengths), start, steps)?;
+                g.cast(mel, g.precision())
+            }
+        }
+    }
+
+    /// The sum of the losses that every program has; each is a result of its own.
+    fn losses(&self, g: &mut Graph, shape: &BatchShape, heard: &Heard, mel_loss: Value) -> Result<Value, EngineError> {
+        let (per_number, per_token) = weights(g)?;
         let Batch { mel, mel_lengths, text_lengths, .. } = heard.batch;
-        let mel_loss = g.l1_loss(heard.mel, mel, &shape.mel, mel_lengths, per_number)?;
         // −log of a normal density of variance one, but for a constant.
         let half = g.scale(per_number, 0.5)?;
         let prior_loss = g.l2_loss(heard.prior, mel, &shape.mel, mel_lengths, half)?;
@@ -217,8 +290,7 @@ impl Acoustic {
         let duration_loss = g.l2_loss(heard.log_durations, frames, &shape.text, text_lengths, per_token)?;
         let loss = g.add(mel_loss, prior_loss)?;
         let loss = g.add(loss, duration_loss)?;
-        let parts =
-            [("loss", loss), ("mel_loss", mel_loss), ("prior_loss", prior_loss), ("duration_loss", duration_loss)];
+        let parts = [("mel_loss", mel_loss), ("prior_loss", prior_loss), ("duration_loss", duration_loss)];
         parts.into_iter().try_for_each(|(name, value)| g.result(name, value))?;
         Ok(loss)
     }
@@ -259,4 +331,10 @@ impl Acoustic {
         let scale = g.host(host::MEL_SCALE, TensorType::new(wide, &[1]))?;
         Ok((mean, scale))
     }
+}
+
+/// One over the numbers of the spectra and one over the tokens of the optimizer step.
+fn weights(g: &mut Graph) -> Result<(Value, Value), EngineError> {
+    let one = TensorType::new(g.wide(), &[1]);
+    Ok((g.host(host::PER_NUMBER, one)?, g.host(host::PER_TOKEN, one)?))
 }

@@ -3,6 +3,8 @@
 //! Text becomes states (`text_encoder`), states become a guess of each token's mean spectrum (the *prior*), the prior is
 //! aligned with the recording, which gives every token its frames, and the *decoder* makes the frames of the spectrum.
 //! [`Acoustic`] holds the parts and writes the programs.
+//!
+//! [`Transformer`] is no speech model: the engine is measured and held against PyTorch with it.
 
 mod preset;
 mod batch_shape;
@@ -13,12 +15,20 @@ pub mod layers;
 // The model, in the order text takes through it.
 mod text_encoder;
 mod voice;
+mod voice_references;
 mod durations;
 mod decoder;
+mod flow;
+mod heads;
 mod acoustic;
 mod programs;
 
+// What the engine is measured and checked with.
+mod transformer;
+
 pub use acoustic::{Acoustic, host};
 pub use batch_shape::{BatchShape, REFERENCE_FRAMES};
-pub use preset::{Preset, Sizes};
+pub use preset::{Preset, Sizes, Way};
 pub use programs::{Bucket, Programs, ProgramsSpec};
+pub use transformer::{Transformer, TransformerSizes};
+pub use voice_references::{VoiceReferences, reference_of};

@@ -8,14 +8,24 @@ use serde::{Deserialize, Serialize};
 pub enum Preset {
     /// About 2 million parameters: demos on a CPU.
     Nano,
-    /// About 13 million.
+    /// About 11 million.
     Tiny,
-    /// About 38 million.
+    /// About 32 million.
     Small,
-    /// About 126 million.
+    /// About 104 million.
     Normal,
-    /// About 790 million.
+    /// About 465 million.
     Big,
+}
+
+/// How a decoder comes to a spectrum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// It says the spectrum. Quick to learn; what could be one thing or another is averaged.
+    Direct,
+    /// It says where to move on the way from noise to speech (flow matching).
+    Flow,
 }
 
 /// Width and depth of every part.
@@ -38,6 +48,8 @@ pub struct Sizes {
     pub decoder_layers: u32,
     /// Its attention heads.
     pub decoder_heads: u32,
+    /// How it comes to a spectrum.
+    pub way: Way,
     /// Dropped activations in the text encoder.
     pub text_dropout: f64,
     /// Dropped activations in the decoder.
@@ -66,7 +78,7 @@ impl Preset {
 
     /// How wide and deep it is.
     pub fn sizes(self) -> Sizes {
-        let sizes = |text: [u32; 3], voice_width, duration_width, decoder: [u32; 3]| Sizes {
+        let sizes = |text: [u32; 3], voice_width, duration_width, decoder: [u32; 3], way| Sizes {
             text_width: text[0],
             text_layers: text[1],
             text_heads: text[2],
@@ -75,15 +87,32 @@ impl Preset {
             decoder_width: decoder[0],
             decoder_layers: decoder[1],
             decoder_heads: decoder[2],
+            way,
             text_dropout: 0.1,
             decoder_dropout: 0.05,
         };
         match self {
-            Preset::Nano => sizes([128, 2, 2], 64, 128, [128, 2, 2]),
-            Preset::Tiny => sizes([192, 4, 2], 256, 256, [256, 4, 4]),
-            Preset::Small => sizes([256, 6, 4], 384, 256, [384, 6, 6]),
-            Preset::Normal => sizes([384, 8, 6], 512, 256, [512, 12, 8]),
-            Preset::Big => sizes([512, 10, 8], 1024, 256, [1024, 24, 16]),
+            Preset::Nano => sizes([128, 2, 2], 64, 128, [128, 2, 2], Way::Direct),
+            Preset::Tiny => sizes([192, 4, 2], 256, 256, [256, 4, 4], Way::Flow),
+            Preset::Small => sizes([256, 6, 4], 384, 256, [384, 6, 6], Way::Flow),
+            Preset::Normal => sizes([384, 8, 6], 512, 256, [512, 12, 8], Way::Flow),
+            Preset::Big => sizes([512, 10, 8], 1024, 256, [1024, 16, 16], Way::Flow),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Acoustic;
+
+    #[test]
+    fn presets_have_about_the_parameters_they_promise() {
+        let promised = [2e6, 12e6, 32e6, 93e6, 480e6];
+        for (preset, promised) in Preset::ALL.into_iter().zip(promised) {
+            let count = Acoustic::new(preset.sizes(), 100, 80).unwrap().parameters().count() as f64;
+            let ratio = count / promised;
+            assert!((0.85..1.15).contains(&ratio), "{}: {:.1} million", preset.name(), count / 1e6);
         }
     }
 }

@@ -66,7 +66,8 @@ impl Programs {
 
 /// The graph of one bucket, with as much computed again as the limit asks for.
 fn fitting(model: &Acoustic, spec: &ProgramsSpec<'_>, bucket: &Bucket) -> Result<Graph, EngineError> {
-    let graph = |recomputed: &Recomputed| model.accumulate(spec.precision, &bucket.shape, recomputed);
+    let graph =
+        |recomputed: &Recomputed| model.accumulate(spec.precision, &bucket.shape, spec.update.earlier(), recomputed);
     let Some(limit) = spec.working_limit else { return graph(&Recomputed::new()) };
     let blocks = graph(&Recomputed::new())?.num_blocks();
     let compile =

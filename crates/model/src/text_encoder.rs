@@ -2,7 +2,7 @@
 
 use tandem_engine::{EngineError, Graph, ParameterList, Rows, Value};
 
-use crate::layers::{Block, BlockSizes, Conv, Dropout, Embedding, LayerNorm};
+use crate::layers::{Block, BlockSizes, Conv, Dropout, Embedding, LayerNorm, Surroundings};
 use crate::preset::Sizes;
 
 /// Convolutions before the blocks, and the tokens each sees.
@@ -28,7 +28,7 @@ impl TextEncoder {
                 let conv = Conv::new(list, &format!("prenet.{layer}.conv"), width, width, PRENET_KERNEL)?;
                 prenet.push((conv, LayerNorm::new(list, &format!("prenet.{layer}.norm"), width)?));
             }
-            let block = BlockSizes { width, heads: sizes.text_heads };
+            let block = BlockSizes { width, heads: sizes.text_heads, condition: None };
             let blocks = (0..sizes.text_layers).map(|layer| Block::new(list, &format!("blocks.{layer}"), block));
             let blocks = blocks.collect::<Result<_, _>>()?;
             Ok(TextEncoder { embedding, prenet, blocks, norm: LayerNorm::new(list, "norm", width)? })
@@ -52,8 +52,9 @@ impl TextEncoder {
                 let y = dropout.write(g, y)?;
                 x = g.add(x, y)?;
             }
+            let around = Surroundings { rows, lengths, condition: None, dropout };
             for (layer, block) in self.blocks.iter().enumerate() {
-                x = g.scope(format!("blocks.{layer}"), |g| block.write(g, x, rows, lengths, dropout))?;
+                x = g.scope(format!("blocks.{layer}"), |g| block.write(g, x, around))?;
             }
             self.norm.write(g, x)
         })

@@ -14,6 +14,7 @@ use tandem_feed::{
 use crate::refusal::{Reason, Refusal};
 use crate::setting::{Id, Kind};
 use crate::settings::Settings;
+use crate::speech::Speech;
 use crate::value::Value;
 
 /// A row of a corpus and its lengths.
@@ -32,6 +33,8 @@ pub struct CorpusFacts {
     pub rates_hz: Vec<u32>,
     /// Bytes of the tables features are made with.
     pub table_bytes: u64,
+    /// Different symbols of its texts.
+    pub symbols: u32,
     /// The longest recording kept, in frames: the default of `--max-mel-frames`.
     pub max_frames: u32,
     /// The longest text kept, in symbols: the default of `--max-text-length`.
@@ -60,6 +63,7 @@ impl CorpusFacts {
             seconds,
             rates_hz: Vec::new(),
             table_bytes: plain_table_bytes(),
+            symbols: Speech::USUAL_SYMBOLS,
             max_frames: longest(|extent| extent.frames),
             max_tokens: longest(|extent| extent.tokens),
             counts_all: true,
@@ -80,6 +84,7 @@ impl CorpusFacts {
             seconds: material.audio_seconds(),
             rates_hz,
             table_bytes: material.table_bytes(),
+            symbols: material.texts().map_or(0, |texts| texts.table().len() as u32),
             max_frames: material.max_frames(),
             max_tokens: material.max_tokens(),
             counts_all: material.counts_all(),

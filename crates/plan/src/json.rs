@@ -146,11 +146,10 @@ fn gpus(hardware: &Hardware) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{cpu_only, gpus, settings};
-    use crate::stand_in::StandIns;
+    use crate::fixture::{Chains, cpu_only, gpus, settings};
 
     fn plan(line: &str, hardware: &Hardware) -> Value {
-        plan_json(&Plan::solve(&settings(line), hardware, &StandIns, None).unwrap(), hardware)
+        plan_json(&Plan::solve(&settings(line), hardware, &Chains, None).unwrap(), hardware)
     }
 
     #[test]
@@ -181,7 +180,7 @@ mod tests {
     #[test]
     fn a_refusal_says_what_to_type() {
         let line = "--batch-size 64 --data-gpu 0 --model-gpu 1 --enable-memory-isolation --model-gpu-memory 2048";
-        let refusal = Plan::solve(&settings(line), &gpus(2, 24), &StandIns, None).unwrap_err();
+        let refusal = Plan::solve(&settings(line), &gpus(2, 24), &Chains, None).unwrap_err();
         let json = refusal_json(&refusal);
         assert_eq!(json["code"], json!(2));
         assert!(json["error"].as_str().unwrap().starts_with("❌ "));

@@ -6,16 +6,18 @@
 //!
 //! ```
 //! use tandem_device::DriverCost;
-//! use tandem_plan::{Hardware, HostFacts, Mode, Plan, Settings, StandIns};
+//! use tandem_plan::speech::Speech;
+//! use tandem_plan::{Hardware, HostFacts, Mode, Plan, Settings};
 //!
+//! let models = Speech::of(None);
 //! let host = HostFacts { available_bytes: 32 << 30, cores: 8 };
 //! let machine = Hardware::simulated(2, 24 << 30, &DriverCost::table(), host);
 //! let settings = Settings::new().with(&[("data-gpu", "0"), ("model-gpu", "1")])?;
-//! let plan = Plan::solve(&settings, &machine, &StandIns, None)?;
+//! let plan = Plan::solve(&settings, &machine, &models, None)?;
 //! assert_eq!(plan.mode, Mode::Multi);
 //! assert!(plan.model.planned_bytes <= plan.model.limit_bytes);
 //!
-//! let refusal = Plan::solve(&settings, &Hardware::without_cards(host), &StandIns, None).unwrap_err();
+//! let refusal = Plan::solve(&settings, &Hardware::without_cards(host), &models, None).unwrap_err();
 //! assert!(refusal.message.contains("Multi-GPU requires at least 2 GPUs, found 0"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -38,7 +40,6 @@ mod corpus;
 mod slots;
 mod training;
 mod workload;
-mod stand_in;
 pub mod speech;
 
 // What it adds up to, and whether it fits.
@@ -75,7 +76,6 @@ pub use recommend::{Fit, Row, recommend, show_recommendations};
 pub use refusal::{Demand, Reason, Refusal, Suggestion};
 pub use settings::{Given, Origin, SettingError, Settings};
 pub use show::{show_gpus, show_plan, show_short};
-pub use stand_in::{RESULT_BYTES, RESULT_SLOTS, StandIn, StandIns};
 pub use startup::{Moment, startup_lines};
 pub use training::Training;
 pub use transfer::Transfer;

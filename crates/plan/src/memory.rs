@@ -86,19 +86,28 @@ pub(crate) fn model_lines(feed: &FeedPlan, workload: &dyn Workload) -> Vec<Line>
     lines.extend(workload.lasting());
     let tables = workload.tables(&feed.buckets);
     lines.extend((tables > 0).then(|| Line::new("tables", tables)));
-    let peaks = feed.buckets.iter().map(|bucket| (bucket, peak_bytes(workload, bucket)));
+    let peaks = feed.buckets.iter().enumerate().map(|(at, bucket)| (bucket, peak_bytes(workload, at, bucket)));
     if let Some((bucket, bytes)) = peaks.max_by_key(|(_, bytes)| *bytes) {
         let (rows, frames, tokens) = (bucket.batch(), bucket.frames(), bucket.tokens());
         let shape = format!("{rows} rows, {frames} frames, {tokens} tokens");
         lines.push(Line::new(format!("activations (largest bucket: {shape})"), bytes));
     }
-    lines.extend((workload.results() > 0).then(|| Line::new("results", workload.results())));
     lines
 }
 
-/// Programs take turns in the same memory.
-fn peak_bytes(workload: &dyn Workload, bucket: &Bucket) -> u64 {
-    Program::ALL.into_iter().map(|program| workload.bytes(program, bucket)).max().unwrap_or(0)
+/// What the model role's arena holds at least: found from as little as says that it does not fit. First what no shape
+/// changes, then one program of the largest shape; asking for all of them takes four times as long.
+pub(crate) fn least_model_bytes(feed: &FeedPlan, workload: &dyn Workload, most: u64) -> u64 {
+    let slots: u64 = feed.model_lines().iter().map(|(_, bytes)| bytes).sum();
+    let lasting = slots + workload.lasting().iter().map(|line| line.bytes).sum::<u64>();
+    let largest = feed.buckets.iter().max_by_key(|bucket| bucket.frames()).filter(|_| lasting <= most);
+    lasting + largest.map_or(0, |bucket| workload.bytes(Program::Accumulate, bucket))
+}
+
+/// Programs take turns in the same memory. Held-out data has the first shape, so the others are only trained on.
+fn peak_bytes(workload: &dyn Workload, at: usize, bucket: &Bucket) -> u64 {
+    let programs = if at == 0 { &Program::ALL[..] } else { &[Program::Accumulate] };
+    programs.iter().map(|program| workload.bytes(*program, bucket)).max().unwrap_or(0)
 }
 
 /// What a card or the CPU is called in messages.

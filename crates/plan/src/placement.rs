@@ -54,7 +54,7 @@ impl fmt::Display for Mode {
 }
 
 /// How the step computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// f32 throughout.
     Full,

@@ -13,7 +13,7 @@ use crate::memory::by_role;
 use crate::placement::{Mode, Precision};
 use crate::refusal::Refusal;
 use crate::settings::Settings;
-use crate::solve::draft;
+use crate::solve::{Care, draft};
 use crate::suggest;
 use crate::training::Training;
 use crate::transfer::Transfer;
@@ -40,6 +40,8 @@ pub struct Plan {
     pub feed: FeedPlan,
     /// What `--buffer-size` says.
     pub buffer_size_asked: u64,
+    /// Whether that was given by hand: then it is not tuned.
+    pub buffer_size_given: bool,
     /// Where the data is.
     pub sources: Sources,
     /// What is trained on; none without data.
@@ -144,8 +146,8 @@ impl Plan {
     ) -> Result<Plan, Refusal> {
         let shapes = Shapes::new(corpus);
         let settings = &shapes.settle(settings);
-        let attempt = |settings: &Settings| draft(settings, hardware, workloads, &shapes);
-        match attempt(settings) {
+        let attempt = |settings: &Settings| draft(settings, hardware, workloads, &shapes, Care::Fit);
+        match draft(settings, hardware, workloads, &shapes, Care::Whole) {
             Ok(mut plan) => {
                 plan.advice = advice::for_plan(&plan, settings, &attempt);
                 plan.corpus = shapes.plan(settings, plan.batch_size / plan.grad_accum, true);
@@ -153,6 +155,11 @@ impl Plan {
             }
             Err(refusal) => Err(suggest::complete(refusal, settings, &attempt, shapes.least())),
         }
+    }
+
+    /// Utterances of one batch: a step reads as many batches as gradients are added up over.
+    pub fn micro_batch(&self) -> u32 {
+        u32::try_from(self.batch_size / self.grad_accum).unwrap_or(u32::MAX)
     }
 
     /// Batches cross another way from here on: the planned one was tried, and does not deliver.

@@ -7,7 +7,7 @@ use crate::hardware::Hardware;
 use crate::plan::Plan;
 use crate::setting::Id;
 use crate::settings::Settings;
-use crate::solve::draft;
+use crate::solve::{Care, draft};
 use crate::value::{Limit, Value};
 use crate::workload::Workloads;
 
@@ -68,7 +68,7 @@ pub fn recommend(
     for count in [1, 2] {
         for card_gb in CARDS_GB {
             let hardware = machine(count, card_gb);
-            let attempt = |settings: &Settings| draft(settings, &hardware, workloads, &shapes).ok();
+            let attempt = |settings: &Settings| draft(settings, &hardware, workloads, &shapes, Care::Fit).ok();
             rows.push(Row { count, card_gb, fit: best(&wanted, count, card_gb, &attempt) });
         }
     }
@@ -163,11 +163,10 @@ fn fit(mut settings: Settings, plan: &Plan, count: usize, card_gb: u64) -> Fit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{gpus, settings};
-    use crate::stand_in::StandIns;
+    use crate::fixture::{Chains, gpus, settings};
 
     fn rows(line: &str) -> Vec<Row> {
-        recommend(&settings(line), &gpus, &StandIns, None)
+        recommend(&settings(line), &gpus, &Chains, None)
     }
 
     #[test]
@@ -177,7 +176,7 @@ mod tests {
                 let Some(fit) = row.fit else { continue };
                 let (sim, args) = fit.args.strip_prefix("--sim ").and_then(|rest| rest.split_once(' ')).unwrap();
                 assert_eq!(sim, format!("{}x{}GiB", row.count, row.card_gb));
-                let plan = Plan::solve(&settings(args), &gpus(row.count, row.card_gb), &StandIns, None).unwrap();
+                let plan = Plan::solve(&settings(args), &gpus(row.count, row.card_gb), &Chains, None).unwrap();
                 assert_eq!((plan.batch_size, plan.feed.model_slots), (fit.batch_size, fit.prefetch), "{args}");
                 assert_eq!((plan.data.limit_mb(), plan.model.limit_mb()), (fit.data_limit_mb, fit.model_limit_mb));
             }

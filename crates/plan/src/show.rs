@@ -220,11 +220,10 @@ fn optimizer(level: Level) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{corpus, cpu_only, gpus, settings};
-    use crate::stand_in::StandIns;
+    use crate::fixture::{Chains, corpus, cpu_only, gpus, settings};
 
     fn check(line: &str, hardware: &Hardware, parts: &[&str]) {
-        let text = show_plan(&Plan::solve(&settings(line), hardware, &StandIns, None).unwrap(), hardware);
+        let text = show_plan(&Plan::solve(&settings(line), hardware, &Chains, None).unwrap(), hardware);
         for part in parts {
             assert!(text.contains(part), "{part:?} in\n{text}");
         }
@@ -254,7 +253,7 @@ mod tests {
         check("", &gpus(2, 24), &["Hint:        2 GPUs found: dual mode needs", "slots handed over"]);
         let mut facts = corpus(1000);
         (facts.num_validation, facts.num_excluded) = (7, 3);
-        let plan = Plan::solve(&settings("--max-mel-frames 500"), &gpus(1, 24), &StandIns, Some(&facts)).unwrap();
+        let plan = Plan::solve(&settings("--max-mel-frames 500"), &gpus(1, 24), &Chains, Some(&facts)).unwrap();
         let text = show_plan(&plan, &gpus(1, 24));
         for part in [
             "Corpus:      421 utterances, 0.39 hours; 7 to validate, 3 excluded: corpus\n",
@@ -274,7 +273,7 @@ mod tests {
 
     #[test]
     fn the_short_form_is_one_line() {
-        let plan = Plan::solve(&settings("--gpu 0"), &gpus(1, 24), &StandIns, None).unwrap();
+        let plan = Plan::solve(&settings("--gpu 0"), &gpus(1, 24), &Chains, None).unwrap();
         let text = show_short(&plan);
         assert!(text.starts_with("Plan: data ") && text.contains(" MB on GPU 0; batch 16, tiny model"), "{text}");
         assert_eq!(text.lines().count(), 1);

@@ -9,7 +9,7 @@ use crate::cache::Cache;
 use crate::corpus::Shapes;
 use crate::hardware::Hardware;
 use crate::limits::Limits;
-use crate::memory::{DriverShare, Need, by_role, data_lines, model_lines, place};
+use crate::memory::{DriverShare, Need, by_role, data_lines, least_model_bytes, model_lines, place};
 use crate::placement::{Mode, Placement};
 use crate::plan::{Level, Plan, RolePlan, Sources};
 use crate::refusal::{Demand, Reason, Refusal, Suggestion};
@@ -21,26 +21,40 @@ use crate::transfer::Transfer;
 use crate::value::Value;
 use crate::workload::{ModelChoice, ModelSize, Workloads};
 
+/// How much is found out about a plan that does not fit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Care {
+    /// Everything: its refusal is shown.
+    Whole,
+    /// That it does not fit, as soon as that is certain: something else is tried next.
+    Fit,
+}
+
 /// A plan without advice, or a refusal without the suggestions that need solving.
 pub(crate) fn draft(
     settings: &Settings,
     hardware: &Hardware,
     workloads: &dyn Workloads,
     shapes: &Shapes<'_>,
+    care: Care,
 ) -> Result<Plan, Refusal> {
     let settings = &shapes.settle(settings);
     let placement = Placement::choose(settings, hardware)?;
     check_sources(settings)?;
-    let attempt = |batch_size| Draft { settings, hardware, placement: &placement, shapes, batch_size }.solve(workloads);
+    let attempt = |batch_size, care| {
+        Draft { settings, hardware, placement: &placement, shapes, batch_size, care }.solve(workloads)
+    };
     let (batch_size, lower) = batch_sizes(settings, shapes)?;
-    let mut outcome = attempt(batch_size);
+    let last = lower.last().copied().unwrap_or(batch_size);
+    let care_for = |size| if size == last { care } else { Care::Fit };
+    let mut outcome = attempt(batch_size, care_for(batch_size));
     for lowered in lower {
         if !matches!(&outcome, Err(refusal) if refusal.kind == Reason::TooSmall) {
             break;
         }
         let note =
             format!("batch lowered from {batch_size} to {lowered} to fit; a given --batch-size is never changed");
-        outcome = attempt(lowered).map(|plan| noting(plan, note));
+        outcome = attempt(lowered, care_for(lowered)).map(|plan| noting(plan, note));
     }
     match default_changed(settings, batch_size, shapes) {
         Some(note) => outcome.map(|plan| noting(plan, note)),
@@ -99,6 +113,7 @@ struct Draft<'a> {
     placement: &'a Placement,
     shapes: &'a Shapes<'a>,
     batch_size: u64,
+    care: Care,
 }
 
 impl Draft<'_> {
@@ -110,12 +125,20 @@ impl Draft<'_> {
         let (threads, max_threads) = self.threads();
         let feed = self.feed(&slots, &transfer, max_threads);
         let choice = self.model();
-        let workload = workloads.build(choice);
+        let place = if placement.model.is_some() { hardware.kind } else { Kind::Cpu };
+        let workload = workloads.build(choice, place);
 
         let driver = DriverShare::of(placement, hardware)?;
         let data = Need { driver_bytes: driver.data, arena: data_lines(&feed) };
-        let model = Need { driver_bytes: driver.model, arena: model_lines(&feed, workload.as_ref()) };
         let limits = Limits::resolve(settings, placement, hardware, &data)?;
+        let room = limits.of(Role::Model).saturating_sub(driver.model);
+        let is_over = || {
+            data.smallest_limit() > limits.of(Role::Data) || least_model_bytes(&feed, workload.as_ref(), room) > room
+        };
+        if self.care == Care::Fit && is_over() {
+            return Err(Refusal::new(Reason::TooSmall, "❌ The plan does not fit"));
+        }
+        let model = Need { driver_bytes: driver.model, arena: model_lines(&feed, workload.as_ref()) };
         self.check_fit(&limits, &data, &model)?;
 
         let (data, model) = (self.role(Role::Data, &data, &limits), self.role(Role::Model, &model, &limits));
@@ -134,6 +157,7 @@ impl Draft<'_> {
             model,
             feed,
             buffer_size_asked: slots.buffer_asked,
+            buffer_size_given: settings.given(Id::BufferSize).is_some(),
             driver_source: placement
                 .model
                 .and_then(|index| hardware.card(index)?.driver.as_ref())
@@ -205,7 +229,12 @@ impl Draft<'_> {
 
     fn model(&self) -> ModelChoice {
         let size = ModelSize::named(self.settings.choice(Id::ModelSize)).unwrap_or(ModelSize::Tiny);
-        ModelChoice { size, precision: self.placement.precision, ema: self.level() == Level::Enhanced }
+        ModelChoice {
+            size,
+            precision: self.placement.precision,
+            ema: self.level() == Level::Enhanced,
+            adds_up: self.settings.count(Id::GradAccum) > 1,
+        }
     }
 
     fn check_fit(&self, limits: &Limits, data: &Need, model: &Need) -> Result<(), Refusal> {

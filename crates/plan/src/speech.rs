@@ -1,30 +1,21 @@
 //! The speech model as the plan sees it: every byte, from its own memory plans.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tandem_device::DType;
+use tandem_device::{DType, Kind, Product};
 use tandem_engine::{EngineError, Holding, NamedLayout, ProgramSet, Recomputed, Rows, UpdateSpec, update_program};
 use tandem_feed::{Bucket, FeedPlan, MELS, SPEECH};
-use tandem_model::{Acoustic, BatchShape, Preset};
+use tandem_model::{Acoustic, BatchShape, Programs, ProgramsSpec, REFERENCE_FRAMES};
 
+use crate::corpus::CorpusFacts;
 use crate::placement::Precision;
+use crate::plan::Plan;
 use crate::workload::{Line, ModelChoice, ModelSize, Program, Workload, Workloads};
-
-/// The preset behind a size.
-pub fn preset(size: ModelSize) -> Preset {
-    match size {
-        ModelSize::Nano => Preset::Nano,
-        ModelSize::Tiny => Preset::Tiny,
-        ModelSize::Small => Preset::Small,
-        ModelSize::Normal => Preset::Normal,
-        ModelSize::Big => Preset::Big,
-    }
-}
 
 /// A model of this size for texts of `symbols` different symbols.
 pub fn acoustic(size: ModelSize, symbols: u32) -> Result<Acoustic, EngineError> {
-    Acoustic::new(preset(size).sizes(), symbols.max(1), MELS as u32)
+    Acoustic::new(size.sizes(), symbols.max(1), MELS as u32)
 }
 
 /// What products compute in.
@@ -36,8 +27,15 @@ pub fn precision(precision: Precision) -> DType {
 }
 
 /// The optimizer.
-pub fn update(clip: Option<f64>, average: bool) -> UpdateSpec {
+fn update(clip: Option<f64>, average: bool) -> UpdateSpec {
     UpdateSpec { clip, average, ..UpdateSpec::default() }
+}
+
+/// Every program of a run of `plan`.
+pub fn programs(plan: &Plan, model: &Acoustic, buckets: &[tandem_model::Bucket]) -> Result<Programs, EngineError> {
+    let average = plan.training.average_decay.is_some();
+    let update = UpdateSpec { clears: plan.grad_accum > 1, ..update(plan.training.clip, average) };
+    Programs::build(model, &ProgramsSpec { precision: precision(plan.precision), buckets, update, working_limit: None })
 }
 
 /// The shapes of a feed, as the model's programs take them.
@@ -67,42 +65,67 @@ fn layout(bucket: &Bucket) -> NamedLayout {
     NamedLayout { fields: placed.fields.iter().map(named).collect(), bytes: placed.bytes }
 }
 
-/// Speech models for texts of so many different symbols.
-#[derive(Clone, Copy, Debug)]
+/// Speech models for texts of so many different symbols. What a shape was found to need is kept, so that many attempts on
+/// the same shapes cost as much as one.
+#[derive(Clone, Debug)]
 pub struct Speech {
-    /// Symbols of the corpus's texts.
-    pub symbols: u32,
+    symbols: u32,
+    known: Arc<Mutex<HashMap<Asked, Sizes>>>,
+}
+
+impl Speech {
+    /// Symbols of a run whose corpus nobody has named yet: those of English phonemes.
+    pub const USUAL_SYMBOLS: u32 = 83;
+
+    /// Models for texts of `symbols` different symbols.
+    pub fn new(symbols: u32) -> Speech {
+        Speech { symbols, known: Arc::default() }
+    }
+
+    /// Models for the texts of `corpus`; without one, for [`Speech::USUAL_SYMBOLS`].
+    pub fn of(corpus: Option<&CorpusFacts>) -> Speech {
+        Speech::new(corpus.map_or(Speech::USUAL_SYMBOLS, |corpus| corpus.symbols))
+    }
 }
 
 impl Workloads for Speech {
-    fn build(&self, choice: ModelChoice) -> Box<dyn Workload> {
+    fn build(&self, choice: ModelChoice, place: Kind) -> Box<dyn Workload> {
         let model = match acoustic(choice.size, self.symbols) {
             Ok(model) => model,
             Err(error) => unreachable!("a preset's shapes go together: {error}"),
         };
-        let (precision, update) = (precision(choice.precision), update(Some(1.0), choice.ema));
-        Box::new(SpeechModel { model, precision, update, size: choice.size, known: Mutex::default() })
+        let update = UpdateSpec { clears: choice.adds_up, ..update(Some(1.0), choice.ema) };
+        Box::new(SpeechModel { model, choice, update, place, known: Arc::clone(&self.known) })
+    }
+
+    fn programs(&self, plan: &Plan) -> Option<Arc<ProgramSet>> {
+        let model = acoustic(plan.model_size, self.symbols).ok()?;
+        programs(plan, &model, &buckets(&plan.feed)).ok().map(|programs| programs.set)
     }
 }
 
-/// Frames and tokens of every row of a shape.
-type RowLengths = Vec<(u64, u64)>;
+/// Which program of which model, on a shape of rows of these frames and tokens.
+type Asked = (ModelChoice, Program, Vec<(u64, u64)>);
 
 struct SpeechModel {
     model: Acoustic,
-    precision: DType,
+    choice: ModelChoice,
     update: UpdateSpec,
-    size: ModelSize,
-    /// What was compiled before: a plan asks for the same shapes again and again.
-    known: Mutex<HashMap<(Program, RowLengths), Sizes>>,
+    place: Kind,
+    known: Arc<Mutex<HashMap<Asked, Sizes>>>,
 }
 
 /// What a program needs: while it runs, and for as long as it is there.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sizes {
     working: u64,
     tables: u64,
+    states: u64,
 }
+
+/// A shape of more frames than this is not written out: no device holds what its activations need (an hour of audio has
+/// 310 000 frames, and each takes some 25 KB of the smallest model).
+const MOST_FRAMES: u64 = 1 << 24;
 
 impl SpeechModel {
     fn sizes(&self, program: Program, shape: &Bucket) -> Sizes {
@@ -111,21 +134,28 @@ impl SpeechModel {
             Program::Update => Vec::new(),
             _ => shape.rows().iter().map(|row| (row.frames, row.tokens)).collect(),
         };
-        let key = (program, of_shape);
+        let asked = (self.choice, program, of_shape);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        *known.entry(key).or_insert_with(|| match self.compiled(program, shape) {
-            Ok(set) => sizes_of(&set),
+        *known.entry(asked).or_insert_with(|| self.find_sizes(program, shape))
+    }
+
+    fn find_sizes(&self, program: Program, shape: &Bucket) -> Sizes {
+        let parts = shape_parts(shape);
+        let first = if parts == 1 { shape.clone() } else { first_part(shape, parts) };
+        match self.compiled(program, &first) {
+            Ok(set) => sizes_of(&set).times(parts),
             Err(error) => unreachable!("a preset's programs can be written for every shape: {error}"),
-        })
+        }
     }
 
     fn compiled(&self, program: Program, shape: &Bucket) -> Result<ProgramSet, EngineError> {
         let bucket = bucket(shape);
         let mut set = self.set();
-        let (precision, averages) = (self.precision, self.update.average);
+        let (precision, averages) = (self.precision(), self.update.average);
         match program {
             Program::Accumulate => {
-                let graph = self.model.accumulate(precision, &bucket.shape, &Recomputed::new())?;
+                let graph =
+                    self.model.accumulate(precision, &bucket.shape, self.update.earlier(), &Recomputed::new())?;
                 set.add("accumulate", &graph, &bucket.layout)?;
             }
             Program::Validate => {
@@ -142,28 +172,50 @@ impl SpeechModel {
     }
 
     fn set(&self) -> ProgramSet {
-        ProgramSet::new(self.model.parameters().clone(), self.precision, &self.update.spans())
+        ProgramSet::new(self.model.parameters().clone(), self.precision(), &self.update.spans())
+    }
+
+    fn precision(&self) -> DType {
+        precision(self.choice.precision)
+    }
+}
+
+/// Into how many parts a shape is cut so that one of them can be written out: 1 for any that a device could hold.
+fn shape_parts(shape: &Bucket) -> u64 {
+    let references = shape.batch() * u64::from(REFERENCE_FRAMES);
+    let most = shape.frames().max(shape.tokens()).max(references);
+    most.div_ceil(MOST_FRAMES).clamp(1, shape.batch().max(1))
+}
+
+/// The longest rows of a shape, one of `parts` equal parts: what all of it needs is not less than so many times theirs.
+fn first_part(shape: &Bucket, parts: u64) -> Bucket {
+    let rows = shape.batch().div_ceil(parts) as usize;
+    Bucket::new(shape.rows().iter().rev().take(rows).rev().copied())
+}
+
+impl Sizes {
+    fn times(self, parts: u64) -> Sizes {
+        Sizes { working: self.working * parts, tables: self.tables * parts, states: self.states }
     }
 }
 
 fn sizes_of(set: &ProgramSet) -> Sizes {
-    let bytes = |holder| set.lines().iter().filter(|line| line.holder == holder).map(|line| line.bytes).sum();
-    Sizes { working: bytes(Holding::Working), tables: bytes(Holding::Constants) }
+    let bytes = |holder| set.lines(Kind::Cpu).iter().filter(|line| line.holder == holder).map(|line| line.bytes).sum();
+    Sizes { working: bytes(Holding::Working), tables: bytes(Holding::Constants), states: bytes(Holding::States) }
 }
 
 impl Workload for SpeechModel {
     fn name(&self) -> String {
         let millions = self.model.parameters().count() as f64 / 1e6;
-        format!("{}: {millions:.1} million parameters", self.size.name())
+        format!("{millions:.1} million parameters")
     }
 
     fn lasting(&self) -> Vec<Line> {
-        let states =
-            |set: &ProgramSet| set.lines().iter().filter(|l| l.holder == Holding::States).map(|l| l.bytes).sum();
-        let update = self.compiled(Program::Update, &Bucket::even(1, 1, 1));
-        let states = update.as_ref().map_or(0, states);
-        let spans = self.set().lines().into_iter().filter(|line| matches!(line.holder, Holding::Span(_)));
-        spans.map(|line| Line::new(line.name, line.bytes)).chain([Line::new("states", states)]).collect()
+        let states = self.sizes(Program::Update, &Bucket::even(1, 1, 1)).states;
+        let spans = self.set().lines(Kind::Cpu).into_iter().filter(|line| matches!(line.holder, Holding::Span(_)));
+        let workspace = (self.place != Kind::Cpu).then(|| Line::new("workspace", Product::WORKSPACE_BYTES));
+        let spans = spans.map(|line| Line::new(line.name, line.bytes));
+        spans.chain([Line::new("states", states)]).chain(workspace).collect()
     }
 
     fn tables(&self, buckets: &[Bucket]) -> u64 {
@@ -175,5 +227,50 @@ impl Workload for SpeechModel {
 
     fn bytes(&self, program: Program, bucket: &Bucket) -> u64 {
         self.sizes(program, bucket).working
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{gpus, settings};
+
+    fn choice(size: ModelSize) -> ModelChoice {
+        ModelChoice { size, precision: Precision::Mixed, ema: true, adds_up: false }
+    }
+
+    /// A shape is asked for many times while a plan is solved: by every attempt, and by every program.
+    #[test]
+    fn a_shape_is_written_out_once_for_all_attempts() {
+        let models = Speech::of(None);
+        let solve = |line: &str| Plan::solve(&settings(line), &gpus(1, 24), &models, None).map(drop);
+        solve("--model-size nano --batch-size 2").unwrap();
+        let known = |models: &Speech| models.known.lock().unwrap().len();
+        let first = known(&models);
+        solve("--model-size nano --batch-size 2 --buffer-size 7").unwrap();
+        assert_eq!(known(&models), first);
+        solve("--model-size nano --batch-size 3").unwrap();
+        assert!(known(&models) > first);
+    }
+
+    #[test]
+    fn symbols_are_learnt_too() {
+        let parameters = |symbols| {
+            let lines = Speech::new(symbols).build(choice(ModelSize::Nano), Kind::Cpu).lasting();
+            lines.iter().find(|line| line.name == "parameters").unwrap().bytes
+        };
+        assert!(parameters(100) > parameters(Speech::USUAL_SYMBOLS));
+        let mut corpus = CorpusFacts::new("any", Vec::new());
+        corpus.symbols = 100;
+        assert_eq!((Speech::of(Some(&corpus)).symbols, Speech::of(None).symbols), (100, Speech::USUAL_SYMBOLS));
+    }
+
+    /// Nobody can hold such a batch, and nobody waits for a plan that says so.
+    #[test]
+    fn a_batch_beyond_any_device_is_a_number_and_no_accident() {
+        let model = Speech::of(None).build(choice(ModelSize::Nano), Kind::Simulated);
+        let batch = |rows| Bucket::even(100_000, 10_000, rows);
+        let [small, large] = [1, 65_536].map(|rows| model.bytes(Program::Accumulate, &batch(rows)));
+        assert!(large > 1 << 47 && large / 65_536 < 2 * small, "{small} {large}");
     }
 }

@@ -166,12 +166,11 @@ fn model_placed(plan: &Plan) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{cpu_only, gpus, settings};
+    use crate::fixture::{Chains, cpu_only, gpus, settings};
     use crate::hardware::Hardware;
-    use crate::stand_in::StandIns;
 
     fn check(line: &str, hardware: &Hardware, expected: &str) {
-        let plan = Plan::solve(&settings(line), hardware, &StandIns, None).unwrap();
+        let plan = Plan::solve(&settings(line), hardware, &Chains, None).unwrap();
         let said: Vec<String> = Moment::ALL.into_iter().flat_map(|moment| startup_lines(&plan, moment)).collect();
         assert_eq!(said.join("\n"), expected.trim_matches('\n'), "{line}");
     }

@@ -1,7 +1,15 @@
 //! What the plan must know of a model: what it holds, and for how long. Answered by whoever owns the maths.
 
-use crate::placement::Precision;
+use std::sync::Arc;
+
+use tandem_device::Kind;
+use tandem_engine::ProgramSet;
 use tandem_feed::Bucket;
+/// The presets models come in.
+pub use tandem_model::Preset as ModelSize;
+
+use crate::placement::Precision;
+use crate::plan::Plan;
 
 /// A named amount of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,26 +52,24 @@ pub trait Workload {
     /// What lives from start to end: parameters, gradients, optimizer state.
     fn lasting(&self) -> Vec<Line>;
     /// Tables that programs of these buckets read and never change. They stay.
-    fn tables(&self, buckets: &[Bucket]) -> u64 {
-        let _ = buckets;
-        0
-    }
-    /// What lies beside the programs for the host to read: nothing where results are a part of what programs take.
-    fn results(&self) -> u64 {
-        0
-    }
+    fn tables(&self, buckets: &[Bucket]) -> u64;
     /// Activations and workspaces of one program on one bucket.
     fn bytes(&self, program: Program, bucket: &Bucket) -> u64;
 }
 
 /// Models to choose from, so that a plan that does not fit can try another.
 pub trait Workloads {
-    /// The model that was chosen.
-    fn build(&self, choice: ModelChoice) -> Box<dyn Workload>;
+    /// The model that was chosen, to run on devices of this kind.
+    fn build(&self, choice: ModelChoice, place: Kind) -> Box<dyn Workload>;
+    /// The programs a run of `plan` has, to be set up once on a card; none where nothing of the kind is run.
+    fn programs(&self, plan: &Plan) -> Option<Arc<ProgramSet>> {
+        let _ = plan;
+        None
+    }
 }
 
 /// Which model, and how it computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ModelChoice {
     /// The preset.
     pub size: ModelSize,
@@ -71,54 +77,19 @@ pub struct ModelChoice {
     pub precision: Precision,
     /// Whether an averaged copy of the weights is kept.
     pub ema: bool,
-}
-
-/// The presets, smallest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ModelSize {
-    /// About 2 million parameters: demos on a CPU.
-    Nano,
-    /// About 12 million.
-    Tiny,
-    /// About 32 million.
-    Small,
-    /// About 93 million.
-    Normal,
-    /// About 480 million.
-    Big,
-}
-
-impl ModelSize {
-    /// All of them, smallest first.
-    pub const ALL: [ModelSize; 5] =
-        [ModelSize::Nano, ModelSize::Tiny, ModelSize::Small, ModelSize::Normal, ModelSize::Big];
-
-    /// What it is called in flags.
-    pub fn name(self) -> &'static str {
-        match self {
-            ModelSize::Nano => "nano",
-            ModelSize::Tiny => "tiny",
-            ModelSize::Small => "small",
-            ModelSize::Normal => "normal",
-            ModelSize::Big => "big",
-        }
-    }
-
-    /// The preset called `name`.
-    pub fn named(name: &str) -> Option<ModelSize> {
-        ModelSize::ALL.into_iter().find(|size| size.name() == name)
-    }
+    /// Whether gradients of several batches are added up before a step.
+    pub adds_up: bool,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setting::{Id, Kind};
+    use crate::setting::{Id, Kind as SettingKind};
 
     #[test]
     fn the_flag_takes_exactly_the_presets() {
         let names: Vec<&str> = ModelSize::ALL.map(ModelSize::name).to_vec();
-        assert_eq!(Id::ModelSize.setting().kind, Kind::Choice(&["nano", "tiny", "small", "normal", "big"]));
+        assert_eq!(Id::ModelSize.setting().kind, SettingKind::Choice(&["nano", "tiny", "small", "normal", "big"]));
         assert_eq!(names, ["nano", "tiny", "small", "normal", "big"]);
         assert!(names.into_iter().all(|name| ModelSize::named(name).is_some_and(|size| size.name() == name)));
     }

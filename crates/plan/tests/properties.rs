@@ -7,13 +7,52 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tandem_corpus::SampleIndex;
 use tandem_device::bytes::{MIB, POOL_GRANULE};
-use tandem_device::{DriverCost, Holder};
+use tandem_device::{DriverCost, Holder, Kind};
 use tandem_events::Role;
-use tandem_feed::Extent;
+use tandem_feed::{Bucket, Extent};
 use tandem_plan::{
-    CorpusFacts, Hardware, HostFacts, Mode, Plan, Reason, Refusal, RolePlan, Settings, StandIns, Suggestion, plan_json,
-    refusal_json,
+    CorpusFacts, Hardware, HostFacts, Line, Mode, ModelChoice, ModelSize, Plan, Precision, Program, Reason, Refusal,
+    RolePlan, Settings, Suggestion, Workload, Workloads, plan_json, refusal_json,
 };
+
+/// Models by a formula: two thousand cases try some hundred thousand shapes, and the real one takes milliseconds for each.
+struct Formula;
+
+struct Model(ModelChoice);
+
+impl Workloads for Formula {
+    fn build(&self, choice: ModelChoice, _: Kind) -> Box<dyn Workload> {
+        Box::new(Model(choice))
+    }
+}
+
+impl Workload for Model {
+    fn name(&self) -> String {
+        self.0.size.name().to_owned()
+    }
+
+    fn lasting(&self) -> Vec<Line> {
+        let rank = ModelSize::ALL.iter().position(|size| *size == self.0.size).unwrap_or(0) as u32;
+        let parameters = (2 * MIB) * 4_u64.pow(rank);
+        let compute = (self.0.precision == Precision::Mixed).then(|| Line::new("compute parameters", 2 * parameters));
+        let average = self.0.ema.then(|| Line::new("averaged parameters", 4 * parameters));
+        [Line::new("parameters", 16 * parameters)].into_iter().chain(compute).chain(average).collect()
+    }
+
+    fn tables(&self, buckets: &[Bucket]) -> u64 {
+        buckets.iter().map(|bucket| 256 * bucket.batch()).sum()
+    }
+
+    fn bytes(&self, program: Program, bucket: &Bucket) -> u64 {
+        let width = if self.0.precision == Precision::Mixed { 2 } else { 4 };
+        let of_frame = match program {
+            Program::Accumulate => 8192,
+            Program::Update => 0,
+            Program::Validate | Program::Sample => 1024,
+        };
+        width * of_frame * bucket.frames()
+    }
+}
 
 type Change = (&'static str, String);
 
@@ -149,12 +188,12 @@ fn check_refusal(refusal: &Refusal, settings: &Settings, hardware: &Hardware, co
     assert!(refusal.message.starts_with("❌ "), "{refusal}");
     for suggestion in &refusal.suggestions {
         assert!(!suggestion.args().is_empty(), "{refusal}");
-        if let Err(again) = Plan::solve(&suggestion.apply(settings), hardware, &StandIns, corpus) {
+        if let Err(again) = Plan::solve(&suggestion.apply(settings), hardware, &Formula, corpus) {
             panic!("{settings}\n{refusal}\n{:?}\n{again}", suggestion.args());
         }
     }
     assert_eq!(refusal_json(refusal)["code"], 2);
-    if refusal.kind == Reason::TooSmall && Plan::solve(&smallest(settings, corpus), hardware, &StandIns, corpus).is_ok()
+    if refusal.kind == Reason::TooSmall && Plan::solve(&smallest(settings, corpus), hardware, &Formula, corpus).is_ok()
     {
         let keeps_limits = |s: &Suggestion| s.args().iter().all(|arg| !arg.ends_with("-gpu-memory"));
         assert!(refusal.suggestions.iter().any(keeps_limits), "{settings}\n{refusal}");
@@ -185,7 +224,7 @@ proptest! {
 
     #[test]
     fn a_plan_fits_and_a_refusal_helps((settings, hardware, corpus) in (settings(), hardware(), corpus())) {
-        match Plan::solve(&settings, &hardware, &StandIns, corpus.as_ref()) {
+        match Plan::solve(&settings, &hardware, &Formula, corpus.as_ref()) {
             Ok(plan) => {
                 check_plan(&plan, &hardware);
                 check_shapes(&plan, corpus.as_ref());

@@ -39,6 +39,7 @@ mod checkpoint;
 
 // What a run learns from, and what it is judged by.
 mod mel_statistics;
+mod voices;
 mod held_out;
 
 // The steps.
@@ -63,3 +64,4 @@ pub use run_folder::{BAD_SAMPLES, Opening, RUN_LOG, RunFolder, SAMPLES, TENSORBO
 pub use run_identity::{Difference, RunIdentity};
 pub use tensors::{SpanNames, TensorBytes};
 pub use trainer::{Recipe, Trainer, TrainerParts, TrainerState};
+pub use voices::gather as gather_voices;

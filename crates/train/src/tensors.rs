@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tandem_engine::{Parameters, ProgramSet, Session, Span};
+use tandem_model::VoiceReferences;
 
 use crate::checkpoint::{Checkpoint, Dtype, EMA_PREFIX, TensorRef, TensorSpec};
 use crate::error::TrainError;
@@ -39,7 +40,7 @@ struct Named {
 impl SpanNames {
     /// The names for a session of `set`.
     pub fn of(set: &ProgramSet) -> SpanNames {
-        let has = |span: &Span| set.lines().iter().any(|line| line.holder == tandem_engine::Holding::Span(*span));
+        let has = |span: &Span| set.spans().contains(span);
         let spans = KEPT.iter().map(|(span, ..)| *span).filter(has).collect();
         SpanNames { parameters: set.parameters().clone(), spans }
     }
@@ -80,12 +81,14 @@ impl SpanNames {
         Ok(values)
     }
 
-    /// Checks that a checkpoint has exactly these tensors.
+    /// Checks that a checkpoint has exactly these tensors, but for voices: those are of the corpus, not of the model.
     pub fn expect(&self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
         for (file, weights) in [(&checkpoint.weights, true), (&checkpoint.optimizer, false)] {
             let named = self.named(weights);
-            let specs: Vec<TensorSpec<'_>> =
+            let mut specs: Vec<TensorSpec<'_>> =
                 named.iter().map(|(name, shape)| TensorSpec { name, dtype: Dtype::F32, shape }).collect();
+            let voices = file.names().filter(|name| name.starts_with(VoiceReferences::PREFIX));
+            specs.extend(voices.filter_map(|name| file.spec(name)));
             file.expect(&specs)?;
         }
         Ok(())
@@ -109,6 +112,16 @@ fn dims(dims: &[u32]) -> Vec<usize> {
 }
 
 impl TensorBytes {
+    /// Keeps voices beside the weights, of `bands` bands.
+    pub fn add_voices(&mut self, voices: &VoiceReferences, bands: usize) {
+        let named = |(name, mel): (String, &[f32])| Named {
+            name,
+            shape: vec![mel.len() / bands.max(1), bands],
+            bytes: bytemuck::cast_slice(mel).to_vec(),
+        };
+        self.weights.extend(voices.tensors().map(named));
+    }
+
     /// Parameters and their averages.
     pub fn weights(&self) -> Vec<TensorRef<'_>> {
         refs(&self.weights)

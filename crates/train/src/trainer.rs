@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use tandem_device::{DType, Pinned, Stream};
+use tandem_device::{DType, Pinned, Plant, Stream};
 use tandem_engine::{Fetch, HostValue, Program, Results, Schedule, Session, Span};
 use tandem_feed::{BatchInfo, DeviceBatch, Feed, FeedState, Utterance};
-use tandem_model::{Programs, host};
+use tandem_model::{Programs, VoiceReferences, host};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::TrainError;
@@ -56,6 +56,8 @@ pub struct TrainerParts {
     pub held_out: HeldOut,
     /// What spectra look like.
     pub statistics: MelStatistics,
+    /// Whose voices they are.
+    pub voices: VoiceReferences,
     /// How it learns.
     pub recipe: Recipe,
 }
@@ -69,7 +71,9 @@ pub struct Trainer {
     held_out: HeldOut,
     statistics: MelStatistics,
     band_means: Vec<f32>,
+    voices: VoiceReferences,
     recipe: Recipe,
+    plant: Plant,
     stream: Arc<Stream>,
     /// Page-locked memory for one batch of held-out data.
     staging: Option<Pinned>,
@@ -145,7 +149,8 @@ impl Trainer {
     }
 
     fn new(parts: TrainerParts) -> Result<Trainer, TrainError> {
-        let TrainerParts { session, programs, feed, held_out, statistics, recipe } = parts;
+        let TrainerParts { session, programs, feed, held_out, statistics, voices, recipe } = parts;
+        let plant = Plant::from_env()?;
         let stream = session.stream().clone();
         let batch_bytes = held_out.batches.first().map(|batch| batch.bytes.len() as u64);
         let staging = batch_bytes.map(|bytes| stream.device().pinned(bytes)).transpose()?;
@@ -158,7 +163,9 @@ impl Trainer {
             held_out,
             statistics,
             band_means,
+            voices,
             recipe,
+            plant,
             stream,
             staging,
             names,
@@ -208,6 +215,9 @@ impl Trainer {
         let mut losses = Vec::with_capacity(batches.len());
         for batch in batches {
             losses.push(self.accumulate(&batch, &weights)?);
+        }
+        if self.plant.traps_at(self.step) {
+            self.stream.trap()?;
         }
         // Schedules count from 0.
         let lr = self.recipe.schedule.lr(self.step - 1);
@@ -289,7 +299,8 @@ impl Trainer {
             feed: self.feed.state(),
             statistics: self.statistics.clone(),
         };
-        let tensors = self.names.copy(&self.session)?;
+        let mut tensors = self.names.copy(&self.session)?;
+        tensors.add_voices(&self.voices, self.statistics.bands.len());
         self.last_end = Instant::now();
         Ok((state, tensors))
     }

@@ -5,20 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tandem_audio::AudioError;
 use tandem_corpus::{Dataset, SampleIndex};
-use tandem_device::{DType, Isolation, Kind};
-use tandem_engine::{Schedule, Session, UpdateSpec};
+use tandem_device::{ArenaSpec, DType, DeviceError, Isolation, Machine};
+use tandem_engine::{EngineError, ProgramSet, Schedule, Session};
 use tandem_events::{Emitter, Event, Role};
-use tandem_feed::{CacheSpec, Feed, FeedSpec, FeedState, FromFiles, MELS, Material, NUM_BUCKETS, Recordings, Warm};
-use tandem_model::{Acoustic, Programs, ProgramsSpec};
-use tandem_plan::{Moment, Plan, Precision, speech, startup_lines};
+use tandem_feed::{
+    BucketPlan, CacheSpec, Feed, FeedError, FeedSpec, FromFiles, MELS, Material, NUM_BUCKETS, Recordings, Texts, Warm,
+};
+use tandem_model::Programs;
+use tandem_plan::{Moment, Plan, Precision, RolePlan, Transfer, speech, startup_lines};
+use tandem_text::Harakat;
 use tandem_train::{
     Calendar, Checkpoint, HeldOut, MelStatistics, Recipe, RunIdentity, SpanNames, TrainError, Trainer, TrainerParts,
-    TrainerState,
+    TrainerState, gather_voices,
 };
 
 use crate::resolve::Resolved;
-use crate::validate::{arena_of, card_of};
 
 /// What is trained on, and what it is judged by.
 #[derive(Clone)]
@@ -29,7 +32,7 @@ pub struct Corpora {
     pub held_out: (Arc<Dataset>, Vec<SampleIndex>),
 }
 
-/// A run that is ready for its first step.
+/// A run that is set up.
 pub struct Launched {
     // Before the arenas its memory is from.
     /// The trainer.
@@ -44,8 +47,13 @@ pub struct Launched {
     pub num_parameters: u64,
     /// Held-out utterances, and those that fit no row.
     pub held_out: (usize, usize),
-    /// How full the feed was.
-    pub warm: Warm,
+}
+
+impl Launched {
+    /// Waits for the feed to be full, for as long as the plan says at most.
+    pub fn wait_warm(&mut self, plan: &Plan) -> Result<Warm, LaunchError> {
+        Ok(self.trainer.feed_mut().wait_warm(Duration::from_secs_f64(plan.start_delay_seconds))?)
+    }
 }
 
 /// Why a run did not start.
@@ -57,11 +65,24 @@ pub enum LaunchError {
     /// There is nothing to train on.
     #[error("the corpus has not one utterance that can be trained on: `tandem corpus check` says why")]
     Nothing,
-    /// The engine runs on the CPU and on simulated cards so far.
-    #[error(
-        "training on NVIDIA cards is not built yet; --mode cpu trains on the CPU, --sim 1x24GiB on a simulated card"
-    )]
-    NotOnCuda,
+}
+
+impl LaunchError {
+    /// What the device said, where that is what went wrong.
+    pub fn device(&self) -> Option<&DeviceError> {
+        let LaunchError::Train(error) = self else { return None };
+        device_error(error)
+    }
+}
+
+/// What the device said, where that is what went wrong.
+pub(crate) fn device_error(error: &TrainError) -> Option<&DeviceError> {
+    match error {
+        TrainError::Device(error)
+        | TrainError::Engine(EngineError::Device(error))
+        | TrainError::Feed(FeedError::Device(error) | FeedError::Features(AudioError::Device(error))) => Some(error),
+        _ => None,
+    }
 }
 
 macro_rules! through_train_error {
@@ -71,12 +92,7 @@ macro_rules! through_train_error {
         }
     })* };
 }
-through_train_error!(
-    tandem_device::DeviceError,
-    tandem_device::IsolationError,
-    tandem_engine::EngineError,
-    tandem_feed::FeedError
-);
+through_train_error!(DeviceError, tandem_device::IsolationError, EngineError, FeedError);
 
 /// Facts by which two runs are told apart.
 pub fn identity(plan: &Plan, corpora: &Corpora) -> RunIdentity {
@@ -98,8 +114,8 @@ pub fn identity(plan: &Plan, corpora: &Corpora) -> RunIdentity {
         .with("seed", plan.seed)
 }
 
-/// Sets everything up, in the order of the start-up lines: `say` is given each once it is true. With a checkpoint the run
-/// goes on from it.
+/// Sets everything up and waits for the feed, in the order of the start-up lines: `say` is given each once it is true. With
+/// a checkpoint the run goes on from it. Also says how full the feed is.
 pub fn launch(
     resolved: &Resolved,
     corpora: &Corpora,
@@ -107,105 +123,183 @@ pub fn launch(
     bad_samples: PathBuf,
     emitter: &Emitter,
     say: &mut dyn FnMut(&str),
-) -> Result<Launched, LaunchError> {
-    let Resolved { machine, plan, .. } = resolved;
-    if machine.kind() == Kind::Cuda {
-        return Err(LaunchError::NotOnCuda);
-    }
+) -> Result<(Launched, Warm), LaunchError> {
+    let plan = &resolved.plan;
     let mut moment = |moment| startup_lines(plan, moment).iter().for_each(|line| say(line));
     moment(Moment::Configuring);
-    let roles = reserve(resolved, emitter, &mut moment)?;
-    let recordings: Arc<dyn Recordings> = Arc::new(FromFiles);
-    let state = checkpoint.map(|checkpoint| state_of(checkpoint, plan)).transpose()?;
-    let from = state.as_ref().map(|state| state.feed.clone()).unwrap_or_default();
-    let buckets = corpora.train.bucket_plan(NUM_BUCKETS, micro_batch(plan)).ok_or(LaunchError::Nothing)?;
-    let feed = Feed::start(&roles, feed_spec(plan, corpora, &recordings, from, bad_samples, emitter, buckets))?;
-    let batches = feed.batches_per_epoch();
+    let setup = Setup::new(resolved, corpora, checkpoint, Some(bad_samples), emitter)?;
+    let roles = setup.reserve(&mut moment)?;
+    let feed = setup.start_feed(&roles)?;
     moment(Moment::PipelineReady);
     moment(Moment::ModelPlaced);
     moment(Moment::CreatingModel);
-    let statistics = match &state {
-        Some(state) => state.statistics.clone(),
-        None => MelStatistics::measure(&corpora.train, recordings.as_ref())?,
-    };
-    let symbols = corpora.train.texts().map_or(0, |texts| texts.table().len() as u32);
-    let model = speech::acoustic(plan.model_size, symbols)?;
-    let calendar = calendar(plan, batches);
-    let programs = programs(plan, &model)?;
-    let under_way = Trainer::under_way(plan.grad_accum as usize);
-    let stream = Arc::new(roles.model.device.stream(true)?);
-    let session = Session::create(programs.set.clone(), &roles.model.arena, stream, under_way)?;
-    let buckets = speech::buckets(&plan.feed);
-    let (dataset, rows) = &corpora.held_out;
-    let held_out =
-        HeldOut::prepare((dataset, rows), &corpora.train, recordings.as_ref(), &buckets[0].shape, &buckets[0].layout)?;
-    let counts = (held_out.count, held_out.left_out);
-    let model_json = model_json(plan, corpora, &statistics);
-    let num_parameters = model.parameters().count();
-    let recipe = recipe(plan, &calendar);
-    let parts = TrainerParts { session, programs, feed, held_out, statistics, recipe };
-    let mut trainer = match (checkpoint, &state) {
-        (Some(checkpoint), Some(state)) => {
-            SpanNames::of(parts.session.set()).expect(checkpoint)?;
-            Trainer::resume(parts, checkpoint, state)?
-        }
-        _ => Trainer::begin(parts)?,
-    };
+    let model = setup.create_model(&roles, setup.programs()?)?;
+    let mut launched = setup.join(roles, feed, model)?;
+    // What the driver took for kernels, libraries and recordings is read now, and must be inside what was planned for it.
+    launched.roles.settle()?;
     moment(Moment::Waiting);
-    let warm = trainer.feed_mut().wait_warm(Duration::from_secs_f64(plan.start_delay_seconds))?;
-    Ok(Launched { trainer, roles, calendar, model: model_json, num_parameters, held_out: counts, warm })
+    let warm = launched.wait_warm(plan)?;
+    Ok((launched, warm))
 }
 
-fn reserve(resolved: &Resolved, emitter: &Emitter, moment: &mut dyn FnMut(Moment)) -> Result<Isolation, LaunchError> {
-    let Resolved { machine, plan, .. } = resolved;
-    let cards = [card_of(&plan.data), card_of(&plan.model)];
-    machine.restrict(&cards);
-    moment(Moment::DevicesRestricted);
-    moment(Moment::Reserving);
-    let roles =
-        Isolation::set_up(machine, (cards[0], arena_of(plan, &plan.data)), (cards[1], arena_of(plan, &plan.model)))?;
-    for role in Role::BOTH {
-        let spec = roles.partition(role).arena.spec();
-        let (bytes, limit_bytes, driver_bytes) = (spec.arena_bytes, spec.limit_bytes, spec.driver_bytes);
-        let card = roles.partition(role).device.index();
-        emitter.emit(Event::ArenaReserved { role, card, bytes, limit_bytes, driver_bytes });
-        moment(Moment::Reserved(role));
+/// A run before anything is taken for it. Its methods are the pieces of [`launch`], in their order, for whoever has
+/// something to look at in between.
+pub struct Setup<'a> {
+    machine: &'a Machine,
+    plan: Plan,
+    corpora: &'a Corpora,
+    /// Where it goes on from, if anywhere.
+    from: Option<(&'a Checkpoint, TrainerState)>,
+    recordings: Arc<dyn Recordings>,
+    /// Where bad recordings are listed, if anywhere.
+    bad_samples: Option<PathBuf>,
+    emitter: &'a Emitter,
+}
+
+/// Every program of a run, and the shapes they are for.
+pub struct RunPrograms {
+    programs: Programs,
+    buckets: Vec<tandem_model::Bucket>,
+}
+
+impl RunPrograms {
+    /// What a session of them takes.
+    pub fn set(&self) -> &ProgramSet {
+        &self.programs.set
     }
-    moment(Moment::Configured);
-    Ok(roles)
 }
 
-fn feed_spec(
-    plan: &Plan,
+/// The model with its memory.
+pub struct CreatedModel {
+    session: Session,
+    programs: RunPrograms,
+}
+
+impl<'a> Setup<'a> {
+    /// Fails where the checkpoint is none that a run of this plan can go on from.
+    pub fn new(
+        resolved: &'a Resolved,
+        corpora: &'a Corpora,
+        checkpoint: Option<&'a Checkpoint>,
+        bad_samples: Option<PathBuf>,
+        emitter: &'a Emitter,
+    ) -> Result<Setup<'a>, LaunchError> {
+        let Resolved { machine, plan, .. } = resolved;
+        let from = checkpoint.map(|checkpoint| state_of(checkpoint, plan).map(|state| (checkpoint, state)));
+        let (plan, from, recordings) = (plan.clone(), from.transpose()?, Arc::new(FromFiles));
+        Ok(Setup { machine, plan, corpora, from, recordings, bad_samples, emitter })
+    }
+
+    /// Batches cross another way: the planned one was tried, and does not deliver.
+    pub fn reroute(&mut self, other: Transfer) {
+        self.plan.reroute(other);
+    }
+
+    /// Opens the plan's cards and takes the memory of both roles.
+    pub fn reserve(&self, moment: &mut dyn FnMut(Moment)) -> Result<Isolation, LaunchError> {
+        let plan = &self.plan;
+        let cards = [card_of(&plan.data), card_of(&plan.model)];
+        self.machine.restrict(&cards);
+        moment(Moment::DevicesRestricted);
+        moment(Moment::Reserving);
+        let [data, model] = [&plan.data, &plan.model].map(|role| arena_of(plan, role));
+        let roles = Isolation::set_up(self.machine, (cards[0], data), (cards[1], model))?;
+        if roles.model.arena.is_split() {
+            // Blocks are taken one by one: nothing is reserved, and nobody says so.
+            return Ok(roles);
+        }
+        for role in Role::BOTH {
+            let spec = roles.partition(role).arena.spec();
+            let (bytes, limit_bytes, driver_bytes) = (spec.arena_bytes, spec.limit_bytes, spec.driver_bytes);
+            let card = roles.partition(role).device.index();
+            self.emitter.emit(Event::ArenaReserved { role, card, bytes, limit_bytes, driver_bytes });
+            moment(Moment::Reserved(role));
+        }
+        moment(Moment::Configured);
+        Ok(roles)
+    }
+
+    /// Takes the feed's memory, proves the way across, and starts to fill it.
+    pub fn start_feed(&self, roles: &Isolation) -> Result<Feed, LaunchError> {
+        let plan = &self.plan;
+        let buckets = self.corpora.train.bucket_plan(NUM_BUCKETS, plan.micro_batch()).ok_or(LaunchError::Nothing)?;
+        Ok(Feed::start(roles, self.feed_spec(buckets))?)
+    }
+
+    /// Plans and lowers every program of the run.
+    pub fn programs(&self) -> Result<RunPrograms, LaunchError> {
+        let symbols = self.corpora.train.texts().map_or(0, |texts| texts.table().len() as u32);
+        let model = speech::acoustic(self.plan.model_size, symbols)?;
+        let buckets = speech::buckets(&self.plan.feed);
+        let programs = speech::programs(&self.plan, &model, &buckets)?;
+        Ok(RunPrograms { programs, buckets })
+    }
+
+    /// Takes the model's memory and prepares every program of it.
+    pub fn create_model(&self, roles: &Isolation, programs: RunPrograms) -> Result<CreatedModel, LaunchError> {
+        let under_way = Trainer::under_way(self.plan.grad_accum as usize);
+        let stream = Arc::new(roles.model.device.stream(true)?);
+        let set = Arc::clone(&programs.programs.set);
+        let session = Session::create(set, &roles.model.arena, stream, under_way)?;
+        Ok(CreatedModel { session, programs })
+    }
+
+    /// Puts it all together: parameters are as the seed makes them, or those of the checkpoint.
+    pub fn join(self, roles: Isolation, feed: Feed, model: CreatedModel) -> Result<Launched, LaunchError> {
+        let Setup { plan, corpora, from, recordings, .. } = self;
+        let CreatedModel { session, programs: RunPrograms { programs, buckets } } = model;
+        let calendar = calendar(&plan, feed.batches_per_epoch());
+        let statistics = match &from {
+            Some((_, state)) => state.statistics.clone(),
+            None => MelStatistics::measure(&corpora.train, recordings.as_ref())?,
+        };
+        let model = model_json(&plan, corpora, &statistics);
+        let num_parameters = session.set().parameters().count();
+        let held_out = held_out(corpora, recordings.as_ref(), &buckets[0])?;
+        let counts = (held_out.count, held_out.left_out);
+        let recipe = recipe(&plan, &calendar);
+        let voices = gather_voices(&corpora.train, recordings.as_ref())?;
+        let parts = TrainerParts { session, programs, feed, held_out, statistics, voices, recipe };
+        let trainer = match &from {
+            Some((checkpoint, state)) => {
+                SpanNames::of(parts.session.set()).expect(checkpoint)?;
+                Trainer::resume(parts, checkpoint, state)?
+            }
+            None => Trainer::begin(parts)?,
+        };
+        Ok(Launched { trainer, roles, calendar, model, num_parameters, held_out: counts })
+    }
+
+    fn feed_spec(&self, buckets: BucketPlan) -> FeedSpec {
+        let plan = &self.plan;
+        FeedSpec {
+            material: Arc::clone(&self.corpora.train),
+            buckets,
+            plan: plan.feed.clone(),
+            route_why: plan.transfer.why.clone(),
+            seed: plan.seed,
+            evaluates: false,
+            from: self.from.as_ref().map(|(_, state)| state.feed.clone()).unwrap_or_default(),
+            recordings: Arc::clone(&self.recordings),
+            threads: plan.threads as usize,
+            max_threads: plan.max_threads as usize,
+            depth_fixed: plan.buffer_size_given,
+            cache: CacheSpec { kind: plan.cache.kind, budget_bytes: plan.cache.budget_bytes, folder: None },
+            max_bad_fraction: plan.max_bad_fraction,
+            bad_samples: self.bad_samples.clone(),
+            emitter: self.emitter.clone(),
+            delay_ns: 0,
+        }
+    }
+}
+
+fn held_out(
     corpora: &Corpora,
-    recordings: &Arc<dyn Recordings>,
-    from: FeedState,
-    bad_samples: PathBuf,
-    emitter: &Emitter,
-    buckets: tandem_feed::BucketPlan,
-) -> FeedSpec {
-    FeedSpec {
-        material: Arc::clone(&corpora.train),
-        buckets,
-        plan: plan.feed.clone(),
-        route_why: plan.transfer.why.clone(),
-        seed: plan.seed,
-        evaluates: false,
-        from,
-        recordings: Arc::clone(recordings),
-        threads: plan.threads as usize,
-        max_threads: plan.max_threads as usize,
-        depth_fixed: false,
-        cache: CacheSpec { kind: plan.cache.kind, budget_bytes: plan.cache.budget_bytes, folder: None },
-        max_bad_fraction: plan.max_bad_fraction,
-        bad_samples: Some(bad_samples),
-        emitter: emitter.clone(),
-        delay_ns: 0,
-    }
-}
-
-fn micro_batch(plan: &Plan) -> u32 {
-    u32::try_from(plan.batch_size / plan.grad_accum).unwrap_or(u32::MAX)
+    recordings: &dyn Recordings,
+    first: &tandem_model::Bucket,
+) -> Result<HeldOut, TrainError> {
+    let (dataset, rows) = &corpora.held_out;
+    HeldOut::prepare((dataset, rows), &corpora.train, recordings, &first.shape, &first.layout)
 }
 
 /// What a checkpoint keeps beside its tensors, if a run of this plan can go on from it.
@@ -224,21 +318,6 @@ fn state_of(checkpoint: &Checkpoint, plan: &Plan) -> Result<TrainerState, TrainE
         return Err(foreign(format!("spectra of {} bands, mean {mean}, deviation {deviation}", bands.len())));
     }
     Ok(state)
-}
-
-fn programs(plan: &Plan, model: &Acoustic) -> Result<Programs, LaunchError> {
-    let buckets = speech::buckets(&plan.feed);
-    let spec = ProgramsSpec {
-        precision: speech::precision(plan.precision),
-        buckets: &buckets,
-        update: update_spec(plan),
-        working_limit: None,
-    };
-    Ok(Programs::build(model, &spec)?)
-}
-
-fn update_spec(plan: &Plan) -> UpdateSpec {
-    speech::update(plan.training.clip, plan.training.average_decay.is_some())
 }
 
 fn calendar(plan: &Plan, batches: u64) -> Calendar {
@@ -267,14 +346,22 @@ const LAST_SHARE: f64 = 0.05;
 /// Enough to run the model elsewhere.
 fn model_json(plan: &Plan, corpora: &Corpora, statistics: &MelStatistics) -> Value {
     let features = corpora.train.features();
+    let text = corpora.train.texts().map(Texts::options).unwrap_or_default();
     json!({
         "format": 1,
         "preset": plan.model_size.name(),
-        "sizes": speech::preset(plan.model_size).sizes(),
+        "sizes": plan.model_size.sizes(),
         "symbols": corpora.train.texts().map(|texts| texts.table().symbols().to_vec()),
+        "text": {
+            "language": plan.sources.lang,
+            "blanks": text.blanks,
+            "keeps_harakat": text.harakat == Harakat::Keep,
+            "longest_tokens": corpora.train.max_tokens(),
+        },
         "features": {
             "rate_hz": features.rate_hz,
             "n_fft": features.n_fft,
+            "win_samples": features.win_samples,
             "hop_samples": features.hop_samples,
             "n_mels": features.n_mels,
             "fmin_hz": features.fmin_hz,
@@ -284,4 +371,19 @@ fn model_json(plan: &Plan, corpora: &Corpora, statistics: &MelStatistics) -> Val
         "statistics": statistics,
         "compute": if speech::precision(plan.precision) == DType::BF16 { "bf16" } else { "f32" },
     })
+}
+
+/// The CPU is its own card 0.
+pub(crate) fn card_of(role: &RolePlan) -> usize {
+    role.card.unwrap_or(0)
+}
+
+fn arena_of(plan: &Plan, role: &RolePlan) -> ArenaSpec {
+    ArenaSpec {
+        role: role.role,
+        limit_bytes: role.limit_bytes,
+        driver_bytes: role.driver_bytes,
+        arena_bytes: role.arena_bytes,
+        capped: plan.isolated,
+    }
 }

@@ -1,15 +1,14 @@
-//! Whole-system runs that measure: what `validate` does, and later `profile`, `bench` and auto mode.
+//! Whole systems: from a plan to a run, and runs that measure.
 //!
-//! [`resolve`] finds the machine and makes the plan. [`rehearsal`] runs the pipeline with a [`stand_in`] for the
-//! model, [`validate`] puts both under five headings. [`launch`] sets a training run up.
+//! [`resolve`] finds the machine and makes the plan. [`launch`] sets a training run up, [`validate`] looks at it piece by
+//! piece under five headings, and [`mod@bench`] measures.
 
 pub mod kernels;
-pub mod stand_in;
-pub mod rehearsal;
 mod sampler;
 pub mod resolve;
-pub mod validate;
 pub mod launch;
+pub mod demo;
+pub mod validate;
 pub mod bench;
 
 pub use sampler::{Peak, Sampler, SamplerError};

@@ -1,6 +1,7 @@
 //! From what the user wrote to a machine and a plan for it.
 
 use std::num::NonZero;
+use std::sync::Arc;
 
 use tandem_device::bytes::{POOL_GRANULE, round_up};
 use tandem_device::library::Search;
@@ -8,13 +9,13 @@ use tandem_device::transfer::Measured;
 use tandem_device::{
     Arena, ArenaSpec, DeviceError, Kernel, Kind, Machine, Route, SimSpec, host_memory, kernels, probe,
 };
+use tandem_engine::{EngineError, ProgramSet, Session};
 use tandem_events::Role;
+use tandem_plan::setting::Id;
+use tandem_plan::speech::Speech;
 use tandem_plan::{
-    CardFacts, CorpusFacts, Hardware, HostFacts, Placement, Plan, Reason, Refusal, Settings, StandIns, Transfer,
-    Workloads,
+    CardFacts, CorpusFacts, Hardware, HostFacts, Placement, Plan, Reason, Refusal, Settings, Transfer, Workloads,
 };
-
-use crate::kernels::{DATA_KERNELS, MODEL_KERNELS};
 
 /// The machine a command runs on, and what was read off it.
 pub struct Site {
@@ -65,33 +66,71 @@ impl Site {
         Site { cards: (machine.kind() != Kind::Cpu).then_some(machine), hardware }
     }
 
-    /// Resolves a plan for this machine: chooses the cards, reads what the driver costs on those, and solves. `corpus`
-    /// is what was found where `--train-data` points; none without it.
-    pub fn resolve(self, settings: &Settings, corpus: Option<&CorpusFacts>) -> Result<Resolved, Refusal> {
-        self.resolve_for(settings, corpus, &StandIns)
-    }
-
-    /// The same for another model than the stand-in.
-    pub fn resolve_for(
-        mut self,
-        settings: &Settings,
-        corpus: Option<&CorpusFacts>,
-        workloads: &dyn Workloads,
-    ) -> Result<Resolved, Refusal> {
+    /// Resolves a plan for this machine: chooses the cards, reads what the driver costs on those, and solves for the model
+    /// that will run. `corpus` is what was found where `--train-data` points; none without it.
+    pub fn resolve(mut self, settings: &Settings, corpus: Option<&CorpusFacts>) -> Result<Resolved, Refusal> {
+        let workloads = &Speech::of(corpus);
         // A placement that cannot be is refused by the solver too, which also tries out what it suggests.
-        if let (Some(machine), Ok(placement)) = (&self.cards, Placement::choose(settings, &self.hardware)) {
-            let chosen = [placement.data, placement.model];
-            let unread = |facts: &&mut CardFacts| chosen.contains(&Some(facts.card.index)) && facts.driver.is_none();
-            let (data, model) = role_kernels();
-            for facts in self.hardware.cards.iter_mut().filter(unread) {
-                let cost = probe(machine, facts.card.index, &data, &model);
-                facts.driver = Some(cost.map_err(|error| unusable(&error))?);
-            }
+        if let Ok(placement) = Placement::choose(settings, &self.hardware) {
+            self.read_driver(&placement, settings, corpus, workloads)?;
         }
         let plan = Plan::solve(settings, &self.hardware, workloads, corpus)?;
         let machine = self.cards.filter(|_| plan.model.card.is_some()).unwrap_or_else(Machine::cpu);
         Ok(Resolved { machine, hardware: self.hardware, plan })
     }
+}
+
+impl Site {
+    /// Reads what the driver costs on the cards of a placement, unless that is known.
+    fn read_driver(
+        &mut self,
+        placement: &Placement,
+        settings: &Settings,
+        corpus: Option<&CorpusFacts>,
+        workloads: &Speech,
+    ) -> Result<(), Refusal> {
+        let Some(machine) = &self.cards else { return Ok(()) };
+        let chosen = [placement.data, placement.model];
+        let unread = |facts: &&mut CardFacts| chosen.contains(&Some(facts.card.index)) && facts.driver.is_none();
+        let (data, model) = role_kernels();
+        let mut any = false;
+        for facts in self.hardware.cards.iter_mut().filter(unread) {
+            let cost = probe(machine, facts.card.index, &data, &model);
+            facts.driver = Some(cost.map_err(|error| unusable(&error))?);
+            any = true;
+        }
+        let Some(card) = placement.model.filter(|_| any) else { return Ok(()) };
+        // Which kernels of the library the products need is known once the shapes are: those of a plan that no limit
+        // makes smaller. Where not even that fits, the refusal needs no exact figure.
+        let free_choice = settings.without(&[Id::EnableMemoryIsolation, Id::DataGpuMemory, Id::ModelGpuMemory]);
+        let Ok(plan) = Plan::solve(&free_choice, &self.hardware, workloads, corpus) else { return Ok(()) };
+        let Some(programs) = workloads.programs(&plan) else { return Ok(()) };
+        let taken = set_up_once(machine, card, programs).map_err(|error| unusable(&error))?;
+        if let Some(cost) =
+            self.hardware.cards.iter_mut().find(|f| f.card.index == card).and_then(|f| f.driver.as_mut())
+        {
+            cost.model_modules_bytes = cost.model_modules_bytes.max(taken.saturating_sub(cost.context_bytes));
+        }
+        Ok(())
+    }
+}
+
+/// Sets the model's programs up on a card as a run does, kernels, libraries and recordings included, and says what the driver
+/// took beside the arena. Everything is given back.
+fn set_up_once(machine: &Machine, card: usize, programs: Arc<ProgramSet>) -> Result<u64, EngineError> {
+    let before = machine.read(card)?.free_bytes;
+    let device = machine.open(card)?;
+    let arena_bytes = round_up(programs.bytes(machine.kind()), POOL_GRANULE);
+    let spec = ArenaSpec { role: Role::Model, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: true };
+    let arena = Arena::reserve(&device, spec)?;
+    let session = Session::create(programs, &arena, Arc::new(device.stream(true)?), 1)?;
+    let held = match device.process_bytes()? {
+        Some(bytes) => bytes.saturating_sub(machine.counters(card).live_bytes),
+        // Others may move it meanwhile.
+        None => before.saturating_sub(machine.read(card)?.free_bytes).saturating_sub(arena_bytes),
+    };
+    drop(session);
+    Ok(held)
 }
 
 impl Resolved {
@@ -103,7 +142,8 @@ impl Resolved {
             return Ok(());
         }
         let mut proof = self.prove(data, model);
-        if let Some(other) = instead_of_peer(&self.plan.transfer, &proof) {
+        let other = proof.as_ref().err().and_then(|error| instead_of_peer(&self.plan.transfer, error));
+        if let Some(other) = other {
             self.plan.notes.push(format!("⚠️ {}", other.describe()));
             self.plan.reroute(other);
             proof = self.prove(data, model);
@@ -128,15 +168,19 @@ impl Resolved {
     }
 }
 
-/// The way to take instead of peer copies that turned out not to work; `None` when they do, when nothing else will do,
-/// or when it is the card that failed and not the road.
-pub(crate) fn instead_of_peer<T>(planned: &Transfer, proof: &Result<T, DeviceError>) -> Option<Transfer> {
-    let error = proof.as_ref().err()?;
+/// The way to take instead of peer copies that turned out not to work; `None` when nothing else will do, or when it is the
+/// card that failed and not the road.
+pub(crate) fn instead_of_peer(planned: &Transfer, error: &DeviceError) -> Option<Transfer> {
+    is_about_the_road(error).then(|| planned.without_peer(error)).flatten()
+}
+
+/// Whether `error` speaks of the way between two devices, and not of one of them.
+pub(crate) fn is_about_the_road(error: &DeviceError) -> bool {
     let road = ["peer copy", "copying", "allowing peer access"];
     match error {
-        DeviceError::Corrupt { .. } | DeviceError::NoRoute { .. } => planned.without_peer(error),
-        DeviceError::Failed { during, .. } if road.contains(during) => planned.without_peer(error),
-        _ => None,
+        DeviceError::Corrupt { .. } | DeviceError::NoRoute { .. } => true,
+        DeviceError::Failed { during, .. } => road.contains(during),
+        _ => false,
     }
 }
 
@@ -156,11 +200,11 @@ pub fn cards_json(machine: &Machine) -> serde_json::Value {
     (0..cards).map(card).collect()
 }
 
-/// Every kernel each role loads, its checks included.
+/// Kernels that are known before the shapes are: those of the features, and everybody's checks. Those of the model's
+/// programs are found by [`set_up_once`].
 fn role_kernels() -> (Vec<&'static Kernel>, Vec<&'static Kernel>) {
-    let with_checks = |own: &[&'static Kernel]| [own, kernels::KERNELS].concat();
-    let features = [tandem_audio::kernels::KERNELS, tandem_feed::kernels::KERNELS].concat();
-    (with_checks(&[DATA_KERNELS, &features].concat()), with_checks(MODEL_KERNELS))
+    let data = [tandem_audio::kernels::KERNELS, tandem_feed::kernels::KERNELS, kernels::KERNELS].concat();
+    (data, kernels::KERNELS.to_vec())
 }
 
 fn read(machine: &Machine, host: HostFacts) -> Result<Hardware, DeviceError> {
@@ -193,7 +237,7 @@ pub fn host_facts() -> HostFacts {
     HostFacts { available_bytes, cores: std::thread::available_parallelism().map_or(1, NonZero::get) }
 }
 
-fn unusable(error: &DeviceError) -> Refusal {
+fn unusable(error: &dyn std::fmt::Display) -> Refusal {
     let message = format!("❌ {error}\n   --mode cpu runs without a GPU");
     Refusal { kind: Reason::Device, message, demands: Vec::new(), suggestions: Vec::new() }
 }

@@ -1,14 +1,16 @@
-//! Five checks on the real devices: can this plan run here, inside its limits, with bytes arriving as they were sent?
+//! Five checks on the real devices: can this plan run here, inside its limits? The run is the one that `train` sets up,
+//! with something to look at between its pieces.
 
 use tandem_device::bytes::{MIB, show};
 use tandem_device::kernels::Checks;
-use tandem_device::{ArenaError, ArenaSpec, DeviceError, Isolation, IsolationError, Kind, Machine, Partition, Route};
+use tandem_device::{ArenaError, DeviceError, Isolation, IsolationError, Kind, Machine, Partition};
 use tandem_events::{Emitter, Event, Role};
-use tandem_feed::Bucket;
-use tandem_plan::{Level, Mode, ModelChoice, Moment, Plan, RolePlan, StandIn, Transfer, startup_lines};
+use tandem_feed::Feed;
+use tandem_plan::{Mode, Moment, Plan, Transfer, startup_lines};
+use tandem_train::{StepReport, TrainError, Trainer};
 
-use crate::rehearsal::{DataSide, Rehearsal, RehearsalError, RehearsalSpec};
-use crate::resolve::{Resolved, instead_of_peer};
+use crate::launch::{Corpora, CreatedModel, LaunchError, Launched, RunPrograms, Setup, card_of, device_error};
+use crate::resolve::{Resolved, instead_of_peer, is_about_the_road};
 use crate::sampler::{Peak, Sampler, SamplerError};
 
 /// What was found, heading by heading.
@@ -40,11 +42,13 @@ impl Report {
     }
 }
 
-/// Steps of the rehearsal on real cards: enough to see memory creep. Elsewhere the maths runs on the CPU.
+/// Steps on real cards: enough to see memory creep. Elsewhere the maths runs on the CPU, and a step of the larger models
+/// takes seconds.
 const STEPS_ON_CARDS: u64 = 1000;
-const STEPS_ELSEWHERE: u64 = 20;
-/// After so many steps the sampler is asked whether a limit was broken.
-const STEPS_BETWEEN_LOOKS: u64 = 10;
+const STEPS_ELSEWHERE: u64 = 4;
+/// Steps before the counters are read: what is still done lazily is done by then.
+const WARM_UP_ON_CARDS: u64 = 5;
+const WARM_UP_ELSEWHERE: u64 = 1;
 
 /// How much of an arena is written and read back where memory is only simulated, or is the host's own.
 const TOUCH_ELSEWHERE: u64 = 32 * MIB;
@@ -55,7 +59,9 @@ enum Trouble {
     #[error(transparent)]
     Device(#[from] DeviceError),
     #[error(transparent)]
-    Rehearsal(#[from] RehearsalError),
+    Launch(#[from] LaunchError),
+    #[error(transparent)]
+    Train(#[from] TrainError),
     #[error(transparent)]
     Sampler(#[from] SamplerError),
 }
@@ -63,13 +69,13 @@ enum Trouble {
 impl Trouble {
     /// What to do next.
     fn advice(&self) -> Option<&'static str> {
-        match self {
-            Trouble::Device(error) | Trouble::Rehearsal(RehearsalError::Device(error)) => device_advice(error),
-            Trouble::Rehearsal(RehearsalError::WrongBatch { .. }) => {
-                Some("Batches change on their way: try --transfer bounce, and please report this with --run-log")
-            }
+        let error = match self {
+            Trouble::Device(error) => Some(error),
+            Trouble::Launch(error) => error.device(),
+            Trouble::Train(error) => device_error(error),
             Trouble::Sampler(_) => None,
-        }
+        };
+        error.and_then(device_advice)
     }
 }
 
@@ -92,10 +98,10 @@ fn device_advice(error: &DeviceError) -> Option<&'static str> {
     }
 }
 
-/// Runs the five checks of a plan. Each line is said as soon as it is known to be true.
-pub fn validate(resolved: &Resolved, emitter: &Emitter, say: &mut dyn FnMut(&str)) -> Report {
+/// Runs the five checks of a plan, with steps on `corpora`. Each line is said as soon as it is known to be true.
+pub fn validate(resolved: &Resolved, corpora: &Corpora, emitter: &Emitter, say: &mut dyn FnMut(&str)) -> Report {
     let report = Report::default();
-    let mut run = Run { resolved, plan: &resolved.plan, emitter, say, report, number: 0, sampler: None };
+    let mut run = Run { resolved, plan: &resolved.plan, corpora, emitter, say, report, number: 0, sampler: None };
     if let Err(trouble) = run.all() {
         run.fail(&trouble.to_string(), trouble.advice());
         if run.number == 1 {
@@ -108,6 +114,7 @@ pub fn validate(resolved: &Resolved, emitter: &Emitter, say: &mut dyn FnMut(&str
 struct Run<'a> {
     resolved: &'a Resolved,
     plan: &'a Plan,
+    corpora: &'a Corpora,
     emitter: &'a Emitter,
     say: &'a mut dyn FnMut(&str),
     report: Report,
@@ -119,11 +126,13 @@ struct Run<'a> {
 impl Run<'_> {
     fn all(&mut self) -> Result<(), Trouble> {
         self.prerequisites()?;
-        let roles = self.placement()?;
-        let data = self.data_side(&roles)?;
-        let mut rehearsal = self.model_creation(&roles, data)?;
-        self.transfer(&roles, &mut rehearsal)?;
-        self.pipeline(&roles, &mut rehearsal)
+        let mut setup = Setup::new(self.resolved, self.corpora, None, None, self.emitter)?;
+        let roles = self.placement(&setup)?;
+        // The data role comes first, as in every start. A way across that failed is told under its own heading.
+        let crossing = self.start_feed(&mut setup, &roles)?;
+        let model = self.model_creation(&setup, &roles)?;
+        let feed = self.transfer(crossing)?;
+        self.pipeline(setup, roles, feed, model)
     }
 
     fn prerequisites(&mut self) -> Result<(), Trouble> {
@@ -148,11 +157,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn placement(&mut self) -> Result<Isolation, Trouble> {
+    fn placement(&mut self, setup: &Setup<'_>) -> Result<Isolation, Trouble> {
         self.heading("Validating device placement configuration...");
         let (plan, machine) = (self.plan, &self.resolved.machine);
         self.moment(Moment::Configuring);
-        let cards = [card_of(&plan.data), card_of(&plan.model)];
         if let (Some(data), Some(model)) = (plan.data.card, plan.model.card) {
             self.pass(&format!("GPU indices valid: data_gpu={data}, model_gpu={model}"));
             for role in [&plan.data, &plan.model] {
@@ -160,30 +168,11 @@ impl Run<'_> {
                 self.pass(&format!("{} role: {} ({uuid})", role.role, role.name));
             }
         }
-        machine.restrict(&cards);
-        self.moment(Moment::DevicesRestricted);
-        self.moment(Moment::Reserving);
-        let roles = Isolation::set_up(
-            machine,
-            (cards[0], arena_of(plan, &plan.data)),
-            (cards[1], arena_of(plan, &plan.model)),
-        )?;
+        let roles = setup.reserve(&mut |moment| self.moment(moment))?;
         self.sampler = Some(Sampler::start(machine, &roles, self.emitter)?);
-        let split = roles.model.arena.is_split();
-        for role in Role::BOTH {
-            let spec = roles.partition(role).arena.spec();
-            let (bytes, limit_bytes, driver_bytes) = (spec.arena_bytes, spec.limit_bytes, spec.driver_bytes);
-            let card = roles.partition(role).device.index();
-            if split {
-                let limit = limit_bytes / MIB;
-                self.tell(&format!("   Split arena for the {role} role: blocks taken one by one, within {limit} MB"));
-                continue;
-            }
-            self.emitter.emit(Event::ArenaReserved { role, card, bytes, limit_bytes, driver_bytes });
-            self.moment(Moment::Reserved(role));
-        }
-        if !split {
-            self.moment(Moment::Configured);
+        for role in Role::BOTH.into_iter().filter(|_| roles.model.arena.is_split()) {
+            let limit = roles.partition(role).arena.spec().limit_bytes / MIB;
+            self.tell(&format!("   Split arena for the {role} role: blocks taken one by one, within {limit} MB"));
         }
         for role in Role::BOTH {
             self.touch(roles.partition(role))?;
@@ -191,7 +180,7 @@ impl Run<'_> {
         }
         // What follows is the run itself: filling the arenas to the brim was not.
         Role::BOTH.iter().for_each(|role| roles.partition(*role).arena.reset_peak());
-        self.others_untouched(&cards);
+        self.others_untouched(&[card_of(&plan.data), card_of(&plan.model)]);
         Ok(roles)
     }
 
@@ -281,27 +270,40 @@ impl Run<'_> {
         );
     }
 
-    /// The data role comes first, as in every start.
-    fn data_side(&mut self, roles: &Isolation) -> Result<DataSide, Trouble> {
-        let data = DataSide::create(roles, &rehearsal_spec(self.plan))?;
-        self.moment(Moment::PipelineReady);
-        Ok(data)
+    /// Starts the feed, which proves the way across. Peer copies that were chosen because the driver offers them, and do
+    /// not deliver, are replaced; any other trouble with the way is kept for the heading it belongs under.
+    fn start_feed(&mut self, setup: &mut Setup<'_>, roles: &Isolation) -> Result<Crossing, Trouble> {
+        let mut transfer = self.plan.transfer.clone();
+        let mut started = setup.start_feed(roles);
+        let mut replaced = false;
+        if let Some(other) = started.as_ref().err().and_then(|error| instead_of_peer(&transfer, error.device()?)) {
+            setup.reroute(other.clone());
+            (transfer, replaced) = (other, true);
+            started = setup.start_feed(roles);
+        }
+        match started {
+            Err(error) if !error.device().is_some_and(is_about_the_road) => return Err(error.into()),
+            Err(_) => {}
+            Ok(_) => self.moment(Moment::PipelineReady),
+        }
+        Ok(Crossing { feed: started, transfer, replaced })
     }
 
-    fn model_creation(&mut self, roles: &Isolation, data: DataSide) -> Result<Rehearsal, Trouble> {
+    fn model_creation(&mut self, setup: &Setup<'_>, roles: &Isolation) -> Result<CreatedModel, Trouble> {
         let device = device_name(self.plan, Role::Model);
         self.heading(&format!("Testing model creation on {device}..."));
         self.moment(Moment::ModelPlaced);
         self.moment(Moment::CreatingModel);
-        let rehearsal = Rehearsal::join(data, roles, rehearsal_spec(self.plan))?;
+        let programs = setup.programs()?;
+        let homes = homes(&programs, roles)?;
+        let model = setup.create_model(roles, programs)?;
         let card = roles.model.device.index();
-        let homes = rehearsal.model().blocks().iter().map(|block| block.home()).collect::<Result<Vec<_>, _>>()?;
         let astray = homes.iter().filter(|home| **home != card).count();
-        let (name, count) = (&self.plan.model_name, homes.len());
+        let (size, name, count) = (self.plan.model_size.name(), &self.plan.model_name, homes.len());
         self.line(
             astray == 0,
             &format!(
-                "Model created successfully on {device}: {name}; {count} buffers, by the driver's word on that device"
+                "Model created successfully on {device}: {size}, {name}; {count} buffers, by the driver's word on that device"
             ),
             &format!("{astray} of {count} buffers of the model are, by the driver's word, not on {device}"),
             "Please report this with --run-log",
@@ -311,77 +313,100 @@ impl Run<'_> {
             self.pass(&now.to_string());
         }
         roles.emit(self.emitter);
-        Ok(rehearsal)
+        Ok(model)
     }
 
-    fn transfer(&mut self, roles: &Isolation, rehearsal: &mut Rehearsal) -> Result<(), Trouble> {
+    fn transfer(&mut self, crossing: Crossing) -> Result<Feed, Trouble> {
         self.heading(match self.plan.mode {
             Mode::Multi => "Testing data transfer between GPUs...",
             Mode::SharedGpu => "Testing data transfer between the partitions...",
             Mode::Single => "Testing data transfer on the GPU...",
             Mode::Cpu => "Testing data transfer on the CPU...",
         });
-        if self.plan.transfer.route == Route::Handover {
-            let what = format!("handover: {}; nothing is copied, check 5 compares every batch", self.plan.transfer.why);
-            self.pass(&what);
-            return Ok(());
+        let Crossing { feed, mut transfer, replaced } = crossing;
+        if replaced {
+            self.tell(&format!("   ⚠️ {}", transfer.describe()));
+            self.emitter.emit(Event::Note { text: transfer.describe() });
         }
-        let mut in_force = self.plan.transfer.clone();
-        let mut proof = rehearsal.prove();
-        if let Some(other) = instead_of_peer(&in_force, &proof) {
-            self.tell(&format!("   ⚠️ {}", other.describe()));
-            self.emitter.emit(Event::Note { text: other.describe() });
-            rehearsal.reroute(roles, other.route, &other.why)?;
-            proof = rehearsal.prove();
-            in_force = other;
-        }
-        let (measured, route, described) = proof?;
+        let feed = feed?;
+        let Some(measured) = feed.transfer() else {
+            let what = "nothing is copied, the step reads each batch where it was made";
+            self.pass(&format!("handover: {}; {what}", transfer.why));
+            return Ok(feed);
+        };
         let (from, to) = (card_of(&self.plan.data), card_of(&self.plan.model));
-        let route = route.name().to_owned();
+        let route = transfer.route.name().to_owned();
         self.emitter.emit(Event::Transfer { route, from, to, bytes: measured.bytes, ns: measured.ns });
-        in_force.mb_per_s = Some((measured.gb_per_s() * 1000.0) as u64);
-        self.report.transfer = Some(in_force);
         let what = format!("Data transfer successful: {} compared byte for byte", show(measured.bytes));
-        self.pass(&format!("{what}, {:.1} GB/s ({described})", measured.gb_per_s()));
-        Ok(())
+        self.pass(&format!("{what}, {:.1} GB/s ({transfer}: {})", measured.gb_per_s(), transfer.why));
+        transfer.mb_per_s = Some((measured.gb_per_s() * 1000.0) as u64);
+        self.report.transfer = Some(transfer);
+        Ok(feed)
     }
 
-    fn pipeline(&mut self, roles: &Isolation, rehearsal: &mut Rehearsal) -> Result<(), Trouble> {
+    fn pipeline(&mut self, setup: Setup<'_>, roles: Isolation, feed: Feed, model: CreatedModel) -> Result<(), Trouble> {
         self.heading("Simulating training pipeline...");
         let machine = &self.resolved.machine;
+        let mut launched = setup.join(roles, feed, model)?;
         self.moment(Moment::Waiting);
-        let longest_ns = (self.plan.start_delay_seconds * 1e9) as u64;
-        let (ready, slots) = rehearsal.fill(longest_ns, || machine.now_ns())?;
-        if ready < slots {
-            self.tell(&format!("   {ready}/{slots} batches ready"));
+        let warm = launched.wait_warm(self.plan)?;
+        if warm.ready < warm.of {
+            self.tell(&format!("   {}/{} batches ready", warm.ready, warm.of));
         }
         self.moment(Moment::Starting);
+        // The trainer is bound last: it goes before the arenas its memory is from.
+        let Launched { roles, mut trainer, .. } = launched;
+        let (warm_up, steps) = match machine.kind() {
+            Kind::Cuda => (WARM_UP_ON_CARDS, STEPS_ON_CARDS),
+            _ => (WARM_UP_ELSEWHERE, STEPS_ELSEWHERE),
+        };
         // The first steps warm up what the driver still does lazily; what is promised holds from here on.
-        rehearsal.run(5)?;
+        let mut reports = self.steps(&mut trainer, warm_up)?;
         roles.settle()?;
         let cards = [roles.data.device.index(), roles.model.device.index()];
         let before = (counted(machine, &cards), free(machine, &cards)?);
-        let steps = if machine.kind() == Kind::Cuda { STEPS_ON_CARDS } else { STEPS_ELSEWHERE };
         let start = machine.now_ns();
-        for _ in 0..steps / STEPS_BETWEEN_LOOKS {
-            rehearsal.run(STEPS_BETWEEN_LOOKS)?;
-            if let Some(sampler) = &self.sampler {
-                sampler.check().map_err(DeviceError::from)?;
-            }
-        }
+        reports.extend(self.steps(&mut trainer, steps)?);
         let ns = machine.now_ns() - start;
         let peaks = self.sampler.take().map_or(Ok(Vec::new()), Sampler::finish)?;
         let after = (counted(machine, &cards), free(machine, &cards)?);
-        let what = format!("Pipeline simulation successful: {steps} steps, every batch as it was sent, twice each");
-        self.pass(&format!("{what} ({:.2} ms a step)", ns as f64 / steps as f64 / 1e6));
+        trainer.stop()?;
+        self.learned(&reports, steps, ns);
         self.line(
             before.0 == after.0,
             "0 device and 0 pinned allocations after warm-up",
             &format!("Memory was allocated after warm-up: (device, pinned) went from {:?} to {:?}", before.0, after.0),
             "Please report this with --run-log",
         );
-        self.free_memory(roles, &before.1, &after.1);
-        self.peaks(roles, &peaks)
+        self.free_memory(&roles, &before.1, &after.1);
+        self.peaks(&roles, &peaks)
+    }
+
+    /// Trains for so many steps, and waits for them.
+    fn steps(&self, trainer: &mut Trainer, steps: u64) -> Result<Vec<StepReport>, Trouble> {
+        let mut reports = Vec::new();
+        for _ in 0..steps {
+            reports.extend(trainer.advance()?);
+            if let Some(sampler) = &self.sampler {
+                sampler.check().map_err(DeviceError::from)?;
+            }
+        }
+        reports.extend(trainer.settle()?);
+        Ok(reports)
+    }
+
+    fn learned(&mut self, reports: &[StepReport], steps: u64, ns: u64) {
+        let losses: Vec<f32> = reports.iter().map(|report| report.loss).collect();
+        let finite = losses.iter().all(|loss| loss.is_finite()) && !losses.is_empty();
+        let [first, last] = [losses.first(), losses.last()].map(|loss| loss.copied().unwrap_or(f32::NAN));
+        let (what, size) = (format!("loss {first:.3} to {last:.3}"), self.plan.model_size.name());
+        let ms = ns as f64 / steps as f64 / 1e6;
+        self.line(
+            finite,
+            &format!("Pipeline simulation successful: {steps} steps of the {size} model, {what} ({ms:.2} ms a step)"),
+            &format!("Pipeline simulation failed: a loss of {steps} steps is no number, {what}"),
+            "Look for broken recordings with `tandem corpus check`; if there are none, please report this with --run-log",
+        );
     }
 
     fn peaks(&mut self, roles: &Isolation, peaks: &[Peak]) -> Result<(), Trouble> {
@@ -471,9 +496,21 @@ impl Run<'_> {
     }
 }
 
-/// The CPU is its own card 0.
-pub(crate) fn card_of(role: &RolePlan) -> usize {
-    role.card.unwrap_or(0)
+/// The feed as it was started, and the way its batches cross.
+struct Crossing {
+    feed: Result<Feed, LaunchError>,
+    transfer: Transfer,
+    /// Whether that is not the planned one.
+    replaced: bool,
+}
+
+/// Where the blocks of the model lie, by the driver's word. Asked of blocks of the same sizes, taken in the same order and
+/// given back: the model's own take their places.
+fn homes(programs: &RunPrograms, roles: &Isolation) -> Result<Vec<usize>, DeviceError> {
+    let lines = programs.set().lines(roles.model.device.machine().kind());
+    let taken = lines.iter().filter(|line| line.bytes > 0).map(|line| roles.model.arena.take(line.name, line.bytes));
+    let blocks = taken.collect::<Result<Vec<_>, _>>()?;
+    blocks.iter().map(|block| block.home()).collect()
 }
 
 fn gpus(count: usize) -> String {
@@ -492,35 +529,6 @@ fn device_name(plan: &Plan, role: Role) -> &'static str {
         (Mode::Cpu, _) => "the CPU",
         (Mode::Single, _) | (_, Role::Data) => "GPU:0",
         (_, Role::Model) => "GPU:1",
-    }
-}
-
-pub(crate) fn arena_of(plan: &Plan, role: &RolePlan) -> ArenaSpec {
-    ArenaSpec {
-        role: role.role,
-        limit_bytes: role.limit_bytes,
-        driver_bytes: role.driver_bytes,
-        arena_bytes: role.arena_bytes,
-        capped: plan.isolated,
-    }
-}
-
-/// The rehearsal a plan asks for: its own slots, its own largest shape, its own model size.
-fn rehearsal_spec(plan: &Plan) -> RehearsalSpec {
-    let bucket = plan.largest_bucket().cloned().unwrap_or_else(|| Bucket::even(1, 1, 1));
-    let choice = ModelChoice { size: plan.model_size, precision: plan.precision, ema: plan.level == Level::Enhanced };
-    let handover = plan.transfer.route == Route::Handover;
-    RehearsalSpec {
-        batch_bytes: plan.feed.slot_bytes(),
-        upload_bytes: plan.feed.upload_bytes(),
-        data_slots: (plan.feed.data_slots + if handover { plan.feed.model_slots } else { 0 }) as usize,
-        model_slots: plan.feed.model_slots as usize,
-        route: plan.transfer.route,
-        why: plan.transfer.why.clone(),
-        model: StandIn::new(choice),
-        bucket,
-        seed: plan.seed,
-        delay_ns: 0,
     }
 }
 

@@ -1,4 +1,4 @@
-//! The rehearsal's kernels compile for every architecture we serve, and keep to their registers. Needs no GPU.
+//! The benchmarks' kernel compiles for every architecture we serve, and keeps to its registers. Needs no GPU.
 
 use std::io::Write as _;
 

@@ -5,14 +5,11 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 
-use support::{rehearse, small};
+use support::Speeches;
 use tandem_device::sim::SimFault;
-use tandem_device::{ArenaSpec, DeviceError, Isolation, IsolationError, Machine, Route, SimSpec};
+use tandem_device::{ArenaSpec, DeviceError, Isolation, IsolationError, Machine, SimSpec};
 use tandem_events::{Emitter, Event, Role, Sink};
-use tandem_plan::Settings;
 use tandem_trial::Sampler;
-use tandem_trial::rehearsal::RehearsalError;
-use tandem_trial::resolve::Site;
 use tandem_trial::validate::validate;
 
 const MIB: u64 = 1 << 20;
@@ -79,16 +76,17 @@ fn two_cards_are_held_to_their_own_limits() {
     roomy.settle().expect("522 MB of driver in 600 on each card");
 }
 
-/// What the plan charges is what the rehearsal takes: line by line, to the byte.
+const SHARED: [(&str, &str); 3] = [("share-gpu", "true"), ("enable-memory-isolation", "true"), ("batch-size", "2")];
+
+/// What the plan charges is what `validate` sees taken.
 #[test]
-fn a_plan_is_taken_to_the_byte() {
-    for flags in [vec![], vec![("transfer", "bounce")], vec![("no-mixed-precision", "true"), ("batch-size", "4")]] {
-        let site = Site::of(Machine::simulated(SimSpec::new(1, 24 << 30))).unwrap();
-        let common = [("share-gpu", "true"), ("enable-memory-isolation", "true"), ("model-size", "nano")];
-        let settings = Settings::new().with(&common).unwrap().with(&flags).unwrap();
-        let resolved = site.resolve(&settings, None).unwrap();
+fn a_plan_that_is_validated_is_taken_to_the_byte() {
+    let speeches = Speeches::new(0.7);
+    for flags in [&[][..], &[("transfer", "bounce")], &[("no-mixed-precision", "true"), ("grad-accum", "2")]] {
+        let spec = SimSpec::new(1, 24 << 30);
+        let (resolved, corpora) = speeches.resolve(Some(&spec), &[&SHARED, flags].concat());
         let mut said = Vec::new();
-        let report = validate(&resolved, &Emitter::none(), &mut |line| said.push(line.to_owned()));
+        let report = validate(&resolved, &corpora, &Emitter::none(), &mut |line| said.push(line.to_owned()));
         assert!(report.passed(), "{said:#?}");
         for role in [&resolved.plan.data, &resolved.plan.model] {
             let (mb, limit) = (role.planned_bytes.div_ceil(MIB), role.limit_bytes / MIB);
@@ -100,14 +98,15 @@ fn a_plan_is_taken_to_the_byte() {
 
 #[test]
 fn a_driver_that_takes_more_than_its_table_stops_the_start() {
-    // The specs of these tests leave 2 x 640 MB for a driver that costs 522 and its kernels.
-    let rehearsed = |grown: u64| {
-        let machine = Machine::simulated(SimSpec::new(1, 4 << 30).with_fault(SimFault::DriverGrows(grown * MIB)));
-        rehearse(&machine, (0, 0), small(Route::Handover, 1), 2)
+    let speeches = Speeches::new(0.7);
+    let started = |grown: u64| {
+        let spec = SimSpec::new(1, 24 << 30).with_fault(SimFault::DriverGrows(grown * MIB));
+        let (resolved, corpora) = speeches.resolve(Some(&spec), &SHARED);
+        speeches.launch(&resolved, &corpora).map(drop)
     };
-    rehearsed(700).expect("inside what was planned");
-    let error = rehearsed(800).unwrap_err();
-    let breach = matches!(&error, RehearsalError::Device(DeviceError::Isolation(IsolationError::Breach { .. })));
+    started(1).expect("inside what was planned");
+    let error = started(200).unwrap_err();
+    let breach = matches!(error.device(), Some(DeviceError::Isolation(IsolationError::Breach { .. })));
     assert!(breach, "{error}");
 }
 

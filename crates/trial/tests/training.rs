@@ -1,64 +1,24 @@
 //! Training as it is set up from a plan: its memory to the byte, steps of many batches, its rates, going on from a state.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
 
-use std::fs::File;
-use std::io;
-use std::ops::ControlFlow;
-use std::path::Path;
-use std::sync::Arc;
+mod support;
 
-use tandem_audio::{Clip, wav};
-use tandem_corpus::{Dataset, LengthIndex, OpenOptions, demo};
-use tandem_device::{Machine, SimSpec};
-use tandem_events::{Emitter, Role};
-use tandem_feed::{Material, scan_lengths};
-use tandem_plan::speech::Speech;
-use tandem_plan::{CorpusFacts, Settings, material_options};
+use support::Speeches;
+use tandem_device::SimSpec;
+use tandem_events::Role;
 use tandem_train::StepReport;
-use tandem_trial::launch::{Corpora, Launched, launch};
-use tandem_trial::resolve::{Resolved, Site};
+use tandem_trial::launch::Launched;
+use tandem_trial::resolve::Resolved;
 
-/// A little speech, measured.
-struct Speeches {
-    folder: tempfile::TempDir,
+fn speech() -> Speeches {
+    Speeches::new(2.0)
 }
 
-impl Speeches {
-    fn new() -> Speeches {
-        let folder = tempfile::tempdir().unwrap();
-        let write = |path: &Path, samples: &[i16], rate_hz: u32| {
-            let clip = Clip { samples: samples.to_vec(), rate_hz };
-            wav::write(&clip, &mut File::create(path)?).map_err(io::Error::other)
-        };
-        demo::write(folder.path(), 2.0, 7, write).unwrap();
-        Speeches { folder }
-    }
-
-    fn survey(&self, settings: &Settings) -> (CorpusFacts, Corpora) {
-        let dataset = Dataset::open(self.folder.path(), &OpenOptions::default()).unwrap();
-        let (mut index, _) = LengthIndex::open(self.folder.path(), &dataset);
-        let dataset = scan_lengths(dataset, &mut index, 2, |_| ControlFlow::Continue(())).unwrap().dataset;
-        let split = dataset.split(1234);
-        let material = Material::survey(Arc::new(dataset), &split.train, &material_options(settings)).unwrap();
-        let facts = CorpusFacts::of("demo", &material);
-        let held_out = (Arc::clone(material.dataset()), split.eval);
-        (facts, Corpora { train: Arc::new(material), held_out })
-    }
-
-    fn launch(&self, sim: Option<&str>, flags: &[(&str, &str)]) -> (Resolved, Launched) {
-        let common = [("buffer-size", "6"), ("num-workers", "2"), ("model-size", "nano"), ("max-steps", "30")];
-        let settings = Settings::new().with(&common).unwrap().with(flags).unwrap();
-        let (facts, corpora) = self.survey(&settings);
-        let site = match sim {
-            Some(spec) => Site::of(Machine::simulated(spec.parse::<SimSpec>().unwrap())).unwrap(),
-            None => Site::survey(None).unwrap(),
-        };
-        let symbols = corpora.train.texts().unwrap().table().len() as u32;
-        let resolved = site.resolve_for(&settings, Some(&facts), &Speech { symbols }).unwrap();
-        let bad = self.folder.path().join("bad.jsonl");
-        let launched = launch(&resolved, &corpora, None, bad, &Emitter::none(), &mut |_| {}).unwrap();
-        (resolved, launched)
-    }
+fn run(speeches: &Speeches, sim: Option<&str>, flags: &[(&str, &str)]) -> (Resolved, Launched) {
+    let spec = sim.map(|spec| spec.parse::<SimSpec>().unwrap());
+    let (resolved, corpora) = speeches.resolve(spec.as_ref(), flags);
+    let launched = speeches.launch(&resolved, &corpora).unwrap();
+    (resolved, launched)
 }
 
 fn steps(launched: &mut Launched, count: u64) -> Vec<StepReport> {
@@ -72,9 +32,9 @@ const PAIR: [(&str, &str); 2] = [("data-gpu", "0"), ("model-gpu", "1")];
 /// What is planned for each role is what it takes, to the byte, and nothing is taken later.
 #[test]
 fn a_plan_is_taken_to_the_byte_and_nothing_more() {
-    let speeches = Speeches::new();
+    let speeches = speech();
     let check = |sim: Option<&str>, flags: &[(&str, &str)], runs: bool| {
-        let (resolved, mut launched) = speeches.launch(sim, &[&[("batch-size", "4")], flags].concat());
+        let (resolved, mut launched) = run(&speeches, sim, &[&[("batch-size", "4")], flags].concat());
         let plan = &resolved.plan;
         for role in [&plan.data, &plan.model] {
             let arena = &launched.roles.partition(role.role).arena;
@@ -123,10 +83,10 @@ fn a_plan_is_taken_to_the_byte_and_nothing_more() {
 /// A step holds all its batches at once: it must be able to have them, in every mode, and its losses are means over all.
 #[test]
 fn a_step_of_more_batches_than_the_usual_slots_does_not_wait_for_ever() {
-    let speeches = Speeches::new();
-    let whole = steps(&mut speeches.launch(None, &[("mode", "cpu"), ("batch-size", "16")]).1, 1);
+    let speeches = speech();
+    let whole = steps(&mut run(&speeches, None, &[("mode", "cpu"), ("batch-size", "16")]).1, 1);
     let check = |sim: Option<&str>, flags: &[(&str, &str)]| {
-        let (resolved, mut launched) = speeches.launch(sim, flags);
+        let (resolved, mut launched) = run(&speeches, sim, flags);
         assert_eq!(resolved.plan.notes.iter().filter(|note| note.contains("raised to")).count(), 1);
         let reports = steps(&mut launched, 2);
         assert_eq!(reports.iter().map(|report| report.step).collect::<Vec<_>>(), [1, 2]);
@@ -143,8 +103,8 @@ fn a_step_of_more_batches_than_the_usual_slots_does_not_wait_for_ever() {
 
 #[test]
 fn rates_rise_from_the_first_step_and_fall_to_the_last() {
-    let speeches = Speeches::new();
-    let (resolved, mut launched) = speeches.launch(None, &[("mode", "cpu"), ("batch-size", "1"), ("max-steps", "20")]);
+    let speeches = speech();
+    let (resolved, mut launched) = run(&speeches, None, &[("mode", "cpu"), ("batch-size", "1"), ("max-steps", "20")]);
     let peak = resolved.plan.training.peak_lr;
     let lrs: Vec<f64> = steps(&mut launched, 20).iter().map(|report| report.lr / peak).collect();
     assert_eq!(lrs[..3], [0.5, 1.0, 1.0]);

@@ -1,10 +1,10 @@
-"""Makes the reference numbers of crates/engine/tests/data with PyTorch: a small causal transformer over twenty steps.
+"""Makes the reference numbers of crates/model/tests/data with PyTorch: a small causal transformer over twenty steps.
 
     python -m venv venv && venv/bin/pip install -r tools/reference/engine/requirements.txt
-    venv/bin/python tools/reference/engine/make.py crates/engine/tests/data/reference_transformer.json
+    venv/bin/python tools/reference/engine/make.py crates/model/tests/data/reference_transformer.json
 
 On the CPU, one thread, deterministic algorithms, once in float64 and once in float32. Weights and tokens are not stored:
-both sides make them from `scrambled`, whose fractions float32 holds exactly. `crates/engine/tests/reference.rs` has the same
+both sides make them from `scrambled`, whose fractions float32 holds exactly. `crates/model/tests/reference` has the same
 formula and the same list of parameters; a parameter's key is its place in that list.
 
 Stored, for each precision: the loss of every step before its update, and for every parameter the norm and three entries of

@@ -15,7 +15,7 @@ use tandem_trial::resolve::{Resolved, Site, host_facts};
 use super::Call;
 use crate::data::Corpus;
 use crate::exit::Exit;
-use crate::plan::resolve_with_corpus;
+use crate::plan::resolve;
 use crate::screen::Screen;
 
 /// Everything that is found before anything is measured.
@@ -30,7 +30,7 @@ pub(super) struct Ground {
 impl Ground {
     /// Resolves the plan as `plan` does.
     pub(super) fn find(call: &Call, screen: &Screen) -> Result<Ground, Exit> {
-        let (resolved, corpus) = resolve_with_corpus(&call.plan, screen)?;
+        let (resolved, corpus) = resolve(&call.plan, screen)?;
         Ground::of(resolved, corpus, call)
     }
 
@@ -79,7 +79,7 @@ impl Ground {
 
     /// The corpus of `--train-data`.
     pub(super) fn material(&self) -> Option<&Arc<Material>> {
-        self.corpus.as_ref().map(|corpus| &corpus.material)
+        self.corpus.as_ref().map(|corpus| &corpus.corpora.train)
     }
 
     /// The cache that was asked for by hand; none was otherwise.

@@ -7,8 +7,9 @@ use tandem_trial::bench::handoff::{self, Handoff, Latency};
 
 use super::ground::Ground;
 use super::table::{Table, sign};
-use super::{Call, Found, failed, temporary_folder};
+use super::{Call, Found, failed};
 use crate::exit::Exit;
+use crate::scratch::Scratch;
 
 /// Rounds of each.
 const ROUNDS: usize = 20_000;
@@ -21,7 +22,7 @@ const GOAL_P50_US: f64 = 2.0;
 const GOAL_P99_US: f64 = 10.0;
 
 pub(super) fn measure(call: &Call, ground: &Ground) -> Result<Found, Exit> {
-    let folder = temporary_folder()?;
+    let folder = Scratch::new()?;
     let material = match ground.material() {
         Some(material) => material.clone(),
         None => {

@@ -1,53 +1,47 @@
 //! `tandem bench memory`.
 
-use std::sync::Arc;
-
 use serde_json::{Value, json};
 use tandem_device::Kind;
 use tandem_device::bytes::{MIB, mib_ceil};
 use tandem_plan::setting::Id;
-use tandem_plan::{CorpusFacts, Hardware, Mode, Settings};
+use tandem_plan::{Hardware, Mode, Settings};
 use tandem_trial::bench::memory::{self, MemoryReport, RoleReport, STEP_MB, Smallest};
 use tandem_trial::resolve::Site;
 
 use super::ground::Ground;
-use super::scratch::Scratch;
 use super::table::{Table, sign};
-use super::{Call, Found, failed, temporary_folder};
-use crate::data::{self, Corpus};
+use super::{Call, Found, failed};
+use crate::data;
 use crate::exit::Exit;
+use crate::scratch::Scratch;
 use crate::screen::Screen;
 
 const STEPS_ON_CARDS: usize = 1000;
-const STEPS_ELSEWHERE: usize = 100;
-/// Of synthetic speech, where no corpus is named: some seventy utterances.
-const MINUTES: f64 = 3.0;
+/// Elsewhere the maths runs on the CPU.
+const STEPS_ELSEWHERE: usize = 6;
 
 /// The ground for it: the plan at the smallest limits, and what was found on the way there.
 pub(super) struct AtTheLimit {
     /// None on the CPU, which has no limits to give.
     smallest: Option<Smallest>,
-    /// The corpus it made for itself, gone when this is.
-    _folder: Scratch,
+    /// For checkpoints, and the corpus it made for itself; gone when this is.
+    folder: Scratch,
 }
 
 pub(super) fn ground(call: &Call, screen: &Screen) -> Result<(Ground, AtTheLimit), Exit> {
     let site = super::ground::survey(call)?;
     let settings = isolated(&call.plan.settings, &site.hardware)?;
-    let folder = temporary_folder()?;
-    let corpus = match data::open(&call.plan, screen)? {
-        Some(corpus) => corpus,
-        None => demo_corpus(&folder, &settings)?,
-    };
+    let folder = Scratch::new()?;
+    let corpus = data::open_or_make(&call.plan, &folder, screen)?;
     // Once more with the limits: the first time finds the machine, the driver's part, and what is needed.
     let refused = |refusal| Exit::Refused(Box::new(refusal));
     let found = site.resolve(&settings, Some(&corpus.facts)).map_err(refused)?;
     if found.plan.mode == Mode::Cpu {
-        return Ok((Ground::of(found, Some(corpus), call)?, AtTheLimit { smallest: None, _folder: folder }));
+        return Ok((Ground::of(found, Some(corpus), call)?, AtTheLimit { smallest: None, folder }));
     }
     let smallest = memory::smallest(&settings, &found.hardware, &corpus.facts).map_err(refused)?;
     let resolved = Site::again(found).resolve(&smallest.settings, Some(&corpus.facts)).map_err(refused)?;
-    let limit = AtTheLimit { smallest: Some(smallest), _folder: folder };
+    let limit = AtTheLimit { smallest: Some(smallest), folder };
     Ok((Ground::of(resolved, Some(corpus), call)?, limit))
 }
 
@@ -65,18 +59,14 @@ fn isolated(settings: &Settings, hardware: &Hardware) -> Result<Settings, Exit> 
     Ok(settings.with(&added)?)
 }
 
-fn demo_corpus(folder: &Scratch, settings: &Settings) -> Result<Corpus, Exit> {
-    let material = memory::demo_material(folder.path(), MINUTES, settings).map_err(failed)?;
-    let held_out = (Arc::clone(material.dataset()), Vec::new());
-    Ok(Corpus { facts: CorpusFacts::of("synthetic speech", &material), material, held_out })
-}
-
 pub(super) fn measure(call: &Call, ground: &Ground, limit: &AtTheLimit, screen: &Screen) -> Result<Found, Exit> {
     let usual = if ground.kind() == Kind::Cuda { STEPS_ON_CARDS } else { STEPS_ELSEWHERE };
     let steps = call.steps.unwrap_or(usual);
     let Some(corpus) = &ground.corpus else { return Ok(Found::default()) };
     screen.progress(&format!("Running {steps} steps..."))?;
-    let report = memory::run(&ground.resolved, &corpus.material, steps, &ground.site.emitter).map_err(failed)?;
+    let checkpoints = limit.folder.path().join("checkpoints");
+    let run = memory::run(&ground.resolved, &corpus.corpora, &checkpoints, steps, &ground.site.emitter);
+    let report = run.map_err(failed)?;
     let mut found = Found { broken: report.broken(), ..Found::default() };
     show_roles(&report, limit.smallest.as_ref(), &mut found);
     show_cards(&report, ground, &mut found);
@@ -84,18 +74,28 @@ pub(super) fn measure(call: &Call, ground: &Ground, limit: &AtTheLimit, screen: 
 }
 
 fn show_roles(report: &MemoryReport, smallest: Option<&Smallest>, found: &mut Found) {
-    let columns = ["role", "limit MB", "planned MB", "peak MB", "peak ÷ limit", "32 MB less", "goal"];
+    let columns = [
+        "role",
+        "limit MB",
+        "planned MB",
+        "peak MB",
+        "peak ÷ limit",
+        "arena planned, bytes",
+        "arena held, bytes",
+        "32 MB less",
+        "goal",
+    ];
+    let [validations, checkpoints] = report.between;
+    let work = format!("{} steps, {validations} validations, {checkpoints} checkpoints", report.steps);
     let title = match smallest {
-        Some(_) => format!("At the smallest limits that are accepted, {} steps", report.steps),
-        None => {
-            format!("On the CPU, {} steps; limits are for GPUs: here 90 % of free memory is the limit", report.steps)
-        }
+        Some(_) => format!("At the smallest limits that are accepted: {work}"),
+        None => format!("On the CPU: {work}; limits are for GPUs: here 90 % of free memory is the limit"),
     };
     let mut table = Table::new(title, &columns);
     for (at, role) in report.roles.iter().enumerate() {
         let below = smallest.map(|smallest| smallest.refused_below[at]);
         let below_text = below.map_or("", |refused| if refused { "refused" } else { "accepted" });
-        let met = role.peak_bytes <= role.limit_bytes;
+        let met = is_met(role);
         if below == Some(false) {
             let line =
                 format!("{STEP_MB} MB less for the {} role is accepted too: this is not the smallest", role.role);
@@ -107,12 +107,15 @@ fn show_roles(report: &MemoryReport, smallest: Option<&Smallest>, found: &mut Fo
             mib_ceil(role.planned_bytes).to_string(),
             mib_ceil(role.peak_bytes).to_string(),
             format!("{:.3}", role.share()),
+            role.planned_arena_bytes.to_string(),
+            role.held_arena_bytes.to_string(),
             below_text.to_owned(),
             sign(Some(met)),
         ]);
         found.rows.push(role_json(role, below));
     }
-    table.note("goal: peak ÷ limit ≤ 1.0; peaks are the blocks in use, by our count, with the driver's part");
+    table.note("goal: peak ÷ limit ≤ 1.0, and the arena holds what was planned, to the byte");
+    table.note("peaks are the blocks in use, by our count, with the driver's part");
     found.text += &table.show();
 }
 
@@ -124,9 +127,15 @@ fn role_json(role: &RoleReport, below: Option<bool>) -> Value {
         "planned_bytes": role.planned_bytes,
         "peak_bytes": role.peak_bytes,
         "of_limit": role.share(),
+        "planned_arena_bytes": role.planned_arena_bytes,
+        "held_arena_bytes": role.held_arena_bytes,
         "refused_32_mb_below": below,
-        "goal_met": role.peak_bytes <= role.limit_bytes,
+        "goal_met": is_met(role),
     })
+}
+
+fn is_met(role: &RoleReport) -> bool {
+    role.peak_bytes <= role.limit_bytes && role.held_arena_bytes == role.planned_arena_bytes
 }
 
 fn show_cards(report: &MemoryReport, ground: &Ground, found: &mut Found) {
@@ -160,6 +169,8 @@ fn show_cards(report: &MemoryReport, ground: &Ground, found: &mut Found) {
     found.rows.push(json!({
         "table": "growth",
         "steps": report.steps,
+        "validations": report.between[0],
+        "checkpoints": report.between[1],
         "device_allocations": device,
         "pinned_allocations": pinned,
         "free_bytes_before": report.free_bytes.as_ref().map(|[before, _]| before),

@@ -3,20 +3,20 @@
 //! A benchmark is not a check: a missed goal is marked and is no failure. What is promised whatever the machine (the
 //! limits of `memory`) does fail.
 
+mod beside;
 mod ground;
 mod handoff;
 mod mel;
 mod memory;
 mod peers;
 mod pipeline;
-mod scratch;
 mod start;
+mod step;
 mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use clap::{Arg, ArgMatches, Command as Clap};
 use serde_json::{Value, json};
 use tandem_events::Event;
@@ -24,25 +24,26 @@ use tandem_plan::plan_json;
 use tandem_trial::bench::BenchError;
 use tandem_trial::resolve::{Resolved, host_facts};
 
+use self::beside::Ours;
 use self::ground::Ground;
 use self::memory::AtTheLimit;
 use self::peers::Peer;
-use self::scratch::Scratch;
 use crate::args::{self, PlanCall};
 use crate::exit::{Exit, FAILED};
 use crate::run_log;
 use crate::screen::{self, Screen};
 
 /// The benchmarks there are, and the figure each is about.
-const NAMES: [(Name, &str, &str); 5] = [
+const NAMES: [(Name, &str, &str); 6] = [
     (Name::Pipeline, "pipeline", "steps per second against what the model could do if batches were always there"),
     (Name::Handoff, "handoff", "time to take a batch that is ready, and the driver calls beside it"),
     (Name::Mel, "mel", "features of a batch: latency, and hours of audio per second"),
+    (Name::Step, "step", "one training step of the reference transformers, and where its time goes"),
     (Name::Start, "start", "time to the first batch of a list of a million recordings"),
     (Name::Memory, "memory", "peak use at the smallest limits, and allocations after warm-up"),
 ];
-/// Those that wait for the training step.
-const NOT_BUILT: [&str; 2] = ["step", "modes"];
+/// Those that wait for what they measure.
+const NOT_BUILT: [&str; 1] = ["modes"];
 
 /// Which benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,7 @@ enum Name {
     Pipeline,
     Handoff,
     Mel,
+    Step,
     Start,
     Memory,
 }
@@ -66,6 +68,12 @@ pub(crate) struct Call {
     no_sweep: bool,
     /// `--bench-dir DIR`
     folder: Option<PathBuf>,
+    /// `--size NAME`, each
+    sizes: Vec<String>,
+    /// `--precision NAME`
+    precision: Option<String>,
+    /// `--breakdown`
+    breakdown: bool,
     /// `--peer CMD`, each
     peers: Vec<String>,
 }
@@ -77,6 +85,8 @@ struct Found {
     text: String,
     /// For programs, a row of any table each.
     rows: Vec<Value>,
+    /// What peers may have a figure for.
+    ours: Vec<Ours>,
     /// What was promised and not kept.
     broken: Vec<String>,
 }
@@ -86,12 +96,20 @@ pub(crate) fn grammar() -> Clap {
     let steps = Arg::new("steps").long("steps").value_name("N").value_parser(count);
     let rows = Arg::new("rows").long("rows").value_name("N").value_parser(count);
     let peer = Arg::new("peer").long("peer").value_name("CMD").action(clap::ArgAction::Append);
+    let size = Arg::new("size").long("size").value_name("NAME").value_parser(step::SIZES);
+    let precision = Arg::new("precision").long("precision").value_name("NAME").value_parser(step::PRECISIONS);
     Clap::new("bench")
         .about("Measure this machine: how close the pipeline comes to what the model could do, and what it costs")
         .arg(name)
         .arg(steps.help("Steps, rounds or batches that are measured [default: the benchmark's own]"))
         .arg(rows.help("Recordings or rows the benchmark makes for itself [default: the benchmark's own]"))
         .arg(args::switch("no-sweep", "pipeline: leave the planted producers out"))
+        .arg(
+            size.action(clap::ArgAction::Append)
+                .help("step: which model, tiny, small, middle or large. Repeatable [default: those for this device]"),
+        )
+        .arg(precision.help("step: what products compute in, f32 or bf16 [default: bf16 where the device has it]"))
+        .arg(args::switch("breakdown", "step: time every kind of work by itself too"))
         .arg(args::path("bench-dir", "Folder for what a benchmark leaves: bad_samples.jsonl, the disk cache"))
         .arg(peer.help("A shell command to run in the same run, after ours; its output is quoted. Repeatable"))
         .arg(args::run_log())
@@ -109,6 +127,7 @@ pub(crate) fn read(given: &ArgMatches, plan: impl Fn(&ArgMatches) -> Result<Plan
         return Err(Exit::Usage(format!("❌ there is no benchmark `{typed}`\n{}", list())));
     };
     let number = |name: &str| given.get_one::<usize>(name).copied();
+    let all = |name: &str| given.get_many::<String>(name).into_iter().flatten().cloned().collect();
     Ok(Call {
         name,
         plan: plan(given)?,
@@ -116,7 +135,10 @@ pub(crate) fn read(given: &ArgMatches, plan: impl Fn(&ArgMatches) -> Result<Plan
         rows: number("rows"),
         no_sweep: given.get_flag("no-sweep"),
         folder: given.get_one::<PathBuf>("bench-dir").cloned(),
-        peers: given.get_many::<String>("peer").into_iter().flatten().cloned().collect(),
+        sizes: all("size"),
+        precision: given.get_one::<String>("precision").cloned(),
+        breakdown: given.get_flag("breakdown"),
+        peers: all("peer"),
     })
 }
 
@@ -167,10 +189,11 @@ fn measure(
     screen: &Screen,
 ) -> Result<(Found, Vec<Peer>), Exit> {
     screen.progress(&ground.heading(call.name()))?;
-    let found = match (call.name, limit) {
+    let mut found = match (call.name, limit) {
         (Name::Pipeline, _) => pipeline::measure(call, ground, screen)?,
         (Name::Handoff, _) => handoff::measure(call, ground)?,
         (Name::Mel, _) => mel::measure(call, ground)?,
+        (Name::Step, _) => step::measure(call, ground, screen)?,
         (Name::Start, _) => start::measure(call, ground, screen)?,
         (Name::Memory, Some(limit)) => memory::measure(call, ground, limit, screen)?,
         (Name::Memory, None) => unreachable!("its ground comes with its limits"),
@@ -188,7 +211,13 @@ fn measure(
         peer.warn(screen);
         Ok(peer)
     });
-    let peers = peers.collect::<Result<_, Exit>>()?;
+    let peers = peers.collect::<Result<Vec<_>, Exit>>()?;
+    if let Some((text, rows)) = beside::compare(&found.ours, &peers) {
+        found.rows.extend(rows);
+        if !call.plan.json {
+            screen.say(&text)?;
+        }
+    }
     Ok((found, peers))
 }
 
@@ -218,9 +247,4 @@ impl Call {
 /// A benchmark that could not be run, as the program tells it.
 fn failed(error: BenchError) -> Exit {
     Exit::Failed(anyhow::Error::new(error))
-}
-
-/// A folder that is gone when the benchmark is over.
-fn temporary_folder() -> Result<Scratch, Exit> {
-    Ok(Scratch::new_in(&std::env::temp_dir()).context("no temporary folder can be made")?)
 }

@@ -29,6 +29,11 @@ impl Peer {
         Peer { command: command.to_owned(), lines, problem }
     }
 
+    /// What it printed.
+    pub(super) fn lines(&self) -> &[String] {
+        &self.lines
+    }
+
     /// What it printed, quoted.
     pub(super) fn show(&self) -> String {
         let lines = self.lines.iter().map(|line| format!("  | {line}\n"));

@@ -12,10 +12,10 @@ use tandem_trial::bench::pipeline::{self, ClipRow, SlowDecoder, StepLoad, SweepR
 use tandem_trial::bench::{BenchError, clips};
 
 use super::ground::Ground;
-use super::scratch::Scratch;
 use super::table::{Table, percent, sign};
-use super::{Call, Found, failed, temporary_folder};
+use super::{Call, Found, failed};
 use crate::exit::Exit;
+use crate::scratch::Scratch;
 use crate::screen::Screen;
 
 /// Time to produce a batch ÷ time to consume one.
@@ -44,7 +44,7 @@ pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<F
     if !call.no_sweep {
         let steps = call.steps.unwrap_or(SWEEP_STEPS);
         screen.progress(&format!("Sweeping {} ratios, {steps} steps each...", RATIOS.len()))?;
-        let folder = temporary_folder()?;
+        let folder = Scratch::new()?;
         let rows = pipeline::sweep(&ground.site, folder.path(), &RATIOS, SWEEP_STEP, steps).map_err(failed)?;
         show_sweep(&rows, ground.kind(), &mut found);
         screen.progress("Slowing the decoder down...")?;
@@ -105,7 +105,7 @@ impl Clips {
                 return Ok(clips);
             }
         }
-        Clips::write_into(temporary_folder()?, count).map_err(failed)
+        Clips::write_into(Scratch::new()?, count).map_err(failed)
     }
 
     fn write_into(folder: Scratch, count: usize) -> Result<Clips, BenchError> {

@@ -5,8 +5,9 @@ use tandem_trial::bench::start::{self, Scan, Start};
 
 use super::ground::Ground;
 use super::table::{Table, sign};
-use super::{Call, Found, failed, temporary_folder};
+use super::{Call, Found, failed};
 use crate::exit::Exit;
+use crate::scratch::Scratch;
 use crate::screen::Screen;
 
 /// Rows of the list with durations, and recordings of the one without.
@@ -16,7 +17,7 @@ const SCANNED: usize = 2000;
 const GOAL_S: f64 = 2.0;
 
 pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<Found, Exit> {
-    let folder = temporary_folder()?;
+    let folder = Scratch::new()?;
     let rows = call.rows.unwrap_or(ROWS);
     screen.progress(&format!("Writing a list of {rows} rows..."))?;
     let list = start::write_list(&folder.path().join("list"), rows).map_err(failed)?;

@@ -9,7 +9,7 @@ use crate::call::{Call, Ran, contains, tandem};
 use crate::machine::Folder;
 use crate::speech::{demo, tone, wav_of};
 
-const NAMES: [&str; 5] = ["pipeline", "handoff", "mel", "start", "memory"];
+const NAMES: [&str; 6] = ["pipeline", "handoff", "mel", "step", "start", "memory"];
 /// What a table of clips needs to be quick.
 const FEW: &str = "--no-sweep --steps 3 --batch-size 2 --buffer-size 4";
 
@@ -24,7 +24,7 @@ fn without_a_name_all_are_listed() {
 }
 
 #[test]
-fn an_unknown_name_ends_with_the_list_and_two_are_not_built_yet() {
+fn an_unknown_name_ends_with_the_list_and_one_is_not_built_yet() {
     let check = |line: &str, parts: &[&str]| {
         let ran = tandem(line);
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{ran:?}");
@@ -34,9 +34,10 @@ fn an_unknown_name_ends_with_the_list_and_two_are_not_built_yet() {
         assert_eq!((ran.code, &ran.json()["code"]), (2, &2.into()));
     };
     check("bench pipelin", &["❌ there is no benchmark `pipelin`"]);
-    check("bench step", &["❌ tandem bench step: not built yet"]);
     check("bench modes", &["❌ tandem bench modes: not built yet"]);
-    for line in ["bench handoff --steps 0", "bench start --rows many"] {
+    for line in
+        ["bench handoff --steps 0", "bench start --rows many", "bench step --size huge", "bench step --precision f16"]
+    {
         assert_eq!(tandem(line).code, 2, "{line}");
     }
 }
@@ -109,6 +110,79 @@ fn mel_times_every_feature() {
     assert_eq!((&work[..4], work[4]), (&log_mel[..], "pitch"));
     assert!(work[5..].iter().all(|work| work.starts_with("resample ")) && work.len() == 9);
     rows.iter().for_each(|row| has_numbers(row, &["median_us", "low_us", "high_us", "audio_hours_per_s"]));
+}
+
+#[test]
+fn step_trains_a_tiny_transformer_where_there_is_no_card() {
+    let numbers = ["median_ms", "low_ms", "high_ms", "first_step_s", "session_s", "arena_bytes", "loss"];
+    let check = |call: Call, simulated: bool, precision: &str| {
+        let rows = rows(call, "step", simulated);
+        let [row] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!((&row["table"], &row["size"]), (&"step".into(), &"tiny d64 l2 b2 t32".into()));
+        assert_eq!((&row["precision"], &row["steps"]), (&precision.into(), &2.into()));
+        has_numbers(row, &numbers);
+        // Four matrices a block and the head, forward once and backward twice; the embedding is none.
+        assert_eq!((&row["products"], &row["parameters"]), (&27.into(), &232_192.into()), "{row}");
+        assert!(row["launches"].as_u64().unwrap() > 0 && row["loss"].as_f64().unwrap() < 10.0, "{row}");
+    };
+    check(Call::new("bench step --steps 2 --sim 1x24GiB"), true, "bf16");
+    check(Call::new("bench step --steps 2 --sim 1x24GiB --precision f32"), true, "f32");
+    check(Call::new("bench step --steps 2 --size tiny").without_gpu(), false, "f32");
+}
+
+#[test]
+fn step_says_where_its_time_goes() {
+    let rows = rows(Call::new("bench step --steps 2 --sim 1x24GiB --breakdown"), "step", true);
+    let of = |table: &str| rows.iter().filter(|row| row["table"] == table).collect::<Vec<&Value>>();
+    let (groups, floor) = (of("group"), of("floor")[0]);
+    groups.iter().for_each(|group| has_numbers(group, &["count", "us", "share", "giga_bytes_per_s"]));
+    let named = |part: &str| groups.iter().filter(|group| group["name"].as_str().unwrap().contains(part)).count();
+    assert!(named("product ") >= 9 && named("attention_gradient") == 1 && named("adamw") == 1, "{groups:?}");
+    let counted = |part: &str| {
+        let of = groups.iter().filter(|group| group["name"].as_str().unwrap().starts_with(part));
+        of.map(|group| group["count"].as_u64().unwrap()).sum::<u64>()
+    };
+    assert_eq!(Some(counted("product ")), of("step")[0]["products"].as_u64());
+    let share: f64 = groups.iter().map(|group| group["share"].as_f64().unwrap()).sum();
+    assert!((share - 1.0).abs() < 1e-6, "{share}");
+    has_numbers(floor, &["us", "all_us", "step_over_floor"]);
+    let ran = tandem("bench step --steps 1 --sim 1x24GiB --breakdown");
+    contains(&ran.out, &["One training step", "TFLOP/s", "products and attention alone", "a step takes"]);
+}
+
+#[test]
+fn step_reads_figures_of_peers_and_says_which_failed() {
+    let label = "tiny d64 l2 b2 t32";
+    let call = || {
+        Call::new("bench step --steps 1 --sim 1x24GiB").args([
+            "--peer".to_owned(),
+            format!("echo 'torch autocast compile=False {label}: first 0.52s median 10.125 ms min 9.9'; echo noise"),
+            "--peer".to_owned(),
+            format!("echo 'floor {label} gemm: 0.500 ms'; echo 'floor {label} attn: 0.250 ms'; exit 3"),
+        ])
+    };
+    let ran = call().arg("--json").run();
+    let document = ran.json();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let rows = document["rows"].as_array().unwrap();
+    let ours = rows[0]["median_ms"].as_f64().unwrap();
+    let peers: Vec<(&str, f64)> = rows[1..]
+        .iter()
+        .map(|row| {
+            assert_eq!((&row["table"], &row["goal_met"]), (&"peer".into(), &Value::Null));
+            let ms = row["median_ms"].as_f64().unwrap();
+            assert!((row["ours_over_it"].as_f64().unwrap() / (ours / ms) - 1.0).abs() < 1e-9, "{row}");
+            (row["name"].as_str().unwrap(), ms)
+        })
+        .collect();
+    let names = ["torch autocast compile=False", "gemm", "attn", "products and attention"];
+    assert_eq!(peers.iter().map(|peer| peer.1).collect::<Vec<_>>(), [10.125, 0.5, 0.25, 0.75]);
+    assert!(peers.iter().zip(names).all(|(peer, name)| peer.0.contains(name) && peer.0.contains(label)), "{peers:?}");
+    assert!(document["peers"][0]["failed"].is_null());
+    contains(document["peers"][1]["failed"].as_str().unwrap(), &["3"]);
+    let ran = call().run();
+    contains(&ran.out, &["Beside peers", "ours ÷ it", "  | noise"]);
+    contains(&ran.err, &["failed (exit status: 3); our figures stand"]);
 }
 
 #[test]

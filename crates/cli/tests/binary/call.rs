@@ -20,7 +20,7 @@ pub(crate) struct Ran {
     pub(crate) err: String,
 }
 
-/// A run of the model's stand-in that takes a fraction of a second.
+/// A run of the smallest model that is set up in a fraction of a second.
 pub(crate) const SMALL: &str = "--model-size nano --batch-size 2 --buffer-size 4 --max-mel-frames 200";
 
 /// Calls the program with the words of `line` as its arguments.

@@ -224,7 +224,7 @@ fn a_corpus_is_validated_with_its_own_shapes() {
         .arg(demo())
         .run();
     assert_eq!(ran.code, 0, "{ran:?}");
-    contains(&ran.out, &["🎉 All validation checks passed!", "tandem plan --sim 1x24GiB --train-data "]);
+    contains(&ran.out, &["🎉 All validation checks passed!", "tandem train --sim 1x24GiB --train-data "]);
 }
 
 #[test]

@@ -18,5 +18,6 @@ mod placement;
 mod run_log;
 mod smallest_limits;
 mod suggestions;
+mod synthesize;
 mod train;
 mod validate;

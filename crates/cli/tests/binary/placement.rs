@@ -172,7 +172,7 @@ fn two_gpus_keep_half_the_buffer_and_at_least_six() {
 
 #[test]
 fn a_default_batch_is_lowered_aloud_and_a_given_one_never() {
-    let two = "--sim 2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation --model-gpu-memory 1280";
+    let two = "--sim 2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation --model-gpu-memory 1024";
     let (ran, plan) = tandem_json(&format!("plan {two}"));
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(plan["batch_size"].as_u64().unwrap() < 16, "{plan:#}");

@@ -1,29 +1,33 @@
 //! The plan's sums are right: at the smallest limits it accepts everything still runs, and a step below it refuses.
 
 use crate::call::{SMALL, tandem, tandem_json};
+use crate::speech::demo;
 
-/// Memory pools are capped in steps of this many MB.
+/// Memory pools are capped in steps of this many MB, and what the driver costs is planned in such steps.
 const STEP_MB: u64 = 32;
 
-/// The smallest MB from `low` (refused) to `high` (accepted) that is accepted.
-fn smallest(accepts: impl Fn(u64) -> bool, mut low: u64, mut high: u64) -> u64 {
-    assert!(accepts(high) && !accepts(low));
+/// The smallest MB up to `most` that is accepted, in whole steps.
+fn smallest(accepts: impl Fn(u64) -> bool, most: u64) -> u64 {
+    let (mut low, mut high) = (0, most / STEP_MB);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        *if accepts(middle) { &mut high } else { &mut low } = middle;
+        *if accepts(middle * STEP_MB) { &mut high } else { &mut low } = middle;
     }
-    high
+    high * STEP_MB
 }
 
 /// Finds the smallest limits of both roles, and runs inside them.
 #[track_caller]
 fn check(devices: &str, work: &str) {
+    let speech = demo();
     let line = |data: u64, model: u64| {
-        format!("{devices} --enable-memory-isolation --data-gpu-memory {data} --model-gpu-memory {model} {work}")
+        let limits = format!("--enable-memory-isolation --data-gpu-memory {data} --model-gpu-memory {model}");
+        format!("{devices} {limits} {work} --train-data {}", speech.display())
     };
     let accepts = |data, model| tandem(&format!("plan {}", line(data, model))).code == 0;
-    let data = smallest(|mb| accepts(mb, 8192), 1, 4096);
-    let model = smallest(|mb| accepts(data, mb), 1, 8192);
+    let data = smallest(|mb| accepts(mb, 8192), 4096);
+    let model = smallest(|mb| accepts(data, mb), 8192);
+    assert!(accepts(data, model), "{}", line(data, model));
     assert!(!accepts(data - STEP_MB, model) && !accepts(data, model - STEP_MB), "{}", line(data, model));
 
     let (ran, report) = tandem_json(&format!("validate {}", line(data, model)));
@@ -61,7 +65,7 @@ fn the_preset_as_it_is() {
 
 #[test]
 fn odd_shapes() {
-    let work = "--model-size nano --batch-size 3 --max-mel-frames 77 --max-text-length 13 --buffer-size 3 \
+    let work = "--model-size nano --batch-size 3 --max-mel-frames 205 --max-text-length 43 --buffer-size 3 \
                 --no-mixed-precision --optimization-level basic";
     check("--sim 2x24GiB --data-gpu 0 --model-gpu 1", work);
     check("--sim 1x24GiB --share-gpu", work);

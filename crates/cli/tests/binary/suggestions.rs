@@ -101,8 +101,9 @@ const WORKS: [&str; 5] = [
 /// Every model and every kind of work in too small a limit of either role; most of them are refused.
 fn sweep(devices: &str, mode: &str, limits: &[(u64, u64)]) {
     let mut refused = 0;
-    for size in ["nano", "tiny", "normal", "big"] {
-        for work in WORKS {
+    // What a refusal costs is its shapes times the size of the model: the largest has one kind of work.
+    for (size, works) in [("nano", &WORKS[..]), ("normal", &WORKS[..2]), ("big", &WORKS[..1])] {
+        for work in works {
             for (data, model) in limits {
                 let limits = format!("--data-gpu-memory {data} --model-gpu-memory {model}");
                 let line = format!("{devices} --enable-memory-isolation {limits} --model-size {size} {work}");
@@ -110,7 +111,7 @@ fn sweep(devices: &str, mode: &str, limits: &[(u64, u64)]) {
             }
         }
     }
-    assert!(refused >= 20, "only {refused} were refused: the sweep looks at the wrong limits");
+    assert!(refused >= 12, "only {refused} were refused: the sweep looks at the wrong limits");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The functions we call of the CUDA driver and of NVRTC, as tables of pointers under the libraries' own names.
+//! The functions we call of the CUDA driver, of NVRTC and of cuBLASLt, as tables of pointers under the libraries' own names.
 //!
 //! Results are plain numbers: a driver newer than we are may answer with a code we have no name for, and that must
 //! stay an ordinary value. Opaque handles (contexts, streams, events, modules, pools) are numbers of pointer size,
@@ -29,6 +29,8 @@ pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
 pub(crate) const EVENT_BLOCKING_SYNC: c_uint = 1;
 pub(crate) const EVENT_DISABLE_TIMING: c_uint = 2;
 pub(crate) const HOST_PORTABLE: c_uint = 1;
+/// What this allows other threads while one records: [`super::gate`].
+pub(crate) const CAPTURE_THREAD_LOCAL: i32 = 1;
 
 /// `CUmemLocation`.
 #[repr(C)]
@@ -83,6 +85,22 @@ impl Access {
     pub(crate) fn read_write(ordinal: i32) -> Access {
         Access { location: Location::device(ordinal), flags: 3 }
     }
+}
+
+/// `cublasLtMatmulAlgo_t`: one way to compute a product, chosen by the library and opaque to us.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Algorithm(pub(crate) [u64; 8]);
+
+/// `cublasLtMatmulHeuristicResult_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Suggestion {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) workspace_bytes: usize,
+    pub(crate) state: Code,
+    waves: f32,
+    reserved: [i32; 4],
 }
 
 /// `CUuuid`.
@@ -186,6 +204,14 @@ table! {
         cuLaunchKernel(
             Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void
         );
+
+        cuStreamBeginCapture_v2(Handle, i32);
+        cuStreamEndCapture(Handle, *mut Handle);
+        cuGraphInstantiateWithFlags(*mut Handle, Handle, u64);
+        cuGraphDestroy(Handle);
+        cuGraphUpload(Handle, Handle);
+        cuGraphLaunch(Handle, Handle);
+        cuGraphExecDestroy(Handle);
     }
 }
 
@@ -208,6 +234,32 @@ table! {
     }
 }
 
+table! {
+    /// NVIDIA's matrix products.
+    BlasApi {
+        cublasLtGetVersion() -> usize;
+        cublasLtGetStatusString(Code) -> *const c_char;
+        cublasLtCreate(*mut Handle);
+        cublasLtDestroy(Handle);
+        cublasLtMatmulDescCreate(*mut Handle, i32, i32);
+        cublasLtMatmulDescDestroy(Handle);
+        cublasLtMatmulDescSetAttribute(Handle, i32, *const c_void, usize);
+        cublasLtMatrixLayoutCreate(*mut Handle, i32, u64, u64, i64);
+        cublasLtMatrixLayoutDestroy(Handle);
+        cublasLtMatrixLayoutSetAttribute(Handle, i32, *const c_void, usize);
+        cublasLtMatmulPreferenceCreate(*mut Handle);
+        cublasLtMatmulPreferenceDestroy(Handle);
+        cublasLtMatmulPreferenceSetAttribute(Handle, i32, *const c_void, usize);
+        cublasLtMatmulAlgoGetHeuristic(
+            Handle, Handle, Handle, Handle, Handle, Handle, Handle, i32, *mut Suggestion, *mut i32
+        );
+        cublasLtMatmul(
+            Handle, Handle, *const c_void, DevicePtr, Handle, DevicePtr, Handle, *const c_void, DevicePtr, Handle,
+            DevicePtr, Handle, *const Algorithm, DevicePtr, usize, Handle
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,5 +269,7 @@ mod tests {
         assert_eq!(size_of::<PoolProps>(), 88);
         assert_eq!(std::mem::offset_of!(PoolProps, max_bytes), 24);
         assert_eq!(size_of::<Access>(), 12);
+        assert_eq!(size_of::<Suggestion>(), 96);
+        assert_eq!(std::mem::offset_of!(Suggestion, state), 72);
     }
 }

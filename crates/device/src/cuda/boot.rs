@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char};
 
 use super::api::{ATTRIBUTE_CAPABILITY_MAJOR, ATTRIBUTE_CAPABILITY_MINOR, BootApi, Code, DriverApi, NO_DEVICE, Uuid};
+use super::cublas::Blas;
 use super::nvml::Meter;
 use super::nvrtc::Compiler;
 use super::status;
@@ -75,6 +76,7 @@ pub(crate) fn survey(search: &Search) -> Survey {
         driver: booted.map(|booted| booted.map(|booted| booted.found)),
         nvml: Meter::open(search).map(|meter| meter.found),
         nvrtc: Compiler::open_in(search, major).map(|compiler| compiler.found().clone()),
+        cublaslt: Blas::open_in(search, major).map(|blas| blas.found),
     }
 }
 

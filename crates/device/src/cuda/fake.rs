@@ -2,21 +2,27 @@
 //!
 //! What it notes and what it is told to answer are per thread, so that tests do not meet.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::path::PathBuf;
 
 use super::CudaDriver;
-use super::api::{Access, Code, DevicePtr, DriverApi, Handle, PoolProps, Uuid};
+use super::api::{Access, Algorithm, BlasApi, Code, DevicePtr, DriverApi, Handle, PoolProps, Suggestion, Uuid};
 use super::boot::{Booted, Visible};
+use super::cublas::Blas;
 use super::modules::Cubins;
+use super::products::BlasDoor;
 use crate::card::Card;
 use crate::library::{Found, Search};
 
 thread_local! {
     static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static ANSWERS: RefCell<HashMap<&'static str, Code>> = RefCell::new(HashMap::new());
+    static NEXT: Cell<Handle> = const { Cell::new(100) };
+    /// The description of a product that adds a bias.
+    static WITH_BIAS: Cell<Handle> = const { Cell::new(0) };
+    static REFUSES_BIAS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// What was asked since the last look, in order.
@@ -47,11 +53,13 @@ pub(super) fn driver() -> CudaDriver {
     let visible = vec![card(0, "0000:81:00.0"), card(1, "0000:17:00.0")];
     let nowhere = Search::only_under(&PathBuf::from("no such folder"));
     let booted = Booted { api: api(), found, version: 13000, visible };
-    CudaDriver::assemble(booted, None, Cubins::new(&nowhere), "nothing")
+    let found = Found { name: "libcublasLt.so.13".into(), path: PathBuf::from("fake"), version: None };
+    let blas = BlasDoor::opened(Blas { api: blas_api(), found });
+    CudaDriver::assemble(booted, None, (Cubins::new(&nowhere), blas), "nothing")
 }
 
 macro_rules! fakes {
-    ($($name:ident($($arg:ident: $type:ty),*) $text:expr, $result:expr;)*) => {
+    ($make:ident -> $table:ident [$($other:ident),*] $($name:ident($($arg:ident: $type:ty),*) $text:expr, $result:expr;)*) => {
         $(
             #[expect(non_snake_case, reason = "the driver's own name")]
             unsafe extern "C" fn $name($($arg: $type),*) -> Code {
@@ -66,8 +74,8 @@ macro_rules! fakes {
             }
         )*
 
-        fn api() -> DriverApi {
-            DriverApi { $($name),* }
+        fn $make() -> $table {
+            $table { $($other,)* $($name),* }
         }
     };
 }
@@ -89,11 +97,15 @@ fn none() -> String {
 
 /// Argument `i` of a launch as a u64, of which the kernel would read as much as its parameter has.
 fn launched(args: *mut *mut c_void, i: usize) -> u64 {
-    // SAFETY: the tests launch with five arguments, each in eight bytes.
-    unsafe { (*args.add(i)).cast::<u64>().read() }
+    // SAFETY: the tests launch with up to five arguments, each in eight bytes; the list goes on with nulls.
+    unsafe {
+        let arg = *args.add(i);
+        if arg.is_null() { 0 } else { arg.cast::<u64>().read() }
+    }
 }
 
 fakes! {
+    api -> DriverApi []
     cuGetErrorName(code: Code, out: *mut *const c_char) none(), put(out, name_of(code));
     cuGetErrorString(_code: Code, _out: *mut *const c_char) none(), 1;
     cuDeviceGetCount(out: *mut i32) none(), put(out, 2);
@@ -165,4 +177,97 @@ fakes! {
         shared: c_uint, stream: Handle, args: *mut *mut c_void, _extra: *mut *mut c_void
     )
         format!("{function} {x},{y},{z} {threads} {shared} {stream} {:x?}", [0, 1, 2, 3, 4].map(|i| launched(args, i))), 0;
+
+    cuStreamBeginCapture_v2(stream: Handle, mode: i32) format!("{stream} {mode}"), 0;
+    cuStreamEndCapture(stream: Handle, out: *mut Handle) format!("{stream}"), put(out, 60);
+    cuGraphInstantiateWithFlags(out: *mut Handle, graph: Handle, flags: u64) format!("{graph} {flags}"), put(out, 61);
+    cuGraphDestroy(graph: Handle) format!("{graph}"), 0;
+    cuGraphUpload(ready: Handle, stream: Handle) format!("{ready} {stream}"), 0;
+    cuGraphLaunch(ready: Handle, stream: Handle) format!("{ready} {stream}"), 0;
+    cuGraphExecDestroy(ready: Handle) format!("{ready}"), 0;
+}
+
+#[expect(non_snake_case, reason = "the library's own name")]
+unsafe extern "C" fn cublasLtGetVersion() -> usize {
+    130_100
+}
+
+#[expect(non_snake_case, reason = "the library's own name")]
+unsafe extern "C" fn cublasLtGetStatusString(_code: Code) -> *const c_char {
+    c"CUBLAS_STATUS_FAKE".as_ptr()
+}
+
+/// The value of an attribute as a number.
+fn attribute(value: *const c_void, bytes: usize) -> u64 {
+    // SAFETY: the driver under test hands in a live local of that length.
+    unsafe {
+        match bytes {
+            4 => value.cast::<u32>().read().into(),
+            _ => value.cast::<u64>().read(),
+        }
+    }
+}
+
+fn number(value: *const c_void) -> f32 {
+    // SAFETY: as above, an f32.
+    unsafe { value.cast::<f32>().read() }
+}
+
+fn first_word(algorithm: *const Algorithm) -> u64 {
+    // SAFETY: the driver under test hands in the address of a live algorithm.
+    unsafe { (*algorithm).0[0] }
+}
+
+/// One algorithm, or none: `refuse_bias` has the library refuse products that add one.
+fn suggest(desc: Handle, out: *mut Suggestion, count: *mut i32) -> Code {
+    let refused = REFUSES_BIAS.get() && desc == WITH_BIAS.get();
+    if refused {
+        return put(count, 0);
+    }
+    let mut suggestion = Suggestion::default();
+    (suggestion.algorithm, suggestion.workspace_bytes) = (Algorithm([7; 8]), 4096);
+    put(out, suggestion);
+    put(count, 1)
+}
+
+/// From now on the library has no algorithm that adds a bias.
+pub(super) fn refuse_bias() {
+    REFUSES_BIAS.set(true);
+}
+
+fn next_handle() -> Handle {
+    NEXT.set(NEXT.get() + 1);
+    NEXT.get()
+}
+
+fakes! {
+    blas_api -> BlasApi [cublasLtGetVersion, cublasLtGetStatusString]
+    cublasLtCreate(out: *mut Handle) none(), put(out, 70);
+    cublasLtDestroy(handle: Handle) format!("{handle}"), 0;
+    cublasLtMatmulDescCreate(out: *mut Handle, compute: i32, scale: i32) format!("{compute} {scale}"), put(out, next_handle());
+    cublasLtMatmulDescDestroy(_desc: Handle) none(), 0;
+    cublasLtMatmulDescSetAttribute(desc: Handle, which: i32, value: *const c_void, bytes: usize)
+        format!("{which}={:#x}", attribute(value, bytes)),
+        { if which == 7 { WITH_BIAS.set(desc); } 0 };
+    cublasLtMatrixLayoutCreate(out: *mut Handle, dtype: i32, rows: u64, columns: u64, stride: i64)
+        format!("{dtype} {rows}x{columns} every {stride}"), put(out, next_handle());
+    cublasLtMatrixLayoutDestroy(_layout: Handle) none(), 0;
+    cublasLtMatrixLayoutSetAttribute(_layout: Handle, which: i32, value: *const c_void, bytes: usize)
+        format!("{which}={}", attribute(value, bytes)), 0;
+    cublasLtMatmulPreferenceCreate(out: *mut Handle) none(), put(out, next_handle());
+    cublasLtMatmulPreferenceDestroy(_wish: Handle) none(), 0;
+    cublasLtMatmulPreferenceSetAttribute(_wish: Handle, which: i32, value: *const c_void, bytes: usize)
+        format!("{which}={}", attribute(value, bytes)), 0;
+    cublasLtMatmulAlgoGetHeuristic(
+        _handle: Handle, desc: Handle, _a: Handle, _b: Handle, _c: Handle, _d: Handle, _wish: Handle, asked: i32,
+        out: *mut Suggestion, count: *mut i32
+    )
+        format!("{asked}"), suggest(desc, out, count);
+    cublasLtMatmul(
+        handle: Handle, _desc: Handle, alpha: *const c_void, a: DevicePtr, _la: Handle, b: DevicePtr, _lb: Handle,
+        beta: *const c_void, c: DevicePtr, _lc: Handle, d: DevicePtr, _ld: Handle, algorithm: *const Algorithm,
+        workspace: DevicePtr, bytes: usize, stream: Handle
+    )
+        format!("{handle} {}·{a:#x}·{b:#x} + {}·{c:#x} to {d:#x} by {} with {workspace:#x}+{bytes} on {stream}",
+            number(alpha), number(beta), first_word(algorithm)), 0;
 }

@@ -2,17 +2,22 @@
 //!
 //! Reading order: [`api`] (the functions), [`boot`] (from nothing to a list of cards), this file (contexts: opening,
 //! entering and closing a card), [`work`] (everything done inside one), [`modules`] (kernels on a card, with
-//! [`nvrtc`] and [`cubin_cache`] behind them); [`nvml`] reads.
+//! [`nvrtc`] and [`cubin_cache`] behind them), [`products`] (with [`cublas`] behind it), [`capture`] (with [`gate`] before
+//! it); [`nvml`] reads.
 //!
 //! Every card is used through its primary context, kept from `open` to `close`. Handles given out are the driver's
 //! own, as numbers.
 
 mod api;
 mod boot;
+mod capture;
 mod cubin_cache;
+mod cublas;
+mod gate;
 mod modules;
 mod nvml;
 pub(crate) mod nvrtc;
+mod products;
 mod status;
 mod work;
 
@@ -30,8 +35,10 @@ pub(crate) use boot::survey;
 
 use self::api::{Code, DriverApi, Handle};
 use self::boot::Booted;
+use self::gate::GATE;
 use self::modules::{Cubins, Modules};
 use self::nvml::Meter;
+use self::products::{BlasDoor, Products};
 use crate::bytes::show;
 use crate::card::{Card, CardReading};
 use crate::error::DeviceError;
@@ -54,6 +61,9 @@ pub(crate) struct CudaDriver {
     cards: Vec<Card>,
     seats: Vec<Seat>,
     cubins: Cubins,
+    blas: BlasDoor,
+    /// Read once: caches and reports ask for it again and again.
+    driver_version: String,
     started: Instant,
 }
 
@@ -63,6 +73,7 @@ struct Seat {
     device: Option<i32>,
     open: RwLock<Option<OpenCard>>,
     modules: Modules,
+    products: Products,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,16 +99,28 @@ impl CudaDriver {
         let Some(booted) = boot::boot(search)? else { return Ok(None) };
         // Without it cards can still be used: they are then counted along the bus, and nobody says who holds what.
         let meter = Meter::open(search).ok();
-        Ok(Some(CudaDriver::assemble(booted, meter, Cubins::new(search), &boot::hider(search))))
+        let (cubins, blas) = (Cubins::new(search), BlasDoor::new(search));
+        Ok(Some(CudaDriver::assemble(booted, meter, (cubins, blas), &boot::hider(search))))
     }
 
-    fn assemble(booted: Booted, meter: Option<Meter>, cubins: Cubins, hidden_by: &str) -> CudaDriver {
+    fn assemble(
+        booted: Booted,
+        meter: Option<Meter>,
+        (cubins, blas): (Cubins, BlasDoor),
+        hidden_by: &str,
+    ) -> CudaDriver {
         let listed = meter.as_ref().and_then(|meter| meter.cards().ok()).filter(|cards| !cards.is_empty());
         // A meter that cannot list the cards numbers them otherwise than we do: it is not asked about them.
         let meter = meter.filter(|_| listed.is_some());
         let (cards, devices): (Vec<Card>, Vec<Option<i32>>) =
             boot::seat(listed, &booted.visible, hidden_by).into_iter().unzip();
-        let seat = |device| Seat { device, open: RwLock::new(None), modules: Modules::default() };
+        let (modules, products) = (Modules::default, Products::default);
+        let seat = |device| Seat { device, open: RwLock::new(None), modules: modules(), products: products() };
+        let cuda = boot::spell(booted.version);
+        let driver_version = match meter.as_ref().and_then(Meter::driver_version) {
+            Some(driver) => format!("{driver} (CUDA {cuda})"),
+            None => format!("CUDA {cuda}"),
+        };
         CudaDriver {
             api: booted.api,
             meter,
@@ -106,6 +129,8 @@ impl CudaDriver {
             cards,
             seats: devices.into_iter().map(seat).collect(),
             cubins,
+            blas,
+            driver_version,
             started: Instant::now(),
         }
     }
@@ -146,7 +171,9 @@ impl CudaDriver {
     fn check(&self, card: usize, during: &'static str, code: Code) -> Result<(), DeviceError> {
         match code {
             0 => Ok(()),
-            code if status::is_loss(code) => Err(DeviceError::Lost { card, during }),
+            code if status::is_loss(code) => {
+                Err(DeviceError::Lost { card, during, what: status::describe(&self.api, code) })
+            }
             code => Err(DeviceError::Failed { card, during, what: status::describe(&self.api, code) }),
         }
     }
@@ -246,12 +273,15 @@ impl CudaDriver {
     }
 
     fn shut_down(&self, seat: &Seat, open: OpenCard, device: i32) {
+        let alone = GATE.alone(device);
         // SAFETY: the context is still retained, and nobody can enter it any more; the stream is ours.
         unsafe {
             (self.api.cuCtxSetCurrent)(open.context);
             (self.api.cuCtxSynchronize)();
             (self.api.cuStreamDestroy_v2)(open.service);
         }
+        drop(alone);
+        seat.products.close(&self.blas);
         seat.modules.unload(&self.api);
         self.leave();
         // SAFETY: retained once by `open_card`, which this undoes.

@@ -1,7 +1,7 @@
 //! Kernels on a card: sources become machine code (from the disk, or compiled), machine code becomes a module,
 //! and a module stays until its card is closed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -71,8 +71,8 @@ pub(crate) struct Modules {
 
 #[derive(Default)]
 struct Loaded {
-    /// By the address of the source: sources are statics.
-    modules: HashMap<usize, Handle>,
+    /// By their text: a source may be in the program twice, and generated ones come out equal.
+    modules: HashMap<(&'static str, &'static str), Handle>,
     /// The most dynamic shared memory each kernel was allowed so far.
     shared: HashMap<Handle, u32>,
 }
@@ -89,7 +89,7 @@ impl Modules {
     ) -> Result<Handle, DeviceError> {
         // Held while compiling: a second thread that wants the same source waits instead of compiling it too.
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = std::ptr::from_ref(source).addr();
+        let key = key(source);
         if let Some(&module) = loaded.modules.get(&key) {
             return Ok(module);
         }
@@ -100,6 +100,13 @@ impl Modules {
         check(code, cubin.len() as u64)?;
         loaded.modules.insert(key, module);
         Ok(module)
+    }
+
+    /// Those of `sources` that are not loaded yet, each once.
+    pub(crate) fn missing(&self, sources: &[&'static Source]) -> Vec<&'static Source> {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen: HashSet<_> = loaded.modules.keys().copied().collect();
+        sources.iter().copied().filter(|source| seen.insert(key(source))).collect()
     }
 
     /// Raises what `function` may have of dynamic shared memory. The answer, where the driver had to be asked.
@@ -128,6 +135,10 @@ impl Modules {
             unsafe { (api.cuModuleUnload)(module) };
         }
     }
+}
+
+fn key(source: &'static Source) -> (&'static str, &'static str) {
+    (source.file, source.text)
 }
 
 /// The kernel called `name` in `module`.

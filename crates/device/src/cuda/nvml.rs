@@ -141,7 +141,7 @@ fn held_in(processes: &[ProcessInfo], pid: u32) -> Held {
 
 fn failure(card: usize, during: &'static str, error: &NvmlError) -> DeviceError {
     match error {
-        NvmlError::GpuLost | NvmlError::ResetRequired => DeviceError::Lost { card, during },
+        NvmlError::GpuLost | NvmlError::ResetRequired => DeviceError::Lost { card, during, what: error.to_string() },
         error => DeviceError::Failed { card, during, what: error.to_string() },
     }
 }

@@ -5,7 +5,8 @@ use super::work::MAX_ARGS;
 use super::*;
 use crate::bytes::MIB;
 use crate::driver::{Address, CopyPath, Driver, RawArg, Reservation};
-use crate::kernel::{Grid, Kernel, Source};
+use crate::kernel::{DType, Grid, Kernel, Source};
+use crate::product::{Operand, Product, RawProduct};
 
 static SOURCE: Source = Source { file: "fake.cu", text: "" };
 static KERNEL: Kernel = Kernel { name: "work", source: &SOURCE, params: &[], twin: &|_| {} };
@@ -174,7 +175,13 @@ fn the_drivers_answers_become_different_things_to_do() {
     check(api::NOT_READY, "false");
     check(1, "asking for an event failed on GPU 0: CUDA_ERROR_INVALID_VALUE (1)");
     for lost in [214, 700, 719, 46] {
-        check(lost, "GPU 0 was lost during asking for an event");
+        check(
+            lost,
+            &format!(
+                "GPU 0 was lost: CUDA_ERROR_OTHER ({lost}), learnt while asking for an event; \
+                 this process cannot use it any more: start again, from the last checkpoint where there is one"
+            ),
+        );
     }
     answer("cuMemHostAlloc", api::OUT_OF_MEMORY);
     assert!(matches!(driver.alloc_host(0, 4096), Err(DeviceError::OutOfPinned { asked: 4096 })));
@@ -275,4 +282,270 @@ fn without_the_management_library_a_reading_leaves_the_card_as_it_was() {
     assert_eq!(driver.read(0).unwrap().total_bytes, 24 << 30);
     assert_eq!(calls(), ["cuMemGetInfo_v2"]);
     assert_eq!(driver.process_bytes(0).unwrap(), None);
+}
+
+/// A product of dense matrices at round addresses, with a workspace.
+fn product(shape: Product, bias: Option<u64>) -> RawProduct {
+    let at = |raw| Address { card: 0, raw };
+    RawProduct {
+        shape,
+        a: (at(0xa000), shape.bytes_of_a()),
+        b: (at(0xb000), shape.bytes_of_b()),
+        c: (at(0xc000), shape.bytes_of_c()),
+        bias: bias.map(|raw| (at(raw), 64)),
+        workspace: Some((at(0xf000), 1 << 20)),
+    }
+}
+
+#[test]
+fn a_product_changes_its_factors_places_and_is_described_once() {
+    let driver = opened(1);
+    let shape = Product { alpha: 0.5, ..Product::dense(DType::F32, [2, 3, 5]).with_b_transposed() };
+    driver.product(0, 10, &product(shape, None)).unwrap();
+    let first = calls();
+    let expected = [
+        "cublasLtCreate",
+        "cublasLtMatmulDescCreate 68 0",
+        "cublasLtMatmulDescSetAttribute 3=0x1",
+        "cublasLtMatmulDescSetAttribute 4=0x0",
+        "cublasLtMatrixLayoutCreate 0 5x3 every 5",
+        "cublasLtMatrixLayoutCreate 0 5x2 every 5",
+        "cublasLtMatrixLayoutCreate 0 3x2 every 3",
+        "cublasLtMatmulPreferenceCreate",
+        "cublasLtMatmulPreferenceSetAttribute 1=1048576",
+        "cublasLtMatmulPreferenceSetAttribute 3=2",
+        "cublasLtMatmulPreferenceSetAttribute 5=256",
+        "cublasLtMatmulPreferenceSetAttribute 6=256",
+        "cublasLtMatmulPreferenceSetAttribute 7=256",
+        "cublasLtMatmulPreferenceSetAttribute 8=256",
+        "cublasLtMatmulAlgoGetHeuristic 1",
+        "cublasLtMatmulPreferenceDestroy",
+        "cublasLtMatmul 70 0.5·0xb000·0xa000 + 0·0xc000 to 0xc000 by 7 with 0xf000+4096 on 10",
+    ];
+    assert_eq!(first, expected);
+    let again = Product { alpha: 1.0, accumulate: true, ..shape };
+    driver.product(0, 10, &product(again, None)).unwrap();
+    let expected = ["cublasLtMatmul 70 1·0xb000·0xa000 + 1·0xc000 to 0xc000 by 7 with 0xf000+4096 on 10"];
+    assert_eq!(calls(), expected, "the algorithm is that of the shape, whatever it is used for");
+
+    driver.close(0);
+    assert!(calls().contains(&"cublasLtDestroy 70".to_owned()));
+    driver.open(0).unwrap();
+    calls();
+    driver.product(0, 10, &product(shape, None)).unwrap();
+    assert_eq!(calls().len(), 2, "a new handle, and the algorithm of before");
+}
+
+#[test]
+fn matrices_of_a_batch_and_crooked_addresses_are_told() {
+    let driver = opened(1);
+    let (a, c) = (Operand::rows(8).every(40), Operand::rows(4).every(20));
+    let shape = Product { batch: 6, a, c, out: DType::F32, ..Product::dense(DType::BF16, [5, 4, 8]) };
+    let mut raw = product(shape, None);
+    raw.b.0.raw += 6;
+    driver.product(0, 10, &raw).unwrap();
+    let told: Vec<String> = calls().into_iter().filter(|call| call.contains('=') || call.contains("every")).collect();
+    let expected = [
+        "cublasLtMatmulDescSetAttribute 3=0x0",
+        "cublasLtMatmulDescSetAttribute 4=0x0",
+        "cublasLtMatrixLayoutCreate 14 4x8 every 4",
+        "cublasLtMatrixLayoutSetAttribute 5=6",
+        "cublasLtMatrixLayoutSetAttribute 6=0",
+        "cublasLtMatrixLayoutCreate 14 8x5 every 8",
+        "cublasLtMatrixLayoutSetAttribute 5=6",
+        "cublasLtMatrixLayoutSetAttribute 6=40",
+        "cublasLtMatrixLayoutCreate 0 4x5 every 4",
+        "cublasLtMatrixLayoutSetAttribute 5=6",
+        "cublasLtMatrixLayoutSetAttribute 6=20",
+        "cublasLtMatmulPreferenceSetAttribute 1=1048576",
+        "cublasLtMatmulPreferenceSetAttribute 3=2",
+        "cublasLtMatmulPreferenceSetAttribute 5=2",
+        "cublasLtMatmulPreferenceSetAttribute 6=16",
+        "cublasLtMatmulPreferenceSetAttribute 7=16",
+        "cublasLtMatmulPreferenceSetAttribute 8=16",
+    ];
+    assert_eq!(told, expected);
+}
+
+/// Calls that queue something, with the bias that was set before them.
+fn queued() -> Vec<String> {
+    let kept = ["cublasLtMatmul ", "cublasLtMatmulDescSetAttribute 8", "cuLaunchKernel"];
+    calls().into_iter().filter(|call| kept.iter().any(|name| call.starts_with(name))).collect()
+}
+
+#[test]
+fn a_bias_is_added_by_the_library_or_by_us_before() {
+    let driver = opened(1);
+    let source = &crate::kernels::product_base::SOURCE;
+    driver.seats[0].modules.get(&driver.api, source, || Ok(vec![0; 8]), |_, _| Ok(())).unwrap();
+    let shape = Product { accumulate: true, ..Product::dense(DType::F32, [2, 3, 5]) };
+    driver.product(0, 10, &product(shape, Some(0xd000))).unwrap();
+    driver.product(0, 10, &product(shape, Some(0xe000))).unwrap();
+    let expected = [
+        "cublasLtMatmulDescSetAttribute 8=0xd000",
+        "cublasLtMatmulDescSetAttribute 8=0xd000",
+        "cublasLtMatmul 70 1·0xb000·0xa000 + 1·0xc000 to 0xc000 by 7 with 0xf000+4096 on 10",
+        "cublasLtMatmulDescSetAttribute 8=0xe000",
+        "cublasLtMatmul 70 1·0xb000·0xa000 + 1·0xc000 to 0xc000 by 7 with 0xf000+4096 on 10",
+    ];
+    assert_eq!(queued(), expected);
+
+    fake::refuse_bias();
+    let wider = Product { accumulate: false, ..Product::dense(DType::F32, [2, 4, 5]) };
+    driver.product(0, 10, &product(wider, Some(0xd000))).unwrap();
+    let expected = [
+        "cublasLtMatmulDescSetAttribute 8=0xd000",
+        "cuLaunchKernel 40 1,1,1 256 0 10 [c000, d000, 2, 4, 1]",
+        "cublasLtMatmul 70 1·0xb000·0xa000 + 1·0xc000 to 0xc000 by 7 with 0xf000+4096 on 10",
+    ];
+    assert_eq!(queued(), expected);
+
+    let nothing = Product { k: 0, ..wider };
+    driver.product(0, 10, &product(nothing, None)).unwrap();
+    assert_eq!(queued(), ["cuLaunchKernel 40 1,1,1 256 0 10 [c000, c000, 2, 4, 1]"]);
+    driver.product(0, 10, &product(Product { accumulate: true, ..nothing }, None)).unwrap();
+    assert_eq!(queued(), [""; 0], "what is there stays");
+}
+
+#[test]
+fn a_product_the_library_refuses_is_named() {
+    let driver = opened(1);
+    let shape = Product::dense(DType::F32, [2, 3, 5]);
+    let check = |shape: Product, function, code, parts: [&str; 2]| {
+        answer(function, code);
+        let error = driver.product(0, 10, &product(shape, None)).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        answer(function, 0);
+    };
+    check(Product { dtype: DType::F64, out: DType::F64, ..shape }, "cuInit", 0, ["[2,5]·[5,3]", "F64"]);
+    check(shape, "cublasLtCreate", 3, ["libcublasLt.so.13", "CUBLAS_STATUS_FAKE (3)"]);
+    check(shape, "cublasLtMatmulAlgoGetHeuristic", 15, ["[2,5]·[5,3]", "no algorithm"]);
+    check(shape, "cublasLtMatmulAlgoGetHeuristic", 7, ["[2,5]·[5,3]", "CUBLAS_STATUS_FAKE (7)"]);
+    check(shape, "cublasLtMatmul", 13, ["[2,5]·[5,3]", "CUBLAS_STATUS_FAKE (13)"]);
+    driver.product(0, 10, &product(shape, None)).unwrap();
+}
+
+#[test]
+fn a_recording_becomes_a_graph_that_is_on_the_card_before_its_first_replay() {
+    let driver = opened(1);
+    driver.begin_capture(0, 10).unwrap();
+    driver.fill(0, 10, Address { card: 0, raw: 0x1000 }, 64, 0).unwrap();
+    let recorded = driver.end_capture(0, 10).unwrap();
+    driver.replay(0, 10, recorded).unwrap();
+    driver.replay(0, 10, recorded).unwrap();
+    driver.drop_recorded(0, recorded);
+    let expected = [
+        "cuStreamBeginCapture_v2 10 1",
+        "cuMemsetD8Async 0x1000 0 64 10",
+        "cuStreamEndCapture 10",
+        "cuGraphInstantiateWithFlags 60 0",
+        "cuGraphDestroy 60",
+        "cuGraphUpload 61 10",
+        "cuGraphLaunch 61 10",
+        "cuGraphLaunch 61 10",
+        "cuGraphExecDestroy 61",
+    ];
+    assert_eq!(calls(), expected);
+}
+
+#[test]
+fn a_recording_that_fails_or_is_given_up_leaves_no_graph() {
+    let driver = opened(1);
+    let check = |function, expected: &[&str]| {
+        answer(function, 1);
+        driver.begin_capture(0, 10).unwrap();
+        assert!(driver.end_capture(0, 10).is_err());
+        answer(function, 0);
+        let left: Vec<String> = calls().into_iter().filter(|call| call.contains("Destroy")).collect();
+        assert_eq!(left, expected, "{function}");
+    };
+    check("cuStreamEndCapture", &[]);
+    check("cuGraphInstantiateWithFlags", &["cuGraphDestroy 60"]);
+    check("cuGraphUpload", &["cuGraphDestroy 60", "cuGraphExecDestroy 61"]);
+    driver.begin_capture(0, 10).unwrap();
+    driver.abandon_capture(0, 10);
+    assert_eq!(calls(), ["cuStreamBeginCapture_v2 10 1", "cuStreamEndCapture 10", "cuGraphDestroy 60"]);
+}
+
+#[test]
+fn equal_sources_are_one_module() {
+    static TWICE: Source = Source { file: "fake.cu", text: "" };
+    static OTHER: Source = Source { file: "fake.cu", text: "other" };
+    let driver = opened(1);
+    let modules = &driver.seats[0].modules;
+    assert_eq!(modules.missing(&[&SOURCE, &TWICE, &OTHER]).len(), 2);
+    modules.get(&driver.api, &SOURCE, || Ok(vec![0; 8]), |_, _| Ok(())).unwrap();
+    assert_eq!(modules.missing(&[&SOURCE, &TWICE]).len(), 0);
+    modules.get(&driver.api, &TWICE, || panic!("it is there"), |_, _| Ok(())).unwrap();
+    assert_eq!(calls(), ["cuModuleLoadData"]);
+}
+
+/// Everything the driver is asked to take back, and what it gives to those who ask for more.
+const AFTER_A_LOSS: [&str; 22] = [
+    "cuCtxSetCurrent",
+    "cuCtxSynchronize",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemFreeAsync",
+    "cuMemPoolDestroy",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+    "cuStreamDestroy_v2",
+    "cuStreamSynchronize",
+    "cuEventDestroy_v2",
+    "cuEventRecord",
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuMemsetD8Async",
+    "cuStreamEndCapture",
+    "cuGraphLaunch",
+    "cuGraphExecDestroy",
+    "cuModuleUnload",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cublasLtMatmul",
+    "cublasLtDestroy",
+];
+
+#[test]
+fn after_a_trap_every_call_says_lost_and_everything_goes_home_in_silence() {
+    let driver = opened(1);
+    let source = &crate::kernels::trap::SOURCE;
+    driver.seats[0].modules.get(&driver.api, source, || Ok(vec![0; 8]), |_, _| Ok(())).unwrap();
+    let (pooled, plain) = (driver.reserve(0, 32 * MIB, true).unwrap(), driver.reserve(0, 4096, false).unwrap());
+    let pinned = driver.alloc_host(0, 64).unwrap();
+    driver.begin_capture(0, 10).unwrap();
+    let recorded = driver.end_capture(0, 10).unwrap();
+    let multiply = || driver.product(0, 10, &product(Product::dense(DType::F32, [2, 3, 5]), None));
+    multiply().unwrap();
+    driver.begin_capture(0, 11).unwrap();
+    calls();
+    driver.trap(0, 10).unwrap();
+    assert_eq!(calls(), ["cuModuleGetFunction 30 planted_trap", "cuLaunchKernel 40 1,1,1 1 0 10 [0, 0, 0, 0, 0]"]);
+
+    AFTER_A_LOSS.iter().for_each(|function| answer(function, 719));
+    let check = |result: Result<(), DeviceError>, call: &str| {
+        let lost = matches!(&result, Err(DeviceError::Lost { card: 0, during, what }) if *during == call && what.contains("719"));
+        assert!(lost, "{call}: {result:?}");
+    };
+    check(driver.synchronize(0, 20), "waiting for the device");
+    check(driver.reached(0, 20).map(drop), "asking for an event");
+    check(driver.record(0, 10, 20), "recording an event");
+    check(driver.fill(0, 10, plain.base, 64, 0), "filling memory");
+    check(driver.replay(0, 10, recorded), "replaying work");
+    check(driver.reserve(0, 4096, false).map(drop), "reserving memory");
+    check(driver.alloc_host(0, 64).map(drop), "taking page-locked memory");
+    check(multiply(), "queueing a product");
+
+    driver.abandon_capture(0, 11);
+    driver.drop_recorded(0, recorded);
+    driver.free_host(0, pinned);
+    driver.destroy_event(0, 20);
+    driver.destroy_stream(0, 10);
+    driver.release(pooled);
+    driver.release(plain);
+    calls();
+    driver.close(0);
+    let last = calls();
+    assert_eq!(last.last().unwrap(), "cuDevicePrimaryCtxRelease_v2 1", "the context goes, and with it what it held");
+    AFTER_A_LOSS.iter().for_each(|function| answer(function, 0));
 }

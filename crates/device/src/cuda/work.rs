@@ -5,16 +5,21 @@ use std::ptr;
 use std::sync::PoisonError;
 
 use super::api::{self, Access, Code, Handle, PoolProps};
-use super::nvml::{Held, Meter};
-use super::{CudaDriver, OpenCard, boot, modules, status};
+use super::gate::GATE;
+use super::nvml::Held;
+use super::{CudaDriver, OpenCard, modules, status};
 use crate::bytes::POOL_GRANULE;
 use crate::card::{Card, CardReading};
-use crate::driver::{Address, CopyPath, Driver, EventId, HostSpan, KernelId, RawArg, Reservation, StreamId};
+use crate::driver::{
+    Address, CopyPath, Driver, EventId, HostSpan, KernelId, RawArg, RecordedId, Reservation, StreamId,
+};
 use crate::error::DeviceError;
-use crate::kernel::{Grid, Kernel};
+use crate::kernel::{Grid, Kernel, Source};
+use crate::kernels::trap;
 use crate::library::Found;
 use crate::machine::Kind;
 use crate::product::RawProduct;
+use crate::workers::Workers;
 
 /// More arguments than any kernel takes; they are laid out on the stack.
 pub(super) const MAX_ARGS: usize = 32;
@@ -69,19 +74,16 @@ impl Driver for CudaDriver {
     }
 
     fn release(&self, held: Reservation) {
-        // A card that is closed or lost has nothing left to give back.
         // Another card may still be reading it, or writing to it, over a peer road.
         for card in (0..self.seats.len()).filter(|card| *card != held.base.card) {
-            if self.enter(card, "releasing memory").is_ok() {
-                // SAFETY: takes nothing; the context was made current in the line before.
-                unsafe { (self.api.cuCtxSynchronize)() };
-            }
+            self.wait_for_all(card);
         }
+        self.wait_for_all(held.base.card);
+        // A card that is closed or lost has nothing left to give back.
         let Ok(open) = self.enter(held.base.card, "releasing memory") else { return };
         // SAFETY: the reservation came from `reserve` and is given back once; all work on the card, which might
         // still touch it, has ended before it goes.
         unsafe {
-            (self.api.cuCtxSynchronize)();
             if held.pool == 0 {
                 (self.api.cuMemFree_v2)(held.base.raw);
             } else {
@@ -215,6 +217,10 @@ impl Driver for CudaDriver {
     fn copy(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {
         let during = "copying";
         self.enter(card, during)?;
+        if path.bytes() == 0 {
+            // A graph has no node for nothing.
+            return Ok(());
+        }
         let (bytes, stream) = (path.bytes() as usize, stream as Handle);
         let code = match path {
             CopyPath::Up { from, to } => {
@@ -241,22 +247,32 @@ impl Driver for CudaDriver {
     fn fill(&self, card: usize, stream: StreamId, at: Address, bytes: u64, value: u8) -> Result<(), DeviceError> {
         let during = "filling memory";
         self.enter(card, during)?;
+        if bytes == 0 {
+            return Ok(());
+        }
         // SAFETY: the range lies in a reservation of this card.
         let code = unsafe { (self.api.cuMemsetD8Async)(at.raw, value, bytes as usize, stream as Handle) };
         self.check(card, during, code)
     }
 
     fn load(&self, card: usize, kernel: &'static Kernel) -> Result<KernelId, DeviceError> {
-        let during = "loading a kernel";
-        self.enter(card, during)?;
-        let (major, minor) = self.cards[card].capability;
-        let cubin =
-            || self.cubins.get(kernel.source, &format!("sm_{major}{minor}"), self.version, &self.driver_version());
-        let module = self
-            .seat(card)?
-            .modules
-            .get(&self.api, kernel.source, cubin, |code, bytes| self.check_memory(card, during, code, bytes))?;
+        let module = self.module(card, kernel.source, || self.cubin(card, kernel.source))?;
         self.check_found(card, kernel, modules::function(&self.api, module, kernel.name))
+    }
+
+    fn compile(&self, card: usize, sources: &[&'static Source], workers: &Workers) -> Result<(), DeviceError> {
+        let missing = self.seat(card)?.modules.missing(sources);
+        if missing.len() < 2 {
+            // What is alone is compiled when it is loaded.
+            return Ok(());
+        }
+        self.cubins.compiler(self.version)?;
+        let mut made: Vec<Option<Result<Vec<u8>, DeviceError>>> = missing.iter().map(|_| None).collect();
+        workers.each_chunk(&mut made, 1, |i, made| made[0] = Some(self.cubin(card, missing[i])));
+        for (source, cubin) in missing.into_iter().zip(made) {
+            self.module(card, source, || cubin.unwrap_or_else(|| self.cubin(card, source)))?;
+        }
+        Ok(())
     }
 
     fn launch(
@@ -293,9 +309,38 @@ impl Driver for CudaDriver {
         self.check(card, during, code)
     }
 
-    fn product(&self, card: usize, _stream: StreamId, _product: &RawProduct) -> Result<(), DeviceError> {
-        let what = "matrix products on CUDA are not built yet".to_owned();
-        Err(DeviceError::Failed { card, during: "queueing a product", what })
+    fn product(&self, card: usize, stream: StreamId, product: &RawProduct) -> Result<(), DeviceError> {
+        self.queue_product(card, stream, product)
+    }
+
+    fn prepare_products(&self, card: usize) -> Result<(), DeviceError> {
+        self.open_products(card)
+    }
+
+    fn trap(&self, card: usize, stream: StreamId) -> Result<(), DeviceError> {
+        let function = self.load(card, &trap::KERNEL)?;
+        let one = Grid { blocks: [1, 1, 1], threads: 1, shared_bytes: 0 };
+        self.launch(card, stream, (&trap::KERNEL, function), one, &[])
+    }
+
+    fn begin_capture(&self, card: usize, stream: StreamId) -> Result<(), DeviceError> {
+        self.start_recording(card, stream)
+    }
+
+    fn end_capture(&self, card: usize, stream: StreamId) -> Result<RecordedId, DeviceError> {
+        self.finish_recording(card, stream)
+    }
+
+    fn abandon_capture(&self, card: usize, stream: StreamId) {
+        self.abandon_recording(card, stream);
+    }
+
+    fn replay(&self, card: usize, stream: StreamId, recorded: RecordedId) -> Result<(), DeviceError> {
+        self.replay_recording(card, stream, recorded)
+    }
+
+    fn drop_recorded(&self, card: usize, recorded: RecordedId) {
+        self.drop_recording(card, recorded);
     }
 
     fn can_access_peer(&self, reader: usize, owner: usize) -> Result<bool, DeviceError> {
@@ -345,17 +390,14 @@ impl Driver for CudaDriver {
 
     fn libraries(&self) -> Vec<Found> {
         let meter = self.meter.iter().map(|meter| meter.found.clone());
-        // Asked for its place, the compiler is opened even where every kernel came from the cache.
+        // Asked for their places, the compiler is opened even where every kernel came from the cache, and so is cuBLASLt.
         let compiler = self.cubins.compiler(self.version).ok().map(|compiler| compiler.found().clone());
-        std::iter::once(self.found.clone()).chain(meter).chain(compiler).collect()
+        let products = self.blas.get(self.version).ok().map(|blas| blas.found.clone());
+        std::iter::once(self.found.clone()).chain(meter).chain(compiler).chain(products).collect()
     }
 
     fn driver_version(&self) -> String {
-        let cuda = boot::spell(self.version);
-        match self.meter.as_ref().and_then(Meter::driver_version) {
-            Some(driver) => format!("{driver} (CUDA {cuda})"),
-            None => format!("CUDA {cuda}"),
-        }
+        self.driver_version.clone()
     }
 
     fn now_ns(&self) -> u64 {
@@ -364,6 +406,35 @@ impl Driver for CudaDriver {
 }
 
 impl CudaDriver {
+    /// Waits for all work of a card, if it is open. What is recorded there meanwhile is recorded first.
+    fn wait_for_all(&self, card: usize) {
+        let Ok(device) = self.device(card) else { return };
+        if self.enter(card, "releasing memory").is_ok() {
+            let _alone = GATE.alone(device);
+            // SAFETY: takes nothing; the context was made current two lines before.
+            unsafe { (self.api.cuCtxSynchronize)() };
+        }
+    }
+
+    /// Machine code of `source` for the card: from the disk, or compiled now.
+    fn cubin(&self, card: usize, source: &Source) -> Result<Vec<u8>, DeviceError> {
+        let (major, minor) = self.cards[card].capability;
+        self.cubins.get(source, &format!("sm_{major}{minor}"), self.version, &self.driver_version)
+    }
+
+    /// The module of `source` on the card, loaded from `cubin` if it was not before.
+    fn module(
+        &self,
+        card: usize,
+        source: &'static Source,
+        cubin: impl FnOnce() -> Result<Vec<u8>, DeviceError>,
+    ) -> Result<Handle, DeviceError> {
+        let during = "loading a kernel";
+        self.enter(card, during)?;
+        let check = |code, bytes| self.check_memory(card, during, code, bytes);
+        self.seat(card)?.modules.get(&self.api, source, cubin, check)
+    }
+
     /// Takes one piece of exactly `bytes` out of a pool that is capped at `bytes`.
     fn reserve_in_pool(&self, card: usize, open: OpenCard, bytes: u64) -> Result<Reservation, DeviceError> {
         let during = "reserving memory";

@@ -1,4 +1,8 @@
-//! Kernels that check other work: patterns, checksums, and a delay that makes stream races visible.
+//! Kernels that check other work: patterns, checksums, and a delay that makes stream races visible. Beside them the one
+//! that helps products, and the one that breaks a card.
+
+pub(crate) mod product_base;
+pub(crate) mod trap;
 
 use crate::arena::View;
 use crate::device::{Device, Loaded};
@@ -7,7 +11,7 @@ use crate::kernel::{Arg, DType, Grid, Kernel, Param, Source, TwinArgs};
 use crate::stream::Stream;
 
 /// The CUDA sources of this crate.
-pub static SOURCES: &[&Source] = &[&CHECKS];
+pub static SOURCES: &[&Source] = &[&CHECKS, &product_base::SOURCE, &trap::SOURCE];
 
 /// The kernels of this crate.
 pub static KERNELS: &[&Kernel] = &[&FILL_PATTERN, &COUNT_WRONG, &CHECKSUM, &DELAY];

@@ -21,7 +21,7 @@ fn products_that_cannot_be_are_refused_by_name() {
     let (stream, arena) = stream_and_arena();
     let [a, b, c] = ["a", "b", "c"].map(|name| arena.take(name, 4096).unwrap());
     let check = |product: Product, problem: &str| {
-        let error = stream.product(&product, a.view(), b.view(), c.view(), None).expect_err(problem).to_string();
+        let error = stream.product(&product, a.view(), b.view(), c.view(), None, None).expect_err(problem).to_string();
         assert!(error.starts_with(&format!("product {product}: ")) && error.contains(problem), "{error}");
     };
     check(Product { dtype: DType::U32, out: DType::U32, ..DENSE }, "no product of U32 into U32");
@@ -45,7 +45,7 @@ fn batches_of_c_lie_behind_or_beside_each_other() {
     let [a, b, c] = ["a", "b", "c"].map(|name| arena.take(name, 4096).unwrap());
     for c_lies in [Operand::rows(4).every(12), Operand::rows(8).every(4), Operand::rows(9).every(5)] {
         let product = Product { batch: 2, c: c_lies, ..DENSE };
-        stream.product(&product, a.view(), b.view(), c.view(), None).unwrap();
+        stream.product(&product, a.view(), b.view(), c.view(), None, None).unwrap();
     }
 }
 
@@ -55,7 +55,7 @@ fn memory_that_does_not_fit_is_refused() {
     let block = arena.take("block", 4096).unwrap();
     let check = |[a, b, c, bias]: [(u64, u64); 4], problem: &str| {
         let part = |(from, bytes)| block.part(from, bytes);
-        let result = stream.product(&DENSE, part(a), part(b), part(c), Some(part(bias)));
+        let result = stream.product(&DENSE, part(a), part(b), part(c), Some(part(bias)), None);
         match problem {
             "" => result.unwrap(),
             _ => assert!(result.as_ref().is_err_and(|error| error.to_string().contains(problem)), "{result:?}"),
@@ -73,4 +73,25 @@ fn memory_that_does_not_fit_is_refused() {
     check([a, b, c, (300, 16)], "C overlaps the bias");
     // What C does not use may be anybody's.
     check([a, b, (256, 3840), (304, 16)], "");
+}
+
+#[test]
+fn a_workspace_is_aligned_and_overlaps_nothing() {
+    let (stream, arena) = stream_and_arena();
+    let block = arena.take("block", 4096).unwrap();
+    let check = |(from, bytes), problem: &str| {
+        let [a, b, c, bias] = [(0, 60), (256, 80), (512, 48), (768, 16)].map(|(from, bytes)| block.part(from, bytes));
+        let result = stream.product(&DENSE, a, b, c, Some(bias), Some(block.part(from, bytes)));
+        match problem {
+            "" => result.unwrap(),
+            _ => assert!(result.as_ref().is_err_and(|error| error.to_string().contains(problem)), "{result:?}"),
+        }
+    };
+    check((1024, 3072), "");
+    check((1024, 7), "");
+    check((1028, 512), "is not aligned to 256 bytes");
+    check((0, 256), "the workspace overlaps A");
+    check((256, 256), "the workspace overlaps B");
+    check((768, 256), "the workspace overlaps the bias");
+    check((512, 256), "the workspace overlaps C");
 }

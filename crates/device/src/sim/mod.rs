@@ -22,11 +22,14 @@ pub use spec::{Link, SimFault, SimSpec, SimSpecError};
 use crate::bytes::{MIB, round_up};
 use crate::card::{Card, CardReading, Holder};
 use crate::cost::DriverCost;
-use crate::driver::{Address, CopyPath, Driver, EventId, HostSpan, KernelId, RawArg, Reservation, StreamId};
+use crate::driver::{
+    Address, CopyPath, Driver, EventId, HostSpan, KernelId, RawArg, RecordedId, Reservation, StreamId,
+};
 use crate::error::DeviceError;
 use crate::host_exec::{run_copy, run_fill, run_twin, touched, touched_by_copy};
 use crate::host_memory::{HostMemory, alloc_span, free_span};
 use crate::host_product::run_product;
+use crate::host_recording::{Recordings, Work};
 use crate::kernel::{Grid, Kernel};
 use crate::machine::{Kind, lock};
 use crate::product::RawProduct;
@@ -39,6 +42,7 @@ pub struct SimDriver {
     cards: Vec<Card>,
     state: Mutex<State>,
     workers: Arc<Workers>,
+    recordings: Recordings,
 }
 
 struct State {
@@ -67,7 +71,8 @@ struct CardState {
 
 #[derive(Clone, Copy)]
 enum Broken {
-    Lost(&'static str),
+    Lost,
+    Trapped,
     CopyFailed,
 }
 
@@ -143,7 +148,8 @@ impl SimDriver {
             pinned: 0,
             trace: Vec::new(),
         };
-        SimDriver { cards: (0..spec.count).map(card).collect(), spec, state: Mutex::new(state), workers }
+        let (cards, recordings) = ((0..spec.count).map(card).collect(), Recordings::default());
+        SimDriver { cards, spec, state: Mutex::new(state), workers, recordings }
     }
 
     /// What is alive now.
@@ -175,9 +181,9 @@ impl SimDriver {
         state.calls += 1;
         state.host_ns += clock::CALL_NS;
         if self.spec.fault == Some(SimFault::LoseCard(number)) {
-            state.break_card(card, Broken::Lost(during));
+            state.break_card(card, Broken::Lost);
         }
-        state.alive(card)
+        state.alive(card, during)
     }
 
     fn enqueue(&self, card: usize, stream: StreamId, during: &'static str, op: Op) -> Result<(), DeviceError> {
@@ -191,38 +197,35 @@ impl SimDriver {
         Ok(())
     }
 
+    /// Keeps the work if the stream records, queues it otherwise.
+    fn record_or_enqueue(
+        &self,
+        card: usize,
+        stream: StreamId,
+        during: &'static str,
+        work: Work,
+    ) -> Result<(), DeviceError> {
+        match self.recordings.keep(stream, work) {
+            None => Ok(()),
+            Some(work) => self.enqueue(card, stream, during, Op::Work(work)),
+        }
+    }
+
     /// Runs one queued entry; `false` when none can run.
     fn run_one(&self, state: &mut State) -> bool {
         let Some((stream, queued_ns, op)) = state.queues.next() else { return false };
         let takes_ns = match &op {
-            Op::Copy(path) => clock::copy_ns(path, self.spec.link, &mut state.queues.rng),
-            Op::Fill { bytes, .. } => clock::fill_ns(*bytes, &mut state.queues.rng),
-            Op::Launch { args, .. } => clock::kernel_ns(args, &mut state.queues.rng),
-            Op::Product(product) => clock::product_ns(product, &mut state.queues.rng),
-            Op::Record { .. } | Op::Wait { .. } => 0,
+            Op::Work(work) => self.work_ns(state, work),
+            Op::Record { .. } | Op::Wait { .. } | Op::Trap => 0,
         };
         let Some(queue) = state.queues.streams.get_mut(&stream) else { return true };
         let card = queue.card;
         queue.now_ns = queue.now_ns.max(queued_ns) + takes_ns;
         let now_ns = queue.now_ns;
         match op {
-            Op::Copy(path) => self.run_copy(state, card, &path),
-            Op::Fill { at, bytes, value } => {
-                state.touch(&[(at.raw, at.raw + bytes, true)]);
-                // SAFETY: checked to lie in a live reservation when queued; releasing one drains first. All
-                // simulated work runs under the lock we hold.
-                unsafe { run_fill(at, bytes, value) }
-            }
-            Op::Launch { kernel, grid, args } => {
-                state.touch(&touched(&args));
-                // SAFETY: as above.
-                unsafe { run_twin(kernel, grid, &args, &self.workers) }
-            }
-            Op::Product(product) => {
-                state.touch(&touched(&product.args()));
-                // SAFETY: as above.
-                unsafe { run_product(&product, &self.workers) }
-            }
+            Op::Work(Work::Copy(path)) => self.run_copy(state, card, &path),
+            Op::Work(work) => self.run_work(state, &work),
+            Op::Trap => state.break_card(card, Broken::Trapped),
             Op::Record { event, mark } => {
                 if let Some(state) = state.queues.events.get_mut(&event) {
                     (state.reached, state.reached_ns) = (state.reached.max(mark), now_ns);
@@ -238,34 +241,57 @@ impl SimDriver {
         true
     }
 
+    fn work_ns(&self, state: &mut State, work: &Work) -> u64 {
+        let rng = &mut state.queues.rng;
+        match work {
+            Work::Copy(path) => clock::copy_ns(path, self.spec.link, rng),
+            Work::Fill { bytes, .. } => clock::fill_ns(*bytes, rng),
+            Work::Launch { args, .. } => clock::kernel_ns(args, rng),
+            Work::Product(product) => clock::product_ns(product, rng),
+        }
+    }
+
+    fn run_work(&self, state: &mut State, work: &Work) {
+        state.touch(&work.touches());
+        // SAFETY: checked to lie in a live reservation when queued; releasing one drains first. All simulated work runs
+        // under the lock we hold.
+        unsafe {
+            match work {
+                Work::Copy(path) => run_copy(path),
+                Work::Fill { at, bytes, value } => run_fill(*at, *bytes, *value),
+                Work::Launch { kernel, grid, args } => run_twin(kernel, *grid, args, &self.workers),
+                Work::Product(product) => run_product(product, &self.workers),
+            }
+        }
+    }
+
     fn run_copy(&self, state: &mut State, card: usize, path: &CopyPath) {
         let number = state.copies;
         state.copies += 1;
         if self.spec.fault == Some(SimFault::FailCopy(number)) {
             return state.break_card(card, Broken::CopyFailed);
         }
-        state.touch(&touched_by_copy(path));
         let between_cards = matches!(path, CopyPath::Peer { from, to, .. } if from.card != to.card);
         if between_cards && self.spec.fault == Some(SimFault::CorruptPeer) {
             // As boards have been seen to do: the copy "succeeds", and the bytes are not there.
-            return;
+            return state.touch(&touched_by_copy(path));
         }
-        // SAFETY: device ends lie in live reservations (checked when queued; releasing one drains first), host
-        // ends live until their last use was reached (`Pinned`); all simulated work runs under the lock we hold.
-        unsafe { run_copy(path) }
+        // Host ends live until their last use was reached (`Pinned`).
+        self.run_work(state, &Work::Copy(*path));
     }
 
     /// Runs work until `done`, or until nothing more can run.
     fn run_until(&self, state: &mut State, card: usize, done: impl Fn(&State) -> bool) -> Result<(), DeviceError> {
+        let during = "waiting for an event";
         loop {
-            state.alive(card)?;
+            state.alive(card, during)?;
             if done(state) {
                 return Ok(());
             }
             if !self.run_one(state) {
                 // What is waited for hangs on another card that is gone. Nothing else can stop it: a wait names
                 // only records that were queued before it, so no two can wait for each other.
-                (0..state.cards.len()).try_for_each(|other| state.alive(other))?;
+                (0..state.cards.len()).try_for_each(|other| state.alive(other, during))?;
                 unreachable!("queued work cannot run although every card is alive");
             }
         }
@@ -292,10 +318,13 @@ impl SimDriver {
 }
 
 impl State {
-    fn alive(&self, card: usize) -> Result<(), DeviceError> {
+    /// As a driver does: what broke the card is told by whatever call comes next, and by all after it.
+    fn alive(&self, card: usize, during: &'static str) -> Result<(), DeviceError> {
+        let lost = |what: &str| Err(DeviceError::Lost { card, during, what: what.to_owned() });
         match self.cards[card].broken {
             None => Ok(()),
-            Some(Broken::Lost(during)) => Err(DeviceError::Lost { card, during }),
+            Some(Broken::Lost) => lost("it answers no more"),
+            Some(Broken::Trapped) => lost("a kernel ended in a trap"),
             Some(Broken::CopyFailed) => {
                 Err(DeviceError::Failed { card, during: "copy", what: "planted copy failure".to_owned() })
             }
@@ -528,12 +557,12 @@ impl Driver for SimDriver {
                 return Err(DeviceError::Failed { card, during: "peer copy", what });
             }
         }
-        self.enqueue(card, stream, "copying", Op::Copy(path))
+        self.record_or_enqueue(card, stream, "copying", Work::Copy(path))
     }
 
     fn fill(&self, card: usize, stream: StreamId, at: Address, bytes: u64, value: u8) -> Result<(), DeviceError> {
         self.check_range(card, &[(at.raw, at.raw + bytes, true)])?;
-        self.enqueue(card, stream, "filling memory", Op::Fill { at, bytes, value })
+        self.record_or_enqueue(card, stream, "filling memory", Work::Fill { at, bytes, value })
     }
 
     fn load(&self, card: usize, kernel: &'static Kernel) -> Result<KernelId, DeviceError> {
@@ -552,12 +581,49 @@ impl Driver for SimDriver {
         args: &[RawArg],
     ) -> Result<(), DeviceError> {
         self.check_range(card, &touched(args))?;
-        self.enqueue(card, stream, "launching a kernel", Op::Launch { kernel, grid, args: args.to_vec() })
+        let work = Work::Launch { kernel, grid, args: args.to_vec() };
+        self.record_or_enqueue(card, stream, "launching a kernel", work)
     }
 
     fn product(&self, card: usize, stream: StreamId, product: &RawProduct) -> Result<(), DeviceError> {
         self.check_range(card, &touched(&product.args()))?;
-        self.enqueue(card, stream, "queueing a product", Op::Product(*product))
+        self.record_or_enqueue(card, stream, "queueing a product", Work::Product(*product))
+    }
+
+    fn trap(&self, card: usize, stream: StreamId) -> Result<(), DeviceError> {
+        self.enqueue(card, stream, "planting a trap", Op::Trap)
+    }
+
+    fn begin_capture(&self, card: usize, stream: StreamId) -> Result<(), DeviceError> {
+        self.call(&mut lock(&self.state), card, "recording work")?;
+        self.recordings.begin(stream);
+        Ok(())
+    }
+
+    fn end_capture(&self, card: usize, stream: StreamId) -> Result<RecordedId, DeviceError> {
+        self.call(&mut lock(&self.state), card, "recording work")?;
+        self.recordings.end(card, stream)
+    }
+
+    fn abandon_capture(&self, _card: usize, stream: StreamId) {
+        self.recordings.take(stream);
+    }
+
+    /// Each piece is queued anew, and looks for its memory anew.
+    fn replay(&self, card: usize, stream: StreamId, recorded: RecordedId) -> Result<(), DeviceError> {
+        for work in &*self.recordings.get(card, recorded)? {
+            match work {
+                Work::Copy(path) => self.copy(card, stream, *path)?,
+                Work::Fill { at, bytes, value } => self.fill(card, stream, *at, *bytes, *value)?,
+                Work::Launch { kernel, grid, args } => self.launch(card, stream, (kernel, 0), *grid, args)?,
+                Work::Product(product) => self.product(card, stream, product)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_recorded(&self, _card: usize, recorded: RecordedId) {
+        self.recordings.forget(recorded);
     }
 
     fn can_access_peer(&self, reader: usize, owner: usize) -> Result<bool, DeviceError> {

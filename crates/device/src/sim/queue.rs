@@ -6,19 +6,16 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use crate::driver::{Address, CopyPath, EventId, RawArg, StreamId};
-use crate::kernel::{Grid, Kernel};
-use crate::product::RawProduct;
+use crate::driver::{EventId, StreamId};
+use crate::host_recording::Work;
 use crate::sim::rng::SplitMix;
 
-/// One entry of a stream.
+/// One entry of a stream. A trap breaks the card.
 pub(crate) enum Op {
-    Copy(CopyPath),
-    Fill { at: Address, bytes: u64, value: u8 },
-    Launch { kernel: &'static Kernel, grid: Grid, args: Vec<RawArg> },
-    Product(RawProduct),
+    Work(Work),
     Record { event: EventId, mark: u64 },
     Wait { event: EventId, mark: u64 },
+    Trap,
 }
 
 /// A stream: its entries, and how far its clock has come.

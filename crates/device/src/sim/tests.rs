@@ -306,7 +306,7 @@ fn multiply_then_read(seed: u64, wait: bool) -> f32 {
     let multiplied = bench.device.event().unwrap();
     [&a, &b].into_iter().for_each(|block| bench.writer.upload(&up, 0..256, block.view()).unwrap());
     let product = Product::dense(DType::F32, [8, 8, 8]);
-    bench.writer.product(&product, a.view(), b.view(), c.view(), None).unwrap();
+    bench.writer.product(&product, a.view(), b.view(), c.view(), None, None).unwrap();
     bench.writer.record(&multiplied).unwrap();
     if wait {
         bench.reader.wait(&multiplied, "the reader waits for the product").unwrap();
@@ -329,7 +329,7 @@ fn a_product_takes_the_time_of_its_arithmetic() {
     let took_ns = |k: u32, dtype: DType| {
         let bench = bench(one_card(3));
         let [a, b, c] = ["a", "b", "c"].map(|name| bench.arena.take(name, 8 << 20).unwrap());
-        bench.writer.product(&Product::dense(dtype, [512, 512, k]), a.view(), b.view(), c.view(), None).unwrap();
+        bench.writer.product(&Product::dense(dtype, [512, 512, k]), a.view(), b.view(), c.view(), None, None).unwrap();
         bench.writer.drain().unwrap();
         bench.machine.now_ns()
     };

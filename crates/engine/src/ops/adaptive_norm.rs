@@ -1,6 +1,6 @@
 //! Adaptive norm: every frame normalised over its channels, then scaled and shifted by what its utterance asks for.
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
 
 use super::frames::{Stretch, check_frames, cut, stretches, stretches_of_a_row};
 use super::layer_norm::kept;
@@ -9,11 +9,16 @@ use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg, Tensor};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::{TensorType, accumulator};
 use crate::{for_real, named_for};
+
+pub(super) static SOURCE: Source = Source {
+    file: "engine/adaptive_norm.cu",
+    text: concat!(include_str!("frames.cuh"), include_str!("norm.cuh"), include_str!("adaptive_norm.cu")),
+};
 
 /// `(x, scale and shift, row starts)` to the result, and mean and 1/√(variance + ε) of each frame.
 #[derive(Debug)]
@@ -99,7 +104,7 @@ impl<T: Real> Kernels<T> {
 
     const FORWARD: Kernel = Kernel {
         name: named_for!(T, "adaptive_norm"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[
             Param::In(T::DTYPE),
             Param::In(T::DTYPE),
@@ -114,7 +119,7 @@ impl<T: Real> Kernels<T> {
 
     const BACKWARD: Kernel = Kernel {
         name: named_for!(T, "adaptive_norm_gradient"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[
             Param::In(T::DTYPE),
             Param::In(T::DTYPE),
@@ -173,7 +178,7 @@ fn backward<T: Real>(args: &mut TwinArgs<'_>) {
             (stretch.of(x, columns).chunks_exact(columns), stretch.of(gradient, columns).chunks_exact(columns));
         let kept = stretch.of(kept, 2).as_chunks::<2>().0;
         for (((out, x), g), &kept) in out.chunks_exact_mut(columns).zip(x).zip(g).zip(kept) {
-            frame.add(x, kept, g, out);
+            frame.add(x, kept, g, None, out);
         }
     });
 }
@@ -197,7 +202,7 @@ mod tests {
 
     #[test]
     fn gradients() {
-        for (lengths, channels) in [(&[3, 0, 5][..], 7), (&[1], 3), (&[130, 3, 64], 5)] {
+        for (lengths, channels) in [(&[3, 0, 5][..], 7), (&[1], 3), (&[130, 3, 64], 5), (&[33, 0, 70], 32)] {
             let rows = Rows::new(lengths);
             let check = GradientCheck::new().input(&[rows.total(), channels]).input(&[rows.count(), 2 * channels]);
             check_gradients(check, |g, x| g.adaptive_norm(x[0], x[1], &rows));

@@ -1,15 +1,18 @@
 //! Adding to something that lasts: gradients of micro-batches, counters.
 
-use tandem_device::{Grid, Kernel, Param, TwinArgs};
+use tandem_device::{Grid, Kernel, Param, Source, TwinArgs};
 
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg};
-use crate::op::{Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::op::{Brings, Op, refuse};
+use crate::ops::on_cuda;
 use crate::real::Real;
 use crate::tensor::TensorType;
 use crate::{for_real, named_for};
+
+/// Its kernels.
+pub(super) static SOURCE: Source = Source { file: "engine/add_into.cu", text: include_str!("add_into.cu") };
 
 /// Elements of a piece that one thread adds.
 const PIECE: usize = 32 * 1024;
@@ -33,12 +36,19 @@ impl Op for AddInto {
         &[0]
     }
 
+    fn brings(&self) -> Option<Brings> {
+        Some(Brings::Added)
+    }
+
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let [sum, part] = [at.inputs[0], at.inputs[1]];
         let elements = sum.ty.shape.elements();
+        if elements == 0 {
+            return Ok(());
+        }
         let kernel = for_real!("add_into", sum.ty.dtype, T => &AddIntoKernel::<T>::KERNEL);
         let args = vec![sum.write(), part.read(), StepArg::U64(elements)];
-        at.launch(kernel, Grid::cover(elements, 256), args);
+        at.launch(kernel, Grid::cover(elements.div_ceil(4), 256), args);
         Ok(())
     }
 }
@@ -48,7 +58,7 @@ struct AddIntoKernel<T>(std::marker::PhantomData<T>);
 impl<T: Real> AddIntoKernel<T> {
     const KERNEL: Kernel = Kernel {
         name: named_for!(T, "add_into"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[Param::Out(T::DTYPE), Param::In(T::DTYPE), Param::U64],
         twin: &twin::<T>,
     };

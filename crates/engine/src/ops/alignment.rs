@@ -8,17 +8,25 @@
 //! 0: sums over thousands of frames stay small where the path is good, and f32 tells paths apart.
 
 use tandem_device::host::{self, Matrix, product_into};
-use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
 
+use super::frames::cut;
+use super::frames::{filled_of, span};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg, Tensor};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::{TensorType, accumulator};
 use crate::{for_real, named_for};
+
+pub(super) static SOURCE: Source =
+    Source { file: "engine/alignment.cu", text: concat!(include_str!("frames.cuh"), include_str!("alignment.cu")) };
+
+/// Frames that a block on a card scores.
+const FRAMES_OF_A_TILE: u32 = 32;
 
 /// Inputs: prior, mel, then starts and lengths of the text's and the mel's rows.
 #[derive(Debug)]
@@ -28,10 +36,19 @@ struct Align {
 }
 
 impl Align {
-    /// Elements of the tables of all rows.
-    fn table_elements(&self) -> u64 {
-        let of_row = |row| u64::from(self.text.length(row)) * u64::from(self.mel.length(row));
-        (0..self.text.count()).map(of_row).sum()
+    /// Tokens that a frame of the table has room for: those of the longest row.
+    fn stride(&self) -> u32 {
+        self.text.longest()
+    }
+
+    /// Words with a bit for each of them.
+    fn words(&self) -> u32 {
+        self.stride().div_ceil(32)
+    }
+
+    /// Whether there is anything to score.
+    fn is_empty(&self) -> bool {
+        self.stride() == 0 || self.mel.total() == 0
     }
 }
 
@@ -64,39 +81,51 @@ impl Op for Align {
         Ok(vec![None; at.inputs.len()])
     }
 
+    /// The table of scores, and the bits that a card keeps for the way back.
     fn scratch(&self, inputs: &[TensorType], _: &[TensorType]) -> Vec<u64> {
-        vec![(self.table_elements() * accumulator(inputs[0].dtype).bytes()).max(1)]
+        let (frames, wide) = (u64::from(self.mel.total()), accumulator(inputs[0].dtype));
+        let (table, bits) = (u64::from(self.stride()) * wide.bytes(), u64::from(self.words()) * DType::U32.bytes());
+        vec![(frames * table).max(1), (frames * bits).max(1)]
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let (prior, durations) = (at.inputs[0], at.outputs[0]);
+        let (prior, mel, durations) = (at.inputs[0], at.inputs[1], at.outputs[0]);
         if self.text.total() == 0 {
             return Ok(());
         }
-        if self.table_elements() == 0 {
+        if self.is_empty() {
             at.clear(durations);
             return Ok(());
         }
-        let elements = self.table_elements() as u32;
-        let table = Tensor { ty: TensorType::new(accumulator(prior.ty.dtype), &[elements]), ..at.scratch[0] };
-        let kernel = for_real!("align", prior.ty.dtype, T => &AlignKernel::<T>::KERNEL);
-        let mut args = vec![durations.write(), table.write()];
-        args.extend(at.inputs.iter().map(Tensor::read));
-        args.extend([StepArg::U32(self.text.count()), StepArg::U32(prior.ty.shape.last())]);
-        let grid = Grid { blocks: [self.text.count(), 1, 1], threads: 256, shared_bytes: 0 };
-        at.launch(kernel, grid, args);
+        let (frames, dtype) = (self.mel.total(), prior.ty.dtype);
+        let table = Tensor { ty: TensorType::new(accumulator(dtype), &[frames, self.stride()]), ..at.scratch[0] };
+        let bits = Tensor { ty: TensorType::new(DType::U32, &[frames, self.words()]), ..at.scratch[1] };
+        let of_rows: Vec<StepArg> = at.inputs[2..].iter().map(Tensor::read).collect();
+        let stride = StepArg::U32(self.stride());
+
+        let kernel = for_real!("align", dtype, T => &Kernels::<T>::SCORES);
+        let mut args = vec![table.write(), prior.read(), mel.read()];
+        args.extend(of_rows.iter().copied().chain([StepArg::U32(prior.ty.shape.last()), stride]));
+        let tiles = self.mel.longest().div_ceil(FRAMES_OF_A_TILE);
+        at.launch(kernel, Grid { blocks: [tiles, self.mel.count(), 1], threads: 256, shared_bytes: 0 }, args);
+
+        let kernel = for_real!("align", dtype, T => &Kernels::<T>::PATH);
+        let mut args = vec![durations.write(), table.write(), bits.write()];
+        args.extend(of_rows.into_iter().chain([stride, StepArg::U32(self.words())]));
+        // A thread for each token, in whole warps.
+        let threads = (32 * self.words()).min(1024);
+        at.launch(kernel, Grid { blocks: [self.mel.count(), 1, 1], threads, shared_bytes: 0 }, args);
         Ok(())
     }
 }
 
-struct AlignKernel<T>(std::marker::PhantomData<T>);
+struct Kernels<T>(std::marker::PhantomData<T>);
 
-impl<T: Real<Wide: host::Float>> AlignKernel<T> {
-    const KERNEL: Kernel = Kernel {
-        name: named_for!(T, "align"),
-        source: &NOT_ON_CUDA,
+impl<T: Real<Wide: host::Float>> Kernels<T> {
+    const SCORES: Kernel = Kernel {
+        name: named_for!(T, "align_scores"),
+        source: on_cuda::<T>(&SOURCE),
         params: &[
-            Param::Out(DType::I32),
             Param::Out(<T::Wide as Element>::DTYPE),
             Param::In(T::DTYPE),
             Param::In(T::DTYPE),
@@ -107,54 +136,95 @@ impl<T: Real<Wide: host::Float>> AlignKernel<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &twin::<T>,
+        twin: &scores::<T>,
+    };
+
+    const PATH: Kernel = Kernel {
+        name: named_for!(T::Wide, "align_path"),
+        source: on_cuda::<T>(&SOURCE),
+        params: &[
+            Param::Out(DType::I32),
+            Param::Out(<T::Wide as Element>::DTYPE),
+            Param::Out(DType::U32),
+            Param::In(DType::U32),
+            Param::In(DType::I32),
+            Param::In(DType::U32),
+            Param::In(DType::I32),
+            Param::U32,
+            Param::U32,
+        ],
+        twin: &paths::<T::Wide>,
     };
 }
 
-/// One row of the batch: its durations, its table, and where its tokens and frames lie.
-struct Row<'a, W> {
-    durations: &'a mut [i32],
-    table: &'a mut [W],
+/// One row of the batch: where its tokens and frames lie, and how many of them are there.
+struct Row {
     first_token: usize,
     tokens: usize,
+    token_room: usize,
     first_frame: usize,
     frames: usize,
+    frame_room: usize,
 }
 
-fn twin<T: Real<Wide: host::Float>>(args: &mut TwinArgs<'_>) {
-    let (prior, mel, columns) = (args.read::<T>(2), args.read::<T>(3), args.u32(9) as usize);
-    let (text_starts, text_lengths) = (args.read::<u32>(4), args.read::<i32>(5));
-    let (mel_starts, mel_lengths) = (args.read::<u32>(6), args.read::<i32>(7));
-    let workers = args.workers();
-    let (mut durations, mut table) = (args.write::<i32>(0), args.write::<T::Wide>(1));
-    let mut rows = Vec::with_capacity(text_lengths.len());
-    for (text, mel) in text_starts.windows(2).zip(mel_starts.windows(2)) {
-        let at = rows.len();
-        let [room_for_tokens, room_for_frames] = [text, mel].map(|pair| (pair[1] - pair[0]) as usize);
-        let row = Row {
-            durations: durations.split_off_mut(..room_for_tokens).unwrap_or_default(),
-            table: table.split_off_mut(..room_for_tokens * room_for_frames).unwrap_or_default(),
-            first_token: text[0] as usize,
-            tokens: (text_lengths[at].max(0) as usize).min(room_for_tokens),
-            first_frame: mel[0] as usize,
-            frames: (mel_lengths[at].max(0) as usize).min(room_for_frames),
-        };
-        rows.push(row);
+/// The rows, from four arguments of which the first is argument `at`.
+fn rows(args: &TwinArgs<'_>, at: usize) -> Vec<Row> {
+    let (text_starts, text_lengths) = (args.read::<u32>(at), args.read::<i32>(at + 1));
+    let (mel_starts, mel_lengths) = (args.read::<u32>(at + 2), args.read::<i32>(at + 3));
+    let row = |row: usize| {
+        let (text, mel) = (span(text_starts, row), span(mel_starts, row));
+        Row {
+            first_token: text.start,
+            tokens: filled_of(text_starts, text_lengths, row),
+            token_room: text.len(),
+            first_frame: mel.start,
+            frames: filled_of(mel_starts, mel_lengths, row),
+            frame_room: mel.len(),
+        }
+    };
+    (0..text_lengths.len()).map(row).collect()
+}
+
+impl Row {
+    /// Whether there is a path to look for.
+    fn has_path(&self) -> bool {
+        self.tokens > 0 && self.frames >= self.tokens
     }
-    workers.each_part(rows, |_, row| {
-        row.durations.fill(0);
-        if row.frames < row.tokens {
-            spread_evenly(&mut row.durations[..row.tokens], row.frames);
-        } else if row.tokens > 0 {
+}
+
+fn scores<T: Real<Wide: host::Float>>(args: &mut TwinArgs<'_>) {
+    let (prior, mel, rows) = (args.read::<T>(1), args.read::<T>(2), rows(args, 3));
+    let (columns, stride) = (args.u32(7) as usize, args.u32(8) as usize);
+    let workers = args.workers();
+    let tables = cut(args.write::<T::Wide>(0), rows.iter().map(|row| row.frame_room * stride));
+    workers.each_part(tables, |row, table| {
+        let row = &rows[row];
+        if row.has_path() {
             let wide = |x: &[T], first: usize, count: usize| -> Vec<T::Wide> {
                 x[first * columns..(first + count) * columns].iter().map(|x| x.load()).collect()
             };
             let tokens = wide(prior, row.first_token, row.tokens);
             let frames = wide(mel, row.first_frame, row.frames);
-            let table = &mut row.table[..row.tokens * row.frames];
-            score(&tokens, &frames, columns, table);
+            score(&tokens, &frames, columns, &mut table[..row.tokens * row.frames]);
+        }
+    });
+}
+
+fn paths<W: Float>(args: &mut TwinArgs<'_>) {
+    let (rows, stride) = (rows(args, 3), args.u32(7) as usize);
+    let workers = args.workers();
+    let durations = cut(args.write::<i32>(0), rows.iter().map(|row| row.token_room));
+    let tables = cut(args.write::<W>(1), rows.iter().map(|row| row.frame_room * stride));
+    workers.each_part(durations.into_iter().zip(tables).collect(), |row, (durations, table)| {
+        let row = &rows[row];
+        durations.fill(0);
+        let durations = &mut durations[..row.tokens];
+        if row.has_path() {
+            let table = &mut table[..row.tokens * row.frames];
             best_paths(table, row.tokens);
-            walk_back(table, &mut row.durations[..row.tokens]);
+            walk_back(table, durations);
+        } else {
+            spread_evenly(durations, row.frames);
         }
     });
 }
@@ -218,7 +288,8 @@ impl Graph {
     /// evenly; where it has no tokens, its frames belong to nobody.
     ///
     /// `prior` is `[tokens, columns]`, `mel` `[frames, columns]`, lengths are I32 `[rows]`. No gradient passes. Costs a
-    /// product of `frames × tokens × columns` per row and a table of `frames × tokens` wide numbers; rows run in parallel.
+    /// product of `frames × tokens × columns` per row and a table of wide numbers, all frames × the longest row's tokens; rows
+    /// run in parallel.
     pub fn align(
         &mut self,
         prior: Value,
@@ -311,16 +382,24 @@ mod tests {
 
     #[test]
     fn every_precision_and_device_finds_a_plain_path() {
-        let durations = [3, 1, 4, 1, 5, 9, 2, 6];
-        let token_of = durations.iter().enumerate().flat_map(|(token, &n)| vec![token; n]);
-        let mean = |token: usize| [token as f64 * 3.0, -(token as f64)];
-        let prior: Vec<f64> = (0..8).flat_map(mean).collect();
-        let mel: Vec<f64> =
-            token_of.enumerate().flat_map(|(i, token)| mean(token).map(|x| x + 0.4 * (i as f64).sin())).collect();
-        let (check, text, frames) = batch(2, &[[8, 31, 8, 31]], &prior, &mel);
-        // bf16 and f32 are held against f64, a simulated card and three threads against the CPU.
-        check_gradients(check, |g, x| g.align(x[0], x[1], &text, x[2], &frames, x[3]));
-        assert_eq!(align(2, &[[8, 31, 8, 31]], &prior, &mel), durations.map(|n| n as i32));
+        // In turn, so that neighbours are far apart and no number is large.
+        let mean = |token: usize| [0.0, 0.5].map(|turn| 9.0 * (2.5 * token as f64 + std::f64::consts::PI * turn).sin());
+        let check = |durations: &[usize]| {
+            let token_of = durations.iter().enumerate().flat_map(|(token, &n)| vec![token; n]);
+            let prior: Vec<f64> = (0..durations.len()).flat_map(mean).collect();
+            let mel: Vec<f64> =
+                token_of.enumerate().flat_map(|(i, token)| mean(token).map(|x| x + 0.4 * (i as f64).sin())).collect();
+            let (tokens, frames) = (durations.len() as u32, (mel.len() / 2) as u32);
+            let rows = [[tokens, frames, tokens, frames]];
+            let (check, text, frames) = batch(2, &rows, &prior, &mel);
+            // bf16 and f32 are held against f64, a simulated card and three threads against the CPU.
+            check_gradients(check, |g, x| g.align(x[0], x[1], &text, x[2], &frames, x[3]));
+            assert_eq!(align(2, &rows, &prior, &mel), durations.iter().map(|&n| n as i32).collect::<Vec<_>>());
+        };
+        check(&[3, 1, 4, 1, 5, 9, 2, 6]);
+        // More than a warp has lanes, and more than a block has threads.
+        check(&(0..70).map(|i| 1 + i * 5 % 7).collect::<Vec<_>>());
+        check(&(0..1030).map(|i| 1 + usize::from(i % 9 == 0)).collect::<Vec<_>>());
     }
 
     #[test]

@@ -1,16 +1,19 @@
 //! Columns: side by side, and some of them.
 
-use tandem_device::{Grid, Kernel, Param, TwinArgs};
+use tandem_device::{Grid, Kernel, Param, Source, TwinArgs};
 
 use super::frames::{frames_of_a_piece, is_real};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg, Tensor};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::tensor::TensorType;
 use crate::{for_real, named_for};
+
+pub(super) static SOURCE: Source =
+    Source { file: "engine/columns.cu", text: concat!(include_str!("frames.cuh"), include_str!("columns.cu")) };
 
 /// Tensors side by side.
 #[derive(Debug)]
@@ -138,7 +141,7 @@ fn launch_move(at: &mut Lower<'_>, x: Tensor, out: Tensor, columns: Move) -> Res
     let mut args = vec![x.read(), out.write()];
     args.extend([width, out_width, from, to, count, u32::from(alone)].map(StepArg::U32));
     args.push(StepArg::U32(out.ty.shape.rows()));
-    at.launch(kernel, Grid::cover(elements.div_ceil(4), 256), args);
+    at.launch(kernel, Grid::cover(elements.div_ceil(8), 256), args);
     Ok(())
 }
 
@@ -147,7 +150,7 @@ struct Moves<T>(std::marker::PhantomData<T>);
 impl<T: Real> Moves<T> {
     const MOVE: Kernel = Kernel {
         name: named_for!(T, "move_columns"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[
             Param::In(T::DTYPE),
             Param::Out(T::DTYPE),
@@ -212,6 +215,8 @@ mod tests {
         for (first, count) in [(0, 2), (2, 3), (4, 1), (0, 5)] {
             check_gradients(GradientCheck::new().input(&[7, 5]), |g, x| g.columns(x[0], first, count));
         }
+        check_gradients(GradientCheck::new().input(&[5, 24]).input(&[5, 8]), |g, x| g.concat(x));
+        check_gradients(GradientCheck::new().input(&[5, 40]), |g, x| g.columns(x[0], 16, 8));
         // More than one piece, and both ways.
         check_gradients(GradientCheck::new().input(&[4500, 9]), |g, x| {
             let (left, right) = (g.columns(x[0], 0, 4)?, g.columns(x[0], 4, 5)?);

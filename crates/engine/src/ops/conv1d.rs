@@ -76,7 +76,7 @@ impl Op for Conv1d {
         if out.ty.shape.elements() == 0 {
             return Ok(());
         }
-        launch_unfold(at, &self.0, [x, starts, out_starts, lengths], windows)?;
+        launch_unfold(at, &self.0, &[x, starts, out_starts, lengths], windows)?;
         let (m, n, k) = (out.ty.shape.rows(), out.ty.shape.last(), windows.ty.shape.last());
         let stored = |transposed, stride| Operand { transposed, stride, batch_stride: 0 };
         let product = Product {

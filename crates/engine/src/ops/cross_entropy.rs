@@ -1,6 +1,6 @@
 //! Cross-entropy of logits against whole-number targets, summed over filled frames.
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
 
 use super::frame_loss::{check_rows, combine, pieces};
 use super::frames::{RowPart, frames_of_a_piece, row_parts};
@@ -8,11 +8,17 @@ use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg, Tensor};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::{TensorType, accumulator};
 use crate::{for_real, named_for};
+
+/// Its kernels.
+pub(super) static SOURCE: Source = Source {
+    file: "engine/cross_entropy.cu",
+    text: concat!(include_str!("filled.cuh"), include_str!("cross_entropy.cu")),
+};
 
 /// Inputs: logits, targets, row starts, lengths. Outputs: the sum, and ln Σ e^logit of every frame for the way back.
 #[derive(Debug)]
@@ -59,7 +65,7 @@ impl Op for CrossEntropy {
         let pieces = pieces(&logits.ty);
         let partial = Tensor { ty: TensorType::new(sum.ty.dtype, &[pieces]), ..at.scratch[0] };
         let kernel = for_real!("cross_entropy", logits.ty.dtype, T => &EntropyKernel::<T>::FORWARD);
-        let grid = Grid { blocks: [pieces, 1, 1], threads: 256, shared_bytes: 0 };
+        let grid = Grid { blocks: [pieces, 1, 1], threads: 512, shared_bytes: 0 };
         let mut args = vec![partial.write(), log_sums.write()];
         args.extend(arguments(&at.inputs[..4]));
         at.launch(kernel, grid, args);
@@ -102,7 +108,7 @@ impl<T: Real> EntropyKernel<T> {
 
     const FORWARD: Kernel = Kernel {
         name: named_for!(T, "cross_entropy"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[
             Param::Out(Self::WIDE),
             Param::Out(Self::WIDE),
@@ -118,7 +124,7 @@ impl<T: Real> EntropyKernel<T> {
 
     const BACKWARD: Kernel = Kernel {
         name: named_for!(T, "cross_entropy_backward"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[
             Param::Out(T::DTYPE),
             Param::In(Self::WIDE),

@@ -1,6 +1,6 @@
 //! Convolutions in which every channel sees only itself.
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
 
 use super::frames::{filled_of, frames_of_a_piece, is_lengths, is_sequence, row_grid, row_parts, span};
 use super::window::{Window, Windowed};
@@ -8,11 +8,16 @@ use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg, Tensor};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::{TensorType, accumulator};
 use crate::{for_real, named_for};
+
+pub(super) static SOURCE: Source = Source {
+    file: "engine/depthwise.cu",
+    text: concat!(include_str!("frames.cuh"), include_str!("window.cuh"), include_str!("depthwise.cu")),
+};
 
 /// Output frames whose share of the weight's gradient is summed before the shares are.
 const FRAMES_OF_A_SHARE: u32 = 128;
@@ -68,15 +73,9 @@ impl Op for Depthwise {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let out = at.outputs[0];
-        if out.ty.shape.elements() == 0 {
-            return Ok(());
-        }
+        let (out, channels) = (at.outputs[0], at.outputs[0].ty.shape.last());
         let kernel = for_real!("depthwise_conv1d", out.ty.dtype, T => &Kernels::<T>::FORWARD);
-        let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
-        args.extend([out.write(), StepArg::U32(out.ty.shape.last())]);
-        args.extend(self.0.window.args());
-        at.launch(kernel, row_grid(&self.0.out_rows, out.ty.shape.last()), args);
+        self.0.launch(at, (kernel, group_grid(&self.0.out_rows, channels)), at.inputs, out, channels);
         Ok(())
     }
 }
@@ -92,15 +91,9 @@ impl Op for OfFrames {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let out = at.outputs[0];
-        if out.ty.shape.elements() == 0 {
-            return Ok(());
-        }
+        let (out, channels) = (at.outputs[0], at.outputs[0].ty.shape.last());
         let kernel = for_real!("depthwise_conv1d", out.ty.dtype, T => &Kernels::<T>::OF_FRAMES);
-        let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
-        args.extend([out.write(), StepArg::U32(out.ty.shape.last())]);
-        args.extend(self.0.window.args());
-        at.launch(kernel, row_grid(&self.0.rows, out.ty.shape.last()), args);
+        self.0.launch(at, (kernel, group_grid(&self.0.rows, channels)), at.inputs, out, channels);
         Ok(())
     }
 }
@@ -126,7 +119,7 @@ impl Op for OfWeight {
         vec![u64::from(self.shares()) * outputs[0].bytes()]
     }
 
-    fn can_add(&self) -> bool {
+    fn can_add(&self, _: usize) -> bool {
         true
     }
 
@@ -136,17 +129,22 @@ impl Op for OfWeight {
         let ty = TensorType::new(out.ty.dtype, &[self.shares(), taps, channels]);
         let shares = Tensor { ty, ..at.scratch[0] };
         let kernel = for_real!("depthwise_conv1d", gradient.ty.dtype, T => &Kernels::<T>::SHARES);
-        let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
-        args.extend([shares.write(), StepArg::U32(channels)]);
-        args.extend(self.0.window.args());
+        let mut args = self.0.args(at.inputs, shares, channels);
+        args.push(StepArg::U32(self.0.rows.count()));
         let grid = Grid { blocks: [channels.div_ceil(32).max(1), self.shares(), 1], threads: 256, shared_bytes: 0 };
         at.launch(kernel, grid, args);
         let kernel = for_real!("depthwise_conv1d", out.ty.dtype, T => &Kernels::<T>::COMBINE);
         let mut args = vec![shares.read(), out.write()];
-        args.extend([self.shares(), channels, taps, u32::from(at.adds())].map(StepArg::U32));
-        at.launch(kernel, Grid::cover(out.ty.shape.elements(), 256), args);
+        args.extend([self.shares(), channels, taps, u32::from(at.adds(0))].map(StepArg::U32));
+        let blocks = (channels * taps).div_ceil(32).max(1);
+        at.launch(kernel, Grid { blocks: [blocks, 1, 1], threads: 512, shared_bytes: 0 }, args);
         Ok(())
     }
+}
+
+/// A grid whose threads have eight frames each, so that they load a weight once for all of them.
+fn group_grid(rows: &Rows, channels: u32) -> Grid {
+    row_grid(rows, channels.div_ceil(8))
 }
 
 struct Kernels<T>(std::marker::PhantomData<T>);
@@ -158,7 +156,7 @@ impl<T: Real> Kernels<T> {
 
     const FORWARD: Kernel = Kernel {
         name: named_for!(T, "depthwise"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[
             Self::IN,
             Self::IN,
@@ -178,7 +176,7 @@ impl<T: Real> Kernels<T> {
 
     const OF_FRAMES: Kernel = Kernel {
         name: named_for!(T, "depthwise_of_frames"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[
             Self::IN,
             Self::IN,
@@ -197,7 +195,7 @@ impl<T: Real> Kernels<T> {
 
     const SHARES: Kernel = Kernel {
         name: named_for!(T, "depthwise_shares"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[
             Self::IN,
             Self::IN,
@@ -210,13 +208,14 @@ impl<T: Real> Kernels<T> {
             Param::U32,
             Param::U32,
             Param::U32,
+            Param::U32,
         ],
         twin: &shares::<T>,
     };
 
     const COMBINE: Kernel = Kernel {
         name: named_for!(T, "depthwise_combine"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[Self::IN, Param::Out(T::DTYPE), Param::U32, Param::U32, Param::U32, Param::U32],
         twin: &combine::<T>,
     };
@@ -391,17 +390,22 @@ mod tests {
     fn gradients() {
         let rows = Rows::new(&[5, 0, 7]);
         for window in WINDOWS {
-            let check = GradientCheck::new().input(&[12, 3]).input(&[3, window.kernel]).input(&[3]);
-            check_gradients(check.whole(&[3], &[4, 0, 7]), |g, x| {
-                g.depthwise_conv1d(x[0], x[1], x[2], window, &rows, x[3])
-            });
+            for channels in [3, 8] {
+                let check = GradientCheck::new().input(&[12, channels]);
+                let check = check.input(&[channels, window.kernel]).input(&[channels]);
+                check_gradients(check.whole(&[3], &[4, 0, 7]), |g, x| {
+                    g.depthwise_conv1d(x[0], x[1], x[2], window, &rows, x[3])
+                });
+            }
         }
         // More than one piece and more than one share.
         let rows = Rows::new(&[300, 0, 211]);
-        let check = GradientCheck::new().input(&[511, 19]).input(&[19, 7]).input(&[19]);
-        check_gradients(check.whole(&[3], &[280, 0, 211]), |g, x| {
-            g.depthwise_conv1d(x[0], x[1], x[2], Window::same(7), &rows, x[3])
-        });
+        for (channels, taps) in [(19, 7), (40, 9)] {
+            let check = GradientCheck::new().input(&[511, channels]).input(&[channels, taps]).input(&[channels]);
+            check_gradients(check.whole(&[3], &[280, 0, 211]), |g, x| {
+                g.depthwise_conv1d(x[0], x[1], x[2], Window::same(taps), &rows, x[3])
+            });
+        }
     }
 
     /// A convolution whose weight is zero between channels, which is another op.

@@ -41,6 +41,11 @@ impl Draws {
         })
     }
 
+    /// Where the rows begin that numbers are drawn for.
+    pub fn rows(&self) -> &Rows {
+        &self.rows
+    }
+
     /// What an op that draws takes, in the order [`Words::of`] reads it.
     pub(super) fn inputs(&self, graph: &mut Graph) -> [Value; 4] {
         [self.seed, self.step, self.utterances, graph.row_starts(&self.rows)]

@@ -1,19 +1,24 @@
 //! Dropout: elements fall out at random, those that stay are scaled up. The gradient makes the same mask again in place of
 //! keeping it.
 
-use tandem_device::{Grid, Kernel, Param, TwinArgs};
+use tandem_device::{Kernel, Param, Source, TwinArgs};
 
 use super::draws::{self, Draws, Words};
-use super::frames::{frames_of_a_piece, row_parts};
+use super::frames::{frames_of_a_piece, row_grid, row_parts};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::TensorType;
 use crate::{for_real, named_for};
+
+pub(super) static SOURCE: Source = Source {
+    file: "engine/dropout.cu",
+    text: concat!(include_str!("frames.cuh"), include_str!("draws.cuh"), include_str!("dropout.cu")),
+};
 
 #[derive(Clone, Debug)]
 struct Dropout {
@@ -52,14 +57,13 @@ impl Op for Dropout {
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let (x, y) = (at.inputs[0], at.outputs[0]);
-        let elements = x.ty.shape.elements();
-        if elements == 0 {
+        if x.ty.shape.elements() == 0 {
             return Ok(());
         }
         let mut args = vec![y.write()];
         args.extend(draws::arguments(&at.inputs[1..], self.draw));
         args.extend([StepArg::U32(self.rows.count()), StepArg::U32(x.ty.shape.last()), StepArg::U32(self.below)]);
-        let grid = Grid::cover(elements.div_ceil(4), 256);
+        let grid = row_grid(&self.rows, x.ty.shape.last());
         if at.taken_over() == Some(0) {
             at.launch(for_real!("dropout", x.ty.dtype, T => &DropoutKernel::<T>::IN_PLACE), grid, args);
         } else {
@@ -87,7 +91,7 @@ impl<T: Real> DropoutKernel<T> {
 
     const APART: Kernel = Kernel {
         name: named_for!(T, "dropout"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &Self::PARAMS,
         twin: &|args: &mut TwinArgs<'_>| {
             let x = args.read::<T>(X);
@@ -97,7 +101,7 @@ impl<T: Real> DropoutKernel<T> {
 
     const IN_PLACE: Kernel = Kernel {
         name: named_for!(T, "dropout_in_place"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: Self::PARAMS.split_at(X).0,
         twin: &|args: &mut TwinArgs<'_>| dropout::<T>(args, |_, _| {}),
     };
@@ -171,7 +175,7 @@ mod tests {
     #[test]
     fn gradients() {
         let rows = Rows::new(&[3, 0, 200, 7]);
-        for columns in [1, 5, 333] {
+        for columns in [1, 5, 16, 333] {
             let check = drawing(GradientCheck::new().input(&[210, columns]), &[11, 12, 13, 14]);
             check_gradients(check, |g, x| {
                 let draws = Draws::new(g, &rows)?;

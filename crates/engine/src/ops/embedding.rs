@@ -1,16 +1,19 @@
 //! Rows of a table, picked by number.
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
 
-use super::frames::{frames_of_a_piece, is_real};
+use super::frames::{frames_of_a_piece, is_real, moved_at_once};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::tensor::{TensorType, accumulator};
 use crate::{for_real, named_for};
+
+pub(super) static SOURCE: Source =
+    Source { file: "engine/embedding.cu", text: concat!(include_str!("frames.cuh"), include_str!("embedding.cu")) };
 
 /// Rows of the table whose gradient is one piece of work.
 const ROWS_OF_A_PIECE: usize = 8;
@@ -52,8 +55,9 @@ impl Op for Embedding {
         }
         let kernel = for_real!("embedding", out.ty.dtype, T => &Tables::<T>::PICK);
         let (rows, channels) = (table.ty.shape.rows(), table.ty.shape.last());
-        let args = vec![table.read(), ids.read(), out.write(), StepArg::U32(rows), StepArg::U32(channels)];
-        at.launch(kernel, Grid::cover(elements.div_ceil(4), 256), args);
+        let mut args = vec![table.read(), ids.read(), out.write()];
+        args.extend([rows, channels, out.ty.shape.rows()].map(StepArg::U32));
+        at.launch(kernel, Grid::cover(elements.div_ceil(8), 256), args);
         Ok(())
     }
 }
@@ -68,7 +72,7 @@ impl Op for OfTable {
         Ok(vec![TensorType::new(accumulator(gradient.dtype), &[self.0, gradient.shape.last()])])
     }
 
-    fn can_add(&self) -> bool {
+    fn can_add(&self, _: usize) -> bool {
         true
     }
 
@@ -80,9 +84,10 @@ impl Op for OfTable {
         let kernel = for_real!("embedding", gradient.ty.dtype, T => &Tables::<T>::OF_TABLE);
         let channels = gradient.ty.shape.last();
         let mut args = vec![gradient.read(), ids.read(), out.write()];
-        args.extend([gradient.ty.shape.rows(), channels, self.0, u32::from(at.adds())].map(StepArg::U32));
+        args.extend([gradient.ty.shape.rows(), channels, self.0, u32::from(at.adds(0))].map(StepArg::U32));
         // A block looks through all ids for those of its own row, in order.
-        let grid = Grid { blocks: [self.0, channels.div_ceil(256).max(1), 1], threads: 256, shared_bytes: 0 };
+        let of_a_block = 32 * moved_at_once(gradient.ty.dtype, channels);
+        let grid = Grid { blocks: [self.0, channels.div_ceil(of_a_block), 1], threads: 256, shared_bytes: 0 };
         at.launch(kernel, grid, args);
         Ok(())
     }
@@ -93,14 +98,14 @@ struct Tables<T>(std::marker::PhantomData<T>);
 impl<T: Real> Tables<T> {
     const PICK: Kernel = Kernel {
         name: named_for!(T, "embedding"),
-        source: &NOT_ON_CUDA,
-        params: &[Param::In(T::DTYPE), Param::In(DType::I32), Param::Out(T::DTYPE), Param::U32, Param::U32],
+        source: on_cuda::<T>(&SOURCE),
+        params: &[Param::In(T::DTYPE), Param::In(DType::I32), Param::Out(T::DTYPE), Param::U32, Param::U32, Param::U32],
         twin: &pick::<T>,
     };
 
     const OF_TABLE: Kernel = Kernel {
         name: named_for!(T, "embedding_of_table"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[
             Param::In(T::DTYPE),
             Param::In(DType::I32),
@@ -188,7 +193,10 @@ mod tests {
         check_gradients(check.whole(&[9], &[4, 0, 0, -1, 2, 5, 4, 0, i32::MIN]), |g, x| g.embedding(x[0], x[1]));
         // More rows than a piece has, and ids that are far apart.
         let ids: Vec<i32> = (0..4000).map(|i| i * 37 % 101 - 1).collect();
-        check_gradients(GradientCheck::new().input(&[97, 9]).whole(&[4000], &ids), |g, x| g.embedding(x[0], x[1]));
+        for channels in [9, 40] {
+            let check = GradientCheck::new().input(&[97, channels]).whole(&[4000], &ids);
+            check_gradients(check, |g, x| g.embedding(x[0], x[1]));
+        }
     }
 
     #[test]

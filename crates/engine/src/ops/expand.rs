@@ -1,17 +1,20 @@
 //! The length regulator: every token's frame as often as its duration says.
 
-use tandem_device::{DType, Grid, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Grid, Kernel, Param, Source, TwinArgs};
 
 use super::frames::{frames_of_a_piece, is_sequence, row_grid, row_parts, span};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg, Tensor};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::TensorType;
 use crate::{for_real, named_for};
+
+pub(super) static SOURCE: Source =
+    Source { file: "engine/expand.cu", text: concat!(include_str!("frames.cuh"), include_str!("expand.cu")) };
 
 /// Durations and both tables to the frame behind each token's last one, counted in the whole result.
 #[derive(Debug)]
@@ -120,7 +123,7 @@ impl Op for SumTokens {
 
 static TOKEN_ENDS: Kernel = Kernel {
     name: "token_ends",
-    source: &NOT_ON_CUDA,
+    source: &SOURCE,
     params: &[Param::In(DType::I32), Param::In(DType::U32), Param::In(DType::U32), Param::Out(DType::I32)],
     twin: &token_ends,
 };
@@ -138,12 +141,16 @@ impl<T: Real> Tokens<T> {
         Param::U32,
     ];
 
-    const EXPAND: Kernel =
-        Kernel { name: named_for!(T, "expand"), source: &NOT_ON_CUDA, params: Self::PARAMS, twin: &expand::<T> };
+    const EXPAND: Kernel = Kernel {
+        name: named_for!(T, "expand"),
+        source: on_cuda::<T>(&SOURCE),
+        params: Self::PARAMS,
+        twin: &expand::<T>,
+    };
 
     const SUM: Kernel = Kernel {
         name: named_for!(T, "expand_sum"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: Self::PARAMS,
         twin: &sum_tokens::<T>,
     };
@@ -259,9 +266,10 @@ mod tests {
     #[test]
     fn gradients() {
         let (text, mel) = rows();
-        check_gradients(GradientCheck::new().input(&[9, 3]).whole(&[9], &DURATIONS), |g, x| {
-            g.expand(x[0], x[1], &text, &mel)
-        });
+        for channels in [3, 16] {
+            let check = GradientCheck::new().input(&[9, channels]).whole(&[9], &DURATIONS);
+            check_gradients(check, |g, x| g.expand(x[0], x[1], &text, &mel));
+        }
         // More than one piece.
         let (text, mel) = (Rows::new(&[1000, 800]), Rows::new(&[4000, 3000]));
         let durations: Vec<i32> = (0..1800).map(|i| i * 7 % 9).collect();

@@ -73,11 +73,20 @@ pub(super) fn filled_of(starts: &[u32], lengths: &[i32], row: usize) -> usize {
     filled(lengths[row], span(starts, row).len())
 }
 
-/// A grid with a row of blocks for each row of frames, four elements to a thread.
+/// A grid with a row of blocks for each row of frames, eight elements to a thread: 16 bytes of bf16.
+///
+/// Panics when a row has 2^31 elements or more: kernels count them in 32 bits.
 pub(super) fn row_grid(rows: &Rows, width: u32) -> Grid {
     let elements = u64::from(rows.longest()) * u64::from(width);
-    let blocks = elements.div_ceil(4 * 256).clamp(1, i32::MAX as u64) as u32;
+    assert!(elements <= i32::MAX as u64, "a row of {elements} elements");
+    let blocks = elements.div_ceil(8 * 256).max(1) as u32;
     Grid { blocks: [blocks, rows.count(), 1], threads: 256, shared_bytes: 0 }
+}
+
+/// Elements that a CUDA kernel moves at once in rows of `columns`: 16 bytes of them where that divides a row, else one.
+pub(super) fn moved_at_once(dtype: DType, columns: u32) -> u32 {
+    let width = (16 / dtype.bytes()) as u32;
+    if columns.is_multiple_of(width) { width } else { 1 }
 }
 
 /// A stretch of frames of one row; it may be empty.

@@ -4,7 +4,7 @@
 //! Twins take one row per piece and go through it frame by frame with a sum per channel: memory is read in order, and
 //! groups are only seen when the sums of their channels are added up.
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
 
 use super::frames::{check_frames, check_lengths, cut, filled};
 use super::norm::{combine, inverse_root, widened};
@@ -12,11 +12,14 @@ use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg, Tensor};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::{TensorType, accumulator};
 use crate::{for_real, named_for};
+
+pub(super) static SOURCE: Source =
+    Source { file: "engine/group_norm.cu", text: concat!(include_str!("frames.cuh"), include_str!("group_norm.cu")) };
 
 /// `(x, gain, bias, row starts, lengths)` to the result, and `[batch·groups, 2]`: mean and 1/√(variance + ε).
 #[derive(Debug)]
@@ -110,7 +113,7 @@ impl<T: Real> Kernels<T> {
 
     const FORWARD: Kernel = Kernel {
         name: named_for!(T, "group_norm"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[
             Param::In(T::DTYPE),
             Param::In(T::DTYPE),
@@ -128,7 +131,7 @@ impl<T: Real> Kernels<T> {
 
     const BACKWARD: Kernel = Kernel {
         name: named_for!(T, "group_norm_gradient"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[
             Param::In(T::DTYPE),
             Param::In(T::DTYPE),

@@ -1,17 +1,20 @@
 //! One where a frame is filled, zero where it is padding.
 
-use tandem_device::{DType, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Kernel, Param, Source, TwinArgs};
 
 use super::frames::{PIECE, is_lengths, row_grid, row_parts};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::TensorType;
 use crate::{for_real, named_for};
+
+pub(super) static SOURCE: Source =
+    Source { file: "engine/length_mask.cu", text: concat!(include_str!("frames.cuh"), include_str!("length_mask.cu")) };
 
 /// Table and lengths to a mask of this element type.
 #[derive(Debug)]
@@ -53,7 +56,7 @@ struct Mask<T>(std::marker::PhantomData<T>);
 impl<T: Real> Mask<T> {
     const KERNEL: Kernel = Kernel {
         name: named_for!(T, "length_mask"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[Param::In(DType::U32), Param::In(DType::I32), Param::Out(T::DTYPE)],
         twin: &mask::<T>,
     };

@@ -93,7 +93,7 @@ impl Op for MatMul {
         Ok(all)
     }
 
-    fn can_add(&self) -> bool {
+    fn can_add(&self, _: usize) -> bool {
         true
     }
 
@@ -117,7 +117,7 @@ impl Op for MatMul {
             b: stored(b.ty.shape, self.b_transposed),
             c: Operand { transposed: false, stride: n, batch_stride: u64::from(m) * u64::from(n) },
             alpha: 1.0,
-            accumulate: at.adds(),
+            accumulate: at.adds(0),
         };
         let bias = at.inputs.get(2).copied();
         at.product(product, [a, b, c], bias);

@@ -1,6 +1,6 @@
 //! The ops, one file each: shape rule, gradient rule, lowering, kernel, tests.
 
-use tandem_device::Source;
+use tandem_device::{DType, Element, Source};
 
 pub mod pointwise;
 
@@ -25,6 +25,7 @@ mod matmul;
 mod noise;
 mod norm;
 mod output_lengths;
+mod put;
 mod reduce;
 mod reshape;
 mod rotary;
@@ -38,5 +39,48 @@ mod window;
 pub use draws::Draws;
 pub use window::Window;
 
+/// The CUDA sources of the ops. Chains are not among them: each has one of its own, made with it.
+pub static SOURCES: &[&Source] = &[
+    &adaptive_norm::SOURCE,
+    &add_into::SOURCE,
+    &alignment::SOURCE,
+    &attention::LEVELS,
+    &attention::PLAIN,
+    &attention::SOURCE_32,
+    &attention::SOURCE_64,
+    &attention::SOURCE_96,
+    &attention::SOURCE_128,
+    &columns::SOURCE,
+    &cross_entropy::SOURCE,
+    &depthwise::SOURCE,
+    &dropout::SOURCE,
+    &embedding::SOURCE,
+    &expand::SOURCE,
+    &frame_loss::BCE,
+    &frame_loss::L1,
+    &frame_loss::L2,
+    &group_norm::SOURCE,
+    &layer_norm::SOURCE,
+    &length_mask::SOURCE,
+    &noise::SOURCE,
+    &norm::SOURCE,
+    &output_lengths::SOURCE,
+    &reduce::SOURCE,
+    &rotary::SOURCE,
+    &row_pool::SOURCE,
+    &softmax::SOURCE,
+    &to_float::SOURCE,
+    &transpose::SOURCE,
+    &unfold::SOURCE,
+];
+
 /// The source of kernels that run as twins only. A session on a CUDA machine refuses programs that hold one.
 pub(crate) static NOT_ON_CUDA: Source = Source { file: "engine/not-on-cuda.cu", text: "" };
+
+/// The source of a kernel over elements of `T`: `source`, or none in f64, which is for checks on the host.
+pub(crate) const fn on_cuda<T: Element>(source: &'static Source) -> &'static Source {
+    match T::DTYPE {
+        DType::F64 => &NOT_ON_CUDA,
+        _ => source,
+    }
+}

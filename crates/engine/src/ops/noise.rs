@@ -1,19 +1,24 @@
 //! Noise: standard normal numbers for every element of a sequence, and one uniform number per utterance.
 
-use tandem_device::{DType, Grid, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Grid, Kernel, Param, Source, TwinArgs};
 
 use super::draws::{self, BLOCK, Draws, Words};
-use super::frames::{frames_of_a_piece, row_parts};
+use super::frames::{frames_of_a_piece, row_grid, row_parts};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg};
 use crate::op::Op;
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::random::unit;
 use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::TensorType;
 use crate::{for_real, named_for};
+
+pub(super) static SOURCE: Source = Source {
+    file: "engine/noise.cu",
+    text: concat!(include_str!("frames.cuh"), include_str!("draws.cuh"), include_str!("noise.cu")),
+};
 
 /// Normal numbers `[frames, columns]`.
 #[derive(Clone, Debug)]
@@ -41,15 +46,14 @@ impl Op for Noise {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let elements = self.output.shape.elements();
-        if elements == 0 {
+        if self.output.shape.elements() == 0 {
             return Ok(());
         }
         let mut args = vec![at.outputs[0].write()];
         args.extend(draws::arguments(at.inputs, self.draw));
         args.extend([StepArg::U32(self.rows.count()), StepArg::U32(self.output.shape.last())]);
         let kernel = for_real!("noise", self.output.dtype, T => &NoiseKernel::<T>::NORMAL);
-        at.launch(kernel, Grid::cover(elements.div_ceil(4), 256), args);
+        at.launch(kernel, row_grid(&self.rows, self.output.shape.last()), args);
         Ok(())
     }
 }
@@ -87,12 +91,16 @@ impl<T: Real> NoiseKernel<T> {
         [Param::Out(T::DTYPE), seed, step, utterances, starts, draw, Param::U32, Param::U32]
     };
 
-    const NORMAL: Kernel =
-        Kernel { name: named_for!(T, "noise"), source: &NOT_ON_CUDA, params: &Self::PARAMS, twin: &normal::<T> };
+    const NORMAL: Kernel = Kernel {
+        name: named_for!(T, "noise"),
+        source: on_cuda::<T>(&SOURCE),
+        params: &Self::PARAMS,
+        twin: &normal::<T>,
+    };
 
     const UNIFORM: Kernel = Kernel {
         name: named_for!(T, "uniform"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: Self::PARAMS.split_at(COLUMNS).0,
         twin: &uniform::<T>,
     };
@@ -242,12 +250,13 @@ mod tests {
     #[test]
     fn every_device_draws_the_same() {
         let rows = Rows::new(&[5, 0, 90]);
-        let check = drawing(&[1, 2, 3]).input(&[95, 31]);
-        check_gradients(check, |g, x| {
-            let draws = Draws::new(g, &rows)?;
-            let noise = g.noise(31, &draws)?;
-            g.mul(x[0], noise)
-        });
+        for columns in [31, 32] {
+            check_gradients(drawing(&[1, 2, 3]).input(&[95, columns]), |g, x| {
+                let draws = Draws::new(g, &rows)?;
+                let noise = g.noise(columns, &draws)?;
+                g.mul(x[0], noise)
+            });
+        }
         check_gradients(drawing(&[1, 2, 3]).input(&[3, 4]), |g, x| {
             let draws = Draws::new(g, &rows)?;
             let level = g.uniform(&draws)?;

@@ -1,14 +1,18 @@
 //! How far rows are filled after a window went over them.
 
-use tandem_device::{DType, Grid, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Grid, Kernel, Param, Source, TwinArgs};
 
 use super::window::Window;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::Lower;
+use crate::lower::{Lower, StepArg};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
 use crate::tensor::TensorType;
+
+pub(super) static SOURCE: Source = Source {
+    file: "engine/output_lengths.cu",
+    text: concat!(include_str!("window.cuh"), include_str!("output_lengths.cu")),
+};
 
 #[derive(Debug)]
 struct OutputLengths(Window);
@@ -32,15 +36,25 @@ impl Op for OutputLengths {
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let mut args = vec![at.inputs[0].read(), at.outputs[0].write()];
         args.extend(self.0.args());
-        at.launch(&KERNEL, Grid::cover(at.outputs[0].ty.shape.elements(), 256), args);
+        let count = at.outputs[0].ty.shape.last();
+        args.push(StepArg::U32(count));
+        at.launch(&KERNEL, Grid::cover(u64::from(count), 256), args);
         Ok(())
     }
 }
 
 static KERNEL: Kernel = Kernel {
     name: "output_lengths",
-    source: &NOT_ON_CUDA,
-    params: &[Param::In(DType::I32), Param::Out(DType::I32), Param::U32, Param::U32, Param::U32, Param::U32],
+    source: &SOURCE,
+    params: &[
+        Param::In(DType::I32),
+        Param::Out(DType::I32),
+        Param::U32,
+        Param::U32,
+        Param::U32,
+        Param::U32,
+        Param::U32,
+    ],
     twin: &twin,
 };
 

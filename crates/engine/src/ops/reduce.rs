@@ -1,19 +1,24 @@
 //! Sums: over rows (the gradient of a bias), over columns, over everything; and their gradient, which spreads.
 
-use tandem_device::{Grid, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Grid, Kernel, Param, Source, TwinArgs};
 
 use super::pointwise::{Function, Indexing, broadcast, same_function};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg};
+use crate::lower::{Lower, StepArg, Tensor};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::tensor::{Shape, TensorType, accumulator};
 use crate::{for_real, named_for};
 
+/// Its kernels.
+pub(super) static SOURCE: Source = Source { file: "engine/reduce.cu", text: include_str!("reduce.cu") };
+
 /// Rows that are summed before the sums are: their number depends on the shape alone, so the order of additions does too.
 const ROWS_OF_A_PIECE: u32 = 128;
+/// Rows of at least as many columns are summed by a block each, shorter ones by a warp.
+const LONG_ROW: u32 = 4096;
 
 /// The sum over every row of `[rows, columns]`, in the wide element type.
 #[derive(Debug)]
@@ -47,7 +52,7 @@ impl Op for SumRows {
         vec![u64::from(pieces(inputs[0].shape.rows())) * outputs[0].bytes()]
     }
 
-    fn can_add(&self) -> bool {
+    fn can_add(&self, _: usize) -> bool {
         true
     }
 
@@ -55,17 +60,23 @@ impl Op for SumRows {
         let (x, sums) = (at.inputs[0], at.outputs[0]);
         let (rows, columns) = (x.ty.shape.rows(), x.ty.shape.last());
         let partial = TensorType::new(sums.ty.dtype, &[pieces(rows), columns]);
-        let partial = crate::lower::Tensor { ty: partial, ..at.scratch[0] };
-        let grid = Grid { blocks: [columns.div_ceil(32).max(1), pieces(rows), 1], threads: 256, shared_bytes: 0 };
+        let partial = Tensor { ty: partial, ..at.scratch[0] };
+        // A block reads 16 times 16 bytes of a row at a time, and strides over pieces where there are more than a grid takes.
+        let tile = 16 * if x.ty.dtype == DType::BF16 { 8 } else { 4 };
+        let blocks = [columns.div_ceil(tile).max(1), pieces(rows).min(u32::from(u16::MAX)), 1];
+        let grid = Grid { blocks, threads: 256, shared_bytes: 0 };
         let kernel = for_real!("sum_rows", x.ty.dtype, T => &Sums::<T>::PARTIAL_ROWS);
         at.launch(kernel, grid, vec![x.read(), partial.write(), StepArg::U32(rows), StepArg::U32(columns)]);
         let kernel = for_real!("sum_rows", sums.ty.dtype, T => &Sums::<T>::COMBINE);
-        let adds = u32::from(at.adds());
-        let args =
-            vec![partial.read(), sums.write(), StepArg::U32(pieces(rows)), StepArg::U32(columns), StepArg::U32(adds)];
-        at.launch(kernel, Grid::cover(u64::from(columns), 256), args);
+        let numbers = [pieces(rows), columns, at.adds(0).into()].map(StepArg::U32);
+        at.launch(kernel, combining(columns), [partial.read(), sums.write()].into_iter().chain(numbers).collect());
         Ok(())
     }
+}
+
+/// The grid of [`Sums::COMBINE`].
+pub(super) fn combining(columns: u32) -> Grid {
+    Grid { blocks: [columns.div_ceil(32).max(1), 1, 1], threads: 256, shared_bytes: 0 }
 }
 
 fn pieces(rows: u32) -> u32 {
@@ -93,7 +104,8 @@ impl Op for SumColumns {
         let (rows, columns) = (x.ty.shape.rows(), x.ty.shape.last());
         let kernel = for_real!("sum_columns", x.ty.dtype, T => &Sums::<T>::COLUMNS);
         let args = vec![x.read(), sums.write(), StepArg::U32(rows), StepArg::U32(columns)];
-        at.launch(kernel, Grid::cover(u64::from(rows) * 32, 256), args);
+        let of_a_row = if columns < LONG_ROW { 32 } else { 256 };
+        at.launch(kernel, Grid::cover(u64::from(rows) * of_a_row, 256), args);
         Ok(())
     }
 }
@@ -138,7 +150,7 @@ pub(super) struct Sums<T>(std::marker::PhantomData<T>);
 impl<T: Real> Sums<T> {
     const PARTIAL_ROWS: Kernel = Kernel {
         name: named_for!(T, "sum_rows_partial"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[Param::In(T::DTYPE), Param::Out(<T::Wide as tandem_device::Element>::DTYPE), Param::U32, Param::U32],
         twin: &partial_rows::<T>,
     };
@@ -146,14 +158,14 @@ impl<T: Real> Sums<T> {
     /// `pieces` rows of `columns` sums, added in order.
     pub(super) const COMBINE: Kernel = Kernel {
         name: named_for!(T, "sum_rows_combine"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[Param::In(T::DTYPE), Param::Out(T::DTYPE), Param::U32, Param::U32, Param::U32],
         twin: &combine::<T>,
     };
 
     const COLUMNS: Kernel = Kernel {
         name: named_for!(T, "sum_columns"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[Param::In(T::DTYPE), Param::Out(<T::Wide as tandem_device::Element>::DTYPE), Param::U32, Param::U32],
         twin: &columns::<T>,
     };

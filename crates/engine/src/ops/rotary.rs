@@ -3,18 +3,22 @@
 //!
 //! Sines and cosines are a constant of the program: `[longest row, head/2, 2]`.
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Element, Kernel, Param, Source, TwinArgs};
 
-use super::frames::{Stretch, check_frames, cut, stretches, stretches_of_a_row};
+use super::frames::row_grid;
+use super::frames::{Stretch, check_frames, cut, stretches};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::Real;
 use crate::rows::Rows;
 use crate::tensor::TensorType;
 use crate::{for_real, named_for};
+
+pub(super) static SOURCE: Source =
+    Source { file: "engine/rotary.cu", text: concat!(include_str!("frames.cuh"), include_str!("rotary.cu")) };
 
 /// Wavelengths go from 2π to 2π times this.
 const BASE: f64 = 10_000.0;
@@ -62,9 +66,7 @@ impl Op for Rotary {
         if !in_place {
             args.push(x.read());
         }
-        let stretches = stretches_of_a_row(self.rows.longest(), FRAMES_OF_A_PIECE);
-        let grid = Grid { blocks: [stretches, self.rows.count(), 1], threads: 256, shared_bytes: 0 };
-        at.launch(kernel, grid, args);
+        at.launch(kernel, row_grid(&self.rows, x.ty.shape.last()), args);
         Ok(())
     }
 }
@@ -74,7 +76,7 @@ struct Kernels<T>(std::marker::PhantomData<T>);
 impl<T: Real> Kernels<T> {
     const APART: Kernel = Kernel {
         name: named_for!(T, "rotary"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[
             Param::Out(T::DTYPE),
             Param::In(<T::Wide as Element>::DTYPE),
@@ -90,7 +92,7 @@ impl<T: Real> Kernels<T> {
 
     const IN_PLACE: Kernel = Kernel {
         name: named_for!(T, "rotary_in_place"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[
             Param::Out(T::DTYPE),
             Param::In(<T::Wide as Element>::DTYPE),
@@ -183,7 +185,7 @@ mod tests {
 
     #[test]
     fn gradients() {
-        for (lengths, heads, size) in [(&[3, 0, 5][..], 2, 6), (&[1], 1, 2), (&[70, 2], 3, 4)] {
+        for (lengths, heads, size) in [(&[3, 0, 5][..], 2, 6), (&[1], 1, 2), (&[70, 2], 3, 4), (&[9, 0, 20], 2, 32)] {
             let rows = Rows::new(lengths);
             let check = GradientCheck::new().input(&[rows.total(), 3 * heads * size]);
             check_gradients(check.clone(), |g, x| g.rotary(x[0], heads, &rows));

@@ -1,17 +1,22 @@
 //! One number of each channel per row, from its frames and to its frames.
 
-use tandem_device::{DType, Grid, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Grid, Kernel, Param, Source, TwinArgs};
 
-use super::frames::{filled_of, frames_of_a_piece, is_lengths, is_real, is_sequence, row_grid, row_parts, span};
+use super::frames::{
+    filled_of, frames_of_a_piece, is_lengths, is_real, is_sequence, moved_at_once, row_grid, row_parts, span,
+};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg, Tensor};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::TensorType;
 use crate::{for_real, named_for};
+
+pub(super) static SOURCE: Source =
+    Source { file: "engine/row_pool.cu", text: concat!(include_str!("frames.cuh"), include_str!("row_pool.cu")) };
 
 /// Frames, table and lengths to the sum of each row's filled frames, or to their mean.
 #[derive(Clone, Debug)]
@@ -55,7 +60,9 @@ impl Op for RowSum {
         }
         let kernel = for_real!("row_mean", out.ty.dtype, T => &Pools::<T>::SUM);
         let channels = out.ty.shape.last();
-        let grid = Grid { blocks: [channels.div_ceil(32).max(1), self.rows.count(), 1], threads: 256, shared_bytes: 0 };
+        let of_a_block = 8 * moved_at_once(out.ty.dtype, channels);
+        let grid =
+            Grid { blocks: [channels.div_ceil(of_a_block), self.rows.count(), 1], threads: 256, shared_bytes: 0 };
         at.launch(kernel, grid, args(at, channels, self.mean));
         Ok(())
     }
@@ -114,10 +121,14 @@ impl<T: Real> Pools<T> {
     ];
 
     const SUM: Kernel =
-        Kernel { name: named_for!(T, "row_sum"), source: &NOT_ON_CUDA, params: Self::PARAMS, twin: &sum::<T> };
+        Kernel { name: named_for!(T, "row_sum"), source: on_cuda::<T>(&SOURCE), params: Self::PARAMS, twin: &sum::<T> };
 
-    const SPREAD: Kernel =
-        Kernel { name: named_for!(T, "row_spread"), source: &NOT_ON_CUDA, params: Self::PARAMS, twin: &spread::<T> };
+    const SPREAD: Kernel = Kernel {
+        name: named_for!(T, "row_spread"),
+        source: on_cuda::<T>(&SOURCE),
+        params: Self::PARAMS,
+        twin: &spread::<T>,
+    };
 }
 
 /// What the frames of a row are multiplied with: one, or one over how many there are.
@@ -186,10 +197,11 @@ mod tests {
     #[test]
     fn gradients() {
         let rows = Rows::new(&[5, 0, 3, 4]);
-        check_gradients(GradientCheck::new().input(&[12, 3]).whole(&[4], &[4, 0, 3, 0]), |g, x| {
-            g.row_mean(x[0], &rows, x[1])
-        });
-        check_gradients(GradientCheck::new().input(&[4, 3]), |g, x| g.row_spread(x[0], &rows));
+        for channels in [3, 72] {
+            let check = GradientCheck::new().input(&[12, channels]).whole(&[4], &[4, 0, 3, 0]);
+            check_gradients(check, |g, x| g.row_mean(x[0], &rows, x[1]));
+            check_gradients(GradientCheck::new().input(&[4, channels]), |g, x| g.row_spread(x[0], &rows));
+        }
         // More than one piece.
         let rows = Rows::new(&[6000, 5500]);
         check_gradients(GradientCheck::new().input(&[11_500, 3]).whole(&[2], &[5999, 12]), |g, x| {

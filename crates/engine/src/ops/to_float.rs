@@ -1,16 +1,18 @@
 //! Whole numbers as real ones.
 
-use tandem_device::{DType, Grid, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Grid, Kernel, Param, Source, TwinArgs};
 
 use super::frames::PIECE;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::tensor::TensorType;
 use crate::{for_real, named_for};
+
+pub(super) static SOURCE: Source = Source { file: "engine/to_float.cu", text: include_str!("to_float.cu") };
 
 /// To this element type.
 #[derive(Debug)]
@@ -49,7 +51,7 @@ struct Convert<T>(std::marker::PhantomData<T>);
 impl<T: Real> Convert<T> {
     const KERNEL: Kernel = Kernel {
         name: named_for!(T, "to_float"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[Param::In(DType::I32), Param::Out(T::DTYPE), Param::U64],
         twin: &convert::<T>,
     };

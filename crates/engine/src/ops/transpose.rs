@@ -1,16 +1,18 @@
 //! Rows become columns.
 
-use tandem_device::{Grid, Kernel, Param, TwinArgs};
+use tandem_device::{Grid, Kernel, Param, Source, TwinArgs};
 
 use super::frames::is_real;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::tensor::TensorType;
 use crate::{for_real, named_for};
+
+pub(super) static SOURCE: Source = Source { file: "engine/transpose.cu", text: include_str!("transpose.cu") };
 
 /// Rows and columns of the squares that are turned one by one: sixteen floats are a cache line.
 const SQUARE: usize = 16;
@@ -63,7 +65,7 @@ struct Turn<T>(std::marker::PhantomData<T>);
 impl<T: Real> Turn<T> {
     const KERNEL: Kernel = Kernel {
         name: named_for!(T, "transpose"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<T>(&SOURCE),
         params: &[Param::In(T::DTYPE), Param::Out(T::DTYPE), Param::U32, Param::U32, Param::U32],
         twin: &turn::<T>,
     };

@@ -1,18 +1,23 @@
 //! Windows as rows of a matrix, so that a convolution is a product; and the way back, which adds where windows overlap.
 
-use tandem_device::{DType, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Kernel, Param, Source, TwinArgs};
 
 use super::frames::{filled_of, frames_of_a_piece, is_lengths, is_sequence, row_grid, row_parts, span};
 use super::window::{Window, Windowed};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg, Tensor};
+use crate::lower::{Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::TensorType;
 use crate::{for_real, named_for};
+
+pub(super) static SOURCE: Source = Source {
+    file: "engine/unfold.cu",
+    text: concat!(include_str!("frames.cuh"), include_str!("window.cuh"), include_str!("unfold.cu")),
+};
 
 /// Frames, both tables and lengths to `[output frames, kernel · channels]`.
 #[derive(Debug)]
@@ -44,26 +49,20 @@ impl Op for Unfold {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let inputs = [at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3]];
-        launch_unfold(at, &self.0, inputs, at.outputs[0])
+        launch_unfold(at, &self.0, at.inputs, at.outputs[0])
     }
 }
 
 /// Queues the unfolding of `x` with `[x, starts, out_starts, lengths]`.
 pub(super) fn launch_unfold(
     at: &mut Lower<'_>,
-    Windowed { window, out_rows, .. }: &Windowed,
-    inputs: [Tensor; 4],
+    windowed: &Windowed,
+    inputs: &[Tensor],
     out: Tensor,
 ) -> Result<(), EngineError> {
-    if out.ty.shape.elements() == 0 {
-        return Ok(());
-    }
     let kernel = for_real!("unfold", out.ty.dtype, T => &Windows::<T>::UNFOLD);
-    let mut args: Vec<StepArg> = inputs.iter().map(Tensor::read).collect();
-    args.extend([out.write(), StepArg::U32(inputs[0].ty.shape.last())]);
-    args.extend(window.args());
-    at.launch(kernel, row_grid(out_rows, out.ty.shape.last()), args);
+    let grid = row_grid(&windowed.out_rows, out.ty.shape.last());
+    windowed.launch(at, (kernel, grid), inputs, out, inputs[0].ty.shape.last());
     Ok(())
 }
 
@@ -91,15 +90,9 @@ impl Op for Fold {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let out = at.outputs[0];
-        if out.ty.shape.elements() == 0 {
-            return Ok(());
-        }
+        let (out, channels) = (at.outputs[0], at.outputs[0].ty.shape.last());
         let kernel = for_real!("fold", out.ty.dtype, T => &Windows::<T>::FOLD);
-        let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
-        args.extend([out.write(), StepArg::U32(out.ty.shape.last())]);
-        args.extend(self.0.window.args());
-        at.launch(kernel, row_grid(&self.0.rows, out.ty.shape.last()), args);
+        self.0.launch(at, (kernel, row_grid(&self.0.rows, channels)), at.inputs, out, channels);
         Ok(())
     }
 }
@@ -121,11 +114,15 @@ impl<T: Real> Windows<T> {
         Param::U32,
     ];
 
-    const UNFOLD: Kernel =
-        Kernel { name: named_for!(T, "unfold"), source: &NOT_ON_CUDA, params: Self::PARAMS, twin: &unfold::<T> };
+    const UNFOLD: Kernel = Kernel {
+        name: named_for!(T, "unfold"),
+        source: on_cuda::<T>(&SOURCE),
+        params: Self::PARAMS,
+        twin: &unfold::<T>,
+    };
 
     const FOLD: Kernel =
-        Kernel { name: named_for!(T, "fold"), source: &NOT_ON_CUDA, params: Self::PARAMS, twin: &fold::<T> };
+        Kernel { name: named_for!(T, "fold"), source: on_cuda::<T>(&SOURCE), params: Self::PARAMS, twin: &fold::<T> };
 }
 
 fn unfold<T: Real>(args: &mut TwinArgs<'_>) {
@@ -284,13 +281,15 @@ mod tests {
     fn gradients() {
         let (rows, lengths) = case();
         for window in WINDOWS {
-            check_gradients(GradientCheck::new().input(&[12, 3]).whole(&[3], &lengths), |g, x| {
-                g.unfold(x[0], window, &rows, x[1])
-            });
-            let windows = [window.output_rows(&rows).total(), window.kernel * 3];
-            check_gradients(GradientCheck::new().input(&windows).whole(&[3], &lengths), |g, x| {
-                g.fold(x[0], window, &rows, x[1])
-            });
+            for channels in [3, 8] {
+                check_gradients(GradientCheck::new().input(&[12, channels]).whole(&[3], &lengths), |g, x| {
+                    g.unfold(x[0], window, &rows, x[1])
+                });
+                let windows = [window.output_rows(&rows).total(), window.kernel * channels];
+                check_gradients(GradientCheck::new().input(&windows).whole(&[3], &lengths), |g, x| {
+                    g.fold(x[0], window, &rows, x[1])
+                });
+            }
         }
     }
 

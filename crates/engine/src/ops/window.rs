@@ -1,9 +1,9 @@
 //! A window that slides over the frames of a row: what convolutions are made with.
 
-use tandem_device::TwinArgs;
+use tandem_device::{Grid, Kernel, TwinArgs};
 
 use crate::graph::{Graph, Value};
-use crate::lower::StepArg;
+use crate::lower::{Lower, StepArg, Tensor};
 use crate::rows::Rows;
 
 /// Which frames an output frame is made of: tap `j` of output frame `t` is input frame
@@ -72,7 +72,7 @@ impl Window {
         (0..kernel).filter_map(reader)
     }
 
-    /// As the last arguments of a launch.
+    /// As arguments of a launch.
     pub(super) fn args(&self) -> [StepArg; 4] {
         [self.kernel, self.stride, self.dilation, self.padding].map(StepArg::U32)
     }
@@ -104,6 +104,27 @@ impl Windowed {
     /// Both tables, for kernels.
     pub(super) fn starts(&self, graph: &mut Graph) -> [Value; 2] {
         [graph.row_starts(&self.rows), graph.row_starts(&self.out_rows)]
+    }
+
+    /// The arguments of kernels that slide a window over channels: what is read, what is written, how many channels, and
+    /// the window.
+    pub(super) fn args(&self, inputs: &[Tensor], out: Tensor, channels: u32) -> Vec<StepArg> {
+        let read = inputs.iter().map(Tensor::read);
+        read.chain([out.write(), StepArg::U32(channels)]).chain(self.window.args()).collect()
+    }
+
+    /// Queues such a kernel, unless there is nothing to write.
+    pub(super) fn launch(
+        &self,
+        at: &mut Lower<'_>,
+        (kernel, grid): (&'static Kernel, Grid),
+        inputs: &[Tensor],
+        out: Tensor,
+        channels: u32,
+    ) {
+        if out.ty.shape.elements() > 0 {
+            at.launch(kernel, grid, self.args(inputs, out, channels));
+        }
     }
 }
 

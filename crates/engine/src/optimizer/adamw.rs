@@ -1,18 +1,18 @@
-//! AdamW, the moving average, the copy in bf16 and the clearing of the gradients: one pass over everything that is kept
-//! for a parameter.
+//! AdamW, the moving average and the copy in bf16: one pass over everything that is kept for a parameter.
 //!
-//! A pass is bound by memory: with an average it reads five numbers per parameter and writes five.
+//! A pass is bound by memory: with an average it reads five numbers per parameter and writes four.
 
 use half::bf16;
 use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs};
 
+use super::SOURCE;
 use super::decide::Factors;
 use crate::error::EngineError;
 use crate::graph::{Graph, Span, Value};
 use crate::lower::{Lower, StepArg};
 use crate::named_for;
 use crate::op::{Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::tensor::TensorType;
 
@@ -21,7 +21,7 @@ const PIECE: usize = 16 * 1024;
 /// Elements that are worked on side by side.
 const LANES: usize = 16;
 
-/// Reads the factors, changes gradients, parameters and both moments, then the average and the copy where there are such.
+/// Reads the factors and the gradients, changes parameters and both moments, then the average and the copy where there are such.
 #[derive(Debug)]
 struct AdamW {
     average: bool,
@@ -49,9 +49,9 @@ impl Op for AdamW {
 
     fn mutates(&self) -> &'static [usize] {
         match (self.average, self.compute) {
-            (false, false) => &[1, 2, 3, 4],
-            (true, true) => &[1, 2, 3, 4, 5, 6],
-            _ => &[1, 2, 3, 4, 5],
+            (false, false) => &[2, 3, 4],
+            (true, true) => &[2, 3, 4, 5, 6],
+            _ => &[2, 3, 4, 5],
         }
     }
 
@@ -66,8 +66,8 @@ impl Op for AdamW {
             (_, false, true) => &COPYING,
             (_, true, true) => &AVERAGING_COPYING,
         };
-        let mut args = vec![at.inputs[0].read()];
-        args.extend(at.inputs[1..].iter().map(|span| span.write()));
+        let mut args = vec![at.inputs[0].read(), at.inputs[1].read()];
+        args.extend(at.inputs[2..].iter().map(|span| span.write()));
         args.extend([StepArg::U64(elements), StepArg::U64(self.decaying_elements)]);
         at.launch(kernel, Grid::cover(elements.div_ceil(4), 256), args);
         Ok(())
@@ -81,10 +81,10 @@ impl<F: Float> Passes<F> {
 
     const PLAIN: Kernel = Kernel {
         name: named_for!(F, "adamw"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<F>(&SOURCE),
         params: &[
             Param::In(Self::WIDE),
-            Param::Out(Self::WIDE),
+            Param::In(Self::WIDE),
             Param::Out(Self::WIDE),
             Param::Out(Self::WIDE),
             Param::Out(Self::WIDE),
@@ -96,10 +96,10 @@ impl<F: Float> Passes<F> {
 
     const AVERAGING: Kernel = Kernel {
         name: named_for!(F, "adamw_average"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<F>(&SOURCE),
         params: &[
             Param::In(Self::WIDE),
-            Param::Out(Self::WIDE),
+            Param::In(Self::WIDE),
             Param::Out(Self::WIDE),
             Param::Out(Self::WIDE),
             Param::Out(Self::WIDE),
@@ -113,10 +113,10 @@ impl<F: Float> Passes<F> {
 
 static COPYING: Kernel = Kernel {
     name: "adamw_compute",
-    source: &NOT_ON_CUDA,
+    source: &SOURCE,
     params: &[
         Param::In(DType::F32),
-        Param::Out(DType::F32),
+        Param::In(DType::F32),
         Param::Out(DType::F32),
         Param::Out(DType::F32),
         Param::Out(DType::F32),
@@ -129,10 +129,10 @@ static COPYING: Kernel = Kernel {
 
 static AVERAGING_COPYING: Kernel = Kernel {
     name: "adamw_average_compute",
-    source: &NOT_ON_CUDA,
+    source: &SOURCE,
     params: &[
         Param::In(DType::F32),
-        Param::Out(DType::F32),
+        Param::In(DType::F32),
         Param::Out(DType::F32),
         Param::Out(DType::F32),
         Param::Out(DType::F32),
@@ -146,7 +146,7 @@ static AVERAGING_COPYING: Kernel = Kernel {
 
 /// What is kept for a run of parameters. What is not kept is empty.
 struct Kept<'a, F> {
-    gradients: &'a mut [F],
+    gradients: &'a [F],
     parameters: &'a mut [F],
     first: &'a mut [F],
     second: &'a mut [F],
@@ -157,7 +157,7 @@ struct Kept<'a, F> {
 impl<'a, F: Float> Kept<'a, F> {
     /// The first `at` of them, and the rest.
     fn split(self, at: usize) -> (Kept<'a, F>, Kept<'a, F>) {
-        let (gradients, more_gradients) = self.gradients.split_at_mut(at);
+        let (gradients, more_gradients) = self.gradients.split_at(at);
         let (parameters, more_parameters) = self.parameters.split_at_mut(at);
         let (first, more_first) = self.first.split_at_mut(at);
         let (second, more_second) = self.second.split_at_mut(at);
@@ -196,15 +196,14 @@ fn twin<F: Float, const AVERAGE: bool, const COMPUTE: bool>(args: &mut TwinArgs<
     let behind = 5 + usize::from(AVERAGE) + usize::from(COMPUTE);
     let (elements, decaying) = (args.u64(behind) as usize, args.u64(behind + 1) as usize);
     let factors = Factors::read(args.read::<F>(0));
-    let [gradients, parameters, first, second] = [1, 2, 3, 4].map(|i| &mut args.write::<F>(i)[..elements]);
+    let gradients = &args.read::<F>(1)[..elements];
+    let [parameters, first, second] = [2, 3, 4].map(|i| &mut args.write::<F>(i)[..elements]);
     let average = if AVERAGE { &mut args.write::<F>(5)[..elements] } else { &mut [] };
     let compute = if COMPUTE { &mut args.write::<bf16>(behind - 1)[..elements] } else { &mut [] };
     let kept = Kept { gradients, parameters, first, second, average, compute };
     args.workers().each_part(kept.pieces(factors, decaying), |_, (factors, kept)| {
         if factors.proceeds {
             update::<F, AVERAGE, COMPUTE>(&factors, kept);
-        } else {
-            kept.gradients.fill(F::zero());
         }
     });
 }
@@ -212,12 +211,11 @@ fn twin<F: Float, const AVERAGE: bool, const COMPUTE: bool>(args: &mut TwinArgs<
 /// The maths, a block of lanes at a time: loaded, computed, stored. Written so because one loop over six slices was left
 /// scalar by the compiler as soon as the crate was cut into several units.
 fn update<F: Float, const AVERAGE: bool, const COMPUTE: bool>(factors: &Factors<F>, kept: Kept<'_, F>) {
-    let (gradients, parameters) = (blocks(kept.gradients), blocks(kept.parameters));
+    let (gradients, parameters) = (kept.gradients.as_chunks().0, blocks(kept.parameters));
     let (first, second) = (blocks(kept.first), blocks(kept.second));
     let (average, compute) = (blocks(kept.average), blocks(kept.compute));
     for i in 0..gradients.len() {
         let next = step(factors, gradients[i], &mut parameters[i], &mut first[i], &mut second[i]);
-        gradients[i] = [F::zero(); LANES];
         if AVERAGE {
             average[i] = mixed(factors.average, average[i], next);
         }

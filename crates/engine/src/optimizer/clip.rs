@@ -2,12 +2,13 @@
 
 use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs};
 
+use super::SOURCE;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg};
 use crate::named_for;
 use crate::op::{Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::Float;
 use crate::tensor::TensorType;
 
@@ -53,7 +54,7 @@ struct Squares<F>(std::marker::PhantomData<F>);
 impl<F: Float> Squares<F> {
     const KERNEL: Kernel = Kernel {
         name: named_for!(F, "squared_pieces"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<F>(&SOURCE),
         params: &[Param::In(<F as Element>::DTYPE), Param::Out(<F as Element>::DTYPE), Param::U64],
         twin: &twin::<F>,
     };

@@ -5,13 +5,13 @@
 
 use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs};
 
-use super::UpdateSpec;
+use super::{SOURCE, UpdateSpec};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg};
 use crate::named_for;
 use crate::op::{Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::Float;
 use crate::tensor::TensorType;
 
@@ -110,7 +110,7 @@ struct DecideKernel<F>(std::marker::PhantomData<F>);
 impl<F: Float> DecideKernel<F> {
     const KERNEL: Kernel = Kernel {
         name: named_for!(F, "decide_update"),
-        source: &NOT_ON_CUDA,
+        source: on_cuda::<F>(&SOURCE),
         params: &[
             Param::In(<F as Element>::DTYPE),
             Param::In(DType::F64),

@@ -15,14 +15,21 @@ mod schedule;
 
 use std::sync::Arc;
 
-use tandem_device::DType;
+use tandem_device::{DType, Source};
 
 use crate::error::EngineError;
+use crate::gradient::Earlier;
 use crate::graph::{Graph, Span};
 use crate::parameters::Parameters;
 use crate::tensor::TensorType;
 
 pub use schedule::{AfterWarmUp, Schedule};
+
+/// The kernels of an update, compiled together.
+pub static SOURCE: Source = Source {
+    file: "engine/update.cu",
+    text: concat!(include_str!("clip.cu"), include_str!("decide.cu"), include_str!("adamw.cu")),
+};
 
 /// How parameters are updated.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,11 +46,22 @@ pub struct UpdateSpec {
     pub clip: Option<f64>,
     /// Whether a moving average of the parameters is kept.
     pub average: bool,
+    /// Whether the gradients are zeros afterwards: where batches are added to them. Not needed where the first batch of a step
+    /// takes the place of what is there ([`crate::Earlier::Forgotten`]).
+    pub clears: bool,
 }
 
 impl Default for UpdateSpec {
     fn default() -> UpdateSpec {
-        UpdateSpec { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weight_decay: 0.01, clip: Some(1.0), average: true }
+        UpdateSpec {
+            beta1: 0.9,
+            beta2: 0.98,
+            epsilon: 1e-8,
+            weight_decay: 0.01,
+            clip: Some(1.0),
+            average: true,
+            clears: true,
+        }
     }
 }
 
@@ -55,6 +73,11 @@ impl UpdateSpec {
         spans
     }
 
+    /// What batches do with the gradients that are there.
+    pub fn earlier(&self) -> Earlier {
+        if self.clears { Earlier::Kept } else { Earlier::Forgotten }
+    }
+
     /// Settings are checked where they are read; what is wrong here is our own mistake.
     fn check(&self) {
         let UpdateSpec { beta1, beta2, epsilon, weight_decay, clip, .. } = *self;
@@ -64,7 +87,7 @@ impl UpdateSpec {
     }
 }
 
-/// The program that updates `parameters` from the sums of their gradients, and clears the sums.
+/// The program that updates `parameters` from the sums of their gradients, and clears the sums where they are to be added to.
 ///
 /// - Host values, in the wide element type: `lr`, and `average_decay` where there is an average. A changed one takes
 ///   effect with the next run.
@@ -99,7 +122,8 @@ fn write_update(graph: &mut Graph, spec: &UpdateSpec) -> Result<(), EngineError>
     }
     let decided = graph.decide(spec, squares, [lr, average_decay], &counters)?;
     graph.result("gradient_norm", decided.norm)?;
-    graph.adamw(decided.factors, spec.average)
+    graph.adamw(decided.factors, spec.average)?;
+    if spec.clears { graph.clear(gradients) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tandem_device::{ArenaError, DType, DeviceError, Machine, SimSpec};
+use tandem_device::{ArenaError, DType, DeviceError, Kind, Machine, SimSpec};
 use tandem_engine::{EngineError, HostValue, ProgramSet, Session, UpdateSpec};
 
-use crate::support::{Model, arena, planned_bytes, programs};
+use crate::support::{Model, arena, programs};
 
 fn machines() -> [Machine; 2] {
     [Machine::cpu(), Machine::simulated("1x1GiB".parse::<SimSpec>().unwrap())]
@@ -15,9 +15,9 @@ fn machines() -> [Machine; 2] {
 fn what_is_planned_is_what_is_taken_and_nothing_is_taken_later() {
     for machine in machines() {
         let (set, [accumulate, update]) = programs(DType::F32, 4, &UpdateSpec::default());
-        let planned = planned_bytes(&set);
+        let planned = set.bytes(machine.kind());
         let mut lines: Vec<_> =
-            set.lines().iter().map(|line| (line.name, line.bytes)).filter(|(_, b)| *b > 0).collect();
+            set.lines(machine.kind()).iter().map(|line| (line.name, line.bytes)).filter(|(_, b)| *b > 0).collect();
         let arena = arena(&machine, planned);
         let stream = Arc::new(arena.device().stream(true).unwrap());
         let mut session = Session::create(Arc::new(set), &arena, stream, 3).unwrap();
@@ -47,7 +47,7 @@ fn what_is_planned_is_what_is_taken_and_nothing_is_taken_later() {
 fn an_arena_one_byte_too_small_is_refused_and_everything_given_back() {
     for machine in machines() {
         let (set, _) = programs(DType::F32, 4, &UpdateSpec::default());
-        let planned = planned_bytes(&set);
+        let planned = set.bytes(machine.kind());
         let arena = arena(&machine, planned - 1);
         let stream = Arc::new(arena.device().stream(true).unwrap());
         let pinned = machine.counters(0).live_pinned_bytes;
@@ -66,9 +66,9 @@ fn an_arena_one_byte_too_small_is_refused_and_everything_given_back() {
 #[test]
 fn programs_share_what_lives_only_while_they_run() {
     let spec = UpdateSpec::default();
-    let bytes = |rows| planned_bytes(&programs(DType::F32, rows, &spec).0);
+    let bytes = |rows| programs(DType::F32, rows, &spec).0.bytes(Kind::Cpu);
     let (small, large) = (programs(DType::F32, 2, &spec).0, programs(DType::F32, 6, &spec).0);
-    let activations = |set: &ProgramSet| set.lines().last().unwrap().bytes;
+    let activations = |set: &ProgramSet| set.lines(Kind::Cpu).last().unwrap().bytes;
     assert!(bytes(6) > bytes(2));
     assert!(activations(&large) > activations(&small));
     let (mut both, _) = programs(DType::F32, 6, &spec);

@@ -112,11 +112,6 @@ pub(crate) fn bytes_of(dtype: DType, values: &[f64]) -> Vec<u8> {
     }
 }
 
-/// Bytes that a session of `set` takes.
-pub(crate) fn planned_bytes(set: &ProgramSet) -> u64 {
-    set.lines().iter().map(|line| line.bytes).sum()
-}
-
 pub(crate) fn arena(machine: &Machine, bytes: u64) -> Arena {
     let device = machine.open(0).unwrap();
     let spec = ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };
@@ -125,7 +120,7 @@ pub(crate) fn arena(machine: &Machine, bytes: u64) -> Arena {
 
 /// A session in an arena with `spare` bytes more than it takes.
 pub(crate) fn session(machine: &Machine, set: ProgramSet, spare: u64) -> (Session, Arena) {
-    let arena = arena(machine, planned_bytes(&set) + spare);
+    let arena = arena(machine, set.bytes(machine.kind()) + spare);
     let stream = Arc::new(arena.device().stream(true).unwrap());
     (Session::create(Arc::new(set), &arena, stream, 3).unwrap(), arena)
 }

@@ -4,7 +4,7 @@ mod affine;
 mod block;
 
 pub use affine::{Conv, Embedding, LayerNorm, Linear};
-pub use block::{Block, BlockSizes};
+pub use block::{Block, BlockSizes, Surroundings};
 
 use tandem_engine::{Draws, EngineError, Graph, Value};
 

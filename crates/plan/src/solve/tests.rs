@@ -2,12 +2,11 @@ use tandem_device::bytes::MIB;
 
 use super::*;
 use crate::corpus::CorpusFacts;
-use crate::fixture::{corpus, cpu_only, gpus, settings};
-use crate::stand_in::StandIns;
+use crate::fixture::{Chains, corpus, cpu_only, gpus, settings};
 use tandem_feed::{Bucket, CacheKind};
 
 fn solve(line: &str, hardware: &Hardware) -> Result<Plan, Refusal> {
-    Plan::solve(&settings(line), hardware, &StandIns, None)
+    Plan::solve(&settings(line), hardware, &Chains, None)
 }
 
 const TWO: &str = "--data-gpu 0 --model-gpu 1 --enable-memory-isolation";
@@ -29,8 +28,8 @@ fn every_byte_has_a_line() {
         "optimizer first moment",
         "optimizer second moment",
         "averaged parameters",
+        "tables",
         "activations",
-        "results",
     ];
     assert_eq!(names(&plan.model), model);
     assert_eq!(plan.data.lines[1].bytes, 25 * plan.feed.slot_bytes());
@@ -54,8 +53,8 @@ fn a_handover_needs_no_second_slots() {
         "gradients",
         "optimizer first moment",
         "optimizer second moment",
+        "tables",
         "activations",
-        "results",
     ];
     assert_eq!(names(&plan.model), model);
     let peer = solve("--transfer peer", &gpus(1, 24)).unwrap();
@@ -138,7 +137,7 @@ fn where_one_change_is_not_enough_several_together_are_found() {
     let keeps_limit = |suggestion: &&Suggestion| !suggestion.args().contains(&"--model-gpu-memory".to_owned());
     let together = refusal.suggestions.iter().find(keeps_limit).unwrap();
     assert!(together.args().len() >= 4, "{refusal}");
-    assert!(Plan::solve(&together.apply(&settings(&line)), &gpus(2, 24), &StandIns, None).is_ok());
+    assert!(Plan::solve(&together.apply(&settings(&line)), &gpus(2, 24), &Chains, None).is_ok());
 }
 
 #[test]
@@ -177,7 +176,7 @@ fn memory_on_the_cpu_is_bounded_too() {
 }
 
 fn solve_with(line: &str, hardware: &Hardware, facts: &CorpusFacts) -> Result<Plan, Refusal> {
-    Plan::solve(&settings(line), hardware, &StandIns, Some(facts))
+    Plan::solve(&settings(line), hardware, &Chains, Some(facts))
 }
 
 #[test]

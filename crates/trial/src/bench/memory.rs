@@ -1,35 +1,34 @@
 //! `bench memory`: at the smallest limits a plan accepts, does everything stay inside, and does nothing grow?
 //!
-//! The feed is the real one, with the fields a speech model declares; the model is the stand-in, whose buffers are what
-//! the plan charges for. A promise, not a speed: what is broken is said by [`MemoryReport::broken`].
+//! The run is the one `train` sets up: the real feed, the real model, a look at the held-out data and a checkpoint on the
+//! way. A promise, not a speed: what is broken is said by [`MemoryReport::broken`].
 
-use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use tandem_audio::{Clip, wav};
-use tandem_corpus::{Dataset, LengthIndex, OpenOptions, demo};
 use tandem_device::bytes::{MIB, mib_ceil};
-use tandem_device::{Isolation, Kind, Machine};
+use tandem_device::{Kind, Machine};
 use tandem_events::{Emitter, Role};
-use tandem_feed::{CacheSpec, Feed, FeedSpec, FeedState, FromFiles, Material, NUM_BUCKETS, scan_lengths};
+use tandem_pipeline::StopFlag;
 use tandem_plan::setting::Id;
-use tandem_plan::{
-    CorpusFacts, Hardware, Level, ModelChoice, Plan, Reason, Refusal, SettingError, Settings, StandIn as Shape,
-    StandIns, material_options,
+use tandem_plan::speech::Speech;
+use tandem_plan::{CorpusFacts, Hardware, Plan, Reason, Refusal, SettingError, Settings};
+use tandem_train::{
+    BAD_SAMPLES, Calendar, Opening, RunFolder, StepReport, Trainer, ValidationReport, Watcher, Written,
 };
 
 use super::BenchError;
+use crate::launch::{Corpora, Launched, card_of, identity, launch};
 use crate::resolve::Resolved;
 use crate::sampler::{Peak, Sampler};
-use crate::stand_in::StandIn;
-use crate::validate::{arena_of, card_of, counted, free};
+use crate::validate::{counted, free};
 
 /// Memory pools are capped in steps of this many MB: a limit is too small from here on.
 pub const STEP_MB: u64 = 32;
-/// Steps before the counters are read: everything the driver does lazily is done by then.
-const WARM_UP: usize = 20;
+/// Steps before the counters are read, with the first look at the held-out data and the first checkpoint behind them:
+/// everything the driver does lazily is done by then.
+const WARM_UP_ON_CARDS: u64 = 20;
+const WARM_UP_ELSEWHERE: u64 = 2;
 
 /// The settings with the smallest limits that are accepted, and what happens below them.
 #[derive(Clone, Debug)]
@@ -44,7 +43,8 @@ pub struct Smallest {
 
 /// Finds the smallest limits for `settings`, which ask for isolation.
 pub fn smallest(settings: &Settings, hardware: &Hardware, corpus: &CorpusFacts) -> Result<Smallest, Refusal> {
-    let solve = |settings: &Settings| Plan::solve(settings, hardware, &StandIns, Some(corpus));
+    let models = Speech::of(Some(corpus));
+    let solve = |settings: &Settings| Plan::solve(settings, hardware, &models, Some(corpus));
     let free_choice = settings.without(&[Id::DataGpuMemory, Id::ModelGpuMemory]);
     let plan = solve(&free_choice)?;
     // Spelled out, so that a smaller limit is refused and not met with a smaller batch.
@@ -82,6 +82,8 @@ pub struct MemoryReport {
     pub free_bytes: Option<[Vec<u64>; 2]>,
     /// Steps that were run.
     pub steps: usize,
+    /// Looks at the held-out data, and checkpoints, during the steps.
+    pub between: [usize; 2],
 }
 
 /// A role at its limit.
@@ -95,6 +97,10 @@ pub struct RoleReport {
     pub planned_bytes: u64,
     /// The most it held, by our count, the driver's part included.
     pub peak_bytes: u64,
+    /// What the plan says its arena holds: everything but the driver's part.
+    pub planned_arena_bytes: u64,
+    /// The most its arena held: every block that was taken.
+    pub held_arena_bytes: u64,
 }
 
 impl RoleReport {
@@ -108,6 +114,10 @@ impl MemoryReport {
     /// What was promised and not kept, a line each.
     pub fn broken(&self) -> Vec<String> {
         let mut broken = Vec::new();
+        for role in self.roles.iter().filter(|role| role.held_arena_bytes != role.planned_arena_bytes) {
+            let (held, planned) = (role.held_arena_bytes, role.planned_arena_bytes);
+            broken.push(format!("the {} role took {held} bytes, {planned} were planned", role.role));
+        }
         for role in self.roles.iter().filter(|role| role.peak_bytes > role.limit_bytes) {
             let (peak, limit) = (mib_ceil(role.peak_bytes), role.limit_bytes / MIB);
             broken.push(format!("the {} role held {peak} MB, over its limit of {limit} MB", role.role));
@@ -126,120 +136,87 @@ impl MemoryReport {
     }
 }
 
-/// Runs `steps` steps inside `resolved`, serving `material`, and reads all counters.
+/// Trains for `steps` steps inside `resolved`, with a look at the held-out data and a checkpoint in the middle and at the
+/// end, and reads all counters. Checkpoints go into `folder`.
 pub fn run(
     resolved: &Resolved,
-    material: &Arc<Material>,
+    corpora: &Corpora,
+    folder: &Path,
     steps: usize,
     emitter: &Emitter,
 ) -> Result<MemoryReport, BenchError> {
     let (plan, machine) = (&resolved.plan, &resolved.machine);
     let cards = [card_of(&plan.data), card_of(&plan.model)];
-    machine.restrict(&cards);
-    let [data, model] = [&plan.data, &plan.model].map(|role| arena_of(plan, role));
-    let roles = Isolation::set_up(machine, (cards[0], data), (cards[1], model))?;
+    let folder = RunFolder::open(folder, &identity(plan, corpora), Opening::Resume)?;
+    let bad_samples = folder.path().join(BAD_SAMPLES);
+    let (launched, _) = launch(resolved, corpora, None, bad_samples, emitter, &mut |_| {})?;
+    // The trainer is bound last: it goes before the arenas its memory is from.
+    let Launched { roles, model, mut trainer, .. } = launched;
     let sampler = Sampler::start(machine, &roles, emitter)?;
-    let mut steps_of = Steps::create(&roles, plan, material, emitter)?;
-    steps_of.run(WARM_UP, &sampler)?;
+    let mut train = |until: u64, every: u64| -> Result<Between, BenchError> {
+        let calendar = Calendar { total_steps: until, steps_of_epoch: every, checkpoint_every: Some(every) };
+        let stop = StopFlag::new();
+        let mut watch = Watch { sampler: &sampler, stop: &stop, between: Between::default() };
+        tandem_train::run(&mut trainer, &folder, &model, &calendar, &stop, &mut watch)?;
+        sampler.check().map_err(tandem_device::DeviceError::from)?;
+        Ok(watch.between)
+    };
+    let warm_up = if machine.kind() == Kind::Cuda { WARM_UP_ON_CARDS } else { WARM_UP_ELSEWHERE };
+    train(warm_up, warm_up)?;
     roles.settle()?;
     let before = look(machine, &cards)?;
-    steps_of.run(steps, &sampler)?;
+    let Between { validations, checkpoints } = train(warm_up + steps as u64, (steps as u64).div_ceil(2))?;
     let after = look(machine, &cards)?;
     let peaks = sampler.finish()?;
-    let role = |role: Role| {
-        let (planned, memory) = (plan.role(role), roles.partition(role).arena.memory());
+    let report = |role: Role| {
+        let (planned, arena) = (plan.role(role), &roles.partition(role).arena);
         let (limit_bytes, planned_bytes) = (planned.limit_bytes, planned.planned_bytes);
-        RoleReport { role, limit_bytes, planned_bytes, peak_bytes: memory.peak_bytes }
+        let (peak_bytes, driver_bytes) = (arena.memory().peak_bytes, planned.driver_bytes);
+        let [planned_arena_bytes, held_arena_bytes] = [planned_bytes, peak_bytes].map(|bytes| bytes - driver_bytes);
+        RoleReport { role, limit_bytes, planned_bytes, peak_bytes, planned_arena_bytes, held_arena_bytes }
     };
     let on_cpu = machine.kind() == Kind::Cpu;
-    Ok(MemoryReport {
-        roles: Role::BOTH.map(role).to_vec(),
+    let report = MemoryReport {
+        roles: Role::BOTH.map(report).to_vec(),
         cards: if on_cpu { Vec::new() } else { peaks },
         allocations: [after.allocations[0] - before.allocations[0], after.allocations[1] - before.allocations[1]],
         free_bytes: (!on_cpu && !roles.model.arena.is_split()).then_some([before.free_bytes, after.free_bytes]),
         steps,
-    })
+        between: [validations, checkpoints],
+    };
+    trainer.stop()?;
+    Ok(report)
 }
 
-/// A corpus of synthetic speech in `folder`, with texts, as long as `minutes`.
-pub fn demo_material(folder: &Path, minutes: f64, settings: &Settings) -> Result<Arc<Material>, BenchError> {
-    let failed = |error: &dyn std::fmt::Display| BenchError::Clips(error.to_string());
-    demo::write(folder, minutes, 1234, |path, samples, rate_hz| {
-        let mut file = Vec::new();
-        wav::write(&Clip { samples: samples.to_vec(), rate_hz }, &mut file).map_err(std::io::Error::other)?;
-        std::fs::write(path, file)
-    })
-    .map_err(|error| failed(&error))?;
-    let dataset = Dataset::open(folder, &OpenOptions::default()).map_err(|error| failed(&error))?;
-    let (mut index, _) = LengthIndex::open(folder, &dataset);
-    let dataset = scan_lengths(dataset, &mut index, 2, |_| ControlFlow::Continue(()))?.dataset;
-    let rows: Vec<_> = dataset.samples().iter().map(|(index, _)| index).collect();
-    Ok(Arc::new(Material::survey(Arc::new(dataset), &rows, &material_options(settings))?))
+/// Ends the run once a limit was broken, and counts what happens beside steps.
+struct Watch<'a> {
+    sampler: &'a Sampler,
+    stop: &'a StopFlag,
+    between: Between,
 }
 
-/// A feed and a model that take turns.
-struct Steps {
-    // Before the stand-in: its threads end first.
-    feed: Feed,
-    model: StandIn,
-    stream: tandem_device::Stream,
-    done: u64,
+#[derive(Default)]
+struct Between {
+    validations: usize,
+    checkpoints: usize,
 }
 
-impl Steps {
-    fn create(
-        roles: &Isolation,
-        plan: &Plan,
-        material: &Arc<Material>,
-        emitter: &Emitter,
-    ) -> Result<Steps, BenchError> {
-        let batch = u32::try_from(plan.batch_size / plan.grad_accum).unwrap_or(u32::MAX);
-        let buckets = material.bucket_plan(NUM_BUCKETS, batch);
-        let nothing = || BenchError::Clips("there is nothing to serve".to_owned());
-        let (buckets, largest) = (buckets.ok_or_else(nothing)?, plan.largest_bucket().ok_or_else(nothing)?);
-        let mut feed = Feed::start(
-            roles,
-            FeedSpec {
-                material: Arc::clone(material),
-                buckets,
-                evaluates: false,
-                plan: plan.feed.clone(),
-                route_why: plan.transfer.why.clone(),
-                seed: plan.seed,
-                from: FeedState::default(),
-                recordings: Arc::new(FromFiles),
-                threads: plan.threads as usize,
-                max_threads: plan.max_threads as usize,
-                depth_fixed: false,
-                // Host memory, which nobody limits here.
-                cache: CacheSpec::default(),
-                max_bad_fraction: plan.max_bad_fraction,
-                bad_samples: None,
-                emitter: emitter.clone(),
-                delay_ns: 0,
-            },
-        )?;
-        let ema = plan.level == Level::Enhanced;
-        let shape = Shape::new(ModelChoice { size: plan.model_size, precision: plan.precision, ema });
-        let (device, arena) = (&roles.model.device, &roles.model.arena);
-        let stream = device.stream(true)?;
-        let model = StandIn::create(device, arena, shape, largest, &stream)?;
-        feed.wait_warm(Duration::from_secs_f64(plan.start_delay_seconds))?;
-        Ok(Steps { feed, model, stream, done: 0 })
-    }
-
-    fn run(&mut self, steps: usize, sampler: &Sampler) -> Result<(), BenchError> {
-        for _ in 0..steps {
-            let batch = self.feed.lease(&self.stream)?;
-            self.model.step(&self.stream, self.done, batch.memory())?;
-            drop(batch);
-            // A trainer runs ahead by a few steps; here nobody asks for speed.
-            self.stream.drain()?;
-            self.done += 1;
-            sampler.check().map_err(tandem_device::DeviceError::from)?;
+impl Watcher for Watch<'_> {
+    fn step(&mut self, _: &StepReport, _: &Trainer) {
+        if self.sampler.check().is_err() {
+            self.stop.raise();
         }
-        Ok(())
     }
+
+    fn validation(&mut self, _: &ValidationReport) {
+        self.between.validations += 1;
+    }
+
+    fn checkpoint(&mut self, _: u64, _: &Written, _: Duration) {
+        self.between.checkpoints += 1;
+    }
+
+    fn note(&mut self, _: &str) {}
 }
 
 /// The counters of our own, and the driver's.

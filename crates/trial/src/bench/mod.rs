@@ -10,13 +10,17 @@ pub mod pipeline;
 mod serve;
 mod spread;
 pub mod start;
+pub mod step;
 
 pub use serve::BenchSite;
 pub use spread::Spread;
 
 use tandem_device::DeviceError;
+use tandem_engine::EngineError;
 use tandem_feed::FeedError;
+use tandem_train::TrainError;
 
+use crate::launch::LaunchError;
 use crate::sampler::SamplerError;
 
 /// A benchmark could not be run.
@@ -25,13 +29,31 @@ pub enum BenchError {
     /// The device said no.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The model could not be built or run.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
     /// The feed ended.
     #[error(transparent)]
     Feed(#[from] FeedError),
+    /// The run could not be set up, or ended.
+    #[error(transparent)]
+    Run(Box<LaunchError>),
     /// The process could not be watched.
     #[error(transparent)]
     Sampler(#[from] SamplerError),
     /// The corpus it makes for itself could not be written or read back.
-    #[error("the recordings for the benchmark could not be made: {0}")]
+    #[error("the synthetic speech could not be made: {0}")]
     Clips(String),
+}
+
+impl From<LaunchError> for BenchError {
+    fn from(error: LaunchError) -> BenchError {
+        BenchError::Run(Box::new(error))
+    }
+}
+
+impl From<TrainError> for BenchError {
+    fn from(error: TrainError) -> BenchError {
+        LaunchError::from(error).into()
+    }
 }

@@ -1,59 +1,63 @@
-//! A small rehearsal, on any kind of device.
+//! A little speech, and runs on it.
+#![allow(dead_code, reason = "no test uses all of it")]
 
-use tandem_device::{ArenaSpec, DeviceError, Isolation, Machine, Route};
-use tandem_events::Role;
-use tandem_feed::{Bucket, SPEECH};
-use tandem_plan::{ModelChoice, ModelSize, Precision, StandIn};
-use tandem_trial::rehearsal::{Rehearsal, RehearsalError, RehearsalSpec};
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
 
-const MIB: u64 = 1 << 20;
+use tandem_audio::{Clip, wav};
+use tandem_corpus::{Dataset, LengthIndex, OpenOptions, demo};
+use tandem_device::{Machine, SimSpec};
+use tandem_events::Emitter;
+use tandem_feed::{Material, scan_lengths};
+use tandem_plan::{CorpusFacts, Settings, material_options};
+use tandem_trial::launch::{Corpora, LaunchError, Launched, launch};
+use tandem_trial::resolve::{Resolved, Site};
 
-/// A rehearsal of one shape, with few slots: every ring wraps many times in a short run.
-pub(crate) fn rehearsal(route: Route, seed: u64, bucket: Bucket) -> RehearsalSpec {
-    let choice = ModelChoice { size: ModelSize::Nano, precision: Precision::Full, ema: false };
-    RehearsalSpec {
-        batch_bytes: SPEECH.layout(&bucket).bytes,
-        upload_bytes: bucket.frames() * 256 * 2,
-        data_slots: 2,
-        model_slots: 2,
-        route,
-        why: "a test".to_owned(),
-        model: StandIn { choice, width: 32, layers: 6 },
-        bucket,
-        seed,
-        delay_ns: 0,
-    }
+/// A little speech, measured.
+pub(crate) struct Speeches {
+    folder: tempfile::TempDir,
 }
 
-/// Batches small enough to rehearse thousands of times.
-pub(crate) fn small(route: Route, seed: u64) -> RehearsalSpec {
-    let mut spec = rehearsal(route, seed, Bucket::even(4, 3, 1));
-    // The reference recording is most of a batch of this size, and no test needs it.
-    (spec.batch_bytes, spec.upload_bytes) = (8192, 1500);
-    spec
-}
-
-pub(crate) fn arena(role: Role) -> ArenaSpec {
-    ArenaSpec { role, limit_bytes: 704 * MIB, driver_bytes: 640 * MIB, arena_bytes: 64 * MIB, capped: true }
-}
-
-/// Sets both roles up on `cards`, rehearses, and gives everything back.
-pub(crate) fn rehearse(
-    machine: &Machine,
-    cards: (usize, usize),
-    spec: RehearsalSpec,
-    steps: u64,
-) -> Result<(), RehearsalError> {
-    let roles = Isolation::set_up(machine, (cards.0, arena(Role::Data)), (cards.1, arena(Role::Model)))?;
-    let route = spec.route;
-    let mut rehearsal = Rehearsal::prepare(&roles, spec)?;
-    if route != Route::Handover {
-        rehearsal.prove()?;
+impl Speeches {
+    pub(crate) fn new(minutes: f64) -> Speeches {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &Path, samples: &[i16], rate_hz: u32| {
+            let clip = Clip { samples: samples.to_vec(), rate_hz };
+            wav::write(&clip, &mut File::create(path)?).map_err(io::Error::other)
+        };
+        demo::write(folder.path(), minutes, 7, write).unwrap();
+        Speeches { folder }
     }
-    let (ready, slots) = rehearsal.fill(u64::MAX, || machine.now_ns())?;
-    if ready < slots {
-        return Err(DeviceError::StillInUse { what: "a batch that was waited for is not ready" }.into());
+
+    fn survey(&self, settings: &Settings) -> (CorpusFacts, Corpora) {
+        let dataset = Dataset::open(self.folder.path(), &OpenOptions::default()).unwrap();
+        let (mut index, _) = LengthIndex::open(self.folder.path(), &dataset);
+        let dataset = scan_lengths(dataset, &mut index, 2, |_| ControlFlow::Continue(())).unwrap().dataset;
+        let split = dataset.split(1234);
+        let material = Material::survey(Arc::new(dataset), &split.train, &material_options(settings)).unwrap();
+        let facts = CorpusFacts::of("demo", &material);
+        let held_out = (Arc::clone(material.dataset()), split.eval);
+        (facts, Corpora { train: Arc::new(material), held_out })
     }
-    rehearsal.run(steps)?;
-    Ok(roles.settle()?)
+
+    /// A plan for the smallest model on simulated cards, or on this computer.
+    pub(crate) fn resolve(&self, sim: Option<&SimSpec>, flags: &[(&str, &str)]) -> (Resolved, Corpora) {
+        let common = [("buffer-size", "6"), ("num-workers", "2"), ("model-size", "nano"), ("max-steps", "30")];
+        let settings = Settings::new().with(&common).unwrap().with(flags).unwrap();
+        let (facts, corpora) = self.survey(&settings);
+        let site = match sim {
+            Some(spec) => Site::of(Machine::simulated(spec.clone())).unwrap(),
+            None => Site::survey(None).unwrap(),
+        };
+        (site.resolve(&settings, Some(&facts)).unwrap(), corpora)
+    }
+
+    /// A run, ready for its first step.
+    pub(crate) fn launch(&self, resolved: &Resolved, corpora: &Corpora) -> Result<Launched, LaunchError> {
+        let bad = self.folder.path().join("bad.jsonl");
+        launch(resolved, corpora, None, bad, &Emitter::none(), &mut |_| {}).map(|(launched, _)| launched)
+    }
 }

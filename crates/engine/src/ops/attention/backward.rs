@@ -1,4 +1,4 @@
-//! The backward twin: a piece is one row, all heads of it, because every query adds to the gradient of every key.
+//! The backward twins. A piece of the gradient is one row, all heads of it, because every query adds to every key.
 
 use tandem_device::host::{self, Matrix, product_into};
 use tandem_device::{Element, TwinArgs};
@@ -8,11 +8,14 @@ use crate::ops::frames::{cut, filled};
 use crate::ops::norm::dot;
 use crate::real::{Float, Real};
 
+/// Numbers whose products one thread sums: about 10 µs of work.
+const NUMBERS_OF_A_PIECE: usize = 32 * 1024;
+
 /// What the forward pass left of the valid frames of one row, and the gradient of its result.
 struct Row<'a, F> {
     qkv: &'a [F],
-    mixtures: &'a [F],
     sums: &'a [F],
+    levels: &'a [F],
     gradient: &'a [F],
     valid: usize,
 }
@@ -23,23 +26,36 @@ struct Tile<F> {
     slopes: Vec<F>,
 }
 
+/// Products of each head's mixture with its gradient. Those of padding mean nothing, and are not read.
+pub(super) fn levels<T: Real>(args: &mut TwinArgs<'_>) {
+    let (size, mixtures, gradient) = (args.u32(1) as usize, args.read::<T>(2), args.read::<T>(3));
+    let of_a_piece = (NUMBERS_OF_A_PIECE / size).max(1);
+    let workers = args.workers();
+    workers.each_chunk(args.write::<T::Wide>(4), of_a_piece, |piece, out| {
+        let part = piece * of_a_piece * size..(piece * of_a_piece + out.len()) * size;
+        let (of_mixtures, of_gradient) = (&mut Vec::new(), &mut Vec::new());
+        let mixtures = widened(&mixtures[part.clone()], of_mixtures).chunks_exact(size);
+        let gradient = widened(&gradient[part], of_gradient).chunks_exact(size);
+        out.iter_mut().zip(mixtures.zip(gradient)).for_each(|(out, (mixture, gradient))| *out = dot(mixture, gradient));
+    });
+}
+
 pub(super) fn twin<T: Real<Wide: host::Float>>(args: &mut TwinArgs<'_>) {
     let (batch, heads) = (args.u32(0) as usize, Heads::of(args));
     let (columns, width) = (heads.columns(), heads.width());
     let (starts, lengths) = (&args.read::<u32>(5)[..=batch], args.read::<i32>(6));
-    let (qkv, mixtures, gradient) = (args.read::<T>(4), args.read::<T>(7), args.read::<T>(9));
-    let sums = args.read::<T::Wide>(8);
+    let (qkv, gradient) = (args.read::<T>(4), args.read::<T>(9));
+    let (sums, levels) = (args.read::<T::Wide>(7), args.read::<T::Wide>(8));
     let workers = args.workers();
     let out = cut(args.write::<T>(10), starts.windows(2).map(|ends| (ends[1] - ends[0]) as usize * columns));
     workers.each_part(out, |row, out| {
         let (first, valid) = (starts[row] as usize, filled(lengths[row], out.len() / columns));
         out.fill(T::store(T::Wide::zero()));
-        let mut buffers: [Vec<T::Wide>; 3] = Default::default();
-        let [of_qkv, of_mixtures, of_gradient] = &mut buffers;
+        let (of_qkv, of_gradient) = (&mut Vec::new(), &mut Vec::new());
         let row = Row {
             qkv: widened(&qkv[first * columns..][..valid * columns], of_qkv),
-            mixtures: widened(&mixtures[first * width..][..valid * width], of_mixtures),
             sums: &sums[first * heads.count..][..valid * heads.count],
+            levels: &levels[first * heads.count..][..valid * heads.count],
             gradient: widened(&gradient[first * width..][..valid * width], of_gradient),
             valid,
         };
@@ -103,10 +119,7 @@ impl<F: Float + host::Float> Row<'_, F> {
     /// From scores to weights, and from the gradients of weights to those of scores, for one query.
     fn finish_query(&self, heads: Heads, (head, query): (usize, usize), weights: &mut [F], slopes: &mut [F]) {
         let seen = heads.keys_before(query + 1, weights.len());
-        let sum = self.sums[query * heads.count + head];
-        let at = query * heads.width() + head * heads.size..;
-        let (mixture, gradient) = (&self.mixtures[at.clone()][..heads.size], &self.gradient[at][..heads.size]);
-        let level = dot(mixture, gradient);
+        let (sum, level) = (self.sums[query * heads.count + head], self.levels[query * heads.count + head]);
         weights[seen..].fill(F::zero());
         slopes[seen..].fill(F::zero());
         for (weight, slope) in weights[..seen].iter_mut().zip(&mut slopes[..seen]) {

@@ -2,25 +2,27 @@
 //! `softmax(q·kᵀ/√size)`.
 //!
 //! Scores exist only for one head and a tile of queries at a time. What is kept for the backward pass is the logarithm of
-//! each query's sum of exponentials, `[frames, heads]`: from it and the scores, made again, come the weights.
+//! each query's sum of exponentials, `[frames, heads]`: from it and the scores, made again, come the weights. What all weights
+//! of a query lose of their gradient, its level, is the product of the query's mixture and the mixture's gradient.
 
 mod backward;
 mod forward;
+mod kernels;
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs, host};
+use tandem_device::{Element, TwinArgs};
 
-use super::frames::{check_frames, check_lengths, stretches_of_a_row};
+use self::kernels::Blocks;
+pub(super) use self::kernels::{LEVELS, PLAIN, SOURCE_32, SOURCE_64, SOURCE_96, SOURCE_128};
+use super::frames::{check_frames, check_lengths};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg, Tensor};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
 use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::{TensorType, accumulator};
-use crate::{for_real, named_for};
 
-/// Queries whose scores are made at once: with 400 keys they take 100 KiB in f32 and stay in the second-level cache.
+/// Queries whose scores a twin makes at once: with 400 keys they take 100 KiB in f32 and stay in the second-level cache.
 const QUERIES_OF_A_TILE: u32 = 64;
 
 /// `(queries, keys and values; row starts; lengths)` to the mixtures and the logarithms of sums.
@@ -62,8 +64,10 @@ impl Op for Attention {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let kernel = for_real!("attention", at.inputs[0].ty.dtype, T => &Kernels::<T>::FORWARD);
-        self.launch(at, kernel);
+        let (inputs, outputs) = (at.inputs, at.outputs);
+        let args = inputs.iter().map(Tensor::read).chain(outputs.iter().map(Tensor::write));
+        let qkv = inputs[0].ty;
+        self.launch(at, kernels::forward(qkv.dtype, self.size(qkv))?, args);
         Ok(())
     }
 }
@@ -77,65 +81,43 @@ impl Op for AttentionBackward {
         Ok(vec![inputs[0]])
     }
 
+    fn scratch(&self, inputs: &[TensorType], _: &[TensorType]) -> Vec<u64> {
+        vec![inputs[4].bytes()]
+    }
+
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let kernel = for_real!("attention gradient", at.inputs[0].ty.dtype, T => &Kernels::<T>::BACKWARD);
-        self.0.launch(at, kernel);
+        let &[qkv, starts, lengths, mixtures, sums, gradient] = at.inputs else {
+            unreachable!("attention gradient takes six inputs")
+        };
+        let (levels, out) = (Tensor { ty: sums.ty, ..at.scratch[0] }, at.outputs[0]);
+        let (size, count) = (self.0.size(qkv.ty), levels.ty.shape.elements());
+        if out.ty.shape.elements() == 0 {
+            return Ok(());
+        }
+        let (kernel, grid) = kernels::levels(qkv.ty.dtype, count)?;
+        let numbers = [StepArg::U64(count), StepArg::U32(size)];
+        let tensors = [mixtures.read(), gradient.read(), levels.write()];
+        at.launch(kernel, grid, numbers.into_iter().chain(tensors).collect());
+        let args = [qkv, starts, lengths, sums, levels, gradient].map(|tensor| tensor.read());
+        self.0.launch(at, kernels::backward(qkv.ty.dtype, size)?, args.into_iter().chain([out.write()]));
         Ok(())
     }
 }
 
 impl Attention {
-    fn launch(&self, at: &mut Lower<'_>, kernel: &'static Kernel) {
-        let size = at.inputs[0].ty.shape.last() / (3 * self.heads);
-        let tiles = stretches_of_a_row(self.rows.longest(), QUERIES_OF_A_TILE);
-        let numbers = [self.rows.count(), self.heads, size, u32::from(self.causal)].map(StepArg::U32);
-        let mut args = numbers.to_vec();
-        args.extend(at.inputs.iter().map(Tensor::read));
-        args.extend(at.outputs.iter().map(Tensor::write));
-        at.launch(kernel, Grid { blocks: [tiles, self.heads, self.rows.count()], threads: 128, shared_bytes: 0 }, args);
+    /// Columns of a head.
+    fn size(&self, qkv: TensorType) -> u32 {
+        qkv.shape.last() / (3 * self.heads)
     }
-}
 
-struct Kernels<T>(std::marker::PhantomData<T>);
-
-impl<T: Real<Wide: host::Float>> Kernels<T> {
-    const WIDE: DType = <T::Wide as Element>::DTYPE;
-
-    const FORWARD: Kernel = Kernel {
-        name: named_for!(T, "attention"),
-        source: &NOT_ON_CUDA,
-        params: &[
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::In(T::DTYPE),
-            Param::In(DType::U32),
-            Param::In(DType::I32),
-            Param::Out(T::DTYPE),
-            Param::Out(Self::WIDE),
-        ],
-        twin: &forward::twin::<T>,
-    };
-
-    const BACKWARD: Kernel = Kernel {
-        name: named_for!(T, "attention_gradient"),
-        source: &NOT_ON_CUDA,
-        params: &[
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::In(T::DTYPE),
-            Param::In(DType::U32),
-            Param::In(DType::I32),
-            Param::In(T::DTYPE),
-            Param::In(Self::WIDE),
-            Param::In(T::DTYPE),
-            Param::Out(T::DTYPE),
-        ],
-        twin: &backward::twin::<T>,
-    };
+    fn launch(&self, at: &mut Lower<'_>, blocks: Blocks, tensors: impl Iterator<Item = StepArg>) {
+        if self.rows.total() == 0 {
+            return;
+        }
+        let numbers = [self.rows.count(), self.heads, self.size(at.inputs[0].ty), u32::from(self.causal)];
+        let args = numbers.into_iter().map(StepArg::U32).chain(tensors).collect();
+        at.launch(blocks.kernel, blocks.grid(self.heads, &self.rows), args);
+    }
 }
 
 /// How the columns of a frame are divided, and who sees whom.
@@ -202,5 +184,9 @@ impl Graph {
     }
 }
 
+#[cfg(test)]
+mod fragments;
+#[cfg(test)]
+mod on_card;
 #[cfg(test)]
 mod tests;

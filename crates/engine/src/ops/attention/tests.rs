@@ -1,3 +1,5 @@
+use tandem_device::DType;
+
 use super::*;
 use crate::random::normal_at;
 use crate::testing::{GradientCheck, check_gradients, run};
@@ -14,6 +16,19 @@ fn gradients() {
     check(&[5, 0, 7, 3], &[4, 0, 7, 0], 2, 3);
     check(&[1], &[1], 1, 1);
     check(&[67, 130, 2], &[65, 130, 9], 1, 4);
+}
+
+/// The sizes that tensor cores are used for, with rows of several tiles of queries and keys, whole and not. On the host this
+/// says little that is new; it is for a card.
+#[test]
+fn gradients_of_the_sizes_that_have_kernels_of_their_own() {
+    for (heads, size) in [(2, 32), (2, 64), (1, 96), (1, 128), (1, 136)] {
+        let (rows, lengths) = (Rows::new(&[150, 0, 3, 64]), [131, 0, -1, 70]);
+        for causal in [false, true] {
+            let check = GradientCheck::new().input(&[rows.total(), 3 * heads * size]).whole(&[rows.count()], &lengths);
+            check_gradients(check, |g, x| g.attention(x[0], heads, causal, &rows, x[1]));
+        }
+    }
 }
 
 /// Attention as its definition says, number by number.

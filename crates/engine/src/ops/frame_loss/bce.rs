@@ -1,10 +1,15 @@
 //! Binary cross-entropy of logits: what voicing and stop decisions are trained with.
 
-use super::Term;
+use tandem_device::Source;
+
+use super::{Term, kernels_of, source_of};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::real::Float;
 use crate::rows::Rows;
+
+/// Its kernels.
+pub(in crate::ops) static SOURCE: Source = source_of!("bce");
 
 #[derive(Debug)]
 struct Bce;
@@ -12,6 +17,8 @@ struct Bce;
 impl Term for Bce {
     const NAME: &'static str = "bce_loss";
     const BACKWARD: &'static str = "bce_loss_backward";
+    const SOURCE: &'static Source = &SOURCE;
+    const KERNELS: [[&'static str; 2]; 3] = kernels_of!("bce_loss");
     const SYMMETRIC: bool = false;
 
     /// -t·ln σ(z) - (1 - t)·ln(1 - σ(z)), as max(z, 0) - z·t + ln(1 + e^-|z|): no logarithm of 0, no overflow.

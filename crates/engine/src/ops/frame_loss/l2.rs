@@ -1,10 +1,15 @@
 //! The sum of squared distances: (found - target)².
 
-use super::Term;
+use tandem_device::Source;
+
+use super::{Term, kernels_of, source_of};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::real::Float;
 use crate::rows::Rows;
+
+/// Its kernels.
+pub(in crate::ops) static SOURCE: Source = source_of!("l2");
 
 #[derive(Debug)]
 struct L2;
@@ -12,6 +17,8 @@ struct L2;
 impl Term for L2 {
     const NAME: &'static str = "l2_loss";
     const BACKWARD: &'static str = "l2_loss_backward";
+    const SOURCE: &'static Source = &SOURCE;
+    const KERNELS: [[&'static str; 2]; 3] = kernels_of!("l2_loss");
     const SYMMETRIC: bool = true;
 
     #[inline(always)]

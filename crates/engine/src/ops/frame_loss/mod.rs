@@ -10,19 +10,47 @@ mod bce;
 use std::fmt;
 use std::marker::PhantomData;
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
 
 use super::frames::{frames_of_a_piece, row_parts};
-use super::reduce::Sums;
+use super::reduce::{Sums, combining};
 use crate::error::EngineError;
 use crate::for_real;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg, Tensor};
 use crate::op::{Backward, Op, refuse};
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::{TensorType, accumulator};
+
+/// The sources of the losses.
+pub(super) use bce::SOURCE as BCE;
+pub(super) use l1::SOURCE as L1;
+pub(super) use l2::SOURCE as L2;
+
+/// The source of the loss that the kernels call `$term`.
+macro_rules! source_of {
+    ($term:literal) => {
+        tandem_device::Source {
+            file: concat!("engine/", $term, "_loss.cu"),
+            text: concat!(include_str!("../filled.cuh"), include_str!("frame_loss.cu"), "\nLOSSES(", $term, ")\n"),
+        }
+    };
+}
+use source_of;
+
+/// [`Term::KERNELS`] of the loss `$name`.
+macro_rules! kernels_of {
+    ($name:literal) => {
+        [
+            [concat!($name, "_f32_f32"), concat!($name, "_backward_f32_f32")],
+            [concat!($name, "_bf16_f32"), concat!($name, "_backward_bf16_f32")],
+            [concat!($name, "_bf16_bf16"), concat!($name, "_backward_bf16_bf16")],
+        ]
+    };
+}
+use kernels_of;
 
 /// What one element adds to a loss.
 pub(super) trait Term: fmt::Debug + Send + Sync + 'static {
@@ -30,6 +58,10 @@ pub(super) trait Term: fmt::Debug + Send + Sync + 'static {
     const NAME: &'static str;
     /// Its backward op.
     const BACKWARD: &'static str;
+    /// Where its kernels are written.
+    const SOURCE: &'static Source;
+    /// Their names, forward and backward: of what was found and its target in f32, in bf16 and f32, in bf16.
+    const KERNELS: [[&'static str; 2]; 3];
     /// Whether the gradient of the target is minus that of what was found; otherwise there is none.
     const SYMMETRIC: bool;
     /// The term.
@@ -96,7 +128,7 @@ impl<L: Term> Op for FrameLoss<L> {
         let pieces = pieces(&found.ty);
         let partial = Tensor { ty: TensorType::new(sum.ty.dtype, &[pieces]), ..at.scratch[0] };
         let kernel = kernel_of::<L>(found.ty.dtype, at.inputs[1].ty.dtype)?.0;
-        let grid = Grid { blocks: [pieces, 1, 1], threads: 256, shared_bytes: 0 };
+        let grid = Grid { blocks: [pieces, 1, 1], threads: 512, shared_bytes: 0 };
         at.launch(kernel, grid, arguments(at.inputs, partial));
         combine(at, partial, sum)
     }
@@ -146,7 +178,7 @@ pub(super) fn combine(at: &mut Lower<'_>, partial: Tensor, sum: Tensor) -> Resul
     let kernel = for_real!("loss", sum.ty.dtype, T => &Sums::<T>::COMBINE);
     let pieces = partial.ty.shape.last();
     let args = vec![partial.read(), sum.write(), StepArg::U32(pieces), StepArg::U32(1), StepArg::U32(0)];
-    at.launch(kernel, Grid::cover(1, 32), args);
+    at.launch(kernel, combining(1), args);
     Ok(())
 }
 
@@ -176,9 +208,16 @@ struct LossKernel<L, T, U>(PhantomData<(L, T, U)>);
 impl<L: Term, T: Real, U: Real<Wide = T::Wide>> LossKernel<L, T, U> {
     const WIDE: DType = <T::Wide as Element>::DTYPE;
 
+    /// Which of [`Term::KERNELS`].
+    const TYPES: usize = match (T::DTYPE, U::DTYPE) {
+        (DType::BF16, DType::F32) => 1,
+        (DType::BF16, _) => 2,
+        _ => 0,
+    };
+
     const FORWARD: Kernel = Kernel {
-        name: L::NAME,
-        source: &NOT_ON_CUDA,
+        name: L::KERNELS[Self::TYPES][0],
+        source: on_cuda::<T>(L::SOURCE),
         params: &[
             Param::Out(Self::WIDE),
             Param::In(T::DTYPE),
@@ -192,8 +231,8 @@ impl<L: Term, T: Real, U: Real<Wide = T::Wide>> LossKernel<L, T, U> {
     };
 
     const BACKWARD: Kernel = Kernel {
-        name: L::BACKWARD,
-        source: &NOT_ON_CUDA,
+        name: L::KERNELS[Self::TYPES][1],
+        source: on_cuda::<T>(L::SOURCE),
         params: &[
             Param::Out(T::DTYPE),
             Param::In(T::DTYPE),

@@ -4,13 +4,15 @@
 //! starts, so that every loop is over plain slices. The kernel is made when the chain is, from its instructions, and lives
 //! as long as the process; equal chains share one.
 
+mod cuda;
+
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use half::bf16;
 use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
 
+use super::arithmetic::is_add;
 use super::{Function, Indexing, broadcast};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
@@ -158,6 +160,12 @@ impl Op for Chain {
         (0..self.operands.len()).filter(|&i| fits(&self.operands[i])).collect()
     }
 
+    fn is_sum_of_two(&self) -> bool {
+        let plain = |operand: &Operand| operand.indexing == Indexing::Full && operand.dtype == self.output.dtype;
+        let [only] = &self.instructions[..] else { return false };
+        is_add(only.function) && self.operands.len() == 2 && self.operands.iter().all(plain)
+    }
+
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let elements = self.output.shape.elements();
         if elements == 0 {
@@ -168,7 +176,8 @@ impl Op for Chain {
         let apart = |i: &usize| Some(*i) != at.taken_over();
         args.extend((0..at.inputs.len()).filter(apart).map(|i| at.inputs[i].read()));
         args.push(StepArg::U64(elements));
-        at.launch(kernel, Grid::cover(elements.div_ceil(4), 256), args);
+        let groups = elements.div_ceil(u64::from(self.elements_at_a_time()));
+        at.launch(kernel, Grid::cover(groups, 256), args);
         Ok(())
     }
 }
@@ -207,45 +216,6 @@ impl Chain {
             params: Vec::leak(params),
             twin: Box::leak(Box::new(twin)),
         }))
-    }
-
-    /// The CUDA text. It also says everything that the twin depends on, so that it names the chain.
-    fn cuda_text(&self, taken_over: Option<usize>) -> String {
-        let ctype = |dtype: DType| match dtype {
-            DType::BF16 => "bf16",
-            DType::F64 => "double",
-            _ => "float",
-        };
-        let mut text = String::from("extern \"C\" __global__ void chain(");
-        let _ = write!(text, "{}* out", ctype(self.output.dtype));
-        for (i, operand) in self.operands.iter().enumerate().filter(|(i, _)| Some(*i) != taken_over) {
-            let _ = write!(text, ", const {}* __restrict__ in{i}", ctype(operand.dtype));
-        }
-        text.push_str(", unsigned long long n) {\n");
-        text.push_str("  for (unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; i < n; i += (unsigned long long)gridDim.x * blockDim.x) {\n");
-        for (i, operand) in self.operands.iter().enumerate() {
-            let index = match operand.indexing {
-                Indexing::Full => "i".to_owned(),
-                Indexing::Periodic(1) => "0".to_owned(),
-                Indexing::Periodic(period) => format!("i % {period}u"),
-                Indexing::Repeated(run) => format!("i / {run}u"),
-            };
-            let from = if Some(i) == taken_over { "out".to_owned() } else { format!("in{i}") };
-            let _ = writeln!(text, "    const float x{i} = (float){from}[{index}];");
-        }
-        for (at, instruction) in self.instructions.iter().enumerate() {
-            let _ = write!(text, "    float r{at}; {{ /* {} */", instruction.function.name);
-            for (name, arg) in ["a", "b", "c"].iter().zip(&instruction.args) {
-                let _ = match arg {
-                    Source1::Input(i) => write!(text, " const float {name} = x{i};"),
-                    Source1::Register(i) => write!(text, " const float {name} = r{i};"),
-                };
-            }
-            let _ = writeln!(text, " r{at} = {}; }}", instruction.function.cuda);
-        }
-        let last = self.instructions.len() - 1;
-        let _ = writeln!(text, "    out[i] = ({})r{last};\n  }}\n}}", ctype(self.output.dtype));
-        text
     }
 }
 

@@ -15,7 +15,7 @@ fn exp_gradient<F: Float>(y: F, g: F) -> F {
     g * y
 }
 
-static EXP: Function = function!("exp", 1, exp, "expf(a)", |at, g| {
+static EXP: Function = function!("exp", 1, exp, "exp_of(a)", |at, g| {
     Ok(vec![Some(at.graph.apply(&EXP_GRADIENT, &[at.outputs[0], g])?)])
 });
 

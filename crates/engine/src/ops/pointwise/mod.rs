@@ -44,7 +44,7 @@ pub struct Function {
     pub f32: fn(&[&[f32]], &mut [f32]),
     /// In f64, over slices of one length.
     pub f64: fn(&[&[f64]], &mut [f64]),
-    /// The CUDA expression over `a`, `b`, `c`: floats.
+    /// The CUDA expression over `a`, `b`, `c`, floats; `functions.cuh` has what it may call.
     pub cuda: &'static str,
     /// The gradient of each input. Broadcast inputs are summed by the caller.
     pub gradient: GradientRule,

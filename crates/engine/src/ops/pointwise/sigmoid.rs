@@ -15,7 +15,7 @@ fn sigmoid_gradient<F: Float>(y: F, g: F) -> F {
     g * y * (F::of(1.0) - y)
 }
 
-static SIGMOID: Function = function!("sigmoid", 1, sigmoid, "1.0f / (1.0f + expf(-a))", |at, g| {
+static SIGMOID: Function = function!("sigmoid", 1, sigmoid, "sigmoid(a)", |at, g| {
     Ok(vec![Some(at.graph.apply(&SIGMOID_GRADIENT, &[at.outputs[0], g])?)])
 });
 

@@ -16,17 +16,13 @@ fn silu_gradient<F: Float>(x: F, g: F) -> F {
     g * s * (F::of(1.0) + x * (F::of(1.0) - s))
 }
 
-static SILU: Function = function!("silu", 1, silu, "a / (1.0f + expf(-a))", |at, g| {
+static SILU: Function = function!("silu", 1, silu, "a * sigmoid(a)", |at, g| {
     Ok(vec![Some(at.graph.apply(&SILU_GRADIENT, &[at.inputs[0], g])?)])
 });
 
-static SILU_GRADIENT: Function = function!(
-    "silu gradient",
-    2,
-    silu_gradient,
-    "b / (1.0f + expf(-a)) * (1.0f + a - a / (1.0f + expf(-a)))",
-    |_, _| { Err(EngineError::NoGradient { op: "silu gradient" }) }
-);
+static SILU_GRADIENT: Function = function!("silu gradient", 2, silu_gradient, "silu_gradient(a, b)", |_, _| {
+    Err(EngineError::NoGradient { op: "silu gradient" })
+});
 
 impl Graph {
     /// x·sigmoid(x).

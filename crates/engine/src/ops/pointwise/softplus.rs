@@ -16,14 +16,14 @@ fn softplus_gradient<F: Float>(x: F, g: F) -> F {
     g / (F::of(1.0) + (-x).exp())
 }
 
-static SOFTPLUS: Function = function!("softplus", 1, softplus, "fmaxf(a, 0.0f) + log1pf(expf(-fabsf(a)))", |at, g| {
-    Ok(vec![Some(at.graph.apply(&SOFTPLUS_GRADIENT, &[at.inputs[0], g])?)])
-});
-
-static SOFTPLUS_GRADIENT: Function =
-    function!("softplus gradient", 2, softplus_gradient, "b / (1.0f + expf(-a))", |_, _| {
-        Err(EngineError::NoGradient { op: "softplus gradient" })
+static SOFTPLUS: Function =
+    function!("softplus", 1, softplus, "fmaxf(a, 0.0f) + log1pf(exp_of(-fabsf(a)))", |at, g| {
+        Ok(vec![Some(at.graph.apply(&SOFTPLUS_GRADIENT, &[at.inputs[0], g])?)])
     });
+
+static SOFTPLUS_GRADIENT: Function = function!("softplus gradient", 2, softplus_gradient, "b * sigmoid(a)", |_, _| {
+    Err(EngineError::NoGradient { op: "softplus gradient" })
+});
 
 impl Graph {
     /// ln(1 + e^x), for every x.

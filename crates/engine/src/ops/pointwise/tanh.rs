@@ -15,7 +15,7 @@ fn tanh_gradient<F: Float>(y: F, g: F) -> F {
     g * (F::of(1.0) - y * y)
 }
 
-static TANH: Function = function!("tanh", 1, tanh, "tanhf(a)", |at, g| {
+static TANH: Function = function!("tanh", 1, tanh, "tanh_of(a)", |at, g| {
     Ok(vec![Some(at.graph.apply(&TANH_GRADIENT, &[at.outputs[0], g])?)])
 });
 

@@ -1,19 +1,22 @@
-//! A folder for what a benchmark writes and nobody keeps: gone when the benchmark is over.
+//! A folder for what a command writes and nobody keeps: gone when the command is over.
 //!
-//! Ctrl-C ends a benchmark on the spot, and its folder stays: beside a card that is half a gigabyte of memory. So each
-//! folder has a lock that ends with its process, and whoever makes a folder removes those whose owner is gone.
+//! Ctrl-C ends a command on the spot, and its folder stays: a benchmark's beside a card is half a gigabyte of memory. So
+//! each folder has a lock that ends with its process, and whoever makes a folder removes those whose owner is gone.
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use tempfile::TempDir;
 
-const PREFIX: &str = "tandem-bench-";
+use crate::exit::Exit;
+
+const PREFIX: &str = "tandem-scratch-";
 const LOCK: &str = "owned";
 
 /// Holding one of these means that the folder is there and nobody removes it. Dropping it removes the folder.
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     /// Where its owner writes, beside the lock.
     files: PathBuf,
     _folder: TempDir,
@@ -21,8 +24,13 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
+    /// A new folder where the system keeps such.
+    pub(crate) fn new() -> Result<Scratch, Exit> {
+        Ok(Scratch::new_in(&std::env::temp_dir()).context("no temporary folder can be made")?)
+    }
+
     /// A new folder in `parent`, after the ones that were left there are gone.
-    pub(super) fn new_in(parent: &Path) -> io::Result<Scratch> {
+    pub(crate) fn new_in(parent: &Path) -> io::Result<Scratch> {
         remove_left(parent);
         let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
         // Locked before it has its name: nobody finds the folder without an owner.
@@ -36,7 +44,7 @@ impl Scratch {
     }
 
     /// The folder, empty at first.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.files
     }
 }
@@ -57,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_benchmark_left_is_removed_by_the_next_and_nothing_else() {
+    fn what_a_killed_command_left_is_removed_by_the_next_and_nothing_else() {
         let parent = tempfile::tempdir().unwrap();
         let make = |name: &str, file: &str| {
             let folder = parent.path().join(name);
@@ -66,8 +74,8 @@ mod tests {
             folder
         };
         let running = Scratch::new_in(parent.path()).unwrap();
-        let left = make("tandem-bench-left", LOCK);
-        let others = [make("elsewhere", LOCK), make("tandem-bench-mine", "notes.txt")];
+        let left = make("tandem-scratch-left", LOCK);
+        let others = [make("elsewhere", LOCK), make("tandem-scratch-mine", "notes.txt")];
         let next = Scratch::new_in(parent.path()).unwrap();
         assert!(!left.exists() && running.path().exists() && next.path().exists());
         assert!(others.iter().all(|folder| folder.exists()));

@@ -1,0 +1,173 @@
+//! `tandem bench step`.
+
+use serde_json::{Value, json};
+use tandem_device::bytes::mib_ceil;
+use tandem_device::{DType, Kind};
+use tandem_plan::Precision;
+use tandem_trial::bench::step::{self, Breakdown, StepRow, StepSize, StepSpec};
+
+use super::beside::Ours;
+use super::ground::Ground;
+use super::table::{Table, percent};
+use super::{Call, Found, failed};
+use crate::exit::Exit;
+use crate::screen::Screen;
+
+/// Steps behind a median.
+const STEPS: usize = 30;
+/// SPEC: a step ÷ its products and attention alone.
+const GOAL_OVER_FLOOR: f64 = 1.35;
+const GOAL_OVER_FLOOR_SMALL: f64 = 1.6;
+
+/// The words of `--size`.
+pub(super) const SIZES: [&str; 4] = ["tiny", "small", "middle", "large"];
+/// The words of `--precision`.
+pub(super) const PRECISIONS: [&str; 2] = ["f32", "bf16"];
+
+pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<Found, Exit> {
+    let spec =
+        StepSpec { precision: precision(call, ground), steps: call.steps.unwrap_or(STEPS), breakdown: call.breakdown };
+    let mut rows = Vec::new();
+    for size in sizes(call, ground.kind()) {
+        screen.progress(&format!("Measuring:   {}", size.label()))?;
+        rows.push(step::measure(&ground.site, size, spec).map_err(failed)?);
+    }
+    Ok(report(&rows, spec, ground.kind()))
+}
+
+fn sizes(call: &Call, kind: Kind) -> Vec<StepSize> {
+    if call.sizes.is_empty() {
+        return StepSize::usual(kind).to_vec();
+    }
+    StepSize::ALL.into_iter().filter(|size| call.sizes.iter().any(|word| word == size.name)).collect()
+}
+
+fn precision(call: &Call, ground: &Ground) -> DType {
+    match (call.precision.as_deref(), ground.resolved.plan.precision) {
+        (Some("f32"), _) | (None, Precision::Full) => DType::F32,
+        _ => DType::BF16,
+    }
+}
+
+fn word(precision: DType) -> &'static str {
+    if precision == DType::BF16 { PRECISIONS[1] } else { PRECISIONS[0] }
+}
+
+/// What a step may take of its floor, where that is promised.
+fn goal(size: &StepSize, spec: StepSpec, kind: Kind) -> Option<f64> {
+    let goal = if size.name == "small" { GOAL_OVER_FLOOR_SMALL } else { GOAL_OVER_FLOOR };
+    (kind == Kind::Cuda && spec.precision == DType::BF16).then_some(goal)
+}
+
+fn report(rows: &[StepRow], spec: StepSpec, kind: Kind) -> Found {
+    let compute = match spec.precision {
+        DType::BF16 => "bf16 with master weights in f32",
+        _ => "f32",
+    };
+    let title = format!("One training step, {compute}; median of {}, queued and waited for", spec.steps);
+    let columns = ["", "ms", "middle half ms", "first step s", "arena MB", "launches", "products", "loss"];
+    let mut table = Table::new(title, &columns);
+    let mut found = Found::default();
+    for row in rows {
+        table.row(vec![
+            row.size.label(),
+            format!("{:.3}", row.ms.median),
+            format!("{:.3} to {:.3}", row.ms.low, row.ms.high),
+            format!("{:.2}", row.first_step_s),
+            mib_ceil(row.arena_bytes).to_string(),
+            row.launches.to_string(),
+            row.products.to_string(),
+            format!("{:.3}", row.loss),
+        ]);
+        found.rows.push(step_json(row));
+        found.ours.push(Ours {
+            label: row.size.label(),
+            ms: row.ms.median,
+            goal_over_floor: goal(&row.size, spec, kind),
+        });
+    }
+    if kind != Kind::Cuda {
+        table.note("the host computes: the kernels' twins, by the host's clock");
+    }
+    found.text = table.show();
+    for row in rows {
+        if let Some(breakdown) = &row.breakdown {
+            found.text += &show(row, breakdown);
+            found.rows.extend(breakdown_json(row, breakdown));
+        }
+    }
+    found
+}
+
+fn show(row: &StepRow, breakdown: &Breakdown) -> String {
+    let title = format!("Where the time of {} goes, each kind of work by itself", row.size.label());
+    let mut table = Table::new(title, &["", "count", "µs", "share", "TFLOP/s", "GB/s"]);
+    let total_us = breakdown.total_us();
+    let mut line = |name: &str, count: String, us: f64, rates: [String; 2]| {
+        let [flops, bytes] = rates;
+        let share = percent(us / total_us.max(1e-3));
+        table.row(vec![name.to_owned(), count, format!("{us:.1}"), share, flops, bytes]);
+    };
+    for group in &breakdown.groups {
+        let flops = group.tera_flops().map_or(String::new(), |rate| format!("{rate:.1}"));
+        line(&group.name, group.count.to_string(), group.us, [flops, format!("{:.0}", group.giga_bytes())]);
+    }
+    line("all of it, one after the other", String::new(), total_us, Default::default());
+    line(FLOOR, String::new(), breakdown.floor_us(), Default::default());
+    let ratio = over_floor(row, breakdown);
+    table.note(format!("a step takes {ratio:.2} × its {FLOOR}"));
+    table.show()
+}
+
+const FLOOR: &str = "products and attention alone";
+
+/// The step ÷ what its products and attention take by themselves.
+fn over_floor(row: &StepRow, breakdown: &Breakdown) -> f64 {
+    row.ms.median * 1e3 / breakdown.floor_us().max(1e-3)
+}
+
+fn step_json(row: &StepRow) -> Value {
+    json!({
+        "table": "step",
+        "size": row.size.label(),
+        "precision": word(row.spec.precision),
+        "median_ms": row.ms.median,
+        "low_ms": row.ms.low,
+        "high_ms": row.ms.high,
+        "steps": row.spec.steps,
+        "first_step_s": row.first_step_s,
+        "session_s": row.session_s,
+        "parameters": row.parameters,
+        "arena_bytes": row.arena_bytes,
+        "launches": row.launches,
+        "products": row.products,
+        "moves": row.moves,
+        "loss": row.loss,
+    })
+}
+
+fn breakdown_json(row: &StepRow, breakdown: &Breakdown) -> Vec<Value> {
+    let size = row.size.label();
+    let group = |group: &step::Group| {
+        json!({
+            "table": "group",
+            "size": size,
+            "name": group.name,
+            "count": group.count,
+            "us": group.us,
+            "share": group.us / breakdown.total_us().max(1e-3),
+            "tera_flops": group.tera_flops(),
+            "giga_bytes_per_s": group.giga_bytes(),
+        })
+    };
+    let mut rows: Vec<Value> = breakdown.groups.iter().map(group).collect();
+    rows.push(json!({
+        "table": "floor",
+        "size": size,
+        "name": FLOOR,
+        "us": breakdown.floor_us(),
+        "all_us": breakdown.total_us(),
+        "step_over_floor": over_floor(row, breakdown),
+    }));
+    rows
+}

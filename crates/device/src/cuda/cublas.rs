@@ -1,0 +1,293 @@
+//! cuBLASLt: finding it, and one product described in its terms.
+//!
+//! What it is asked is column-major; [`super::products`] turns our row-major products round before they come here.
+
+use std::ffi::{CStr, c_void};
+
+use super::api::{Algorithm, BlasApi, Code, DevicePtr, Handle, Suggestion};
+use crate::kernel::DType;
+use crate::library::{self, Found, LibraryError, Search, Wanted};
+
+/// The newest and the oldest CUDA whose cuBLASLt we know.
+const NEWEST_MAJOR: u32 = 13;
+const OLDEST_MAJOR: u32 = 12;
+
+/// `CUBLAS_COMPUTE_32F`: sums in f32, and factors of f32 are not shortened to TF32.
+const COMPUTE_F32: i32 = 68;
+const REAL_F32: i32 = 0;
+const REAL_BF16: i32 = 14;
+
+// Attributes of a product.
+const TRANSPOSE_A: i32 = 3;
+const TRANSPOSE_B: i32 = 4;
+const EPILOGUE: i32 = 7;
+const BIAS_POINTER: i32 = 8;
+const EPILOGUE_BIAS: i32 = 4;
+// Attributes of a matrix.
+const BATCH_COUNT: i32 = 5;
+const BATCH_OFFSET: i32 = 6;
+// What is asked of an algorithm.
+const MAX_WORKSPACE_BYTES: i32 = 1;
+const REDUCTION_SCHEMES: i32 = 3;
+const MIN_ALIGNMENT_A: i32 = 5;
+/// Where `k` is split, parts are kept in f32 and added in a second pass: bf16 is rounded once, and nothing is added in
+/// the order in which blocks happen to finish.
+const PARTS_IN_F32: u32 = 2;
+
+/// `CUBLAS_STATUS_NOT_SUPPORTED`.
+const NOT_SUPPORTED: Code = 15;
+
+/// The library, found and opened.
+pub(crate) struct Blas {
+    pub(crate) api: BlasApi,
+    pub(crate) found: Found,
+}
+
+/// A column-major matrix, or a batch of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Columns {
+    pub(crate) dtype: DType,
+    /// As stored.
+    pub(crate) rows: u64,
+    pub(crate) columns: u64,
+    /// Elements from one column to the next.
+    pub(crate) stride: u64,
+    pub(crate) batch: u32,
+    pub(crate) batch_stride: u64,
+    /// Bytes that every matrix of the batch is aligned to, at most 256.
+    pub(crate) alignment: u32,
+}
+
+/// `D = alpha · op(A) · op(B) + beta · D`, and everything but the numbers that decides how it is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Description {
+    pub(crate) a: (Columns, bool),
+    pub(crate) b: (Columns, bool),
+    pub(crate) d: Columns,
+    /// The alignment of what is added to every column, where something is.
+    pub(crate) bias_alignment: Option<u32>,
+    pub(crate) workspace_bytes: u64,
+}
+
+/// A product the library has an algorithm for: the same one for as long as this lives.
+pub(crate) struct Plan {
+    product: Owned,
+    a: Owned,
+    b: Owned,
+    d: Owned,
+    algorithm: Algorithm,
+    workspace_bytes: usize,
+    /// Whether the library adds the bias. Where it cannot, it must be in D already.
+    pub(crate) adds_bias: bool,
+}
+
+/// The memory and the numbers of one product.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub(crate) a: DevicePtr,
+    pub(crate) b: DevicePtr,
+    pub(crate) d: DevicePtr,
+    pub(crate) bias: Option<DevicePtr>,
+    pub(crate) workspace: DevicePtr,
+    pub(crate) alpha: f32,
+    pub(crate) beta: f32,
+    pub(crate) stream: Handle,
+}
+
+/// A descriptor in host memory, destroyed with this.
+struct Owned {
+    handle: Handle,
+    destroy: unsafe extern "C" fn(Handle) -> Code,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: made by the function that belongs to `destroy`, and destroyed once.
+        unsafe { (self.destroy)(self.handle) };
+    }
+}
+
+impl Blas {
+    /// Finds and opens the newest cuBLASLt that a driver of `driver_major` can follow.
+    pub(crate) fn open_in(search: &Search, driver_major: Option<u32>) -> Result<Blas, LibraryError> {
+        let opened = search.open(&wanted(driver_major))?;
+        let api = BlasApi::load(&opened)?;
+        // SAFETY: takes nothing.
+        let version = unsafe { (api.cublasLtGetVersion)() };
+        let spelled = format!("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+        Ok(Blas { api, found: Found { version: Some(spelled), ..opened.found } })
+    }
+
+    /// The library's own name and number for an answer.
+    pub(crate) fn describe(&self, code: Code) -> String {
+        // SAFETY: the library gives a static text for every number, and we only read it when it is not null.
+        let text = unsafe {
+            let text = (self.api.cublasLtGetStatusString)(code);
+            if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }
+        };
+        format!("cuBLASLt answered {text} ({code})")
+    }
+
+    /// A handle for the card whose context is current.
+    pub(crate) fn create(&self) -> Result<Handle, Code> {
+        let mut handle = 0;
+        // SAFETY: one handle is written.
+        done(unsafe { (self.api.cublasLtCreate)(&raw mut handle) }).map(|()| handle)
+    }
+
+    /// Undoes [`Blas::create`].
+    pub(crate) fn destroy(&self, handle: Handle) {
+        // SAFETY: made by `create` and destroyed once; nothing runs on the card any more.
+        unsafe { (self.api.cublasLtDestroy)(handle) };
+    }
+
+    /// Asks for the best algorithm; `None` when there is none, in which case one without the bias may still be found.
+    pub(crate) fn plan(&self, handle: Handle, what: &Description, bias: DevicePtr) -> Result<Option<Plan>, Code> {
+        let product = self.product(what, bias)?;
+        let (a, b, d) = (self.layout(&what.a.0)?, self.layout(&what.b.0)?, self.layout(&what.d)?);
+        let wish = self.wish(what)?;
+        let (mut best, mut count) = (Suggestion::default(), 0);
+        // SAFETY: every descriptor is alive, and there is room for the one suggestion that is asked for.
+        let code = unsafe {
+            (self.api.cublasLtMatmulAlgoGetHeuristic)(
+                handle,
+                product.handle,
+                a.handle,
+                b.handle,
+                d.handle,
+                d.handle,
+                wish.handle,
+                1,
+                &raw mut best,
+                &raw mut count,
+            )
+        };
+        if code == NOT_SUPPORTED || (code == 0 && (count == 0 || best.state != 0)) {
+            return Ok(None);
+        }
+        done(code)?;
+        let (algorithm, workspace_bytes) = (best.algorithm, best.workspace_bytes);
+        Ok(Some(Plan { product, a, b, d, algorithm, workspace_bytes, adds_bias: what.bias_alignment.is_some() }))
+    }
+
+    /// Queues a product.
+    pub(crate) fn run(&self, handle: Handle, plan: &Plan, call: &Call) -> Result<(), Code> {
+        if let Some(bias) = call.bias.filter(|_| plan.adds_bias) {
+            self.set(self.api.cublasLtMatmulDescSetAttribute, plan.product.handle, BIAS_POINTER, &bias)?;
+        }
+        // SAFETY: the plan was made for matrices of exactly this shape and alignment, `product::check` found them inside
+        // live memory of the stream's card, and the workspace is at least as long as the algorithm was allowed.
+        done(unsafe {
+            (self.api.cublasLtMatmul)(
+                handle,
+                plan.product.handle,
+                (&raw const call.alpha).cast(),
+                call.a,
+                plan.a.handle,
+                call.b,
+                plan.b.handle,
+                (&raw const call.beta).cast(),
+                call.d,
+                plan.d.handle,
+                call.d,
+                plan.d.handle,
+                &raw const plan.algorithm,
+                call.workspace,
+                plan.workspace_bytes,
+                call.stream,
+            )
+        })
+    }
+
+    fn product(&self, what: &Description, bias: DevicePtr) -> Result<Owned, Code> {
+        let mut handle = 0;
+        // SAFETY: one handle is written.
+        done(unsafe { (self.api.cublasLtMatmulDescCreate)(&raw mut handle, COMPUTE_F32, REAL_F32) })?;
+        let owned = Owned { handle, destroy: self.api.cublasLtMatmulDescDestroy };
+        let set = self.api.cublasLtMatmulDescSetAttribute;
+        self.set(set, handle, TRANSPOSE_A, &i32::from(what.a.1))?;
+        self.set(set, handle, TRANSPOSE_B, &i32::from(what.b.1))?;
+        if what.bias_alignment.is_some() {
+            self.set(set, handle, EPILOGUE, &EPILOGUE_BIAS)?;
+            self.set(set, handle, BIAS_POINTER, &bias)?;
+        }
+        Ok(owned)
+    }
+
+    fn layout(&self, matrix: &Columns) -> Result<Owned, Code> {
+        let mut handle = 0;
+        let (dtype, stride) = (data_type(matrix.dtype), matrix.stride as i64);
+        // SAFETY: one handle is written.
+        let code = unsafe {
+            (self.api.cublasLtMatrixLayoutCreate)(&raw mut handle, dtype, matrix.rows, matrix.columns, stride)
+        };
+        done(code)?;
+        let owned = Owned { handle, destroy: self.api.cublasLtMatrixLayoutDestroy };
+        if matrix.batch > 1 {
+            let set = self.api.cublasLtMatrixLayoutSetAttribute;
+            self.set(set, handle, BATCH_COUNT, &(matrix.batch as i32))?;
+            self.set(set, handle, BATCH_OFFSET, &(matrix.batch_stride as i64))?;
+        }
+        Ok(owned)
+    }
+
+    fn wish(&self, what: &Description) -> Result<Owned, Code> {
+        let mut handle = 0;
+        // SAFETY: one handle is written.
+        done(unsafe { (self.api.cublasLtMatmulPreferenceCreate)(&raw mut handle) })?;
+        let owned = Owned { handle, destroy: self.api.cublasLtMatmulPreferenceDestroy };
+        let set = self.api.cublasLtMatmulPreferenceSetAttribute;
+        self.set(set, handle, MAX_WORKSPACE_BYTES, &what.workspace_bytes)?;
+        self.set(set, handle, REDUCTION_SCHEMES, &PARTS_IN_F32)?;
+        for (i, matrix) in (0..).zip([&what.a.0, &what.b.0, &what.d, &what.d]) {
+            self.set(set, handle, MIN_ALIGNMENT_A + i, &matrix.alignment)?;
+        }
+        Ok(owned)
+    }
+
+    fn set<T>(
+        &self,
+        set: unsafe extern "C" fn(Handle, i32, *const c_void, usize) -> Code,
+        handle: Handle,
+        attribute: i32,
+        value: &T,
+    ) -> Result<(), Code> {
+        // SAFETY: the descriptor is alive; the value is read during the call, in the length that goes with it.
+        done(unsafe { set(handle, attribute, std::ptr::from_ref(value).cast(), size_of::<T>()) })
+    }
+}
+
+fn data_type(dtype: DType) -> i32 {
+    if dtype == DType::BF16 { REAL_BF16 } else { REAL_F32 }
+}
+
+fn done(code: Code) -> Result<(), Code> {
+    if code == 0 { Ok(()) } else { Err(code) }
+}
+
+fn wanted(driver_major: Option<u32>) -> Wanted {
+    let newest = driver_major.unwrap_or(NEWEST_MAJOR).max(OLDEST_MAJOR);
+    Wanted {
+        names: (OLDEST_MAJOR..=newest).rev().map(|major| format!("libcublasLt.so.{major}")).collect(),
+        probe: "cublasLtCreate",
+        install: "install the CUDA toolkit, or the package nvidia-cublas in an active Python environment",
+    }
+}
+
+/// The library could not be used on a card.
+pub(crate) fn broken(blas: &Blas, code: Code) -> LibraryError {
+    library::broken(&blas.found, blas.describe(code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_library_the_driver_can_follow_is_preferred() {
+        let check = |driver, expected: &[&str]| assert_eq!(wanted(driver).names, expected);
+        check(None, &["libcublasLt.so.13", "libcublasLt.so.12"]);
+        check(Some(12), &["libcublasLt.so.12"]);
+        check(Some(13), &["libcublasLt.so.13", "libcublasLt.so.12"]);
+    }
+}

@@ -1,0 +1,226 @@
+//! Products on a card: row-major as we write them, column-major as cuBLASLt reads them.
+//!
+//! A row-major matrix is the transpose of a column-major one in the same memory, so `C = op(A)·op(B)` is asked for as
+//! `Cᵀ = op(B)ᵀ·op(A)ᵀ`: the factors change places, nothing is moved, and a bias along our columns runs along its rows,
+//! which is where the library adds one.
+//!
+//! The algorithm is asked for once for each shape, layout and alignment, and kept for as long as the process lives: the
+//! same product gives the same bits every time.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::CudaDriver;
+use super::api::{Code, Handle};
+use super::cublas::{self, Blas, Call, Columns, Description, Plan};
+use crate::driver::{Address, Driver as _, RawArg, StreamId};
+use crate::error::DeviceError;
+use crate::kernel::{DType, Grid};
+use crate::kernels::product_base;
+use crate::library::{LibraryError, Search};
+use crate::product::{Operand, Product, RawProduct};
+
+/// The most that an address is asked to be aligned to: no algorithm wants more.
+const LARGEST_ALIGNMENT: u64 = 256;
+
+/// Where the library comes from. It is opened when it is first needed.
+pub(crate) struct BlasDoor {
+    search: Search,
+    open: Mutex<Option<Arc<Blas>>>,
+}
+
+impl BlasDoor {
+    pub(crate) fn new(search: &Search) -> BlasDoor {
+        BlasDoor { search: search.clone(), open: Mutex::new(None) }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn opened(blas: Blas) -> BlasDoor {
+        let search = Search::only_under(std::path::Path::new("no such folder"));
+        BlasDoor { search, open: Mutex::new(Some(Arc::new(blas))) }
+    }
+
+    /// The library that suits a driver of this version.
+    pub(crate) fn get(&self, driver: i32) -> Result<Arc<Blas>, LibraryError> {
+        let mut place = lock(&self.open);
+        if let Some(blas) = &*place {
+            return Ok(Arc::clone(blas));
+        }
+        let blas = Arc::new(Blas::open_in(&self.search, Some(driver.unsigned_abs() / 1000))?);
+        *place = Some(Arc::clone(&blas));
+        Ok(blas)
+    }
+}
+
+/// What one card needs for products.
+#[derive(Default)]
+pub(crate) struct Products {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The library's handle, from the first product to the closing of the card.
+    handle: Option<Handle>,
+    /// Descriptors are in host memory: they outlive the card's context.
+    plans: HashMap<Description, Plan>,
+}
+
+impl Products {
+    /// Gives the handle back. The card's context must be current and idle.
+    pub(crate) fn close(&self, door: &BlasDoor) {
+        let handle = lock(&self.state).handle.take();
+        if let (Some(handle), Some(blas)) = (handle, &*lock(&door.open)) {
+            blas.destroy(handle);
+        }
+    }
+}
+
+impl State {
+    fn handle(&mut self, blas: &Blas) -> Result<Handle, LibraryError> {
+        match self.handle {
+            Some(handle) => Ok(handle),
+            None => {
+                let handle = blas.create().map_err(|code| cublas::broken(blas, code))?;
+                self.handle = Some(handle);
+                Ok(handle)
+            }
+        }
+    }
+
+    fn plan(&mut self, blas: &Blas, handle: Handle, product: &RawProduct) -> Result<Option<&Plan>, Code> {
+        let whole = describe(product);
+        let vacant = match self.plans.entry(whole) {
+            Entry::Occupied(known) => return Ok(Some(known.into_mut())),
+            Entry::Vacant(vacant) => vacant,
+        };
+        let bias = product.bias.map_or(0, |(at, _)| at.raw);
+        let alone = Description { bias_alignment: None, ..whole };
+        let found = match blas.plan(handle, &whole, bias)? {
+            None if whole.bias_alignment.is_some() => blas.plan(handle, &alone, 0)?,
+            found => found,
+        };
+        Ok(found.map(|plan| &*vacant.insert(plan)))
+    }
+}
+
+impl CudaDriver {
+    /// Opens the library, makes the card's handle, and loads our own part: what products take of a card besides the
+    /// library's kernels.
+    pub(super) fn open_products(&self, card: usize) -> Result<(), DeviceError> {
+        self.enter(card, "preparing products")?;
+        let blas = self.blas.get(self.version)?;
+        lock(&self.seat(card)?.products.state).handle(&blas)?;
+        product_base::KERNELS.iter().try_for_each(|kernel| self.load(card, kernel).map(drop))
+    }
+
+    pub(super) fn queue_product(&self, card: usize, stream: StreamId, p: &RawProduct) -> Result<(), DeviceError> {
+        let refused = |problem: String| DeviceError::Product { product: p.shape.to_string(), problem };
+        if p.c.1 == 0 {
+            return Ok(());
+        }
+        if p.shape.dtype == DType::F64 {
+            return Err(refused("products of F64 run on the CPU and on simulated cards".to_owned()));
+        }
+        self.enter(card, "queueing a product")?;
+        if p.shape.k == 0 {
+            return self.lay_base(card, stream, p);
+        }
+        let blas = self.blas.get(self.version)?;
+        let mut state = lock(&self.seat(card)?.products.state);
+        let handle = state.handle(&blas)?;
+        let answered = |code: Code| self.product_failed(card, &blas, code, &p.shape);
+        let plan = state.plan(&blas, handle, p).map_err(answered)?;
+        let plan = plan.ok_or_else(|| refused(format!("{} has no algorithm for it", blas.found.name)))?;
+        let bias_first = p.bias.is_some() && !plan.adds_bias;
+        if bias_first {
+            self.lay_base(card, stream, p)?;
+        }
+        let call = Call {
+            a: p.b.0.raw,
+            b: p.a.0.raw,
+            d: p.c.0.raw,
+            bias: p.bias.map(|(at, _)| at.raw),
+            workspace: p.workspace.map_or(0, |(at, _)| at.raw),
+            alpha: p.shape.alpha as f32,
+            beta: if p.shape.accumulate || bias_first { 1.0 } else { 0.0 },
+            stream: stream as Handle,
+        };
+        blas.run(handle, plan, &call).map_err(answered)
+    }
+
+    /// Makes C what the product is added to: zeros or what it holds, and the bias.
+    fn lay_base(&self, card: usize, stream: StreamId, p: &RawProduct) -> Result<(), DeviceError> {
+        let Product { m, n, batch, c, accumulate, out, .. } = p.shape;
+        if accumulate && p.bias.is_none() {
+            return Ok(());
+        }
+        let kernel = product_base::kernel(out);
+        let id = self.load(card, kernel)?;
+        // Without a bias nothing is read there.
+        let (bias, bias_bytes) = p.bias.unwrap_or((p.c.0, 0));
+        let args = [
+            RawArg::Write { at: p.c.0, bytes: p.c.1 },
+            RawArg::Read { at: bias, bytes: bias_bytes },
+            RawArg::U32(m),
+            RawArg::U32(n),
+            RawArg::U32(batch),
+            RawArg::U32(c.stride),
+            RawArg::U64(c.batch_stride),
+            RawArg::U32(accumulate.into()),
+            RawArg::U32(p.bias.is_some().into()),
+        ];
+        let elements = u64::from(m) * u64::from(n) * u64::from(batch);
+        self.launch(card, stream, (kernel, id), Grid::cover(elements, product_base::THREADS), &args)
+    }
+
+    /// The library has no answer of its own for a card that is lost: the driver is asked.
+    fn product_failed(&self, card: usize, blas: &Blas, code: Code, shape: &Product) -> DeviceError {
+        let during = "queueing a product";
+        let alive = self.opened(card, during).and_then(|open| {
+            // SAFETY: the stream lives until `close`, and has work only while memory is reserved.
+            self.check(card, during, unsafe { (self.api.cuStreamSynchronize)(open.service) })
+        });
+        if let Err(lost @ DeviceError::Lost { .. }) = alive {
+            return lost;
+        }
+        let what = format!("{shape}: {}", blas.describe(code));
+        DeviceError::Failed { card, during, what }
+    }
+}
+
+/// A product in the library's terms.
+fn describe(p: &RawProduct) -> Description {
+    let Product { m, n, k, batch, dtype, out, a, b, c, .. } = p.shape;
+    let columns = |operand: Operand, dtype: DType, (rows, columns): (u32, u32), at: Address| {
+        let (rows, columns) = if operand.transposed { (columns, rows) } else { (rows, columns) };
+        let apart = if batch > 1 { operand.batch_stride * dtype.bytes() } else { 0 };
+        Columns {
+            dtype,
+            // A stored row is a column of theirs. With one row alone its stride says nothing.
+            rows: columns.into(),
+            columns: rows.into(),
+            stride: if rows > 1 { operand.stride } else { operand.stride.max(columns) }.into(),
+            batch,
+            batch_stride: operand.batch_stride,
+            alignment: alignment(at.raw | apart),
+        }
+    };
+    Description {
+        a: (columns(b, dtype, (k, n), p.b.0), b.transposed),
+        b: (columns(a, dtype, (m, k), p.a.0), a.transposed),
+        d: columns(c, out, (m, n), p.c.0),
+        bias_alignment: p.bias.map(|(at, _)| alignment(at.raw)),
+        workspace_bytes: p.workspace.map_or(0, |(_, bytes)| bytes),
+    }
+}
+
+/// The largest power of two that divides `place`, up to what matters.
+fn alignment(place: u64) -> u32 {
+    (1u64 << (place | LARGEST_ALIGNMENT).trailing_zeros()) as u32
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,111 @@
+//! Recordings on devices of the host: the list of what was queued.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::driver::{Address, CopyPath, RawArg, RecordedId, StreamId};
+use crate::error::DeviceError;
+use crate::host_exec::{touched, touched_by_copy};
+use crate::kernel::{Grid, Kernel};
+use crate::machine::lock;
+use crate::product::RawProduct;
+
+/// One piece of recorded work.
+pub(crate) enum Work {
+    Copy(CopyPath),
+    Fill { at: Address, bytes: u64, value: u8 },
+    Launch { kernel: &'static Kernel, grid: Grid, args: Vec<RawArg> },
+    Product(RawProduct),
+}
+
+impl Work {
+    /// The parts of device memory it touches: `(from, to, writes)`.
+    pub(crate) fn touches(&self) -> Vec<(u64, u64, bool)> {
+        match self {
+            Work::Copy(path) => touched_by_copy(path),
+            Work::Fill { at, bytes, .. } => vec![(at.raw, at.raw + bytes, true)],
+            Work::Launch { args, .. } => touched(args),
+            Work::Product(product) => touched(&product.args()),
+        }
+    }
+}
+
+/// The recordings of a machine.
+#[derive(Default)]
+pub(crate) struct Recordings {
+    /// How many streams record: nearly always none, and then nothing is locked.
+    open: AtomicUsize,
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    under_way: HashMap<StreamId, Vec<Work>>,
+    finished: HashMap<RecordedId, Arc<[Work]>>,
+    next: RecordedId,
+}
+
+impl Recordings {
+    pub(crate) fn begin(&self, stream: StreamId) {
+        if lock(&self.books).under_way.insert(stream, Vec::new()).is_none() {
+            self.open.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Keeps the work if the stream records; `false` when it is to be done.
+    pub(crate) fn keeps(&self, stream: StreamId, work: impl FnOnce() -> Work) -> bool {
+        self.any() && self.keep(stream, work()).is_none()
+    }
+
+    /// The same, with the work back when it is to be done.
+    pub(crate) fn keep(&self, stream: StreamId, work: Work) -> Option<Work> {
+        if !self.any() {
+            return Some(work);
+        }
+        match lock(&self.books).under_way.get_mut(&stream) {
+            Some(list) => {
+                list.push(work);
+                None
+            }
+            None => Some(work),
+        }
+    }
+
+    fn any(&self) -> bool {
+        self.open.load(Ordering::Acquire) > 0
+    }
+
+    pub(crate) fn end(&self, card: usize, stream: StreamId) -> Result<RecordedId, DeviceError> {
+        let Some(list) = self.take(stream) else {
+            let what = "the stream does not record".to_owned();
+            return Err(DeviceError::Failed { card, during: "recording work", what });
+        };
+        let mut books = lock(&self.books);
+        books.next += 1;
+        let id = books.next;
+        books.finished.insert(id, list.into());
+        Ok(id)
+    }
+
+    /// Ends a recording that nobody wants, or takes what it holds.
+    pub(crate) fn take(&self, stream: StreamId) -> Option<Vec<Work>> {
+        let list = lock(&self.books).under_way.remove(&stream);
+        if list.is_some() {
+            self.open.fetch_sub(1, Ordering::Release);
+        }
+        list
+    }
+
+    pub(crate) fn get(&self, card: usize, id: RecordedId) -> Result<Arc<[Work]>, DeviceError> {
+        lock(&self.books).finished.get(&id).cloned().ok_or_else(|| DeviceError::Failed {
+            card,
+            during: "replaying work",
+            what: "there is no such recording".to_owned(),
+        })
+    }
+
+    pub(crate) fn forget(&self, id: RecordedId) {
+        lock(&self.books).finished.remove(&id);
+    }
+}

@@ -1,0 +1,53 @@
+// Layer norm: a warp for each frame; its gradient: a block for each stretch of frames, then one for 32 columns of the sums.
+
+template <typename T>
+__device__ inline void gradient(const T* x, const T* gain, const f32* kept, const T* g, const T* more, T* out, f32* sums,
+                                u32 frames, u32 columns) {
+    u32 first = blockIdx.x * FRAMES_OF_A_PIECE;
+    u32 count = first < frames ? min_of(FRAMES_OF_A_PIECE, frames - first) : 0;
+    u64 at = (u64)first * columns;
+    Stretch<T> stretch = {x + at, g + at, more ? more + at : nullptr, kept + 2 * (u64)first, out + at, count, columns};
+    stretch_gradient<T>(stretch, {gain, nullptr, 0.f}, sums + 2 * (u64)blockIdx.x * columns);
+}
+
+#define KERNELS(T)                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(NORM_THREADS)                                                        \
+        layer_norm_##T(const T* x, const T* gain, const T* bias, T* out, f32* kept, u32 frames, u32 columns) {        \
+        u32 frame = blockIdx.x * NORM_WARPS + threadIdx.x / 32;                                                       \
+        if (frame >= frames) return;                                                                                  \
+        u64 at = (u64)frame * columns;                                                                                \
+        normalize_frame<T>(x + at, columns, {gain, bias, 0.f}, out + at, kept + 2 * (u64)frame);                      \
+    }                                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(NORM_THREADS)                                                        \
+        layer_norm_gradient_##T(const T* x, const T* gain, const f32* kept, const T* g, const T* more, T* out,        \
+                                f32* sums, u32 frames, u32 columns, u32 has_more) {                                   \
+        gradient<T>(x, gain, kept, g, has_more ? more : nullptr, out, sums, frames, columns);                         \
+    }
+
+// The pieces' sums for gain, and behind them those for bias, each to its place or added to what is there.
+// A block has 32 columns, and 32 rows of threads that take the pieces by turns: what counts is how soon the last one is read.
+constexpr u32 SUM_LANES = 32;
+
+extern "C" __global__ void __launch_bounds__(32 * SUM_LANES)
+    layer_norm_sums_f32(const f32* partial, f32* of_gain, f32* of_bias, u32 pieces, u32 columns, u32 gain_adds,
+                        u32 bias_adds) {
+    __shared__ f32 sums[SUM_LANES][33];
+    u32 both = 2 * columns, lane = threadIdx.x / 32, column = threadIdx.x % 32, at = blockIdx.x * 32 + column;
+    f32 sum = 0.f;
+    if (at < both) {
+#pragma unroll 8
+        for (u32 piece = lane; piece < pieces; piece += SUM_LANES) sum += partial[(u64)piece * both + at];
+    }
+    sums[lane][column] = sum;
+    __syncthreads();
+    // A warp for each column now.
+    sum = warp_sum(sums[column][lane]);
+    at = blockIdx.x * 32 + lane;
+    if (column != 0 || at >= both) return;
+    bool is_gain = at < columns;
+    f32* to = is_gain ? of_gain + at : of_bias + (at - columns);
+    *to = (is_gain ? gain_adds : bias_adds) ? *to + sum : sum;
+}
+
+KERNELS(f32)
+KERNELS(bf16)

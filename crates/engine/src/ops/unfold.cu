@@ -1,0 +1,48 @@
+// Windows as rows of a matrix, and the way back, which adds where windows overlap.
+
+template <u32 N, typename T>
+__device__ inline void unfold(const T* x, Row row, Row out_row, u32 length, T* out, u32 channels, Window window) {
+    u32 width = window.kernel * channels, out_length = window.output_length(length);
+    each_element<N>(out_row.frames, width, [&](u32 t, u32 i) {
+        u32 tap = i / channels, frame = window.read(t, tap);
+        T* to = out + (u64)(out_row.start + t) * width + i;
+        bool there = t < out_length && frame < length;
+        if (there) copy<N>(x + (u64)(row.start + frame) * channels + (i - tap * channels), to); else clear<N>(to);
+    });
+}
+
+template <u32 N, typename T>
+__device__ inline void fold(const T* x, Row row, Row out_row, u32 length, T* out, u32 channels, Window window) {
+    u32 width = window.kernel * channels, out_length = window.output_length(length);
+    each_element<N>(row.frames, channels, [&](u32 frame, u32 channel) {
+        f32 sum[N] = {};
+        for (u32 tap = 0; tap < window.kernel && frame < length; tap++) {
+            u32 t = window.reader(frame, tap);
+            if (t >= out_length) continue;
+            f32 v[N];
+            take(x + (u64)(out_row.start + t) * width + tap * channels + channel, v);
+#pragma unroll
+            for (u32 n = 0; n < N; n++) sum[n] += v[n];
+        }
+        give(out + (u64)(row.start + frame) * channels + channel, sum);
+    });
+}
+
+#define KERNEL(T, NAME)                                                                                               \
+    extern "C" __global__ void __launch_bounds__(256, 4)                                                              \
+        NAME##_##T(const T* x, const u32* starts, const u32* out_starts, const i32* lengths, T* out, u32 channels,    \
+                   u32 kernel, u32 stride, u32 dilation, u32 padding) {                                               \
+        Window window = {kernel, stride, dilation, padding};                                                          \
+        Row row(starts, blockIdx.y), out_row(out_starts, blockIdx.y);                                                 \
+        u32 length = filled(lengths[blockIdx.y], row.frames);                                                         \
+        if (channels % WIDTH<T> == 0) {                                                                               \
+            NAME<WIDTH<T>>(x, row, out_row, length, out, channels, window);                                           \
+        } else {                                                                                                      \
+            NAME<1>(x, row, out_row, length, out, channels, window);                                                  \
+        }                                                                                                             \
+    }
+
+KERNEL(f32, unfold)
+KERNEL(bf16, unfold)
+KERNEL(f32, fold)
+KERNEL(bf16, fold)

@@ -1,0 +1,193 @@
+//! Every kernel compiles for every architecture we serve, keeps to its registers, and is called what its Rust half says.
+//!
+//! Needs NVRTC and no GPU. Where there is none the tests say so and pass, unless `TANDEM_REQUIRE_NVRTC=1`. Kernels are
+//! collected from programs: an op is covered once a graph below holds it. Chains are made with their graphs, so those here
+//! are a sample: every function and its gradient, every way to meet an operand, in f32, in bf16 and from one to the other.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::sync::Arc;
+
+use tandem_device::compile::{Compiler, complaints};
+use tandem_device::{DType, Kernel, Source};
+use tandem_engine::{
+    EngineError, Graph, Init, NamedLayout, ParameterList, ProgramSet, Recomputed, Rows, Step, TensorType,
+    UPDATE_SOURCE, UpdateSpec, Value, ops, update_program,
+};
+
+fn compiler() -> Option<Compiler> {
+    match Compiler::open(None) {
+        Ok(compiler) => Some(compiler),
+        Err(error) => {
+            let required = std::env::var_os("TANDEM_REQUIRE_NVRTC").is_some_and(|value| value == "1");
+            assert!(!required, "TANDEM_REQUIRE_NVRTC=1, but {error}");
+            // Past the test harness, which would keep it to itself: a skipped check must be seen.
+            let _ = writeln!(std::io::stderr(), "\nSKIPPED: no kernel was compiled. {error}\n");
+            None
+        }
+    }
+}
+
+#[test]
+fn every_source_compiles_everywhere_and_stays_in_registers() {
+    let Some(compiler) = compiler() else { return };
+    let sources: Vec<&Source> = ops::SOURCES.iter().copied().chain([&UPDATE_SOURCE]).collect();
+    assert_eq!(complaints(&compiler, &sources), Vec::<String>::new());
+}
+
+#[test]
+fn chains_in_f32_compile_everywhere_and_stay_in_registers() {
+    check_chains(DType::F32);
+}
+
+#[test]
+fn chains_in_bf16_compile_everywhere_and_stay_in_registers() {
+    check_chains(DType::BF16);
+}
+
+fn check_chains(precision: DType) {
+    let Some(compiler) = compiler() else { return };
+    let found = kernels(precision);
+    let chains = found.iter().filter(|kernel| kernel.name == "chain");
+    let chains: BTreeMap<&str, &Source> = chains.map(|kernel| (kernel.source.text, kernel.source)).collect();
+    assert!(chains.len() > 20, "{} chains", chains.len());
+    let sources: Vec<&Source> = chains.into_values().collect();
+    assert_eq!(complaints(&compiler, &sources), Vec::<String>::new());
+}
+
+#[test]
+fn kernels_are_where_their_rust_halves_say() {
+    let Some(compiler) = compiler() else { return };
+    let mut wanted: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    let found = [kernels(DType::F32), kernels(DType::BF16)].concat();
+    for kernel in found.iter().filter(|kernel| kernel.name != "chain" && !kernel.source.text.is_empty()) {
+        wanted.entry((kernel.source.file, kernel.source.text)).or_default().insert(kernel.name);
+    }
+    for ((file, text), names) in wanted {
+        let compiled = compiler.compile(&Source { file, text }, "sm_90").unwrap();
+        let found: BTreeSet<String> = compiled.resources().into_iter().map(|kernel| kernel.kernel).collect();
+        let missing: Vec<&&str> = names.iter().filter(|name| !found.contains(**name)).collect();
+        assert!(missing.is_empty(), "{file} lacks {missing:?}; it has {found:?}");
+    }
+}
+
+/// Every kernel of the programs below.
+fn kernels(precision: DType) -> Vec<&'static Kernel> {
+    let programs: [Build; 3] = [functions, operands, losses];
+    let ops = programs.into_iter().flat_map(|build| kernels_of(precision, build));
+    ops.chain([false, true].into_iter().flat_map(|average| update_kernels(precision, average))).collect()
+}
+
+/// Writes a loss, and says what it is to be differentiated by.
+type Build = fn(&mut Inputs) -> Result<(Value, Vec<Value>), EngineError>;
+
+/// A graph under construction, and where its inputs lie.
+struct Inputs {
+    graph: Graph,
+    layout: NamedLayout,
+}
+
+impl Inputs {
+    fn input(&mut self, dtype: DType, dims: &[u32]) -> Value {
+        let name = format!("input {}", self.layout.fields.len());
+        let ty = TensorType::new(dtype, dims);
+        self.layout.place(&name, ty).unwrap();
+        self.graph.input(&name, ty).unwrap()
+    }
+}
+
+fn kernels_of(precision: DType, build: Build) -> Vec<&'static Kernel> {
+    let graph = Graph::new(Default::default(), precision);
+    let mut inputs = Inputs { graph, layout: NamedLayout::default() };
+    let (loss, by) = build(&mut inputs).unwrap();
+    let Inputs { mut graph, layout } = inputs;
+    graph.result("loss", loss).unwrap();
+    let gradients = graph.gradients(loss, &by, &Recomputed::new()).unwrap();
+    for (i, gradient) in gradients.into_iter().enumerate() {
+        graph.result(&format!("gradient {i}"), gradient.unwrap()).unwrap();
+    }
+    let mut set = ProgramSet::new(Default::default(), precision, &[]);
+    let id = set.add("kernels", &graph, &layout).unwrap();
+    launched(set.program(id).steps())
+}
+
+fn launched(steps: &[Step]) -> Vec<&'static Kernel> {
+    let kernel = |step: &Step| match step {
+        Step::Launch { kernel, .. } => Some(*kernel),
+        _ => None,
+    };
+    steps.iter().filter_map(kernel).collect()
+}
+
+fn update_kernels(precision: DType, average: bool) -> Vec<&'static Kernel> {
+    let mut list = ParameterList::new();
+    let id = list.weight("weight", &[5, 3], Init::Constant(1.0)).unwrap();
+    let parameters = Arc::new(list.finish());
+    let spec = UpdateSpec { average, ..UpdateSpec::default() };
+    let update = update_program(&parameters, precision, &spec).unwrap();
+    let mut accumulate = Graph::new(parameters.clone(), precision);
+    let weight = accumulate.parameter(id);
+    let loss = accumulate.sum_all(weight).unwrap();
+    accumulate.accumulate(loss, &Recomputed::new()).unwrap();
+    let mut set = ProgramSet::new(parameters, precision, &spec.spans());
+    let ids = [&update, &accumulate].map(|graph| set.add("update", graph, &NamedLayout::default()).unwrap());
+    ids.into_iter().flat_map(|id| launched(set.program(id).steps())).collect()
+}
+
+/// Every function of one number, each on the result of the one before, and their gradients.
+fn functions(inputs: &mut Inputs) -> Result<(Value, Vec<Value>), EngineError> {
+    let x = inputs.input(inputs.graph.precision(), &[64, 24]);
+    let g = &mut inputs.graph;
+    let mut y = x;
+    for function in [Graph::gelu, Graph::gelu_tanh, Graph::relu, Graph::silu, Graph::sigmoid, Graph::tanh] {
+        y = function(g, y)?;
+    }
+    for function in [Graph::softplus, Graph::exp, Graph::ln, Graph::ln_1p, Graph::sqrt, Graph::square, Graph::abs] {
+        y = function(g, y)?;
+    }
+    Ok((g.sum_all(y)?, vec![x]))
+}
+
+/// Operands that lie side by side, are repeated, are one number; whole groups of them or not; of both element types.
+fn operands(inputs: &mut Inputs) -> Result<(Value, Vec<Value>), EngineError> {
+    let precision = inputs.graph.precision();
+    let mut losses = Vec::new();
+    let mut by = Vec::new();
+    for columns in [24, 7] {
+        let dims: [&[u32]; 4] = [&[64, columns], &[columns], &[64, 1], &[1]];
+        let [x, vector, column, number] = dims.map(|dims| inputs.input(precision, dims));
+        let wide = inputs.input(DType::F32, &[64, columns]);
+        let g = &mut inputs.graph;
+        let sum = g.add(x, vector)?;
+        let product = g.mul(sum, column)?;
+        let quotient = g.div(product, number)?;
+        let apart = g.sub(quotient, wide)?;
+        let cast = g.cast(apart, DType::F32)?;
+        losses.push(g.sum_all(cast)?);
+        by.extend([x, vector, column, number]);
+    }
+    Ok((inputs.graph.add(losses[0], losses[1])?, by))
+}
+
+/// Sums over filled frames, with targets of both element types.
+fn losses(inputs: &mut Inputs) -> Result<(Value, Vec<Value>), EngineError> {
+    let rows = Rows::new(&[3, 5]);
+    let precision = inputs.graph.precision();
+    let found = inputs.input(precision, &[8, 12]);
+    let targets = [precision, DType::F32].map(|dtype| inputs.input(dtype, &[8, 12]));
+    let lengths = inputs.input(DType::I32, &[2]);
+    let classes = inputs.input(DType::I32, &[8]);
+    let g = &mut inputs.graph;
+    let weight = g.number(1.0);
+    let mut loss = g.cross_entropy(found, classes, &rows, lengths, weight)?;
+    for target in targets {
+        for term in [Graph::l1_loss, Graph::l2_loss, Graph::bce_loss] {
+            let next = term(g, found, target, &rows, lengths, weight)?;
+            loss = g.add(loss, next)?;
+        }
+    }
+    let sums = g.sum_columns(found)?;
+    let sum = g.sum_all(sums)?;
+    Ok((g.add(loss, sum)?, vec![found]))
+}

@@ -1,0 +1,95 @@
+//! The transformer against PyTorch: losses over steps, and every parameter's first gradient.
+//!
+//! `tests/data/reference_transformer.json` was made by `tools/reference/engine/make.py`, which has the same formula for weights
+//! and tokens and the same list of parameters. [`on_card`] has what takes an NVIDIA card.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "in a test, a failed unwrap is a failed test"
+)]
+
+mod on_card;
+mod training;
+
+use serde_json::Value as Json;
+use tandem_device::{DType, Machine};
+use tandem_engine::UpdateSpec;
+use tandem_model::TransformerSizes;
+
+use crate::training::{Case, Training};
+
+const CASE: Case = Case {
+    sizes: TransformerSizes { width: 48, layers: 2, heads: 3, vocabulary: 50 },
+    batch: 3,
+    length: 17,
+    scale: 1.0,
+    lr: 1e-3,
+};
+
+const REFERENCE: &str = include_str!("../data/reference_transformer.json");
+
+/// The environment variable that has numbers tried on the first NVIDIA card as well.
+const ON_CUDA: &str = "TANDEM_TEST_CUDA";
+
+/// The first NVIDIA card's machine.
+fn cuda() -> Machine {
+    Machine::cuda().expect("the CUDA driver can be used").expect("this test needs an NVIDIA card")
+}
+
+/// Norm and stored entries of every parameter's gradient. An entry may be zero by symmetry (the keys' bias is), so it is
+/// held against the size of a usual one.
+fn compare_gradients(training: &Training, reference: &Json, bound: f64) {
+    let (span, parameters) = (training.gradients(), training.parameters());
+    let told = reference["gradients"].as_array().unwrap();
+    assert_eq!(told.len(), parameters.iter().count());
+    for (told, (_, parameter)) in told.iter().zip(parameters.iter()) {
+        let name = &parameter.name;
+        assert_eq!(told["name"], *name);
+        let found = &span[parameter.offset as usize..][..parameter.shape.elements() as usize];
+        let (norm, expected) = (found.iter().map(|x| x * x).sum::<f64>().sqrt(), told["norm"].as_f64().unwrap());
+        assert!((norm / expected - 1.0).abs() <= bound, "{name}: norm {norm}, PyTorch has {expected}");
+        let usual = expected / (found.len() as f64).sqrt();
+        for entry in told["entries"].as_array().unwrap() {
+            let (at, expected) = (entry["at"].as_u64().unwrap() as usize, entry["value"].as_f64().unwrap());
+            let error = (found[at] - expected).abs() / expected.abs().max(usual);
+            assert!(error <= bound, "{name}[{at}]: {}, PyTorch has {expected}", found[at]);
+        }
+    }
+}
+
+fn check(machine: &Machine, precision: DType, name: &str, gradient_bound: f64, loss_bound: f64) {
+    let reference: Json = serde_json::from_str(REFERENCE).unwrap();
+    let losses = reference[name]["losses"].as_array().unwrap();
+    assert_eq!(losses.len(), 20);
+    let mut training = Training::new(machine, CASE, precision, &UpdateSpec::default());
+    for (step, expected) in losses.iter().enumerate() {
+        let (found, expected) = (training.loss(), expected.as_f64().unwrap());
+        let error = (found / expected - 1.0).abs();
+        assert!(error <= loss_bound, "{name}, step {step}: loss {found}, PyTorch has {expected}");
+        if step == 0 {
+            compare_gradients(&training, &reference[name], gradient_bound);
+        }
+        training.update();
+    }
+}
+
+#[test]
+fn twenty_steps_in_f32_are_those_of_pytorch() {
+    check(&Machine::cpu(), DType::F32, "f32", 1e-4, 1e-4);
+    if std::env::var_os(ON_CUDA).is_some() {
+        check(&cuda(), DType::F32, "f32", 1e-4, 1e-4);
+    }
+}
+
+/// PyTorch divides by the norm plus 1e-6 when it clips, which losses see in their tenth digit or so.
+#[test]
+fn twenty_steps_in_f64_are_those_of_pytorch() {
+    check(&Machine::cpu(), DType::F64, "f64", 1e-9, 1e-7);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn cuda_twenty_steps_in_f32_are_those_of_pytorch() {
+    check(&cuda(), DType::F32, "f32", 1e-4, 1e-4);
+}

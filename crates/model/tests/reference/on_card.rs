@@ -1,0 +1,201 @@
+//! What is promised of training on a card: PyTorch's losses, the same bits twice, and no memory that grows.
+//!
+//! `tools/reference/engine/steps.py FILE` trains the same model with PyTorch on the card at hand; the file it writes is named
+//! by an environment variable. The bodies are tried on the CPU with a small model.
+
+use serde_json::Value as Json;
+use tandem_device::{DType, Machine};
+use tandem_engine::UpdateSpec;
+use tandem_model::TransformerSizes;
+
+use crate::cuda;
+use crate::training::{Case, Training};
+
+/// The environment variable that names what `steps.py` wrote.
+const REFERENCE: &str = "TANDEM_TORCH_REFERENCE";
+
+/// The small model of `tandem bench step`. The formula's fractions are halved: what is left is how PyTorch starts matrices of
+/// 256 columns.
+const SMALL: Case = Case {
+    sizes: TransformerSizes { width: 256, layers: 4, heads: 4, vocabulary: 1024 },
+    batch: 32,
+    length: 400,
+    scale: 0.5,
+    lr: 1e-4,
+};
+/// The same for a CPU.
+const TINY: Case = Case {
+    sizes: TransformerSizes { width: 32, layers: 1, heads: 2, vocabulary: 40 },
+    batch: 2,
+    length: 24,
+    scale: 0.5,
+    lr: 1e-3,
+};
+
+const STEPS: usize = 200;
+/// Steps whose mean loss is judged as one: five runs are too few for the range of a single step.
+const WINDOW: usize = 20;
+
+fn train(machine: &Machine, case: Case, precision: DType) -> Training {
+    Training::new(machine, case, precision, &UpdateSpec { clip: None, clears: false, ..UpdateSpec::default() })
+}
+
+/// The mean losses of a few steps: ours, and what PyTorch's were.
+#[derive(Debug, PartialEq)]
+struct Judged {
+    first: usize,
+    ours: f64,
+    /// The smallest and the largest of the bf16 runs.
+    range: [f64; 2],
+    /// Of the run in f32.
+    exact: f64,
+}
+
+impl Judged {
+    /// How far outside the range it is allowed to be: as far as the range is wide, or as far as the bf16 runs themselves are
+    /// from the run in f32, whichever is more. Runs whose weights differ by one ulp mostly round to the same bf16 weights and
+    /// then to the same sums; their range says how training spreads, not what other roundings may do.
+    fn allowance(&self) -> f64 {
+        let [low, high] = self.range;
+        (high - low).max((high - self.exact).abs()).max((low - self.exact).abs())
+    }
+
+    /// How far outside the range it is.
+    fn outside(&self) -> f64 {
+        let [low, high] = self.range;
+        (low - self.ours).max(self.ours - high).max(0.0)
+    }
+}
+
+/// Every [`WINDOW`] steps of `ours` beside the same steps of `runs` and of `exact`.
+fn judge(ours: &[f64], runs: &[Vec<f64>], exact: &[f64]) -> Vec<Judged> {
+    assert!(runs.iter().all(|run| run.len() == ours.len()) && exact.len() == ours.len());
+    let mean = |losses: &[f64], first: usize| losses[first..first + WINDOW].iter().sum::<f64>() / WINDOW as f64;
+    let window = |first: usize| {
+        let means = || runs.iter().map(|run| mean(run, first));
+        let range = [means().fold(f64::INFINITY, f64::min), means().fold(f64::NEG_INFINITY, f64::max)];
+        Judged { first, ours: mean(ours, first), range, exact: mean(exact, first) }
+    };
+    (0..ours.len()).step_by(WINDOW).map(window).collect()
+}
+
+fn numbers(list: &Json) -> Vec<f64> {
+    list.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+}
+
+fn reference() -> Json {
+    let Some(path) = std::env::var_os(REFERENCE) else {
+        panic!("{REFERENCE} must name a file that tools/reference/engine/steps.py wrote on this machine")
+    };
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card, and TANDEM_TORCH_REFERENCE: the file that tools/reference/engine/steps.py writes"]
+fn cuda_small_against_pytorch() {
+    let reference = reference();
+    let exact = numbers(&reference["f32"]);
+    let runs: Vec<Vec<f64>> = reference["autocast"].as_array().unwrap().iter().map(numbers).collect();
+    assert_eq!((exact.len(), runs.len()), (STEPS, 5));
+    let machine = cuda();
+
+    println!("against PyTorch {} on {}", reference["torch"], reference["device"]);
+    let full = train(&machine, SMALL, DType::F32).losses(STEPS);
+    let errors: Vec<f64> = full.iter().zip(&exact).map(|(found, expected)| (found / expected - 1.0).abs()).collect();
+    let worst = |errors: &[f64]| errors.iter().copied().fold(0.0, f64::max);
+    println!("f32: largest relative distance of the first 20 losses {:.2e}", worst(&errors[..20]));
+    println!("f32: largest of all {:.2e}; at step {STEPS} {:.2e}", worst(&errors), errors[STEPS - 1]);
+
+    let mixed = train(&machine, SMALL, DType::BF16).losses(STEPS);
+    let judged = judge(&mixed, &runs, &exact);
+    println!("bf16, mean losses of {WINDOW} steps:");
+    println!("   from        ours   PyTorch, five runs      PyTorch f32   outside   allowed");
+    for row in &judged {
+        let ([low, high], outside, allowed) = (row.range, row.outside(), row.allowance());
+        let (first, ours, exact) = (row.first, row.ours, row.exact);
+        println!("  {first:5}  {ours:.7}  {low:.7}..{high:.7}  {exact:.7}  {outside:.1e}  {allowed:.1e}");
+    }
+
+    assert!(full[STEPS - 1] < 0.99 * full[0], "nothing was learnt: {} to {}", full[0], full[STEPS - 1]);
+    assert!(worst(&errors[..20]) <= 1e-4, "f32, the first 20 steps");
+    assert!(errors[STEPS - 1] <= 1e-2, "f32, step {STEPS}");
+    for row in &judged {
+        assert!(row.outside() <= row.allowance(), "bf16: {row:?}");
+    }
+}
+
+/// Two runs of so many steps: losses and what was learnt, bit for bit.
+fn twice_the_same(machine: &Machine, case: Case, precision: DType, steps: usize) {
+    let run = || {
+        let mut training = train(machine, case, precision);
+        let losses: Vec<u64> = training.losses(steps).into_iter().map(f64::to_bits).collect();
+        (losses, training.bits())
+    };
+    let (first, second) = (run(), run());
+    let differs = first.0.iter().zip(&second.0).position(|(a, b)| a != b);
+    assert_eq!(differs, None, "{precision:?}: a step whose loss differs");
+    let differing = first.1.iter().zip(&second.1).filter(|(a, b)| a != b).count();
+    assert_eq!((differing, first.1.len()), (0, second.1.len()), "{precision:?}: numbers that differ");
+    let last = first.0.last().map(|bits| f64::from_bits(*bits));
+    println!("{precision:?}: {steps} steps twice, {} numbers the same, last loss {last:?}", first.1.len());
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn cuda_two_runs_of_500_steps_give_the_same_bits() {
+    let machine = cuda();
+    twice_the_same(&machine, SMALL, DType::F32, 500);
+    twice_the_same(&machine, SMALL, DType::BF16, 500);
+}
+
+#[test]
+fn two_runs_give_the_same_bits() {
+    for precision in [DType::F32, DType::BF16] {
+        twice_the_same(&Machine::cpu(), TINY, precision, 5);
+    }
+}
+
+/// Runs so many steps after a few, and compares what the driver and our counters say before and after.
+fn nothing_grows(machine: &Machine, case: Case, steps: usize) {
+    let mut training = train(machine, case, DType::BF16);
+    let mut run = |steps: usize| {
+        for _ in 0..steps {
+            training.accumulate();
+            training.update();
+        }
+        training.session().stream().drain().unwrap();
+        let counters = machine.counters(0);
+        let ours = [counters.allocations, counters.pinned_allocations, counters.live_bytes];
+        (machine.read(0).unwrap().free_bytes, ours)
+    };
+    let (before, after) = (run(10), run(steps));
+    println!("{steps} steps: free memory {} then {} bytes, our counters {:?}", before.0, after.0, after.1);
+    assert_eq!(before, after);
+    assert!(training.loss().is_finite());
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn cuda_ten_thousand_replays_leave_free_memory_as_it_was() {
+    nothing_grows(&cuda(), SMALL, 10_000);
+}
+
+#[test]
+fn replays_leave_the_free_memory_of_a_simulated_card_as_it_was() {
+    nothing_grows(&Machine::simulated("1x1GiB".parse().unwrap()), TINY, 20);
+}
+
+#[test]
+fn a_window_is_judged_by_the_range_and_by_the_distance_to_f32() {
+    let check = |ours: f64, outside: f64, holds: bool| {
+        let runs = vec![vec![5.0; 40], vec![5.25; 40]];
+        let judged = judge(&[ours; 40], &runs, &[5.5; 40]);
+        assert_eq!((judged.len(), judged[1].first, judged[1].range), (2, 20, [5.0, 5.25]));
+        assert_eq!((judged[1].outside(), judged[1].allowance()), (outside, 0.5));
+        assert_eq!(judged.iter().all(|row| row.outside() <= row.allowance()), holds);
+    };
+    check(5.125, 0.0, true);
+    check(5.5, 0.25, true);
+    check(4.5, 0.5, true);
+    check(6.0, 0.75, false);
+}

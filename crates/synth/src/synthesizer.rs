@@ -1,0 +1,238 @@
+//! Text to sound, from a checkpoint.
+
+use std::io;
+use std::path::Path;
+
+use tandem_audio::{AudioError, Clip, GriffinLim, MelFrames};
+use tandem_device::{DType, Device, Kind};
+use tandem_model::{Acoustic, VoiceReferences};
+
+use crate::error::SynthError;
+use crate::manner::Manner;
+use crate::model_file::ModelFile;
+use crate::script::{Piece, Script};
+use crate::voice::{Voice, VoiceSource};
+use crate::voice_box::{Line, Shape, VoiceBox};
+use crate::weights::Weights;
+
+/// Pieces whose durations are guessed, and whose programs are made, at once.
+const LOOKED_AHEAD: usize = 256;
+
+/// A model that speaks. Holds its weights, and on the device as much memory as its longest piece so far.
+pub struct Synthesizer {
+    model: ModelFile,
+    voices: VoiceReferences,
+    voice_box: VoiceBox,
+    vocoders: Vec<GriffinLim>,
+}
+
+/// What was said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spoken {
+    /// The sound.
+    pub clip: Clip,
+    /// The pieces it was said in, in order.
+    pub pieces: Vec<PieceReport>,
+    /// Characters that were left out because the model does not know them, each once.
+    pub left_out: Vec<char>,
+}
+
+/// A piece that was said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PieceReport {
+    /// Symbols that were read.
+    pub tokens: usize,
+    /// Frames they last.
+    pub frames: usize,
+    /// Samples of silence behind them.
+    pub pause_samples: usize,
+}
+
+impl Synthesizer {
+    /// Reads the model of the checkpoint in `folder` (`model.json` and `weights.safetensors`), to run on `device`: on the
+    /// CPU in f32, elsewhere in what it was trained in. Nothing of the device is taken yet.
+    ///
+    /// Cost: reading the weights once, and keeping them. Fails with [`SynthError::NotAModel`] and
+    /// [`SynthError::WrongTensors`]. Whether the files are as they were written is not looked at.
+    pub fn open(folder: impl AsRef<Path>, device: Device) -> Result<Synthesizer, SynthError> {
+        let folder = folder.as_ref();
+        let model = ModelFile::read(folder)?;
+        let mels = model.features.n_mels as u32;
+        let acoustic = Acoustic::new(model.sizes, model.symbols.len() as u32, mels)?;
+        let file = Weights::open(folder)?;
+        let weights = file.parameters(acoustic.parameters())?;
+        let voices = file.voices(model.features.n_mels)?;
+        let narrow = device.machine().kind() != Kind::Cpu && device.card().has_bf16();
+        let precision = if narrow { model.compute } else { DType::F32 };
+        let statistics = (model.mean, model.deviation);
+        let voice_box = VoiceBox::new((acoustic, mels, weights), device, precision, statistics);
+        Ok(Synthesizer { model, voices, voice_box, vocoders: Vec::new() })
+    }
+
+    /// Samples per second of what it says.
+    pub fn rate_hz(&self) -> u32 {
+        self.model.features.rate_hz
+    }
+
+    /// The speakers whose voices the checkpoint keeps; one without a name where the corpus named none.
+    pub fn speakers(&self) -> impl Iterator<Item = &str> {
+        self.voices.speakers()
+    }
+
+    /// The voice of a speaker; without one, the checkpoint's first, and where it keeps none, nobody's.
+    ///
+    /// Fails with [`SynthError::NoSuchVoice`].
+    pub fn voice(&self, speaker: Option<&str>) -> Result<Voice, SynthError> {
+        let stored = |speaker: &str, frames: &[f32]| Voice {
+            source: VoiceSource::Speaker(speaker.to_owned()),
+            frames: frames.to_vec(),
+        };
+        match speaker {
+            None => Ok(match self.voices.first() {
+                Some((speaker, frames)) => stored(speaker, frames),
+                None => Voice::of_means(&self.model.bands),
+            }),
+            Some(asked) => self.voices.get(asked).map(|frames| stored(asked, frames)).ok_or_else(|| {
+                let known = self.speakers().filter(|speaker| !speaker.is_empty()).map(str::to_owned).collect();
+                SynthError::NoSuchVoice { asked: asked.to_owned(), known }
+            }),
+        }
+    }
+
+    /// The voice in a recording of any rate. Half a second of speech at least; of more than 4.6 s the loudest stretch.
+    ///
+    /// Fails with [`SynthError::ReferenceTooShort`] and [`SynthError::ReferenceSilent`].
+    pub fn voice_of(&self, recording: &Clip) -> Result<Voice, SynthError> {
+        Voice::of_recording(recording, &self.model.features)
+    }
+
+    /// A text as the model reads it. Time is linear in the text; nothing is said yet.
+    ///
+    /// Fails with [`SynthError::EmptyText`] and [`SynthError::NoKnownSymbol`].
+    pub fn read(&self, text: &str) -> Result<Script, SynthError> {
+        Script::read(text, &self.model)
+    }
+
+    /// Says `text`. The same text, voice and manner give the same sound on the same device.
+    ///
+    /// For long texts [`Synthesizer::say`] keeps less in memory.
+    pub fn speak(&mut self, text: &str, voice: &Voice, manner: &Manner) -> Result<Spoken, SynthError> {
+        let script = self.read(text)?;
+        let mut spoken = Spoken { left_out: script.left_out.clone(), ..Spoken::default() };
+        spoken.clip.rate_hz = self.rate_hz();
+        let Spoken { clip, pieces, .. } = &mut spoken;
+        self.say(&script, voice, manner, &mut |report, samples| {
+            clip.samples.extend_from_slice(samples);
+            pieces.push(*report);
+            Ok(())
+        })?;
+        Ok(spoken)
+    }
+
+    /// Says a script piece by piece: `take` is given each with the silence behind it, in order. Memory is that of a few
+    /// pieces, however long the text.
+    ///
+    /// Fails with [`SynthError::Rate`], [`SynthError::NoRoom`], [`SynthError::NotFinite`], and when `take` does.
+    pub fn say(
+        &mut self,
+        script: &Script,
+        voice: &Voice,
+        manner: &Manner,
+        take: &mut dyn FnMut(&PieceReport, &[i16]) -> io::Result<()>,
+    ) -> Result<(), SynthError> {
+        manner.check()?;
+        for (stretch, pieces) in script.pieces.chunks(LOOKED_AHEAD).enumerate() {
+            let first = stretch * LOOKED_AHEAD;
+            let durations = self.durations(pieces, first, voice, manner)?;
+            let shapes = pieces.iter().zip(&durations).map(|(piece, durations)| {
+                Shape::of_spectrum(piece.tokens.len(), durations.iter().sum::<i32>() as usize)
+            });
+            self.voice_box.prepare(shapes.collect::<Vec<_>>())?;
+            let at_once = self.voice_box.device().machine().workers().threads();
+            let groups = pieces.chunks(at_once).zip(durations.chunks(at_once));
+            for (group, (pieces, durations)) in groups.enumerate() {
+                let number = first + group * at_once;
+                let clips = self.sound(pieces, durations, number, voice, manner)?;
+                for (place, (piece, clip)) in pieces.iter().zip(clips).enumerate() {
+                    let is_last = number + place + 1 == script.pieces.len();
+                    let (report, samples) = self.finished(piece, &durations[place], clip?, is_last, manner);
+                    take(&report, &samples).map_err(SynthError::NotTaken)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn durations(
+        &mut self,
+        pieces: &[Piece],
+        first: usize,
+        voice: &Voice,
+        manner: &Manner,
+    ) -> Result<Vec<Vec<i32>>, SynthError> {
+        let shapes: Vec<Shape> = pieces.iter().map(|piece| Shape::of_durations(piece.tokens.len())).collect();
+        self.voice_box.prepare(shapes)?;
+        let mut durations = Vec::with_capacity(pieces.len());
+        for (place, piece) in pieces.iter().enumerate() {
+            let guesses = self.voice_box.log_durations(line(piece, first + place, voice, manner))?;
+            durations.push(manner.durations(&guesses)?);
+        }
+        Ok(durations)
+    }
+
+    /// The sound of a few pieces: spectra one after the other on the device, phases side by side on the host.
+    fn sound(
+        &mut self,
+        pieces: &[Piece],
+        durations: &[Vec<i32>],
+        first: usize,
+        voice: &Voice,
+        manner: &Manner,
+    ) -> Result<Vec<Result<Clip, AudioError>>, SynthError> {
+        let n_mels = self.model.features.n_mels;
+        let mut spectra = Vec::with_capacity(pieces.len());
+        for (place, (piece, durations)) in pieces.iter().zip(durations).enumerate() {
+            let values = self.voice_box.spectrum(line(piece, first + place, voice, manner), durations)?;
+            spectra.push(MelFrames { values, n_mels });
+        }
+        while self.vocoders.len() < pieces.len() {
+            self.vocoders.push(GriffinLim::new(&self.model.features)?);
+        }
+        let mut clips: Vec<Result<Clip, AudioError>> = spectra.iter().map(|_| Ok(Clip::default())).collect();
+        let parts: Vec<_> = self.vocoders.iter_mut().zip(&spectra).zip(&mut clips).collect();
+        let workers = self.voice_box.device().machine().workers();
+        workers.each_part(parts, |place, ((vocoder, mel), out)| {
+            let mut clip = Clip::default();
+            let seed = manner.seed.wrapping_add((first + place) as u64);
+            *out = vocoder.clip_into(mel, seed, &mut clip).map(|()| clip);
+        });
+        Ok(clips)
+    }
+
+    /// A piece with the silence behind it.
+    fn finished(
+        &self,
+        piece: &Piece,
+        durations: &[i32],
+        clip: Clip,
+        is_last: bool,
+        manner: &Manner,
+    ) -> (PieceReport, Vec<i16>) {
+        let pause_s = if is_last { 0.0 } else { manner.pause_s(piece.ends_with) };
+        let pause_samples = (pause_s * f64::from(self.rate_hz())).round() as usize;
+        let frames = durations.iter().sum::<i32>() as usize;
+        let mut samples = clip.samples;
+        samples.resize(samples.len() + pause_samples, 0);
+        (PieceReport { tokens: piece.tokens.len(), frames, pause_samples }, samples)
+    }
+}
+
+fn line<'a>(piece: &'a Piece, number: usize, voice: &'a Voice, manner: &Manner) -> Line<'a> {
+    Line { tokens: &piece.tokens, voice: &voice.frames, seed: manner.seed, number: number as u32 }
+}
+
+impl std::fmt::Debug for Synthesizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Synthesizer").field("model", &self.model.sizes).finish_non_exhaustive()
+    }
+}
