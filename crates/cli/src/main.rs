@@ -5,6 +5,7 @@ mod bench;
 mod corpus;
 mod data;
 mod exit;
+mod interrupts;
 mod plan;
 mod run_log;
 mod scratch;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tandem_device::bytes::mib_ceil;
+use tandem_device::{IsolationError, Kind};
 use tandem_events::{Emitter, Event, Role};
 use tandem_pipeline::StopFlag;
 use tandem_plan::setting::Id;
@@ -15,6 +16,7 @@ use tandem_train::{
     BAD_SAMPLES, Checkpoint, Opening, Outcome, RUN_LOG, RunFolder, StepReport, TrainError, Trainer, ValidationReport,
     Watcher, Written, latest_usable,
 };
+use tandem_trial::Sampler;
 use tandem_trial::launch::{Corpora, LaunchError, Launched, identity, launch};
 use tandem_trial::resolve::{Resolved, Site};
 use tandem_watch::RunLog;
@@ -23,6 +25,7 @@ use crate::args::PlanCall;
 use crate::corpus::demo;
 use crate::data;
 use crate::exit::Exit;
+use crate::interrupts::{Interrupt, Interrupts};
 use crate::run_log;
 use crate::screen::Screen;
 
@@ -65,13 +68,14 @@ pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     });
     let trained = train(&resolved, &corpora, checkpoint.as_ref(), &folder, &emitter, screen);
     let (code, reason) = match &trained {
-        Ok(_) => (0, "done"),
+        Ok((_, None)) => (0, "done"),
+        Ok((_, Some(interrupt))) => (interrupt.code(), "stopped"),
         Err(exit) => (exit.code(), "failed"),
     };
     run_log::close(Some(log), code, reason, screen);
-    let outcome = trained?;
+    let (outcome, _) = trained?;
     screen.say(&farewell(&outcome, plan, &folder, on_demo))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(code))
 }
 
 /// Without data the run is a demonstration: a corpus made here, a small model, a few hundred steps.
@@ -143,8 +147,9 @@ fn train(
     folder: &RunFolder,
     emitter: &Emitter,
     screen: &Screen,
-) -> Result<Outcome, Exit> {
+) -> Result<(Outcome, Option<Interrupt>), Exit> {
     let plan = &resolved.plan;
+    let interrupts = Interrupts::listen().context("cannot listen for Ctrl-C")?;
     let bad_samples = folder.path().join(BAD_SAMPLES);
     let mut said = Ok(());
     let mut say = |line: &str| {
@@ -181,12 +186,67 @@ fn train(
         // Only now: a checkpoint that cannot be gone on from changes nothing in the folder.
         folder.move_aside_after(checkpoint.step).map_err(|error| ended("--resume", error))?;
     }
-    let mut teller = Teller::new(screen, emitter, &roles, calendar.total_steps, trainer.step());
+    let sampler = match resolved.machine.kind() {
+        Kind::Cpu => None,
+        _ => Some(Sampler::start(&resolved.machine, &roles, emitter).context("cannot watch the process's memory")?),
+    };
     let stop = StopFlag::new();
+    let end = End { stop: stop.clone(), interrupts, sampler, why: None };
+    let mut teller = Teller::new(screen, emitter, &roles, calendar.total_steps, trainer.step(), end);
     let outcome = tandem_train::run(&mut trainer, folder, &model, &calendar, &stop, &mut teller);
     let outcome = outcome.map_err(anyhow::Error::new).context("training stopped")?;
+    let End { why, sampler, .. } = teller.end;
     trainer.stop().map_err(anyhow::Error::new).context("the run did not end cleanly")?;
-    Ok(outcome)
+    if let Some(Err(error)) = sampler.map(Sampler::finish) {
+        screen.warn(&format!("the process's memory could not be read all the time: {error}"));
+    }
+    match why {
+        Some(Why::Breach(error)) => {
+            let kept = format!("training stopped after step {}, which is in a checkpoint", outcome.step);
+            Err(Exit::Failed(anyhow::Error::new(error).context(kept)))
+        }
+        Some(Why::Asked(interrupt)) => Ok((outcome, Some(interrupt))),
+        None => Ok((outcome, None)),
+    }
+}
+
+/// What may end a run before its time, looked at after every step.
+struct End {
+    stop: StopFlag,
+    interrupts: Interrupts,
+    /// None on the CPU, where nobody counts what a process may hold.
+    sampler: Option<Sampler>,
+    why: Option<Why>,
+}
+
+/// Why a run ends before its time.
+enum Why {
+    Asked(Interrupt),
+    Breach(IsolationError),
+}
+
+impl End {
+    /// What there is to say, once, when the end has come.
+    fn look(&mut self) -> Option<String> {
+        if self.why.is_some() {
+            return None;
+        }
+        let breach = self.sampler.as_ref().and_then(|sampler| sampler.check().err());
+        let (why, said) = match (breach, self.interrupts.seen()) {
+            (Some(error), _) => {
+                let said = format!("⚠️ {error}: stopping, with a checkpoint");
+                (Why::Breach(error), said)
+            }
+            (None, Some(interrupt)) => {
+                let again = if interrupt == Interrupt::CtrlC { "; Ctrl-C once more quits at once" } else { "" };
+                (Why::Asked(interrupt), format!("Stopping, with a checkpoint{again}"))
+            }
+            (None, None) => return None,
+        };
+        self.why = Some(why);
+        self.stop.raise();
+        Some(said)
+    }
 }
 
 /// Tells what happens, on the screen and in the log.
@@ -200,6 +260,7 @@ struct Teller<'a> {
     last_line: Instant,
     since: Window,
     estimated: bool,
+    end: End,
 }
 
 /// What happened since the last line.
@@ -222,10 +283,22 @@ impl<'a> Teller<'a> {
         roles: &'a tandem_device::Isolation,
         total_steps: u64,
         first_step: u64,
+        end: End,
     ) -> Teller<'a> {
         let now = Instant::now();
         let since = Window::default();
-        Teller { screen, emitter, roles, total_steps, first_step, begun: now, last_line: now, since, estimated: false }
+        Teller {
+            screen,
+            emitter,
+            roles,
+            total_steps,
+            first_step,
+            begun: now,
+            last_line: now,
+            since,
+            estimated: false,
+            end,
+        }
     }
 
     /// A reader who went away does not end a run.
@@ -301,6 +374,9 @@ impl Watcher for Teller<'_> {
         if report.step.is_multiple_of(MEMORY_STEPS) {
             self.roles.emit(self.emitter);
         }
+        if let Some(said) = self.end.look() {
+            self.tell(&said);
+        }
     }
 
     fn validation(&mut self, report: &ValidationReport) {
@@ -365,7 +441,10 @@ fn minutes(seconds: f64) -> String {
 
 /// What came of it, and what to type next.
 fn farewell(outcome: &Outcome, plan: &Plan, folder: &RunFolder, on_demo: bool) -> String {
-    let mut text = format!("✅ Trained to step {} in {}\n", outcome.step, folder.path().display());
+    let mut text = match outcome.stopped {
+        false => format!("✅ Trained to step {} in {}\n", outcome.step, folder.path().display()),
+        true => format!("Stopped after step {}, which is kept in {}\n", outcome.step, folder.path().display()),
+    };
     if let Some(report) = &outcome.validation {
         text += &format!(
             "   Held-out mel L1 {:.3}: {:.2} of what guessing the mean gives ({:.3}), {} utterances\n",
@@ -374,6 +453,9 @@ fn farewell(outcome: &Outcome, plan: &Plan, folder: &RunFolder, on_demo: bool) -
             report.mean_loss,
             report.utterances
         );
+    }
+    if outcome.stopped {
+        return text + "   The same command goes on from there\n";
     }
     let dir = quoted(&plan.training.checkpoint_dir);
     text += "   Next:\n";

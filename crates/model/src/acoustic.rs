@@ -140,7 +140,8 @@ impl Acoustic {
         Ok(g)
     }
 
-    /// One batch of held-out data: the losses, `mean_loss` of guessing every band's mean, and the `alignment`. With the
+    /// One batch of held-out data: the losses, `mean_loss` of guessing every band's mean, the `alignment`, and the
+    /// `log_durations` guessed for it. With the
     /// moving averages of the parameters when `averages`.
     pub fn validate(&self, precision: DType, shape: &BatchShape, averages: bool) -> Result<Graph, EngineError> {
         let mut g = Graph::new(self.parameters.clone(), precision);
@@ -163,6 +164,8 @@ impl Acoustic {
         let mean_loss = g.l1_loss(guess, mel, &shape.mel, mel_lengths, per_number)?;
         g.result("mean_loss", mean_loss)?;
         g.result("alignment", heard.durations)?;
+        let guessed = g.cast(heard.log_durations, wide)?;
+        g.result("log_durations", guessed)?;
         Ok(g)
     }
 

@@ -45,15 +45,16 @@ impl Manner {
         unhurried / self.rate
     }
 
-    /// Frames of each symbol, from what the model guesses: ln(1 + frames). Each has one at least; what rounding takes from
+    /// Frames of each symbol, from what the model guesses: ln(1 + frames). Guesses are too short or too long by `scale` on the
+    /// whole, as the model was found to be. Each has one at least; what rounding takes from
     /// one the next is given, so that the whole is as long as it should be.
     ///
     /// Fails with [`SynthError::NotFinite`].
-    pub(crate) fn durations(&self, log_durations: &[f32]) -> Result<Vec<i32>, SynthError> {
+    pub(crate) fn durations(&self, log_durations: &[f32], scale: f64) -> Result<Vec<i32>, SynthError> {
         if log_durations.iter().any(|x| x.is_nan()) {
             return Err(SynthError::NotFinite { what: "durations" });
         }
-        let natural = |log: &f32| (f64::from(*log).exp() - 1.0).clamp(1.0, LONGEST_TOKEN) / self.rate;
+        let natural = |log: &f32| (f64::from(*log).exp() - 1.0).clamp(1.0, LONGEST_TOKEN) * scale / self.rate;
         let mut exact: Vec<f64> = log_durations.iter().map(natural).collect();
         let whole: f64 = exact.iter().sum();
         let room = (LONGEST_PIECE - log_durations.len().min(LONGEST_PIECE / 2)) as f64;
@@ -83,7 +84,7 @@ mod tests {
     fn the_whole_is_as_long_as_it_should_be() {
         let check = |frames: &[f64], rate: f64, expected: &[i32]| {
             let manner = Manner { rate, ..Manner::default() };
-            assert_eq!(manner.durations(&log(frames)).unwrap(), expected, "{frames:?} at {rate}");
+            assert_eq!(manner.durations(&log(frames), 1.0).unwrap(), expected, "{frames:?} at {rate}");
         };
         check(&[3.0, 5.0, 7.0], 1.0, &[3, 5, 7]);
         check(&[3.0, 5.0, 7.0], 0.5, &[6, 10, 14]);
@@ -98,11 +99,11 @@ mod tests {
     #[test]
     fn a_model_that_learnt_nothing_does_no_harm() {
         let manner = Manner { rate: 0.25, ..Manner::default() };
-        let endless = manner.durations(&[f32::INFINITY; 384]).unwrap();
+        let endless = manner.durations(&[f32::INFINITY; 384], 1.0).unwrap();
         let whole: i32 = endless.iter().sum();
         assert!(whole as usize <= LONGEST_PIECE && endless.iter().all(|frames| *frames > 1), "{whole}");
-        assert_eq!(manner.durations(&[f32::NEG_INFINITY; 3]).unwrap(), [4; 3]);
-        assert!(matches!(manner.durations(&[0.0, f32::NAN]), Err(SynthError::NotFinite { .. })));
+        assert_eq!(manner.durations(&[f32::NEG_INFINITY; 3], 1.0).unwrap(), [4; 3]);
+        assert!(matches!(manner.durations(&[0.0, f32::NAN], 1.0), Err(SynthError::NotFinite { .. })));
     }
 
     #[test]

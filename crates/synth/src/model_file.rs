@@ -18,6 +18,8 @@ use crate::error::SynthError;
 /// The file's name in a checkpoint.
 pub const MODEL_FILE: &str = "model.json";
 
+/// Corrections of durations that are believed.
+const DURATION_SCALES: std::ops::RangeInclusive<f64> = 0.5..=2.0;
 /// The newest format that is read.
 const FORMAT: u64 = 1;
 
@@ -38,6 +40,8 @@ pub(crate) struct ModelFile {
     pub(crate) compute: DType,
     /// Tokens of the longest text it was trained on.
     pub(crate) longest_tokens: Option<usize>,
+    /// What guessed durations are to be multiplied with.
+    pub(crate) duration_scale: f64,
 }
 
 #[derive(Deserialize)]
@@ -50,6 +54,7 @@ struct Saved {
     compute: String,
     #[serde(default)]
     text: SavedText,
+    duration_scale: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -131,7 +136,21 @@ impl Saved {
         let text = TextOptions { units, harakat, blanks };
         let longest_tokens = longest_tokens.filter(|tokens| *tokens > 0);
         let (sizes, _) = (self.sizes, self.format);
-        Ok(ModelFile { sizes, symbols, text, language, features, mean, deviation, bands, compute, longest_tokens })
+        // A model that learnt little may be far off: what it says is then not worth stretching.
+        let duration_scale = self.duration_scale.filter(|scale| DURATION_SCALES.contains(scale)).unwrap_or(1.0);
+        Ok(ModelFile {
+            sizes,
+            symbols,
+            text,
+            language,
+            features,
+            mean,
+            deviation,
+            bands,
+            compute,
+            longest_tokens,
+            duration_scale,
+        })
     }
 }
 

@@ -175,7 +175,7 @@ impl Synthesizer {
         let mut durations = Vec::with_capacity(pieces.len());
         for (place, piece) in pieces.iter().enumerate() {
             let guesses = self.voice_box.log_durations(line(piece, first + place, voice, manner))?;
-            durations.push(manner.durations(&guesses)?);
+            durations.push(manner.durations(&guesses, self.model.duration_scale)?);
         }
         Ok(durations)
     }

@@ -40,6 +40,8 @@ pub struct ValidationReport {
     pub mean_loss: f64,
     /// Mean squared error of ln(1 + frames) of a token.
     pub duration_loss: f64,
+    /// Frames of all utterances, against what was guessed for them: what guesses are to be multiplied with.
+    pub duration_scale: f64,
     /// How the alignment of every utterance looks.
     pub alignment: AlignmentReport,
 }

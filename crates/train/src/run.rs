@@ -139,12 +139,16 @@ impl Keeper<'_> {
         let begun = Instant::now();
         let score = validation.filter(|report| report.step == trainer.step()).map(|report| report.mel_loss);
         let (state, tensors) = trainer.snapshot()?;
+        let mut model = self.model.clone();
+        if let (Some(scale), Some(fields)) = (state.duration_scale, model.as_object_mut()) {
+            fields.insert("duration_scale".to_owned(), scale.into());
+        }
         let written = self.folder.write(&NewCheckpoint {
             step: state.step,
             weights: &tensors.weights(),
             optimizer: &tensors.optimizer(),
             state: serde_json::json!(state),
-            model: self.model.clone(),
+            model,
             score,
         })?;
         watcher.checkpoint(state.step, &written, begun.elapsed());

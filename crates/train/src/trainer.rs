@@ -74,6 +74,7 @@ pub struct Trainer {
     voices: VoiceReferences,
     recipe: Recipe,
     plant: Plant,
+    duration_scale: Option<f64>,
     stream: Arc<Stream>,
     /// Page-locked memory for one batch of held-out data.
     staging: Option<Pinned>,
@@ -107,6 +108,9 @@ pub struct TrainerState {
     pub feed: FeedState,
     /// What spectra look like.
     pub statistics: MelStatistics,
+    /// What guessed durations are to be multiplied with, as the last validation found.
+    #[serde(default)]
+    pub duration_scale: Option<f64>,
 }
 
 /// The counters of the update program, in the order of [`TrainerState::counters`].
@@ -145,6 +149,7 @@ impl Trainer {
             trainer.session.write_state(name, &[count])?;
         }
         trainer.step = state.step;
+        trainer.duration_scale = state.duration_scale;
         Ok(trainer)
     }
 
@@ -166,6 +171,7 @@ impl Trainer {
             voices,
             recipe,
             plant,
+            duration_scale: None,
             stream,
             staging,
             names,
@@ -247,8 +253,10 @@ impl Trainer {
         let all = |count: fn(&HeldOutBatch) -> &Vec<u32>| {
             self.held_out.batches.iter().flat_map(count).map(|&n| u64::from(n)).sum::<u64>()
         };
-        let weights = Weights::new(all(|batch| &batch.frames), all(|batch| &batch.tokens), self.band_means.len());
+        let frames = all(|batch| &batch.frames);
+        let weights = Weights::new(frames, all(|batch| &batch.tokens), self.band_means.len());
         let mut sums = [0.0_f64; 3];
+        let mut guessed_frames = 0.0;
         let mut alignment = AlignmentReport::default();
         for number in 0..self.held_out.batches.len() {
             let results = self.validate_batch(number, &weights)?;
@@ -256,11 +264,15 @@ impl Trainer {
                 *sum += f64::from(one(&results, name)?);
             }
             self.judge_alignment(number, &results.get::<i32>("alignment")?, &mut alignment);
+            guessed_frames += self.guessed_frames(number, &results.get::<f32>("log_durations")?);
         }
+        let duration_scale = frames as f64 / guessed_frames.max(1.0);
+        self.duration_scale = Some(duration_scale);
         self.last_end = Instant::now();
         let [mel_loss, mean_loss, duration_loss] = sums;
         let utterances = self.held_out.count;
-        Ok(Some(ValidationReport { step: self.step, utterances, mel_loss, mean_loss, duration_loss, alignment }))
+        let step = self.step;
+        Ok(Some(ValidationReport { step, utterances, mel_loss, mean_loss, duration_loss, duration_scale, alignment }))
     }
 
     fn validate_batch(&mut self, number: usize, weights: &Weights) -> Result<Results, TrainError> {
@@ -285,6 +297,15 @@ impl Trainer {
         }
     }
 
+    /// Frames that would be spoken for the texts of a batch.
+    fn guessed_frames(&self, number: usize, log_durations: &[f32]) -> f64 {
+        let batch = &self.held_out.batches[number];
+        let starts = self.held_out.token_starts.iter().map(|&start| start as usize);
+        let tokens =
+            starts.zip(&batch.tokens).flat_map(|(first, &count)| &log_durations[first..first + count as usize]);
+        tokens.map(|&log| (f64::from(log).exp() - 1.0).max(1.0)).sum()
+    }
+
     /// What a checkpoint of now keeps. Waits for the device.
     pub fn snapshot(&mut self) -> Result<(TrainerState, TensorBytes), TrainError> {
         assert!(self.pending.is_empty(), "settle first: a checkpoint is of steps that have ended");
@@ -298,6 +319,7 @@ impl Trainer {
             counters,
             feed: self.feed.state(),
             statistics: self.statistics.clone(),
+            duration_scale: self.duration_scale,
         };
         let mut tensors = self.names.copy(&self.session)?;
         tensors.add_voices(&self.voices, self.statistics.bands.len());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -87,6 +87,29 @@ fn a_run_says_what_it_does_and_keeps_what_it_learnt() {
     // A run that has reached its last step has nothing left to do, and says so.
     let again = trained(&format!("{SHORT} --max-steps 12"), &dir);
     contains(&again.out, &["Going on from step 12", "✅ Trained to step 12"]);
+}
+
+#[test]
+fn a_run_that_is_asked_to_stop_keeps_what_it_learnt_and_says_so_to_the_shell() {
+    let folder = Folder::new();
+    let line = format!("{SHORT} --max-steps 20 --checkpoint-every 100");
+    let whole = folder.path("whole");
+    trained(&line, &whole);
+    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+        let stopped = folder.path(signal);
+        let mut child = call(&line, &stopped).into_command().stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.contains("Model training starting now")));
+        let asked = Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap();
+        assert!(asked.success());
+        let rest: Vec<String> = lines.collect();
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{rest:?}");
+        contains(&rest.join("\n"), &["Stopping, with a checkpoint", "Stopped after step ", "The same command goes on"]);
+        assert_eq!(events(&stopped, "run_ended").last().unwrap()["reason"], "stopped");
+        contains(&trained(&line, &stopped).out, &["Going on from step "]);
+        assert_eq!(tensors(&whole, 20), tensors(&stopped, 20));
+        assert_eq!(losses(&whole), losses(&stopped));
+    }
 }
 
 #[test]
