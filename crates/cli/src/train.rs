@@ -474,3 +474,30 @@ fn farewell(outcome: &Outcome, plan: &Plan, folder: &RunFolder, on_demo: bool) -
 fn shown(path: &Path) -> String {
     quoted(&path.display().to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use tandem_device::{ArenaSpec, Isolation, Machine, SimSpec};
+
+    use super::*;
+
+    #[test]
+    fn a_process_over_its_limits_ends_the_run_and_is_said_once() {
+        let machine = Machine::simulated(SimSpec::new(1, 4 << 30));
+        // No room in the limits for what the driver takes.
+        let spec = |role| {
+            let arena_bytes = 64 << 20;
+            ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: true }
+        };
+        let roles = Isolation::set_up(&machine, (0, spec(Role::Data)), (0, spec(Role::Model))).unwrap();
+        let sampler = Sampler::start(&machine, &roles, &Emitter::none()).unwrap();
+        while sampler.check().is_ok() {
+            std::thread::yield_now();
+        }
+        let (stop, interrupts) = (StopFlag::new(), Interrupts::listen().unwrap());
+        let mut end = End { stop: stop.clone(), interrupts, sampler: Some(sampler), why: None };
+        assert!(end.look().unwrap().contains("stopping, with a checkpoint"));
+        assert!(stop.is_raised() && matches!(end.why, Some(Why::Breach(_))));
+        assert_eq!(end.look(), None);
+    }
+}

@@ -264,12 +264,7 @@ impl Driver for CpuDriver {
                 let what = "its memory was given back".to_owned();
                 return Err(DeviceError::Failed { card, during: "replaying work", what });
             }
-            match work {
-                Work::Copy(path) => self.copy(card, stream, *path)?,
-                Work::Fill { at, bytes, value } => self.fill(card, stream, *at, *bytes, *value)?,
-                Work::Launch { kernel, grid, args } => self.launch(card, stream, (kernel, 0), *grid, args)?,
-                Work::Product(product) => self.product(card, stream, product)?,
-            }
+            work.queue(self, card, stream)?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::driver::{Address, CopyPath, RawArg, RecordedId, StreamId};
+use crate::driver::{Address, CopyPath, Driver, RawArg, RecordedId, StreamId};
 use crate::error::DeviceError;
 use crate::host_exec::{touched, touched_by_copy};
 use crate::kernel::{Grid, Kernel};
@@ -20,6 +20,16 @@ pub(crate) enum Work {
 }
 
 impl Work {
+    /// Queues it, as it was queued when it was recorded.
+    pub(crate) fn queue(&self, driver: &impl Driver, card: usize, stream: StreamId) -> Result<(), DeviceError> {
+        match self {
+            Work::Copy(path) => driver.copy(card, stream, *path),
+            Work::Fill { at, bytes, value } => driver.fill(card, stream, *at, *bytes, *value),
+            Work::Launch { kernel, grid, args } => driver.launch(card, stream, (kernel, 0), *grid, args),
+            Work::Product(product) => driver.product(card, stream, product),
+        }
+    }
+
     /// The parts of device memory it touches: `(from, to, writes)`.
     pub(crate) fn touches(&self) -> Vec<(u64, u64, bool)> {
         match self {

@@ -147,6 +147,11 @@ fn meet(a: &Leaf, b: &Leaf) -> bool {
     }
 }
 
+/// The items that were not left to others.
+fn kept(items: Vec<Item>, dropped: &[bool]) -> Vec<Item> {
+    items.into_iter().zip(dropped).filter(|(_, dropped)| !**dropped).map(|(item, _)| item).collect()
+}
+
 /// A sum of two, of which one is made by an op that can add another to what it makes, is left to that op.
 fn take_sums(graph: &Graph, mut items: Vec<Item>, uses: &Uses) -> Vec<Item> {
     let made: HashMap<Value, usize> =
@@ -174,7 +179,7 @@ fn take_sums(graph: &Graph, mut items: Vec<Item>, uses: &Uses) -> Vec<Item> {
             dropped[i] = true;
         }
     }
-    items.into_iter().zip(dropped).filter(|(_, dropped)| !dropped).map(|(item, _)| item).collect()
+    kept(items, &dropped)
 }
 
 /// What only goes to something that lasts is written there, or added, by the op that makes it, where that op can and nobody
@@ -212,5 +217,5 @@ fn send_straight(graph: &Graph, mut items: Vec<Item>, uses: &Uses) -> Vec<Item> 
     for (maker, output, to) in straight {
         items[maker].destinations[output] = Some(to);
     }
-    items.into_iter().zip(dropped).filter(|(_, dropped)| !dropped).map(|(item, _)| item).collect()
+    kept(items, &dropped)
 }

@@ -86,6 +86,12 @@ impl Speech {
     pub fn of(corpus: Option<&CorpusFacts>) -> Speech {
         Speech::new(corpus.map_or(Speech::USUAL_SYMBOLS, |corpus| corpus.symbols))
     }
+
+    /// The programs a run of `plan` has, to be set up once on a card.
+    pub fn programs(&self, plan: &Plan) -> Result<Arc<ProgramSet>, EngineError> {
+        let model = acoustic(plan.model_size, self.symbols)?;
+        Ok(programs(plan, &model, &buckets(&plan.feed))?.set)
+    }
 }
 
 impl Workloads for Speech {
@@ -96,11 +102,6 @@ impl Workloads for Speech {
         };
         let update = UpdateSpec { clears: choice.adds_up, ..update(Some(1.0), choice.ema) };
         Box::new(SpeechModel { model, choice, update, place, known: Arc::clone(&self.known) })
-    }
-
-    fn programs(&self, plan: &Plan) -> Option<Arc<ProgramSet>> {
-        let model = acoustic(plan.model_size, self.symbols).ok()?;
-        programs(plan, &model, &buckets(&plan.feed)).ok().map(|programs| programs.set)
     }
 }
 

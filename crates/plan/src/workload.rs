@@ -1,15 +1,11 @@
 //! What the plan must know of a model: what it holds, and for how long. Answered by whoever owns the maths.
 
-use std::sync::Arc;
-
 use tandem_device::Kind;
-use tandem_engine::ProgramSet;
 use tandem_feed::Bucket;
 /// The presets models come in.
 pub use tandem_model::Preset as ModelSize;
 
 use crate::placement::Precision;
-use crate::plan::Plan;
 
 /// A named amount of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,11 +57,6 @@ pub trait Workload {
 pub trait Workloads {
     /// The model that was chosen, to run on devices of this kind.
     fn build(&self, choice: ModelChoice, place: Kind) -> Box<dyn Workload>;
-    /// The programs a run of `plan` has, to be set up once on a card; none where nothing of the kind is run.
-    fn programs(&self, plan: &Plan) -> Option<Arc<ProgramSet>> {
-        let _ = plan;
-        None
-    }
 }
 
 /// Which model, and how it computes.

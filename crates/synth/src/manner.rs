@@ -97,6 +97,14 @@ mod tests {
     }
 
     #[test]
+    fn what_is_guessed_too_short_is_stretched() {
+        let stretched =
+            |scale, rate| Manner { rate, ..Manner::default() }.durations(&log(&[3.0, 5.0, 7.0]), scale).unwrap();
+        assert_eq!(stretched(2.0, 1.0), [6, 10, 14]);
+        assert_eq!(stretched(2.0, 2.0), [3, 5, 7]);
+    }
+
+    #[test]
     fn a_model_that_learnt_nothing_does_no_harm() {
         let manner = Manner { rate: 0.25, ..Manner::default() };
         let endless = manner.durations(&[f32::INFINITY; 384], 1.0).unwrap();

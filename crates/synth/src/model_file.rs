@@ -219,6 +219,16 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_correction_of_durations_is_believed_where_it_can_be() {
+        assert_eq!(parse(&model()).unwrap().duration_scale, 1.0);
+        for (written, believed) in [(1.08, 1.08), (0.5, 0.5), (7.0, 1.0), (-1.0, 1.0)] {
+            let mut model = model();
+            model["duration_scale"] = written.into();
+            assert_eq!(parse(&model).unwrap().duration_scale, believed);
+        }
+    }
+
+    #[test]
     fn what_is_wrong_with_a_model_is_said() {
         let check = |change: fn(&mut Value), part: &str| {
             let mut model = model();

@@ -13,9 +13,7 @@ use tandem_engine::{EngineError, ProgramSet, Session};
 use tandem_events::Role;
 use tandem_plan::setting::Id;
 use tandem_plan::speech::Speech;
-use tandem_plan::{
-    CardFacts, CorpusFacts, Hardware, HostFacts, Placement, Plan, Reason, Refusal, Settings, Transfer, Workloads,
-};
+use tandem_plan::{CardFacts, CorpusFacts, Hardware, HostFacts, Placement, Plan, Reason, Refusal, Settings, Transfer};
 
 /// The machine a command runs on, and what was read off it.
 pub struct Site {
@@ -78,9 +76,7 @@ impl Site {
         let machine = self.cards.filter(|_| plan.model.card.is_some()).unwrap_or_else(Machine::cpu);
         Ok(Resolved { machine, hardware: self.hardware, plan })
     }
-}
 
-impl Site {
     /// Reads what the driver costs on the cards of a placement, unless that is known.
     fn read_driver(
         &mut self,
@@ -104,7 +100,7 @@ impl Site {
         // makes smaller. Where not even that fits, the refusal needs no exact figure.
         let free_choice = settings.without(&[Id::EnableMemoryIsolation, Id::DataGpuMemory, Id::ModelGpuMemory]);
         let Ok(plan) = Plan::solve(&free_choice, &self.hardware, workloads, corpus) else { return Ok(()) };
-        let Some(programs) = workloads.programs(&plan) else { return Ok(()) };
+        let programs = workloads.programs(&plan).map_err(|error| unusable(&error))?;
         let taken = set_up_once(machine, card, programs).map_err(|error| unusable(&error))?;
         if let Some(cost) =
             self.hardware.cards.iter_mut().find(|f| f.card.index == card).and_then(|f| f.driver.as_mut())

@@ -84,6 +84,9 @@ fn a_run_says_what_it_does_and_keeps_what_it_learnt() {
     assert_eq!(kept, [true; 3]);
     let model: Value = serde_json::from_slice(&fs::read(dir.join("checkpoint-00000012/model.json")).unwrap()).unwrap();
     assert_eq!((&model["preset"], &model["features"]["n_mels"]), (&"nano".into(), &80.into()));
+    let state: Value = serde_json::from_slice(&fs::read(dir.join("checkpoint-00000012/state.json")).unwrap()).unwrap();
+    assert!(model["duration_scale"].as_f64().is_some_and(|scale| scale > 0.0), "{model}");
+    assert!(state.to_string().contains(&format!("\"duration_scale\":{}", model["duration_scale"])), "{state}");
     // A run that has reached its last step has nothing left to do, and says so.
     let again = trained(&format!("{SHORT} --max-steps 12"), &dir);
     contains(&again.out, &["Going on from step 12", "✅ Trained to step 12"]);

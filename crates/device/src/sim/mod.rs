@@ -611,15 +611,7 @@ impl Driver for SimDriver {
 
     /// Each piece is queued anew, and looks for its memory anew.
     fn replay(&self, card: usize, stream: StreamId, recorded: RecordedId) -> Result<(), DeviceError> {
-        for work in &*self.recordings.get(card, recorded)? {
-            match work {
-                Work::Copy(path) => self.copy(card, stream, *path)?,
-                Work::Fill { at, bytes, value } => self.fill(card, stream, *at, *bytes, *value)?,
-                Work::Launch { kernel, grid, args } => self.launch(card, stream, (kernel, 0), *grid, args)?,
-                Work::Product(product) => self.product(card, stream, product)?,
-            }
-        }
-        Ok(())
+        self.recordings.get(card, recorded)?.iter().try_for_each(|work| work.queue(self, card, stream))
     }
 
     fn drop_recorded(&self, _card: usize, recorded: RecordedId) {
