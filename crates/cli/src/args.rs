@@ -157,6 +157,9 @@ fn flags_of(setting: &'static Setting) -> Vec<Arg> {
     let help = format!("{} [default: {}]", setting.help, setting.default_text());
     let arg = Arg::new(setting.flag).long(setting.flag).help(help).aliases(setting.aliases.to_vec());
     match setting.value_name() {
+        Some(name) if setting.bare_value().is_some() => {
+            vec![arg.value_name(name).num_args(0..=1).default_missing_value(setting.bare_value().unwrap_or_default())]
+        }
         // A negative number is a value too: the plan says what is wrong with it.
         Some(name) => vec![arg.value_name(name).allow_hyphen_values(true)],
         None => {

@@ -10,7 +10,7 @@ use tandem_device::bytes::mib_ceil;
 use tandem_device::{IsolationError, Kind};
 use tandem_events::{Emitter, Event, Role};
 use tandem_pipeline::StopFlag;
-use tandem_plan::setting::Id;
+use tandem_plan::setting::{Id, NEWEST};
 use tandem_plan::{Moment, Origin, Placement, Plan, plan_json, quoted, show_short, startup_lines};
 use tandem_train::{
     BAD_SAMPLES, Checkpoint, Opening, Outcome, RUN_LOG, RunFolder, StepReport, TrainError, Trainer, ValidationReport,
@@ -36,6 +36,8 @@ const DEMO_STEPS: &str = "300";
 /// A line of progress comes after so long, and after so many steps at most.
 const EVERY: Duration = Duration::from_secs(10);
 const EVERY_STEPS: u64 = 50;
+/// Ids that one event lists.
+const IDS_OF_AN_EVENT: usize = 1000;
 /// Memory lines.
 const MEMORY_STEPS: u64 = 100;
 
@@ -66,6 +68,7 @@ pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         plan_json: Some(plan_text),
     });
+    list(&corpora, &emitter);
     let trained = train(&resolved, &corpora, checkpoint.as_ref(), &folder, &emitter, screen);
     let (code, reason) = match &trained {
         Ok((_, None)) => (0, "done"),
@@ -76,6 +79,15 @@ pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     let (outcome, _) = trained?;
     screen.say(&farewell(&outcome, plan, &folder, on_demo))?;
     Ok(ExitCode::from(code))
+}
+
+/// Who is trained on is in the log: what was to be left out can be looked for there.
+fn list(corpora: &Corpora, emitter: &Emitter) {
+    let (rows, dataset) = (corpora.train.rows(), corpora.train.dataset());
+    for some in rows.chunks(IDS_OF_AN_EVENT) {
+        let ids = some.iter().filter_map(|(index, _)| dataset.get(*index)).map(|sample| sample.id.to_owned()).collect();
+        emitter.emit(Event::TrainingSet { of: rows.len() as u64, ids });
+    }
 }
 
 /// Without data the run is a demonstration: a corpus made here, a small model, a few hundred steps.
@@ -130,14 +142,21 @@ fn ended(flag: &str, error: TrainError) -> Exit {
 
 /// Where the run goes on from, if anywhere.
 fn checkpoint(plan: &Plan, folder: &RunFolder, screen: &Screen) -> Result<Option<Checkpoint>, Exit> {
-    if let Some(path) = &plan.training.resume {
+    let asked = plan.training.resume.as_deref();
+    if let Some(path) = asked.filter(|path| *path != NEWEST) {
         return Checkpoint::open(path).map(Some).map_err(|error| ended("--resume", error));
     }
     let found = latest_usable(folder.path()).context("the checkpoints cannot be read")?;
     for passed_over in &found.passed_over {
         screen.warn(&format!("passed over: {}", passed_over.reason));
     }
-    Ok(found.checkpoint)
+    match (found.checkpoint, asked) {
+        (None, Some(_)) => Err(Exit::Usage(format!(
+            "❌ --resume: {} has no checkpoint to go on from; leave --resume out to begin",
+            folder.path().display()
+        ))),
+        (checkpoint, _) => Ok(checkpoint),
+    }
 }
 
 fn train(
@@ -182,7 +201,7 @@ fn train(
         screen.say(&format!("   {}/{} batches ready", warm.ready, warm.of))?;
     }
     startup_lines(plan, Moment::Starting).iter().try_for_each(|line| screen.say(line))?;
-    if let (Some(_), Some(checkpoint)) = (&plan.training.resume, checkpoint) {
+    if let (true, Some(checkpoint)) = (plan.training.resume.is_some(), checkpoint) {
         // Only now: a checkpoint that cannot be gone on from changes nothing in the folder.
         folder.move_aside_after(checkpoint.step).map_err(|error| ended("--resume", error))?;
     }

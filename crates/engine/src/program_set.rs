@@ -51,6 +51,8 @@ pub struct ProgramSet {
     pub(crate) states: NamedLayout,
     pub(crate) programs: Vec<Program>,
     pub(crate) names: Vec<String>,
+    /// Programs that may be taken in while a session runs, at once.
+    pub(crate) late_places: usize,
 }
 
 impl ProgramSet {
@@ -65,7 +67,7 @@ impl ProgramSet {
         };
         let spans = Span::ALL.into_iter().filter(kept).collect();
         let (states, programs, names) = (NamedLayout::default(), Vec::new(), Vec::new());
-        ProgramSet { parameters, precision, spans, states, programs, names }
+        ProgramSet { parameters, precision, spans, states, programs, names, late_places: 0 }
     }
 
     /// Plans and lowers `graph`. `inputs` is where the fields of its batch lie.
@@ -79,6 +81,31 @@ impl ProgramSet {
         self.programs.push(Program::compile(graph, inputs, &mut self.states)?);
         self.names.push(name.into());
         Ok(ProgramId(self.programs.len() - 1))
+    }
+
+    /// Leaves room for `places` programs that are written while a session runs ([`Session::admit`]), each with as many
+    /// constants as the largest of the set.
+    ///
+    /// [`Session::admit`]: crate::Session::admit
+    pub fn leave_room(&mut self, places: usize) {
+        self.late_places = places;
+    }
+
+    /// Plans and lowers a program for [`Session::admit`]: it has no states but those of the set.
+    ///
+    /// [`Session::admit`]: crate::Session::admit
+    pub fn compile_late(&self, graph: &Graph, inputs: &NamedLayout) -> Result<Program, EngineError> {
+        assert_eq!(graph.precision(), self.precision, "all programs of a set compute in one element type");
+        let mut states = self.states.clone();
+        let program = Program::compile(graph, inputs, &mut states)?;
+        assert_eq!(states, self.states, "states were taken when the session was made");
+        Ok(program)
+    }
+
+    /// Where the constants of late programs begin, and how many bytes each may have.
+    pub(crate) fn late_constants(&self) -> (u64, u64) {
+        let bytes = || self.programs.iter().map(|program| program.constant_bytes);
+        (bytes().sum(), if self.late_places == 0 { 0 } else { bytes().max().unwrap_or(0) })
     }
 
     /// One of the programs.
@@ -113,11 +140,11 @@ impl ProgramSet {
         let multiplies = |program: &Program| program.steps.iter().any(|step| matches!(step, Step::Product { .. }));
         let has_workspace = kind != Kind::Cpu && self.programs.iter().any(multiplies);
         let mut lines: Vec<Line> = self.spans.iter().map(|&span| self.span_line(span)).collect();
-        let constants = self.programs.iter().map(|program| program.constant_bytes).sum();
+        let (constants, late) = self.late_constants();
         let working = self.programs.iter().map(Program::working_bytes).max().unwrap_or(0);
         let mut line = |holder, name, bytes| lines.push(Line { holder, name, bytes: round_up(bytes, BLOCK_ALIGN) });
         line(Holding::States, "states", self.states.bytes);
-        line(Holding::Constants, "tables", constants);
+        line(Holding::Constants, "tables", constants + late * self.late_places as u64);
         line(Holding::Workspace, "workspace", if has_workspace { Product::WORKSPACE_BYTES } else { 0 });
         line(Holding::Working, "activations", working);
         lines

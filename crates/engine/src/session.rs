@@ -5,6 +5,7 @@
 //! the session is. Nothing waits for the device but the writer of a pinned ring that has come round to a slot still being
 //! read.
 
+mod late;
 mod timing;
 
 use std::cell::RefCell;
@@ -36,6 +37,9 @@ pub struct Session {
     constants: Vec<u64>,
     /// By the address of the static: it is only compared.
     kernels: HashMap<*const Kernel, Loaded>,
+    /// Programs that came later, in their places, and the place of the next.
+    late: Vec<Program>,
+    next_late: usize,
     host: Vec<(Pinned, Event)>,
     next_host: usize,
     fetches: Vec<(Pinned, Event)>,
@@ -48,7 +52,7 @@ const STAGING_BYTES: u64 = 4 << 20;
 
 /// Results that are on their way to the host.
 pub struct Fetch {
-    program: ProgramId,
+    layout: NamedLayout,
     memory: Pinned,
     arrived: Event,
 }
@@ -88,12 +92,24 @@ impl Session {
         let fetches = (0..under_way).map(|_| pair(result_bytes)).collect::<Result<_, _>>()?;
         let largest_line = set.lines(device.machine().kind()).iter().map(|line| line.bytes).max().unwrap_or(0);
         let staging = RefCell::new(device.pinned(largest_line.clamp(1, STAGING_BYTES))?);
-        let (constants, kernels, next_host, recordings) = (Vec::new(), HashMap::new(), 0, Vec::new());
-        let mut session =
-            Session { set, stream, recordings, blocks, constants, kernels, host, next_host, fetches, staging };
-        session.load_kernels()?;
-        session.upload_constants()?;
-        if device.machine().kind() == Kind::Cuda {
+        let mut session = Session {
+            set,
+            stream,
+            recordings: Vec::new(),
+            blocks,
+            constants: Vec::new(),
+            kernels: HashMap::new(),
+            late: Vec::new(),
+            next_late: 0,
+            host,
+            next_host: 0,
+            fetches,
+            staging,
+        };
+        let set = Arc::clone(&session.set);
+        session.load_kernels(&set.programs)?;
+        session.upload_constants(&set.programs)?;
+        if session.stream.device().machine().kind() == Kind::Cuda {
             session.warm_up()?;
         }
         Ok(session)
@@ -140,7 +156,7 @@ impl Session {
     ) -> Result<(), EngineError> {
         self.upload_host(id, host)?;
         if let Some(batch) = batch {
-            let to = self.part(id, Region::Inputs, 0, self.set.programs[id.0].inputs.bytes);
+            let to = self.part(id, Region::Inputs, 0, self.program(id).inputs.bytes);
             self.stream.copy(batch, to)?;
         }
         self.replay(id)
@@ -155,7 +171,7 @@ impl Session {
         host: &[(&str, HostValue<'_>)],
     ) -> Result<(), EngineError> {
         self.upload_host(id, host)?;
-        let bytes = self.set.programs[id.0].inputs.bytes;
+        let bytes = self.program(id).inputs.bytes;
         self.stream.upload(batch, 0..bytes, self.part(id, Region::Inputs, 0, bytes))?;
         self.replay(id)
     }
@@ -170,7 +186,7 @@ impl Session {
 
     /// Queues the steps of a program one by one.
     fn queue_steps(&self, id: ProgramId) -> Result<(), EngineError> {
-        let program = &self.set.programs[id.0];
+        let program = self.program(id);
         for step in &program.steps {
             self.queue(id, step)?;
         }
@@ -181,7 +197,7 @@ impl Session {
     /// where time goes, not how long a run takes: nothing overlaps.
     pub fn replay_timed(&self, id: ProgramId) -> Result<Vec<(&'static str, Duration)>, EngineError> {
         let mut times = Vec::new();
-        for step in &self.set.programs[id.0].steps {
+        for step in &self.program(id).steps {
             let begun = Instant::now();
             self.queue(id, step)?;
             self.stream.drain()?;
@@ -197,20 +213,21 @@ impl Session {
         let Some((mut memory, arrived)) = self.fetches.pop() else {
             panic!("{} fetches are under way, and none was finished", self.host.len())
         };
-        let bytes = self.set.programs[id.0].results.bytes;
+        let layout = self.program(id).results.clone();
+        let bytes = layout.bytes;
         if bytes > 0 {
             self.stream.download(self.part(id, Region::Results, 0, bytes), &mut memory, 0..bytes)?;
         }
         self.stream.record(&arrived)?;
-        Ok(Fetch { program: id, memory, arrived })
+        Ok(Fetch { layout, memory, arrived })
     }
 
     /// Waits for a fetch, and gives its memory back.
     pub fn finish(&mut self, fetch: Fetch) -> Result<Results, EngineError> {
         fetch.arrived.synchronize("session: results")?;
-        let layout = self.set.programs[fetch.program.0].results.clone();
-        let bytes = fetch.memory.bytes()?[..layout.bytes as usize].to_vec();
-        self.fetches.push((fetch.memory, fetch.arrived));
+        let Fetch { layout, memory, arrived } = fetch;
+        let bytes = memory.bytes()?[..layout.bytes as usize].to_vec();
+        self.fetches.push((memory, arrived));
         Ok(Results { layout, bytes })
     }
 
@@ -228,9 +245,9 @@ impl Session {
     /// Writes one field of the input block, as a batch would. It holds until another program runs: programs take turns in
     /// one memory. Waits for the device: for tests and synthesis.
     pub fn write_input<T: Element>(&self, id: ProgramId, name: &str, values: &[T]) -> Result<(), EngineError> {
-        let field = self.set.programs[id.0].inputs.find("input", name)?;
+        let field = self.program(id).inputs.find("input", name)?;
         same_type::<T>("input", name, field.ty, values.len())?;
-        let base = self.set.programs[id.0].base(Region::Inputs);
+        let base = self.program(id).base(Region::Inputs);
         self.write(Holding::Working, base + field.offset, bytemuck::cast_slice(values))
     }
 
@@ -296,42 +313,48 @@ impl Session {
             Region::Span(span) => (Holding::Span(span), 0),
             Region::States => (Holding::States, 0),
             Region::Constants => (Holding::Constants, self.constants[id.0]),
-            working => (Holding::Working, self.set.programs[id.0].base(working)),
+            working => (Holding::Working, self.program(id).base(working)),
         };
         self.block(holder).part(base + offset, bytes)
     }
 
-    fn load_kernels(&mut self) -> Result<(), EngineError> {
+    fn load_kernels(&mut self, programs: &[Program]) -> Result<(), EngineError> {
         let device = self.stream.device();
         let (mut kernels, mut seen) = (Vec::new(), HashSet::new());
-        for step in self.set.programs.iter().flat_map(|program| &program.steps) {
+        for step in programs.iter().flat_map(|program| &program.steps) {
             let Step::Launch { kernel, .. } = step else { continue };
             if device.machine().kind() == Kind::Cuda && kernel.source.text.is_empty() {
                 return Err(EngineError::NotOnCuda { kernel: kernel.name });
             }
-            if seen.insert(std::ptr::from_ref::<Kernel>(kernel)) {
+            let address = std::ptr::from_ref::<Kernel>(kernel);
+            if !self.kernels.contains_key(&address) && seen.insert(address) {
                 kernels.push(*kernel);
             }
         }
         let loaded = device.load_all(&kernels)?;
-        self.kernels = kernels.into_iter().map(std::ptr::from_ref).zip(loaded).collect();
+        self.kernels.extend(kernels.into_iter().map(std::ptr::from_ref).zip(loaded));
         Ok(())
     }
 
-    fn upload_constants(&mut self) -> Result<(), EngineError> {
+    fn upload_constants(&mut self, programs: &[Program]) -> Result<(), EngineError> {
         let mut base = 0;
-        for program in &self.set.programs {
-            for (offset, bytes) in &program.constants {
-                self.write(Holding::Constants, base + offset, bytes)?;
-            }
+        for program in programs {
+            self.write_constants(program, base)?;
             self.constants.push(base);
             base += program.constant_bytes;
         }
+        let (first, each) = self.set.late_constants();
+        self.constants.extend((0..self.set.late_places as u64).map(|place| first + place * each));
         Ok(())
     }
 
+    fn write_constants(&self, program: &Program, base: u64) -> Result<(), EngineError> {
+        let mut constants = program.constants.iter();
+        constants.try_for_each(|(offset, bytes)| self.write(Holding::Constants, base + offset, bytes))
+    }
+
     fn upload_host(&mut self, id: ProgramId, given: &[(&str, HostValue<'_>)]) -> Result<(), EngineError> {
-        let layout = &self.set.programs[id.0].host;
+        let layout = &program_of(&self.set, &self.late, id).host;
         if layout.bytes == 0 {
             return Ok(());
         }
@@ -384,8 +407,14 @@ impl Session {
 
     /// What one program takes of the memory of the session, for reports.
     pub fn program(&self, id: ProgramId) -> &Program {
-        self.set.program(id)
+        program_of(&self.set, &self.late, id)
     }
+}
+
+/// Late programs have the numbers behind those of the set.
+fn program_of<'a>(set: &'a ProgramSet, late: &'a [Program], id: ProgramId) -> &'a Program {
+    let known = set.programs.len();
+    if id.0 < known { set.program(id) } else { &late[id.0 - known] }
 }
 
 impl Drop for Session {

@@ -22,6 +22,13 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         plan_json: Option<String>,
     },
+    /// Utterances a run is trained on; a corpus of many comes in several of these.
+    TrainingSet {
+        /// Utterances there are in all.
+        of: u64,
+        /// Some of their ids, each in one such event only.
+        ids: Vec<String>,
+    },
     /// A role's memory was reserved. From here on the role lives inside it.
     ArenaReserved {
         /// Whose it is.
@@ -175,8 +182,9 @@ pub enum Event {
 impl Event {
     /// Every kind this version writes, as the log spells it: what a reader needs to tell a record that is *newer*
     /// than itself from one that is broken.
-    pub const KINDS: [&str; 15] = [
+    pub const KINDS: [&str; 16] = [
         "run_started",
+        "training_set",
         "arena_reserved",
         "memory",
         "process",

@@ -54,6 +54,11 @@ impl<'s> DeviceBatch<'s> {
         self.slot().memory().part(0, self.info().layout.bytes)
     }
 
+    /// A part of its memory.
+    pub fn part(&self, offset: u64, bytes: u64) -> View<'_> {
+        self.slot().memory().part(offset, bytes)
+    }
+
     /// A field by its name in the schema; none when the schema has none of that name.
     pub fn field(&self, name: &str) -> Option<BatchField<'_>> {
         let placed: &Placed = self.info().layout.fields.iter().find(|placed| placed.field.name == name)?;

@@ -84,6 +84,7 @@ mod collate;
 pub mod kernels;
 mod transfer;
 mod lease;
+mod exact;
 
 // Their threads, and what watches them.
 mod decode_threads;
@@ -104,6 +105,7 @@ pub use cache::{Cache, CacheKind, CacheSpec, CacheStats};
 pub use check::{CheckOptions, Checked, check};
 pub use data_side::{BatchInfo, Utterance};
 pub use error::FeedError;
+pub use exact::Piece;
 pub use features::{Features, Featurizer};
 pub use feed::{Feed, FeedSpec, FeedState, FeedStats, Warm};
 pub use feed_plan::{FeedPlan, RATE_HZ, Span, UploadLayout, plain_table_bytes};

@@ -93,18 +93,28 @@ pub struct Placed {
     pub bytes: u64,
 }
 
-impl BatchSchema {
-    /// Where the fields of a batch of `bucket` lie.
-    pub fn layout(&self, bucket: &Bucket) -> Layout {
-        let mut offset = 0;
-        let mut fields = Vec::with_capacity(self.fields.len());
-        for field in self.fields {
+impl Layout {
+    /// The same fields of a batch of another shape.
+    pub(crate) fn reshaped(&self, bucket: &Bucket) -> Layout {
+        Layout::of(self.fields.iter().map(|placed| placed.field), bucket)
+    }
+
+    fn of(all: impl Iterator<Item = Field>, bucket: &Bucket) -> Layout {
+        let (mut offset, mut fields) = (0, Vec::new());
+        for field in all {
             let shape: Vec<u64> = field.dims.iter().map(|dim| dim.of(bucket)).collect();
             let bytes = shape.iter().product::<u64>() * field.dtype.bytes();
-            fields.push(Placed { field: *field, shape, offset, bytes });
+            fields.push(Placed { field, shape, offset, bytes });
             offset = round_up(offset + bytes, BLOCK_ALIGN);
         }
         Layout { fields, bytes: offset }
+    }
+}
+
+impl BatchSchema {
+    /// Where the fields of a batch of `bucket` lie.
+    pub fn layout(&self, bucket: &Bucket) -> Layout {
+        Layout::of(self.fields.iter().copied(), bucket)
     }
 
     /// Bytes of a slot: it must take a batch of any bucket.

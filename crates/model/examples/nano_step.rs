@@ -30,6 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         buckets: std::slice::from_ref(&bucket),
         update: UpdateSpec::default(),
         working_limit: None,
+        late_places: 0,
     };
     let programs = Programs::build(&model, &spec)?;
     let machine = Machine::cpu();

@@ -30,6 +30,8 @@ pub struct ProgramsSpec<'a> {
     pub update: UpdateSpec,
     /// The most that a program may need while it runs; blocks are computed again where that makes it fit.
     pub working_limit: Option<u64>,
+    /// Programs of other shapes that may come while it is trained, at once.
+    pub late_places: usize,
 }
 
 /// The programs of a training run.
@@ -50,6 +52,7 @@ impl Programs {
     pub fn build(model: &Acoustic, spec: &ProgramsSpec<'_>) -> Result<Programs, EngineError> {
         let spans = spec.update.spans();
         let mut set = ProgramSet::new(model.parameters().clone(), spec.precision, &spans);
+        set.leave_room(spec.late_places);
         let mut accumulate = Vec::with_capacity(spec.buckets.len());
         for (number, bucket) in spec.buckets.iter().enumerate() {
             let graph = fitting(model, spec, bucket)?;

@@ -38,6 +38,7 @@ pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
         },
         "rates_hz": plan.feed.rates_hz,
         "max_mel_frames": plan.max_mel_frames,
+        "static_shapes": plan.static_shapes,
         "max_text_length": plan.max_text_length,
         "max_bad_fraction": plan.max_bad_fraction,
         "batch_size": plan.batch_size,

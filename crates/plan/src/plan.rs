@@ -80,6 +80,8 @@ pub struct Plan {
     pub seed: u64,
     /// Longest wait for a warm buffer, in seconds.
     pub start_delay_seconds: f64,
+    /// Whether batches are padded to few shapes that are all compiled before the first step.
+    pub static_shapes: bool,
     /// What was decided differently from what one might expect; said aloud.
     pub notes: Vec<String>,
     /// What could be better, each with the flag to type; three at most.

@@ -53,8 +53,8 @@ fn in_force(plan: &Plan, id: Id) -> Option<Value> {
         Id::MaxMelFrames => count(plan.max_mel_frames),
         // A number given by hand is never changed: what was not given stays so.
         Id::NumWorkers => (plan.threads == plan.max_threads).then(|| count(plan.threads))?,
-        // What was asked for, not what two GPUs make of it: that would be halved again.
-        Id::BufferSize => count(plan.buffer_size_asked),
+        // Nor is this; and it is what was asked for, not what two GPUs make of it: that would be halved again.
+        Id::BufferSize => plan.buffer_size_given.then(|| count(plan.buffer_size_asked))?,
         Id::PrefetchBufferSize => count(plan.feed.model_slots),
         Id::Mode => mode_flag(plan.mode).map(Value::Choice),
         Id::DataGpu => has_roles_apart.then(|| card(Role::Data))?,
@@ -65,6 +65,8 @@ fn in_force(plan: &Plan, id: Id) -> Option<Value> {
         Id::DataGpuMemory => limit(Role::Data),
         Id::ModelGpuMemory => limit(Role::Model),
         Id::ModelStartDelay => Some(Value::Seconds(plan.start_delay_seconds)),
+        Id::EnableStaticShapes => Some(Value::Switch(plan.static_shapes)),
+        Id::TensorboardDir | Id::Prometheus | Id::Trace => None,
         Id::Transfer => Some(Value::Choice(if plan.transfer.forced { plan.transfer.route.name() } else { "auto" })),
     }
 }

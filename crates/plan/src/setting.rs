@@ -41,6 +41,10 @@ pub enum Id {
     ModelGpuMemory,
     ModelStartDelay,
     Transfer,
+    EnableStaticShapes,
+    TensorboardDir,
+    Prometheus,
+    Trace,
 }
 
 impl Id {
@@ -128,6 +132,11 @@ impl Setting {
         SETTINGS.iter().find(|s| s.key == key || is(s.flag) || s.aliases.iter().any(|a| is(a)))
     }
 
+    /// What the flag means when nothing is written behind it, where that is allowed.
+    pub fn bare_value(&self) -> Option<&'static str> {
+        (self.id == Id::Resume).then_some(NEWEST)
+    }
+
     /// The flag that turns a switch off, where there is one.
     pub fn off_flag(&self) -> Option<&'static str> {
         match self.kind {
@@ -194,6 +203,9 @@ impl Setting {
         }
     }
 }
+
+/// What `--resume` means alone: the newest checkpoint of the run, and there must be one.
+pub const NEWEST: &str = "newest";
 
 /// The sections of a config file, in the order they are written.
 pub const SECTIONS: [&str; 3] = ["data", "model", "training"];
@@ -313,7 +325,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: Kind::Path,
         default: DefaultValue::Computed("the newest checkpoint, where there is one"),
-        help: "Go on from this checkpoint, exactly",
+        help: "Go on from this checkpoint, exactly; alone: from the newest, and there must be one",
     },
     Setting {
         id: Id::ResetTraining,
@@ -554,7 +566,50 @@ pub static SETTINGS: &[Setting] = &[
         default: DefaultValue::Fixed("auto"),
         help: "How batches cross from the data role to the model role",
     },
+    Setting {
+        id: Id::EnableStaticShapes,
+        flag: "enable-static-shapes",
+        section: DATA,
+        key: "enable_static_shapes",
+        aliases: &["pad-to-fixed-length"],
+        kind: Kind::Switch { off_flag: Some("disable-static-shapes") },
+        default: DefaultValue::Fixed("true"),
+        help: "Few padded shapes, compiled before the first step; off: each batch as long as it is, compiled on first sight",
+    },
+    Setting {
+        id: Id::TensorboardDir,
+        flag: "tensorboard-dir",
+        section: TRAINING,
+        key: "tensorboard_dir",
+        aliases: &["tensorboard-log-dir"],
+        kind: Kind::Path,
+        default: DefaultValue::Computed("none"),
+        help: "Event files for TensorBoard; not built yet",
+    },
+    Setting {
+        id: Id::Prometheus,
+        flag: "prometheus",
+        section: TRAINING,
+        key: "prometheus",
+        aliases: &[],
+        kind: Kind::Path,
+        default: DefaultValue::Computed("none"),
+        help: "Address of a Prometheus endpoint; not built yet",
+    },
+    Setting {
+        id: Id::Trace,
+        flag: "trace",
+        section: TRAINING,
+        key: "trace",
+        aliases: &[],
+        kind: Kind::Path,
+        default: DefaultValue::Computed("none"),
+        help: "Chrome/Perfetto trace of the run; not built yet",
+    },
 ];
+
+/// Settings that are known and have nothing behind them yet: giving one is refused, never ignored.
+pub(crate) const NOT_BUILT: [Id; 3] = [Id::TensorboardDir, Id::Prometheus, Id::Trace];
 
 /// A key of the Python trainers that has nothing left to do.
 #[derive(Debug)]
@@ -591,7 +646,7 @@ mod tests {
             assert_eq!(setting.id as usize, i, "{}", setting.flag);
             assert_eq!(setting.id.setting().flag, setting.flag);
         }
-        assert_eq!(Id::Transfer as usize + 1, SETTINGS.len());
+        assert_eq!(Id::Trace as usize + 1, SETTINGS.len());
     }
 
     #[test]

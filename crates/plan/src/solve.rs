@@ -176,7 +176,8 @@ impl Draft<'_> {
             max_mel_frames: settings.count(Id::MaxMelFrames),
             seed: settings.count(Id::Seed),
             start_delay_seconds: settings.seconds(Id::ModelStartDelay),
-            notes: slots.notes,
+            static_shapes: !choice.exact_shapes,
+            notes: slots.notes.into_iter().chain(exact_shapes_note(choice.exact_shapes)).collect(),
             advice: Vec::new(),
         })
     }
@@ -234,6 +235,7 @@ impl Draft<'_> {
             precision: self.placement.precision,
             ema: self.level() == Level::Enhanced,
             adds_up: self.settings.count(Id::GradAccum) > 1,
+            exact_shapes: !self.settings.switch(Id::EnableStaticShapes),
         }
     }
 
@@ -312,6 +314,12 @@ fn too_few(settings: &Settings, shapes: &Shapes<'_>, usable: u64) -> Refusal {
             .suggest(set("the largest batch there is", usable / accum * accum))
             .suggest(set("all of them in one batch", usable).set(Id::GradAccum, Value::Count(1))),
     }
+}
+
+fn exact_shapes_note(exact: bool) -> Option<String> {
+    let note = "exact shapes: each is compiled when it is first seen, inside the reserved memory; what the driver itself \
+                takes for that is not held to a number";
+    exact.then(|| note.to_owned())
 }
 
 /// More decode threads than this are not tried: they would wait for each other.

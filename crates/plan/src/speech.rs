@@ -35,7 +35,25 @@ fn update(clip: Option<f64>, average: bool) -> UpdateSpec {
 pub fn programs(plan: &Plan, model: &Acoustic, buckets: &[tandem_model::Bucket]) -> Result<Programs, EngineError> {
     let average = plan.training.average_decay.is_some();
     let update = UpdateSpec { clears: plan.grad_accum > 1, ..update(plan.training.clip, average) };
-    Programs::build(model, &ProgramsSpec { precision: precision(plan.precision), buckets, update, working_limit: None })
+    let late_places = if plan.static_shapes { 0 } else { LATE_PLACES };
+    let precision = precision(plan.precision);
+    Programs::build(model, &ProgramsSpec { precision, buckets, update, working_limit: None, late_places })
+}
+
+/// Programs of exact shapes that are kept. Shapes of a small corpus come back now and then, those of a large one never.
+const LATE_PLACES: usize = 8;
+
+/// The program of a step on a batch of just this shape, for a session of `set`.
+pub fn exact_program(
+    plan: &Plan,
+    model: &Acoustic,
+    set: &ProgramSet,
+    shape: &Bucket,
+) -> Result<tandem_engine::Program, EngineError> {
+    let bucket = bucket(shape);
+    let earlier = UpdateSpec { clears: plan.grad_accum > 1, ..UpdateSpec::default() }.earlier();
+    let graph = model.accumulate(precision(plan.precision), &bucket.shape, earlier, &Recomputed::new())?;
+    set.compile_late(&graph, &bucket.layout)
 }
 
 /// The shapes of a feed, as the model's programs take them.
@@ -223,7 +241,10 @@ impl Workload for SpeechModel {
         let of = |program, bucket| self.sizes(program, bucket).tables;
         let trained: u64 = buckets.iter().map(|bucket| of(Program::Accumulate, bucket)).sum();
         let once = buckets.first().map_or(0, |first| of(Program::Validate, first) + of(Program::Update, first));
-        trained + once
+        let of_first = buckets.first().map_or(0, |first| of(Program::Validate, first).max(of(Program::Update, first)));
+        let largest = buckets.iter().map(|bucket| of(Program::Accumulate, bucket)).max().unwrap_or(0).max(of_first);
+        let late = if self.choice.exact_shapes { LATE_PLACES as u64 * largest } else { 0 };
+        trained + once + late
     }
 
     fn bytes(&self, program: Program, bucket: &Bucket) -> u64 {
@@ -237,7 +258,7 @@ mod tests {
     use crate::fixture::{gpus, settings};
 
     fn choice(size: ModelSize) -> ModelChoice {
-        ModelChoice { size, precision: Precision::Mixed, ema: true, adds_up: false }
+        ModelChoice { size, precision: Precision::Mixed, ema: true, adds_up: false, exact_shapes: false }
     }
 
     /// A shape is asked for many times while a plan is solved: by every attempt, and by every program.

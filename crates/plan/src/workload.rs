@@ -70,6 +70,8 @@ pub struct ModelChoice {
     pub ema: bool,
     /// Whether gradients of several batches are added up before a step.
     pub adds_up: bool,
+    /// Whether programs of other shapes are written while it runs.
+    pub exact_shapes: bool,
 }
 
 #[cfg(test)]

@@ -45,6 +45,7 @@ mod held_out;
 // The steps.
 mod tensors;
 mod report;
+mod exact_shapes;
 mod trainer;
 mod run;
 
@@ -55,6 +56,7 @@ pub use checkpoint::{
 };
 pub use disk::free_bytes;
 pub use error::TrainError;
+pub use exact_shapes::WriteProgram;
 pub use fingerprint::Fingerprint;
 pub use held_out::{HeldOut, HeldOutBatch};
 pub use mel_statistics::MelStatistics;

@@ -85,7 +85,7 @@ fn train(
         if let Some(report) = trainer.advance()? {
             watcher.step(&report, trainer);
         }
-        trainer.feed().take_notes().iter().for_each(|note| watcher.note(note));
+        trainer.take_notes().iter().for_each(|note| watcher.note(note));
         let step = trainer.step();
         let last = step == calendar.total_steps;
         if last || step.is_multiple_of(calendar.steps_of_epoch.max(1)) {

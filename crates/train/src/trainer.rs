@@ -21,6 +21,7 @@ use tandem_model::{Programs, VoiceReferences, host};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::TrainError;
+use crate::exact_shapes::{ExactShapes, WriteProgram};
 use crate::held_out::{HeldOut, HeldOutBatch};
 use crate::mel_statistics::MelStatistics;
 use crate::report::{AlignmentReport, StepReport, ValidationReport};
@@ -60,6 +61,8 @@ pub struct TrainerParts {
     pub voices: VoiceReferences,
     /// How it learns.
     pub recipe: Recipe,
+    /// What writes programs of exact shapes; none where batches are taken with their padding.
+    pub exact: Option<WriteProgram>,
 }
 
 /// A run in progress.
@@ -73,6 +76,7 @@ pub struct Trainer {
     band_means: Vec<f32>,
     voices: VoiceReferences,
     recipe: Recipe,
+    exact: Option<ExactShapes>,
     plant: Plant,
     duration_scale: Option<f64>,
     stream: Arc<Stream>,
@@ -154,7 +158,7 @@ impl Trainer {
     }
 
     fn new(parts: TrainerParts) -> Result<Trainer, TrainError> {
-        let TrainerParts { session, programs, feed, held_out, statistics, voices, recipe } = parts;
+        let TrainerParts { session, programs, feed, held_out, statistics, voices, recipe, exact } = parts;
         let plant = Plant::from_env()?;
         let stream = session.stream().clone();
         let batch_bytes = held_out.batches.first().map(|batch| batch.bytes.len() as u64);
@@ -170,6 +174,7 @@ impl Trainer {
             band_means,
             voices,
             recipe,
+            exact: exact.map(ExactShapes::new),
             plant,
             duration_scale: None,
             stream,
@@ -184,6 +189,12 @@ impl Trainer {
     /// Steps queued so far.
     pub fn step(&self) -> u64 {
         self.step
+    }
+
+    /// What there is to say since somebody asked last.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        let own = self.exact.as_mut().and_then(ExactShapes::take_note);
+        self.feed.take_notes().into_iter().chain(own).collect()
     }
 
     /// The feed, to read its figures.
@@ -346,6 +357,13 @@ impl Trainer {
         host.push(("seed", HostValue::U32(&keys.seed)));
         host.push(("step", HostValue::U32(&keys.step)));
         host.push(("utterances", HostValue::U32(&keys.utterances)));
+        let exact = match &mut self.exact {
+            Some(exact) => exact.run(&mut self.session, batch, &host)?,
+            None => None,
+        };
+        if let Some(exact) = exact {
+            return Ok(self.session.fetch(exact)?);
+        }
         self.session.run(id, Some(batch.memory()), &host)?;
         Ok(self.session.fetch(id)?)
     }

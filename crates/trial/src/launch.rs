@@ -13,12 +13,12 @@ use tandem_events::{Emitter, Event, Role};
 use tandem_feed::{
     BucketPlan, CacheSpec, Feed, FeedError, FeedSpec, FromFiles, MELS, Material, NUM_BUCKETS, Recordings, Texts, Warm,
 };
-use tandem_model::Programs;
+use tandem_model::{Acoustic, Programs};
 use tandem_plan::{Moment, Plan, Precision, RolePlan, Transfer, speech, startup_lines};
 use tandem_text::Harakat;
 use tandem_train::{
     Calendar, Checkpoint, HeldOut, MelStatistics, Recipe, RunIdentity, SpanNames, TrainError, Trainer, TrainerParts,
-    TrainerState, gather_voices,
+    TrainerState, WriteProgram, gather_voices,
 };
 
 use crate::resolve::Resolved;
@@ -102,7 +102,10 @@ pub fn identity(plan: &Plan, corpora: &Corpora) -> RunIdentity {
     ids.for_each(|sample| data.take(&[sample.id, sample.text]));
     let mut symbols = tandem_train::Fingerprint::new();
     material.texts().iter().flat_map(|texts| texts.table().symbols()).for_each(|symbol| symbols.take(&[symbol]));
-    RunIdentity::new()
+    let identity = RunIdentity::new();
+    // Sums over other shapes are other bits. Runs of before there was a choice have no such fact.
+    let identity = if plan.static_shapes { identity } else { identity.with("shapes", "exact") };
+    identity
         .with("data", data.told())
         .with("utterances", material.rows().len())
         .with("symbols", symbols.told())
@@ -228,8 +231,7 @@ impl<'a> Setup<'a> {
 
     /// Plans and lowers every program of the run.
     pub fn programs(&self) -> Result<RunPrograms, LaunchError> {
-        let symbols = self.corpora.train.texts().map_or(0, |texts| texts.table().len() as u32);
-        let model = speech::acoustic(self.plan.model_size, symbols)?;
+        let model = acoustic(&self.plan, self.corpora)?;
         let buckets = speech::buckets(&self.plan.feed);
         let programs = speech::programs(&self.plan, &model, &buckets)?;
         Ok(RunPrograms { programs, buckets })
@@ -259,7 +261,8 @@ impl<'a> Setup<'a> {
         let counts = (held_out.count, held_out.left_out);
         let recipe = recipe(&plan, &calendar);
         let voices = gather_voices(&corpora.train, recordings.as_ref())?;
-        let parts = TrainerParts { session, programs, feed, held_out, statistics, voices, recipe };
+        let exact = exact_shapes(&plan, corpora)?;
+        let parts = TrainerParts { session, programs, feed, held_out, statistics, voices, recipe, exact };
         let trainer = match &from {
             Some((checkpoint, state)) => {
                 SpanNames::of(parts.session.set()).expect(checkpoint)?;
@@ -291,6 +294,21 @@ impl<'a> Setup<'a> {
             delay_ns: 0,
         }
     }
+}
+
+/// The model of a run.
+fn acoustic(plan: &Plan, corpora: &Corpora) -> Result<Acoustic, EngineError> {
+    let symbols = corpora.train.texts().map_or(0, |texts| texts.table().len() as u32);
+    speech::acoustic(plan.model_size, symbols)
+}
+
+/// What writes programs of exact shapes, where those were asked for.
+fn exact_shapes(plan: &Plan, corpora: &Corpora) -> Result<Option<WriteProgram>, EngineError> {
+    if plan.static_shapes {
+        return Ok(None);
+    }
+    let (plan, model) = (plan.clone(), acoustic(plan, corpora)?);
+    Ok(Some(Box::new(move |set, shape| speech::exact_program(&plan, &model, set, shape))))
 }
 
 fn held_out(

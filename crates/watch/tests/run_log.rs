@@ -30,6 +30,7 @@ fn every_event_comes_back_as_it_was_told() {
             version: "0.1.0".into(),
             plan_json: Some("{\n  \"mode\": \"dual\"\n}".into()),
         },
+        Event::TrainingSet { of: 1092, ids: vec!["a0001".into(), "ب \"2\"".into()] },
         Event::ArenaReserved { role: Role::Data, card: 0, bytes: 1, limit_bytes: 3, driver_bytes: 2 },
         Event::Memory { role: Role::Model, card: 1, used_bytes: 1, limit_bytes: u64::MAX, peak_bytes: 2 },
         Event::Process { card: 1, bytes: 5, limit_bytes: 6 },

@@ -13,6 +13,8 @@ mod corpus;
 mod corpus_faults;
 mod data;
 mod errors;
+mod flags;
+mod isolation_matrix;
 mod output;
 mod placement;
 mod run_log;

@@ -36,7 +36,7 @@ impl Session {
     ///
     /// What programs compute is lost: spans, states and results hold whatever came of work that was done out of order.
     pub fn time_steps(&self, id: ProgramId, repeats: usize) -> Result<Vec<StepTime>, EngineError> {
-        let steps = &self.set.programs[id.0].steps;
+        let steps = &self.program(id).steps;
         let mut times = Vec::new();
         for kind in kinds(steps) {
             let first = kind[0];

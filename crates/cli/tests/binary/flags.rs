@@ -1,0 +1,408 @@
+//! Every flag of `tandem train` does what it says: each is looked at in a run, where ignoring it would show.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tandem_plan::setting::SETTINGS;
+
+use crate::call::{Call, Ran, contains};
+use crate::machine::Folder;
+use crate::speech::{copy_of_demo, demo};
+
+/// A run of two steps of the smallest model.
+const BASE: &str = "--model-size nano --batch-size 4 --buffer-size 5 --num-workers 1 --max-steps 2";
+
+/// A run, and what it left.
+struct Run {
+    ran: Ran,
+    dir: PathBuf,
+    _folder: Folder,
+}
+
+fn call(line: &str, data: &Path, dir: &Path) -> Call {
+    Call::new(&format!("train {line}")).arg("--train-data").arg(data).arg("--checkpoint-dir").arg(dir)
+}
+
+/// Trains with `line` behind [`BASE`], or in place of what it says of the same flags.
+#[track_caller]
+fn run(line: &str) -> Run {
+    run_on(demo(), line)
+}
+
+#[track_caller]
+fn run_on(data: &Path, line: &str) -> Run {
+    let folder = Folder::new();
+    let dir = folder.path("run");
+    let ran = call(&merged(line), data, &dir).run();
+    assert_eq!(ran.code, 0, "{line}: {ran:?}");
+    Run { ran, dir, _folder: folder }
+}
+
+/// [`BASE`] with the flags of `line` over it; the CPU where `line` names no device.
+fn merged(line: &str) -> String {
+    let base: Vec<&str> = BASE.split_whitespace().collect();
+    let given: Vec<&str> = line.split_whitespace().filter(|word| word.starts_with("--")).collect();
+    let kept = base.chunks(2).filter(|pair| !given.contains(&pair[0])).flatten().copied();
+    let device = if line.contains("--sim") || line.contains("--mode") { "" } else { "--mode cpu" };
+    kept.chain([device, line]).collect::<Vec<_>>().join(" ")
+}
+
+impl Run {
+    fn events(&self, kind: &str) -> Vec<Value> {
+        let log = fs::read_to_string(self.dir.join("run.jsonl")).unwrap();
+        let all = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        all.filter(|event| event["event"] == kind).collect()
+    }
+
+    fn plan(&self) -> Value {
+        serde_json::from_str(self.events("run_started")[0]["plan_json"].as_str().unwrap()).unwrap()
+    }
+
+    fn steps(&self) -> usize {
+        self.events("learned").len()
+    }
+
+    fn losses(&self) -> Vec<f64> {
+        self.events("learned").iter().map(|event| event["losses"]["loss"].as_f64().unwrap()).collect()
+    }
+
+    /// What a role reserved: its card, its bytes, its limit in MB.
+    fn reserved(&self, role: &str) -> (u64, u64, u64) {
+        let event = self.events("arena_reserved").into_iter().find(|event| event["role"] == role).unwrap();
+        let number = |name: &str| event[name].as_u64().unwrap();
+        (number("card"), number("bytes"), number("limit_bytes") >> 20)
+    }
+
+    fn model(&self) -> Value {
+        let newest = fs::read_dir(&self.dir).unwrap().map(|entry| entry.unwrap().path());
+        let newest = newest.filter(|path| path.join("model.json").is_file()).max().unwrap();
+        serde_json::from_slice(&fs::read(newest.join("model.json")).unwrap()).unwrap()
+    }
+
+    fn ids(&self) -> Vec<String> {
+        let events = self.events("training_set");
+        let ids = events.iter().flat_map(|event| event["ids"].as_array().unwrap().clone());
+        ids.map(|id| id.as_str().unwrap().to_owned()).collect()
+    }
+
+    fn checkpoints(&self) -> Vec<String> {
+        let names = fs::read_dir(&self.dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.filter(|name| name.starts_with("checkpoint-")).collect();
+        names.sort();
+        names
+    }
+}
+
+/// What shows that a flag was not ignored.
+type Evidence = fn();
+
+/// Every setting, and the test that looks at it in a run.
+fn evidence() -> BTreeMap<&'static str, Evidence> {
+    BTreeMap::from([
+        ("train-data", data as Evidence),
+        ("val-data", data),
+        ("exclude-ids", data),
+        ("lang", lang),
+        ("cache", cache),
+        ("max-bad-fraction", max_bad_fraction),
+        ("checkpoint-dir", ends),
+        ("epochs", ends),
+        ("max-steps", ends),
+        ("checkpoint-every", ends),
+        ("resume", resume),
+        ("reset-training", resume),
+        ("lr", learning),
+        ("batch-size", batches),
+        ("grad-accum", batches),
+        ("optimization-level", learning),
+        ("mixed-precision", learning),
+        ("seed", learning),
+        ("model-size", learning),
+        ("max-text-length", lengths),
+        ("max-mel-frames", lengths),
+        ("num-workers", workers),
+        ("buffer-size", slots),
+        ("prefetch-buffer-size", slots),
+        ("mode", devices),
+        ("data-gpu", devices),
+        ("model-gpu", devices),
+        ("gpu", devices),
+        ("share-gpu", devices),
+        ("enable-memory-isolation", limits),
+        ("data-gpu-memory", limits),
+        ("model-gpu-memory", limits),
+        ("model-start-delay", start),
+        ("transfer", transfer),
+        ("enable-static-shapes", static_shapes),
+        ("tensorboard-dir", not_built),
+        ("prometheus", not_built),
+        ("trace", not_built),
+    ])
+}
+
+#[test]
+fn no_flag_is_without_evidence() {
+    let known: Vec<&str> = SETTINGS.iter().map(|setting| setting.flag).collect();
+    let mut missing = known.clone();
+    missing.retain(|flag| !evidence().contains_key(flag));
+    assert!(missing.is_empty(), "nothing shows that these do anything: {missing:?}");
+    assert!(evidence().keys().all(|flag| known.contains(flag)));
+}
+
+#[test]
+fn data() {
+    let (corpus, lines) = copy_of_demo();
+    let id = |line: &String| line.split('|').next().unwrap().to_owned();
+    let all = run_on(&corpus.path(""), "");
+    let (trained, held_out) = (all.ids(), all.events("validated")[0]["utterances"].as_u64().unwrap());
+    assert_eq!(trained.len() + held_out as usize, lines.len());
+    // Every other utterance is left out, and none of those is trained on.
+    let left_out: Vec<String> = lines.iter().step_by(2).map(id).collect();
+    let list = corpus.file("left-out.txt", left_out.join("\n"));
+    let fewer = run_on(&corpus.path(""), &format!("--exclude-ids {}", list.display()));
+    assert!(!fewer.ids().is_empty() && fewer.ids().iter().all(|id| !left_out.contains(id)));
+    // What is judged by comes from elsewhere: all of the corpus is trained on then.
+    let val = corpus.file("val.csv", lines[..3].join("\n"));
+    let judged = run_on(&corpus.path(""), &format!("--val-data {}", val.display()));
+    assert_eq!((judged.events("validated")[0]["utterances"].as_u64(), judged.ids().len()), (Some(3), lines.len()));
+    // Another corpus is another set.
+    let few = corpus.file("few.csv", lines[..9].join("\n"));
+    assert!(run_on(&few, "").ids().len() < trained.len());
+}
+
+#[test]
+fn lang() {
+    // Rows that name no language.
+    let (corpus, lines) = copy_of_demo();
+    let three_columns = |line: &String| line.split('|').take(3).collect::<Vec<_>>().join("|");
+    corpus.file("metadata.csv", lines.iter().map(three_columns).collect::<Vec<_>>().join("\n"));
+    let [english, other] = ["--lang en", "--lang xx"].map(|line| run_on(&corpus.path(""), line).model());
+    assert_eq!((&english["text"]["language"], &other["text"]["language"]), (&"en".into(), &"xx".into()));
+    // English is read as phonemes, what nobody knows as letters.
+    assert_ne!(english["symbols"], other["symbols"]);
+}
+
+#[test]
+fn cache() {
+    let [none, memory] = ["--cache none", "--cache memory"].map(run);
+    let kind = |run: &Run| run.plan()["cache"]["kind"].as_str().unwrap().to_owned();
+    assert_eq!((kind(&none).as_str(), kind(&memory).as_str()), ("none", "memory"));
+    // A second epoch decodes again, or does not; what is learnt is the same.
+    assert_eq!(none.losses(), memory.losses());
+}
+
+#[test]
+fn max_bad_fraction() {
+    // A list that says how long recordings are: nobody opens them before they are due.
+    let (corpus, lines) = copy_of_demo();
+    let mut list = String::new();
+    for (at, line) in lines.iter().enumerate() {
+        let (id, text) = (line.split('|').next().unwrap(), line.split('|').nth(1).unwrap());
+        let file = format!("wavs/{id}.wav");
+        let seconds = (fs::metadata(corpus.path(&file)).unwrap().len() - 44) as f64 / 2.0 / 22_050.0;
+        list += &format!("{}\n", serde_json::json!({ "audio_filepath": file, "text": text, "duration": seconds }));
+        if at % 3 == 0 {
+            corpus.file(&file, "no recording");
+        }
+    }
+    let manifest = corpus.file("list.jsonl", list);
+    let folder = Folder::new();
+    let go = |share: &str| {
+        let line = merged(&format!("--max-bad-fraction {share} --epochs 1 --max-steps 1000"));
+        call(&line, &manifest, &folder.path(share)).run()
+    };
+    let (strict, patient) = (go("0.01"), go("1"));
+    assert_eq!(strict.code, 1, "{strict:?}");
+    contains(&strict.err, &["bad_samples.jsonl"]);
+    assert_eq!(patient.code, 0, "{patient:?}");
+}
+
+#[test]
+fn ends() {
+    let two = run("--max-steps 2");
+    assert_eq!((two.steps(), two.checkpoints()), (2, vec!["checkpoint-00000002".to_owned()]));
+    let often = run("--max-steps 3 --checkpoint-every 2");
+    assert_eq!((often.steps(), often.checkpoints().len()), (3, 2));
+    // Two epochs have twice the steps of one.
+    let [one, both] =
+        ["--epochs 1 --max-steps 1000 --batch-size 9", "--epochs 2 --max-steps 1000 --batch-size 9"].map(run);
+    assert_eq!(both.steps(), 2 * one.steps());
+}
+
+#[test]
+fn resume() {
+    let folder = Folder::new();
+    let dir = folder.path("run");
+    let go = |line: &str| call(&merged(line), demo(), &dir).run();
+    // Alone it means the newest, and there must be one.
+    let nothing = go("--resume");
+    assert_eq!(nothing.code, 2, "{nothing:?}");
+    contains(&nothing.err, &["--resume", "no checkpoint to go on from"]);
+    assert_eq!(go("--max-steps 2 --checkpoint-every 1").code, 0);
+    contains(&go("--max-steps 3 --resume --checkpoint-every 1").out, &["Going on from step 2", "Trained to step 3"]);
+    let first = dir.join("checkpoint-00000001");
+    contains(&go(&format!("--max-steps 3 --resume {}", first.display())).out, &["Going on from step 1"]);
+    let again = go("--max-steps 2 --reset-training").out;
+    contains(&again, &["The earlier run was moved to"]);
+    assert!(!again.contains("Going on from"), "{again}");
+}
+
+#[test]
+fn learning() {
+    let usual = run("");
+    assert_ne!(run("--seed 7").losses(), usual.losses());
+    assert_eq!(run("--seed 1234").losses(), usual.losses());
+    let rate = |run: &Run| run.events("learned").last().unwrap()["lr"].as_f64().unwrap();
+    assert_eq!(rate(&run("--lr 0.0005 --max-steps 1")), 0.0005);
+    // A cosine falls, a constant does not.
+    let [enhanced, basic] =
+        ["enhanced", "basic"].map(|level| run(&format!("--optimization-level {level} --max-steps 4")));
+    assert!(rate(&enhanced) < rate(&basic), "{} {}", rate(&enhanced), rate(&basic));
+    let bytes = |run: &Run| run.events("checkpoint").last().unwrap()["bytes"].as_u64().unwrap();
+    assert!(bytes(&enhanced) > bytes(&basic), "the average is kept too");
+    let [mixed, full] = ["--mixed-precision", "--no-mixed-precision"].map(|flag| run(&format!("{flag} --sim 1x24GiB")));
+    assert_eq!((&mixed.model()["compute"], &full.model()["compute"]), (&"bf16".into(), &"f32".into()));
+    assert_ne!(mixed.losses(), full.losses());
+    let tiny = run("--model-size tiny --max-steps 1 --batch-size 1");
+    assert_eq!((&tiny.model()["preset"], &usual.model()["preset"]), (&"tiny".into(), &"nano".into()));
+}
+
+#[test]
+fn batches() {
+    let [four, eight] =
+        ["--batch-size 4", "--batch-size 8"].map(|line| run(&format!("{line} --epochs 1 --max-steps 1000")));
+    assert!(eight.steps() < four.steps());
+    let [whole, parts] = ["--batch-size 8", "--batch-size 8 --grad-accum 4"].map(run);
+    let rows = |run: &Run| run.plan()["buckets"][0]["rows"].as_u64().or(run.plan()["buckets"][0]["batch"].as_u64());
+    assert_eq!((rows(&whole), rows(&parts)), (Some(8), Some(2)));
+    // A step of four batches has loaded four.
+    let loaded = |run: &Run| run.events("stage").iter().filter(|event| event["stage"] == "features").count();
+    assert!(loaded(&parts) >= 4, "{}", loaded(&parts));
+}
+
+#[test]
+fn lengths() {
+    let all = run("").ids().len();
+    for line in ["--max-mel-frames 200", "--max-text-length 40"] {
+        let fewer = run(&format!("{line} --batch-size 1"));
+        assert!(fewer.ids().len() < all, "{line}: {} of {all}", fewer.ids().len());
+    }
+}
+
+/// Threads are looked at while they run, by the names they have.
+#[test]
+fn workers() {
+    for count in [1, 3] {
+        let folder = Folder::new();
+        let line = merged(&format!("--num-workers {count} --max-steps 100000"));
+        let mut child = call(&line, demo(), &folder.path("run")).into_command().stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.contains("Model training starting now")));
+        let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+        let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default());
+        let decoders = names.filter(|name| name.starts_with("feed-decode")).count();
+        Command::new("kill").args(["-KILL", &child.id().to_string()]).status().unwrap();
+        child.wait().unwrap();
+        assert_eq!(decoders, count);
+    }
+}
+
+#[test]
+fn slots() {
+    const PAIR: &str = "--sim 2x24GiB --data-gpu 0 --model-gpu 1";
+    let [few, many] = [12, 40].map(|slots| run(&format!("{PAIR} --buffer-size {slots}")));
+    contains(&few.ran.out, &["buffer_size=6"]);
+    contains(&many.ran.out, &["buffer_size=20"]);
+    let lines = |run: &Run, role: &str, name: &str| {
+        let plan = run.plan();
+        let lines = plan["roles"][role]["lines"].as_array().unwrap().clone();
+        lines.iter().find(|line| line["name"] == name).unwrap()["bytes"].as_u64().unwrap()
+    };
+    let batches = |run: &Run| lines(run, "data", "prefetched batches");
+    assert_eq!(batches(&many) * 6, batches(&few) * 20);
+    let [three, eight] = [3, 8].map(|slots| run(&format!("{PAIR} --prefetch-buffer-size {slots}")));
+    let inputs = |run: &Run| lines(run, "model", "input slots");
+    assert_eq!(inputs(&eight) * 3, inputs(&three) * 8);
+    // What is planned is what is reserved.
+    assert!(eight.reserved("model").1 >= three.reserved("model").1);
+}
+
+#[test]
+fn devices() {
+    let on = |line: &str| {
+        let run = run(&format!("--sim 4x24GiB {line}"));
+        (run.reserved("data").0, run.reserved("model").0)
+    };
+    assert_eq!(on("--data-gpu 2 --model-gpu 3"), (2, 3));
+    assert_eq!(on("--data-gpu 3 --model-gpu 2"), (3, 2));
+    assert_eq!(on("--gpu 1"), (1, 1));
+    assert_eq!(on("--share-gpu --gpu 2"), (2, 2));
+    assert_eq!(on("--mode single"), (0, 0));
+    contains(&run("--sim 1x24GiB --share-gpu").ran.out, &["partition"]);
+    contains(&run("--sim 1x24GiB --mode cpu").ran.out, &["CPU Mode"]);
+    let dual =
+        Call::new(&format!("train {}", merged("--sim 2x24GiB --mode dual"))).arg("--train-data").arg(demo()).run();
+    assert_eq!(dual.code, 2, "{dual:?}");
+}
+
+#[test]
+fn limits() {
+    const PAIR: &str = "--sim 2x24GiB --data-gpu 0 --model-gpu 1";
+    let isolated = |line: &str| run(&format!("{PAIR} --enable-memory-isolation {line}"));
+    let limits = |run: &Run| (run.reserved("data").2, run.reserved("model").2);
+    assert_eq!(limits(&isolated("")), (8192, 16384));
+    assert_eq!(limits(&isolated("--data-gpu-memory 2048 --model-gpu-memory 4096")), (2048, 4096));
+    assert_eq!(limits(&isolated("--data-gpu-memory auto --model-gpu-memory auto:0.5")), (8110, 12288));
+    // Without it nothing is held to those.
+    assert_ne!(limits(&run(PAIR)), (8192, 16384));
+}
+
+#[test]
+fn start() {
+    contains(&run("--model-start-delay 0.5").ran.out, &["Waiting up to 0.5s for data pipeline to warm up"]);
+    contains(&run("").ran.out, &["Waiting up to 2.0s for data pipeline to warm up"]);
+}
+
+#[test]
+fn transfer() {
+    const PAIR: &str = "--sim 2x24GiB,nvlink --data-gpu 0 --model-gpu 1";
+    let way = |line: &str| run(&format!("{PAIR} {line}")).plan()["transfer"].to_string();
+    let (bounce, usual) = (way("--transfer bounce"), way("--transfer auto"));
+    assert!(bounce.contains("bounce") && usual.contains("peer"), "{bounce} {usual}");
+}
+
+/// Without padding the sums are taken in another order, and of the same numbers.
+#[test]
+fn static_shapes() {
+    let [padded, exact] =
+        ["--enable-static-shapes", "--disable-static-shapes"].map(|flag| run(&format!("{flag} --max-steps 6")));
+    contains(&exact.ran.out, &["exact shapes: each is compiled when it is first seen"]);
+    let (padded, exact) = (padded.losses(), exact.losses());
+    assert_ne!(padded, exact);
+    for (padded, exact) in padded.iter().zip(&exact) {
+        assert!((padded - exact).abs() < 1e-4 * padded.abs(), "{padded} {exact}");
+    }
+    // The name it has in other trainers.
+    assert_eq!(run("--pad-to-fixed-length --max-steps 6").losses(), padded);
+}
+
+#[test]
+fn not_built() {
+    for flag in [
+        "--tensorboard-dir tb",
+        "--tensorboard-log-dir tb",
+        "--prometheus 127.0.0.1:9",
+        "--trace t.json",
+        "--mode auto",
+    ] {
+        let folder = Folder::new();
+        let ran = call(&merged(flag), demo(), &folder.path("run")).run();
+        assert_eq!(ran.code, 2, "{flag}: {ran:?}");
+        contains(&ran.err, &["not built yet"]);
+        assert!(!folder.path("run").exists(), "{flag}: nothing is made for what cannot be");
+    }
+}
