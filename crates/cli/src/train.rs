@@ -1,6 +1,5 @@
 //! `tandem train`: sets a run up, tells what happens in it, and says what to type next.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -19,6 +18,7 @@ use tandem_train::{
 use tandem_trial::Sampler;
 use tandem_trial::launch::{Corpora, LaunchError, Launched, identity, launch};
 use tandem_trial::resolve::{Resolved, Site};
+use tandem_trial::tell;
 use tandem_watch::RunLog;
 
 use crate::args::PlanCall;
@@ -363,28 +363,15 @@ impl<'a> Teller<'a> {
 
 impl Watcher for Teller<'_> {
     fn step(&mut self, report: &StepReport, _: &Trainer) {
-        self.emitter.emit(Event::Step { step: report.step, wall_ns: report.wall_ns, wait_ns: report.wait_ns });
-        self.emitter.emit(Event::Learned {
-            step: report.step,
-            epoch: report.epoch,
-            losses: figures(&[
-                ("loss", report.loss.into()),
-                ("mel", report.mel_loss.into()),
-                ("prior", report.prior_loss.into()),
-                ("duration", report.duration_loss.into()),
-            ]),
-            gradient_norm: number(report.gradient_norm.into()),
-            lr: report.lr,
-            skipped: report.skipped,
-        });
+        tell::step(report, self.emitter);
         if report.skipped {
             self.screen.warn(&format!("step {} left out: a gradient was no number", report.step));
         }
         self.since.steps += 1;
         self.since.wall_ns += report.wall_ns;
         self.since.wait_ns += report.wait_ns;
-        self.since.loss += f64::from(report.loss);
-        self.since.mel_loss += f64::from(report.mel_loss);
+        self.since.loss += report.loss();
+        self.since.mel_loss += report.losses.get("mel").unwrap_or_default();
         self.estimate(report.step);
         let last = report.step == self.total_steps;
         if last || self.since.steps >= EVERY_STEPS || self.last_line.elapsed() >= EVERY {
@@ -399,37 +386,27 @@ impl Watcher for Teller<'_> {
     }
 
     fn validation(&mut self, report: &ValidationReport) {
-        let alignment = match report.alignment.is_whole() {
+        let found = report.alignment.unwrap_or_default();
+        let alignment = match found.is_whole() {
             true => "every token has its frames".to_owned(),
             false => format!(
                 "{} of {} tokens have no frame, {} utterances do not add up",
-                report.alignment.tokens_without_frames, report.alignment.tokens, report.alignment.wrong_sums
+                found.tokens_without_frames, found.tokens, found.wrong_sums
             ),
         };
         self.tell(&format!(
             "Held out after step {}: mel {:.3}, {:.2} of guessing the mean ({} utterances); {alignment}",
             report.step,
-            report.mel_loss,
-            report.ratio(),
+            report.score(),
+            report.ratio().unwrap_or(f64::NAN),
             report.utterances,
         ));
-        self.emitter.emit(Event::Validated {
-            step: report.step,
-            utterances: report.utterances as u64,
-            figures: figures(&[
-                ("mel", report.mel_loss),
-                ("mean", report.mean_loss),
-                ("duration", report.duration_loss),
-                ("tokens_without_frames", report.alignment.tokens_without_frames as f64),
-                ("wrong_sums", report.alignment.wrong_sums as f64),
-            ]),
-        });
+        tell::validation(report, self.emitter);
     }
 
     fn checkpoint(&mut self, step: u64, written: &Written, took: Duration) {
         let name = written.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let (bytes, ns) = (written.bytes, took.as_nanos() as u64);
-        self.emitter.emit(Event::Checkpoint { step, bytes, ns });
+        tell::checkpoint(step, written, took, self.emitter);
         self.tell(&format!("Checkpoint {name}: {} MB in {:.1} s", mib_ceil(written.bytes), took.as_secs_f64()));
         if let Some(error) = &written.left_behind {
             self.screen.warn(&format!("an old checkpoint could not be removed: {error}"));
@@ -439,15 +416,6 @@ impl Watcher for Teller<'_> {
     fn note(&mut self, text: &str) {
         self.tell(text);
     }
-}
-
-fn figures(named: &[(&str, f64)]) -> BTreeMap<String, Option<f64>> {
-    named.iter().map(|(name, value)| ((*name).to_owned(), number(*value))).collect()
-}
-
-/// JSON has no word for what is no number.
-fn number(value: f64) -> Option<f64> {
-    value.is_finite().then_some(value)
 }
 
 fn minutes(seconds: f64) -> String {
@@ -467,9 +435,9 @@ fn farewell(outcome: &Outcome, plan: &Plan, folder: &RunFolder, on_demo: bool) -
     if let Some(report) = &outcome.validation {
         text += &format!(
             "   Held-out mel L1 {:.3}: {:.2} of what guessing the mean gives ({:.3}), {} utterances\n",
-            report.mel_loss,
-            report.ratio(),
-            report.mean_loss,
+            report.score(),
+            report.ratio().unwrap_or(f64::NAN),
+            report.figures.get("mean").unwrap_or(f64::NAN),
             report.utterances
         );
     }

@@ -5,7 +5,7 @@
 use std::io::{self, Write as _};
 
 use tandem_device::bytes::{MIB, POOL_GRANULE, show};
-use tandem_device::leak::{DEFAULT_THRESHOLD, detect_leak};
+use tandem_device::leak::DEFAULT_THRESHOLD;
 use tandem_device::limits::{DATA_SHARE, MODEL_SHARE, optimal_limits};
 use tandem_device::{ArenaSpec, DeviceError, DriverCost, Isolation, Machine, SimSpec};
 use tandem_events::Role;
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     // Memory has an owner. A byte past the limit is refused, with who holds what.
-    let [baseline, _] = roles.memory_stats();
+    let baseline = roles.memory_stats();
     let slots = roles.data.arena.take("slots", 6 << 30)?;
     match roles.data.arena.take("one slot more", 2 << 30) {
         Err(DeviceError::Arena(refused)) => writeln!(out, "{refused}")?,
@@ -46,8 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     // Has a role grown since its baseline?
-    let [now, _] = roles.memory_stats();
-    if let Some(leak) = detect_leak(&baseline, &now, DEFAULT_THRESHOLD) {
+    for leak in roles.detect_leak(&baseline, DEFAULT_THRESHOLD) {
         writeln!(out, "{leak}")?;
     }
     drop(slots);

@@ -173,6 +173,8 @@ pub struct RoleMemory {
     pub card: usize,
     /// What kind of device that is.
     pub kind: Kind,
+    /// What it is called.
+    pub name: String,
     /// Its identity.
     pub uuid: String,
     /// What the role may hold.
@@ -275,6 +277,7 @@ impl Arena {
             role: spec.role,
             card: self.inner.device.index(),
             kind: self.inner.device.machine().kind(),
+            name: self.inner.device.card().name.clone(),
             uuid: self.inner.device.card().uuid.clone(),
             limit_bytes: spec.limit_bytes,
             used_bytes: books.in_use + spec.driver_bytes,

@@ -8,6 +8,7 @@ use crate::arena::{Arena, ArenaSpec, RoleMemory};
 use crate::bytes::{MIB, mib_ceil, show};
 use crate::device::Device;
 use crate::error::DeviceError;
+use crate::leak::{Leak, detect_leak};
 use crate::machine::{Kind, Machine};
 
 /// One role's place: its card and all the memory it will ever have there.
@@ -82,7 +83,36 @@ pub struct CardUse {
 }
 
 impl Isolation {
-    /// Opens the cards and reserves both roles' memory: all of it, or none.
+    /// Opens the cards and reserves both roles' memory: all of it, or none. Fails where it is set up already, and where
+    /// something else is open on one of the cards: its memory would not be counted.
+    ///
+    /// ```
+    /// use tandem_device::{ArenaSpec, DeviceError, Isolation, IsolationError, Machine, SimSpec};
+    /// use tandem_events::Role;
+    ///
+    /// let machine = Machine::simulated(SimSpec::new(2, 24 << 30));
+    /// let spec = |role| {
+    ///     let (driver_bytes, arena_bytes) = (1 << 30, 4 << 30);
+    ///     ArenaSpec { role, limit_bytes: driver_bytes + arena_bytes, driver_bytes, arena_bytes, capped: true }
+    /// };
+    /// let set_up = || Isolation::set_up(&machine, (0, spec(Role::Data)), (1, spec(Role::Model)));
+    ///
+    /// let open = machine.open(1)?;
+    /// let late = set_up().err().ok_or("the card is open")?;
+    /// assert!(matches!(late, DeviceError::Isolation(IsolationError::TooLate { card: 1 })));
+    /// drop(open);
+    ///
+    /// let roles = set_up()?;
+    /// let twice = set_up().err().ok_or("it is set up")?;
+    /// assert!(matches!(twice, DeviceError::Isolation(IsolationError::Twice)));
+    ///
+    /// let _slots = roles.data.arena.take("slots", 3 << 30)?;
+    /// for now in roles.memory_stats() {
+    ///     assert_eq!(now.owners.iter().map(|(_, bytes)| bytes).sum::<u64>(), now.used_bytes);
+    ///     assert!(now.used_bytes <= now.peak_bytes && now.peak_bytes <= now.limit_bytes, "{now}");
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_up(
         machine: &Machine,
         data: (usize, ArenaSpec),
@@ -126,9 +156,17 @@ impl Isolation {
         }
     }
 
-    /// What each role holds now, data first.
+    /// What each role holds now, data first: which device, the limit, used, the peak, and who holds how much of it.
     pub fn memory_stats(&self) -> [RoleMemory; 2] {
         Role::BOTH.map(|role| self.partition(role).arena.memory())
+    }
+
+    /// The roles that have grown by more than `threshold_bytes` since `baseline`, which
+    /// [`memory_stats`](Isolation::memory_stats) gave; [`DEFAULT_THRESHOLD`](crate::leak::DEFAULT_THRESHOLD) unless there is
+    /// a reason.
+    pub fn detect_leak(&self, baseline: &[RoleMemory; 2], threshold_bytes: u64) -> Vec<Leak> {
+        let now = self.memory_stats();
+        baseline.iter().zip(&now).filter_map(|(before, now)| detect_leak(before, now, threshold_bytes)).collect()
     }
 
     /// The process's use of each card, as the driver counts it, against the sum of the limits there.
@@ -178,7 +216,7 @@ impl Isolation {
         Ok(())
     }
 
-    /// Emits what both roles hold.
+    /// Logs both roles: emits what they hold.
     pub fn emit(&self, to: &Emitter) {
         for now in self.memory_stats() {
             to.emit(Event::Memory {

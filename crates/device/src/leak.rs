@@ -29,7 +29,26 @@ impl std::fmt::Display for Leak {
     }
 }
 
-/// Compares a reading with its baseline: a leak when the role grew by more than `threshold_bytes`.
+/// Compares a reading with its baseline: a leak when the role grew by more than `threshold_bytes`
+/// ([`DEFAULT_THRESHOLD`] unless there is a reason). [`Isolation::detect_leak`](crate::Isolation::detect_leak) reads and
+/// compares both roles.
+///
+/// ```
+/// use tandem_device::leak::{DEFAULT_THRESHOLD, detect_leak};
+/// use tandem_device::{Arena, ArenaSpec, Machine};
+/// use tandem_events::Role;
+///
+/// let spec =
+///     ArenaSpec { role: Role::Data, limit_bytes: 1 << 30, driver_bytes: 0, arena_bytes: 1 << 30, capped: false };
+/// let arena = Arena::reserve(&Machine::cpu().open(0)?, spec)?;
+/// let baseline = arena.memory();
+/// let kept = arena.take("slots", 101 << 20)?;
+/// let leak = detect_leak(&baseline, &arena.memory(), DEFAULT_THRESHOLD).ok_or("101 MB of growth")?;
+/// assert_eq!(leak.owners, [("slots", 101 << 20)]);
+/// drop(kept);
+/// assert_eq!(detect_leak(&baseline, &arena.memory(), DEFAULT_THRESHOLD), None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn detect_leak(baseline: &RoleMemory, now: &RoleMemory, threshold_bytes: u64) -> Option<Leak> {
     let grown_bytes = now.used_bytes.saturating_sub(baseline.used_bytes);
     if grown_bytes <= threshold_bytes {
@@ -52,6 +71,7 @@ mod tests {
             role: Role::Data,
             card: 0,
             kind: crate::machine::Kind::Cpu,
+            name: String::new(),
             uuid: String::new(),
             limit_bytes: 1 << 40,
             used_bytes,

@@ -124,6 +124,16 @@ impl Machine {
     }
 
     /// What card `index` says of itself now. Opens nothing on it.
+    ///
+    /// ```
+    /// use tandem_device::{Machine, SimSpec};
+    ///
+    /// let machine = Machine::simulated(SimSpec::new(2, 24 << 30));
+    /// let one = machine.read(1)?;
+    /// assert_eq!((one.total_bytes, one.free_bytes), (24 << 30, 24 << 30));
+    /// assert_eq!(machine.read_all()?[1], one);
+    /// # Ok::<(), tandem_device::DeviceError>(())
+    /// ```
     pub fn read(&self, index: usize) -> Result<CardReading, DeviceError> {
         self.card(index)?;
         self.inner.driver.read(index)

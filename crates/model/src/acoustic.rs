@@ -6,16 +6,16 @@
 use std::sync::Arc;
 
 use tandem_device::DType;
-use tandem_engine::{
-    Draws, Earlier, EngineError, Graph, ParameterList, Parameters, Recomputed, Rows, TensorType, Value,
-};
+use tandem_engine::{Draws, EngineError, Graph, ParameterList, Parameters, Rows, TensorType, Value};
 
 use crate::batch_shape::{BatchShape, REFERENCE_FRAMES};
 use crate::decoder::{Decoder, Known};
 use crate::durations::DurationPredictor;
 use crate::flow::{on_the_path, walk};
 use crate::heads::Heads;
+use crate::inputs;
 use crate::layers::{Dropout, Linear};
+use crate::model::{Losses, Model};
 use crate::preset::{Sizes, Way};
 use crate::text_encoder::TextEncoder;
 use crate::voice::VoiceEncoder;
@@ -101,79 +101,76 @@ impl Acoustic {
     pub fn parameters(&self) -> &Arc<Parameters> {
         &self.parameters
     }
+}
 
-    /// One micro-batch forward and backward, added to the gradients or in their place. Results: `loss` and its parts.
-    pub fn accumulate(
-        &self,
-        precision: DType,
-        shape: &BatchShape,
-        earlier: Earlier,
-        recomputed: &Recomputed,
-    ) -> Result<Graph, EngineError> {
-        let mut g = Graph::new(self.parameters.clone(), precision);
+impl Model for Acoustic {
+    fn name(&self) -> &str {
+        "acoustic"
+    }
+
+    fn parameters(&self) -> &Arc<Parameters> {
+        &self.parameters
+    }
+
+    fn learn(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
         let draws = AllDraws {
-            text: Draws::new(&mut g, &shape.text)?,
-            mel: Draws::new(&mut g, &shape.mel)?,
-            utterances: Draws::new(&mut g, &Rows::even(shape.count(), 1))?,
+            text: Draws::new(g, &shape.text)?,
+            mel: Draws::new(g, &shape.mel)?,
+            utterances: Draws::new(g, &Rows::even(shape.count(), 1))?,
         };
-        let heard = self.hear(&mut g, shape, Some(&draws))?;
-        let (per_number, _) = weights(&mut g)?;
+        let heard = self.hear(g, shape, Some(&draws))?;
+        let per_number = inputs::per_number(g)?;
         let lengths = heard.batch.mel_lengths;
         let dropout = Dropout { share: self.sizes.decoder_dropout, draws: Some(&draws.mel) };
         let mel_loss = match self.sizes.way {
             Way::Direct => {
-                let mel = self.decoder.direct(&mut g, heard.known, &shape.mel, lengths, dropout)?;
+                let mel = self.decoder.direct(g, heard.known, &shape.mel, lengths, dropout)?;
                 g.l1_loss(mel, heard.batch.mel, &shape.mel, lengths, per_number)?
             }
             Way::Flow => {
-                let path = on_the_path(&mut g, heard.batch.mel, &draws.mel)?;
-                let found = self.decoder.velocity(&mut g, heard.known, path.now, &shape.mel, lengths, dropout)?;
+                let path = on_the_path(g, heard.batch.mel, &draws.mel)?;
+                let found = self.decoder.velocity(g, heard.known, path.now, &shape.mel, lengths, dropout)?;
                 g.l2_loss(found, path.movement, &shape.mel, lengths, per_number)?
             }
         };
         let per_frame = g.scale(per_number, f64::from(self.mels))?;
-        let heads_loss = self.heads.loss(&mut g, heard.known.states, shape, lengths, per_frame)?;
-        let loss = self.losses(&mut g, shape, &heard, mel_loss)?;
+        let heads_loss = self.heads.loss(g, heard.known.states, shape, lengths, per_frame)?;
+        let (prior_loss, duration_loss) = self.text_losses(g, shape, &heard)?;
+        let loss = g.add(mel_loss, prior_loss)?;
+        let loss = g.add(loss, duration_loss)?;
         let loss = g.add(loss, heads_loss)?;
-        g.result("loss", loss)?;
-        g.bring_gradients(loss, earlier, recomputed)?;
-        Ok(g)
+        let losses = Losses::new("loss", loss).and("mel", mel_loss);
+        Ok(losses.and("prior", prior_loss).and("duration", duration_loss))
     }
 
-    /// One batch of held-out data: the losses, `mean_loss` of guessing every band's mean, the `alignment`, and the
-    /// `log_durations` guessed for it. With the
-    /// moving averages of the parameters when `averages`.
-    pub fn validate(&self, precision: DType, shape: &BatchShape, averages: bool) -> Result<Graph, EngineError> {
-        let mut g = Graph::new(self.parameters.clone(), precision);
-        if averages {
-            g.use_averages();
-        }
-        let heard = self.hear(&mut g, shape, None)?;
-        let (per_number, _) = weights(&mut g)?;
+    /// Beside the losses: `mean` of guessing every band's mean, the `alignment`, and the `log_durations` guessed for it.
+    fn judge(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
+        let heard = self.hear(g, shape, None)?;
+        let per_number = inputs::per_number(g)?;
         // From no noise at all: the same every time, and the middle of what could be said.
         let start = g.scale(heard.known.prior, 0.0)?;
         let Batch { mel, mel_lengths, .. } = heard.batch;
-        let found = self.decode(&mut g, shape, heard.known, mel_lengths, (start, STEPS_WHEN_JUDGED))?;
+        let found = self.decode(g, shape, heard.known, mel_lengths, (start, STEPS_WHEN_JUDGED))?;
         let mel_loss = g.l1_loss(found, mel, &shape.mel, mel_lengths, per_number)?;
-        let loss = self.losses(&mut g, shape, &heard, mel_loss)?;
-        g.result("loss", loss)?;
-        let wide = g.wide();
-        let mean = g.host(host::BAND_MEAN, TensorType::new(wide, &[self.mels]))?;
+        let (prior_loss, duration_loss) = self.text_losses(g, shape, &heard)?;
+        let mean = inputs::band_means(g, self.mels)?;
         let like = g.shape(heard.batch.mel);
         let guess = g.spread(mean, like)?;
         let mean_loss = g.l1_loss(guess, mel, &shape.mel, mel_lengths, per_number)?;
-        g.result("mean_loss", mean_loss)?;
         g.result("alignment", heard.durations)?;
-        let guessed = g.cast(heard.log_durations, wide)?;
+        let guessed = g.cast(heard.log_durations, g.wide())?;
         g.result("log_durations", guessed)?;
-        Ok(g)
+        let losses = Losses::new("mel", mel_loss).and("mean", mean_loss);
+        Ok(losses.and("prior", prior_loss).and("duration", duration_loss))
     }
+}
 
+impl Acoustic {
     /// How long each token of a text lasts: `log_durations`, ln(1 + frames).
     pub fn guess_durations(&self, precision: DType, shape: &BatchShape) -> Result<Graph, EngineError> {
         let mut g = Graph::new(self.parameters.clone(), precision);
-        let (text, text_lengths) = self.text_of(&mut g, shape)?;
-        let reference = self.reference_of(&mut g, shape)?;
+        let (text, text_lengths) = inputs::text(&mut g, shape)?;
+        let reference = inputs::reference(&mut g, shape, self.mels)?;
         let (states, _) = self.states(&mut g, shape, (text, text_lengths), reference, None)?;
         let dropout = Dropout { share: 0.0, draws: None };
         let guess = self.durations.write(&mut g, states, &shape.text, text_lengths, dropout)?;
@@ -185,8 +182,8 @@ impl Acoustic {
     /// A spectrum for a text whose tokens last `durations` (an input): `mel`, as the recordings have it.
     pub fn sample(&self, precision: DType, shape: &BatchShape) -> Result<Graph, EngineError> {
         let mut g = Graph::new(self.parameters.clone(), precision);
-        let (text, text_lengths) = self.text_of(&mut g, shape)?;
-        let reference = self.reference_of(&mut g, shape)?;
+        let (text, text_lengths) = inputs::text(&mut g, shape)?;
+        let reference = inputs::reference(&mut g, shape, self.mels)?;
         let durations = g.input("durations", TensorType::new(DType::I32, &[shape.text.total()]))?;
         let mel_lengths = g.input("mel_lengths", TensorType::new(DType::I32, &[shape.count()]))?;
         let (states, voice) = self.states(&mut g, shape, (text, text_lengths), reference, None)?;
@@ -197,7 +194,7 @@ impl Acoustic {
         let temperature = g.host(host::TEMPERATURE, TensorType::new(g.wide(), &[1]))?;
         let start = g.mul(noise, temperature)?;
         let mel = self.decode(&mut g, shape, known, mel_lengths, (start, STEPS_WHEN_HEARD))?;
-        let (mean, scale) = self.statistics(&mut g)?;
+        let (mean, scale) = inputs::statistics(&mut g)?;
         let mel = g.cast(mel, g.wide())?;
         let mel = g.div(mel, scale)?;
         let mel = g.add(mel, mean)?;
@@ -280,9 +277,9 @@ impl Acoustic {
         }
     }
 
-    /// The sum of the losses that every program has; each is a result of its own.
-    fn losses(&self, g: &mut Graph, shape: &BatchShape, heard: &Heard, mel_loss: Value) -> Result<Value, EngineError> {
-        let (per_number, per_token) = weights(g)?;
+    /// The losses of the prior and of the durations.
+    fn text_losses(&self, g: &mut Graph, shape: &BatchShape, heard: &Heard) -> Result<(Value, Value), EngineError> {
+        let (per_number, per_token) = (inputs::per_number(g)?, inputs::per_token(g)?);
         let Batch { mel, mel_lengths, text_lengths, .. } = heard.batch;
         // −log of a normal density of variance one, but for a constant.
         let half = g.scale(per_number, 0.5)?;
@@ -291,53 +288,13 @@ impl Acoustic {
         let frames = g.ln_1p(frames)?;
         let frames = g.reshape(frames, &[shape.text.total(), 1])?;
         let duration_loss = g.l2_loss(heard.log_durations, frames, &shape.text, text_lengths, per_token)?;
-        let loss = g.add(mel_loss, prior_loss)?;
-        let loss = g.add(loss, duration_loss)?;
-        let parts = [("mel_loss", mel_loss), ("prior_loss", prior_loss), ("duration_loss", duration_loss)];
-        parts.into_iter().try_for_each(|(name, value)| g.result(name, value))?;
-        Ok(loss)
+        Ok((prior_loss, duration_loss))
     }
 
     fn batch(&self, g: &mut Graph, shape: &BatchShape) -> Result<Batch, EngineError> {
-        let (text, text_lengths) = self.text_of(g, shape)?;
-        let mel = g.input("mel", TensorType::new(DType::F32, &[shape.mel.total(), self.mels]))?;
-        let mel = self.normalised(g, mel)?;
-        let mel_lengths = g.input("mel_lengths", TensorType::new(DType::I32, &[shape.count()]))?;
-        let reference = self.reference_of(g, shape)?;
+        let (text, text_lengths) = inputs::text(g, shape)?;
+        let (mel, mel_lengths) = inputs::mel(g, shape, self.mels)?;
+        let reference = inputs::reference(g, shape, self.mels)?;
         Ok(Batch { text, text_lengths, mel, mel_lengths, reference })
     }
-
-    fn text_of(&self, g: &mut Graph, shape: &BatchShape) -> Result<(Value, Value), EngineError> {
-        let text = g.input("text", TensorType::new(DType::I32, &[shape.text.total()]))?;
-        let lengths = g.input("text_lengths", TensorType::new(DType::I32, &[shape.count()]))?;
-        Ok((text, lengths))
-    }
-
-    fn reference_of(&self, g: &mut Graph, shape: &BatchShape) -> Result<Value, EngineError> {
-        let rows: Rows = shape.references();
-        let reference = g.input("reference", TensorType::new(DType::F32, &[rows.total(), self.mels]))?;
-        self.normalised(g, reference)
-    }
-
-    /// A spectrum of mean 0 and deviation 1, in the element type of the graph.
-    fn normalised(&self, g: &mut Graph, mel: Value) -> Result<Value, EngineError> {
-        let (mean, scale) = self.statistics(g)?;
-        let mel = g.cast(mel, g.wide())?;
-        let mel = g.sub(mel, mean)?;
-        let mel = g.mul(mel, scale)?;
-        g.cast(mel, g.precision())
-    }
-
-    fn statistics(&self, g: &mut Graph) -> Result<(Value, Value), EngineError> {
-        let wide = g.wide();
-        let mean = g.host(host::MEL_MEAN, TensorType::new(wide, &[1]))?;
-        let scale = g.host(host::MEL_SCALE, TensorType::new(wide, &[1]))?;
-        Ok((mean, scale))
-    }
-}
-
-/// One over the numbers of the spectra and one over the tokens of the optimizer step.
-fn weights(g: &mut Graph) -> Result<(Value, Value), EngineError> {
-    let one = TensorType::new(g.wide(), &[1]);
-    Ok((g.host(host::PER_NUMBER, one)?, g.host(host::PER_TOKEN, one)?))
 }

@@ -1,4 +1,4 @@
-//! Every program of a speech model over one set of parameters, planned and lowered.
+//! Every program of a model over one set of parameters, planned and lowered.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use tandem_engine::{
     EngineError, Graph, NamedLayout, Program, ProgramId, ProgramSet, Recomputed, UpdateSpec, fit, update_program,
 };
 
-use crate::acoustic::Acoustic;
 use crate::batch_shape::BatchShape;
+use crate::model::{Model, one_number};
 
 /// A shape batches come in, and where their fields lie.
 #[derive(Clone, Debug)]
@@ -45,13 +45,17 @@ pub struct Programs {
     pub validate: ProgramId,
     /// The optimizer.
     pub update: ProgramId,
+    /// What a training step reports, by name; the first is minimised.
+    pub losses: Vec<String>,
+    /// What a validation reports, by name; the first is the score.
+    pub figures: Vec<String>,
 }
 
 impl Programs {
     /// Plans and lowers everything. A pure function: what it says of memory is what a session will take.
-    pub fn build(model: &Acoustic, spec: &ProgramsSpec<'_>) -> Result<Programs, EngineError> {
+    pub fn build(model: &dyn Model, spec: &ProgramsSpec<'_>) -> Result<Programs, EngineError> {
         let spans = spec.update.spans();
-        let mut set = ProgramSet::new(model.parameters().clone(), spec.precision, &spans);
+        let mut set = ProgramSet::new(Arc::clone(model.parameters()), spec.precision, &spans);
         set.leave_room(spec.late_places);
         let mut accumulate = Vec::with_capacity(spec.buckets.len());
         for (number, bucket) in spec.buckets.iter().enumerate() {
@@ -63,12 +67,24 @@ impl Programs {
         let validate = set.add("validate", &graph, &first.layout)?;
         let graph = update_program(model.parameters(), spec.precision, &spec.update)?;
         let update = set.add("update", &graph, &NamedLayout::default())?;
-        Ok(Programs { set: Arc::new(set), accumulate, validate, update })
+        let (losses, figures) = (reported(&set, accumulate[0]), reported(&set, validate));
+        Ok(Programs { set: Arc::new(set), accumulate, validate, update, losses, figures })
+    }
+
+    /// Whether validations leave a result of this name.
+    pub fn judges(&self, name: &str) -> bool {
+        self.set.program(self.validate).results().fields.iter().any(|field| field.name == name)
     }
 }
 
+/// The results of a program that are one number.
+fn reported(set: &ProgramSet, id: ProgramId) -> Vec<String> {
+    let results = &set.program(id).results().fields;
+    results.iter().filter(|field| field.ty == one_number(DType::F32)).map(|field| field.name.clone()).collect()
+}
+
 /// The graph of one bucket, with as much computed again as the limit asks for.
-fn fitting(model: &Acoustic, spec: &ProgramsSpec<'_>, bucket: &Bucket) -> Result<Graph, EngineError> {
+fn fitting(model: &dyn Model, spec: &ProgramsSpec<'_>, bucket: &Bucket) -> Result<Graph, EngineError> {
     let graph =
         |recomputed: &Recomputed| model.accumulate(spec.precision, &bucket.shape, spec.update.earlier(), recomputed);
     let Some(limit) = spec.working_limit else { return graph(&Recomputed::new()) };

@@ -40,7 +40,7 @@ fn whole_batch(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> Option
 }
 
 fn small_model_on_cpu(plan: &Plan) -> Option<String> {
-    let slow = plan.mode == Mode::Cpu && plan.model_size != ModelSize::Nano;
+    let slow = plan.mode == Mode::Cpu && plan.own_model.is_none() && plan.model_size != ModelSize::Nano;
     slow.then(|| "--model-size nano is the preset made for CPUs".to_owned())
 }
 

@@ -44,7 +44,7 @@ pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
         "batch_size": plan.batch_size,
         "grad_accum": plan.grad_accum,
         "mixed_precision": plan.precision == Precision::Mixed,
-        "model_size": plan.model_size.name(),
+        "model_size": plan.model_title(),
         "optimization_level": plan.level.slug(),
         "training": {
             "checkpoint_dir": plan.training.checkpoint_dir,

@@ -40,6 +40,7 @@ mod corpus;
 mod slots;
 mod training;
 mod workload;
+mod own_model;
 pub mod speech;
 
 // What it adds up to, and whether it fits.
@@ -69,6 +70,7 @@ pub use corpus::{CorpusFacts, CorpusPlan, material_options};
 pub use hardware::{CardFacts, Hardware, HostFacts};
 pub use json::{plan_json, refusal_json};
 pub use nearest::nearest;
+pub use own_model::{Models, OwnModel};
 pub use placement::{Mode, Placement, Precision};
 pub use plan::{Level, Plan, RolePlan, Sources};
 pub use print_config::print_config;

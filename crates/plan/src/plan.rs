@@ -66,6 +66,8 @@ pub struct Plan {
     pub precision: Precision,
     /// The preset.
     pub model_size: ModelSize,
+    /// The name of the model, where it is none of the presets: then the preset means nothing.
+    pub own_model: Option<String>,
     /// What the model calls itself.
     pub model_name: String,
     /// How it is optimized.
@@ -162,6 +164,11 @@ impl Plan {
     /// Utterances of one batch: a step reads as many batches as gradients are added up over.
     pub fn micro_batch(&self) -> u32 {
         u32::try_from(self.batch_size / self.grad_accum).unwrap_or(u32::MAX)
+    }
+
+    /// What the model is called: its own name, or the preset's.
+    pub fn model_title(&self) -> &str {
+        self.own_model.as_deref().unwrap_or(self.model_size.name())
     }
 
     /// Batches cross another way from here on: the planned one was tried, and does not deliver.

@@ -49,6 +49,8 @@ pub enum Reason {
     DriverUnread,
     /// The corpus has nothing to train on, or too little for one batch.
     Corpus,
+    /// A model of the caller's own cannot be written for the corpus's shapes.
+    Model,
 }
 
 impl Reason {
@@ -65,6 +67,7 @@ impl Reason {
             Reason::TooSmall => "limit-too-small",
             Reason::DriverUnread => "driver-unread",
             Reason::Corpus => "corpus",
+            Reason::Model => "model",
         }
     }
 }

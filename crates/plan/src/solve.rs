@@ -139,6 +139,9 @@ impl Draft<'_> {
             return Err(Refusal::new(Reason::TooSmall, "❌ The plan does not fit"));
         }
         let model = Need { driver_bytes: driver.model, arena: model_lines(&feed, workload.as_ref()) };
+        if let Some(trouble) = workload.trouble() {
+            return Err(Refusal::new(Reason::Model, format!("❌ The model cannot be written: {trouble}")));
+        }
         self.check_fit(&limits, &data, &model)?;
 
         let (data, model) = (self.role(Role::Data, &data, &limits), self.role(Role::Model, &model, &limits));
@@ -169,6 +172,7 @@ impl Draft<'_> {
             grad_accum,
             precision: choice.precision,
             model_size: choice.size,
+            own_model: workload.own_name(),
             model_name: workload.name(),
             level: self.level(),
             training: Training::choose(settings, self.level(), choice.size),

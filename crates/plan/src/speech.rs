@@ -1,14 +1,16 @@
-//! The speech model as the plan sees it: every byte, from its own memory plans.
+//! The speech model as the plan sees it, and any other: every byte, from its own memory plans.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tandem_device::{DType, Kind, Product};
 use tandem_engine::{EngineError, Holding, NamedLayout, ProgramSet, Recomputed, Rows, UpdateSpec, update_program};
 use tandem_feed::{Bucket, FeedPlan, MELS, SPEECH};
-use tandem_model::{Acoustic, BatchShape, Programs, ProgramsSpec, REFERENCE_FRAMES};
+use tandem_model::{Acoustic, BatchShape, Model, Programs, ProgramsSpec, REFERENCE_FRAMES};
 
 use crate::corpus::CorpusFacts;
+use crate::own_model::Models;
 use crate::placement::Precision;
 use crate::plan::Plan;
 use crate::workload::{Line, ModelChoice, ModelSize, Program, Workload, Workloads};
@@ -32,7 +34,7 @@ fn update(clip: Option<f64>, average: bool) -> UpdateSpec {
 }
 
 /// Every program of a run of `plan`.
-pub fn programs(plan: &Plan, model: &Acoustic, buckets: &[tandem_model::Bucket]) -> Result<Programs, EngineError> {
+pub fn programs(plan: &Plan, model: &dyn Model, buckets: &[tandem_model::Bucket]) -> Result<Programs, EngineError> {
     let average = plan.training.average_decay.is_some();
     let update = UpdateSpec { clears: plan.grad_accum > 1, ..update(plan.training.clip, average) };
     let late_places = if plan.static_shapes { 0 } else { LATE_PLACES };
@@ -46,7 +48,7 @@ const LATE_PLACES: usize = 8;
 /// The program of a step on a batch of just this shape, for a session of `set`.
 pub fn exact_program(
     plan: &Plan,
-    model: &Acoustic,
+    model: &dyn Model,
     set: &ProgramSet,
     shape: &Bucket,
 ) -> Result<tandem_engine::Program, EngineError> {
@@ -88,7 +90,7 @@ fn layout(bucket: &Bucket) -> NamedLayout {
 #[derive(Clone, Debug)]
 pub struct Speech {
     symbols: u32,
-    known: Arc<Mutex<HashMap<Asked, Sizes>>>,
+    known: Known,
 }
 
 impl Speech {
@@ -104,12 +106,6 @@ impl Speech {
     pub fn of(corpus: Option<&CorpusFacts>) -> Speech {
         Speech::new(corpus.map_or(Speech::USUAL_SYMBOLS, |corpus| corpus.symbols))
     }
-
-    /// The programs a run of `plan` has, to be set up once on a card.
-    pub fn programs(&self, plan: &Plan) -> Result<Arc<ProgramSet>, EngineError> {
-        let model = acoustic(plan.model_size, self.symbols)?;
-        Ok(programs(plan, &model, &buckets(&plan.feed))?.set)
-    }
 }
 
 impl Workloads for Speech {
@@ -118,25 +114,37 @@ impl Workloads for Speech {
             Ok(model) => model,
             Err(error) => unreachable!("a preset's shapes go together: {error}"),
         };
-        let update = UpdateSpec { clears: choice.adds_up, ..update(Some(1.0), choice.ema) };
-        Box::new(SpeechModel { model, choice, update, place, known: Arc::clone(&self.known) })
+        Box::new(PlannedModel::new(Arc::new(model), choice, place, &self.known))
+    }
+}
+
+impl Models for Speech {
+    fn model(&self, size: ModelSize) -> Result<Arc<dyn Model>, EngineError> {
+        Ok(Arc::new(acoustic(size, self.symbols)?))
     }
 }
 
 /// Which program of which model, on a shape of rows of these frames and tokens.
-type Asked = (ModelChoice, Program, Vec<(u64, u64)>);
+pub(crate) type Asked = (ModelChoice, Program, Vec<(u64, u64)>);
 
-struct SpeechModel {
-    model: Acoustic,
+/// What shapes were found to need. What could not be written has the reason.
+pub(crate) type Known = Arc<Mutex<HashMap<Asked, Result<Sizes, String>>>>;
+
+/// A model as the plan sees it.
+pub(crate) struct PlannedModel {
+    model: Arc<dyn Model>,
     choice: ModelChoice,
     update: UpdateSpec,
     place: Kind,
-    known: Arc<Mutex<HashMap<Asked, Sizes>>>,
+    known: Known,
+    /// Whether it goes by a name of its own.
+    by_name: bool,
+    trouble: RefCell<Option<String>>,
 }
 
 /// What a program needs: while it runs, and for as long as it is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sizes {
+pub(crate) struct Sizes {
     working: u64,
     tables: u64,
     states: u64,
@@ -146,7 +154,19 @@ struct Sizes {
 /// 310 000 frames, and each takes some 25 KB of the smallest model).
 const MOST_FRAMES: u64 = 1 << 24;
 
-impl SpeechModel {
+impl PlannedModel {
+    /// The model that was chosen. What is `known` of its shapes already is not asked for again.
+    pub(crate) fn new(model: Arc<dyn Model>, choice: ModelChoice, place: Kind, known: &Known) -> PlannedModel {
+        let update = UpdateSpec { clears: choice.adds_up, ..update(Some(1.0), choice.ema) };
+        let (known, trouble) = (Arc::clone(known), RefCell::new(None));
+        PlannedModel { model, choice, update, place, known, by_name: false, trouble }
+    }
+
+    /// It is no preset, and goes by its own name.
+    pub(crate) fn by_name(self) -> PlannedModel {
+        PlannedModel { by_name: true, ..self }
+    }
+
     fn sizes(&self, program: Program, shape: &Bucket) -> Sizes {
         // The optimizer does not see the shape.
         let of_shape = match program {
@@ -155,16 +175,19 @@ impl SpeechModel {
         };
         let asked = (self.choice, program, of_shape);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        *known.entry(asked).or_insert_with(|| self.find_sizes(program, shape))
+        let sizes = known.entry(asked).or_insert_with(|| self.find_sizes(program, shape));
+        sizes.clone().unwrap_or_else(|reason| {
+            // No sum comes of it: the plan asks for the trouble before it is one.
+            self.trouble.borrow_mut().get_or_insert(reason);
+            Sizes::default()
+        })
     }
 
-    fn find_sizes(&self, program: Program, shape: &Bucket) -> Sizes {
+    fn find_sizes(&self, program: Program, shape: &Bucket) -> Result<Sizes, String> {
         let parts = shape_parts(shape);
         let first = if parts == 1 { shape.clone() } else { first_part(shape, parts) };
-        match self.compiled(program, &first) {
-            Ok(set) => sizes_of(&set).times(parts),
-            Err(error) => unreachable!("a preset's programs can be written for every shape: {error}"),
-        }
+        let set = self.compiled(program, &first).map_err(|error| error.to_string())?;
+        Ok(sizes_of(&set).times(parts))
     }
 
     fn compiled(&self, program: Program, shape: &Bucket) -> Result<ProgramSet, EngineError> {
@@ -191,7 +214,7 @@ impl SpeechModel {
     }
 
     fn set(&self) -> ProgramSet {
-        ProgramSet::new(self.model.parameters().clone(), self.precision(), &self.update.spans())
+        ProgramSet::new(Arc::clone(self.model.parameters()), self.precision(), &self.update.spans())
     }
 
     fn precision(&self) -> DType {
@@ -223,10 +246,23 @@ fn sizes_of(set: &ProgramSet) -> Sizes {
     Sizes { working: bytes(Holding::Working), tables: bytes(Holding::Constants), states: bytes(Holding::States) }
 }
 
-impl Workload for SpeechModel {
+impl Workload for PlannedModel {
     fn name(&self) -> String {
-        let millions = self.model.parameters().count() as f64 / 1e6;
-        format!("{millions:.1} million parameters")
+        let count = self.model.parameters().count();
+        // A model of one's own may be a small one.
+        if count < 100_000 {
+            format!("{count} parameters")
+        } else {
+            format!("{:.1} million parameters", count as f64 / 1e6)
+        }
+    }
+
+    fn own_name(&self) -> Option<String> {
+        self.by_name.then(|| self.model.name().to_owned())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.trouble.borrow().clone()
     }
 
     fn lasting(&self) -> Vec<Line> {

@@ -45,6 +45,14 @@ impl Program {
 pub trait Workload {
     /// What to call it.
     fn name(&self) -> String;
+    /// Its own name, where it is none of the presets.
+    fn own_name(&self) -> Option<String> {
+        None
+    }
+    /// Why its programs cannot be written for a shape it was asked about, if there is one.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
     /// What lives from start to end: parameters, gradients, optimizer state.
     fn lasting(&self) -> Vec<Line>;
     /// Tables that programs of these buckets read and never change. They stay.

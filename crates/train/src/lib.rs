@@ -60,7 +60,7 @@ pub use exact_shapes::WriteProgram;
 pub use fingerprint::Fingerprint;
 pub use held_out::{HeldOut, HeldOutBatch};
 pub use mel_statistics::MelStatistics;
-pub use report::{AlignmentReport, StepReport, ValidationReport};
+pub use report::{AlignmentReport, Figures, StepReport, ValidationReport};
 pub use run::{Calendar, Outcome, Watcher, run};
 pub use run_folder::{BAD_SAMPLES, Opening, RUN_LOG, RunFolder, SAMPLES, TENSORBOARD};
 pub use run_identity::{Difference, RunIdentity};

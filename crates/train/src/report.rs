@@ -1,5 +1,37 @@
 //! What a run says of itself: one line of numbers per step, one per validation.
 
+use std::sync::Arc;
+
+/// Numbers by name, in the order the model gave them: the first is the one that counts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figures {
+    names: Arc<[String]>,
+    values: Vec<f64>,
+}
+
+impl Figures {
+    /// `values` by `names`: as many of them, and one at least.
+    pub fn new(names: Arc<[String]>, values: Vec<f64>) -> Figures {
+        assert!(names.len() == values.len() && !names.is_empty(), "{names:?} for {values:?}");
+        Figures { names, values }
+    }
+
+    /// The one that counts: what was minimised, or the score of a validation.
+    pub fn first(&self) -> f64 {
+        self.values[0]
+    }
+
+    /// The number of this name; none where the model gives no such number.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.names.iter().map(String::as_str).zip(self.values.iter().copied())
+    }
+}
+
 /// One optimizer step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepReport {
@@ -7,14 +39,8 @@ pub struct StepReport {
     pub step: u64,
     /// The epoch its last batch belongs to, from 0.
     pub epoch: u64,
-    /// What was minimised.
-    pub loss: f32,
-    /// The part of the spectrum.
-    pub mel_loss: f32,
-    /// The part of the prior.
-    pub prior_loss: f32,
-    /// The part of the durations.
-    pub duration_loss: f32,
+    /// What was minimised, and its parts: of the speech model `loss`, `mel`, `prior` and `duration`.
+    pub losses: Figures,
     /// Norm of the gradients before clipping.
     pub gradient_norm: f32,
     /// The learning rate.
@@ -27,6 +53,13 @@ pub struct StepReport {
     pub wait_ns: u64,
 }
 
+impl StepReport {
+    /// What was minimised.
+    pub fn loss(&self) -> f64 {
+        self.losses.first()
+    }
+}
+
 /// A look at held-out data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValidationReport {
@@ -34,16 +67,15 @@ pub struct ValidationReport {
     pub step: u64,
     /// Utterances that were looked at.
     pub utterances: usize,
-    /// Mean distance of the spectrum, in deviations of the corpus.
-    pub mel_loss: f64,
-    /// The same for guessing each band's mean.
-    pub mean_loss: f64,
-    /// Mean squared error of ln(1 + frames) of a token.
-    pub duration_loss: f64,
-    /// Frames of all utterances, against what was guessed for them: what guesses are to be multiplied with.
-    pub duration_scale: f64,
-    /// How the alignment of every utterance looks.
-    pub alignment: AlignmentReport,
+    /// The score, and what else the model is judged by. Of the speech model: `mel`, the mean distance of the spectrum in
+    /// deviations of the corpus; `mean`, the same for guessing each band's mean; `prior`; and `duration`, the mean squared
+    /// error of ln(1 + frames) of a token.
+    pub figures: Figures,
+    /// Frames of all utterances, against what was guessed for them: what guesses are to be multiplied with. None of a model
+    /// that guesses no durations.
+    pub duration_scale: Option<f64>,
+    /// How the alignment of every utterance looks; none of a model that aligns nothing.
+    pub alignment: Option<AlignmentReport>,
 }
 
 /// Whether alignments are what they should be: every token in order, none left out, no frame left over.
@@ -60,9 +92,14 @@ pub struct AlignmentReport {
 }
 
 impl ValidationReport {
-    /// The distance against that of guessing the mean.
-    pub fn ratio(&self) -> f64 {
-        self.mel_loss / self.mean_loss
+    /// What a checkpoint of this step is scored by.
+    pub fn score(&self) -> f64 {
+        self.figures.first()
+    }
+
+    /// The distance of the spectrum against that of guessing the mean, where the model gives both.
+    pub fn ratio(&self) -> Option<f64> {
+        Some(self.figures.get("mel")? / self.figures.get("mean")?)
     }
 }
 
@@ -85,6 +122,17 @@ impl AlignmentReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_have_names_and_the_first_counts() {
+        let names: Arc<[String]> = ["mel", "mean"].map(str::to_owned).to_vec().into();
+        let figures = Figures::new(names, vec![0.5, 2.0]);
+        assert_eq!((figures.first(), figures.get("mean"), figures.get("prior")), (0.5, Some(2.0), None));
+        let mut report = ValidationReport { step: 1, utterances: 1, figures, duration_scale: None, alignment: None };
+        assert_eq!((report.score(), report.ratio()), (0.5, Some(0.25)));
+        report.figures = Figures::new(["mel"].map(str::to_owned).to_vec().into(), vec![0.5]);
+        assert_eq!(report.ratio(), None);
+    }
 
     #[test]
     fn an_alignment_is_whole_or_says_why_not() {

@@ -137,7 +137,7 @@ impl Keeper<'_> {
         watcher: &mut dyn Watcher,
     ) -> Result<(), TrainError> {
         let begun = Instant::now();
-        let score = validation.filter(|report| report.step == trainer.step()).map(|report| report.mel_loss);
+        let score = validation.filter(|report| report.step == trainer.step()).map(ValidationReport::score);
         let (state, tensors) = trainer.snapshot()?;
         let mut model = self.model.clone();
         if let (Some(scale), Some(fields)) = (state.duration_scale, model.as_object_mut()) {

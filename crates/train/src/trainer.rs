@@ -24,11 +24,15 @@ use crate::error::TrainError;
 use crate::exact_shapes::{ExactShapes, WriteProgram};
 use crate::held_out::{HeldOut, HeldOutBatch};
 use crate::mel_statistics::MelStatistics;
-use crate::report::{AlignmentReport, StepReport, ValidationReport};
+use crate::report::{AlignmentReport, Figures, StepReport, ValidationReport};
 use crate::tensors::{SpanNames, TensorBytes};
 
 /// Steps that are queued before the results of the first are looked at.
 const RUN_AHEAD: usize = 2;
+/// Results of a validation that are more than a figure: of models that align text with speech, frames of each token, as
+/// aligned and as guessed.
+const ALIGNMENT: &str = "alignment";
+const LOG_DURATIONS: &str = "log_durations";
 /// Steps in a row that may be left out because a gradient was no number.
 const MAX_SKIPPED: u32 = 10;
 
@@ -57,7 +61,7 @@ pub struct TrainerParts {
     pub held_out: HeldOut,
     /// What spectra look like.
     pub statistics: MelStatistics,
-    /// Whose voices they are.
+    /// Voices that checkpoints keep beside the weights: none where the model speaks with none.
     pub voices: VoiceReferences,
     /// How it learns.
     pub recipe: Recipe,
@@ -69,6 +73,8 @@ pub struct TrainerParts {
 pub struct Trainer {
     session: Session,
     programs: Programs,
+    losses: Arc<[String]>,
+    figures: Arc<[String]>,
     // After the session: its stream is drained before batches go home.
     feed: Feed,
     held_out: HeldOut,
@@ -165,9 +171,12 @@ impl Trainer {
         let staging = batch_bytes.map(|bytes| stream.device().pinned(bytes)).transpose()?;
         let names = SpanNames::of(session.set());
         let band_means = statistics.normalised_bands();
+        let (losses, figures) = (programs.losses.as_slice().into(), programs.figures.as_slice().into());
         Ok(Trainer {
             session,
             programs,
+            losses,
+            figures,
             feed,
             held_out,
             statistics,
@@ -266,24 +275,27 @@ impl Trainer {
         };
         let frames = all(|batch| &batch.frames);
         let weights = Weights::new(frames, all(|batch| &batch.tokens), self.band_means.len());
-        let mut sums = [0.0_f64; 3];
-        let mut guessed_frames = 0.0;
-        let mut alignment = AlignmentReport::default();
+        let names = Arc::clone(&self.figures);
+        let mut sums = vec![0.0_f64; names.len()];
+        let mut alignment = self.programs.judges(ALIGNMENT).then(AlignmentReport::default);
+        let mut guessed_frames = self.programs.judges(LOG_DURATIONS).then_some(0.0);
         for number in 0..self.held_out.batches.len() {
             let results = self.validate_batch(number, &weights)?;
-            for (sum, name) in sums.iter_mut().zip(["mel_loss", "mean_loss", "duration_loss"]) {
+            for (sum, name) in sums.iter_mut().zip(names.iter()) {
                 *sum += f64::from(one(&results, name)?);
             }
-            self.judge_alignment(number, &results.get::<i32>("alignment")?, &mut alignment);
-            guessed_frames += self.guessed_frames(number, &results.get::<f32>("log_durations")?);
+            if let Some(report) = &mut alignment {
+                self.judge_alignment(number, &results.get::<i32>(ALIGNMENT)?, report);
+            }
+            if let Some(guessed) = &mut guessed_frames {
+                *guessed += self.guessed_frames(number, &results.get::<f32>(LOG_DURATIONS)?);
+            }
         }
-        let duration_scale = frames as f64 / guessed_frames.max(1.0);
-        self.duration_scale = Some(duration_scale);
+        let duration_scale = guessed_frames.map(|guessed| frames as f64 / guessed.max(1.0));
+        self.duration_scale = duration_scale;
         self.last_end = Instant::now();
-        let [mel_loss, mean_loss, duration_loss] = sums;
-        let utterances = self.held_out.count;
-        let step = self.step;
-        Ok(Some(ValidationReport { step, utterances, mel_loss, mean_loss, duration_loss, duration_scale, alignment }))
+        let (step, utterances, figures) = (self.step, self.held_out.count, Figures::new(names, sums));
+        Ok(Some(ValidationReport { step, utterances, figures, duration_scale, alignment }))
     }
 
     fn validate_batch(&mut self, number: usize, weights: &Weights) -> Result<Results, TrainError> {
@@ -371,10 +383,10 @@ impl Trainer {
     /// The oldest step that is under way, once it has ended.
     fn report(&mut self) -> Result<Option<StepReport>, TrainError> {
         let Some(pending) = self.pending.pop_front() else { return Ok(None) };
-        let mut sums = [0.0_f32; 4];
+        let mut sums = vec![0.0_f32; self.losses.len()];
         for fetch in pending.losses {
             let results = self.session.finish(fetch)?;
-            for (sum, name) in sums.iter_mut().zip(["loss", "mel_loss", "prior_loss", "duration_loss"]) {
+            for (sum, name) in sums.iter_mut().zip(self.losses.iter()) {
                 *sum += one(&results, name)?;
             }
         }
@@ -385,14 +397,11 @@ impl Trainer {
         }
         let wall_ns = self.last_end.elapsed().as_nanos() as u64;
         self.last_end = Instant::now();
-        let [loss, mel_loss, prior_loss, duration_loss] = sums;
+        let losses = sums.into_iter().map(f64::from).collect();
         Ok(Some(StepReport {
             step: pending.step,
             epoch: pending.epoch,
-            loss,
-            mel_loss,
-            prior_loss,
-            duration_loss,
+            losses: Figures::new(Arc::clone(&self.losses), losses),
             gradient_norm: one(&update, "gradient_norm")?,
             lr: pending.lr,
             skipped: in_a_row > 0,

@@ -13,7 +13,7 @@ use tandem_events::{Emitter, Event, Role};
 use tandem_feed::{
     BucketPlan, CacheSpec, Feed, FeedError, FeedSpec, FromFiles, MELS, Material, NUM_BUCKETS, Recordings, Texts, Warm,
 };
-use tandem_model::{Acoustic, Programs};
+use tandem_model::{Model, Programs, VoiceReferences};
 use tandem_plan::{Moment, Plan, Precision, RolePlan, Transfer, speech, startup_lines};
 use tandem_text::Harakat;
 use tandem_train::{
@@ -22,6 +22,7 @@ use tandem_train::{
 };
 
 use crate::resolve::Resolved;
+use crate::sampler::SamplerError;
 
 /// What is trained on, and what it is judged by.
 #[derive(Clone)]
@@ -62,6 +63,20 @@ pub enum LaunchError {
     /// Training, files, memory or the feed.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// The plan was made for another model: plan again, with the model that is to be trained.
+    #[error("the plan is for {planned}, the model to train is {given}; plan again with `OwnModel::new` of that model")]
+    OtherModel {
+        /// What the plan is for.
+        planned: String,
+        /// What was to be trained.
+        given: String,
+    },
+    /// A run from its first step to its last keeps checkpoints, and was given no folder for them.
+    #[error("there is no folder to keep checkpoints in: give the builder one, or take the steps one by one")]
+    NoFolder,
+    /// What the process holds could not be watched.
+    #[error(transparent)]
+    Watching(SamplerError),
     /// There is nothing to train on.
     #[error("the corpus has not one utterance that can be trained on: `tandem corpus check` says why")]
     Nothing,
@@ -109,7 +124,7 @@ pub fn identity(plan: &Plan, corpora: &Corpora) -> RunIdentity {
         .with("data", data.told())
         .with("utterances", material.rows().len())
         .with("symbols", symbols.told())
-        .with("model", plan.model_size.name())
+        .with("model", plan.model_title())
         .with("precision", if plan.precision == Precision::Mixed { "bf16" } else { "f32" })
         .with("batch", plan.batch_size)
         .with("grad_accum", plan.grad_accum)
@@ -117,8 +132,8 @@ pub fn identity(plan: &Plan, corpora: &Corpora) -> RunIdentity {
         .with("seed", plan.seed)
 }
 
-/// Sets everything up and waits for the feed, in the order of the start-up lines: `say` is given each once it is true. With
-/// a checkpoint the run goes on from it. Also says how full the feed is.
+/// Sets a run of the speech model up: [`Setup::launch`] with what the commands know. With a checkpoint the run goes on from
+/// it; bad recordings are listed in `bad_samples`. A library has [`Trainer::builder`](crate::Trainer::builder).
 pub fn launch(
     resolved: &Resolved,
     corpora: &Corpora,
@@ -127,30 +142,17 @@ pub fn launch(
     emitter: &Emitter,
     say: &mut dyn FnMut(&str),
 ) -> Result<(Launched, Warm), LaunchError> {
-    let plan = &resolved.plan;
-    let mut moment = |moment| startup_lines(plan, moment).iter().for_each(|line| say(line));
-    moment(Moment::Configuring);
-    let setup = Setup::new(resolved, corpora, checkpoint, Some(bad_samples), emitter)?;
-    let roles = setup.reserve(&mut moment)?;
-    let feed = setup.start_feed(&roles)?;
-    moment(Moment::PipelineReady);
-    moment(Moment::ModelPlaced);
-    moment(Moment::CreatingModel);
-    let model = setup.create_model(&roles, setup.programs()?)?;
-    let mut launched = setup.join(roles, feed, model)?;
-    // What the driver took for kernels, libraries and recordings is read now, and must be inside what was planned for it.
-    launched.roles.settle()?;
-    moment(Moment::Waiting);
-    let warm = launched.wait_warm(plan)?;
-    Ok((launched, warm))
+    Setup::new(resolved, corpora, checkpoint, Some(bad_samples), emitter)?.launch(say)
 }
 
-/// A run before anything is taken for it. Its methods are the pieces of [`launch`], in their order, for whoever has
+/// A run before anything is taken for it. Its methods are the pieces of [`Setup::launch`], in their order, for whoever has
 /// something to look at in between.
 pub struct Setup<'a> {
     machine: &'a Machine,
     plan: Plan,
     corpora: &'a Corpora,
+    /// What is trained, where that is not the speech model.
+    own_model: Option<Arc<dyn Model>>,
     /// Where it goes on from, if anywhere.
     from: Option<(&'a Checkpoint, TrainerState)>,
     recordings: Arc<dyn Recordings>,
@@ -190,7 +192,37 @@ impl<'a> Setup<'a> {
         let Resolved { machine, plan, .. } = resolved;
         let from = checkpoint.map(|checkpoint| state_of(checkpoint, plan).map(|state| (checkpoint, state)));
         let (plan, from, recordings) = (plan.clone(), from.transpose()?, Arc::new(FromFiles));
-        Ok(Setup { machine, plan, corpora, from, recordings, bad_samples, emitter })
+        Ok(Setup { machine, plan, corpora, own_model: None, from, recordings, bad_samples, emitter })
+    }
+
+    /// Trains `model`. Fails where the plan is for another.
+    pub fn with_model(mut self, model: Arc<dyn Model>) -> Result<Setup<'a>, LaunchError> {
+        if self.plan.own_model.as_deref() != Some(model.name()) {
+            return Err(other_model(&self.plan, model.as_ref()));
+        }
+        self.own_model = Some(model);
+        Ok(self)
+    }
+
+    /// Goes through all the pieces and waits for the feed: `say` is given each start-up line once it is true. Also says how
+    /// full the feed is.
+    pub fn launch(self, say: &mut dyn FnMut(&str)) -> Result<(Launched, Warm), LaunchError> {
+        let plan = self.plan.clone();
+        let mut moment = |moment| startup_lines(&plan, moment).iter().for_each(|line| say(line));
+        moment(Moment::Configuring);
+        let roles = self.reserve(&mut moment)?;
+        let feed = self.start_feed(&roles)?;
+        moment(Moment::PipelineReady);
+        moment(Moment::ModelPlaced);
+        moment(Moment::CreatingModel);
+        let model = self.create_model(&roles, self.programs()?)?;
+        let mut launched = self.join(roles, feed, model)?;
+        // What the driver took for kernels, libraries and recordings is read now, and must be inside what was planned for
+        // it.
+        launched.roles.settle()?;
+        moment(Moment::Waiting);
+        let warm = launched.wait_warm(&plan)?;
+        Ok((launched, warm))
     }
 
     /// Batches cross another way: the planned one was tried, and does not deliver.
@@ -229,12 +261,33 @@ impl<'a> Setup<'a> {
         Ok(Feed::start(roles, self.feed_spec(buckets))?)
     }
 
-    /// Plans and lowers every program of the run.
+    /// Plans and lowers every program of the run. Fails where they take more than was planned: the plan is for another model.
     pub fn programs(&self) -> Result<RunPrograms, LaunchError> {
-        let model = acoustic(&self.plan, self.corpora)?;
-        let buckets = speech::buckets(&self.plan.feed);
-        let programs = speech::programs(&self.plan, &model, &buckets)?;
+        let plan = &self.plan;
+        let model = self.model()?;
+        let buckets = speech::buckets(&plan.feed);
+        let programs = speech::programs(plan, model.as_ref(), &buckets)?;
+        let slots: u64 = plan.feed.model_lines().iter().map(|(_, bytes)| bytes).sum();
+        let planned = plan.model.planned_bytes - plan.model.driver_bytes - slots;
+        if programs.set.bytes(self.machine.kind()) > planned {
+            return Err(other_model(plan, model.as_ref()));
+        }
         Ok(RunPrograms { programs, buckets })
+    }
+
+    /// What is trained.
+    fn model(&self) -> Result<Arc<dyn Model>, LaunchError> {
+        match (&self.own_model, &self.plan.own_model) {
+            (Some(model), _) => Ok(Arc::clone(model)),
+            (None, Some(planned)) => {
+                let (planned, given) = (planned.clone(), "the speech model".to_owned());
+                Err(LaunchError::OtherModel { planned, given })
+            }
+            (None, None) => {
+                let symbols = self.corpora.train.texts().map_or(0, |texts| texts.table().len() as u32);
+                Ok(Arc::new(speech::acoustic(self.plan.model_size, symbols)?))
+            }
+        }
     }
 
     /// Takes the model's memory and prepares every program of it.
@@ -248,7 +301,8 @@ impl<'a> Setup<'a> {
 
     /// Puts it all together: parameters are as the seed makes them, or those of the checkpoint.
     pub fn join(self, roles: Isolation, feed: Feed, model: CreatedModel) -> Result<Launched, LaunchError> {
-        let Setup { plan, corpora, from, recordings, .. } = self;
+        let exact = exact_shapes(&self.plan, self.model()?);
+        let Setup { plan, corpora, own_model, from, recordings, .. } = self;
         let CreatedModel { session, programs: RunPrograms { programs, buckets } } = model;
         let calendar = calendar(&plan, feed.batches_per_epoch());
         let statistics = match &from {
@@ -260,8 +314,11 @@ impl<'a> Setup<'a> {
         let held_out = held_out(corpora, recordings.as_ref(), &buckets[0])?;
         let counts = (held_out.count, held_out.left_out);
         let recipe = recipe(&plan, &calendar);
-        let voices = gather_voices(&corpora.train, recordings.as_ref())?;
-        let exact = exact_shapes(&plan, corpora)?;
+        // Who else speaks with a voice is not known here.
+        let voices = match own_model {
+            Some(_) => VoiceReferences::default(),
+            None => gather_voices(&corpora.train, recordings.as_ref())?,
+        };
         let parts = TrainerParts { session, programs, feed, held_out, statistics, voices, recipe, exact };
         let trainer = match &from {
             Some((checkpoint, state)) => {
@@ -296,19 +353,18 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// The model of a run.
-fn acoustic(plan: &Plan, corpora: &Corpora) -> Result<Acoustic, EngineError> {
-    let symbols = corpora.train.texts().map_or(0, |texts| texts.table().len() as u32);
-    speech::acoustic(plan.model_size, symbols)
+/// What writes programs of exact shapes, where those were asked for.
+fn exact_shapes(plan: &Plan, model: Arc<dyn Model>) -> Option<WriteProgram> {
+    if plan.static_shapes {
+        return None;
+    }
+    let plan = plan.clone();
+    Some(Box::new(move |set, shape| speech::exact_program(&plan, model.as_ref(), set, shape)))
 }
 
-/// What writes programs of exact shapes, where those were asked for.
-fn exact_shapes(plan: &Plan, corpora: &Corpora) -> Result<Option<WriteProgram>, EngineError> {
-    if plan.static_shapes {
-        return Ok(None);
-    }
-    let (plan, model) = (plan.clone(), acoustic(plan, corpora)?);
-    Ok(Some(Box::new(move |set, shape| speech::exact_program(&plan, &model, set, shape))))
+fn other_model(plan: &Plan, model: &dyn Model) -> LaunchError {
+    let planned = format!("{} ({})", plan.model_title(), plan.model_name);
+    LaunchError::OtherModel { planned, given: format!("{} ({} parameters)", model.name(), model.parameters().count()) }
 }
 
 fn held_out(
@@ -365,10 +421,8 @@ const LAST_SHARE: f64 = 0.05;
 fn model_json(plan: &Plan, corpora: &Corpora, statistics: &MelStatistics) -> Value {
     let features = corpora.train.features();
     let text = corpora.train.texts().map(Texts::options).unwrap_or_default();
-    json!({
+    let mut model = json!({
         "format": 1,
-        "preset": plan.model_size.name(),
-        "sizes": plan.model_size.sizes(),
         "symbols": corpora.train.texts().map(|texts| texts.table().symbols().to_vec()),
         "text": {
             "language": plan.sources.lang,
@@ -388,7 +442,15 @@ fn model_json(plan: &Plan, corpora: &Corpora, statistics: &MelStatistics) -> Val
         },
         "statistics": statistics,
         "compute": if speech::precision(plan.precision) == DType::BF16 { "bf16" } else { "f32" },
-    })
+    });
+    match &plan.own_model {
+        Some(name) => model["own_model"] = json!(name),
+        None => {
+            model["preset"] = json!(plan.model_size.name());
+            model["sizes"] = json!(plan.model_size.sizes());
+        }
+    }
+    model
 }
 
 /// The CPU is its own card 0.

@@ -1,14 +1,20 @@
 //! Whole systems: from a plan to a run, and runs that measure.
 //!
-//! [`resolve`] finds the machine and makes the plan. [`launch`] sets a training run up, [`validate`] looks at it piece by
-//! piece under five headings, and [`mod@bench`] measures.
+//! [`resolve`] finds the machine and makes the plan. [`launch`] sets a training run up, [`Trainer`] is such a run in a
+//! program of one's own. [`validate`] looks at it piece by piece under five headings, and [`mod@bench`] measures.
+//!
+//! As a library:
+#![doc = include_str!("../../../docs/library.md")]
 
 pub mod kernels;
 mod sampler;
 pub mod resolve;
 pub mod launch;
+pub mod tell;
+mod trainer;
 pub mod demo;
 pub mod validate;
 pub mod bench;
 
 pub use sampler::{Peak, Sampler, SamplerError};
+pub use trainer::{EachStep, Trainer, TrainerBuilder};

@@ -13,7 +13,9 @@ use tandem_engine::{EngineError, ProgramSet, Session};
 use tandem_events::Role;
 use tandem_plan::setting::Id;
 use tandem_plan::speech::Speech;
-use tandem_plan::{CardFacts, CorpusFacts, Hardware, HostFacts, Placement, Plan, Reason, Refusal, Settings, Transfer};
+use tandem_plan::{
+    CardFacts, CorpusFacts, Hardware, HostFacts, Models, Placement, Plan, Reason, Refusal, Settings, Transfer,
+};
 
 /// The machine a command runs on, and what was read off it.
 pub struct Site {
@@ -66,13 +68,22 @@ impl Site {
 
     /// Resolves a plan for this machine: chooses the cards, reads what the driver costs on those, and solves for the model
     /// that will run. `corpus` is what was found where `--train-data` points; none without it.
-    pub fn resolve(mut self, settings: &Settings, corpus: Option<&CorpusFacts>) -> Result<Resolved, Refusal> {
-        let workloads = &Speech::of(corpus);
+    pub fn resolve(self, settings: &Settings, corpus: Option<&CorpusFacts>) -> Result<Resolved, Refusal> {
+        self.resolve_for(&Speech::of(corpus), settings, corpus)
+    }
+
+    /// The same for other models than those of speech.
+    pub fn resolve_for(
+        mut self,
+        models: &dyn Models,
+        settings: &Settings,
+        corpus: Option<&CorpusFacts>,
+    ) -> Result<Resolved, Refusal> {
         // A placement that cannot be is refused by the solver too, which also tries out what it suggests.
         if let Ok(placement) = Placement::choose(settings, &self.hardware) {
-            self.read_driver(&placement, settings, corpus, workloads)?;
+            self.read_driver(&placement, settings, corpus, models)?;
         }
-        let plan = Plan::solve(settings, &self.hardware, workloads, corpus)?;
+        let plan = Plan::solve(settings, &self.hardware, models, corpus)?;
         let machine = self.cards.filter(|_| plan.model.card.is_some()).unwrap_or_else(Machine::cpu);
         Ok(Resolved { machine, hardware: self.hardware, plan })
     }
@@ -83,7 +94,7 @@ impl Site {
         placement: &Placement,
         settings: &Settings,
         corpus: Option<&CorpusFacts>,
-        workloads: &Speech,
+        models: &dyn Models,
     ) -> Result<(), Refusal> {
         let Some(machine) = &self.cards else { return Ok(()) };
         let chosen = [placement.data, placement.model];
@@ -99,9 +110,9 @@ impl Site {
         // Which kernels of the library the products need is known once the shapes are: those of a plan that no limit
         // makes smaller. Where not even that fits, the refusal needs no exact figure.
         let free_choice = settings.without(&[Id::EnableMemoryIsolation, Id::DataGpuMemory, Id::ModelGpuMemory]);
-        let Ok(plan) = Plan::solve(&free_choice, &self.hardware, workloads, corpus) else { return Ok(()) };
-        let programs = workloads.programs(&plan).map_err(|error| unusable(&error))?;
-        let taken = set_up_once(machine, card, programs).map_err(|error| unusable(&error))?;
+        let Ok(plan) = Plan::solve(&free_choice, &self.hardware, models, corpus) else { return Ok(()) };
+        let programs = models.programs(&plan).map_err(|error| unusable(&error))?;
+        let taken = set_up_once(machine, card, programs.set).map_err(|error| unusable(&error))?;
         if let Some(cost) =
             self.hardware.cards.iter_mut().find(|f| f.card.index == card).and_then(|f| f.driver.as_mut())
         {

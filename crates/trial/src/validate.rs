@@ -299,7 +299,7 @@ impl Run<'_> {
         let model = setup.create_model(roles, programs)?;
         let card = roles.model.device.index();
         let astray = homes.iter().filter(|home| **home != card).count();
-        let (size, name, count) = (self.plan.model_size.name(), &self.plan.model_name, homes.len());
+        let (size, name, count) = (self.plan.model_title(), &self.plan.model_name, homes.len());
         self.line(
             astray == 0,
             &format!(
@@ -396,10 +396,10 @@ impl Run<'_> {
     }
 
     fn learned(&mut self, reports: &[StepReport], steps: u64, ns: u64) {
-        let losses: Vec<f32> = reports.iter().map(|report| report.loss).collect();
+        let losses: Vec<f64> = reports.iter().map(StepReport::loss).collect();
         let finite = losses.iter().all(|loss| loss.is_finite()) && !losses.is_empty();
-        let [first, last] = [losses.first(), losses.last()].map(|loss| loss.copied().unwrap_or(f32::NAN));
-        let (what, size) = (format!("loss {first:.3} to {last:.3}"), self.plan.model_size.name());
+        let [first, last] = [losses.first(), losses.last()].map(|loss| loss.copied().unwrap_or(f64::NAN));
+        let (what, size) = (format!("loss {first:.3} to {last:.3}"), self.plan.model_title());
         let ms = ns as f64 / steps as f64 / 1e6;
         self.line(
             finite,

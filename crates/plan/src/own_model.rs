@@ -1,0 +1,175 @@
+//! Where the model of a run comes from: a preset of the speech model, or one of the caller's own.
+
+use std::sync::Arc;
+
+use tandem_device::Kind;
+use tandem_engine::EngineError;
+use tandem_model::{Model, Programs};
+
+use crate::plan::Plan;
+use crate::speech::{self, Known, PlannedModel};
+use crate::workload::{ModelChoice, ModelSize, Workload, Workloads};
+
+/// Models that can be planned for, and then be had.
+pub trait Models: Workloads {
+    /// The model of this preset; a model of the caller's own is the same for all.
+    fn model(&self, size: ModelSize) -> Result<Arc<dyn Model>, EngineError>;
+
+    /// Every program of a run of `plan`: what it holds is what was planned.
+    fn programs(&self, plan: &Plan) -> Result<Programs, EngineError> {
+        let model = self.model(plan.model_size)?;
+        speech::programs(plan, model.as_ref(), &speech::buckets(&plan.feed))
+    }
+}
+
+/// A model of the caller's own, to be planned for like the speech model: every byte is from its own programs.
+///
+/// `--model-size` means nothing to it, but for the learning rate where none was given.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tandem_device::DriverCost;
+/// use tandem_plan::{Hardware, HostFacts, OwnModel, Plan, Settings};
+/// # use tandem_engine::{EngineError, Graph, ParameterList, Parameters};
+/// # use tandem_model::{BatchShape, Losses, Model, inputs, layers::Linear};
+/// # struct Mine { parameters: Arc<Parameters>, layer: Linear }
+/// # impl Mine {
+/// #     fn new() -> Result<Mine, EngineError> {
+/// #         let mut list = ParameterList::new();
+/// #         let layer = Linear::new(&mut list, "layer", 80, 80)?;
+/// #         Ok(Mine { parameters: Arc::new(list.finish()), layer })
+/// #     }
+/// # }
+/// # impl Model for Mine {
+/// #     fn name(&self) -> &str { "mine" }
+/// #     fn parameters(&self) -> &Arc<Parameters> { &self.parameters }
+/// #     fn learn(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
+/// #         let (mel, lengths) = inputs::mel(g, shape, 80)?;
+/// #         let again = self.layer.write(g, mel)?;
+/// #         let per_number = inputs::per_number(g)?;
+/// #         Ok(Losses::new("loss", g.l2_loss(again, mel, &shape.mel, lengths, per_number)?))
+/// #     }
+/// #     fn judge(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> { self.learn(g, shape) }
+/// # }
+///
+/// let models = OwnModel::new(Arc::new(Mine::new()?));
+/// let host = HostFacts { available_bytes: 32 << 30, cores: 8 };
+/// let machine = Hardware::simulated(1, 24 << 30, &DriverCost::table(), host);
+/// let plan = Plan::solve(&Settings::new(), &machine, &models, None)?;
+/// assert_eq!(plan.model_title(), "mine");
+/// let parameters = plan.model.lines.iter().find(|line| line.name == "parameters").ok_or("no such line")?;
+/// assert_eq!(parameters.bytes, 4 * (80 * 80 + 128));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct OwnModel {
+    model: Arc<dyn Model>,
+    known: Known,
+}
+
+impl OwnModel {
+    /// Plans for `model`.
+    pub fn new(model: Arc<dyn Model>) -> OwnModel {
+        OwnModel { model, known: Known::default() }
+    }
+}
+
+impl Workloads for OwnModel {
+    fn build(&self, choice: ModelChoice, place: Kind) -> Box<dyn Workload> {
+        Box::new(PlannedModel::new(Arc::clone(&self.model), choice, place, &self.known).by_name())
+    }
+}
+
+impl Models for OwnModel {
+    fn model(&self, _: ModelSize) -> Result<Arc<dyn Model>, EngineError> {
+        Ok(Arc::clone(&self.model))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_engine::{Graph, ParameterList, Parameters};
+    use tandem_model::layers::Linear;
+    use tandem_model::{BatchShape, Losses, inputs};
+
+    use super::*;
+    use crate::fixture::{gpus, settings};
+    use crate::refusal::Reason;
+
+    /// One layer over the bands of a spectrum, written for so many of them.
+    struct Layer {
+        parameters: Arc<Parameters>,
+        layer: Linear,
+        bands: u32,
+    }
+
+    fn layer(width: u32, bands: u32) -> OwnModel {
+        let mut list = ParameterList::new();
+        let layer = Linear::new(&mut list, "layer", 80, width).unwrap();
+        OwnModel::new(Arc::new(Layer { parameters: Arc::new(list.finish()), layer, bands }))
+    }
+
+    impl Model for Layer {
+        fn name(&self) -> &str {
+            "layer"
+        }
+
+        fn parameters(&self) -> &Arc<Parameters> {
+            &self.parameters
+        }
+
+        fn learn(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
+            let (mel, lengths) = inputs::mel(g, shape, self.bands)?;
+            let wide = self.layer.write(g, mel)?;
+            let none = g.scale(wide, 0.0)?;
+            let per_number = inputs::per_number(g)?;
+            Ok(Losses::new("size", g.l2_loss(wide, none, &shape.mel, lengths, per_number)?))
+        }
+
+        fn judge(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
+            self.learn(g, shape)
+        }
+    }
+
+    fn plan(line: &str, models: &OwnModel) -> Result<Plan, crate::Refusal> {
+        Plan::solve(&settings(line), &gpus(2, 24), models, None)
+    }
+
+    #[test]
+    fn what_is_planned_is_what_its_programs_take() {
+        for line in ["", "--data-gpu 0 --model-gpu 1 --enable-memory-isolation", "--grad-accum 4"] {
+            let models = layer(96, 80);
+            let plan = plan(line, &models).unwrap();
+            let programs = models.programs(&plan).unwrap();
+            let slots: u64 = plan.feed.model_lines().iter().map(|(_, bytes)| bytes).sum();
+            let planned = plan.model.planned_bytes - plan.model.driver_bytes - slots;
+            assert_eq!(programs.set.bytes(Kind::Simulated), planned, "{line}");
+            assert_eq!((programs.losses, programs.figures), (vec!["size".to_owned()], vec!["size".to_owned()]));
+        }
+    }
+
+    #[test]
+    fn it_has_its_own_name_and_no_preset() {
+        let tiny = plan("", &layer(96, 80)).unwrap();
+        assert_eq!((tiny.model_title(), tiny.own_model.as_deref()), ("layer", Some("layer")));
+        let big = plan("--model-size big", &layer(96, 80)).unwrap();
+        assert_eq!(tiny.model.lines, big.model.lines);
+        assert!(crate::show_short(&tiny).contains("layer model"));
+    }
+
+    #[test]
+    fn a_model_that_cannot_be_written_is_refused_with_the_reason() {
+        let refusal = plan("", &layer(96, 81)).unwrap_err();
+        assert_eq!(refusal.kind, Reason::Model);
+        assert!(refusal.message.contains("81"), "{}", refusal.message);
+    }
+
+    #[test]
+    fn a_model_too_large_for_its_limit_is_refused_with_what_would_do() {
+        let limits = "--data-gpu 0 --model-gpu 1 --enable-memory-isolation --model-gpu-memory";
+        let refusal = plan(&format!("{limits} 800 --batch-size 64"), &layer(65_536, 80)).unwrap_err();
+        assert_eq!(refusal.kind, Reason::TooSmall);
+        let typed: Vec<String> = refusal.suggestions.iter().map(|one| one.args().join(" ")).collect();
+        assert!(!typed.is_empty() && typed.iter().all(|line| !line.contains("--model-size")), "{typed:?}");
+    }
+}
