@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
 /// How one is asked to stop.
@@ -54,4 +54,11 @@ impl Interrupts {
         let mut pairs = Interrupt::ALL.into_iter().zip(&self.came);
         pairs.find(|(_, came)| came.load(Ordering::Relaxed)).map(|(interrupt, _)| interrupt)
     }
+}
+
+/// Past a limit on the size of files (`ulimit -f`) a write fails, as on a full disk, and is told; without this the
+/// process would be ended by a signal, without a word.
+pub(crate) fn let_large_writes_fail() {
+    // Where it cannot be, things are as they were.
+    let _ = flag::register(SIGXFSZ, Arc::default());
 }

@@ -21,6 +21,7 @@ use exit::Manner;
 use screen::Screen;
 
 fn main() -> ExitCode {
+    interrupts::let_large_writes_fail();
     let args: Vec<_> = std::env::args_os().collect();
     let manner = Manner::of(&args);
     let outcome = args::parse(args).and_then(|call| {

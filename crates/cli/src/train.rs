@@ -150,6 +150,9 @@ fn checkpoint(plan: &Plan, folder: &RunFolder, screen: &Screen) -> Result<Option
     for passed_over in &found.passed_over {
         screen.warn(&format!("passed over: {}", passed_over.reason));
     }
+    if found.checkpoint.is_none() && !found.passed_over.is_empty() && asked.is_none() {
+        screen.warn("no checkpoint is whole: the run begins anew, at step 1");
+    }
     match (found.checkpoint, asked) {
         (None, Some(_)) => Err(Exit::Usage(format!(
             "❌ --resume: {} has no checkpoint to go on from; leave --resume out to begin",

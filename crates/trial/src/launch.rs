@@ -379,6 +379,10 @@ fn held_out(
 /// What a checkpoint keeps beside its tensors, if a run of this plan can go on from it.
 fn state_of(checkpoint: &Checkpoint, plan: &Plan) -> Result<TrainerState, TrainError> {
     let foreign = |reason: String| TrainError::foreign_state(checkpoint, reason);
+    let expected = plan.model_size.name();
+    if let Some(found) = checkpoint.model["preset"].as_str().filter(|found| *found != expected) {
+        return Err(foreign(format!("it is of a {found} model, this run is {expected}: --model-size {found}")));
+    }
     let state: TrainerState =
         serde_json::from_value(checkpoint.state.clone()).map_err(|error| foreign(error.to_string()))?;
     let MelStatistics { mean, deviation, bands } = &state.statistics;

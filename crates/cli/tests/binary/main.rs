@@ -7,6 +7,7 @@ mod call;
 mod machine;
 mod speech;
 
+mod bad_checkpoints;
 mod bad_input;
 mod bench;
 mod corpus;
@@ -19,6 +20,7 @@ mod output;
 mod placement;
 mod run_log;
 mod smallest_limits;
+mod startup;
 mod suggestions;
 mod synthesize;
 mod train;
