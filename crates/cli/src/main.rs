@@ -5,6 +5,7 @@ mod bench;
 mod corpus;
 mod data;
 mod exit;
+mod farewell;
 mod interrupts;
 mod plan;
 mod run_log;
@@ -13,6 +14,7 @@ mod screen;
 mod synthesize;
 mod train;
 mod validate;
+mod warm_up;
 
 use std::process::ExitCode;
 

@@ -10,13 +10,14 @@ use tandem_device::{IsolationError, Kind};
 use tandem_events::{Emitter, Event, Role};
 use tandem_pipeline::StopFlag;
 use tandem_plan::setting::{Id, NEWEST};
-use tandem_plan::{Moment, Origin, Placement, Plan, plan_json, quoted, show_short, startup_lines};
+use tandem_plan::{Mode, Moment, Origin, Placement, Plan, plan_json, show_short, startup_lines};
 use tandem_train::{
-    BAD_SAMPLES, Checkpoint, Opening, Outcome, RUN_LOG, RunFolder, StepReport, TrainError, Trainer, ValidationReport,
+    BAD_SAMPLES, Checkpoint, Opening, Outcome, RunFolder, SAMPLES, StepReport, TrainError, Trainer, ValidationReport,
     Watcher, Written, latest_usable,
 };
 use tandem_trial::Sampler;
-use tandem_trial::launch::{Corpora, LaunchError, Launched, identity, launch};
+use tandem_trial::launch::{Corpora, LaunchError, Launched, Told, identity, launch};
+use tandem_trial::listening::{Listening, Sentence};
 use tandem_trial::resolve::{Resolved, Site};
 use tandem_trial::tell;
 use tandem_watch::RunLog;
@@ -25,9 +26,11 @@ use crate::args::PlanCall;
 use crate::corpus::demo;
 use crate::data;
 use crate::exit::Exit;
+use crate::farewell::{farewell, words_to_say};
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::run_log;
 use crate::screen::Screen;
+use crate::warm_up::WarmUp;
 
 /// The demo corpus of a run without data: enough that held-out sentences are new ones.
 const DEMO_MINUTES: f64 = 30.0;
@@ -40,14 +43,15 @@ const EVERY_STEPS: u64 = 50;
 const IDS_OF_AN_EVENT: usize = 1000;
 /// Memory lines.
 const MEMORY_STEPS: u64 = 100;
+/// Where training has the CPU to itself, a checkpoint is spoken so often at most, the last one always.
+const LISTENING_GAP: Duration = Duration::from_secs(60);
 
-pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
-    call.warnings.iter().for_each(|warning| screen.warn(warning));
-    let site = Site::survey(call.sim.clone()).context("cannot read the GPUs")?;
-    can_be_placed(call, &site)?;
-    let demonstration = without_data(call, screen)?;
-    let on_demo = demonstration.is_some();
-    let call = demonstration.as_ref().unwrap_or(call);
+pub(crate) fn run(typed: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
+    typed.warnings.iter().for_each(|warning| screen.warn(warning));
+    let site = Site::survey(typed.sim.clone()).context("cannot read the GPUs")?;
+    can_be_placed(typed, &site)?;
+    let demonstration = without_data(typed, screen)?;
+    let call = demonstration.as_ref().unwrap_or(typed);
     let (resolved, corpora) = resolve(call, site, screen)?;
     let plan = &resolved.plan;
     let opening = if plan.training.reset { Opening::Reset } else { Opening::Resume };
@@ -77,7 +81,7 @@ pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     };
     run_log::close(Some(log), code, reason, screen);
     let (outcome, _) = trained?;
-    screen.say(&farewell(&outcome, plan, &folder, on_demo))?;
+    screen.say(&farewell(&outcome, plan, &folder, typed, &words_to_say(&corpora)))?;
     Ok(ExitCode::from(code))
 }
 
@@ -173,10 +177,14 @@ fn train(
     let plan = &resolved.plan;
     let interrupts = Interrupts::listen().context("cannot listen for Ctrl-C")?;
     let bad_samples = folder.path().join(BAD_SAMPLES);
-    let mut said = Ok(());
-    let mut say = |line: &str| {
-        if said.is_ok() {
-            said = screen.say(line);
+    let (mut said, mut warm_up) = (Ok(()), WarmUp::new(screen));
+    let mut say = |told: Told<'_>| {
+        let line = match told {
+            Told::Line(line) => Some(line.to_owned()),
+            Told::WarmUp { ready, of } => warm_up.show(ready, of),
+        };
+        if let (Ok(()), Some(line)) = (&said, line) {
+            said = screen.say(&line);
         }
     };
     let launched = launch(resolved, corpora, checkpoint, bad_samples, emitter, &mut say);
@@ -187,8 +195,11 @@ fn train(
     })?;
     // The trainer is bound last: it goes before the arenas its memory is from.
     let Launched { roles, calendar, model, num_parameters, held_out, mut trainer } = launched;
-    screen.say(&show_short(plan))?;
-    plan.notes.iter().try_for_each(|note| screen.say(&format!("   {note}")))?;
+    if warm.ready < warm.of {
+        screen.say(&format!("   {}/{} batches ready", warm.ready, warm.of))?;
+    }
+    startup_lines(plan, Moment::Starting).iter().try_for_each(|line| screen.say(line))?;
+    screen.say(&in_short(plan))?;
     screen.say(&format!(
         "   {} model, {num_parameters} parameters; {}",
         plan.model_size.name(),
@@ -197,13 +208,10 @@ fn train(
     let (count, left_out) = held_out;
     let longer = if left_out == 0 { String::new() } else { format!(" ({left_out} more fit no shape)") };
     screen.say(&format!("   {} utterances to train on, {count} held out{longer}", corpora.train.rows().len()))?;
+    screen.say(&format!("   {}", plan.training.told_length(calendar.steps_of_epoch)))?;
     if let Some(checkpoint) = checkpoint {
         screen.say(&format!("   Going on from step {}: {}", checkpoint.step, checkpoint.path.display()))?;
     }
-    if warm.ready < warm.of {
-        screen.say(&format!("   {}/{} batches ready", warm.ready, warm.of))?;
-    }
-    startup_lines(plan, Moment::Starting).iter().try_for_each(|line| screen.say(line))?;
     if let (true, Some(checkpoint)) = (plan.training.resume.is_some(), checkpoint) {
         // Only now: a checkpoint that cannot be gone on from changes nothing in the folder.
         folder.move_aside_after(checkpoint.step).map_err(|error| ended("--resume", error))?;
@@ -213,14 +221,21 @@ fn train(
         _ => Some(Sampler::start(&resolved.machine, &roles, emitter).context("cannot watch the process's memory")?),
     };
     let stop = StopFlag::new();
+    let gap = if resolved.machine.kind() == Kind::Cuda { Duration::ZERO } else { LISTENING_GAP };
+    let listening = Listening::new(folder.path().join(SAMPLES), Sentence::held_out(corpora), gap, emitter);
     let end = End { stop: stop.clone(), interrupts, sampler, why: None };
-    let mut teller = Teller::new(screen, emitter, &roles, calendar.total_steps, trainer.step(), end);
+    let mut teller = Teller::new(screen, emitter, &roles, (trainer.step(), calendar.total_steps), listening, end);
+    teller.always_estimates = plan.mode == Mode::Cpu;
     let outcome = tandem_train::run(&mut trainer, folder, &model, &calendar, &stop, &mut teller);
     let outcome = outcome.map_err(anyhow::Error::new).context("training stopped")?;
-    let End { why, sampler, .. } = teller.end;
+    let Teller { end: End { why, sampler, interrupts, .. }, listening, last_checkpoint, .. } = teller;
     trainer.stop().map_err(anyhow::Error::new).context("the run did not end cleanly")?;
     if let Some(Err(error)) = sampler.map(Sampler::finish) {
         screen.warn(&format!("the process's memory could not be read all the time: {error}"));
+    }
+    if let (None, Some((step, path))) = (&why, last_checkpoint) {
+        let given_up = listen(listening, step, &path, &interrupts, screen);
+        return Ok((outcome, given_up));
     }
     match why {
         Some(Why::Breach(error)) => {
@@ -230,6 +245,30 @@ fn train(
         Some(Why::Asked(interrupt)) => Ok((outcome, Some(interrupt))),
         None => Ok((outcome, None)),
     }
+}
+
+/// The plan in short, what was said about it, and at most three lines of advice.
+fn in_short(plan: &Plan) -> String {
+    let mut lines = vec![show_short(plan)];
+    lines.extend(plan.notes.iter().map(|note| format!("   {note}")));
+    lines.extend(plan.hints.iter().map(|hint| format!("   Hint: {hint}")));
+    lines.extend(plan.advice.iter().map(|advice| format!("   Advice: {advice}")));
+    lines.join("\n")
+}
+
+/// Speaks the last checkpoint, and waits for it unless Ctrl-C says otherwise.
+fn listen(listening: Listening, step: u64, path: &Path, interrupts: &Interrupts, screen: &Screen) -> Option<Interrupt> {
+    let (count, folder) = (listening.num_sentences(), listening.folder().display().to_string());
+    if count > 0 {
+        let sentences = if count == 1 { "a held-out sentence" } else { "held-out sentences" };
+        // A reader who went away does not make it fail.
+        let _ = screen.progress(&format!("Speaking {sentences} with the last checkpoint, into {folder}"));
+    }
+    let complaint = listening.finish(step, path, &mut || interrupts.seen().is_some());
+    if let Some(complaint) = complaint {
+        screen.warn(&format!("no sample was spoken: {complaint}"));
+    }
+    interrupts.seen()
 }
 
 /// What may end a run before its time, looked at after every step.
@@ -281,7 +320,14 @@ struct Teller<'a> {
     begun: Instant,
     last_line: Instant,
     since: Window,
+    /// When held-out figures were last shown.
+    last_validation: Option<Instant>,
     estimated: bool,
+    /// On the CPU, where runs take their time.
+    always_estimates: bool,
+    listening: Listening,
+    /// The last one that was written, and its step.
+    last_checkpoint: Option<(u64, PathBuf)>,
     end: End,
 }
 
@@ -303,12 +349,11 @@ impl<'a> Teller<'a> {
         screen: &'a Screen,
         emitter: &'a Emitter,
         roles: &'a tandem_device::Isolation,
-        total_steps: u64,
-        first_step: u64,
+        (first_step, total_steps): (u64, u64),
+        listening: Listening,
         end: End,
     ) -> Teller<'a> {
         let now = Instant::now();
-        let since = Window::default();
         Teller {
             screen,
             emitter,
@@ -317,8 +362,12 @@ impl<'a> Teller<'a> {
             first_step,
             begun: now,
             last_line: now,
-            since,
+            since: Window::default(),
+            last_validation: None,
             estimated: false,
+            always_estimates: false,
+            listening,
+            last_checkpoint: None,
             end,
         }
     }
@@ -351,14 +400,17 @@ impl<'a> Teller<'a> {
         self.last_line = Instant::now();
     }
 
-    fn estimate(&mut self, step: u64) {
+    /// How long the rest will take, by the first steps. Where runs take their time it is told before the first line of
+    /// progress, which `is_next` when it is.
+    fn estimate(&mut self, step: u64, is_next: bool) {
         let done = step - self.first_step;
-        if self.estimated || done < TIMED_STEPS {
+        let enough = done >= TIMED_STEPS || (is_next && self.always_estimates);
+        if self.estimated || !enough || step == self.total_steps {
             return;
         }
         self.estimated = true;
         let left = self.begun.elapsed().as_secs_f64() / done as f64 * (self.total_steps - step) as f64;
-        if left > 20.0 {
+        if self.always_estimates || left > 20.0 {
             self.tell(&format!("About {} to go, by the first {done} steps", minutes(left)));
         }
     }
@@ -375,9 +427,10 @@ impl Watcher for Teller<'_> {
         self.since.wait_ns += report.wait_ns;
         self.since.loss += report.loss();
         self.since.mel_loss += report.losses.get("mel").unwrap_or_default();
-        self.estimate(report.step);
         let last = report.step == self.total_steps;
-        if last || self.since.steps >= EVERY_STEPS || self.last_line.elapsed() >= EVERY {
+        let is_due = last || self.since.steps >= EVERY_STEPS || self.last_line.elapsed() >= EVERY;
+        self.estimate(report.step, is_due);
+        if is_due {
             self.progress(report);
         }
         if report.step.is_multiple_of(MEMORY_STEPS) {
@@ -397,13 +450,18 @@ impl Watcher for Teller<'_> {
                 found.tokens_without_frames, found.tokens, found.wrong_sums
             ),
         };
-        self.tell(&format!(
-            "Held out after step {}: mel {:.3}, {:.2} of guessing the mean ({} utterances); {alignment}",
-            report.step,
-            report.score(),
-            report.ratio().unwrap_or(f64::NAN),
-            report.utterances,
-        ));
+        // Of a small corpus epochs are short: all are in the log.
+        let now = Instant::now();
+        if report.step == self.total_steps || is_shown(self.last_validation, now) {
+            self.last_validation = Some(now);
+            self.tell(&format!(
+                "Held out after step {}: mel {:.3}, {:.2} of guessing the mean ({} utterances); {alignment}",
+                report.step,
+                report.score(),
+                report.ratio().unwrap_or(f64::NAN),
+                report.utterances,
+            ));
+        }
         tell::validation(report, self.emitter);
     }
 
@@ -414,6 +472,13 @@ impl Watcher for Teller<'_> {
         if let Some(error) = &written.left_behind {
             self.screen.warn(&format!("an old checkpoint could not be removed: {error}"));
         }
+        self.last_checkpoint = Some((step, written.path.clone()));
+        // The last one is spoken when the run is over.
+        if step < self.total_steps
+            && let Some(complaint) = self.listening.checkpoint(step, &written.path)
+        {
+            self.screen.warn(&format!("a sample could not be spoken: {complaint}"));
+        }
     }
 
     fn note(&mut self, text: &str) {
@@ -421,48 +486,18 @@ impl Watcher for Teller<'_> {
     }
 }
 
+/// Whether held-out figures are shown again.
+fn is_shown(last: Option<Instant>, now: Instant) -> bool {
+    last.is_none_or(|last| now.duration_since(last) >= EVERY)
+}
+
 fn minutes(seconds: f64) -> String {
     match seconds {
+        s if s < 1.5 => "a second".to_owned(),
         s if s < 90.0 => format!("{s:.0} seconds"),
         s if s < 5400.0 => format!("{:.0} minutes", s / 60.0),
         s => format!("{:.1} hours", s / 3600.0),
     }
-}
-
-/// What came of it, and what to type next.
-fn farewell(outcome: &Outcome, plan: &Plan, folder: &RunFolder, on_demo: bool) -> String {
-    let mut text = match outcome.stopped {
-        false => format!("✅ Trained to step {} in {}\n", outcome.step, folder.path().display()),
-        true => format!("Stopped after step {}, which is kept in {}\n", outcome.step, folder.path().display()),
-    };
-    if let Some(report) = &outcome.validation {
-        text += &format!(
-            "   Held-out mel L1 {:.3}: {:.2} of what guessing the mean gives ({:.3}), {} utterances\n",
-            report.score(),
-            report.ratio().unwrap_or(f64::NAN),
-            report.figures.get("mean").unwrap_or(f64::NAN),
-            report.utterances
-        );
-    }
-    if outcome.stopped {
-        return text + "   The same command goes on from there\n";
-    }
-    let dir = quoted(&plan.training.checkpoint_dir);
-    text += "   Next:\n";
-    text += &format!("     tandem train --checkpoint-dir {dir} --max-steps {}", 2 * outcome.step);
-    if let (false, Some(data)) = (on_demo, &plan.sources.train_data) {
-        text += &format!(" --train-data {}", quoted(data));
-    }
-    text += "   goes on from here\n";
-    if on_demo {
-        text += "     tandem train --train-data DIR --checkpoint-dir OTHER   trains on your own recordings\n";
-    }
-    text += &format!("     cat {}   every step of this run\n", shown(&folder.path().join(RUN_LOG)));
-    text
-}
-
-fn shown(path: &Path) -> String {
-    quoted(&path.display().to_string())
 }
 
 #[cfg(test)]
@@ -470,6 +505,19 @@ mod tests {
     use tandem_device::{ArenaSpec, Isolation, Machine, SimSpec};
 
     use super::*;
+
+    #[test]
+    fn held_out_figures_are_shown_now_and_then() {
+        let start = Instant::now();
+        let check = |seconds: f64, shown| {
+            let now = start + Duration::from_secs_f64(seconds);
+            assert_eq!(is_shown(Some(start), now), shown, "after {seconds} s");
+        };
+        assert!(is_shown(None, start), "the first are always");
+        check(0.0, false);
+        check(9.9, false);
+        check(10.0, true);
+    }
 
     #[test]
     fn a_process_over_its_limits_ends_the_run_and_is_said_once() {

@@ -91,6 +91,9 @@ pub enum EngineError {
         /// Which.
         kernel: &'static str,
     },
+    /// Whoever asked for it gave up on it. Nothing went wrong.
+    #[error("stopped before it was done")]
+    Stopped,
     /// The device refused: memory that is not there, a lost card.
     #[error(transparent)]
     Device(#[from] DeviceError),

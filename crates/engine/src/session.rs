@@ -11,6 +11,7 @@ mod timing;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tandem_device::{
@@ -45,6 +46,8 @@ pub struct Session {
     fetches: Vec<(Pinned, Event)>,
     /// What is written and read outside runs goes through here: a checkpoint takes no memory of its own.
     staging: RefCell<Pinned>,
+    /// Raised by whoever no longer wants what is being computed.
+    stop: Option<Arc<AtomicBool>>,
 }
 
 /// Bytes that are written or read at once outside runs.
@@ -76,6 +79,19 @@ impl Session {
         stream: Arc<Stream>,
         under_way: usize,
     ) -> Result<Session, EngineError> {
+        Session::create_told(set, arena, stream, under_way, &mut |_, _| {})
+    }
+
+    /// The same; `told` hears how many programs are ready, of how many. With none at first: memory is cleared and kernels
+    /// are loaded before the first of them.
+    pub fn create_told(
+        set: Arc<ProgramSet>,
+        arena: &Arena,
+        stream: Arc<Stream>,
+        under_way: usize,
+        told: &mut dyn FnMut(usize, usize),
+    ) -> Result<Session, EngineError> {
+        told(0, set.programs.len());
         assert!(under_way > 0, "a session in which nothing can be under way");
         let mut blocks = HashMap::new();
         for line in set.lines(stream.device().machine().kind()).into_iter().filter(|line| line.bytes > 0) {
@@ -105,32 +121,43 @@ impl Session {
             next_host: 0,
             fetches,
             staging,
+            stop: None,
         };
         let set = Arc::clone(&session.set);
         session.load_kernels(&set.programs)?;
         session.upload_constants(&set.programs)?;
-        if session.stream.device().machine().kind() == Kind::Cuda {
-            session.warm_up()?;
+        match session.stream.device().machine().kind() {
+            Kind::Cuda => session.warm_up(told)?,
+            Kind::Cpu | Kind::Simulated => told(set.programs.len(), set.programs.len()),
         }
         Ok(session)
+    }
+
+    /// From now on a run ends with [`EngineError::Stopped`] once `stop` is raised, between two steps of its program. What
+    /// it has computed by then is nothing. For work that somebody waits for and may give up on.
+    ///
+    /// On NVIDIA cards a program is queued as a whole: the flag is looked at before it, and not in it.
+    pub fn stop_when(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = Some(stop);
     }
 
     /// Runs every program once as it is, records it, and makes the memory zeros again.
     ///
     /// Libraries and the driver load code when it is first used, and must not while recording. Nothing has been written
     /// yet but constants, so that running on zeros harms nothing; what it leaves is cleared.
-    fn warm_up(&mut self) -> Result<(), EngineError> {
+    fn warm_up(&mut self, told: &mut dyn FnMut(usize, usize)) -> Result<(), EngineError> {
         if self.blocks.contains_key(&Holding::Workspace) {
             self.stream.device().prepare_products()?;
         }
-        let programs = (0..self.set.programs.len()).map(ProgramId);
-        programs.clone().try_for_each(|id| self.queue_steps(id))?;
-        self.stream.drain()?;
-        for id in programs {
+        let count = self.set.programs.len();
+        for id in (0..count).map(ProgramId) {
+            self.queue_steps(id)?;
+            self.stream.drain()?;
             let capture = self.stream.begin_capture()?;
             self.queue_steps(id)?;
             let recorded = capture.end()?;
             self.recordings.push(recorded);
+            told(id.0 + 1, count);
         }
         let written = self.blocks.iter().filter(|(holder, _)| **holder != Holding::Constants);
         written.into_iter().try_for_each(|(_, block)| self.stream.fill(block.view(), 0))?;
@@ -178,6 +205,7 @@ impl Session {
 
     /// Queues a program with the inputs and host values that are there.
     pub fn replay(&self, id: ProgramId) -> Result<(), EngineError> {
+        self.go_on()?;
         match self.recordings.get(id.0) {
             Some(recorded) => Ok(self.stream.replay(recorded)?),
             None => self.queue_steps(id),
@@ -188,9 +216,17 @@ impl Session {
     fn queue_steps(&self, id: ProgramId) -> Result<(), EngineError> {
         let program = self.program(id);
         for step in &program.steps {
+            self.go_on()?;
             self.queue(id, step)?;
         }
         Ok(())
+    }
+
+    fn go_on(&self) -> Result<(), EngineError> {
+        match &self.stop {
+            Some(stop) if stop.load(Ordering::Relaxed) => Err(EngineError::Stopped),
+            _ => Ok(()),
+        }
     }
 
     /// Runs a program piece by piece, waiting for each, and says what each was and how long it took. What is measured so is
@@ -494,7 +530,7 @@ mod tests {
     fn gradients(machine: &Machine, recorded: bool) -> Vec<f32> {
         let (mut session, id) = adding(machine);
         if recorded {
-            session.warm_up().unwrap();
+            session.warm_up(&mut |_, _| {}).unwrap();
             assert_eq!(session.recordings.len(), 1);
         }
         assert!(session.read_span::<f32>(Span::Gradients).unwrap().iter().all(|&x| x == 0.0), "a warm-up is forgotten");

@@ -132,6 +132,17 @@ pub enum Event {
         /// How long it took.
         ns: u64,
     },
+    /// A held-out sentence was spoken with a checkpoint.
+    SampleWritten {
+        /// Of which step the checkpoint is.
+        step: u64,
+        /// The wav file, in the folder of the run. The picture lies beside it.
+        path: String,
+        /// Seconds of speech.
+        seconds: f64,
+        /// How long speaking and drawing took.
+        ns: u64,
+    },
     /// A stage of the feed finished its part of a batch.
     Stage {
         /// Which: `load`, `upload`, `features`, `transfer`.
@@ -182,7 +193,7 @@ pub enum Event {
 impl Event {
     /// Every kind this version writes, as the log spells it: what a reader needs to tell a record that is *newer*
     /// than itself from one that is broken.
-    pub const KINDS: [&str; 16] = [
+    pub const KINDS: [&str; 17] = [
         "run_started",
         "training_set",
         "arena_reserved",
@@ -194,6 +205,7 @@ impl Event {
         "learned",
         "validated",
         "checkpoint",
+        "sample_written",
         "stage",
         "check",
         "breach",

@@ -179,6 +179,17 @@ impl Acoustic {
         Ok(g)
     }
 
+    /// How long each token of a text lasts in a recording of it: `alignment`, in frames.
+    pub fn find_alignment(&self, precision: DType, shape: &BatchShape) -> Result<Graph, EngineError> {
+        let mut g = Graph::new(self.parameters.clone(), precision);
+        let Batch { text, text_lengths, mel, mel_lengths, reference } = self.batch(&mut g, shape)?;
+        let (states, _) = self.states(&mut g, shape, (text, text_lengths), reference, None)?;
+        let prior = self.prior.write(&mut g, states)?;
+        let durations = g.align(prior, mel, &shape.text, text_lengths, &shape.mel, mel_lengths)?;
+        g.result("alignment", durations)?;
+        Ok(g)
+    }
+
     /// A spectrum for a text whose tokens last `durations` (an input): `mel`, as the recordings have it.
     pub fn sample(&self, precision: DType, shape: &BatchShape) -> Result<Graph, EngineError> {
         let mut g = Graph::new(self.parameters.clone(), precision);

@@ -37,6 +37,9 @@ impl WorkerError {
     }
 }
 
+/// How far work that nobody waits for steps back, from 0 to 19. At 10 a thread has a tenth of the weight of others.
+const NICENESS: i32 = 10;
+
 /// Holding one of these means that its thread may be running. Whoever lets go of it, by [`join`](Worker::join) or by
 /// dropping it, waits until the thread has ended: no thread outlives its owner.
 #[derive(Debug)]
@@ -57,6 +60,18 @@ impl<T: Send + 'static> Worker<T> {
         F: FnOnce(&StopFlag) -> T + Send + 'static,
     {
         Self::spawn_with(name.into(), StopFlag::new(), body)
+    }
+
+    /// The same for work that nobody waits for: where cores are few, it gets what the others leave, and a small share of
+    /// what they do not (about a tenth of a core).
+    pub fn spawn_behind<F>(name: impl Into<String>, body: F) -> Result<Self, WorkerError>
+    where
+        F: FnOnce(&StopFlag) -> T + Send + 'static,
+    {
+        Self::spawn(name, |stop| {
+            step_back();
+            body(stop)
+        })
     }
 
     /// The same with a flag that others may have too: raising it, dropping the worker included, stops them all.
@@ -110,6 +125,12 @@ impl<T> Drop for Worker<T> {
     }
 }
 
+/// Of this thread alone: Linux counts niceness by thread. A system that does not let us is no failure.
+fn step_back() {
+    let now = rustix::process::getpriority_process(None).unwrap_or(0);
+    let _ = rustix::process::setpriority_process(None, now.max(NICENESS));
+}
+
 /// The text of a panic: `panic!` carries a `&str` or a `String`, `panic_any` whatever it likes.
 fn message_of(panic: &(dyn Any + Send)) -> String {
     if let Some(text) = panic.downcast_ref::<&str>() {
@@ -133,6 +154,14 @@ mod tests {
         let worker = Worker::spawn("decode-3", |_| std::thread::current().name().map(str::to_owned)).unwrap();
         assert_eq!(worker.name(), "decode-3");
         assert_eq!(worker.join().unwrap().as_deref(), Some("decode-3"));
+    }
+
+    #[test]
+    fn work_that_nobody_waits_for_steps_back_alone() {
+        let niceness = || rustix::process::getpriority_process(None).unwrap();
+        let before = niceness();
+        let worker = Worker::spawn_behind("behind", move |_| niceness()).unwrap();
+        assert_eq!((worker.join().unwrap(), niceness()), (NICENESS.max(before), before));
     }
 
     #[test]

@@ -57,6 +57,25 @@ impl Training {
         self.max_steps.map_or(of_epochs, |steps| steps.min(of_epochs))
     }
 
+    /// How long the run is and what ends it, in words; where it ends before `--max-steps`, also what to type to get there.
+    pub fn told_length(&self, steps_of_epoch: u64) -> String {
+        let of_epoch = steps_of_epoch.max(1);
+        let total = self.total_steps(of_epoch);
+        let length = |epochs: String| format!("{} steps: {epochs} of {}", grouped(total), grouped(of_epoch));
+        let whole = |epochs: u64| format!("{} epoch{}", grouped(epochs), if epochs == 1 { "" } else { "s" });
+        match self.max_steps {
+            Some(steps) if steps > total => {
+                let enough = steps.div_ceil(of_epoch);
+                format!("{} (--epochs; --epochs {enough} to reach --max-steps {steps})", length(whole(self.epochs)))
+            }
+            Some(_) if total.is_multiple_of(of_epoch) => {
+                format!("{} (--max-steps)", length(whole(total / of_epoch)))
+            }
+            Some(_) => format!("{} (--max-steps)", length(format!("{:.1} epochs", total as f64 / of_epoch as f64))),
+            None => format!("{} (--epochs)", length(whole(self.epochs))),
+        }
+    }
+
     /// Steps in which the rate rises.
     pub fn warm_up_steps(&self, total_steps: u64) -> u64 {
         WARM_UP_STEPS.min(total_steps.div_ceil(10)).max(1)
@@ -69,6 +88,13 @@ impl Training {
         let average = self.average_decay.map_or_else(String::new, |decay| format!(", EMA {decay}"));
         format!("{} at most ({shape}), {clip}{average}", self.peak_lr)
     }
+}
+
+/// A number with its thousands apart.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let is_gap = |at: usize| at > 0 && (digits.len() - at).is_multiple_of(3);
+    digits.chars().enumerate().flat_map(|(at, c)| is_gap(at).then_some(' ').into_iter().chain([c])).collect()
 }
 
 /// Larger models learn more slowly.
@@ -100,6 +126,23 @@ mod tests {
         check("--max-steps 300", 10, 300);
         check("--max-steps 300 --epochs 2", 10, 20);
         check("--epochs 3", 0, 3);
+    }
+
+    #[test]
+    fn what_ends_a_run_is_said() {
+        let check = |line: &str, steps_of_epoch, expected: &str| {
+            assert_eq!(training(line).told_length(steps_of_epoch), expected, "{line}");
+        };
+        check("", 36, "18 000 steps: 500 epochs of 36 (--epochs)");
+        check("--epochs 1", 1_234_567, "1 234 567 steps: 1 epoch of 1 234 567 (--epochs)");
+        check("--max-steps 300", 36, "300 steps: 8.3 epochs of 36 (--max-steps)");
+        check("--max-steps 72", 36, "72 steps: 2 epochs of 36 (--max-steps)");
+        check("--max-steps 18000", 36, "18 000 steps: 500 epochs of 36 (--max-steps)");
+        let sooner = "18 000 steps: 500 epochs of 36 (--epochs; --epochs 778 to reach --max-steps 28000)";
+        check("--max-steps 28000", 36, sooner);
+        // What it says to type gets there.
+        assert_eq!(training("--max-steps 28000 --epochs 778").total_steps(36), 28_000);
+        assert!(training("--max-steps 28000 --epochs 777").total_steps(36) < 28_000);
     }
 
     #[test]

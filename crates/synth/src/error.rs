@@ -115,9 +115,13 @@ pub enum SynthError {
     #[error(transparent)]
     Text(#[from] tandem_text::TextError),
 
+    /// Whoever asked for it gave up on it. Nothing went wrong.
+    #[error("stopped before it was done")]
+    Stopped,
+
     /// The engine said no.
     #[error(transparent)]
-    Engine(#[from] tandem_engine::EngineError),
+    Engine(tandem_engine::EngineError),
 
     /// The device said no.
     #[error(transparent)]
@@ -126,6 +130,15 @@ pub enum SynthError {
     /// Whoever takes the sound did not.
     #[error("the speech could not be written: {0}")]
     NotTaken(io::Error),
+}
+
+impl From<tandem_engine::EngineError> for SynthError {
+    fn from(error: tandem_engine::EngineError) -> SynthError {
+        match error {
+            tandem_engine::EngineError::Stopped => SynthError::Stopped,
+            other => SynthError::Engine(other),
+        }
+    }
 }
 
 /// Speakers that a message lists.

@@ -7,6 +7,7 @@
 //! 3. [`Voice`] is whose voice it is, [`Manner`] how it is said.
 //! 4. `voice_box` runs the model on a device: tokens to durations, and those to a spectrum.
 //! 5. [`Synthesizer`] does all of it; phases are found by [`tandem_audio::GriffinLim`].
+//! 6. [`Picture`] shows what was said: its spectrum, and which symbol was spoken when.
 //!
 //! ```no_run
 //! use tandem_device::Machine;
@@ -37,10 +38,15 @@ mod manner;
 mod voice_box;
 mod synthesizer;
 
+// What it looks like.
+mod colours;
+mod picture;
+
 pub use error::SynthError;
 pub use manner::Manner;
 pub use model_file::MODEL_FILE;
+pub use picture::Picture;
 pub use script::Script;
-pub use synthesizer::{PieceReport, Spoken, Synthesizer};
+pub use synthesizer::{Aligned, PieceReport, Spoken, Synthesizer};
 pub use voice::{Voice, VoiceSource};
 pub use weights::WEIGHTS_FILE;

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use tandem_audio::{AudioError, Clip, GriffinLim, MelFrames};
 use tandem_device::{DType, Device, Kind};
@@ -11,7 +13,7 @@ use crate::error::SynthError;
 use crate::manner::Manner;
 use crate::model_file::ModelFile;
 use crate::script::{Piece, Script};
-use crate::voice::{Voice, VoiceSource};
+use crate::voice::{Voice, VoiceSource, spectrum_of};
 use crate::voice_box::{Line, Shape, VoiceBox};
 use crate::weights::Weights;
 
@@ -27,14 +29,27 @@ pub struct Synthesizer {
 }
 
 /// What was said.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spoken {
     /// The sound.
     pub clip: Clip,
+    /// The spectrum it was made from: that of all pieces, without the pauses between them.
+    pub spectrum: MelFrames,
+    /// Frames of every symbol, as the model guessed them. They add up to those of the spectrum.
+    pub durations: Vec<i32>,
     /// The pieces it was said in, in order.
     pub pieces: Vec<PieceReport>,
     /// Characters that were left out because the model does not know them, each once.
     pub left_out: Vec<char>,
+}
+
+/// A recording, and which symbol of its text is spoken when.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Aligned {
+    /// Its spectrum.
+    pub spectrum: MelFrames,
+    /// Frames of every symbol. Each has one at least, and together they are those of the spectrum.
+    pub durations: Vec<i32>,
 }
 
 /// A piece that was said.
@@ -46,6 +61,14 @@ pub struct PieceReport {
     pub frames: usize,
     /// Samples of silence behind them.
     pub pause_samples: usize,
+}
+
+/// A piece with all that was made for it.
+struct SaidPiece<'a> {
+    report: PieceReport,
+    samples: Vec<i16>,
+    spectrum: &'a MelFrames,
+    durations: &'a [i32],
 }
 
 impl Synthesizer {
@@ -67,6 +90,17 @@ impl Synthesizer {
         let statistics = (model.mean, model.deviation);
         let voice_box = VoiceBox::new((acoustic, mels, weights), device, precision, statistics);
         Ok(Synthesizer { model, voices, voice_box, vocoders: Vec::new() })
+    }
+
+    /// From now on speaking ends with [`SynthError::Stopped`] soon after `stop` is raised: on the CPU within a few
+    /// milliseconds while the model computes, and within one piece while phases are found.
+    pub fn stop_when(&mut self, stop: Arc<AtomicBool>) {
+        self.voice_box.stop_when(stop);
+    }
+
+    /// Frames per second of its spectra.
+    pub fn frames_hz(&self) -> f64 {
+        f64::from(self.model.features.rate_hz) / self.model.features.hop_samples as f64
     }
 
     /// Samples per second of what it says.
@@ -120,10 +154,13 @@ impl Synthesizer {
         let script = self.read(text)?;
         let mut spoken = Spoken { left_out: script.left_out.clone(), ..Spoken::default() };
         spoken.clip.rate_hz = self.rate_hz();
-        let Spoken { clip, pieces, .. } = &mut spoken;
-        self.say(&script, voice, manner, &mut |report, samples| {
-            clip.samples.extend_from_slice(samples);
-            pieces.push(*report);
+        spoken.spectrum.n_mels = self.model.features.n_mels;
+        let Spoken { clip, pieces, spectrum, durations, .. } = &mut spoken;
+        self.say_pieces(&script, voice, manner, &mut |piece| {
+            clip.samples.extend_from_slice(&piece.samples);
+            spectrum.values.extend_from_slice(&piece.spectrum.values);
+            durations.extend_from_slice(piece.durations);
+            pieces.push(piece.report);
             Ok(())
         })?;
         Ok(spoken)
@@ -140,6 +177,31 @@ impl Synthesizer {
         manner: &Manner,
         take: &mut dyn FnMut(&PieceReport, &[i16]) -> io::Result<()>,
     ) -> Result<(), SynthError> {
+        self.say_pieces(script, voice, manner, &mut |piece| take(&piece.report, &piece.samples))
+    }
+
+    /// Finds which symbol of `text` is spoken when in a recording of it, of any rate, as training does: along what the
+    /// model expects of each symbol. None where that cannot be said: the text is too long to be read at once, or has more
+    /// symbols than the recording has frames.
+    pub fn align(&mut self, text: &str, recording: &Clip, voice: &Voice) -> Result<Option<Aligned>, SynthError> {
+        let script = self.read(text)?;
+        let [piece] = &script.pieces[..] else { return Ok(None) };
+        let spectrum = spectrum_of(recording, &self.model.features)?;
+        if spectrum.num_frames() < piece.tokens.len() {
+            return Ok(None);
+        }
+        self.voice_box.prepare([Shape::of_alignment(piece.tokens.len(), spectrum.num_frames())])?;
+        let durations = self.voice_box.alignment(line(piece, 0, voice, &Manner::default()), &spectrum.values)?;
+        Ok(Some(Aligned { spectrum, durations }))
+    }
+
+    fn say_pieces(
+        &mut self,
+        script: &Script,
+        voice: &Voice,
+        manner: &Manner,
+        take: &mut dyn FnMut(&SaidPiece<'_>) -> io::Result<()>,
+    ) -> Result<(), SynthError> {
         manner.check()?;
         for (stretch, pieces) in script.pieces.chunks(LOOKED_AHEAD).enumerate() {
             let first = stretch * LOOKED_AHEAD;
@@ -152,11 +214,13 @@ impl Synthesizer {
             let groups = pieces.chunks(at_once).zip(durations.chunks(at_once));
             for (group, (pieces, durations)) in groups.enumerate() {
                 let number = first + group * at_once;
-                let clips = self.sound(pieces, durations, number, voice, manner)?;
+                let spectra = self.spectra(pieces, durations, number, voice, manner)?;
+                let clips = self.sound(&spectra, number, manner)?;
                 for (place, (piece, clip)) in pieces.iter().zip(clips).enumerate() {
                     let is_last = number + place + 1 == script.pieces.len();
                     let (report, samples) = self.finished(piece, &durations[place], clip?, is_last, manner);
-                    take(&report, &samples).map_err(SynthError::NotTaken)?;
+                    let (spectrum, durations) = (&spectra[place], &durations[place]);
+                    take(&SaidPiece { report, samples, spectrum, durations }).map_err(SynthError::NotTaken)?;
                 }
             }
         }
@@ -180,26 +244,36 @@ impl Synthesizer {
         Ok(durations)
     }
 
-    /// The sound of a few pieces: spectra one after the other on the device, phases side by side on the host.
-    fn sound(
+    /// The spectra of a few pieces, one after the other on the device.
+    fn spectra(
         &mut self,
         pieces: &[Piece],
         durations: &[Vec<i32>],
         first: usize,
         voice: &Voice,
         manner: &Manner,
-    ) -> Result<Vec<Result<Clip, AudioError>>, SynthError> {
+    ) -> Result<Vec<MelFrames>, SynthError> {
         let n_mels = self.model.features.n_mels;
         let mut spectra = Vec::with_capacity(pieces.len());
         for (place, (piece, durations)) in pieces.iter().zip(durations).enumerate() {
             let values = self.voice_box.spectrum(line(piece, first + place, voice, manner), durations)?;
             spectra.push(MelFrames { values, n_mels });
         }
-        while self.vocoders.len() < pieces.len() {
+        Ok(spectra)
+    }
+
+    /// Their sound: phases are found side by side on the host.
+    fn sound(
+        &mut self,
+        spectra: &[MelFrames],
+        first: usize,
+        manner: &Manner,
+    ) -> Result<Vec<Result<Clip, AudioError>>, SynthError> {
+        while self.vocoders.len() < spectra.len() {
             self.vocoders.push(GriffinLim::new(&self.model.features)?);
         }
         let mut clips: Vec<Result<Clip, AudioError>> = spectra.iter().map(|_| Ok(Clip::default())).collect();
-        let parts: Vec<_> = self.vocoders.iter_mut().zip(&spectra).zip(&mut clips).collect();
+        let parts: Vec<_> = self.vocoders.iter_mut().zip(spectra).zip(&mut clips).collect();
         let workers = self.voice_box.device().machine().workers();
         workers.each_part(parts, |place, ((vocoder, mel), out)| {
             let mut clip = Clip::default();

@@ -36,11 +36,7 @@ impl Voice {
     ///
     /// Fails with [`SynthError::ReferenceTooShort`] and [`SynthError::ReferenceSilent`].
     pub(crate) fn of_recording(recording: &Clip, features: &FeatureSettings) -> Result<Voice, SynthError> {
-        let heard = heard(recording)?;
-        let mut clip = Clip::default();
-        Resampler::new(features.rate_hz).clip_into(&heard, &mut clip)?;
-        let mut mel = MelFrames::default();
-        LogMel::new(features)?.mel_into(&clip, &mut mel)?;
+        let mel = spectrum_of(&heard(recording)?, features)?;
         Ok(Voice { source: VoiceSource::Recording, frames: reference_of(&mel.values, features.n_mels) })
     }
 
@@ -49,6 +45,15 @@ impl Voice {
         let frames = bands.iter().cycle().take(bands.len() * REFERENCE_FRAMES as usize).copied().collect();
         Voice { source: VoiceSource::Mean, frames }
     }
+}
+
+/// The spectrum of a recording of any rate, as the model knows spectra.
+pub(crate) fn spectrum_of(recording: &Clip, features: &FeatureSettings) -> Result<MelFrames, SynthError> {
+    let mut clip = Clip::default();
+    Resampler::new(features.rate_hz).clip_into(recording, &mut clip)?;
+    let mut mel = MelFrames::default();
+    LogMel::new(features)?.mel_into(&clip, &mut mel)?;
+    Ok(mel)
 }
 
 /// The recording from its first sound to its last.

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tandem_device::bytes::{POOL_GRANULE, round_up};
 use tandem_device::{Arena, ArenaSpec, DType, Device, Kind};
@@ -33,6 +34,18 @@ pub(crate) enum Shape {
     Durations { tokens: u32 },
     /// The spectrum of `tokens` that last `frames`.
     Spectrum { tokens: u32, frames: u32 },
+    /// How long `tokens` last in a recording of `frames`.
+    Alignment { tokens: u32, frames: u32 },
+}
+
+/// What a program is given beside a text and its voice.
+#[derive(Clone, Copy)]
+enum Given<'a> {
+    Nothing,
+    /// Frames of each token.
+    Durations(&'a [i32]),
+    /// The frames of a recording.
+    Recording(&'a [f32]),
 }
 
 /// A text with its voice, as programs take it.
@@ -55,6 +68,7 @@ pub(crate) struct VoiceBox {
     mels: u32,
     mean: [f32; 1],
     scale: [f32; 1],
+    stop: Arc<AtomicBool>,
 }
 
 struct Running {
@@ -73,9 +87,21 @@ impl Shape {
         Shape::Spectrum { tokens: tokens.next_multiple_of(TOKEN_STEP), frames: frames.next_multiple_of(FRAME_STEP) }
     }
 
+    pub(crate) fn of_alignment(tokens: usize, frames: usize) -> Shape {
+        let (tokens, frames) = (tokens as u32, frames as u32);
+        Shape::Alignment { tokens: tokens.next_multiple_of(TOKEN_STEP), frames: frames.next_multiple_of(FRAME_STEP) }
+    }
+
     fn tokens(self) -> u32 {
         match self {
-            Shape::Durations { tokens } | Shape::Spectrum { tokens, .. } => tokens,
+            Shape::Durations { tokens } | Shape::Spectrum { tokens, .. } | Shape::Alignment { tokens, .. } => tokens,
+        }
+    }
+
+    fn frames(self) -> u32 {
+        match self {
+            Shape::Durations { .. } => FRAME_STEP,
+            Shape::Spectrum { frames, .. } | Shape::Alignment { frames, .. } => frames,
         }
     }
 }
@@ -89,7 +115,16 @@ impl VoiceBox {
         (mean, deviation): (f32, f32),
     ) -> VoiceBox {
         let (mean, scale) = ([mean], [1.0 / deviation]);
-        VoiceBox { running: None, model, weights, device, precision, mels, mean, scale }
+        let stop = Arc::default();
+        VoiceBox { running: None, model, weights, device, precision, mels, mean, scale, stop }
+    }
+
+    /// Ends what is under way with [`SynthError::Stopped`] once `stop` is raised.
+    pub(crate) fn stop_when(&mut self, stop: Arc<AtomicBool>) {
+        if let Some(running) = &mut self.running {
+            running.session.stop_when(stop.clone());
+        }
+        self.stop = stop;
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -112,7 +147,8 @@ impl VoiceBox {
         let (set, programs) = self.compile(wanted)?;
         let arena = self.reserve(&set)?;
         let stream = Arc::new(self.device.stream(false)?);
-        let session = Session::create(Arc::new(set), &arena, stream, 1)?;
+        let mut session = Session::create(Arc::new(set), &arena, stream, 1)?;
+        session.stop_when(self.stop.clone());
         match self.precision {
             DType::BF16 => {
                 let narrow: Vec<half::bf16> = self.weights.iter().map(|&x| half::bf16::from_f32(x)).collect();
@@ -126,7 +162,7 @@ impl VoiceBox {
 
     /// ln(1 + frames) of each token. The shape was prepared.
     pub(crate) fn log_durations(&mut self, line: Line<'_>) -> Result<Vec<f32>, SynthError> {
-        let results = self.run(Shape::of_durations(line.tokens.len()), line, None)?;
+        let results = self.run(Shape::of_durations(line.tokens.len()), line, Given::Nothing)?;
         let mut guesses = results.get::<f32>("log_durations")?;
         guesses.truncate(line.tokens.len());
         Ok(guesses)
@@ -137,7 +173,7 @@ impl VoiceBox {
     /// Fails with [`SynthError::NotFinite`].
     pub(crate) fn spectrum(&mut self, line: Line<'_>, durations: &[i32]) -> Result<Vec<f32>, SynthError> {
         let frames = durations.iter().sum::<i32>() as usize;
-        let results = self.run(Shape::of_spectrum(line.tokens.len(), frames), line, Some(durations))?;
+        let results = self.run(Shape::of_spectrum(line.tokens.len(), frames), line, Given::Durations(durations))?;
         let mut mel = results.get::<f32>("mel")?;
         mel.truncate(frames * self.mels as usize);
         match mel.iter().all(|x| x.is_finite()) {
@@ -146,10 +182,23 @@ impl VoiceBox {
         }
     }
 
-    fn compile(&self, wanted: BTreeSet<Shape>) -> Result<(ProgramSet, BTreeMap<Shape, ProgramId>), EngineError> {
+    /// Frames of each token in a recording, which has at least one for each of them. The shape was prepared.
+    pub(crate) fn alignment(&mut self, line: Line<'_>, mel: &[f32]) -> Result<Vec<i32>, SynthError> {
+        let frames = mel.len() / self.mels as usize;
+        assert!(frames >= line.tokens.len(), "{} tokens in {frames} frames", line.tokens.len());
+        let shape = Shape::of_alignment(line.tokens.len(), frames);
+        let mut durations = self.run(shape, line, Given::Recording(mel))?.get::<i32>("alignment")?;
+        durations.truncate(line.tokens.len());
+        Ok(durations)
+    }
+
+    fn compile(&self, wanted: BTreeSet<Shape>) -> Result<(ProgramSet, BTreeMap<Shape, ProgramId>), SynthError> {
         let mut set = ProgramSet::new(self.model.parameters().clone(), self.precision, &[]);
         let mut programs = BTreeMap::new();
         for shape in wanted {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(SynthError::Stopped);
+            }
             let (graph, layout) = self.graph(shape)?;
             programs.insert(shape, set.add(format!("{shape:?}"), &graph, &layout)?);
         }
@@ -163,13 +212,18 @@ impl VoiceBox {
         layout.place("text", whole(tokens))?;
         layout.place("text_lengths", whole(1))?;
         layout.place("reference", TensorType::new(DType::F32, &[REFERENCE_FRAMES, self.mels]))?;
-        let batch = |frames: u32| BatchShape::new(Rows::even(1, tokens), Rows::even(1, frames));
+        let batch = BatchShape::new(Rows::even(1, tokens), Rows::even(1, shape.frames()));
         let graph = match shape {
-            Shape::Durations { .. } => self.model.guess_durations(self.precision, &batch(FRAME_STEP))?,
-            Shape::Spectrum { frames, .. } => {
+            Shape::Durations { .. } => self.model.guess_durations(self.precision, &batch)?,
+            Shape::Spectrum { .. } => {
                 layout.place("durations", whole(tokens))?;
                 layout.place("mel_lengths", whole(1))?;
-                self.model.sample(self.precision, &batch(frames))?
+                self.model.sample(self.precision, &batch)?
+            }
+            Shape::Alignment { frames, .. } => {
+                layout.place("mel", TensorType::new(DType::F32, &[frames, self.mels]))?;
+                layout.place("mel_lengths", whole(1))?;
+                self.model.find_alignment(self.precision, &batch)?
             }
         };
         Ok((graph, layout))
@@ -196,7 +250,7 @@ impl VoiceBox {
         Ok(Arena::reserve(&self.device, spec)?)
     }
 
-    fn run(&mut self, shape: Shape, line: Line<'_>, durations: Option<&[i32]>) -> Result<Results, SynthError> {
+    fn run(&mut self, shape: Shape, line: Line<'_>, given: Given<'_>) -> Result<Results, SynthError> {
         let Some((running, id)) = self.running.as_mut().and_then(|running| {
             let id = *running.programs.get(&shape)?;
             Some((running, id))
@@ -212,9 +266,18 @@ impl VoiceBox {
         session.write_input(id, "text", &padded(line.tokens))?;
         session.write_input(id, "text_lengths", &[line.tokens.len() as i32])?;
         session.write_input(id, "reference", line.voice)?;
-        if let Some(durations) = durations {
-            session.write_input(id, "durations", &padded(durations))?;
-            session.write_input(id, "mel_lengths", &[durations.iter().sum::<i32>()])?;
+        match given {
+            Given::Nothing => {}
+            Given::Durations(durations) => {
+                session.write_input(id, "durations", &padded(durations))?;
+                session.write_input(id, "mel_lengths", &[durations.iter().sum::<i32>()])?;
+            }
+            Given::Recording(mel) => {
+                let mut whole = mel.to_vec();
+                whole.resize((shape.frames() * self.mels) as usize, 0.0);
+                session.write_input(id, "mel", &whole)?;
+                session.write_input(id, "mel_lengths", &[(mel.len() / self.mels as usize) as i32])?;
+            }
         }
         let seed = [line.seed as u32, (line.seed >> 32) as u32];
         // Programs take of these what they ask for.
@@ -263,7 +326,7 @@ mod tests {
         let shapes = shapes.map(|(tokens, frames)| Shape::Spectrum { tokens, frames });
         voice_box.prepare(shapes).unwrap();
         let mels = shapes.map(|shape| {
-            let results = voice_box.run(shape, line(&voice), Some(&DURATIONS)).unwrap();
+            let results = voice_box.run(shape, line(&voice), Given::Durations(&DURATIONS)).unwrap();
             results.get::<f32>("mel").unwrap()[..21 * MELS as usize].to_vec()
         });
         let spread =
@@ -276,7 +339,7 @@ mod tests {
         let lengths = [32, 96].map(|tokens| Shape::Durations { tokens });
         voice_box.prepare(lengths).unwrap();
         let [narrow, wide] = lengths.map(|shape| {
-            let results = voice_box.run(shape, line(&voice), None).unwrap();
+            let results = voice_box.run(shape, line(&voice), Given::Nothing).unwrap();
             results.get::<f32>("log_durations").unwrap()[..5].to_vec()
         });
         assert!(narrow.iter().zip(&wide).all(|(a, b)| (a - b).abs() < 1e-4), "{narrow:?} {wide:?}");
@@ -284,6 +347,19 @@ mod tests {
         voice_box.prepare([Shape::of_durations(5)]).unwrap();
         assert_eq!(voice_box.spectrum(line(&voice), &DURATIONS).unwrap(), mels[0], "what was there is kept");
         assert_eq!(voice_box.log_durations(line(&voice)).unwrap().len(), 5);
+    }
+
+    #[test]
+    fn a_recording_is_used_up_by_the_tokens_in_order() {
+        let mut voice_box = voice_box();
+        let voice = vec![-5.0; (REFERENCE_FRAMES * MELS) as usize];
+        for frames in [5_u32, 21, 64, 65] {
+            let mel: Vec<f32> = (0..frames * MELS).map(|i| -5.0 + (i % 41) as f32 * 0.1).collect();
+            voice_box.prepare([Shape::of_alignment(TOKENS.len(), frames as usize)]).unwrap();
+            let durations = voice_box.alignment(line(&voice), &mel).unwrap();
+            assert_eq!((durations.len(), durations.iter().sum::<i32>()), (TOKENS.len(), frames as i32));
+            assert!(durations.iter().all(|frames| *frames >= 1), "{durations:?}");
+        }
     }
 
     #[test]

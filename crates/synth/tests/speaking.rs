@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
 
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
@@ -68,6 +70,53 @@ fn simulated() -> Device {
 fn say(synthesizer: &mut Synthesizer, text: &str, rate: f64, seed: u64) -> Spoken {
     let voice = synthesizer.voice(None).unwrap();
     synthesizer.speak(text, &voice, &Manner { rate, seed }).unwrap()
+}
+
+#[test]
+fn what_was_said_comes_with_its_spectrum_and_the_frames_of_each_symbol() {
+    let folder = checkpoint("f32", &[]);
+    let mut synthesizer = Synthesizer::open(folder.path(), cpu()).unwrap();
+    for text in ["Good morning.", &"It is a fine day, they say. ".repeat(12)] {
+        let spoken = say(&mut synthesizer, text, 1.0, 1);
+        let (tokens, frames) = spoken.pieces.iter().fold((0, 0), |(t, f), piece| (t + piece.tokens, f + piece.frames));
+        let sum = spoken.durations.iter().sum::<i32>() as usize;
+        assert_eq!((spoken.durations.len(), sum, spoken.spectrum.num_frames()), (tokens, frames, frames));
+    }
+}
+
+#[test]
+fn a_recording_is_aligned_with_its_text_where_that_can_be() {
+    let folder = checkpoint("f32", &[]);
+    let mut synthesizer = Synthesizer::open(folder.path(), cpu()).unwrap();
+    let voice = synthesizer.voice(None).unwrap();
+    let tone = |seconds: f64| {
+        let samples = (0..(seconds * 44_100.0) as u32).map(|i| ((f64::from(i) * 0.06).sin() * 9000.0) as i16);
+        Clip { samples: samples.collect(), rate_hz: 44_100 }
+    };
+    let aligned = synthesizer.align("Good morning.", &tone(1.0), &voice).unwrap().unwrap();
+    let frames = aligned.spectrum.num_frames();
+    assert!((85..=88).contains(&frames), "{frames}");
+    assert!(aligned.durations.iter().sum::<i32>() as usize == frames && aligned.durations.iter().all(|d| *d >= 1));
+    assert_eq!(synthesizer.align("Good morning.", &tone(0.05), &voice).unwrap(), None, "more symbols than frames");
+    let long = "It is a fine day, they say. ".repeat(12);
+    assert_eq!(synthesizer.align(&long, &tone(9.0), &voice).unwrap(), None, "not read at once");
+}
+
+#[test]
+fn who_gives_up_is_told_so_and_may_ask_again() {
+    let folder = checkpoint("f32", &[]);
+    let mut synthesizer = Synthesizer::open(folder.path(), cpu()).unwrap();
+    let stop = Arc::new(AtomicBool::new(true));
+    let voice = synthesizer.voice(None).unwrap();
+    let speak = |synthesizer: &mut Synthesizer| synthesizer.speak("Good morning.", &voice, &Manner::default());
+    // Before its programs are made, and when they are there.
+    for _ in 0..2 {
+        synthesizer.stop_when(stop.clone());
+        assert!(matches!(speak(&mut synthesizer), Err(SynthError::Stopped)));
+        stop.store(false, Ordering::Relaxed);
+        assert!(speak(&mut synthesizer).is_ok());
+        stop.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::trainer::Trainer;
 pub struct Calendar {
     /// Steps of the whole run.
     pub total_steps: u64,
-    /// Steps of an epoch: after each of them the held-out data is looked at.
+    /// Steps of an epoch: after each of them the held-out data is looked at, and before each checkpoint.
     pub steps_of_epoch: u64,
     /// Steps from one checkpoint to the next; none for every thousand steps or ten minutes.
     pub checkpoint_every: Option<u64>,
@@ -88,13 +88,17 @@ fn train(
         trainer.take_notes().iter().for_each(|note| watcher.note(note));
         let step = trainer.step();
         let last = step == calendar.total_steps;
-        if last || step.is_multiple_of(calendar.steps_of_epoch.max(1)) {
+        let keeps = !last && keeper.is_due(step, calendar.checkpoint_every);
+        let ends_epoch = step.is_multiple_of(calendar.steps_of_epoch.max(1));
+        if last || ends_epoch || keeps {
             settle(trainer, watcher)?;
+        }
+        // Who is told to stop wants a checkpoint soon, and no score for it.
+        if last || ((ends_epoch || keeps) && !stop.is_raised()) {
             validation = trainer.validate()?;
             validation.iter().for_each(|report| watcher.validation(report));
         }
-        if !last && keeper.is_due(step, calendar.checkpoint_every) {
-            settle(trainer, watcher)?;
+        if keeps {
             keeper.write(trainer, validation.as_ref(), watcher)?;
         }
     }

@@ -1,5 +1,6 @@
 //! From a plan to a run that is ready for its first step: the one way training is set up, whoever asks for it.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,6 +133,20 @@ pub fn identity(plan: &Plan, corpora: &Corpora) -> RunIdentity {
         .with("seed", plan.seed)
 }
 
+/// What is said while a run is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told<'a> {
+    /// A start-up line, once it is true.
+    Line(&'a str),
+    /// Programs that are ready to run. With none of them ready it begins, with all it is over.
+    WarmUp {
+        /// How many are.
+        ready: usize,
+        /// Of how many.
+        of: usize,
+    },
+}
+
 /// Sets a run of the speech model up: [`Setup::launch`] with what the commands know. With a checkpoint the run goes on from
 /// it; bad recordings are listed in `bad_samples`. A library has [`Trainer::builder`](crate::Trainer::builder).
 pub fn launch(
@@ -140,7 +155,7 @@ pub fn launch(
     checkpoint: Option<&Checkpoint>,
     bad_samples: PathBuf,
     emitter: &Emitter,
-    say: &mut dyn FnMut(&str),
+    say: &mut dyn FnMut(Told<'_>),
 ) -> Result<(Launched, Warm), LaunchError> {
     Setup::new(resolved, corpora, checkpoint, Some(bad_samples), emitter)?.launch(say)
 }
@@ -204,18 +219,22 @@ impl<'a> Setup<'a> {
         Ok(self)
     }
 
-    /// Goes through all the pieces and waits for the feed: `say` is given each start-up line once it is true. Also says how
-    /// full the feed is.
-    pub fn launch(self, say: &mut dyn FnMut(&str)) -> Result<(Launched, Warm), LaunchError> {
+    /// Goes through all the pieces and waits for the feed: `say` is given each start-up line once it is true, and how far
+    /// the warm-up has come. Also says how full the feed is.
+    pub fn launch(self, say: &mut dyn FnMut(Told<'_>)) -> Result<(Launched, Warm), LaunchError> {
         let plan = self.plan.clone();
-        let mut moment = |moment| startup_lines(&plan, moment).iter().for_each(|line| say(line));
+        // Two closures below say things, never at once.
+        let say = RefCell::new(say);
+        let mut moment =
+            |moment| startup_lines(&plan, moment).iter().for_each(|line| (say.borrow_mut())(Told::Line(line)));
         moment(Moment::Configuring);
         let roles = self.reserve(&mut moment)?;
         let feed = self.start_feed(&roles)?;
         moment(Moment::PipelineReady);
         moment(Moment::ModelPlaced);
         moment(Moment::CreatingModel);
-        let model = self.create_model(&roles, self.programs()?)?;
+        let mut warming = |ready, of| (say.borrow_mut())(Told::WarmUp { ready, of });
+        let model = self.create_model(&roles, self.programs()?, &mut warming)?;
         let mut launched = self.join(roles, feed, model)?;
         // What the driver took for kernels, libraries and recordings is read now, and must be inside what was planned for
         // it.
@@ -290,12 +309,17 @@ impl<'a> Setup<'a> {
         }
     }
 
-    /// Takes the model's memory and prepares every program of it.
-    pub fn create_model(&self, roles: &Isolation, programs: RunPrograms) -> Result<CreatedModel, LaunchError> {
+    /// Takes the model's memory and prepares every program of it; `told` hears how many are ready, of how many.
+    pub fn create_model(
+        &self,
+        roles: &Isolation,
+        programs: RunPrograms,
+        told: &mut dyn FnMut(usize, usize),
+    ) -> Result<CreatedModel, LaunchError> {
         let under_way = Trainer::under_way(self.plan.grad_accum as usize);
         let stream = Arc::new(roles.model.device.stream(true)?);
         let set = Arc::clone(&programs.programs.set);
-        let session = Session::create(set, &roles.model.arena, stream, under_way)?;
+        let session = Session::create_told(set, &roles.model.arena, stream, under_way, told)?;
         Ok(CreatedModel { session, programs })
     }
 

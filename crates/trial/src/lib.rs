@@ -2,6 +2,7 @@
 //!
 //! [`resolve`] finds the machine and makes the plan. [`launch`] sets a training run up, [`Trainer`] is such a run in a
 //! program of one's own. [`validate`] looks at it piece by piece under five headings, and [`mod@bench`] measures.
+//! [`listening`] lets a run be heard while it learns.
 //!
 //! As a library:
 #![doc = include_str!("../../../docs/library.md")]
@@ -13,6 +14,7 @@ pub mod launch;
 pub mod tell;
 mod trainer;
 pub mod demo;
+pub mod listening;
 pub mod validate;
 pub mod bench;
 

@@ -15,7 +15,7 @@ use tandem_train::{
     Written, latest_usable,
 };
 
-use crate::launch::{Corpora, LaunchError, Launched, Setup, identity};
+use crate::launch::{Corpora, LaunchError, Launched, Setup, Told, identity};
 use crate::resolve::Resolved;
 use crate::sampler::{Sampler, SamplerError};
 use crate::tell;
@@ -190,7 +190,11 @@ impl<'a> TrainerBuilder<'a> {
             Some(model) => setup.with_model(model)?,
             None => setup,
         };
-        let (launched, warm) = setup.launch(say)?;
+        let (launched, warm) = setup.launch(&mut |told| {
+            if let Told::Line(line) = told {
+                say(line);
+            }
+        })?;
         if let (Some(_), Some(checkpoint), Some(folder)) = (resume, &checkpoint, &folder) {
             // Only now: a checkpoint that cannot be gone on from changes nothing in the folder.
             folder.move_aside_after(checkpoint.step)?;

@@ -296,7 +296,7 @@ impl Run<'_> {
         self.moment(Moment::CreatingModel);
         let programs = setup.programs()?;
         let homes = homes(&programs, roles)?;
-        let model = setup.create_model(roles, programs)?;
+        let model = setup.create_model(roles, programs, &mut |_, _| {})?;
         let card = roles.model.device.index();
         let astray = homes.iter().filter(|home| **home != card).count();
         let (size, name, count) = (self.plan.model_title(), &self.plan.model_name, homes.len());

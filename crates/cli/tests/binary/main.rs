@@ -19,6 +19,7 @@ mod isolation_matrix;
 mod output;
 mod placement;
 mod run_log;
+mod samples;
 mod smallest_limits;
 mod startup;
 mod suggestions;

@@ -69,6 +69,11 @@ fn a_run_says_what_it_does_and_keeps_what_it_learnt() {
             "Creating model on device: /CPU:0",
             "Waiting up to 2.0s for data pipeline to warm up",
             "✅ Model training starting now",
+            "Plan: data ",
+            "nano model, ",
+            "held out",
+            "   12 steps: 2.4 epochs of 5 (--max-steps)",
+            " to go, by the first ",
             "Checkpoint checkpoint-00000005",
             "Step 12/12  loss ",
             "Held out after step 12: mel ",
@@ -227,17 +232,41 @@ fn a_run_goes_on_from_the_checkpoint_it_is_told_to() {
 }
 
 #[test]
-fn a_checkpoint_at_the_end_of_an_epoch_has_its_score() {
+fn every_checkpoint_has_its_score_and_none_changes_what_is_learnt() {
     let folder = Folder::new();
-    let dir = folder.path("run");
-    trained("--model-size nano --batch-size 10 --mode cpu --buffer-size 4 --epochs 3 --checkpoint-every 1", &dir);
-    let validated: Vec<u64> = events(&dir, "validated").iter().map(|event| event["step"].as_u64().unwrap()).collect();
-    assert_eq!(validated.len(), 3);
-    for step in (1..=validated[2]).filter(|step| dir.join(format!("checkpoint-{step:08}")).is_dir()) {
-        let state = fs::read(dir.join(format!("checkpoint-{step:08}/state.json"))).unwrap();
+    let line = "--model-size nano --batch-size 10 --mode cpu --buffer-size 4 --epochs 3";
+    let often = folder.path("often");
+    trained(&format!("{line} --checkpoint-every 1"), &often);
+    let steps: Vec<u64> = events(&often, "checkpoint").iter().map(|event| event["step"].as_u64().unwrap()).collect();
+    let last = *steps.last().unwrap();
+    assert_eq!(steps, (1..=last).collect::<Vec<_>>());
+    let validated: Vec<u64> = events(&often, "validated").iter().map(|event| event["step"].as_u64().unwrap()).collect();
+    assert_eq!(validated, steps, "once at each of them, also where an epoch ends");
+    for step in steps.iter().filter(|step| often.join(format!("checkpoint-{step:08}")).is_dir()) {
+        let state = fs::read(often.join(format!("checkpoint-{step:08}/state.json"))).unwrap();
         let state: Value = serde_json::from_slice(&state).unwrap();
-        assert_eq!(state["record"]["score"].is_f64(), validated.contains(&step), "step {step}: {state}");
+        assert!(state["record"]["score"].is_f64(), "step {step}: {state}");
     }
+    let seldom = folder.path("seldom");
+    trained(&format!("{line} --checkpoint-every 100"), &seldom);
+    assert_eq!(events(&seldom, "validated").len(), 3, "after every epoch");
+    assert_eq!((losses(&often), tensors(&often, last)), (losses(&seldom), tensors(&seldom, last)));
+}
+
+#[test]
+fn what_ends_a_run_and_what_could_be_better_is_said_after_the_start() {
+    let folder = Folder::new();
+    let check = |name: &str, line: &str, parts: &[&str]| {
+        let ran = trained(&format!("--model-size nano --buffer-size 4 {line}"), &folder.path(name));
+        in_order(&ran.out, parts);
+        assert!(ran.out.matches("Advice: ").count() <= 3, "{ran:?}");
+    };
+    let sooner = ["Model training starting now", "Plan: data ", "(--epochs; --epochs 50 to reach --max-steps 100)"];
+    check("cpu", "--mode cpu --batch-size 10 --epochs 1 --max-steps 100", &sooner);
+    let sim = "--sim 2x24GiB --max-steps 1 --no-mixed-precision";
+    let better =
+        ["Model training starting now", "Plan: data ", "   Hint: 2 GPUs found", "   Advice: --mixed-precision would"];
+    check("sim", sim, &better);
 }
 
 /// Corpora as small as they come: they train, or say why they cannot.

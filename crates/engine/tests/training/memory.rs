@@ -1,6 +1,7 @@
 //! Planned, reserved and used memory are one number.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tandem_device::{ArenaError, DType, DeviceError, Kind, Machine, SimSpec};
 use tandem_engine::{EngineError, HostValue, ProgramSet, Session, UpdateSpec};
@@ -75,4 +76,23 @@ fn programs_share_what_lives_only_while_they_run() {
     let graph = Model::new().accumulate(DType::F32, 2).unwrap();
     both.add("a shorter bucket", &graph, &Model::layout(DType::F32, 2)).unwrap();
     assert_eq!(activations(&both), activations(&large), "the largest counts");
+}
+
+#[test]
+fn setting_up_is_told_and_a_run_can_be_given_up() {
+    for machine in machines() {
+        let (set, [accumulate, _]) = programs(DType::F32, 4, &UpdateSpec::default());
+        let arena = arena(&machine, set.bytes(machine.kind()));
+        let stream = Arc::new(arena.device().stream(true).unwrap());
+        let mut told = Vec::new();
+        let created = Session::create_told(Arc::new(set), &arena, stream, 3, &mut |ready, of| told.push((ready, of)));
+        let mut session = created.unwrap();
+        assert_eq!(told, [(0, 2), (2, 2)]);
+        let stop = Arc::new(AtomicBool::new(true));
+        session.stop_when(stop.clone());
+        let host = [("weight", HostValue::F32(&[0.1]))];
+        assert!(matches!(session.run(accumulate, None, &host), Err(EngineError::Stopped)));
+        stop.store(false, Ordering::Relaxed);
+        session.run(accumulate, None, &host).unwrap();
+    }
 }

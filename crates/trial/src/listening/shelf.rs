@@ -1,0 +1,150 @@
+//! The folder of listening samples: names, whole files, and which of them stay.
+//!
+//! `step-00001000-ID.wav` and `.png`: the step is first, so that a listing is in order. Of the checkpoints that were spoken
+//! the newest twenty stay, and the first: what the run sounded like in the beginning.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::ListeningError;
+
+/// Checkpoints whose samples stay, beside the first.
+const KEPT: usize = 20;
+/// Letters of an id in a name.
+const ID_CHARS: usize = 80;
+const BEING_WRITTEN: &str = ".tmp-";
+
+/// Where samples lie. Nothing is kept open.
+#[derive(Clone, Debug)]
+pub(super) struct Shelf {
+    folder: PathBuf,
+}
+
+impl Shelf {
+    pub(super) fn new(folder: PathBuf) -> Shelf {
+        Shelf { folder }
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Puts a file there, whole or not at all, and says what it is called in the folder of the run.
+    pub(super) fn put(&self, name: &str, bytes: &[u8]) -> Result<String, ListeningError> {
+        let no_folder = |source| ListeningError::NotWritten { source, path: self.folder.clone() };
+        fs::create_dir_all(&self.folder).map_err(no_folder)?;
+        let path = self.folder.join(name);
+        let temporary = self.folder.join(format!("{BEING_WRITTEN}{name}"));
+        let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, &path));
+        if let Err(source) = written {
+            let _ = fs::remove_file(&temporary);
+            return Err(ListeningError::NotWritten { source, path });
+        }
+        let folder = self.folder.file_name().unwrap_or_default().to_string_lossy();
+        Ok(format!("{folder}/{name}"))
+    }
+
+    /// Removes samples that need not stay, now that those of `step` are there. Those of later steps, from before a run went
+    /// on from an older checkpoint, are left alone until it gets there.
+    pub(super) fn clear_up(&self, step: u64) -> Result<(), ListeningError> {
+        let not_read = |source| ListeningError::NotWritten { source, path: self.folder.clone() };
+        let names = names_in(&self.folder).map_err(not_read)?;
+        for name in to_remove(&names, step) {
+            let path = self.folder.join(name);
+            fs::remove_file(&path).map_err(|source| ListeningError::NotWritten { source, path })?;
+        }
+        Ok(())
+    }
+}
+
+/// The name of a sample, without its ending.
+pub(super) fn stem(step: u64, name: &str) -> String {
+    format!("step-{step:08}-{name}")
+}
+
+/// Ids as they stand in names of files: no folders, nothing a shell would stumble over. Two that become one are numbered.
+pub(super) fn names_of<'a>(ids: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let plain = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let mut names: Vec<String> = Vec::new();
+    for id in ids {
+        let name: String = id.chars().take(ID_CHARS).map(plain).collect();
+        let is_taken = names.contains(&name);
+        names.push(if is_taken { format!("{name}-{}", names.len() + 1) } else { name });
+    }
+    names
+}
+
+fn names_in(folder: &Path) -> io::Result<Vec<String>> {
+    let entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
+    Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+}
+
+/// Names of ours that need not stay. Others' are not ours to remove.
+fn to_remove(names: &[String], step: u64) -> Vec<&String> {
+    let steps: BTreeSet<u64> = names.iter().filter_map(|name| step_of(name)).filter(|found| *found <= step).collect();
+    let removed = steps.len().saturating_sub(KEPT + 1);
+    let steps: BTreeSet<u64> = steps.into_iter().skip(1).take(removed).collect();
+    let is_done = |name: &str| step_of(name).is_some_and(|step| steps.contains(&step));
+    let is_left = |name: &str| name.strip_prefix(BEING_WRITTEN).is_some_and(|name| step_of(name).is_some());
+    names.iter().filter(|name| is_done(name) || is_left(name)).collect()
+}
+
+/// The step of a sample, by its name.
+fn step_of(name: &str) -> Option<u64> {
+    let (step, rest) = name.strip_prefix("step-")?.split_once('-')?;
+    let ours = step.len() >= 8 && [".wav", ".png"].iter().any(|ending| rest.ends_with(ending));
+    step.parse().ok().filter(|_| ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_in_order_and_no_paths() {
+        let check = |ids: &[&str], expected: &[&str]| assert_eq!(names_of(ids.iter().copied()), expected);
+        check(&["LJ001-0002", "LJ001-0003"], &["LJ001-0002", "LJ001-0003"]);
+        check(&["../a b/ç", "../a_b/ç"], &[".._a_b_ç", ".._a_b_ç-2"]);
+        check(&[&"x".repeat(300)], &[&"x".repeat(80)]);
+        assert_eq!(stem(1000, "LJ001-0002"), "step-00001000-LJ001-0002");
+    }
+
+    #[test]
+    fn the_newest_stay_and_the_first() {
+        let names: Vec<String> = (1..=30).flat_map(|step| [".wav", ".png"].map(|end| name(10 * step, end))).collect();
+        let check = |step: u64, expected: std::ops::RangeInclusive<u64>| {
+            let removed = to_remove(&names, step);
+            let wanted: Vec<String> =
+                expected.flat_map(|step| [".wav", ".png"].map(|end| name(10 * step, end))).collect();
+            assert_eq!(removed, wanted.iter().collect::<Vec<_>>(), "{step}");
+        };
+        fn name(step: u64, ending: &str) -> String {
+            format!("step-{step:08}-a-b{ending}")
+        }
+        check(300, 2..=10);
+        // Gone on from an older checkpoint: what was spoken later is not counted.
+        check(220, 2..=2);
+        #[expect(clippy::reversed_empty_ranges, reason = "nothing is removed")]
+        check(210, 2..=1);
+    }
+
+    #[test]
+    fn what_others_put_there_stays() {
+        let names = ["notes.txt", "step-one-a.wav", "step-00000001-a.txt", ".tmp-notes", ".tmp-step-00000001-a.wav"];
+        let names = names.map(str::to_owned);
+        assert_eq!(to_remove(&names, 100), [".tmp-step-00000001-a.wav"]);
+    }
+
+    #[test]
+    fn a_file_is_whole_or_not_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let shelf = Shelf::new(dir.path().join("samples"));
+        assert_eq!(shelf.put("a.wav", b"sound").unwrap(), "samples/a.wav");
+        assert_eq!(fs::read(dir.path().join("samples/a.wav")).unwrap(), b"sound");
+        fs::create_dir_all(dir.path().join("samples/b.wav/in the way")).unwrap();
+        assert!(shelf.put("b.wav", b"sound").unwrap_err().to_string().contains("b.wav"));
+        assert_eq!(names_in(&dir.path().join("samples")).unwrap().len(), 2, "nothing half written is left");
+    }
+}
