@@ -76,7 +76,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn synthetic_speech(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
-    demo::write(folder, 1.0, 1234, |path, samples, rate_hz| {
+    demo::write(folder, 1.0, (1234, 6), |path, samples, rate_hz| {
         let clip = Clip { samples: samples.to_vec(), rate_hz };
         wav::write(&clip, std::fs::File::create(path)?).map_err(std::io::Error::other)
     })?;

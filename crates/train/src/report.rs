@@ -39,6 +39,8 @@ pub struct StepReport {
     pub step: u64,
     /// The epoch its last batch belongs to, from 0.
     pub epoch: u64,
+    /// Which of the plan's shapes its batches had, from 0.
+    pub buckets: Vec<usize>,
     /// What was minimised, and its parts: of the speech model `loss`, `mel`, `prior` and `duration`.
     pub losses: Figures,
     /// Norm of the gradients before clipping.

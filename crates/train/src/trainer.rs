@@ -9,7 +9,7 @@
 //! The thread that queues steps never waits for the device, but for results of the step before the last; checkpoints and
 //! validations do.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -94,10 +94,20 @@ pub struct Trainer {
     last_end: Instant,
 }
 
+/// A step whose gradients are being computed.
+struct Begun {
+    weights: Weights,
+    epoch: u64,
+    buckets: Vec<usize>,
+    wait_ns: u64,
+    losses: Vec<Fetch>,
+}
+
 /// A step whose results are on their way.
 struct Pending {
     step: u64,
     epoch: u64,
+    buckets: Vec<usize>,
     lr: f64,
     wait_ns: u64,
     losses: Vec<Fetch>,
@@ -234,14 +244,63 @@ impl Trainer {
         for _ in 0..self.recipe.grad_accum {
             batches.push(self.feed.lease(&stream)?);
         }
-        self.step += 1;
-        let weights = Weights::of(batches.iter().flat_map(|batch| batch.info().utterances.iter().flatten()));
         let wait_ns = batches.iter().map(DeviceBatch::wait_ns).sum();
-        let epoch = batches.last().map_or(0, |batch| batch.info().cursor.epoch);
-        let mut losses = Vec::with_capacity(batches.len());
+        let mut begun = self.begin_step(&batches.iter().collect::<Vec<_>>(), wait_ns);
         for batch in batches {
-            losses.push(self.accumulate(&batch, &weights)?);
+            // Given back behind its own program, not behind the step.
+            begun.losses.push(self.accumulate(&batch, &begun.weights)?);
         }
+        self.end_step(begun)
+    }
+
+    /// Steps on batches that are there already, of the shapes that `steps` had: what they take without a feed. One batch of
+    /// each shape is waited for, kept, and learnt from again and again: this is for measuring.
+    pub fn headspace(&mut self, steps: &[Vec<usize>]) -> Result<Vec<StepReport>, TrainError> {
+        assert!(self.pending.is_empty(), "settle first: these steps are measured by themselves");
+        let stream = self.stream.clone();
+        let mut held: BTreeMap<usize, DeviceBatch<'_>> = BTreeMap::new();
+        let wanted: BTreeSet<usize> = steps.iter().flatten().copied().collect();
+        while !wanted.iter().all(|shape| held.contains_key(shape)) {
+            let batch = self.feed.lease(&stream)?;
+            held.entry(batch.info().bucket_index).or_insert(batch);
+        }
+        self.stream.drain()?;
+        self.start_clock();
+        let mut reports = Vec::with_capacity(steps.len());
+        for shapes in steps {
+            let batches: Vec<&DeviceBatch<'_>> = shapes.iter().map(|shape| &held[shape]).collect();
+            let mut begun = self.begin_step(&batches, 0);
+            for batch in batches {
+                begun.losses.push(self.accumulate(batch, &begun.weights)?);
+            }
+            reports.extend(self.end_step(begun)?);
+        }
+        reports.extend(self.settle()?);
+        Ok(reports)
+    }
+
+    /// What the matrix products of a step on a batch of this shape take by themselves, in microseconds. What is learnt is
+    /// lost: this is for measuring, last.
+    pub fn time_products(&self, bucket: usize) -> Result<f64, TrainError> {
+        let us = self.session.time_products(self.programs.accumulate[bucket])?;
+        Ok(us * self.recipe.grad_accum as f64)
+    }
+
+    fn begin_step(&mut self, batches: &[&DeviceBatch<'_>], wait_ns: u64) -> Begun {
+        self.step += 1;
+        let infos = || batches.iter().map(|batch| batch.info());
+        Begun {
+            weights: Weights::of(infos().flat_map(|info| info.utterances.iter().flatten())),
+            epoch: infos().next_back().map_or(0, |info| info.cursor.epoch),
+            buckets: infos().map(|info| info.bucket_index).collect(),
+            wait_ns,
+            losses: Vec::with_capacity(batches.len()),
+        }
+    }
+
+    /// The update of a step whose gradients are there.
+    fn end_step(&mut self, begun: Begun) -> Result<Option<StepReport>, TrainError> {
+        let Begun { epoch, buckets, wait_ns, losses, .. } = begun;
         if self.plant.traps_at(self.step) {
             self.stream.trap()?;
         }
@@ -251,7 +310,7 @@ impl Trainer {
         let host = [("lr", HostValue::F32(&lr_value)), ("average_decay", HostValue::F32(&decay))];
         self.session.run(self.programs.update, None, &host)?;
         let update = self.session.fetch(self.programs.update)?;
-        self.pending.push_back(Pending { step: self.step, epoch, lr, wait_ns, losses, update });
+        self.pending.push_back(Pending { step: self.step, epoch, buckets, lr, wait_ns, losses, update });
         if self.pending.len() > RUN_AHEAD { self.report() } else { Ok(None) }
     }
 
@@ -401,6 +460,7 @@ impl Trainer {
         Ok(Some(StepReport {
             step: pending.step,
             epoch: pending.epoch,
+            buckets: pending.buckets,
             losses: Figures::new(Arc::clone(&self.losses), losses),
             gradient_norm: one(&update, "gradient_norm")?,
             lr: pending.lr,

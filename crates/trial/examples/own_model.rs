@@ -1,8 +1,8 @@
 //! A model of one's own: planned for, trained inside hard limits, kept, and gone on with.
-//! `cargo run -p tandem-trial --example own_model [-- DIR]`; in `DIR` the run is kept, and goes on the next time.
+//! `cargo run -p tandem-trial --example own_model [-- DIR [card]]`; in `DIR` the run is kept, and goes on the next time.
 //!
-//! Runs on two simulated cards, whose maths runs on the CPU, on a minute of synthetic speech. With `Site::survey(None)` in
-//! place of the simulated machine the same lines train on real ones.
+//! Runs on two simulated cards, whose maths runs on the CPU, on a minute of synthetic speech; with `card` in two partitions
+//! of a real one.
 #![allow(clippy::print_stdout, reason = "an example tells what it found")]
 
 use std::error::Error;
@@ -79,11 +79,18 @@ impl Model for Narrow {
     }
 }
 
-/// Synthetic speech in `folder`, and a plan for `model` on a pair of simulated cards, 1 GB of each.
-pub fn resolve(folder: &Path, model: &Arc<dyn Model>) -> Result<(Resolved, Corpora), Box<dyn Error>> {
+/// Where the example trains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On a pair of cards that are not there.
+    Pair,
+    /// In two partitions of a card that is.
+    Card,
+}
+
+/// Synthetic speech in `folder`, and a plan for `model` with 1 GB for each role.
+pub fn resolve(folder: &Path, model: &Arc<dyn Model>, place: Place) -> Result<(Resolved, Corpora), Box<dyn Error>> {
     let settings = Settings::new().with(&[
-        ("data-gpu", "0"),
-        ("model-gpu", "1"),
         ("enable-memory-isolation", "true"),
         ("data-gpu-memory", "1024"),
         ("model-gpu-memory", "1024"),
@@ -92,8 +99,14 @@ pub fn resolve(folder: &Path, model: &Arc<dyn Model>) -> Result<(Resolved, Corpo
         ("max-steps", "30"),
         ("lr", "0.005"),
     ])?;
+    let (settings, site) = match place {
+        Place::Pair => {
+            let machine = Machine::simulated(SimSpec::new(2, 24 << 30));
+            (settings.with(&[("data-gpu", "0"), ("model-gpu", "1")])?, Site::of(machine)?)
+        }
+        Place::Card => (settings.with(&[("share-gpu", "true")])?, Site::survey(None)?),
+    };
     let (facts, corpora) = demo::corpora(folder, &settings)?;
-    let site = Site::of(Machine::simulated(SimSpec::new(2, 24 << 30)))?;
     let plan = site.resolve_for(&OwnModel::new(Arc::clone(model)), &settings, Some(&facts));
     Ok((plan.map_err(|refusal| refusal.message)?, corpora))
 }
@@ -102,7 +115,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let scratch = tempfile::tempdir()?;
     let folder = std::env::args().nth(1).map_or_else(|| scratch.path().join("run"), PathBuf::from);
     let model: Arc<dyn Model> = Arc::new(Narrow::new(32, 8)?);
-    let (plan, corpora) = resolve(&scratch.path().join("speech"), &model)?;
+    let place = if std::env::args().nth(2).as_deref() == Some("card") { Place::Card } else { Place::Pair };
+    let (plan, corpora) = resolve(&scratch.path().join("speech"), &model, place)?;
 
     // Both roles' memory is taken here, all of it: nothing more is asked of the cards later.
     let mut say = |line: &str| println!("{line}");

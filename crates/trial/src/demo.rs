@@ -39,7 +39,7 @@ pub enum DemoError {
 /// Cost: some milliseconds an utterance, of which a usual batch wants fifty.
 pub fn corpora(folder: &Path, settings: &Settings) -> Result<(CorpusFacts, Corpora), DemoError> {
     let minutes = (settings.count(Id::BatchSize) as f64 * MINUTES_PER_ROW).clamp(LEAST_MINUTES, MOST_MINUTES);
-    demo::write(folder, minutes, SEED, |path, samples, rate_hz| {
+    demo::write(folder, minutes, (SEED, demo::VOICES.len()), |path, samples, rate_hz| {
         let mut file = Vec::new();
         wav::write(&Clip { samples: samples.to_vec(), rate_hz }, &mut file).map_err(io::Error::other)?;
         fs::write(path, file)

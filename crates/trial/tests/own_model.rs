@@ -8,7 +8,7 @@ mod own_model;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use own_model::{Narrow, resolve};
+use own_model::{Narrow, Place, resolve};
 use tandem_device::leak::DEFAULT_THRESHOLD;
 use tandem_device::sim::Alive;
 use tandem_events::{Emitter, Event, Role, Sink};
@@ -31,10 +31,16 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Bench {
+    fn new(place: Place) -> Bench {
         let folder = tempfile::tempdir().unwrap();
-        let (plan, corpora) = resolve(&folder.path().join("speech"), &narrow()).unwrap();
+        let (plan, corpora) = resolve(&folder.path().join("speech"), &narrow(), place).unwrap();
         Bench { folder, plan, corpora }
+    }
+
+    /// Where the cards are simulated, all their memory is home.
+    fn all_is_home(&self) {
+        let alive = self.plan.machine.sim().map(|sim| sim.alive());
+        assert!(alive.is_none_or(|alive| alive == Alive::default()), "{alive:?}");
     }
 
     fn run_folder(&self, name: &str) -> std::path::PathBuf {
@@ -70,7 +76,17 @@ impl Sink for Heard {
 
 #[test]
 fn it_learns_inside_its_limits_and_every_byte_has_an_owner() {
-    let bench = Bench::new();
+    learns(Place::Pair);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn cuda_it_learns_inside_its_limits_and_every_byte_has_an_owner() {
+    learns(Place::Card);
+}
+
+fn learns(place: Place) {
+    let bench = Bench::new(place);
     let mut said = Vec::new();
     let heard = Arc::new(Heard::default());
     let mut say = |line: &str| said.push(line.to_owned());
@@ -94,7 +110,8 @@ fn it_learns_inside_its_limits_and_every_byte_has_an_owner() {
         assert_eq!((owned, now.used_bytes), (now.used_bytes, planned.planned_bytes), "{now}: {:?}", now.owners);
         assert_eq!((now.limit_bytes, now.peak_bytes), (1024 << 20, now.used_bytes), "{now}");
         assert!(spec.driver_bytes + spec.arena_bytes <= now.limit_bytes && now.used_bytes <= now.limit_bytes);
-        assert_eq!(now.card, usize::from(now.role == Role::Model));
+        assert_eq!(Some(now.card), planned.card);
+        assert!(place == Place::Card || now.card == usize::from(now.role == Role::Model), "{now}");
         assert!(!now.name.is_empty() && Some(&now.uuid) == planned.uuid.as_ref(), "{now:?}");
     }
     assert_eq!(trainer.roles().detect_leak(&baseline, DEFAULT_THRESHOLD), []);
@@ -112,12 +129,22 @@ fn it_learns_inside_its_limits_and_every_byte_has_an_owner() {
     assert!(any(|event| matches!(event, Event::Validated { figures, .. } if figures.len() == 2)));
     assert!(any(|event| matches!(event, Event::Checkpoint { step: 30, .. })));
     trainer.stop().unwrap();
-    assert_eq!(bench.plan.machine.sim().map(|sim| sim.alive()), Some(Alive::default()), "all memory is home");
+    bench.all_is_home();
 }
 
 #[test]
 fn a_run_that_stops_goes_on_as_if_it_had_not() {
-    let bench = Bench::new();
+    goes_on(Place::Pair);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn cuda_a_run_that_stops_goes_on_as_if_it_had_not() {
+    goes_on(Place::Card);
+}
+
+fn goes_on(place: Place) {
+    let bench = Bench::new(place);
     let (_, whole) = train(&mut bench.build(&bench.run_folder("whole")).unwrap(), u64::MAX);
     let parts = bench.run_folder("parts");
     let mut first = bench.build(&parts).unwrap();
@@ -145,7 +172,7 @@ fn a_run_that_stops_goes_on_as_if_it_had_not() {
 
 #[test]
 fn steps_can_be_taken_one_by_one_without_a_folder() {
-    let bench = Bench::new();
+    let bench = Bench::new(Place::Pair);
     let mut trainer = Trainer::builder(&bench.plan).model(narrow()).build(&bench.corpora).unwrap();
     let mut reports: Vec<StepReport> = (0..4).filter_map(|_| trainer.advance().unwrap()).collect();
     reports.extend(trainer.settle().unwrap());
@@ -158,7 +185,7 @@ fn steps_can_be_taken_one_by_one_without_a_folder() {
 
 #[test]
 fn another_model_than_the_planned_one_is_refused() {
-    let bench = Bench::new();
+    let bench = Bench::new(Place::Pair);
     let check = |model: Option<Arc<dyn Model>>, expected: &str| {
         let builder = Trainer::builder(&bench.plan);
         let builder = match model {
@@ -168,7 +195,7 @@ fn another_model_than_the_planned_one_is_refused() {
         let error = builder.build(&bench.corpora).map(drop).unwrap_err();
         assert!(matches!(error, LaunchError::OtherModel { .. }), "{error}");
         assert!(error.to_string().contains(expected), "{error}");
-        assert_eq!(bench.plan.machine.sim().map(|sim| sim.alive()), Some(Alive::default()));
+        bench.all_is_home();
     };
     check(None, "speech model");
     check(Some(Arc::new(Narrow::new(32, 80).unwrap())), "parameters");
@@ -177,7 +204,7 @@ fn another_model_than_the_planned_one_is_refused() {
     let folder = bench.run_folder("run");
     let _ = train(&mut bench.build(&folder).unwrap(), 1);
     let wide: Arc<dyn Model> = Arc::new(Narrow::new(40, 8).unwrap());
-    let (plan, corpora) = resolve(&bench.run_folder("speech again"), &wide).unwrap();
+    let (plan, corpora) = resolve(&bench.run_folder("speech again"), &wide, Place::Pair).unwrap();
     let newest = latest_usable(&folder).unwrap().checkpoint.unwrap().path;
     let error = Trainer::builder(&plan).model(wide.clone()).folder(&folder).build(&corpora).map(drop).unwrap_err();
     assert!(matches!(error, LaunchError::Train(TrainError::AnotherRun { .. })), "{error}");

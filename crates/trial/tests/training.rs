@@ -7,6 +7,7 @@ use support::Speeches;
 use tandem_device::SimSpec;
 use tandem_events::Role;
 use tandem_train::StepReport;
+use tandem_trial::Trainer;
 use tandem_trial::launch::Launched;
 use tandem_trial::resolve::Resolved;
 
@@ -112,4 +113,20 @@ fn rates_rise_from_the_first_step_and_fall_to_the_last() {
     assert_eq!(lrs[..3], [0.5, 1.0, 1.0]);
     assert!(lrs[2..].is_sorted_by(|a, b| a >= b) && (0.05..0.06).contains(&lrs[19]), "{lrs:?}");
     launched.trainer.stop().unwrap();
+}
+
+#[test]
+fn a_program_of_ones_own_sets_up_the_run_that_the_commands_do() {
+    let speeches = speech();
+    let flags = [("mode", "cpu"), ("batch-size", "2")];
+    let (resolved, corpora) = speeches.resolve(None, &flags);
+    let commands = steps(&mut speeches.launch(&resolved, &corpora).unwrap(), 2);
+    let mut trainer = Trainer::builder(&resolved).build(&corpora).unwrap();
+    let mut own: Vec<StepReport> = (0..2).filter_map(|_| trainer.advance().unwrap()).collect();
+    own.extend(trainer.settle().unwrap());
+    let losses = |reports: &[StepReport]| reports.iter().map(|report| report.losses.clone()).collect::<Vec<_>>();
+    assert_eq!(losses(&own), losses(&commands));
+    let names: Vec<&str> = own[0].losses.iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["loss", "mel", "prior", "duration"]);
+    trainer.stop().unwrap();
 }

@@ -13,6 +13,7 @@ mod pipeline;
 mod start;
 mod step;
 mod table;
+mod training;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,11 +35,12 @@ use crate::run_log;
 use crate::screen::{self, Screen};
 
 /// The benchmarks there are, and the figure each is about.
-const NAMES: [(Name, &str, &str); 6] = [
+const NAMES: [(Name, &str, &str); 7] = [
     (Name::Pipeline, "pipeline", "steps per second against what the model could do if batches were always there"),
     (Name::Handoff, "handoff", "time to take a batch that is ready, and the driver calls beside it"),
     (Name::Mel, "mel", "features of a batch: latency, and hours of audio per second"),
     (Name::Step, "step", "one training step of the reference transformers, and where its time goes"),
+    (Name::Training, "training", "the run itself: against its model without a feed, and against its matrix products"),
     (Name::Start, "start", "time to the first batch of a list of a million recordings"),
     (Name::Memory, "memory", "peak use at the smallest limits, and allocations after warm-up"),
 ];
@@ -52,6 +54,7 @@ enum Name {
     Handoff,
     Mel,
     Step,
+    Training,
     Start,
     Memory,
 }
@@ -157,9 +160,11 @@ fn count(text: &str) -> Result<usize, String> {
 
 pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
     call.plan.warnings.iter().for_each(|warning| screen.warn(warning));
-    let (ground, limit) = match call.name {
-        Name::Memory => memory::ground(call, screen).map(|(ground, limit)| (ground, Some(limit)))?,
-        _ => (Ground::find(call, screen)?, None),
+    // What a benchmark made for itself is gone with its folder.
+    let (ground, limit, _made) = match call.name {
+        Name::Memory => memory::ground(call, screen).map(|(ground, limit)| (ground, Some(limit), None))?,
+        Name::Training => training::ground(call, screen).map(|(ground, folder)| (ground, None, Some(folder)))?,
+        _ => (Ground::find(call, screen)?, None, None),
     };
     ground.say_notes(screen);
     let (log, emitter) = run_log::open(&call.plan)?;
@@ -194,6 +199,7 @@ fn measure(
         (Name::Handoff, _) => handoff::measure(call, ground)?,
         (Name::Mel, _) => mel::measure(call, ground)?,
         (Name::Step, _) => step::measure(call, ground, screen)?,
+        (Name::Training, _) => training::measure(call, ground, screen)?,
         (Name::Start, _) => start::measure(call, ground, screen)?,
         (Name::Memory, Some(limit)) => memory::measure(call, ground, limit, screen)?,
         (Name::Memory, None) => unreachable!("its ground comes with its limits"),

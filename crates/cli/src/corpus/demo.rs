@@ -20,6 +20,7 @@ pub(crate) struct Call {
     folder: PathBuf,
     minutes: f64,
     seed: u64,
+    voices: usize,
     pub(super) quiet: bool,
 }
 
@@ -40,7 +41,16 @@ pub(super) fn grammar() -> Clap {
         )
         .arg(value("minutes", "M", "At least this much speech [default: 5]").value_parser(super::positive))
         .arg(value("seed", "N", "Another seed is another corpus [default: 1234]").value_parser(value_parser!(u64)))
+        .arg(value("voices", "N", "Speakers that take turns, 1 to 999 [default: 6]").value_parser(voices))
         .arg(quiet())
+}
+
+/// For clap: as many voices as have a name of their own.
+fn voices(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count) if (1..=999).contains(&count) => Ok(count),
+        _ => Err("expected a whole number from 1 to 999".to_owned()),
+    }
 }
 
 pub(super) fn read(given: &ArgMatches) -> Option<Call> {
@@ -48,15 +58,16 @@ pub(super) fn read(given: &ArgMatches) -> Option<Call> {
         folder: super::required_path(given, "output")?,
         minutes: given.get_one("minutes").copied().unwrap_or(MINUTES),
         seed: given.get_one("seed").copied().unwrap_or(SEED),
+        voices: given.get_one("voices").copied().unwrap_or(demo::VOICES.len()),
         quiet: given.get_flag("quiet"),
     })
 }
 
 pub(super) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
     check_empty(call)?;
-    let written = speak(&call.folder, call.minutes, call.seed, screen)?;
+    let written = speak(&call.folder, call.minutes, (call.seed, call.voices), screen)?;
     let folder = super::typed(&call.folder);
-    let (minutes, voices) = (written.duration_s / 60.0, demo::VOICES.len());
+    let (minutes, voices) = (written.duration_s / 60.0, call.voices.min(written.num_utterances as usize));
     screen
         .say(&format!("✅ {} utterances, {minutes:.1} minutes in {voices} voices: {folder}", written.num_utterances))?;
     screen.progress(&format!("   Look at it: tandem corpus check {folder}"))?;
@@ -65,13 +76,13 @@ pub(super) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
 
 /// Writes the corpus that a run without data trains on.
 pub(crate) fn write(folder: &Path, minutes: f64, screen: &Screen) -> Result<demo::Written, Exit> {
-    speak(folder, minutes, SEED, screen)
+    speak(folder, minutes, (SEED, demo::VOICES.len()), screen)
 }
 
-fn speak(folder: &Path, minutes: f64, seed: u64, screen: &Screen) -> Result<demo::Written, Exit> {
+fn speak(folder: &Path, minutes: f64, who: (u64, usize), screen: &Screen) -> Result<demo::Written, Exit> {
     let mut ticker = screen.ticker("Seconds of speech");
     let mut seconds = 0.0;
-    let written = demo::write(folder, minutes, seed, |path, samples, rate_hz| {
+    let written = demo::write(folder, minutes, who, |path, samples, rate_hz| {
         seconds += samples.len() as f64 / f64::from(rate_hz);
         ticker.show(seconds as usize, (minutes * 60.0) as usize);
         write_wav(path, samples, rate_hz)

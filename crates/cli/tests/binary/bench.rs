@@ -9,7 +9,7 @@ use crate::call::{Call, Ran, contains, tandem};
 use crate::machine::Folder;
 use crate::speech::{demo, tone, wav_of};
 
-const NAMES: [&str; 6] = ["pipeline", "handoff", "mel", "step", "start", "memory"];
+const NAMES: [&str; 7] = ["pipeline", "handoff", "mel", "step", "training", "start", "memory"];
 /// What a table of clips needs to be quick.
 const FEW: &str = "--no-sweep --steps 3 --batch-size 2 --buffer-size 4";
 
@@ -217,6 +217,26 @@ fn memory_stays_inside_the_smallest_limits_and_does_not_grow() {
     let ran = Call::new(&format!("bench memory {work}")).without_gpu().run();
     assert_eq!(ran.code, 0, "{ran:?}");
     contains(&ran.out, &["limits are for GPUs", "0 device and 0 page-locked allocations"]);
+}
+
+#[test]
+fn a_run_is_measured_against_itself_without_a_feed() {
+    let work = "--steps 4 --model-size nano --batch-size 4 --buffer-size 6";
+    for (devices, simulated) in
+        [("--sim 2x24GiB --data-gpu 0 --model-gpu 1", true), ("--mode cpu --grad-accum 2", false)]
+    {
+        let call = Call::new(&format!("bench training {work} {devices}")).arg("--train-data").arg(demo());
+        let row = &rows(call, "training", simulated)[0];
+        let number = |name: &str| row[name].as_f64().unwrap();
+        assert_eq!((number("steps"), &row["goal_met"]), (4.0, &Value::Null));
+        assert!(
+            ["steps_per_s", "headspace", "headspace_ms", "products_ms"].iter().all(|name| number(name) > 0.0),
+            "{row}"
+        );
+        // A step is its products and more.
+        assert!(number("products_ms") < number("headspace_ms"), "{row}");
+        assert!((number("steps_per_s") / number("headspace") - number("of_headspace")).abs() < 1e-9, "{row}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! doubles are used, which every machine rounds alike: the samples are the same bit for bit everywhere.
 //!
 //! ```
-//! let utterance = tandem_corpus::demo::utterance(1234, 0);
+//! let utterance = tandem_corpus::demo::utterance(1234, 0, 6);
 //! let num_samples: u32 = utterance.phones.iter().map(|phone| phone.num_samples).sum();
 //! assert_eq!(utterance.samples.len(), num_samples as usize);
 //! ```
@@ -44,7 +44,7 @@ pub struct Utterance {
     /// What is said, with capitals and punctuation.
     pub text: String,
     /// The name of the voice.
-    pub speaker: &'static str,
+    pub speaker: String,
     /// The sound: one channel at [`RATE_HZ`].
     pub samples: Vec<i16>,
     /// What is said when, without gaps, to the last sample.
@@ -64,9 +64,9 @@ pub struct PhoneSpan {
 
 /// Utterance `index` of the corpus that `seed` names. There is one for every index.
 ///
-/// Voices take turns. Cost: a few milliseconds, and the samples.
-pub fn utterance(seed: u64, index: u64) -> Utterance {
-    let voice = &VOICES[(index % VOICES.len() as u64) as usize];
+/// `voices` of them take turns ([`Voice::number`]). Cost: a few milliseconds, and the samples.
+pub fn utterance(seed: u64, index: u64, voices: usize) -> Utterance {
+    let voice = &Voice::number(seed, (index % voices.max(1) as u64) as usize);
     let mut dice = dice::Dice::new(&[seed, index]);
     let sentence = grammar::sentence(&mut dice);
     let score = prosody::score(&sentence, voice, &mut dice);
@@ -74,7 +74,7 @@ pub fn utterance(seed: u64, index: u64) -> Utterance {
     Utterance {
         id: format!("{}_{index:05}", voice.name),
         text: sentence.text(),
-        speaker: voice.name,
+        speaker: voice.name.to_string(),
         phones: score.spans(),
         samples,
     }

@@ -11,7 +11,7 @@ use crate::random;
 
 /// A stretch of sound with the phone it is.
 struct Piece {
-    voice: &'static Voice,
+    voice: Voice,
     span: PhoneSpan,
     sound: Vec<f64>,
 }
@@ -20,14 +20,15 @@ struct Piece {
 static PIECES: LazyLock<Vec<Piece>> = LazyLock::new(|| {
     let mut pieces = Vec::new();
     for index in 0..90 {
-        let said = utterance(7, index);
-        let voice = VOICES.iter().find(|voice| voice.name == said.speaker).unwrap();
+        let said = utterance(7, index, 6);
+        let voice = Voice::number(7, index as usize % 6);
+        assert_eq!(voice.name, said.speaker);
         let mut start = 0;
         for span in said.phones {
             let length = span.num_samples as usize;
             let middle = &said.samples[start + length / 4..start + length * 3 / 4];
             let sound = middle.iter().map(|sample| f64::from(*sample) / 32_768.0).collect();
-            pieces.push(Piece { voice, span, sound });
+            pieces.push(Piece { voice: voice.clone(), span, sound });
             start += length;
         }
     }
@@ -159,19 +160,34 @@ fn noises_differ_by_place() {
 fn voices_differ_in_pitch() {
     let mut pitches: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for piece in PIECES.iter().filter(|piece| piece.span.stress == 1 && piece.sound.len() > 900) {
-        pitches.entry(piece.voice.name).or_default().push(pitch_hz(&piece.sound));
+        pitches.entry(&*piece.voice.name).or_default().push(pitch_hz(&piece.sound));
     }
     for voice in &VOICES {
-        let ratio = median(pitches[voice.name].clone()) / voice.pitch_hz;
+        let ratio = median(pitches[&*voice.name].clone()) / voice.pitch_hz;
         // Stressed vowels lie over the middle of the voice.
         assert!((0.95..1.3).contains(&ratio), "{}: {ratio:.2}", voice.name);
     }
 }
 
 #[test]
+fn there_are_as_many_voices_as_anybody_wants() {
+    let voices: Vec<Voice> = (0..60).map(|number| Voice::number(1, number)).collect();
+    assert_eq!(voices[..6], VOICES);
+    for (at, voice) in voices.iter().enumerate() {
+        assert!((75.0..260.0).contains(&voice.pitch_hz) && (0.9..1.25).contains(&voice.tract_scale), "{voice:?}");
+        assert!((0.0..0.5).contains(&voice.dullness) && voice.breathiness > 0.0 && voice.speed > 0.8, "{voice:?}");
+        assert!(voices[..at].iter().all(|other| other.name != voice.name && other.pitch_hz != voice.pitch_hz));
+    }
+    assert_ne!(Voice::number(1, 10), Voice::number(2, 10));
+    // They take turns, and the first six say what they said when there were no others.
+    assert_eq!(utterance(1, 70, 60).speaker, voices[10].name);
+    assert_eq!(utterance(1, 3, 60), utterance(1, 3, 6));
+}
+
+#[test]
 fn the_transcript_is_what_is_said() {
     for index in 0..40 {
-        let said = utterance(3, index);
+        let said = utterance(3, index, 6);
         let spelled = said.text.split(' ').map(|word| word.trim_matches([',', '.', '?']));
         let symbols = spelled.flat_map(|spelling| {
             let word = words::all().find(|word| word.spelling.eq_ignore_ascii_case(spelling));
@@ -189,7 +205,7 @@ fn the_transcript_is_what_is_said() {
 #[test]
 fn it_is_loud_enough_and_never_too_loud_and_silent_at_the_ends() {
     for index in 0..40 {
-        let said = utterance(11, index);
+        let said = utterance(11, index, 6);
         let sound: Vec<f64> = said.samples.iter().map(|sample| f64::from(*sample) / 32_768.0).collect();
         let peak = sound.iter().fold(0.0, |peak: f64, value| peak.max(value.abs()));
         let loudness = 20.0 * rms(&sound).log10();
@@ -206,21 +222,21 @@ fn it_is_loud_enough_and_never_too_loud_and_silent_at_the_ends() {
 #[test]
 fn samples_never_change() {
     let print = |index| {
-        let said = utterance(1234, index);
+        let said = utterance(1234, index, 6);
         let bytes: Vec<u8> = said.samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
         (said.text, random::hash(0, &bytes))
     };
     let text = "Maria forgot the bad shadow beyond an island.";
     assert_eq!(print(0), (text.to_owned(), 0x306c_cb28_5958_0021));
     assert_eq!(print(0), print(0));
-    assert_ne!(utterance(1234, 6).samples, utterance(1235, 6).samples);
+    assert_ne!(utterance(1234, 6, 6).samples, utterance(1235, 6, 6).samples);
 }
 
 #[test]
 fn what_is_written_is_a_corpus() {
     let folder = Folder::new("demo");
     let write = || {
-        write(folder.path(), 0.25, 5, |path, samples, rate_hz| {
+        write(folder.path(), 0.25, (5, 6), |path, samples, rate_hz| {
             assert_eq!(rate_hz, RATE_HZ);
             std::fs::write(path, samples.len().to_string())
         })
@@ -231,7 +247,7 @@ fn what_is_written_is_a_corpus() {
     assert_eq!(dataset.problems(), []);
     assert_eq!(dataset.samples().len() as u64, written.num_utterances);
     let (_, first) = dataset.samples().iter().next().unwrap();
-    let said = utterance(5, 0);
+    let said = utterance(5, 0, 6);
     assert_eq!((first.id, first.text, first.speaker, first.lang), (&*said.id, &*said.text, Some("ada"), Some("en")));
     let lines = std::fs::read_to_string(folder.path().join("phones.jsonl")).unwrap();
     assert!(lines.starts_with(r#"{"id":"ada_00000","phones":[["SIL",0,0,"#), "{lines:.80}");

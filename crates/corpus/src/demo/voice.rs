@@ -1,10 +1,14 @@
 //! Who speaks.
 
+use std::borrow::Cow;
+
+use super::dice::Dice;
+
 /// A voice: what makes one speaker differ from another.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Voice {
     /// Its name.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Its middle pitch.
     pub pitch_hz: f64,
     /// How lively it is: 0 speaks on one note, 1 as people do.
@@ -19,7 +23,7 @@ pub struct Voice {
     pub dullness: f64,
 }
 
-/// The voices, in the order they take turns.
+/// The voices that have names, in the order they take turns. There are more: [`Voice::number`].
 pub const VOICES: [Voice; 6] = [
     voice("ada", 205.0, 1.0, 1.16, 1.00, 0.06, 0.35),
     voice("ben", 112.0, 0.9, 1.00, 1.05, 0.02, 0.15),
@@ -38,5 +42,29 @@ const fn voice(
     breathiness: f64,
     dullness: f64,
 ) -> Voice {
-    Voice { name, pitch_hz, pitch_range, tract_scale, speed, breathiness, dullness }
+    Voice { name: Cow::Borrowed(name), pitch_hz, pitch_range, tract_scale, speed, breathiness, dullness }
+}
+
+/// What the numbers of a voice are drawn for.
+const SOMEBODY: u64 = 0x566f_6963_6573;
+
+impl Voice {
+    /// Voice `number` of the corpus that `seed` names: one of [`VOICES`], then as many more as anybody wants, each drawn: a
+    /// longer throat speaks lower, within what people do.
+    pub fn number(seed: u64, number: usize) -> Voice {
+        if let Some(known) = VOICES.get(number) {
+            return known.clone();
+        }
+        let mut dice = Dice::new(&[seed, SOMEBODY, number as u64]);
+        let height = dice.around_zero();
+        Voice {
+            name: Cow::Owned(format!("voice{number:03}")),
+            tract_scale: 1.06 + 0.15 * height,
+            pitch_hz: 165.0 + 60.0 * height + 25.0 * dice.around_zero(),
+            pitch_range: 1.0 + 0.3 * dice.around_zero(),
+            speed: 1.05 + 0.13 * dice.around_zero(),
+            breathiness: 0.06 + 0.04 * dice.around_zero(),
+            dullness: 0.25 + 0.2 * dice.around_zero(),
+        }
+    }
 }

@@ -16,7 +16,7 @@ pub struct Written {
     pub duration_s: f64,
 }
 
-/// Writes at least `minutes` of speech, one utterance at least, to `folder` in LJSpeech layout: `wavs/<id>.wav`,
+/// Writes at least `minutes` of speech in so many `voices`, one utterance at least, to `folder` in LJSpeech layout: `wavs/<id>.wav`,
 /// `metadata.csv` with `id|text|normalized|speaker|lang`, and `phones.jsonl` with what is said when
 /// (`{"id", "rate_hz", "phones": [[phone, stress, first sample, samples]]}`).
 ///
@@ -26,7 +26,7 @@ pub struct Written {
 pub fn write(
     folder: &Path,
     minutes: f64,
-    seed: u64,
+    (seed, voices): (u64, usize),
     mut write_wav: impl FnMut(&Path, &[i16], u32) -> io::Result<()>,
 ) -> Result<Written, CorpusError> {
     let metadata_path = folder.join("metadata.csv");
@@ -40,7 +40,7 @@ pub fn write(
     let (mut metadata, mut phones) = (String::new(), Vec::new());
     let mut written = Written { num_utterances: 0, duration_s: 0.0 };
     while written.num_utterances == 0 || written.duration_s < minutes * 60.0 {
-        let said = utterance(seed, written.num_utterances);
+        let said = utterance(seed, written.num_utterances, voices);
         let path = wavs.join(format!("{}.wav", said.id));
         write_wav(&path, &said.samples, RATE_HZ).map_err(failed(&path))?;
         metadata.push_str(&format!("{}|{}|{}|{}|en\n", said.id, said.text, said.text, said.speaker));

@@ -11,6 +11,7 @@ mod serve;
 mod spread;
 pub mod start;
 pub mod step;
+pub mod training;
 
 pub use serve::BenchSite;
 pub use spread::Spread;

@@ -28,7 +28,7 @@ impl Speeches {
             let clip = Clip { samples: samples.to_vec(), rate_hz };
             wav::write(&clip, &mut File::create(path)?).map_err(io::Error::other)
         };
-        demo::write(folder.path(), minutes, 7, write).unwrap();
+        demo::write(folder.path(), minutes, (7, 6), write).unwrap();
         Speeches { folder }
     }
 
