@@ -53,6 +53,7 @@ fn every_event_comes_back_as_it_was_told() {
         },
         Event::Validated { step: 9, utterances: 64, figures: [("mel".to_owned(), Some(0.249))].into() },
         Event::Checkpoint { step: 9, bytes: 35 << 20, ns: 1 },
+        Event::SampleWritten { step: 9, path: "samples/step-00000009-a.wav".into(), seconds: 2.5, ns: 7 },
         Event::Stage { stage: "load".into(), batch: 0, ns: 3, busy_ns: 5, wait_ns: 1 },
         Event::Check { number: 4, name: "transfer".into(), passed: true, detail: String::new() },
         Event::Breach { card: 0, bytes: 2, limit_bytes: 1 },
