@@ -5,6 +5,7 @@ mod bench;
 mod corpus;
 mod data;
 mod exit;
+mod exports;
 mod farewell;
 mod interrupts;
 mod plan;

@@ -27,6 +27,11 @@ impl Screen {
         Screen { plain: is_plain(), simulated, quiet, aside }
     }
 
+    /// Whether lines have the prefix of simulated runs.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.simulated
+    }
+
     /// Prints lines a person asked for.
     pub(crate) fn say(&self, text: &str) -> Result<(), Exit> {
         let text = dress(text, self.plain, self.simulated);

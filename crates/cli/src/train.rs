@@ -26,6 +26,7 @@ use crate::args::PlanCall;
 use crate::corpus::demo;
 use crate::data;
 use crate::exit::Exit;
+use crate::exports;
 use crate::farewell::{farewell, words_to_say};
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::run_log;
@@ -50,6 +51,7 @@ pub(crate) fn run(typed: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     typed.warnings.iter().for_each(|warning| screen.warn(warning));
     let site = Site::survey(typed.sim.clone()).context("cannot read the GPUs")?;
     can_be_placed(typed, &site)?;
+    exports::check(typed.settings.text(Id::Prometheus).as_deref())?;
     let demonstration = without_data(typed, screen)?;
     let call = demonstration.as_ref().unwrap_or(typed);
     let (resolved, corpora) = resolve(call, site, screen)?;
@@ -65,7 +67,9 @@ pub(crate) fn run(typed: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
         Some(path) => path.clone(),
         None => folder.fresh_log().context("the run log cannot be written")?,
     };
-    let (log, emitter) = RunLog::create(&log_path).context("the run log cannot be written")?;
+    let exporters = exports::start(&plan.training, &folder, screen)?;
+    let log = RunLog::create_heard(&log_path, exporters.listener());
+    let (log, emitter) = log.context("the run log cannot be written")?;
     let plan_text = plan_json(plan, &resolved.hardware).to_string();
     emitter.emit(Event::RunStarted {
         command: "train".to_owned(),
@@ -80,6 +84,7 @@ pub(crate) fn run(typed: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
         Err(exit) => (exit.code(), "failed"),
     };
     run_log::close(Some(log), code, reason, screen);
+    exports::finish(exporters, screen);
     let (outcome, _) = trained?;
     screen.say(&farewell(&outcome, plan, &folder, typed, &words_to_say(&corpora)))?;
     Ok(ExitCode::from(code))

@@ -66,7 +66,9 @@ fn in_force(plan: &Plan, id: Id) -> Option<Value> {
         Id::ModelGpuMemory => limit(Role::Model),
         Id::ModelStartDelay => Some(Value::Seconds(plan.start_delay_seconds)),
         Id::EnableStaticShapes => Some(Value::Switch(plan.static_shapes)),
-        Id::TensorboardDir | Id::Prometheus | Id::Trace => None,
+        Id::TensorboardDir => text(&plan.training.tensorboard_dir),
+        Id::Prometheus => text(&plan.training.prometheus),
+        Id::Trace => text(&plan.training.trace),
         Id::Transfer => Some(Value::Choice(if plan.transfer.forced { plan.transfer.route.name() } else { "auto" })),
     }
 }

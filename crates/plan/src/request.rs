@@ -2,7 +2,7 @@
 
 use crate::placement::on_the_cpu;
 use crate::refusal::{Reason, Refusal, Suggestion};
-use crate::setting::{Id, NOT_BUILT};
+use crate::setting::Id;
 use crate::settings::Settings;
 use crate::value::Value;
 
@@ -27,7 +27,6 @@ const LIMIT_FLAGS: [Id; 2] = [Id::DataGpuMemory, Id::ModelGpuMemory];
 impl Request {
     /// Reads the device flags, or says which of them do not go together.
     pub(crate) fn read(settings: &Settings) -> Result<Request, Refusal> {
-        check_built(settings)?;
         let index = |id| settings.given_count(id).map(|n| n as usize);
         let pair = match (index(Id::DataGpu), index(Id::ModelGpu)) {
             (Some(data), Some(model)) => Some((data, model)),
@@ -49,12 +48,6 @@ impl Request {
             (None, _) => Request::Unsaid,
         })
     }
-}
-
-fn check_built(settings: &Settings) -> Result<(), Refusal> {
-    let Some(id) = NOT_BUILT.into_iter().find(|id| settings.given(*id).is_some()) else { return Ok(()) };
-    let message = format!("❌ --{} is not built yet: leave it out", id.setting().flag);
-    Err(Refusal::new(Reason::NotBuilt, message))
 }
 
 fn half_a_pair(given: Option<usize>) -> Refusal {
@@ -201,9 +194,6 @@ mod tests {
         check("--data-gpu 0", "--data-gpu and --model-gpu go together");
         check("--model-gpu 0 --share-gpu", "--data-gpu and --model-gpu go together");
         check("--mode auto", "not built yet");
-        check("--tensorboard-log-dir tb", "--tensorboard-dir is not built yet");
-        check("--prometheus 127.0.0.1:9090", "--prometheus is not built yet");
-        check("--mode cpu --trace t.json", "--trace is not built yet");
         check("--mode dual", "--mode dual needs --data-gpu and --model-gpu");
         check("--mode dual --share-gpu", "two GPUs");
         check("--mode single --data-gpu 0 --model-gpu 1", "--mode single");

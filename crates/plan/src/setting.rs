@@ -583,8 +583,8 @@ pub static SETTINGS: &[Setting] = &[
         key: "tensorboard_dir",
         aliases: &["tensorboard-log-dir"],
         kind: Kind::Path,
-        default: DefaultValue::Computed("none"),
-        help: "Event files for TensorBoard; not built yet",
+        default: DefaultValue::Computed("tensorboard in the folder of the run"),
+        help: "Folder for TensorBoard's event files",
     },
     Setting {
         id: Id::Prometheus,
@@ -594,7 +594,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: Kind::Path,
         default: DefaultValue::Computed("none"),
-        help: "Address of a Prometheus endpoint; not built yet",
+        help: "Serve figures to Prometheus at this address: 9090, :9090 (both on loopback) or 0.0.0.0:9090",
     },
     Setting {
         id: Id::Trace,
@@ -604,12 +604,9 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: Kind::Path,
         default: DefaultValue::Computed("none"),
-        help: "Chrome/Perfetto trace of the run; not built yet",
+        help: "Write a Chrome/Perfetto trace of the run to this file",
     },
 ];
-
-/// Settings that are known and have nothing behind them yet: giving one is refused, never ignored.
-pub(crate) const NOT_BUILT: [Id; 3] = [Id::TensorboardDir, Id::Prometheus, Id::Trace];
 
 /// A key of the Python trainers that has nothing left to do.
 #[derive(Debug)]

@@ -21,6 +21,12 @@ pub struct Training {
     pub checkpoint_every: Option<u64>,
     /// The checkpoint to go on from; none for the newest there is.
     pub resume: Option<String>,
+    /// Where event files for TensorBoard go; none for their place in the folder of the run.
+    pub tensorboard_dir: Option<String>,
+    /// Where figures are served to Prometheus, if anywhere.
+    pub prometheus: Option<String>,
+    /// The file a trace is written to, if any.
+    pub trace: Option<String>,
     /// Whether an earlier run is moved aside.
     pub reset: bool,
     /// The highest learning rate.
@@ -43,6 +49,9 @@ impl Training {
             max_steps: settings.given_count(Id::MaxSteps),
             checkpoint_every: settings.given_count(Id::CheckpointEvery),
             resume: settings.text(Id::Resume),
+            tensorboard_dir: settings.text(Id::TensorboardDir),
+            prometheus: settings.text(Id::Prometheus),
+            trace: settings.text(Id::Trace),
             reset: settings.switch(Id::ResetTraining),
             peak_lr: settings.given(Id::Lr).map_or_else(|| own_lr(size), |_| settings.share(Id::Lr)),
             cosine: enhanced,

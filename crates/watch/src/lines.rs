@@ -1,53 +1,36 @@
-//! Whole lines on their way to a file that may be slow, full, or full for a while.
+//! The lines of a run log on their way to its file.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::Write;
+
+use crate::spool::Spool;
 
 /// How many bytes of lines wait for the file at most. A line longer than this is taken alone.
 pub(crate) const CAP_BYTES: usize = 64 << 10;
 
-/// Lines that are not in the file yet, and the file.
-///
-/// What a failed write left behind is kept, and the next write goes on at the very byte where the last one stopped:
-/// a disk that was full for a while leaves no broken line in the middle of the log.
+/// Lines that are not in the file yet, and the file. No line is ever broken, see [`Spool`].
 pub(crate) struct Lines<W> {
-    out: W,
-    waiting: Vec<u8>,
+    spool: Spool<W>,
     written: u64,
     first_error: Option<String>,
 }
 
 impl<W: Write> Lines<W> {
     pub(crate) fn new(out: W) -> Self {
-        Self { out, waiting: Vec::with_capacity(CAP_BYTES), written: 0, first_error: None }
+        Self { spool: Spool::new(out, CAP_BYTES), written: 0, first_error: None }
     }
 
     /// Takes a line (it ends in a newline), or returns false when there is no room and the file takes nothing.
     pub(crate) fn push(&mut self, line: &[u8]) -> bool {
-        if !self.fits(line) {
-            self.flush();
+        if self.spool.push(line) {
+            return true;
         }
-        if !self.fits(line) {
-            return false;
-        }
-        self.waiting.extend_from_slice(line);
-        true
+        self.flush();
+        self.spool.push(line)
     }
 
     /// Hands everything that waits to the file, as far as the file takes it.
     pub(crate) fn flush(&mut self) {
-        let mut taken = 0;
-        let mut result = Ok(());
-        while taken < self.waiting.len() && result.is_ok() {
-            match self.out.write(&self.waiting[taken..]) {
-                Ok(0) => result = Err(io::Error::from(ErrorKind::WriteZero)),
-                Ok(bytes) => taken += bytes,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => result = Err(error),
-            }
-        }
-        self.written += count_lines(&self.waiting[..taken]);
-        self.waiting.drain(..taken);
-        if let Err(error) = result.and_then(|()| self.out.flush()) {
+        if let Err(error) = self.spool.flush(|taken| self.written += count_lines(taken)) {
             self.first_error.get_or_insert(error.to_string());
         }
     }
@@ -64,16 +47,12 @@ impl<W: Write> Lines<W> {
 
     /// Lines that were taken and are not whole in the file.
     pub(crate) fn unwritten(&self) -> u64 {
-        count_lines(&self.waiting)
+        count_lines(self.spool.waiting())
     }
 
     /// The first thing that went wrong.
     pub(crate) fn into_first_error(self) -> Option<String> {
         self.first_error
-    }
-
-    fn fits(&self, line: &[u8]) -> bool {
-        self.waiting.is_empty() || self.waiting.len() + line.len() <= CAP_BYTES
     }
 }
 
@@ -84,29 +63,7 @@ fn count_lines(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A disk with `room` bytes left.
-    #[derive(Default)]
-    struct Disk {
-        room: usize,
-        held: Vec<u8>,
-    }
-
-    impl Write for Disk {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let taken = bytes.len().min(self.room);
-            if taken == 0 {
-                return Err(ErrorKind::StorageFull.into());
-            }
-            self.room -= taken;
-            self.held.extend_from_slice(&bytes[..taken]);
-            Ok(taken)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::spool::tests::Disk;
 
     #[test]
     fn a_disk_that_was_full_for_a_while_breaks_no_line() {
@@ -116,13 +73,13 @@ mod tests {
         }
         lines.flush();
         assert_eq!((lines.written(), lines.unwritten()), (1, 1));
-        assert_eq!(lines.out.held, b"one\ntw");
+        assert_eq!(lines.spool.file().held, b"one\ntw");
 
-        lines.out.room = 100;
+        lines.spool.file().room = 100;
         assert!(lines.push(b"three\n"));
         lines.flush();
         assert_eq!((lines.written(), lines.unwritten()), (3, 0));
-        assert_eq!(lines.out.held, b"one\ntwo\nthree\n");
+        assert_eq!(lines.spool.file().held, b"one\ntwo\nthree\n");
         assert!(lines.into_first_error().is_some_and(|error| error.contains("no storage space")));
     }
 
@@ -143,6 +100,6 @@ mod tests {
         assert!(lines.push(b"short\n") && lines.push(&long) && lines.push(b"short\n"));
         lines.flush();
         assert_eq!(lines.written(), 3);
-        assert_eq!(lines.out.held.len(), long.len() + 12);
+        assert_eq!(lines.spool.file().held.len(), long.len() + 12);
     }
 }

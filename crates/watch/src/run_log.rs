@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Instant;
 
-use tandem_events::{Emitter, Event, Sink};
+use tandem_events::{Emitter, Event, Record, Sink};
 use tandem_pipeline::{Worker, WorkerError};
 
-use crate::writer::{Message, Pending, Writer};
+use crate::writer::{Listener, Message, Pending, Writer};
 
 /// How many events wait for the writer at most: a few seconds of a busy run, about a megabyte.
 const QUEUE_EVENTS: usize = 8192;
@@ -61,9 +61,19 @@ impl RunLog {
     /// The emitter and its clones never wait: what finds the queue full is dropped and counted, and the next record
     /// carries the count. Times in the log are since this call.
     pub fn create(path: impl AsRef<Path>) -> Result<(RunLog, Emitter), LogError> {
+        Self::create_heard(path, drop)
+    }
+
+    /// [`create`](RunLog::create), with a `listener` that gets every record as well, in the order of the log and also
+    /// when the file takes no more. It runs on the thread that writes the log: it must not wait, and it must not panic.
+    /// [`Exporters::listener`](crate::Exporters::listener) is one. It is dropped when the log ends.
+    pub fn create_heard(
+        path: impl AsRef<Path>,
+        listener: impl FnMut(Record) + Send + 'static,
+    ) -> Result<(RunLog, Emitter), LogError> {
         let path = path.as_ref();
         let file = File::create(path).map_err(|source| LogError::Create { path: path.to_owned(), source })?;
-        Ok(Self::start(file, QUEUE_EVENTS)?)
+        Ok(Self::start(file, QUEUE_EVENTS, Box::new(listener))?)
     }
 
     /// Waits until everything accepted so far is in the file, or the file has refused it. Emitters may live on; what
@@ -78,11 +88,15 @@ impl RunLog {
         self.close(Some(last))
     }
 
-    fn start(out: impl Write + Send + 'static, queue_events: usize) -> Result<(RunLog, Emitter), WorkerError> {
+    fn start(
+        out: impl Write + Send + 'static,
+        queue_events: usize,
+        listener: Listener,
+    ) -> Result<(RunLog, Emitter), WorkerError> {
         let (queue, events) = sync_channel(queue_events);
         let since = Instant::now();
         let dropped = Arc::new(AtomicU64::new(0));
-        let writer = Writer::new(events, out, since, dropped.clone());
+        let writer = Writer::new(events, out, since, dropped.clone()).heard_by(listener);
         // The stop flag is not used: the writer sleeps on its queue, so the queue is where it is told to end.
         let writer = Worker::spawn("run-log", move |_| writer.run())?;
         let sink = Arc::new(LogSink { queue: queue.clone(), since, dropped: dropped.clone() });

@@ -59,11 +59,30 @@ pub(crate) struct Writer<W> {
     dropped: Arc<AtomicU64>,
     /// The count the last record carried: what a reader of the file knows.
     told_dropped: u64,
+    listener: Listener,
 }
+
+/// Who gets every record once it is a line, in the order of the log and also when the file takes no more. It is called
+/// on the writer's thread: it must not wait, and it must not panic.
+pub(crate) type Listener = Box<dyn FnMut(Record) + Send>;
 
 impl<W: Write> Writer<W> {
     pub(crate) fn new(queue: Receiver<Message>, out: W, since: Instant, dropped: Arc<AtomicU64>) -> Self {
-        Self { queue, lines: Lines::new(out), line: Vec::new(), next_seq: 0, since, dropped, told_dropped: 0 }
+        Self {
+            queue,
+            lines: Lines::new(out),
+            line: Vec::new(),
+            next_seq: 0,
+            since,
+            dropped,
+            told_dropped: 0,
+            listener: Box::new(drop),
+        }
+    }
+
+    /// The same, heard by `listener` too.
+    pub(crate) fn heard_by(self, listener: Listener) -> Self {
+        Self { listener, ..self }
     }
 
     /// Writes until it is told to close, or nobody is left who could.
@@ -136,6 +155,7 @@ impl<W: Write> Writer<W> {
         } else {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
+        (self.listener)(record);
     }
 }
 

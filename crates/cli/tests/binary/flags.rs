@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -138,9 +138,9 @@ fn evidence() -> BTreeMap<&'static str, Evidence> {
         ("model-start-delay", start),
         ("transfer", transfer),
         ("enable-static-shapes", static_shapes),
-        ("tensorboard-dir", not_built),
-        ("prometheus", not_built),
-        ("trace", not_built),
+        ("tensorboard-dir", exporters),
+        ("prometheus", exporters),
+        ("trace", exporters),
     ])
 }
 
@@ -391,18 +391,55 @@ fn static_shapes() {
 }
 
 #[test]
-fn not_built() {
-    for flag in [
-        "--tensorboard-dir tb",
-        "--tensorboard-log-dir tb",
-        "--prometheus 127.0.0.1:9",
-        "--trace t.json",
-        "--mode auto",
-    ] {
-        let folder = Folder::new();
-        let ran = call(&merged(flag), demo(), &folder.path("run")).run();
-        assert_eq!(ran.code, 2, "{flag}: {ran:?}");
-        contains(&ran.err, &["not built yet"]);
-        assert!(!folder.path("run").exists(), "{flag}: nothing is made for what cannot be");
-    }
+fn exporters() {
+    let folder = Folder::new();
+    let line =
+        format!("--tensorboard-dir {} --trace {}", folder.path("tb").display(), folder.path("trace.json").display());
+    let elsewhere = run(&line);
+    let event_files = |dir: &Path| {
+        let names = fs::read_dir(dir).map(|dir| dir.map(|entry| entry.unwrap().path()).collect::<Vec<_>>());
+        names.unwrap_or_default().iter().filter(|path| fs::metadata(path).unwrap().len() > 200).count()
+    };
+    assert_eq!((event_files(&folder.path("tb")), event_files(&elsewhere.dir.join("tensorboard"))), (1, 0));
+    let trace: Value = serde_json::from_slice(&fs::read(folder.path("trace.json")).unwrap()).unwrap();
+    let steps = trace
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|event| event["name"].as_str().is_some_and(|name| name.starts_with("step")));
+    assert!(steps.count() >= 2, "{trace}");
+    // Without the flag it lies with the run, and nobody writes a trace.
+    assert_eq!(event_files(&run("").dir.join("tensorboard")), 1);
+
+    // Asked while it trains, at the port the system gave.
+    let served = call(&merged("--prometheus 127.0.0.1:0 --max-steps 100000"), demo(), &folder.path("served"));
+    let mut child = served.into_command().stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let place = lines.find_map(|line| line.split_once("http://").map(|(_, rest)| rest.to_owned())).unwrap();
+    let (address, _) = place.split_once('/').unwrap();
+    assert!(lines.any(|line| line.starts_with("Step ")));
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    Command::new("kill").args(["-KILL", &child.id().to_string()]).status().unwrap();
+    child.wait().unwrap();
+    contains(&page, &["200 OK", "tandem_step "]);
+
+    // What cannot be is refused before anything is made.
+    let odd = call(&merged("--prometheus nowhere"), demo(), &folder.path("odd")).run();
+    assert_eq!(odd.code, 2, "{odd:?}");
+    contains(&odd.err, &["--prometheus", "9090"]);
+    assert!(!folder.path("odd").exists());
+    let no_place = call(&merged("--trace no/such/folder/t.json"), demo(), &folder.path("no-place")).run();
+    assert_eq!(no_place.code, 2, "{no_place:?}");
+}
+
+#[test]
+fn mode_auto_is_not_built() {
+    let folder = Folder::new();
+    let ran = call(&merged("--mode auto"), demo(), &folder.path("run")).run();
+    assert_eq!(ran.code, 2, "{ran:?}");
+    contains(&ran.err, &["not built yet"]);
+    assert!(!folder.path("run").exists(), "nothing is made for what cannot be");
 }

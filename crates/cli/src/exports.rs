@@ -1,0 +1,52 @@
+//! What other programs see of a run: TensorBoard, Prometheus, a trace.
+
+use std::time::SystemTime;
+
+use tandem_plan::Training;
+use tandem_train::{RunFolder, TENSORBOARD};
+use tandem_watch::{ExportError, Exporter, Exporters, Prometheus, TensorBoard, Trace, listen_address};
+
+use crate::exit::Exit;
+use crate::screen::{Screen, complain};
+
+/// What was asked for cannot be read: said before anything is made.
+pub(crate) fn check(prometheus: Option<&str>) -> Result<(), Exit> {
+    prometheus.map(listen_address).transpose().map(drop).map_err(refused("--prometheus"))
+}
+
+/// Starts them all. What was asked for by name must start; event files that nobody asked for need not.
+pub(crate) fn start(training: &Training, folder: &RunFolder, screen: &Screen) -> Result<Exporters, Exit> {
+    let mut list: Vec<Box<dyn Exporter>> = Vec::new();
+    let usual = folder.path().join(TENSORBOARD);
+    let place = training.tensorboard_dir.as_ref().map_or(usual.as_path(), |dir| dir.as_ref());
+    match TensorBoard::create(place, folder.path(), SystemTime::now()) {
+        Ok(files) => list.push(Box::new(files)),
+        Err(error) if training.tensorboard_dir.is_some() => return Err(refused("--tensorboard-dir")(error)),
+        Err(error) => screen.warn(&error.to_string()),
+    }
+    if let Some(text) = &training.prometheus {
+        let served = listen_address(text).and_then(Prometheus::serve).map_err(refused("--prometheus"))?;
+        screen.say(&format!("   Prometheus: http://{}/metrics", served.address()))?;
+        list.push(Box::new(served));
+    }
+    if let Some(file) = &training.trace {
+        list.push(Box::new(Trace::create(std::path::Path::new(file)).map_err(refused("--trace"))?));
+    }
+    let simulated = screen.is_simulated();
+    let tell = move |problem: &tandem_watch::ExportProblem| {
+        complain(&format!("⚠️ {}: {}", problem.exporter, problem.error), simulated);
+    };
+    Exporters::start(list, tell).map_err(|error| Exit::Failed(error.into()))
+}
+
+/// Ends them, behind the log.
+pub(crate) fn finish(exporters: Exporters, screen: &Screen) {
+    let summary = exporters.finish();
+    if summary.dropped > 0 {
+        screen.warn(&format!("other programs did not see all of the run: {} records dropped", summary.dropped));
+    }
+}
+
+fn refused(flag: &'static str) -> impl Fn(ExportError) -> Exit {
+    move |error| Exit::Usage(format!("❌ {flag}: {error}"))
+}

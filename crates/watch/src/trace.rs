@@ -1,0 +1,238 @@
+//! A timeline for Perfetto and `chrome://tracing`: steps, stages of the feed, links and memory on one axis.
+//!
+//! The file is a JSON array with one event per line. Every line but the first begins with its comma, so that a file
+//! that was cut off is whole again with `]` behind its last whole line; both viewers take it without that.
+//!
+//! A record is told when something has *ended*, with how long it took, and now and then it is told late. So a slice
+//! begins its length before it was told, or where the slice before it on its track ended, whichever is later: lengths
+//! are right, slices of one track never overlap, and a track is late by no more than its latest record was.
+
+mod tracks;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tandem_events::{Event, Record, Role};
+
+use self::tracks::{Group, Place, Tracks};
+use crate::export::{ExportError, Exporter};
+use crate::spool::Spool;
+
+/// How many bytes wait for the file at most.
+const CAP_BYTES: usize = 64 << 10;
+
+/// Where a trace ends before its run does: viewers that run in a browser take no more. Nearly two million steps.
+const LARGEST_BYTES: u64 = 1 << 30;
+
+/// Writes a trace. Costs some microseconds and about 600 bytes a step.
+pub struct Trace<W = File> {
+    spool: Spool<W>,
+    tracks: Tracks,
+    written_bytes: u64,
+    largest_bytes: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// No event yet: the next one needs no comma.
+    Empty,
+    Open,
+    /// The array is closed; what comes now is not shown.
+    Closed,
+}
+
+impl Trace {
+    /// Makes the file at `path`, whose folder exists. A file of that name is replaced.
+    pub fn create(path: impl AsRef<Path>) -> Result<Self, ExportError> {
+        let path = path.as_ref();
+        let create = |source| ExportError::Create { what: "the trace", path: path.to_owned(), source };
+        Ok(Self::new(File::create(path).map_err(create)?, LARGEST_BYTES))
+    }
+}
+
+impl<W: Write> Trace<W> {
+    fn new(out: W, largest_bytes: u64) -> Self {
+        let mut spool = Spool::new(out, CAP_BYTES);
+        // An empty spool takes anything.
+        spool.push(b"[\n");
+        Self { spool, tracks: Tracks::default(), written_bytes: 2, largest_bytes, state: State::Empty }
+    }
+
+    /// A piece of work of `ns` that was told at `t_ns`. Returns where it begins.
+    fn slice(&mut self, group: Group, track: &str, name: &str, [t_ns, ns]: [u64; 2], args: Value) -> io::Result<Place> {
+        let place = self.tracks.place(group, track, t_ns, ns);
+        self.name_tracks()?;
+        self.slice_at(place, name, ns, args)?;
+        Ok(place)
+    }
+
+    fn slice_at(&mut self, place: Place, name: &str, ns: u64, args: Value) -> io::Result<()> {
+        let Place { group, track, begin_ns } = place;
+        let (ts, dur) = (Micros(begin_ns), Micros(ns));
+        let head = format!(r#""ph":"X","pid":{},"tid":{track},"ts":{ts},"dur":{dur}"#, group as u32);
+        self.event(&head, name, args)
+    }
+
+    /// A moment.
+    fn instant(&mut self, group: Group, track: &str, name: &str, t_ns: u64, args: Value) -> io::Result<()> {
+        let Place { track, begin_ns, .. } = self.tracks.place(group, track, t_ns, 0);
+        self.name_tracks()?;
+        let head = format!(r#""ph":"i","s":"t","pid":{},"tid":{track},"ts":{}"#, group as u32, Micros(begin_ns));
+        self.event(&head, name, args)
+    }
+
+    /// A figure from this moment on.
+    fn counter(&mut self, group: Group, name: &str, t_ns: u64, bytes: u64) -> io::Result<()> {
+        let begin_ns = self.tracks.count(group, name, t_ns);
+        let head = format!(r#""ph":"C","pid":{},"ts":{}"#, group as u32, Micros(begin_ns));
+        self.event(&head, name, json!({ "MB": bytes as f64 / f64::from(1 << 20) }))
+    }
+
+    /// Names for tracks that were not heard of before.
+    fn name_tracks(&mut self) -> io::Result<()> {
+        while let Some((group, track, name)) = self.tracks.next_new() {
+            let (of, head) = match track {
+                None => ("process_name", format!(r#""ph":"M","pid":{}"#, group as u32)),
+                Some(track) => ("thread_name", format!(r#""ph":"M","pid":{},"tid":{track}"#, group as u32)),
+            };
+            self.event(&head, of, json!({ "name": name }))?;
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, head: &str, name: &str, args: Value) -> io::Result<()> {
+        let comma = match self.state {
+            State::Empty => "",
+            State::Open => ",",
+            State::Closed => return Ok(()),
+        };
+        // Through JSON's own rules: names of stages and routes may come from anybody.
+        let line = format!("{comma}{{{head},\"name\":{},\"args\":{args}}}\n", Value::from(name));
+        if self.written_bytes + line.len() as u64 > self.largest_bytes {
+            self.close()?;
+            let told = format!("the trace is full ({} MB) and closed; the run goes on", self.largest_bytes >> 20);
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, told));
+        }
+        self.spool.push_or_flush(line.as_bytes())?;
+        self.state = State::Open;
+        self.written_bytes += line.len() as u64;
+        Ok(())
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        if self.state != State::Closed {
+            self.spool.push_or_flush(b"]\n")?;
+            self.state = State::Closed;
+        }
+        self.spool.flush(|_| ())
+    }
+
+    fn step(&mut self, t_ns: u64, [step, wall_ns, wait_ns]: [u64; 3]) -> io::Result<()> {
+        let place = self.slice(Group::Model, "steps", "step", [t_ns, wall_ns], json!({ "step": step }))?;
+        match wait_ns.min(wall_ns) {
+            0 => Ok(()),
+            wait_ns => self.slice_at(place, "waiting for a batch", wait_ns, json!({ "step": step })),
+        }
+    }
+
+    fn stage(&mut self, t_ns: u64, stage: &str, [batch, ns, busy_ns, wait_ns]: [u64; 4]) -> io::Result<()> {
+        let args = json!({ "batch": batch, "busy_ms": millis(busy_ns), "next_stage_waited_ms": millis(wait_ns) });
+        match stage {
+            // Several batches are loaded at once: each is put where there is room.
+            "load" => {
+                let track = self.tracks.free_lane(Group::Data, stage, t_ns.saturating_sub(ns));
+                self.slice(Group::Data, &track, stage, [t_ns, ns], args)
+            }
+            "transfer" => self.slice(Group::Links, stage, stage, [t_ns, ns], args),
+            _ => self.slice(Group::Data, stage, stage, [t_ns, ns], args),
+        }
+        .map(drop)
+    }
+}
+
+impl<W: Write + Send> Exporter for Trace<W> {
+    fn name(&self) -> &'static str {
+        "trace"
+    }
+
+    fn take(&mut self, record: &Record) -> io::Result<()> {
+        let t_ns = record.t_ns;
+        match &record.event {
+            Event::RunStarted { command, version, .. } => {
+                let args = json!({ "command": command, "version": version });
+                self.instant(Group::Host, "run", "run started", t_ns, args)
+            }
+            Event::ArenaReserved { role, card, limit_bytes, .. } => {
+                let group = group_of(*role);
+                self.tracks.rename(group, format!("{role} role, card {card}, limit {} MB", limit_bytes >> 20));
+                self.name_tracks()
+            }
+            Event::Memory { role, used_bytes, .. } => {
+                self.counter(group_of(*role), &format!("memory of the {role} role"), t_ns, *used_bytes)
+            }
+            Event::Process { card, bytes, .. } => {
+                self.counter(Group::Host, &format!("memory of the process on card {card}"), t_ns, *bytes)
+            }
+            Event::Transfer { route, from, to, bytes, ns } => {
+                let track = format!("{route} {from} to {to}");
+                self.slice(Group::Links, &track, "transfer", [t_ns, *ns], json!({ "bytes": bytes })).map(drop)
+            }
+            Event::Step { step, wall_ns, wait_ns } => self.step(t_ns, [*step, *wall_ns, *wait_ns]),
+            Event::Stage { stage, batch, ns, busy_ns, wait_ns } => {
+                self.stage(t_ns, stage, [*batch, *ns, *busy_ns, *wait_ns])
+            }
+            Event::Validated { step, figures, .. } => {
+                let args = json!({ "step": step, "figures": figures });
+                self.instant(Group::Model, "validations", "validation", t_ns, args)
+            }
+            Event::Checkpoint { step, bytes, ns } => {
+                let args = json!({ "step": step, "bytes": bytes });
+                self.slice(Group::Model, "checkpoints", "checkpoint", [t_ns, *ns], args).map(drop)
+            }
+            Event::SampleWritten { step, path, ns, .. } => {
+                let args = json!({ "step": step, "path": path });
+                self.slice(Group::Host, "samples", "sample", [t_ns, *ns], args).map(drop)
+            }
+            Event::Note { text } => self.instant(Group::Host, "notes", "note", t_ns, json!({ "text": text })),
+            Event::RunEnded { exit_code, reason } => {
+                let args = json!({ "exit_code": exit_code, "reason": reason });
+                self.instant(Group::Host, "run", "run ended", t_ns, args)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.spool.flush(|_| ())
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.close()
+    }
+}
+
+fn group_of(role: Role) -> Group {
+    match role {
+        Role::Data => Group::Data,
+        Role::Model => Group::Model,
+    }
+}
+
+fn millis(ns: u64) -> f64 {
+    ns as f64 * 1e-6
+}
+
+/// The format counts in microseconds; all nanoseconds are kept.
+struct Micros(u64);
+
+impl std::fmt::Display for Micros {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
+    }
+}
+
+#[cfg(test)]
+mod tests;
