@@ -55,6 +55,22 @@ pub enum Event {
         /// The most that was ever live.
         peak_bytes: u64,
     },
+    /// A role's live bytes by what they are for: the owners of its memory event, at the same moment.
+    MemoryOwners {
+        /// Whose they are.
+        role: Role,
+        /// Live now, by owner.
+        owners: std::collections::BTreeMap<String, u64>,
+    },
+    /// What the process holds in the machine's own memory.
+    HostMemory {
+        /// Resident.
+        bytes: u64,
+        /// The part of it that has an owner with a bound: caches, pools, arenas that lie in host memory.
+        accounted_bytes: u64,
+        /// What the process could hold before the machine has none left.
+        limit_bytes: u64,
+    },
     /// What the process holds on a card as the driver counts it.
     Process {
         /// The card.
@@ -98,6 +114,41 @@ pub enum Event {
         wall_ns: u64,
         /// The part of it in which the model had no batch to work on.
         wait_ns: u64,
+    },
+    /// A training step as the model device's own clock saw it.
+    StepWork {
+        /// Its number, from 1.
+        step: u64,
+        /// Its first batch, since the run began, from 0.
+        batch: u64,
+        /// How many batches it took: more than one where gradients are accumulated.
+        batches: u32,
+        /// The bucket of its first batch, from 0.
+        bucket: u32,
+        /// The model stream worked.
+        busy_ns: u64,
+        /// The model stream had nothing to do because the next batch was not there.
+        wait_ns: u64,
+    },
+    /// What a step of a bucket takes when its batch is on the model device already.
+    Headspace {
+        /// The bucket, from 0.
+        bucket: u32,
+        /// The time of a step.
+        ns: u64,
+    },
+    /// How the feed is set from here on. Told when a run starts, and whenever self-tuning changes it.
+    FeedSetting {
+        /// Decode threads at work.
+        threads: u32,
+        /// Cores there are for them.
+        cores: u32,
+        /// Batches made ahead on the data device.
+        ahead: u32,
+        /// Batch slots towards the model device; those of `ahead` where batches are handed over.
+        slots: u32,
+        /// How batches cross: `peer`, `bounce` or `handover`.
+        route: String,
     },
     /// What a training step learnt. Numbers that are none, which JSON cannot say, are null.
     Learned {
@@ -193,15 +244,20 @@ pub enum Event {
 impl Event {
     /// Every kind this version writes, as the log spells it: what a reader needs to tell a record that is *newer*
     /// than itself from one that is broken.
-    pub const KINDS: [&str; 17] = [
+    pub const KINDS: [&str; 22] = [
         "run_started",
         "training_set",
         "arena_reserved",
         "memory",
+        "memory_owners",
+        "host_memory",
         "process",
         "refused",
         "transfer",
         "step",
+        "step_work",
+        "headspace",
+        "feed_setting",
         "learned",
         "validated",
         "checkpoint",

@@ -33,6 +33,8 @@ fn every_event_comes_back_as_it_was_told() {
         Event::TrainingSet { of: 1092, ids: vec!["a0001".into(), "ب \"2\"".into()] },
         Event::ArenaReserved { role: Role::Data, card: 0, bytes: 1, limit_bytes: 3, driver_bytes: 2 },
         Event::Memory { role: Role::Model, card: 1, used_bytes: 1, limit_bytes: u64::MAX, peak_bytes: 2 },
+        Event::MemoryOwners { role: Role::Data, owners: [("slots".to_owned(), 7), ("driver".to_owned(), 0)].into() },
+        Event::HostMemory { bytes: 3, accounted_bytes: 1, limit_bytes: u64::MAX },
         Event::Process { card: 1, bytes: 5, limit_bytes: 6 },
         Event::Refused {
             role: Role::Data,
@@ -43,6 +45,9 @@ fn every_event_comes_back_as_it_was_told() {
         },
         Event::Transfer { route: "peer".into(), from: 0, to: 1, bytes: 7 << 20, ns: 131_000 },
         Event::Step { step: 1, wall_ns: 2, wait_ns: 1 },
+        Event::StepWork { step: 1, batch: 0, batches: 1, bucket: 2, busy_ns: 1, wait_ns: 1 },
+        Event::Headspace { bucket: 2, ns: 1 },
+        Event::FeedSetting { threads: 4, cores: 8, ahead: 12, slots: 3, route: "bounce".into() },
         Event::Learned {
             step: 1,
             epoch: 0,

@@ -1,0 +1,365 @@
+//! A pipeline in virtual time: stages with service times, threads, bounded buffers and noise, and the log it writes.
+//!
+//! Written apart from the flow model it checks: this one plays every batch through, and knows no formula.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use tandem_diagnosis::Change;
+use tandem_events::{Event, Record, Role, VERSION};
+
+/// Rows of a batch: threads share them.
+const ROWS: usize = 8;
+/// Page-locked host memory for loaded batches.
+const HOST_SLOTS: usize = 4;
+/// Length of a batch of each bucket; every stage takes that much longer.
+pub(crate) const BUCKETS: [f64; 3] = [0.7, 1.0, 1.3];
+
+/// A small generator: splitmix64.
+#[derive(Clone)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        x ^ (x >> 31)
+    }
+
+    /// From 0 to 1.
+    pub(crate) fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    pub(crate) fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * self.unit()
+    }
+
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// Positive, of mean 1 and deviation `cv`.
+    pub(crate) fn noise(&mut self, cv: f64) -> f64 {
+        let sigma = (1.0 + cv * cv).ln().sqrt();
+        let normal = (-2.0 * self.unit().max(1e-300).ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos();
+        (sigma * normal - sigma * sigma / 2.0).exp()
+    }
+}
+
+/// A pipeline. Times are of a batch of mean length.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    /// Work of decoding, over all threads.
+    pub(crate) load_ms: f64,
+    pub(crate) threads: usize,
+    pub(crate) cores: usize,
+    pub(crate) upload_ms: f64,
+    pub(crate) features_ms: f64,
+    pub(crate) transfer_ms: f64,
+    pub(crate) train_ms: f64,
+    /// Deviation of every time.
+    pub(crate) cv: f64,
+    /// Every so many batches decoding takes so many times as long.
+    pub(crate) burst: Option<(usize, f64)>,
+    pub(crate) ahead: usize,
+    pub(crate) slots: usize,
+    pub(crate) route: &'static str,
+    pub(crate) cards: [usize; 2],
+    /// On one card: a step that is ready goes before features, however long they have waited; else whoever came first.
+    /// A real card is between the two: the step's stream has priority, and what waits gets in between its kernels.
+    pub(crate) is_step_first: bool,
+    /// Only what logs had before there was a diagnosis.
+    pub(crate) is_old_log: bool,
+}
+
+impl Line {
+    /// Nothing is slow.
+    pub(crate) fn quick(train_ms: f64) -> Line {
+        Line {
+            load_ms: train_ms,
+            threads: 4,
+            cores: 16,
+            upload_ms: 0.05 * train_ms,
+            features_ms: 0.2 * train_ms,
+            transfer_ms: 0.1 * train_ms,
+            train_ms,
+            cv: 0.0,
+            burst: None,
+            ahead: 12,
+            slots: 3,
+            route: "peer",
+            cards: [0, 1],
+            is_step_first: false,
+            is_old_log: false,
+        }
+    }
+
+    pub(crate) fn is_one_card(&self) -> bool {
+        self.cards[0] == self.cards[1]
+    }
+
+    /// Its log.
+    pub(crate) fn run(&self, seed: u64, steps: usize) -> Vec<Record> {
+        Play::new(self, seed, steps).played().records()
+    }
+
+    /// Steps in a second once the batches made ahead are used up.
+    pub(crate) fn steps_per_s(&self, seed: u64) -> f64 {
+        let steps = 1200;
+        let play = Play::new(self, seed, steps).played();
+        let from = self.ahead + self.slots + 100;
+        1000.0 * (steps - 1 - from) as f64 / (play.step.done[steps - 1] - play.step.done[from])
+    }
+
+    /// To another card, over a quick link where batches were handed over before.
+    fn move_data_from(&mut self, card: usize) {
+        if self.route == "handover" {
+            (self.route, self.transfer_ms) = ("peer", 0.1 * self.train_ms);
+        }
+        self.cards = [card + 1, self.cards[1]];
+    }
+
+    /// The same with a setting changed.
+    pub(crate) fn with(&self, change: Change) -> Line {
+        let mut line = self.clone();
+        match change {
+            Change::NumWorkers(threads) => line.threads = threads as usize,
+            Change::CacheMemory => line.load_ms *= 0.02,
+            Change::TransferHandover => line.route = "handover",
+            Change::TransferPeer => (line.route, line.transfer_ms) = ("peer", 0.5 * line.transfer_ms),
+            Change::ShareGpu(card) => (line.cards, line.route) = ([card; 2], "handover"),
+            Change::SecondCard(card) => line.move_data_from(card),
+            // As fast as a card can be.
+            Change::OtherDataCard(card) => {
+                line.move_data_from(card);
+                (line.upload_ms, line.features_ms) = (0.01, 0.01);
+            }
+            Change::BufferSize(ahead) => line.ahead = ahead,
+        }
+        line
+    }
+}
+
+#[derive(Default)]
+struct Times {
+    begin: Vec<f64>,
+    done: Vec<f64>,
+}
+
+impl Times {
+    /// Serves the next one when it may begin.
+    fn serve(&mut self, ready: f64, takes: f64) -> f64 {
+        let begin = ready.max(self.last());
+        self.begin.push(begin);
+        self.done.push(begin + takes);
+        begin + takes
+    }
+
+    fn last(&self) -> f64 {
+        self.done.last().copied().unwrap_or(0.0)
+    }
+
+    fn len(&self) -> usize {
+        self.done.len()
+    }
+
+    /// When number `at` was done; at the start of time for those before the first, none for one that is to come.
+    fn known(&self, at: usize, back: usize) -> Option<f64> {
+        match at.checked_sub(back) {
+            None => Some(0.0),
+            Some(at) => self.done.get(at).copied(),
+        }
+    }
+}
+
+struct Play<'a> {
+    line: &'a Line,
+    random: Random,
+    steps: usize,
+    lengths: Vec<usize>,
+    free: Vec<f64>,
+    load: Times,
+    load_busy: Vec<f64>,
+    upload: Times,
+    features: Times,
+    transfer: Times,
+    step: Times,
+    waits: Vec<f64>,
+    card_free: f64,
+}
+
+impl<'a> Play<'a> {
+    fn new(line: &'a Line, seed: u64, steps: usize) -> Play<'a> {
+        let mut random = Random(seed);
+        let batches = steps + line.ahead + line.slots + HOST_SLOTS;
+        let lengths = (0..batches).map(|_| random.below(BUCKETS.len())).collect();
+        let free = vec![0.0; line.threads];
+        let (load, upload, features, transfer, step) = Default::default();
+        let (load_busy, waits, card_free) = (Vec::new(), Vec::new(), 0.0);
+        Play { line, random, steps, lengths, free, load, load_busy, upload, features, transfer, step, waits, card_free }
+    }
+
+    fn takes(&mut self, ms: f64, batch: usize) -> f64 {
+        ms * BUCKETS[self.lengths[batch]] * self.random.noise(self.line.cv)
+    }
+
+    fn played(mut self) -> Self {
+        while self.step.len() < self.steps {
+            self.send();
+            match (self.features_ready(), self.step_ready()) {
+                (Some(features), Some(step)) => match self.line.is_one_card() {
+                    true if step <= self.first_turn(features) => self.train(step),
+                    true => self.featurize(features),
+                    false => {
+                        self.featurize(features);
+                        self.train(step);
+                    }
+                },
+                (Some(features), None) => self.featurize(features),
+                (None, Some(step)) => self.train(step),
+                (None, None) => unreachable!("someone can always go on"),
+            }
+        }
+        self
+    }
+
+    /// A step that is ready by then goes before features that are ready at `features`.
+    fn first_turn(&self, features: f64) -> f64 {
+        if self.line.is_step_first { features.max(self.card_free) } else { features }
+    }
+
+    /// Transfers everything that can be.
+    fn send(&mut self) {
+        while self.line.route != "handover" {
+            let at = self.transfer.len();
+            let (Some(made), Some(freed)) = (self.features.known(at, 0), self.step.known(at, self.line.slots)) else {
+                return;
+            };
+            let takes = self.takes(self.line.transfer_ms, at);
+            self.transfer.serve(made.max(freed), takes);
+        }
+    }
+
+    fn features_ready(&mut self) -> Option<f64> {
+        let at = self.features.len();
+        if at == self.lengths.len() {
+            return None;
+        }
+        let readers = if self.line.route == "handover" { &self.step } else { &self.transfer };
+        let freed = readers.known(at, self.line.ahead)?;
+        if self.upload.len() == at {
+            let loaded = self.loaded(at);
+            let takes = self.takes(self.line.upload_ms, at);
+            // Two blocks take turns.
+            let block = self.features.known(at, 2).unwrap();
+            self.upload.serve(loaded.max(block), takes);
+        }
+        Some(self.upload.done[at].max(freed).max(self.features.last()))
+    }
+
+    fn loaded(&mut self, at: usize) -> f64 {
+        let slot = self.upload.known(at, HOST_SLOTS).unwrap();
+        let crowded = (self.line.threads as f64 / self.line.cores as f64).max(1.0);
+        let burst = self.line.burst.filter(|(every, _)| at % every == every - 1).map_or(1.0, |(_, times)| times);
+        let (mut begin, mut done, mut busy) = (f64::MAX, 0.0_f64, 0.0);
+        for _ in 0..ROWS {
+            let takes = crowded * burst * self.takes(self.line.load_ms, at) / ROWS as f64;
+            let free = self.free.iter_mut().min_by(|a, b| a.total_cmp(b)).unwrap();
+            let from = free.max(slot);
+            *free = from + takes;
+            (begin, done, busy) = (begin.min(from), done.max(*free), busy + takes);
+        }
+        self.load.begin.push(begin);
+        self.load.done.push(done);
+        self.load_busy.push(busy);
+        done
+    }
+
+    fn featurize(&mut self, ready: f64) {
+        let takes = self.takes(self.line.features_ms, self.features.len());
+        let ready = if self.line.is_one_card() { ready.max(self.card_free) } else { ready };
+        self.card_free = self.features.serve(ready, takes).max(self.card_free);
+    }
+
+    fn step_ready(&self) -> Option<f64> {
+        let arrived = if self.line.route == "handover" { &self.features } else { &self.transfer };
+        Some(arrived.known(self.step.len(), 0)?.max(self.step.last()))
+    }
+
+    fn train(&mut self, ready: f64) {
+        self.waits.push(ready - self.step.last());
+        let takes = self.takes(self.line.train_ms, self.step.len());
+        let ready = if self.line.is_one_card() { ready.max(self.card_free) } else { ready };
+        self.card_free = self.step.serve(ready, takes).max(self.card_free);
+    }
+
+    /// The log, in the order of time.
+    fn records(&self) -> Vec<Record> {
+        let mut told: Vec<(f64, Event)> = Vec::new();
+        if !self.line.is_old_log {
+            told.push((0.0, self.setting()));
+            let headspace = |(bucket, length): (usize, &f64)| (0.0, headspace(bucket, length * self.line.train_ms));
+            told.extend(BUCKETS.iter().enumerate().map(headspace));
+        }
+        told.extend(Role::BOTH.map(|role| (0.0, self.arena(role))));
+        let one = |(name, times): (&'static str, &Times)| {
+            let event =
+                move |(batch, (begin, done)): (usize, (f64, f64))| (done, stage(name, batch, done - begin, 0.0));
+            times.begin.clone().into_iter().zip(times.done.clone()).enumerate().map(event).collect::<Vec<_>>()
+        };
+        let stages = [("upload", &self.upload), ("features", &self.features), ("transfer", &self.transfer)];
+        told.extend(stages.into_iter().flat_map(one));
+        for batch in 0..self.load.len() {
+            let (begin, done) = (self.load.begin[batch], self.load.done[batch]);
+            let idle = batch.checked_sub(1).map_or(done, |before| (done - self.upload.done[before]).max(0.0));
+            let Event::Stage { stage, batch, ns, wait_ns, .. } = stage("load", batch, done - begin, idle) else {
+                unreachable!()
+            };
+            told.push((
+                done,
+                Event::Stage { stage, batch, ns, busy_ns: ns_of(self.load_busy[batch as usize]), wait_ns },
+            ));
+        }
+        (0..self.step.len()).for_each(|step| self.tell_step(step, &mut told));
+        told.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let record = |(seq, (ms, event))| Record { v: VERSION, seq: seq as u64, t_ns: ns_of(ms), dropped: 0, event };
+        told.into_iter().enumerate().map(record).collect()
+    }
+
+    fn tell_step(&self, at: usize, told: &mut Vec<(f64, Event)>) {
+        let (begin, done) = (self.step.begin[at], self.step.done[at]);
+        let before = at.checked_sub(1).map_or(0.0, |before| self.step.done[before]);
+        let (step, wall_ns, wait_ns) = (at as u64 + 1, ns_of(done - before), ns_of(self.waits[at]));
+        told.push((done, Event::Step { step, wall_ns, wait_ns }));
+        if !self.line.is_old_log {
+            let (bucket, busy_ns) = (self.lengths[at] as u32, ns_of(done - begin));
+            told.push((done, Event::StepWork { step, batch: at as u64, batches: 1, bucket, busy_ns, wait_ns }));
+        }
+    }
+
+    fn setting(&self) -> Event {
+        let [threads, cores, ahead, slots] =
+            [self.line.threads, self.line.cores, self.line.ahead, self.line.slots].map(|n| n as u32);
+        Event::FeedSetting { threads, cores, ahead, slots, route: self.line.route.to_owned() }
+    }
+
+    fn arena(&self, role: Role) -> Event {
+        let card = self.line.cards[usize::from(role == Role::Model)];
+        Event::ArenaReserved { role, card, bytes: 1, limit_bytes: 2, driver_bytes: 1 }
+    }
+}
+
+fn headspace(bucket: usize, ms: f64) -> Event {
+    Event::Headspace { bucket: bucket as u32, ns: ns_of(ms) }
+}
+
+fn stage(name: &str, batch: usize, ms: f64, wait_ms: f64) -> Event {
+    let ns = ns_of(ms);
+    Event::Stage { stage: name.to_owned(), batch: batch as u64, ns, busy_ns: ns, wait_ns: ns_of(wait_ms) }
+}
+
+fn ns_of(ms: f64) -> u64 {
+    (ms * 1e6) as u64
+}

@@ -1,0 +1,158 @@
+//! What people read, and what a window of steps says.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "in a test, a failed unwrap is a failed test"
+)]
+
+mod simulator;
+
+use simulator::Line;
+use tandem_diagnosis::{Diagnosis, DiagnosisError, Jitter, JitterWarning, Part, Stage};
+use tandem_events::{Event, Record, VERSION};
+use tandem_watch::{Entry, Reader};
+
+fn records(events: impl IntoIterator<Item = (u64, Event)>) -> Vec<Record> {
+    let record = |(seq, (t_ns, event))| Record { v: VERSION, seq: seq as u64, t_ns, dropped: 0, event };
+    events.into_iter().enumerate().map(record).collect()
+}
+
+/// The warnings of a log, as they come.
+fn warnings(records: &[Record]) -> Vec<JitterWarning> {
+    let mut jitter = Jitter::default();
+    records.iter().filter_map(|record| jitter.observe(record)).collect()
+}
+
+/// Steps of 10 ms, but for those that `slow` gives more; `after` follows each.
+fn steps(count: u64, slow: impl Fn(u64) -> u64, after: impl Fn(u64) -> Option<Event>) -> Vec<Record> {
+    let mut t_ns = 0;
+    let mut events = Vec::new();
+    for step in 1..=count {
+        let wall_ns = 10_000_000 + slow(step);
+        t_ns += wall_ns;
+        events.push((t_ns, Event::Step { step, wall_ns, wait_ns: 0 }));
+        events.extend(after(step).map(|event| (t_ns, event)));
+    }
+    records(events)
+}
+
+#[test]
+fn a_good_pipeline_is_told_so() {
+    let line = Line { features_ms: 0.3, upload_ms: 0.1, ..Line::quick(10.0) };
+    let told = Diagnosis::of(&line.run(1, 105)).unwrap().told();
+    assert!(told.contains(&"✅ NO MAJOR BOTTLENECKS DETECTED".to_owned()), "{told:#?}");
+    let tier = "Tier: excellent (data: 3 % busy, never waited for; model: 100 % busy; variation 0 %)";
+    assert_eq!(told.last().unwrap(), tier);
+    assert!(told[0].contains(" steps/s over 100 steps; headspace "), "{}", told[0]);
+}
+
+#[test]
+fn a_slow_decoder_is_told_with_the_flag_to_type() {
+    let line = Line { load_ms: 116.0, threads: 4, ..Line::quick(10.0) };
+    let told = Diagnosis::of(&line.run(1, 300)).unwrap().told();
+    let verdict = told.iter().find(|line| line.starts_with("DATA_LOADING: ")).unwrap();
+    let said = "DATA_LOADING: 66 % of the step waits for read and decode. Try --num-workers 15: ";
+    assert!(verdict.starts_with(said), "{verdict}");
+    assert!(verdict.ends_with(" steps/s predicted"), "{verdict}");
+    assert!(!told.iter().any(|line| line.contains("NO MAJOR")));
+}
+
+#[test]
+fn what_was_waited_for_adds_up() {
+    let line = Line { load_ms: 120.0, transfer_ms: 18.0, cv: 0.15, ..Line::quick(10.0) };
+    let stalls = Diagnosis::of(&line.run(1, 300)).unwrap().stalls;
+    for step in &stalls.steps {
+        assert!((step.by_stage_ns.iter().sum::<f64>() - step.wait_ns).abs() < 1.0, "{step:?}");
+    }
+    assert!((stalls.stages.iter().map(|stall| stall.share).sum::<f64>() - stalls.share).abs() < 1e-9);
+    let by_share = stalls.stages.map(|stall| stall.share);
+    assert!(by_share[Stage::Load as usize] > by_share[Stage::Transfer as usize], "{by_share:?}");
+}
+
+#[test]
+fn a_log_without_steps_is_refused() {
+    assert_eq!(Diagnosis::of(&[]), Err(DiagnosisError::NoTiming { warm_up: 5 }));
+    assert!(Diagnosis::of(&steps(5, |_| 0, |_| None)).is_err());
+    assert!(Diagnosis::of(&steps(6, |_| 0, |_| None)).is_ok());
+}
+
+#[test]
+fn a_log_of_an_earlier_program_is_read_and_judged() {
+    let step = |i: u64| {
+        let t_ns = i * 20_000_000;
+        format!(
+            r#"{{"v":1,"seq":{},"t_ns":{t_ns},"dropped":0,"event":"stage","stage":"load","batch":{},"ns":60000000,"busy_ns":60000000,"wait_ns":15000000}}
+{{"v":1,"seq":{},"t_ns":{t_ns},"dropped":0,"event":"step","step":{i},"wall_ns":20000000,"wait_ns":10000000}}
+"#,
+            2 * i,
+            i - 1,
+            2 * i + 1
+        )
+    };
+    let text: String = (1..=100).map(step).collect();
+    let records: Vec<Record> = Reader::new(text.as_bytes())
+        .filter_map(|entry| match entry.unwrap() {
+            Entry::Known(record) => Some(record),
+            Entry::Unknown(_) => None,
+        })
+        .collect();
+    let told = Diagnosis::of(&records).unwrap().told();
+    // Three threads' worth of work in the time of a step: so many are at work; eight have a quarter to spare.
+    let line = "DATA_LOADING: 50 % of the step waits for read and decode. Try --num-workers 8: 100.0 steps/s predicted";
+    assert!(told.contains(&line.to_owned()), "{told:#?}");
+}
+
+#[test]
+fn validations_samples_and_checkpoints_are_no_jitter() {
+    let every_20 = |step: u64| step.is_multiple_of(20);
+    let validated = |step| Event::Validated { step, utterances: 1, figures: [].into() };
+    let checkpoint = |step| Event::Checkpoint { step, bytes: 1, ns: 1 };
+    let sample = |step| Event::SampleWritten { step, path: String::new(), seconds: 1.0, ns: 1 };
+    let check = |event: &dyn Fn(u64) -> Event| {
+        // The pause is in the time of the step after it.
+        let log =
+            steps(400, |step| 300_000_000 * u64::from(every_20(step - 1)), |step| every_20(step).then(|| event(step)));
+        assert_eq!(warnings(&log), []);
+        assert!(Diagnosis::of(&log).unwrap().jitter.variation < 0.01);
+    };
+    check(&validated);
+    check(&checkpoint);
+    check(&sample);
+    let unexplained = steps(400, |step| 300_000_000 * u64::from(every_20(step - 1)), |_| None);
+    assert_eq!(warnings(&unexplained).len(), 1, "and without them they are");
+}
+
+#[test]
+fn a_sample_that_takes_long_covers_the_steps_beside_it() {
+    // Spoken beside steps 200 to 209, told at the end of them.
+    let beside = |step: u64| (200..210).contains(&step);
+    let sample = Event::SampleWritten { step: 190, path: String::new(), seconds: 1.0, ns: 10 * 40_000_000 };
+    let log = steps(400, |step| 30_000_000 * u64::from(beside(step)), |step| (step == 209).then(|| sample.clone()));
+    assert!(Diagnosis::of(&log).unwrap().jitter.variation < 0.01);
+}
+
+#[test]
+fn jitter_is_warned_of_once_with_what_varies() {
+    let line = Line { burst: Some((40, 90.0)), load_ms: 10.0, ahead: 3, cv: 0.05, ..Line::quick(10.0) };
+    let warnings = warnings(&line.run(3, 600));
+    let [JitterWarning(window)] = warnings.as_slice() else { panic!("{warnings:?}") };
+    assert_eq!(window.varies, Part::Waiting(Stage::Load));
+    assert!(window.variation > 0.30 && window.step_ns.count <= 100);
+    let said = warnings[0].to_string();
+    assert!(said.starts_with("step time varies by ") && said.ends_with(": load varies most"), "{said}");
+}
+
+#[test]
+fn long_and_short_buckets_are_no_jitter() {
+    let line = Line::quick(10.0);
+    let log = line.run(1, 300);
+    assert_eq!(warnings(&log), []);
+    let mut jitter = Jitter::default();
+    assert_eq!(jitter.window(), None);
+    assert!(log.iter().all(|record| jitter.observe(record).is_none()));
+    let window = jitter.window().unwrap();
+    assert!(window.step_ns.variation() > 0.2 && window.variation < 0.01, "{window:?}");
+    assert_eq!((window.step, window.step_ns.count, window.varies), (300, 100, Part::Train));
+}
