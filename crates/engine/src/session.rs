@@ -150,9 +150,10 @@ impl Session {
             self.stream.device().prepare_products()?;
         }
         let count = self.set.programs.len();
-        for id in (0..count).map(ProgramId) {
-            self.queue_steps(id)?;
-            self.stream.drain()?;
+        let programs = (0..count).map(ProgramId);
+        programs.clone().try_for_each(|id| self.queue_steps(id))?;
+        self.stream.drain()?;
+        for id in programs {
             let capture = self.stream.begin_capture()?;
             self.queue_steps(id)?;
             let recorded = capture.end()?;
