@@ -156,13 +156,11 @@ fn shared(command: Clap) -> Clap {
 fn flags_of(setting: &'static Setting) -> Vec<Arg> {
     let help = format!("{} [default: {}]", setting.help, setting.default_text());
     let arg = Arg::new(setting.flag).long(setting.flag).help(help).aliases(setting.aliases.to_vec());
-    match setting.value_name() {
-        Some(name) if setting.bare_value().is_some() => {
-            vec![arg.value_name(name).num_args(0..=1).default_missing_value(setting.bare_value().unwrap_or_default())]
-        }
+    match (setting.value_name(), setting.bare_value()) {
+        (Some(name), Some(bare)) => vec![arg.value_name(name).num_args(0..=1).default_missing_value(bare)],
         // A negative number is a value too: the plan says what is wrong with it.
-        Some(name) => vec![arg.value_name(name).allow_hyphen_values(true)],
-        None => {
+        (Some(name), None) => vec![arg.value_name(name).allow_hyphen_values(true)],
+        (None, _) => {
             let on = arg.action(ArgAction::SetTrue);
             let off = setting.off_flag().map(|off| {
                 let help = format!("Turns --{} off", setting.flag);

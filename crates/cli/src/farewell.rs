@@ -6,7 +6,7 @@ use tandem_plan::setting::Id;
 use tandem_plan::{Plan, quoted};
 use tandem_train::{Outcome, RUN_LOG, RunFolder};
 use tandem_trial::launch::Corpora;
-use tandem_trial::listening::Sentence;
+use tandem_trial::listening::spoken;
 
 use crate::args::PlanCall;
 
@@ -57,7 +57,7 @@ fn flags_to_go_on(typed: &PlanCall, plan: &Plan, step: u64) -> String {
 
 /// A few words of the corpus that the model has not heard, where there are any: it can read them.
 pub(crate) fn words_to_say(corpora: &Corpora) -> String {
-    let held_out = Sentence::held_out(corpora).into_iter().next().map(|sentence| sentence.text);
+    let held_out = spoken(corpora).next().map(|sample| sample.text.to_owned());
     let trained = || {
         let (index, _) = corpora.train.rows().first()?;
         corpora.train.dataset().get(*index).map(|sample| sample.text.to_owned())

@@ -33,10 +33,15 @@ fn update(clip: Option<f64>, average: bool) -> UpdateSpec {
     UpdateSpec { clip, average, ..UpdateSpec::default() }
 }
 
+/// The optimizer of a run of `plan`.
+fn update_of(plan: &Plan) -> UpdateSpec {
+    let average = plan.training.average_decay.is_some();
+    UpdateSpec { clears: plan.grad_accum > 1, ..update(plan.training.clip, average) }
+}
+
 /// Every program of a run of `plan`.
 pub fn programs(plan: &Plan, model: &dyn Model, buckets: &[tandem_model::Bucket]) -> Result<Programs, EngineError> {
-    let average = plan.training.average_decay.is_some();
-    let update = UpdateSpec { clears: plan.grad_accum > 1, ..update(plan.training.clip, average) };
+    let update = update_of(plan);
     let late_places = if plan.static_shapes { 0 } else { LATE_PLACES };
     let precision = precision(plan.precision);
     Programs::build(model, &ProgramsSpec { precision, buckets, update, working_limit: None, late_places })
@@ -53,7 +58,7 @@ pub fn exact_program(
     shape: &Bucket,
 ) -> Result<tandem_engine::Program, EngineError> {
     let bucket = bucket(shape);
-    let earlier = UpdateSpec { clears: plan.grad_accum > 1, ..UpdateSpec::default() }.earlier();
+    let earlier = update_of(plan).earlier();
     let graph = model.accumulate(precision(plan.precision), &bucket.shape, earlier, &Recomputed::new())?;
     set.compile_late(&graph, &bucket.layout)
 }

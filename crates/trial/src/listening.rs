@@ -44,10 +44,7 @@ impl Sentence {
     /// The first two held-out sentences that have a text: the same ones all run long. Fewer where there are fewer. Cost:
     /// two recordings are decoded.
     pub fn held_out(corpora: &Corpora) -> Vec<Sentence> {
-        let (dataset, rows) = &corpora.held_out;
-        let samples = rows.iter().filter_map(|index| dataset.get(*index));
-        let spoken = samples.filter(|sample| !sample.text.trim().is_empty()).take(SENTENCES);
-        let owned = spoken.map(|sample| Sentence {
+        let owned = spoken(corpora).take(SENTENCES).map(|sample| Sentence {
             id: sample.id.to_owned(),
             text: sample.text.to_owned(),
             speaker: sample.speaker.map(str::to_owned),
@@ -55,6 +52,13 @@ impl Sentence {
         });
         owned.collect()
     }
+}
+
+/// Held-out sentences that have a text, in the order of the corpus.
+pub fn spoken(corpora: &Corpora) -> impl Iterator<Item = Sample<'_>> {
+    let (dataset, rows) = &corpora.held_out;
+    let samples = rows.iter().filter_map(|index| dataset.get(*index));
+    samples.filter(|sample| !sample.text.trim().is_empty())
 }
 
 fn recording_of(sample: &Sample<'_>) -> Option<Clip> {
