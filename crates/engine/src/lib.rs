@@ -46,7 +46,7 @@ pub use fit::fit;
 pub use gradient::{Earlier, Recomputed};
 pub use graph::{BlockId, Graph, Leaf, Span, Value};
 pub use lower::{Lower, Place, Region, Step, StepArg, Tensor};
-pub use memory_plan::{Buffer, Holder, MemoryPlan};
+pub use memory_plan::{Buffer, Holder, Lent, MemoryPlan, Spot};
 pub use op::{Backward, Brings, Op, refuse};
 pub use ops::{Draws, Window};
 pub use optimizer::{AfterWarmUp, SOURCE as UPDATE_SOURCE, Schedule, UpdateSpec, update_program};

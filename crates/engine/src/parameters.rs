@@ -2,6 +2,7 @@
 //! passes over it, and a gradient lies where its parameter lies.
 
 use std::collections::HashMap;
+use std::sync::PoisonError;
 
 use tandem_device::DType;
 
@@ -11,6 +12,9 @@ use crate::tensor::{Shape, TensorType};
 
 /// Elements a parameter's place is a multiple of: 256 bytes of bf16, which is what matrix products want.
 const ALIGN_ELEMENTS: u64 = 128;
+
+/// Elements that are drawn as one piece of work.
+const PIECE: usize = 1 << 20;
 
 /// A parameter, by its place in [`Parameters::iter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,6 +44,20 @@ pub struct Parameter {
     pub decays: bool,
     /// Its first element in the span.
     pub offset: u64,
+}
+
+impl Parameter {
+    /// Writes its elements from `first` on as they start under `seed`.
+    fn draw(&self, seed: u64, first: u64, values: &mut [f64]) {
+        let key = seed ^ random::name_key(&self.name);
+        for (i, value) in (first..).zip(values) {
+            *value = match self.init {
+                Init::Constant(value) => value,
+                Init::Normal(deviation) => deviation * random::normal_at(key, i),
+                Init::Uniform(bound) => bound * (2.0 * random::uniform_at(key, i) - 1.0),
+            };
+        }
+    }
 }
 
 /// All parameters of a model, laid out.
@@ -144,21 +162,38 @@ impl Parameters {
     }
 
     /// The whole span as it starts under `seed`. A parameter's numbers depend on its name and the seed, not on what else
-    /// the model has.
+    /// the model has. All cores draw: a large model is hundreds of millions of numbers, each some 20 ns.
     pub fn initial(&self, seed: u64) -> Vec<f64> {
         let mut span = vec![0.0; self.elements as usize];
-        for parameter in &self.list {
-            let at = parameter.offset as usize..(parameter.offset + parameter.shape.elements()) as usize;
-            let key = seed ^ random::name_key(&parameter.name);
-            for (i, value) in span[at].iter_mut().enumerate() {
-                *value = match parameter.init {
-                    Init::Constant(value) => value,
-                    Init::Normal(deviation) => deviation * random::normal_at(key, i as u64),
-                    Init::Uniform(bound) => bound * (2.0 * random::uniform_at(key, i as u64) - 1.0),
-                };
+        let pieces = std::sync::Mutex::new(self.pieces(&mut span).into_iter());
+        let draw = || {
+            while let Some((parameter, first, values)) = pieces.lock().unwrap_or_else(PoisonError::into_inner).next() {
+                parameter.draw(seed, first, values);
             }
-        }
+        };
+        let more =
+            if self.elements <= PIECE as u64 { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
+        std::thread::scope(|scope| {
+            (1..more).for_each(|_| drop(scope.spawn(draw)));
+            draw();
+        });
         span
+    }
+
+    /// The parts of a span that belong to parameters, none longer than a piece, each with the index of its first element
+    /// in its parameter.
+    fn pieces<'s>(&self, mut span: &'s mut [f64]) -> Vec<(&Parameter, u64, &'s mut [f64])> {
+        let mut in_order: Vec<&Parameter> = self.list.iter().collect();
+        in_order.sort_by_key(|parameter| parameter.offset);
+        let (mut pieces, mut at) = (Vec::new(), 0);
+        for parameter in in_order {
+            let (_, from_here) = span.split_at_mut((parameter.offset - at) as usize);
+            let (own, rest) = from_here.split_at_mut(parameter.shape.elements() as usize);
+            (span, at) = (rest, parameter.offset + parameter.shape.elements());
+            let parts = own.chunks_mut(PIECE).enumerate();
+            pieces.extend(parts.map(|(i, values)| (parameter, (i * PIECE) as u64, values)));
+        }
+        pieces
     }
 }
 
@@ -179,6 +214,16 @@ mod tests {
         let offsets: Vec<(&str, u64)> = parameters.iter().map(|(_, p)| (p.name.as_str(), p.offset)).collect();
         assert_eq!(offsets, [("bias", 256), ("layer.weight", 0)]);
         assert_eq!((parameters.elements(), parameters.decaying_elements(), parameters.count()), (384, 256, 203));
+    }
+
+    #[test]
+    fn a_parameter_of_several_pieces_is_drawn_as_if_it_were_one() {
+        let mut list = ParameterList::new();
+        list.weight("wide", &[2, PIECE as u32 + 3], Init::Normal(1.0)).unwrap();
+        let parameters = list.finish();
+        let mut whole = vec![0.0; parameters.count() as usize];
+        parameters.list[0].draw(9, 0, &mut whole);
+        assert_eq!(parameters.initial(9)[..whole.len()], whole);
     }
 
     #[test]

@@ -9,8 +9,9 @@ use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 use crate::error::EngineError;
 use crate::graph::{Graph, Kind, Leaf, Span, Value};
 use crate::lower::{Lower, Place, Region, Step, Tensor};
-use crate::memory_plan::{Buffer, MemoryPlan};
-use crate::schedule::{Destination, Item, schedule};
+use crate::memory_plan::{Buffer, Lent, MemoryPlan, Spot};
+use crate::op::Brings;
+use crate::schedule::{Destination, Item, lasting, schedule};
 use crate::tensor::TensorType;
 
 /// A named tensor with a fixed place in its region.
@@ -181,10 +182,9 @@ impl<'g> Compiler<'g> {
     fn run(mut self) -> Result<Program, EngineError> {
         self.place_leaves()?;
         let buffers = self.buffers();
-        let memory = MemoryPlan::solve(&buffers.list);
+        let memory = MemoryPlan::solve(&buffers.list, &self.gradients_to_come());
         for (value, &buffer) in &buffers.of_value {
-            let bytes = self.graph.ty(*value).bytes();
-            self.places.insert(*value, Place { region: Region::Activations, offset: memory.offsets[buffer], bytes });
+            self.places.insert(*value, place_in(memory.spots[buffer], self.graph.ty(*value).bytes()));
         }
         let (mut steps, mut labels) = (Vec::new(), Vec::new());
         for (at, item) in self.items.iter().enumerate() {
@@ -256,6 +256,42 @@ impl<'g> Compiler<'g> {
                 at(Region::Constants, offset)
             }
         })
+    }
+
+    /// Gradients that the program puts in the place of old ones without having looked at those: until then their memory
+    /// is free. What lies between two parameters and what the program does not write stays as it is.
+    fn gradients_to_come(&self) -> Vec<Lent> {
+        let parameters = self.graph.parameters();
+        // The first item that touches a gradient, and whether all it does to it is to write the whole of it.
+        let mut touched: Vec<Option<(usize, bool)>> = vec![None; parameters.iter().count()];
+        for (at, item) in self.items.iter().enumerate() {
+            let sent = item.destinations.iter().flatten().map(|to| (to.leaf, !to.adds));
+            let instead = item.op.brings() == Some(Brings::Instead);
+            let given = item.inputs.iter().enumerate().map(|(i, input)| (*input, instead && i == 0));
+            for (value, replaces) in given.chain(sent) {
+                match lasting(self.graph, value) {
+                    Some(Leaf::Gradient(id)) => {
+                        let whole = self.graph.shape(value).elements() == parameters.get(*id).shape.elements();
+                        touch(&mut touched[id.0 as usize], at, replaces && whole);
+                    }
+                    Some(Leaf::Span(Span::Gradients)) => {
+                        touched.iter_mut().for_each(|first| touch(first, at, false));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let width = self.graph.wide().bytes();
+        let lent = parameters.iter().zip(touched).filter_map(|((_, parameter), touched)| match touched {
+            Some((until, true)) => {
+                let bytes = parameter.shape.elements() * width;
+                Some(Lent { offset: parameter.offset * width, bytes, until })
+            }
+            _ => None,
+        });
+        let mut lent: Vec<Lent> = lent.collect();
+        lent.sort_by_key(|part| part.offset);
+        lent
     }
 
     /// When each value and each piece of scratch memory is needed.
@@ -344,7 +380,7 @@ impl<'g> Compiler<'g> {
             .zip(sizes)
             .map(|(&buffer, bytes)| Tensor {
                 ty: TensorType::new(DType::U8, &[bytes as u32]),
-                place: Place { region: Region::Activations, offset: memory.offsets[buffer], bytes },
+                place: place_in(memory.spots[buffer], bytes),
             })
             .collect();
         let adds: Vec<bool> = item.destinations.iter().map(|to| to.is_some_and(|to| to.adds)).collect();
@@ -357,6 +393,102 @@ impl<'g> Compiler<'g> {
         match self.places.get(&value) {
             Some(place) => *place,
             None => self.place_of(self.graph.nodes[value.node as usize].inputs[0]),
+        }
+    }
+}
+
+/// The place of a buffer.
+fn place_in(spot: Spot, bytes: u64) -> Place {
+    match spot {
+        Spot::Own(offset) => Place { region: Region::Activations, offset, bytes },
+        Spot::Guest(offset) => Place { region: Region::Span(Span::Gradients), offset, bytes },
+    }
+}
+
+/// Something is touched at a moment: the first is kept, and of several things at once all must replace it.
+fn touch(first: &mut Option<(usize, bool)>, at: usize, replaces: bool) {
+    match first {
+        None => *first = Some((at, replaces)),
+        Some((moment, whole)) if *moment == at => *whole &= replaces,
+        Some(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_device::Machine;
+
+    use super::*;
+    use crate::gradient::{Earlier, Recomputed};
+    use crate::parameters::{Init, ParameterId, ParameterList, Parameters};
+    use crate::program_set::ProgramSet;
+    use crate::testing::session;
+
+    const WIDTH: u32 = 24;
+
+    /// Six matrices of 24 × 24, which do not fill their places, and one parameter that nothing reads.
+    fn stack() -> (Arc<Parameters>, Vec<ParameterId>) {
+        let mut list = ParameterList::new();
+        let weights: Vec<ParameterId> =
+            (0..6).map(|i| list.weight(&format!("layer {i}"), &[WIDTH, WIDTH], Init::Normal(0.3)).unwrap()).collect();
+        list.weight("unread", &[WIDTH, WIDTH], Init::Normal(0.3)).unwrap();
+        (Arc::new(list.finish()), weights)
+    }
+
+    /// The gradients of a run on top of those that were there, and the memory of its own that it took.
+    fn run(earlier: Earlier, before: f32) -> (Vec<f32>, u64) {
+        let (parameters, weights) = stack();
+        let ty = TensorType::new(DType::F32, &[16, WIDTH]);
+        let mut layout = NamedLayout::default();
+        layout.place("x", ty).unwrap();
+        let mut graph = Graph::new(parameters.clone(), DType::F32);
+        let mut x = graph.input("x", ty).unwrap();
+        for weight in weights {
+            let weight = graph.parameter(weight);
+            x = graph.linear(x, weight, None).unwrap();
+            x = graph.gelu(x).unwrap();
+        }
+        let loss = graph.mul(x, x).unwrap();
+        let loss = graph.sum_all(loss).unwrap();
+        graph.bring_gradients(loss, earlier, &Recomputed::new()).unwrap();
+        let mut set = ProgramSet::new(parameters.clone(), DType::F32, &[Span::Gradients]);
+        let id = set.add("accumulate", &graph, &layout).unwrap();
+        let own = set.program(id).memory().peak_bytes;
+        let mut session = session(&Machine::cpu(), set);
+        let start: Vec<f32> = parameters.initial(3).into_iter().map(|x| x as f32).collect();
+        session.write_span(Span::Parameters, &start).unwrap();
+        session.write_span(Span::Gradients, &vec![before; start.len()]).unwrap();
+        let x: Vec<f32> = (0..16 * WIDTH).map(|i| (i as f32 * 0.37).sin()).collect();
+        session.write_input(id, "x", &x).unwrap();
+        session.run(id, None, &[]).unwrap();
+        (session.read_span(Span::Gradients).unwrap(), own)
+    }
+
+    #[test]
+    fn activations_lie_where_gradients_will_be_and_nowhere_else_in_their_span() {
+        let (added, apart) = run(Earlier::Kept, 0.0);
+        let (instead, guests) = run(Earlier::Forgotten, 7.0);
+        assert!(3 * guests < 2 * apart, "{guests} of {apart} bytes");
+        let (parameters, weights) = stack();
+        let learnt = |i: u64| {
+            let inside = |id: &ParameterId| {
+                let parameter = parameters.get(*id);
+                (parameter.offset..parameter.offset + parameter.shape.elements()).contains(&i)
+            };
+            weights.iter().any(inside)
+        };
+        let unread = parameters.iter().find(|(_, parameter)| parameter.name == "unread").unwrap().1;
+        for (i, (added, instead)) in (0..).zip(added.iter().zip(&instead)) {
+            let is_unread = (unread.offset..unread.offset + unread.shape.elements()).contains(&i);
+            // The gradient of what is not read is zero; what lies between parameters is nobody's.
+            let expected = if learnt(i) {
+                *added
+            } else if is_unread {
+                0.0
+            } else {
+                7.0
+            };
+            assert_eq!(instead.to_bits(), expected.to_bits(), "element {i}");
         }
     }
 }

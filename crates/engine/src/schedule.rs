@@ -124,7 +124,7 @@ fn waits_for_its_only_reader(graph: &Graph, value: Value, uses: &Uses, chain: &C
 }
 
 /// The leaf that lasts from run to run and that `value` is or is a view of, if it is.
-fn lasting(graph: &Graph, value: Value) -> Option<&Leaf> {
+pub(crate) fn lasting(graph: &Graph, value: Value) -> Option<&Leaf> {
     let node = &graph.nodes[value.node as usize];
     match &node.kind {
         Kind::Op(op) if op.is_view() => lasting(graph, node.inputs[0]),
