@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use crate::device::Opened;
 use crate::driver::RecordedId;
 use crate::error::DeviceError;
-use crate::stream::Stream;
+use crate::stream::{Event, Stream};
 
 /// A stream that records. What is queued on it is not done but kept, until [`Capture::end`]; dropping this throws it
 /// away.
@@ -63,6 +63,24 @@ impl Stream {
 }
 
 impl Capture<'_> {
+    /// What is queued on `side` from now on is recorded as well: behind all that was recorded so far, beside what follows.
+    /// It must be joined before the end. On NVIDIA cards; elsewhere recordings are one line of work.
+    pub fn fork(&self, side: &Stream, mark: &Event) -> Result<(), DeviceError> {
+        let driver = self.stream.open.driver();
+        driver.record(self.stream.open.card, self.stream.id, mark.id)?;
+        driver.wait(side.open.card, side.id, mark.id)
+    }
+
+    /// Marks how far `side` has come, for [`Capture::join`].
+    pub fn mark(&self, side: &Stream, mark: &Event) -> Result<(), DeviceError> {
+        side.open.driver().record(side.open.card, side.id, mark.id)
+    }
+
+    /// What is recorded from now on comes behind all that was queued on the side up to `mark`.
+    pub fn join(&self, mark: &Event) -> Result<(), DeviceError> {
+        self.stream.open.driver().wait(self.stream.open.card, self.stream.id, mark.id)
+    }
+
     /// Ends the recording and makes it ready: on NVIDIA cards it is put on the card, which takes device memory of the
     /// driver's own, some kilobytes for each piece of work.
     pub fn end(mut self) -> Result<Recorded, DeviceError> {

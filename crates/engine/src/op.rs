@@ -60,6 +60,12 @@ pub trait Op: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Whether it is worth running beside what follows when nobody in its program reads what it makes: it waits for
+    /// memory more than it computes. Not for products, which share one workspace.
+    fn runs_beside(&self) -> bool {
+        false
+    }
+
     /// Whether all it does is to add two tensors of its own type and shape.
     fn is_sum_of_two(&self) -> bool {
         false

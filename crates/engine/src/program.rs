@@ -1,6 +1,7 @@
 //! A program: a graph with every address settled, ready to be replayed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use tandem_device::DType;
@@ -8,10 +9,10 @@ use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 
 use crate::error::EngineError;
 use crate::graph::{Graph, Kind, Leaf, Span, Value};
-use crate::lower::{Lower, Place, Region, Step, Tensor};
+use crate::lower::{Lower, Place, Region, Step, StepArg, Tensor};
 use crate::memory_plan::{Buffer, Lent, MemoryPlan, Spot};
 use crate::op::Brings;
-use crate::schedule::{Destination, Item, lasting, schedule};
+use crate::schedule::{Destination, Item, lasting, meet, schedule};
 use crate::tensor::TensorType;
 
 /// A named tensor with a fixed place in its region.
@@ -71,7 +72,19 @@ pub struct Program {
     pub(crate) constant_bytes: u64,
     pub(crate) memory: MemoryPlan,
     pub(crate) labels: Vec<Arc<str>>,
+    pub(crate) asides: Vec<Aside>,
 }
+
+/// Steps that may run beside those behind them: what they make, nobody in the program reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Aside {
+    pub(crate) steps: Range<usize>,
+    /// The step that must not begin before they are done.
+    pub(crate) until: usize,
+}
+
+/// Asides that may be under way at once: what they read is kept until the next but one begins.
+pub(crate) const ASIDES_AT_ONCE: usize = 2;
 
 impl Program {
     /// Plans and lowers `graph`. `inputs` is where the fields of its batch lie; what the graph reads and the layout does
@@ -148,6 +161,8 @@ struct Compiler<'g> {
     graph: &'g Graph,
     states: &'g mut NamedLayout,
     items: Vec<Item>,
+    /// Items that run beside those behind them, and the item that waits for each.
+    asides: BTreeMap<usize, usize>,
     inputs: NamedLayout,
     host: NamedLayout,
     results: NamedLayout,
@@ -166,10 +181,12 @@ struct Buffers {
 
 impl<'g> Compiler<'g> {
     fn new(graph: &'g Graph, inputs: &NamedLayout, states: &'g mut NamedLayout) -> Compiler<'g> {
+        let items = schedule(graph);
         Compiler {
             graph,
             states,
-            items: schedule(graph),
+            asides: asides(graph, &items),
+            items,
             inputs: inputs.clone(),
             host: NamedLayout::default(),
             results: NamedLayout::default(),
@@ -186,11 +203,15 @@ impl<'g> Compiler<'g> {
         for (value, &buffer) in &buffers.of_value {
             self.places.insert(*value, place_in(memory.spots[buffer], self.graph.ty(*value).bytes()));
         }
-        let (mut steps, mut labels) = (Vec::new(), Vec::new());
+        let (mut steps, mut labels, mut begins) = (Vec::new(), Vec::new(), Vec::new());
         for (at, item) in self.items.iter().enumerate() {
+            begins.push(steps.len());
             self.lower(item, &memory, &buffers.scratch[at], buffers.taken_over[at], &mut steps)?;
             labels.resize(steps.len(), item.label.clone());
         }
+        begins.push(steps.len());
+        let aside = |(&at, &until): (&usize, &usize)| Aside { steps: begins[at]..begins[at + 1], until: begins[until] };
+        let asides: Vec<Aside> = self.asides.iter().map(aside).collect();
         for (name, value) in &self.graph.results {
             let ty = self.graph.ty(*value);
             let offset = self.results.place(name, ty)?;
@@ -198,6 +219,7 @@ impl<'g> Compiler<'g> {
             steps.push(Step::Copy { from: self.place_of(*value), to });
         }
         labels.resize(steps.len(), "results".into());
+        debug_assert_eq!(race(&steps, &asides), None, "steps that run at once and touch the same memory");
         Ok(Program {
             steps,
             inputs: self.inputs,
@@ -207,6 +229,7 @@ impl<'g> Compiler<'g> {
             constant_bytes: self.constant_bytes,
             memory,
             labels,
+            asides,
         })
     }
 
@@ -298,7 +321,10 @@ impl<'g> Compiler<'g> {
     fn buffers(&self) -> Buffers {
         let mut last_read: HashMap<Value, usize> = HashMap::new();
         for (at, item) in self.items.iter().enumerate() {
-            last_read.extend(item.inputs.iter().map(|input| (*input, at)));
+            for input in &item.inputs {
+                let last = last_read.entry(*input).or_default();
+                *last = (*last).max(self.done_by(at));
+            }
         }
         for (_, value) in &self.graph.results {
             last_read.insert(*value, self.items.len());
@@ -338,8 +364,13 @@ impl<'g> Compiler<'g> {
         }
         for bytes in item.op.scratch(&types, &outputs) {
             buffers.scratch[at].push(buffers.list.len());
-            buffers.list.push(Buffer { bytes, first: at, last: at, label: label("scratch") });
+            buffers.list.push(Buffer { bytes, first: at, last: self.done_by(at), label: label("scratch") });
         }
+    }
+
+    /// The last moment at which an item may be at work.
+    fn done_by(&self, item: usize) -> usize {
+        self.asides.get(&item).map_or(item, |until| until - 1)
     }
 
     /// The input whose buffer the first output takes over, and that buffer.
@@ -397,11 +428,66 @@ impl<'g> Compiler<'g> {
     }
 }
 
+/// Items that run beside those behind them, and the item that waits for each: the next but one of them, or whoever touches
+/// what it writes, or the end.
+fn asides(graph: &Graph, items: &[Item]) -> BTreeMap<usize, usize> {
+    let is_aside = |item: &Item| item.op.runs_beside() && item.destinations.iter().all(Option::is_some);
+    let found: Vec<usize> = (0..items.len()).filter(|&at| is_aside(&items[at])).collect();
+    let touches = |item: &Item, leaf: &Leaf| {
+        let sent = item.destinations.iter().flatten().map(|to| &to.leaf);
+        item.inputs.iter().chain(sent).filter_map(|value| lasting(graph, *value)).any(|other| meet(other, leaf))
+    };
+    let until = |(i, &at): (usize, &usize)| {
+        let most = found.get(i + ASIDES_AT_ONCE).copied().unwrap_or(items.len());
+        let written = items[at].destinations.iter().flatten().filter_map(|to| lasting(graph, to.leaf));
+        let touched = written.filter_map(|leaf| (at + 1..most).find(|&other| touches(&items[other], leaf))).min();
+        (at, touched.unwrap_or(most))
+    };
+    found.iter().enumerate().map(until).collect()
+}
+
 /// The place of a buffer.
 fn place_in(spot: Spot, bytes: u64) -> Place {
     match spot {
         Spot::Own(offset) => Place { region: Region::Activations, offset, bytes },
         Spot::Guest(offset) => Place { region: Region::Span(Span::Gradients), offset, bytes },
+    }
+}
+
+/// Two steps that may run at once although one of them writes what the other touches.
+fn race(steps: &[Step], asides: &[Aside]) -> Option<(usize, usize)> {
+    let is_aside = |at: usize| asides.iter().any(|aside| aside.steps.contains(&at));
+    let beside = |aside: &Aside| (aside.steps.end..aside.until).filter(|&at| !is_aside(at)).collect::<Vec<_>>();
+    let pairs = asides.iter().flat_map(|aside| {
+        let others = beside(aside);
+        aside.steps.clone().flat_map(move |step| others.clone().into_iter().map(move |other| (step, other)))
+    });
+    let collide = |(a, b): &(usize, usize)| {
+        let (a, b) = (touched_by(&steps[*a]), touched_by(&steps[*b]));
+        let meet = |x: &Place, y: &Place| {
+            x.region == y.region && x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes
+        };
+        a.iter().any(|(x, writes)| b.iter().any(|(y, also)| (*writes || *also) && meet(x, y)))
+    };
+    pairs.into_iter().find(collide)
+}
+
+/// The memory a step touches, and whether it writes there.
+fn touched_by(step: &Step) -> Vec<(Place, bool)> {
+    match step {
+        Step::Launch { args, .. } => args
+            .iter()
+            .filter_map(|arg| match arg {
+                StepArg::Read(place, _) => Some((*place, false)),
+                StepArg::Write(place, _) => Some((*place, true)),
+                _ => None,
+            })
+            .collect(),
+        Step::Product { a, b, c, bias, .. } => {
+            [(*a, false), (*b, false), (*c, true)].into_iter().chain(bias.map(|bias| (bias, false))).collect()
+        }
+        Step::Copy { from, to } => vec![(*from, false), (*to, true)],
+        Step::Clear { to } => vec![(*to, true)],
     }
 }
 
@@ -433,6 +519,42 @@ mod tests {
             (0..6).map(|i| list.weight(&format!("layer {i}"), &[WIDTH, WIDTH], Init::Normal(0.3)).unwrap()).collect();
         list.weight("unread", &[WIDTH, WIDTH], Init::Normal(0.3)).unwrap();
         (Arc::new(list.finish()), weights)
+    }
+
+    /// A stack of layers with biases.
+    fn biased(width: u32, layers: u32) -> Program {
+        let mut list = ParameterList::new();
+        let weights: Vec<[ParameterId; 2]> = (0..layers)
+            .map(|i| {
+                let weight = list.weight(&format!("weight {i}"), &[width, width], Init::Normal(0.3)).unwrap();
+                [weight, list.vector(&format!("bias {i}"), &[width], Init::Constant(0.0)).unwrap()]
+            })
+            .collect();
+        let ty = TensorType::new(DType::F32, &[16, width]);
+        let mut layout = NamedLayout::default();
+        layout.place("x", ty).unwrap();
+        let mut graph = Graph::new(Arc::new(list.finish()), DType::F32);
+        let mut x = graph.input("x", ty).unwrap();
+        for [weight, bias] in weights {
+            let (weight, bias) = (graph.parameter(weight), graph.parameter(bias));
+            x = graph.linear(x, weight, Some(bias)).unwrap();
+            x = graph.gelu(x).unwrap();
+        }
+        let loss = graph.sum_all(x).unwrap();
+        graph.bring_gradients(loss, Earlier::Forgotten, &Recomputed::new()).unwrap();
+        Program::compile(&graph, &layout, &mut NamedLayout::default()).unwrap()
+    }
+
+    #[test]
+    fn sums_for_biases_run_beside_what_follows_and_touch_nothing_of_it() {
+        let program = biased(8, 5);
+        assert_eq!(program.asides.len(), 5, "one for each bias");
+        assert!(program.asides[..3].iter().all(|aside| aside.until > aside.steps.end), "{:?}", program.asides);
+        assert_eq!(race(&program.steps, &program.asides), None);
+        // Were one not waited for, what it reads would be written over: the check can tell.
+        let endless: Vec<Aside> =
+            program.asides.iter().map(|aside| Aside { until: program.steps.len(), ..aside.clone() }).collect();
+        assert!(race(&program.steps, &endless).is_some());
     }
 
     /// The gradients of a run on top of those that were there, and the memory of its own that it took.

@@ -134,7 +134,7 @@ pub(crate) fn lasting(graph: &Graph, value: Value) -> Option<&Leaf> {
 }
 
 /// Whether two leaves that last may share memory.
-fn meet(a: &Leaf, b: &Leaf) -> bool {
+pub(crate) fn meet(a: &Leaf, b: &Leaf) -> bool {
     let within = |leaf: &Leaf, span: Span| match leaf {
         Leaf::Parameter(_) => matches!(span, Span::Parameters | Span::Compute),
         Leaf::Average(_) => span == Span::Average,

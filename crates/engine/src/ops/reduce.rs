@@ -56,6 +56,10 @@ impl Op for SumRows {
         true
     }
 
+    fn runs_beside(&self) -> bool {
+        true
+    }
+
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let (x, sums) = (at.inputs[0], at.outputs[0]);
         let (rows, columns) = (x.ty.shape.rows(), x.ty.shape.last());
