@@ -10,8 +10,8 @@
 mod common;
 
 use tandem_audio::{
-    AudioError, Clip, DeviceFeatures, FeatureSettings, LogMel, MelFrames, PitchSettings, PitchTracker, Resampler, Rows,
-    Starts, mel,
+    AudioError, Clip, DeviceFeatures, FeatureSettings, KeptPitch, LogMel, MelFrames, NOT_KEPT, PitchSettings,
+    PitchTracker, Resampler, Rows, Starts, mel,
 };
 use tandem_device::{Arena, ArenaSpec, Block, Device, Element, Kind, Machine, SimSpec, Stream};
 use tandem_events::Role;
@@ -50,6 +50,7 @@ macro_rules! on_every_device {
 on_every_device!(log_mel_and_energy_of_ragged_rows);
 on_every_device!(log_mel_of_hostile_clips);
 on_every_device!(pitch_is_the_trackers);
+on_every_device!(kept_pitch_is_not_looked_for_again);
 on_every_device!(resampling_gives_the_same_bits);
 on_every_device!(tables_take_what_was_said_and_launching_nothing);
 on_every_device!(sizes_that_do_not_fit_are_refused);
@@ -277,7 +278,7 @@ fn pitch_is_the_trackers(machine: &Machine) {
     let batch = Batch::new(&site, &clips, |row| row % 4);
     let frames = Table::new(&site, clips.iter().enumerate().map(|(row, clip)| clip.len() / 256 + row % 3 * 4));
     let out = site.poisoned::<f32>(frames.sum());
-    site.features.pitch(&site.stream, batch.rows(), frames.starts(), out.view()).unwrap();
+    site.features.pitch(&site.stream, batch.rows(), frames.starts(), out.view(), None).unwrap();
     let found = site.down::<f32>(&out);
 
     let mut tracker = PitchTracker::new(&FeatureSettings::default(), &PitchSettings::default()).unwrap();
@@ -303,6 +304,31 @@ fn pitch_is_the_trackers(machine: &Machine) {
     println!("{other} frames differ from the CPU's, {voiced} are voiced");
     // Only a frame within a rounding of a threshold may fall to the other side.
     assert!(other <= 1, "{other}");
+}
+
+fn kept_pitch_is_not_looked_for_again(machine: &Machine) {
+    let site = Site::new(machine);
+    let hum = |hz: f64| made(9000, |i| 8000.0 * (i * hz * std::f64::consts::TAU / 22_050.0).sin());
+    let frames = Table::new(&site, [40; 3]);
+    // The last row has no place; the memory is longer than what is kept in it.
+    let (places, memory) = (site.up(&[100, 0, NOT_KEPT]), site.poisoned::<f32>(150));
+    let pitch = |rows: [f64; 3], kept: bool| {
+        let batch = Batch::new(&site, &rows.map(hum), |_| 0);
+        let out = site.poisoned::<f32>(frames.sum());
+        let kept = kept.then(|| KeptPitch { places: places.view(), memory: memory.view() });
+        site.features.pitch(&site.stream, batch.rows(), frames.starts(), out.view(), kept).unwrap();
+        site.down::<f32>(&out)
+    };
+    let (low, high) = (pitch([120.0, 150.0, 180.0], false), pitch([220.0, 250.0, 280.0], false));
+    assert!(low.iter().zip(&high).any(|(low, high)| low != high));
+    assert_eq!(pitch([120.0, 150.0, 180.0], true), low, "at first everything is looked for");
+    let second = pitch([220.0, 250.0, 280.0], true);
+    assert_eq!((&second[..80], &second[80..]), (&low[..80], &high[80..]), "and then what has no place");
+    let own = 9000 / 256;
+    let kept = site.down::<f32>(&memory);
+    assert_eq!((&kept[100..100 + own], &kept[..own]), (&low[..own], &low[40..40 + own]));
+    let untouched = kept[own..100].iter().chain(&kept[100 + own..]);
+    assert!(untouched.into_iter().all(|x| x.to_bits() == u32::MAX), "padding is not kept");
 }
 
 fn resampling_gives_the_same_bits(machine: &Machine) {
@@ -362,14 +388,14 @@ fn tables_take_what_was_said_and_launching_nothing(machine: &Machine) {
     let none = Table::new(&site, [0; 12]);
     let before = (site.machine.counters(0), site.arena.memory());
     site.features.log_mel(&site.stream, batch.rows(), frames.starts(), mel.view(), Some(energy.view())).unwrap();
-    site.features.pitch(&site.stream, batch.rows(), frames.starts(), pitch.view()).unwrap();
+    site.features.pitch(&site.stream, batch.rows(), frames.starts(), pitch.view(), None).unwrap();
     site.stream.drain().unwrap();
     let after = (site.machine.counters(0), site.arena.memory());
     assert_eq!(before.0.allocations, after.0.allocations);
     assert_eq!(before.0.pinned_allocations, after.0.pinned_allocations);
     assert_eq!(before.1, after.1);
     // Nothing to do is nothing to launch.
-    site.features.pitch(&site.stream, batch.rows(), none.starts(), pitch.view()).unwrap();
+    site.features.pitch(&site.stream, batch.rows(), none.starts(), pitch.view(), None).unwrap();
 }
 
 fn sizes_that_do_not_fit_are_refused(machine: &Machine) {

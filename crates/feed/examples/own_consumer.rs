@@ -37,6 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         uploads: 2,
         pinned_uploads: 3,
         table_bytes: material.table_bytes(),
+        kept_pitches: 0,
     };
     let arena =
         |role, arena_bytes| ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };

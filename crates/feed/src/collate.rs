@@ -98,7 +98,8 @@ mod tests {
         let sample = Some(SampleIndex(0));
         let (in_samples, out_samples, rate) = (frames * 256, frames * 256, u32::MAX);
         let (tokens, replacement, busy_ns) = (Vec::new(), None, 0);
-        Row { sample, in_samples, out_samples, rate, frames, tokens, speaker, replacement, busy_ns }
+        let pitch_place = tandem_audio::NOT_KEPT;
+        Row { sample, in_samples, out_samples, rate, frames, pitch_place, tokens, speaker, replacement, busy_ns }
     }
 
     #[test]

@@ -2,13 +2,13 @@
 //!
 //! In comes an uploaded batch, out go log-mel, energy and pitch in the slot's own fields, each row padded to its room.
 //! Rows at another rate are resampled first, into memory that only this stage uses, in the order of its stream. Which
-//! features are made is the schema's to say.
+//! features are made is the schema's to say. Pitch, the dearest of them, is kept from epoch to epoch.
 
-use tandem_audio::{DeviceFeatures, PitchSettings, Rows};
+use tandem_audio::{DeviceFeatures, KeptPitch, NOTHING_YET, PitchSettings, Rows};
 use tandem_device::{Arena, Block, Device, DeviceError, Stream};
 
 use crate::error::FeedError;
-use crate::feed_plan::{FeedPlan, RESAMPLED};
+use crate::feed_plan::{FeedPlan, KEPT_PITCH, RESAMPLED};
 use crate::input::{Input, Shape};
 use crate::row_tables::RowTables;
 use crate::schema::field_in;
@@ -18,6 +18,7 @@ use crate::upload::Uploaded;
 pub(crate) struct FeatureMaker {
     features: DeviceFeatures,
     resampled: Option<Block>,
+    kept_pitch: Option<Block>,
 }
 
 impl FeatureMaker {
@@ -34,7 +35,14 @@ impl FeatureMaker {
             0 => None,
             bytes => Some(arena.take(RESAMPLED, bytes)?),
         };
-        Ok(FeatureMaker { features, resampled })
+        let kept_pitch = match plan.kept_pitch_bytes() {
+            0 => None,
+            bytes => Some(arena.take(KEPT_PITCH, bytes)?),
+        };
+        if let Some(kept) = &kept_pitch {
+            stream.fill(kept.view(), NOTHING_YET)?;
+        }
+        Ok(FeatureMaker { features, resampled, kept_pitch })
     }
 
     /// Queues the features of a batch; `is_resampled` when any of its rows is at another rate.
@@ -63,7 +71,11 @@ impl FeatureMaker {
             self.features.log_mel(stream, audio, frames, mel, field("energy"))?;
         }
         match field("pitch") {
-            Some(pitch) => self.features.pitch(stream, audio, frames, pitch),
+            Some(pitch) => {
+                let kept = self.kept_pitch.as_ref().zip(layout.pitch_places);
+                let kept = kept.map(|(kept, places)| KeptPitch { places: uploaded.part(places), memory: kept.view() });
+                self.features.pitch(stream, audio, frames, pitch, kept)
+            }
             None => Ok(()),
         }
     }

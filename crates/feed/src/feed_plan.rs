@@ -19,6 +19,9 @@ pub const RATE_HZ: u32 = 22_050;
 /// Rows of an upload start at a multiple of so many samples: one vector load of int16.
 const STEP_SAMPLES: u64 = 8;
 
+/// Pitch that is kept at most: 16 000 recordings of ten seconds.
+const MOST_KEPT_BYTES: u64 = 64 << 20;
+
 /// What the feed holds, and in how many pieces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedPlan {
@@ -40,6 +43,8 @@ pub struct FeedPlan {
     pub pinned_uploads: u64,
     /// Bytes of the tables features are made with: [`Material::table_bytes`](crate::Material::table_bytes).
     pub table_bytes: u64,
+    /// Recordings whose pitch is kept on the data device once it was found: those with the lowest indices.
+    pub kept_pitches: u64,
 }
 
 /// A part of an upload, in bytes from its start.
@@ -68,6 +73,8 @@ pub struct UploadLayout {
     pub out_lengths: Span,
     /// u32 `[batch]`: the rate of each.
     pub rates: Span,
+    /// u32 `[batch]`: where the pitch of each is kept. Only where it is.
+    pub pitch_places: Option<Span>,
     /// The field of this name, as it will lie in the slot; none where the schema has none. The next three alike.
     pub text: Option<Span>,
     /// `text_lengths`.
@@ -126,6 +133,7 @@ impl FeedPlan {
             in_lengths: span(row_bytes),
             out_lengths: span(row_bytes),
             rates: span(row_bytes),
+            pitch_places: (self.kept_pitch_bytes() > 0).then(|| span(row_bytes)),
             text: field("text").map(&mut span),
             text_lengths: field("text_lengths").map(&mut span),
             mel_lengths: field("mel_lengths").map(&mut span),
@@ -149,6 +157,23 @@ impl FeedPlan {
         round_up(self.buckets.iter().map(bytes).max().unwrap_or(0), BLOCK_ALIGN)
     }
 
+    /// Frames of the place that each recording's pitch is kept in: as many as the longest row has.
+    pub(crate) fn pitch_place_frames(&self) -> u64 {
+        self.buckets.iter().flat_map(|bucket| bucket.rows()).map(|row| row.frames).max().unwrap_or(0)
+    }
+
+    /// Bytes of the pitch that is kept; 0 where batches have none.
+    pub fn kept_pitch_bytes(&self) -> u64 {
+        let has_pitch = self.schema.fields.iter().any(|field| field.name == "pitch");
+        let frames = if has_pitch { self.kept_pitches * self.pitch_place_frames() } else { 0 };
+        round_up(frames * DType::F32.bytes(), BLOCK_ALIGN)
+    }
+
+    /// The most recordings whose pitch is worth keeping, of so many: [`MOST_KEPT_BYTES`] of it.
+    pub fn pitches_worth_keeping(buckets: &[Bucket], recordings: u64) -> u64 {
+        recordings.min(MOST_KEPT_BYTES / (longest_row(buckets) * DType::F32.bytes()).max(1))
+    }
+
     /// Bytes of the tables of where rows begin: three of one number more than a shape has rows, for every shape.
     pub fn row_table_bytes(&self) -> u64 {
         let words: u64 = self.buckets.iter().map(|bucket| 3 * (bucket.batch() + 1)).sum();
@@ -165,6 +190,7 @@ impl FeedPlan {
             (RESAMPLED, self.resampled_bytes()),
             (TABLES, round_up(self.table_bytes, BLOCK_ALIGN)),
             (ROW_TABLES, self.row_table_bytes()),
+            (KEPT_PITCH, self.kept_pitch_bytes()),
         ];
         lines.into_iter().filter(|(_, bytes)| *bytes > 0).collect()
     }
@@ -210,7 +236,13 @@ pub(crate) const UPLOADS: &str = "upload int16";
 pub(crate) const RESAMPLED: &str = "resampled int16";
 pub(crate) const TABLES: &str = "feature tables";
 pub(crate) const ROW_TABLES: &str = "row tables";
+pub(crate) const KEPT_PITCH: &str = "kept pitch";
 pub(crate) const MODEL_SLOTS: &str = "input slots";
+
+/// Frames of the longest row of any shape.
+fn longest_row(buckets: &[Bucket]) -> u64 {
+    buckets.iter().flat_map(|bucket| bucket.rows()).map(|row| row.frames).max().unwrap_or(0)
+}
 
 /// A recording of so many frames has less than a hop more than they cover.
 fn resampled_samples(bucket: &Bucket) -> impl Iterator<Item = u64> {
@@ -235,6 +267,7 @@ mod tests {
             uploads: 2,
             pinned_uploads: 3,
             table_bytes: 1000,
+            kept_pitches: 0,
         }
     }
 

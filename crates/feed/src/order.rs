@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use tandem_audio::NOT_KEPT;
 use tandem_corpus::{Batch, Cursor, SampleIndex};
 use tandem_device::{DeviceError, Event, Pinned, PinnedPart};
 use tandem_pipeline::{Closed, Filler, FillingSlot};
@@ -63,6 +64,8 @@ pub(crate) struct Row {
     /// Which of the plan's rates they are at, or [`AT_FEATURES_RATE`].
     pub(crate) rate: u32,
     pub(crate) frames: u32,
+    /// Where its pitch is kept, or [`NOT_KEPT`].
+    pub(crate) pitch_place: u32,
     pub(crate) tokens: Vec<u32>,
     pub(crate) speaker: u32,
     /// Set when another sample stood here.
@@ -80,6 +83,7 @@ impl Row {
             out_samples: 0,
             rate: AT_FEATURES_RATE,
             frames: 0,
+            pitch_place: NOT_KEPT,
             tokens: Vec::new(),
             speaker: 0,
             replacement: None,
@@ -229,6 +233,7 @@ mod tests {
             uploads: 2,
             pinned_uploads: 2,
             table_bytes: material.table_bytes(),
+            kept_pitches: 0,
         };
         Arc::new(Input::new(material, (&buckets, false), plan, 7, Arc::new(FromFiles)).unwrap())
     }

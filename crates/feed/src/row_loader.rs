@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use tandem_audio::{Clip, Resampler};
+use tandem_audio::{Clip, NOT_KEPT, Resampler};
 use tandem_corpus::{Cursor, Sample, SampleIndex};
 use tandem_text::Tokens;
 
@@ -115,7 +115,10 @@ impl RowLoader {
         let longest = (room.frames as usize + 1) * settings.hop_samples - 1;
         let mut in_samples = self.clip.samples.len();
         let mut out_samples = num_resampled(in_samples, self.clip.rate_hz, settings);
+        let mut pitch_place = input.pitch_place(index);
         if out_samples > longest {
+            // Another row may have room for more of it, and the end of a recording decides what its last frames are.
+            pitch_place = NOT_KEPT;
             let over_s = (out_samples - longest) as f64 / f64::from(settings.rate_hz);
             if over_s > END_SLACK_S {
                 return Err(FeedError::LongerThanListed { over_s, place: sample.audio.show() });
@@ -140,6 +143,7 @@ impl RowLoader {
             out_samples: out_samples as u32,
             rate,
             frames: frames as u32,
+            pitch_place,
             tokens: self.tokens.ids.clone(),
             speaker: input.speaker(index),
             replacement: None,

@@ -139,6 +139,9 @@ pub(crate) fn write_tables(input: &Input, batch: &Batch, rows: &[Row], rest: &mu
     put(layout.in_lengths, &mut rows.iter().map(|row| row.in_samples));
     put(layout.out_lengths, &mut rows.iter().map(|row| row.out_samples));
     put(layout.rates, &mut rows.iter().map(|row| row.rate));
+    if let Some(places) = layout.pitch_places {
+        put(places, &mut rows.iter().map(|row| row.pitch_place));
+    }
     let padded = |(row, room): (&Row, &RowShape)| {
         let mut ids = row.tokens.clone();
         ids.resize(room.tokens as usize, SymbolTable::PAD);

@@ -187,6 +187,12 @@ impl<'a> Shapes<'a> {
         self.corpus.map_or_else(Vec::new, |corpus| corpus.rates_hz.clone())
     }
 
+    /// Recordings an index may name.
+    pub(crate) fn num_recordings(&self) -> u64 {
+        let rows = self.corpus.map_or(&[][..], CorpusFacts::rows);
+        rows.iter().map(|(index, _)| index.at() as u64 + 1).max().unwrap_or(0)
+    }
+
     /// The shapes for batches of `batch`: cut out of the corpus, or evenly spread ones.
     pub(crate) fn buckets(&self, settings: &Settings, batch: u64) -> Vec<Bucket> {
         let (frames, tokens) = longest(settings);

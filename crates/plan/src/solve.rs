@@ -197,9 +197,12 @@ impl Draft<'_> {
 
     fn feed(&self, slots: &Slots, transfer: &Transfer, max_threads: u64) -> FeedPlan {
         let batch = self.batch_size / self.settings.count(Id::GradAccum);
+        let buckets = self.shapes.buckets(self.settings, batch);
+        let recordings = if self.settings.choice(Id::Cache) == "none" { 0 } else { self.shapes.num_recordings() };
         FeedPlan {
             schema: SPEECH,
-            buckets: self.shapes.buckets(self.settings, batch),
+            kept_pitches: FeedPlan::pitches_worth_keeping(&buckets, recordings),
+            buckets,
             route: transfer.route,
             data_slots: slots.buffer,
             model_slots: slots.prefetch,

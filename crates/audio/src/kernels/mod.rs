@@ -70,7 +70,10 @@ pub(crate) static PITCH: Kernel = Kernel {
         Param::In(DType::U32), // frame_starts
         Param::In(DType::U64), // numbers
         Param::Out(DType::F32),
-        Param::U32, // rows
+        Param::In(DType::U32),  // places
+        Param::Out(DType::F32), // kept
+        Param::U32,             // keeps
+        Param::U32,             // rows
     ],
     twin: &twins::pitch,
 };

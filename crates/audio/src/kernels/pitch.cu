@@ -148,10 +148,13 @@ __device__ inline Found search(const f64* difference, u32 last, f64 threshold) {
     return found;
 }
 
-// Block b: frame b of all rows' frames.
+constexpr u32 NOT_KEPT = 0xffffffffu, NOTHING_YET = 0xffffffffu;
+
+// Block b: frame b of all rows' frames. What was found once is kept, where a row has a place for it: the same recording
+// has the same pitch in every epoch.
 extern "C" __global__ void __launch_bounds__(THREADS)
     pitch(const i16* audio, const u32* lengths, const u32* sample_starts, const u32* frame_starts,
-          const u64* numbers, f32* out, u32 rows) {
+          const u64* numbers, f32* out, const u32* places, f32* kept, u32 keeps, u32 rows) {
     __shared__ u32 pairs[STAGED / LAGS * PLACES], bytes[STAGED / LAGS * PLACES];
     __shared__ i64 partial[THREADS * LAGS];
     __shared__ f64 difference[FRAME];
@@ -162,6 +165,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     u32 tid = threadIdx.x;
     if (frame >= own) {
         if (tid == 0) out[blockIdx.x] = 0.f;
+        return;
+    }
+    u32 place_of_row = keeps ? __ldg(places + row) : NOT_KEPT;
+    f32* own_place = place_of_row == NOT_KEPT ? nullptr : kept + place_of_row + frame;
+    if (own_place != nullptr && __float_as_uint(*own_place) != NOTHING_YET) {
+        if (tid == 0) out[blockIdx.x] = *own_place;
         return;
     }
     u32 min_period = (u32)numbers[MIN_PERIOD], max_period = (u32)numbers[MAX_PERIOD];
@@ -211,6 +220,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         f64 period = (f64)(min_period + at) + parabola_shift(difference, at, last);
         f64 rms = sqrt((f64)energy * 0x1p-30 / (f64)FRAME);
         bool voiced = difference[at] <= number(numbers, MAX_APERIODICITY) && rms >= number(numbers, SILENCE);
-        out[blockIdx.x] = voiced ? (f32)((f64)numbers[RATE] / period) : 0.f;
+        f32 hz = voiced ? (f32)((f64)numbers[RATE] / period) : 0.f;
+        out[blockIdx.x] = hz;
+        if (own_place != nullptr) *own_place = hz;
     }
 }

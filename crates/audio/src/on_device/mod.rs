@@ -44,6 +44,21 @@ pub struct DeviceFeatures {
     layout: Layout,
 }
 
+/// The pitch of recordings that were heard before.
+#[derive(Clone, Copy)]
+pub struct KeptPitch<'a> {
+    /// u32 per row: the first frame of its place in `memory`, which has room for all frames of its recording, or
+    /// [`NOT_KEPT`]. One recording has one place.
+    pub places: View<'a>,
+    /// f32: all places, filled with bytes of [`NOTHING_YET`] at first.
+    pub memory: View<'a>,
+}
+
+/// The place of a row whose pitch is not kept.
+pub const NOT_KEPT: u32 = u32::MAX;
+/// What the memory of kept pitch is filled with before anything is known.
+pub const NOTHING_YET: u8 = u8::MAX;
+
 /// Where the tables lie.
 struct Layout {
     spans: [(u64, u64); 6],
@@ -158,17 +173,24 @@ impl DeviceFeatures {
 
     /// The pitch of every frame of a batch at the features' rate: f32 `[sum of frames]` in Hz, 0 where unvoiced, silent
     /// or padding. Input as in [`DeviceFeatures::log_mel`]; rows may have any number of frames.
+    ///
+    /// It is by far the dearest feature. What is `kept` of a recording is not looked for again.
     pub fn pitch(
         &self,
         stream: &Stream,
         audio: Rows<'_>,
         frames: Starts<'_>,
         pitch: View<'_>,
+        kept: Option<KeptPitch<'_>>,
     ) -> Result<(), DeviceError> {
         let (kernel, rows) = (PITCH.name, frames.num_rows());
         audio.check(kernel, "the samples", rows, 1)?;
         frames.check(kernel, "the frames", rows, 1)?;
         check_elements(kernel, "the pitches", pitch, 4, frames.end().into())?;
+        if let Some(kept) = kept {
+            check_elements(kernel, "the places", kept.places, 4, rows as u64)?;
+        }
+        let nothing = || self.tables.part(0, 0);
         let Some(grid) = grid_of(kernel, frames.end(), PITCH_THREADS)? else { return Ok(()) };
         let args = [
             Arg::read::<i16>(audio.samples),
@@ -177,6 +199,9 @@ impl DeviceFeatures {
             Arg::read::<u32>(frames.device),
             Arg::read::<u64>(self.table(Table::Numbers)),
             Arg::write::<f32>(pitch),
+            Arg::read::<u32>(kept.map_or_else(nothing, |kept| kept.places)),
+            Arg::write::<f32>(kept.map_or_else(nothing, |kept| kept.memory)),
+            Arg::U32(u32::from(kept.is_some())),
             Arg::U32(rows as u32),
         ];
         stream.launch(&self.pitch, grid, &args)

@@ -8,6 +8,7 @@ use tandem_device::TwinArgs;
 
 use super::numbers::{self, WORDS};
 use super::tables::FILTER_WORDS;
+use super::{NOT_KEPT, NOTHING_YET};
 use crate::{AudioError, Clip, FeatureSettings, LogMel, MelFrames, PitchTracker, Resampler};
 
 thread_local! {
@@ -106,17 +107,33 @@ pub(crate) fn log_mel(args: &mut TwinArgs<'_>) {
     });
 }
 
+/// An element of memory in which nothing is kept yet.
+const NOTHING_YET_BITS: u32 = u32::from_ne_bytes([NOTHING_YET; 4]);
+
 pub(crate) fn pitch(args: &mut TwinArgs<'_>) {
     let (audio, lengths, words) = (args.read::<i16>(0), args.read::<u32>(1), args.read::<u64>(4));
-    let rows = args.u32(6) as usize;
+    let (keeps, rows) = (args.u32(8) == 1, args.u32(9) as usize);
     let [sample_starts, frame_starts] = [2, 3].map(|i| &args.read::<u32>(i)[..=rows]);
-    let out = args.write::<f32>(5);
+    let (out, places, kept) = (args.write::<f32>(5), args.read::<u32>(6), args.write::<f32>(7));
     with_plans(words, |plans| {
         for (row, out) in cut(out, frame_starts, 1).enumerate() {
             plans.values.clear();
+            let place = if keeps { places[row] } else { NOT_KEPT };
             if plans.fill(row_of(audio, sample_starts, lengths, row)) {
-                let made = plans.tracker.pitch_into(&plans.clip, &mut plans.values);
-                assert!(made.is_ok(), "rate and length are right: {made:?}");
+                let own = plans.settings.num_frames(plans.clip.samples.len()).min(out.len());
+                let known = (place != NOT_KEPT).then(|| &mut kept[place as usize..][..own]);
+                match known {
+                    Some(known) if known.iter().all(|hz| hz.to_bits() != NOTHING_YET_BITS) => {
+                        plans.values.extend_from_slice(known);
+                    }
+                    known => {
+                        let made = plans.tracker.pitch_into(&plans.clip, &mut plans.values);
+                        assert!(made.is_ok(), "rate and length are right: {made:?}");
+                        if let Some(known) = known {
+                            known.copy_from_slice(&plans.values[..own]);
+                        }
+                    }
+                }
             }
             let own = plans.values.len().min(out.len());
             fill_row(out, &plans.values[..own], 0.0);

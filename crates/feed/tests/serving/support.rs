@@ -99,6 +99,8 @@ pub(crate) struct Serving {
     pub(crate) threads: usize,
     pub(crate) max_threads: usize,
     pub(crate) cache: CacheSpec,
+    /// Recordings whose pitch is kept on the data device.
+    pub(crate) kept_pitches: u64,
     pub(crate) from: FeedState,
     pub(crate) seed: u64,
     pub(crate) recordings: Arc<dyn Recordings>,
@@ -124,6 +126,7 @@ impl Serving {
             threads: 2,
             max_threads: 2,
             cache: CacheSpec { kind: CacheKind::None, budget_bytes: 0, folder: None },
+            kept_pitches: 0,
             from: FeedState::default(),
             seed: 7,
             recordings: Arc::new(FromFiles),
@@ -189,6 +192,7 @@ impl Serving {
             uploads: 2,
             pinned_uploads: 3,
             table_bytes: corpus.table_bytes(),
+            kept_pitches: self.kept_pitches,
         }
     }
 

@@ -138,7 +138,7 @@ impl Bench {
         let batch = self.recordings((0..rows).map(|_| samples(seconds, RATE_HZ)))?;
         let frames = self.frames(&batch)?;
         let pitch = self.arena.take("pitch", 4 * frames.end())?;
-        let us = self.time(|| self.features.pitch(&self.stream, batch.rows(), frames.starts(), pitch.view()))?;
+        let us = self.time(|| self.features.pitch(&self.stream, batch.rows(), frames.starts(), pitch.view(), None))?;
         found.push(self.row("pitch", rows, seconds, us));
         Ok(())
     }

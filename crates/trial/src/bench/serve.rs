@@ -101,6 +101,7 @@ impl BenchSite {
             uploads: 2,
             pinned_uploads: self.pinned_uploads,
             table_bytes: material.table_bytes(),
+            kept_pitches: 0,
         }
     }
 
