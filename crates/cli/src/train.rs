@@ -15,11 +15,11 @@ use tandem_train::{
     BAD_SAMPLES, Checkpoint, Opening, Outcome, RunFolder, SAMPLES, StepReport, TrainError, Trainer, ValidationReport,
     Watcher, Written, latest_usable,
 };
-use tandem_trial::Sampler;
 use tandem_trial::launch::{Corpora, LaunchError, Launched, Told, identity, launch};
 use tandem_trial::listening::{Listening, Sentence};
 use tandem_trial::resolve::{Resolved, Site};
 use tandem_trial::tell;
+use tandem_trial::{MemoryWatch, Sampler};
 use tandem_watch::RunLog;
 
 use crate::args::PlanCall;
@@ -229,7 +229,9 @@ fn train(
     let gap = if resolved.machine.kind() == Kind::Cuda { Duration::ZERO } else { LISTENING_GAP };
     let listening = Listening::new(folder.path().join(SAMPLES), Sentence::held_out(corpora), gap, emitter);
     let end = End { stop: stop.clone(), interrupts, sampler, why: None };
-    let mut teller = Teller::new(screen, emitter, &roles, (trainer.step(), calendar.total_steps), listening, end);
+    let memory = MemoryWatch::new().context("cannot watch memory")?;
+    let steps = (trainer.step(), calendar.total_steps);
+    let mut teller = Teller::new(screen, emitter, (&roles, memory), steps, listening, end);
     teller.always_estimates = plan.mode == Mode::Cpu;
     let outcome = tandem_train::run(&mut trainer, folder, &model, &calendar, &stop, &mut teller);
     let outcome = outcome.map_err(anyhow::Error::new).context("training stopped")?;
@@ -320,6 +322,7 @@ struct Teller<'a> {
     screen: &'a Screen,
     emitter: &'a Emitter,
     roles: &'a tandem_device::Isolation,
+    memory: MemoryWatch,
     total_steps: u64,
     first_step: u64,
     begun: Instant,
@@ -353,7 +356,7 @@ impl<'a> Teller<'a> {
     fn new(
         screen: &'a Screen,
         emitter: &'a Emitter,
-        roles: &'a tandem_device::Isolation,
+        (roles, memory): (&'a tandem_device::Isolation, MemoryWatch),
         (first_step, total_steps): (u64, u64),
         listening: Listening,
         end: End,
@@ -363,6 +366,7 @@ impl<'a> Teller<'a> {
             screen,
             emitter,
             roles,
+            memory,
             total_steps,
             first_step,
             begun: now,
@@ -422,8 +426,9 @@ impl<'a> Teller<'a> {
 }
 
 impl Watcher for Teller<'_> {
-    fn step(&mut self, report: &StepReport, _: &Trainer) {
+    fn step(&mut self, report: &StepReport, trainer: &Trainer) {
         tell::step(report, self.emitter);
+        self.memory.step(report.step, self.roles, trainer.feed(), self.emitter);
         if report.skipped {
             self.screen.warn(&format!("step {} left out: a gradient was no number", report.step));
         }
@@ -439,7 +444,8 @@ impl Watcher for Teller<'_> {
             self.progress(report);
         }
         if report.step.is_multiple_of(MEMORY_STEPS) {
-            self.roles.emit(self.emitter);
+            let [data, model] = self.roles.memory_stats();
+            self.tell(&format!("[Step {}] {data}, {model}", report.step));
         }
         if let Some(said) = self.end.look() {
             self.tell(&said);

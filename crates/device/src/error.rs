@@ -161,7 +161,9 @@ pub enum DeviceError {
     },
 
     /// `TANDEM_PLANT` asks for a fault that there is not: correct it, or take it away.
-    #[error("TANDEM_PLANT={given}: expected trap@step:N, e.g. trap@step:37")]
+    #[error(
+        "TANDEM_PLANT={given}: expected trap@step:N or leak:POOL:MiB/STEPS (data, model, pinned or host), e.g. trap@step:37 or leak:data:1MiB/100"
+    )]
     Plant {
         /// What it says.
         given: String,

@@ -1,4 +1,4 @@
-//! Planted faults that are not the simulator's own: a wait taken away, and a card broken at a step.
+//! Planted faults that are not the simulator's own: a wait taken away, a card broken at a step, memory that leaks.
 //!
 //! Each wait in the pipeline has a name. A clean run collects the names; a test then takes one away at a time and
 //! must see wrong bytes. Other faults of devices (refused memory, failed copies, cards lost at a call) are the
@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::Mutex;
 
+use crate::bytes::MIB;
 use crate::error::DeviceError;
 use crate::machine::lock;
 
@@ -43,12 +44,39 @@ impl Faults {
     }
 }
 
-/// The fault that `TANDEM_PLANT` asks for: `trap@step:N` breaks the model's card in step `N`. For debugging only.
+/// The fault that `TANDEM_PLANT` asks for: `trap@step:N` breaks the model's card in step `N`, `leak:POOL:MiB/STEPS` has
+/// a pool lose so much in so many steps, all along. For debugging only.
 ///
-/// Whoever runs steps asks [`Plant::traps_at`] in each, and queues [`crate::Stream::trap`] there.
+/// Whoever runs steps asks [`Plant::traps_at`] in each, and queues [`crate::Stream::trap`] there; whoever watches memory
+/// has [`crate::PlantedLeak`] grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Plant {
     trap_at_step: Option<u64>,
+    leak: Option<LeakRate>,
+}
+
+/// How fast a planted leak grows, and in what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeakRate {
+    /// In what.
+    pub pool: Pool,
+    /// So many bytes.
+    pub bytes: u64,
+    /// In so many steps.
+    pub steps: u64,
+}
+
+/// What memory can leak from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pool {
+    /// The data role's arena.
+    Data,
+    /// The model role's arena.
+    Model,
+    /// Page-locked memory of the data role's card.
+    Pinned,
+    /// The process's own memory.
+    Host,
 }
 
 impl Plant {
@@ -65,17 +93,39 @@ impl Plant {
     pub fn traps_at(&self, step: u64) -> bool {
         self.trap_at_step == Some(step)
     }
+
+    /// The leak there is to be, if any.
+    pub fn leak(&self) -> Option<LeakRate> {
+        self.leak
+    }
 }
 
 impl FromStr for Plant {
     type Err = DeviceError;
 
     fn from_str(given: &str) -> Result<Plant, DeviceError> {
-        match given.strip_prefix("trap@step:").and_then(|step| step.parse().ok()) {
-            Some(step) => Ok(Plant { trap_at_step: Some(step) }),
-            None => Err(DeviceError::Plant { given: given.to_owned() }),
+        let trap_at_step = given.strip_prefix("trap@step:").and_then(|step| step.parse().ok());
+        let leak = given.strip_prefix("leak:").and_then(leak_rate);
+        match (trap_at_step, leak) {
+            (None, None) => Err(DeviceError::Plant { given: given.to_owned() }),
+            _ => Ok(Plant { trap_at_step, leak }),
         }
     }
+}
+
+/// `data:1MiB/100`
+fn leak_rate(given: &str) -> Option<LeakRate> {
+    let (pool, rate) = given.split_once(':')?;
+    let pool = match pool {
+        "data" => Pool::Data,
+        "model" => Pool::Model,
+        "pinned" => Pool::Pinned,
+        "host" => Pool::Host,
+        _ => return None,
+    };
+    let (size, steps) = rate.split_once("MiB/")?;
+    let (mib, steps) = (size.parse::<u16>().ok()?, steps.parse().ok()?);
+    (mib > 0 && steps > 0).then_some(LeakRate { pool, bytes: u64::from(mib) * MIB, steps })
 }
 
 #[cfg(test)]
@@ -86,10 +136,16 @@ mod tests {
     fn a_plant_is_read_or_refused_and_never_left_out() {
         let plant: Plant = "trap@step:37".parse().unwrap();
         assert_eq!([36, 37, 38].map(|step| plant.traps_at(step)), [false, true, false]);
-        assert!(!Plant::default().traps_at(0));
-        for given in ["", "trap", "trap@step:", "trap@step:-1", "trap@37", "Trap@step:1", "trap@step:1 "] {
+        assert!(!Plant::default().traps_at(0) && plant.leak().is_none());
+        let leak = |given: &str| given.parse::<Plant>().unwrap().leak();
+        assert_eq!(leak("leak:data:1MiB/100"), Some(LeakRate { pool: Pool::Data, bytes: MIB, steps: 100 }));
+        assert_eq!(leak("leak:host:2MiB/5"), Some(LeakRate { pool: Pool::Host, bytes: 2 * MIB, steps: 5 }));
+        for given in ["", "trap", "trap@step:", "trap@step:-1", "trap@37", "Trap@step:1", "trap@step:1 "]
+            .into_iter()
+            .chain(["leak:", "leak:disk:1MiB/100", "leak:data:1/100", "leak:data:0MiB/100", "leak:data:1MiB/0"])
+        {
             let error = given.parse::<Plant>().unwrap_err().to_string();
-            assert_eq!(error, format!("TANDEM_PLANT={given}: expected trap@step:N, e.g. trap@step:37"));
+            assert!(error.starts_with(&format!("TANDEM_PLANT={given}: expected trap@step:N")), "{error}");
         }
     }
 }

@@ -82,6 +82,15 @@ pub struct CardUse {
     pub limit_bytes: u64,
 }
 
+/// What both roles hold of the host's own memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostUse {
+    /// Blocks of arenas that lie there: on the CPU and on simulated cards.
+    pub arena_bytes: u64,
+    /// Page-locked memory of their cards.
+    pub pinned_bytes: u64,
+}
+
 impl Isolation {
     /// Opens the cards and reserves both roles' memory: all of it, or none. Fails where it is set up already, and where
     /// something else is open on one of the cards: its memory would not be counted.
@@ -171,8 +180,6 @@ impl Isolation {
 
     /// The process's use of each card, as the driver counts it, against the sum of the limits there.
     pub fn card_use(&self) -> Result<Vec<CardUse>, DeviceError> {
-        let mut cards = vec![self.data.device.index(), self.model.device.index()];
-        cards.dedup();
         let read = |card: usize| {
             let here = Role::BOTH.map(|role| self.partition(role)).into_iter().filter(|p| p.device.index() == card);
             let limit_bytes = here.map(|p| p.arena.spec().limit_bytes).sum();
@@ -180,7 +187,7 @@ impl Isolation {
             let fallen_bytes = before.saturating_sub(self.machine.read(card)?.free_bytes);
             Ok(CardUse { card, used_bytes: self.machine.process_bytes(card)?, fallen_bytes, limit_bytes })
         };
-        cards.into_iter().map(read).collect()
+        self.cards().into_iter().map(read).collect()
     }
 
     /// Refuses when the process holds more on a card than its limits allow. Says nothing where the driver does not.
@@ -216,7 +223,20 @@ impl Isolation {
         Ok(())
     }
 
-    /// Logs both roles: emits what they hold.
+    /// What both roles hold of the host's own memory now.
+    pub fn host_use(&self) -> HostUse {
+        let arena_bytes = match self.machine.kind() {
+            Kind::Cuda => 0,
+            Kind::Cpu | Kind::Simulated => {
+                let blocks = |arena: &Arena| arena.memory().used_bytes - arena.spec().driver_bytes;
+                Role::BOTH.map(|role| blocks(&self.partition(role).arena)).iter().sum()
+            }
+        };
+        let pinned = |card: usize| self.machine.counters(card).live_pinned_bytes;
+        HostUse { arena_bytes, pinned_bytes: self.cards().into_iter().map(pinned).sum() }
+    }
+
+    /// Logs both roles: emits what they hold, and by whom.
     pub fn emit(&self, to: &Emitter) {
         for now in self.memory_stats() {
             to.emit(Event::Memory {
@@ -226,7 +246,16 @@ impl Isolation {
                 limit_bytes: now.limit_bytes,
                 peak_bytes: now.peak_bytes,
             });
+            let owners = now.owners.into_iter().map(|(owner, bytes)| (owner.to_owned(), bytes)).collect();
+            to.emit(Event::MemoryOwners { role: now.role, owners });
         }
+    }
+
+    /// The cards of both roles, each once.
+    fn cards(&self) -> Vec<usize> {
+        let mut cards = vec![self.data.device.index(), self.model.device.index()];
+        cards.dedup();
+        cards
     }
 }
 

@@ -39,6 +39,7 @@ mod product;
 pub mod kernels;
 pub mod transfer;
 mod fault;
+mod planted_leak;
 
 // The three kinds of devices.
 mod driver;
@@ -60,14 +61,15 @@ pub mod compile {
 pub use arena::{Arena, ArenaError, ArenaSpec, Block, DRIVER, RoleMemory, Strength, View};
 pub use card::{Card, CardReading, Holder};
 pub use cost::{DriverCost, probe};
-pub use cpu::host_memory;
+pub use cpu::{host_memory, resident_bytes};
 pub use device::{Device, Loaded};
 pub use error::DeviceError;
-pub use fault::{Faults, Plant};
-pub use isolation::{CardUse, Isolation, IsolationError, Partition};
+pub use fault::{Faults, LeakRate, Plant, Pool};
+pub use isolation::{CardUse, HostUse, Isolation, IsolationError, Partition};
 pub use kernel::{Arg, DType, Element, Grid, Kernel, Param, Source, Twin, TwinArgs};
 pub use machine::{CardCounters, Kind, Machine};
 pub use pinned::{Pinned, PinnedPart};
+pub use planted_leak::PlantedLeak;
 pub use product::{Operand, Product};
 pub use recording::{Capture, Recorded};
 pub use sim::SimSpec;

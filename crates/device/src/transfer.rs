@@ -70,6 +70,37 @@ struct Staging {
     emptied: Event,
 }
 
+/// Timers around one copy at a time. Each leg is timed by the card it runs on: two cards have two clocks.
+pub struct CopyTimers {
+    down: [Event; 2],
+    /// Of a bounce, whose second leg runs on the far card.
+    up: Option<[Event; 2]>,
+}
+
+/// What a copy took, without what it waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyTimes {
+    /// The longer leg: what the way is taken for by a batch, since the legs of two batches overlap.
+    pub longest_ns: u64,
+    /// All legs.
+    pub busy_ns: u64,
+}
+
+impl CopyTimers {
+    /// What the copy they were last given to took; none while it is under way. Asks, and never waits.
+    pub fn read(&self) -> Result<Option<CopyTimes>, DeviceError> {
+        let (mut longest_ns, mut busy_ns) = (0, 0);
+        for [began, ended] in std::iter::once(&self.down).chain(&self.up) {
+            if !ended.reached()? {
+                return Ok(None);
+            }
+            let leg_ns = ended.ns_since(began)?;
+            (longest_ns, busy_ns) = (longest_ns.max(leg_ns), busy_ns + leg_ns);
+        }
+        Ok(Some(CopyTimes { longest_ns, busy_ns }))
+    }
+}
+
 /// What the first copies showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
@@ -157,10 +188,27 @@ impl Transfer {
     /// Queues the copy itself, after [`after_written`](Transfer::after_written) and
     /// [`after_free`](Transfer::after_free) of its own batch.
     pub fn copy(&mut self, from: View<'_>, to: View<'_>) -> Result<(), DeviceError> {
+        self.copy_between(from, to, None)
+    }
+
+    /// Timers for [`copy_timed`](Transfer::copy_timed).
+    pub fn timers(&self) -> Result<CopyTimers, DeviceError> {
+        let pair = |device: &Device| Ok::<_, DeviceError>([device.timer()?, device.timer()?]);
+        let up = (self.route == Route::Bounce).then(|| pair(&self.to)).transpose()?;
+        Ok(CopyTimers { down: pair(&self.from)?, up })
+    }
+
+    /// [`copy`](Transfer::copy), timed.
+    pub fn copy_timed(&mut self, from: View<'_>, to: View<'_>, timers: &CopyTimers) -> Result<(), DeviceError> {
+        self.copy_between(from, to, Some(timers))
+    }
+
+    fn copy_between(&mut self, from: View<'_>, to: View<'_>, timers: Option<&CopyTimers>) -> Result<(), DeviceError> {
+        let (down, up) = (timers.map(|timers| &timers.down), timers.and_then(|timers| timers.up.as_ref()));
         match self.route {
             Route::Handover => Err(no_route(self.route, &self.from, &self.to, "a hand-over copies nothing")),
             Route::Peer => {
-                self.down.copy_peer(from, to)?;
+                timed(&self.down, down, |stream| stream.copy_peer(from, to))?;
                 // An event is recorded on its own card only: the far side waits, and then tells its readers.
                 self.down.record(&self.crossed)?;
                 self.up.wait(&self.crossed, waits::CROSSED)
@@ -170,10 +218,10 @@ impl Transfer {
                 self.next += 1;
                 let staging = &mut self.staging[turn];
                 self.down.wait(&staging.emptied, waits::STAGING_FREE)?;
-                self.down.download(from, &mut staging.memory, 0..from.bytes())?;
+                timed(&self.down, down, |stream| stream.download(from, &mut staging.memory, 0..from.bytes()))?;
                 self.down.record(&staging.filled)?;
                 self.up.wait(&staging.filled, waits::STAGED)?;
-                self.up.upload(&staging.memory, 0..to.bytes(), to)?;
+                timed(&self.up, up, |stream| stream.upload(&staging.memory, 0..to.bytes(), to))?;
                 self.up.record(&staging.emptied)
             }
         }
@@ -254,6 +302,18 @@ fn open_peer(from: &Arena, to: &Arena) -> Result<(), DeviceError> {
     }
     from.allow_peer(target)?;
     to.allow_peer(source)
+}
+
+/// Queues work on `stream`, with timers around it where there are any.
+fn timed(
+    stream: &Stream,
+    timers: Option<&[Event; 2]>,
+    work: impl FnOnce(&Stream) -> Result<(), DeviceError>,
+) -> Result<(), DeviceError> {
+    let Some([began, ended]) = timers else { return work(stream) };
+    stream.record(began)?;
+    work(stream)?;
+    stream.record(ended)
 }
 
 fn no_route(route: Route, from: &Device, to: &Device, why: &str) -> DeviceError {

@@ -8,7 +8,7 @@ use tandem_events::{Event, Record, Role};
 use crate::facts::{Pauses, StepFact, is_one_card};
 use crate::stage::{Part, Stage};
 use crate::stalls::attribute;
-use crate::statistics::{Summary, mean_std, ratio};
+use crate::statistics::{Summary, mean_std, median, ratio};
 
 /// Steps in the window.
 pub(crate) const WINDOW: usize = 100;
@@ -30,7 +30,8 @@ pub struct JitterWindow {
     pub step_ns: Summary,
     /// How many there are in a second.
     pub steps_per_s: f64,
-    /// std ÷ mean of step time ÷ headspace time of its bucket; of step time where headspace is not known.
+    /// std ÷ mean of step time ÷ headspace time of its bucket. Of a bucket whose headspace is not known, what the device
+    /// usually works for it stands in; of step time itself where buckets are not known.
     pub variation: f64,
     /// What varies most: the wait for a stage, or the step itself.
     pub varies: Part,
@@ -62,6 +63,7 @@ pub struct Jitter {
 struct OnDevice {
     batch: u64,
     bucket: u32,
+    busy_ns: f64,
     wait_ns: f64,
 }
 
@@ -85,8 +87,9 @@ impl Jitter {
             Event::Headspace { bucket, ns } => drop(self.headspace_ns.insert(*bucket, *ns as f64)),
             Event::FeedSetting { threads, .. } => self.threads = Some((*threads).max(1)),
             Event::ArenaReserved { role, card, .. } => self.cards[usize::from(*role == Role::Model)] = Some(*card),
-            Event::StepWork { step, batch, bucket, wait_ns, .. } => {
-                let seen = OnDevice { batch: *batch, bucket: *bucket, wait_ns: *wait_ns as f64 };
+            Event::StepWork { step, batch, bucket, busy_ns, wait_ns, .. } => {
+                let (busy_ns, wait_ns) = (*busy_ns as f64, *wait_ns as f64);
+                let seen = OnDevice { batch: *batch, bucket: *bucket, busy_ns, wait_ns };
                 self.on_device(*step, seen);
             }
             Event::Step { step, wall_ns, wait_ns } => {
@@ -118,7 +121,8 @@ impl Jitter {
     fn on_device(&mut self, step: u64, seen: OnDevice) {
         match self.window.iter_mut().rev().find(|timed| timed.fact.step == step) {
             Some(Timed { fact, .. }) => {
-                (fact.bucket, fact.wait_ns) = (Some(seen.bucket), seen.wait_ns.min(fact.wall_ns))
+                (fact.bucket, fact.busy_ns) = (Some(seen.bucket), seen.busy_ns);
+                fact.wait_ns = seen.wait_ns.min(fact.wall_ns);
             }
             None => drop(self.on_device.insert(step, seen)),
         }
@@ -140,7 +144,7 @@ impl Jitter {
             step,
             wall_ns,
             wait_ns,
-            busy_ns: wall_ns - wait_ns,
+            busy_ns: seen.map_or(wall_ns - wait_ns, |seen| seen.busy_ns),
             bucket,
             demand_ns,
             is_one_card: is_one_card(&self.cards),
@@ -177,16 +181,27 @@ pub(crate) fn window_of(steps: &[&StepFact], headspace_ns: &BTreeMap<u32, f64>) 
     })
 }
 
-/// std ÷ mean of step time ÷ headspace time of its bucket; of step time where that is not known of every step.
+/// std ÷ mean of step time ÷ headspace time of its bucket, or what stands in for it; of step time where a bucket is not known.
 fn variation_of<'a>(steps: impl Iterator<Item = &'a StepFact> + Clone, headspace_ns: &BTreeMap<u32, f64>) -> f64 {
+    let usual_ns = usual_busy(steps.clone().filter(|step| step.bucket.is_none_or(|b| !headspace_ns.contains_key(&b))));
     let measure = |step: &StepFact| {
-        let headspace = step.bucket.and_then(|bucket| headspace_ns.get(&bucket));
-        headspace.filter(|ns| **ns > 0.0).map(|ns| step.wall_ns / ns)
+        let bucket = step.bucket?;
+        let alone = headspace_ns.get(&bucket).or_else(|| usual_ns.get(&bucket));
+        alone.filter(|ns| **ns > 0.0).map(|ns| step.wall_ns / ns)
     };
     // All or none: a time and a ratio do not go into one mean.
     let measured: Option<Vec<f64>> = steps.clone().map(measure).collect();
     let (mean, std) = mean_std(&measured.unwrap_or_else(|| steps.map(|step| step.wall_ns).collect()));
     ratio(std, mean)
+}
+
+/// What the device works for a step of each bucket: the median of `steps`.
+fn usual_busy<'a>(steps: impl Iterator<Item = &'a StepFact>) -> BTreeMap<u32, f64> {
+    let mut busy_ns: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    for step in steps {
+        step.bucket.into_iter().for_each(|bucket| busy_ns.entry(bucket).or_default().push(step.busy_ns));
+    }
+    busy_ns.into_iter().map(|(bucket, mut times)| (bucket, median(&mut times))).collect()
 }
 
 /// The part of the step's time that deviates most.
@@ -215,5 +230,36 @@ impl fmt::Display for JitterWarning {
             f,
             "step time varies by {percent:.0} % (p50 {p50:.1} ms, p99 {p99:.1} ms over {count} steps): {varies} varies most"
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_events::VERSION;
+
+    use super::*;
+
+    /// 100 steps of two buckets, one four times as long as the other, without a headspace. Every tenth waits for `late_ms`.
+    fn variation(late_ms: u64, with_work: bool) -> f64 {
+        let mut jitter = Jitter::default();
+        for step in 1..=100 {
+            let (bucket, wait_ms) = ((step % 2) as u32, if step % 10 == 0 { late_ms } else { 0 });
+            let busy_ns = [10, 40][bucket as usize] * 1_000_000;
+            let wait_ns = wait_ms * 1_000_000;
+            let work = Event::StepWork { step, batch: step - 1, batches: 1, bucket, busy_ns, wait_ns };
+            let told =
+                [Some(work).filter(|_| with_work), Some(Event::Step { step, wall_ns: busy_ns + wait_ns, wait_ns })];
+            for event in told.into_iter().flatten() {
+                jitter.observe(&Record { v: VERSION, seq: step, t_ns: step * 50_000_000, dropped: 0, event });
+            }
+        }
+        jitter.window().unwrap().variation
+    }
+
+    #[test]
+    fn long_and_short_buckets_are_no_jitter_where_the_device_tells_of_its_work() {
+        assert_eq!(variation(0, true), 0.0);
+        assert!(variation(0, false) > MAX_VARIATION, "times alone cannot tell");
+        assert!(variation(100, true) > MAX_VARIATION);
     }
 }

@@ -51,7 +51,9 @@ pub enum Holder {
     Owner(Role, String),
     /// A role, when its owners are not known or none of them grows.
     Role(Role),
-    /// The process, in the machine's own memory.
+    /// Page-locked memory of the process.
+    Pinned,
+    /// The process, in the machine's own memory, where nobody accounts for it.
     Host,
 }
 
@@ -134,9 +136,15 @@ impl Leaks {
                 leaks.extend(self.judge(Holder::Role(*role), limit_bytes));
                 leaks
             }
-            Event::HostMemory { bytes, accounted_bytes, limit_bytes } => {
-                self.sample(&Holder::Host, record.t_ns, bytes.saturating_sub(*accounted_bytes));
-                self.judge(Holder::Host, limit_bytes.saturating_sub(*accounted_bytes))
+            Event::HostMemory { bytes, accounted_bytes, pinned_bytes, limit_bytes } => {
+                // Each may have what the others leave: they share one memory.
+                let rest_bytes = bytes.saturating_sub(*accounted_bytes);
+                self.sample(&Holder::Pinned, record.t_ns, *pinned_bytes);
+                self.sample(&Holder::Host, record.t_ns, rest_bytes);
+                let mut leaks =
+                    self.judge(Holder::Pinned, limit_bytes.saturating_sub(bytes - (*pinned_bytes).min(*bytes)));
+                leaks.extend(self.judge(Holder::Host, limit_bytes.saturating_sub(*accounted_bytes)));
+                leaks
             }
             _ => Vec::new(),
         }
@@ -298,7 +306,7 @@ fn threshold_bytes(holder: &Holder) -> Option<f64> {
     match holder {
         Holder::Owner(Role::Data, _) | Holder::Role(Role::Data) => Some(200.0 * MIB),
         Holder::Owner(Role::Model, _) | Holder::Role(Role::Model) => Some(500.0 * MIB),
-        Holder::Host => None,
+        Holder::Pinned | Holder::Host => None,
     }
 }
 
@@ -312,6 +320,7 @@ impl fmt::Display for Holder {
         match self {
             Holder::Owner(role, owner) => write!(f, "{role}, {owner}"),
             Holder::Role(role) => write!(f, "{role}, owner unknown"),
+            Holder::Pinned => f.write_str("host process, page-locked"),
             Holder::Host => f.write_str("host process"),
         }
     }

@@ -68,6 +68,9 @@ pub enum Event {
         bytes: u64,
         /// The part of it that has an owner with a bound: caches, pools, arenas that lie in host memory.
         accounted_bytes: u64,
+        /// Of what is accounted for, the page-locked pools: all of it is taken before the first step.
+        #[serde(default)]
+        pinned_bytes: u64,
         /// What the process could hold before the machine has none left.
         limit_bytes: u64,
     },

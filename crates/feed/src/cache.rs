@@ -214,6 +214,14 @@ impl Cache {
         CacheStats { hits, misses, bytes, entries, refused, stale, damaged, write_errors }
     }
 
+    /// Bytes held in memory now.
+    pub fn memory_bytes(&self) -> u64 {
+        match &self.kept {
+            Kept::InMemory(memory) => memory.holdings().0,
+            Kept::Nothing | Kept::OnDisk(_) => 0,
+        }
+    }
+
     fn asked(&self, sample: SampleIndex) -> MutexGuard<'_, HashMap<Name, Identity>> {
         // A map whose owner panicked between two calls is still a whole map.
         self.asked[shard(sample)].lock().unwrap_or_else(PoisonError::into_inner)

@@ -111,7 +111,7 @@ impl DataSide {
         let is_resampled = loaded.rows.iter().any(|row| row.rate != AT_FEATURES_RATE);
         let busy_ns = loaded.rows.iter().map(|row| row.busy_ns).sum();
         self.tell("load", info.sequence, [loaded.wall_ns, busy_ns, load_wait_ns]);
-        if let Some(times) = self.uploader.take_times()? {
+        while let Some(times) = self.uploader.take_times()? {
             self.tell("upload", times.batch, [times.upload_ns, times.upload_ns, 0]);
             self.tell("features", times.batch, [times.features_ns, times.features_ns, 0]);
         }

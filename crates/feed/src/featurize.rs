@@ -33,7 +33,12 @@ impl FeatureMaker {
         let features = DeviceFeatures::create(device, arena, stream, input.features(), &pitch, &plan.rates_hz)?;
         let resampled = match plan.resampled_bytes() {
             0 => None,
-            bytes => Some(arena.take(RESAMPLED, bytes)?),
+            bytes => {
+                let resampled = arena.take(RESAMPLED, bytes)?;
+                // Where it lies in the host's memory it is all there from now on: see `Uploader::create`.
+                stream.fill(resampled.view(), 0)?;
+                Some(resampled)
+            }
         };
         let kept_pitch = match plan.kept_pitch_bytes() {
             0 => None,

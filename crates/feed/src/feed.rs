@@ -36,7 +36,7 @@ use crate::notes::Notes;
 use crate::order::{Dealer, HostMemory, PINNED_RING};
 use crate::row_loader::{Library, RowLoader};
 use crate::row_tables::RowTables;
-use crate::self_tuning::SelfTuning;
+use crate::self_tuning::{SelfTuning, ToldSetting};
 use crate::transfer::carry;
 use crate::tune::{Limits, Setting, Tuner};
 use crate::upload::Uploader;
@@ -200,10 +200,12 @@ impl Feed {
         slots.set_depth(depth);
         let heard = (notes.clone(), spec.emitter.clone());
         let waits = [&slot_wait_ns, &stall_ns].map(Arc::clone);
-        let tuning = SelfTuning::new(tuner, Arc::clone(&threads), waits, heard);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let told = ToldSetting { cores, model_slots: plan.model_slots, route: plan.route };
+        let tuning = SelfTuning::new(tuner, Arc::clone(&threads), waits, heard, told);
         let mut rings = vec![loaded.handle(), data_taker.handle()];
         let data_stream = Arc::clone(&stream);
-        let emitter = spec.emitter.clone();
+        let [emitter, carried] = [spec.emitter.clone(), spec.emitter.clone()];
         let dealer = Arc::new(Dealer::new(Arc::clone(&input), host_filler, spec.from.next, slot_wait_ns));
         let side =
             DataSide { input, loaded, uploader, stream, tables, features, collator, slots, tuning, hold_ups, emitter };
@@ -212,7 +214,7 @@ impl Feed {
             None => (data_taker, None, None),
             Some(Crossing { transfer, filler, taker, measured }) => {
                 rings.push(taker.handle());
-                (taker, Some((transfer, data_taker, filler)), Some(measured))
+                (taker, Some((transfer, data_taker, filler, carried)), Some(measured))
             }
         };
         let ending = Ending { first: Arc::default(), rings: rings.clone(), threads: Arc::clone(&threads) };
@@ -317,6 +319,11 @@ impl Feed {
     /// What the proof of the way across measured; none for a hand-over.
     pub fn transfer(&self) -> Option<Measured> {
         self.transfer
+    }
+
+    /// Bytes of decoded audio that are kept in memory now: none where they are kept on a disk.
+    pub fn cached_bytes(&self) -> u64 {
+        self.library.cache.memory_bytes()
     }
 
     /// Batches of an epoch.
@@ -439,7 +446,7 @@ fn tuner_for(spec: &FeedSpec, slots: usize) -> Tuner {
     Tuner::new(limits, Setting { threads: spec.threads, depth })
 }
 
-type Carrier = Option<(Transfer, BatchTaker, BatchFiller)>;
+type Carrier = Option<(Transfer, BatchTaker, BatchFiller, Emitter)>;
 
 fn start_threads(
     crew: &mut Crew<()>,
@@ -450,9 +457,9 @@ fn start_threads(
 ) -> Result<(), FeedError> {
     let told = ending.clone();
     crew.spawn("data", move |_| told.note(side.run()))?;
-    if let Some((transfer, from, to)) = carrier {
+    if let Some((transfer, from, to, emitter)) = carrier {
         let told = ending.clone();
-        crew.spawn("transfer", move |_| told.note(carry(transfer, &from, &to)))?;
+        crew.spawn("transfer", move |_| told.note(carry(transfer, &from, &to, &emitter)))?;
     }
     for number in 0..max_threads.max(1) {
         let (dealer, library, threads) = (Arc::clone(&dealer), Arc::clone(&library), Arc::clone(&threads));

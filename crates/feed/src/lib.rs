@@ -77,6 +77,7 @@ mod load;
 mod cache;
 mod bad_samples;
 mod row_loader;
+mod stopwatch;
 mod upload;
 mod row_tables;
 mod featurize;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use tandem_device::Route;
 use tandem_events::{Emitter, Event};
 
 use crate::data_side::BatchFiller;
 use crate::decode_threads::DecodeThreads;
 use crate::notes::Notes;
-use crate::tune::{Tuner, Window};
+use crate::tune::{Setting, Tuner, Window};
 
 /// Batches of a window: enough to see a mean, few enough to act within seconds.
 const WINDOW_BATCHES: u64 = 16;
@@ -25,9 +26,31 @@ pub(crate) struct SelfTuning {
     stall_ns: Arc<AtomicU64>,
     notes: Notes,
     emitter: Emitter,
+    told: ToldSetting,
     since: Instant,
     before: Totals,
     window: Window,
+}
+
+/// What the log is told of a setting beside the setting itself.
+#[derive(Clone, Copy)]
+pub(crate) struct ToldSetting {
+    pub(crate) cores: usize,
+    /// Batch slots towards the model device. With a hand-over they are some of those that are made ahead.
+    pub(crate) model_slots: u64,
+    pub(crate) route: Route,
+}
+
+impl ToldSetting {
+    pub(crate) fn event(&self, setting: Setting) -> Event {
+        Event::FeedSetting {
+            threads: setting.threads as u32,
+            cores: self.cores as u32,
+            ahead: setting.depth as u32,
+            slots: self.model_slots as u32,
+            route: self.route.name().to_owned(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -42,9 +65,12 @@ impl SelfTuning {
         threads: Arc<DecodeThreads>,
         [slot_wait_ns, stall_ns]: [Arc<AtomicU64>; 2],
         (notes, emitter): (Notes, Emitter),
+        told: ToldSetting,
     ) -> SelfTuning {
         let (since, before) = (Instant::now(), Totals::default());
-        SelfTuning { tuner, threads, slot_wait_ns, stall_ns, notes, emitter, since, before, window: empty() }
+        // Here, before the thread that changes it is started: the first setting is told first.
+        emitter.emit(told.event(tuner.setting()));
+        SelfTuning { tuner, threads, slot_wait_ns, stall_ns, notes, emitter, told, since, before, window: empty() }
     }
 
     /// Another batch was made.
@@ -71,6 +97,7 @@ impl SelfTuning {
         let Some(change) = self.tuner.observe(&window) else { return };
         self.threads.set(change.setting.threads);
         slots.set_depth(change.setting.depth);
+        self.emitter.emit(self.told.event(change.setting));
         self.emitter.emit(Event::Note { text: change.why.clone() });
         self.notes.say(change.why);
     }

@@ -14,6 +14,7 @@ use crate::feed_plan::{FeedPlan, Span, UPLOADS};
 use crate::input::{Input, Shape};
 use crate::order::{HostMemory, Loaded, Row};
 use crate::shape::RowShape;
+use crate::stopwatch::Stopwatches;
 use crate::waits;
 
 /// Copies batches up. Has a stream of its own.
@@ -21,16 +22,19 @@ pub(crate) struct Uploader {
     stream: Stream,
     blocks: Vec<UploadBlock>,
     turn: usize,
+    watches: Stopwatches<Timers>,
 }
 
 struct UploadBlock {
     memory: Block,
-    upload_began: Event,
     uploaded: Event,
-    features_began: Event,
     consumed: Event,
-    /// The batch that is or was in it last, whose times nobody has read yet.
-    batch: Option<u64>,
+}
+
+/// Beginning and end of what a batch has done to it on the data device.
+struct Timers {
+    upload: [Event; 2],
+    features: [Event; 2],
 }
 
 /// What the data device took for a batch, by its own clock.
@@ -44,18 +48,24 @@ pub(crate) struct DeviceTimes {
 /// A batch on the device, before it is features. [`consumed`](Uploaded::consumed) must be called behind its last use.
 pub(crate) struct Uploaded<'a> {
     block: &'a UploadBlock,
+    timers: &'a Timers,
 }
 
 impl Uploader {
     pub(crate) fn create(device: &Device, arena: &Arena, plan: &FeedPlan) -> Result<Uploader, DeviceError> {
+        let stream = device.stream(false)?;
         let block = |_| {
             let memory = arena.take(UPLOADS, plan.upload_bytes())?;
-            let [upload_began, uploaded] = [device.timer()?, device.timer()?];
-            let [features_began, consumed] = [device.timer()?, device.timer()?];
-            Ok::<_, DeviceError>(UploadBlock { memory, upload_began, uploaded, features_began, consumed, batch: None })
+            // Where it lies in the host's memory it is all there from now on: none of it comes while the run goes on.
+            stream.fill(memory.view(), 0)?;
+            Ok::<_, DeviceError>(UploadBlock { memory, uploaded: device.event()?, consumed: device.event()? })
         };
         let blocks = (0..plan.uploads).map(block).collect::<Result<_, _>>()?;
-        Ok(Uploader { stream: device.stream(false)?, blocks, turn: 0 })
+        let pair = || Ok::<_, DeviceError>([device.timer()?, device.timer()?]);
+        let watches = Stopwatches::new(plan.data_slots + plan.model_slots + SPARE_WATCHES, || {
+            Ok(Timers { upload: pair()?, features: pair()? })
+        })?;
+        Ok(Uploader { stream, blocks, turn: 0, watches })
     }
 
     /// Queues the copy of a loaded batch; `reader` waits for it. Returns what is known of the batch, and where it is.
@@ -69,33 +79,34 @@ impl Uploader {
         let host = ready.lease(|_| Ok::<_, DeviceError>(()))?;
         let turn = self.turn % self.blocks.len();
         self.turn += 1;
-        let block = &mut self.blocks[turn];
-        block.batch = Some(host.payload().sequence);
-        let block = &self.blocks[turn];
+        let (block, timers) = (&self.blocks[turn], self.watches.start(host.payload().sequence));
         self.stream.wait(&block.consumed, waits::CONSUMED)?;
-        self.stream.record(&block.upload_began)?;
+        self.stream.record(&timers.upload[0])?;
         let Some(memory) = host.memory() else { unreachable!("a loaded batch is whole") };
         let bytes = shape.upload.bytes;
         self.stream.upload(memory, 0..bytes, block.memory.part(0, bytes))?;
+        self.stream.record(&timers.upload[1])?;
         self.stream.record(&block.uploaded)?;
         host.release(|copied| self.stream.record(copied))?;
         reader.wait(&block.uploaded, waits::UPLOADED)?;
-        Ok(Uploaded { block })
+        Ok(Uploaded { block, timers })
     }
 }
 
+/// Batches under way beside those in slots: the one being made, those being uploaded, those the step has ahead of its device.
+const SPARE_WATCHES: u64 = 8;
+
 impl Uploader {
-    /// What the device took for the batch whose memory is used next, if it is done with it and nobody asked before.
+    /// What the device took for the oldest batch that it is done with, and that nobody asked about before.
     pub(crate) fn take_times(&mut self) -> Result<Option<DeviceTimes>, DeviceError> {
-        let turn = self.turn % self.blocks.len();
-        let block = &mut self.blocks[turn];
-        let Some(batch) = block.batch.take() else { return Ok(None) };
-        if !block.consumed.reached()? {
-            return Ok(None);
-        }
-        let upload_ns = block.uploaded.ns_since(&block.upload_began)?;
-        let features_ns = block.consumed.ns_since(&block.features_began)?;
-        Ok(Some(DeviceTimes { batch, upload_ns, features_ns }))
+        let stopped = self.watches.take(|timers| {
+            let Timers { upload, features } = timers;
+            match features[1].reached()? {
+                true => Ok(Some((upload[1].ns_since(&upload[0])?, features[1].ns_since(&features[0])?))),
+                false => Ok(None),
+            }
+        })?;
+        Ok(stopped.map(|(batch, (upload_ns, features_ns))| DeviceTimes { batch, upload_ns, features_ns }))
     }
 
     /// The stream it copies on.
@@ -117,11 +128,12 @@ impl Uploaded<'_> {
 
     /// Marks on `reader` that the work on it begins.
     pub(crate) fn begin(&self, reader: &Stream) -> Result<(), DeviceError> {
-        reader.record(&self.block.features_began)
+        reader.record(&self.timers.features[0])
     }
 
     /// Marks on `reader` that nobody needs it any more.
     pub(crate) fn consumed(&self, reader: &Stream) -> Result<(), DeviceError> {
+        reader.record(&self.timers.features[1])?;
         reader.record(&self.block.consumed)
     }
 }

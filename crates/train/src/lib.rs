@@ -44,6 +44,7 @@ mod held_out;
 
 // The steps.
 mod tensors;
+mod step_clock;
 mod report;
 mod exact_shapes;
 mod trainer;
@@ -64,6 +65,7 @@ pub use report::{AlignmentReport, Figures, StepReport, ValidationReport};
 pub use run::{Calendar, Outcome, Watcher, run};
 pub use run_folder::{BAD_SAMPLES, Opening, RUN_LOG, RunFolder, SAMPLES, TENSORBOARD};
 pub use run_identity::{Difference, RunIdentity};
+pub use step_clock::DeviceTimes;
 pub use tensors::{SpanNames, TensorBytes};
 pub use trainer::{Recipe, Trainer, TrainerParts, TrainerState};
 pub use voices::gather as gather_voices;

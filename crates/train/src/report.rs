@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::step_clock::DeviceTimes;
+
 /// Numbers by name, in the order the model gave them: the first is the one that counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figures {
@@ -53,6 +55,9 @@ pub struct StepReport {
     pub wall_ns: u64,
     /// How long the host waited for batches.
     pub wait_ns: u64,
+    /// The same by the model device's own clock, and how long it worked: what the log is told, whose stages are told by
+    /// devices' clocks too.
+    pub on_device: DeviceTimes,
 }
 
 impl StepReport {

@@ -25,6 +25,7 @@ use crate::exact_shapes::{ExactShapes, WriteProgram};
 use crate::held_out::{HeldOut, HeldOutBatch};
 use crate::mel_statistics::MelStatistics;
 use crate::report::{AlignmentReport, Figures, StepReport, ValidationReport};
+use crate::step_clock::{StepClock, Timed};
 use crate::tensors::{SpanNames, TensorBytes};
 
 /// Steps that are queued before the results of the first are looked at.
@@ -92,6 +93,7 @@ pub struct Trainer {
     step: u64,
     pending: VecDeque<Pending>,
     last_end: Instant,
+    clock: StepClock,
 }
 
 /// A step whose gradients are being computed.
@@ -100,6 +102,8 @@ struct Begun {
     epoch: u64,
     buckets: Vec<usize>,
     wait_ns: u64,
+    first_batch: u64,
+    timed: Timed,
     losses: Vec<Fetch>,
 }
 
@@ -110,6 +114,8 @@ struct Pending {
     buckets: Vec<usize>,
     lr: f64,
     wait_ns: u64,
+    first_batch: u64,
+    timed: Timed,
     losses: Vec<Fetch>,
     update: Fetch,
 }
@@ -181,6 +187,8 @@ impl Trainer {
         let staging = batch_bytes.map(|bytes| stream.device().pinned(bytes)).transpose()?;
         let names = SpanNames::of(session.set());
         let band_means = statistics.normalised_bands();
+        // Those that are queued, and the one whose results are being looked at.
+        let clock = StepClock::new(&stream.device(), RUN_AHEAD + 1)?;
         let (losses, figures) = (programs.losses.as_slice().into(), programs.figures.as_slice().into());
         Ok(Trainer {
             session,
@@ -202,6 +210,7 @@ impl Trainer {
             step: 0,
             pending: VecDeque::new(),
             last_end: Instant::now(),
+            clock,
         })
     }
 
@@ -235,17 +244,19 @@ impl Trainer {
     /// The clock of steps starts anew: what came before was no step.
     pub fn start_clock(&mut self) {
         self.last_end = Instant::now();
+        self.clock.restart();
     }
 
     /// Queues one step, and reports one that has ended, as soon as there are enough of them.
     pub fn advance(&mut self) -> Result<Option<StepReport>, TrainError> {
         let stream = self.stream.clone();
+        let timed = self.clock.ask(&stream)?;
         let mut batches: Vec<DeviceBatch<'_>> = Vec::with_capacity(self.recipe.grad_accum);
         for _ in 0..self.recipe.grad_accum {
             batches.push(self.feed.lease(&stream)?);
         }
         let wait_ns = batches.iter().map(DeviceBatch::wait_ns).sum();
-        let mut begun = self.begin_step(&batches.iter().collect::<Vec<_>>(), wait_ns);
+        let mut begun = self.begin_step(&batches.iter().collect::<Vec<_>>(), wait_ns, timed)?;
         for batch in batches {
             // Given back behind its own program, not behind the step.
             begun.losses.push(self.accumulate(&batch, &begun.weights)?);
@@ -269,7 +280,8 @@ impl Trainer {
         let mut reports = Vec::with_capacity(steps.len());
         for shapes in steps {
             let batches: Vec<&DeviceBatch<'_>> = shapes.iter().map(|shape| &held[shape]).collect();
-            let mut begun = self.begin_step(&batches, 0);
+            let timed = self.clock.ask(&stream)?;
+            let mut begun = self.begin_step(&batches, 0, timed)?;
             for batch in batches {
                 begun.losses.push(self.accumulate(batch, &begun.weights)?);
             }
@@ -286,21 +298,24 @@ impl Trainer {
         Ok(us * self.recipe.grad_accum as f64)
     }
 
-    fn begin_step(&mut self, batches: &[&DeviceBatch<'_>], wait_ns: u64) -> Begun {
+    fn begin_step(&mut self, batches: &[&DeviceBatch<'_>], wait_ns: u64, timed: Timed) -> Result<Begun, TrainError> {
         self.step += 1;
+        self.clock.begin(timed, &self.stream)?;
         let infos = || batches.iter().map(|batch| batch.info());
-        Begun {
+        Ok(Begun {
             weights: Weights::of(infos().flat_map(|info| info.utterances.iter().flatten())),
             epoch: infos().next_back().map_or(0, |info| info.cursor.epoch),
             buckets: infos().map(|info| info.bucket_index).collect(),
             wait_ns,
+            first_batch: infos().next().map_or(0, |info| info.sequence),
+            timed,
             losses: Vec::with_capacity(batches.len()),
-        }
+        })
     }
 
     /// The update of a step whose gradients are there.
     fn end_step(&mut self, begun: Begun) -> Result<Option<StepReport>, TrainError> {
-        let Begun { epoch, buckets, wait_ns, losses, .. } = begun;
+        let Begun { epoch, buckets, wait_ns, first_batch, timed, losses, .. } = begun;
         if self.plant.traps_at(self.step) {
             self.stream.trap()?;
         }
@@ -309,8 +324,10 @@ impl Trainer {
         let (lr_value, decay) = ([lr as f32], [self.recipe.average_decay.unwrap_or(0.0) as f32]);
         let host = [("lr", HostValue::F32(&lr_value)), ("average_decay", HostValue::F32(&decay))];
         self.session.run(self.programs.update, None, &host)?;
+        self.clock.end(timed, &self.stream)?;
         let update = self.session.fetch(self.programs.update)?;
-        self.pending.push_back(Pending { step: self.step, epoch, buckets, lr, wait_ns, losses, update });
+        let step = self.step;
+        self.pending.push_back(Pending { step, epoch, buckets, lr, wait_ns, first_batch, timed, losses, update });
         if self.pending.len() > RUN_AHEAD { self.report() } else { Ok(None) }
     }
 
@@ -352,7 +369,7 @@ impl Trainer {
         }
         let duration_scale = guessed_frames.map(|guessed| frames as f64 / guessed.max(1.0));
         self.duration_scale = duration_scale;
-        self.last_end = Instant::now();
+        self.start_clock();
         let (step, utterances, figures) = (self.step, self.held_out.count, Figures::new(names, sums));
         Ok(Some(ValidationReport { step, utterances, figures, duration_scale, alignment }))
     }
@@ -405,7 +422,7 @@ impl Trainer {
         };
         let mut tensors = self.names.copy(&self.session)?;
         tensors.add_voices(&self.voices, self.statistics.bands.len());
-        self.last_end = Instant::now();
+        self.start_clock();
         Ok((state, tensors))
     }
 
@@ -454,6 +471,8 @@ impl Trainer {
         if in_a_row >= MAX_SKIPPED {
             return Err(TrainError::NotFinite { step: pending.step, in_a_row, checkpoint: None });
         }
+        // Its end lies before the results that were just waited for.
+        let on_device = self.clock.read(pending.timed, pending.first_batch)?;
         let wall_ns = self.last_end.elapsed().as_nanos() as u64;
         self.last_end = Instant::now();
         let losses = sums.into_iter().map(f64::from).collect();
@@ -467,6 +486,7 @@ impl Trainer {
             skipped: in_a_row > 0,
             wall_ns,
             wait_ns: pending.wait_ns,
+            on_device,
         }))
     }
 

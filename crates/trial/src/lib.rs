@@ -9,6 +9,7 @@
 
 pub mod kernels;
 mod sampler;
+mod memory_watch;
 pub mod resolve;
 pub mod launch;
 pub mod tell;
@@ -18,5 +19,6 @@ pub mod listening;
 pub mod validate;
 pub mod bench;
 
+pub use memory_watch::MemoryWatch;
 pub use sampler::{Peak, Sampler, SamplerError};
 pub use trainer::{EachStep, Trainer, TrainerBuilder};

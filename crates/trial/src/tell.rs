@@ -4,14 +4,37 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tandem_events::{Emitter, Event};
-use tandem_train::{StepReport, ValidationReport, Written};
+use tandem_train::{DeviceTimes, StepReport, ValidationReport, Written};
 
-/// A step has ended.
+/// A step has ended. All of its times are the model device's: the host sees ends when it looks, several at once at times.
 pub fn step(report: &StepReport, to: &Emitter) {
     let (step, epoch, lr, skipped) = (report.step, report.epoch, report.lr, report.skipped);
-    to.emit(Event::Step { step, wall_ns: report.wall_ns, wait_ns: report.wait_ns });
+    let DeviceTimes { first_batch: batch, busy_ns, wait_ns, wall_ns } = report.on_device;
+    let (batches, bucket) = (report.buckets.len() as u32, first_bucket(report));
+    // Before the step itself: whoever hears of that knows all about it.
+    to.emit(Event::StepWork { step, batch, batches, bucket, busy_ns, wait_ns });
+    to.emit(Event::Step { step, wall_ns, wait_ns });
     let (losses, gradient_norm) = (figures(report.losses.iter()), number(report.gradient_norm.into()));
     to.emit(Event::Learned { step, epoch, losses, gradient_norm, lr, skipped });
+}
+
+/// What a step of each bucket takes with its batch already there: the median of `reports`, which
+/// [`Trainer::headspace`](tandem_train::Trainer::headspace) gave. A run does not ask for that by itself: it learns from the
+/// same batches again and again.
+pub fn headspace(reports: &[StepReport], to: &Emitter) {
+    let mut by_bucket: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for report in reports {
+        by_bucket.entry(first_bucket(report)).or_default().push(report.on_device.wall_ns);
+    }
+    for (bucket, mut times) in by_bucket {
+        let middle = times.len() / 2;
+        let (_, ns, _) = times.select_nth_unstable(middle);
+        to.emit(Event::Headspace { bucket, ns: *ns });
+    }
+}
+
+fn first_bucket(report: &StepReport) -> u32 {
+    report.buckets.first().map_or(0, |bucket| *bucket as u32)
 }
 
 /// The held-out data was looked at. What is wrong with alignments is told where there are any.
@@ -36,4 +59,58 @@ fn figures<'a>(named: impl Iterator<Item = (&'a str, f64)>) -> BTreeMap<String, 
 /// JSON has no word for what is no number.
 fn number(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tandem_events::Sink;
+    use tandem_train::Figures;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Heard(Mutex<Vec<Event>>);
+
+    impl Sink for Heard {
+        fn emit(&self, event: Event) {
+            self.0.lock().unwrap().push(event);
+        }
+    }
+
+    fn heard(tell: impl FnOnce(&Emitter)) -> Vec<Event> {
+        let heard = Arc::new(Heard::default());
+        tell(&Emitter::to(heard.clone()));
+        std::mem::take(&mut heard.0.lock().unwrap())
+    }
+
+    fn report(bucket: usize, wall_ns: u64) -> StepReport {
+        StepReport {
+            step: 3,
+            epoch: 0,
+            buckets: vec![bucket, 0],
+            losses: Figures::new(["loss".to_owned()].to_vec().into(), vec![1.0]),
+            gradient_norm: 1.0,
+            lr: 1e-3,
+            skipped: false,
+            wall_ns: 1,
+            wait_ns: 1,
+            on_device: DeviceTimes { first_batch: 4, busy_ns: 70, wait_ns: 20, wall_ns },
+        }
+    }
+
+    #[test]
+    fn a_step_is_told_with_what_its_device_did_and_on_one_clock() {
+        let told = heard(|to| step(&report(2, 100), to));
+        let work = Event::StepWork { step: 3, batch: 4, batches: 2, bucket: 2, busy_ns: 70, wait_ns: 20 };
+        assert_eq!(told[..2], [work, Event::Step { step: 3, wall_ns: 100, wait_ns: 20 }]);
+    }
+
+    #[test]
+    fn headspace_is_the_median_of_each_bucket() {
+        let reports = [(1, 900), (0, 10), (0, 12), (0, 500)].map(|(bucket, ns)| report(bucket, ns));
+        let told = heard(|to| headspace(&reports, to));
+        assert_eq!(told, [Event::Headspace { bucket: 0, ns: 12 }, Event::Headspace { bucket: 1, ns: 900 }]);
+    }
 }

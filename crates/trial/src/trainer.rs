@@ -16,12 +16,10 @@ use tandem_train::{
 };
 
 use crate::launch::{Corpora, LaunchError, Launched, Setup, Told, identity};
+use crate::memory_watch::MemoryWatch;
 use crate::resolve::Resolved;
 use crate::sampler::{Sampler, SamplerError};
 use crate::tell;
-
-/// Steps from one reading of both roles' memory in the log to the next.
-const MEMORY_STEPS: u64 = 100;
 
 /// A run that is set up: the step loop, the memory of both roles, and the folder it is kept in. Dropping it gives
 /// everything back.
@@ -95,7 +93,8 @@ impl Trainer {
         // On the CPU nobody counts what a process may hold.
         let on_cards = self.machine.kind() != Kind::Cpu;
         let sampler = on_cards.then(|| Sampler::start(&self.machine, roles, &self.emitter)).transpose()?;
-        let mut telling = Telling { watcher, emitter: &self.emitter, roles, stop, sampler, breach: None };
+        let memory = MemoryWatch::new()?;
+        let mut telling = Telling { watcher, emitter: &self.emitter, roles, memory, stop, sampler, breach: None };
         let ended = tandem_train::run(trainer, folder, model, calendar, stop, &mut telling);
         let Telling { sampler, breach, .. } = telling;
         let outcome = ended?;
@@ -233,6 +232,7 @@ struct Telling<'a> {
     watcher: &'a mut dyn Watcher,
     emitter: &'a Emitter,
     roles: &'a Isolation,
+    memory: MemoryWatch,
     stop: &'a StopFlag,
     sampler: Option<Sampler>,
     breach: Option<IsolationError>,
@@ -241,9 +241,7 @@ struct Telling<'a> {
 impl Watcher for Telling<'_> {
     fn step(&mut self, report: &StepReport, trainer: &tandem_train::Trainer) {
         tell::step(report, self.emitter);
-        if report.step.is_multiple_of(MEMORY_STEPS) {
-            self.roles.emit(self.emitter);
-        }
+        self.memory.step(report.step, self.roles, trainer.feed(), self.emitter);
         if let Some(Err(breach)) = self.sampler.as_ref().map(Sampler::check) {
             self.breach = Some(breach);
             self.stop.raise();

@@ -34,7 +34,7 @@ fn every_event_comes_back_as_it_was_told() {
         Event::ArenaReserved { role: Role::Data, card: 0, bytes: 1, limit_bytes: 3, driver_bytes: 2 },
         Event::Memory { role: Role::Model, card: 1, used_bytes: 1, limit_bytes: u64::MAX, peak_bytes: 2 },
         Event::MemoryOwners { role: Role::Data, owners: [("slots".to_owned(), 7), ("driver".to_owned(), 0)].into() },
-        Event::HostMemory { bytes: 3, accounted_bytes: 1, limit_bytes: u64::MAX },
+        Event::HostMemory { bytes: 3, accounted_bytes: 1, pinned_bytes: 1, limit_bytes: u64::MAX },
         Event::Process { card: 1, bytes: 5, limit_bytes: 6 },
         Event::Refused {
             role: Role::Data,

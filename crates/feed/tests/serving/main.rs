@@ -8,4 +8,5 @@ mod same_batches;
 mod waits;
 mod trouble;
 mod running;
+mod telling;
 mod cuda;

@@ -146,6 +146,7 @@ mod tests {
             skipped: false,
             wall_ns,
             wait_ns: 0,
+            on_device: tandem_train::DeviceTimes::default(),
         }
     }
 

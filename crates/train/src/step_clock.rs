@@ -1,0 +1,136 @@
+//! Steps by the model device's own clock: timers on its stream, read when the results of a step are there anyway.
+//!
+//! ```text
+//! … end of the step before ─> asked ─> (the stream waits for the batch) ─> began ─> work ─> ended …
+//! ```
+//!
+//! Nothing is waited for: the host queues three marks a step, and reads those of a step whose results it has. `asked` is
+//! queued before the host itself looks for a batch, so that a batch that was not even queued counts as waiting too.
+
+use tandem_device::{Device, DeviceError, Event, Stream};
+
+/// What the model device did for a step, by its own clock. Of the CPU that is the host's, of simulated cards a simulated one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceTimes {
+    /// The step's first batch, by its number since the feed started.
+    pub first_batch: u64,
+    /// From the beginning of its work to the end.
+    pub busy_ns: u64,
+    /// Its stream had nothing to do before that because the batches were not there.
+    pub wait_ns: u64,
+    /// From the end of the step before, or from when it was asked for where none was before, to its end.
+    pub wall_ns: u64,
+}
+
+/// The timers of steps under way.
+pub(crate) struct StepClock {
+    rounds: Vec<Round>,
+    next: usize,
+    /// The round of the step before; none where something else came after it.
+    before: Option<usize>,
+}
+
+struct Round {
+    asked: Event,
+    began: Event,
+    ended: Event,
+}
+
+/// A step that is being timed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timed {
+    round: usize,
+    before: Option<usize>,
+}
+
+impl StepClock {
+    /// For `under_way` steps that are queued and not read.
+    pub(crate) fn new(device: &Device, under_way: usize) -> Result<StepClock, DeviceError> {
+        let round = |_| Ok(Round { asked: device.timer()?, began: device.timer()?, ended: device.timer()? });
+        // One more: a step is also measured from the end of the one before.
+        let rounds = (0..=under_way).map(round).collect::<Result<_, DeviceError>>()?;
+        Ok(StepClock { rounds, next: 0, before: None })
+    }
+
+    /// The next step has nothing before it that it could be measured from.
+    pub(crate) fn restart(&mut self) {
+        self.before = None;
+    }
+
+    /// The host looks for the batches of a step.
+    pub(crate) fn ask(&mut self, stream: &Stream) -> Result<Timed, DeviceError> {
+        let round = self.next % self.rounds.len();
+        self.next += 1;
+        stream.record(&self.rounds[round].asked)?;
+        Ok(Timed { round, before: self.before.replace(round) })
+    }
+
+    /// Its batches are there for whatever is queued from here on.
+    pub(crate) fn begin(&self, timed: Timed, stream: &Stream) -> Result<(), DeviceError> {
+        stream.record(&self.rounds[timed.round].began)
+    }
+
+    /// All of its work is queued.
+    pub(crate) fn end(&self, timed: Timed, stream: &Stream) -> Result<(), DeviceError> {
+        stream.record(&self.rounds[timed.round].ended)
+    }
+
+    /// What a step took whose end has been reached.
+    pub(crate) fn read(&self, timed: Timed, first_batch: u64) -> Result<DeviceTimes, DeviceError> {
+        let Round { asked, began, ended } = &self.rounds[timed.round];
+        let since = timed.before.map_or(asked, |before| &self.rounds[before].ended);
+        Ok(DeviceTimes {
+            first_batch,
+            busy_ns: ended.ns_since(began)?,
+            wait_ns: began.ns_since(asked)?,
+            wall_ns: ended.ns_since(since)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_device::{Arena, ArenaSpec, Machine, SimSpec};
+    use tandem_events::Role;
+
+    use super::*;
+
+    /// Fills so much memory: on simulated cards, 900 bytes take a nanosecond and each fill 4 µs more, up to 5 % off.
+    const BYTES: u64 = 90 << 20;
+    const FILL_NS: std::ops::Range<u64> = 90_000..130_000;
+
+    #[test]
+    fn work_is_busy_a_late_batch_is_waiting_and_both_are_the_step() {
+        let machine = Machine::simulated(SimSpec::new(1, 1 << 30));
+        let device = machine.open(0).unwrap();
+        let (limit_bytes, driver_bytes) = (256 << 20, 0);
+        let spec = ArenaSpec { role: Role::Model, limit_bytes, driver_bytes, arena_bytes: limit_bytes, capped: false };
+        let arena = Arena::reserve(&device, spec).unwrap();
+        let [mine, theirs] = [(); 2].map(|()| arena.take("filled", BYTES).unwrap());
+        let [stream, feed] = [(); 2].map(|()| device.stream(true).unwrap());
+        let arrived = device.event().unwrap();
+        let mut clock = StepClock::new(&device, 1).unwrap();
+        let mut step = |is_late: bool| {
+            let timed = clock.ask(&stream).unwrap();
+            if is_late {
+                feed.fill(theirs.view(), 1).unwrap();
+                feed.record(&arrived).unwrap();
+                stream.wait(&arrived, "a step waits for its batch").unwrap();
+            }
+            clock.begin(timed, &stream).unwrap();
+            stream.fill(mine.view(), 2).unwrap();
+            clock.end(timed, &stream).unwrap();
+            stream.drain().unwrap();
+            clock.read(timed, 7).unwrap()
+        };
+        let (prompt, late) = (step(false), step(true));
+        for times in [prompt, late] {
+            assert!(FILL_NS.contains(&times.busy_ns), "{times:?}");
+            assert_eq!(times.first_batch, 7);
+        }
+        // Marks take no time on the card; the host's calls between them do.
+        assert!(prompt.wait_ns < 10_000 && prompt.wall_ns < FILL_NS.end + 10_000, "{prompt:?}");
+        assert!(FILL_NS.contains(&late.wait_ns), "{late:?}");
+        assert!(late.wall_ns >= late.wait_ns + late.busy_ns, "{late:?}");
+    }
+}
