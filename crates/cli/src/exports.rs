@@ -1,4 +1,4 @@
-//! What other programs see of a run: TensorBoard, Prometheus, a trace.
+//! Who reads a run while it goes on: TensorBoard, Prometheus, a trace, and our own alarms.
 
 use std::time::SystemTime;
 
@@ -6,6 +6,7 @@ use tandem_plan::Training;
 use tandem_train::{RunFolder, TENSORBOARD};
 use tandem_watch::{ExportError, Exporter, Exporters, Prometheus, TensorBoard, Trace, listen_address};
 
+use crate::alarms::{AlarmLog, Alarms};
 use crate::exit::Exit;
 use crate::screen::{Screen, complain};
 
@@ -14,9 +15,17 @@ pub(crate) fn check(prometheus: Option<&str>) -> Result<(), Exit> {
     prometheus.map(listen_address).transpose().map(drop).map_err(refused("--prometheus"))
 }
 
-/// Starts them all. What was asked for by name must start; event files that nobody asked for need not.
-pub(crate) fn start(training: &Training, folder: &RunFolder, screen: &Screen) -> Result<Exporters, Exit> {
-    let mut list: Vec<Box<dyn Exporter>> = Vec::new();
+/// Starts them all, and the alarms beside them. Files that were asked for by name must be made; event files that nobody asked
+/// for need not, and a port that another program has is no reason not to train.
+pub(crate) fn start(
+    training: &Training,
+    folder: &RunFolder,
+    screen: &Screen,
+    alarm_log: AlarmLog,
+) -> Result<Exporters, Exit> {
+    let simulated = screen.is_simulated();
+    let alarms = Alarms::new(move |text: &str| complain(&format!("⚠️ {text}"), simulated), alarm_log);
+    let mut list: Vec<Box<dyn Exporter>> = vec![Box::new(alarms)];
     let usual = folder.path().join(TENSORBOARD);
     let place = training.tensorboard_dir.as_ref().map_or(usual.as_path(), |dir| dir.as_ref());
     match TensorBoard::create(place, folder.path(), SystemTime::now()) {
@@ -25,14 +34,20 @@ pub(crate) fn start(training: &Training, folder: &RunFolder, screen: &Screen) ->
         Err(error) => screen.warn(&error.to_string()),
     }
     if let Some(text) = &training.prometheus {
-        let served = listen_address(text).and_then(Prometheus::serve).map_err(refused("--prometheus"))?;
-        screen.say(&format!("   Prometheus: http://{}/metrics", served.address()))?;
-        list.push(Box::new(served));
+        match listen_address(text).and_then(Prometheus::serve) {
+            Ok(served) => {
+                screen.say(&format!("   Prometheus: http://{}/metrics", served.address()))?;
+                list.push(Box::new(served));
+            }
+            Err(error @ ExportError::Bind { .. }) => {
+                screen.warn(&format!("--prometheus: {error}. Training goes on without it"));
+            }
+            Err(error) => return Err(refused("--prometheus")(error)),
+        }
     }
     if let Some(file) = &training.trace {
         list.push(Box::new(Trace::create(std::path::Path::new(file)).map_err(refused("--trace"))?));
     }
-    let simulated = screen.is_simulated();
     let tell = move |problem: &tandem_watch::ExportProblem| {
         complain(&format!("⚠️ {}: {}", problem.exporter, problem.error), simulated);
     };

@@ -1,5 +1,6 @@
 //! The `tandem` binary: reads the command line, runs one command, turns what came of it into an exit code.
 
+mod alarms;
 mod args;
 mod bench;
 mod corpus;

@@ -22,6 +22,7 @@ use tandem_trial::tell;
 use tandem_trial::{MemoryWatch, Sampler};
 use tandem_watch::RunLog;
 
+use crate::alarms::AlarmLog;
 use crate::args::PlanCall;
 use crate::corpus::demo;
 use crate::data;
@@ -67,9 +68,11 @@ pub(crate) fn run(typed: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
         Some(path) => path.clone(),
         None => folder.fresh_log().context("the run log cannot be written")?,
     };
-    let exporters = exports::start(&plan.training, &folder, screen)?;
+    let alarm_log = AlarmLog::default();
+    let exporters = exports::start(&plan.training, &folder, screen, alarm_log.clone())?;
     let log = RunLog::create_heard(&log_path, exporters.listener());
     let (log, emitter) = log.context("the run log cannot be written")?;
+    alarm_log.open(&emitter);
     let plan_text = plan_json(plan, &resolved.hardware).to_string();
     emitter.emit(Event::RunStarted {
         command: "train".to_owned(),

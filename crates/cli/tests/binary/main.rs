@@ -7,6 +7,7 @@ mod call;
 mod machine;
 mod speech;
 
+mod alarms;
 mod bad_checkpoints;
 mod bad_input;
 mod bench;

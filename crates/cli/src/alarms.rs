@@ -1,0 +1,120 @@
+//! Leaks and jitter, said while a run goes on: on the thread of the exporters, which nobody waits for.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use tandem_diagnosis::{Jitter, Leaks};
+use tandem_events::{Emitter, Event, Record};
+use tandem_watch::Exporter;
+
+/// Looks at every record, and warns. What is said is in the log too, as a note.
+pub(crate) struct Alarms<F> {
+    leaks: Leaks,
+    jitter: Jitter,
+    say: F,
+    log: AlarmLog,
+}
+
+/// Where warnings are written down. The log is made after those who read it: it comes in when it is there.
+#[derive(Clone, Default)]
+pub(crate) struct AlarmLog(Arc<OnceLock<Emitter>>);
+
+impl AlarmLog {
+    /// From now on warnings are told to `emitter`.
+    pub(crate) fn open(&self, emitter: &Emitter) {
+        self.0.get_or_init(|| emitter.clone());
+    }
+}
+
+impl<F: FnMut(&str)> Alarms<F> {
+    pub(crate) fn new(say: F, log: AlarmLog) -> Alarms<F> {
+        Alarms { leaks: Leaks::default(), jitter: Jitter::default(), say, log }
+    }
+
+    fn raise(&mut self, text: String) {
+        (self.say)(&text);
+        if let Some(log) = self.log.0.get() {
+            // Nobody here looks at notes: what is told of a warning raises none.
+            log.emit(Event::Note { text });
+        }
+    }
+}
+
+impl<F: FnMut(&str) + Send> Exporter for Alarms<F> {
+    fn name(&self) -> &'static str {
+        "alarms"
+    }
+
+    fn take(&mut self, record: &Record) -> io::Result<()> {
+        let leaks = self.leaks.observe(record);
+        leaks.into_iter().for_each(|leak| self.raise(leak.to_string()));
+        if let Some(warning) = self.jitter.observe(record) {
+            self.raise(warning.to_string());
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tandem_events::{Sink, VERSION};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Heard(Mutex<Vec<Event>>);
+
+    impl Sink for Heard {
+        fn emit(&self, event: Event) {
+            self.0.lock().unwrap().push(event);
+        }
+    }
+
+    /// A run of 600 steps: `host_kib` and `wall_ms` say what each holds and takes. What is said, and what is written down.
+    fn check(host_kib: fn(u64) -> u64, wall_ms: fn(u64) -> u64, expected: &[&str]) {
+        let (heard, log) = (Arc::new(Heard::default()), AlarmLog::default());
+        log.open(&Emitter::to(heard.clone()));
+        let mut said = Vec::new();
+        let mut alarms = Alarms::new(|text: &str| said.push(text.to_owned()), log);
+        for step in 1..=600 {
+            let host = Event::HostMemory {
+                bytes: host_kib(step) << 10,
+                accounted_bytes: 0,
+                pinned_bytes: 0,
+                limit_bytes: 8 << 30,
+            };
+            let wait_ns = wall_ms(step).saturating_sub(20) * 1_000_000;
+            let told = [Event::Step { step, wall_ns: wall_ms(step) * 1_000_000, wait_ns }, host];
+            for event in told.into_iter().take(if step % 10 == 0 { 2 } else { 1 }) {
+                let record = Record { v: VERSION, seq: step, t_ns: step * 20_000_000, dropped: 0, event };
+                alarms.take(&record).unwrap();
+                // What is written down comes round again.
+                let notes: Vec<Event> = heard.0.lock().unwrap().iter().cloned().collect();
+                notes.into_iter().for_each(|event| alarms.take(&Record { event, ..record.clone() }).unwrap());
+            }
+        }
+        assert_eq!(said.len(), expected.len(), "{said:?}");
+        for (said, expected) in said.iter().zip(expected) {
+            assert!(said.starts_with(expected), "{said}");
+        }
+        let written: Vec<Event> = said.into_iter().map(|text| Event::Note { text }).collect();
+        assert_eq!(*heard.0.lock().unwrap(), written);
+    }
+
+    #[test]
+    fn a_leak_and_a_shaking_run_are_said_once_each_and_written_down() {
+        check(|_| 1_000_000, |_| 20, &[]);
+        check(|step| 1_000_000 + step * 2048 / 100, |_| 20, &["memory of host process grows: 2.0"]);
+        check(|_| 1_000_000, |step| if step % 10 == 0 { 200 } else { 20 }, &["step time varies by "]);
+    }
+}

@@ -1,0 +1,137 @@
+//! Leaks while a run goes on: each is named by whoever holds the memory, said once and written down; a clean run says
+//! nothing of the kind. And what watches a run cannot end it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{TcpListener, TcpStream};
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::call::{Call, Ran, contains};
+use crate::machine::Folder;
+use crate::speech::{tone, wav_of};
+
+/// Eight recordings of a fifth of a second: hundreds of steps of the smallest model take seconds.
+fn corpus() -> Folder {
+    let folder = Folder::new();
+    let ids: Vec<String> = (0..8).map(|number| format!("s{number}")).collect();
+    ids.iter().for_each(|id| drop(folder.file(&format!("wavs/{id}.wav"), wav_of(&tone(22_050, 0.2)))));
+    let lines: Vec<String> = ids.iter().map(|id| format!("{id}|ab|ab")).collect();
+    folder.file("metadata.csv", lines.join("\n"));
+    folder
+}
+
+fn call(flags: &str, corpus: &Folder) -> Call {
+    let line = format!("train --model-size nano --batch-size 1 --buffer-size 4 --num-workers 1 {flags}");
+    Call::new(&line).arg("--train-data").arg(corpus.path("")).arg("--checkpoint-dir").arg(corpus.path("run"))
+}
+
+/// The remarks in the log of a run, each with the last step before it.
+fn notes(corpus: &Folder) -> Vec<(u64, String)> {
+    let log = fs::read_to_string(corpus.path("run/run.jsonl")).unwrap();
+    let (mut step, mut notes) = (0, Vec::new());
+    for record in log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        match record["event"].as_str().unwrap() {
+            "step" => step = record["step"].as_u64().unwrap(),
+            "note" => notes.push((step, record["text"].as_str().unwrap().to_owned())),
+            _ => {}
+        }
+    }
+    notes
+}
+
+/// Trains with a leak of 1 MiB in 100 steps in `pool`: it is put down to `holder`, within 500 steps, once, and to nobody else.
+fn check(pool: &str, mode: &str, holder: &str) {
+    let corpus = corpus();
+    let ran =
+        call(&format!("{mode} --max-steps 500"), &corpus).env("TANDEM_PLANT", format!("leak:{pool}:1MiB/100")).run();
+    assert_eq!(ran.code, 0, "{pool}: {ran:?}");
+    let grows = format!("memory of {holder} grows: ");
+    let said: Vec<&str> = ran.err.lines().filter(|line| line.contains("memory of ")).collect();
+    assert_eq!(said.len(), 1, "{pool}: {ran:?}");
+    contains(said[0], &["⚠️ ", &grows, " MB in 100 steps", "the limit of ", " is reached in "]);
+    let rate: f64 = said[0].split(&grows).nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert!((0.75..1.25).contains(&rate), "{pool}: {}", said[0]);
+    let noted: Vec<(u64, String)> =
+        notes(&corpus).into_iter().filter(|(_, text)| text.starts_with("memory of")).collect();
+    let [(step, text)] = noted.as_slice() else { panic!("{pool}: {noted:?}") };
+    assert!(*step <= 500 && said[0].contains(text), "{pool}: step {step}, {text}");
+}
+
+#[test]
+fn a_leak_in_the_data_role_is_named() {
+    check("data", "--mode cpu", "data, planted leak");
+}
+
+#[test]
+fn a_leak_in_the_model_role_is_named() {
+    check("model", "--mode cpu", "model, planted leak");
+}
+
+#[test]
+fn a_leak_of_page_locked_memory_is_named() {
+    check("pinned", "--mode cpu", "host process, page-locked");
+}
+
+#[test]
+fn a_leak_in_the_process_itself_is_named() {
+    check("host", "--mode cpu", "host process");
+}
+
+#[test]
+fn a_run_that_leaks_nothing_says_nothing_of_memory_and_shows_it_every_hundred_steps() {
+    let corpus = corpus();
+    let pair = "--sim 2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation --data-gpu-memory 2048";
+    let ran = call(&format!("{pair} --max-steps 450"), &corpus).run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(!ran.both().contains("memory of"), "{ran:?}");
+    assert!(notes(&corpus).iter().all(|(_, text)| !text.starts_with("memory of")));
+    let lines: Vec<&str> = ran.out.lines().filter(|line| line.contains("[Step ")).collect();
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    for (line, step) in lines.iter().zip([100, 200, 300, 400]) {
+        contains(
+            line,
+            &[&format!("[simulated] [Step {step}] Data GPU 0: "), "/2048MB (", ", Model GPU 1: ", "/16384MB ("],
+        );
+    }
+    let quiet = call(&format!("{pair} --max-steps 550 -q"), &corpus).run();
+    assert!(quiet.code == 0 && !quiet.out.contains("[Step "), "{quiet:?}");
+}
+
+/// A short run with `flags`, which must end well and say `said` once.
+fn goes_on(flags: &str, said: &str) -> Ran {
+    let ran = call(&format!("--mode cpu --max-steps 20 {flags}"), &corpus()).run();
+    assert_eq!(ran.code, 0, "{flags}: {ran:?}");
+    contains(&ran.out, &["✅ Trained to step 20"]);
+    assert_eq!(ran.err.matches(said).count(), 1, "{flags}: {ran:?}");
+    ran
+}
+
+#[test]
+fn a_full_disk_under_the_log_and_a_port_that_is_taken_are_said_once_and_training_goes_on() {
+    goes_on("--run-log /dev/full", "the run log is not complete: No space left");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let ran = goes_on(&format!("--prometheus {address}"), "Training goes on without it");
+    contains(&ran.err, &["⚠️ --prometheus: ", &address.to_string(), "give another port"]);
+    assert!(!ran.out.contains("Prometheus: http"), "{ran:?}");
+}
+
+#[test]
+fn a_client_that_asks_and_never_reads_holds_nobody_up() {
+    let corpus = corpus();
+    let call = call("--mode cpu --max-steps 60 --prometheus 127.0.0.1:0", &corpus);
+    let mut child = call.into_command().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let place = lines.find_map(|line| line.split_once("http://").map(|(_, rest)| rest.to_owned())).unwrap();
+    let address = place.split('/').next().unwrap().to_owned();
+    // Silent ones, as many as there is room for and more: none asks, none reads, none goes away.
+    let silent: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let rest: Vec<String> = lines.collect();
+    let mut complaints = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut complaints).unwrap();
+    assert!(child.wait().unwrap().success(), "{rest:?} {complaints}");
+    contains(&rest.join("\n"), &["✅ Trained to step 60"]);
+    drop(silent);
+}
