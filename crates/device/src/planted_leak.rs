@@ -1,6 +1,8 @@
 //! A leak on order: memory that is taken while a run goes on and never given back, so that what looks for leaks can be tried
 //! on whole runs.
 
+use memmap2::MmapMut;
+
 use crate::arena::Block;
 use crate::error::DeviceError;
 use crate::fault::{LeakRate, Plant, Pool};
@@ -9,6 +11,8 @@ use crate::pinned::Pinned;
 
 /// Whom the memory of a planted leak is shown under.
 const OWNER: &str = "planted leak";
+/// It grows by whole pieces of this: pages, and blocks of an arena, are not cut.
+const PIECE_BYTES: u64 = 64 << 10;
 
 /// A leak that grows with the steps. Dropping it gives everything back.
 pub struct PlantedLeak {
@@ -23,7 +27,7 @@ pub struct PlantedLeak {
 enum Held {
     Block(Block),
     Pinned(Pinned),
-    Host(Vec<u8>),
+    Host(MmapMut),
 }
 
 impl PlantedLeak {
@@ -40,7 +44,8 @@ impl PlantedLeak {
     /// it would refuse anyone, and is not asked again.
     pub fn grow(&mut self, step: u64, roles: &Isolation) -> Result<(), DeviceError> {
         let steps = step.saturating_sub(*self.first_step.get_or_insert(step));
-        let bytes = (steps * self.rate.bytes / self.rate.steps).saturating_sub(self.held_bytes);
+        let due_bytes = (steps * self.rate.bytes / self.rate.steps).saturating_sub(self.held_bytes);
+        let bytes = due_bytes - due_bytes % PIECE_BYTES;
         if bytes == 0 || self.is_over {
             return Ok(());
         }
@@ -56,10 +61,17 @@ impl PlantedLeak {
             Pool::Data => Held::Block(roles.data.arena.take(OWNER, bytes)?),
             Pool::Model => Held::Block(roles.model.arena.take(OWNER, bytes)?),
             Pool::Pinned => Held::Pinned(roles.data.device.pinned(bytes)?),
-            // Written, not only promised: what nobody touched is not there.
-            Pool::Host => Held::Host(vec![1; bytes as usize]),
+            Pool::Host => Held::Host(own_pages(bytes).ok_or(DeviceError::OutOfPinned { asked: bytes })?),
         })
     }
+}
+
+/// Pages that were not the process's before: an allocator would first give out what others have given back to it, and then
+/// nothing grows. Written, not only promised: what nobody touched is not there.
+fn own_pages(bytes: u64) -> Option<MmapMut> {
+    let mut pages = MmapMut::map_anon(usize::try_from(bytes).ok()?).ok()?;
+    pages.fill(1);
+    Some(pages)
 }
 
 #[cfg(test)]
