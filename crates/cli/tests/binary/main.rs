@@ -7,7 +7,6 @@ mod call;
 mod machine;
 mod speech;
 
-mod alarms;
 mod bad_checkpoints;
 mod bad_input;
 mod bench;
@@ -27,3 +26,4 @@ mod suggestions;
 mod synthesize;
 mod train;
 mod validate;
+mod watching;

@@ -1,5 +1,5 @@
-//! Leaks while a run goes on: each is named by whoever holds the memory, said once and written down; a clean run says
-//! nothing of the kind. And what watches a run cannot end it.
+//! What a run tells and says of itself while it goes on: the times of its devices, its memory, and leaks by the name of
+//! whoever holds them, once; a clean run says nothing of the kind. And what watches a run cannot end it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -23,15 +23,21 @@ fn corpus() -> Folder {
 }
 
 fn call(flags: &str, corpus: &Folder) -> Call {
-    let line = format!("train --model-size nano --batch-size 1 --buffer-size 4 --num-workers 1 {flags}");
+    let batch = if flags.contains("--batch-size") { "" } else { "--batch-size 1" };
+    let line = format!("train --model-size nano {batch} --buffer-size 4 --num-workers 1 {flags}");
     Call::new(&line).arg("--train-data").arg(corpus.path("")).arg("--checkpoint-dir").arg(corpus.path("run"))
 }
 
-/// The remarks in the log of a run, each with the last step before it.
-fn notes(corpus: &Folder) -> Vec<(u64, String)> {
+/// The log of a run.
+fn records(corpus: &Folder) -> Vec<Value> {
     let log = fs::read_to_string(corpus.path("run/run.jsonl")).unwrap();
+    log.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The remarks in it, each with the last step before it.
+fn notes(corpus: &Folder) -> Vec<(u64, String)> {
     let (mut step, mut notes) = (0, Vec::new());
-    for record in log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+    for record in records(corpus) {
         match record["event"].as_str().unwrap() {
             "step" => step = record["step"].as_u64().unwrap(),
             "note" => notes.push((step, record["text"].as_str().unwrap().to_owned())),
@@ -39,6 +45,54 @@ fn notes(corpus: &Folder) -> Vec<(u64, String)> {
         }
     }
     notes
+}
+
+#[test]
+fn the_log_has_what_devices_took_and_who_holds_their_memory() {
+    for (mode, route, copies) in [
+        ("--mode cpu", "handover", 0),
+        ("--sim 2x24GiB --data-gpu 0 --model-gpu 1 --transfer bounce", "bounce", 2),
+        ("--sim 2x24GiB,nvlink --data-gpu 0 --model-gpu 1 --grad-accum 2 --batch-size 2", "peer", 1),
+    ] {
+        let corpus = corpus();
+        let ran = call(&format!("{mode} --max-steps 20"), &corpus).run();
+        assert_eq!(ran.code, 0, "{mode}: {ran:?}");
+        let records = records(&corpus);
+        let of_kind = |kind: &str| records.iter().filter(|record| record["event"] == kind).collect::<Vec<_>>();
+        let number =
+            |record: &Value, field: &str| record[field].as_u64().unwrap_or_else(|| panic!("{field}: {record}"));
+
+        assert_eq!(of_kind("feed_setting")[0]["route"], route, "{mode}");
+        let (works, steps) = (of_kind("step_work"), of_kind("step"));
+        assert_eq!((works.len(), steps.len()), (20, 20), "{mode}");
+        let batches = if mode.contains("--grad-accum 2") { 2 } else { 1 };
+        for (i, (work, step)) in works.iter().zip(steps).enumerate() {
+            assert_eq!((&work["step"], &work["wait_ns"]), (&step["step"], &step["wait_ns"]), "{mode}");
+            assert_eq!([number(work, "batch"), number(work, "batches")], [batches * i as u64, batches], "{mode}");
+            assert!(number(work, "busy_ns") > 0, "{work}");
+            assert!(number(work, "busy_ns") + number(work, "wait_ns") <= number(step, "wall_ns"), "{work} {step}");
+        }
+        let transfers: Vec<_> = of_kind("stage").into_iter().filter(|stage| stage["stage"] == "transfer").collect();
+        assert_eq!(transfers.is_empty(), copies == 0, "{mode}");
+        for stage in transfers {
+            let (ns, busy_ns) = (number(stage, "ns"), number(stage, "busy_ns"));
+            assert!(0 < ns && ns * copies >= busy_ns && busy_ns > ns * (copies - 1), "{stage}");
+        }
+
+        // Twice ten steps, two roles.
+        let (memory, owners) = (of_kind("memory"), of_kind("memory_owners"));
+        assert_eq!((memory.len(), owners.len()), (4, 4), "{mode}");
+        for (memory, owners) in memory.iter().zip(owners) {
+            let sum: u64 = owners["owners"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum();
+            assert_eq!((&memory["role"], number(memory, "used_bytes")), (&owners["role"], sum), "{mode}");
+        }
+        let host = of_kind("host_memory");
+        assert_eq!(host.len(), 2, "{mode}");
+        for host in host {
+            let of = ["pinned_bytes", "accounted_bytes", "bytes", "limit_bytes"].map(|field| number(host, field));
+            assert!(0 < of[0] && of.is_sorted(), "{host}");
+        }
+    }
 }
 
 /// Trains with a leak of 1 MiB in 100 steps in `pool`: it is put down to `holder`, within 500 steps, once, and to nobody else.
