@@ -11,6 +11,7 @@ use tandem_plan::{Origin, Settings, config};
 use crate::bench;
 use crate::corpus;
 use crate::exit::Exit;
+use crate::monitor;
 use crate::synthesize;
 
 /// One call of the program, read.
@@ -18,6 +19,7 @@ pub(crate) enum Call {
     Train(PlanCall),
     Plan(PlanCall),
     Validate(PlanCall),
+    Monitor(monitor::Call),
     Synthesize(synthesize::Call),
     Bench(bench::Call),
     Corpus(corpus::Call),
@@ -70,6 +72,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Call, Exit> {
         Some(("train", given)) => read(given).map(Call::Train),
         Some(("plan", given)) => read(given).map(Call::Plan),
         Some(("validate", given)) => read(given).map(Call::Validate),
+        Some(("monitor", given)) => Ok(Call::Monitor(monitor::read(given))),
         Some(("synthesize", given)) => synthesize::read(given).map(Call::Synthesize),
         Some(("bench", given)) => bench::read(given, read).map(Call::Bench),
         Some(("corpus", given)) => corpus::read(given).map(Call::Corpus).ok_or_else(|| Exit::Said(START.to_owned())),
@@ -137,6 +140,7 @@ fn grammar() -> Clap {
         .subcommand(shared(train))
         .subcommand(shared(plan))
         .subcommand(shared(validate))
+        .subcommand(monitor::grammar())
         .subcommand(synthesize::grammar())
         .subcommand(shared(bench::grammar()))
         .subcommand(corpus::grammar())

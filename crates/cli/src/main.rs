@@ -9,6 +9,7 @@ mod exit;
 mod exports;
 mod farewell;
 mod interrupts;
+mod monitor;
 mod plan;
 mod run_log;
 mod scratch;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
             Call::Train(call) => train::run(call, &screen),
             Call::Plan(call) => plan::run(call, &screen),
             Call::Validate(call) => validate::run(call, &screen),
+            Call::Monitor(call) => monitor::run(call, &screen),
             Call::Synthesize(call) => synthesize::run(call, &screen),
             Call::Bench(call) => bench::run(call, &screen),
             Call::Corpus(call) => corpus::run(call, &screen),

@@ -20,11 +20,17 @@ impl Screen {
     pub(crate) fn new(call: &Call) -> Screen {
         let (simulated, quiet, aside) = match call {
             Call::Train(call) | Call::Plan(call) | Call::Validate(call) => (call.sim.is_some(), call.quiet, call.json),
+            Call::Monitor(_) => (false, false, false),
             Call::Synthesize(call) => (call.sim.is_some(), call.quiet, false),
             Call::Bench(call) => (call.plan.sim.is_some(), call.plan.quiet, call.plan.json),
             Call::Corpus(call) => (false, call.quiet(), call.json()),
         };
         Screen { plain: is_plain(), simulated, quiet, aside }
+    }
+
+    /// Whether the terminal shows plain characters only.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.plain
     }
 
     /// Whether lines have the prefix of simulated runs.

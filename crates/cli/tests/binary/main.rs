@@ -6,6 +6,7 @@
 mod call;
 mod machine;
 mod speech;
+mod terminal;
 
 mod bad_checkpoints;
 mod bad_input;
@@ -16,6 +17,7 @@ mod data;
 mod errors;
 mod flags;
 mod isolation_matrix;
+mod monitor;
 mod output;
 mod placement;
 mod run_log;

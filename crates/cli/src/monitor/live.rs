@@ -1,0 +1,121 @@
+//! The loop: reads what is new in the log, draws it, and waits for a key or for the next look.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use crate::exit::Exit;
+
+use super::figures::Picture;
+use super::power::Meter;
+use super::run_state::{Lately, RunState};
+use super::sign_of_life::{self, Life};
+use super::tail::{Progress, Tail};
+use super::terminal::Terminal;
+use super::view;
+
+/// How often the log is looked at: as often as people see a number change.
+const EVERY: Duration = Duration::from_millis(250);
+/// Power changes slowly, and asking for it costs the driver something.
+const POWER_EVERY: Duration = Duration::from_secs(1);
+
+/// Shows the run until a key or a signal ends it.
+pub(super) fn watch(log: PathBuf, is_plain: bool) -> Result<ExitCode, Exit> {
+    let mut tail = Tail::open(log)?;
+    let mut state = RunState::default();
+    // What is no log is told before the terminal is taken.
+    tail.advance(&mut state)?;
+    let mut terminal = Terminal::take()?;
+    let mut power = Power::default();
+    let mut lately: Option<Lately> = None;
+    loop {
+        let progress = read_on(&mut tail, &mut state)?;
+        if progress == Progress::Read {
+            lately = None;
+        }
+        let life = sign_of_life::look(&tail, &state);
+        let picture = Picture {
+            lately: lately.take().unwrap_or_else(|| state.lately()),
+            watts: power.watts(&state, &life),
+            life,
+            log: tail.path().to_owned(),
+            share_read: tail.share_read(),
+            state: &state,
+        };
+        terminal.draw(|frame| view::draw(frame, &picture, is_plain)).context("the terminal cannot be drawn on")?;
+        lately = Some(picture.lately);
+        if let Some(code) = terminal.signalled() {
+            return Ok(ExitCode::from(code));
+        }
+        let patience = if tail.share_read() < 1.0 { Duration::ZERO } else { EVERY };
+        if is_quit(patience).context("the keyboard cannot be read")? {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+}
+
+/// Reads for a moment: a long log comes in several, with keys answered in between.
+fn read_on(tail: &mut Tail, state: &mut RunState) -> Result<Progress, Exit> {
+    let begun = Instant::now();
+    let mut progress = Progress::Idle;
+    while begun.elapsed() < EVERY && tail.advance(state)? == Progress::Read {
+        progress = Progress::Read;
+    }
+    Ok(progress)
+}
+
+/// Waits for keys. Anything else that happens, a new size first of all, is a reason to draw again.
+fn is_quit(patience: Duration) -> io::Result<bool> {
+    if !event::poll(patience)? {
+        return Ok(false);
+    }
+    Ok(matches!(event::read()?, Event::Key(key) if quits(key)))
+}
+
+fn quits(key: KeyEvent) -> bool {
+    let is_ctrl_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    key.kind == KeyEventKind::Press && (is_ctrl_c || matches!(key.code, KeyCode::Char('q' | 'Q') | KeyCode::Esc))
+}
+
+/// What the cards draw, asked now and then while the run goes on.
+#[derive(Default)]
+struct Power {
+    meter: Option<Meter>,
+    last: Option<(Instant, [Option<f32>; 2])>,
+}
+
+impl Power {
+    fn watts(&mut self, state: &RunState, life: &Life) -> [Option<f32>; 2] {
+        if !matches!(life, Life::Running { .. }) || state.command.is_none() {
+            return [None; 2];
+        }
+        if let Some((_, watts)) = self.last.filter(|(then, _)| then.elapsed() < POWER_EVERY) {
+            return watts;
+        }
+        let watts = self.meter.get_or_insert_with(|| Meter::of(&state.plan)).watts(&state.plan);
+        self.last = Some((Instant::now(), watts));
+        watts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn q_escape_and_ctrl_c_quit_and_nothing_else() {
+        let key = |code, modifiers| KeyEvent::new(code, modifiers);
+        let none = KeyModifiers::NONE;
+        for code in [KeyCode::Char('q'), KeyCode::Char('Q'), KeyCode::Esc] {
+            assert!(quits(key(code, none)), "{code:?}");
+        }
+        assert!(quits(key(KeyCode::Char('c'), KeyModifiers::CONTROL)));
+        for code in [KeyCode::Char('c'), KeyCode::Char('x'), KeyCode::Enter, KeyCode::Up] {
+            assert!(!quits(key(code, none)), "{code:?}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Which log a person means: that of a run's folder, or a file by its name.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tandem_plan::quoted;
+use tandem_train::RUN_LOG;
+
+use crate::exit::Exit;
+
+/// The log of `run`, a folder or a file. Whatever else it is, is told with what to type.
+pub(super) fn find(run: &Path) -> Result<PathBuf, Exit> {
+    let Some(found) = look_at(run)? else {
+        return Err(Exit::Usage(format!(
+            "❌ expected the folder of a run (its --checkpoint-dir) or a run log, found nothing there: {}",
+            run.display()
+        )));
+    };
+    if found.is_file() {
+        return Ok(run.to_owned());
+    }
+    if !found.is_dir() {
+        return Err(Exit::Usage(format!(
+            "❌ expected the folder of a run or a run log, found neither a folder nor a file: {}",
+            run.display()
+        )));
+    }
+    let log = run.join(RUN_LOG);
+    match look_at(&log)? {
+        Some(found) if found.is_file() => Ok(log),
+        _ => Err(Exit::Usage(without_log(run)?)),
+    }
+}
+
+/// What is said of a folder that has no log. People name a checkpoint, or the folder above.
+fn without_log(dir: &Path) -> Result<String, Exit> {
+    let said = format!("❌ no run log ({RUN_LOG}) in this folder: {}", dir.display());
+    let above = dir.canonicalize().ok().and_then(|dir| dir.parent().map(|above| above.join(RUN_LOG)));
+    if let Some(log) = above.filter(|log| log.is_file()) {
+        let run = log.parent().unwrap_or(dir).display().to_string();
+        return Ok(format!("{said}\n   The folder above it has one: tandem monitor {}", quoted(&run)));
+    }
+    let entries = fs::read_dir(dir).map_err(|error| cannot_read(dir, error))?;
+    let mut runs: Vec<_> = entries.flatten().map(|e| e.path()).filter(|path| path.join(RUN_LOG).is_file()).collect();
+    runs.sort();
+    Ok(match runs.first() {
+        Some(run) => format!("{said}\n   There is a run in it: tandem monitor {}", quoted(&run.display().to_string())),
+        None => format!("{said}\n   A run that was started with --run-log FILE is shown by: tandem monitor FILE"),
+    })
+}
+
+/// What is at `path`; none where nothing is.
+fn look_at(path: &Path) -> Result<Option<Metadata>, Exit> {
+    match fs::metadata(path) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(error) => Err(cannot_read(path, error)),
+    }
+}
+
+fn cannot_read(path: &Path, error: io::Error) -> Exit {
+    Exit::Failed(anyhow::Error::new(error).context(format!("cannot be read: {}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(run: &Path, parts: &[&str]) {
+        let Err(Exit::Usage(said)) = find(run) else { panic!("{}", run.display()) };
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    }
+
+    #[test]
+    fn a_log_is_found_by_its_folder_and_by_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join(RUN_LOG);
+        fs::write(&log, "").unwrap();
+        assert_eq!(find(dir.path()).unwrap(), log);
+        assert_eq!(find(&log).unwrap(), log);
+    }
+
+    #[test]
+    fn what_is_no_run_is_told_with_what_to_type() {
+        let dir = tempfile::tempdir().unwrap();
+        refused(&dir.path().join("nowhere"), &["found nothing there", "nowhere"]);
+        refused(dir.path(), &["no run log", "tandem monitor FILE"]);
+        refused(Path::new("/dev/null"), &["neither a folder nor a file"]);
+
+        let checkpoint = dir.path().join("a run/checkpoint-00000001");
+        fs::create_dir_all(&checkpoint).unwrap();
+        fs::write(dir.path().join("a run").join(RUN_LOG), "").unwrap();
+        refused(&checkpoint, &["The folder above it has one: tandem monitor '", "a run'"]);
+        refused(dir.path(), &["There is a run in it: tandem monitor '", "a run'"]);
+        refused(&dir.path().join("a run/run.jsonl/x"), &["found nothing there"]);
+    }
+}

@@ -1,0 +1,82 @@
+//! What the monitor wants to know of a run's plan, which stands in its log as the document of `plan --json`.
+
+use serde_json::Value;
+use tandem_events::Role;
+
+/// The part of a plan that is shown. What a plan of another version lacks is none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct PlanFacts {
+    pub(super) mode: Option<String>,
+    pub(super) simulated: bool,
+    pub(super) model_size: Option<String>,
+    pub(super) batch_size: Option<u64>,
+    /// Batches of a step.
+    pub(super) grad_accum: u64,
+    pub(super) max_steps: Option<u64>,
+    pub(super) epochs: Option<u64>,
+    pub(super) threads: Option<u64>,
+    /// Slots on the data device and towards the model device.
+    pub(super) buffer_size: Option<u64>,
+    pub(super) prefetch: Option<u64>,
+    /// How batches cross: `peer`, `bounce`, `handover`, perhaps with more behind it.
+    pub(super) transfer: Option<String>,
+    /// Data first.
+    pub(super) roles: [RoleFacts; 2],
+}
+
+/// Where a role is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct RoleFacts {
+    /// None on the CPU.
+    pub(super) card: Option<u64>,
+    pub(super) uuid: Option<String>,
+    pub(super) name: Option<String>,
+    pub(super) limit_bytes: Option<u64>,
+}
+
+impl PlanFacts {
+    /// Reads the document. One that is no JSON has nothing to say.
+    pub(super) fn read(plan_json: &str) -> PlanFacts {
+        let plan: Value = serde_json::from_str(plan_json).unwrap_or_default();
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let role = |role: Role| {
+            let role = &plan["roles"][role.to_string()];
+            RoleFacts {
+                card: role["gpu"].as_u64(),
+                uuid: text(&role["uuid"]),
+                name: text(&role["name"]),
+                limit_bytes: role["limit_bytes"].as_u64(),
+            }
+        };
+        PlanFacts {
+            mode: text(&plan["mode"]),
+            simulated: plan["simulated"] == true,
+            model_size: text(&plan["model_size"]),
+            batch_size: plan["batch_size"].as_u64(),
+            grad_accum: plan["grad_accum"].as_u64().unwrap_or(1).max(1),
+            max_steps: plan["training"]["max_steps"].as_u64(),
+            epochs: plan["training"]["epochs"].as_u64(),
+            threads: plan["threads"].as_u64(),
+            buffer_size: plan["buffer_size"].as_u64(),
+            prefetch: plan["prefetch"].as_u64(),
+            transfer: text(&plan["transfer"]),
+            roles: Role::BOTH.map(role),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_plan_lacks_is_done_without() {
+        for text in ["", "no json", "[]", "{\"roles\":7}"] {
+            assert_eq!(PlanFacts::read(text), PlanFacts { grad_accum: 1, ..PlanFacts::default() }, "{text}");
+        }
+        let text = r#"{"mode":"cpu","grad_accum":2,"roles":{"model":{"gpu":3,"limit_bytes":5}},"training":{"max_steps":null,"epochs":4}}"#;
+        let plan = PlanFacts::read(text);
+        assert_eq!((plan.roles[0].card, plan.roles[1].card, plan.roles[1].limit_bytes), (None, Some(3), Some(5)));
+        assert_eq!((plan.grad_accum, plan.max_steps, plan.epochs), (2, None, Some(4)));
+    }
+}

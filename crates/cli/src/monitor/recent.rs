@@ -1,0 +1,156 @@
+//! The last steps, kept as records: what a diagnosis is made of.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tandem_diagnosis::Diagnosis;
+use tandem_events::{Event, Record, Role};
+
+/// Steps that are looked at: the window of jitter, and once more for batches that were made ahead.
+const MOST_STEPS: usize = 200;
+/// Records that are kept for them.
+const MOST_RECORDS: usize = 8192;
+
+/// The last steps and the work for them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recent {
+    records: VecDeque<Record>,
+    /// Steps among them, and before them.
+    steps: usize,
+    steps_before: u64,
+    has_step_work: bool,
+    /// What holds until it is told anew.
+    reserved: BTreeMap<Role, Record>,
+    headspace: BTreeMap<u32, Record>,
+    setting: Option<Record>,
+}
+
+/// Steps in sums.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Pace {
+    pub(super) steps_per_s: f64,
+    /// The share of their time without a batch, as the host saw it.
+    pub(super) stall: f64,
+}
+
+impl Recent {
+    pub(super) fn observe(&mut self, record: &Record) {
+        match &record.event {
+            Event::ArenaReserved { role, .. } => drop(self.reserved.insert(*role, record.clone())),
+            Event::Headspace { bucket, .. } => drop(self.headspace.insert(*bucket, record.clone())),
+            Event::FeedSetting { .. } => self.setting = Some(record.clone()),
+            Event::Step { .. }
+            | Event::StepWork { .. }
+            | Event::Stage { .. }
+            | Event::Checkpoint { .. }
+            | Event::Validated { .. }
+            | Event::SampleWritten { .. } => self.keep(record),
+            _ => {}
+        }
+    }
+
+    /// The pace of the last 100 steps; none before there are any.
+    pub(super) fn pace(&self) -> Option<Pace> {
+        let times = |record: &Record| match record.event {
+            Event::Step { wall_ns, wait_ns, .. } => Some((wall_ns as f64, wait_ns as f64)),
+            _ => None,
+        };
+        let last = self.records.iter().rev().filter_map(times).take(100);
+        let (steps, wall, wait) =
+            last.fold((0.0, 0.0, 0.0), |sum, (wall, wait)| (sum.0 + 1.0, sum.1 + wall, sum.2 + wait));
+        (wall > 0.0).then(|| Pace { steps_per_s: steps * 1e9 / wall, stall: (wait / wall).min(1.0) })
+    }
+
+    /// What the last steps say; none while they are too few. Where the log does not say it, `grad_accum` batches make a
+    /// step, and the feed is set as it was `planned`.
+    pub(super) fn diagnosis(&self, grad_accum: u64, planned: Option<Record>) -> Option<Diagnosis> {
+        let setting = self.setting.clone().or(planned);
+        let standing = self.reserved.values().chain(self.headspace.values()).cloned().chain(setting);
+        // Without the device's own word the first step of a log is taken to have its first batch.
+        let first_batch = if self.has_step_work { 0 } else { self.steps_before * grad_accum };
+        let records: Vec<Record> =
+            standing.chain(self.records.iter().filter_map(|r| counted_from(r, first_batch))).collect();
+        Diagnosis::of(&records).ok()
+    }
+
+    fn keep(&mut self, record: &Record) {
+        self.records.push_back(record.clone());
+        self.steps += usize::from(matches!(record.event, Event::Step { .. }));
+        self.has_step_work |= matches!(record.event, Event::StepWork { .. });
+        while self.steps > MOST_STEPS || self.records.len() > MOST_RECORDS {
+            let gone = self.records.pop_front();
+            if gone.is_some_and(|gone| matches!(gone.event, Event::Step { .. })) {
+                self.steps -= 1;
+                self.steps_before += 1;
+            }
+        }
+    }
+}
+
+/// The record with its batch counted from `first`; none of a batch before it.
+fn counted_from(record: &Record, first: u64) -> Option<Record> {
+    let mut record = record.clone();
+    if let Event::Stage { batch, .. } = &mut record.event {
+        *batch = batch.checked_sub(first)?;
+    }
+    Some(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of `steps` whose decoding takes `load_ms` and whose step takes 10 ms, and waits for what is over that.
+    fn run(steps: u64, load_ms: u64, has_step_work: bool) -> Recent {
+        let mut recent = Recent::default();
+        let mut seq = 0;
+        let mut tell = |t_ms: u64, event: Event| {
+            seq += 1;
+            recent.observe(&Record { v: 1, seq, t_ns: t_ms * 1_000_000, dropped: 0, event });
+        };
+        let (wall, wait) = (load_ms.max(10), load_ms.saturating_sub(10));
+        let setting = Event::FeedSetting { threads: 1, cores: 2, ahead: 4, slots: 3, route: "peer".into() };
+        tell(0, setting);
+        for step in 1..=steps {
+            let (batch, t_ms) = (step - 1, step * wall);
+            let ns = load_ms * 1_000_000;
+            tell(t_ms, Event::Stage { stage: "load".into(), batch, ns, busy_ns: ns, wait_ns: 0 });
+            tell(t_ms, Event::Stage { stage: "features".into(), batch, ns: 1_000_000, busy_ns: 1_000_000, wait_ns: 0 });
+            tell(t_ms, Event::Step { step, wall_ns: wall * 1_000_000, wait_ns: wait * 1_000_000 });
+            if has_step_work {
+                let (busy_ns, wait_ns) = (10_000_000, wait * 1_000_000);
+                tell(t_ms, Event::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns });
+            }
+        }
+        recent
+    }
+
+    #[test]
+    fn the_slow_stage_is_found_in_the_last_steps_with_and_without_the_devices_own_word() {
+        for has_step_work in [true, false] {
+            let recent = run(3000, 40, has_step_work);
+            let pace = recent.pace().unwrap();
+            assert!((pace.steps_per_s - 25.0).abs() < 0.1 && (pace.stall - 0.75).abs() < 0.01, "{pace:?}");
+            let stalls = recent.diagnosis(1, None).unwrap().stalls;
+            assert!((stalls.share - 0.75).abs() < 0.01, "{}", stalls.share);
+            assert!((stalls.stages[0].share - 0.75).abs() < 0.01, "load is to blame: {:?}", stalls.stages);
+            assert!((stalls.stages[0].time_ns.mean - 40e6).abs() < 1.0);
+        }
+    }
+
+    #[test]
+    fn no_more_is_kept_than_is_looked_at() {
+        let recent = run(100_000, 5, true);
+        assert!(recent.steps == MOST_STEPS && recent.records.len() <= 5 * MOST_STEPS, "{}", recent.records.len());
+        let mut stages_only = Recent::default();
+        for batch in 0..100_000 {
+            let event = Event::Stage { stage: "load".into(), batch, ns: 1, busy_ns: 1, wait_ns: 0 };
+            stages_only.observe(&Record { v: 1, seq: batch, t_ns: batch, dropped: 0, event });
+        }
+        assert_eq!(stages_only.records.len(), MOST_RECORDS);
+    }
+
+    #[test]
+    fn before_the_first_steps_nothing_is_said() {
+        assert!(Recent::default().pace().is_none() && Recent::default().diagnosis(1, None).is_none());
+    }
+}

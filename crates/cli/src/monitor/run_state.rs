@@ -1,0 +1,370 @@
+//! What the records of a log add up to: how the run stands. Pure, and bounded whatever the length of the log.
+
+use std::collections::BTreeMap;
+
+use tandem_diagnosis::{Diagnosis, Jitter, Leaks};
+use tandem_events::{Event, Record, Role};
+
+use super::alarms::{Alarms, Weight};
+use super::curve::Curve;
+use super::plan_facts::PlanFacts;
+use super::recent::{Pace, Recent};
+use super::slots::{Ring, Setting, Slots};
+
+/// How a run stands after the records seen so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RunState {
+    /// The command that writes the log; none before its first record.
+    pub(super) command: Option<String>,
+    pub(super) plan: PlanFacts,
+    /// Time of the last record, since the log was opened.
+    pub(super) t_ns: u64,
+    /// Records seen; of those, lines of newer kinds and broken ones are not.
+    pub(super) records: u64,
+    pub(super) unknown: u64,
+    pub(super) broken: u64,
+    /// Events the log had no room for.
+    pub(super) dropped: u64,
+    pub(super) step: u64,
+    /// From 0; none before anything was learnt.
+    pub(super) epoch: Option<u64>,
+    /// Of the last step, by name.
+    pub(super) losses: BTreeMap<String, Option<f64>>,
+    pub(super) lr: Option<f64>,
+    pub(super) gradient_norm: Option<f64>,
+    /// The loss that is minimised, over all steps.
+    pub(super) curve: Curve,
+    /// Data first.
+    pub(super) memory: [RoleMemory; 2],
+    /// The most the process held on a card, as the driver counts, and what it may hold.
+    pub(super) process: BTreeMap<usize, (u64, u64)>,
+    pub(super) host: Option<HostMemory>,
+    pub(super) held_out: Option<HeldOut>,
+    /// The step of the last checkpoint.
+    pub(super) checkpoint: Option<u64>,
+    pub(super) samples: u64,
+    /// Checks of `validate`: passed and failed.
+    pub(super) checks: (u64, u64),
+    /// Exit code and reason, once the run said them.
+    pub(super) ended: Option<(u8, String)>,
+    alarms: Alarms,
+    slots: Slots,
+    recent: Recent,
+    leaks: Leaks,
+    jitter: Jitter,
+}
+
+/// A role's memory. What was not told is none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct RoleMemory {
+    pub(super) card: Option<usize>,
+    pub(super) used_bytes: Option<u64>,
+    pub(super) peak_bytes: Option<u64>,
+    pub(super) limit_bytes: Option<u64>,
+    /// The owner that holds most, and what it holds.
+    pub(super) largest: Option<(String, u64)>,
+}
+
+/// The process in the machine's own memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct HostMemory {
+    pub(super) bytes: u64,
+    pub(super) limit_bytes: u64,
+}
+
+/// The last look at the held-out data.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct HeldOut {
+    pub(super) step: u64,
+    pub(super) utterances: u64,
+    pub(super) figures: BTreeMap<String, Option<f64>>,
+    /// The smallest distance so far, and its step.
+    pub(super) best: Option<(f64, u64)>,
+}
+
+/// What the last steps say. Costs a pass over them: made once for a picture.
+pub(super) struct Lately {
+    pub(super) pace: Option<Pace>,
+    pub(super) diagnosis: Option<Diagnosis>,
+    pub(super) rings: Vec<Ring>,
+    pub(super) setting: Option<Setting>,
+}
+
+impl RunState {
+    /// Takes the next record.
+    pub(super) fn observe(&mut self, record: &Record) {
+        self.records += 1;
+        self.t_ns = self.t_ns.max(record.t_ns);
+        self.dropped = self.dropped.max(record.dropped);
+        self.take(&record.event);
+        self.slots.observe(record);
+        self.recent.observe(record);
+        for leak in self.leaks.observe(record) {
+            self.alarms.add(leak.step, Weight::Alarm, &leak.to_string());
+        }
+        if let Some(warning) = self.jitter.observe(record) {
+            self.alarms.add(warning.0.step, Weight::Alarm, &warning.to_string());
+        }
+    }
+
+    /// A record of a kind that this version does not know.
+    pub(super) fn observe_unknown(&mut self) {
+        self.unknown += 1;
+    }
+
+    /// A line that is no record.
+    pub(super) fn observe_broken(&mut self) {
+        self.broken += 1;
+    }
+
+    /// The run started again, with a new log. Its curve goes on where it goes on.
+    pub(super) fn begin_again(&mut self) {
+        *self = RunState { curve: std::mem::take(&mut self.curve), ..RunState::default() };
+    }
+
+    pub(super) fn alarms(&self) -> &Alarms {
+        &self.alarms
+    }
+
+    pub(super) fn lately(&self) -> Lately {
+        let setting = self.slots.setting(&self.plan);
+        let planned = setting.as_ref().map(Setting::as_record);
+        Lately {
+            pace: self.recent.pace(),
+            diagnosis: self.recent.diagnosis(self.plan.grad_accum.max(1), planned),
+            rings: self.slots.rings(&self.plan),
+            setting,
+        }
+    }
+
+    /// The limit of a role: as it was told, else as it was planned.
+    pub(super) fn limit_bytes(&self, role: Role) -> Option<u64> {
+        self.memory[place(role)].limit_bytes.or(self.plan.roles[place(role)].limit_bytes)
+    }
+
+    fn take(&mut self, event: &Event) {
+        match event {
+            Event::RunStarted { command, plan_json, .. } => {
+                self.command = Some(command.clone());
+                self.plan = PlanFacts::read(plan_json.as_deref().unwrap_or_default());
+            }
+            Event::Step { step, .. } => self.step = *step,
+            Event::Learned { step, epoch, losses, gradient_norm, lr, skipped } => {
+                (self.epoch, self.lr, self.gradient_norm) = (Some(*epoch), Some(*lr), *gradient_norm);
+                self.losses.clone_from(losses);
+                if let Some(Some(loss)) = losses.get("loss") {
+                    self.curve.push(*step, *loss);
+                }
+                if *skipped {
+                    self.alarms.add(*step, Weight::Alarm, &format!("step {step} left out: a gradient was no number"));
+                }
+            }
+            Event::Validated { step, utterances, figures } => self.validated(*step, *utterances, figures),
+            Event::Checkpoint { step, .. } => self.checkpoint = Some(*step),
+            Event::SampleWritten { .. } => self.samples += 1,
+            Event::Check { passed, .. } => {
+                self.checks.0 += u64::from(*passed);
+                self.checks.1 += u64::from(!*passed);
+            }
+            Event::Note { text } => self.alarms.add(self.step, Weight::Remark, text),
+            Event::RunEnded { exit_code, reason } => self.ended = Some((*exit_code, reason.clone())),
+            held => self.held(held),
+        }
+    }
+
+    /// Memory, and what is wrong with it.
+    fn held(&mut self, event: &Event) {
+        match event {
+            Event::ArenaReserved { role, card, limit_bytes, .. } => {
+                let memory = &mut self.memory[place(*role)];
+                (memory.card, memory.limit_bytes) = (Some(*card), Some(*limit_bytes));
+            }
+            Event::Memory { role, card, used_bytes, limit_bytes, peak_bytes } => {
+                let memory = &mut self.memory[place(*role)];
+                (memory.card, memory.limit_bytes) = (Some(*card), Some(*limit_bytes));
+                (memory.used_bytes, memory.peak_bytes) = (Some(*used_bytes), Some(*peak_bytes));
+            }
+            Event::MemoryOwners { role, owners } => {
+                let largest = owners.iter().max_by_key(|(_, bytes)| **bytes);
+                self.memory[place(*role)].largest = largest.map(|(owner, bytes)| (owner.clone(), *bytes));
+            }
+            Event::HostMemory { bytes, limit_bytes, .. } => {
+                self.host = Some(HostMemory { bytes: *bytes, limit_bytes: *limit_bytes });
+            }
+            Event::Process { card, bytes, limit_bytes } => {
+                self.process.insert(*card, (*bytes, *limit_bytes));
+            }
+            // `validate` has memory refused on purpose.
+            Event::Refused { role, asked_bytes, limit_bytes, owner, .. }
+                if self.command.as_deref() != Some("validate") =>
+            {
+                let (asked, limit) = (asked_bytes >> 20, limit_bytes >> 20);
+                let text = format!("{role}: {asked} MB for {owner} refused, over the limit of {limit} MB");
+                self.alarms.add(self.step, Weight::Alarm, &text);
+            }
+            Event::Breach { card, bytes, limit_bytes } => {
+                let (held, limit) = (bytes >> 20, limit_bytes >> 20);
+                let text =
+                    format!("the process holds {held} MB on card {card}, and may hold {limit} MB: the run stops");
+                self.alarms.add(self.step, Weight::Alarm, &text);
+            }
+            _ => {}
+        }
+    }
+
+    fn validated(&mut self, step: u64, utterances: u64, figures: &BTreeMap<String, Option<f64>>) {
+        let before = self.held_out.as_ref().and_then(|held_out| held_out.best);
+        let now = figures.get("mel").copied().flatten().map(|mel| (mel, step));
+        let best = match (before, now) {
+            (Some(before), Some(now)) if now.0 < before.0 => Some(now),
+            (before, now) => before.or(now),
+        };
+        self.held_out = Some(HeldOut { step, utterances, figures: figures.clone(), best });
+    }
+}
+
+/// A role's place in pairs: data first.
+pub(super) fn place(role: Role) -> usize {
+    usize::from(role == Role::Model)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(crate) const PLAN: &str = r#"{"mode":"multi","simulated":false,"model_size":"nano","batch_size":4,"grad_accum":1,
+        "threads":2,"buffer_size":25,"prefetch":4,"transfer":"peer","training":{"max_steps":300,"epochs":500},
+        "roles":{"data":{"gpu":0,"uuid":"GPU-a","name":"NVIDIA H200","limit_bytes":8589934592},
+                 "model":{"gpu":1,"uuid":"GPU-b","name":"NVIDIA H200","limit_bytes":17179869184}}}"#;
+
+    pub(crate) fn state_of(events: impl IntoIterator<Item = (u64, Event)>) -> RunState {
+        let mut state = RunState::default();
+        for (seq, (t_ns, event)) in events.into_iter().enumerate() {
+            state.observe(&Record { v: 1, seq: seq as u64, t_ns, dropped: 0, event });
+        }
+        state
+    }
+
+    pub(crate) fn started() -> Event {
+        Event::RunStarted { command: "train".into(), version: "0.1.0".into(), plan_json: Some(PLAN.into()) }
+    }
+
+    /// A run of `steps` on two cards: decoding is waited for, memory is half of what there is, the loss falls.
+    pub(crate) fn pair(steps: u64) -> Vec<(u64, Event)> {
+        let mut events = vec![(0, started())];
+        let mib = 1 << 20;
+        for role in Role::BOTH {
+            let (card, limit_bytes) = (place(role), (8192 << place(role)) * mib);
+            events
+                .push((1, Event::ArenaReserved { role, card, bytes: limit_bytes / 2, limit_bytes, driver_bytes: mib }));
+        }
+        events.push((1, Event::FeedSetting { threads: 2, cores: 8, ahead: 25, slots: 4, route: "peer".into() }));
+        for step in 1..=steps {
+            let (batch, t_ns) = (step - 1, step * 20_000_000);
+            for (stage, ns) in [("load", 40_000_000), ("upload", 200_000), ("features", 900_000), ("transfer", 300_000)]
+            {
+                events.push((t_ns, Event::Stage { stage: stage.into(), batch, ns, busy_ns: ns, wait_ns: 0 }));
+            }
+            events.push((t_ns, Event::Step { step, wall_ns: 20_000_000, wait_ns: 5_000_000 }));
+            let (busy_ns, wait_ns) = (15_000_000, 5_000_000);
+            events.push((t_ns, Event::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns }));
+            let losses = BTreeMap::from([("loss".to_owned(), Some(4.0 / step as f64)), ("mel".to_owned(), Some(0.5))]);
+            let (gradient_norm, lr, skipped) = (Some(1.5), 1e-3, false);
+            events.push((t_ns, Event::Learned { step, epoch: step / 100, losses, gradient_norm, lr, skipped }));
+            if step % 10 == 0 {
+                for role in Role::BOTH {
+                    let (card, limit_bytes) = (place(role), (8192 << place(role)) * mib);
+                    let used_bytes = limit_bytes / 2;
+                    events.push((
+                        t_ns,
+                        Event::Memory { role, card, used_bytes, limit_bytes, peak_bytes: used_bytes + mib },
+                    ));
+                    let owners = BTreeMap::from([("slots".to_owned(), used_bytes - mib), ("other".to_owned(), mib)]);
+                    events.push((t_ns, Event::MemoryOwners { role, owners }));
+                }
+            }
+        }
+        events
+    }
+
+    #[test]
+    fn the_last_word_on_everything_is_what_counts() {
+        let state = state_of(pair(250));
+        assert_eq!((state.command.as_deref(), state.step, state.epoch), (Some("train"), 250, Some(2)));
+        assert_eq!((state.plan.max_steps, state.limit_bytes(Role::Model)), (Some(300), Some(16 << 30)));
+        let data = &state.memory[0];
+        assert_eq!((data.used_bytes, data.limit_bytes, data.card), (Some(4 << 30), Some(8 << 30), Some(0)));
+        assert_eq!(data.largest.as_ref().map(|(owner, _)| owner.as_str()), Some("slots"));
+        assert!(state.alarms().last(9).is_empty() && state.ended.is_none());
+        let lately = state.lately();
+        let diagnosis = lately.diagnosis.unwrap();
+        assert!((diagnosis.busy.model - 0.75).abs() < 0.01 && (diagnosis.stalls.share - 0.25).abs() < 0.01);
+        assert_eq!(lately.rings.len(), 2);
+    }
+
+    #[test]
+    fn a_leak_and_a_breach_are_alarms_and_a_note_is_a_remark() {
+        let mut events = pair(800);
+        let mut grown = 0;
+        for (_, event) in &mut events {
+            if let Event::MemoryOwners { role: Role::Data, owners } = event {
+                grown += 1 << 20;
+                owners.insert("leaky".into(), grown);
+            }
+        }
+        events.push((0, Event::Note { text: "decode threads 2 -> 3".into() }));
+        events.push((0, Event::Breach { card: 1, bytes: 20 << 30, limit_bytes: 16 << 30 }));
+        let state = state_of(events);
+        let told: Vec<_> = state.alarms().last(9).iter().map(|alarm| (alarm.weight, alarm.text.as_str())).collect();
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert!(told[0].1.contains("holds 20480 MB on card 1"), "{told:?}");
+        assert!(told[1].1.contains("memory of data, leaky grows"), "{told:?}");
+        assert_eq!(told[2], (Weight::Remark, "decode threads 2 -> 3"));
+    }
+
+    #[test]
+    fn refused_memory_is_wrong_but_for_a_validation() {
+        let refused = || Event::Refused {
+            role: Role::Data,
+            asked_bytes: 1 << 20,
+            limit_bytes: 2 << 20,
+            in_use_bytes: 2 << 20,
+            owner: "slots".into(),
+        };
+        let alarms = |command: &str| {
+            let started = Event::RunStarted { command: command.into(), version: String::new(), plan_json: None };
+            state_of([(0, started), (0, refused())]).alarms().last(9).len()
+        };
+        assert_eq!((alarms("train"), alarms("validate")), (1, 0));
+    }
+
+    #[test]
+    fn figures_that_are_no_numbers_do_not_enter_the_curve() {
+        let learned = |step, loss| {
+            let losses = BTreeMap::from([("loss".to_owned(), loss)]);
+            Event::Learned { step, epoch: 0, losses, gradient_norm: None, lr: 1e-3, skipped: step == 2 }
+        };
+        let state = state_of([(0, learned(1, Some(2.0))), (1, learned(2, None)), (2, learned(3, Some(1.0)))]);
+        assert_eq!(state.curve.points(), [(1.0, 2.0), (3.0, 1.0)]);
+        assert!(state.alarms().last(1)[0].text.contains("step 2 left out"));
+    }
+
+    #[test]
+    fn the_best_held_out_figure_is_remembered() {
+        let validated = |step, mel| {
+            let figures = BTreeMap::from([("mel".to_owned(), mel)]);
+            (step, Event::Validated { step, utterances: 3, figures })
+        };
+        let state = state_of([validated(1, None), validated(2, Some(0.5)), validated(3, Some(0.7))]);
+        let held_out = state.held_out.unwrap();
+        assert_eq!((held_out.step, held_out.best), (3, Some((0.5, 2))));
+    }
+
+    #[test]
+    fn a_new_start_forgets_all_but_the_curve() {
+        let mut state = state_of(pair(50));
+        state.begin_again();
+        assert_eq!((state.step, state.records, state.curve.points().len()), (0, 0, 50));
+        assert!(state.command.is_none() && state.lately().diagnosis.is_none());
+    }
+}

@@ -1,0 +1,235 @@
+//! `tandem monitor`: shows a run that goes on, and one that went, in a terminal and as text; and leaves it alone.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use crate::call::{Call, Ran, contains, in_order};
+use crate::machine::Folder;
+use crate::speech::demo;
+use crate::terminal::Terminal;
+
+const RUN: &str = "--model-size nano --batch-size 4 --mode cpu --buffer-size 6 --num-workers 2";
+/// A run that does not end by itself while a test looks at it.
+const LONG: &str = "--max-steps 1000000 --checkpoint-every 1000000";
+
+fn train(line: &str, dir: &Path) -> Call {
+    Call::new(&format!("train {RUN} {line}")).arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(dir)
+}
+
+#[track_caller]
+fn trained(line: &str, dir: &Path) {
+    let ran = train(line, dir).run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+}
+
+/// A run that has begun to step.
+fn stepping(line: &str, dir: &Path) -> Child {
+    let mut child = train(line, dir).into_command().stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.starts_with("Held out after step") || line.starts_with("Step ")));
+    // Somebody must read on, or the run would find its reader gone; it does not mind that.
+    child
+}
+
+fn once(run: &Path) -> Ran {
+    Call::new("monitor --once").arg(run).run()
+}
+
+/// The command line of a monitor, for a shell.
+fn monitor(run: &Path) -> String {
+    format!("LANG=C.UTF-8 '{}' monitor '{}'", env!("CARGO_BIN_EXE_tandem"), run.display())
+}
+
+#[test]
+fn a_finished_run_is_told_in_80_columns_wherever_it_is_piped() {
+    let folder = Folder::new();
+    let dir = folder.path("run");
+    trained("--max-steps 8 --checkpoint-every 4", &dir);
+    trained("--max-steps 12 --checkpoint-every 4", &dir);
+    let ran = once(&dir);
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
+    let name = dir.join("run.jsonl").display().to_string();
+    in_order(
+        &ran.out,
+        &[
+            &format!("Run:       {name} (train,"),
+            "State:     ended: done\n",
+            "Step:      12 of 12, epoch ",
+            "Pace:      ",
+            " steps/s, stall ",
+            "Loss:      loss ",
+            "Data:      on the CPU: ",
+            " MB",
+            "busy ",
+            "power —",
+            "Model:     on the CPU: ",
+            "Stages:    ms",
+            "features ",
+            "train ",
+            "Slots:     ",
+            "decode threads, handover",
+            "Held out:  step 12, ",
+            "mel 0.",
+            "Kept:      checkpoint of step 12",
+            "Alarms:    none",
+        ],
+    );
+    let long: Vec<&str> = ran.out.lines().filter(|line| line.chars().count() > 80 && !line.contains(&name)).collect();
+    assert!(long.is_empty(), "{long:?}");
+
+    contains(&once(&dir.join("run-1.jsonl")).out, &["Step:      8 of 8,", "State:     ended: done\n"]);
+    let plain = Call::new("monitor --once").env("LANG", "C").arg(&dir).run();
+    assert!(plain.code == 0 && plain.out.is_ascii(), "{plain:?}");
+    let inside = Call::new("monitor --once").inside(&folder).arg("run").run();
+    contains(&inside.out, &["Run:       run/run.jsonl (train, cpu, nano, batch 4)\n"]);
+    let usual = Call::new("monitor --once").inside(&folder).run();
+    contains(&usual.err, &["found nothing there: checkpoints"]);
+}
+
+#[test]
+fn a_run_that_goes_on_and_one_that_was_killed_are_told_apart() {
+    let folder = Folder::new();
+    let dir = folder.path("run");
+    let mut child = stepping(LONG, &dir);
+    let running = once(&dir);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    contains(&running.out, &["State:     running"]);
+    contains(&once(&dir).out, &["State:     ended by force"]);
+    // A log that is in no folder of a run has nobody to ask.
+    let alone = folder.file("alone.jsonl", fs::read(dir.join("run.jsonl")).unwrap());
+    contains(&once(&alone).out, &["State:     no end in the log"]);
+}
+
+#[test]
+fn other_logs_are_shown_too() {
+    let folder = Folder::new();
+    let log = folder.path("validated.jsonl");
+    let line = "validate --sim 1x24GiB --model-size nano --batch-size 2 --buffer-size 4 --max-mel-frames 200 --run-log";
+    assert_eq!(Call::new(line).arg(&log).run().code, 0);
+    let ran = once(&log);
+    contains(
+        &ran.out,
+        &[
+            "(validate, ",
+            "simulated",
+            "ended: all checks passed",
+            "Checks:    ",
+            " passed, 0 failed",
+            "Alarms:    none",
+        ],
+    );
+}
+
+#[test]
+fn what_cannot_be_shown_is_told_with_what_to_type() {
+    let folder = Folder::new();
+    let refused = |run: &Path, code: i32, parts: &[&str]| {
+        let ran = once(run);
+        assert_eq!((ran.code, ran.out.as_str()), (code, ""), "{ran:?}");
+        contains(&ran.err, &["❌ "]);
+        contains(&ran.err, parts);
+    };
+    refused(&folder.path("nowhere"), 2, &["--checkpoint-dir", "found nothing there", "nowhere"]);
+    refused(&folder.path(""), 2, &["no run log (run.jsonl) in this folder", "tandem monitor FILE"]);
+    refused(&folder.file("text", "no log\n"), 2, &["expected a run log", "line 1 is no record", "text"]);
+    refused(&folder.file("bytes", [0, 255, 10, 7]), 2, &["expected a run log"]);
+    let newer = r#"{"v":9,"seq":0,"t_ns":5,"dropped":0,"event":"run_started"}"#;
+    refused(&folder.file("newer", format!("{newer}\n")), 1, &["written by a newer tandem", "format is 9"]);
+    let empty = once(&folder.file("empty", ""));
+    assert_eq!(empty.code, 0, "{empty:?}");
+    contains(&empty.out, &["State:     no record yet"]);
+}
+
+#[test]
+fn without_a_terminal_there_is_text_or_nothing() {
+    let folder = Folder::new();
+    folder.file("a run/run.jsonl", "");
+    let ran = Call::new("monitor").arg(folder.path("a run")).run();
+    assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{ran:?}");
+    let typed = format!("for plain text: tandem monitor '{}' --once", folder.path("a run").display());
+    contains(&ran.err, &["❌ ", "this is none", &typed]);
+}
+
+/// The step on the screen.
+fn step_on(screen: &str) -> u64 {
+    let behind = screen.split(" Step ").nth(1).unwrap();
+    behind.split(' ').next().unwrap().parse().unwrap()
+}
+
+fn steps_in(dir: &Path) -> usize {
+    fs::read_to_string(dir.join("run.jsonl")).unwrap().matches("\"event\":\"step\"").count()
+}
+
+#[test]
+fn a_run_is_watched_live_in_a_terminal_and_goes_on_without_it() {
+    let folder = Folder::new();
+    let dir = folder.path("run");
+    let mut child = stepping(LONG, &dir);
+    let Some(terminal) = Terminal::run(&monitor(&dir), (120, 40)) else {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        return;
+    };
+    let all = ["tandem monitor", "● running", " of 1000000", "Data on the CPU", "Stages", "Slots", "loss ", "q quits"];
+    let first = step_on(&terminal.until(&all));
+    // Live: what it shows changes by itself.
+    while step_on(&terminal.until(&all)) < first + 2 {}
+    for (width, height) in [(80, 24), (40, 10), (80, 24)] {
+        terminal.resize(width, height);
+        let frames =
+            if height > 20 { "┌ Stages ───────────────" } else { "steps/s, stall" };
+        let screen = terminal.until(&["running", "q quits", frames]);
+        let lines: Vec<&str> = screen.lines().collect();
+        assert!(lines.len() <= usize::from(height), "{screen}");
+        assert!(lines.iter().all(|line| line.chars().count() <= usize::from(width)), "{screen}");
+    }
+    terminal.press("q");
+    terminal.until(&["ended with 0", "icanon"]);
+    terminal.is_restored();
+    let steps = steps_in(&dir);
+    while steps_in(&dir) < steps + 2 {
+        assert!(child.try_wait().unwrap().is_none(), "the run ended with its monitor");
+        std::thread::yield_now();
+    }
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130), "a clean end");
+    contains(&once(&dir).out, &["State:     ended: stopped (exit code 130)\n"]);
+}
+
+#[test]
+fn the_next_start_of_a_run_is_followed() {
+    let folder = Folder::new();
+    let dir = folder.path("run");
+    trained("--max-steps 2", &dir);
+    let Some(terminal) = Terminal::run(&monitor(&dir), (80, 24)) else { return };
+    terminal.until(&["Step 2 of 2,", "ended: done"]);
+    trained("--max-steps 5", &dir);
+    terminal.until(&["Step 5 of 5,", "ended: done"]);
+    terminal.press("Escape");
+    terminal.until(&["ended with 0", "icanon"]);
+    terminal.is_restored();
+}
+
+#[test]
+fn signals_and_ctrl_c_give_the_terminal_back() {
+    let folder = Folder::new();
+    let dir = folder.path("run");
+    trained("--max-steps 1", &dir);
+    for (signal, code) in [("-TERM", 143), ("-INT", 130)] {
+        let Some(terminal) = Terminal::run(&monitor(&dir), (80, 24)) else { return };
+        terminal.until(&["ended: done", "q quits"]);
+        let killed = std::process::Command::new("kill").args([signal, &terminal.child()]).status().unwrap();
+        assert!(killed.success());
+        terminal.until(&[&format!("ended with {code}"), "icanon"]);
+        terminal.is_restored();
+    }
+    let Some(terminal) = Terminal::run(&monitor(&dir), (80, 24)) else { return };
+    terminal.until(&["ended: done", "q quits"]);
+    terminal.press("C-c");
+    terminal.until(&["ended with 0", "icanon"]);
+    terminal.is_restored();
+}
