@@ -1,7 +1,6 @@
 //! `tandem monitor`: shows a run that goes on, and one that went, in a terminal and as text; and leaves it alone.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
@@ -26,11 +25,18 @@ fn trained(line: &str, dir: &Path) {
 
 /// A run that has begun to step.
 fn stepping(line: &str, dir: &Path) -> Child {
-    let mut child = train(line, dir).into_command().stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    assert!(lines.any(|line| line.starts_with("Held out after step") || line.starts_with("Step ")));
-    // Somebody must read on, or the run would find its reader gone; it does not mind that.
+    let mut child = train(line, dir).into_command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while steps_in(dir) < 2 {
+        assert!(child.try_wait().unwrap().is_none(), "the run ended before it began");
+        std::thread::yield_now();
+    }
     child
+}
+
+/// Steps in the log, which may not be there yet.
+fn steps_in(dir: &Path) -> usize {
+    let log = fs::read(dir.join("run.jsonl")).unwrap_or_default();
+    String::from_utf8_lossy(&log).matches("\"event\":\"step\"").count()
 }
 
 fn once(run: &Path) -> Ran {
@@ -157,10 +163,6 @@ fn without_a_terminal_there_is_text_or_nothing() {
 fn step_on(screen: &str) -> u64 {
     let behind = screen.split(" Step ").nth(1).unwrap();
     behind.split(' ').next().unwrap().parse().unwrap()
-}
-
-fn steps_in(dir: &Path) -> usize {
-    fs::read_to_string(dir.join("run.jsonl")).unwrap().matches("\"event\":\"step\"").count()
 }
 
 #[test]
