@@ -10,6 +10,7 @@ use tandem_plan::{Origin, Settings, config};
 
 use crate::bench;
 use crate::corpus;
+use crate::doctor;
 use crate::exit::Exit;
 use crate::monitor;
 use crate::synthesize;
@@ -20,6 +21,7 @@ pub(crate) enum Call {
     Plan(PlanCall),
     Validate(PlanCall),
     Monitor(monitor::Call),
+    Doctor(doctor::Call),
     Synthesize(synthesize::Call),
     Bench(bench::Call),
     Corpus(corpus::Call),
@@ -73,6 +75,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Call, Exit> {
         Some(("plan", given)) => read(given).map(Call::Plan),
         Some(("validate", given)) => read(given).map(Call::Validate),
         Some(("monitor", given)) => Ok(Call::Monitor(monitor::read(given))),
+        Some(("doctor", given)) => read(given).map(|plan| Call::Doctor(doctor::read(given, plan))),
         Some(("synthesize", given)) => synthesize::read(given).map(Call::Synthesize),
         Some(("bench", given)) => bench::read(given, read).map(Call::Bench),
         Some(("corpus", given)) => corpus::read(given).map(Call::Corpus).ok_or_else(|| Exit::Said(START.to_owned())),
@@ -144,6 +147,7 @@ fn grammar() -> Clap {
         .subcommand(synthesize::grammar())
         .subcommand(shared(bench::grammar()))
         .subcommand(corpus::grammar())
+        .subcommand(shared(doctor::grammar()))
 }
 
 /// What every command that resolves a plan takes.

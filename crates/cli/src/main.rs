@@ -5,6 +5,7 @@ mod args;
 mod bench;
 mod corpus;
 mod data;
+mod doctor;
 mod exit;
 mod exports;
 mod farewell;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
             Call::Plan(call) => plan::run(call, &screen),
             Call::Validate(call) => validate::run(call, &screen),
             Call::Monitor(call) => monitor::run(call, &screen),
+            Call::Doctor(call) => doctor::run(call, &screen),
             Call::Synthesize(call) => synthesize::run(call, &screen),
             Call::Bench(call) => bench::run(call, &screen),
             Call::Corpus(call) => corpus::run(call, &screen),

@@ -20,6 +20,7 @@ impl Screen {
     pub(crate) fn new(call: &Call) -> Screen {
         let (simulated, quiet, aside) = match call {
             Call::Train(call) | Call::Plan(call) | Call::Validate(call) => (call.sim.is_some(), call.quiet, call.json),
+            Call::Doctor(call) => (call.plan.sim.is_some(), call.plan.quiet, call.plan.json),
             Call::Monitor(_) => (false, false, false),
             Call::Synthesize(call) => (call.sim.is_some(), call.quiet, false),
             Call::Bench(call) => (call.plan.sim.is_some(), call.plan.quiet, call.plan.json),

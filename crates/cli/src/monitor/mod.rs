@@ -20,7 +20,7 @@ mod terminal;
 mod view;
 
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command as Clap, value_parser};
@@ -76,7 +76,14 @@ pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
 }
 
 fn print_once(log: PathBuf, screen: &Screen) -> Result<ExitCode, Exit> {
-    let mut tail = Tail::open(log)?;
+    let (_, text) = snapshot_of(&log)?;
+    screen::write(&if screen.is_plain() { figures::plain(&text) } else { text })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How a run stands, in a few words and in full, by all that is in its log now.
+pub(crate) fn snapshot_of(log: &Path) -> Result<(String, String), Exit> {
+    let mut tail = Tail::open(log.to_owned())?;
     let mut state = RunState::default();
     while tail.advance(&mut state)? != Progress::Idle {}
     let picture = Picture {
@@ -87,7 +94,5 @@ fn print_once(log: PathBuf, screen: &Screen) -> Result<ExitCode, Exit> {
         share_read: 1.0,
         state: &state,
     };
-    let text = snapshot::text(&picture);
-    screen::write(&if screen.is_plain() { figures::plain(&text) } else { text })?;
-    Ok(ExitCode::SUCCESS)
+    Ok((picture.life().0, snapshot::text(&picture)))
 }

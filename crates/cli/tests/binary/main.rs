@@ -14,6 +14,7 @@ mod bench;
 mod corpus;
 mod corpus_faults;
 mod data;
+mod doctor;
 mod errors;
 mod flags;
 mod isolation_matrix;

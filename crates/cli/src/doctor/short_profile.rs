@@ -1,0 +1,82 @@
+//! A few real steps of the plan, and what they say: enough to see which stage is slow on somebody else's machine.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tandem_device::Kind;
+use tandem_diagnosis::Diagnosis;
+use tandem_events::{Emitter, Event, Record, Sink, VERSION};
+use tandem_trial::launch::{Corpora, LaunchError, Launched, Setup};
+use tandem_trial::resolve::Resolved;
+use tandem_trial::tell;
+
+use crate::exit::Exit;
+
+use super::examination::Examination;
+
+/// Steps that are taken: the first five count for nothing.
+const STEPS_ON_CARDS: u64 = 100;
+const STEPS_ELSEWHERE: u64 = 20;
+/// Larger models on a CPU take seconds a step: nobody waits longer than this for the next one.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Runs the plan for a while.
+pub(super) fn look(resolved: &Resolved, corpora: &Corpora, to: &mut Examination<'_>) -> Result<(), Exit> {
+    match take_steps(resolved, corpora) {
+        Ok(records) => tell_of(&records, to),
+        Err(error) => {
+            let advice = "`tandem validate` with the same flags says at which point it fails";
+            to.bad(&format!("the plan does not run: {error}"), advice)
+        }
+    }
+}
+
+fn tell_of(records: &[Record], to: &mut Examination<'_>) -> Result<(), Exit> {
+    let steps = records.iter().filter(|record| matches!(record.event, Event::Step { .. })).count();
+    match Diagnosis::of(records) {
+        Ok(diagnosis) => {
+            let told = diagnosis.told();
+            let Some((pace, rest)) = told.split_first() else { return Ok(()) };
+            to.good(&format!("{steps} steps taken: {pace}"))?;
+            rest.iter().for_each(|line| to.text(line));
+            diagnosis.verdicts.iter().try_for_each(|verdict| to.note(&verdict.to_string()))
+        }
+        Err(error) => to.good(&format!("{steps} steps taken; too few for a diagnosis: {error}")),
+    }
+}
+
+fn take_steps(resolved: &Resolved, corpora: &Corpora) -> Result<Vec<Record>, LaunchError> {
+    let heard = Arc::new(Heard { since: Instant::now(), records: Mutex::default() });
+    let emitter = Emitter::to(heard.clone());
+    let (launched, _) = Setup::new(resolved, corpora, None, None, &emitter)?.launch(&mut |_| {})?;
+    // The trainer is bound last: it goes before the arenas its memory is from.
+    let Launched { roles: _roles, mut trainer, .. } = launched;
+    let most = if resolved.machine.kind() == Kind::Cuda { STEPS_ON_CARDS } else { STEPS_ELSEWHERE };
+    trainer.start_clock();
+    let begun = Instant::now();
+    for _ in 0..most {
+        if let Some(report) = trainer.advance()? {
+            tell::step(&report, &emitter);
+        }
+        if begun.elapsed() > LONGEST {
+            break;
+        }
+    }
+    trainer.settle()?.iter().for_each(|report| tell::step(report, &emitter));
+    trainer.stop()?;
+    Ok(std::mem::take(&mut *heard.records.lock().unwrap_or_else(PoisonError::into_inner)))
+}
+
+/// A log that is never written.
+struct Heard {
+    since: Instant,
+    records: Mutex<Vec<Record>>,
+}
+
+impl Sink for Heard {
+    fn emit(&self, event: Event) {
+        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let (seq, t_ns) = (records.len() as u64, self.since.elapsed().as_nanos() as u64);
+        records.push(Record { v: VERSION, seq, t_ns, dropped: 0, event });
+    }
+}
