@@ -31,7 +31,10 @@ pub(super) struct Alarms {
 impl Alarms {
     /// Adds one. What the run itself remarked on, and what is found in its log here, is one alarm.
     pub(super) fn add(&mut self, step: u64, weight: Weight, text: &str) {
-        let text = text.trim_start_matches(['⚠', '\u{FE0F}', ' ']).replace('\n', " ");
+        let text = text.trim_start_matches(['⚠', '\u{FE0F}', ' ']).replace('\n', " ").trim().to_owned();
+        if text.is_empty() {
+            return;
+        }
         let is_same = |alarm: &&mut Alarm| alarm.text.contains(&text) || text.contains(&alarm.text);
         if let Some(known) = self.last.iter_mut().rev().find(is_same).filter(|known| known.step <= step) {
             known.weight = known.weight.max(weight);
@@ -62,6 +65,14 @@ mod tests {
         alarms.add(600, Weight::Remark, "decode threads 2 -> 3: load is waited for");
         let told: Vec<_> = alarms.last(9).iter().map(|alarm| (alarm.step, alarm.weight)).collect();
         assert_eq!(told, [(500, Weight::Alarm), (600, Weight::Remark)]);
+    }
+
+    #[test]
+    fn an_empty_remark_is_none_and_hides_none() {
+        let mut alarms = Alarms::default();
+        alarms.add(1, Weight::Remark, "\n");
+        alarms.add(2, Weight::Alarm, "breach");
+        assert_eq!(alarms.last(9).len(), 1);
     }
 
     #[test]

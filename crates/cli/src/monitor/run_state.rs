@@ -93,6 +93,15 @@ pub(super) struct Lately {
 impl RunState {
     /// Takes the next record.
     pub(super) fn observe(&mut self, record: &Record) {
+        self.observe_early(record);
+        if let Some(warning) = self.jitter.observe(record) {
+            self.alarms.add(warning.0.step, Weight::Alarm, &warning.to_string());
+        }
+    }
+
+    /// Takes the next record of a part of the log whose stages are stepped over: what made steps vary there is not to
+    /// be told. Where the run saw it itself, its remark is in the log.
+    pub(super) fn observe_early(&mut self, record: &Record) {
         self.records += 1;
         self.t_ns = self.t_ns.max(record.t_ns);
         self.dropped = self.dropped.max(record.dropped);
@@ -101,9 +110,6 @@ impl RunState {
         self.recent.observe(record);
         for leak in self.leaks.observe(record) {
             self.alarms.add(leak.step, Weight::Alarm, &leak.to_string());
-        }
-        if let Some(warning) = self.jitter.observe(record) {
-            self.alarms.add(warning.0.step, Weight::Alarm, &warning.to_string());
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, Metadata};
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -26,6 +26,8 @@ const MOST_LINE_BYTES: usize = 64 << 20;
 const RECENT_BYTES: u64 = 8 << 20;
 /// Kinds that are stepped over there, as the log spells them.
 const STEPPED_OVER: [&str; 3] = ["stage", "step_work", "training_set"];
+/// Two logs differ in their first bytes: there stands the time of the first record, in nanoseconds.
+const HEAD_BYTES: usize = 64;
 /// A record's kind stands in its first bytes, behind four numbers.
 const KIND_WITHIN_BYTES: usize = 160;
 
@@ -43,6 +45,8 @@ pub(super) struct Tail {
     path: PathBuf,
     file: File,
     chunk: Vec<u8>,
+    /// The first bytes, as they were when they were read.
+    head: Vec<u8>,
     /// Bytes taken off the file.
     position: u64,
     /// The line that has no end yet.
@@ -56,8 +60,16 @@ pub(super) struct Tail {
 impl Tail {
     pub(super) fn open(path: PathBuf) -> Result<Tail, Exit> {
         let file = File::open(&path).with_context(|| format!("cannot be opened: {}", path.display()))?;
-        let mut tail =
-            Tail { path, file, chunk: vec![0; CHUNK_BYTES], position: 0, torn: Vec::new(), lines: 0, recent_from: 0 };
+        let mut tail = Tail {
+            path,
+            file,
+            chunk: vec![0; CHUNK_BYTES],
+            head: Vec::new(),
+            position: 0,
+            torn: Vec::new(),
+            lines: 0,
+            recent_from: 0,
+        };
         tail.recent_from = tail.length().saturating_sub(RECENT_BYTES);
         Ok(tail)
     }
@@ -78,26 +90,39 @@ impl Tail {
 
     /// Reads on, a moment's work at most. Fails when the file is no log that can be read here.
     pub(super) fn advance(&mut self, state: &mut RunState) -> Result<Progress, Exit> {
+        if self.was_begun_anew()? {
+            return self.begin_again(state);
+        }
         let count = self.file.read(&mut self.chunk).with_context(|| self.unreadable())?;
         if count == 0 {
-            return self.at_the_end(state);
+            return if self.has_a_successor()? { self.begin_again(state) } else { Ok(Progress::Idle) };
         }
         let chunk = std::mem::take(&mut self.chunk);
+        let more = HEAD_BYTES.saturating_sub(self.head.len()).min(count);
+        self.head.extend_from_slice(&chunk[..more]);
         let taken = self.take(&chunk[..count], state);
         self.chunk = chunk;
         taken.map(|()| Progress::Read)
     }
 
-    /// Whether another log took this one's place, or this one was begun anew.
-    fn at_the_end(&mut self, state: &mut RunState) -> Result<Progress, Exit> {
+    /// Whether somebody emptied the file and writes another log into it, as `--run-log FILE` does.
+    fn was_begun_anew(&self) -> Result<bool, Exit> {
+        let mut now = [0; HEAD_BYTES];
+        let count = self.file.read_at(&mut now, 0).with_context(|| self.unreadable())?;
+        Ok(self.length() < self.position || !now[..count].starts_with(&self.head))
+    }
+
+    /// Whether another file has this one's name, as after a resume.
+    fn has_a_successor(&self) -> Result<bool, Exit> {
         // While a log is renamed there is none for a moment, and a folder may be moved away: what was read stays.
-        let Ok(at_path) = fs::metadata(&self.path) else { return Ok(Progress::Idle) };
+        let Ok(at_path) = fs::metadata(&self.path) else { return Ok(false) };
         let own = self.file.metadata().with_context(|| self.unreadable())?;
         let identity = |file: &Metadata| (file.dev(), file.ino());
-        if identity(&at_path) == identity(&own) && own.len() >= self.position {
-            return Ok(Progress::Idle);
-        }
-        *self = Tail::open(std::mem::take(&mut self.path))?;
+        Ok(identity(&at_path) != identity(&own))
+    }
+
+    fn begin_again(&mut self, state: &mut RunState) -> Result<Progress, Exit> {
+        *self = Tail::open(self.path.clone())?;
         state.begin_again();
         Ok(Progress::Read)
     }
@@ -130,7 +155,8 @@ impl Tail {
             return Ok(());
         }
         match Reader::new(line).next() {
-            Some(Ok(Entry::Known(record))) => state.observe(&record),
+            Some(Ok(Entry::Known(record))) if is_recent => state.observe(&record),
+            Some(Ok(Entry::Known(record))) => state.observe_early(&record),
             Some(Ok(Entry::Unknown(record))) if record.v > VERSION => {
                 let path = self.path.display();
                 return Err(Exit::Failed(anyhow!(
@@ -257,6 +283,19 @@ mod tests {
         fs::write(&watched.path, "").unwrap();
         watched.check(0, 0);
         watched.append(step(1));
+        watched.check(1, 1);
+    }
+
+    #[test]
+    fn a_log_that_is_begun_anew_is_read_anew_however_long_it_is_by_then() {
+        let mut watched = Watched::new(&step(1));
+        watched.check(1, 1);
+        fs::write(&watched.path, (5..50).map(step).collect::<String>()).unwrap();
+        watched.check(49, 45);
+        // A head that is not whole yet is no other head.
+        let mut watched = Watched::new(&step(1)[..9]);
+        watched.check(0, 0);
+        watched.append(&step(1)[9..]);
         watched.check(1, 1);
     }
 
