@@ -117,6 +117,16 @@ mod tests {
     }
 
     #[test]
+    fn the_kernels_list_is_read_by_process_and_file() {
+        let locks =
+            "1: FLOCK  ADVISORY  WRITE 708 00:2d:1234 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 709 00:2d:1234 0 EOF\n";
+        assert!(is_locked(locks, Some("708"), 1234));
+        assert!(!is_locked(locks, Some("708"), 1235), "another file");
+        assert!(!is_locked(locks, Some("709"), 1234), "it only waits for it");
+        assert!(!is_locked(locks, None, 1234) && !is_locked("", Some("708"), 1234) && !is_locked("\n1:", None, 0));
+    }
+
+    #[test]
     fn a_lock_is_seen_without_being_tried() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("run.jsonl");

@@ -288,10 +288,11 @@ mod tests {
 
     #[test]
     fn a_log_that_is_begun_anew_is_read_anew_however_long_it_is_by_then() {
-        let mut watched = Watched::new(&step(1));
-        watched.check(1, 1);
-        fs::write(&watched.path, (5..50).map(step).collect::<String>()).unwrap();
-        watched.check(49, 45);
+        let mut watched = Watched::new(&(step(1) + &step(2) + &step(3)));
+        watched.check(3, 3);
+        let long = line(4, Event::Note { text: "long ".repeat(200) });
+        fs::write(&watched.path, long + &step(9)).unwrap();
+        watched.check(9, 2);
         // A head that is not whole yet is no other head.
         let mut watched = Watched::new(&step(1)[..9]);
         watched.check(0, 0);
