@@ -1,4 +1,5 @@
-//! The loop: reads what is new in the log, draws it, and waits for a key or for the next look.
+//! The loop: reads what is new in the log, draws it, and waits for a key or for the next look. A new size of the terminal is
+//! seen when it is drawn.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,11 +7,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use crate::exit::Exit;
 
 use super::figures::Picture;
+use super::keys::{self, Heard};
 use super::power::Meter;
 use super::run_state::{Lately, RunState};
 use super::sign_of_life::{self, Life};
@@ -22,6 +23,8 @@ use super::view;
 const EVERY: Duration = Duration::from_millis(250);
 /// Power changes slowly, and asking for it costs the driver something.
 const POWER_EVERY: Duration = Duration::from_secs(1);
+/// What the shell would be told of a signal: 128 and its number.
+const HUNG_UP: u8 = 129;
 
 /// Shows the run until a key or a signal ends it.
 pub(super) fn watch(log: PathBuf, is_plain: bool) -> Result<ExitCode, Exit> {
@@ -52,8 +55,10 @@ pub(super) fn watch(log: PathBuf, is_plain: bool) -> Result<ExitCode, Exit> {
             return Ok(ExitCode::from(code));
         }
         let patience = if tail.share_read() < 1.0 { Duration::ZERO } else { EVERY };
-        if is_quit(patience).context("the keyboard cannot be read")? {
-            return Ok(ExitCode::SUCCESS);
+        match keys::wait(io::stdin(), patience).context("the keyboard cannot be read")? {
+            Heard::Nothing => {}
+            Heard::Quit => return Ok(ExitCode::SUCCESS),
+            Heard::Gone => return Ok(ExitCode::from(HUNG_UP)),
         }
     }
 }
@@ -66,19 +71,6 @@ fn read_on(tail: &mut Tail, state: &mut RunState) -> Result<Progress, Exit> {
         progress = Progress::Read;
     }
     Ok(progress)
-}
-
-/// Waits for keys. Anything else that happens, a new size first of all, is a reason to draw again.
-fn is_quit(patience: Duration) -> io::Result<bool> {
-    if !event::poll(patience)? {
-        return Ok(false);
-    }
-    Ok(matches!(event::read()?, Event::Key(key) if quits(key)))
-}
-
-fn quits(key: KeyEvent) -> bool {
-    let is_ctrl_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-    key.kind == KeyEventKind::Press && (is_ctrl_c || matches!(key.code, KeyCode::Char('q' | 'Q') | KeyCode::Esc))
 }
 
 /// What the cards draw, asked now and then while the run goes on.
@@ -99,23 +91,5 @@ impl Power {
         let watts = self.meter.get_or_insert_with(|| Meter::of(&state.plan)).watts(&state.plan);
         self.last = Some((Instant::now(), watts));
         watts
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn q_escape_and_ctrl_c_quit_and_nothing_else() {
-        let key = |code, modifiers| KeyEvent::new(code, modifiers);
-        let none = KeyModifiers::NONE;
-        for code in [KeyCode::Char('q'), KeyCode::Char('Q'), KeyCode::Esc] {
-            assert!(quits(key(code, none)), "{code:?}");
-        }
-        assert!(quits(key(KeyCode::Char('c'), KeyModifiers::CONTROL)));
-        for code in [KeyCode::Char('c'), KeyCode::Char('x'), KeyCode::Enter, KeyCode::Up] {
-            assert!(!quits(key(code, none)), "{code:?}");
-        }
     }
 }

@@ -6,6 +6,7 @@
 mod alarms;
 mod curve;
 mod figures;
+mod keys;
 mod live;
 mod log_file;
 mod plan_facts;

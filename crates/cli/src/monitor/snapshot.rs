@@ -10,6 +10,7 @@ const INDENT: usize = 11;
 /// Columns of the loss curve.
 const CURVE_COLUMNS: usize = 48;
 const ALARMS: usize = 12;
+const GLUED_PERCENT: &str = "\u{a0}%";
 
 /// How it stands. Every line is at most 80 columns but for names that are longer by themselves.
 pub(super) fn text(picture: &Picture<'_>) -> String {
@@ -107,6 +108,8 @@ struct Page(String);
 
 impl Page {
     fn entry(&mut self, title: &str, text: &str) {
+        // A number and its sign stay on one line.
+        let text = text.replace(" %", GLUED_PERCENT);
         let mut title = title;
         let mut line = String::new();
         for word in text.split(' ') {
@@ -125,7 +128,8 @@ impl Page {
     fn raw(&mut self, title: &str, line: &str) {
         let title = if title.is_empty() { String::new() } else { format!("{title}:") };
         // Remarks come from a file: what would steer a terminal is left out.
-        let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let line: String =
+            line.replace(GLUED_PERCENT, " %").chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         self.0 += format!("{title:<INDENT$}{line}").trim_end();
         self.0.push('\n');
     }
@@ -199,6 +203,7 @@ Alarms:    none
         events.push((0, Event::Note { text: long }));
         let text = shown(&state_of(events), Life::Killed { silent: None });
         assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
+        assert!(!text.contains('\u{a0}') && !text.lines().any(|line| line.trim().starts_with('%')), "{text}");
         assert!(!text.contains('\u{1b}') && text.contains("ended by force"), "{text}");
     }
 }

@@ -26,7 +26,7 @@ impl Terminal {
         for number in [SIGINT, SIGTERM, SIGHUP] {
             flag::register_usize(number, Arc::clone(&signal), number as usize).context("cannot listen for signals")?;
         }
-        let inner = ratatui::try_init().inspect_err(|_| ratatui::restore());
+        let inner = ratatui::try_init().inspect_err(|_| give_back());
         Ok(Terminal { inner: inner.context("the terminal cannot be drawn on")?, signal })
     }
 
@@ -45,8 +45,13 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        ratatui::restore();
+        give_back();
     }
+}
+
+fn give_back() {
+    // A line that was cut leaves no terminal to give back, and nobody to tell.
+    let _ = ratatui::try_restore();
 }
 
 #[cfg(test)]

@@ -229,6 +229,14 @@ fn signals_and_ctrl_c_give_the_terminal_back() {
         terminal.until(&[&format!("ended with {code}"), "icanon"]);
         terminal.is_restored();
     }
+    // A line that is cut: nobody is left to be told, and nothing is left running.
+    let Some(terminal) = Terminal::run(&monitor(&dir), (80, 24)) else { return };
+    terminal.until(&["ended: done", "q quits"]);
+    let process = Path::new("/proc").join(terminal.child());
+    drop(terminal);
+    while process.exists() {
+        std::thread::yield_now();
+    }
     let Some(terminal) = Terminal::run(&monitor(&dir), (80, 24)) else { return };
     terminal.until(&["ended: done", "q quits"]);
     terminal.press("C-c");

@@ -1,0 +1,108 @@
+//! The keyboard: whether somebody wants to quit, and whether somebody is still there.
+//!
+//! Read here and not by the library that draws: when a line is cut, that one reads the end of its input for ever
+//! (crossterm 0.29, seen as a process that stayed behind at full load).
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+/// Escape alone is a key; with more behind it, within this time, it is the beginning of another key.
+const REST_OF_A_KEY: Duration = Duration::from_millis(50);
+const ESCAPE: u8 = 0x1b;
+const CTRL_C: u8 = 0x03;
+
+/// What came of waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// Nothing that matters.
+    Nothing,
+    /// `q`, Escape or Ctrl-C.
+    Quit,
+    /// The terminal is gone.
+    Gone,
+}
+
+/// Waits for keys, no longer than `patience`. A signal ends the wait early.
+pub(super) fn wait(keyboard: impl AsFd, patience: Duration) -> io::Result<Heard> {
+    let Some(mut typed) = read_within(&keyboard, patience)? else { return Ok(Heard::Nothing) };
+    if typed.is_empty() {
+        return Ok(Heard::Gone);
+    }
+    if typed.last() == Some(&ESCAPE) {
+        typed.extend(read_within(&keyboard, REST_OF_A_KEY)?.unwrap_or_default());
+    }
+    Ok(if quits(&typed) { Heard::Quit } else { Heard::Nothing })
+}
+
+/// What was typed; none when nothing was in time, nothing at all when nobody can type any more.
+fn read_within(keyboard: &impl AsFd, patience: Duration) -> io::Result<Option<Vec<u8>>> {
+    let mut watched = [PollFd::new(keyboard, PollFlags::IN)];
+    let timeout = Timespec::try_from(patience).map_err(io::Error::other)?;
+    match poll(&mut watched, Some(&timeout)) {
+        Ok(0) | Err(Errno::INTR) => return Ok(None),
+        Ok(_) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut typed = [0; 256];
+    match rustix::io::read(keyboard, &mut typed) {
+        Ok(count) => Ok(Some(typed[..count].to_vec())),
+        Err(Errno::INTR | Errno::AGAIN) => Ok(None),
+        // The terminal hung up.
+        Err(Errno::IO) => Ok(Some(Vec::new())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether one of the keys quits. Arrows, function keys and Alt with a letter begin with an escape too: they do not.
+fn quits(typed: &[u8]) -> bool {
+    let mut rest = typed;
+    while let Some((first, behind)) = rest.split_first() {
+        rest = match (*first, behind) {
+            (b'q' | b'Q' | CTRL_C, _) | (ESCAPE, []) => return true,
+            (ESCAPE, [b'[' | b'O', sequence @ ..]) => {
+                let end = sequence.iter().position(|byte| (0x40..=0x7e).contains(byte));
+                end.map_or(&[][..], |end| &sequence[end + 1..])
+            }
+            (ESCAPE, [_, behind @ ..]) => behind,
+            _ => behind,
+        };
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn q_escape_and_ctrl_c_quit_and_nothing_else() {
+        for typed in [&b"q"[..], b"Q", b"\x1b", b"\x03", b"xq", b"\x1b[Aq", b"\x1bOP\x03", b"\x1b[A\x1b"] {
+            assert!(quits(typed), "{typed:?}");
+        }
+        for typed in
+            [&b""[..], b"x", b"c", b"\r", b"\x1b[A", b"\x1bOQ", b"\x1b[1;5Q", b"\x1bq", b"\x1b[", "é".as_bytes()]
+        {
+            assert!(!quits(typed), "{typed:?}");
+        }
+    }
+
+    #[test]
+    fn keys_are_heard_and_so_is_a_line_that_is_cut() {
+        let (keyboard, mut typist) = io::pipe().unwrap();
+        assert_eq!(wait(&keyboard, Duration::ZERO).unwrap(), Heard::Nothing);
+        for (typed, heard) in
+            [(&b"x"[..], Heard::Nothing), (b"q", Heard::Quit), (b"\x1b", Heard::Quit), (b"\x1b[B", Heard::Nothing)]
+        {
+            typist.write_all(typed).unwrap();
+            assert_eq!(wait(&keyboard, Duration::ZERO).unwrap(), heard, "{typed:?}");
+        }
+        drop(typist);
+        assert_eq!(wait(&keyboard, Duration::ZERO).unwrap(), Heard::Gone);
+    }
+}
