@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use crate::call::{Call, Ran, contains, in_order};
 use crate::machine::Folder;
 use crate::speech::demo;
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, eventually};
 
 const RUN: &str = "--model-size nano --batch-size 4 --mode cpu --buffer-size 6 --num-workers 2";
 /// A run that does not end by itself while a test looks at it.
@@ -26,10 +26,10 @@ fn trained(line: &str, dir: &Path) {
 /// A run that has begun to step.
 fn stepping(line: &str, dir: &Path) -> Child {
     let mut child = train(line, dir).into_command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    while steps_in(dir) < 2 {
+    eventually(|| {
         assert!(child.try_wait().unwrap().is_none(), "the run ended before it began");
-        std::thread::yield_now();
-    }
+        if steps_in(dir) < 2 { Err("no step was taken".to_owned()) } else { Ok(()) }
+    });
     child
 }
 
@@ -178,7 +178,10 @@ fn a_run_is_watched_live_in_a_terminal_and_goes_on_without_it() {
     let all = ["tandem monitor", "● running", " of 1000000", "Data on the CPU", "Stages", "Slots", "loss ", "q quits"];
     let first = step_on(&terminal.until(&all));
     // Live: what it shows changes by itself.
-    while step_on(&terminal.until(&all)) < first + 2 {}
+    eventually(|| match step_on(&terminal.until(&all)) {
+        step if step < first + 2 => Err(format!("it still shows step {step}")),
+        _ => Ok(()),
+    });
     for (width, height) in [(80, 24), (40, 10), (80, 24)] {
         terminal.resize(width, height);
         let frames =
@@ -192,10 +195,10 @@ fn a_run_is_watched_live_in_a_terminal_and_goes_on_without_it() {
     terminal.until(&["ended with 0", "icanon"]);
     terminal.is_restored();
     let steps = steps_in(&dir);
-    while steps_in(&dir) < steps + 2 {
+    eventually(|| {
         assert!(child.try_wait().unwrap().is_none(), "the run ended with its monitor");
-        std::thread::yield_now();
-    }
+        if steps_in(&dir) < steps + 2 { Err("no more steps were taken".to_owned()) } else { Ok(()) }
+    });
     let pid = child.id().to_string();
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(130), "a clean end");
@@ -234,9 +237,7 @@ fn signals_and_ctrl_c_give_the_terminal_back() {
     terminal.until(&["ended: done", "q quits"]);
     let process = Path::new("/proc").join(terminal.child());
     drop(terminal);
-    while process.exists() {
-        std::thread::yield_now();
-    }
+    eventually(|| if process.exists() { Err(format!("{} stayed behind", process.display())) } else { Ok(()) });
     let Some(terminal) = Terminal::run(&monitor(&dir), (80, 24)) else { return };
     terminal.until(&["ended: done", "q quits"]);
     terminal.press("C-c");

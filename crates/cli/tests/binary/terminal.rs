@@ -7,6 +7,16 @@ use std::time::{Duration, Instant};
 /// What is not seen by then will not be. Nothing is decided by how long it took before.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// Asks again and again until it is so; what is wrong until then is said when it stays so.
+#[track_caller]
+pub(crate) fn eventually(mut is_so: impl FnMut() -> Result<(), String>) {
+    let begun = Instant::now();
+    while let Err(wrong) = is_so() {
+        assert!(begun.elapsed() < PATIENCE, "{wrong}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// A window with a shell command in it. It ends with the test.
 pub(crate) struct Terminal {
     socket: String,
@@ -38,15 +48,16 @@ impl Terminal {
     /// What is on it once it shows all of `parts`.
     #[track_caller]
     pub(crate) fn until(&self, parts: &[&str]) -> String {
-        let begun = Instant::now();
-        loop {
-            let screen = self.screen();
-            if parts.iter().all(|part| screen.contains(part)) {
-                return screen;
-            }
-            assert!(begun.elapsed() < PATIENCE, "{parts:?} never came to\n{screen}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let mut screen = self.screen();
+        eventually(|| {
+            screen = self.screen();
+            parts
+                .iter()
+                .all(|part| screen.contains(part))
+                .then_some(())
+                .ok_or(format!("{parts:?} never came to\n{screen}"))
+        });
+        screen
     }
 
     pub(crate) fn resize(&self, width: u16, height: u16) {
