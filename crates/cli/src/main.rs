@@ -2,6 +2,7 @@
 
 mod alarms;
 mod args;
+mod auto;
 mod bench;
 mod corpus;
 mod data;

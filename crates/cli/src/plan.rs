@@ -13,6 +13,7 @@ use tandem_plan::{
 use tandem_trial::resolve::{Resolved, Site, cards_json, host_facts};
 
 use crate::args::PlanCall;
+use crate::auto;
 use crate::data::{self, Corpus};
 use crate::exit::Exit;
 use crate::screen::{self, Screen};
@@ -22,7 +23,8 @@ pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     if call.recommend {
         return print_recommendations(call, screen);
     }
-    let (mut resolved, _) = resolve(call, screen)?;
+    let settled = auto::settle(call, screen)?;
+    let (mut resolved, _) = resolve(settled.as_ref().unwrap_or(call), screen)?;
     resolved.try_transfer().context("cannot try the transfer between the roles")?;
     let Resolved { machine, hardware, plan } = resolved;
     if call.print_config {

@@ -24,6 +24,7 @@ use tandem_watch::RunLog;
 
 use crate::alarms::AlarmLog;
 use crate::args::PlanCall;
+use crate::auto;
 use crate::corpus::demo;
 use crate::data;
 use crate::exit::Exit;
@@ -55,6 +56,8 @@ pub(crate) fn run(typed: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     exports::check(typed.settings.text(Id::Prometheus).as_deref())?;
     let demonstration = without_data(typed, screen)?;
     let call = demonstration.as_ref().unwrap_or(typed);
+    let settled = auto::settle(call, screen)?;
+    let call = settled.as_ref().unwrap_or(call);
     let (resolved, corpora) = resolve(call, site, screen)?;
     let plan = &resolved.plan;
     let opening = if plan.training.reset { Opening::Reset } else { Opening::Resume };
@@ -126,6 +129,9 @@ fn without_data(call: &PlanCall, screen: &Screen) -> Result<Option<PlanCall>, Ex
 
 /// Flags that do not go together are refused before anything is made or measured.
 fn can_be_placed(call: &PlanCall, site: &Site) -> Result<(), Exit> {
+    if auto::is_asked(&call.settings) {
+        return auto::field(call, site).map(drop);
+    }
     let placement = Placement::choose(&call.settings, &site.hardware);
     placement.map(drop).map_err(|refusal| Exit::Refused(Box::new(refusal)))
 }

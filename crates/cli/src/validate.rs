@@ -10,6 +10,7 @@ use tandem_trial::resolve::{Resolved, Site, cards_json};
 use tandem_trial::validate::{Report, validate};
 
 use crate::args::PlanCall;
+use crate::auto;
 use crate::data::{self, Corpus};
 use crate::exit::{Exit, FAILED};
 use crate::plan::details;
@@ -17,8 +18,10 @@ use crate::run_log;
 use crate::scratch::Scratch;
 use crate::screen::{self, Screen};
 
-pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
-    call.warnings.iter().for_each(|warning| screen.warn(warning));
+pub(crate) fn run(typed: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
+    typed.warnings.iter().for_each(|warning| screen.warn(warning));
+    let settled = auto::settle(typed, screen)?;
+    let call = settled.as_ref().unwrap_or(typed);
     // The corpus it makes for itself is gone when this is.
     let folder = Scratch::new()?;
     let (resolved, corpora) = resolve(call, &folder, screen)?;

@@ -9,7 +9,7 @@ use crate::hardware::{CardFacts, Hardware};
 use crate::refusal::{Reason, Refusal, Suggestion};
 use crate::request::Request;
 use crate::setting::Id;
-use crate::settings::Settings;
+use crate::settings::{Origin, Settings};
 use crate::value::{Limit, Value};
 
 /// How the roles share the machine.
@@ -123,9 +123,19 @@ fn place(settings: &Settings, hardware: &Hardware) -> Result<Placement, Refusal>
         data: chosen.data,
         model: chosen.model,
         precision: precision(settings, chosen.model.and_then(|index| hardware.card(index)))?,
-        why: chosen.why,
+        why: if is_measured(settings) { WHY_MEASURED.to_owned() } else { chosen.why },
         hints: hints(request, hardware),
     })
+}
+
+/// What a plan says of a mode that `--mode auto` took.
+const WHY_MEASURED: &str = "--mode auto";
+
+/// Whether the mode and its cards were found by timing.
+fn is_measured(settings: &Settings) -> bool {
+    [Id::Mode, Id::ShareGpu, Id::ModelGpu]
+        .into_iter()
+        .any(|id| settings.given(id).is_some_and(|given| given.origin == Origin::Measured))
 }
 
 struct Choice {

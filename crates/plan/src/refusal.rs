@@ -33,8 +33,8 @@ pub enum Reason {
     Usage,
     /// The config file cannot be read or understood.
     Config,
-    /// Asked for something that is described but not there yet.
-    NotBuilt,
+    /// A mode that only measuring can name, and nobody measured.
+    NotMeasured,
     /// No usable NVIDIA device, or not this one.
     Device,
     /// A second GPU is needed and there is none.
@@ -59,7 +59,7 @@ impl Reason {
         match self {
             Reason::Usage => "usage",
             Reason::Config => "config",
-            Reason::NotBuilt => "not-built",
+            Reason::NotMeasured => "not-measured",
             Reason::Device => "device",
             Reason::TooFewGpus => "too-few-gpus",
             Reason::GpuIndex => "gpu-index",

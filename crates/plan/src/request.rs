@@ -78,7 +78,7 @@ fn check_mode(
         .set(Id::ModelGpu, Value::Count(1))
         .leave_out(&[Id::ShareGpu, Id::Gpu]);
     match mode {
-        Some("auto") => Err(not_built()),
+        Some("auto") => Err(not_measured()),
         Some("cpu") if pair.is_some() || share || gpu.is_some() => {
             Err(Refusal::usage("❌ --mode cpu uses no GPU: leave the GPU flags out, or leave --mode out")
                 .suggest(on_the_cpu()))
@@ -98,10 +98,12 @@ fn check_mode(
     }
 }
 
-fn not_built() -> Refusal {
+/// A plan is arithmetic, and times nothing: whoever makes one for `--mode auto` has put the mode that was found in its place.
+fn not_measured() -> Refusal {
     Refusal::new(
-        Reason::NotBuilt,
-        "❌ --mode auto is not built yet: say which mode (single, dual or cpu), or leave --mode out",
+        Reason::NotMeasured,
+        "❌ --mode auto is found by timing, before a plan is made: say which mode (single, dual or cpu), \
+         or leave --mode out",
     )
     .suggest(Suggestion::new("one GPU for everything").set(Id::Mode, Value::Choice("single")))
     .suggest(Suggestion::new("run on the CPU").set(Id::Mode, Value::Choice("cpu")))
@@ -193,7 +195,7 @@ mod tests {
         };
         check("--data-gpu 0", "--data-gpu and --model-gpu go together");
         check("--model-gpu 0 --share-gpu", "--data-gpu and --model-gpu go together");
-        check("--mode auto", "not built yet");
+        check("--mode auto", "found by timing");
         check("--mode dual", "--mode dual needs --data-gpu and --model-gpu");
         check("--mode dual --share-gpu", "two GPUs");
         check("--mode single --data-gpu 0 --model-gpu 1", "--mode single");

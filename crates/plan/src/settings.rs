@@ -34,6 +34,8 @@ pub enum Origin {
         /// The line, from 1.
         line: usize,
     },
+    /// Nowhere: `--mode auto` timed the modes, and this is of the one it took.
+    Measured,
 }
 
 /// A setting that cannot be what was written. All of these are wrong usage: exit code 2.
@@ -98,9 +100,22 @@ impl Settings {
 
     /// The same settings with these flags added or replaced: `&[("batch-size", "8")]`.
     pub fn with<N: AsRef<str>, V: AsRef<str>>(&self, changes: &[(N, V)]) -> Result<Settings, SettingError> {
+        self.with_from(changes, &Origin::Flag)
+    }
+
+    /// The same settings with what `--mode auto` found by measuring. Flags that it replaces are left out first.
+    pub fn with_measured<N: AsRef<str>, V: AsRef<str>>(&self, changes: &[(N, V)]) -> Result<Settings, SettingError> {
+        self.with_from(changes, &Origin::Measured)
+    }
+
+    fn with_from<N: AsRef<str>, V: AsRef<str>>(
+        &self,
+        changes: &[(N, V)],
+        origin: &Origin,
+    ) -> Result<Settings, SettingError> {
         let mut settings = self.clone();
         for (name, text) in changes {
-            settings.set(name.as_ref(), text.as_ref(), Origin::Flag)?;
+            settings.set(name.as_ref(), text.as_ref(), origin.clone())?;
         }
         Ok(settings)
     }
@@ -247,7 +262,7 @@ fn wrong_value(setting: &Setting, found: &str, origin: &Origin) -> SettingError 
     };
     let value = close.unwrap_or_else(|| setting.example());
     let (place, example) = match origin {
-        Origin::Flag => (format!("--{}", setting.flag), format!("--{} {value}", setting.flag)),
+        Origin::Flag | Origin::Measured => (format!("--{}", setting.flag), format!("--{} {value}", setting.flag)),
         Origin::Config { file, line } => {
             (format!("{file}:{line}: {}.{}", setting.section, setting.key), format!("{}: {value}", setting.key))
         }

@@ -8,11 +8,12 @@ mod ground;
 mod handoff;
 mod mel;
 mod memory;
+mod modes;
 mod peers;
 mod pipeline;
 mod start;
 mod step;
-mod table;
+pub(crate) mod table;
 mod training;
 
 use std::path::PathBuf;
@@ -30,22 +31,22 @@ use self::ground::Ground;
 use self::memory::AtTheLimit;
 use self::peers::Peer;
 use crate::args::{self, PlanCall};
+use crate::auto;
 use crate::exit::{Exit, FAILED};
 use crate::run_log;
 use crate::screen::{self, Screen};
 
 /// The benchmarks there are, and the figure each is about.
-const NAMES: [(Name, &str, &str); 7] = [
+const NAMES: [(Name, &str, &str); 8] = [
     (Name::Pipeline, "pipeline", "steps per second against what the model could do if batches were always there"),
     (Name::Handoff, "handoff", "time to take a batch that is ready, and the driver calls beside it"),
     (Name::Mel, "mel", "features of a batch: latency, and hours of audio per second"),
     (Name::Step, "step", "one training step of the reference transformers, and where its time goes"),
     (Name::Training, "training", "the run itself: against its model without a feed, and against its matrix products"),
+    (Name::Modes, "modes", "every mode of this machine on one corpus, and which one --mode auto would take"),
     (Name::Start, "start", "time to the first batch of a list of a million recordings"),
     (Name::Memory, "memory", "peak use at the smallest limits, and allocations after warm-up"),
 ];
-/// Those that wait for what they measure.
-const NOT_BUILT: [&str; 1] = ["modes"];
 
 /// Which benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,11 +56,13 @@ enum Name {
     Mel,
     Step,
     Training,
+    Modes,
     Start,
     Memory,
 }
 
 /// A call of `tandem bench`.
+#[derive(Clone)]
 pub(crate) struct Call {
     name: Name,
     pub(crate) plan: PlanCall,
@@ -123,9 +126,6 @@ pub(crate) fn read(given: &ArgMatches, plan: impl Fn(&ArgMatches) -> Result<Plan
     let Some(typed) = given.get_one::<String>("name") else {
         return Err(if given.get_flag("json") { Exit::Usage(list()) } else { Exit::Said(list()) });
     };
-    if NOT_BUILT.contains(&typed.as_str()) {
-        return Err(Exit::Usage(format!("❌ tandem bench {typed}: not built yet\n{}", list())));
-    }
     let Some((name, ..)) = NAMES.into_iter().find(|(_, name, _)| name == typed) else {
         return Err(Exit::Usage(format!("❌ there is no benchmark `{typed}`\n{}", list())));
     };
@@ -158,12 +158,19 @@ fn count(text: &str) -> Result<usize, String> {
     }
 }
 
-pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
-    call.plan.warnings.iter().for_each(|warning| screen.warn(warning));
+pub(crate) fn run(typed: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+    typed.plan.warnings.iter().for_each(|warning| screen.warn(warning));
+    let settled = match typed.name {
+        // It times them all itself.
+        Name::Modes => None,
+        _ => auto::settle(&typed.plan, screen)?.map(|plan| Call { plan, ..typed.clone() }),
+    };
+    let call = settled.as_ref().unwrap_or(typed);
     // What a benchmark made for itself is gone with its folder.
     let (ground, limit, _made) = match call.name {
         Name::Memory => memory::ground(call, screen).map(|(ground, limit)| (ground, Some(limit), None))?,
         Name::Training => training::ground(call, screen).map(|(ground, folder)| (ground, None, Some(folder)))?,
+        Name::Modes => modes::ground(call, screen).map(|(ground, folder)| (ground, None, Some(folder)))?,
         _ => (Ground::find(call, screen)?, None, None),
     };
     ground.say_notes(screen);
@@ -200,6 +207,7 @@ fn measure(
         (Name::Mel, _) => mel::measure(call, ground)?,
         (Name::Step, _) => step::measure(call, ground, screen)?,
         (Name::Training, _) => training::measure(call, ground, screen)?,
+        (Name::Modes, _) => modes::measure(call, ground, screen)?,
         (Name::Start, _) => start::measure(call, ground, screen)?,
         (Name::Memory, Some(limit)) => memory::measure(call, ground, limit, screen)?,
         (Name::Memory, None) => unreachable!("its ground comes with its limits"),

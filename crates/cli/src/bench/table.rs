@@ -1,7 +1,7 @@
 //! Tables for people: columns as wide as what is in them, numbers to the right.
 
 /// A table being written.
-pub(super) struct Table {
+pub(crate) struct Table {
     title: String,
     rows: Vec<Vec<String>>,
     below: Vec<String>,
@@ -9,23 +9,23 @@ pub(super) struct Table {
 
 impl Table {
     /// An empty one, under a title.
-    pub(super) fn new(title: impl Into<String>, columns: &[&str]) -> Table {
+    pub(crate) fn new(title: impl Into<String>, columns: &[&str]) -> Table {
         Table { title: title.into(), rows: vec![owned(columns)], below: Vec::new() }
     }
 
     /// A row of as many cells as there are columns.
-    pub(super) fn row(&mut self, cells: Vec<String>) {
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
         assert_eq!(cells.len(), self.rows[0].len(), "a row with other columns");
         self.rows.push(cells);
     }
 
     /// A line under it.
-    pub(super) fn note(&mut self, line: impl Into<String>) {
+    pub(crate) fn note(&mut self, line: impl Into<String>) {
         self.below.push(line.into());
     }
 
     /// The whole of it.
-    pub(super) fn show(&self) -> String {
+    pub(crate) fn show(&self) -> String {
         let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..self.rows[0].len()).map(width).collect();
         let mut text = format!("{}\n", self.title);
@@ -47,7 +47,7 @@ fn owned(cells: &[&str]) -> Vec<String> {
 }
 
 /// A sign for a goal: met, missed, or nothing where there is none.
-pub(super) fn sign(met: Option<bool>) -> String {
+pub(crate) fn sign(met: Option<bool>) -> String {
     match met {
         Some(true) => "✅".to_owned(),
         Some(false) => "⚠️".to_owned(),
@@ -56,7 +56,7 @@ pub(super) fn sign(met: Option<bool>) -> String {
 }
 
 /// `12.3 %`
-pub(super) fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 

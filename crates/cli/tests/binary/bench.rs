@@ -9,7 +9,7 @@ use crate::call::{Call, Ran, contains, tandem};
 use crate::machine::Folder;
 use crate::speech::{demo, tone, wav_of};
 
-const NAMES: [&str; 7] = ["pipeline", "handoff", "mel", "step", "training", "start", "memory"];
+const NAMES: [&str; 8] = ["pipeline", "handoff", "mel", "step", "training", "modes", "start", "memory"];
 /// What a table of clips needs to be quick.
 const FEW: &str = "--no-sweep --steps 3 --batch-size 2 --buffer-size 4";
 
@@ -24,7 +24,7 @@ fn without_a_name_all_are_listed() {
 }
 
 #[test]
-fn an_unknown_name_ends_with_the_list_and_one_is_not_built_yet() {
+fn an_unknown_name_ends_with_the_list() {
     let check = |line: &str, parts: &[&str]| {
         let ran = tandem(line);
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{ran:?}");
@@ -34,7 +34,6 @@ fn an_unknown_name_ends_with_the_list_and_one_is_not_built_yet() {
         assert_eq!((ran.code, &ran.json()["code"]), (2, &2.into()));
     };
     check("bench pipelin", &["❌ there is no benchmark `pipelin`"]);
-    check("bench modes", &["❌ tandem bench modes: not built yet"]);
     for line in
         ["bench handoff --steps 0", "bench start --rows many", "bench step --size huge", "bench step --precision f16"]
     {
@@ -237,6 +236,29 @@ fn a_run_is_measured_against_itself_without_a_feed() {
         assert!(number("products_ms") < number("headspace_ms"), "{row}");
         assert!((number("steps_per_s") / number("headspace") - number("of_headspace")).abs() < 1e-9, "{row}");
     }
+}
+
+#[test]
+fn every_mode_is_run_on_one_corpus_and_one_is_taken() {
+    let work = "--model-size nano --batch-size 2 --buffer-size 4 --max-mel-frames 200 --steps 2";
+    let call = Call::new(&format!("bench modes {work} --sim 2x24GiB")).arg("--train-data").arg(demo());
+    let rows = rows(call, "modes", true);
+    let modes: Vec<(&str, bool)> =
+        rows.iter().map(|row| (row["mode"].as_str().unwrap(), row["isolated"].as_bool().unwrap())).collect();
+    let open = [("cpu", false), ("single", false), ("shared", false), ("multi", false)];
+    assert_eq!(modes, [&open[..], &[("shared", true), ("multi", true)]].concat());
+    for row in &rows {
+        assert!(row["why"].is_null(), "{row}");
+        assert!(["steps_per_s", "of_best", "model_mb"].iter().all(|name| row[name].as_f64().unwrap() > 0.0), "{row}");
+        assert_eq!(row["of_open"].is_number(), row["isolated"] == true, "{row}");
+    }
+    let taken: Vec<&Value> = rows.iter().filter(|row| row["taken"] == true).collect();
+    assert_eq!(taken.len(), 1);
+    assert!(taken[0]["isolated"] == false && taken[0]["mode"] != "cpu", "{taken:?}");
+    // Without a card there is one mode.
+    let ran = Call::new(&format!("bench modes {work}")).arg("--train-data").arg(demo()).without_gpu().run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    contains(&ran.out, &["The modes of this machine", "The fastest here: cpu", "taken"]);
 }
 
 #[test]

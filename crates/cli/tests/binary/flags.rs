@@ -344,6 +344,7 @@ fn devices() {
     assert_eq!(on("--mode single"), (0, 0));
     contains(&run("--sim 1x24GiB --share-gpu").ran.out, &["partition"]);
     contains(&run("--sim 1x24GiB --mode cpu").ran.out, &["CPU Mode"]);
+    contains(&run("--sim 1x24GiB --mode auto").ran.out, &["is taken; without timing: --"]);
     let dual =
         Call::new(&format!("train {}", merged("--sim 2x24GiB --mode dual"))).arg("--train-data").arg(demo()).run();
     assert_eq!(dual.code, 2, "{dual:?}");
@@ -433,13 +434,4 @@ fn exporters() {
     assert!(!folder.path("odd").exists());
     let no_place = call(&merged("--trace no/such/folder/t.json"), demo(), &folder.path("no-place")).run();
     assert_eq!(no_place.code, 2, "{no_place:?}");
-}
-
-#[test]
-fn mode_auto_is_not_built() {
-    let folder = Folder::new();
-    let ran = call(&merged("--mode auto"), demo(), &folder.path("run")).run();
-    assert_eq!(ran.code, 2, "{ran:?}");
-    contains(&ran.err, &["not built yet"]);
-    assert!(!folder.path("run").exists(), "nothing is made for what cannot be");
 }

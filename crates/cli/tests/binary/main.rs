@@ -8,6 +8,7 @@ mod machine;
 mod speech;
 mod terminal;
 
+mod auto;
 mod bad_checkpoints;
 mod bad_input;
 mod bench;

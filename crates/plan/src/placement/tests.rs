@@ -104,3 +104,16 @@ fn bf16_where_there_is_none() {
     assert_eq!(choose("", &gpus(1, 24)).unwrap().precision, Precision::Mixed);
     assert_eq!(choose("--no-mixed-precision", &gpus(1, 24)).unwrap().precision, Precision::Full);
 }
+
+#[test]
+fn a_mode_that_was_found_by_timing_says_so() {
+    let check = |changes: &[(&str, &str)], mode: Mode| {
+        let placement = Placement::choose(&settings("").with_measured(changes).unwrap(), &gpus(2, 24)).unwrap();
+        assert_eq!((placement.mode, placement.why.as_str()), (mode, "--mode auto"));
+        assert!(placement.hints.is_empty(), "two cards were looked at: {:?}", placement.hints);
+    };
+    check(&[("mode", "single"), ("gpu", "1")], Mode::Single);
+    check(&[("share-gpu", ""), ("gpu", "1")], Mode::SharedGpu);
+    check(&[("data-gpu", "1"), ("model-gpu", "0")], Mode::Multi);
+    check(&[("mode", "cpu")], Mode::Cpu);
+}

@@ -6,6 +6,7 @@ mod consumer;
 pub mod handoff;
 pub mod mel;
 pub mod memory;
+pub mod modes;
 pub mod pipeline;
 mod serve;
 mod spread;

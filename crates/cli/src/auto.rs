@@ -1,0 +1,145 @@
+//! `--mode auto`: times the modes that are possible here, says what it found, and goes on with the fastest.
+
+use std::cell::{Cell, RefCell};
+
+use anyhow::{Context as _, anyhow};
+use tandem_events::Emitter;
+use tandem_plan::setting::Id;
+use tandem_plan::{Refusal, Settings};
+use tandem_trial::choose::{Candidate, Choice, Contest, Entry, Field, Found, TrialError, Trials, candidates};
+use tandem_trial::resolve::Site;
+
+use crate::args::PlanCall;
+use crate::bench::table::Table;
+use crate::data;
+use crate::exit::Exit;
+use crate::scratch::Scratch;
+use crate::screen::Screen;
+
+/// Whether a mode is to be found by timing.
+pub(crate) fn is_asked(settings: &Settings) -> bool {
+    settings.given_choice(Id::Mode) == Some("auto")
+}
+
+/// The same call with the mode that was found in place of `--mode auto`; none where another mode was asked for, or none.
+pub(crate) fn settle(call: &PlanCall, screen: &Screen) -> Result<Option<PlanCall>, Exit> {
+    if !is_asked(&call.settings) {
+        return Ok(None);
+    }
+    let survey = || Site::survey(call.sim.clone());
+    let field = field(call, &survey().context("cannot read the GPUs")?)?;
+    // Speech it makes for itself is gone when this is.
+    let folder = Scratch::new()?;
+    let corpus = data::open_or_make(call, &folder, screen)?;
+    let mut trials = Trials::new(&survey, (&corpus.facts, &corpus.corpora), Emitter::none());
+    screen.progress(&heading(&field))?;
+    let choice = decide(field, &mut trials, rounds(call), screen)?;
+    show(&choice, screen)?;
+    Ok(Some(PlanCall { settings: choice.taken().candidate.settings.clone(), ..call.clone() }))
+}
+
+/// What there is to choose from; a refusal where flags do not go together.
+pub(crate) fn field(call: &PlanCall, site: &Site) -> Result<Field, Exit> {
+    candidates(&call.settings, &site.hardware).map_err(|refusal| Exit::Refused(Box::new(refusal)))
+}
+
+/// How often each mode is timed: on simulated cards once, whose clock depends on nothing.
+pub(crate) fn rounds(call: &PlanCall) -> usize {
+    if call.sim.is_some() { 1 } else { Contest::ROUNDS }
+}
+
+fn heading(field: &Field) -> String {
+    match (&field.asked, field.others.len()) {
+        (Some(Ok(candidate)), _) => format!("--mode auto: trying {}, as asked for", candidate.name()),
+        (_, 0) => "--mode auto: no GPU to try".to_owned(),
+        (_, count) => format!("--mode auto: timing {count} modes, a few batches each..."),
+    }
+}
+
+/// Times them; each is told as it comes, because it takes its time.
+fn decide(field: Field, trials: &mut Trials<'_>, rounds: usize, screen: &Screen) -> Result<Choice, Exit> {
+    let (trials, refused, failed) = (RefCell::new(trials), RefCell::new(None), Cell::new(false));
+    let why = |error: TrialError| {
+        let text = error.to_string();
+        match error {
+            TrialError::Refused(refusal) => drop(refused.borrow_mut().get_or_insert(refusal)),
+            TrialError::Device(_) | TrialError::Run(_) => failed.set(true),
+        }
+        text
+    };
+    let mut time = |candidate: &Candidate| {
+        let seen = trials.borrow_mut().run(candidate).map_err(why);
+        let line = match &seen {
+            Ok(seen) => format!("   {}: {:.2} steps/s", candidate.name(), seen.pace.steps_per_s),
+            Err(why) => format!("   {}: {why}", candidate.name()),
+        };
+        // A reader who went away does not stop it.
+        let _ = screen.progress(&line);
+        seen.map(|seen| seen.pace)
+    };
+    let mut check = |candidate: &Candidate| trials.borrow_mut().check(candidate).map_err(why);
+    let decided = Contest { time: &mut time, check: &mut check, rounds }.decide(field);
+    decided.map_err(|lines| {
+        let message = format!("--mode auto: no mode is possible here\n   {}", lines.join("\n   "));
+        match refused.take().filter(|_| !failed.get()) {
+            // What would have to change for the first one is what would have to change.
+            Some(refusal) => Exit::Refused(Box::new(Refusal { message: format!("❌ {message}"), ..*refusal })),
+            None => Exit::Failed(anyhow!("{message}")),
+        }
+    })
+}
+
+fn show(choice: &Choice, screen: &Screen) -> Result<(), Exit> {
+    if let Some(why) = &choice.not_as_asked {
+        screen.warn(&format!("--mode auto: not as asked for: {why}"));
+    }
+    screen.say(&table(choice))?;
+    if let Some(sentence) = choice.one_or_two() {
+        screen.say(&format!("   {sentence}"))?;
+    }
+    let taken = &choice.taken().candidate;
+    let instead = is_instead(choice);
+    let line = format!("{} is taken; without timing: {}", taken.name(), taken.flags());
+    match instead {
+        Some(why) => screen.warn(&format!("--mode auto: {line} ({why})")),
+        None => screen.say(&format!("   {line}"))?,
+    }
+    Ok(())
+}
+
+/// Why something is taken that nobody would have expected: loud, because it is a fallback.
+fn is_instead(choice: &Choice) -> Option<String> {
+    let failed = choice.entries.iter().find_map(|entry| match &entry.found {
+        Found::Impossible(why) => Some(format!("{}: {why}", entry.candidate.name())),
+        _ => None,
+    });
+    match (&choice.not_as_asked, choice.taken().candidate.cards, failed) {
+        (Some(_), ..) => Some("in place of what the GPU flags ask for".to_owned()),
+        (None, None, Some(failed)) => Some(failed),
+        _ => None,
+    }
+}
+
+/// What was decided from.
+fn table(choice: &Choice) -> String {
+    let mut table = Table::new("--mode auto", &["mode", "steps/s", "middle half", "÷ best", ""]);
+    let best = choice.entries.iter().filter_map(Entry::steps_per_s).fold(0.0, f64::max);
+    for (at, entry) in choice.entries.iter().enumerate() {
+        let [rate, spread, of_best] = match &entry.found {
+            Found::Pace(pace) => [
+                format!("{:.2}", pace.steps_per_s),
+                format!("{:.2} to {:.2}", pace.low, pace.high),
+                format!("{:.3}", pace.steps_per_s / best),
+            ],
+            Found::Untimed | Found::Impossible(_) => Default::default(),
+        };
+        let remark = match &entry.found {
+            _ if at == choice.taken => "taken".to_owned(),
+            Found::Impossible(why) => why.clone(),
+            _ => String::new(),
+        };
+        table.row(vec![entry.candidate.name(), rate, spread, of_best, remark]);
+    }
+    choice.left_out.iter().for_each(|line| table.note(line.clone()));
+    table.show().trim_end().to_owned()
+}
