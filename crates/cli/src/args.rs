@@ -13,6 +13,7 @@ use crate::corpus;
 use crate::doctor;
 use crate::exit::Exit;
 use crate::monitor;
+use crate::profile;
 use crate::synthesize;
 
 /// One call of the program, read.
@@ -22,6 +23,7 @@ pub(crate) enum Call {
     Validate(PlanCall),
     Monitor(monitor::Call),
     Doctor(doctor::Call),
+    Profile(profile::Call),
     Synthesize(synthesize::Call),
     Bench(bench::Call),
     Corpus(corpus::Call),
@@ -76,6 +78,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Call, Exit> {
         Some(("validate", given)) => read(given).map(Call::Validate),
         Some(("monitor", given)) => Ok(Call::Monitor(monitor::read(given))),
         Some(("doctor", given)) => read(given).map(|plan| Call::Doctor(doctor::read(given, plan))),
+        Some(("profile", given)) => profile::read(given, read).map(Call::Profile),
         Some(("synthesize", given)) => synthesize::read(given).map(Call::Synthesize),
         Some(("bench", given)) => bench::read(given, read).map(Call::Bench),
         Some(("corpus", given)) => corpus::read(given).map(Call::Corpus).ok_or_else(|| Exit::Said(START.to_owned())),
@@ -144,6 +147,7 @@ fn grammar() -> Clap {
         .subcommand(shared(plan))
         .subcommand(shared(validate))
         .subcommand(monitor::grammar())
+        .subcommand(shared(profile::grammar()))
         .subcommand(synthesize::grammar())
         .subcommand(shared(bench::grammar()))
         .subcommand(corpus::grammar())

@@ -13,6 +13,7 @@ mod farewell;
 mod interrupts;
 mod monitor;
 mod plan;
+mod profile;
 mod run_log;
 mod scratch;
 mod screen;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
             Call::Validate(call) => validate::run(call, &screen),
             Call::Monitor(call) => monitor::run(call, &screen),
             Call::Doctor(call) => doctor::run(call, &screen),
+            Call::Profile(call) => profile::run(call, &screen),
             Call::Synthesize(call) => synthesize::run(call, &screen),
             Call::Bench(call) => bench::run(call, &screen),
             Call::Corpus(call) => corpus::run(call, &screen),

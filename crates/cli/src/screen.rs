@@ -22,6 +22,7 @@ impl Screen {
             Call::Train(call) | Call::Plan(call) | Call::Validate(call) => (call.sim.is_some(), call.quiet, call.json),
             Call::Doctor(call) => (call.plan.sim.is_some(), call.plan.quiet, call.plan.json),
             Call::Monitor(_) => (false, false, false),
+            Call::Profile(call) => (call.plan.sim.is_some(), call.plan.quiet, call.plan.json),
             Call::Synthesize(call) => (call.sim.is_some(), call.quiet, false),
             Call::Bench(call) => (call.plan.sim.is_some(), call.plan.quiet, call.plan.json),
             Call::Corpus(call) => (false, call.quiet(), call.json()),

@@ -57,7 +57,7 @@ pub(crate) fn run(typed: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
 }
 
 /// The plan of a run, and what it runs on: the corpus that was named, or synthetic speech.
-fn resolve(call: &PlanCall, folder: &Scratch, screen: &Screen) -> Result<(Resolved, Corpora), Exit> {
+pub(crate) fn resolve(call: &PlanCall, folder: &Scratch, screen: &Screen) -> Result<(Resolved, Corpora), Exit> {
     let refused = |refusal| Exit::Refused(Box::new(refusal));
     let (resolved, corpus) = crate::plan::resolve(call, screen)?;
     if let Some(Corpus { corpora, .. }) = corpus {

@@ -162,7 +162,7 @@ pub enum DeviceError {
 
     /// `TANDEM_PLANT` asks for a fault that there is not: correct it, or take it away.
     #[error(
-        "TANDEM_PLANT={given}: expected trap@step:N or leak:POOL:MiB/STEPS (data, model, pinned or host), e.g. trap@step:37 or leak:data:1MiB/100"
+        "TANDEM_PLANT={given}: expected trap@step:N, leak:POOL:MiB/STEPS (data, model, pinned or host) or slow:WORK:TIMES (decode, upload, features, transfer or step), e.g. trap@step:37, leak:data:1MiB/100 or slow:decode:8"
     )]
     Plant {
         /// What it says.

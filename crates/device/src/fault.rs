@@ -45,14 +45,32 @@ impl Faults {
 }
 
 /// The fault that `TANDEM_PLANT` asks for: `trap@step:N` breaks the model's card in step `N`, `leak:POOL:MiB/STEPS` has
-/// a pool lose so much in so many steps, all along. For debugging only.
+/// a pool lose so much in so many steps, all along, `slow:WORK:TIMES` has some work done so many times over. For debugging
+/// only.
 ///
 /// Whoever runs steps asks [`Plant::traps_at`] in each, and queues [`crate::Stream::trap`] there; whoever watches memory
-/// has [`crate::PlantedLeak`] grow.
+/// has [`crate::PlantedLeak`] grow; whoever does the work asks [`Plant::times`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Plant {
     trap_at_step: Option<u64>,
     leak: Option<LeakRate>,
+    slow: Option<(Slow, u32)>,
+}
+
+/// Work that can be made slow: it is done again and again, with the same result. A step that is repeated learns more from
+/// its batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slow {
+    /// Decoding a recording.
+    Decode,
+    /// Copying a batch to the data device.
+    Upload,
+    /// Making its features.
+    Features,
+    /// Copying it to the model device.
+    Transfer,
+    /// The step.
+    Step,
 }
 
 /// How fast a planted leak grows, and in what.
@@ -98,6 +116,11 @@ impl Plant {
     pub fn leak(&self) -> Option<LeakRate> {
         self.leak
     }
+
+    /// How many times `work` is to be done: once, unless it is to be slow.
+    pub fn times(&self, work: Slow) -> u32 {
+        self.slow.filter(|(slow, _)| *slow == work).map_or(1, |(_, times)| times)
+    }
 }
 
 impl FromStr for Plant {
@@ -106,11 +129,26 @@ impl FromStr for Plant {
     fn from_str(given: &str) -> Result<Plant, DeviceError> {
         let trap_at_step = given.strip_prefix("trap@step:").and_then(|step| step.parse().ok());
         let leak = given.strip_prefix("leak:").and_then(leak_rate);
-        match (trap_at_step, leak) {
-            (None, None) => Err(DeviceError::Plant { given: given.to_owned() }),
-            _ => Ok(Plant { trap_at_step, leak }),
+        let slow = given.strip_prefix("slow:").and_then(slowness);
+        match (trap_at_step, leak, slow) {
+            (None, None, None) => Err(DeviceError::Plant { given: given.to_owned() }),
+            _ => Ok(Plant { trap_at_step, leak, slow }),
         }
     }
+}
+
+/// `decode:8`
+fn slowness(given: &str) -> Option<(Slow, u32)> {
+    let (work, times) = given.split_once(':')?;
+    let work = match work {
+        "decode" => Slow::Decode,
+        "upload" => Slow::Upload,
+        "features" => Slow::Features,
+        "transfer" => Slow::Transfer,
+        "step" => Slow::Step,
+        _ => return None,
+    };
+    times.parse().ok().filter(|times| *times > 0).map(|times| (work, times))
 }
 
 /// `data:1MiB/100`
@@ -140,9 +178,11 @@ mod tests {
         let leak = |given: &str| given.parse::<Plant>().unwrap().leak();
         assert_eq!(leak("leak:data:1MiB/100"), Some(LeakRate { pool: Pool::Data, bytes: MIB, steps: 100 }));
         assert_eq!(leak("leak:host:2MiB/5"), Some(LeakRate { pool: Pool::Host, bytes: 2 * MIB, steps: 5 }));
+        let slow: Plant = "slow:features:7".parse().unwrap();
+        assert_eq!((slow.times(Slow::Features), slow.times(Slow::Decode), plant.times(Slow::Step)), (7, 1, 1));
         for given in ["", "trap", "trap@step:", "trap@step:-1", "trap@37", "Trap@step:1", "trap@step:1 "]
             .into_iter()
-            .chain(["leak:", "leak:disk:1MiB/100", "leak:data:1/100", "leak:data:0MiB/100", "leak:data:1MiB/0"])
+            .chain(["slow:", "slow:decode", "slow:decode:0", "slow:decode:1.5", "slow:read:2", "leak:", "leak:disk:1MiB/100", "leak:data:1/100", "leak:data:0MiB/100", "leak:data:1MiB/0"])
         {
             let error = given.parse::<Plant>().unwrap_err().to_string();
             assert!(error.starts_with(&format!("TANDEM_PLANT={given}: expected trap@step:N")), "{error}");

@@ -64,7 +64,7 @@ pub use cost::{DriverCost, probe};
 pub use cpu::{host_memory, resident_bytes};
 pub use device::{Device, Loaded};
 pub use error::DeviceError;
-pub use fault::{Faults, LeakRate, Plant, Pool};
+pub use fault::{Faults, LeakRate, Plant, Pool, Slow};
 pub use isolation::{CardUse, HostUse, Isolation, IsolationError, Partition};
 pub use kernel::{Arg, DType, Element, Grid, Kernel, Param, Source, Twin, TwinArgs};
 pub use machine::{CardCounters, Kind, Machine};

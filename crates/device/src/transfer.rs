@@ -9,6 +9,7 @@
 use crate::arena::{Arena, View};
 use crate::device::Device;
 use crate::error::DeviceError;
+use crate::fault::{Plant, Slow};
 use crate::kernels::pattern_word;
 use crate::pinned::Pinned;
 use crate::stream::{Event, Stream};
@@ -62,6 +63,8 @@ pub struct Transfer {
     next: usize,
     /// Recorded behind the last copy to another card, for the far side to wait for.
     crossed: Event,
+    /// How often everything is copied: once, unless a slow way is planted.
+    times: u32,
 }
 
 struct Staging {
@@ -145,6 +148,7 @@ impl Transfer {
             staging,
             next: 0,
             crossed: source.event()?,
+            times: Plant::from_env()?.times(Slow::Transfer),
         })
     }
 
@@ -205,10 +209,12 @@ impl Transfer {
 
     fn copy_between(&mut self, from: View<'_>, to: View<'_>, timers: Option<&CopyTimers>) -> Result<(), DeviceError> {
         let (down, up) = (timers.map(|timers| &timers.down), timers.and_then(|timers| timers.up.as_ref()));
+        let times = self.times;
+        let again = || 0..times;
         match self.route {
             Route::Handover => Err(no_route(self.route, &self.from, &self.to, "a hand-over copies nothing")),
             Route::Peer => {
-                timed(&self.down, down, |stream| stream.copy_peer(from, to))?;
+                timed(&self.down, down, |stream| again().try_for_each(|_| stream.copy_peer(from, to)))?;
                 // An event is recorded on its own card only: the far side waits, and then tells its readers.
                 self.down.record(&self.crossed)?;
                 self.up.wait(&self.crossed, waits::CROSSED)
@@ -218,10 +224,12 @@ impl Transfer {
                 self.next += 1;
                 let staging = &mut self.staging[turn];
                 self.down.wait(&staging.emptied, waits::STAGING_FREE)?;
-                timed(&self.down, down, |stream| stream.download(from, &mut staging.memory, 0..from.bytes()))?;
+                timed(&self.down, down, |stream| {
+                    again().try_for_each(|_| stream.download(from, &mut staging.memory, 0..from.bytes()))
+                })?;
                 self.down.record(&staging.filled)?;
                 self.up.wait(&staging.filled, waits::STAGED)?;
-                timed(&self.up, up, |stream| stream.upload(&staging.memory, 0..to.bytes(), to))?;
+                timed(&self.up, up, |stream| again().try_for_each(|_| stream.upload(&staging.memory, 0..to.bytes(), to)))?;
                 self.up.record(&staging.emptied)
             }
         }

@@ -86,10 +86,19 @@ impl Diagnosis {
         })
     }
 
-    /// All of it in lines for people: pace, stages, leaks, verdicts, tier.
+    /// All of it in lines for people: [`times`](Diagnosis::times), then [`findings`](Diagnosis::findings).
     pub fn told(&self) -> Vec<String> {
-        let mut lines = vec![self.pace()];
-        lines.extend(self.table());
+        self.times().into_iter().chain(self.findings()).collect()
+    }
+
+    /// Pace and stages, in lines for people.
+    pub fn times(&self) -> Vec<String> {
+        std::iter::once(self.pace()).chain(self.table()).collect()
+    }
+
+    /// Leaks, verdicts, tier, in lines for people.
+    pub fn findings(&self) -> Vec<String> {
+        let mut lines = Vec::new();
         lines.extend(self.leaks.iter().map(|leak| format!("⚠ {leak}")));
         match self.verdicts.is_empty() {
             true => lines.push(NOTHING_WRONG.to_owned()),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tandem_corpus::Cursor;
-use tandem_device::{Block, Event as Fence, Route, Stream};
+use tandem_device::{Block, Event as Fence, Route, Slow, Stream};
 use tandem_events::{Emitter, Event};
 use tandem_pipeline::{Filler, ReadySlot, Taker};
 
@@ -122,7 +122,10 @@ impl DataSide {
         let slot = self.slots.take()?.claim(|freed| self.stream.wait(freed, site))?;
         uploaded.begin(&self.stream)?;
         let rows = (shape, &self.tables);
-        self.features.featurize(&self.stream, (&uploaded, is_resampled), rows, slot.memory())?;
+        // More than once only where slow features are planted.
+        for _ in 0..input.plant.times(Slow::Features) {
+            self.features.featurize(&self.stream, (&uploaded, is_resampled), rows, slot.memory())?;
+        }
         self.collator.collate(&self.stream, &uploaded, rows, slot.memory())?;
         uploaded.consumed(&self.stream)?;
         slot.publish(info, |written| self.stream.record(written))?;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tandem_audio::{Clip, FeatureSettings, NOT_KEPT};
 use tandem_corpus::{Batch, Order, Sample, SampleIndex};
+use tandem_device::Plant;
 
 use crate::feed_plan::{FeedPlan, UploadLayout};
 use crate::load::load_into;
@@ -39,6 +40,8 @@ pub(crate) struct Input {
     shapes: Vec<Shape>,
     pub(crate) seed: u64,
     pub(crate) recordings: Arc<dyn Recordings>,
+    /// Work that is to be slow.
+    pub(crate) plant: Plant,
 }
 
 /// Where everything of a batch of one bucket lies.
@@ -75,7 +78,7 @@ impl Input {
         if samples > u64::from(u32::MAX) {
             return Err(FeedError::BatchTooLarge { samples });
         }
-        Ok(Input { material, order, plan, shapes, seed, recordings })
+        Ok(Input { material, order, plan, shapes, seed, recordings, plant: Plant::from_env()? })
     }
 
     pub(crate) fn shape(&self, bucket: usize) -> &Shape {

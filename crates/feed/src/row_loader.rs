@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use tandem_audio::{Clip, NOT_KEPT, Resampler};
 use tandem_corpus::{Cursor, Sample, SampleIndex};
+use tandem_device::Slow;
 use tandem_text::Tokens;
 
 use crate::bad_samples::{BadSamples, Replacement, Replacements};
@@ -39,17 +40,21 @@ pub(crate) struct RowLoader {
     clip: Clip,
     resampled: Clip,
     tokens: Tokens,
+    /// How often a recording is decoded: once, unless a slow decoder is planted.
+    times: u32,
 }
 
 impl RowLoader {
     pub(crate) fn new(library: Arc<Library>) -> RowLoader {
         let rate_hz = library.input.features().rate_hz;
+        let times = library.input.plant.times(Slow::Decode);
         RowLoader {
             library,
             resampler: Resampler::new(rate_hz),
             clip: Clip::default(),
             resampled: Clip::default(),
             tokens: Tokens::default(),
+            times,
         }
     }
 
@@ -107,7 +112,7 @@ impl RowLoader {
         let room = input.shape_of(&task.batch.batch).bucket.rows()[task.position];
         self.encode(&sample, room.tokens)?;
         if !library.cache.get_into(index, &sample.audio, &mut self.clip) {
-            input.recordings.load_into(&sample, &mut self.clip)?;
+            (0..self.times).try_for_each(|_| input.recordings.load_into(&sample, &mut self.clip))?;
             library.cache.put(index, &sample.audio, &self.clip);
         }
         let rate = self.bring_to_a_planned_rate(&sample)?;

@@ -5,7 +5,7 @@
 //! the other. The page-locked memory goes home with the event after which it may be written again.
 
 use tandem_corpus::Batch;
-use tandem_device::{Arena, Block, Device, DeviceError, Event, Stream, View};
+use tandem_device::{Arena, Block, Device, DeviceError, Event, Plant, Slow, Stream, View};
 use tandem_pipeline::ReadySlot;
 use tandem_text::SymbolTable;
 
@@ -23,6 +23,8 @@ pub(crate) struct Uploader {
     blocks: Vec<UploadBlock>,
     turn: usize,
     watches: Stopwatches<Timers>,
+    /// How often a batch is copied: once, unless slow copies are planted.
+    times: u32,
 }
 
 struct UploadBlock {
@@ -65,7 +67,7 @@ impl Uploader {
         let watches = Stopwatches::new(plan.data_slots + plan.model_slots + SPARE_WATCHES, || {
             Ok(Timers { upload: pair()?, features: pair()? })
         })?;
-        Ok(Uploader { stream, blocks, turn: 0, watches })
+        Ok(Uploader { stream, blocks, turn: 0, watches, times: Plant::from_env()?.times(Slow::Upload) })
     }
 
     /// Queues the copy of a loaded batch; `reader` waits for it. Returns what is known of the batch, and where it is.
@@ -84,7 +86,7 @@ impl Uploader {
         self.stream.record(&timers.upload[0])?;
         let Some(memory) = host.memory() else { unreachable!("a loaded batch is whole") };
         let bytes = shape.upload.bytes;
-        self.stream.upload(memory, 0..bytes, block.memory.part(0, bytes))?;
+        (0..self.times).try_for_each(|_| self.stream.upload(memory, 0..bytes, block.memory.part(0, bytes)))?;
         self.stream.record(&timers.upload[1])?;
         self.stream.record(&block.uploaded)?;
         host.release(|copied| self.stream.record(copied))?;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use tandem_device::{DType, Pinned, Plant, Stream};
+use tandem_device::{DType, Pinned, Plant, Slow, Stream};
 use tandem_engine::{Fetch, HostValue, Program, Results, Schedule, Session, Span};
 use tandem_feed::{BatchInfo, DeviceBatch, Feed, FeedState, Utterance};
 use tandem_model::{Programs, VoiceReferences, host};
@@ -452,7 +452,10 @@ impl Trainer {
         if let Some(exact) = exact {
             return Ok(self.session.fetch(exact)?);
         }
-        self.session.run(id, Some(batch.memory()), &host)?;
+        // More than once only where slow steps are planted.
+        for _ in 0..self.plant.times(Slow::Step) {
+            self.session.run(id, Some(batch.memory()), &host)?;
+        }
         Ok(self.session.fetch(id)?)
     }
 

@@ -1,7 +1,7 @@
 //! Whole systems: from a plan to a run, and runs that measure.
 //!
 //! [`resolve`] finds the machine and makes the plan. [`launch`] sets a training run up, [`Trainer`] is such a run in a
-//! program of one's own. [`choose`] finds the fastest mode. [`validate`] looks at it piece by piece under five headings, and [`mod@bench`] measures.
+//! program of one's own. [`choose`] finds the fastest mode, [`profile`] what a run waits for. [`validate`] looks at it piece by piece under five headings, and [`mod@bench`] measures.
 //! [`listening`] lets a run be heard while it learns.
 //!
 //! As a library:
@@ -18,6 +18,7 @@ pub mod demo;
 pub mod listening;
 mod heard;
 pub mod choose;
+pub mod profile;
 pub mod validate;
 pub mod bench;
 

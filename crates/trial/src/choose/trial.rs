@@ -11,7 +11,7 @@
 use std::time::Instant;
 
 use tandem_device::{DeviceError, Kind};
-use tandem_diagnosis::{Busy, Diagnosis, Flow, Time};
+use tandem_diagnosis::{Busy, Diagnosis, Flow, Summary, Time};
 use tandem_events::{Emitter, Event, Record, Role};
 use tandem_plan::{CorpusFacts, Refusal};
 use tandem_train::{TrainError, Trainer};
@@ -171,9 +171,8 @@ fn simulated(resolved: &Resolved, corpora: &Corpora, emitter: Emitter) -> Result
         shapes.extend(trainer.advance()?.map(|report| report.buckets));
     }
     shapes.extend(trainer.settle()?.into_iter().map(|report| report.buckets));
-    let before = resolved.machine.now_ns();
-    trainer.headspace(&shapes)?;
-    let step_ns = (resolved.machine.now_ns() - before) as f64 / shapes.len().max(1) as f64;
+    let alone = trainer.headspace(&shapes)?;
+    let step_ns = alone.iter().map(|step| step.on_device.busy_ns as f64).sum::<f64>() / alone.len().max(1) as f64;
     let used_bytes = Role::BOTH.map(|role| roles.partition(role).arena.memory().used_bytes);
     let crossing_ns = trainer.feed().transfer().map_or(0.0, |measured| measured.ns as f64);
     trainer.stop()?;
@@ -201,7 +200,8 @@ fn flow(resolved: &Resolved, records: &[Record], step_ns: f64, crossing_ns: f64)
                 _ => None,
             })
             .collect();
-        time(batches * times.iter().sum::<f64>() / times.len().max(1) as f64)
+        // The first ones wait for their memory to be touched, or their kernels to be there.
+        time(batches * Summary::of(&times).p50)
     };
     Flow {
         load_work: Time::NONE,

@@ -1,0 +1,282 @@
+//! `tandem profile`: runs the real pipeline for some steps, says what it waits for, what to change, and what that would give.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Arg, ArgMatches, Command as Clap};
+use serde_json::{Value, json};
+use tandem_diagnosis::{Advice, Diagnosis, Summary, Verdict};
+use tandem_events::{Emitter, Event, Record};
+use tandem_plan::{plan_json, show_short};
+use tandem_train::RUN_LOG;
+use tandem_trial::launch::Corpora;
+use tandem_trial::profile::{self, Alone, Profile, ProfileError, WARM_UP_STEPS, applied};
+use tandem_trial::resolve::{Resolved, Site};
+use tandem_watch::Entry;
+
+use crate::args::{self, PlanCall};
+use crate::auto;
+use crate::bench::table::Table;
+use crate::exit::{Exit, FAILED};
+use crate::run_log;
+use crate::scratch::Scratch;
+use crate::screen::{self, Screen};
+use crate::validate;
+
+/// A call of `tandem profile`.
+pub(crate) struct Call {
+    pub(crate) plan: PlanCall,
+    /// `--num-steps N`
+    steps: usize,
+    /// `--confirm`
+    confirm: bool,
+    /// `--log FILE|RUN`
+    log: Option<PathBuf>,
+}
+
+/// A change that was tried.
+struct Tried {
+    advice: Advice,
+    /// Steps in a second with it, or why it cannot be.
+    found: Result<f64, String>,
+}
+
+pub(crate) fn grammar() -> Clap {
+    let steps = Arg::new("num-steps").long("num-steps").value_name("N").default_value("100");
+    Clap::new("profile")
+        .about("Run the real pipeline for some steps; say which stage is the bottleneck, what to change, and the gain")
+        .arg(steps.value_parser(clap::value_parser!(usize)).help("Steps that count, after 5 of warm-up"))
+        .arg(args::switch("confirm", "Run again with each change that is advised, and say what it gave").conflicts_with("log"))
+        .arg(args::path("log", "Read a run log, or that of a run's folder, instead of running").conflicts_with("run-log"))
+        .arg(args::run_log())
+}
+
+pub(crate) fn read(given: &ArgMatches, plan: impl Fn(&ArgMatches) -> Result<PlanCall, Exit>) -> Result<Call, Exit> {
+    Ok(Call {
+        steps: given.get_one::<usize>("num-steps").copied().unwrap_or_default(),
+        confirm: given.get_flag("confirm"),
+        log: given.get_one::<PathBuf>("log").cloned(),
+        plan: plan(given)?,
+    })
+}
+
+pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+    call.plan.warnings.iter().for_each(|warning| screen.warn(warning));
+    if call.steps == 0 {
+        return Err(failed(ProfileError::NoSteps));
+    }
+    match &call.log {
+        Some(path) => of_log(path, call, screen),
+        None => of_run(call, screen),
+    }
+}
+
+/// A run that was: what its log says.
+fn of_log(path: &Path, call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+    let file = if path.is_dir() { path.join(RUN_LOG) } else { path.to_owned() };
+    let reader = tandem_watch::read(&file).map_err(|error| Exit::Usage(format!("❌ --log: {error}")))?;
+    let (mut records, mut unread): (Vec<Record>, usize) = (Vec::new(), 0);
+    for entry in reader {
+        match entry {
+            Ok(Entry::Known(record)) => records.push(record),
+            // What a newer version tells is not missed by this one; what is no record is.
+            Ok(Entry::Unknown(_)) => {}
+            Err(_) => unread += 1,
+        }
+    }
+    if unread > 0 {
+        screen.warn(&format!("{unread} lines of the log are no records: {}", file.display()));
+    }
+    let diagnosis = Diagnosis::of(&records).map_err(|error| failed(error.into()))?;
+    match call.plan.json {
+        true => screen::write_json(&document(&diagnosis, &[], &[], &[], None))?,
+        false => screen.say(&diagnosis.told().join("\n"))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn of_run(typed: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+    let settled = auto::settle(&typed.plan, screen)?;
+    let call = settled.as_ref().unwrap_or(&typed.plan);
+    // Speech it makes for itself is gone when this is.
+    let folder = Scratch::new()?;
+    let (mut resolved, corpora) = validate::resolve(call, &folder, screen)?;
+    resolved.try_transfer().map_err(|error| Exit::Failed(anyhow::Error::new(error)))?;
+    // Only now: a plan that is refused must not cost anybody the log of an earlier run.
+    let (log, emitter) = run_log::open(call)?;
+    emitter.emit(Event::RunStarted {
+        command: "profile".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        plan_json: Some(plan_json(&resolved.plan, &resolved.hardware).to_string()),
+    });
+    let outcome = measure(typed, call, &resolved, &corpora, &emitter, screen);
+    let (code, reason) = if outcome.is_ok() { (0, "profiled") } else { (FAILED, "the run failed") };
+    run_log::close(log, code, reason, screen);
+    let (profile, tried) = outcome?;
+    if call.json {
+        let Profile { diagnosis, alone, cards } = &profile;
+        screen::write_json(&document(diagnosis, alone, cards, &tried, Some(&resolved)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(
+    typed: &Call,
+    call: &PlanCall,
+    resolved: &Resolved,
+    corpora: &Corpora,
+    emitter: &Emitter,
+    screen: &Screen,
+) -> Result<(Profile, Vec<Tried>), Exit> {
+    screen.progress(&show_short(&resolved.plan))?;
+    let steps = typed.steps;
+    screen.progress(&format!("Profiling {steps} steps after {WARM_UP_STEPS} of warm-up, then each stage alone..."))?;
+    let found = profile::run(resolved, corpora, steps, emitter).map_err(failed)?;
+    if !call.json {
+        screen.say(&show(&found))?;
+    }
+    let advised = if typed.confirm { distinct(&found.diagnosis.verdicts) } else { Vec::new() };
+    let mut tried = Vec::new();
+    for advice in advised {
+        screen.progress(&format!("Trying {}...", advice.change))?;
+        let one = Tried { advice, found: try_change(advice, call, corpora, steps) };
+        if !call.json {
+            screen.say(&show_tried(&one))?;
+        }
+        tried.push(one);
+    }
+    Ok((found, tried))
+}
+
+/// Every change once, in the order of the verdicts.
+fn distinct(verdicts: &[Verdict]) -> Vec<Advice> {
+    let mut found: Vec<Advice> = Vec::new();
+    for advice in verdicts.iter().filter_map(|verdict| verdict.advice) {
+        if found.iter().all(|known| known.change != advice.change) {
+            found.push(advice);
+        }
+    }
+    found
+}
+
+/// The same run with the change. Why not, where it cannot be: that is no failure of the profile.
+fn try_change(advice: Advice, call: &PlanCall, corpora: &Corpora, steps: usize) -> Result<f64, String> {
+    let settings = applied(advice.change, &call.settings).ok_or("no setting does that on this machine")?;
+    let settings = settings.map_err(|error| error.to_string())?;
+    let facts = tandem_plan::CorpusFacts::of("", &corpora.train);
+    let site = Site::survey(call.sim.clone()).map_err(|error| error.to_string())?;
+    let first_line = |text: String| text.lines().next().unwrap_or_default().trim_start_matches("❌ ").to_owned();
+    let resolved = site.resolve(&settings, Some(&facts)).map_err(|refusal| first_line(refusal.message))?;
+    let found = profile::run(&resolved, corpora, steps, &Emitter::none()).map_err(|error| error.to_string())?;
+    Ok(found.diagnosis.steps_per_s)
+}
+
+fn failed(error: ProfileError) -> Exit {
+    Exit::Failed(anyhow::Error::new(error))
+}
+
+fn show(profile: &Profile) -> String {
+    let Profile { diagnosis, alone, cards } = profile;
+    let mut lines = diagnosis.times();
+    lines.push(show_alone(alone));
+    lines.push(show_busy(diagnosis, cards));
+    lines.extend(diagnosis.findings());
+    lines.join("\n")
+}
+
+fn show_alone(alone: &[Alone]) -> String {
+    let mut table = Table::new("Alone, ms a step", &["", "mean", "std", "min", "max", "p95", "steps/s"]);
+    for one in alone {
+        let [mean, std, min, max, p95] = in_ms(&one.time_ns).map(|ms| format!("{ms:.2}"));
+        table.row(vec![one.name.to_owned(), mean, std, min, max, p95, format!("{:.1}", one.steps_per_s())]);
+    }
+    table.show().trim_end().to_owned()
+}
+
+fn show_busy(diagnosis: &Diagnosis, cards: &[(usize, Option<u32>)]) -> String {
+    let [data, model] = [diagnosis.busy.data, diagnosis.busy.model].map(|share| 100.0 * share);
+    let mut line = format!("Busy by device events: data {data:.0} %, model {model:.0} %");
+    for (card, busy) in cards {
+        if let Some(busy) = busy {
+            line += &format!("; GPU {card} as a whole, by NVML: {busy} %");
+        }
+    }
+    line
+}
+
+fn show_tried(tried: &Tried) -> String {
+    let (change, at_most) = (tried.advice.change, if tried.advice.is_at_most { "at most " } else { "" });
+    let predicted = tried.advice.steps_per_s;
+    match &tried.found {
+        Ok(measured) => format!(
+            "Confirmed: {change}: {at_most}{predicted:.1} steps/s predicted, {measured:.1} measured ({:+.0} %)",
+            100.0 * (measured / predicted - 1.0)
+        ),
+        Err(why) => format!("Not confirmed: {change}: {why}"),
+    }
+}
+
+fn in_ms(time: &Summary) -> [f64; 5] {
+    [time.mean, time.std, time.min, time.max, time.p95].map(|ns| ns / 1e6)
+}
+
+fn summary_json(name: &str, time: &Summary) -> Value {
+    let [mean, std, min, max, p95] = in_ms(time);
+    json!({ "name": name, "mean_ms": mean, "std_ms": std, "min_ms": min, "max_ms": max, "p95_ms": p95 })
+}
+
+fn document(
+    diagnosis: &Diagnosis,
+    alone: &[Alone],
+    cards: &[(usize, Option<u32>)],
+    tried: &[Tried],
+    resolved: Option<&Resolved>,
+) -> Value {
+    let stage = |stall: &tandem_diagnosis::Stall| {
+        let mut row = summary_json(stall.stage.name(), &stall.time_ns);
+        row["share"] = stall.share.into();
+        row
+    };
+    let mut train = summary_json("train", &diagnosis.train_ns);
+    train["share"] = diagnosis.busy.train.into();
+    let known = diagnosis.stalls.stages.iter().filter(|stall| stall.time_ns.count > 0).map(stage);
+    let alone = alone.iter().map(|one| {
+        let mut row = summary_json(one.name, &one.time_ns);
+        row["steps_per_s"] = one.steps_per_s().into();
+        row
+    });
+    let card = |(card, busy): &(usize, Option<u32>)| json!({ "gpu": card, "busy_percent": busy });
+    let tier = &diagnosis.tier;
+    json!({
+        "simulated": resolved.is_some_and(|resolved| resolved.plan.simulated),
+        "mode": resolved.map(|resolved| resolved.plan.mode.slug()),
+        "steps": diagnosis.jitter.step_ns.count,
+        "steps_per_s": diagnosis.steps_per_s,
+        "headspace_steps_per_s": diagnosis.headspace_steps_per_s,
+        "stall_share": diagnosis.stalls.share,
+        "variation": diagnosis.jitter.variation,
+        "stages": known.chain([train]).collect::<Vec<_>>(),
+        "alone": alone.collect::<Vec<_>>(),
+        "busy": { "data": diagnosis.busy.data, "model": diagnosis.busy.model, "nvml": cards.iter().map(card).collect::<Vec<_>>() },
+        "verdicts": diagnosis.verdicts.iter().map(|verdict| verdict_json(verdict, tried)).collect::<Vec<_>>(),
+        "leaks": diagnosis.leaks.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "tier": { "tier": tier.tier.to_string(), "never_waited_for": tier.is_never_waited_for, "text": tier.to_string() },
+        "dropped": diagnosis.dropped,
+    })
+}
+
+fn verdict_json(verdict: &Verdict, tried: &[Tried]) -> Value {
+    let advice = verdict.advice;
+    let found = advice.and_then(|advice| tried.iter().find(|tried| tried.advice.change == advice.change));
+    json!({
+        "kind": verdict.kind.to_string(),
+        "share": verdict.share,
+        "stage": verdict.stage.map(|stage| stage.name()),
+        "text": verdict.to_string(),
+        "change": advice.map(|advice| advice.change.to_string()),
+        "predicted_steps_per_s": advice.map(|advice| advice.steps_per_s),
+        "at_most": advice.map(|advice| advice.is_at_most),
+        "measured_steps_per_s": found.and_then(|tried| tried.found.as_ref().ok()),
+        "not_confirmed": found.and_then(|tried| tried.found.as_ref().err()),
+    })
+}
