@@ -46,8 +46,14 @@ pub(crate) fn grammar() -> Clap {
     Clap::new("profile")
         .about("Run the real pipeline for some steps; say which stage is the bottleneck, what to change, and the gain")
         .arg(steps.value_parser(clap::value_parser!(usize)).help("Steps that count, after 5 of warm-up"))
-        .arg(args::switch("confirm", "Run again with each change that is advised, and say what it gave").conflicts_with("log"))
-        .arg(args::path("log", "Read a run log, or that of a run's folder, instead of running").conflicts_with("run-log"))
+        .arg(
+            args::switch("confirm", "Run again with each change that is advised, and say what it gave")
+                .conflicts_with("log"),
+        )
+        .arg(
+            args::path("log", "Read a run log, or that of a run's folder, instead of running")
+                .conflicts_with("run-log"),
+        )
         .arg(args::run_log())
 }
 

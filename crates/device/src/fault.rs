@@ -180,9 +180,19 @@ mod tests {
         assert_eq!(leak("leak:host:2MiB/5"), Some(LeakRate { pool: Pool::Host, bytes: 2 * MIB, steps: 5 }));
         let slow: Plant = "slow:features:7".parse().unwrap();
         assert_eq!((slow.times(Slow::Features), slow.times(Slow::Decode), plant.times(Slow::Step)), (7, 1, 1));
-        for given in ["", "trap", "trap@step:", "trap@step:-1", "trap@37", "Trap@step:1", "trap@step:1 "]
-            .into_iter()
-            .chain(["slow:", "slow:decode", "slow:decode:0", "slow:decode:1.5", "slow:read:2", "leak:", "leak:disk:1MiB/100", "leak:data:1/100", "leak:data:0MiB/100", "leak:data:1MiB/0"])
+        for given in
+            ["", "trap", "trap@step:", "trap@step:-1", "trap@37", "Trap@step:1", "trap@step:1 "].into_iter().chain([
+                "slow:",
+                "slow:decode",
+                "slow:decode:0",
+                "slow:decode:1.5",
+                "slow:read:2",
+                "leak:",
+                "leak:disk:1MiB/100",
+                "leak:data:1/100",
+                "leak:data:0MiB/100",
+                "leak:data:1MiB/0",
+            ])
         {
             let error = given.parse::<Plant>().unwrap_err().to_string();
             assert!(error.starts_with(&format!("TANDEM_PLANT={given}: expected trap@step:N")), "{error}");

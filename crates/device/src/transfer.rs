@@ -229,7 +229,9 @@ impl Transfer {
                 })?;
                 self.down.record(&staging.filled)?;
                 self.up.wait(&staging.filled, waits::STAGED)?;
-                timed(&self.up, up, |stream| again().try_for_each(|_| stream.upload(&staging.memory, 0..to.bytes(), to)))?;
+                timed(&self.up, up, |stream| {
+                    again().try_for_each(|_| stream.upload(&staging.memory, 0..to.bytes(), to))
+                })?;
                 self.up.record(&staging.emptied)
             }
         }

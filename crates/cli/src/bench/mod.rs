@@ -15,6 +15,7 @@ mod start;
 mod step;
 pub(crate) mod table;
 mod training;
+mod verdicts;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -48,6 +49,9 @@ const NAMES: [(Name, &str, &str); 8] = [
     (Name::Memory, "memory", "peak use at the smallest limits, and allocations after warm-up"),
 ];
 
+/// For whoever works on `profile`.
+const UNLISTED: (Name, &str, &str) = (Name::Verdicts, "verdicts", "whether `profile` says the right thing here");
+
 /// Which benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Name {
@@ -59,6 +63,7 @@ enum Name {
     Modes,
     Start,
     Memory,
+    Verdicts,
 }
 
 /// A call of `tandem bench`.
@@ -126,7 +131,7 @@ pub(crate) fn read(given: &ArgMatches, plan: impl Fn(&ArgMatches) -> Result<Plan
     let Some(typed) = given.get_one::<String>("name") else {
         return Err(if given.get_flag("json") { Exit::Usage(list()) } else { Exit::Said(list()) });
     };
-    let Some((name, ..)) = NAMES.into_iter().find(|(_, name, _)| name == typed) else {
+    let Some((name, ..)) = NAMES.into_iter().chain([UNLISTED]).find(|(_, name, _)| name == typed) else {
         return Err(Exit::Usage(format!("❌ there is no benchmark `{typed}`\n{}", list())));
     };
     let number = |name: &str| given.get_one::<usize>(name).copied();
@@ -208,6 +213,7 @@ fn measure(
         (Name::Step, _) => step::measure(call, ground, screen)?,
         (Name::Training, _) => training::measure(call, ground, screen)?,
         (Name::Modes, _) => modes::measure(call, ground, screen)?,
+        (Name::Verdicts, _) => verdicts::measure(call, screen)?,
         (Name::Start, _) => start::measure(call, ground, screen)?,
         (Name::Memory, Some(limit)) => memory::measure(call, ground, limit, screen)?,
         (Name::Memory, None) => unreachable!("its ground comes with its limits"),
@@ -254,7 +260,7 @@ fn document(call: &Call, found: &Found, peers: &[Peer], resolved: &Resolved) -> 
 
 impl Call {
     fn name(&self) -> &'static str {
-        NAMES.into_iter().find(|(name, ..)| *name == self.name).map_or("", |(_, name, _)| name)
+        NAMES.into_iter().chain([UNLISTED]).find(|(name, ..)| *name == self.name).map_or("", |(_, name, _)| name)
     }
 }
 

@@ -49,6 +49,14 @@ fn the_modes_are_timed_and_the_table_says_which_is_taken() {
 }
 
 #[test]
+fn one_gpu_is_taken_where_the_link_is_slow_and_that_is_said() {
+    let call = Call::new(&format!("plan --mode auto --sim 2x24GiB {SMALL}")).arg("--train-data").arg(demo());
+    let ran = call.env("TANDEM_PLANT", "slow:transfer:300").run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    contains(&ran.out, &["One GPU beats two here: ", "Single-GPU Buffered Mode (--mode auto)"]);
+}
+
+#[test]
 fn the_run_is_the_one_that_was_taken_and_nothing_else_is_left() {
     let folder = Folder::new();
     let train = |line: &str, name: &str| {

@@ -22,6 +22,7 @@ mod isolation_matrix;
 mod monitor;
 mod output;
 mod placement;
+mod profile;
 mod run_log;
 mod samples;
 mod smallest_limits;

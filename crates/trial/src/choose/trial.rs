@@ -174,9 +174,8 @@ fn simulated(resolved: &Resolved, corpora: &Corpora, emitter: Emitter) -> Result
     let alone = trainer.headspace(&shapes)?;
     let step_ns = alone.iter().map(|step| step.on_device.busy_ns as f64).sum::<f64>() / alone.len().max(1) as f64;
     let used_bytes = Role::BOTH.map(|role| roles.partition(role).arena.memory().used_bytes);
-    let crossing_ns = trainer.feed().transfer().map_or(0.0, |measured| measured.ns as f64);
     trainer.stop()?;
-    let flow = flow(resolved, &heard.take(), step_ns, crossing_ns);
+    let flow = flow(resolved, &heard.take(), step_ns);
     let steps_per_s = flow.steps_per_s();
     let share = |time: Time| (time.mean_ns * steps_per_s / 1e9).min(1.0);
     let (data, model) = (share(flow.features).max(share(flow.upload)), share(flow.train));
@@ -188,7 +187,7 @@ fn simulated(resolved: &Resolved, corpora: &Corpora, emitter: Emitter) -> Result
 }
 
 /// The line by the simulated clock. Nobody knows how long that computer would take to decode.
-fn flow(resolved: &Resolved, records: &[Record], step_ns: f64, crossing_ns: f64) -> Flow {
+fn flow(resolved: &Resolved, records: &[Record], step_ns: f64) -> Flow {
     let plan = &resolved.plan;
     let batches = plan.grad_accum as f64;
     let time = |mean_ns: f64| Time { mean_ns, std_ns: 0.0 };
@@ -208,7 +207,8 @@ fn flow(resolved: &Resolved, records: &[Record], step_ns: f64, crossing_ns: f64)
         threads: 1.0,
         upload: stage("upload"),
         features: stage("features"),
-        transfer: time(batches * crossing_ns),
+        // Nothing where batches are handed over.
+        transfer: stage("transfer"),
         train: time(step_ns),
         ahead: AHEAD as usize,
         slots: plan.feed.model_slots as usize,

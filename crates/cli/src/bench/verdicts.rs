@@ -1,0 +1,192 @@
+//! `tandem bench verdicts`: whether `profile` says the right thing here. Not listed: it is for whoever works on `profile`.
+//!
+//! Work is planted slow (`TANDEM_PLANT=slow:WORK:TIMES`) by a factor drawn now, and the program is run on it as anybody would: `profile
+//! --confirm --json`. Each kind of work is drawn twice: slow enough that the step must wait for it, and slow but never
+//! waited for. Factors near a threshold are not drawn.
+
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, anyhow};
+use serde_json::{Value, json};
+
+use super::table::{Table, sign};
+use super::{Call, Found};
+use crate::exit::Exit;
+use crate::screen::Screen;
+
+/// Steps of each profile, unless said.
+const STEPS: usize = 60;
+/// A stage that takes so many times as long as the step is waited for; one that takes this share of it is not. On one device
+/// features take turns with the step, which waits for all of them.
+const SLOW: [f64; 2] = [1.7, 3.0];
+const QUICK: [f64; 2] = [0.3, 0.6];
+const QUICK_IN_TURNS: [f64; 2] = [0.02, 0.08];
+/// Doing something more often than this would take longer than anybody waits.
+const MOST_TIMES: f64 = 20_000.0;
+
+/// Work that can be planted slow, the stage it is timed as, and what is said of it.
+const WORKS: [(&str, &str, &str); 4] = [
+    ("decode", "load", "DATA_LOADING"),
+    ("upload", "upload", "GPU_TRANSFER"),
+    ("features", "features", "GPU_PREPROCESS"),
+    ("transfer", "transfer", "GPU_TRANSFER"),
+];
+
+pub(super) fn measure(call: &Call, screen: &Screen) -> Result<Found, Exit> {
+    let steps = call.steps.unwrap_or(STEPS);
+    let mut dice = Dice::new();
+    screen.progress(&format!("Draws of {:#x}: clean first", dice.0))?;
+    let clean = profile(None, steps)?;
+    let step_ms = alone(&clean, "step").context("the clean run has no step alone")?;
+    let in_turns = clean["mode"] != "multi";
+    let mut table = Table::new(
+        "Verdicts on planted slowness",
+        &["plant", "÷ step", "expected", "said", "predicted /s", "measured /s", "measured ÷ predicted", "right"],
+    );
+    let mut found = Found::default();
+    for (work, stage, kind) in WORKS {
+        let Some(usual_ms) = alone(&clean, stage).filter(|ms| *ms > 0.0) else { continue };
+        let quick = if stage == "features" && in_turns { QUICK_IN_TURNS } else { QUICK };
+        for (range, is_expected) in [(SLOW, true), (quick, false)] {
+            let times = (dice.between(range) * step_ms / usual_ms).round().max(1.0);
+            if times > MOST_TIMES || (!is_expected && times * usual_ms > range[1] * step_ms * 1.1) {
+                screen.progress(&format!("   {work}: left out, {times} times over"))?;
+                continue;
+            }
+            let plant = format!("slow:{work}:{times}");
+            screen.progress(&format!("   {plant}..."))?;
+            let seen = Seen::of(&profile(Some(&plant), steps)?, kind);
+            let is_right = seen.is_said == is_expected;
+            found.rows.push(row(&plant, (kind, is_expected), &seen, is_right));
+            let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.2}"));
+            table.row(vec![
+                plant.clone(),
+                format!("{:.2}", times * usual_ms / step_ms),
+                if is_expected { kind.to_owned() } else { format!("no {kind}") },
+                seen.said.join(" "),
+                number(seen.predicted),
+                number(seen.measured),
+                number(seen.measured.zip(seen.predicted).map(|(measured, predicted)| measured / predicted)),
+                sign(Some(is_right)),
+            ]);
+            if !is_right {
+                found.broken.push(format!("{plant}: expected {kind} to be {is_expected}, said {:?}", seen.said));
+            }
+        }
+    }
+    found.text = table.show();
+    Ok(found)
+}
+
+fn row(plant: &str, (kind, is_expected): (&str, bool), seen: &Seen, is_right: bool) -> Value {
+    json!({
+        "table": "verdicts",
+        "plant": plant,
+        "kind": kind,
+        "expected": is_expected,
+        "said": seen.said,
+        "predicted_steps_per_s": seen.predicted,
+        "measured_steps_per_s": seen.measured,
+        "right": is_right,
+    })
+}
+
+/// What a profile said.
+struct Seen {
+    said: Vec<String>,
+    is_said: bool,
+    predicted: Option<f64>,
+    measured: Option<f64>,
+}
+
+impl Seen {
+    fn of(profile: &Value, kind: &str) -> Seen {
+        let verdicts = profile["verdicts"].as_array().cloned().unwrap_or_default();
+        let said: Vec<String> =
+            verdicts.iter().filter_map(|verdict| Some(verdict["kind"].as_str()?.to_owned())).collect();
+        let own = verdicts.iter().find(|verdict| verdict["kind"] == kind);
+        let number = |name: &str| own.and_then(|verdict| verdict[name].as_f64());
+        Seen {
+            is_said: own.is_some(),
+            said,
+            predicted: number("predicted_steps_per_s"),
+            measured: number("measured_steps_per_s"),
+        }
+    }
+}
+
+/// Milliseconds of a stage by itself.
+fn alone(profile: &Value, name: &str) -> Option<f64> {
+    profile["alone"].as_array()?.iter().find(|one| one["name"] == name)?["mean_ms"].as_f64()
+}
+
+/// This program, as it was called but for the command. Self-tuning and the cache would cure what is planted.
+fn profile(plant: Option<&str>, steps: usize) -> Result<Value, Exit> {
+    let typed: Vec<String> = std::env::args().skip(1).collect();
+    let mut flags: Vec<&str> = Vec::new();
+    let mut words = typed.iter().map(String::as_str).filter(|word| !["bench", "verdicts", "--json"].contains(word));
+    while let Some(word) = words.next() {
+        match word {
+            "--steps" => drop(words.next()),
+            _ => flags.push(word),
+        }
+    }
+    for (flag, value) in [("--num-workers", "1"), ("--cache", "none")] {
+        if !flags.contains(&flag) {
+            flags.extend([flag, value]);
+        }
+    }
+    let mut command = Command::new(std::env::current_exe().context("this program has no name")?);
+    command.arg("profile").args(flags).args(["--confirm", "--json", "--num-steps", &steps.to_string()]);
+    match plant {
+        Some(plant) => command.env("TANDEM_PLANT", plant),
+        None => command.env_remove("TANDEM_PLANT"),
+    };
+    let output = command.output().context("this program cannot be run again")?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let document = serde_json::from_slice(&output.stdout).map_err(|_| anyhow!("`profile` said no JSON: {said}"))?;
+    match output.status.success() {
+        true => Ok(document),
+        false => Err(Exit::Failed(anyhow!("`profile` failed: {document}"))),
+    }
+}
+
+/// Other numbers at every call: verdicts must not be right for some factors only.
+struct Dice(u64);
+
+impl Dice {
+    fn new() -> Dice {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64);
+        Dice(now ^ u64::from(std::process::id()) << 40)
+    }
+
+    fn between(&mut self, [low, high]: [f64; 2]) -> f64 {
+        // splitmix64
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        low + (high - low) * ((x ^ (x >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_is_read_for_one_verdict() {
+        let profile = json!({
+            "alone": [{ "name": "load", "mean_ms": 2.5 }],
+            "verdicts": [
+                { "kind": "GPU_TRANSFER", "predicted_steps_per_s": 10.0, "measured_steps_per_s": 9.0 },
+                { "kind": "OSCILLATION", "predicted_steps_per_s": null },
+            ],
+        });
+        let seen = Seen::of(&profile, "GPU_TRANSFER");
+        assert_eq!((seen.is_said, seen.predicted, seen.measured), (true, Some(10.0), Some(9.0)));
+        assert!(!Seen::of(&profile, "DATA_LOADING").is_said);
+        assert_eq!((alone(&profile, "load"), alone(&profile, "step")), (Some(2.5), None));
+    }
+}

@@ -1,0 +1,128 @@
+//! `tandem profile`: what a run waits for, with the flag to type, and whether that came true. On simulated cards, whose clock
+//! is their own; never how fast this computer is.
+
+use serde_json::Value;
+
+use crate::call::{Call, Ran, SMALL, contains, in_order, tandem};
+use crate::machine::Folder;
+use crate::speech::demo;
+
+const PAIR: &str = "--sim 2x24GiB --data-gpu 0 --model-gpu 1";
+
+fn call(line: &str) -> Call {
+    Call::new(&format!("profile {line} {SMALL}")).arg("--train-data").arg(demo())
+}
+
+#[track_caller]
+fn document(ran: &Ran) -> Value {
+    assert_eq!(ran.code, 0, "{ran:?}");
+    ran.json()
+}
+
+#[test]
+fn a_good_pipeline_is_told_so_with_every_stage() {
+    let ran = call(&format!("{PAIR} --num-steps 8")).run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    in_order(
+        &ran.out,
+        &[
+            "Profiling 8 steps after 5 of warm-up",
+            " steps/s over 8 steps; headspace ",
+            "mean      std      min      max      p95    share",
+            "load ",
+            "upload ",
+            "features ",
+            "transfer ",
+            "train ",
+            "Alone, ms a step",
+            "step ",
+            "Busy by device events: data ",
+            "✅ NO MAJOR BOTTLENECKS DETECTED",
+            "Tier: ",
+            "never waited for",
+        ],
+    );
+}
+
+#[test]
+fn the_document_has_all_of_it_also_on_the_cpu() {
+    let ran = call("--mode cpu --num-steps 3 --json").run();
+    let found = document(&ran);
+    assert_eq!((&found["simulated"], &found["mode"], &found["steps"]), (&false.into(), &"cpu".into(), &3.into()));
+    assert!(found["steps_per_s"].as_f64().unwrap() > 0.0 && found["headspace_steps_per_s"].as_f64().unwrap() > 0.0);
+    let names = |list: &str| {
+        let rows = found[list].as_array().unwrap();
+        rows.iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names("stages"), ["load", "upload", "features", "train"]);
+    assert_eq!(names("alone"), ["load", "upload", "features", "feed", "step"]);
+    for row in found["stages"].as_array().unwrap().iter().chain(found["alone"].as_array().unwrap()) {
+        assert!(["mean_ms", "std_ms", "min_ms", "max_ms", "p95_ms"].iter().all(|name| row[name].is_number()), "{row}");
+    }
+    assert!(found["tier"]["tier"].is_string() && found["verdicts"].is_array(), "{found}");
+}
+
+#[test]
+fn a_slow_way_across_is_named_with_a_setting_that_keeps_its_promise() {
+    let planted =
+        call(&format!("{PAIR} --num-steps 20 --confirm --json")).env("TANDEM_PLANT", "slow:transfer:300").run();
+    let found = document(&planted);
+    let verdict = &found["verdicts"][0];
+    assert_eq!((&verdict["kind"], &verdict["stage"]), (&"GPU_TRANSFER".into(), &"transfer".into()), "{found}");
+    assert_eq!(verdict["change"], "--share-gpu --gpu 1");
+    contains(verdict["text"].as_str().unwrap(), &["of the step waits for transfer. Try --share-gpu --gpu 1: "]);
+    // By the simulated clock, both.
+    let [predicted, measured] =
+        ["predicted_steps_per_s", "measured_steps_per_s"].map(|name| verdict[name].as_f64().unwrap());
+    assert!((measured / predicted - 1.0).abs() < 0.15, "{predicted} {measured}");
+    assert!(predicted > 2.0 * found["steps_per_s"].as_f64().unwrap());
+}
+
+#[test]
+fn an_old_log_is_read_without_running_anything() {
+    let folder = Folder::new();
+    let dir = folder.path("run");
+    let train = Call::new(&format!("train --mode cpu --max-steps 12 --checkpoint-every 100 {SMALL}"));
+    let trained = train.arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(&dir).run();
+    assert_eq!(trained.code, 0, "{trained:?}");
+    // By its folder, and by its file.
+    for path in [dir.clone(), dir.join("run.jsonl")] {
+        let ran = Call::new("profile --log").arg(&path).run();
+        assert_eq!(ran.code, 0, "{ran:?}");
+        in_order(&ran.out, &[" steps/s over ", "load ", "train ", "Tier: "]);
+    }
+    let ran = Call::new("profile --json --log").arg(&dir).run();
+    assert!(document(&ran)["steps_per_s"].as_f64().unwrap() > 0.0);
+    // A log without steps has no timing.
+    let empty = folder.file("empty.jsonl", "");
+    let ran = Call::new("profile --log").arg(&empty).run();
+    assert_eq!(ran.code, 1, "{ran:?}");
+    contains(&ran.err, &["no timing was collected"]);
+    let ran = Call::new("profile --log").arg(folder.path("nothing.jsonl")).run();
+    assert_eq!(ran.code, 2, "{ran:?}");
+    contains(&ran.err, &["❌ --log: ", "nothing.jsonl"]);
+}
+
+#[test]
+fn nothing_to_time_is_a_failure_and_nonsense_is_wrong_use() {
+    let ran = tandem("profile --num-steps 0");
+    assert_eq!(ran.code, 1, "{ran:?}");
+    contains(&ran.err, &["❌ no timing was collected: --num-steps 0 times nothing; for example --num-steps 100"]);
+    let ran = tandem("profile --num-steps 0 --json");
+    assert_eq!((ran.code, &ran.json()["code"]), (1, &1.into()), "{ran:?}");
+    for line in [
+        "profile --num-steps many",
+        "profile --num-steps -1",
+        "profile --log x --confirm",
+        "profile --gpu 7 --sim 1x24GiB",
+    ] {
+        assert_eq!(tandem(line).code, 2, "{line}");
+    }
+}
+
+#[test]
+fn a_plant_that_there_is_not_is_refused() {
+    let ran = call("--mode cpu --num-steps 1").env("TANDEM_PLANT", "slow:everything:2").run();
+    assert_eq!(ran.code, 1, "{ran:?}");
+    contains(&ran.err, &["TANDEM_PLANT=slow:everything:2: expected", "slow:WORK:TIMES"]);
+}
