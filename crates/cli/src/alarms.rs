@@ -101,7 +101,7 @@ mod tests {
             };
             let wait_ns = wall_ms(step).saturating_sub(20) * 1_000_000;
             let told = [Event::Step { step, wall_ns: wall_ms(step) * 1_000_000, wait_ns }, host];
-            for event in told.into_iter().take(if step % 10 == 0 { 2 } else { 1 }) {
+            for event in told.into_iter().take(if step.is_multiple_of(10) { 2 } else { 1 }) {
                 let record = Record { v: VERSION, seq: step, t_ns: step * 20_000_000, dropped: 0, event };
                 alarms.take(&record).unwrap();
                 // What is written down comes round again.
@@ -121,9 +121,9 @@ mod tests {
     fn a_leak_and_a_shaking_run_are_said_once_each_and_written_down() {
         check(|_| 1_000_000, |_| 20, &[]);
         check(|step| 1_000_000 + step * 2048 / 100, |_| 20, &["memory of host process grows: 2.0"]);
-        check(|_| 1_000_000, |step| if step % 10 == 0 { 200 } else { 20 }, &["step time varies by "]);
+        check(|_| 1_000_000, |step| if step.is_multiple_of(10) { 200 } else { 20 }, &["step time varies by "]);
         // Gone, and there again.
-        let comes_and_goes = |step: u64| if step % 10 == 0 && step / 200 != 1 { 200 } else { 20 };
+        let comes_and_goes = |step: u64| if step.is_multiple_of(10) && step / 200 != 1 { 200 } else { 20 };
         check(|_| 1_000_000, comes_and_goes, &["step time varies by "]);
     }
 }

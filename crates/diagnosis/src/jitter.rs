@@ -242,8 +242,8 @@ mod tests {
     /// 100 steps of two buckets, one four times as long as the other, without a headspace. Every tenth waits for `late_ms`.
     fn variation(late_ms: u64, with_work: bool) -> f64 {
         let mut jitter = Jitter::default();
-        for step in 1..=100 {
-            let (bucket, wait_ms) = ((step % 2) as u32, if step % 10 == 0 { late_ms } else { 0 });
+        for step in 1..=100_u64 {
+            let (bucket, wait_ms) = ((step % 2) as u32, if step.is_multiple_of(10) { late_ms } else { 0 });
             let busy_ns = [10, 40][bucket as usize] * 1_000_000;
             let wait_ns = wait_ms * 1_000_000;
             let work = Event::StepWork { step, batch: step - 1, batches: 1, bucket, busy_ns, wait_ns };
