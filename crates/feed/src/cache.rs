@@ -36,7 +36,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tandem_audio::Clip;
 use tandem_corpus::{Identity, Locator, SampleIndex};
 
-use self::checksum::checksum;
+pub(crate) use self::checksum::checksum;
 use self::disk::Disk;
 use self::entry::Entry;
 use self::memory::Memory;

@@ -30,6 +30,7 @@ use crate::featurize::FeatureMaker;
 use crate::feed_plan::{DATA_SLOTS, FeedPlan, MODEL_SLOTS};
 use crate::hold_ups::HoldUps;
 use crate::input::{Input, Recordings};
+use crate::kept_pitch::KeptPitches;
 use crate::lease::DeviceBatch;
 use crate::material::Material;
 use crate::notes::Notes;
@@ -400,6 +401,7 @@ fn open_library(input: &Arc<Input>, spec: &FeedSpec, notes: &Notes) -> Result<Li
     Ok(Library {
         input: Arc::clone(input),
         cache: Cache::open(&spec.cache, move |line| told.say(line))?,
+        pitches: KeptPitches::new(&input.plan),
         bad: BadSamples::new(spec.bad_samples.clone(), spec.max_bad_fraction, per_epoch)?,
         replayed: spec.from.replacements.clone(),
         made: Mutex::default(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tandem_audio::{Clip, FeatureSettings, NOT_KEPT};
+use tandem_audio::{Clip, FeatureSettings};
 use tandem_corpus::{Batch, Order, Sample, SampleIndex};
 use tandem_device::Plant;
 
@@ -97,14 +97,6 @@ impl Input {
     pub(crate) fn speaker(&self, index: SampleIndex) -> u32 {
         let samples = self.material.dataset().samples();
         samples.speaker_number(index).unwrap_or_else(|| samples.speakers().len() as u32)
-    }
-
-    /// Where the pitch of a recording is kept, as the kernel knows it.
-    pub(crate) fn pitch_place(&self, index: SampleIndex) -> u32 {
-        match self.plan.kept_pitch_bytes() > 0 && (index.at() as u64) < self.plan.kept_pitches {
-            true => (index.at() as u64 * self.plan.pitch_place_frames()) as u32,
-            false => NOT_KEPT,
-        }
     }
 
     /// The row behind an index that `order` gave.

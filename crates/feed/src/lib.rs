@@ -76,6 +76,7 @@ mod order;
 mod load;
 mod cache;
 mod bad_samples;
+mod kept_pitch;
 mod row_loader;
 mod stopwatch;
 mod upload;

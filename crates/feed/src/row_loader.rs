@@ -19,6 +19,7 @@ use crate::cache::Cache;
 use crate::error::FeedError;
 use crate::features::num_resampled;
 use crate::input::Input;
+use crate::kept_pitch::KeptPitches;
 use crate::load::END_SLACK_S;
 use crate::order::{AT_FEATURES_RATE, Row, Task};
 
@@ -26,6 +27,7 @@ use crate::order::{AT_FEATURES_RATE, Row, Task};
 pub(crate) struct Library {
     pub(crate) input: Arc<Input>,
     pub(crate) cache: Cache,
+    pub(crate) pitches: KeptPitches,
     pub(crate) bad: BadSamples,
     /// Samples that stood in for bad ones before the feed was last stopped.
     pub(crate) replayed: Replacements,
@@ -115,12 +117,12 @@ impl RowLoader {
             (0..self.times).try_for_each(|_| input.recordings.load_into(&sample, &mut self.clip))?;
             library.cache.put(index, &sample.audio, &self.clip);
         }
+        let mut pitch_place = library.pitches.place(index, &self.clip);
         let rate = self.bring_to_a_planned_rate(&sample)?;
         let settings = input.features();
         let longest = (room.frames as usize + 1) * settings.hop_samples - 1;
         let mut in_samples = self.clip.samples.len();
         let mut out_samples = num_resampled(in_samples, self.clip.rate_hz, settings);
-        let mut pitch_place = input.pitch_place(index);
         if out_samples > longest {
             // Another row may have room for more of it, and the end of a recording decides what its last frames are.
             pitch_place = NOT_KEPT;

@@ -7,7 +7,7 @@ const PRIME: u64 = 0x9e37_79b1_85eb_ca87;
 ///
 /// Four words at a time, each folded into a lane of its own by steps that can be undone: what was different stays
 /// different, and the four do not wait for each other. No protection against anyone who means harm.
-pub(super) fn checksum(seed: u64, bytes: &[u8]) -> u64 {
+pub(crate) fn checksum(seed: u64, bytes: &[u8]) -> u64 {
     let mut lanes = [seed, seed ^ PRIME, !seed, seed.rotate_left(32)];
     let (blocks, rest) = bytes.as_chunks::<32>();
     for block in blocks {

@@ -1,8 +1,12 @@
 //! Batch k is the same whoever makes it, wherever, and whenever: the promise everything else rests on.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
+use tandem_audio::Clip;
+use tandem_corpus::Sample;
 use tandem_device::Route;
-use tandem_feed::{CacheKind, CacheSpec, FeedState};
+use tandem_feed::{CacheKind, CacheSpec, FeedError, FeedState, FromFiles, Recordings};
 
 use crate::support::{Bytes, Corpus, Serving};
 
@@ -57,6 +61,31 @@ fn with_a_cache_and_without() {
         Ok(feed.stats().cache.hits)
     });
     assert!(hits.unwrap() >= 20);
+}
+
+/// Files that are others, just as long, after each has been read once.
+#[derive(Default)]
+struct Changing(std::sync::Mutex<std::collections::HashSet<String>>);
+
+impl Recordings for Changing {
+    fn load_into(&self, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
+        FromFiles.load_into(sample, clip)?;
+        if !self.0.lock().unwrap().insert(sample.id.to_owned()) {
+            let hum = |i: usize| (8000.0 * (i as f64 * 0.05).sin()) as i16;
+            clip.samples.iter_mut().enumerate().for_each(|(i, sample)| *sample = hum(i));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn kept_pitch_is_of_the_sound_that_is_there() {
+    let corpus = Corpus::new(3, 12);
+    let changing = |kept_pitches| Serving { recordings: Arc::new(Changing::default()), kept_pitches, ..Serving::cpu() };
+    let expected = served(&corpus, &changing(0), COUNT);
+    assert!(served(&corpus, &changing(12), COUNT) == expected);
+    // They did change: files that stay as they are give other batches.
+    assert!(served(&corpus, &Serving::cpu(), COUNT) != expected);
 }
 
 proptest! {
