@@ -16,6 +16,9 @@ const USUAL_STOCK: usize = 58;
 /// Decoding that is waited for less than this share of the time limits nothing.
 const HARDLY: f64 = 0.02;
 
+/// A step that is at work for this many times what it takes alone shares its card.
+const STRETCHED: f64 = 1.1;
+
 /// One step, and what its batches took in each stage.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepFact {
@@ -180,7 +183,7 @@ impl Heap {
         let is_one_card = is_one_card(&self.cards);
         let wait_ns = match seen {
             // Waiting for one's turn on the card is waiting as well, but no batch was late.
-            Some(seen) if is_one_card => seen.wait_ns.max(wall_ns - seen.busy_ns),
+            Some(seen) if is_one_card => seen.wait_ns.max(wall_ns - self.own_work_ns(seen)),
             Some(seen) => seen.wait_ns,
             None => host_wait_ns,
         };
@@ -198,6 +201,15 @@ impl Heap {
         });
         let busy_ns = seen.map_or(wall_ns - wait_ns, |seen| seen.busy_ns);
         StepFact { step, wall_ns, wait_ns, busy_ns, bucket: seen.map(|seen| seen.bucket), demand_ns, is_one_card }
+    }
+
+    /// What the step itself takes of its card. Kernels of the two roles run beside each other there, and then a step is at work
+    /// for longer than it takes alone: what it takes alone is its own.
+    fn own_work_ns(&self, seen: &OnDevice) -> f64 {
+        match self.headspace_ns.get(&seen.bucket) {
+            Some(alone_ns) if seen.busy_ns > STRETCHED * alone_ns => *alone_ns,
+            _ => seen.busy_ns,
+        }
     }
 
     fn setting(&self) -> Setting {

@@ -11,7 +11,7 @@ mod simulator;
 
 use simulator::Line;
 use tandem_diagnosis::{Diagnosis, DiagnosisError, Jitter, JitterWarning, Part, Stage};
-use tandem_events::{Event, Record, VERSION};
+use tandem_events::{Event, Record, Role, VERSION};
 use tandem_watch::{Entry, Reader};
 
 fn records(events: impl IntoIterator<Item = (u64, Event)>) -> Vec<Record> {
@@ -57,6 +57,29 @@ fn a_slow_decoder_is_told_with_the_flag_to_type() {
     assert!(verdict.starts_with(said), "{verdict}");
     assert!(verdict.ends_with(" steps/s predicted"), "{verdict}");
     assert!(!told.iter().any(|line| line.contains("NO MAJOR")));
+}
+
+/// As seen on an H200: features of 5.9 ms and steps of 2.8 ms run beside each other, and the step is at work all the time.
+#[test]
+fn a_step_that_is_stretched_by_features_on_its_card_waits_for_them() {
+    let check = |features_ms: u64, wall_ms: u64, expected: bool| {
+        let [features_ns, wall_ns, alone_ns] = [features_ms, wall_ms, 280].map(|ms| ms * 10_000);
+        let arena = |role| (0, Event::ArenaReserved { role, card: 0, bytes: 1, limit_bytes: 2, driver_bytes: 1 });
+        let mut events: Vec<(u64, Event)> = Role::BOTH.map(arena).into();
+        events.push((0, Event::Headspace { bucket: 0, ns: alone_ns }));
+        for step in 1..=60 {
+            let (t_ns, batch, stage) = (step * wall_ns, step - 1, "features".to_owned());
+            events.push((t_ns, Event::Stage { stage, batch, ns: features_ns, busy_ns: features_ns, wait_ns: 0 }));
+            let busy_ns = wall_ns;
+            events.push((t_ns, Event::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns: 0 }));
+            events.push((t_ns, Event::Step { step, wall_ns, wait_ns: 0 }));
+        }
+        let told = Diagnosis::of(&records(events)).unwrap().told();
+        assert_eq!(told.iter().any(|line| line.starts_with("GPU_PREPROCESS: ")), expected, "{told:#?}");
+    };
+    // In hundredths of a millisecond.
+    check(590, 600, true);
+    check(20, 290, false);
 }
 
 #[test]

@@ -28,11 +28,9 @@ pub const WARM_UP_STEPS: usize = 5;
 /// The batches made ahead are used up before that, or a slow stage would not be seen: a step that waits says that they are, and
 /// otherwise so many times as many steps as there are such batches, or this time.
 const TIMES_THE_STOCK: usize = 3;
-const SETTLING: Duration = Duration::from_secs(5);
+const SETTLING: Duration = Duration::from_secs(10);
 /// A step that waits for this share of its time waits for the feed, not for the host to look.
 const WAITS: f64 = 0.05;
-/// As many batches are made ahead at first, where no number was given.
-const USUAL_DEPTH: u64 = 12;
 /// Steps of each shape without a feed.
 const HEADSPACE_ON_CARDS: usize = 50;
 const HEADSPACE_ELSEWHERE: usize = 3;
@@ -124,11 +122,9 @@ fn settle(trainer: &mut Trainer, stock: usize) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Batches that may be there before the first step.
+/// Batches that may be there before the first step: self-tuning uses fewer at first, and as many as there is memory for.
 fn stock(plan: &Plan) -> usize {
-    let feed = &plan.feed;
-    let depth = if plan.buffer_size_given { feed.data_slots } else { feed.data_slots.min(USUAL_DEPTH) };
-    (depth + feed.model_slots + feed.pinned_uploads) as usize
+    (plan.feed.data_slots + plan.feed.model_slots + plan.feed.pinned_uploads) as usize
 }
 
 fn busy_cards(roles: &Isolation, resolved: &Resolved) -> Vec<(usize, Option<u32>)> {
@@ -148,6 +144,8 @@ fn headspace(trainer: &mut Trainer, shapes: &[Vec<usize>], kind: Kind) -> Result
     let mut distinct: Vec<&Vec<usize>> = shapes.iter().collect();
     distinct.sort();
     distinct.dedup();
+    // Full rings: then the data side stands still, and alone means alone.
+    trainer.feed_mut().wait_warm(SETTLING)?;
     // In turns, so that a clock that drifts does so for all.
     let steps: Vec<Vec<usize>> = (0..each).flat_map(|_| distinct.iter().map(|shapes| (*shapes).clone())).collect();
     Ok(trainer.headspace(&steps)?)

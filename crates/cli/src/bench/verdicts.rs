@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow};
 use serde_json::{Value, json};
+use tandem_trial::resolve::host_facts;
 
 use super::table::{Table, sign};
 use super::{Call, Found};
@@ -22,6 +23,9 @@ const STEPS: usize = 60;
 const SLOW: [f64; 2] = [1.7, 3.0];
 const QUICK: [f64; 2] = [0.3, 0.6];
 const QUICK_IN_TURNS: [f64; 2] = [0.02, 0.08];
+/// How near a stage must come to what was drawn, and how often the factor is corrected.
+const NEAR: f64 = 0.15;
+const TRIES: usize = 4;
 /// Doing something more often than this would take longer than anybody waits.
 const MOST_TIMES: f64 = 20_000.0;
 
@@ -39,30 +43,34 @@ pub(super) fn measure(call: &Call, screen: &Screen) -> Result<Found, Exit> {
     screen.progress(&format!("Draws of {:#x}: clean first", dice.0))?;
     let clean = profile(None, steps)?;
     let step_ms = alone(&clean, "step").context("the clean run has no step alone")?;
+    let unclean = Seen::of(&clean, "").stages;
+    if !unclean.is_empty() {
+        let said = unclean.join(" ");
+        return Err(Exit::Failed(anyhow!("the run is slow before anything is planted ({said}): more --num-workers?")));
+    }
     let in_turns = clean["mode"] != "multi";
-    let mut table = Table::new(
-        "Verdicts on planted slowness",
-        &["plant", "÷ step", "expected", "said", "predicted /s", "measured /s", "measured ÷ predicted", "right"],
-    );
+    let columns =
+        ["plant", "÷ step", "expected", "said", "predicted /s", "measured /s", "measured ÷ predicted", "right"];
+    let mut table = Table::new("Verdicts on planted slowness", &columns);
     let mut found = Found::default();
     for (work, stage, kind) in WORKS {
         let Some(usual_ms) = alone(&clean, stage).filter(|ms| *ms > 0.0) else { continue };
         let quick = if stage == "features" && in_turns { QUICK_IN_TURNS } else { QUICK };
         for (range, is_expected) in [(SLOW, true), (quick, false)] {
-            let times = (dice.between(range) * step_ms / usual_ms).round().max(1.0);
-            if times > MOST_TIMES || (!is_expected && times * usual_ms > range[1] * step_ms * 1.1) {
-                screen.progress(&format!("   {work}: left out, {times} times over"))?;
+            let target = dice.between(range);
+            let Some(planted) = plant((work, stage), target * step_ms, usual_ms, steps, screen)? else {
+                screen.progress(&format!("   {work} at {target:.2} of the step: cannot be planted here"))?;
                 continue;
-            }
-            let plant = format!("slow:{work}:{times}");
-            screen.progress(&format!("   {plant}..."))?;
-            let seen = Seen::of(&profile(Some(&plant), steps)?, kind);
-            let is_right = seen.is_said == is_expected;
-            found.rows.push(row(&plant, (kind, is_expected), &seen, is_right));
+            };
+            let (name, ratio) = (planted.name, planted.took_ms / step_ms);
+            let seen = Seen::of(&planted.profile, kind);
+            // That stage and no other one.
+            let is_right = seen.stages == if is_expected { vec![kind.to_owned()] } else { Vec::new() };
+            found.rows.push(row(&name, ratio, (kind, is_expected), &seen, is_right));
             let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.2}"));
             table.row(vec![
-                plant.clone(),
-                format!("{:.2}", times * usual_ms / step_ms),
+                name.clone(),
+                format!("{ratio:.2}"),
                 if is_expected { kind.to_owned() } else { format!("no {kind}") },
                 seen.said.join(" "),
                 number(seen.predicted),
@@ -71,7 +79,8 @@ pub(super) fn measure(call: &Call, screen: &Screen) -> Result<Found, Exit> {
                 sign(Some(is_right)),
             ]);
             if !is_right {
-                found.broken.push(format!("{plant}: expected {kind} to be {is_expected}, said {:?}", seen.said));
+                let not = if is_expected { "" } else { "no " };
+                found.broken.push(format!("{name}: expected {not}{kind}, said {:?}", seen.said));
             }
         }
     }
@@ -79,10 +88,45 @@ pub(super) fn measure(call: &Call, screen: &Screen) -> Result<Found, Exit> {
     Ok(found)
 }
 
-fn row(plant: &str, (kind, is_expected): (&str, bool), seen: &Seen, is_right: bool) -> Value {
+/// A profile of slow work.
+struct Planted {
+    name: String,
+    /// What the stage took by itself.
+    took_ms: f64,
+    profile: Value,
+}
+
+/// Plants `work` so slow that its stage takes about `target_ms` by itself, which takes `usual_ms`. What is done many times
+/// over takes less than so many times as long: the factor is corrected by what it gave. None where it cannot be met.
+fn plant(
+    (work, stage): (&str, &str),
+    target_ms: f64,
+    usual_ms: f64,
+    steps: usize,
+    screen: &Screen,
+) -> Result<Option<Planted>, Exit> {
+    let mut times = (target_ms / usual_ms).round();
+    for _ in 0..TRIES {
+        if !(1.0..=MOST_TIMES).contains(&times) {
+            return Ok(None);
+        }
+        let name = format!("slow:{work}:{times}");
+        screen.progress(&format!("   {name}..."))?;
+        let profile = profile(Some(&name), steps)?;
+        let took_ms = alone(&profile, stage).context("the planted run has no such stage")?;
+        if (took_ms / target_ms - 1.0).abs() < NEAR {
+            return Ok(Some(Planted { name, took_ms, profile }));
+        }
+        times = (times * target_ms / took_ms.max(1e-6)).round();
+    }
+    Ok(None)
+}
+
+fn row(plant: &str, of_step: f64, (kind, is_expected): (&str, bool), seen: &Seen, is_right: bool) -> Value {
     json!({
         "table": "verdicts",
         "plant": plant,
+        "of_step": of_step,
         "kind": kind,
         "expected": is_expected,
         "said": seen.said,
@@ -95,7 +139,8 @@ fn row(plant: &str, (kind, is_expected): (&str, bool), seen: &Seen, is_right: bo
 /// What a profile said.
 struct Seen {
     said: Vec<String>,
-    is_said: bool,
+    /// Those that are about a stage.
+    stages: Vec<String>,
     predicted: Option<f64>,
     measured: Option<f64>,
 }
@@ -108,7 +153,7 @@ impl Seen {
         let own = verdicts.iter().find(|verdict| verdict["kind"] == kind);
         let number = |name: &str| own.and_then(|verdict| verdict[name].as_f64());
         Seen {
-            is_said: own.is_some(),
+            stages: said.iter().filter(|said| WORKS.iter().any(|(_, _, kind)| kind == said)).cloned().collect(),
             said,
             predicted: number("predicted_steps_per_s"),
             measured: number("measured_steps_per_s"),
@@ -132,7 +177,9 @@ fn profile(plant: Option<&str>, steps: usize) -> Result<Value, Exit> {
             _ => flags.push(word),
         }
     }
-    for (flag, value) in [("--num-workers", "1"), ("--cache", "none")] {
+    // Some of the cores: more threads must be able to help.
+    let threads = (host_facts().cores / 2).max(1).to_string();
+    for (flag, value) in [("--num-workers", threads.as_str()), ("--cache", "none")] {
         if !flags.contains(&flag) {
             flags.extend([flag, value]);
         }
@@ -185,8 +232,11 @@ mod tests {
             ],
         });
         let seen = Seen::of(&profile, "GPU_TRANSFER");
-        assert_eq!((seen.is_said, seen.predicted, seen.measured), (true, Some(10.0), Some(9.0)));
-        assert!(!Seen::of(&profile, "DATA_LOADING").is_said);
+        assert_eq!(
+            (seen.stages, seen.predicted, seen.measured),
+            (vec!["GPU_TRANSFER".to_owned()], Some(10.0), Some(9.0))
+        );
+        assert_eq!(Seen::of(&profile, "DATA_LOADING").predicted, None);
         assert_eq!((alone(&profile, "load"), alone(&profile, "step")), (Some(2.5), None));
     }
 }

@@ -26,6 +26,8 @@ use crate::tell;
 
 /// Batches made ahead in a trial.
 pub const AHEAD: u64 = 2;
+/// Beside cards that take a step in milliseconds nobody waits for more.
+const MOST_ON_THE_CPU: usize = 8;
 /// On simulated cards, steps with the feed and as many without it: their clock varies by a few percent a piece of work,
 /// and a step has hundreds.
 const SIMULATED_STEPS: usize = 3;
@@ -78,7 +80,7 @@ impl<'a> Trials<'a> {
         Trials { survey, facts, corpora, emitter, steps: None, resolved: Vec::new() }
     }
 
-    /// The same with `steps` steps that count on the CPU and on cards, whatever time that takes.
+    /// The same with `steps` steps that count on cards, whatever time that takes; on the CPU with as many, or a few.
     pub fn of_steps(mut self, steps: Option<usize>) -> Trials<'a> {
         self.steps = steps;
         self
@@ -96,7 +98,12 @@ impl<'a> Trials<'a> {
         Ok(match resolved.machine.kind() {
             Kind::Simulated => simulated(resolved, corpora, emitter)?,
             Kind::Cuda => on_devices(resolved, corpora, emitter, with_steps(Length::ON_CARDS, steps))?,
-            Kind::Cpu => on_devices(resolved, corpora, emitter, with_steps(Length::ON_THE_CPU, steps))?,
+            Kind::Cpu => on_devices(
+                resolved,
+                corpora,
+                emitter,
+                with_steps(Length::ON_THE_CPU, steps.map(|steps| steps.min(MOST_ON_THE_CPU))),
+            )?,
         })
     }
 
