@@ -52,7 +52,7 @@ mod tests {
         let shared = check(&pair, Change::ShareGpu(1));
         assert!(!shared.contains("--data-gpu") && shared.contains("--gpu 1"), "{shared}");
         let apart = check(&one, Change::SecondCard(0));
-        assert!(apart.contains("--data-gpu 1 --model-gpu 0") && !apart.contains("--mode"), "{apart}");
+        assert!(apart.contains("--data-gpu 1 --model-gpu 0") && !apart.contains("--mode "), "{apart}");
         assert!(applied(Change::OtherDataCard(1), &pair).is_none());
     }
 }
