@@ -100,8 +100,6 @@ fn modes_that_contradict_the_gpu_flags() {
     check("--mode single --share-gpu", "--mode single", "--mode single");
     check("--mode cpu --data-gpu 0 --model-gpu 1", "--mode cpu", "--mode cpu");
     check("--mode cpu --gpu 0", "--mode cpu", "--mode cpu");
-    check("--mode auto", "not built yet", "--mode single");
-    check("--mode auto --data-gpu 0 --model-gpu 1", "not built yet", "");
 }
 
 #[test]

@@ -169,7 +169,6 @@ fn every_other_refusal_with_something_to_type() {
         format!("--sim 2x24GiB --mode single {pair}"),
         format!("--sim 2x24GiB --mode cpu {pair}"),
         format!("--sim 2x24GiB --mode cpu {isolated}"),
-        "--sim 2x24GiB --mode auto".to_owned(),
         format!("--sim 2x24GiB {pair} --transfer handover"),
         format!("--sim 2x24GiB {pair} --transfer peer"),
         "--sim 2x24GiB,cc=7.0 --gpu 1".to_owned(),
@@ -198,7 +197,6 @@ fn refusals_on_a_machine_without_a_gpu() {
         "--share-gpu --mixed-precision",
         "--mixed-precision",
         "--transfer peer",
-        "--mode auto",
         &format!("--share-gpu {isolated}"),
         &format!("--data-gpu 0 --model-gpu 1 --transfer bounce {isolated}"),
     ] {
