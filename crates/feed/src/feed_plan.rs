@@ -169,7 +169,7 @@ impl FeedPlan {
         round_up(frames * DType::F32.bytes(), BLOCK_ALIGN)
     }
 
-    /// The most recordings whose pitch is worth keeping, of so many: [`MOST_KEPT_BYTES`] of it.
+    /// The most recordings whose pitch is worth keeping, of so many: 64 MB of it.
     pub fn pitches_worth_keeping(buckets: &[Bucket], recordings: u64) -> u64 {
         recordings.min(MOST_KEPT_BYTES / (longest_row(buckets) * DType::F32.bytes()).max(1))
     }
