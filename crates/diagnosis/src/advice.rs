@@ -32,7 +32,7 @@ pub enum Change {
     SecondCard(usize),
     /// Another card for the data role than this one: a faster one, or one on a faster link.
     OtherDataCard(usize),
-    /// So many batches made ahead.
+    /// The buffer by its flag, of which two cards keep half.
     BufferSize(usize),
 }
 
@@ -79,8 +79,8 @@ impl Adviser<'_> {
         let longer = |times: usize| now * ratio(replayed(flow.ahead * times), replayed(flow.ahead));
         let most = longer(MAX_LONGER);
         let enough = [2, 4, MAX_LONGER].into_iter().find(|times| longer(*times) > 0.98 * most)?;
-        let advice =
-            Advice { change: Change::BufferSize(flow.ahead * enough), steps_per_s: longer(enough), is_at_most: false };
+        let typed = flow.ahead * enough * if flow.is_one_card { 1 } else { 2 };
+        let advice = Advice { change: Change::BufferSize(typed), steps_per_s: longer(enough), is_at_most: false };
         (advice.steps_per_s > WORTH * now).then_some(advice)
     }
 

@@ -4,8 +4,9 @@ use std::fmt;
 
 use crate::verdicts::Busy;
 
-/// Waiting for less than this share of the time is never.
-const NEVER: f64 = 0.01;
+/// Waiting for less than this share of the time is never: a run that has 0.98 of its headspace has what is promised. On one
+/// card features take turns with the step, so that it is never nothing.
+const NEVER: f64 = 0.02;
 
 /// How good it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,7 +87,10 @@ mod tests {
 
     #[test]
     fn a_data_device_with_no_more_to_do_is_as_good_as_any() {
-        check([0.03, 0.97, 0.02, 0.0], "excellent (data: 3 % busy, never waited for; model: 97 % busy; variation 2 %)");
+        for stall in [0.0, 0.012] {
+            let expected = "excellent (data: 3 % busy, never waited for; model: 97 % busy; variation 2 %)";
+            check([0.03, 0.97, 0.02, stall], expected);
+        }
         check([0.03, 0.85, 0.02, 0.1], "below minimum (data: 3 % busy; model: 85 % busy; variation 2 %)");
     }
 }

@@ -136,7 +136,8 @@ impl Line {
                 line.move_data_from(card);
                 (line.upload_ms, line.features_ms) = (0.01, 0.01);
             }
-            Change::BufferSize(ahead) => line.ahead = ahead,
+            // As plans have it: two cards keep half.
+            Change::BufferSize(typed) => line.ahead = if line.is_one_card() { typed } else { typed / 2 },
         }
         line
     }
