@@ -71,26 +71,16 @@ impl<F: FnMut(&str) + Send> Exporter for Alarms<F> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
-    use tandem_events::{Sink, VERSION};
+    use tandem_events::VERSION;
+    use tandem_trial::Heard;
 
     use super::*;
 
-    #[derive(Default)]
-    struct Heard(Mutex<Vec<Event>>);
-
-    impl Sink for Heard {
-        fn emit(&self, event: Event) {
-            self.0.lock().unwrap().push(event);
-        }
-    }
-
     /// A run of 600 steps: `host_kib` and `wall_ms` say what each holds and takes. What is said, and what is written down.
     fn check(host_kib: fn(u64) -> u64, wall_ms: fn(u64) -> u64, expected: &[&str]) {
-        let (heard, log) = (Arc::new(Heard::default()), AlarmLog::default());
-        log.open(&Emitter::to(heard.clone()));
-        let mut said = Vec::new();
+        let (heard, log) = (Heard::new(Emitter::none()), AlarmLog::default());
+        log.open(&heard.emitter());
+        let (mut said, mut written) = (Vec::new(), Vec::new());
         let mut alarms = Alarms::new(|text: &str| said.push(text.to_owned()), log);
         for step in 1..=600 {
             let host = Event::HostMemory {
@@ -105,16 +95,17 @@ mod tests {
                 let record = Record { v: VERSION, seq: step, t_ns: step * 20_000_000, dropped: 0, event };
                 alarms.take(&record).unwrap();
                 // What is written down comes round again.
-                let notes: Vec<Event> = heard.0.lock().unwrap().iter().cloned().collect();
-                notes.into_iter().for_each(|event| alarms.take(&Record { event, ..record.clone() }).unwrap());
+                written.extend(heard.take().into_iter().map(|record| record.event));
+                written.iter().cloned().for_each(|event| alarms.take(&Record { event, ..record.clone() }).unwrap());
             }
         }
         assert_eq!(said.len(), expected.len(), "{said:?}");
         for (said, expected) in said.iter().zip(expected) {
             assert!(said.starts_with(expected), "{said}");
         }
-        let written: Vec<Event> = said.into_iter().map(|text| Event::Note { text }).collect();
-        assert_eq!(*heard.0.lock().unwrap(), written);
+        written.extend(heard.take().into_iter().map(|record| record.event));
+        let notes: Vec<Event> = said.into_iter().map(|text| Event::Note { text }).collect();
+        assert_eq!(written, notes);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Planted faults that are not the simulator's own: a wait taken away, a card broken at a step, memory that leaks.
+//! Planted faults that are not the simulator's own: a wait taken away, a card broken at a step, memory that leaks, work that is
+//! slow.
 //!
 //! Each wait in the pipeline has a name. A clean run collects the names; a test then takes one away at a time and
 //! must see wrong bytes. Other faults of devices (refused memory, failed copies, cards lost at a call) are the
@@ -195,7 +196,9 @@ mod tests {
             ])
         {
             let error = given.parse::<Plant>().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("TANDEM_PLANT={given}: expected trap@step:N")), "{error}");
+            let expected = "expected trap@step:N, leak:POOL:MiB/STEPS (data, model, pinned or host) or slow:WORK:TIMES (decode, \
+                            upload, features, transfer or step), e.g. trap@step:37, leak:data:1MiB/100 or slow:decode:8";
+            assert_eq!(error, format!("TANDEM_PLANT={given}: {expected}"));
         }
     }
 }

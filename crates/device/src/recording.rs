@@ -2,7 +2,8 @@
 //! queued.
 //!
 //! What a recording holds is launches, products, fills and copies within the card, with their addresses. Copies from and
-//! to the host, and events, stay outside: a replay must mean the same every time.
+//! to the host, and events, stay outside: a replay must mean the same every time. Only the marks by which two lines of
+//! one recording part and meet again are inside, and become its order.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

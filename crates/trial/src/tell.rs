@@ -63,26 +63,15 @@ fn number(value: f64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use tandem_events::Sink;
     use tandem_train::Figures;
 
     use super::*;
-
-    #[derive(Default)]
-    struct Heard(Mutex<Vec<Event>>);
-
-    impl Sink for Heard {
-        fn emit(&self, event: Event) {
-            self.0.lock().unwrap().push(event);
-        }
-    }
+    use crate::heard::Heard;
 
     fn heard(tell: impl FnOnce(&Emitter)) -> Vec<Event> {
-        let heard = Arc::new(Heard::default());
-        tell(&Emitter::to(heard.clone()));
-        std::mem::take(&mut heard.0.lock().unwrap())
+        let heard = Heard::new(Emitter::none());
+        tell(&heard.emitter());
+        heard.take().into_iter().map(|record| record.event).collect()
     }
 
     fn report(bucket: usize, wall_ns: u64) -> StepReport {

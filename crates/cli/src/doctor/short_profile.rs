@@ -1,11 +1,11 @@
 //! A few real steps of the plan, and what they say: enough to see which stage is slow on somebody else's machine.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tandem_device::Kind;
 use tandem_diagnosis::Diagnosis;
-use tandem_events::{Emitter, Event, Record, Sink, VERSION};
+use tandem_events::{Emitter, Event, Record};
+use tandem_trial::Heard;
 use tandem_trial::launch::{Corpora, LaunchError, Launched, Setup};
 use tandem_trial::resolve::Resolved;
 use tandem_trial::tell;
@@ -46,8 +46,8 @@ fn tell_of(records: &[Record], to: &mut Examination<'_>) -> Result<(), Exit> {
 }
 
 fn take_steps(resolved: &Resolved, corpora: &Corpora) -> Result<Vec<Record>, LaunchError> {
-    let heard = Arc::new(Heard { since: Instant::now(), records: Mutex::default() });
-    let emitter = Emitter::to(heard.clone());
+    let heard = Heard::new(Emitter::none());
+    let emitter = heard.emitter();
     let (launched, _) = Setup::new(resolved, corpora, None, None, &emitter)?.launch(&mut |_| {})?;
     // The trainer is bound last: it goes before the arenas its memory is from.
     let Launched { roles: _roles, mut trainer, .. } = launched;
@@ -64,19 +64,5 @@ fn take_steps(resolved: &Resolved, corpora: &Corpora) -> Result<Vec<Record>, Lau
     }
     trainer.settle()?.iter().for_each(|report| tell::step(report, &emitter));
     trainer.stop()?;
-    Ok(std::mem::take(&mut *heard.records.lock().unwrap_or_else(PoisonError::into_inner)))
-}
-
-/// A log that is never written.
-struct Heard {
-    since: Instant,
-    records: Mutex<Vec<Record>>,
-}
-
-impl Sink for Heard {
-    fn emit(&self, event: Event) {
-        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        let (seq, t_ns) = (records.len() as u64, self.since.elapsed().as_nanos() as u64);
-        records.push(Record { v: VERSION, seq, t_ns, dropped: 0, event });
-    }
+    Ok(heard.take())
 }
