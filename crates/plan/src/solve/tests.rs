@@ -204,6 +204,20 @@ fn shapes_and_their_memory_follow_from_the_corpus() {
 }
 
 #[test]
+fn the_pitch_of_recordings_is_kept_unless_nothing_is_to_be() {
+    let kept = |line: &str, rows: u32| {
+        let plan = Plan::solve(&settings(line), &gpus(1, 24), &Chains, Some(&corpus(rows))).unwrap();
+        let line = plan.data.lines.iter().find(|line| line.name == "kept pitch");
+        (plan.feed.kept_pitches, line.map_or(0, |line| line.bytes))
+    };
+    let (places, bytes) = kept("", 1000);
+    assert!(places == 1000 && bytes >= 4000, "{places} places in {bytes} bytes");
+    assert_eq!(kept("--cache none", 1000), (0, 0));
+    let (places, bytes) = kept("", 200_000);
+    assert!(places < 200_000 && bytes > 60 * MIB && bytes <= 64 * MIB, "{places} places in {bytes} bytes");
+}
+
+#[test]
 fn a_given_batch_is_never_more_than_the_corpus_has() {
     let facts = corpus(10);
     let plan = solve_with("", &gpus(1, 24), &facts).unwrap();
