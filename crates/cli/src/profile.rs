@@ -261,6 +261,7 @@ fn document(
         "headspace_steps_per_s": diagnosis.headspace_steps_per_s,
         "stall_share": diagnosis.stalls.share,
         "variation": diagnosis.jitter.variation,
+        "copies_beside_work": diagnosis.copies_beside_work,
         "stages": known.chain([train]).collect::<Vec<_>>(),
         "alone": alone.collect::<Vec<_>>(),
         "busy": { "data": diagnosis.busy.data, "model": diagnosis.busy.model, "nvml": cards.iter().map(card).collect::<Vec<_>>() },

@@ -176,13 +176,13 @@ impl Driver for CpuDriver {
     }
 
     fn elapsed_ns(&self, card: usize, from: EventId, to: EventId) -> Result<u64, DeviceError> {
-        let reached = lock(&self.reached_ns);
-        match (reached.get(&from), reached.get(&to)) {
-            (Some(from), Some(to)) => Ok(to.saturating_sub(*from)),
-            _ => {
-                Err(DeviceError::Failed { card, during: "reading a timer", what: "it was not reached yet".to_owned() })
-            }
-        }
+        Ok(self.reached_at_ns(card, to)?.saturating_sub(self.reached_at_ns(card, from)?))
+    }
+
+    fn reached_at_ns(&self, card: usize, event: EventId) -> Result<u64, DeviceError> {
+        let what = || "it was not reached yet".to_owned();
+        let reached_ns = lock(&self.reached_ns).get(&event).copied();
+        reached_ns.ok_or_else(|| DeviceError::Failed { card, during: "reading a timer", what: what() })
     }
 
     fn copy(&self, _card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {

@@ -139,6 +139,8 @@ pub(crate) trait Driver: Send + Sync {
     fn synchronize(&self, card: usize, event: EventId) -> Result<(), DeviceError>;
     /// Nanoseconds on the device between two timed events that have both been reached.
     fn elapsed_ns(&self, card: usize, from: EventId, to: EventId) -> Result<u64, DeviceError>;
+    /// When a timed event was reached that has been, on the clock of [`now_ns`](Driver::now_ns).
+    fn reached_at_ns(&self, card: usize, event: EventId) -> Result<u64, DeviceError>;
 
     fn copy(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError>;
     fn fill(&self, card: usize, stream: StreamId, at: Address, bytes: u64, value: u8) -> Result<(), DeviceError>;

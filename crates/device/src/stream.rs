@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use tandem_events::Span;
+
 use crate::arena::View;
 use crate::device::{Device, Loaded, Opened};
 use crate::driver::{CopyPath, EventId, StreamId};
@@ -170,6 +172,16 @@ impl Event {
     /// Nanoseconds on the device from `earlier` to this. Both must be timers that have been reached.
     pub fn ns_since(&self, earlier: &Event) -> Result<u64, DeviceError> {
         self.open.driver().elapsed_ns(self.open.card, earlier.id, self.id)
+    }
+
+    /// From `began` to this, both timers that have been reached.
+    pub fn span_since(&self, began: &Event) -> Result<Span, DeviceError> {
+        Ok(Span { began_ns: began.reached_at_ns()?, ns: self.ns_since(began)? })
+    }
+
+    /// When this was reached, a timer that has been, on the clock of [`Machine::now_ns`](crate::Machine::now_ns).
+    pub fn reached_at_ns(&self) -> Result<u64, DeviceError> {
+        self.open.driver().reached_at_ns(self.open.card, self.id)
     }
 }
 

@@ -6,6 +6,8 @@
 //!
 //! The first use compares bytes: cards have been seen to claim peer access and deliver garbage.
 
+use tandem_events::Span;
+
 use crate::arena::{Arena, View};
 use crate::device::Device;
 use crate::error::DeviceError;
@@ -80,27 +82,36 @@ pub struct CopyTimers {
     up: Option<[Event; 2]>,
 }
 
-/// What a copy took, without what it waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// When a copy was under way, without what it waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyTimes {
+    /// One leg; over the host two.
+    pub legs: Vec<Span>,
+}
+
+impl CopyTimes {
     /// The longer leg: what the way is taken for by a batch, since the legs of two batches overlap.
-    pub longest_ns: u64,
+    pub fn longest_ns(&self) -> u64 {
+        self.legs.iter().map(|leg| leg.ns).max().unwrap_or(0)
+    }
+
     /// All legs.
-    pub busy_ns: u64,
+    pub fn busy_ns(&self) -> u64 {
+        self.legs.iter().map(|leg| leg.ns).sum()
+    }
 }
 
 impl CopyTimers {
     /// What the copy they were last given to took; none while it is under way. Asks, and never waits.
     pub fn read(&self) -> Result<Option<CopyTimes>, DeviceError> {
-        let (mut longest_ns, mut busy_ns) = (0, 0);
+        let mut legs = Vec::with_capacity(2);
         for [began, ended] in std::iter::once(&self.down).chain(&self.up) {
             if !ended.reached()? {
                 return Ok(None);
             }
-            let leg_ns = ended.ns_since(began)?;
-            (longest_ns, busy_ns) = (longest_ns.max(leg_ns), busy_ns + leg_ns);
+            legs.push(ended.span_since(began)?);
         }
-        Ok(Some(CopyTimes { longest_ns, busy_ns }))
+        Ok(Some(CopyTimes { legs }))
     }
 }
 

@@ -16,6 +16,7 @@ on_every_device!(isolation_is_set_up_once_and_in_time, isolation_rules);
 on_every_device!(wrong_arguments_are_refused_before_anything_is_queued, wrong_arguments);
 on_every_device!(split_arenas_keep_the_same_books, split_books);
 on_every_device!(both_arenas_can_be_touched_in_full, touched_in_full);
+on_every_device!(timers_of_both_roles_lie_on_one_clock, one_clock);
 
 fn words(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
@@ -198,4 +199,29 @@ fn touched_in_full(machine: &Machine) {
         stream.drain().unwrap();
         assert_eq!(out.bytes().unwrap(), [0; 8], "{role}: memory did not hold what was written");
     }
+}
+
+fn one_clock(machine: &Machine) {
+    // A clock of a real card is right to some microseconds; its first use is slower.
+    const OFF_NS: u64 = 200_000;
+    let before_ns = machine.now_ns();
+    let [first, second] = [(); 2].map(|()| machine.open(0).unwrap());
+    let arena = arena(&first, Role::Data, 32);
+    let block = arena.take("filled", 16 * MIB).unwrap();
+    let [mine, theirs] = [first.stream(false).unwrap(), second.stream(true).unwrap()];
+    let [began, ended, after] = [first.timer().unwrap(), first.timer().unwrap(), second.timer().unwrap()];
+    mine.record(&began).unwrap();
+    mine.fill(block.view(), 1).unwrap();
+    mine.record(&ended).unwrap();
+    theirs.wait(&ended, "the test waits for the other role").unwrap();
+    theirs.record(&after).unwrap();
+    theirs.drain().unwrap();
+    let [began_ns, ended_ns, after_ns] = [&began, &ended, &after].map(|timer| timer.reached_at_ns().unwrap());
+    let now_ns = machine.now_ns();
+    assert!(
+        before_ns <= began_ns + OFF_NS && after_ns <= now_ns + OFF_NS,
+        "{before_ns} {began_ns} {after_ns} {now_ns}"
+    );
+    assert!(began_ns <= ended_ns && ended_ns <= after_ns + 2_000, "{began_ns} {ended_ns} {after_ns}");
+    assert!((ended_ns - began_ns).abs_diff(ended.ns_since(&began).unwrap()) < 2_000);
 }

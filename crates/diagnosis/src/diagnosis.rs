@@ -7,6 +7,7 @@ use crate::facts::Facts;
 use crate::flow::Flow;
 use crate::jitter::{JitterWindow, window_of};
 use crate::leaks::{Leak, Leaks};
+use crate::overlap::{SteppedAt, beside_work};
 use crate::stage::Stage;
 use crate::stalls::Stalls;
 use crate::statistics::{Summary, ratio};
@@ -42,6 +43,9 @@ pub struct Diagnosis {
     pub jitter: JitterWindow,
     /// How busy the devices were.
     pub busy: Busy,
+    /// The share of the time of copies that passed beside the step's work; none where nothing was copied, or where devices
+    /// did not tell when.
+    pub copies_beside_work: Option<f64>,
     /// The line as it ran, for predictions of one's own.
     pub flow: Flow,
     /// What leaks.
@@ -71,6 +75,7 @@ impl Diagnosis {
         let adviser = Adviser { flow: &flow, steps: &facts.steps, setting: &facts.setting, headspace_ns, steps_per_s };
         let verdicts = verdicts(&stalls, busy, &jitter, &adviser);
         let trains: Vec<f64> = steps.iter().map(|step| step.train_ns()).collect();
+        let stepped_at: Vec<SteppedAt> = steps.iter().filter_map(|step| step.at).collect();
         Ok(Diagnosis {
             steps_per_s,
             headspace_steps_per_s: headspace_ns.map(|ns| ratio(1e9, ns)),
@@ -79,6 +84,7 @@ impl Diagnosis {
             stalls,
             jitter,
             busy,
+            copies_beside_work: beside_work(&facts.copies, &stepped_at),
             flow,
             leaks: Leaks::of(records),
             verdicts,
@@ -93,7 +99,7 @@ impl Diagnosis {
 
     /// Pace and stages, in lines for people.
     pub fn times(&self) -> Vec<String> {
-        std::iter::once(self.pace()).chain(self.table()).collect()
+        std::iter::once(self.pace()).chain(self.table()).chain(self.copies()).collect()
     }
 
     /// Leaks, verdicts, tier, in lines for people.
@@ -117,6 +123,11 @@ impl Diagnosis {
             Some(most) => format!("{rate:.1} steps/s over {steps} steps; headspace {most:.1}"),
             None => format!("{rate:.1} steps/s over {steps} steps"),
         }
+    }
+
+    fn copies(&self) -> Option<String> {
+        let share = self.copies_beside_work?;
+        Some(format!("copies: {:.1} % of their time passes beside the step's work", 100.0 * share))
     }
 
     /// A line per stage: its time, and the share of the step in which it was waited for. Decoding is per thread.

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tandem_events::{Event, Record, Role};
+use tandem_events::{Event, Record, Role, Span};
 
+use crate::overlap::SteppedAt;
 use crate::stage::Stage;
 use crate::statistics::mean_std;
 
@@ -32,6 +33,8 @@ pub(crate) struct StepFact {
     pub(crate) demand_ns: [Option<f64>; 4],
     /// Features and the step take turns on one card.
     pub(crate) is_one_card: bool,
+    /// When it was, where its device told.
+    pub(crate) at: Option<SteppedAt>,
 }
 
 impl StepFact {
@@ -73,6 +76,8 @@ pub(crate) struct Facts {
     pub(crate) setting: Setting,
     /// Work of decoding per step, over all threads: mean and deviation.
     pub(crate) load_work_ns: (f64, f64),
+    /// When uploads and transfers were under way, as far as devices told.
+    pub(crate) copies: Vec<Span>,
     /// Records that were lost before the last one was written.
     pub(crate) dropped: u64,
 }
@@ -93,6 +98,7 @@ struct OnDevice {
     bucket: u32,
     busy_ns: f64,
     wait_ns: f64,
+    began_ns: Option<u64>,
 }
 
 /// What is collected in the one pass over the records.
@@ -105,6 +111,7 @@ struct Heap {
     feed: Option<(u32, u32, u32, u32, String)>,
     cards: [Option<usize>; 2],
     pauses: Pauses,
+    copies: Vec<Span>,
     dropped: u64,
 }
 
@@ -124,15 +131,19 @@ impl Heap {
             Event::Step { step, wall_ns, wait_ns } => {
                 self.steps.push((*step, record.t_ns, *wall_ns as f64, *wait_ns as f64));
             }
-            Event::StepWork { step, batch, batches, bucket, busy_ns, wait_ns } => {
+            Event::StepWork { step, batch, batches, bucket, busy_ns, wait_ns, began_ns } => {
                 let (batch, batches, bucket) = (*batch, u64::from(*batches), *bucket);
                 let (busy_ns, wait_ns) = (*busy_ns as f64, *wait_ns as f64);
-                self.on_device.insert(*step, OnDevice { batch, batches, bucket, busy_ns, wait_ns });
+                self.on_device
+                    .insert(*step, OnDevice { batch, batches, bucket, busy_ns, wait_ns, began_ns: *began_ns });
             }
-            Event::Stage { stage, batch, ns, busy_ns, wait_ns } => {
+            Event::Stage { stage, batch, ns, busy_ns, wait_ns, spans } => {
                 let work = Work { ns: *ns as f64, busy_ns: *busy_ns as f64, wait_ns: *wait_ns as f64 };
                 if let Some(stage) = Stage::named(stage) {
                     self.works[stage as usize].insert(*batch, work);
+                    if matches!(stage, Stage::Upload | Stage::Transfer) {
+                        self.copies.extend(spans);
+                    }
                 }
             }
             Event::Headspace { bucket, ns } => {
@@ -164,6 +175,7 @@ impl Heap {
             headspace_ns: self.headspace_ns,
             setting,
             load_work_ns: mean_std(&busy),
+            copies: self.copies,
             dropped: self.dropped,
         }
     }
@@ -200,7 +212,13 @@ impl Heap {
             (!of_step.is_empty()).then(|| of_step.iter().sum::<f64>() * scale)
         });
         let busy_ns = seen.map_or(wall_ns - wait_ns, |seen| seen.busy_ns);
-        StepFact { step, wall_ns, wait_ns, busy_ns, bucket: seen.map(|seen| seen.bucket), demand_ns, is_one_card }
+        let at = seen.and_then(|seen| {
+            let work = Span { began_ns: seen.began_ns?, ns: seen.busy_ns as u64 };
+            let whole_ns = (wall_ns as u64).max(work.ns);
+            let whole = Span { began_ns: work.ended_ns().saturating_sub(whole_ns), ns: whole_ns };
+            Some(SteppedAt { whole, work })
+        });
+        StepFact { step, wall_ns, wait_ns, busy_ns, bucket: seen.map(|seen| seen.bucket), demand_ns, is_one_card, at }
     }
 
     /// What the step itself takes of its card. Kernels of the two roles run beside each other there, and then a step is at work

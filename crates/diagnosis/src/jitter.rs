@@ -148,6 +148,7 @@ impl Jitter {
             bucket,
             demand_ns,
             is_one_card: is_one_card(&self.cards),
+            at: None,
         };
         self.window.push_back(Timed { begin_ns, end_ns, fact });
         if self.window.len() > WINDOW {
@@ -246,7 +247,7 @@ mod tests {
             let (bucket, wait_ms) = ((step % 2) as u32, if step.is_multiple_of(10) { late_ms } else { 0 });
             let busy_ns = [10, 40][bucket as usize] * 1_000_000;
             let wait_ns = wait_ms * 1_000_000;
-            let work = Event::StepWork { step, batch: step - 1, batches: 1, bucket, busy_ns, wait_ns };
+            let work = Event::StepWork { step, batch: step - 1, batches: 1, bucket, busy_ns, wait_ns, began_ns: None };
             let told =
                 [Some(work).filter(|_| with_work), Some(Event::Step { step, wall_ns: busy_ns + wait_ns, wait_ns })];
             for event in told.into_iter().flatten() {

@@ -19,6 +19,7 @@ mod statistics;
 mod stage;
 mod facts;
 mod leaks;
+mod overlap;
 mod jitter;
 mod stalls;
 mod flow;

@@ -69,9 +69,15 @@ fn a_step_that_is_stretched_by_features_on_its_card_waits_for_them() {
         events.push((0, Event::Headspace { bucket: 0, ns: alone_ns }));
         for step in 1..=60 {
             let (t_ns, batch, stage) = (step * wall_ns, step - 1, "features".to_owned());
-            events.push((t_ns, Event::Stage { stage, batch, ns: features_ns, busy_ns: features_ns, wait_ns: 0 }));
+            events.push((
+                t_ns,
+                Event::Stage { stage, batch, ns: features_ns, busy_ns: features_ns, wait_ns: 0, spans: Vec::new() },
+            ));
             let busy_ns = wall_ns;
-            events.push((t_ns, Event::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns: 0 }));
+            events.push((
+                t_ns,
+                Event::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns: 0, began_ns: None },
+            ));
             events.push((t_ns, Event::Step { step, wall_ns, wait_ns: 0 }));
         }
         let told = Diagnosis::of(&records(events)).unwrap().told();

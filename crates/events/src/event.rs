@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Role;
+use crate::{Role, Span};
 
 /// Something that happened. Numbers carry their unit in the name; a `card` is an index in the order `nvidia-smi` shows.
 ///
@@ -28,6 +28,12 @@ pub enum Event {
         of: u64,
         /// Some of their ids, each in one such event only.
         ids: Vec<String>,
+    },
+    /// What the devices' clock shows at the moment of this record: the host's own, or one that simulated cards keep. With
+    /// it their times are put beside those of the host.
+    DeviceClock {
+        /// Since that clock began.
+        now_ns: u64,
     },
     /// A role's memory was reserved. From here on the role lives inside it.
     ArenaReserved {
@@ -132,6 +138,9 @@ pub enum Event {
         busy_ns: u64,
         /// The model stream had nothing to do because the next batch was not there.
         wait_ns: u64,
+        /// When it began to work, on the devices' clock.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        began_ns: Option<u64>,
     },
     /// What a step of a bucket takes when its batch is on the model device already.
     Headspace {
@@ -209,6 +218,9 @@ pub enum Event {
         busy_ns: u64,
         /// How long the next stage had nothing to do before it.
         wait_ns: u64,
+        /// When devices were at it: for a copy over the host, its two legs. Nothing of work on the host.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        spans: Vec<Span>,
     },
     /// A check of `validate` has its answer.
     Check {
@@ -247,9 +259,10 @@ pub enum Event {
 impl Event {
     /// Every kind this version writes, as the log spells it: what a reader needs to tell a record that is *newer*
     /// than itself from one that is broken.
-    pub const KINDS: [&str; 22] = [
+    pub const KINDS: [&str; 23] = [
         "run_started",
         "training_set",
+        "device_clock",
         "arena_reserved",
         "memory",
         "memory_owners",

@@ -26,8 +26,10 @@ mod emitter;
 mod event;
 mod record;
 mod role;
+mod span;
 
 pub use emitter::{Emitter, Sink};
 pub use event::Event;
 pub use record::{Record, VERSION};
 pub use role::Role;
+pub use span::Span;

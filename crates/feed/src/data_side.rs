@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use tandem_corpus::Cursor;
 use tandem_device::{Block, Event as Fence, Route, Slow, Stream};
-use tandem_events::{Emitter, Event};
+use tandem_events::{Emitter, Event, Span};
 use tandem_pipeline::{Filler, ReadySlot, Taker};
 
 use crate::bad_samples::Replacement;
@@ -24,7 +24,7 @@ use crate::row_tables::RowTables;
 use crate::schema::Layout;
 use crate::self_tuning::SelfTuning;
 use crate::shape::Bucket;
-use crate::upload::Uploader;
+use crate::upload::{DeviceTimes, Uploader};
 use crate::waits;
 
 /// What is known of a batch that is in a slot.
@@ -110,10 +110,10 @@ impl DataSide {
         let info = Arc::new(info_of(loaded, &shape.bucket, &shape.slot));
         let is_resampled = loaded.rows.iter().any(|row| row.rate != AT_FEATURES_RATE);
         let busy_ns = loaded.rows.iter().map(|row| row.busy_ns).sum();
-        self.tell("load", info.sequence, [loaded.wall_ns, busy_ns, load_wait_ns]);
-        while let Some(times) = self.uploader.take_times()? {
-            self.tell("upload", times.batch, [times.upload_ns, times.upload_ns, 0]);
-            self.tell("features", times.batch, [times.features_ns, times.features_ns, 0]);
+        self.tell("load", info.sequence, [loaded.wall_ns, busy_ns, load_wait_ns], Vec::new());
+        while let Some(DeviceTimes { batch, upload, features }) = self.uploader.take_times()? {
+            self.tell("upload", batch, [upload.ns, upload.ns, 0], vec![upload]);
+            self.tell("features", batch, [features.ns, features.ns, 0], vec![features]);
         }
         self.hold_ups.hold_up_upload(self.uploader.stream(), info.sequence)?;
         let uploaded = self.uploader.upload(ready, shape, &self.stream)?;
@@ -133,8 +133,8 @@ impl DataSide {
         Ok(())
     }
 
-    fn tell(&self, stage: &str, batch: u64, [ns, busy_ns, wait_ns]: [u64; 3]) {
-        self.emitter.emit(Event::Stage { stage: stage.to_owned(), batch, ns, busy_ns, wait_ns });
+    fn tell(&self, stage: &str, batch: u64, [ns, busy_ns, wait_ns]: [u64; 3], spans: Vec<Span>) {
+        self.emitter.emit(Event::Stage { stage: stage.to_owned(), batch, ns, busy_ns, wait_ns, spans });
     }
 }
 

@@ -43,8 +43,8 @@ fn carry_all(transfer: &mut Transfer, from: &BatchTaker, to: &BatchFiller, emitt
         let info = Arc::clone(source.payload());
         let bytes = info.layout.bytes;
         while let Some((batch, times)) = watches.take(CopyTimers::read)? {
-            let (stage, ns, busy_ns) = ("transfer".to_owned(), times.longest_ns, times.busy_ns);
-            emitter.emit(Event::Stage { stage, batch, ns, busy_ns, wait_ns: 0 });
+            let (stage, ns, busy_ns) = ("transfer".to_owned(), times.longest_ns(), times.busy_ns());
+            emitter.emit(Event::Stage { stage, batch, ns, busy_ns, wait_ns: 0, spans: times.legs });
         }
         let timers = watches.start(info.sequence);
         transfer.copy_timed(source.memory().part(0, bytes), target.memory().part(0, bytes), timers)?;

@@ -6,6 +6,7 @@
 
 use tandem_corpus::Batch;
 use tandem_device::{Arena, Block, Device, DeviceError, Event, Plant, Slow, Stream, View};
+use tandem_events::Span as Stretch;
 use tandem_pipeline::ReadySlot;
 use tandem_text::SymbolTable;
 
@@ -39,12 +40,12 @@ struct Timers {
     features: [Event; 2],
 }
 
-/// What the data device took for a batch, by its own clock.
+/// When the data device was at a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceTimes {
     pub(crate) batch: u64,
-    pub(crate) upload_ns: u64,
-    pub(crate) features_ns: u64,
+    pub(crate) upload: Stretch,
+    pub(crate) features: Stretch,
 }
 
 /// A batch on the device, before it is features. [`consumed`](Uploaded::consumed) must be called behind its last use.
@@ -99,16 +100,16 @@ impl Uploader {
 const SPARE_WATCHES: u64 = 8;
 
 impl Uploader {
-    /// What the device took for the oldest batch that it is done with, and that nobody asked about before.
+    /// When the device was at the oldest batch that it is done with, and that nobody asked about before.
     pub(crate) fn take_times(&mut self) -> Result<Option<DeviceTimes>, DeviceError> {
         let stopped = self.watches.take(|timers| {
             let Timers { upload, features } = timers;
             match features[1].reached()? {
-                true => Ok(Some((upload[1].ns_since(&upload[0])?, features[1].ns_since(&features[0])?))),
+                true => Ok(Some((upload[1].span_since(&upload[0])?, features[1].span_since(&features[0])?))),
                 false => Ok(None),
             }
         })?;
-        Ok(stopped.map(|(batch, (upload_ns, features_ns))| DeviceTimes { batch, upload_ns, features_ns }))
+        Ok(stopped.map(|(batch, (upload, features))| DeviceTimes { batch, upload, features }))
     }
 
     /// The stream it copies on.

@@ -14,6 +14,8 @@ use tandem_device::{Device, DeviceError, Event, Stream};
 pub struct DeviceTimes {
     /// The step's first batch, by its number since the feed started.
     pub first_batch: u64,
+    /// When its work began.
+    pub began_ns: u64,
     /// From the beginning of its work to the end.
     pub busy_ns: u64,
     /// Its stream had nothing to do before that because the batches were not there.
@@ -81,6 +83,7 @@ impl StepClock {
         let since = timed.before.map_or(asked, |before| &self.rounds[before].ended);
         Ok(DeviceTimes {
             first_batch,
+            began_ns: began.reached_at_ns()?,
             busy_ns: ended.ns_since(began)?,
             wait_ns: began.ns_since(asked)?,
             wall_ns: ended.ns_since(since)?,
@@ -132,5 +135,7 @@ mod tests {
         assert!(prompt.wait_ns < 10_000 && prompt.wall_ns < FILL_NS.end + 10_000, "{prompt:?}");
         assert!(FILL_NS.contains(&late.wait_ns), "{late:?}");
         assert!(late.wall_ns >= late.wait_ns + late.busy_ns, "{late:?}");
+        let between_ns = (late.began_ns + late.busy_ns) - (prompt.began_ns + prompt.busy_ns);
+        assert_eq!(between_ns, late.wall_ns, "from the end of one to the end of the next");
     }
 }

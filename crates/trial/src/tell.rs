@@ -9,10 +9,10 @@ use tandem_train::{DeviceTimes, StepReport, ValidationReport, Written};
 /// A step has ended. All of its times are the model device's: the host sees ends when it looks, several at once at times.
 pub fn step(report: &StepReport, to: &Emitter) {
     let (step, epoch, lr, skipped) = (report.step, report.epoch, report.lr, report.skipped);
-    let DeviceTimes { first_batch: batch, busy_ns, wait_ns, wall_ns } = report.on_device;
+    let DeviceTimes { first_batch: batch, began_ns, busy_ns, wait_ns, wall_ns } = report.on_device;
     let (batches, bucket) = (report.buckets.len() as u32, first_bucket(report));
     // Before the step itself: whoever hears of that knows all about it.
-    to.emit(Event::StepWork { step, batch, batches, bucket, busy_ns, wait_ns });
+    to.emit(Event::StepWork { step, batch, batches, bucket, busy_ns, wait_ns, began_ns: Some(began_ns) });
     to.emit(Event::Step { step, wall_ns, wait_ns });
     let (losses, gradient_norm) = (figures(report.losses.iter()), number(report.gradient_norm.into()));
     to.emit(Event::Learned { step, epoch, losses, gradient_norm, lr, skipped });
@@ -85,14 +85,15 @@ mod tests {
             skipped: false,
             wall_ns: 1,
             wait_ns: 1,
-            on_device: DeviceTimes { first_batch: 4, busy_ns: 70, wait_ns: 20, wall_ns },
+            on_device: DeviceTimes { first_batch: 4, began_ns: 9, busy_ns: 70, wait_ns: 20, wall_ns },
         }
     }
 
     #[test]
     fn a_step_is_told_with_what_its_device_did_and_on_one_clock() {
         let told = heard(|to| step(&report(2, 100), to));
-        let work = Event::StepWork { step: 3, batch: 4, batches: 2, bucket: 2, busy_ns: 70, wait_ns: 20 };
+        let began_ns = Some(9);
+        let work = Event::StepWork { step: 3, batch: 4, batches: 2, bucket: 2, busy_ns: 70, wait_ns: 20, began_ns };
         assert_eq!(told[..2], [work, Event::Step { step: 3, wall_ns: 100, wait_ns: 20 }]);
     }
 

@@ -3,9 +3,13 @@
 //! The file is a JSON array with one event per line. Every line but the first begins with its comma, so that a file
 //! that was cut off is whole again with `]` behind its last whole line; both viewers take it without that.
 //!
-//! A record is told when something has *ended*, with how long it took, and now and then it is told late. So a slice
-//! begins its length before it was told, or where the slice before it on its track ended, whichever is later: lengths
-//! are right, slices of one track never overlap, and a track is late by no more than its latest record was.
+//! What devices did lies where their clocks put it. What the host did is told when it has *ended*, with how long it took,
+//! and now and then it is told late. So such a slice begins its length before it was told, or where the slice before it on
+//! its track ended, whichever is later: lengths are right, slices of one track never overlap, and a track is late by no more
+//! than its latest record was. Steps and stages of logs without devices' times are placed in that way too.
+//!
+//! Simulated cards have a clock of their own, which is not the host's: tracks of devices are to be compared among
+//! themselves there.
 
 mod tracks;
 
@@ -14,7 +18,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tandem_events::{Event, Record, Role};
+use tandem_events::{Event, Record, Role, Span};
 
 use self::tracks::{Group, Place, Tracks};
 use crate::export::{ExportError, Exporter};
@@ -30,6 +34,10 @@ const LARGEST_BYTES: u64 = 1 << 30;
 pub struct Trace<W = File> {
     spool: Spool<W>,
     tracks: Tracks,
+    /// What is added to a time of the devices to have it on the log's clock.
+    from_devices_ns: Option<i64>,
+    /// The step that is told next, as its device saw it.
+    working: Option<(u64, Span)>,
     written_bytes: u64,
     largest_bytes: u64,
     state: State,
@@ -42,6 +50,16 @@ enum State {
     Open,
     /// The array is closed; what comes now is not shown.
     Closed,
+}
+
+/// [`Event::Stage`].
+struct ToldStage<'a> {
+    stage: &'a str,
+    batch: u64,
+    ns: u64,
+    busy_ns: u64,
+    wait_ns: u64,
+    spans: &'a [Span],
 }
 
 impl Trace {
@@ -58,7 +76,8 @@ impl<W: Write> Trace<W> {
         let mut spool = Spool::new(out, CAP_BYTES);
         // An empty spool takes anything.
         spool.push(b"[\n");
-        Self { spool, tracks: Tracks::default(), written_bytes: 2, largest_bytes, state: State::Empty }
+        let (tracks, written_bytes) = (Tracks::default(), 2);
+        Self { spool, tracks, from_devices_ns: None, working: None, written_bytes, largest_bytes, state: State::Empty }
     }
 
     /// A piece of work of `ns` that was told at `t_ns`. Returns where it begins.
@@ -130,24 +149,53 @@ impl<W: Write> Trace<W> {
         self.spool.flush(|_| ())
     }
 
-    fn step(&mut self, t_ns: u64, [step, wall_ns, wait_ns]: [u64; 3]) -> io::Result<()> {
-        let place = self.slice(Group::Model, "steps", "step", [t_ns, wall_ns], json!({ "step": step }))?;
-        match wait_ns.min(wall_ns) {
-            0 => Ok(()),
-            wait_ns => self.slice_at(place, "waiting for a batch", wait_ns, json!({ "step": step })),
-        }
+    /// A stretch of a device's time on the log's clock, where it is known how to get there.
+    fn on_log(&self, span: Span) -> Option<Span> {
+        let began_ns = span.began_ns.saturating_add_signed(self.from_devices_ns?);
+        Some(Span { began_ns, ns: span.ns })
     }
 
-    fn stage(&mut self, t_ns: u64, stage: &str, [batch, ns, busy_ns, wait_ns]: [u64; 4]) -> io::Result<()> {
+    fn step(&mut self, t_ns: u64, [step, wall_ns, wait_ns]: [u64; 3]) -> io::Result<()> {
+        let work = self.working.take().filter(|(working, _)| *working == step).and_then(|(_, work)| self.on_log(work));
+        let t_ns = work.map_or(t_ns, |work| work.ended_ns());
+        let whole = self.slice(Group::Model, "steps", "step", [t_ns, wall_ns], json!({ "step": step }))?;
+        // Without a device's clock the wait comes first; with it, right before the work, which is the last of the step.
+        let work_ns = work.map_or(0, |work| work.ns.min(wall_ns));
+        let wait_ns = wait_ns.min(wall_ns - work_ns);
+        let before_ns = work.map_or(0, |_| wall_ns - work_ns - wait_ns);
+        let parts = [("waiting for a batch", before_ns, wait_ns), ("work", before_ns + wait_ns, work_ns)];
+        for (name, from_ns, ns) in parts.into_iter().filter(|(.., ns)| *ns > 0) {
+            let place = Place { begin_ns: whole.begin_ns + from_ns, ..whole };
+            self.slice_at(place, name, ns, json!({ "step": step }))?;
+        }
+        Ok(())
+    }
+
+    fn stage(&mut self, t_ns: u64, told: &ToldStage<'_>) -> io::Result<()> {
+        let ToldStage { stage, batch, ns, busy_ns, wait_ns, spans } = *told;
         let args = json!({ "batch": batch, "busy_ms": millis(busy_ns), "next_stage_waited_ms": millis(wait_ns) });
+        let group = if stage == "transfer" { Group::Links } else { Group::Data };
+        let spans: Option<Vec<Span>> = spans.iter().map(|span| self.on_log(*span)).collect();
+        if let Some(spans) = spans.filter(|spans| !spans.is_empty()) {
+            // Over the host the legs of two batches overlap: each leg has its track.
+            let is_bounce = spans.len() > 1;
+            for (leg, span) in spans.into_iter().enumerate() {
+                let track = match (is_bounce, leg) {
+                    (false, _) => stage.to_owned(),
+                    (true, 0) => format!("{stage} to the host"),
+                    (true, _) => format!("{stage} from the host"),
+                };
+                self.slice(group, &track, stage, [span.ended_ns(), span.ns], args.clone())?;
+            }
+            return Ok(());
+        }
         match stage {
             // Several batches are loaded at once: each is put where there is room.
             "load" => {
                 let track = self.tracks.free_lane(Group::Data, stage, t_ns.saturating_sub(ns));
                 self.slice(Group::Data, &track, stage, [t_ns, ns], args)
             }
-            "transfer" => self.slice(Group::Links, stage, stage, [t_ns, ns], args),
-            _ => self.slice(Group::Data, stage, stage, [t_ns, ns], args),
+            _ => self.slice(group, stage, stage, [t_ns, ns], args),
         }
         .map(drop)
     }
@@ -181,8 +229,17 @@ impl<W: Write + Send> Exporter for Trace<W> {
                 self.slice(Group::Links, &track, "transfer", [t_ns, *ns], json!({ "bytes": bytes })).map(drop)
             }
             Event::Step { step, wall_ns, wait_ns } => self.step(t_ns, [*step, *wall_ns, *wait_ns]),
-            Event::Stage { stage, batch, ns, busy_ns, wait_ns } => {
-                self.stage(t_ns, stage, [*batch, *ns, *busy_ns, *wait_ns])
+            Event::DeviceClock { now_ns } => {
+                self.from_devices_ns = Some(t_ns.wrapping_sub(*now_ns).cast_signed());
+                Ok(())
+            }
+            Event::StepWork { step, busy_ns, began_ns, .. } => {
+                self.working = began_ns.map(|began_ns| (*step, Span { began_ns, ns: *busy_ns }));
+                Ok(())
+            }
+            Event::Stage { stage, batch, ns, busy_ns, wait_ns, spans } => {
+                let (batch, ns, busy_ns, wait_ns) = (*batch, *ns, *busy_ns, *wait_ns);
+                self.stage(t_ns, &ToldStage { stage, batch, ns, busy_ns, wait_ns, spans })
             }
             Event::Validated { step, figures, .. } => {
                 let args = json!({ "step": step, "figures": figures });

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tandem_events::{Event, Record, Role, VERSION};
+use tandem_events::{Event, Record, Role, Span, VERSION};
 use tandem_pipeline::Worker;
 use tandem_watch::{Entry, LogError, LogSummary, ReadError, RunLog, read};
 
@@ -31,6 +31,7 @@ fn every_event_comes_back_as_it_was_told() {
             plan_json: Some("{\n  \"mode\": \"dual\"\n}".into()),
         },
         Event::TrainingSet { of: 1092, ids: vec!["a0001".into(), "ب \"2\"".into()] },
+        Event::DeviceClock { now_ns: 12 },
         Event::ArenaReserved { role: Role::Data, card: 0, bytes: 1, limit_bytes: 3, driver_bytes: 2 },
         Event::Memory { role: Role::Model, card: 1, used_bytes: 1, limit_bytes: u64::MAX, peak_bytes: 2 },
         Event::MemoryOwners { role: Role::Data, owners: [("slots".to_owned(), 7), ("driver".to_owned(), 0)].into() },
@@ -45,7 +46,7 @@ fn every_event_comes_back_as_it_was_told() {
         },
         Event::Transfer { route: "peer".into(), from: 0, to: 1, bytes: 7 << 20, ns: 131_000 },
         Event::Step { step: 1, wall_ns: 2, wait_ns: 1 },
-        Event::StepWork { step: 1, batch: 0, batches: 1, bucket: 2, busy_ns: 1, wait_ns: 1 },
+        Event::StepWork { step: 1, batch: 0, batches: 1, bucket: 2, busy_ns: 1, wait_ns: 1, began_ns: Some(7) },
         Event::Headspace { bucket: 2, ns: 1 },
         Event::FeedSetting { threads: 4, cores: 8, ahead: 12, slots: 3, route: "bounce".into() },
         Event::Learned {
@@ -59,7 +60,14 @@ fn every_event_comes_back_as_it_was_told() {
         Event::Validated { step: 9, utterances: 64, figures: [("mel".to_owned(), Some(0.249))].into() },
         Event::Checkpoint { step: 9, bytes: 35 << 20, ns: 1 },
         Event::SampleWritten { step: 9, path: "samples/step-00000009-a.wav".into(), seconds: 2.5, ns: 7 },
-        Event::Stage { stage: "load".into(), batch: 0, ns: 3, busy_ns: 5, wait_ns: 1 },
+        Event::Stage {
+            stage: "load".into(),
+            batch: 0,
+            ns: 3,
+            busy_ns: 5,
+            wait_ns: 1,
+            spans: vec![Span { began_ns: 8, ns: 3 }],
+        },
         Event::Check { number: 4, name: "transfer".into(), passed: true, detail: String::new() },
         Event::Breach { card: 0, bytes: 2, limit_bytes: 1 },
         Event::Note { text: "so far".into() },

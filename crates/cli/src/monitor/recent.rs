@@ -113,12 +113,22 @@ mod tests {
         for step in 1..=steps {
             let (batch, t_ms) = (step - 1, step * wall);
             let ns = load_ms * 1_000_000;
-            tell(t_ms, Event::Stage { stage: "load".into(), batch, ns, busy_ns: ns, wait_ns: 0 });
-            tell(t_ms, Event::Stage { stage: "features".into(), batch, ns: 1_000_000, busy_ns: 1_000_000, wait_ns: 0 });
+            tell(t_ms, Event::Stage { stage: "load".into(), batch, ns, busy_ns: ns, wait_ns: 0, spans: Vec::new() });
+            tell(
+                t_ms,
+                Event::Stage {
+                    stage: "features".into(),
+                    batch,
+                    ns: 1_000_000,
+                    busy_ns: 1_000_000,
+                    wait_ns: 0,
+                    spans: Vec::new(),
+                },
+            );
             tell(t_ms, Event::Step { step, wall_ns: wall * 1_000_000, wait_ns: wait * 1_000_000 });
             if has_step_work {
                 let (busy_ns, wait_ns) = (10_000_000, wait * 1_000_000);
-                tell(t_ms, Event::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns });
+                tell(t_ms, Event::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns, began_ns: None });
             }
         }
         recent
@@ -143,7 +153,7 @@ mod tests {
         assert!(recent.steps == MOST_STEPS && recent.records.len() <= 5 * MOST_STEPS, "{}", recent.records.len());
         let mut stages_only = Recent::default();
         for batch in 0..100_000 {
-            let event = Event::Stage { stage: "load".into(), batch, ns: 1, busy_ns: 1, wait_ns: 0 };
+            let event = Event::Stage { stage: "load".into(), batch, ns: 1, busy_ns: 1, wait_ns: 0, spans: Vec::new() };
             stages_only.observe(&Record { v: 1, seq: batch, t_ns: batch, dropped: 0, event });
         }
         assert_eq!(stages_only.records.len(), MOST_RECORDS);

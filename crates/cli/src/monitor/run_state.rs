@@ -269,11 +269,15 @@ pub(super) mod tests {
             let (batch, t_ns) = (step - 1, step * 20_000_000);
             for (stage, ns) in [("load", 40_000_000), ("upload", 200_000), ("features", 900_000), ("transfer", 300_000)]
             {
-                events.push((t_ns, Event::Stage { stage: stage.into(), batch, ns, busy_ns: ns, wait_ns: 0 }));
+                events.push((
+                    t_ns,
+                    Event::Stage { stage: stage.into(), batch, ns, busy_ns: ns, wait_ns: 0, spans: Vec::new() },
+                ));
             }
             events.push((t_ns, Event::Step { step, wall_ns: 20_000_000, wait_ns: 5_000_000 }));
             let (busy_ns, wait_ns) = (15_000_000, 5_000_000);
-            events.push((t_ns, Event::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns }));
+            events
+                .push((t_ns, Event::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns, began_ns: None }));
             let losses = BTreeMap::from([("loss".to_owned(), Some(4.0 / step as f64)), ("mel".to_owned(), Some(0.5))]);
             let (gradient_norm, lr, skipped) = (Some(1.5), 1e-3, false);
             events.push((t_ns, Event::Learned { step, epoch: step / 100, losses, gradient_norm, lr, skipped }));

@@ -127,7 +127,7 @@ mod tests {
     }
 
     fn stage(stage: &str, batch: u64) -> Event {
-        Event::Stage { stage: stage.into(), batch, ns: 1, busy_ns: 1, wait_ns: 0 }
+        Event::Stage { stage: stage.into(), batch, ns: 1, busy_ns: 1, wait_ns: 0, spans: Vec::new() }
     }
 
     fn setting(route: &str) -> Event {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     fn work(batch: u64) -> Event {
-        Event::StepWork { step: 1, batch, batches: 1, bucket: 0, busy_ns: 1, wait_ns: 0 }
+        Event::StepWork { step: 1, batch, batches: 1, bucket: 0, busy_ns: 1, wait_ns: 0, began_ns: None }
     }
 
     #[track_caller]

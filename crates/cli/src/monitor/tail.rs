@@ -348,7 +348,8 @@ mod tests {
 
     #[test]
     fn of_a_long_log_only_the_end_is_read_in_full() {
-        let stage = |batch| Event::Stage { stage: "load".into(), batch, ns: 1, busy_ns: 1, wait_ns: 0 };
+        let stage =
+            |batch| Event::Stage { stage: "load".into(), batch, ns: 1, busy_ns: 1, wait_ns: 0, spans: Vec::new() };
         let text: String = (0..90_000).map(|batch| line(batch, stage(batch)) + &step(batch + 1)).collect();
         assert!(text.len() as u64 > RECENT_BYTES + 2 * CHUNK_BYTES as u64);
         let mut watched = Watched::new(&text);

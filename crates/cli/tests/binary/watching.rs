@@ -1,6 +1,7 @@
 //! What a run tells and says of itself while it goes on: the times of its devices, its memory, and leaks by the name of
 //! whoever holds them, once; a clean run says nothing of the kind. And what watches a run cannot end it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{TcpListener, TcpStream};
@@ -140,6 +141,60 @@ fn a_run_that_leaks_nothing_says_nothing_of_memory() {
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(!ran.both().contains("memory of") && !ran.out.contains("[Step "), "{ran:?}");
     assert!(notes(&corpus).iter().all(|(_, text)| !text.starts_with("memory of")));
+}
+
+/// Beginning and end of what `group` did for each batch on a track, in microseconds. Step N has batch N − 1.
+fn slices(trace: &[Value], group: &str, track: &str, name: &str) -> BTreeMap<u64, (f64, f64)> {
+    let named = |kind: &str, name: &str| {
+        let name = name.to_owned();
+        let is_it = move |event: &&Value| event["args"]["name"].as_str().is_some_and(|found| found.starts_with(&name));
+        trace.iter().filter(|event| event["name"] == kind).filter(is_it).cloned().collect::<Vec<_>>()
+    };
+    let groups: Vec<Value> = named("process_name", group).into_iter().map(|event| event["pid"].clone()).collect();
+    let tracks = named("thread_name", track);
+    let track = tracks.iter().find(|event| groups.contains(&event["pid"])).unwrap_or_else(|| panic!("no {track}"));
+    let on_it = |event: &&Value| event["ph"] == "X" && event["pid"] == track["pid"] && event["tid"] == track["tid"];
+    let slice = |event: &Value| {
+        let args = &event["args"];
+        let batch = args["batch"].as_u64().unwrap_or_else(|| args["step"].as_u64().unwrap() - 1);
+        let [begin, length] = ["ts", "dur"].map(|field| event[field].as_f64().unwrap());
+        (batch, (begin, begin + length))
+    };
+    trace.iter().filter(on_it).filter(|event| event["name"] == name).map(slice).collect()
+}
+
+#[test]
+fn in_the_trace_a_batch_goes_through_its_stages_one_after_another() {
+    for (mode, legs) in [
+        ("--mode cpu", &[][..]),
+        ("--sim 2x24GiB,nvlink --data-gpu 0 --model-gpu 1", &["transfer"]),
+        (
+            "--sim 2x24GiB --data-gpu 0 --model-gpu 1 --transfer bounce",
+            &["transfer to the host", "transfer from the host"],
+        ),
+        ("--sim 1x24GiB --share-gpu", &[]),
+    ] {
+        let corpus = corpus();
+        let ran = call(&format!("{mode} --max-steps 30"), &corpus).arg("--trace").arg(corpus.path("trace.json")).run();
+        assert_eq!(ran.code, 0, "{mode}: {ran:?}");
+        let trace: Vec<Value> = serde_json::from_slice(&fs::read(corpus.path("trace.json")).unwrap()).unwrap();
+        let transfers = legs.iter().map(|leg| ("links", *leg, "transfer"));
+        let before = [("data role", "upload", "upload"), ("data role", "features", "features")];
+        let way = before.into_iter().chain(transfers).chain([("model role", "steps", "work")]);
+        let way: Vec<_> = way.map(|(group, track, name)| slices(&trace, group, track, name)).collect();
+        let works = &way[way.len() - 1];
+        assert_eq!(works.len(), 30, "{mode}");
+        for (from, to) in way.iter().zip(&way[1..]) {
+            let both: Vec<_> =
+                from.iter().filter_map(|(batch, from)| Some((batch, from.1, to.get(batch)?.0))).collect();
+            assert!(both.len() >= 20, "{mode}: {both:?}");
+            // The format keeps nanoseconds; a clock may be rounded to one.
+            assert!(both.iter().all(|(_, ended, began)| *ended <= began + 0.002), "{mode}: {both:?}");
+        }
+        let found = Call::new("profile --json --log").arg(corpus.path("run")).run();
+        let share = serde_json::from_str::<Value>(&found.out).unwrap()["copies_beside_work"].as_f64().unwrap();
+        assert!((0.0..=1.0).contains(&share), "{mode}: {share}");
+    }
 }
 
 #[test]

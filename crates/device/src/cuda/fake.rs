@@ -23,6 +23,7 @@ thread_local! {
     /// The description of a product that adds a bias.
     static WITH_BIAS: Cell<Handle> = const { Cell::new(0) };
     static REFUSES_BIAS: Cell<bool> = const { Cell::new(false) };
+    static ELAPSED_MS: Cell<f32> = const { Cell::new(1.5) };
 }
 
 /// What was asked since the last look, in order.
@@ -33,6 +34,11 @@ pub(super) fn calls() -> Vec<String> {
 /// From now on `function` answers `code` (0: works again) and does nothing.
 pub(super) fn answer(function: &'static str, code: Code) {
     ANSWERS.with_borrow_mut(|answers| answers.insert(function, code));
+}
+
+/// From now on so much lies between any two events.
+pub(super) fn elapse(ms: f32) {
+    ELAPSED_MS.set(ms);
 }
 
 /// Two cards. CUDA's device 0 sits behind its device 1 on the bus, so card 0 is device 1.
@@ -153,7 +159,7 @@ fakes! {
     cuEventRecord(event: Handle, stream: Handle) format!("{event} {stream}"), 0;
     cuEventQuery(event: Handle) format!("{event}"), 0;
     cuEventSynchronize(event: Handle) format!("{event}"), 0;
-    cuEventElapsedTime(out: *mut f32, _from: Handle, _to: Handle) none(), put(out, 1.5);
+    cuEventElapsedTime(out: *mut f32, _from: Handle, _to: Handle) none(), put(out, ELAPSED_MS.get());
 
     cuMemcpyHtoDAsync_v2(to: DevicePtr, _from: *const c_void, bytes: usize, stream: Handle)
         format!("{to:#x} {bytes} {stream}"), 0;

@@ -3,7 +3,7 @@
 //! Reading order: [`api`] (the functions), [`boot`] (from nothing to a list of cards), this file (contexts: opening,
 //! entering and closing a card), [`work`] (everything done inside one), [`modules`] (kernels on a card, with
 //! [`nvrtc`] and [`cubin_cache`] behind them), [`products`] (with [`cublas`] behind it), [`capture`] (with [`gate`] before
-//! it); [`nvml`] reads.
+//! it), [`clock`] (when things happened); [`nvml`] reads.
 //!
 //! Every card is used through its primary context, kept from `open` to `close`. Handles given out are the driver's
 //! own, as numbers.
@@ -11,6 +11,7 @@
 mod api;
 mod boot;
 mod capture;
+mod clock;
 mod cubin_cache;
 mod cublas;
 mod gate;
@@ -35,6 +36,7 @@ pub(crate) use boot::survey;
 
 use self::api::{Code, DriverApi, Handle};
 use self::boot::Booted;
+use self::clock::CardClock;
 use self::gate::GATE;
 use self::modules::{Cubins, Modules};
 use self::nvml::Meter;
@@ -74,6 +76,7 @@ struct Seat {
     open: RwLock<Option<OpenCard>>,
     modules: Modules,
     products: Products,
+    clock: CardClock,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -114,8 +117,10 @@ impl CudaDriver {
         let meter = meter.filter(|_| listed.is_some());
         let (cards, devices): (Vec<Card>, Vec<Option<i32>>) =
             boot::seat(listed, &booted.visible, hidden_by).into_iter().unzip();
-        let (modules, products) = (Modules::default, Products::default);
-        let seat = |device| Seat { device, open: RwLock::new(None), modules: modules(), products: products() };
+        let seat = |device| {
+            let (open, modules, products) = (RwLock::new(None), Modules::default(), Products::default());
+            Seat { device, open, modules, products, clock: CardClock::default() }
+        };
         let cuda = boot::spell(booted.version);
         let driver_version = match meter.as_ref().and_then(Meter::driver_version) {
             Some(driver) => format!("{driver} (CUDA {cuda})"),
@@ -232,7 +237,7 @@ impl CudaDriver {
             code @ (api::DEVICE_UNAVAILABLE | api::OUT_OF_MEMORY) => return Err(self.no_context(card, code)),
             code => self.check(card, during, code)?,
         }
-        match self.enter_new(card, context) {
+        match self.enter_new(card, context).and_then(|open| self.start_clock(card, &open).map(|()| open)) {
             Ok(open) => *place = Some(open),
             Err(error) => {
                 self.leave();
@@ -281,6 +286,7 @@ impl CudaDriver {
             (self.api.cuStreamDestroy_v2)(open.service);
         }
         drop(alone);
+        seat.clock.stop(&self.api);
         seat.products.close(&self.blas);
         seat.modules.unload(&self.api);
         self.leave();

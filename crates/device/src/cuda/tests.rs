@@ -1,6 +1,6 @@
 //! The calls we make, in their order, against a driver that writes them down.
 
-use super::fake::{answer, calls, driver};
+use super::fake::{answer, calls, driver, elapse};
 use super::work::MAX_ARGS;
 use super::*;
 use crate::bytes::MIB;
@@ -116,6 +116,8 @@ fn closing_waits_first_and_then_undoes_the_opening() {
         "cuCtxSetCurrent 101",
         "cuCtxSynchronize",
         "cuStreamDestroy_v2 10",
+        "cuEventDestroy_v2 20",
+        "cuEventDestroy_v2 20",
         "cuModuleUnload 30",
         "cuCtxSetCurrent 0",
         "cuDevicePrimaryCtxRelease_v2 1",
@@ -548,4 +550,35 @@ fn after_a_trap_every_call_says_lost_and_everything_goes_home_in_silence() {
     let last = calls();
     assert_eq!(last.last().unwrap(), "cuDevicePrimaryCtxRelease_v2 1", "the context goes, and with it what it held");
     AFTER_A_LOSS.iter().for_each(|function| answer(function, 0));
+}
+
+#[test]
+fn marks_lie_on_the_hosts_clock_and_a_newer_one_takes_over_when_it_is_there() {
+    let driver = driver();
+    driver.open(0).unwrap();
+    let opened_ns = driver.now_ns();
+    let marked: Vec<String> = calls().into_iter().filter(|call| call.starts_with("cuEvent")).collect();
+    let once = ["cuEventRecord 20 10", "cuEventSynchronize 20"];
+    assert_eq!(marked[2..], [once, once].concat(), "on the card's own stream, and waited for");
+    let at = |ms: f32| {
+        elapse(ms);
+        driver.reached_at_ns(0, 77).unwrap()
+    };
+    let (early, later) = (at(1.5), at(1.75));
+    assert_eq!(later - early, 250_000);
+    assert!(early < opened_ns + 1_500_000, "measured from a mark that was made while the card was opened");
+    calls();
+    at(4001.0);
+    assert_eq!(calls().last().unwrap(), "cuEventRecord 20 10", "the mark is old");
+    answer("cuEventQuery", api::NOT_READY);
+    let last = at(4001.5);
+    assert_eq!(last - early, 4_000_000_000, "the new mark is not reached yet");
+    answer("cuEventQuery", 0);
+    // The fake has one distance for all: the new mark is as far as what is read here, and then the same lies behind it.
+    assert_eq!([at(4001.5), at(1.0)], [last, last + 1_000_000]);
+    assert_eq!(at(-2.0), last - 2_000_000, "what came before the mark is told too");
+    driver.close(0);
+    let after = calls();
+    assert_eq!(after.iter().filter(|call| call.starts_with("cuEventDestroy_v2")).count(), 2);
+    elapse(1.5);
 }

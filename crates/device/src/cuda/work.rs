@@ -207,11 +207,12 @@ impl Driver for CudaDriver {
     fn elapsed_ns(&self, card: usize, from: EventId, to: EventId) -> Result<u64, DeviceError> {
         let during = "reading the time between two events";
         self.enter(card, during)?;
-        let mut milliseconds = 0.0f32;
-        // SAFETY: one float is written; both events are alive.
-        let code = unsafe { (self.api.cuEventElapsedTime)(&raw mut milliseconds, from as Handle, to as Handle) };
-        self.check(card, during, code)?;
-        Ok((f64::from(milliseconds) * 1e6).max(0.0) as u64)
+        let ns = self.between_ns(card, during, from as Handle, to as Handle)?;
+        Ok(u64::try_from(ns).unwrap_or(0))
+    }
+
+    fn reached_at_ns(&self, card: usize, event: EventId) -> Result<u64, DeviceError> {
+        self.time_of(card, event as Handle)
     }
 
     fn copy(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {
@@ -401,7 +402,7 @@ impl Driver for CudaDriver {
     }
 
     fn now_ns(&self) -> u64 {
-        self.started.elapsed().as_nanos() as u64
+        self.host_ns()
     }
 }
 

@@ -186,6 +186,18 @@ impl SimDriver {
         state.alive(card, during)
     }
 
+    /// When timers were reached. One call of the host, however many.
+    fn reached_ns<const N: usize>(&self, card: usize, events: [EventId; N]) -> Result<[u64; N], DeviceError> {
+        let during = "reading a timer";
+        let mut state = lock(&self.state);
+        self.call(&mut state, card, during)?;
+        let marks = events.map(|event| state.queues.events.get(&event).filter(|mark| mark.reached > 0));
+        match marks.iter().all(Option::is_some) {
+            true => Ok(marks.map(|mark| mark.map_or(0, |mark| mark.reached_ns))),
+            false => Err(DeviceError::Failed { card, during, what: "it was not reached yet".to_owned() }),
+        }
+    }
+
     fn enqueue(&self, card: usize, stream: StreamId, during: &'static str, op: Op) -> Result<(), DeviceError> {
         let mut state = lock(&self.state);
         self.call(&mut state, card, during)?;
@@ -530,15 +542,12 @@ impl Driver for SimDriver {
     }
 
     fn elapsed_ns(&self, card: usize, from: EventId, to: EventId) -> Result<u64, DeviceError> {
-        let mut state = lock(&self.state);
-        self.call(&mut state, card, "reading a timer")?;
-        let at = |event| state.queues.events.get(&event).filter(|mark| mark.reached > 0).map(|mark| mark.reached_ns);
-        match (at(from), at(to)) {
-            (Some(from), Some(to)) => Ok(to.saturating_sub(from)),
-            _ => {
-                Err(DeviceError::Failed { card, during: "reading a timer", what: "it was not reached yet".to_owned() })
-            }
-        }
+        let [from_ns, to_ns] = self.reached_ns(card, [from, to])?;
+        Ok(to_ns.saturating_sub(from_ns))
+    }
+
+    fn reached_at_ns(&self, card: usize, event: EventId) -> Result<u64, DeviceError> {
+        self.reached_ns(card, [event]).map(|[ns]| ns)
     }
 
     fn copy(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {

@@ -149,6 +149,9 @@ fn the_clock_is_the_links_and_nothing_sleeps() {
     let ns = end.ns_since(&start).unwrap();
     assert!((1_950_000..2_250_000).contains(&ns), "{ns} ns");
     assert!(bench.machine.now_ns() >= ns);
+    let [began_ns, ended_ns] = [start, end].map(|timer| timer.reached_at_ns().unwrap());
+    assert_eq!(ended_ns - began_ns, ns);
+    assert!(ended_ns <= bench.machine.now_ns());
 }
 
 #[test]

@@ -320,7 +320,14 @@ impl<'a> Play<'a> {
             };
             told.push((
                 done,
-                Event::Stage { stage, batch, ns, busy_ns: ns_of(self.load_busy[batch as usize]), wait_ns },
+                Event::Stage {
+                    stage,
+                    batch,
+                    ns,
+                    busy_ns: ns_of(self.load_busy[batch as usize]),
+                    wait_ns,
+                    spans: Vec::new(),
+                },
             ));
         }
         (0..self.step.len()).for_each(|step| self.tell_step(step, &mut told));
@@ -336,7 +343,10 @@ impl<'a> Play<'a> {
         told.push((done, Event::Step { step, wall_ns, wait_ns }));
         if !self.line.is_old_log {
             let (bucket, busy_ns) = (self.lengths[at] as u32, ns_of(done - begin));
-            told.push((done, Event::StepWork { step, batch: at as u64, batches: 1, bucket, busy_ns, wait_ns }));
+            told.push((
+                done,
+                Event::StepWork { step, batch: at as u64, batches: 1, bucket, busy_ns, wait_ns, began_ns: None },
+            ));
         }
     }
 
@@ -358,7 +368,14 @@ fn headspace(bucket: usize, ms: f64) -> Event {
 
 fn stage(name: &str, batch: usize, ms: f64, wait_ms: f64) -> Event {
     let ns = ns_of(ms);
-    Event::Stage { stage: name.to_owned(), batch: batch as u64, ns, busy_ns: ns, wait_ns: ns_of(wait_ms) }
+    Event::Stage {
+        stage: name.to_owned(),
+        batch: batch as u64,
+        ns,
+        busy_ns: ns,
+        wait_ns: ns_of(wait_ms),
+        spans: Vec::new(),
+    }
 }
 
 fn ns_of(ms: f64) -> u64 {

@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn decoding_is_shared_by_its_threads_and_the_rest_takes_what_it_takes() {
         let record = |stage: &str, ns, busy_ns| {
-            let event = Event::Stage { stage: stage.to_owned(), batch: 0, ns, busy_ns, wait_ns: 0 };
+            let event = Event::Stage { stage: stage.to_owned(), batch: 0, ns, busy_ns, wait_ns: 0, spans: Vec::new() };
             Record { v: VERSION, seq: 0, t_ns: 0, dropped: 0, event }
         };
         let records = [record("load", 9, 80), record("features", 7, 7), record("load", 9, 40)];

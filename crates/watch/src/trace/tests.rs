@@ -40,7 +40,7 @@ fn step(step: u64, wall_ns: u64, wait_ns: u64) -> Event {
 }
 
 fn stage(stage: &str, batch: u64, ns: u64) -> Event {
-    Event::Stage { stage: stage.into(), batch, ns, busy_ns: ns, wait_ns: 0 }
+    Event::Stage { stage: stage.into(), batch, ns, busy_ns: ns, wait_ns: 0, spans: Vec::new() }
 }
 
 fn named(name: &str, begin_ns: u64, end_ns: u64) -> (String, u64, u64) {
@@ -68,6 +68,46 @@ fn steps_told_late_or_at_once_keep_their_lengths_and_do_not_overlap() {
         events_of([(100, step(1, 100, 0)), (250, step(2, 100, 0)), (250, step(3, 100, 0)), (400, step(4, 100, 0))]);
     let expected = [named("step", 0, 100), named("step", 150, 250), named("step", 250, 350), named("step", 350, 450)];
     assert_eq!(slices(&events, Group::Model, "steps"), expected);
+}
+
+#[test]
+fn what_devices_did_lies_where_their_clocks_put_it() {
+    let span = |began_ns, ns| Span { began_ns, ns };
+    let at = |name: &str, spans: Vec<Span>| {
+        let ns = spans.iter().map(|span| span.ns).max().unwrap();
+        Event::Stage { stage: name.into(), batch: 0, ns, busy_ns: ns, wait_ns: 0, spans }
+    };
+    let work = |step, began_ns, busy_ns| {
+        let began_ns = Some(began_ns);
+        Event::StepWork { step, batch: step, batches: 1, bucket: 0, busy_ns, wait_ns: 0, began_ns }
+    };
+    // The devices' clock is 900 behind the log's. Everything is told late, and at once.
+    let events = events_of([
+        (1000, Event::DeviceClock { now_ns: 100 }),
+        (9000, at("upload", vec![span(200, 30)])),
+        (9000, at("features", vec![span(240, 60)])),
+        (9000, at("transfer", vec![span(310, 20), span(340, 25)])),
+        (9000, at("transfer", vec![span(330, 20), span(365, 25)])),
+        (9000, work(1, 380, 100)),
+        (9000, step(1, 150, 40)),
+        (9000, work(2, 485, 90)),
+        (9000, step(2, 95, 3)),
+    ]);
+    let check =
+        |group, track: &str, expected: &[(String, u64, u64)]| assert_eq!(slices(&events, group, track), expected);
+    check(Group::Data, "upload", &[named("upload", 1100, 1130)]);
+    check(Group::Data, "features", &[named("features", 1140, 1200)]);
+    check(Group::Links, "transfer to the host", &[named("transfer", 1210, 1230), named("transfer", 1230, 1250)]);
+    check(Group::Links, "transfer from the host", &[named("transfer", 1240, 1265), named("transfer", 1265, 1290)]);
+    let expected = [
+        named("step", 1230, 1380),
+        named("waiting for a batch", 1240, 1280),
+        named("work", 1280, 1380),
+        named("step", 1380, 1475),
+        named("waiting for a batch", 1382, 1385),
+        named("work", 1385, 1475),
+    ];
+    check(Group::Model, "steps", &expected);
 }
 
 #[test]
