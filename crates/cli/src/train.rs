@@ -32,7 +32,7 @@ use crate::exports;
 use crate::farewell::{farewell, words_to_say};
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::run_log;
-use crate::screen::Screen;
+use crate::screen::{Screen, complain};
 use crate::warm_up::WarmUp;
 
 /// The demo corpus of a run without data: enough that held-out sentences are new ones.
@@ -73,7 +73,10 @@ pub(crate) fn run(typed: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     };
     let alarm_log = AlarmLog::default();
     let exporters = exports::start(&plan.training, &folder, screen, alarm_log.clone())?;
-    let log = RunLog::create_heard(&log_path, exporters.listener());
+    let simulated = screen.is_simulated();
+    let complain =
+        move |error: &str| complain(&format!("⚠️ the run log is not complete: {error}. Training goes on"), simulated);
+    let log = RunLog::create_heard(&log_path, exporters.listener(), complain);
     let (log, emitter) = log.context("the run log cannot be written")?;
     alarm_log.open(&emitter);
     let plan_text = plan_json(plan, &resolved.hardware).to_string();

@@ -6,7 +6,7 @@ use tandem_events::{Event, Record, Role, Span};
 
 use crate::overlap::SteppedAt;
 use crate::stage::Stage;
-use crate::statistics::mean_std;
+use crate::statistics::{Summary, mean_std};
 
 /// The first steps of a log pay for what is only done once.
 pub(crate) const WARM_UP_STEPS: usize = 5;
@@ -76,6 +76,8 @@ pub(crate) struct Facts {
     pub(crate) setting: Setting,
     /// Work of decoding per step, over all threads: mean and deviation.
     pub(crate) load_work_ns: (f64, f64),
+    /// What the cores worked in a step, decoding and everything; none where the log does not say.
+    pub(crate) cpu_ns: Option<f64>,
     /// When uploads and transfers were under way, as far as devices told.
     pub(crate) copies: Vec<Span>,
     /// Records that were lost before the last one was written.
@@ -112,6 +114,8 @@ struct Heap {
     cards: [Option<usize>; 2],
     pauses: Pauses,
     copies: Vec<Span>,
+    /// Steps that had ended, and what the cores had worked by then.
+    host: Vec<(usize, u64)>,
     dropped: u64,
 }
 
@@ -146,6 +150,7 @@ impl Heap {
                     }
                 }
             }
+            Event::HostWork { cpu_ns } => self.host.push((self.steps.len(), *cpu_ns)),
             Event::Headspace { bucket, ns } => {
                 self.headspace_ns.insert(*bucket, *ns as f64);
             }
@@ -175,6 +180,7 @@ impl Heap {
             headspace_ns: self.headspace_ns,
             setting,
             load_work_ns: mean_std(&busy),
+            cpu_ns: cpu_per_step(&self.host),
             copies: self.copies,
             dropped: self.dropped,
         }
@@ -263,6 +269,16 @@ impl Heap {
         }
         (busy_ns / wall_ns).max(1.0)
     }
+}
+
+/// The middle one of what was worked from each reading to the next, so that a checkpoint or a sample does not count.
+fn cpu_per_step(host: &[(usize, u64)]) -> Option<f64> {
+    let between = host.iter().zip(host.get(1..)?).filter(|((before, _), _)| *before >= WARM_UP_STEPS);
+    let works: Vec<f64> = between
+        .filter(|((before, _), (after, _))| after > before)
+        .map(|((before, from_ns), (after, to_ns))| to_ns.saturating_sub(*from_ns) as f64 / (after - before) as f64)
+        .collect();
+    (!works.is_empty()).then(|| Summary::of(&works).p50)
 }
 
 /// Without the steps that lived on the batches made ahead, when more are left than that.

@@ -2,7 +2,8 @@
 //!
 //! The slowest stage sets the pace. Where a second one is nearly as slow and both vary, they hold each other up now and
 //! then, the less the more places there are between them: for two exponential servers that is an exact formula, and for
-//! ones that vary less the places count for more, by the square of their variation.
+//! ones that vary less the places count for more, by the square of their variation. And whatever is done at once on the
+//! computer's cores, they do no more than they can.
 
 use crate::facts::Facts;
 use crate::stage::Stage;
@@ -45,6 +46,10 @@ pub struct Flow {
     pub slots: usize,
     /// Features and the step take turns on one card.
     pub is_one_card: bool,
+    /// What cores work for a step beside decoding: queueing, and on the CPU the step itself.
+    pub host_work_ns: f64,
+    /// Cores that share this and decoding; without end where nobody counted them.
+    pub cores: f64,
 }
 
 impl Time {
@@ -82,6 +87,8 @@ impl Flow {
             ahead: setting.ahead,
             slots: if is_handover { 0 } else { setting.slots },
             is_one_card: setting.is_one_card(),
+            host_work_ns: facts.cpu_ns.map_or(0.0, |cpu_ns| (cpu_ns - work_ns).max(0.0)),
+            cores: setting.cores.filter(|_| facts.cpu_ns.is_some()).map_or(f64::INFINITY, f64::from),
         }
     }
 
@@ -99,7 +106,10 @@ impl Flow {
                 undisturbed(*slowest, *other, places)
             })
             .product();
-        ratio(1e9, slowest.mean_ns) * held_up
+        let in_line = ratio(1e9, slowest.mean_ns) * held_up;
+        // However many threads there are, the cores have to do all of it.
+        let work_ns = self.load_work.mean_ns + self.host_work_ns;
+        if work_ns > 0.0 { in_line.min(1e9 * self.cores / work_ns) } else { in_line }
     }
 
     /// Time of each stage in order, and the places behind it.
@@ -156,6 +166,18 @@ mod tests {
             ahead: 12,
             slots: 3,
             is_one_card: false,
+            host_work_ns: 0.0,
+            cores: f64::INFINITY,
+        }
+    }
+
+    #[test]
+    fn threads_cannot_do_more_than_the_cores() {
+        // 30 ms of decoding, and 10 ms of everything else, on 2 cores: 50 steps in a second at most.
+        let on_two = Flow { host_work_ns: 10e6, cores: 2.0, ..flow(30.0, 1.0, 10.0) };
+        let rate = |threads: f64| Flow { threads, ..on_two.clone() }.steps_per_s();
+        for (threads, expected) in [(1.0, 1e3 / 30.0), (2.0, 50.0), (8.0, 50.0)] {
+            assert!((rate(threads) - expected).abs() < 1e-6, "{threads}: {}", rate(threads));
         }
     }
 

@@ -54,6 +54,8 @@ mod tests {
             ahead,
             slots: 1,
             is_one_card: false,
+            host_work_ns: 0.0,
+            cores: f64::INFINITY,
         };
         let rate = steps_per_s(&steps, &flow, ahead, 1);
         assert!(range.contains(&(rate / 100.0)), "{burst_ms} {ahead}: {rate}");

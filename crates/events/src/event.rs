@@ -142,6 +142,12 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         began_ns: Option<u64>,
     },
+    /// What the computer worked for this process so far, beside its devices. Told every ten steps of real devices: simulated
+    /// ones keep another time.
+    HostWork {
+        /// Over all cores.
+        cpu_ns: u64,
+    },
     /// What a step of a bucket takes when its batch is on the model device already.
     Headspace {
         /// The bucket, from 0.
@@ -259,7 +265,7 @@ pub enum Event {
 impl Event {
     /// Every kind this version writes, as the log spells it: what a reader needs to tell a record that is *newer*
     /// than itself from one that is broken.
-    pub const KINDS: [&str; 23] = [
+    pub const KINDS: [&str; 24] = [
         "run_started",
         "training_set",
         "device_clock",
@@ -272,6 +278,7 @@ impl Event {
         "transfer",
         "step",
         "step_work",
+        "host_work",
         "headspace",
         "feed_setting",
         "learned",

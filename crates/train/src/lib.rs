@@ -45,6 +45,7 @@ mod held_out;
 // The steps.
 mod tensors;
 mod step_clock;
+mod cpu_time;
 mod report;
 mod exact_shapes;
 mod trainer;

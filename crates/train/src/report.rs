@@ -58,6 +58,8 @@ pub struct StepReport {
     /// The same by the model device's own clock, and how long it worked: what the log is told, whose stages are told by
     /// devices' clocks too.
     pub on_device: DeviceTimes,
+    /// CPU time of the process so far, over all cores; none beside simulated cards, which keep another time.
+    pub cpu_ns: Option<u64>,
 }
 
 impl StepReport {

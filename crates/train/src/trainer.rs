@@ -14,12 +14,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use tandem_device::{DType, Pinned, Plant, Slow, Stream};
+use tandem_device::{DType, Kind, Pinned, Plant, Slow, Stream};
 use tandem_engine::{Fetch, HostValue, Program, Results, Schedule, Session, Span};
 use tandem_feed::{BatchInfo, DeviceBatch, Feed, FeedState, Utterance};
 use tandem_model::{Programs, VoiceReferences, host};
 
 use crate::checkpoint::Checkpoint;
+use crate::cpu_time::cpu_ns;
 use crate::error::TrainError;
 use crate::exact_shapes::{ExactShapes, WriteProgram};
 use crate::held_out::{HeldOut, HeldOutBatch};
@@ -490,6 +491,7 @@ impl Trainer {
             wall_ns,
             wait_ns: pending.wait_ns,
             on_device,
+            cpu_ns: (self.stream.device().machine().kind() != Kind::Simulated).then(cpu_ns),
         }))
     }
 

@@ -6,6 +6,9 @@ use std::time::Duration;
 use tandem_events::{Emitter, Event};
 use tandem_train::{DeviceTimes, StepReport, ValidationReport, Written};
 
+/// Steps from one reading of the host's work to the next.
+const HOST_STEPS: u64 = 10;
+
 /// A step has ended. All of its times are the model device's: the host sees ends when it looks, several at once at times.
 pub fn step(report: &StepReport, to: &Emitter) {
     let (step, epoch, lr, skipped) = (report.step, report.epoch, report.lr, report.skipped);
@@ -16,6 +19,9 @@ pub fn step(report: &StepReport, to: &Emitter) {
     to.emit(Event::Step { step, wall_ns, wait_ns });
     let (losses, gradient_norm) = (figures(report.losses.iter()), number(report.gradient_norm.into()));
     to.emit(Event::Learned { step, epoch, losses, gradient_norm, lr, skipped });
+    if let Some(cpu_ns) = report.cpu_ns.filter(|_| step.is_multiple_of(HOST_STEPS)) {
+        to.emit(Event::HostWork { cpu_ns });
+    }
 }
 
 /// What a step of each bucket takes with its batch already there: the median of `reports`, which
@@ -86,6 +92,7 @@ mod tests {
             wall_ns: 1,
             wait_ns: 1,
             on_device: DeviceTimes { first_batch: 4, began_ns: 9, busy_ns: 70, wait_ns: 20, wall_ns },
+            cpu_ns: Some(5),
         }
     }
 
@@ -95,6 +102,11 @@ mod tests {
         let began_ns = Some(9);
         let work = Event::StepWork { step: 3, batch: 4, batches: 2, bucket: 2, busy_ns: 70, wait_ns: 20, began_ns };
         assert_eq!(told[..2], [work, Event::Step { step: 3, wall_ns: 100, wait_ns: 20 }]);
+        let told_of_host = |step_number| {
+            let told = heard(|to| step(&StepReport { step: step_number, ..report(2, 100) }, to));
+            told.contains(&Event::HostWork { cpu_ns: 5 })
+        };
+        assert_eq!([3, 10, 11, 20].map(told_of_host), [false, true, false, true]);
     }
 
     #[test]

@@ -35,7 +35,7 @@
 //!     Box::new(Trace::create("trace.json")?),
 //! ];
 //! let exporters = Exporters::start(exporters, |problem| eprintln!("{problem}"))?;
-//! let (log, emitter) = RunLog::create_heard("run/run.jsonl", exporters.listener())?;
+//! let (log, emitter) = RunLog::create_heard("run/run.jsonl", exporters.listener(), |error| eprintln!("{error}"))?;
 //! emitter.emit(Event::Step { step: 1, wall_ns: 1_000_000, wait_ns: 0 });
 //! log.finish_with(Event::RunEnded { exit_code: 0, reason: "done".into() });
 //! let summary = exporters.finish();

@@ -50,6 +50,11 @@ impl<W: Write> Lines<W> {
         count_lines(self.spool.waiting())
     }
 
+    /// The first thing that went wrong, so far.
+    pub(crate) fn first_error(&self) -> Option<&str> {
+        self.first_error.as_deref()
+    }
+
     /// The first thing that went wrong.
     pub(crate) fn into_first_error(self) -> Option<String> {
         self.first_error

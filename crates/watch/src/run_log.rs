@@ -11,7 +11,7 @@ use std::time::Instant;
 use tandem_events::{Emitter, Event, Record, Sink};
 use tandem_pipeline::{Worker, WorkerError};
 
-use crate::writer::{Listener, Message, Pending, Writer};
+use crate::writer::{Complaint, Listener, Message, Pending, Writer};
 
 /// How many events wait for the writer at most: a few seconds of a busy run, about a megabyte.
 const QUEUE_EVENTS: usize = 8192;
@@ -40,7 +40,7 @@ pub struct LogSummary {
     pub written: u64,
     /// Events that are not: the queue was full, or the file took no more.
     pub dropped: u64,
-    /// The first thing that went wrong with the file. Writing was tried again after it.
+    /// The first thing that went wrong with the file, unless somebody was told of it then. Writing was tried again after it.
     pub write_error: Option<String>,
 }
 
@@ -61,19 +61,19 @@ impl RunLog {
     /// The emitter and its clones never wait: what finds the queue full is dropped and counted, and the next record
     /// carries the count. Times in the log are since this call.
     pub fn create(path: impl AsRef<Path>) -> Result<(RunLog, Emitter), LogError> {
-        Self::create_heard(path, drop)
+        Ok(Self::start(open(path.as_ref())?, QUEUE_EVENTS, Box::new(drop), None)?)
     }
 
     /// [`create`](RunLog::create), with a `listener` that gets every record as well, in the order of the log and also
     /// when the file takes no more. It runs on the thread that writes the log: it must not wait, and it must not panic.
-    /// [`Exporters::listener`](crate::Exporters::listener) is one. It is dropped when the log ends.
+    /// [`Exporters::listener`](crate::Exporters::listener) is one. It is dropped when the log ends. The first thing that goes
+    /// wrong with the file is told to `complain` at once, on that thread too.
     pub fn create_heard(
         path: impl AsRef<Path>,
         listener: impl FnMut(Record) + Send + 'static,
+        complain: impl FnOnce(&str) + Send + 'static,
     ) -> Result<(RunLog, Emitter), LogError> {
-        let path = path.as_ref();
-        let file = File::create(path).map_err(|source| LogError::Create { path: path.to_owned(), source })?;
-        Ok(Self::start(file, QUEUE_EVENTS, Box::new(listener))?)
+        Ok(Self::start(open(path.as_ref())?, QUEUE_EVENTS, Box::new(listener), Some(Box::new(complain)))?)
     }
 
     /// Waits until everything accepted so far is in the file, or the file has refused it. Emitters may live on; what
@@ -92,11 +92,12 @@ impl RunLog {
         out: impl Write + Send + 'static,
         queue_events: usize,
         listener: Listener,
+        complain: Option<Complaint>,
     ) -> Result<(RunLog, Emitter), WorkerError> {
         let (queue, events) = sync_channel(queue_events);
         let since = Instant::now();
         let dropped = Arc::new(AtomicU64::new(0));
-        let writer = Writer::new(events, out, since, dropped.clone()).heard_by(listener);
+        let writer = Writer::new(events, out, since, dropped.clone()).heard_by(listener, complain);
         // The stop flag is not used: the writer sleeps on its queue, so the queue is where it is told to end.
         let writer = Worker::spawn("run-log", move |_| writer.run())?;
         let sink = Arc::new(LogSink { queue: queue.clone(), since, dropped: dropped.clone() });
@@ -113,6 +114,10 @@ impl RunLog {
             write_error: Some(error.to_string()),
         })
     }
+}
+
+fn open(path: &Path) -> Result<File, LogError> {
+    File::create(path).map_err(|source| LogError::Create { path: path.to_owned(), source })
 }
 
 impl Drop for RunLog {

@@ -27,10 +27,10 @@ use crate::spool::Spool;
 /// How many bytes wait for the file at most.
 const CAP_BYTES: usize = 64 << 10;
 
-/// Where a trace ends before its run does: viewers that run in a browser take no more. Nearly two million steps.
+/// Where a trace ends before its run does: viewers that run in a browser take no more. A million steps.
 const LARGEST_BYTES: u64 = 1 << 30;
 
-/// Writes a trace. Costs some microseconds and about 600 bytes a step.
+/// Writes a trace. Costs some microseconds and up to 1100 bytes a step.
 pub struct Trace<W = File> {
     spool: Spool<W>,
     tracks: Tracks,

@@ -60,11 +60,17 @@ pub(crate) struct Writer<W> {
     /// The count the last record carried: what a reader of the file knows.
     told_dropped: u64,
     listener: Listener,
+    /// Gone once it was called.
+    complain: Option<Complaint>,
+    is_trouble_told: bool,
 }
 
 /// Who gets every record once it is a line, in the order of the log and also when the file takes no more. It is called
 /// on the writer's thread: it must not wait, and it must not panic.
 pub(crate) type Listener = Box<dyn FnMut(Record) + Send>;
+
+/// Who is told the first thing that goes wrong with the file, when it does. On the writer's thread too.
+pub(crate) type Complaint = Box<dyn FnOnce(&str) + Send>;
 
 impl<W: Write> Writer<W> {
     pub(crate) fn new(queue: Receiver<Message>, out: W, since: Instant, dropped: Arc<AtomicU64>) -> Self {
@@ -77,12 +83,14 @@ impl<W: Write> Writer<W> {
             dropped,
             told_dropped: 0,
             listener: Box::new(drop),
+            complain: None,
+            is_trouble_told: false,
         }
     }
 
-    /// The same, heard by `listener` too.
-    pub(crate) fn heard_by(self, listener: Listener) -> Self {
-        Self { listener, ..self }
+    /// The same, heard by `listener` too; trouble with the file goes to `complain`.
+    pub(crate) fn heard_by(self, listener: Listener, complain: Option<Complaint>) -> Self {
+        Self { listener, complain, ..self }
     }
 
     /// Writes until it is told to close, or nobody is left who could.
@@ -108,6 +116,7 @@ impl<W: Write> Writer<W> {
             Err(TryRecvError::Disconnected) => None,
             Err(TryRecvError::Empty) => {
                 self.lines.flush();
+                self.tell_trouble();
                 self.queue.recv().ok()
             }
         }
@@ -126,8 +135,11 @@ impl<W: Write> Writer<W> {
             None => self.tell_dropped(),
         }
         self.lines.flush();
+        self.tell_trouble();
         let dropped = self.dropped.fetch_add(self.lines.unwritten(), Ordering::Relaxed) + self.lines.unwritten();
-        LogSummary { written: self.lines.written(), dropped, write_error: self.lines.into_first_error() }
+        let written = self.lines.written();
+        let write_error = self.lines.into_first_error().filter(|_| !self.is_trouble_told);
+        LogSummary { written, dropped, write_error }
     }
 
     /// Records carry the count of what was lost before them. Losses after the last one need a record of their own.
@@ -155,7 +167,17 @@ impl<W: Write> Writer<W> {
         } else {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
+        self.tell_trouble();
         (self.listener)(record);
+    }
+
+    fn tell_trouble(&mut self) {
+        if let Some(error) = self.lines.first_error()
+            && let Some(complain) = self.complain.take()
+        {
+            complain(error);
+            self.is_trouble_told = true;
+        }
     }
 }
 

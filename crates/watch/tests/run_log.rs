@@ -47,6 +47,7 @@ fn every_event_comes_back_as_it_was_told() {
         Event::Transfer { route: "peer".into(), from: 0, to: 1, bytes: 7 << 20, ns: 131_000 },
         Event::Step { step: 1, wall_ns: 2, wait_ns: 1 },
         Event::StepWork { step: 1, batch: 0, batches: 1, bucket: 2, busy_ns: 1, wait_ns: 1, began_ns: Some(7) },
+        Event::HostWork { cpu_ns: 9 },
         Event::Headspace { bucket: 2, ns: 1 },
         Event::FeedSetting { threads: 4, cores: 8, ahead: 12, slots: 3, route: "bounce".into() },
         Event::Learned {

@@ -91,7 +91,7 @@ fn losses(step: u64) -> BTreeMap<String, Option<f64>> {
 fn start(run: &Path, board: &Path, began: SystemTime, steps: impl IntoIterator<Item = u64>) {
     let exporter = TensorBoard::create(board, run, began).unwrap();
     let exporters = Exporters::start(vec![Box::new(exporter)], |problem| panic!("{problem}")).unwrap();
-    let (log, emitter) = RunLog::create_heard(run.join("run.jsonl"), exporters.listener()).unwrap();
+    let (log, emitter) = RunLog::create_heard(run.join("run.jsonl"), exporters.listener(), |_| ()).unwrap();
     let memory =
         |role, used_bytes| Event::Memory { role, card: 0, used_bytes, limit_bytes: 8 << 30, peak_bytes: 1 << 30 };
     emitter.emit(memory(Role::Data, 3 << 19));

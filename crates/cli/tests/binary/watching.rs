@@ -216,9 +216,23 @@ fn goes_on(flags: &str, said: &str) -> Ran {
     ran
 }
 
+/// A run that would not end by itself says that its log's disk is full.
+fn told_while_it_runs() {
+    let corpus = corpus();
+    let call = call("--mode cpu --max-steps 1000000 --checkpoint-every 1000000 --run-log /dev/full", &corpus);
+    let mut child = call.into_command().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let told = lines.find(|line| line.contains("the run log is not complete"));
+    assert!(child.try_wait().unwrap().is_none(), "the run ended: {told:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    contains(&told.unwrap(), &["⚠️ ", "No space left", "Training goes on"]);
+}
+
 #[test]
 fn a_full_disk_under_the_log_and_a_port_that_is_taken_are_said_once_and_training_goes_on() {
     goes_on("--run-log /dev/full", "the run log is not complete: No space left");
+    told_while_it_runs();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let ran = goes_on(&format!("--prometheus {address}"), "Training goes on without it");

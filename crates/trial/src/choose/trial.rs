@@ -220,5 +220,7 @@ fn flow(resolved: &Resolved, records: &[Record], step_ns: f64) -> Flow {
         ahead: AHEAD as usize,
         slots: plan.feed.model_slots as usize,
         is_one_card: plan.mode.is_one_device(),
+        host_work_ns: 0.0,
+        cores: f64::INFINITY,
     }
 }

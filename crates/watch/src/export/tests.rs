@@ -134,7 +134,7 @@ fn a_run_and_its_finished_log_show_the_same() {
     let path = folder.path().join("run.jsonl");
     let live = Heard::default();
     let exporters = Exporters::start(vec![Box::new(live.clone())], |_| ()).unwrap();
-    let (log, emitter) = RunLog::create_heard(&path, exporters.listener()).unwrap();
+    let (log, emitter) = RunLog::create_heard(&path, exporters.listener(), |_| ()).unwrap();
     (1..=20).for_each(|step| emitter.emit(Event::Step { step, wall_ns: 1, wait_ns: 0 }));
     log.finish_with(Event::RunEnded { exit_code: 0, reason: "done".into() });
     assert_eq!(exporters.finish(), ExportSummary { taken: 21, ..ExportSummary::default() });
@@ -166,9 +166,12 @@ fn lines_that_are_no_records_are_counted_and_newer_ones_stepped_over() {
 fn a_full_disk_under_the_log_is_nothing_to_the_exporters() {
     let heard = Heard::default();
     let exporters = Exporters::start(vec![Box::new(heard.clone())], |_| ()).unwrap();
-    let (log, emitter) = RunLog::create_heard("/dev/full", exporters.listener()).unwrap();
+    let (told, complaints) = std::sync::mpsc::sync_channel(1);
+    let complain = move |error: &str| told.send(error.to_owned()).unwrap();
+    let (log, emitter) = RunLog::create_heard("/dev/full", exporters.listener(), complain).unwrap();
     (1..=10).for_each(|step| emitter.emit(Event::Step { step, wall_ns: 1, wait_ns: 0 }));
-    assert!(log.finish().write_error.is_some());
+    assert!(complaints.recv().unwrap().contains("No space left"), "told while the log is open");
+    assert_eq!(log.finish().write_error, None, "and once");
     exporters.finish();
     let steps = heard.0.lock().unwrap().0.iter().filter(|record| matches!(record.event, Event::Step { .. })).count();
     assert_eq!(steps, 10);

@@ -87,7 +87,7 @@ fn stalled(queue_events: usize) -> (RunLog, Emitter, Page, SyncSender<()>) {
     let (entered, at_work) = sync_channel(1);
     let (go, release) = sync_channel(1);
     let out = Stalling { page: page.clone(), entered, release, stalled: false };
-    let (log, emitter) = RunLog::start(out, queue_events, Box::new(drop)).unwrap();
+    let (log, emitter) = RunLog::start(out, queue_events, Box::new(drop), None).unwrap();
     emitter.emit(note("first"));
     at_work.recv_timeout(PATIENCE).unwrap();
     (log, emitter, page, go)
@@ -152,7 +152,7 @@ fn dropping_the_log_writes_what_was_accepted() {
 fn no_event_is_lost_uncounted_when_the_log_ends_under_busy_emitters() {
     for _ in 0..50 {
         let page = Page::default();
-        let (log, emitter) = RunLog::start(page.clone(), 8, Box::new(drop)).unwrap();
+        let (log, emitter) = RunLog::start(page.clone(), 8, Box::new(drop), None).unwrap();
         let dropped = log.dropped.clone();
         let (busy, started) = sync_channel(2);
         let emitting = [0, 1].map(|_| {
@@ -194,7 +194,7 @@ fn a_full_disk_is_told_at_the_end_and_to_nobody_before() {
             Ok(())
         }
     }
-    let (log, emitter) = RunLog::start(Full, 10_000, Box::new(drop)).unwrap();
+    let (log, emitter) = RunLog::start(Full, 10_000, Box::new(drop), None).unwrap();
     // Enough to overflow what the writer keeps for a disk that may recover.
     for i in 0..2_000 {
         emitter.emit(note(format!("{i:0100}")));
@@ -216,7 +216,7 @@ fn a_writer_that_panics_harms_nobody() {
             Ok(())
         }
     }
-    let (log, emitter) = RunLog::start(Broken, 4, Box::new(drop)).unwrap();
+    let (log, emitter) = RunLog::start(Broken, 4, Box::new(drop), None).unwrap();
     for i in 0..100 {
         emitter.emit(note(i));
     }
