@@ -120,7 +120,7 @@ fn of_run(typed: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
     run_log::close(log, code, reason, screen);
     let (profile, tried) = outcome?;
     if call.json {
-        let Profile { diagnosis, alone, cards } = &profile;
+        let Profile { diagnosis, alone, cards, .. } = &profile;
         screen::write_json(&document(diagnosis, alone, cards, &tried, Some(&resolved)))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -182,8 +182,11 @@ fn failed(error: ProfileError) -> Exit {
 }
 
 fn show(profile: &Profile) -> String {
-    let Profile { diagnosis, alone, cards } = profile;
+    let Profile { diagnosis, alone, cards, is_cache_filling } = profile;
     let mut lines = diagnosis.times();
+    if *is_cache_filling {
+        lines.push("The cache is not full yet: later epochs decode less than this".to_owned());
+    }
     lines.push(show_alone(alone));
     lines.push(show_busy(diagnosis, cards));
     lines.extend(diagnosis.findings());

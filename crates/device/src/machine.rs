@@ -27,6 +27,17 @@ pub enum Kind {
     Simulated,
 }
 
+impl Kind {
+    /// As logs spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Cpu => "cpu",
+            Kind::Cuda => "cuda",
+            Kind::Simulated => "simulated",
+        }
+    }
+}
+
 /// The cards of one machine. Cheap to clone; everything opened through any clone is counted in one place.
 #[derive(Clone)]
 pub struct Machine {

@@ -64,6 +64,8 @@ impl Adviser<'_> {
     pub(crate) fn for_stage(&self, stage: Stage) -> Option<Advice> {
         match stage {
             Stage::Load => self.for_load(),
+            // Without cards there is none that could be another one.
+            _ if self.setting.is_cpu => None,
             Stage::Upload => self.other_data_card(),
             Stage::Features if self.flow.is_one_card => self.second_card(),
             Stage::Features => self.other_data_card(),
@@ -85,7 +87,10 @@ impl Adviser<'_> {
     }
 
     fn for_load(&self) -> Option<Advice> {
-        let without = Flow { load_work: Time::NONE, ..self.flow.clone() };
+        // On the CPU a step that decodes nothing has the cores to itself, as when it was measured alone.
+        let alone_ns = self.headspace_ns.filter(|_| self.setting.is_cpu).unwrap_or(self.flow.train.mean_ns);
+        let train = Time { mean_ns: alone_ns.min(self.flow.train.mean_ns), ..self.flow.train };
+        let without = Flow { load_work: Time::NONE, train, ..self.flow.clone() };
         let others_ns = 1e9 / without.steps_per_s();
         let needed = (ROOM * self.flow.load_work.mean_ns / others_ns).ceil().max(1.0);
         let most = self.setting.cores.map_or(needed, f64::from);

@@ -55,6 +55,8 @@ pub(crate) struct Setting {
     pub(crate) route: Option<String>,
     /// Where the roles are, data first.
     pub(crate) cards: [Option<usize>; 2],
+    /// There are no cards: decoding, features and the step are all on the computer's cores.
+    pub(crate) is_cpu: bool,
 }
 
 impl Setting {
@@ -112,6 +114,7 @@ struct Heap {
     headspace_ns: BTreeMap<u32, f64>,
     feed: Option<(u32, u32, u32, u32, String)>,
     cards: [Option<usize>; 2],
+    is_cpu: bool,
     pauses: Pauses,
     copies: Vec<Span>,
     /// Steps that had ended, and what the cores had worked by then.
@@ -157,6 +160,7 @@ impl Heap {
             Event::FeedSetting { threads, cores, ahead, slots, route } => {
                 self.feed = Some((*threads, *cores, *ahead, *slots, route.clone()));
             }
+            Event::DeviceClock { devices, .. } => self.is_cpu = devices == "cpu",
             Event::ArenaReserved { role, card, .. } => self.cards[usize::from(*role == Role::Model)] = Some(*card),
             _ => {}
         }
@@ -237,7 +241,7 @@ impl Heap {
     }
 
     fn setting(&self) -> Setting {
-        let cards = self.cards;
+        let (cards, is_cpu) = (self.cards, self.is_cpu);
         match &self.feed {
             Some((threads, cores, ahead, slots, route)) => Setting {
                 threads: f64::from((*threads).max(1)),
@@ -246,6 +250,7 @@ impl Heap {
                 slots: *slots as usize,
                 route: Some(route.clone()),
                 cards,
+                is_cpu,
             },
             None => Setting {
                 threads: self.threads_at_work(),
@@ -254,6 +259,7 @@ impl Heap {
                 slots: 8,
                 route: None,
                 cards,
+                is_cpu,
             },
         }
     }

@@ -10,7 +10,7 @@
 mod simulator;
 
 use simulator::Line;
-use tandem_diagnosis::{Diagnosis, DiagnosisError, Jitter, JitterWarning, Part, Stage};
+use tandem_diagnosis::{Diagnosis, DiagnosisError, Jitter, JitterWarning, Part, Stage, VerdictKind};
 use tandem_events::{Event, Record, Role, VERSION};
 use tandem_watch::{Entry, Reader};
 
@@ -86,6 +86,39 @@ fn a_step_that_is_stretched_by_features_on_its_card_waits_for_them() {
     // In hundredths of a millisecond.
     check(590, 600, true);
     check(20, 290, false);
+}
+
+/// A step of 100 ms waits for 216 ms of decoding by one thread, on two cores that do 316 ms of work in a step.
+#[test]
+fn cores_that_are_all_at_work_are_not_given_more_threads() {
+    let ms = 1_000_000;
+    let log = |devices: &str, with_host_work: bool| {
+        let feed = Event::FeedSetting { threads: 1, cores: 2, ahead: 4, slots: 2, route: "handover".into() };
+        let mut events = vec![(0, Event::DeviceClock { now_ns: 0, devices: devices.into() }), (0, feed)];
+        for step in 1..=60_u64 {
+            let (t_ns, batch) = (step * 216 * ms, step - 1);
+            for (stage, ns) in [("load", 216 * ms), ("features", 60 * ms)] {
+                let (stage, spans) = (stage.to_owned(), Vec::new());
+                events.push((t_ns, Event::Stage { stage, batch, ns, busy_ns: ns, wait_ns: 0, spans }));
+            }
+            let (busy_ns, wait_ns) = (100 * ms, 116 * ms);
+            events
+                .push((t_ns, Event::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns, began_ns: None }));
+            events.push((t_ns, Event::Step { step, wall_ns: 216 * ms, wait_ns }));
+            if with_host_work && step % 10 == 0 {
+                events.push((t_ns, Event::HostWork { cpu_ns: step * 316 * ms }));
+            }
+        }
+        Diagnosis::of(&records(events)).unwrap()
+    };
+    let advice = |diagnosis: &Diagnosis| {
+        let verdict = diagnosis.verdicts.iter().find(|verdict| verdict.kind == VerdictKind::DataLoading).unwrap();
+        verdict.advice.map(|advice| (advice.change.to_string(), advice.steps_per_s.round()))
+    };
+    // Nobody counted the cores' work: a thread more halves what decoding takes.
+    assert_eq!(advice(&log("cpu", false)), Some(("--num-workers 2".to_owned(), 9.0)));
+    // Both cores together are at it for 158 ms, however many threads there are; without decoding, the step of 100 ms is the slowest.
+    assert_eq!(advice(&log("cpu", true)), Some(("--cache memory".to_owned(), 10.0)));
 }
 
 #[test]

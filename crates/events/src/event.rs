@@ -34,6 +34,8 @@ pub enum Event {
     DeviceClock {
         /// Since that clock began.
         now_ns: u64,
+        /// Of which devices: `cpu`, `cuda` or `simulated`.
+        devices: String,
     },
     /// A role's memory was reserved. From here on the role lives inside it.
     ArenaReserved {

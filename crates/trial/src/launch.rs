@@ -258,7 +258,8 @@ impl<'a> Setup<'a> {
         moment(Moment::Reserving);
         let [data, model] = [&plan.data, &plan.model].map(|role| arena_of(plan, role));
         let roles = Isolation::set_up(self.machine, (cards[0], data), (cards[1], model))?;
-        self.emitter.emit(Event::DeviceClock { now_ns: self.machine.now_ns() });
+        let devices = self.machine.kind().name().to_owned();
+        self.emitter.emit(Event::DeviceClock { now_ns: self.machine.now_ns(), devices });
         if roles.model.arena.is_split() {
             // Blocks are taken one by one: nothing is reserved, and nobody says so.
             return Ok(roles);

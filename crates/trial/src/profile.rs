@@ -29,6 +29,8 @@ pub const WARM_UP_STEPS: usize = 5;
 /// otherwise so many times as many steps as there are such batches, or this time.
 const TIMES_THE_STOCK: usize = 3;
 const SETTLING: Duration = Duration::from_secs(10);
+/// Where `--cache memory` is asked for, the run is looked at as it is once everything was decoded, if that takes no longer.
+const FILLING: Duration = Duration::from_secs(60);
 /// A step that waits for this share of its time waits for the feed, not for the host to look.
 const WAITS: f64 = 0.05;
 /// Steps of each shape without a feed.
@@ -44,6 +46,8 @@ pub struct Profile {
     pub alone: Vec<Alone>,
     /// How busy each card was as the driver's tools show it, whoever kept it so; none where they do not say.
     pub cards: Vec<(usize, Option<u32>)>,
+    /// A cache was asked for, and was not full yet when the steps that count began.
+    pub is_cache_filling: bool,
 }
 
 /// There is no profile.
@@ -72,6 +76,7 @@ pub fn run(resolved: &Resolved, corpora: &Corpora, steps: usize, emitter: &Emitt
     // The trainer is bound last: it goes before the arenas its memory is from.
     let Launched { roles, mut trainer, .. } = launched;
     let kind = resolved.machine.kind();
+    let is_cache_filling = resolved.plan.cache.asked == "memory" && !fill_cache(&mut trainer)?;
     let (shapes, cards) = fed(&mut trainer, &roles, steps, &emitter, resolved)?;
     let headspace = headspace(&mut trainer, &shapes, kind)?;
     tell::headspace(&headspace, &emitter);
@@ -79,7 +84,7 @@ pub fn run(resolved: &Resolved, corpora: &Corpora, steps: usize, emitter: &Emitt
     let plan = &resolved.plan;
     let alone = alone::measure(&mut trainer, &roles, plan, kind, (&heard, &headspace))?;
     trainer.stop().map_err(BenchError::from)?;
-    Ok(Profile { diagnosis: Diagnosis::of(&records)?, alone, cards })
+    Ok(Profile { diagnosis: Diagnosis::of(&records)?, alone, cards, is_cache_filling })
 }
 
 /// The whole pipeline. Returns the shapes of the steps, and how busy the cards were.
@@ -107,6 +112,16 @@ fn fed(
 fn take(report: Option<StepReport>, emitter: &Emitter, reports: &mut Vec<StepReport>) {
     report.iter().for_each(|report| tell::step(report, emitter));
     reports.extend(report);
+}
+
+/// Steps through the first epoch. Whether it ended in time. Nobody is told of them.
+fn fill_cache(trainer: &mut Trainer) -> Result<bool, BenchError> {
+    let (begun, mut epoch) = (Instant::now(), 0);
+    while epoch == 0 && begun.elapsed() < FILLING {
+        epoch = trainer.advance()?.map_or(0, |report| report.epoch);
+    }
+    trainer.settle()?;
+    Ok(epoch > 0)
 }
 
 /// Steps until the batches that were made ahead are used up. Nobody is told of them.

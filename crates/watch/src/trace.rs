@@ -229,7 +229,7 @@ impl<W: Write + Send> Exporter for Trace<W> {
                 self.slice(Group::Links, &track, "transfer", [t_ns, *ns], json!({ "bytes": bytes })).map(drop)
             }
             Event::Step { step, wall_ns, wait_ns } => self.step(t_ns, [*step, *wall_ns, *wait_ns]),
-            Event::DeviceClock { now_ns } => {
+            Event::DeviceClock { now_ns, .. } => {
                 self.from_devices_ns = Some(t_ns.wrapping_sub(*now_ns).cast_signed());
                 Ok(())
             }

@@ -31,7 +31,7 @@ fn every_event_comes_back_as_it_was_told() {
             plan_json: Some("{\n  \"mode\": \"dual\"\n}".into()),
         },
         Event::TrainingSet { of: 1092, ids: vec!["a0001".into(), "ب \"2\"".into()] },
-        Event::DeviceClock { now_ns: 12 },
+        Event::DeviceClock { now_ns: 12, devices: "cuda".into() },
         Event::ArenaReserved { role: Role::Data, card: 0, bytes: 1, limit_bytes: 3, driver_bytes: 2 },
         Event::Memory { role: Role::Model, card: 1, used_bytes: 1, limit_bytes: u64::MAX, peak_bytes: 2 },
         Event::MemoryOwners { role: Role::Data, owners: [("slots".to_owned(), 7), ("driver".to_owned(), 0)].into() },

@@ -83,7 +83,7 @@ fn what_devices_did_lies_where_their_clocks_put_it() {
     };
     // The devices' clock is 900 behind the log's. Everything is told late, and at once.
     let events = events_of([
-        (1000, Event::DeviceClock { now_ns: 100 }),
+        (1000, Event::DeviceClock { now_ns: 100, devices: "cuda".into() }),
         (9000, at("upload", vec![span(200, 30)])),
         (9000, at("features", vec![span(240, 60)])),
         (9000, at("transfer", vec![span(310, 20), span(340, 25)])),
