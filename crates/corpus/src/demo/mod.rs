@@ -2,7 +2,7 @@
 //! spoken by a formant synthesiser in several voices.
 //!
 //! It is no pleasure to listen to, and it has what a model can learn: every phone has its own spectrum, every voice its
-//! own pitch and size of mouth, stress and sentence ends move pitch and length, and the transcript says what is said.
+//! own pitch, throat and mouth, stress and sentence ends move pitch and length, and the transcript says what is said.
 //!
 //! Everything is a function of (seed, index), and only additions, multiplications, divisions and square roots of
 //! doubles are used, which every machine rounds alike: the samples are the same bit for bit everywhere.
@@ -20,6 +20,7 @@ mod grammar;
 
 // How it is said.
 mod phones;
+mod somebody;
 mod voice;
 mod prosody;
 

@@ -1,7 +1,7 @@
 //! Controls to sound: a pulsing voice and noise, through resonators that stand for mouth and nose.
 //!
-//! The voice and breath pass a chain of five formants, with a pair of pole and zero for the nose in front; noise made
-//! in the mouth has a resonator of its own beside the chain.
+//! The voice and breath pass a chain of five formants, with pairs of pole and zero for the nose and, in voices that have
+//! one, the chest in front; noise made in the mouth has a resonator of its own beside the chain.
 
 use std::f64::consts::PI;
 
@@ -17,6 +17,7 @@ const WIDTHS_HZ: [f64; 5] = [70.0, 100.0, 140.0, 250.0, 300.0];
 const UPPER_HZ: [f64; 2] = [3500.0, 4500.0];
 const NASAL_POLE_HZ: f64 = 270.0;
 const NASAL_WIDTH_HZ: f64 = 100.0;
+const CHEST_WIDTH_HZ: f64 = 250.0;
 
 /// Loudness of speech, as a share of full scale, and the peak it never passes.
 const TARGET_RMS: f64 = 0.10;
@@ -60,8 +61,10 @@ struct Mouth<'a> {
     phase: f64,
     period_scale: f64,
     level_scale: f64,
+    second: bool,
     dulled: f64,
     before: Levels,
+    chest: Option<Chest>,
     nasal_zero: Resonator,
     nasal_pole: Resonator,
     formants: [Resonator; 5],
@@ -83,8 +86,10 @@ impl<'a> Mouth<'a> {
             phase: 0.0,
             period_scale: 1.0,
             level_scale: 1.0,
+            second: false,
             dulled: 0.0,
             before: Levels::default(),
+            chest: Chest::new(voice),
             nasal_zero: Resonator::default(),
             nasal_pole: Resonator::default(),
             formants: [Resonator::default(); 5],
@@ -109,11 +114,11 @@ impl<'a> Mouth<'a> {
     }
 
     fn tune(&mut self, controls: &Controls) {
-        let upper = UPPER_HZ.map(|hz| hz * self.voice.tract_scale);
+        let upper = UPPER_HZ.map(|hz| hz * self.voice.tract_scale * self.voice.formant_scales[3]);
         let [f1, f2, f3] = controls.formants_hz;
         for (i, hz) in [f1, f2, f3, upper[0], upper[1]].into_iter().enumerate() {
             // Through the nose everything is damped.
-            self.formants[i].tune(hz, WIDTHS_HZ[i] * (1.0 + controls.nasal));
+            self.formants[i].tune(hz, WIDTHS_HZ[i] * self.voice.width_scale * (1.0 + controls.nasal));
         }
         let zero_hz = NASAL_POLE_HZ + (controls.nasal_zero_hz - NASAL_POLE_HZ) * controls.nasal;
         self.nasal_pole.tune(NASAL_POLE_HZ, NASAL_WIDTH_HZ);
@@ -126,9 +131,12 @@ impl<'a> Mouth<'a> {
         self.dulled += (1.0 - self.voice.dullness) * (pulse - self.dulled);
         let noise = dice.around_zero();
         // Breath passes while the folds are open.
-        let open = if self.phase < OPEN { 1.0 } else { 0.3 };
+        let open = if self.phase < self.voice.open_share { 1.0 } else { 0.3 };
         let breath = noise * BREATH_GAIN * (levels.breath + self.voice.breathiness * levels.voice * open);
         let mut value = self.dulled * levels.voice + breath;
+        if let Some(chest) = &mut self.chest {
+            value = chest.pole.pass(chest.zero.cancel(value));
+        }
         value = self.nasal_pole.pass(self.nasal_zero.cancel(value));
         for formant in &mut self.formants {
             value = formant.pass(value);
@@ -144,21 +152,37 @@ impl<'a> Mouth<'a> {
             self.phase += step;
             if self.phase >= 1.0 {
                 self.phase -= 1.0;
-                self.period_scale = 1.0 + 0.006 * dice.around_zero();
-                self.level_scale = 1.0 + 0.03 * dice.around_zero();
+                self.second = !self.second;
+                let creak = if self.second { self.voice.creak } else { -self.voice.creak };
+                self.period_scale = 1.0 + 0.006 * self.voice.roughness * dice.around_zero() + 0.3 * creak;
+                self.level_scale = 1.0 + 0.03 * self.voice.roughness * dice.around_zero() - 0.6 * creak;
             }
-            sum += flow_change(self.phase);
+            sum += flow_change(self.phase, self.voice.open_share);
         }
         0.5 * sum * self.level_scale
     }
 }
 
-/// The share of a period in which the folds are open.
-const OPEN: f64 = 0.6;
+/// What the chest adds or swallows, whatever is said: of a pole and a zero at one place the narrower wins.
+struct Chest {
+    pole: Resonator,
+    zero: Resonator,
+}
 
-/// How the flow changes at `phase`: it swells, then is cut off, then rests. It sums to nothing over a period.
-fn flow_change(phase: f64) -> f64 {
-    let t = phase / OPEN;
+impl Chest {
+    /// None where they would cancel: that leaves rounding behind.
+    fn new(voice: &Voice) -> Option<Chest> {
+        let mut chest = Chest { pole: Resonator::default(), zero: Resonator::default() };
+        chest.pole.tune(voice.chest_hz, CHEST_WIDTH_HZ / (1.0 + voice.chest.max(0.0)));
+        chest.zero.tune(voice.chest_hz, CHEST_WIDTH_HZ / (1.0 - voice.chest.min(0.0)));
+        (voice.chest != 0.0).then_some(chest)
+    }
+}
+
+/// How the flow changes at `phase`, with the folds open for such a share of the period: it swells, then is cut off, then
+/// rests. It sums to nothing over a period.
+fn flow_change(phase: f64, open_share: f64) -> f64 {
+    let t = phase / open_share;
     if t < 1.0 { 2.0 * t - 3.0 * t * t } else { 0.0 }
 }
 

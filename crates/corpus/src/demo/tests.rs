@@ -169,19 +169,85 @@ fn voices_differ_in_pitch() {
     }
 }
 
+/// Everything drawn voices differ in, with its range.
+fn traits(voice: &Voice) -> [(f64, f64, f64); 19] {
+    let [f1, f2, f3, f4] = voice.formant_scales;
+    [
+        (voice.pitch_hz.ln(), 75f64.ln(), 320f64.ln()),
+        (voice.tract_scale, 0.82, 1.30),
+        (voice.open_share, 0.28, 0.90),
+        (voice.width_scale.ln(), 0.4f64.ln(), 1.5f64.ln()),
+        (f1, 0.86, 1.18),
+        (f2, 0.88, 1.12),
+        (f3, 0.84, 1.16),
+        (f4, 0.82, 1.12),
+        (voice.chest, -7.0, 1.5),
+        (voice.chest_hz.ln(), 180f64.ln(), 500f64.ln()),
+        (voice.nasality, 0.0, 0.15),
+        (voice.breathiness, 0.01, 5.0),
+        (voice.dullness, 0.0, 0.9),
+        (voice.clarity, 0.70, 1.22),
+        (voice.hiss_level.ln(), 0.3f64.ln(), 1.6f64.ln()),
+        (voice.creak, 0.0, 0.6),
+        (voice.roughness, 0.5, 12.0),
+        (voice.pitch_range, 0.5, 1.6),
+        (voice.speed, 0.90, 1.22),
+    ]
+}
+
+/// How far two voices are apart, in ranges, over all traits.
+fn apart(a: &Voice, b: &Voice) -> f64 {
+    let (a, b) = (traits(a), traits(b));
+    let squares = a.iter().zip(&b).map(|((a, from, to), (b, ..))| ((a - b) / (to - from)).powi(2));
+    squares.sum::<f64>().sqrt()
+}
+
 #[test]
 fn there_are_as_many_voices_as_anybody_wants() {
-    let voices: Vec<Voice> = (0..60).map(|number| Voice::number(1, number)).collect();
+    let voices: Vec<Voice> = (0..999).map(|number| Voice::number(1, number)).collect();
     assert_eq!(voices[..6], VOICES);
-    for (at, voice) in voices.iter().enumerate() {
-        assert!((75.0..260.0).contains(&voice.pitch_hz) && (0.9..1.25).contains(&voice.tract_scale), "{voice:?}");
-        assert!((0.0..0.5).contains(&voice.dullness) && voice.breathiness > 0.0 && voice.speed > 0.8, "{voice:?}");
+    for (at, voice) in voices.iter().enumerate().skip(6) {
+        for (which, (value, from, to)) in traits(voice).into_iter().enumerate() {
+            // A logarithm may round to either side of an end.
+            assert!(value > from - 1e-9 && value < to + 1e-9, "{which}: {value} in {voice:?}");
+        }
         assert!(voices[..at].iter().all(|other| other.name != voice.name && other.pitch_hz != voice.pitch_hz));
     }
     assert_ne!(Voice::number(1, 10), Voice::number(2, 10));
     // They take turns, and the first six say what they said when there were no others.
     assert_eq!(utterance(1, 70, 60).speaker, voices[10].name);
     assert_eq!(utterance(1, 3, 60), utterance(1, 3, 6));
+}
+
+#[test]
+fn no_two_voices_fall_together() {
+    for seed in 0..20 {
+        let voices: Vec<Voice> = (0..64).map(|number| Voice::number(seed, number)).collect();
+        for (at, voice) in voices.iter().enumerate().skip(6) {
+            for other in &voices[..at] {
+                let apart = apart(voice, other);
+                assert!(apart > 0.6, "{seed}: {} and {} are {apart:.2} apart", voice.name, other.name);
+            }
+        }
+        // All of the range is used, and a high voice says nothing about the size of the mouth.
+        let drawn = &voices[6..];
+        for which in 0..19 {
+            let (_, from, to) = traits(&drawn[0])[which];
+            let values = || drawn.iter().map(|voice| (traits(voice)[which].0 - from) / (to - from));
+            let (least, most) = (values().fold(1.0, f64::min), values().fold(0.0, f64::max));
+            assert!(least < 0.2 && most > 0.8, "trait {which} of seed {seed}: {least:.2} to {most:.2}");
+        }
+        let pairs = || drawn.iter().map(|voice| (voice.pitch_hz.ln(), voice.tract_scale));
+        assert!(correlation(pairs).abs() < 0.3, "{seed}: {}", correlation(pairs));
+    }
+}
+
+fn correlation<I: Iterator<Item = (f64, f64)>>(pairs: impl Fn() -> I) -> f64 {
+    let count = pairs().count() as f64;
+    let mean = |value: fn((f64, f64)) -> f64| pairs().map(value).sum::<f64>() / count;
+    let (x, y) = (mean(|pair| pair.0), mean(|pair| pair.1));
+    let (xx, yy) = (mean(|pair| pair.0 * pair.0) - x * x, mean(|pair| pair.1 * pair.1) - y * y);
+    (mean(|pair| pair.0 * pair.1) - x * y) / (xx * yy).sqrt()
 }
 
 #[test]
@@ -204,8 +270,8 @@ fn the_transcript_is_what_is_said() {
 
 #[test]
 fn it_is_loud_enough_and_never_too_loud_and_silent_at_the_ends() {
-    for index in 0..40 {
-        let said = utterance(11, index, 6);
+    for (index, voices) in (0..40).map(|index| (index, 6)).chain((6..70).map(|index| (index, 70))) {
+        let said = utterance(11, index, voices);
         let sound: Vec<f64> = said.samples.iter().map(|sample| f64::from(*sample) / 32_768.0).collect();
         let peak = sound.iter().fold(0.0, |peak: f64, value| peak.max(value.abs()));
         let loudness = 20.0 * rms(&sound).log10();
@@ -229,6 +295,17 @@ fn samples_never_change() {
     let text = "Maria forgot the bad shadow beyond an island.";
     assert_eq!(print(0), (text.to_owned(), 0x306c_cb28_5958_0021));
     assert_eq!(print(0), print(0));
+    // Whatever else voices learn to differ in, the six that have names stay as they are.
+    let prints: Vec<u64> = (0..6).map(|index| print(index).1).collect();
+    let expected = [
+        0x306c_cb28_5958_0021,
+        0xb374_f062_2998_6c45,
+        0x7cd9_d883_fc44_5d32,
+        0x6a09_a1d4_1aba_742f,
+        0x607d_2b33_cc64_dd96,
+        0xf0fd_7c1e_a458_22aa,
+    ];
+    assert_eq!(prints, expected, "{prints:#x?}");
     assert_ne!(utterance(1234, 6, 6).samples, utterance(1235, 6, 6).samples);
 }
 

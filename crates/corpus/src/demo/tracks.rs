@@ -50,7 +50,13 @@ impl Tracks {
         smooth(&mut frames, LEVEL_REACH / 2, |frame| &mut frame.noise);
         for (frame, pitch_hz) in frames.iter_mut().zip(&score.pitch_hz) {
             frame.pitch_hz = *pitch_hz;
-            frame.formants_hz = frame.formants_hz.map(|hz| hz * voice.tract_scale);
+            for i in 0..3 {
+                // So written that a clarity of 1 changes no bit.
+                let clear_hz = NEUTRAL[i] * (1.0 - voice.clarity) + frame.formants_hz[i] * voice.clarity;
+                frame.formants_hz[i] = clear_hz * voice.tract_scale * voice.formant_scales[i];
+            }
+            frame.nasal = voice.nasality + (1.0 - voice.nasality) * frame.nasal;
+            frame.noise *= voice.hiss_level;
             frame.noise_hz = (frame.noise_hz * voice.tract_scale).min(9500.0);
             frame.nasal_zero_hz *= voice.tract_scale;
         }
