@@ -1,7 +1,7 @@
 //! Controls to sound: a pulsing voice and noise, through resonators that stand for mouth and nose.
 //!
-//! The voice and breath pass a chain of five formants, with pairs of pole and zero for the nose and, in voices that have
-//! one, the chest in front; noise made in the mouth has a resonator of its own beside the chain.
+//! The voice and breath pass a chain of five formants, with a pair of pole and zero for the nose in front, and one for
+//! the chest in voices where it is heard; noise made in the mouth has a resonator of its own beside the chain.
 
 use std::f64::consts::PI;
 
@@ -179,8 +179,8 @@ impl Chest {
     }
 }
 
-/// How the flow changes at `phase`, with the folds open for such a share of the period: it swells, then is cut off, then
-/// rests. It sums to nothing over a period.
+/// How the flow changes at `phase`, with the folds open for `open_share` of the period: it swells, then is cut off,
+/// then rests. It sums to nothing over a period.
 fn flow_change(phase: f64, open_share: f64) -> f64 {
     let t = phase / open_share;
     if t < 1.0 { 2.0 * t - 3.0 * t * t } else { 0.0 }

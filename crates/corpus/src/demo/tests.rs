@@ -176,21 +176,21 @@ fn traits(voice: &Voice) -> [(f64, f64, f64); 19] {
         (voice.pitch_hz.ln(), 75f64.ln(), 320f64.ln()),
         (voice.tract_scale, 0.82, 1.30),
         (voice.open_share, 0.28, 0.90),
-        (voice.width_scale.ln(), 0.4f64.ln(), 1.5f64.ln()),
-        (f1, 0.86, 1.18),
-        (f2, 0.88, 1.12),
-        (f3, 0.84, 1.16),
+        (voice.width_scale.ln(), 0.35f64.ln(), 1.5f64.ln()),
+        (f1, 0.85, 1.20),
+        (f2, 0.87, 1.13),
+        (f3, 0.83, 1.17),
         (f4, 0.82, 1.12),
         (voice.chest, -7.0, 1.5),
         (voice.chest_hz.ln(), 180f64.ln(), 500f64.ln()),
         (voice.nasality, 0.0, 0.15),
         (voice.breathiness, 0.01, 5.0),
         (voice.dullness, 0.0, 0.9),
-        (voice.clarity, 0.70, 1.22),
+        (voice.clarity, 0.65, 1.25),
         (voice.hiss_level.ln(), 0.3f64.ln(), 1.6f64.ln()),
         (voice.creak, 0.0, 0.6),
         (voice.roughness, 0.5, 12.0),
-        (voice.pitch_range, 0.5, 1.6),
+        (voice.pitch_range, 0.5, 1.3),
         (voice.speed, 0.90, 1.22),
     ]
 }
@@ -226,7 +226,7 @@ fn no_two_voices_fall_together() {
         for (at, voice) in voices.iter().enumerate().skip(6) {
             for other in &voices[..at] {
                 let apart = apart(voice, other);
-                assert!(apart > 0.6, "{seed}: {} and {} are {apart:.2} apart", voice.name, other.name);
+                assert!(apart > 0.7, "{seed}: {} and {} are {apart:.2} apart", voice.name, other.name);
             }
         }
         // All of the range is used, and a high voice says nothing about the size of the mouth.
@@ -235,7 +235,7 @@ fn no_two_voices_fall_together() {
             let (_, from, to) = traits(&drawn[0])[which];
             let values = || drawn.iter().map(|voice| (traits(voice)[which].0 - from) / (to - from));
             let (least, most) = (values().fold(1.0, f64::min), values().fold(0.0, f64::max));
-            assert!(least < 0.2 && most > 0.8, "trait {which} of seed {seed}: {least:.2} to {most:.2}");
+            assert!(least < 0.2 && most > 0.75, "trait {which} of seed {seed}: {least:.2} to {most:.2}");
         }
         let pairs = || drawn.iter().map(|voice| (voice.pitch_hz.ln(), voice.tract_scale));
         assert!(correlation(pairs).abs() < 0.3, "{seed}: {}", correlation(pairs));

@@ -50,10 +50,10 @@ impl Tracks {
         smooth(&mut frames, LEVEL_REACH / 2, |frame| &mut frame.noise);
         for (frame, pitch_hz) in frames.iter_mut().zip(&score.pitch_hz) {
             frame.pitch_hz = *pitch_hz;
-            for i in 0..3 {
+            for ((hz, neutral_hz), scale) in frame.formants_hz.iter_mut().zip(NEUTRAL).zip(voice.formant_scales) {
                 // So written that a clarity of 1 changes no bit.
-                let clear_hz = NEUTRAL[i] * (1.0 - voice.clarity) + frame.formants_hz[i] * voice.clarity;
-                frame.formants_hz[i] = clear_hz * voice.tract_scale * voice.formant_scales[i];
+                let clear_hz = neutral_hz * (1.0 - voice.clarity) + *hz * voice.clarity;
+                *hz = clear_hz * voice.tract_scale * scale;
             }
             frame.nasal = voice.nasality + (1.0 - voice.nasality) * frame.nasal;
             frame.noise *= voice.hiss_level;
