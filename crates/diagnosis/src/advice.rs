@@ -65,7 +65,7 @@ impl Adviser<'_> {
         match stage {
             Stage::Load => self.for_load(),
             // Without cards there is none that could be another one.
-            _ if self.setting.is_cpu => None,
+            _ if self.setting.places.is_cpu => None,
             Stage::Upload => self.other_data_card(),
             Stage::Features if self.flow.is_one_card => self.second_card(),
             Stage::Features => self.other_data_card(),
@@ -81,14 +81,14 @@ impl Adviser<'_> {
         let longer = |times: usize| now * ratio(replayed(flow.ahead * times), replayed(flow.ahead));
         let most = longer(MAX_LONGER);
         let enough = [2, 4, MAX_LONGER].into_iter().find(|times| longer(*times) > 0.98 * most)?;
-        let typed = flow.ahead * enough * if flow.is_one_card { 1 } else { 2 };
+        let typed = flow.ahead * enough * if self.setting.places.is_one_device() { 1 } else { 2 };
         let advice = Advice { change: Change::BufferSize(typed), steps_per_s: longer(enough), is_at_most: false };
         (advice.steps_per_s > WORTH * now).then_some(advice)
     }
 
     fn for_load(&self) -> Option<Advice> {
         // On the CPU a step that decodes nothing has the cores to itself, as when it was measured alone.
-        let alone_ns = self.headspace_ns.filter(|_| self.setting.is_cpu).unwrap_or(self.flow.train.mean_ns);
+        let alone_ns = self.headspace_ns.filter(|_| self.setting.places.is_cpu).unwrap_or(self.flow.train.mean_ns);
         let train = Time { mean_ns: alone_ns.min(self.flow.train.mean_ns), ..self.flow.train };
         let without = Flow { load_work: Time::NONE, train, ..self.flow.clone() };
         let others_ns = 1e9 / without.steps_per_s();
@@ -105,14 +105,14 @@ impl Adviser<'_> {
 
     /// What crosses between the cards then is not known where batches are handed over now.
     fn second_card(&self) -> Option<Advice> {
-        let advice = self.worth_it(Change::SecondCard(self.setting.cards[1].unwrap_or(0)), &self.apart())?;
+        let advice = self.worth_it(Change::SecondCard(self.setting.places.model().unwrap_or(0)), &self.apart())?;
         Some(Advice { is_at_most: self.flow.transfer == Time::NONE, ..advice })
     }
 
     /// A card so fast that it is never waited for: how fast another one really is cannot be known.
     fn other_data_card(&self) -> Option<Advice> {
         let ideal = Flow { upload: Time::NONE, features: Time::NONE, ..self.apart() };
-        let advice = self.worth_it(Change::OtherDataCard(self.setting.cards[0].unwrap_or(0)), &ideal)?;
+        let advice = self.worth_it(Change::OtherDataCard(self.setting.places.data().unwrap_or(0)), &ideal)?;
         Some(Advice { is_at_most: true, ..advice })
     }
 
@@ -131,7 +131,7 @@ impl Adviser<'_> {
         let direct = Flow { transfer: self.flow.transfer.shared_by(2.0), ..self.flow.clone() };
         let on_one = Flow { is_one_card: true, ..handed_over };
         let is_bounce = self.setting.route.as_deref() == Some("bounce");
-        match self.setting.cards[1] {
+        match self.setting.places.model() {
             Some(card) if !is_bounce || on_one.steps_per_s() > direct.steps_per_s() => {
                 self.worth_it(Change::ShareGpu(card), &on_one)
             }

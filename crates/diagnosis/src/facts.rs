@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tandem_events::{Event, Record, Role, Span};
+use tandem_events::{Event, Record, Span};
 
 use crate::overlap::SteppedAt;
+use crate::places::Places;
 use crate::stage::Stage;
 use crate::statistics::{Summary, mean_std};
 
@@ -53,21 +54,7 @@ pub(crate) struct Setting {
     pub(crate) ahead: usize,
     pub(crate) slots: usize,
     pub(crate) route: Option<String>,
-    /// Where the roles are, data first.
-    pub(crate) cards: [Option<usize>; 2],
-    /// There are no cards: decoding, features and the step are all on the computer's cores.
-    pub(crate) is_cpu: bool,
-}
-
-impl Setting {
-    pub(crate) fn is_one_card(&self) -> bool {
-        is_one_card(&self.cards)
-    }
-}
-
-/// Whether both roles are on one card, as far as the log says where they are.
-pub(crate) fn is_one_card(cards: &[Option<usize>; 2]) -> bool {
-    cards[0].is_some() && cards[0] == cards[1]
+    pub(crate) places: Places,
 }
 
 /// A log, sorted. Only steps that count are in it.
@@ -113,8 +100,7 @@ struct Heap {
     works: Works,
     headspace_ns: BTreeMap<u32, f64>,
     feed: Option<(u32, u32, u32, u32, String)>,
-    cards: [Option<usize>; 2],
-    is_cpu: bool,
+    places: Places,
     pauses: Pauses,
     copies: Vec<Span>,
     /// Steps that had ended, and what the cores had worked by then.
@@ -133,6 +119,7 @@ impl Facts {
 impl Heap {
     fn take(&mut self, record: &Record) {
         self.pauses.observe(record);
+        self.places.observe(&record.event);
         self.dropped = self.dropped.max(record.dropped);
         match &record.event {
             Event::Step { step, wall_ns, wait_ns } => {
@@ -160,8 +147,6 @@ impl Heap {
             Event::FeedSetting { threads, cores, ahead, slots, route } => {
                 self.feed = Some((*threads, *cores, *ahead, *slots, route.clone()));
             }
-            Event::DeviceClock { devices, .. } => self.is_cpu = devices == "cpu",
-            Event::ArenaReserved { role, card, .. } => self.cards[usize::from(*role == Role::Model)] = Some(*card),
             _ => {}
         }
     }
@@ -202,7 +187,7 @@ impl Heap {
         let (step, _, wall_ns, host_wait_ns) = *step;
         let seen = self.on_device.get(&step);
         let (first, count) = seen.map_or((i * per_step, per_step), |seen| (seen.batch, seen.batches));
-        let is_one_card = is_one_card(&self.cards);
+        let is_one_card = self.places.is_one_card();
         let wait_ns = match seen {
             // Waiting for one's turn on the card is waiting as well, but no batch was late.
             Some(seen) if is_one_card => seen.wait_ns.max(wall_ns - self.own_work_ns(seen)),
@@ -241,7 +226,7 @@ impl Heap {
     }
 
     fn setting(&self) -> Setting {
-        let (cards, is_cpu) = (self.cards, self.is_cpu);
+        let places = self.places;
         match &self.feed {
             Some((threads, cores, ahead, slots, route)) => Setting {
                 threads: f64::from((*threads).max(1)),
@@ -249,8 +234,7 @@ impl Heap {
                 ahead: *ahead as usize,
                 slots: *slots as usize,
                 route: Some(route.clone()),
-                cards,
-                is_cpu,
+                places,
             },
             None => Setting {
                 threads: self.threads_at_work(),
@@ -258,8 +242,7 @@ impl Heap {
                 ahead: USUAL_STOCK - 8,
                 slots: 8,
                 route: None,
-                cards,
-                is_cpu,
+                places,
             },
         }
     }

@@ -86,7 +86,7 @@ impl Flow {
             train: Time { mean_ns, std_ns },
             ahead: setting.ahead,
             slots: if is_handover { 0 } else { setting.slots },
-            is_one_card: setting.is_one_card(),
+            is_one_card: setting.places.is_one_card(),
             host_work_ns: facts.cpu_ns.map_or(0.0, |cpu_ns| (cpu_ns - work_ns).max(0.0)),
             cores: setting.cores.filter(|_| facts.cpu_ns.is_some()).map_or(f64::INFINITY, f64::from),
         }

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-use tandem_events::{Event, Record, Role};
+use tandem_events::{Event, Record};
 
-use crate::facts::{Pauses, StepFact, is_one_card};
+use crate::facts::{Pauses, StepFact};
+use crate::places::Places;
 use crate::stage::{Part, Stage};
 use crate::stalls::attribute;
 use crate::statistics::{Summary, mean_std, median, ratio};
@@ -53,7 +54,7 @@ pub struct Jitter {
     /// What the device told of steps that are not told of yet.
     on_device: BTreeMap<u64, OnDevice>,
     threads: Option<u32>,
-    cards: [Option<usize>; 2],
+    places: Places,
     pauses: Pauses,
     steps: u64,
     is_warned: bool,
@@ -82,11 +83,11 @@ impl Jitter {
             window.retain(|timed| !pauses.cover(timed.fact.step, timed.begin_ns, timed.end_ns));
             return None;
         }
+        self.places.observe(&record.event);
         match &record.event {
             Event::Stage { stage, batch, ns, busy_ns, .. } => self.stage(stage, *batch, *ns as f64, *busy_ns as f64),
             Event::Headspace { bucket, ns } => drop(self.headspace_ns.insert(*bucket, *ns as f64)),
             Event::FeedSetting { threads, .. } => self.threads = Some((*threads).max(1)),
-            Event::ArenaReserved { role, card, .. } => self.cards[usize::from(*role == Role::Model)] = Some(*card),
             Event::StepWork { step, batch, bucket, busy_ns, wait_ns, .. } => {
                 let (busy_ns, wait_ns) = (*busy_ns as f64, *wait_ns as f64);
                 let seen = OnDevice { batch: *batch, bucket: *bucket, busy_ns, wait_ns };
@@ -147,7 +148,7 @@ impl Jitter {
             busy_ns: seen.map_or(wall_ns - wait_ns, |seen| seen.busy_ns),
             bucket,
             demand_ns,
-            is_one_card: is_one_card(&self.cards),
+            is_one_card: self.places.is_one_card(),
             at: None,
         };
         self.window.push_back(Timed { begin_ns, end_ns, fact });

@@ -17,6 +17,7 @@
 
 mod statistics;
 mod stage;
+mod places;
 mod facts;
 mod leaks;
 mod overlap;

@@ -247,10 +247,20 @@ impl Feed {
     ///
     /// Fails with what ended the feed, if that is what happened.
     pub fn wait_warm(&mut self, longest: Duration) -> Result<Warm, FeedError> {
+        self.wait_for_rings(1, longest)
+    }
+
+    /// [`wait_warm`](Feed::wait_warm), and until what was decoded beyond that has no room left either: then nothing of the
+    /// feed is at work.
+    pub fn wait_full(&mut self, longest: Duration) -> Result<Warm, FeedError> {
+        self.wait_for_rings(0, longest)
+    }
+
+    fn wait_for_rings(&mut self, first: usize, longest: Duration) -> Result<Warm, FeedError> {
         let deadline = Instant::now() + longest;
         let mut ready = 0;
         // From the step's side inwards: the nearer ring is the one that fills first.
-        for ring in self.rings.iter().skip(1).rev() {
+        for ring in self.rings.iter().skip(first).rev() {
             let left = deadline.saturating_duration_since(Instant::now());
             ready += ring.wait_ready(usize::MAX, left);
         }

@@ -159,8 +159,11 @@ fn headspace(trainer: &mut Trainer, shapes: &[Vec<usize>], kind: Kind) -> Result
     let mut distinct: Vec<&Vec<usize>> = shapes.iter().collect();
     distinct.sort();
     distinct.dedup();
-    // Full rings: then the data side stands still, and alone means alone.
-    trainer.feed_mut().wait_warm(SETTLING)?;
+    // Full rings: then the data side stands still, and alone means alone. On the CPU, decoding takes the step's own cores.
+    match kind {
+        Kind::Cpu => trainer.feed_mut().wait_full(FILLING)?,
+        _ => trainer.feed_mut().wait_warm(SETTLING)?,
+    };
     // In turns, so that a clock that drifts does so for all.
     let steps: Vec<Vec<usize>> = (0..each).flat_map(|_| distinct.iter().map(|shapes| (*shapes).clone())).collect();
     Ok(trainer.headspace(&steps)?)

@@ -18,7 +18,7 @@ use crate::screen::Screen;
 
 /// Steps of each profile, unless said.
 const STEPS: usize = 60;
-/// A stage that takes so many times as long as the step is waited for; one that takes this share of it is not. On one device
+/// A stage that takes so many times as long as the step is waited for; one that takes this share of it is not. On one card
 /// features take turns with the step, which waits for all of them.
 const SLOW: [f64; 2] = [1.7, 3.0];
 const QUICK: [f64; 2] = [0.3, 0.6];
@@ -48,7 +48,8 @@ pub(super) fn measure(call: &Call, screen: &Screen) -> Result<Found, Exit> {
         let said = unclean.join(" ");
         return Err(Exit::Failed(anyhow!("the run is slow before anything is planted ({said}): more --num-workers?")));
     }
-    let in_turns = clean["mode"] != "multi";
+    // One card's. The cores of a CPU do several things at once.
+    let in_turns = clean["mode"] != "multi" && clean["mode"] != "cpu";
     let columns =
         ["plant", "÷ step", "expected", "said", "predicted /s", "measured /s", "measured ÷ predicted", "right"];
     let mut table = Table::new("Verdicts on planted slowness", &columns);

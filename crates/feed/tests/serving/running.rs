@@ -76,6 +76,20 @@ fn the_gate_says_how_many_batches_are_ready() {
     }
 }
 
+#[test]
+fn a_full_feed_has_no_room_left_anywhere() {
+    let corpus = Corpus::new(23, 40);
+    for serving in [Serving::cpu(), Serving::single(3), Serving::pair(3, Route::Bounce)] {
+        let rings = serving.serve(&corpus.material, |feed, _| {
+            feed.wait_full(PATIENCE)?;
+            Ok(feed.stats().rings)
+        });
+        for ring in rings.unwrap() {
+            assert_eq!(ring.ready, ring.depth.min(ring.slots), "{}: {ring:?}", serving.route.name());
+        }
+    }
+}
+
 /// The first line about decode threads, and how many there are in the end.
 fn threads_after(serving: &Serving, corpus: &Corpus, is_hungry: bool) -> (Option<String>, usize) {
     let found = serving.serve(&corpus.material, |feed, roles| {

@@ -1,0 +1,42 @@
+//! Where the roles of a run are, as far as its log has said.
+
+use tandem_events::{Event, Role};
+
+/// Cards, or the computer's own cores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Places {
+    cards: [Option<usize>; 2],
+    /// There are no cards: decoding, features and the step are all on the computer's cores.
+    pub(crate) is_cpu: bool,
+}
+
+impl Places {
+    /// Takes every event of a run, in order.
+    pub(crate) fn observe(&mut self, event: &Event) {
+        match event {
+            Event::DeviceClock { devices, .. } => self.is_cpu = devices == "cpu",
+            Event::ArenaReserved { role, card, .. } => self.cards[usize::from(*role == Role::Model)] = Some(*card),
+            _ => {}
+        }
+    }
+
+    /// The data role's card.
+    pub(crate) fn data(&self) -> Option<usize> {
+        self.cards[0].filter(|_| !self.is_cpu)
+    }
+
+    /// The model role's card.
+    pub(crate) fn model(&self) -> Option<usize> {
+        self.cards[1].filter(|_| !self.is_cpu)
+    }
+
+    /// Both roles take turns on one card. On the CPU they do not: its cores do several things at once.
+    pub(crate) fn is_one_card(&self) -> bool {
+        self.data().is_some() && self.data() == self.model()
+    }
+
+    /// Both roles are on one device, whatever it is.
+    pub(crate) fn is_one_device(&self) -> bool {
+        self.is_cpu || self.is_one_card()
+    }
+}
