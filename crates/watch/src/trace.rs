@@ -52,16 +52,6 @@ enum State {
     Closed,
 }
 
-/// [`Event::Stage`].
-struct ToldStage<'a> {
-    stage: &'a str,
-    batch: u64,
-    ns: u64,
-    busy_ns: u64,
-    wait_ns: u64,
-    spans: &'a [Span],
-}
-
 impl Trace {
     /// Makes the file at `path`, whose folder exists. A file of that name is replaced.
     pub fn create(path: impl AsRef<Path>) -> Result<Self, ExportError> {
@@ -171,9 +161,7 @@ impl<W: Write> Trace<W> {
         Ok(())
     }
 
-    fn stage(&mut self, t_ns: u64, told: &ToldStage<'_>) -> io::Result<()> {
-        let ToldStage { stage, batch, ns, busy_ns, wait_ns, spans } = *told;
-        let args = json!({ "batch": batch, "busy_ms": millis(busy_ns), "next_stage_waited_ms": millis(wait_ns) });
+    fn stage(&mut self, stage: &str, [t_ns, ns]: [u64; 2], spans: &[Span], args: Value) -> io::Result<()> {
         let group = if stage == "transfer" { Group::Links } else { Group::Data };
         let spans: Option<Vec<Span>> = spans.iter().map(|span| self.on_log(*span)).collect();
         if let Some(spans) = spans.filter(|spans| !spans.is_empty()) {
@@ -238,8 +226,9 @@ impl<W: Write + Send> Exporter for Trace<W> {
                 Ok(())
             }
             Event::Stage { stage, batch, ns, busy_ns, wait_ns, spans } => {
-                let (batch, ns, busy_ns, wait_ns) = (*batch, *ns, *busy_ns, *wait_ns);
-                self.stage(t_ns, &ToldStage { stage, batch, ns, busy_ns, wait_ns, spans })
+                let (busy_ms, waited_ms) = (millis(*busy_ns), millis(*wait_ns));
+                let args = json!({ "batch": batch, "busy_ms": busy_ms, "next_stage_waited_ms": waited_ms });
+                self.stage(stage, [t_ns, *ns], spans, args)
             }
             Event::Validated { step, figures, .. } => {
                 let args = json!({ "step": step, "figures": figures });

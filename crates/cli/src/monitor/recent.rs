@@ -19,6 +19,7 @@ pub(super) struct Recent {
     steps_before: u64,
     has_step_work: bool,
     /// What holds until it is told anew.
+    clock: Option<Record>,
     reserved: BTreeMap<Role, Record>,
     headspace: BTreeMap<u32, Record>,
     setting: Option<Record>,
@@ -35,11 +36,13 @@ pub(super) struct Pace {
 impl Recent {
     pub(super) fn observe(&mut self, record: &Record) {
         match &record.event {
+            Event::DeviceClock { .. } => self.clock = Some(record.clone()),
             Event::ArenaReserved { role, .. } => drop(self.reserved.insert(*role, record.clone())),
             Event::Headspace { bucket, .. } => drop(self.headspace.insert(*bucket, record.clone())),
             Event::FeedSetting { .. } => self.setting = Some(record.clone()),
             Event::Step { .. }
             | Event::StepWork { .. }
+            | Event::HostWork { .. }
             | Event::Stage { .. }
             | Event::Checkpoint { .. }
             | Event::Validated { .. }
@@ -64,7 +67,8 @@ impl Recent {
     /// step, and the feed is set as it was `planned`.
     pub(super) fn diagnosis(&self, grad_accum: u64, planned: Option<Record>) -> Option<Diagnosis> {
         let setting = self.setting.clone().or(planned);
-        let standing = self.reserved.values().chain(self.headspace.values()).cloned().chain(setting);
+        let told = self.clock.iter().chain(self.reserved.values()).chain(self.headspace.values());
+        let standing = told.cloned().chain(setting);
         // Without the device's own word the first step of a log is taken to have its first batch.
         let first_batch = if self.has_step_work { 0 } else { self.steps_before * grad_accum };
         let records: Vec<Record> =
@@ -162,5 +166,33 @@ mod tests {
     #[test]
     fn before_the_first_steps_nothing_is_said() {
         assert!(Recent::default().pace().is_none() && Recent::default().diagnosis(1, None).is_none());
+    }
+
+    /// On the CPU a step that shares its cores waits for nothing, and more threads give no more than the cores: both are
+    /// known from records that come before the steps or between them.
+    #[test]
+    fn the_last_steps_on_the_cpu_are_judged_as_the_whole_log_is() {
+        let reserved = |role| Event::ArenaReserved { role, card: 0, bytes: 1, limit_bytes: 2, driver_bytes: 1 };
+        let mut events = vec![Event::DeviceClock { now_ns: 0, devices: "cpu".into() }];
+        events.extend(Role::BOTH.map(reserved));
+        events.push(Event::FeedSetting { threads: 1, cores: 2, ahead: 4, slots: 2, route: "handover".into() });
+        events.push(Event::Headspace { bucket: 0, ns: 10_000_000 });
+        for step in 1..=60 {
+            let (batch, ns, spans) = (step - 1, 15_000_000, Vec::new());
+            events.push(Event::Stage { stage: "features".into(), batch, ns, busy_ns: ns, wait_ns: 0, spans });
+            let (busy_ns, wait_ns, began_ns) = (20_000_000, 0, None);
+            events.push(Event::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns, began_ns });
+            events.push(Event::Step { step, wall_ns: 20_000_000, wait_ns });
+            if step % 10 == 0 {
+                events.push(Event::HostWork { cpu_ns: step * 35_000_000 });
+            }
+        }
+        let record = |(seq, event)| Record { v: 1, seq, t_ns: seq * 5_000_000, dropped: 0, event };
+        let records: Vec<Record> = (0..).zip(events).map(record).collect();
+        let mut recent = Recent::default();
+        records.iter().for_each(|record| recent.observe(record));
+        let (lately, whole) = (recent.diagnosis(1, None).unwrap(), Diagnosis::of(&records).unwrap());
+        assert_eq!((&lately.verdicts, &lately.flow), (&whole.verdicts, &whole.flow));
+        assert!(lately.verdicts.is_empty() && lately.flow.cores == 2.0, "{lately:?}");
     }
 }
