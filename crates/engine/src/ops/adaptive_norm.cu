@@ -13,18 +13,18 @@ __device__ inline u32 stretch_of(Row row, u64& first) {
     return min_of(row.frames - skipped, FRAMES_OF_A_PIECE);
 }
 
-template <typename T>
+template <u32 CHANNELS, typename T>
 __device__ inline void normalize(const T* x, const T* scale_shift, const u32* starts, T* out, f32* kept, u32 columns) {
     u64 first;
     u32 frames = stretch_of(Row(starts, blockIdx.y), first);
     Affine<T> to = of_row(scale_shift, columns);
     for (u32 i = threadIdx.x / 32; i < frames; i += NORM_WARPS) {
         u64 frame = first + i;
-        normalize_frame<T>(x + frame * columns, columns, to, out + frame * columns, kept + 2 * frame);
+        normalize_frame<CHANNELS, T>(x + frame * columns, columns, to, out + frame * columns, kept + 2 * frame);
     }
 }
 
-template <typename T>
+template <u32 CHANNELS, typename T>
 __device__ inline void gradient(const T* x, const T* scale_shift, const u32* starts, const f32* kept, const T* g, T* out,
                                 f32* sums, u32 columns) {
     u64 first;
@@ -32,19 +32,28 @@ __device__ inline void gradient(const T* x, const T* scale_shift, const u32* sta
     u64 at = first * columns;
     Stretch<T> stretch = {x + at, g + at, nullptr, kept + 2 * first, out + at, frames, columns};
     u64 piece = (u64)blockIdx.y * gridDim.x + blockIdx.x;
-    stretch_gradient<T>(stretch, of_row(scale_shift, columns), sums + 2 * piece * columns);
+    stretch_gradient<CHANNELS, T>(stretch, of_row(scale_shift, columns), sums + 2 * piece * columns);
 }
 
-#define KERNELS(T)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(NORM_THREADS, 3)                                                     \
-        adaptive_norm_##T(const T* x, const T* scale_shift, const u32* starts, T* out, f32* kept, u32, u32 columns) { \
-        normalize<T>(x, scale_shift, starts, out, kept, columns);                                                     \
-    }                                                                                                                 \
+#define KERNELS(CHANNELS, T)                                                                                          \
     extern "C" __global__ void __launch_bounds__(NORM_THREADS)                                                        \
-        adaptive_norm_gradient_##T(const T* x, const T* scale_shift, const u32* starts, const f32* kept, const T* g,  \
-                                   T* out, f32* sums, u32, u32 columns) {                                             \
-        gradient<T>(x, scale_shift, starts, kept, g, out, sums, columns);                                             \
+        adaptive_norm_##CHANNELS##_##T(const T* x, const T* scale_shift, const u32* starts, T* out, f32* kept, u32,   \
+                                       u32 columns) {                                                                 \
+        normalize<CHANNELS, T>(x, scale_shift, starts, out, kept, columns);                                           \
+    }                                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(NORM_THREADS, gradients<T>(CHANNELS))                                \
+        adaptive_norm_gradient_##CHANNELS##_##T(const T* x, const T* scale_shift, const u32* starts, const f32* kept, \
+                                                const T* g, T* out, f32* sums, u32, u32 columns) {                    \
+        gradient<CHANNELS, T>(x, scale_shift, starts, kept, g, out, sums, columns);                                   \
     }
 
-KERNELS(f32)
-KERNELS(bf16)
+KERNELS(256, f32)
+KERNELS(512, f32)
+KERNELS(768, f32)
+KERNELS(1024, f32)
+KERNELS(other, f32)
+KERNELS(256, bf16)
+KERNELS(512, bf16)
+KERNELS(768, bf16)
+KERNELS(1024, bf16)
+KERNELS(other, bf16)

@@ -4,8 +4,9 @@ use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
 
 use super::frames::{Stretch, check_frames, cut, stretches, stretches_of_a_row};
 use super::layer_norm::kept;
-use super::norm::{FRAMES_OF_A_PIECE, FrameGradient, combine, normalize, widened};
+use super::norm::{FRAMES_OF_A_PIECE, FrameGradient, SIZES, by_size, combine, named_by_size, normalize, size, widened};
 use crate::error::EngineError;
+use crate::for_real;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg, Tensor};
 use crate::op::{Backward, Op, refuse};
@@ -13,7 +14,6 @@ use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::{TensorType, accumulator};
-use crate::{for_real, named_for};
 
 pub(super) static SOURCE: Source = Source {
     file: "engine/adaptive_norm.cu",
@@ -52,7 +52,8 @@ impl Op for AdaptiveNorm {
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let x = at.inputs[0].ty;
-        let kernel = for_real!("adaptive_norm", x.dtype, T => &Kernels::<T>::FORWARD);
+        let kernels = for_real!("adaptive_norm", x.dtype, T => &Kernels::<T>::FORWARD);
+        let kernel = &kernels[size(x.dtype, x.shape.last())];
         let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
         args.extend(at.outputs.iter().map(Tensor::write));
         args.extend([StepArg::U32(self.0.count()), StepArg::U32(x.shape.last())]);
@@ -88,7 +89,8 @@ impl Op for AdaptiveNormBackward {
         let (columns, wide) = (x.shape.last(), accumulator(x.dtype));
         let partial = TensorType::new(wide, &[self.0.count(), pieces, 2 * columns]);
         let partial = Tensor { ty: partial, ..at.scratch[0] };
-        let kernel = for_real!("adaptive_norm gradient", x.dtype, T => &Kernels::<T>::BACKWARD);
+        let kernels = for_real!("adaptive_norm gradient", x.dtype, T => &Kernels::<T>::BACKWARD);
+        let kernel = &kernels[size(x.dtype, columns)];
         let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
         args.extend([at.outputs[0].write(), partial.write(), StepArg::U32(self.0.count()), StepArg::U32(columns)]);
         at.launch(kernel, grid(&self.0), args);
@@ -102,10 +104,10 @@ struct Kernels<T>(std::marker::PhantomData<T>);
 impl<T: Real> Kernels<T> {
     const WIDE: DType = <T::Wide as Element>::DTYPE;
 
-    const FORWARD: Kernel = Kernel {
-        name: named_for!(T, "adaptive_norm"),
-        source: on_cuda::<T>(&SOURCE),
-        params: &[
+    const FORWARD: [Kernel; SIZES] = by_size(
+        named_by_size!(T, "adaptive_norm"),
+        on_cuda::<T>(&SOURCE),
+        &[
             Param::In(T::DTYPE),
             Param::In(T::DTYPE),
             Param::In(DType::U32),
@@ -114,13 +116,13 @@ impl<T: Real> Kernels<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &forward::<T>,
-    };
+        &forward::<T>,
+    );
 
-    const BACKWARD: Kernel = Kernel {
-        name: named_for!(T, "adaptive_norm_gradient"),
-        source: on_cuda::<T>(&SOURCE),
-        params: &[
+    const BACKWARD: [Kernel; SIZES] = by_size(
+        named_by_size!(T, "adaptive_norm_gradient"),
+        on_cuda::<T>(&SOURCE),
+        &[
             Param::In(T::DTYPE),
             Param::In(T::DTYPE),
             Param::In(DType::U32),
@@ -131,8 +133,8 @@ impl<T: Real> Kernels<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &backward::<T>,
-    };
+        &backward::<T>,
+    );
 }
 
 /// What a row is multiplied by, `1 + scale`, and its shift.
@@ -202,7 +204,10 @@ mod tests {
 
     #[test]
     fn gradients() {
-        for (lengths, channels) in [(&[3, 0, 5][..], 7), (&[1], 3), (&[130, 3, 64], 5), (&[33, 0, 70], 32)] {
+        let few = [(&[3, 0, 5][..], 7), (&[1], 3), (&[130, 3, 64], 5), (&[33, 0, 70], 32)];
+        // One of each size that has a kernel of its own, and one that has not.
+        let sizes = [(&[33, 0, 4][..], 256), (&[9, 5], 264), (&[0, 34], 520), (&[6, 3], 1016), (&[2, 0, 1], 1032)];
+        for (lengths, channels) in few.into_iter().chain(sizes) {
             let rows = Rows::new(lengths);
             let check = GradientCheck::new().input(&[rows.total(), channels]).input(&[rows.count(), 2 * channels]);
             check_gradients(check, |g, x| g.adaptive_norm(x[0], x[1], &rows));

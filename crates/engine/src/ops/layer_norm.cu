@@ -1,27 +1,28 @@
 // Layer norm: a warp for each frame; its gradient: a block for each stretch of frames, then one for 32 columns of the sums.
 
-template <typename T>
+template <u32 CHANNELS, typename T>
 __device__ inline void gradient(const T* x, const T* gain, const f32* kept, const T* g, const T* more, T* out, f32* sums,
                                 u32 frames, u32 columns) {
     u32 first = blockIdx.x * FRAMES_OF_A_PIECE;
     u32 count = first < frames ? min_of(FRAMES_OF_A_PIECE, frames - first) : 0;
     u64 at = (u64)first * columns;
     Stretch<T> stretch = {x + at, g + at, more ? more + at : nullptr, kept + 2 * (u64)first, out + at, count, columns};
-    stretch_gradient<T>(stretch, {gain, nullptr, 0.f}, sums + 2 * (u64)blockIdx.x * columns);
+    stretch_gradient<CHANNELS, T>(stretch, {gain, nullptr, 0.f}, sums + 2 * (u64)blockIdx.x * columns);
 }
 
-#define KERNELS(T)                                                                                                    \
+#define KERNELS(CHANNELS, T)                                                                                          \
     extern "C" __global__ void __launch_bounds__(NORM_THREADS)                                                        \
-        layer_norm_##T(const T* x, const T* gain, const T* bias, T* out, f32* kept, u32 frames, u32 columns) {        \
+        layer_norm_##CHANNELS##_##T(const T* x, const T* gain, const T* bias, T* out, f32* kept, u32 frames,          \
+                                    u32 columns) {                                                                    \
         u32 frame = blockIdx.x * NORM_WARPS + threadIdx.x / 32;                                                       \
         if (frame >= frames) return;                                                                                  \
         u64 at = (u64)frame * columns;                                                                                \
-        normalize_frame<T>(x + at, columns, {gain, bias, 0.f}, out + at, kept + 2 * (u64)frame);                      \
+        normalize_frame<CHANNELS, T>(x + at, columns, {gain, bias, 0.f}, out + at, kept + 2 * (u64)frame);            \
     }                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(NORM_THREADS)                                                        \
-        layer_norm_gradient_##T(const T* x, const T* gain, const f32* kept, const T* g, const T* more, T* out,        \
-                                f32* sums, u32 frames, u32 columns, u32 has_more) {                                   \
-        gradient<T>(x, gain, kept, g, has_more ? more : nullptr, out, sums, frames, columns);                         \
+    extern "C" __global__ void __launch_bounds__(NORM_THREADS, gradients<T>(CHANNELS))                                \
+        layer_norm_gradient_##CHANNELS##_##T(const T* x, const T* gain, const f32* kept, const T* g, const T* more,   \
+                                             T* out, f32* sums, u32 frames, u32 columns, u32 has_more) {              \
+        gradient<CHANNELS, T>(x, gain, kept, g, has_more ? more : nullptr, out, sums, frames, columns);               \
     }
 
 // The pieces' sums for gain, and behind them those for bias, each to its place or added to what is there.
@@ -49,5 +50,13 @@ extern "C" __global__ void __launch_bounds__(32 * SUM_LANES)
     *to = (is_gain ? gain_adds : bias_adds) ? *to + sum : sum;
 }
 
-KERNELS(f32)
-KERNELS(bf16)
+KERNELS(256, f32)
+KERNELS(512, f32)
+KERNELS(768, f32)
+KERNELS(1024, f32)
+KERNELS(other, f32)
+KERNELS(256, bf16)
+KERNELS(512, bf16)
+KERNELS(768, bf16)
+KERNELS(1024, bf16)
+KERNELS(other, bf16)

@@ -3,7 +3,7 @@
 use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
 
 use super::frames::is_real;
-use super::norm::{FRAMES_OF_A_PIECE, FrameGradient, normalize, widened};
+use super::norm::{FRAMES_OF_A_PIECE, FrameGradient, SIZES, by_size, named_by_size, normalize, size, widened};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg, Tensor};
@@ -52,7 +52,8 @@ impl Op for LayerNorm {
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let [x, gain, bias] = [at.inputs[0], at.inputs[1], at.inputs[2]];
         let (frames, columns) = (x.ty.shape.rows(), x.ty.shape.last());
-        let kernel = for_real!("layer_norm", x.ty.dtype, T => &Kernels::<T>::FORWARD);
+        let kernels = for_real!("layer_norm", x.ty.dtype, T => &Kernels::<T>::FORWARD);
+        let kernel = &kernels[size(x.ty.dtype, columns)];
         let numbers = [StepArg::U32(frames), StepArg::U32(columns)];
         let memory = [x.read(), gain.read(), bias.read(), at.outputs[0].write(), at.outputs[1].write()];
         at.launch(kernel, Grid::cover(u64::from(frames) * 32, 256), memory.into_iter().chain(numbers).collect());
@@ -85,7 +86,8 @@ impl Op for LayerNormBackward {
         let pieces = pieces(frames);
         let partial = TensorType::new(at.outputs[1].ty.dtype, &[pieces, 2 * columns]);
         let partial = Tensor { ty: partial, ..at.scratch[0] };
-        let kernel = for_real!("layer_norm gradient", x.ty.dtype, T => &Kernels::<T>::BACKWARD);
+        let kernels = for_real!("layer_norm gradient", x.ty.dtype, T => &Kernels::<T>::BACKWARD);
+        let kernel = &kernels[size(x.ty.dtype, columns)];
         let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
         let has_more = args.len() > 4;
         if !has_more {
@@ -122,10 +124,10 @@ struct Kernels<T>(std::marker::PhantomData<T>);
 impl<T: Real> Kernels<T> {
     const WIDE: DType = <T::Wide as Element>::DTYPE;
 
-    const FORWARD: Kernel = Kernel {
-        name: named_for!(T, "layer_norm"),
-        source: on_cuda::<T>(&SOURCE),
-        params: &[
+    const FORWARD: [Kernel; SIZES] = by_size(
+        named_by_size!(T, "layer_norm"),
+        on_cuda::<T>(&SOURCE),
+        &[
             Param::In(T::DTYPE),
             Param::In(T::DTYPE),
             Param::In(T::DTYPE),
@@ -134,13 +136,13 @@ impl<T: Real> Kernels<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &forward::<T>,
-    };
+        &forward::<T>,
+    );
 
-    const BACKWARD: Kernel = Kernel {
-        name: named_for!(T, "layer_norm_gradient"),
-        source: on_cuda::<T>(&SOURCE),
-        params: &[
+    const BACKWARD: [Kernel; SIZES] = by_size(
+        named_by_size!(T, "layer_norm_gradient"),
+        on_cuda::<T>(&SOURCE),
+        &[
             Param::In(T::DTYPE),
             Param::In(T::DTYPE),
             Param::In(Self::WIDE),
@@ -152,8 +154,8 @@ impl<T: Real> Kernels<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &backward::<T>,
-    };
+        &backward::<T>,
+    );
 
     /// Sums of the pieces, for gain and bias.
     const SUMS: Kernel = Kernel {
@@ -256,7 +258,11 @@ mod tests {
             let x = GradientCheck::new().input(&[frames, 1]).cancels(1.0 / 1e-5_f64.sqrt());
             check_gradients(x.positive(&[1]).input(&[1]), |g, x| g.layer_norm(x[0], x[1], x[2]));
         }
-        for (frames, channels) in [(3, 5), (130, 7), (5, 64), (65, 8), (70, 264), (3, 1032), (2, 1031)] {
+        for (frames, channels) in [(3, 5), (130, 7), (5, 64), (65, 8), (70, 264), (3, 1032), (2, 1031)]
+            .into_iter()
+            // One of each size that has a kernel of its own, whole and with lanes to spare.
+            .chain([(34, 256), (3, 512), (9, 520), (33, 768), (5, 776), (35, 1024)])
+        {
             let check = GradientCheck::new().input(&[frames, channels]).input(&[channels]).input(&[channels]);
             check_gradients(check, |g, x| g.layer_norm(x[0], x[1], x[2]));
         }

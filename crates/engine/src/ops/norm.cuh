@@ -3,14 +3,25 @@
 constexpr f32 EPSILON = 1e-5f;
 // Frames of a stretch, as norm.rs has it.
 constexpr u32 FRAMES_OF_A_PIECE = 32;
-// Elements of a frame that a lane holds, where 32 lanes hold all of them: frames of up to 1024 channels are read once.
-constexpr u32 HELD = 32;
 constexpr u32 NORM_THREADS = 256, NORM_WARPS = NORM_THREADS / 32;
 
+// Kernels are made for frames of up to CHANNELS channels, which the lanes of a warp hold and so read once, and for all
+// others. One for all frames would give the registers of the longest to the shortest, and fewer warps would be at work.
+constexpr u32 other = 0;
+// Chunks of N elements that a lane holds.
+template <u32 N, u32 CHANNELS> constexpr u32 CHUNKS = CHANNELS / (32 * N);
+// Blocks of a gradient that a multiprocessor has registers for at least: as many as there can be without spilling any.
+template <typename T> constexpr u32 gradients(u32 channels) {
+    if (channels == other) return 1;
+    if (channels <= 256) return 4;
+    if (WIDTH<T> == 4) return channels <= 768 ? 2 : 1;
+    return channels <= 512 ? 3 : 2;
+}
+
 // Calls work(chunk, first element) for the chunks of a frame that this lane holds.
-template <u32 N, typename F> __device__ inline void each_held(u32 columns, F work) {
+template <u32 N, u32 CHANNELS, typename F> __device__ inline void each_held(u32 columns, F work) {
 #pragma unroll
-    for (u32 chunk = 0; chunk < HELD / N; chunk++) {
+    for (u32 chunk = 0; chunk < CHUNKS<N, CHANNELS>; chunk++) {
         u32 i = (chunk * 32 + threadIdx.x % 32) * N;
         if (i < columns) work(chunk, i);
     }
@@ -58,15 +69,16 @@ __device__ inline void keep(f32* kept, f32 mean, f32 scale) {
 }
 
 // One frame, by a warp, read once.
-template <u32 N, typename T>
+template <u32 CHANNELS, typename T>
 __device__ inline void normalize_held(const T* x, u32 columns, Affine<T> to, T* out, f32* kept) {
-    f32 held[HELD / N][N], sum = 0.f, squares = 0.f;
-    each_held<N>(columns, [&](u32 chunk, u32 i) { take(x + i, held[chunk]); });
-    each_held<N>(columns, [&](u32 chunk, u32) { add_up(held[chunk], sum); });
+    constexpr u32 N = WIDTH<T>;
+    f32 held[CHUNKS<N, CHANNELS>][N], sum = 0.f, squares = 0.f;
+    each_held<N, CHANNELS>(columns, [&](u32 chunk, u32 i) { take(x + i, held[chunk]); });
+    each_held<N, CHANNELS>(columns, [&](u32 chunk, u32) { add_up(held[chunk], sum); });
     f32 mean = warp_sum(sum) / (f32)columns;
-    each_held<N>(columns, [&](u32 chunk, u32) { add_squares(held[chunk], mean, squares); });
+    each_held<N, CHANNELS>(columns, [&](u32 chunk, u32) { add_squares(held[chunk], mean, squares); });
     f32 scale = inverse_root(warp_sum(squares) / (f32)columns);
-    each_held<N>(columns, [&](u32 chunk, u32 i) { write_normal(held[chunk], i, to, mean, scale, out); });
+    each_held<N, CHANNELS>(columns, [&](u32 chunk, u32 i) { write_normal(held[chunk], i, to, mean, scale, out); });
     keep(kept, mean, scale);
 }
 
@@ -82,12 +94,12 @@ __device__ inline void normalize_long(const T* x, u32 columns, Affine<T> to, T* 
     keep(kept, mean, scale);
 }
 
-template <typename T>
+template <u32 CHANNELS, typename T>
 __device__ inline void normalize_frame(const T* x, u32 columns, Affine<T> to, T* out, f32* kept) {
-    if (columns % WIDTH<T> != 0) {
+    if constexpr (CHANNELS != other) {
+        normalize_held<CHANNELS>(x, columns, to, out, kept);
+    } else if (columns % WIDTH<T> != 0) {
         normalize_long<1>(x, columns, to, out, kept);
-    } else if (columns <= 32 * HELD) {
-        normalize_held<WIDTH<T>>(x, columns, to, out, kept);
     } else {
         normalize_long<WIDTH<T>>(x, columns, to, out, kept);
     }
@@ -117,23 +129,21 @@ __device__ inline void write_gradient(const f32 (&x)[N], const f32 (&g)[N], cons
 
 // By a block. Every frame is read once; sums for gain and bias (one behind the other in `sums`) stay in the registers of
 // eight warps until the last frame.
-template <typename T> __device__ inline void gradient_held(Stretch<T> s, Affine<T> to, f32* sums) {
-    constexpr u32 N = WIDTH<T>, CHUNKS = HELD / N;
+template <u32 CHANNELS, typename T> __device__ inline void gradient_held(Stretch<T> s, Affine<T> to, f32* sums) {
+    constexpr u32 N = WIDTH<T>, HELD = CHUNKS<N, CHANNELS>;
     __shared__ f32 shared[NORM_WARPS][32 * N];
     u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    f32 of_gain[CHUNKS][N] = {}, of_bias[CHUNKS][N] = {};
+    f32 of_gain[HELD][N] = {}, of_bias[HELD][N] = {};
     for (u32 frame = warp; frame < s.frames; frame += NORM_WARPS) {
-        const T *x = s.x + (u64)frame * s.columns, *gradient = s.gradient + (u64)frame * s.columns;
-        const T* more = s.more ? s.more + (u64)frame * s.columns : nullptr;
-        T* out = s.out + (u64)frame * s.columns;
+        u64 first = (u64)frame * s.columns;
         f32 mean = s.kept[2 * frame], scale = s.kept[2 * frame + 1], level = 0.f, tilt = 0.f;
         // As they are stored: half the registers for bf16.
-        uint4 held_x[CHUNKS], held_g[CHUNKS];
-        each_held<N>(s.columns, [&](u32 chunk, u32 i) {
-            held_x[chunk] = *reinterpret_cast<const uint4*>(x + i);
-            held_g[chunk] = *reinterpret_cast<const uint4*>(gradient + i);
+        uint4 held_x[HELD], held_g[HELD];
+        each_held<N, CHANNELS>(s.columns, [&](u32 chunk, u32 i) {
+            held_x[chunk] = *reinterpret_cast<const uint4*>(s.x + first + i);
+            held_g[chunk] = *reinterpret_cast<const uint4*>(s.gradient + first + i);
         });
-        each_held<N>(s.columns, [&](u32 chunk, u32 i) {
+        each_held<N, CHANNELS>(s.columns, [&](u32 chunk, u32 i) {
             f32 x[N], g[N], gain[N];
             take(reinterpret_cast<const T*>(&held_x[chunk]), x);
             take(reinterpret_cast<const T*>(&held_g[chunk]), g);
@@ -149,16 +159,17 @@ template <typename T> __device__ inline void gradient_held(Stretch<T> s, Affine<
         });
         level = warp_sum(level) / (f32)s.columns;
         tilt = warp_sum(tilt) / (f32)s.columns;
-        each_held<N>(s.columns, [&](u32 chunk, u32 i) {
+        each_held<N, CHANNELS>(s.columns, [&](u32 chunk, u32 i) {
             f32 x[N], g[N], gain[N];
             take(reinterpret_cast<const T*>(&held_x[chunk]), x);
             take(reinterpret_cast<const T*>(&held_g[chunk]), g);
             take(to.gain + i, gain);
-            write_gradient(x, g, gain, to.one, mean, scale, level, tilt, more ? more + i : more, out + i);
+            const T* more = s.more ? s.more + first + i : nullptr;
+            write_gradient(x, g, gain, to.one, mean, scale, level, tilt, more, s.out + first + i);
         });
     }
 #pragma unroll
-    for (u32 chunk = 0; chunk < CHUNKS; chunk++) {
+    for (u32 chunk = 0; chunk < HELD; chunk++) {
 #pragma unroll
         for (u32 which = 0; which < 2; which++) {
             __syncthreads();
@@ -207,9 +218,9 @@ template <typename T> __device__ inline void gradient_long(Stretch<T> s, Affine<
     }
 }
 
-template <typename T> __device__ inline void stretch_gradient(Stretch<T> s, Affine<T> to, f32* sums) {
-    if (s.columns % WIDTH<T> == 0 && s.columns <= 32 * HELD) {
-        gradient_held(s, to, sums);
+template <u32 CHANNELS, typename T> __device__ inline void stretch_gradient(Stretch<T> s, Affine<T> to, f32* sums) {
+    if constexpr (CHANNELS != other) {
+        gradient_held<CHANNELS>(s, to, sums);
     } else {
         gradient_long(s, to, sums);
     }

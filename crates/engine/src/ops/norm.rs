@@ -1,7 +1,8 @@
 //! What the norms share: one frame normalised, its gradient, and sums of the parts of a gradient.
 
-use tandem_device::{Element, Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Element, Grid, Kernel, Param, Source, Twin, TwinArgs};
 
+use super::frames::moved_at_once;
 use super::reduce::sum_of;
 use crate::error::EngineError;
 use crate::lower::{Lower, StepArg, Tensor};
@@ -19,6 +20,53 @@ pub(super) const EPSILON: f64 = 1e-5;
 /// card they are a block's: 8192 frames are 256 blocks, two for each multiprocessor. Half as many make the gradient faster
 /// where there are 4096 frames, and the sums of the pieces slower by as much (H200).
 pub(super) const FRAMES_OF_A_PIECE: u32 = 32;
+
+/// Kernels that one norm has for one element type and one direction; [`size`] says which of them a frame takes.
+pub(super) const SIZES: usize = 5;
+
+/// Which kernel takes a frame on a card: one for frames of up to 256 channels, of up to 512, 768 and 1024, whose elements
+/// stay in registers, and one for all others. Twins do not care.
+pub(super) fn size(dtype: DType, columns: u32) -> usize {
+    let held = moved_at_once(dtype, columns) > 1 && columns <= 1024;
+    if held { columns.div_ceil(256).max(1) as usize - 1 } else { SIZES - 1 }
+}
+
+/// The names of the kernels `$name` for the element type `$t`, by [`size`].
+macro_rules! named_by_size {
+    ($t:ty, $name:literal) => {
+        match <$t as tandem_device::Element>::DTYPE {
+            tandem_device::DType::BF16 => $crate::ops::norm::named_by_size!(@ $name, "_bf16"),
+            tandem_device::DType::F64 => $crate::ops::norm::named_by_size!(@ $name, "_f64"),
+            _ => $crate::ops::norm::named_by_size!(@ $name, "_f32"),
+        }
+    };
+    (@ $name:literal, $of:literal) => {
+        [
+            concat!($name, "_256", $of),
+            concat!($name, "_512", $of),
+            concat!($name, "_768", $of),
+            concat!($name, "_1024", $of),
+            concat!($name, "_other", $of),
+        ]
+    };
+}
+pub(super) use named_by_size;
+
+/// The kernels of these names, alike in all else.
+pub(super) const fn by_size(
+    [up_to_256, up_to_512, up_to_768, up_to_1024, others]: [&'static str; SIZES],
+    source: &'static Source,
+    params: &'static [Param],
+    twin: Twin,
+) -> [Kernel; SIZES] {
+    [
+        Kernel { name: up_to_256, source, params, twin },
+        Kernel { name: up_to_512, source, params, twin },
+        Kernel { name: up_to_768, source, params, twin },
+        Kernel { name: up_to_1024, source, params, twin },
+        Kernel { name: others, source, params, twin },
+    ]
+}
 
 /// A vector in the type it is computed with.
 pub(super) fn widened<T: Real>(x: &[T]) -> Vec<T::Wide> {
@@ -187,5 +235,19 @@ fn combine_twin<T: Real>(args: &mut TwinArgs<'_>) {
             sums.iter_mut().zip(part).for_each(|(sum, &part)| *sum += part);
         }
         out.iter_mut().zip(&sums).for_each(|(out, &sum)| *out = T::store(sum));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_that_registers_hold_have_kernels_by_their_size() {
+        let found = |dtype| [0, 1, 7, 8, 256, 260, 264, 512, 768, 1020, 1024, 1032].map(|columns| size(dtype, columns));
+        assert_eq!(found(DType::BF16), [0, 4, 4, 0, 0, 4, 1, 1, 2, 4, 3, 4]);
+        assert_eq!(found(DType::F32), [0, 4, 4, 0, 0, 1, 1, 1, 2, 3, 3, 4]);
+        let names: [&str; SIZES] = named_by_size!(half::bf16, "norm");
+        assert_eq!(names, ["norm_256_bf16", "norm_512_bf16", "norm_768_bf16", "norm_1024_bf16", "norm_other_bf16"]);
     }
 }
