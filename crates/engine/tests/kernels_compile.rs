@@ -74,7 +74,7 @@ fn kernels_are_where_their_rust_halves_say() {
 
 /// Every kernel of the programs below.
 fn kernels(precision: DType) -> Vec<&'static Kernel> {
-    let programs: [Build; 3] = [functions, operands, losses];
+    let programs: [Build; 4] = [functions, operands, losses, norms];
     let ops = programs.into_iter().flat_map(|build| kernels_of(precision, build));
     ops.chain([false, true].into_iter().flat_map(|average| update_kernels(precision, average))).collect()
 }
@@ -190,4 +190,23 @@ fn losses(inputs: &mut Inputs) -> Result<(Value, Vec<Value>), EngineError> {
     let sums = g.sum_columns(found)?;
     let sum = g.sum_all(sums)?;
     Ok((g.add(loss, sum)?, vec![found]))
+}
+
+/// Frames of every size that norms have kernels for.
+fn norms(inputs: &mut Inputs) -> Result<(Value, Vec<Value>), EngineError> {
+    let rows = Rows::new(&[3, 5]);
+    let precision = inputs.graph.precision();
+    let mut loss = inputs.graph.number(0.0);
+    let mut by = Vec::new();
+    for columns in [7, 24, 264, 768, 1024, 1032] {
+        let dims: [&[u32]; 4] = [&[8, columns], &[columns], &[columns], &[2, 2 * columns]];
+        let [x, gain, bias, scale_shift] = dims.map(|dims| inputs.input(precision, dims));
+        let g = &mut inputs.graph;
+        let normed = g.layer_norm(x, gain, bias)?;
+        let normed = g.adaptive_norm(normed, scale_shift, &rows)?;
+        let sum = g.sum_all(normed)?;
+        loss = g.add(loss, sum)?;
+        by.extend([x, gain, bias, scale_shift]);
+    }
+    Ok((loss, by))
 }
