@@ -1,10 +1,13 @@
 //! Adaptive norm: every frame normalised over its channels, then scaled and shifted by what its utterance asks for.
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Element, Kernel, Param, Source, TwinArgs};
 
 use super::frames::{Stretch, check_frames, cut, stretches, stretches_of_a_row};
 use super::layer_norm::kept;
-use super::norm::{FRAMES_OF_A_PIECE, FrameGradient, SIZES, by_size, combine, named_by_size, normalize, size, widened};
+use super::norm::{
+    FRAMES_OF_A_PIECE, FrameGradient, GRADIENTS, NORMALIZED, SIZES, by_size, combine, grid, named_by_size, normalize,
+    size, widened,
+};
 use crate::error::EngineError;
 use crate::for_real;
 use crate::graph::{Graph, Value};
@@ -53,21 +56,18 @@ impl Op for AdaptiveNorm {
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let x = at.inputs[0].ty;
         let kernels = for_real!("adaptive_norm", x.dtype, T => &Kernels::<T>::FORWARD);
-        let kernel = &kernels[size(x.dtype, x.shape.last())];
+        let size = size(x.dtype, x.shape.last());
+        let grid = grid([stretches_of_a_row(self.0.longest(), NORMALIZED[size]), self.0.count()], &NORMALIZED, size);
         let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
         args.extend(at.outputs.iter().map(Tensor::write));
         args.extend([StepArg::U32(self.0.count()), StepArg::U32(x.shape.last())]);
-        at.launch(kernel, grid(&self.0), args);
+        at.launch(&kernels[size], grid, args);
         Ok(())
     }
 }
 
 fn pieces_of_a_row(rows: &Rows) -> u32 {
     stretches_of_a_row(rows.longest(), FRAMES_OF_A_PIECE)
-}
-
-fn grid(rows: &Rows) -> Grid {
-    Grid { blocks: [pieces_of_a_row(rows), rows.count(), 1], threads: 256, shared_bytes: 0 }
 }
 
 impl Op for AdaptiveNormBackward {
@@ -90,10 +90,10 @@ impl Op for AdaptiveNormBackward {
         let partial = TensorType::new(wide, &[self.0.count(), pieces, 2 * columns]);
         let partial = Tensor { ty: partial, ..at.scratch[0] };
         let kernels = for_real!("adaptive_norm gradient", x.dtype, T => &Kernels::<T>::BACKWARD);
-        let kernel = &kernels[size(x.dtype, columns)];
+        let size = size(x.dtype, columns);
         let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
         args.extend([at.outputs[0].write(), partial.write(), StepArg::U32(self.0.count()), StepArg::U32(columns)]);
-        at.launch(kernel, grid(&self.0), args);
+        at.launch(&kernels[size], grid([pieces, self.0.count()], &GRADIENTS, size), args);
         let out = at.outputs[1];
         combine(at, partial, out, [pieces, 2 * columns, 0])
     }

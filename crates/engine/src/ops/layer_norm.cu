@@ -1,28 +1,28 @@
-// Layer norm: a warp for each frame; its gradient: a block for each stretch of frames, then one for 32 columns of the sums.
+// Layer norm: a group of warps for each frame; its gradient: a block for each stretch of frames, then one for 32
+// columns of the sums.
 
 template <u32 CHANNELS, typename T>
-__device__ inline void gradient(const T* x, const T* gain, const f32* kept, const T* g, const T* more, T* out, f32* sums,
-                                u32 frames, u32 columns) {
+__device__ inline void gradient(const T* x, const T* gain, const f32* kept, const T* g, const T* more, bool has_more,
+                                T* out, f32* sums, u32 frames, u32 columns) {
     u32 first = blockIdx.x * FRAMES_OF_A_PIECE;
     u32 count = first < frames ? min_of(FRAMES_OF_A_PIECE, frames - first) : 0;
-    u64 at = (u64)first * columns;
-    Stretch<T> stretch = {x + at, g + at, more ? more + at : nullptr, kept + 2 * (u64)first, out + at, count, columns};
-    stretch_gradient<CHANNELS, T>(stretch, {gain, nullptr, 0.f}, sums + 2 * (u64)blockIdx.x * columns);
+    Stretch<T> stretch = {x, g, more, has_more, kept, out, first, count, columns};
+    stretch_gradient<CHANNELS, T>(stretch, {gain, nullptr, -0.f}, sums + 2 * (u64)blockIdx.x * columns);
 }
 
 #define KERNELS(CHANNELS, T)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(NORM_THREADS)                                                        \
+    extern "C" __global__ void __launch_bounds__(NORMAL_THREADS<CHANNELS>, (NORMAL_BLOCKS<CHANNELS, T>))              \
         layer_norm_##CHANNELS##_##T(const T* x, const T* gain, const T* bias, T* out, f32* kept, u32 frames,          \
                                     u32 columns) {                                                                    \
-        u32 frame = blockIdx.x * NORM_WARPS + threadIdx.x / 32;                                                       \
+        u32 frame = blockIdx.x * NORMALIZED<CHANNELS> + group<CHANNELS>();                                            \
         if (frame >= frames) return;                                                                                  \
         u64 at = (u64)frame * columns;                                                                                \
-        normalize_frame<CHANNELS, T>(x + at, columns, {gain, bias, 0.f}, out + at, kept + 2 * (u64)frame);            \
+        normalize_frame<CHANNELS, T>(x + at, columns, {gain, bias, -0.f}, out + at, kept + 2 * (u64)frame);           \
     }                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(NORM_THREADS, gradients<T>(CHANNELS))                                \
+    extern "C" __global__ void __launch_bounds__(GRADIENT_THREADS<CHANNELS>, GRADIENT_BLOCKS<CHANNELS>)               \
         layer_norm_gradient_##CHANNELS##_##T(const T* x, const T* gain, const f32* kept, const T* g, const T* more,   \
                                              T* out, f32* sums, u32 frames, u32 columns, u32 has_more) {              \
-        gradient<CHANNELS, T>(x, gain, kept, g, has_more ? more : nullptr, out, sums, frames, columns);               \
+        gradient<CHANNELS, T>(x, gain, kept, g, more, has_more, out, sums, frames, columns);                          \
     }
 
 // The pieces' sums for gain, and behind them those for bias, each to its place or added to what is there.

@@ -3,7 +3,10 @@
 use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
 
 use super::frames::is_real;
-use super::norm::{FRAMES_OF_A_PIECE, FrameGradient, SIZES, by_size, named_by_size, normalize, size, widened};
+use super::norm::{
+    FRAMES_OF_A_PIECE, FrameGradient, GRADIENTS, NORMALIZED, SIZES, by_size, grid, named_by_size, normalize, size,
+    widened,
+};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, StepArg, Tensor};
@@ -53,10 +56,11 @@ impl Op for LayerNorm {
         let [x, gain, bias] = [at.inputs[0], at.inputs[1], at.inputs[2]];
         let (frames, columns) = (x.ty.shape.rows(), x.ty.shape.last());
         let kernels = for_real!("layer_norm", x.ty.dtype, T => &Kernels::<T>::FORWARD);
-        let kernel = &kernels[size(x.ty.dtype, columns)];
+        let size = size(x.ty.dtype, columns);
+        let grid = grid([frames.div_ceil(NORMALIZED[size]).max(1), 1], &NORMALIZED, size);
         let numbers = [StepArg::U32(frames), StepArg::U32(columns)];
         let memory = [x.read(), gain.read(), bias.read(), at.outputs[0].write(), at.outputs[1].write()];
-        at.launch(kernel, Grid::cover(u64::from(frames) * 32, 256), memory.into_iter().chain(numbers).collect());
+        at.launch(&kernels[size], grid, memory.into_iter().chain(numbers).collect());
         Ok(())
     }
 }
@@ -87,7 +91,7 @@ impl Op for LayerNormBackward {
         let partial = TensorType::new(at.outputs[1].ty.dtype, &[pieces, 2 * columns]);
         let partial = Tensor { ty: partial, ..at.scratch[0] };
         let kernels = for_real!("layer_norm gradient", x.ty.dtype, T => &Kernels::<T>::BACKWARD);
-        let kernel = &kernels[size(x.ty.dtype, columns)];
+        let size = size(x.ty.dtype, columns);
         let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
         let has_more = args.len() > 4;
         if !has_more {
@@ -96,7 +100,7 @@ impl Op for LayerNormBackward {
         }
         args.extend([at.outputs[0].write(), partial.write()]);
         args.extend([frames, columns, has_more.into()].map(StepArg::U32));
-        at.launch(kernel, Grid { blocks: [pieces, 1, 1], threads: 256, shared_bytes: 0 }, args);
+        at.launch(&kernels[size], grid([pieces, 1], &GRADIENTS, size), args);
         let kernel = for_real!("layer_norm gradient", partial.ty.dtype, T => &Kernels::<T>::SUMS);
         let adds = [1, 2].map(|output| u32::from(at.adds(output)));
         let memory = [partial.read(), at.outputs[1].write(), at.outputs[2].write()];

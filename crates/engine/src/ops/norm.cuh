@@ -1,52 +1,117 @@
-// What the norms share: a warp normalises a frame, a block makes the gradient of a stretch of frames.
+// What the norms share: a group of warps normalises a frame, a block makes the gradient of a stretch of frames.
 
 constexpr f32 EPSILON = 1e-5f;
 // Frames of a stretch, as norm.rs has it.
 constexpr u32 FRAMES_OF_A_PIECE = 32;
-constexpr u32 NORM_THREADS = 256, NORM_WARPS = NORM_THREADS / 32;
 
-// Kernels are made for frames of up to CHANNELS channels, which the lanes of a warp hold and so read once, and for all
-// others. One for all frames would give the registers of the longest to the shortest, and fewer warps would be at work.
-constexpr u32 other = 0;
-// Chunks of N elements that a lane holds.
-template <u32 N, u32 CHANNELS> constexpr u32 CHUNKS = CHANNELS / (32 * N);
-// Blocks of a gradient that a multiprocessor has registers for at least: as many as there can be without spilling any.
-template <typename T> constexpr u32 gradients(u32 channels) {
-    if (channels == other) return 1;
-    if (channels <= 256) return 4;
-    if (WIDTH<T> == 4) return channels <= 768 ? 2 : 1;
-    return channels <= 512 ? 3 : 2;
-}
+// Kernels are made for frames of up to CHANNELS channels, and for all others. Where there is a number, a frame is read
+// once: each lane of its group holds HELD elements of it, 16 bytes of bf16. That is little, so many warps are at work.
+constexpr u32 other = 0, HELD = 8;
+// The lanes of a frame's group. Any other frame is a warp's.
+template <u32 CHANNELS> constexpr u32 LANES = CHANNELS == other ? 32 : CHANNELS / HELD;
+// Frames that a block has in hand at once, as norm.rs has them. Gradients of 768 channels: two blocks of 4 frames fit a
+// multiprocessor, and only one of 8.
+template <u32 CHANNELS> constexpr u32 NORMALIZED = LANES<CHANNELS> == 32 ? 8 : 4;
+template <u32 CHANNELS> constexpr u32 GRADIENTS = LANES<CHANNELS> == 96 ? 4 : 8;
+// The threads of a block, and the blocks that a multiprocessor has room for: 1536 threads that normalise bf16, which
+// leaves them 40 registers each, and otherwise 1024, which leaves 64.
+template <u32 CHANNELS> constexpr u32 NORMAL_THREADS = LANES<CHANNELS> * NORMALIZED<CHANNELS>;
+template <u32 CHANNELS> constexpr u32 GRADIENT_THREADS = LANES<CHANNELS> * GRADIENTS<CHANNELS>;
+template <u32 CHANNELS, typename T>
+constexpr u32 NORMAL_BLOCKS = (sizeof(T) == 2 ? 1536 : 1024) / NORMAL_THREADS<CHANNELS>;
+template <u32 CHANNELS> constexpr u32 GRADIENT_BLOCKS = 1024 / GRADIENT_THREADS<CHANNELS>;
+
+// Which of the frames in hand this thread works on, and which lane of its group this is.
+template <u32 CHANNELS> __device__ inline u32 group() { return threadIdx.x / LANES<CHANNELS>; }
+template <u32 CHANNELS> __device__ inline u32 lane() { return threadIdx.x % LANES<CHANNELS>; }
+
+// What a lane holds of a frame, as it is stored: half the registers for bf16.
+template <typename T> struct Held {
+    static constexpr u32 N = WIDTH<T>, CHUNKS = HELD / N;
+    uint4 chunks[CHUNKS];
+
+    __device__ void get(u32 chunk, f32 (&x)[N]) const { load_wide(reinterpret_cast<const T*>(&chunks[chunk]), x); }
+
+    // The compiler forgets what was made of the elements so far, and makes it anew rather than keep it in registers.
+    __device__ void renew() {
+#pragma unroll
+        for (u32 i = 0; i < CHUNKS; i++)
+            asm volatile("" : "+r"(chunks[i].x), "+r"(chunks[i].y), "+r"(chunks[i].z), "+r"(chunks[i].w));
+    }
+};
 
 // Calls work(chunk, first element) for the chunks of a frame that this lane holds.
-template <u32 N, u32 CHANNELS, typename F> __device__ inline void each_held(u32 columns, F work) {
+template <u32 CHANNELS, typename T, typename F> __device__ inline void each_held(u32 columns, F work) {
 #pragma unroll
-    for (u32 chunk = 0; chunk < CHUNKS<N, CHANNELS>; chunk++) {
-        u32 i = (chunk * 32 + threadIdx.x % 32) * N;
+    for (u32 chunk = 0; chunk < Held<T>::CHUNKS; chunk++) {
+        u32 i = (chunk * LANES<CHANNELS> + lane<CHANNELS>()) * Held<T>::N;
         if (i < columns) work(chunk, i);
     }
 }
 
-// The same for frames of any size.
+template <u32 CHANNELS, typename T> __device__ inline void hold(const T* frame, u32 columns, Held<T>& held) {
+    each_held<CHANNELS, T>(columns, [&](u32 chunk, u32 i) {
+        held.chunks[chunk] = *reinterpret_cast<const uint4*>(frame + i);
+    });
+}
+
+// Elements of a frame that a warp of its group holds. Each has some: else a smaller kernel had the frame.
+template <u32 CHANNELS, typename T> __device__ inline f32 held_by(u32 warp, u32 columns) {
+    u32 count = 0;
+#pragma unroll
+    for (u32 chunk = 0; chunk < Held<T>::CHUNKS; chunk++) {
+        u32 first = (chunk * LANES<CHANNELS> + warp * 32) * Held<T>::N;
+        count += min_of(max_of(columns, first) - first, 32 * Held<T>::N);
+    }
+    return (f32)count;
+}
+
+// Waits for all threads of a group at a barrier of its own; 0 is the block's. Numbers are constants: a block whose
+// barriers are not known beforehand takes all 16 that it can have, of the 64 of a multiprocessor.
+template <u32 THREADS, u32 LAST> __device__ inline void meet(u32 barrier) {
+    if (barrier == LAST) {
+        asm volatile("bar.sync %0, %1;" ::"n"(LAST), "n"(THREADS) : "memory");
+    } else if constexpr (LAST > 1) {
+        meet<THREADS, LAST - 1>(barrier);
+    }
+}
+
+// Two numbers of each warp of a group, told to all its lanes. `turn` is 0 and 1 by turns: a warp that is a frame ahead
+// does not write where others have yet to read, and two frames ahead it cannot be.
+template <u32 CHANNELS, u32 FRAMES>
+__device__ inline void tell(f32 first, f32 second, u32 turn, float2 (&told)[LANES<CHANNELS> / 32]) {
+    constexpr u32 WARPS = LANES<CHANNELS> / 32;
+    if constexpr (WARPS == 1) {
+        told[0] = make_float2(first, second);
+    } else {
+        __shared__ float2 board[2][FRAMES][WARPS];
+        float2* mine = board[turn][group<CHANNELS>()];
+        if (threadIdx.x % 32 == 0) mine[lane<CHANNELS>() / 32] = make_float2(first, second);
+        meet<LANES<CHANNELS>, FRAMES>(1 + group<CHANNELS>());
+#pragma unroll
+        for (u32 warp = 0; warp < WARPS; warp++) told[warp] = mine[warp];
+    }
+}
+
+// Calls work(first element) for what a lane has of a frame of any size.
 template <u32 N, typename F> __device__ inline void each_chunk(u32 columns, F work) {
     for (u32 i = threadIdx.x % 32 * N; i < columns; i += 32 * N) work(i);
 }
 
-// What a frame becomes: its gain is `one` + gain.
+// What a frame becomes: its gain is `one` + gain. One is 1 or -0, which makes no addition; 0 would, for -0 + 0 is 0.
 template <typename T> struct Affine {
     const T *gain, *bias;
     f32 one;
 };
 
-// Writes (x - mean) scale gain + bias.
+// Writes (x - mean) scale (one + gain) + bias.
 template <u32 N, typename T>
-__device__ inline void write_normal(const f32 (&x)[N], u32 i, Affine<T> to, f32 mean, f32 scale, T* out) {
-    f32 gain[N], bias[N], y[N];
-    take(to.gain + i, gain);
-    take(to.bias + i, bias);
+__device__ inline void write_normal(const f32 (&x)[N], const f32 (&gain)[N], const f32 (&bias)[N], f32 one, f32 mean,
+                                    f32 scale, T* out) {
+    f32 y[N];
 #pragma unroll
-    for (u32 n = 0; n < N; n++) y[n] = (x[n] - mean) * scale * (to.one + gain[n]) + bias[n];
-    give(out + i, y);
+    for (u32 n = 0; n < N; n++) y[n] = (x[n] - mean) * scale * (one + gain[n]) + bias[n];
+    give(out, y);
 }
 
 __device__ inline f32 inverse_root(f32 variance) { return 1.f / sqrtf(variance + EPSILON); }
@@ -61,37 +126,71 @@ template <u32 N> __device__ inline void add_squares(const f32 (&x)[N], f32 mean,
     for (u32 n = 0; n < N; n++) sum += (x[n] - mean) * (x[n] - mean);
 }
 
-__device__ inline void keep(f32* kept, f32 mean, f32 scale) {
-    if (threadIdx.x % 32 == 0) {
+template <u32 CHANNELS> __device__ inline void keep(f32* kept, f32 mean, f32 scale) {
+    if (lane<CHANNELS>() == 0) {
         kept[0] = mean;
         kept[1] = scale;
     }
 }
 
-// One frame, by a warp, read once.
+// The mean of a frame, and the sum of squared deviations from it. A warp has deviations from the mean of what it holds
+// itself; what that mean is off is added once all means are known. So warps meet once, and nothing cancels.
+template <u32 CHANNELS, typename T>
+__device__ inline void moments(const Held<T>& held, u32 columns, f32& mean, f32& squares) {
+    constexpr u32 N = WIDTH<T>, WARPS = LANES<CHANNELS> / 32;
+    f32 x[N], sum = 0.f;
+    each_held<CHANNELS, T>(columns, [&](u32 chunk, u32) { held.get(chunk, x), add_up(x, sum); });
+    mean = warp_sum(sum) / held_by<CHANNELS, T>(lane<CHANNELS>() / 32, columns);
+    squares = 0.f;
+    each_held<CHANNELS, T>(columns, [&](u32 chunk, u32) { held.get(chunk, x), add_squares(x, mean, squares); });
+    squares = warp_sum(squares);
+    if constexpr (WARPS > 1) {
+        float2 told[WARPS];
+        tell<CHANNELS, NORMALIZED<CHANNELS>>(mean, squares, 0, told);
+        mean = 0.f, squares = 0.f;
+#pragma unroll
+        for (u32 warp = 0; warp < WARPS; warp++) mean += told[warp].x * held_by<CHANNELS, T>(warp, columns);
+        mean /= (f32)columns;
+#pragma unroll
+        for (u32 warp = 0; warp < WARPS; warp++) {
+            f32 off = told[warp].x - mean;
+            squares += told[warp].y + held_by<CHANNELS, T>(warp, columns) * off * off;
+        }
+    }
+}
+
+// One frame, by a group, read once. Only once in a kernel: warps tell each other in turn 0.
 template <u32 CHANNELS, typename T>
 __device__ inline void normalize_held(const T* x, u32 columns, Affine<T> to, T* out, f32* kept) {
-    constexpr u32 N = WIDTH<T>;
-    f32 held[CHUNKS<N, CHANNELS>][N], sum = 0.f, squares = 0.f;
-    each_held<N, CHANNELS>(columns, [&](u32 chunk, u32 i) { take(x + i, held[chunk]); });
-    each_held<N, CHANNELS>(columns, [&](u32 chunk, u32) { add_up(held[chunk], sum); });
-    f32 mean = warp_sum(sum) / (f32)columns;
-    each_held<N, CHANNELS>(columns, [&](u32 chunk, u32) { add_squares(held[chunk], mean, squares); });
-    f32 scale = inverse_root(warp_sum(squares) / (f32)columns);
-    each_held<N, CHANNELS>(columns, [&](u32 chunk, u32 i) { write_normal(held[chunk], i, to, mean, scale, out); });
-    keep(kept, mean, scale);
+    // All of it at once, so that it is waited for once.
+    Held<T> held, gains, biases;
+    hold<CHANNELS>(x, columns, held);
+    hold<CHANNELS>(to.gain, columns, gains);
+    hold<CHANNELS>(to.bias, columns, biases);
+    f32 mean, squares;
+    moments<CHANNELS>(held, columns, mean, squares);
+    f32 scale = inverse_root(squares / (f32)columns);
+    each_held<CHANNELS, T>(columns, [&](u32 chunk, u32 i) {
+        f32 x[WIDTH<T>], gain[WIDTH<T>], bias[WIDTH<T>];
+        held.get(chunk, x), gains.get(chunk, gain), biases.get(chunk, bias);
+        write_normal(x, gain, bias, to.one, mean, scale, out + i);
+    });
+    keep<CHANNELS>(kept, mean, scale);
 }
 
 // One frame of any size, by a warp.
 template <u32 N, typename T>
 __device__ inline void normalize_long(const T* x, u32 columns, Affine<T> to, T* out, f32* kept) {
-    f32 sum = 0.f, squares = 0.f, held[N];
+    f32 sum = 0.f, squares = 0.f, held[N], gain[N], bias[N];
     each_chunk<N>(columns, [&](u32 i) { take(x + i, held), add_up(held, sum); });
     f32 mean = warp_sum(sum) / (f32)columns;
     each_chunk<N>(columns, [&](u32 i) { take(x + i, held), add_squares(held, mean, squares); });
     f32 scale = inverse_root(warp_sum(squares) / (f32)columns);
-    each_chunk<N>(columns, [&](u32 i) { take(x + i, held), write_normal(held, i, to, mean, scale, out); });
-    keep(kept, mean, scale);
+    each_chunk<N>(columns, [&](u32 i) {
+        take(x + i, held), take(to.gain + i, gain), take(to.bias + i, bias);
+        write_normal(held, gain, bias, to.one, mean, scale, out + i);
+    });
+    keep<other>(kept, mean, scale);
 }
 
 template <u32 CHANNELS, typename T>
@@ -105,49 +204,90 @@ __device__ inline void normalize_frame(const T* x, u32 columns, Affine<T> to, T*
     }
 }
 
-// What the gradient of a stretch is made from: its first frame, what the forward pass kept of it, and its gradient.
+// A stretch of frames, and what its gradient is made from: the tensors, what the forward pass kept, and the gradient.
+// They are as the kernel was given them, which needs no registers; the stretch begins at frame `first` of each.
 template <typename T> struct Stretch {
     const T *x, *gradient;
-    // What is added to the gradient of x; null where nothing is.
+    // What is added to the gradient of x, where anything is.
     const T* more;
+    bool has_more;
     const f32* kept;
     T* out;
-    u32 frames, columns;
+    u32 first, frames, columns;
 };
 
 // Writes the gradient of one chunk of x, and what is added to it.
 template <u32 N, typename T>
-__device__ inline void write_gradient(const f32 (&x)[N], const f32 (&g)[N], const f32 (&gain)[N], f32 one, f32 mean,
-                                      f32 scale, f32 level, f32 tilt, const T* more, T* out) {
-    f32 y[N], also[N] = {};
-    if (more) take(more, also);
+__device__ inline void write_gradient(const f32 (&x)[N], const f32 (&g)[N], const f32 (&gain)[N], const f32 (&more)[N],
+                                      f32 one, f32 mean, f32 scale, f32 level, f32 tilt, T* out) {
+    f32 y[N];
 #pragma unroll
     for (u32 n = 0; n < N; n++)
-        y[n] = (g[n] * (one + gain[n]) - level - (x[n] - mean) * scale * tilt) * scale + also[n];
+        y[n] = (g[n] * (one + gain[n]) - level - (x[n] - mean) * scale * tilt) * scale + more[n];
     give(out, y);
 }
 
-// By a block. Every frame is read once; sums for gain and bias (one behind the other in `sums`) stay in the registers of
-// eight warps until the last frame.
-template <u32 CHANNELS, typename T> __device__ inline void gradient_held(Stretch<T> s, Affine<T> to, f32* sums) {
-    constexpr u32 N = WIDTH<T>, HELD = CHUNKS<N, CHANNELS>;
-    __shared__ f32 shared[NORM_WARPS][32 * N];
-    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    f32 of_gain[HELD][N] = {}, of_bias[HELD][N] = {};
-    for (u32 frame = warp; frame < s.frames; frame += NORM_WARPS) {
-        u64 first = (u64)frame * s.columns;
-        f32 mean = s.kept[2 * frame], scale = s.kept[2 * frame + 1], level = 0.f, tilt = 0.f;
-        // As they are stored: half the registers for bf16.
-        uint4 held_x[HELD], held_g[HELD];
-        each_held<N, CHANNELS>(s.columns, [&](u32 chunk, u32 i) {
-            held_x[chunk] = *reinterpret_cast<const uint4*>(s.x + first + i);
-            held_g[chunk] = *reinterpret_cast<const uint4*>(s.gradient + first + i);
+// What a lane needs of one frame of a stretch.
+template <typename T> struct InHand {
+    Held<T> x, gradient;
+    // Its mean and scale.
+    float2 kept;
+
+    template <u32 CHANNELS> __device__ void fetch(const Stretch<T>& s, u32 frame) {
+        hold<CHANNELS>(s.x + (u64)(s.first + frame) * s.columns, s.columns, x);
+        hold<CHANNELS>(s.gradient + (u64)(s.first + frame) * s.columns, s.columns, gradient);
+        kept = reinterpret_cast<const float2*>(s.kept)[s.first + frame];
+    }
+};
+
+// All groups' sums for gain and bias, one behind the other. A thread adds those of a column, in the order of groups.
+template <u32 CHANNELS, typename T, u32 CHUNKS, u32 N>
+__device__ inline void write_sums(const f32 (&of_gain)[CHUNKS][N], const f32 (&of_bias)[CHUNKS][N], u32 columns,
+                                  f32* sums) {
+    __shared__ __align__(16) f32 shared[GRADIENTS<CHANNELS>][CHANNELS];
+#pragma unroll
+    for (u32 which = 0; which < 2; which++) {
+        if (which) __syncthreads();
+        each_held<CHANNELS, T>(columns, [&](u32 chunk, u32 i) {
+            store_wide(&shared[group<CHANNELS>()][i], which ? of_bias[chunk] : of_gain[chunk]);
         });
-        each_held<N, CHANNELS>(s.columns, [&](u32 chunk, u32 i) {
-            f32 x[N], g[N], gain[N];
-            take(reinterpret_cast<const T*>(&held_x[chunk]), x);
-            take(reinterpret_cast<const T*>(&held_g[chunk]), g);
-            take(to.gain + i, gain);
+        __syncthreads();
+#pragma unroll 1
+        for (u32 column = threadIdx.x; column < columns; column += GRADIENT_THREADS<CHANNELS>) {
+            f32 sum = 0.f;
+#pragma unroll
+            for (u32 i = 0; i < GRADIENTS<CHANNELS>; i++) sum += shared[i][column];
+            sums[which * columns + column] = sum;
+        }
+    }
+}
+
+// By a block. Every frame is read once, and sums for gain and bias stay in registers until the last.
+template <u32 CHANNELS, typename T> __device__ inline void gradient_held(Stretch<T> s, Affine<T> to, f32* sums) {
+    constexpr u32 N = WIDTH<T>, CHUNKS = Held<T>::CHUNKS, WARPS = LANES<CHANNELS> / 32, FRAMES = GRADIENTS<CHANNELS>;
+    // Whether gains stay in registers, and a frame is fetched while its group works on the one before. In f32 both are
+    // twice as many registers, which there are not.
+    constexpr bool AHEAD = sizeof(T) == 2;
+    const f32 share = 1.f / (f32)s.columns;
+    f32 of_gain[CHUNKS][N] = {}, of_bias[CHUNKS][N] = {};
+    Held<T> gains;
+    if constexpr (AHEAD) hold<CHANNELS>(to.gain, s.columns, gains);
+    auto get_gain = [&](u32 chunk, u32 i, f32 (&gain)[N]) {
+        if constexpr (AHEAD) gains.get(chunk, gain); else take(to.gain + i, gain);
+    };
+    InHand<T> now, next;
+    u32 turn = 0, frame = group<CHANNELS>();
+    if (AHEAD && frame < s.frames) next.template fetch<CHANNELS>(s, frame);
+#pragma unroll 1
+    for (; frame < s.frames; frame += FRAMES, turn ^= 1) {
+        if constexpr (AHEAD) now = next; else now.template fetch<CHANNELS>(s, frame);
+        Held<T> more = {};
+        if (s.has_more) hold<CHANNELS>(s.more + (u64)(s.first + frame) * s.columns, s.columns, more);
+        if (AHEAD && frame + FRAMES < s.frames) next.template fetch<CHANNELS>(s, frame + FRAMES);
+        const f32 mean = now.kept.x, scale = now.kept.y;
+        f32 x[N], g[N], gain[N], level = 0.f, tilt = 0.f;
+        each_held<CHANNELS, T>(s.columns, [&](u32 chunk, u32 i) {
+            now.x.get(chunk, x), now.gradient.get(chunk, g), get_gain(chunk, i, gain);
 #pragma unroll
             for (u32 n = 0; n < N; n++) {
                 f32 normal = (x[n] - mean) * scale, slope = g[n] * (to.one + gain[n]);
@@ -157,58 +297,47 @@ template <u32 CHANNELS, typename T> __device__ inline void gradient_held(Stretch
                 tilt += slope * normal;
             }
         });
-        level = warp_sum(level) / (f32)s.columns;
-        tilt = warp_sum(tilt) / (f32)s.columns;
-        each_held<N, CHANNELS>(s.columns, [&](u32 chunk, u32 i) {
-            f32 x[N], g[N], gain[N];
-            take(reinterpret_cast<const T*>(&held_x[chunk]), x);
-            take(reinterpret_cast<const T*>(&held_g[chunk]), g);
-            take(to.gain + i, gain);
-            const T* more = s.more ? s.more + first + i : nullptr;
-            write_gradient(x, g, gain, to.one, mean, scale, level, tilt, more, s.out + first + i);
+        float2 told[WARPS];
+        tell<CHANNELS, FRAMES>(warp_sum(level), warp_sum(tilt), turn, told);
+        level = told[0].x, tilt = told[0].y;
+#pragma unroll
+        for (u32 warp = 1; warp < WARPS; warp++) level += told[warp].x, tilt += told[warp].y;
+        level *= share, tilt *= share;
+        now.x.renew(), now.gradient.renew();
+        if constexpr (AHEAD) gains.renew();
+        each_held<CHANNELS, T>(s.columns, [&](u32 chunk, u32 i) {
+            f32 also[N];
+            now.x.get(chunk, x), now.gradient.get(chunk, g), get_gain(chunk, i, gain);
+            more.get(chunk, also);
+            T* out = s.out + (u64)(s.first + frame) * s.columns + i;
+            write_gradient(x, g, gain, also, to.one, mean, scale, level, tilt, out);
         });
     }
-#pragma unroll
-    for (u32 chunk = 0; chunk < HELD; chunk++) {
-#pragma unroll
-        for (u32 which = 0; which < 2; which++) {
-            __syncthreads();
-#pragma unroll
-            for (u32 n = 0; n < N; n++) shared[warp][n * 32 + lane] = which ? of_bias[chunk][n] : of_gain[chunk][n];
-            __syncthreads();
-            u32 column = (chunk * 32 + lane) * N + warp;
-            if (warp < N && column < s.columns) {
-                f32 sum = 0.f;
-                for (u32 i = 0; i < NORM_WARPS; i++) sum += shared[i][threadIdx.x];
-                sums[which * s.columns + column] = sum;
-            }
-        }
-    }
+    write_sums<CHANNELS, T>(of_gain, of_bias, s.columns, sums);
 }
 
 // The same for frames of any size: a warp makes the gradient of a frame, then a thread sums a column.
 template <typename T> __device__ inline void gradient_long(Stretch<T> s, Affine<T> to, f32* sums) {
-    for (u32 frame = threadIdx.x / 32; frame < s.frames; frame += NORM_WARPS) {
-        const T *x = s.x + (u64)frame * s.columns, *gradient = s.gradient + (u64)frame * s.columns;
-        const T* more = s.more ? s.more + (u64)frame * s.columns : nullptr;
-        T* out = s.out + (u64)frame * s.columns;
+    for (u32 i = threadIdx.x / 32; i < s.frames; i += GRADIENTS<other>) {
+        const u64 frame = s.first + i, at = frame * s.columns;
         f32 mean = s.kept[2 * frame], scale = s.kept[2 * frame + 1], level = 0.f, tilt = 0.f;
         each_chunk<1>(s.columns, [&](u32 i) {
-            f32 slope = (f32)gradient[i] * (to.one + (f32)to.gain[i]);
+            f32 slope = (f32)s.gradient[at + i] * (to.one + (f32)to.gain[i]);
             level += slope;
-            tilt += slope * (((f32)x[i] - mean) * scale);
+            tilt += slope * (((f32)s.x[at + i] - mean) * scale);
         });
         level = warp_sum(level) / (f32)s.columns;
         tilt = warp_sum(tilt) / (f32)s.columns;
         each_chunk<1>(s.columns, [&](u32 i) {
-            f32 x_i[1] = {(f32)x[i]}, g[1] = {(f32)gradient[i]}, gain[1] = {(f32)to.gain[i]};
-            write_gradient(x_i, g, gain, to.one, mean, scale, level, tilt, more ? more + i : more, out + i);
+            f32 x[1] = {(f32)s.x[at + i]}, g[1] = {(f32)s.gradient[at + i]}, gain[1] = {(f32)to.gain[i]};
+            f32 more[1] = {s.has_more ? (f32)s.more[at + i] : 0.f};
+            write_gradient(x, g, gain, more, to.one, mean, scale, level, tilt, s.out + at + i);
         });
     }
-    for (u32 column = threadIdx.x; column < s.columns; column += NORM_THREADS) {
+    for (u32 column = threadIdx.x; column < s.columns; column += GRADIENT_THREADS<other>) {
         f32 of_gain = 0.f, of_bias = 0.f;
-        for (u32 frame = 0; frame < s.frames; frame++) {
-            u64 at = (u64)frame * s.columns + column;
+        for (u32 i = 0; i < s.frames; i++) {
+            const u64 frame = s.first + i, at = frame * s.columns + column;
             f32 g = (f32)s.gradient[at];
             of_gain += g * (((f32)s.x[at] - s.kept[2 * frame]) * s.kept[2 * frame + 1]);
             of_bias += g;

@@ -31,6 +31,20 @@ pub(super) fn size(dtype: DType, columns: u32) -> usize {
     if held { columns.div_ceil(256).max(1) as usize - 1 } else { SIZES - 1 }
 }
 
+/// Warps of a frame on a card, by [`size`].
+const WARPS: [u32; SIZES] = [1, 2, 3, 4, 1];
+
+/// Frames that a block of a norm has in hand at once, by [`size`], as norm.cuh has them.
+pub(super) const NORMALIZED: [u32; SIZES] = [8, 4, 4, 4, 8];
+
+/// Frames that a block of a norm's gradient has in hand at once, by [`size`], as norm.cuh has them.
+pub(super) const GRADIENTS: [u32; SIZES] = [8, 8, 4, 8, 8];
+
+/// Blocks that have `at_once` frames in hand, by [`size`].
+pub(super) fn grid(blocks: [u32; 2], at_once: &[u32; SIZES], size: usize) -> Grid {
+    Grid { blocks: [blocks[0], blocks[1], 1], threads: 32 * WARPS[size] * at_once[size], shared_bytes: 0 }
+}
+
 /// The names of the kernels `$name` for the element type `$t`, by [`size`].
 macro_rules! named_by_size {
     ($t:ty, $name:literal) => {
