@@ -1,56 +1,55 @@
 // Sums over rows, over pieces and over columns. Every sum has one order: that of the threads, then a fixed tree.
 //
-// Loops over memory count their rounds beforehand: the compiler then issues the loads of several rounds at once, which it does
-// not where each round ends in a comparison.
+// What counts is how many reads are under way at once. Left alone, the compiler had two for a thread that adds up
+// rows, however far its loop was unrolled: a read waits for the registers of one before, and sums are made in between.
+// So reads go to an array, and an empty statement says that all of it is needed before the first sum.
 
-constexpr u32 THREADS = 256, ROWS_OF_A_PIECE = 128;
-// Lanes side by side along a row, and rows that are read at once.
-constexpr u32 ACROSS = 16, DOWN = THREADS / ACROSS;
+constexpr u32 THREADS = 256;
+// Lanes side by side along a row, rows that are read at once, and how many such reads a thread has under way.
+constexpr u32 ACROSS = 16, DOWN = THREADS / ACROSS, AT_ONCE = 8;
 
 // Rounds in which `lanes` threads, of which this is number `lane`, take n things one each.
 __device__ inline u32 rounds_of(u32 n, u32 lane, u32 lanes) { return (n + lanes - 1 - lane) / lanes; }
 
-// Adds up DOWN rows of ACROSS threads with WIDE sums each; the threads of the first row have the totals.
-template <u32 WIDE> __device__ inline void add_down(f32 (&sums)[WIDE]) {
-    __shared__ f32 shared[DOWN][ACROSS][WIDE + 1];
-    const u32 x = threadIdx.x % ACROSS, y = threadIdx.x / ACROSS;
+// Adds up every DOWNth of `rows` rows. All reads of a round are under way at once, those of the last round too: rows
+// that are not there are zeros.
+template <typename T, u32 WIDE>
+__device__ inline void add_rows(const T* __restrict__ from, u32 rows, u32 columns, f32 (&sums)[WIDE]) {
+    for (u32 first = 0; first < rows; first += AT_ONCE * DOWN) {
+        uint4 held[AT_ONCE];
 #pragma unroll
-    for (u32 j = 0; j < WIDE; j++) shared[y][x][j] = sums[j];
-    __syncthreads();
-#pragma unroll
-    for (u32 half = DOWN / 2; half > 0; half /= 2) {
-        if (y < half) {
-#pragma unroll
-            for (u32 j = 0; j < WIDE; j++) shared[y][x][j] += shared[y + half][x][j];
+        for (u32 i = 0; i < AT_ONCE; i++) {
+            const u32 row = first + i * DOWN;
+            held[i] = make_uint4(0, 0, 0, 0);
+            if (row < rows) held[i] = *reinterpret_cast<const uint4*>(from + (u64)row * columns);
         }
-        __syncthreads();
-    }
-    if (y == 0) {
 #pragma unroll
-        for (u32 j = 0; j < WIDE; j++) sums[j] = shared[0][x][j];
+        for (u32 i = 0; i < AT_ONCE; i++)
+            asm volatile("" : "+r"(held[i].x), "+r"(held[i].y), "+r"(held[i].z), "+r"(held[i].w));
+#pragma unroll
+        for (u32 i = 0; i < AT_ONCE; i++) {
+            f32 here[WIDE];
+            load_wide(reinterpret_cast<const T*>(&held[i]), here);
+#pragma unroll
+            for (u32 j = 0; j < WIDE; j++) sums[j] += here[j];
+        }
     }
-    __syncthreads();
 }
 
-// partial[piece][column]: the sum over the 128 rows of a piece. A block has a tile of columns of one piece after another.
+// partial[piece][column]: the sum over the rows of a piece. A block has a tile of columns of one piece after another.
 template <typename T, u32 WIDE>
-__device__ inline void sum_pieces(const T* __restrict__ x, f32* __restrict__ partial, u32 rows, u32 columns) {
-    const u32 pieces = max_of((rows + ROWS_OF_A_PIECE - 1) / ROWS_OF_A_PIECE, 1u);
-    const u32 column = (blockIdx.x * ACROSS + threadIdx.x % ACROSS) * WIDE, y = threadIdx.x / ACROSS;
-    const bool wide = is_aligned(x) && is_aligned(partial) && columns % WIDE == 0;
+__device__ inline void sum_pieces(const T* __restrict__ x, f32* __restrict__ partial, u32 rows, u32 columns,
+                                  u32 of_a_piece) {
+    __shared__ f32 shared[DOWN][ACROSS][WIDE + 1];
+    const u32 pieces = max_of((rows + of_a_piece - 1) / of_a_piece, 1u);
+    const u32 lane = threadIdx.x % ACROSS, y = threadIdx.x / ACROSS;
+    const u32 tile = blockIdx.x * ACROSS * WIDE, column = tile + lane * WIDE;
+    const bool wide = is_aligned(x) && columns % WIDE == 0;
     for (u32 piece = blockIdx.y; piece < pieces; piece += gridDim.y) {
-        const u32 begin = piece * ROWS_OF_A_PIECE, end = min_of(begin + ROWS_OF_A_PIECE, rows);
+        const u32 begin = piece * of_a_piece, end = min_of(begin + of_a_piece, rows);
         f32 sums[WIDE] = {};
-        if (wide && column < columns) {
-            const T* from = x + (u64)(begin + y) * columns + column;
-            const u32 rounds = rounds_of(end - begin, y, DOWN);
-#pragma unroll 8
-            for (u32 round = 0; round < rounds; round++) {
-                f32 here[WIDE];
-                load_wide(from + (u64)(round * DOWN) * columns, here);
-#pragma unroll
-                for (u32 j = 0; j < WIDE; j++) sums[j] += here[j];
-            }
+        if (wide && column < columns && begin + y < end) {
+            add_rows(x + (u64)(begin + y) * columns + column, end - begin - y, columns, sums);
         } else if (!wide) {
             for (u32 row = begin + y; row < end; row += DOWN) {
 #pragma unroll
@@ -59,28 +58,29 @@ __device__ inline void sum_pieces(const T* __restrict__ x, f32* __restrict__ par
                 }
             }
         }
-        add_down(sums);
-        if (y > 0) continue;
-        f32* to = partial + (u64)piece * columns + column;
-        if (wide && column < columns) {
-            store_wide(to, sums);
-        } else if (!wide) {
 #pragma unroll
-            for (u32 j = 0; j < WIDE; j++) {
-                if (column + j < columns) to[j] = sums[j];
-            }
+        for (u32 j = 0; j < WIDE; j++) shared[y][lane][j] = sums[j];
+        __syncthreads();
+        // A thread for each column now.
+        const u32 mine = tile + threadIdx.x;
+        if (threadIdx.x < ACROSS * WIDE && mine < columns) {
+            f32 sum = 0.f;
+#pragma unroll
+            for (u32 i = 0; i < DOWN; i++) sum += shared[i][threadIdx.x / WIDE][threadIdx.x % WIDE];
+            partial[(u64)piece * columns + mine] = sum;
         }
+        __syncthreads();
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    sum_rows_partial_f32(const f32* x, f32* partial, u32 rows, u32 columns) {
-    sum_pieces<f32, 4>(x, partial, rows, columns);
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
+    sum_rows_partial_f32(const f32* x, f32* partial, u32 rows, u32 columns, u32 of_a_piece) {
+    sum_pieces<f32, 4>(x, partial, rows, columns, of_a_piece);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    sum_rows_partial_bf16(const bf16* x, f32* partial, u32 rows, u32 columns) {
-    sum_pieces<bf16, 8>(x, partial, rows, columns);
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
+    sum_rows_partial_bf16(const bf16* x, f32* partial, u32 rows, u32 columns, u32 of_a_piece) {
+    sum_pieces<bf16, 8>(x, partial, rows, columns, of_a_piece);
 }
 
 // sums[column] = the sum of partial[piece][column] over the pieces, or that added to what is there. A block has up to 32

@@ -15,8 +15,11 @@ use crate::{for_real, named_for};
 /// Its kernels.
 pub(super) static SOURCE: Source = Source { file: "engine/reduce.cu", text: include_str!("reduce.cu") };
 
-/// Rows that are summed before the sums are: their number depends on the shape alone, so the order of additions does too.
-const ROWS_OF_A_PIECE: u32 = 128;
+/// Rows that are summed before the sums are, at least and at most. On a card 128 are one round of reads of a block.
+const ROWS_OF_A_PIECE: [u32; 2] = [128, 512];
+/// Blocks that rows are cut into pieces for, where pieces do not get too small: a multiprocessor has room for four, and
+/// an H200 has 132 of those. With a few blocks more, all of it would wait for those few.
+const BLOCKS: u32 = 528;
 /// Rows of at least as many columns are summed by a block each, shorter ones by a warp.
 const LONG_ROW: u32 = 4096;
 
@@ -49,7 +52,7 @@ impl Op for SumRows {
     }
 
     fn scratch(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Vec<u64> {
-        vec![u64::from(pieces(inputs[0].shape.rows())) * outputs[0].bytes()]
+        vec![u64::from(Pieces::of(inputs[0]).count) * outputs[0].bytes()]
     }
 
     fn can_add(&self, _: usize) -> bool {
@@ -63,16 +66,17 @@ impl Op for SumRows {
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let (x, sums) = (at.inputs[0], at.outputs[0]);
         let (rows, columns) = (x.ty.shape.rows(), x.ty.shape.last());
-        let partial = TensorType::new(sums.ty.dtype, &[pieces(rows), columns]);
+        let pieces = Pieces::of(x.ty);
+        let partial = TensorType::new(sums.ty.dtype, &[pieces.count, columns]);
         let partial = Tensor { ty: partial, ..at.scratch[0] };
-        // A block reads 16 times 16 bytes of a row at a time, and strides over pieces where there are more than a grid takes.
-        let tile = 16 * if x.ty.dtype == DType::BF16 { 8 } else { 4 };
-        let blocks = [columns.div_ceil(tile).max(1), pieces(rows).min(u32::from(u16::MAX)), 1];
+        // A block strides over pieces where there are more than a grid takes.
+        let blocks = [pieces.tiles, pieces.count.min(u32::from(u16::MAX)), 1];
         let grid = Grid { blocks, threads: 256, shared_bytes: 0 };
         let kernel = for_real!("sum_rows", x.ty.dtype, T => &Sums::<T>::PARTIAL_ROWS);
-        at.launch(kernel, grid, vec![x.read(), partial.write(), StepArg::U32(rows), StepArg::U32(columns)]);
+        let numbers = [rows, columns, pieces.rows].map(StepArg::U32);
+        at.launch(kernel, grid, [x.read(), partial.write()].into_iter().chain(numbers).collect());
         let kernel = for_real!("sum_rows", sums.ty.dtype, T => &Sums::<T>::COMBINE);
-        let numbers = [pieces(rows), columns, at.adds(0).into()].map(StepArg::U32);
+        let numbers = [pieces.count, columns, at.adds(0).into()].map(StepArg::U32);
         at.launch(kernel, combining(columns), [partial.read(), sums.write()].into_iter().chain(numbers).collect());
         Ok(())
     }
@@ -83,8 +87,24 @@ pub(super) fn combining(columns: u32) -> Grid {
     Grid { blocks: [columns.div_ceil(32).max(1), 1, 1], threads: 256, shared_bytes: 0 }
 }
 
-fn pieces(rows: u32) -> u32 {
-    rows.div_ceil(ROWS_OF_A_PIECE).max(1)
+/// How a tensor is cut for sums over its rows. That depends on its type alone, so the order of additions does too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pieces {
+    /// Of a row. A block reads 16 times 16 bytes of it at a time.
+    tiles: u32,
+    /// Rows of a piece.
+    rows: u32,
+    count: u32,
+}
+
+impl Pieces {
+    fn of(x: TensorType) -> Pieces {
+        let tile = 16 * if x.dtype == DType::BF16 { 8 } else { 4 };
+        let tiles = x.shape.last().div_ceil(tile).max(1);
+        let [least, most] = ROWS_OF_A_PIECE;
+        let rows = x.shape.rows().div_ceil((BLOCKS / tiles).max(1)).clamp(least, most);
+        Pieces { tiles, rows, count: x.shape.rows().div_ceil(rows).max(1) }
+    }
 }
 
 impl Op for SumColumns {
@@ -155,7 +175,13 @@ impl<T: Real> Sums<T> {
     const PARTIAL_ROWS: Kernel = Kernel {
         name: named_for!(T, "sum_rows_partial"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[Param::In(T::DTYPE), Param::Out(<T::Wide as tandem_device::Element>::DTYPE), Param::U32, Param::U32],
+        params: &[
+            Param::In(T::DTYPE),
+            Param::Out(<T::Wide as tandem_device::Element>::DTYPE),
+            Param::U32,
+            Param::U32,
+            Param::U32,
+        ],
         twin: &partial_rows::<T>,
     };
 
@@ -176,11 +202,10 @@ impl<T: Real> Sums<T> {
 }
 
 fn partial_rows<T: Real>(args: &mut TwinArgs<'_>) {
-    let (rows, columns) = (args.u32(2) as usize, args.u32(3) as usize);
+    let [rows, columns, of_a_piece] = [2, 3, 4].map(|i| args.u32(i) as usize);
     let x = &args.read::<T>(0)[..rows * columns];
     let workers = args.workers();
     let partial = args.write::<T::Wide>(1);
-    let of_a_piece = ROWS_OF_A_PIECE as usize;
     workers.each_chunk(partial, columns.max(1), |piece, sums| {
         sums.fill(T::Wide::zero());
         for row in piece * of_a_piece..rows.min((piece + 1) * of_a_piece) {
@@ -277,12 +302,32 @@ impl Graph {
 
 #[cfg(test)]
 mod tests {
-    use crate::tensor::Shape;
+    use super::*;
     use crate::testing::{GradientCheck, check_gradients, run};
+
+    /// Rows of a piece, and blocks.
+    fn cut(dtype: DType, rows: u32, columns: u32) -> (u32, u32) {
+        let x = TensorType::new(dtype, &[rows, columns]);
+        let pieces = Pieces::of(x);
+        assert!(pieces.count * pieces.rows >= rows && (pieces.count - 1) * pieces.rows < rows.max(1), "{pieces:?}");
+        (pieces.rows, pieces.tiles * pieces.count)
+    }
+
+    #[test]
+    fn large_sums_are_cut_into_blocks_that_all_run_at_once() {
+        let found = [(12_800, 1024), (8192, 2304), (8192, 3072), (4096, 4096)].map(|(r, c)| cut(DType::BF16, r, c));
+        assert_eq!(found, [(194, 528), (283, 522), (373, 528), (256, 512)]);
+        // Few columns: pieces of few rows would be more blocks, and more sums to add.
+        let found = [(12_800, 256), (8192, 768), (1, 1), (0, 8)].map(|(r, c)| cut(DType::BF16, r, c));
+        assert_eq!(found, [(128, 200), (128, 384), (128, 1), (128, 1)]);
+        // Many rows, or columns: blocks stay short enough to be shared out.
+        let found = [(1_000_000, 8), (4096, 100_000)].map(|(r, c)| cut(DType::F32, r, c));
+        assert_eq!(found, [(512, 1954), (512, 12_504)]);
+    }
 
     #[test]
     fn gradients() {
-        for dims in [[1, 1], [3, 5], [300, 7], [2, 64]] {
+        for dims in [[1, 1], [3, 5], [300, 7], [2, 64], [129, 264], [140, 72], [1300, 8]] {
             check_gradients(GradientCheck::new().input(&dims), |g, x| g.sum_rows(x[0]));
             check_gradients(GradientCheck::new().input(&dims), |g, x| g.sum_columns(x[0]));
             check_gradients(GradientCheck::new().input(&dims), |g, x| g.sum_all(x[0]));
@@ -298,5 +343,10 @@ mod tests {
         assert_eq!(sums, [89_700.0, 90_000.0]);
         let sums = run(GradientCheck::new().given(&[2, 300], &x), |g, x| g.sum_columns(x[0]));
         assert_eq!(sums, [44_850.0, 134_850.0]);
+        // So wide that a piece has more rows than the fewest.
+        let (rows, columns) = (130, 17_000);
+        let x: Vec<f64> = (0..rows * columns).map(|i| f64::from(i / columns)).collect();
+        let sums = run(GradientCheck::new().given(&[rows, columns], &x), |g, x| g.sum_rows(x[0]));
+        assert_eq!(sums, vec![8385.0; columns as usize]);
     }
 }
