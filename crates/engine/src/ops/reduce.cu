@@ -83,31 +83,48 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     sum_pieces<bf16, 8>(x, partial, rows, columns, of_a_piece);
 }
 
-// sums[column] = the sum of partial[piece][column] over the pieces, or that added to what is there. A block has up to 32
-// columns; where there are fewer, more of its threads share a column. Its threads are a power of two, up to THREADS.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    sum_rows_combine_f32(const f32* __restrict__ partial, f32* __restrict__ sums, u32 pieces, u32 columns, u32 adds) {
-    __shared__ f32 shared[THREADS];
+// The sum of part[piece * columns] over every `lanes`th piece from `first` on, reads under way as in add_rows.
+__device__ inline f32 sum_of_pieces(const f32* __restrict__ part, u32 columns, u32 first, u32 pieces, u32 lanes) {
+    f32 sum = 0.f;
+    for (; first < pieces; first += AT_ONCE * lanes) {
+        f32 here[AT_ONCE];
+#pragma unroll
+        for (u32 i = 0; i < AT_ONCE; i++) {
+            const u32 piece = first + i * lanes;
+            here[i] = piece < pieces ? part[(u64)piece * columns] : 0.f;
+        }
+#pragma unroll
+        for (u32 i = 0; i < AT_ONCE; i++) asm volatile("" : "+f"(here[i]));
+#pragma unroll
+        for (u32 i = 0; i < AT_ONCE; i++) sum += here[i];
+    }
+    return sum;
+}
+
+// sums[column] = the sum of partial[piece][column] over the pieces, or that added to what is there. A block has up to
+// 32 columns; where there are fewer, more of its threads share a column. What counts is how soon the last number is
+// read: there are many threads, and what is added to is read with the pieces.
+constexpr u32 COMBINING = 1024;
+
+extern "C" __global__ void __launch_bounds__(COMBINING)
+    sum_rows_combine_f32(const f32* __restrict__ partial, f32* sums, u32 pieces, u32 columns, u32 adds) {
+    __shared__ f32 shared[2 * COMBINING];
     u32 across = 32;
     while (across / 2 >= columns && across > 1) across /= 2;
-    const u32 x = threadIdx.x % across, y = threadIdx.x / across, down = blockDim.x / across;
-    for (u32 first = blockIdx.x * across; first < columns; first += gridDim.x * across) {
-        const u32 column = first + x;
-        f32 sum = 0.0f;
-        if (column < columns) {
-            const u32 rounds = rounds_of(pieces, y, down);
-#pragma unroll 8
-            for (u32 round = 0; round < rounds; round++) sum += partial[(u64)(y + round * down) * columns + column];
-        }
-        shared[threadIdx.x] = sum;
-        __syncthreads();
-        for (u32 half = down / 2; half > 0; half /= 2) {
-            if (y < half) shared[threadIdx.x] += shared[threadIdx.x + half * across];
-            __syncthreads();
-        }
-        if (y == 0 && column < columns) sums[column] = adds ? sums[column] + shared[x] : shared[x];
-        __syncthreads();
-    }
+    const u32 x = threadIdx.x % across, y = threadIdx.x / across, down = COMBINING / across;
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = blockIdx.x * across + x;
+    // The first warps have a column each in the end.
+    const u32 mine = blockIdx.x * across + warp;
+    const bool writes = lane == 0 && warp < across && mine < columns;
+    f32 before = adds && writes ? sums[mine] : 0.f;
+    f32 sum = column < columns ? sum_of_pieces(partial + column, columns, y, pieces, down) : 0.f;
+    shared[y * (across + 1) + x] = sum;
+    __syncthreads();
+    if (warp >= across) return;
+    sum = 0.f;
+    for (u32 i = lane; i < down; i += 32) sum += shared[i * (across + 1) + warp];
+    sum = warp_sum(sum);
+    if (writes) sums[mine] = before + sum;
 }
 
 // The sum of a row by `lanes` threads, of which this is number `lane`: its own part.

@@ -84,7 +84,7 @@ impl Op for SumRows {
 
 /// The grid of [`Sums::COMBINE`].
 pub(super) fn combining(columns: u32) -> Grid {
-    Grid { blocks: [columns.div_ceil(32).max(1), 1, 1], threads: 256, shared_bytes: 0 }
+    Grid { blocks: [columns.div_ceil(32).max(1), 1, 1], threads: 1024, shared_bytes: 0 }
 }
 
 /// How a tensor is cut for sums over its rows. That depends on its type alone, so the order of additions does too.
