@@ -1,4 +1,4 @@
-// Adaptive norm: a group of warps for each frame of a row; its gradient: a block for each stretch of frames of a row.
+// Adaptive norm: a warp for each frame of a row; its gradient: a block for each stretch of frames of a row.
 
 // The scales of a row, which are what its gain is above 1, and behind them its shifts.
 template <typename T> __device__ inline Affine<T> of_row(const T* scale_shift, u32 columns) {
@@ -9,7 +9,7 @@ template <typename T> __device__ inline Affine<T> of_row(const T* scale_shift, u
 template <u32 CHANNELS, typename T>
 __device__ inline void normalize(const T* x, const T* scale_shift, const u32* starts, T* out, f32* kept, u32 columns) {
     Row row(starts, blockIdx.y);
-    u32 in_row = blockIdx.x * NORMALIZED<CHANNELS> + group<CHANNELS>();
+    u32 in_row = blockIdx.x * NORMALIZED + threadIdx.x / 32;
     if (in_row >= row.frames) return;
     u32 frame = row.start + in_row;
     u64 at = (u64)frame * columns;
@@ -33,7 +33,7 @@ __device__ inline void gradient(const T* x, const T* scale_shift, const u32* sta
 }
 
 #define KERNELS(CHANNELS, T)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(NORMAL_THREADS<CHANNELS>, (NORMAL_BLOCKS<CHANNELS, T>))              \
+    extern "C" __global__ void __launch_bounds__(NORMAL_THREADS, (NORMAL_BLOCKS<CHANNELS, T>))                        \
         adaptive_norm_##CHANNELS##_##T(const T* x, const T* scale_shift, const u32* starts, T* out, f32* kept, u32,   \
                                        u32 columns) {                                                                 \
         normalize<CHANNELS, T>(x, scale_shift, starts, out, kept, columns);                                           \

@@ -5,8 +5,8 @@ use tandem_device::{DType, Element, Kernel, Param, Source, TwinArgs};
 use super::frames::{Stretch, check_frames, cut, stretches, stretches_of_a_row};
 use super::layer_norm::kept;
 use super::norm::{
-    FRAMES_OF_A_PIECE, FrameGradient, GRADIENTS, NORMALIZED, SIZES, by_size, combine, grid, named_by_size, normalize,
-    size, widened,
+    FRAMES_OF_A_PIECE, FrameGradient, NORMALIZED, SIZES, by_size, combine, gradient_grid, named_by_size, normal_grid,
+    normalize, size, widened,
 };
 use crate::error::EngineError;
 use crate::for_real;
@@ -57,7 +57,7 @@ impl Op for AdaptiveNorm {
         let x = at.inputs[0].ty;
         let kernels = for_real!("adaptive_norm", x.dtype, T => &Kernels::<T>::FORWARD);
         let size = size(x.dtype, x.shape.last());
-        let grid = grid([stretches_of_a_row(self.0.longest(), NORMALIZED[size]), self.0.count()], &NORMALIZED, size);
+        let grid = normal_grid([stretches_of_a_row(self.0.longest(), NORMALIZED), self.0.count()]);
         let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
         args.extend(at.outputs.iter().map(Tensor::write));
         args.extend([StepArg::U32(self.0.count()), StepArg::U32(x.shape.last())]);
@@ -93,7 +93,7 @@ impl Op for AdaptiveNormBackward {
         let size = size(x.dtype, columns);
         let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
         args.extend([at.outputs[0].write(), partial.write(), StepArg::U32(self.0.count()), StepArg::U32(columns)]);
-        at.launch(&kernels[size], grid([pieces, self.0.count()], &GRADIENTS, size), args);
+        at.launch(&kernels[size], gradient_grid([pieces, self.0.count()], size), args);
         let out = at.outputs[1];
         combine(at, partial, out, [pieces, 2 * columns, 0])
     }

@@ -1,5 +1,4 @@
-// Layer norm: a group of warps for each frame; its gradient: a block for each stretch of frames, then one for 32
-// columns of the sums.
+// Layer norm: a warp for each frame; its gradient: a block for each stretch of frames, then one for 32 columns of the sums.
 
 template <u32 CHANNELS, typename T>
 __device__ inline void gradient(const T* x, const T* gain, const f32* kept, const T* g, const T* more, bool has_more,
@@ -11,10 +10,10 @@ __device__ inline void gradient(const T* x, const T* gain, const f32* kept, cons
 }
 
 #define KERNELS(CHANNELS, T)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(NORMAL_THREADS<CHANNELS>, (NORMAL_BLOCKS<CHANNELS, T>))              \
+    extern "C" __global__ void __launch_bounds__(NORMAL_THREADS, (NORMAL_BLOCKS<CHANNELS, T>))                        \
         layer_norm_##CHANNELS##_##T(const T* x, const T* gain, const T* bias, T* out, f32* kept, u32 frames,          \
                                     u32 columns) {                                                                    \
-        u32 frame = blockIdx.x * NORMALIZED<CHANNELS> + group<CHANNELS>();                                            \
+        u32 frame = blockIdx.x * NORMALIZED + threadIdx.x / 32;                                                       \
         if (frame >= frames) return;                                                                                  \
         u64 at = (u64)frame * columns;                                                                                \
         normalize_frame<CHANNELS, T>(x + at, columns, {gain, bias, -0.f}, out + at, kept + 2 * (u64)frame);           \

@@ -4,8 +4,8 @@ use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
 
 use super::frames::is_real;
 use super::norm::{
-    FRAMES_OF_A_PIECE, FrameGradient, GRADIENTS, NORMALIZED, SIZES, by_size, grid, named_by_size, normalize, size,
-    widened,
+    FRAMES_OF_A_PIECE, FrameGradient, NORMALIZED, SIZES, by_size, gradient_grid, named_by_size, normal_grid, normalize,
+    size, widened,
 };
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
@@ -57,7 +57,7 @@ impl Op for LayerNorm {
         let (frames, columns) = (x.ty.shape.rows(), x.ty.shape.last());
         let kernels = for_real!("layer_norm", x.ty.dtype, T => &Kernels::<T>::FORWARD);
         let size = size(x.ty.dtype, columns);
-        let grid = grid([frames.div_ceil(NORMALIZED[size]).max(1), 1], &NORMALIZED, size);
+        let grid = normal_grid([frames.div_ceil(NORMALIZED).max(1), 1]);
         let numbers = [StepArg::U32(frames), StepArg::U32(columns)];
         let memory = [x.read(), gain.read(), bias.read(), at.outputs[0].write(), at.outputs[1].write()];
         at.launch(&kernels[size], grid, memory.into_iter().chain(numbers).collect());
@@ -100,7 +100,7 @@ impl Op for LayerNormBackward {
         }
         args.extend([at.outputs[0].write(), partial.write()]);
         args.extend([frames, columns, has_more.into()].map(StepArg::U32));
-        at.launch(&kernels[size], grid([pieces, 1], &GRADIENTS, size), args);
+        at.launch(&kernels[size], gradient_grid([pieces, 1], size), args);
         let kernel = for_real!("layer_norm gradient", partial.ty.dtype, T => &Kernels::<T>::SUMS);
         let adds = [1, 2].map(|output| u32::from(at.adds(output)));
         let memory = [partial.read(), at.outputs[1].write(), at.outputs[2].write()];

@@ -1,34 +1,43 @@
-// What the norms share: a group of warps normalises a frame, a block makes the gradient of a stretch of frames.
+// What the norms share: a warp normalises a frame, a block makes the gradient of a stretch of frames.
 
 constexpr f32 EPSILON = 1e-5f;
 // Frames of a stretch, as norm.rs has it.
 constexpr u32 FRAMES_OF_A_PIECE = 32;
 
 // Kernels are made for frames of up to CHANNELS channels, and for all others. Where there is a number, a frame is read
-// once: each lane of its group holds HELD elements of it, 16 bytes of bf16. That is little, so many warps are at work.
-constexpr u32 other = 0, HELD = 8;
-// The lanes of a frame's group. Any other frame is a warp's.
-template <u32 CHANNELS> constexpr u32 LANES = CHANNELS == other ? 32 : CHANNELS / HELD;
-// Frames that a block has in hand at once, as norm.rs has them. Gradients of 768 channels: two blocks of 4 frames fit a
+// once: lanes hold it between them, as it is stored.
+constexpr u32 other = 0;
+// A frame is normalised by a warp. Frames that a block has in hand at once, as norm.rs has them, and the blocks that a
+// multiprocessor has room for: 64 registers are left to a thread, and 128 where a lane holds more than 64 bytes.
+constexpr u32 NORMALIZED = 8, NORMAL_THREADS = 32 * NORMALIZED;
+template <u32 CHANNELS, typename T> constexpr u32 NORMAL_BLOCKS = CHANNELS * sizeof(T) > 2048 ? 2 : 4;
+// Its gradient takes more registers for an element. So a lane has 8 of them, 16 bytes of bf16, and a frame is a group's
+// of several warps. Any other frame is a warp's.
+template <u32 CHANNELS> constexpr u32 LANES = CHANNELS == other ? 32 : CHANNELS / 8;
+// Frames that a block has in hand at once, as norm.rs has them. Of 768 channels: two blocks of 4 frames fit a
 // multiprocessor, and only one of 8.
-template <u32 CHANNELS> constexpr u32 NORMALIZED = LANES<CHANNELS> == 32 ? 8 : 4;
 template <u32 CHANNELS> constexpr u32 GRADIENTS = LANES<CHANNELS> == 96 ? 4 : 8;
-// The threads of a block, and the blocks that a multiprocessor has room for: 1536 threads that normalise bf16, which
-// leaves them 40 registers each, and otherwise 1024, which leaves 64.
-template <u32 CHANNELS> constexpr u32 NORMAL_THREADS = LANES<CHANNELS> * NORMALIZED<CHANNELS>;
+// The threads of a block, and the blocks that a multiprocessor has room for: 64 registers are left to a thread here too.
 template <u32 CHANNELS> constexpr u32 GRADIENT_THREADS = LANES<CHANNELS> * GRADIENTS<CHANNELS>;
-template <u32 CHANNELS, typename T>
-constexpr u32 NORMAL_BLOCKS = (sizeof(T) == 2 ? 1536 : 1024) / NORMAL_THREADS<CHANNELS>;
 template <u32 CHANNELS> constexpr u32 GRADIENT_BLOCKS = 1024 / GRADIENT_THREADS<CHANNELS>;
 
-// Which of the frames in hand this thread works on, and which lane of its group this is.
-template <u32 CHANNELS> __device__ inline u32 group() { return threadIdx.x / LANES<CHANNELS>; }
-template <u32 CHANNELS> __device__ inline u32 lane() { return threadIdx.x % LANES<CHANNELS>; }
-
-// What a lane holds of a frame, as it is stored: half the registers for bf16.
-template <typename T> struct Held {
-    static constexpr u32 N = WIDTH<T>, CHUNKS = HELD / N;
+// What one of LANES_OF_FRAME lanes holds of a frame of up to CHANNELS channels: bf16 takes half the registers.
+template <typename T, u32 CHANNELS, u32 LANES_OF_FRAME> struct Held {
+    static constexpr u32 N = WIDTH<T>, CHUNKS = CHANNELS / LANES_OF_FRAME / N;
     uint4 chunks[CHUNKS];
+
+    // Calls work(chunk, first element) for the chunks of a frame that this lane holds.
+    template <typename F> static __device__ void each(u32 columns, F work) {
+#pragma unroll
+        for (u32 chunk = 0; chunk < CHUNKS; chunk++) {
+            u32 i = (chunk * LANES_OF_FRAME + threadIdx.x % LANES_OF_FRAME) * N;
+            if (i < columns) work(chunk, i);
+        }
+    }
+
+    __device__ void hold(const T* frame, u32 columns) {
+        each(columns, [&](u32 chunk, u32 i) { chunks[chunk] = *reinterpret_cast<const uint4*>(frame + i); });
+    }
 
     __device__ void get(u32 chunk, f32 (&x)[N]) const { load_wide(reinterpret_cast<const T*>(&chunks[chunk]), x); }
 
@@ -39,59 +48,6 @@ template <typename T> struct Held {
             asm volatile("" : "+r"(chunks[i].x), "+r"(chunks[i].y), "+r"(chunks[i].z), "+r"(chunks[i].w));
     }
 };
-
-// Calls work(chunk, first element) for the chunks of a frame that this lane holds.
-template <u32 CHANNELS, typename T, typename F> __device__ inline void each_held(u32 columns, F work) {
-#pragma unroll
-    for (u32 chunk = 0; chunk < Held<T>::CHUNKS; chunk++) {
-        u32 i = (chunk * LANES<CHANNELS> + lane<CHANNELS>()) * Held<T>::N;
-        if (i < columns) work(chunk, i);
-    }
-}
-
-template <u32 CHANNELS, typename T> __device__ inline void hold(const T* frame, u32 columns, Held<T>& held) {
-    each_held<CHANNELS, T>(columns, [&](u32 chunk, u32 i) {
-        held.chunks[chunk] = *reinterpret_cast<const uint4*>(frame + i);
-    });
-}
-
-// Elements of a frame that a warp of its group holds. Each has some: else a smaller kernel had the frame.
-template <u32 CHANNELS, typename T> __device__ inline f32 held_by(u32 warp, u32 columns) {
-    u32 count = 0;
-#pragma unroll
-    for (u32 chunk = 0; chunk < Held<T>::CHUNKS; chunk++) {
-        u32 first = (chunk * LANES<CHANNELS> + warp * 32) * Held<T>::N;
-        count += min_of(max_of(columns, first) - first, 32 * Held<T>::N);
-    }
-    return (f32)count;
-}
-
-// Waits for all threads of a group at a barrier of its own; 0 is the block's. Numbers are constants: a block whose
-// barriers are not known beforehand takes all 16 that it can have, of the 64 of a multiprocessor.
-template <u32 THREADS, u32 LAST> __device__ inline void meet(u32 barrier) {
-    if (barrier == LAST) {
-        asm volatile("bar.sync %0, %1;" ::"n"(LAST), "n"(THREADS) : "memory");
-    } else if constexpr (LAST > 1) {
-        meet<THREADS, LAST - 1>(barrier);
-    }
-}
-
-// Two numbers of each warp of a group, told to all its lanes. `turn` is 0 and 1 by turns: a warp that is a frame ahead
-// does not write where others have yet to read, and two frames ahead it cannot be.
-template <u32 CHANNELS, u32 FRAMES>
-__device__ inline void tell(f32 first, f32 second, u32 turn, float2 (&told)[LANES<CHANNELS> / 32]) {
-    constexpr u32 WARPS = LANES<CHANNELS> / 32;
-    if constexpr (WARPS == 1) {
-        told[0] = make_float2(first, second);
-    } else {
-        __shared__ float2 board[2][FRAMES][WARPS];
-        float2* mine = board[turn][group<CHANNELS>()];
-        if (threadIdx.x % 32 == 0) mine[lane<CHANNELS>() / 32] = make_float2(first, second);
-        meet<LANES<CHANNELS>, FRAMES>(1 + group<CHANNELS>());
-#pragma unroll
-        for (u32 warp = 0; warp < WARPS; warp++) told[warp] = mine[warp];
-    }
-}
 
 // Calls work(first element) for what a lane has of a frame of any size.
 template <u32 N, typename F> __device__ inline void each_chunk(u32 columns, F work) {
@@ -126,56 +82,34 @@ template <u32 N> __device__ inline void add_squares(const f32 (&x)[N], f32 mean,
     for (u32 n = 0; n < N; n++) sum += (x[n] - mean) * (x[n] - mean);
 }
 
-template <u32 CHANNELS> __device__ inline void keep(f32* kept, f32 mean, f32 scale) {
-    if (lane<CHANNELS>() == 0) {
+__device__ inline void keep(f32* kept, f32 mean, f32 scale) {
+    if (threadIdx.x % 32 == 0) {
         kept[0] = mean;
         kept[1] = scale;
     }
 }
 
-// The mean of a frame, and the sum of squared deviations from it. A warp has deviations from the mean of what it holds
-// itself; what that mean is off is added once all means are known. So warps meet once, and nothing cancels.
-template <u32 CHANNELS, typename T>
-__device__ inline void moments(const Held<T>& held, u32 columns, f32& mean, f32& squares) {
-    constexpr u32 N = WIDTH<T>, WARPS = LANES<CHANNELS> / 32;
-    f32 x[N], sum = 0.f;
-    each_held<CHANNELS, T>(columns, [&](u32 chunk, u32) { held.get(chunk, x), add_up(x, sum); });
-    mean = warp_sum(sum) / held_by<CHANNELS, T>(lane<CHANNELS>() / 32, columns);
-    squares = 0.f;
-    each_held<CHANNELS, T>(columns, [&](u32 chunk, u32) { held.get(chunk, x), add_squares(x, mean, squares); });
-    squares = warp_sum(squares);
-    if constexpr (WARPS > 1) {
-        float2 told[WARPS];
-        tell<CHANNELS, NORMALIZED<CHANNELS>>(mean, squares, 0, told);
-        mean = 0.f, squares = 0.f;
-#pragma unroll
-        for (u32 warp = 0; warp < WARPS; warp++) mean += told[warp].x * held_by<CHANNELS, T>(warp, columns);
-        mean /= (f32)columns;
-#pragma unroll
-        for (u32 warp = 0; warp < WARPS; warp++) {
-            f32 off = told[warp].x - mean;
-            squares += told[warp].y + held_by<CHANNELS, T>(warp, columns) * off * off;
-        }
-    }
-}
-
-// One frame, by a group, read once. Only once in a kernel: warps tell each other in turn 0.
+// One frame, by a warp, read once.
 template <u32 CHANNELS, typename T>
 __device__ inline void normalize_held(const T* x, u32 columns, Affine<T> to, T* out, f32* kept) {
-    // All of it at once, so that it is waited for once.
-    Held<T> held, gains, biases;
-    hold<CHANNELS>(x, columns, held);
-    hold<CHANNELS>(to.gain, columns, gains);
-    hold<CHANNELS>(to.bias, columns, biases);
-    f32 mean, squares;
-    moments<CHANNELS>(held, columns, mean, squares);
-    f32 scale = inverse_root(squares / (f32)columns);
-    each_held<CHANNELS, T>(columns, [&](u32 chunk, u32 i) {
-        f32 x[WIDTH<T>], gain[WIDTH<T>], bias[WIDTH<T>];
-        held.get(chunk, x), gains.get(chunk, gain), biases.get(chunk, bias);
-        write_normal(x, gain, bias, to.one, mean, scale, out + i);
+    using Part = Held<T, CHANNELS, 32>;
+    // Gains and biases with the frame, where registers suffice: all are then waited for once.
+    constexpr bool TOGETHER = Part::CHUNKS <= 2;
+    Part held, gains, biases;
+    held.hold(x, columns);
+    if constexpr (TOGETHER) gains.hold(to.gain, columns), biases.hold(to.bias, columns);
+    f32 part[Part::N], sum = 0.f, squares = 0.f;
+    Part::each(columns, [&](u32 chunk, u32) { held.get(chunk, part), add_up(part, sum); });
+    f32 mean = warp_sum(sum) / (f32)columns;
+    Part::each(columns, [&](u32 chunk, u32) { held.get(chunk, part), add_squares(part, mean, squares); });
+    f32 scale = inverse_root(warp_sum(squares) / (f32)columns);
+    if constexpr (!TOGETHER) gains.hold(to.gain, columns), biases.hold(to.bias, columns);
+    Part::each(columns, [&](u32 chunk, u32 i) {
+        f32 gain[Part::N], bias[Part::N];
+        held.get(chunk, part), gains.get(chunk, gain), biases.get(chunk, bias);
+        write_normal(part, gain, bias, to.one, mean, scale, out + i);
     });
-    keep<CHANNELS>(kept, mean, scale);
+    keep(kept, mean, scale);
 }
 
 // One frame of any size, by a warp.
@@ -190,7 +124,7 @@ __device__ inline void normalize_long(const T* x, u32 columns, Affine<T> to, T* 
         take(x + i, held), take(to.gain + i, gain), take(to.bias + i, bias);
         write_normal(held, gain, bias, to.one, mean, scale, out + i);
     });
-    keep<other>(kept, mean, scale);
+    keep(kept, mean, scale);
 }
 
 template <u32 CHANNELS, typename T>
@@ -227,29 +161,56 @@ __device__ inline void write_gradient(const f32 (&x)[N], const f32 (&g)[N], cons
     give(out, y);
 }
 
+// Waits for all threads of a group at a barrier of its own; 0 is the block's. Numbers are constants: a block whose
+// barriers are not known beforehand takes all 16 that it can have, of the 64 of a multiprocessor.
+template <u32 THREADS, u32 LAST> __device__ inline void meet(u32 barrier) {
+    if (barrier == LAST) {
+        asm volatile("bar.sync %0, %1;" ::"n"(LAST), "n"(THREADS) : "memory");
+    } else if constexpr (LAST > 1) {
+        meet<THREADS, LAST - 1>(barrier);
+    }
+}
+
+// Two numbers of each warp of a group, told to all its lanes. `turn` is 0 and 1 by turns: a warp that is a frame ahead
+// does not write where others have yet to read, and two frames ahead it cannot be.
+template <u32 CHANNELS, u32 FRAMES>
+__device__ inline void tell(f32 first, f32 second, u32 turn, float2 (&told)[LANES<CHANNELS> / 32]) {
+    constexpr u32 WARPS = LANES<CHANNELS> / 32;
+    if constexpr (WARPS == 1) {
+        told[0] = make_float2(first, second);
+    } else {
+        __shared__ float2 board[2][FRAMES][WARPS];
+        float2* mine = board[turn][threadIdx.x / LANES<CHANNELS>];
+        if (threadIdx.x % 32 == 0) mine[threadIdx.x % LANES<CHANNELS> / 32] = make_float2(first, second);
+        meet<LANES<CHANNELS>, FRAMES>(1 + threadIdx.x / LANES<CHANNELS>);
+#pragma unroll
+        for (u32 warp = 0; warp < WARPS; warp++) told[warp] = mine[warp];
+    }
+}
+
 // What a lane needs of one frame of a stretch.
-template <typename T> struct InHand {
-    Held<T> x, gradient;
+template <u32 CHANNELS, typename T> struct InHand {
+    Held<T, CHANNELS, LANES<CHANNELS>> x, gradient;
     // Its mean and scale.
     float2 kept;
 
-    template <u32 CHANNELS> __device__ void fetch(const Stretch<T>& s, u32 frame) {
-        hold<CHANNELS>(s.x + (u64)(s.first + frame) * s.columns, s.columns, x);
-        hold<CHANNELS>(s.gradient + (u64)(s.first + frame) * s.columns, s.columns, gradient);
+    __device__ void fetch(const Stretch<T>& s, u32 frame) {
+        x.hold(s.x + (u64)(s.first + frame) * s.columns, s.columns);
+        gradient.hold(s.gradient + (u64)(s.first + frame) * s.columns, s.columns);
         kept = reinterpret_cast<const float2*>(s.kept)[s.first + frame];
     }
 };
 
 // All groups' sums for gain and bias, one behind the other. A thread adds those of a column, in the order of groups.
-template <u32 CHANNELS, typename T, u32 CHUNKS, u32 N>
+template <u32 CHANNELS, typename Part, u32 CHUNKS, u32 N>
 __device__ inline void write_sums(const f32 (&of_gain)[CHUNKS][N], const f32 (&of_bias)[CHUNKS][N], u32 columns,
                                   f32* sums) {
     __shared__ __align__(16) f32 shared[GRADIENTS<CHANNELS>][CHANNELS];
 #pragma unroll
     for (u32 which = 0; which < 2; which++) {
         if (which) __syncthreads();
-        each_held<CHANNELS, T>(columns, [&](u32 chunk, u32 i) {
-            store_wide(&shared[group<CHANNELS>()][i], which ? of_bias[chunk] : of_gain[chunk]);
+        Part::each(columns, [&](u32 chunk, u32 i) {
+            store_wide(&shared[threadIdx.x / LANES<CHANNELS>][i], which ? of_bias[chunk] : of_gain[chunk]);
         });
         __syncthreads();
 #pragma unroll 1
@@ -264,29 +225,30 @@ __device__ inline void write_sums(const f32 (&of_gain)[CHUNKS][N], const f32 (&o
 
 // By a block. Every frame is read once, and sums for gain and bias stay in registers until the last.
 template <u32 CHANNELS, typename T> __device__ inline void gradient_held(Stretch<T> s, Affine<T> to, f32* sums) {
-    constexpr u32 N = WIDTH<T>, CHUNKS = Held<T>::CHUNKS, WARPS = LANES<CHANNELS> / 32, FRAMES = GRADIENTS<CHANNELS>;
+    using Part = Held<T, CHANNELS, LANES<CHANNELS>>;
+    constexpr u32 N = Part::N, CHUNKS = Part::CHUNKS, WARPS = LANES<CHANNELS> / 32, FRAMES = GRADIENTS<CHANNELS>;
     // Whether gains stay in registers, and a frame is fetched while its group works on the one before. In f32 both are
     // twice as many registers, which there are not.
     constexpr bool AHEAD = sizeof(T) == 2;
     const f32 share = 1.f / (f32)s.columns;
     f32 of_gain[CHUNKS][N] = {}, of_bias[CHUNKS][N] = {};
-    Held<T> gains;
-    if constexpr (AHEAD) hold<CHANNELS>(to.gain, s.columns, gains);
+    Part gains;
+    if constexpr (AHEAD) gains.hold(to.gain, s.columns);
     auto get_gain = [&](u32 chunk, u32 i, f32 (&gain)[N]) {
         if constexpr (AHEAD) gains.get(chunk, gain); else take(to.gain + i, gain);
     };
-    InHand<T> now, next;
-    u32 turn = 0, frame = group<CHANNELS>();
-    if (AHEAD && frame < s.frames) next.template fetch<CHANNELS>(s, frame);
+    InHand<CHANNELS, T> now, next;
+    u32 turn = 0, frame = threadIdx.x / LANES<CHANNELS>;
+    if (AHEAD && frame < s.frames) next.fetch(s, frame);
 #pragma unroll 1
     for (; frame < s.frames; frame += FRAMES, turn ^= 1) {
-        if constexpr (AHEAD) now = next; else now.template fetch<CHANNELS>(s, frame);
-        Held<T> more = {};
-        if (s.has_more) hold<CHANNELS>(s.more + (u64)(s.first + frame) * s.columns, s.columns, more);
-        if (AHEAD && frame + FRAMES < s.frames) next.template fetch<CHANNELS>(s, frame + FRAMES);
+        if constexpr (AHEAD) now = next; else now.fetch(s, frame);
+        Part more = {};
+        if (s.has_more) more.hold(s.more + (u64)(s.first + frame) * s.columns, s.columns);
+        if (AHEAD && frame + FRAMES < s.frames) next.fetch(s, frame + FRAMES);
         const f32 mean = now.kept.x, scale = now.kept.y;
         f32 x[N], g[N], gain[N], level = 0.f, tilt = 0.f;
-        each_held<CHANNELS, T>(s.columns, [&](u32 chunk, u32 i) {
+        Part::each(s.columns, [&](u32 chunk, u32 i) {
             now.x.get(chunk, x), now.gradient.get(chunk, g), get_gain(chunk, i, gain);
 #pragma unroll
             for (u32 n = 0; n < N; n++) {
@@ -305,7 +267,7 @@ template <u32 CHANNELS, typename T> __device__ inline void gradient_held(Stretch
         level *= share, tilt *= share;
         now.x.renew(), now.gradient.renew();
         if constexpr (AHEAD) gains.renew();
-        each_held<CHANNELS, T>(s.columns, [&](u32 chunk, u32 i) {
+        Part::each(s.columns, [&](u32 chunk, u32 i) {
             f32 also[N];
             now.x.get(chunk, x), now.gradient.get(chunk, g), get_gain(chunk, i, gain);
             more.get(chunk, also);
@@ -313,7 +275,7 @@ template <u32 CHANNELS, typename T> __device__ inline void gradient_held(Stretch
             write_gradient(x, g, gain, also, to.one, mean, scale, level, tilt, out);
         });
     }
-    write_sums<CHANNELS, T>(of_gain, of_bias, s.columns, sums);
+    write_sums<CHANNELS, Part>(of_gain, of_bias, s.columns, sums);
 }
 
 // The same for frames of any size: a warp makes the gradient of a frame, then a thread sums a column.

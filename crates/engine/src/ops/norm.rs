@@ -31,18 +31,21 @@ pub(super) fn size(dtype: DType, columns: u32) -> usize {
     if held { columns.div_ceil(256).max(1) as usize - 1 } else { SIZES - 1 }
 }
 
-/// Warps of a frame on a card, by [`size`].
-const WARPS: [u32; SIZES] = [1, 2, 3, 4, 1];
+/// Frames that a block of a norm has in hand at once, as norm.cuh has it: one for each of its warps.
+pub(super) const NORMALIZED: u32 = 8;
 
-/// Frames that a block of a norm has in hand at once, by [`size`], as norm.cuh has them.
-pub(super) const NORMALIZED: [u32; SIZES] = [8, 4, 4, 4, 8];
+/// Blocks of a norm.
+pub(super) fn normal_grid(blocks: [u32; 2]) -> Grid {
+    Grid { blocks: [blocks[0], blocks[1], 1], threads: 32 * NORMALIZED, shared_bytes: 0 }
+}
 
-/// Frames that a block of a norm's gradient has in hand at once, by [`size`], as norm.cuh has them.
-pub(super) const GRADIENTS: [u32; SIZES] = [8, 8, 4, 8, 8];
+/// Warps of a frame in a norm's gradient, and frames that a block has in hand at once, by [`size`], as norm.cuh has them.
+const GRADIENTS: [(u32, u32); SIZES] = [(1, 8), (2, 8), (3, 4), (4, 8), (1, 8)];
 
-/// Blocks that have `at_once` frames in hand, by [`size`].
-pub(super) fn grid(blocks: [u32; 2], at_once: &[u32; SIZES], size: usize) -> Grid {
-    Grid { blocks: [blocks[0], blocks[1], 1], threads: 32 * WARPS[size] * at_once[size], shared_bytes: 0 }
+/// Blocks of a norm's gradient.
+pub(super) fn gradient_grid(blocks: [u32; 2], size: usize) -> Grid {
+    let (warps, frames) = GRADIENTS[size];
+    Grid { blocks: [blocks[0], blocks[1], 1], threads: 32 * warps * frames, shared_bytes: 0 }
 }
 
 /// The names of the kernels `$name` for the element type `$t`, by [`size`].
