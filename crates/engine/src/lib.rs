@@ -52,7 +52,7 @@ pub use ops::{Draws, Window};
 pub use optimizer::{AfterWarmUp, SOURCE as UPDATE_SOURCE, Schedule, UpdateSpec, update_program};
 pub use parameters::{Init, Parameter, ParameterId, ParameterList, Parameters};
 pub use program::{Named, NamedLayout, Program};
-pub use program_set::{Holding, Line, ProgramId, ProgramSet};
+pub use program_set::{Holding, Line, ProgramId, ProgramSet, WORKSPACE_BYTES};
 pub use random::{normal_pair, philox, unit};
 pub use real::{Float, Real};
 pub use rows::Rows;

@@ -60,8 +60,8 @@ pub trait Op: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether it is worth running beside what follows when nobody in its program reads what it makes: it waits for
-    /// memory more than it computes. Not for products, which share one workspace.
+    /// Whether it is worth running beside what follows when nobody in its program reads what it makes: gradients of
+    /// parameters are, for until the last of them nobody waits.
     fn runs_beside(&self) -> bool {
         false
     }

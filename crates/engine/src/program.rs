@@ -83,8 +83,9 @@ pub(crate) struct Aside {
     pub(crate) until: usize,
 }
 
-/// Asides that may be under way at once: what they read is kept until the next but one begins.
-pub(crate) const ASIDES_AT_ONCE: usize = 2;
+/// Asides that may be under way at once: what one reads is kept until so many more begin. The more, the longer a product
+/// can wait for multiprocessors that the first line leaves idle; more than eight bring nothing (H200).
+pub(crate) const ASIDES_AT_ONCE: usize = 8;
 
 impl Program {
     /// Plans and lowers `graph`. `inputs` is where the fields of its batch lie; what the graph reads and the layout does
@@ -428,8 +429,8 @@ impl<'g> Compiler<'g> {
     }
 }
 
-/// Items that run beside those behind them, and the item that waits for each: the next but one of them, or whoever touches
-/// what it writes, or the end.
+/// Items that run beside those behind them, and the item that waits for each: the one that would be one too many at once,
+/// or whoever touches what it writes, or the end.
 fn asides(graph: &Graph, items: &[Item]) -> BTreeMap<usize, usize> {
     let is_aside = |item: &Item| item.op.runs_beside() && item.destinations.iter().all(Option::is_some);
     let found: Vec<usize> = (0..items.len()).filter(|&at| is_aside(&items[at])).collect();
@@ -512,11 +513,11 @@ mod tests {
 
     const WIDTH: u32 = 24;
 
-    /// Six matrices of 24 × 24, which do not fill their places, and one parameter that nothing reads.
+    /// Thirty matrices of 24 × 24, which do not fill their places, and one parameter that nothing reads.
     fn stack() -> (Arc<Parameters>, Vec<ParameterId>) {
         let mut list = ParameterList::new();
         let weights: Vec<ParameterId> =
-            (0..6).map(|i| list.weight(&format!("layer {i}"), &[WIDTH, WIDTH], Init::Normal(0.3)).unwrap()).collect();
+            (0..30).map(|i| list.weight(&format!("layer {i}"), &[WIDTH, WIDTH], Init::Normal(0.3)).unwrap()).collect();
         list.weight("unread", &[WIDTH, WIDTH], Init::Normal(0.3)).unwrap();
         (Arc::new(list.finish()), weights)
     }
@@ -546,10 +547,10 @@ mod tests {
     }
 
     #[test]
-    fn sums_for_biases_run_beside_what_follows_and_touch_nothing_of_it() {
-        let program = biased(8, 5);
-        assert_eq!(program.asides.len(), 5, "one for each bias");
-        assert!(program.asides[..3].iter().all(|aside| aside.until > aside.steps.end), "{:?}", program.asides);
+    fn gradients_of_parameters_are_made_beside_what_follows_and_touch_nothing_of_it() {
+        let program = biased(8, 12);
+        assert_eq!(program.asides.len(), 24, "one for each weight, and one for each bias");
+        assert!(program.asides[..20].iter().all(|aside| aside.until > aside.steps.end), "{:?}", program.asides);
         assert_eq!(race(&program.steps, &program.asides), None);
         // Were one not waited for, what it reads would be written over: the check can tell.
         let endless: Vec<Aside> =

@@ -31,6 +31,9 @@ pub enum Holding {
     Working,
 }
 
+/// What products may use on the way, on cards: each of the two lines of a recording has its own.
+pub const WORKSPACE_BYTES: u64 = 2 * Product::WORKSPACE_BYTES;
+
 /// A named amount of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
@@ -134,7 +137,7 @@ impl ProgramSet {
     }
 
     /// Every byte a session will take on a device of this kind, in whole blocks, in the order it takes them. Programs take
-    /// turns in one working memory: the largest counts. Cards have a workspace for products besides, one for all programs;
+    /// turns in one working memory: the largest counts. Cards have workspaces for products besides, for all programs;
     /// simulated ones too, which do not use it, so that what fits there fits the real one.
     pub fn lines(&self, kind: Kind) -> Vec<Line> {
         let multiplies = |program: &Program| program.steps.iter().any(|step| matches!(step, Step::Product { .. }));
@@ -145,7 +148,7 @@ impl ProgramSet {
         let mut line = |holder, name, bytes| lines.push(Line { holder, name, bytes: round_up(bytes, BLOCK_ALIGN) });
         line(Holding::States, "states", self.states.bytes);
         line(Holding::Constants, "tables", constants + late * self.late_places as u64);
-        line(Holding::Workspace, "workspace", if has_workspace { Product::WORKSPACE_BYTES } else { 0 });
+        line(Holding::Workspace, "workspace", if has_workspace { WORKSPACE_BYTES } else { 0 });
         line(Holding::Working, "activations", working);
         lines
     }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tandem_device::{
-    Arena, Arg, Block, DeviceError, Element, Event, Kernel, Kind, Loaded, Pinned, Recorded, Stream, View,
+    Arena, Arg, Block, DeviceError, Element, Event, Kernel, Kind, Loaded, Pinned, Product, Recorded, Stream, View,
 };
 
 use crate::error::EngineError;
@@ -185,7 +185,7 @@ impl Session {
                     if aside.steps.start == at {
                         capture.fork(side, &lines.fork)?;
                     }
-                    self.queue_on(side, id, step)?;
+                    self.queue_on(Line::Side(side), id, step)?;
                     if aside.steps.end == at + 1 {
                         capture.mark(side, mark(begun))?;
                         begun += 1;
@@ -448,10 +448,11 @@ impl Session {
     }
 
     fn queue(&self, id: ProgramId, step: &Step) -> Result<(), EngineError> {
-        self.queue_on(&self.stream, id, step)
+        self.queue_on(Line::First(&self.stream), id, step)
     }
 
-    fn queue_on(&self, stream: &Stream, id: ProgramId, step: &Step) -> Result<(), EngineError> {
+    fn queue_on(&self, line: Line<'_>, id: ProgramId, step: &Step) -> Result<(), EngineError> {
+        let (Line::First(stream) | Line::Side(stream)) = line;
         let view = |place: &Place| self.part(id, place.region, place.offset, place.bytes);
         match step {
             Step::Launch { kernel, grid, args } => {
@@ -469,7 +470,7 @@ impl Session {
                 stream.launch(&self.kernels[&kernel], *grid, &args)?;
             }
             Step::Product { product, a, b, c, bias } => {
-                let workspace = self.blocks.get(&Holding::Workspace).map(Block::view);
+                let workspace = self.blocks.get(&Holding::Workspace).map(|block| line.workspace(block));
                 stream.product(product, view(a), view(b), view(c), bias.as_ref().map(view), workspace)?;
             }
             Step::Copy { from, to } => stream.copy(view(from), view(to))?,
@@ -481,6 +482,24 @@ impl Session {
     /// What one program takes of the memory of the session, for reports.
     pub fn program(&self, id: ProgramId) -> &Program {
         program_of(&self.set, &self.late, id)
+    }
+}
+
+/// Where a step is queued.
+#[derive(Clone, Copy)]
+enum Line<'a> {
+    First(&'a Stream),
+    Side(&'a Stream),
+}
+
+impl Line<'_> {
+    /// Its part of the memory for products: two of them may be under way at once, one in each line.
+    fn workspace(self, both: &Block) -> View<'_> {
+        let offset = match self {
+            Line::First(_) => 0,
+            Line::Side(_) => Product::WORKSPACE_BYTES,
+        };
+        both.part(offset, Product::WORKSPACE_BYTES)
     }
 }
 
@@ -660,7 +679,7 @@ mod tests {
         };
         assert_eq!(workspace(&set(true), Kind::Cpu), Some(0));
         for kind in [Kind::Simulated, Kind::Cuda] {
-            assert_eq!(workspace(&set(true), kind), Some(32 << 20));
+            assert_eq!(workspace(&set(true), kind), Some(64 << 20));
             assert_eq!(workspace(&set(false), kind), Some(0));
         }
     }

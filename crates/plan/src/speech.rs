@@ -4,8 +4,10 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tandem_device::{DType, Kind, Product};
-use tandem_engine::{EngineError, Holding, NamedLayout, ProgramSet, Recomputed, Rows, UpdateSpec, update_program};
+use tandem_device::{DType, Kind};
+use tandem_engine::{
+    EngineError, Holding, NamedLayout, ProgramSet, Recomputed, Rows, UpdateSpec, WORKSPACE_BYTES, update_program,
+};
 use tandem_feed::{Bucket, FeedPlan, MELS, SPEECH};
 use tandem_model::{Acoustic, BatchShape, Model, Programs, ProgramsSpec, REFERENCE_FRAMES};
 
@@ -273,7 +275,7 @@ impl Workload for PlannedModel {
     fn lasting(&self) -> Vec<Line> {
         let states = self.sizes(Program::Update, &Bucket::even(1, 1, 1)).states;
         let spans = self.set().lines(Kind::Cpu).into_iter().filter(|line| matches!(line.holder, Holding::Span(_)));
-        let workspace = (self.place != Kind::Cpu).then(|| Line::new("workspace", Product::WORKSPACE_BYTES));
+        let workspace = (self.place != Kind::Cpu).then(|| Line::new("workspace", WORKSPACE_BYTES));
         let spans = spans.map(|line| Line::new(line.name, line.bytes));
         spans.chain([Line::new("states", states)]).chain(workspace).collect()
     }

@@ -13,7 +13,7 @@ use crate::program_set::ProgramSet;
 use crate::tensor::TensorType;
 use crate::testing::session;
 
-const BLOCKS: u32 = 6;
+const BLOCKS: u32 = 24;
 const ROWS: u32 = 32;
 const WIDTH: u32 = 8;
 

@@ -97,6 +97,10 @@ impl Op for MatMul {
         true
     }
 
+    fn runs_beside(&self) -> bool {
+        self.wide
+    }
+
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let (a, b, c) = (at.inputs[0], at.inputs[1], at.outputs[0]);
         let Some(Dims { batch, m, n, k }) = self.dims(a.ty.shape, b.ty.shape) else {
