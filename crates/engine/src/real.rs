@@ -1,4 +1,8 @@
 //! The numbers twins compute with: f32 and f64, and bf16 as a way to store f32.
+//!
+//! [`Real::store`] stores no subnormal numbers. A multiplication that meets one, or makes one, takes about fifty times as long
+//! (48 ns against 0.9 on an Intel Xeon), one lane slows its whole register, and a product reads each number hundreds of times.
+//! Rust forbids telling a thread to take them as zero, so twins put zeros in their place where they arise.
 
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
@@ -11,7 +15,7 @@ pub trait Real: Element {
     type Wide: Float;
     /// The number.
     fn load(self) -> Self::Wide;
-    /// The nearest element.
+    /// The nearest element; zero where that is subnormal.
     fn store(wide: Self::Wide) -> Self;
 }
 
@@ -54,6 +58,8 @@ pub trait Float:
     fn min(self, other: Self) -> Self;
     /// Whether it is a number at all.
     fn is_finite(self) -> bool;
+    /// Zero where it is subnormal, else itself. A comparison and a mask, no jump.
+    fn flushed(self) -> Self;
     /// Zero.
     fn zero() -> Self {
         Self::default()
@@ -68,7 +74,7 @@ impl Real for f32 {
     }
     #[inline(always)]
     fn store(wide: f32) -> f32 {
-        wide
+        wide.flushed()
     }
 }
 
@@ -80,7 +86,7 @@ impl Real for f64 {
     }
     #[inline(always)]
     fn store(wide: f64) -> f64 {
-        wide
+        wide.flushed()
     }
 }
 
@@ -92,7 +98,7 @@ impl Real for bf16 {
     }
     #[inline(always)]
     fn store(wide: f32) -> bf16 {
-        bf16::from_f32(wide)
+        bf16::from_f32(wide.flushed())
     }
 }
 
@@ -126,6 +132,10 @@ macro_rules! plain_float {
         fn is_finite(self) -> bool {
             $t::is_finite(self)
         }
+        #[inline(always)]
+        fn flushed(self) -> $t {
+            if $t::abs(self) < $t::MIN_POSITIVE { 0.0 } else { self }
+        }
     };
 }
 
@@ -151,7 +161,7 @@ impl Float for f64 {
 impl Float for f32 {
     plain_float!(f32);
 
-    /// 2^n · 2^f with a polynomial for 2^f, |f| ≤ ½.
+    /// 2^n · 2^f with a polynomial for 2^f, |f| ≤ ½. Zero below -87.3: a little further down it would be subnormal.
     #[inline(always)]
     fn exp(self) -> f32 {
         let x = Float::min(Float::max(self, -87.3), 88.7);
@@ -175,7 +185,13 @@ impl Float for f32 {
         let scale = |n: i32| f32::from_bits((n.wrapping_add(127) as u32) << 23);
         let wide = p * scale(low) * scale(high);
         // A NaN fell through the comparisons above.
-        if self.is_nan() { self } else { wide }
+        if self.is_nan() {
+            self
+        } else if self < -87.3 {
+            0.0
+        } else {
+            wide
+        }
     }
 
     #[inline(always)]
@@ -350,6 +366,29 @@ mod tests {
     }
 
     #[test]
+    fn nothing_subnormal_is_stored_and_all_else_as_it_is() {
+        let least = f32::MIN_POSITIVE;
+        for small in [1e-45, 1e-40, f32::from_bits(least.to_bits() - 1)] {
+            assert_eq!([f32::store(small), f32::store(-small)], [0.0; 2], "{small:e}");
+            assert_eq!([bf16::store(small), bf16::store(-small)], [bf16::ZERO; 2], "{small:e}");
+        }
+        assert_eq!(f64::store(1e-310), 0.0);
+        for kept in [least, -least, 1.5, f32::MAX, f32::INFINITY] {
+            assert_eq!((f32::store(kept), bf16::store(kept)), (kept, bf16::from_f32(kept)));
+            assert_eq!(f64::store(f64::from(kept)), f64::from(kept));
+        }
+        assert_eq!(f64::store(f64::MIN_POSITIVE), f64::MIN_POSITIVE);
+        assert!(f32::store(f32::NAN).is_nan() && f64::store(f64::NAN).is_nan() && bf16::store(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn an_exponential_is_normal_or_zero() {
+        let found = (0..=4000).map(|i| <f32 as Float>::exp(-86.0 - i as f32 * 1e-3));
+        assert!(found.clone().all(|y| y == 0.0 || y.is_normal()));
+        assert!(found.clone().any(|y| y == 0.0) && found.clone().any(|y| y < 1.3e-38 && y > 0.0));
+    }
+
+    #[test]
     fn what_is_not_a_number_stays_so() {
         for function in [<f32 as Float>::exp, <f32 as Float>::tanh, <f32 as Float>::erf] {
             assert!(function(f32::NAN).is_nan());
@@ -359,7 +398,7 @@ mod tests {
         assert_eq!(ends.map(<f32 as Float>::ln).map(|x| format!("{x}")), ["NaN", "NaN", "-inf", "inf"]);
         let below = [f32::NAN, -2.0, -1.0, f32::INFINITY];
         assert_eq!(below.map(<f32 as Float>::ln_1p).map(|x| format!("{x}")), ["NaN", "NaN", "-inf", "inf"]);
-        assert_eq!(<f32 as Float>::exp(-1000.0), <f32 as Float>::exp(-87.3));
+        assert_eq!((<f32 as Float>::exp(-1000.0), <f32 as Float>::exp(f32::NEG_INFINITY)), (0.0, 0.0));
         assert_eq!((<f32 as Float>::tanh(50.0), <f32 as Float>::erf(-9.0)), (1.0, -1.0));
     }
 }

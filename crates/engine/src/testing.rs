@@ -269,6 +269,25 @@ pub(crate) fn check_gradients(
     check_on_card(&check, &build, [&narrow, &rough]);
 }
 
+/// Runs an op in f32 and bf16 with small gradients behind it; neither its value nor its gradients may hold a subnormal number.
+pub(crate) fn check_no_subnormals(
+    check: GradientCheck,
+    build: impl Fn(&mut Graph, &[Value]) -> Result<Value, EngineError>,
+) {
+    let faint = |g: &mut Graph, x: &[Value]| {
+        let value = build(g, x)?;
+        g.scale(value, 1e-6)
+    };
+    for precision in [DType::F32, DType::BF16] {
+        let results = Bench::new(&Machine::cpu(), precision, &check, &faint).run_given();
+        let names = (0..check.terms().len()).map(|i| format!("gradient {i}")).chain(["value".to_owned()]);
+        for name in names {
+            let found = numbers(&results, &name).into_iter().filter(|&x| (x as f32).is_subnormal());
+            assert_eq!(found.collect::<Vec<_>>(), [0.0; 0], "{precision:?}: {name}");
+        }
+    }
+}
+
 /// The environment variable that has every op tried on the first NVIDIA card as well.
 const ON_CUDA: &str = "TANDEM_TEST_CUDA";
 /// How far a card may be from the CPU. Products sum in another order, and functions differ in the last places.

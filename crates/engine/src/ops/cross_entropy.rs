@@ -266,7 +266,7 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{GradientCheck, check_gradients, run};
+    use crate::testing::{GradientCheck, check_gradients, check_no_subnormals, run};
 
     const ROWS: [u32; 4] = [3, 0, 900, 7];
     const LENGTHS: [i32; 4] = [2, 0, 899, 0];
@@ -310,6 +310,18 @@ mod tests {
         other[2 * 37..3 * 37].fill(f64::NAN);
         other[902 * 37..].fill(f64::INFINITY);
         assert_eq!(value_of(&other).to_bits(), value.to_bits(), "padding counts");
+    }
+
+    #[test]
+    fn classes_of_almost_no_probability_get_no_gradient() {
+        let logits: Vec<f64> = (0..400).map(|i| -0.3 * f64::from(i)).collect();
+        check_no_subnormals(
+            GradientCheck::new().given(&[1, 400], &logits).whole(&[1], &[3]).whole(&[1], &[1]),
+            |g, x| {
+                let weight = g.number(0.25);
+                g.cross_entropy(x[0], x[1], &Rows::new(&[1]), x[2], weight)
+            },
+        );
     }
 
     #[test]

@@ -196,7 +196,7 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{GradientCheck, check_gradients, run};
+    use crate::testing::{GradientCheck, check_gradients, check_no_subnormals, run};
 
     #[test]
     fn gradients() {
@@ -207,6 +207,12 @@ mod tests {
             let check = GradientCheck::new().input(&[5, columns]).whole(&[5], &[19, 0, 7, 1, -2]);
             check_gradients(check, |g, x| g.softmax(x[0], Some(x[1])));
         }
+    }
+
+    #[test]
+    fn shares_of_almost_nothing_are_nothing() {
+        let scores: Vec<f64> = (0..400).map(|i| -0.3 * f64::from(i)).collect();
+        check_no_subnormals(GradientCheck::new().given(&[1, 400], &scores), |g, x| g.softmax(x[0], None));
     }
 
     #[test]

@@ -232,7 +232,8 @@ fn blocks<T>(x: &mut [T]) -> &mut [[T; LANES]] {
     blocks
 }
 
-/// AdamW on one block of parameters; says what they are now.
+/// AdamW on one block of parameters; says what they are now. Of a parameter whose gradients have stopped, the first moment
+/// would be subnormal some 800 updates later, and stay so: rounding keeps what is left of it alive.
 #[inline(always)]
 fn step<F: Float>(
     factors: &Factors<F>,
@@ -246,10 +247,10 @@ fn step<F: Float>(
     let (mut next, mut mean, mut square) = (*parameter, *first, *second);
     for lane in 0..LANES {
         let gradient = gradient[lane] * shorten;
-        mean[lane] = beta1 * mean[lane] + new1 * gradient;
-        square[lane] = beta2 * square[lane] + new2 * (gradient * gradient);
+        mean[lane] = (beta1 * mean[lane] + new1 * gradient).flushed();
+        square[lane] = (beta2 * square[lane] + new2 * (gradient * gradient)).flushed();
         let size = square[lane].sqrt() * root_scale + epsilon;
-        next[lane] = next[lane] - (decay * next[lane] + step * mean[lane] / size);
+        next[lane] = (next[lane] - (decay * next[lane] + step * mean[lane] / size)).flushed();
     }
     (*parameter, *first, *second) = (next, mean, square);
     next
@@ -260,7 +261,7 @@ fn step<F: Float>(
 fn mixed<F: Float>(keep: F, average: [F; LANES], next: [F; LANES]) -> [F; LANES] {
     let (take, mut mixed) = (F::of(1.0) - keep, average);
     for lane in 0..LANES {
-        mixed[lane] = keep * mixed[lane] + take * next[lane];
+        mixed[lane] = (keep * mixed[lane] + take * next[lane]).flushed();
     }
     mixed
 }

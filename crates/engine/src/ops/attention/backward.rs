@@ -124,7 +124,24 @@ impl<F: Float + host::Float> Row<'_, F> {
         slopes[seen..].fill(F::zero());
         for (weight, slope) in weights[..seen].iter_mut().zip(&mut slopes[..seen]) {
             *weight = (*weight - sum).exp();
-            *slope = *weight * (*slope - level);
+            *slope = (*weight * (*slope - level)).flushed();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They are what two products read, each of them once per channel.
+    #[test]
+    fn weights_and_slopes_of_far_keys_are_no_subnormals() {
+        let heads = Heads { count: 1, size: 4, causal: false };
+        let row = Row { qkv: &[], sums: &[0.0_f32], levels: &[0.0], gradient: &[], valid: 1 };
+        let mut weights: Vec<f32> = (0..400).map(|i| -0.3 * i as f32).collect();
+        let mut slopes = vec![1e-6; 400];
+        row.finish_query(heads, (0, 0), &mut weights, &mut slopes);
+        assert!(weights.iter().chain(&slopes).all(|x| !x.is_subnormal()));
+        assert!(slopes.iter().any(|&x| x > 0.0 && x < 1e-37), "the smallest that are normal are kept");
     }
 }

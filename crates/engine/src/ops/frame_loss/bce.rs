@@ -54,13 +54,23 @@ impl Graph {
 mod tests {
     use super::super::tests::check_loss;
     use super::*;
-    use crate::testing::GradientCheck;
+    use crate::testing::{GradientCheck, check_no_subnormals};
 
     #[test]
     fn values_and_gradients() {
         let sigmoid = |z: f64| 1.0 / (1.0 + (-z).exp());
         let check = GradientCheck::new().input(&[240, 5]).data(&[240, 5]);
         check_loss(check, Graph::bce_loss, |z, t| -t * sigmoid(z).ln() - (1.0 - t) * (1.0 - sigmoid(z)).ln());
+    }
+
+    #[test]
+    fn a_sure_and_right_logit_gets_no_gradient() {
+        let logits: Vec<f64> = (0..400).map(|i| -0.3 * f64::from(i)).collect();
+        let check = GradientCheck::new().given(&[1, 400], &logits).given(&[1, 400], &[0.0; 400]).whole(&[1], &[1]);
+        check_no_subnormals(check, |g, x| {
+            let weight = g.number(1.0);
+            g.bce_loss(x[0], x[1], &Rows::new(&[1]), x[2], weight)
+        });
     }
 
     #[test]

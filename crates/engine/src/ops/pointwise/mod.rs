@@ -192,6 +192,19 @@ macro_rules! function {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{GradientCheck, check_no_subnormals};
+
+    /// A unit far on the flat side of its function: training brings some there after a thousand steps.
+    #[test]
+    fn the_tails_of_functions_and_of_their_gradients_are_no_subnormals() {
+        let tails: Vec<f64> = (-400..=400).map(|i| 0.25 * f64::from(i)).collect();
+        type Applied = fn(&mut Graph, Value) -> Result<Value, EngineError>;
+        let functions: [Applied; 7] =
+            [Graph::gelu, Graph::gelu_tanh, Graph::silu, Graph::sigmoid, Graph::tanh, Graph::softplus, Graph::exp];
+        for function in functions {
+            check_no_subnormals(GradientCheck::new().given(&[801], &tails), |g, x| function(g, x[0]));
+        }
+    }
 
     #[test]
     fn what_spreads_over_what() {
