@@ -14,8 +14,9 @@ mod queue;
 mod rng;
 mod spec;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
 
 pub use spec::{Link, SimFault, SimSpec, SimSpecError};
 
@@ -48,7 +49,8 @@ pub struct SimDriver {
 struct State {
     cards: Vec<CardState>,
     queues: Queues,
-    host_ns: u64,
+    /// How far each thread of the host has come: one that waits for a card holds up no other.
+    hosts: HashMap<ThreadId, u64>,
     allocations: u64,
     copies: u64,
     calls: u64,
@@ -141,7 +143,7 @@ impl SimDriver {
         let state = State {
             cards: (0..spec.count).map(|_| CardState::default()).collect(),
             queues: Queues::new(spec.seed),
-            host_ns: 0,
+            hosts: HashMap::new(),
             allocations: 0,
             copies: 0,
             calls: 0,
@@ -179,7 +181,7 @@ impl SimDriver {
     fn call(&self, state: &mut State, card: usize, during: &'static str) -> Result<(), DeviceError> {
         let number = state.calls;
         state.calls += 1;
-        state.host_ns += clock::CALL_NS;
+        *state.host_ns() += clock::CALL_NS;
         if self.spec.fault == Some(SimFault::LoseCard(number)) {
             state.break_card(card, Broken::Lost);
         }
@@ -201,7 +203,7 @@ impl SimDriver {
     fn enqueue(&self, card: usize, stream: StreamId, during: &'static str, op: Op) -> Result<(), DeviceError> {
         let mut state = lock(&self.state);
         self.call(&mut state, card, during)?;
-        let now = state.host_ns;
+        let now = *state.host_ns();
         if let Some(queue) = state.queues.streams.get_mut(&stream) {
             queue.ops.push_back((now, op));
         }
@@ -330,6 +332,16 @@ impl SimDriver {
 }
 
 impl State {
+    /// How far the thread that calls has come. One that was not seen before was started by one that had come furthest.
+    fn host_ns(&mut self) -> &mut u64 {
+        let furthest_ns = self.furthest_ns();
+        self.hosts.entry(thread::current().id()).or_insert(furthest_ns)
+    }
+
+    fn furthest_ns(&self) -> u64 {
+        self.hosts.values().copied().max().unwrap_or(0)
+    }
+
     /// As a driver does: what broke the card is told by whatever call comes next, and by all after it.
     fn alive(&self, card: usize, during: &'static str) -> Result<(), DeviceError> {
         let lost = |what: &str| Err(DeviceError::Lost { card, during, what: what.to_owned() });
@@ -537,7 +549,8 @@ impl Driver for SimDriver {
         self.call(&mut state, card, "waiting for an event")?;
         self.run_until(&mut state, card, |state| state.queues.is_reached(event))?;
         let reached_ns = state.queues.events.get(&event).map_or(0, |mark| mark.reached_ns);
-        state.host_ns = state.host_ns.max(reached_ns);
+        let host_ns = state.host_ns();
+        *host_ns = reached_ns.max(*host_ns);
         Ok(())
     }
 
@@ -661,7 +674,7 @@ impl Driver for SimDriver {
     }
 
     fn now_ns(&self) -> u64 {
-        lock(&self.state).host_ns
+        lock(&self.state).furthest_ns()
     }
 
     fn driver_version(&self) -> String {

@@ -81,6 +81,25 @@ fn the_same_seed_gives_the_same_run() {
 }
 
 #[test]
+fn a_thread_that_waits_for_a_card_holds_up_no_other() {
+    let bench = bench(one_card(3));
+    let block = bench.arena.take("block", 48 * MIB).unwrap();
+    let mine = bench.device.timer().unwrap();
+    let long_ns = std::thread::scope(|scope| {
+        let waits = || {
+            bench.writer.fill(block.view(), 1).unwrap();
+            bench.writer.drain().unwrap();
+            bench.machine.now_ns()
+        };
+        scope.spawn(waits).join().unwrap()
+    });
+    bench.reader.record(&mine).unwrap();
+    bench.reader.drain().unwrap();
+    let reached_ns = mine.reached_at_ns().unwrap();
+    assert!(reached_ns < long_ns / 2, "{reached_ns} of {long_ns} ns: this thread asked for nothing before");
+}
+
+#[test]
 fn memory_that_was_given_back_is_spoiled() {
     let bench = bench(one_card(0));
     let first = bench.arena.take("first", 64).unwrap();
