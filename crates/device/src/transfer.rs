@@ -196,8 +196,11 @@ impl Transfer {
 
     /// The next copy writes its target only once its last reader is done: `free` is an event of the model side.
     pub fn after_free(&self, free: &Event) -> Result<(), DeviceError> {
-        let writer = if self.route == Route::Bounce { &self.up } else { &self.down };
-        writer.wait(free, waits::SLOT_FREE)
+        let is_bounce = self.route == Route::Bounce;
+        let writer = if is_bounce { &self.up } else { &self.down };
+        writer.wait(free, waits::SLOT_FREE)?;
+        // The first leg of a slow way would stop half-way for the second, and be timed with that: it begins later.
+        if is_bounce && self.times > 1 { self.down.wait(free, waits::SLOT_FREE) } else { Ok(()) }
     }
 
     /// Queues the copy itself, after [`after_written`](Transfer::after_written) and
@@ -219,13 +222,27 @@ impl Transfer {
     }
 
     fn copy_between(&mut self, from: View<'_>, to: View<'_>, timers: Option<&CopyTimers>) -> Result<(), DeviceError> {
-        let (down, up) = (timers.map(|timers| &timers.down), timers.and_then(|timers| timers.up.as_ref()));
-        let times = self.times;
-        let again = || 0..times;
+        let last = self.times - 1;
+        // A slow way is the same way so many times over, each behind the one before: one copy is its first and its last.
+        (0..self.times).try_for_each(|time| {
+            let marks = |of: fn(&CopyTimers) -> Option<&[Event; 2]>| {
+                let [began, ended] = timers.and_then(of).map_or([None; 2], |[began, ended]| [Some(began), Some(ended)]);
+                [began.filter(|_| time == 0), ended.filter(|_| time == last)]
+            };
+            self.copy_once((from, marks(|timers| Some(&timers.down))), (to, marks(|timers| timers.up.as_ref())))
+        })
+    }
+
+    /// Each leg with the timers that are to be recorded before and behind it.
+    fn copy_once(
+        &mut self,
+        (from, down): (View<'_>, [Option<&Event>; 2]),
+        (to, up): (View<'_>, [Option<&Event>; 2]),
+    ) -> Result<(), DeviceError> {
         match self.route {
             Route::Handover => Err(no_route(self.route, &self.from, &self.to, "a hand-over copies nothing")),
             Route::Peer => {
-                timed(&self.down, down, |stream| again().try_for_each(|_| stream.copy_peer(from, to)))?;
+                timed(&self.down, down, |stream| stream.copy_peer(from, to))?;
                 // An event is recorded on its own card only: the far side waits, and then tells its readers.
                 self.down.record(&self.crossed)?;
                 self.up.wait(&self.crossed, waits::CROSSED)
@@ -235,14 +252,10 @@ impl Transfer {
                 self.next += 1;
                 let staging = &mut self.staging[turn];
                 self.down.wait(&staging.emptied, waits::STAGING_FREE)?;
-                timed(&self.down, down, |stream| {
-                    again().try_for_each(|_| stream.download(from, &mut staging.memory, 0..from.bytes()))
-                })?;
+                timed(&self.down, down, |stream| stream.download(from, &mut staging.memory, 0..from.bytes()))?;
                 self.down.record(&staging.filled)?;
                 self.up.wait(&staging.filled, waits::STAGED)?;
-                timed(&self.up, up, |stream| {
-                    again().try_for_each(|_| stream.upload(&staging.memory, 0..to.bytes(), to))
-                })?;
+                timed(&self.up, up, |stream| stream.upload(&staging.memory, 0..to.bytes(), to))?;
                 self.up.record(&staging.emptied)
             }
         }
@@ -325,16 +338,16 @@ fn open_peer(from: &Arena, to: &Arena) -> Result<(), DeviceError> {
     to.allow_peer(source)
 }
 
-/// Queues work on `stream`, with timers around it where there are any.
+/// Queues work on `stream`, between those timers that are there.
 fn timed(
     stream: &Stream,
-    timers: Option<&[Event; 2]>,
+    [began, ended]: [Option<&Event>; 2],
     work: impl FnOnce(&Stream) -> Result<(), DeviceError>,
 ) -> Result<(), DeviceError> {
-    let Some([began, ended]) = timers else { return work(stream) };
-    stream.record(began)?;
+    let record = |timer: Option<&Event>| timer.map_or(Ok(()), |timer| stream.record(timer));
+    record(began)?;
     work(stream)?;
-    stream.record(ended)
+    record(ended)
 }
 
 fn no_route(route: Route, from: &Device, to: &Device, why: &str) -> DeviceError {

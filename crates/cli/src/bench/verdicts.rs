@@ -2,7 +2,7 @@
 //!
 //! Work is planted slow (`TANDEM_PLANT=slow:WORK:TIMES`) by a factor drawn now, and the program is run on it as anybody would: `profile
 //! --confirm --json`. Each kind of work is drawn twice: slow enough that the step must wait for it, and slow but never
-//! waited for. Factors near a threshold are not drawn.
+//! waited for. A slow step waits for nothing. Factors near a threshold are not drawn.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,19 +23,31 @@ const STEPS: usize = 60;
 const SLOW: [f64; 2] = [1.7, 3.0];
 const QUICK: [f64; 2] = [0.3, 0.6];
 const QUICK_IN_TURNS: [f64; 2] = [0.02, 0.08];
+/// A prediction may be off by this.
+const OFF: f64 = 0.15;
 /// How near a stage must come to what was drawn, and how often the factor is corrected.
 const NEAR: f64 = 0.15;
 const TRIES: usize = 4;
+/// Work that takes no longer than this, when it is done more often, is not done at all.
+const IN_VAIN: f64 = 1.2;
 /// Doing something more often than this would take longer than anybody waits.
 const MOST_TIMES: f64 = 20_000.0;
 
-/// Work that can be planted slow, the stage it is timed as, and what is said of it.
+/// Work that can be planted slow, the stage it is timed as, and what is said of it where the step waits for it.
 const WORKS: [(&str, &str, &str); 4] = [
     ("decode", "load", "DATA_LOADING"),
     ("upload", "upload", "GPU_TRANSFER"),
     ("features", "features", "GPU_PREPROCESS"),
     ("transfer", "transfer", "GPU_TRANSFER"),
 ];
+
+/// What is drawn: work, the stage it is timed as, how many times the step's time it is to take, and what is to be said.
+struct Draw {
+    work: &'static str,
+    stage: &'static str,
+    range: [f64; 2],
+    expected: Option<&'static str>,
+}
 
 pub(super) fn measure(call: &Call, screen: &Screen) -> Result<Found, Exit> {
     let steps = call.steps.unwrap_or(STEPS);
@@ -54,39 +66,52 @@ pub(super) fn measure(call: &Call, screen: &Screen) -> Result<Found, Exit> {
         ["plant", "÷ step", "expected", "said", "predicted /s", "measured /s", "measured ÷ predicted", "right"];
     let mut table = Table::new("Verdicts on planted slowness", &columns);
     let mut found = Found::default();
-    for (work, stage, kind) in WORKS {
+    for Draw { work, stage, range, expected } in draws(in_turns) {
         let Some(usual_ms) = alone(&clean, stage).filter(|ms| *ms > 0.0) else { continue };
-        let quick = if stage == "features" && in_turns { QUICK_IN_TURNS } else { QUICK };
-        for (range, is_expected) in [(SLOW, true), (quick, false)] {
-            let target = dice.between(range);
-            let Some(planted) = plant((work, stage), target * step_ms, usual_ms, steps, screen)? else {
-                screen.progress(&format!("   {work} at {target:.2} of the step: cannot be planted here"))?;
-                continue;
-            };
-            let (name, ratio) = (planted.name, planted.took_ms / step_ms);
-            let seen = Seen::of(&planted.profile, kind);
-            // That stage and no other one.
-            let is_right = seen.stages == if is_expected { vec![kind.to_owned()] } else { Vec::new() };
-            found.rows.push(row(&name, ratio, (kind, is_expected), &seen, is_right));
-            let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.2}"));
-            table.row(vec![
-                name.clone(),
-                format!("{ratio:.2}"),
-                if is_expected { kind.to_owned() } else { format!("no {kind}") },
-                seen.said.join(" "),
-                number(seen.predicted),
-                number(seen.measured),
-                number(seen.measured.zip(seen.predicted).map(|(measured, predicted)| measured / predicted)),
-                sign(Some(is_right)),
-            ]);
-            if !is_right {
-                let not = if is_expected { "" } else { "no " };
-                found.broken.push(format!("{name}: expected {not}{kind}, said {:?}", seen.said));
-            }
+        let target = dice.between(range);
+        let Some(planted) = plant((work, stage), target * step_ms, usual_ms, steps, screen)? else {
+            screen.progress(&format!("   {work} at {target:.2} of the step: cannot be planted here"))?;
+            continue;
+        };
+        let (name, ratio) = (planted.name, planted.took_ms / step_ms);
+        let seen = Seen::of(&planted.profile, expected.unwrap_or_default());
+        // That stage and no other one.
+        let is_right = seen.stages.iter().map(String::as_str).eq(expected);
+        found.rows.push(row(&name, ratio, expected, &seen, is_right));
+        let kept = seen.measured.zip(seen.predicted).map(|(measured, predicted)| measured / predicted);
+        let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.2}"));
+        table.row(vec![
+            name.clone(),
+            format!("{ratio:.2}"),
+            expected.unwrap_or("no stage").to_owned(),
+            seen.said.join(" "),
+            number(seen.predicted),
+            number(seen.measured),
+            number(kept),
+            sign(Some(is_right)),
+        ]);
+        if !is_right {
+            found.broken.push(format!("{name}: expected {}, said {:?}", expected.unwrap_or("no stage"), seen.said));
         }
+        if let Some(kept) = kept.filter(|kept| (kept - 1.0).abs() > OFF) {
+            found.broken.push(format!("{name}: {kept:.2} of what was predicted"));
+        }
+        let paces = seen.predicted.zip(seen.measured).map_or(String::new(), |(predicted, measured)| {
+            format!("; {predicted:.1} steps/s predicted, {measured:.1} measured")
+        });
+        let sign = sign(Some(is_right));
+        screen.progress(&format!("   {sign} at {ratio:.2} of the step: {}{paces}", seen.said.join(" ")))?;
     }
     found.text = table.show();
     Ok(found)
+}
+
+fn draws(in_turns: bool) -> Vec<Draw> {
+    let quick = |stage: &str| if stage == "features" && in_turns { QUICK_IN_TURNS } else { QUICK };
+    let stages = WORKS.into_iter().flat_map(|(work, stage, kind)| {
+        [(SLOW, Some(kind)), (quick(stage), None)].map(|(range, expected)| Draw { work, stage, range, expected })
+    });
+    stages.chain([Draw { work: "step", stage: "step", range: SLOW, expected: None }]).collect()
 }
 
 /// A profile of slow work.
@@ -118,18 +143,23 @@ fn plant(
         if (took_ms / target_ms - 1.0).abs() < NEAR {
             return Ok(Some(Planted { name, took_ms, profile }));
         }
-        times = (times * target_ms / took_ms.max(1e-6)).round();
+        let next = (times * target_ms / took_ms.max(1e-6)).round();
+        // Decoding where what was decoded is kept.
+        let is_in_vain = times > 1.0 && took_ms < usual_ms * IN_VAIN;
+        if is_in_vain || next == times {
+            return Ok(None);
+        }
+        times = next;
     }
     Ok(None)
 }
 
-fn row(plant: &str, of_step: f64, (kind, is_expected): (&str, bool), seen: &Seen, is_right: bool) -> Value {
+fn row(plant: &str, of_step: f64, expected: Option<&str>, seen: &Seen, is_right: bool) -> Value {
     json!({
         "table": "verdicts",
         "plant": plant,
         "of_step": of_step,
-        "kind": kind,
-        "expected": is_expected,
+        "expected": expected,
         "said": seen.said,
         "predicted_steps_per_s": seen.predicted,
         "measured_steps_per_s": seen.measured,
