@@ -214,15 +214,29 @@ impl Session {
         batch: Option<View<'_>>,
         host: &[(&str, HostValue<'_>)],
     ) -> Result<(), EngineError> {
-        self.upload_host(id, host)?;
-        if let Some(batch) = batch {
-            let to = self.part(id, Region::Inputs, 0, self.program(id).inputs.bytes);
-            self.stream.copy(batch, to)?;
-        }
+        self.bring(id, batch, host)?;
         self.replay(id)
     }
 
-    /// The same with a batch in page-locked memory, which must stay as it is until the run has begun: for data that does
+    /// Queues the first half of a run: its numbers and its batch to where the program reads them. Behind it the batch is
+    /// nobody's business any more; [`Session::replay`] is the other half.
+    pub fn bring(
+        &mut self,
+        id: ProgramId,
+        batch: Option<View<'_>>,
+        host: &[(&str, HostValue<'_>)],
+    ) -> Result<(), EngineError> {
+        self.upload_host(id, host)?;
+        match batch {
+            Some(batch) => {
+                let to = self.part(id, Region::Inputs, 0, self.program(id).inputs.bytes);
+                Ok(self.stream.copy(batch, to)?)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A run with a batch in page-locked memory, which must stay as it is until the run has begun: for data that does
     /// not come from a feed.
     pub fn run_from(
         &mut self,
@@ -660,6 +674,21 @@ mod tests {
             assert!(session.read_span::<f32>(Span::Parameters).unwrap() == values, "on {:?}", machine.kind());
             assert_eq!(machine.counters(0).pinned_allocations, before, "nothing is taken for it");
         }
+    }
+
+    #[test]
+    fn each_line_multiplies_in_memory_of_its_own() {
+        let machine = Machine::simulated("1x1GiB".parse::<SimSpec>().unwrap());
+        let (session, _) = adding(&machine);
+        let (stream, both) = (session.stream(), session.block(Holding::Workspace));
+        for (line, sign) in [(Line::First(stream), 1), (Line::Side(stream), 2)] {
+            assert_eq!(line.workspace(both).bytes(), Product::WORKSPACE_BYTES);
+            stream.fill(line.workspace(both), sign).unwrap();
+        }
+        let bytes = session.read(Holding::Workspace, 0, both.len()).unwrap();
+        let (first, side) = bytes.split_at(bytes.len() / 2);
+        assert!(first.iter().all(|&sign| sign == 1), "the side wrote where the first line multiplies");
+        assert!(side.iter().all(|&sign| sign == 2));
     }
 
     #[test]

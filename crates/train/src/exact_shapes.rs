@@ -20,9 +20,9 @@ impl ExactShapes {
         ExactShapes { write, known: Vec::new(), told: false, note: None }
     }
 
-    /// Queues a step's forward and backward of `batch` without its padding. None where the session has no room for such
-    /// a program: nothing has been queued then, and the batch is taken with its padding.
-    pub(crate) fn run(
+    /// Brings `batch` without its padding to where a step's forward and backward of its shape read it. None where the
+    /// session has no room for such a program: nothing has been queued then, and the batch is taken with its padding.
+    pub(crate) fn bring(
         &mut self,
         session: &mut Session,
         batch: &DeviceBatch<'_>,
@@ -31,7 +31,7 @@ impl ExactShapes {
         let exact = batch.info().exact_bucket();
         let Some(id) = self.program(session, &exact)? else { return Ok(None) };
         let pieces = batch.info().pieces(&exact);
-        session.run_gathered(id, pieces.iter().map(|piece| (batch.part(piece.from, piece.bytes), piece.to)), host)?;
+        session.gather(id, pieces.iter().map(|piece| (batch.part(piece.from, piece.bytes), piece.to)), host)?;
         Ok(Some(id))
     }
 

@@ -9,6 +9,7 @@
 //! The thread that queues steps never waits for the device, but for results of the step before the last; checkpoints and
 //! validations do.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,7 +17,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use tandem_device::{DType, Kind, Pinned, Plant, Slow, Stream};
 use tandem_engine::{Fetch, HostValue, Program, Results, Schedule, Session, Span};
-use tandem_feed::{BatchInfo, DeviceBatch, Feed, FeedState, Utterance};
+use tandem_feed::{DeviceBatch, Feed, FeedState, Utterance};
 use tandem_model::{Programs, VoiceReferences, host};
 
 use crate::checkpoint::Checkpoint;
@@ -259,8 +260,7 @@ impl Trainer {
         let wait_ns = batches.iter().map(DeviceBatch::wait_ns).sum();
         let mut begun = self.begin_step(&batches.iter().collect::<Vec<_>>(), wait_ns, timed)?;
         for batch in batches {
-            // Given back behind its own program, not behind the step.
-            begun.losses.push(self.accumulate(&batch, &begun.weights)?);
+            begun.losses.push(self.accumulate(batch, &begun.weights)?);
         }
         self.end_step(begun)
     }
@@ -436,10 +436,11 @@ impl Trainer {
         Ok(())
     }
 
-    /// Forward and backward of one micro-batch.
-    fn accumulate(&mut self, batch: &DeviceBatch<'_>, weights: &Weights) -> Result<Fetch, TrainError> {
-        let info: &BatchInfo = batch.info();
-        let id = self.programs.accumulate[info.bucket_index];
+    /// Forward and backward of one micro-batch. One that is not only lent is given back as soon as it has been brought to
+    /// the program: the next is on its way while this one is learnt from, and not only at the step's end, where what a
+    /// step leaves goes the same way.
+    fn accumulate<'s>(&mut self, batch: impl Borrow<DeviceBatch<'s>>, weights: &Weights) -> Result<Fetch, TrainError> {
+        let info = Arc::clone(batch.borrow().info());
         let statistics = self.statistics.host_values();
         let mut host = weights.host_values(&statistics);
         let keys = Keys::of(self.recipe.seed, self.step, &info.utterances);
@@ -447,15 +448,21 @@ impl Trainer {
         host.push(("step", HostValue::U32(&keys.step)));
         host.push(("utterances", HostValue::U32(&keys.utterances)));
         let exact = match &mut self.exact {
-            Some(exact) => exact.run(&mut self.session, batch, &host)?,
+            Some(exact) => exact.bring(&mut self.session, batch.borrow(), &host)?,
             None => None,
         };
-        if let Some(exact) = exact {
-            return Ok(self.session.fetch(exact)?);
-        }
+        let id = match exact {
+            Some(exact) => exact,
+            None => {
+                let padded = self.programs.accumulate[info.bucket_index];
+                self.session.bring(padded, Some(batch.borrow().memory()), &host)?;
+                padded
+            }
+        };
+        drop(batch);
         // More than once only where slow steps are planted.
         for _ in 0..self.plant.times(Slow::Step) {
-            self.session.run(id, Some(batch.memory()), &host)?;
+            self.session.replay(id)?;
         }
         Ok(self.session.fetch(id)?)
     }

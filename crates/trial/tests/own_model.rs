@@ -6,7 +6,7 @@
 mod own_model;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use own_model::{Narrow, Place, resolve};
 use tandem_device::leak::DEFAULT_THRESHOLD;
@@ -23,23 +23,18 @@ fn narrow() -> Arc<dyn Model> {
     Arc::new(Narrow::new(32, 8).unwrap())
 }
 
-/// Limits on a card are the whole process's: two tests at once would breach each other's.
-static CARD: Mutex<()> = Mutex::new(());
-
 /// Speech and a plan for it, made once for each test.
 struct Bench {
     folder: tempfile::TempDir,
     plan: Resolved,
     corpora: Corpora,
-    _card: Option<MutexGuard<'static, ()>>,
 }
 
 impl Bench {
     fn new(place: Place) -> Bench {
-        let card = (place == Place::Card).then(|| CARD.lock().unwrap_or_else(PoisonError::into_inner));
         let folder = tempfile::tempdir().unwrap();
         let (plan, corpora) = resolve(&folder.path().join("speech"), &narrow(), place).unwrap();
-        Bench { folder, plan, corpora, _card: card }
+        Bench { folder, plan, corpora }
     }
 
     /// Where the cards are simulated, all their memory is home.

@@ -54,8 +54,8 @@ impl Session {
         }
     }
 
-    /// Queues one run of a batch that lies in pieces: each is copied to its place (in bytes) among the inputs.
-    pub fn run_gathered<'b>(
+    /// [`Session::bring`] for a batch that lies in pieces: each is copied to its place (in bytes) among the inputs.
+    pub fn gather<'b>(
         &mut self,
         id: ProgramId,
         pieces: impl IntoIterator<Item = (View<'b>, u64)>,
@@ -66,7 +66,7 @@ impl Session {
             let to = self.part(id, Region::Inputs, offset, piece.bytes());
             self.stream.copy(piece, to)?;
         }
-        self.replay(id)
+        Ok(())
     }
 }
 
