@@ -143,6 +143,10 @@ pub(crate) trait Driver: Send + Sync {
     fn reached_at_ns(&self, card: usize, event: EventId) -> Result<u64, DeviceError>;
 
     fn copy(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError>;
+    /// A copy from or to the host that stands behind no other one.
+    fn copy_few(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {
+        self.copy(card, stream, path)
+    }
     fn fill(&self, card: usize, stream: StreamId, at: Address, bytes: u64, value: u8) -> Result<(), DeviceError>;
     fn load(&self, card: usize, kernel: &'static Kernel) -> Result<KernelId, DeviceError>;
     /// Compiles `sources` that were not compiled before, several at a time: loading their kernels is then quick.

@@ -55,20 +55,51 @@ impl Stream {
 
     /// Copies `range` of page-locked memory to the device. The bytes are read when the copy runs, not now.
     pub fn upload(&self, from: &Pinned, range: Range<u64>, to: View<'_>) -> Result<(), DeviceError> {
+        self.up(from, range, to, |path| self.copy_along(path))
+    }
+
+    /// The same for a few bytes that must not stand behind a batch which is being copied: on NVIDIA cards a kernel fetches
+    /// them.
+    pub fn upload_few(&self, from: &Pinned, range: Range<u64>, to: View<'_>) -> Result<(), DeviceError> {
+        self.up(from, range, to, |path| self.copy_few_along(path))
+    }
+
+    fn up(
+        &self,
+        from: &Pinned,
+        range: Range<u64>,
+        to: View<'_>,
+        copy: impl FnOnce(CopyPath) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
         self.outside_capture("a copy from the host")?;
         let part = from.span().part(range.start, range.end - range.start);
         assert_eq!(part.bytes, to.bytes(), "upload between parts of different length");
         self.owns(to);
-        from.read_by(self, || self.copy_along(CopyPath::Up { from: part, to: to.address() }))
+        from.read_by(self, || copy(CopyPath::Up { from: part, to: to.address() }))
     }
 
     /// Copies device memory to `range` of page-locked memory. The host sees it after waiting for an event.
     pub fn download(&self, from: View<'_>, to: &mut Pinned, range: Range<u64>) -> Result<(), DeviceError> {
+        self.down(from, to, range, |path| self.copy_along(path))
+    }
+
+    /// The same for a few bytes, as [`upload_few`](Stream::upload_few) has it.
+    pub fn download_few(&self, from: View<'_>, to: &mut Pinned, range: Range<u64>) -> Result<(), DeviceError> {
+        self.down(from, to, range, |path| self.copy_few_along(path))
+    }
+
+    fn down(
+        &self,
+        from: View<'_>,
+        to: &mut Pinned,
+        range: Range<u64>,
+        copy: impl FnOnce(CopyPath) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
         self.outside_capture("a copy to the host")?;
         let part = to.span().part(range.start, range.end - range.start);
         assert_eq!(part.bytes, from.bytes(), "download between parts of different length");
         self.owns(from);
-        to.written_by(self, || self.copy_along(CopyPath::Down { from: from.address(), to: part }))
+        to.written_by(self, || copy(CopyPath::Down { from: from.address(), to: part }))
     }
 
     /// Copies within the card.
@@ -94,6 +125,10 @@ impl Stream {
 
     fn copy_along(&self, path: CopyPath) -> Result<(), DeviceError> {
         self.open.driver().copy(self.open.card, self.id, path)
+    }
+
+    fn copy_few_along(&self, path: CopyPath) -> Result<(), DeviceError> {
+        self.open.driver().copy_few(self.open.card, self.id, path)
     }
 
     /// Sets every byte.

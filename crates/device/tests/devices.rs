@@ -9,6 +9,7 @@ use tandem_device::{Arena, ArenaError, DeviceError, Isolation, IsolationError, K
 use tandem_events::Role;
 
 on_every_device!(bytes_survive_the_round_trip, round_trip);
+on_every_device!(a_few_bytes_arrive_and_touch_nothing_else, few_bytes);
 on_every_device!(check_kernels_match_the_host, check_kernels);
 on_every_device!(a_byte_past_the_limit_is_refused, past_the_limit);
 on_every_device!(memory_is_given_back_and_reused, given_back);
@@ -44,6 +45,31 @@ fn round_trip(machine: &Machine) {
     done.synchronize("the test waits for its copy").unwrap();
     assert_eq!(up.bytes().unwrap(), down.bytes().unwrap());
     assert_eq!(a.home().unwrap(), 0);
+}
+
+/// Whole words or not, few or many: how they are carried is the device's affair.
+fn few_bytes(machine: &Machine) {
+    let device = machine.open(0).unwrap();
+    let arena = arena(&device, Role::Model, 64);
+    let stream = device.stream(true).unwrap();
+    let all = 200_000;
+    let memory = arena.take("numbers", all).unwrap();
+    let mut up = device.pinned(all).unwrap();
+    fill(&mut up, 11);
+    for (start, bytes) in [(0, 4), (8, 60), (4, 4096), (3, 64), (64, 7), (0, 0), (256, 64 << 10), (4, (64 << 10) + 4)] {
+        let (mut down, mut around) = (device.pinned(all).unwrap(), device.pinned(all).unwrap());
+        down.bytes_mut().unwrap().fill(0xEE);
+        stream.fill(memory.view(), 0xEE).unwrap();
+        stream.upload_few(&up, start..start + bytes, memory.part(start, bytes)).unwrap();
+        stream.download_few(memory.part(start, bytes), &mut down, start..start + bytes).unwrap();
+        stream.download(memory.view(), &mut around, 0..all).unwrap();
+        stream.drain().unwrap();
+        let mut expected = vec![0xEE; all as usize];
+        let part = start as usize..(start + bytes) as usize;
+        expected[part.clone()].copy_from_slice(&up.bytes().unwrap()[part]);
+        assert!(around.bytes().unwrap() == expected, "{bytes} bytes from {start} on the device");
+        assert!(down.bytes().unwrap() == expected, "{bytes} bytes from {start} on the host");
+    }
 }
 
 fn check_kernels(machine: &Machine) {

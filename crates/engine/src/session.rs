@@ -141,7 +141,7 @@ impl Session {
         self.stop = Some(stop);
     }
 
-    /// Runs every program once as it is, records it, and makes the memory zeros again.
+    /// Runs every program once as it is, results and all, records it, and makes the memory zeros again.
     ///
     /// Libraries and the driver load code when it is first used, and must not while recording. Nothing has been written
     /// yet but constants, so that running on zeros harms nothing; what it leaves is cleared.
@@ -151,8 +151,11 @@ impl Session {
         }
         let count = self.set.programs.len();
         let programs = (0..count).map(ProgramId);
-        programs.clone().try_for_each(|id| self.queue_steps(id))?;
-        self.stream.drain()?;
+        for id in programs.clone() {
+            self.queue_steps(id)?;
+            let fetch = self.fetch(id)?;
+            self.finish(fetch)?;
+        }
         let lines = Lines::new(&self.stream)?;
         for id in programs {
             let recorded = self.record(id, &lines)?;
@@ -299,7 +302,7 @@ impl Session {
         let layout = self.program(id).results.clone();
         let bytes = layout.bytes;
         if bytes > 0 {
-            self.stream.download(self.part(id, Region::Results, 0, bytes), &mut memory, 0..bytes)?;
+            self.stream.download_few(self.part(id, Region::Results, 0, bytes), &mut memory, 0..bytes)?;
         }
         self.stream.record(&arrived)?;
         Ok(Fetch { layout, memory, arrived })
@@ -457,7 +460,7 @@ impl Session {
         }
         let to = self.part(id, Region::Host, 0, layout.bytes);
         let (memory, read) = &self.host[at];
-        self.stream.upload(memory, 0..layout.bytes, to)?;
+        self.stream.upload_few(memory, 0..layout.bytes, to)?;
         Ok(self.stream.record(read)?)
     }
 

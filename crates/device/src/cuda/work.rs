@@ -15,7 +15,7 @@ use crate::driver::{
 };
 use crate::error::DeviceError;
 use crate::kernel::{Grid, Kernel, Source};
-use crate::kernels::trap;
+use crate::kernels::{few_words, trap};
 use crate::library::Found;
 use crate::machine::Kind;
 use crate::product::RawProduct;
@@ -243,6 +243,25 @@ impl Driver for CudaDriver {
             }
         };
         self.check(card, during, code)
+    }
+
+    /// By a kernel: a card has one engine for each direction, on which a batch may be under way.
+    fn copy_few(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {
+        let bytes = path.bytes();
+        // What the driver took is mapped where the host has it: one address is both.
+        let on_host = |span: HostSpan| Address { card, raw: span.ptr as u64 };
+        let (from, to) = match path {
+            CopyPath::Up { from, to } => (on_host(from), to),
+            CopyPath::Down { from, to } => (from, on_host(to)),
+            CopyPath::Inside { .. } | CopyPath::Peer { .. } => return self.copy(card, stream, path),
+        };
+        let is_words = [bytes, from.raw, to.raw].iter().all(|n| n % 4 == 0);
+        if !is_words || bytes == 0 || bytes > few_words::MOST_BYTES {
+            return self.copy(card, stream, path);
+        }
+        let function = self.load(card, &few_words::KERNEL)?;
+        let args = [RawArg::Read { at: from, bytes }, RawArg::Write { at: to, bytes }, RawArg::U32((bytes / 4) as u32)];
+        self.launch(card, stream, (&few_words::KERNEL, function), few_words::GRID, &args)
     }
 
     fn fill(&self, card: usize, stream: StreamId, at: Address, bytes: u64, value: u8) -> Result<(), DeviceError> {

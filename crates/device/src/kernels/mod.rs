@@ -1,6 +1,7 @@
 //! Kernels that check other work: patterns, checksums, and a delay that makes stream races visible. Beside them the one
-//! that helps products, and the one that breaks a card.
+//! that carries a few words, the one that helps products, and the one that breaks a card.
 
+pub(crate) mod few_words;
 pub(crate) mod product_base;
 pub(crate) mod trap;
 
@@ -11,7 +12,7 @@ use crate::kernel::{Arg, DType, Grid, Kernel, Param, Source, TwinArgs};
 use crate::stream::Stream;
 
 /// The CUDA sources of this crate.
-pub static SOURCES: &[&Source] = &[&CHECKS, &product_base::SOURCE, &trap::SOURCE];
+pub static SOURCES: &[&Source] = &[&CHECKS, &few_words::SOURCE, &product_base::SOURCE, &trap::SOURCE];
 
 /// The kernels of this crate.
 pub static KERNELS: &[&Kernel] = &[&FILL_PATTERN, &COUNT_WRONG, &CHECKSUM, &DELAY];
