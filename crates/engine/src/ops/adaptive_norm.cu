@@ -44,13 +44,4 @@ __device__ inline void gradient(const T* x, const T* scale_shift, const u32* sta
         gradient<CHANNELS, T>(x, scale_shift, starts, kept, g, out, sums, columns);                                   \
     }
 
-KERNELS(256, f32)
-KERNELS(512, f32)
-KERNELS(768, f32)
-KERNELS(1024, f32)
-KERNELS(other, f32)
-KERNELS(256, bf16)
-KERNELS(512, bf16)
-KERNELS(768, bf16)
-KERNELS(1024, bf16)
-KERNELS(other, bf16)
+FOR_EVERY_SIZE(KERNELS)

@@ -16,7 +16,12 @@ use crate::{for_real, named_for};
 
 pub(super) static SOURCE: Source = Source {
     file: "engine/depthwise.cu",
-    text: concat!(include_str!("frames.cuh"), include_str!("window.cuh"), include_str!("depthwise.cu")),
+    text: concat!(
+        include_str!("frames.cuh"),
+        include_str!("pieces.cuh"),
+        include_str!("window.cuh"),
+        include_str!("depthwise.cu")
+    ),
 };
 
 /// Output frames whose share of the weight's gradient is summed before the shares are.

@@ -77,24 +77,3 @@ __device__ inline f32 block_total(f32 x) {
     for (u32 warp = 0; warp < blockDim.x / 32; warp++) total += sums[warp];
     return total;
 }
-
-// Threads of a block that sums pieces, 32 columns wide: every sixteenth piece is added up first, then those sums are.
-constexpr u32 PIECE_LANES = 16, PIECE_THREADS = 32 * PIECE_LANES;
-
-// The sum over `pieces` of part[piece * stride + column], in the threads of the first warp, a column each.
-__device__ inline f32 sum_pieces(const f32* part, u32 pieces, u64 stride, bool there) {
-    __shared__ f32 sums[PIECE_LANES][32];
-    u32 lane = threadIdx.x / 32, column = threadIdx.x % 32;
-    f32 sum = 0.f;
-    if (there) {
-#pragma unroll 4
-        for (u32 piece = lane; piece < pieces; piece += PIECE_LANES) sum += part[piece * stride + column];
-    }
-    sums[lane][column] = sum;
-    __syncthreads();
-    sum = 0.f;
-    if (lane == 0) {
-        for (u32 i = 0; i < PIECE_LANES; i++) sum += sums[i][column];
-    }
-    return sum;
-}

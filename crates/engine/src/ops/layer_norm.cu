@@ -26,8 +26,8 @@ __device__ inline void gradient(const T* x, const T* gain, const f32* kept, cons
 
 // The pieces' sums for gain, and behind them those for bias, each to its place or added to what is there.
 // A block has 32 columns, and 32 rows of threads that take the pieces by turns. What counts is how soon the last number
-// is read: AT_ONCE reads of a thread are under way at once, and what is added to is read with them.
-constexpr u32 SUM_LANES = 32, AT_ONCE = 8;
+// is read: what is added to is read with them.
+constexpr u32 SUM_LANES = 32;
 
 extern "C" __global__ void __launch_bounds__(32 * SUM_LANES)
     layer_norm_sums_f32(const f32* partial, f32* of_gain, f32* of_bias, u32 pieces, u32 columns, u32 gain_adds,
@@ -38,33 +38,12 @@ extern "C" __global__ void __launch_bounds__(32 * SUM_LANES)
     u32 mine = blockIdx.x * 32 + row;
     bool writes = column == 0 && mine < both, is_gain = mine < columns;
     f32* to = is_gain ? of_gain + mine : of_bias + (mine - columns);
-    f32 before = writes && (is_gain ? gain_adds : bias_adds) ? *to : 0.f, sum = 0.f;
-    for (u32 first = row; at < both && first < pieces; first += AT_ONCE * SUM_LANES) {
-        f32 here[AT_ONCE];
-#pragma unroll
-        for (u32 i = 0; i < AT_ONCE; i++) {
-            u32 piece = first + i * SUM_LANES;
-            here[i] = piece < pieces ? partial[(u64)piece * both + at] : 0.f;
-        }
-        // All of them are needed here, says this; left alone, the compiler reads one after the other.
-#pragma unroll
-        for (u32 i = 0; i < AT_ONCE; i++) asm volatile("" : "+f"(here[i]));
-#pragma unroll
-        for (u32 i = 0; i < AT_ONCE; i++) sum += here[i];
-    }
+    f32 before = writes && (is_gain ? gain_adds : bias_adds) ? *to : 0.f;
+    f32 sum = at < both ? sum_of_pieces(partial + at, both, row, pieces, SUM_LANES) : 0.f;
     sums[row][column] = sum;
     __syncthreads();
     sum = warp_sum(sums[column][row]);
     if (writes) *to = before + sum;
 }
 
-KERNELS(256, f32)
-KERNELS(512, f32)
-KERNELS(768, f32)
-KERNELS(1024, f32)
-KERNELS(other, f32)
-KERNELS(256, bf16)
-KERNELS(512, bf16)
-KERNELS(768, bf16)
-KERNELS(1024, bf16)
-KERNELS(other, bf16)
+FOR_EVERY_SIZE(KERNELS)

@@ -18,7 +18,12 @@ use crate::{for_real, named_for};
 
 pub(super) static SOURCE: Source = Source {
     file: "engine/layer_norm.cu",
-    text: concat!(include_str!("frames.cuh"), include_str!("norm.cuh"), include_str!("layer_norm.cu")),
+    text: concat!(
+        include_str!("frames.cuh"),
+        include_str!("pieces.cuh"),
+        include_str!("norm.cuh"),
+        include_str!("layer_norm.cu")
+    ),
 };
 
 /// `(x, gain, bias)` to the result, and `[frames, 2]`: mean and 1/√(variance + ε), for the backward pass.

@@ -316,3 +316,8 @@ template <u32 CHANNELS, typename T> __device__ inline void stretch_gradient(Stre
         gradient_long(s, to, sums);
     }
 }
+
+// Makes the kernels of a norm for every size of frames, in both types.
+#define FOR_EVERY_SIZE(KERNELS)                                                                                       \
+    KERNELS(256, f32) KERNELS(512, f32) KERNELS(768, f32) KERNELS(1024, f32) KERNELS(other, f32)                      \
+    KERNELS(256, bf16) KERNELS(512, bf16) KERNELS(768, bf16) KERNELS(1024, bf16) KERNELS(other, bf16)

@@ -10,8 +10,10 @@ use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::{for_real, named_for};
 
-pub(super) static SOURCE: Source =
-    Source { file: "engine/norm.cu", text: concat!(include_str!("frames.cuh"), include_str!("norm.cu")) };
+pub(super) static SOURCE: Source = Source {
+    file: "engine/norm.cu",
+    text: concat!(include_str!("frames.cuh"), include_str!("pieces.cuh"), include_str!("norm.cu")),
+};
 
 /// What is added to a variance before its root is taken, as PyTorch does.
 pub(super) const EPSILON: f64 = 1e-5;

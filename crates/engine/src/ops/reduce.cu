@@ -1,12 +1,8 @@
-// Sums over rows, over pieces and over columns. Every sum has one order: that of the threads, then a fixed tree.
-//
-// What counts is how many reads are under way at once. Left alone, the compiler had two for a thread that adds up
-// rows, however far its loop was unrolled: a read waits for the registers of one before, and sums are made in between.
-// So reads go to an array, and an empty statement says that all of it is needed before the first sum.
+// Sums over rows and over columns. Every sum has one order: that of the threads, then a fixed tree.
 
 constexpr u32 THREADS = 256;
-// Lanes side by side along a row, rows that are read at once, and how many such reads a thread has under way.
-constexpr u32 ACROSS = 16, DOWN = THREADS / ACROSS, AT_ONCE = 8;
+// Lanes side by side along a row, and rows that are read at once, of which a thread has AT_ONCE under way.
+constexpr u32 ACROSS = 16, DOWN = THREADS / ACROSS;
 
 // Rounds in which `lanes` threads, of which this is number `lane`, take n things one each.
 __device__ inline u32 rounds_of(u32 n, u32 lane, u32 lanes) { return (n + lanes - 1 - lane) / lanes; }
@@ -38,8 +34,8 @@ __device__ inline void add_rows(const T* __restrict__ from, u32 rows, u32 column
 
 // partial[piece][column]: the sum over the rows of a piece. A block has a tile of columns of one piece after another.
 template <typename T, u32 WIDE>
-__device__ inline void sum_pieces(const T* __restrict__ x, f32* __restrict__ partial, u32 rows, u32 columns,
-                                  u32 of_a_piece) {
+__device__ inline void sum_rows(const T* __restrict__ x, f32* __restrict__ partial, u32 rows, u32 columns,
+                                u32 of_a_piece) {
     __shared__ f32 shared[DOWN][ACROSS][WIDE + 1];
     const u32 pieces = max_of((rows + of_a_piece - 1) / of_a_piece, 1u);
     const u32 lane = threadIdx.x % ACROSS, y = threadIdx.x / ACROSS;
@@ -75,30 +71,12 @@ __device__ inline void sum_pieces(const T* __restrict__ x, f32* __restrict__ par
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
     sum_rows_partial_f32(const f32* x, f32* partial, u32 rows, u32 columns, u32 of_a_piece) {
-    sum_pieces<f32, 4>(x, partial, rows, columns, of_a_piece);
+    sum_rows<f32, 4>(x, partial, rows, columns, of_a_piece);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
     sum_rows_partial_bf16(const bf16* x, f32* partial, u32 rows, u32 columns, u32 of_a_piece) {
-    sum_pieces<bf16, 8>(x, partial, rows, columns, of_a_piece);
-}
-
-// The sum of part[piece * columns] over every `lanes`th piece from `first` on, reads under way as in add_rows.
-__device__ inline f32 sum_of_pieces(const f32* __restrict__ part, u32 columns, u32 first, u32 pieces, u32 lanes) {
-    f32 sum = 0.f;
-    for (; first < pieces; first += AT_ONCE * lanes) {
-        f32 here[AT_ONCE];
-#pragma unroll
-        for (u32 i = 0; i < AT_ONCE; i++) {
-            const u32 piece = first + i * lanes;
-            here[i] = piece < pieces ? part[(u64)piece * columns] : 0.f;
-        }
-#pragma unroll
-        for (u32 i = 0; i < AT_ONCE; i++) asm volatile("" : "+f"(here[i]));
-#pragma unroll
-        for (u32 i = 0; i < AT_ONCE; i++) sum += here[i];
-    }
-    return sum;
+    sum_rows<bf16, 8>(x, partial, rows, columns, of_a_piece);
 }
 
 // sums[column] = the sum of partial[piece][column] over the pieces, or that added to what is there. A block has up to

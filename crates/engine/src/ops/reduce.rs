@@ -13,7 +13,8 @@ use crate::tensor::{Shape, TensorType, accumulator};
 use crate::{for_real, named_for};
 
 /// Its kernels.
-pub(super) static SOURCE: Source = Source { file: "engine/reduce.cu", text: include_str!("reduce.cu") };
+pub(super) static SOURCE: Source =
+    Source { file: "engine/reduce.cu", text: concat!(include_str!("pieces.cuh"), include_str!("reduce.cu")) };
 
 /// Rows that are summed before the sums are, at least and at most. On a card 128 are one round of reads of a block.
 const ROWS_OF_A_PIECE: [u32; 2] = [128, 512];
