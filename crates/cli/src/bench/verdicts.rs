@@ -21,6 +21,8 @@ const STEPS: usize = 60;
 /// A stage that takes so many times as long as the step is waited for; one that takes this share of it is not. On one card
 /// features take turns with the step, which waits for all of them.
 const SLOW: [f64; 2] = [1.7, 3.0];
+/// On the CPU stages take the step's own cores: one that takes up to twice its time makes it longer and is not waited for.
+const SLOW_ON_CORES: [f64; 2] = [2.6, 4.0];
 const QUICK: [f64; 2] = [0.3, 0.6];
 const QUICK_IN_TURNS: [f64; 2] = [0.02, 0.08];
 /// A prediction may be off by this.
@@ -60,13 +62,12 @@ pub(super) fn measure(call: &Call, screen: &Screen) -> Result<Found, Exit> {
         let said = unclean.join(" ");
         return Err(Exit::Failed(anyhow!("the run is slow before anything is planted ({said}): more --num-workers?")));
     }
-    // One card's. The cores of a CPU do several things at once.
-    let in_turns = clean["mode"] != "multi" && clean["mode"] != "cpu";
+    let mode = clean["mode"].as_str().unwrap_or_default();
     let columns =
         ["plant", "÷ step", "expected", "said", "predicted /s", "measured /s", "measured ÷ predicted", "right"];
     let mut table = Table::new("Verdicts on planted slowness", &columns);
     let mut found = Found::default();
-    for Draw { work, stage, range, expected } in draws(in_turns) {
+    for Draw { work, stage, range, expected } in draws(mode) {
         let Some(usual_ms) = alone(&clean, stage).filter(|ms| *ms > 0.0) else { continue };
         let target = dice.between(range);
         let Some(planted) = plant((work, stage), target * step_ms, usual_ms, steps, screen)? else {
@@ -106,10 +107,14 @@ pub(super) fn measure(call: &Call, screen: &Screen) -> Result<Found, Exit> {
     Ok(found)
 }
 
-fn draws(in_turns: bool) -> Vec<Draw> {
+fn draws(mode: &str) -> Vec<Draw> {
+    let is_cpu = mode == "cpu";
+    // One card's. The cores of a CPU do several things at once.
+    let in_turns = mode != "multi" && !is_cpu;
+    let slow = if is_cpu { SLOW_ON_CORES } else { SLOW };
     let quick = |stage: &str| if stage == "features" && in_turns { QUICK_IN_TURNS } else { QUICK };
     let stages = WORKS.into_iter().flat_map(|(work, stage, kind)| {
-        [(SLOW, Some(kind)), (quick(stage), None)].map(|(range, expected)| Draw { work, stage, range, expected })
+        [(slow, Some(kind)), (quick(stage), None)].map(|(range, expected)| Draw { work, stage, range, expected })
     });
     stages.chain([Draw { work: "step", stage: "step", range: SLOW, expected: None }]).collect()
 }

@@ -198,6 +198,27 @@ fn in_the_trace_a_batch_goes_through_its_stages_one_after_another() {
 }
 
 #[test]
+fn the_next_batch_sets_out_where_a_step_begins_and_not_where_it_ends() {
+    let corpus = corpus();
+    let flags = "--sim 2x24GiB --data-gpu 0 --model-gpu 1 --transfer bounce --max-steps 40";
+    let ran = call(flags, &corpus).arg("--trace").arg(corpus.path("trace.json")).run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let trace: Vec<Value> = serde_json::from_slice(&fs::read(corpus.path("trace.json")).unwrap()).unwrap();
+    let works = slices(&trace, "model role", "steps", "work");
+    let copies = slices(&trace, "links", "transfer from the host", "transfer");
+    // Into slots that steps have given back: how much of a step was over by then.
+    let set_out: Vec<f64> = copies
+        .values()
+        .skip(10)
+        .filter_map(|(began, _)| {
+            let (from, to) = works.values().find(|(from, to)| (from..to).contains(&began))?;
+            Some((began - from) / (to - from))
+        })
+        .collect();
+    assert!(set_out.len() >= 20 && set_out.iter().all(|part| *part < 0.5), "{set_out:?}");
+}
+
+#[test]
 fn both_roles_are_shown_against_their_limits_every_hundred_steps() {
     let pair = "--sim 2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation --data-gpu-memory 2048";
     let ran = call(&format!("{pair} --max-steps 105"), &corpus()).run();
