@@ -1,7 +1,11 @@
 //! What people see: one writer, so that plain terminals, pipes and simulated runs are each handled in one place.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use serde_json::Value;
 
 use crate::args::Call;
@@ -14,6 +18,8 @@ pub(crate) struct Screen {
     quiet: bool,
     /// `--json`: lines go to standard error, the document alone to standard output.
     aside: bool,
+    /// Lines were left out, and that was said.
+    is_unread_told: Cell<bool>,
 }
 
 impl Screen {
@@ -27,7 +33,7 @@ impl Screen {
             Call::Bench(call) => (call.plan.sim.is_some(), call.plan.quiet, call.plan.json),
             Call::Corpus(call) => (false, call.quiet(), call.json()),
         };
-        Screen { plain: is_plain(), simulated, quiet, aside }
+        Screen { plain: is_plain(), simulated, quiet, aside, is_unread_told: Cell::new(false) }
     }
 
     /// Whether the terminal shows plain characters only.
@@ -52,6 +58,21 @@ impl Screen {
     /// Prints lines that `-q` leaves out.
     pub(crate) fn progress(&self, text: &str) -> Result<(), Exit> {
         if self.quiet { Ok(()) } else { self.say(text) }
+    }
+
+    /// The same for a run that goes on: where nobody takes what was printed before, the lines are left out, and that is
+    /// said once. A run does not stand still for its reader.
+    pub(crate) fn mention(&self, text: &str) {
+        if self.quiet {
+            return;
+        }
+        let is_taken_here = if self.aside { is_taken(io::stderr()) } else { is_taken(io::stdout()) };
+        if is_taken_here {
+            // One that went away does not end a run.
+            let _ = self.say(text);
+        } else if !self.is_unread_told.replace(true) && is_taken(io::stderr()) {
+            self.warn("nobody reads what is printed: lines are left out. Training goes on");
+        }
     }
 
     /// A line that shows how far `what` has come.
@@ -107,6 +128,13 @@ pub(crate) fn write(text: &str) -> Result<(), Exit> {
 pub(crate) fn complain(text: &str, simulated: bool) {
     // Where even standard error is closed there is nobody left to tell.
     let _ = io::stderr().write_all(dress(text, is_plain(), simulated).as_bytes());
+}
+
+/// Whether there is room for some lines: in a pipe for 4 KiB at least. What is gone or broken takes everything, and says so then.
+fn is_taken(out: impl AsFd) -> bool {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let ready = retry_on_intr(|| poll(&mut [PollFd::new(&out, PollFlags::OUT)], Some(&at_once)));
+    ready.is_ok_and(|ready| ready > 0)
 }
 
 fn write_out(text: &str) -> Result<(), Exit> {

@@ -393,11 +393,6 @@ impl<'a> Teller<'a> {
         }
     }
 
-    /// A reader who went away does not end a run.
-    fn tell(&self, text: &str) {
-        let _ = self.screen.progress(text);
-    }
-
     fn progress(&mut self, report: &StepReport) {
         let Window { steps, wall_ns, wait_ns, mel_loss, loss } = std::mem::take(&mut self.since);
         let per = |sum: f64| sum / steps.max(1) as f64;
@@ -406,7 +401,7 @@ impl<'a> Teller<'a> {
             let memory = self.roles.partition(role).arena.memory();
             mib_ceil(memory.used_bytes)
         };
-        self.tell(&format!(
+        self.screen.mention(&format!(
             "Step {}/{}  loss {:.3}  mel {:.3}  lr {:.1e}  {:.2} steps/s  stall {:.1} %  data {} MB  model {} MB",
             report.step,
             self.total_steps,
@@ -432,7 +427,7 @@ impl<'a> Teller<'a> {
         self.estimated = true;
         let left = self.begun.elapsed().as_secs_f64() / done as f64 * (self.total_steps - step) as f64;
         if self.always_estimates || left > 20.0 {
-            self.tell(&format!("About {} to go, by the first {done} steps", minutes(left)));
+            self.screen.mention(&format!("About {} to go, by the first {done} steps", minutes(left)));
         }
     }
 }
@@ -457,10 +452,10 @@ impl Watcher for Teller<'_> {
         }
         if report.step.is_multiple_of(MEMORY_STEPS) {
             let [data, model] = self.roles.memory_stats();
-            self.tell(&format!("[Step {}] {data}, {model}", report.step));
+            self.screen.mention(&format!("[Step {}] {data}, {model}", report.step));
         }
         if let Some(said) = self.end.look() {
-            self.tell(&said);
+            self.screen.mention(&said);
         }
     }
 
@@ -477,7 +472,7 @@ impl Watcher for Teller<'_> {
         let now = Instant::now();
         if report.step == self.total_steps || is_shown(self.last_validation, now) {
             self.last_validation = Some(now);
-            self.tell(&format!(
+            self.screen.mention(&format!(
                 "Held out after step {}: mel {:.3}, {:.2} of guessing the mean ({} utterances); {alignment}",
                 report.step,
                 report.score(),
@@ -491,7 +486,11 @@ impl Watcher for Teller<'_> {
     fn checkpoint(&mut self, step: u64, written: &Written, took: Duration) {
         let name = written.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         tell::checkpoint(step, written, took, self.emitter);
-        self.tell(&format!("Checkpoint {name}: {} MB in {:.1} s", mib_ceil(written.bytes), took.as_secs_f64()));
+        self.screen.mention(&format!(
+            "Checkpoint {name}: {} MB in {:.1} s",
+            mib_ceil(written.bytes),
+            took.as_secs_f64()
+        ));
         if let Some(error) = &written.left_behind {
             self.screen.warn(&format!("an old checkpoint could not be removed: {error}"));
         }
@@ -505,7 +504,7 @@ impl Watcher for Teller<'_> {
     }
 
     fn note(&mut self, text: &str) {
-        self.tell(text);
+        self.screen.mention(text);
     }
 }
 

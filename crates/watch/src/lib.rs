@@ -43,6 +43,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod outlet;
 mod spool;
 mod lines;
 mod writer;

@@ -11,6 +11,7 @@ use std::time::Instant;
 use tandem_events::{Emitter, Event, Record, Sink};
 use tandem_pipeline::{Worker, WorkerError};
 
+use crate::outlet::Outlet;
 use crate::writer::{Complaint, Listener, Message, Pending, Writer};
 
 /// How many events wait for the writer at most: a few seconds of a busy run, about a megabyte.
@@ -116,8 +117,8 @@ impl RunLog {
     }
 }
 
-fn open(path: &Path) -> Result<File, LogError> {
-    File::create(path).map_err(|source| LogError::Create { path: path.to_owned(), source })
+fn open(path: &Path) -> Result<Outlet, LogError> {
+    File::create(path).and_then(Outlet::new).map_err(|source| LogError::Create { path: path.to_owned(), source })
 }
 
 impl Drop for RunLog {

@@ -2,11 +2,14 @@
 //! whoever holds them, once; a clean run says nothing of the kind. And what watches a run cannot end it.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Read};
 use std::net::{TcpListener, TcpStream};
-use std::process::Stdio;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Command, Stdio};
 
+use rustix::fs::OFlags;
+use rustix::pipe::fcntl_setpipe_size;
 use serde_json::Value;
 
 use crate::call::{Call, Ran, contains};
@@ -259,6 +262,45 @@ fn a_full_disk_under_the_log_and_a_port_that_is_taken_are_said_once_and_training
     let ran = goes_on(&format!("--prometheus {address}"), "Training goes on without it");
     contains(&ran.err, &["⚠️ --prometheus: ", &address.to_string(), "give another port"]);
     assert!(!ran.out.contains("Prometheus: http"), "{ran:?}");
+}
+
+#[test]
+fn a_log_that_nobody_reads_is_said_once_and_holds_nobody_up() {
+    let corpus = corpus();
+    let pipe = corpus.path("log");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // Open, so that there is somebody to write to, and never read while the run goes on.
+    let mut reader = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(&pipe).unwrap();
+    let ran = call("--mode cpu --max-steps 400", &corpus).arg("--run-log").arg(&pipe).run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    contains(&ran.out, &["✅ Trained to step 400"]);
+    let said = "the run log is not complete: whoever reads it has stopped. Training goes on";
+    assert_eq!(ran.err.matches(said).count(), 1, "{ran:?}");
+    let mut lines = Vec::new();
+    reader.read_to_end(&mut lines).unwrap();
+    let whole = lines.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n"));
+    let read: Vec<Value> = whole.map(|line| serde_json::from_slice(line).unwrap()).collect();
+    assert!(read.len() > 100, "{read:?}");
+}
+
+/// Reads what a run prints up to its first step, and then nothing until it has complained of that.
+#[test]
+fn a_screen_that_nobody_reads_is_said_once_and_holds_nobody_up() {
+    let corpus = corpus();
+    let (reader, writer) = std::io::pipe().unwrap();
+    // One page: with a line in it, there is no room for more.
+    fcntl_setpipe_size(&writer, 4096).unwrap();
+    let call = call("--sim 2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation --max-steps 450", &corpus);
+    let mut child = call.into_command().stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    let mut printed = BufReader::with_capacity(1, reader).lines().map_while(Result::ok);
+    printed.find(|line| line.contains("utterances to train on")).unwrap();
+    let mut complaints = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let complaint = complaints.find(|line| line.contains("nobody reads what is printed")).unwrap();
+    contains(&complaint, &["⚠️ ", "lines are left out. Training goes on"]);
+    let printed: Vec<String> = printed.collect();
+    assert!(child.wait().unwrap().success(), "{printed:?}");
+    contains(&printed.join("\n"), &["✅ Trained to step 450"]);
+    assert!(complaints.all(|line| !line.contains("nobody reads")), "said again");
 }
 
 #[test]

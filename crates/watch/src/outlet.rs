@@ -1,0 +1,101 @@
+//! Where a log goes that may have a reader: a pipe, a terminal. A file is always ready.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::retry_on_intr;
+
+/// A reader that takes nothing for so long has stopped reading. One that takes a little now and then has not.
+const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+
+/// Holding one of these means that writing ends: with what was taken, or with [`ErrorKind::TimedOut`].
+pub(crate) struct Outlet {
+    file: File,
+    patience: Timespec,
+    /// The reader took something when it was last waited for: it is waited for again.
+    is_read: bool,
+}
+
+impl Outlet {
+    pub(crate) fn new(file: File) -> io::Result<Outlet> {
+        if !file.metadata()?.is_file() {
+            fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::NONBLOCK)?;
+        }
+        Ok(Outlet { file, patience: PATIENCE, is_read: true })
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        let mut watched = [PollFd::new(&self.file, PollFlags::OUT)];
+        self.is_read = self.is_read && retry_on_intr(|| poll(&mut watched, Some(&self.patience)))? > 0;
+        if self.is_read { Ok(()) } else { Err(io::Error::new(ErrorKind::TimedOut, "whoever reads it has stopped")) }
+    }
+}
+
+impl Write for Outlet {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.file.write(bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait()?,
+                taken => {
+                    self.is_read |= taken.is_ok();
+                    return taken;
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::OwnedFd;
+
+    use tandem_pipeline::Worker;
+
+    use super::*;
+
+    /// Both ends of a pipe, which holds 64 KiB, and whose writer waits for a reader for so many seconds.
+    fn pipe(tv_sec: i64) -> (io::PipeReader, Outlet) {
+        let (reader, writer) = io::pipe().unwrap();
+        let outlet = Outlet::new(File::from(OwnedFd::from(writer))).unwrap();
+        (reader, Outlet { patience: Timespec { tv_sec, tv_nsec: 0 }, ..outlet })
+    }
+
+    #[test]
+    fn a_reader_that_stops_is_waited_for_once_and_may_come_back() {
+        let (mut reader, mut outlet) = pipe(0);
+        let piece = [7; 8 << 10];
+        let taken: usize = std::iter::from_fn(|| outlet.write(&piece).ok()).sum();
+        assert!(!outlet.is_read);
+        assert_eq!(outlet.write(&piece).unwrap_err().kind(), ErrorKind::TimedOut);
+        let mut read = vec![0; taken];
+        reader.read_exact(&mut read).unwrap();
+        assert_eq!(outlet.write(&piece).unwrap(), piece.len(), "there is room again");
+        assert!(outlet.is_read && read.iter().all(|byte| *byte == 7));
+    }
+
+    #[test]
+    fn a_reader_that_is_slower_gets_everything() {
+        let (mut reader, mut outlet) = pipe(600);
+        let all: Vec<u8> = (0..1 << 20).map(|i: u32| (i / 7) as u8).collect();
+        let expected = all.clone();
+        let writer = Worker::spawn("writer", move |_| outlet.write_all(&all)).unwrap();
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).unwrap();
+        writer.join().unwrap().unwrap();
+        assert!(read == expected);
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_is_an_error_at_once() {
+        let (reader, mut outlet) = pipe(0);
+        drop(reader);
+        assert_eq!(outlet.write(b"line\n").unwrap_err().kind(), ErrorKind::BrokenPipe);
+    }
+}
