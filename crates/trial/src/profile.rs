@@ -25,8 +25,9 @@ pub use change::applied;
 
 /// Steps before those that count: SPEC §6.1. A diagnosis leaves as many out.
 pub const WARM_UP_STEPS: usize = 5;
-/// The batches made ahead are used up before that, or a slow stage would not be seen: a step that waits says that they are, and
-/// otherwise so many times as many steps as there are such batches, or this time.
+/// The batches made ahead are used up before that, or a slow stage would not be seen: so many steps in a row that wait say that
+/// they are, and otherwise so many times as many steps as there are such batches, or this time.
+const WAITS_IN_A_ROW: usize = 3;
 const TIMES_THE_STOCK: usize = 3;
 const SETTLING: Duration = Duration::from_secs(10);
 /// Where `--cache memory` is asked for, the run is looked at as it is once everything was decoded, if that takes no longer.
@@ -128,10 +129,10 @@ fn fill_cache(trainer: &mut Trainer) -> Result<bool, BenchError> {
 fn settle(trainer: &mut Trainer, stock: usize) -> Result<(), BenchError> {
     let begun = Instant::now();
     let (mut taken, mut waited) = (0, 0);
-    while taken < TIMES_THE_STOCK * stock && waited < 2 && begun.elapsed() < SETTLING {
+    while taken < TIMES_THE_STOCK * stock && waited < WAITS_IN_A_ROW && begun.elapsed() < SETTLING {
         let report = trainer.advance()?;
         let waits = |report: &StepReport| report.wait_ns as f64 > WAITS * report.wall_ns as f64;
-        (taken, waited) = (taken + 1, waited + usize::from(report.as_ref().is_some_and(waits)));
+        (taken, waited) = (taken + 1, if report.as_ref().is_some_and(waits) { waited + 1 } else { 0 });
     }
     trainer.settle()?;
     Ok(())
