@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use tandem_diagnosis::{Jitter, Leaks, Part};
 use tandem_events::{Emitter, Event, Record};
-use tandem_watch::Exporter;
+use tandem_runlog::Exporter;
 
 /// Looks at every record, and warns. What is said is in the log too, as a note.
 pub(crate) struct Alarms<F> {
@@ -72,13 +72,13 @@ impl<F: FnMut(&str) + Send> Exporter for Alarms<F> {
 #[cfg(test)]
 mod tests {
     use tandem_events::VERSION;
-    use tandem_trial::Heard;
+    use tandem_launch::EventBuffer;
 
     use super::*;
 
     /// A run of 600 steps: `host_kib` and `wall_ms` say what each holds and takes. What is said, and what is written down.
     fn check(host_kib: fn(u64) -> u64, wall_ms: fn(u64) -> u64, expected: &[&str]) {
-        let (heard, log) = (Heard::new(Emitter::none()), AlarmLog::default());
+        let (heard, log) = (EventBuffer::new(Emitter::none()), AlarmLog::default());
         log.open(&heard.emitter());
         let (mut said, mut written) = (Vec::new(), Vec::new());
         let mut alarms = Alarms::new(|text: &str| said.push(text.to_owned()), log);

@@ -3,11 +3,11 @@
 use std::cell::{Cell, RefCell};
 
 use anyhow::{Context as _, anyhow};
+use tandem_bench::auto_mode::{Candidate, Choice, Contest, Entry, Field, Found, TrialError, Trials, candidates};
 use tandem_events::Emitter;
+use tandem_launch::inventory::Inventory;
 use tandem_plan::setting::Id;
 use tandem_plan::{Refusal, Settings};
-use tandem_trial::choose::{Candidate, Choice, Contest, Entry, Field, Found, TrialError, Trials, candidates};
-use tandem_trial::resolve::Site;
 
 use crate::args::PlanCall;
 use crate::bench::table::Table;
@@ -26,7 +26,7 @@ pub(crate) fn settle(call: &PlanCall, screen: &Screen) -> Result<Option<PlanCall
     if !is_asked(&call.settings) {
         return Ok(None);
     }
-    let survey = || Site::survey(call.sim.clone());
+    let survey = || Inventory::survey(call.sim.clone());
     let field = field(call, &survey().context("cannot read the GPUs")?)?;
     // Speech it makes for itself is gone when this is.
     let folder = Scratch::new()?;
@@ -39,7 +39,7 @@ pub(crate) fn settle(call: &PlanCall, screen: &Screen) -> Result<Option<PlanCall
 }
 
 /// What there is to choose from; a refusal where flags do not go together.
-pub(crate) fn field(call: &PlanCall, site: &Site) -> Result<Field, Exit> {
+pub(crate) fn field(call: &PlanCall, site: &Inventory) -> Result<Field, Exit> {
     candidates(&call.settings, &site.hardware).map_err(|refusal| Exit::Refused(Box::new(refusal)))
 }
 

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use anyhow::Context;
 use tandem_corpus::{CorpusError, Dataset, LengthIndex, OpenOptions, SampleIndex};
 use tandem_feed::{Material, scan_lengths};
+use tandem_launch::demo;
+use tandem_launch::inventory::host_facts;
+use tandem_launch::launch::Corpora;
 use tandem_plan::setting::Id;
 use tandem_plan::{CorpusFacts, Settings, material_options, quoted};
-use tandem_trial::demo;
-use tandem_trial::launch::Corpora;
-use tandem_trial::resolve::host_facts;
 
 use crate::args::PlanCall;
 use crate::corpus::check::lengths_folder;

@@ -3,8 +3,8 @@
 use std::time::SystemTime;
 
 use tandem_plan::Training;
+use tandem_runlog::{ExportError, Exporter, Exporters, Prometheus, TensorBoard, Trace, listen_address};
 use tandem_train::{RunFolder, TENSORBOARD};
-use tandem_watch::{ExportError, Exporter, Exporters, Prometheus, TensorBoard, Trace, listen_address};
 
 use crate::alarms::{AlarmLog, Alarms};
 use crate::exit::Exit;
@@ -48,7 +48,7 @@ pub(crate) fn start(
     if let Some(file) = &training.trace {
         list.push(Box::new(Trace::create(std::path::Path::new(file)).map_err(refused("--trace"))?));
     }
-    let tell = move |problem: &tandem_watch::ExportProblem| {
+    let tell = move |problem: &tandem_runlog::ExportProblem| {
         complain(&format!("⚠️ {}: {}", problem.exporter, problem.error), simulated);
     };
     Exporters::start(list, tell).map_err(|error| Exit::Failed(error.into()))

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use tandem_launch::launch::Corpora;
+use tandem_launch::samples::spoken;
 use tandem_plan::setting::Id;
 use tandem_plan::{Plan, quoted};
 use tandem_train::{Outcome, RUN_LOG, RunFolder};
-use tandem_trial::launch::Corpora;
-use tandem_trial::listening::spoken;
 
 use crate::args::PlanCall;
 

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use anyhow::Context;
 use serde_json::{Value, json};
 use tandem_device::{Machine, SimSpec};
+use tandem_launch::inventory::{Inventory, Resolved, cards_json, host_facts};
 use tandem_plan::speech::Speech;
 use tandem_plan::{
     CardFacts, Hardware, Placement, Row, plan_json, print_config, recommend, show_plan, show_recommendations,
     show_short,
 };
-use tandem_trial::resolve::{Resolved, Site, cards_json, host_facts};
 
 use crate::args::PlanCall;
 use crate::auto;
@@ -45,7 +45,7 @@ pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
 
 /// Finds the machine and makes the plan, with the corpus it was made for. A refusal shows what was found before it.
 pub(crate) fn resolve(call: &PlanCall, screen: &Screen) -> Result<(Resolved, Option<Corpus>), Exit> {
-    let site = Site::survey(call.sim.clone()).context("cannot read the GPUs")?;
+    let site = Inventory::survey(call.sim.clone()).context("cannot read the GPUs")?;
     // Flags that do not go together are refused below, before anybody waits for a corpus to be measured.
     let corpus = match Placement::choose(&call.settings, &site.hardware) {
         Ok(_) => data::open(call, screen)?,
@@ -60,7 +60,7 @@ pub(crate) fn resolve(call: &PlanCall, screen: &Screen) -> Result<(Resolved, Opt
 fn print_recommendations(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     let machine = |count: usize, card_gb: u64| {
         let cards = Machine::simulated(SimSpec::new(count, card_gb << 30));
-        Site::of(cards).map_or_else(|_| Hardware::without_cards(host_facts()), |site| site.hardware)
+        Inventory::of(cards).map_or_else(|_| Hardware::without_cards(host_facts()), |site| site.hardware)
     };
     let corpus = data::open(call, screen)?;
     let facts = corpus.as_ref().map(|corpus| &corpus.facts);

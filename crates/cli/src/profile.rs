@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command as Clap};
 use serde_json::{Value, json};
+use tandem_bench::profile::{self, Alone, Profile, ProfileError, WARM_UP_STEPS, applied};
 use tandem_diagnosis::{Advice, Diagnosis, Summary, Verdict};
 use tandem_events::{Emitter, Event, Record};
+use tandem_launch::inventory::{Inventory, Resolved};
+use tandem_launch::launch::Corpora;
 use tandem_plan::{plan_json, show_short};
+use tandem_runlog::Entry;
 use tandem_train::RUN_LOG;
-use tandem_trial::launch::Corpora;
-use tandem_trial::profile::{self, Alone, Profile, ProfileError, WARM_UP_STEPS, applied};
-use tandem_trial::resolve::{Resolved, Site};
-use tandem_watch::Entry;
 
 use crate::args::{self, PlanCall};
 use crate::auto;
@@ -80,7 +80,7 @@ pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
 /// A run that was: what its log says.
 fn of_log(path: &Path, call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
     let file = if path.is_dir() { path.join(RUN_LOG) } else { path.to_owned() };
-    let reader = tandem_watch::read(&file).map_err(|error| Exit::Usage(format!("❌ --log: {error}")))?;
+    let reader = tandem_runlog::read(&file).map_err(|error| Exit::Usage(format!("❌ --log: {error}")))?;
     let (mut records, mut unread): (Vec<Record>, usize) = (Vec::new(), 0);
     for entry in reader {
         match entry {
@@ -170,7 +170,7 @@ fn try_change(advice: Advice, call: &PlanCall, corpora: &Corpora, steps: usize) 
     let settings = applied(advice.change, &call.settings).ok_or("no setting does that on this machine")?;
     let settings = settings.map_err(|error| error.to_string())?;
     let facts = tandem_plan::CorpusFacts::of("", &corpora.train);
-    let site = Site::survey(call.sim.clone()).map_err(|error| error.to_string())?;
+    let site = Inventory::survey(call.sim.clone()).map_err(|error| error.to_string())?;
     let first_line = |text: String| text.lines().next().unwrap_or_default().trim_start_matches("❌ ").to_owned();
     let resolved = site.resolve(&settings, Some(&facts)).map_err(|refusal| first_line(refusal.message))?;
     let found = profile::run(&resolved, corpora, steps, &Emitter::none()).map_err(|error| error.to_string())?;

@@ -1,7 +1,7 @@
 //! The log of a run, for commands that run something.
 
 use tandem_events::{Emitter, Event};
-use tandem_watch::RunLog;
+use tandem_runlog::RunLog;
 
 use crate::args::PlanCall;
 use crate::exit::Exit;

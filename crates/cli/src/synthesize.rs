@@ -10,10 +10,10 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches, Command as Clap, value_parser};
 use tandem_audio::{Clip, decode, wav};
 use tandem_device::{Device, Machine, SimSpec};
+use tandem_launch::inventory::Inventory;
 use tandem_plan::{Origin, Placement, Settings};
 use tandem_synth::{Manner, SynthError, Synthesizer, Voice, VoiceSource};
 use tandem_train::{Checkpoint, TrainError, best_usable};
-use tandem_trial::resolve::Site;
 use tempfile::NamedTempFile;
 
 use crate::args::{path, quiet, sim};
@@ -235,8 +235,8 @@ fn device(call: &Call) -> Result<Device, Exit> {
         None => Machine::cuda().ok().flatten().filter(|machine| !machine.cards().is_empty()),
     };
     let site = match &machine {
-        Some(machine) => Site::of(machine.clone()),
-        None => Site::survey(None),
+        Some(machine) => Inventory::of(machine.clone()),
+        None => Inventory::survey(None),
     };
     let site = site.context("cannot read the GPUs")?;
     let placement = Placement::choose(&call.settings, &site.hardware);

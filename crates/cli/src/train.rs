@@ -8,19 +8,19 @@ use anyhow::Context;
 use tandem_device::bytes::mib_ceil;
 use tandem_device::{IsolationError, Kind};
 use tandem_events::{Emitter, Event, Role};
+use tandem_launch::inventory::{Inventory, Resolved};
+use tandem_launch::launch::{Corpora, LaunchError, Launched, Told, identity, launch};
+use tandem_launch::samples::{Listening, Sentence};
+use tandem_launch::step_events;
+use tandem_launch::{MemoryWatch, Sampler};
 use tandem_pipeline::StopFlag;
 use tandem_plan::setting::{Id, NEWEST};
 use tandem_plan::{Mode, Moment, Origin, Placement, Plan, plan_json, show_short, startup_lines};
+use tandem_runlog::RunLog;
 use tandem_train::{
     BAD_SAMPLES, Checkpoint, Opening, Outcome, RunFolder, SAMPLES, StepReport, TrainError, Trainer, ValidationReport,
     Watcher, Written, latest_usable,
 };
-use tandem_trial::launch::{Corpora, LaunchError, Launched, Told, identity, launch};
-use tandem_trial::listening::{Listening, Sentence};
-use tandem_trial::resolve::{Resolved, Site};
-use tandem_trial::tell;
-use tandem_trial::{MemoryWatch, Sampler};
-use tandem_watch::RunLog;
 
 use crate::alarms::AlarmLog;
 use crate::args::PlanCall;
@@ -51,7 +51,7 @@ const LISTENING_GAP: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(typed: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     typed.warnings.iter().for_each(|warning| screen.warn(warning));
-    let site = Site::survey(typed.sim.clone()).context("cannot read the GPUs")?;
+    let site = Inventory::survey(typed.sim.clone()).context("cannot read the GPUs")?;
     can_be_placed(typed, &site)?;
     exports::check(typed.settings.text(Id::Prometheus).as_deref())?;
     let demonstration = without_data(typed, screen)?;
@@ -131,7 +131,7 @@ fn without_data(call: &PlanCall, screen: &Screen) -> Result<Option<PlanCall>, Ex
 }
 
 /// Flags that do not go together are refused before anything is made or measured.
-fn can_be_placed(call: &PlanCall, site: &Site) -> Result<(), Exit> {
+fn can_be_placed(call: &PlanCall, site: &Inventory) -> Result<(), Exit> {
     if auto::is_asked(&call.settings) {
         return auto::field(call, site).map(drop);
     }
@@ -139,7 +139,7 @@ fn can_be_placed(call: &PlanCall, site: &Site) -> Result<(), Exit> {
     placement.map(drop).map_err(|refusal| Exit::Refused(Box::new(refusal)))
 }
 
-fn resolve(call: &PlanCall, site: Site, screen: &Screen) -> Result<(Resolved, Corpora), Exit> {
+fn resolve(call: &PlanCall, site: Inventory, screen: &Screen) -> Result<(Resolved, Corpora), Exit> {
     let Some(corpus) = data::open(call, screen)? else { unreachable!("a run without data makes its own") };
     let resolved = site.resolve(&call.settings, Some(&corpus.facts));
     let mut resolved = resolved.map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
@@ -434,7 +434,7 @@ impl<'a> Teller<'a> {
 
 impl Watcher for Teller<'_> {
     fn step(&mut self, report: &StepReport, trainer: &Trainer) {
-        tell::step(report, self.emitter);
+        step_events::step(report, self.emitter);
         self.memory.step(report.step, self.roles, trainer.feed(), self.emitter);
         if report.skipped {
             self.screen.warn(&format!("step {} left out: a gradient was no number", report.step));
@@ -480,12 +480,12 @@ impl Watcher for Teller<'_> {
                 report.utterances,
             ));
         }
-        tell::validation(report, self.emitter);
+        step_events::validation(report, self.emitter);
     }
 
     fn checkpoint(&mut self, step: u64, written: &Written, took: Duration) {
         let name = written.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        tell::checkpoint(step, written, took, self.emitter);
+        step_events::checkpoint(step, written, took, self.emitter);
         self.screen.mention(&format!(
             "Checkpoint {name}: {} MB in {:.1} s",
             mib_ceil(written.bytes),

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use serde_json::json;
+use tandem_bench::validate::{Report, validate};
 use tandem_events::Event;
+use tandem_launch::inventory::{Inventory, Resolved, cards_json};
+use tandem_launch::launch::Corpora;
 use tandem_plan::{plan_json, show_plan};
-use tandem_trial::launch::Corpora;
-use tandem_trial::resolve::{Resolved, Site, cards_json};
-use tandem_trial::validate::{Report, validate};
 
 use crate::args::PlanCall;
 use crate::auto;
@@ -66,7 +66,7 @@ pub(crate) fn resolve(call: &PlanCall, folder: &Scratch, screen: &Screen) -> Res
     // What `plan` refuses was refused above. Synthetic speech is shorter than what is planned for without a corpus, and
     // has shapes of its own.
     let Corpus { facts, corpora } = data::make(call, folder)?;
-    let resolved = Site::again(resolved).resolve(&call.settings, Some(&facts)).map_err(refused)?;
+    let resolved = Inventory::again(resolved).resolve(&call.settings, Some(&facts)).map_err(refused)?;
     Ok((resolved, corpora))
 }
 
@@ -87,7 +87,7 @@ fn document(report: &Report, resolved: &Resolved) -> serde_json::Value {
     // The plan as it was carried out: another way across may have taken the place of the planned one.
     let mut plan = resolved.plan.clone();
     plan.transfer = report.transfer.clone().unwrap_or(plan.transfer);
-    let check = |check: &tandem_trial::validate::Check| json!({ "number": check.number, "passed": check.passed, "text": check.text });
+    let check = |check: &tandem_bench::validate::Check| json!({ "number": check.number, "passed": check.passed, "text": check.text });
     json!({
         "passed": report.passed(),
         "advice": report.advice,

@@ -12,7 +12,7 @@ mod simulator;
 use simulator::Line;
 use tandem_diagnosis::{Diagnosis, DiagnosisError, Jitter, JitterWarning, Part, Stage, VerdictKind};
 use tandem_events::{Event, Record, Role, VERSION};
-use tandem_watch::{Entry, Reader};
+use tandem_runlog::{Entry, Reader};
 
 fn records(events: impl IntoIterator<Item = (u64, Event)>) -> Vec<Record> {
     let record = |(seq, (t_ns, event))| Record { v: VERSION, seq: seq as u64, t_ns, dropped: 0, event };

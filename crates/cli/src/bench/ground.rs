@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use tandem_bench::benchmarks::BenchSite;
 use tandem_device::Kind;
 use tandem_events::Emitter;
 use tandem_feed::{CacheKind, CacheSpec, Material};
+use tandem_launch::inventory::{Inventory, Resolved, host_facts};
 use tandem_plan::setting::Id;
-use tandem_trial::bench::BenchSite;
-use tandem_trial::resolve::{Resolved, Site, host_facts};
 
 use super::Call;
 use crate::data::Corpus;
@@ -97,8 +97,8 @@ impl Ground {
 }
 
 /// The machine, before anything is decided.
-pub(super) fn survey(call: &Call) -> Result<Site, Exit> {
-    Ok(Site::survey(call.plan.sim.clone()).context("cannot read the GPUs")?)
+pub(super) fn survey(call: &Call) -> Result<Inventory, Exit> {
+    Ok(Inventory::survey(call.plan.sim.clone()).context("cannot read the GPUs")?)
 }
 
 fn site_of(resolved: &Resolved, call: &Call) -> BenchSite {

@@ -1,9 +1,9 @@
 //! `tandem bench handoff`.
 
 use serde_json::{Value, json};
+use tandem_bench::benchmarks::clips;
+use tandem_bench::benchmarks::handoff::{self, Handoff, Latency};
 use tandem_device::Kind;
-use tandem_trial::bench::clips;
-use tandem_trial::bench::handoff::{self, Handoff, Latency};
 
 use super::ground::Ground;
 use super::table::{Table, sign};

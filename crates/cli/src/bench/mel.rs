@@ -1,8 +1,8 @@
 //! `tandem bench mel`.
 
 use serde_json::json;
+use tandem_bench::benchmarks::mel::{self, MelRow};
 use tandem_device::Kind;
-use tandem_trial::bench::mel::{self, MelRow};
 
 use super::ground::Ground;
 use super::table::{Table, sign};

@@ -1,12 +1,12 @@
 //! `tandem bench memory`.
 
 use serde_json::{Value, json};
+use tandem_bench::benchmarks::memory::{self, MemoryReport, RoleReport, STEP_MB, Smallest};
 use tandem_device::Kind;
 use tandem_device::bytes::{MIB, mib_ceil};
+use tandem_launch::inventory::Inventory;
 use tandem_plan::setting::Id;
 use tandem_plan::{Hardware, Mode, Settings};
-use tandem_trial::bench::memory::{self, MemoryReport, RoleReport, STEP_MB, Smallest};
-use tandem_trial::resolve::Site;
 
 use super::ground::Ground;
 use super::table::{Table, sign};
@@ -40,7 +40,7 @@ pub(super) fn ground(call: &Call, screen: &Screen) -> Result<(Ground, AtTheLimit
         return Ok((Ground::of(found, Some(corpus), call)?, AtTheLimit { smallest: None, folder }));
     }
     let smallest = memory::smallest(&settings, &found.hardware, &corpus.facts).map_err(refused)?;
-    let resolved = Site::again(found).resolve(&smallest.settings, Some(&corpus.facts)).map_err(refused)?;
+    let resolved = Inventory::again(found).resolve(&smallest.settings, Some(&corpus.facts)).map_err(refused)?;
     let limit = AtTheLimit { smallest: Some(smallest), folder };
     Ok((Ground::of(resolved, Some(corpus), call)?, limit))
 }

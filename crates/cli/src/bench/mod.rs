@@ -22,10 +22,10 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command as Clap};
 use serde_json::{Value, json};
+use tandem_bench::benchmarks::BenchError;
 use tandem_events::Event;
+use tandem_launch::inventory::{Resolved, host_facts};
 use tandem_plan::plan_json;
-use tandem_trial::bench::BenchError;
-use tandem_trial::resolve::{Resolved, host_facts};
 
 use self::beside::Ours;
 use self::ground::Ground;

@@ -1,11 +1,11 @@
 //! `tandem bench modes`.
 
 use serde_json::json;
+use tandem_bench::auto_mode::Trials;
+use tandem_bench::benchmarks::modes::{self, ModeRow, ModesReport};
 use tandem_device::bytes::mib_ceil;
+use tandem_launch::inventory::Inventory;
 use tandem_plan::setting::Id;
-use tandem_trial::bench::modes::{self, ModeRow, ModesReport};
-use tandem_trial::choose::Trials;
-use tandem_trial::resolve::Site;
 
 use super::ground::Ground;
 use super::table::{Table, percent, sign};
@@ -30,7 +30,7 @@ pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<F
     let refused = |refusal| Exit::Refused(Box::new(refusal));
     let field = modes::field(&call.plan.settings, &ground.resolved.hardware).map_err(refused)?;
     screen.progress(&format!("Timing {} modes...", field.len()))?;
-    let survey = || Site::survey(call.plan.sim.clone());
+    let survey = || Inventory::survey(call.plan.sim.clone());
     let mut trials = Trials::new(&survey, (&corpus.facts, &corpus.corpora), ground.site.emitter.clone());
     trials = trials.of_steps(call.steps);
     let mut said = Ok(());

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use tandem_bench::benchmarks::pipeline::{self, ClipRow, SlowDecoder, StepLoad, SweepRow};
+use tandem_bench::benchmarks::{BenchError, clips};
 use tandem_device::{Kind, host_memory};
 use tandem_feed::{CacheKind, CacheSpec, Material};
 use tandem_plan::setting::Id;
-use tandem_trial::bench::pipeline::{self, ClipRow, SlowDecoder, StepLoad, SweepRow};
-use tandem_trial::bench::{BenchError, clips};
 
 use super::ground::Ground;
 use super::table::{Table, percent, sign};

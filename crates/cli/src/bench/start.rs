@@ -1,7 +1,7 @@
 //! `tandem bench start`.
 
 use serde_json::json;
-use tandem_trial::bench::start::{self, Scan, Start};
+use tandem_bench::benchmarks::start::{self, Scan, Start};
 
 use super::ground::Ground;
 use super::table::{Table, sign};

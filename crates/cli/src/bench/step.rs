@@ -1,10 +1,10 @@
 //! `tandem bench step`.
 
 use serde_json::{Value, json};
+use tandem_bench::benchmarks::step::{self, Breakdown, StepRow, StepSize, StepSpec};
 use tandem_device::bytes::mib_ceil;
 use tandem_device::{DType, Kind};
 use tandem_plan::Precision;
-use tandem_trial::bench::step::{self, Breakdown, StepRow, StepSize, StepSpec};
 
 use super::beside::Ours;
 use super::ground::Ground;

@@ -1,9 +1,9 @@
 //! `tandem bench training`.
 
 use serde_json::json;
+use tandem_bench::benchmarks::training::{self, TrainingReport};
 use tandem_device::Kind;
 use tandem_device::bytes::{MIB, mib_ceil};
-use tandem_trial::bench::training::{self, TrainingReport};
 
 use super::ground::Ground;
 use super::table::{Table, percent, sign};

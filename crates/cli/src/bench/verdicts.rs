@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow};
 use serde_json::{Value, json};
-use tandem_trial::resolve::host_facts;
+use tandem_launch::inventory::host_facts;
 
 use super::table::{Table, sign};
 use super::{Call, Found};

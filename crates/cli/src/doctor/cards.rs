@@ -3,8 +3,8 @@
 use tandem_device::bytes::show;
 use tandem_device::library::{Found, LibraryError, Search, survey};
 use tandem_device::{DeviceError, Kind};
+use tandem_launch::inventory::Inventory;
 use tandem_plan::CardFacts;
-use tandem_trial::resolve::Site;
 
 use crate::exit::Exit;
 
@@ -14,7 +14,11 @@ use super::examination::Examination;
 const LEAST_CAPABILITY: (u32, u32) = (7, 5);
 
 /// Looks at them; at simulated ones when asked to.
-pub(super) fn look(simulated: bool, site: &Result<Site, DeviceError>, to: &mut Examination<'_>) -> Result<(), Exit> {
+pub(super) fn look(
+    simulated: bool,
+    site: &Result<Inventory, DeviceError>,
+    to: &mut Examination<'_>,
+) -> Result<(), Exit> {
     if simulated {
         to.good("Simulated driver: no library is needed")?;
     } else {

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use tandem_device::bytes::{MIB, show};
 use tandem_device::host_memory;
+use tandem_launch::inventory::host_facts;
 use tandem_train::free_bytes;
-use tandem_trial::resolve::host_facts;
 
 use crate::exit::Exit;
 

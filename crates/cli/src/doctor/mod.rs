@@ -17,8 +17,8 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command as Clap};
 use serde_json::{Value, json};
+use tandem_launch::inventory::{Inventory, Resolved};
 use tandem_plan::{plan_json, print_config, quoted, show_plan, show_short};
-use tandem_trial::resolve::{Resolved, Site};
 
 use crate::args::{PlanCall, path};
 use crate::data;
@@ -81,7 +81,7 @@ fn examine(call: &PlanCall, screen: &Screen, examination: &mut Examination<'_>) 
     examination.section("Computer")?;
     host::look(&folder, screen.is_plain(), examination)?;
     examination.section("GPUs and libraries")?;
-    let site = Site::survey(call.sim.clone());
+    let site = Inventory::survey(call.sim.clone());
     cards::look(call.sim.is_some(), &site, examination)?;
     examination.section("Plan")?;
     let planned = match site {
@@ -99,10 +99,10 @@ fn examine(call: &PlanCall, screen: &Screen, examination: &mut Examination<'_>) 
     Ok(planned.map(|(resolved, _)| plan_json(&resolved.plan, &resolved.hardware)))
 }
 
-type Planned = (Resolved, tandem_trial::launch::Corpora);
+type Planned = (Resolved, tandem_launch::launch::Corpora);
 
 /// The plan of a run with these flags, on the corpus they name or on synthetic speech.
-fn plan(call: &PlanCall, site: Site, screen: &Screen, to: &mut Examination<'_>) -> Result<Option<Planned>, Exit> {
+fn plan(call: &PlanCall, site: Inventory, screen: &Screen, to: &mut Examination<'_>) -> Result<Option<Planned>, Exit> {
     let folder = Scratch::new()?;
     let corpus = match data::open_or_make(call, &folder, screen) {
         Ok(corpus) => corpus,

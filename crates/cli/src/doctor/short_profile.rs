@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use tandem_device::Kind;
 use tandem_diagnosis::Diagnosis;
 use tandem_events::{Emitter, Event, Record};
-use tandem_trial::Heard;
-use tandem_trial::launch::{Corpora, LaunchError, Launched, Setup};
-use tandem_trial::resolve::Resolved;
-use tandem_trial::tell;
+use tandem_launch::EventBuffer;
+use tandem_launch::inventory::Resolved;
+use tandem_launch::launch::{Corpora, LaunchError, Launched, Setup};
+use tandem_launch::step_events;
 
 use crate::exit::Exit;
 
@@ -46,7 +46,7 @@ fn tell_of(records: &[Record], to: &mut Examination<'_>) -> Result<(), Exit> {
 }
 
 fn take_steps(resolved: &Resolved, corpora: &Corpora) -> Result<Vec<Record>, LaunchError> {
-    let heard = Heard::new(Emitter::none());
+    let heard = EventBuffer::new(Emitter::none());
     let emitter = heard.emitter();
     let (launched, _) = Setup::new(resolved, corpora, None, None, &emitter)?.launch(&mut |_| {})?;
     // The trainer is bound last: it goes before the arenas its memory is from.
@@ -56,13 +56,13 @@ fn take_steps(resolved: &Resolved, corpora: &Corpora) -> Result<Vec<Record>, Lau
     let begun = Instant::now();
     for _ in 0..most {
         if let Some(report) = trainer.advance()? {
-            tell::step(&report, &emitter);
+            step_events::step(&report, &emitter);
         }
         if begun.elapsed() > LONGEST {
             break;
         }
     }
-    trainer.settle()?.iter().for_each(|report| tell::step(report, &emitter));
+    trainer.settle()?.iter().for_each(|report| step_events::step(report, &emitter));
     trainer.stop()?;
     Ok(heard.take())
 }

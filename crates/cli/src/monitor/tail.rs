@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, anyhow};
 use tandem_events::VERSION;
-use tandem_watch::{Entry, Reader};
+use tandem_runlog::{Entry, Reader};
 
 use crate::exit::Exit;
 

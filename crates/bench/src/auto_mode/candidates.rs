@@ -1,0 +1,292 @@
+//! Which modes there are to try on a machine.
+
+use tandem_device::Card;
+use tandem_plan::setting::Id;
+use tandem_plan::{CardFacts, Hardware, Mode, Placement, Reason, Refusal, SettingError, Settings};
+
+/// A mode on certain cards.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// How the roles share the machine.
+    pub mode: Mode,
+    /// The cards of the data and the model role; none on the CPU.
+    pub cards: Option<[usize; 2]>,
+    /// What to plan with: the user's settings, with this mode in place of `--mode auto`.
+    pub settings: Settings,
+}
+
+/// What there is to try.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Field {
+    /// What the GPU flags ask for: taken when it runs. An error says why it cannot be; none without GPU flags.
+    pub asked: Option<Result<Candidate, String>>,
+    /// What is timed otherwise, the one with the fewest cards first.
+    pub others: Vec<Candidate>,
+    /// What is taken when none of those is possible.
+    pub last: Option<Candidate>,
+    /// Cards that are not tried, and why.
+    pub left_out: Vec<String>,
+}
+
+/// The flags that say where roles run.
+const PLACES: [Id; 4] = [Id::DataGpu, Id::ModelGpu, Id::Gpu, Id::ShareGpu];
+
+impl Candidate {
+    /// Its name in tables: `single, GPU 0`, `dual, GPU 1 to GPU 0, isolated`.
+    pub fn name(&self) -> String {
+        let isolated = if is_isolated(&self.settings) { ", isolated" } else { "" };
+        match (self.mode, self.cards) {
+            (Mode::Multi, Some([data, model])) => format!("dual, GPU {data} to GPU {model}{isolated}"),
+            (mode, Some([card, _])) => format!("{}, GPU {card}{isolated}", mode.slug()),
+            (mode, None) => mode.slug().to_owned(),
+        }
+    }
+
+    /// How it is asked for without measuring: `--mode single --gpu 0`.
+    pub fn flags(&self) -> String {
+        flags_of(self.mode, self.cards).iter().fold(String::new(), |line, (name, value)| {
+            let space = if line.is_empty() { "" } else { " " };
+            format!("{line}{space}--{name} {value}").trim_end().to_owned()
+        })
+    }
+
+    /// How many cards it holds.
+    pub fn num_cards(&self) -> usize {
+        match self.cards {
+            None => 0,
+            Some([data, model]) => 1 + usize::from(data != model),
+        }
+    }
+}
+
+/// What `--mode auto` has to choose from. Fails where the flags do not go together, where a device is there and cannot be
+/// used, and where nothing is left to try.
+pub fn candidates(settings: &Settings, hardware: &Hardware) -> Result<Field, Refusal> {
+    let given = settings.without(&[Id::Mode]);
+    let is_asked = PLACES.iter().any(|id| given.given(*id).is_some());
+    let placed = Placement::choose(&given, hardware);
+    if let Err(refusal) = &placed {
+        // Flags that contradict each other are no request, and a device that is there and cannot be used is a fault. With
+        // isolation and no GPU flags nobody says how the roles are kept apart: that is what is found out here.
+        let goes_on = if is_asked { refusal.kind != Reason::Usage } else { is_isolated(&given) };
+        if !goes_on || hardware.trouble.is_some() {
+            return Err(refusal.clone());
+        }
+    }
+    let asked = is_asked.then(|| match &placed {
+        Ok(placement) => Ok(of_placement(&given, placement)),
+        Err(refusal) => Err(first_line(refusal)),
+    });
+    let free = given.without(&PLACES);
+    let (others, left_out) = on_cards(&free, hardware)?;
+    let last = (!is_isolated(&free)).then(|| candidate(&free, Mode::Cpu, None)).transpose().map_err(of_setting)?;
+    match placed {
+        Err(refusal) if others.is_empty() && last.is_none() => Err(refusal),
+        _ => Ok(Field { asked, others, last, left_out }),
+    }
+}
+
+fn is_isolated(settings: &Settings) -> bool {
+    settings.switch(Id::EnableMemoryIsolation)
+}
+
+/// What a refusal says first, without its sign.
+pub(crate) fn first_line(refusal: &Refusal) -> String {
+    refusal.message.lines().next().unwrap_or_default().trim_start_matches("❌ ").to_owned()
+}
+
+fn of_setting(error: SettingError) -> Refusal {
+    let message = format!("❌ {error}");
+    Refusal { kind: Reason::Usage, message, demands: Vec::new(), suggestions: Vec::new() }
+}
+
+/// The modes with GPUs, and which cards are not among them.
+fn on_cards(free: &Settings, hardware: &Hardware) -> Result<(Vec<Candidate>, Vec<String>), Refusal> {
+    let mut kinds: Vec<Vec<usize>> = Vec::new();
+    for card in usable(free, hardware) {
+        match kinds.iter_mut().find(|kind| alike(&hardware.cards[kind[0]].card, &hardware.cards[card].card)) {
+            Some(kind) => kind.push(card),
+            None => kinds.push(vec![card]),
+        }
+    }
+    let mut found = Vec::new();
+    let mut add = |mode, cards| candidate(free, mode, Some(cards)).map(|one| found.push(one)).map_err(of_setting);
+    let firsts: Vec<usize> = kinds.iter().map(|kind| kind[0]).collect();
+    if !is_isolated(free) {
+        firsts.iter().try_for_each(|card| add(Mode::Single, [*card; 2]))?;
+    }
+    if let Some(card) = firsts.first() {
+        add(Mode::SharedGpu, [*card; 2])?;
+    }
+    for model in &firsts {
+        for kind in &kinds {
+            if let Some(data) = best_beside(*model, kind, hardware) {
+                add(Mode::Multi, [data, *model])?;
+            }
+        }
+    }
+    let tried: Vec<usize> = found.iter().flat_map(|one| one.cards.into_iter().flatten()).collect();
+    let like = |kind: &Vec<usize>| {
+        let spare: Vec<String> = kind.iter().filter(|card| !tried.contains(card)).map(usize::to_string).collect();
+        (!spare.is_empty()).then(|| format!("GPU {} like GPU {}: not timed", spare.join(", "), kind[0]))
+    };
+    Ok((found, kinds.iter().filter_map(like).collect()))
+}
+
+/// Cards that a run may use, the ones with the most memory free first.
+fn usable(free: &Settings, hardware: &Hardware) -> Vec<usize> {
+    let can_be_used = |facts: &&CardFacts| {
+        let alone = free.without(&[Id::EnableMemoryIsolation, Id::DataGpuMemory, Id::ModelGpuMemory]);
+        let alone = alone.with(&[("gpu", facts.card.index.to_string())]);
+        alone.is_ok_and(|settings| Placement::choose(&settings, hardware).is_ok())
+    };
+    let mut cards: Vec<&CardFacts> = hardware.cards.iter().filter(can_be_used).collect();
+    cards.sort_by_key(|facts| std::cmp::Reverse(facts.reading.free_bytes));
+    cards.iter().map(|facts| facts.card.index).collect()
+}
+
+/// Cards that would do a step in the same time.
+fn alike(one: &Card, other: &Card) -> bool {
+    (&one.name, one.total_bytes, one.capability) == (&other.name, other.total_bytes, other.capability)
+}
+
+/// The card of `kind` to make data for `model` on: one that reaches it, else the one with the most memory free.
+fn best_beside(model: usize, kind: &[usize], hardware: &Hardware) -> Option<usize> {
+    let reaches = |from: usize, to: usize| hardware.peer.get(from).and_then(|row| row.get(to)).copied() == Some(true);
+    let others = || kind.iter().copied().filter(|card| *card != model);
+    others().find(|card| reaches(*card, model) && reaches(model, *card)).or_else(|| others().next())
+}
+
+fn of_placement(given: &Settings, placement: &Placement) -> Candidate {
+    let cards = placement.data.zip(placement.model).map(|(data, model)| [data, model]);
+    Candidate { mode: placement.mode, cards, settings: given.clone() }
+}
+
+fn candidate(free: &Settings, mode: Mode, cards: Option<[usize; 2]>) -> Result<Candidate, SettingError> {
+    Ok(Candidate { mode, cards, settings: free.with_measured(&flags_of(mode, cards))? })
+}
+
+fn flags_of(mode: Mode, cards: Option<[usize; 2]>) -> Vec<(&'static str, String)> {
+    let [data, model] = cards.unwrap_or_default().map(|card| card.to_string());
+    match mode {
+        Mode::Cpu => vec![("mode", "cpu".to_owned())],
+        Mode::Single => vec![("mode", "single".to_owned()), ("gpu", model)],
+        Mode::SharedGpu => vec![("share-gpu", String::new()), ("gpu", model)],
+        Mode::Multi => vec![("data-gpu", data), ("model-gpu", model)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_device::{Machine, SimSpec};
+
+    use super::*;
+    use tandem_launch::inventory::Inventory;
+
+    fn hardware(spec: &str) -> Hardware {
+        Inventory::of(Machine::simulated(spec.parse::<SimSpec>().unwrap())).unwrap().hardware
+    }
+
+    fn settings(line: &str) -> Settings {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let pairs: Vec<(&str, &str)> = words
+            .iter()
+            .enumerate()
+            .filter(|(_, word)| word.starts_with("--"))
+            .map(|(at, word)| {
+                (&word[2..], words.get(at + 1).copied().filter(|next| !next.starts_with("--")).unwrap_or(""))
+            })
+            .collect();
+        Settings::new().with(&pairs).unwrap()
+    }
+
+    fn names(field: &Field) -> Vec<String> {
+        field.others.iter().map(Candidate::name).collect()
+    }
+
+    #[test]
+    fn every_kind_of_card_is_tried_and_those_that_are_like_it_are_not() {
+        let check = |spec: &str, line: &str, expected: &[&str], left_out: &[&str]| {
+            let field = candidates(&settings(line), &hardware(spec)).unwrap();
+            assert_eq!(
+                (names(&field), field.left_out.as_slice()),
+                (expected.iter().map(|s| (*s).to_owned()).collect(), left_out.map_owned().as_slice()),
+                "{spec} {line}"
+            );
+        };
+        check("1x24GiB", "--mode auto", &["single, GPU 0", "shared, GPU 0"], &[]);
+        check("2x24GiB", "--mode auto", &["single, GPU 0", "shared, GPU 0", "dual, GPU 1 to GPU 0"], &[]);
+        check(
+            "4x24GiB",
+            "--mode auto",
+            &["single, GPU 0", "shared, GPU 0", "dual, GPU 1 to GPU 0"],
+            &["GPU 2, 3 like GPU 0: not timed"],
+        );
+        check("2x24GiB,hidden=1", "--mode auto", &["single, GPU 0", "shared, GPU 0"], &[]);
+        let isolated = "--mode auto --enable-memory-isolation";
+        check("2x24GiB", isolated, &["shared, GPU 0, isolated", "dual, GPU 1 to GPU 0, isolated"], &[]);
+    }
+
+    /// So that lists of texts can be compared.
+    trait MapOwned {
+        fn map_owned(&self) -> Vec<String>;
+    }
+
+    impl MapOwned for &[&str] {
+        fn map_owned(&self) -> Vec<String> {
+            self.iter().map(|text| (*text).to_owned()).collect()
+        }
+    }
+
+    #[test]
+    fn cards_that_differ_are_tried_both_ways() {
+        let mut hardware = hardware("2x24GiB");
+        hardware.cards[1].card.name = "another".to_owned();
+        let field = candidates(&settings("--mode auto"), &hardware).unwrap();
+        let expected =
+            ["single, GPU 0", "single, GPU 1", "shared, GPU 0", "dual, GPU 1 to GPU 0", "dual, GPU 0 to GPU 1"];
+        assert_eq!(names(&field), expected);
+    }
+
+    #[test]
+    fn a_card_that_reaches_the_model_makes_its_data() {
+        let mut hardware = hardware("3x24GiB");
+        (hardware.peer[0][2], hardware.peer[2][0]) = (true, true);
+        let field = candidates(&settings("--mode auto"), &hardware).unwrap();
+        assert!(names(&field).contains(&"dual, GPU 2 to GPU 0".to_owned()), "{field:?}");
+    }
+
+    #[test]
+    fn what_the_flags_ask_for_comes_first() {
+        let asked = |spec: &str, line: &str| candidates(&settings(line), &hardware(spec)).unwrap().asked;
+        assert_eq!(asked("2x24GiB", "--mode auto"), None);
+        let pair = "--mode auto --data-gpu 1 --model-gpu 0";
+        assert_eq!(asked("2x24GiB", pair).unwrap().unwrap().cards, Some([1, 0]));
+        assert!(asked("1x24GiB", pair).unwrap().unwrap_err().contains("requires at least 2 GPUs, found 1"));
+        assert!(
+            asked("2x24GiB", "--mode auto --data-gpu 7 --model-gpu 0").unwrap().unwrap_err().contains("data_gpu=7")
+        );
+        assert_eq!(asked("2x24GiB", "--mode auto --gpu 1").unwrap().unwrap().flags(), "--mode single --gpu 1");
+    }
+
+    #[test]
+    fn flags_that_do_not_go_together_are_refused_as_ever() {
+        for line in
+            ["--mode auto --data-gpu 0", "--mode auto --data-gpu 1 --model-gpu 1", "--mode auto --data-gpu-memory 64"]
+        {
+            assert_eq!(candidates(&settings(line), &hardware("2x24GiB")).unwrap_err().kind, Reason::Usage, "{line}");
+        }
+        let mut broken = Hardware::without_cards(tandem_launch::inventory::host_facts());
+        broken.trouble = Some("libcuda.so.1 was not found".to_owned());
+        assert_eq!(candidates(&settings("--mode auto"), &broken).unwrap_err().kind, Reason::Device);
+    }
+
+    #[test]
+    fn the_cpu_is_what_is_left_and_has_no_hard_limits() {
+        let bare = Hardware::without_cards(tandem_launch::inventory::host_facts());
+        let field = candidates(&settings("--mode auto"), &bare).unwrap();
+        assert!(field.others.is_empty());
+        assert_eq!(field.last.unwrap().flags(), "--mode cpu");
+        assert!(candidates(&settings("--mode auto --enable-memory-isolation"), &bare).is_err());
+    }
+}

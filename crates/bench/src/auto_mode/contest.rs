@@ -1,0 +1,276 @@
+//! Which candidate is taken: a pure function of how fast each was found to be.
+
+use super::candidates::{Candidate, Field};
+use super::pace::Pace;
+
+/// Paces nearer to each other than this are equal: two trials of one mode can differ by as much. Of equals the one that
+/// holds the fewest cards is taken. Half of what a choice may be off by.
+const EQUAL: f64 = 0.015;
+
+/// What was found out about a candidate.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Found {
+    /// How fast it is.
+    Pace(Pace),
+    /// It is the only one there is, and was not timed.
+    Untimed,
+    /// It cannot be, or failed.
+    Impossible(String),
+}
+
+/// A candidate and what was found out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// The candidate.
+    pub candidate: Candidate,
+    /// What was found.
+    pub found: Found,
+}
+
+/// What was tried, and what was taken.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// All that were tried, in the order of the field.
+    pub entries: Vec<Entry>,
+    /// Why what the flags ask for could not be placed at all.
+    pub not_as_asked: Option<String>,
+    /// The one that is taken.
+    pub taken: usize,
+    /// Cards that were not tried, and why.
+    pub left_out: Vec<String>,
+}
+
+/// Trials of the candidates of a field.
+pub struct Contest<'a> {
+    /// Times a candidate; the error says why it cannot be. On the CPU nothing is timed: there is nothing else then.
+    pub time: &'a mut dyn FnMut(&Candidate) -> Result<Pace, String>,
+    /// Whether a candidate that is not timed is possible.
+    pub check: &'a mut dyn FnMut(&Candidate) -> Result<(), String>,
+    /// How often each is timed: [`Contest::ROUNDS`], and once where a clock is the same every time.
+    pub rounds: usize,
+}
+
+impl Contest<'_> {
+    /// Twice: who comes first finds files that nobody has read yet, and a card's clock drifts.
+    pub const ROUNDS: usize = 2;
+
+    /// What the flags ask for is taken when it runs. Else all others are timed. The error is of a field none of which is
+    /// possible, and has a line for each.
+    pub fn decide(&mut self, field: Field) -> Result<Choice, Vec<String>> {
+        let Field { asked, others, last, left_out } = field;
+        let (mut entries, mut not_as_asked) = (Vec::new(), None);
+        match asked {
+            Some(Ok(candidate)) => {
+                let found = (self.time)(&candidate).map_or_else(Found::Impossible, Found::Pace);
+                entries.push(Entry { candidate, found });
+            }
+            Some(Err(why)) => not_as_asked = Some(why),
+            None => {}
+        }
+        if !entries.iter().any(Entry::is_possible) {
+            let others = others.into_iter().filter(|one| entries.iter().all(|entry| !entry.is_of(one))).collect();
+            entries.extend(self.compare(others));
+        }
+        if let (false, Some(candidate)) = (entries.iter().any(Entry::is_possible), last) {
+            let found = (self.check)(&candidate).map_or_else(Found::Impossible, |()| Found::Untimed);
+            entries.push(Entry { candidate, found });
+        }
+        match Choice::pick(&entries) {
+            Some(taken) => Ok(Choice { entries, not_as_asked, taken, left_out }),
+            None => Err(not_as_asked.into_iter().chain(entries.iter().filter_map(Entry::complaint)).collect()),
+        }
+    }
+
+    /// Times each as often as there are rounds, every other round in reverse order; the best time counts.
+    pub fn compare(&mut self, candidates: Vec<Candidate>) -> Vec<Entry> {
+        let untimed = |candidate| Entry { candidate, found: Found::Untimed };
+        let mut entries: Vec<Entry> = candidates.into_iter().map(untimed).collect();
+        for round in 0..self.rounds {
+            let mut order: Vec<usize> = (0..entries.len()).collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            order.into_iter().for_each(|at| self.go(&mut entries[at]));
+        }
+        entries
+    }
+
+    fn go(&mut self, entry: &mut Entry) {
+        if !entry.is_possible() {
+            return;
+        }
+        let before = entry.steps_per_s().unwrap_or(0.0);
+        match (self.time)(&entry.candidate) {
+            Ok(pace) if pace.steps_per_s > before => entry.found = Found::Pace(pace),
+            Ok(_) => {}
+            Err(why) => entry.found = Found::Impossible(why),
+        }
+    }
+}
+
+impl Entry {
+    /// How fast it is, where it was timed.
+    pub fn steps_per_s(&self) -> Option<f64> {
+        match self.found {
+            Found::Pace(pace) => Some(pace.steps_per_s),
+            _ => None,
+        }
+    }
+
+    fn is_possible(&self) -> bool {
+        !matches!(self.found, Found::Impossible(_))
+    }
+
+    fn is_of(&self, other: &Candidate) -> bool {
+        (self.candidate.mode, self.candidate.cards) == (other.mode, other.cards)
+    }
+
+    /// Why it cannot be.
+    pub fn why(&self) -> Option<String> {
+        match &self.found {
+            Found::Impossible(why) => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    fn complaint(&self) -> Option<String> {
+        self.why().map(|why| format!("{}: {why}", self.candidate.name()))
+    }
+}
+
+impl Choice {
+    /// The fastest; of those as fast as it, the one with the fewest cards; of those, the first.
+    pub fn pick(entries: &[Entry]) -> Option<usize> {
+        let best = entries.iter().filter_map(Entry::steps_per_s).fold(0.0, f64::max);
+        let is_good = |entry: &Entry| match entry.found {
+            Found::Pace(pace) => pace.steps_per_s >= (1.0 - EQUAL) * best,
+            Found::Untimed => true,
+            Found::Impossible(_) => false,
+        };
+        let good = entries.iter().enumerate().filter(|(_, entry)| is_good(entry));
+        good.min_by_key(|(_, entry)| entry.candidate.num_cards()).map(|(at, _)| at)
+    }
+
+    /// What is taken.
+    pub fn taken(&self) -> &Entry {
+        &self.entries[self.taken]
+    }
+
+    /// Of the fastest, what is taken; 1 where nothing was timed.
+    pub fn of_best(&self) -> f64 {
+        let best = self.entries.iter().filter_map(Entry::steps_per_s).fold(0.0, f64::max);
+        self.taken().steps_per_s().map_or(1.0, |own| own / best)
+    }
+
+    /// How one card and two compare, where both were timed: a sentence.
+    pub fn one_or_two(&self) -> Option<String> {
+        let best = |cards: usize| {
+            let of = self.entries.iter().filter(|entry| entry.candidate.num_cards() == cards);
+            of.filter_map(Entry::steps_per_s).reduce(f64::max)
+        };
+        let (one, two) = (best(1)?, best(2)?);
+        let gain = 100.0 * (two / one - 1.0);
+        Some(match self.taken().candidate.num_cards() {
+            1 if gain < -100.0 * EQUAL => {
+                format!(
+                    "One GPU beats two here: {one:.2} steps/s against {two:.2} ({:.0} % more)",
+                    100.0 * (one / two - 1.0)
+                )
+            }
+            1 => format!("One GPU is as good as two here: {one:.2} steps/s against {two:.2}"),
+            _ => format!("Two GPUs beat one here: {two:.2} steps/s against {one:.2} ({gain:.0} % more)"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tandem_device::{Machine, SimSpec};
+    use tandem_plan::Settings;
+
+    use super::*;
+    use crate::auto_mode::candidates;
+    use tandem_launch::inventory::Inventory;
+
+    /// A choice among the modes of `spec` where each goes as fast as told, round by round; one that is not told is impossible.
+    fn decide(
+        spec: &str,
+        flags: &[(&str, &str)],
+        paces: &[(&str, &[f64])],
+    ) -> Result<(Choice, Vec<String>), Vec<String>> {
+        let hardware = Inventory::of(Machine::simulated(spec.parse::<SimSpec>().unwrap())).unwrap().hardware;
+        let settings = Settings::new().with(&[("mode", "auto")]).unwrap().with(flags).unwrap();
+        let mut paces: BTreeMap<&str, Vec<f64>> = paces.iter().map(|(name, paces)| (*name, paces.to_vec())).collect();
+        let mut order = Vec::new();
+        let mut time = |candidate: &Candidate| {
+            order.push(candidate.name());
+            let left = paces.get_mut(candidate.name().as_str()).ok_or("does not fit")?;
+            let steps_per_s = if left.len() > 1 { left.remove(0) } else { left[0] };
+            Ok(Pace { steps_per_s, low: steps_per_s, high: steps_per_s, steps: 8 })
+        };
+        let field = candidates(&settings, &hardware).unwrap();
+        let choice = Contest { time: &mut time, check: &mut |_| Ok(()), rounds: Contest::ROUNDS }.decide(field)?;
+        Ok((choice, order))
+    }
+
+    fn taken(spec: &str, paces: &[(&str, &[f64])]) -> (String, Option<String>) {
+        let (choice, _) = decide(spec, &[], paces).unwrap();
+        (choice.taken().candidate.name(), choice.one_or_two())
+    }
+
+    const SINGLE: &str = "single, GPU 0";
+    const SHARED: &str = "shared, GPU 0";
+    const DUAL: &str = "dual, GPU 1 to GPU 0";
+
+    #[test]
+    fn the_fastest_is_taken_and_of_equals_the_one_with_fewer_cards() {
+        let check = |paces: [f64; 3], expected: &str, said: &str| {
+            let [single, shared, dual] = paces.map(|pace| [pace]);
+            let (name, sentence) = taken("2x24GiB", &[(SINGLE, &single), (SHARED, &shared), (DUAL, &dual)]);
+            assert_eq!(name, expected, "{paces:?}");
+            assert!(sentence.as_ref().unwrap().contains(said), "{sentence:?}");
+        };
+        check([50.0, 50.0, 60.0], DUAL, "Two GPUs beat one here: 60.00 steps/s against 50.00 (20 % more)");
+        check([50.0, 50.0, 40.0], SINGLE, "One GPU beats two here: 50.00 steps/s against 40.00 (25 % more)");
+        check([50.0, 50.2, 50.4], SINGLE, "One GPU is as good as two here");
+        check([45.0, 50.0, 50.2], SHARED, "One GPU is as good as two here");
+    }
+
+    #[test]
+    fn each_has_two_goes_and_the_better_counts() {
+        // The first one pays for files that nobody has read yet.
+        let paces: [(&str, &[f64]); 3] = [(SINGLE, &[20.0, 60.0]), (SHARED, &[50.0]), (DUAL, &[55.0, 10.0])];
+        let (choice, order) = decide("2x24GiB", &[], &paces).unwrap();
+        assert_eq!(order, [SINGLE, SHARED, DUAL, DUAL, SHARED, SINGLE]);
+        assert_eq!((choice.taken().candidate.name().as_str(), choice.of_best()), (SINGLE, 1.0));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_no_candidate_and_is_in_the_table() {
+        let (choice, _) = decide("2x24GiB", &[], &[(DUAL, &[10.0])]).unwrap();
+        assert_eq!(choice.taken().candidate.name(), DUAL);
+        assert_eq!(choice.entries[0].found, Found::Impossible("does not fit".to_owned()));
+        // Nothing fits on cards: the CPU is what is left, and is not timed.
+        let (choice, _) = decide("1x24GiB", &[], &[]).unwrap();
+        assert_eq!((choice.taken().candidate.name().as_str(), &choice.taken().found), ("cpu", &Found::Untimed));
+        let limits = decide("1x24GiB", &[("enable-memory-isolation", "")], &[]).unwrap_err();
+        assert_eq!(limits, ["shared, GPU 0, isolated: does not fit"]);
+    }
+
+    #[test]
+    fn what_was_asked_for_is_taken_when_it_runs_and_nothing_else_is_timed() {
+        let pair = [("data-gpu", "1"), ("model-gpu", "0")];
+        let paces: [(&str, &[f64]); 2] = [(DUAL, &[10.0]), (SINGLE, &[90.0])];
+        let (choice, order) = decide("2x24GiB", &pair, &paces).unwrap();
+        assert_eq!((choice.taken().candidate.name().as_str(), order.len()), (DUAL, 1));
+        // It does not run: what there is instead is timed, and why is kept.
+        let (choice, order) = decide("2x24GiB", &pair, &[(SINGLE, &[90.0])]).unwrap();
+        assert_eq!((choice.taken().candidate.name().as_str(), order.len()), (SINGLE, 4), "{order:?}");
+        assert_eq!(choice.entries[0].found, Found::Impossible("does not fit".to_owned()));
+        let (choice, _) = decide("1x24GiB", &pair, &[(SINGLE, &[90.0])]).unwrap();
+        assert_eq!(choice.taken().candidate.name(), SINGLE);
+        assert!(choice.not_as_asked.unwrap().contains("found 1"));
+    }
+}

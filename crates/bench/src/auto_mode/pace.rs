@@ -1,0 +1,144 @@
+//! How fast a run is, by a few of its steps.
+
+use crate::benchmarks::Spread;
+
+/// A run that can be stepped, and the clock it is timed by.
+pub trait Run {
+    /// What can go wrong.
+    type Error;
+
+    /// Takes a step.
+    fn step(&mut self) -> Result<(), Self::Error>;
+
+    /// The time after the last step, from any moment on.
+    fn now_ns(&self) -> u64;
+}
+
+/// How long a run is timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Length {
+    /// Steps that never count: they live on batches that were made ahead.
+    pub least_settling: usize,
+    /// More of them while this time lasts, up to `most_settling`: an almost empty buffer empties slowly.
+    pub settling_ns: u64,
+    /// See above.
+    pub most_settling: usize,
+    /// Steps that are timed together.
+    pub chunk: usize,
+    /// As many such as this at least.
+    pub least_chunks: usize,
+    /// More of them until they took so long.
+    pub enough_ns: u64,
+}
+
+impl Length {
+    /// On cards. Trials have few batches ahead, which the first steps use up; a buffer that empties slowly has until the
+    /// time is over.
+    pub const ON_CARDS: Length = Length {
+        least_settling: 12,
+        settling_ns: 1_000_000_000,
+        most_settling: 200,
+        chunk: 4,
+        least_chunks: 4,
+        enough_ns: 2_000_000_000,
+    };
+    /// On the CPU a step takes its time, and the data is not what it waits for.
+    pub const ON_THE_CPU: Length =
+        Length { least_settling: 3, settling_ns: 0, most_settling: 3, chunk: 2, least_chunks: 3, enough_ns: 0 };
+}
+
+/// Steps in a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Of all steps that were timed.
+    pub steps_per_s: f64,
+    /// The middle half of the chunks.
+    pub low: f64,
+    /// See above.
+    pub high: f64,
+    /// How many steps were timed.
+    pub steps: usize,
+}
+
+/// Steps `run` until its buffers are used up, and then times it.
+pub fn pace_of<R: Run>(run: &mut R, length: Length) -> Result<Pace, R::Error> {
+    let begun = run.now_ns();
+    for number in 0..length.most_settling {
+        run.step()?;
+        if number + 1 >= length.least_settling && run.now_ns() - begun >= length.settling_ns {
+            break;
+        }
+    }
+    let begun = run.now_ns();
+    let (mut before, mut rates, mut steps) = (begun, Vec::new(), 0);
+    while rates.len() < length.least_chunks || before - begun < length.enough_ns {
+        for _ in 0..length.chunk {
+            run.step()?;
+        }
+        let now = run.now_ns();
+        rates.push(rate(length.chunk, now - before));
+        (before, steps) = (now, steps + length.chunk);
+    }
+    let Spread { low, high, .. } = Spread::of(rates);
+    Ok(Pace { steps_per_s: rate(steps, before - begun), low, high, steps })
+}
+
+fn rate(steps: usize, ns: u64) -> f64 {
+    steps as f64 * 1e9 / ns.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its first steps find batches that were made ahead.
+    struct Draining {
+        left: usize,
+        quick_ns: u64,
+        slow_ns: u64,
+        now_ns: u64,
+        steps: usize,
+    }
+
+    impl Run for Draining {
+        type Error = ();
+
+        fn step(&mut self) -> Result<(), ()> {
+            self.now_ns += if self.left > 0 { self.quick_ns } else { self.slow_ns };
+            self.left = self.left.saturating_sub(1);
+            self.steps += 1;
+            Ok(())
+        }
+
+        fn now_ns(&self) -> u64 {
+            self.now_ns
+        }
+    }
+
+    const LENGTH: Length = Length {
+        least_settling: 8,
+        settling_ns: 1_000_000,
+        most_settling: 40,
+        chunk: 4,
+        least_chunks: 2,
+        enough_ns: 2_000_000,
+    };
+
+    #[test]
+    fn steps_that_live_on_what_was_made_ahead_do_not_count() {
+        let mut run = Draining { left: 30, quick_ns: 10_000, slow_ns: 100_000, now_ns: 7, steps: 0 };
+        let pace = pace_of(&mut run, LENGTH).unwrap();
+        assert_eq!((pace.steps_per_s, pace.low, pace.high), (1e4, 1e4, 1e4));
+        assert_eq!(run.steps, pace.steps + 37);
+    }
+
+    #[test]
+    fn slow_runs_are_timed_by_few_steps_and_quick_ones_by_many() {
+        let steps = |ns| {
+            let mut run = Draining { left: 0, quick_ns: ns, slow_ns: ns, now_ns: 0, steps: 0 };
+            (pace_of(&mut run, LENGTH).unwrap().steps, run.steps)
+        };
+        assert_eq!(steps(1_000_000), (8, 16));
+        assert_eq!(steps(10_000), (200, 240));
+    }
+}

@@ -1,0 +1,171 @@
+//! `--mode auto` takes a mode within 3 % of the best one: ten machines and workloads, played in virtual time.
+//!
+//! No clock of this computer is in it. The pipelines are those that diagnosis is tested with, which know neither trials nor
+//! formulas: what a trial sees of one is when its steps end. The truth is a run of the same pipeline that is longer than
+//! any trial, with the buffers it has in use and other noise.
+
+#![expect(clippy::unwrap_used, reason = "in a test, a failed unwrap is a failed test")]
+
+#[path = "../../diagnosis/tests/simulator/mod.rs"]
+mod simulator;
+
+use simulator::{Line, Random};
+use tandem_bench::auto_mode::{AHEAD, Candidate, Contest, Length, Run, candidates, pace_of};
+use tandem_device::{Machine, SimSpec};
+use tandem_events::Event;
+use tandem_launch::inventory::Inventory;
+use tandem_plan::{Mode, Settings};
+
+/// How far from the best a choice may be.
+const GOAL: f64 = 0.97;
+/// Draws of each workload.
+const DRAWS: u64 = 12;
+
+/// A machine of two cards and what runs on it. Times are of a batch, in milliseconds.
+struct Workload {
+    name: &'static str,
+    step: f64,
+    features: f64,
+    /// Of the second card, which makes the data in dual mode.
+    features_there: f64,
+    transfer: f64,
+    /// Work of decoding, shared by four threads.
+    load: f64,
+    cv: f64,
+    /// Every so many batches decoding takes so many times as long.
+    burst: Option<(usize, f64)>,
+    /// In the first trial of all, decoding takes so many times as long: nobody has read the files yet.
+    cold: f64,
+    /// The number of cards that must be taken, where there is no doubt.
+    cards: Option<usize>,
+}
+
+const EASY: Workload = Workload {
+    name: "",
+    step: 10.0,
+    features: 0.4,
+    features_there: 0.4,
+    transfer: 0.5,
+    load: 8.0,
+    cv: 0.05,
+    burst: None,
+    cold: 1.0,
+    cards: None,
+};
+
+const WORKLOADS: [Workload; 10] = [
+    Workload { name: "tiny data work", features: 0.05, features_there: 0.05, cards: Some(1), ..EASY },
+    Workload { name: "a slow link", step: 4.0, transfer: 9.0, load: 4.0, cards: Some(1), ..EASY },
+    Workload { name: "a link just too slow", transfer: 11.4, cards: Some(1), ..EASY },
+    Workload { name: "heavy features", features: 8.0, features_there: 8.0, cards: Some(2), ..EASY },
+    Workload {
+        name: "features slower than the step",
+        step: 5.0,
+        features: 9.0,
+        features_there: 9.0,
+        load: 4.0,
+        cards: Some(2),
+        ..EASY
+    },
+    Workload { name: "a weak second card", step: 8.0, features: 2.0, features_there: 13.0, cards: Some(1), ..EASY },
+    Workload { name: "a strong second card", features: 5.0, features_there: 1.0, cards: Some(2), ..EASY },
+    Workload { name: "decoding is slow", load: 70.0, cards: Some(1), ..EASY },
+    Workload {
+        name: "much noise and bursts",
+        features: 2.0,
+        features_there: 2.0,
+        cv: 0.3,
+        burst: Some((20, 6.0)),
+        cards: Some(2),
+        ..EASY
+    },
+    Workload {
+        name: "cold files for whoever comes first",
+        features: 1.0,
+        features_there: 1.0,
+        transfer: 13.0,
+        cold: 9.0,
+        cards: Some(1),
+        ..EASY
+    },
+];
+
+impl Workload {
+    /// The pipeline of a candidate, with times a tenth off.
+    fn line(&self, mode: Mode, random: &mut Random) -> Line {
+        let mut drawn = |ms: f64| ms * random.between(0.95, 1.05);
+        let (step, features) = (drawn(self.step), drawn(self.features));
+        let (there, transfer, load) = (drawn(self.features_there), drawn(self.transfer), drawn(self.load));
+        let is_dual = mode == Mode::Multi;
+        Line {
+            load_ms: load,
+            features_ms: if is_dual { there } else { features },
+            transfer_ms: transfer,
+            cv: self.cv,
+            burst: self.burst,
+            route: if is_dual { "peer" } else { "handover" },
+            cards: if is_dual { [1, 0] } else { [0, 0] },
+            is_step_first: true,
+            ..Line::quick(step)
+        }
+    }
+}
+
+/// The ends of a pipeline's steps, one after the other.
+struct Played {
+    ends_ns: Vec<u64>,
+    taken: usize,
+}
+
+impl Run for Played {
+    type Error = String;
+
+    fn step(&mut self) -> Result<(), String> {
+        self.taken += 1;
+        if self.taken < self.ends_ns.len() { Ok(()) } else { Err("a trial longer than was played".to_owned()) }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.ends_ns[self.taken]
+    }
+}
+
+fn trial(line: &Line, seed: u64) -> Played {
+    let records = Line { ahead: AHEAD as usize, ..line.clone() }.run(seed, 1500);
+    let ends = records.iter().filter(|record| matches!(record.event, Event::Step { .. })).map(|record| record.t_ns);
+    Played { ends_ns: ends.collect(), taken: 0 }
+}
+
+/// Cards taken, and its pace against the best mode's.
+fn decide(workload: &Workload, seed: u64) -> (usize, f64, String) {
+    let hardware = Inventory::of(Machine::simulated(SimSpec::new(2, 24 << 30))).unwrap().hardware;
+    let field = candidates(&Settings::new().with(&[("mode", "auto")]).unwrap(), &hardware).unwrap();
+    // The same draw for every mode: it is one machine.
+    let line = |candidate: &Candidate| workload.line(candidate.mode, &mut Random(seed));
+    let mut trials = 0;
+    let mut time = |candidate: &Candidate| {
+        trials += 1;
+        let mut line = line(candidate);
+        line.load_ms *= if trials == 1 { workload.cold } else { 1.0 };
+        // Batches are the same in every mode, and in every round.
+        pace_of(&mut trial(&line, seed), Length::ON_CARDS)
+    };
+    let contest = Contest { time: &mut time, check: &mut |_| Ok(()), rounds: 2 }.decide(field.clone());
+    let choice = contest.unwrap();
+    let truth = |candidate: &Candidate| line(candidate).steps_per_s(seed + 7777);
+    let best = field.others.iter().map(truth).fold(0.0, f64::max);
+    let taken = &choice.taken().candidate;
+    (taken.num_cards(), truth(taken) / best, format!("{:?} {:?}", taken.name(), choice.one_or_two()))
+}
+
+#[test]
+fn the_mode_that_is_taken_is_within_three_percent_of_the_best() {
+    for workload in &WORKLOADS {
+        for seed in 0..DRAWS {
+            let (cards, of_best, told) = decide(workload, seed);
+            assert!(of_best >= GOAL, "{}, draw {seed}: {of_best:.3} of the best, {told}", workload.name);
+            let is_right = workload.cards.is_none_or(|expected| expected == cards);
+            assert!(is_right, "{}, draw {seed}: {cards} cards, {told}", workload.name);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! A limit that is not kept is seen: by the check after warm-up, and by the sampler while something runs.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
+
+#[path = "../../launch/tests/support/mod.rs"]
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use support::Speeches;
+use tandem_bench::validate::validate;
+use tandem_device::sim::SimFault;
+use tandem_device::{ArenaSpec, DeviceError, Isolation, IsolationError, Machine, SimSpec};
+use tandem_events::{Emitter, Event, Role, Sink};
+use tandem_launch::Sampler;
+
+const MIB: u64 = 1 << 20;
+
+#[derive(Default)]
+struct Collected(Mutex<Vec<Event>>);
+
+impl Sink for Collected {
+    fn emit(&self, event: Event) {
+        self.0.lock().unwrap().push(event);
+    }
+}
+
+/// Both roles on one card, with no room in their limits for the driver.
+fn careless(machine: &Machine) -> Isolation {
+    let spec = |role| {
+        let arena_bytes = 64 * MIB;
+        ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: true }
+    };
+    Isolation::set_up(machine, (0, spec(Role::Data)), (0, spec(Role::Model))).unwrap()
+}
+
+#[test]
+fn a_process_over_its_limits_is_a_breach() {
+    let machine = Machine::simulated(SimSpec::new(1, 4 << 30));
+    let roles = careless(&machine);
+    let error = roles.check().unwrap_err();
+    let DeviceError::Isolation(IsolationError::Breach { card: 0, used, limit }) = error else { panic!("{error}") };
+    assert_eq!((used, limit), ((522 + 128) * MIB, 128 * MIB));
+}
+
+#[test]
+fn the_sampler_remembers_the_worst_and_logs_the_breach() {
+    let machine = Machine::simulated(SimSpec::new(1, 4 << 30));
+    let roles = careless(&machine);
+    let log = Arc::new(Collected::default());
+    let sampler = Sampler::start(&machine, &roles, &Emitter::to(log.clone())).unwrap();
+    while sampler.check().is_ok() {
+        std::thread::yield_now();
+    }
+    let peaks = sampler.finish().unwrap();
+    assert_eq!(peaks.len(), 1);
+    assert!(!peaks[0].kept() && peaks[0].samples > 0, "{peaks:?}");
+    let breach = Event::Breach { card: 0, bytes: (522 + 128) * MIB, limit_bytes: 128 * MIB };
+    assert_eq!(*log.0.lock().unwrap(), [breach]);
+}
+
+/// Each card answers for the roles on it alone.
+#[test]
+fn two_cards_are_held_to_their_own_limits() {
+    let machine = Machine::simulated(SimSpec::new(2, 4 << 30));
+    let spec = |role, driver_mb: u64| ArenaSpec {
+        role,
+        limit_bytes: (driver_mb + 64) * MIB,
+        driver_bytes: driver_mb * MIB,
+        arena_bytes: 64 * MIB,
+        capped: true,
+    };
+    let tight = Isolation::set_up(&machine, (0, spec(Role::Data, 100)), (1, spec(Role::Model, 2000))).unwrap();
+    let error = tight.settle().unwrap_err();
+    assert!(matches!(error, DeviceError::Isolation(IsolationError::Breach { card: 0, .. })), "{error}");
+    drop(tight);
+    let roomy = Isolation::set_up(&machine, (0, spec(Role::Data, 600)), (1, spec(Role::Model, 600))).unwrap();
+    roomy.settle().expect("522 MB of driver in 600 on each card");
+}
+
+const SHARED: [(&str, &str); 3] = [("share-gpu", "true"), ("enable-memory-isolation", "true"), ("batch-size", "2")];
+
+/// What the plan charges is what `validate` sees taken.
+#[test]
+fn a_plan_that_is_validated_is_taken_to_the_byte() {
+    let speeches = Speeches::new(0.7);
+    for flags in [&[][..], &[("transfer", "bounce")], &[("no-mixed-precision", "true"), ("grad-accum", "2")]] {
+        let spec = SimSpec::new(1, 24 << 30);
+        let (resolved, corpora) = speeches.resolve(Some(&spec), &[&SHARED, flags].concat());
+        let mut said = Vec::new();
+        let report = validate(&resolved, &corpora, &Emitter::none(), &mut |line| said.push(line.to_owned()));
+        assert!(report.passed(), "{said:#?}");
+        for role in [&resolved.plan.data, &resolved.plan.model] {
+            let (mb, limit) = (role.planned_bytes.div_ceil(MIB), role.limit_bytes / MIB);
+            let held = format!("GPU 0: {mb}/{limit}MB");
+            assert!(said.iter().any(|line| line.contains(&held)), "{held}: {said:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_driver_that_takes_more_than_its_table_stops_the_start() {
+    let speeches = Speeches::new(0.7);
+    let started = |grown: u64| {
+        let spec = SimSpec::new(1, 24 << 30).with_fault(SimFault::DriverGrows(grown * MIB));
+        let (resolved, corpora) = speeches.resolve(Some(&spec), &SHARED);
+        speeches.launch(&resolved, &corpora).map(drop)
+    };
+    started(1).expect("inside what was planned");
+    let error = started(200).unwrap_err();
+    let breach = matches!(error.device(), Some(DeviceError::Isolation(IsolationError::Breach { .. })));
+    assert!(breach, "{error}");
+}
+
+#[test]
+fn a_driver_that_takes_more_than_was_planned_is_seen_inside_a_wide_limit_too() {
+    let machine = Machine::simulated(SimSpec::new(1, 4 << 30));
+    let spec = |role| ArenaSpec {
+        role,
+        limit_bytes: 1024 * MIB,
+        driver_bytes: 64 * MIB,
+        arena_bytes: 64 * MIB,
+        capped: false,
+    };
+    let roles = Isolation::set_up(&machine, (0, spec(Role::Data)), (0, spec(Role::Model))).unwrap();
+    roles.check().expect("the limits themselves are kept");
+    let error = roles.settle().unwrap_err();
+    let DeviceError::Isolation(IsolationError::DriverGrew { card: 0, found, planned }) = error else {
+        panic!("{error}")
+    };
+    assert_eq!((found, planned), (522 * MIB, 128 * MIB));
+}

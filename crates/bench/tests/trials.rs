@@ -1,0 +1,38 @@
+//! A trial is a whole run, and nothing of it is left behind.
+
+use tandem_bench::auto_mode::{Trials, candidates};
+use tandem_device::{Machine, SimSpec};
+use tandem_events::Emitter;
+use tandem_launch::demo;
+use tandem_launch::inventory::Inventory;
+use tandem_plan::Settings;
+
+#[test]
+fn nothing_of_a_trial_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = [("mode", "auto"), ("model-size", "nano"), ("batch-size", "2"), ("max-mel-frames", "200")];
+    let settings = Settings::new().with(&flags).unwrap();
+    let (facts, corpora) = demo::corpora(folder.path(), &settings).unwrap();
+    let files = || std::fs::read_dir(folder.path()).unwrap().count();
+    let before = files();
+    // One machine for each of them, kept to look at.
+    let machines = std::cell::RefCell::new(Vec::new());
+    let survey = || {
+        let machine = Machine::simulated(SimSpec::new(2, 24 << 30));
+        machines.borrow_mut().push(machine.clone());
+        Inventory::of(machine)
+    };
+    let field = candidates(&settings, &survey().unwrap().hardware).unwrap();
+    let mut trials = Trials::new(&survey, (&facts, &corpora), Emitter::none());
+    for candidate in &field.others {
+        let seen = trials.run(candidate).unwrap();
+        assert!(seen.pace.steps_per_s > 0.0 && seen.used_bytes.iter().all(|bytes| *bytes > 0), "{seen:?}");
+    }
+    assert_eq!((field.others.len(), machines.borrow().len()), (3, 4));
+    for machine in machines.borrow().iter() {
+        assert_eq!(machine.sim().unwrap().alive(), Default::default());
+        let [one, two] = [0, 1].map(|card| machine.read(card).unwrap().free_bytes);
+        assert_eq!((one, two), (24 << 30, 24 << 30));
+    }
+    assert_eq!(files(), before);
+}

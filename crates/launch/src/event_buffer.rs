@@ -1,0 +1,62 @@
+//! What a run tells, kept in memory: for whoever judges a run as soon as it is over.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use tandem_events::{Emitter, Event, Record, Sink, VERSION};
+
+/// Keeps every event as the record that a run log would have, and passes it on.
+///
+/// A short run has some thousands. One that goes on for hours is for [a log](tandem_events), not for memory.
+pub struct EventBuffer {
+    begun: Instant,
+    records: Mutex<Vec<Record>>,
+    further: Emitter,
+}
+
+impl EventBuffer {
+    /// Nothing yet. Also `further` is told everything.
+    pub fn new(further: Emitter) -> Arc<EventBuffer> {
+        Arc::new(EventBuffer { begun: Instant::now(), records: Mutex::default(), further })
+    }
+
+    /// The handle to tell it with.
+    pub fn emitter(self: &Arc<EventBuffer>) -> Emitter {
+        Emitter::to(Arc::clone(self) as Arc<dyn Sink>)
+    }
+
+    /// Everything so far; nothing is left.
+    pub fn take(&self) -> Vec<Record> {
+        std::mem::take(&mut self.records.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Sink for EventBuffer {
+    fn emit(&self, event: Event) {
+        self.further.emit(event.clone());
+        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let (seq, t_ns) = (records.len() as u64, self.begun.elapsed().as_nanos() as u64);
+        records.push(Record { v: VERSION, seq, t_ns, dropped: 0, event });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_kept_in_order_and_passed_on() {
+        let further = EventBuffer::new(Emitter::none());
+        let heard = EventBuffer::new(further.emitter());
+        let note = |text: &str| Event::Note { text: text.to_owned() };
+        ["a", "b"].into_iter().for_each(|text| heard.emitter().emit(note(text)));
+        let records = heard.take();
+        assert_eq!(
+            records.iter().map(|record| (record.seq, record.event.clone())).collect::<Vec<_>>(),
+            [(0, note("a")), (1, note("b"))]
+        );
+        assert!(records[0].t_ns <= records[1].t_ns);
+        assert!(heard.take().is_empty());
+        assert_eq!(further.take().len(), 2);
+    }
+}

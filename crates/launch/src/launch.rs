@@ -1,0 +1,499 @@
+//! From a plan to a run that is ready for its first step: the one way training is set up, whoever asks for it.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tandem_audio::AudioError;
+use tandem_corpus::{Dataset, SampleIndex};
+use tandem_device::{ArenaSpec, DType, DeviceError, Isolation, Machine};
+use tandem_engine::{EngineError, ProgramSet, Schedule, Session};
+use tandem_events::{Emitter, Event, Role};
+use tandem_feed::{
+    BucketPlan, CacheSpec, Feed, FeedError, FeedSpec, FromFiles, MELS, Material, NUM_BUCKETS, Recordings, Texts, Warm,
+};
+use tandem_model::{Model, Programs, VoiceReferences};
+use tandem_plan::{Moment, Plan, Precision, RolePlan, Transfer, speech, startup_lines};
+use tandem_text::Harakat;
+use tandem_train::{
+    Calendar, Checkpoint, HeldOut, MelStatistics, Recipe, RunIdentity, SpanNames, TrainError, Trainer, TrainerParts,
+    TrainerState, WriteProgram, gather_voices,
+};
+
+use crate::inventory::Resolved;
+use crate::sampler::SamplerError;
+
+/// What is trained on, and what it is judged by.
+#[derive(Clone)]
+pub struct Corpora {
+    /// What is trained on.
+    pub train: Arc<Material>,
+    /// Held-out utterances, and the corpus they are rows of.
+    pub held_out: (Arc<Dataset>, Vec<SampleIndex>),
+}
+
+/// A run that is set up.
+pub struct Launched {
+    // Before the arenas its memory is from.
+    /// The trainer.
+    pub trainer: Trainer,
+    /// The memory of both roles.
+    pub roles: Isolation,
+    /// When things are due.
+    pub calendar: Calendar,
+    /// What a checkpoint says of the model.
+    pub model: Value,
+    /// What is learnt.
+    pub num_parameters: u64,
+    /// Held-out utterances, and those that fit no row.
+    pub held_out: (usize, usize),
+}
+
+impl Launched {
+    /// Waits for the feed to be full, for as long as the plan says at most.
+    pub fn wait_warm(&mut self, plan: &Plan) -> Result<Warm, LaunchError> {
+        Ok(self.trainer.feed_mut().wait_warm(Duration::from_secs_f64(plan.start_delay_seconds))?)
+    }
+}
+
+/// Why a run did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// Training, files, memory or the feed.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// The plan was made for another model: plan again, with the model that is to be trained.
+    #[error("the plan is for {planned}, the model to train is {given}; plan again with `OwnModel::new` of that model")]
+    OtherModel {
+        /// What the plan is for.
+        planned: String,
+        /// What was to be trained.
+        given: String,
+    },
+    /// A run from its first step to its last keeps checkpoints, and was given no folder for them.
+    #[error("there is no folder to keep checkpoints in: give the builder one, or take the steps one by one")]
+    NoFolder,
+    /// What the process holds could not be watched.
+    #[error(transparent)]
+    Watching(SamplerError),
+    /// There is nothing to train on.
+    #[error("the corpus has not one utterance that can be trained on: `tandem corpus check` says why")]
+    Nothing,
+}
+
+impl LaunchError {
+    /// What the device said, where that is what went wrong.
+    pub fn device(&self) -> Option<&DeviceError> {
+        let LaunchError::Train(error) = self else { return None };
+        device_error(error)
+    }
+}
+
+/// What the device said, where that is what went wrong.
+pub fn device_error(error: &TrainError) -> Option<&DeviceError> {
+    match error {
+        TrainError::Device(error)
+        | TrainError::Engine(EngineError::Device(error))
+        | TrainError::Feed(FeedError::Device(error) | FeedError::Features(AudioError::Device(error))) => Some(error),
+        _ => None,
+    }
+}
+
+macro_rules! through_train_error {
+    ($($source:ty),*) => { $(impl From<$source> for LaunchError {
+        fn from(error: $source) -> LaunchError {
+            LaunchError::Train(error.into())
+        }
+    })* };
+}
+through_train_error!(DeviceError, tandem_device::IsolationError, EngineError, FeedError);
+
+/// Facts by which two runs are told apart.
+pub fn identity(plan: &Plan, corpora: &Corpora) -> RunIdentity {
+    let material = &corpora.train;
+    let ids = material.rows().iter().filter_map(|(index, _)| material.dataset().get(*index));
+    let mut data = tandem_train::Fingerprint::new();
+    ids.for_each(|sample| data.take(&[sample.id, sample.text]));
+    let mut symbols = tandem_train::Fingerprint::new();
+    material.texts().iter().flat_map(|texts| texts.table().symbols()).for_each(|symbol| symbols.take(&[symbol]));
+    let identity = RunIdentity::new();
+    // Sums over other shapes are other bits. Runs of before there was a choice have no such fact.
+    let identity = if plan.static_shapes { identity } else { identity.with("shapes", "exact") };
+    identity
+        .with("data", data.told())
+        .with("utterances", material.rows().len())
+        .with("symbols", symbols.told())
+        .with("model", plan.model_title())
+        .with("precision", if plan.precision == Precision::Mixed { "bf16" } else { "f32" })
+        .with("batch", plan.batch_size)
+        .with("grad_accum", plan.grad_accum)
+        .with("optimization_level", plan.level.slug())
+        .with("seed", plan.seed)
+}
+
+/// What is said while a run is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told<'a> {
+    /// A start-up line, once it is true.
+    Line(&'a str),
+    /// Programs that are ready to run. With none of them ready it begins, with all it is over.
+    WarmUp {
+        /// How many are.
+        ready: usize,
+        /// Of how many.
+        of: usize,
+    },
+}
+
+/// Sets a run of the speech model up: [`Setup::launch`] with what the commands know. With a checkpoint the run goes on from
+/// it; bad recordings are listed in `bad_samples`. A library has [`Trainer::builder`](crate::Trainer::builder).
+pub fn launch(
+    resolved: &Resolved,
+    corpora: &Corpora,
+    checkpoint: Option<&Checkpoint>,
+    bad_samples: PathBuf,
+    emitter: &Emitter,
+    say: &mut dyn FnMut(Told<'_>),
+) -> Result<(Launched, Warm), LaunchError> {
+    Setup::new(resolved, corpora, checkpoint, Some(bad_samples), emitter)?.launch(say)
+}
+
+/// A run before anything is taken for it. Its methods are the pieces of [`Setup::launch`], in their order, for whoever has
+/// something to look at in between.
+pub struct Setup<'a> {
+    machine: &'a Machine,
+    plan: Plan,
+    corpora: &'a Corpora,
+    /// What is trained, where that is not the speech model.
+    own_model: Option<Arc<dyn Model>>,
+    /// Where it goes on from, if anywhere.
+    from: Option<(&'a Checkpoint, TrainerState)>,
+    recordings: Arc<dyn Recordings>,
+    /// Where bad recordings are listed, if anywhere.
+    bad_samples: Option<PathBuf>,
+    emitter: &'a Emitter,
+}
+
+/// Every program of a run, and the shapes they are for.
+pub struct RunPrograms {
+    programs: Programs,
+    buckets: Vec<tandem_model::Bucket>,
+}
+
+impl RunPrograms {
+    /// What a session of them takes.
+    pub fn set(&self) -> &ProgramSet {
+        &self.programs.set
+    }
+}
+
+/// The model with its memory.
+pub struct CreatedModel {
+    session: Session,
+    programs: RunPrograms,
+}
+
+impl<'a> Setup<'a> {
+    /// Fails where the checkpoint is none that a run of this plan can go on from.
+    pub fn new(
+        resolved: &'a Resolved,
+        corpora: &'a Corpora,
+        checkpoint: Option<&'a Checkpoint>,
+        bad_samples: Option<PathBuf>,
+        emitter: &'a Emitter,
+    ) -> Result<Setup<'a>, LaunchError> {
+        let Resolved { machine, plan, .. } = resolved;
+        let from = checkpoint.map(|checkpoint| state_of(checkpoint, plan).map(|state| (checkpoint, state)));
+        let (plan, from, recordings) = (plan.clone(), from.transpose()?, Arc::new(FromFiles));
+        Ok(Setup { machine, plan, corpora, own_model: None, from, recordings, bad_samples, emitter })
+    }
+
+    /// Trains `model`. Fails where the plan is for another.
+    pub fn with_model(mut self, model: Arc<dyn Model>) -> Result<Setup<'a>, LaunchError> {
+        if self.plan.own_model.as_deref() != Some(model.name()) {
+            return Err(other_model(&self.plan, model.as_ref()));
+        }
+        self.own_model = Some(model);
+        Ok(self)
+    }
+
+    /// Goes through all the pieces and waits for the feed: `say` is given each start-up line once it is true, and how far
+    /// the warm-up has come. Also says how full the feed is.
+    pub fn launch(self, say: &mut dyn FnMut(Told<'_>)) -> Result<(Launched, Warm), LaunchError> {
+        let plan = self.plan.clone();
+        // Two closures below say things, never at once.
+        let say = RefCell::new(say);
+        let mut moment =
+            |moment| startup_lines(&plan, moment).iter().for_each(|line| (say.borrow_mut())(Told::Line(line)));
+        moment(Moment::Configuring);
+        let roles = self.reserve(&mut moment)?;
+        let feed = self.start_feed(&roles)?;
+        moment(Moment::PipelineReady);
+        moment(Moment::ModelPlaced);
+        moment(Moment::CreatingModel);
+        let mut warming = |ready, of| (say.borrow_mut())(Told::WarmUp { ready, of });
+        let model = self.create_model(&roles, self.programs()?, &mut warming)?;
+        let mut launched = self.join(roles, feed, model)?;
+        // What the driver took for kernels, libraries and recordings is read now, and must be inside what was planned for
+        // it.
+        launched.roles.settle()?;
+        moment(Moment::Waiting);
+        let warm = launched.wait_warm(&plan)?;
+        Ok((launched, warm))
+    }
+
+    /// Batches cross another way: the planned one was tried, and does not deliver.
+    pub fn reroute(&mut self, other: Transfer) {
+        self.plan.reroute(other);
+    }
+
+    /// Opens the plan's cards and takes the memory of both roles.
+    pub fn reserve(&self, moment: &mut dyn FnMut(Moment)) -> Result<Isolation, LaunchError> {
+        let plan = &self.plan;
+        let cards = [card_of(&plan.data), card_of(&plan.model)];
+        self.machine.restrict(&cards);
+        moment(Moment::DevicesRestricted);
+        moment(Moment::Reserving);
+        let [data, model] = [&plan.data, &plan.model].map(|role| arena_of(plan, role));
+        let roles = Isolation::set_up(self.machine, (cards[0], data), (cards[1], model))?;
+        let devices = self.machine.kind().name().to_owned();
+        self.emitter.emit(Event::DeviceClock { now_ns: self.machine.now_ns(), devices });
+        if roles.model.arena.is_split() {
+            // Blocks are taken one by one: nothing is reserved, and nobody says so.
+            return Ok(roles);
+        }
+        for role in Role::BOTH {
+            let spec = roles.partition(role).arena.spec();
+            let (bytes, limit_bytes, driver_bytes) = (spec.arena_bytes, spec.limit_bytes, spec.driver_bytes);
+            let card = roles.partition(role).device.index();
+            self.emitter.emit(Event::ArenaReserved { role, card, bytes, limit_bytes, driver_bytes });
+            moment(Moment::Reserved(role));
+        }
+        moment(Moment::Configured);
+        Ok(roles)
+    }
+
+    /// Takes the feed's memory, proves the way across, and starts to fill it.
+    pub fn start_feed(&self, roles: &Isolation) -> Result<Feed, LaunchError> {
+        let plan = &self.plan;
+        let buckets = self.corpora.train.bucket_plan(NUM_BUCKETS, plan.micro_batch()).ok_or(LaunchError::Nothing)?;
+        Ok(Feed::start(roles, self.feed_spec(buckets))?)
+    }
+
+    /// Plans and lowers every program of the run. Fails where they take more than was planned: the plan is for another model.
+    pub fn programs(&self) -> Result<RunPrograms, LaunchError> {
+        let plan = &self.plan;
+        let model = self.model()?;
+        let buckets = speech::buckets(&plan.feed);
+        let programs = speech::programs(plan, model.as_ref(), &buckets)?;
+        let slots: u64 = plan.feed.model_lines().iter().map(|(_, bytes)| bytes).sum();
+        let planned = plan.model.planned_bytes - plan.model.driver_bytes - slots;
+        if programs.set.bytes(self.machine.kind()) > planned {
+            return Err(other_model(plan, model.as_ref()));
+        }
+        Ok(RunPrograms { programs, buckets })
+    }
+
+    /// What is trained.
+    fn model(&self) -> Result<Arc<dyn Model>, LaunchError> {
+        match (&self.own_model, &self.plan.own_model) {
+            (Some(model), _) => Ok(Arc::clone(model)),
+            (None, Some(planned)) => {
+                let (planned, given) = (planned.clone(), "the speech model".to_owned());
+                Err(LaunchError::OtherModel { planned, given })
+            }
+            (None, None) => {
+                let symbols = self.corpora.train.texts().map_or(0, |texts| texts.table().len() as u32);
+                Ok(Arc::new(speech::acoustic(self.plan.model_size, symbols)?))
+            }
+        }
+    }
+
+    /// Takes the model's memory and prepares every program of it; `told` hears how many are ready, of how many.
+    pub fn create_model(
+        &self,
+        roles: &Isolation,
+        programs: RunPrograms,
+        told: &mut dyn FnMut(usize, usize),
+    ) -> Result<CreatedModel, LaunchError> {
+        let under_way = Trainer::under_way(self.plan.grad_accum as usize);
+        let stream = Arc::new(roles.model.device.stream(true)?);
+        let set = Arc::clone(&programs.programs.set);
+        let session = Session::create_told(set, &roles.model.arena, stream, under_way, told)?;
+        Ok(CreatedModel { session, programs })
+    }
+
+    /// Puts it all together: parameters are as the seed makes them, or those of the checkpoint.
+    pub fn join(self, roles: Isolation, feed: Feed, model: CreatedModel) -> Result<Launched, LaunchError> {
+        let exact = exact_shapes(&self.plan, self.model()?);
+        let Setup { plan, corpora, own_model, from, recordings, .. } = self;
+        let CreatedModel { session, programs: RunPrograms { programs, buckets } } = model;
+        let calendar = calendar(&plan, feed.batches_per_epoch());
+        let statistics = match &from {
+            Some((_, state)) => state.statistics.clone(),
+            None => MelStatistics::measure(&corpora.train, recordings.as_ref())?,
+        };
+        let model = model_json(&plan, corpora, &statistics);
+        let num_parameters = session.set().parameters().count();
+        let held_out = held_out(corpora, recordings.as_ref(), &buckets[0])?;
+        let counts = (held_out.count, held_out.left_out);
+        let recipe = recipe(&plan, &calendar);
+        // Who else speaks with a voice is not known here.
+        let voices = match own_model {
+            Some(_) => VoiceReferences::default(),
+            None => gather_voices(&corpora.train, recordings.as_ref())?,
+        };
+        let parts = TrainerParts { session, programs, feed, held_out, statistics, voices, recipe, exact };
+        let trainer = match &from {
+            Some((checkpoint, state)) => {
+                SpanNames::of(parts.session.set()).expect(checkpoint)?;
+                Trainer::resume(parts, checkpoint, state)?
+            }
+            None => Trainer::begin(parts)?,
+        };
+        Ok(Launched { trainer, roles, calendar, model, num_parameters, held_out: counts })
+    }
+
+    fn feed_spec(&self, buckets: BucketPlan) -> FeedSpec {
+        let plan = &self.plan;
+        FeedSpec {
+            material: Arc::clone(&self.corpora.train),
+            buckets,
+            plan: plan.feed.clone(),
+            route_why: plan.transfer.why.clone(),
+            seed: plan.seed,
+            evaluates: false,
+            from: self.from.as_ref().map(|(_, state)| state.feed.clone()).unwrap_or_default(),
+            recordings: Arc::clone(&self.recordings),
+            threads: plan.threads as usize,
+            max_threads: plan.max_threads as usize,
+            depth_fixed: plan.buffer_size_given,
+            cache: CacheSpec { kind: plan.cache.kind, budget_bytes: plan.cache.budget_bytes, folder: None },
+            max_bad_fraction: plan.max_bad_fraction,
+            bad_samples: self.bad_samples.clone(),
+            emitter: self.emitter.clone(),
+            delay_ns: 0,
+        }
+    }
+}
+
+/// What writes programs of exact shapes, where those were asked for.
+fn exact_shapes(plan: &Plan, model: Arc<dyn Model>) -> Option<WriteProgram> {
+    if plan.static_shapes {
+        return None;
+    }
+    let plan = plan.clone();
+    Some(Box::new(move |set, shape| speech::exact_program(&plan, model.as_ref(), set, shape)))
+}
+
+fn other_model(plan: &Plan, model: &dyn Model) -> LaunchError {
+    let planned = format!("{} ({})", plan.model_title(), plan.model_name);
+    LaunchError::OtherModel { planned, given: format!("{} ({} parameters)", model.name(), model.parameters().count()) }
+}
+
+fn held_out(
+    corpora: &Corpora,
+    recordings: &dyn Recordings,
+    first: &tandem_model::Bucket,
+) -> Result<HeldOut, TrainError> {
+    let (dataset, rows) = &corpora.held_out;
+    HeldOut::prepare((dataset, rows), &corpora.train, recordings, &first.shape, &first.layout)
+}
+
+/// What a checkpoint keeps beside its tensors, if a run of this plan can go on from it.
+fn state_of(checkpoint: &Checkpoint, plan: &Plan) -> Result<TrainerState, TrainError> {
+    let foreign = |reason: String| TrainError::foreign_state(checkpoint, reason);
+    let expected = plan.model_size.name();
+    if let Some(found) = checkpoint.model["preset"].as_str().filter(|found| *found != expected) {
+        return Err(foreign(format!("it is of a {found} model, this run is {expected}: --model-size {found}")));
+    }
+    let state: TrainerState =
+        serde_json::from_value(checkpoint.state.clone()).map_err(|error| foreign(error.to_string()))?;
+    let MelStatistics { mean, deviation, bands } = &state.statistics;
+    if state.step != checkpoint.step {
+        return Err(foreign(format!("it is of step {}, the checkpoint of step {}", state.step, checkpoint.step)));
+    }
+    if state.seed != plan.seed {
+        return Err(foreign(format!("it was trained with --seed {}, this run has {}", state.seed, plan.seed)));
+    }
+    if bands.len() as u64 != MELS || !(mean.is_finite() && *deviation > 0.0 && deviation.is_finite()) {
+        return Err(foreign(format!("spectra of {} bands, mean {mean}, deviation {deviation}", bands.len())));
+    }
+    Ok(state)
+}
+
+fn calendar(plan: &Plan, batches: u64) -> Calendar {
+    let steps_of_epoch = (batches / plan.grad_accum).max(1);
+    Calendar {
+        total_steps: plan.training.total_steps(steps_of_epoch),
+        steps_of_epoch,
+        checkpoint_every: plan.training.checkpoint_every,
+    }
+}
+
+fn recipe(plan: &Plan, calendar: &Calendar) -> Recipe {
+    let training = &plan.training;
+    let (peak, total) = (training.peak_lr, calendar.total_steps);
+    let warm_up = training.warm_up_steps(total);
+    let schedule = match training.cosine {
+        true => Schedule::cosine(peak, warm_up, total, peak * LAST_SHARE),
+        false => Schedule::constant(peak, warm_up),
+    };
+    Recipe { schedule, average_decay: training.average_decay, grad_accum: plan.grad_accum as usize, seed: plan.seed }
+}
+
+/// Of the highest learning rate, what is left at the end of a cosine.
+const LAST_SHARE: f64 = 0.05;
+
+/// Enough to run the model elsewhere.
+fn model_json(plan: &Plan, corpora: &Corpora, statistics: &MelStatistics) -> Value {
+    let features = corpora.train.features();
+    let text = corpora.train.texts().map(Texts::options).unwrap_or_default();
+    let mut model = json!({
+        "format": 1,
+        "symbols": corpora.train.texts().map(|texts| texts.table().symbols().to_vec()),
+        "text": {
+            "language": plan.sources.lang,
+            "blanks": text.blanks,
+            "keeps_harakat": text.harakat == Harakat::Keep,
+            "longest_tokens": corpora.train.max_tokens(),
+        },
+        "features": {
+            "rate_hz": features.rate_hz,
+            "n_fft": features.n_fft,
+            "win_samples": features.win_samples,
+            "hop_samples": features.hop_samples,
+            "n_mels": features.n_mels,
+            "fmin_hz": features.fmin_hz,
+            "fmax_hz": features.fmax_hz,
+            "floor": features.floor,
+        },
+        "statistics": statistics,
+        "compute": if speech::precision(plan.precision) == DType::BF16 { "bf16" } else { "f32" },
+    });
+    match &plan.own_model {
+        Some(name) => model["own_model"] = json!(name),
+        None => {
+            model["preset"] = json!(plan.model_size.name());
+            model["sizes"] = json!(plan.model_size.sizes());
+        }
+    }
+    model
+}
+
+/// The CPU is its own card 0.
+pub fn card_of(role: &RolePlan) -> usize {
+    role.card.unwrap_or(0)
+}
+
+fn arena_of(plan: &Plan, role: &RolePlan) -> ArenaSpec {
+    ArenaSpec {
+        role: role.role,
+        limit_bytes: role.limit_bytes,
+        driver_bytes: role.driver_bytes,
+        arena_bytes: role.arena_bytes,
+        capped: plan.isolated,
+    }
+}

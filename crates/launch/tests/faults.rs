@@ -1,0 +1,106 @@
+//! Whatever is refused, fails or is lost while a run is set up, trains and ends: a typed error comes of it, nobody hangs,
+//! and nothing stays behind.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
+
+mod support;
+
+use support::Speeches;
+use tandem_device::sim::{Alive, Link, SimFault};
+use tandem_device::{Machine, SimSpec};
+use tandem_launch::inventory::Resolved;
+use tandem_launch::launch::{Corpora, LaunchError};
+
+const STEPS: u64 = 2;
+/// Points at which each kind of fault is planted on each way, spread evenly over a clean run; every point, where there are
+/// fewer. A run takes a fifth of a second.
+const POINTS: u64 = 12;
+
+const SMALL: [(&str, &str); 3] = [("batch-size", "1"), ("max-mel-frames", "200"), ("buffer-size", "2")];
+const PAIR: [(&str, &str); 2] = [("data-gpu", "0"), ("model-gpu", "1")];
+
+fn cards(count: usize) -> SimSpec {
+    SimSpec::new(count, 4 << 30).with_link(Link::Nvlink).with_seed(3)
+}
+
+/// Sets a run up, trains a little, looks at the held-out data, takes a snapshot, and ends it.
+fn whole_run(speeches: &Speeches, resolved: &Resolved, corpora: &Corpora) -> Result<(), LaunchError> {
+    let mut launched = speeches.launch(resolved, corpora)?;
+    for _ in 0..STEPS {
+        launched.trainer.advance()?;
+    }
+    launched.trainer.settle()?;
+    launched.trainer.validate()?;
+    launched.trainer.snapshot()?;
+    Ok(launched.trainer.stop()?)
+}
+
+/// Plants `fault` at points of a run that goes a way, all over it. How many of how many were noticed.
+fn noticed(
+    (count, flags): (usize, &[(&str, &str)]),
+    points: fn((u64, u64, u64)) -> u64,
+    fault: fn(u64) -> SimFault,
+) -> (u64, u64) {
+    let speeches = Speeches::new(0.7);
+    let (clean, corpora) = speeches.resolve(Some(&cards(count)), &[&SMALL, flags].concat());
+    // The plan is made once: what happens while it is made is not a run's.
+    let on = |machine: Machine| Resolved { machine, hardware: clean.hardware.clone(), plan: clean.plan.clone() };
+    let sound = on(Machine::simulated(cards(count)));
+    whole_run(&speeches, &sound, &corpora).expect("a clean run");
+    let all = points(sound.machine.sim().expect("simulated").counted());
+    let (mut failed, planted) = (0, all.min(POINTS));
+    for point in 0..planted {
+        let at = (2 * point + 1) * all / (2 * planted);
+        let faulty = on(Machine::simulated(cards(count).with_fault(fault(at))));
+        if let Err(error) = whole_run(&speeches, &faulty, &corpora) {
+            assert!(error.device().is_some(), "{flags:?} at {at} of {all}: not the device's word: {error}");
+            failed += 1;
+        }
+        assert_eq!(faulty.machine.sim().map(|sim| sim.alive()), Some(Alive::default()), "{flags:?} at {at} of {all}");
+    }
+    (failed, planted)
+}
+
+/// The ways a batch can cross.
+fn ways() -> [(usize, Vec<(&'static str, &'static str)>); 3] {
+    [(1, vec![("gpu", "0")]), (2, PAIR.to_vec()), (2, [&PAIR[..], &[("transfer", "bounce")]].concat())]
+}
+
+#[test]
+fn every_refused_allocation_is_survived() {
+    for (count, flags) in ways() {
+        let (failed, of) = noticed((count, &flags), |(_, allocations, _)| allocations, SimFault::RefuseAllocation);
+        // Memory is taken when a run is set up, in the same order every time.
+        assert_eq!(failed, of, "{flags:?}");
+    }
+}
+
+#[test]
+fn every_failed_copy_is_survived() {
+    for (count, flags) in ways() {
+        let (failed, of) = noticed((count, &flags), |(_, _, copies)| copies, SimFault::FailCopy);
+        assert!(2 * failed > of, "{flags:?}: {failed} of {of} were noticed");
+    }
+}
+
+#[test]
+fn a_card_lost_at_any_call_is_survived() {
+    for (count, flags) in ways() {
+        let (failed, of) = noticed((count, &flags), |(calls, _, _)| calls, SimFault::LoseCard);
+        // How far the feed runs ahead differs from run to run, so the last calls may never come.
+        assert!(2 * failed > of, "{flags:?}: {failed} of {of} were noticed");
+    }
+}
+
+/// The waits of the feed have tests of their own; this is the one between the device and whoever reads what it computed.
+#[test]
+fn results_that_nobody_waited_for_are_not_read() {
+    let speeches = Speeches::new(0.7);
+    let (clean, corpora) = speeches.resolve(Some(&cards(1)), &[&SMALL[..], &[("gpu", "0")]].concat());
+    let unnoticed = (0..8).all(|seed| {
+        let machine = Machine::simulated(cards(1).with_seed(seed));
+        machine.faults().skip_wait("session: results");
+        let resolved = Resolved { machine, hardware: clean.hardware.clone(), plan: clean.plan.clone() };
+        whole_run(&speeches, &resolved, &corpora).is_ok()
+    });
+    assert!(!unnoticed, "the wait for results was taken away and nothing noticed");
+}

@@ -1,0 +1,132 @@
+//! Training as it is set up from a plan: its memory to the byte, steps of many batches, its rates, going on from a state.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
+
+mod support;
+
+use support::Speeches;
+use tandem_device::SimSpec;
+use tandem_events::Role;
+use tandem_launch::Trainer;
+use tandem_launch::inventory::Resolved;
+use tandem_launch::launch::Launched;
+use tandem_train::StepReport;
+
+fn speech() -> Speeches {
+    Speeches::new(2.0)
+}
+
+fn run(speeches: &Speeches, sim: Option<&str>, flags: &[(&str, &str)]) -> (Resolved, Launched) {
+    let spec = sim.map(|spec| spec.parse::<SimSpec>().unwrap());
+    let (resolved, corpora) = speeches.resolve(spec.as_ref(), flags);
+    let launched = speeches.launch(&resolved, &corpora).unwrap();
+    (resolved, launched)
+}
+
+fn steps(launched: &mut Launched, count: u64) -> Vec<StepReport> {
+    let mut reports: Vec<StepReport> = (0..count).filter_map(|_| launched.trainer.advance().unwrap()).collect();
+    reports.extend(launched.trainer.settle().unwrap());
+    reports
+}
+
+const PAIR: [(&str, &str); 2] = [("data-gpu", "0"), ("model-gpu", "1")];
+
+/// What is planned for each role is what it takes, to the byte, and nothing is taken later.
+#[test]
+fn a_plan_is_taken_to_the_byte_and_nothing_more() {
+    let speeches = speech();
+    let check = |sim: Option<&str>, flags: &[(&str, &str)], runs: bool| {
+        let (resolved, mut launched) = run(&speeches, sim, &[&[("batch-size", "4")], flags].concat());
+        let plan = &resolved.plan;
+        for role in [&plan.data, &plan.model] {
+            let arena = &launched.roles.partition(role.role).arena;
+            let memory = arena.memory();
+            let what = format!("{sim:?} {flags:?} {}", role.role);
+            let planned: Vec<_> = role.lines.iter().map(|line| (line.name.as_str(), line.bytes)).collect();
+            assert_eq!(memory.used_bytes, role.planned_bytes, "{what}: {:?}\n{planned:?}", memory.owners);
+            assert_eq!(arena.spec().arena_bytes, role.arena_bytes, "{what}");
+            for (owner, bytes) in &memory.owners {
+                let of_owner: u64 = planned.iter().filter(|(name, _)| name.starts_with(owner)).map(|(_, b)| b).sum();
+                assert!(role.role == Role::Data || of_owner == *bytes, "{what}: {owner}, {of_owner} for {bytes}");
+            }
+        }
+        if runs {
+            let counts = |launched: &Launched| {
+                let cards = [plan.data.card, plan.model.card].map(|card| card.unwrap_or(0));
+                let counted = cards.map(|card| resolved.machine.counters(card));
+                (
+                    counted.map(|c| (c.allocations, c.pinned_allocations)),
+                    launched.roles.memory_stats().map(|m| m.peak_bytes),
+                )
+            };
+            let whole = |launched: &mut Launched| {
+                steps(launched, 4);
+                let report = launched.trainer.validate().unwrap().expect("held-out speech");
+                // Spectra of mean 0 and deviation 1 are two thirds from their bands' means, more or less.
+                let mean = report.figures.get("mean").unwrap();
+                assert!((0.4..1.0).contains(&mean) && report.alignment.unwrap().is_whole(), "{report:?}");
+                launched.trainer.snapshot().unwrap();
+                counts(launched)
+            };
+            let warm = whole(&mut launched);
+            assert_eq!(whole(&mut launched), warm, "{sim:?} {flags:?}");
+        }
+        launched.trainer.stop().unwrap();
+    };
+    let f32 = ("no-mixed-precision", "true");
+    check(None, &[("mode", "cpu")], true);
+    check(None, &[("mode", "cpu"), ("optimization-level", "basic")], false);
+    check(Some("1x24GiB"), &[("mode", "single")], true);
+    check(Some("2x24GiB"), &[&PAIR[..], &[f32, ("enable-memory-isolation", "true")]].concat(), true);
+    let tiny = ("model-size", "tiny");
+    check(None, &[("mode", "cpu"), tiny], false);
+    check(Some("2x24GiB"), &[&PAIR[..], &[tiny]].concat(), false);
+}
+
+/// A step holds all its batches at once: it must be able to have them, in every mode, and its losses are means over all.
+#[test]
+fn a_step_of_more_batches_than_the_usual_slots_does_not_wait_for_ever() {
+    let speeches = speech();
+    let whole = steps(&mut run(&speeches, None, &[("mode", "cpu"), ("batch-size", "16")]).1, 1);
+    let check = |sim: Option<&str>, flags: &[(&str, &str)]| {
+        let (resolved, mut launched) = run(&speeches, sim, flags);
+        assert_eq!(resolved.plan.notes.iter().filter(|note| note.contains("raised to")).count(), 1);
+        let reports = steps(&mut launched, 2);
+        assert_eq!(reports.iter().map(|report| report.step).collect::<Vec<_>>(), [1, 2]);
+        let loss = |report: &StepReport, name| report.losses.get(name).unwrap();
+        let found = ["mel", "duration"].map(|name| loss(&reports[0], name) / loss(&whole[0], name));
+        assert!(found.iter().all(|ratio| (0.7..1.4).contains(ratio)), "{found:?} {flags:?}");
+        // Untrained it guesses no frames, and a token has some six: ln(7)² is 3.8.
+        assert!((1.5..8.0).contains(&loss(&reports[0], "duration")), "{reports:?}");
+        launched.trainer.stop().unwrap();
+    };
+    let parts = [("batch-size", "16"), ("grad-accum", "16"), ("buffer-size", "20")];
+    check(None, &[&parts[..], &[("mode", "cpu")]].concat());
+    check(Some("2x24GiB"), &[&parts[..], &PAIR].concat());
+}
+
+#[test]
+fn rates_rise_from_the_first_step_and_fall_to_the_last() {
+    let speeches = speech();
+    let (resolved, mut launched) = run(&speeches, None, &[("mode", "cpu"), ("batch-size", "1"), ("max-steps", "20")]);
+    let peak = resolved.plan.training.peak_lr;
+    let lrs: Vec<f64> = steps(&mut launched, 20).iter().map(|report| report.lr / peak).collect();
+    assert_eq!(lrs[..3], [0.5, 1.0, 1.0]);
+    assert!(lrs[2..].is_sorted_by(|a, b| a >= b) && (0.05..0.06).contains(&lrs[19]), "{lrs:?}");
+    launched.trainer.stop().unwrap();
+}
+
+#[test]
+fn a_program_of_ones_own_sets_up_the_run_that_the_commands_do() {
+    let speeches = speech();
+    let flags = [("mode", "cpu"), ("batch-size", "2")];
+    let (resolved, corpora) = speeches.resolve(None, &flags);
+    let commands = steps(&mut speeches.launch(&resolved, &corpora).unwrap(), 2);
+    let mut trainer = Trainer::builder(&resolved).build(&corpora).unwrap();
+    let mut own: Vec<StepReport> = (0..2).filter_map(|_| trainer.advance().unwrap()).collect();
+    own.extend(trainer.settle().unwrap());
+    let losses = |reports: &[StepReport]| reports.iter().map(|report| report.losses.clone()).collect::<Vec<_>>();
+    assert_eq!(losses(&own), losses(&commands));
+    let names: Vec<&str> = own[0].losses.iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["loss", "mel", "prior", "duration"]);
+    trainer.stop().unwrap();
+}
