@@ -6,7 +6,7 @@
 //!    only. This crate never sees a path.
 //! 2. [`Resampler`] brings a clip to another rate.
 //! 3. [`LogMel`] makes log-mel frames and energies, [`PitchTracker`] a pitch per frame, all of one length;
-//!    [`mel::reference`] does it slowly in f64, and is what fast paths and their CUDA twins are checked against.
+//!    [`mel::reference`] does it slowly in f64, and is what fast paths and their CUDA host kernels are checked against.
 //! 4. [`DeviceFeatures`] does steps 2 and 3 for whole batches in device memory, on any kind of device.
 //! 5. [`GriffinLim`] makes a clip out of log-mel frames; [`wav`] and [`npy`] write what was made.
 //!

@@ -1,4 +1,4 @@
-//! Features in device memory: the twins give the CPU path's bits, a real card is within the bounds, and every element
+//! Features in device memory: the host kernels give the CPU path's bits, a real card is within the bounds, and every element
 //! of every output is written. The same bodies on simulated cards, on the CPU and on a real card.
 #![allow(
     clippy::unwrap_used,
@@ -13,7 +13,7 @@ use tandem_audio::{
     AudioError, Clip, DeviceFeatures, FeatureSettings, KeptPitch, LogMel, MelFrames, NOT_KEPT, PitchSettings,
     PitchTracker, Resampler, Rows, Starts, mel,
 };
-use tandem_device::{Arena, ArenaSpec, Block, Device, Element, Kind, Machine, SimSpec, Stream};
+use tandem_device::{Arena, ArenaSpec, Block, Device, DeviceKind, Element, Machine, SimSpec, Stream};
 use tandem_events::Role;
 
 const MIB: u64 = 1 << 20;
@@ -57,7 +57,7 @@ on_every_device!(sizes_that_do_not_fit_are_refused);
 
 /// A device with features on it.
 struct Site {
-    kind: Kind,
+    kind: DeviceKind,
     machine: Machine,
     device: Device,
     arena: Arena,
@@ -236,7 +236,7 @@ fn check_log_mel(
         let (energies, silence) = energies[place].split_at(own);
         assert!(padding.iter().all(|x| x.to_bits() == 1e-5_f32.ln().to_bits()), "row {row}");
         assert!(silence.iter().all(|x| x.to_bits() == 0), "row {row}");
-        if site.kind != Kind::Cuda {
+        if site.kind != DeviceKind::Cuda {
             assert!(bits(found) == bits(&cpu.values[..own * 80]), "row {row}");
             assert!(bits(energies) == bits(&cpu_energy[..own]), "row {row}");
         } else if own > 0 {
@@ -293,7 +293,7 @@ fn pitch_is_the_trackers(machine: &Machine) {
         let (found, padding) = found[place].split_at(own);
         assert!(padding.iter().all(|x| x.to_bits() == 0), "row {row}");
         voiced += found.iter().filter(|&&hz| hz > 0.0).count();
-        if site.kind == Kind::Cuda {
+        if site.kind == DeviceKind::Cuda {
             let agrees = |(found, expected): (&f32, &f32)| (found - expected).abs() <= 1e-3 * expected;
             other += found.iter().zip(&expected).filter(|pair| !agrees(*pair)).count();
         } else {

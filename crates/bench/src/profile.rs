@@ -8,7 +8,7 @@ mod change;
 
 use std::time::{Duration, Instant};
 
-use tandem_device::{Isolation, Kind};
+use tandem_device::{DeviceKind, Isolation};
 use tandem_diagnosis::{Diagnosis, DiagnosisError};
 use tandem_events::Emitter;
 use tandem_plan::Plan;
@@ -144,7 +144,7 @@ fn stock(plan: &Plan) -> usize {
 }
 
 fn busy_cards(roles: &Isolation, resolved: &Resolved) -> Vec<(usize, Option<u32>)> {
-    if resolved.machine.kind() == Kind::Cpu {
+    if resolved.machine.kind() == DeviceKind::Cpu {
         return Vec::new();
     }
     let mut cards = vec![roles.data.device.index(), roles.model.device.index()];
@@ -155,14 +155,14 @@ fn busy_cards(roles: &Isolation, resolved: &Resolved) -> Vec<(usize, Option<u32>
 }
 
 /// Steps of the same shapes with batches already there.
-fn headspace(trainer: &mut Trainer, shapes: &[Vec<usize>], kind: Kind) -> Result<Vec<StepReport>, BenchError> {
-    let each = if kind == Kind::Cuda { HEADSPACE_ON_CARDS } else { HEADSPACE_ELSEWHERE };
+fn headspace(trainer: &mut Trainer, shapes: &[Vec<usize>], kind: DeviceKind) -> Result<Vec<StepReport>, BenchError> {
+    let each = if kind == DeviceKind::Cuda { HEADSPACE_ON_CARDS } else { HEADSPACE_ELSEWHERE };
     let mut distinct: Vec<&Vec<usize>> = shapes.iter().collect();
     distinct.sort();
     distinct.dedup();
     // Full rings: then the data side stands still, and alone means alone. On the CPU, decoding takes the step's own cores.
     match kind {
-        Kind::Cpu => trainer.feed_mut().wait_full(FILLING)?,
+        DeviceKind::Cpu => trainer.feed_mut().wait_full(FILLING)?,
         _ => trainer.feed_mut().wait_warm(SETTLING)?,
     };
     // In turns, so that a clock that drifts does so for all.

@@ -3,7 +3,7 @@
 
 use tandem_device::bytes::{MIB, show};
 use tandem_device::kernels::Checks;
-use tandem_device::{ArenaError, DeviceError, Isolation, IsolationError, Kind, Machine, Partition};
+use tandem_device::{ArenaError, DeviceError, DeviceKind, Isolation, IsolationError, Machine, Partition};
 use tandem_events::{Emitter, Event, Role};
 use tandem_feed::Feed;
 use tandem_plan::{Mode, Moment, Plan, Transfer, startup_lines};
@@ -139,9 +139,9 @@ impl Run<'_> {
         self.heading("Checking prerequisites...");
         let machine = &self.resolved.machine;
         match machine.kind() {
-            Kind::Cpu => self.pass(&format!("CPU mode: {} decode threads, no GPU needed", self.plan.threads)),
-            Kind::Simulated => self.pass(&format!("Simulated driver ({})", gpus(machine.cards().len()))),
-            Kind::Cuda => {
+            DeviceKind::Cpu => self.pass(&format!("CPU mode: {} decode threads, no GPU needed", self.plan.threads)),
+            DeviceKind::Simulated => self.pass(&format!("Simulated driver ({})", gpus(machine.cards().len()))),
+            DeviceKind::Cuda => {
                 let found = format!("NVIDIA driver installed ({} detected)", gpus(machine.cards().len()));
                 self.pass(&format!("{found}, version {}", machine.driver_version()));
             }
@@ -188,7 +188,7 @@ impl Run<'_> {
     fn touch(&mut self, place: &Partition) -> Result<(), DeviceError> {
         let count = place.arena.take("count", 8)?;
         let all = place.arena.spec().arena_bytes - 256;
-        let bytes = if self.resolved.machine.kind() == Kind::Cuda { all } else { all.min(TOUCH_ELSEWHERE) };
+        let bytes = if self.resolved.machine.kind() == DeviceKind::Cuda { all } else { all.min(TOUCH_ELSEWHERE) };
         let block = place.arena.take("everything", bytes)?;
         let (checks, stream) = (Checks::load(&place.device)?, place.device.stream(false)?);
         let mut wrong = place.device.pinned(8)?;
@@ -357,7 +357,7 @@ impl Run<'_> {
         // The trainer is bound last: it goes before the arenas its memory is from.
         let Launched { roles, mut trainer, .. } = launched;
         let (warm_up, steps) = match machine.kind() {
-            Kind::Cuda => (WARM_UP_ON_CARDS, STEPS_ON_CARDS),
+            DeviceKind::Cuda => (WARM_UP_ON_CARDS, STEPS_ON_CARDS),
             _ => (WARM_UP_ELSEWHERE, STEPS_ELSEWHERE),
         };
         // The first steps warm up what the driver still does lazily; what is promised holds from here on.
@@ -423,7 +423,7 @@ impl Run<'_> {
                         "The driver needs more than was planned: raise the limits by 64 MB and plan again",
                     );
                 }
-                None if self.resolved.machine.kind() == Kind::Cpu => {}
+                None if self.resolved.machine.kind() == DeviceKind::Cpu => {}
                 None => {
                     // Others may have moved it too: an excess is a warning, and says what it rests on.
                     let fallen =
@@ -438,7 +438,7 @@ impl Run<'_> {
     }
 
     fn free_memory(&mut self, roles: &Isolation, before: &[u64], after: &[u64]) {
-        if self.resolved.machine.kind() == Kind::Cpu {
+        if self.resolved.machine.kind() == DeviceKind::Cpu {
             // Everything else on the computer moves this figure too: it shows nothing.
             return;
         }

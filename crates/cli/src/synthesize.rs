@@ -251,8 +251,8 @@ fn device(call: &Call) -> Result<Device, Exit> {
 
 fn place(device: &Device) -> String {
     match device.machine().kind() {
-        tandem_device::Kind::Cpu => "the CPU".to_owned(),
-        tandem_device::Kind::Cuda | tandem_device::Kind::Simulated => device.card().to_string(),
+        tandem_device::DeviceKind::Cpu => "the CPU".to_owned(),
+        tandem_device::DeviceKind::Cuda | tandem_device::DeviceKind::Simulated => device.card().to_string(),
     }
 }
 

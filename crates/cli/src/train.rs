@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tandem_device::bytes::mib_ceil;
-use tandem_device::{IsolationError, Kind};
+use tandem_device::{DeviceKind, IsolationError};
 use tandem_events::{Emitter, Event, Role};
 use tandem_launch::inventory::{Inventory, Resolved};
 use tandem_launch::launch::{Corpora, LaunchError, Launched, Told, identity, launch};
@@ -234,11 +234,11 @@ fn train(
         folder.move_aside_after(checkpoint.step).map_err(|error| ended("--resume", error))?;
     }
     let sampler = match resolved.machine.kind() {
-        Kind::Cpu => None,
+        DeviceKind::Cpu => None,
         _ => Some(Sampler::start(&resolved.machine, &roles, emitter).context("cannot watch the process's memory")?),
     };
     let stop = StopFlag::new();
-    let gap = if resolved.machine.kind() == Kind::Cuda { Duration::ZERO } else { LISTENING_GAP };
+    let gap = if resolved.machine.kind() == DeviceKind::Cuda { Duration::ZERO } else { LISTENING_GAP };
     let listening = Listening::new(folder.path().join(SAMPLES), Sentence::held_out(corpora), gap, emitter);
     let end = End { stop: stop.clone(), interrupts, sampler, why: None };
     let memory = MemoryWatch::new().context("cannot watch memory")?;

@@ -15,7 +15,7 @@ use crate::device::Device;
 use crate::driver::{Address, Reservation};
 use crate::error::DeviceError;
 use crate::free_list::FreeList;
-use crate::machine::{Kind, lock};
+use crate::machine::{DeviceKind, lock};
 
 /// The owner that driver memory is shown under.
 pub const DRIVER: &str = "driver";
@@ -172,7 +172,7 @@ pub struct RoleMemory {
     /// On which card.
     pub card: usize,
     /// What kind of device that is.
-    pub kind: Kind,
+    pub kind: DeviceKind,
     /// What it is called.
     pub name: String,
     /// Its identity.
@@ -311,7 +311,7 @@ impl Arena {
     pub fn strength(&self) -> Strength {
         match self.inner.whole {
             Some(held) if held.pool != 0 => Strength::DriverPoolCap,
-            Some(_) if self.inner.device.machine().kind() != Kind::Cpu => Strength::PlannedReserved,
+            Some(_) if self.inner.device.machine().kind() != DeviceKind::Cpu => Strength::PlannedReserved,
             // On the CPU pages come when they are touched; split arenas take blocks one by one.
             _ => Strength::Planned,
         }

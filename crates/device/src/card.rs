@@ -22,7 +22,7 @@ pub struct Card {
 }
 
 impl Card {
-    /// Whether matrix products in bf16 run here.
+    /// Whether GEMMs in bf16 run here.
     pub fn has_bf16(&self) -> bool {
         self.capability >= (8, 0)
     }
@@ -42,7 +42,7 @@ pub struct CardReading {
     /// All memory, as the driver counts it.
     pub total_bytes: u64,
     /// Processes that hold memory on the card, as far as the driver tells.
-    pub holders: Vec<Holder>,
+    pub holders: Vec<CardProcess>,
     /// Share of the last sampling period in which any kernel ran, in per cent. Of the whole card, not of us.
     pub busy_percent: Option<u32>,
     /// Present draw in watts.
@@ -51,7 +51,7 @@ pub struct CardReading {
 
 /// A process that holds memory on a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct CardProcess {
     /// Its process number.
     pub pid: u32,
     /// Its name, where it can be read.

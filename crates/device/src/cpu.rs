@@ -13,13 +13,13 @@ use crate::driver::{
     Address, CopyPath, Driver, EventId, HostSpan, KernelId, RawArg, RecordedId, Reservation, StreamId,
 };
 use crate::error::DeviceError;
-use crate::host_exec::{run_copy, run_fill, run_twin, touched, touched_by_copy};
+use crate::gemm::RawGemm;
+use crate::host_exec::{run_copy, run_fill, run_host, touched, touched_by_copy};
+use crate::host_gemm::run_gemm;
+use crate::host_graph::{CapturedWork, HostGraphs};
 use crate::host_memory::{HostMemory, alloc_span, free_span};
-use crate::host_product::run_product;
-use crate::host_recording::{Recordings, Work};
 use crate::kernel::{Grid, Kernel};
-use crate::machine::{Kind, lock};
-use crate::product::RawProduct;
+use crate::machine::{DeviceKind, lock};
 use crate::workers::Workers;
 
 /// The one card of a CPU machine.
@@ -31,7 +31,7 @@ pub(crate) struct CpuDriver {
     reached_ns: Mutex<HashMap<EventId, u64>>,
     busy: Mutex<Vec<(u64, u64, bool)>>,
     workers: Arc<Workers>,
-    recordings: Recordings,
+    recordings: HostGraphs,
 }
 
 /// Bytes that one operation is working on. Dropping it ends that.
@@ -71,7 +71,7 @@ impl CpuDriver {
             reached_ns: Mutex::default(),
             busy: Mutex::default(),
             workers,
-            recordings: Recordings::default(),
+            recordings: HostGraphs::default(),
         }
     }
 
@@ -91,8 +91,8 @@ impl CpuDriver {
 }
 
 impl Driver for CpuDriver {
-    fn kind(&self) -> Kind {
-        Kind::Cpu
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Cpu
     }
 
     fn cards(&self) -> &[Card] {
@@ -186,7 +186,7 @@ impl Driver for CpuDriver {
     }
 
     fn copy(&self, _card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {
-        if self.recordings.keeps(stream, || Work::Copy(path)) {
+        if self.recordings.keeps(stream, || CapturedWork::Copy(path)) {
             return Ok(());
         }
         let _working = self.work_on(touched_by_copy(&path), "copy")?;
@@ -197,7 +197,7 @@ impl Driver for CpuDriver {
     }
 
     fn fill(&self, _card: usize, stream: StreamId, at: Address, bytes: u64, value: u8) -> Result<(), DeviceError> {
-        if self.recordings.keeps(stream, || Work::Fill { at, bytes, value }) {
+        if self.recordings.keeps(stream, || CapturedWork::Fill { at, bytes, value }) {
             return Ok(());
         }
         let _working = self.work_on(vec![(at.raw, at.raw + bytes, true)], "fill")?;
@@ -218,22 +218,22 @@ impl Driver for CpuDriver {
         grid: Grid,
         args: &[RawArg],
     ) -> Result<(), DeviceError> {
-        if self.recordings.keeps(stream, || Work::Launch { kernel, grid, args: args.to_vec() }) {
+        if self.recordings.keeps(stream, || CapturedWork::Launch { kernel, grid, args: args.to_vec() }) {
             return Ok(());
         }
         let _working = self.work_on(touched(args), kernel.name)?;
         // SAFETY: views lie in live reservations, and nothing else works on these bytes (`work_on`).
-        unsafe { run_twin(kernel, grid, args, &self.workers) };
+        unsafe { run_host(kernel, grid, args, &self.workers) };
         Ok(())
     }
 
-    fn product(&self, _card: usize, stream: StreamId, product: &RawProduct) -> Result<(), DeviceError> {
-        if self.recordings.keeps(stream, || Work::Product(*product)) {
+    fn gemm(&self, _card: usize, stream: StreamId, gemm: &RawGemm) -> Result<(), DeviceError> {
+        if self.recordings.keeps(stream, || CapturedWork::Gemm(*gemm)) {
             return Ok(());
         }
-        let _working = self.work_on(touched(&product.args()), "product")?;
+        let _working = self.work_on(touched(&gemm.args()), "gemm")?;
         // SAFETY: as above.
-        unsafe { run_product(product, &self.workers) };
+        unsafe { run_gemm(gemm, &self.workers) };
         Ok(())
     }
 

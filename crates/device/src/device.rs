@@ -15,21 +15,21 @@ use crate::stream::{Event, Stream};
 /// and everything made from it, closes the card.
 #[derive(Clone)]
 pub struct Device {
-    pub(crate) open: Arc<Opened>,
+    pub(crate) open: Arc<OpenDevice>,
 }
 
-pub(crate) struct Opened {
+pub(crate) struct OpenDevice {
     pub(crate) machine: Machine,
     pub(crate) card: usize,
 }
 
-impl Opened {
+impl OpenDevice {
     pub(crate) fn driver(&self) -> &dyn Driver {
         self.machine.inner.driver.as_ref()
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenDevice {
     fn drop(&mut self) {
         self.driver().close(self.card);
     }
@@ -37,10 +37,10 @@ impl Drop for Opened {
 
 /// A kernel ready to run on one card.
 #[derive(Clone)]
-pub struct Loaded {
+pub struct LoadedKernel {
     pub(crate) kernel: &'static Kernel,
     pub(crate) id: KernelId,
-    pub(crate) open: Arc<Opened>,
+    pub(crate) open: Arc<OpenDevice>,
 }
 
 impl Device {
@@ -89,24 +89,24 @@ impl Device {
     }
 
     /// Makes a kernel ready, compiling it on first sight.
-    pub fn load(&self, kernel: &'static Kernel) -> Result<Loaded, DeviceError> {
+    pub fn load(&self, kernel: &'static Kernel) -> Result<LoadedKernel, DeviceError> {
         let id = self.open.driver().load(self.open.card, kernel)?;
-        Ok(Loaded { kernel, id, open: self.open.clone() })
+        Ok(LoadedKernel { kernel, id, open: self.open.clone() })
     }
 
     /// The same for many, in their order. What has to be compiled is shared by the machine's workers, and kept on disk:
     /// a small source takes some 70 ms of one core the first time, and nothing to speak of in later runs.
-    pub fn load_all(&self, kernels: &[&'static Kernel]) -> Result<Vec<Loaded>, DeviceError> {
+    pub fn load_all(&self, kernels: &[&'static Kernel]) -> Result<Vec<LoadedKernel>, DeviceError> {
         let sources: Vec<&'static Source> = kernels.iter().map(|kernel| kernel.source).collect();
         self.open.driver().compile(self.open.card, &sources, self.machine().workers())?;
         kernels.iter().map(|kernel| self.load(kernel)).collect()
     }
 
-    /// Opens what matrix products need on this card: on NVIDIA cards cuBLASLt, found as the other libraries are, and a
-    /// handle that takes device memory. The first product would do it; done here, a missing library is known at once, and
+    /// Opens what GEMMs need on this card: on NVIDIA cards cuBLASLt, found as the other libraries are, and a
+    /// handle that takes device memory. The first GEMM would do it; done here, a missing library is known at once, and
     /// the memory is counted where it belongs.
-    pub fn prepare_products(&self) -> Result<(), DeviceError> {
-        self.open.driver().prepare_products(self.open.card)
+    pub fn prepare_gemms(&self) -> Result<(), DeviceError> {
+        self.open.driver().prepare_gemms(self.open.card)
     }
 
     /// Bytes this process holds on the card as the driver counts them; `None` where it does not say.

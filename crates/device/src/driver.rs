@@ -6,9 +6,9 @@
 
 use crate::card::{Card, CardReading};
 use crate::error::DeviceError;
+use crate::gemm::RawGemm;
 use crate::kernel::{Grid, Kernel, Source};
-use crate::library::Found;
-use crate::product::RawProduct;
+use crate::library::FoundLibrary;
 use crate::workers::Workers;
 
 /// A stream of one card.
@@ -102,7 +102,7 @@ pub(crate) enum RawArg {
 /// The calls themselves. `Ok` for queued work says only that it was queued; what becomes of it is learnt at an
 /// event.
 pub(crate) trait Driver: Send + Sync {
-    fn kind(&self) -> crate::machine::Kind;
+    fn kind(&self) -> crate::machine::DeviceKind;
     /// Every card, in the order `nvidia-smi` shows.
     fn cards(&self) -> &[Card];
     /// What the card says of itself now. Opens nothing on it.
@@ -144,7 +144,7 @@ pub(crate) trait Driver: Send + Sync {
 
     fn copy(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError>;
     /// A copy from or to the host that stands behind no other one.
-    fn copy_few(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {
+    fn copy_small(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {
         self.copy(card, stream, path)
     }
     fn fill(&self, card: usize, stream: StreamId, at: Address, bytes: u64, value: u8) -> Result<(), DeviceError>;
@@ -162,9 +162,9 @@ pub(crate) trait Driver: Send + Sync {
         args: &[RawArg],
     ) -> Result<(), DeviceError>;
 
-    fn product(&self, card: usize, stream: StreamId, product: &RawProduct) -> Result<(), DeviceError>;
-    /// Opens what products need: a library, and what it takes of the card.
-    fn prepare_products(&self, _card: usize) -> Result<(), DeviceError> {
+    fn gemm(&self, card: usize, stream: StreamId, gemm: &RawGemm) -> Result<(), DeviceError>;
+    /// Opens what GEMMs need: a library, and what it takes of the card.
+    fn prepare_gemms(&self, _card: usize) -> Result<(), DeviceError> {
         Ok(())
     }
 
@@ -190,7 +190,7 @@ pub(crate) trait Driver: Send + Sync {
     /// The clock all timing is read from: real for real devices, its own for simulated ones.
     fn now_ns(&self) -> u64;
     /// The libraries behind this driver, and where each was found.
-    fn libraries(&self) -> Vec<Found> {
+    fn libraries(&self) -> Vec<FoundLibrary> {
         Vec::new()
     }
     /// The driver's own version, for people and for caches.

@@ -105,11 +105,11 @@ pub enum DeviceError {
         problem: String,
     },
 
-    /// A matrix product was asked for that its types, strides or memory do not allow.
-    #[error("product {product}: {problem}")]
-    Product {
-        /// The product, with its shapes.
-        product: String,
+    /// A GEMM was asked for that its types, strides or memory do not allow.
+    #[error("GEMM {gemm}: {problem}")]
+    Gemm {
+        /// The GEMM, with its shapes.
+        gemm: String,
         /// What does not match.
         problem: String,
     },
@@ -160,11 +160,11 @@ pub enum DeviceError {
         why: String,
     },
 
-    /// `TANDEM_PLANT` asks for a fault that there is not: correct it, or take it away.
+    /// `TANDEM_FAULT` asks for a fault that there is not: correct it, or take it away.
     #[error(
-        "TANDEM_PLANT={given}: expected trap@step:N, leak:POOL:MiB/STEPS (data, model, pinned or host) or slow:WORK:TIMES (decode, upload, features, transfer or step), e.g. trap@step:37, leak:data:1MiB/100 or slow:decode:8"
+        "TANDEM_FAULT={given}: expected trap@step:N, leak:POOL:MiB/STEPS (data, model, pinned or host) or slow:WORK:TIMES (decode, upload, features, transfer or step), e.g. trap@step:37, leak:data:1MiB/100 or slow:decode:8"
     )]
-    Plant {
+    Fault {
         /// What it says.
         given: String,
     },

@@ -5,7 +5,7 @@
 //! must see wrong bytes. Other faults of devices (refused memory, failed copies, cards lost at a call) are the
 //! simulator's: [`crate::sim`].
 //!
-//! A [`Plant`] comes from outside, so that a whole run of the program can be broken at a known point, also on a real card.
+//! A [`Fault`] comes from outside, so that a whole run of the program can be broken at a known point, also on a real card.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -45,14 +45,14 @@ impl Faults {
     }
 }
 
-/// The fault that `TANDEM_PLANT` asks for: `trap@step:N` breaks the model's card in step `N`, `leak:POOL:MiB/STEPS` has
+/// The fault that `TANDEM_FAULT` asks for: `trap@step:N` breaks the model's card in step `N`, `leak:POOL:MiB/STEPS` has
 /// a pool lose so much in so many steps, all along, `slow:WORK:TIMES` has some work done so many times over. For debugging
 /// only.
 ///
-/// Whoever runs steps asks [`Plant::traps_at`] in each, and queues [`crate::Stream::trap`] there; whoever watches memory
-/// has [`crate::PlantedLeak`] grow; whoever does the work asks [`Plant::times`].
+/// Whoever runs steps asks [`Fault::traps_at`] in each, and queues [`crate::Stream::trap`] there; whoever watches memory
+/// has [`crate::InjectedLeak`] grow; whoever does the work asks [`Fault::times`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Plant {
+pub struct Fault {
     trap_at_step: Option<u64>,
     leak: Option<LeakRate>,
     slow: Option<(Slow, u32)>,
@@ -98,12 +98,12 @@ pub enum Pool {
     Host,
 }
 
-impl Plant {
+impl Fault {
     /// What the environment asks for; nothing where the variable is not set. A fault that there is not is an error: a test
     /// that plants nothing would pass.
-    pub fn from_env() -> Result<Plant, DeviceError> {
-        match std::env::var_os("TANDEM_PLANT") {
-            None => Ok(Plant::default()),
+    pub fn from_env() -> Result<Fault, DeviceError> {
+        match std::env::var_os("TANDEM_FAULT") {
+            None => Ok(Fault::default()),
             Some(given) => given.to_string_lossy().parse(),
         }
     }
@@ -124,16 +124,16 @@ impl Plant {
     }
 }
 
-impl FromStr for Plant {
+impl FromStr for Fault {
     type Err = DeviceError;
 
-    fn from_str(given: &str) -> Result<Plant, DeviceError> {
+    fn from_str(given: &str) -> Result<Fault, DeviceError> {
         let trap_at_step = given.strip_prefix("trap@step:").and_then(|step| step.parse().ok());
         let leak = given.strip_prefix("leak:").and_then(leak_rate);
         let slow = given.strip_prefix("slow:").and_then(slowness);
         match (trap_at_step, leak, slow) {
-            (None, None, None) => Err(DeviceError::Plant { given: given.to_owned() }),
-            _ => Ok(Plant { trap_at_step, leak, slow }),
+            (None, None, None) => Err(DeviceError::Fault { given: given.to_owned() }),
+            _ => Ok(Fault { trap_at_step, leak, slow }),
         }
     }
 }
@@ -173,13 +173,13 @@ mod tests {
 
     #[test]
     fn a_plant_is_read_or_refused_and_never_left_out() {
-        let plant: Plant = "trap@step:37".parse().unwrap();
+        let plant: Fault = "trap@step:37".parse().unwrap();
         assert_eq!([36, 37, 38].map(|step| plant.traps_at(step)), [false, true, false]);
-        assert!(!Plant::default().traps_at(0) && plant.leak().is_none());
-        let leak = |given: &str| given.parse::<Plant>().unwrap().leak();
+        assert!(!Fault::default().traps_at(0) && plant.leak().is_none());
+        let leak = |given: &str| given.parse::<Fault>().unwrap().leak();
         assert_eq!(leak("leak:data:1MiB/100"), Some(LeakRate { pool: Pool::Data, bytes: MIB, steps: 100 }));
         assert_eq!(leak("leak:host:2MiB/5"), Some(LeakRate { pool: Pool::Host, bytes: 2 * MIB, steps: 5 }));
-        let slow: Plant = "slow:features:7".parse().unwrap();
+        let slow: Fault = "slow:features:7".parse().unwrap();
         assert_eq!((slow.times(Slow::Features), slow.times(Slow::Decode), plant.times(Slow::Step)), (7, 1, 1));
         for given in
             ["", "trap", "trap@step:", "trap@step:-1", "trap@37", "Trap@step:1", "trap@step:1 "].into_iter().chain([
@@ -195,10 +195,10 @@ mod tests {
                 "leak:data:1MiB/0",
             ])
         {
-            let error = given.parse::<Plant>().unwrap_err().to_string();
+            let error = given.parse::<Fault>().unwrap_err().to_string();
             let expected = "expected trap@step:N, leak:POOL:MiB/STEPS (data, model, pinned or host) or slow:WORK:TIMES (decode, \
                             upload, features, transfer or step), e.g. trap@step:37, leak:data:1MiB/100 or slow:decode:8";
-            assert_eq!(error, format!("TANDEM_PLANT={given}: {expected}"));
+            assert_eq!(error, format!("TANDEM_FAULT={given}: {expected}"));
         }
     }
 }

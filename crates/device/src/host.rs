@@ -1,23 +1,23 @@
-//! One matrix product on host memory, by the calling thread alone: what twins call for the products inside them.
+//! One GEMM on host memory, by the calling thread alone: what host kernels call for the GEMMs inside them.
 
 use gemm::Parallelism;
 
 use crate::kernel::Element;
 
-/// f32 and f64: what products on the host are made of.
-pub trait Float: Element + sealed::Float {}
+/// f32 and f64: what GEMMs on the host are made of.
+pub trait GemmFloat: Element + sealed::GemmFloat {}
 
-impl Float for f32 {}
-impl Float for f64 {}
+impl GemmFloat for f32 {}
+impl GemmFloat for f64 {}
 
 mod sealed {
-    pub trait Float: Copy + std::ops::Add<Output = Self> + 'static {
+    pub trait GemmFloat: Copy + std::ops::Add<Output = Self> + 'static {
         const ZERO: Self;
         const ONE: Self;
         fn from_f64(x: f64) -> Self;
     }
 
-    impl Float for f32 {
+    impl GemmFloat for f32 {
         const ZERO: f32 = 0.0;
         const ONE: f32 = 1.0;
         fn from_f64(x: f64) -> f32 {
@@ -25,7 +25,7 @@ mod sealed {
         }
     }
 
-    impl Float for f64 {
+    impl GemmFloat for f64 {
         const ZERO: f64 = 0.0;
         const ONE: f64 = 1.0;
         fn from_f64(x: f64) -> f64 {
@@ -70,7 +70,7 @@ impl<'a, T> Matrix<'a, T> {
 ///
 /// Runs on the calling thread. The same shapes, strides and values give the same bits. Panics when a slice is too short
 /// for its shape: that is our own mistake.
-pub fn product_into<T: Float>(
+pub fn gemm_into<T: GemmFloat>(
     [m, n, k]: [usize; 3],
     a: Matrix<'_, T>,
     b: Matrix<'_, T>,
@@ -105,11 +105,11 @@ impl<T> RawMatrix<T> {
     }
 }
 
-/// [`product_into`] without bounds.
+/// [`gemm_into`] without bounds.
 ///
 /// # Safety
 /// The three matrices must lie in live memory; nothing else touches C, and nothing writes A or B, until this returns.
-pub(crate) unsafe fn multiply<T: Float>(
+pub(crate) unsafe fn multiply<T: GemmFloat>(
     [m, n, k]: [usize; 3],
     a: RawMatrix<T>,
     b: RawMatrix<T>,

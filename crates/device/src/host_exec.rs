@@ -3,28 +3,28 @@
 //! On both, a device address is the address of host memory.
 
 use crate::driver::{Address, CopyPath, RawArg};
-use crate::kernel::{Grid, Kernel, TwinArg, TwinArgs};
+use crate::kernel::{Grid, HostArg, HostArgs, Kernel};
 use crate::workers::Workers;
 
-/// Runs a kernel's Rust twin, which may spread its work over `workers`.
+/// Runs a kernel's Rust host kernel, which may spread its work over `workers`.
 ///
 /// # Safety
 /// Every pointer in `args` must be to live host memory of the given length, which nothing else reads while it is
 /// written or writes at all until this returns. [`crate::kernel::check`] has seen to it that arguments that are
 /// written overlap no others.
-pub(crate) unsafe fn run_twin(kernel: &'static Kernel, grid: Grid, args: &[RawArg], workers: &Workers) {
+pub(crate) unsafe fn run_host(kernel: &'static Kernel, grid: Grid, args: &[RawArg], workers: &Workers) {
     let args = args.iter().map(|arg| match *arg {
         // SAFETY: live and not written by others, by this function's contract.
-        RawArg::Read { at, bytes } => TwinArg::Read(unsafe { std::slice::from_raw_parts(pointer(at), bytes as usize) }),
+        RawArg::Read { at, bytes } => HostArg::Read(unsafe { std::slice::from_raw_parts(pointer(at), bytes as usize) }),
         RawArg::Write { at, bytes } => {
             // SAFETY: live and touched by nobody else, by this function's contract.
-            TwinArg::Write(Some(unsafe { std::slice::from_raw_parts_mut(pointer(at), bytes as usize) }))
+            HostArg::Write(Some(unsafe { std::slice::from_raw_parts_mut(pointer(at), bytes as usize) }))
         }
-        RawArg::U32(n) => TwinArg::U32(n),
-        RawArg::U64(n) => TwinArg::U64(n),
-        RawArg::F32(x) => TwinArg::F32(x),
+        RawArg::U32(n) => HostArg::U32(n),
+        RawArg::U64(n) => HostArg::U64(n),
+        RawArg::F32(x) => HostArg::F32(x),
     });
-    (kernel.twin)(&mut TwinArgs { args: args.collect(), grid, workers });
+    (kernel.host)(&mut HostArgs { args: args.collect(), grid, workers });
 }
 
 /// Moves the bytes of a copy.

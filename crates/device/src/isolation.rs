@@ -8,8 +8,8 @@ use crate::arena::{Arena, ArenaSpec, RoleMemory};
 use crate::bytes::{MIB, mib_ceil, show};
 use crate::device::Device;
 use crate::error::DeviceError;
-use crate::leak::{Leak, detect_leak};
-use crate::machine::{Kind, Machine};
+use crate::leak::{MemoryGrowth, detect_leak};
+use crate::machine::{DeviceKind, Machine};
 
 /// One role's place: its card and all the memory it will ever have there.
 #[derive(Clone)]
@@ -173,7 +173,7 @@ impl Isolation {
     /// The roles that have grown by more than `threshold_bytes` since `baseline`, which
     /// [`memory_stats`](Isolation::memory_stats) gave; [`DEFAULT_THRESHOLD`](crate::leak::DEFAULT_THRESHOLD) unless there is
     /// a reason.
-    pub fn detect_leak(&self, baseline: &[RoleMemory; 2], threshold_bytes: u64) -> Vec<Leak> {
+    pub fn detect_leak(&self, baseline: &[RoleMemory; 2], threshold_bytes: u64) -> Vec<MemoryGrowth> {
         let now = self.memory_stats();
         baseline.iter().zip(&now).filter_map(|(before, now)| detect_leak(before, now, threshold_bytes)).collect()
     }
@@ -226,8 +226,8 @@ impl Isolation {
     /// What both roles hold of the host's own memory now.
     pub fn host_use(&self) -> HostUse {
         let arena_bytes = match self.machine.kind() {
-            Kind::Cuda => 0,
-            Kind::Cpu | Kind::Simulated => {
+            DeviceKind::Cuda => 0,
+            DeviceKind::Cpu | DeviceKind::Simulated => {
                 let blocks = |arena: &Arena| arena.memory().used_bytes - arena.spec().driver_bytes;
                 Role::BOTH.map(|role| blocks(&self.partition(role).arena)).iter().sum()
             }
@@ -279,8 +279,8 @@ impl std::fmt::Display for RoleMemory {
             Role::Model => "Model ",
         })?;
         match self.kind {
-            Kind::Cpu => f.write_str("CPU")?,
-            Kind::Cuda | Kind::Simulated => write!(f, "GPU {}", self.card)?,
+            DeviceKind::Cpu => f.write_str("CPU")?,
+            DeviceKind::Cuda | DeviceKind::Simulated => write!(f, "GPU {}", self.card)?,
         }
         let (used, limit) = (mib_ceil(self.used_bytes), self.limit_bytes / MIB);
         let percent = 100.0 * self.used_bytes as f64 / self.limit_bytes.max(1) as f64;

@@ -1,7 +1,7 @@
 //! Kernels: one piece of device work, written twice (CUDA C++ and Rust) and called through one typed door.
 //!
 //! A [`Kernel`] is declared as a static beside its maths. The CUDA text is compiled for the card at hand; the
-//! Rust twin runs on the CPU and on simulated cards and is what the CUDA result is tested against.
+//! Rust host kernel runs on the CPU and on simulated cards and is what the CUDA result is tested against.
 
 use crate::arena::View;
 use crate::driver::RawArg;
@@ -70,9 +70,9 @@ pub struct Source {
 }
 
 /// The Rust half of a kernel. Several threads may call it at once, each with arguments of its own.
-pub type Twin = &'static (dyn Fn(&mut TwinArgs<'_>) + Send + Sync);
+pub type HostKernel = &'static (dyn Fn(&mut HostArgs<'_>) + Send + Sync);
 
-/// A kernel: its name and source, its parameters, and its Rust twin.
+/// A kernel: its name and source, its parameters, and its Rust host kernel.
 pub struct Kernel {
     /// The `extern "C" __global__` function in `source`.
     pub name: &'static str,
@@ -83,7 +83,7 @@ pub struct Kernel {
     /// The same maths on host memory. Called with arguments that were checked against `params`.
     ///
     /// A reference to a function, or to a closure that carries what a kernel generated at run time was made from.
-    pub twin: Twin,
+    pub host: HostKernel,
 }
 
 impl std::fmt::Debug for Kernel {
@@ -157,7 +157,7 @@ impl<'a> Arg<'a> {
 }
 
 /// Checks `args` against what `kernel` takes: number, kind, element type, whole elements, the right card, and
-/// that nothing written overlaps anything else (the Rust twin holds `&mut` to it).
+/// that nothing written overlaps anything else (the Rust host kernel holds `&mut` to it).
 pub(crate) fn check(kernel: &'static Kernel, card: usize, args: &[Arg<'_>]) -> Result<Vec<RawArg>, DeviceError> {
     let wrong = |problem: String| DeviceError::Arguments { kernel: kernel.name, problem };
     if args.len() != kernel.params.len() {
@@ -204,14 +204,14 @@ fn overlap(args: &[RawArg]) -> Option<(usize, usize)> {
     None
 }
 
-/// The arguments of a Rust twin: slices where the CUDA kernel has pointers.
-pub struct TwinArgs<'a> {
-    pub(crate) args: Vec<TwinArg<'a>>,
+/// The arguments of a Rust host kernel: slices where the CUDA kernel has pointers.
+pub struct HostArgs<'a> {
+    pub(crate) args: Vec<HostArg<'a>>,
     pub(crate) grid: Grid,
     pub(crate) workers: &'a Workers,
 }
 
-pub(crate) enum TwinArg<'a> {
+pub(crate) enum HostArg<'a> {
     Read(&'a [u8]),
     Write(Option<&'a mut [u8]>),
     U32(u32),
@@ -219,13 +219,13 @@ pub(crate) enum TwinArg<'a> {
     F32(f32),
 }
 
-impl<'a> TwinArgs<'a> {
-    /// The grid of the call, for twins whose result depends on it.
+impl<'a> HostArgs<'a> {
+    /// The grid of the call, for host kernels whose result depends on it.
     pub fn grid(&self) -> Grid {
         self.grid
     }
 
-    /// The threads a twin may spread its work over, in pieces whose number depends on the problem alone.
+    /// The threads a host kernel may spread its work over, in pieces whose number depends on the problem alone.
     pub fn workers(&self) -> &'a Workers {
         self.workers
     }
@@ -233,7 +233,7 @@ impl<'a> TwinArgs<'a> {
     /// The elements argument `i` reads.
     pub fn read<T: Element>(&self, i: usize) -> &'a [T] {
         match &self.args[i] {
-            TwinArg::Read(bytes) => bytemuck::cast_slice(bytes),
+            HostArg::Read(bytes) => bytemuck::cast_slice(bytes),
             _ => panic!("argument {i} is not memory to read"),
         }
     }
@@ -241,7 +241,7 @@ impl<'a> TwinArgs<'a> {
     /// The elements argument `i` writes; once per call.
     pub fn write<T: Element>(&mut self, i: usize) -> &'a mut [T] {
         match &mut self.args[i] {
-            TwinArg::Write(bytes) => match bytes.take() {
+            HostArg::Write(bytes) => match bytes.take() {
                 Some(bytes) => bytemuck::cast_slice_mut(bytes),
                 None => panic!("argument {i} was taken before"),
             },
@@ -252,7 +252,7 @@ impl<'a> TwinArgs<'a> {
     /// The number in argument `i`.
     pub fn u32(&self, i: usize) -> u32 {
         match self.args[i] {
-            TwinArg::U32(n) => n,
+            HostArg::U32(n) => n,
             _ => panic!("argument {i} is not a u32"),
         }
     }
@@ -260,7 +260,7 @@ impl<'a> TwinArgs<'a> {
     /// The number in argument `i`.
     pub fn u64(&self, i: usize) -> u64 {
         match self.args[i] {
-            TwinArg::U64(n) => n,
+            HostArg::U64(n) => n,
             _ => panic!("argument {i} is not a u64"),
         }
     }
@@ -268,7 +268,7 @@ impl<'a> TwinArgs<'a> {
     /// The number in argument `i`.
     pub fn f32(&self, i: usize) -> f32 {
         match self.args[i] {
-            TwinArg::F32(x) => x,
+            HostArg::F32(x) => x,
             _ => panic!("argument {i} is not an f32"),
         }
     }

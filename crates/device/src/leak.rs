@@ -10,7 +10,7 @@ pub const DEFAULT_THRESHOLD: u64 = 100 * MIB;
 
 /// A role holds more than it did at its baseline.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leak {
+pub struct MemoryGrowth {
     /// Whose memory.
     pub role: Role,
     /// By how much it grew.
@@ -19,7 +19,7 @@ pub struct Leak {
     pub owners: Vec<(&'static str, u64)>,
 }
 
-impl std::fmt::Display for Leak {
+impl std::fmt::Display for MemoryGrowth {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} memory grew by {} since its baseline", self.role, show(self.grown_bytes))?;
         for (owner, bytes) in &self.owners {
@@ -49,7 +49,7 @@ impl std::fmt::Display for Leak {
 /// assert_eq!(detect_leak(&baseline, &arena.memory(), DEFAULT_THRESHOLD), None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn detect_leak(baseline: &RoleMemory, now: &RoleMemory, threshold_bytes: u64) -> Option<Leak> {
+pub fn detect_leak(baseline: &RoleMemory, now: &RoleMemory, threshold_bytes: u64) -> Option<MemoryGrowth> {
     let grown_bytes = now.used_bytes.saturating_sub(baseline.used_bytes);
     if grown_bytes <= threshold_bytes {
         return None;
@@ -58,7 +58,7 @@ pub fn detect_leak(baseline: &RoleMemory, now: &RoleMemory, threshold_bytes: u64
     let grown = |(owner, bytes): &(&'static str, u64)| (*owner, bytes.saturating_sub(before(owner)));
     let mut owners: Vec<_> = now.owners.iter().map(grown).filter(|(_, bytes)| *bytes > 0).collect();
     owners.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    Some(Leak { role: now.role, grown_bytes, owners })
+    Some(MemoryGrowth { role: now.role, grown_bytes, owners })
 }
 
 #[cfg(test)]
@@ -70,7 +70,7 @@ mod tests {
         RoleMemory {
             role: Role::Data,
             card: 0,
-            kind: crate::machine::Kind::Cpu,
+            kind: crate::machine::DeviceKind::Cpu,
             name: String::new(),
             uuid: String::new(),
             limit_bytes: 1 << 40,

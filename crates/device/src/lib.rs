@@ -7,7 +7,7 @@
 //! 2. [`Arena`] holds all memory of a role and refuses a byte too many; [`Block`] is a piece of it, [`Pinned`] is
 //!    page-locked host memory.
 //! 3. [`Stream`] orders work, [`Event`] is the only way streams and the host meet, [`Kernel`] is a piece of work,
-//!    [`Product`] another; on the host they run on [`Workers`]. What was [`Recorded`] once is replayed as one.
+//!    [`Gemm`] another; on the host they run on [`Workers`]. What was [`CapturedGraph`] once is replayed as one.
 //! 4. [`Transfer`] moves batches between roles; [`Isolation`] sets both roles up.
 //!
 //! This is the only crate with `unsafe` in it.
@@ -33,13 +33,13 @@ pub mod leak;
 
 // Work.
 mod stream;
-mod recording;
+mod capture;
 mod kernel;
-mod product;
+mod gemm;
 pub mod kernels;
 pub mod transfer;
 mod fault;
-mod planted_leak;
+mod injected_leak;
 
 // The three kinds of devices.
 mod driver;
@@ -47,8 +47,8 @@ mod workers;
 pub mod host;
 mod host_exec;
 mod host_memory;
-mod host_product;
-mod host_recording;
+mod host_gemm;
+mod host_graph;
 mod cpu;
 pub mod sim;
 mod cuda;
@@ -59,19 +59,19 @@ pub mod compile {
 }
 
 pub use arena::{Arena, ArenaError, ArenaSpec, Block, DRIVER, RoleMemory, Strength, View};
-pub use card::{Card, CardReading, Holder};
+pub use capture::{Capture, CapturedGraph};
+pub use card::{Card, CardProcess, CardReading};
 pub use cost::{DriverCost, probe};
 pub use cpu::{host_memory, resident_bytes};
-pub use device::{Device, Loaded};
+pub use device::{Device, LoadedKernel};
 pub use error::DeviceError;
-pub use fault::{Faults, LeakRate, Plant, Pool, Slow};
+pub use fault::{Fault, Faults, LeakRate, Pool, Slow};
+pub use gemm::{Gemm, Operand};
+pub use injected_leak::InjectedLeak;
 pub use isolation::{CardUse, HostUse, Isolation, IsolationError, Partition};
-pub use kernel::{Arg, DType, Element, Grid, Kernel, Param, Source, Twin, TwinArgs};
-pub use machine::{CardCounters, Kind, Machine};
+pub use kernel::{Arg, DType, Element, Grid, HostArgs, HostKernel, Kernel, Param, Source};
+pub use machine::{CardCounters, DeviceKind, Machine};
 pub use pinned::{Pinned, PinnedPart};
-pub use planted_leak::PlantedLeak;
-pub use product::{Operand, Product};
-pub use recording::{Capture, Recorded};
 pub use sim::SimSpec;
 pub use stream::{Event, Stream};
 pub use transfer::{Route, Transfer};

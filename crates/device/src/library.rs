@@ -2,7 +2,7 @@
 //!
 //! What comes in is a [`Search`]: everything of the environment that decides where libraries are looked for, read
 //! once, so that a test can lay out a machine in a temporary folder. What goes out is an open library together
-//! with a [`Found`] that says where it was, or a [`LibraryError`] that says where it was not. Nothing here panics:
+//! with a [`FoundLibrary`] that says where it was, or a [`LibraryError`] that says where it was not. Nothing here panics:
 //! a missing or broken library is an ordinary answer on most machines.
 
 use std::ffi::OsString;
@@ -76,7 +76,7 @@ pub enum LibraryError {
 
 /// A library that was found and opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundLibrary {
     /// Its file name, e.g. `libcuda.so.1`.
     pub name: String,
     /// The file it was opened from.
@@ -140,7 +140,7 @@ impl Search {
     ///
     /// A file that the loader refuses does not end the search (the system's loader passes over it too); when
     /// nothing better turns up it is what the error is about.
-    pub(crate) fn open(&self, wanted: &Wanted) -> Result<Opened, LibraryError> {
+    pub(crate) fn open(&self, wanted: &Wanted) -> Result<OpenLibrary, LibraryError> {
         let places = self.places();
         let mut refused = None;
         for name in &wanted.names {
@@ -240,13 +240,13 @@ pub fn nvidia_present(root: &Path) -> bool {
 #[derive(Debug)]
 pub struct Survey {
     /// The driver, opened and started; `None` when there is no NVIDIA device.
-    pub driver: Result<Option<Found>, LibraryError>,
+    pub driver: Result<Option<FoundLibrary>, LibraryError>,
     /// The management library: readings per process, power, utilisation.
-    pub nvml: Result<Found, LibraryError>,
+    pub nvml: Result<FoundLibrary, LibraryError>,
     /// The compiler of kernels, of a version that suits the driver.
-    pub nvrtc: Result<Found, LibraryError>,
-    /// Matrix products, of a version that suits the driver.
-    pub cublaslt: Result<Found, LibraryError>,
+    pub nvrtc: Result<FoundLibrary, LibraryError>,
+    /// GEMMs, of a version that suits the driver.
+    pub cublaslt: Result<FoundLibrary, LibraryError>,
 }
 
 /// Looks for all four libraries, opens them, and starts the driver. Nothing is opened on any card.
@@ -267,12 +267,12 @@ pub(crate) struct Wanted {
 /// An open library. It is never closed: these libraries start threads and register exit handlers, and code they
 /// left behind must stay where it is.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenLibrary {
     library: ManuallyDrop<Library>,
-    pub(crate) found: Found,
+    pub(crate) found: FoundLibrary,
 }
 
-impl Opened {
+impl OpenLibrary {
     /// The function of this name.
     ///
     /// # Safety
@@ -301,7 +301,7 @@ impl Opened {
 }
 
 /// `found` did not do what it is for.
-pub(crate) fn broken(found: &Found, what: impl Into<String>) -> LibraryError {
+pub(crate) fn broken(found: &FoundLibrary, what: impl Into<String>) -> LibraryError {
     LibraryError::Broken { library: found.name.clone(), path: found.path.clone(), what: what.into() }
 }
 
@@ -320,7 +320,7 @@ impl Place {
     }
 
     /// The library called `name` here; `None` when there is none.
-    fn open(&self, name: &str, probe: &str) -> Result<Option<Opened>, LibraryError> {
+    fn open(&self, name: &str, probe: &str) -> Result<Option<OpenLibrary>, LibraryError> {
         match self {
             Place::Folder(folder) => open_file(&folder.join(name), name),
             Place::Loader => ask_loader(name, probe),
@@ -329,7 +329,7 @@ impl Place {
 }
 
 /// Opens the file at `path`; `None` when there is none, or when it is a link-time stand-in.
-pub(crate) fn open_file(path: &Path, name: &str) -> Result<Option<Opened>, LibraryError> {
+pub(crate) fn open_file(path: &Path, name: &str) -> Result<Option<OpenLibrary>, LibraryError> {
     let Ok(real) = path.canonicalize() else { return Ok(None) };
     if is_stubs(path) || is_stubs(&real) {
         return Ok(None);
@@ -342,7 +342,7 @@ pub(crate) fn open_file(path: &Path, name: &str) -> Result<Option<Opened>, Libra
 }
 
 /// Opens `name` as any program would. Where it came from is read from the address of `probe`.
-fn ask_loader(name: &str, probe: &str) -> Result<Option<Opened>, LibraryError> {
+fn ask_loader(name: &str, probe: &str) -> Result<Option<OpenLibrary>, LibraryError> {
     // SAFETY: as in `open_file`.
     let library = match unsafe { Library::new(name) } {
         Ok(library) => library,
@@ -362,8 +362,11 @@ fn ask_loader(name: &str, probe: &str) -> Result<Option<Opened>, LibraryError> {
     Ok((!is_stubs(&path)).then(|| opened(library, name, path)))
 }
 
-fn opened(library: Library, name: &str, path: PathBuf) -> Opened {
-    Opened { library: ManuallyDrop::new(library), found: Found { name: name.to_string(), path, version: None } }
+fn opened(library: Library, name: &str, path: PathBuf) -> OpenLibrary {
+    OpenLibrary {
+        library: ManuallyDrop::new(library),
+        found: FoundLibrary { name: name.to_string(), path, version: None },
+    }
 }
 
 fn cannot_open(name: &str, path: &Path, why: &libloading::Error) -> LibraryError {

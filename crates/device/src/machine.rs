@@ -8,17 +8,17 @@ use crate::card::{Card, CardReading};
 use crate::cost::DriverCost;
 use crate::cpu::CpuDriver;
 use crate::cuda::CudaDriver;
-use crate::device::{Device, Opened};
+use crate::device::{Device, OpenDevice};
 use crate::driver::Driver;
 use crate::error::DeviceError;
 use crate::fault::Faults;
-use crate::library::{Found, LibraryError};
+use crate::library::{FoundLibrary, LibraryError};
 use crate::sim::{SimDriver, SimSpec};
 use crate::workers::Workers;
 
 /// What kind of devices a machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DeviceKind {
     /// The CPU and host memory.
     Cpu,
     /// NVIDIA cards.
@@ -27,13 +27,13 @@ pub enum Kind {
     Simulated,
 }
 
-impl Kind {
+impl DeviceKind {
     /// As logs spell it.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Cpu => "cpu",
-            Kind::Cuda => "cuda",
-            Kind::Simulated => "simulated",
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Cuda => "cuda",
+            DeviceKind::Simulated => "simulated",
         }
     }
 }
@@ -47,7 +47,7 @@ pub struct Machine {
 pub(crate) struct Inner {
     pub(crate) driver: Arc<dyn Driver>,
     sim: Option<Arc<SimDriver>>,
-    opened: Mutex<HashMap<usize, Weak<Opened>>>,
+    opened: Mutex<HashMap<usize, Weak<OpenDevice>>>,
     allowed: Mutex<Option<Vec<usize>>>,
     counts: Vec<Counts>,
     pub(crate) isolated: AtomicBool,
@@ -125,7 +125,7 @@ impl Machine {
     }
 
     /// What kind of devices these are.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> DeviceKind {
         self.inner.driver.kind()
     }
 
@@ -191,7 +191,7 @@ impl Machine {
         }
         self.inner.driver.open(index)?;
         self.counts(index).contexts.fetch_add(1, Ordering::Relaxed);
-        let open = Arc::new(Opened { machine: self.clone(), card: index });
+        let open = Arc::new(OpenDevice { machine: self.clone(), card: index });
         opened.insert(index, Arc::downgrade(&open));
         Ok(Device { open })
     }
@@ -220,7 +220,7 @@ impl Machine {
         self.inner.sim.as_deref()
     }
 
-    /// The threads that share the host's part of the work: twins, and products on the CPU and on simulated cards.
+    /// The threads that share the host's part of the work: host kernels, and GEMMs on the CPU and on simulated cards.
     /// They are started at the first work that has more than one piece.
     pub fn workers(&self) -> &Workers {
         &self.inner.workers
@@ -240,7 +240,7 @@ impl Machine {
     }
 
     /// The libraries behind the devices, and where each was found.
-    pub fn libraries(&self) -> Vec<Found> {
+    pub fn libraries(&self) -> Vec<FoundLibrary> {
         self.inner.driver.libraries()
     }
 
@@ -257,9 +257,9 @@ impl Machine {
     /// What the driver takes for itself on a simulated card, from a table; `None` for real ones, which are probed.
     pub fn tabled_cost(&self) -> Option<DriverCost> {
         match self.kind() {
-            Kind::Cuda => None,
-            Kind::Cpu => Some(DriverCost::nothing()),
-            Kind::Simulated => Some(DriverCost::table()),
+            DeviceKind::Cuda => None,
+            DeviceKind::Cpu => Some(DriverCost::nothing()),
+            DeviceKind::Simulated => Some(DriverCost::table()),
         }
     }
 

@@ -7,16 +7,16 @@ use std::sync::atomic::AtomicBool;
 use tandem_events::Span;
 
 use crate::arena::View;
-use crate::device::{Device, Loaded, Opened};
+use crate::device::{Device, LoadedKernel, OpenDevice};
 use crate::driver::{CopyPath, EventId, StreamId};
 use crate::error::DeviceError;
+use crate::gemm::{self, Gemm};
 use crate::kernel::{Arg, Grid, check};
 use crate::pinned::Pinned;
-use crate::product::{self, Product};
 
 /// A queue of work on one card, done in the order it was given.
 pub struct Stream {
-    pub(crate) open: Arc<Opened>,
+    pub(crate) open: Arc<OpenDevice>,
     pub(crate) id: StreamId,
     /// Ours alone: a driver may give the handle of a destroyed stream to a new one.
     pub(crate) serial: u64,
@@ -26,7 +26,7 @@ pub struct Stream {
 
 /// A mark in a stream that others can wait for.
 pub struct Event {
-    pub(crate) open: Arc<Opened>,
+    pub(crate) open: Arc<OpenDevice>,
     pub(crate) id: EventId,
 }
 
@@ -60,8 +60,8 @@ impl Stream {
 
     /// The same for a few bytes that must not stand behind a batch which is being copied: on NVIDIA cards a kernel fetches
     /// them.
-    pub fn upload_few(&self, from: &Pinned, range: Range<u64>, to: View<'_>) -> Result<(), DeviceError> {
-        self.up(from, range, to, |path| self.copy_few_along(path))
+    pub fn upload_small(&self, from: &Pinned, range: Range<u64>, to: View<'_>) -> Result<(), DeviceError> {
+        self.up(from, range, to, |path| self.copy_small_along(path))
     }
 
     fn up(
@@ -83,9 +83,9 @@ impl Stream {
         self.down(from, to, range, |path| self.copy_along(path))
     }
 
-    /// The same for a few bytes, as [`upload_few`](Stream::upload_few) has it.
-    pub fn download_few(&self, from: View<'_>, to: &mut Pinned, range: Range<u64>) -> Result<(), DeviceError> {
-        self.down(from, to, range, |path| self.copy_few_along(path))
+    /// The same for a few bytes, as [`upload_small`](Stream::upload_small) has it.
+    pub fn download_small(&self, from: View<'_>, to: &mut Pinned, range: Range<u64>) -> Result<(), DeviceError> {
+        self.down(from, to, range, |path| self.copy_small_along(path))
     }
 
     fn down(
@@ -127,8 +127,8 @@ impl Stream {
         self.open.driver().copy(self.open.card, self.id, path)
     }
 
-    fn copy_few_along(&self, path: CopyPath) -> Result<(), DeviceError> {
-        self.open.driver().copy_few(self.open.card, self.id, path)
+    fn copy_small_along(&self, path: CopyPath) -> Result<(), DeviceError> {
+        self.open.driver().copy_small(self.open.card, self.id, path)
     }
 
     /// Sets every byte.
@@ -138,7 +138,7 @@ impl Stream {
     }
 
     /// Runs a kernel. Its arguments are checked against what it takes before anything is queued.
-    pub fn launch(&self, loaded: &Loaded, grid: Grid, args: &[Arg<'_>]) -> Result<(), DeviceError> {
+    pub fn launch(&self, loaded: &LoadedKernel, grid: Grid, args: &[Arg<'_>]) -> Result<(), DeviceError> {
         if !Arc::ptr_eq(&loaded.open, &self.open) {
             let problem = format!("loaded on GPU {}, launched on GPU {}", loaded.open.card, self.open.card);
             return Err(DeviceError::Arguments { kernel: loaded.kernel.name, problem });
@@ -147,23 +147,23 @@ impl Stream {
         self.open.driver().launch(self.open.card, self.id, (loaded.kernel, loaded.id), grid, &raw)
     }
 
-    /// Multiplies matrices: `c = alpha · op(a) · op(b)`, see [`Product`]. Checked before anything is queued; views may be
-    /// longer than the product needs.
+    /// Multiplies matrices: `c = alpha · op(a) · op(b)`, see [`Gemm`]. Checked before anything is queued; views may be
+    /// longer than the GEMM needs.
     ///
     /// `workspace` is memory that cards may use on the way; the CPU and simulated cards do not touch it. It may be shared
-    /// by all products of one stream. Its length is one of the things that decide the algorithm, and with it the last
-    /// bits: [`Product::WORKSPACE_BYTES`] suits all sizes. Without one there are fewer algorithms to choose from.
-    pub fn product(
+    /// by all GEMMs of one stream. Its length is one of the things that decide the algorithm, and with it the last
+    /// bits: [`Gemm::WORKSPACE_BYTES`] suits all sizes. Without one there are fewer algorithms to choose from.
+    pub fn gemm(
         &self,
-        product: &Product,
+        gemm: &Gemm,
         a: View<'_>,
         b: View<'_>,
         c: View<'_>,
         bias: Option<View<'_>>,
         workspace: Option<View<'_>>,
     ) -> Result<(), DeviceError> {
-        let raw = product::check(product, self.open.card, [a, b, c], bias, workspace)?;
-        self.open.driver().product(self.open.card, self.id, &raw)
+        let raw = gemm::check(gemm, self.open.card, [a, b, c], bias, workspace)?;
+        self.open.driver().gemm(self.open.card, self.id, &raw)
     }
 
     /// Breaks the card, for tests of what comes after: a kernel is queued that faults, as one with a mistake in it would.

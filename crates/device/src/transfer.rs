@@ -11,7 +11,7 @@ use tandem_events::Span;
 use crate::arena::{Arena, View};
 use crate::device::Device;
 use crate::error::DeviceError;
-use crate::fault::{Plant, Slow};
+use crate::fault::{Fault, Slow};
 use crate::kernels::pattern_word;
 use crate::pinned::Pinned;
 use crate::stream::{Event, Stream};
@@ -159,7 +159,7 @@ impl Transfer {
             staging,
             next: 0,
             crossed: source.event()?,
-            times: Plant::from_env()?.times(Slow::Transfer),
+            times: Fault::from_env()?.times(Slow::Transfer),
         })
     }
 

@@ -5,7 +5,7 @@ mod support;
 
 use support::{MIB, arena, spec};
 use tandem_device::kernels::{Checks, checksum_words, pattern_word};
-use tandem_device::{Arena, ArenaError, DeviceError, Isolation, IsolationError, Kind, Machine, Pinned, Strength};
+use tandem_device::{Arena, ArenaError, DeviceError, DeviceKind, Isolation, IsolationError, Machine, Pinned, Strength};
 use tandem_events::Role;
 
 on_every_device!(bytes_survive_the_round_trip, round_trip);
@@ -60,8 +60,8 @@ fn few_bytes(machine: &Machine) {
         let (mut down, mut around) = (device.pinned(all).unwrap(), device.pinned(all).unwrap());
         down.bytes_mut().unwrap().fill(0xEE);
         stream.fill(memory.view(), 0xEE).unwrap();
-        stream.upload_few(&up, start..start + bytes, memory.part(start, bytes)).unwrap();
-        stream.download_few(memory.part(start, bytes), &mut down, start..start + bytes).unwrap();
+        stream.upload_small(&up, start..start + bytes, memory.part(start, bytes)).unwrap();
+        stream.download_small(memory.part(start, bytes), &mut down, start..start + bytes).unwrap();
         stream.download(memory.view(), &mut around, 0..all).unwrap();
         stream.drain().unwrap();
         let mut expected = vec![0xEE; all as usize];
@@ -113,7 +113,7 @@ fn past_the_limit(machine: &Machine) {
         let never = data.take("too large", bytes);
         assert!(matches!(never, Err(DeviceError::Arena(ArenaError::NeverFits { .. }))), "{bytes}: {never:?}");
     }
-    if machine.kind() == Kind::Cpu {
+    if machine.kind() == DeviceKind::Cpu {
         assert_eq!(data.strength(), Strength::Planned);
     } else {
         assert_eq!(data.strength(), Strength::DriverPoolCap);
@@ -170,7 +170,7 @@ fn isolation_rules(machine: &Machine) {
     assert!(matches!(twice, DeviceError::Isolation(IsolationError::Twice)), "{twice}");
     let [data, model] = first.memory_stats();
     assert_eq!((data.limit_bytes, model.limit_bytes), (128 * MIB, 160 * MIB));
-    let place = if machine.kind() == Kind::Cpu { "CPU" } else { "GPU 0" };
+    let place = if machine.kind() == DeviceKind::Cpu { "CPU" } else { "GPU 0" };
     assert_eq!(data.to_string(), format!("Data {place}: 64/128MB (50.0%)"));
     drop(first);
     set_up().expect("dropping the first made room for another");

@@ -4,7 +4,7 @@
 //! `TANDEM_ARENA=split compute-sanitizer --error-exitcode 9 <this test's binary> --ignored`.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
 
-use tandem_device::{Arena, ArenaSpec, Arg, DType, Grid, Kernel, Machine, Param, Source, TwinArgs};
+use tandem_device::{Arena, ArenaSpec, Arg, DType, Grid, HostArgs, Kernel, Machine, Param, Source};
 use tandem_events::Role;
 
 static SOURCE: Source = Source {
@@ -18,7 +18,7 @@ static OVERRUN: Kernel = Kernel {
     name: "overrun",
     source: &SOURCE,
     params: &[Param::Out(DType::U32), Param::U64],
-    twin: &|args: &mut TwinArgs<'_>| args.write::<u32>(0).fill(1),
+    host: &|args: &mut HostArgs<'_>| args.write::<u32>(0).fill(1),
 };
 
 #[test]

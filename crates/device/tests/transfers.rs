@@ -10,7 +10,7 @@ mod support;
 
 use support::{MIB, arena, simulated_pair};
 use tandem_device::kernels::Checks;
-use tandem_device::sim::{Call, Link, SimFault};
+use tandem_device::sim::{DriverCall, Link, SimFault};
 use tandem_device::{DeviceError, Machine, Route, SimSpec, Transfer};
 use tandem_events::Role;
 
@@ -94,14 +94,14 @@ fn two_cards_are_asked_then_opened_both_ways_then_copied() {
     proven(&machine, Route::Peer, (0, 1)).unwrap();
     let trace = machine.sim().unwrap().trace();
     let expected = [
-        Call::CanAccessPeer { reader: 1, owner: 0 },
-        Call::CanAccessPeer { reader: 0, owner: 1 },
-        Call::AllowPeer { reader: 1, owner: 0 },
-        Call::AllowPeer { reader: 0, owner: 1 },
-        Call::CopyPeer { from: 0, to: 1 },
+        DriverCall::CanAccessPeer { reader: 1, owner: 0 },
+        DriverCall::CanAccessPeer { reader: 0, owner: 1 },
+        DriverCall::AllowPeer { reader: 1, owner: 0 },
+        DriverCall::AllowPeer { reader: 0, owner: 1 },
+        DriverCall::CopyPeer { from: 0, to: 1 },
     ];
     assert_eq!(trace[..5], expected);
-    assert!(trace[5..].iter().all(|call| *call == Call::CopyPeer { from: 0, to: 1 }), "{trace:?}");
+    assert!(trace[5..].iter().all(|call| *call == DriverCall::CopyPeer { from: 0, to: 1 }), "{trace:?}");
 }
 
 #[test]

@@ -44,8 +44,8 @@ const CASES: [Case; 8] = [
     ("gelu", 2, |g, [x, ..], _| g.gelu(x)),
     ("gelu gradient", 3, |g, [x, y, _], _| {
         let value = g.gelu(x)?;
-        let product = g.mul(value, y)?;
-        let sum = g.sum_all(product)?;
+        let gemm = g.mul(value, y)?;
+        let sum = g.sum_all(gemm)?;
         slope(g, sum, x)
     }),
     ("silu of a sum with a bias", 2, |g, [x, _, bias], _| {

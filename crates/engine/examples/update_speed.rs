@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use tandem_device::{Arena, ArenaSpec, DType, Machine};
 use tandem_engine::{
-    HostValue, Init, NamedLayout, ParameterList, Parameters, ProgramSet, Session, Span, UpdateSpec, update_program,
+    HostValue, Init, NamedLayout, ParameterList, ParameterSpan, Parameters, ProgramSet, Session, UpdateSpec,
+    update_program,
 };
 use tandem_events::Role;
 
@@ -40,7 +41,7 @@ fn measure(parameters: &Arc<Parameters>, precision: DType, average: bool) -> Res
     let gradients = vec![1e-3_f32; parameters.elements() as usize];
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
-        session.write_span(Span::Gradients, &gradients)?;
+        session.write_span(ParameterSpan::Gradients, &gradients)?;
         let host = [("lr", HostValue::F32(&[1e-3])), ("average_decay", HostValue::F32(&[0.999]))];
         let start = Instant::now();
         session.run(update, None, &host)?;

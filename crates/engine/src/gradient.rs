@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::error::EngineError;
-use crate::graph::{BlockId, Graph, Kind, Leaf, Value};
+use crate::graph::{BlockId, Graph, Leaf, NodeKind, Value};
 use crate::op::Backward;
 use crate::parameters::ParameterId;
 use crate::tensor::Shape;
@@ -120,7 +120,7 @@ impl<'g> Reverse<'g> {
     /// Takes the gradient through one node.
     fn through(&mut self, at: usize) -> Result<(), EngineError> {
         let node = self.graph.nodes[at].clone();
-        let Kind::Op(op) = &node.kind else { return Ok(()) };
+        let NodeKind::Op(op) = &node.kind else { return Ok(()) };
         let outputs: Vec<Value> =
             (0..node.outputs.len() as u32).map(|output| Value { node: at as u32, output }).collect();
         let mut gradients = Vec::with_capacity(outputs.len());
@@ -184,7 +184,7 @@ impl<'g> Reverse<'g> {
             (0..self.depends.len()).filter(|&at| self.graph.nodes[at].block == Some(block)).collect();
         for at in members {
             let node = self.graph.nodes[at].clone();
-            let Kind::Op(op) = node.kind else { continue };
+            let NodeKind::Op(op) = node.kind else { continue };
             if !op.mutates().is_empty() {
                 continue;
             }

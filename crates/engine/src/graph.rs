@@ -26,10 +26,10 @@ pub struct BlockId(pub u32);
 
 /// A run of all parameters, or of what is kept for each of them, as one flat tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Span {
+pub enum ParameterSpan {
     /// The parameters as they are learnt: f32, or f64 in checks.
     Parameters,
-    /// The parameters as products read them: bf16, where that is what a model computes in.
+    /// The parameters as GEMMs read them: bf16, where that is what a model computes in.
     Compute,
     /// Sums of gradients.
     Gradients,
@@ -41,10 +41,16 @@ pub enum Span {
     Average,
 }
 
-impl Span {
+impl ParameterSpan {
     /// All of them, in the order they lie in memory.
-    pub const ALL: [Span; 6] =
-        [Span::Parameters, Span::Compute, Span::Gradients, Span::FirstMoment, Span::SecondMoment, Span::Average];
+    pub const ALL: [ParameterSpan; 6] = [
+        ParameterSpan::Parameters,
+        ParameterSpan::Compute,
+        ParameterSpan::Gradients,
+        ParameterSpan::FirstMoment,
+        ParameterSpan::SecondMoment,
+        ParameterSpan::Average,
+    ];
 }
 
 /// Something a graph does not compute but is given.
@@ -57,7 +63,7 @@ pub enum Leaf {
     /// The sum of a parameter's gradients so far.
     Gradient(ParameterId),
     /// A whole span.
-    Span(Span),
+    ParameterSpan(ParameterSpan),
     /// A field of the batch.
     Input(String),
     /// A few numbers that the host sets before every run: the learning rate, the step, keys.
@@ -70,7 +76,7 @@ pub enum Leaf {
 
 /// What a node is.
 #[derive(Clone, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum NodeKind {
     Leaf(Leaf),
     Op(Arc<dyn Op>),
 }
@@ -78,7 +84,7 @@ pub(crate) enum Kind {
 /// One line of a program.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    pub(crate) kind: Kind,
+    pub(crate) kind: NodeKind,
     pub(crate) inputs: Vec<Value>,
     pub(crate) outputs: Vec<TensorType>,
     pub(crate) block: Option<BlockId>,
@@ -201,10 +207,10 @@ impl Graph {
     }
 
     /// A whole span as one flat tensor.
-    pub fn span(&mut self, span: Span) -> Value {
-        let dtype = if span == Span::Compute { self.precision } else { self.wide() };
+    pub fn span(&mut self, span: ParameterSpan) -> Value {
+        let dtype = if span == ParameterSpan::Compute { self.precision } else { self.wide() };
         let elements = self.parameters.elements().max(1) as u32;
-        self.leaf(Leaf::Span(span), TensorType::new(dtype, &[elements]))
+        self.leaf(Leaf::ParameterSpan(span), TensorType::new(dtype, &[elements]))
     }
 
     /// A field of the batch.
@@ -281,7 +287,7 @@ impl Graph {
         let count = outputs.len() as u32;
         let node = self.nodes.len() as u32;
         let (block, label) = (self.block, self.label.clone());
-        self.nodes.push(Node { kind: Kind::Op(op), inputs: inputs.to_vec(), outputs, block, label });
+        self.nodes.push(Node { kind: NodeKind::Op(op), inputs: inputs.to_vec(), outputs, block, label });
         Ok((0..count).map(|output| Value { node, output }).collect())
     }
 
@@ -293,8 +299,8 @@ impl Graph {
     /// The leaf a value is, if it is one.
     pub(crate) fn as_leaf(&self, value: Value) -> Option<&Leaf> {
         match &self.nodes[value.node as usize].kind {
-            Kind::Leaf(leaf) => Some(leaf),
-            Kind::Op(_) => None,
+            NodeKind::Leaf(leaf) => Some(leaf),
+            NodeKind::Op(_) => None,
         }
     }
 
@@ -316,12 +322,12 @@ impl Graph {
         }
         let node = self.nodes.len() as u32;
         let label = self.label.clone();
-        self.nodes.push(Node { kind: Kind::Leaf(leaf), inputs: Vec::new(), outputs: vec![ty], block: None, label });
+        self.nodes.push(Node { kind: NodeKind::Leaf(leaf), inputs: Vec::new(), outputs: vec![ty], block: None, label });
         Value { node, output: 0 }
     }
 
     fn find(&self, leaf: &Leaf) -> Option<Value> {
-        let same = |node: &Node| matches!(&node.kind, Kind::Leaf(known) if known == leaf);
+        let same = |node: &Node| matches!(&node.kind, NodeKind::Leaf(known) if known == leaf);
         self.nodes.iter().position(same).map(|node| Value { node: node as u32, output: 0 })
     }
 }
@@ -347,7 +353,7 @@ mod tests {
         let read = graph.parameter(id);
         let wide = graph.cast(read, DType::F32).unwrap();
         graph.result("read", wide).unwrap();
-        let mut set = ProgramSet::new(parameters, precision, &[Span::Average]);
+        let mut set = ProgramSet::new(parameters, precision, &[ParameterSpan::Average]);
         let id = set.add("reading", &graph, &NamedLayout::default()).unwrap();
         (session(&Machine::cpu(), set), id)
     }
@@ -357,12 +363,12 @@ mod tests {
         let check = |precision, averages, expected: [f32; 3]| {
             let (mut session, id) = reading(precision, averages);
             let span = |x: [f32; 3]| [x.to_vec(), vec![0.0; 125]].concat();
-            session.write_span(Span::Parameters, &span([1.0, 2.0, 3.0])).unwrap();
+            session.write_span(ParameterSpan::Parameters, &span([1.0, 2.0, 3.0])).unwrap();
             if precision == DType::BF16 {
                 let narrow: Vec<bf16> = span([4.0, 5.0, 6.0]).into_iter().map(bf16::from_f32).collect();
-                session.write_span(Span::Compute, &narrow).unwrap();
+                session.write_span(ParameterSpan::Compute, &narrow).unwrap();
             }
-            session.write_span(Span::Average, &span([7.0, 8.0, 9.0])).unwrap();
+            session.write_span(ParameterSpan::Average, &span([7.0, 8.0, 9.0])).unwrap();
             session.run(id, None, &[]).unwrap();
             let fetch = session.fetch(id).unwrap();
             assert_eq!(session.finish(fetch).unwrap().get::<f32>("read").unwrap(), expected, "{precision:?}");

@@ -6,7 +6,7 @@
 //!    [`Parameters`] are what a model learns.
 //! 2. [`Graph`] is a program under construction: a model writes it, [`Graph::accumulate`] writes the backward pass behind it.
 //!    The ops are in [`ops`], one file each; [`Op`] is what each of them answers.
-//! 3. [`Program`] is a graph with every address settled ([`MemoryPlan`]): a list of [`Step`]s. [`fit`] makes one that keeps to
+//! 3. [`Program`] is a graph with every address settled ([`MemoryPlan`]): a list of [`Launch`]s. [`fit`] makes one that keeps to
 //!    a limit. [`update_program`] is the one that every training ends a step with, [`Schedule`] its learning rate.
 //! 4. [`ProgramSet`] holds the programs of one model and knows every byte they will take; [`Session`] takes the bytes and runs
 //!    them on a device.
@@ -44,15 +44,15 @@ mod testing;
 pub use error::EngineError;
 pub use fit::fit;
 pub use gradient::{Earlier, Recomputed};
-pub use graph::{BlockId, Graph, Leaf, Span, Value};
-pub use lower::{Lower, Place, Region, Step, StepArg, Tensor};
-pub use memory_plan::{Buffer, Holder, Lent, MemoryPlan, Spot};
-pub use op::{Backward, Brings, Op, refuse};
-pub use ops::{Draws, Window};
+pub use graph::{BlockId, Graph, Leaf, ParameterSpan, Value};
+pub use lower::{Launch, LaunchArg, Location, Lower, Region, Tensor};
+pub use memory_plan::{Buffer, BufferPlacement, MemoryPlan, PeakBuffer, ReusableSpan};
+pub use op::{Backward, Op, WriteMode, refuse};
+pub use ops::{ConvWindow, RngKeys};
 pub use optimizer::{AfterWarmUp, SOURCE as UPDATE_SOURCE, Schedule, UpdateSpec, update_program};
 pub use parameters::{Init, Parameter, ParameterId, ParameterList, Parameters};
 pub use program::{Named, NamedLayout, Program};
-pub use program_set::{Holding, Line, ProgramId, ProgramSet, WORKSPACE_BYTES};
+pub use program_set::{MemoryKind, MemoryLine, ProgramId, ProgramSet, WORKSPACE_BYTES};
 pub use random::{normal_pair, philox, unit};
 pub use real::{Float, Real};
 pub use rows::Rows;

@@ -1,15 +1,15 @@
-//! Work on a device, with every address settled but the bases of a few regions: launches, products, copies.
+//! Work on a device, with every address settled but the bases of a few regions: launches, GEMMs, copies.
 
-use tandem_device::{DType, Grid, Kernel, Product};
+use tandem_device::{DType, Gemm, Grid, Kernel};
 
-use crate::graph::Span;
+use crate::graph::ParameterSpan;
 use crate::tensor::TensorType;
 
 /// A part of a session's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Region {
     /// Parameters, or what is kept for each of them.
-    Span(Span),
+    ParameterSpan(ParameterSpan),
     /// What lasts from run to run.
     States,
     /// Numbers that never change.
@@ -26,7 +26,7 @@ pub enum Region {
 
 /// Where a tensor lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// In which part of memory.
     pub region: Region,
     /// Its first byte there.
@@ -41,36 +41,36 @@ pub struct Tensor {
     /// What it is.
     pub ty: TensorType,
     /// Where it is.
-    pub place: Place,
+    pub place: Location,
 }
 
 impl Tensor {
     /// As an argument that is read.
-    pub fn read(&self) -> StepArg {
-        StepArg::Read(self.place, self.ty.dtype)
+    pub fn read(&self) -> LaunchArg {
+        LaunchArg::Read(self.place, self.ty.dtype)
     }
 
     /// As an argument that is written (and may be read).
-    pub fn write(&self) -> StepArg {
-        StepArg::Write(self.place, self.ty.dtype)
+    pub fn write(&self) -> LaunchArg {
+        LaunchArg::Write(self.place, self.ty.dtype)
     }
 
     /// Its elements from `first` on, `count` of them, as a flat tensor.
     pub fn part(&self, first: u64, count: u64) -> Tensor {
         assert!(first + count <= self.ty.shape.elements(), "part {first}+{count} of {}", self.ty);
         let width = self.ty.dtype.bytes();
-        let place = Place { offset: self.place.offset + first * width, bytes: count * width, ..self.place };
+        let place = Location { offset: self.place.offset + first * width, bytes: count * width, ..self.place };
         Tensor { ty: TensorType::new(self.ty.dtype, &[count as u32]), place }
     }
 }
 
 /// An argument of a launch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum StepArg {
+pub enum LaunchArg {
     /// Memory that is read.
-    Read(Place, DType),
+    Read(Location, DType),
     /// Memory that is written, and may be read.
-    Write(Place, DType),
+    Write(Location, DType),
     /// A number.
     U32(u32),
     /// A large number.
@@ -81,51 +81,51 @@ pub enum StepArg {
 
 /// One piece of work.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub enum Launch {
     /// A kernel.
-    Launch {
+    Kernel {
         /// Which.
         kernel: &'static Kernel,
         /// On how many threads.
         grid: Grid,
         /// With what.
-        args: Vec<StepArg>,
+        args: Vec<LaunchArg>,
     },
-    /// A matrix product.
-    Product {
+    /// A GEMM.
+    Gemm {
         /// Its shape.
-        product: Product,
+        gemm: Gemm,
         /// Left.
-        a: Place,
+        a: Location,
         /// Right.
-        b: Place,
+        b: Location,
         /// The result.
-        c: Place,
+        c: Location,
         /// Added to every row of the result.
-        bias: Option<Place>,
+        bias: Option<Location>,
     },
     /// A copy.
     Copy {
         /// From here.
-        from: Place,
+        from: Location,
         /// To there.
-        to: Place,
+        to: Location,
     },
     /// Zeros.
     Clear {
         /// Where.
-        to: Place,
+        to: Location,
     },
 }
 
-impl Step {
-    /// What kind of work it is: the kernel's name, `product`, `copy` or `clear`.
+impl Launch {
+    /// What kind of work it is: the kernel's name, `gemm`, `copy` or `clear`.
     pub fn name(&self) -> &'static str {
         match self {
-            Step::Launch { kernel, .. } => kernel.name,
-            Step::Product { .. } => "product",
-            Step::Copy { .. } => "copy",
-            Step::Clear { .. } => "clear",
+            Launch::Kernel { kernel, .. } => kernel.name,
+            Launch::Gemm { .. } => "gemm",
+            Launch::Copy { .. } => "copy",
+            Launch::Clear { .. } => "clear",
         }
     }
 }
@@ -140,7 +140,7 @@ pub struct Lower<'a> {
     pub scratch: &'a [Tensor],
     pub(crate) taken_over: Option<usize>,
     pub(crate) adds: &'a [bool],
-    pub(crate) steps: &'a mut Vec<Step>,
+    pub(crate) steps: &'a mut Vec<Launch>,
 }
 
 impl Lower<'_> {
@@ -155,24 +155,24 @@ impl Lower<'_> {
     }
 
     /// A launch.
-    pub fn launch(&mut self, kernel: &'static Kernel, grid: Grid, args: Vec<StepArg>) {
-        self.steps.push(Step::Launch { kernel, grid, args });
+    pub fn launch(&mut self, kernel: &'static Kernel, grid: Grid, args: Vec<LaunchArg>) {
+        self.steps.push(Launch::Kernel { kernel, grid, args });
     }
 
-    /// A matrix product.
-    pub fn product(&mut self, product: Product, [a, b, c]: [Tensor; 3], bias: Option<Tensor>) {
+    /// A GEMM.
+    pub fn gemm(&mut self, gemm: Gemm, [a, b, c]: [Tensor; 3], bias: Option<Tensor>) {
         let bias = bias.map(|bias| bias.place);
-        self.steps.push(Step::Product { product, a: a.place, b: b.place, c: c.place, bias });
+        self.steps.push(Launch::Gemm { gemm, a: a.place, b: b.place, c: c.place, bias });
     }
 
     /// A copy of equal length.
     pub fn copy(&mut self, from: Tensor, to: Tensor) {
         assert_eq!(from.place.bytes, to.place.bytes, "a copy of {} to {}", from.ty, to.ty);
-        self.steps.push(Step::Copy { from: from.place, to: to.place });
+        self.steps.push(Launch::Copy { from: from.place, to: to.place });
     }
 
     /// Zeros.
     pub fn clear(&mut self, to: Tensor) {
-        self.steps.push(Step::Clear { to: to.place });
+        self.steps.push(Launch::Clear { to: to.place });
     }
 }

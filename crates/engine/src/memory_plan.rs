@@ -25,7 +25,7 @@ pub struct Buffer {
 
 /// Memory of somebody else, free for guests before a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lent {
+pub struct ReusableSpan {
     /// Its first byte, in the memory it is a part of.
     pub offset: u64,
     /// How much.
@@ -36,29 +36,29 @@ pub struct Lent {
 
 /// Where a buffer lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spot {
+pub enum BufferPlacement {
     /// In the program's own memory, at this offset.
     Own(u64),
     /// In lent memory, at this offset.
-    Guest(u64),
+    Aliased(u64),
 }
 
 /// Where every buffer lies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// The place of each buffer, in the order they were given.
-    pub spots: Vec<Spot>,
+    pub placements: Vec<BufferPlacement>,
     /// All of the program's own memory: no buffer in it ends behind this.
     pub peak_bytes: u64,
     /// The most of it that is alive at any one moment: with these guests no plan can do with less.
     pub floor_bytes: u64,
     /// What is alive at that moment, largest first.
-    pub holders: Vec<Holder>,
+    pub holders: Vec<PeakBuffer>,
 }
 
 /// A buffer that is alive when most is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct PeakBuffer {
     /// What it is.
     pub label: String,
     /// How much it holds.
@@ -70,10 +70,10 @@ const NAMED: usize = 8;
 
 impl MemoryPlan {
     /// Places `buffers`; `lent` is in order of offset. Cost: quadratic in their number, which is some thousands.
-    pub fn solve(buffers: &[Buffer], lent: &[Lent]) -> MemoryPlan {
+    pub fn solve(buffers: &[Buffer], lent: &[ReusableSpan]) -> MemoryPlan {
         let mut by_size: Vec<usize> = (0..buffers.len()).collect();
         by_size.sort_by_key(|&i| (std::cmp::Reverse(size(&buffers[i])), buffers[i].first, i));
-        let mut spots = vec![Spot::Own(0); buffers.len()];
+        let mut placements = vec![BufferPlacement::Own(0); buffers.len()];
         let (mut own, mut guests) = (Placed::default(), Placed::default());
         let mut peak_bytes = 0;
         for at in by_size {
@@ -82,22 +82,22 @@ impl MemoryPlan {
                 let offset = guests.lowest(buffer, run.start);
                 (offset + buffer.bytes <= run.end).then_some(offset)
             });
-            spots[at] = match welcome {
+            placements[at] = match welcome {
                 Some(offset) => {
                     guests.put(buffer, offset);
-                    Spot::Guest(offset)
+                    BufferPlacement::Aliased(offset)
                 }
                 None => {
                     let offset = own.lowest(buffer, 0);
                     own.put(buffer, offset);
                     peak_bytes = peak_bytes.max(offset + size(buffer));
-                    Spot::Own(offset)
+                    BufferPlacement::Own(offset)
                 }
             };
         }
-        let staying = buffers.iter().zip(&spots).filter(|(_, spot)| matches!(spot, Spot::Own(_)));
+        let staying = buffers.iter().zip(&placements).filter(|(_, spot)| matches!(spot, BufferPlacement::Own(_)));
         let (floor_bytes, holders) = fullest_moment(&staying.map(|(buffer, _)| buffer).collect::<Vec<_>>());
-        MemoryPlan { spots, peak_bytes, floor_bytes, holders }
+        MemoryPlan { placements, peak_bytes, floor_bytes, holders }
     }
 
     /// The largest holders in one line.
@@ -138,7 +138,7 @@ impl<'b> Placed<'b> {
 }
 
 /// Lent memory that is free up to and including the moment `last`, what touches taken together.
-fn free_runs(lent: &[Lent], last: usize) -> impl Iterator<Item = Range<u64>> {
+fn free_runs(lent: &[ReusableSpan], last: usize) -> impl Iterator<Item = Range<u64>> {
     let mut free = lent.iter().filter(move |part| part.until > last).peekable();
     std::iter::from_fn(move || {
         let first = free.next()?;
@@ -151,7 +151,7 @@ fn free_runs(lent: &[Lent], last: usize) -> impl Iterator<Item = Range<u64>> {
 }
 
 /// The moment at which most is alive: how much, and what.
-fn fullest_moment(buffers: &[&Buffer]) -> (u64, Vec<Holder>) {
+fn fullest_moment(buffers: &[&Buffer]) -> (u64, Vec<PeakBuffer>) {
     let moments = buffers.iter().map(|buffer| buffer.last + 1).max().unwrap_or(0);
     let mut change = vec![0_i64; moments + 1];
     for buffer in buffers {
@@ -165,10 +165,10 @@ fn fullest_moment(buffers: &[&Buffer]) -> (u64, Vec<Holder>) {
             (most, when) = (alive, moment);
         }
     }
-    let mut holders: Vec<Holder> = buffers
+    let mut holders: Vec<PeakBuffer> = buffers
         .iter()
         .filter(|buffer| buffer.first <= when && when <= buffer.last)
-        .map(|buffer| Holder { label: buffer.label.clone(), bytes: size(buffer) })
+        .map(|buffer| PeakBuffer { label: buffer.label.clone(), bytes: size(buffer) })
         .collect();
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
     (most as u64, holders)
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn what_follows_takes_the_place_of_what_ended() {
         let plan = MemoryPlan::solve(&[buffer(512, 0, 1), buffer(256, 1, 2), buffer(512, 2, 3)], &[]);
-        assert_eq!((plan.spots.clone(), plan.peak_bytes), ([0, 512, 0].map(Spot::Own).to_vec(), 768));
+        assert_eq!((plan.placements.clone(), plan.peak_bytes), ([0, 512, 0].map(BufferPlacement::Own).to_vec(), 768));
         assert_eq!(plan.holders.iter().map(|h| h.bytes).collect::<Vec<_>>(), [512, 256]);
     }
 
@@ -197,13 +197,13 @@ mod tests {
 
     #[test]
     fn a_guest_is_gone_when_the_owner_comes_and_may_lie_across_two_that_touch() {
-        let lent = |offset, bytes, until| Lent { offset, bytes, until };
-        let spot = |buffer: Buffer, lent: &[Lent]| MemoryPlan::solve(&[buffer], lent).spots[0];
-        assert_eq!(spot(buffer(512, 0, 4), &[lent(0, 512, 5)]), Spot::Guest(0));
-        assert_eq!(spot(buffer(512, 0, 5), &[lent(0, 512, 5)]), Spot::Own(0));
-        assert_eq!(spot(buffer(512, 0, 4), &[lent(256, 256, 5), lent(512, 256, 6)]), Spot::Guest(256));
-        assert_eq!(spot(buffer(512, 0, 4), &[lent(256, 200, 5), lent(512, 256, 6)]), Spot::Own(0));
-        assert_eq!(spot(buffer(512, 0, 5), &[lent(256, 256, 5), lent(512, 512, 6)]), Spot::Guest(512));
+        let lent = |offset, bytes, until| ReusableSpan { offset, bytes, until };
+        let spot = |buffer: Buffer, lent: &[ReusableSpan]| MemoryPlan::solve(&[buffer], lent).placements[0];
+        assert_eq!(spot(buffer(512, 0, 4), &[lent(0, 512, 5)]), BufferPlacement::Aliased(0));
+        assert_eq!(spot(buffer(512, 0, 5), &[lent(0, 512, 5)]), BufferPlacement::Own(0));
+        assert_eq!(spot(buffer(512, 0, 4), &[lent(256, 256, 5), lent(512, 256, 6)]), BufferPlacement::Aliased(256));
+        assert_eq!(spot(buffer(512, 0, 4), &[lent(256, 200, 5), lent(512, 256, 6)]), BufferPlacement::Own(0));
+        assert_eq!(spot(buffer(512, 0, 5), &[lent(256, 256, 5), lent(512, 512, 6)]), BufferPlacement::Aliased(512));
     }
 
     proptest! {
@@ -214,18 +214,18 @@ mod tests {
         ) {
             let buffers: Vec<Buffer> = given.iter().map(|&(bytes, first, more)| buffer(bytes, first, first + more)).collect();
             let mut end = 0;
-            let lent: Vec<Lent> = parts.iter().map(|&(blocks, until, gap)| {
+            let lent: Vec<ReusableSpan> = parts.iter().map(|&(blocks, until, gap)| {
                 let offset = end + gap * BLOCK_ALIGN;
                 end = offset + blocks * BLOCK_ALIGN;
-                Lent { offset, bytes: blocks * BLOCK_ALIGN, until }
+                ReusableSpan { offset, bytes: blocks * BLOCK_ALIGN, until }
             }).collect();
             let plan = MemoryPlan::solve(&buffers, &lent);
-            for (a, spot) in buffers.iter().zip(&plan.spots) {
+            for (a, spot) in buffers.iter().zip(&plan.placements) {
                 match *spot {
-                    Spot::Own(offset) => prop_assert!(offset + a.bytes <= plan.peak_bytes && offset.is_multiple_of(BLOCK_ALIGN)),
-                    Spot::Guest(offset) => {
+                    BufferPlacement::Own(offset) => prop_assert!(offset + a.bytes <= plan.peak_bytes && offset.is_multiple_of(BLOCK_ALIGN)),
+                    BufferPlacement::Aliased(offset) => {
                         // Every byte lies in a part whose owner comes later.
-                        let inside = |part: &&Lent| part.until > a.last;
+                        let inside = |part: &&ReusableSpan| part.until > a.last;
                         let covered: u64 = lent.iter().filter(inside).map(|part| {
                             let (from, to) = (offset.max(part.offset), (offset + a.bytes).min(part.offset + part.bytes));
                             to.saturating_sub(from)
@@ -237,8 +237,8 @@ mod tests {
             for (i, a) in buffers.iter().enumerate() {
                 for (j, b) in buffers.iter().enumerate().skip(i + 1) {
                     let meet = a.first <= b.last && b.first <= a.last;
-                    let apart = match (plan.spots[i], plan.spots[j]) {
-                        (Spot::Own(x), Spot::Own(y)) | (Spot::Guest(x), Spot::Guest(y)) => x + a.bytes <= y || y + b.bytes <= x,
+                    let apart = match (plan.placements[i], plan.placements[j]) {
+                        (BufferPlacement::Own(x), BufferPlacement::Own(y)) | (BufferPlacement::Aliased(x), BufferPlacement::Aliased(y)) => x + a.bytes <= y || y + b.bytes <= x,
                         _ => true,
                     };
                     prop_assert!(!meet || apart);

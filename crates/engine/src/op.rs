@@ -56,7 +56,7 @@ pub trait Op: fmt::Debug + Send + Sync {
 
     /// Whether all it does is to bring its second input to its first, which lasts. It is left out where what makes the second
     /// input can write it there itself, or add it: [`Op::can_add`].
-    fn brings(&self) -> Option<Brings> {
+    fn brings(&self) -> Option<WriteMode> {
         None
     }
 
@@ -81,17 +81,17 @@ pub trait Op: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Turns it into launches and products.
+    /// Turns it into launches and GEMMs.
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError>;
 }
 
 /// How something is brought to what lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Brings {
+pub enum WriteMode {
     /// It is added.
-    Added,
+    Accumulate,
     /// It takes the place of what is there.
-    Instead,
+    Overwrite,
 }
 
 /// The error for inputs that do not go together.

@@ -10,7 +10,7 @@ use crate::error::EngineError;
 use crate::random;
 use crate::tensor::{Shape, TensorType};
 
-/// Elements a parameter's place is a multiple of: 256 bytes of bf16, which is what matrix products want.
+/// Elements a parameter's place is a multiple of: 256 bytes of bf16, which is what GEMMs want.
 const ALIGN_ELEMENTS: u64 = 128;
 
 /// Elements that are drawn as one piece of work.

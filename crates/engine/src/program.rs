@@ -8,10 +8,10 @@ use tandem_device::DType;
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 
 use crate::error::EngineError;
-use crate::graph::{Graph, Kind, Leaf, Span, Value};
-use crate::lower::{Lower, Place, Region, Step, StepArg, Tensor};
-use crate::memory_plan::{Buffer, Lent, MemoryPlan, Spot};
-use crate::op::Brings;
+use crate::graph::{Graph, Leaf, NodeKind, ParameterSpan, Value};
+use crate::lower::{Launch, LaunchArg, Location, Lower, Region, Tensor};
+use crate::memory_plan::{Buffer, BufferPlacement, MemoryPlan, ReusableSpan};
+use crate::op::WriteMode;
 use crate::schedule::{Destination, Item, lasting, meet, schedule};
 use crate::tensor::TensorType;
 
@@ -64,7 +64,7 @@ impl NamedLayout {
 /// A graph that was planned and lowered. Nothing in it changes from run to run but what lies in its memory.
 #[derive(Clone, Debug)]
 pub struct Program {
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<Launch>,
     pub(crate) inputs: NamedLayout,
     pub(crate) host: NamedLayout,
     pub(crate) results: NamedLayout,
@@ -72,18 +72,18 @@ pub struct Program {
     pub(crate) constant_bytes: u64,
     pub(crate) memory: MemoryPlan,
     pub(crate) labels: Vec<Arc<str>>,
-    pub(crate) asides: Vec<Aside>,
+    pub(crate) asides: Vec<SideStreamOp>,
 }
 
 /// Steps that may run beside those behind them: what they make, nobody in the program reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Aside {
+pub(crate) struct SideStreamOp {
     pub(crate) steps: Range<usize>,
     /// The step that must not begin before they are done.
     pub(crate) until: usize,
 }
 
-/// Asides that may be under way at once: what one reads is kept until so many more begin. The more, the longer a product
+/// Asides that may be under way at once: what one reads is kept until so many more begin. The more, the longer a GEMM
 /// can wait for multiprocessors that the first line leaves idle; more than eight bring nothing (H200).
 pub(crate) const ASIDES_AT_ONCE: usize = 8;
 
@@ -115,7 +115,7 @@ impl Program {
     }
 
     /// Its pieces of work.
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &[Launch] {
         &self.steps
     }
 
@@ -124,12 +124,10 @@ impl Program {
         &self.labels
     }
 
-    /// Multiplications and additions of its matrix products.
-    pub fn product_flops(&self) -> u64 {
-        let flops = |step: &Step| match step {
-            Step::Product { product: p, .. } => {
-                2 * u64::from(p.m) * u64::from(p.n) * u64::from(p.k) * u64::from(p.batch)
-            }
+    /// Multiplications and additions of its GEMMs.
+    pub fn gemm_flops(&self) -> u64 {
+        let flops = |step: &Launch| match step {
+            Launch::Gemm { gemm: p, .. } => 2 * u64::from(p.m) * u64::from(p.n) * u64::from(p.k) * u64::from(p.batch),
             _ => 0,
         };
         self.steps.iter().map(flops).sum()
@@ -169,7 +167,7 @@ struct Compiler<'g> {
     results: NamedLayout,
     constants: Vec<(u64, Arc<[u8]>)>,
     constant_bytes: u64,
-    places: HashMap<Value, Place>,
+    places: HashMap<Value, Location>,
 }
 
 /// The buffers of a program, and which of them each value lies in.
@@ -202,7 +200,7 @@ impl<'g> Compiler<'g> {
         let buffers = self.buffers();
         let memory = MemoryPlan::solve(&buffers.list, &self.gradients_to_come());
         for (value, &buffer) in &buffers.of_value {
-            self.places.insert(*value, place_in(memory.spots[buffer], self.graph.ty(*value).bytes()));
+            self.places.insert(*value, place_in(memory.placements[buffer], self.graph.ty(*value).bytes()));
         }
         let (mut steps, mut labels, mut begins) = (Vec::new(), Vec::new(), Vec::new());
         for (at, item) in self.items.iter().enumerate() {
@@ -211,13 +209,14 @@ impl<'g> Compiler<'g> {
             labels.resize(steps.len(), item.label.clone());
         }
         begins.push(steps.len());
-        let aside = |(&at, &until): (&usize, &usize)| Aside { steps: begins[at]..begins[at + 1], until: begins[until] };
-        let asides: Vec<Aside> = self.asides.iter().map(aside).collect();
+        let aside =
+            |(&at, &until): (&usize, &usize)| SideStreamOp { steps: begins[at]..begins[at + 1], until: begins[until] };
+        let asides: Vec<SideStreamOp> = self.asides.iter().map(aside).collect();
         for (name, value) in &self.graph.results {
             let ty = self.graph.ty(*value);
             let offset = self.results.place(name, ty)?;
-            let to = Place { region: Region::Results, offset, bytes: ty.bytes() };
-            steps.push(Step::Copy { from: self.place_of(*value), to });
+            let to = Location { region: Region::Results, offset, bytes: ty.bytes() };
+            steps.push(Launch::Copy { from: self.place_of(*value), to });
         }
         labels.resize(steps.len(), "results".into());
         debug_assert_eq!(race(&steps, &asides), None, "steps that run at once and touch the same memory");
@@ -243,26 +242,28 @@ impl<'g> Compiler<'g> {
             .collect();
         for value in read {
             let node = &self.graph.nodes[value.node as usize];
-            let Kind::Leaf(leaf) = &node.kind else { continue };
+            let NodeKind::Leaf(leaf) = &node.kind else { continue };
             let place = self.place_leaf(leaf, node.outputs[0])?;
             self.places.insert(value, place);
         }
         Ok(())
     }
 
-    fn place_leaf(&mut self, leaf: &Leaf, ty: TensorType) -> Result<Place, EngineError> {
-        let at = |region, offset| Place { region, offset, bytes: ty.bytes() };
+    fn place_leaf(&mut self, leaf: &Leaf, ty: TensorType) -> Result<Location, EngineError> {
+        let at = |region, offset| Location { region, offset, bytes: ty.bytes() };
         let parameters = self.graph.parameters();
         let width = ty.dtype.bytes();
         Ok(match leaf {
             Leaf::Parameter(id) => {
                 let narrow = self.graph.precision() != self.graph.wide();
-                let span = if narrow { Span::Compute } else { Span::Parameters };
-                at(Region::Span(span), parameters.get(*id).offset * width)
+                let span = if narrow { ParameterSpan::Compute } else { ParameterSpan::Parameters };
+                at(Region::ParameterSpan(span), parameters.get(*id).offset * width)
             }
-            Leaf::Average(id) => at(Region::Span(Span::Average), parameters.get(*id).offset * width),
-            Leaf::Gradient(id) => at(Region::Span(Span::Gradients), parameters.get(*id).offset * width),
-            Leaf::Span(span) => at(Region::Span(*span), 0),
+            Leaf::Average(id) => at(Region::ParameterSpan(ParameterSpan::Average), parameters.get(*id).offset * width),
+            Leaf::Gradient(id) => {
+                at(Region::ParameterSpan(ParameterSpan::Gradients), parameters.get(*id).offset * width)
+            }
+            Leaf::ParameterSpan(span) => at(Region::ParameterSpan(*span), 0),
             Leaf::Input(name) => {
                 let field = self.inputs.find("input", name)?;
                 if field.ty.bytes() != ty.bytes() || field.ty.dtype != ty.dtype {
@@ -284,13 +285,13 @@ impl<'g> Compiler<'g> {
 
     /// Gradients that the program puts in the place of old ones without having looked at those: until then their memory
     /// is free. What lies between two parameters and what the program does not write stays as it is.
-    fn gradients_to_come(&self) -> Vec<Lent> {
+    fn gradients_to_come(&self) -> Vec<ReusableSpan> {
         let parameters = self.graph.parameters();
         // The first item that touches a gradient, and whether all it does to it is to write the whole of it.
         let mut touched: Vec<Option<(usize, bool)>> = vec![None; parameters.iter().count()];
         for (at, item) in self.items.iter().enumerate() {
             let sent = item.destinations.iter().flatten().map(|to| (to.leaf, !to.adds));
-            let instead = item.op.brings() == Some(Brings::Instead);
+            let instead = item.op.brings() == Some(WriteMode::Overwrite);
             let given = item.inputs.iter().enumerate().map(|(i, input)| (*input, instead && i == 0));
             for (value, replaces) in given.chain(sent) {
                 match lasting(self.graph, value) {
@@ -298,7 +299,7 @@ impl<'g> Compiler<'g> {
                         let whole = self.graph.shape(value).elements() == parameters.get(*id).shape.elements();
                         touch(&mut touched[id.0 as usize], at, replaces && whole);
                     }
-                    Some(Leaf::Span(Span::Gradients)) => {
+                    Some(Leaf::ParameterSpan(ParameterSpan::Gradients)) => {
                         touched.iter_mut().for_each(|first| touch(first, at, false));
                     }
                     _ => {}
@@ -309,11 +310,11 @@ impl<'g> Compiler<'g> {
         let lent = parameters.iter().zip(touched).filter_map(|((_, parameter), touched)| match touched {
             Some((until, true)) => {
                 let bytes = parameter.shape.elements() * width;
-                Some(Lent { offset: parameter.offset * width, bytes, until })
+                Some(ReusableSpan { offset: parameter.offset * width, bytes, until })
             }
             _ => None,
         });
-        let mut lent: Vec<Lent> = lent.collect();
+        let mut lent: Vec<ReusableSpan> = lent.collect();
         lent.sort_by_key(|part| part.offset);
         lent
     }
@@ -395,7 +396,7 @@ impl<'g> Compiler<'g> {
         memory: &MemoryPlan,
         scratch: &[usize],
         taken_over: Option<usize>,
-        steps: &mut Vec<Step>,
+        steps: &mut Vec<Launch>,
     ) -> Result<(), EngineError> {
         let tensor = |value: &Value| Tensor { ty: self.graph.ty(*value), place: self.place_of(*value) };
         let inputs: Vec<Tensor> = item.inputs.iter().map(tensor).collect();
@@ -412,7 +413,7 @@ impl<'g> Compiler<'g> {
             .zip(sizes)
             .map(|(&buffer, bytes)| Tensor {
                 ty: TensorType::new(DType::U8, &[bytes as u32]),
-                place: place_in(memory.spots[buffer], bytes),
+                place: place_in(memory.placements[buffer], bytes),
             })
             .collect();
         let adds: Vec<bool> = item.destinations.iter().map(|to| to.is_some_and(|to| to.adds)).collect();
@@ -421,7 +422,7 @@ impl<'g> Compiler<'g> {
     }
 
     /// A view of a leaf lies where the leaf lies.
-    fn place_of(&self, value: Value) -> Place {
+    fn place_of(&self, value: Value) -> Location {
         match self.places.get(&value) {
             Some(place) => *place,
             None => self.place_of(self.graph.nodes[value.node as usize].inputs[0]),
@@ -448,24 +449,26 @@ fn asides(graph: &Graph, items: &[Item]) -> BTreeMap<usize, usize> {
 }
 
 /// The place of a buffer.
-fn place_in(spot: Spot, bytes: u64) -> Place {
+fn place_in(spot: BufferPlacement, bytes: u64) -> Location {
     match spot {
-        Spot::Own(offset) => Place { region: Region::Activations, offset, bytes },
-        Spot::Guest(offset) => Place { region: Region::Span(Span::Gradients), offset, bytes },
+        BufferPlacement::Own(offset) => Location { region: Region::Activations, offset, bytes },
+        BufferPlacement::Aliased(offset) => {
+            Location { region: Region::ParameterSpan(ParameterSpan::Gradients), offset, bytes }
+        }
     }
 }
 
 /// Two steps that may run at once although one of them writes what the other touches.
-fn race(steps: &[Step], asides: &[Aside]) -> Option<(usize, usize)> {
+fn race(steps: &[Launch], asides: &[SideStreamOp]) -> Option<(usize, usize)> {
     let is_aside = |at: usize| asides.iter().any(|aside| aside.steps.contains(&at));
-    let beside = |aside: &Aside| (aside.steps.end..aside.until).filter(|&at| !is_aside(at)).collect::<Vec<_>>();
+    let beside = |aside: &SideStreamOp| (aside.steps.end..aside.until).filter(|&at| !is_aside(at)).collect::<Vec<_>>();
     let pairs = asides.iter().flat_map(|aside| {
         let others = beside(aside);
         aside.steps.clone().flat_map(move |step| others.clone().into_iter().map(move |other| (step, other)))
     });
     let collide = |(a, b): &(usize, usize)| {
         let (a, b) = (touched_by(&steps[*a]), touched_by(&steps[*b]));
-        let meet = |x: &Place, y: &Place| {
+        let meet = |x: &Location, y: &Location| {
             x.region == y.region && x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes
         };
         a.iter().any(|(x, writes)| b.iter().any(|(y, also)| (*writes || *also) && meet(x, y)))
@@ -474,21 +477,21 @@ fn race(steps: &[Step], asides: &[Aside]) -> Option<(usize, usize)> {
 }
 
 /// The memory a step touches, and whether it writes there.
-fn touched_by(step: &Step) -> Vec<(Place, bool)> {
+fn touched_by(step: &Launch) -> Vec<(Location, bool)> {
     match step {
-        Step::Launch { args, .. } => args
+        Launch::Kernel { args, .. } => args
             .iter()
             .filter_map(|arg| match arg {
-                StepArg::Read(place, _) => Some((*place, false)),
-                StepArg::Write(place, _) => Some((*place, true)),
+                LaunchArg::Read(place, _) => Some((*place, false)),
+                LaunchArg::Write(place, _) => Some((*place, true)),
                 _ => None,
             })
             .collect(),
-        Step::Product { a, b, c, bias, .. } => {
+        Launch::Gemm { a, b, c, bias, .. } => {
             [(*a, false), (*b, false), (*c, true)].into_iter().chain(bias.map(|bias| (bias, false))).collect()
         }
-        Step::Copy { from, to } => vec![(*from, false), (*to, true)],
-        Step::Clear { to } => vec![(*to, true)],
+        Launch::Copy { from, to } => vec![(*from, false), (*to, true)],
+        Launch::Clear { to } => vec![(*to, true)],
     }
 }
 
@@ -553,8 +556,8 @@ mod tests {
         assert!(program.asides[..20].iter().all(|aside| aside.until > aside.steps.end), "{:?}", program.asides);
         assert_eq!(race(&program.steps, &program.asides), None);
         // Were one not waited for, what it reads would be written over: the check can tell.
-        let endless: Vec<Aside> =
-            program.asides.iter().map(|aside| Aside { until: program.steps.len(), ..aside.clone() }).collect();
+        let endless: Vec<SideStreamOp> =
+            program.asides.iter().map(|aside| SideStreamOp { until: program.steps.len(), ..aside.clone() }).collect();
         assert!(race(&program.steps, &endless).is_some());
     }
 
@@ -574,17 +577,17 @@ mod tests {
         let loss = graph.mul(x, x).unwrap();
         let loss = graph.sum_all(loss).unwrap();
         graph.bring_gradients(loss, earlier, &Recomputed::new()).unwrap();
-        let mut set = ProgramSet::new(parameters.clone(), DType::F32, &[Span::Gradients]);
+        let mut set = ProgramSet::new(parameters.clone(), DType::F32, &[ParameterSpan::Gradients]);
         let id = set.add("accumulate", &graph, &layout).unwrap();
         let own = set.program(id).memory().peak_bytes;
         let mut session = session(&Machine::cpu(), set);
         let start: Vec<f32> = parameters.initial(3).into_iter().map(|x| x as f32).collect();
-        session.write_span(Span::Parameters, &start).unwrap();
-        session.write_span(Span::Gradients, &vec![before; start.len()]).unwrap();
+        session.write_span(ParameterSpan::Parameters, &start).unwrap();
+        session.write_span(ParameterSpan::Gradients, &vec![before; start.len()]).unwrap();
         let x: Vec<f32> = (0..16 * WIDTH).map(|i| (i as f32 * 0.37).sin()).collect();
         session.write_input(id, "x", &x).unwrap();
         session.run(id, None, &[]).unwrap();
-        (session.read_span(Span::Gradients).unwrap(), own)
+        (session.read_span(ParameterSpan::Gradients).unwrap(), own)
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
-use tandem_device::{DType, Kind, Product};
+use tandem_device::{DType, DeviceKind, Gemm};
 
 use crate::error::EngineError;
-use crate::graph::{Graph, Span};
-use crate::lower::Step;
+use crate::graph::{Graph, ParameterSpan};
+use crate::lower::Launch;
 use crate::parameters::Parameters;
 use crate::program::{NamedLayout, Program};
 use crate::tensor::accumulator;
@@ -18,27 +18,27 @@ pub struct ProgramId(pub(crate) usize);
 
 /// A part of a session's memory that is taken as one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Holding {
+pub enum MemoryKind {
     /// Parameters, or what is kept for each of them.
-    Span(Span),
+    ParameterSpan(ParameterSpan),
     /// What lasts from run to run.
     States,
     /// The numbers of all programs that never change.
     Constants,
-    /// What products may use on the way, on cards.
+    /// What GEMMs may use on the way, on cards.
     Workspace,
     /// What one program needs while it runs: host values, batch, results, activations.
     Working,
 }
 
-/// What products may use on the way, on cards: each of the two lines of a recording has its own.
-pub const WORKSPACE_BYTES: u64 = 2 * Product::WORKSPACE_BYTES;
+/// What GEMMs may use on the way, on cards: each of the two lines of a recording has its own.
+pub const WORKSPACE_BYTES: u64 = 2 * Gemm::WORKSPACE_BYTES;
 
 /// A named amount of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct MemoryLine {
     /// Which part of a session's memory it is.
-    pub holder: Holding,
+    pub kind: MemoryKind,
     /// What it is called in memory tables.
     pub name: &'static str,
     /// How much of it.
@@ -50,7 +50,7 @@ pub struct Line {
 pub struct ProgramSet {
     pub(crate) parameters: Arc<Parameters>,
     pub(crate) precision: DType,
-    pub(crate) spans: Vec<Span>,
+    pub(crate) spans: Vec<ParameterSpan>,
     pub(crate) states: NamedLayout,
     pub(crate) programs: Vec<Program>,
     pub(crate) names: Vec<String>,
@@ -59,16 +59,16 @@ pub struct ProgramSet {
 }
 
 impl ProgramSet {
-    /// No programs yet. `spans` is what is kept for every parameter; [`Span::Compute`] is there by itself when `precision`
+    /// No programs yet. `spans` is what is kept for every parameter; [`ParameterSpan::Compute`] is there by itself when `precision`
     /// is bf16.
-    pub fn new(parameters: Arc<Parameters>, precision: DType, spans: &[Span]) -> ProgramSet {
+    pub fn new(parameters: Arc<Parameters>, precision: DType, spans: &[ParameterSpan]) -> ProgramSet {
         let narrow = precision == DType::BF16;
-        let kept = |span: &Span| match span {
-            Span::Parameters => true,
-            Span::Compute => narrow,
+        let kept = |span: &ParameterSpan| match span {
+            ParameterSpan::Parameters => true,
+            ParameterSpan::Compute => narrow,
             other => spans.contains(other),
         };
-        let spans = Span::ALL.into_iter().filter(kept).collect();
+        let spans = ParameterSpan::ALL.into_iter().filter(kept).collect();
         let (states, programs, names) = (NamedLayout::default(), Vec::new(), Vec::new());
         ProgramSet { parameters, precision, spans, states, programs, names, late_places: 0 }
     }
@@ -127,7 +127,7 @@ impl ProgramSet {
     }
 
     /// What is kept for every parameter.
-    pub fn spans(&self) -> &[Span] {
+    pub fn spans(&self) -> &[ParameterSpan] {
         &self.spans
     }
 
@@ -137,39 +137,39 @@ impl ProgramSet {
     }
 
     /// Every byte a session will take on a device of this kind, in whole blocks, in the order it takes them. Programs take
-    /// turns in one working memory: the largest counts. Cards have workspaces for products besides, for all programs;
+    /// turns in one working memory: the largest counts. Cards have workspaces for GEMMs besides, for all programs;
     /// simulated ones too, which do not use it, so that what fits there fits the real one.
-    pub fn lines(&self, kind: Kind) -> Vec<Line> {
-        let multiplies = |program: &Program| program.steps.iter().any(|step| matches!(step, Step::Product { .. }));
-        let has_workspace = kind != Kind::Cpu && self.programs.iter().any(multiplies);
-        let mut lines: Vec<Line> = self.spans.iter().map(|&span| self.span_line(span)).collect();
+    pub fn lines(&self, kind: DeviceKind) -> Vec<MemoryLine> {
+        let multiplies = |program: &Program| program.steps.iter().any(|step| matches!(step, Launch::Gemm { .. }));
+        let has_workspace = kind != DeviceKind::Cpu && self.programs.iter().any(multiplies);
+        let mut lines: Vec<MemoryLine> = self.spans.iter().map(|&span| self.span_line(span)).collect();
         let (constants, late) = self.late_constants();
         let working = self.programs.iter().map(Program::working_bytes).max().unwrap_or(0);
-        let mut line = |holder, name, bytes| lines.push(Line { holder, name, bytes: round_up(bytes, BLOCK_ALIGN) });
-        line(Holding::States, "states", self.states.bytes);
-        line(Holding::Constants, "tables", constants + late * self.late_places as u64);
-        line(Holding::Workspace, "workspace", if has_workspace { WORKSPACE_BYTES } else { 0 });
-        line(Holding::Working, "activations", working);
+        let mut line = |kind, name, bytes| lines.push(MemoryLine { kind, name, bytes: round_up(bytes, BLOCK_ALIGN) });
+        line(MemoryKind::States, "states", self.states.bytes);
+        line(MemoryKind::Constants, "tables", constants + late * self.late_places as u64);
+        line(MemoryKind::Workspace, "workspace", if has_workspace { WORKSPACE_BYTES } else { 0 });
+        line(MemoryKind::Working, "activations", working);
         lines
     }
 
     /// The sum of [`ProgramSet::lines`].
-    pub fn bytes(&self, kind: Kind) -> u64 {
+    pub fn bytes(&self, kind: DeviceKind) -> u64 {
         self.lines(kind).iter().map(|line| line.bytes).sum()
     }
 
-    fn span_line(&self, span: Span) -> Line {
+    fn span_line(&self, span: ParameterSpan) -> MemoryLine {
         let wide = accumulator(self.precision);
         let (name, dtype) = match span {
-            Span::Parameters => ("parameters", wide),
-            Span::Compute => ("compute parameters", self.precision),
-            Span::Gradients => ("gradients", wide),
-            Span::FirstMoment => ("optimizer first moment", wide),
-            Span::SecondMoment => ("optimizer second moment", wide),
-            Span::Average => ("averaged parameters", wide),
+            ParameterSpan::Parameters => ("parameters", wide),
+            ParameterSpan::Compute => ("compute parameters", self.precision),
+            ParameterSpan::Gradients => ("gradients", wide),
+            ParameterSpan::FirstMoment => ("optimizer first moment", wide),
+            ParameterSpan::SecondMoment => ("optimizer second moment", wide),
+            ParameterSpan::Average => ("averaged parameters", wide),
         };
         let bytes = round_up(self.parameters.elements() * dtype.bytes(), BLOCK_ALIGN);
-        Line { holder: Holding::Span(span), name, bytes }
+        MemoryLine { kind: MemoryKind::ParameterSpan(span), name, bytes }
     }
 
     /// The largest holders of the program that needs most.

@@ -1,8 +1,8 @@
-//! The numbers twins compute with: f32 and f64, and bf16 as a way to store f32.
+//! The numbers host kernels compute with: f32 and f64, and bf16 as a way to store f32.
 //!
 //! [`Real::store`] stores no subnormal numbers. A multiplication that meets one, or makes one, takes about fifty times as long
-//! (48 ns against 0.9 on an Intel Xeon), one lane slows its whole register, and a product reads each number hundreds of times.
-//! Rust forbids telling a thread to take them as zero, so twins put zeros in their place where they arise.
+//! (48 ns against 0.9 on an Intel Xeon), one lane slows its whole register, and a GEMM reads each number hundreds of times.
+//! Rust forbids telling a thread to take them as zero, so host kernels put zeros in their place where they arise.
 
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
@@ -254,7 +254,7 @@ fn ln_f32(x: f32) -> f32 {
     let p = p * s + 0.4;
     let p = p * s + 0.666_666_7;
     let small = 2.0 * z + z * s * p;
-    // ln 2 in two parts, so that the larger product is exact.
+    // ln 2 in two parts, so that the larger GEMM is exact.
     let wide = n * 0.693_359_4 + (small - n * 2.121_944_4e-4);
     if x > 0.0 && x < f32::INFINITY {
         wide

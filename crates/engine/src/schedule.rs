@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::graph::{Graph, Kind, Leaf, Span, Value};
-use crate::op::{Brings, Op};
+use crate::graph::{Graph, Leaf, NodeKind, ParameterSpan, Value};
+use crate::op::{Op, WriteMode};
 use crate::ops::pointwise::{Chain, ChainBuilder};
 
 /// One thing to run.
@@ -42,7 +42,7 @@ pub(crate) fn schedule(graph: &Graph) -> Vec<Item> {
     let mut fused: HashMap<u32, ChainBuilder> = HashMap::new();
     let mut items = Vec::new();
     for (at, node) in graph.nodes.iter().enumerate().filter(|(at, _)| live[*at]) {
-        let Kind::Op(op) = &node.kind else { continue };
+        let NodeKind::Op(op) = &node.kind else { continue };
         let outputs: Vec<Value> =
             (0..node.outputs.len() as u32).map(|output| Value { node: at as u32, output }).collect();
         if let Some(function) = op.pointwise() {
@@ -106,7 +106,7 @@ fn count_uses(graph: &Graph, live: &[bool]) -> Uses {
 }
 
 fn changes_something(graph: &Graph, node: u32) -> bool {
-    matches!(&graph.nodes[node as usize].kind, Kind::Op(op) if !op.mutates().is_empty())
+    matches!(&graph.nodes[node as usize].kind, NodeKind::Op(op) if !op.mutates().is_empty())
 }
 
 /// Whether an element-wise node is left to be computed inside the one node that reads it. Not where it reads something
@@ -114,7 +114,7 @@ fn changes_something(graph: &Graph, node: u32) -> bool {
 fn waits_for_its_only_reader(graph: &Graph, value: Value, uses: &Uses, chain: &ChainBuilder, changes: &[u32]) -> bool {
     let Some(at) = uses.only_reader(value).filter(|at| (*at as usize) < graph.nodes.len()) else { return false };
     let reader = &graph.nodes[at as usize];
-    let Kind::Op(op) = &reader.kind else { return false };
+    let NodeKind::Op(op) = &reader.kind else { return false };
     if op.pointwise().is_none() || reader.outputs[0].shape != graph.shape(value) || !chain.has_room() {
         return false;
     }
@@ -127,22 +127,22 @@ fn waits_for_its_only_reader(graph: &Graph, value: Value, uses: &Uses, chain: &C
 pub(crate) fn lasting(graph: &Graph, value: Value) -> Option<&Leaf> {
     let node = &graph.nodes[value.node as usize];
     match &node.kind {
-        Kind::Op(op) if op.is_view() => lasting(graph, node.inputs[0]),
-        Kind::Leaf(Leaf::Input(_) | Leaf::Host(_) | Leaf::Constant(_)) | Kind::Op(_) => None,
-        Kind::Leaf(leaf) => Some(leaf),
+        NodeKind::Op(op) if op.is_view() => lasting(graph, node.inputs[0]),
+        NodeKind::Leaf(Leaf::Input(_) | Leaf::Host(_) | Leaf::Constant(_)) | NodeKind::Op(_) => None,
+        NodeKind::Leaf(leaf) => Some(leaf),
     }
 }
 
 /// Whether two leaves that last may share memory.
 pub(crate) fn meet(a: &Leaf, b: &Leaf) -> bool {
-    let within = |leaf: &Leaf, span: Span| match leaf {
-        Leaf::Parameter(_) => matches!(span, Span::Parameters | Span::Compute),
-        Leaf::Average(_) => span == Span::Average,
-        Leaf::Gradient(_) => span == Span::Gradients,
-        leaf => *leaf == Leaf::Span(span),
+    let within = |leaf: &Leaf, span: ParameterSpan| match leaf {
+        Leaf::Parameter(_) => matches!(span, ParameterSpan::Parameters | ParameterSpan::Compute),
+        Leaf::Average(_) => span == ParameterSpan::Average,
+        Leaf::Gradient(_) => span == ParameterSpan::Gradients,
+        leaf => *leaf == Leaf::ParameterSpan(span),
     };
     match (a, b) {
-        (Leaf::Span(span), other) | (other, Leaf::Span(span)) => within(other, *span),
+        (Leaf::ParameterSpan(span), other) | (other, Leaf::ParameterSpan(span)) => within(other, *span),
         _ => a == b,
     }
 }
@@ -208,9 +208,9 @@ fn send_straight(graph: &Graph, mut items: Vec<Item>, uses: &Uses) -> Vec<Item> 
         let (leaf, part) = (item.inputs[0], item.inputs[1]);
         let Some(&(maker, output)) = makers.get(&part) else { continue };
         let op = &items[maker].op;
-        let can = if brings == Brings::Added { op.can_add(output) } else { !op.is_view() };
+        let can = if brings == WriteMode::Accumulate { op.can_add(output) } else { !op.is_view() };
         if can && uses.only_reader(part).is_some() && !touches(maker..i, leaf) {
-            straight.push((maker, output, Destination { leaf, adds: brings == Brings::Added }));
+            straight.push((maker, output, Destination { leaf, adds: brings == WriteMode::Accumulate }));
             dropped[i] = true;
         }
     }

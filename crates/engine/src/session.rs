@@ -15,14 +15,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tandem_device::{
-    Arena, Arg, Block, DeviceError, Element, Event, Kernel, Kind, Loaded, Pinned, Product, Recorded, Stream, View,
+    Arena, Arg, Block, CapturedGraph, DeviceError, DeviceKind, Element, Event, Gemm, Kernel, LoadedKernel, Pinned,
+    Stream, View,
 };
 
 use crate::error::EngineError;
-use crate::graph::Span;
-use crate::lower::{Place, Region, Step, StepArg};
+use crate::graph::ParameterSpan;
+use crate::lower::{Launch, LaunchArg, Location, Region};
 use crate::program::{ASIDES_AT_ONCE, NamedLayout, Program};
-use crate::program_set::{Holding, ProgramId, ProgramSet};
+use crate::program_set::{MemoryKind, ProgramId, ProgramSet};
 use crate::tensor::TensorType;
 
 pub use timing::StepTime;
@@ -32,12 +33,12 @@ pub struct Session {
     set: Arc<ProgramSet>,
     stream: Arc<Stream>,
     /// Of each program, on NVIDIA cards. Before the blocks: what was recorded goes before the memory it names.
-    recordings: Vec<Recorded>,
-    blocks: HashMap<Holding, Block>,
+    recordings: Vec<CapturedGraph>,
+    blocks: HashMap<MemoryKind, Block>,
     /// Where the constants of each program begin.
     constants: Vec<u64>,
     /// By the address of the static: it is only compared.
-    kernels: HashMap<*const Kernel, Loaded>,
+    kernels: HashMap<*const Kernel, LoadedKernel>,
     /// Programs that came later, in their places, and the place of the next.
     late: Vec<Program>,
     next_late: usize,
@@ -97,7 +98,7 @@ impl Session {
         for line in set.lines(stream.device().machine().kind()).into_iter().filter(|line| line.bytes > 0) {
             let block = arena.take(line.name, line.bytes)?;
             stream.fill(block.view(), 0)?;
-            blocks.insert(line.holder, block);
+            blocks.insert(line.kind, block);
         }
         let device = stream.device();
         let pair = |bytes: u64| Ok::<_, DeviceError>((device.pinned(bytes.max(1))?, device.event()?));
@@ -127,8 +128,8 @@ impl Session {
         session.load_kernels(&set.programs)?;
         session.upload_constants(&set.programs)?;
         match session.stream.device().machine().kind() {
-            Kind::Cuda => session.warm_up(told)?,
-            Kind::Cpu | Kind::Simulated => told(set.programs.len(), set.programs.len()),
+            DeviceKind::Cuda => session.warm_up(told)?,
+            DeviceKind::Cpu | DeviceKind::Simulated => told(set.programs.len(), set.programs.len()),
         }
         Ok(session)
     }
@@ -146,8 +147,8 @@ impl Session {
     /// Libraries and the driver load code when it is first used, and must not while recording. Nothing has been written
     /// yet but constants, so that running on zeros harms nothing; what it leaves is cleared.
     fn warm_up(&mut self, told: &mut dyn FnMut(usize, usize)) -> Result<(), EngineError> {
-        if self.blocks.contains_key(&Holding::Workspace) {
-            self.stream.device().prepare_products()?;
+        if self.blocks.contains_key(&MemoryKind::Workspace) {
+            self.stream.device().prepare_gemms()?;
         }
         let count = self.set.programs.len();
         let programs = (0..count).map(ProgramId);
@@ -162,13 +163,13 @@ impl Session {
             self.recordings.push(recorded);
             told(id.0 + 1, count);
         }
-        let written = self.blocks.iter().filter(|(holder, _)| **holder != Holding::Constants);
+        let written = self.blocks.iter().filter(|(holder, _)| **holder != MemoryKind::Constants);
         written.into_iter().try_for_each(|(_, block)| self.stream.fill(block.view(), 0))?;
         Ok(self.stream.drain()?)
     }
 
     /// Records a program: on NVIDIA cards in two lines, so that what nobody waits for fills the gaps of what is waited for.
-    fn record(&self, id: ProgramId, lines: &Lines) -> Result<Recorded, EngineError> {
+    fn record(&self, id: ProgramId, lines: &Lines) -> Result<CapturedGraph, EngineError> {
         let capture = self.stream.begin_capture()?;
         let Some(side) = &lines.side else {
             self.queue_steps(id)?;
@@ -302,7 +303,7 @@ impl Session {
         let layout = self.program(id).results.clone();
         let bytes = layout.bytes;
         if bytes > 0 {
-            self.stream.download_few(self.part(id, Region::Results, 0, bytes), &mut memory, 0..bytes)?;
+            self.stream.download_small(self.part(id, Region::Results, 0, bytes), &mut memory, 0..bytes)?;
         }
         self.stream.record(&arrived)?;
         Ok(Fetch { layout, memory, arrived })
@@ -318,14 +319,14 @@ impl Session {
     }
 
     /// Writes a whole span. Waits for the device: for set-up and for loading a checkpoint.
-    pub fn write_span<T: Element>(&self, span: Span, values: &[T]) -> Result<(), EngineError> {
-        self.write(Holding::Span(span), 0, bytemuck::cast_slice(values))
+    pub fn write_span<T: Element>(&self, span: ParameterSpan, values: &[T]) -> Result<(), EngineError> {
+        self.write(MemoryKind::ParameterSpan(span), 0, bytemuck::cast_slice(values))
     }
 
     /// Reads a whole span. Waits for the device.
-    pub fn read_span<T: Element>(&self, span: Span) -> Result<Vec<T>, EngineError> {
+    pub fn read_span<T: Element>(&self, span: ParameterSpan) -> Result<Vec<T>, EngineError> {
         let length = self.set.parameters.elements() * T::DTYPE.bytes();
-        Ok(bytemuck::pod_collect_to_vec(&self.read(Holding::Span(span), 0, length)?))
+        Ok(bytemuck::pod_collect_to_vec(&self.read(MemoryKind::ParameterSpan(span), 0, length)?))
     }
 
     /// Writes one field of the input block, as a batch would. It holds until another program runs: programs take turns in
@@ -334,13 +335,13 @@ impl Session {
         let field = self.program(id).inputs.find("input", name)?;
         same_type::<T>("input", name, field.ty, values.len())?;
         let base = self.program(id).base(Region::Inputs);
-        self.write(Holding::Working, base + field.offset, bytemuck::cast_slice(values))
+        self.write(MemoryKind::Working, base + field.offset, bytemuck::cast_slice(values))
     }
 
     /// Reads a state. Waits for the device.
     pub fn read_state<T: Element>(&self, name: &str) -> Result<Vec<T>, EngineError> {
         let field = self.set.states.find("state", name)?;
-        let bytes = self.read(Holding::States, field.offset, field.ty.bytes())?;
+        let bytes = self.read(MemoryKind::States, field.offset, field.ty.bytes())?;
         Ok(bytemuck::pod_collect_to_vec(&bytes))
     }
 
@@ -348,19 +349,19 @@ impl Session {
     pub fn write_state<T: Element>(&self, name: &str, values: &[T]) -> Result<(), EngineError> {
         let field = self.set.states.find("state", name)?;
         same_type::<T>("state", name, field.ty, values.len())?;
-        self.write(Holding::States, field.offset, bytemuck::cast_slice(values))
+        self.write(MemoryKind::States, field.offset, bytemuck::cast_slice(values))
     }
 
     /// Fills the working memory with what no program wrote, so that reading before writing shows.
     #[cfg(test)]
     pub(crate) fn poison(&self) -> Result<(), EngineError> {
-        match self.blocks.get(&Holding::Working) {
+        match self.blocks.get(&MemoryKind::Working) {
             Some(working) => Ok(self.stream.fill(working.view(), 0x7F)?),
             None => Ok(()),
         }
     }
 
-    fn write(&self, to: Holding, mut offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
+    fn write(&self, to: MemoryKind, mut offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
         let mut staging = self.staging.borrow_mut();
         let most = staging.bytes()?.len();
         for piece in bytes.chunks(most) {
@@ -373,7 +374,7 @@ impl Session {
         Ok(())
     }
 
-    fn read(&self, from: Holding, offset: u64, length: u64) -> Result<Vec<u8>, EngineError> {
+    fn read(&self, from: MemoryKind, offset: u64, length: u64) -> Result<Vec<u8>, EngineError> {
         let mut staging = self.staging.borrow_mut();
         let mut bytes = Vec::with_capacity(length as usize);
         while (bytes.len() as u64) < length {
@@ -386,7 +387,7 @@ impl Session {
         Ok(bytes)
     }
 
-    fn block(&self, holder: Holding) -> &Block {
+    fn block(&self, holder: MemoryKind) -> &Block {
         match self.blocks.get(&holder) {
             Some(block) => block,
             None => panic!("no program of this session uses {holder:?}"),
@@ -396,10 +397,10 @@ impl Session {
     /// A part of a region, as program `id` sees it.
     fn part(&self, id: ProgramId, region: Region, offset: u64, bytes: u64) -> View<'_> {
         let (holder, base) = match region {
-            Region::Span(span) => (Holding::Span(span), 0),
-            Region::States => (Holding::States, 0),
-            Region::Constants => (Holding::Constants, self.constants[id.0]),
-            working => (Holding::Working, self.program(id).base(working)),
+            Region::ParameterSpan(span) => (MemoryKind::ParameterSpan(span), 0),
+            Region::States => (MemoryKind::States, 0),
+            Region::Constants => (MemoryKind::Constants, self.constants[id.0]),
+            working => (MemoryKind::Working, self.program(id).base(working)),
         };
         self.block(holder).part(base + offset, bytes)
     }
@@ -408,8 +409,8 @@ impl Session {
         let device = self.stream.device();
         let (mut kernels, mut seen) = (Vec::new(), HashSet::new());
         for step in programs.iter().flat_map(|program| &program.steps) {
-            let Step::Launch { kernel, .. } = step else { continue };
-            if device.machine().kind() == Kind::Cuda && kernel.source.text.is_empty() {
+            let Launch::Kernel { kernel, .. } = step else { continue };
+            if device.machine().kind() == DeviceKind::Cuda && kernel.source.text.is_empty() {
                 return Err(EngineError::NotOnCuda { kernel: kernel.name });
             }
             let address = std::ptr::from_ref::<Kernel>(kernel);
@@ -436,7 +437,7 @@ impl Session {
 
     fn write_constants(&self, program: &Program, base: u64) -> Result<(), EngineError> {
         let mut constants = program.constants.iter();
-        constants.try_for_each(|(offset, bytes)| self.write(Holding::Constants, base + offset, bytes))
+        constants.try_for_each(|(offset, bytes)| self.write(MemoryKind::Constants, base + offset, bytes))
     }
 
     fn upload_host(&mut self, id: ProgramId, given: &[(&str, HostValue<'_>)]) -> Result<(), EngineError> {
@@ -460,38 +461,38 @@ impl Session {
         }
         let to = self.part(id, Region::Host, 0, layout.bytes);
         let (memory, read) = &self.host[at];
-        self.stream.upload_few(memory, 0..layout.bytes, to)?;
+        self.stream.upload_small(memory, 0..layout.bytes, to)?;
         Ok(self.stream.record(read)?)
     }
 
-    fn queue(&self, id: ProgramId, step: &Step) -> Result<(), EngineError> {
+    fn queue(&self, id: ProgramId, step: &Launch) -> Result<(), EngineError> {
         self.queue_on(Line::First(&self.stream), id, step)
     }
 
-    fn queue_on(&self, line: Line<'_>, id: ProgramId, step: &Step) -> Result<(), EngineError> {
+    fn queue_on(&self, line: Line<'_>, id: ProgramId, step: &Launch) -> Result<(), EngineError> {
         let (Line::First(stream) | Line::Side(stream)) = line;
-        let view = |place: &Place| self.part(id, place.region, place.offset, place.bytes);
+        let view = |place: &Location| self.part(id, place.region, place.offset, place.bytes);
         match step {
-            Step::Launch { kernel, grid, args } => {
+            Launch::Kernel { kernel, grid, args } => {
                 let args: Vec<Arg<'_>> = args
                     .iter()
                     .map(|arg| match arg {
-                        StepArg::Read(place, dtype) => Arg::In(view(place), *dtype),
-                        StepArg::Write(place, dtype) => Arg::Out(view(place), *dtype),
-                        StepArg::U32(n) => Arg::U32(*n),
-                        StepArg::U64(n) => Arg::U64(*n),
-                        StepArg::F32(x) => Arg::F32(*x),
+                        LaunchArg::Read(place, dtype) => Arg::In(view(place), *dtype),
+                        LaunchArg::Write(place, dtype) => Arg::Out(view(place), *dtype),
+                        LaunchArg::U32(n) => Arg::U32(*n),
+                        LaunchArg::U64(n) => Arg::U64(*n),
+                        LaunchArg::F32(x) => Arg::F32(*x),
                     })
                     .collect();
                 let kernel: *const Kernel = *kernel;
                 stream.launch(&self.kernels[&kernel], *grid, &args)?;
             }
-            Step::Product { product, a, b, c, bias } => {
-                let workspace = self.blocks.get(&Holding::Workspace).map(|block| line.workspace(block));
-                stream.product(product, view(a), view(b), view(c), bias.as_ref().map(view), workspace)?;
+            Launch::Gemm { gemm, a, b, c, bias } => {
+                let workspace = self.blocks.get(&MemoryKind::Workspace).map(|block| line.workspace(block));
+                stream.gemm(gemm, view(a), view(b), view(c), bias.as_ref().map(view), workspace)?;
             }
-            Step::Copy { from, to } => stream.copy(view(from), view(to))?,
-            Step::Clear { to } => stream.fill(view(to), 0)?,
+            Launch::Copy { from, to } => stream.copy(view(from), view(to))?,
+            Launch::Clear { to } => stream.fill(view(to), 0)?,
         }
         Ok(())
     }
@@ -510,13 +511,13 @@ enum Line<'a> {
 }
 
 impl Line<'_> {
-    /// Its part of the memory for products: two of them may be under way at once, one in each line.
+    /// Its part of the memory for GEMMs: two of them may be under way at once, one in each line.
     fn workspace(self, both: &Block) -> View<'_> {
         let offset = match self {
             Line::First(_) => 0,
-            Line::Side(_) => Product::WORKSPACE_BYTES,
+            Line::Side(_) => Gemm::WORKSPACE_BYTES,
         };
-        both.part(offset, Product::WORKSPACE_BYTES)
+        both.part(offset, Gemm::WORKSPACE_BYTES)
     }
 }
 
@@ -532,7 +533,7 @@ struct Lines {
 impl Lines {
     fn new(stream: &Stream) -> Result<Lines, DeviceError> {
         let device = stream.device();
-        let is_cuda = device.machine().kind() == Kind::Cuda;
+        let is_cuda = device.machine().kind() == DeviceKind::Cuda;
         let side = is_cuda.then(|| device.stream(false)).transpose()?;
         let marks = (0..=ASIDES_AT_ONCE).map(|_| device.event()).collect::<Result<_, _>>()?;
         Ok(Lines { side, fork: device.event()?, marks })
@@ -603,17 +604,17 @@ mod tests {
     use super::*;
     use crate::{Graph, Init, ParameterList, Recomputed, testing};
 
-    /// A session with one program that adds gradients of a product of weights.
+    /// A session with one program that adds gradients of a GEMM of weights.
     fn adding(machine: &Machine) -> (Session, ProgramId) {
         let mut list = ParameterList::new();
         let id = list.weight("weight", &[5, 3], Init::Constant(0.0)).unwrap();
         let parameters = Arc::new(list.finish());
         let mut graph = Graph::new(parameters.clone(), DType::F32);
         let weight = graph.parameter(id);
-        let squares = graph.product(weight, weight, false, true, false).unwrap();
+        let squares = graph.gemm(weight, weight, false, true, false).unwrap();
         let loss = graph.sum_all(squares).unwrap();
         graph.accumulate(loss, &Recomputed::new()).unwrap();
-        let mut set = ProgramSet::new(parameters, DType::F32, &[Span::Gradients]);
+        let mut set = ProgramSet::new(parameters, DType::F32, &[ParameterSpan::Gradients]);
         let id = set.add("accumulate", &graph, &NamedLayout::default()).unwrap();
         (testing::session(machine, set), id)
     }
@@ -625,11 +626,14 @@ mod tests {
             session.warm_up(&mut |_, _| {}).unwrap();
             assert_eq!(session.recordings.len(), 1);
         }
-        assert!(session.read_span::<f32>(Span::Gradients).unwrap().iter().all(|&x| x == 0.0), "a warm-up is forgotten");
+        assert!(
+            session.read_span::<f32>(ParameterSpan::Gradients).unwrap().iter().all(|&x| x == 0.0),
+            "a warm-up is forgotten"
+        );
         let values: Vec<f32> = (0..session.set.parameters.elements()).map(|i| i as f32 - 4.5).collect();
-        session.write_span(Span::Parameters, &values).unwrap();
+        session.write_span(ParameterSpan::Parameters, &values).unwrap();
         (0..3).for_each(|_| session.replay(id).unwrap());
-        session.read_span(Span::Gradients).unwrap()
+        session.read_span(ParameterSpan::Gradients).unwrap()
     }
 
     #[test]
@@ -653,7 +657,7 @@ mod tests {
             // What comes behind may still be taken in; the card has not come to it.
             let rest = session.replay(id).and_then(|()| session.fetch(id)).and_then(|fetch| session.finish(fetch));
             assert!(matches!(rest, Err(EngineError::Device(DeviceError::Lost { card: 0, .. }))), "{rest:?}");
-            let saved = session.read_span::<f32>(Span::Parameters);
+            let saved = session.read_span::<f32>(ParameterSpan::Parameters);
             assert!(matches!(saved, Err(EngineError::Device(DeviceError::Lost { card: 0, .. }))), "{saved:?}");
             drop(session);
             assert_eq!(machine.sim().unwrap().alive(), Default::default(), "seed {seed}");
@@ -673,8 +677,8 @@ mod tests {
             let session = testing::session(&machine, ProgramSet::new(parameters, DType::F32, &[]));
             assert_eq!(session.staging.borrow().len(), STAGING_BYTES);
             let before = machine.counters(0).pinned_allocations;
-            session.write_span(Span::Parameters, &values).unwrap();
-            assert!(session.read_span::<f32>(Span::Parameters).unwrap() == values, "on {:?}", machine.kind());
+            session.write_span(ParameterSpan::Parameters, &values).unwrap();
+            assert!(session.read_span::<f32>(ParameterSpan::Parameters).unwrap() == values, "on {:?}", machine.kind());
             assert_eq!(machine.counters(0).pinned_allocations, before, "nothing is taken for it");
         }
     }
@@ -683,23 +687,23 @@ mod tests {
     fn each_line_multiplies_in_memory_of_its_own() {
         let machine = Machine::simulated("1x1GiB".parse::<SimSpec>().unwrap());
         let (session, _) = adding(&machine);
-        let (stream, both) = (session.stream(), session.block(Holding::Workspace));
+        let (stream, both) = (session.stream(), session.block(MemoryKind::Workspace));
         for (line, sign) in [(Line::First(stream), 1), (Line::Side(stream), 2)] {
-            assert_eq!(line.workspace(both).bytes(), Product::WORKSPACE_BYTES);
+            assert_eq!(line.workspace(both).bytes(), Gemm::WORKSPACE_BYTES);
             stream.fill(line.workspace(both), sign).unwrap();
         }
-        let bytes = session.read(Holding::Workspace, 0, both.len()).unwrap();
+        let bytes = session.read(MemoryKind::Workspace, 0, both.len()).unwrap();
         let (first, side) = bytes.split_at(bytes.len() / 2);
         assert!(first.iter().all(|&sign| sign == 1), "the side wrote where the first line multiplies");
         assert!(side.iter().all(|&sign| sign == 2));
     }
 
     #[test]
-    fn only_cards_with_products_have_a_workspace() {
+    fn only_cards_with_gemms_have_a_workspace() {
         let set = |multiplies: bool| {
             let mut graph = Graph::new(Default::default(), DType::F32);
             let one = graph.constant(&[1, 1], &[1.0_f32]);
-            let value = if multiplies { graph.product(one, one, false, false, false).unwrap() } else { one };
+            let value = if multiplies { graph.gemm(one, one, false, false, false).unwrap() } else { one };
             graph.result("value", value).unwrap();
             let mut set = ProgramSet::new(Default::default(), DType::F32, &[]);
             set.add("program", &graph, &NamedLayout::default()).unwrap();
@@ -707,10 +711,10 @@ mod tests {
         };
         let workspace = |set: &ProgramSet, kind| {
             let lines = set.lines(kind);
-            lines.iter().find(|line| line.holder == Holding::Workspace).map(|line| line.bytes)
+            lines.iter().find(|line| line.kind == MemoryKind::Workspace).map(|line| line.bytes)
         };
-        assert_eq!(workspace(&set(true), Kind::Cpu), Some(0));
-        for kind in [Kind::Simulated, Kind::Cuda] {
+        assert_eq!(workspace(&set(true), DeviceKind::Cpu), Some(0));
+        for kind in [DeviceKind::Simulated, DeviceKind::Cuda] {
             assert_eq!(workspace(&set(true), kind), Some(64 << 20));
             assert_eq!(workspace(&set(false), kind), Some(0));
         }

@@ -76,7 +76,7 @@ impl GradientCheck {
     }
 
     /// The gradient of the last input is a difference of terms of this size, and may be nothing beside them. A card rounds
-    /// the terms otherwise than the CPU (it fuses a product and a sum), and is held to their size, not to what is left.
+    /// the terms otherwise than the CPU (it fuses a GEMM and a sum), and is held to their size, not to what is left.
     pub(crate) fn cancels(mut self, size: f64) -> GradientCheck {
         match self.inputs.last_mut() {
             Some(Input::Real { terms, differentiate: true, .. }) => *terms = size,
@@ -213,8 +213,8 @@ fn weighted_sum(graph: &mut Graph, value: Value) -> Value {
         _ => graph.constant(shape.dims(), &weights.iter().map(|&x| x as f32).collect::<Vec<_>>()),
     };
     let value = graph.cast(value, graph.wide()).unwrap();
-    let product = graph.mul(weights, value).unwrap();
-    graph.sum_all(product).unwrap()
+    let gemm = graph.mul(weights, value).unwrap();
+    graph.sum_all(gemm).unwrap()
 }
 
 /// A session with room for `set` on the first card.
@@ -392,11 +392,11 @@ pub(crate) fn accumulated(
     let weight = graph.parameter(id);
     let loss = loss(&mut graph, weight).unwrap();
     graph.accumulate(loss, &Recomputed::new()).unwrap();
-    let mut set = ProgramSet::new(parameters, DType::F32, &[crate::Span::Gradients]);
+    let mut set = ProgramSet::new(parameters, DType::F32, &[crate::ParameterSpan::Gradients]);
     let id = set.add("accumulate", &graph, &NamedLayout::default()).unwrap();
     let session = session(&Machine::cpu(), set);
     (0..runs).for_each(|_| session.replay(id).unwrap());
-    let mut sums = session.read_span(crate::Span::Gradients).unwrap();
+    let mut sums = session.read_span(crate::ParameterSpan::Gradients).unwrap();
     sums.truncate(dims.iter().product::<u32>() as usize);
     sums
 }

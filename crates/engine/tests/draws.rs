@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
-use tandem_device::{Arena, ArenaSpec, DType, Kind, Machine};
+use tandem_device::{Arena, ArenaSpec, DType, DeviceKind, Machine};
 use tandem_engine::{
-    BlockId, Draws, Graph, HostValue, NamedLayout, ProgramId, ProgramSet, Recomputed, Rows, Session, TensorType, Value,
+    BlockId, Graph, HostValue, NamedLayout, ProgramId, ProgramSet, Recomputed, RngKeys, Rows, Session, TensorType,
+    Value,
 };
 use tandem_events::Role;
 
@@ -21,18 +22,18 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(rows: u32, build: impl FnOnce(&mut Graph, Value, &Draws)) -> Bench {
+    fn new(rows: u32, build: impl FnOnce(&mut Graph, Value, &RngKeys)) -> Bench {
         let table = Rows::even(rows, FRAMES);
         let ty = TensorType::new(DType::F32, &[table.total(), COLUMNS]);
         let mut layout = NamedLayout::default();
         layout.place("x", ty).unwrap();
         let mut graph = Graph::new(Default::default(), DType::F32);
         let x = graph.input("x", ty).unwrap();
-        let draws = Draws::new(&mut graph, &table).unwrap();
+        let draws = RngKeys::new(&mut graph, &table).unwrap();
         build(&mut graph, x, &draws);
         let mut set = ProgramSet::new(Default::default(), DType::F32, &[]);
         let id = set.add("draws", &graph, &layout).unwrap();
-        let bytes = set.bytes(Kind::Cpu);
+        let bytes = set.bytes(DeviceKind::Cpu);
         let spec =
             ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };
         let arena = Arena::reserve(&Machine::cpu().open(0).unwrap(), spec).unwrap();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tandem_device::compile::{Compiler, complaints};
 use tandem_device::{DType, Kernel, Source};
 use tandem_engine::{
-    EngineError, Graph, Init, NamedLayout, ParameterList, ProgramSet, Recomputed, Rows, Step, TensorType,
+    EngineError, Graph, Init, Launch, NamedLayout, ParameterList, ProgramSet, Recomputed, Rows, TensorType,
     UPDATE_SOURCE, UpdateSpec, Value, ops, update_program,
 };
 
@@ -112,9 +112,9 @@ fn kernels_of(precision: DType, build: Build) -> Vec<&'static Kernel> {
     launched(set.program(id).steps())
 }
 
-fn launched(steps: &[Step]) -> Vec<&'static Kernel> {
-    let kernel = |step: &Step| match step {
-        Step::Launch { kernel, .. } => Some(*kernel),
+fn launched(steps: &[Launch]) -> Vec<&'static Kernel> {
+    let kernel = |step: &Launch| match step {
+        Launch::Kernel { kernel, .. } => Some(*kernel),
         _ => None,
     };
     steps.iter().filter_map(kernel).collect()
@@ -160,8 +160,8 @@ fn operands(inputs: &mut Inputs) -> Result<(Value, Vec<Value>), EngineError> {
         let wide = inputs.input(DType::F32, &[64, columns]);
         let g = &mut inputs.graph;
         let sum = g.add(x, vector)?;
-        let product = g.mul(sum, column)?;
-        let quotient = g.div(product, number)?;
+        let gemm = g.mul(sum, column)?;
+        let quotient = g.div(gemm, number)?;
         let apart = g.sub(quotient, wide)?;
         let cast = g.cast(apart, DType::F32)?;
         losses.push(g.sum_all(cast)?);

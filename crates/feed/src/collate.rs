@@ -5,7 +5,7 @@
 //! other is its own reference.
 
 use tandem_corpus::Cursor;
-use tandem_device::{Arg, Block, Device, DeviceError, Grid, Loaded as LoadedKernel, Stream};
+use tandem_device::{Arg, Block, Device, DeviceError, Grid, LoadedKernel, Stream};
 
 use crate::input::Shape;
 use crate::kernels::GATHER_REFERENCE;

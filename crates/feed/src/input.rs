@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tandem_audio::{Clip, FeatureSettings};
 use tandem_corpus::{Batch, Order, Sample, SampleIndex};
-use tandem_device::Plant;
+use tandem_device::Fault;
 
 use crate::feed_plan::{FeedPlan, UploadLayout};
 use crate::load::load_into;
@@ -41,7 +41,7 @@ pub(crate) struct Input {
     pub(crate) seed: u64,
     pub(crate) recordings: Arc<dyn Recordings>,
     /// Work that is to be slow.
-    pub(crate) plant: Plant,
+    pub(crate) plant: Fault,
 }
 
 /// Where everything of a batch of one bucket lies.
@@ -78,7 +78,7 @@ impl Input {
         if samples > u64::from(u32::MAX) {
             return Err(FeedError::BatchTooLarge { samples });
         }
-        Ok(Input { material, order, plan, shapes, seed, recordings, plant: Plant::from_env()? })
+        Ok(Input { material, order, plan, shapes, seed, recordings, plant: Fault::from_env()? })
     }
 
     pub(crate) fn shape(&self, bucket: usize) -> &Shape {

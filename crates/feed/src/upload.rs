@@ -5,7 +5,7 @@
 //! the other. The page-locked memory goes home with the event after which it may be written again.
 
 use tandem_corpus::Batch;
-use tandem_device::{Arena, Block, Device, DeviceError, Event, Plant, Slow, Stream, View};
+use tandem_device::{Arena, Block, Device, DeviceError, Event, Fault, Slow, Stream, View};
 use tandem_events::Span as Stretch;
 use tandem_pipeline::ReadySlot;
 use tandem_text::SymbolTable;
@@ -68,7 +68,7 @@ impl Uploader {
         let watches = Stopwatches::new(plan.data_slots + plan.model_slots + SPARE_WATCHES, || {
             Ok(Timers { upload: pair()?, features: pair()? })
         })?;
-        Ok(Uploader { stream, blocks, turn: 0, watches, times: Plant::from_env()?.times(Slow::Upload) })
+        Ok(Uploader { stream, blocks, turn: 0, watches, times: Fault::from_env()?.times(Slow::Upload) })
     }
 
     /// Queues the copy of a loaded batch; `reader` waits for it. Returns what is known of the batch, and where it is.

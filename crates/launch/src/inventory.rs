@@ -7,7 +7,7 @@ use tandem_device::bytes::{POOL_GRANULE, round_up};
 use tandem_device::library::Search;
 use tandem_device::transfer::Measured;
 use tandem_device::{
-    Arena, ArenaSpec, DeviceError, Kernel, Kind, Machine, Route, SimSpec, host_memory, kernels, probe,
+    Arena, ArenaSpec, DeviceError, DeviceKind, Kernel, Machine, Route, SimSpec, host_memory, kernels, probe,
 };
 use tandem_engine::{EngineError, ProgramSet, Session};
 use tandem_events::Role;
@@ -63,7 +63,7 @@ impl Inventory {
     /// The site of a plan, to plan anew: what was read off the machine is kept.
     pub fn again(resolved: Resolved) -> Inventory {
         let Resolved { machine, hardware, .. } = resolved;
-        Inventory { cards: (machine.kind() != Kind::Cpu).then_some(machine), hardware }
+        Inventory { cards: (machine.kind() != DeviceKind::Cpu).then_some(machine), hardware }
     }
 
     /// Resolves a plan for this machine: chooses the cards, reads what the driver costs on those, and solves for the model
@@ -107,7 +107,7 @@ impl Inventory {
             any = true;
         }
         let Some(card) = placement.model.filter(|_| any) else { return Ok(()) };
-        // Which kernels of the library the products need is known once the shapes are: those of a plan that no limit
+        // Which kernels of the library the GEMMs need is known once the shapes are: those of a plan that no limit
         // makes smaller. Where not even that fits, the refusal needs no exact figure.
         let free_choice = settings.without(&[Id::EnableMemoryIsolation, Id::DataGpuMemory, Id::ModelGpuMemory]);
         let Ok(plan) = Plan::solve(&free_choice, &self.hardware, models, corpus) else { return Ok(()) };
@@ -203,7 +203,7 @@ pub fn cards_json(machine: &Machine) -> serde_json::Value {
             "peak_bytes": counts.peak_bytes,
         })
     };
-    let cards = if machine.kind() == Kind::Cpu { 0 } else { machine.cards().len() };
+    let cards = if machine.kind() == DeviceKind::Cpu { 0 } else { machine.cards().len() };
     (0..cards).map(card).collect()
 }
 

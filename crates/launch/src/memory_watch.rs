@@ -5,7 +5,7 @@
 //! moments, some counters, and one line of `/proc`. Some 45 µs a reading, and 100 µs more in every tenth, where two cores
 //! were shared with compilers: 0.3 % of a step of 2 ms.
 
-use tandem_device::{DeviceError, HostUse, Isolation, PlantedLeak, host_memory, resident_bytes};
+use tandem_device::{DeviceError, HostUse, InjectedLeak, Isolation, host_memory, resident_bytes};
 use tandem_events::{Emitter, Event};
 use tandem_feed::Feed;
 
@@ -19,13 +19,13 @@ pub struct MemoryWatch {
     /// What the process could have held when that was last looked at; nothing before.
     limit_bytes: Option<u64>,
     /// Grows behind the steps, where a real leak would, if one is planted.
-    leak: Option<PlantedLeak>,
+    leak: Option<InjectedLeak>,
 }
 
 impl MemoryWatch {
     /// Nothing is read yet. Fails where the environment asks for a leak that there is not.
     pub fn new() -> Result<MemoryWatch, DeviceError> {
-        Ok(MemoryWatch { limit_bytes: None, leak: PlantedLeak::from_env()? })
+        Ok(MemoryWatch { limit_bytes: None, leak: InjectedLeak::from_env()? })
     }
 
     /// `step` has ended: tells what is held now, where that is due.

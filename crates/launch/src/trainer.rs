@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tandem_device::{DeviceError, Isolation, IsolationError, Kind, Machine, RoleMemory};
+use tandem_device::{DeviceError, DeviceKind, Isolation, IsolationError, Machine, RoleMemory};
 use tandem_events::Emitter;
 use tandem_feed::Warm;
 use tandem_model::Model;
@@ -91,7 +91,7 @@ impl Trainer {
         let folder = self.folder.as_ref().ok_or(LaunchError::NoFolder)?;
         let Launched { trainer, roles, calendar, model, .. } = &mut self.launched;
         // On the CPU nobody counts what a process may hold.
-        let on_cards = self.machine.kind() != Kind::Cpu;
+        let on_cards = self.machine.kind() != DeviceKind::Cpu;
         let sampler = on_cards.then(|| Sampler::start(&self.machine, roles, &self.emitter)).transpose()?;
         let memory = MemoryWatch::new()?;
         let mut telling = Telling { watcher, emitter: &self.emitter, roles, memory, stop, sampler, breach: None };

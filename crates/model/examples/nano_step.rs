@@ -1,4 +1,4 @@
-//! One training step of the nano model on the CPU: how long it takes, where the time goes, and how its matrix products
+//! One training step of the nano model on the CPU: how long it takes, where the time goes, and how its GEMMs
 //! compare with the largest ones this machine can do.
 //!
 //! `cargo run --release -p tandem-model --example nano_step`
@@ -9,8 +9,8 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tandem_device::{Arena, ArenaSpec, DType, Machine, Product};
-use tandem_engine::{HostValue, NamedLayout, ProgramId, Rows, Session, Span, TensorType, UpdateSpec};
+use tandem_device::{Arena, ArenaSpec, DType, Gemm, Machine};
+use tandem_engine::{HostValue, NamedLayout, ParameterSpan, ProgramId, Rows, Session, TensorType, UpdateSpec};
 use tandem_events::Role;
 use tandem_model::{Acoustic, BatchShape, Bucket, Preset, Programs, ProgramsSpec, REFERENCE_FRAMES, host};
 
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let machine = Machine::cpu();
     let mut session = session(&machine, &programs)?;
     let initial: Vec<f32> = model.parameters().initial(1).into_iter().map(|x| x as f32).collect();
-    session.write_span(Span::Parameters, &initial)?;
+    session.write_span(ParameterSpan::Parameters, &initial)?;
 
     let step = programs.accumulate[0];
     let mut whole = Vec::new();
@@ -64,16 +64,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         let group = groups.entry(name).or_default();
         *group = (group.0 + took, group.1 + 1);
     }
-    let best = best_product(&machine)?;
-    let products = groups.get("product").map_or(Duration::ZERO, |(took, _)| *took);
-    let flops = session.program(step).product_flops() as f64;
-    let rate = flops / products.as_secs_f64() / 1e9;
+    let best = best_gemm(&machine)?;
+    let gemms = groups.get("gemm").map_or(Duration::ZERO, |(took, _)| *took);
+    let flops = session.program(step).gemm_flops() as f64;
+    let rate = flops / gemms.as_secs_f64() / 1e9;
     println!("threads            {}", machine.workers().threads());
     println!("frames, tokens     {}, {}", frames.iter().sum::<u32>(), tokens.iter().sum::<u32>());
     println!("step               {:.1} ms (median of {RUNS})", whole[RUNS / 2].as_secs_f64() * 1e3);
-    println!("products           {:.2} GFLOP at {rate:.0} GFLOP/s", flops / 1e9);
-    println!("largest product    {best:.0} GFLOP/s");
-    println!("products ÷ largest {:.2}", rate / best);
+    println!("GEMMs              {:.2} GFLOP at {rate:.0} GFLOP/s", flops / 1e9);
+    println!("largest GEMM    {best:.0} GFLOP/s");
+    println!("GEMMs ÷ largest    {:.2}", rate / best);
     println!("working memory     {} MB", session.program(step).working_bytes().div_ceil(1 << 20));
     let mut by_time: Vec<_> = groups.into_iter().collect();
     by_time.sort_by_key(|(_, (took, _))| std::cmp::Reverse(*took));
@@ -136,8 +136,8 @@ fn update(session: &mut Session, id: ProgramId) -> Result<(), Box<dyn Error>> {
     Ok(session.run(id, None, &[("lr", HostValue::F32(&[1e-4])), ("average_decay", HostValue::F32(&[0.999]))])?)
 }
 
-/// GFLOP/s of the best large square product.
-fn best_product(machine: &Machine) -> Result<f64, Box<dyn Error>> {
+/// GFLOP/s of the best large square GEMM.
+fn best_gemm(machine: &Machine) -> Result<f64, Box<dyn Error>> {
     let mut best: f64 = 0.0;
     for size in [512_u32, 1024] {
         let bytes = u64::from(size) * u64::from(size) * 4;
@@ -146,12 +146,12 @@ fn best_product(machine: &Machine) -> Result<f64, Box<dyn Error>> {
         let arena = Arena::reserve(&machine.open(0)?, spec)?;
         let [a, b, c] = [arena.take("a", bytes)?, arena.take("b", bytes)?, arena.take("c", bytes)?];
         let stream = machine.open(0)?.stream(false)?;
-        let product = Product::dense(DType::F32, [size; 3]);
+        let gemm = Gemm::dense(DType::F32, [size; 3]);
         for _ in 0..12 {
             let begun = Instant::now();
-            stream.product(&product, a.view(), b.view(), c.view(), None, None)?;
+            stream.gemm(&gemm, a.view(), b.view(), c.view(), None, None)?;
             stream.drain()?;
-            best = best.max(product.flops() / begun.elapsed().as_secs_f64() / 1e9);
+            best = best.max(gemm.flops() / begun.elapsed().as_secs_f64() / 1e9);
         }
     }
     Ok(best)

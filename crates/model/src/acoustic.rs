@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use tandem_device::DType;
-use tandem_engine::{Draws, EngineError, Graph, ParameterList, Parameters, Rows, TensorType, Value};
+use tandem_engine::{EngineError, Graph, ParameterList, Parameters, RngKeys, Rows, TensorType, Value};
 
 use crate::batch_shape::{BatchShape, REFERENCE_FRAMES};
 use crate::decoder::{Decoder, Known};
@@ -77,9 +77,9 @@ struct Heard {
 
 /// Where the numbers of training come from: for text, for spectra, for whole utterances.
 struct AllDraws {
-    text: Draws,
-    mel: Draws,
-    utterances: Draws,
+    text: RngKeys,
+    mel: RngKeys,
+    utterances: RngKeys,
 }
 
 impl Acoustic {
@@ -114,9 +114,9 @@ impl Model for Acoustic {
 
     fn learn(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
         let draws = AllDraws {
-            text: Draws::new(g, &shape.text)?,
-            mel: Draws::new(g, &shape.mel)?,
-            utterances: Draws::new(g, &Rows::even(shape.count(), 1))?,
+            text: RngKeys::new(g, &shape.text)?,
+            mel: RngKeys::new(g, &shape.mel)?,
+            utterances: RngKeys::new(g, &Rows::even(shape.count(), 1))?,
         };
         let heard = self.hear(g, shape, Some(&draws))?;
         let per_number = inputs::per_number(g)?;
@@ -200,7 +200,7 @@ impl Acoustic {
         let (states, voice) = self.states(&mut g, shape, (text, text_lengths), reference, None)?;
         let prior = self.prior.write(&mut g, states)?;
         let known = self.spread(&mut g, shape, (states, prior, voice), durations)?;
-        let draws = Draws::new(&mut g, &shape.mel)?;
+        let draws = RngKeys::new(&mut g, &shape.mel)?;
         let noise = g.noise(self.mels, &draws)?;
         let temperature = g.host(host::TEMPERATURE, TensorType::new(g.wide(), &[1]))?;
         let start = g.mul(noise, temperature)?;

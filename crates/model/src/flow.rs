@@ -3,7 +3,7 @@
 //! At time t a spectrum is `(1 - (1 - s)·t)·noise + t·speech`, with a little noise `s` left at the end; it moves by
 //! `speech - (1 - s)·noise`. Who knows that movement at every time can walk from noise to speech.
 
-use tandem_engine::{Draws, EngineError, Graph, Value};
+use tandem_engine::{EngineError, Graph, RngKeys, Value};
 
 use crate::decoder::{Decoder, Known, OnItsWay};
 use crate::layers::Dropout;
@@ -18,7 +18,7 @@ pub(crate) struct OnThePath {
 }
 
 /// Noise of its own for every frame of `speech`, and a time of its own for every utterance.
-pub(crate) fn on_the_path(g: &mut Graph, speech: Value, draws: &Draws) -> Result<OnThePath, EngineError> {
+pub(crate) fn on_the_path(g: &mut Graph, speech: Value, draws: &RngKeys) -> Result<OnThePath, EngineError> {
     let noise = g.noise(g.shape(speech).last(), draws)?;
     let time = g.uniform(draws)?;
     let of_frames = g.row_spread(time, draws.rows())?;

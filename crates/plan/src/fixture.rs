@@ -2,13 +2,13 @@
 
 use tandem_corpus::SampleIndex;
 use tandem_device::bytes::{BLOCK_ALIGN, MIB, round_up};
-use tandem_device::{DriverCost, Kind as Place};
+use tandem_device::{DeviceKind as Place, DriverCost};
 use tandem_feed::{Bucket, Extent, SPEECH};
 
 use crate::corpus::CorpusFacts;
 use crate::hardware::{Hardware, HostFacts};
 use crate::placement::Precision;
-use crate::setting::{Kind, Setting};
+use crate::setting::{DeviceKind, Setting};
 use crate::settings::{Origin, Settings};
 use crate::workload::{Line, ModelChoice, ModelSize, Program, Workload, Workloads};
 
@@ -18,7 +18,7 @@ pub(crate) fn settings(line: &str) -> Settings {
     let mut words = line.split_whitespace();
     while let Some(word) = words.next() {
         let name = word.strip_prefix("--").expect("a flag");
-        let is_switch = Setting::of_flag(name).is_some_and(|s| matches!(s.kind, Kind::Switch { .. }));
+        let is_switch = Setting::of_flag(name).is_some_and(|s| matches!(s.kind, DeviceKind::Switch { .. }));
         let text = if is_switch { "" } else { words.next().expect("a value") };
         settings.set(name, text, Origin::Flag).expect("a good value");
     }
@@ -56,7 +56,7 @@ pub(crate) fn corpus(num_rows: u32) -> CorpusFacts {
     CorpusFacts::new("corpus", (0..num_rows).map(row).collect())
 }
 
-/// Models whose memory is a formula: chains of square products with the presets' parameters. What is decided from a
+/// Models whose memory is a formula: chains of square GEMMs with the presets' parameters. What is decided from a
 /// model's figures can be tested with any model; the real one takes some milliseconds a shape.
 pub(crate) struct Chains;
 

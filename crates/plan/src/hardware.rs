@@ -1,12 +1,12 @@
 //! What the machine has, as plain data: read once, then everything in this crate is a pure function of it.
 
-use tandem_device::{Card, CardReading, DriverCost, Kind};
+use tandem_device::{Card, CardReading, DeviceKind, DriverCost};
 
 /// One look at the machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hardware {
     /// What the cards are.
-    pub kind: Kind,
+    pub kind: DeviceKind,
     /// Every card, in the order `nvidia-smi` shows; hidden ones too.
     pub cards: Vec<CardFacts>,
     /// The computer around them.
@@ -42,7 +42,7 @@ pub struct HostFacts {
 impl Hardware {
     /// A machine without any NVIDIA device.
     pub fn without_cards(host: HostFacts) -> Hardware {
-        Hardware { kind: Kind::Cpu, cards: Vec::new(), host, trouble: None, looked: Vec::new(), peer: Vec::new() }
+        Hardware { kind: DeviceKind::Cpu, cards: Vec::new(), host, trouble: None, looked: Vec::new(), peer: Vec::new() }
     }
 
     /// A machine with `count` simulated cards of `total_bytes` each, all of it free, that reach each other
@@ -63,7 +63,7 @@ impl Hardware {
         };
         let cards = (0..count).map(card).collect();
         Hardware {
-            kind: Kind::Simulated,
+            kind: DeviceKind::Simulated,
             cards,
             host,
             trouble: None,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tandem_device::Kind;
+use tandem_device::DeviceKind;
 use tandem_engine::EngineError;
 use tandem_model::{Model, Programs};
 
@@ -75,7 +75,7 @@ impl OwnModel {
 }
 
 impl Workloads for OwnModel {
-    fn build(&self, choice: ModelChoice, place: Kind) -> Box<dyn Workload> {
+    fn build(&self, choice: ModelChoice, place: DeviceKind) -> Box<dyn Workload> {
         Box::new(PlannedModel::new(Arc::clone(&self.model), choice, place, &self.known).by_name())
     }
 }
@@ -143,7 +143,7 @@ mod tests {
             let programs = models.programs(&plan).unwrap();
             let slots: u64 = plan.feed.model_lines().iter().map(|(_, bytes)| bytes).sum();
             let planned = plan.model.planned_bytes - plan.model.driver_bytes - slots;
-            assert_eq!(programs.set.bytes(Kind::Simulated), planned, "{line}");
+            assert_eq!(programs.set.bytes(DeviceKind::Simulated), planned, "{line}");
             assert_eq!((programs.losses, programs.figures), (vec!["size".to_owned()], vec!["size".to_owned()]));
         }
     }

@@ -1,7 +1,7 @@
 //! Settings and hardware into a plan, or the reason why not: one attempt, or a few where the batch size is a default.
 
 use tandem_device::bytes::{POOL_GRANULE, mib_ceil, round_down, round_up};
-use tandem_device::{Kind, Strength};
+use tandem_device::{DeviceKind, Strength};
 use tandem_events::Role;
 use tandem_feed::{FeedPlan, SPEECH};
 
@@ -125,7 +125,7 @@ impl Draft<'_> {
         let (threads, max_threads) = self.threads();
         let feed = self.feed(&slots, &transfer, max_threads);
         let choice = self.model();
-        let place = if placement.model.is_some() { hardware.kind } else { Kind::Cpu };
+        let place = if placement.model.is_some() { hardware.kind } else { DeviceKind::Cpu };
         let workload = workloads.build(choice, place);
 
         let driver = DriverShare::of(placement, hardware)?;
@@ -149,7 +149,7 @@ impl Draft<'_> {
         Ok(Plan {
             mode: placement.mode,
             isolated: placement.isolated,
-            simulated: hardware.kind == Kind::Simulated,
+            simulated: hardware.kind == DeviceKind::Simulated,
             why: placement.why.clone(),
             hints: placement.hints.clone(),
             cache: self.cache([&data, &model], &feed, corpus.as_ref().map(|corpus| corpus.decoded_bytes)),

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tandem_device::{DType, Kind};
+use tandem_device::{DType, DeviceKind};
 use tandem_engine::{
-    EngineError, Holding, NamedLayout, ProgramSet, Recomputed, Rows, UpdateSpec, WORKSPACE_BYTES, update_program,
+    EngineError, MemoryKind, NamedLayout, ProgramSet, Recomputed, Rows, UpdateSpec, WORKSPACE_BYTES, update_program,
 };
 use tandem_feed::{Bucket, FeedPlan, MELS, SPEECH};
 use tandem_model::{Acoustic, BatchShape, Model, Programs, ProgramsSpec, REFERENCE_FRAMES};
@@ -22,7 +22,7 @@ pub fn acoustic(size: ModelSize, symbols: u32) -> Result<Acoustic, EngineError> 
     Acoustic::new(size.sizes(), symbols.max(1), MELS as u32)
 }
 
-/// What products compute in.
+/// What GEMMs compute in.
 pub fn precision(precision: Precision) -> DType {
     match precision {
         Precision::Full => DType::F32,
@@ -116,7 +116,7 @@ impl Speech {
 }
 
 impl Workloads for Speech {
-    fn build(&self, choice: ModelChoice, place: Kind) -> Box<dyn Workload> {
+    fn build(&self, choice: ModelChoice, place: DeviceKind) -> Box<dyn Workload> {
         let model = match acoustic(choice.size, self.symbols) {
             Ok(model) => model,
             Err(error) => unreachable!("a preset's shapes go together: {error}"),
@@ -142,7 +142,7 @@ pub(crate) struct PlannedModel {
     model: Arc<dyn Model>,
     choice: ModelChoice,
     update: UpdateSpec,
-    place: Kind,
+    place: DeviceKind,
     known: Known,
     /// Whether it goes by a name of its own.
     by_name: bool,
@@ -163,7 +163,7 @@ const MOST_FRAMES: u64 = 1 << 24;
 
 impl PlannedModel {
     /// The model that was chosen. What is `known` of its shapes already is not asked for again.
-    pub(crate) fn new(model: Arc<dyn Model>, choice: ModelChoice, place: Kind, known: &Known) -> PlannedModel {
+    pub(crate) fn new(model: Arc<dyn Model>, choice: ModelChoice, place: DeviceKind, known: &Known) -> PlannedModel {
         let update = UpdateSpec { clears: choice.adds_up, ..update(Some(1.0), choice.ema) };
         let (known, trouble) = (Arc::clone(known), RefCell::new(None));
         PlannedModel { model, choice, update, place, known, by_name: false, trouble }
@@ -249,8 +249,12 @@ impl Sizes {
 }
 
 fn sizes_of(set: &ProgramSet) -> Sizes {
-    let bytes = |holder| set.lines(Kind::Cpu).iter().filter(|line| line.holder == holder).map(|line| line.bytes).sum();
-    Sizes { working: bytes(Holding::Working), tables: bytes(Holding::Constants), states: bytes(Holding::States) }
+    let bytes = |kind| set.lines(DeviceKind::Cpu).iter().filter(|line| line.kind == kind).map(|line| line.bytes).sum();
+    Sizes {
+        working: bytes(MemoryKind::Working),
+        tables: bytes(MemoryKind::Constants),
+        states: bytes(MemoryKind::States),
+    }
 }
 
 impl Workload for PlannedModel {
@@ -274,8 +278,12 @@ impl Workload for PlannedModel {
 
     fn lasting(&self) -> Vec<Line> {
         let states = self.sizes(Program::Update, &Bucket::even(1, 1, 1)).states;
-        let spans = self.set().lines(Kind::Cpu).into_iter().filter(|line| matches!(line.holder, Holding::Span(_)));
-        let workspace = (self.place != Kind::Cpu).then(|| Line::new("workspace", WORKSPACE_BYTES));
+        let spans = self
+            .set()
+            .lines(DeviceKind::Cpu)
+            .into_iter()
+            .filter(|line| matches!(line.kind, MemoryKind::ParameterSpan(_)));
+        let workspace = (self.place != DeviceKind::Cpu).then(|| Line::new("workspace", WORKSPACE_BYTES));
         let spans = spans.map(|line| Line::new(line.name, line.bytes));
         spans.chain([Line::new("states", states)]).chain(workspace).collect()
     }
@@ -321,7 +329,7 @@ mod tests {
     #[test]
     fn symbols_are_learnt_too() {
         let parameters = |symbols| {
-            let lines = Speech::new(symbols).build(choice(ModelSize::Nano), Kind::Cpu).lasting();
+            let lines = Speech::new(symbols).build(choice(ModelSize::Nano), DeviceKind::Cpu).lasting();
             lines.iter().find(|line| line.name == "parameters").unwrap().bytes
         };
         assert!(parameters(100) > parameters(Speech::USUAL_SYMBOLS));
@@ -333,7 +341,7 @@ mod tests {
     /// Nobody can hold such a batch, and nobody waits for a plan that says so.
     #[test]
     fn a_batch_beyond_any_device_is_a_number_and_no_accident() {
-        let model = Speech::of(None).build(choice(ModelSize::Nano), Kind::Simulated);
+        let model = Speech::of(None).build(choice(ModelSize::Nano), DeviceKind::Simulated);
         let batch = |rows| Bucket::even(100_000, 10_000, rows);
         let [small, large] = [1, 65_536].map(|rows| model.bytes(Program::Accumulate, &batch(rows)));
         assert!(large > 1 << 47 && large / 65_536 < 2 * small, "{small} {large}");

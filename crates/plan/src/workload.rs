@@ -1,6 +1,6 @@
 //! What the plan must know of a model: what it holds, and for how long. Answered by whoever owns the maths.
 
-use tandem_device::Kind;
+use tandem_device::DeviceKind;
 use tandem_feed::Bucket;
 /// The presets models come in.
 pub use tandem_model::Preset as ModelSize;
@@ -64,7 +64,7 @@ pub trait Workload {
 /// Models to choose from, so that a plan that does not fit can try another.
 pub trait Workloads {
     /// The model that was chosen, to run on devices of this kind.
-    fn build(&self, choice: ModelChoice, place: Kind) -> Box<dyn Workload>;
+    fn build(&self, choice: ModelChoice, place: DeviceKind) -> Box<dyn Workload>;
 }
 
 /// Which model, and how it computes.
@@ -85,7 +85,7 @@ pub struct ModelChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setting::{Id, Kind as SettingKind};
+    use crate::setting::{DeviceKind as SettingKind, Id};
 
     #[test]
     fn the_flag_takes_exactly_the_presets() {

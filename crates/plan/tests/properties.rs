@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tandem_corpus::SampleIndex;
 use tandem_device::bytes::{MIB, POOL_GRANULE};
-use tandem_device::{DriverCost, Holder, Kind};
+use tandem_device::{CardProcess, DeviceKind, DriverCost};
 use tandem_events::Role;
 use tandem_feed::{Bucket, Extent};
 use tandem_plan::{
@@ -21,7 +21,7 @@ struct Formula;
 struct Model(ModelChoice);
 
 impl Workloads for Formula {
-    fn build(&self, choice: ModelChoice, _: Kind) -> Box<dyn Workload> {
+    fn build(&self, choice: ModelChoice, _: DeviceKind) -> Box<dyn Workload> {
         Box::new(Model(choice))
     }
 }
@@ -120,7 +120,7 @@ fn hardware() -> impl Strategy<Value = Hardware> {
             for (facts, (free, capability, busy, rare)) in hardware.cards.iter_mut().zip(cards) {
                 let held = if busy { ((1.0 - free) * total_mb as f64) as u64 * MIB } else { 0 };
                 facts.reading.free_bytes -= held;
-                facts.reading.holders = vec![Holder { pid: 7, name: None, bytes: held / 2 }];
+                facts.reading.holders = vec![CardProcess { pid: 7, name: None, bytes: held / 2 }];
                 facts.card.capability = if rare == 0 { capability } else { (8, 0) };
                 facts.card.hidden_by = (rare == 1).then(|| "CUDA_VISIBLE_DEVICES".to_owned());
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use tandem_audio::{AudioError, Clip, GriffinLim, MelFrames};
-use tandem_device::{DType, Device, Kind};
+use tandem_device::{DType, Device, DeviceKind};
 use tandem_model::{Acoustic, VoiceReferences};
 
 use crate::error::SynthError;
@@ -85,7 +85,7 @@ impl Synthesizer {
         let file = Weights::open(folder)?;
         let weights = file.parameters(acoustic.parameters())?;
         let voices = file.voices(model.features.n_mels)?;
-        let narrow = device.machine().kind() != Kind::Cpu && device.card().has_bf16();
+        let narrow = device.machine().kind() != DeviceKind::Cpu && device.card().has_bf16();
         let precision = if narrow { model.compute } else { DType::F32 };
         let statistics = (model.mean, model.deviation);
         let voice_box = VoiceBox::new((acoustic, mels, weights), device, precision, statistics);

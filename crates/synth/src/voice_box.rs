@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tandem_device::bytes::{POOL_GRANULE, round_up};
-use tandem_device::{Arena, ArenaSpec, DType, Device, Kind};
+use tandem_device::{Arena, ArenaSpec, DType, Device, DeviceKind};
 use tandem_engine::{
-    EngineError, Graph, HostValue, NamedLayout, ProgramId, ProgramSet, Results, Rows, Session, Span, TensorType,
+    EngineError, Graph, HostValue, NamedLayout, ParameterSpan, ProgramId, ProgramSet, Results, Rows, Session,
+    TensorType,
 };
 use tandem_events::Role;
 use tandem_model::{Acoustic, BatchShape, REFERENCE_FRAMES, host};
@@ -152,9 +153,9 @@ impl VoiceBox {
         match self.precision {
             DType::BF16 => {
                 let narrow: Vec<half::bf16> = self.weights.iter().map(|&x| half::bf16::from_f32(x)).collect();
-                session.write_span(Span::Compute, &narrow)?;
+                session.write_span(ParameterSpan::Compute, &narrow)?;
             }
-            _ => session.write_span(Span::Parameters, &self.weights)?,
+            _ => session.write_span(ParameterSpan::Parameters, &self.weights)?,
         }
         self.running = Some(Running { session, programs, _arena: arena });
         Ok(())
@@ -235,8 +236,8 @@ impl VoiceBox {
         let free_bytes = self.device.free_bytes()?;
         if needed_bytes > free_bytes {
             let place = match kind {
-                Kind::Cpu => "the host".to_owned(),
-                Kind::Cuda | Kind::Simulated => format!("GPU {}", self.device.index()),
+                DeviceKind::Cpu => "the host".to_owned(),
+                DeviceKind::Cuda | DeviceKind::Simulated => format!("GPU {}", self.device.index()),
             };
             return Err(SynthError::NoRoom { needed_bytes, free_bytes, place });
         }

@@ -2,25 +2,25 @@
 
 use std::sync::Arc;
 
-use tandem_engine::{Parameters, ProgramSet, Session, Span};
+use tandem_engine::{ParameterSpan, Parameters, ProgramSet, Session};
 use tandem_model::VoiceReferences;
 
 use crate::checkpoint::{Checkpoint, Dtype, EMA_PREFIX, TensorRef, TensorSpec};
 use crate::error::TrainError;
 
 /// Spans that last, the prefix of their tensors, and whether they are weights.
-const KEPT: [(Span, &str, bool); 4] = [
-    (Span::Parameters, "", true),
-    (Span::Average, EMA_PREFIX, true),
-    (Span::FirstMoment, "first_moment.", false),
-    (Span::SecondMoment, "second_moment.", false),
+const KEPT: [(ParameterSpan, &str, bool); 4] = [
+    (ParameterSpan::Parameters, "", true),
+    (ParameterSpan::Average, EMA_PREFIX, true),
+    (ParameterSpan::FirstMoment, "first_moment.", false),
+    (ParameterSpan::SecondMoment, "second_moment.", false),
 ];
 
 /// How the spans of a session are called in a checkpoint.
 #[derive(Clone, Debug)]
 pub struct SpanNames {
     parameters: Arc<Parameters>,
-    spans: Vec<Span>,
+    spans: Vec<ParameterSpan>,
 }
 
 /// The tensors of a checkpoint, copied off the device.
@@ -40,13 +40,13 @@ struct Named {
 impl SpanNames {
     /// The names for a session of `set`.
     pub fn of(set: &ProgramSet) -> SpanNames {
-        let has = |span: &Span| set.spans().contains(span);
+        let has = |span: &ParameterSpan| set.spans().contains(span);
         let spans = KEPT.iter().map(|(span, ..)| *span).filter(has).collect();
         SpanNames { parameters: set.parameters().clone(), spans }
     }
 
     /// The spans that a checkpoint keeps.
-    pub fn kept(&self) -> Vec<Span> {
+    pub fn kept(&self) -> Vec<ParameterSpan> {
         self.spans.clone()
     }
 
@@ -69,7 +69,7 @@ impl SpanNames {
     }
 
     /// Reads one span of a checkpoint; its tensors have been checked by [`SpanNames::expect`].
-    pub fn read(&self, checkpoint: &Checkpoint, span: Span) -> Result<Vec<f32>, TrainError> {
+    pub fn read(&self, checkpoint: &Checkpoint, span: ParameterSpan) -> Result<Vec<f32>, TrainError> {
         let mut values = vec![0.0_f32; self.parameters.elements() as usize];
         for (_, prefix, is_weight) in self.named_spans().filter(|(known, ..)| *known == span) {
             let file = if is_weight { &checkpoint.weights } else { &checkpoint.optimizer };
@@ -96,13 +96,13 @@ impl SpanNames {
 
     fn named(&self, weights: bool) -> Vec<(String, Vec<usize>)> {
         let spans = self.named_spans().filter(|(.., is_weight)| *is_weight == weights);
-        let of_span = |(_, prefix, _): (Span, &'static str, bool)| {
+        let of_span = |(_, prefix, _): (ParameterSpan, &'static str, bool)| {
             self.parameters.iter().map(move |(_, p)| (format!("{prefix}{}", p.name), dims(p.shape.dims())))
         };
         spans.flat_map(of_span).collect()
     }
 
-    fn named_spans(&self) -> impl Iterator<Item = (Span, &'static str, bool)> {
+    fn named_spans(&self) -> impl Iterator<Item = (ParameterSpan, &'static str, bool)> {
         KEPT.into_iter().filter(|(span, ..)| self.spans.contains(span))
     }
 }

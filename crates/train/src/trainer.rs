@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use tandem_device::{DType, Kind, Pinned, Plant, Slow, Stream};
-use tandem_engine::{Fetch, HostValue, Program, Results, Schedule, Session, Span};
+use tandem_device::{DType, DeviceKind, Fault, Pinned, Slow, Stream};
+use tandem_engine::{Fetch, HostValue, ParameterSpan, Program, Results, Schedule, Session};
 use tandem_feed::{DeviceBatch, Feed, FeedState, Utterance};
 use tandem_model::{Programs, VoiceReferences, host};
 
@@ -86,7 +86,7 @@ pub struct Trainer {
     voices: VoiceReferences,
     recipe: Recipe,
     exact: Option<ExactShapes>,
-    plant: Plant,
+    plant: Fault,
     duration_scale: Option<f64>,
     stream: Arc<Stream>,
     /// Page-locked memory for one batch of held-out data.
@@ -155,9 +155,9 @@ impl Trainer {
         let trainer = Trainer::new(parts)?;
         let initial = trainer.session.set().parameters().initial(trainer.recipe.seed);
         let initial: Vec<f32> = initial.into_iter().map(|x| x as f32).collect();
-        trainer.session.write_span(Span::Parameters, &initial)?;
+        trainer.session.write_span(ParameterSpan::Parameters, &initial)?;
         if trainer.recipe.average_decay.is_some() {
-            trainer.session.write_span(Span::Average, &initial)?;
+            trainer.session.write_span(ParameterSpan::Average, &initial)?;
         }
         trainer.write_compute(&initial)?;
         Ok(trainer)
@@ -169,7 +169,7 @@ impl Trainer {
         for span in trainer.names.kept() {
             let values = trainer.names.read(checkpoint, span)?;
             trainer.session.write_span(span, &values)?;
-            if span == Span::Parameters {
+            if span == ParameterSpan::Parameters {
                 trainer.write_compute(&values)?;
             }
         }
@@ -183,7 +183,7 @@ impl Trainer {
 
     fn new(parts: TrainerParts) -> Result<Trainer, TrainError> {
         let TrainerParts { session, programs, feed, held_out, statistics, voices, recipe, exact } = parts;
-        let plant = Plant::from_env()?;
+        let plant = Fault::from_env()?;
         let stream = session.stream().clone();
         let batch_bytes = held_out.batches.first().map(|batch| batch.bytes.len() as u64);
         let staging = batch_bytes.map(|bytes| stream.device().pinned(bytes)).transpose()?;
@@ -237,9 +237,9 @@ impl Trainer {
         &mut self.feed
     }
 
-    /// Matrix-product operations of one optimizer step on bucket `bucket`.
-    pub fn product_flops(&self, bucket: usize) -> u64 {
-        let flops = |id| Program::product_flops(self.session.program(id));
+    /// GEMM operations of one optimizer step on bucket `bucket`.
+    pub fn gemm_flops(&self, bucket: usize) -> u64 {
+        let flops = |id| Program::gemm_flops(self.session.program(id));
         flops(self.programs.accumulate[bucket]) * self.recipe.grad_accum as u64
     }
 
@@ -292,10 +292,10 @@ impl Trainer {
         Ok(reports)
     }
 
-    /// What the matrix products of a step on a batch of this shape take by themselves, in microseconds. What is learnt is
+    /// What the GEMMs of a step on a batch of this shape take by themselves, in microseconds. What is learnt is
     /// lost: this is for measuring, last.
-    pub fn time_products(&self, bucket: usize) -> Result<f64, TrainError> {
-        let us = self.session.time_products(self.programs.accumulate[bucket])?;
+    pub fn time_gemms(&self, bucket: usize) -> Result<f64, TrainError> {
+        let us = self.session.time_gemms(self.programs.accumulate[bucket])?;
         Ok(us * self.recipe.grad_accum as f64)
     }
 
@@ -498,15 +498,15 @@ impl Trainer {
             wall_ns,
             wait_ns: pending.wait_ns,
             on_device,
-            cpu_ns: (self.stream.device().machine().kind() != Kind::Simulated).then(cpu_ns),
+            cpu_ns: (self.stream.device().machine().kind() != DeviceKind::Simulated).then(cpu_ns),
         }))
     }
 
-    /// The parameters as products read them, where that is another element type.
+    /// The parameters as GEMMs read them, where that is another element type.
     fn write_compute(&self, parameters: &[f32]) -> Result<(), TrainError> {
         if self.session.set().precision() == DType::BF16 {
             let narrow: Vec<half::bf16> = parameters.iter().map(|&x| half::bf16::from_f32(x)).collect();
-            self.session.write_span(Span::Compute, &narrow)?;
+            self.session.write_span(ParameterSpan::Compute, &narrow)?;
         }
         Ok(())
     }

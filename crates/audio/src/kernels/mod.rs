@@ -3,7 +3,7 @@
 
 use tandem_device::{DType, Kernel, Param, Source};
 
-use crate::on_device::twins;
+use crate::on_device::host_kernels;
 
 /// The CUDA sources of this crate.
 pub static SOURCES: &[&Source] = &[&RESAMPLE_SOURCE, &MEL_SOURCE, &PITCH_SOURCE];
@@ -35,7 +35,7 @@ pub(crate) static RESAMPLE: Kernel = Kernel {
         Param::U32,            // num_filters
         Param::U32,            // rows
     ],
-    twin: &twins::resample,
+    host: &host_kernels::resample,
 };
 
 /// A batch of rows of samples becomes log-mel frames and, if wanted, energies.
@@ -56,7 +56,7 @@ pub(crate) static LOG_MEL: Kernel = Kernel {
         Param::U32,             // with_energy
         Param::U32,             // rows
     ],
-    twin: &twins::log_mel,
+    host: &host_kernels::log_mel,
 };
 
 /// A batch of rows of samples becomes a pitch per frame.
@@ -75,5 +75,5 @@ pub(crate) static PITCH: Kernel = Kernel {
         Param::U32,             // keeps
         Param::U32,             // rows
     ],
-    twin: &twins::pitch,
+    host: &host_kernels::pitch,
 };

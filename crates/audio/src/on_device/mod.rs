@@ -6,18 +6,18 @@
 //! short for features (see [`FeatureSettings::min_samples`]) is all padding. Nothing depends on the order of threads:
 //! the same batch gives the same bits again.
 //!
-//! On the CPU and on simulated cards the twins run, which are [`LogMel`](crate::LogMel),
+//! On the CPU and on simulated cards the host kernels run, which are [`LogMel`](crate::LogMel),
 //! [`PitchTracker`](crate::PitchTracker) and [`Resampler`](crate::Resampler) themselves. On CUDA resampling gives the
 //! same bits as those; log-mel is within their bounds of the f64 reference, and pitch differs by its last rounding.
 
 mod numbers;
 mod rows;
 mod tables;
-pub(crate) mod twins;
+pub(crate) mod host_kernels;
 #[cfg(test)]
 mod model;
 
-use tandem_device::{Arena, Arg, Block, Device, DeviceError, Grid, Loaded, Stream, View};
+use tandem_device::{Arena, Arg, Block, Device, DeviceError, Grid, LoadedKernel, Stream, View};
 
 use crate::kernels::{LOG_MEL, PITCH, RESAMPLE};
 use crate::{AudioError, FeatureSettings, PitchSettings};
@@ -37,9 +37,9 @@ const PITCH_THREADS: u32 = 256;
 
 /// Makes features on one device. Holding one of these means its kernels are loaded and its tables are there.
 pub struct DeviceFeatures {
-    resample: Loaded,
-    log_mel: Loaded,
-    pitch: Loaded,
+    resample: LoadedKernel,
+    log_mel: LoadedKernel,
+    pitch: LoadedKernel,
     tables: Block,
     layout: Layout,
 }

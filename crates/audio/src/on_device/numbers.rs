@@ -1,4 +1,4 @@
-//! The settings as a table of words: what kernels read of them, and what twins make their plans from.
+//! The settings as a table of words: what kernels read of them, and what host kernels make their plans from.
 
 use crate::{AudioError, FeatureSettings, PitchSettings};
 

@@ -10,7 +10,7 @@
 
 use std::time::Instant;
 
-use tandem_device::{DeviceError, Kind};
+use tandem_device::{DeviceError, DeviceKind};
 use tandem_diagnosis::{Busy, Diagnosis, Flow, Summary, Time};
 use tandem_events::{Emitter, Event, Record, Role};
 use tandem_plan::{CorpusFacts, Refusal};
@@ -96,9 +96,9 @@ impl<'a> Trials<'a> {
         let (corpora, emitter, steps) = (self.corpora, self.emitter.clone(), self.steps);
         let resolved = self.plan(candidate)?;
         Ok(match resolved.machine.kind() {
-            Kind::Simulated => simulated(resolved, corpora, emitter)?,
-            Kind::Cuda => on_devices(resolved, corpora, emitter, with_steps(Length::ON_CARDS, steps))?,
-            Kind::Cpu => on_devices(
+            DeviceKind::Simulated => simulated(resolved, corpora, emitter)?,
+            DeviceKind::Cuda => on_devices(resolved, corpora, emitter, with_steps(Length::ON_CARDS, steps))?,
+            DeviceKind::Cpu => on_devices(
                 resolved,
                 corpora,
                 emitter,

@@ -1,16 +1,16 @@
 //! What takes the batches in a benchmark: a step of a given length.
 //!
-//! On a card it is matrix products that fill it; where the maths is the host's, it is time that passes. Either way the
+//! On a card it is GEMMs that fill it; where the maths is the host's, it is time that passes. Either way the
 //! step begins as a captured one does: the batch is copied to its fixed place, and its slot is free again.
 
 use std::time::{Duration, Instant};
 
-use tandem_device::{Arg, Block, Device, DeviceError, Event, Grid, Isolation, Kind, Loaded, Stream, View};
+use tandem_device::{Arg, Block, Device, DeviceError, DeviceKind, Event, Grid, Isolation, LoadedKernel, Stream, View};
 use tandem_pipeline::StopFlag;
 
-use crate::kernels::PRODUCT_BF16;
+use crate::kernels::GEMM_BF16;
 
-/// Rows and width of one product: a wave of blocks on the largest card there is, and a few tens of microseconds.
+/// Rows and width of one GEMM: a wave of blocks on the largest card there is, and a few tens of microseconds.
 const ROWS: u32 = 512;
 const WIDTH: u32 = 512;
 /// Steps that are queued and not done: what a trainer runs ahead.
@@ -21,16 +21,16 @@ pub(crate) struct Consumer {
     pub(crate) stream: Stream,
     input: Block,
     matrices: [Block; 3],
-    product: Loaded,
-    kind: Kind,
-    product_ns: f64,
+    gemm: LoadedKernel,
+    kind: DeviceKind,
+    gemm_ns: f64,
 }
 
 /// Marks in the consumer's stream, one per step.
 pub(crate) struct StepEnds {
     events: Vec<Event>,
     host: Vec<Instant>,
-    kind: Kind,
+    kind: DeviceKind,
 }
 
 impl Consumer {
@@ -50,18 +50,18 @@ impl Consumer {
             stream,
             input: arena.take("input block", 2 * slot_bytes)?,
             matrices,
-            product: device.load(&PRODUCT_BF16)?,
+            gemm: device.load(&GEMM_BF16)?,
             kind: device.machine().kind(),
-            product_ns: 0.0,
+            gemm_ns: 0.0,
         };
-        if consumer.kind == Kind::Cuda {
-            consumer.product_ns = consumer.time_a_product(device)?;
+        if consumer.kind == DeviceKind::Cuda {
+            consumer.gemm_ns = consumer.time_a_gemm(device)?;
         }
         Ok(consumer)
     }
 
-    /// Nanoseconds of a product in a row of many, after a warm-up.
-    fn time_a_product(&self, device: &Device) -> Result<f64, DeviceError> {
+    /// Nanoseconds of a GEMM in a row of many, after a warm-up.
+    fn time_a_gemm(&self, device: &Device) -> Result<f64, DeviceError> {
         let (start, end, many) = (device.timer()?, device.timer()?, 200);
         for _ in 0..2 {
             self.stream.record(&start)?;
@@ -82,7 +82,7 @@ impl Consumer {
             Arg::U32(WIDTH),
         ];
         let grid = Grid { blocks: [WIDTH / 16, ROWS / 16, 1], threads: 256, shared_bytes: 0 };
-        self.stream.launch(&self.product, grid, &args)
+        self.stream.launch(&self.gemm, grid, &args)
     }
 
     /// Copies the batch to its place. Its slot may go home after that.
@@ -97,9 +97,9 @@ impl Consumer {
 
     /// The rest of a step: about `ns` of work.
     pub(crate) fn work(&self, ns: f64) -> Result<(), DeviceError> {
-        if self.kind == Kind::Cuda {
-            let products = (ns / self.product_ns).round().max(1.0) as u64;
-            return (0..products).try_for_each(|_| self.multiply());
+        if self.kind == DeviceKind::Cuda {
+            let gemms = (ns / self.gemm_ns).round().max(1.0) as u64;
+            return (0..gemms).try_for_each(|_| self.multiply());
         }
         // The batch is there once its copy is done; then the step takes its time, which nobody can shorten.
         self.stream.drain()?;
@@ -118,7 +118,7 @@ impl StepEnds {
     /// and how long it took from the end of the one before; none for the first ones.
     pub(crate) fn mark(&mut self, stream: &Stream, number: usize) -> Result<Option<(usize, u64)>, DeviceError> {
         let event = |number: usize| &self.events[number % self.events.len()];
-        if self.kind != Kind::Cuda {
+        if self.kind != DeviceKind::Cuda {
             self.host.push(Instant::now());
             let before = number.checked_sub(1).map(|before| self.host[before]);
             return Ok(before.map(|before| (number, self.host[number].duration_since(before).as_nanos() as u64)));

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use tandem_audio::{DeviceFeatures, FeatureSettings, PitchSettings, Rows, Starts, TILE_FRAMES, TILE_SAMPLES};
-use tandem_device::{Arena, ArenaSpec, Block, Device, DeviceError, Event, Kind, Stream};
+use tandem_device::{Arena, ArenaSpec, Block, Device, DeviceError, DeviceKind, Event, Stream};
 use tandem_events::Role;
 use tandem_feed::{FeedError, RATE_HZ};
 
@@ -76,7 +76,7 @@ impl Spreads {
 
 /// Times features on the data role's device; `rounds` launches of each, or as many as that device is given usually.
 pub fn measure(site: &BenchSite, rounds: Option<usize>) -> Result<Vec<MelRow>, BenchError> {
-    let on_card = site.machine.kind() == Kind::Cuda;
+    let on_card = site.machine.kind() == DeviceKind::Cuda;
     let program = if on_card { ON_CARDS } else { ELSEWHERE };
     let rounds = rounds.unwrap_or(program.rounds);
     let bench = Bench::new(&site.machine.open(site.cards[0])?, program.warm_up, rounds)?;
@@ -212,9 +212,9 @@ impl Bench {
         self.stream.record(end)?;
         self.stream.drain()?;
         match self.device.machine().kind() {
-            Kind::Cuda => Ok(end.ns_since(start)? as f64 / 1e3),
+            DeviceKind::Cuda => Ok(end.ns_since(start)? as f64 / 1e3),
             // A simulated card's clock tells what was made up; here the host's work is the figure.
-            Kind::Cpu | Kind::Simulated => Ok(began.elapsed().as_nanos() as f64 / 1e3),
+            DeviceKind::Cpu | DeviceKind::Simulated => Ok(began.elapsed().as_nanos() as f64 / 1e3),
         }
     }
 

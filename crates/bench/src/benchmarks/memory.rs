@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tandem_device::bytes::{MIB, mib_ceil};
-use tandem_device::{Kind, Machine};
+use tandem_device::{DeviceKind, Machine};
 use tandem_events::{Emitter, Role};
 use tandem_pipeline::StopFlag;
 use tandem_plan::setting::Id;
@@ -161,7 +161,7 @@ pub fn run(
         sampler.check().map_err(tandem_device::DeviceError::from)?;
         Ok(watch.between)
     };
-    let warm_up = if machine.kind() == Kind::Cuda { WARM_UP_ON_CARDS } else { WARM_UP_ELSEWHERE };
+    let warm_up = if machine.kind() == DeviceKind::Cuda { WARM_UP_ON_CARDS } else { WARM_UP_ELSEWHERE };
     train(warm_up, warm_up)?;
     roles.settle()?;
     let before = look(machine, &cards)?;
@@ -175,7 +175,7 @@ pub fn run(
         let [planned_arena_bytes, held_arena_bytes] = [planned_bytes, peak_bytes].map(|bytes| bytes - driver_bytes);
         RoleReport { role, limit_bytes, planned_bytes, peak_bytes, planned_arena_bytes, held_arena_bytes }
     };
-    let on_cpu = machine.kind() == Kind::Cpu;
+    let on_cpu = machine.kind() == DeviceKind::Cpu;
     let report = MemoryReport {
         roles: Role::BOTH.map(report).to_vec(),
         cards: if on_cpu { Vec::new() } else { peaks },

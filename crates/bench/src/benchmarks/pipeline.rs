@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tandem_audio::Clip;
 use tandem_corpus::Sample;
-use tandem_device::Kind;
+use tandem_device::DeviceKind;
 use tandem_events::Event;
 use tandem_feed::{Bucket, CacheKind, CacheSpec, Feed, FeedError, FeedStats, FromFiles, Material, Recordings};
 use tandem_pipeline::StopFlag;
@@ -389,7 +389,7 @@ impl Run {
         let (step_ns, mean_ns) = (mean(&self.alone, None), mean(&self.fed.times, None));
         let relative = |(bucket, ns): &(usize, u64)| *ns as f64 / mean(&self.alone, Some(*bucket)).max(1.0);
         let relative: Vec<f64> = self.fed.times.iter().map(relative).collect();
-        let shared = site.cards[0] == site.cards[1] && site.machine.kind() == Kind::Cuda;
+        let shared = site.cards[0] == site.cards[1] && site.machine.kind() == DeviceKind::Cuda;
         let seconds = material.audio_seconds() / material.rows().len().max(1) as f64 * f64::from(load.batch);
         let steps_per_s = 1e9 / mean_ns;
         ClipRow {

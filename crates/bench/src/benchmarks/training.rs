@@ -1,9 +1,9 @@
 //! `bench training`: the run itself, against what its model could do if batches were always there, and against its own
-//! matrix products.
+//! GEMMs.
 
 use std::time::Instant;
 
-use tandem_device::Kind;
+use tandem_device::DeviceKind;
 use tandem_events::Emitter;
 use tandem_train::{StepReport, Trainer};
 
@@ -30,10 +30,10 @@ pub struct TrainingReport {
     pub variation: f64,
     /// The share of the time in which the host had no batch to step on.
     pub stall: f64,
-    /// A step in the mean, with batches already there, and its matrix products by themselves, in milliseconds.
+    /// A step in the mean, with batches already there, and its GEMMs by themselves, in milliseconds.
     pub headspace_ms: f64,
     /// See above.
-    pub products_ms: f64,
+    pub gemms_ms: f64,
     /// Each card, by the driver's count of this process; none on the CPU.
     pub cards: Vec<Peak>,
     /// Parameters of the model.
@@ -46,13 +46,13 @@ impl TrainingReport {
         self.steps_per_s / self.headspace
     }
 
-    /// Of the floor: how many times as long as its products alone.
-    pub fn of_products(&self) -> f64 {
-        self.headspace_ms / self.products_ms
+    /// Of the floor: how many times as long as its GEMMs alone.
+    pub fn of_gemms(&self) -> f64 {
+        self.headspace_ms / self.gemms_ms
     }
 }
 
-/// Trains for `steps` steps without validations and checkpoints, then takes the same steps without a feed, then their products.
+/// Trains for `steps` steps without validations and checkpoints, then takes the same steps without a feed, then their GEMMs.
 pub fn run(
     resolved: &Resolved,
     corpora: &Corpora,
@@ -63,8 +63,8 @@ pub fn run(
     // The trainer is bound last: it goes before the arenas its memory is from.
     let Launched { roles, num_parameters, mut trainer, .. } = launched;
     let kind = resolved.machine.kind();
-    let sampler = (kind != Kind::Cpu).then(|| Sampler::start(&resolved.machine, &roles, emitter)).transpose()?;
-    let warm_up = if kind == Kind::Cuda { WARM_UP_ON_CARDS } else { WARM_UP_ELSEWHERE };
+    let sampler = (kind != DeviceKind::Cpu).then(|| Sampler::start(&resolved.machine, &roles, emitter)).transpose()?;
+    let warm_up = if kind == DeviceKind::Cuda { WARM_UP_ON_CARDS } else { WARM_UP_ELSEWHERE };
     take(&mut trainer, warm_up)?;
     trainer.start_clock();
     let begun = Instant::now();
@@ -73,7 +73,7 @@ pub fn run(
     let shapes: Vec<Vec<usize>> = fed.iter().map(|report| report.buckets.clone()).collect();
     let alone = trainer.headspace(&shapes)?;
     let cards = sampler.map_or(Ok(Vec::new()), Sampler::finish)?;
-    let products_ms = products_ms(&trainer, &shapes)?;
+    let gemms_ms = gemms_ms(&trainer, &shapes)?;
     trainer.stop()?;
     Ok(TrainingReport {
         steps,
@@ -82,7 +82,7 @@ pub fn run(
         variation: variation(&fed, &alone),
         stall: fed.iter().map(|report| report.wait_ns).sum::<u64>() as f64 / 1e9 / seconds,
         headspace_ms: mean_ms(&alone),
-        products_ms,
+        gemms_ms,
         cards,
         num_parameters,
     })
@@ -97,15 +97,15 @@ fn take(trainer: &mut Trainer, steps: usize) -> Result<Vec<StepReport>, BenchErr
     Ok(reports)
 }
 
-/// What a mean step's products take: each shape is timed once.
-fn products_ms(trainer: &Trainer, steps: &[Vec<usize>]) -> Result<f64, BenchError> {
+/// What a mean step's GEMMs take: each shape is timed once.
+fn gemms_ms(trainer: &Trainer, steps: &[Vec<usize>]) -> Result<f64, BenchError> {
     let mut of_shape = std::collections::BTreeMap::new();
     let mut sum = 0.0;
     for shapes in steps {
         for &shape in shapes {
             let us = match of_shape.get(&shape) {
                 Some(us) => *us,
-                None => *of_shape.entry(shape).or_insert(trainer.time_products(shape)?),
+                None => *of_shape.entry(shape).or_insert(trainer.time_gemms(shape)?),
             };
             // Of all batches of a step, one.
             sum += us / shapes.len() as f64;

@@ -1,22 +1,22 @@
-//! The one kernel of the benchmarks: a matrix product that keeps a card busy for a known time.
+//! The one kernel of the benchmarks: a GEMM that keeps a card busy for a known time.
 
 use half::bf16;
-use tandem_device::{DType, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, HostArgs, Kernel, Param, Source};
 
 /// The CUDA sources of this crate.
-pub static SOURCES: &[&Source] = &[&PRODUCT];
+pub static SOURCES: &[&Source] = &[&GEMM];
 
-static PRODUCT: Source = Source { file: "trial/product.cu", text: include_str!("product.cu") };
+static GEMM: Source = Source { file: "bench/gemm.cu", text: include_str!("gemm.cu") };
 
 /// Rows times a square matrix, in bf16 with f32 sums.
-pub static PRODUCT_BF16: Kernel = Kernel {
-    name: "product_bf16",
-    source: &PRODUCT,
+pub static GEMM_BF16: Kernel = Kernel {
+    name: "gemm_bf16",
+    source: &GEMM,
     params: &[Param::In(DType::BF16), Param::In(DType::BF16), Param::Out(DType::BF16), Param::U32, Param::U32],
-    twin: &product_twin,
+    host: &gemm_host,
 };
 
-fn product_twin(args: &mut TwinArgs<'_>) {
+fn gemm_host(args: &mut HostArgs<'_>) {
     let (input, weights) = (args.read::<bf16>(0), args.read::<bf16>(1));
     let (rows, width) = (args.u32(3) as usize, args.u32(4) as usize);
     let out = args.write::<bf16>(2);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tandem_device::{Isolation, Kind};
+use tandem_device::{DeviceKind, Isolation};
 use tandem_diagnosis::{Stage, Summary};
 use tandem_events::{Event, Record};
 use tandem_plan::Plan;
@@ -37,7 +37,7 @@ pub(super) fn measure(
     trainer: &mut Trainer,
     roles: &Isolation,
     plan: &Plan,
-    kind: Kind,
+    kind: DeviceKind,
     (heard, headspace): (&EventBuffer, &[StepReport]),
 ) -> Result<Vec<Alone>, BenchError> {
     let stream = roles.model.device.stream(true)?;
@@ -67,7 +67,7 @@ pub(super) fn measure(
         })
         .filter(|alone| alone.time_ns.count > 0)
         .collect();
-    if kind != Kind::Simulated {
+    if kind != DeviceKind::Simulated {
         // Beside simulated cards it is this computer that takes its time.
         found.push(Alone { name: "feed", time_ns: Summary::of(&[batches * feed_ns]) });
     }

@@ -54,8 +54,7 @@ pub(super) fn compare(ours: &[Ours], peers: &[Peer]) -> Option<(String, Vec<Valu
         }));
     }
     if ours.iter().any(|ours| ours.goal_over_floor.is_some()) {
-        table
-            .note("goal: below every peer, and below 1.35 × the floor of products and attention (the small one 1.6 ×)");
+        table.note("goal: below every peer, and below 1.35 × the floor of GEMMs and attention (the small one 1.6 ×)");
     }
     Some((table.show(), rows))
 }
@@ -69,7 +68,7 @@ fn met(ours: &Ours, told: &Told, ratio: f64) -> Option<bool> {
     }
 }
 
-const WHOLE: &str = "products and attention";
+const WHOLE: &str = "GEMMs and attention";
 
 /// The floor of `label`, where both of its parts were told.
 fn whole_floor(label: &str, told: &[Told]) -> Option<Told> {
@@ -117,7 +116,7 @@ mod tests {
         let told = |name: &str, ms: f64| Told { name: name.to_owned(), ms, is_floor: name.starts_with("floor") };
         let parts = [told("floor small gemm", 0.75), told("floor small attn", 0.25)];
         let whole = whole_floor("small", &parts).unwrap();
-        assert_eq!(whole, told("floor small products and attention", 1.0));
+        assert_eq!(whole, told("floor small GEMMs and attention", 1.0));
         assert_eq!(met(&ours, &whole, 1.5), Some(true));
         assert_eq!(met(&ours, &whole, 1.7), Some(false));
         assert_eq!(met(&ours, &parts[0], 2.0), None);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use tandem_bench::benchmarks::BenchSite;
-use tandem_device::Kind;
+use tandem_device::DeviceKind;
 use tandem_events::Emitter;
 use tandem_feed::{CacheKind, CacheSpec, Material};
 use tandem_launch::inventory::{Inventory, Resolved, host_facts};
@@ -66,14 +66,14 @@ impl Ground {
     pub(super) fn heading(&self, name: &str) -> String {
         let plan = &self.resolved.plan;
         let driver = match self.kind() {
-            Kind::Cpu => String::new(),
+            DeviceKind::Cpu => String::new(),
             _ => format!(", driver {}", self.resolved.machine.driver_version()),
         };
         let (mode, cores) = (plan.mode, host_facts().cores);
         format!("Benchmark:   {name} on {}{driver}, {cores} cores; {mode}, {}", plan.model.name, plan.transfer)
     }
 
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> DeviceKind {
         self.resolved.machine.kind()
     }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tandem_bench::benchmarks::clips;
 use tandem_bench::benchmarks::handoff::{self, Handoff, Latency};
-use tandem_device::Kind;
+use tandem_device::DeviceKind;
 
 use super::ground::Ground;
 use super::table::{Table, sign};
@@ -31,7 +31,7 @@ pub(super) fn measure(call: &Call, ground: &Ground) -> Result<Found, Exit> {
         }
     };
     let rounds = call.steps.unwrap_or(ROUNDS);
-    let leases = if ground.kind() == Kind::Cuda { LEASES } else { LEASES_ELSEWHERE };
+    let leases = if ground.kind() == DeviceKind::Cuda { LEASES } else { LEASES_ELSEWHERE };
     let found = handoff::measure(&ground.site, &material, rounds, rounds.min(leases)).map_err(failed)?;
     Ok(report(&found))
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use tandem_bench::benchmarks::mel::{self, MelRow};
-use tandem_device::Kind;
+use tandem_device::DeviceKind;
 
 use super::ground::Ground;
 use super::table::{Table, sign};
@@ -17,11 +17,13 @@ pub(super) fn measure(call: &Call, ground: &Ground) -> Result<Found, Exit> {
     Ok(report(&rows, ground.kind()))
 }
 
-fn report(rows: &[MelRow], kind: Kind) -> Found {
+fn report(rows: &[MelRow], kind: DeviceKind) -> Found {
     let rounds = rows.first().map_or(0, |row| row.rounds);
     let (clock, goal) = match kind {
-        Kind::Cuda => ("the card's clock", Some(GOAL_US)),
-        Kind::Cpu | Kind::Simulated => ("the host's clock: the kernels' twins on the CPU, one batch shape", None),
+        DeviceKind::Cuda => ("the card's clock", Some(GOAL_US)),
+        DeviceKind::Cpu | DeviceKind::Simulated => {
+            ("the host's clock: the kernels' twins on the CPU, one batch shape", None)
+        }
     };
     let title = format!("Features of a batch; median of {rounds}, by {clock}");
     let mut table = Table::new(title, &["", "batch", "µs", "middle half µs", "h audio/s", "goal"]);

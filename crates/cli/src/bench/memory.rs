@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tandem_bench::benchmarks::memory::{self, MemoryReport, RoleReport, STEP_MB, Smallest};
-use tandem_device::Kind;
+use tandem_device::DeviceKind;
 use tandem_device::bytes::{MIB, mib_ceil};
 use tandem_launch::inventory::Inventory;
 use tandem_plan::setting::Id;
@@ -60,7 +60,7 @@ fn isolated(settings: &Settings, hardware: &Hardware) -> Result<Settings, Exit> 
 }
 
 pub(super) fn measure(call: &Call, ground: &Ground, limit: &AtTheLimit, screen: &Screen) -> Result<Found, Exit> {
-    let usual = if ground.kind() == Kind::Cuda { STEPS_ON_CARDS } else { STEPS_ELSEWHERE };
+    let usual = if ground.kind() == DeviceKind::Cuda { STEPS_ON_CARDS } else { STEPS_ELSEWHERE };
     let steps = call.steps.unwrap_or(usual);
     let Some(corpus) = &ground.corpus else { return Ok(Found::default()) };
     screen.progress(&format!("Running {steps} steps..."))?;
@@ -141,7 +141,7 @@ fn is_met(role: &RoleReport) -> bool {
 fn show_cards(report: &MemoryReport, ground: &Ground, found: &mut Found) {
     let [device, pinned] = report.allocations;
     let mut table = match ground.kind() {
-        Kind::Cpu => Table::new("No cards, so nothing to read off a driver", &[""]),
+        DeviceKind::Cpu => Table::new("No cards, so nothing to read off a driver", &[""]),
         _ => Table::new("The process, by the driver", &["card", "limits MB", "peak MB", "samples", "goal"]),
     };
     for card in &report.cards {

@@ -43,7 +43,7 @@ const NAMES: [(Name, &str, &str); 8] = [
     (Name::Handoff, "handoff", "time to take a batch that is ready, and the driver calls beside it"),
     (Name::Mel, "mel", "features of a batch: latency, and hours of audio per second"),
     (Name::Step, "step", "one training step of the reference transformers, and where its time goes"),
-    (Name::Training, "training", "the run itself: against its model without a feed, and against its matrix products"),
+    (Name::Training, "training", "the run itself: against its model without a feed, and against its GEMMs"),
     (Name::Modes, "modes", "every mode of this machine on one corpus, and which one --mode auto would take"),
     (Name::Start, "start", "time to the first batch of a list of a million recordings"),
     (Name::Memory, "memory", "peak use at the smallest limits, and allocations after warm-up"),
@@ -119,7 +119,7 @@ pub(crate) fn grammar() -> Clap {
             size.action(clap::ArgAction::Append)
                 .help("step: which model, tiny, small, middle or large. Repeatable [default: those for this device]"),
         )
-        .arg(precision.help("step: what products compute in, f32 or bf16 [default: bf16 where the device has it]"))
+        .arg(precision.help("step: what GEMMs compute in, f32 or bf16 [default: bf16 where the device has it]"))
         .arg(args::switch("breakdown", "step: time every kind of work by itself too"))
         .arg(args::path("bench-dir", "Folder for what a benchmark leaves: bad_samples.jsonl, the disk cache"))
         .arg(peer.help("A shell command to run in the same run, after ours; its output is quoted. Repeatable"))

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use tandem_bench::benchmarks::pipeline::{self, ClipRow, SlowDecoder, StepLoad, SweepRow};
 use tandem_bench::benchmarks::{BenchError, clips};
-use tandem_device::{Kind, host_memory};
+use tandem_device::{DeviceKind, host_memory};
 use tandem_feed::{CacheKind, CacheSpec, Material};
 use tandem_plan::setting::Id;
 
@@ -53,7 +53,7 @@ pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<F
     }
     match (ground.material(), ground.kind()) {
         (Some(material), _) => from_clips(call, ground, material, screen, &mut found)?,
-        (None, Kind::Cuda) => {
+        (None, DeviceKind::Cuda) => {
             let clips = Clips::write(call.rows.unwrap_or(CLIPS), screen)?;
             from_clips(call, ground, &clips.material, screen, &mut found)?;
         }
@@ -136,14 +136,14 @@ fn show_slow_decoder(slow: &SlowDecoder, found: &mut Found) {
     }));
 }
 
-fn show_sweep(rows: &[SweepRow], kind: Kind, found: &mut Found) {
+fn show_sweep(rows: &[SweepRow], kind: DeviceKind, found: &mut Found) {
     let columns = ["producer ÷ consumer", "headspace /s", "steps/s", "÷ ceiling", "variation", "goal"];
     let title = format!("Planted producer, consumer of {} ms", SWEEP_STEP.as_millis());
     let mut table = Table::new(title, &columns);
     let goal = match kind {
-        Kind::Cuda => Some(GOAL),
-        Kind::Simulated => Some(GOAL_SIMULATED),
-        Kind::Cpu => None,
+        DeviceKind::Cuda => Some(GOAL),
+        DeviceKind::Simulated => Some(GOAL_SIMULATED),
+        DeviceKind::Cpu => None,
     };
     for row in rows {
         let goal = goal.filter(|_| row.ratio <= FASTER);
@@ -198,7 +198,7 @@ fn show_clips(rows: &[ClipRow], ground: &Ground, found: &mut Found) {
         // With audio cached the data work is small enough that headspace itself is the goal.
         let cached = row.cache != CacheKind::None;
         let share = if cached { row.of_headspace() } else { row.of_ceiling() };
-        let met = (ground.kind() == Kind::Cuda).then_some(share >= GOAL && row.variation <= GOAL_VARIATION);
+        let met = (ground.kind() == DeviceKind::Cuda).then_some(share >= GOAL && row.variation <= GOAL_VARIATION);
         table.row(vec![
             row.load.name.clone(),
             row.cache.slug().to_owned(),
@@ -218,7 +218,7 @@ fn show_clips(rows: &[ClipRow], ground: &Ground, found: &mut Found) {
         ]);
         found.rows.push(clip_json(row, met));
     }
-    if ground.kind() == Kind::Cuda {
+    if ground.kind() == DeviceKind::Cuda {
         let variation = percent(GOAL_VARIATION);
         table.note(format!("goal: ≥ {GOAL} of the ceiling, of the headspace with a cache; variation ≤ {variation}"));
     } else {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tandem_bench::benchmarks::step::{self, Breakdown, StepRow, StepSize, StepSpec};
 use tandem_device::bytes::mib_ceil;
-use tandem_device::{DType, Kind};
+use tandem_device::{DType, DeviceKind};
 use tandem_plan::Precision;
 
 use super::beside::Ours;
@@ -15,7 +15,7 @@ use crate::screen::Screen;
 
 /// Steps behind a median.
 const STEPS: usize = 30;
-/// SPEC: a step ÷ its products and attention alone.
+/// SPEC: a step ÷ its GEMMs and attention alone.
 const GOAL_OVER_FLOOR: f64 = 1.35;
 const GOAL_OVER_FLOOR_SMALL: f64 = 1.6;
 
@@ -35,7 +35,7 @@ pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<F
     Ok(report(&rows, spec, ground.kind()))
 }
 
-fn sizes(call: &Call, kind: Kind) -> Vec<StepSize> {
+fn sizes(call: &Call, kind: DeviceKind) -> Vec<StepSize> {
     if call.sizes.is_empty() {
         return StepSize::usual(kind).to_vec();
     }
@@ -54,18 +54,18 @@ fn word(precision: DType) -> &'static str {
 }
 
 /// What a step may take of its floor, where that is promised.
-fn goal(size: &StepSize, spec: StepSpec, kind: Kind) -> Option<f64> {
+fn goal(size: &StepSize, spec: StepSpec, kind: DeviceKind) -> Option<f64> {
     let goal = if size.name == "small" { GOAL_OVER_FLOOR_SMALL } else { GOAL_OVER_FLOOR };
-    (kind == Kind::Cuda && spec.precision == DType::BF16).then_some(goal)
+    (kind == DeviceKind::Cuda && spec.precision == DType::BF16).then_some(goal)
 }
 
-fn report(rows: &[StepRow], spec: StepSpec, kind: Kind) -> Found {
+fn report(rows: &[StepRow], spec: StepSpec, kind: DeviceKind) -> Found {
     let compute = match spec.precision {
         DType::BF16 => "bf16 with master weights in f32",
         _ => "f32",
     };
     let title = format!("One training step, {compute}; median of {}, queued and waited for", spec.steps);
-    let columns = ["", "ms", "middle half ms", "first step s", "arena MB", "launches", "products", "loss"];
+    let columns = ["", "ms", "middle half ms", "first step s", "arena MB", "launches", "gemms", "loss"];
     let mut table = Table::new(title, &columns);
     let mut found = Found::default();
     for row in rows {
@@ -76,7 +76,7 @@ fn report(rows: &[StepRow], spec: StepSpec, kind: Kind) -> Found {
             format!("{:.2}", row.first_step_s),
             mib_ceil(row.arena_bytes).to_string(),
             row.launches.to_string(),
-            row.products.to_string(),
+            row.gemms.to_string(),
             format!("{:.3}", row.loss),
         ]);
         found.rows.push(step_json(row));
@@ -86,7 +86,7 @@ fn report(rows: &[StepRow], spec: StepSpec, kind: Kind) -> Found {
             goal_over_floor: goal(&row.size, spec, kind),
         });
     }
-    if kind != Kind::Cuda {
+    if kind != DeviceKind::Cuda {
         table.note("the host computes: the kernels' twins, by the host's clock");
     }
     found.text = table.show();
@@ -119,9 +119,9 @@ fn show(row: &StepRow, breakdown: &Breakdown) -> String {
     table.show()
 }
 
-const FLOOR: &str = "products and attention alone";
+const FLOOR: &str = "GEMMs and attention alone";
 
-/// The step ÷ what its products and attention take by themselves.
+/// The step ÷ what its GEMMs and attention take by themselves.
 fn over_floor(row: &StepRow, breakdown: &Breakdown) -> f64 {
     row.ms.median * 1e3 / breakdown.floor_us().max(1e-3)
 }
@@ -140,7 +140,7 @@ fn step_json(row: &StepRow) -> Value {
         "parameters": row.parameters,
         "arena_bytes": row.arena_bytes,
         "launches": row.launches,
-        "products": row.products,
+        "gemms": row.gemms,
         "moves": row.moves,
         "loss": row.loss,
     })

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use tandem_bench::benchmarks::training::{self, TrainingReport};
-use tandem_device::Kind;
+use tandem_device::DeviceKind;
 use tandem_device::bytes::{MIB, mib_ceil};
 
 use super::ground::Ground;
@@ -31,7 +31,7 @@ pub(super) fn ground(call: &Call, screen: &Screen) -> Result<(Ground, Scratch), 
 }
 
 pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<Found, Exit> {
-    let usual = if ground.kind() == Kind::Cuda { STEPS_ON_CARDS } else { STEPS_ELSEWHERE };
+    let usual = if ground.kind() == DeviceKind::Cuda { STEPS_ON_CARDS } else { STEPS_ELSEWHERE };
     let steps = call.steps.unwrap_or(usual);
     let Some(corpus) = &ground.corpus else { return Ok(Found::default()) };
     screen.progress(&format!("Training for {steps} steps, and as many without a feed..."))?;
@@ -58,13 +58,13 @@ fn show(report: &TrainingReport, ground: &Ground, found: &mut Found) {
         "variation",
         "stall",
         "step alone ms",
-        "products ms",
-        "÷ products",
+        "GEMMs ms",
+        "÷ GEMMs",
         "goal",
     ];
     let mut table = Table::new(title, &columns);
     let met = report.of_headspace() >= GOAL && report.variation <= GOAL_VARIATION;
-    let goal = (ground.kind() == Kind::Cuda).then_some(met);
+    let goal = (ground.kind() == DeviceKind::Cuda).then_some(met);
     table.row(vec![
         format!("{:.2}", report.steps_per_s),
         format!("{:.2}", report.headspace),
@@ -72,13 +72,13 @@ fn show(report: &TrainingReport, ground: &Ground, found: &mut Found) {
         percent(report.variation),
         percent(report.stall),
         format!("{:.3}", report.headspace_ms),
-        format!("{:.3}", report.products_ms),
-        format!("{:.2}", report.of_products()),
+        format!("{:.3}", report.gemms_ms),
+        format!("{:.2}", report.of_gemms()),
         sign(goal),
     ]);
     table
         .note("headspace: the same shapes again, with batches already there; validations and checkpoints are left out");
-    table.note("products: the matrix products of a step by themselves; goal: ÷ headspace ≥ 0.98, variation ≤ 5 %");
+    table.note("GEMMs: the GEMMs of a step by themselves; goal: ÷ headspace ≥ 0.98, variation ≤ 5 %");
     found.text += &table.show();
     for card in &report.cards {
         let held = card.bytes.map_or("not readable".to_owned(), |bytes| format!("{} MB", mib_ceil(bytes)));
@@ -98,7 +98,7 @@ fn show(report: &TrainingReport, ground: &Ground, found: &mut Found) {
         "variation": report.variation,
         "stall": report.stall,
         "headspace_ms": report.headspace_ms,
-        "products_ms": report.products_ms,
+        "gemms_ms": report.gemms_ms,
         "goal_met": goal,
     }));
 }

@@ -1,6 +1,6 @@
 //! `tandem bench verdicts`: whether `profile` says the right thing here. Not listed: it is for whoever works on `profile`.
 //!
-//! Work is planted slow (`TANDEM_PLANT=slow:WORK:TIMES`) by a factor drawn now, and the program is run on it as anybody would: `profile
+//! Work is planted slow (`TANDEM_FAULT=slow:WORK:TIMES`) by a factor drawn now, and the program is run on it as anybody would: `profile
 //! --confirm --json`. Each kind of work is drawn twice: slow enough that the step must wait for it, and slow but never
 //! waited for. A slow step waits for nothing. Factors near a threshold are not drawn.
 
@@ -223,8 +223,8 @@ fn profile(plant: Option<&str>, steps: usize) -> Result<Value, Exit> {
     let mut command = Command::new(std::env::current_exe().context("this program has no name")?);
     command.arg("profile").args(flags).args(["--confirm", "--json", "--num-steps", &steps.to_string()]);
     match plant {
-        Some(plant) => command.env("TANDEM_PLANT", plant),
-        None => command.env_remove("TANDEM_PLANT"),
+        Some(plant) => command.env("TANDEM_FAULT", plant),
+        None => command.env_remove("TANDEM_FAULT"),
     };
     let output = command.output().context("this program cannot be run again")?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,8 +1,8 @@
 //! The driver, the libraries and the cards: where each was found, what it is, who holds its memory.
 
 use tandem_device::bytes::show;
-use tandem_device::library::{Found, LibraryError, Search, survey};
-use tandem_device::{DeviceError, Kind};
+use tandem_device::library::{FoundLibrary, LibraryError, Search, survey};
+use tandem_device::{DeviceError, DeviceKind};
 use tandem_launch::inventory::Inventory;
 use tandem_plan::CardFacts;
 
@@ -31,7 +31,7 @@ pub(super) fn look(
         }
     };
     // Without cards the driver's own line says why.
-    hardware.cards.iter().filter(|_| hardware.kind != Kind::Cpu).try_for_each(|facts| card(facts, to))?;
+    hardware.cards.iter().filter(|_| hardware.kind != DeviceKind::Cpu).try_for_each(|facts| card(facts, to))?;
     let pairs =
         |reader: usize| (0..hardware.cards.len()).filter(move |owner| *owner != reader).map(move |o| (reader, o));
     for (reader, owner) in (0..hardware.cards.len()).flat_map(pairs) {
@@ -59,7 +59,7 @@ fn libraries(to: &mut Examination<'_>) -> Result<(), Exit> {
     Ok(())
 }
 
-fn told(found: &Found) -> String {
+fn told(found: &FoundLibrary) -> String {
     let version = found.version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
     format!("{}{version} found: {}", found.name, found.path.display())
 }

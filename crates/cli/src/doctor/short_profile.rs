@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tandem_device::Kind;
+use tandem_device::DeviceKind;
 use tandem_diagnosis::Diagnosis;
 use tandem_events::{Emitter, Event, Record};
 use tandem_launch::EventBuffer;
@@ -51,7 +51,7 @@ fn take_steps(resolved: &Resolved, corpora: &Corpora) -> Result<Vec<Record>, Lau
     let (launched, _) = Setup::new(resolved, corpora, None, None, &emitter)?.launch(&mut |_| {})?;
     // The trainer is bound last: it goes before the arenas its memory is from.
     let Launched { roles: _roles, mut trainer, .. } = launched;
-    let most = if resolved.machine.kind() == Kind::Cuda { STEPS_ON_CARDS } else { STEPS_ELSEWHERE };
+    let most = if resolved.machine.kind() == DeviceKind::Cuda { STEPS_ON_CARDS } else { STEPS_ELSEWHERE };
     trainer.start_clock();
     let begun = Instant::now();
     for _ in 0..most {

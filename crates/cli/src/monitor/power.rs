@@ -1,6 +1,6 @@
 //! What the cards draw now. A log does not have it, so the cards of this machine are asked, when they are the run's.
 
-use tandem_device::{Kind, Machine};
+use tandem_device::{DeviceKind, Machine};
 
 use super::plan_facts::PlanFacts;
 
@@ -16,7 +16,7 @@ impl Meter {
         let has_cards = !plan.simulated && plan.roles.iter().any(|role| role.uuid.is_some());
         // A driver that does not answer is no matter here: power is then not known.
         let machine = if has_cards { Machine::cuda().ok().flatten() } else { None };
-        Meter { machine: machine.filter(|machine| machine.kind() == Kind::Cuda && wanted(machine)) }
+        Meter { machine: machine.filter(|machine| machine.kind() == DeviceKind::Cuda && wanted(machine)) }
     }
 
     /// Watts of each role's card, data first.

@@ -51,7 +51,7 @@ fn the_modes_are_timed_and_the_table_says_which_is_taken() {
 #[test]
 fn one_gpu_is_taken_where_the_link_is_slow_and_that_is_said() {
     let call = Call::new(&format!("plan --mode auto --sim 2x24GiB {SMALL}")).arg("--train-data").arg(demo());
-    let ran = call.env("TANDEM_PLANT", "slow:transfer:300").run();
+    let ran = call.env("TANDEM_FAULT", "slow:transfer:300").run();
     assert_eq!(ran.code, 0, "{ran:?}");
     contains(&ran.out, &["One GPU beats two here: ", "Single-GPU Buffered Mode (--mode auto)"]);
 }

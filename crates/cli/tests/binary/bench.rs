@@ -121,7 +121,7 @@ fn step_trains_a_tiny_transformer_where_there_is_no_card() {
         assert_eq!((&row["precision"], &row["steps"]), (&precision.into(), &2.into()));
         has_numbers(row, &numbers);
         // Four matrices a block and the head, forward once and backward twice; the embedding is none.
-        assert_eq!((&row["products"], &row["parameters"]), (&27.into(), &232_192.into()), "{row}");
+        assert_eq!((&row["gemms"], &row["parameters"]), (&27.into(), &232_192.into()), "{row}");
         assert!(row["launches"].as_u64().unwrap() > 0 && row["loss"].as_f64().unwrap() < 10.0, "{row}");
     };
     check(Call::new("bench step --steps 2 --sim 1x24GiB"), true, "bf16");
@@ -136,17 +136,17 @@ fn step_says_where_its_time_goes() {
     let (groups, floor) = (of("group"), of("floor")[0]);
     groups.iter().for_each(|group| has_numbers(group, &["count", "us", "share", "giga_bytes_per_s"]));
     let named = |part: &str| groups.iter().filter(|group| group["name"].as_str().unwrap().contains(part)).count();
-    assert!(named("product ") >= 9 && named("attention_gradient") == 1 && named("adamw") == 1, "{groups:?}");
+    assert!(named("gemm ") >= 9 && named("attention_gradient") == 1 && named("adamw") == 1, "{groups:?}");
     let counted = |part: &str| {
         let of = groups.iter().filter(|group| group["name"].as_str().unwrap().starts_with(part));
         of.map(|group| group["count"].as_u64().unwrap()).sum::<u64>()
     };
-    assert_eq!(Some(counted("product ")), of("step")[0]["products"].as_u64());
+    assert_eq!(Some(counted("gemm ")), of("step")[0]["gemms"].as_u64());
     let share: f64 = groups.iter().map(|group| group["share"].as_f64().unwrap()).sum();
     assert!((share - 1.0).abs() < 1e-6, "{share}");
     has_numbers(floor, &["us", "all_us", "step_over_floor"]);
     let ran = tandem("bench step --steps 1 --sim 1x24GiB --breakdown");
-    contains(&ran.out, &["One training step", "TFLOP/s", "products and attention alone", "a step takes"]);
+    contains(&ran.out, &["One training step", "TFLOP/s", "GEMMs and attention alone", "a step takes"]);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn step_reads_figures_of_peers_and_says_which_failed() {
             (row["name"].as_str().unwrap(), ms)
         })
         .collect();
-    let names = ["torch autocast compile=False", "gemm", "attn", "products and attention"];
+    let names = ["torch autocast compile=False", "gemm", "attn", "GEMMs and attention"];
     assert_eq!(peers.iter().map(|peer| peer.1).collect::<Vec<_>>(), [10.125, 0.5, 0.25, 0.75]);
     assert!(peers.iter().zip(names).all(|(peer, name)| peer.0.contains(name) && peer.0.contains(label)), "{peers:?}");
     assert!(document["peers"][0]["failed"].is_null());
@@ -229,11 +229,11 @@ fn a_run_is_measured_against_itself_without_a_feed() {
         let number = |name: &str| row[name].as_f64().unwrap();
         assert_eq!((number("steps"), &row["goal_met"]), (4.0, &Value::Null));
         assert!(
-            ["steps_per_s", "headspace", "headspace_ms", "products_ms"].iter().all(|name| number(name) > 0.0),
+            ["steps_per_s", "headspace", "headspace_ms", "gemms_ms"].iter().all(|name| number(name) > 0.0),
             "{row}"
         );
-        // A step is its products and more.
-        assert!(number("products_ms") < number("headspace_ms"), "{row}");
+        // A step is its GEMMs and more.
+        assert!(number("gemms_ms") < number("headspace_ms"), "{row}");
         assert!((number("steps_per_s") / number("headspace") - number("of_headspace")).abs() < 1e-9, "{row}");
     }
 }

@@ -65,7 +65,7 @@ fn the_document_has_all_of_it_also_on_the_cpu() {
 #[test]
 fn a_slow_way_across_is_named_with_a_setting_that_keeps_its_promise() {
     let planted =
-        call(&format!("{PAIR} --num-steps 20 --confirm --json")).env("TANDEM_PLANT", "slow:transfer:300").run();
+        call(&format!("{PAIR} --num-steps 20 --confirm --json")).env("TANDEM_FAULT", "slow:transfer:300").run();
     let found = document(&planted);
     let verdict = &found["verdicts"][0];
     assert_eq!((&verdict["kind"], &verdict["stage"]), (&"GPU_TRANSFER".into(), &"transfer".into()), "{found}");
@@ -122,7 +122,7 @@ fn nothing_to_time_is_a_failure_and_nonsense_is_wrong_use() {
 
 #[test]
 fn a_plant_that_there_is_not_is_refused() {
-    let ran = call("--mode cpu --num-steps 1").env("TANDEM_PLANT", "slow:everything:2").run();
+    let ran = call("--mode cpu --num-steps 1").env("TANDEM_FAULT", "slow:everything:2").run();
     assert_eq!(ran.code, 1, "{ran:?}");
-    contains(&ran.err, &["TANDEM_PLANT=slow:everything:2: expected", "slow:WORK:TIMES"]);
+    contains(&ran.err, &["TANDEM_FAULT=slow:everything:2: expected", "slow:WORK:TIMES"]);
 }

@@ -210,7 +210,7 @@ fn what_cannot_be_done_is_refused_and_nothing_is_lost() {
 fn a_run_goes_on_from_the_checkpoint_it_is_told_to() {
     let folder = Folder::new();
     let (dir, other) = (folder.path("run"), folder.path("other"));
-    // In bf16: what products read is made again from the weights.
+    // In bf16: what GEMMs read is made again from the weights.
     let line = "--model-size nano --batch-size 4 --max-steps 4 --checkpoint-every 2 --buffer-size 6 --sim 1x24GiB";
     trained(line, &dir);
     let (before, learnt) = (tensors(&dir, 4), losses(&dir));

@@ -103,7 +103,7 @@ fn the_log_has_what_devices_took_and_who_holds_their_memory() {
 fn check(pool: &str, mode: &str, holder: &str) {
     let corpus = corpus();
     let ran =
-        call(&format!("{mode} --max-steps 500"), &corpus).env("TANDEM_PLANT", format!("leak:{pool}:1MiB/100")).run();
+        call(&format!("{mode} --max-steps 500"), &corpus).env("TANDEM_FAULT", format!("leak:{pool}:1MiB/100")).run();
     assert_eq!(ran.code, 0, "{pool}: {ran:?}");
     let grows = format!("memory of {holder} grows: ");
     let said: Vec<&str> = ran.err.lines().filter(|line| line.contains("memory of ")).collect();

@@ -6,7 +6,7 @@
 
 use std::ffi::{c_char, c_uint, c_void};
 
-use crate::library::{LibraryError, Opened};
+use crate::library::{LibraryError, OpenLibrary};
 
 /// A context, stream, event, module, function, pool or program.
 pub(crate) type Handle = usize;
@@ -87,7 +87,7 @@ impl Access {
     }
 }
 
-/// `cublasLtMatmulAlgo_t`: one way to compute a product, chosen by the library and opaque to us.
+/// `cublasLtMatmulAlgo_t`: one way to compute a GEMM, chosen by the library and opaque to us.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Algorithm(pub(crate) [u64; 8]);
@@ -95,7 +95,7 @@ pub(crate) struct Algorithm(pub(crate) [u64; 8]);
 /// `cublasLtMatmulHeuristicResult_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Suggestion {
+pub(crate) struct HeuristicResult {
     pub(crate) algorithm: Algorithm,
     pub(crate) workspace_bytes: usize,
     pub(crate) state: Code,
@@ -126,7 +126,7 @@ macro_rules! table {
 
         impl $table {
             /// Finds every function, or names the first that is missing.
-            pub(crate) fn load(opened: &Opened) -> Result<$table, LibraryError> {
+            pub(crate) fn load(opened: &OpenLibrary) -> Result<$table, LibraryError> {
                 Ok($table {
                     $(
                         // SAFETY: the type is the one CUDA's headers declare for this name since 12.2.
@@ -235,7 +235,7 @@ table! {
 }
 
 table! {
-    /// NVIDIA's matrix products.
+    /// NVIDIA's GEMMs.
     BlasApi {
         cublasLtGetVersion() -> usize;
         cublasLtGetStatusString(Code) -> *const c_char;
@@ -251,7 +251,7 @@ table! {
         cublasLtMatmulPreferenceDestroy(Handle);
         cublasLtMatmulPreferenceSetAttribute(Handle, i32, *const c_void, usize);
         cublasLtMatmulAlgoGetHeuristic(
-            Handle, Handle, Handle, Handle, Handle, Handle, Handle, i32, *mut Suggestion, *mut i32
+            Handle, Handle, Handle, Handle, Handle, Handle, Handle, i32, *mut HeuristicResult, *mut i32
         );
         cublasLtMatmul(
             Handle, Handle, *const c_void, DevicePtr, Handle, DevicePtr, Handle, *const c_void, DevicePtr, Handle,
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(size_of::<PoolProps>(), 88);
         assert_eq!(std::mem::offset_of!(PoolProps, max_bytes), 24);
         assert_eq!(size_of::<Access>(), 12);
-        assert_eq!(size_of::<Suggestion>(), 96);
-        assert_eq!(std::mem::offset_of!(Suggestion, state), 72);
+        assert_eq!(size_of::<HeuristicResult>(), 96);
+        assert_eq!(std::mem::offset_of!(HeuristicResult, state), 72);
     }
 }

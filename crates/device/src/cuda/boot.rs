@@ -4,11 +4,11 @@ use std::ffi::{CStr, c_char};
 
 use super::api::{ATTRIBUTE_CAPABILITY_MAJOR, ATTRIBUTE_CAPABILITY_MINOR, BootApi, Code, DriverApi, NO_DEVICE, Uuid};
 use super::cublas::Blas;
-use super::nvml::Meter;
+use super::nvml::NvmlReader;
 use super::nvrtc::Compiler;
 use super::status;
 use crate::card::Card;
-use crate::library::{self, Found, LibraryError, Search, Survey, Wanted, nvidia_present};
+use crate::library::{self, FoundLibrary, LibraryError, Search, Survey, Wanted, nvidia_present};
 
 /// The oldest driver: memory pools got their cap in it.
 const OLDEST: i32 = 12020;
@@ -16,7 +16,7 @@ const OLDEST: i32 = 12020;
 /// A driver that was started.
 pub(crate) struct Booted {
     pub(crate) api: DriverApi,
-    pub(crate) found: Found,
+    pub(crate) found: FoundLibrary,
     /// As the driver gives it: 13000 is CUDA 13.0.
     pub(crate) version: i32,
     /// Devices the driver shows to this process, in its own order.
@@ -59,7 +59,7 @@ pub(crate) fn boot(search: &Search) -> Result<Option<Booted>, LibraryError> {
         return Err(too_old(&opened.found, version));
     }
     let api = DriverApi::load(&opened)?;
-    let found = Found { version: Some(format!("CUDA {}", spell(version))), ..opened.found };
+    let found = FoundLibrary { version: Some(format!("CUDA {}", spell(version))), ..opened.found };
     let visible = match start_failure(&api, search, [started, answered]) {
         Some(what) => return Err(library::broken(&found, what)),
         None if started == NO_DEVICE => Vec::new(),
@@ -74,7 +74,7 @@ pub(crate) fn survey(search: &Search) -> Survey {
     let major = booted.as_ref().ok().and_then(Option::as_ref).map(|booted| booted.version.unsigned_abs() / 1000);
     Survey {
         driver: booted.map(|booted| booted.map(|booted| booted.found)),
-        nvml: Meter::open(search).map(|meter| meter.found),
+        nvml: NvmlReader::open(search).map(|meter| meter.found),
         nvrtc: Compiler::open_in(search, major).map(|compiler| compiler.found().clone()),
         cublaslt: Blas::open_in(search, major).map(|blas| blas.found),
     }
@@ -111,7 +111,7 @@ pub(crate) fn hider(search: &Search) -> String {
     }
 }
 
-fn too_old(found: &Found, version: i32) -> LibraryError {
+fn too_old(found: &FoundLibrary, version: i32) -> LibraryError {
     LibraryError::TooOld {
         library: found.name.clone(),
         path: found.path.clone(),

@@ -1,12 +1,12 @@
-//! cuBLASLt: finding it, and one product described in its terms.
+//! cuBLASLt: finding it, and one GEMM described in its terms.
 //!
-//! What it is asked is column-major; [`super::products`] turns our row-major products round before they come here.
+//! What it is asked is column-major; [`super::gemms`] turns our row-major GEMMs round before they come here.
 
 use std::ffi::{CStr, c_void};
 
-use super::api::{Algorithm, BlasApi, Code, DevicePtr, Handle, Suggestion};
+use super::api::{Algorithm, BlasApi, Code, DevicePtr, Handle, HeuristicResult};
 use crate::kernel::DType;
-use crate::library::{self, Found, LibraryError, Search, Wanted};
+use crate::library::{self, FoundLibrary, LibraryError, Search, Wanted};
 
 /// The newest and the oldest CUDA whose cuBLASLt we know.
 const NEWEST_MAJOR: u32 = 13;
@@ -17,7 +17,7 @@ const COMPUTE_F32: i32 = 68;
 const REAL_F32: i32 = 0;
 const REAL_BF16: i32 = 14;
 
-// Attributes of a product.
+// Attributes of a GEMM.
 const TRANSPOSE_A: i32 = 3;
 const TRANSPOSE_B: i32 = 4;
 const EPILOGUE: i32 = 7;
@@ -40,7 +40,7 @@ const NOT_SUPPORTED: Code = 15;
 /// The library, found and opened.
 pub(crate) struct Blas {
     pub(crate) api: BlasApi,
-    pub(crate) found: Found,
+    pub(crate) found: FoundLibrary,
 }
 
 /// A column-major matrix, or a batch of them.
@@ -69,9 +69,9 @@ pub(crate) struct Description {
     pub(crate) workspace_bytes: u64,
 }
 
-/// A product the library has an algorithm for: the same one for as long as this lives.
-pub(crate) struct Plan {
-    product: Owned,
+/// A GEMM the library has an algorithm for: the same one for as long as this lives.
+pub(crate) struct GemmPlan {
+    gemm: Owned,
     a: Owned,
     b: Owned,
     d: Owned,
@@ -81,9 +81,9 @@ pub(crate) struct Plan {
     pub(crate) adds_bias: bool,
 }
 
-/// The memory and the numbers of one product.
+/// The memory and the numbers of one GEMM.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Call {
+pub(crate) struct GemmCall {
     pub(crate) a: DevicePtr,
     pub(crate) b: DevicePtr,
     pub(crate) d: DevicePtr,
@@ -115,7 +115,7 @@ impl Blas {
         // SAFETY: takes nothing.
         let version = unsafe { (api.cublasLtGetVersion)() };
         let spelled = format!("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-        Ok(Blas { api, found: Found { version: Some(spelled), ..opened.found } })
+        Ok(Blas { api, found: FoundLibrary { version: Some(spelled), ..opened.found } })
     }
 
     /// The library's own name and number for an answer.
@@ -142,16 +142,16 @@ impl Blas {
     }
 
     /// Asks for the best algorithm; `None` when there is none, in which case one without the bias may still be found.
-    pub(crate) fn plan(&self, handle: Handle, what: &Description, bias: DevicePtr) -> Result<Option<Plan>, Code> {
-        let product = self.product(what, bias)?;
+    pub(crate) fn plan(&self, handle: Handle, what: &Description, bias: DevicePtr) -> Result<Option<GemmPlan>, Code> {
+        let gemm = self.gemm(what, bias)?;
         let (a, b, d) = (self.layout(&what.a.0)?, self.layout(&what.b.0)?, self.layout(&what.d)?);
         let wish = self.wish(what)?;
-        let (mut best, mut count) = (Suggestion::default(), 0);
+        let (mut best, mut count) = (HeuristicResult::default(), 0);
         // SAFETY: every descriptor is alive, and there is room for the one suggestion that is asked for.
         let code = unsafe {
             (self.api.cublasLtMatmulAlgoGetHeuristic)(
                 handle,
-                product.handle,
+                gemm.handle,
                 a.handle,
                 b.handle,
                 d.handle,
@@ -167,20 +167,20 @@ impl Blas {
         }
         done(code)?;
         let (algorithm, workspace_bytes) = (best.algorithm, best.workspace_bytes);
-        Ok(Some(Plan { product, a, b, d, algorithm, workspace_bytes, adds_bias: what.bias_alignment.is_some() }))
+        Ok(Some(GemmPlan { gemm, a, b, d, algorithm, workspace_bytes, adds_bias: what.bias_alignment.is_some() }))
     }
 
-    /// Queues a product.
-    pub(crate) fn run(&self, handle: Handle, plan: &Plan, call: &Call) -> Result<(), Code> {
+    /// Queues a GEMM.
+    pub(crate) fn run(&self, handle: Handle, plan: &GemmPlan, call: &GemmCall) -> Result<(), Code> {
         if let Some(bias) = call.bias.filter(|_| plan.adds_bias) {
-            self.set(self.api.cublasLtMatmulDescSetAttribute, plan.product.handle, BIAS_POINTER, &bias)?;
+            self.set(self.api.cublasLtMatmulDescSetAttribute, plan.gemm.handle, BIAS_POINTER, &bias)?;
         }
-        // SAFETY: the plan was made for matrices of exactly this shape and alignment, `product::check` found them inside
+        // SAFETY: the plan was made for matrices of exactly this shape and alignment, `gemm::check` found them inside
         // live memory of the stream's card, and the workspace is at least as long as the algorithm was allowed.
         done(unsafe {
             (self.api.cublasLtMatmul)(
                 handle,
-                plan.product.handle,
+                plan.gemm.handle,
                 (&raw const call.alpha).cast(),
                 call.a,
                 plan.a.handle,
@@ -199,7 +199,7 @@ impl Blas {
         })
     }
 
-    fn product(&self, what: &Description, bias: DevicePtr) -> Result<Owned, Code> {
+    fn gemm(&self, what: &Description, bias: DevicePtr) -> Result<Owned, Code> {
         let mut handle = 0;
         // SAFETY: one handle is written.
         done(unsafe { (self.api.cublasLtMatmulDescCreate)(&raw mut handle, COMPUTE_F32, REAL_F32) })?;

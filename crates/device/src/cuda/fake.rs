@@ -8,19 +8,19 @@ use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::path::PathBuf;
 
 use super::CudaDriver;
-use super::api::{Access, Algorithm, BlasApi, Code, DevicePtr, DriverApi, Handle, PoolProps, Suggestion, Uuid};
+use super::api::{Access, Algorithm, BlasApi, Code, DevicePtr, DriverApi, Handle, HeuristicResult, PoolProps, Uuid};
 use super::boot::{Booted, Visible};
 use super::cublas::Blas;
+use super::gemms::BlasDoor;
 use super::modules::Cubins;
-use super::products::BlasDoor;
 use crate::card::Card;
-use crate::library::{Found, Search};
+use crate::library::{FoundLibrary, Search};
 
 thread_local! {
     static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static ANSWERS: RefCell<HashMap<&'static str, Code>> = RefCell::new(HashMap::new());
     static NEXT: Cell<Handle> = const { Cell::new(100) };
-    /// The description of a product that adds a bias.
+    /// The description of a GEMM that adds a bias.
     static WITH_BIAS: Cell<Handle> = const { Cell::new(0) };
     static REFUSES_BIAS: Cell<bool> = const { Cell::new(false) };
     static ELAPSED_MS: Cell<f32> = const { Cell::new(1.5) };
@@ -55,11 +55,11 @@ pub(super) fn driver() -> CudaDriver {
             hidden_by: None,
         },
     };
-    let found = Found { name: "libcuda.so.1".into(), path: PathBuf::from("fake"), version: None };
+    let found = FoundLibrary { name: "libcuda.so.1".into(), path: PathBuf::from("fake"), version: None };
     let visible = vec![card(0, "0000:81:00.0"), card(1, "0000:17:00.0")];
     let nowhere = Search::only_under(&PathBuf::from("no such folder"));
     let booted = Booted { api: api(), found, version: 13000, visible };
-    let found = Found { name: "libcublasLt.so.13".into(), path: PathBuf::from("fake"), version: None };
+    let found = FoundLibrary { name: "libcublasLt.so.13".into(), path: PathBuf::from("fake"), version: None };
     let blas = BlasDoor::opened(Blas { api: blas_api(), found });
     CudaDriver::assemble(booted, None, (Cubins::new(&nowhere), blas), "nothing")
 }
@@ -224,13 +224,13 @@ fn first_word(algorithm: *const Algorithm) -> u64 {
     unsafe { (*algorithm).0[0] }
 }
 
-/// One algorithm, or none: `refuse_bias` has the library refuse products that add one.
-fn suggest(desc: Handle, out: *mut Suggestion, count: *mut i32) -> Code {
+/// One algorithm, or none: `refuse_bias` has the library refuse GEMMs that add one.
+fn suggest(desc: Handle, out: *mut HeuristicResult, count: *mut i32) -> Code {
     let refused = REFUSES_BIAS.get() && desc == WITH_BIAS.get();
     if refused {
         return put(count, 0);
     }
-    let mut suggestion = Suggestion::default();
+    let mut suggestion = HeuristicResult::default();
     (suggestion.algorithm, suggestion.workspace_bytes) = (Algorithm([7; 8]), 4096);
     put(out, suggestion);
     put(count, 1)
@@ -266,7 +266,7 @@ fakes! {
         format!("{which}={}", attribute(value, bytes)), 0;
     cublasLtMatmulAlgoGetHeuristic(
         _handle: Handle, desc: Handle, _a: Handle, _b: Handle, _c: Handle, _d: Handle, _wish: Handle, asked: i32,
-        out: *mut Suggestion, count: *mut i32
+        out: *mut HeuristicResult, count: *mut i32
     )
         format!("{asked}"), suggest(desc, out, count);
     cublasLtMatmul(

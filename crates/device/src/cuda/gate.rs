@@ -44,7 +44,7 @@ struct Traffic {
 }
 
 /// Holding one means that no other thread records on the card.
-pub(super) struct Alone<'a> {
+pub(super) struct CaptureGuard<'a> {
     gate: &'a Gate,
     device: i32,
 }
@@ -72,10 +72,10 @@ impl Gate {
 
     /// Blocks while another thread records on the card. A thread that records itself goes on: waiting for itself it would
     /// never end, and its own recording breaks, as it should.
-    pub(super) fn alone(&self, device: i32) -> Alone<'_> {
+    pub(super) fn alone(&self, device: i32) -> CaptureGuard<'_> {
         let mine = RECORDING.with_borrow(|mine| mine.contains(&device));
         self.change_once(device, |traffic| mine || traffic.recordings == 0, |traffic| traffic.waits += 1);
-        Alone { gate: self, device }
+        CaptureGuard { gate: self, device }
     }
 
     fn change_once(&self, device: i32, ready: impl Fn(Traffic) -> bool, change: impl FnOnce(&mut Traffic)) {
@@ -88,7 +88,7 @@ impl Gate {
     }
 }
 
-impl Drop for Alone<'_> {
+impl Drop for CaptureGuard<'_> {
     fn drop(&mut self) {
         self.gate.change_once(self.device, |_| true, |traffic| traffic.waits -= 1);
     }

@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`api`] (the functions), [`boot`] (from nothing to a list of cards), this file (contexts: opening,
 //! entering and closing a card), [`work`] (everything done inside one), [`modules`] (kernels on a card, with
-//! [`nvrtc`] and [`cubin_cache`] behind them), [`products`] (with [`cublas`] behind it), [`capture`] (with [`gate`] before
+//! [`nvrtc`] and [`cubin_cache`] behind them), [`gemms`] (with [`cublas`] behind it), [`capture`] (with [`gate`] before
 //! it), [`clock`] (when things happened); [`nvml`] reads.
 //!
 //! Every card is used through its primary context, kept from `open` to `close`. Handles given out are the driver's
@@ -18,7 +18,7 @@ mod gate;
 mod modules;
 mod nvml;
 pub(crate) mod nvrtc;
-mod products;
+mod gemms;
 mod status;
 mod work;
 
@@ -38,13 +38,13 @@ use self::api::{Code, DriverApi, Handle};
 use self::boot::Booted;
 use self::clock::CardClock;
 use self::gate::GATE;
+use self::gemms::{BlasDoor, Products};
 use self::modules::{Cubins, Modules};
-use self::nvml::Meter;
-use self::products::{BlasDoor, Products};
+use self::nvml::NvmlReader;
 use crate::bytes::show;
 use crate::card::{Card, CardReading};
 use crate::error::DeviceError;
-use crate::library::{Found, LibraryError, Search};
+use crate::library::{FoundLibrary, LibraryError, Search};
 
 thread_local! {
     /// Which opening of a card this thread's current context belongs to; 0: none we know of.
@@ -57,8 +57,8 @@ static OPENINGS: AtomicU64 = AtomicU64::new(1);
 /// The CUDA driver, started, and every card it or the management library knows.
 pub(crate) struct CudaDriver {
     api: DriverApi,
-    meter: Option<Meter>,
-    found: Found,
+    meter: Option<NvmlReader>,
+    found: FoundLibrary,
     version: i32,
     cards: Vec<Card>,
     seats: Vec<Seat>,
@@ -75,7 +75,7 @@ struct Seat {
     device: Option<i32>,
     open: RwLock<Option<OpenCard>>,
     modules: Modules,
-    products: Products,
+    gemms: Products,
     clock: CardClock,
 }
 
@@ -101,14 +101,14 @@ impl CudaDriver {
     pub(crate) fn open_in(search: &Search) -> Result<Option<CudaDriver>, LibraryError> {
         let Some(booted) = boot::boot(search)? else { return Ok(None) };
         // Without it cards can still be used: they are then counted along the bus, and nobody says who holds what.
-        let meter = Meter::open(search).ok();
+        let meter = NvmlReader::open(search).ok();
         let (cubins, blas) = (Cubins::new(search), BlasDoor::new(search));
         Ok(Some(CudaDriver::assemble(booted, meter, (cubins, blas), &boot::hider(search))))
     }
 
     fn assemble(
         booted: Booted,
-        meter: Option<Meter>,
+        meter: Option<NvmlReader>,
         (cubins, blas): (Cubins, BlasDoor),
         hidden_by: &str,
     ) -> CudaDriver {
@@ -118,11 +118,11 @@ impl CudaDriver {
         let (cards, devices): (Vec<Card>, Vec<Option<i32>>) =
             boot::seat(listed, &booted.visible, hidden_by).into_iter().unzip();
         let seat = |device| {
-            let (open, modules, products) = (RwLock::new(None), Modules::default(), Products::default());
-            Seat { device, open, modules, products, clock: CardClock::default() }
+            let (open, modules, gemms) = (RwLock::new(None), Modules::default(), Products::default());
+            Seat { device, open, modules, gemms, clock: CardClock::default() }
         };
         let cuda = boot::spell(booted.version);
-        let driver_version = match meter.as_ref().and_then(Meter::driver_version) {
+        let driver_version = match meter.as_ref().and_then(NvmlReader::driver_version) {
             Some(driver) => format!("{driver} (CUDA {cuda})"),
             None => format!("CUDA {cuda}"),
         };
@@ -287,7 +287,7 @@ impl CudaDriver {
         }
         drop(alone);
         seat.clock.stop(&self.api);
-        seat.products.close(&self.blas);
+        seat.gemms.close(&self.blas);
         seat.modules.unload(&self.api);
         self.leave();
         // SAFETY: retained once by `open_card`, which this undoes.

@@ -66,11 +66,11 @@ impl Cubins {
 /// The modules loaded on one card.
 #[derive(Default)]
 pub(crate) struct Modules {
-    loaded: Mutex<Loaded>,
+    loaded: Mutex<LoadedKernel>,
 }
 
 #[derive(Default)]
-struct Loaded {
+struct LoadedKernel {
     /// By their text: a source may be in the program twice, and generated ones come out equal.
     modules: HashMap<(&'static str, &'static str), Handle>,
     /// The most dynamic shared memory each kernel was allowed so far.

@@ -6,17 +6,17 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
-use crate::card::{Card, CardReading, Holder};
+use crate::card::{Card, CardProcess, CardReading};
 use crate::error::DeviceError;
-use crate::library::{Found, LibraryError, Search, Wanted};
+use crate::library::{FoundLibrary, LibraryError, Search, Wanted};
 
 /// Functions without which the wrapper would not work, or would panic when it is dropped.
 const NEEDED: [&str; 4] = ["nvmlInit_v2", "nvmlShutdown", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2"];
 
 /// The management library, started.
-pub(crate) struct Meter {
+pub(crate) struct NvmlReader {
     nvml: Nvml,
-    pub(crate) found: Found,
+    pub(crate) found: FoundLibrary,
 }
 
 /// What the driver says of one process on one card.
@@ -30,8 +30,8 @@ pub(crate) enum Held {
     Unlisted,
 }
 
-impl Meter {
-    pub(crate) fn open(search: &Search) -> Result<Meter, LibraryError> {
+impl NvmlReader {
+    pub(crate) fn open(search: &Search) -> Result<NvmlReader, LibraryError> {
         let opened = search.open(&Wanted {
             names: vec!["libnvidia-ml.so.1".to_string()],
             probe: "nvmlInit_v2",
@@ -44,7 +44,7 @@ impl Meter {
         let nvml = Nvml::builder().lib_path(opened.found.path.as_os_str()).init();
         let nvml = nvml.map_err(|error| opened.broken(error.to_string()))?;
         let version = nvml.sys_driver_version().ok();
-        Ok(Meter { nvml, found: Found { version, ..opened.found } })
+        Ok(NvmlReader { nvml, found: FoundLibrary { version, ..opened.found } })
     }
 
     /// The driver's own version, e.g. `580.159.04`.
@@ -108,7 +108,7 @@ fn unreadable(index: usize, error: &NvmlError) -> Card {
     }
 }
 
-fn holders(device: &Device<'_>) -> Vec<Holder> {
+fn holders(device: &Device<'_>) -> Vec<CardProcess> {
     let compute = device.running_compute_processes().unwrap_or_default();
     let graphics = device.running_graphics_processes().unwrap_or_default();
     merge(compute.into_iter().chain(graphics), |pid| {
@@ -118,13 +118,13 @@ fn holders(device: &Device<'_>) -> Vec<Holder> {
 }
 
 /// One holder per process, the largest first: a process that computes and draws is in both lists with one figure.
-fn merge(processes: impl Iterator<Item = ProcessInfo>, name_of: impl Fn(u32) -> Option<String>) -> Vec<Holder> {
-    let mut holders: Vec<Holder> = Vec::new();
+fn merge(processes: impl Iterator<Item = ProcessInfo>, name_of: impl Fn(u32) -> Option<String>) -> Vec<CardProcess> {
+    let mut holders: Vec<CardProcess> = Vec::new();
     for process in processes {
         let UsedGpuMemory::Used(bytes) = process.used_gpu_memory else { continue };
         match holders.iter_mut().find(|holder| holder.pid == process.pid) {
             Some(known) => known.bytes = known.bytes.max(bytes),
-            None => holders.push(Holder { pid: process.pid, name: name_of(process.pid), bytes }),
+            None => holders.push(CardProcess { pid: process.pid, name: name_of(process.pid), bytes }),
         }
     }
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
@@ -160,7 +160,10 @@ mod tests {
         let holders = merge(list.into_iter(), |pid| (pid == 9).then(|| "python3".to_string()));
         assert_eq!(
             holders,
-            [Holder { pid: 9, name: Some("python3".into()), bytes: 300 }, Holder { pid: 7, name: None, bytes: 100 }]
+            [
+                CardProcess { pid: 9, name: Some("python3".into()), bytes: 300 },
+                CardProcess { pid: 7, name: None, bytes: 100 }
+            ]
         );
     }
 

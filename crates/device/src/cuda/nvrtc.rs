@@ -9,7 +9,7 @@ use std::path::Path;
 use super::api::{Code, Handle, NvrtcApi};
 use crate::error::DeviceError;
 use crate::kernel::Source;
-use crate::library::{self, Found, LibraryError, Search, Wanted};
+use crate::library::{self, FoundLibrary, LibraryError, Search, Wanted};
 
 /// Put before every source.
 const PRELUDE: &str = include_str!("prelude.cuh");
@@ -28,7 +28,7 @@ const BAD_SOURCE: Code = 6;
 /// NVRTC, found and opened.
 pub struct Compiler {
     api: NvrtcApi,
-    found: Found,
+    found: FoundLibrary,
     version: String,
     archs: Vec<i32>,
 }
@@ -119,12 +119,12 @@ impl Compiler {
         let version = format!("{major}.{minor}");
         open_builtins(&opened.found.path, &version)?;
         let archs = supported_archs(&api);
-        let found = Found { version: Some(version.clone()), ..opened.found };
+        let found = FoundLibrary { version: Some(version.clone()), ..opened.found };
         Ok(Compiler { api, found, version, archs })
     }
 
     /// Where it was found.
-    pub fn found(&self) -> &Found {
+    pub fn found(&self) -> &FoundLibrary {
         &self.found
     }
 

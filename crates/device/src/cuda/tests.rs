@@ -5,11 +5,11 @@ use super::work::MAX_ARGS;
 use super::*;
 use crate::bytes::MIB;
 use crate::driver::{Address, CopyPath, Driver, RawArg, Reservation};
+use crate::gemm::{Gemm, Operand, RawGemm};
 use crate::kernel::{DType, Grid, Kernel, Source};
-use crate::product::{Operand, Product, RawProduct};
 
 static SOURCE: Source = Source { file: "fake.cu", text: "" };
-static KERNEL: Kernel = Kernel { name: "work", source: &SOURCE, params: &[], twin: &|_| {} };
+static KERNEL: Kernel = Kernel { name: "work", source: &SOURCE, params: &[], host: &|_| {} };
 
 /// A driver with the first `cards` open, and nothing noted yet.
 fn opened(cards: usize) -> CudaDriver {
@@ -286,10 +286,10 @@ fn without_the_management_library_a_reading_leaves_the_card_as_it_was() {
     assert_eq!(driver.process_bytes(0).unwrap(), None);
 }
 
-/// A product of dense matrices at round addresses, with a workspace.
-fn product(shape: Product, bias: Option<u64>) -> RawProduct {
+/// A GEMM of dense matrices at round addresses, with a workspace.
+fn gemm(shape: Gemm, bias: Option<u64>) -> RawGemm {
     let at = |raw| Address { card: 0, raw };
-    RawProduct {
+    RawGemm {
         shape,
         a: (at(0xa000), shape.bytes_of_a()),
         b: (at(0xb000), shape.bytes_of_b()),
@@ -300,10 +300,10 @@ fn product(shape: Product, bias: Option<u64>) -> RawProduct {
 }
 
 #[test]
-fn a_product_changes_its_factors_places_and_is_described_once() {
+fn a_gemm_changes_its_factors_places_and_is_described_once() {
     let driver = opened(1);
-    let shape = Product { alpha: 0.5, ..Product::dense(DType::F32, [2, 3, 5]).with_b_transposed() };
-    driver.product(0, 10, &product(shape, None)).unwrap();
+    let shape = Gemm { alpha: 0.5, ..Gemm::dense(DType::F32, [2, 3, 5]).with_b_transposed() };
+    driver.gemm(0, 10, &gemm(shape, None)).unwrap();
     let first = calls();
     let expected = [
         "cublasLtCreate",
@@ -325,8 +325,8 @@ fn a_product_changes_its_factors_places_and_is_described_once() {
         "cublasLtMatmul 70 0.5·0xb000·0xa000 + 0·0xc000 to 0xc000 by 7 with 0xf000+4096 on 10",
     ];
     assert_eq!(first, expected);
-    let again = Product { alpha: 1.0, accumulate: true, ..shape };
-    driver.product(0, 10, &product(again, None)).unwrap();
+    let again = Gemm { alpha: 1.0, accumulate: true, ..shape };
+    driver.gemm(0, 10, &gemm(again, None)).unwrap();
     let expected = ["cublasLtMatmul 70 1·0xb000·0xa000 + 1·0xc000 to 0xc000 by 7 with 0xf000+4096 on 10"];
     assert_eq!(calls(), expected, "the algorithm is that of the shape, whatever it is used for");
 
@@ -334,7 +334,7 @@ fn a_product_changes_its_factors_places_and_is_described_once() {
     assert!(calls().contains(&"cublasLtDestroy 70".to_owned()));
     driver.open(0).unwrap();
     calls();
-    driver.product(0, 10, &product(shape, None)).unwrap();
+    driver.gemm(0, 10, &gemm(shape, None)).unwrap();
     assert_eq!(calls().len(), 2, "a new handle, and the algorithm of before");
 }
 
@@ -342,10 +342,10 @@ fn a_product_changes_its_factors_places_and_is_described_once() {
 fn matrices_of_a_batch_and_crooked_addresses_are_told() {
     let driver = opened(1);
     let (a, c) = (Operand::rows(8).every(40), Operand::rows(4).every(20));
-    let shape = Product { batch: 6, a, c, out: DType::F32, ..Product::dense(DType::BF16, [5, 4, 8]) };
-    let mut raw = product(shape, None);
+    let shape = Gemm { batch: 6, a, c, out: DType::F32, ..Gemm::dense(DType::BF16, [5, 4, 8]) };
+    let mut raw = gemm(shape, None);
     raw.b.0.raw += 6;
-    driver.product(0, 10, &raw).unwrap();
+    driver.gemm(0, 10, &raw).unwrap();
     let told: Vec<String> = calls().into_iter().filter(|call| call.contains('=') || call.contains("every")).collect();
     let expected = [
         "cublasLtMatmulDescSetAttribute 3=0x0",
@@ -378,11 +378,11 @@ fn queued() -> Vec<String> {
 #[test]
 fn a_bias_is_added_by_the_library_or_by_us_before() {
     let driver = opened(1);
-    let source = &crate::kernels::product_base::SOURCE;
+    let source = &crate::kernels::gemm_base::SOURCE;
     driver.seats[0].modules.get(&driver.api, source, || Ok(vec![0; 8]), |_, _| Ok(())).unwrap();
-    let shape = Product { accumulate: true, ..Product::dense(DType::F32, [2, 3, 5]) };
-    driver.product(0, 10, &product(shape, Some(0xd000))).unwrap();
-    driver.product(0, 10, &product(shape, Some(0xe000))).unwrap();
+    let shape = Gemm { accumulate: true, ..Gemm::dense(DType::F32, [2, 3, 5]) };
+    driver.gemm(0, 10, &gemm(shape, Some(0xd000))).unwrap();
+    driver.gemm(0, 10, &gemm(shape, Some(0xe000))).unwrap();
     let expected = [
         "cublasLtMatmulDescSetAttribute 8=0xd000",
         "cublasLtMatmulDescSetAttribute 8=0xd000",
@@ -393,8 +393,8 @@ fn a_bias_is_added_by_the_library_or_by_us_before() {
     assert_eq!(queued(), expected);
 
     fake::refuse_bias();
-    let wider = Product { accumulate: false, ..Product::dense(DType::F32, [2, 4, 5]) };
-    driver.product(0, 10, &product(wider, Some(0xd000))).unwrap();
+    let wider = Gemm { accumulate: false, ..Gemm::dense(DType::F32, [2, 4, 5]) };
+    driver.gemm(0, 10, &gemm(wider, Some(0xd000))).unwrap();
     let expected = [
         "cublasLtMatmulDescSetAttribute 8=0xd000",
         "cuLaunchKernel 40 1,1,1 256 0 10 [c000, d000, 2, 4, 1]",
@@ -402,29 +402,29 @@ fn a_bias_is_added_by_the_library_or_by_us_before() {
     ];
     assert_eq!(queued(), expected);
 
-    let nothing = Product { k: 0, ..wider };
-    driver.product(0, 10, &product(nothing, None)).unwrap();
+    let nothing = Gemm { k: 0, ..wider };
+    driver.gemm(0, 10, &gemm(nothing, None)).unwrap();
     assert_eq!(queued(), ["cuLaunchKernel 40 1,1,1 256 0 10 [c000, c000, 2, 4, 1]"]);
-    driver.product(0, 10, &product(Product { accumulate: true, ..nothing }, None)).unwrap();
+    driver.gemm(0, 10, &gemm(Gemm { accumulate: true, ..nothing }, None)).unwrap();
     assert_eq!(queued(), [""; 0], "what is there stays");
 }
 
 #[test]
-fn a_product_the_library_refuses_is_named() {
+fn a_gemm_the_library_refuses_is_named() {
     let driver = opened(1);
-    let shape = Product::dense(DType::F32, [2, 3, 5]);
-    let check = |shape: Product, function, code, parts: [&str; 2]| {
+    let shape = Gemm::dense(DType::F32, [2, 3, 5]);
+    let check = |shape: Gemm, function, code, parts: [&str; 2]| {
         answer(function, code);
-        let error = driver.product(0, 10, &product(shape, None)).unwrap_err().to_string();
+        let error = driver.gemm(0, 10, &gemm(shape, None)).unwrap_err().to_string();
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         answer(function, 0);
     };
-    check(Product { dtype: DType::F64, out: DType::F64, ..shape }, "cuInit", 0, ["[2,5]·[5,3]", "F64"]);
+    check(Gemm { dtype: DType::F64, out: DType::F64, ..shape }, "cuInit", 0, ["[2,5]·[5,3]", "F64"]);
     check(shape, "cublasLtCreate", 3, ["libcublasLt.so.13", "CUBLAS_STATUS_FAKE (3)"]);
     check(shape, "cublasLtMatmulAlgoGetHeuristic", 15, ["[2,5]·[5,3]", "no algorithm"]);
     check(shape, "cublasLtMatmulAlgoGetHeuristic", 7, ["[2,5]·[5,3]", "CUBLAS_STATUS_FAKE (7)"]);
     check(shape, "cublasLtMatmul", 13, ["[2,5]·[5,3]", "CUBLAS_STATUS_FAKE (13)"]);
-    driver.product(0, 10, &product(shape, None)).unwrap();
+    driver.gemm(0, 10, &gemm(shape, None)).unwrap();
 }
 
 #[test]
@@ -517,12 +517,12 @@ fn after_a_trap_every_call_says_lost_and_everything_goes_home_in_silence() {
     let pinned = driver.alloc_host(0, 64).unwrap();
     driver.begin_capture(0, 10).unwrap();
     let recorded = driver.end_capture(0, 10).unwrap();
-    let multiply = || driver.product(0, 10, &product(Product::dense(DType::F32, [2, 3, 5]), None));
+    let multiply = || driver.gemm(0, 10, &gemm(Gemm::dense(DType::F32, [2, 3, 5]), None));
     multiply().unwrap();
     driver.begin_capture(0, 11).unwrap();
     calls();
     driver.trap(0, 10).unwrap();
-    assert_eq!(calls(), ["cuModuleGetFunction 30 planted_trap", "cuLaunchKernel 40 1,1,1 1 0 10 [0, 0, 0, 0, 0]"]);
+    assert_eq!(calls(), ["cuModuleGetFunction 30 injected_trap", "cuLaunchKernel 40 1,1,1 1 0 10 [0, 0, 0, 0, 0]"]);
 
     AFTER_A_LOSS.iter().for_each(|function| answer(function, 719));
     let check = |result: Result<(), DeviceError>, call: &str| {
@@ -536,7 +536,7 @@ fn after_a_trap_every_call_says_lost_and_everything_goes_home_in_silence() {
     check(driver.replay(0, 10, recorded), "replaying work");
     check(driver.reserve(0, 4096, false).map(drop), "reserving memory");
     check(driver.alloc_host(0, 64).map(drop), "taking page-locked memory");
-    check(multiply(), "queueing a product");
+    check(multiply(), "queueing a gemm");
 
     driver.abandon_capture(0, 11);
     driver.drop_recorded(0, recorded);

@@ -14,19 +14,19 @@ use crate::driver::{
     Address, CopyPath, Driver, EventId, HostSpan, KernelId, RawArg, RecordedId, Reservation, StreamId,
 };
 use crate::error::DeviceError;
+use crate::gemm::RawGemm;
 use crate::kernel::{Grid, Kernel, Source};
-use crate::kernels::{few_words, trap};
-use crate::library::Found;
-use crate::machine::Kind;
-use crate::product::RawProduct;
+use crate::kernels::{copy_small, trap};
+use crate::library::FoundLibrary;
+use crate::machine::DeviceKind;
 use crate::workers::Workers;
 
 /// More arguments than any kernel takes; they are laid out on the stack.
 pub(super) const MAX_ARGS: usize = 32;
 
 impl Driver for CudaDriver {
-    fn kind(&self) -> Kind {
-        Kind::Cuda
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Cuda
     }
 
     fn cards(&self) -> &[Card] {
@@ -246,7 +246,7 @@ impl Driver for CudaDriver {
     }
 
     /// By a kernel: a card has one engine for each direction, on which a batch may be under way.
-    fn copy_few(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {
+    fn copy_small(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {
         let bytes = path.bytes();
         // What the driver took is mapped where the host has it: one address is both.
         let on_host = |span: HostSpan| Address { card, raw: span.ptr as u64 };
@@ -256,12 +256,12 @@ impl Driver for CudaDriver {
             CopyPath::Inside { .. } | CopyPath::Peer { .. } => return self.copy(card, stream, path),
         };
         let is_words = [bytes, from.raw, to.raw].iter().all(|n| n % 4 == 0);
-        if !is_words || bytes == 0 || bytes > few_words::MOST_BYTES {
+        if !is_words || bytes == 0 || bytes > copy_small::MOST_BYTES {
             return self.copy(card, stream, path);
         }
-        let function = self.load(card, &few_words::KERNEL)?;
+        let function = self.load(card, &copy_small::KERNEL)?;
         let args = [RawArg::Read { at: from, bytes }, RawArg::Write { at: to, bytes }, RawArg::U32((bytes / 4) as u32)];
-        self.launch(card, stream, (&few_words::KERNEL, function), few_words::GRID, &args)
+        self.launch(card, stream, (&copy_small::KERNEL, function), copy_small::GRID, &args)
     }
 
     fn fill(&self, card: usize, stream: StreamId, at: Address, bytes: u64, value: u8) -> Result<(), DeviceError> {
@@ -329,12 +329,12 @@ impl Driver for CudaDriver {
         self.check(card, during, code)
     }
 
-    fn product(&self, card: usize, stream: StreamId, product: &RawProduct) -> Result<(), DeviceError> {
-        self.queue_product(card, stream, product)
+    fn gemm(&self, card: usize, stream: StreamId, gemm: &RawGemm) -> Result<(), DeviceError> {
+        self.queue_gemm(card, stream, gemm)
     }
 
-    fn prepare_products(&self, card: usize) -> Result<(), DeviceError> {
-        self.open_products(card)
+    fn prepare_gemms(&self, card: usize) -> Result<(), DeviceError> {
+        self.open_gemms(card)
     }
 
     fn trap(&self, card: usize, stream: StreamId) -> Result<(), DeviceError> {
@@ -408,12 +408,12 @@ impl Driver for CudaDriver {
         })
     }
 
-    fn libraries(&self) -> Vec<Found> {
+    fn libraries(&self) -> Vec<FoundLibrary> {
         let meter = self.meter.iter().map(|meter| meter.found.clone());
         // Asked for their places, the compiler is opened even where every kernel came from the cache, and so is cuBLASLt.
         let compiler = self.cubins.compiler(self.version).ok().map(|compiler| compiler.found().clone());
-        let products = self.blas.get(self.version).ok().map(|blas| blas.found.clone());
-        std::iter::once(self.found.clone()).chain(meter).chain(compiler).chain(products).collect()
+        let gemms = self.blas.get(self.version).ok().map(|blas| blas.found.clone());
+        std::iter::once(self.found.clone()).chain(meter).chain(compiler).chain(gemms).collect()
     }
 
     fn driver_version(&self) -> String {

@@ -30,11 +30,11 @@ impl<T: Real> Double<T> {
         name: T::NAME,
         source: &SOURCE,
         params: &[Param::In(T::DTYPE), Param::Out(T::DTYPE)],
-        twin: &double::<T>,
+        host: &double::<T>,
     };
 }
 
-fn double<T: Real>(args: &mut TwinArgs<'_>) {
+fn double<T: Real>(args: &mut HostArgs<'_>) {
     let from = args.read::<T>(0);
     args.workers().each_chunk(args.write::<T>(1), 2, |i, out| {
         out.iter_mut().zip(&from[2 * i..]).for_each(|(out, x)| *out = *x + *x);
@@ -83,16 +83,16 @@ fn the_element_type_is_checked() {
 #[test]
 fn a_kernel_made_at_run_time_carries_what_it_was_made_from() {
     let factors = vec![2.0, 3.0];
-    let twin = move |args: &mut TwinArgs<'_>| {
+    let host = move |args: &mut HostArgs<'_>| {
         let from = args.read::<f64>(0);
-        let products = from.iter().zip(&factors).map(|(x, factor)| x * factor);
-        args.write::<f64>(1).iter_mut().zip(products).for_each(|(out, x)| *out = x);
+        let gemms = from.iter().zip(&factors).map(|(x, factor)| x * factor);
+        args.write::<f64>(1).iter_mut().zip(gemms).for_each(|(out, x)| *out = x);
     };
     let kernel: &'static Kernel = Box::leak(Box::new(Kernel {
         name: "made",
         source: &SOURCE,
         params: &[Param::In(DType::F64), Param::Out(DType::F64)],
-        twin: Box::leak(Box::new(twin)),
+        host: Box::leak(Box::new(host)),
     }));
     assert_eq!(run(kernel, &[5.0, 7.0]).unwrap(), [10.0, 21.0]);
 }

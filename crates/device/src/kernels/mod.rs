@@ -1,18 +1,18 @@
 //! Kernels that check other work: patterns, checksums, and a delay that makes stream races visible. Beside them the one
-//! that carries a few words, the one that helps products, and the one that breaks a card.
+//! that carries a few words, the one that helps GEMMs, and the one that breaks a card.
 
-pub(crate) mod few_words;
-pub(crate) mod product_base;
+pub(crate) mod copy_small;
+pub(crate) mod gemm_base;
 pub(crate) mod trap;
 
 use crate::arena::View;
-use crate::device::{Device, Loaded};
+use crate::device::{Device, LoadedKernel};
 use crate::error::DeviceError;
-use crate::kernel::{Arg, DType, Grid, Kernel, Param, Source, TwinArgs};
+use crate::kernel::{Arg, DType, Grid, HostArgs, Kernel, Param, Source};
 use crate::stream::Stream;
 
 /// The CUDA sources of this crate.
-pub static SOURCES: &[&Source] = &[&CHECKS, &few_words::SOURCE, &product_base::SOURCE, &trap::SOURCE];
+pub static SOURCES: &[&Source] = &[&CHECKS, &copy_small::SOURCE, &gemm_base::SOURCE, &trap::SOURCE];
 
 /// The kernels of this crate.
 pub static KERNELS: &[&Kernel] = &[&FILL_PATTERN, &COUNT_WRONG, &CHECKSUM, &DELAY];
@@ -23,7 +23,7 @@ static FILL_PATTERN: Kernel = Kernel {
     name: "fill_pattern",
     source: &CHECKS,
     params: &[Param::Out(DType::U32), Param::U64, Param::U64],
-    twin: &|args: &mut TwinArgs<'_>| {
+    host: &|args: &mut HostArgs<'_>| {
         let (words, seed) = (args.u64(1), args.u64(2));
         let out = args.write::<u32>(0);
         for (i, word) in out[..words as usize].iter_mut().enumerate() {
@@ -36,7 +36,7 @@ static COUNT_WRONG: Kernel = Kernel {
     name: "count_wrong",
     source: &CHECKS,
     params: &[Param::In(DType::U32), Param::Out(DType::U64), Param::U64, Param::U64],
-    twin: &|args: &mut TwinArgs<'_>| {
+    host: &|args: &mut HostArgs<'_>| {
         let (words, seed) = (args.u64(2), args.u64(3));
         let differs = |(i, word): (usize, &u32)| u64::from(*word != pattern_word(seed, i as u64));
         let wrong: u64 = args.read::<u32>(0)[..words as usize].iter().enumerate().map(differs).sum();
@@ -48,7 +48,7 @@ static CHECKSUM: Kernel = Kernel {
     name: "checksum",
     source: &CHECKS,
     params: &[Param::In(DType::U32), Param::Out(DType::U64), Param::U64],
-    twin: &|args: &mut TwinArgs<'_>| {
+    host: &|args: &mut HostArgs<'_>| {
         let words = args.u64(2) as usize;
         args.write::<u64>(1)[0] = checksum_words(&args.read::<u32>(0)[..words]);
     },
@@ -59,7 +59,7 @@ static DELAY: Kernel = Kernel {
     source: &CHECKS,
     params: &[Param::U64],
     // Simulated work runs in any order as it is, and work on the CPU has nothing to delay.
-    twin: &|_: &mut TwinArgs<'_>| {},
+    host: &|_: &mut HostArgs<'_>| {},
 };
 
 /// Word `i` of the pattern of `seed`.
@@ -78,10 +78,10 @@ pub fn checksum_words(words: &[u32]) -> u64 {
 
 /// The checking kernels, loaded on one card.
 pub struct Checks {
-    fill: Loaded,
-    count: Loaded,
-    checksum: Loaded,
-    delay: Loaded,
+    fill: LoadedKernel,
+    count: LoadedKernel,
+    checksum: LoadedKernel,
+    delay: LoadedKernel,
 }
 
 /// Enough threads to fill any card; the kernels stride over the rest.

@@ -1,8 +1,8 @@
 //! How long simulated work takes, on the simulator's own clock.
 
 use crate::driver::{CopyPath, RawArg};
+use crate::gemm::RawGemm;
 use crate::kernel::DType;
-use crate::product::RawProduct;
 use crate::sim::rng::SplitMix;
 use crate::sim::spec::Link;
 
@@ -52,14 +52,14 @@ pub(crate) fn kernel_ns(args: &[RawArg], rng: &mut SplitMix) -> u64 {
     fill_ns(bytes, rng)
 }
 
-/// A product takes the time of its arithmetic or that of its bytes, whichever is longer.
-pub(crate) fn product_ns(product: &RawProduct, rng: &mut SplitMix) -> u64 {
-    let bytes: u64 = crate::host_exec::touched(&product.args()).iter().map(|(from, to, _)| to - from).sum();
-    let arithmetic_ns = product.shape.flops() / (1e3 * tflop_per_s(product.shape.dtype));
+/// A GEMM takes the time of its arithmetic or that of its bytes, whichever is longer.
+pub(crate) fn gemm_ns(gemm: &RawGemm, rng: &mut SplitMix) -> u64 {
+    let bytes: u64 = crate::host_exec::touched(&gemm.args()).iter().map(|(from, to, _)| to - from).sum();
+    let arithmetic_ns = gemm.shape.flops() / (1e3 * tflop_per_s(gemm.shape.dtype));
     with_jitter(LAUNCH_NS + arithmetic_ns.max(bytes as f64 / CARD_GB_PER_S) as u64, rng)
 }
 
-/// What products of a simulated card reach.
+/// What GEMMs of a simulated card reach.
 fn tflop_per_s(dtype: DType) -> f64 {
     match dtype {
         DType::BF16 => 100.0,

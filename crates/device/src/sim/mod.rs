@@ -7,7 +7,7 @@
 //!   sleeps.
 //! - Things go wrong on order: [`SimFault`].
 //!
-//! The maths is real: kernels run their Rust twins.
+//! The maths is real: kernels run their Rust host kernels.
 
 mod clock;
 mod queue;
@@ -21,21 +21,21 @@ use std::thread::{self, ThreadId};
 pub use spec::{Link, SimFault, SimSpec, SimSpecError};
 
 use crate::bytes::{MIB, round_up};
-use crate::card::{Card, CardReading, Holder};
+use crate::card::{Card, CardProcess, CardReading};
 use crate::cost::DriverCost;
 use crate::driver::{
     Address, CopyPath, Driver, EventId, HostSpan, KernelId, RawArg, RecordedId, Reservation, StreamId,
 };
 use crate::error::DeviceError;
-use crate::host_exec::{run_copy, run_fill, run_twin, touched, touched_by_copy};
+use crate::gemm::RawGemm;
+use crate::host_exec::{run_copy, run_fill, run_host, touched, touched_by_copy};
+use crate::host_gemm::run_gemm;
+use crate::host_graph::{CapturedWork, HostGraphs};
 use crate::host_memory::{HostMemory, alloc_span, free_span};
-use crate::host_product::run_product;
-use crate::host_recording::{Recordings, Work};
 use crate::kernel::{Grid, Kernel};
-use crate::machine::{Kind, lock};
-use crate::product::RawProduct;
+use crate::machine::{DeviceKind, lock};
 use crate::workers::Workers;
-use queue::{Op, Queues};
+use queue::{QueuedOp, Queues};
 
 /// Simulated cards and everything on them.
 pub struct SimDriver {
@@ -43,7 +43,7 @@ pub struct SimDriver {
     cards: Vec<Card>,
     state: Mutex<State>,
     workers: Arc<Workers>,
-    recordings: Recordings,
+    recordings: HostGraphs,
 }
 
 struct State {
@@ -55,7 +55,7 @@ struct State {
     copies: u64,
     calls: u64,
     pinned: u64,
-    trace: Vec<Call>,
+    trace: Vec<DriverCall>,
 }
 
 #[derive(Default)]
@@ -86,7 +86,7 @@ struct Held {
 
 /// A driver call that matters for copies between cards, in the order it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum DriverCall {
     /// Whether `reader` can reach `owner` was asked.
     CanAccessPeer {
         /// The card that would reach.
@@ -150,7 +150,7 @@ impl SimDriver {
             pinned: 0,
             trace: Vec::new(),
         };
-        let (cards, recordings) = ((0..spec.count).map(card).collect(), Recordings::default());
+        let (cards, recordings) = ((0..spec.count).map(card).collect(), HostGraphs::default());
         SimDriver { cards, spec, state: Mutex::new(state), workers, recordings }
     }
 
@@ -167,7 +167,7 @@ impl SimDriver {
     }
 
     /// The first peer calls that were made.
-    pub fn trace(&self) -> Vec<Call> {
+    pub fn trace(&self) -> Vec<DriverCall> {
         lock(&self.state).trace.clone()
     }
 
@@ -200,7 +200,7 @@ impl SimDriver {
         }
     }
 
-    fn enqueue(&self, card: usize, stream: StreamId, during: &'static str, op: Op) -> Result<(), DeviceError> {
+    fn enqueue(&self, card: usize, stream: StreamId, during: &'static str, op: QueuedOp) -> Result<(), DeviceError> {
         let mut state = lock(&self.state);
         self.call(&mut state, card, during)?;
         let now = *state.host_ns();
@@ -217,11 +217,11 @@ impl SimDriver {
         card: usize,
         stream: StreamId,
         during: &'static str,
-        work: Work,
+        work: CapturedWork,
     ) -> Result<(), DeviceError> {
         match self.recordings.keep(stream, work) {
             None => Ok(()),
-            Some(work) => self.enqueue(card, stream, during, Op::Work(work)),
+            Some(work) => self.enqueue(card, stream, during, QueuedOp::CapturedWork(work)),
         }
     }
 
@@ -229,23 +229,23 @@ impl SimDriver {
     fn run_one(&self, state: &mut State) -> bool {
         let Some((stream, queued_ns, op)) = state.queues.next() else { return false };
         let takes_ns = match &op {
-            Op::Work(work) => self.work_ns(state, work),
-            Op::Record { .. } | Op::Wait { .. } | Op::Trap => 0,
+            QueuedOp::CapturedWork(work) => self.work_ns(state, work),
+            QueuedOp::Record { .. } | QueuedOp::Wait { .. } | QueuedOp::Trap => 0,
         };
         let Some(queue) = state.queues.streams.get_mut(&stream) else { return true };
         let card = queue.card;
         queue.now_ns = queue.now_ns.max(queued_ns) + takes_ns;
         let now_ns = queue.now_ns;
         match op {
-            Op::Work(Work::Copy(path)) => self.run_copy(state, card, &path),
-            Op::Work(work) => self.run_work(state, &work),
-            Op::Trap => state.break_card(card, Broken::Trapped),
-            Op::Record { event, mark } => {
+            QueuedOp::CapturedWork(CapturedWork::Copy(path)) => self.run_copy(state, card, &path),
+            QueuedOp::CapturedWork(work) => self.run_work(state, &work),
+            QueuedOp::Trap => state.break_card(card, Broken::Trapped),
+            QueuedOp::Record { event, mark } => {
                 if let Some(state) = state.queues.events.get_mut(&event) {
                     (state.reached, state.reached_ns) = (state.reached.max(mark), now_ns);
                 }
             }
-            Op::Wait { event, .. } => {
+            QueuedOp::Wait { event, .. } => {
                 let reached_ns = state.queues.events.get(&event).map_or(0, |mark| mark.reached_ns);
                 if let Some(queue) = state.queues.streams.get_mut(&stream) {
                     queue.now_ns = now_ns.max(reached_ns);
@@ -255,26 +255,26 @@ impl SimDriver {
         true
     }
 
-    fn work_ns(&self, state: &mut State, work: &Work) -> u64 {
+    fn work_ns(&self, state: &mut State, work: &CapturedWork) -> u64 {
         let rng = &mut state.queues.rng;
         match work {
-            Work::Copy(path) => clock::copy_ns(path, self.spec.link, rng),
-            Work::Fill { bytes, .. } => clock::fill_ns(*bytes, rng),
-            Work::Launch { args, .. } => clock::kernel_ns(args, rng),
-            Work::Product(product) => clock::product_ns(product, rng),
+            CapturedWork::Copy(path) => clock::copy_ns(path, self.spec.link, rng),
+            CapturedWork::Fill { bytes, .. } => clock::fill_ns(*bytes, rng),
+            CapturedWork::Launch { args, .. } => clock::kernel_ns(args, rng),
+            CapturedWork::Gemm(gemm) => clock::gemm_ns(gemm, rng),
         }
     }
 
-    fn run_work(&self, state: &mut State, work: &Work) {
+    fn run_work(&self, state: &mut State, work: &CapturedWork) {
         state.touch(&work.touches());
         // SAFETY: checked to lie in a live reservation when queued; releasing one drains first. All simulated work runs
         // under the lock we hold.
         unsafe {
             match work {
-                Work::Copy(path) => run_copy(path),
-                Work::Fill { at, bytes, value } => run_fill(*at, *bytes, *value),
-                Work::Launch { kernel, grid, args } => run_twin(kernel, *grid, args, &self.workers),
-                Work::Product(product) => run_product(product, &self.workers),
+                CapturedWork::Copy(path) => run_copy(path),
+                CapturedWork::Fill { at, bytes, value } => run_fill(*at, *bytes, *value),
+                CapturedWork::Launch { kernel, grid, args } => run_host(kernel, *grid, args, &self.workers),
+                CapturedWork::Gemm(gemm) => run_gemm(gemm, &self.workers),
             }
         }
     }
@@ -291,7 +291,7 @@ impl SimDriver {
             return state.touch(&touched_by_copy(path));
         }
         // Host ends live until their last use was reached (`Pinned`).
-        self.run_work(state, &Work::Copy(*path));
+        self.run_work(state, &CapturedWork::Copy(*path));
     }
 
     /// Runs work until `done`, or until nothing more can run.
@@ -381,8 +381,8 @@ impl CardState {
 }
 
 impl Driver for SimDriver {
-    fn kind(&self) -> Kind {
-        Kind::Simulated
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Simulated
     }
 
     fn cards(&self) -> &[Card] {
@@ -393,7 +393,8 @@ impl Driver for SimDriver {
         let state = lock(&self.state);
         let now = &state.cards[card];
         let others = self.spec.held_bytes + now.intruder;
-        let holder = (others > 0).then(|| Holder { pid: 1, name: Some("another process".to_owned()), bytes: others });
+        let holder =
+            (others > 0).then(|| CardProcess { pid: 1, name: Some("another process".to_owned()), bytes: others });
         Ok(CardReading {
             free_bytes: self.free_bytes(now),
             total_bytes: self.spec.total_bytes,
@@ -530,12 +531,12 @@ impl Driver for SimDriver {
             mark.recorded += 1;
             mark.recorded
         };
-        self.enqueue(card, stream, "recording an event", Op::Record { event, mark })
+        self.enqueue(card, stream, "recording an event", QueuedOp::Record { event, mark })
     }
 
     fn wait(&self, card: usize, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
         let mark = lock(&self.state).queues.events.get(&event).map_or(0, |mark| mark.recorded);
-        self.enqueue(card, stream, "waiting for an event", Op::Wait { event, mark })
+        self.enqueue(card, stream, "waiting for an event", QueuedOp::Wait { event, mark })
     }
 
     fn reached(&self, card: usize, event: EventId) -> Result<bool, DeviceError> {
@@ -568,7 +569,7 @@ impl Driver for SimDriver {
         if let CopyPath::Peer { from, to, .. } = path {
             let mut state = lock(&self.state);
             if state.trace.len() < TRACE_LENGTH {
-                state.trace.push(Call::CopyPeer { from: from.card, to: to.card });
+                state.trace.push(DriverCall::CopyPeer { from: from.card, to: to.card });
             }
             let lets_in = |at: Address, reader: usize| {
                 let held = state.cards[at.card].held.values().find(|held| held.memory.holds(at.raw, at.raw));
@@ -579,12 +580,12 @@ impl Driver for SimDriver {
                 return Err(DeviceError::Failed { card, during: "peer copy", what });
             }
         }
-        self.record_or_enqueue(card, stream, "copying", Work::Copy(path))
+        self.record_or_enqueue(card, stream, "copying", CapturedWork::Copy(path))
     }
 
     fn fill(&self, card: usize, stream: StreamId, at: Address, bytes: u64, value: u8) -> Result<(), DeviceError> {
         self.check_range(card, &[(at.raw, at.raw + bytes, true)])?;
-        self.record_or_enqueue(card, stream, "filling memory", Work::Fill { at, bytes, value })
+        self.record_or_enqueue(card, stream, "filling memory", CapturedWork::Fill { at, bytes, value })
     }
 
     fn load(&self, card: usize, kernel: &'static Kernel) -> Result<KernelId, DeviceError> {
@@ -603,17 +604,17 @@ impl Driver for SimDriver {
         args: &[RawArg],
     ) -> Result<(), DeviceError> {
         self.check_range(card, &touched(args))?;
-        let work = Work::Launch { kernel, grid, args: args.to_vec() };
+        let work = CapturedWork::Launch { kernel, grid, args: args.to_vec() };
         self.record_or_enqueue(card, stream, "launching a kernel", work)
     }
 
-    fn product(&self, card: usize, stream: StreamId, product: &RawProduct) -> Result<(), DeviceError> {
-        self.check_range(card, &touched(&product.args()))?;
-        self.record_or_enqueue(card, stream, "queueing a product", Work::Product(*product))
+    fn gemm(&self, card: usize, stream: StreamId, gemm: &RawGemm) -> Result<(), DeviceError> {
+        self.check_range(card, &touched(&gemm.args()))?;
+        self.record_or_enqueue(card, stream, "queueing a GEMM", CapturedWork::Gemm(*gemm))
     }
 
     fn trap(&self, card: usize, stream: StreamId) -> Result<(), DeviceError> {
-        self.enqueue(card, stream, "planting a trap", Op::Trap)
+        self.enqueue(card, stream, "planting a trap", QueuedOp::Trap)
     }
 
     fn begin_capture(&self, card: usize, stream: StreamId) -> Result<(), DeviceError> {
@@ -648,7 +649,7 @@ impl Driver for SimDriver {
         let mut state = lock(&self.state);
         self.call(&mut state, reader, "asking for peer access")?;
         if state.trace.len() < TRACE_LENGTH {
-            state.trace.push(Call::CanAccessPeer { reader, owner });
+            state.trace.push(DriverCall::CanAccessPeer { reader, owner });
         }
         Ok(self.spec.link == Link::Nvlink && reader != owner)
     }
@@ -657,7 +658,7 @@ impl Driver for SimDriver {
         let mut state = lock(&self.state);
         self.call(&mut state, held.base.card, "allowing peer access")?;
         if state.trace.len() < TRACE_LENGTH {
-            state.trace.push(Call::AllowPeer { reader, owner: held.base.card });
+            state.trace.push(DriverCall::AllowPeer { reader, owner: held.base.card });
         }
         if let Some(held) = state.cards[held.base.card].held.get_mut(&held.base.raw) {
             held.readers.push(reader);

@@ -7,21 +7,21 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::driver::{EventId, StreamId};
-use crate::host_recording::Work;
+use crate::host_graph::CapturedWork;
 use crate::sim::rng::SplitMix;
 
 /// One entry of a stream. A trap breaks the card.
-pub(crate) enum Op {
-    Work(Work),
+pub(crate) enum QueuedOp {
+    CapturedWork(CapturedWork),
     Record { event: EventId, mark: u64 },
     Wait { event: EventId, mark: u64 },
     Trap,
 }
 
 /// A stream: its entries, and how far its clock has come.
-pub(crate) struct Queue {
+pub(crate) struct SimStream {
     pub(crate) card: usize,
-    pub(crate) ops: VecDeque<(u64, Op)>,
+    pub(crate) ops: VecDeque<(u64, QueuedOp)>,
     pub(crate) now_ns: u64,
     weight: u64,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Mark {
 
 /// All streams and events of the machine.
 pub(crate) struct Queues {
-    pub(crate) streams: BTreeMap<StreamId, Queue>,
+    pub(crate) streams: BTreeMap<StreamId, SimStream>,
     pub(crate) events: HashMap<EventId, Mark>,
     next_id: u64,
     ran: u64,
@@ -62,7 +62,7 @@ impl Queues {
     pub(crate) fn add_stream(&mut self, card: usize) -> StreamId {
         let weight = draw_weight(&mut self.rng);
         self.next_id += 1;
-        self.streams.insert(self.next_id, Queue { card, ops: VecDeque::new(), now_ns: 0, weight });
+        self.streams.insert(self.next_id, SimStream { card, ops: VecDeque::new(), now_ns: 0, weight });
         self.next_id
     }
 
@@ -73,7 +73,7 @@ impl Queues {
     }
 
     /// Takes the next entry to run off its stream, if any can run.
-    pub(crate) fn next(&mut self) -> Option<(StreamId, u64, Op)> {
+    pub(crate) fn next(&mut self) -> Option<(StreamId, u64, QueuedOp)> {
         if self.ran.is_multiple_of(REDRAW_EVERY) {
             for queue in self.streams.values_mut() {
                 queue.weight = draw_weight(&mut self.rng);
@@ -98,10 +98,12 @@ impl Queues {
         Some((chosen.0, queued_ns, op))
     }
 
-    fn can_run(&self, queue: &Queue) -> bool {
+    fn can_run(&self, queue: &SimStream) -> bool {
         match queue.ops.front() {
             None => false,
-            Some((_, Op::Wait { event, mark })) => self.events.get(event).is_none_or(|state| state.reached >= *mark),
+            Some((_, QueuedOp::Wait { event, mark })) => {
+                self.events.get(event).is_none_or(|state| state.reached >= *mark)
+            }
             Some(_) => true,
         }
     }

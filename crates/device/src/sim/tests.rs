@@ -5,10 +5,10 @@ use tandem_events::Role;
 use super::*;
 use crate::arena::{Arena, ArenaError, ArenaSpec};
 use crate::device::Device;
+use crate::gemm::Gemm;
 use crate::kernel::DType;
 use crate::machine::Machine;
 use crate::pinned::Pinned;
-use crate::product::Product;
 use crate::stream::Stream;
 
 struct Bench {
@@ -327,11 +327,11 @@ fn multiply_then_read(seed: u64, wait: bool) -> f32 {
     up.bytes_mut().unwrap().copy_from_slice(bytemuck::cast_slice(&[1f32; 64]));
     let multiplied = bench.device.event().unwrap();
     [&a, &b].into_iter().for_each(|block| bench.writer.upload(&up, 0..256, block.view()).unwrap());
-    let product = Product::dense(DType::F32, [8, 8, 8]);
-    bench.writer.product(&product, a.view(), b.view(), c.view(), None, None).unwrap();
+    let gemm = Gemm::dense(DType::F32, [8, 8, 8]);
+    bench.writer.gemm(&gemm, a.view(), b.view(), c.view(), None, None).unwrap();
     bench.writer.record(&multiplied).unwrap();
     if wait {
-        bench.reader.wait(&multiplied, "the reader waits for the product").unwrap();
+        bench.reader.wait(&multiplied, "the reader waits for the GEMM").unwrap();
     }
     let mut out = bench.device.pinned(256).unwrap();
     bench.reader.download(c.view(), &mut out, 0..256).unwrap();
@@ -340,18 +340,18 @@ fn multiply_then_read(seed: u64, wait: bool) -> f32 {
 }
 
 #[test]
-fn a_product_is_late_like_all_work_and_its_result_is_poison_until_then() {
+fn a_gemm_is_late_like_all_work_and_its_result_is_poison_until_then() {
     assert!((0..50).all(|seed| multiply_then_read(seed, true) == 8.0));
     let read: Vec<f32> = (0..200).map(|seed| multiply_then_read(seed, false)).collect();
     assert!(read.iter().any(|x| x.is_nan()) && read.contains(&8.0));
 }
 
 #[test]
-fn a_product_takes_the_time_of_its_arithmetic() {
+fn a_gemm_takes_the_time_of_its_arithmetic() {
     let took_ns = |k: u32, dtype: DType| {
         let bench = bench(one_card(3));
         let [a, b, c] = ["a", "b", "c"].map(|name| bench.arena.take(name, 8 << 20).unwrap());
-        bench.writer.product(&Product::dense(dtype, [512, 512, k]), a.view(), b.view(), c.view(), None, None).unwrap();
+        bench.writer.gemm(&Gemm::dense(dtype, [512, 512, k]), a.view(), b.view(), c.view(), None, None).unwrap();
         bench.writer.drain().unwrap();
         bench.machine.now_ns()
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tandem_device::{DType, Machine};
 
 use super::*;
-use crate::graph::{Graph, Span, Value};
+use crate::graph::{Graph, ParameterSpan, Value};
 use crate::parameters::{Init, ParameterId, ParameterList, Parameters};
 use crate::program::NamedLayout;
 use crate::program_set::ProgramSet;
@@ -66,17 +66,17 @@ impl Chain {
 
     /// Loss and gradients, to the bit.
     fn run(&self, recomputed: &Recomputed) -> Vec<u32> {
-        let mut set = ProgramSet::new(self.parameters.clone(), DType::F32, &[Span::Gradients]);
+        let mut set = ProgramSet::new(self.parameters.clone(), DType::F32, &[ParameterSpan::Gradients]);
         let id = set.add("accumulate", &self.graph(recomputed).unwrap(), &self.inputs).unwrap();
         let mut session = session(&Machine::cpu(), set);
         let start: Vec<f32> = self.parameters.initial(3).into_iter().map(|x| x as f32).collect();
-        session.write_span(Span::Parameters, &start).unwrap();
+        session.write_span(ParameterSpan::Parameters, &start).unwrap();
         let x: Vec<f32> = (0..ROWS * WIDTH).map(|i| (i as f32 * 0.37).sin()).collect();
         session.write_input(id, "x", &x).unwrap();
         session.run(id, None, &[]).unwrap();
         let fetch = session.fetch(id).unwrap();
         let mut all = session.finish(fetch).unwrap().get::<f32>("loss").unwrap();
-        all.extend(session.read_span::<f32>(Span::Gradients).unwrap());
+        all.extend(session.read_span::<f32>(ParameterSpan::Gradients).unwrap());
         assert!(all.iter().any(|x| *x != 0.0));
         all.into_iter().map(f32::to_bits).collect()
     }

@@ -1,6 +1,6 @@
 //! Adaptive norm: every frame normalised over its channels, then scaled and shifted by what its utterance asks for.
 
-use tandem_device::{DType, Element, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Element, HostArgs, Kernel, Param, Source};
 
 use super::frames::{Stretch, check_frames, cut, stretches, stretches_of_a_row};
 use super::layer_norm::kept;
@@ -11,7 +11,7 @@ use super::norm::{
 use crate::error::EngineError;
 use crate::for_real;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg, Tensor};
+use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -58,9 +58,9 @@ impl Op for AdaptiveNorm {
         let kernels = for_real!("adaptive_norm", x.dtype, T => &Kernels::<T>::FORWARD);
         let size = size(x.dtype, x.shape.last());
         let grid = normal_grid([stretches_of_a_row(self.0.longest(), NORMALIZED), self.0.count()]);
-        let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
+        let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
         args.extend(at.outputs.iter().map(Tensor::write));
-        args.extend([StepArg::U32(self.0.count()), StepArg::U32(x.shape.last())]);
+        args.extend([LaunchArg::U32(self.0.count()), LaunchArg::U32(x.shape.last())]);
         at.launch(&kernels[size], grid, args);
         Ok(())
     }
@@ -91,8 +91,8 @@ impl Op for AdaptiveNormBackward {
         let partial = Tensor { ty: partial, ..at.scratch[0] };
         let kernels = for_real!("adaptive_norm gradient", x.dtype, T => &Kernels::<T>::BACKWARD);
         let size = size(x.dtype, columns);
-        let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
-        args.extend([at.outputs[0].write(), partial.write(), StepArg::U32(self.0.count()), StepArg::U32(columns)]);
+        let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
+        args.extend([at.outputs[0].write(), partial.write(), LaunchArg::U32(self.0.count()), LaunchArg::U32(columns)]);
         at.launch(&kernels[size], gradient_grid([pieces, self.0.count()], size), args);
         let out = at.outputs[1];
         combine(at, partial, out, [pieces, 2 * columns, 0])
@@ -144,7 +144,7 @@ fn gain_and_shift<T: Real>(scale_shift: &[T], row: usize, columns: usize) -> (Ve
     (scale.iter().map(|scale| one + scale.load()).collect(), widened(shift))
 }
 
-fn forward<T: Real>(args: &mut TwinArgs<'_>) {
+fn forward<T: Real>(args: &mut HostArgs<'_>) {
     let (count, columns) = (args.u32(5) as usize, args.u32(6) as usize);
     let (x, scale_shift) = (args.read::<T>(0), args.read::<T>(1));
     let stretches = stretches(&args.read::<u32>(2)[..=count], FRAMES_OF_A_PIECE);
@@ -164,7 +164,7 @@ fn forward<T: Real>(args: &mut TwinArgs<'_>) {
     });
 }
 
-fn backward<T: Real>(args: &mut TwinArgs<'_>) {
+fn backward<T: Real>(args: &mut HostArgs<'_>) {
     let (count, columns) = (args.u32(7) as usize, args.u32(8) as usize);
     let (x, scale_shift, gradient) = (args.read::<T>(0), args.read::<T>(1), args.read::<T>(4));
     let stretches = stretches(&args.read::<u32>(2)[..=count], FRAMES_OF_A_PIECE);

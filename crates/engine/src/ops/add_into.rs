@@ -1,11 +1,11 @@
 //! Adding to something that lasts: gradients of micro-batches, counters.
 
-use tandem_device::{Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{Grid, HostArgs, Kernel, Param, Source};
 
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg};
-use crate::op::{Brings, Op, refuse};
+use crate::lower::{LaunchArg, Lower};
+use crate::op::{Op, WriteMode, refuse};
 use crate::ops::on_cuda;
 use crate::real::Real;
 use crate::tensor::TensorType;
@@ -36,8 +36,8 @@ impl Op for AddInto {
         &[0]
     }
 
-    fn brings(&self) -> Option<Brings> {
-        Some(Brings::Added)
+    fn brings(&self) -> Option<WriteMode> {
+        Some(WriteMode::Accumulate)
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
@@ -47,7 +47,7 @@ impl Op for AddInto {
             return Ok(());
         }
         let kernel = for_real!("add_into", sum.ty.dtype, T => &AddIntoKernel::<T>::KERNEL);
-        let args = vec![sum.write(), part.read(), StepArg::U64(elements)];
+        let args = vec![sum.write(), part.read(), LaunchArg::U64(elements)];
         at.launch(kernel, Grid::cover(elements.div_ceil(4), 256), args);
         Ok(())
     }
@@ -60,11 +60,11 @@ impl<T: Real> AddIntoKernel<T> {
         name: named_for!(T, "add_into"),
         source: on_cuda::<T>(&SOURCE),
         params: &[Param::Out(T::DTYPE), Param::In(T::DTYPE), Param::U64],
-        twin: &twin::<T>,
+        host: &host::<T>,
     };
 }
 
-fn twin<T: Real>(args: &mut TwinArgs<'_>) {
+fn host<T: Real>(args: &mut HostArgs<'_>) {
     let elements = args.u64(2) as usize;
     let part = &args.read::<T>(1)[..elements];
     let workers = args.workers();

@@ -7,14 +7,14 @@
 //! Only differences within a frame decide. So `-½‖y‖²` is left out, and each frame's scores are lowered until the best is
 //! 0: sums over thousands of frames stay small where the path is good, and f32 tells paths apart.
 
-use tandem_device::host::{self, Matrix, product_into};
-use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::host::{self, Matrix, gemm_into};
+use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
 
 use super::frames::cut;
 use super::frames::{filled_of, span};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg, Tensor};
+use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -100,18 +100,18 @@ impl Op for Align {
         let (frames, dtype) = (self.mel.total(), prior.ty.dtype);
         let table = Tensor { ty: TensorType::new(accumulator(dtype), &[frames, self.stride()]), ..at.scratch[0] };
         let bits = Tensor { ty: TensorType::new(DType::U32, &[frames, self.words()]), ..at.scratch[1] };
-        let of_rows: Vec<StepArg> = at.inputs[2..].iter().map(Tensor::read).collect();
-        let stride = StepArg::U32(self.stride());
+        let of_rows: Vec<LaunchArg> = at.inputs[2..].iter().map(Tensor::read).collect();
+        let stride = LaunchArg::U32(self.stride());
 
         let kernel = for_real!("align", dtype, T => &Kernels::<T>::SCORES);
         let mut args = vec![table.write(), prior.read(), mel.read()];
-        args.extend(of_rows.iter().copied().chain([StepArg::U32(prior.ty.shape.last()), stride]));
+        args.extend(of_rows.iter().copied().chain([LaunchArg::U32(prior.ty.shape.last()), stride]));
         let tiles = self.mel.longest().div_ceil(FRAMES_OF_A_TILE);
         at.launch(kernel, Grid { blocks: [tiles, self.mel.count(), 1], threads: 256, shared_bytes: 0 }, args);
 
         let kernel = for_real!("align", dtype, T => &Kernels::<T>::PATH);
         let mut args = vec![durations.write(), table.write(), bits.write()];
-        args.extend(of_rows.into_iter().chain([stride, StepArg::U32(self.words())]));
+        args.extend(of_rows.into_iter().chain([stride, LaunchArg::U32(self.words())]));
         // A thread for each token, in whole warps.
         let threads = (32 * self.words()).min(1024);
         at.launch(kernel, Grid { blocks: [self.mel.count(), 1, 1], threads, shared_bytes: 0 }, args);
@@ -121,7 +121,7 @@ impl Op for Align {
 
 struct Kernels<T>(std::marker::PhantomData<T>);
 
-impl<T: Real<Wide: host::Float>> Kernels<T> {
+impl<T: Real<Wide: host::GemmFloat>> Kernels<T> {
     const SCORES: Kernel = Kernel {
         name: named_for!(T, "align_scores"),
         source: on_cuda::<T>(&SOURCE),
@@ -136,7 +136,7 @@ impl<T: Real<Wide: host::Float>> Kernels<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &scores::<T>,
+        host: &scores::<T>,
     };
 
     const PATH: Kernel = Kernel {
@@ -153,7 +153,7 @@ impl<T: Real<Wide: host::Float>> Kernels<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &paths::<T::Wide>,
+        host: &paths::<T::Wide>,
     };
 }
 
@@ -168,7 +168,7 @@ struct Row {
 }
 
 /// The rows, from four arguments of which the first is argument `at`.
-fn rows(args: &TwinArgs<'_>, at: usize) -> Vec<Row> {
+fn rows(args: &HostArgs<'_>, at: usize) -> Vec<Row> {
     let (text_starts, text_lengths) = (args.read::<u32>(at), args.read::<i32>(at + 1));
     let (mel_starts, mel_lengths) = (args.read::<u32>(at + 2), args.read::<i32>(at + 3));
     let row = |row: usize| {
@@ -192,7 +192,7 @@ impl Row {
     }
 }
 
-fn scores<T: Real<Wide: host::Float>>(args: &mut TwinArgs<'_>) {
+fn scores<T: Real<Wide: host::GemmFloat>>(args: &mut HostArgs<'_>) {
     let (prior, mel, rows) = (args.read::<T>(1), args.read::<T>(2), rows(args, 3));
     let (columns, stride) = (args.u32(7) as usize, args.u32(8) as usize);
     let workers = args.workers();
@@ -210,7 +210,7 @@ fn scores<T: Real<Wide: host::Float>>(args: &mut TwinArgs<'_>) {
     });
 }
 
-fn paths<W: Float>(args: &mut TwinArgs<'_>) {
+fn paths<W: Float>(args: &mut HostArgs<'_>) {
     let (rows, stride) = (rows(args, 3), args.u32(7) as usize);
     let workers = args.workers();
     let durations = cut(args.write::<i32>(0), rows.iter().map(|row| row.token_room));
@@ -238,10 +238,10 @@ fn spread_evenly(durations: &mut [i32], frames: usize) {
 }
 
 /// `table[frame][token] = y·mu - ½‖mu‖²`, less the best of the frame.
-fn score<W: Float + host::Float>(tokens: &[W], frames: &[W], columns: usize, table: &mut [W]) {
+fn score<W: Float + host::GemmFloat>(tokens: &[W], frames: &[W], columns: usize, table: &mut [W]) {
     let (num_tokens, num_frames) = (tokens.len() / columns, frames.len() / columns);
     let (y, mu) = (Matrix::rows(frames, columns), Matrix::transposed(tokens, columns));
-    product_into([num_frames, num_tokens, columns], y, mu, (table, num_tokens), W::of(1.0), false);
+    gemm_into([num_frames, num_tokens, columns], y, mu, (table, num_tokens), W::of(1.0), false);
     let norms: Vec<W> =
         tokens.chunks_exact(columns).map(|mu| W::of(0.5) * mu.iter().map(|&x| x * x).sum::<W>()).collect();
     for scores in table.chunks_exact_mut(num_tokens) {
@@ -288,7 +288,7 @@ impl Graph {
     /// evenly; where it has no tokens, its frames belong to nobody.
     ///
     /// `prior` is `[tokens, columns]`, `mel` `[frames, columns]`, lengths are I32 `[rows]`. No gradient passes. Costs a
-    /// product of `frames × tokens × columns` per row and a table of wide numbers, all frames × the longest row's tokens; rows
+    /// GEMM of `frames × tokens × columns` per row and a table of wide numbers, all frames × the longest row's tokens; rows
     /// run in parallel.
     pub fn align(
         &mut self,

@@ -1,11 +1,11 @@
 //! Columns: side by side, and some of them.
 
-use tandem_device::{Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{Grid, HostArgs, Kernel, Param, Source};
 
 use super::frames::{frames_of_a_piece, is_real};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg, Tensor};
+use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -139,8 +139,8 @@ fn launch_move(at: &mut Lower<'_>, x: Tensor, out: Tensor, columns: Move) -> Res
     let kernel = for_real!("columns", x.ty.dtype, T => &Moves::<T>::MOVE);
     let Move { from, to, count, alone } = columns;
     let mut args = vec![x.read(), out.write()];
-    args.extend([width, out_width, from, to, count, u32::from(alone)].map(StepArg::U32));
-    args.push(StepArg::U32(out.ty.shape.rows()));
+    args.extend([width, out_width, from, to, count, u32::from(alone)].map(LaunchArg::U32));
+    args.push(LaunchArg::U32(out.ty.shape.rows()));
     at.launch(kernel, Grid::cover(elements.div_ceil(8), 256), args);
     Ok(())
 }
@@ -162,11 +162,11 @@ impl<T: Real> Moves<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &move_columns::<T>,
+        host: &move_columns::<T>,
     };
 }
 
-fn move_columns<T: Real>(args: &mut TwinArgs<'_>) {
+fn move_columns<T: Real>(args: &mut HostArgs<'_>) {
     let [width, out_width, from, to, count] = [2, 3, 4, 5, 6].map(|i| args.u32(i) as usize);
     let (x, alone) = (args.read::<T>(0), args.u32(7) != 0);
     let zero = T::store(T::Wide::zero());

@@ -1,10 +1,10 @@
-//! Convolutions over the frames of each row, and transposed ones: windows and a matrix product.
+//! Convolutions over the frames of each row, and transposed ones: windows and a GEMM.
 
-use tandem_device::{Operand, Product};
+use tandem_device::{Gemm, Operand};
 
 use super::frames::{is_lengths, is_sequence};
 use super::unfold::{Fold, Unfold, launch_unfold};
-use super::window::{Window, Windowed};
+use super::window::{ConvWindow, Windowed};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, Tensor};
@@ -56,7 +56,7 @@ impl Op for Conv1d {
         }
         if at.wanted[1] {
             let windows = at.graph.push(Unfold(self.0.clone()), &[at.inputs[0], starts, out_starts, lengths])?;
-            found[1] = Some(at.graph.product(gradient, windows, true, false, true)?);
+            found[1] = Some(at.graph.gemm(gradient, windows, true, false, true)?);
         }
         if at.wanted[2] {
             found[2] = Some(at.graph.sum_rows(gradient)?);
@@ -79,7 +79,7 @@ impl Op for Conv1d {
         launch_unfold(at, &self.0, &[x, starts, out_starts, lengths], windows)?;
         let (m, n, k) = (out.ty.shape.rows(), out.ty.shape.last(), windows.ty.shape.last());
         let stored = |transposed, stride| Operand { transposed, stride, batch_stride: 0 };
-        let product = Product {
+        let gemm = Gemm {
             dtype: x.ty.dtype,
             out: out.ty.dtype,
             m,
@@ -92,7 +92,7 @@ impl Op for Conv1d {
             alpha: 1.0,
             accumulate: false,
         };
-        at.product(product, [windows, weight, out], Some(bias));
+        at.gemm(gemm, [windows, weight, out], Some(bias));
         Ok(())
     }
 }
@@ -108,7 +108,7 @@ impl Graph {
         x: Value,
         weight: Value,
         bias: Value,
-        window: Window,
+        window: ConvWindow,
         rows: &Rows,
         lengths: Value,
     ) -> Result<Value, EngineError> {
@@ -127,7 +127,7 @@ impl Graph {
         x: Value,
         weight: Value,
         bias: Value,
-        window: Window,
+        window: ConvWindow,
         rows_out: &Rows,
         lengths_out: Value,
     ) -> Result<Value, EngineError> {
@@ -154,11 +154,11 @@ mod tests {
     use crate::testing::{GradientCheck, accumulated, check_gradients, run};
     use crate::{NamedLayout, Program, Recomputed};
 
-    const WINDOWS: [Window; 4] = [
-        Window { kernel: 3, stride: 1, dilation: 1, padding: 1 },
-        Window { kernel: 4, stride: 2, dilation: 1, padding: 1 },
-        Window { kernel: 3, stride: 1, dilation: 2, padding: 2 },
-        Window { kernel: 1, stride: 1, dilation: 1, padding: 0 },
+    const WINDOWS: [ConvWindow; 4] = [
+        ConvWindow { kernel: 3, stride: 1, dilation: 1, padding: 1 },
+        ConvWindow { kernel: 4, stride: 2, dilation: 1, padding: 1 },
+        ConvWindow { kernel: 3, stride: 1, dilation: 2, padding: 2 },
+        ConvWindow { kernel: 1, stride: 1, dilation: 1, padding: 0 },
     ];
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
     }
 
     /// One row alone, as it is written in every textbook.
-    fn by_hand(x: &[f64], weight: &[f64], bias: &[f64], window: Window) -> Vec<f64> {
+    fn by_hand(x: &[f64], weight: &[f64], bias: &[f64], window: ConvWindow) -> Vec<f64> {
         let (outs, kernel) = (bias.len(), window.kernel as usize);
         let ins = weight.len() / outs / kernel;
         let length = (x.len() / ins) as i64;
@@ -223,7 +223,7 @@ mod tests {
     /// `y[t · stride + tap - padding] += weight[tap] · x[t]`, the definition.
     #[test]
     fn a_transposed_convolution_by_hand() {
-        let window = Window { kernel: 4, stride: 2, dilation: 1, padding: 1 };
+        let window = ConvWindow { kernel: 4, stride: 2, dilation: 1, padding: 1 };
         let (rows, x, weight) = (Rows::new(&[8, 6]), numbers(7, 5), numbers(4, 7));
         let mut expected = vec![0.5; 14];
         // Of the first row three of four frames count, because six of eight are asked for.
@@ -249,7 +249,7 @@ mod tests {
             accumulated(runs, &[1, 3], |g, weight| {
                 let x = g.constant(&[4, 1], &[1.0_f32, 2.0, 4.0, 999.0]);
                 let (bias, lengths) = (g.constant(&[1], &[0.0_f32]), g.constant(&[1], &[3]));
-                let y = g.conv1d(x, weight, bias, Window::same(3), &rows, lengths)?;
+                let y = g.conv1d(x, weight, bias, ConvWindow::same(3), &rows, lengths)?;
                 g.sum_all(y)
             })
         };
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn windows_are_not_kept_for_the_backward_pass() {
-        let (rows, window) = (Rows::even(2, 48), Window::same(5));
+        let (rows, window) = (Rows::even(2, 48), ConvWindow::same(5));
         let ours = peak_bytes(|g, x, weight, lengths| {
             let bias = g.constant(&[16], &[0.0_f32; 16]);
             g.conv1d(x, weight, bias, window, &rows, lengths)
@@ -301,13 +301,13 @@ mod tests {
         let (weight, bias) = (input("weight", DType::F32, &[5, 8]), input("bias", DType::F32, &[5]));
         let lengths = input("lengths", DType::I32, &[2]);
         let rows = Rows::even(2, 6);
-        let error = g.conv1d(x, weight, bias, Window::same(3), &rows, lengths).unwrap_err().to_string();
+        let error = g.conv1d(x, weight, bias, ConvWindow::same(3), &rows, lengths).unwrap_err().to_string();
         assert_eq!(
             error,
             "conv1d: takes a weight [out, 9] and a bias [out] of one element type; the operands are F32[12, 3] and \
              F32[5, 8] and F32[5] and I32[2]"
         );
-        let error = g.conv_transpose1d(x, weight, bias, Window::same(3), &rows, lengths).unwrap_err().to_string();
+        let error = g.conv_transpose1d(x, weight, bias, ConvWindow::same(3), &rows, lengths).unwrap_err().to_string();
         assert_eq!(
             error,
             "conv_transpose1d: takes frames [12, in], a weight [3 · out, in] and a bias [out]; the operands are \

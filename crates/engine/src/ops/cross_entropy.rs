@@ -1,12 +1,12 @@
 //! Cross-entropy of logits against whole-number targets, summed over filled frames.
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
 
 use super::frame_loss::{check_rows, combine, pieces};
 use super::frames::{RowPart, frames_of_a_piece, row_parts};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg, Tensor};
+use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -96,9 +96,9 @@ impl Op for CrossEntropyBackward {
 }
 
 /// Logits, targets, row starts, lengths, rows, classes.
-fn arguments(inputs: &[Tensor]) -> impl Iterator<Item = StepArg> + '_ {
+fn arguments(inputs: &[Tensor]) -> impl Iterator<Item = LaunchArg> + '_ {
     let (rows, classes) = (inputs[3].ty.shape.last(), inputs[0].ty.shape.last());
-    inputs.iter().map(Tensor::read).chain([StepArg::U32(rows), StepArg::U32(classes)])
+    inputs.iter().map(Tensor::read).chain([LaunchArg::U32(rows), LaunchArg::U32(classes)])
 }
 
 struct EntropyKernel<T>(std::marker::PhantomData<T>);
@@ -119,7 +119,7 @@ impl<T: Real> EntropyKernel<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &forward::<T>,
+        host: &forward::<T>,
     };
 
     const BACKWARD: Kernel = Kernel {
@@ -136,7 +136,7 @@ impl<T: Real> EntropyKernel<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &backward::<T>,
+        host: &backward::<T>,
     };
 }
 
@@ -151,7 +151,7 @@ struct Data<'a, T> {
 
 impl<'a, T: Real> Data<'a, T> {
     /// From argument `first` on.
-    fn of(args: &TwinArgs<'a>, first: usize) -> Data<'a, T> {
+    fn of(args: &HostArgs<'a>, first: usize) -> Data<'a, T> {
         Data {
             logits: args.read(first),
             targets: args.read(first + 1),
@@ -172,7 +172,7 @@ impl<'a, T: Real> Data<'a, T> {
     }
 }
 
-fn forward<T: Real>(args: &mut TwinArgs<'_>) {
+fn forward<T: Real>(args: &mut HostArgs<'_>) {
     let data = Data::<T>::of(args, 2);
     let workers = args.workers();
     let (partial, log_sums) = (args.write::<T::Wide>(0), args.write::<T::Wide>(1));
@@ -217,7 +217,7 @@ fn largest_of<T: Real>(x: &[T]) -> T::Wide {
     lanes.into_iter().fold(lanes[0], Float::max)
 }
 
-fn backward<T: Real>(args: &mut TwinArgs<'_>) {
+fn backward<T: Real>(args: &mut HostArgs<'_>) {
     let (log_sums, gradient) = (args.read::<T::Wide>(1), args.read::<T::Wide>(2)[0]);
     let data = Data::<T>::of(args, 3);
     let workers = args.workers();

@@ -1,12 +1,12 @@
 //! Convolutions in which every channel sees only itself.
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
 
 use super::frames::{filled_of, frames_of_a_piece, is_lengths, is_sequence, row_grid, row_parts, span};
-use super::window::{Window, Windowed};
+use super::window::{ConvWindow, Windowed};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg, Tensor};
+use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -135,12 +135,12 @@ impl Op for OfWeight {
         let shares = Tensor { ty, ..at.scratch[0] };
         let kernel = for_real!("depthwise_conv1d", gradient.ty.dtype, T => &Kernels::<T>::SHARES);
         let mut args = self.0.args(at.inputs, shares, channels);
-        args.push(StepArg::U32(self.0.rows.count()));
+        args.push(LaunchArg::U32(self.0.rows.count()));
         let grid = Grid { blocks: [channels.div_ceil(32).max(1), self.shares(), 1], threads: 256, shared_bytes: 0 };
         at.launch(kernel, grid, args);
         let kernel = for_real!("depthwise_conv1d", out.ty.dtype, T => &Kernels::<T>::COMBINE);
         let mut args = vec![shares.read(), out.write()];
-        args.extend([self.shares(), channels, taps, u32::from(at.adds(0))].map(StepArg::U32));
+        args.extend([self.shares(), channels, taps, u32::from(at.adds(0))].map(LaunchArg::U32));
         let blocks = (channels * taps).div_ceil(32).max(1);
         at.launch(kernel, Grid { blocks: [blocks, 1, 1], threads: 512, shared_bytes: 0 }, args);
         Ok(())
@@ -176,7 +176,7 @@ impl<T: Real> Kernels<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &forward::<T>,
+        host: &forward::<T>,
     };
 
     const OF_FRAMES: Kernel = Kernel {
@@ -195,7 +195,7 @@ impl<T: Real> Kernels<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &of_frames::<T>,
+        host: &of_frames::<T>,
     };
 
     const SHARES: Kernel = Kernel {
@@ -215,14 +215,14 @@ impl<T: Real> Kernels<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &shares::<T>,
+        host: &shares::<T>,
     };
 
     const COMBINE: Kernel = Kernel {
         name: named_for!(T, "depthwise_combine"),
         source: on_cuda::<T>(&SOURCE),
         params: &[Self::IN, Param::Out(T::DTYPE), Param::U32, Param::U32, Param::U32, Param::U32],
-        twin: &combine::<T>,
+        host: &combine::<T>,
     };
 }
 
@@ -269,10 +269,10 @@ fn weigh_lanes<T: Real, const N: usize>(
     }
 }
 
-fn forward<T: Real>(args: &mut TwinArgs<'_>) {
+fn forward<T: Real>(args: &mut HostArgs<'_>) {
     let (x, weight, bias) = (args.read::<T>(0), args.read::<T>(1), args.read::<T>(2));
     let (starts, out_starts, lengths) = (args.read::<u32>(3), args.read::<u32>(4), args.read::<i32>(5));
-    let (channels, window) = (args.u32(7) as usize, Window::of_args(args, 8));
+    let (channels, window) = (args.u32(7) as usize, ConvWindow::of_args(args, 8));
     let (weight, bias) = (by_tap(weight, channels), bias.iter().map(|bias| bias.load()).collect::<Vec<_>>());
     let frames = frames_of_a_piece(channels * window.kernel as usize);
     let workers = args.workers();
@@ -294,10 +294,10 @@ fn forward<T: Real>(args: &mut TwinArgs<'_>) {
     });
 }
 
-fn of_frames<T: Real>(args: &mut TwinArgs<'_>) {
+fn of_frames<T: Real>(args: &mut HostArgs<'_>) {
     let (gradient, weight) = (args.read::<T>(0), args.read::<T>(1));
     let (starts, out_starts, lengths) = (args.read::<u32>(2), args.read::<u32>(3), args.read::<i32>(4));
-    let (channels, window) = (args.u32(6) as usize, Window::of_args(args, 7));
+    let (channels, window) = (args.u32(6) as usize, ConvWindow::of_args(args, 7));
     let (weight, zeros) = (by_tap(weight, channels), vec![T::Wide::zero(); channels]);
     let frames = frames_of_a_piece(channels * window.kernel as usize);
     let workers = args.workers();
@@ -318,10 +318,10 @@ fn of_frames<T: Real>(args: &mut TwinArgs<'_>) {
     });
 }
 
-fn shares<T: Real>(args: &mut TwinArgs<'_>) {
+fn shares<T: Real>(args: &mut HostArgs<'_>) {
     let (gradient, x) = (args.read::<T>(0), args.read::<T>(1));
     let (starts, out_starts, lengths) = (args.read::<u32>(2), args.read::<u32>(3), args.read::<i32>(4));
-    let (channels, window) = (args.u32(6) as usize, Window::of_args(args, 7));
+    let (channels, window) = (args.u32(6) as usize, ConvWindow::of_args(args, 7));
     let (share, total) = (FRAMES_OF_A_SHARE as usize, gradient.len() / channels);
     let workers = args.workers();
     workers.each_chunk(args.write::<T::Wide>(5), channels * window.kernel as usize, |piece, sums| {
@@ -345,7 +345,7 @@ fn shares<T: Real>(args: &mut TwinArgs<'_>) {
 }
 
 /// The sum of all shares `[taps, channels]` in order, as `[channels, taps]`.
-fn combine<T: Real>(args: &mut TwinArgs<'_>) {
+fn combine<T: Real>(args: &mut HostArgs<'_>) {
     let (shares, adds) = (args.read::<T>(0), args.u32(5) != 0);
     let (channels, taps) = (args.u32(3) as usize, args.u32(4) as usize);
     let mut total = vec![T::Wide::zero(); channels * taps];
@@ -369,7 +369,7 @@ impl Graph {
         x: Value,
         weight: Value,
         bias: Value,
-        window: Window,
+        window: ConvWindow,
         rows: &Rows,
         lengths: Value,
     ) -> Result<Value, EngineError> {
@@ -384,11 +384,11 @@ mod tests {
     use super::*;
     use crate::testing::{GradientCheck, accumulated, check_gradients, run};
 
-    const WINDOWS: [Window; 4] = [
-        Window { kernel: 3, stride: 1, dilation: 1, padding: 1 },
-        Window { kernel: 4, stride: 2, dilation: 1, padding: 1 },
-        Window { kernel: 3, stride: 1, dilation: 2, padding: 2 },
-        Window { kernel: 1, stride: 1, dilation: 1, padding: 0 },
+    const WINDOWS: [ConvWindow; 4] = [
+        ConvWindow { kernel: 3, stride: 1, dilation: 1, padding: 1 },
+        ConvWindow { kernel: 4, stride: 2, dilation: 1, padding: 1 },
+        ConvWindow { kernel: 3, stride: 1, dilation: 2, padding: 2 },
+        ConvWindow { kernel: 1, stride: 1, dilation: 1, padding: 0 },
     ];
 
     #[test]
@@ -408,7 +408,7 @@ mod tests {
         for (channels, taps) in [(19, 7), (40, 9)] {
             let check = GradientCheck::new().input(&[511, channels]).input(&[channels, taps]).input(&[channels]);
             check_gradients(check.whole(&[3], &[280, 0, 211]), |g, x| {
-                g.depthwise_conv1d(x[0], x[1], x[2], Window::same(taps), &rows, x[3])
+                g.depthwise_conv1d(x[0], x[1], x[2], ConvWindow::same(taps), &rows, x[3])
             });
         }
     }
@@ -443,7 +443,7 @@ mod tests {
             accumulated(runs, &[2, 3], |g, weight| {
                 let x = g.constant(&[4, 2], &[1.0_f32, 10.0, 2.0, 20.0, 4.0, 40.0, 999.0, 999.0]);
                 let (bias, lengths) = (g.constant(&[2], &[0.0_f32; 2]), g.constant(&[1], &[3]));
-                let y = g.depthwise_conv1d(x, weight, bias, Window::same(3), &rows, lengths)?;
+                let y = g.depthwise_conv1d(x, weight, bias, ConvWindow::same(3), &rows, lengths)?;
                 g.sum_all(y)
             })
         };
@@ -460,7 +460,7 @@ mod tests {
         let (weight, bias) = (input("weight", DType::F32, &[3, 5]), input("bias", DType::F32, &[3]));
         let lengths = input("lengths", DType::I32, &[2]);
         let rows = Rows::even(2, 6);
-        let error = g.depthwise_conv1d(x, weight, bias, Window::same(3), &rows, lengths).unwrap_err().to_string();
+        let error = g.depthwise_conv1d(x, weight, bias, ConvWindow::same(3), &rows, lengths).unwrap_err().to_string();
         assert_eq!(
             error,
             "depthwise_conv1d: takes a weight [3, 3] and a bias [3] of one element type; the operands are F32[12, 3] and \

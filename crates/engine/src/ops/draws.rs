@@ -5,11 +5,11 @@
 //! The counter of Philox is `(element / 4, utterance, op, step)` with `element = frame · columns + column` inside the row,
 //! its key the seed; element `4·i + k` takes word `k`.
 
-use tandem_device::{DType, Param, TwinArgs};
+use tandem_device::{DType, HostArgs, Param};
 
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{StepArg, Tensor};
+use crate::lower::{LaunchArg, Tensor};
 use crate::op::refuse;
 use crate::rows::Rows;
 use crate::tensor::TensorType;
@@ -22,18 +22,18 @@ pub(super) const BLOCK: usize = 4 * LANES;
 /// What the random numbers of a batch depend on. The host sets `seed` (two words), `step` (one word) and `utterances`
 /// (one word per row: the same for an utterance in whatever batch it comes).
 #[derive(Clone, Debug)]
-pub struct Draws {
+pub struct RngKeys {
     pub(super) seed: Value,
     pub(super) step: Value,
     pub(super) utterances: Value,
     pub(super) rows: Rows,
 }
 
-impl Draws {
+impl RngKeys {
     /// Declares the host values, or finds those declared before. Tables with equal numbers of rows share them.
-    pub fn new(graph: &mut Graph, rows: &Rows) -> Result<Draws, EngineError> {
+    pub fn new(graph: &mut Graph, rows: &Rows) -> Result<RngKeys, EngineError> {
         let words = |count: u32| TensorType::new(DType::U32, &[count]);
-        Ok(Draws {
+        Ok(RngKeys {
             seed: graph.host("seed", words(2))?,
             step: graph.host("step", words(1))?,
             utterances: graph.host("utterances", words(rows.count()))?,
@@ -57,11 +57,11 @@ pub(super) const PARAMS: [Param; 5] =
     [Param::In(DType::U32), Param::In(DType::U32), Param::In(DType::U32), Param::In(DType::U32), Param::U32];
 
 /// The arguments to [`PARAMS`].
-pub(super) fn arguments(inputs: &[Tensor], draw: u32) -> Vec<StepArg> {
-    inputs.iter().map(Tensor::read).chain([StepArg::U32(draw)]).collect()
+pub(super) fn arguments(inputs: &[Tensor], draw: u32) -> Vec<LaunchArg> {
+    inputs.iter().map(Tensor::read).chain([LaunchArg::U32(draw)]).collect()
 }
 
-/// Checks the four inputs of [`Draws::inputs`] against a tensor of `frames` frames.
+/// Checks the four inputs of [`RngKeys::inputs`] against a tensor of `frames` frames.
 pub(super) fn check(op: &'static str, rows: &Rows, frames: u32, inputs: &[TensorType]) -> Result<(), EngineError> {
     if frames != rows.total() {
         return refuse(op, format!("the rows of its draws have {} frames", rows.total()), inputs);
@@ -82,7 +82,7 @@ pub(super) struct Words<'a> {
 
 impl<'a> Words<'a> {
     /// From the arguments of [`arguments`], the first of which is argument `first`.
-    pub(super) fn of(args: &TwinArgs<'a>, first: usize) -> Words<'a> {
+    pub(super) fn of(args: &HostArgs<'a>, first: usize) -> Words<'a> {
         let (seed, step) = (args.read::<u32>(first), args.read::<u32>(first + 1));
         Words {
             key: [seed[0], seed[1]],

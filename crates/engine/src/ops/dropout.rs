@@ -1,13 +1,13 @@
 //! Dropout: elements fall out at random, those that stay are scaled up. The gradient makes the same mask again in place of
 //! keeping it.
 
-use tandem_device::{Kernel, Param, Source, TwinArgs};
+use tandem_device::{HostArgs, Kernel, Param, Source};
 
-use super::draws::{self, Draws, Words};
+use super::draws::{self, RngKeys, Words};
 use super::frames::{frames_of_a_piece, row_grid, row_parts};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg};
+use crate::lower::{LaunchArg, Lower};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -62,7 +62,7 @@ impl Op for Dropout {
         }
         let mut args = vec![y.write()];
         args.extend(draws::arguments(&at.inputs[1..], self.draw));
-        args.extend([StepArg::U32(self.rows.count()), StepArg::U32(x.ty.shape.last()), StepArg::U32(self.below)]);
+        args.extend([LaunchArg::U32(self.rows.count()), LaunchArg::U32(x.ty.shape.last()), LaunchArg::U32(self.below)]);
         let grid = row_grid(&self.rows, x.ty.shape.last());
         if at.taken_over() == Some(0) {
             at.launch(for_real!("dropout", x.ty.dtype, T => &DropoutKernel::<T>::IN_PLACE), grid, args);
@@ -93,7 +93,7 @@ impl<T: Real> DropoutKernel<T> {
         name: named_for!(T, "dropout"),
         source: on_cuda::<T>(&SOURCE),
         params: &Self::PARAMS,
-        twin: &|args: &mut TwinArgs<'_>| {
+        host: &|args: &mut HostArgs<'_>| {
             let x = args.read::<T>(X);
             dropout::<T>(args, |first, y| y.copy_from_slice(&x[first..first + y.len()]));
         },
@@ -103,12 +103,12 @@ impl<T: Real> DropoutKernel<T> {
         name: named_for!(T, "dropout_in_place"),
         source: on_cuda::<T>(&SOURCE),
         params: Self::PARAMS.split_at(X).0,
-        twin: &|args: &mut TwinArgs<'_>| dropout::<T>(args, |_, _| {}),
+        host: &|args: &mut HostArgs<'_>| dropout::<T>(args, |_, _| {}),
     };
 }
 
 /// `bring` puts the elements from the given one on into a piece, where they are not there yet.
-fn dropout<T: Real>(args: &mut TwinArgs<'_>, bring: impl Fn(usize, &mut [T]) + Sync) {
+fn dropout<T: Real>(args: &mut HostArgs<'_>, bring: impl Fn(usize, &mut [T]) + Sync) {
     let words = Words::of(args, WORDS);
     let (columns, below) = (args.u32(COLUMNS) as usize, args.u32(BELOW));
     let workers = args.workers();
@@ -146,7 +146,7 @@ impl Graph {
     /// A NaN that falls out stays one: dropout hides no fault.
     ///
     /// Fails unless `0 ≤ p < 1` and `x` has the frames of `draws`.
-    pub fn dropout(&mut self, x: Value, p: f64, draws: &Draws) -> Result<Value, EngineError> {
+    pub fn dropout(&mut self, x: Value, p: f64, draws: &RngKeys) -> Result<Value, EngineError> {
         if !(0.0..1.0).contains(&p) {
             return refuse("dropout", format!("drops a share from 0 to less than 1, not {p}"), &[self.ty(x)]);
         }
@@ -178,7 +178,7 @@ mod tests {
         for columns in [1, 5, 16, 333] {
             let check = drawing(GradientCheck::new().input(&[210, columns]), &[11, 12, 13, 14]);
             check_gradients(check, |g, x| {
-                let draws = Draws::new(g, &rows)?;
+                let draws = RngKeys::new(g, &rows)?;
                 // Once apart, and once in the memory of the first.
                 let y = g.dropout(x[0], 0.3, &draws)?;
                 g.dropout(y, 0.5, &draws)
@@ -191,7 +191,7 @@ mod tests {
         let ones = vec![1.0; (rows.total() * columns) as usize];
         let check = drawing(GradientCheck::new().given(&[rows.total(), columns], &ones), utterances);
         run(check, |g, x| {
-            let draws = Draws::new(g, &rows)?;
+            let draws = RngKeys::new(g, &rows)?;
             g.dropout(x[0], 0.25, &draws)
         })
     }
@@ -232,7 +232,7 @@ mod tests {
                 if before {
                     g.next_draw();
                 }
-                let draws = Draws::new(g, &rows)?;
+                let draws = RngKeys::new(g, &rows)?;
                 g.dropout(x[0], 0.5, &draws)
             })
         };
@@ -247,7 +247,7 @@ mod tests {
         let gradient = |recomputed: &Recomputed| {
             let check = drawing(GradientCheck::new().input(&[13, 3]), &[1, 2]);
             run(check, |g, x| {
-                let draws = Draws::new(g, &rows)?;
+                let draws = RngKeys::new(g, &rows)?;
                 let y = g.block(|g| {
                     let y = g.square(x[0])?;
                     let y = g.dropout(y, 0.4, &draws)?;
@@ -267,7 +267,7 @@ mod tests {
     fn what_is_wrong_is_named() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let x = g.input("x", TensorType::new(DType::F32, &[4, 3])).unwrap();
-        let draws = Draws::new(&mut g, &Rows::new(&[5])).unwrap();
+        let draws = RngKeys::new(&mut g, &Rows::new(&[5])).unwrap();
         let error = g.dropout(x, 1.0, &draws).unwrap_err().to_string();
         assert_eq!(error, "dropout: drops a share from 0 to less than 1, not 1; the operands are F32[4, 3]");
         let error = g.dropout(x, 0.5, &draws).unwrap_err().to_string();

@@ -1,11 +1,11 @@
 //! Rows of a table, picked by number.
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
 
 use super::frames::{frames_of_a_piece, is_real, moved_at_once};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg};
+use crate::lower::{LaunchArg, Lower};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -56,7 +56,7 @@ impl Op for Embedding {
         let kernel = for_real!("embedding", out.ty.dtype, T => &Tables::<T>::PICK);
         let (rows, channels) = (table.ty.shape.rows(), table.ty.shape.last());
         let mut args = vec![table.read(), ids.read(), out.write()];
-        args.extend([rows, channels, out.ty.shape.rows()].map(StepArg::U32));
+        args.extend([rows, channels, out.ty.shape.rows()].map(LaunchArg::U32));
         at.launch(kernel, Grid::cover(elements.div_ceil(8), 256), args);
         Ok(())
     }
@@ -84,7 +84,7 @@ impl Op for OfTable {
         let kernel = for_real!("embedding", gradient.ty.dtype, T => &Tables::<T>::OF_TABLE);
         let channels = gradient.ty.shape.last();
         let mut args = vec![gradient.read(), ids.read(), out.write()];
-        args.extend([gradient.ty.shape.rows(), channels, self.0, u32::from(at.adds(0))].map(StepArg::U32));
+        args.extend([gradient.ty.shape.rows(), channels, self.0, u32::from(at.adds(0))].map(LaunchArg::U32));
         // A block looks through all ids for those of its own row, in order.
         let of_a_block = 32 * moved_at_once(gradient.ty.dtype, channels);
         let grid = Grid { blocks: [self.0, channels.div_ceil(of_a_block), 1], threads: 256, shared_bytes: 0 };
@@ -100,7 +100,7 @@ impl<T: Real> Tables<T> {
         name: named_for!(T, "embedding"),
         source: on_cuda::<T>(&SOURCE),
         params: &[Param::In(T::DTYPE), Param::In(DType::I32), Param::Out(T::DTYPE), Param::U32, Param::U32, Param::U32],
-        twin: &pick::<T>,
+        host: &pick::<T>,
     };
 
     const OF_TABLE: Kernel = Kernel {
@@ -115,11 +115,11 @@ impl<T: Real> Tables<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &of_table::<T>,
+        host: &of_table::<T>,
     };
 }
 
-fn pick<T: Real>(args: &mut TwinArgs<'_>) {
+fn pick<T: Real>(args: &mut HostArgs<'_>) {
     let (table, ids) = (args.read::<T>(0), args.read::<i32>(1));
     let (rows, channels) = (args.u32(3) as usize, args.u32(4) as usize);
     let of_a_piece = frames_of_a_piece(channels);
@@ -134,7 +134,7 @@ fn pick<T: Real>(args: &mut TwinArgs<'_>) {
     });
 }
 
-fn of_table<T: Real>(args: &mut TwinArgs<'_>) {
+fn of_table<T: Real>(args: &mut HostArgs<'_>) {
     let (gradient, ids) = (args.read::<T>(0), args.read::<i32>(1));
     let (channels, rows, adds) = (args.u32(4) as usize, args.u32(5) as usize, args.u32(6) != 0);
     let (first, places) = places_by_id(ids, rows);

@@ -1,11 +1,11 @@
 //! The length regulator: every token's frame as often as its duration says.
 
-use tandem_device::{DType, Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
 
 use super::frames::{frames_of_a_piece, is_sequence, row_grid, row_parts, span};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg, Tensor};
+use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -52,7 +52,7 @@ impl Op for TokenEnds {
         if ends.ty.shape.elements() == 0 {
             return Ok(());
         }
-        let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
+        let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
         args.push(ends.write());
         let rows = at.inputs[1].ty.shape.last() - 1;
         // A block for each row, which adds its durations up.
@@ -84,8 +84,8 @@ impl Op for Expand {
             return Ok(());
         }
         let kernel = for_real!("expand", out.ty.dtype, T => &Tokens::<T>::EXPAND);
-        let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
-        args.extend([out.write(), StepArg::U32(out.ty.shape.last())]);
+        let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
+        args.extend([out.write(), LaunchArg::U32(out.ty.shape.last())]);
         at.launch(kernel, row_grid(&self.mel_rows, out.ty.shape.last()), args);
         Ok(())
     }
@@ -114,8 +114,8 @@ impl Op for SumTokens {
             return Ok(());
         }
         let kernel = for_real!("expand", out.ty.dtype, T => &Tokens::<T>::SUM);
-        let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
-        args.extend([out.write(), StepArg::U32(out.ty.shape.last())]);
+        let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
+        args.extend([out.write(), LaunchArg::U32(out.ty.shape.last())]);
         at.launch(kernel, row_grid(&self.text_rows, out.ty.shape.last()), args);
         Ok(())
     }
@@ -125,7 +125,7 @@ static TOKEN_ENDS: Kernel = Kernel {
     name: "token_ends",
     source: &SOURCE,
     params: &[Param::In(DType::I32), Param::In(DType::U32), Param::In(DType::U32), Param::Out(DType::I32)],
-    twin: &token_ends,
+    host: &token_ends,
 };
 
 struct Tokens<T>(std::marker::PhantomData<T>);
@@ -145,18 +145,18 @@ impl<T: Real> Tokens<T> {
         name: named_for!(T, "expand"),
         source: on_cuda::<T>(&SOURCE),
         params: Self::PARAMS,
-        twin: &expand::<T>,
+        host: &expand::<T>,
     };
 
     const SUM: Kernel = Kernel {
         name: named_for!(T, "expand_sum"),
         source: on_cuda::<T>(&SOURCE),
         params: Self::PARAMS,
-        twin: &sum_tokens::<T>,
+        host: &sum_tokens::<T>,
     };
 }
 
-fn token_ends(args: &mut TwinArgs<'_>) {
+fn token_ends(args: &mut HostArgs<'_>) {
     let durations = args.read::<i32>(0);
     let (text_starts, mel_starts) = (args.read::<u32>(1), args.read::<u32>(2));
     let ends = args.write::<i32>(3);
@@ -171,7 +171,7 @@ fn token_ends(args: &mut TwinArgs<'_>) {
     }
 }
 
-fn expand<T: Real>(args: &mut TwinArgs<'_>) {
+fn expand<T: Real>(args: &mut HostArgs<'_>) {
     let (x, ends) = (args.read::<T>(0), args.read::<i32>(1));
     let (text_starts, mel_starts, channels) = (args.read::<u32>(2), args.read::<u32>(3), args.u32(5) as usize);
     let of_a_piece = frames_of_a_piece(channels);
@@ -195,7 +195,7 @@ fn expand<T: Real>(args: &mut TwinArgs<'_>) {
     });
 }
 
-fn sum_tokens<T: Real>(args: &mut TwinArgs<'_>) {
+fn sum_tokens<T: Real>(args: &mut HostArgs<'_>) {
     let (gradient, ends) = (args.read::<T>(0), args.read::<i32>(1));
     let (text_starts, mel_starts, channels) = (args.read::<u32>(2), args.read::<u32>(3), args.u32(5) as usize);
     // A token has some six frames.

@@ -1,6 +1,6 @@
-//! Frames of ragged rows: how ops that see utterances check their operands, and how their twins cut the work.
+//! Frames of ragged rows: how ops that see utterances check their operands, and how their host kernels cut the work.
 //!
-//! A twin's pieces come from the row table alone, so sums of pieces have one order. There are two ways to cut:
+//! A host kernel's pieces come from the row table alone, so sums of pieces have one order. There are two ways to cut:
 //!
 //! - Into pieces of equal numbers of frames ([`frames_of_a_piece`]), whatever the rows are: for work that frames need
 //!   little of each other for. [`row_parts`] says which frames of a piece belong to which row; those lie together, and so

@@ -4,13 +4,13 @@
 //! Twins take one row per piece and go through it frame by frame with a sum per channel: memory is read in order, and
 //! groups are only seen when the sums of their channels are added up.
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
 
 use super::frames::{check_frames, check_lengths, cut, filled};
 use super::norm::{combine, inverse_root, widened};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg, Tensor};
+use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -65,9 +65,9 @@ impl Op for GroupNorm {
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let x = at.inputs[0].ty;
         let kernel = for_real!("group_norm", x.dtype, T => &Kernels::<T>::FORWARD);
-        let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
+        let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
         args.extend(at.outputs.iter().map(Tensor::write));
-        args.extend([self.rows.count(), x.shape.last(), self.groups].map(StepArg::U32));
+        args.extend([self.rows.count(), x.shape.last(), self.groups].map(LaunchArg::U32));
         let grid = Grid { blocks: [self.groups, self.rows.count(), 1], threads: 256, shared_bytes: 0 };
         at.launch(kernel, grid, args);
         Ok(())
@@ -95,9 +95,9 @@ impl Op for GroupNormBackward {
         let partial = TensorType::new(at.outputs[1].ty.dtype, &[batch, 2 * columns]);
         let partial = Tensor { ty: partial, ..at.scratch[0] };
         let kernel = for_real!("group_norm gradient", x.dtype, T => &Kernels::<T>::BACKWARD);
-        let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
+        let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
         args.extend([at.outputs[0].write(), partial.write()]);
-        args.extend([batch, columns, self.groups].map(StepArg::U32));
+        args.extend([batch, columns, self.groups].map(LaunchArg::U32));
         let grid = Grid { blocks: [self.groups, batch, 1], threads: 256, shared_bytes: 0 };
         at.launch(kernel, grid, args);
         let (of_gain, of_bias) = (at.outputs[1], at.outputs[2]);
@@ -126,7 +126,7 @@ impl<T: Real> Kernels<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &forward::<T>,
+        host: &forward::<T>,
     };
 
     const BACKWARD: Kernel = Kernel {
@@ -145,11 +145,11 @@ impl<T: Real> Kernels<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &backward::<T>,
+        host: &backward::<T>,
     };
 }
 
-fn forward<T: Real>(args: &mut TwinArgs<'_>) {
+fn forward<T: Real>(args: &mut HostArgs<'_>) {
     let [batch, columns, groups] = [7, 8, 9].map(|i| args.u32(i) as usize);
     let (x, starts, lengths) = (args.read::<T>(0), &args.read::<u32>(3)[..=batch], args.read::<i32>(4));
     let (gain, bias) = (widened(args.read::<T>(1)), widened(args.read::<T>(2)));
@@ -204,7 +204,7 @@ fn spread<W: Float>(kept: &[[W; 2]], of_a_group: usize, pick: impl Fn(&[W; 2]) -
     kept.iter().flat_map(|kept| std::iter::repeat_n(pick(kept), of_a_group)).collect()
 }
 
-fn backward<T: Real>(args: &mut TwinArgs<'_>) {
+fn backward<T: Real>(args: &mut HostArgs<'_>) {
     let [batch, columns, groups] = [8, 9, 10].map(|i| args.u32(i) as usize);
     let (x, gradient) = (args.read::<T>(0), args.read::<T>(5));
     let (starts, lengths) = (&args.read::<u32>(2)[..=batch], args.read::<i32>(3));

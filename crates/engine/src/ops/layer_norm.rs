@@ -1,6 +1,6 @@
 //! Layer norm: every frame gets mean 0 and variance 1 over its channels, then a gain and a bias per channel.
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
 
 use super::frames::is_real;
 use super::norm::{
@@ -9,7 +9,7 @@ use super::norm::{
 };
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg, Tensor};
+use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -63,7 +63,7 @@ impl Op for LayerNorm {
         let kernels = for_real!("layer_norm", x.ty.dtype, T => &Kernels::<T>::FORWARD);
         let size = size(x.ty.dtype, columns);
         let grid = normal_grid([frames.div_ceil(NORMALIZED).max(1), 1]);
-        let numbers = [StepArg::U32(frames), StepArg::U32(columns)];
+        let numbers = [LaunchArg::U32(frames), LaunchArg::U32(columns)];
         let memory = [x.read(), gain.read(), bias.read(), at.outputs[0].write(), at.outputs[1].write()];
         at.launch(&kernels[size], grid, memory.into_iter().chain(numbers).collect());
         Ok(())
@@ -97,19 +97,19 @@ impl Op for LayerNormBackward {
         let partial = Tensor { ty: partial, ..at.scratch[0] };
         let kernels = for_real!("layer_norm gradient", x.ty.dtype, T => &Kernels::<T>::BACKWARD);
         let size = size(x.ty.dtype, columns);
-        let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
+        let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
         let has_more = args.len() > 4;
         if !has_more {
             // Nothing is read there.
             args.push(x.read());
         }
         args.extend([at.outputs[0].write(), partial.write()]);
-        args.extend([frames, columns, has_more.into()].map(StepArg::U32));
+        args.extend([frames, columns, has_more.into()].map(LaunchArg::U32));
         at.launch(&kernels[size], gradient_grid([pieces, 1], size), args);
         let kernel = for_real!("layer_norm gradient", partial.ty.dtype, T => &Kernels::<T>::SUMS);
         let adds = [1, 2].map(|output| u32::from(at.adds(output)));
         let memory = [partial.read(), at.outputs[1].write(), at.outputs[2].write()];
-        let numbers = [pieces, columns, adds[0], adds[1]].map(StepArg::U32);
+        let numbers = [pieces, columns, adds[0], adds[1]].map(LaunchArg::U32);
         let blocks = [(2 * columns).div_ceil(32).max(1), 1, 1];
         at.launch(kernel, Grid { blocks, threads: 1024, shared_bytes: 0 }, memory.into_iter().chain(numbers).collect());
         Ok(())
@@ -179,11 +179,11 @@ impl<T: Real> Kernels<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &sums::<T>,
+        host: &sums::<T>,
     };
 }
 
-fn forward<T: Real>(args: &mut TwinArgs<'_>) {
+fn forward<T: Real>(args: &mut HostArgs<'_>) {
     let (frames, columns) = (args.u32(5) as usize, args.u32(6) as usize);
     let x = &args.read::<T>(0)[..frames * columns];
     let (gain, bias) = (widened(args.read::<T>(1)), widened(args.read::<T>(2)));
@@ -198,7 +198,7 @@ fn forward<T: Real>(args: &mut TwinArgs<'_>) {
     });
 }
 
-fn backward<T: Real>(args: &mut TwinArgs<'_>) {
+fn backward<T: Real>(args: &mut HostArgs<'_>) {
     let (frames, columns, has_more) = (args.u32(7) as usize, args.u32(8) as usize, args.u32(9) != 0);
     let (x, gradient, more) = (args.read::<T>(0), args.read::<T>(3), args.read::<T>(4));
     let gain = widened(args.read::<T>(1));
@@ -218,7 +218,7 @@ fn backward<T: Real>(args: &mut TwinArgs<'_>) {
 }
 
 /// A few thousand sums: not worth a second thread.
-fn sums<T: Real>(args: &mut TwinArgs<'_>) {
+fn sums<T: Real>(args: &mut HostArgs<'_>) {
     let (pieces, columns) = (args.u32(3) as usize, args.u32(4) as usize);
     let partial = args.read::<T>(0);
     for (which, first) in [(1, 0), (2, columns)] {

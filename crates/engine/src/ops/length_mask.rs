@@ -1,6 +1,6 @@
 //! One where a frame is filled, zero where it is padding.
 
-use tandem_device::{DType, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, HostArgs, Kernel, Param, Source};
 
 use super::frames::{PIECE, is_lengths, row_grid, row_parts};
 use crate::error::EngineError;
@@ -58,11 +58,11 @@ impl<T: Real> Mask<T> {
         name: named_for!(T, "length_mask"),
         source: on_cuda::<T>(&SOURCE),
         params: &[Param::In(DType::U32), Param::In(DType::I32), Param::Out(T::DTYPE)],
-        twin: &mask::<T>,
+        host: &mask::<T>,
     };
 }
 
-fn mask<T: Real>(args: &mut TwinArgs<'_>) {
+fn mask<T: Real>(args: &mut HostArgs<'_>) {
     let (starts, lengths) = (args.read::<u32>(0), args.read::<i32>(1));
     let workers = args.workers();
     workers.each_chunk(args.write::<T>(2), PIECE, |piece, mut out| {

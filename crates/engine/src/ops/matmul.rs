@@ -1,6 +1,6 @@
-//! Matrix products: linear layers, and products of batches of matrices.
+//! GEMMs: linear layers, and GEMMs of batches of matrices.
 
-use tandem_device::{DType, Operand, Product};
+use tandem_device::{DType, Gemm, Operand};
 
 use crate::error::EngineError;
 use crate::graph::{Graph, Leaf, Value};
@@ -74,16 +74,16 @@ impl Op for MatMul {
         if at.wanted[0] {
             let wide = learnt(at.graph, a);
             of_a = Some(match ta {
-                false => at.graph.product(g, b, false, !tb, wide)?,
-                true => at.graph.product(b, g, tb, true, wide)?,
+                false => at.graph.gemm(g, b, false, !tb, wide)?,
+                true => at.graph.gemm(b, g, tb, true, wide)?,
             });
         }
         let mut of_b = None;
         if at.wanted[1] {
             let wide = learnt(at.graph, b);
             of_b = Some(match tb {
-                false => at.graph.product(a, g, !ta, false, wide)?,
-                true => at.graph.product(g, a, true, ta, wide)?,
+                false => at.graph.gemm(a, g, !ta, false, wide)?,
+                true => at.graph.gemm(g, a, true, ta, wide)?,
             });
         }
         let mut all = vec![of_a, of_b];
@@ -110,7 +110,7 @@ impl Op for MatMul {
             let [.., rows, columns] = *shape.dims() else { unreachable!("a matrix has two dimensions") };
             Operand { transposed, stride: columns, batch_stride: u64::from(rows) * u64::from(columns) }
         };
-        let product = Product {
+        let gemm = Gemm {
             dtype: a.ty.dtype,
             out: c.ty.dtype,
             m,
@@ -124,7 +124,7 @@ impl Op for MatMul {
             accumulate: at.adds(0),
         };
         let bias = at.inputs.get(2).copied();
-        at.product(product, [a, b, c], bias);
+        at.gemm(gemm, [a, b, c], bias);
         Ok(())
     }
 }
@@ -132,11 +132,11 @@ impl Op for MatMul {
 impl Graph {
     /// `a·b` of `[m, k]` and `[k, n]`, or of batches of such matrices.
     pub fn matmul(&mut self, a: Value, b: Value) -> Result<Value, EngineError> {
-        self.product(a, b, false, false, false)
+        self.gemm(a, b, false, false, false)
     }
 
     /// `op(a)·op(b)`, each transposed or not; kept in the wide element type when `wide`.
-    pub fn product(
+    pub fn gemm(
         &mut self,
         a: Value,
         b: Value,
@@ -167,7 +167,7 @@ mod tests {
         for (ta, tb) in [(false, false), (true, false), (false, true), (true, true)] {
             let a: &[u32] = if ta { &[3, 5] } else { &[5, 3] };
             let b: &[u32] = if tb { &[7, 3] } else { &[3, 7] };
-            check_gradients(GradientCheck::new().input(a).input(b), |g, x| g.product(x[0], x[1], ta, tb, false));
+            check_gradients(GradientCheck::new().input(a).input(b), |g, x| g.gemm(x[0], x[1], ta, tb, false));
         }
         check_gradients(GradientCheck::new().input(&[2, 5, 3]).input(&[2, 3, 4]), |g, x| g.matmul(x[0], x[1]));
         check_gradients(GradientCheck::new().input(&[9, 3]).input(&[4, 3]).input(&[4]), |g, x| {

@@ -36,8 +36,8 @@ mod transpose;
 mod unfold;
 mod window;
 
-pub use draws::Draws;
-pub use window::Window;
+pub use draws::RngKeys;
+pub use window::ConvWindow;
 
 /// The CUDA sources of the ops. Chains are not among them: each has one of its own, made with it.
 pub static SOURCES: &[&Source] = &[
@@ -74,7 +74,7 @@ pub static SOURCES: &[&Source] = &[
     &unfold::SOURCE,
 ];
 
-/// The source of kernels that run as twins only. A session on a CUDA machine refuses programs that hold one.
+/// The source of kernels that run as host kernels only. A session on a CUDA machine refuses programs that hold one.
 pub(crate) static NOT_ON_CUDA: Source = Source { file: "engine/not-on-cuda.cu", text: "" };
 
 /// The source of a kernel over elements of `T`: `source`, or none in f64, which is for checks on the host.

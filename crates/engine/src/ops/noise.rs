@@ -1,12 +1,12 @@
 //! Noise: standard normal numbers for every element of a sequence, and one uniform number per utterance.
 
-use tandem_device::{DType, Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
 
-use super::draws::{self, BLOCK, Draws, Words};
+use super::draws::{self, BLOCK, RngKeys, Words};
 use super::frames::{frames_of_a_piece, row_grid, row_parts};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg};
+use crate::lower::{LaunchArg, Lower};
 use crate::op::Op;
 use crate::ops::on_cuda;
 use crate::random::unit;
@@ -51,7 +51,7 @@ impl Op for Noise {
         }
         let mut args = vec![at.outputs[0].write()];
         args.extend(draws::arguments(at.inputs, self.draw));
-        args.extend([StepArg::U32(self.rows.count()), StepArg::U32(self.output.shape.last())]);
+        args.extend([LaunchArg::U32(self.rows.count()), LaunchArg::U32(self.output.shape.last())]);
         let kernel = for_real!("noise", self.output.dtype, T => &NoiseKernel::<T>::NORMAL);
         at.launch(kernel, row_grid(&self.rows, self.output.shape.last()), args);
         Ok(())
@@ -71,7 +71,7 @@ impl Op for Uniform {
         let rows = self.rows.count();
         let mut args = vec![at.outputs[0].write()];
         args.extend(draws::arguments(at.inputs, self.draw));
-        args.push(StepArg::U32(rows));
+        args.push(LaunchArg::U32(rows));
         let kernel = for_real!("uniform", self.dtype, T => &NoiseKernel::<T>::UNIFORM);
         at.launch(kernel, Grid::cover(u64::from(rows), 32), args);
         Ok(())
@@ -95,18 +95,18 @@ impl<T: Real> NoiseKernel<T> {
         name: named_for!(T, "noise"),
         source: on_cuda::<T>(&SOURCE),
         params: &Self::PARAMS,
-        twin: &normal::<T>,
+        host: &normal::<T>,
     };
 
     const UNIFORM: Kernel = Kernel {
         name: named_for!(T, "uniform"),
         source: on_cuda::<T>(&SOURCE),
         params: Self::PARAMS.split_at(COLUMNS).0,
-        twin: &uniform::<T>,
+        host: &uniform::<T>,
     };
 }
 
-fn normal<T: Real>(args: &mut TwinArgs<'_>) {
+fn normal<T: Real>(args: &mut HostArgs<'_>) {
     let words = Words::of(args, WORDS);
     let columns = args.u32(COLUMNS) as usize;
     let workers = args.workers();
@@ -165,7 +165,7 @@ fn sin_cos_of_turns(turns: f32) -> (f32, f32) {
     (sin, cos)
 }
 
-fn uniform<T: Real>(args: &mut TwinArgs<'_>) {
+fn uniform<T: Real>(args: &mut HostArgs<'_>) {
     let words = Words::of(args, WORDS);
     let rows = args.u32(ROWS) as usize;
     for (row, out) in args.write::<T>(0)[..rows].iter_mut().enumerate() {
@@ -175,7 +175,7 @@ fn uniform<T: Real>(args: &mut TwinArgs<'_>) {
 
 impl Graph {
     /// Standard normal numbers `[frames, columns]` in the precision of the graph, padding included.
-    pub fn noise(&mut self, columns: u32, draws: &Draws) -> Result<Value, EngineError> {
+    pub fn noise(&mut self, columns: u32, draws: &RngKeys) -> Result<Value, EngineError> {
         let (rows, draw) = (draws.rows.clone(), self.next_draw());
         let output = TensorType::new(self.precision(), &[rows.total(), columns]);
         let inputs = draws.inputs(self);
@@ -183,7 +183,7 @@ impl Graph {
     }
 
     /// One number in (0, 1) per row: `[rows, 1]`, in the wide element type.
-    pub fn uniform(&mut self, draws: &Draws) -> Result<Value, EngineError> {
+    pub fn uniform(&mut self, draws: &RngKeys) -> Result<Value, EngineError> {
         let (rows, draw, dtype) = (draws.rows.clone(), self.next_draw(), self.wide());
         let inputs = draws.inputs(self);
         self.push(Uniform { rows, draw, dtype }, &inputs)
@@ -203,7 +203,7 @@ mod tests {
     fn noise(rows: &[u32], utterances: &[u32], columns: u32) -> Vec<f64> {
         let rows = Rows::new(rows);
         run(drawing(utterances), |g, _| {
-            let draws = Draws::new(g, &rows)?;
+            let draws = RngKeys::new(g, &rows)?;
             g.noise(columns, &draws)
         })
     }
@@ -252,13 +252,13 @@ mod tests {
         let rows = Rows::new(&[5, 0, 90]);
         for columns in [31, 32] {
             check_gradients(drawing(&[1, 2, 3]).input(&[95, columns]), |g, x| {
-                let draws = Draws::new(g, &rows)?;
+                let draws = RngKeys::new(g, &rows)?;
                 let noise = g.noise(columns, &draws)?;
                 g.mul(x[0], noise)
             });
         }
         check_gradients(drawing(&[1, 2, 3]).input(&[3, 4]), |g, x| {
-            let draws = Draws::new(g, &rows)?;
+            let draws = RngKeys::new(g, &rows)?;
             let level = g.uniform(&draws)?;
             g.mul(x[0], level)
         });
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn one_number_per_utterance() {
         let found = run(drawing(&[4, 0, 4]), |g, _| {
-            let draws = Draws::new(g, &Rows::new(&[3, 0, 8]))?;
+            let draws = RngKeys::new(g, &Rows::new(&[3, 0, 8]))?;
             g.uniform(&draws)
         });
         let expected = |utterance| f64::from(unit(philox([5, 6], [0, utterance, 1, 9])[0]));

@@ -1,11 +1,11 @@
 //! What the norms share: one frame normalised, its gradient, and sums of the parts of a gradient.
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, Source, Twin, TwinArgs};
+use tandem_device::{DType, Element, Grid, HostArgs, HostKernel, Kernel, Param, Source};
 
 use super::frames::moved_at_once;
 use super::reduce::sum_of;
 use crate::error::EngineError;
-use crate::lower::{Lower, StepArg, Tensor};
+use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::{for_real, named_for};
@@ -76,14 +76,14 @@ pub(super) const fn by_size(
     [up_to_256, up_to_512, up_to_768, up_to_1024, others]: [&'static str; SIZES],
     source: &'static Source,
     params: &'static [Param],
-    twin: Twin,
+    host: HostKernel,
 ) -> [Kernel; SIZES] {
     [
-        Kernel { name: up_to_256, source, params, twin },
-        Kernel { name: up_to_512, source, params, twin },
-        Kernel { name: up_to_768, source, params, twin },
-        Kernel { name: up_to_1024, source, params, twin },
-        Kernel { name: others, source, params, twin },
+        Kernel { name: up_to_256, source, params, host },
+        Kernel { name: up_to_512, source, params, host },
+        Kernel { name: up_to_768, source, params, host },
+        Kernel { name: up_to_1024, source, params, host },
+        Kernel { name: others, source, params, host },
     ]
 }
 
@@ -124,7 +124,7 @@ pub(super) fn inverse_root<F: Float>(variance: F) -> F {
     F::of(1.0) / (variance + F::of(EPSILON)).sqrt()
 }
 
-/// The sum of products, in eight lanes that are added in order.
+/// The sum of GEMMs, in eight lanes that are added in order.
 pub(super) fn dot<F: Float>(a: &[F], b: &[F]) -> F {
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
     let mut lanes = [F::zero(); 8];
@@ -216,7 +216,7 @@ pub(super) fn combine(
 ) -> Result<(), EngineError> {
     let (rows, columns) = (out.ty.shape.rows(), out.ty.shape.last());
     let kernel = for_real!("combine", out.ty.dtype, T => &Combine::<T>::KERNEL);
-    let numbers = [rows, columns, pieces, stride, first].map(StepArg::U32);
+    let numbers = [rows, columns, pieces, stride, first].map(LaunchArg::U32);
     let args = [partial.read(), out.write()].into_iter().chain(numbers).collect();
     at.launch(kernel, Grid { blocks: [columns.div_ceil(32).max(1), rows, 1], threads: 512, shared_bytes: 0 }, args);
     Ok(())
@@ -237,12 +237,12 @@ impl<T: Real> Combine<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &combine_twin::<T>,
+        host: &combine_host::<T>,
     };
 }
 
 /// A few thousand sums: not worth a second thread.
-fn combine_twin<T: Real>(args: &mut TwinArgs<'_>) {
+fn combine_host<T: Real>(args: &mut HostArgs<'_>) {
     let [rows, columns, pieces, stride, first] = [2, 3, 4, 5, 6].map(|i| args.u32(i) as usize);
     let partial = args.read::<T::Wide>(0);
     let out = &mut args.write::<T>(1)[..rows * columns];

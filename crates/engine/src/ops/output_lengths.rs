@@ -1,11 +1,11 @@
 //! How far rows are filled after a window went over them.
 
-use tandem_device::{DType, Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
 
-use super::window::Window;
+use super::window::ConvWindow;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg};
+use crate::lower::{LaunchArg, Lower};
 use crate::op::{Backward, Op, refuse};
 use crate::tensor::TensorType;
 
@@ -15,7 +15,7 @@ pub(super) static SOURCE: Source = Source {
 };
 
 #[derive(Debug)]
-struct OutputLengths(Window);
+struct OutputLengths(ConvWindow);
 
 impl Op for OutputLengths {
     fn name(&self) -> &'static str {
@@ -37,7 +37,7 @@ impl Op for OutputLengths {
         let mut args = vec![at.inputs[0].read(), at.outputs[0].write()];
         args.extend(self.0.args());
         let count = at.outputs[0].ty.shape.last();
-        args.push(StepArg::U32(count));
+        args.push(LaunchArg::U32(count));
         at.launch(&KERNEL, Grid::cover(u64::from(count), 256), args);
         Ok(())
     }
@@ -55,19 +55,19 @@ static KERNEL: Kernel = Kernel {
         Param::U32,
         Param::U32,
     ],
-    twin: &twin,
+    host: &host,
 };
 
-fn twin(args: &mut TwinArgs<'_>) {
-    let (lengths, window) = (args.read::<i32>(0), Window::of_args(args, 2));
+fn host(args: &mut HostArgs<'_>) {
+    let (lengths, window) = (args.read::<i32>(0), ConvWindow::of_args(args, 2));
     for (out, &length) in args.write::<i32>(1).iter_mut().zip(lengths) {
         *out = window.output_length(length.max(0) as u32) as i32;
     }
 }
 
 impl Graph {
-    /// [`Window::output_length`] of each of `lengths` `[rows]`; a negative length counts as none.
-    pub fn output_lengths(&mut self, lengths: Value, window: Window) -> Result<Value, EngineError> {
+    /// [`ConvWindow::output_length`] of each of `lengths` `[rows]`; a negative length counts as none.
+    pub fn output_lengths(&mut self, lengths: Value, window: ConvWindow) -> Result<Value, EngineError> {
         self.push(OutputLengths(window), &[lengths])
     }
 }
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn lengths_follow_the_window() {
-        let window = Window { kernel: 4, stride: 2, dilation: 1, padding: 1 };
+        let window = ConvWindow { kernel: 4, stride: 2, dilation: 1, padding: 1 };
         let lengths = GradientCheck::new().whole(&[5], &[8, 0, 1, 7, -3]);
         // The value of the op as a number, so that the test's loss can be taken of it.
         let found = run(lengths, |g, x| {
@@ -93,7 +93,7 @@ mod tests {
     fn lengths_are_whole_numbers() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let x = g.input("x", TensorType::new(DType::F32, &[3])).unwrap();
-        let error = g.output_lengths(x, Window::same(3)).unwrap_err().to_string();
+        let error = g.output_lengths(x, ConvWindow::same(3)).unwrap_err().to_string();
         assert_eq!(error, "output_lengths: takes lengths I32[rows]; the operands are F32[3]");
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::Lower;
-use crate::op::{Brings, Op, refuse};
+use crate::op::{Op, WriteMode, refuse};
 use crate::tensor::TensorType;
 
 /// `(place, value)`: the value takes the place of what is there.
@@ -30,8 +30,8 @@ impl Op for Put {
         &[0]
     }
 
-    fn brings(&self) -> Option<Brings> {
-        Some(Brings::Instead)
+    fn brings(&self) -> Option<WriteMode> {
+        Some(WriteMode::Overwrite)
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {

@@ -1,11 +1,11 @@
 //! Sums: over rows (the gradient of a bias), over columns, over everything; and their gradient, which spreads.
 
-use tandem_device::{DType, Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
 
 use super::pointwise::{Function, Indexing, broadcast, same_function};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg, Tensor};
+use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -74,10 +74,10 @@ impl Op for SumRows {
         let blocks = [pieces.tiles, pieces.count.min(u32::from(u16::MAX)), 1];
         let grid = Grid { blocks, threads: 256, shared_bytes: 0 };
         let kernel = for_real!("sum_rows", x.ty.dtype, T => &Sums::<T>::PARTIAL_ROWS);
-        let numbers = [rows, columns, pieces.rows].map(StepArg::U32);
+        let numbers = [rows, columns, pieces.rows].map(LaunchArg::U32);
         at.launch(kernel, grid, [x.read(), partial.write()].into_iter().chain(numbers).collect());
         let kernel = for_real!("sum_rows", sums.ty.dtype, T => &Sums::<T>::COMBINE);
-        let numbers = [pieces.count, columns, at.adds(0).into()].map(StepArg::U32);
+        let numbers = [pieces.count, columns, at.adds(0).into()].map(LaunchArg::U32);
         at.launch(kernel, combining(columns), [partial.read(), sums.write()].into_iter().chain(numbers).collect());
         Ok(())
     }
@@ -128,7 +128,7 @@ impl Op for SumColumns {
         let (x, sums) = (at.inputs[0], at.outputs[0]);
         let (rows, columns) = (x.ty.shape.rows(), x.ty.shape.last());
         let kernel = for_real!("sum_columns", x.ty.dtype, T => &Sums::<T>::COLUMNS);
-        let args = vec![x.read(), sums.write(), StepArg::U32(rows), StepArg::U32(columns)];
+        let args = vec![x.read(), sums.write(), LaunchArg::U32(rows), LaunchArg::U32(columns)];
         let of_a_row = if columns < LONG_ROW { 32 } else { 256 };
         at.launch(kernel, Grid::cover(u64::from(rows) * of_a_row, 256), args);
         Ok(())
@@ -183,7 +183,7 @@ impl<T: Real> Sums<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &partial_rows::<T>,
+        host: &partial_rows::<T>,
     };
 
     /// `pieces` rows of `columns` sums, added in order.
@@ -191,18 +191,18 @@ impl<T: Real> Sums<T> {
         name: named_for!(T, "sum_rows_combine"),
         source: on_cuda::<T>(&SOURCE),
         params: &[Param::In(T::DTYPE), Param::Out(T::DTYPE), Param::U32, Param::U32, Param::U32],
-        twin: &combine::<T>,
+        host: &combine::<T>,
     };
 
     const COLUMNS: Kernel = Kernel {
         name: named_for!(T, "sum_columns"),
         source: on_cuda::<T>(&SOURCE),
         params: &[Param::In(T::DTYPE), Param::Out(<T::Wide as tandem_device::Element>::DTYPE), Param::U32, Param::U32],
-        twin: &columns::<T>,
+        host: &columns::<T>,
     };
 }
 
-fn partial_rows<T: Real>(args: &mut TwinArgs<'_>) {
+fn partial_rows<T: Real>(args: &mut HostArgs<'_>) {
     let [rows, columns, of_a_piece] = [2, 3, 4].map(|i| args.u32(i) as usize);
     let x = &args.read::<T>(0)[..rows * columns];
     let workers = args.workers();
@@ -216,7 +216,7 @@ fn partial_rows<T: Real>(args: &mut TwinArgs<'_>) {
     });
 }
 
-fn combine<T: Real>(args: &mut TwinArgs<'_>) {
+fn combine<T: Real>(args: &mut HostArgs<'_>) {
     let (pieces, columns, adds) = (args.u32(2) as usize, args.u32(3) as usize, args.u32(4) != 0);
     let partial = args.read::<T>(0);
     let sums = &mut args.write::<T>(1)[..columns];
@@ -229,7 +229,7 @@ fn combine<T: Real>(args: &mut TwinArgs<'_>) {
     }
 }
 
-fn columns<T: Real>(args: &mut TwinArgs<'_>) {
+fn columns<T: Real>(args: &mut HostArgs<'_>) {
     let (rows, columns) = (args.u32(2) as usize, args.u32(3) as usize);
     let x = &args.read::<T>(0)[..rows * columns];
     let workers = args.workers();

@@ -1,15 +1,15 @@
 //! Rotary positions: queries and keys are turned by an angle that grows with the position in the row, so that their
-//! products depend on how far apart they are.
+//! GEMMs depend on how far apart they are.
 //!
 //! Sines and cosines are a constant of the program: `[longest row, head/2, 2]`.
 
-use tandem_device::{DType, Element, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Element, HostArgs, Kernel, Param, Source};
 
 use super::frames::row_grid;
 use super::frames::{Stretch, check_frames, cut, stretches};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg};
+use crate::lower::{LaunchArg, Lower};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::Real;
@@ -62,7 +62,7 @@ impl Op for Rotary {
             false => &Kernels::<T>::APART,
         });
         let mut args = vec![out.write(), at.inputs[1].read(), at.inputs[2].read()];
-        args.extend([self.rows.count(), x.ty.shape.last(), self.heads, u32::from(self.back)].map(StepArg::U32));
+        args.extend([self.rows.count(), x.ty.shape.last(), self.heads, u32::from(self.back)].map(LaunchArg::U32));
         if !in_place {
             args.push(x.read());
         }
@@ -87,7 +87,7 @@ impl<T: Real> Kernels<T> {
             Param::U32,
             Param::In(T::DTYPE),
         ],
-        twin: &|args| twin::<T>(args, Some(7)),
+        host: &|args| host::<T>(args, Some(7)),
     };
 
     const IN_PLACE: Kernel = Kernel {
@@ -102,12 +102,12 @@ impl<T: Real> Kernels<T> {
             Param::U32,
             Param::U32,
         ],
-        twin: &|args| twin::<T>(args, None),
+        host: &|args| host::<T>(args, None),
     };
 }
 
 /// Turns what argument `from` holds, or what is there.
-fn twin<T: Real>(args: &mut TwinArgs<'_>, from: Option<usize>) {
+fn host<T: Real>(args: &mut HostArgs<'_>, from: Option<usize>) {
     let [batch, columns, heads] = [3, 4, 5].map(|i| args.u32(i) as usize);
     let (back, half) = (args.u32(6) != 0, columns / (6 * heads));
     let table = args.read::<T::Wide>(1);
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn what_nobody_else_reads_is_turned_where_it_lies() {
-        use crate::{NamedLayout, ProgramSet, Step};
+        use crate::{Launch, NamedLayout, ProgramSet};
         let kernels = |alone: bool| {
             let mut g = Graph::new(Default::default(), DType::F32);
             let (ty, rows) = (TensorType::new(DType::F32, &[4, 12]), Rows::even(2, 2));
@@ -233,8 +233,8 @@ mod tests {
             g.result("kept", kept).unwrap();
             let mut set = ProgramSet::new(Default::default(), DType::F32, &[]);
             let id = set.add("op", &g, &inputs).unwrap();
-            let name = |step: &Step| match step {
-                Step::Launch { kernel, .. } => Some(kernel.name),
+            let name = |step: &Launch| match step {
+                Launch::Kernel { kernel, .. } => Some(kernel.name),
                 _ => None,
             };
             set.program(id).steps().iter().filter_map(name).collect::<Vec<_>>()

@@ -1,13 +1,13 @@
 //! One number of each channel per row, from its frames and to its frames.
 
-use tandem_device::{DType, Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
 
 use super::frames::{
     filled_of, frames_of_a_piece, is_lengths, is_real, is_sequence, moved_at_once, row_grid, row_parts, span,
 };
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg, Tensor};
+use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -101,9 +101,9 @@ impl Op for RowSpread {
     }
 }
 
-fn args(at: &Lower<'_>, channels: u32, mean: bool) -> Vec<StepArg> {
-    let mut args: Vec<StepArg> = at.inputs.iter().map(Tensor::read).collect();
-    args.extend([at.outputs[0].write(), StepArg::U32(channels), StepArg::U32(u32::from(mean))]);
+fn args(at: &Lower<'_>, channels: u32, mean: bool) -> Vec<LaunchArg> {
+    let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
+    args.extend([at.outputs[0].write(), LaunchArg::U32(channels), LaunchArg::U32(u32::from(mean))]);
     args
 }
 
@@ -121,13 +121,13 @@ impl<T: Real> Pools<T> {
     ];
 
     const SUM: Kernel =
-        Kernel { name: named_for!(T, "row_sum"), source: on_cuda::<T>(&SOURCE), params: Self::PARAMS, twin: &sum::<T> };
+        Kernel { name: named_for!(T, "row_sum"), source: on_cuda::<T>(&SOURCE), params: Self::PARAMS, host: &sum::<T> };
 
     const SPREAD: Kernel = Kernel {
         name: named_for!(T, "row_spread"),
         source: on_cuda::<T>(&SOURCE),
         params: Self::PARAMS,
-        twin: &spread::<T>,
+        host: &spread::<T>,
     };
 }
 
@@ -136,7 +136,7 @@ fn share<W: Float>(frames: usize, mean: bool) -> W {
     W::of(if mean { 1.0 / frames.max(1) as f64 } else { 1.0 })
 }
 
-fn sum<T: Real>(args: &mut TwinArgs<'_>) {
+fn sum<T: Real>(args: &mut HostArgs<'_>) {
     let (x, starts, lengths) = (args.read::<T>(0), args.read::<u32>(1), args.read::<i32>(2));
     let (channels, mean) = (args.u32(4) as usize, args.u32(5) != 0);
     let workers = args.workers();
@@ -152,7 +152,7 @@ fn sum<T: Real>(args: &mut TwinArgs<'_>) {
     });
 }
 
-fn spread<T: Real>(args: &mut TwinArgs<'_>) {
+fn spread<T: Real>(args: &mut HostArgs<'_>) {
     let (x, starts, lengths) = (args.read::<T>(0), args.read::<u32>(1), args.read::<i32>(2));
     let (channels, mean) = (args.u32(4) as usize, args.u32(5) != 0);
     let of_a_piece = frames_of_a_piece(channels);

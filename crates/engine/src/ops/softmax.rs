@@ -1,11 +1,11 @@
 //! Softmax over the last dimension, whole or up to a number of columns that each row brings.
 
-use tandem_device::{DType, Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
 
 use super::frames::is_real;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg, Tensor};
+use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -81,7 +81,7 @@ impl Op for SoftmaxBackward {
 /// One warp per row.
 fn launch(at: &mut Lower<'_>, kernel: &'static Kernel, x: TensorType) {
     let (rows, columns) = (x.shape.rows(), x.shape.last());
-    let mut args = vec![at.outputs[0].write(), StepArg::U32(rows), StepArg::U32(columns)];
+    let mut args = vec![at.outputs[0].write(), LaunchArg::U32(rows), LaunchArg::U32(columns)];
     args.extend(at.inputs.iter().map(Tensor::read));
     at.launch(kernel, Grid::cover(u64::from(rows) * 32, 256), args);
 }
@@ -93,25 +93,25 @@ impl<T: Real> Kernels<T> {
         name: named_for!(T, "softmax"),
         source: on_cuda::<T>(&SOURCE),
         params: &[Param::Out(T::DTYPE), Param::U32, Param::U32, Param::In(T::DTYPE)],
-        twin: &|args| forward::<T>(args, None),
+        host: &|args| forward::<T>(args, None),
     };
 
     const VALID: Kernel = Kernel {
         name: named_for!(T, "softmax_valid"),
         source: on_cuda::<T>(&SOURCE),
         params: &[Param::Out(T::DTYPE), Param::U32, Param::U32, Param::In(T::DTYPE), Param::In(DType::I32)],
-        twin: &|args| forward::<T>(args, Some(4)),
+        host: &|args| forward::<T>(args, Some(4)),
     };
 
     const BACKWARD: Kernel = Kernel {
         name: named_for!(T, "softmax_gradient"),
         source: on_cuda::<T>(&SOURCE),
         params: &[Param::Out(T::DTYPE), Param::U32, Param::U32, Param::In(T::DTYPE), Param::In(T::DTYPE)],
-        twin: &backward::<T>,
+        host: &backward::<T>,
     };
 }
 
-fn forward<T: Real>(args: &mut TwinArgs<'_>, valid: Option<usize>) {
+fn forward<T: Real>(args: &mut HostArgs<'_>, valid: Option<usize>) {
     let (rows, columns) = (args.u32(1) as usize, args.u32(2) as usize);
     let x = &args.read::<T>(3)[..rows * columns];
     let valid = valid.map(|i| &args.read::<i32>(i)[..rows]);
@@ -163,20 +163,20 @@ pub(super) fn exponentials<F: Float>(scores: &mut [F]) -> (F, F) {
     (highest, sums.into_iter().sum())
 }
 
-fn backward<T: Real>(args: &mut TwinArgs<'_>) {
+fn backward<T: Real>(args: &mut HostArgs<'_>) {
     let (rows, columns) = (args.u32(1) as usize, args.u32(2) as usize);
     let (softmax, gradient) = (args.read::<T>(3), args.read::<T>(4));
     let workers = args.workers();
     let out = &mut args.write::<T>(0)[..rows * columns];
     let of_a_piece = rows_of_a_piece(columns);
     workers.each_chunk(out, of_a_piece * columns, |piece, out| {
-        let mut products = vec![T::Wide::zero(); columns];
+        let mut gemms = vec![T::Wide::zero(); columns];
         for (i, out) in out.chunks_exact_mut(columns).enumerate() {
             let first = (piece * of_a_piece + i) * columns;
             let (softmax, gradient) = (&softmax[first..][..columns], &gradient[first..][..columns]);
             let pairs = softmax.iter().zip(gradient);
-            products.iter_mut().zip(pairs.clone()).for_each(|(product, (p, g))| *product = p.load() * g.load());
-            let level = super::reduce::sum_of(&products);
+            gemms.iter_mut().zip(pairs.clone()).for_each(|(gemm, (p, g))| *gemm = p.load() * g.load());
+            let level = super::reduce::sum_of(&gemms);
             out.iter_mut().zip(pairs).for_each(|(out, (p, g))| *out = T::store(p.load() * (g.load() - level)));
         }
     });

@@ -1,11 +1,11 @@
 //! Whole numbers as real ones.
 
-use tandem_device::{DType, Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
 
 use super::frames::PIECE;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg};
+use crate::lower::{LaunchArg, Lower};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -40,7 +40,7 @@ impl Op for ToFloat {
             return Ok(());
         }
         let kernel = for_real!("to_float", self.0, T => &Convert::<T>::KERNEL);
-        let args = vec![at.inputs[0].read(), at.outputs[0].write(), StepArg::U64(elements)];
+        let args = vec![at.inputs[0].read(), at.outputs[0].write(), LaunchArg::U64(elements)];
         at.launch(kernel, Grid::cover(elements, 256), args);
         Ok(())
     }
@@ -53,11 +53,11 @@ impl<T: Real> Convert<T> {
         name: named_for!(T, "to_float"),
         source: on_cuda::<T>(&SOURCE),
         params: &[Param::In(DType::I32), Param::Out(T::DTYPE), Param::U64],
-        twin: &convert::<T>,
+        host: &convert::<T>,
     };
 }
 
-fn convert<T: Real>(args: &mut TwinArgs<'_>) {
+fn convert<T: Real>(args: &mut HostArgs<'_>) {
     let x = args.read::<i32>(0);
     let workers = args.workers();
     workers.each_chunk(args.write::<T>(1), PIECE, |piece, out| {

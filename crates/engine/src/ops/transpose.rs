@@ -1,11 +1,11 @@
 //! Rows become columns.
 
-use tandem_device::{Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{Grid, HostArgs, Kernel, Param, Source};
 
 use super::frames::is_real;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg};
+use crate::lower::{LaunchArg, Lower};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -50,7 +50,7 @@ impl Op for Transpose {
         }
         let kernel = for_real!("transpose", out.ty.dtype, T => &Turn::<T>::KERNEL);
         let mut args = vec![x.read(), out.write()];
-        args.extend([batch, m, n].map(StepArg::U32));
+        args.extend([batch, m, n].map(LaunchArg::U32));
         at.launch(
             kernel,
             Grid { blocks: [n.div_ceil(32), m.div_ceil(32), batch], threads: 256, shared_bytes: 0 },
@@ -67,11 +67,11 @@ impl<T: Real> Turn<T> {
         name: named_for!(T, "transpose"),
         source: on_cuda::<T>(&SOURCE),
         params: &[Param::In(T::DTYPE), Param::Out(T::DTYPE), Param::U32, Param::U32, Param::U32],
-        twin: &turn::<T>,
+        host: &turn::<T>,
     };
 }
 
-fn turn<T: Real>(args: &mut TwinArgs<'_>) {
+fn turn<T: Real>(args: &mut HostArgs<'_>) {
     let [batch, m, n] = [2, 3, 4].map(|i| args.u32(i) as usize);
     let x = args.read::<T>(0);
     let workers = args.workers();
@@ -119,7 +119,7 @@ fn turn_square<'x, T: Real>(x: impl Iterator<Item = &'x [T]>, out: &mut [T], str
 impl Graph {
     /// `[m, n]` to `[n, m]`, or `[batch, m, n]` to `[batch, n, m]`.
     ///
-    /// Products take transposed operands as they are ([`Graph::product`]): this is for what needs the elements moved.
+    /// Products take transposed operands as they are ([`Graph::gemm`]): this is for what needs the elements moved.
     pub fn transpose(&mut self, x: Value) -> Result<Value, EngineError> {
         self.push(Transpose, &[x])
     }

@@ -1,9 +1,9 @@
-//! Windows as rows of a matrix, so that a convolution is a product; and the way back, which adds where windows overlap.
+//! Windows as rows of a matrix, so that a convolution is a GEMM; and the way back, which adds where windows overlap.
 
-use tandem_device::{DType, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, HostArgs, Kernel, Param, Source};
 
 use super::frames::{filled_of, frames_of_a_piece, is_lengths, is_sequence, row_grid, row_parts, span};
-use super::window::{Window, Windowed};
+use super::window::{ConvWindow, Windowed};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, Tensor};
@@ -118,16 +118,16 @@ impl<T: Real> Windows<T> {
         name: named_for!(T, "unfold"),
         source: on_cuda::<T>(&SOURCE),
         params: Self::PARAMS,
-        twin: &unfold::<T>,
+        host: &unfold::<T>,
     };
 
     const FOLD: Kernel =
-        Kernel { name: named_for!(T, "fold"), source: on_cuda::<T>(&SOURCE), params: Self::PARAMS, twin: &fold::<T> };
+        Kernel { name: named_for!(T, "fold"), source: on_cuda::<T>(&SOURCE), params: Self::PARAMS, host: &fold::<T> };
 }
 
-fn unfold<T: Real>(args: &mut TwinArgs<'_>) {
+fn unfold<T: Real>(args: &mut HostArgs<'_>) {
     let (x, starts, out_starts) = (args.read::<T>(0), args.read::<u32>(1), args.read::<u32>(2));
-    let (lengths, channels, window) = (args.read::<i32>(3), args.u32(5) as usize, Window::of_args(args, 6));
+    let (lengths, channels, window) = (args.read::<i32>(3), args.u32(5) as usize, ConvWindow::of_args(args, 6));
     let width = window.kernel as usize * channels;
     let frames = frames_of_a_piece(width);
     let workers = args.workers();
@@ -148,7 +148,7 @@ fn unfold<T: Real>(args: &mut TwinArgs<'_>) {
 }
 
 /// The window of output frame `t`; `row` holds the filled frames.
-fn one_window<T: Real>(row: &[T], t: usize, window: Window, out: &mut [T]) {
+fn one_window<T: Real>(row: &[T], t: usize, window: ConvWindow, out: &mut [T]) {
     let zero = T::store(T::Wide::zero());
     let channels = out.len() / window.kernel as usize;
     if window.dilation > 1 {
@@ -171,9 +171,9 @@ fn one_window<T: Real>(row: &[T], t: usize, window: Window, out: &mut [T]) {
     tail.fill(zero);
 }
 
-fn fold<T: Real>(args: &mut TwinArgs<'_>) {
+fn fold<T: Real>(args: &mut HostArgs<'_>) {
     let (x, starts, out_starts) = (args.read::<T>(0), args.read::<u32>(1), args.read::<u32>(2));
-    let (lengths, channels, window) = (args.read::<i32>(3), args.u32(5) as usize, Window::of_args(args, 6));
+    let (lengths, channels, window) = (args.read::<i32>(3), args.u32(5) as usize, ConvWindow::of_args(args, 6));
     let width = window.kernel as usize * channels;
     let frames = frames_of_a_piece(width);
     let workers = args.workers();
@@ -228,7 +228,7 @@ impl Graph {
     ///
     /// A tap outside the filled frames `0..length` of its row is zero. Output frames past the output length of what is
     /// filled ([`Graph::output_lengths`]) are zero as a whole.
-    pub fn unfold(&mut self, x: Value, window: Window, rows: &Rows, lengths: Value) -> Result<Value, EngineError> {
+    pub fn unfold(&mut self, x: Value, window: ConvWindow, rows: &Rows, lengths: Value) -> Result<Value, EngineError> {
         let windowed = Windowed::new(window, rows);
         let [starts, out_starts] = windowed.starts(self);
         self.push(Unfold(windowed), &[x, starts, out_starts, lengths])
@@ -238,7 +238,7 @@ impl Graph {
     /// was taken from. `rows` and `lengths` are those of the result.
     ///
     /// Frames past the length are zero, and windows past the output length count for nothing.
-    pub fn fold(&mut self, x: Value, window: Window, rows: &Rows, lengths: Value) -> Result<Value, EngineError> {
+    pub fn fold(&mut self, x: Value, window: ConvWindow, rows: &Rows, lengths: Value) -> Result<Value, EngineError> {
         let windowed = Windowed::new(window, rows);
         let [starts, out_starts] = windowed.starts(self);
         self.push(Fold(windowed), &[x, starts, out_starts, lengths])
@@ -250,11 +250,11 @@ mod tests {
     use super::*;
     use crate::testing::{GradientCheck, check_gradients, run};
 
-    const WINDOWS: [Window; 4] = [
-        Window { kernel: 3, stride: 1, dilation: 1, padding: 1 },
-        Window { kernel: 4, stride: 2, dilation: 1, padding: 1 },
-        Window { kernel: 3, stride: 1, dilation: 2, padding: 2 },
-        Window { kernel: 2, stride: 3, dilation: 2, padding: 0 },
+    const WINDOWS: [ConvWindow; 4] = [
+        ConvWindow { kernel: 3, stride: 1, dilation: 1, padding: 1 },
+        ConvWindow { kernel: 4, stride: 2, dilation: 1, padding: 1 },
+        ConvWindow { kernel: 3, stride: 1, dilation: 2, padding: 2 },
+        ConvWindow { kernel: 2, stride: 3, dilation: 2, padding: 0 },
     ];
 
     /// Rows of 5, 0 and 7 frames, of which 4, 0 and 7 are filled.
@@ -262,7 +262,7 @@ mod tests {
         (Rows::new(&[5, 0, 7]), [4, 0, 7])
     }
 
-    fn by_hand(x: &[f64], channels: usize, window: Window, rows: &Rows, lengths: &[i32]) -> Vec<f64> {
+    fn by_hand(x: &[f64], channels: usize, window: ConvWindow, rows: &Rows, lengths: &[i32]) -> Vec<f64> {
         let mut windows = Vec::new();
         for (row, &length) in (0..rows.count()).zip(lengths) {
             for t in 0..window.output_length(rows.length(row)) {
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn many_pieces_are_one_tensor() {
         let rows = Rows::new(&[1500, 3, 900]);
-        let (lengths, window) = ([1400, 3, 900], Window::same(5));
+        let (lengths, window) = ([1400, 3, 900], ConvWindow::same(5));
         let x: Vec<f64> = (0..2403 * 7).map(|i| f64::from(i % 1013)).collect();
         let check = GradientCheck::new().given(&[2403, 7], &x).whole(&[3], &lengths);
         let found = run(check, |g, x| g.unfold(x[0], window, &rows, x[1]));
@@ -324,7 +324,7 @@ mod tests {
         let rows = Rows::new(&[4, 2]);
         // A window of ones counts how many windows a frame is in.
         let windows = GradientCheck::new().given(&[6, 3], &[1.0; 18]).whole(&[2], &[3, 2]);
-        let counts = run(windows, |g, x| g.fold(x[0], Window::same(3), &rows, x[1]));
+        let counts = run(windows, |g, x| g.fold(x[0], ConvWindow::same(3), &rows, x[1]));
         assert_eq!(counts, [2.0, 3.0, 2.0, 0.0, 2.0, 2.0]);
     }
 
@@ -334,10 +334,10 @@ mod tests {
         let x = g.input("x", TensorType::new(DType::F32, &[11, 3])).unwrap();
         let lengths = g.input("lengths", TensorType::new(DType::I32, &[3])).unwrap();
         let (rows, _) = case();
-        let error = g.unfold(x, Window::same(3), &rows, lengths).unwrap_err().to_string();
+        let error = g.unfold(x, ConvWindow::same(3), &rows, lengths).unwrap_err().to_string();
         let expected = "unfold: takes frames [12, channels] and lengths I32[3]; the operands are F32[11, 3] and I32[3]";
         assert_eq!(error, expected);
-        let error = g.fold(x, Window::same(3), &rows, lengths).unwrap_err().to_string();
+        let error = g.fold(x, ConvWindow::same(3), &rows, lengths).unwrap_err().to_string();
         let expected =
             "fold: takes windows [12, 3 · channels] and lengths I32[3]; the operands are F32[11, 3] and I32[3]";
         assert_eq!(error, expected);

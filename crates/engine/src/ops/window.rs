@@ -1,15 +1,15 @@
 //! A window that slides over the frames of a row: what convolutions are made with.
 
-use tandem_device::{Grid, Kernel, TwinArgs};
+use tandem_device::{Grid, HostArgs, Kernel};
 
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg, Tensor};
+use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::rows::Rows;
 
 /// Which frames an output frame is made of: tap `j` of output frame `t` is input frame
 /// `t · stride + j · dilation - padding`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Window {
+pub struct ConvWindow {
     /// How many taps.
     pub kernel: u32,
     /// Input frames from one output frame to the next.
@@ -20,12 +20,12 @@ pub struct Window {
     pub padding: u32,
 }
 
-impl Window {
+impl ConvWindow {
     /// The window with `kernel` taps around each frame, which keeps lengths. Panics unless `kernel` is odd: an even window
     /// has no middle.
-    pub fn same(kernel: u32) -> Window {
+    pub fn same(kernel: u32) -> ConvWindow {
         assert!(kernel % 2 == 1, "a window of {kernel} taps has no middle");
-        Window { kernel, stride: 1, dilation: 1, padding: kernel / 2 }
+        ConvWindow { kernel, stride: 1, dilation: 1, padding: kernel / 2 }
     }
 
     /// How many frames become of `length`: those whose window lies inside the frames and the padding on both sides. None
@@ -73,14 +73,14 @@ impl Window {
     }
 
     /// As arguments of a launch.
-    pub(super) fn args(&self) -> [StepArg; 4] {
-        [self.kernel, self.stride, self.dilation, self.padding].map(StepArg::U32)
+    pub(super) fn args(&self) -> [LaunchArg; 4] {
+        [self.kernel, self.stride, self.dilation, self.padding].map(LaunchArg::U32)
     }
 
     /// From the arguments of a launch, from number `at` on.
-    pub(super) fn of_args(args: &TwinArgs<'_>, at: usize) -> Window {
+    pub(super) fn of_args(args: &HostArgs<'_>, at: usize) -> ConvWindow {
         let [kernel, stride, dilation, padding] = [0, 1, 2, 3].map(|i| args.u32(at + i));
-        Window { kernel, stride, dilation, padding }
+        ConvWindow { kernel, stride, dilation, padding }
     }
 
     fn sizes(&self) -> [usize; 4] {
@@ -91,13 +91,13 @@ impl Window {
 /// A window over the frames of a table of rows, with the table of what becomes of them.
 #[derive(Clone, Debug)]
 pub(super) struct Windowed {
-    pub(super) window: Window,
+    pub(super) window: ConvWindow,
     pub(super) rows: Rows,
     pub(super) out_rows: Rows,
 }
 
 impl Windowed {
-    pub(super) fn new(window: Window, rows: &Rows) -> Windowed {
+    pub(super) fn new(window: ConvWindow, rows: &Rows) -> Windowed {
         Windowed { window, rows: rows.clone(), out_rows: window.output_rows(rows) }
     }
 
@@ -108,9 +108,9 @@ impl Windowed {
 
     /// The arguments of kernels that slide a window over channels: what is read, what is written, how many channels, and
     /// the window.
-    pub(super) fn args(&self, inputs: &[Tensor], out: Tensor, channels: u32) -> Vec<StepArg> {
+    pub(super) fn args(&self, inputs: &[Tensor], out: Tensor, channels: u32) -> Vec<LaunchArg> {
         let read = inputs.iter().map(Tensor::read);
-        read.chain([out.write(), StepArg::U32(channels)]).chain(self.window.args()).collect()
+        read.chain([out.write(), LaunchArg::U32(channels)]).chain(self.window.args()).collect()
     }
 
     /// Queues such a kernel, unless there is nothing to write.
@@ -132,17 +132,17 @@ impl Windowed {
 mod tests {
     use super::*;
 
-    const WINDOWS: [Window; 5] = [
-        Window { kernel: 3, stride: 1, dilation: 1, padding: 1 },
-        Window { kernel: 4, stride: 2, dilation: 1, padding: 1 },
-        Window { kernel: 3, stride: 1, dilation: 3, padding: 3 },
-        Window { kernel: 2, stride: 3, dilation: 2, padding: 0 },
-        Window { kernel: 1, stride: 1, dilation: 1, padding: 0 },
+    const WINDOWS: [ConvWindow; 5] = [
+        ConvWindow { kernel: 3, stride: 1, dilation: 1, padding: 1 },
+        ConvWindow { kernel: 4, stride: 2, dilation: 1, padding: 1 },
+        ConvWindow { kernel: 3, stride: 1, dilation: 3, padding: 3 },
+        ConvWindow { kernel: 2, stride: 3, dilation: 2, padding: 0 },
+        ConvWindow { kernel: 1, stride: 1, dilation: 1, padding: 0 },
     ];
 
     #[test]
     fn lengths_are_counted() {
-        let check = |window: Window, length, expected| {
+        let check = |window: ConvWindow, length, expected| {
             let mut count = 0;
             // By its definition: slide until the window no longer fits.
             while length > 0
@@ -161,7 +161,7 @@ mod tests {
         check(WINDOWS[3], 9, 3);
         check(WINDOWS[4], 9, 9);
         assert_eq!(WINDOWS[1].output_rows(&Rows::new(&[8, 0, 3])), Rows::new(&[4, 0, 1]));
-        assert_eq!(Window::same(5).output_length(11), 11);
+        assert_eq!(ConvWindow::same(5).output_length(11), 11);
     }
 
     #[test]
@@ -181,6 +181,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "no middle")]
     fn an_even_window_has_no_middle() {
-        Window::same(4);
+        ConvWindow::same(4);
     }
 }

@@ -3,13 +3,13 @@
 //! A pass is bound by memory: with an average it reads five numbers per parameter and writes four.
 
 use half::bf16;
-use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param};
 
 use super::SOURCE;
 use super::decide::Factors;
 use crate::error::EngineError;
-use crate::graph::{Graph, Span, Value};
-use crate::lower::{Lower, StepArg};
+use crate::graph::{Graph, ParameterSpan, Value};
+use crate::lower::{LaunchArg, Lower};
 use crate::named_for;
 use crate::op::{Op, refuse};
 use crate::ops::on_cuda;
@@ -68,7 +68,7 @@ impl Op for AdamW {
         };
         let mut args = vec![at.inputs[0].read(), at.inputs[1].read()];
         args.extend(at.inputs[2..].iter().map(|span| span.write()));
-        args.extend([StepArg::U64(elements), StepArg::U64(self.decaying_elements)]);
+        args.extend([LaunchArg::U64(elements), LaunchArg::U64(self.decaying_elements)]);
         at.launch(kernel, Grid::cover(elements.div_ceil(4), 256), args);
         Ok(())
     }
@@ -91,7 +91,7 @@ impl<F: Float> Passes<F> {
             Param::U64,
             Param::U64,
         ],
-        twin: &twin::<F, false, false>,
+        host: &host::<F, false, false>,
     };
 
     const AVERAGING: Kernel = Kernel {
@@ -107,7 +107,7 @@ impl<F: Float> Passes<F> {
             Param::U64,
             Param::U64,
         ],
-        twin: &twin::<F, true, false>,
+        host: &host::<F, true, false>,
     };
 }
 
@@ -124,7 +124,7 @@ static COPYING: Kernel = Kernel {
         Param::U64,
         Param::U64,
     ],
-    twin: &twin::<f32, false, true>,
+    host: &host::<f32, false, true>,
 };
 
 static AVERAGING_COPYING: Kernel = Kernel {
@@ -141,7 +141,7 @@ static AVERAGING_COPYING: Kernel = Kernel {
         Param::U64,
         Param::U64,
     ],
-    twin: &twin::<f32, true, true>,
+    host: &host::<f32, true, true>,
 };
 
 /// What is kept for a run of parameters. What is not kept is empty.
@@ -192,7 +192,7 @@ impl<'a, F: Float> Kept<'a, F> {
     }
 }
 
-fn twin<F: Float, const AVERAGE: bool, const COMPUTE: bool>(args: &mut TwinArgs<'_>) {
+fn host<F: Float, const AVERAGE: bool, const COMPUTE: bool>(args: &mut HostArgs<'_>) {
     let behind = 5 + usize::from(AVERAGE) + usize::from(COMPUTE);
     let (elements, decaying) = (args.u64(behind) as usize, args.u64(behind + 1) as usize);
     let factors = Factors::read(args.read::<F>(0));
@@ -276,9 +276,14 @@ impl Graph {
     /// One pass over the spans with the factors of this update.
     pub(super) fn adamw(&mut self, factors: Value, average: bool) -> Result<(), EngineError> {
         let compute = self.precision() == DType::BF16;
-        let mut spans = vec![Span::Gradients, Span::Parameters, Span::FirstMoment, Span::SecondMoment];
-        spans.extend(average.then_some(Span::Average));
-        spans.extend(compute.then_some(Span::Compute));
+        let mut spans = vec![
+            ParameterSpan::Gradients,
+            ParameterSpan::Parameters,
+            ParameterSpan::FirstMoment,
+            ParameterSpan::SecondMoment,
+        ];
+        spans.extend(average.then_some(ParameterSpan::Average));
+        spans.extend(compute.then_some(ParameterSpan::Compute));
         let mut inputs = vec![factors];
         inputs.extend(spans.into_iter().map(|span| self.span(span)));
         let op = AdamW { average, compute, decaying_elements: self.parameters().decaying_elements() };

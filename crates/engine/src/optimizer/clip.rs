@@ -1,11 +1,11 @@
 //! The length of the gradient over all parameters: sums of squares by pieces, which [`super::decide`] adds in order.
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param};
 
 use super::SOURCE;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg};
+use crate::lower::{LaunchArg, Lower};
 use crate::named_for;
 use crate::op::{Op, refuse};
 use crate::ops::on_cuda;
@@ -43,7 +43,7 @@ impl Op for SquaredPieces {
             _ => &Squares::<f32>::KERNEL,
         };
         let blocks = [sums.ty.shape.last(), 1, 1];
-        let args = vec![x.read(), sums.write(), StepArg::U64(x.ty.shape.elements())];
+        let args = vec![x.read(), sums.write(), LaunchArg::U64(x.ty.shape.elements())];
         at.launch(kernel, Grid { blocks, threads: 256, shared_bytes: 0 }, args);
         Ok(())
     }
@@ -56,11 +56,11 @@ impl<F: Float> Squares<F> {
         name: named_for!(F, "squared_pieces"),
         source: on_cuda::<F>(&SOURCE),
         params: &[Param::In(<F as Element>::DTYPE), Param::Out(<F as Element>::DTYPE), Param::U64],
-        twin: &twin::<F>,
+        host: &host::<F>,
     };
 }
 
-fn twin<F: Float>(args: &mut TwinArgs<'_>) {
+fn host<F: Float>(args: &mut HostArgs<'_>) {
     let elements = args.u64(2) as usize;
     let x = &args.read::<F>(0)[..elements];
     let workers = args.workers();

@@ -3,12 +3,12 @@
 //! One small piece of work on the device, so that no step waits for the host to look at a norm. It computes in f64,
 //! whatever parameters are kept in: the powers in the bias correction need it, and it is a handful of numbers.
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, TwinArgs};
+use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param};
 
 use super::{SOURCE, UpdateSpec};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg};
+use crate::lower::{LaunchArg, Lower};
 use crate::named_for;
 use crate::op::{Op, refuse};
 use crate::ops::on_cuda;
@@ -97,9 +97,9 @@ impl Op for Decide {
             DType::F64 => &DecideKernel::<f64>::KERNEL,
             _ => &DecideKernel::<f32>::KERNEL,
         };
-        let mut args: Vec<StepArg> = at.inputs[..4].iter().map(|input| input.read()).collect();
+        let mut args: Vec<LaunchArg> = at.inputs[..4].iter().map(|input| input.read()).collect();
         args.extend(at.inputs[4..].iter().chain(at.outputs).map(|written| written.write()));
-        args.push(StepArg::U32(at.inputs[0].ty.shape.last()));
+        args.push(LaunchArg::U32(at.inputs[0].ty.shape.last()));
         at.launch(kernel, Grid { blocks: [1, 1, 1], threads: 256, shared_bytes: 0 }, args);
         Ok(())
     }
@@ -123,11 +123,11 @@ impl<F: Float> DecideKernel<F> {
             Param::Out(<F as Element>::DTYPE),
             Param::U32,
         ],
-        twin: &twin::<F>,
+        host: &host::<F>,
     };
 }
 
-fn twin<F: Float>(args: &mut TwinArgs<'_>) {
+fn host<F: Float>(args: &mut HostArgs<'_>) {
     let pieces = args.u32(9) as usize;
     let squared: f64 = args.read::<F>(0)[..pieces].iter().map(|sum| sum.to_f64()).sum();
     let [lr, average_decay] = [2, 3].map(|i| args.read::<F>(i)[0].to_f64());

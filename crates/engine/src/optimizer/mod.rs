@@ -19,7 +19,7 @@ use tandem_device::{DType, Source};
 
 use crate::error::EngineError;
 use crate::gradient::Earlier;
-use crate::graph::{Graph, Span};
+use crate::graph::{Graph, ParameterSpan};
 use crate::parameters::Parameters;
 use crate::tensor::TensorType;
 
@@ -67,9 +67,9 @@ impl Default for UpdateSpec {
 
 impl UpdateSpec {
     /// What must be kept for every parameter: the spans to create a [`crate::ProgramSet`] with.
-    pub fn spans(&self) -> Vec<Span> {
-        let mut spans = vec![Span::Gradients, Span::FirstMoment, Span::SecondMoment];
-        spans.extend(self.average.then_some(Span::Average));
+    pub fn spans(&self) -> Vec<ParameterSpan> {
+        let mut spans = vec![ParameterSpan::Gradients, ParameterSpan::FirstMoment, ParameterSpan::SecondMoment];
+        spans.extend(self.average.then_some(ParameterSpan::Average));
         spans
     }
 
@@ -96,7 +96,7 @@ impl UpdateSpec {
 /// - Results: `gradient_norm` (before clipping; not finite when the update was skipped), and the three states.
 ///
 /// The average moves by `average_decay`, but never by more than `m / (10 + m)` after `m` updates: the first update copies
-/// the parameters, so that the span needs no first value. In bf16 the copy that products read is written in the same pass.
+/// the parameters, so that the span needs no first value. In bf16 the copy that GEMMs read is written in the same pass.
 ///
 /// Cost: the gradients are read once for their norm, then every span is read and written once. Panics on settings out of
 /// range and on a model that learns nothing.
@@ -111,7 +111,7 @@ pub fn update_program(parameters: &Arc<Parameters>, precision: DType, spec: &Upd
 fn write_update(graph: &mut Graph, spec: &UpdateSpec) -> Result<(), EngineError> {
     let counter = TensorType::new(DType::U32, &[1]);
     let number = TensorType::new(graph.wide(), &[1]);
-    let gradients = graph.span(Span::Gradients);
+    let gradients = graph.span(ParameterSpan::Gradients);
     let squares = graph.squared_pieces(gradients)?;
     let lr = graph.host("lr", number)?;
     let average_decay = if spec.average { graph.host("average_decay", number)? } else { graph.number(0.0) };

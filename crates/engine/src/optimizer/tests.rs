@@ -40,11 +40,11 @@ impl Bench {
         let mut set = ProgramSet::new(parameters.clone(), precision, &spec.spans());
         let id = set.add("update", &graph, &NamedLayout::default()).unwrap();
         let bench = Bench { session: session(machine, set), id, precision };
-        bench.write(Span::Parameters, &parameters.initial(5));
+        bench.write(ParameterSpan::Parameters, &parameters.initial(5));
         bench
     }
 
-    fn write(&self, span: Span, values: &[f64]) {
+    fn write(&self, span: ParameterSpan, values: &[f64]) {
         match self.precision {
             DType::F64 => self.session.write_span(span, values),
             _ => self.session.write_span(span, &values.iter().map(|&x| x as f32).collect::<Vec<_>>()),
@@ -52,7 +52,7 @@ impl Bench {
         .unwrap();
     }
 
-    fn read(&self, span: Span) -> Vec<f64> {
+    fn read(&self, span: ParameterSpan) -> Vec<f64> {
         match self.precision {
             DType::F64 => self.session.read_span::<f64>(span).unwrap(),
             _ => self.session.read_span::<f32>(span).unwrap().into_iter().map(f64::from).collect(),
@@ -61,7 +61,7 @@ impl Bench {
 
     /// One update from these gradients.
     fn update(&mut self, gradients: &[f64], lr: f64, average_decay: f64) -> Results {
-        self.write(Span::Gradients, gradients);
+        self.write(ParameterSpan::Gradients, gradients);
         let numbers = [[lr], [average_decay]];
         let narrow = numbers.map(|[x]| [x as f32]);
         let value = |i: usize| match self.precision {
@@ -79,7 +79,12 @@ impl Bench {
 
     /// Everything an update may change but the gradients, to the bit.
     fn bits(&self) -> Vec<u64> {
-        let spans = [Span::Parameters, Span::FirstMoment, Span::SecondMoment, Span::Average];
+        let spans = [
+            ParameterSpan::Parameters,
+            ParameterSpan::FirstMoment,
+            ParameterSpan::SecondMoment,
+            ParameterSpan::Average,
+        ];
         let mut bits: Vec<u64> = spans.into_iter().flat_map(|span| self.read(span)).map(f64::to_bits).collect();
         if self.precision == DType::BF16 {
             bits.extend(self.copy().into_iter().map(|x| u64::from(x.to_bits())));
@@ -88,7 +93,7 @@ impl Bench {
     }
 
     fn copy(&self) -> Vec<bf16> {
-        self.session.read_span::<bf16>(Span::Compute).unwrap()
+        self.session.read_span::<bf16>(ParameterSpan::Compute).unwrap()
     }
 }
 
@@ -186,13 +191,13 @@ fn follows_the_books(precision: DType, spec: &UpdateSpec, bound: f64) {
         close("gradient_norm", &[found], &[norm], bound);
         assert_eq!(one::<u32>(&results, "updates"), step as u32 + 1);
     }
-    close("parameters", &bench.read(Span::Parameters), &plain.parameters, bound);
-    close("first moment", &bench.read(Span::FirstMoment), &plain.first, bound);
-    close("second moment", &bench.read(Span::SecondMoment), &plain.second, bound);
+    close("parameters", &bench.read(ParameterSpan::Parameters), &plain.parameters, bound);
+    close("first moment", &bench.read(ParameterSpan::FirstMoment), &plain.first, bound);
+    close("second moment", &bench.read(ParameterSpan::SecondMoment), &plain.second, bound);
     if spec.average {
-        close("average", &bench.read(Span::Average), &plain.average, bound);
+        close("average", &bench.read(ParameterSpan::Average), &plain.average, bound);
     }
-    assert!(bench.read(Span::Gradients).iter().all(|gradient| *gradient == 0.0), "gradients are cleared");
+    assert!(bench.read(ParameterSpan::Gradients).iter().all(|gradient| *gradient == 0.0), "gradients are cleared");
     assert_eq!(bench.counters(), [20, 0, 0]);
 }
 
@@ -209,11 +214,12 @@ fn twenty_updates_are_those_of_a_plain_loop() {
 }
 
 #[test]
-fn what_products_read_is_the_parameters_in_bf16() {
+fn what_gemms_read_is_the_parameters_in_bf16() {
     let mut bench = Bench::new(DType::BF16, &UpdateSpec::default());
     for step in 0..3 {
         bench.update(&gradients(step), 1e-2, 0.9);
-        let expected: Vec<bf16> = bench.read(Span::Parameters).into_iter().map(|x| bf16::from_f32(x as f32)).collect();
+        let expected: Vec<bf16> =
+            bench.read(ParameterSpan::Parameters).into_iter().map(|x| bf16::from_f32(x as f32)).collect();
         same("copy", &bench.copy(), &expected);
     }
 }
@@ -226,17 +232,21 @@ fn moments_of_parameters_without_gradients_end_at_zero_and_are_never_subnormal()
         bench.update(&gradients(0), 1e-3, 0.999);
         let none = vec![0.0; gradients(0).len()];
         // From 1e-3 to the smallest normal number a first moment takes 765 updates, a second one five times as many.
-        bench.write(Span::SecondMoment, &bench.read(Span::SecondMoment).iter().map(|x| x * 1e-25).collect::<Vec<_>>());
+        bench.write(
+            ParameterSpan::SecondMoment,
+            &bench.read(ParameterSpan::SecondMoment).iter().map(|x| x * 1e-25).collect::<Vec<_>>(),
+        );
         for update in 1..=2000 {
             bench.update(&none, 1e-3, 0.999);
             if update % 50 == 0 {
-                let moments = [bench.read(Span::FirstMoment), bench.read(Span::SecondMoment)].concat();
+                let moments =
+                    [bench.read(ParameterSpan::FirstMoment), bench.read(ParameterSpan::SecondMoment)].concat();
                 let subnormal = moments.iter().filter(|&&x| (x as f32).is_subnormal()).count();
                 assert_eq!(subnormal, 0, "{precision:?}: after {update} updates");
             }
         }
         let ended = |span| bench.read(span).iter().all(|&x| x == 0.0);
-        assert!(ended(Span::FirstMoment) && ended(Span::SecondMoment), "{precision:?}");
+        assert!(ended(ParameterSpan::FirstMoment) && ended(ParameterSpan::SecondMoment), "{precision:?}");
     }
 }
 
@@ -244,9 +254,9 @@ fn moments_of_parameters_without_gradients_end_at_zero_and_are_never_subnormal()
 fn only_what_decays_decays() {
     let spec = UpdateSpec { weight_decay: 0.5, ..UpdateSpec::default() };
     let mut bench = Bench::new(DType::F64, &spec);
-    let before = bench.read(Span::Parameters);
+    let before = bench.read(ParameterSpan::Parameters);
     bench.update(&vec![0.0; before.len()], 0.1, 0.0);
-    let after = bench.read(Span::Parameters);
+    let after = bench.read(ParameterSpan::Parameters);
     for (_, parameter) in parameters().iter() {
         let kept = if parameter.decays { 1.0 - 0.1 * 0.5 } else { 1.0 };
         for i in parameter.offset as usize..(parameter.offset + parameter.shape.elements()) as usize {
@@ -265,8 +275,8 @@ fn a_long_gradient_counts_as_one_of_the_allowed_length() {
     let found = long.update(&gradient, 1e-3, 0.0);
     short.update(&scaled, 1e-3, 0.0);
     assert!((one::<f64>(&found, "gradient_norm") / norm - 1.0).abs() < 1e-12, "the norm is told as it was");
-    close("first moment", &long.read(Span::FirstMoment), &short.read(Span::FirstMoment), 1e-13);
-    let length = long.read(Span::FirstMoment).iter().map(|m| (m / 0.1) * (m / 0.1)).sum::<f64>().sqrt();
+    close("first moment", &long.read(ParameterSpan::FirstMoment), &short.read(ParameterSpan::FirstMoment), 1e-13);
+    let length = long.read(ParameterSpan::FirstMoment).iter().map(|m| (m / 0.1) * (m / 0.1)).sum::<f64>().sqrt();
     assert!((length - 0.25).abs() < 1e-12, "{length}");
 }
 
@@ -285,7 +295,10 @@ fn a_gradient_that_is_not_finite_changes_nothing_but_the_counts() {
             gradients[at] = value;
             let results = bench.update(&gradients, 1e-3, 0.999);
             same(&format!("{precision:?} after {value} at {at}"), &bench.bits(), &before);
-            assert!(bench.read(Span::Gradients).iter().all(|gradient| *gradient == 0.0), "gradients are cleared");
+            assert!(
+                bench.read(ParameterSpan::Gradients).iter().all(|gradient| *gradient == 0.0),
+                "gradients are cleared"
+            );
             assert_eq!(bench.counters(), [1, count, count]);
             assert_eq!(one::<u32>(&results, "skipped_in_a_row"), count);
             let norm = match precision {
@@ -308,16 +321,16 @@ fn a_first_update_that_is_skipped_leaves_a_usable_optimizer() {
     bench.update(&vec![f64::NAN; gradients(0).len()], 1e-3, 0.999);
     bench.update(&gradients(0), 1e-3, 0.999);
     plain.update(&UpdateSpec::default(), &gradients(0), 1e-3, 0.999);
-    close("parameters", &bench.read(Span::Parameters), &plain.parameters, 1e-4);
+    close("parameters", &bench.read(ParameterSpan::Parameters), &plain.parameters, 1e-4);
 }
 
 #[test]
 fn another_learning_rate_takes_effect_with_the_next_run() {
     let mut bench = Bench::new(DType::F64, &UpdateSpec { weight_decay: 0.0, ..UpdateSpec::default() });
     let moved = |bench: &mut Bench, lr: f64| {
-        let before = bench.read(Span::Parameters);
+        let before = bench.read(ParameterSpan::Parameters);
         bench.update(&gradients(0), lr, 0.0);
-        bench.read(Span::Parameters).iter().zip(&before).map(|(a, b)| (a - b).abs()).sum::<f64>()
+        bench.read(ParameterSpan::Parameters).iter().zip(&before).map(|(a, b)| (a - b).abs()).sum::<f64>()
     };
     // The same gradient again and again: Adam's step is the learning rate itself.
     let (one, ten, none) = (moved(&mut bench, 1e-4), moved(&mut bench, 1e-3), moved(&mut bench, 0.0));
@@ -328,14 +341,14 @@ fn another_learning_rate_takes_effect_with_the_next_run() {
 fn the_average_starts_at_the_parameters_and_then_lags() {
     let mut bench = Bench::new(DType::F64, &UpdateSpec::default());
     bench.update(&gradients(0), 1e-2, 0.999);
-    let first = bench.read(Span::Parameters);
-    same("first average", &bench.read(Span::Average), &first);
+    let first = bench.read(ParameterSpan::Parameters);
+    same("first average", &bench.read(ParameterSpan::Average), &first);
     bench.update(&gradients(1), 1e-2, 0.999);
-    let second = bench.read(Span::Parameters);
+    let second = bench.read(ParameterSpan::Parameters);
     let expected: Vec<f64> = first.iter().zip(&second).map(|(a, b)| a / 11.0 + b * (10.0 / 11.0)).collect();
-    close("average", &bench.read(Span::Average), &expected, 1e-12);
+    close("average", &bench.read(ParameterSpan::Average), &expected, 1e-12);
     bench.update(&gradients(2), 1e-2, 0.0);
-    same("average of no decay", &bench.read(Span::Average), &bench.read(Span::Parameters));
+    same("average of no decay", &bench.read(ParameterSpan::Average), &bench.read(ParameterSpan::Parameters));
 }
 
 #[test]
@@ -344,7 +357,9 @@ fn a_resumed_optimizer_goes_on_bit_for_bit() {
     let mut whole = Bench::new(DType::F32, &spec);
     (0..3).for_each(|step| drop(whole.update(&gradients(step), 1e-3, 0.9)));
     let mut resumed = Bench::new(DType::F32, &spec);
-    for span in [Span::Parameters, Span::FirstMoment, Span::SecondMoment, Span::Average] {
+    for span in
+        [ParameterSpan::Parameters, ParameterSpan::FirstMoment, ParameterSpan::SecondMoment, ParameterSpan::Average]
+    {
         resumed.session.write_span(span, &whole.session.read_span::<f32>(span).unwrap()).unwrap();
     }
     resumed.session.write_state("updates", &whole.session.read_state::<u32>("updates").unwrap()).unwrap();

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use tandem_device::{DType, Kind};
+use tandem_device::{DType, DeviceKind};
 
 use super::Session;
 use crate::error::EngineError;
-use crate::lower::{Region, Step, StepArg};
+use crate::lower::{Launch, LaunchArg, Region};
 use crate::program_set::ProgramId;
 
 /// Work of one kind in a program: pieces that differ in nothing but where their operands lie.
@@ -49,22 +49,22 @@ impl Session {
                 in_turn.into_iter().try_for_each(|piece| self.queue(id, &steps[*piece]))
             };
             let us = match self.stream.device().machine().kind() {
-                Kind::Cuda => self.card_us(queue)?,
-                Kind::Cpu | Kind::Simulated => self.host_us(queue)?,
+                DeviceKind::Cuda => self.card_us(queue)?,
+                DeviceKind::Cpu | DeviceKind::Simulated => self.host_us(queue)?,
             };
             times.push(StepTime { first, count: kind.len(), us: us / (rounds * pieces.len()) as f64 });
         }
         Ok(times)
     }
 
-    /// What the matrix products of a program take by themselves, one behind the other, in microseconds: no step that does
-    /// the same products takes less. Measured like [`Session::time_steps`], and with the same loss.
-    pub fn time_products(&self, id: ProgramId) -> Result<f64, EngineError> {
-        let products = || self.program(id).steps.iter().filter(|step| matches!(step, Step::Product { .. }));
-        let queue = || products().try_for_each(|step| self.queue(id, step));
+    /// What the GEMMs of a program take by themselves, one behind the other, in microseconds: no step that does
+    /// the same GEMMs takes less. Measured like [`Session::time_steps`], and with the same loss.
+    pub fn time_gemms(&self, id: ProgramId) -> Result<f64, EngineError> {
+        let gemms = || self.program(id).steps.iter().filter(|step| matches!(step, Launch::Gemm { .. }));
+        let queue = || gemms().try_for_each(|step| self.queue(id, step));
         match self.stream.device().machine().kind() {
-            Kind::Cuda => self.card_us(queue),
-            Kind::Cpu | Kind::Simulated => self.host_us(queue),
+            DeviceKind::Cuda => self.card_us(queue),
+            DeviceKind::Cpu | DeviceKind::Simulated => self.host_us(queue),
         }
     }
 
@@ -104,7 +104,7 @@ fn median_us([warm_up, counted]: [usize; 2], time: impl Fn() -> Result<f64, Engi
 }
 
 /// The places of steps in their list, those of one kind together.
-fn kinds(steps: &[Step]) -> Vec<Vec<usize>> {
+fn kinds(steps: &[Launch]) -> Vec<Vec<usize>> {
     let mut kinds: Vec<(String, Vec<usize>)> = Vec::new();
     for (place, step) in steps.iter().enumerate() {
         let key = kind_of(step);
@@ -117,29 +117,29 @@ fn kinds(steps: &[Step]) -> Vec<Vec<usize>> {
 }
 
 /// A step without the places of its operands, as text: it is only compared.
-fn kind_of(step: &Step) -> String {
+fn kind_of(step: &Launch) -> String {
     match step {
-        Step::Launch { kernel, grid, args } => {
-            let plain = |arg: &StepArg| match arg {
-                StepArg::Read(place, dtype) => format!("read {} {dtype:?}", place.bytes),
-                StepArg::Write(place, dtype) => format!("write {} {dtype:?}", place.bytes),
+        Launch::Kernel { kernel, grid, args } => {
+            let plain = |arg: &LaunchArg| match arg {
+                LaunchArg::Read(place, dtype) => format!("read {} {dtype:?}", place.bytes),
+                LaunchArg::Write(place, dtype) => format!("write {} {dtype:?}", place.bytes),
                 number => format!("{number:?}"),
             };
             let args: Vec<String> = args.iter().map(plain).collect();
             // By its address: generated kernels share a name.
             format!("{:p} {grid:?} {args:?}", *kernel)
         }
-        Step::Product { product, bias, .. } => format!("{product:?} {}", bias.is_some()),
-        Step::Copy { from, .. } => format!("copy {}", from.bytes),
-        Step::Clear { to } => format!("clear {}", to.bytes),
+        Launch::Gemm { gemm, bias, .. } => format!("{gemm:?} {}", bias.is_some()),
+        Launch::Copy { from, .. } => format!("copy {}", from.bytes),
+        Launch::Clear { to } => format!("clear {}", to.bytes),
     }
 }
 
 /// Whether a step reads whole numbers that another computed: they may say where to read or write.
-fn reads_computed_places(step: &Step) -> bool {
-    let Step::Launch { args, .. } = step else { return false };
+fn reads_computed_places(step: &Launch) -> bool {
+    let Launch::Kernel { args, .. } = step else { return false };
     args.iter().any(|arg| match arg {
-        StepArg::Read(place, dtype) | StepArg::Write(place, dtype) => {
+        LaunchArg::Read(place, dtype) | LaunchArg::Write(place, dtype) => {
             place.region == Region::Activations && matches!(dtype, DType::I32 | DType::U32 | DType::U64)
         }
         _ => false,
@@ -150,7 +150,7 @@ fn reads_computed_places(step: &Step) -> bool {
 mod tests {
     use tandem_device::{Machine, SimSpec};
 
-    use crate::{Graph, Init, NamedLayout, ParameterList, ProgramSet, Recomputed, Span, testing};
+    use crate::{Graph, Init, NamedLayout, ParameterList, ParameterSpan, ProgramSet, Recomputed, testing};
 
     #[test]
     fn every_piece_is_counted_once_and_alike_ones_together() {
@@ -161,12 +161,12 @@ mod tests {
         let weight = graph.parameter(id);
         let mut x = weight;
         for _ in 0..4 {
-            x = graph.product(x, weight, false, false, false).unwrap();
+            x = graph.gemm(x, weight, false, false, false).unwrap();
         }
         let loss = graph.sum_all(x).unwrap();
         graph.result("loss", loss).unwrap();
         graph.accumulate(loss, &Recomputed::new()).unwrap();
-        let mut set = ProgramSet::new(parameters, tandem_device::DType::F32, &[Span::Gradients]);
+        let mut set = ProgramSet::new(parameters, tandem_device::DType::F32, &[ParameterSpan::Gradients]);
         let id = set.add("accumulate", &graph, &NamedLayout::default()).unwrap();
         let sim = "1x1GiB".parse::<SimSpec>().unwrap();
         for machine in [Machine::cpu(), Machine::simulated(sim)] {
@@ -176,7 +176,7 @@ mod tests {
             assert_eq!(times.iter().map(|time| time.count).sum::<usize>(), steps.len());
             assert!(times.windows(2).all(|pair| pair[0].first < pair[1].first), "{times:?}");
             assert!(times.iter().all(|time| time.us > 0.0), "{times:?}");
-            let forward = times.iter().find(|time| steps[time.first].name() == "product").unwrap();
+            let forward = times.iter().find(|time| steps[time.first].name() == "gemm").unwrap();
             assert_eq!(forward.count, 4, "{times:?}");
         }
     }

@@ -1,7 +1,7 @@
 //! A batch in pieces is the batch.
 
 use tandem_device::{DType, Machine};
-use tandem_engine::Span;
+use tandem_engine::ParameterSpan;
 
 use crate::support::{Trainer, Utterance, distance, fields, ragged, valid_frames};
 
@@ -18,9 +18,9 @@ fn in_pieces(
         trainer.accumulate(&batch, weight(piece));
         trainer.session.stream().drain().unwrap();
     }
-    let gradients = trainer.span(Span::Gradients);
+    let gradients = trainer.span(ParameterSpan::Gradients);
     trainer.update(1e-2);
-    [gradients, trainer.span(Span::Parameters)]
+    [gradients, trainer.span(ParameterSpan::Parameters)]
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn padding_is_nobodys_gradient() {
         }
         let batch = trainer.load(&fields);
         trainer.accumulate(&batch, weight);
-        trainer.span(Span::Gradients)
+        trainer.span(ParameterSpan::Gradients)
     };
     assert!(run(0.0) == run(300.0), "what lies behind a row's end changes gradients");
 }

@@ -76,7 +76,7 @@ fn a_sum_is_not_taken_before_those_who_read_it() {
         &sum,
         &X,
     );
-    // Nobody reads it: the product adds to it.
+    // Nobody reads it: the GEMM adds to it.
     check(
         |g, kept, x| {
             let part = g.matmul(x, x)?;

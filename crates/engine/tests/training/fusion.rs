@@ -1,7 +1,9 @@
 //! Element-wise chains become one pass, memory is used again, views are free; and none of it can be seen in the numbers.
 
 use tandem_device::{DType, Machine};
-use tandem_engine::{EngineError, Graph, NamedLayout, Place, ProgramId, ProgramSet, Step, StepArg, TensorType, Value};
+use tandem_engine::{
+    EngineError, Graph, Launch, LaunchArg, Location, NamedLayout, ProgramId, ProgramSet, TensorType, Value,
+};
 
 use crate::support::session;
 
@@ -31,12 +33,12 @@ impl Made {
         Made { set, id }
     }
 
-    fn steps(&self) -> &[Step] {
+    fn steps(&self) -> &[Launch] {
         self.set.program(self.id).steps()
     }
 
     fn launches(&self) -> usize {
-        self.steps().iter().filter(|step| matches!(step, Step::Launch { .. })).count()
+        self.steps().iter().filter(|step| matches!(step, Launch::Kernel { .. })).count()
     }
 
     fn peak(&self) -> u64 {
@@ -125,20 +127,20 @@ fn a_chain_longer_than_a_kernel_may_be_is_cut_and_still_right() {
     assert!(long.run() == expected);
 }
 
-/// Where the product's result lies, and where the launch behind it writes.
-fn product_and_bend(steps: &[Step]) -> (Place, Place) {
-    let product = steps.iter().find_map(|step| match step {
-        Step::Product { c, .. } => Some(*c),
+/// Where the GEMM's result lies, and where the launch behind it writes.
+fn gemm_and_bend(steps: &[Launch]) -> (Location, Location) {
+    let gemm = steps.iter().find_map(|step| match step {
+        Launch::Gemm { c, .. } => Some(*c),
         _ => None,
     });
     let written = steps.iter().find_map(|step| match step {
-        Step::Launch { args, .. } => args.iter().find_map(|arg| match arg {
-            StepArg::Write(place, _) => Some(*place),
+        Launch::Kernel { args, .. } => args.iter().find_map(|arg| match arg {
+            LaunchArg::Write(place, _) => Some(*place),
             _ => None,
         }),
         _ => None,
     });
-    (product.unwrap(), written.unwrap())
+    (gemm.unwrap(), written.unwrap())
 }
 
 const BENT: Build = |graph, [x, w]| {
@@ -147,7 +149,7 @@ const BENT: Build = |graph, [x, w]| {
     graph.linear(bent, w, None)
 };
 
-/// The first product is read once more after the bend.
+/// The first GEMM is read once more after the bend.
 const BENT_AND_KEPT: Build = |graph, [x, w]| {
     let h = graph.linear(x, w, None)?;
     let bent = graph.gelu(h)?;
@@ -169,8 +171,8 @@ const BENT_AND_VIEWED: Build = |graph, [x, w]| {
 #[test]
 fn what_nobody_reads_any_more_is_written_over() {
     let made = Made::new(BENT);
-    let (product, bent) = product_and_bend(made.steps());
-    assert_eq!(product, bent, "the bend is done in place");
+    let (gemm, bent) = gemm_and_bend(made.steps());
+    assert_eq!(gemm, bent, "the bend is done in place");
     let kept = Made::new(BENT_AND_KEPT);
     assert!(made.peak() < kept.peak());
     close(&made.run(), &times_w(&times_w(&x()).into_iter().map(gelu).collect::<Vec<_>>()));
@@ -180,8 +182,8 @@ fn what_nobody_reads_any_more_is_written_over() {
 fn what_is_read_later_is_not_written_over() {
     for build in [BENT_AND_KEPT, BENT_AND_VIEWED] {
         let made = Made::new(build);
-        let (product, bent) = product_and_bend(made.steps());
-        assert_ne!(product.offset, bent.offset);
+        let (gemm, bent) = gemm_and_bend(made.steps());
+        assert_ne!(gemm.offset, bent.offset);
         let h = times_w(&x());
         let out = times_w(&h.iter().copied().map(gelu).collect::<Vec<_>>());
         close(&made.run(), &out.iter().zip(&h).map(|(a, b)| a + b).collect::<Vec<_>>());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tandem_device::{ArenaError, DType, DeviceError, Kind, Machine, SimSpec};
+use tandem_device::{ArenaError, DType, DeviceError, DeviceKind, Machine, SimSpec};
 use tandem_engine::{EngineError, HostValue, ProgramSet, Session, UpdateSpec};
 
 use crate::support::{Model, arena, programs};
@@ -67,9 +67,9 @@ fn an_arena_one_byte_too_small_is_refused_and_everything_given_back() {
 #[test]
 fn programs_share_what_lives_only_while_they_run() {
     let spec = UpdateSpec::default();
-    let bytes = |rows| programs(DType::F32, rows, &spec).0.bytes(Kind::Cpu);
+    let bytes = |rows| programs(DType::F32, rows, &spec).0.bytes(DeviceKind::Cpu);
     let (small, large) = (programs(DType::F32, 2, &spec).0, programs(DType::F32, 6, &spec).0);
-    let activations = |set: &ProgramSet| set.lines(Kind::Cpu).last().unwrap().bytes;
+    let activations = |set: &ProgramSet| set.lines(DeviceKind::Cpu).last().unwrap().bytes;
     assert!(bytes(6) > bytes(2));
     assert!(activations(&large) > activations(&small));
     let (mut both, _) = programs(DType::F32, 6, &spec);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tandem_device::{Arena, ArenaSpec, Block, DType, Machine};
 use tandem_engine::{
-    EngineError, Graph, HostValue, Init, NamedLayout, ParameterId, ParameterList, Parameters, ProgramId, ProgramSet,
-    Recomputed, Results, Session, Span, TensorType, UpdateSpec, update_program,
+    EngineError, Graph, HostValue, Init, NamedLayout, ParameterId, ParameterList, ParameterSpan, Parameters, ProgramId,
+    ProgramSet, Recomputed, Results, Session, TensorType, UpdateSpec, update_program,
 };
 use tandem_events::Role;
 
@@ -153,10 +153,10 @@ impl Trainer {
         let (session, arena) = session(machine, set, 1 << 20);
         let trainer = Trainer { session, arena, accumulate, update, precision, rows };
         let start = trainer.session.set().parameters().initial(11);
-        trainer.write_span(Span::Parameters, &start);
+        trainer.write_span(ParameterSpan::Parameters, &start);
         if precision == DType::BF16 {
             let copy: Vec<half::bf16> = start.iter().map(|&x| half::bf16::from_f32(x as f32)).collect();
-            trainer.session.write_span(Span::Compute, &copy).unwrap();
+            trainer.session.write_span(ParameterSpan::Compute, &copy).unwrap();
         }
         trainer
     }
@@ -207,7 +207,7 @@ impl Trainer {
         loss
     }
 
-    pub(crate) fn write_span(&self, span: Span, values: &[f64]) {
+    pub(crate) fn write_span(&self, span: ParameterSpan, values: &[f64]) {
         match self.precision {
             DType::F64 => self.session.write_span(span, values),
             _ => self.session.write_span(span, &values.iter().map(|&x| x as f32).collect::<Vec<_>>()),
@@ -215,7 +215,7 @@ impl Trainer {
         .unwrap();
     }
 
-    pub(crate) fn span(&self, span: Span) -> Vec<f64> {
+    pub(crate) fn span(&self, span: ParameterSpan) -> Vec<f64> {
         match self.precision {
             DType::F64 => self.session.read_span::<f64>(span).unwrap(),
             _ => self.session.read_span::<f32>(span).unwrap().into_iter().map(f64::from).collect(),
@@ -224,7 +224,12 @@ impl Trainer {
 
     /// Everything an update may change, to the bit.
     pub(crate) fn bits(&self) -> Vec<u64> {
-        let spans = [Span::Parameters, Span::FirstMoment, Span::SecondMoment, Span::Average];
+        let spans = [
+            ParameterSpan::Parameters,
+            ParameterSpan::FirstMoment,
+            ParameterSpan::SecondMoment,
+            ParameterSpan::Average,
+        ];
         spans.into_iter().flat_map(|span| self.span(span)).map(f64::to_bits).collect()
     }
 }

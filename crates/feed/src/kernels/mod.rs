@@ -1,6 +1,6 @@
 //! The kernels of this crate.
 
-use tandem_device::{DType, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, HostArgs, Kernel, Param, Source};
 
 /// The CUDA sources of this crate.
 pub static SOURCES: &[&Source] = &[&COLLATE];
@@ -23,10 +23,10 @@ pub(crate) static GATHER_REFERENCE: Kernel = Kernel {
         Param::U32, // bands
         Param::F32, // silence
     ],
-    twin: &gather_reference,
+    host: &gather_reference,
 };
 
-fn gather_reference(args: &mut TwinArgs<'_>) {
+fn gather_reference(args: &mut HostArgs<'_>) {
     let (mel, lengths) = (args.read::<f32>(0), args.read::<u32>(1));
     let (starts, picks) = (args.read::<u32>(2), args.read::<u32>(3));
     let [reference_frames, bands] = [5, 6].map(|i| args.u32(i) as usize);

@@ -1,6 +1,6 @@
 //! Layers of one matrix: linear, convolution, embedding; and the norm that goes before them.
 
-use tandem_engine::{EngineError, Graph, Init, ParameterId, ParameterList, Rows, Value, Window};
+use tandem_engine::{ConvWindow, EngineError, Graph, Init, ParameterId, ParameterList, Rows, Value};
 
 /// `x·Wᵀ + b`.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ impl Linear {
 pub struct Conv {
     weight: ParameterId,
     bias: ParameterId,
-    window: Window,
+    window: ConvWindow,
 }
 
 impl Conv {
@@ -65,7 +65,7 @@ impl Conv {
             Ok(Conv {
                 weight: list.weight("weight", &[outputs, kernel * inputs], Init::Uniform(bound))?,
                 bias: list.vector("bias", &[outputs], Init::Constant(0.0))?,
-                window: Window::same(kernel),
+                window: ConvWindow::same(kernel),
             })
         })
     }

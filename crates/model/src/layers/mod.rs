@@ -6,7 +6,7 @@ mod block;
 pub use affine::{Conv, Embedding, LayerNorm, Linear};
 pub use block::{Block, BlockSizes, Surroundings};
 
-use tandem_engine::{Draws, EngineError, Graph, Value};
+use tandem_engine::{EngineError, Graph, RngKeys, Value};
 
 /// Dropout while training; nothing while not.
 #[derive(Clone, Copy)]
@@ -14,7 +14,7 @@ pub struct Dropout<'a> {
     /// The share that is dropped.
     pub share: f64,
     /// Where the numbers come from; none when nothing is to be dropped.
-    pub draws: Option<&'a Draws>,
+    pub draws: Option<&'a RngKeys>,
 }
 
 impl Dropout<'_> {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use half::bf16;
 use tandem_device::{Arena, ArenaSpec, DType, Machine, Pinned};
 use tandem_engine::{
-    HostValue, NamedLayout, Parameters, ProgramId, ProgramSet, Results, Session, Span, UpdateSpec, update_program,
+    HostValue, NamedLayout, ParameterSpan, Parameters, ProgramId, ProgramSet, Results, Session, UpdateSpec,
+    update_program,
 };
 use tandem_events::Role;
 use tandem_model::{Transformer, TransformerSizes};
@@ -89,13 +90,13 @@ impl Training {
         let start = self.case.start(&self.parameters);
         let narrow = || start.iter().map(|&x| x as f32).collect::<Vec<_>>();
         match self.precision {
-            DType::F64 => self.session.write_span(Span::Parameters, &start),
-            _ => self.session.write_span(Span::Parameters, &narrow()),
+            DType::F64 => self.session.write_span(ParameterSpan::Parameters, &start),
+            _ => self.session.write_span(ParameterSpan::Parameters, &narrow()),
         }
         .unwrap();
         if self.precision == DType::BF16 {
             let compute: Vec<bf16> = narrow().into_iter().map(bf16::from_f32).collect();
-            self.session.write_span(Span::Compute, &compute).unwrap();
+            self.session.write_span(ParameterSpan::Compute, &compute).unwrap();
         }
     }
 
@@ -109,8 +110,8 @@ impl Training {
 
     pub(crate) fn gradients(&self) -> Vec<f64> {
         match self.precision {
-            DType::F64 => self.session.read_span::<f64>(Span::Gradients).unwrap(),
-            _ => self.session.read_span::<f32>(Span::Gradients).unwrap().into_iter().map(f64::from).collect(),
+            DType::F64 => self.session.read_span::<f64>(ParameterSpan::Gradients).unwrap(),
+            _ => self.session.read_span::<f32>(ParameterSpan::Gradients).unwrap().into_iter().map(f64::from).collect(),
         }
     }
 
@@ -144,7 +145,7 @@ impl Training {
 
     /// Every bit that was learnt: parameters and both moments, in f32.
     pub(crate) fn bits(&self) -> Vec<u32> {
-        let spans = [Span::Parameters, Span::FirstMoment, Span::SecondMoment];
+        let spans = [ParameterSpan::Parameters, ParameterSpan::FirstMoment, ParameterSpan::SecondMoment];
         spans.into_iter().flat_map(|span| self.session.read_span::<u32>(span).unwrap()).collect()
     }
 }

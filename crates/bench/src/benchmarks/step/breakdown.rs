@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use tandem_device::{DType, Product};
-use tandem_engine::{Step, StepArg, StepTime};
+use tandem_device::{DType, Gemm};
+use tandem_engine::{Launch, LaunchArg, StepTime};
 
 use super::StepSize;
 
 /// Work of one name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// The kernel, or the shape of the product.
+    /// The kernel, or the shape of the GEMM.
     pub name: String,
     /// Pieces of it in a step.
     pub count: usize,
@@ -20,7 +20,7 @@ pub struct Group {
     pub flops: Option<f64>,
     /// Bytes of their operands, each counted once, and twice where it is read and written.
     pub bytes: u64,
-    /// Whether it is a matrix product or attention.
+    /// Whether it is a GEMM or attention.
     pub in_floor: bool,
 }
 
@@ -49,13 +49,13 @@ impl Breakdown {
         self.groups.iter().map(|group| group.us).sum()
     }
 
-    /// Microseconds of products and attention alone: a step made of nothing else would take that.
+    /// Microseconds of GEMMs and attention alone: a step made of nothing else would take that.
     pub fn floor_us(&self) -> f64 {
         self.groups.iter().filter(|group| group.in_floor).map(|group| group.us).sum()
     }
 
     /// Takes in the times of one program: its steps, and the part of the model each belongs to.
-    pub(super) fn add(&mut self, steps: &[Step], labels: &[Arc<str>], times: &[StepTime], size: &StepSize) {
+    pub(super) fn add(&mut self, steps: &[Launch], labels: &[Arc<str>], times: &[StepTime], size: &StepSize) {
         for time in times {
             let (step, count) = (&steps[time.first], time.count);
             let group = Group {
@@ -64,7 +64,7 @@ impl Breakdown {
                 us: time.us * count as f64,
                 flops: flops_of(step, size).map(|flops| flops * count as f64),
                 bytes: bytes_of(step) * count as u64,
-                in_floor: matches!(step, Step::Product { .. }) || step.name().starts_with(ATTENTION),
+                in_floor: matches!(step, Launch::Gemm { .. }) || step.name().starts_with(ATTENTION),
             };
             self.merge(group);
         }
@@ -97,12 +97,12 @@ const IN_PLACE: [&str; 2] = ["adamw", "add_into"];
 /// What element-wise kernels are called, whatever they compute.
 const CHAIN: &str = "chain";
 
-fn name_of(step: &Step, label: &str) -> String {
+fn name_of(step: &Launch, label: &str) -> String {
     match step {
-        Step::Product { product, bias, .. } => product_name(product, bias.is_some()),
-        Step::Launch { kernel, args, .. } if kernel.name == CHAIN => {
-            let read = args.iter().filter(|arg| matches!(arg, StepArg::Read(..))).count();
-            let elements = args.iter().rev().find_map(|arg| if let StepArg::U64(n) = arg { Some(*n) } else { None });
+        Launch::Gemm { gemm, bias, .. } => gemm_name(gemm, bias.is_some()),
+        Launch::Kernel { kernel, args, .. } if kernel.name == CHAIN => {
+            let read = args.iter().filter(|arg| matches!(arg, LaunchArg::Read(..))).count();
+            let elements = args.iter().rev().find_map(|arg| if let LaunchArg::U64(n) = arg { Some(*n) } else { None });
             let place = if label.is_empty() { String::new() } else { format!(" in {label}") };
             format!("{CHAIN}{place}, {} elements, {read} read", elements.unwrap_or(0))
         }
@@ -110,13 +110,13 @@ fn name_of(step: &Step, label: &str) -> String {
     }
 }
 
-/// `product 12800×768×256 nt bf16 + bias`: m×n×k, which operands are transposed, and what is done on the way out.
-fn product_name(product: &Product, bias: bool) -> String {
-    let Product { m, n, k, batch, dtype, out, accumulate, .. } = *product;
+/// `gemm 12800×768×256 nt bf16 + bias`: m×n×k, which operands are transposed, and what is done on the way out.
+fn gemm_name(gemm: &Gemm, bias: bool) -> String {
+    let Gemm { m, n, k, batch, dtype, out, accumulate, .. } = *gemm;
     let letter = |transposed: bool| if transposed { 't' } else { 'n' };
-    let (a, b) = (letter(product.a.transposed), letter(product.b.transposed));
+    let (a, b) = (letter(gemm.a.transposed), letter(gemm.b.transposed));
     let word = |dtype: DType| format!("{dtype:?}").to_lowercase();
-    let mut name = format!("product {m}×{n}×{k} {a}{b} {}", word(dtype));
+    let mut name = format!("gemm {m}×{n}×{k} {a}{b} {}", word(dtype));
     if batch > 1 {
         name += &format!(" × {batch}");
     }
@@ -132,51 +132,51 @@ fn product_name(product: &Product, bias: bool) -> String {
     name
 }
 
-/// Attention with a causal mask: two products of half the scores forward, five backward.
-fn flops_of(step: &Step, size: &StepSize) -> Option<f64> {
+/// Attention with a causal mask: two GEMMs of half the scores forward, five backward.
+fn flops_of(step: &Launch, size: &StepSize) -> Option<f64> {
     let (batch, length, width) = (f64::from(size.batch), f64::from(size.length), f64::from(size.sizes.width));
-    let one_product = batch * length * (length + 1.0) * width;
+    let one_gemm = batch * length * (length + 1.0) * width;
     match step {
-        Step::Product { product, .. } => Some(product.flops()),
+        Launch::Gemm { gemm, .. } => Some(gemm.flops()),
         other if other.name().starts_with(ATTENTION_LEVELS) => None,
-        other if other.name().starts_with(ATTENTION_GRADIENT) => Some(5.0 * one_product),
-        other if other.name().starts_with(ATTENTION) => Some(2.0 * one_product),
+        other if other.name().starts_with(ATTENTION_GRADIENT) => Some(5.0 * one_gemm),
+        other if other.name().starts_with(ATTENTION) => Some(2.0 * one_gemm),
         _ => None,
     }
 }
 
-fn bytes_of(step: &Step) -> u64 {
+fn bytes_of(step: &Launch) -> u64 {
     match step {
-        Step::Launch { kernel, args, .. } => {
+        Launch::Kernel { kernel, args, .. } => {
             let writes = if IN_PLACE.iter().any(|name| kernel.name.starts_with(name)) { 2 } else { 1 };
-            let bytes = |arg: &StepArg| match arg {
-                StepArg::Read(place, _) => place.bytes,
-                StepArg::Write(place, _) => writes * place.bytes,
+            let bytes = |arg: &LaunchArg| match arg {
+                LaunchArg::Read(place, _) => place.bytes,
+                LaunchArg::Write(place, _) => writes * place.bytes,
                 _ => 0,
             };
             args.iter().map(bytes).sum()
         }
-        Step::Product { product, a, b, c, .. } => a.bytes + b.bytes + c.bytes * (1 + u64::from(product.accumulate)),
-        Step::Copy { from, to } => from.bytes + to.bytes,
-        Step::Clear { to } => to.bytes,
+        Launch::Gemm { gemm, a, b, c, .. } => a.bytes + b.bytes + c.bytes * (1 + u64::from(gemm.accumulate)),
+        Launch::Copy { from, to } => from.bytes + to.bytes,
+        Launch::Clear { to } => to.bytes,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tandem_engine::{Place, Region};
+    use tandem_engine::{Location, Region};
 
     use super::*;
 
-    fn product(bias: bool) -> Step {
-        let at = |elements: u64| Place { region: Region::Activations, offset: 0, bytes: 2 * elements };
-        let product = Product::dense(DType::BF16, [10, 20, 30]).with_b_transposed();
-        Step::Product { product, a: at(300), b: at(600), c: at(200), bias: bias.then(|| at(20)) }
+    fn gemm(bias: bool) -> Launch {
+        let at = |elements: u64| Location { region: Region::Activations, offset: 0, bytes: 2 * elements };
+        let gemm = Gemm::dense(DType::BF16, [10, 20, 30]).with_b_transposed();
+        Launch::Gemm { gemm, a: at(300), b: at(600), c: at(200), bias: bias.then(|| at(20)) }
     }
 
     #[test]
     fn times_of_one_name_are_one_group_and_rates_are_of_all_of_it() {
-        let steps = [product(false), product(true), product(false)];
+        let steps = [gemm(false), gemm(true), gemm(false)];
         let times = [StepTime { first: 0, count: 2, us: 3.0 }, StepTime { first: 1, count: 1, us: 100.0 }];
         let mut found = Breakdown::default();
         let labels = ["".into(), "".into(), "".into()];
@@ -184,7 +184,7 @@ mod tests {
         found.add(&steps, &labels, &times[..1], &StepSize::ALL[0]);
         found.sort();
         let names: Vec<&str> = found.groups.iter().map(|group| group.name.as_str()).collect();
-        assert_eq!(names, ["product 10×20×30 nt bf16 + bias", "product 10×20×30 nt bf16"]);
+        assert_eq!(names, ["gemm 10×20×30 nt bf16 + bias", "gemm 10×20×30 nt bf16"]);
         let plain = &found.groups[1];
         assert_eq!((plain.count, plain.us, plain.bytes), (4, 12.0, 4 * 2 * 1100));
         assert_eq!(plain.tera_flops(), Some(4.0 * 12_000.0 / 12.0 / 1e6));
@@ -193,11 +193,11 @@ mod tests {
 
     #[test]
     fn what_is_read_and_written_counts_twice() {
-        let at = |bytes| Place { region: Region::Activations, offset: 0, bytes };
-        let Step::Product { product, .. } = product(false) else { unreachable!() };
-        let product = Product { accumulate: true, ..product };
-        let step = Step::Product { product, a: at(1), b: at(10), c: at(100), bias: None };
+        let at = |bytes| Location { region: Region::Activations, offset: 0, bytes };
+        let Launch::Gemm { gemm, .. } = gemm(false) else { unreachable!() };
+        let gemm = Gemm { accumulate: true, ..gemm };
+        let step = Launch::Gemm { gemm, a: at(1), b: at(10), c: at(100), bias: None };
         assert_eq!(bytes_of(&step), 211);
-        assert_eq!(bytes_of(&Step::Copy { from: at(7), to: at(7) }), 14);
+        assert_eq!(bytes_of(&Launch::Copy { from: at(7), to: at(7) }), 14);
     }
 }

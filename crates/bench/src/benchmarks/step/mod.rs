@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use half::bf16;
-use tandem_device::{Arena, ArenaSpec, Block, DType, Kind};
+use tandem_device::{Arena, ArenaSpec, Block, DType, DeviceKind};
 use tandem_engine::{
-    HostValue, NamedLayout, Program, ProgramId, ProgramSet, Session, Span, Step, UpdateSpec, update_program,
+    HostValue, Launch, NamedLayout, ParameterSpan, Program, ProgramId, ProgramSet, Session, UpdateSpec, update_program,
 };
 use tandem_events::Role;
 use tandem_model::{Transformer, TransformerSizes};
@@ -37,7 +37,7 @@ pub struct StepSize {
 /// How steps are measured.
 #[derive(Clone, Copy, Debug)]
 pub struct StepSpec {
-    /// What products compute in: f32 or bf16.
+    /// What GEMMs compute in: f32 or bf16.
     pub precision: DType,
     /// Steps behind the median.
     pub steps: usize,
@@ -64,8 +64,8 @@ pub struct StepRow {
     pub arena_bytes: u64,
     /// Kernels of a step.
     pub launches: usize,
-    /// Matrix products of a step.
-    pub products: usize,
+    /// GEMMs of a step.
+    pub gemms: usize,
     /// Copies within the device and clears of a step.
     pub moves: usize,
     /// The loss after all of them: a model of numbers, not of noughts, was measured.
@@ -98,10 +98,10 @@ impl StepSize {
     ];
 
     /// Those that are measured when none was asked for.
-    pub fn usual(kind: Kind) -> &'static [StepSize] {
+    pub fn usual(kind: DeviceKind) -> &'static [StepSize] {
         match kind {
-            Kind::Cuda => &Self::ALL[1..],
-            Kind::Cpu | Kind::Simulated => &Self::ALL[..1],
+            DeviceKind::Cuda => &Self::ALL[1..],
+            DeviceKind::Cpu | DeviceKind::Simulated => &Self::ALL[..1],
         }
     }
 
@@ -114,7 +114,7 @@ impl StepSize {
 
 /// Measures steps of one size on the model role's device, in an arena of exactly what they take.
 pub fn measure(site: &BenchSite, size: StepSize, spec: StepSpec) -> Result<StepRow, BenchError> {
-    let on_card = site.machine.kind() == Kind::Cuda;
+    let on_card = site.machine.kind() == DeviceKind::Cuda;
     let begun = Instant::now();
     let mut bench = Bench::new(site, size, spec.precision)?;
     bench.step()?;
@@ -131,7 +131,7 @@ pub fn measure(site: &BenchSite, size: StepSize, spec: StepSpec) -> Result<StepR
     let loss = bench.loss()?;
     let repeats = if on_card { REPEATS_ON_CARDS } else { REPEATS_ELSEWHERE };
     let breakdown = spec.breakdown.then(|| bench.breakdown(size, repeats)).transpose()?;
-    let count = |is: fn(&Step) -> bool| bench.steps().filter(|step| is(step)).count();
+    let count = |is: fn(&Launch) -> bool| bench.steps().filter(|step| is(step)).count();
     Ok(StepRow {
         size,
         spec,
@@ -140,9 +140,9 @@ pub fn measure(site: &BenchSite, size: StepSize, spec: StepSpec) -> Result<StepR
         session_s: bench.session_s,
         parameters: bench.session.set().parameters().count(),
         arena_bytes: bench.arena.memory().peak_bytes,
-        launches: count(|step| matches!(step, Step::Launch { .. })),
-        products: count(|step| matches!(step, Step::Product { .. })),
-        moves: count(|step| matches!(step, Step::Copy { .. } | Step::Clear { .. })),
+        launches: count(|step| matches!(step, Launch::Kernel { .. })),
+        gemms: count(|step| matches!(step, Launch::Gemm { .. })),
+        moves: count(|step| matches!(step, Launch::Copy { .. } | Launch::Clear { .. })),
         loss,
         breakdown,
     })
@@ -205,10 +205,10 @@ impl Bench {
     fn write_parameters(&self, precision: DType) -> Result<(), BenchError> {
         let initial = self.session.set().parameters().initial(0);
         let initial: Vec<f32> = initial.into_iter().map(|x| x as f32).collect();
-        self.session.write_span(Span::Parameters, &initial)?;
+        self.session.write_span(ParameterSpan::Parameters, &initial)?;
         if precision == DType::BF16 {
             let compute: Vec<bf16> = initial.iter().map(|&x| bf16::from_f32(x)).collect();
-            self.session.write_span(Span::Compute, &compute)?;
+            self.session.write_span(ParameterSpan::Compute, &compute)?;
         }
         Ok(())
     }
@@ -252,7 +252,7 @@ impl Bench {
         Ok(breakdown)
     }
 
-    fn steps(&self) -> impl Iterator<Item = &Step> {
+    fn steps(&self) -> impl Iterator<Item = &Launch> {
         [self.accumulate, self.update].into_iter().flat_map(|id| Program::steps(self.session.program(id)))
     }
 }
@@ -272,9 +272,9 @@ mod tests {
 
     #[test]
     fn sizes_are_called_what_peers_call_them() {
-        let labels: Vec<String> = StepSize::usual(Kind::Cuda).iter().map(StepSize::label).collect();
+        let labels: Vec<String> = StepSize::usual(DeviceKind::Cuda).iter().map(StepSize::label).collect();
         assert_eq!(labels, ["small d256 l4 b32 t400", "middle d768 l12 b16 t512", "large d1024 l30 b8 t512"]);
-        assert_eq!(StepSize::usual(Kind::Simulated), &[StepSize::ALL[0]]);
+        assert_eq!(StepSize::usual(DeviceKind::Simulated), &[StepSize::ALL[0]]);
     }
 
     #[test]

@@ -1,14 +1,14 @@
-//! The backward twins. A piece of the gradient is one row, all heads of it, because every query adds to every key.
+//! The backward host kernels. A piece of the gradient is one row, all heads of it, because every query adds to every key.
 
-use tandem_device::host::{self, Matrix, product_into};
-use tandem_device::{Element, TwinArgs};
+use tandem_device::host::{self, Matrix, gemm_into};
+use tandem_device::{Element, HostArgs};
 
 use super::{Heads, QUERIES_OF_A_TILE, widened};
 use crate::ops::frames::{cut, filled};
 use crate::ops::norm::dot;
 use crate::real::{Float, Real};
 
-/// Numbers whose products one thread sums: about 10 µs of work.
+/// Numbers whose GEMMs one thread sums: about 10 µs of work.
 const NUMBERS_OF_A_PIECE: usize = 32 * 1024;
 
 /// What the forward pass left of the valid frames of one row, and the gradient of its result.
@@ -27,7 +27,7 @@ struct Tile<F> {
 }
 
 /// Products of each head's mixture with its gradient. Those of padding mean nothing, and are not read.
-pub(super) fn levels<T: Real>(args: &mut TwinArgs<'_>) {
+pub(super) fn levels<T: Real>(args: &mut HostArgs<'_>) {
     let (size, mixtures, gradient) = (args.u32(1) as usize, args.read::<T>(2), args.read::<T>(3));
     let of_a_piece = (NUMBERS_OF_A_PIECE / size).max(1);
     let workers = args.workers();
@@ -40,7 +40,7 @@ pub(super) fn levels<T: Real>(args: &mut TwinArgs<'_>) {
     });
 }
 
-pub(super) fn twin<T: Real<Wide: host::Float>>(args: &mut TwinArgs<'_>) {
+pub(super) fn host<T: Real<Wide: host::GemmFloat>>(args: &mut HostArgs<'_>) {
     let (batch, heads) = (args.u32(0) as usize, Heads::of(args));
     let (columns, width) = (heads.columns(), heads.width());
     let (starts, lengths) = (&args.read::<u32>(5)[..=batch], args.read::<i32>(6));
@@ -73,7 +73,7 @@ fn in_wide<T: Real>(out: &mut [T], work: impl FnOnce(&mut [T::Wide])) {
     out.iter_mut().zip(&wide).for_each(|(out, &wide)| *out = T::store(wide));
 }
 
-impl<F: Float + host::Float> Row<'_, F> {
+impl<F: Float + host::GemmFloat> Row<'_, F> {
     /// The gradient of queries, keys and values, added to `out`, which is zero.
     fn gradient_into(&self, heads: Heads, out: &mut [F]) {
         let most = (QUERIES_OF_A_TILE as usize).min(self.valid);
@@ -96,15 +96,15 @@ impl<F: Float + host::Float> Row<'_, F> {
         let (q, k, v) = (&self.qkv[first * columns + at..], &self.qkv[width + at..], &self.qkv[2 * width + at..]);
         let gradient = Matrix::rows(&self.gradient[first * width + at..], width);
         let wide = [queries, keys, size];
-        product_into(wide, Matrix::rows(q, columns), Matrix::transposed(k, columns), (weights, keys), scale, false);
-        product_into(wide, gradient, Matrix::transposed(v, columns), (slopes, keys), one, false);
+        gemm_into(wide, Matrix::rows(q, columns), Matrix::transposed(k, columns), (weights, keys), scale, false);
+        gemm_into(wide, gradient, Matrix::transposed(v, columns), (slopes, keys), one, false);
         for (i, (weights, slopes)) in weights.chunks_exact_mut(keys).zip(slopes.chunks_exact_mut(keys)).enumerate() {
             self.finish_query(heads, (head, first + i), weights, slopes);
         }
         let turned = Matrix::transposed(weights, keys);
-        product_into([keys, size, queries], turned, gradient, (&mut out[2 * width + at..], columns), one, true);
+        gemm_into([keys, size, queries], turned, gradient, (&mut out[2 * width + at..], columns), one, true);
         let of_queries = (&mut out[first * columns + at..], columns);
-        product_into(
+        gemm_into(
             [queries, size, keys],
             Matrix::rows(slopes, keys),
             Matrix::rows(k, columns),
@@ -113,7 +113,7 @@ impl<F: Float + host::Float> Row<'_, F> {
             false,
         );
         let (turned, of_keys) = (Matrix::transposed(slopes, keys), (&mut out[width + at..], columns));
-        product_into([keys, size, queries], turned, Matrix::rows(q, columns), of_keys, scale, true);
+        gemm_into([keys, size, queries], turned, Matrix::rows(q, columns), of_keys, scale, true);
     }
 
     /// From scores to weights, and from the gradients of weights to those of scores, for one query.
@@ -133,7 +133,7 @@ impl<F: Float + host::Float> Row<'_, F> {
 mod tests {
     use super::*;
 
-    /// They are what two products read, each of them once per channel.
+    /// They are what two GEMMs read, each of them once per channel.
     #[test]
     fn weights_and_slopes_of_far_keys_are_no_subnormals() {
         let heads = Heads { count: 1, size: 4, causal: false };

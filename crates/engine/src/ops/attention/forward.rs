@@ -1,14 +1,14 @@
-//! The forward twin: a piece is a tile of queries of one row, all heads of it.
+//! The forward host kernel: a piece is a tile of queries of one row, all heads of it.
 
-use tandem_device::TwinArgs;
-use tandem_device::host::{self, Matrix, product_into};
+use tandem_device::HostArgs;
+use tandem_device::host::{self, Matrix, gemm_into};
 
 use super::{Heads, QUERIES_OF_A_TILE, widened};
 use crate::ops::frames::{Stretch, cut, filled, stretches};
 use crate::ops::softmax::exponentials;
 use crate::real::{Float, Real};
 
-pub(super) fn twin<T: Real<Wide: host::Float>>(args: &mut TwinArgs<'_>) {
+pub(super) fn host<T: Real<Wide: host::GemmFloat>>(args: &mut HostArgs<'_>) {
     let (batch, heads) = (args.u32(0) as usize, Heads::of(args));
     let (qkv, lengths) = (args.read::<T>(4), args.read::<i32>(6));
     let tiles = stretches(&args.read::<u32>(5)[..=batch], QUERIES_OF_A_TILE);
@@ -31,7 +31,7 @@ pub(super) fn twin<T: Real<Wide: host::Float>>(args: &mut TwinArgs<'_>) {
 }
 
 /// All heads of the queries from `first` on that `sums` has room for. `qkv` holds the valid frames of the row.
-fn attend<T: Real<Wide: host::Float>>(qkv: &[T], heads: Heads, first: usize, out: &mut [T], sums: &mut [T::Wide]) {
+fn attend<T: Real<Wide: host::GemmFloat>>(qkv: &[T], heads: Heads, first: usize, out: &mut [T], sums: &mut [T::Wide]) {
     let (columns, width, size) = (heads.columns(), heads.width(), heads.size);
     let (valid, queries) = (qkv.len() / columns, sums.len() / heads.count);
     let keys = heads.keys_before(first + queries, valid);
@@ -44,7 +44,7 @@ fn attend<T: Real<Wide: host::Float>>(qkv: &[T], heads: Heads, first: usize, out
         let q = Matrix::rows(&qkv[first * columns + head * size..], columns);
         let k = Matrix::transposed(&qkv[width + head * size..], columns);
         let v = Matrix::rows(&qkv[2 * width + head * size..], columns);
-        product_into([queries, keys, size], q, k, (&mut scores, keys), heads.scale(), false);
+        gemm_into([queries, keys, size], q, k, (&mut scores, keys), heads.scale(), false);
         for (i, scores) in scores.chunks_exact_mut(keys).enumerate() {
             let (seen, unseen) = scores.split_at_mut(heads.keys_before(first + i + 1, keys));
             unseen.fill(zero);
@@ -52,7 +52,7 @@ fn attend<T: Real<Wide: host::Float>>(qkv: &[T], heads: Heads, first: usize, out
             sums[i * heads.count + head] = highest + sum.ln();
             shares[i] = one / sum;
         }
-        product_into([queries, size, keys], Matrix::rows(&scores, keys), v, (&mut mixed, size), one, false);
+        gemm_into([queries, size, keys], Matrix::rows(&scores, keys), v, (&mut mixed, size), one, false);
         for (i, (mixed, &share)) in mixed.chunks_exact(size).zip(&shares).enumerate() {
             let out = &mut out[i * width + head * size..][..size];
             out.iter_mut().zip(mixed).for_each(|(out, &mixed)| *out = T::store(mixed * share));

@@ -1,5 +1,5 @@
 //! The index maths of the tensor-core kernels, replayed: tiles in shared memory (`tiles.cuh`), what a load of matrices gives
-//! each lane and what a product takes from it (`warp.cuh`, as the PTX manual has them). A lane is a loop here.
+//! each lane and what a GEMM takes from it (`warp.cuh`, as the PTX manual has them). A lane is a loop here.
 
 use crate::random::normal_at;
 
@@ -87,27 +87,27 @@ fn frames(key: u64, count: usize, size: usize) -> Vec<Vec<f32>> {
     (0..count).map(|frame| (0..size).map(|column| number(frame * size + column)).collect()).collect()
 }
 
-/// Products of 16 frames with 16 frames, and mixtures of the latter with the products as weights. Whole numbers: exact.
+/// Products of 16 frames with 16 frames, and mixtures of the latter with the GEMMs as weights. Whole numbers: exact.
 fn check(size: usize) {
     let layout = Layout(size);
     let (left, right) = (frames(1, 32, size), frames(2, 32, size));
     let (left_tile, right_tile) = (layout.tile(&left), layout.tile(&right));
     let second = 16 * layout.frame_bytes();
-    let mut products = [[[0.0; 4]; 32]; 2];
+    let mut gemms = [[[0.0; 4]; 32]; 2];
     for step in 0..size / 16 {
         let a = load(&left_tile, |lane| layout.further(layout.lane_down(lane), step) + second, false);
         let b = load(&right_tile, |lane| layout.further(layout.lane_across(lane), step) + second, false);
-        multiply_add(&mut products[0], &a, &b, 0);
-        multiply_add(&mut products[1], &a, &b, 2);
+        multiply_add(&mut gemms[0], &a, &b, 0);
+        multiply_add(&mut gemms[1], &a, &b, 2);
     }
-    let product =
+    let gemm =
         |row: usize, key: usize| -> f32 { left[16 + row].iter().zip(&right[16 + key]).map(|(a, b)| a * b).sum() };
     for (n, lane, i) in (0..2 * 32 * 4).map(|at| (at / 128, at / 4 % 32, at % 4)) {
         let (row, column) = place(lane, i);
-        assert_eq!(products[n][lane][i], product(row, n * 8 + column), "size {size}, lane {lane}");
+        assert_eq!(gemms[n][lane][i], gemm(row, n * 8 + column), "size {size}, lane {lane}");
     }
     let weights: Registers =
-        std::array::from_fn(|lane| std::array::from_fn(|i| [0, 1].map(|e| products[i / 2][lane][i % 2 * 2 + e])));
+        std::array::from_fn(|lane| std::array::from_fn(|i| [0, 1].map(|e| gemms[i / 2][lane][i % 2 * 2 + e])));
     for step in 0..size / 16 {
         let b = load(&right_tile, |lane| layout.further(layout.lane_down(lane), step) + second, true);
         for half in 0..2 {
@@ -116,7 +116,7 @@ fn check(size: usize) {
             for (lane, i) in (0..128).map(|at| (at / 4, at % 4)) {
                 let (row, column) = place(lane, i);
                 let expected: f32 =
-                    (0..16).map(|key| product(row, key) * right[16 + key][step * 16 + half * 8 + column]).sum();
+                    (0..16).map(|key| gemm(row, key) * right[16 + key][step * 16 + half * 8 + column]).sum();
                 assert_eq!(mixed[lane][i], expected, "size {size}, lane {lane}, columns {step}.{half}");
             }
         }
@@ -124,6 +124,6 @@ fn check(size: usize) {
 }
 
 #[test]
-fn fragments_meet_what_products_and_mixtures_want_and_no_load_waits_for_a_bank() {
+fn fragments_meet_what_gemms_and_mixtures_want_and_no_load_waits_for_a_bank() {
     [32, 64, 96, 128].into_iter().for_each(check);
 }

@@ -151,7 +151,7 @@ macro_rules! tiles {
 }
 
 // As large as 255 registers allow without a spill: what is kept for a frame grows with the size, what is kept for a score does
-// not. Two sixteens a warp halve the loads in front of each product. Heads of 64 with 64 keys in the backward pass spill 4 bytes
+// not. Two sixteens a warp halve the loads in front of each GEMM. Heads of 64 with 64 keys in the backward pass spill 4 bytes
 // on sm_86 and sm_89, and leave room for one block there instead of two.
 tiles!(TILES_32, SOURCE_32, 32, forward 2 x 64, backward 2 x 64, 64);
 tiles!(TILES_64, SOURCE_64, 64, forward 2 x 64, backward 2 x 32, 32);
@@ -160,7 +160,7 @@ tiles!(TILES_128, SOURCE_128, 128, forward 2 x 32, backward 1 x 64, 64);
 
 struct Plain<T>(std::marker::PhantomData<T>);
 
-impl<T: Real<Wide: host::Float>> Plain<T> {
+impl<T: Real<Wide: host::GemmFloat>> Plain<T> {
     const WIDE: DType = <T::Wide as Element>::DTYPE;
     const SOURCE: &'static Source = if Self::ON_CUDA { &PLAIN } else { &NOT_ON_CUDA };
     const ON_CUDA: bool = !matches!(T::DTYPE, DType::F64);
@@ -179,7 +179,7 @@ impl<T: Real<Wide: host::Float>> Plain<T> {
             Param::Out(T::DTYPE),   // mixtures
             Param::Out(Self::WIDE), // logarithms of sums
         ],
-        twin: &forward::twin::<T>,
+        host: &forward::host::<T>,
     };
 
     const BACKWARD: Kernel = Kernel {
@@ -198,7 +198,7 @@ impl<T: Real<Wide: host::Float>> Plain<T> {
             Param::In(T::DTYPE),   // gradient of the mixtures
             Param::Out(T::DTYPE),  // gradient of queries, keys, values
         ],
-        twin: &backward::twin::<T>,
+        host: &backward::host::<T>,
     };
 
     const LEVELS: Kernel = Kernel {
@@ -211,7 +211,7 @@ impl<T: Real<Wide: host::Float>> Plain<T> {
             Param::In(T::DTYPE),    // gradient of the mixtures
             Param::Out(Self::WIDE), // levels
         ],
-        twin: &backward::levels::<T>,
+        host: &backward::levels::<T>,
     };
 }
 

@@ -3,26 +3,26 @@
 //!
 //! Scores exist only for one head and a tile of queries at a time. What is kept for the backward pass is the logarithm of
 //! each query's sum of exponentials, `[frames, heads]`: from it and the scores, made again, come the weights. What all weights
-//! of a query lose of their gradient, its level, is the product of the query's mixture and the mixture's gradient.
+//! of a query lose of their gradient, its level, is the GEMM of the query's mixture and the mixture's gradient.
 
 mod backward;
 mod forward;
 mod kernels;
 
-use tandem_device::{Element, TwinArgs};
+use tandem_device::{Element, HostArgs};
 
 use self::kernels::Blocks;
 pub(super) use self::kernels::{LEVELS, PLAIN, SOURCE_32, SOURCE_64, SOURCE_96, SOURCE_128};
 use super::frames::{check_frames, check_lengths};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg, Tensor};
+use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::{TensorType, accumulator};
 
-/// Queries whose scores a twin makes at once: with 400 keys they take 100 KiB in f32 and stay in the second-level cache.
+/// Queries whose scores a host kernel makes at once: with 400 keys they take 100 KiB in f32 and stay in the second-level cache.
 const QUERIES_OF_A_TILE: u32 = 64;
 
 /// `(queries, keys and values; row starts; lengths)` to the mixtures and the logarithms of sums.
@@ -95,7 +95,7 @@ impl Op for AttentionBackward {
             return Ok(());
         }
         let (kernel, grid) = kernels::levels(qkv.ty.dtype, count)?;
-        let numbers = [StepArg::U64(count), StepArg::U32(size)];
+        let numbers = [LaunchArg::U64(count), LaunchArg::U32(size)];
         let tensors = [mixtures.read(), gradient.read(), levels.write()];
         at.launch(kernel, grid, numbers.into_iter().chain(tensors).collect());
         let args = [qkv, starts, lengths, sums, levels, gradient].map(|tensor| tensor.read());
@@ -110,12 +110,12 @@ impl Attention {
         qkv.shape.last() / (3 * self.heads)
     }
 
-    fn launch(&self, at: &mut Lower<'_>, blocks: Blocks, tensors: impl Iterator<Item = StepArg>) {
+    fn launch(&self, at: &mut Lower<'_>, blocks: Blocks, tensors: impl Iterator<Item = LaunchArg>) {
         if self.rows.total() == 0 {
             return;
         }
         let numbers = [self.rows.count(), self.heads, self.size(at.inputs[0].ty), u32::from(self.causal)];
-        let args = numbers.into_iter().map(StepArg::U32).chain(tensors).collect();
+        let args = numbers.into_iter().map(LaunchArg::U32).chain(tensors).collect();
         at.launch(blocks.kernel, blocks.grid(self.heads, &self.rows), args);
     }
 }
@@ -129,7 +129,7 @@ struct Heads {
 }
 
 impl Heads {
-    fn of(args: &TwinArgs<'_>) -> Heads {
+    fn of(args: &HostArgs<'_>) -> Heads {
         Heads { count: args.u32(1) as usize, size: args.u32(2) as usize, causal: args.u32(3) != 0 }
     }
 

@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use bytemuck::Pod;
 use half::bf16;
-use tandem_device::{Arena, ArenaSpec, Arg, Block, DType, Device, Loaded, Machine, SimSpec, Stream};
+use tandem_device::{Arena, ArenaSpec, Arg, Block, DType, Device, LoadedKernel, Machine, SimSpec, Stream};
 use tandem_events::Role;
 
 use super::kernels::{self, Blocks};
@@ -107,7 +107,7 @@ impl Bench {
         Arg::In(self.tensors[tensor].part(0, self.case.bytes()[tensor]), dtype)
     }
 
-    fn launch(&self, blocks: Blocks, loaded: &Loaded, tensors: &[Arg<'_>]) {
+    fn launch(&self, blocks: Blocks, loaded: &LoadedKernel, tensors: &[Arg<'_>]) {
         let case = &self.case;
         let numbers = [case.rows.count(), case.heads, case.size, u32::from(case.causal)].map(Arg::U32);
         let inputs = [(QKV, case.dtype), (STARTS, DType::U32), (LENGTHS, DType::I32)];

@@ -1,4 +1,4 @@
-// Tiles: a head's columns of some frames, in shared memory, as operands of matrix products.
+// Tiles: a head's columns of some frames, in shared memory, as operands of GEMMs.
 //
 // SIZE columns of bf16 are CHUNKS pieces of 16 bytes. Their order in a frame is changed with the frame, so that the same
 // piece of eight frames lies in all 32 banks: a load of matrices takes one pass.

@@ -1,4 +1,4 @@
-// The instructions of a warp that attention is made of, since sm_80: matrix products, loads of their operands, copies
+// The instructions of a warp that attention is made of, since sm_80: GEMMs, loads of their operands, copies
 // that run beside the work. Nothing else of attention is written in assembly.
 
 // Where a pointer into shared memory points, as instructions take it.

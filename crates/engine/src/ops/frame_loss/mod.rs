@@ -10,14 +10,14 @@ mod bce;
 use std::fmt;
 use std::marker::PhantomData;
 
-use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
 
 use super::frames::{frames_of_a_piece, row_parts};
 use super::reduce::{Sums, combining};
 use crate::error::EngineError;
 use crate::for_real;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg, Tensor};
+use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -177,16 +177,16 @@ pub(super) fn pieces(x: &TensorType) -> u32 {
 pub(super) fn combine(at: &mut Lower<'_>, partial: Tensor, sum: Tensor) -> Result<(), EngineError> {
     let kernel = for_real!("loss", sum.ty.dtype, T => &Sums::<T>::COMBINE);
     let pieces = partial.ty.shape.last();
-    let args = vec![partial.read(), sum.write(), StepArg::U32(pieces), StepArg::U32(1), StepArg::U32(0)];
+    let args = vec![partial.read(), sum.write(), LaunchArg::U32(pieces), LaunchArg::U32(1), LaunchArg::U32(0)];
     at.launch(kernel, combining(1), args);
     Ok(())
 }
 
 /// Output, found, target, row starts, lengths, rows, columns.
-fn arguments(inputs: &[Tensor], out: Tensor) -> Vec<StepArg> {
+fn arguments(inputs: &[Tensor], out: Tensor) -> Vec<LaunchArg> {
     let (rows, columns) = (inputs[3].ty.shape.last(), inputs[0].ty.shape.last());
     let read = inputs.iter().map(Tensor::read);
-    [out.write()].into_iter().chain(read).chain([StepArg::U32(rows), StepArg::U32(columns)]).collect()
+    [out.write()].into_iter().chain(read).chain([LaunchArg::U32(rows), LaunchArg::U32(columns)]).collect()
 }
 
 /// The kernels of a loss for these element types: forward and backward.
@@ -227,7 +227,7 @@ impl<L: Term, T: Real, U: Real<Wide = T::Wide>> LossKernel<L, T, U> {
             Param::U32,
             Param::U32,
         ],
-        twin: &forward::<L, T, U>,
+        host: &forward::<L, T, U>,
     };
 
     const BACKWARD: Kernel = Kernel {
@@ -243,11 +243,11 @@ impl<L: Term, T: Real, U: Real<Wide = T::Wide>> LossKernel<L, T, U> {
             Param::U32,
             Param::In(Self::WIDE),
         ],
-        twin: &backward::<L, T, U>,
+        host: &backward::<L, T, U>,
     };
 }
 
-fn forward<L: Term, T: Real, U: Real<Wide = T::Wide>>(args: &mut TwinArgs<'_>) {
+fn forward<L: Term, T: Real, U: Real<Wide = T::Wide>>(args: &mut HostArgs<'_>) {
     let (found, target) = (args.read::<T>(1), args.read::<U>(2));
     let (starts, lengths, columns) = (args.read::<u32>(3), args.read::<i32>(4), args.u32(6) as usize);
     let frames = found.len() / columns;
@@ -278,7 +278,7 @@ fn sum_of_terms<L: Term, T: Real, U: Real<Wide = T::Wide>>(found: &[T], target: 
     lanes.into_iter().sum::<T::Wide>() + rest
 }
 
-fn backward<L: Term, T: Real, U: Real<Wide = T::Wide>>(args: &mut TwinArgs<'_>) {
+fn backward<L: Term, T: Real, U: Real<Wide = T::Wide>>(args: &mut HostArgs<'_>) {
     let (found, target) = (args.read::<T>(1), args.read::<U>(2));
     let (starts, lengths, columns) = (args.read::<u32>(3), args.read::<i32>(4), args.u32(6) as usize);
     let gradient = args.read::<T::Wide>(7)[0];

@@ -1,4 +1,4 @@
-//! Sums, differences, products and quotients.
+//! Sums, differences, GEMMs and quotients.
 
 use crate::error::EngineError;
 use crate::function;

@@ -1,6 +1,6 @@
 //! A chain: several element-wise functions as one pass over memory.
 //!
-//! The twin works through blocks that stay in the first-level cache: each function runs over a block before the next one
+//! The host kernel works through blocks that stay in the first-level cache: each function runs over a block before the next one
 //! starts, so that every loop is over plain slices. The kernel is made when the chain is, from its instructions, and lives
 //! as long as the process; equal chains share one.
 
@@ -10,13 +10,13 @@ use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use half::bf16;
-use tandem_device::{DType, Element, Grid, Kernel, Param, Source, TwinArgs};
+use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
 
 use super::arithmetic::is_add;
 use super::{Function, Indexing, broadcast};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, StepArg};
+use crate::lower::{LaunchArg, Lower};
 use crate::op::Op;
 use crate::real::{Float, Real};
 use crate::tensor::TensorType;
@@ -175,7 +175,7 @@ impl Op for Chain {
         let mut args = vec![at.outputs[0].write()];
         let apart = |i: &usize| Some(*i) != at.taken_over();
         args.extend((0..at.inputs.len()).filter(apart).map(|i| at.inputs[i].read()));
-        args.push(StepArg::U64(elements));
+        args.push(LaunchArg::U64(elements));
         let groups = elements.div_ceil(u64::from(self.elements_at_a_time()));
         at.launch(kernel, Grid::cover(groups, 256), args);
         Ok(())
@@ -205,7 +205,7 @@ impl Chain {
         let instructions = self.instructions.clone();
         let plan = TwinPlan { instructions, operands: self.operands.clone(), taken_over };
         let output = self.output.dtype;
-        let twin = move |args: &mut TwinArgs<'_>| match output {
+        let host = move |args: &mut HostArgs<'_>| match output {
             DType::F64 => plan.run::<f64>(args),
             DType::BF16 => plan.run::<bf16>(args),
             _ => plan.run::<f32>(args),
@@ -214,12 +214,12 @@ impl Chain {
             name: "chain",
             source: Box::leak(Box::new(source)),
             params: Vec::leak(params),
-            twin: Box::leak(Box::new(twin)),
+            host: Box::leak(Box::new(host)),
         }))
     }
 }
 
-/// What a chain's twin does.
+/// What a chain's host kernel does.
 struct TwinPlan {
     instructions: Vec<Instruction>,
     operands: Vec<Operand>,
@@ -252,7 +252,7 @@ enum Elements<'a> {
 }
 
 impl TwinPlan {
-    fn run<T: Real<Wide: Lane>>(&self, args: &mut TwinArgs<'_>) {
+    fn run<T: Real<Wide: Lane>>(&self, args: &mut HostArgs<'_>) {
         let mut argument = 1;
         let mut inputs = Vec::with_capacity(self.operands.len());
         for (i, operand) in self.operands.iter().enumerate() {

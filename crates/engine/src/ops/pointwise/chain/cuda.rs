@@ -1,6 +1,6 @@
 //! A chain as CUDA text: several elements a thread, moved 16 bytes at a time where every address allows it.
 //!
-//! The text also says everything that the twin depends on, so that it names the chain: equal texts share a kernel.
+//! The text also says everything that the host kernel depends on, so that it names the chain: equal texts share a kernel.
 
 use std::fmt::Write as _;
 
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_twin_depends_on_is_in_the_text() {
+    fn whatever_the_host_depends_on_is_in_the_text() {
         use DType::{BF16, F32};
         let full = Indexing::Full;
         let chains = [

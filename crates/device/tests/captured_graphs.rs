@@ -5,7 +5,7 @@ mod support;
 
 use support::{MIB, arena};
 use tandem_device::kernels::{Checks, pattern_word};
-use tandem_device::{Arena, Block, DType, Device, DeviceError, Kind, Machine, Product, Recorded, Stream};
+use tandem_device::{Arena, Block, CapturedGraph, DType, Device, DeviceError, DeviceKind, Gemm, Machine, Stream};
 use tandem_events::Role;
 
 const WORDS: u64 = 4096;
@@ -43,12 +43,12 @@ impl Bench {
 }
 
 /// `sum += a·b` of 8 by 8 ones: every replay adds 8 to each element.
-fn counting(bench: &Bench) -> (Recorded, Block, [Block; 3]) {
+fn counting(bench: &Bench) -> (CapturedGraph, Block, [Block; 3]) {
     let (a, b, sum) = (bench.floats(&[1.0; 64]), bench.floats(&[1.0; 64]), bench.floats(&[0.0; 64]));
     let space = bench.arena.take("workspace", MIB).unwrap();
     let add = || {
-        let product = Product { accumulate: true, ..Product::dense(DType::F32, [8, 8, 8]) };
-        bench.stream.product(&product, a.view(), b.view(), sum.view(), None, Some(space.view()))
+        let gemm = Gemm { accumulate: true, ..Gemm::dense(DType::F32, [8, 8, 8]) };
+        bench.stream.gemm(&gemm, a.view(), b.view(), sum.view(), None, Some(space.view()))
     };
     // Once as it is: no code may be loaded while recording.
     add().unwrap();
@@ -151,7 +151,7 @@ fn a_recording_holds_while_other_threads_come_and_go(machine: &Machine) {
     let bench = Bench::new(machine);
     std::thread::scope(|scope| {
         scope.spawn(|| (0..ROUNDS).for_each(|_| come_and_go(machine)));
-        if machine.kind() == Kind::Cuda {
+        if machine.kind() == DeviceKind::Cuda {
             // Another machine is another opening of the same context, which it waits for when it closes it.
             scope.spawn(|| (0..ROUNDS).for_each(|_| come_and_go(&support::cuda())));
         }

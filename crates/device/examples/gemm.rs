@@ -1,12 +1,12 @@
-//! How fast matrix products are: on the CPU at the sizes of a small model, on an NVIDIA card at the sizes of three
+//! How fast GEMMs are: on the CPU at the sizes of a small model, on an NVIDIA card at the sizes of three
 //! transformers, queued one by one and replayed as one recording.
 //!
-//! `cargo run --release -p tandem-device --example product [cuda]`
+//! `cargo run --release -p tandem-device --example gemm [cuda]`
 #![allow(clippy::print_stdout, reason = "it prints what it measures")]
 
 use std::time::Instant;
 
-use tandem_device::{Arena, ArenaSpec, Block, DType, Device, DeviceError, Machine, Operand, Product, Stream};
+use tandem_device::{Arena, ArenaSpec, Block, DType, Device, DeviceError, Gemm, Machine, Operand, Stream};
 use tandem_events::Role;
 
 fn main() -> Result<(), DeviceError> {
@@ -21,8 +21,8 @@ fn on_the_cpu() -> Result<(), DeviceError> {
                 best = best.max(rate(threads, &square(dtype, n))?);
             }
             println!("{dtype:?}, {threads} threads: {best:.1} GFLOP/s at the best of 512³, 1024³ and 2048³");
-            for (name, product) in products(dtype) {
-                let found = rate(threads, &product)?;
+            for (name, gemm) in gemms(dtype) {
+                let found = rate(threads, &gemm)?;
                 println!("  {name:<44} {found:>7.1} GFLOP/s  {:>4.0} %", 100.0 * found / best);
             }
         }
@@ -30,23 +30,23 @@ fn on_the_cpu() -> Result<(), DeviceError> {
     Ok(())
 }
 
-fn square(dtype: DType, n: u32) -> Product {
-    Product::dense(dtype, [n, n, n])
+fn square(dtype: DType, n: u32) -> Gemm {
+    Gemm::dense(dtype, [n, n, n])
 }
 
 /// A linear layer with its two gradients, and what attention does.
-fn products(dtype: DType) -> Vec<(&'static str, Product)> {
-    let dense = |m, n, k| Product::dense(dtype, [m, n, k]);
+fn gemms(dtype: DType) -> Vec<(&'static str, Gemm)> {
+    let dense = |m, n, k| Gemm::dense(dtype, [m, n, k]);
     // Sixteen heads of 64, side by side in rows of 1024.
     let heads = Operand::rows(1024).every(64);
-    let scores = Product {
+    let scores = Gemm {
         batch: 16,
         a: heads,
         b: heads.transposed(),
         c: Operand::rows(400).every(160_000),
         ..dense(400, 400, 64)
     };
-    let mixed = Product { batch: 16, a: Operand::rows(400).every(160_000), b: heads, c: heads, ..dense(400, 64, 400) };
+    let mixed = Gemm { batch: 16, a: Operand::rows(400).every(160_000), b: heads, c: heads, ..dense(400, 64, 400) };
     vec![
         ("[6400,192]·[192,768]", dense(6400, 768, 192)),
         ("[6400,768]·[192,768]ᵀ (to its input)", dense(6400, 192, 768).with_b_transposed()),
@@ -60,7 +60,7 @@ fn products(dtype: DType) -> Vec<(&'static str, Product)> {
     ]
 }
 
-/// Memory for any product here, and a stream.
+/// Memory for any GEMM here, and a stream.
 struct Bench {
     stream: Stream,
     a: Block,
@@ -72,7 +72,7 @@ struct Bench {
 
 impl Bench {
     fn new(device: &Device, each_bytes: u64) -> Result<Bench, DeviceError> {
-        let arena_bytes = 4 * each_bytes + Product::WORKSPACE_BYTES;
+        let arena_bytes = 4 * each_bytes + Gemm::WORKSPACE_BYTES;
         let spec =
             ArenaSpec { role: Role::Model, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
         let arena = Arena::reserve(device, spec)?;
@@ -81,18 +81,18 @@ impl Bench {
         let (a, b, c, bias) = (a?, b?, c?, bias?);
         // Small numbers in every type, and no zeros.
         [&a, &b, &bias].into_iter().try_for_each(|block| stream.fill(block.view(), 0x3C))?;
-        let space = arena.take("workspace", Product::WORKSPACE_BYTES)?;
+        let space = arena.take("workspace", Gemm::WORKSPACE_BYTES)?;
         Ok(Bench { stream, a, b, c, bias, space })
     }
 
-    fn queue(&self, product: &Product, with_bias: bool) -> Result<(), DeviceError> {
+    fn queue(&self, gemm: &Gemm, with_bias: bool) -> Result<(), DeviceError> {
         let (a, b, c) = (self.a.view(), self.b.view(), self.c.view());
-        self.stream.product(product, a, b, c, with_bias.then(|| self.bias.view()), Some(self.space.view()))
+        self.stream.gemm(gemm, a, b, c, with_bias.then(|| self.bias.view()), Some(self.space.view()))
     }
 }
 
 /// The best of some runs on the CPU, in GFLOP/s.
-fn rate(threads: usize, product: &Product) -> Result<f64, DeviceError> {
+fn rate(threads: usize, gemm: &Gemm) -> Result<f64, DeviceError> {
     let machine = Machine::cpu();
     machine.set_compute_threads(threads);
     let bench = Bench::new(&machine.open(0)?, 64 << 20)?;
@@ -100,12 +100,12 @@ fn rate(threads: usize, product: &Product) -> Result<f64, DeviceError> {
     let mut spent = 0.0;
     while spent < 0.5 {
         let start = Instant::now();
-        bench.queue(product, false)?;
+        bench.queue(gemm, false)?;
         let seconds = start.elapsed().as_secs_f64();
         best = best.min(seconds);
         spent += seconds;
     }
-    Ok(product.flops() / best / 1e9)
+    Ok(gemm.flops() / best / 1e9)
 }
 
 /// A transformer: its name, width, layers and frames of a step.
@@ -123,7 +123,7 @@ fn on_a_card() -> Result<(), DeviceError> {
     };
     let device = machine.open(0)?;
     let before = device.process_bytes()?;
-    device.prepare_products()?;
+    device.prepare_gemms()?;
     machine
         .libraries()
         .iter()
@@ -136,7 +136,7 @@ fn on_a_card() -> Result<(), DeviceError> {
             layer(&device, &bench, [frames, inner, outer], layers, &mut all)?;
         }
         layer(&device, &bench, [frames, width, CLASSES], 1, &mut all)?;
-        let flops: f64 = all.iter().map(|(product, _)| product.flops()).sum();
+        let flops: f64 = all.iter().map(|(gemm, _)| gemm.flops()).sum();
         let ms = replayed_ms(&device, &bench, &all)?;
         println!("  all {} of a step, replayed: {ms:.3} ms, {:.0} TFLOP/s", all.len(), flops / ms / 1e9);
     }
@@ -151,26 +151,26 @@ fn layer(
     bench: &Bench,
     [frames, inner, outer]: [u32; 3],
     times: u32,
-    all: &mut Vec<(Product, bool)>,
+    all: &mut Vec<(Gemm, bool)>,
 ) -> Result<(), DeviceError> {
-    let bf16 = |m, n, k| Product::dense(DType::BF16, [m, n, k]);
-    let weights = Product { out: DType::F32, accumulate: true, ..bf16(outer, inner, frames).with_a_transposed() };
+    let bf16 = |m, n, k| Gemm::dense(DType::BF16, [m, n, k]);
+    let weights = Gemm { out: DType::F32, accumulate: true, ..bf16(outer, inner, frames).with_a_transposed() };
     let three = [
         ("forward, with bias", bf16(frames, outer, inner).with_b_transposed(), true),
         ("to its input", bf16(frames, inner, outer), false),
         ("to its weights", weights, false),
     ];
-    for (name, product, bias) in three {
-        let ms = replayed_ms(device, bench, &[(product, bias); 10])? / 10.0;
-        println!("  {:<48} {ms:>8.4} ms {:>5.0} TFLOP/s  {name}", product.to_string(), product.flops() / ms / 1e9);
-        all.extend((0..times).map(|_| (product, bias)));
+    for (name, gemm, bias) in three {
+        let ms = replayed_ms(device, bench, &[(gemm, bias); 10])? / 10.0;
+        println!("  {:<48} {ms:>8.4} ms {:>5.0} TFLOP/s  {name}", gemm.to_string(), gemm.flops() / ms / 1e9);
+        all.extend((0..times).map(|_| (gemm, bias)));
     }
     Ok(())
 }
 
 /// The median time of one replay of `work`, by the card's clock.
-fn replayed_ms(device: &Device, bench: &Bench, work: &[(Product, bool)]) -> Result<f64, DeviceError> {
-    let queue = || work.iter().try_for_each(|(product, bias)| bench.queue(product, *bias));
+fn replayed_ms(device: &Device, bench: &Bench, work: &[(Gemm, bool)]) -> Result<f64, DeviceError> {
+    let queue = || work.iter().try_for_each(|(gemm, bias)| bench.queue(gemm, *bias));
     queue()?;
     let capture = bench.stream.begin_capture()?;
     queue()?;

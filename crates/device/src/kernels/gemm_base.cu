@@ -12,13 +12,13 @@ __device__ void lay_base(T* c, const T* bias, u32 m, u32 n, u32 batch, u32 strid
     }
 }
 
-extern "C" __global__ void product_base_f32(
+extern "C" __global__ void gemm_base_f32(
     f32* c, const f32* bias, u32 m, u32 n, u32 batch, u32 stride, u64 batch_stride, u32 keeps, u32 has_bias
 ) {
     lay_base(c, bias, m, n, batch, stride, batch_stride, keeps != 0, has_bias != 0);
 }
 
-extern "C" __global__ void product_base_bf16(
+extern "C" __global__ void gemm_base_bf16(
     bf16* c, const bf16* bias, u32 m, u32 n, u32 batch, u32 stride, u64 batch_stride, u32 keeps, u32 has_bias
 ) {
     lay_base(c, bias, m, n, batch, stride, batch_stride, keeps != 0, has_bias != 0);

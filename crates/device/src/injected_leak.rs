@@ -5,7 +5,7 @@ use memmap2::MmapMut;
 
 use crate::arena::Block;
 use crate::error::DeviceError;
-use crate::fault::{LeakRate, Plant, Pool};
+use crate::fault::{Fault, LeakRate, Pool};
 use crate::isolation::Isolation;
 use crate::pinned::Pinned;
 
@@ -15,7 +15,7 @@ const OWNER: &str = "planted leak";
 const PIECE_BYTES: u64 = 64 << 10;
 
 /// A leak that grows with the steps. Dropping it gives everything back.
-pub struct PlantedLeak {
+pub struct InjectedLeak {
     rate: LeakRate,
     first_step: Option<u64>,
     held: Vec<Held>,
@@ -30,14 +30,14 @@ enum Held {
     Host(MmapMut),
 }
 
-impl PlantedLeak {
+impl InjectedLeak {
     /// The one that the environment asks for; none where it asks for none.
-    pub fn from_env() -> Result<Option<PlantedLeak>, DeviceError> {
-        Ok(Plant::from_env()?.leak().map(PlantedLeak::new))
+    pub fn from_env() -> Result<Option<InjectedLeak>, DeviceError> {
+        Ok(Fault::from_env()?.leak().map(InjectedLeak::new))
     }
 
-    fn new(rate: LeakRate) -> PlantedLeak {
-        PlantedLeak { rate, first_step: None, held: Vec::new(), held_bytes: 0, is_over: false }
+    fn new(rate: LeakRate) -> InjectedLeak {
+        InjectedLeak { rate, first_step: None, held: Vec::new(), held_bytes: 0, is_over: false }
     }
 
     /// Takes what is due by `step`, counted from the first it is told of. A pool that has no more to give refuses once, as
@@ -99,7 +99,7 @@ mod tests {
             (Pool::Pinned, [0, 0, 3 << 20]),
             (Pool::Host, [0, 0, 0]),
         ] {
-            let mut leak = PlantedLeak::new(LeakRate { pool, bytes: 1 << 20, steps: 64 });
+            let mut leak = InjectedLeak::new(LeakRate { pool, bytes: 1 << 20, steps: 64 });
             // A run that goes on from step 1000: the first step has nothing behind it.
             (1000..=1000 + 3 * 64).for_each(|step| leak.grow(step, &roles).unwrap());
             assert_eq!((held(), leak.held_bytes), (expected, 3 << 20), "{pool:?}");

@@ -1,6 +1,6 @@
-//! Matrix products: work on a stream beside kernels, because no kernel of ours should be one.
+//! GEMMs: work on a stream beside kernels, because no kernel of ours should be one.
 //!
-//! Everything is row-major. A product is checked against its memory before it is queued, as a kernel's arguments are.
+//! Everything is row-major. A GEMM is checked against its memory before it is queued, as a kernel's arguments are.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::kernel::DType;
 /// With `accumulate` the sum is added to what C holds; with a bias, `bias[n]` is added to every row. Products of bf16
 /// are summed in f32, and the result is rounded once. `k = 0` gives zeros, or C, or the bias.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Product {
+pub struct Gemm {
     /// Element type of A and B: F32, F64 or BF16.
     pub dtype: DType,
     /// Element type of C and of the bias: that of A and B, or F32 for BF16.
@@ -26,7 +26,7 @@ pub struct Product {
     pub n: u32,
     /// Columns of op(A), rows of op(B).
     pub k: u32,
-    /// How many products of this shape.
+    /// How many GEMMs of this shape.
     pub batch: u32,
     /// How A lies in memory.
     pub a: Operand,
@@ -35,9 +35,9 @@ pub struct Product {
     /// How C lies in memory. Never transposed. Its matrices may lie one after the other, or side by side as columns of
     /// one wider matrix; they may not share an element.
     pub c: Operand,
-    /// Multiplies the product, not what is added to it.
+    /// Multiplies the GEMM, not what is added to it.
     pub alpha: f64,
-    /// Whether the product is added to what C holds.
+    /// Whether the GEMM is added to what C holds.
     pub accumulate: bool,
 }
 
@@ -86,24 +86,24 @@ impl Operand {
     }
 }
 
-impl Product {
-    /// A workspace that suits products of all sizes on all cards: what NVIDIA recommends for its largest.
+impl Gemm {
+    /// A workspace that suits GEMMs of all sizes on all cards: what NVIDIA recommends for its largest.
     pub const WORKSPACE_BYTES: u64 = 32 << 20;
 
-    /// One product of dense matrices: A as `[m, k]`, B as `[k, n]`, C as `[m, n]`.
-    pub const fn dense(dtype: DType, [m, n, k]: [u32; 3]) -> Product {
+    /// One GEMM of dense matrices: A as `[m, k]`, B as `[k, n]`, C as `[m, n]`.
+    pub const fn dense(dtype: DType, [m, n, k]: [u32; 3]) -> Gemm {
         let (a, b, c) = (Operand::rows(k), Operand::rows(n), Operand::rows(n));
-        Product { dtype, out: dtype, m, n, k, batch: 1, a, b, c, alpha: 1.0, accumulate: false }
+        Gemm { dtype, out: dtype, m, n, k, batch: 1, a, b, c, alpha: 1.0, accumulate: false }
     }
 
     /// The same of A stored as `[k, m]`, densely.
-    pub const fn with_a_transposed(self) -> Product {
-        Product { a: Operand { transposed: true, stride: self.m, ..self.a }, ..self }
+    pub const fn with_a_transposed(self) -> Gemm {
+        Gemm { a: Operand { transposed: true, stride: self.m, ..self.a }, ..self }
     }
 
     /// The same of B stored as `[n, k]`, densely.
-    pub const fn with_b_transposed(self) -> Product {
-        Product { b: Operand { transposed: true, stride: self.k, ..self.b }, ..self }
+    pub const fn with_b_transposed(self) -> Gemm {
+        Gemm { b: Operand { transposed: true, stride: self.k, ..self.b }, ..self }
     }
 
     /// Bytes of A, from the first element that is used to the last; as many as can be counted where it is more.
@@ -129,13 +129,13 @@ impl Product {
         2.0 * [self.m, self.n, self.k, self.batch].map(f64::from).iter().product::<f64>()
     }
 
-    /// What is wrong with the product itself, whatever memory it gets.
+    /// What is wrong with the GEMM itself, whatever memory it gets.
     fn problem(&self) -> Option<String> {
-        let Product { m, n, batch, c, dtype, out, .. } = *self;
+        let Gemm { m, n, batch, c, dtype, out, .. } = *self;
         if !matches!((dtype, out), (DType::F32 | DType::F64 | DType::BF16, _) if out == dtype)
             && (dtype, out) != (DType::BF16, DType::F32)
         {
-            return Some(format!("there is no product of {dtype:?} into {out:?}"));
+            return Some(format!("there is no GEMM of {dtype:?} into {out:?}"));
         }
         if !self.alpha.is_finite() {
             return Some(format!("alpha is {}", self.alpha));
@@ -159,19 +159,19 @@ impl Product {
     }
 }
 
-impl fmt::Display for Product {
+impl fmt::Display for Gemm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Product { m, n, k, batch, .. } = self;
+        let Gemm { m, n, k, batch, .. } = self;
         let transposed = |operand: &Operand| if operand.transposed { "ᵀ" } else { "" };
         let (a, b) = (transposed(&self.a), transposed(&self.b));
         write!(f, "{batch} x [{m},{k}]{a}·[{k},{n}]{b} of {:?} into {:?}", self.dtype, self.out)
     }
 }
 
-/// A product with nothing left to check.
+/// A GEMM with nothing left to check.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RawProduct {
-    pub(crate) shape: Product,
+pub(crate) struct RawGemm {
+    pub(crate) shape: Gemm,
     /// Where A, B and C begin, and how many bytes of each are used.
     pub(crate) a: (Address, u64),
     pub(crate) b: (Address, u64),
@@ -181,7 +181,7 @@ pub(crate) struct RawProduct {
     pub(crate) workspace: Option<(Address, u64)>,
 }
 
-impl RawProduct {
+impl RawGemm {
     /// The memory it touches, the workspace aside.
     pub(crate) fn args(&self) -> Vec<RawArg> {
         let reads = [Some(self.a), Some(self.b), self.bias].into_iter().flatten();
@@ -190,20 +190,20 @@ impl RawProduct {
     }
 }
 
-/// Checks the product and its memory: types, strides, sizes from the shape, whole aligned elements, the right card, and
+/// Checks the GEMM and its memory: types, strides, sizes from the shape, whole aligned elements, the right card, and
 /// that C overlaps nothing that is read.
 pub(crate) fn check(
-    product: &Product,
+    gemm: &Gemm,
     card: usize,
     [a, b, c]: [View<'_>; 3],
     bias: Option<View<'_>>,
     workspace: Option<View<'_>>,
-) -> Result<RawProduct, DeviceError> {
-    let wrong = |problem: String| DeviceError::Product { product: product.to_string(), problem };
-    if let Some(problem) = product.problem() {
+) -> Result<RawGemm, DeviceError> {
+    let wrong = |problem: String| DeviceError::Gemm { gemm: gemm.to_string(), problem };
+    if let Some(problem) = gemm.problem() {
         return Err(wrong(problem));
     }
-    let Product { m, n, k, batch, dtype, out, .. } = *product;
+    let Gemm { m, n, k, batch, dtype, out, .. } = *gemm;
     let used = |name: &str, view: View<'_>, dtype: DType, elements: Option<u64>| {
         let (at, size) = (view.address(), dtype.bytes());
         if at.card != card {
@@ -221,11 +221,11 @@ pub(crate) fn check(
             }
         }
     };
-    let raw = RawProduct {
-        shape: *product,
-        a: used("A", a, dtype, product.a.extent(m, k, batch))?,
-        b: used("B", b, dtype, product.b.extent(k, n, batch))?,
-        c: used("C", c, out, product.c.extent(m, n, batch))?,
+    let raw = RawGemm {
+        shape: *gemm,
+        a: used("A", a, dtype, gemm.a.extent(m, k, batch))?,
+        b: used("B", b, dtype, gemm.b.extent(k, n, batch))?,
+        c: used("C", c, out, gemm.c.extent(m, n, batch))?,
         bias: bias.map(|bias| used("the bias", bias, out, Some(n.into()))).transpose()?,
         workspace: workspace.map(|view| used("the workspace", view, DType::U8, Some(view.bytes()))).transpose()?,
     };

@@ -6,44 +6,44 @@ use std::sync::{Arc, Mutex};
 
 use crate::driver::{Address, CopyPath, Driver, RawArg, RecordedId, StreamId};
 use crate::error::DeviceError;
+use crate::gemm::RawGemm;
 use crate::host_exec::{touched, touched_by_copy};
 use crate::kernel::{Grid, Kernel};
 use crate::machine::lock;
-use crate::product::RawProduct;
 
 /// One piece of recorded work.
-pub(crate) enum Work {
+pub(crate) enum CapturedWork {
     Copy(CopyPath),
     Fill { at: Address, bytes: u64, value: u8 },
     Launch { kernel: &'static Kernel, grid: Grid, args: Vec<RawArg> },
-    Product(RawProduct),
+    Gemm(RawGemm),
 }
 
-impl Work {
+impl CapturedWork {
     /// Queues it, as it was queued when it was recorded.
     pub(crate) fn queue(&self, driver: &impl Driver, card: usize, stream: StreamId) -> Result<(), DeviceError> {
         match self {
-            Work::Copy(path) => driver.copy(card, stream, *path),
-            Work::Fill { at, bytes, value } => driver.fill(card, stream, *at, *bytes, *value),
-            Work::Launch { kernel, grid, args } => driver.launch(card, stream, (kernel, 0), *grid, args),
-            Work::Product(product) => driver.product(card, stream, product),
+            CapturedWork::Copy(path) => driver.copy(card, stream, *path),
+            CapturedWork::Fill { at, bytes, value } => driver.fill(card, stream, *at, *bytes, *value),
+            CapturedWork::Launch { kernel, grid, args } => driver.launch(card, stream, (kernel, 0), *grid, args),
+            CapturedWork::Gemm(gemm) => driver.gemm(card, stream, gemm),
         }
     }
 
     /// The parts of device memory it touches: `(from, to, writes)`.
     pub(crate) fn touches(&self) -> Vec<(u64, u64, bool)> {
         match self {
-            Work::Copy(path) => touched_by_copy(path),
-            Work::Fill { at, bytes, .. } => vec![(at.raw, at.raw + bytes, true)],
-            Work::Launch { args, .. } => touched(args),
-            Work::Product(product) => touched(&product.args()),
+            CapturedWork::Copy(path) => touched_by_copy(path),
+            CapturedWork::Fill { at, bytes, .. } => vec![(at.raw, at.raw + bytes, true)],
+            CapturedWork::Launch { args, .. } => touched(args),
+            CapturedWork::Gemm(gemm) => touched(&gemm.args()),
         }
     }
 }
 
 /// The recordings of a machine.
 #[derive(Default)]
-pub(crate) struct Recordings {
+pub(crate) struct HostGraphs {
     /// How many streams record: nearly always none, and then nothing is locked.
     open: AtomicUsize,
     books: Mutex<Books>,
@@ -51,12 +51,12 @@ pub(crate) struct Recordings {
 
 #[derive(Default)]
 struct Books {
-    under_way: HashMap<StreamId, Vec<Work>>,
-    finished: HashMap<RecordedId, Arc<[Work]>>,
+    under_way: HashMap<StreamId, Vec<CapturedWork>>,
+    finished: HashMap<RecordedId, Arc<[CapturedWork]>>,
     next: RecordedId,
 }
 
-impl Recordings {
+impl HostGraphs {
     pub(crate) fn begin(&self, stream: StreamId) {
         if lock(&self.books).under_way.insert(stream, Vec::new()).is_none() {
             self.open.fetch_add(1, Ordering::Release);
@@ -64,12 +64,12 @@ impl Recordings {
     }
 
     /// Keeps the work if the stream records; `false` when it is to be done.
-    pub(crate) fn keeps(&self, stream: StreamId, work: impl FnOnce() -> Work) -> bool {
+    pub(crate) fn keeps(&self, stream: StreamId, work: impl FnOnce() -> CapturedWork) -> bool {
         self.any() && self.keep(stream, work()).is_none()
     }
 
     /// The same, with the work back when it is to be done.
-    pub(crate) fn keep(&self, stream: StreamId, work: Work) -> Option<Work> {
+    pub(crate) fn keep(&self, stream: StreamId, work: CapturedWork) -> Option<CapturedWork> {
         if !self.any() {
             return Some(work);
         }
@@ -99,7 +99,7 @@ impl Recordings {
     }
 
     /// Ends a recording that nobody wants, or takes what it holds.
-    pub(crate) fn take(&self, stream: StreamId) -> Option<Vec<Work>> {
+    pub(crate) fn take(&self, stream: StreamId) -> Option<Vec<CapturedWork>> {
         let list = lock(&self.books).under_way.remove(&stream);
         if list.is_some() {
             self.open.fetch_sub(1, Ordering::Release);
@@ -107,7 +107,7 @@ impl Recordings {
         list
     }
 
-    pub(crate) fn get(&self, card: usize, id: RecordedId) -> Result<Arc<[Work]>, DeviceError> {
+    pub(crate) fn get(&self, card: usize, id: RecordedId) -> Result<Arc<[CapturedWork]>, DeviceError> {
         lock(&self.books).finished.get(&id).cloned().ok_or_else(|| DeviceError::Failed {
             card,
             during: "replaying work",

@@ -5,7 +5,7 @@
 //! which is where the library adds one.
 //!
 //! The algorithm is asked for once for each shape, layout and alignment, and kept for as long as the process lives: the
-//! same product gives the same bits every time.
+//! same GEMM gives the same bits every time.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::CudaDriver;
 use super::api::{Code, Handle};
-use super::cublas::{self, Blas, Call, Columns, Description, Plan};
+use super::cublas::{self, Blas, Columns, Description, GemmCall, GemmPlan};
 use crate::driver::{Address, Driver as _, RawArg, StreamId};
 use crate::error::DeviceError;
+use crate::gemm::{Gemm, Operand, RawGemm};
 use crate::kernel::{DType, Grid};
-use crate::kernels::product_base;
+use crate::kernels::gemm_base;
 use crate::library::{LibraryError, Search};
-use crate::product::{Operand, Product, RawProduct};
 
 /// The most that an address is asked to be aligned to: no algorithm wants more.
 const LARGEST_ALIGNMENT: u64 = 256;
@@ -53,7 +53,7 @@ impl BlasDoor {
     }
 }
 
-/// What one card needs for products.
+/// What one card needs for GEMMs.
 #[derive(Default)]
 pub(crate) struct Products {
     state: Mutex<State>,
@@ -61,10 +61,10 @@ pub(crate) struct Products {
 
 #[derive(Default)]
 struct State {
-    /// The library's handle, from the first product to the closing of the card.
+    /// The library's handle, from the first GEMM to the closing of the card.
     handle: Option<Handle>,
     /// Descriptors are in host memory: they outlive the card's context.
-    plans: HashMap<Description, Plan>,
+    plans: HashMap<Description, GemmPlan>,
 }
 
 impl Products {
@@ -89,13 +89,13 @@ impl State {
         }
     }
 
-    fn plan(&mut self, blas: &Blas, handle: Handle, product: &RawProduct) -> Result<Option<&Plan>, Code> {
-        let whole = describe(product);
+    fn plan(&mut self, blas: &Blas, handle: Handle, gemm: &RawGemm) -> Result<Option<&GemmPlan>, Code> {
+        let whole = describe(gemm);
         let vacant = match self.plans.entry(whole) {
             Entry::Occupied(known) => return Ok(Some(known.into_mut())),
             Entry::Vacant(vacant) => vacant,
         };
-        let bias = product.bias.map_or(0, |(at, _)| at.raw);
+        let bias = gemm.bias.map_or(0, |(at, _)| at.raw);
         let alone = Description { bias_alignment: None, ..whole };
         let found = match blas.plan(handle, &whole, bias)? {
             None if whole.bias_alignment.is_some() => blas.plan(handle, &alone, 0)?,
@@ -106,38 +106,38 @@ impl State {
 }
 
 impl CudaDriver {
-    /// Opens the library, makes the card's handle, and loads our own part: what products take of a card besides the
+    /// Opens the library, makes the card's handle, and loads our own part: what GEMMs take of a card besides the
     /// library's kernels.
-    pub(super) fn open_products(&self, card: usize) -> Result<(), DeviceError> {
-        self.enter(card, "preparing products")?;
+    pub(super) fn open_gemms(&self, card: usize) -> Result<(), DeviceError> {
+        self.enter(card, "preparing GEMMs")?;
         let blas = self.blas.get(self.version)?;
-        lock(&self.seat(card)?.products.state).handle(&blas)?;
-        product_base::KERNELS.iter().try_for_each(|kernel| self.load(card, kernel).map(drop))
+        lock(&self.seat(card)?.gemms.state).handle(&blas)?;
+        gemm_base::KERNELS.iter().try_for_each(|kernel| self.load(card, kernel).map(drop))
     }
 
-    pub(super) fn queue_product(&self, card: usize, stream: StreamId, p: &RawProduct) -> Result<(), DeviceError> {
-        let refused = |problem: String| DeviceError::Product { product: p.shape.to_string(), problem };
+    pub(super) fn queue_gemm(&self, card: usize, stream: StreamId, p: &RawGemm) -> Result<(), DeviceError> {
+        let refused = |problem: String| DeviceError::Gemm { gemm: p.shape.to_string(), problem };
         if p.c.1 == 0 {
             return Ok(());
         }
         if p.shape.dtype == DType::F64 {
-            return Err(refused("products of F64 run on the CPU and on simulated cards".to_owned()));
+            return Err(refused("GEMMs of F64 run on the CPU and on simulated cards".to_owned()));
         }
-        self.enter(card, "queueing a product")?;
+        self.enter(card, "queueing a GEMM")?;
         if p.shape.k == 0 {
             return self.lay_base(card, stream, p);
         }
         let blas = self.blas.get(self.version)?;
-        let mut state = lock(&self.seat(card)?.products.state);
+        let mut state = lock(&self.seat(card)?.gemms.state);
         let handle = state.handle(&blas)?;
-        let answered = |code: Code| self.product_failed(card, &blas, code, &p.shape);
+        let answered = |code: Code| self.gemm_failed(card, &blas, code, &p.shape);
         let plan = state.plan(&blas, handle, p).map_err(answered)?;
         let plan = plan.ok_or_else(|| refused(format!("{} has no algorithm for it", blas.found.name)))?;
         let bias_first = p.bias.is_some() && !plan.adds_bias;
         if bias_first {
             self.lay_base(card, stream, p)?;
         }
-        let call = Call {
+        let call = GemmCall {
             a: p.b.0.raw,
             b: p.a.0.raw,
             d: p.c.0.raw,
@@ -150,13 +150,13 @@ impl CudaDriver {
         blas.run(handle, plan, &call).map_err(answered)
     }
 
-    /// Makes C what the product is added to: zeros or what it holds, and the bias.
-    fn lay_base(&self, card: usize, stream: StreamId, p: &RawProduct) -> Result<(), DeviceError> {
-        let Product { m, n, batch, c, accumulate, out, .. } = p.shape;
+    /// Makes C what the GEMM is added to: zeros or what it holds, and the bias.
+    fn lay_base(&self, card: usize, stream: StreamId, p: &RawGemm) -> Result<(), DeviceError> {
+        let Gemm { m, n, batch, c, accumulate, out, .. } = p.shape;
         if accumulate && p.bias.is_none() {
             return Ok(());
         }
-        let kernel = product_base::kernel(out);
+        let kernel = gemm_base::kernel(out);
         let id = self.load(card, kernel)?;
         // Without a bias nothing is read there.
         let (bias, bias_bytes) = p.bias.unwrap_or((p.c.0, 0));
@@ -172,12 +172,12 @@ impl CudaDriver {
             RawArg::U32(p.bias.is_some().into()),
         ];
         let elements = u64::from(m) * u64::from(n) * u64::from(batch);
-        self.launch(card, stream, (kernel, id), Grid::cover(elements, product_base::THREADS), &args)
+        self.launch(card, stream, (kernel, id), Grid::cover(elements, gemm_base::THREADS), &args)
     }
 
     /// The library has no answer of its own for a card that is lost: the driver is asked.
-    fn product_failed(&self, card: usize, blas: &Blas, code: Code, shape: &Product) -> DeviceError {
-        let during = "queueing a product";
+    fn gemm_failed(&self, card: usize, blas: &Blas, code: Code, shape: &Gemm) -> DeviceError {
+        let during = "queueing a GEMM";
         let alive = self.opened(card, during).and_then(|open| {
             // SAFETY: the stream lives until `close`, and has work only while memory is reserved.
             self.check(card, during, unsafe { (self.api.cuStreamSynchronize)(open.service) })
@@ -190,9 +190,9 @@ impl CudaDriver {
     }
 }
 
-/// A product in the library's terms.
-fn describe(p: &RawProduct) -> Description {
-    let Product { m, n, k, batch, dtype, out, a, b, c, .. } = p.shape;
+/// A GEMM in the library's terms.
+fn describe(p: &RawGemm) -> Description {
+    let Gemm { m, n, k, batch, dtype, out, a, b, c, .. } = p.shape;
     let columns = |operand: Operand, dtype: DType, (rows, columns): (u32, u32), at: Address| {
         let (rows, columns) = if operand.transposed { (columns, rows) } else { (rows, columns) };
         let apart = if batch > 1 { operand.batch_stride * dtype.bytes() } else { 0 };

@@ -3,7 +3,7 @@
 use super::*;
 
 fn cut(m: u32, n: u32, k: u32, batch: u32) -> Cut {
-    Cut::of(&Product { batch, ..Product::dense(DType::F32, [m, n, k]) })
+    Cut::of(&Gemm { batch, ..Gemm::dense(DType::F32, [m, n, k]) })
 }
 
 #[test]

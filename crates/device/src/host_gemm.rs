@@ -1,4 +1,4 @@
-//! A [`Product`](crate::Product) on host memory, cut into pieces that the compute pool shares.
+//! A [`Gemm`](crate::Gemm) on host memory, cut into pieces that the compute pool shares.
 //!
 //! The cut depends on the shape alone and never goes through `k`: every element of C is one sum by one thread, in an
 //! order that no number of threads changes.
@@ -9,26 +9,26 @@ use half::bf16;
 use half::slice::HalfFloatSliceExt;
 
 use crate::driver::Address;
-use crate::host::{Float, RawMatrix, multiply};
+use crate::gemm::{Gemm, Operand, RawGemm};
+use crate::host::{GemmFloat, RawMatrix, multiply};
 use crate::host_exec::pointer;
 use crate::kernel::{DType, Element};
-use crate::product::{Operand, Product, RawProduct};
 use crate::workers::Workers;
 
-/// Computes the product.
+/// Computes the GEMM.
 ///
 /// # Safety
 /// Its memory must be live host memory that nothing else writes, and nothing reads where C lies, until this returns.
-/// [`crate::product::check`] has seen to it that the shape stays inside it and that C overlaps nothing.
-pub(crate) unsafe fn run_product(product: &RawProduct, workers: &Workers) {
-    let shape = &product.shape;
+/// [`crate::gemm::check`] has seen to it that the shape stays inside it and that C overlaps nothing.
+pub(crate) unsafe fn run_gemm(gemm: &RawGemm, workers: &Workers) {
+    let shape = &gemm.shape;
     // SAFETY: by this function's contract; the types are those the memory was checked for.
     unsafe {
         match (shape.dtype, shape.out) {
-            (DType::F32, _) => run_float::<f32>(product, workers),
-            (DType::F64, _) => run_float::<f64>(product, workers),
-            (_, DType::BF16) => run_bf16::<bf16>(product, workers),
-            _ => run_bf16::<f32>(product, workers),
+            (DType::F32, _) => run_float::<f32>(gemm, workers),
+            (DType::F64, _) => run_float::<f64>(gemm, workers),
+            (_, DType::BF16) => run_bf16::<bf16>(gemm, workers),
+            _ => run_bf16::<f32>(gemm, workers),
         }
     }
 }
@@ -65,7 +65,7 @@ const SMALLEST_FLOPS: usize = 4_000_000;
 const ENOUGH: usize = 4;
 
 impl Cut {
-    fn of(shape: &Product) -> Cut {
+    fn of(shape: &Gemm) -> Cut {
         let (m, n, batch) = (shape.m as usize, shape.n as usize, shape.batch as usize);
         let mut cut = Cut { m, n, rows: part(m, LARGEST.0, 8), columns: part(n, LARGEST.1, 16), batch };
         let worth = |cut: &Cut| cut.rows * cut.columns * shape.k as usize * 2 >= 2 * SMALLEST_FLOPS;
@@ -101,10 +101,10 @@ fn part(len: usize, most: usize, step: usize) -> usize {
 /// f32 and f64: multiplied where they lie.
 ///
 /// # Safety
-/// As [`run_product`], for elements of `T`.
-unsafe fn run_float<T: Float>(product: &RawProduct, workers: &Workers) {
-    let (shape, cut) = (product.shape, Cut::of(&product.shape));
-    let memory = Memory::<T, T>::of(product, pointer(product.a.0).cast(), pointer(product.b.0).cast());
+/// As [`run_gemm`], for elements of `T`.
+unsafe fn run_float<T: GemmFloat>(gemm: &RawGemm, workers: &Workers) {
+    let (shape, cut) = (gemm.shape, Cut::of(&gemm.shape));
+    let memory = Memory::<T, T>::of(gemm, pointer(gemm.a.0).cast(), pointer(gemm.b.0).cast());
     let alpha = T::from_f64(shape.alpha);
     workers.each(cut.count(), &|i| {
         let piece = cut.piece(i);
@@ -124,7 +124,7 @@ unsafe fn run_float<T: Float>(product: &RawProduct, workers: &Workers) {
 }
 
 /// `row + bias` with `accumulate`, else the bias.
-fn add_bias<T: Float>(row: &mut [T], bias: &[T], accumulate: bool) {
+fn add_bias<T: GemmFloat>(row: &mut [T], bias: &[T], accumulate: bool) {
     match accumulate {
         true => row.iter_mut().zip(bias).for_each(|(c, bias)| *c = *c + *bias),
         false => row.copy_from_slice(bias),
@@ -134,12 +134,12 @@ fn add_bias<T: Float>(row: &mut [T], bias: &[T], accumulate: bool) {
 /// bf16: made f32 on the side, multiplied there, and rounded once.
 ///
 /// # Safety
-/// As [`run_product`], for A and B of bf16 and C of `O`.
-unsafe fn run_bf16<O: Rounded>(product: &RawProduct, workers: &Workers) {
-    let (shape, cut) = (product.shape, Cut::of(&product.shape));
+/// As [`run_gemm`], for A and B of bf16 and C of `O`.
+unsafe fn run_bf16<O: Rounded>(gemm: &RawGemm, workers: &Workers) {
+    let (shape, cut) = (gemm.shape, Cut::of(&gemm.shape));
     // SAFETY: live and not written, by this function's contract.
-    let (a, b) = unsafe { (widened(product.a, workers), widened(product.b, workers)) };
-    let memory = Memory::<f32, O>::of(product, a.as_ptr(), b.as_ptr());
+    let (a, b) = unsafe { (widened(gemm.a, workers), widened(gemm.b, workers)) };
+    let memory = Memory::<f32, O>::of(gemm, a.as_ptr(), b.as_ptr());
     workers.each(cut.count(), &|i| {
         let piece = cut.piece(i);
         let (a, b) = memory.operands(&shape, piece);
@@ -203,7 +203,7 @@ impl Rounded for bf16 {
     }
 }
 
-/// Where a product's matrices begin: A and B of `T`, C and the bias of `O`.
+/// Where a GEMM's matrices begin: A and B of `T`, C and the bias of `O`.
 struct Memory<T, O> {
     a: *const T,
     b: *const T,
@@ -215,13 +215,13 @@ struct Memory<T, O> {
 unsafe impl<T: Sync, O: Send> Sync for Memory<T, O> {}
 
 impl<T, O> Memory<T, O> {
-    fn of(product: &RawProduct, a: *const T, b: *const T) -> Memory<T, O> {
-        let bias = product.bias.map(|(at, _)| pointer(at).cast_const().cast());
-        Memory { a, b, c: pointer(product.c.0).cast(), bias }
+    fn of(gemm: &RawGemm, a: *const T, b: *const T) -> Memory<T, O> {
+        let bias = gemm.bias.map(|(at, _)| pointer(at).cast_const().cast());
+        Memory { a, b, c: pointer(gemm.c.0).cast(), bias }
     }
 
     /// The rows of op(A) and the columns of op(B) that a piece is made of.
-    fn operands(&self, shape: &Product, piece: Piece) -> (RawMatrix<T>, RawMatrix<T>) {
+    fn operands(&self, shape: &Gemm, piece: Piece) -> (RawMatrix<T>, RawMatrix<T>) {
         let at = |from: *const T, operand: &Operand, (row, column): (usize, usize)| {
             let (row, column) = if operand.transposed { (column, row) } else { (row, column) };
             let stride = operand.stride as usize;
@@ -233,13 +233,13 @@ impl<T, O> Memory<T, O> {
     }
 
     /// The first element of a piece.
-    fn corner(&self, shape: &Product, piece: Piece) -> *mut O {
+    fn corner(&self, shape: &Gemm, piece: Piece) -> *mut O {
         let batch = piece.batch * shape.c.batch_stride as usize;
         self.c.wrapping_add(batch + piece.row * shape.c.stride as usize + piece.column)
     }
 
     /// Row `i` of a piece.
-    fn row(&self, shape: &Product, piece: Piece, i: usize) -> *mut [O] {
+    fn row(&self, shape: &Gemm, piece: Piece, i: usize) -> *mut [O] {
         let at = self.corner(shape, piece).wrapping_add(i * shape.c.stride as usize);
         ptr::slice_from_raw_parts_mut(at, piece.columns)
     }

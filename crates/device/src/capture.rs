@@ -1,14 +1,14 @@
 //! Work that was recorded once and is replayed as one: on NVIDIA cards a CUDA graph, elsewhere the list of what was
 //! queued.
 //!
-//! What a recording holds is launches, products, fills and copies within the card, with their addresses. Copies from and
+//! What a recording holds is launches, GEMMs, fills and copies within the card, with their addresses. Copies from and
 //! to the host, and events, stay outside: a replay must mean the same every time. Only the marks by which two lines of
 //! one recording part and meet again are inside, and become its order.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::device::Opened;
+use crate::device::OpenDevice;
 use crate::driver::RecordedId;
 use crate::error::DeviceError;
 use crate::stream::{Event, Stream};
@@ -25,15 +25,15 @@ pub struct Capture<'a> {
 ///
 /// It names memory and does not hold it: whoever replays it keeps the blocks. A replay after they were given back works
 /// on whatever lies there now, or fails.
-pub struct Recorded {
-    open: Arc<Opened>,
+pub struct CapturedGraph {
+    open: Arc<OpenDevice>,
     id: RecordedId,
 }
 
 impl Stream {
     /// From now on what is queued here is recorded instead of done. One thread begins, queues and ends.
     ///
-    /// On NVIDIA cards every kernel must have run before, and every product of the same shape: loading code while
+    /// On NVIDIA cards every kernel must have run before, and every GEMM of the same shape: loading code while
     /// recording is not allowed. Other streams and threads go on as ever: they may queue, load kernels and take memory. One
     /// that gives an arena back, or closes the card, waits until nobody records on it.
     pub fn begin_capture(&self) -> Result<Capture<'_>, DeviceError> {
@@ -44,7 +44,7 @@ impl Stream {
     }
 
     /// Queues everything that was recorded, in its order. One call of the driver on NVIDIA cards; nothing is allocated.
-    pub fn replay(&self, recorded: &Recorded) -> Result<(), DeviceError> {
+    pub fn replay(&self, recorded: &CapturedGraph) -> Result<(), DeviceError> {
         self.outside_capture("a replay")?;
         if !Arc::ptr_eq(&recorded.open, &self.open) {
             let what = format!("it was recorded on GPU {}", recorded.open.card);
@@ -84,12 +84,12 @@ impl Capture<'_> {
 
     /// Ends the recording and makes it ready: on NVIDIA cards it is put on the card, which takes device memory of the
     /// driver's own, some kilobytes for each piece of work.
-    pub fn end(mut self) -> Result<Recorded, DeviceError> {
+    pub fn end(mut self) -> Result<CapturedGraph, DeviceError> {
         self.ended = true;
         self.stream.capturing.store(false, Ordering::Relaxed);
         let open = &self.stream.open;
         let id = open.driver().end_capture(open.card, self.stream.id)?;
-        Ok(Recorded { open: open.clone(), id })
+        Ok(CapturedGraph { open: open.clone(), id })
     }
 }
 
@@ -102,13 +102,13 @@ impl Drop for Capture<'_> {
     }
 }
 
-impl Drop for Recorded {
+impl Drop for CapturedGraph {
     fn drop(&mut self) {
         self.open.driver().drop_recorded(self.open.card, self.id);
     }
 }
 
-impl std::fmt::Debug for Recorded {
+impl std::fmt::Debug for CapturedGraph {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Recorded({:#x} on GPU {})", self.id, self.open.card)
     }

@@ -1,4 +1,4 @@
-//! Matrix products: the right numbers on every kind of device; on the CPU and on simulated cards the same bits for any
+//! GEMMs: the right numbers on every kind of device; on the CPU and on simulated cards the same bits for any
 //! number of threads, on a real card the same bits every time.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
 
@@ -6,10 +6,10 @@ mod support;
 
 use half::bf16;
 use support::arena;
-use tandem_device::{DType, Device, Element, Machine, Operand, Product, Stream, View};
+use tandem_device::{DType, Device, Element, Gemm, Machine, Operand, Stream, View};
 use tandem_events::Role;
 
-/// A type products are made of, and how far a sum of `k` products of numbers under 1 may be off.
+/// A type GEMMs are made of, and how far a sum of `k` GEMMs of numbers under 1 may be off.
 trait Real: Element + PartialEq + std::fmt::Debug {
     const EPSILON: f64;
     fn of(x: f64) -> Self;
@@ -36,7 +36,7 @@ fn noise<T: Real>(len: usize, seed: u64) -> Vec<T> {
 }
 
 /// Elements each matrix takes, from the shape.
-fn lengths(p: &Product) -> [usize; 3] {
+fn lengths(p: &Gemm) -> [usize; 3] {
     let extent = |operand: &Operand, rows: u32, columns: u32| {
         let (rows, columns) = if operand.transposed { (columns, rows) } else { (rows, columns) };
         let one = u64::from(rows.max(1) - 1) * u64::from(operand.stride) + u64::from(columns);
@@ -46,7 +46,7 @@ fn lengths(p: &Product) -> [usize; 3] {
 }
 
 /// Three loops in f64.
-fn reference<T: Real, O: Real>(p: &Product, [a, b]: [&[T]; 2], c: &[O], bias: Option<&[O]>) -> Vec<f64> {
+fn reference<T: Real, O: Real>(p: &Gemm, [a, b]: [&[T]; 2], c: &[O], bias: Option<&[O]>) -> Vec<f64> {
     let at = |operand: &Operand, batch: u32, row: u32, column: u32| {
         let (row, column) = if operand.transposed { (column, row) } else { (row, column) };
         (u64::from(batch) * operand.batch_stride + u64::from(row) * u64::from(operand.stride) + u64::from(column))
@@ -66,8 +66,8 @@ fn reference<T: Real, O: Real>(p: &Product, [a, b]: [&[T]; 2], c: &[O], bias: Op
     out
 }
 
-/// The product as a machine with so many threads computes it.
-fn run<T: Real, O: Real>(machine: &Machine, p: &Product, [a, b]: [&[T]; 2], c: &[O], bias: Option<&[O]>) -> Vec<O> {
+/// The GEMM as a machine with so many threads computes it.
+fn run<T: Real, O: Real>(machine: &Machine, p: &Gemm, [a, b]: [&[T]; 2], c: &[O], bias: Option<&[O]>) -> Vec<O> {
     let device = machine.open(0).unwrap();
     let arena = arena(&device, Role::Model, 64);
     let stream = device.stream(true).unwrap();
@@ -79,9 +79,9 @@ fn run<T: Real, O: Real>(machine: &Machine, p: &Product, [a, b]: [&[T]; 2], c: &
         put(&stream, values, block.part(0, values.len() as u64));
     }
     let bias = bias.map(|_| blocks[3].view());
-    let space = arena.take("workspace", Product::WORKSPACE_BYTES).unwrap();
+    let space = arena.take("workspace", Gemm::WORKSPACE_BYTES).unwrap();
     let space = Some(space.view());
-    stream.product(p, blocks[0].view(), blocks[1].view(), blocks[2].view(), bias, space).unwrap();
+    stream.gemm(p, blocks[0].view(), blocks[1].view(), blocks[2].view(), bias, space).unwrap();
     let mut out = device.pinned(c.len() as u64).unwrap();
     stream.download(blocks[2].part(0, c.len() as u64), &mut out, 0..c.len() as u64).unwrap();
     stream.drain().unwrap();
@@ -97,7 +97,7 @@ fn put(stream: &Stream, values: &[u8], to: View<'_>) {
     }
 }
 
-/// Where products are tried.
+/// Where GEMMs are tried.
 enum Devices {
     /// The CPU with several numbers of threads, and simulated cards.
     Host,
@@ -105,9 +105,9 @@ enum Devices {
     Card(Machine, #[expect(dead_code, reason = "keeps the card open")] Device),
 }
 
-/// A product with its numbers.
+/// A GEMM with its numbers.
 struct Trial<T, O> {
-    p: Product,
+    p: Gemm,
     a: Vec<T>,
     b: Vec<T>,
     c: Vec<O>,
@@ -140,8 +140,8 @@ impl Devices {
         Devices::Card(machine, device)
     }
 
-    fn check<T: Real, O: Real>(&self, p: Product, with_bias: bool) {
-        let p = Product { dtype: T::DTYPE, out: O::DTYPE, ..p };
+    fn check<T: Real, O: Real>(&self, p: Gemm, with_bias: bool) {
+        let p = Gemm { dtype: T::DTYPE, out: O::DTYPE, ..p };
         let [a, b, c] = lengths(&p);
         let (a, b, c) = (noise::<T>(a, 1), noise::<T>(b, 2), noise::<O>(c, 3));
         let trial = Trial { p, a, b, c, bias: with_bias.then(|| noise::<O>(p.n as usize, 4)) };
@@ -151,7 +151,7 @@ impl Devices {
             Devices::Card(machine, _) => {
                 let found = trial.run(machine);
                 // Where the library does not add the bias, it is added to C before, and rounded there; and its kernels for
-                // odd sizes round the product once before they add (seen on an H200: 1.5 steps of bf16 off).
+                // odd sizes round the GEMM once before they add (seen on an H200: 1.5 steps of bf16 off).
                 trial.compare(&found, if with_bias { (2.0, 2.0) } else { (1.0, 0.0) });
                 assert!(trial.run(machine) == found, "{p}: a second time gives other bits");
             }
@@ -198,15 +198,15 @@ on_host_and_card!(
 /// Every way of lying in memory, with what is added to it and without.
 fn check_layouts<T: Real, O: Real>(on: &Devices, [m, n, k]: [u32; 3]) {
     for layout in 0..4 {
-        let dense = Product::dense(DType::F32, [m, n, k]);
+        let dense = Gemm::dense(DType::F32, [m, n, k]);
         let dense = if layout & 1 == 0 { dense } else { dense.with_a_transposed() };
         let dense = if layout & 2 == 0 { dense } else { dense.with_b_transposed() };
         on.check::<T, O>(dense, false);
         let wider = |operand: Operand, by| Operand { stride: operand.stride + by, ..operand };
-        let apart = Product { a: wider(dense.a, 3), b: wider(dense.b, 1), c: wider(dense.c, 5), ..dense };
-        on.check::<T, O>(Product { accumulate: true, alpha: -0.5, ..apart }, false);
-        on.check::<T, O>(Product { alpha: 2.0, ..apart }, true);
-        on.check::<T, O>(Product { accumulate: true, ..apart }, true);
+        let apart = Gemm { a: wider(dense.a, 3), b: wider(dense.b, 1), c: wider(dense.c, 5), ..dense };
+        on.check::<T, O>(Gemm { accumulate: true, alpha: -0.5, ..apart }, false);
+        on.check::<T, O>(Gemm { alpha: 2.0, ..apart }, true);
+        on.check::<T, O>(Gemm { accumulate: true, ..apart }, true);
     }
 }
 
@@ -229,41 +229,39 @@ fn odd_sizes_in_bf16(on: &Devices) {
 
 fn sizes_that_are_cut_into_pieces(on: &Devices) {
     for shape in [[531, 259, 67], [97, 193, 901], [3, 1300, 1100], [1300, 3, 1100]] {
-        let product = Product { accumulate: true, alpha: 0.5, ..Product::dense(DType::F32, shape) };
-        on.check::<f32, f32>(product, true);
-        on.check::<f32, f32>(product.with_a_transposed().with_b_transposed(), false);
-        on.check::<f64, f64>(product.with_a_transposed(), true);
-        on.check::<bf16, bf16>(product.with_b_transposed(), true);
+        let gemm = Gemm { accumulate: true, alpha: 0.5, ..Gemm::dense(DType::F32, shape) };
+        on.check::<f32, f32>(gemm, true);
+        on.check::<f32, f32>(gemm.with_a_transposed().with_b_transposed(), false);
+        on.check::<f64, f64>(gemm.with_a_transposed(), true);
+        on.check::<bf16, bf16>(gemm.with_b_transposed(), true);
     }
 }
 
 fn nothing_to_multiply_leaves_zeros_or_what_is_added(on: &Devices) {
     for [m, n, k] in [[3, 4, 0], [0, 4, 5], [3, 0, 5]] {
         for (accumulate, bias) in [(false, false), (true, false), (false, true), (true, true)] {
-            let product = Product { accumulate, ..Product::dense(DType::F32, [m, n, k]) };
-            on.check::<f32, f32>(product, bias);
-            on.check::<f64, f64>(product, bias);
-            on.check::<bf16, bf16>(product, bias);
+            let gemm = Gemm { accumulate, ..Gemm::dense(DType::F32, [m, n, k]) };
+            on.check::<f32, f32>(gemm, bias);
+            on.check::<f64, f64>(gemm, bias);
+            on.check::<bf16, bf16>(gemm, bias);
         }
     }
-    on.check::<f32, f32>(Product { batch: 0, ..Product::dense(DType::F32, [3, 4, 5]) }, false);
+    on.check::<f32, f32>(Gemm { batch: 0, ..Gemm::dense(DType::F32, [3, 4, 5]) }, false);
 }
 
 fn batches_behind_each_other_beside_each_other_and_shared(on: &Devices) {
-    let dense = Product { batch: 5, ..Product::dense(DType::F32, [37, 19, 11]) };
-    let behind =
-        Product { a: dense.a.every(37 * 11), b: dense.b.every(11 * 19 + 7), c: dense.c.every(37 * 19), ..dense };
-    let shared = Product { b: dense.b, ..behind };
+    let dense = Gemm { batch: 5, ..Gemm::dense(DType::F32, [37, 19, 11]) };
+    let behind = Gemm { a: dense.a.every(37 * 11), b: dense.b.every(11 * 19 + 7), c: dense.c.every(37 * 19), ..dense };
+    let shared = Gemm { b: dense.b, ..behind };
     // Heads side by side, as attention has them; C in a wider matrix.
-    let beside = Product { a: Operand::rows(5 * 11).every(11), c: Operand::rows(5 * 19 + 2).every(19), ..behind };
-    let scores =
-        Product { b: Operand::rows(5 * 11).every(11).transposed(), a: Operand::rows(5 * 11).every(11), ..behind };
-    for product in [behind, shared, beside, scores] {
+    let beside = Gemm { a: Operand::rows(5 * 11).every(11), c: Operand::rows(5 * 19 + 2).every(19), ..behind };
+    let scores = Gemm { b: Operand::rows(5 * 11).every(11).transposed(), a: Operand::rows(5 * 11).every(11), ..behind };
+    for gemm in [behind, shared, beside, scores] {
         for accumulate in [false, true] {
-            let product = Product { accumulate, ..product };
-            on.check::<f32, f32>(product, accumulate);
-            on.check::<f64, f64>(product, !accumulate);
-            on.check::<bf16, bf16>(product, accumulate);
+            let gemm = Gemm { accumulate, ..gemm };
+            on.check::<f32, f32>(gemm, accumulate);
+            on.check::<f64, f64>(gemm, !accumulate);
+            on.check::<bf16, bf16>(gemm, accumulate);
         }
     }
 }

@@ -1,15 +1,15 @@
-//! The kernel behind [`crate::Stream::upload_few`] and [`crate::Stream::download_few`]: a card reads and writes page-locked
+//! The kernel behind [`crate::Stream::upload_small`] and [`crate::Stream::download_small`]: a card reads and writes page-locked
 //! memory by itself.
 
-use crate::kernel::{DType, Grid, Kernel, Param, Source, TwinArgs};
+use crate::kernel::{DType, Grid, HostArgs, Kernel, Param, Source};
 
-pub(crate) static SOURCE: Source = Source { file: "device/few_words.cu", text: include_str!("few_words.cu") };
+pub(crate) static SOURCE: Source = Source { file: "device/copy_small.cu", text: include_str!("copy_small.cu") };
 
 pub(crate) static KERNEL: Kernel = Kernel {
-    name: "carry_few_words",
+    name: "copy_small",
     source: &SOURCE,
     params: &[Param::In(DType::U32), Param::Out(DType::U32), Param::U32],
-    twin: &no_twin,
+    host: &no_host,
 };
 
 /// As many threads as there are words of a usual step.
@@ -17,6 +17,6 @@ pub(crate) const GRID: Grid = Grid { blocks: [1, 1, 1], threads: 512, shared_byt
 /// More than this is quicker on the card's own way for copies.
 pub(crate) const MOST_BYTES: u64 = 64 << 10;
 
-fn no_twin(_: &mut TwinArgs<'_>) {
+fn no_host(_: &mut HostArgs<'_>) {
     unreachable!("on the host and on simulated cards few bytes are copied like many");
 }

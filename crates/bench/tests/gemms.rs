@@ -1,4 +1,4 @@
-//! The product that keeps a card busy in benchmarks, against double precision, on every kind of device.
+//! The GEMM that keeps a card busy in benchmarks, against double precision, on every kind of device.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,7 +7,7 @@
 )]
 
 use half::bf16;
-use tandem_bench::kernels::PRODUCT_BF16;
+use tandem_bench::kernels::GEMM_BF16;
 use tandem_device::kernels::pattern_word;
 use tandem_device::{Arena, ArenaSpec, Arg, Grid, Machine, SimSpec};
 use tandem_events::Role;
@@ -21,14 +21,14 @@ fn reals(seed: u64, count: u32) -> Vec<bf16> {
     (0..u64::from(count)).map(real).collect()
 }
 
-/// What the device makes of the product, and what it is.
-fn product(machine: &Machine) -> (Vec<f64>, Vec<f64>) {
+/// What the device makes of the GEMM, and what it is.
+fn gemm(machine: &Machine) -> (Vec<f64>, Vec<f64>) {
     let device = machine.open(0).unwrap();
     let arena_bytes = 32 << 20;
     let spec = ArenaSpec { role: Role::Model, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
     let arena = Arena::reserve(&device, spec).unwrap();
     let stream = device.stream(true).unwrap();
-    let product = device.load(&PRODUCT_BF16).unwrap();
+    let gemm = device.load(&GEMM_BF16).unwrap();
     let load = |values: &[bf16]| {
         let mut host = device.pinned(values.len() as u64 * 2).unwrap();
         host.bytes_mut().unwrap().copy_from_slice(bytemuck::cast_slice(values));
@@ -44,7 +44,7 @@ fn product(machine: &Machine) -> (Vec<f64>, Vec<f64>) {
     let grid = Grid { blocks: [WIDTH.div_ceil(16), ROWS.div_ceil(16), 1], threads: 256, shared_bytes: 0 };
     let (read, write) = (|block| Arg::read::<bf16>(block), Arg::write::<bf16>(out.view()));
     let args = [read(a.view()), read(b.view()), write, Arg::U32(ROWS), Arg::U32(WIDTH)];
-    stream.launch(&product, grid, &args).unwrap();
+    stream.launch(&gemm, grid, &args).unwrap();
     let mut host = device.pinned(out.len()).unwrap();
     stream.download(out.view(), &mut host, 0..out.len()).unwrap();
     stream.drain().unwrap();
@@ -62,7 +62,7 @@ fn error((got, want): (Vec<f64>, Vec<f64>)) -> f64 {
 }
 
 fn check(machine: &Machine) {
-    let error = error(product(machine));
+    let error = error(gemm(machine));
     println!("relative error: {error:.2e}");
     assert!((1e-5..3e-3).contains(&error), "{error}");
 }

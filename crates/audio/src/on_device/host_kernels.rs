@@ -1,10 +1,10 @@
-//! The kernels' maths on host memory: the CPU path itself, row by row, so that its bits are the twins' bits.
+//! The kernels' maths on host memory: the CPU path itself, row by row, so that its bits are the host kernels' bits.
 //!
-//! Plans and scratch are kept per thread: a twin is called with nothing but its arguments.
+//! Plans and scratch are kept per thread: a host kernel is called with nothing but its arguments.
 
 use std::cell::RefCell;
 
-use tandem_device::TwinArgs;
+use tandem_device::HostArgs;
 
 use super::numbers::{self, WORDS};
 use super::tables::FILTER_WORDS;
@@ -81,7 +81,7 @@ fn row_of<'a>(audio: &'a [i16], starts: &[u32], lengths: &[u32], row: usize) -> 
     &room[..room.len().min(lengths[row] as usize)]
 }
 
-pub(crate) fn log_mel(args: &mut TwinArgs<'_>) {
+pub(crate) fn log_mel(args: &mut HostArgs<'_>) {
     let (audio, lengths, words) = (args.read::<i16>(0), args.read::<u32>(1), args.read::<u64>(4));
     let rows = args.u32(11) as usize;
     let [sample_starts, frame_starts] = [2, 3].map(|i| &args.read::<u32>(i)[..=rows]);
@@ -110,7 +110,7 @@ pub(crate) fn log_mel(args: &mut TwinArgs<'_>) {
 /// An element of memory in which nothing is kept yet.
 const NOTHING_YET_BITS: u32 = u32::from_ne_bytes([NOTHING_YET; 4]);
 
-pub(crate) fn pitch(args: &mut TwinArgs<'_>) {
+pub(crate) fn pitch(args: &mut HostArgs<'_>) {
     let (audio, lengths, words) = (args.read::<i16>(0), args.read::<u32>(1), args.read::<u64>(4));
     let (keeps, rows) = (args.u32(8) == 1, args.u32(9) as usize);
     let [sample_starts, frame_starts] = [2, 3].map(|i| &args.read::<u32>(i)[..=rows]);
@@ -141,7 +141,7 @@ pub(crate) fn pitch(args: &mut TwinArgs<'_>) {
     });
 }
 
-pub(crate) fn resample(args: &mut TwinArgs<'_>) {
+pub(crate) fn resample(args: &mut HostArgs<'_>) {
     let rows = args.u32(10) as usize;
     let [in_starts, out_starts] = [1, 7].map(|i| &args.read::<u32>(i)[..=rows]);
     let (audio, in_lengths, rates) = (args.read::<i16>(0), args.read::<u32>(2), args.read::<u32>(3));

@@ -1,7 +1,7 @@
-// A matrix product that keeps a card busy: what the steps of `bench pipeline` are made of.
+// A GEMM that keeps a card busy: what the steps of `bench pipeline` are made of.
 
 // out = in * weights, all row-major; f32 sums. One thread per element of out, 16 x 16 tiles.
-extern "C" __global__ void product_bf16(const bf16* in, const bf16* weights, bf16* out, u32 rows, u32 width) {
+extern "C" __global__ void gemm_bf16(const bf16* in, const bf16* weights, bf16* out, u32 rows, u32 width) {
     __shared__ float a[16][17], b[16][17];
     u32 tx = threadIdx.x % 16, ty = threadIdx.x / 16;
     u32 row = blockIdx.y * 16 + ty, column = blockIdx.x * 16 + tx;

@@ -14,28 +14,28 @@ fn stream_and_arena() -> (Stream, Arena) {
     (device.stream(true).unwrap(), Arena::reserve_as(&device, spec, false).unwrap())
 }
 
-const DENSE: Product = Product::dense(DType::F32, [3, 4, 5]);
+const DENSE: Gemm = Gemm::dense(DType::F32, [3, 4, 5]);
 
 #[test]
-fn products_that_cannot_be_are_refused_by_name() {
+fn gemms_that_cannot_be_are_refused_by_name() {
     let (stream, arena) = stream_and_arena();
     let [a, b, c] = ["a", "b", "c"].map(|name| arena.take(name, 4096).unwrap());
-    let check = |product: Product, problem: &str| {
-        let error = stream.product(&product, a.view(), b.view(), c.view(), None, None).expect_err(problem).to_string();
-        assert!(error.starts_with(&format!("product {product}: ")) && error.contains(problem), "{error}");
+    let check = |gemm: Gemm, problem: &str| {
+        let error = stream.gemm(&gemm, a.view(), b.view(), c.view(), None, None).expect_err(problem).to_string();
+        assert!(error.starts_with(&format!("GEMM {gemm}: ")) && error.contains(problem), "{error}");
     };
-    check(Product { dtype: DType::U32, out: DType::U32, ..DENSE }, "no product of U32 into U32");
-    check(Product { out: DType::BF16, ..DENSE }, "no product of F32 into BF16");
-    check(Product { alpha: f64::NAN, ..DENSE }, "alpha is NaN");
-    check(Product { c: DENSE.c.transposed(), ..DENSE }, "C is never transposed");
-    check(Product { a: Operand::rows(4), ..DENSE }, "rows of A have 5 elements and lie 4 apart");
-    check(Product { b: Operand::rows(4).transposed(), ..DENSE }, "rows of B have 5 elements and lie 4 apart");
-    check(Product { c: Operand::rows(3), ..DENSE }, "rows of C have 4 elements and lie 3 apart");
-    check(Product { batch: 2, ..DENSE }, "matrices of C lie 0 elements apart");
-    check(Product { batch: 2, c: Operand::rows(8).every(3), ..DENSE }, "matrices of C lie 3 elements apart");
-    check(Product { batch: 3, c: Operand::rows(8).every(4), ..DENSE }, "matrices of C lie 4 elements apart");
-    check(Product { k: 4000, a: Operand::rows(4000), ..DENSE }, "A needs 12000 elements, given 1024");
-    let far = Product { batch: 2, a: Operand::rows(5).every(u64::MAX), c: Operand::rows(4).every(12), ..DENSE };
+    check(Gemm { dtype: DType::U32, out: DType::U32, ..DENSE }, "no GEMM of U32 into U32");
+    check(Gemm { out: DType::BF16, ..DENSE }, "no GEMM of F32 into BF16");
+    check(Gemm { alpha: f64::NAN, ..DENSE }, "alpha is NaN");
+    check(Gemm { c: DENSE.c.transposed(), ..DENSE }, "C is never transposed");
+    check(Gemm { a: Operand::rows(4), ..DENSE }, "rows of A have 5 elements and lie 4 apart");
+    check(Gemm { b: Operand::rows(4).transposed(), ..DENSE }, "rows of B have 5 elements and lie 4 apart");
+    check(Gemm { c: Operand::rows(3), ..DENSE }, "rows of C have 4 elements and lie 3 apart");
+    check(Gemm { batch: 2, ..DENSE }, "matrices of C lie 0 elements apart");
+    check(Gemm { batch: 2, c: Operand::rows(8).every(3), ..DENSE }, "matrices of C lie 3 elements apart");
+    check(Gemm { batch: 3, c: Operand::rows(8).every(4), ..DENSE }, "matrices of C lie 4 elements apart");
+    check(Gemm { k: 4000, a: Operand::rows(4000), ..DENSE }, "A needs 12000 elements, given 1024");
+    let far = Gemm { batch: 2, a: Operand::rows(5).every(u64::MAX), c: Operand::rows(4).every(12), ..DENSE };
     check(far, "A needs more elements than can be counted");
 }
 
@@ -44,8 +44,8 @@ fn batches_of_c_lie_behind_or_beside_each_other() {
     let (stream, arena) = stream_and_arena();
     let [a, b, c] = ["a", "b", "c"].map(|name| arena.take(name, 4096).unwrap());
     for c_lies in [Operand::rows(4).every(12), Operand::rows(8).every(4), Operand::rows(9).every(5)] {
-        let product = Product { batch: 2, c: c_lies, ..DENSE };
-        stream.product(&product, a.view(), b.view(), c.view(), None, None).unwrap();
+        let gemm = Gemm { batch: 2, c: c_lies, ..DENSE };
+        stream.gemm(&gemm, a.view(), b.view(), c.view(), None, None).unwrap();
     }
 }
 
@@ -55,7 +55,7 @@ fn memory_that_does_not_fit_is_refused() {
     let block = arena.take("block", 4096).unwrap();
     let check = |[a, b, c, bias]: [(u64, u64); 4], problem: &str| {
         let part = |(from, bytes)| block.part(from, bytes);
-        let result = stream.product(&DENSE, part(a), part(b), part(c), Some(part(bias)), None);
+        let result = stream.gemm(&DENSE, part(a), part(b), part(c), Some(part(bias)), None);
         match problem {
             "" => result.unwrap(),
             _ => assert!(result.as_ref().is_err_and(|error| error.to_string().contains(problem)), "{result:?}"),
@@ -81,7 +81,7 @@ fn a_workspace_is_aligned_and_overlaps_nothing() {
     let block = arena.take("block", 4096).unwrap();
     let check = |(from, bytes), problem: &str| {
         let [a, b, c, bias] = [(0, 60), (256, 80), (512, 48), (768, 16)].map(|(from, bytes)| block.part(from, bytes));
-        let result = stream.product(&DENSE, a, b, c, Some(bias), Some(block.part(from, bytes)));
+        let result = stream.gemm(&DENSE, a, b, c, Some(bias), Some(block.part(from, bytes)));
         match problem {
             "" => result.unwrap(),
             _ => assert!(result.as_ref().is_err_and(|error| error.to_string().contains(problem)), "{result:?}"),
