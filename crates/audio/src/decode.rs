@@ -19,7 +19,7 @@ use symphonia::core::formats::well_known::FORMAT_ID_WAVE;
 use symphonia::core::formats::{FormatReader, TrackType};
 
 use crate::clip::{FULL_SCALE, round_to_i16};
-use crate::source::{Opened, fenced, in_our_words, open};
+use crate::source::{OpenContainer, fenced, in_our_words, open};
 use crate::{AudioError, Clip};
 
 /// The most samples a clip may have: an hour and a half at 48 kHz, 512 MiB. An utterance has a thousandth of it.
@@ -114,7 +114,7 @@ enum End {
 }
 
 fn decode_packets(
-    opened: &mut Opened<'_>,
+    opened: &mut OpenContainer<'_>,
     track: &SoundTrack,
     decoder: &mut dyn AudioDecoder,
     samples: &mut Vec<i16>,

@@ -68,7 +68,9 @@ pub use filterbank::Filterbank;
 pub use griffin_lim::GriffinLim;
 pub use lowpass::Lowpass;
 pub use mel::{LogMel, MelFrames};
-pub use on_device::{DeviceFeatures, KeptPitch, NOT_KEPT, NOTHING_YET, Rows, Starts, TILE_FRAMES, TILE_SAMPLES};
+pub use on_device::{
+    CachedPitch, DeviceFeatures, NOT_CACHED, NOTHING_YET, SampleRows, Starts, TILE_FRAMES, TILE_SAMPLES,
+};
 pub use pitch::{PitchSettings, PitchTracker, Yin};
 pub use resample::Resampler;
 pub use settings::FeatureSettings;

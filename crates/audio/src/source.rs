@@ -39,13 +39,13 @@ impl<S: Read + Seek + Send + Sync> MediaSource for Bytes<S> {
 }
 
 /// A container that was recognised, and the bytes it has.
-pub(crate) struct Opened<'s> {
+pub(crate) struct OpenContainer<'s> {
     pub(crate) format: Box<dyn FormatReader + 's>,
     pub(crate) len_bytes: u64,
 }
 
 /// Recognises the container by its bytes; a file's name and extension play no part.
-pub(crate) fn open<'s, S: Read + Seek + Send + Sync + 's>(mut source: S) -> Result<Opened<'s>, AudioError> {
+pub(crate) fn open<'s, S: Read + Seek + Send + Sync + 's>(mut source: S) -> Result<OpenContainer<'s>, AudioError> {
     let len_bytes = source.seek(SeekFrom::End(0))?;
     if len_bytes == 0 {
         return Err(AudioError::Empty);
@@ -56,7 +56,7 @@ pub(crate) fn open<'s, S: Read + Seek + Send + Sync + 's>(mut source: S) -> Resu
     let format = symphonia::default::get_probe()
         .probe(&Hint::new(), stream, FormatOptions::default(), MetadataOptions::default())
         .map_err(unopened)?;
-    Ok(Opened { format, len_bytes })
+    Ok(OpenContainer { format, len_bytes })
 }
 
 /// A decoder's own assertion is about bytes, not about us: to the caller it is a damaged file.

@@ -12,12 +12,12 @@ use crate::FeatureSettings;
 use crate::clip::FULL_SCALE;
 
 /// f32 or f64.
-pub(crate) trait Real: FftNum {
+pub(crate) trait StftFloat: FftNum {
     fn of(value: f64) -> Self;
     fn sqrt(self) -> Self;
 }
 
-impl Real for f32 {
+impl StftFloat for f32 {
     fn of(value: f64) -> f32 {
         value as f32
     }
@@ -26,7 +26,7 @@ impl Real for f32 {
     }
 }
 
-impl Real for f64 {
+impl StftFloat for f64 {
     fn of(value: f64) -> f64 {
         value
     }
@@ -38,7 +38,7 @@ impl Real for f64 {
 /// The samples, full scale ±1, with `pad` more on each side mirrored about the first and the last one.
 ///
 /// The clip must have more than `pad` samples.
-pub(crate) fn mirror_into<T: Real>(samples: &[i16], pad: usize, padded: &mut Vec<T>) {
+pub(crate) fn mirror_into<T: StftFloat>(samples: &[i16], pad: usize, padded: &mut Vec<T>) {
     let scale = T::of(1.0 / FULL_SCALE);
     let wave = |x: &i16| T::of(f64::from(*x)) * scale;
     padded.clear();
@@ -57,7 +57,7 @@ pub(crate) fn hann(win: usize, n_fft: usize) -> impl Iterator<Item = f64> {
 }
 
 /// Spectra of frames of one size.
-pub(crate) struct Stft<T: Real> {
+pub(crate) struct Stft<T: StftFloat> {
     window: Vec<T>,
     plan: Arc<dyn RealToComplex<T>>,
     frame: Vec<T>,
@@ -66,7 +66,7 @@ pub(crate) struct Stft<T: Real> {
     magnitudes: Vec<T>,
 }
 
-impl<T: Real> Stft<T> {
+impl<T: StftFloat> Stft<T> {
     pub(crate) fn new(settings: &FeatureSettings) -> Stft<T> {
         let plan = RealFftPlanner::new().plan_fft_forward(settings.n_fft);
         Stft {

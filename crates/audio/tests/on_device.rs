@@ -10,8 +10,8 @@
 mod common;
 
 use tandem_audio::{
-    AudioError, Clip, DeviceFeatures, FeatureSettings, KeptPitch, LogMel, MelFrames, NOT_KEPT, PitchSettings,
-    PitchTracker, Resampler, Rows, Starts, mel,
+    AudioError, CachedPitch, Clip, DeviceFeatures, FeatureSettings, LogMel, MelFrames, NOT_CACHED, PitchSettings,
+    PitchTracker, Resampler, SampleRows, Starts, mel,
 };
 use tandem_device::{Arena, ArenaSpec, Block, Device, DeviceKind, Element, Machine, SimSpec, Stream};
 use tandem_events::Role;
@@ -154,8 +154,8 @@ impl Batch {
         Batch { samples: site.up(&samples), starts, lengths: site.up(&lengths) }
     }
 
-    fn rows(&self) -> Rows<'_> {
-        Rows { samples: self.samples.view(), starts: self.starts.starts(), lengths: self.lengths.view() }
+    fn rows(&self) -> SampleRows<'_> {
+        SampleRows { samples: self.samples.view(), starts: self.starts.starts(), lengths: self.lengths.view() }
     }
 }
 
@@ -311,11 +311,11 @@ fn kept_pitch_is_not_looked_for_again(machine: &Machine) {
     let hum = |hz: f64| made(9000, |i| 8000.0 * (i * hz * std::f64::consts::TAU / 22_050.0).sin());
     let frames = Table::new(&site, [40; 3]);
     // The last row has no place; the memory is longer than what is kept in it.
-    let (places, memory) = (site.up(&[100, 0, NOT_KEPT]), site.poisoned::<f32>(150));
+    let (places, memory) = (site.up(&[100, 0, NOT_CACHED]), site.poisoned::<f32>(150));
     let pitch = |rows: [f64; 3], kept: bool| {
         let batch = Batch::new(&site, &rows.map(hum), |_| 0);
         let out = site.poisoned::<f32>(frames.sum());
-        let kept = kept.then(|| KeptPitch { places: places.view(), memory: memory.view() });
+        let kept = kept.then(|| CachedPitch { places: places.view(), memory: memory.view() });
         site.features.pitch(&site.stream, batch.rows(), frames.starts(), out.view(), kept).unwrap();
         site.down::<f32>(&out)
     };
@@ -361,7 +361,7 @@ fn resampling_gives_the_same_bits(machine: &Machine) {
         let starts = Table::new(&site, expected.iter().map(|row| room(row.len())));
         let lengths: Vec<u32> = expected.iter().map(|row| wanted(row.len()) as u32).collect();
         let (out_lengths, out) = (site.up(&lengths), site.poisoned::<i16>(starts.sum()));
-        let to = Rows { samples: out.view(), starts: starts.starts(), lengths: out_lengths.view() };
+        let to = SampleRows { samples: out.view(), starts: starts.starts(), lengths: out_lengths.view() };
         site.features.resample(&site.stream, batch.rows(), rates.view(), to).unwrap();
         let found = site.down::<i16>(&out);
         for (row, expected) in expected.iter().enumerate() {
@@ -402,7 +402,7 @@ fn sizes_that_do_not_fit_are_refused(machine: &Machine) {
     let site = Site::new(machine);
     let batch = Batch::new(&site, &[vec![0; 1000], vec![0; 1000]], |_| 0);
     let (out, short) = (site.poisoned::<f32>(16 * 80), site.up(&[1000_u32]));
-    let check = |rows: Rows<'_>, frames: &[u32], what: &str| {
+    let check = |rows: SampleRows<'_>, frames: &[u32], what: &str| {
         let device = site.up(frames);
         let frames = Starts { host: frames, device: device.view() };
         let refused = site.features.log_mel(&site.stream, rows, frames, out.view(), None);
@@ -415,9 +415,13 @@ fn sizes_that_do_not_fit_are_refused(machine: &Machine) {
     check(whole(), &[0, 8, 12], "multiples of 8");
     check(whole(), &[0, 16, 8], "one behind the other");
     check(whole(), &[8, 8, 16], "one behind the other");
-    check(Rows { lengths: short.view(), ..whole() }, &[0, 8, 16], "the lengths need 2");
-    check(Rows { samples: short.view(), ..whole() }, &[0, 8, 16], "the samples need 2000");
-    check(Rows { starts: Starts { device: short.view(), ..whole().starts }, ..whole() }, &[0, 8, 16], "the starts of");
+    check(SampleRows { lengths: short.view(), ..whole() }, &[0, 8, 16], "the lengths need 2");
+    check(SampleRows { samples: short.view(), ..whole() }, &[0, 8, 16], "the samples need 2000");
+    check(
+        SampleRows { starts: Starts { device: short.view(), ..whole().starts }, ..whole() },
+        &[0, 8, 16],
+        "the starts of",
+    );
     let (settings, pitch) = (FeatureSettings { hop_samples: 128, ..Default::default() }, PitchSettings::default());
     let refused = DeviceFeatures::create(&site.device, &site.arena, &site.stream, &settings, &pitch, &[]);
     assert!(matches!(refused, Err(AudioError::Settings { .. })));

@@ -12,7 +12,7 @@ use tandem_device::{DeviceKind, Isolation};
 use tandem_diagnosis::{Diagnosis, DiagnosisError};
 use tandem_events::Emitter;
 use tandem_plan::Plan;
-use tandem_train::{StepReport, Trainer};
+use tandem_train::{StepLoop, StepReport};
 
 use crate::benchmarks::BenchError;
 use tandem_launch::EventBuffer;
@@ -20,7 +20,7 @@ use tandem_launch::inventory::Resolved;
 use tandem_launch::launch::{Corpora, Launched, Setup};
 use tandem_launch::step_events;
 
-pub use alone::Alone;
+pub use alone::StandaloneTimes;
 pub use change::applied;
 
 /// Steps before those that count: SPEC §6.1. A diagnosis leaves as many out.
@@ -44,7 +44,7 @@ pub struct Profile {
     /// What its log says.
     pub diagnosis: Diagnosis,
     /// Each stage by itself, and the step by itself, in the order batches meet them.
-    pub alone: Vec<Alone>,
+    pub alone: Vec<StandaloneTimes>,
     /// How busy each card was as the driver's tools show it, whoever kept it so; none where they do not say.
     pub cards: Vec<(usize, Option<u32>)>,
     /// A cache was asked for, and was not full yet when the steps that count began.
@@ -79,11 +79,11 @@ pub fn run(resolved: &Resolved, corpora: &Corpora, steps: usize, emitter: &Emitt
     let kind = resolved.machine.kind();
     let is_cache_filling = resolved.plan.cache.asked == "memory" && !fill_cache(&mut trainer)?;
     let (shapes, cards) = fed(&mut trainer, &roles, steps, &emitter, resolved)?;
-    let headspace = headspace(&mut trainer, &shapes, kind)?;
-    step_events::headspace(&headspace, &emitter);
+    let model_only = model_only(&mut trainer, &shapes, kind)?;
+    step_events::model_only(&model_only, &emitter);
     let records = heard.take();
     let plan = &resolved.plan;
-    let alone = alone::measure(&mut trainer, &roles, plan, kind, (&heard, &headspace))?;
+    let alone = alone::measure(&mut trainer, &roles, plan, kind, (&heard, &model_only))?;
     trainer.stop().map_err(BenchError::from)?;
     Ok(Profile { diagnosis: Diagnosis::of(&records)?, alone, cards, is_cache_filling })
 }
@@ -91,7 +91,7 @@ pub fn run(resolved: &Resolved, corpora: &Corpora, steps: usize, emitter: &Emitt
 /// The whole pipeline. Returns the shapes of the steps, and how busy the cards were.
 #[expect(clippy::type_complexity, reason = "two lists")]
 fn fed(
-    trainer: &mut Trainer,
+    trainer: &mut StepLoop,
     roles: &Isolation,
     steps: usize,
     emitter: &Emitter,
@@ -116,7 +116,7 @@ fn take(report: Option<StepReport>, emitter: &Emitter, reports: &mut Vec<StepRep
 }
 
 /// Steps through the first epoch. Whether it ended in time. Nobody is told of them.
-fn fill_cache(trainer: &mut Trainer) -> Result<bool, BenchError> {
+fn fill_cache(trainer: &mut StepLoop) -> Result<bool, BenchError> {
     let (begun, mut epoch) = (Instant::now(), 0);
     while epoch == 0 && begun.elapsed() < FILLING {
         epoch = trainer.advance()?.map_or(0, |report| report.epoch);
@@ -126,7 +126,7 @@ fn fill_cache(trainer: &mut Trainer) -> Result<bool, BenchError> {
 }
 
 /// Steps until the batches that were made ahead are used up. Nobody is told of them.
-fn settle(trainer: &mut Trainer, stock: usize) -> Result<(), BenchError> {
+fn settle(trainer: &mut StepLoop, stock: usize) -> Result<(), BenchError> {
     let begun = Instant::now();
     let (mut taken, mut waited) = (0, 0);
     while taken < TIMES_THE_STOCK * stock && waited < WAITS_IN_A_ROW && begun.elapsed() < SETTLING {
@@ -155,7 +155,7 @@ fn busy_cards(roles: &Isolation, resolved: &Resolved) -> Vec<(usize, Option<u32>
 }
 
 /// Steps of the same shapes with batches already there.
-fn headspace(trainer: &mut Trainer, shapes: &[Vec<usize>], kind: DeviceKind) -> Result<Vec<StepReport>, BenchError> {
+fn model_only(trainer: &mut StepLoop, shapes: &[Vec<usize>], kind: DeviceKind) -> Result<Vec<StepReport>, BenchError> {
     let each = if kind == DeviceKind::Cuda { HEADSPACE_ON_CARDS } else { HEADSPACE_ELSEWHERE };
     let mut distinct: Vec<&Vec<usize>> = shapes.iter().collect();
     distinct.sort();
@@ -167,5 +167,5 @@ fn headspace(trainer: &mut Trainer, shapes: &[Vec<usize>], kind: DeviceKind) -> 
     };
     // In turns, so that a clock that drifts does so for all.
     let steps: Vec<Vec<usize>> = (0..each).flat_map(|_| distinct.iter().map(|shapes| (*shapes).clone())).collect();
-    Ok(trainer.headspace(&steps)?)
+    Ok(trainer.model_only(&steps)?)
 }

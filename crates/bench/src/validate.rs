@@ -4,10 +4,10 @@
 use tandem_device::bytes::{MIB, show};
 use tandem_device::kernels::Checks;
 use tandem_device::{ArenaError, DeviceError, DeviceKind, Isolation, IsolationError, Machine, Partition};
-use tandem_events::{Emitter, Event, Role};
+use tandem_events::{Emitter, Role, RunEvent};
 use tandem_feed::Feed;
-use tandem_plan::{Mode, Moment, Plan, Transfer, startup_lines};
-use tandem_train::{StepReport, TrainError, Trainer};
+use tandem_plan::{Mode, Plan, StartupPhase, TransferPlan, startup_lines};
+use tandem_train::{StepLoop, StepReport, TrainError};
 
 use tandem_launch::inventory::{Resolved, instead_of_peer, is_route_error};
 use tandem_launch::launch::{Corpora, CreatedModel, LaunchError, Launched, RunPrograms, Setup, card_of, device_error};
@@ -15,13 +15,13 @@ use tandem_launch::{Peak, Sampler, SamplerError};
 
 /// What was found, heading by heading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct CheckReport {
     /// The checks that were made, in order.
     pub checks: Vec<Check>,
     /// What to do about what failed.
     pub advice: Option<&'static str>,
     /// The way across that is in force, once it was tried: the plan's, or what took its place.
-    pub transfer: Option<Transfer>,
+    pub transfer: Option<TransferPlan>,
 }
 
 /// One line under a heading.
@@ -35,7 +35,7 @@ pub struct Check {
     pub text: String,
 }
 
-impl Report {
+impl CheckReport {
     /// Whether everything holds.
     pub fn passed(&self) -> bool {
         self.checks.iter().all(|check| check.passed)
@@ -99,8 +99,8 @@ fn device_advice(error: &DeviceError) -> Option<&'static str> {
 }
 
 /// Runs the five checks of a plan, with steps on `corpora`. Each line is said as soon as it is known to be true.
-pub fn validate(resolved: &Resolved, corpora: &Corpora, emitter: &Emitter, say: &mut dyn FnMut(&str)) -> Report {
-    let report = Report::default();
+pub fn validate(resolved: &Resolved, corpora: &Corpora, emitter: &Emitter, say: &mut dyn FnMut(&str)) -> CheckReport {
+    let report = CheckReport::default();
     let mut run = Run { resolved, plan: &resolved.plan, corpora, emitter, say, report, number: 0, sampler: None };
     if let Err(trouble) = run.all() {
         run.fail(&trouble.to_string(), trouble.advice());
@@ -117,7 +117,7 @@ struct Run<'a> {
     corpora: &'a Corpora,
     emitter: &'a Emitter,
     say: &'a mut dyn FnMut(&str),
-    report: Report,
+    report: CheckReport,
     number: u32,
     /// At work from the moment memory is reserved.
     sampler: Option<Sampler>,
@@ -160,7 +160,7 @@ impl Run<'_> {
     fn placement(&mut self, setup: &Setup<'_>) -> Result<Isolation, Trouble> {
         self.heading("Validating device placement configuration...");
         let (plan, machine) = (self.plan, &self.resolved.machine);
-        self.moment(Moment::Configuring);
+        self.moment(StartupPhase::Configuring);
         if let (Some(data), Some(model)) = (plan.data.card, plan.model.card) {
             self.pass(&format!("GPU indices valid: data_gpu={data}, model_gpu={model}"));
             for role in [&plan.data, &plan.model] {
@@ -216,7 +216,7 @@ impl Run<'_> {
         if let Err(DeviceError::Arena(ArenaError::Full { asked, limit, in_use, owner, role, .. })) = &refused {
             let owner = (*owner).to_owned();
             let (asked_bytes, limit_bytes, in_use_bytes) = (*asked, *limit, *in_use);
-            self.emitter.emit(Event::Refused { role: *role, asked_bytes, limit_bytes, in_use_bytes, owner });
+            self.emitter.emit(RunEvent::Refused { role: *role, asked_bytes, limit_bytes, in_use_bytes, owner });
         }
         let by_driver = place.arena.driver_refuses_more()?;
         let works = self.works(neighbour)?;
@@ -284,7 +284,7 @@ impl Run<'_> {
         match started {
             Err(error) if !error.device().is_some_and(is_route_error) => return Err(error.into()),
             Err(_) => {}
-            Ok(_) => self.moment(Moment::PipelineReady),
+            Ok(_) => self.moment(StartupPhase::PipelineReady),
         }
         Ok(Crossing { feed: started, transfer, replaced })
     }
@@ -292,8 +292,8 @@ impl Run<'_> {
     fn model_creation(&mut self, setup: &Setup<'_>, roles: &Isolation) -> Result<CreatedModel, Trouble> {
         let device = device_name(self.plan, Role::Model);
         self.heading(&format!("Testing model creation on {device}..."));
-        self.moment(Moment::ModelPlaced);
-        self.moment(Moment::CreatingModel);
+        self.moment(StartupPhase::ModelPlaced);
+        self.moment(StartupPhase::CreatingModel);
         let programs = setup.programs()?;
         let homes = homes(&programs, roles)?;
         let model = setup.create_model(roles, programs, &mut |_, _| {})?;
@@ -326,7 +326,7 @@ impl Run<'_> {
         let Crossing { feed, mut transfer, replaced } = crossing;
         if replaced {
             self.tell(&format!("   ⚠️ {}", transfer.describe()));
-            self.emitter.emit(Event::Note { text: transfer.describe() });
+            self.emitter.emit(RunEvent::Note { text: transfer.describe() });
         }
         let feed = feed?;
         let Some(measured) = feed.transfer() else {
@@ -336,7 +336,7 @@ impl Run<'_> {
         };
         let (from, to) = (card_of(&self.plan.data), card_of(&self.plan.model));
         let route = transfer.route.name().to_owned();
-        self.emitter.emit(Event::Transfer { route, from, to, bytes: measured.bytes, ns: measured.ns });
+        self.emitter.emit(RunEvent::Transfer { route, from, to, bytes: measured.bytes, ns: measured.ns });
         let what = format!("Data transfer successful: {} compared byte for byte", show(measured.bytes));
         self.pass(&format!("{what}, {:.1} GB/s ({transfer}: {})", measured.gb_per_s(), transfer.why));
         transfer.mb_per_s = Some((measured.gb_per_s() * 1000.0) as u64);
@@ -348,12 +348,12 @@ impl Run<'_> {
         self.heading("Simulating training pipeline...");
         let machine = &self.resolved.machine;
         let mut launched = setup.join(roles, feed, model)?;
-        self.moment(Moment::Waiting);
+        self.moment(StartupPhase::Waiting);
         let warm = launched.wait_warm(self.plan)?;
         if warm.ready < warm.of {
             self.tell(&format!("   {}/{} batches ready", warm.ready, warm.of));
         }
-        self.moment(Moment::Starting);
+        self.moment(StartupPhase::Starting);
         // The trainer is bound last: it goes before the arenas its memory is from.
         let Launched { roles, mut trainer, .. } = launched;
         let (warm_up, steps) = match machine.kind() {
@@ -383,7 +383,7 @@ impl Run<'_> {
     }
 
     /// Trains for so many steps, and waits for them.
-    fn steps(&self, trainer: &mut Trainer, steps: u64) -> Result<Vec<StepReport>, Trouble> {
+    fn steps(&self, trainer: &mut StepLoop, steps: u64) -> Result<Vec<StepReport>, Trouble> {
         let mut reports = Vec::new();
         for _ in 0..steps {
             reports.extend(trainer.advance()?);
@@ -463,7 +463,7 @@ impl Run<'_> {
         self.tell(&line);
     }
 
-    fn moment(&mut self, moment: Moment) {
+    fn moment(&mut self, moment: StartupPhase) {
         for line in startup_lines(self.plan, moment) {
             self.tell(&format!("   {line}"));
         }
@@ -490,7 +490,7 @@ impl Run<'_> {
         self.tell(&format!("   {} {text}", if passed { "✅" } else { "❌" }));
         let (name, detail) = text.split_once(": ").unwrap_or((text, ""));
         let (name, detail) = (name.to_owned(), detail.to_owned());
-        self.emitter.emit(Event::Check { number: self.number, name, passed, detail });
+        self.emitter.emit(RunEvent::Check { number: self.number, name, passed, detail });
         self.report.checks.push(Check { number: self.number, passed, text: text.to_owned() });
     }
 
@@ -502,7 +502,7 @@ impl Run<'_> {
 /// The feed as it was started, and the way its batches cross.
 struct Crossing {
     feed: Result<Feed, LaunchError>,
-    transfer: Transfer,
+    transfer: TransferPlan,
     /// Whether that is not the planned one.
     replaced: bool,
 }

@@ -10,9 +10,9 @@
 mod simulator;
 
 use simulator::{Line, Random};
-use tandem_bench::auto_mode::{AHEAD, Candidate, Contest, Length, Run, candidates, pace_of};
+use tandem_bench::auto_mode::{AHEAD, Candidate, Contest, Run, TimingLength, candidates, pace_of};
 use tandem_device::{Machine, SimSpec};
-use tandem_events::Event;
+use tandem_events::RunEvent;
 use tandem_launch::inventory::Inventory;
 use tandem_plan::{Mode, Settings};
 
@@ -132,7 +132,7 @@ impl Run for Played {
 
 fn trial(line: &Line, seed: u64) -> Played {
     let records = Line { ahead: AHEAD as usize, ..line.clone() }.run(seed, 1500);
-    let ends = records.iter().filter(|record| matches!(record.event, Event::Step { .. })).map(|record| record.t_ns);
+    let ends = records.iter().filter(|record| matches!(record.event, RunEvent::Step { .. })).map(|record| record.t_ns);
     Played { ends_ns: ends.collect(), taken: 0 }
 }
 
@@ -148,7 +148,7 @@ fn decide(workload: &Workload, seed: u64) -> (usize, f64, String) {
         let mut line = line(candidate);
         line.load_ms *= if trials == 1 { workload.cold } else { 1.0 };
         // Batches are the same in every mode, and in every round.
-        pace_of(&mut trial(&line, seed), Length::ON_CARDS)
+        pace_of(&mut trial(&line, seed), TimingLength::ON_CARDS)
     };
     let contest = Contest { time: &mut time, check: &mut |_| Ok(()), rounds: 2 }.decide(field.clone());
     let choice = contest.unwrap();

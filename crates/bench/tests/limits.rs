@@ -10,16 +10,16 @@ use support::Speeches;
 use tandem_bench::validate::validate;
 use tandem_device::sim::SimFault;
 use tandem_device::{ArenaSpec, DeviceError, Isolation, IsolationError, Machine, SimSpec};
-use tandem_events::{Emitter, Event, Role, Sink};
+use tandem_events::{Emitter, Role, RunEvent, Sink};
 use tandem_launch::Sampler;
 
 const MIB: u64 = 1 << 20;
 
 #[derive(Default)]
-struct Collected(Mutex<Vec<Event>>);
+struct Collected(Mutex<Vec<RunEvent>>);
 
 impl Sink for Collected {
-    fn emit(&self, event: Event) {
+    fn emit(&self, event: RunEvent) {
         self.0.lock().unwrap().push(event);
     }
 }
@@ -54,7 +54,7 @@ fn the_sampler_remembers_the_worst_and_logs_the_breach() {
     let peaks = sampler.finish().unwrap();
     assert_eq!(peaks.len(), 1);
     assert!(!peaks[0].kept() && peaks[0].samples > 0, "{peaks:?}");
-    let breach = Event::Breach { card: 0, bytes: (522 + 128) * MIB, limit_bytes: 128 * MIB };
+    let breach = RunEvent::Breach { card: 0, bytes: (522 + 128) * MIB, limit_bytes: 128 * MIB };
     assert_eq!(*log.0.lock().unwrap(), [breach]);
 }
 

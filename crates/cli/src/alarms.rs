@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-use tandem_diagnosis::{Jitter, Leaks, Part};
-use tandem_events::{Emitter, Event, Record};
+use tandem_diagnosis::{Jitter, Leaks, StepPart};
+use tandem_events::{Emitter, Record, RunEvent};
 use tandem_runlog::Exporter;
 
 /// Looks at every record, and warns. What is said is in the log too, as a note.
-pub(crate) struct Alarms<F> {
+pub(crate) struct RunAlarms<F> {
     leaks: Leaks,
     jitter: Jitter,
     /// What has been said to vary.
-    varied: BTreeSet<Part>,
+    varied: BTreeSet<StepPart>,
     say: F,
     log: AlarmLog,
 }
@@ -29,21 +29,21 @@ impl AlarmLog {
     }
 }
 
-impl<F: FnMut(&str)> Alarms<F> {
-    pub(crate) fn new(say: F, log: AlarmLog) -> Alarms<F> {
-        Alarms { leaks: Leaks::default(), jitter: Jitter::default(), varied: BTreeSet::new(), say, log }
+impl<F: FnMut(&str)> RunAlarms<F> {
+    pub(crate) fn new(say: F, log: AlarmLog) -> RunAlarms<F> {
+        RunAlarms { leaks: Leaks::default(), jitter: Jitter::default(), varied: BTreeSet::new(), say, log }
     }
 
     fn raise(&mut self, text: String) {
         (self.say)(&text);
         if let Some(log) = self.log.0.get() {
             // Nobody here looks at notes: what is told of a warning raises none.
-            log.emit(Event::Note { text });
+            log.emit(RunEvent::Note { text });
         }
     }
 }
 
-impl<F: FnMut(&str) + Send> Exporter for Alarms<F> {
+impl<F: FnMut(&str) + Send> Exporter for RunAlarms<F> {
     fn name(&self) -> &'static str {
         "alarms"
     }
@@ -81,16 +81,16 @@ mod tests {
         let (heard, log) = (EventBuffer::new(Emitter::none()), AlarmLog::default());
         log.open(&heard.emitter());
         let (mut said, mut written) = (Vec::new(), Vec::new());
-        let mut alarms = Alarms::new(|text: &str| said.push(text.to_owned()), log);
+        let mut alarms = RunAlarms::new(|text: &str| said.push(text.to_owned()), log);
         for step in 1..=600 {
-            let host = Event::HostMemory {
+            let host = RunEvent::HostMemory {
                 bytes: host_kib(step) << 10,
                 accounted_bytes: 0,
                 pinned_bytes: 0,
                 limit_bytes: 8 << 30,
             };
             let wait_ns = wall_ms(step).saturating_sub(20) * 1_000_000;
-            let told = [Event::Step { step, wall_ns: wall_ms(step) * 1_000_000, wait_ns }, host];
+            let told = [RunEvent::Step { step, wall_ns: wall_ms(step) * 1_000_000, wait_ns }, host];
             for event in told.into_iter().take(if step.is_multiple_of(10) { 2 } else { 1 }) {
                 let record = Record { v: VERSION, seq: step, t_ns: step * 20_000_000, dropped: 0, event };
                 alarms.take(&record).unwrap();
@@ -104,7 +104,7 @@ mod tests {
             assert!(said.starts_with(expected), "{said}");
         }
         written.extend(heard.take().into_iter().map(|record| record.event));
-        let notes: Vec<Event> = said.into_iter().map(|text| Event::Note { text }).collect();
+        let notes: Vec<RunEvent> = said.into_iter().map(|text| RunEvent::Note { text }).collect();
         assert_eq!(written, notes);
     }
 

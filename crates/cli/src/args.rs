@@ -17,16 +17,16 @@ use crate::profile;
 use crate::synthesize;
 
 /// One call of the program, read.
-pub(crate) enum Call {
+pub(crate) enum Invocation {
     Train(PlanCall),
     Plan(PlanCall),
     Validate(PlanCall),
-    Monitor(monitor::Call),
-    Doctor(doctor::Call),
-    Profile(profile::Call),
-    Synthesize(synthesize::Call),
-    Bench(bench::Call),
-    Corpus(corpus::Call),
+    Monitor(monitor::MonitorArgs),
+    Doctor(doctor::DoctorArgs),
+    Profile(profile::ProfileArgs),
+    Synthesize(synthesize::SynthesizeArgs),
+    Bench(bench::BenchArgs),
+    Corpus(corpus::CorpusCommand),
 }
 
 /// A call of a command that resolves a plan.
@@ -64,7 +64,7 @@ Everything else: tandem --help
 ";
 
 /// Reads the command line and the config file it names.
-pub(crate) fn parse(args: Vec<OsString>) -> Result<Call, Exit> {
+pub(crate) fn parse(args: Vec<OsString>) -> Result<Invocation, Exit> {
     if args.len() <= 1 {
         return Err(Exit::Said(START.to_owned()));
     }
@@ -73,15 +73,17 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Call, Exit> {
         false => Exit::Said(error.to_string()),
     })?;
     match matches.subcommand() {
-        Some(("train", given)) => read(given).map(Call::Train),
-        Some(("plan", given)) => read(given).map(Call::Plan),
-        Some(("validate", given)) => read(given).map(Call::Validate),
-        Some(("monitor", given)) => Ok(Call::Monitor(monitor::read(given))),
-        Some(("doctor", given)) => read(given).map(|plan| Call::Doctor(doctor::read(given, plan))),
-        Some(("profile", given)) => profile::read(given, read).map(Call::Profile),
-        Some(("synthesize", given)) => synthesize::read(given).map(Call::Synthesize),
-        Some(("bench", given)) => bench::read(given, read).map(Call::Bench),
-        Some(("corpus", given)) => corpus::read(given).map(Call::Corpus).ok_or_else(|| Exit::Said(START.to_owned())),
+        Some(("train", given)) => read(given).map(Invocation::Train),
+        Some(("plan", given)) => read(given).map(Invocation::Plan),
+        Some(("validate", given)) => read(given).map(Invocation::Validate),
+        Some(("monitor", given)) => Ok(Invocation::Monitor(monitor::read(given))),
+        Some(("doctor", given)) => read(given).map(|plan| Invocation::Doctor(doctor::read(given, plan))),
+        Some(("profile", given)) => profile::read(given, read).map(Invocation::Profile),
+        Some(("synthesize", given)) => synthesize::read(given).map(Invocation::Synthesize),
+        Some(("bench", given)) => bench::read(given, read).map(Invocation::Bench),
+        Some(("corpus", given)) => {
+            corpus::read(given).map(Invocation::Corpus).ok_or_else(|| Exit::Said(START.to_owned()))
+        }
         _ => Err(Exit::Said(START.to_owned())),
     }
 }

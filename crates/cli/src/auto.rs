@@ -3,14 +3,16 @@
 use std::cell::{Cell, RefCell};
 
 use anyhow::{Context as _, anyhow};
-use tandem_bench::auto_mode::{Candidate, Choice, Contest, Entry, Field, Found, TrialError, Trials, candidates};
+use tandem_bench::auto_mode::{
+    Candidate, CandidateOutcome, CandidateResult, CandidateSet, Choice, Contest, TimedRunError, TimedRuns, candidates,
+};
 use tandem_events::Emitter;
 use tandem_launch::inventory::Inventory;
 use tandem_plan::setting::Id;
 use tandem_plan::{Refusal, Settings};
 
 use crate::args::PlanCall;
-use crate::bench::table::Table;
+use crate::bench::table::TextTable;
 use crate::data;
 use crate::exit::Exit;
 use crate::scratch::Scratch;
@@ -31,7 +33,7 @@ pub(crate) fn settle(call: &PlanCall, screen: &Screen) -> Result<Option<PlanCall
     // Speech it makes for itself is gone when this is.
     let folder = Scratch::new()?;
     let corpus = data::open_or_make(call, &folder, screen)?;
-    let mut trials = Trials::new(&survey, (&corpus.facts, &corpus.corpora), Emitter::none());
+    let mut trials = TimedRuns::new(&survey, (&corpus.facts, &corpus.corpora), Emitter::none());
     screen.progress(&heading(&field))?;
     let choice = decide(field, &mut trials, rounds(call), screen)?;
     show(&choice, screen)?;
@@ -39,7 +41,7 @@ pub(crate) fn settle(call: &PlanCall, screen: &Screen) -> Result<Option<PlanCall
 }
 
 /// What there is to choose from; a refusal where flags do not go together.
-pub(crate) fn field(call: &PlanCall, site: &Inventory) -> Result<Field, Exit> {
+pub(crate) fn field(call: &PlanCall, site: &Inventory) -> Result<CandidateSet, Exit> {
     candidates(&call.settings, &site.hardware).map_err(|refusal| Exit::Refused(Box::new(refusal)))
 }
 
@@ -48,7 +50,7 @@ pub(crate) fn rounds(call: &PlanCall) -> usize {
     if call.sim.is_some() { 1 } else { Contest::ROUNDS }
 }
 
-fn heading(field: &Field) -> String {
+fn heading(field: &CandidateSet) -> String {
     match (&field.asked, field.others.len()) {
         (Some(Ok(candidate)), _) => format!("--mode auto: trying {}, as asked for", candidate.name()),
         (_, 0) => "--mode auto: no GPU to try".to_owned(),
@@ -57,13 +59,13 @@ fn heading(field: &Field) -> String {
 }
 
 /// Times them; each is told as it comes, because it takes its time.
-fn decide(field: Field, trials: &mut Trials<'_>, rounds: usize, screen: &Screen) -> Result<Choice, Exit> {
+fn decide(field: CandidateSet, trials: &mut TimedRuns<'_>, rounds: usize, screen: &Screen) -> Result<Choice, Exit> {
     let (trials, refused, failed) = (RefCell::new(trials), RefCell::new(None), Cell::new(false));
-    let why = |error: TrialError| {
+    let why = |error: TimedRunError| {
         let text = error.to_string();
         match error {
-            TrialError::Refused(refusal) => drop(refused.borrow_mut().get_or_insert(refusal)),
-            TrialError::Device(_) | TrialError::Run(_) => failed.set(true),
+            TimedRunError::Refused(refusal) => drop(refused.borrow_mut().get_or_insert(refusal)),
+            TimedRunError::Device(_) | TimedRunError::Run(_) => failed.set(true),
         }
         text
     };
@@ -110,7 +112,7 @@ fn show(choice: &Choice, screen: &Screen) -> Result<(), Exit> {
 /// Why something is taken that nobody would have expected: loud, because it is a fallback.
 fn is_instead(choice: &Choice) -> Option<String> {
     let failed = choice.entries.iter().find_map(|entry| match &entry.found {
-        Found::Impossible(why) => Some(format!("{}: {why}", entry.candidate.name())),
+        CandidateOutcome::Impossible(why) => Some(format!("{}: {why}", entry.candidate.name())),
         _ => None,
     });
     match (&choice.not_as_asked, choice.taken().candidate.cards, failed) {
@@ -122,20 +124,20 @@ fn is_instead(choice: &Choice) -> Option<String> {
 
 /// What was decided from.
 fn table(choice: &Choice) -> String {
-    let mut table = Table::new("--mode auto", &["mode", "steps/s", "middle half", "÷ best", ""]);
-    let best = choice.entries.iter().filter_map(Entry::steps_per_s).fold(0.0, f64::max);
+    let mut table = TextTable::new("--mode auto", &["mode", "steps/s", "middle half", "÷ best", ""]);
+    let best = choice.entries.iter().filter_map(CandidateResult::steps_per_s).fold(0.0, f64::max);
     for (at, entry) in choice.entries.iter().enumerate() {
         let [rate, spread, of_best] = match &entry.found {
-            Found::Pace(pace) => [
+            CandidateOutcome::StepRate(pace) => [
                 format!("{:.2}", pace.steps_per_s),
                 format!("{:.2} to {:.2}", pace.low, pace.high),
                 format!("{:.3}", pace.steps_per_s / best),
             ],
-            Found::Untimed | Found::Impossible(_) => Default::default(),
+            CandidateOutcome::Untimed | CandidateOutcome::Impossible(_) => Default::default(),
         };
         let remark = match &entry.found {
             _ if at == choice.taken => "taken".to_owned(),
-            Found::Impossible(why) => why.clone(),
+            CandidateOutcome::Impossible(why) => why.clone(),
             _ => String::new(),
         };
         table.row(vec![entry.candidate.name(), rate, spread, of_best, remark]);

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use tandem_corpus::{CorpusError, Dataset, LengthIndex, OpenOptions, SampleIndex};
-use tandem_feed::{Material, scan_lengths};
+use tandem_feed::{TrainingSet, scan_lengths};
 use tandem_launch::demo;
 use tandem_launch::inventory::host_facts;
 use tandem_launch::launch::Corpora;
 use tandem_plan::setting::Id;
-use tandem_plan::{CorpusFacts, Settings, material_options, quoted};
+use tandem_plan::{CorpusFacts, Settings, quoted, training_set_options};
 
 use crate::args::PlanCall;
 use crate::corpus::check::lengths_folder;
@@ -27,7 +27,7 @@ use crate::screen::Screen;
 const MAX_SCANNERS: usize = 8;
 
 /// A corpus that was found where `--train-data` points.
-pub(crate) struct Corpus {
+pub(crate) struct FoundCorpus {
     /// What the plan must know of it.
     pub(crate) facts: CorpusFacts,
     /// What is trained on, and what is held out.
@@ -35,18 +35,18 @@ pub(crate) struct Corpus {
 }
 
 /// The corpus the settings name; when they name none, synthetic speech in `folder`.
-pub(crate) fn open_or_make(call: &PlanCall, folder: &Scratch, screen: &Screen) -> Result<Corpus, Exit> {
+pub(crate) fn open_or_make(call: &PlanCall, folder: &Scratch, screen: &Screen) -> Result<FoundCorpus, Exit> {
     open(call, screen)?.map_or_else(|| make(call, folder), Ok)
 }
 
 /// Synthetic speech in `folder`.
-pub(crate) fn make(call: &PlanCall, folder: &Scratch) -> Result<Corpus, Exit> {
+pub(crate) fn make(call: &PlanCall, folder: &Scratch) -> Result<FoundCorpus, Exit> {
     let (facts, corpora) = demo::corpora(&folder.path().join("speech"), &call.settings).map_err(anyhow::Error::new)?;
-    Ok(Corpus { facts, corpora })
+    Ok(FoundCorpus { facts, corpora })
 }
 
 /// The corpus the settings name; none when they name none.
-pub(crate) fn open(call: &PlanCall, screen: &Screen) -> Result<Option<Corpus>, Exit> {
+pub(crate) fn open(call: &PlanCall, screen: &Screen) -> Result<Option<FoundCorpus>, Exit> {
     let settings = &call.settings;
     let Some(name) = settings.text(Id::TrainData) else { return Ok(None) };
     hush_decoders();
@@ -70,7 +70,7 @@ pub(crate) fn open(call: &PlanCall, screen: &Screen) -> Result<Option<Corpus>, E
     let mut facts = CorpusFacts::of(name, &material);
     (facts.num_validation, facts.num_excluded) = (held_out.len(), num_excluded);
     let dataset = elsewhere.unwrap_or_else(|| Arc::clone(material.dataset()));
-    Ok(Some(Corpus { facts, corpora: Corpora { train: Arc::new(material), held_out: (dataset, held_out) } }))
+    Ok(Some(FoundCorpus { facts, corpora: Corpora { train: Arc::new(material), held_out: (dataset, held_out) } }))
 }
 
 /// Reads the lists of a corpus and finds the lengths they do not give.
@@ -120,8 +120,9 @@ fn run_folder(settings: &Settings) -> PathBuf {
     settings.text(Id::CheckpointDir).unwrap_or_default().into()
 }
 
-fn survey(dataset: Dataset, rows: &[SampleIndex], settings: &Settings) -> Result<Material, Exit> {
-    Ok(Material::survey(Arc::new(dataset), rows, &material_options(settings)).context("the corpus cannot be used")?)
+fn survey(dataset: Dataset, rows: &[SampleIndex], settings: &Settings) -> Result<TrainingSet, Exit> {
+    Ok(TrainingSet::survey(Arc::new(dataset), rows, &training_set_options(settings))
+        .context("the corpus cannot be used")?)
 }
 
 fn not_opened(error: &CorpusError, id: Id, options: &OpenOptions) -> Exit {

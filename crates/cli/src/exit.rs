@@ -31,15 +31,15 @@ pub(crate) enum Exit {
 
 /// How an answer is wanted. Read off the raw command line: it holds for one that cannot be read, too.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manner {
+pub(crate) struct OutputStyle {
     json: bool,
     simulated: bool,
 }
 
-impl Manner {
-    pub(crate) fn of(args: &[OsString]) -> Manner {
+impl OutputStyle {
+    pub(crate) fn of(args: &[OsString]) -> OutputStyle {
         let is_sim = |arg: &OsString| arg == "--sim" || arg.to_string_lossy().starts_with("--sim=");
-        Manner { json: args.iter().any(|arg| arg == "--json"), simulated: args.iter().any(is_sim) }
+        OutputStyle { json: args.iter().any(|arg| arg == "--json"), simulated: args.iter().any(is_sim) }
     }
 }
 
@@ -54,7 +54,7 @@ impl Exit {
     }
 
     /// Says what happened, once, and gives the shell its number.
-    pub(crate) fn report(self, manner: Manner) -> ExitCode {
+    pub(crate) fn report(self, manner: OutputStyle) -> ExitCode {
         let (code, message, mut document) = match self {
             Exit::Refused(refusal) => (IMPOSSIBLE, refusal.to_string(), refusal_json(&refusal)),
             Exit::Usage(message) => {

@@ -2,11 +2,11 @@
 
 use std::time::SystemTime;
 
-use tandem_plan::Training;
+use tandem_plan::TrainingSettings;
 use tandem_runlog::{ExportError, Exporter, Exporters, Prometheus, TensorBoard, Trace, listen_address};
 use tandem_train::{RunFolder, TENSORBOARD};
 
-use crate::alarms::{AlarmLog, Alarms};
+use crate::alarms::{AlarmLog, RunAlarms};
 use crate::exit::Exit;
 use crate::screen::{Screen, complain};
 
@@ -18,13 +18,13 @@ pub(crate) fn check(prometheus: Option<&str>) -> Result<(), Exit> {
 /// Starts them all, and the alarms beside them. Files that were asked for by name must be made; event files that nobody asked
 /// for need not, and a port that another program has is no reason not to train.
 pub(crate) fn start(
-    training: &Training,
+    training: &TrainingSettings,
     folder: &RunFolder,
     screen: &Screen,
     alarm_log: AlarmLog,
 ) -> Result<Exporters, Exit> {
     let simulated = screen.is_simulated();
-    let alarms = Alarms::new(move |text: &str| complain(&format!("⚠️ {text}"), simulated), alarm_log);
+    let alarms = RunAlarms::new(move |text: &str| complain(&format!("⚠️ {text}"), simulated), alarm_log);
     let mut list: Vec<Box<dyn Exporter>> = vec![Box::new(alarms)];
     let usual = folder.path().join(TENSORBOARD);
     let place = training.tensorboard_dir.as_ref().map_or(usual.as_path(), |dir| dir.as_ref());

@@ -6,7 +6,7 @@ use tandem_launch::launch::Corpora;
 use tandem_launch::samples::spoken;
 use tandem_plan::setting::Id;
 use tandem_plan::{Plan, quoted};
-use tandem_train::{Outcome, RUN_LOG, RunFolder};
+use tandem_train::{RUN_LOG, RunFolder, RunOutcome};
 
 use crate::args::PlanCall;
 
@@ -14,7 +14,7 @@ use crate::args::PlanCall;
 const WORDS_CHARS: usize = 60;
 
 /// What came of it, and what to type next.
-pub(crate) fn farewell(outcome: &Outcome, plan: &Plan, folder: &RunFolder, typed: &PlanCall, words: &str) -> String {
+pub(crate) fn farewell(outcome: &RunOutcome, plan: &Plan, folder: &RunFolder, typed: &PlanCall, words: &str) -> String {
     let mut text = match outcome.stopped {
         false => format!("✅ Trained to step {} in {}\n", outcome.step, folder.path().display()),
         true => format!("Stopped after step {}, which is kept in {}\n", outcome.step, folder.path().display()),

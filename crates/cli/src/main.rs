@@ -24,26 +24,26 @@ mod warm_up;
 
 use std::process::ExitCode;
 
-use args::Call;
-use exit::Manner;
+use args::Invocation;
+use exit::OutputStyle;
 use screen::Screen;
 
 fn main() -> ExitCode {
     interrupts::let_large_writes_fail();
     let args: Vec<_> = std::env::args_os().collect();
-    let manner = Manner::of(&args);
+    let manner = OutputStyle::of(&args);
     let outcome = args::parse(args).and_then(|call| {
         let screen = Screen::new(&call);
         match &call {
-            Call::Train(call) => train::run(call, &screen),
-            Call::Plan(call) => plan::run(call, &screen),
-            Call::Validate(call) => validate::run(call, &screen),
-            Call::Monitor(call) => monitor::run(call, &screen),
-            Call::Doctor(call) => doctor::run(call, &screen),
-            Call::Profile(call) => profile::run(call, &screen),
-            Call::Synthesize(call) => synthesize::run(call, &screen),
-            Call::Bench(call) => bench::run(call, &screen),
-            Call::Corpus(call) => corpus::run(call, &screen),
+            Invocation::Train(call) => train::run(call, &screen),
+            Invocation::Plan(call) => plan::run(call, &screen),
+            Invocation::Validate(call) => validate::run(call, &screen),
+            Invocation::Monitor(call) => monitor::run(call, &screen),
+            Invocation::Doctor(call) => doctor::run(call, &screen),
+            Invocation::Profile(call) => profile::run(call, &screen),
+            Invocation::Synthesize(call) => synthesize::run(call, &screen),
+            Invocation::Bench(call) => bench::run(call, &screen),
+            Invocation::Corpus(call) => corpus::run(call, &screen),
         }
     });
     outcome.unwrap_or_else(|exit| exit.report(manner))

@@ -6,15 +6,15 @@ use anyhow::Context;
 use serde_json::{Value, json};
 use tandem_device::{Machine, SimSpec};
 use tandem_launch::inventory::{Inventory, Resolved, cards_json, host_facts};
-use tandem_plan::speech::Speech;
+use tandem_plan::speech::SpeechModels;
 use tandem_plan::{
-    CardFacts, Hardware, Placement, Row, plan_json, print_config, recommend, show_plan, show_recommendations,
-    show_short,
+    CardFacts, Hardware, Placement, Recommendation, plan_json, print_config, recommend, show_plan,
+    show_recommendations, show_short,
 };
 
 use crate::args::PlanCall;
 use crate::auto;
-use crate::data::{self, Corpus};
+use crate::data::{self, FoundCorpus};
 use crate::exit::Exit;
 use crate::screen::{self, Screen};
 
@@ -44,7 +44,7 @@ pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
 }
 
 /// Finds the machine and makes the plan, with the corpus it was made for. A refusal shows what was found before it.
-pub(crate) fn resolve(call: &PlanCall, screen: &Screen) -> Result<(Resolved, Option<Corpus>), Exit> {
+pub(crate) fn resolve(call: &PlanCall, screen: &Screen) -> Result<(Resolved, Option<FoundCorpus>), Exit> {
     let site = Inventory::survey(call.sim.clone()).context("cannot read the GPUs")?;
     // Flags that do not go together are refused below, before anybody waits for a corpus to be measured.
     let corpus = match Placement::choose(&call.settings, &site.hardware) {
@@ -64,7 +64,7 @@ fn print_recommendations(call: &PlanCall, screen: &Screen) -> Result<ExitCode, E
     };
     let corpus = data::open(call, screen)?;
     let facts = corpus.as_ref().map(|corpus| &corpus.facts);
-    let rows = recommend(&call.settings, &machine, &Speech::of(facts), facts);
+    let rows = recommend(&call.settings, &machine, &SpeechModels::of(facts), facts);
     match call.json {
         true => {
             let rows: Vec<Value> = rows.iter().map(row_json).collect();
@@ -96,7 +96,7 @@ pub(crate) fn details(machine: &Machine, hardware: &Hardware) -> String {
     text
 }
 
-fn row_json(row: &Row) -> Value {
+fn row_json(row: &Recommendation) -> Value {
     let fit = row.fit.as_ref();
     json!({
         "cards": row.count,

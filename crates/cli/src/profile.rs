@@ -5,18 +5,18 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command as Clap};
 use serde_json::{Value, json};
-use tandem_bench::profile::{self, Alone, Profile, ProfileError, WARM_UP_STEPS, applied};
+use tandem_bench::profile::{self, Profile, ProfileError, StandaloneTimes, WARM_UP_STEPS, applied};
 use tandem_diagnosis::{Advice, Diagnosis, Summary, Verdict};
-use tandem_events::{Emitter, Event, Record};
+use tandem_events::{Emitter, Record, RunEvent};
 use tandem_launch::inventory::{Inventory, Resolved};
 use tandem_launch::launch::Corpora;
 use tandem_plan::{plan_json, show_short};
-use tandem_runlog::Entry;
+use tandem_runlog::LogEntry;
 use tandem_train::RUN_LOG;
 
 use crate::args::{self, PlanCall};
 use crate::auto;
-use crate::bench::table::Table;
+use crate::bench::table::TextTable;
 use crate::exit::{Exit, FAILED};
 use crate::run_log;
 use crate::scratch::Scratch;
@@ -24,7 +24,7 @@ use crate::screen::{self, Screen};
 use crate::validate;
 
 /// A call of `tandem profile`.
-pub(crate) struct Call {
+pub(crate) struct ProfileArgs {
     pub(crate) plan: PlanCall,
     /// `--num-steps N`
     steps: usize,
@@ -57,8 +57,11 @@ pub(crate) fn grammar() -> Clap {
         .arg(args::run_log())
 }
 
-pub(crate) fn read(given: &ArgMatches, plan: impl Fn(&ArgMatches) -> Result<PlanCall, Exit>) -> Result<Call, Exit> {
-    Ok(Call {
+pub(crate) fn read(
+    given: &ArgMatches,
+    plan: impl Fn(&ArgMatches) -> Result<PlanCall, Exit>,
+) -> Result<ProfileArgs, Exit> {
+    Ok(ProfileArgs {
         steps: given.get_one::<usize>("num-steps").copied().unwrap_or_default(),
         confirm: given.get_flag("confirm"),
         log: given.get_one::<PathBuf>("log").cloned(),
@@ -66,7 +69,7 @@ pub(crate) fn read(given: &ArgMatches, plan: impl Fn(&ArgMatches) -> Result<Plan
     })
 }
 
-pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+pub(crate) fn run(call: &ProfileArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     call.plan.warnings.iter().for_each(|warning| screen.warn(warning));
     if call.steps == 0 {
         return Err(failed(ProfileError::NoSteps));
@@ -78,15 +81,15 @@ pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
 }
 
 /// A run that was: what its log says.
-fn of_log(path: &Path, call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+fn of_log(path: &Path, call: &ProfileArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     let file = if path.is_dir() { path.join(RUN_LOG) } else { path.to_owned() };
     let reader = tandem_runlog::read(&file).map_err(|error| Exit::Usage(format!("❌ --log: {error}")))?;
     let (mut records, mut unread): (Vec<Record>, usize) = (Vec::new(), 0);
     for entry in reader {
         match entry {
-            Ok(Entry::Known(record)) => records.push(record),
+            Ok(LogEntry::Known(record)) => records.push(record),
             // What a newer version tells is not missed by this one; what is no record is.
-            Ok(Entry::Unknown(_)) => {}
+            Ok(LogEntry::Unknown(_)) => {}
             Err(_) => unread += 1,
         }
     }
@@ -96,12 +99,12 @@ fn of_log(path: &Path, call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
     let diagnosis = Diagnosis::of(&records).map_err(|error| failed(error.into()))?;
     match call.plan.json {
         true => screen::write_json(&document(&diagnosis, &[], &[], &[], None))?,
-        false => screen.say(&diagnosis.told().join("\n"))?,
+        false => screen.say(&diagnosis.lines().join("\n"))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn of_run(typed: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+fn of_run(typed: &ProfileArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     let settled = auto::settle(&typed.plan, screen)?;
     let call = settled.as_ref().unwrap_or(&typed.plan);
     // Speech it makes for itself is gone when this is.
@@ -110,7 +113,7 @@ fn of_run(typed: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
     resolved.try_transfer().map_err(|error| Exit::Failed(anyhow::Error::new(error)))?;
     // Only now: a plan that is refused must not cost anybody the log of an earlier run.
     let (log, emitter) = run_log::open(call)?;
-    emitter.emit(Event::RunStarted {
+    emitter.emit(RunEvent::RunStarted {
         command: "profile".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         plan_json: Some(plan_json(&resolved.plan, &resolved.hardware).to_string()),
@@ -127,7 +130,7 @@ fn of_run(typed: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
 }
 
 fn measure(
-    typed: &Call,
+    typed: &ProfileArgs,
     call: &PlanCall,
     resolved: &Resolved,
     corpora: &Corpora,
@@ -193,8 +196,8 @@ fn show(profile: &Profile) -> String {
     lines.join("\n")
 }
 
-fn show_alone(alone: &[Alone]) -> String {
-    let mut table = Table::new("Alone, ms a step", &["", "mean", "std", "min", "max", "p95", "steps/s"]);
+fn show_alone(alone: &[StandaloneTimes]) -> String {
+    let mut table = TextTable::new("Alone, ms a step", &["", "mean", "std", "min", "max", "p95", "steps/s"]);
     for one in alone {
         let [mean, std, min, max, p95] = in_ms(&one.time_ns).map(|ms| format!("{ms:.2}"));
         table.row(vec![one.name.to_owned(), mean, std, min, max, p95, format!("{:.1}", one.steps_per_s())]);
@@ -236,7 +239,7 @@ fn summary_json(name: &str, time: &Summary) -> Value {
 
 fn document(
     diagnosis: &Diagnosis,
-    alone: &[Alone],
+    alone: &[StandaloneTimes],
     cards: &[(usize, Option<u32>)],
     tried: &[Tried],
     resolved: Option<&Resolved>,

@@ -1,6 +1,6 @@
 //! The log of a run, for commands that run something.
 
-use tandem_events::{Emitter, Event};
+use tandem_events::{Emitter, RunEvent};
 use tandem_runlog::RunLog;
 
 use crate::args::PlanCall;
@@ -21,7 +21,7 @@ pub(crate) fn open(call: &PlanCall) -> Result<(Option<RunLog>, Emitter), Exit> {
 /// Ends it, and says what is missing in it.
 pub(crate) fn close(log: Option<RunLog>, exit_code: u8, reason: &str, screen: &Screen) {
     let reason = reason.to_owned();
-    if let Some(summary) = log.map(|log| log.finish_with(Event::RunEnded { exit_code, reason })) {
+    if let Some(summary) = log.map(|log| log.finish_with(RunEvent::RunEnded { exit_code, reason })) {
         if let Some(error) = summary.write_error {
             screen.warn(&format!("the run log is not complete: {error}"));
         }

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use serde_json::Value;
 
-use crate::args::Call;
+use crate::args::Invocation;
 use crate::exit::Exit;
 
 /// Standard output of one command.
@@ -23,15 +23,17 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    pub(crate) fn new(call: &Call) -> Screen {
+    pub(crate) fn new(call: &Invocation) -> Screen {
         let (simulated, quiet, aside) = match call {
-            Call::Train(call) | Call::Plan(call) | Call::Validate(call) => (call.sim.is_some(), call.quiet, call.json),
-            Call::Doctor(call) => (call.plan.sim.is_some(), call.plan.quiet, call.plan.json),
-            Call::Monitor(_) => (false, false, false),
-            Call::Profile(call) => (call.plan.sim.is_some(), call.plan.quiet, call.plan.json),
-            Call::Synthesize(call) => (call.sim.is_some(), call.quiet, false),
-            Call::Bench(call) => (call.plan.sim.is_some(), call.plan.quiet, call.plan.json),
-            Call::Corpus(call) => (false, call.quiet(), call.json()),
+            Invocation::Train(call) | Invocation::Plan(call) | Invocation::Validate(call) => {
+                (call.sim.is_some(), call.quiet, call.json)
+            }
+            Invocation::Doctor(call) => (call.plan.sim.is_some(), call.plan.quiet, call.plan.json),
+            Invocation::Monitor(_) => (false, false, false),
+            Invocation::Profile(call) => (call.plan.sim.is_some(), call.plan.quiet, call.plan.json),
+            Invocation::Synthesize(call) => (call.sim.is_some(), call.quiet, false),
+            Invocation::Bench(call) => (call.plan.sim.is_some(), call.plan.quiet, call.plan.json),
+            Invocation::Corpus(call) => (false, call.quiet(), call.json()),
         };
         Screen { plain: is_plain(), simulated, quiet, aside, is_unread_told: Cell::new(false) }
     }

@@ -12,7 +12,7 @@ use tandem_audio::{Clip, decode, wav};
 use tandem_device::{Device, Machine, SimSpec};
 use tandem_launch::inventory::Inventory;
 use tandem_plan::{Origin, Placement, Settings};
-use tandem_synth::{Manner, SynthError, Synthesizer, Voice, VoiceSource};
+use tandem_synth::{SpeechOptions, SynthError, Synthesizer, Voice, VoiceSource};
 use tandem_train::{Checkpoint, TrainError, best_usable};
 use tempfile::NamedTempFile;
 
@@ -27,12 +27,12 @@ const CHECKPOINTS: &str = "checkpoints";
 const SHOWN: usize = 12;
 
 /// One call of `tandem synthesize`.
-pub(crate) struct Call {
+pub(crate) struct SynthesizeArgs {
     checkpoint: Option<PathBuf>,
     text: Text,
     reference: Option<PathBuf>,
     speaker: Option<String>,
-    manner: Manner,
+    manner: SpeechOptions,
     output: PathBuf,
     /// `--gpu` and `--mode`.
     settings: Settings,
@@ -68,7 +68,7 @@ pub(crate) fn grammar() -> Clap {
         .arg(path("output", "The wav file to write: 16 bit, one channel").short('o').required(true))
 }
 
-pub(crate) fn read(given: &ArgMatches) -> Result<Call, Exit> {
+pub(crate) fn read(given: &ArgMatches) -> Result<SynthesizeArgs, Exit> {
     let path = |name: &str| given.get_one::<PathBuf>(name).cloned();
     let mut settings = Settings::new();
     for flag in ["gpu", "mode"] {
@@ -77,19 +77,19 @@ pub(crate) fn read(given: &ArgMatches) -> Result<Call, Exit> {
         }
     }
     let sim = given.get_one::<String>("sim").map(|text| text.parse::<SimSpec>()).transpose();
-    let usual = Manner::default();
+    let usual = SpeechOptions::default();
     let text = match (given.get_one::<String>("text").cloned(), path("text-file")) {
         (Some(text), _) => Text::Given(text),
         (None, Some(file)) => Text::File(file),
         (None, None) => return Err(Exit::Usage("❌ --text or --text-file says what to say".to_owned())),
     };
     let Some(output) = path("output") else { return Err(Exit::Usage("❌ -o says where to".to_owned())) };
-    Ok(Call {
+    Ok(SynthesizeArgs {
         checkpoint: path("checkpoint"),
         text,
         reference: path("reference"),
         speaker: given.get_one::<String>("speaker").cloned(),
-        manner: Manner {
+        manner: SpeechOptions {
             rate: given.get_one("speaking-rate").copied().unwrap_or(usual.rate),
             seed: given.get_one("seed").copied().unwrap_or(usual.seed),
         },
@@ -100,7 +100,7 @@ pub(crate) fn read(given: &ArgMatches) -> Result<Call, Exit> {
     })
 }
 
-pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+pub(crate) fn run(call: &SynthesizeArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     let begun = Instant::now();
     // What can be seen to be wrong is said before anything is loaded.
     let out = WavFile::create(&call.output)?;
@@ -173,7 +173,7 @@ fn recording(path: &Path) -> Result<Clip, Exit> {
     Ok(clip)
 }
 
-fn voice(call: &Call, recording: Option<&Clip>, synthesizer: &Synthesizer) -> Result<Voice, Exit> {
+fn voice(call: &SynthesizeArgs, recording: Option<&Clip>, synthesizer: &Synthesizer) -> Result<Voice, Exit> {
     match recording {
         Some(clip) => synthesizer.voice_of(clip).map_err(|error| ended("--reference", error)),
         None => synthesizer.voice(call.speaker.as_deref()).map_err(|error| ended("--speaker", error)),
@@ -228,7 +228,7 @@ fn not_opened(folder: &Path, is_given: bool, error: TrainError) -> Exit {
 }
 
 /// The card or the CPU, chosen as for training.
-fn device(call: &Call) -> Result<Device, Exit> {
+fn device(call: &SynthesizeArgs) -> Result<Device, Exit> {
     let machine = match &call.sim {
         Some(spec) => Some(Machine::simulated(spec.clone())),
         // Why there is none is for the survey to say.

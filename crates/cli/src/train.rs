@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tandem_device::bytes::mib_ceil;
 use tandem_device::{DeviceKind, IsolationError};
-use tandem_events::{Emitter, Event, Role};
+use tandem_events::{Emitter, Role, RunEvent};
 use tandem_launch::inventory::{Inventory, Resolved};
-use tandem_launch::launch::{Corpora, LaunchError, Launched, Told, identity, launch};
-use tandem_launch::samples::{Listening, Sentence};
+use tandem_launch::launch::{Corpora, LaunchError, LaunchProgress, Launched, identity, launch};
+use tandem_launch::samples::{Listening, SampleSentence};
 use tandem_launch::step_events;
 use tandem_launch::{MemoryWatch, Sampler};
 use tandem_pipeline::StopFlag;
 use tandem_plan::setting::{Id, NEWEST};
-use tandem_plan::{Mode, Moment, Origin, Placement, Plan, plan_json, show_short, startup_lines};
+use tandem_plan::{Mode, Origin, Placement, Plan, StartupPhase, plan_json, show_short, startup_lines};
 use tandem_runlog::RunLog;
 use tandem_train::{
-    BAD_SAMPLES, Checkpoint, Opening, Outcome, RunFolder, SAMPLES, StepReport, TrainError, Trainer, ValidationReport,
-    Watcher, Written, latest_usable,
+    BAD_SAMPLES, Checkpoint, Opening, RunFolder, RunOutcome, SAMPLES, StepLoop, StepReport, TrainError,
+    ValidationReport, Watcher, WrittenCheckpoint, latest_usable,
 };
 
 use crate::alarms::AlarmLog;
@@ -76,11 +76,11 @@ pub(crate) fn run(typed: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     let simulated = screen.is_simulated();
     let complain =
         move |error: &str| complain(&format!("⚠️ the run log is not complete: {error}. Training goes on"), simulated);
-    let log = RunLog::create_heard(&log_path, exporters.listener(), complain);
+    let log = RunLog::create_with_listener(&log_path, exporters.listener(), complain);
     let (log, emitter) = log.context("the run log cannot be written")?;
     alarm_log.open(&emitter);
     let plan_text = plan_json(plan, &resolved.hardware).to_string();
-    emitter.emit(Event::RunStarted {
+    emitter.emit(RunEvent::RunStarted {
         command: "train".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         plan_json: Some(plan_text),
@@ -104,7 +104,7 @@ fn list(corpora: &Corpora, emitter: &Emitter) {
     let (rows, dataset) = (corpora.train.rows(), corpora.train.dataset());
     for some in rows.chunks(IDS_OF_AN_EVENT) {
         let ids = some.iter().filter_map(|(index, _)| dataset.get(*index)).map(|sample| sample.id.to_owned()).collect();
-        emitter.emit(Event::TrainingSet { of: rows.len() as u64, ids });
+        emitter.emit(RunEvent::TrainingSet { of: rows.len() as u64, ids });
     }
 }
 
@@ -190,15 +190,15 @@ fn train(
     folder: &RunFolder,
     emitter: &Emitter,
     screen: &Screen,
-) -> Result<(Outcome, Option<Interrupt>), Exit> {
+) -> Result<(RunOutcome, Option<Interrupt>), Exit> {
     let plan = &resolved.plan;
     let interrupts = Interrupts::listen().context("cannot listen for Ctrl-C")?;
     let bad_samples = folder.path().join(BAD_SAMPLES);
     let (mut said, mut warm_up) = (Ok(()), WarmUp::new(screen));
-    let mut say = |told: Told<'_>| {
+    let mut say = |told: LaunchProgress<'_>| {
         let line = match told {
-            Told::Line(line) => Some(line.to_owned()),
-            Told::WarmUp { ready, of } => warm_up.show(ready, of),
+            LaunchProgress::Line(line) => Some(line.to_owned()),
+            LaunchProgress::WarmUp { ready, of } => warm_up.show(ready, of),
         };
         if let (Ok(()), Some(line)) = (&said, line) {
             said = screen.say(&line);
@@ -215,17 +215,17 @@ fn train(
     if warm.ready < warm.of {
         screen.say(&format!("   {}/{} batches ready", warm.ready, warm.of))?;
     }
-    startup_lines(plan, Moment::Starting).iter().try_for_each(|line| screen.say(line))?;
+    startup_lines(plan, StartupPhase::Starting).iter().try_for_each(|line| screen.say(line))?;
     screen.say(&in_short(plan))?;
     screen.say(&format!(
         "   {} model, {num_parameters} parameters; {}",
         plan.model_size.name(),
-        plan.training.told()
+        plan.training.describe()
     ))?;
     let (count, left_out) = held_out;
     let longer = if left_out == 0 { String::new() } else { format!(" ({left_out} more fit no shape)") };
     screen.say(&format!("   {} utterances to train on, {count} held out{longer}", corpora.train.rows().len()))?;
-    screen.say(&format!("   {}", plan.training.told_length(calendar.steps_of_epoch)))?;
+    screen.say(&format!("   {}", plan.training.describe_length(calendar.steps_of_epoch)))?;
     if let Some(checkpoint) = checkpoint {
         screen.say(&format!("   Going on from step {}: {}", checkpoint.step, checkpoint.path.display()))?;
     }
@@ -239,7 +239,7 @@ fn train(
     };
     let stop = StopFlag::new();
     let gap = if resolved.machine.kind() == DeviceKind::Cuda { Duration::ZERO } else { LISTENING_GAP };
-    let listening = Listening::new(folder.path().join(SAMPLES), Sentence::held_out(corpora), gap, emitter);
+    let listening = Listening::new(folder.path().join(SAMPLES), SampleSentence::held_out(corpora), gap, emitter);
     let end = End { stop: stop.clone(), interrupts, sampler, why: None };
     let memory = MemoryWatch::new().context("cannot watch memory")?;
     let steps = (trainer.step(), calendar.total_steps);
@@ -433,7 +433,7 @@ impl<'a> Teller<'a> {
 }
 
 impl Watcher for Teller<'_> {
-    fn step(&mut self, report: &StepReport, trainer: &Trainer) {
+    fn step(&mut self, report: &StepReport, trainer: &StepLoop) {
         step_events::step(report, self.emitter);
         self.memory.step(report.step, self.roles, trainer.feed(), self.emitter);
         if report.skipped {
@@ -483,7 +483,7 @@ impl Watcher for Teller<'_> {
         step_events::validation(report, self.emitter);
     }
 
-    fn checkpoint(&mut self, step: u64, written: &Written, took: Duration) {
+    fn checkpoint(&mut self, step: u64, written: &WrittenCheckpoint, took: Duration) {
         let name = written.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         step_events::checkpoint(step, written, took, self.emitter);
         self.screen.mention(&format!(

@@ -3,15 +3,15 @@
 use std::process::ExitCode;
 
 use serde_json::json;
-use tandem_bench::validate::{Report, validate};
-use tandem_events::Event;
+use tandem_bench::validate::{CheckReport, validate};
+use tandem_events::RunEvent;
 use tandem_launch::inventory::{Inventory, Resolved, cards_json};
 use tandem_launch::launch::Corpora;
 use tandem_plan::{plan_json, show_plan};
 
 use crate::args::PlanCall;
 use crate::auto;
-use crate::data::{self, Corpus};
+use crate::data::{self, FoundCorpus};
 use crate::exit::{Exit, FAILED};
 use crate::plan::details;
 use crate::run_log;
@@ -27,7 +27,7 @@ pub(crate) fn run(typed: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
     let (resolved, corpora) = resolve(call, &folder, screen)?;
     // Only now: a plan that is refused must not cost anybody the log of an earlier run.
     let (log, emitter) = run_log::open(call)?;
-    emitter.emit(Event::RunStarted {
+    emitter.emit(RunEvent::RunStarted {
         command: "validate".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         plan_json: Some(plan_json(&resolved.plan, &resolved.hardware).to_string()),
@@ -60,17 +60,17 @@ pub(crate) fn run(typed: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
 pub(crate) fn resolve(call: &PlanCall, folder: &Scratch, screen: &Screen) -> Result<(Resolved, Corpora), Exit> {
     let refused = |refusal| Exit::Refused(Box::new(refusal));
     let (resolved, corpus) = crate::plan::resolve(call, screen)?;
-    if let Some(Corpus { corpora, .. }) = corpus {
+    if let Some(FoundCorpus { corpora, .. }) = corpus {
         return Ok((resolved, corpora));
     }
     // What `plan` refuses was refused above. Synthetic speech is shorter than what is planned for without a corpus, and
     // has shapes of its own.
-    let Corpus { facts, corpora } = data::make(call, folder)?;
+    let FoundCorpus { facts, corpora } = data::make(call, folder)?;
     let resolved = Inventory::again(resolved).resolve(&call.settings, Some(&facts)).map_err(refused)?;
     Ok((resolved, corpora))
 }
 
-fn conclude(report: &Report, call: &PlanCall, screen: &Screen) -> Result<(), Exit> {
+fn conclude(report: &CheckReport, call: &PlanCall, screen: &Screen) -> Result<(), Exit> {
     if report.passed() {
         let sim = call.sim_text.as_ref().map(|spec| format!(" --sim {spec}")).unwrap_or_default();
         screen.say("🎉 All validation checks passed!")?;
@@ -83,7 +83,7 @@ fn conclude(report: &Report, call: &PlanCall, screen: &Screen) -> Result<(), Exi
     report.advice.map_or(Ok(()), |advice| screen.say(&format!("   {advice}")))
 }
 
-fn document(report: &Report, resolved: &Resolved) -> serde_json::Value {
+fn document(report: &CheckReport, resolved: &Resolved) -> serde_json::Value {
     // The plan as it was carried out: another way across may have taken the place of the planned one.
     let mut plan = resolved.plan.clone();
     plan.transfer = report.transfer.clone().unwrap_or(plan.transfer);

@@ -97,11 +97,11 @@ fn with_any_extension(names: &HashSet<Box<str>>, stem: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::Folder;
+    use crate::fixture::CorpusFolder;
 
     #[test]
     fn recordings_are_found_where_people_put_them() {
-        let folder = Folder::new("audio_folder");
+        let folder = CorpusFolder::new("audio_folder");
         for name in ["a.wav", "b.flac", "b.ogg", "c.MP3", "d.e.ogg", "p1/x.wav", "note.txt"] {
             folder.write(&format!("wavs/{name}"), "");
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::audio_folder::AudioFolder;
 use crate::error::CorpusError;
 use crate::problem::{Findings, Problem, ProblemKind, excerpt};
-use crate::sample::{Part, Sample, SampleIndex, Samples};
+use crate::sample::{Sample, SampleIndex, Samples, Subset};
 use crate::speaker::SpeakerPattern;
 use crate::{exclude, ljspeech, manifest, random};
 
@@ -68,7 +68,7 @@ impl Dataset {
                 read_ljspeech(path, path, lists, options)?
             }
             Ok(_) if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv")) => {
-                let lists = ljspeech::Lists { read: vec![(path.to_owned(), Part::Undecided)], unused: None };
+                let lists = ljspeech::Lists { read: vec![(path.to_owned(), Subset::Undecided)], unused: None };
                 read_ljspeech(path, folder_of(path), lists, options)?
             }
             Ok(_) => read_manifest(path, options)?,
@@ -112,12 +112,12 @@ impl Dataset {
 
     /// How many rows were named to be left out.
     pub fn num_excluded(&self) -> usize {
-        self.samples.parts().filter(|part| *part == Part::Excluded).count()
+        self.samples.parts().filter(|part| *part == Subset::Excluded).count()
     }
 
     /// Whether the corpus brings its own evaluation set.
     pub fn has_eval(&self) -> bool {
-        self.samples.parts().any(|part| part == Part::Eval)
+        self.samples.parts().any(|part| part == Subset::Eval)
     }
 
     /// Training and evaluation set: by file where the corpus says so, else nine to one by the seed.
@@ -133,7 +133,7 @@ impl Dataset {
         let mut drawn: Vec<(u64, SampleIndex)> = (0..)
             .map(SampleIndex)
             .zip(self.samples.parts().zip(self.samples.ids()))
-            .filter(|(_, (part, _))| *part != Part::Excluded)
+            .filter(|(_, (part, _))| *part != Subset::Excluded)
             .map(|(index, (_, id))| (random::hash(key, id.as_bytes()), index))
             .collect();
         drawn.sort_unstable();
@@ -150,13 +150,13 @@ impl Dataset {
 
     /// What trains when the evaluation set comes from elsewhere: every row that is not the corpus's own evaluation.
     pub fn train_rows(&self) -> Vec<SampleIndex> {
-        self.rows(|part| part != Part::Eval)
+        self.rows(|part| part != Subset::Eval)
     }
 
     /// What evaluates when this corpus was given for that: its own evaluation set, or all of it.
     pub fn eval_rows(&self) -> Vec<SampleIndex> {
         let own = self.has_eval();
-        self.rows(|part| !own || part == Part::Eval)
+        self.rows(|part| !own || part == Subset::Eval)
     }
 
     /// Rows whose recording is not there, as problems. Asks once per row: for a manifest of a million, seconds.
@@ -178,9 +178,9 @@ impl Dataset {
         })
     }
 
-    fn rows(&self, keep: impl Fn(Part) -> bool) -> Vec<SampleIndex> {
+    fn rows(&self, keep: impl Fn(Subset) -> bool) -> Vec<SampleIndex> {
         let rows = (0..).map(SampleIndex).zip(self.samples.parts());
-        rows.filter(|(_, part)| *part != Part::Excluded && keep(*part)).map(|(index, _)| index).collect()
+        rows.filter(|(_, part)| *part != Subset::Excluded && keep(*part)).map(|(index, _)| index).collect()
     }
 }
 
@@ -296,9 +296,9 @@ fn sort(problems: &mut [Problem], samples: &Samples) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::Folder;
+    use crate::fixture::CorpusFolder;
 
-    fn manifest(folder: &Folder, ids: impl Iterator<Item = u32>) -> Dataset {
+    fn manifest(folder: &CorpusFolder, ids: impl Iterator<Item = u32>) -> Dataset {
         let lines: String = ids.map(|id| format!("{{\"audio_filepath\":\"{id}.wav\",\"text\":\"x\"}}\n")).collect();
         folder.write("list.jsonl", lines);
         Dataset::open(folder.path().join("list.jsonl"), &OpenOptions::default()).unwrap()
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_row_keeps_its_side_whatever_comes_and_goes() {
-        let folder = Folder::new("split");
+        let folder = CorpusFolder::new("split");
         let all = manifest(&folder, 0..1000);
         let split = all.split(1234);
         assert!((70..=130).contains(&split.eval.len()), "{}", split.eval.len());
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn small_corpora_have_both_sets() {
-        let folder = Folder::new("small_split");
+        let folder = CorpusFolder::new("small_split");
         for (rows, expected) in [(0, (0, 0)), (1, (1, 0)), (2, (1, 1)), (3, (2, 1))] {
             let dataset = manifest(&folder, 0..rows);
             for seed in 0..20 {
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn another_corpus_has_another_fingerprint() {
-        let folder = Folder::new("fingerprint");
+        let folder = CorpusFolder::new("fingerprint");
         let prints: Vec<u64> = [0..10, 0..10, 0..11, 1..11].map(|ids| manifest(&folder, ids).fingerprint()).into();
         assert_eq!(prints[0], prints[1]);
         assert!(prints[0] != prints[2] && prints[0] != prints[3]);

@@ -6,11 +6,11 @@ use std::io::BufReader;
 use std::path::Path;
 
 use crate::error::CorpusError;
-use crate::lines::{Line, Lines};
+use crate::lines::{LineReader, ParsedLine};
 use crate::ljspeech::report_unreadable;
 use crate::locator::without_extension;
 use crate::problem::{Findings, Problem, ProblemKind, excerpt};
-use crate::sample::{Part, SampleIndex, Samples};
+use crate::sample::{SampleIndex, Samples, Subset};
 
 /// Marks the rows that the list at `path` names, by their whole id or by the last part of it (the file name).
 ///
@@ -20,10 +20,10 @@ pub(crate) fn apply(path: &Path, samples: &mut Samples, problems: &mut Vec<Probl
     let failed = |source| CorpusError::Read { path: path.to_owned(), source };
     let mut findings = Findings { file: path.into(), list: problems };
     let mut wanted: HashMap<String, (u32, bool)> = HashMap::new();
-    let mut lines = Lines::new(BufReader::new(File::open(path).map_err(failed)?));
+    let mut lines = LineReader::new(BufReader::new(File::open(path).map_err(failed)?));
     while let Some((number, line)) = lines.next_line().map_err(failed)? {
         match line {
-            Line::Text(text) => {
+            ParsedLine::Text(text) => {
                 let id = without_extension(text.split('|').next().unwrap_or(text).trim());
                 wanted.entry(id.to_owned()).or_insert((number, false));
             }
@@ -40,7 +40,7 @@ pub(crate) fn apply(path: &Path, samples: &mut Samples, problems: &mut Vec<Probl
             }
         }
         if named {
-            samples.set_part(index, Part::Excluded);
+            samples.set_part(index, Subset::Excluded);
         }
     }
     let mut unknown: Vec<(u32, String)> =

@@ -5,11 +5,11 @@ use std::path::Path;
 use tempfile::TempDir;
 
 /// Holding one means that the folder is there and nobody else's.
-pub(crate) struct Folder(TempDir);
+pub(crate) struct CorpusFolder(TempDir);
 
-impl Folder {
-    pub(crate) fn new(name: &str) -> Folder {
-        Folder(tempfile::Builder::new().prefix(&format!("tandem-{name}-")).tempdir().unwrap())
+impl CorpusFolder {
+    pub(crate) fn new(name: &str) -> CorpusFolder {
+        CorpusFolder(tempfile::Builder::new().prefix(&format!("tandem-{name}-")).tempdir().unwrap())
     }
 
     pub(crate) fn path(&self) -> &Path {

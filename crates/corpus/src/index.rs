@@ -59,7 +59,7 @@ pub enum IndexState {
 
 /// A sample whose recording is to be measured.
 #[derive(Clone, Copy, Debug)]
-pub struct Pending {
+pub struct UnmeasuredSample {
     /// The sample.
     pub index: SampleIndex,
     stamp: Stamp,
@@ -67,7 +67,7 @@ pub struct Pending {
 
 /// How far a scan has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct ScanProgress {
     /// Recordings measured.
     pub done: usize,
     /// Recordings to measure.
@@ -113,7 +113,7 @@ impl LengthIndex {
 
     /// Fills in the durations that are known, and returns the samples that must be measured. Recordings that are not
     /// there are added to `problems`. Cost: one question to the file system per sample without a duration.
-    pub fn apply(&self, dataset: &mut Dataset, problems: &mut Vec<Problem>) -> Vec<Pending> {
+    pub fn apply(&self, dataset: &mut Dataset, problems: &mut Vec<Problem>) -> Vec<UnmeasuredSample> {
         let mut pending = Vec::new();
         for index in (0..dataset.samples().len() as u32).map(SampleIndex) {
             let Some(sample) = dataset.get(index).filter(|sample| sample.duration_s.is_none()) else { continue };
@@ -121,7 +121,7 @@ impl LengthIndex {
                 Err(error) => problems.push(problem_of(&sample, ProblemKind::MissingAudio, error.to_string())),
                 Ok(stamp) => match self.entries.get(sample.audio.key) {
                     Some((known, length)) if *known == stamp => set(dataset, index, *length, problems),
-                    _ => pending.push(Pending { index, stamp }),
+                    _ => pending.push(UnmeasuredSample { index, stamp }),
                 },
             }
         }
@@ -129,7 +129,13 @@ impl LengthIndex {
     }
 
     /// Keeps what was measured. The rest of a range past the end of its recording is a problem.
-    pub fn record(&mut self, dataset: &mut Dataset, pending: Pending, length: Length, problems: &mut Vec<Problem>) {
+    pub fn record(
+        &mut self,
+        dataset: &mut Dataset,
+        pending: UnmeasuredSample,
+        length: Length,
+        problems: &mut Vec<Problem>,
+    ) {
         let Some(sample) = dataset.get(pending.index) else { return };
         self.entries.insert(sample.audio.key.into(), (pending.stamp, length));
         self.changed = true;
@@ -142,14 +148,14 @@ impl LengthIndex {
         &mut self,
         dataset: &mut Dataset,
         mut measure: impl FnMut(&Sample<'_>) -> Result<Length, E>,
-        mut progress: impl FnMut(Progress) -> ControlFlow<()>,
+        mut progress: impl FnMut(ScanProgress) -> ControlFlow<()>,
     ) -> ScanReport {
         let mut report = ScanReport::default();
         let pending = self.apply(dataset, &mut report.problems);
         let total = pending.len();
         report.known = dataset.samples().len() - total - report.problems.len();
         for (done, pending) in pending.into_iter().enumerate() {
-            if progress(Progress { done, total }).is_break() {
+            if progress(ScanProgress { done, total }).is_break() {
                 report.stopped = true;
                 return report;
             }
@@ -171,7 +177,7 @@ impl LengthIndex {
                 }
             }
         }
-        if total > 0 && progress(Progress { done: total, total }).is_break() {
+        if total > 0 && progress(ScanProgress { done: total, total }).is_break() {
             report.stopped = true;
         }
         report
@@ -292,10 +298,10 @@ fn decode(bytes: &[u8], dataset: &str) -> Result<HashMap<Box<str>, (Stamp, Lengt
 mod tests {
     use super::*;
     use crate::dataset::OpenOptions;
-    use crate::fixture::Folder;
+    use crate::fixture::CorpusFolder;
 
-    fn corpus(name: &str) -> Folder {
-        let folder = Folder::new(name);
+    fn corpus(name: &str) -> CorpusFolder {
+        let folder = CorpusFolder::new(name);
         folder.write("data/metadata.csv", "a|first\nb|second\nc|third\n");
         for (id, size) in [("a", 10), ("b", 20), ("c", 30)] {
             folder.write(&format!("data/wavs/{id}.wav"), vec![0; size]);
@@ -303,12 +309,12 @@ mod tests {
         folder
     }
 
-    fn open(folder: &Folder) -> Dataset {
+    fn open(folder: &CorpusFolder) -> Dataset {
         Dataset::open(folder.path().join("data"), &OpenOptions::default()).unwrap()
     }
 
     /// Takes a file's size for its length; `b` cannot be measured. Returns the ids measured, too.
-    fn scan(folder: &Folder, dataset: &mut Dataset) -> (IndexState, ScanReport, Vec<String>) {
+    fn scan(folder: &CorpusFolder, dataset: &mut Dataset) -> (IndexState, ScanReport, Vec<String>) {
         let (mut index, state) = LengthIndex::open(&folder.path().join("run"), dataset);
         let mut asked = Vec::new();
         let report = index.scan(
@@ -400,7 +406,7 @@ mod tests {
 
     #[test]
     fn pieces_of_one_recording_are_measured_once() {
-        let folder = Folder::new("pieces");
+        let folder = CorpusFolder::new("pieces");
         folder.write("x.wav", vec![0; 40]);
         let lines: String = ["1", "2.5", "4"]
             .map(|offset| format!("{{\"audio_filepath\":\"x.wav\",\"text\":\"t\",\"offset\":{offset}}}\n"))

@@ -9,7 +9,7 @@ const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// What a line turned out to be.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Line<'a> {
+pub(crate) enum ParsedLine<'a> {
     /// Text, without its line end (and without a byte order mark).
     Text(&'a str),
     /// Nothing but white space.
@@ -29,19 +29,19 @@ pub(crate) enum Line<'a> {
 }
 
 /// Reads lines into one buffer. Memory: the longest line, at most [`MAX_LINE_BYTES`].
-pub(crate) struct Lines<R> {
+pub(crate) struct LineReader<R> {
     input: R,
     buffer: Vec<u8>,
     number: u32,
 }
 
-impl<R: BufRead> Lines<R> {
+impl<R: BufRead> LineReader<R> {
     pub(crate) fn new(input: R) -> Self {
         Self { input, buffer: Vec::new(), number: 0 }
     }
 
     /// The next line with its number, from 1. None at the end.
-    pub(crate) fn next_line(&mut self) -> io::Result<Option<(u32, Line<'_>)>> {
+    pub(crate) fn next_line(&mut self) -> io::Result<Option<(u32, ParsedLine<'_>)>> {
         self.buffer.clear();
         let limit = MAX_LINE_BYTES as u64 + 2;
         let num_bytes = (&mut self.input).take(limit).read_until(b'\n', &mut self.buffer)?;
@@ -53,18 +53,18 @@ impl<R: BufRead> Lines<R> {
         let text = without_end(&self.buffer);
         if text.len() > MAX_LINE_BYTES {
             let rest = if ended { 0 } else { skip_line(&mut self.input)? };
-            return Ok(Some((self.number, Line::TooLong { num_bytes: text.len() as u64 + rest })));
+            return Ok(Some((self.number, ParsedLine::TooLong { num_bytes: text.len() as u64 + rest })));
         }
         Ok(Some((self.number, classify(text, self.number == 1))))
     }
 }
 
-fn classify(bytes: &[u8], first: bool) -> Line<'_> {
+fn classify(bytes: &[u8], first: bool) -> ParsedLine<'_> {
     let text = if first { bytes.strip_prefix(BOM).unwrap_or(bytes) } else { bytes };
     match str::from_utf8(text) {
-        Ok(text) if text.trim().is_empty() => Line::Blank,
-        Ok(text) => Line::Text(text),
-        Err(error) => Line::NotUtf8 {
+        Ok(text) if text.trim().is_empty() => ParsedLine::Blank,
+        Ok(text) => ParsedLine::Text(text),
+        Err(error) => ParsedLine::NotUtf8 {
             column: error.valid_up_to() + 1,
             like_utf16: first && (text.starts_with(b"\xff\xfe") || text.starts_with(b"\xfe\xff")),
         },
@@ -100,9 +100,9 @@ fn skip_line(input: &mut impl BufRead) -> io::Result<u64> {
 mod tests {
     use super::*;
 
-    fn check(input: &[u8], expected: &[(u32, Line<'_>)]) {
+    fn check(input: &[u8], expected: &[(u32, ParsedLine<'_>)]) {
         // A tiny buffer, so that lines straddle it.
-        let mut lines = Lines::new(io::BufReader::with_capacity(3, input));
+        let mut lines = LineReader::new(io::BufReader::with_capacity(3, input));
         for (number, line) in expected {
             let (found_number, found) = lines.next_line().unwrap().expect("one more line");
             assert_eq!((found_number, &found), (*number, line));
@@ -115,15 +115,18 @@ mod tests {
         check(b"", &[]);
         check(
             b"\xef\xbb\xbfa|b\r\n\r\n \t\nc",
-            &[(1, Line::Text("a|b")), (2, Line::Blank), (3, Line::Blank), (4, Line::Text("c"))],
+            &[(1, ParsedLine::Text("a|b")), (2, ParsedLine::Blank), (3, ParsedLine::Blank), (4, ParsedLine::Text("c"))],
         );
-        check(b"a\n\xef\xbb\xbfb\n", &[(1, Line::Text("a")), (2, Line::Text("\u{feff}b"))]);
+        check(b"a\n\xef\xbb\xbfb\n", &[(1, ParsedLine::Text("a")), (2, ParsedLine::Text("\u{feff}b"))]);
     }
 
     #[test]
     fn a_wrong_byte_costs_its_line_only() {
-        check(b"ab\xffc\nd\n", &[(1, Line::NotUtf8 { column: 3, like_utf16: false }), (2, Line::Text("d"))]);
-        check(b"\xff\xfea\0", &[(1, Line::NotUtf8 { column: 1, like_utf16: true })]);
+        check(
+            b"ab\xffc\nd\n",
+            &[(1, ParsedLine::NotUtf8 { column: 3, like_utf16: false }), (2, ParsedLine::Text("d"))],
+        );
+        check(b"\xff\xfea\0", &[(1, ParsedLine::NotUtf8 { column: 1, like_utf16: true })]);
     }
 
     #[test]
@@ -132,14 +135,14 @@ mod tests {
             let mut input = vec![b'x'; length];
             input.extend_from_slice(end);
             input.extend_from_slice(b"\nnext");
-            let mut lines = Lines::new(io::BufReader::new(&input[..]));
+            let mut lines = LineReader::new(io::BufReader::new(&input[..]));
             let (_, line) = lines.next_line().unwrap().expect("a line");
-            assert_eq!(matches!(line, Line::TooLong { .. }), too_long, "{length}");
-            if let Line::TooLong { num_bytes } = line {
+            assert_eq!(matches!(line, ParsedLine::TooLong { .. }), too_long, "{length}");
+            if let ParsedLine::TooLong { num_bytes } = line {
                 assert!(num_bytes.abs_diff(length as u64) <= 1, "{num_bytes} {length}");
             }
             assert!(lines.buffer.capacity() <= 4 * MAX_LINE_BYTES);
-            assert_eq!(lines.next_line().unwrap(), Some((2, Line::Text("next"))));
+            assert_eq!(lines.next_line().unwrap(), Some((2, ParsedLine::Text("next"))));
         };
         check_length(MAX_LINE_BYTES, b"", false);
         check_length(MAX_LINE_BYTES, b"\r", false);

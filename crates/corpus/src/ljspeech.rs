@@ -13,16 +13,16 @@ use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 
 use crate::audio_folder::AudioFolder;
-use crate::lines::{Line, Lines, MAX_LINE_BYTES};
+use crate::lines::{LineReader, MAX_LINE_BYTES, ParsedLine};
 use crate::locator::without_extension;
 use crate::problem::{Findings, ProblemKind, excerpt};
-use crate::sample::{NewRow, Part, Samples};
+use crate::sample::{NewRow, Samples, Subset};
 use crate::speaker::SpeakerPattern;
 
 /// The lists of a folder, in the order they are read, and one that is there for nothing.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Lists {
-    pub(crate) read: Vec<(PathBuf, Part)>,
+    pub(crate) read: Vec<(PathBuf, Subset)>,
     pub(crate) unused: Option<PathBuf>,
 }
 
@@ -31,10 +31,12 @@ pub(crate) fn lists(folder: &Path) -> Lists {
     let present = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
     let (train, eval) = (present("metadata_train.csv"), present("metadata_eval.csv"));
     match (train, eval, present("metadata.csv")) {
-        (Some(train), Some(eval), _) => Lists { read: vec![(train, Part::Train), (eval, Part::Eval)], unused: None },
-        (Some(train), None, _) => Lists { read: vec![(train, Part::Undecided)], unused: None },
-        (None, unused, Some(all)) => Lists { read: vec![(all, Part::Undecided)], unused },
-        (None, Some(eval), None) => Lists { read: vec![(eval, Part::Eval)], unused: None },
+        (Some(train), Some(eval), _) => {
+            Lists { read: vec![(train, Subset::Train), (eval, Subset::Eval)], unused: None }
+        }
+        (Some(train), None, _) => Lists { read: vec![(train, Subset::Undecided)], unused: None },
+        (None, unused, Some(all)) => Lists { read: vec![(all, Subset::Undecided)], unused },
+        (None, Some(eval), None) => Lists { read: vec![(eval, Subset::Eval)], unused: None },
         (None, None, None) => Lists { read: Vec::new(), unused: None },
     }
 }
@@ -42,18 +44,18 @@ pub(crate) fn lists(folder: &Path) -> Lists {
 /// Reads one list. Fails only when the file stops giving bytes.
 pub(crate) fn read(
     input: impl BufRead,
-    part: Part,
+    part: Subset,
     pattern: Option<&SpeakerPattern>,
     audio: &mut AudioFolder,
     samples: &mut Samples,
     findings: &mut Findings<'_>,
 ) -> io::Result<()> {
-    let mut lines = Lines::new(input);
+    let mut lines = LineReader::new(input);
     let (mut seen_any, mut seen_row) = (false, false);
     while let Some((number, line)) = lines.next_line()? {
         let text = match line {
-            Line::Blank => continue,
-            Line::Text(text) => text,
+            ParsedLine::Blank => continue,
+            ParsedLine::Text(text) => text,
             unreadable => {
                 (seen_any, seen_row) = (true, true);
                 report_unreadable(&unreadable, number, findings);
@@ -85,17 +87,17 @@ pub(crate) fn read(
 }
 
 /// Says why a line is no text; also for the manifest.
-pub(crate) fn report_unreadable(line: &Line<'_>, number: u32, findings: &mut Findings<'_>) {
+pub(crate) fn report_unreadable(line: &ParsedLine<'_>, number: u32, findings: &mut Findings<'_>) {
     match line {
-        Line::NotUtf8 { column, like_utf16 } => {
+        ParsedLine::NotUtf8 { column, like_utf16 } => {
             let hint = if *like_utf16 { "; the file begins like UTF-16: save it as UTF-8" } else { "" };
             findings.on(number, ProblemKind::InvalidUtf8, format!("byte {column} of the line is no UTF-8{hint}"));
         }
-        Line::TooLong { num_bytes } => {
+        ParsedLine::TooLong { num_bytes } => {
             let detail = format!("{num_bytes} bytes, at most {MAX_LINE_BYTES} are read");
             findings.on(number, ProblemKind::LineTooLong, detail);
         }
-        Line::Text(_) | Line::Blank => {}
+        ParsedLine::Text(_) | ParsedLine::Blank => {}
     }
 }
 
@@ -173,7 +175,7 @@ impl<'a> Columns<'a> {
 fn push(
     columns: &Columns<'_>,
     line: u32,
-    part: Part,
+    part: Subset,
     pattern: Option<&SpeakerPattern>,
     audio: &mut AudioFolder,
     samples: &mut Samples,

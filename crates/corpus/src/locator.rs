@@ -144,7 +144,7 @@ pub(crate) fn without_extension(name: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::Folder;
+    use crate::fixture::CorpusFolder;
 
     #[test]
     fn endings() {
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_changed_recording_has_another_identity_whatever_its_date_says() {
-        let folder = Folder::new("identity");
+        let folder = CorpusFolder::new("identity");
         let store = Store::Files { root: folder.path().to_owned() };
         let locator = Locator { store: &store, key: "a.wav", range: None };
         let path = folder.path().join("a.wav");

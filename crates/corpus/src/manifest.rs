@@ -13,11 +13,11 @@ use std::io::{self, BufRead};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 
-use crate::lines::{Line, Lines};
+use crate::lines::{LineReader, ParsedLine};
 use crate::ljspeech::{report_unreadable, speaker_of};
 use crate::locator::without_extension;
 use crate::problem::{Findings, ProblemKind, excerpt};
-use crate::sample::{NewRow, Part, Samples};
+use crate::sample::{NewRow, Samples, Subset};
 use crate::speaker::SpeakerPattern;
 
 /// Reads a manifest. Fails only when the file stops giving bytes.
@@ -27,13 +27,13 @@ pub(crate) fn read(
     samples: &mut Samples,
     findings: &mut Findings<'_>,
 ) -> io::Result<()> {
-    let mut lines = Lines::new(input);
+    let mut lines = LineReader::new(input);
     let mut id = String::new();
     let mut seen_any = false;
     while let Some((number, line)) = lines.next_line()? {
         let text = match line {
-            Line::Blank => continue,
-            Line::Text(text) => text,
+            ParsedLine::Blank => continue,
+            ParsedLine::Text(text) => text,
             unreadable => {
                 seen_any = true;
                 report_unreadable(&unreadable, number, findings);
@@ -53,7 +53,7 @@ pub(crate) fn read(
                     key: &entry.key,
                     offset_s: entry.offset_s,
                     duration_s: entry.duration_s,
-                    part: Part::Undecided,
+                    part: Subset::Undecided,
                     line: number,
                 });
             }

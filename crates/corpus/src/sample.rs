@@ -39,7 +39,7 @@ pub struct Sample<'a> {
     /// How long it is (of a range: that range), when the corpus or a scan said so.
     pub duration_s: Option<f64>,
     /// Which set the row belongs to.
-    pub part: Part,
+    pub part: Subset,
     /// The list it comes from.
     pub file: &'a Path,
     /// Its line there, from 1.
@@ -48,7 +48,7 @@ pub struct Sample<'a> {
 
 /// Which set a row belongs to by its own list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum Subset {
     /// It comes from `metadata_train.csv`.
     Train,
     /// It comes from `metadata_eval.csv`.
@@ -87,7 +87,7 @@ struct Row {
     lang: u32,
     line: u32,
     file: u16,
-    part: Part,
+    part: Subset,
 }
 
 /// A row about to be stored.
@@ -100,7 +100,7 @@ pub(crate) struct NewRow<'a> {
     pub(crate) key: &'a str,
     pub(crate) offset_s: Option<f64>,
     pub(crate) duration_s: Option<f64>,
-    pub(crate) part: Part,
+    pub(crate) part: Subset,
     pub(crate) line: u32,
 }
 
@@ -143,7 +143,7 @@ impl Samples {
     }
 
     /// The sets that all rows belong to, in the order of the rows.
-    pub(crate) fn parts(&self) -> impl ExactSizeIterator<Item = Part> {
+    pub(crate) fn parts(&self) -> impl ExactSizeIterator<Item = Subset> {
         self.rows.iter().map(|row| row.part)
     }
 
@@ -169,7 +169,7 @@ impl Samples {
         }
     }
 
-    pub(crate) fn set_part(&mut self, index: SampleIndex, part: Part) {
+    pub(crate) fn set_part(&mut self, index: SampleIndex, part: Subset) {
         if let Some(row) = self.rows.get_mut(index.at()) {
             row.part = part;
         }
@@ -297,7 +297,7 @@ mod tests {
             key,
             offset_s: Some(1.5).filter(|_| line == 3),
             duration_s: Some(2.5).filter(|_| line >= 2),
-            part: Part::Undecided,
+            part: Subset::Undecided,
             line,
         }
     }

@@ -11,7 +11,7 @@ mod fixture;
 
 use std::collections::BTreeSet;
 
-use fixture::Folder;
+use fixture::CorpusFolder;
 use proptest::prelude::*;
 use tandem_corpus::{Dataset, OpenOptions, SpeakerPattern};
 
@@ -62,7 +62,7 @@ fn lines_with_content(bytes: &[u8]) -> BTreeSet<u32> {
 }
 
 fn check(name: &str, bytes: &[u8], may_have_header: bool) -> Result<(), TestCaseError> {
-    let folder = Folder::new("anything");
+    let folder = CorpusFolder::new("anything");
     folder.write("wavs/a.wav", "");
     folder.write(name, bytes);
     folder.write("exclude.txt", bytes);

@@ -10,11 +10,11 @@
 #[path = "../src/fixture.rs"]
 mod fixture;
 
-use fixture::Folder;
+use fixture::CorpusFolder;
 use tandem_corpus::ProblemKind::{self, *};
-use tandem_corpus::{CorpusError, Dataset, Format, MAX_LINE_BYTES, OpenOptions, Part, SpeakerPattern};
+use tandem_corpus::{CorpusError, Dataset, Format, MAX_LINE_BYTES, OpenOptions, SpeakerPattern, Subset};
 
-fn open(folder: &Folder, name: &str) -> Dataset {
+fn open(folder: &CorpusFolder, name: &str) -> Dataset {
     Dataset::open(folder.path().join(name), &OpenOptions::default()).unwrap()
 }
 
@@ -28,7 +28,7 @@ fn found(dataset: &Dataset) -> Vec<(Option<u32>, ProblemKind)> {
 
 /// Reads `metadata` beside recordings of `a` to `f`, and compares ids and problems.
 fn check(metadata: &[u8], expected_ids: &[&str], expected: &[(Option<u32>, ProblemKind)]) {
-    let folder = Folder::new("metadata");
+    let folder = CorpusFolder::new("metadata");
     for id in ["a", "b", "c", "d", "e", "f"] {
         folder.write(&format!("wavs/{id}.wav"), "");
     }
@@ -76,7 +76,7 @@ fn metadata_with_faults() {
 
 #[test]
 fn both_lines_of_a_duplicate_are_named() {
-    let folder = Folder::new("duplicates");
+    let folder = CorpusFolder::new("duplicates");
     folder.write("wavs/a.ogg", "");
     folder.write("wavs/b.ogg", "");
     folder.write("metadata_train.csv", "a|x\nb|x\n");
@@ -93,7 +93,7 @@ fn both_lines_of_a_duplicate_are_named() {
 #[test]
 fn which_lists_are_read() {
     let check = |present: &[&str], train: &[&str], eval: &[&str], problems: &[ProblemKind]| {
-        let folder = Folder::new("lists");
+        let folder = CorpusFolder::new("lists");
         for (file, id) in [("metadata", "m"), ("metadata_train", "t"), ("metadata_eval", "e")] {
             folder.write(&format!("wavs/{id}.wav"), "");
             if present.contains(&file) {
@@ -126,7 +126,7 @@ fn which_lists_are_read() {
 
 #[test]
 fn manifests_with_faults() {
-    let folder = Folder::new("manifest");
+    let folder = CorpusFolder::new("manifest");
     let good = |name: &str| format!("{{\"audio_filepath\":\"{name}.wav\",\"text\":\"x\",\"duration\":1.5}}\n");
     let check = |content: Vec<u8>, expected_ids: &[&str], expected: &[(Option<u32>, ProblemKind)]| {
         folder.write("list.jsonl", content);
@@ -154,7 +154,7 @@ fn manifests_with_faults() {
 
 #[test]
 fn a_manifest_finds_its_recordings() {
-    let folder = Folder::new("places");
+    let folder = CorpusFolder::new("places");
     folder.write("audio/here.wav", "RIFF");
     folder.write("else.wav", "RIFF");
     let absolute = folder.path().join("else.wav");
@@ -172,7 +172,7 @@ fn a_manifest_finds_its_recordings() {
 
 #[test]
 fn utterances_to_be_left_out() {
-    let folder = Folder::new("exclude");
+    let folder = CorpusFolder::new("exclude");
     let rows: String = ["x/a", "x/b", "y/b", "c", "d"]
         .map(|id| format!("{{\"audio_filepath\":\"{id}.wav\",\"text\":\"t\"}}\n"))
         .concat();
@@ -183,7 +183,7 @@ fn utterances_to_be_left_out() {
     let left: Vec<&str> = dataset
         .samples()
         .iter()
-        .filter(|(_, sample)| sample.part != Part::Excluded)
+        .filter(|(_, sample)| sample.part != Subset::Excluded)
         .map(|(_, sample)| sample.id)
         .collect();
     assert_eq!((left, dataset.num_excluded()), (vec!["d"], 4));
@@ -196,7 +196,7 @@ fn utterances_to_be_left_out() {
 
 #[test]
 fn speakers_by_column_by_pattern_or_not_at_all() {
-    let folder = Folder::new("speakers");
+    let folder = CorpusFolder::new("speakers");
     for id in ["p248_065", "p225_001", "odd"] {
         folder.write(&format!("wavs/{id}.flac"), "");
     }
@@ -210,7 +210,7 @@ fn speakers_by_column_by_pattern_or_not_at_all() {
 
 #[test]
 fn what_is_no_corpus_is_refused_by_name() {
-    let folder = Folder::new("refused");
+    let folder = CorpusFolder::new("refused");
     folder.write("empty/readme.txt", "");
     for (name, part) in [("gone", "found nothing"), ("empty", "found a folder without metadata")] {
         let error = Dataset::open(folder.path().join(name), &OpenOptions::default()).unwrap_err().to_string();

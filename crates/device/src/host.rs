@@ -5,19 +5,19 @@ use gemm::Parallelism;
 use crate::kernel::Element;
 
 /// f32 and f64: what GEMMs on the host are made of.
-pub trait GemmFloat: Element + sealed::GemmFloat {}
+pub trait GemmFloat: Element + sealed::HostFloat {}
 
 impl GemmFloat for f32 {}
 impl GemmFloat for f64 {}
 
 mod sealed {
-    pub trait GemmFloat: Copy + std::ops::Add<Output = Self> + 'static {
+    pub trait HostFloat: Copy + std::ops::Add<Output = Self> + 'static {
         const ZERO: Self;
         const ONE: Self;
         fn from_f64(x: f64) -> Self;
     }
 
-    impl GemmFloat for f32 {
+    impl HostFloat for f32 {
         const ZERO: f32 = 0.0;
         const ONE: f32 = 1.0;
         fn from_f64(x: f64) -> f32 {
@@ -25,7 +25,7 @@ mod sealed {
         }
     }
 
-    impl GemmFloat for f64 {
+    impl HostFloat for f64 {
         const ZERO: f64 = 0.0;
         const ONE: f64 = 1.0;
         fn from_f64(x: f64) -> f64 {

@@ -51,14 +51,14 @@ pub(crate) struct HostGraphs {
 
 #[derive(Default)]
 struct Books {
-    under_way: HashMap<StreamId, Vec<CapturedWork>>,
+    in_flight: HashMap<StreamId, Vec<CapturedWork>>,
     finished: HashMap<RecordedId, Arc<[CapturedWork]>>,
     next: RecordedId,
 }
 
 impl HostGraphs {
     pub(crate) fn begin(&self, stream: StreamId) {
-        if lock(&self.books).under_way.insert(stream, Vec::new()).is_none() {
+        if lock(&self.books).in_flight.insert(stream, Vec::new()).is_none() {
             self.open.fetch_add(1, Ordering::Release);
         }
     }
@@ -73,7 +73,7 @@ impl HostGraphs {
         if !self.any() {
             return Some(work);
         }
-        match lock(&self.books).under_way.get_mut(&stream) {
+        match lock(&self.books).in_flight.get_mut(&stream) {
             Some(list) => {
                 list.push(work);
                 None
@@ -100,7 +100,7 @@ impl HostGraphs {
 
     /// Ends a recording that nobody wants, or takes what it holds.
     pub(crate) fn take(&self, stream: StreamId) -> Option<Vec<CapturedWork>> {
-        let list = lock(&self.books).under_way.remove(&stream);
+        let list = lock(&self.books).in_flight.remove(&stream);
         if list.is_some() {
             self.open.fetch_sub(1, Ordering::Release);
         }

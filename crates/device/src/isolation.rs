@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use tandem_events::{Emitter, Event, Role};
+use tandem_events::{Emitter, Role, RunEvent};
 
 use crate::arena::{Arena, ArenaSpec, RoleMemory};
 use crate::bytes::{MIB, mib_ceil, show};
@@ -239,7 +239,7 @@ impl Isolation {
     /// Logs both roles: emits what they hold, and by whom.
     pub fn emit(&self, to: &Emitter) {
         for now in self.memory_stats() {
-            to.emit(Event::Memory {
+            to.emit(RunEvent::Memory {
                 role: now.role,
                 card: now.card,
                 used_bytes: now.used_bytes,
@@ -247,7 +247,7 @@ impl Isolation {
                 peak_bytes: now.peak_bytes,
             });
             let owners = now.owners.into_iter().map(|(owner, bytes)| (owner.to_owned(), bytes)).collect();
-            to.emit(Event::MemoryOwners { role: now.role, owners });
+            to.emit(RunEvent::MemoryOwners { role: now.role, owners });
         }
     }
 

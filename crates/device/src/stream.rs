@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use tandem_events::Span;
+use tandem_events::TimeSpan;
 
 use crate::arena::View;
 use crate::device::{Device, LoadedKernel, OpenDevice};
@@ -210,8 +210,8 @@ impl Event {
     }
 
     /// From `began` to this, both timers that have been reached.
-    pub fn span_since(&self, began: &Event) -> Result<Span, DeviceError> {
-        Ok(Span { began_ns: began.reached_at_ns()?, ns: self.ns_since(began)? })
+    pub fn span_since(&self, began: &Event) -> Result<TimeSpan, DeviceError> {
+        Ok(TimeSpan { began_ns: began.reached_at_ns()?, ns: self.ns_since(began)? })
     }
 
     /// When this was reached, a timer that has been, on the clock of [`Machine::now_ns`](crate::Machine::now_ns).

@@ -6,7 +6,7 @@
 //!
 //! The first use compares bytes: cards have been seen to claim peer access and deliver garbage.
 
-use tandem_events::Span;
+use tandem_events::TimeSpan;
 
 use crate::arena::{Arena, View};
 use crate::device::Device;
@@ -86,7 +86,7 @@ pub struct CopyTimers {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyTimes {
     /// One leg; over the host two.
-    pub legs: Vec<Span>,
+    pub legs: Vec<TimeSpan>,
 }
 
 impl CopyTimes {

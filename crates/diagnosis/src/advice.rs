@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::facts::{Setting, StepFact};
+use crate::facts::{FeedFacts, StepFact};
 use crate::flow::{Flow, Time};
 use crate::replay;
 use crate::stage::Stage;
@@ -17,7 +17,7 @@ const MAX_LONGER: usize = 8;
 
 /// A setting, spelt by its `Display` as it is typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum SettingChange {
     /// So many decode threads.
     NumWorkers(u32),
     /// Decoded audio is kept in memory.
@@ -40,7 +40,7 @@ pub enum Change {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Advice {
     /// The setting.
-    pub change: Change,
+    pub change: SettingChange,
     /// Steps in a second with it.
     pub steps_per_s: f64,
     /// The pace is an upper bound: how fast the other card or the way to it is cannot be known.
@@ -52,7 +52,7 @@ pub(crate) struct Adviser<'a> {
     pub(crate) flow: &'a Flow,
     /// The steps it is the mean of.
     pub(crate) steps: &'a [StepFact],
-    pub(crate) setting: &'a Setting,
+    pub(crate) setting: &'a FeedFacts,
     /// The step alone, where it was measured: without features beside it on the card.
     pub(crate) headspace_ns: Option<f64>,
     /// Measured.
@@ -82,7 +82,8 @@ impl Adviser<'_> {
         let most = longer(MAX_LONGER);
         let enough = [2, 4, MAX_LONGER].into_iter().find(|times| longer(*times) > 0.98 * most)?;
         let typed = flow.ahead * enough * if self.setting.places.is_one_device() { 1 } else { 2 };
-        let advice = Advice { change: Change::BufferSize(typed), steps_per_s: longer(enough), is_at_most: false };
+        let advice =
+            Advice { change: SettingChange::BufferSize(typed), steps_per_s: longer(enough), is_at_most: false };
         (advice.steps_per_s > WORTH * now).then_some(advice)
     }
 
@@ -98,21 +99,22 @@ impl Adviser<'_> {
         let with = Flow { threads, ..self.flow.clone() };
         let is_enough = threads > self.flow.threads && with.steps_per_s() > 0.9 * without.steps_per_s();
         match is_enough {
-            true => self.worth_it(Change::NumWorkers(threads as u32), &with),
-            false => self.worth_it(Change::CacheMemory, &without),
+            true => self.worth_it(SettingChange::NumWorkers(threads as u32), &with),
+            false => self.worth_it(SettingChange::CacheMemory, &without),
         }
     }
 
     /// What crosses between the cards then is not known where batches are handed over now.
     fn second_card(&self) -> Option<Advice> {
-        let advice = self.worth_it(Change::SecondCard(self.setting.places.model().unwrap_or(0)), &self.apart())?;
+        let advice =
+            self.worth_it(SettingChange::SecondCard(self.setting.places.model().unwrap_or(0)), &self.apart())?;
         Some(Advice { is_at_most: self.flow.transfer == Time::NONE, ..advice })
     }
 
     /// A card so fast that it is never waited for: how fast another one really is cannot be known.
     fn other_data_card(&self) -> Option<Advice> {
         let ideal = Flow { upload: Time::NONE, features: Time::NONE, ..self.apart() };
-        let advice = self.worth_it(Change::OtherDataCard(self.setting.places.data().unwrap_or(0)), &ideal)?;
+        let advice = self.worth_it(SettingChange::OtherDataCard(self.setting.places.data().unwrap_or(0)), &ideal)?;
         Some(Advice { is_at_most: true, ..advice })
     }
 
@@ -125,7 +127,7 @@ impl Adviser<'_> {
     fn for_transfer(&self) -> Option<Advice> {
         let handed_over = Flow { transfer: Time::NONE, ..self.flow.clone() };
         if self.flow.is_one_card {
-            return self.worth_it(Change::TransferHandover, &handed_over);
+            return self.worth_it(SettingChange::TransferHandover, &handed_over);
         }
         // A bounce crosses two links one after the other.
         let direct = Flow { transfer: self.flow.transfer.shared_by(2.0), ..self.flow.clone() };
@@ -133,29 +135,29 @@ impl Adviser<'_> {
         let is_bounce = self.setting.route.as_deref() == Some("bounce");
         match self.setting.places.model() {
             Some(card) if !is_bounce || on_one.steps_per_s() > direct.steps_per_s() => {
-                self.worth_it(Change::ShareGpu(card), &on_one)
+                self.worth_it(SettingChange::ShareGpu(card), &on_one)
             }
-            _ => self.worth_it(Change::TransferPeer, &direct),
+            _ => self.worth_it(SettingChange::TransferPeer, &direct),
         }
     }
 
-    fn worth_it(&self, change: Change, flow: &Flow) -> Option<Advice> {
+    fn worth_it(&self, change: SettingChange, flow: &Flow) -> Option<Advice> {
         let steps_per_s = flow.steps_per_s();
         (steps_per_s > WORTH * self.steps_per_s).then_some(Advice { change, steps_per_s, is_at_most: false })
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for SettingChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::NumWorkers(threads) => write!(f, "--num-workers {threads}"),
-            Change::CacheMemory => f.write_str("--cache memory"),
-            Change::TransferHandover => f.write_str("--transfer handover"),
-            Change::TransferPeer => f.write_str("--transfer peer"),
-            Change::ShareGpu(card) => write!(f, "--share-gpu --gpu {card}"),
-            Change::SecondCard(card) => write!(f, "--data-gpu {} --model-gpu {card}", usize::from(*card == 0)),
-            Change::OtherDataCard(card) => write!(f, "another --data-gpu than {card}"),
-            Change::BufferSize(batches) => write!(f, "--buffer-size {batches}"),
+            SettingChange::NumWorkers(threads) => write!(f, "--num-workers {threads}"),
+            SettingChange::CacheMemory => f.write_str("--cache memory"),
+            SettingChange::TransferHandover => f.write_str("--transfer handover"),
+            SettingChange::TransferPeer => f.write_str("--transfer peer"),
+            SettingChange::ShareGpu(card) => write!(f, "--share-gpu --gpu {card}"),
+            SettingChange::SecondCard(card) => write!(f, "--data-gpu {} --model-gpu {card}", usize::from(*card == 0)),
+            SettingChange::OtherDataCard(card) => write!(f, "another --data-gpu than {card}"),
+            SettingChange::BufferSize(batches) => write!(f, "--buffer-size {batches}"),
         }
     }
 }

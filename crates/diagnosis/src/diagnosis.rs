@@ -33,7 +33,7 @@ pub enum DiagnosisError {
 pub struct Diagnosis {
     /// Steps in a second, those left out that do not count.
     pub steps_per_s: f64,
-    /// Steps in a second if no batch were ever waited for; none where the log has no headspace of every bucket.
+    /// Steps in a second if no batch were ever waited for; none where the log has no model_only of every bucket.
     pub headspace_steps_per_s: Option<f64>,
     /// The step without its wait.
     pub train_ns: Summary,
@@ -93,7 +93,7 @@ impl Diagnosis {
     }
 
     /// All of it in lines for people: [`times`](Diagnosis::times), then [`findings`](Diagnosis::findings).
-    pub fn told(&self) -> Vec<String> {
+    pub fn lines(&self) -> Vec<String> {
         self.times().into_iter().chain(self.findings()).collect()
     }
 
@@ -120,7 +120,7 @@ impl Diagnosis {
     fn pace(&self) -> String {
         let (steps, rate) = (self.jitter.step_ns.count, self.steps_per_s);
         match self.headspace_steps_per_s {
-            Some(most) => format!("{rate:.1} steps/s over {steps} steps; headspace {most:.1}"),
+            Some(most) => format!("{rate:.1} steps/s over {steps} steps; model_only {most:.1}"),
             None => format!("{rate:.1} steps/s over {steps} steps"),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tandem_events::{Event, Record, Span};
+use tandem_events::{Record, RunEvent, TimeSpan};
 
 use crate::overlap::SteppedAt;
 use crate::places::Places;
@@ -47,7 +47,7 @@ impl StepFact {
 
 /// How the feed was set at the end of the log.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Setting {
+pub(crate) struct FeedFacts {
     /// Threads that were at work, as far as the log says.
     pub(crate) threads: f64,
     pub(crate) cores: Option<u32>,
@@ -62,13 +62,13 @@ pub(crate) struct Setting {
 pub(crate) struct Facts {
     pub(crate) steps: Vec<StepFact>,
     pub(crate) headspace_ns: BTreeMap<u32, f64>,
-    pub(crate) setting: Setting,
+    pub(crate) setting: FeedFacts,
     /// Work of decoding per step, over all threads: mean and deviation.
     pub(crate) load_work_ns: (f64, f64),
     /// What the cores worked in a step, decoding and everything; none where the log does not say.
     pub(crate) cpu_ns: Option<f64>,
     /// When uploads and transfers were under way, as far as devices told.
-    pub(crate) copies: Vec<Span>,
+    pub(crate) copies: Vec<TimeSpan>,
     /// Records that were lost before the last one was written.
     pub(crate) dropped: u64,
 }
@@ -102,7 +102,7 @@ struct Heap {
     feed: Option<(u32, u32, u32, u32, String)>,
     places: Places,
     pauses: Pauses,
-    copies: Vec<Span>,
+    copies: Vec<TimeSpan>,
     /// Steps that had ended, and what the cores had worked by then.
     host: Vec<(usize, u64)>,
     dropped: u64,
@@ -122,16 +122,16 @@ impl Heap {
         self.places.observe(&record.event);
         self.dropped = self.dropped.max(record.dropped);
         match &record.event {
-            Event::Step { step, wall_ns, wait_ns } => {
+            RunEvent::Step { step, wall_ns, wait_ns } => {
                 self.steps.push((*step, record.t_ns, *wall_ns as f64, *wait_ns as f64));
             }
-            Event::StepWork { step, batch, batches, bucket, busy_ns, wait_ns, began_ns } => {
+            RunEvent::StepWork { step, batch, batches, bucket, busy_ns, wait_ns, began_ns } => {
                 let (batch, batches, bucket) = (*batch, u64::from(*batches), *bucket);
                 let (busy_ns, wait_ns) = (*busy_ns as f64, *wait_ns as f64);
                 self.on_device
                     .insert(*step, OnDevice { batch, batches, bucket, busy_ns, wait_ns, began_ns: *began_ns });
             }
-            Event::Stage { stage, batch, ns, busy_ns, wait_ns, spans } => {
+            RunEvent::Stage { stage, batch, ns, busy_ns, wait_ns, spans } => {
                 let work = Work { ns: *ns as f64, busy_ns: *busy_ns as f64, wait_ns: *wait_ns as f64 };
                 if let Some(stage) = Stage::named(stage) {
                     self.works[stage as usize].insert(*batch, work);
@@ -140,11 +140,11 @@ impl Heap {
                     }
                 }
             }
-            Event::HostWork { cpu_ns } => self.host.push((self.steps.len(), *cpu_ns)),
-            Event::Headspace { bucket, ns } => {
+            RunEvent::HostWork { cpu_ns } => self.host.push((self.steps.len(), *cpu_ns)),
+            RunEvent::ModelOnly { bucket, ns } => {
                 self.headspace_ns.insert(*bucket, *ns as f64);
             }
-            Event::FeedSetting { threads, cores, ahead, slots, route } => {
+            RunEvent::FeedSetting { threads, cores, ahead, slots, route } => {
                 self.feed = Some((*threads, *cores, *ahead, *slots, route.clone()));
             }
             _ => {}
@@ -208,9 +208,9 @@ impl Heap {
         });
         let busy_ns = seen.map_or(wall_ns - wait_ns, |seen| seen.busy_ns);
         let at = seen.and_then(|seen| {
-            let work = Span { began_ns: seen.began_ns?, ns: seen.busy_ns as u64 };
+            let work = TimeSpan { began_ns: seen.began_ns?, ns: seen.busy_ns as u64 };
             let whole_ns = (wall_ns as u64).max(work.ns);
-            let whole = Span { began_ns: work.ended_ns().saturating_sub(whole_ns), ns: whole_ns };
+            let whole = TimeSpan { began_ns: work.ended_ns().saturating_sub(whole_ns), ns: whole_ns };
             Some(SteppedAt { whole, work })
         });
         StepFact { step, wall_ns, wait_ns, busy_ns, bucket: seen.map(|seen| seen.bucket), demand_ns, is_one_card, at }
@@ -225,10 +225,10 @@ impl Heap {
         }
     }
 
-    fn setting(&self) -> Setting {
+    fn setting(&self) -> FeedFacts {
         let places = self.places;
         match &self.feed {
-            Some((threads, cores, ahead, slots, route)) => Setting {
+            Some((threads, cores, ahead, slots, route)) => FeedFacts {
                 threads: f64::from((*threads).max(1)),
                 cores: Some(*cores),
                 ahead: *ahead as usize,
@@ -236,7 +236,7 @@ impl Heap {
                 route: Some(route.clone()),
                 places,
             },
-            None => Setting {
+            None => FeedFacts {
                 threads: self.threads_at_work(),
                 cores: None,
                 ahead: USUAL_STOCK - 8,
@@ -292,8 +292,8 @@ impl Pauses {
     /// Whether `record` is one.
     pub(crate) fn observe(&mut self, record: &Record) -> bool {
         let (step, ns) = match &record.event {
-            Event::Validated { step, .. } => (*step, 0),
-            Event::Checkpoint { step, ns, .. } | Event::SampleWritten { step, ns, .. } => (*step, *ns),
+            RunEvent::Validated { step, .. } => (*step, 0),
+            RunEvent::Checkpoint { step, ns, .. } | RunEvent::SampleWritten { step, ns, .. } => (*step, *ns),
             _ => return false,
         };
         // A step lasts from the end of the one before: what follows step N is in the time of N + 1.

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-use tandem_events::{Event, Record};
+use tandem_events::{Record, RunEvent};
 
 use crate::facts::{Pauses, StepFact};
 use crate::places::Places;
-use crate::stage::{Part, Stage};
+use crate::stage::{Stage, StepPart};
 use crate::stalls::attribute;
 use crate::statistics::{Summary, mean_std, median, ratio};
 
@@ -31,11 +31,11 @@ pub struct JitterWindow {
     pub step_ns: Summary,
     /// How many there are in a second.
     pub steps_per_s: f64,
-    /// std ÷ mean of step time ÷ headspace time of its bucket. Of a bucket whose headspace is not known, what the device
+    /// std ÷ mean of step time ÷ model_only time of its bucket. Of a bucket whose model_only is not known, what the device
     /// usually works for it stands in; of step time itself where buckets are not known.
     pub variation: f64,
     /// What varies most: the wait for a stage, or the step itself.
-    pub varies: Part,
+    pub varies: StepPart,
 }
 
 /// Steps vary too much.
@@ -85,15 +85,15 @@ impl Jitter {
         }
         self.places.observe(&record.event);
         match &record.event {
-            Event::Stage { stage, batch, ns, busy_ns, .. } => self.stage(stage, *batch, *ns as f64, *busy_ns as f64),
-            Event::Headspace { bucket, ns } => drop(self.headspace_ns.insert(*bucket, *ns as f64)),
-            Event::FeedSetting { threads, .. } => self.threads = Some((*threads).max(1)),
-            Event::StepWork { step, batch, bucket, busy_ns, wait_ns, .. } => {
+            RunEvent::Stage { stage, batch, ns, busy_ns, .. } => self.stage(stage, *batch, *ns as f64, *busy_ns as f64),
+            RunEvent::ModelOnly { bucket, ns } => drop(self.headspace_ns.insert(*bucket, *ns as f64)),
+            RunEvent::FeedSetting { threads, .. } => self.threads = Some((*threads).max(1)),
+            RunEvent::StepWork { step, batch, bucket, busy_ns, wait_ns, .. } => {
                 let (busy_ns, wait_ns) = (*busy_ns as f64, *wait_ns as f64);
                 let seen = OnDevice { batch: *batch, bucket: *bucket, busy_ns, wait_ns };
                 self.on_device(*step, seen);
             }
-            Event::Step { step, wall_ns, wait_ns } => {
+            RunEvent::Step { step, wall_ns, wait_ns } => {
                 self.step(*step, record.t_ns, *wall_ns as f64, *wait_ns as f64);
                 return self.warn();
             }
@@ -183,7 +183,7 @@ pub(crate) fn window_of(steps: &[&StepFact], headspace_ns: &BTreeMap<u32, f64>) 
     })
 }
 
-/// std ÷ mean of step time ÷ headspace time of its bucket, or what stands in for it; of step time where a bucket is not known.
+/// std ÷ mean of step time ÷ model_only time of its bucket, or what stands in for it; of step time where a bucket is not known.
 fn variation_of<'a>(steps: impl Iterator<Item = &'a StepFact> + Clone, headspace_ns: &BTreeMap<u32, f64>) -> f64 {
     let usual_ns = usual_busy(steps.clone().filter(|step| step.bucket.is_none_or(|b| !headspace_ns.contains_key(&b))));
     let measure = |step: &StepFact| {
@@ -207,7 +207,7 @@ fn usual_busy<'a>(steps: impl Iterator<Item = &'a StepFact>) -> BTreeMap<u32, f6
 }
 
 /// The part of the step's time that deviates most.
-fn what_varies(steps: &[&StepFact]) -> Part {
+fn what_varies(steps: &[&StepFact]) -> StepPart {
     let usual = Stage::ALL.map(|stage| {
         let times: Vec<f64> = steps.iter().filter_map(|step| step.demand_ns[stage as usize]).collect();
         mean_std(&times).0
@@ -215,10 +215,10 @@ fn what_varies(steps: &[&StepFact]) -> Part {
     let parts: Vec<[f64; 4]> = steps.iter().map(|step| attribute(step, &usual).by_stage_ns).collect();
     let of_stage = |stage: Stage| {
         let waits: Vec<f64> = parts.iter().map(|part| part[stage as usize]).collect();
-        (Part::Waiting(stage), mean_std(&waits).1)
+        (StepPart::Waiting(stage), mean_std(&waits).1)
     };
     let trains: Vec<f64> = steps.iter().map(|step| step.train_ns()).collect();
-    let train = (Part::Train, mean_std(&trains).1);
+    let train = (StepPart::Train, mean_std(&trains).1);
     Stage::ALL.map(of_stage).into_iter().fold(train, |most, next| if next.1 > most.1 { next } else { most }).0
 }
 
@@ -241,16 +241,17 @@ mod tests {
 
     use super::*;
 
-    /// 100 steps of two buckets, one four times as long as the other, without a headspace. Every tenth waits for `late_ms`.
+    /// 100 steps of two buckets, one four times as long as the other, without a model_only. Every tenth waits for `late_ms`.
     fn variation(late_ms: u64, with_work: bool) -> f64 {
         let mut jitter = Jitter::default();
         for step in 1..=100_u64 {
             let (bucket, wait_ms) = ((step % 2) as u32, if step.is_multiple_of(10) { late_ms } else { 0 });
             let busy_ns = [10, 40][bucket as usize] * 1_000_000;
             let wait_ns = wait_ms * 1_000_000;
-            let work = Event::StepWork { step, batch: step - 1, batches: 1, bucket, busy_ns, wait_ns, began_ns: None };
+            let work =
+                RunEvent::StepWork { step, batch: step - 1, batches: 1, bucket, busy_ns, wait_ns, began_ns: None };
             let told =
-                [Some(work).filter(|_| with_work), Some(Event::Step { step, wall_ns: busy_ns + wait_ns, wait_ns })];
+                [Some(work).filter(|_| with_work), Some(RunEvent::Step { step, wall_ns: busy_ns + wait_ns, wait_ns })];
             for event in told.into_iter().flatten() {
                 jitter.observe(&Record { v: VERSION, seq: step, t_ns: step * 50_000_000, dropped: 0, event });
             }

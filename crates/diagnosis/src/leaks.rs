@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-use tandem_events::{Event, Record, Role};
+use tandem_events::{Record, Role, RunEvent};
 
 use crate::statistics::{median, slope};
 
@@ -46,7 +46,7 @@ const PER_MAD: f64 = 1.4826;
 
 /// Who holds the memory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Holder {
+pub enum MemoryOwner {
     /// An owner inside a role's arena.
     Owner(Role, String),
     /// A role, when its owners are not known or none of them grows.
@@ -70,7 +70,7 @@ pub enum LeakKind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leak {
     /// Who holds it.
-    pub holder: Holder,
+    pub holder: MemoryOwner,
     /// How it was seen.
     pub kind: LeakKind,
     /// The step after which it was seen.
@@ -91,7 +91,7 @@ pub struct Leak {
 #[derive(Clone, Debug, Default)]
 pub struct Leaks {
     step: u64,
-    series: BTreeMap<Holder, Series>,
+    series: BTreeMap<MemoryOwner, Series>,
     /// A role's limit, for its owners.
     limits: BTreeMap<Role, u64>,
     room: Vec<f64>,
@@ -115,35 +115,35 @@ impl Leaks {
     /// Takes a record. The leaks that are seen by it for the first time: mostly none, and none is told twice.
     pub fn observe(&mut self, record: &Record) -> Vec<Leak> {
         match &record.event {
-            Event::Step { step, .. } => {
+            RunEvent::Step { step, .. } => {
                 self.step = self.step.max(*step);
                 Vec::new()
             }
-            Event::Memory { role, used_bytes, limit_bytes, .. } => {
+            RunEvent::Memory { role, used_bytes, limit_bytes, .. } => {
                 self.limits.insert(*role, *limit_bytes);
-                self.sample(&Holder::Role(*role), record.t_ns, *used_bytes);
+                self.sample(&MemoryOwner::Role(*role), record.t_ns, *used_bytes);
                 // Where owners are told of, they come next and are asked first: a name is worth more than a role.
-                if self.has_owners(*role) { Vec::new() } else { self.judge(Holder::Role(*role), *limit_bytes) }
+                if self.has_owners(*role) { Vec::new() } else { self.judge(MemoryOwner::Role(*role), *limit_bytes) }
             }
-            Event::MemoryOwners { role, owners } => {
+            RunEvent::MemoryOwners { role, owners } => {
                 let limit_bytes = self.limits.get(role).copied().unwrap_or(u64::MAX);
                 let mut leaks = Vec::new();
                 for (owner, bytes) in owners {
-                    let holder = Holder::Owner(*role, owner.clone());
+                    let holder = MemoryOwner::Owner(*role, owner.clone());
                     self.sample(&holder, record.t_ns, *bytes);
                     leaks.extend(self.judge(holder, limit_bytes));
                 }
-                leaks.extend(self.judge(Holder::Role(*role), limit_bytes));
+                leaks.extend(self.judge(MemoryOwner::Role(*role), limit_bytes));
                 leaks
             }
-            Event::HostMemory { bytes, accounted_bytes, pinned_bytes, limit_bytes } => {
+            RunEvent::HostMemory { bytes, accounted_bytes, pinned_bytes, limit_bytes } => {
                 // Each may have what the others leave: they share one memory.
                 let rest_bytes = bytes.saturating_sub(*accounted_bytes);
-                self.sample(&Holder::Pinned, record.t_ns, *pinned_bytes);
-                self.sample(&Holder::Host, record.t_ns, rest_bytes);
+                self.sample(&MemoryOwner::Pinned, record.t_ns, *pinned_bytes);
+                self.sample(&MemoryOwner::Host, record.t_ns, rest_bytes);
                 let mut leaks =
-                    self.judge(Holder::Pinned, limit_bytes.saturating_sub(bytes - (*pinned_bytes).min(*bytes)));
-                leaks.extend(self.judge(Holder::Host, limit_bytes.saturating_sub(*accounted_bytes)));
+                    self.judge(MemoryOwner::Pinned, limit_bytes.saturating_sub(bytes - (*pinned_bytes).min(*bytes)));
+                leaks.extend(self.judge(MemoryOwner::Host, limit_bytes.saturating_sub(*accounted_bytes)));
                 leaks
             }
             _ => Vec::new(),
@@ -156,7 +156,7 @@ impl Leaks {
         records.into_iter().flat_map(|record| leaks.observe(record)).collect()
     }
 
-    fn sample(&mut self, holder: &Holder, t_ns: u64, bytes: u64) {
+    fn sample(&mut self, holder: &MemoryOwner, t_ns: u64, bytes: u64) {
         if self.step == 0 {
             return;
         }
@@ -167,9 +167,9 @@ impl Leaks {
         }
     }
 
-    fn judge(&mut self, holder: Holder, limit_bytes: u64) -> Vec<Leak> {
-        let is_sum = matches!(holder, Holder::Role(role) if self.has_owners(role));
-        let is_said = matches!(holder, Holder::Role(role) if self.owners(role).any(|series| series.is_told));
+    fn judge(&mut self, holder: MemoryOwner, limit_bytes: u64) -> Vec<Leak> {
+        let is_sum = matches!(holder, MemoryOwner::Role(role) if self.has_owners(role));
+        let is_said = matches!(holder, MemoryOwner::Role(role) if self.owners(role).any(|series| series.is_told));
         let Some(series) = self.series.get_mut(&holder).filter(|series| !series.is_told && !is_said) else {
             return Vec::new();
         };
@@ -194,7 +194,7 @@ impl Leaks {
     fn owners(&self, role: Role) -> impl Iterator<Item = &Series> {
         self.series
             .iter()
-            .filter(move |(holder, _)| matches!(holder, Holder::Owner(of, _) if *of == role))
+            .filter(move |(holder, _)| matches!(holder, MemoryOwner::Owner(of, _) if *of == role))
             .map(|(_, s)| s)
     }
 }
@@ -230,7 +230,7 @@ impl Series {
         if steps > 0.0 { (last.t_ns - first.t_ns) / steps } else { 0.0 }
     }
 
-    fn judge(&self, holder: &Holder, is_sum: bool, room: &mut Vec<f64>) -> Option<(LeakKind, f64)> {
+    fn judge(&self, holder: &MemoryOwner, is_sum: bool, room: &mut Vec<f64>) -> Option<(LeakKind, f64)> {
         let over = threshold_bytes(holder).is_some_and(|most| self.first.len() == BASELINE && self.grown() > most);
         let rate = if is_sum { None } else { self.steady_growth(room) };
         match (rate, over) {
@@ -302,11 +302,11 @@ fn error_of(points: &[(f64, f64)], rate: f64, room: &mut Vec<f64>) -> f64 {
     PER_MAD * median(room) * (12.0 / points.len() as f64).sqrt()
 }
 
-fn threshold_bytes(holder: &Holder) -> Option<f64> {
+fn threshold_bytes(holder: &MemoryOwner) -> Option<f64> {
     match holder {
-        Holder::Owner(Role::Data, _) | Holder::Role(Role::Data) => Some(200.0 * MIB),
-        Holder::Owner(Role::Model, _) | Holder::Role(Role::Model) => Some(500.0 * MIB),
-        Holder::Pinned | Holder::Host => None,
+        MemoryOwner::Owner(Role::Data, _) | MemoryOwner::Role(Role::Data) => Some(200.0 * MIB),
+        MemoryOwner::Owner(Role::Model, _) | MemoryOwner::Role(Role::Model) => Some(500.0 * MIB),
+        MemoryOwner::Pinned | MemoryOwner::Host => None,
     }
 }
 
@@ -315,13 +315,13 @@ fn seconds_to(left_bytes: f64, bytes_per_step: f64, ns_per_step: f64) -> Option<
     (bytes_per_step > 0.0 && ns_per_step > 0.0).then(|| steps * ns_per_step / 1e9)
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for MemoryOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Holder::Owner(role, owner) => write!(f, "{role}, {owner}"),
-            Holder::Role(role) => write!(f, "{role}, owner unknown"),
-            Holder::Pinned => f.write_str("host process, page-locked"),
-            Holder::Host => f.write_str("host process"),
+            MemoryOwner::Owner(role, owner) => write!(f, "{role}, {owner}"),
+            MemoryOwner::Role(role) => write!(f, "{role}, owner unknown"),
+            MemoryOwner::Pinned => f.write_str("host process, page-locked"),
+            MemoryOwner::Host => f.write_str("host process"),
         }
     }
 }

@@ -30,12 +30,12 @@ mod verdicts;
 mod tier;
 mod diagnosis;
 
-pub use advice::{Advice, Change};
+pub use advice::{Advice, SettingChange};
 pub use diagnosis::{Diagnosis, DiagnosisError};
 pub use flow::{Flow, Time};
 pub use jitter::{Jitter, JitterWarning, JitterWindow};
-pub use leaks::{Holder, Leak, LeakKind, Leaks};
-pub use stage::{Part, Stage};
+pub use leaks::{Leak, LeakKind, Leaks, MemoryOwner};
+pub use stage::{Stage, StepPart};
 pub use stalls::{Stall, Stalls, StepStall};
 pub use statistics::Summary;
 pub use tier::{Tier, TierLine};

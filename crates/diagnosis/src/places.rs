@@ -1,6 +1,6 @@
 //! Where the roles of a run are, as far as its log has said.
 
-use tandem_events::{Event, Role};
+use tandem_events::{Role, RunEvent};
 
 /// Cards, or the computer's own cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,10 +12,10 @@ pub(crate) struct Places {
 
 impl Places {
     /// Takes every event of a run, in order.
-    pub(crate) fn observe(&mut self, event: &Event) {
+    pub(crate) fn observe(&mut self, event: &RunEvent) {
         match event {
-            Event::DeviceClock { devices, .. } => self.is_cpu = devices == "cpu",
-            Event::ArenaReserved { role, card, .. } => self.cards[usize::from(*role == Role::Model)] = Some(*card),
+            RunEvent::DeviceClock { devices, .. } => self.is_cpu = devices == "cpu",
+            RunEvent::ArenaReserved { role, card, .. } => self.cards[usize::from(*role == Role::Model)] = Some(*card),
             _ => {}
         }
     }

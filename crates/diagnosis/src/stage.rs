@@ -38,18 +38,18 @@ impl fmt::Display for Stage {
 
 /// What a step's time is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Part {
+pub enum StepPart {
     /// Waiting for this stage.
     Waiting(Stage),
     /// The step itself.
     Train,
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for StepPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Part::Waiting(stage) => stage.fmt(f),
-            Part::Train => f.write_str("train"),
+            StepPart::Waiting(stage) => stage.fmt(f),
+            StepPart::Train => f.write_str("train"),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::verdicts::Busy;
 
-/// Waiting for less than this share of the time is never: a run that has 0.98 of its headspace has what is promised. On one
+/// Waiting for less than this share of the time is never: a run that has 0.98 of its model_only has what is promised. On one
 /// card features take turns with the step, so that it is never nothing.
 const NEVER: f64 = 0.02;
 

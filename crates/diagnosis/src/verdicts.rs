@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::advice::{Advice, Adviser};
 use crate::jitter::{JitterWindow, MAX_VARIATION};
-use crate::stage::{Part, Stage};
+use crate::stage::{Stage, StepPart};
 use crate::stalls::Stalls;
 
 /// What can be wrong. `Display` is the name people look for.
@@ -56,8 +56,8 @@ pub(crate) fn verdicts(stalls: &Stalls, busy: Busy, jitter: &JitterWindow, advis
     let worst = Stage::ALL.into_iter().max_by(|a, b| late(*a).total_cmp(&late(*b))).filter(|stage| late(*stage) > 0.0);
     let copy = if late(Stage::Upload) > late(Stage::Transfer) { Stage::Upload } else { Stage::Transfer };
     let varies = match jitter.varies {
-        Part::Waiting(stage) => Some(stage),
-        Part::Train => None,
+        StepPart::Waiting(stage) => Some(stage),
+        StepPart::Train => None,
     };
     use VerdictKind::*;
     let mut found: Vec<Verdict> = [

@@ -12,8 +12,8 @@ mod simulator;
 use std::collections::BTreeMap;
 
 use simulator::Random;
-use tandem_diagnosis::{Holder, Leak, LeakKind, Leaks};
-use tandem_events::{Event, Record, Role, VERSION};
+use tandem_diagnosis::{Leak, LeakKind, Leaks, MemoryOwner};
+use tandem_events::{Record, Role, RunEvent, VERSION};
 
 const MIB: f64 = (1 << 20) as f64;
 const LIMIT: u64 = 8 << 30;
@@ -56,14 +56,14 @@ impl Course {
 }
 
 /// The holders of a run: two owners of each role, and the host.
-fn holders() -> [Holder; 5] {
-    let owner = |role, name: &str| Holder::Owner(role, name.to_owned());
+fn holders() -> [MemoryOwner; 5] {
+    let owner = |role, name: &str| MemoryOwner::Owner(role, name.to_owned());
     [
         owner(Role::Data, "slots"),
         owner(Role::Data, "uploads"),
         owner(Role::Model, "activations"),
         owner(Role::Model, "parameters"),
-        Holder::Host,
+        MemoryOwner::Host,
     ]
 }
 
@@ -74,7 +74,7 @@ fn run(courses: &[Course; 5], steps: u64, every: u64, with_owners: bool, random:
     events.extend((0..20).map(|i| (i, host(i as f64 * 50.0 * MIB))));
     for step in 1..=steps {
         let t_ns = step * STEP_NS;
-        events.push((t_ns, Event::Step { step, wall_ns: STEP_NS, wait_ns: 0 }));
+        events.push((t_ns, RunEvent::Step { step, wall_ns: STEP_NS, wait_ns: 0 }));
         if step % every == 0 {
             let held: Vec<f64> = courses.iter().map(|course| MIB * (1000.0 + course.at(step, random))).collect();
             events.extend(told(&held, with_owners).into_iter().map(|event| (t_ns, event)));
@@ -84,29 +84,29 @@ fn run(courses: &[Course; 5], steps: u64, every: u64, with_owners: bool, random:
     events.into_iter().enumerate().map(record).collect()
 }
 
-fn told(held: &[f64], with_owners: bool) -> Vec<Event> {
+fn told(held: &[f64], with_owners: bool) -> Vec<RunEvent> {
     let mut events = Vec::new();
     for (role, names, bytes) in [
         (Role::Data, ["slots", "uploads"], [held[0], held[1]]),
         (Role::Model, ["activations", "parameters"], [held[2], held[3]]),
     ] {
         let used_bytes = bytes.iter().sum::<f64>() as u64;
-        events.push(Event::Memory { role, card: 0, used_bytes, limit_bytes: LIMIT, peak_bytes: LIMIT });
+        events.push(RunEvent::Memory { role, card: 0, used_bytes, limit_bytes: LIMIT, peak_bytes: LIMIT });
         let owners: BTreeMap<String, u64> = names.map(str::to_owned).into_iter().zip(bytes.map(|b| b as u64)).collect();
-        events.extend(with_owners.then_some(Event::MemoryOwners { role, owners }));
+        events.extend(with_owners.then_some(RunEvent::MemoryOwners { role, owners }));
     }
     events.push(host(held[4]));
     events
 }
 
-fn host(bytes: f64) -> Event {
+fn host(bytes: f64) -> RunEvent {
     // What caches hold grows for a whole epoch, and is no leak.
     let accounted_bytes = 3 << 30;
     host_with(bytes as u64, accounted_bytes, 1 << 30)
 }
 
-fn host_with(rest_bytes: u64, accounted_bytes: u64, pinned_bytes: u64) -> Event {
-    Event::HostMemory { bytes: rest_bytes + accounted_bytes, accounted_bytes, pinned_bytes, limit_bytes: LIMIT }
+fn host_with(rest_bytes: u64, accounted_bytes: u64, pinned_bytes: u64) -> RunEvent {
+    RunEvent::HostMemory { bytes: rest_bytes + accounted_bytes, accounted_bytes, pinned_bytes, limit_bytes: LIMIT }
 }
 
 #[test]
@@ -115,14 +115,14 @@ fn page_locked_memory_that_grows_is_named_as_such_and_the_cache_is_let_grow() {
     let mut seen = Vec::new();
     for step in 1..=500_u64 {
         let (pinned, cache) = ((64 << 20) + step * (1 << 20) / 100, step << 20);
-        let told = [Event::Step { step, wall_ns: STEP_NS, wait_ns: 0 }, host_with(1 << 30, pinned + cache, pinned)];
+        let told = [RunEvent::Step { step, wall_ns: STEP_NS, wait_ns: 0 }, host_with(1 << 30, pinned + cache, pinned)];
         for event in told.into_iter().take(if step % 10 == 0 { 2 } else { 1 }) {
             let record = Record { v: VERSION, seq: step, t_ns: step * STEP_NS, dropped: 0, event };
             seen.extend(leaks.observe(&record));
         }
     }
     let [leak] = seen.as_slice() else { panic!("{seen:?}") };
-    assert_eq!(leak.holder, Holder::Pinned);
+    assert_eq!(leak.holder, MemoryOwner::Pinned);
     // 8192 MB less what others hold: the pool of 68 MB, the gigabyte nobody accounts for, 400 MB of cache.
     let line =
         "memory of host process, page-locked grows: 1.00 MB in 100 steps, 4 MB since warm-up; the limit of 6768 MB";
@@ -155,7 +155,11 @@ fn behind_noise_of_some_mebibytes_it_takes_longer() {
         let mut courses = [Course::default(); 5];
         courses[4] = Course { leak: (1.0, 1), noise: 6.0, ..Course::default() };
         let leaks = Leaks::of(&run(&courses, 2000, 10, true, random));
-        assert_eq!(leaks.iter().map(|leak| leak.holder.clone()).collect::<Vec<_>>(), [Holder::Host], "seed {seed}");
+        assert_eq!(
+            leaks.iter().map(|leak| leak.holder.clone()).collect::<Vec<_>>(),
+            [MemoryOwner::Host],
+            "seed {seed}"
+        );
         assert!(leaks[0].step <= 1200, "seed {seed}: {}", leaks[0].step);
     }
 }
@@ -183,7 +187,7 @@ fn without_owners_the_role_is_named() {
     let mut courses = [Course::default(); 5];
     courses[2].leak = (2.0, 1);
     let leaks = Leaks::of(&run(&courses, 500, 10, false, &mut Random(0)));
-    assert_eq!(leaks.iter().map(|leak| leak.holder.clone()).collect::<Vec<_>>(), [Holder::Role(Role::Model)]);
+    assert_eq!(leaks.iter().map(|leak| leak.holder.clone()).collect::<Vec<_>>(), [MemoryOwner::Role(Role::Model)]);
 }
 
 /// A step up by so many MiB; whether it is over the threshold.
@@ -191,7 +195,7 @@ fn check_threshold(holder: usize, step_up: f64, expected: Option<LeakKind>) {
     let mut courses = [Course::default(); 5];
     courses[holder].step_up = (step_up, 300);
     let leaks = Leaks::of(&run(&courses, 400, 10, true, &mut Random(0)));
-    let kinds: Vec<(Holder, LeakKind)> = leaks.into_iter().map(|leak| (leak.holder, leak.kind)).collect();
+    let kinds: Vec<(MemoryOwner, LeakKind)> = leaks.into_iter().map(|leak| (leak.holder, leak.kind)).collect();
     assert_eq!(kinds, expected.map(|kind| (holders()[holder].clone(), kind)).into_iter().collect::<Vec<_>>());
 }
 

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use simulator::{Line, Random};
 use tandem_diagnosis::{Diagnosis, Stage, VerdictKind};
-use tandem_events::{Event, Record};
+use tandem_events::{Record, RunEvent};
 
 /// Shares this near to a threshold are neither here nor there: such a case is not drawn.
 const UNCLEAR: f64 = 0.05;
@@ -40,14 +40,14 @@ fn truth(line: &Line) -> Option<BTreeSet<VerdictKind>> {
     is_clear.then(|| judged.into_iter().filter(|(_, over)| *over > 0.0).map(|(kind, _)| kind).collect())
 }
 
-/// std ÷ mean of step time ÷ headspace of its bucket, once the batches made ahead are used up.
+/// std ÷ mean of step time ÷ model_only of its bucket, once the batches made ahead are used up.
 fn variation(line: &Line, log: &[Record]) -> f64 {
     let walls = log.iter().filter_map(|record| match &record.event {
-        Event::Step { wall_ns, .. } => Some(*wall_ns as f64),
+        RunEvent::Step { wall_ns, .. } => Some(*wall_ns as f64),
         _ => None,
     });
     let lengths = log.iter().filter_map(|record| match &record.event {
-        Event::StepWork { bucket, .. } => Some(simulator::BUCKETS[*bucket as usize]),
+        RunEvent::StepWork { bucket, .. } => Some(simulator::BUCKETS[*bucket as usize]),
         _ => None,
     });
     let from = line.ahead + line.slots + 10;
@@ -129,7 +129,7 @@ fn verdicts_are_right_and_predictions_come_true() {
         let variation = variation(&line, &log);
         let is_right =
             found.remove(&VerdictKind::Oscillation) == (variation > 0.30) || (variation - 0.30).abs() < UNCLEAR;
-        let told = || format!("seed {seed}: {found:?}, planted {expected:?}\n{line:?}\n{:#?}", diagnosis.told());
+        let told = || format!("seed {seed}: {found:?}, planted {expected:?}\n{line:?}\n{:#?}", diagnosis.lines());
         verdicts.count(is_right && found == expected, told);
         let Some(advice) = diagnosis.verdicts.iter().find_map(|verdict| verdict.advice) else { continue };
         let measured = line.with(advice.change).steps_per_s(seed + 1000);
@@ -156,9 +156,9 @@ fn bursts_are_oscillation_and_longer_buffers_help() {
         line.load_ms = 0.7 * line.train_ms * line.threads as f64 * every as f64 / (every as f64 - 1.0 + times);
         let diagnosis = Diagnosis::of(&line.run(seed, 600)).unwrap();
         let verdict = diagnosis.verdicts.iter().find(|verdict| verdict.kind == VerdictKind::Oscillation);
-        let verdict = verdict.unwrap_or_else(|| panic!("seed {seed}: {line:?}\n{:#?}", diagnosis.told()));
+        let verdict = verdict.unwrap_or_else(|| panic!("seed {seed}: {line:?}\n{:#?}", diagnosis.lines()));
         assert_eq!(verdict.stage, Some(Stage::Load), "seed {seed}");
-        let advice = verdict.advice.unwrap_or_else(|| panic!("seed {seed}: {line:?}\n{:#?}", diagnosis.told()));
+        let advice = verdict.advice.unwrap_or_else(|| panic!("seed {seed}: {line:?}\n{:#?}", diagnosis.lines()));
         let measured = line.with(advice.change).steps_per_s(seed);
         assert!(
             (advice.steps_per_s / measured - 1.0).abs() < 0.15,
@@ -178,6 +178,6 @@ fn logs_from_before_there_was_a_diagnosis_are_understood() {
         let mut found: BTreeSet<VerdictKind> = diagnosis.verdicts.iter().map(|verdict| verdict.kind).collect();
         // Long and short buckets are jitter where nobody tells them apart.
         found.remove(&VerdictKind::Oscillation);
-        assert_eq!(found, expected, "seed {seed}: {line:?}\n{:#?}", diagnosis.told());
+        assert_eq!(found, expected, "seed {seed}: {line:?}\n{:#?}", diagnosis.lines());
     }
 }

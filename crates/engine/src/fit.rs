@@ -39,7 +39,7 @@ pub fn fit(
         Some((count, program)) => Ok((program, first(count))),
         None => {
             let (needed, program) = search.smallest;
-            let (program_name, holders) = (name.to_owned(), program.memory().told());
+            let (program_name, holders) = (name.to_owned(), program.memory().describe());
             Err(EngineError::TooLarge { program: program_name, needed, limit, holders })
         }
     }

@@ -31,11 +31,11 @@ impl Graph {
 
     /// Writes the gradients of `loss` and adds them to the sums of every parameter it depends on.
     pub fn accumulate(&mut self, loss: Value, recomputed: &Recomputed) -> Result<(), EngineError> {
-        self.bring_gradients(loss, Earlier::Kept, recomputed)
+        self.write_gradients(loss, Earlier::Kept, recomputed)
     }
 
     /// The same with a say in what becomes of the sums that are there.
-    pub fn bring_gradients(
+    pub fn write_gradients(
         &mut self,
         loss: Value,
         earlier: Earlier,
@@ -171,7 +171,7 @@ impl<'g> Reverse<'g> {
         if self.wrt.contains(&value) {
             self.found.insert(value, vec![sum]);
         }
-        let dtype = if wide { self.graph.wide() } else { self.graph.ty(value).dtype };
+        let dtype = if wide { self.graph.acc_dtype() } else { self.graph.ty(value).dtype };
         self.graph.cast(sum, dtype).map(Some)
     }
 

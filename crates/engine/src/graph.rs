@@ -131,7 +131,7 @@ impl Graph {
     }
 
     /// What losses, sums and learnt parameters are kept in.
-    pub fn wide(&self) -> DType {
+    pub fn acc_dtype(&self) -> DType {
         accumulator(self.precision)
     }
 
@@ -193,7 +193,7 @@ impl Graph {
         if !self.averages {
             return self.leaf(Leaf::Parameter(id), TensorType { dtype: self.precision, shape });
         }
-        let average = self.leaf(Leaf::Average(id), TensorType { dtype: self.wide(), shape });
+        let average = self.leaf(Leaf::Average(id), TensorType { dtype: self.acc_dtype(), shape });
         match self.cast(average, self.precision) {
             Ok(narrow) => narrow,
             Err(error) => unreachable!("parameters are floating numbers: {error}"),
@@ -202,13 +202,13 @@ impl Graph {
 
     /// The sum of a parameter's gradients.
     pub fn gradient(&mut self, id: ParameterId) -> Value {
-        let ty = TensorType { dtype: self.wide(), shape: self.parameters.get(id).shape };
+        let ty = TensorType { dtype: self.acc_dtype(), shape: self.parameters.get(id).shape };
         self.leaf(Leaf::Gradient(id), ty)
     }
 
     /// A whole span as one flat tensor.
     pub fn span(&mut self, span: ParameterSpan) -> Value {
-        let dtype = if span == ParameterSpan::Compute { self.precision } else { self.wide() };
+        let dtype = if span == ParameterSpan::Compute { self.precision } else { self.acc_dtype() };
         let elements = self.parameters.elements().max(1) as u32;
         self.leaf(Leaf::ParameterSpan(span), TensorType::new(dtype, &[elements]))
     }
@@ -242,7 +242,7 @@ impl Graph {
 
     /// Numbers in the wide element type.
     pub fn numbers(&mut self, dims: &[u32], values: &[f64]) -> Value {
-        match self.wide() {
+        match self.acc_dtype() {
             DType::F64 => self.constant(dims, values),
             _ => self.constant(dims, &values.iter().map(|&value| value as f32).collect::<Vec<_>>()),
         }

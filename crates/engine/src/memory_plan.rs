@@ -101,7 +101,7 @@ impl MemoryPlan {
     }
 
     /// The largest holders in one line.
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         let named = self.holders.iter().take(NAMED).map(|h| format!("{} ({} bytes)", h.label, h.bytes));
         named.collect::<Vec<_>>().join(", ")
     }

@@ -255,7 +255,7 @@ impl<'g> Compiler<'g> {
         let width = ty.dtype.bytes();
         Ok(match leaf {
             Leaf::Parameter(id) => {
-                let narrow = self.graph.precision() != self.graph.wide();
+                let narrow = self.graph.precision() != self.graph.acc_dtype();
                 let span = if narrow { ParameterSpan::Compute } else { ParameterSpan::Parameters };
                 at(Region::ParameterSpan(span), parameters.get(*id).offset * width)
             }
@@ -306,7 +306,7 @@ impl<'g> Compiler<'g> {
                 }
             }
         }
-        let width = self.graph.wide().bytes();
+        let width = self.graph.acc_dtype().bytes();
         let lent = parameters.iter().zip(touched).filter_map(|((_, parameter), touched)| match touched {
             Some((until, true)) => {
                 let bytes = parameter.shape.elements() * width;
@@ -545,7 +545,7 @@ mod tests {
             x = graph.gelu(x).unwrap();
         }
         let loss = graph.sum_all(x).unwrap();
-        graph.bring_gradients(loss, Earlier::Forgotten, &Recomputed::new()).unwrap();
+        graph.write_gradients(loss, Earlier::Forgotten, &Recomputed::new()).unwrap();
         Program::compile(&graph, &layout, &mut NamedLayout::default()).unwrap()
     }
 
@@ -576,7 +576,7 @@ mod tests {
         }
         let loss = graph.mul(x, x).unwrap();
         let loss = graph.sum_all(loss).unwrap();
-        graph.bring_gradients(loss, earlier, &Recomputed::new()).unwrap();
+        graph.write_gradients(loss, earlier, &Recomputed::new()).unwrap();
         let mut set = ProgramSet::new(parameters.clone(), DType::F32, &[ParameterSpan::Gradients]);
         let id = set.add("accumulate", &graph, &layout).unwrap();
         let own = set.program(id).memory().peak_bytes;

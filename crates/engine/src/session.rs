@@ -70,7 +70,7 @@ pub struct Results {
 
 impl Session {
     /// Takes the memory of `set` from `arena` and prepares its programs to run on `stream`. Spans and states are zero.
-    /// `under_way` runs can have their host values and results on the way at once.
+    /// `in_flight` runs can have their host values and results on the way at once.
     ///
     /// On NVIDIA cards every program is run once, on zeros, and then recorded; kernels that were never compiled on this
     /// machine are compiled first, which takes some 70 ms each, spread over the machine's workers.
@@ -78,22 +78,22 @@ impl Session {
         set: Arc<ProgramSet>,
         arena: &Arena,
         stream: Arc<Stream>,
-        under_way: usize,
+        in_flight: usize,
     ) -> Result<Session, EngineError> {
-        Session::create_told(set, arena, stream, under_way, &mut |_, _| {})
+        Session::create_with_progress(set, arena, stream, in_flight, &mut |_, _| {})
     }
 
     /// The same; `told` hears how many programs are ready, of how many. With none at first: memory is cleared and kernels
     /// are loaded before the first of them.
-    pub fn create_told(
+    pub fn create_with_progress(
         set: Arc<ProgramSet>,
         arena: &Arena,
         stream: Arc<Stream>,
-        under_way: usize,
+        in_flight: usize,
         told: &mut dyn FnMut(usize, usize),
     ) -> Result<Session, EngineError> {
         told(0, set.programs.len());
-        assert!(under_way > 0, "a session in which nothing can be under way");
+        assert!(in_flight > 0, "a session in which nothing can be under way");
         let mut blocks = HashMap::new();
         for line in set.lines(stream.device().machine().kind()).into_iter().filter(|line| line.bytes > 0) {
             let block = arena.take(line.name, line.bytes)?;
@@ -105,8 +105,8 @@ impl Session {
         let largest = |bytes: fn(&Program) -> u64| set.programs.iter().map(bytes).max().unwrap_or(0);
         let host_bytes = largest(|program| program.host.bytes);
         let result_bytes = largest(|program| program.results.bytes);
-        let host = (0..under_way).map(|_| pair(host_bytes)).collect::<Result<_, _>>()?;
-        let fetches = (0..under_way).map(|_| pair(result_bytes)).collect::<Result<_, _>>()?;
+        let host = (0..in_flight).map(|_| pair(host_bytes)).collect::<Result<_, _>>()?;
+        let fetches = (0..in_flight).map(|_| pair(result_bytes)).collect::<Result<_, _>>()?;
         let largest_line = set.lines(device.machine().kind()).iter().map(|line| line.bytes).max().unwrap_or(0);
         let staging = RefCell::new(device.pinned(largest_line.clamp(1, STAGING_BYTES))?);
         let mut session = Session {
@@ -218,13 +218,13 @@ impl Session {
         batch: Option<View<'_>>,
         host: &[(&str, HostValue<'_>)],
     ) -> Result<(), EngineError> {
-        self.bring(id, batch, host)?;
+        self.stage_inputs(id, batch, host)?;
         self.replay(id)
     }
 
     /// Queues the first half of a run: its numbers and its batch to where the program reads them. Behind it the batch is
     /// nobody's business any more; [`Session::replay`] is the other half.
-    pub fn bring(
+    pub fn stage_inputs(
         &mut self,
         id: ProgramId,
         batch: Option<View<'_>>,

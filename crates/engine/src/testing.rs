@@ -208,11 +208,11 @@ fn weighted_sum(graph: &mut Graph, value: Value) -> Value {
     }
     let shape = graph.shape(value);
     let weights: Vec<f64> = (0..shape.elements()).map(|i| 0.5 + normal_at(3, i)).collect();
-    let weights = match graph.wide() {
+    let weights = match graph.acc_dtype() {
         DType::F64 => graph.constant(shape.dims(), &weights),
         _ => graph.constant(shape.dims(), &weights.iter().map(|&x| x as f32).collect::<Vec<_>>()),
     };
-    let value = graph.cast(value, graph.wide()).unwrap();
+    let value = graph.cast(value, graph.acc_dtype()).unwrap();
     let gemm = graph.mul(weights, value).unwrap();
     graph.sum_all(gemm).unwrap()
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::Event;
+use crate::RunEvent;
 
 /// Where events go.
 ///
@@ -11,7 +11,7 @@ use crate::Event;
 /// thread is doing, and does not panic. An event it has no room for is lost, and counted.
 pub trait Sink: Send + Sync {
     /// Takes an event, or loses it.
-    fn emit(&self, event: Event);
+    fn emit(&self, event: RunEvent);
 }
 
 /// What everyone who has something to tell holds. A clone tells the same sink and costs one atomic increment.
@@ -34,7 +34,7 @@ impl Emitter {
     }
 
     /// Tells of an event. Never blocks, never fails.
-    pub fn emit(&self, event: Event) {
+    pub fn emit(&self, event: RunEvent) {
         if let Some(sink) = &self.sink {
             sink.emit(event);
         }
@@ -54,10 +54,10 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Heard(Mutex<Vec<Event>>);
+    struct Heard(Mutex<Vec<RunEvent>>);
 
     impl Sink for Heard {
-        fn emit(&self, event: Event) {
+        fn emit(&self, event: RunEvent) {
             self.0.lock().unwrap().push(event);
         }
     }
@@ -66,15 +66,15 @@ mod tests {
     fn clones_tell_the_same_sink() {
         let heard = Arc::new(Heard::default());
         let emitter = Emitter::to(heard.clone());
-        emitter.emit(Event::Note { text: "one".into() });
-        emitter.clone().emit(Event::Note { text: "two".into() });
-        let texts: Vec<Event> = ["one", "two"].map(|text| Event::Note { text: text.into() }).into();
+        emitter.emit(RunEvent::Note { text: "one".into() });
+        emitter.clone().emit(RunEvent::Note { text: "two".into() });
+        let texts: Vec<RunEvent> = ["one", "two"].map(|text| RunEvent::Note { text: text.into() }).into();
         assert_eq!(*heard.0.lock().unwrap(), texts);
     }
 
     #[test]
     fn nobody_listening_is_fine() {
-        Emitter::none().emit(Event::Note { text: "lost".into() });
+        Emitter::none().emit(RunEvent::Note { text: "lost".into() });
         assert_eq!(format!("{:?}", Emitter::none()), "Emitter(unheard)");
     }
 }

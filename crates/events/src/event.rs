@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Role, Span};
+use crate::{Role, TimeSpan};
 
 /// Something that happened. Numbers carry their unit in the name; a `card` is an index in the order `nvidia-smi` shows.
 ///
@@ -10,7 +10,7 @@ use crate::{Role, Span};
 /// ignore fields they do not know. Anything else raises [`VERSION`](crate::VERSION).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
+pub enum RunEvent {
     /// A run began. The first event of every log.
     RunStarted {
         /// The command, without its flags: `validate`.
@@ -151,7 +151,7 @@ pub enum Event {
         cpu_ns: u64,
     },
     /// What a step of a bucket takes when its batch is on the model device already.
-    Headspace {
+    ModelOnly {
         /// The bucket, from 0.
         bucket: u32,
         /// The time of a step.
@@ -228,7 +228,7 @@ pub enum Event {
         wait_ns: u64,
         /// When devices were at it: for a copy over the host, its two legs. Nothing of work on the host.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        spans: Vec<Span>,
+        spans: Vec<TimeSpan>,
     },
     /// A check of `validate` has its answer.
     Check {
@@ -264,7 +264,7 @@ pub enum Event {
     },
 }
 
-impl Event {
+impl RunEvent {
     /// Every kind this version writes, as the log spells it: what a reader needs to tell a record that is *newer*
     /// than itself from one that is broken.
     pub const KINDS: [&str; 24] = [
@@ -281,7 +281,7 @@ impl Event {
         "step",
         "step_work",
         "host_work",
-        "headspace",
+        "model_only",
         "feed_setting",
         "learned",
         "validated",
@@ -302,30 +302,30 @@ mod tests {
     #[test]
     fn kinds_are_what_serde_knows() {
         // Serde's own list of variants is in its complaint about a kind it has never heard of.
-        let complaint = serde_json::from_str::<Event>(r#"{"event":"?"}"#).unwrap_err().to_string();
+        let complaint = serde_json::from_str::<RunEvent>(r#"{"event":"?"}"#).unwrap_err().to_string();
         let known: Vec<&str> = complaint.split('`').skip(1).step_by(2).skip(1).collect();
-        assert_eq!(known, Event::KINDS, "from: {complaint}");
+        assert_eq!(known, RunEvent::KINDS, "from: {complaint}");
     }
 
     #[test]
     fn an_event_is_a_flat_object_that_names_its_kind() {
-        let event = Event::Memory { role: Role::Data, card: 1, used_bytes: 5, limit_bytes: u64::MAX, peak_bytes: 6 };
+        let event = RunEvent::Memory { role: Role::Data, card: 1, used_bytes: 5, limit_bytes: u64::MAX, peak_bytes: 6 };
         let json = r#"{"event":"memory","role":"data","card":1,"used_bytes":5,"limit_bytes":18446744073709551615,"peak_bytes":6}"#;
         assert_eq!(serde_json::to_string(&event).unwrap(), json);
-        assert_eq!(serde_json::from_str::<Event>(json).unwrap(), event);
+        assert_eq!(serde_json::from_str::<RunEvent>(json).unwrap(), event);
     }
 
     #[test]
     fn a_run_without_a_plan_says_nothing_of_one() {
-        let event = Event::RunStarted { command: "doctor".into(), version: "0.1.0".into(), plan_json: None };
+        let event = RunEvent::RunStarted { command: "doctor".into(), version: "0.1.0".into(), plan_json: None };
         let json = r#"{"event":"run_started","command":"doctor","version":"0.1.0"}"#;
         assert_eq!(serde_json::to_string(&event).unwrap(), json);
-        assert_eq!(serde_json::from_str::<Event>(json).unwrap(), event);
+        assert_eq!(serde_json::from_str::<RunEvent>(json).unwrap(), event);
     }
 
     #[test]
     fn a_field_of_a_later_writer_is_ignored() {
-        let read: Event = serde_json::from_str(r#"{"event":"note","text":"hi","mood":"calm"}"#).unwrap();
-        assert_eq!(read, Event::Note { text: "hi".into() });
+        let read: RunEvent = serde_json::from_str(r#"{"event":"note","text":"hi","mood":"calm"}"#).unwrap();
+        assert_eq!(read, RunEvent::Note { text: "hi".into() });
     }
 }

@@ -29,7 +29,7 @@ mod role;
 mod span;
 
 pub use emitter::{Emitter, Sink};
-pub use event::Event;
+pub use event::RunEvent;
 pub use record::{Record, VERSION};
 pub use role::Role;
-pub use span::Span;
+pub use span::TimeSpan;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Event;
+use crate::RunEvent;
 
 /// The version of the vocabulary, written into every record.
 ///
@@ -25,7 +25,7 @@ pub struct Record {
     pub dropped: u64,
     /// What happened.
     #[serde(flatten)]
-    pub event: Event,
+    pub event: RunEvent,
 }
 
 #[cfg(test)]
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn a_record_is_one_flat_object() {
-        let event = Event::Step { step: 7, wall_ns: u64::MAX, wait_ns: 0 };
+        let event = RunEvent::Step { step: 7, wall_ns: u64::MAX, wait_ns: 0 };
         let record = Record { v: VERSION, seq: 3, t_ns: 12, dropped: 1, event };
         let json = r#"{"v":1,"seq":3,"t_ns":12,"dropped":1,"event":"step","step":7,"wall_ns":18446744073709551615,"wait_ns":0}"#;
         assert_eq!(serde_json::to_string(&record).unwrap(), json);

@@ -12,7 +12,7 @@ use tandem_audio::{Clip, wav};
 use tandem_corpus::{Dataset, LengthIndex, OpenOptions, demo};
 use tandem_device::{ArenaSpec, Isolation, Machine, Route};
 use tandem_events::{Emitter, Role};
-use tandem_feed::{CacheSpec, Feed, FeedPlan, FeedSpec, FeedState, FromFiles, Material, MaterialOptions, SPEECH};
+use tandem_feed::{CacheSpec, Feed, FeedPlan, FeedSpec, FeedState, FromFiles, SPEECH, TrainingSet, TrainingSetOptions};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let scratch = tempfile::tempdir()?;
@@ -22,8 +22,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (mut index, _) = LengthIndex::open(&scratch.path().join("lengths"), &dataset);
     let scanned = tandem_feed::scan_lengths(dataset, &mut index, 2, |_| std::ops::ControlFlow::Continue(()))?;
     let rows = scanned.dataset.train_rows();
-    let options = MaterialOptions { with_text: true, ..MaterialOptions::default() };
-    let material = Arc::new(Material::survey(Arc::new(scanned.dataset), &rows, &options)?);
+    let options = TrainingSetOptions { with_text: true, ..TrainingSetOptions::default() };
+    let material = Arc::new(TrainingSet::survey(Arc::new(scanned.dataset), &rows, &options)?);
 
     // In which shapes, and in how much memory? Two shapes of four utterances will do here.
     let buckets = material.bucket_plan(2, 4).ok_or("no row can train")?;

@@ -93,7 +93,7 @@ impl BadSamples {
         let mut state = self.lock();
         let bad = state.count(epoch, sample, index, reason);
         if let Some(listed) = &mut state.listed {
-            listed.add(&listed::Line { epoch, k, position, sample, reason, replaced_by });
+            listed.add(&listed::BadSampleLine { epoch, k, position, sample, reason, replaced_by });
         }
         if bad > self.max_bad() { Err(self.too_many(&state, epoch)) } else { Ok(()) }
     }

@@ -37,9 +37,9 @@ use tandem_audio::Clip;
 use tandem_corpus::{Identity, Locator, SampleIndex};
 
 pub(crate) use self::checksum::checksum;
-use self::disk::Disk;
-use self::entry::Entry;
-use self::memory::Memory;
+use self::disk::DiskCache;
+use self::entry::CacheEntry;
+use self::memory::MemoryCache;
 use crate::FeedError;
 
 /// Locks, so that decode threads seldom meet: samples next to each other never do.
@@ -115,8 +115,8 @@ pub struct Cache {
 #[derive(Debug)]
 enum Kept {
     Nothing,
-    InMemory(Box<Memory>),
-    OnDisk(Disk),
+    InMemory(Box<MemoryCache>),
+    OnDisk(DiskCache),
 }
 
 /// A recording and the part of it that is meant, in 128 bits: no two of a corpus meet.
@@ -141,11 +141,11 @@ impl Cache {
     pub fn open(spec: &CacheSpec, notes: impl Fn(String) + Send + Sync + 'static) -> Result<Cache, FeedError> {
         let kept = match (spec.kind, &spec.folder) {
             (CacheKind::None, _) => Kept::Nothing,
-            (CacheKind::Memory, _) => Kept::InMemory(Box::new(Memory::new(spec.budget_bytes))),
+            (CacheKind::Memory, _) => Kept::InMemory(Box::new(MemoryCache::new(spec.budget_bytes))),
             (CacheKind::Disk, folder) => {
                 assert!(folder.is_some(), "a disk cache has a folder");
                 let folder = folder.as_deref().unwrap_or(".".as_ref());
-                Kept::OnDisk(Disk::open(folder, spec.budget_bytes, Box::new(notes), Box::new(Entry::write))?)
+                Kept::OnDisk(DiskCache::open(folder, spec.budget_bytes, Box::new(notes), Box::new(CacheEntry::write))?)
             }
         };
         Ok(Cache::new(kept))

@@ -1,6 +1,6 @@
 //! The dataset check: everything is read once, everything wrong is reported, nothing stops it.
 //!
-//! In comes a corpus whose lists have been read, out goes a [`Report`]. Every recording is decoded from beginning to
+//! In comes a corpus whose lists have been read, out goes a [`CorpusReport`]. Every recording is decoded from beginning to
 //! end, each on one thread, once even when many rows name parts of it. Memory: a clip per thread and a few dozen bytes
 //! per row. The report is in the order of files and lines, whatever the number of threads.
 
@@ -13,14 +13,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tandem_audio::FeatureSettings;
-use tandem_corpus::{CorpusError, Dataset, Distribution, Extent, Length, LengthIndex, Part, Progress, SampleIndex};
+use tandem_corpus::{
+    CorpusError, Dataset, Distribution, Extent, Length, LengthIndex, SampleIndex, ScanProgress, Subset,
+};
 use tandem_corpus::{Problem, ProblemKind};
 
 use crate::buckets::{BucketPlan, NUM_BUCKETS, Padding};
-use crate::report::{BucketUse, Group, Report, Shapes};
+use crate::report::{BucketUse, CorpusReport, ShapeReport, UtteranceGroup};
 use crate::shape::Bucket;
 use crate::{FeedError, pool};
-use recording::{Inspector, Recording, Row};
+use recording::{CheckedRow, Inspector, Recording};
 
 /// What counts as wrong, and what the shapes are planned for.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,13 +67,13 @@ impl Default for CheckOptions {
 #[derive(Debug)]
 pub struct Checked {
     /// What was found.
-    pub report: Report,
+    pub report: CorpusReport,
     dataset: Dataset,
     lengths: HashMap<SampleIndex, Length>,
 }
 
 /// The share of utterances that training keeps when nobody says otherwise: longer ones are left out.
-const KEPT_PERCENT: f64 = 99.5;
+const INCLUDED_PERCENT: f64 = 99.5;
 
 /// Checks `dataset`: reads every recording that is not excluded, and reports on all of it.
 ///
@@ -79,7 +81,7 @@ const KEPT_PERCENT: f64 = 99.5;
 pub fn check(
     dataset: Dataset,
     options: &CheckOptions,
-    mut progress: impl FnMut(Progress),
+    mut progress: impl FnMut(ScanProgress),
 ) -> Result<Checked, FeedError> {
     let dataset = Arc::new(dataset);
     let recordings = recordings(&dataset);
@@ -95,7 +97,7 @@ pub fn check(
         |item, recording| {
             found[item] = Some(recording);
             done += 1;
-            progress(Progress { done, total });
+            progress(ScanProgress { done, total });
             ControlFlow::Continue(())
         },
     )?;
@@ -106,7 +108,7 @@ pub fn check(
         recording.length.into_iter().flat_map(|length| recording.rows.iter().map(move |row| (row.index, length)))
     });
     let lengths = lengths.collect();
-    let mut rows: Vec<Row> = found.into_iter().flat_map(|recording| recording.rows).collect();
+    let mut rows: Vec<CheckedRow> = found.into_iter().flat_map(|recording| recording.rows).collect();
     rows.sort_unstable_by_key(|row| row.index);
     Ok(Checked { report: report(&dataset, rows, options), dataset, lengths })
 }
@@ -132,7 +134,7 @@ impl Checked {
 fn recordings(dataset: &Dataset) -> Vec<Vec<SampleIndex>> {
     let mut places: HashMap<&str, usize> = HashMap::new();
     let mut recordings: Vec<Vec<SampleIndex>> = Vec::new();
-    for (index, sample) in dataset.samples().iter().filter(|(_, sample)| sample.part != Part::Excluded) {
+    for (index, sample) in dataset.samples().iter().filter(|(_, sample)| sample.part != Subset::Excluded) {
         let place = *places.entry(sample.audio.key).or_insert(recordings.len());
         match recordings.get_mut(place) {
             Some(rows) => rows.push(index),
@@ -142,7 +144,7 @@ fn recordings(dataset: &Dataset) -> Vec<Vec<SampleIndex>> {
     recordings
 }
 
-fn report(dataset: &Dataset, mut rows: Vec<Row>, options: &CheckOptions) -> Report {
+fn report(dataset: &Dataset, mut rows: Vec<CheckedRow>, options: &CheckOptions) -> CorpusReport {
     let mut problems = dataset.problems().to_vec();
     for row in &mut rows {
         let Some(sample) = dataset.get(row.index) else { continue };
@@ -155,7 +157,7 @@ fn report(dataset: &Dataset, mut rows: Vec<Row>, options: &CheckOptions) -> Repo
     }
     problems.sort_by(|a, b| (&a.file, a.line, a.kind).cmp(&(&b.file, b.line, b.kind)));
     let samples = || rows.iter().filter_map(|row| Some((row, dataset.get(row.index)?)));
-    Report {
+    CorpusReport {
         path: dataset.path().to_owned(),
         hints: hints(dataset, &problems, options),
         problems,
@@ -170,12 +172,12 @@ fn report(dataset: &Dataset, mut rows: Vec<Row>, options: &CheckOptions) -> Repo
 }
 
 /// Utterances and seconds by name, in the order of first appearance.
-fn groups<'a>(rows: impl Iterator<Item = (Option<&'a str>, Option<f64>)>) -> Vec<Group> {
+fn groups<'a>(rows: impl Iterator<Item = (Option<&'a str>, Option<f64>)>) -> Vec<UtteranceGroup> {
     let mut places: HashMap<Option<&str>, usize> = HashMap::new();
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<UtteranceGroup> = Vec::new();
     for (name, seconds) in rows {
         let place = *places.entry(name).or_insert_with(|| {
-            groups.push(Group { name: name.map(str::to_owned), num_utterances: 0, seconds: 0.0 });
+            groups.push(UtteranceGroup { name: name.map(str::to_owned), num_utterances: 0, seconds: 0.0 });
             groups.len() - 1
         });
         groups[place].num_utterances += 1;
@@ -185,11 +187,11 @@ fn groups<'a>(rows: impl Iterator<Item = (Option<&'a str>, Option<f64>)>) -> Vec
 }
 
 /// The shapes for the rows that could train. None when there are none.
-fn shapes(rows: &[Row], options: &CheckOptions) -> Option<Shapes> {
+fn shapes(rows: &[CheckedRow], options: &CheckOptions) -> Option<ShapeReport> {
     let usable: Vec<(SampleIndex, Extent)> =
         rows.iter().filter_map(|row| row.extent().map(|extent| (row.index, extent))).collect();
     let longest = |of: fn(&Extent) -> u32| {
-        Distribution::new(usable.iter().map(|(_, extent)| f64::from(of(extent)))).percentile(KEPT_PERCENT)
+        Distribution::new(usable.iter().map(|(_, extent)| f64::from(of(extent)))).percentile(INCLUDED_PERCENT)
     };
     let (max_frames, max_tokens) = (longest(|extent| extent.frames)?, longest(|extent| extent.tokens)?);
     let fits = |extent: &Extent| f64::from(extent.frames) <= max_frames && f64::from(extent.tokens) <= max_tokens;
@@ -200,7 +202,7 @@ fn shapes(rows: &[Row], options: &CheckOptions) -> Option<Shapes> {
         bucket: bucket.clone(),
         num_utterances: (0..plan.parts().batch()).map(|row| members(shape, row)).sum(),
     };
-    Some(Shapes {
+    Some(ShapeReport {
         buckets: plan.buckets().iter().enumerate().map(used).collect(),
         batch: plan.batch(),
         padding: plan.padding(options.seed),

@@ -7,9 +7,9 @@
 use tandem_corpus::Cursor;
 use tandem_device::{Arg, Block, Device, DeviceError, Grid, LoadedKernel, Stream};
 
-use crate::input::Shape;
+use crate::input::BatchLayout;
 use crate::kernels::GATHER_REFERENCE;
-use crate::order::Row;
+use crate::row_queue::LoadedRow;
 use crate::row_tables::RowTables;
 use crate::schema::{MELS, REFERENCE_FRAMES, field_in};
 use crate::upload::Uploaded;
@@ -31,7 +31,7 @@ impl Collator {
         &self,
         stream: &Stream,
         uploaded: &Uploaded<'_>,
-        (shape, tables): (&Shape, &RowTables),
+        (shape, tables): (&BatchLayout, &RowTables),
         slot: &Block,
     ) -> Result<(), DeviceError> {
         let layout = &shape.upload;
@@ -68,7 +68,7 @@ impl Collator {
 
 /// Which row the reference of row `position` is taken from, and at which of its frames it begins. A pure function of
 /// seed, place in the order and the batch's rows. Empty rows are nobody's reference but their own.
-pub(crate) fn reference_pick(seed: u64, cursor: Cursor, rows: &[Row], position: usize) -> [u32; 2] {
+pub(crate) fn reference_pick(seed: u64, cursor: Cursor, rows: &[LoadedRow], position: usize) -> [u32; 2] {
     let heard = |row: usize| rows[row].frames > 0;
     let same = |other: &usize| *other != position && rows[*other].speaker == rows[position].speaker && heard(*other);
     let others: Vec<usize> = (0..rows.len()).filter(same).filter(|_| heard(position)).collect();
@@ -94,12 +94,12 @@ mod tests {
     use super::*;
     use tandem_corpus::SampleIndex;
 
-    fn row(speaker: u32, frames: u32) -> Row {
+    fn row(speaker: u32, frames: u32) -> LoadedRow {
         let sample = Some(SampleIndex(0));
         let (in_samples, out_samples, rate) = (frames * 256, frames * 256, u32::MAX);
         let (tokens, replacement, busy_ns) = (Vec::new(), None, 0);
-        let pitch_place = tandem_audio::NOT_KEPT;
-        Row { sample, in_samples, out_samples, rate, frames, pitch_place, tokens, speaker, replacement, busy_ns }
+        let pitch_place = tandem_audio::NOT_CACHED;
+        LoadedRow { sample, in_samples, out_samples, rate, frames, pitch_place, tokens, speaker, replacement, busy_ns }
     }
 
     #[test]

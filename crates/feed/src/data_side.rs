@@ -9,22 +9,22 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tandem_corpus::Cursor;
-use tandem_device::{Block, Event as Fence, Route, Slow, Stream};
-use tandem_events::{Emitter, Event, Span};
+use tandem_device::{Block, Event, Route, Slow, Stream};
+use tandem_events::{Emitter, RunEvent, TimeSpan};
 use tandem_pipeline::{Filler, ReadySlot, Taker};
 
 use crate::bad_samples::Replacement;
 use crate::collate::Collator;
 use crate::error::FeedError;
 use crate::featurize::FeatureMaker;
-use crate::hold_ups::HoldUps;
+use crate::injected_delays::InjectedDelays;
 use crate::input::Input;
-use crate::order::{AT_FEATURES_RATE, HostMemory, Loaded, Row};
+use crate::row_queue::{AT_FEATURES_RATE, LoadedBatch, LoadedRow, UploadMemory};
 use crate::row_tables::RowTables;
 use crate::schema::Layout;
 use crate::self_tuning::SelfTuning;
 use crate::shape::Bucket;
-use crate::upload::{DeviceTimes, Uploader};
+use crate::upload::{BatchDeviceTimes, Uploader};
 use crate::waits;
 
 /// What is known of a batch that is in a slot.
@@ -58,14 +58,14 @@ pub struct Utterance {
 }
 
 /// The ring of batches on the data device, and of those on the model device.
-pub(crate) type BatchFiller = Filler<Block, Arc<BatchInfo>, Fence>;
+pub(crate) type BatchFiller = Filler<Block, Arc<BatchInfo>, Event>;
 /// The other end of it.
-pub(crate) type BatchTaker = Taker<Block, Arc<BatchInfo>, Fence>;
+pub(crate) type BatchTaker = Taker<Block, Arc<BatchInfo>, Event>;
 
 /// Everything the data thread works with.
 pub(crate) struct DataSide {
     pub(crate) input: Arc<Input>,
-    pub(crate) loaded: Taker<HostMemory, Loaded, Fence>,
+    pub(crate) loaded: Taker<UploadMemory, LoadedBatch, Event>,
     pub(crate) uploader: Uploader,
     /// Shared with the gate, which waits for it once.
     pub(crate) stream: Arc<Stream>,
@@ -74,7 +74,7 @@ pub(crate) struct DataSide {
     pub(crate) collator: Collator,
     pub(crate) slots: BatchFiller,
     pub(crate) tuning: SelfTuning,
-    pub(crate) hold_ups: HoldUps,
+    pub(crate) injected_delays: InjectedDelays,
     pub(crate) emitter: Emitter,
 }
 
@@ -88,7 +88,7 @@ impl DataSide {
     }
 
     fn work(&mut self) -> Result<(), FeedError> {
-        let mut early: BTreeMap<u64, ReadySlot<HostMemory, Loaded, Fence>> = BTreeMap::new();
+        let mut early: BTreeMap<u64, ReadySlot<UploadMemory, LoadedBatch, Event>> = BTreeMap::new();
         for sequence in 0.. {
             let waiting = Instant::now();
             while !early.contains_key(&sequence) {
@@ -103,7 +103,7 @@ impl DataSide {
         Ok(())
     }
 
-    fn make(&mut self, ready: ReadySlot<HostMemory, Loaded, Fence>, load_wait_ns: u64) -> Result<(), FeedError> {
+    fn make(&mut self, ready: ReadySlot<UploadMemory, LoadedBatch, Event>, load_wait_ns: u64) -> Result<(), FeedError> {
         let input = Arc::clone(&self.input);
         let loaded = ready.payload();
         let shape = input.shape_of(&loaded.batch);
@@ -111,13 +111,13 @@ impl DataSide {
         let is_resampled = loaded.rows.iter().any(|row| row.rate != AT_FEATURES_RATE);
         let busy_ns = loaded.rows.iter().map(|row| row.busy_ns).sum();
         self.tell("load", info.sequence, [loaded.wall_ns, busy_ns, load_wait_ns], Vec::new());
-        while let Some(DeviceTimes { batch, upload, features }) = self.uploader.take_times()? {
+        while let Some(BatchDeviceTimes { batch, upload, features }) = self.uploader.take_times()? {
             self.tell("upload", batch, [upload.ns, upload.ns, 0], vec![upload]);
             self.tell("features", batch, [features.ns, features.ns, 0], vec![features]);
         }
-        self.hold_ups.hold_up_upload(self.uploader.stream(), info.sequence)?;
+        self.injected_delays.delay_upload(self.uploader.stream(), info.sequence)?;
         let uploaded = self.uploader.upload(ready, shape, &self.stream)?;
-        self.hold_ups.hold_up_features(&self.stream, info.sequence)?;
+        self.injected_delays.delay_features(&self.stream, info.sequence)?;
         let site = if input.plan.route == Route::Handover { waits::RELEASED } else { waits::SENT };
         let slot = self.slots.take()?.claim(|freed| self.stream.wait(freed, site))?;
         uploaded.begin(&self.stream)?;
@@ -133,13 +133,13 @@ impl DataSide {
         Ok(())
     }
 
-    fn tell(&self, stage: &str, batch: u64, [ns, busy_ns, wait_ns]: [u64; 3], spans: Vec<Span>) {
-        self.emitter.emit(Event::Stage { stage: stage.to_owned(), batch, ns, busy_ns, wait_ns, spans });
+    fn tell(&self, stage: &str, batch: u64, [ns, busy_ns, wait_ns]: [u64; 3], spans: Vec<TimeSpan>) {
+        self.emitter.emit(RunEvent::Stage { stage: stage.to_owned(), batch, ns, busy_ns, wait_ns, spans });
     }
 }
 
-fn info_of(loaded: &Loaded, bucket: &Bucket, layout: &Arc<Layout>) -> BatchInfo {
-    let utterance = |row: &Row| {
+fn info_of(loaded: &LoadedBatch, bucket: &Bucket, layout: &Arc<Layout>) -> BatchInfo {
+    let utterance = |row: &LoadedRow| {
         let (frames, tokens) = (row.frames, row.tokens.len() as u32);
         row.sample.map(|sample| Utterance { sample, frames, tokens })
     };

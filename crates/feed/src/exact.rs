@@ -11,7 +11,7 @@ use crate::shape::{Bucket, RowShape};
 
 /// Bytes that go from one place of a batch to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct CopyPiece {
     /// Where they lie in the slot.
     pub from: u64,
     /// Where they lie in the batch without padding.
@@ -31,18 +31,18 @@ impl BatchInfo {
     }
 
     /// What has to be copied from the slot to make a batch of `exact`, which no row is longer in than in the slot.
-    pub fn pieces(&self, exact: &Bucket) -> Vec<Piece> {
+    pub fn pieces(&self, exact: &Bucket) -> Vec<CopyPiece> {
         let there = self.layout.reshaped(exact);
         let fields = self.layout.fields.iter().zip(&there.fields);
         fields.flat_map(|(from, to)| self.pieces_of(from, to, exact)).collect()
     }
 
-    fn pieces_of(&self, from: &Placed, to: &Placed, exact: &Bucket) -> Vec<Piece> {
-        let whole = || vec![Piece { from: from.offset, to: to.offset, bytes: to.bytes }];
+    fn pieces_of(&self, from: &Placed, to: &Placed, exact: &Bucket) -> Vec<CopyPiece> {
+        let whole = || vec![CopyPiece { from: from.offset, to: to.offset, bytes: to.bytes }];
         let rows = |starts: fn(&Bucket) -> Vec<u64>| {
             let inner: u64 = to.shape[1..].iter().product::<u64>() * to.field.dtype.bytes();
             let (here, there) = (starts(&self.bucket), starts(exact));
-            let piece = |(from_start, to_range): (&u64, &[u64])| Piece {
+            let piece = |(from_start, to_range): (&u64, &[u64])| CopyPiece {
                 from: from.offset + from_start * inner,
                 to: to.offset + to_range[0] * inner,
                 bytes: (to_range[1] - to_range[0]) * inner,
@@ -114,7 +114,7 @@ mod tests {
         };
         let (from, wanted) = (names(&info.layout, &info.bucket), names(&there, &exact));
         let mut got = vec![None; wanted.len()];
-        for Piece { from: at, to, bytes } in info.pieces(&exact) {
+        for CopyPiece { from: at, to, bytes } in info.pieces(&exact) {
             let [at, to, length] = [at, to, bytes].map(|bytes| bytes as usize / 4);
             got[to..to + length].copy_from_slice(&from[at..at + length]);
         }

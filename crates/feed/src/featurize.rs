@@ -4,12 +4,12 @@
 //! Rows at another rate are resampled first, into memory that only this stage uses, in the order of its stream. Which
 //! features are made is the schema's to say. Pitch, the dearest of them, is kept from epoch to epoch.
 
-use tandem_audio::{DeviceFeatures, KeptPitch, NOTHING_YET, PitchSettings, Rows};
+use tandem_audio::{CachedPitch, DeviceFeatures, NOTHING_YET, PitchSettings, SampleRows};
 use tandem_device::{Arena, Block, Device, DeviceError, Stream};
 
 use crate::error::FeedError;
 use crate::feed_plan::{FeedPlan, KEPT_PITCH, RESAMPLED};
-use crate::input::{Input, Shape};
+use crate::input::{BatchLayout, Input};
 use crate::row_tables::RowTables;
 use crate::schema::field_in;
 use crate::upload::Uploaded;
@@ -18,7 +18,7 @@ use crate::upload::Uploaded;
 pub(crate) struct FeatureMaker {
     features: DeviceFeatures,
     resampled: Option<Block>,
-    kept_pitch: Option<Block>,
+    cached_pitch: Option<Block>,
 }
 
 impl FeatureMaker {
@@ -40,14 +40,14 @@ impl FeatureMaker {
                 Some(resampled)
             }
         };
-        let kept_pitch = match plan.kept_pitch_bytes() {
+        let cached_pitch = match plan.cached_pitch_bytes() {
             0 => None,
             bytes => Some(arena.take(KEPT_PITCH, bytes)?),
         };
-        if let Some(kept) = &kept_pitch {
+        if let Some(kept) = &cached_pitch {
             stream.fill(kept.view(), NOTHING_YET)?;
         }
-        Ok(FeatureMaker { features, resampled, kept_pitch })
+        Ok(FeatureMaker { features, resampled, cached_pitch })
     }
 
     /// Queues the features of a batch; `is_resampled` when any of its rows is at another rate.
@@ -55,17 +55,17 @@ impl FeatureMaker {
         &self,
         stream: &Stream,
         (uploaded, is_resampled): (&Uploaded<'_>, bool),
-        (shape, tables): (&Shape, &RowTables),
+        (shape, tables): (&BatchLayout, &RowTables),
         slot: &Block,
     ) -> Result<(), DeviceError> {
         let layout = &shape.upload;
         let [starts, resampled_starts, frames] = tables.starts(shape);
         let lengths = uploaded.part(layout.out_lengths);
-        let uploaded_rows = |lengths| Rows { samples: uploaded.part(layout.audio), starts, lengths };
+        let uploaded_rows = |lengths| SampleRows { samples: uploaded.part(layout.audio), starts, lengths };
         let audio = match &self.resampled {
             Some(resampled) if is_resampled => {
                 let from = uploaded_rows(uploaded.part(layout.in_lengths));
-                let to = Rows { samples: resampled.view(), starts: resampled_starts, lengths };
+                let to = SampleRows { samples: resampled.view(), starts: resampled_starts, lengths };
                 self.features.resample(stream, from, uploaded.part(layout.rates), to)?;
                 to
             }
@@ -77,8 +77,9 @@ impl FeatureMaker {
         }
         match field("pitch") {
             Some(pitch) => {
-                let kept = self.kept_pitch.as_ref().zip(layout.pitch_places);
-                let kept = kept.map(|(kept, places)| KeptPitch { places: uploaded.part(places), memory: kept.view() });
+                let kept = self.cached_pitch.as_ref().zip(layout.pitch_places);
+                let kept =
+                    kept.map(|(kept, places)| CachedPitch { places: uploaded.part(places), memory: kept.view() });
                 self.features.pitch(stream, audio, frames, pitch, kept)
             }
             None => Ok(()),

@@ -22,31 +22,31 @@ use tandem_pipeline::{Crew, RingHandle, RingSlot, RingStats, StopFlag, ring};
 
 use crate::bad_samples::{BadSamples, Replacements};
 use crate::cache::{Cache, CacheSpec, CacheStats};
+use crate::cached_pitch::KeptPitches;
 use crate::collate::Collator;
 use crate::data_side::{BatchFiller, BatchTaker, DataSide};
 use crate::decode_threads::DecodeThreads;
 use crate::error::FeedError;
 use crate::featurize::FeatureMaker;
 use crate::feed_plan::{DATA_SLOTS, FeedPlan, MODEL_SLOTS};
-use crate::hold_ups::HoldUps;
+use crate::injected_delays::InjectedDelays;
 use crate::input::{Input, Recordings};
-use crate::kept_pitch::KeptPitches;
 use crate::lease::DeviceBatch;
-use crate::material::Material;
 use crate::notes::Notes;
-use crate::order::{Dealer, HostMemory, PINNED_RING};
 use crate::row_loader::{Library, RowLoader};
+use crate::row_queue::{PINNED_RING, RowQueue, UploadMemory};
 use crate::row_tables::RowTables;
 use crate::self_tuning::{SelfTuning, ToldSetting};
+use crate::training_set::TrainingSet;
 use crate::transfer::carry;
-use crate::tune::{Limits, Setting, Tuner};
+use crate::tune::{Tuner, TuningLimits, TuningState};
 use crate::upload::Uploader;
 use crate::{BucketPlan, waits};
 
 /// Everything a feed is told.
 pub struct FeedSpec {
     /// The corpus.
-    pub material: Arc<Material>,
+    pub material: Arc<TrainingSet>,
     /// Its shapes: those of `plan`.
     pub buckets: BucketPlan,
     /// False to train: full batches in another order every epoch. True to look at every row of `material` that fits
@@ -187,7 +187,7 @@ impl Feed {
         let features = FeatureMaker::create(device, arena, &stream, &input)?;
         let uploader = Uploader::create(device, arena, &input.plan)?;
         let collator = Collator::create(device, input.features().floor)?;
-        let hold_ups = HoldUps::create(device, spec.delay_ns)?;
+        let injected_delays = InjectedDelays::create(device, spec.delay_ns)?;
         let crossing = match handover {
             true => None,
             false => Some(Crossing::open(roles, &spec, &data_memory)?),
@@ -207,9 +207,20 @@ impl Feed {
         let mut rings = vec![loaded.handle(), data_taker.handle()];
         let data_stream = Arc::clone(&stream);
         let [emitter, carried] = [spec.emitter.clone(), spec.emitter.clone()];
-        let dealer = Arc::new(Dealer::new(Arc::clone(&input), host_filler, spec.from.next, slot_wait_ns));
-        let side =
-            DataSide { input, loaded, uploader, stream, tables, features, collator, slots, tuning, hold_ups, emitter };
+        let dealer = Arc::new(RowQueue::new(Arc::clone(&input), host_filler, spec.from.next, slot_wait_ns));
+        let side = DataSide {
+            input,
+            loaded,
+            uploader,
+            stream,
+            tables,
+            features,
+            collator,
+            slots,
+            tuning,
+            injected_delays,
+            emitter,
+        };
 
         let (taker, carrier, measured) = match crossing {
             None => (data_taker, None, None),
@@ -418,7 +429,7 @@ fn open_library(input: &Arc<Input>, spec: &FeedSpec, notes: &Notes) -> Result<Li
     })
 }
 
-fn host_slots(device: &Device, plan: &FeedPlan) -> Result<Vec<RingSlot<HostMemory, Event>>, DeviceError> {
+fn host_slots(device: &Device, plan: &FeedPlan) -> Result<Vec<RingSlot<UploadMemory, Event>>, DeviceError> {
     let slot = |_| {
         let memory: Pinned = device.pinned(plan.upload_bytes())?;
         Ok(RingSlot { memory: Some(memory), written: device.event()?, freed: device.event()? })
@@ -445,7 +456,7 @@ fn batch_slots(
 const FIRST_DEPTH: usize = 12;
 
 fn tuner_for(spec: &FeedSpec, slots: usize) -> Tuner {
-    let limits = Limits {
+    let limits = TuningLimits {
         min_threads: 1,
         max_threads: spec.max_threads,
         threads_fixed: spec.max_threads == spec.threads,
@@ -455,7 +466,7 @@ fn tuner_for(spec: &FeedSpec, slots: usize) -> Tuner {
         depth_fixed: spec.depth_fixed,
     };
     let depth = if spec.depth_fixed { slots } else { slots.min(FIRST_DEPTH) };
-    Tuner::new(limits, Setting { threads: spec.threads, depth })
+    Tuner::new(limits, TuningState { threads: spec.threads, depth })
 }
 
 type Carrier = Option<(Transfer, BatchTaker, BatchFiller, Emitter)>;
@@ -463,7 +474,7 @@ type Carrier = Option<(Transfer, BatchTaker, BatchFiller, Emitter)>;
 fn start_threads(
     crew: &mut Crew<()>,
     (side, carrier): (DataSide, Carrier),
-    (dealer, library, threads): (Arc<Dealer>, Arc<Library>, Arc<DecodeThreads>),
+    (dealer, library, threads): (Arc<RowQueue>, Arc<Library>, Arc<DecodeThreads>),
     max_threads: usize,
     ending: &Ending,
 ) -> Result<(), FeedError> {
@@ -483,7 +494,7 @@ fn start_threads(
 }
 
 /// The life of a decode thread.
-fn decode(number: usize, dealer: &Dealer, library: Arc<Library>, threads: &DecodeThreads) -> Result<(), FeedError> {
+fn decode(number: usize, dealer: &RowQueue, library: Arc<Library>, threads: &DecodeThreads) -> Result<(), FeedError> {
     let mut loader = RowLoader::new(Arc::clone(&library));
     while threads.may_work(number) {
         let mut task = dealer.deal()?;

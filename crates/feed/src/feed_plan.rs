@@ -41,7 +41,7 @@ pub struct FeedPlan {
     pub uploads: u64,
     /// Uploads in page-locked memory, which threads decode into.
     pub pinned_uploads: u64,
-    /// Bytes of the tables features are made with: [`Material::table_bytes`](crate::Material::table_bytes).
+    /// Bytes of the tables features are made with: [`TrainingSet::table_bytes`](crate::TrainingSet::table_bytes).
     pub table_bytes: u64,
     /// Recordings whose pitch is kept on the data device once it was found: those with the lowest indices.
     pub kept_pitches: u64,
@@ -49,7 +49,7 @@ pub struct FeedPlan {
 
 /// A part of an upload, in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct ByteSpan {
     /// Where it starts: a multiple of the block size.
     pub offset: u64,
     /// How long it is, without the gap to the next.
@@ -60,7 +60,7 @@ pub struct Span {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UploadLayout {
     /// int16: recordings at their own rates, row after row.
-    pub audio: Span,
+    pub audio: ByteSpan,
     /// The sample at which each row begins there, and behind the last one the end.
     pub audio_starts: Vec<u32>,
     /// The same at the features' rate, where a batch is resampled.
@@ -68,23 +68,23 @@ pub struct UploadLayout {
     /// The frame at which each row begins in features, and behind the last one the end.
     pub frame_starts: Vec<u32>,
     /// u32 `[batch]`: samples of each recording.
-    pub in_lengths: Span,
+    pub in_lengths: ByteSpan,
     /// u32 `[batch]`: samples of each once it is at the features' rate.
-    pub out_lengths: Span,
+    pub out_lengths: ByteSpan,
     /// u32 `[batch]`: the rate of each.
-    pub rates: Span,
+    pub rates: ByteSpan,
     /// u32 `[batch]`: where the pitch of each is kept. Only where it is.
-    pub pitch_places: Option<Span>,
+    pub pitch_places: Option<ByteSpan>,
     /// The field of this name, as it will lie in the slot; none where the schema has none. The next three alike.
-    pub text: Option<Span>,
+    pub text: Option<ByteSpan>,
     /// `text_lengths`.
-    pub text_lengths: Option<Span>,
+    pub text_lengths: Option<ByteSpan>,
     /// `mel_lengths`.
-    pub mel_lengths: Option<Span>,
+    pub mel_lengths: Option<ByteSpan>,
     /// `speaker`.
-    pub speaker: Option<Span>,
+    pub speaker: Option<ByteSpan>,
     /// u32 `[batch, 2]`: the row, and its first frame, that each reference is taken from. With a `reference` only.
-    pub picks: Option<Span>,
+    pub picks: Option<ByteSpan>,
     /// All of it, in whole blocks.
     pub bytes: u64,
 }
@@ -98,7 +98,7 @@ pub fn plain_table_bytes() -> u64 {
     })
 }
 
-impl Span {
+impl ByteSpan {
     /// Its bytes.
     pub fn range(self) -> Range<u64> {
         self.offset..self.offset + self.bytes
@@ -120,7 +120,7 @@ impl FeedPlan {
         let mut span = |length: u64| {
             let offset = bytes;
             bytes = round_up(offset + length, BLOCK_ALIGN);
-            Span { offset, bytes: length }
+            ByteSpan { offset, bytes: length }
         };
         let field = |name: &str| fields.iter().find(|placed| placed.field.name == name).map(|placed| placed.bytes);
         // A u32 is as wide as an i32.
@@ -133,7 +133,7 @@ impl FeedPlan {
             in_lengths: span(row_bytes),
             out_lengths: span(row_bytes),
             rates: span(row_bytes),
-            pitch_places: (self.kept_pitch_bytes() > 0).then(|| span(row_bytes)),
+            pitch_places: (self.cached_pitch_bytes() > 0).then(|| span(row_bytes)),
             text: field("text").map(&mut span),
             text_lengths: field("text_lengths").map(&mut span),
             mel_lengths: field("mel_lengths").map(&mut span),
@@ -163,7 +163,7 @@ impl FeedPlan {
     }
 
     /// Bytes of the pitch that is kept; 0 where batches have none.
-    pub fn kept_pitch_bytes(&self) -> u64 {
+    pub fn cached_pitch_bytes(&self) -> u64 {
         let has_pitch = self.schema.fields.iter().any(|field| field.name == "pitch");
         let frames = if has_pitch { self.kept_pitches * self.pitch_place_frames() } else { 0 };
         round_up(frames * DType::F32.bytes(), BLOCK_ALIGN)
@@ -190,7 +190,7 @@ impl FeedPlan {
             (RESAMPLED, self.resampled_bytes()),
             (TABLES, round_up(self.table_bytes, BLOCK_ALIGN)),
             (ROW_TABLES, self.row_table_bytes()),
-            (KEPT_PITCH, self.kept_pitch_bytes()),
+            (KEPT_PITCH, self.cached_pitch_bytes()),
         ];
         lines.into_iter().filter(|(_, bytes)| *bytes > 0).collect()
     }
@@ -252,7 +252,7 @@ fn resampled_samples(bucket: &Bucket) -> impl Iterator<Item = u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::{Dim, Field, SPEECH};
+    use crate::schema::{Dim, FieldSpec, SPEECH};
     use crate::shape::RowShape;
     use tandem_audio::FeatureSettings;
 
@@ -276,7 +276,7 @@ mod tests {
         Bucket::new((1..=16).map(|i| RowShape { frames: 104 + i / 2 * 50 / 8 * 8, tokens: 5 + 5 * i }))
     }
 
-    fn parts(upload: &UploadLayout) -> Vec<Span> {
+    fn parts(upload: &UploadLayout) -> Vec<ByteSpan> {
         let UploadLayout { audio, in_lengths, out_lengths, rates, .. } = *upload;
         let fields = [upload.text, upload.text_lengths, upload.mel_lengths, upload.speaker, upload.picks];
         [audio, in_lengths, out_lengths, rates].into_iter().chain(fields.into_iter().flatten()).collect()
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn a_field_is_uploaded_exactly_when_the_schema_has_it() {
         const MEL: BatchSchema =
-            BatchSchema { fields: &[Field { name: "mel", dtype: DType::F32, dims: &[Dim::Frames] }] };
+            BatchSchema { fields: &[FieldSpec { name: "mel", dtype: DType::F32, dims: &[Dim::Frames] }] };
         let mut plan = plan(&[], Route::Peer);
         let speech = plan.upload(&plan.buckets[1]);
         assert_eq!(speech.text.unwrap().bytes, 16 * 200 * 4);

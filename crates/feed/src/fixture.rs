@@ -6,11 +6,11 @@ use tandem_audio::{Clip, wav};
 use tempfile::TempDir;
 
 /// Holding one means that the folder is there and nobody else's.
-pub(crate) struct Folder(TempDir);
+pub(crate) struct FeedFolder(TempDir);
 
-impl Folder {
-    pub(crate) fn new(name: &str) -> Folder {
-        Folder(tempfile::Builder::new().prefix(&format!("tandem-{name}-")).tempdir().unwrap())
+impl FeedFolder {
+    pub(crate) fn new(name: &str) -> FeedFolder {
+        FeedFolder(tempfile::Builder::new().prefix(&format!("tandem-{name}-")).tempdir().unwrap())
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -8,9 +8,9 @@ use tandem_device::Fault;
 
 use crate::feed_plan::{FeedPlan, UploadLayout};
 use crate::load::load_into;
-use crate::material::Material;
 use crate::schema::Layout;
 use crate::shape::{Bucket, RowShape};
+use crate::training_set::TrainingSet;
 use crate::{BucketPlan, FeedError};
 
 /// Where recordings come from. In use it is [`FromFiles`]; tests and benchmarks bring their own.
@@ -33,11 +33,11 @@ impl Recordings for FromFiles {
 
 /// What every stage needs to know, and none of them changes.
 pub(crate) struct Input {
-    pub(crate) material: Arc<Material>,
+    pub(crate) material: Arc<TrainingSet>,
     pub(crate) order: Order,
     pub(crate) plan: FeedPlan,
     /// Of each bucket.
-    shapes: Vec<Shape>,
+    shapes: Vec<BatchLayout>,
     pub(crate) seed: u64,
     pub(crate) recordings: Arc<dyn Recordings>,
     /// Work that is to be slow.
@@ -45,7 +45,7 @@ pub(crate) struct Input {
 }
 
 /// Where everything of a batch of one bucket lies.
-pub(crate) struct Shape {
+pub(crate) struct BatchLayout {
     /// Its place in the plan.
     pub(crate) index: usize,
     pub(crate) bucket: Bucket,
@@ -56,7 +56,7 @@ pub(crate) struct Shape {
 impl Input {
     /// Fails with [`FeedError::Corpus`] when nothing can be looked at, and with [`FeedError::BatchTooLarge`].
     pub(crate) fn new(
-        material: Arc<Material>,
+        material: Arc<TrainingSet>,
         (buckets, evaluates): (&BucketPlan, bool),
         plan: FeedPlan,
         seed: u64,
@@ -67,13 +67,13 @@ impl Input {
             true => evaluation(&material, &plan.buckets)?,
             false => buckets.order(seed),
         };
-        let shape = |(index, bucket): (usize, &Bucket)| Shape {
+        let shape = |(index, bucket): (usize, &Bucket)| BatchLayout {
             index,
             bucket: bucket.clone(),
             upload: plan.upload(bucket),
             slot: Arc::new(plan.schema.layout(bucket)),
         };
-        let shapes: Vec<Shape> = plan.buckets.iter().enumerate().map(shape).collect();
+        let shapes: Vec<BatchLayout> = plan.buckets.iter().enumerate().map(shape).collect();
         let samples = shapes.iter().map(|shape| shape.upload.audio.bytes / 2).max().unwrap_or(0);
         if samples > u64::from(u32::MAX) {
             return Err(FeedError::BatchTooLarge { samples });
@@ -81,11 +81,11 @@ impl Input {
         Ok(Input { material, order, plan, shapes, seed, recordings, plant: Fault::from_env()? })
     }
 
-    pub(crate) fn shape(&self, bucket: usize) -> &Shape {
+    pub(crate) fn shape(&self, bucket: usize) -> &BatchLayout {
         &self.shapes[bucket]
     }
 
-    pub(crate) fn shape_of(&self, batch: &Batch) -> &Shape {
+    pub(crate) fn shape_of(&self, batch: &Batch) -> &BatchLayout {
         self.shape(batch.bucket)
     }
 
@@ -109,7 +109,7 @@ impl Input {
 }
 
 /// Every row of `material` that fits, once.
-fn evaluation(material: &Material, buckets: &[Bucket]) -> Result<Order, FeedError> {
+fn evaluation(material: &TrainingSet, buckets: &[Bucket]) -> Result<Order, FeedError> {
     let rows = |bucket: &Bucket| bucket.rows().iter().map(RowShape::extent).collect();
     let order = Order::evaluation(buckets.iter().map(rows).collect(), material.rows().iter().copied());
     order.map(|(order, _)| order).map_err(FeedError::Corpus)

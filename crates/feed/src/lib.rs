@@ -17,7 +17,7 @@
 //! | `lease` | a stream of the consumer's | a [`DeviceBatch`] that it may read | the consumer's stream |
 //!
 //! [`Feed`] connects them with rings of memory that is taken once, and runs their threads. What it needs is found out
-//! before it starts: [`scan_lengths`] measures what no list gives, [`Material`] says which rows train, [`BucketPlan`] in
+//! before it starts: [`scan_lengths`] measures what no list gives, [`TrainingSet`] says which rows train, [`BucketPlan`] in
 //! which shapes, [`FeedPlan`] in how many bytes. Beside the feed: [`check`] reads a whole corpus and reports what is
 //! wrong with it, and [`Featurizer`] makes one file's features.
 //!
@@ -61,8 +61,8 @@ mod feed_plan;
 // All recordings, before a run.
 mod scan;
 mod buckets;
-mod texts;
-mod material;
+mod tokenizer;
+mod training_set;
 mod check;
 mod report;
 mod show;
@@ -72,11 +72,11 @@ mod features;
 
 // The stages, in the order data meets them: order, load, upload, featurize, collate, transfer, lease.
 mod input;
-mod order;
+mod row_queue;
 mod load;
 mod cache;
 mod bad_samples;
-mod kept_pitch;
+mod cached_pitch;
 mod row_loader;
 mod stopwatch;
 mod upload;
@@ -94,7 +94,7 @@ mod data_side;
 pub mod waits;
 mod tune;
 mod self_tuning;
-mod hold_ups;
+mod injected_delays;
 mod notes;
 mod feed;
 
@@ -107,19 +107,19 @@ pub use cache::{Cache, CacheKind, CacheSpec, CacheStats};
 pub use check::{CheckOptions, Checked, check};
 pub use data_side::{BatchInfo, Utterance};
 pub use error::FeedError;
-pub use exact::Piece;
+pub use exact::CopyPiece;
 pub use features::{Features, Featurizer};
 pub use feed::{Feed, FeedSpec, FeedState, FeedStats, Warm};
-pub use feed_plan::{FeedPlan, RATE_HZ, Span, UploadLayout, plain_table_bytes};
+pub use feed_plan::{ByteSpan, FeedPlan, RATE_HZ, UploadLayout, plain_table_bytes};
 pub use input::{FromFiles, Recordings};
 pub use lease::{BatchField, DeviceBatch};
 pub use load::load_into;
-pub use material::{COUNTED_ROWS, EXACT_ROWS, KEPT_PERCENT, LeftOut, Material, MaterialOptions};
-pub use report::{BucketUse, Group, Report, Shapes};
+pub use report::{BucketUse, CorpusReport, ShapeReport, UtteranceGroup};
 pub use scan::{Scanned, measure, scan_lengths};
-pub use schema::{BatchSchema, Dim, Field, HOP_SAMPLES, Layout, MELS, Placed, REFERENCE_FRAMES, SPEECH};
+pub use schema::{BatchSchema, Dim, FieldSpec, HOP_SAMPLES, Layout, MELS, Placed, REFERENCE_FRAMES, SPEECH};
 pub use shape::{Bucket, RowShape, even_buckets};
 pub use show::{report_json, show_report};
 pub use tandem_corpus::Extent;
-pub use texts::Texts;
-pub use tune::{Change, Limits, Setting, Tuner, Window};
+pub use tokenizer::Tokenizer;
+pub use training_set::{COUNTED_ROWS, EXACT_ROWS, INCLUDED_PERCENT, LeftOut, TrainingSet, TrainingSetOptions};
+pub use tune::{Tuner, TuningChange, TuningLimits, TuningState, TuningWindow};

@@ -9,7 +9,7 @@ use crate::shape::Bucket;
 
 /// What a check found.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct CorpusReport {
     /// The corpus, as it was given.
     pub path: PathBuf,
     /// Everything wrong, by file and line.
@@ -25,16 +25,16 @@ pub struct Report {
     /// Lengths of the texts, in symbols.
     pub tokens: Distribution,
     /// Who speaks.
-    pub speakers: Vec<Group>,
+    pub speakers: Vec<UtteranceGroup>,
     /// In which languages, as the corpus spells them.
-    pub langs: Vec<Group>,
+    pub langs: Vec<UtteranceGroup>,
     /// The shapes batches would come in; none when no utterance could train.
-    pub shapes: Option<Shapes>,
+    pub shapes: Option<ShapeReport>,
 }
 
 /// Utterances that have a name in common.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Group {
+pub struct UtteranceGroup {
     /// The name; none for rows that give none.
     pub name: Option<String>,
     /// How many there are.
@@ -45,7 +45,7 @@ pub struct Group {
 
 /// The shapes of batches, and what they cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shapes {
+pub struct ShapeReport {
     /// Each with rows from the shortest to the longest.
     pub buckets: Vec<BucketUse>,
     /// Utterances of a batch: what was asked for, or all there are.
@@ -71,7 +71,7 @@ pub struct BucketUse {
     pub num_utterances: usize,
 }
 
-impl Report {
+impl CorpusReport {
     /// Whether nothing is wrong.
     pub fn passed(&self) -> bool {
         self.problems.is_empty()

@@ -9,19 +9,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use tandem_audio::{Clip, NOT_KEPT, Resampler};
+use tandem_audio::{Clip, NOT_CACHED, Resampler};
 use tandem_corpus::{Cursor, Sample, SampleIndex};
 use tandem_device::Slow;
 use tandem_text::Tokens;
 
 use crate::bad_samples::{BadSamples, Replacement, Replacements};
 use crate::cache::Cache;
+use crate::cached_pitch::KeptPitches;
 use crate::error::FeedError;
 use crate::features::num_resampled;
 use crate::input::Input;
-use crate::kept_pitch::KeptPitches;
 use crate::load::END_SLACK_S;
-use crate::order::{AT_FEATURES_RATE, Row, Task};
+use crate::row_queue::{AT_FEATURES_RATE, LoadedRow, Task};
 
 /// What every decode thread shares.
 pub(crate) struct Library {
@@ -61,7 +61,7 @@ impl RowLoader {
     }
 
     /// Loads the task's row, or one that takes its place. Fails when too many samples are bad, or none is left to try.
-    pub(crate) fn load(&mut self, task: &mut Task) -> Result<Row, FeedError> {
+    pub(crate) fn load(&mut self, task: &mut Task) -> Result<LoadedRow, FeedError> {
         let started = Instant::now();
         let (cursor, position) = (task.batch.batch.cursor, task.position);
         let library = Arc::clone(&self.library);
@@ -95,7 +95,7 @@ impl RowLoader {
     }
 
     /// One try. A decoder that panics has met a file it has a mistake for; the scratch it left behind is thrown away.
-    fn try_load(&mut self, task: &mut Task, sample: SampleIndex) -> Result<Row, FeedError> {
+    fn try_load(&mut self, task: &mut Task, sample: SampleIndex) -> Result<LoadedRow, FeedError> {
         match catch_unwind(AssertUnwindSafe(|| self.load_sample(task, sample))) {
             Ok(outcome) => outcome,
             Err(panic) => {
@@ -107,7 +107,7 @@ impl RowLoader {
         }
     }
 
-    fn load_sample(&mut self, task: &mut Task, index: SampleIndex) -> Result<Row, FeedError> {
+    fn load_sample(&mut self, task: &mut Task, index: SampleIndex) -> Result<LoadedRow, FeedError> {
         let library = Arc::clone(&self.library);
         let input = &library.input;
         let sample = input.sample(index);
@@ -125,7 +125,7 @@ impl RowLoader {
         let mut out_samples = num_resampled(in_samples, self.clip.rate_hz, settings);
         if out_samples > longest {
             // Another row may have room for more of it, and the end of a recording decides what its last frames are.
-            pitch_place = NOT_KEPT;
+            pitch_place = NOT_CACHED;
             let over_s = (out_samples - longest) as f64 / f64::from(settings.rate_hz);
             if over_s > END_SLACK_S {
                 return Err(FeedError::LongerThanListed { over_s, place: sample.audio.show() });
@@ -144,7 +144,7 @@ impl RowLoader {
             return Err(FeedError::ShorterThanText { tokens, frames, place: sample.audio.show() });
         }
         task.samples_mut()[..in_samples].copy_from_slice(&self.clip.samples[..in_samples]);
-        Ok(Row {
+        Ok(LoadedRow {
             sample: Some(index),
             in_samples: in_samples as u32,
             out_samples: out_samples as u32,

@@ -7,7 +7,7 @@ use tandem_audio::Starts;
 use tandem_device::{Arena, Block, Device, DeviceError, Stream};
 
 use crate::feed_plan::{FeedPlan, ROW_TABLES, UploadLayout};
-use crate::input::Shape;
+use crate::input::BatchLayout;
 
 /// The tables of all shapes.
 pub(crate) struct RowTables {
@@ -43,7 +43,7 @@ impl RowTables {
     }
 
     /// Where rows of `shape` begin: in samples as uploaded, in samples resampled, in frames.
-    pub(crate) fn starts<'a>(&'a self, shape: &'a Shape) -> [Starts<'a>; 3] {
+    pub(crate) fn starts<'a>(&'a self, shape: &'a BatchLayout) -> [Starts<'a>; 3] {
         let mut offset = self.offsets[shape.index];
         tables(&shape.upload).map(|host| {
             let bytes = 4 * host.len() as u64;

@@ -8,7 +8,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use tandem_audio::{Clip, probe};
-use tandem_corpus::{Dataset, Length, LengthIndex, Locator, Pending, Problem, ProblemKind, Progress, SampleIndex};
+use tandem_corpus::{
+    Dataset, Length, LengthIndex, Locator, Problem, ProblemKind, SampleIndex, ScanProgress, UnmeasuredSample,
+};
 
 use crate::load::{load_whole_into, open};
 use crate::{FeedError, pool};
@@ -34,7 +36,7 @@ pub fn scan_lengths(
     mut dataset: Dataset,
     index: &mut LengthIndex,
     num_workers: usize,
-    mut progress: impl FnMut(Progress) -> ControlFlow<()>,
+    mut progress: impl FnMut(ScanProgress) -> ControlFlow<()>,
 ) -> Result<Scanned, FeedError> {
     let mut problems = Vec::new();
     let pending = index.apply(&mut dataset, &mut problems);
@@ -53,7 +55,7 @@ pub fn scan_lengths(
         |item, length| {
             lengths[item] = length;
             measured += 1;
-            let flow = progress(Progress { done: measured, total });
+            let flow = progress(ScanProgress { done: measured, total });
             stopped = flow.is_break();
             flow
         },
@@ -83,9 +85,9 @@ pub fn measure(audio: &Locator<'_>, clip: &mut Clip) -> Result<Length, FeedError
 }
 
 /// Rows of the same recording together, in the order in which each recording comes up first.
-fn group(dataset: &Dataset, pending: Vec<Pending>) -> Vec<Vec<Pending>> {
+fn group(dataset: &Dataset, pending: Vec<UnmeasuredSample>) -> Vec<Vec<UnmeasuredSample>> {
     let mut places: HashMap<&str, usize> = HashMap::new();
-    let mut recordings: Vec<Vec<Pending>> = Vec::new();
+    let mut recordings: Vec<Vec<UnmeasuredSample>> = Vec::new();
     for row in pending {
         let Some(sample) = dataset.get(row.index) else { continue };
         let place = *places.entry(sample.audio.key).or_insert(recordings.len());
@@ -97,7 +99,7 @@ fn group(dataset: &Dataset, pending: Vec<Pending>) -> Vec<Vec<Pending>> {
     recordings
 }
 
-fn problem(dataset: &Dataset, row: Pending, error: &FeedError) -> Option<Problem> {
+fn problem(dataset: &Dataset, row: UnmeasuredSample, error: &FeedError) -> Option<Problem> {
     let sample = dataset.get(row.index)?;
     let kind = match error {
         FeedError::Missing { .. } => ProblemKind::MissingAudio,
@@ -109,10 +111,10 @@ fn problem(dataset: &Dataset, row: Pending, error: &FeedError) -> Option<Problem
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{Folder, sine};
+    use crate::fixture::{FeedFolder, sine};
     use tandem_corpus::{IndexState, OpenOptions};
 
-    fn scan(folder: &Folder, num_workers: usize, stop_after: usize) -> (IndexState, Scanned) {
+    fn scan(folder: &FeedFolder, num_workers: usize, stop_after: usize) -> (IndexState, Scanned) {
         let dataset = Dataset::open(folder.path(), &OpenOptions::default()).unwrap();
         let (mut index, state) = LengthIndex::open(&folder.path().join("run"), &dataset);
         let scanned = scan_lengths(dataset, &mut index, num_workers, |progress| {
@@ -129,7 +131,7 @@ mod tests {
     #[test]
     fn lengths_are_found_once_whatever_the_number_of_workers() {
         for num_workers in [1, 3] {
-            let folder = Folder::new(&format!("scan-{num_workers}"));
+            let folder = FeedFolder::new(&format!("scan-{num_workers}"));
             folder.write("metadata.csv", "a|one\nb|two\nc|three\nd|four\n");
             folder.wav("wavs/a.wav", &sine(22_050, 0.5));
             folder.write("wavs/b.wav", "no audio at all");
@@ -150,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_scan_that_is_ended_keeps_what_it_has() {
-        let folder = Folder::new("scan-ended");
+        let folder = FeedFolder::new("scan-ended");
         let rows: String = (0..50).map(|i| format!("u{i}|text\n")).collect();
         folder.write("metadata.csv", rows);
         (0..50).for_each(|i| folder.wav(&format!("wavs/u{i}.wav"), &sine(8_000, 0.5)));
@@ -163,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_recording_of_many_parts_is_measured_once() {
-        let folder = Folder::new("scan-parts");
+        let folder = FeedFolder::new("scan-parts");
         folder.wav("long.wav", &sine(8_000, 3.0));
         let rows = [0.0, 1.0, 2.5, 7.0]
             .map(|offset| format!("{{\"audio_filepath\":\"long.wav\",\"text\":\"x\",\"offset\":{offset}}}\n"));

@@ -41,7 +41,7 @@ impl Dim {
 
 /// A field of every batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
+pub struct FieldSpec {
     /// What it is called.
     pub name: &'static str,
     /// What its elements are.
@@ -54,20 +54,20 @@ pub struct Field {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchSchema {
     /// The fields.
-    pub fields: &'static [Field],
+    pub fields: &'static [FieldSpec],
 }
 
 /// A speech batch: text, recording, reference voice, pitch and energy.
 pub const SPEECH: BatchSchema = BatchSchema {
     fields: &[
-        Field { name: "text", dtype: DType::I32, dims: &[Dim::Tokens] },
-        Field { name: "text_lengths", dtype: DType::I32, dims: &[Dim::B] },
-        Field { name: "mel", dtype: DType::F32, dims: &[Dim::Frames, Dim::Fixed(MELS)] },
-        Field { name: "mel_lengths", dtype: DType::I32, dims: &[Dim::B] },
-        Field { name: "reference", dtype: DType::F32, dims: &[Dim::B, Dim::TRef, Dim::Fixed(MELS)] },
-        Field { name: "speaker", dtype: DType::I32, dims: &[Dim::B] },
-        Field { name: "pitch", dtype: DType::F32, dims: &[Dim::Frames] },
-        Field { name: "energy", dtype: DType::F32, dims: &[Dim::Frames] },
+        FieldSpec { name: "text", dtype: DType::I32, dims: &[Dim::Tokens] },
+        FieldSpec { name: "text_lengths", dtype: DType::I32, dims: &[Dim::B] },
+        FieldSpec { name: "mel", dtype: DType::F32, dims: &[Dim::Frames, Dim::Fixed(MELS)] },
+        FieldSpec { name: "mel_lengths", dtype: DType::I32, dims: &[Dim::B] },
+        FieldSpec { name: "reference", dtype: DType::F32, dims: &[Dim::B, Dim::TRef, Dim::Fixed(MELS)] },
+        FieldSpec { name: "speaker", dtype: DType::I32, dims: &[Dim::B] },
+        FieldSpec { name: "pitch", dtype: DType::F32, dims: &[Dim::Frames] },
+        FieldSpec { name: "energy", dtype: DType::F32, dims: &[Dim::Frames] },
     ],
 };
 
@@ -84,7 +84,7 @@ pub struct Layout {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// Which.
-    pub field: Field,
+    pub field: FieldSpec,
     /// Its shape in this bucket, outermost first.
     pub shape: Vec<u64>,
     /// Where it starts: a multiple of the block size.
@@ -99,7 +99,7 @@ impl Layout {
         Layout::of(self.fields.iter().map(|placed| placed.field), bucket)
     }
 
-    fn of(all: impl Iterator<Item = Field>, bucket: &Bucket) -> Layout {
+    fn of(all: impl Iterator<Item = FieldSpec>, bucket: &Bucket) -> Layout {
         let (mut offset, mut fields) = (0, Vec::new());
         for field in all {
             let shape: Vec<u64> = field.dims.iter().map(|dim| dim.of(bucket)).collect();

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use tandem_device::Route;
-use tandem_events::{Emitter, Event};
+use tandem_events::{Emitter, RunEvent};
 
 use crate::data_side::BatchFiller;
 use crate::decode_threads::DecodeThreads;
 use crate::notes::Notes;
-use crate::tune::{Setting, Tuner, Window};
+use crate::tune::{Tuner, TuningState, TuningWindow};
 
 /// Batches of a window: enough to see a mean, few enough to act within seconds.
 const WINDOW_BATCHES: u64 = 16;
@@ -29,7 +29,7 @@ pub(crate) struct SelfTuning {
     told: ToldSetting,
     since: Instant,
     before: Totals,
-    window: Window,
+    window: TuningWindow,
 }
 
 /// What the log is told of a setting beside the setting itself.
@@ -42,8 +42,8 @@ pub(crate) struct ToldSetting {
 }
 
 impl ToldSetting {
-    pub(crate) fn event(&self, setting: Setting) -> Event {
-        Event::FeedSetting {
+    pub(crate) fn event(&self, setting: TuningState) -> RunEvent {
+        RunEvent::FeedSetting {
             threads: setting.threads as u32,
             cores: self.cores as u32,
             ahead: setting.depth as u32,
@@ -98,13 +98,13 @@ impl SelfTuning {
         self.threads.set(change.setting.threads);
         slots.set_depth(change.setting.depth);
         self.emitter.emit(self.told.event(change.setting));
-        self.emitter.emit(Event::Note { text: change.why.clone() });
+        self.emitter.emit(RunEvent::Note { text: change.why.clone() });
         self.notes.say(change.why);
     }
 }
 
-fn empty() -> Window {
-    Window {
+fn empty() -> TuningWindow {
+    TuningWindow {
         batches: 0,
         wall_ns: 0,
         stall_ns: 0,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tandem_corpus::{Distribution, Problem, ProblemKind};
 
 use crate::buckets::Padding;
-use crate::report::{BucketUse, Group, Report, Shapes};
+use crate::report::{BucketUse, CorpusReport, ShapeReport, UtteranceGroup};
 
 const NUM_BARS: usize = 12;
 const BAR_CHARS: usize = 40;
@@ -14,7 +14,7 @@ const BAR_CHARS: usize = 40;
 const LISTED: usize = 8;
 
 /// The report as lines: problems by kind, at most `max_per_kind` of each, then what the corpus is like.
-pub fn show_report(report: &Report, max_per_kind: usize) -> String {
+pub fn show_report(report: &CorpusReport, max_per_kind: usize) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = write_problems(&mut text, report, max_per_kind);
@@ -23,8 +23,8 @@ pub fn show_report(report: &Report, max_per_kind: usize) -> String {
 }
 
 /// The report as one document.
-pub fn report_json(report: &Report) -> Value {
-    let group = |group: &Group| json!({ "name": group.name, "utterances": group.num_utterances, "hours": hours(group.seconds) });
+pub fn report_json(report: &CorpusReport) -> Value {
+    let group = |group: &UtteranceGroup| json!({ "name": group.name, "utterances": group.num_utterances, "hours": hours(group.seconds) });
     let bin = |bin: &tandem_corpus::Bin| json!({ "from_s": bin.from, "to_s": bin.to, "utterances": bin.count });
     json!({
         "passed": report.passed(),
@@ -43,7 +43,7 @@ pub fn report_json(report: &Report) -> Value {
     })
 }
 
-fn write_problems(text: &mut String, report: &Report, max_per_kind: usize) -> std::fmt::Result {
+fn write_problems(text: &mut String, report: &CorpusReport, max_per_kind: usize) -> std::fmt::Result {
     if report.passed() {
         return writeln!(text, "✅ No problem in {}: {}", utterances(report.num_utterances), report.path.display());
     }
@@ -71,7 +71,7 @@ fn write_kind(text: &mut String, kind: ProblemKind, problems: &[&Problem], most:
     }
 }
 
-fn write_totals(text: &mut String, report: &Report) -> std::fmt::Result {
+fn write_totals(text: &mut String, report: &CorpusReport) -> std::fmt::Result {
     let excluded = match report.num_excluded {
         0 => String::new(),
         excluded => format!(", {excluded} more excluded"),
@@ -94,7 +94,7 @@ fn write_totals(text: &mut String, report: &Report) -> std::fmt::Result {
     }
 }
 
-fn write_shapes(text: &mut String, shapes: &Shapes) -> std::fmt::Result {
+fn write_shapes(text: &mut String, shapes: &ShapeReport) -> std::fmt::Result {
     let rows = || shapes.buckets.iter().flat_map(|used| used.bucket.rows()).map(|row| row.frames);
     let (shortest, longest) = (rows().min().unwrap_or(0), rows().max().unwrap_or(0));
     let sums: Vec<String> = shapes.buckets.iter().map(|used| used.bucket.frames().to_string()).collect();
@@ -113,7 +113,7 @@ fn write_shapes(text: &mut String, shapes: &Shapes) -> std::fmt::Result {
     writeln!(text, "             of frames, by number of buckets: {}", others.join(", "))
 }
 
-fn list(groups: &[Group]) -> String {
+fn list(groups: &[UtteranceGroup]) -> String {
     let named = groups.iter().filter(|group| group.name.is_some()).count();
     let mut shown: Vec<String> = groups
         .iter()
@@ -143,7 +143,7 @@ fn distribution_json(values: &Distribution) -> Value {
     })
 }
 
-fn shapes_json(shapes: &Shapes) -> Value {
+fn shapes_json(shapes: &ShapeReport) -> Value {
     let bucket = |used: &BucketUse| {
         json!({
             "frames": used.bucket.longest_frames(),
@@ -186,14 +186,14 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn report(problems: &[(u32, ProblemKind)]) -> Report {
+    fn report(problems: &[(u32, ProblemKind)]) -> CorpusReport {
         let problem = |(line, kind): &(u32, ProblemKind)| Problem {
             file: Path::new("d/metadata.csv").into(),
             line: Some(*line),
             kind: *kind,
             detail: format!("detail {line}"),
         };
-        Report {
+        CorpusReport {
             path: "d".into(),
             problems: problems.iter().map(problem).collect(),
             hints: Vec::new(),
@@ -201,7 +201,7 @@ mod tests {
             num_excluded: 1,
             seconds: Distribution::new([1.0, 2.0, 4.0]),
             tokens: Distribution::new([]),
-            speakers: vec![Group { name: None, num_utterances: 3, seconds: 7.0 }],
+            speakers: vec![UtteranceGroup { name: None, num_utterances: 3, seconds: 7.0 }],
             langs: Vec::new(),
             shapes: None,
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tandem_device::Transfer;
 use tandem_device::transfer::CopyTimers;
-use tandem_events::{Emitter, Event};
+use tandem_events::{Emitter, RunEvent};
 
 use crate::data_side::{BatchFiller, BatchTaker};
 use crate::error::FeedError;
@@ -44,7 +44,7 @@ fn carry_all(transfer: &mut Transfer, from: &BatchTaker, to: &BatchFiller, emitt
         let bytes = info.layout.bytes;
         while let Some((batch, times)) = watches.take(CopyTimers::read)? {
             let (stage, ns, busy_ns) = ("transfer".to_owned(), times.longest_ns(), times.busy_ns());
-            emitter.emit(Event::Stage { stage, batch, ns, busy_ns, wait_ns: 0, spans: times.legs });
+            emitter.emit(RunEvent::Stage { stage, batch, ns, busy_ns, wait_ns: 0, spans: times.legs });
         }
         let timers = watches.start(info.sequence);
         transfer.copy_timed(source.memory().part(0, bytes), target.memory().part(0, bytes), timers)?;

@@ -1,6 +1,6 @@
 //! How many threads decode, and how many batches are made ahead: a pure function of what was waited for.
 //!
-//! In come [`Window`]s, a few batches each, out come [`Change`]s with their reasons. Nothing here has a clock or a
+//! In come [`TuningWindow`]s, a few batches each, out come [`TuningChange`]s with their reasons. Nothing here has a clock or a
 //! thread, and no batch depends on it. The rules, and why:
 //!
 //! 1. **Threads grow** by half (at least by one) when the consumer stalls for more than 1 % of the time, the data thread
@@ -50,7 +50,7 @@ const LONG: usize = 8;
 
 /// What may be changed, and how far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct TuningLimits {
     /// At least this many decode threads.
     pub min_threads: usize,
     /// At most this many.
@@ -67,7 +67,7 @@ pub struct Limits {
 
 /// What is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Setting {
+pub struct TuningState {
     /// Decode threads.
     pub threads: usize,
     /// Batches made ahead.
@@ -76,7 +76,7 @@ pub struct Setting {
 
 /// What was measured over a few batches, all under one setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Window {
+pub struct TuningWindow {
     /// Batches consumed.
     pub batches: u64,
     /// Time they took.
@@ -95,9 +95,9 @@ pub struct Window {
 
 /// A new setting, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct TuningChange {
     /// What is in force from now on.
-    pub setting: Setting,
+    pub setting: TuningState,
     /// One line for people.
     pub why: String,
 }
@@ -105,10 +105,10 @@ pub struct Change {
 /// Watches windows and decides. The same windows give the same decisions.
 #[derive(Clone, Debug)]
 pub struct Tuner {
-    limits: Limits,
-    setting: Setting,
+    limits: TuningLimits,
+    setting: TuningState,
     /// The latest windows under this setting, oldest first.
-    history: VecDeque<Window>,
+    history: VecDeque<TuningWindow>,
     /// The next window belongs to two settings, or to the start.
     is_unsettled: bool,
     trial: Option<Trial>,
@@ -143,11 +143,11 @@ struct Floor {
 impl Tuner {
     /// Starts from `start`, moved inside `limits` where it was not given by hand. Limits that leave no room at all are
     /// the caller's mistake.
-    pub fn new(limits: Limits, start: Setting) -> Tuner {
-        let Limits { min_threads, max_threads, threads_fixed, min_depth, max_depth, depth_fixed } = limits;
+    pub fn new(limits: TuningLimits, start: TuningState) -> Tuner {
+        let TuningLimits { min_threads, max_threads, threads_fixed, min_depth, max_depth, depth_fixed } = limits;
         assert!(1 <= min_threads && min_threads <= max_threads, "threads {min_threads} to {max_threads}");
         assert!(1 <= min_depth && min_depth <= max_depth, "depth {min_depth} to {max_depth}");
-        let setting = Setting {
+        let setting = TuningState {
             threads: if threads_fixed { start.threads } else { start.threads.clamp(min_threads, max_threads) },
             depth: if depth_fixed { start.depth } else { start.depth.clamp(min_depth, max_depth) },
         };
@@ -156,13 +156,13 @@ impl Tuner {
     }
 
     /// What is in force.
-    pub fn setting(&self) -> Setting {
+    pub fn setting(&self) -> TuningState {
         self.setting
     }
 
     /// Takes in what was measured, and says what to change, if anything. Windows without batches are not looked at; the
     /// one in which a change came into force should be given like any other.
-    pub fn observe(&mut self, window: &Window) -> Option<Change> {
+    pub fn observe(&mut self, window: &TuningWindow) -> Option<TuningChange> {
         if window.batches == 0 || window.wall_ns == 0 {
             return None;
         }
@@ -189,7 +189,7 @@ impl Tuner {
 
     /// The evidence for a stall that is no accident: two windows in a row, or a lasting sum of several.
     fn shortage(&self) -> Option<Evidence> {
-        let stalled = |window: &&Window| Evidence::of([*window]).stall() > MAX_STALL;
+        let stalled = |window: &&TuningWindow| Evidence::of([*window]).stall() > MAX_STALL;
         let pair = self.latest(PAIR)?;
         if self.history.iter().rev().take(PAIR).filter(stalled).count() == PAIR {
             return Some(pair);
@@ -199,7 +199,7 @@ impl Tuner {
     }
 
     /// Rules 1 and 3.
-    fn answer(&mut self, seen: &Evidence) -> Option<Change> {
+    fn answer(&mut self, seen: &Evidence) -> Option<TuningChange> {
         let keeps_up = seen.spare(self.setting.threads) > SPARE;
         if seen.waits_for_decoding() && !keeps_up {
             return self.grow_threads(seen);
@@ -210,7 +210,7 @@ impl Tuner {
         }
     }
 
-    fn grow_threads(&mut self, seen: &Evidence) -> Option<Change> {
+    fn grow_threads(&mut self, seen: &Evidence) -> Option<TuningChange> {
         let from = self.setting.threads;
         let to = (from * 3 / 2).max(from + 1).min(self.limits.max_threads);
         if self.limits.threads_fixed || self.ceiling.is_some() || to <= from {
@@ -232,7 +232,7 @@ impl Tuner {
     }
 
     /// Rule 2.
-    fn take_back(&mut self, trial: &Trial, after: &Evidence) -> Change {
+    fn take_back(&mut self, trial: &Trial, after: &Evidence) -> TuningChange {
         self.trial = None;
         self.ceiling = Some(Ceiling::default());
         let gain = 100.0 * (after.rate() / trial.before.rate() - 1.0);
@@ -242,7 +242,7 @@ impl Tuner {
         )
     }
 
-    fn grow_depth(&mut self, seen: &Evidence) -> Option<Change> {
+    fn grow_depth(&mut self, seen: &Evidence) -> Option<TuningChange> {
         let from = self.setting.depth;
         let to = (2 * from).min(self.limits.max_depth);
         if self.limits.depth_fixed || to <= from {
@@ -255,7 +255,7 @@ impl Tuner {
     }
 
     /// Rule 4.
-    fn shrink(&mut self) -> Option<Change> {
+    fn shrink(&mut self) -> Option<TuningChange> {
         let from = self.setting.threads;
         let floor = self.floor.map_or(1, |floor| floor.threads).max(self.limits.min_threads);
         let seen = self.latest(LONG)?;
@@ -291,15 +291,15 @@ impl Tuner {
         }
     }
 
-    fn set_threads(&mut self, to: usize, because: &str) -> Change {
+    fn set_threads(&mut self, to: usize, because: &str) -> TuningChange {
         let from = std::mem::replace(&mut self.setting.threads, to);
         self.changed(format!("decode threads {from} -> {to}: {because}"))
     }
 
-    fn changed(&mut self, why: String) -> Change {
+    fn changed(&mut self, why: String) -> TuningChange {
         self.history.clear();
         self.is_unsettled = true;
-        Change { setting: self.setting, why }
+        TuningChange { setting: self.setting, why }
     }
 
     /// The sum of the latest `num_windows` under this setting, once there are so many.

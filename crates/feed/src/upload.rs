@@ -6,14 +6,14 @@
 
 use tandem_corpus::Batch;
 use tandem_device::{Arena, Block, Device, DeviceError, Event, Fault, Slow, Stream, View};
-use tandem_events::Span as Stretch;
+use tandem_events::TimeSpan;
 use tandem_pipeline::ReadySlot;
 use tandem_text::SymbolTable;
 
 use crate::collate::reference_pick;
-use crate::feed_plan::{FeedPlan, Span, UPLOADS};
-use crate::input::{Input, Shape};
-use crate::order::{HostMemory, Loaded, Row};
+use crate::feed_plan::{ByteSpan, FeedPlan, UPLOADS};
+use crate::input::{BatchLayout, Input};
+use crate::row_queue::{LoadedBatch, LoadedRow, UploadMemory};
 use crate::shape::RowShape;
 use crate::stopwatch::Stopwatches;
 use crate::waits;
@@ -42,10 +42,10 @@ struct Timers {
 
 /// When the data device was at a batch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DeviceTimes {
+pub(crate) struct BatchDeviceTimes {
     pub(crate) batch: u64,
-    pub(crate) upload: Stretch,
-    pub(crate) features: Stretch,
+    pub(crate) upload: TimeSpan,
+    pub(crate) features: TimeSpan,
 }
 
 /// A batch on the device, before it is features. [`consumed`](Uploaded::consumed) must be called behind its last use.
@@ -74,8 +74,8 @@ impl Uploader {
     /// Queues the copy of a loaded batch; `reader` waits for it. Returns what is known of the batch, and where it is.
     pub(crate) fn upload(
         &mut self,
-        ready: ReadySlot<HostMemory, Loaded, Event>,
-        shape: &Shape,
+        ready: ReadySlot<UploadMemory, LoadedBatch, Event>,
+        shape: &BatchLayout,
         reader: &Stream,
     ) -> Result<Uploaded<'_>, DeviceError> {
         // The host wrote it: nothing to wait for.
@@ -101,7 +101,7 @@ const SPARE_WATCHES: u64 = 8;
 
 impl Uploader {
     /// When the device was at the oldest batch that it is done with, and that nobody asked about before.
-    pub(crate) fn take_times(&mut self) -> Result<Option<DeviceTimes>, DeviceError> {
+    pub(crate) fn take_times(&mut self) -> Result<Option<BatchDeviceTimes>, DeviceError> {
         let stopped = self.watches.take(|timers| {
             let Timers { upload, features } = timers;
             match features[1].reached()? {
@@ -109,7 +109,7 @@ impl Uploader {
                 false => Ok(None),
             }
         })?;
-        Ok(stopped.map(|(batch, (upload, features))| DeviceTimes { batch, upload, features }))
+        Ok(stopped.map(|(batch, (upload, features))| BatchDeviceTimes { batch, upload, features }))
     }
 
     /// The stream it copies on.
@@ -125,7 +125,7 @@ impl Uploader {
 
 impl Uploaded<'_> {
     /// A part of it.
-    pub(crate) fn part(&self, span: Span) -> View<'_> {
+    pub(crate) fn part(&self, span: ByteSpan) -> View<'_> {
         self.block.memory.part(span.offset, span.bytes)
     }
 
@@ -142,11 +142,11 @@ impl Uploaded<'_> {
 }
 
 /// Writes what stands behind the samples of a batch: `rest` is its memory from the end of the last row on.
-pub(crate) fn write_tables(input: &Input, batch: &Batch, rows: &[Row], rest: &mut [u8]) {
+pub(crate) fn write_tables(input: &Input, batch: &Batch, rows: &[LoadedRow], rest: &mut [u8]) {
     let shape = input.shape_of(batch);
     let layout = &shape.upload;
     let base = layout.audio.bytes;
-    let mut put = |span: Span, values: &mut dyn Iterator<Item = u32>| {
+    let mut put = |span: ByteSpan, values: &mut dyn Iterator<Item = u32>| {
         let at = (span.offset - base) as usize;
         let words = rest[at..][..span.bytes as usize].chunks_exact_mut(4);
         words.zip(values).for_each(|(word, value)| word.copy_from_slice(&value.to_le_bytes()));
@@ -157,12 +157,12 @@ pub(crate) fn write_tables(input: &Input, batch: &Batch, rows: &[Row], rest: &mu
     if let Some(places) = layout.pitch_places {
         put(places, &mut rows.iter().map(|row| row.pitch_place));
     }
-    let padded = |(row, room): (&Row, &RowShape)| {
+    let padded = |(row, room): (&LoadedRow, &RowShape)| {
         let mut ids = row.tokens.clone();
         ids.resize(room.tokens as usize, SymbolTable::PAD);
         ids
     };
-    let small: [(Option<Span>, &mut dyn Iterator<Item = u32>); 4] = [
+    let small: [(Option<ByteSpan>, &mut dyn Iterator<Item = u32>); 4] = [
         (layout.text, &mut rows.iter().zip(shape.bucket.rows()).flat_map(padded)),
         (layout.text_lengths, &mut rows.iter().map(|row| row.tokens.len() as u32)),
         (layout.mel_lengths, &mut rows.iter().map(|row| row.frames)),

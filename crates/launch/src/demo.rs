@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use tandem_audio::{Clip, wav};
 use tandem_corpus::{CorpusError, Dataset, LengthIndex, OpenOptions, demo};
-use tandem_feed::{FeedError, Material, scan_lengths};
+use tandem_feed::{FeedError, TrainingSet, scan_lengths};
 use tandem_plan::setting::Id;
-use tandem_plan::{CorpusFacts, Settings, material_options};
+use tandem_plan::{CorpusFacts, Settings, training_set_options};
 
 use crate::launch::Corpora;
 
@@ -48,7 +48,7 @@ pub fn corpora(folder: &Path, settings: &Settings) -> Result<(CorpusFacts, Corpo
     let (mut index, _) = LengthIndex::open(folder, &dataset);
     let dataset = scan_lengths(dataset, &mut index, 2, |_| ControlFlow::Continue(()))?.dataset;
     let split = dataset.split(settings.count(Id::Seed));
-    let material = Material::survey(Arc::new(dataset), &split.train, &material_options(settings))?;
+    let material = TrainingSet::survey(Arc::new(dataset), &split.train, &training_set_options(settings))?;
     let mut facts = CorpusFacts::of(NAME, &material);
     facts.num_validation = split.eval.len();
     let held_out = (Arc::clone(material.dataset()), split.eval);

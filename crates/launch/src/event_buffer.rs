@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use tandem_events::{Emitter, Event, Record, Sink, VERSION};
+use tandem_events::{Emitter, Record, RunEvent, Sink, VERSION};
 
 /// Keeps every event as the record that a run log would have, and passes it on.
 ///
@@ -32,7 +32,7 @@ impl EventBuffer {
 }
 
 impl Sink for EventBuffer {
-    fn emit(&self, event: Event) {
+    fn emit(&self, event: RunEvent) {
         self.further.emit(event.clone());
         let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
         let (seq, t_ns) = (records.len() as u64, self.begun.elapsed().as_nanos() as u64);
@@ -48,7 +48,7 @@ mod tests {
     fn everything_is_kept_in_order_and_passed_on() {
         let further = EventBuffer::new(Emitter::none());
         let heard = EventBuffer::new(further.emitter());
-        let note = |text: &str| Event::Note { text: text.to_owned() };
+        let note = |text: &str| RunEvent::Note { text: text.to_owned() };
         ["a", "b"].into_iter().for_each(|text| heard.emitter().emit(note(text)));
         let records = heard.take();
         assert_eq!(

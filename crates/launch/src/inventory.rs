@@ -12,9 +12,9 @@ use tandem_device::{
 use tandem_engine::{EngineError, ProgramSet, Session};
 use tandem_events::Role;
 use tandem_plan::setting::Id;
-use tandem_plan::speech::Speech;
+use tandem_plan::speech::SpeechModels;
 use tandem_plan::{
-    CardFacts, CorpusFacts, Hardware, HostFacts, Models, Placement, Plan, Reason, Refusal, Settings, Transfer,
+    CardFacts, CorpusFacts, Hardware, HostFacts, Models, Placement, Plan, Reason, Refusal, Settings, TransferPlan,
 };
 
 /// The machine a command runs on, and what was read off it.
@@ -69,7 +69,7 @@ impl Inventory {
     /// Resolves a plan for this machine: chooses the cards, reads what the driver costs on those, and solves for the model
     /// that will run. `corpus` is what was found where `--train-data` points; none without it.
     pub fn resolve(self, settings: &Settings, corpus: Option<&CorpusFacts>) -> Result<Resolved, Refusal> {
-        self.resolve_for(&Speech::of(corpus), settings, corpus)
+        self.resolve_for(&SpeechModels::of(corpus), settings, corpus)
     }
 
     /// The same for other models than those of speech.
@@ -168,7 +168,7 @@ impl Resolved {
             Arena::reserve(&self.machine.open(card)?, spec)
         };
         let (from, to) = (arena(Role::Data, data)?, arena(Role::Model, model)?);
-        let Transfer { route, why, .. } = &self.plan.transfer;
+        let TransferPlan { route, why, .. } = &self.plan.transfer;
         let mut transfer = tandem_device::Transfer::open(*route, why, &from, &to, batch_bytes)?;
         let (source, target) = (from.take("batch", batch_bytes)?, to.take("slot", batch_bytes)?);
         transfer.prove(source.view(), target.view())
@@ -177,7 +177,7 @@ impl Resolved {
 
 /// The way to take instead of peer copies that turned out not to work; `None` when nothing else will do, or when it is the
 /// card that failed and not the road.
-pub fn instead_of_peer(planned: &Transfer, error: &DeviceError) -> Option<Transfer> {
+pub fn instead_of_peer(planned: &TransferPlan, error: &DeviceError) -> Option<TransferPlan> {
     is_route_error(error).then(|| planned.without_peer(error)).flatten()
 }
 

@@ -10,16 +10,17 @@ use tandem_audio::AudioError;
 use tandem_corpus::{Dataset, SampleIndex};
 use tandem_device::{ArenaSpec, DType, DeviceError, Isolation, Machine};
 use tandem_engine::{EngineError, ProgramSet, Schedule, Session};
-use tandem_events::{Emitter, Event, Role};
+use tandem_events::{Emitter, Role, RunEvent};
 use tandem_feed::{
-    BucketPlan, CacheSpec, Feed, FeedError, FeedSpec, FromFiles, MELS, Material, NUM_BUCKETS, Recordings, Texts, Warm,
+    BucketPlan, CacheSpec, Feed, FeedError, FeedSpec, FromFiles, MELS, NUM_BUCKETS, Recordings, Tokenizer, TrainingSet,
+    Warm,
 };
 use tandem_model::{Model, Programs, VoiceReferences};
-use tandem_plan::{Moment, Plan, Precision, RolePlan, Transfer, speech, startup_lines};
+use tandem_plan::{Plan, Precision, RolePlan, StartupPhase, TransferPlan, speech, startup_lines};
 use tandem_text::Harakat;
 use tandem_train::{
-    Calendar, Checkpoint, HeldOut, MelStatistics, Recipe, RunIdentity, SpanNames, TrainError, Trainer, TrainerParts,
-    TrainerState, WriteProgram, gather_voices,
+    Checkpoint, HeldOut, MelStatistics, Recipe, RunIdentity, RunSchedule, SpanNames, StepLoop, StepLoopParts,
+    StepLoopState, TrainError, WriteProgram, gather_voices,
 };
 
 use crate::inventory::Resolved;
@@ -29,7 +30,7 @@ use crate::sampler::SamplerError;
 #[derive(Clone)]
 pub struct Corpora {
     /// What is trained on.
-    pub train: Arc<Material>,
+    pub train: Arc<TrainingSet>,
     /// Held-out utterances, and the corpus they are rows of.
     pub held_out: (Arc<Dataset>, Vec<SampleIndex>),
 }
@@ -38,11 +39,11 @@ pub struct Corpora {
 pub struct Launched {
     // Before the arenas its memory is from.
     /// The trainer.
-    pub trainer: Trainer,
+    pub trainer: StepLoop,
     /// The memory of both roles.
     pub roles: Isolation,
     /// When things are due.
-    pub calendar: Calendar,
+    pub calendar: RunSchedule,
     /// What a checkpoint says of the model.
     pub model: Value,
     /// What is learnt.
@@ -122,9 +123,9 @@ pub fn identity(plan: &Plan, corpora: &Corpora) -> RunIdentity {
     // Sums over other shapes are other bits. Runs of before there was a choice have no such fact.
     let identity = if plan.static_shapes { identity } else { identity.with("shapes", "exact") };
     identity
-        .with("data", data.told())
+        .with("data", data.hex())
         .with("utterances", material.rows().len())
-        .with("symbols", symbols.told())
+        .with("symbols", symbols.hex())
         .with("model", plan.model_title())
         .with("precision", if plan.precision == Precision::Mixed { "bf16" } else { "f32" })
         .with("batch", plan.batch_size)
@@ -135,7 +136,7 @@ pub fn identity(plan: &Plan, corpora: &Corpora) -> RunIdentity {
 
 /// What is said while a run is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told<'a> {
+pub enum LaunchProgress<'a> {
     /// A start-up line, once it is true.
     Line(&'a str),
     /// Programs that are ready to run. With none of them ready it begins, with all it is over.
@@ -148,14 +149,14 @@ pub enum Told<'a> {
 }
 
 /// Sets a run of the speech model up: [`Setup::launch`] with what the commands know. With a checkpoint the run goes on from
-/// it; bad recordings are listed in `bad_samples`. A library has [`Trainer::builder`](crate::Trainer::builder).
+/// it; bad recordings are listed in `bad_samples`. A library has [`StepLoop::builder`](crate::StepLoop::builder).
 pub fn launch(
     resolved: &Resolved,
     corpora: &Corpora,
     checkpoint: Option<&Checkpoint>,
     bad_samples: PathBuf,
     emitter: &Emitter,
-    say: &mut dyn FnMut(Told<'_>),
+    say: &mut dyn FnMut(LaunchProgress<'_>),
 ) -> Result<(Launched, Warm), LaunchError> {
     Setup::new(resolved, corpora, checkpoint, Some(bad_samples), emitter)?.launch(say)
 }
@@ -169,7 +170,7 @@ pub struct Setup<'a> {
     /// What is trained, where that is not the speech model.
     own_model: Option<Arc<dyn Model>>,
     /// Where it goes on from, if anywhere.
-    from: Option<(&'a Checkpoint, TrainerState)>,
+    from: Option<(&'a Checkpoint, StepLoopState)>,
     recordings: Arc<dyn Recordings>,
     /// Where bad recordings are listed, if anywhere.
     bad_samples: Option<PathBuf>,
@@ -179,7 +180,7 @@ pub struct Setup<'a> {
 /// Every program of a run, and the shapes they are for.
 pub struct RunPrograms {
     programs: Programs,
-    buckets: Vec<tandem_model::Bucket>,
+    buckets: Vec<tandem_model::ProgramBucket>,
 }
 
 impl RunPrograms {
@@ -221,45 +222,46 @@ impl<'a> Setup<'a> {
 
     /// Goes through all the pieces and waits for the feed: `say` is given each start-up line once it is true, and how far
     /// the warm-up has come. Also says how full the feed is.
-    pub fn launch(self, say: &mut dyn FnMut(Told<'_>)) -> Result<(Launched, Warm), LaunchError> {
+    pub fn launch(self, say: &mut dyn FnMut(LaunchProgress<'_>)) -> Result<(Launched, Warm), LaunchError> {
         let plan = self.plan.clone();
         // Two closures below say things, never at once.
         let say = RefCell::new(say);
-        let mut moment =
-            |moment| startup_lines(&plan, moment).iter().for_each(|line| (say.borrow_mut())(Told::Line(line)));
-        moment(Moment::Configuring);
+        let mut moment = |moment| {
+            startup_lines(&plan, moment).iter().for_each(|line| (say.borrow_mut())(LaunchProgress::Line(line)))
+        };
+        moment(StartupPhase::Configuring);
         let roles = self.reserve(&mut moment)?;
         let feed = self.start_feed(&roles)?;
-        moment(Moment::PipelineReady);
-        moment(Moment::ModelPlaced);
-        moment(Moment::CreatingModel);
-        let mut warming = |ready, of| (say.borrow_mut())(Told::WarmUp { ready, of });
+        moment(StartupPhase::PipelineReady);
+        moment(StartupPhase::ModelPlaced);
+        moment(StartupPhase::CreatingModel);
+        let mut warming = |ready, of| (say.borrow_mut())(LaunchProgress::WarmUp { ready, of });
         let model = self.create_model(&roles, self.programs()?, &mut warming)?;
         let mut launched = self.join(roles, feed, model)?;
         // What the driver took for kernels, libraries and recordings is read now, and must be inside what was planned for
         // it.
         launched.roles.settle()?;
-        moment(Moment::Waiting);
+        moment(StartupPhase::Waiting);
         let warm = launched.wait_warm(&plan)?;
         Ok((launched, warm))
     }
 
     /// Batches cross another way: the planned one was tried, and does not deliver.
-    pub fn reroute(&mut self, other: Transfer) {
+    pub fn reroute(&mut self, other: TransferPlan) {
         self.plan.reroute(other);
     }
 
     /// Opens the plan's cards and takes the memory of both roles.
-    pub fn reserve(&self, moment: &mut dyn FnMut(Moment)) -> Result<Isolation, LaunchError> {
+    pub fn reserve(&self, moment: &mut dyn FnMut(StartupPhase)) -> Result<Isolation, LaunchError> {
         let plan = &self.plan;
         let cards = [card_of(&plan.data), card_of(&plan.model)];
         self.machine.restrict(&cards);
-        moment(Moment::DevicesRestricted);
-        moment(Moment::Reserving);
+        moment(StartupPhase::DevicesRestricted);
+        moment(StartupPhase::Reserving);
         let [data, model] = [&plan.data, &plan.model].map(|role| arena_of(plan, role));
         let roles = Isolation::set_up(self.machine, (cards[0], data), (cards[1], model))?;
         let devices = self.machine.kind().name().to_owned();
-        self.emitter.emit(Event::DeviceClock { now_ns: self.machine.now_ns(), devices });
+        self.emitter.emit(RunEvent::DeviceClock { now_ns: self.machine.now_ns(), devices });
         if roles.model.arena.is_split() {
             // Blocks are taken one by one: nothing is reserved, and nobody says so.
             return Ok(roles);
@@ -268,10 +270,10 @@ impl<'a> Setup<'a> {
             let spec = roles.partition(role).arena.spec();
             let (bytes, limit_bytes, driver_bytes) = (spec.arena_bytes, spec.limit_bytes, spec.driver_bytes);
             let card = roles.partition(role).device.index();
-            self.emitter.emit(Event::ArenaReserved { role, card, bytes, limit_bytes, driver_bytes });
-            moment(Moment::Reserved(role));
+            self.emitter.emit(RunEvent::ArenaReserved { role, card, bytes, limit_bytes, driver_bytes });
+            moment(StartupPhase::Reserved(role));
         }
-        moment(Moment::Configured);
+        moment(StartupPhase::Configured);
         Ok(roles)
     }
 
@@ -318,10 +320,10 @@ impl<'a> Setup<'a> {
         programs: RunPrograms,
         told: &mut dyn FnMut(usize, usize),
     ) -> Result<CreatedModel, LaunchError> {
-        let under_way = Trainer::under_way(self.plan.grad_accum as usize);
+        let in_flight = StepLoop::in_flight(self.plan.grad_accum as usize);
         let stream = Arc::new(roles.model.device.stream(true)?);
         let set = Arc::clone(&programs.programs.set);
-        let session = Session::create_told(set, &roles.model.arena, stream, under_way, told)?;
+        let session = Session::create_with_progress(set, &roles.model.arena, stream, in_flight, told)?;
         Ok(CreatedModel { session, programs })
     }
 
@@ -345,13 +347,13 @@ impl<'a> Setup<'a> {
             Some(_) => VoiceReferences::default(),
             None => gather_voices(&corpora.train, recordings.as_ref())?,
         };
-        let parts = TrainerParts { session, programs, feed, held_out, statistics, voices, recipe, exact };
+        let parts = StepLoopParts { session, programs, feed, held_out, statistics, voices, recipe, exact };
         let trainer = match &from {
             Some((checkpoint, state)) => {
                 SpanNames::of(parts.session.set()).expect(checkpoint)?;
-                Trainer::resume(parts, checkpoint, state)?
+                StepLoop::resume(parts, checkpoint, state)?
             }
-            None => Trainer::begin(parts)?,
+            None => StepLoop::begin(parts)?,
         };
         Ok(Launched { trainer, roles, calendar, model, num_parameters, held_out: counts })
     }
@@ -396,20 +398,20 @@ fn other_model(plan: &Plan, model: &dyn Model) -> LaunchError {
 fn held_out(
     corpora: &Corpora,
     recordings: &dyn Recordings,
-    first: &tandem_model::Bucket,
+    first: &tandem_model::ProgramBucket,
 ) -> Result<HeldOut, TrainError> {
     let (dataset, rows) = &corpora.held_out;
     HeldOut::prepare((dataset, rows), &corpora.train, recordings, &first.shape, &first.layout)
 }
 
 /// What a checkpoint keeps beside its tensors, if a run of this plan can go on from it.
-fn state_of(checkpoint: &Checkpoint, plan: &Plan) -> Result<TrainerState, TrainError> {
+fn state_of(checkpoint: &Checkpoint, plan: &Plan) -> Result<StepLoopState, TrainError> {
     let foreign = |reason: String| TrainError::foreign_state(checkpoint, reason);
     let expected = plan.model_size.name();
     if let Some(found) = checkpoint.model["preset"].as_str().filter(|found| *found != expected) {
         return Err(foreign(format!("it is of a {found} model, this run is {expected}: --model-size {found}")));
     }
-    let state: TrainerState =
+    let state: StepLoopState =
         serde_json::from_value(checkpoint.state.clone()).map_err(|error| foreign(error.to_string()))?;
     let MelStatistics { mean, deviation, bands } = &state.statistics;
     if state.step != checkpoint.step {
@@ -424,16 +426,16 @@ fn state_of(checkpoint: &Checkpoint, plan: &Plan) -> Result<TrainerState, TrainE
     Ok(state)
 }
 
-fn calendar(plan: &Plan, batches: u64) -> Calendar {
+fn calendar(plan: &Plan, batches: u64) -> RunSchedule {
     let steps_of_epoch = (batches / plan.grad_accum).max(1);
-    Calendar {
+    RunSchedule {
         total_steps: plan.training.total_steps(steps_of_epoch),
         steps_of_epoch,
         checkpoint_every: plan.training.checkpoint_every,
     }
 }
 
-fn recipe(plan: &Plan, calendar: &Calendar) -> Recipe {
+fn recipe(plan: &Plan, calendar: &RunSchedule) -> Recipe {
     let training = &plan.training;
     let (peak, total) = (training.peak_lr, calendar.total_steps);
     let warm_up = training.warm_up_steps(total);
@@ -450,7 +452,7 @@ const LAST_SHARE: f64 = 0.05;
 /// Enough to run the model elsewhere.
 fn model_json(plan: &Plan, corpora: &Corpora, statistics: &MelStatistics) -> Value {
     let features = corpora.train.features();
-    let text = corpora.train.texts().map(Texts::options).unwrap_or_default();
+    let text = corpora.train.texts().map(Tokenizer::options).unwrap_or_default();
     let mut model = json!({
         "format": 1,
         "symbols": corpora.train.texts().map(|texts| texts.table().symbols().to_vec()),

@@ -6,7 +6,7 @@
 //! were shared with compilers: 0.3 % of a step of 2 ms.
 
 use tandem_device::{DeviceError, HostUse, InjectedLeak, Isolation, host_memory, resident_bytes};
-use tandem_events::{Emitter, Event};
+use tandem_events::{Emitter, RunEvent};
 use tandem_feed::Feed;
 
 /// Steps from one reading to the next.
@@ -31,7 +31,7 @@ impl MemoryWatch {
     /// `step` has ended: tells what is held now, where that is due.
     pub fn step(&mut self, step: u64, roles: &Isolation, feed: &Feed, to: &Emitter) {
         if let Some(Err(full)) = self.leak.as_mut().map(|leak| leak.grow(step, roles)) {
-            to.emit(Event::Note { text: format!("the planted leak grows no more: {full}") });
+            to.emit(RunEvent::Note { text: format!("the planted leak grows no more: {full}") });
         }
         if !step.is_multiple_of(EVERY_STEPS) {
             return;
@@ -43,7 +43,7 @@ impl MemoryWatch {
         }
     }
 
-    fn host(&mut self, step: u64, bytes: u64, roles: HostUse, cached_bytes: u64) -> Event {
+    fn host(&mut self, step: u64, bytes: u64, roles: HostUse, cached_bytes: u64) -> RunEvent {
         if step.is_multiple_of(MACHINE_STEPS) || self.limit_bytes.is_none() {
             let (_, available_bytes) = host_memory();
             self.limit_bytes = Some(bytes + available_bytes);
@@ -51,6 +51,6 @@ impl MemoryWatch {
         let HostUse { arena_bytes, pinned_bytes } = roles;
         let accounted_bytes = arena_bytes + pinned_bytes + cached_bytes;
         let limit_bytes = self.limit_bytes.unwrap_or(u64::MAX);
-        Event::HostMemory { bytes, accounted_bytes, pinned_bytes, limit_bytes }
+        RunEvent::HostMemory { bytes, accounted_bytes, pinned_bytes, limit_bytes }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tandem_device::{CardUse, DeviceError, Isolation, IsolationError, Machine};
-use tandem_events::{Emitter, Event};
+use tandem_events::{Emitter, RunEvent};
 use tandem_pipeline::{Worker, WorkerError};
 
 /// How often the driver is asked. A reading takes about 16 µs on an H200.
@@ -95,8 +95,8 @@ impl Peak {
             // Only a new peak is worth a line of the log: hundreds of equal readings say nothing more.
             self.bytes = Some(bytes);
             emitter.emit(match bytes > limit_bytes {
-                true => Event::Breach { card, bytes, limit_bytes },
-                false => Event::Process { card, bytes, limit_bytes },
+                true => RunEvent::Breach { card, bytes, limit_bytes },
+                false => RunEvent::Process { card, bytes, limit_bytes },
             });
         }
         Ok(())

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use tandem_audio::{AudioError, Clip, wav};
 use tandem_corpus::Sample;
 use tandem_device::{DeviceError, Machine};
-use tandem_events::{Emitter, Event};
+use tandem_events::{Emitter, RunEvent};
 use tandem_feed::{FromFiles, Recordings};
 use tandem_pipeline::{StopFlag, Worker, WorkerError};
-use tandem_synth::{Aligned, Manner, Picture, SynthError, Synthesizer, Voice};
+use tandem_synth::{Aligned, Picture, SpeechOptions, SynthError, Synthesizer, Voice};
 
 use self::shelf::{Shelf, names_of, stem};
 use crate::launch::Corpora;
@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// What is spoken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sentence {
+pub struct SampleSentence {
     /// The name of the utterance.
     pub id: String,
     /// What is said in it.
@@ -40,11 +40,11 @@ pub struct Sentence {
     pub recording: Option<Clip>,
 }
 
-impl Sentence {
+impl SampleSentence {
     /// The first two held-out sentences that have a text: the same ones all run long. Fewer where there are fewer. Cost:
     /// two recordings are decoded.
-    pub fn held_out(corpora: &Corpora) -> Vec<Sentence> {
-        let owned = spoken(corpora).take(SENTENCES).map(|sample| Sentence {
+    pub fn held_out(corpora: &Corpora) -> Vec<SampleSentence> {
+        let owned = spoken(corpora).take(SENTENCES).map(|sample| SampleSentence {
             id: sample.id.to_owned(),
             text: sample.text.to_owned(),
             speaker: sample.speaker.map(str::to_owned),
@@ -70,7 +70,7 @@ fn recording_of(sample: &Sample<'_>) -> Option<Clip> {
 pub struct Listening {
     shelf: Shelf,
     /// With what they are called in names of files.
-    sentences: Vec<(String, Sentence)>,
+    sentences: Vec<(String, SampleSentence)>,
     /// The least time from one beginning to the next.
     gap: Duration,
     emitter: Emitter,
@@ -113,7 +113,12 @@ enum ListeningError {
 
 impl Listening {
     /// Speaks `sentences` into `folder`, which is made when it is needed; a checkpoint every `gap` at most.
-    pub fn new(folder: impl Into<PathBuf>, sentences: Vec<Sentence>, gap: Duration, emitter: &Emitter) -> Listening {
+    pub fn new(
+        folder: impl Into<PathBuf>,
+        sentences: Vec<SampleSentence>,
+        gap: Duration,
+        emitter: &Emitter,
+    ) -> Listening {
         let (shelf, emitter) = (Shelf::new(folder.into()), emitter.clone());
         let names = names_of(sentences.iter().map(|sentence| sentence.id.as_str()));
         let sentences = names.into_iter().zip(sentences).collect();
@@ -167,7 +172,7 @@ impl Listening {
         if self.passed_over > 0 {
             let why = "another was being spoken, or had been a moment before";
             let text = format!("checkpoints that were not spoken: {} ({why})", self.passed_over);
-            self.emitter.emit(Event::Note { text });
+            self.emitter.emit(RunEvent::Note { text });
         }
         self.complain(came)
     }
@@ -227,7 +232,7 @@ struct Job {
     step: u64,
     checkpoint: PathBuf,
     shelf: Shelf,
-    sentences: Vec<(String, Sentence)>,
+    sentences: Vec<(String, SampleSentence)>,
     emitter: Emitter,
     /// None for as many as there are cores.
     threads: Option<usize>,
@@ -257,10 +262,15 @@ impl Job {
         first.and(self.shelf.clear_up(self.step))
     }
 
-    fn speak(&self, name: &str, sentence: &Sentence, synthesizer: &mut Synthesizer) -> Result<(), ListeningError> {
+    fn speak(
+        &self,
+        name: &str,
+        sentence: &SampleSentence,
+        synthesizer: &mut Synthesizer,
+    ) -> Result<(), ListeningError> {
         let begun = Instant::now();
         let voice = voice_of(sentence, synthesizer)?;
-        let spoken = synthesizer.speak(&sentence.text, &voice, &Manner::default())?;
+        let spoken = synthesizer.speak(&sentence.text, &voice, &SpeechOptions::default())?;
         let (stem, frames_hz) = (stem(self.step, name), synthesizer.frames_hz());
         let mut sound = Vec::new();
         wav::write(&spoken.clip, &mut sound)?;
@@ -273,7 +283,7 @@ impl Job {
         self.draw(&format!("{stem}.png"), &Picture::of(&spoken.spectrum, &spoken.durations, frames_hz))?;
         let path = self.shelf.put(&format!("{stem}.wav"), &sound)?;
         let (seconds, ns) = (spoken.clip.seconds(), begun.elapsed().as_nanos() as u64);
-        self.emitter.emit(Event::SampleWritten { step: self.step, path, seconds, ns });
+        self.emitter.emit(RunEvent::SampleWritten { step: self.step, path, seconds, ns });
         Ok(())
     }
 
@@ -286,7 +296,7 @@ impl Job {
 }
 
 /// The sentence's own speaker; whom the run never heard the checkpoint's first voice stands in for.
-fn voice_of(sentence: &Sentence, synthesizer: &Synthesizer) -> Result<Voice, SynthError> {
+fn voice_of(sentence: &SampleSentence, synthesizer: &Synthesizer) -> Result<Voice, SynthError> {
     let own = sentence.speaker.as_deref().and_then(|speaker| synthesizer.voice(Some(speaker)).ok());
     own.map_or_else(|| synthesizer.voice(None), Ok)
 }
@@ -303,8 +313,8 @@ mod tests {
     struct EventBuffer(Mutex<Vec<String>>);
 
     impl Sink for EventBuffer {
-        fn emit(&self, event: Event) {
-            if let Event::Note { text } = event {
+        fn emit(&self, event: RunEvent) {
+            if let RunEvent::Note { text } = event {
                 self.0.lock().unwrap().push(text);
             }
         }
@@ -312,7 +322,7 @@ mod tests {
 
     fn listening(dir: &Path, gap: Duration) -> (Listening, Arc<EventBuffer>) {
         let heard = Arc::new(EventBuffer::default());
-        let sentence = Sentence { id: "a".to_owned(), text: "hello".to_owned(), speaker: None, recording: None };
+        let sentence = SampleSentence { id: "a".to_owned(), text: "hello".to_owned(), speaker: None, recording: None };
         (Listening::new(dir.join("samples"), vec![sentence], gap, &Emitter::to(heard.clone())), heard)
     }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tandem_events::{Emitter, Event};
-use tandem_train::{DeviceTimes, StepReport, ValidationReport, Written};
+use tandem_events::{Emitter, RunEvent};
+use tandem_train::{DeviceTimes, StepReport, ValidationReport, WrittenCheckpoint};
 
 /// Steps from one reading of the host's work to the next.
 const HOST_STEPS: u64 = 10;
@@ -15,19 +15,19 @@ pub fn step(report: &StepReport, to: &Emitter) {
     let DeviceTimes { first_batch: batch, began_ns, busy_ns, wait_ns, wall_ns } = report.on_device;
     let (batches, bucket) = (report.buckets.len() as u32, first_bucket(report));
     // Before the step itself: whoever hears of that knows all about it.
-    to.emit(Event::StepWork { step, batch, batches, bucket, busy_ns, wait_ns, began_ns: Some(began_ns) });
-    to.emit(Event::Step { step, wall_ns, wait_ns });
+    to.emit(RunEvent::StepWork { step, batch, batches, bucket, busy_ns, wait_ns, began_ns: Some(began_ns) });
+    to.emit(RunEvent::Step { step, wall_ns, wait_ns });
     let (losses, gradient_norm) = (figures(report.losses.iter()), number(report.gradient_norm.into()));
-    to.emit(Event::Learned { step, epoch, losses, gradient_norm, lr, skipped });
+    to.emit(RunEvent::Learned { step, epoch, losses, gradient_norm, lr, skipped });
     if let Some(cpu_ns) = report.cpu_ns.filter(|_| step.is_multiple_of(HOST_STEPS)) {
-        to.emit(Event::HostWork { cpu_ns });
+        to.emit(RunEvent::HostWork { cpu_ns });
     }
 }
 
 /// What a step of each bucket takes with its batch already there: the median of `reports`, which
-/// [`Trainer::headspace`](tandem_train::Trainer::headspace) gave. A run does not ask for that by itself: it learns from the
+/// [`Trainer::model_only`](tandem_train::StepLoop::model_only) gave. A run does not ask for that by itself: it learns from the
 /// same batches again and again.
-pub fn headspace(reports: &[StepReport], to: &Emitter) {
+pub fn model_only(reports: &[StepReport], to: &Emitter) {
     let mut by_bucket: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for report in reports {
         by_bucket.entry(first_bucket(report)).or_default().push(report.on_device.wall_ns);
@@ -35,7 +35,7 @@ pub fn headspace(reports: &[StepReport], to: &Emitter) {
     for (bucket, mut times) in by_bucket {
         let middle = times.len() / 2;
         let (_, ns, _) = times.select_nth_unstable(middle);
-        to.emit(Event::Headspace { bucket, ns: *ns });
+        to.emit(RunEvent::ModelOnly { bucket, ns: *ns });
     }
 }
 
@@ -50,12 +50,12 @@ pub fn validation(report: &ValidationReport, to: &Emitter) {
         [("tokens_without_frames", without), ("wrong_sums", wrong)]
     });
     let figures = figures(report.figures.iter().chain(alignment));
-    to.emit(Event::Validated { step: report.step, utterances: report.utterances as u64, figures });
+    to.emit(RunEvent::Validated { step: report.step, utterances: report.utterances as u64, figures });
 }
 
 /// A checkpoint was written.
-pub fn checkpoint(step: u64, written: &Written, took: Duration, to: &Emitter) {
-    to.emit(Event::Checkpoint { step, bytes: written.bytes, ns: took.as_nanos() as u64 });
+pub fn checkpoint(step: u64, written: &WrittenCheckpoint, took: Duration, to: &Emitter) {
+    to.emit(RunEvent::Checkpoint { step, bytes: written.bytes, ns: took.as_nanos() as u64 });
 }
 
 fn figures<'a>(named: impl Iterator<Item = (&'a str, f64)>) -> BTreeMap<String, Option<f64>> {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use crate::event_buffer::EventBuffer;
 
-    fn heard(tell: impl FnOnce(&Emitter)) -> Vec<Event> {
+    fn heard(tell: impl FnOnce(&Emitter)) -> Vec<RunEvent> {
         let heard = EventBuffer::new(Emitter::none());
         tell(&heard.emitter());
         heard.take().into_iter().map(|record| record.event).collect()
@@ -100,11 +100,11 @@ mod tests {
     fn a_step_is_told_with_what_its_device_did_and_on_one_clock() {
         let told = heard(|to| step(&report(2, 100), to));
         let began_ns = Some(9);
-        let work = Event::StepWork { step: 3, batch: 4, batches: 2, bucket: 2, busy_ns: 70, wait_ns: 20, began_ns };
-        assert_eq!(told[..2], [work, Event::Step { step: 3, wall_ns: 100, wait_ns: 20 }]);
+        let work = RunEvent::StepWork { step: 3, batch: 4, batches: 2, bucket: 2, busy_ns: 70, wait_ns: 20, began_ns };
+        assert_eq!(told[..2], [work, RunEvent::Step { step: 3, wall_ns: 100, wait_ns: 20 }]);
         let told_of_host = |step_number| {
             let told = heard(|to| step(&StepReport { step: step_number, ..report(2, 100) }, to));
-            told.contains(&Event::HostWork { cpu_ns: 5 })
+            told.contains(&RunEvent::HostWork { cpu_ns: 5 })
         };
         assert_eq!([3, 10, 11, 20].map(told_of_host), [false, true, false, true]);
     }
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn headspace_is_the_median_of_each_bucket() {
         let reports = [(1, 900), (0, 10), (0, 12), (0, 500)].map(|(bucket, ns)| report(bucket, ns));
-        let told = heard(|to| headspace(&reports, to));
-        assert_eq!(told, [Event::Headspace { bucket: 0, ns: 12 }, Event::Headspace { bucket: 1, ns: 900 }]);
+        let told = heard(|to| model_only(&reports, to));
+        assert_eq!(told, [RunEvent::ModelOnly { bucket: 0, ns: 12 }, RunEvent::ModelOnly { bucket: 1, ns: 900 }]);
     }
 }

@@ -11,12 +11,12 @@ use tandem_feed::Warm;
 use tandem_model::Model;
 use tandem_pipeline::StopFlag;
 use tandem_train::{
-    BAD_SAMPLES, Calendar, Checkpoint, Fingerprint, Opening, Outcome, RunFolder, StepReport, ValidationReport, Watcher,
-    Written, latest_usable,
+    BAD_SAMPLES, Checkpoint, Fingerprint, Opening, RunFolder, RunOutcome, RunSchedule, StepReport, ValidationReport,
+    Watcher, WrittenCheckpoint, latest_usable,
 };
 
 use crate::inventory::Resolved;
-use crate::launch::{Corpora, LaunchError, Launched, Setup, Told, identity};
+use crate::launch::{Corpora, LaunchError, LaunchProgress, Launched, Setup, identity};
 use crate::memory_watch::MemoryWatch;
 use crate::sampler::{Sampler, SamplerError};
 use crate::step_events;
@@ -64,7 +64,7 @@ impl Trainer {
     }
 
     /// When things are due.
-    pub fn calendar(&self) -> Calendar {
+    pub fn schedule(&self) -> RunSchedule {
         self.launched.calendar
     }
 
@@ -87,7 +87,7 @@ impl Trainer {
     ///
     /// Fails without a folder. A process that is found over its limits on a card ends the run, with a checkpoint; then
     /// that is the error.
-    pub fn run(&mut self, stop: &StopFlag, watcher: &mut dyn Watcher) -> Result<Outcome, LaunchError> {
+    pub fn run(&mut self, stop: &StopFlag, watcher: &mut dyn Watcher) -> Result<RunOutcome, LaunchError> {
         let folder = self.folder.as_ref().ok_or(LaunchError::NoFolder)?;
         let Launched { trainer, roles, calendar, model, .. } = &mut self.launched;
         // On the CPU nobody counts what a process may hold.
@@ -190,7 +190,7 @@ impl<'a> TrainerBuilder<'a> {
             None => setup,
         };
         let (launched, warm) = setup.launch(&mut |told| {
-            if let Told::Line(line) = told {
+            if let LaunchProgress::Line(line) = told {
                 say(line);
             }
         })?;
@@ -215,7 +215,7 @@ fn identity_of(resolved: &Resolved, corpora: &Corpora, model: Option<&dyn Model>
     let Some(model) = model else { return identity };
     let mut parameters = Fingerprint::new();
     model.parameters().iter().for_each(|(_, one)| parameters.take(&[&one.name, &one.shape.to_string()]));
-    identity.with("parameters", parameters.told())
+    identity.with("parameters", parameters.hex())
 }
 
 impl From<SamplerError> for LaunchError {
@@ -239,7 +239,7 @@ struct Telling<'a> {
 }
 
 impl Watcher for Telling<'_> {
-    fn step(&mut self, report: &StepReport, trainer: &tandem_train::Trainer) {
+    fn step(&mut self, report: &StepReport, trainer: &tandem_train::StepLoop) {
         step_events::step(report, self.emitter);
         self.memory.step(report.step, self.roles, trainer.feed(), self.emitter);
         if let Some(Err(breach)) = self.sampler.as_ref().map(Sampler::check) {
@@ -254,7 +254,7 @@ impl Watcher for Telling<'_> {
         self.watcher.validation(report);
     }
 
-    fn checkpoint(&mut self, step: u64, written: &Written, took: Duration) {
+    fn checkpoint(&mut self, step: u64, written: &WrittenCheckpoint, took: Duration) {
         step_events::checkpoint(step, written, took, self.emitter);
         self.watcher.checkpoint(step, written, took);
     }
@@ -268,13 +268,13 @@ impl Watcher for Telling<'_> {
 pub struct EachStep<F>(pub F);
 
 impl<F: FnMut(&StepReport)> Watcher for EachStep<F> {
-    fn step(&mut self, report: &StepReport, _: &tandem_train::Trainer) {
+    fn step(&mut self, report: &StepReport, _: &tandem_train::StepLoop) {
         (self.0)(report);
     }
 
     fn validation(&mut self, _: &ValidationReport) {}
 
-    fn checkpoint(&mut self, _: u64, _: &Written, _: Duration) {}
+    fn checkpoint(&mut self, _: u64, _: &WrittenCheckpoint, _: Duration) {}
 
     fn note(&mut self, _: &str) {}
 }

@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex};
 use own_model::{Narrow, Place, resolve};
 use tandem_device::leak::DEFAULT_THRESHOLD;
 use tandem_device::sim::Alive;
-use tandem_events::{Emitter, Event, Role, Sink};
+use tandem_events::{Emitter, Role, RunEvent, Sink};
 use tandem_launch::inventory::Resolved;
 use tandem_launch::launch::{Corpora, LaunchError};
 use tandem_launch::{EachStep, Trainer};
 use tandem_model::Model;
 use tandem_pipeline::StopFlag;
-use tandem_train::{Checkpoint, Outcome, StepReport, TrainError, latest_usable};
+use tandem_train::{Checkpoint, RunOutcome, StepReport, TrainError, latest_usable};
 
 fn narrow() -> Arc<dyn Model> {
     Arc::new(Narrow::new(32, 8).unwrap())
@@ -53,7 +53,7 @@ impl Bench {
 }
 
 /// Trains until the plan ends or step `last` was reported, and says what every step lost.
-fn train(trainer: &mut Trainer, last: u64) -> (Outcome, Vec<(u64, f64)>) {
+fn train(trainer: &mut Trainer, last: u64) -> (RunOutcome, Vec<(u64, f64)>) {
     let (stop, mut losses) = (StopFlag::new(), Vec::new());
     let mut watcher = EachStep(|report: &StepReport| {
         losses.push((report.step, report.loss()));
@@ -66,10 +66,10 @@ fn train(trainer: &mut Trainer, last: u64) -> (Outcome, Vec<(u64, f64)>) {
 }
 
 #[derive(Default)]
-struct EventBuffer(Mutex<Vec<Event>>);
+struct EventBuffer(Mutex<Vec<RunEvent>>);
 
 impl Sink for EventBuffer {
-    fn emit(&self, event: Event) {
+    fn emit(&self, event: RunEvent) {
         self.0.lock().unwrap().push(event);
     }
 }
@@ -121,13 +121,13 @@ fn learns(place: Place) {
     assert!(said.iter().any(|line| line.contains("GPU Memory Isolation configured")), "{said:#?}");
     let heard = heard.0.lock().unwrap();
     let learned = heard.iter().filter_map(|event| match event {
-        Event::Learned { losses, .. } => Some(losses["squares"].unwrap()),
+        RunEvent::Learned { losses, .. } => Some(losses["squares"].unwrap()),
         _ => None,
     });
     assert!(learned.eq(losses.iter().map(|(_, loss)| *loss)));
-    let any = |wanted: fn(&Event) -> bool| heard.iter().any(wanted);
-    assert!(any(|event| matches!(event, Event::Validated { figures, .. } if figures.len() == 2)));
-    assert!(any(|event| matches!(event, Event::Checkpoint { step: 30, .. })));
+    let any = |wanted: fn(&RunEvent) -> bool| heard.iter().any(wanted);
+    assert!(any(|event| matches!(event, RunEvent::Validated { figures, .. } if figures.len() == 2)));
+    assert!(any(|event| matches!(event, RunEvent::Checkpoint { step: 30, .. })));
     trainer.stop().unwrap();
     bench.all_is_home();
 }

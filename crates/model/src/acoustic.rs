@@ -9,14 +9,14 @@ use tandem_device::DType;
 use tandem_engine::{EngineError, Graph, ParameterList, Parameters, RngKeys, Rows, TensorType, Value};
 
 use crate::batch_shape::{BatchShape, REFERENCE_FRAMES};
-use crate::decoder::{Decoder, Known};
+use crate::decoder::{Decoder, DecoderInputs};
 use crate::durations::DurationPredictor;
 use crate::flow::{on_the_path, walk};
 use crate::heads::Heads;
 use crate::inputs;
 use crate::layers::{Dropout, Linear};
 use crate::model::{Losses, Model};
-use crate::preset::{Sizes, Way};
+use crate::preset::{DecoderKind, ModelDims};
 use crate::text_encoder::TextEncoder;
 use crate::voice::VoiceEncoder;
 
@@ -45,7 +45,7 @@ const VOICELESS: f64 = 0.1;
 /// The model: its parts and what they learn.
 #[derive(Clone, Debug)]
 pub struct Acoustic {
-    sizes: Sizes,
+    sizes: ModelDims,
     mels: u32,
     parameters: Arc<Parameters>,
     text_encoder: TextEncoder,
@@ -72,7 +72,7 @@ struct Heard {
     prior: Value,
     durations: Value,
     log_durations: Value,
-    known: Known,
+    known: DecoderInputs,
 }
 
 /// Where the numbers of training come from: for text, for spectra, for whole utterances.
@@ -84,7 +84,7 @@ struct AllDraws {
 
 impl Acoustic {
     /// A model of `sizes` for texts of `symbols` different symbols and spectra of `mels` bands.
-    pub fn new(sizes: Sizes, symbols: u32, mels: u32) -> Result<Acoustic, EngineError> {
+    pub fn new(sizes: ModelDims, symbols: u32, mels: u32) -> Result<Acoustic, EngineError> {
         let mut list = ParameterList::new();
         let text_encoder = TextEncoder::new(&mut list, &sizes, symbols)?;
         let voice = VoiceEncoder::new(&mut list, &sizes, mels)?;
@@ -123,11 +123,11 @@ impl Model for Acoustic {
         let lengths = heard.batch.mel_lengths;
         let dropout = Dropout { share: self.sizes.decoder_dropout, draws: Some(&draws.mel) };
         let mel_loss = match self.sizes.way {
-            Way::Direct => {
+            DecoderKind::Direct => {
                 let mel = self.decoder.direct(g, heard.known, &shape.mel, lengths, dropout)?;
                 g.l1_loss(mel, heard.batch.mel, &shape.mel, lengths, per_number)?
             }
-            Way::Flow => {
+            DecoderKind::Flow => {
                 let path = on_the_path(g, heard.batch.mel, &draws.mel)?;
                 let found = self.decoder.velocity(g, heard.known, path.now, &shape.mel, lengths, dropout)?;
                 g.l2_loss(found, path.movement, &shape.mel, lengths, per_number)?
@@ -158,7 +158,7 @@ impl Model for Acoustic {
         let guess = g.spread(mean, like)?;
         let mean_loss = g.l1_loss(guess, mel, &shape.mel, mel_lengths, per_number)?;
         g.result("alignment", heard.durations)?;
-        let guessed = g.cast(heard.log_durations, g.wide())?;
+        let guessed = g.cast(heard.log_durations, g.acc_dtype())?;
         g.result("log_durations", guessed)?;
         let losses = Losses::new("mel", mel_loss).and("mean", mean_loss);
         Ok(losses.and("prior", prior_loss).and("duration", duration_loss))
@@ -174,7 +174,7 @@ impl Acoustic {
         let (states, _) = self.states(&mut g, shape, (text, text_lengths), reference, None)?;
         let dropout = Dropout { share: 0.0, draws: None };
         let guess = self.durations.write(&mut g, states, &shape.text, text_lengths, dropout)?;
-        let guess = g.cast(guess, g.wide())?;
+        let guess = g.cast(guess, g.acc_dtype())?;
         g.result("log_durations", guess)?;
         Ok(g)
     }
@@ -202,11 +202,11 @@ impl Acoustic {
         let known = self.spread(&mut g, shape, (states, prior, voice), durations)?;
         let draws = RngKeys::new(&mut g, &shape.mel)?;
         let noise = g.noise(self.mels, &draws)?;
-        let temperature = g.host(host::TEMPERATURE, TensorType::new(g.wide(), &[1]))?;
+        let temperature = g.host(host::TEMPERATURE, TensorType::new(g.acc_dtype(), &[1]))?;
         let start = g.mul(noise, temperature)?;
         let mel = self.decode(&mut g, shape, known, mel_lengths, (start, STEPS_WHEN_HEARD))?;
         let (mean, scale) = inputs::statistics(&mut g)?;
-        let mel = g.cast(mel, g.wide())?;
+        let mel = g.cast(mel, g.acc_dtype())?;
         let mel = g.div(mel, scale)?;
         let mel = g.add(mel, mean)?;
         g.result("mel", mel)?;
@@ -259,12 +259,12 @@ impl Acoustic {
         shape: &BatchShape,
         (states, prior, voice): (Value, Value, Value),
         durations: Value,
-    ) -> Result<Known, EngineError> {
+    ) -> Result<DecoderInputs, EngineError> {
         // The prior is trained by its own loss: the decoder may lean on it, not bend it.
         let prior = g.detach(prior)?;
         let prior = g.expand(prior, durations, &shape.text, &shape.mel)?;
         let states = g.expand(states, durations, &shape.text, &shape.mel)?;
-        Ok(Known { states, prior, voice })
+        Ok(DecoderInputs { states, prior, voice })
     }
 
     /// The spectrum, without a recording to look at: directly, or in so many steps from `start`.
@@ -272,16 +272,16 @@ impl Acoustic {
         &self,
         g: &mut Graph,
         shape: &BatchShape,
-        known: Known,
+        known: DecoderInputs,
         lengths: Value,
         (start, steps): (Value, u32),
     ) -> Result<Value, EngineError> {
         match self.sizes.way {
-            Way::Direct => {
+            DecoderKind::Direct => {
                 let still = Dropout { share: 0.0, draws: None };
                 self.decoder.direct(g, known, &shape.mel, lengths, still)
             }
-            Way::Flow => {
+            DecoderKind::Flow => {
                 let mel = walk(g, &self.decoder, known, (&shape.mel, lengths), start, steps)?;
                 g.cast(mel, g.precision())
             }

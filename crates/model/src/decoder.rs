@@ -5,8 +5,8 @@
 
 use tandem_engine::{EngineError, Graph, ParameterList, Rows, Value};
 
-use crate::layers::{Block, BlockSizes, Dropout, LayerNorm, Linear, Surroundings};
-use crate::preset::{Sizes, Way};
+use crate::layers::{BlockSizes, Dropout, LayerNorm, Linear, Surroundings, TransformerBlock};
+use crate::preset::{DecoderKind, ModelDims};
 
 /// Places between 0 and 1 by which a time is told, and how wide each reaches.
 const TIME_FEATURES: u32 = 32;
@@ -18,7 +18,7 @@ pub(crate) struct Decoder {
     enter: Linear,
     voice: Linear,
     flow: Option<FlowParts>,
-    blocks: Vec<Block>,
+    blocks: Vec<TransformerBlock>,
     norm: LayerNorm,
     leave: Linear,
 }
@@ -33,7 +33,7 @@ struct FlowParts {
 
 /// What is known of a batch when its spectrum is made. States and prior are spread over the frames already.
 #[derive(Clone, Copy)]
-pub(crate) struct Known {
+pub(crate) struct DecoderInputs {
     pub(crate) states: Value,
     pub(crate) prior: Value,
     pub(crate) voice: Value,
@@ -47,17 +47,18 @@ pub(crate) struct OnItsWay {
 }
 
 impl Decoder {
-    pub(crate) fn new(list: &mut ParameterList, sizes: &Sizes, mels: u32) -> Result<Decoder, EngineError> {
+    pub(crate) fn new(list: &mut ParameterList, sizes: &ModelDims, mels: u32) -> Result<Decoder, EngineError> {
         let width = sizes.decoder_width;
         list.scope("decoder", |list| {
             let enter = Linear::new(list, "enter", sizes.text_width, width)?;
             let voice = Linear::new(list, "voice", sizes.voice_width, width)?;
             let flow = match sizes.way {
-                Way::Direct => None,
-                Way::Flow => Some(FlowParts::new(list, width, mels)?),
+                DecoderKind::Direct => None,
+                DecoderKind::Flow => Some(FlowParts::new(list, width, mels)?),
             };
             let block = BlockSizes { width, heads: sizes.decoder_heads, condition: Some(width) };
-            let blocks = (0..sizes.decoder_layers).map(|layer| Block::new(list, &format!("blocks.{layer}"), block));
+            let blocks =
+                (0..sizes.decoder_layers).map(|layer| TransformerBlock::new(list, &format!("blocks.{layer}"), block));
             let blocks = blocks.collect::<Result<_, _>>()?;
             let norm = LayerNorm::new(list, "norm", width)?;
             Ok(Decoder { enter, voice, flow, blocks, norm, leave: Linear::silent(list, "leave", width, mels)? })
@@ -68,7 +69,7 @@ impl Decoder {
     pub(crate) fn direct(
         &self,
         g: &mut Graph,
-        known: Known,
+        known: DecoderInputs,
         rows: &Rows,
         lengths: Value,
         dropout: Dropout<'_>,
@@ -81,7 +82,7 @@ impl Decoder {
     pub(crate) fn velocity(
         &self,
         g: &mut Graph,
-        known: Known,
+        known: DecoderInputs,
         on_its_way: OnItsWay,
         rows: &Rows,
         lengths: Value,
@@ -93,7 +94,7 @@ impl Decoder {
     fn write(
         &self,
         g: &mut Graph,
-        known: Known,
+        known: DecoderInputs,
         on_its_way: Option<OnItsWay>,
         rows: &Rows,
         lengths: Value,

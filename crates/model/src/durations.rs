@@ -3,7 +3,7 @@
 use tandem_engine::{EngineError, Graph, ParameterList, Rows, Value};
 
 use crate::layers::{Conv, Dropout, LayerNorm, Linear};
-use crate::preset::Sizes;
+use crate::preset::ModelDims;
 
 /// Convolutions, and the tokens each sees.
 const LAYERS: u32 = 2;
@@ -17,7 +17,7 @@ pub(crate) struct DurationPredictor {
 }
 
 impl DurationPredictor {
-    pub(crate) fn new(list: &mut ParameterList, sizes: &Sizes) -> Result<DurationPredictor, EngineError> {
+    pub(crate) fn new(list: &mut ParameterList, sizes: &ModelDims) -> Result<DurationPredictor, EngineError> {
         let (width, mut inputs) = (sizes.duration_width, sizes.text_width);
         list.scope("durations", |list| {
             let mut layers = Vec::new();

@@ -5,7 +5,7 @@
 
 use tandem_engine::{EngineError, Graph, RngKeys, Value};
 
-use crate::decoder::{Decoder, Known, OnItsWay};
+use crate::decoder::{Decoder, DecoderInputs, OnItsWay};
 use crate::layers::Dropout;
 
 /// Noise that is left at the end.
@@ -36,19 +36,19 @@ pub(crate) fn on_the_path(g: &mut Graph, speech: Value, draws: &RngKeys) -> Resu
 pub(crate) fn walk(
     g: &mut Graph,
     decoder: &Decoder,
-    known: Known,
+    known: DecoderInputs,
     (rows, lengths): (&tandem_engine::Rows, Value),
     start: Value,
     steps: u32,
 ) -> Result<Value, EngineError> {
     let still = Dropout { share: 0.0, draws: None };
-    let mut mel = g.cast(start, g.wide())?;
+    let mut mel = g.cast(start, g.acc_dtype())?;
     for step in 0..steps {
         let time = vec![f64::from(step) / f64::from(steps); rows.count() as usize];
         let time = g.numbers(&[rows.count(), 1], &time);
         let now = OnItsWay { mel: g.cast(mel, g.precision())?, time };
         let velocity = decoder.velocity(g, known, now, rows, lengths, still)?;
-        let velocity = g.cast(velocity, g.wide())?;
+        let velocity = g.cast(velocity, g.acc_dtype())?;
         let moved = g.scale(velocity, 1.0 / f64::from(steps))?;
         mel = g.add(mel, moved)?;
     }

@@ -5,7 +5,7 @@ use tandem_engine::{EngineError, Graph, ParameterList, TensorType, Value};
 
 use crate::batch_shape::BatchShape;
 use crate::layers::Linear;
-use crate::preset::Sizes;
+use crate::preset::ModelDims;
 
 /// What Hz and energies are divided by before the logarithm is taken: both are then between 0 and about 2.
 const PITCH_HZ: f64 = 100.0;
@@ -20,7 +20,7 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    pub(crate) fn new(list: &mut ParameterList, sizes: &Sizes) -> Result<Heads, EngineError> {
+    pub(crate) fn new(list: &mut ParameterList, sizes: &ModelDims) -> Result<Heads, EngineError> {
         Ok(Heads { both: Linear::new(list, "pitch_and_energy", sizes.text_width, 2)? })
     }
 

@@ -47,7 +47,7 @@ pub fn per_token(g: &mut Graph) -> Result<Value, EngineError> {
 /// The mean of each band over the corpus, normalised like the spectra: what guessing without looking would say. Told to
 /// validations only.
 pub fn band_means(g: &mut Graph, mels: u32) -> Result<Value, EngineError> {
-    g.host(host::BAND_MEAN, TensorType::new(g.wide(), &[mels]))
+    g.host(host::BAND_MEAN, TensorType::new(g.acc_dtype(), &[mels]))
 }
 
 /// The mean of the spectra over the corpus, and one over their deviation.
@@ -58,12 +58,12 @@ pub fn statistics(g: &mut Graph) -> Result<(Value, Value), EngineError> {
 /// A spectrum of mean 0 and deviation 1, in the element type of the graph.
 fn normalised(g: &mut Graph, mel: Value) -> Result<Value, EngineError> {
     let (mean, scale) = statistics(g)?;
-    let mel = g.cast(mel, g.wide())?;
+    let mel = g.cast(mel, g.acc_dtype())?;
     let mel = g.sub(mel, mean)?;
     let mel = g.mul(mel, scale)?;
     g.cast(mel, g.precision())
 }
 
 fn one(g: &mut Graph, name: &str) -> Result<Value, EngineError> {
-    g.host(name, TensorType::new(g.wide(), &[1]))
+    g.host(name, TensorType::new(g.acc_dtype(), &[1]))
 }

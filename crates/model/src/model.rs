@@ -88,7 +88,7 @@ pub trait Model: Send + Sync {
         let mut g = Graph::new(Arc::clone(self.parameters()), precision);
         let losses = self.learn(&mut g, shape)?;
         losses.write(&mut g)?;
-        g.bring_gradients(losses.first(), earlier, recomputed)?;
+        g.write_gradients(losses.first(), earlier, recomputed)?;
         Ok(g)
     }
 
@@ -128,7 +128,7 @@ impl Losses {
     /// Leaves them as results. Fails where one is not one number.
     fn write(&self, g: &mut Graph) -> Result<(), EngineError> {
         for (name, value) in &self.all {
-            if g.ty(*value) != one_number(g.wide()) {
+            if g.ty(*value) != one_number(g.acc_dtype()) {
                 return Err(EngineError::NotALoss { found: g.shape(*value) });
             }
             g.result(name, *value)?;

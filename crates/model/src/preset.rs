@@ -21,7 +21,7 @@ pub enum Preset {
 /// How a decoder comes to a spectrum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Way {
+pub enum DecoderKind {
     /// It says the spectrum. Quick to learn; what could be one thing or another is averaged.
     Direct,
     /// It says where to move on the way from noise to speech (flow matching).
@@ -31,7 +31,7 @@ pub enum Way {
 /// Width and depth of every part.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sizes {
+pub struct ModelDims {
     /// Channels of the text encoder.
     pub text_width: u32,
     /// Its blocks.
@@ -49,7 +49,7 @@ pub struct Sizes {
     /// Its attention heads.
     pub decoder_heads: u32,
     /// How it comes to a spectrum.
-    pub way: Way,
+    pub way: DecoderKind,
     /// Dropped activations in the text encoder.
     pub text_dropout: f64,
     /// Dropped activations in the decoder.
@@ -77,8 +77,8 @@ impl Preset {
     }
 
     /// How wide and deep it is.
-    pub fn sizes(self) -> Sizes {
-        let sizes = |text: [u32; 3], voice_width, duration_width, decoder: [u32; 3], way| Sizes {
+    pub fn sizes(self) -> ModelDims {
+        let sizes = |text: [u32; 3], voice_width, duration_width, decoder: [u32; 3], way| ModelDims {
             text_width: text[0],
             text_layers: text[1],
             text_heads: text[2],
@@ -92,11 +92,11 @@ impl Preset {
             decoder_dropout: 0.05,
         };
         match self {
-            Preset::Nano => sizes([128, 2, 2], 64, 128, [128, 2, 2], Way::Direct),
-            Preset::Tiny => sizes([192, 4, 2], 256, 256, [256, 4, 4], Way::Flow),
-            Preset::Small => sizes([256, 6, 4], 384, 256, [384, 6, 6], Way::Flow),
-            Preset::Normal => sizes([384, 8, 6], 512, 256, [512, 12, 8], Way::Flow),
-            Preset::Big => sizes([512, 10, 8], 1024, 256, [1024, 16, 16], Way::Flow),
+            Preset::Nano => sizes([128, 2, 2], 64, 128, [128, 2, 2], DecoderKind::Direct),
+            Preset::Tiny => sizes([192, 4, 2], 256, 256, [256, 4, 4], DecoderKind::Flow),
+            Preset::Small => sizes([256, 6, 4], 384, 256, [384, 6, 6], DecoderKind::Flow),
+            Preset::Normal => sizes([384, 8, 6], 512, 256, [512, 12, 8], DecoderKind::Flow),
+            Preset::Big => sizes([512, 10, 8], 1024, 256, [1024, 16, 16], DecoderKind::Flow),
         }
     }
 }

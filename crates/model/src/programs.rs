@@ -12,7 +12,7 @@ use crate::model::{Model, one_number};
 
 /// A shape batches come in, and where their fields lie.
 #[derive(Clone, Debug)]
-pub struct Bucket {
+pub struct ProgramBucket {
     /// Where utterances begin.
     pub shape: BatchShape,
     /// Where fields lie in a slot.
@@ -25,7 +25,7 @@ pub struct ProgramsSpec<'a> {
     /// What it computes in.
     pub precision: DType,
     /// The shapes it is trained on. Held-out data has the first.
-    pub buckets: &'a [Bucket],
+    pub buckets: &'a [ProgramBucket],
     /// The optimizer.
     pub update: UpdateSpec,
     /// The most that a program may need while it runs; blocks are computed again where that makes it fit.
@@ -84,7 +84,7 @@ fn reported(set: &ProgramSet, id: ProgramId) -> Vec<String> {
 }
 
 /// The graph of one bucket, with as much computed again as the limit asks for.
-fn fitting(model: &dyn Model, spec: &ProgramsSpec<'_>, bucket: &Bucket) -> Result<Graph, EngineError> {
+fn fitting(model: &dyn Model, spec: &ProgramsSpec<'_>, bucket: &ProgramBucket) -> Result<Graph, EngineError> {
     let graph =
         |recomputed: &Recomputed| model.accumulate(spec.precision, &bucket.shape, spec.update.earlier(), recomputed);
     let Some(limit) = spec.working_limit else { return graph(&Recomputed::new()) };

@@ -2,8 +2,8 @@
 
 use tandem_engine::{EngineError, Graph, ParameterList, Rows, Value};
 
-use crate::layers::{Block, BlockSizes, Conv, Dropout, Embedding, LayerNorm, Surroundings};
-use crate::preset::Sizes;
+use crate::layers::{BlockSizes, Conv, Dropout, Embedding, LayerNorm, Surroundings, TransformerBlock};
+use crate::preset::ModelDims;
 
 /// Convolutions before the blocks, and the tokens each sees.
 const PRENET_LAYERS: u32 = 3;
@@ -14,12 +14,12 @@ const PRENET_KERNEL: u32 = 5;
 pub(crate) struct TextEncoder {
     embedding: Embedding,
     prenet: Vec<(Conv, LayerNorm)>,
-    blocks: Vec<Block>,
+    blocks: Vec<TransformerBlock>,
     norm: LayerNorm,
 }
 
 impl TextEncoder {
-    pub(crate) fn new(list: &mut ParameterList, sizes: &Sizes, symbols: u32) -> Result<TextEncoder, EngineError> {
+    pub(crate) fn new(list: &mut ParameterList, sizes: &ModelDims, symbols: u32) -> Result<TextEncoder, EngineError> {
         let width = sizes.text_width;
         list.scope("text_encoder", |list| {
             let embedding = Embedding::new(list, "embedding", symbols, width)?;
@@ -29,7 +29,8 @@ impl TextEncoder {
                 prenet.push((conv, LayerNorm::new(list, &format!("prenet.{layer}.norm"), width)?));
             }
             let block = BlockSizes { width, heads: sizes.text_heads, condition: None };
-            let blocks = (0..sizes.text_layers).map(|layer| Block::new(list, &format!("blocks.{layer}"), block));
+            let blocks =
+                (0..sizes.text_layers).map(|layer| TransformerBlock::new(list, &format!("blocks.{layer}"), block));
             let blocks = blocks.collect::<Result<_, _>>()?;
             Ok(TextEncoder { embedding, prenet, blocks, norm: LayerNorm::new(list, "norm", width)? })
         })

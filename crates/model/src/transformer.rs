@@ -111,7 +111,7 @@ impl Transformer {
         let weight = g.number(1.0 / f64::from(batch * length));
         let loss = g.cross_entropy(logits, targets, &rows, lengths, weight)?;
         g.result("loss", loss)?;
-        g.bring_gradients(loss, earlier, &Recomputed::new())?;
+        g.write_gradients(loss, earlier, &Recomputed::new())?;
         Ok(g)
     }
 }

@@ -3,7 +3,7 @@
 use tandem_engine::{EngineError, Graph, ParameterList, Rows, Value};
 
 use crate::layers::{Conv, Linear};
-use crate::preset::Sizes;
+use crate::preset::ModelDims;
 
 /// Frames that each convolution sees.
 const KERNEL: u32 = 3;
@@ -17,7 +17,7 @@ pub(crate) struct VoiceEncoder {
 }
 
 impl VoiceEncoder {
-    pub(crate) fn new(list: &mut ParameterList, sizes: &Sizes, mels: u32) -> Result<VoiceEncoder, EngineError> {
+    pub(crate) fn new(list: &mut ParameterList, sizes: &ModelDims, mels: u32) -> Result<VoiceEncoder, EngineError> {
         let width = sizes.voice_width;
         list.scope("voice", |list| {
             Ok(VoiceEncoder {

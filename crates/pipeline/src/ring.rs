@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use crate::Closed;
 use crate::sync::Arc;
-use shared::{End, Shared};
+use shared::{End, RingShared};
 
 pub use shared::{RingHandle, RingStats};
 pub use slot::{FillingSlot, FreeSlot, LeasedSlot, ReadySlot};
@@ -55,20 +55,20 @@ pub fn ring<M, P, F>(
     name: &'static str,
     slots: impl IntoIterator<Item = RingSlot<M, F>>,
 ) -> (Filler<M, P, F>, Taker<M, P, F>) {
-    let shared = Arc::new(Shared::new(name, slots));
+    let shared = Arc::new(RingShared::new(name, slots));
     (Filler { shared: shared.clone() }, Taker { shared })
 }
 
 /// The end that slots are filled from. Dropping it, also in a panic, is the end of the stream: the taker gets what is
 /// ready or still being filled, then `None`.
 pub struct Filler<M, P, F> {
-    shared: Arc<Shared<M, P, F>>,
+    shared: Arc<RingShared<M, P, F>>,
 }
 
 /// The end that filled slots come out of. Dropping it closes the ring: the filler gets [`Closed`], and what was ready
 /// goes home unread.
 pub struct Taker<M, P, F> {
-    shared: Arc<Shared<M, P, F>>,
+    shared: Arc<RingShared<M, P, F>>,
 }
 
 impl<M, P, F> Filler<M, P, F> {

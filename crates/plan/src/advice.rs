@@ -10,7 +10,7 @@ use crate::refusal::Suggestion;
 use crate::setting::Id;
 use crate::settings::Settings;
 use crate::suggest::Attempt;
-use crate::value::{Limit, Value};
+use crate::value::{Limit, SettingValue};
 use crate::workload::ModelSize;
 
 const MOST: usize = 3;
@@ -33,7 +33,9 @@ fn whole_batch(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> Option
     let lowered = settings.given(Id::BatchSize).is_none() && plan.batch_size < wanted;
     let parts = (plan.grad_accum + 1..=wanted).filter(|parts| lowered && wanted.is_multiple_of(*parts));
     let mut tries = parts.map(|parts| {
-        Suggestion::new("").set(Id::BatchSize, Value::Count(wanted)).set(Id::GradAccum, Value::Count(parts))
+        Suggestion::new("")
+            .set(Id::BatchSize, SettingValue::Count(wanted))
+            .set(Id::GradAccum, SettingValue::Count(parts))
     });
     let found = tries.find(|suggestion| attempt(&suggestion.apply(settings)).is_ok())?;
     Some(format!("{} keeps {wanted} utterances per optimizer step in the same memory", typed(&found)))
@@ -49,7 +51,7 @@ fn larger_batch(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> Optio
     if plan.mode == Mode::Cpu || settings.given(Id::BatchSize).is_some() {
         return None;
     }
-    let larger = |n: u64| Suggestion::new("").set(Id::BatchSize, Value::Count(n));
+    let larger = |n: u64| Suggestion::new("").set(Id::BatchSize, SettingValue::Count(n));
     let mut tries =
         [64, 48, 32, 24].into_iter().filter(|n| *n > plan.batch_size && n.is_multiple_of(plan.grad_accum)).map(larger);
     let (found, roomier) = tries.find_map(|s| attempt(&s.apply(settings)).ok().map(|plan| (s, plan)))?;
@@ -58,7 +60,7 @@ fn larger_batch(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> Optio
 }
 
 fn bf16(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> Option<String> {
-    let suggestion = Suggestion::new("").set(Id::MixedPrecision, Value::Switch(true));
+    let suggestion = Suggestion::new("").set(Id::MixedPrecision, SettingValue::Switch(true));
     let leaner = (plan.precision == Precision::Full).then(|| attempt(&suggestion.apply(settings)).ok())??;
     let saved = plan.model.planned_mb().checked_sub(leaner.model.planned_mb()).filter(|mb| *mb > 0)?;
     Some(format!("{} would save {saved} MB: this device has bf16", typed(&suggestion)))
@@ -70,7 +72,7 @@ fn spare_data_limit(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> O
     if !plan.isolated || plan.data.limit_mb() < 2 * enough {
         return None;
     }
-    let suggestion = Suggestion::new("").set(limit_setting(Role::Data), Value::Limit(Limit::Mb(enough)));
+    let suggestion = Suggestion::new("").set(limit_setting(Role::Data), SettingValue::Limit(Limit::Mb(enough)));
     attempt(&suggestion.apply(settings)).ok()?;
     Some(format!("{} is enough for the data role, which holds {} MB", typed(&suggestion), plan.data.planned_mb()))
 }

@@ -8,7 +8,7 @@ use crate::settings::Settings;
 
 /// Where decoded audio is kept, how much of it, and why there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cache {
+pub struct CachePlan {
     /// What `--cache` says.
     pub asked: &'static str,
     /// Where.
@@ -19,18 +19,18 @@ pub struct Cache {
     pub why: String,
 }
 
-impl Cache {
+impl CachePlan {
     /// What `--cache` says; `auto` is in memory where `decoded_bytes` fit a quarter of the `free_bytes` that a run
     /// leaves, and nowhere else.
-    pub(crate) fn choose(settings: &Settings, free_bytes: u64, decoded_bytes: Option<u64>) -> Cache {
+    pub(crate) fn choose(settings: &Settings, free_bytes: u64, decoded_bytes: Option<u64>) -> CachePlan {
         let quarter = free_bytes / 4;
         let fits = decoded_bytes.is_some_and(|bytes| bytes <= quarter);
         let audio = decoded_bytes.map_or("no corpus was given".to_owned(), |bytes| {
             let verb = if fits { "fit" } else { "do not fit" };
             format!("{} of decoded audio {verb} a quarter of the {} free", show(bytes), show(free_bytes))
         });
-        let asked = settings.choice(Id::Cache);
-        let cache = |kind, budget_bytes, why: &str| Cache { asked, kind, budget_bytes, why: why.to_owned() };
+        let asked = settings.choice(Id::CachePlan);
+        let cache = |kind, budget_bytes, why: &str| CachePlan { asked, kind, budget_bytes, why: why.to_owned() };
         match asked {
             "memory" => cache(CacheKind::Memory, quarter, &format!("--cache memory; {audio}")),
             "disk" => cache(CacheKind::Disk, decoded_bytes.unwrap_or(0), "--cache disk"),
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn auto_is_memory_where_a_quarter_is_enough() {
         let check = |line: &str, decoded_mb: Option<u64>, kind: CacheKind, budget_mb: u64, why: &str| {
-            let cache = Cache::choose(&settings(line), 1000 * MIB, decoded_mb.map(|mb| mb * MIB));
+            let cache = CachePlan::choose(&settings(line), 1000 * MIB, decoded_mb.map(|mb| mb * MIB));
             assert_eq!((cache.kind, cache.budget_bytes / MIB), (kind, budget_mb), "{line}");
             assert!(cache.why.contains(why), "{}", cache.why);
         };

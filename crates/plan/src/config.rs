@@ -102,7 +102,7 @@ pub enum ConfigError {
     },
     /// The key is known, its value is not one of its values.
     #[error(transparent)]
-    Value(#[from] SettingError),
+    SettingValue(#[from] SettingError),
 }
 
 /// A complete config has about 2 KB. The bound keeps a file named by mistake from being taken apart node by node.

@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use tandem_corpus::SampleIndex;
 use tandem_feed::{
-    Bucket, BucketPlan, Extent, LeftOut, Material, MaterialOptions, NUM_BUCKETS, Padding, RATE_HZ, even_buckets,
+    Bucket, BucketPlan, Extent, LeftOut, NUM_BUCKETS, Padding, RATE_HZ, TrainingSet, TrainingSetOptions, even_buckets,
     plain_table_bytes,
 };
 
 use crate::refusal::{Reason, Refusal};
-use crate::setting::{Id, Kind};
+use crate::setting::{Id, SettingKind};
 use crate::settings::Settings;
-use crate::speech::Speech;
-use crate::value::Value;
+use crate::speech::SpeechModels;
+use crate::value::SettingValue;
 
 /// A row of a corpus and its lengths.
 type Row = (SampleIndex, Extent);
@@ -63,7 +63,7 @@ impl CorpusFacts {
             seconds,
             rates_hz: Vec::new(),
             table_bytes: plain_table_bytes(),
-            symbols: Speech::USUAL_SYMBOLS,
+            symbols: SpeechModels::USUAL_SYMBOLS,
             max_frames: longest(|extent| extent.frames),
             max_tokens: longest(|extent| extent.tokens),
             counts_all: true,
@@ -76,7 +76,7 @@ impl CorpusFacts {
     }
 
     /// What `material` is like.
-    pub fn of(name: impl Into<String>, material: &Material) -> CorpusFacts {
+    pub fn of(name: impl Into<String>, material: &TrainingSet) -> CorpusFacts {
         let rates_hz = material.rates_hz().to_vec();
         // As if all of them had the highest rate: the cache is then never smaller than what it is for.
         let rate_hz = rates_hz.iter().copied().max().unwrap_or(RATE_HZ).max(RATE_HZ);
@@ -108,14 +108,14 @@ fn decoded_bytes(seconds: f64, rate_hz: u32, num_rows: usize) -> u64 {
 }
 
 /// What of a corpus `settings` want: everything but its rows.
-pub fn material_options(settings: &Settings) -> MaterialOptions {
+pub fn training_set_options(settings: &Settings) -> TrainingSetOptions {
     let most = |id| settings.given_count(id).map(|most| u32::try_from(most).unwrap_or(u32::MAX));
-    MaterialOptions {
+    TrainingSetOptions {
         lang: settings.text(Id::Lang),
         max_frames: most(Id::MaxMelFrames),
         max_tokens: most(Id::MaxTextLength),
         with_text: true,
-        ..MaterialOptions::default()
+        ..TrainingSetOptions::default()
     }
 }
 
@@ -144,14 +144,14 @@ pub struct CorpusPlan {
 
 /// The shapes of batches: from the corpus, or as if its lengths were evenly spread. Shapes once solved are kept,
 /// because a refusal tries many settings that have the same ones.
-pub(crate) struct Shapes<'a> {
+pub(crate) struct BucketShapes<'a> {
     corpus: Option<&'a CorpusFacts>,
     solved: RefCell<BTreeMap<(u64, u64, u64), Option<BucketPlan>>>,
 }
 
-impl<'a> Shapes<'a> {
-    pub(crate) fn new(corpus: Option<&'a CorpusFacts>) -> Shapes<'a> {
-        Shapes { corpus, solved: RefCell::default() }
+impl<'a> BucketShapes<'a> {
+    pub(crate) fn new(corpus: Option<&'a CorpusFacts>) -> BucketShapes<'a> {
+        BucketShapes { corpus, solved: RefCell::default() }
     }
 
     /// `settings` with the longest recording and text spelled out, where the corpus says them.
@@ -159,9 +159,9 @@ impl<'a> Shapes<'a> {
         let mut settled = settings.clone();
         let Some(corpus) = self.corpus else { return settled };
         for (id, longest) in [(Id::MaxMelFrames, corpus.max_frames), (Id::MaxTextLength, corpus.max_tokens)] {
-            let Kind::Count { min, max } = id.setting().kind else { continue };
+            let SettingKind::Count { min, max } = id.setting().kind else { continue };
             if settings.given(id).is_none() {
-                settled.replace(id, Value::Count(u64::from(longest).clamp(min, max)));
+                settled.replace(id, SettingValue::Count(u64::from(longest).clamp(min, max)));
             }
         }
         settled
@@ -304,7 +304,7 @@ mod tests {
     fn shapes_come_from_the_corpus_and_stay_inside_the_settings() {
         let facts = corpus(1000);
         let check = |line: &str, batch: u64, rows: u64| {
-            let shapes = Shapes::new(Some(&facts));
+            let shapes = BucketShapes::new(Some(&facts));
             let settings = shapes.settle(&settings(line));
             let buckets = shapes.buckets(&settings, batch);
             assert_eq!(shapes.num_rows(&settings), Some(rows), "{line}");
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn without_a_corpus_lengths_are_evenly_spread() {
-        let shapes = Shapes::new(None);
+        let shapes = BucketShapes::new(None);
         assert_eq!(shapes.buckets(&settings(""), 16), even_buckets(1000, 200, 16));
         assert_eq!((shapes.num_rows(&settings("")), shapes.least()), (None, (8, 1)));
         assert_eq!(shapes.plan(&settings(""), 16, true), None);
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn what_is_left_out_is_counted_with_what_it_would_have_cost() {
         let facts = corpus(1000);
-        let shapes = Shapes::new(Some(&facts));
+        let shapes = BucketShapes::new(Some(&facts));
         let limited = shapes.settle(&settings("--max-mel-frames 579"));
         let plan = shapes.plan(&limited, 16, true).unwrap();
         assert_eq!((plan.num_utterances, plan.left_out.too_long), (500, 500));

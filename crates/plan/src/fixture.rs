@@ -2,15 +2,15 @@
 
 use tandem_corpus::SampleIndex;
 use tandem_device::bytes::{BLOCK_ALIGN, MIB, round_up};
-use tandem_device::{DeviceKind as Place, DriverCost};
+use tandem_device::{DeviceKind, DriverCost};
 use tandem_feed::{Bucket, Extent, SPEECH};
 
 use crate::corpus::CorpusFacts;
 use crate::hardware::{Hardware, HostFacts};
 use crate::placement::Precision;
-use crate::setting::{DeviceKind, Setting};
+use crate::setting::{Setting, SettingKind};
 use crate::settings::{Origin, Settings};
-use crate::workload::{Line, ModelChoice, ModelSize, Program, Workload, Workloads};
+use crate::workload::{ModelChoice, ModelSize, PlanLine, ProgramKind, Workload, Workloads};
 
 /// The settings a command line says.
 pub(crate) fn settings(line: &str) -> Settings {
@@ -18,7 +18,7 @@ pub(crate) fn settings(line: &str) -> Settings {
     let mut words = line.split_whitespace();
     while let Some(word) = words.next() {
         let name = word.strip_prefix("--").expect("a flag");
-        let is_switch = Setting::of_flag(name).is_some_and(|s| matches!(s.kind, DeviceKind::Switch { .. }));
+        let is_switch = Setting::of_flag(name).is_some_and(|s| matches!(s.kind, SettingKind::Switch { .. }));
         let text = if is_switch { "" } else { words.next().expect("a value") };
         settings.set(name, text, Origin::Flag).expect("a good value");
     }
@@ -61,7 +61,7 @@ pub(crate) fn corpus(num_rows: u32) -> CorpusFacts {
 pub(crate) struct Chains;
 
 impl Workloads for Chains {
-    fn build(&self, choice: ModelChoice, _: Place) -> Box<dyn Workload> {
+    fn build(&self, choice: ModelChoice, _: DeviceKind) -> Box<dyn Workload> {
         let (width, parameters) = match choice.size {
             ModelSize::Nano => (192, 2_000_000),
             ModelSize::Tiny => (256, 12_000_000),
@@ -90,8 +90,8 @@ impl Workload for Chain {
         format!("{}: a chain of width {}", self.choice.size.name(), self.width)
     }
 
-    fn lasting(&self) -> Vec<Line> {
-        let line = |name, of_each: u64| Line::new(name, round_up(self.parameters * of_each, BLOCK_ALIGN));
+    fn lasting(&self) -> Vec<PlanLine> {
+        let line = |name, of_each: u64| PlanLine::new(name, round_up(self.parameters * of_each, BLOCK_ALIGN));
         let mixed = self.choice.precision == Precision::Mixed;
         let compute = mixed.then(|| line("compute parameters", self.compute_bytes()));
         let moments = ["gradients", "optimizer first moment", "optimizer second moment"].map(|name| line(name, 4));
@@ -103,11 +103,11 @@ impl Workload for Chain {
         buckets.iter().map(|bucket| round_up(bucket.batch() * 4, BLOCK_ALIGN)).sum()
     }
 
-    fn bytes(&self, program: Program, bucket: &Bucket) -> u64 {
+    fn bytes(&self, program: ProgramKind, bucket: &Bucket) -> u64 {
         let kept = match program {
-            Program::Accumulate => self.parameters.div_ceil(self.width * self.width) + 1,
-            Program::Update => return 0,
-            Program::Validate | Program::Sample => 2,
+            ProgramKind::Accumulate => self.parameters.div_ceil(self.width * self.width) + 1,
+            ProgramKind::Update => return 0,
+            ProgramKind::Validate | ProgramKind::Sample => 2,
         };
         let activations = kept * bucket.frames() * self.width * self.compute_bytes();
         SPEECH.layout(bucket).bytes + round_up(activations, BLOCK_ALIGN)

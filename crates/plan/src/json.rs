@@ -126,7 +126,7 @@ fn role(role: &RolePlan) -> Value {
     })
 }
 
-fn lines(lines: &[crate::workload::Line]) -> Vec<Value> {
+fn lines(lines: &[crate::workload::PlanLine]) -> Vec<Value> {
     lines.iter().map(|line| json!({ "name": line.name, "bytes": line.bytes })).collect()
 }
 

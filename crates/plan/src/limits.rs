@@ -12,16 +12,16 @@ use crate::placement::{Mode, Placement};
 use crate::refusal::{Reason, Refusal, Suggestion};
 use crate::setting::Id;
 use crate::settings::Settings;
-use crate::value::{Limit, Value};
+use crate::value::{Limit, SettingValue};
 
 /// The limits in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct MemoryLimits {
     pub(crate) data: u64,
     pub(crate) model: u64,
 }
 
-impl Limits {
+impl MemoryLimits {
     /// The limits for `placement`. Without isolation they follow from what is free (and, on one device, from
     /// what the data role `needs`); with it, they are what was asked for, or refused.
     pub(crate) fn resolve(
@@ -29,12 +29,12 @@ impl Limits {
         placement: &Placement,
         hardware: &Hardware,
         data_need: &Need,
-    ) -> Result<Limits, Refusal> {
+    ) -> Result<MemoryLimits, Refusal> {
         if !placement.isolated {
             return Ok(from_free(placement, hardware, data_need));
         }
         let mb = |role| isolated_mb(role, settings, placement, hardware);
-        let limits = Limits { data: mb(Role::Data) * MIB, model: mb(Role::Model) * MIB };
+        let limits = MemoryLimits { data: mb(Role::Data) * MIB, model: mb(Role::Model) * MIB };
         check_free(&limits, placement, hardware)?;
         Ok(limits)
     }
@@ -81,15 +81,15 @@ fn isolated_mb(role: Role, settings: &Settings, placement: &Placement, hardware:
 }
 
 /// Without isolation a tenth is left for what else runs there.
-fn from_free(placement: &Placement, hardware: &Hardware, data_need: &Need) -> Limits {
+fn from_free(placement: &Placement, hardware: &Hardware, data_need: &Need) -> MemoryLimits {
     let free = |role| free_bytes(placement.card(role), hardware);
     // Whole MB: what is shown is then what is held to. Divided first, so that no product overflows.
     let usable = |role| round_down(free(role) / 10 * 9, MIB);
     if placement.mode == Mode::Multi {
-        return Limits { data: usable(Role::Data), model: usable(Role::Model) };
+        return MemoryLimits { data: usable(Role::Data), model: usable(Role::Model) };
     }
     let data = data_need.smallest_limit();
-    Limits { data, model: usable(Role::Model).saturating_sub(data) }
+    MemoryLimits { data, model: usable(Role::Model).saturating_sub(data) }
 }
 
 /// What is free on a card, or on the host.
@@ -100,7 +100,7 @@ pub(crate) fn free_bytes(card: Option<usize>, hardware: &Hardware) -> u64 {
     }
 }
 
-fn check_free(limits: &Limits, placement: &Placement, hardware: &Hardware) -> Result<(), Refusal> {
+fn check_free(limits: &MemoryLimits, placement: &Placement, hardware: &Hardware) -> Result<(), Refusal> {
     if placement.mode.is_one_device() {
         let free = free_bytes(placement.model, hardware);
         let sum = limits.data.saturating_add(limits.model);
@@ -117,8 +117,8 @@ fn check_free(limits: &Limits, placement: &Placement, hardware: &Hardware) -> Re
     let mut usual = Suggestion::new("the usual share of the card");
     for role in over {
         let largest = (free(role) / MIB).max(1);
-        lowered = lowered.set(limit_setting(role), Value::Limit(Limit::Mb(largest)));
-        usual = usual.set(limit_setting(role), Value::Limit(Limit::Auto(None)));
+        lowered = lowered.set(limit_setting(role), SettingValue::Limit(Limit::Mb(largest)));
+        usual = usual.set(limit_setting(role), SettingValue::Limit(Limit::Auto(None)));
     }
     refusal = refusal.suggest(lowered).suggest(usual);
     Err(refusal.suggest(auto_both()))
@@ -134,7 +134,7 @@ fn limit_over_free(role: Role, limit: u64, card: Option<usize>, hardware: &Hardw
     )
 }
 
-fn sum_over_free(limits: &Limits, card: Option<usize>, free: u64, hardware: &Hardware) -> Refusal {
+fn sum_over_free(limits: &MemoryLimits, card: Option<usize>, free: u64, hardware: &Hardware) -> Refusal {
     let mb = |bytes: u64| bytes / MIB;
     let left = |other: u64| mb(free.saturating_sub(other));
     let message = format!(
@@ -148,7 +148,7 @@ fn sum_over_free(limits: &Limits, card: Option<usize>, free: u64, hardware: &Har
     );
     let lower = |role: Role, other: u64| {
         Suggestion::new(format!("the largest the {role} role can have beside the other"))
-            .set(limit_setting(role), Value::Limit(Limit::Mb(left(other).max(1))))
+            .set(limit_setting(role), SettingValue::Limit(Limit::Mb(left(other).max(1))))
     };
     Refusal::new(Reason::OverFree, message)
         .suggest(lower(Role::Model, limits.data))
@@ -157,7 +157,7 @@ fn sum_over_free(limits: &Limits, card: Option<usize>, free: u64, hardware: &Har
 }
 
 fn auto_both() -> Suggestion {
-    let auto = || Value::Limit(Limit::Auto(None));
+    let auto = || SettingValue::Limit(Limit::Auto(None));
     Suggestion::new("the usual shares").set(Id::DataGpuMemory, auto()).set(Id::ModelGpuMemory, auto())
 }
 
@@ -183,14 +183,14 @@ fn holdings(card: Option<usize>, hardware: &Hardware) -> String {
 mod tests {
     use super::*;
     use crate::fixture::{cpu_only, gpus, settings};
-    use crate::workload::Line;
-    use tandem_device::Holder;
+    use crate::workload::PlanLine;
+    use tandem_device::CardProcess;
 
     fn resolve(line: &str, hardware: &Hardware) -> Result<(u64, u64), Refusal> {
         let settings = settings(line);
         let placement = Placement::choose(&settings, hardware)?;
-        let need = Need { driver_bytes: 64 * MIB, arena: vec![Line::new("slots", 400 * MIB)] };
-        let limits = Limits::resolve(&settings, &placement, hardware, &need)?;
+        let need = Need { driver_bytes: 64 * MIB, arena: vec![PlanLine::new("slots", 400 * MIB)] };
+        let limits = MemoryLimits::resolve(&settings, &placement, hardware, &need)?;
         Ok((limits.data / MIB, limits.model / MIB))
     }
 
@@ -228,7 +228,7 @@ mod tests {
         let mut hardware = gpus(2, 24);
         let reading = &mut hardware.cards[1].reading;
         reading.free_bytes = 10_000 * MIB;
-        reading.holders = vec![Holder { pid: 42, name: Some("python3".to_owned()), bytes: 14_000 * MIB }];
+        reading.holders = vec![CardProcess { pid: 42, name: Some("python3".to_owned()), bytes: 14_000 * MIB }];
         let text = resolve(TWO, &hardware).unwrap_err().to_string();
         for part in [
             "❌ The model limit of 16384 MB is over what GPU 1 has free",

@@ -8,7 +8,7 @@ use tandem_feed::{Bucket, FeedPlan};
 use crate::hardware::Hardware;
 use crate::placement::Placement;
 use crate::refusal::{Reason, Refusal};
-use crate::workload::{Line, Program, Workload};
+use crate::workload::{PlanLine, ProgramKind, Workload};
 
 /// What a role needs: the driver's part, and what its arena must hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(crate) struct Need {
     /// Context, modules and headroom. Nothing on the CPU.
     pub(crate) driver_bytes: u64,
     /// What the arena must hold, in whole blocks.
-    pub(crate) arena: Vec<Line>,
+    pub(crate) arena: Vec<PlanLine>,
 }
 
 impl Need {
@@ -31,8 +31,8 @@ impl Need {
     }
 
     /// Every line, the driver's first.
-    pub(crate) fn lines(&self) -> Vec<Line> {
-        let driver = (self.driver_bytes > 0).then(|| Line::new(DRIVER, self.driver_bytes));
+    pub(crate) fn lines(&self) -> Vec<PlanLine> {
+        let driver = (self.driver_bytes > 0).then(|| PlanLine::new(DRIVER, self.driver_bytes));
         driver.into_iter().chain(self.arena.iter().cloned()).collect()
     }
 }
@@ -75,22 +75,23 @@ fn unread(index: usize) -> Refusal {
 }
 
 /// What the data role's arena holds.
-pub(crate) fn data_lines(feed: &FeedPlan) -> Vec<Line> {
+pub(crate) fn data_lines(feed: &FeedPlan) -> Vec<PlanLine> {
     let lines = feed.data_lines();
-    lines.into_iter().map(|(name, bytes)| Line::new(name, bytes)).collect()
+    lines.into_iter().map(|(name, bytes)| PlanLine::new(name, bytes)).collect()
 }
 
 /// What the model role's arena holds.
-pub(crate) fn model_lines(feed: &FeedPlan, workload: &dyn Workload) -> Vec<Line> {
-    let mut lines: Vec<Line> = feed.model_lines().into_iter().map(|(name, bytes)| Line::new(name, bytes)).collect();
+pub(crate) fn model_lines(feed: &FeedPlan, workload: &dyn Workload) -> Vec<PlanLine> {
+    let mut lines: Vec<PlanLine> =
+        feed.model_lines().into_iter().map(|(name, bytes)| PlanLine::new(name, bytes)).collect();
     lines.extend(workload.lasting());
     let tables = workload.tables(&feed.buckets);
-    lines.extend((tables > 0).then(|| Line::new("tables", tables)));
+    lines.extend((tables > 0).then(|| PlanLine::new("tables", tables)));
     let peaks = feed.buckets.iter().enumerate().map(|(at, bucket)| (bucket, peak_bytes(workload, at, bucket)));
     if let Some((bucket, bytes)) = peaks.max_by_key(|(_, bytes)| *bytes) {
         let (rows, frames, tokens) = (bucket.batch(), bucket.frames(), bucket.tokens());
         let shape = format!("{rows} rows, {frames} frames, {tokens} tokens");
-        lines.push(Line::new(format!("activations (largest bucket: {shape})"), bytes));
+        lines.push(PlanLine::new(format!("activations (largest bucket: {shape})"), bytes));
     }
     lines
 }
@@ -101,12 +102,12 @@ pub(crate) fn least_model_bytes(feed: &FeedPlan, workload: &dyn Workload, most: 
     let slots: u64 = feed.model_lines().iter().map(|(_, bytes)| bytes).sum();
     let lasting = slots + workload.lasting().iter().map(|line| line.bytes).sum::<u64>();
     let largest = feed.buckets.iter().max_by_key(|bucket| bucket.frames()).filter(|_| lasting <= most);
-    lasting + largest.map_or(0, |bucket| workload.bytes(Program::Accumulate, bucket))
+    lasting + largest.map_or(0, |bucket| workload.bytes(ProgramKind::Accumulate, bucket))
 }
 
 /// Programs take turns in the same memory. Held-out data has the first shape, so the others are only trained on.
 fn peak_bytes(workload: &dyn Workload, at: usize, bucket: &Bucket) -> u64 {
-    let programs = if at == 0 { &Program::ALL[..] } else { &[Program::Accumulate] };
+    let programs = if at == 0 { &ProgramKind::ALL[..] } else { &[ProgramKind::Accumulate] };
     programs.iter().map(|program| workload.bytes(*program, bucket)).max().unwrap_or(0)
 }
 
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_smallest_limit_is_in_whole_granules() {
-        let need = |bytes| Need { driver_bytes: 64 * MIB, arena: vec![Line::new("x", bytes)] };
+        let need = |bytes| Need { driver_bytes: 64 * MIB, arena: vec![PlanLine::new("x", bytes)] };
         assert_eq!(need(32 * MIB).smallest_limit(), 96 * MIB);
         assert_eq!(need(32 * MIB + 256).smallest_limit(), 128 * MIB);
     }

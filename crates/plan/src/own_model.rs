@@ -7,7 +7,7 @@ use tandem_engine::EngineError;
 use tandem_model::{Model, Programs};
 
 use crate::plan::Plan;
-use crate::speech::{self, Known, PlannedModel};
+use crate::speech::{self, PlannedModel, ProgramSizeCache};
 use crate::workload::{ModelChoice, ModelSize, Workload, Workloads};
 
 /// Models that can be planned for, and then be had.
@@ -64,13 +64,13 @@ pub trait Models: Workloads {
 #[derive(Clone)]
 pub struct OwnModel {
     model: Arc<dyn Model>,
-    known: Known,
+    known: ProgramSizeCache,
 }
 
 impl OwnModel {
     /// Plans for `model`.
     pub fn new(model: Arc<dyn Model>) -> OwnModel {
-        OwnModel { model, known: Known::default() }
+        OwnModel { model, known: ProgramSizeCache::default() }
     }
 }
 

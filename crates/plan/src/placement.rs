@@ -10,7 +10,7 @@ use crate::refusal::{Reason, Refusal, Suggestion};
 use crate::request::Request;
 use crate::setting::Id;
 use crate::settings::{Origin, Settings};
-use crate::value::{Limit, Value};
+use crate::value::{Limit, SettingValue};
 
 /// How the roles share the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +172,7 @@ fn pair(data: usize, model: usize, settings: &Settings, hardware: &Hardware) -> 
     in_range("model_gpu", model, found)?;
     if data == model {
         return Err(Refusal::usage("❌ data_gpu and model_gpu must be different (or add --share-gpu)")
-            .suggest(Suggestion::new("both roles on one card").set(Id::ShareGpu, Value::Switch(true))));
+            .suggest(Suggestion::new("both roles on one card").set(Id::ShareGpu, SettingValue::Switch(true))));
     }
     usable("data_gpu", data, hardware)?;
     usable("model_gpu", model, hardware)?;
@@ -189,17 +189,17 @@ fn too_few(settings: &Settings, hardware: &Hardware) -> Refusal {
         return Refusal::new(Reason::TooFewGpus, message).suggest(on_the_cpu());
     };
     message.push_str("\n   One GPU can do both: on its own, or with --share-gpu as two partitions");
-    let index = || Value::Count(only.card.index as u64);
+    let index = || SettingValue::Count(only.card.index as u64);
     let alone =
         Suggestion::new("this GPU for everything").set(Id::Gpu, index()).leave_out(&APART).leave_out(&[Id::Mode]);
     let mut partitions = Suggestion::new("both roles on this GPU, as two partitions")
-        .set(Id::ShareGpu, Value::Switch(true))
+        .set(Id::ShareGpu, SettingValue::Switch(true))
         .set(Id::DataGpu, index())
         .set(Id::ModelGpu, index())
         .leave_out(&[Id::Mode]);
     // Limits meant for two cards are too much for one.
     for id in [Id::DataGpuMemory, Id::ModelGpuMemory].into_iter().filter(|id| settings.given(*id).is_some()) {
-        partitions = partitions.set(id, Value::Limit(Limit::Auto(None)));
+        partitions = partitions.set(id, SettingValue::Limit(Limit::Auto(None)));
     }
     Refusal::new(Reason::TooFewGpus, message).suggest(alone).suggest(partitions)
 }
@@ -218,9 +218,9 @@ fn no_device(hardware: &Hardware) -> String {
 
 /// The same run without any GPU.
 pub(crate) fn on_the_cpu() -> Suggestion {
-    Suggestion::new("run on the CPU").set(Id::Mode, Value::Choice("cpu")).leave_out(&APART).leave_out(&[
+    Suggestion::new("run on the CPU").set(Id::Mode, SettingValue::Choice("cpu")).leave_out(&APART).leave_out(&[
         Id::Gpu,
-        Id::Transfer,
+        Id::TransferPlan,
         Id::MixedPrecision,
     ])
 }
@@ -231,8 +231,11 @@ fn in_range(name: &str, index: usize, found: usize) -> Result<(), Refusal> {
     }
     let message = format!("❌ Invalid {name}={index}, must be 0-{}", found.saturating_sub(1));
     let refusal = Refusal::new(Reason::GpuIndex, message);
-    let pair = Suggestion::new("the first two").set(Id::DataGpu, Value::Count(0)).set(Id::ModelGpu, Value::Count(1));
-    let first = Suggestion::new("the first").set(Id::Gpu, Value::Count(0)).leave_out(&APART).leave_out(&[Id::Mode]);
+    let pair = Suggestion::new("the first two")
+        .set(Id::DataGpu, SettingValue::Count(0))
+        .set(Id::ModelGpu, SettingValue::Count(1));
+    let first =
+        Suggestion::new("the first").set(Id::Gpu, SettingValue::Count(0)).leave_out(&APART).leave_out(&[Id::Mode]);
     Err(if found > 1 && name != "gpu" { refusal.suggest(pair) } else { refusal.suggest(first) })
 }
 
@@ -291,7 +294,7 @@ fn precision(settings: &Settings, model: Option<&CardFacts>) -> Result<Precision
                 format!("{} has compute capability {major}.{minor}, and bf16 needs 8.0", facts.card)
             });
             Err(Refusal::new(Reason::Device, format!("❌ --mixed-precision needs bf16: {found}"))
-                .suggest(Suggestion::new("f32 throughout").set(Id::MixedPrecision, Value::Switch(false))))
+                .suggest(Suggestion::new("f32 throughout").set(Id::MixedPrecision, SettingValue::Switch(false))))
         }
         (Some(false), _) | (None, false) => Ok(Precision::Full),
         (_, true) => Ok(Precision::Mixed),

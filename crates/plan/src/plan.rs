@@ -6,8 +6,8 @@ use tandem_events::Role;
 use tandem_feed::{Bucket, FeedPlan};
 
 use crate::advice;
-use crate::cache::Cache;
-use crate::corpus::{CorpusFacts, CorpusPlan, Shapes};
+use crate::cache::CachePlan;
+use crate::corpus::{BucketShapes, CorpusFacts, CorpusPlan};
 use crate::hardware::Hardware;
 use crate::memory::by_role;
 use crate::placement::{Mode, Precision};
@@ -15,9 +15,9 @@ use crate::refusal::Refusal;
 use crate::settings::Settings;
 use crate::solve::{Care, draft};
 use crate::suggest;
-use crate::training::Training;
-use crate::transfer::Transfer;
-use crate::workload::{Line, ModelSize, Workloads};
+use crate::training::TrainingSettings;
+use crate::transfer::TransferPlan;
+use crate::workload::{ModelSize, PlanLine, Workloads};
 
 /// Everything a run is: where, how much, how many. Holding one means that it fits.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,13 +47,13 @@ pub struct Plan {
     /// What is trained on; none without data.
     pub corpus: Option<CorpusPlan>,
     /// Where decoded audio is kept.
-    pub cache: Cache,
+    pub cache: CachePlan,
     /// The share of an epoch's recordings that may turn out bad.
     pub max_bad_fraction: f64,
     /// Where the driver lines come from: `probed: …`, `table: …`; none on the CPU.
     pub driver_source: Option<String>,
     /// How batches cross.
-    pub transfer: Transfer,
+    pub transfer: TransferPlan,
     /// Decode threads at start.
     pub threads: u64,
     /// Decode threads at most, where waiting asks for more. Given by hand, it is the number at start.
@@ -73,7 +73,7 @@ pub struct Plan {
     /// How it is optimized.
     pub level: Level,
     /// How long it goes on, how fast it learns, and where it is kept.
-    pub training: Training,
+    pub training: TrainingSettings,
     /// Longest text, in tokens.
     pub max_text_length: u64,
     /// Longest recording, in frames.
@@ -106,7 +106,7 @@ pub struct RolePlan {
     /// What it will hold: the sum of `lines`.
     pub planned_bytes: u64,
     /// What that is made of, the driver's part first.
-    pub lines: Vec<Line>,
+    pub lines: Vec<PlanLine>,
     /// What its arena reserves: holds every line but the driver's, and with it stays inside the limit.
     pub arena_bytes: u64,
     /// The driver's part.
@@ -148,7 +148,7 @@ impl Plan {
         workloads: &dyn Workloads,
         corpus: Option<&CorpusFacts>,
     ) -> Result<Plan, Refusal> {
-        let shapes = Shapes::new(corpus);
+        let shapes = BucketShapes::new(corpus);
         let settings = &shapes.settle(settings);
         let attempt = |settings: &Settings| draft(settings, hardware, workloads, &shapes, Care::Fit);
         match draft(settings, hardware, workloads, &shapes, Care::Whole) {
@@ -172,7 +172,7 @@ impl Plan {
     }
 
     /// Batches cross another way from here on: the planned one was tried, and does not deliver.
-    pub fn reroute(&mut self, other: Transfer) {
+    pub fn reroute(&mut self, other: TransferPlan) {
         self.feed.route = other.route;
         self.transfer = other;
     }

@@ -6,7 +6,7 @@ use tandem_events::Role;
 use crate::placement::{Mode, Precision};
 use crate::plan::Plan;
 use crate::setting::{Id, SECTIONS, SETTINGS};
-use crate::value::{Limit, Value};
+use crate::value::{Limit, SettingValue};
 
 /// Every setting with the value in force and what it does. `null` leaves the default to decide.
 pub fn print_config(plan: &Plan) -> String {
@@ -22,11 +22,11 @@ pub fn print_config(plan: &Plan) -> String {
     text
 }
 
-fn in_force(plan: &Plan, id: Id) -> Option<Value> {
-    let count = |n: u64| Some(Value::Count(n));
-    let text = |text: &Option<String>| text.clone().map(Value::Text);
-    let card = |role: Role| plan.role(role).card.map(|index| Value::Count(index as u64));
-    let limit = |role: Role| plan.isolated.then(|| Value::Limit(Limit::Mb(plan.role(role).limit_bytes / MIB)));
+fn in_force(plan: &Plan, id: Id) -> Option<SettingValue> {
+    let count = |n: u64| Some(SettingValue::Count(n));
+    let text = |text: &Option<String>| text.clone().map(SettingValue::Text);
+    let card = |role: Role| plan.role(role).card.map(|index| SettingValue::Count(index as u64));
+    let limit = |role: Role| plan.isolated.then(|| SettingValue::Limit(Limit::Mb(plan.role(role).limit_bytes / MIB)));
     let has_roles_apart = matches!(plan.mode, Mode::Multi | Mode::SharedGpu);
     match id {
         Id::TrainData => text(&plan.sources.train_data),
@@ -34,21 +34,21 @@ fn in_force(plan: &Plan, id: Id) -> Option<Value> {
         Id::ExcludeIds => text(&plan.sources.exclude_ids),
         Id::Lang => text(&plan.sources.lang),
         // What was asked for: what follows from it depends on what is free now.
-        Id::Cache => Some(Value::Choice(plan.cache.asked)),
-        Id::MaxBadFraction => Some(Value::Share(plan.max_bad_fraction)),
-        Id::CheckpointDir => Some(Value::Text(plan.training.checkpoint_dir.clone())),
+        Id::CachePlan => Some(SettingValue::Choice(plan.cache.asked)),
+        Id::MaxBadFraction => Some(SettingValue::Share(plan.max_bad_fraction)),
+        Id::CheckpointDir => Some(SettingValue::Text(plan.training.checkpoint_dir.clone())),
         Id::Epochs => count(plan.training.epochs),
-        Id::MaxSteps => plan.training.max_steps.map(Value::Count),
-        Id::CheckpointEvery => plan.training.checkpoint_every.map(Value::Count),
+        Id::MaxSteps => plan.training.max_steps.map(SettingValue::Count),
+        Id::CheckpointEvery => plan.training.checkpoint_every.map(SettingValue::Count),
         Id::Resume => text(&plan.training.resume),
-        Id::ResetTraining => Some(Value::Switch(plan.training.reset)),
-        Id::Lr => Some(Value::Share(plan.training.peak_lr)),
+        Id::ResetTraining => Some(SettingValue::Switch(plan.training.reset)),
+        Id::Lr => Some(SettingValue::Share(plan.training.peak_lr)),
         Id::BatchSize => count(plan.batch_size),
         Id::GradAccum => count(plan.grad_accum),
-        Id::OptimizationLevel => Some(Value::Choice(plan.level.slug())),
-        Id::MixedPrecision => Some(Value::Switch(plan.precision == Precision::Mixed)),
+        Id::OptimizationLevel => Some(SettingValue::Choice(plan.level.slug())),
+        Id::MixedPrecision => Some(SettingValue::Switch(plan.precision == Precision::Mixed)),
         Id::Seed => count(plan.seed),
-        Id::ModelSize => Some(Value::Choice(plan.model_size.name())),
+        Id::ModelSize => Some(SettingValue::Choice(plan.model_size.name())),
         Id::MaxTextLength => count(plan.max_text_length),
         Id::MaxMelFrames => count(plan.max_mel_frames),
         // A number given by hand is never changed: what was not given stays so.
@@ -56,27 +56,29 @@ fn in_force(plan: &Plan, id: Id) -> Option<Value> {
         // Nor is this; and it is what was asked for, not what two GPUs make of it: that would be halved again.
         Id::BufferSize => plan.buffer_size_given.then(|| count(plan.buffer_size_asked))?,
         Id::PrefetchBufferSize => count(plan.feed.model_slots),
-        Id::Mode => mode_flag(plan.mode).map(Value::Choice),
+        Id::Mode => mode_flag(plan.mode).map(SettingValue::Choice),
         Id::DataGpu => has_roles_apart.then(|| card(Role::Data))?,
         Id::ModelGpu => has_roles_apart.then(|| card(Role::Model))?,
         Id::Gpu => (plan.mode == Mode::Single).then(|| card(Role::Model))?,
-        Id::ShareGpu => Some(Value::Switch(plan.mode == Mode::SharedGpu)),
-        Id::EnableMemoryIsolation => Some(Value::Switch(plan.isolated)),
+        Id::ShareGpu => Some(SettingValue::Switch(plan.mode == Mode::SharedGpu)),
+        Id::EnableMemoryIsolation => Some(SettingValue::Switch(plan.isolated)),
         Id::DataGpuMemory => limit(Role::Data),
         Id::ModelGpuMemory => limit(Role::Model),
-        Id::ModelStartDelay => Some(Value::Seconds(plan.start_delay_seconds)),
-        Id::EnableStaticShapes => Some(Value::Switch(plan.static_shapes)),
+        Id::ModelStartDelay => Some(SettingValue::Seconds(plan.start_delay_seconds)),
+        Id::EnableStaticShapes => Some(SettingValue::Switch(plan.static_shapes)),
         Id::TensorboardDir => text(&plan.training.tensorboard_dir),
         Id::Prometheus => text(&plan.training.prometheus),
         Id::Trace => text(&plan.training.trace),
-        Id::Transfer => Some(Value::Choice(if plan.transfer.forced { plan.transfer.route.name() } else { "auto" })),
+        Id::TransferPlan => {
+            Some(SettingValue::Choice(if plan.transfer.forced { plan.transfer.route.name() } else { "auto" }))
+        }
     }
 }
 
 /// Text is quoted: a path may be anything.
-fn yaml(value: &Value) -> String {
+fn yaml(value: &SettingValue) -> String {
     match value {
-        Value::Text(text) => serde_json::json!(text).to_string(),
+        SettingValue::Text(text) => serde_json::json!(text).to_string(),
         other => other.to_string(),
     }
 }

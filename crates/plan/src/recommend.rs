@@ -2,18 +2,18 @@
 
 use tandem_device::limits::{DATA_SHARE, MODEL_SHARE};
 
-use crate::corpus::{CorpusFacts, Shapes};
+use crate::corpus::{BucketShapes, CorpusFacts};
 use crate::hardware::Hardware;
 use crate::plan::Plan;
 use crate::setting::Id;
 use crate::settings::Settings;
 use crate::solve::{Care, draft};
-use crate::value::{Limit, Value};
+use crate::value::{Limit, SettingValue};
 use crate::workload::Workloads;
 
 /// Settings for one kind of machine.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct Recommendation {
     /// How many cards.
     pub count: usize,
     /// Memory of each, in GB.
@@ -52,7 +52,7 @@ const DECIDED: [Id; 11] = [
     Id::EnableMemoryIsolation,
     Id::DataGpuMemory,
     Id::ModelGpuMemory,
-    Id::Transfer,
+    Id::TransferPlan,
 ];
 
 /// A row for every size of card, one and two of them. `machine` makes the hardware that `--sim` would give for
@@ -62,21 +62,21 @@ pub fn recommend(
     machine: &dyn Fn(usize, u64) -> Hardware,
     workloads: &dyn Workloads,
     corpus: Option<&CorpusFacts>,
-) -> Vec<Row> {
-    let (wanted, shapes) = (settings.without(&DECIDED), Shapes::new(corpus));
+) -> Vec<Recommendation> {
+    let (wanted, shapes) = (settings.without(&DECIDED), BucketShapes::new(corpus));
     let mut rows = Vec::new();
     for count in [1, 2] {
         for card_gb in CARDS_GB {
             let hardware = machine(count, card_gb);
             let attempt = |settings: &Settings| draft(settings, &hardware, workloads, &shapes, Care::Fit).ok();
-            rows.push(Row { count, card_gb, fit: best(&wanted, count, card_gb, &attempt) });
+            rows.push(Recommendation { count, card_gb, fit: best(&wanted, count, card_gb, &attempt) });
         }
     }
     rows
 }
 
 /// The rows as a table.
-pub fn show_recommendations(rows: &[Row]) -> String {
+pub fn show_recommendations(rows: &[Recommendation]) -> String {
     let mut text = String::from("cards      batch  data MB  model MB  prefetch  type\n");
     for row in rows {
         let cards = format!("{} x {} GB", row.count, row.card_gb);
@@ -139,23 +139,23 @@ fn best(wanted: &Settings, count: usize, card_gb: u64, attempt: &dyn Fn(&Setting
 
 fn with_start(wanted: &Settings, count: usize, batch_size: u64, start: &Start) -> Settings {
     let mut settings = wanted.clone();
-    settings.replace(Id::BatchSize, Value::Count(batch_size));
-    settings.replace(Id::EnableMemoryIsolation, Value::Switch(true));
-    settings.replace(Id::DataGpuMemory, Value::Limit(start.data));
-    settings.replace(Id::ModelGpuMemory, Value::Limit(start.model));
+    settings.replace(Id::BatchSize, SettingValue::Count(batch_size));
+    settings.replace(Id::EnableMemoryIsolation, SettingValue::Switch(true));
+    settings.replace(Id::DataGpuMemory, SettingValue::Limit(start.data));
+    settings.replace(Id::ModelGpuMemory, SettingValue::Limit(start.model));
     if count == 1 {
-        settings.replace(Id::ShareGpu, Value::Switch(true));
+        settings.replace(Id::ShareGpu, SettingValue::Switch(true));
     } else {
-        settings.replace(Id::DataGpu, Value::Count(0));
-        settings.replace(Id::ModelGpu, Value::Count(1));
+        settings.replace(Id::DataGpu, SettingValue::Count(0));
+        settings.replace(Id::ModelGpu, SettingValue::Count(1));
     }
     settings
 }
 
 fn fit(mut settings: Settings, plan: &Plan, count: usize, card_gb: u64) -> Fit {
     let (data_limit_mb, model_limit_mb) = (plan.data.limit_mb(), plan.model.limit_mb());
-    settings.replace(Id::DataGpuMemory, Value::Limit(Limit::Mb(data_limit_mb)));
-    settings.replace(Id::ModelGpuMemory, Value::Limit(Limit::Mb(model_limit_mb)));
+    settings.replace(Id::DataGpuMemory, SettingValue::Limit(Limit::Mb(data_limit_mb)));
+    settings.replace(Id::ModelGpuMemory, SettingValue::Limit(Limit::Mb(model_limit_mb)));
     let args = format!("--sim {count}x{card_gb}GiB {settings}");
     Fit { batch_size: plan.batch_size, data_limit_mb, model_limit_mb, prefetch: plan.feed.model_slots, args }
 }
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
     use crate::fixture::{Chains, gpus, settings};
 
-    fn rows(line: &str) -> Vec<Row> {
+    fn rows(line: &str) -> Vec<Recommendation> {
         recommend(&settings(line), &gpus, &Chains, None)
     }
 

@@ -9,8 +9,8 @@ use crate::config::ConfigError;
 use crate::memory::place;
 use crate::setting::Id;
 use crate::settings::{SettingError, Settings, args_of};
-use crate::value::Value;
-use crate::workload::Line;
+use crate::value::SettingValue;
+use crate::workload::PlanLine;
 
 /// Why nothing was started. Its `Display` is complete: message, memory table and suggestions, ready to print.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -84,7 +84,7 @@ pub struct Demand {
     /// The smallest limit that would do.
     pub needed_bytes: u64,
     /// What it is made of, largest first.
-    pub lines: Vec<Line>,
+    pub lines: Vec<PlanLine>,
 }
 
 impl Demand {
@@ -97,7 +97,7 @@ impl Demand {
 /// Flags to add to (or replace on) the command line, and flags to leave out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Suggestion {
-    changes: Vec<(Id, Value)>,
+    changes: Vec<(Id, SettingValue)>,
     left_out: Vec<Id>,
     /// What it does, in a few words.
     pub text: String,
@@ -109,7 +109,7 @@ impl Suggestion {
     }
 
     /// Also sets `id`; an earlier value of it is replaced.
-    pub(crate) fn set(mut self, id: Id, value: Value) -> Suggestion {
+    pub(crate) fn set(mut self, id: Id, value: SettingValue) -> Suggestion {
         self.changes.retain(|(other, _)| *other != id);
         self.changes.push((id, value));
         self
@@ -128,7 +128,7 @@ impl Suggestion {
     }
 
     /// The settings it changes, and to what.
-    pub(crate) fn changes(&self) -> &[(Id, Value)] {
+    pub(crate) fn changes(&self) -> &[(Id, SettingValue)] {
         &self.changes
     }
 
@@ -233,14 +233,15 @@ mod tests {
 
     #[test]
     fn a_refusal_prints_its_table_and_its_suggestions() {
-        let mut refusal = Refusal::new(Reason::TooSmall, "❌ too small")
-            .suggest(Suggestion::new("half the batch").set(Id::BatchSize, Value::Count(8)).leave_out(&[Id::Gpu]));
+        let mut refusal = Refusal::new(Reason::TooSmall, "❌ too small").suggest(
+            Suggestion::new("half the batch").set(Id::BatchSize, SettingValue::Count(8)).leave_out(&[Id::Gpu]),
+        );
         refusal.demands = vec![Demand {
             role: Role::Model,
             card: Some(1),
             limit_bytes: 512 * MIB,
             needed_bytes: 640 * MIB,
-            lines: vec![Line::new("activations", 600 * MIB)],
+            lines: vec![PlanLine::new("activations", 600 * MIB)],
         }];
         assert_eq!(
             refusal.to_string(),
@@ -252,7 +253,7 @@ mod tests {
     #[test]
     fn a_suggestion_changes_only_what_it_names() {
         let settings = Settings::new().with(&[("batch-size", "16"), ("gpu", "0"), ("seed", "7")]).unwrap();
-        let suggestion = Suggestion::new("").set(Id::BatchSize, Value::Count(8)).leave_out(&[Id::Gpu]);
+        let suggestion = Suggestion::new("").set(Id::BatchSize, SettingValue::Count(8)).leave_out(&[Id::Gpu]);
         assert_eq!(suggestion.apply(&settings).to_string(), "--batch-size 8 --seed 7");
         assert_eq!(suggestion.keep(Id::BatchSize).apply(&settings).to_string(), "--batch-size 16 --seed 7");
     }

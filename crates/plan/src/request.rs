@@ -4,7 +4,7 @@ use crate::placement::on_the_cpu;
 use crate::refusal::{Reason, Refusal, Suggestion};
 use crate::setting::Id;
 use crate::settings::Settings;
-use crate::value::Value;
+use crate::value::SettingValue;
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ fn half_a_pair(given: Option<usize>) -> Refusal {
     ))
     .suggest(
         Suggestion::new("one GPU for everything")
-            .set(Id::Gpu, Value::Count(one as u64))
+            .set(Id::Gpu, SettingValue::Count(one as u64))
             .leave_out(&[Id::DataGpu, Id::ModelGpu, Id::EnableMemoryIsolation])
             .leave_out(&LIMIT_FLAGS),
     )
@@ -70,12 +70,12 @@ fn check_mode(
     gpu: Option<usize>,
 ) -> Result<(), Refusal> {
     let to_single = Suggestion::new("one GPU for everything")
-        .set(Id::Mode, Value::Choice("single"))
+        .set(Id::Mode, SettingValue::Choice("single"))
         .leave_out(&[Id::DataGpu, Id::ModelGpu, Id::ShareGpu, Id::EnableMemoryIsolation])
         .leave_out(&LIMIT_FLAGS);
     let both = Suggestion::new("one GPU for data, one for the model")
-        .set(Id::DataGpu, Value::Count(0))
-        .set(Id::ModelGpu, Value::Count(1))
+        .set(Id::DataGpu, SettingValue::Count(0))
+        .set(Id::ModelGpu, SettingValue::Count(1))
         .leave_out(&[Id::ShareGpu, Id::Gpu]);
     match mode {
         Some("auto") => Err(not_measured()),
@@ -105,13 +105,13 @@ fn not_measured() -> Refusal {
         "❌ --mode auto is found by timing, before a plan is made: say which mode (single, dual or cpu), \
          or leave --mode out",
     )
-    .suggest(Suggestion::new("one GPU for everything").set(Id::Mode, Value::Choice("single")))
-    .suggest(Suggestion::new("run on the CPU").set(Id::Mode, Value::Choice("cpu")))
+    .suggest(Suggestion::new("one GPU for everything").set(Id::Mode, SettingValue::Choice("single")))
+    .suggest(Suggestion::new("run on the CPU").set(Id::Mode, SettingValue::Choice("cpu")))
 }
 
 fn check_card_flags(pair: Option<(usize, usize)>, share: bool, gpu: Option<usize>) -> Result<(), Refusal> {
     let Some((data, model)) = pair else { return Ok(()) };
-    let index = |i: usize| Value::Count(i as u64);
+    let index = |i: usize| SettingValue::Count(i as u64);
     if gpu.is_some() {
         return Err(Refusal::usage(
             "❌ --gpu is the card of single mode: leave it out with --data-gpu and --model-gpu",
@@ -128,7 +128,7 @@ fn check_card_flags(pair: Option<(usize, usize)>, share: bool, gpu: Option<usize
         .suggest(
             Suggestion::new("both roles on one card")
                 .set(Id::ModelGpu, index(data))
-                .set(Id::ShareGpu, Value::Switch(true)),
+                .set(Id::ShareGpu, SettingValue::Switch(true)),
         ));
     }
     Ok(())
@@ -142,7 +142,7 @@ fn check_isolation(settings: &Settings, has_roles_apart: bool) -> Result<(), Ref
         )
         .suggest(
             Suggestion::new("two isolated partitions on one card")
-                .set(Id::ShareGpu, Value::Switch(true))
+                .set(Id::ShareGpu, SettingValue::Switch(true))
                 .leave_out(&[Id::Mode]),
         ));
     }
@@ -156,7 +156,7 @@ fn check_isolation(settings: &Settings, has_roles_apart: bool) -> Result<(), Ref
         "❌ {} {verb} of memory isolation, which is off: add --enable-memory-isolation",
         written.join(" and ")
     ))
-    .suggest(Suggestion::new("").set(Id::EnableMemoryIsolation, Value::Switch(true))))
+    .suggest(Suggestion::new("").set(Id::EnableMemoryIsolation, SettingValue::Switch(true))))
 }
 
 #[cfg(test)]

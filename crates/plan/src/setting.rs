@@ -1,7 +1,7 @@
 //! Every setting there is, in one table. The command line, the config file, `--print-config` and every message
 //! about a setting are made from it, so none of them can know a name the others do not.
 
-use crate::value::Value;
+use crate::value::SettingValue;
 
 /// Which setting. In the order of [`SETTINGS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -11,7 +11,7 @@ pub enum Id {
     ValData,
     ExcludeIds,
     Lang,
-    Cache,
+    CachePlan,
     MaxBadFraction,
     CheckpointDir,
     Epochs,
@@ -40,7 +40,7 @@ pub enum Id {
     DataGpuMemory,
     ModelGpuMemory,
     ModelStartDelay,
-    Transfer,
+    TransferPlan,
     EnableStaticShapes,
     TensorboardDir,
     Prometheus,
@@ -68,7 +68,7 @@ pub struct Setting {
     /// Other names it answers to on the command line; in snake case, also in the config file.
     pub aliases: &'static [&'static str],
     /// What can be written for it.
-    pub kind: Kind,
+    pub kind: SettingKind,
     /// What holds when nothing is written.
     pub default: DefaultValue,
     /// What it does, in one line.
@@ -77,7 +77,7 @@ pub struct Setting {
 
 /// What can be written for a setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
+pub enum SettingKind {
     /// A whole number. The bounds also keep every product of sizes far inside 64 bits.
     Count {
         /// Smallest that makes sense.
@@ -140,7 +140,7 @@ impl Setting {
     /// The flag that turns a switch off, where there is one.
     pub fn off_flag(&self) -> Option<&'static str> {
         match self.kind {
-            Kind::Switch { off_flag } => off_flag,
+            SettingKind::Switch { off_flag } => off_flag,
             _ => None,
         }
     }
@@ -148,14 +148,14 @@ impl Setting {
     /// What stands for the value in `--help`; nothing for a switch.
     pub fn value_name(&self) -> Option<&'static str> {
         match self.kind {
-            Kind::Count { .. } => Some("N"),
-            Kind::Limit => Some("MB"),
-            Kind::Choice(_) => Some("WORD"),
-            Kind::Seconds => Some("S"),
-            Kind::Share => Some("X"),
-            Kind::Path => Some("PATH"),
-            Kind::Word => Some("WORD"),
-            Kind::Switch { .. } => None,
+            SettingKind::Count { .. } => Some("N"),
+            SettingKind::Limit => Some("MB"),
+            SettingKind::Choice(_) => Some("WORD"),
+            SettingKind::Seconds => Some("S"),
+            SettingKind::Share => Some("X"),
+            SettingKind::Path => Some("PATH"),
+            SettingKind::Word => Some("WORD"),
+            SettingKind::Switch { .. } => None,
         }
     }
 
@@ -169,14 +169,14 @@ impl Setting {
     /// What can be written, for messages: `a whole number from 1 to 64`.
     pub fn expected(&self) -> String {
         match self.kind {
-            Kind::Count { min, max } => format!("a whole number from {min} to {max}"),
-            Kind::Limit => "a number of MB from 1 on, `auto`, or `auto:0.40` for another share".to_owned(),
-            Kind::Choice(words) => format!("one of {}", words.join(", ")),
-            Kind::Switch { .. } => "true or false".to_owned(),
-            Kind::Seconds => "a number of seconds from 0 to 3600".to_owned(),
-            Kind::Share => "a number from 0 to 1".to_owned(),
-            Kind::Path => "a path".to_owned(),
-            Kind::Word => "a word of up to 64 letters, digits, - and _".to_owned(),
+            SettingKind::Count { min, max } => format!("a whole number from {min} to {max}"),
+            SettingKind::Limit => "a number of MB from 1 on, `auto`, or `auto:0.40` for another share".to_owned(),
+            SettingKind::Choice(words) => format!("one of {}", words.join(", ")),
+            SettingKind::Switch { .. } => "true or false".to_owned(),
+            SettingKind::Seconds => "a number of seconds from 0 to 3600".to_owned(),
+            SettingKind::Share => "a number from 0 to 1".to_owned(),
+            SettingKind::Path => "a path".to_owned(),
+            SettingKind::Word => "a word of up to 64 letters, digits, - and _".to_owned(),
         }
     }
 
@@ -184,21 +184,23 @@ impl Setting {
     pub fn example(&self) -> String {
         match (self.default, self.kind) {
             (DefaultValue::Fixed(text) | DefaultValue::FromCorpus { otherwise: text, .. }, _) => text.to_owned(),
-            (_, Kind::Count { min, .. }) => min.to_string(),
-            (_, Kind::Limit) => "auto".to_owned(),
-            (_, Kind::Choice(words)) => words.first().copied().unwrap_or_default().to_owned(),
-            (_, Kind::Switch { .. }) => "true".to_owned(),
-            (_, Kind::Seconds) => "1.0".to_owned(),
-            (_, Kind::Share) => "0.5".to_owned(),
-            (_, Kind::Path) => "./data".to_owned(),
-            (_, Kind::Word) => "en".to_owned(),
+            (_, SettingKind::Count { min, .. }) => min.to_string(),
+            (_, SettingKind::Limit) => "auto".to_owned(),
+            (_, SettingKind::Choice(words)) => words.first().copied().unwrap_or_default().to_owned(),
+            (_, SettingKind::Switch { .. }) => "true".to_owned(),
+            (_, SettingKind::Seconds) => "1.0".to_owned(),
+            (_, SettingKind::Share) => "0.5".to_owned(),
+            (_, SettingKind::Path) => "./data".to_owned(),
+            (_, SettingKind::Word) => "en".to_owned(),
         }
     }
 
     /// The default as a value, where it is a fixed one, or is one without a corpus.
-    pub(crate) fn fixed_default(&self) -> Option<Value> {
+    pub(crate) fn fixed_default(&self) -> Option<SettingValue> {
         match self.default {
-            DefaultValue::Fixed(text) | DefaultValue::FromCorpus { otherwise: text, .. } => Value::parse(self, text),
+            DefaultValue::Fixed(text) | DefaultValue::FromCorpus { otherwise: text, .. } => {
+                SettingValue::parse(self, text)
+            }
             DefaultValue::Computed(_) => None,
         }
     }
@@ -213,7 +215,7 @@ pub const SECTIONS: [&str; 3] = ["data", "model", "training"];
 const TRAINING: &str = "training";
 const MODEL: &str = "model";
 const DATA: &str = "data";
-const GPU_INDEX: Kind = Kind::Count { min: 0, max: 1023 };
+const GPU_INDEX: SettingKind = SettingKind::Count { min: 0, max: 1023 };
 
 /// The table.
 pub static SETTINGS: &[Setting] = &[
@@ -223,7 +225,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "train_data",
         aliases: &[],
-        kind: Kind::Path,
+        kind: SettingKind::Path,
         default: DefaultValue::Computed("none: evenly spaced shapes"),
         help: "LJSpeech folder, its metadata file (.csv), or a JSONL manifest",
     },
@@ -233,7 +235,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "val_data",
         aliases: &[],
-        kind: Kind::Path,
+        kind: SettingKind::Path,
         default: DefaultValue::Computed("metadata_eval.csv, else a tenth of the training data"),
         help: "The same for validation",
     },
@@ -243,7 +245,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "exclude_ids",
         aliases: &[],
-        kind: Kind::Path,
+        kind: SettingKind::Path,
         default: DefaultValue::Computed("none"),
         help: "Utterances never trained on, an id per line",
     },
@@ -253,17 +255,17 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "lang",
         aliases: &[],
-        kind: Kind::Word,
+        kind: SettingKind::Word,
         default: DefaultValue::Fixed("en"),
         help: "Language of rows that name none",
     },
     Setting {
-        id: Id::Cache,
+        id: Id::CachePlan,
         flag: "cache",
         section: DATA,
         key: "cache",
         aliases: &[],
-        kind: Kind::Choice(&["auto", "none", "memory", "disk"]),
+        kind: SettingKind::Choice(&["auto", "none", "memory", "disk"]),
         default: DefaultValue::Fixed("auto"),
         help: "Where decoded audio is kept between epochs; auto: in memory when it fits a quarter of what is free",
     },
@@ -273,7 +275,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "max_bad_fraction",
         aliases: &[],
-        kind: Kind::Share,
+        kind: SettingKind::Share,
         default: DefaultValue::Fixed("0.05"),
         help: "Recordings of an epoch that may turn out bad before the run stops, as a share",
     },
@@ -283,7 +285,7 @@ pub static SETTINGS: &[Setting] = &[
         section: TRAINING,
         key: "checkpoint_dir",
         aliases: &[],
-        kind: Kind::Path,
+        kind: SettingKind::Path,
         default: DefaultValue::Fixed("./checkpoints"),
         help: "Folder of the run: checkpoints, run log, samples",
     },
@@ -293,7 +295,7 @@ pub static SETTINGS: &[Setting] = &[
         section: TRAINING,
         key: "epochs",
         aliases: &[],
-        kind: Kind::Count { min: 1, max: 1_000_000 },
+        kind: SettingKind::Count { min: 1, max: 1_000_000 },
         default: DefaultValue::Fixed("500"),
         help: "Times the corpus is gone through; --max-steps may end the run sooner",
     },
@@ -303,7 +305,7 @@ pub static SETTINGS: &[Setting] = &[
         section: TRAINING,
         key: "max_steps",
         aliases: &[],
-        kind: Kind::Count { min: 1, max: u32::MAX as u64 },
+        kind: SettingKind::Count { min: 1, max: u32::MAX as u64 },
         default: DefaultValue::Computed("none; 300 without data"),
         help: "Optimizer steps at most",
     },
@@ -313,7 +315,7 @@ pub static SETTINGS: &[Setting] = &[
         section: TRAINING,
         key: "checkpoint_every",
         aliases: &[],
-        kind: Kind::Count { min: 1, max: u32::MAX as u64 },
+        kind: SettingKind::Count { min: 1, max: u32::MAX as u64 },
         default: DefaultValue::Computed("1000 steps or 10 minutes"),
         help: "Steps from one checkpoint to the next",
     },
@@ -323,7 +325,7 @@ pub static SETTINGS: &[Setting] = &[
         section: TRAINING,
         key: "resume",
         aliases: &[],
-        kind: Kind::Path,
+        kind: SettingKind::Path,
         default: DefaultValue::Computed("the newest checkpoint, where there is one"),
         help: "Go on from this checkpoint, exactly; alone: from the newest, and there must be one",
     },
@@ -333,7 +335,7 @@ pub static SETTINGS: &[Setting] = &[
         section: TRAINING,
         key: "reset_training",
         aliases: &[],
-        kind: Kind::Switch { off_flag: None },
+        kind: SettingKind::Switch { off_flag: None },
         default: DefaultValue::Fixed("false"),
         help: "Begin anew: an earlier run in the folder is moved aside, nothing is deleted",
     },
@@ -343,7 +345,7 @@ pub static SETTINGS: &[Setting] = &[
         section: TRAINING,
         key: "lr",
         aliases: &["learning-rate"],
-        kind: Kind::Share,
+        kind: SettingKind::Share,
         default: DefaultValue::Computed("0.002 to 0.0001, by the size of the model"),
         help: "The highest learning rate",
     },
@@ -353,7 +355,7 @@ pub static SETTINGS: &[Setting] = &[
         section: TRAINING,
         key: "batch_size",
         aliases: &[],
-        kind: Kind::Count { min: 1, max: 65_536 },
+        kind: SettingKind::Count { min: 1, max: 65_536 },
         default: DefaultValue::Fixed("16"),
         help: "Utterances per optimizer step; the default is lowered, aloud, where it does not fit",
     },
@@ -363,7 +365,7 @@ pub static SETTINGS: &[Setting] = &[
         section: TRAINING,
         key: "grad_accum",
         aliases: &["gradient-accumulation-steps"],
-        kind: Kind::Count { min: 1, max: 65_536 },
+        kind: SettingKind::Count { min: 1, max: 65_536 },
         default: DefaultValue::Fixed("1"),
         help: "Splits the batch into this many micro-batches; must divide it",
     },
@@ -373,7 +375,7 @@ pub static SETTINGS: &[Setting] = &[
         section: TRAINING,
         key: "optimization_level",
         aliases: &[],
-        kind: Kind::Choice(&["basic", "enhanced"]),
+        kind: SettingKind::Choice(&["basic", "enhanced"]),
         default: DefaultValue::Fixed("enhanced"),
         help: "basic: AdamW, warm-up then constant; enhanced: warm-up, cosine, clipping and an averaged (EMA) copy of the weights",
     },
@@ -383,7 +385,7 @@ pub static SETTINGS: &[Setting] = &[
         section: TRAINING,
         key: "mixed_precision",
         aliases: &["use-mixed-precision"],
-        kind: Kind::Switch { off_flag: Some("no-mixed-precision") },
+        kind: SettingKind::Switch { off_flag: Some("no-mixed-precision") },
         default: DefaultValue::Computed("on where the device has bf16"),
         help: "bf16 compute with f32 master weights",
     },
@@ -394,7 +396,7 @@ pub static SETTINGS: &[Setting] = &[
         key: "seed",
         aliases: &[],
         // As far as a YAML number goes.
-        kind: Kind::Count { min: 0, max: i64::MAX as u64 },
+        kind: SettingKind::Count { min: 0, max: i64::MAX as u64 },
         default: DefaultValue::Fixed("1234"),
         help: "Fixes data order, dropout and initial weights",
     },
@@ -404,7 +406,7 @@ pub static SETTINGS: &[Setting] = &[
         section: MODEL,
         key: "model_size",
         aliases: &[],
-        kind: Kind::Choice(&["nano", "tiny", "small", "normal", "big"]),
+        kind: SettingKind::Choice(&["nano", "tiny", "small", "normal", "big"]),
         default: DefaultValue::Fixed("tiny"),
         help: "Preset: about 2, 12, 32, 93 or 480 million parameters",
     },
@@ -414,7 +416,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "max_text_length",
         aliases: &[],
-        kind: Kind::Count { min: 1, max: 10_000 },
+        kind: SettingKind::Count { min: 1, max: 10_000 },
         default: DefaultValue::FromCorpus {
             text: "99.5th percentile of the corpus; 200 without one",
             otherwise: "200",
@@ -427,7 +429,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "max_mel_frames",
         aliases: &["max-mel-length"],
-        kind: Kind::Count { min: 8, max: 100_000 },
+        kind: SettingKind::Count { min: 8, max: 100_000 },
         default: DefaultValue::FromCorpus {
             text: "99.5th percentile of the corpus; 1000 without one",
             otherwise: "1000",
@@ -440,7 +442,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "num_workers",
         aliases: &[],
-        kind: Kind::Count { min: 1, max: 1024 },
+        kind: SettingKind::Count { min: 1, max: 1024 },
         default: DefaultValue::Computed(
             "min(8, cores); more, up to twice the cores (8 at least, 64 at most), when it waits for them",
         ),
@@ -452,7 +454,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "pipeline_buffer_size",
         aliases: &["pipeline-buffer-size"],
-        kind: Kind::Count { min: 1, max: 65_536 },
+        kind: SettingKind::Count { min: 1, max: 65_536 },
         default: DefaultValue::Fixed("50"),
         help: "Batches prefetched on the data side; two GPUs keep max(6, N/2)",
     },
@@ -462,7 +464,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "prefetch_buffer_size",
         aliases: &[],
-        kind: Kind::Count { min: 1, max: 1024 },
+        kind: SettingKind::Count { min: 1, max: 1024 },
         default: DefaultValue::Computed("clamp(64 / batch, 3, 8); 2 on the CPU"),
         help: "Batch slots towards the model device; at least 3 on a GPU",
     },
@@ -472,7 +474,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "mode",
         aliases: &[],
-        kind: Kind::Choice(&["single", "dual", "cpu", "auto"]),
+        kind: SettingKind::Choice(&["single", "dual", "cpu", "auto"]),
         default: DefaultValue::Computed("from the GPU flags"),
         help: "Where to run: one GPU, two, or the CPU",
     },
@@ -512,7 +514,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "share_gpu",
         aliases: &[],
-        kind: Kind::Switch { off_flag: Some("no-share-gpu") },
+        kind: SettingKind::Switch { off_flag: Some("no-share-gpu") },
         default: DefaultValue::Fixed("false"),
         help: "Both roles on one GPU, as two partitions",
     },
@@ -522,7 +524,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "enable_memory_isolation",
         aliases: &[],
-        kind: Kind::Switch { off_flag: Some("no-enable-memory-isolation") },
+        kind: SettingKind::Switch { off_flag: Some("no-enable-memory-isolation") },
         default: DefaultValue::Fixed("false"),
         help: "Hard memory limits on both roles",
     },
@@ -532,7 +534,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "data_gpu_memory",
         aliases: &["data-gpu-memory-limit"],
-        kind: Kind::Limit,
+        kind: SettingKind::Limit,
         default: DefaultValue::Computed("8192; auto with --share-gpu"),
         help: "Limit of the data role in MB, auto, or auto:SHARE; needs --enable-memory-isolation",
     },
@@ -542,7 +544,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "model_gpu_memory",
         aliases: &["model-gpu-memory-limit"],
-        kind: Kind::Limit,
+        kind: SettingKind::Limit,
         default: DefaultValue::Computed("16384; auto with --share-gpu"),
         help: "Limit of the model role in MB, auto, or auto:SHARE; needs --enable-memory-isolation",
     },
@@ -552,17 +554,17 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "model_start_delay",
         aliases: &[],
-        kind: Kind::Seconds,
+        kind: SettingKind::Seconds,
         default: DefaultValue::Fixed("2.0"),
         help: "Longest wait for a warm buffer, in seconds",
     },
     Setting {
-        id: Id::Transfer,
+        id: Id::TransferPlan,
         flag: "transfer",
         section: DATA,
         key: "transfer",
         aliases: &[],
-        kind: Kind::Choice(&["auto", "peer", "bounce", "handover"]),
+        kind: SettingKind::Choice(&["auto", "peer", "bounce", "handover"]),
         default: DefaultValue::Fixed("auto"),
         help: "How batches cross from the data role to the model role",
     },
@@ -572,7 +574,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "enable_static_shapes",
         aliases: &["pad-to-fixed-length"],
-        kind: Kind::Switch { off_flag: Some("disable-static-shapes") },
+        kind: SettingKind::Switch { off_flag: Some("disable-static-shapes") },
         default: DefaultValue::Fixed("true"),
         help: "Few padded shapes, compiled before the first step; off: each batch as long as it is, compiled on first sight",
     },
@@ -582,7 +584,7 @@ pub static SETTINGS: &[Setting] = &[
         section: TRAINING,
         key: "tensorboard_dir",
         aliases: &["tensorboard-log-dir"],
-        kind: Kind::Path,
+        kind: SettingKind::Path,
         default: DefaultValue::Computed("tensorboard in the folder of the run"),
         help: "Folder for TensorBoard's event files",
     },
@@ -592,7 +594,7 @@ pub static SETTINGS: &[Setting] = &[
         section: TRAINING,
         key: "prometheus",
         aliases: &[],
-        kind: Kind::Path,
+        kind: SettingKind::Path,
         default: DefaultValue::Computed("none"),
         help: "Serve figures to Prometheus at this address: 9090, :9090 (both on loopback) or 0.0.0.0:9090",
     },
@@ -602,7 +604,7 @@ pub static SETTINGS: &[Setting] = &[
         section: TRAINING,
         key: "trace",
         aliases: &[],
-        kind: Kind::Path,
+        kind: SettingKind::Path,
         default: DefaultValue::Computed("none"),
         help: "Write a Chrome/Perfetto trace of the run to this file",
     },
@@ -663,7 +665,7 @@ mod tests {
     #[test]
     fn fixed_defaults_and_examples_can_be_written() {
         for s in SETTINGS {
-            assert!(Value::parse(s, &s.example()).is_some(), "{}", s.flag);
+            assert!(SettingValue::parse(s, &s.example()).is_some(), "{}", s.flag);
             assert_eq!(s.fixed_default().is_none(), matches!(s.default, DefaultValue::Computed(_)), "{}", s.flag);
         }
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::nearest::nearest;
-use crate::setting::{Id, Kind, SETTINGS, Setting};
-use crate::value::{Limit, Value, quoted};
+use crate::setting::{Id, SETTINGS, Setting, SettingKind};
+use crate::value::{Limit, SettingValue, quoted};
 
 /// The settings that were written, each with where. Flags beat the config file, in whichever order they come.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,7 +17,7 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Given {
     /// Its value.
-    pub value: Value,
+    pub value: SettingValue,
     /// Where it was written.
     pub origin: Origin,
 }
@@ -51,7 +51,7 @@ pub enum SettingError {
     },
     /// The flag exists, its value does not.
     #[error("{place}: expected {expected}, found `{found}`; for example {example}")]
-    Value {
+    SettingValue {
         /// The flag, or the file, line and key.
         place: String,
         /// What can be written.
@@ -87,11 +87,11 @@ impl Settings {
     }
 
     /// Takes `value` for `id` as if it had been typed.
-    pub(crate) fn replace(&mut self, id: Id, value: Value) {
+    pub(crate) fn replace(&mut self, id: Id, value: SettingValue) {
         self.store(id, value, Origin::Flag);
     }
 
-    fn store(&mut self, id: Id, value: Value, origin: Origin) {
+    fn store(&mut self, id: Id, value: SettingValue, origin: Origin) {
         let beaten = origin != Origin::Flag && self.given(id).is_some_and(|given| given.origin == Origin::Flag);
         if !beaten {
             self.given.insert(id, Given { value, origin });
@@ -140,7 +140,7 @@ impl Settings {
     /// The number written for `id`.
     pub fn given_count(&self, id: Id) -> Option<u64> {
         match &self.given(id)?.value {
-            Value::Count(n) => Some(*n),
+            SettingValue::Count(n) => Some(*n),
             _ => None,
         }
     }
@@ -148,7 +148,7 @@ impl Settings {
     /// The limit written for `id`.
     pub fn given_limit(&self, id: Id) -> Option<Limit> {
         match &self.given(id)?.value {
-            Value::Limit(limit) => Some(*limit),
+            SettingValue::Limit(limit) => Some(*limit),
             _ => None,
         }
     }
@@ -156,7 +156,7 @@ impl Settings {
     /// The word written for `id`.
     pub fn given_choice(&self, id: Id) -> Option<&'static str> {
         match &self.given(id)?.value {
-            Value::Choice(word) => Some(*word),
+            SettingValue::Choice(word) => Some(*word),
             _ => None,
         }
     }
@@ -164,7 +164,7 @@ impl Settings {
     /// The switch written for `id`.
     pub fn given_switch(&self, id: Id) -> Option<bool> {
         match &self.given(id)?.value {
-            Value::Switch(on) => Some(*on),
+            SettingValue::Switch(on) => Some(*on),
             _ => None,
         }
     }
@@ -172,7 +172,7 @@ impl Settings {
     /// The number that holds for `id`: written, or its fixed default. Panics for an `id` without one.
     pub fn count(&self, id: Id) -> u64 {
         match self.value(id) {
-            Some(Value::Count(n)) => n,
+            Some(SettingValue::Count(n)) => n,
             other => panic!("{id:?} is not a number with a fixed default: {other:?}"),
         }
     }
@@ -180,7 +180,7 @@ impl Settings {
     /// The word that holds for `id`: written, or its fixed default. Panics for an `id` without one.
     pub fn choice(&self, id: Id) -> &'static str {
         match self.value(id) {
-            Some(Value::Choice(word)) => word,
+            Some(SettingValue::Choice(word)) => word,
             other => panic!("{id:?} is not a word with a fixed default: {other:?}"),
         }
     }
@@ -188,7 +188,7 @@ impl Settings {
     /// Whether the switch `id` is on: written, or its fixed default. Panics for an `id` without one.
     pub fn switch(&self, id: Id) -> bool {
         match self.value(id) {
-            Some(Value::Switch(on)) => on,
+            Some(SettingValue::Switch(on)) => on,
             other => panic!("{id:?} is not a switch with a fixed default: {other:?}"),
         }
     }
@@ -196,7 +196,7 @@ impl Settings {
     /// The time in seconds that holds for `id`: written, or its fixed default. Panics for an `id` without one.
     pub fn seconds(&self, id: Id) -> f64 {
         match self.value(id) {
-            Some(Value::Seconds(s)) => s,
+            Some(SettingValue::Seconds(s)) => s,
             other => panic!("{id:?} is not a time with a fixed default: {other:?}"),
         }
     }
@@ -204,7 +204,7 @@ impl Settings {
     /// The share that holds for `id`: written, or its fixed default. Panics for an `id` without one.
     pub fn share(&self, id: Id) -> f64 {
         match self.value(id) {
-            Some(Value::Share(x)) => x,
+            Some(SettingValue::Share(x)) => x,
             other => panic!("{id:?} is not a share with a fixed default: {other:?}"),
         }
     }
@@ -212,12 +212,12 @@ impl Settings {
     /// The path or the word that holds for `id`: written, or its fixed default.
     pub fn text(&self, id: Id) -> Option<String> {
         match self.value(id) {
-            Some(Value::Text(text)) => Some(text),
+            Some(SettingValue::Text(text)) => Some(text),
             _ => None,
         }
     }
 
-    fn value(&self, id: Id) -> Option<Value> {
+    fn value(&self, id: Id) -> Option<SettingValue> {
         self.given(id).map(|given| given.value.clone()).or_else(|| id.setting().fixed_default())
     }
 }
@@ -231,22 +231,22 @@ impl fmt::Display for Settings {
 }
 
 /// The arguments that say `value` on a command line. A switch that is off and cannot be said says nothing.
-pub(crate) fn args_of(setting: &Setting, value: &Value) -> Vec<String> {
+pub(crate) fn args_of(setting: &Setting, value: &SettingValue) -> Vec<String> {
     let flag = |name: &str| format!("--{name}");
     match value {
-        Value::Switch(true) => vec![flag(setting.flag)],
-        Value::Switch(false) => setting.off_flag().map(flag).into_iter().collect(),
+        SettingValue::Switch(true) => vec![flag(setting.flag)],
+        SettingValue::Switch(false) => setting.off_flag().map(flag).into_iter().collect(),
         _ => vec![flag(setting.flag), value.to_string()],
     }
 }
 
-fn read(setting: &Setting, text: &str, origin: &Origin) -> Result<Value, SettingError> {
-    Value::parse(setting, text).ok_or_else(|| wrong_value(setting, text, origin))
+fn read(setting: &Setting, text: &str, origin: &Origin) -> Result<SettingValue, SettingError> {
+    SettingValue::parse(setting, text).ok_or_else(|| wrong_value(setting, text, origin))
 }
 
-fn invert(value: Value) -> Value {
+fn invert(value: SettingValue) -> SettingValue {
     match value {
-        Value::Switch(on) => Value::Switch(!on),
+        SettingValue::Switch(on) => SettingValue::Switch(!on),
         other => other,
     }
 }
@@ -257,7 +257,7 @@ fn nearest_flag(name: &str) -> String {
 
 fn wrong_value(setting: &Setting, found: &str, origin: &Origin) -> SettingError {
     let close = match setting.kind {
-        Kind::Choice(words) => nearest(found, words.iter().copied()).map(str::to_owned),
+        SettingKind::Choice(words) => nearest(found, words.iter().copied()).map(str::to_owned),
         _ => None,
     };
     let value = close.unwrap_or_else(|| setting.example());
@@ -267,7 +267,7 @@ fn wrong_value(setting: &Setting, found: &str, origin: &Origin) -> SettingError 
             (format!("{file}:{line}: {}.{}", setting.section, setting.key), format!("{}: {value}", setting.key))
         }
     };
-    SettingError::Value { place, expected: setting.expected(), found: found.to_owned(), example }
+    SettingError::SettingValue { place, expected: setting.expected(), found: found.to_owned(), example }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use tandem_device::bytes::show;
 use tandem_events::Role;
 use tandem_feed::{Bucket, CacheKind, LeftOut};
 
-use crate::cache::Cache;
+use crate::cache::CachePlan;
 use crate::corpus::{CorpusPlan, show_left_out};
 use crate::hardware::Hardware;
 use crate::memory::place;
@@ -123,7 +123,7 @@ fn rest(plan: &Plan) -> Vec<(&'static str, String)> {
         ("Cache", cache(&plan.cache)),
         ("Model", format!("{} ({}), {}", plan.model_title(), plan.model_name, precision(plan.precision))),
         ("Optimizer", optimizer(plan.level).to_owned()),
-        ("Rate", plan.training.told()),
+        ("Rate", plan.training.describe()),
         ("Driver", plan.driver_source.clone().unwrap_or_else(|| "none".to_owned())),
         ("Start", format!("seed {}, up to {:.1} s for a warm buffer", plan.seed, plan.start_delay_seconds)),
     ]);
@@ -189,7 +189,7 @@ fn threads(plan: &Plan) -> String {
     format!("{} to decode{more}, into {uploads} page-locked uploads of {bytes}", plan.threads)
 }
 
-fn cache(cache: &Cache) -> String {
+fn cache(cache: &CachePlan) -> String {
     match cache.kind {
         CacheKind::None => format!("none ({})", cache.why),
         kind => format!("{}, up to {} ({})", kind.slug(), show(cache.budget_bytes), cache.why),

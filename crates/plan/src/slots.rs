@@ -6,7 +6,7 @@ use crate::settings::Settings;
 
 /// Batches that wait on the data side, and slots towards the model device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Slots {
+pub(crate) struct SlotCounts {
     /// What `--buffer-size` says.
     pub(crate) buffer_asked: u64,
     /// Batches prefetched on the data side.
@@ -17,10 +17,10 @@ pub(crate) struct Slots {
     pub(crate) notes: Vec<String>,
 }
 
-impl Slots {
+impl SlotCounts {
     /// The numbers for `mode` and steps of `batch_size` utterances in `grad_accum` batches, which a step holds all at once:
     /// its losses are divided by what is in all of them.
-    pub(crate) fn choose(settings: &Settings, mode: Mode, batch_size: u64, grad_accum: u64) -> Slots {
+    pub(crate) fn choose(settings: &Settings, mode: Mode, batch_size: u64, grad_accum: u64) -> SlotCounts {
         let asked = settings.count(Id::BufferSize);
         // With a card of its own the data role makes batches faster than it needs to hold them.
         let buffer = if mode == Mode::Multi { (asked / 2).max(6) } else { asked };
@@ -37,7 +37,7 @@ impl Slots {
             notes.push(format!("--prefetch-buffer-size {chosen} raised to {least}: {why}"));
         }
         let prefetch = chosen.max(least);
-        Slots { buffer_asked: asked, buffer, prefetch, notes }
+        SlotCounts { buffer_asked: asked, buffer, prefetch, notes }
     }
 }
 
@@ -62,7 +62,7 @@ mod tests {
     fn slots_by_mode_and_batch() {
         let check = |line: &str, mode: Mode, batch: u64, expected: (u64, u64), notes: usize| {
             let accum = settings(line).count(Id::GradAccum);
-            let slots = Slots::choose(&settings(line), mode, batch, accum);
+            let slots = SlotCounts::choose(&settings(line), mode, batch, accum);
             assert_eq!(
                 ((slots.buffer, slots.prefetch), slots.notes.len()),
                 (expected, notes),

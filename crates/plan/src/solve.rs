@@ -5,20 +5,20 @@ use tandem_device::{DeviceKind, Strength};
 use tandem_events::Role;
 use tandem_feed::{FeedPlan, SPEECH};
 
-use crate::cache::Cache;
-use crate::corpus::Shapes;
+use crate::cache::CachePlan;
+use crate::corpus::BucketShapes;
 use crate::hardware::Hardware;
-use crate::limits::Limits;
+use crate::limits::MemoryLimits;
 use crate::memory::{DriverShare, Need, by_role, data_lines, least_model_bytes, model_lines, place};
 use crate::placement::{Mode, Placement};
 use crate::plan::{Level, Plan, RolePlan, Sources};
 use crate::refusal::{Demand, Reason, Refusal, Suggestion};
 use crate::setting::Id;
 use crate::settings::Settings;
-use crate::slots::Slots;
-use crate::training::Training;
-use crate::transfer::Transfer;
-use crate::value::Value;
+use crate::slots::SlotCounts;
+use crate::training::TrainingSettings;
+use crate::transfer::TransferPlan;
+use crate::value::SettingValue;
 use crate::workload::{ModelChoice, ModelSize, Workloads};
 
 /// How much is found out about a plan that does not fit.
@@ -35,7 +35,7 @@ pub(crate) fn draft(
     settings: &Settings,
     hardware: &Hardware,
     workloads: &dyn Workloads,
-    shapes: &Shapes<'_>,
+    shapes: &BucketShapes<'_>,
     care: Care,
 ) -> Result<Plan, Refusal> {
     let settings = &shapes.settle(settings);
@@ -68,7 +68,7 @@ fn noting(mut plan: Plan, note: String) -> Plan {
 }
 
 /// The batch size to try first, and what it may be lowered to. Only a default may.
-fn batch_sizes(settings: &Settings, shapes: &Shapes<'_>) -> Result<(u64, Vec<u64>), Refusal> {
+fn batch_sizes(settings: &Settings, shapes: &BucketShapes<'_>) -> Result<(u64, Vec<u64>), Refusal> {
     let (batch, accum) = (settings.count(Id::BatchSize), settings.count(Id::GradAccum));
     let usable = shapes.num_rows(settings).unwrap_or(u64::MAX);
     if settings.given(Id::BatchSize).is_some() {
@@ -87,7 +87,7 @@ fn batch_sizes(settings: &Settings, shapes: &Shapes<'_>) -> Result<(u64, Vec<u64
     Ok((most_parts * accum, lower))
 }
 
-fn default_changed(settings: &Settings, batch_size: u64, shapes: &Shapes<'_>) -> Option<String> {
+fn default_changed(settings: &Settings, batch_size: u64, shapes: &BucketShapes<'_>) -> Option<String> {
     let (usual, accum) = (settings.count(Id::BatchSize), settings.count(Id::GradAccum));
     let moved = settings.given(Id::BatchSize).is_none() && batch_size != usual;
     let why = match shapes.num_rows(settings) {
@@ -111,7 +111,7 @@ struct Draft<'a> {
     settings: &'a Settings,
     hardware: &'a Hardware,
     placement: &'a Placement,
-    shapes: &'a Shapes<'a>,
+    shapes: &'a BucketShapes<'a>,
     batch_size: u64,
     care: Care,
 }
@@ -120,8 +120,8 @@ impl Draft<'_> {
     fn solve(&self, workloads: &dyn Workloads) -> Result<Plan, Refusal> {
         let Draft { settings, hardware, placement, batch_size, .. } = *self;
         let grad_accum = settings.count(Id::GradAccum);
-        let transfer = Transfer::choose(settings, placement, hardware)?;
-        let slots = Slots::choose(settings, placement.mode, batch_size, grad_accum);
+        let transfer = TransferPlan::choose(settings, placement, hardware)?;
+        let slots = SlotCounts::choose(settings, placement.mode, batch_size, grad_accum);
         let (threads, max_threads) = self.threads();
         let feed = self.feed(&slots, &transfer, max_threads);
         let choice = self.model();
@@ -130,7 +130,7 @@ impl Draft<'_> {
 
         let driver = DriverShare::of(placement, hardware)?;
         let data = Need { driver_bytes: driver.data, arena: data_lines(&feed) };
-        let limits = Limits::resolve(settings, placement, hardware, &data)?;
+        let limits = MemoryLimits::resolve(settings, placement, hardware, &data)?;
         let room = limits.of(Role::Model).saturating_sub(driver.model);
         let is_over = || {
             data.smallest_limit() > limits.of(Role::Data) || least_model_bytes(&feed, workload.as_ref(), room) > room
@@ -175,7 +175,7 @@ impl Draft<'_> {
             own_model: workload.own_name(),
             model_name: workload.name(),
             level: self.level(),
-            training: Training::choose(settings, self.level(), choice.size),
+            training: TrainingSettings::choose(settings, self.level(), choice.size),
             max_text_length: settings.count(Id::MaxTextLength),
             max_mel_frames: settings.count(Id::MaxMelFrames),
             seed: settings.count(Id::Seed),
@@ -195,10 +195,10 @@ impl Draft<'_> {
         }
     }
 
-    fn feed(&self, slots: &Slots, transfer: &Transfer, max_threads: u64) -> FeedPlan {
+    fn feed(&self, slots: &SlotCounts, transfer: &TransferPlan, max_threads: u64) -> FeedPlan {
         let batch = self.batch_size / self.settings.count(Id::GradAccum);
         let buckets = self.shapes.buckets(self.settings, batch);
-        let recordings = if self.settings.choice(Id::Cache) == "none" { 0 } else { self.shapes.num_recordings() };
+        let recordings = if self.settings.choice(Id::CachePlan) == "none" { 0 } else { self.shapes.num_recordings() };
         FeedPlan {
             schema: SPEECH,
             kept_pitches: FeedPlan::pitches_worth_keeping(&buckets, recordings),
@@ -216,10 +216,10 @@ impl Draft<'_> {
     }
 
     /// On the CPU the roles live in the same memory as the cache.
-    fn cache(&self, roles: [&RolePlan; 2], feed: &FeedPlan, decoded_bytes: Option<u64>) -> Cache {
+    fn cache(&self, roles: [&RolePlan; 2], feed: &FeedPlan, decoded_bytes: Option<u64>) -> CachePlan {
         let on_host = roles.into_iter().filter(|role| role.card.is_none()).map(|role| role.arena_bytes);
         let taken = on_host.sum::<u64>().saturating_add(feed.pinned_bytes());
-        Cache::choose(self.settings, self.hardware.host.available_bytes.saturating_sub(taken), decoded_bytes)
+        CachePlan::choose(self.settings, self.hardware.host.available_bytes.saturating_sub(taken), decoded_bytes)
     }
 
     fn sources(&self) -> Sources {
@@ -246,7 +246,7 @@ impl Draft<'_> {
         }
     }
 
-    fn check_fit(&self, limits: &Limits, data: &Need, model: &Need) -> Result<(), Refusal> {
+    fn check_fit(&self, limits: &MemoryLimits, data: &Need, model: &Need) -> Result<(), Refusal> {
         let demand = |role: Role| {
             let need = by_role(role, data, model);
             let mut lines = need.lines();
@@ -261,7 +261,7 @@ impl Draft<'_> {
         Err(too_small(demands.to_vec(), self.placement, self.batch_size))
     }
 
-    fn role(&self, role: Role, need: &Need, limits: &Limits) -> RolePlan {
+    fn role(&self, role: Role, need: &Need, limits: &MemoryLimits) -> RolePlan {
         let card = self.placement.card(role).and_then(|index| self.hardware.card(index)).map(|facts| &facts.card);
         let (isolated, limit_bytes) = (self.placement.isolated, limits.of(role));
         RolePlan {
@@ -305,21 +305,21 @@ fn short_line(demand: &Demand, why: &str) -> String {
 }
 
 /// The refusal of a batch that the corpus does not fill.
-fn too_few(settings: &Settings, shapes: &Shapes<'_>, usable: u64) -> Refusal {
+fn too_few(settings: &Settings, shapes: &BucketShapes<'_>, usable: u64) -> Refusal {
     let (batch, accum) = (settings.count(Id::BatchSize), settings.count(Id::GradAccum));
     let wanted = match settings.given(Id::BatchSize) {
         Some(_) => format!("--batch-size {batch}"),
         None => format!("--grad-accum {accum}"),
     };
     let refusal = shapes.too_few(settings, &wanted);
-    let set = |text: &str, batch: u64| Suggestion::new(text).set(Id::BatchSize, Value::Count(batch.max(1)));
+    let set = |text: &str, batch: u64| Suggestion::new(text).set(Id::BatchSize, SettingValue::Count(batch.max(1)));
     match usable {
         0 => refusal,
         usable if accum == 1 => refusal.suggest(set("the largest batch there is", usable)),
         // What does not work out is not kept.
         usable => refusal
             .suggest(set("the largest batch there is", usable / accum * accum))
-            .suggest(set("all of them in one batch", usable).set(Id::GradAccum, Value::Count(1))),
+            .suggest(set("all of them in one batch", usable).set(Id::GradAccum, SettingValue::Count(1))),
     }
 }
 
@@ -336,9 +336,10 @@ const MOST_THREADS: u64 = 64;
 fn not_divided(batch: u64, accum: u64) -> Refusal {
     let smaller = (1..=accum).rev().find(|n| batch.is_multiple_of(*n)).unwrap_or(1);
     Refusal::usage(format!("❌ --grad-accum {accum} must divide --batch-size {batch}"))
-        .suggest(Suggestion::new("fewer micro-batches").set(Id::GradAccum, Value::Count(smaller)))
+        .suggest(Suggestion::new("fewer micro-batches").set(Id::GradAccum, SettingValue::Count(smaller)))
         .suggest(
-            Suggestion::new("whole micro-batches").set(Id::BatchSize, Value::Count((batch / accum).max(1) * accum)),
+            Suggestion::new("whole micro-batches")
+                .set(Id::BatchSize, SettingValue::Count((batch / accum).max(1) * accum)),
         )
 }
 

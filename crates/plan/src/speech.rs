@@ -15,7 +15,7 @@ use crate::corpus::CorpusFacts;
 use crate::own_model::Models;
 use crate::placement::Precision;
 use crate::plan::Plan;
-use crate::workload::{Line, ModelChoice, ModelSize, Program, Workload, Workloads};
+use crate::workload::{ModelChoice, ModelSize, PlanLine, ProgramKind, Workload, Workloads};
 
 /// A model of this size for texts of `symbols` different symbols.
 pub fn acoustic(size: ModelSize, symbols: u32) -> Result<Acoustic, EngineError> {
@@ -42,7 +42,11 @@ fn update_of(plan: &Plan) -> UpdateSpec {
 }
 
 /// Every program of a run of `plan`.
-pub fn programs(plan: &Plan, model: &dyn Model, buckets: &[tandem_model::Bucket]) -> Result<Programs, EngineError> {
+pub fn programs(
+    plan: &Plan,
+    model: &dyn Model,
+    buckets: &[tandem_model::ProgramBucket],
+) -> Result<Programs, EngineError> {
     let update = update_of(plan);
     let late_places = if plan.static_shapes { 0 } else { LATE_PLACES };
     let precision = precision(plan.precision);
@@ -66,16 +70,16 @@ pub fn exact_program(
 }
 
 /// The shapes of a feed, as the model's programs take them.
-pub fn buckets(feed: &FeedPlan) -> Vec<tandem_model::Bucket> {
+pub fn buckets(feed: &FeedPlan) -> Vec<tandem_model::ProgramBucket> {
     feed.buckets.iter().map(bucket).collect()
 }
 
-fn bucket(bucket: &Bucket) -> tandem_model::Bucket {
+fn bucket(bucket: &Bucket) -> tandem_model::ProgramBucket {
     let rows = |length: fn(&tandem_feed::RowShape) -> u64| {
         Rows::new(&bucket.rows().iter().map(|row| length(row) as u32).collect::<Vec<_>>())
     };
     let shape = BatchShape::new(rows(|row| row.tokens), rows(|row| row.frames));
-    tandem_model::Bucket { shape, layout: layout(bucket) }
+    tandem_model::ProgramBucket { shape, layout: layout(bucket) }
 }
 
 /// Where the fields of a batch lie, in the engine's words.
@@ -95,27 +99,27 @@ fn layout(bucket: &Bucket) -> NamedLayout {
 /// Speech models for texts of so many different symbols. What a shape was found to need is kept, so that many attempts on
 /// the same shapes cost as much as one.
 #[derive(Clone, Debug)]
-pub struct Speech {
+pub struct SpeechModels {
     symbols: u32,
-    known: Known,
+    known: ProgramSizeCache,
 }
 
-impl Speech {
+impl SpeechModels {
     /// Symbols of a run whose corpus nobody has named yet: those of English phonemes.
     pub const USUAL_SYMBOLS: u32 = 83;
 
     /// Models for texts of `symbols` different symbols.
-    pub fn new(symbols: u32) -> Speech {
-        Speech { symbols, known: Arc::default() }
+    pub fn new(symbols: u32) -> SpeechModels {
+        SpeechModels { symbols, known: Arc::default() }
     }
 
-    /// Models for the texts of `corpus`; without one, for [`Speech::USUAL_SYMBOLS`].
-    pub fn of(corpus: Option<&CorpusFacts>) -> Speech {
-        Speech::new(corpus.map_or(Speech::USUAL_SYMBOLS, |corpus| corpus.symbols))
+    /// Models for the texts of `corpus`; without one, for [`SpeechModels::USUAL_SYMBOLS`].
+    pub fn of(corpus: Option<&CorpusFacts>) -> SpeechModels {
+        SpeechModels::new(corpus.map_or(SpeechModels::USUAL_SYMBOLS, |corpus| corpus.symbols))
     }
 }
 
-impl Workloads for Speech {
+impl Workloads for SpeechModels {
     fn build(&self, choice: ModelChoice, place: DeviceKind) -> Box<dyn Workload> {
         let model = match acoustic(choice.size, self.symbols) {
             Ok(model) => model,
@@ -125,17 +129,17 @@ impl Workloads for Speech {
     }
 }
 
-impl Models for Speech {
+impl Models for SpeechModels {
     fn model(&self, size: ModelSize) -> Result<Arc<dyn Model>, EngineError> {
         Ok(Arc::new(acoustic(size, self.symbols)?))
     }
 }
 
 /// Which program of which model, on a shape of rows of these frames and tokens.
-pub(crate) type Asked = (ModelChoice, Program, Vec<(u64, u64)>);
+pub(crate) type Asked = (ModelChoice, ProgramKind, Vec<(u64, u64)>);
 
 /// What shapes were found to need. What could not be written has the reason.
-pub(crate) type Known = Arc<Mutex<HashMap<Asked, Result<Sizes, String>>>>;
+pub(crate) type ProgramSizeCache = Arc<Mutex<HashMap<Asked, Result<ProgramBytes, String>>>>;
 
 /// A model as the plan sees it.
 pub(crate) struct PlannedModel {
@@ -143,7 +147,7 @@ pub(crate) struct PlannedModel {
     choice: ModelChoice,
     update: UpdateSpec,
     place: DeviceKind,
-    known: Known,
+    known: ProgramSizeCache,
     /// Whether it goes by a name of its own.
     by_name: bool,
     trouble: RefCell<Option<String>>,
@@ -151,7 +155,7 @@ pub(crate) struct PlannedModel {
 
 /// What a program needs: while it runs, and for as long as it is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sizes {
+pub(crate) struct ProgramBytes {
     working: u64,
     tables: u64,
     states: u64,
@@ -163,7 +167,12 @@ const MOST_FRAMES: u64 = 1 << 24;
 
 impl PlannedModel {
     /// The model that was chosen. What is `known` of its shapes already is not asked for again.
-    pub(crate) fn new(model: Arc<dyn Model>, choice: ModelChoice, place: DeviceKind, known: &Known) -> PlannedModel {
+    pub(crate) fn new(
+        model: Arc<dyn Model>,
+        choice: ModelChoice,
+        place: DeviceKind,
+        known: &ProgramSizeCache,
+    ) -> PlannedModel {
         let update = UpdateSpec { clears: choice.adds_up, ..update(Some(1.0), choice.ema) };
         let (known, trouble) = (Arc::clone(known), RefCell::new(None));
         PlannedModel { model, choice, update, place, known, by_name: false, trouble }
@@ -174,10 +183,10 @@ impl PlannedModel {
         PlannedModel { by_name: true, ..self }
     }
 
-    fn sizes(&self, program: Program, shape: &Bucket) -> Sizes {
+    fn sizes(&self, program: ProgramKind, shape: &Bucket) -> ProgramBytes {
         // The optimizer does not see the shape.
         let of_shape = match program {
-            Program::Update => Vec::new(),
+            ProgramKind::Update => Vec::new(),
             _ => shape.rows().iter().map(|row| (row.frames, row.tokens)).collect(),
         };
         let asked = (self.choice, program, of_shape);
@@ -186,36 +195,36 @@ impl PlannedModel {
         sizes.clone().unwrap_or_else(|reason| {
             // No sum comes of it: the plan asks for the trouble before it is one.
             self.trouble.borrow_mut().get_or_insert(reason);
-            Sizes::default()
+            ProgramBytes::default()
         })
     }
 
-    fn find_sizes(&self, program: Program, shape: &Bucket) -> Result<Sizes, String> {
+    fn find_sizes(&self, program: ProgramKind, shape: &Bucket) -> Result<ProgramBytes, String> {
         let parts = shape_parts(shape);
         let first = if parts == 1 { shape.clone() } else { first_part(shape, parts) };
         let set = self.compiled(program, &first).map_err(|error| error.to_string())?;
         Ok(sizes_of(&set).times(parts))
     }
 
-    fn compiled(&self, program: Program, shape: &Bucket) -> Result<ProgramSet, EngineError> {
+    fn compiled(&self, program: ProgramKind, shape: &Bucket) -> Result<ProgramSet, EngineError> {
         let bucket = bucket(shape);
         let mut set = self.set();
         let (precision, averages) = (self.precision(), self.update.average);
         match program {
-            Program::Accumulate => {
+            ProgramKind::Accumulate => {
                 let graph =
                     self.model.accumulate(precision, &bucket.shape, self.update.earlier(), &Recomputed::new())?;
                 set.add("accumulate", &graph, &bucket.layout)?;
             }
-            Program::Validate => {
+            ProgramKind::Validate => {
                 set.add("validate", &self.model.validate(precision, &bucket.shape, averages)?, &bucket.layout)?;
             }
-            Program::Update => {
+            ProgramKind::Update => {
                 let graph = update_program(self.model.parameters(), precision, &self.update)?;
                 set.add("update", &graph, &NamedLayout::default())?;
             }
             // Sampling comes with synthesis.
-            Program::Sample => {}
+            ProgramKind::Sample => {}
         }
         Ok(set)
     }
@@ -242,15 +251,15 @@ fn first_part(shape: &Bucket, parts: u64) -> Bucket {
     Bucket::new(shape.rows().iter().rev().take(rows).rev().copied())
 }
 
-impl Sizes {
-    fn times(self, parts: u64) -> Sizes {
-        Sizes { working: self.working * parts, tables: self.tables * parts, states: self.states }
+impl ProgramBytes {
+    fn times(self, parts: u64) -> ProgramBytes {
+        ProgramBytes { working: self.working * parts, tables: self.tables * parts, states: self.states }
     }
 }
 
-fn sizes_of(set: &ProgramSet) -> Sizes {
+fn sizes_of(set: &ProgramSet) -> ProgramBytes {
     let bytes = |kind| set.lines(DeviceKind::Cpu).iter().filter(|line| line.kind == kind).map(|line| line.bytes).sum();
-    Sizes {
+    ProgramBytes {
         working: bytes(MemoryKind::Working),
         tables: bytes(MemoryKind::Constants),
         states: bytes(MemoryKind::States),
@@ -276,29 +285,30 @@ impl Workload for PlannedModel {
         self.trouble.borrow().clone()
     }
 
-    fn lasting(&self) -> Vec<Line> {
-        let states = self.sizes(Program::Update, &Bucket::even(1, 1, 1)).states;
+    fn lasting(&self) -> Vec<PlanLine> {
+        let states = self.sizes(ProgramKind::Update, &Bucket::even(1, 1, 1)).states;
         let spans = self
             .set()
             .lines(DeviceKind::Cpu)
             .into_iter()
             .filter(|line| matches!(line.kind, MemoryKind::ParameterSpan(_)));
-        let workspace = (self.place != DeviceKind::Cpu).then(|| Line::new("workspace", WORKSPACE_BYTES));
-        let spans = spans.map(|line| Line::new(line.name, line.bytes));
-        spans.chain([Line::new("states", states)]).chain(workspace).collect()
+        let workspace = (self.place != DeviceKind::Cpu).then(|| PlanLine::new("workspace", WORKSPACE_BYTES));
+        let spans = spans.map(|line| PlanLine::new(line.name, line.bytes));
+        spans.chain([PlanLine::new("states", states)]).chain(workspace).collect()
     }
 
     fn tables(&self, buckets: &[Bucket]) -> u64 {
         let of = |program, bucket| self.sizes(program, bucket).tables;
-        let trained: u64 = buckets.iter().map(|bucket| of(Program::Accumulate, bucket)).sum();
-        let once = buckets.first().map_or(0, |first| of(Program::Validate, first) + of(Program::Update, first));
-        let of_first = buckets.first().map_or(0, |first| of(Program::Validate, first).max(of(Program::Update, first)));
-        let largest = buckets.iter().map(|bucket| of(Program::Accumulate, bucket)).max().unwrap_or(0).max(of_first);
+        let trained: u64 = buckets.iter().map(|bucket| of(ProgramKind::Accumulate, bucket)).sum();
+        let once = buckets.first().map_or(0, |first| of(ProgramKind::Validate, first) + of(ProgramKind::Update, first));
+        let of_first =
+            buckets.first().map_or(0, |first| of(ProgramKind::Validate, first).max(of(ProgramKind::Update, first)));
+        let largest = buckets.iter().map(|bucket| of(ProgramKind::Accumulate, bucket)).max().unwrap_or(0).max(of_first);
         let late = if self.choice.exact_shapes { LATE_PLACES as u64 * largest } else { 0 };
         trained + once + late
     }
 
-    fn bytes(&self, program: Program, bucket: &Bucket) -> u64 {
+    fn bytes(&self, program: ProgramKind, bucket: &Bucket) -> u64 {
         self.sizes(program, bucket).working
     }
 }
@@ -315,10 +325,10 @@ mod tests {
     /// A shape is asked for many times while a plan is solved: by every attempt, and by every program.
     #[test]
     fn a_shape_is_written_out_once_for_all_attempts() {
-        let models = Speech::of(None);
+        let models = SpeechModels::of(None);
         let solve = |line: &str| Plan::solve(&settings(line), &gpus(1, 24), &models, None).map(drop);
         solve("--model-size nano --batch-size 2").unwrap();
-        let known = |models: &Speech| models.known.lock().unwrap().len();
+        let known = |models: &SpeechModels| models.known.lock().unwrap().len();
         let first = known(&models);
         solve("--model-size nano --batch-size 2 --buffer-size 7").unwrap();
         assert_eq!(known(&models), first);
@@ -329,21 +339,24 @@ mod tests {
     #[test]
     fn symbols_are_learnt_too() {
         let parameters = |symbols| {
-            let lines = Speech::new(symbols).build(choice(ModelSize::Nano), DeviceKind::Cpu).lasting();
+            let lines = SpeechModels::new(symbols).build(choice(ModelSize::Nano), DeviceKind::Cpu).lasting();
             lines.iter().find(|line| line.name == "parameters").unwrap().bytes
         };
-        assert!(parameters(100) > parameters(Speech::USUAL_SYMBOLS));
+        assert!(parameters(100) > parameters(SpeechModels::USUAL_SYMBOLS));
         let mut corpus = CorpusFacts::new("any", Vec::new());
         corpus.symbols = 100;
-        assert_eq!((Speech::of(Some(&corpus)).symbols, Speech::of(None).symbols), (100, Speech::USUAL_SYMBOLS));
+        assert_eq!(
+            (SpeechModels::of(Some(&corpus)).symbols, SpeechModels::of(None).symbols),
+            (100, SpeechModels::USUAL_SYMBOLS)
+        );
     }
 
     /// Nobody can hold such a batch, and nobody waits for a plan that says so.
     #[test]
     fn a_batch_beyond_any_device_is_a_number_and_no_accident() {
-        let model = Speech::of(None).build(choice(ModelSize::Nano), DeviceKind::Simulated);
+        let model = SpeechModels::of(None).build(choice(ModelSize::Nano), DeviceKind::Simulated);
         let batch = |rows| Bucket::even(100_000, 10_000, rows);
-        let [small, large] = [1, 65_536].map(|rows| model.bytes(Program::Accumulate, &batch(rows)));
+        let [small, large] = [1, 65_536].map(|rows| model.bytes(ProgramKind::Accumulate, &batch(rows)));
         assert!(large > 1 << 47 && large / 65_536 < 2 * small, "{small} {large}");
     }
 }

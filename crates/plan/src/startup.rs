@@ -9,7 +9,7 @@ use crate::plan::Plan;
 
 /// Moments of a start, in the order in which they come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum StartupPhase {
     /// Setting devices up begins.
     Configuring,
     /// No device but the plan's can be opened any more.
@@ -32,40 +32,40 @@ pub enum Moment {
     Starting,
 }
 
-impl Moment {
+impl StartupPhase {
     /// All of them, in order.
-    pub const ALL: [Moment; 11] = [
-        Moment::Configuring,
-        Moment::DevicesRestricted,
-        Moment::Reserving,
-        Moment::Reserved(Role::Data),
-        Moment::Reserved(Role::Model),
-        Moment::Configured,
-        Moment::PipelineReady,
-        Moment::ModelPlaced,
-        Moment::CreatingModel,
-        Moment::Waiting,
-        Moment::Starting,
+    pub const ALL: [StartupPhase; 11] = [
+        StartupPhase::Configuring,
+        StartupPhase::DevicesRestricted,
+        StartupPhase::Reserving,
+        StartupPhase::Reserved(Role::Data),
+        StartupPhase::Reserved(Role::Model),
+        StartupPhase::Configured,
+        StartupPhase::PipelineReady,
+        StartupPhase::ModelPlaced,
+        StartupPhase::CreatingModel,
+        StartupPhase::Waiting,
+        StartupPhase::Starting,
     ];
 }
 
 /// What to say once `moment` has come.
-pub fn startup_lines(plan: &Plan, moment: Moment) -> Vec<String> {
+pub fn startup_lines(plan: &Plan, moment: StartupPhase) -> Vec<String> {
     match moment {
-        Moment::Configuring => configuring(plan),
-        Moment::DevicesRestricted => visible_devices(plan).into_iter().collect(),
-        Moment::Reserving if plan.isolated => vec!["🎯 Setting up GPU Memory Isolation...".to_owned()],
-        Moment::Reserving => Vec::new(),
-        Moment::Reserved(role) => reserved(plan, role),
-        Moment::Configured => configured(plan),
-        Moment::PipelineReady => pipeline(plan),
-        Moment::ModelPlaced => model_placed(plan),
-        Moment::CreatingModel => vec![format!("Creating model on device: {}", model_device(plan))],
-        Moment::Waiting => vec![format!(
+        StartupPhase::Configuring => configuring(plan),
+        StartupPhase::DevicesRestricted => visible_devices(plan).into_iter().collect(),
+        StartupPhase::Reserving if plan.isolated => vec!["🎯 Setting up GPU Memory Isolation...".to_owned()],
+        StartupPhase::Reserving => Vec::new(),
+        StartupPhase::Reserved(role) => reserved(plan, role),
+        StartupPhase::Configured => configured(plan),
+        StartupPhase::PipelineReady => pipeline(plan),
+        StartupPhase::ModelPlaced => model_placed(plan),
+        StartupPhase::CreatingModel => vec![format!("Creating model on device: {}", model_device(plan))],
+        StartupPhase::Waiting => vec![format!(
             "🕐 {}: Waiting up to {:.1}s for data pipeline to warm up...",
             plan.mode, plan.start_delay_seconds
         )],
-        Moment::Starting => vec!["✅ Model training starting now".to_owned()],
+        StartupPhase::Starting => vec!["✅ Model training starting now".to_owned()],
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
 
     fn check(line: &str, hardware: &Hardware, expected: &str) {
         let plan = Plan::solve(&settings(line), hardware, &Chains, None).unwrap();
-        let said: Vec<String> = Moment::ALL.into_iter().flat_map(|moment| startup_lines(&plan, moment)).collect();
+        let said: Vec<String> = StartupPhase::ALL.into_iter().flat_map(|moment| startup_lines(&plan, moment)).collect();
         assert_eq!(said.join("\n"), expected.trim_matches('\n'), "{line}");
     }
 

@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::refusal::{Demand, Reason, Refusal, Suggestion};
 use crate::setting::Id;
 use crate::settings::Settings;
-use crate::value::{Limit, Value};
+use crate::value::{Limit, SettingValue};
 use crate::workload::ModelSize;
 
 /// Tries settings on the same machine.
@@ -62,7 +62,7 @@ fn alternatives(demands: &[Demand], settings: &Settings, works: Works<'_>, least
 
 /// Where nothing fits into the limits there are: other limits, or no GPU.
 fn last_resorts(settings: &Settings, works: Works<'_>, least: Least) -> Vec<Suggestion> {
-    let auto = || Value::Limit(Limit::Auto(None));
+    let auto = || SettingValue::Limit(Limit::Auto(None));
     let other_limits = Suggestion::new("the usual limits, and less in them")
         .set(Id::DataGpuMemory, auto())
         .set(Id::ModelGpuMemory, auto());
@@ -72,8 +72,8 @@ fn last_resorts(settings: &Settings, works: Works<'_>, least: Least) -> Vec<Sugg
     smaller.into_iter().chain(on_cpu).collect()
 }
 
-fn count(n: u64) -> Value {
-    Value::Count(n)
+fn count(n: u64) -> SettingValue {
+    SettingValue::Count(n)
 }
 
 /// Smaller batches that `--grad-accum` divides, largest first. A default batch has been lowered already.
@@ -99,7 +99,7 @@ fn accumulations(settings: &Settings) -> Vec<Suggestion> {
 }
 
 /// The fewest slots every device takes without raising them.
-const FEWEST_SLOTS: Value = Value::Count(3);
+const FEWEST_SLOTS: SettingValue = SettingValue::Count(3);
 
 /// Fewer batches waiting, most first.
 fn buffers(settings: &Settings) -> Vec<Suggestion> {
@@ -122,7 +122,7 @@ fn frames(settings: &Settings) -> Vec<Suggestion> {
 fn sizes(settings: &Settings) -> Vec<Suggestion> {
     let chosen = settings.choice(Id::ModelSize);
     let smaller = ModelSize::ALL.into_iter().rev().map(ModelSize::name).skip_while(|name| *name != chosen).skip(1);
-    smaller.map(|name| Suggestion::new("a smaller model").set(Id::ModelSize, Value::Choice(name))).collect()
+    smaller.map(|name| Suggestion::new("a smaller model").set(Id::ModelSize, SettingValue::Choice(name))).collect()
 }
 
 /// Half the bytes per activation, where that was turned off by hand.
@@ -130,7 +130,7 @@ fn precisions(settings: &Settings) -> Vec<Suggestion> {
     if settings.given_switch(Id::MixedPrecision) != Some(false) {
         return Vec::new();
     }
-    vec![Suggestion::new("bf16 compute").set(Id::MixedPrecision, Value::Switch(true))]
+    vec![Suggestion::new("bf16 compute").set(Id::MixedPrecision, SettingValue::Switch(true))]
 }
 
 /// Limits that hold what is needed: of the short roles only; else, on a shared card, of both.
@@ -142,7 +142,7 @@ fn larger_limits(demands: &[Demand], settings: &Settings) -> Vec<Suggestion> {
         let chosen = demands.iter().filter(|demand| roles.contains(&demand.role));
         chosen.fold(Suggestion::new(text), |suggestion, demand| {
             let limit = Limit::Mb(mib_ceil(demand.needed_bytes));
-            suggestion.set(limit_setting(demand.role), Value::Limit(limit))
+            suggestion.set(limit_setting(demand.role), SettingValue::Limit(limit))
         })
     };
     let short: Vec<Role> = demands.iter().filter(|demand| !demand.is_met()).map(|demand| demand.role).collect();
@@ -162,34 +162,34 @@ fn together(first: Suggestion, settings: &Settings, works: Works<'_>, least: Lea
 }
 
 /// Every change that saves memory, down to the smallest run there is. Later values of a setting replace earlier.
-fn rungs(settings: &Settings, (least_frames, least_tokens): Least) -> Vec<(Id, Value)> {
+fn rungs(settings: &Settings, (least_frames, least_tokens): Least) -> Vec<(Id, SettingValue)> {
     let accum = settings.count(Id::GradAccum);
     let mut rungs = vec![
         (Id::BufferSize, count(12)),
         (Id::PrefetchBufferSize, FEWEST_SLOTS),
         (Id::BatchSize, count(accum)),
         (Id::MaxMelFrames, count(504)),
-        (Id::OptimizationLevel, Value::Choice("basic")),
+        (Id::OptimizationLevel, SettingValue::Choice("basic")),
     ];
     rungs.extend(sizes(settings).iter().flat_map(|s| s.changes().to_vec()));
     rungs.extend([
         (Id::MaxMelFrames, count(248)),
         (Id::GradAccum, count(1)),
         (Id::BatchSize, count(1)),
-        (Id::Transfer, Value::Choice("auto")),
+        (Id::TransferPlan, SettingValue::Choice("auto")),
         (Id::BufferSize, count(1)),
         (Id::MaxMelFrames, count(least_frames)),
         (Id::MaxTextLength, count(least_tokens)),
-        (Id::MixedPrecision, Value::Switch(false)),
+        (Id::MixedPrecision, SettingValue::Switch(false)),
     ]);
     rungs.retain(|(id, value)| is_smaller(settings, *id, value));
     rungs
 }
 
 /// Whether `value` changes anything, and does not ask for more than is there now.
-fn is_smaller(settings: &Settings, id: Id, value: &Value) -> bool {
+fn is_smaller(settings: &Settings, id: Id, value: &SettingValue) -> bool {
     match (value, settings.given(id).map(|given| given.value.clone()).or_else(|| id.setting().fixed_default())) {
-        (Value::Count(new), Some(Value::Count(now))) => *new < now,
+        (SettingValue::Count(new), Some(SettingValue::Count(now))) => *new < now,
         (new, Some(now)) => *new != now,
         (_, None) => true,
     }

@@ -10,7 +10,7 @@ const WARM_UP_STEPS: u64 = 300;
 
 /// What a run does beside its devices and its data.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Training {
+pub struct TrainingSettings {
     /// Checkpoints, run log, samples.
     pub checkpoint_dir: String,
     /// Epochs at most.
@@ -39,11 +39,11 @@ pub struct Training {
     pub average_decay: Option<f64>,
 }
 
-impl Training {
+impl TrainingSettings {
     /// What the settings say, and what the level and the model's size imply.
-    pub(crate) fn choose(settings: &Settings, level: Level, size: ModelSize) -> Training {
+    pub(crate) fn choose(settings: &Settings, level: Level, size: ModelSize) -> TrainingSettings {
         let enhanced = level == Level::Enhanced;
-        Training {
+        TrainingSettings {
             checkpoint_dir: settings.text(Id::CheckpointDir).unwrap_or_default(),
             epochs: settings.count(Id::Epochs),
             max_steps: settings.given_count(Id::MaxSteps),
@@ -67,7 +67,7 @@ impl Training {
     }
 
     /// How long the run is and what ends it, in words; where it ends before `--max-steps`, also what to type to get there.
-    pub fn told_length(&self, steps_of_epoch: u64) -> String {
+    pub fn describe_length(&self, steps_of_epoch: u64) -> String {
         let of_epoch = steps_of_epoch.max(1);
         let total = self.total_steps(of_epoch);
         let length = |epochs: String| format!("{} steps: {epochs} of {}", grouped(total), grouped(of_epoch));
@@ -91,7 +91,7 @@ impl Training {
     }
 
     /// The learning rate in words.
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         let shape = if self.cosine { "warm-up, then a cosine" } else { "warm-up, then constant" };
         let clip = self.clip.map_or_else(|| "no clipping".to_owned(), |norm| format!("gradients clipped to {norm:.1}"));
         let average = self.average_decay.map_or_else(String::new, |decay| format!(", EMA {decay}"));
@@ -122,8 +122,8 @@ mod tests {
     use super::*;
     use crate::fixture::settings;
 
-    fn training(line: &str) -> Training {
-        Training::choose(&settings(line), Level::Enhanced, ModelSize::Tiny)
+    fn training(line: &str) -> TrainingSettings {
+        TrainingSettings::choose(&settings(line), Level::Enhanced, ModelSize::Tiny)
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn what_ends_a_run_is_said() {
         let check = |line: &str, steps_of_epoch, expected: &str| {
-            assert_eq!(training(line).told_length(steps_of_epoch), expected, "{line}");
+            assert_eq!(training(line).describe_length(steps_of_epoch), expected, "{line}");
         };
         check("", 36, "18 000 steps: 500 epochs of 36 (--epochs)");
         check("--epochs 1", 1_234_567, "1 234 567 steps: 1 epoch of 1 234 567 (--epochs)");
@@ -158,7 +158,7 @@ mod tests {
     fn a_rate_given_by_hand_is_taken() {
         assert_eq!(training("").peak_lr, 1e-3);
         assert_eq!(training("--lr 0.00025").peak_lr, 2.5e-4);
-        let basic = Training::choose(&settings("--optimization-level basic"), Level::Basic, ModelSize::Big);
+        let basic = TrainingSettings::choose(&settings("--optimization-level basic"), Level::Basic, ModelSize::Big);
         assert_eq!((basic.clip, basic.average_decay, basic.cosine, basic.peak_lr), (None, None, false, 1e-4));
         assert_eq!((training("").warm_up_steps(300), training("").warm_up_steps(50_000)), (30, 300));
     }

@@ -9,11 +9,11 @@ use crate::placement::{Mode, Placement};
 use crate::refusal::{Reason, Refusal, Suggestion};
 use crate::setting::Id;
 use crate::settings::Settings;
-use crate::value::Value;
+use crate::value::SettingValue;
 
 /// The way that was chosen, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Transfer {
+pub struct TransferPlan {
     /// The way.
     pub route: Route,
     /// Whether both ends are the same device.
@@ -26,7 +26,7 @@ pub struct Transfer {
     pub mb_per_s: Option<u64>,
 }
 
-impl Transfer {
+impl TransferPlan {
     /// Chooses the way for `placement`, or says why the one asked for is impossible there.
     pub(crate) fn choose(settings: &Settings, placement: &Placement, hardware: &Hardware) -> Result<Self, Refusal> {
         let same_device = placement.mode.is_one_device();
@@ -34,7 +34,7 @@ impl Transfer {
             (Some(data), Some(model)) => data == model || hardware.are_peers(data, model),
             _ => false,
         };
-        let wanted = settings.choice(Id::Transfer);
+        let wanted = settings.choice(Id::TransferPlan);
         let (route, why) = match wanted {
             "peer" if placement.mode == Mode::Cpu => return Err(only_handover("peer")),
             "bounce" if placement.mode == Mode::Cpu => return Err(only_handover("bounce")),
@@ -47,16 +47,16 @@ impl Transfer {
             _ if peers => (Route::Peer, "the GPUs reach each other's memory"),
             _ => (Route::Bounce, "the GPUs do not reach each other's memory"),
         };
-        Ok(Transfer { route, same_device, why: why.to_owned(), forced: wanted != "auto", mb_per_s: None })
+        Ok(TransferPlan { route, same_device, why: why.to_owned(), forced: wanted != "auto", mb_per_s: None })
     }
 }
 
-impl Transfer {
+impl TransferPlan {
     /// What to do when peer copies, chosen because the driver offers them, do not deliver: through the host instead.
     /// `None` when the user wants this way and no other, or there is no other.
-    pub fn without_peer(&self, problem: &dyn fmt::Display) -> Option<Transfer> {
+    pub fn without_peer(&self, problem: &dyn fmt::Display) -> Option<TransferPlan> {
         let why = format!("{problem}; through the host instead");
-        let other = Transfer { route: Route::Bounce, why, mb_per_s: None, ..self.clone() };
+        let other = TransferPlan { route: Route::Bounce, why, mb_per_s: None, ..self.clone() };
         (self.route == Route::Peer && !self.forced).then_some(other)
     }
 
@@ -69,7 +69,7 @@ impl Transfer {
     }
 }
 
-impl fmt::Display for Transfer {
+impl fmt::Display for TransferPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.route, self.same_device) {
             (Route::Peer | Route::Bounce, true) => write!(f, "{} (same device)", self.route.name()),
@@ -79,7 +79,7 @@ impl fmt::Display for Transfer {
 }
 
 fn automatic() -> Suggestion {
-    Suggestion::new("the best way there is").set(Id::Transfer, Value::Choice("auto"))
+    Suggestion::new("the best way there is").set(Id::TransferPlan, SettingValue::Choice("auto"))
 }
 
 fn only_handover(wanted: &str) -> Refusal {
@@ -101,7 +101,7 @@ fn no_peer(placement: &Placement) -> Refusal {
         Reason::Device,
         format!("❌ --transfer peer is not possible: {cards} do not reach each other's memory"),
     )
-    .suggest(Suggestion::new("through the host").set(Id::Transfer, Value::Choice("bounce")))
+    .suggest(Suggestion::new("through the host").set(Id::TransferPlan, SettingValue::Choice("bounce")))
 }
 
 fn both_cards(placement: &Placement) -> String {
@@ -116,9 +116,9 @@ mod tests {
     use super::*;
     use crate::fixture::{cpu_only, gpus, settings};
 
-    fn choose(line: &str, hardware: &Hardware) -> Result<Transfer, Refusal> {
+    fn choose(line: &str, hardware: &Hardware) -> Result<TransferPlan, Refusal> {
         let settings = settings(line);
-        Transfer::choose(&settings, &Placement::choose(&settings, hardware)?, hardware)
+        TransferPlan::choose(&settings, &Placement::choose(&settings, hardware)?, hardware)
     }
 
     fn linked() -> Hardware {

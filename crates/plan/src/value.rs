@@ -2,24 +2,24 @@
 
 use std::fmt;
 
-use crate::setting::{Kind, Setting};
+use crate::setting::{Setting, SettingKind};
 
 /// The value of a setting.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
-    /// Of a [`Kind::Count`].
+pub enum SettingValue {
+    /// Of a [`SettingKind::Count`].
     Count(u64),
-    /// Of a [`Kind::Limit`].
+    /// Of a [`SettingKind::Limit`].
     Limit(Limit),
-    /// Of a [`Kind::Choice`].
+    /// Of a [`SettingKind::Choice`].
     Choice(&'static str),
-    /// Of a [`Kind::Switch`].
+    /// Of a [`SettingKind::Switch`].
     Switch(bool),
-    /// Of a [`Kind::Seconds`].
+    /// Of a [`SettingKind::Seconds`].
     Seconds(f64),
-    /// Of a [`Kind::Share`].
+    /// Of a [`SettingKind::Share`].
     Share(f64),
-    /// Of a [`Kind::Path`] or a [`Kind::Word`].
+    /// Of a [`SettingKind::Path`] or a [`SettingKind::Word`].
     Text(String),
 }
 
@@ -35,36 +35,40 @@ pub enum Limit {
 /// More than any card or host has; it keeps MB × 2²⁰ inside 64 bits.
 const MAX_LIMIT_MB: u64 = 1 << 24;
 
-impl Value {
+impl SettingValue {
     /// `text` as a value of `setting`; nothing when it is not one.
-    pub fn parse(setting: &Setting, text: &str) -> Option<Value> {
-        if setting.kind == Kind::Path {
-            return (!text.is_empty() && !text.contains('\0')).then(|| Value::Text(text.to_owned()));
+    pub fn parse(setting: &Setting, text: &str) -> Option<SettingValue> {
+        if setting.kind == SettingKind::Path {
+            return (!text.is_empty() && !text.contains('\0')).then(|| SettingValue::Text(text.to_owned()));
         }
         let text = text.trim();
         match setting.kind {
-            Kind::Count { min, max } => text.parse().ok().filter(|n| (min..=max).contains(n)).map(Value::Count),
-            Kind::Limit => parse_limit(text).map(Value::Limit),
-            Kind::Choice(words) => words.iter().find(|word| **word == text).map(|word| Value::Choice(word)),
-            Kind::Switch { .. } => parse_switch(text).map(Value::Switch),
-            Kind::Seconds => text.parse().ok().filter(|s| (0.0..=3600.0).contains(s)).map(Value::Seconds),
-            Kind::Share => text.parse().ok().filter(|s| (0.0..=1.0).contains(s)).map(Value::Share),
-            Kind::Path | Kind::Word => is_word(text).then(|| Value::Text(text.to_owned())),
+            SettingKind::Count { min, max } => {
+                text.parse().ok().filter(|n| (min..=max).contains(n)).map(SettingValue::Count)
+            }
+            SettingKind::Limit => parse_limit(text).map(SettingValue::Limit),
+            SettingKind::Choice(words) => {
+                words.iter().find(|word| **word == text).map(|word| SettingValue::Choice(word))
+            }
+            SettingKind::Switch { .. } => parse_switch(text).map(SettingValue::Switch),
+            SettingKind::Seconds => text.parse().ok().filter(|s| (0.0..=3600.0).contains(s)).map(SettingValue::Seconds),
+            SettingKind::Share => text.parse().ok().filter(|s| (0.0..=1.0).contains(s)).map(SettingValue::Share),
+            SettingKind::Path | SettingKind::Word => is_word(text).then(|| SettingValue::Text(text.to_owned())),
         }
     }
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for SettingValue {
     /// As it could be written in a flag or a config file.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Count(n) | Value::Limit(Limit::Mb(n)) => write!(f, "{n}"),
-            Value::Limit(Limit::Auto(None)) => f.write_str("auto"),
-            Value::Limit(Limit::Auto(Some(share))) => write!(f, "auto:{share}"),
-            Value::Choice(word) => f.write_str(word),
-            Value::Switch(on) => write!(f, "{on}"),
-            Value::Seconds(x) | Value::Share(x) => write!(f, "{x:?}"),
-            Value::Text(text) => f.write_str(text),
+            SettingValue::Count(n) | SettingValue::Limit(Limit::Mb(n)) => write!(f, "{n}"),
+            SettingValue::Limit(Limit::Auto(None)) => f.write_str("auto"),
+            SettingValue::Limit(Limit::Auto(Some(share))) => write!(f, "auto:{share}"),
+            SettingValue::Choice(word) => f.write_str(word),
+            SettingValue::Switch(on) => write!(f, "{on}"),
+            SettingValue::Seconds(x) | SettingValue::Share(x) => write!(f, "{x:?}"),
+            SettingValue::Text(text) => f.write_str(text),
         }
     }
 }
@@ -106,15 +110,15 @@ mod tests {
     use super::*;
     use crate::setting::Id;
 
-    fn check(id: Id, text: &str, expected: Option<Value>) {
-        assert_eq!(Value::parse(id.setting(), text), expected, "{id:?} {text:?}");
+    fn check(id: Id, text: &str, expected: Option<SettingValue>) {
+        assert_eq!(SettingValue::parse(id.setting(), text), expected, "{id:?} {text:?}");
     }
 
     #[test]
     fn counts() {
-        check(Id::BatchSize, "16", Some(Value::Count(16)));
-        check(Id::BatchSize, " 16 ", Some(Value::Count(16)));
-        check(Id::Seed, "9223372036854775807", Some(Value::Count(i64::MAX as u64)));
+        check(Id::BatchSize, "16", Some(SettingValue::Count(16)));
+        check(Id::BatchSize, " 16 ", Some(SettingValue::Count(16)));
+        check(Id::Seed, "9223372036854775807", Some(SettingValue::Count(i64::MAX as u64)));
         for wrong in ["0", "-1", "1.5", "abc", "", "65537", "99999999999999999999999"] {
             check(Id::BatchSize, wrong, None);
         }
@@ -122,9 +126,9 @@ mod tests {
 
     #[test]
     fn limits() {
-        check(Id::DataGpuMemory, "8192", Some(Value::Limit(Limit::Mb(8192))));
-        check(Id::DataGpuMemory, "auto", Some(Value::Limit(Limit::Auto(None))));
-        check(Id::DataGpuMemory, "auto:0.40", Some(Value::Limit(Limit::Auto(Some(0.4)))));
+        check(Id::DataGpuMemory, "8192", Some(SettingValue::Limit(Limit::Mb(8192))));
+        check(Id::DataGpuMemory, "auto", Some(SettingValue::Limit(Limit::Auto(None))));
+        check(Id::DataGpuMemory, "auto:0.40", Some(SettingValue::Limit(Limit::Auto(Some(0.4)))));
         let wrong = ["0", "-5", "abc", "auto:", "auto:0", "auto:1.5", "auto:NaN", "auto:-1", "8GB", "99999999999"];
         for text in wrong {
             check(Id::DataGpuMemory, text, None);
@@ -133,17 +137,17 @@ mod tests {
 
     #[test]
     fn words_switches_and_times() {
-        check(Id::ModelSize, "nano", Some(Value::Choice("nano")));
+        check(Id::ModelSize, "nano", Some(SettingValue::Choice("nano")));
         check(Id::ModelSize, "Nano", None);
-        check(Id::ShareGpu, "", Some(Value::Switch(true)));
-        check(Id::ShareGpu, "off", Some(Value::Switch(false)));
+        check(Id::ShareGpu, "", Some(SettingValue::Switch(true)));
+        check(Id::ShareGpu, "off", Some(SettingValue::Switch(false)));
         check(Id::ShareGpu, "maybe", None);
-        check(Id::ModelStartDelay, "0.5", Some(Value::Seconds(0.5)));
+        check(Id::ModelStartDelay, "0.5", Some(SettingValue::Seconds(0.5)));
         for wrong in ["-1", "inf", "NaN", "2s", "4000"] {
             check(Id::ModelStartDelay, wrong, None);
         }
-        check(Id::MaxBadFraction, "0", Some(Value::Share(0.0)));
-        check(Id::MaxBadFraction, "1", Some(Value::Share(1.0)));
+        check(Id::MaxBadFraction, "0", Some(SettingValue::Share(0.0)));
+        check(Id::MaxBadFraction, "1", Some(SettingValue::Share(1.0)));
         for wrong in ["-0.1", "1.5", "NaN", "5 %", ""] {
             check(Id::MaxBadFraction, wrong, None);
         }
@@ -151,7 +155,7 @@ mod tests {
 
     #[test]
     fn paths_and_languages() {
-        let text = |text: &str| Some(Value::Text(text.to_owned()));
+        let text = |text: &str| Some(SettingValue::Text(text.to_owned()));
         check(Id::TrainData, " my voice ", text(" my voice "));
         check(Id::TrainData, "", None);
         check(Id::Lang, " pt-BR ", text("pt-BR"));
@@ -172,7 +176,7 @@ mod tests {
     #[test]
     fn a_value_can_be_read_back_from_its_text() {
         for (id, text) in [(Id::BatchSize, "16"), (Id::DataGpuMemory, "auto:0.25"), (Id::ModelStartDelay, "2.0")] {
-            let value = Value::parse(id.setting(), text).unwrap();
+            let value = SettingValue::parse(id.setting(), text).unwrap();
             assert_eq!(value.to_string(), text);
         }
     }

@@ -9,23 +9,23 @@ use crate::placement::Precision;
 
 /// A named amount of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct PlanLine {
     /// What it is for.
     pub name: String,
     /// How much of it.
     pub bytes: u64,
 }
 
-impl Line {
+impl PlanLine {
     /// `bytes` for `name`.
-    pub fn new(name: impl Into<String>, bytes: u64) -> Line {
-        Line { name: name.into(), bytes }
+    pub fn new(name: impl Into<String>, bytes: u64) -> PlanLine {
+        PlanLine { name: name.into(), bytes }
     }
 }
 
 /// What a model runs. They share their memory: the largest one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Program {
+pub enum ProgramKind {
     /// Forward and backward of one micro-batch, added into the gradients.
     Accumulate,
     /// Clip, optimizer, average.
@@ -36,9 +36,10 @@ pub enum Program {
     Sample,
 }
 
-impl Program {
+impl ProgramKind {
     /// All of them.
-    pub const ALL: [Program; 4] = [Program::Accumulate, Program::Update, Program::Validate, Program::Sample];
+    pub const ALL: [ProgramKind; 4] =
+        [ProgramKind::Accumulate, ProgramKind::Update, ProgramKind::Validate, ProgramKind::Sample];
 }
 
 /// A model, as far as memory goes. Everything is in whole blocks, so that sums are exact.
@@ -54,11 +55,11 @@ pub trait Workload {
         None
     }
     /// What lives from start to end: parameters, gradients, optimizer state.
-    fn lasting(&self) -> Vec<Line>;
+    fn lasting(&self) -> Vec<PlanLine>;
     /// Tables that programs of these buckets read and never change. They stay.
     fn tables(&self, buckets: &[Bucket]) -> u64;
     /// Activations and workspaces of one program on one bucket.
-    fn bytes(&self, program: Program, bucket: &Bucket) -> u64;
+    fn bytes(&self, program: ProgramKind, bucket: &Bucket) -> u64;
 }
 
 /// Models to choose from, so that a plan that does not fit can try another.
@@ -85,7 +86,7 @@ pub struct ModelChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setting::{DeviceKind as SettingKind, Id};
+    use crate::setting::{Id, SettingKind};
 
     #[test]
     fn the_flag_takes_exactly_the_presets() {

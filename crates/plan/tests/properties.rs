@@ -11,8 +11,8 @@ use tandem_device::{CardProcess, DeviceKind, DriverCost};
 use tandem_events::Role;
 use tandem_feed::{Bucket, Extent};
 use tandem_plan::{
-    CorpusFacts, Hardware, HostFacts, Line, Mode, ModelChoice, ModelSize, Plan, Precision, Program, Reason, Refusal,
-    RolePlan, Settings, Suggestion, Workload, Workloads, plan_json, refusal_json,
+    CorpusFacts, Hardware, HostFacts, Mode, ModelChoice, ModelSize, Plan, PlanLine, Precision, ProgramKind, Reason,
+    Refusal, RolePlan, Settings, Suggestion, Workload, Workloads, plan_json, refusal_json,
 };
 
 /// Models by a formula: two thousand cases try some hundred thousand shapes, and the real one takes milliseconds for each.
@@ -31,24 +31,25 @@ impl Workload for Model {
         self.0.size.name().to_owned()
     }
 
-    fn lasting(&self) -> Vec<Line> {
+    fn lasting(&self) -> Vec<PlanLine> {
         let rank = ModelSize::ALL.iter().position(|size| *size == self.0.size).unwrap_or(0) as u32;
         let parameters = (2 * MIB) * 4_u64.pow(rank);
-        let compute = (self.0.precision == Precision::Mixed).then(|| Line::new("compute parameters", 2 * parameters));
-        let average = self.0.ema.then(|| Line::new("averaged parameters", 4 * parameters));
-        [Line::new("parameters", 16 * parameters)].into_iter().chain(compute).chain(average).collect()
+        let compute =
+            (self.0.precision == Precision::Mixed).then(|| PlanLine::new("compute parameters", 2 * parameters));
+        let average = self.0.ema.then(|| PlanLine::new("averaged parameters", 4 * parameters));
+        [PlanLine::new("parameters", 16 * parameters)].into_iter().chain(compute).chain(average).collect()
     }
 
     fn tables(&self, buckets: &[Bucket]) -> u64 {
         buckets.iter().map(|bucket| 256 * bucket.batch()).sum()
     }
 
-    fn bytes(&self, program: Program, bucket: &Bucket) -> u64 {
+    fn bytes(&self, program: ProgramKind, bucket: &Bucket) -> u64 {
         let width = if self.0.precision == Precision::Mixed { 2 } else { 4 };
         let of_frame = match program {
-            Program::Accumulate => 8192,
-            Program::Update => 0,
-            Program::Validate | Program::Sample => 1024,
+            ProgramKind::Accumulate => 8192,
+            ProgramKind::Update => 0,
+            ProgramKind::Validate | ProgramKind::Sample => 1024,
         };
         width * of_frame * bucket.frames()
     }

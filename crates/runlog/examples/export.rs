@@ -10,7 +10,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
 
-use tandem_runlog::{Entry, Exporter, Prometheus, TensorBoard, Trace, export_log, listen_address, log_began, read};
+use tandem_runlog::{Exporter, LogEntry, Prometheus, TensorBoard, Trace, export_log, listen_address, log_began, read};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let [address] = address {
         let mut prometheus = Prometheus::serve(listen_address(address)?)?;
         for entry in read(log)? {
-            if let Entry::Known(record) = entry? {
+            if let LogEntry::Known(record) = entry? {
                 prometheus.take(&record)?;
             }
         }

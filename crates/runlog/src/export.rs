@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tandem_events::Record;
 use tandem_pipeline::{Worker, WorkerError};
 
-use crate::{Entry, ReadError, read};
+use crate::{LogEntry, ReadError, read};
 
 /// How many records wait for the exporters at most: as many as wait for the log.
 const QUEUE_RECORDS: usize = 8192;
@@ -110,14 +110,14 @@ pub struct ExportSummary {
 /// became of the records; dropping it waits for them just as well.
 #[derive(Debug)]
 pub struct Exporters {
-    queue: SyncSender<Message>,
+    queue: SyncSender<WriterMessage>,
     dropped: Arc<AtomicU64>,
     /// Gone only once they are finished.
     worker: Option<Worker<ExportSummary>>,
 }
 
 /// What the queue carries.
-enum Message {
+enum WriterMessage {
     /// In a box: most of the room in the queue is never used, and a record is large.
     Record(Box<Record>),
     /// The last message.
@@ -133,11 +133,11 @@ impl Exporters {
         Self::start_with(exporters, tell, QUEUE_RECORDS)
     }
 
-    /// For [`RunLog::create_heard`](crate::RunLog::create_heard): hands records on and never waits.
+    /// For [`RunLog::create_with_listener`](crate::RunLog::create_with_listener): hands records on and never waits.
     pub fn listener(&self) -> impl FnMut(Record) + Send + 'static {
         let (queue, dropped) = (self.queue.clone(), Arc::clone(&self.dropped));
         move |record| {
-            if queue.try_send(Message::Record(Box::new(record))).is_err() {
+            if queue.try_send(WriterMessage::Record(Box::new(record))).is_err() {
                 dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -162,7 +162,7 @@ impl Exporters {
     fn close(&mut self) -> ExportSummary {
         let Some(worker) = self.worker.take() else { return ExportSummary::default() };
         // The owner may wait for room. An error means an exporter has panicked: `join` says so.
-        let _ = self.queue.send(Message::Close);
+        let _ = self.queue.send(WriterMessage::Close);
         let ended = worker.join().unwrap_or_else(|error| ExportSummary {
             problems: vec![ExportProblem { exporter: "exporters", error: error.to_string() }],
             ..ExportSummary::default()
@@ -177,13 +177,13 @@ impl Drop for Exporters {
     }
 }
 
-fn export(records: &Receiver<Message>, mut crowd: Crowd<impl FnMut(&ExportProblem)>) -> ExportSummary {
+fn export(records: &Receiver<WriterMessage>, mut crowd: Crowd<impl FnMut(&ExportProblem)>) -> ExportSummary {
     let mut flushed = Instant::now();
     loop {
         match records.recv_timeout(FLUSH_EVERY.saturating_sub(flushed.elapsed())) {
-            Ok(Message::Record(record)) => crowd.take(&record),
+            Ok(WriterMessage::Record(record)) => crowd.take(&record),
             Err(RecvTimeoutError::Timeout) => {}
-            Ok(Message::Close) | Err(RecvTimeoutError::Disconnected) => return crowd.finish(),
+            Ok(WriterMessage::Close) | Err(RecvTimeoutError::Disconnected) => return crowd.finish(),
         }
         if flushed.elapsed() >= FLUSH_EVERY {
             crowd.each(|exporter| exporter.flush());
@@ -201,8 +201,8 @@ pub fn export_log(path: impl AsRef<Path>, exporters: Vec<Box<dyn Exporter>>) -> 
     let mut dropped = 0;
     for entry in read(path)? {
         match entry {
-            Ok(Entry::Known(record)) => crowd.take(&record),
-            Ok(Entry::Unknown(_)) => {}
+            Ok(LogEntry::Known(record)) => crowd.take(&record),
+            Ok(LogEntry::Unknown(_)) => {}
             Err(ReadError::Malformed { .. }) => dropped += 1,
             Err(error) => return Err(error.into()),
         }
@@ -216,8 +216,8 @@ pub fn log_began(path: impl AsRef<Path>) -> Result<SystemTime, ExportError> {
     let path = path.as_ref();
     let last_ns = read(path)?
         .filter_map(|entry| match entry.ok()? {
-            Entry::Known(record) => Some(record.t_ns),
-            Entry::Unknown(record) => Some(record.t_ns),
+            LogEntry::Known(record) => Some(record.t_ns),
+            LogEntry::Unknown(record) => Some(record.t_ns),
         })
         .max();
     let open = |source| ReadError::Open { path: path.to_owned(), source };

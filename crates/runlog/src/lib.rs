@@ -35,7 +35,7 @@
 //!     Box::new(Trace::create("trace.json")?),
 //! ];
 //! let exporters = Exporters::start(exporters, |problem| eprintln!("{problem}"))?;
-//! let (log, emitter) = RunLog::create_heard("run/run.jsonl", exporters.listener(), |error| eprintln!("{error}"))?;
+//! let (log, emitter) = RunLog::create_with_listener("run/run.jsonl", exporters.listener(), |error| eprintln!("{error}"))?;
 //! emitter.emit(Event::Step { step: 1, wall_ns: 1_000_000, wait_ns: 0 });
 //! log.finish_with(Event::RunEnded { exit_code: 0, reason: "done".into() });
 //! let summary = exporters.finish();
@@ -43,7 +43,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod outlet;
+mod nonblocking_writer;
 mod spool;
 mod lines;
 mod writer;
@@ -56,7 +56,7 @@ mod trace;
 
 pub use export::{ExportError, ExportProblem, ExportSummary, Exporter, Exporters, export_log, log_began};
 pub use prometheus::{Prometheus, listen_address};
-pub use read::{Entry, ReadError, Reader, UnknownRecord, read};
+pub use read::{LogEntry, ReadError, Reader, UnknownRecord, read};
 pub use run_log::{LogError, LogSummary, RunLog};
 pub use tensorboard::TensorBoard;
 pub use trace::Trace;

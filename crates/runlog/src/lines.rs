@@ -8,13 +8,13 @@ use crate::spool::Spool;
 pub(crate) const CAP_BYTES: usize = 64 << 10;
 
 /// Lines that are not in the file yet, and the file. No line is ever broken, see [`Spool`].
-pub(crate) struct Lines<W> {
+pub(crate) struct LineBuffer<W> {
     spool: Spool<W>,
     written: u64,
     first_error: Option<String>,
 }
 
-impl<W: Write> Lines<W> {
+impl<W: Write> LineBuffer<W> {
     pub(crate) fn new(out: W) -> Self {
         Self { spool: Spool::new(out, CAP_BYTES), written: 0, first_error: None }
     }
@@ -68,11 +68,11 @@ fn count_lines(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spool::tests::Disk;
+    use crate::spool::tests::LimitedDisk;
 
     #[test]
     fn a_disk_that_was_full_for_a_while_breaks_no_line() {
-        let mut lines = Lines::new(Disk { room: 6, ..Disk::default() });
+        let mut lines = LineBuffer::new(LimitedDisk { room: 6, ..LimitedDisk::default() });
         for line in [b"one\n", b"two\n"] {
             assert!(lines.push(line));
         }
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn what_waits_for_a_full_disk_is_bounded() {
-        let mut lines = Lines::new(Disk::default());
+        let mut lines = LineBuffer::new(LimitedDisk::default());
         let line = [b"x".repeat(1023), b"\n".to_vec()].concat();
         let taken = (0..100).filter(|_| lines.push(&line)).count();
         assert_eq!(taken * line.len(), CAP_BYTES);
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_line_over_the_cap_is_taken_alone() {
-        let mut lines = Lines::new(Disk { room: usize::MAX, ..Disk::default() });
+        let mut lines = LineBuffer::new(LimitedDisk { room: usize::MAX, ..LimitedDisk::default() });
         let long = [b"x".repeat(2 * CAP_BYTES), b"\n".to_vec()].concat();
         assert!(lines.push(b"short\n") && lines.push(&long) && lines.push(b"short\n"));
         lines.flush();

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use tandem_events::{Event, Record, VERSION};
+use tandem_events::{Record, RunEvent, VERSION};
 
 /// A log, or a line of it, could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub enum ReadError {
 
 /// One line of a run log.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Entry {
+pub enum LogEntry {
     /// A record this version understands.
     Known(Record),
     /// A record of a newer version. To be stepped over, or shown as what it is.
@@ -65,7 +65,7 @@ pub struct UnknownRecord {
 
 /// Opens the run log at `path` and yields its lines one by one.
 ///
-/// Records of a newer version come as [`Entry::Unknown`]. A line that is no record is an error that does not end the
+/// Records of a newer version come as [`LogEntry::Unknown`]. A line that is no record is an error that does not end the
 /// reading. A last line that was cut off, as a killed run leaves it, ends the reading and is no error;
 /// [`Reader::torn_bytes`] tells of it.
 pub fn read(path: impl AsRef<Path>) -> Result<Reader<BufReader<File>>, ReadError> {
@@ -95,7 +95,7 @@ impl<R: BufRead> Reader<R> {
         self.torn_bytes
     }
 
-    fn read_line(&mut self) -> Result<Option<Entry>, ReadError> {
+    fn read_line(&mut self) -> Result<Option<LogEntry>, ReadError> {
         self.buffer.clear();
         self.line += 1;
         let line = self.line;
@@ -119,7 +119,7 @@ impl<R: BufRead> Reader<R> {
 }
 
 impl<R: BufRead> Iterator for Reader<R> {
-    type Item = Result<Entry, ReadError>;
+    type Item = Result<LogEntry, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.ended {
@@ -131,13 +131,13 @@ impl<R: BufRead> Iterator for Reader<R> {
     }
 }
 
-fn parse(line: &[u8]) -> Result<Entry, serde_json::Error> {
+fn parse(line: &[u8]) -> Result<LogEntry, serde_json::Error> {
     // The envelope first: it alone tells a record that is newer than this program from one that is broken.
     let envelope: UnknownRecord = serde_json::from_slice(line)?;
-    if envelope.v > VERSION || !Event::KINDS.contains(&envelope.kind.as_str()) {
-        return Ok(Entry::Unknown(envelope));
+    if envelope.v > VERSION || !RunEvent::KINDS.contains(&envelope.kind.as_str()) {
+        return Ok(LogEntry::Unknown(envelope));
     }
-    serde_json::from_slice(line).map(Entry::Known)
+    serde_json::from_slice(line).map(LogEntry::Known)
 }
 
 #[cfg(test)]
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     fn note_line(seq: u64, text: &str) -> String {
-        let event = Event::Note { text: text.into() };
+        let event = RunEvent::Note { text: text.into() };
         let record = Record { v: VERSION, seq, t_ns: seq, dropped: 0, event };
         format!("{}\n", serde_json::to_string(&record).unwrap())
     }
@@ -156,8 +156,8 @@ mod tests {
         let read: Vec<String> = reader
             .by_ref()
             .map(|entry| match entry {
-                Ok(Entry::Known(record)) => format!("known {}", record.seq),
-                Ok(Entry::Unknown(record)) => format!("unknown {} {}", record.seq, record.kind),
+                Ok(LogEntry::Known(record)) => format!("known {}", record.seq),
+                Ok(LogEntry::Unknown(record)) => format!("unknown {} {}", record.seq, record.kind),
                 Err(ReadError::Malformed { line, .. }) => format!("malformed line {line}"),
                 Err(other) => panic!("{other}"),
             })

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Instant;
 
-use tandem_events::{Emitter, Event, Record, Sink};
+use tandem_events::{Emitter, Record, RunEvent, Sink};
 use tandem_pipeline::{Worker, WorkerError};
 
-use crate::outlet::Outlet;
-use crate::writer::{Complaint, Listener, Message, Pending, Writer};
+use crate::nonblocking_writer::NonBlockingWriter;
+use crate::writer::{Complaint, Listener, PendingEvent, Writer, WriterMessage};
 
 /// How many events wait for the writer at most: a few seconds of a busy run, about a megabyte.
 const QUEUE_EVENTS: usize = 8192;
@@ -49,7 +49,7 @@ pub struct LogSummary {
 /// them; dropping it writes them just as well and tells nobody.
 #[derive(Debug)]
 pub struct RunLog {
-    queue: SyncSender<Message>,
+    queue: SyncSender<WriterMessage>,
     since: Instant,
     dropped: Arc<AtomicU64>,
     /// Gone only once the log is closed.
@@ -69,7 +69,7 @@ impl RunLog {
     /// when the file takes no more. It runs on the thread that writes the log: it must not wait, and it must not panic.
     /// [`Exporters::listener`](crate::Exporters::listener) is one. It is dropped when the log ends. The first thing that goes
     /// wrong with the file is told to `complain` at once, on that thread too.
-    pub fn create_heard(
+    pub fn create_with_listener(
         path: impl AsRef<Path>,
         listener: impl FnMut(Record) + Send + 'static,
         complain: impl FnOnce(&str) + Send + 'static,
@@ -84,8 +84,8 @@ impl RunLog {
     }
 
     /// [`finish`](RunLog::finish) with a last word, which a full queue cannot drop: it is the last line of the file.
-    pub fn finish_with(mut self, last: Event) -> LogSummary {
-        let last = Pending::new(last, self.since, &self.dropped);
+    pub fn finish_with(mut self, last: RunEvent) -> LogSummary {
+        let last = PendingEvent::new(last, self.since, &self.dropped);
         self.close(Some(last))
     }
 
@@ -98,17 +98,17 @@ impl RunLog {
         let (queue, events) = sync_channel(queue_events);
         let since = Instant::now();
         let dropped = Arc::new(AtomicU64::new(0));
-        let writer = Writer::new(events, out, since, dropped.clone()).heard_by(listener, complain);
+        let writer = Writer::new(events, out, since, dropped.clone()).with_listener(listener, complain);
         // The stop flag is not used: the writer sleeps on its queue, so the queue is where it is told to end.
         let writer = Worker::spawn("run-log", move |_| writer.run())?;
         let sink = Arc::new(LogSink { queue: queue.clone(), since, dropped: dropped.clone() });
         Ok((RunLog { queue, since, dropped, writer: Some(writer) }, Emitter::to(sink)))
     }
 
-    fn close(&mut self, last: Option<Pending>) -> LogSummary {
+    fn close(&mut self, last: Option<PendingEvent>) -> LogSummary {
         let Some(writer) = self.writer.take() else { return LogSummary::default() };
         // The owner may wait for room, emitters may not. An error means the writer has panicked: `join` says so.
-        let _ = self.queue.send(Message::Close(last));
+        let _ = self.queue.send(WriterMessage::Close(last));
         writer.join().unwrap_or_else(|error| LogSummary {
             written: 0,
             dropped: self.dropped.load(Ordering::Relaxed),
@@ -117,8 +117,10 @@ impl RunLog {
     }
 }
 
-fn open(path: &Path) -> Result<Outlet, LogError> {
-    File::create(path).and_then(Outlet::new).map_err(|source| LogError::Create { path: path.to_owned(), source })
+fn open(path: &Path) -> Result<NonBlockingWriter, LogError> {
+    File::create(path)
+        .and_then(NonBlockingWriter::new)
+        .map_err(|source| LogError::Create { path: path.to_owned(), source })
 }
 
 impl Drop for RunLog {
@@ -130,15 +132,15 @@ impl Drop for RunLog {
 
 /// The emitters' end of the queue.
 struct LogSink {
-    queue: SyncSender<Message>,
+    queue: SyncSender<WriterMessage>,
     since: Instant,
     dropped: Arc<AtomicU64>,
 }
 
 impl Sink for LogSink {
-    fn emit(&self, event: Event) {
+    fn emit(&self, event: RunEvent) {
         // An event that finds no room comes back in the error, and counts itself as dropped there.
-        let _ = self.queue.try_send(Message::Event(Pending::new(event, self.since, &self.dropped)));
+        let _ = self.queue.try_send(WriterMessage::RunEvent(PendingEvent::new(event, self.since, &self.dropped)));
     }
 }
 

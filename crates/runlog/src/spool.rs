@@ -73,12 +73,12 @@ pub(crate) mod tests {
 
     /// A disk with `room` bytes left.
     #[derive(Default)]
-    pub(crate) struct Disk {
+    pub(crate) struct LimitedDisk {
         pub(crate) room: usize,
         pub(crate) held: Vec<u8>,
     }
 
-    impl Write for Disk {
+    impl Write for LimitedDisk {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let taken = bytes.len().min(self.room);
             if taken == 0 {
@@ -102,7 +102,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_piece_that_finds_no_room_is_lost_whole_and_the_others_stay_whole() {
-        let mut spool = Spool::new(Disk { room: 3, ..Disk::default() }, 8);
+        let mut spool = Spool::new(LimitedDisk { room: 3, ..LimitedDisk::default() }, 8);
         spool.push_or_flush(b"first").unwrap();
         assert_eq!(spool.push_or_flush(b"second--").unwrap_err().kind(), ErrorKind::StorageFull);
         spool.file().room = 100;

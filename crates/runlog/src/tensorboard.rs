@@ -1,6 +1,6 @@
 //! TensorBoard event files: scalars of every step, and the samples as pictures and sound.
 //!
-//! A file is one TFRecord frame after another (`frame`), each a protobuf `Event` (`proto`). One file per start of a
+//! A file is one TFRecord frame after another (`frame`), each a protobuf `RunEvent` (`proto`). One file per start of a
 //! run; TensorBoard reads all files of a folder as one run, in the order of their names.
 
 mod crc32c;
@@ -14,10 +14,10 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tandem_events::{Event, Record};
+use tandem_events::{Record, RunEvent};
 
 use self::frame::frame_into;
-use self::proto::{Message, Summary};
+use self::proto::{ProtoMessage, ProtoSummary};
 use crate::export::{ExportError, Exporter};
 use crate::spool::Spool;
 
@@ -75,13 +75,13 @@ impl<W: Write> TensorBoard<W> {
         new
     }
 
-    fn write(&mut self, event: &Message) -> io::Result<()> {
+    fn write(&mut self, event: &ProtoMessage) -> io::Result<()> {
         self.frame.clear();
         frame_into(event.bytes(), &mut self.frame);
         self.spool.push_or_flush(&self.frame)
     }
 
-    fn summary(&mut self, t_ns: u64, step: u64, summary: &Summary) -> io::Result<()> {
+    fn summary(&mut self, t_ns: u64, step: u64, summary: &ProtoSummary) -> io::Result<()> {
         match summary.is_empty() {
             true => Ok(()),
             false => self.write(&proto::summary_event(self.wall_s(t_ns), step, summary)),
@@ -89,7 +89,7 @@ impl<W: Write> TensorBoard<W> {
     }
 
     fn scalars(&mut self, t_ns: u64, step: u64, scalars: &[(String, f32)]) -> io::Result<()> {
-        let mut summary = Summary::default();
+        let mut summary = ProtoSummary::default();
         scalars.iter().for_each(|(tag, value)| summary.scalar(tag, *value));
         self.summary(t_ns, step, &summary)
     }
@@ -137,32 +137,32 @@ impl<W: Write + Send> Exporter for TensorBoard<W> {
     fn take(&mut self, record: &Record) -> io::Result<()> {
         let t_ns = record.t_ns;
         match &record.event {
-            Event::Step { step, wall_ns, wait_ns } => {
+            RunEvent::Step { step, wall_ns, wait_ns } => {
                 self.reached(t_ns, *step)?;
                 self.pace.steps += 1;
                 self.pace.wall_ns = self.pace.wall_ns.saturating_add(*wall_ns);
                 self.pace.wait_ns = self.pace.wait_ns.saturating_add(*wait_ns);
                 self.paced(t_ns, PACE_NS)
             }
-            Event::Learned { step, losses, gradient_norm, lr, .. } => {
+            RunEvent::Learned { step, losses, gradient_norm, lr, .. } => {
                 self.reached(t_ns, *step)?;
                 let mut scalars = named("loss", losses);
                 scalars.extend([("gradient_norm".into(), number(*gradient_norm)), ("lr".into(), *lr as f32)]);
                 self.scalars(t_ns, *step, &scalars)
             }
-            Event::Validated { step, figures, .. } => self.scalars(t_ns, *step, &named("held_out", figures)),
-            Event::Memory { role, used_bytes, limit_bytes, peak_bytes, .. } => {
+            RunEvent::Validated { step, figures, .. } => self.scalars(t_ns, *step, &named("held_out", figures)),
+            RunEvent::Memory { role, used_bytes, limit_bytes, peak_bytes, .. } => {
                 let parts = [("", used_bytes), ("_limit", limit_bytes), ("_peak", peak_bytes)];
                 self.figures(t_ns, parts.map(|(what, &bytes)| (format!("memory/{role}{what}_mb"), mb(bytes))).into())
             }
-            Event::Process { card, bytes, .. } => {
+            RunEvent::Process { card, bytes, .. } => {
                 self.figures(t_ns, vec![(format!("memory/process_card{card}_mb"), mb(*bytes))])
             }
-            Event::SampleWritten { step, path, .. } => {
+            RunEvent::SampleWritten { step, path, .. } => {
                 let summary = sample::sample_summary(&self.run_folder.join(path))?;
                 self.summary(t_ns, *step, &summary)
             }
-            Event::RunEnded { .. } => self.paced(t_ns, 1),
+            RunEvent::RunEnded { .. } => self.paced(t_ns, 1),
             _ => Ok(()),
         }
     }

@@ -18,9 +18,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tandem_events::{Event, Record, Role, Span};
+use tandem_events::{Record, Role, RunEvent, TimeSpan};
 
-use self::tracks::{Group, Place, Tracks};
+use self::tracks::{TraceTracks, TrackGroup, TrackPosition};
 use crate::export::{ExportError, Exporter};
 use crate::spool::Spool;
 
@@ -33,11 +33,11 @@ const LARGEST_BYTES: u64 = 1 << 30;
 /// Writes a trace. Costs some microseconds and up to 1100 bytes a step.
 pub struct Trace<W = File> {
     spool: Spool<W>,
-    tracks: Tracks,
+    tracks: TraceTracks,
     /// What is added to a time of the devices to have it on the log's clock.
     from_devices_ns: Option<i64>,
     /// The step that is told next, as its device saw it.
-    working: Option<(u64, Span)>,
+    working: Option<(u64, TimeSpan)>,
     written_bytes: u64,
     largest_bytes: u64,
     state: State,
@@ -66,35 +66,42 @@ impl<W: Write> Trace<W> {
         let mut spool = Spool::new(out, CAP_BYTES);
         // An empty spool takes anything.
         spool.push(b"[\n");
-        let (tracks, written_bytes) = (Tracks::default(), 2);
+        let (tracks, written_bytes) = (TraceTracks::default(), 2);
         Self { spool, tracks, from_devices_ns: None, working: None, written_bytes, largest_bytes, state: State::Empty }
     }
 
     /// A piece of work of `ns` that was told at `t_ns`. Returns where it begins.
-    fn slice(&mut self, group: Group, track: &str, name: &str, [t_ns, ns]: [u64; 2], args: Value) -> io::Result<Place> {
+    fn slice(
+        &mut self,
+        group: TrackGroup,
+        track: &str,
+        name: &str,
+        [t_ns, ns]: [u64; 2],
+        args: Value,
+    ) -> io::Result<TrackPosition> {
         let place = self.tracks.place(group, track, t_ns, ns);
         self.name_tracks()?;
         self.slice_at(place, name, ns, args)?;
         Ok(place)
     }
 
-    fn slice_at(&mut self, place: Place, name: &str, ns: u64, args: Value) -> io::Result<()> {
-        let Place { group, track, begin_ns } = place;
+    fn slice_at(&mut self, place: TrackPosition, name: &str, ns: u64, args: Value) -> io::Result<()> {
+        let TrackPosition { group, track, begin_ns } = place;
         let (ts, dur) = (Micros(begin_ns), Micros(ns));
         let head = format!(r#""ph":"X","pid":{},"tid":{track},"ts":{ts},"dur":{dur}"#, group as u32);
         self.event(&head, name, args)
     }
 
     /// A moment.
-    fn instant(&mut self, group: Group, track: &str, name: &str, t_ns: u64, args: Value) -> io::Result<()> {
-        let Place { track, begin_ns, .. } = self.tracks.place(group, track, t_ns, 0);
+    fn instant(&mut self, group: TrackGroup, track: &str, name: &str, t_ns: u64, args: Value) -> io::Result<()> {
+        let TrackPosition { track, begin_ns, .. } = self.tracks.place(group, track, t_ns, 0);
         self.name_tracks()?;
         let head = format!(r#""ph":"i","s":"t","pid":{},"tid":{track},"ts":{}"#, group as u32, Micros(begin_ns));
         self.event(&head, name, args)
     }
 
     /// A figure from this moment on.
-    fn counter(&mut self, group: Group, name: &str, t_ns: u64, bytes: u64) -> io::Result<()> {
+    fn counter(&mut self, group: TrackGroup, name: &str, t_ns: u64, bytes: u64) -> io::Result<()> {
         let begin_ns = self.tracks.count(group, name, t_ns);
         let head = format!(r#""ph":"C","pid":{},"ts":{}"#, group as u32, Micros(begin_ns));
         self.event(&head, name, json!({ "MB": bytes as f64 / f64::from(1 << 20) }))
@@ -140,30 +147,30 @@ impl<W: Write> Trace<W> {
     }
 
     /// A stretch of a device's time on the log's clock, where it is known how to get there.
-    fn on_log(&self, span: Span) -> Option<Span> {
+    fn on_log(&self, span: TimeSpan) -> Option<TimeSpan> {
         let began_ns = span.began_ns.saturating_add_signed(self.from_devices_ns?);
-        Some(Span { began_ns, ns: span.ns })
+        Some(TimeSpan { began_ns, ns: span.ns })
     }
 
     fn step(&mut self, t_ns: u64, [step, wall_ns, wait_ns]: [u64; 3]) -> io::Result<()> {
         let work = self.working.take().filter(|(working, _)| *working == step).and_then(|(_, work)| self.on_log(work));
         let t_ns = work.map_or(t_ns, |work| work.ended_ns());
-        let whole = self.slice(Group::Model, "steps", "step", [t_ns, wall_ns], json!({ "step": step }))?;
+        let whole = self.slice(TrackGroup::Model, "steps", "step", [t_ns, wall_ns], json!({ "step": step }))?;
         // Without a device's clock the wait comes first; with it, right before the work, which is the last of the step.
         let work_ns = work.map_or(0, |work| work.ns.min(wall_ns));
         let wait_ns = wait_ns.min(wall_ns - work_ns);
         let before_ns = work.map_or(0, |_| wall_ns - work_ns - wait_ns);
         let parts = [("waiting for a batch", before_ns, wait_ns), ("work", before_ns + wait_ns, work_ns)];
         for (name, from_ns, ns) in parts.into_iter().filter(|(.., ns)| *ns > 0) {
-            let place = Place { begin_ns: whole.begin_ns + from_ns, ..whole };
+            let place = TrackPosition { begin_ns: whole.begin_ns + from_ns, ..whole };
             self.slice_at(place, name, ns, json!({ "step": step }))?;
         }
         Ok(())
     }
 
-    fn stage(&mut self, stage: &str, [t_ns, ns]: [u64; 2], spans: &[Span], args: Value) -> io::Result<()> {
-        let group = if stage == "transfer" { Group::Links } else { Group::Data };
-        let spans: Option<Vec<Span>> = spans.iter().map(|span| self.on_log(*span)).collect();
+    fn stage(&mut self, stage: &str, [t_ns, ns]: [u64; 2], spans: &[TimeSpan], args: Value) -> io::Result<()> {
+        let group = if stage == "transfer" { TrackGroup::Links } else { TrackGroup::Data };
+        let spans: Option<Vec<TimeSpan>> = spans.iter().map(|span| self.on_log(*span)).collect();
         if let Some(spans) = spans.filter(|spans| !spans.is_empty()) {
             // Over the host the legs of two batches overlap: each leg has its track.
             let is_bounce = spans.len() > 1;
@@ -180,8 +187,8 @@ impl<W: Write> Trace<W> {
         match stage {
             // Several batches are loaded at once: each is put where there is room.
             "load" => {
-                let track = self.tracks.free_lane(Group::Data, stage, t_ns.saturating_sub(ns));
-                self.slice(Group::Data, &track, stage, [t_ns, ns], args)
+                let track = self.tracks.free_lane(TrackGroup::Data, stage, t_ns.saturating_sub(ns));
+                self.slice(TrackGroup::Data, &track, stage, [t_ns, ns], args)
             }
             _ => self.slice(group, stage, stage, [t_ns, ns], args),
         }
@@ -197,55 +204,55 @@ impl<W: Write + Send> Exporter for Trace<W> {
     fn take(&mut self, record: &Record) -> io::Result<()> {
         let t_ns = record.t_ns;
         match &record.event {
-            Event::RunStarted { command, version, .. } => {
+            RunEvent::RunStarted { command, version, .. } => {
                 let args = json!({ "command": command, "version": version });
-                self.instant(Group::Host, "run", "run started", t_ns, args)
+                self.instant(TrackGroup::Host, "run", "run started", t_ns, args)
             }
-            Event::ArenaReserved { role, card, limit_bytes, .. } => {
+            RunEvent::ArenaReserved { role, card, limit_bytes, .. } => {
                 let group = group_of(*role);
                 self.tracks.rename(group, format!("{role} role, card {card}, limit {} MB", limit_bytes >> 20));
                 self.name_tracks()
             }
-            Event::Memory { role, used_bytes, .. } => {
+            RunEvent::Memory { role, used_bytes, .. } => {
                 self.counter(group_of(*role), &format!("memory of the {role} role"), t_ns, *used_bytes)
             }
-            Event::Process { card, bytes, .. } => {
-                self.counter(Group::Host, &format!("memory of the process on card {card}"), t_ns, *bytes)
+            RunEvent::Process { card, bytes, .. } => {
+                self.counter(TrackGroup::Host, &format!("memory of the process on card {card}"), t_ns, *bytes)
             }
-            Event::Transfer { route, from, to, bytes, ns } => {
+            RunEvent::Transfer { route, from, to, bytes, ns } => {
                 let track = format!("{route} {from} to {to}");
-                self.slice(Group::Links, &track, "transfer", [t_ns, *ns], json!({ "bytes": bytes })).map(drop)
+                self.slice(TrackGroup::Links, &track, "transfer", [t_ns, *ns], json!({ "bytes": bytes })).map(drop)
             }
-            Event::Step { step, wall_ns, wait_ns } => self.step(t_ns, [*step, *wall_ns, *wait_ns]),
-            Event::DeviceClock { now_ns, .. } => {
+            RunEvent::Step { step, wall_ns, wait_ns } => self.step(t_ns, [*step, *wall_ns, *wait_ns]),
+            RunEvent::DeviceClock { now_ns, .. } => {
                 self.from_devices_ns = Some(t_ns.wrapping_sub(*now_ns).cast_signed());
                 Ok(())
             }
-            Event::StepWork { step, busy_ns, began_ns, .. } => {
-                self.working = began_ns.map(|began_ns| (*step, Span { began_ns, ns: *busy_ns }));
+            RunEvent::StepWork { step, busy_ns, began_ns, .. } => {
+                self.working = began_ns.map(|began_ns| (*step, TimeSpan { began_ns, ns: *busy_ns }));
                 Ok(())
             }
-            Event::Stage { stage, batch, ns, busy_ns, wait_ns, spans } => {
+            RunEvent::Stage { stage, batch, ns, busy_ns, wait_ns, spans } => {
                 let (busy_ms, waited_ms) = (millis(*busy_ns), millis(*wait_ns));
                 let args = json!({ "batch": batch, "busy_ms": busy_ms, "next_stage_waited_ms": waited_ms });
                 self.stage(stage, [t_ns, *ns], spans, args)
             }
-            Event::Validated { step, figures, .. } => {
+            RunEvent::Validated { step, figures, .. } => {
                 let args = json!({ "step": step, "figures": figures });
-                self.instant(Group::Model, "validations", "validation", t_ns, args)
+                self.instant(TrackGroup::Model, "validations", "validation", t_ns, args)
             }
-            Event::Checkpoint { step, bytes, ns } => {
+            RunEvent::Checkpoint { step, bytes, ns } => {
                 let args = json!({ "step": step, "bytes": bytes });
-                self.slice(Group::Model, "checkpoints", "checkpoint", [t_ns, *ns], args).map(drop)
+                self.slice(TrackGroup::Model, "checkpoints", "checkpoint", [t_ns, *ns], args).map(drop)
             }
-            Event::SampleWritten { step, path, ns, .. } => {
+            RunEvent::SampleWritten { step, path, ns, .. } => {
                 let args = json!({ "step": step, "path": path });
-                self.slice(Group::Host, "samples", "sample", [t_ns, *ns], args).map(drop)
+                self.slice(TrackGroup::Host, "samples", "sample", [t_ns, *ns], args).map(drop)
             }
-            Event::Note { text } => self.instant(Group::Host, "notes", "note", t_ns, json!({ "text": text })),
-            Event::RunEnded { exit_code, reason } => {
+            RunEvent::Note { text } => self.instant(TrackGroup::Host, "notes", "note", t_ns, json!({ "text": text })),
+            RunEvent::RunEnded { exit_code, reason } => {
                 let args = json!({ "exit_code": exit_code, "reason": reason });
-                self.instant(Group::Host, "run", "run ended", t_ns, args)
+                self.instant(TrackGroup::Host, "run", "run ended", t_ns, args)
             }
             _ => Ok(()),
         }
@@ -260,10 +267,10 @@ impl<W: Write + Send> Exporter for Trace<W> {
     }
 }
 
-fn group_of(role: Role) -> Group {
+fn group_of(role: Role) -> TrackGroup {
     match role {
-        Role::Data => Group::Data,
-        Role::Model => Group::Model,
+        Role::Data => TrackGroup::Data,
+        Role::Model => TrackGroup::Model,
     }
 }
 

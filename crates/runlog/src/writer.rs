@@ -8,40 +8,40 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
-use tandem_events::{Event, Record, VERSION};
+use tandem_events::{Record, RunEvent, VERSION};
 
 use crate::LogSummary;
-use crate::lines::Lines;
+use crate::lines::LineBuffer;
 
 /// What the queue carries.
-pub(crate) enum Message {
+pub(crate) enum WriterMessage {
     /// An event that found room.
-    Event(Pending),
+    RunEvent(PendingEvent),
     /// The last message: write what was accepted and end, this event being the last line.
-    Close(Option<Pending>),
+    Close(Option<PendingEvent>),
 }
 
-/// An event that is not in the file yet. Wherever it is let go of before [`take`](Pending::take), it counts itself
+/// An event that is not in the file yet. Wherever it is let go of before [`take`](PendingEvent::take), it counts itself
 /// as dropped: refused by a full queue, left behind in a closed one, or sent to nobody.
-pub(crate) struct Pending {
+pub(crate) struct PendingEvent {
     t_ns: u64,
-    event: Option<Event>,
+    event: Option<RunEvent>,
     dropped: Arc<AtomicU64>,
 }
 
-impl Pending {
-    pub(crate) fn new(event: Event, since: Instant, dropped: &Arc<AtomicU64>) -> Self {
+impl PendingEvent {
+    pub(crate) fn new(event: RunEvent, since: Instant, dropped: &Arc<AtomicU64>) -> Self {
         // A u64 of nanoseconds lasts 584 years.
         let t_ns = since.elapsed().as_nanos() as u64;
         Self { t_ns, event: Some(event), dropped: dropped.clone() }
     }
 
-    fn take(mut self) -> Option<(u64, Event)> {
+    fn take(mut self) -> Option<(u64, RunEvent)> {
         self.event.take().map(|event| (self.t_ns, event))
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingEvent {
     fn drop(&mut self) {
         if self.event.is_some() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -51,8 +51,8 @@ impl Drop for Pending {
 
 /// Owns the receiving end and the file.
 pub(crate) struct Writer<W> {
-    queue: Receiver<Message>,
-    lines: Lines<W>,
+    queue: Receiver<WriterMessage>,
+    lines: LineBuffer<W>,
     line: Vec<u8>,
     next_seq: u64,
     since: Instant,
@@ -73,10 +73,10 @@ pub(crate) type Listener = Box<dyn FnMut(Record) + Send>;
 pub(crate) type Complaint = Box<dyn FnOnce(&str) + Send>;
 
 impl<W: Write> Writer<W> {
-    pub(crate) fn new(queue: Receiver<Message>, out: W, since: Instant, dropped: Arc<AtomicU64>) -> Self {
+    pub(crate) fn new(queue: Receiver<WriterMessage>, out: W, since: Instant, dropped: Arc<AtomicU64>) -> Self {
         Self {
             queue,
-            lines: Lines::new(out),
+            lines: LineBuffer::new(out),
             line: Vec::new(),
             next_seq: 0,
             since,
@@ -89,7 +89,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// The same, heard by `listener` too; trouble with the file goes to `complain`.
-    pub(crate) fn heard_by(self, listener: Listener, complain: Option<Complaint>) -> Self {
+    pub(crate) fn with_listener(self, listener: Listener, complain: Option<Complaint>) -> Self {
         Self { listener, complain, ..self }
     }
 
@@ -98,8 +98,8 @@ impl<W: Write> Writer<W> {
         let mut last = None;
         while let Some(message) = self.next_message() {
             match message {
-                Message::Event(event) => self.write(event),
-                Message::Close(event) => {
+                WriterMessage::RunEvent(event) => self.write(event),
+                WriterMessage::Close(event) => {
                     last = event;
                     break;
                 }
@@ -110,7 +110,7 @@ impl<W: Write> Writer<W> {
 
     /// The next message. When there is none yet, what was written so far goes to the file before the wait: a reader
     /// that follows the log lags behind only while the run is busy.
-    fn next_message(&mut self) -> Option<Message> {
+    fn next_message(&mut self) -> Option<WriterMessage> {
         match self.queue.try_recv() {
             Ok(message) => Some(message),
             Err(TryRecvError::Disconnected) => None,
@@ -122,9 +122,9 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    fn close(mut self, last: Option<Pending>) -> LogSummary {
+    fn close(mut self, last: Option<PendingEvent>) -> LogSummary {
         // Emitters may still be about. What they got in up to here is written; the rest counts itself as dropped.
-        while let Ok(Message::Event(event)) = self.queue.try_recv() {
+        while let Ok(WriterMessage::RunEvent(event)) = self.queue.try_recv() {
             self.write(event);
         }
         let (_, closed) = std::sync::mpsc::sync_channel(0);
@@ -147,11 +147,11 @@ impl<W: Write> Writer<W> {
         let untold = self.dropped.load(Ordering::Relaxed) - self.told_dropped;
         if untold > 0 {
             let text = format!("events dropped at the end of this log: {untold}");
-            self.write(Pending::new(Event::Note { text }, self.since, &self.dropped));
+            self.write(PendingEvent::new(RunEvent::Note { text }, self.since, &self.dropped));
         }
     }
 
-    fn write(&mut self, pending: Pending) {
+    fn write(&mut self, pending: PendingEvent) {
         let Some((t_ns, event)) = pending.take() else { return };
         let dropped = self.dropped.load(Ordering::Relaxed);
         let record = Record { v: VERSION, seq: self.next_seq, t_ns, dropped, event };
@@ -193,12 +193,12 @@ mod tests {
         let (since, dropped) = (Instant::now(), Arc::new(AtomicU64::new(0)));
         let mut page = Vec::new();
         let writer = Writer::new(events, &mut page, since, dropped.clone());
-        queue.send(Message::Close(None)).unwrap();
-        drop(Pending::new(Event::Note { text: "lost".into() }, since, &dropped));
+        queue.send(WriterMessage::Close(None)).unwrap();
+        drop(PendingEvent::new(RunEvent::Note { text: "lost".into() }, since, &dropped));
         assert_eq!(writer.run(), LogSummary { written: 1, dropped: 1, write_error: None });
         let record: Record = serde_json::from_slice(&page).unwrap();
         let text = "events dropped at the end of this log: 1".into();
-        assert_eq!((record.seq, record.dropped, record.event), (0, 1, Event::Note { text }));
+        assert_eq!((record.seq, record.dropped, record.event), (0, 1, RunEvent::Note { text }));
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
         let (queue, events) = sync_channel(1);
         let mut page = Vec::new();
         let writer = Writer::new(events, &mut page, Instant::now(), Arc::default());
-        queue.send(Message::Close(None)).unwrap();
+        queue.send(WriterMessage::Close(None)).unwrap();
         assert_eq!(writer.run(), LogSummary::default());
         assert!(page.is_empty());
     }

@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use tandem_events::{Event, Record, Role, Span, VERSION};
+use tandem_events::{Record, Role, RunEvent, TimeSpan, VERSION};
 use tandem_pipeline::Worker;
-use tandem_runlog::{Entry, LogError, LogSummary, ReadError, RunLog, read};
+use tandem_runlog::{LogEntry, LogError, LogSummary, ReadError, RunLog, read};
 
 /// A file of its own for each test, in cargo's folder for such.
 fn place(name: &str) -> PathBuf {
@@ -16,8 +16,8 @@ fn records(path: &Path) -> Vec<Record> {
     read(path)
         .unwrap()
         .map(|entry| match entry.unwrap() {
-            Entry::Known(record) => record,
-            Entry::Unknown(other) => panic!("{other:?}"),
+            LogEntry::Known(record) => record,
+            LogEntry::Unknown(other) => panic!("{other:?}"),
         })
         .collect()
 }
@@ -25,32 +25,32 @@ fn records(path: &Path) -> Vec<Record> {
 #[test]
 fn every_event_comes_back_as_it_was_told() {
     let told = vec![
-        Event::RunStarted {
+        RunEvent::RunStarted {
             command: "validate".into(),
             version: "0.1.0".into(),
             plan_json: Some("{\n  \"mode\": \"dual\"\n}".into()),
         },
-        Event::TrainingSet { of: 1092, ids: vec!["a0001".into(), "ب \"2\"".into()] },
-        Event::DeviceClock { now_ns: 12, devices: "cuda".into() },
-        Event::ArenaReserved { role: Role::Data, card: 0, bytes: 1, limit_bytes: 3, driver_bytes: 2 },
-        Event::Memory { role: Role::Model, card: 1, used_bytes: 1, limit_bytes: u64::MAX, peak_bytes: 2 },
-        Event::MemoryOwners { role: Role::Data, owners: [("slots".to_owned(), 7), ("driver".to_owned(), 0)].into() },
-        Event::HostMemory { bytes: 3, accounted_bytes: 1, pinned_bytes: 1, limit_bytes: u64::MAX },
-        Event::Process { card: 1, bytes: 5, limit_bytes: 6 },
-        Event::Refused {
+        RunEvent::TrainingSet { of: 1092, ids: vec!["a0001".into(), "ب \"2\"".into()] },
+        RunEvent::DeviceClock { now_ns: 12, devices: "cuda".into() },
+        RunEvent::ArenaReserved { role: Role::Data, card: 0, bytes: 1, limit_bytes: 3, driver_bytes: 2 },
+        RunEvent::Memory { role: Role::Model, card: 1, used_bytes: 1, limit_bytes: u64::MAX, peak_bytes: 2 },
+        RunEvent::MemoryOwners { role: Role::Data, owners: [("slots".to_owned(), 7), ("driver".to_owned(), 0)].into() },
+        RunEvent::HostMemory { bytes: 3, accounted_bytes: 1, pinned_bytes: 1, limit_bytes: u64::MAX },
+        RunEvent::Process { card: 1, bytes: 5, limit_bytes: 6 },
+        RunEvent::Refused {
             role: Role::Data,
             asked_bytes: 1,
             limit_bytes: 9,
             in_use_bytes: 9,
             owner: "slot \"7\"\r\n🎯\u{0}".into(),
         },
-        Event::Transfer { route: "peer".into(), from: 0, to: 1, bytes: 7 << 20, ns: 131_000 },
-        Event::Step { step: 1, wall_ns: 2, wait_ns: 1 },
-        Event::StepWork { step: 1, batch: 0, batches: 1, bucket: 2, busy_ns: 1, wait_ns: 1, began_ns: Some(7) },
-        Event::HostWork { cpu_ns: 9 },
-        Event::Headspace { bucket: 2, ns: 1 },
-        Event::FeedSetting { threads: 4, cores: 8, ahead: 12, slots: 3, route: "bounce".into() },
-        Event::Learned {
+        RunEvent::Transfer { route: "peer".into(), from: 0, to: 1, bytes: 7 << 20, ns: 131_000 },
+        RunEvent::Step { step: 1, wall_ns: 2, wait_ns: 1 },
+        RunEvent::StepWork { step: 1, batch: 0, batches: 1, bucket: 2, busy_ns: 1, wait_ns: 1, began_ns: Some(7) },
+        RunEvent::HostWork { cpu_ns: 9 },
+        RunEvent::ModelOnly { bucket: 2, ns: 1 },
+        RunEvent::FeedSetting { threads: 4, cores: 8, ahead: 12, slots: 3, route: "bounce".into() },
+        RunEvent::Learned {
             step: 1,
             epoch: 0,
             losses: [("loss".to_owned(), Some(f64::from(0.1_f32))), ("mel".to_owned(), None)].into(),
@@ -58,23 +58,23 @@ fn every_event_comes_back_as_it_was_told() {
             lr: 1e-3 / 3.0,
             skipped: true,
         },
-        Event::Validated { step: 9, utterances: 64, figures: [("mel".to_owned(), Some(0.249))].into() },
-        Event::Checkpoint { step: 9, bytes: 35 << 20, ns: 1 },
-        Event::SampleWritten { step: 9, path: "samples/step-00000009-a.wav".into(), seconds: 2.5, ns: 7 },
-        Event::Stage {
+        RunEvent::Validated { step: 9, utterances: 64, figures: [("mel".to_owned(), Some(0.249))].into() },
+        RunEvent::Checkpoint { step: 9, bytes: 35 << 20, ns: 1 },
+        RunEvent::SampleWritten { step: 9, path: "samples/step-00000009-a.wav".into(), seconds: 2.5, ns: 7 },
+        RunEvent::Stage {
             stage: "load".into(),
             batch: 0,
             ns: 3,
             busy_ns: 5,
             wait_ns: 1,
-            spans: vec![Span { began_ns: 8, ns: 3 }],
+            spans: vec![TimeSpan { began_ns: 8, ns: 3 }],
         },
-        Event::Check { number: 4, name: "transfer".into(), passed: true, detail: String::new() },
-        Event::Breach { card: 0, bytes: 2, limit_bytes: 1 },
-        Event::Note { text: "so far".into() },
-        Event::RunEnded { exit_code: 143, reason: "terminated".into() },
+        RunEvent::Check { number: 4, name: "transfer".into(), passed: true, detail: String::new() },
+        RunEvent::Breach { card: 0, bytes: 2, limit_bytes: 1 },
+        RunEvent::Note { text: "so far".into() },
+        RunEvent::RunEnded { exit_code: 143, reason: "terminated".into() },
     ];
-    assert_eq!(told.len(), Event::KINDS.len(), "one of each kind");
+    assert_eq!(told.len(), RunEvent::KINDS.len(), "one of each kind");
 
     let path = place("every_event");
     let (log, emitter) = RunLog::create(&path).unwrap();
@@ -97,7 +97,7 @@ fn threads_share_a_log_and_each_keeps_its_order() {
     let emitting: Vec<Worker> = (0..THREADS)
         .map(|thread| {
             let emitter = emitter.clone();
-            let emit = move |i| emitter.emit(Event::Step { step: thread, wall_ns: i, wait_ns: 0 });
+            let emit = move |i| emitter.emit(RunEvent::Step { step: thread, wall_ns: i, wait_ns: 0 });
             Worker::spawn(format!("emit-{thread}"), move |_| (0..EACH).for_each(emit)).unwrap()
         })
         .collect();
@@ -110,7 +110,7 @@ fn threads_share_a_log_and_each_keeps_its_order() {
     let mut next = [0; THREADS as usize];
     for (line, record) in records(&path).into_iter().enumerate() {
         assert_eq!(record.seq, line as u64);
-        let Event::Step { step, wall_ns, .. } = record.event else { panic!("{record:?}") };
+        let RunEvent::Step { step, wall_ns, .. } = record.event else { panic!("{record:?}") };
         assert_eq!(wall_ns, next[step as usize]);
         next[step as usize] += 1;
     }
@@ -122,7 +122,7 @@ fn threads_share_a_log_and_each_keeps_its_order() {
 fn a_full_disk_stops_nobody() {
     let (log, emitter) = RunLog::create("/dev/full").unwrap();
     for step in 0..100 {
-        emitter.emit(Event::Step { step, wall_ns: 0, wait_ns: 0 });
+        emitter.emit(RunEvent::Step { step, wall_ns: 0, wait_ns: 0 });
     }
     let summary = log.finish();
     assert_eq!(summary.written, 0);

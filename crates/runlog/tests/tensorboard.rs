@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use tandem_events::{Event, Role};
+use tandem_events::{Role, RunEvent};
 use tandem_runlog::{Exporters, RunLog, TensorBoard, export_log};
 
 /// Prints all that TensorBoard finds in a folder: values by tag, and the tags each of its tabs would show.
@@ -91,20 +91,20 @@ fn losses(step: u64) -> BTreeMap<String, Option<f64>> {
 fn start(run: &Path, board: &Path, began: SystemTime, steps: impl IntoIterator<Item = u64>) {
     let exporter = TensorBoard::create(board, run, began).unwrap();
     let exporters = Exporters::start(vec![Box::new(exporter)], |problem| panic!("{problem}")).unwrap();
-    let (log, emitter) = RunLog::create_heard(run.join("run.jsonl"), exporters.listener(), |_| ()).unwrap();
+    let (log, emitter) = RunLog::create_with_listener(run.join("run.jsonl"), exporters.listener(), |_| ()).unwrap();
     let memory =
-        |role, used_bytes| Event::Memory { role, card: 0, used_bytes, limit_bytes: 8 << 30, peak_bytes: 1 << 30 };
+        |role, used_bytes| RunEvent::Memory { role, card: 0, used_bytes, limit_bytes: 8 << 30, peak_bytes: 1 << 30 };
     emitter.emit(memory(Role::Data, 3 << 19));
     for step in steps {
-        emitter.emit(Event::Step { step, wall_ns: 2_000_000_000, wait_ns: 500_000_000 });
+        emitter.emit(RunEvent::Step { step, wall_ns: 2_000_000_000, wait_ns: 500_000_000 });
         let (losses, gradient_norm, lr) = (losses(step), Some(step as f64), 1e-3 / step as f64);
-        emitter.emit(Event::Learned { step, epoch: 0, losses, gradient_norm, lr, skipped: false });
+        emitter.emit(RunEvent::Learned { step, epoch: 0, losses, gradient_norm, lr, skipped: false });
     }
-    emitter.emit(Event::Process { card: 1, bytes: 5 << 20, limit_bytes: 6 << 20 });
-    emitter.emit(Event::Validated { step: 4, utterances: 1, figures: [("mel".to_owned(), Some(0.25))].into() });
+    emitter.emit(RunEvent::Process { card: 1, bytes: 5 << 20, limit_bytes: 6 << 20 });
+    emitter.emit(RunEvent::Validated { step: 4, utterances: 1, figures: [("mel".to_owned(), Some(0.25))].into() });
     let path = "samples/step-00000004-a0001.wav".into();
-    emitter.emit(Event::SampleWritten { step: 4, path, seconds: 1.0, ns: 1 });
-    log.finish_with(Event::RunEnded { exit_code: 0, reason: "done".into() });
+    emitter.emit(RunEvent::SampleWritten { step: 4, path, seconds: 1.0, ns: 1 });
+    log.finish_with(RunEvent::RunEnded { exit_code: 0, reason: "done".into() });
     let summary = exporters.finish();
     assert_eq!((summary.dropped, summary.problems), (0, vec![]));
 }

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::time::Instant;
 
 use tandem_device::Machine;
-use tandem_synth::{Manner, Synthesizer};
+use tandem_synth::{SpeechOptions, Synthesizer};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The second time its programs are there already.
     for time in ["first", "second"] {
         let begun = Instant::now();
-        let spoken = synthesizer.speak(&text, &voice, &Manner::default())?;
+        let spoken = synthesizer.speak(&text, &voice, &SpeechOptions::default())?;
         let (seconds, pieces) = (spoken.clip.seconds(), spoken.pieces.len());
         println!(
             "{time} time: {seconds:.2} s of speech in {pieces} pieces took {:.2} s",

@@ -83,7 +83,7 @@ pub enum SynthError {
     },
 
     /// Nobody speaks that slowly or fast.
-    #[error("the speaking rate is {} to {}, found {found}", crate::Manner::RATES.start(), crate::Manner::RATES.end())]
+    #[error("the speaking rate is {} to {}, found {found}", crate::SpeechOptions::RATES.start(), crate::SpeechOptions::RATES.end())]
     Rate {
         /// What was asked for.
         found: f64,

@@ -4,7 +4,7 @@
 //!
 //! 1. `model_file` and `weights` read a checkpoint: what the model is, its parameters, the voices it keeps.
 //! 2. `split` cuts a long text where one breathes; [`Script`] is the text as the model reads it, pieces of tokens.
-//! 3. [`Voice`] is whose voice it is, [`Manner`] how it is said.
+//! 3. [`Voice`] is whose voice it is, [`SpeechOptions`] how it is said.
 //! 4. `voice_box` runs the model on a device: tokens to durations, and those to a spectrum.
 //! 5. [`Synthesizer`] does all of it; phases are found by [`tandem_audio::GriffinLim`].
 //! 6. [`Picture`] shows what was said: its spectrum, and which symbol was spoken when.
@@ -32,7 +32,7 @@ mod script;
 
 // Whose voice, and how.
 mod voice;
-mod manner;
+mod speech_options;
 
 // Sound.
 mod voice_box;
@@ -43,10 +43,10 @@ mod colours;
 mod picture;
 
 pub use error::SynthError;
-pub use manner::Manner;
 pub use model_file::MODEL_FILE;
 pub use picture::Picture;
 pub use script::Script;
-pub use synthesizer::{Aligned, PieceReport, Spoken, Synthesizer};
+pub use speech_options::SpeechOptions;
+pub use synthesizer::{Aligned, PieceReport, Speech, Synthesizer};
 pub use voice::{Voice, VoiceSource};
 pub use weights::WEIGHTS_FILE;

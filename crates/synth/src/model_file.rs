@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tandem_audio::FeatureSettings;
 use tandem_device::DType;
-use tandem_model::Sizes;
+use tandem_model::ModelDims;
 use tandem_text::{Harakat, Language, SymbolTable, TextOptions, Units, VERSION};
 
 use crate::error::SynthError;
@@ -26,7 +26,7 @@ const FORMAT: u64 = 1;
 /// A model that was trained: everything but its weights.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelFile {
-    pub(crate) sizes: Sizes,
+    pub(crate) sizes: ModelDims,
     pub(crate) symbols: Arc<SymbolTable>,
     pub(crate) text: TextOptions,
     /// The language of texts that do not show it by their script.
@@ -47,7 +47,7 @@ pub(crate) struct ModelFile {
 #[derive(Deserialize)]
 struct Saved {
     format: u64,
-    sizes: Sizes,
+    sizes: ModelDims,
     symbols: Option<Vec<String>>,
     features: SavedFeatures,
     statistics: SavedStatistics,

@@ -22,7 +22,7 @@ const SHOWN: usize = 12;
 /// A text that is ready to be said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<ScriptPiece>,
     /// Characters that were left out because the model does not know them, each once.
     pub left_out: Vec<char>,
     /// Words that no dictionary has: how they are said is a guess.
@@ -31,7 +31,7 @@ pub struct Script {
 
 /// What is said at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct ScriptPiece {
     pub(crate) tokens: Vec<i32>,
     pub(crate) ends_with: Break,
 }
@@ -74,12 +74,12 @@ struct Reader {
 }
 
 impl Reader {
-    fn pieces(&mut self, text: &str, most: usize) -> Result<Vec<Piece>, SynthError> {
+    fn pieces(&mut self, text: &str, most: usize) -> Result<Vec<ScriptPiece>, SynthError> {
         // As training would have read it, as long as it is short.
         if text.chars().count() <= most
             && let Some(tokens) = self.encode(text)?.filter(|tokens| tokens.len() <= most)
         {
-            return Ok(vec![Piece { tokens, ends_with: Break::Paragraph }]);
+            return Ok(vec![ScriptPiece { tokens, ends_with: Break::Paragraph }]);
         }
         // Normalised first: afterwards a full stop ends a sentence, and no abbreviation.
         let mut pieces = Vec::new();
@@ -88,7 +88,7 @@ impl Reader {
             let count = |part: &str| self.front_end.encode(part).map_or(part.chars().count(), |t| t.ids.len());
             for part in split(&spoken, most, &count) {
                 if let Some(tokens) = self.encode(&part.text)? {
-                    pieces.push(Piece { tokens, ends_with: part.ends_with });
+                    pieces.push(ScriptPiece { tokens, ends_with: part.ends_with });
                 }
             }
         }

@@ -20,7 +20,7 @@ pub(crate) enum Break {
 
 /// A part of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct TextPart {
     pub(crate) text: String,
     /// What comes behind it.
     pub(crate) ends_with: Break,
@@ -42,7 +42,7 @@ pub(crate) fn paragraphs(text: &str) -> Vec<&str> {
 
 /// `text` in parts of which each counts for `most` at most, as far as that can be; none of them is empty. `count` says
 /// what a piece of it counts for.
-pub(crate) fn split(text: &str, most: usize, count: &dyn Fn(&str) -> usize) -> Vec<Part> {
+pub(crate) fn split(text: &str, most: usize, count: &dyn Fn(&str) -> usize) -> Vec<TextPart> {
     let mut parts = Vec::new();
     split_at(0, text, Break::Paragraph, most, count, &mut parts);
     parts
@@ -56,14 +56,14 @@ fn split_at(
     ends_with: Break,
     most: usize,
     count: &dyn Fn(&str) -> usize,
-    parts: &mut Vec<Part>,
+    parts: &mut Vec<TextPart>,
 ) {
     let here = BY_FINENESS[level];
     let pieces = cut(text, here);
     let (mut together, mut sum) = (String::new(), 0);
-    let finish = |together: &mut String, parts: &mut Vec<Part>, ends_with| {
+    let finish = |together: &mut String, parts: &mut Vec<TextPart>, ends_with| {
         if !together.is_empty() {
-            parts.push(Part { text: std::mem::take(together), ends_with });
+            parts.push(TextPart { text: std::mem::take(together), ends_with });
         }
     };
     for (place, piece) in pieces.iter().enumerate() {

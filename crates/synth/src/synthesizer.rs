@@ -10,11 +10,11 @@ use tandem_device::{DType, Device, DeviceKind};
 use tandem_model::{Acoustic, VoiceReferences};
 
 use crate::error::SynthError;
-use crate::manner::Manner;
 use crate::model_file::ModelFile;
-use crate::script::{Piece, Script};
+use crate::script::{Script, ScriptPiece};
+use crate::speech_options::SpeechOptions;
 use crate::voice::{Voice, VoiceSource, spectrum_of};
-use crate::voice_box::{Line, Shape, VoiceBox};
+use crate::voice_box::{ProgramShape, SynthesisInput, VoiceBox};
 use crate::weights::Weights;
 
 /// Pieces whose durations are guessed, and whose programs are made, at once.
@@ -30,7 +30,7 @@ pub struct Synthesizer {
 
 /// What was said.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Spoken {
+pub struct Speech {
     /// The sound.
     pub clip: Clip,
     /// The spectrum it was made from: that of all pieces, without the pauses between them.
@@ -150,12 +150,12 @@ impl Synthesizer {
     /// Says `text`. The same text, voice and manner give the same sound on the same device.
     ///
     /// For long texts [`Synthesizer::say`] keeps less in memory.
-    pub fn speak(&mut self, text: &str, voice: &Voice, manner: &Manner) -> Result<Spoken, SynthError> {
+    pub fn speak(&mut self, text: &str, voice: &Voice, manner: &SpeechOptions) -> Result<Speech, SynthError> {
         let script = self.read(text)?;
-        let mut spoken = Spoken { left_out: script.left_out.clone(), ..Spoken::default() };
+        let mut spoken = Speech { left_out: script.left_out.clone(), ..Speech::default() };
         spoken.clip.rate_hz = self.rate_hz();
         spoken.spectrum.n_mels = self.model.features.n_mels;
-        let Spoken { clip, pieces, spectrum, durations, .. } = &mut spoken;
+        let Speech { clip, pieces, spectrum, durations, .. } = &mut spoken;
         self.say_pieces(&script, voice, manner, &mut |piece| {
             clip.samples.extend_from_slice(&piece.samples);
             spectrum.values.extend_from_slice(&piece.spectrum.values);
@@ -174,7 +174,7 @@ impl Synthesizer {
         &mut self,
         script: &Script,
         voice: &Voice,
-        manner: &Manner,
+        manner: &SpeechOptions,
         take: &mut dyn FnMut(&PieceReport, &[i16]) -> io::Result<()>,
     ) -> Result<(), SynthError> {
         self.say_pieces(script, voice, manner, &mut |piece| take(&piece.report, &piece.samples))
@@ -190,8 +190,8 @@ impl Synthesizer {
         if spectrum.num_frames() < piece.tokens.len() {
             return Ok(None);
         }
-        self.voice_box.prepare([Shape::of_alignment(piece.tokens.len(), spectrum.num_frames())])?;
-        let durations = self.voice_box.alignment(line(piece, 0, voice, &Manner::default()), &spectrum.values)?;
+        self.voice_box.prepare([ProgramShape::of_alignment(piece.tokens.len(), spectrum.num_frames())])?;
+        let durations = self.voice_box.alignment(line(piece, 0, voice, &SpeechOptions::default()), &spectrum.values)?;
         Ok(Some(Aligned { spectrum, durations }))
     }
 
@@ -199,7 +199,7 @@ impl Synthesizer {
         &mut self,
         script: &Script,
         voice: &Voice,
-        manner: &Manner,
+        manner: &SpeechOptions,
         take: &mut dyn FnMut(&SaidPiece<'_>) -> io::Result<()>,
     ) -> Result<(), SynthError> {
         manner.check()?;
@@ -207,7 +207,7 @@ impl Synthesizer {
             let first = stretch * LOOKED_AHEAD;
             let durations = self.durations(pieces, first, voice, manner)?;
             let shapes = pieces.iter().zip(&durations).map(|(piece, durations)| {
-                Shape::of_spectrum(piece.tokens.len(), durations.iter().sum::<i32>() as usize)
+                ProgramShape::of_spectrum(piece.tokens.len(), durations.iter().sum::<i32>() as usize)
             });
             self.voice_box.prepare(shapes.collect::<Vec<_>>())?;
             let at_once = self.voice_box.device().machine().workers().threads();
@@ -229,12 +229,13 @@ impl Synthesizer {
 
     fn durations(
         &mut self,
-        pieces: &[Piece],
+        pieces: &[ScriptPiece],
         first: usize,
         voice: &Voice,
-        manner: &Manner,
+        manner: &SpeechOptions,
     ) -> Result<Vec<Vec<i32>>, SynthError> {
-        let shapes: Vec<Shape> = pieces.iter().map(|piece| Shape::of_durations(piece.tokens.len())).collect();
+        let shapes: Vec<ProgramShape> =
+            pieces.iter().map(|piece| ProgramShape::of_durations(piece.tokens.len())).collect();
         self.voice_box.prepare(shapes)?;
         let mut durations = Vec::with_capacity(pieces.len());
         for (place, piece) in pieces.iter().enumerate() {
@@ -247,11 +248,11 @@ impl Synthesizer {
     /// The spectra of a few pieces, one after the other on the device.
     fn spectra(
         &mut self,
-        pieces: &[Piece],
+        pieces: &[ScriptPiece],
         durations: &[Vec<i32>],
         first: usize,
         voice: &Voice,
-        manner: &Manner,
+        manner: &SpeechOptions,
     ) -> Result<Vec<MelFrames>, SynthError> {
         let n_mels = self.model.features.n_mels;
         let mut spectra = Vec::with_capacity(pieces.len());
@@ -267,7 +268,7 @@ impl Synthesizer {
         &mut self,
         spectra: &[MelFrames],
         first: usize,
-        manner: &Manner,
+        manner: &SpeechOptions,
     ) -> Result<Vec<Result<Clip, AudioError>>, SynthError> {
         while self.vocoders.len() < spectra.len() {
             self.vocoders.push(GriffinLim::new(&self.model.features)?);
@@ -286,11 +287,11 @@ impl Synthesizer {
     /// A piece with the silence behind it.
     fn finished(
         &self,
-        piece: &Piece,
+        piece: &ScriptPiece,
         durations: &[i32],
         clip: Clip,
         is_last: bool,
-        manner: &Manner,
+        manner: &SpeechOptions,
     ) -> (PieceReport, Vec<i16>) {
         let pause_s = if is_last { 0.0 } else { manner.pause_s(piece.ends_with) };
         let pause_samples = (pause_s * f64::from(self.rate_hz())).round() as usize;
@@ -301,8 +302,8 @@ impl Synthesizer {
     }
 }
 
-fn line<'a>(piece: &'a Piece, number: usize, voice: &'a Voice, manner: &Manner) -> Line<'a> {
-    Line { tokens: &piece.tokens, voice: &voice.frames, seed: manner.seed, number: number as u32 }
+fn line<'a>(piece: &'a ScriptPiece, number: usize, voice: &'a Voice, manner: &SpeechOptions) -> SynthesisInput<'a> {
+    SynthesisInput { tokens: &piece.tokens, voice: &voice.frames, seed: manner.seed, number: number as u32 }
 }
 
 impl std::fmt::Debug for Synthesizer {

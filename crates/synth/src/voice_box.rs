@@ -30,7 +30,7 @@ const KEPT: usize = 64;
 
 /// A program's shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Shape {
+pub(crate) enum ProgramShape {
     /// How long `tokens` last.
     Durations { tokens: u32 },
     /// The spectrum of `tokens` that last `frames`.
@@ -51,7 +51,7 @@ enum Given<'a> {
 
 /// A text with its voice, as programs take it.
 #[derive(Clone, Copy)]
-pub(crate) struct Line<'a> {
+pub(crate) struct SynthesisInput<'a> {
     pub(crate) tokens: &'a [i32],
     pub(crate) voice: &'a [f32],
     pub(crate) seed: u64,
@@ -74,35 +74,43 @@ pub(crate) struct VoiceBox {
 
 struct Running {
     session: Session,
-    programs: BTreeMap<Shape, ProgramId>,
+    programs: BTreeMap<ProgramShape, ProgramId>,
     _arena: Arena,
 }
 
-impl Shape {
-    pub(crate) fn of_durations(tokens: usize) -> Shape {
-        Shape::Durations { tokens: (tokens as u32).next_multiple_of(TOKEN_STEP) }
+impl ProgramShape {
+    pub(crate) fn of_durations(tokens: usize) -> ProgramShape {
+        ProgramShape::Durations { tokens: (tokens as u32).next_multiple_of(TOKEN_STEP) }
     }
 
-    pub(crate) fn of_spectrum(tokens: usize, frames: usize) -> Shape {
+    pub(crate) fn of_spectrum(tokens: usize, frames: usize) -> ProgramShape {
         let (tokens, frames) = (tokens as u32, frames as u32);
-        Shape::Spectrum { tokens: tokens.next_multiple_of(TOKEN_STEP), frames: frames.next_multiple_of(FRAME_STEP) }
+        ProgramShape::Spectrum {
+            tokens: tokens.next_multiple_of(TOKEN_STEP),
+            frames: frames.next_multiple_of(FRAME_STEP),
+        }
     }
 
-    pub(crate) fn of_alignment(tokens: usize, frames: usize) -> Shape {
+    pub(crate) fn of_alignment(tokens: usize, frames: usize) -> ProgramShape {
         let (tokens, frames) = (tokens as u32, frames as u32);
-        Shape::Alignment { tokens: tokens.next_multiple_of(TOKEN_STEP), frames: frames.next_multiple_of(FRAME_STEP) }
+        ProgramShape::Alignment {
+            tokens: tokens.next_multiple_of(TOKEN_STEP),
+            frames: frames.next_multiple_of(FRAME_STEP),
+        }
     }
 
     fn tokens(self) -> u32 {
         match self {
-            Shape::Durations { tokens } | Shape::Spectrum { tokens, .. } | Shape::Alignment { tokens, .. } => tokens,
+            ProgramShape::Durations { tokens }
+            | ProgramShape::Spectrum { tokens, .. }
+            | ProgramShape::Alignment { tokens, .. } => tokens,
         }
     }
 
     fn frames(self) -> u32 {
         match self {
-            Shape::Durations { .. } => FRAME_STEP,
-            Shape::Spectrum { frames, .. } | Shape::Alignment { frames, .. } => frames,
+            ProgramShape::Durations { .. } => FRAME_STEP,
+            ProgramShape::Spectrum { frames, .. } | ProgramShape::Alignment { frames, .. } => frames,
         }
     }
 }
@@ -135,9 +143,9 @@ impl VoiceBox {
     /// Makes programs for these shapes, where they are missing.
     ///
     /// Fails with [`SynthError::NoRoom`].
-    pub(crate) fn prepare(&mut self, shapes: impl IntoIterator<Item = Shape>) -> Result<(), SynthError> {
-        let mut wanted: BTreeSet<Shape> = shapes.into_iter().collect();
-        let known = |shape: &Shape| self.running.as_ref().is_some_and(|now| now.programs.contains_key(shape));
+    pub(crate) fn prepare(&mut self, shapes: impl IntoIterator<Item = ProgramShape>) -> Result<(), SynthError> {
+        let mut wanted: BTreeSet<ProgramShape> = shapes.into_iter().collect();
+        let known = |shape: &ProgramShape| self.running.as_ref().is_some_and(|now| now.programs.contains_key(shape));
         if wanted.iter().all(known) {
             return Ok(());
         }
@@ -162,8 +170,8 @@ impl VoiceBox {
     }
 
     /// ln(1 + frames) of each token. The shape was prepared.
-    pub(crate) fn log_durations(&mut self, line: Line<'_>) -> Result<Vec<f32>, SynthError> {
-        let results = self.run(Shape::of_durations(line.tokens.len()), line, Given::Nothing)?;
+    pub(crate) fn log_durations(&mut self, line: SynthesisInput<'_>) -> Result<Vec<f32>, SynthError> {
+        let results = self.run(ProgramShape::of_durations(line.tokens.len()), line, Given::Nothing)?;
         let mut guesses = results.get::<f32>("log_durations")?;
         guesses.truncate(line.tokens.len());
         Ok(guesses)
@@ -172,9 +180,10 @@ impl VoiceBox {
     /// The spectrum of tokens that last `durations`, in the recordings' units. The shape was prepared.
     ///
     /// Fails with [`SynthError::NotFinite`].
-    pub(crate) fn spectrum(&mut self, line: Line<'_>, durations: &[i32]) -> Result<Vec<f32>, SynthError> {
+    pub(crate) fn spectrum(&mut self, line: SynthesisInput<'_>, durations: &[i32]) -> Result<Vec<f32>, SynthError> {
         let frames = durations.iter().sum::<i32>() as usize;
-        let results = self.run(Shape::of_spectrum(line.tokens.len(), frames), line, Given::Durations(durations))?;
+        let results =
+            self.run(ProgramShape::of_spectrum(line.tokens.len(), frames), line, Given::Durations(durations))?;
         let mut mel = results.get::<f32>("mel")?;
         mel.truncate(frames * self.mels as usize);
         match mel.iter().all(|x| x.is_finite()) {
@@ -184,16 +193,19 @@ impl VoiceBox {
     }
 
     /// Frames of each token in a recording, which has at least one for each of them. The shape was prepared.
-    pub(crate) fn alignment(&mut self, line: Line<'_>, mel: &[f32]) -> Result<Vec<i32>, SynthError> {
+    pub(crate) fn alignment(&mut self, line: SynthesisInput<'_>, mel: &[f32]) -> Result<Vec<i32>, SynthError> {
         let frames = mel.len() / self.mels as usize;
         assert!(frames >= line.tokens.len(), "{} tokens in {frames} frames", line.tokens.len());
-        let shape = Shape::of_alignment(line.tokens.len(), frames);
+        let shape = ProgramShape::of_alignment(line.tokens.len(), frames);
         let mut durations = self.run(shape, line, Given::Recording(mel))?.get::<i32>("alignment")?;
         durations.truncate(line.tokens.len());
         Ok(durations)
     }
 
-    fn compile(&self, wanted: BTreeSet<Shape>) -> Result<(ProgramSet, BTreeMap<Shape, ProgramId>), SynthError> {
+    fn compile(
+        &self,
+        wanted: BTreeSet<ProgramShape>,
+    ) -> Result<(ProgramSet, BTreeMap<ProgramShape, ProgramId>), SynthError> {
         let mut set = ProgramSet::new(self.model.parameters().clone(), self.precision, &[]);
         let mut programs = BTreeMap::new();
         for shape in wanted {
@@ -206,7 +218,7 @@ impl VoiceBox {
         Ok((set, programs))
     }
 
-    fn graph(&self, shape: Shape) -> Result<(Graph, NamedLayout), EngineError> {
+    fn graph(&self, shape: ProgramShape) -> Result<(Graph, NamedLayout), EngineError> {
         let tokens = shape.tokens();
         let mut layout = NamedLayout::default();
         let whole = |length: u32| TensorType::new(DType::I32, &[length]);
@@ -215,13 +227,13 @@ impl VoiceBox {
         layout.place("reference", TensorType::new(DType::F32, &[REFERENCE_FRAMES, self.mels]))?;
         let batch = BatchShape::new(Rows::even(1, tokens), Rows::even(1, shape.frames()));
         let graph = match shape {
-            Shape::Durations { .. } => self.model.guess_durations(self.precision, &batch)?,
-            Shape::Spectrum { .. } => {
+            ProgramShape::Durations { .. } => self.model.guess_durations(self.precision, &batch)?,
+            ProgramShape::Spectrum { .. } => {
                 layout.place("durations", whole(tokens))?;
                 layout.place("mel_lengths", whole(1))?;
                 self.model.sample(self.precision, &batch)?
             }
-            Shape::Alignment { frames, .. } => {
+            ProgramShape::Alignment { frames, .. } => {
                 layout.place("mel", TensorType::new(DType::F32, &[frames, self.mels]))?;
                 layout.place("mel_lengths", whole(1))?;
                 self.model.find_alignment(self.precision, &batch)?
@@ -251,7 +263,7 @@ impl VoiceBox {
         Ok(Arena::reserve(&self.device, spec)?)
     }
 
-    fn run(&mut self, shape: Shape, line: Line<'_>, given: Given<'_>) -> Result<Results, SynthError> {
+    fn run(&mut self, shape: ProgramShape, line: SynthesisInput<'_>, given: Given<'_>) -> Result<Results, SynthError> {
         let Some((running, id)) = self.running.as_mut().and_then(|running| {
             let id = *running.programs.get(&shape)?;
             Some((running, id))
@@ -315,8 +327,8 @@ mod tests {
         VoiceBox::new((model, MELS, weights), Machine::cpu().open(0).unwrap(), DType::F32, (-5.0, 2.0))
     }
 
-    fn line(voice: &[f32]) -> Line<'_> {
-        Line { tokens: &TOKENS, voice, seed: 1, number: 0 }
+    fn line(voice: &[f32]) -> SynthesisInput<'_> {
+        SynthesisInput { tokens: &TOKENS, voice, seed: 1, number: 0 }
     }
 
     #[test]
@@ -324,7 +336,7 @@ mod tests {
         let mut voice_box = voice_box();
         let voice: Vec<f32> = (0..REFERENCE_FRAMES * MELS).map(|i| -5.0 + (i % 37) as f32 * 0.1).collect();
         let shapes = [(32, 64), (32, 192), (96, 64), (96, 192)];
-        let shapes = shapes.map(|(tokens, frames)| Shape::Spectrum { tokens, frames });
+        let shapes = shapes.map(|(tokens, frames)| ProgramShape::Spectrum { tokens, frames });
         voice_box.prepare(shapes).unwrap();
         let mels = shapes.map(|shape| {
             let results = voice_box.run(shape, line(&voice), Given::Durations(&DURATIONS)).unwrap();
@@ -337,7 +349,7 @@ mod tests {
             let worst = mel.iter().zip(&mels[0]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(worst < 1e-4, "{worst}");
         }
-        let lengths = [32, 96].map(|tokens| Shape::Durations { tokens });
+        let lengths = [32, 96].map(|tokens| ProgramShape::Durations { tokens });
         voice_box.prepare(lengths).unwrap();
         let [narrow, wide] = lengths.map(|shape| {
             let results = voice_box.run(shape, line(&voice), Given::Nothing).unwrap();
@@ -345,7 +357,7 @@ mod tests {
         });
         assert!(narrow.iter().zip(&wide).all(|(a, b)| (a - b).abs() < 1e-4), "{narrow:?} {wide:?}");
         // Of the usual shape, through the usual door.
-        voice_box.prepare([Shape::of_durations(5)]).unwrap();
+        voice_box.prepare([ProgramShape::of_durations(5)]).unwrap();
         assert_eq!(voice_box.spectrum(line(&voice), &DURATIONS).unwrap(), mels[0], "what was there is kept");
         assert_eq!(voice_box.log_durations(line(&voice)).unwrap().len(), 5);
     }
@@ -356,7 +368,7 @@ mod tests {
         let voice = vec![-5.0; (REFERENCE_FRAMES * MELS) as usize];
         for frames in [5_u32, 21, 64, 65] {
             let mel: Vec<f32> = (0..frames * MELS).map(|i| -5.0 + (i % 41) as f32 * 0.1).collect();
-            voice_box.prepare([Shape::of_alignment(TOKENS.len(), frames as usize)]).unwrap();
+            voice_box.prepare([ProgramShape::of_alignment(TOKENS.len(), frames as usize)]).unwrap();
             let durations = voice_box.alignment(line(&voice), &mel).unwrap();
             assert_eq!((durations.len(), durations.iter().sum::<i32>()), (TOKENS.len(), frames as i32));
             assert!(durations.iter().all(|frames| *frames >= 1), "{durations:?}");
@@ -366,7 +378,9 @@ mod tests {
     #[test]
     fn shapes_are_rounded_up() {
         let check = |tokens, frames, expected: (u32, u32)| {
-            let Shape::Spectrum { tokens, frames } = Shape::of_spectrum(tokens, frames) else { unreachable!() };
+            let ProgramShape::Spectrum { tokens, frames } = ProgramShape::of_spectrum(tokens, frames) else {
+                unreachable!()
+            };
             assert_eq!((tokens, frames), expected);
         };
         check(1, 1, (32, 64));

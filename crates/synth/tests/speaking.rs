@@ -11,7 +11,7 @@ use serde_json::json;
 use tandem_audio::Clip;
 use tandem_device::{Device, Machine};
 use tandem_model::{Acoustic, Preset, VoiceReferences};
-use tandem_synth::{MODEL_FILE, Manner, Spoken, SynthError, Synthesizer, VoiceSource, WEIGHTS_FILE};
+use tandem_synth::{MODEL_FILE, Speech, SpeechOptions, SynthError, Synthesizer, VoiceSource, WEIGHTS_FILE};
 use tandem_text::{Language, SymbolTable, Units};
 use tempfile::TempDir;
 
@@ -67,9 +67,9 @@ fn simulated() -> Device {
     Machine::simulated("1x1GiB".parse().unwrap()).open(0).unwrap()
 }
 
-fn say(synthesizer: &mut Synthesizer, text: &str, rate: f64, seed: u64) -> Spoken {
+fn say(synthesizer: &mut Synthesizer, text: &str, rate: f64, seed: u64) -> Speech {
     let voice = synthesizer.voice(None).unwrap();
-    synthesizer.speak(text, &voice, &Manner { rate, seed }).unwrap()
+    synthesizer.speak(text, &voice, &SpeechOptions { rate, seed }).unwrap()
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn who_gives_up_is_told_so_and_may_ask_again() {
     let mut synthesizer = Synthesizer::open(folder.path(), cpu()).unwrap();
     let stop = Arc::new(AtomicBool::new(true));
     let voice = synthesizer.voice(None).unwrap();
-    let speak = |synthesizer: &mut Synthesizer| synthesizer.speak("Good morning.", &voice, &Manner::default());
+    let speak = |synthesizer: &mut Synthesizer| synthesizer.speak("Good morning.", &voice, &SpeechOptions::default());
     // Before its programs are made, and when they are there.
     for _ in 0..2 {
         synthesizer.stop_when(stop.clone());
@@ -170,7 +170,7 @@ fn a_voice_is_the_checkpoints_or_a_recordings() {
     let recorded = synthesizer.voice_of(&tone).unwrap();
     assert_eq!(recorded.source, VoiceSource::Recording);
     let voices = [synthesizer.voice(Some("anna")).unwrap(), synthesizer.voice(Some("bert")).unwrap(), recorded];
-    let said = voices.map(|voice| synthesizer.speak("Hello.", &voice, &Manner::default()).unwrap().clip);
+    let said = voices.map(|voice| synthesizer.speak("Hello.", &voice, &SpeechOptions::default()).unwrap().clip);
     assert!(said[0] != said[1] && said[1] != said[2]);
 
     let nobody = checkpoint("f32", &[]);
@@ -184,15 +184,16 @@ fn what_cannot_be_said_is_refused() {
     let folder = checkpoint("f32", &[]);
     let mut synthesizer = Synthesizer::open(folder.path(), cpu()).unwrap();
     let voice = synthesizer.voice(None).unwrap();
-    let mut refused = |text: &str, rate: f64| synthesizer.speak(text, &voice, &Manner { rate, seed: 1 }).unwrap_err();
+    let mut refused =
+        |text: &str, rate: f64| synthesizer.speak(text, &voice, &SpeechOptions { rate, seed: 1 }).unwrap_err();
     assert!(matches!(refused("", 1.0), SynthError::EmptyText));
     assert!(matches!(refused("中文", 1.0), SynthError::NoKnownSymbol { .. }));
     assert!(matches!(refused("hello", 9.0), SynthError::Rate { .. }));
     let full = || Err(std::io::Error::from(std::io::ErrorKind::StorageFull));
     let script = synthesizer.read("hello").unwrap();
-    let stopped = synthesizer.say(&script, &voice, &Manner::default(), &mut |_, _| full());
+    let stopped = synthesizer.say(&script, &voice, &SpeechOptions::default(), &mut |_, _| full());
     assert!(matches!(stopped, Err(SynthError::NotTaken(_))));
-    let spoken = synthesizer.speak("He中llo.", &voice, &Manner::default()).unwrap();
+    let spoken = synthesizer.speak("He中llo.", &voice, &SpeechOptions::default()).unwrap();
     assert_eq!(spoken.left_out, ['中']);
 }
 
@@ -217,7 +218,7 @@ fn a_card_without_room_is_told() {
     let device = Machine::simulated("1x560MiB".parse().unwrap()).open(0).unwrap();
     let mut synthesizer = Synthesizer::open(folder.path(), device).unwrap();
     let voice = synthesizer.voice(None).unwrap();
-    let refused = synthesizer.speak("hello", &voice, &Manner::default()).unwrap_err();
+    let refused = synthesizer.speak("hello", &voice, &SpeechOptions::default()).unwrap_err();
     assert!(matches!(refused, SynthError::NoRoom { .. }), "{refused}");
 }
 

@@ -8,7 +8,7 @@ mod word;
 mod english;
 
 pub use dictionary::Dictionary;
-pub use english::{Phoneme, Spoken, speak};
+pub use english::{Phoneme, Pronunciation, speak};
 pub use letter_to_sound::LetterToSound;
 pub use phone::{Phone, Stress};
-pub use word::{Source, pronounce};
+pub use word::{PronunciationSource, pronounce};

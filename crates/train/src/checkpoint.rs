@@ -29,7 +29,7 @@ pub(crate) use write::finish;
 pub use expect::Mismatch;
 pub use listing::{PassedOver, Usable, best_usable, latest_usable};
 pub use read::Checkpoint;
-pub use rotation::{CHECKPOINTS_KEPT, Written, folder_bytes};
+pub use rotation::{CHECKPOINTS_TO_KEEP, WrittenCheckpoint, folder_bytes};
 pub use tensor::{Dtype, TensorRef, TensorSpec};
 pub use tensor_file::{TensorFile, tensor_file_bytes};
 pub use write::checkpoint_bytes;

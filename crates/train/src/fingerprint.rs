@@ -25,7 +25,7 @@ impl Fingerprint {
     }
 
     /// Sixteen hexadecimal digits.
-    pub fn told(&self) -> String {
+    pub fn hex(&self) -> String {
         format!("{:016x}", self.hash.finish())
     }
 }
@@ -39,7 +39,7 @@ mod tests {
         let of = |pieces: &[&str]| {
             let mut fingerprint = Fingerprint::new();
             fingerprint.take(pieces);
-            fingerprint.told()
+            fingerprint.hex()
         };
         assert_eq!(of(&["a", "b"]), of(&["a", "b"]));
         let others = [of(&["a", "b"]), of(&["b", "a"]), of(&["ab"]), of(&["a", "b", ""]), of(&[])];

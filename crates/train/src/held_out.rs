@@ -6,7 +6,7 @@
 use tandem_audio::Clip;
 use tandem_corpus::{Dataset, SampleIndex};
 use tandem_engine::NamedLayout;
-use tandem_feed::{Features, Featurizer, Material, REFERENCE_FRAMES, Recordings};
+use tandem_feed::{Features, Featurizer, REFERENCE_FRAMES, Recordings, TrainingSet};
 use tandem_model::BatchShape;
 use tandem_text::Tokens;
 
@@ -50,7 +50,7 @@ impl HeldOut {
     /// Reads up to 64 of `rows`, spread evenly over them. Texts become tokens as those of `trained` do.
     pub fn prepare(
         (dataset, rows): (&Dataset, &[SampleIndex]),
-        trained: &Material,
+        trained: &TrainingSet,
         recordings: &dyn Recordings,
         shape: &BatchShape,
         layout: &NamedLayout,
@@ -143,7 +143,7 @@ fn reference_rows(placed: &[Option<Ready>]) -> Vec<usize> {
 /// Makes utterances on the CPU.
 struct Maker<'a> {
     dataset: &'a Dataset,
-    trained: &'a Material,
+    trained: &'a TrainingSet,
     recordings: &'a dyn Recordings,
     featurizer: Featurizer,
     clip: Clip,
@@ -152,7 +152,7 @@ struct Maker<'a> {
 }
 
 impl<'a> Maker<'a> {
-    fn new(dataset: &'a Dataset, trained: &'a Material, recordings: &'a dyn Recordings) -> Result<Self, TrainError> {
+    fn new(dataset: &'a Dataset, trained: &'a TrainingSet, recordings: &'a dyn Recordings) -> Result<Self, TrainError> {
         let featurizer = Featurizer::new(trained.features()).map_err(TrainError::features)?;
         let (clip, features, tokens) = (Clip::default(), Features::default(), Tokens::default());
         Ok(Maker { dataset, trained, recordings, featurizer, clip, features, tokens })

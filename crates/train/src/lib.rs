@@ -1,6 +1,6 @@
 //! Training: the step loop, and the files of a run.
 //!
-//! [`Trainer`] queues steps and reports them; [`run`] tells a run from its first step to its last; [`RunFolder`] and
+//! [`StepLoop`] queues steps and reports them; [`run`] tells a run from its first step to its last; [`RunFolder`] and
 //! [`Checkpoint`] keep it. Batches come from a [`tandem_feed::Feed`], the maths from a [`tandem_engine::Session`].
 //!
 //! ```
@@ -48,13 +48,13 @@ mod step_clock;
 mod cpu_time;
 mod report;
 mod exact_shapes;
-mod trainer;
+mod step_loop;
 mod run;
 
 pub use checkpoint::{
-    CHECKPOINTS_KEPT, Checkpoint, Dtype, EMA_PREFIX, MODEL_FILE, Mismatch, NewCheckpoint, OPTIMIZER_FILE, PassedOver,
-    STATE_FILE, TensorFile, TensorRef, TensorSpec, Usable, WEIGHTS_FILE, Written, best_usable, checkpoint_bytes,
-    folder_bytes, latest_usable, tensor_file_bytes,
+    CHECKPOINTS_TO_KEEP, Checkpoint, Dtype, EMA_PREFIX, MODEL_FILE, Mismatch, NewCheckpoint, OPTIMIZER_FILE,
+    PassedOver, STATE_FILE, TensorFile, TensorRef, TensorSpec, Usable, WEIGHTS_FILE, WrittenCheckpoint, best_usable,
+    checkpoint_bytes, folder_bytes, latest_usable, tensor_file_bytes,
 };
 pub use disk::free_bytes;
 pub use error::TrainError;
@@ -63,10 +63,10 @@ pub use fingerprint::Fingerprint;
 pub use held_out::{HeldOut, HeldOutBatch};
 pub use mel_statistics::MelStatistics;
 pub use report::{AlignmentReport, Figures, StepReport, ValidationReport};
-pub use run::{Calendar, Outcome, Watcher, run};
+pub use run::{RunOutcome, RunSchedule, Watcher, run};
 pub use run_folder::{BAD_SAMPLES, Opening, RUN_LOG, RunFolder, SAMPLES, TENSORBOARD};
 pub use run_identity::{Difference, RunIdentity};
 pub use step_clock::DeviceTimes;
+pub use step_loop::{Recipe, StepLoop, StepLoopParts, StepLoopState};
 pub use tensors::{SpanNames, TensorBytes};
-pub use trainer::{Recipe, Trainer, TrainerParts, TrainerState};
 pub use voices::gather as gather_voices;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tandem_audio::Clip;
-use tandem_feed::{Features, Featurizer, Material, Recordings};
+use tandem_feed::{Features, Featurizer, Recordings, TrainingSet};
 
 use crate::error::TrainError;
 
@@ -24,7 +24,7 @@ pub struct MelStatistics {
 impl MelStatistics {
     /// Looks at recordings spread evenly over the corpus. Those that cannot be read are passed over; with none that can,
     /// that is the error. Always on the CPU, so that every device trains on the same numbers.
-    pub fn measure(material: &Material, recordings: &dyn Recordings) -> Result<MelStatistics, TrainError> {
+    pub fn measure(material: &TrainingSet, recordings: &dyn Recordings) -> Result<MelStatistics, TrainError> {
         let rows = material.rows();
         let mut featurizer = Featurizer::new(material.features()).map_err(TrainError::features)?;
         let (mut clip, mut features) = (Clip::default(), Features::default());

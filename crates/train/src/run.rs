@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tandem_pipeline::StopFlag;
 
-use crate::checkpoint::{NewCheckpoint, Written, latest_usable};
+use crate::checkpoint::{NewCheckpoint, WrittenCheckpoint, latest_usable};
 use crate::error::TrainError;
 use crate::report::{StepReport, ValidationReport};
 use crate::run_folder::RunFolder;
-use crate::trainer::Trainer;
+use crate::step_loop::StepLoop;
 
 /// When things are due.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Calendar {
+pub struct RunSchedule {
     /// Steps of the whole run.
     pub total_steps: u64,
     /// Steps of an epoch: after each of them the held-out data is looked at, and before each checkpoint.
@@ -29,18 +29,18 @@ const CHECKPOINT_TIME: Duration = Duration::from_secs(600);
 /// Who is told what happens.
 pub trait Watcher {
     /// A step has ended.
-    fn step(&mut self, report: &StepReport, trainer: &Trainer);
+    fn step(&mut self, report: &StepReport, trainer: &StepLoop);
     /// The held-out data was looked at.
     fn validation(&mut self, report: &ValidationReport);
     /// A checkpoint was written.
-    fn checkpoint(&mut self, step: u64, written: &Written, took: Duration);
+    fn checkpoint(&mut self, step: u64, written: &WrittenCheckpoint, took: Duration);
     /// Something to say.
     fn note(&mut self, text: &str);
 }
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// The last step.
     pub step: u64,
     /// Whether it was told to stop before its time.
@@ -53,13 +53,13 @@ pub struct Outcome {
 ///
 /// An error leaves earlier checkpoints as they are; [`TrainError::NotFinite`] names the newest.
 pub fn run(
-    trainer: &mut Trainer,
+    trainer: &mut StepLoop,
     folder: &RunFolder,
     model: &Value,
-    calendar: &Calendar,
+    calendar: &RunSchedule,
     stop: &StopFlag,
     watcher: &mut dyn Watcher,
-) -> Result<Outcome, TrainError> {
+) -> Result<RunOutcome, TrainError> {
     let ended = train(trainer, folder, model, calendar, stop, watcher);
     ended.map_err(|error| match error {
         TrainError::NotFinite { step, in_a_row, .. } => {
@@ -71,13 +71,13 @@ pub fn run(
 }
 
 fn train(
-    trainer: &mut Trainer,
+    trainer: &mut StepLoop,
     folder: &RunFolder,
     model: &Value,
-    calendar: &Calendar,
+    calendar: &RunSchedule,
     stop: &StopFlag,
     watcher: &mut dyn Watcher,
-) -> Result<Outcome, TrainError> {
+) -> Result<RunOutcome, TrainError> {
     let mut keeper = Keeper { folder, model, last: Instant::now(), last_step: trainer.step() };
     let mut validation = None;
     trainer.start_clock();
@@ -107,10 +107,10 @@ fn train(
     if keeper.last_step < trainer.step() {
         keeper.write(trainer, validation.as_ref(), watcher)?;
     }
-    Ok(Outcome { step: trainer.step(), stopped, validation })
+    Ok(RunOutcome { step: trainer.step(), stopped, validation })
 }
 
-fn settle(trainer: &mut Trainer, watcher: &mut dyn Watcher) -> Result<(), TrainError> {
+fn settle(trainer: &mut StepLoop, watcher: &mut dyn Watcher) -> Result<(), TrainError> {
     for report in trainer.settle()? {
         watcher.step(&report, trainer);
     }
@@ -136,7 +136,7 @@ impl Keeper<'_> {
     /// Writes one of now, with the score of `validation` where that was of now too.
     fn write(
         &mut self,
-        trainer: &mut Trainer,
+        trainer: &mut StepLoop,
         validation: Option<&ValidationReport>,
         watcher: &mut dyn Watcher,
     ) -> Result<(), TrainError> {

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::lock::Lock;
-use crate::checkpoint::{NewCheckpoint, Written, finish, foreign_in, save, step_of};
+use crate::checkpoint::{NewCheckpoint, WrittenCheckpoint, finish, foreign_in, save, step_of};
 use crate::disk::{replace, sync_folder, unusable};
 use crate::error::TrainError;
 use crate::run_identity::RunIdentity;
@@ -105,7 +105,7 @@ impl RunFolder {
     ///
     /// On failure nothing is left of the new one and all others are as they were. [`TrainError::NoRoom`] says how
     /// much was missing.
-    pub fn write(&self, checkpoint: &NewCheckpoint<'_>) -> Result<Written, TrainError> {
+    pub fn write(&self, checkpoint: &NewCheckpoint<'_>) -> Result<WrittenCheckpoint, TrainError> {
         save(&self.dir, checkpoint)
     }
 

@@ -46,11 +46,11 @@ pub(crate) struct Timed {
 }
 
 impl StepClock {
-    /// For `under_way` steps that are queued and not read.
-    pub(crate) fn new(device: &Device, under_way: usize) -> Result<StepClock, DeviceError> {
+    /// For `in_flight` steps that are queued and not read.
+    pub(crate) fn new(device: &Device, in_flight: usize) -> Result<StepClock, DeviceError> {
         let round = |_| Ok(Round { asked: device.timer()?, began: device.timer()?, ended: device.timer()? });
         // One more: a step is also measured from the end of the one before.
-        let rounds = (0..=under_way).map(round).collect::<Result<_, DeviceError>>()?;
+        let rounds = (0..=in_flight).map(round).collect::<Result<_, DeviceError>>()?;
         Ok(StepClock { rounds, next: 0, before: None })
     }
 

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use tandem_audio::Clip;
 use tandem_corpus::SampleIndex;
-use tandem_feed::{Features, Featurizer, Material, REFERENCE_FRAMES, Recordings};
+use tandem_feed::{Features, Featurizer, REFERENCE_FRAMES, Recordings, TrainingSet};
 use tandem_model::VoiceReferences;
 
 use crate::error::TrainError;
 
 /// One utterance of each speaker: the first that is as long as a reference, else the longest. Speakers whose utterance cannot be
 /// read are left out. Always on the CPU. Cost: a recording per speaker is decoded, at most [`VoiceReferences::MOST`].
-pub fn gather(material: &Material, recordings: &dyn Recordings) -> Result<VoiceReferences, TrainError> {
+pub fn gather(material: &TrainingSet, recordings: &dyn Recordings) -> Result<VoiceReferences, TrainError> {
     let mut chosen: BTreeMap<&str, (SampleIndex, u64)> = BTreeMap::new();
     for (index, extent) in material.rows() {
         let Some(sample) = material.dataset().get(*index) else { continue };

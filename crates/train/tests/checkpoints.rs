@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tandem_train::{
     Checkpoint, Dtype, Mismatch, NewCheckpoint, Opening, RunFolder, RunIdentity, TensorRef, TensorSpec, TrainError,
-    Written, best_usable, checkpoint_bytes, folder_bytes, latest_usable,
+    WrittenCheckpoint, best_usable, checkpoint_bytes, folder_bytes, latest_usable,
 };
 use tempfile::TempDir;
 
@@ -21,7 +21,7 @@ fn run() -> (TempDir, RunFolder) {
 }
 
 /// A checkpoint whose every file depends on the step.
-fn save(folder: &RunFolder, step: u64, score: Option<f64>) -> Written {
+fn save(folder: &RunFolder, step: u64, score: Option<f64>) -> WrittenCheckpoint {
     let bytes: Vec<u8> = (0..1000_u32).flat_map(|index| (index as f32 + step as f32).to_le_bytes()).collect();
     let weights = [
         TensorRef { name: "linear", dtype: Dtype::F32, shape: &[10, 100], bytes: &bytes },

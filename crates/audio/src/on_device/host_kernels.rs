@@ -8,7 +8,7 @@ use tandem_device::HostArgs;
 
 use super::numbers::{self, WORDS};
 use super::tables::FILTER_WORDS;
-use super::{NOT_KEPT, NOTHING_YET};
+use super::{NOT_CACHED, NOTHING_YET};
 use crate::{AudioError, Clip, FeatureSettings, LogMel, MelFrames, PitchTracker, Resampler};
 
 thread_local! {
@@ -118,10 +118,10 @@ pub(crate) fn pitch(args: &mut HostArgs<'_>) {
     with_plans(words, |plans| {
         for (row, out) in cut(out, frame_starts, 1).enumerate() {
             plans.values.clear();
-            let place = if keeps { places[row] } else { NOT_KEPT };
+            let place = if keeps { places[row] } else { NOT_CACHED };
             if plans.fill(row_of(audio, sample_starts, lengths, row)) {
                 let own = plans.settings.num_frames(plans.clip.samples.len()).min(out.len());
-                let known = (place != NOT_KEPT).then(|| &mut kept[place as usize..][..own]);
+                let known = (place != NOT_CACHED).then(|| &mut kept[place as usize..][..own]);
                 match known {
                     Some(known) if known.iter().all(|hz| hz.to_bits() != NOTHING_YET_BITS) => {
                         plans.values.extend_from_slice(known);

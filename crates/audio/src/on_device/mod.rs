@@ -22,8 +22,8 @@ use tandem_device::{Arena, Arg, Block, Device, DeviceError, Grid, LoadedKernel, 
 use crate::kernels::{LOG_MEL, PITCH, RESAMPLE};
 use crate::{AudioError, FeatureSettings, PitchSettings};
 use rows::check_elements;
-pub use rows::{Rows, Starts};
-use tables::{Table, Tables};
+pub use rows::{SampleRows, Starts};
+use tables::{TableId, Tables};
 
 /// Whom the tables are shown under.
 const OWNER: &str = "feature tables";
@@ -46,16 +46,16 @@ pub struct DeviceFeatures {
 
 /// The pitch of recordings that were heard before.
 #[derive(Clone, Copy)]
-pub struct KeptPitch<'a> {
+pub struct CachedPitch<'a> {
     /// u32 per row: the first frame of its place in `memory`, which has room for all frames of its recording, or
-    /// [`NOT_KEPT`]. One recording has one place.
+    /// [`NOT_CACHED`]. One recording has one place.
     pub places: View<'a>,
     /// f32: all places, filled with bytes of [`NOTHING_YET`] at first.
     pub memory: View<'a>,
 }
 
 /// The place of a row whose pitch is not kept.
-pub const NOT_KEPT: u32 = u32::MAX;
+pub const NOT_CACHED: u32 = u32::MAX;
 /// What the memory of kept pitch is filled with before anything is known.
 pub const NOTHING_YET: u8 = u8::MAX;
 
@@ -110,7 +110,13 @@ impl DeviceFeatures {
     /// `rates`, u32: per row an index into `rates_hz`, or `u32::MAX` for a row that has the features' rate and is
     /// copied. `out.lengths` is read: as many samples are made, at most what the ratio gives (rounded up), and zeros
     /// follow to the row's end. The same bits on every device.
-    pub fn resample(&self, stream: &Stream, from: Rows<'_>, rates: View<'_>, out: Rows<'_>) -> Result<(), DeviceError> {
+    pub fn resample(
+        &self,
+        stream: &Stream,
+        from: SampleRows<'_>,
+        rates: View<'_>,
+        out: SampleRows<'_>,
+    ) -> Result<(), DeviceError> {
         let (kernel, rows) = (RESAMPLE.name, out.starts.num_rows());
         from.check(kernel, "the samples in", rows, 1)?;
         out.check(kernel, "the samples out", rows, TILE_SAMPLES)?;
@@ -121,8 +127,8 @@ impl DeviceFeatures {
             Arg::read::<u32>(from.starts.device),
             Arg::read::<u32>(from.lengths),
             Arg::read::<u32>(rates),
-            Arg::read::<u32>(self.table(Table::Filters)),
-            Arg::read::<f32>(self.table(Table::FilterWeights)),
+            Arg::read::<u32>(self.table(TableId::Filters)),
+            Arg::read::<f32>(self.table(TableId::FilterWeights)),
             Arg::write::<i16>(out.samples),
             Arg::read::<u32>(out.starts.device),
             Arg::read::<u32>(out.lengths),
@@ -140,7 +146,7 @@ impl DeviceFeatures {
     pub fn log_mel(
         &self,
         stream: &Stream,
-        audio: Rows<'_>,
+        audio: SampleRows<'_>,
         frames: Starts<'_>,
         mel: View<'_>,
         energy: Option<View<'_>>,
@@ -158,10 +164,10 @@ impl DeviceFeatures {
             Arg::read::<u32>(audio.lengths),
             Arg::read::<u32>(audio.starts.device),
             Arg::read::<u32>(frames.device),
-            Arg::read::<u64>(self.table(Table::Numbers)),
-            Arg::read::<f64>(self.table(Table::Transform)),
-            Arg::read::<u32>(self.table(Table::Bands)),
-            Arg::read::<f32>(self.table(Table::MelWeights)),
+            Arg::read::<u64>(self.table(TableId::Numbers)),
+            Arg::read::<f64>(self.table(TableId::Transform)),
+            Arg::read::<u32>(self.table(TableId::Bands)),
+            Arg::read::<f32>(self.table(TableId::MelWeights)),
             Arg::write::<f32>(mel),
             // Nothing is written through a pointer to nothing.
             Arg::write::<f32>(energy.unwrap_or_else(|| self.tables.part(0, 0))),
@@ -178,10 +184,10 @@ impl DeviceFeatures {
     pub fn pitch(
         &self,
         stream: &Stream,
-        audio: Rows<'_>,
+        audio: SampleRows<'_>,
         frames: Starts<'_>,
         pitch: View<'_>,
-        kept: Option<KeptPitch<'_>>,
+        kept: Option<CachedPitch<'_>>,
     ) -> Result<(), DeviceError> {
         let (kernel, rows) = (PITCH.name, frames.num_rows());
         audio.check(kernel, "the samples", rows, 1)?;
@@ -197,7 +203,7 @@ impl DeviceFeatures {
             Arg::read::<u32>(audio.lengths),
             Arg::read::<u32>(audio.starts.device),
             Arg::read::<u32>(frames.device),
-            Arg::read::<u64>(self.table(Table::Numbers)),
+            Arg::read::<u64>(self.table(TableId::Numbers)),
             Arg::write::<f32>(pitch),
             Arg::read::<u32>(kept.map_or_else(nothing, |kept| kept.places)),
             Arg::write::<f32>(kept.map_or_else(nothing, |kept| kept.memory)),
@@ -207,7 +213,7 @@ impl DeviceFeatures {
         stream.launch(&self.pitch, grid, &args)
     }
 
-    fn table(&self, table: Table) -> View<'_> {
+    fn table(&self, table: TableId) -> View<'_> {
         let (offset, bytes) = self.layout.spans[table as usize];
         self.tables.part(offset, bytes)
     }
@@ -215,7 +221,7 @@ impl DeviceFeatures {
 
 impl Layout {
     fn of(tables: &Tables, settings: &FeatureSettings, rates_hz: &[u32]) -> Layout {
-        use Table::{Bands, FilterWeights, Filters, MelWeights, Numbers, Transform};
+        use TableId::{Bands, FilterWeights, Filters, MelWeights, Numbers, Transform};
         Layout {
             spans: [Numbers, Transform, Bands, MelWeights, Filters, FilterWeights].map(|table| tables.span(table)),
             num_filters: rates_hz.len() as u32,

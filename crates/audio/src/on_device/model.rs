@@ -4,12 +4,12 @@
 use super::tables::{FILTER_WORDS, Tables};
 use crate::clip::round_to_i16;
 use crate::pitch::{find_dip, parabola_shift};
-use crate::stft::Real;
+use crate::stft::StftFloat;
 use crate::{Clip, FeatureSettings, Lowpass, PitchSettings, PitchTracker, Resampler, mel};
 
 type Point<T> = (T, T);
 
-trait Fused: Real {
+trait Fused: StftFloat {
     /// `self * b + c`, rounded once, as a card does it.
     fn fused(self, b: Self, c: Self) -> Self;
     fn single(self) -> f32;

@@ -14,7 +14,7 @@ pub struct Starts<'a> {
 
 /// Rows of samples.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows<'a> {
+pub struct SampleRows<'a> {
     /// The samples, i16.
     pub samples: View<'a>,
     /// Where each row begins, in samples.
@@ -46,7 +46,7 @@ impl Starts<'_> {
     }
 }
 
-impl Rows<'_> {
+impl SampleRows<'_> {
     /// The same for samples, with room for all of them.
     pub(super) fn check(&self, kernel: &'static str, name: &str, rows: usize, step: u32) -> Result<(), DeviceError> {
         self.starts.check(kernel, name, rows, step)?;

@@ -25,7 +25,7 @@ const WEIGHTS_AT_ONCE: usize = 4;
 
 /// The tables in the order they lie in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Table {
+pub(crate) enum TableId {
     Numbers,
     Transform,
     Bands,
@@ -75,7 +75,7 @@ impl Tables {
     }
 
     /// Where `table` begins in the block, and how many bytes it has.
-    pub(crate) fn span(&self, table: Table) -> (u64, u64) {
+    pub(crate) fn span(&self, table: TableId) -> (u64, u64) {
         let sizes = self.parts().map(|part| part.len() as u64);
         let before = &sizes[..table as usize];
         (before.iter().map(|bytes| round_up(*bytes, BLOCK_ALIGN)).sum(), sizes[table as usize])
@@ -96,7 +96,7 @@ impl Tables {
         }
     }
 
-    /// The tables as bytes, in the order of [`Table`].
+    /// The tables as bytes, in the order of [`TableId`].
     fn parts(&self) -> [&[u8]; 6] {
         [
             bytemuck::cast_slice(&self.numbers),
@@ -221,9 +221,14 @@ mod tests {
         let mut block = vec![0xFF; tables.bytes() as usize];
         tables.write_to(&mut block);
         let mut end = 0;
-        for table in
-            [Table::Numbers, Table::Transform, Table::Bands, Table::MelWeights, Table::Filters, Table::FilterWeights]
-        {
+        for table in [
+            TableId::Numbers,
+            TableId::Transform,
+            TableId::Bands,
+            TableId::MelWeights,
+            TableId::Filters,
+            TableId::FilterWeights,
+        ] {
             let (from, bytes) = tables.span(table);
             assert_eq!(from, round_up(end, BLOCK_ALIGN), "{table:?}");
             end = from + bytes;

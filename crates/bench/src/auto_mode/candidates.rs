@@ -17,7 +17,7 @@ pub struct Candidate {
 
 /// What there is to try.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Field {
+pub struct CandidateSet {
     /// What the GPU flags ask for: taken when it runs. An error says why it cannot be; none without GPU flags.
     pub asked: Option<Result<Candidate, String>>,
     /// What is timed otherwise, the one with the fewest cards first.
@@ -61,7 +61,7 @@ impl Candidate {
 
 /// What `--mode auto` has to choose from. Fails where the flags do not go together, where a device is there and cannot be
 /// used, and where nothing is left to try.
-pub fn candidates(settings: &Settings, hardware: &Hardware) -> Result<Field, Refusal> {
+pub fn candidates(settings: &Settings, hardware: &Hardware) -> Result<CandidateSet, Refusal> {
     let given = settings.without(&[Id::Mode]);
     let is_asked = PLACES.iter().any(|id| given.given(*id).is_some());
     let placed = Placement::choose(&given, hardware);
@@ -82,7 +82,7 @@ pub fn candidates(settings: &Settings, hardware: &Hardware) -> Result<Field, Ref
     let last = (!is_isolated(&free)).then(|| candidate(&free, Mode::Cpu, None)).transpose().map_err(of_setting)?;
     match placed {
         Err(refusal) if others.is_empty() && last.is_none() => Err(refusal),
-        _ => Ok(Field { asked, others, last, left_out }),
+        _ => Ok(CandidateSet { asked, others, last, left_out }),
     }
 }
 
@@ -200,7 +200,7 @@ mod tests {
         Settings::new().with(&pairs).unwrap()
     }
 
-    fn names(field: &Field) -> Vec<String> {
+    fn names(field: &CandidateSet) -> Vec<String> {
         field.others.iter().map(Candidate::name).collect()
     }
 

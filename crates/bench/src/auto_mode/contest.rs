@@ -1,7 +1,7 @@
 //! Which candidate is taken: a pure function of how fast each was found to be.
 
-use super::candidates::{Candidate, Field};
-use super::pace::Pace;
+use super::candidates::{Candidate, CandidateSet};
+use super::pace::StepRate;
 
 /// Paces nearer to each other than this are equal: two trials of one mode can differ by as much. Of equals the one that
 /// holds the fewest cards is taken. Half of what a choice may be off by.
@@ -9,9 +9,9 @@ const EQUAL: f64 = 0.015;
 
 /// What was found out about a candidate.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Found {
+pub enum CandidateOutcome {
     /// How fast it is.
-    Pace(Pace),
+    StepRate(StepRate),
     /// It is the only one there is, and was not timed.
     Untimed,
     /// It cannot be, or failed.
@@ -20,18 +20,18 @@ pub enum Found {
 
 /// A candidate and what was found out.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct CandidateResult {
     /// The candidate.
     pub candidate: Candidate,
     /// What was found.
-    pub found: Found,
+    pub found: CandidateOutcome,
 }
 
 /// What was tried, and what was taken.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     /// All that were tried, in the order of the field.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<CandidateResult>,
     /// Why what the flags ask for could not be placed at all.
     pub not_as_asked: Option<String>,
     /// The one that is taken.
@@ -40,10 +40,10 @@ pub struct Choice {
     pub left_out: Vec<String>,
 }
 
-/// Trials of the candidates of a field.
+/// TimedRuns of the candidates of a field.
 pub struct Contest<'a> {
     /// Times a candidate; the error says why it cannot be. On the CPU nothing is timed: there is nothing else then.
-    pub time: &'a mut dyn FnMut(&Candidate) -> Result<Pace, String>,
+    pub time: &'a mut dyn FnMut(&Candidate) -> Result<StepRate, String>,
     /// Whether a candidate that is not timed is possible.
     pub check: &'a mut dyn FnMut(&Candidate) -> Result<(), String>,
     /// How often each is timed: [`Contest::ROUNDS`], and once where a clock is the same every time.
@@ -56,35 +56,39 @@ impl Contest<'_> {
 
     /// What the flags ask for is taken when it runs. Else all others are timed. The error is of a field none of which is
     /// possible, and has a line for each.
-    pub fn decide(&mut self, field: Field) -> Result<Choice, Vec<String>> {
-        let Field { asked, others, last, left_out } = field;
+    pub fn decide(&mut self, field: CandidateSet) -> Result<Choice, Vec<String>> {
+        let CandidateSet { asked, others, last, left_out } = field;
         let (mut entries, mut not_as_asked) = (Vec::new(), None);
         match asked {
             Some(Ok(candidate)) => {
-                let found = (self.time)(&candidate).map_or_else(Found::Impossible, Found::Pace);
-                entries.push(Entry { candidate, found });
+                let found =
+                    (self.time)(&candidate).map_or_else(CandidateOutcome::Impossible, CandidateOutcome::StepRate);
+                entries.push(CandidateResult { candidate, found });
             }
             Some(Err(why)) => not_as_asked = Some(why),
             None => {}
         }
-        if !entries.iter().any(Entry::is_possible) {
+        if !entries.iter().any(CandidateResult::is_possible) {
             let others = others.into_iter().filter(|one| entries.iter().all(|entry| !entry.is_of(one))).collect();
             entries.extend(self.compare(others));
         }
-        if let (false, Some(candidate)) = (entries.iter().any(Entry::is_possible), last) {
-            let found = (self.check)(&candidate).map_or_else(Found::Impossible, |()| Found::Untimed);
-            entries.push(Entry { candidate, found });
+        if let (false, Some(candidate)) = (entries.iter().any(CandidateResult::is_possible), last) {
+            let found =
+                (self.check)(&candidate).map_or_else(CandidateOutcome::Impossible, |()| CandidateOutcome::Untimed);
+            entries.push(CandidateResult { candidate, found });
         }
         match Choice::pick(&entries) {
             Some(taken) => Ok(Choice { entries, not_as_asked, taken, left_out }),
-            None => Err(not_as_asked.into_iter().chain(entries.iter().filter_map(Entry::complaint)).collect()),
+            None => {
+                Err(not_as_asked.into_iter().chain(entries.iter().filter_map(CandidateResult::complaint)).collect())
+            }
         }
     }
 
     /// Times each as often as there are rounds, every other round in reverse order; the best time counts.
-    pub fn compare(&mut self, candidates: Vec<Candidate>) -> Vec<Entry> {
-        let untimed = |candidate| Entry { candidate, found: Found::Untimed };
-        let mut entries: Vec<Entry> = candidates.into_iter().map(untimed).collect();
+    pub fn compare(&mut self, candidates: Vec<Candidate>) -> Vec<CandidateResult> {
+        let untimed = |candidate| CandidateResult { candidate, found: CandidateOutcome::Untimed };
+        let mut entries: Vec<CandidateResult> = candidates.into_iter().map(untimed).collect();
         for round in 0..self.rounds {
             let mut order: Vec<usize> = (0..entries.len()).collect();
             if round % 2 == 1 {
@@ -95,30 +99,30 @@ impl Contest<'_> {
         entries
     }
 
-    fn go(&mut self, entry: &mut Entry) {
+    fn go(&mut self, entry: &mut CandidateResult) {
         if !entry.is_possible() {
             return;
         }
         let before = entry.steps_per_s().unwrap_or(0.0);
         match (self.time)(&entry.candidate) {
-            Ok(pace) if pace.steps_per_s > before => entry.found = Found::Pace(pace),
+            Ok(pace) if pace.steps_per_s > before => entry.found = CandidateOutcome::StepRate(pace),
             Ok(_) => {}
-            Err(why) => entry.found = Found::Impossible(why),
+            Err(why) => entry.found = CandidateOutcome::Impossible(why),
         }
     }
 }
 
-impl Entry {
+impl CandidateResult {
     /// How fast it is, where it was timed.
     pub fn steps_per_s(&self) -> Option<f64> {
         match self.found {
-            Found::Pace(pace) => Some(pace.steps_per_s),
+            CandidateOutcome::StepRate(pace) => Some(pace.steps_per_s),
             _ => None,
         }
     }
 
     fn is_possible(&self) -> bool {
-        !matches!(self.found, Found::Impossible(_))
+        !matches!(self.found, CandidateOutcome::Impossible(_))
     }
 
     fn is_of(&self, other: &Candidate) -> bool {
@@ -128,7 +132,7 @@ impl Entry {
     /// Why it cannot be.
     pub fn why(&self) -> Option<String> {
         match &self.found {
-            Found::Impossible(why) => Some(why.clone()),
+            CandidateOutcome::Impossible(why) => Some(why.clone()),
             _ => None,
         }
     }
@@ -140,25 +144,25 @@ impl Entry {
 
 impl Choice {
     /// The fastest; of those as fast as it, the one with the fewest cards; of those, the first.
-    pub fn pick(entries: &[Entry]) -> Option<usize> {
-        let best = entries.iter().filter_map(Entry::steps_per_s).fold(0.0, f64::max);
-        let is_good = |entry: &Entry| match entry.found {
-            Found::Pace(pace) => pace.steps_per_s >= (1.0 - EQUAL) * best,
-            Found::Untimed => true,
-            Found::Impossible(_) => false,
+    pub fn pick(entries: &[CandidateResult]) -> Option<usize> {
+        let best = entries.iter().filter_map(CandidateResult::steps_per_s).fold(0.0, f64::max);
+        let is_good = |entry: &CandidateResult| match entry.found {
+            CandidateOutcome::StepRate(pace) => pace.steps_per_s >= (1.0 - EQUAL) * best,
+            CandidateOutcome::Untimed => true,
+            CandidateOutcome::Impossible(_) => false,
         };
         let good = entries.iter().enumerate().filter(|(_, entry)| is_good(entry));
         good.min_by_key(|(_, entry)| entry.candidate.num_cards()).map(|(at, _)| at)
     }
 
     /// What is taken.
-    pub fn taken(&self) -> &Entry {
+    pub fn taken(&self) -> &CandidateResult {
         &self.entries[self.taken]
     }
 
     /// Of the fastest, what is taken; 1 where nothing was timed.
     pub fn of_best(&self) -> f64 {
-        let best = self.entries.iter().filter_map(Entry::steps_per_s).fold(0.0, f64::max);
+        let best = self.entries.iter().filter_map(CandidateResult::steps_per_s).fold(0.0, f64::max);
         self.taken().steps_per_s().map_or(1.0, |own| own / best)
     }
 
@@ -166,7 +170,7 @@ impl Choice {
     pub fn one_or_two(&self) -> Option<String> {
         let best = |cards: usize| {
             let of = self.entries.iter().filter(|entry| entry.candidate.num_cards() == cards);
-            of.filter_map(Entry::steps_per_s).reduce(f64::max)
+            of.filter_map(CandidateResult::steps_per_s).reduce(f64::max)
         };
         let (one, two) = (best(1)?, best(2)?);
         let gain = 100.0 * (two / one - 1.0);
@@ -208,7 +212,7 @@ mod tests {
             order.push(candidate.name());
             let left = paces.get_mut(candidate.name().as_str()).ok_or("does not fit")?;
             let steps_per_s = if left.len() > 1 { left.remove(0) } else { left[0] };
-            Ok(Pace { steps_per_s, low: steps_per_s, high: steps_per_s, steps: 8 })
+            Ok(StepRate { steps_per_s, low: steps_per_s, high: steps_per_s, steps: 8 })
         };
         let field = candidates(&settings, &hardware).unwrap();
         let choice = Contest { time: &mut time, check: &mut |_| Ok(()), rounds: Contest::ROUNDS }.decide(field)?;
@@ -251,10 +255,13 @@ mod tests {
     fn what_does_not_fit_is_no_candidate_and_is_in_the_table() {
         let (choice, _) = decide("2x24GiB", &[], &[(DUAL, &[10.0])]).unwrap();
         assert_eq!(choice.taken().candidate.name(), DUAL);
-        assert_eq!(choice.entries[0].found, Found::Impossible("does not fit".to_owned()));
+        assert_eq!(choice.entries[0].found, CandidateOutcome::Impossible("does not fit".to_owned()));
         // Nothing fits on cards: the CPU is what is left, and is not timed.
         let (choice, _) = decide("1x24GiB", &[], &[]).unwrap();
-        assert_eq!((choice.taken().candidate.name().as_str(), &choice.taken().found), ("cpu", &Found::Untimed));
+        assert_eq!(
+            (choice.taken().candidate.name().as_str(), &choice.taken().found),
+            ("cpu", &CandidateOutcome::Untimed)
+        );
         let limits = decide("1x24GiB", &[("enable-memory-isolation", "")], &[]).unwrap_err();
         assert_eq!(limits, ["shared, GPU 0, isolated: does not fit"]);
     }
@@ -268,7 +275,7 @@ mod tests {
         // It does not run: what there is instead is timed, and why is kept.
         let (choice, order) = decide("2x24GiB", &pair, &[(SINGLE, &[90.0])]).unwrap();
         assert_eq!((choice.taken().candidate.name().as_str(), order.len()), (SINGLE, 4), "{order:?}");
-        assert_eq!(choice.entries[0].found, Found::Impossible("does not fit".to_owned()));
+        assert_eq!(choice.entries[0].found, CandidateOutcome::Impossible("does not fit".to_owned()));
         let (choice, _) = decide("1x24GiB", &pair, &[(SINGLE, &[90.0])]).unwrap();
         assert_eq!(choice.taken().candidate.name(), SINGLE);
         assert!(choice.not_as_asked.unwrap().contains("found 1"));

@@ -16,7 +16,7 @@ pub trait Run {
 
 /// How long a run is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Length {
+pub struct TimingLength {
     /// Steps that never count: they live on batches that were made ahead.
     pub least_settling: usize,
     /// More of them while this time lasts, up to `most_settling`: an almost empty buffer empties slowly.
@@ -31,10 +31,10 @@ pub struct Length {
     pub enough_ns: u64,
 }
 
-impl Length {
-    /// On cards. Trials have few batches ahead, which the first steps use up; a buffer that empties slowly has until the
+impl TimingLength {
+    /// On cards. TimedRuns have few batches ahead, which the first steps use up; a buffer that empties slowly has until the
     /// time is over.
-    pub const ON_CARDS: Length = Length {
+    pub const ON_CARDS: TimingLength = TimingLength {
         least_settling: 12,
         settling_ns: 1_000_000_000,
         most_settling: 200,
@@ -43,13 +43,13 @@ impl Length {
         enough_ns: 2_000_000_000,
     };
     /// On the CPU a step takes its time, and the data is not what it waits for.
-    pub const ON_THE_CPU: Length =
-        Length { least_settling: 3, settling_ns: 0, most_settling: 3, chunk: 2, least_chunks: 3, enough_ns: 0 };
+    pub const ON_THE_CPU: TimingLength =
+        TimingLength { least_settling: 3, settling_ns: 0, most_settling: 3, chunk: 2, least_chunks: 3, enough_ns: 0 };
 }
 
 /// Steps in a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pace {
+pub struct StepRate {
     /// Of all steps that were timed.
     pub steps_per_s: f64,
     /// The middle half of the chunks.
@@ -61,7 +61,7 @@ pub struct Pace {
 }
 
 /// Steps `run` until its buffers are used up, and then times it.
-pub fn pace_of<R: Run>(run: &mut R, length: Length) -> Result<Pace, R::Error> {
+pub fn pace_of<R: Run>(run: &mut R, length: TimingLength) -> Result<StepRate, R::Error> {
     let begun = run.now_ns();
     for number in 0..length.most_settling {
         run.step()?;
@@ -80,7 +80,7 @@ pub fn pace_of<R: Run>(run: &mut R, length: Length) -> Result<Pace, R::Error> {
         (before, steps) = (now, steps + length.chunk);
     }
     let Spread { low, high, .. } = Spread::of(rates);
-    Ok(Pace { steps_per_s: rate(steps, before - begun), low, high, steps })
+    Ok(StepRate { steps_per_s: rate(steps, before - begun), low, high, steps })
 }
 
 fn rate(steps: usize, ns: u64) -> f64 {
@@ -115,7 +115,7 @@ mod tests {
         }
     }
 
-    const LENGTH: Length = Length {
+    const LENGTH: TimingLength = TimingLength {
         least_settling: 8,
         settling_ns: 1_000_000,
         most_settling: 40,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tandem_audio::{Clip, FeatureSettings, wav};
 use tandem_corpus::{Dataset, OpenOptions};
-use tandem_feed::{Material, MaterialOptions};
+use tandem_feed::{TrainingSet, TrainingSetOptions};
 
 use super::BenchError;
 
@@ -40,17 +40,17 @@ pub fn write(folder: &Path, count: usize) -> Result<PathBuf, BenchError> {
 }
 
 /// The recordings of a list, all of them, without their texts.
-pub fn open(list: &Path) -> Result<Arc<Material>, BenchError> {
+pub fn open(list: &Path) -> Result<Arc<TrainingSet>, BenchError> {
     let failed = |error: &dyn std::error::Error| BenchError::Clips(error.to_string());
     let dataset = Dataset::open(list, &OpenOptions::default()).map_err(|error| failed(&error))?;
     let rows: Vec<_> = dataset.samples().iter().map(|(index, _)| index).collect();
-    let options = MaterialOptions {
+    let options = TrainingSetOptions {
         features: FeatureSettings::default(),
         max_frames: Some(u32::MAX),
         with_text: false,
-        ..MaterialOptions::default()
+        ..TrainingSetOptions::default()
     };
-    Ok(Arc::new(Material::survey(Arc::new(dataset), &rows, &options)?))
+    Ok(Arc::new(TrainingSet::survey(Arc::new(dataset), &rows, &options)?))
 }
 
 /// Enough randomness for noise.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tandem_device::{DeviceError, Stream};
-use tandem_feed::{FromFiles, Material};
+use tandem_feed::{FromFiles, TrainingSet};
 use tandem_pipeline::{RingSlot, ring};
 
 use super::BenchError;
-use super::serve::{BenchSite, Served};
+use super::serve::{BenchContext, Served};
 use super::spread::percentile;
 
 /// Microseconds, half of which and 99 of 100 of which are below.
@@ -38,8 +38,8 @@ pub struct Handoff {
 
 /// Measures `num_leases` leases, for each of which a batch has to be made, and `rounds` of everything else.
 pub fn measure(
-    site: &BenchSite,
-    material: &Arc<Material>,
+    site: &BenchContext,
+    material: &Arc<TrainingSet>,
     rounds: usize,
     num_leases: usize,
 ) -> Result<Handoff, BenchError> {

@@ -5,12 +5,12 @@
 
 use std::time::Instant;
 
-use tandem_audio::{DeviceFeatures, FeatureSettings, PitchSettings, Rows, Starts, TILE_FRAMES, TILE_SAMPLES};
+use tandem_audio::{DeviceFeatures, FeatureSettings, PitchSettings, SampleRows, Starts, TILE_FRAMES, TILE_SAMPLES};
 use tandem_device::{Arena, ArenaSpec, Block, Device, DeviceError, DeviceKind, Event, Stream};
 use tandem_events::Role;
 use tandem_feed::{FeedError, RATE_HZ};
 
-use super::{BenchError, BenchSite, Spread};
+use super::{BenchContext, BenchError, Spread};
 
 /// One thing that was timed.
 #[derive(Clone, Debug)]
@@ -75,7 +75,7 @@ impl Spreads {
 }
 
 /// Times features on the data role's device; `rounds` launches of each, or as many as that device is given usually.
-pub fn measure(site: &BenchSite, rounds: Option<usize>) -> Result<Vec<MelRow>, BenchError> {
+pub fn measure(site: &BenchContext, rounds: Option<usize>) -> Result<Vec<MelRow>, BenchError> {
     let on_card = site.machine.kind() == DeviceKind::Cuda;
     let program = if on_card { ON_CARDS } else { ELSEWHERE };
     let rounds = rounds.unwrap_or(program.rounds);
@@ -151,7 +151,7 @@ impl Bench {
         let per_row = |value: u32| self.upload(&vec![value; rows as usize]);
         let (rates, lengths) = (per_row(rate)?, per_row(wanted)?);
         let out = self.arena.take("resampled", 2 * starts.end())?;
-        let to = Rows { samples: out.view(), starts: starts.starts(), lengths: lengths.view() };
+        let to = SampleRows { samples: out.view(), starts: starts.starts(), lengths: lengths.view() };
         let us = self.time(|| self.features.resample(&self.stream, batch.rows(), rates.view(), to))?;
         found.push(self.row(&format!("resample {rate_hz} Hz"), rows, seconds, us));
         Ok(())
@@ -253,8 +253,8 @@ struct Recordings {
 }
 
 impl Recordings {
-    fn rows(&self) -> Rows<'_> {
-        Rows { samples: self.samples.view(), starts: self.starts.starts(), lengths: self.lengths.view() }
+    fn rows(&self) -> SampleRows<'_> {
+        SampleRows { samples: self.samples.view(), starts: self.starts.starts(), lengths: self.lengths.view() }
     }
 }
 

@@ -11,10 +11,10 @@ use tandem_device::{DeviceKind, Machine};
 use tandem_events::{Emitter, Role};
 use tandem_pipeline::StopFlag;
 use tandem_plan::setting::Id;
-use tandem_plan::speech::Speech;
+use tandem_plan::speech::SpeechModels;
 use tandem_plan::{CorpusFacts, Hardware, Plan, Reason, Refusal, SettingError, Settings};
 use tandem_train::{
-    BAD_SAMPLES, Calendar, Opening, RunFolder, StepReport, Trainer, ValidationReport, Watcher, Written,
+    BAD_SAMPLES, Opening, RunFolder, RunSchedule, StepLoop, StepReport, ValidationReport, Watcher, WrittenCheckpoint,
 };
 
 use super::BenchError;
@@ -43,7 +43,7 @@ pub struct Smallest {
 
 /// Finds the smallest limits for `settings`, which ask for isolation.
 pub fn smallest(settings: &Settings, hardware: &Hardware, corpus: &CorpusFacts) -> Result<Smallest, Refusal> {
-    let models = Speech::of(Some(corpus));
+    let models = SpeechModels::of(Some(corpus));
     let solve = |settings: &Settings| Plan::solve(settings, hardware, &models, Some(corpus));
     let free_choice = settings.without(&[Id::DataGpuMemory, Id::ModelGpuMemory]);
     let plan = solve(&free_choice)?;
@@ -154,7 +154,7 @@ pub fn run(
     let Launched { roles, model, mut trainer, .. } = launched;
     let sampler = Sampler::start(machine, &roles, emitter)?;
     let mut train = |until: u64, every: u64| -> Result<Between, BenchError> {
-        let calendar = Calendar { total_steps: until, steps_of_epoch: every, checkpoint_every: Some(every) };
+        let calendar = RunSchedule { total_steps: until, steps_of_epoch: every, checkpoint_every: Some(every) };
         let stop = StopFlag::new();
         let mut watch = Watch { sampler: &sampler, stop: &stop, between: Between::default() };
         tandem_train::run(&mut trainer, &folder, &model, &calendar, &stop, &mut watch)?;
@@ -202,7 +202,7 @@ struct Between {
 }
 
 impl Watcher for Watch<'_> {
-    fn step(&mut self, _: &StepReport, _: &Trainer) {
+    fn step(&mut self, _: &StepReport, _: &StepLoop) {
         if self.sampler.check().is_err() {
             self.stop.raise();
         }
@@ -212,7 +212,7 @@ impl Watcher for Watch<'_> {
         self.between.validations += 1;
     }
 
-    fn checkpoint(&mut self, _: u64, _: &Written, _: Duration) {
+    fn checkpoint(&mut self, _: u64, _: &WrittenCheckpoint, _: Duration) {
         self.between.checkpoints += 1;
     }
 

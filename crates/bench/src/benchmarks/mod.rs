@@ -14,7 +14,7 @@ pub mod start;
 pub mod step;
 pub mod training;
 
-pub use serve::BenchSite;
+pub use serve::BenchContext;
 pub use spread::Spread;
 
 use tandem_device::DeviceError;

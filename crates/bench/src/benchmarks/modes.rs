@@ -3,7 +3,9 @@
 use tandem_plan::setting::Id;
 use tandem_plan::{Hardware, Mode, Refusal, SettingError, Settings};
 
-use crate::auto_mode::{Candidate, Choice, Contest, Entry, Pace, Seen, TrialError, Trials, candidates};
+use crate::auto_mode::{
+    Candidate, CandidateResult, Choice, Contest, Seen, StepRate, TimedRunError, TimedRuns, candidates,
+};
 
 /// Modes and how they went.
 #[derive(Clone, Debug)]
@@ -27,7 +29,7 @@ pub struct ModeRow {
 
 impl ModeRow {
     /// How fast it is.
-    pub fn pace(&self) -> Option<Pace> {
+    pub fn pace(&self) -> Option<StepRate> {
         self.seen.as_ref().ok().map(|seen| seen.pace)
     }
 }
@@ -79,10 +81,15 @@ fn unusable(error: SettingError) -> Refusal {
 }
 
 /// Times all of them, each as often as there are `rounds`; `told` hears each as it ends.
-pub fn run(field: Vec<Candidate>, trials: &mut Trials<'_>, rounds: usize, told: &mut dyn FnMut(&str)) -> ModesReport {
+pub fn run(
+    field: Vec<Candidate>,
+    trials: &mut TimedRuns<'_>,
+    rounds: usize,
+    told: &mut dyn FnMut(&str),
+) -> ModesReport {
     let mut all: Vec<(Candidate, Seen)> = Vec::new();
     let mut time = |candidate: &Candidate| {
-        let seen = trials.run(candidate).map_err(|error: TrialError| error.to_string());
+        let seen = trials.run(candidate).map_err(|error: TimedRunError| error.to_string());
         told(&match &seen {
             Ok(seen) => format!("{}: {:.2} steps/s", candidate.name(), seen.pace.steps_per_s),
             Err(why) => format!("{}: {why}", candidate.name()),
@@ -92,7 +99,7 @@ pub fn run(field: Vec<Candidate>, trials: &mut Trials<'_>, rounds: usize, told: 
         Ok(seen.pace)
     };
     let entries = Contest { time: &mut time, check: &mut |_| Ok(()), rounds }.compare(field);
-    let of_entry = |entry: &Entry| {
+    let of_entry = |entry: &CandidateResult| {
         let found = all.iter().find(|(candidate, seen)| {
             *candidate == entry.candidate && Some(seen.pace.steps_per_s) == entry.steps_per_s()
         });
@@ -105,11 +112,11 @@ pub fn run(field: Vec<Candidate>, trials: &mut Trials<'_>, rounds: usize, told: 
 }
 
 /// What would be taken: of those without hard limits, which nobody gets unasked, and the CPU only where nothing else is.
-fn taken(rows: &[ModeRow], entries: &[Entry]) -> Option<usize> {
+fn taken(rows: &[ModeRow], entries: &[CandidateResult]) -> Option<usize> {
     let is_in = |row: &ModeRow| !row.is_isolated && row.candidate.mode != Mode::Cpu && row.seen.is_ok();
     let places: Vec<usize> = (0..rows.len()).filter(|at| is_in(&rows[*at])).collect();
     let cpu = || rows.iter().position(|row| row.candidate.mode == Mode::Cpu && row.seen.is_ok());
-    let among: Vec<Entry> = places.iter().map(|at| entries[*at].clone()).collect();
+    let among: Vec<CandidateResult> = places.iter().map(|at| entries[*at].clone()).collect();
     Choice::pick(&among).map(|at| places[at]).or_else(cpu)
 }
 
@@ -121,7 +128,7 @@ mod tests {
     use tandem_launch::inventory::Inventory;
 
     fn row(candidate: &Candidate, steps_per_s: f64) -> ModeRow {
-        let pace = Pace { steps_per_s, low: steps_per_s, high: steps_per_s, steps: 4 };
+        let pace = StepRate { steps_per_s, low: steps_per_s, high: steps_per_s, steps: 4 };
         let is_isolated = candidate.settings.switch(Id::EnableMemoryIsolation);
         ModeRow { candidate: candidate.clone(), is_isolated, seen: Ok(Seen { pace, used_bytes: [1, 2], busy: None }) }
     }

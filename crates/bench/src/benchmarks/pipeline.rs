@@ -2,7 +2,7 @@
 //!
 //! Two tables. The *sweep* plants a producer and a consumer of known speed and asks what share of the slower one's
 //! speed is left. The *clips* decode real wav files into a consumer that fills the card for as long as a training step
-//! would; there the ceiling is the headspace, or on a shared card `1 / (step alone + data work alone)`.
+//! would; there the ceiling is the model_only, or on a shared card `1 / (step alone + data work alone)`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use tandem_audio::Clip;
 use tandem_corpus::Sample;
 use tandem_device::DeviceKind;
-use tandem_events::Event;
-use tandem_feed::{Bucket, CacheKind, CacheSpec, Feed, FeedError, FeedStats, FromFiles, Material, Recordings};
+use tandem_events::RunEvent;
+use tandem_feed::{Bucket, CacheKind, CacheSpec, Feed, FeedError, FeedStats, FromFiles, Recordings, TrainingSet};
 use tandem_pipeline::StopFlag;
 
 use super::consumer::{Consumer, RUN_AHEAD, StepEnds};
-use super::serve::{BenchSite, Served, Serving};
+use super::serve::{BenchContext, RunningFeed, Served};
 use super::spread::mean_and_variation;
 use super::{BenchError, clips};
 
@@ -28,7 +28,7 @@ pub struct SweepRow {
     /// Time to produce a batch ÷ time to consume one, as planted.
     pub ratio: f64,
     /// Steps per second the consumer makes when batches are there.
-    pub headspace: f64,
+    pub model_only: f64,
     /// Steps per second it made.
     pub steps_per_s: f64,
     /// Of what the slower of the two could do.
@@ -56,16 +56,16 @@ pub struct ClipRow {
     /// Where decoded audio was kept.
     pub cache: CacheKind,
     /// Steps per second with batches already there.
-    pub headspace: f64,
+    pub model_only: f64,
     /// Milliseconds of a step alone.
     pub step_ms: f64,
     /// Milliseconds of the data device's work for a batch, alone.
     pub data_ms: f64,
-    /// Steps per second that can be at best: headspace, or what a shared card has time for.
+    /// Steps per second that can be at best: model_only, or what a shared card has time for.
     pub ceiling: f64,
     /// Steps per second that were.
     pub steps_per_s: f64,
-    /// Standard deviation ÷ mean of (step time ÷ headspace time of its own bucket).
+    /// Standard deviation ÷ mean of (step time ÷ model_only time of its own bucket).
     pub variation: f64,
     /// The share of the time in which the consumer had no batch.
     pub stall: f64,
@@ -87,9 +87,9 @@ impl ClipRow {
         self.steps_per_s / self.ceiling
     }
 
-    /// Of the headspace.
-    pub fn of_headspace(&self) -> f64 {
-        self.steps_per_s / self.headspace
+    /// Of the model_only.
+    pub fn of_model_only(&self) -> f64 {
+        self.steps_per_s / self.model_only
     }
 }
 
@@ -125,12 +125,17 @@ const TUNING_STEPS: usize = 300;
 
 /// Plants a decoder that is four times slower than the site's threads can make up for, and lets the feed tune itself:
 /// the stall of the first `steps` steps and, after some hundreds, of `steps` more.
-pub fn slow_decoder(site: &BenchSite, folder: &Path, step: Duration, steps: usize) -> Result<SlowDecoder, BenchError> {
+pub fn slow_decoder(
+    site: &BenchContext,
+    folder: &Path,
+    step: Duration,
+    steps: usize,
+) -> Result<SlowDecoder, BenchError> {
     let step_ns = step.as_nanos() as f64;
     let per_clip_ns = SLOWER * FED * step_ns * site.threads[0] as f64 / f64::from(SWEEP_BATCH);
     let recordings = Arc::new(Planted { per_clip_ns, loaded: AtomicU64::new(0) });
     let served = Served { material: planted(folder)?, recordings, batch: SWEEP_BATCH, cache: CacheSpec::default() };
-    let site = BenchSite { slots: SWEEP_SLOTS, depth_fixed: false, ..site.clone() };
+    let site = BenchContext { slots: SWEEP_SLOTS, depth_fixed: false, ..site.clone() };
     let mut serving = site.serve(&served, |plan| Consumer::bytes(plan.slot_bytes()))?;
     let consumer = Consumer::create(&serving.roles, serving.plan.slot_bytes())?;
     let Some(mut feed) = serving.feed.take() else { return Err(FeedError::Ended.into()) };
@@ -151,19 +156,19 @@ const FED: f64 = 0.8;
 
 /// Sweeps the ratio of producer and consumer time, with a consumer of `step` and a list in `folder` to serve from.
 pub fn sweep(
-    site: &BenchSite,
+    site: &BenchContext,
     folder: &Path,
     ratios: &[f64],
     step: Duration,
     steps: usize,
 ) -> Result<Vec<SweepRow>, BenchError> {
     let material = planted(folder)?;
-    let site = BenchSite { slots: SWEEP_SLOTS, threads: [SWEEP_THREADS; 2], ..site.clone() };
+    let site = BenchContext { slots: SWEEP_SLOTS, threads: [SWEEP_THREADS; 2], ..site.clone() };
     ratios.iter().map(|ratio| sweep_one(&site, &material, *ratio, step, steps)).collect()
 }
 
 /// A list of recordings that nobody wrote: a planted producer makes them.
-fn planted(folder: &Path) -> Result<Arc<Material>, BenchError> {
+fn planted(folder: &Path) -> Result<Arc<TrainingSet>, BenchError> {
     let mut list = String::new();
     for number in 0..SWEEP_ROWS {
         let _ = writeln!(list, "{{\"audio_filepath\":\"{number}.wav\",\"text\":\"planted\",\"duration\":0.2}}");
@@ -174,8 +179,8 @@ fn planted(folder: &Path) -> Result<Arc<Material>, BenchError> {
 }
 
 fn sweep_one(
-    site: &BenchSite,
-    material: &Arc<Material>,
+    site: &BenchContext,
+    material: &Arc<TrainingSet>,
     ratio: f64,
     step: Duration,
     steps: usize,
@@ -195,7 +200,7 @@ fn sweep_one(
     let (alone_ns, _) = mean_and_variation(&alone);
     Ok(SweepRow {
         ratio,
-        headspace: 1e9 / alone_ns,
+        model_only: 1e9 / alone_ns,
         steps_per_s: 1e9 / mean_ns,
         of_ceiling: alone_ns.max(ratio * step_ns) / mean_ns,
         variation,
@@ -223,8 +228,8 @@ impl Recordings for Planted {
 
 /// Serves real recordings to each of `loads`, with each of `caches`.
 pub fn from_clips(
-    site: &BenchSite,
-    material: &Arc<Material>,
+    site: &BenchContext,
+    material: &Arc<TrainingSet>,
     loads: &[StepLoad],
     caches: &[CacheSpec],
     steps: usize,
@@ -239,8 +244,8 @@ pub fn from_clips(
 }
 
 fn from_clips_one(
-    site: &BenchSite,
-    material: &Arc<Material>,
+    site: &BenchContext,
+    material: &Arc<TrainingSet>,
     load: &StepLoad,
     cache: &CacheSpec,
     steps: usize,
@@ -260,7 +265,7 @@ fn from_clips_one(
 }
 
 /// What the data device takes for a batch when nobody else works on it, in the mean.
-fn data_alone_ns(site: &BenchSite, served: &Served, batches: usize) -> Result<f64, BenchError> {
+fn data_alone_ns(site: &BenchContext, served: &Served, batches: usize) -> Result<f64, BenchError> {
     let mut serving = site.serve(served, |_| 0)?;
     let stream = serving.roles.model.device.stream(true)?;
     let Some(feed) = serving.feed.as_mut() else { return Ok(0.0) };
@@ -292,7 +297,7 @@ struct Run {
 const TURNS: usize = 4;
 
 fn run(
-    site: &BenchSite,
+    site: &BenchContext,
     served: &Served,
     step_ns: &dyn Fn(f64) -> f64,
     [warm_up, settle]: [usize; 2],
@@ -324,7 +329,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `settle` steps that do not count, and `steps` that do.
 fn fed_steps(
-    site: &BenchSite,
+    site: &BenchContext,
     feed: &mut Feed,
     consumer: &Consumer,
     step_ns: &dyn Fn(f64) -> f64,
@@ -346,7 +351,7 @@ fn fed_steps(
         buckets.push(info.bucket_index);
         if let Some((done, ns)) = ends.mark(&consumer.stream, number)?.filter(|(done, _)| *done >= settle) {
             times.push((buckets[done], ns));
-            site.emitter.emit(Event::Step { step: info.sequence + 1, wall_ns: ns, wait_ns });
+            site.emitter.emit(RunEvent::Step { step: info.sequence + 1, wall_ns: ns, wait_ns });
         }
     }
     let wall_ns = started.elapsed().as_nanos() as f64;
@@ -360,7 +365,7 @@ fn mean_frames(bucket: &Bucket) -> f64 {
 
 /// The same steps with batches that are there already.
 fn replay(
-    serving: &Serving,
+    serving: &RunningFeed,
     consumer: &Consumer,
     times: &[(usize, u64)],
     step_ns: &dyn Fn(f64) -> f64,
@@ -381,7 +386,14 @@ fn replay(
 }
 
 impl Run {
-    fn row(&self, load: &StepLoad, cache: CacheKind, data_ns: f64, site: &BenchSite, material: &Material) -> ClipRow {
+    fn row(
+        &self,
+        load: &StepLoad,
+        cache: CacheKind,
+        data_ns: f64,
+        site: &BenchContext,
+        material: &TrainingSet,
+    ) -> ClipRow {
         let mean = |times: &[(usize, u64)], bucket: Option<usize>| {
             let chosen = times.iter().filter(|(of, _)| bucket.is_none_or(|bucket| bucket == *of));
             mean_and_variation(&chosen.map(|(_, ns)| *ns as f64).collect::<Vec<_>>()).0
@@ -395,7 +407,7 @@ impl Run {
         ClipRow {
             load: load.clone(),
             cache,
-            headspace: 1e9 / step_ns,
+            model_only: 1e9 / step_ns,
             step_ms: step_ns / 1e6,
             data_ms: data_ns / 1e6,
             ceiling: 1e9 / (step_ns + if shared { data_ns } else { 0.0 }),

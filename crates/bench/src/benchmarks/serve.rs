@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tandem_device::bytes::{BLOCK_ALIGN, POOL_GRANULE, round_up};
 use tandem_device::{ArenaSpec, DType, Isolation, Machine, Route};
-use tandem_events::{Emitter, Event, Role, Sink};
+use tandem_events::{Emitter, Role, RunEvent, Sink};
 use tandem_feed::{
-    BatchSchema, BucketPlan, CacheSpec, Dim, Feed, FeedPlan, FeedSpec, FeedState, Field, MELS, Material, NUM_BUCKETS,
-    Recordings,
+    BatchSchema, BucketPlan, CacheSpec, Dim, Feed, FeedPlan, FeedSpec, FeedState, FieldSpec, MELS, NUM_BUCKETS,
+    Recordings, TrainingSet,
 };
 
 use super::BenchError;
@@ -16,14 +16,14 @@ use super::BenchError;
 /// What the peers make of a recording, and no more: log-mel and its length.
 pub(crate) const MEL_ONLY: BatchSchema = BatchSchema {
     fields: &[
-        Field { name: "mel", dtype: DType::F32, dims: &[Dim::Frames, Dim::Fixed(MELS)] },
-        Field { name: "mel_lengths", dtype: DType::I32, dims: &[Dim::B] },
+        FieldSpec { name: "mel", dtype: DType::F32, dims: &[Dim::Frames, Dim::Fixed(MELS)] },
+        FieldSpec { name: "mel_lengths", dtype: DType::I32, dims: &[Dim::B] },
     ],
 };
 
 /// Where a benchmark runs: the part of a plan it keeps to.
 #[derive(Clone)]
-pub struct BenchSite {
+pub struct BenchContext {
     /// The devices.
     pub machine: Machine,
     /// The data role's and the model role's.
@@ -50,14 +50,14 @@ pub struct BenchSite {
 
 /// What is served.
 pub(crate) struct Served {
-    pub(crate) material: Arc<Material>,
+    pub(crate) material: Arc<TrainingSet>,
     pub(crate) recordings: Arc<dyn Recordings>,
     pub(crate) batch: u32,
     pub(crate) cache: CacheSpec,
 }
 
 /// A feed that runs, in arenas of its own.
-pub(crate) struct Serving {
+pub(crate) struct RunningFeed {
     // Before the arenas its memory is from.
     pub(crate) feed: Option<Feed>,
     pub(crate) plan: FeedPlan,
@@ -65,9 +65,9 @@ pub(crate) struct Serving {
     pub(crate) roles: Isolation,
 }
 
-impl BenchSite {
+impl BenchContext {
     /// Starts the feed. `beside` says what the consumer takes from the model role's arena.
-    pub(crate) fn serve(&self, served: &Served, beside: impl Fn(&FeedPlan) -> u64) -> Result<Serving, BenchError> {
+    pub(crate) fn serve(&self, served: &Served, beside: impl Fn(&FeedPlan) -> u64) -> Result<RunningFeed, BenchError> {
         let buckets = served.material.bucket_plan(NUM_BUCKETS, served.batch);
         let buckets = buckets.ok_or_else(|| BenchError::Clips("there is nothing to serve".to_owned()))?;
         self.serve_in(served, buckets, beside)
@@ -79,7 +79,7 @@ impl BenchSite {
         served: &Served,
         buckets: BucketPlan,
         beside: impl Fn(&FeedPlan) -> u64,
-    ) -> Result<Serving, BenchError> {
+    ) -> Result<RunningFeed, BenchError> {
         let plan = self.plan(&served.material, &buckets);
         let sum = |lines: Vec<(&str, u64)>| lines.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let data = arena(Role::Data, sum(plan.data_lines()));
@@ -87,10 +87,10 @@ impl BenchSite {
         let roles = Isolation::set_up(&self.machine, (self.cards[0], data), (self.cards[1], model))?;
         let stages = Arc::new(Stages { times: Mutex::default(), further: self.emitter.clone() });
         let spec = self.spec(served, buckets, &plan, Emitter::to(stages.clone()));
-        Ok(Serving { feed: Some(Feed::start(&roles, spec)?), plan, stages, roles })
+        Ok(RunningFeed { feed: Some(Feed::start(&roles, spec)?), plan, stages, roles })
     }
 
-    fn plan(&self, material: &Material, buckets: &BucketPlan) -> FeedPlan {
+    fn plan(&self, material: &TrainingSet, buckets: &BucketPlan) -> FeedPlan {
         FeedPlan {
             schema: MEL_ONLY,
             buckets: buckets.buckets().to_vec(),
@@ -148,8 +148,8 @@ impl Stages {
 }
 
 impl Sink for Stages {
-    fn emit(&self, event: Event) {
-        if let Event::Stage { stage, batch, ns, .. } = &event {
+    fn emit(&self, event: RunEvent) {
+        if let RunEvent::Stage { stage, batch, ns, .. } = &event {
             self.times.lock().unwrap_or_else(PoisonError::into_inner).push((stage.clone(), *batch, *ns));
         }
         self.further.emit(event);

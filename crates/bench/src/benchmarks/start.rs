@@ -14,10 +14,12 @@ use std::time::Instant;
 
 use tandem_audio::{Clip, FeatureSettings, wav};
 use tandem_corpus::{Dataset, LengthIndex, OpenOptions};
-use tandem_feed::{CacheSpec, FeedError, FromFiles, Material, MaterialOptions, NUM_BUCKETS, RATE_HZ, scan_lengths};
+use tandem_feed::{
+    CacheSpec, FeedError, FromFiles, NUM_BUCKETS, RATE_HZ, TrainingSet, TrainingSetOptions, scan_lengths,
+};
 
 use super::serve::Served;
-use super::{BenchError, BenchSite};
+use super::{BenchContext, BenchError};
 
 /// Recordings behind all rows.
 const RECORDINGS: usize = 64;
@@ -83,7 +85,7 @@ pub fn write_list(folder: &Path, rows: usize) -> Result<PathBuf, BenchError> {
 }
 
 /// Times everything from opening `list` to a leased batch of `batch` recordings. `index_folder` keeps no lengths.
-pub fn measure(site: &BenchSite, list: &Path, index_folder: &Path, batch: u32) -> Result<Start, BenchError> {
+pub fn measure(site: &BenchContext, list: &Path, index_folder: &Path, batch: u32) -> Result<Start, BenchError> {
     let mut clock = Clock { last: Instant::now(), parts: Vec::new() };
     let dataset = open(list)?;
     clock.done("open the list");
@@ -91,8 +93,8 @@ pub fn measure(site: &BenchSite, list: &Path, index_folder: &Path, batch: u32) -
     clock.done("look for lengths");
     let split = dataset.split(SEED);
     clock.done("split");
-    let options = MaterialOptions { with_text: true, features: FeatureSettings::default(), ..Default::default() };
-    let material = Arc::new(Material::survey(Arc::new(dataset), &split.train, &options)?);
+    let options = TrainingSetOptions { with_text: true, features: FeatureSettings::default(), ..Default::default() };
+    let material = Arc::new(TrainingSet::survey(Arc::new(dataset), &split.train, &options)?);
     clock.done("survey");
     let buckets = material.bucket_plan(NUM_BUCKETS, batch);
     let buckets = buckets.ok_or_else(|| BenchError::Clips("the list has no rows".to_owned()))?;

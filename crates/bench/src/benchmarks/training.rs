@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tandem_device::DeviceKind;
 use tandem_events::Emitter;
-use tandem_train::{StepReport, Trainer};
+use tandem_train::{StepLoop, StepReport};
 
 use super::BenchError;
 use super::spread::mean_and_variation;
@@ -25,8 +25,8 @@ pub struct TrainingReport {
     /// Steps per second.
     pub steps_per_s: f64,
     /// Steps per second of the same shapes with batches already there.
-    pub headspace: f64,
-    /// Standard deviation ÷ mean of (step time ÷ headspace time of its own shapes).
+    pub model_only: f64,
+    /// Standard deviation ÷ mean of (step time ÷ model_only time of its own shapes).
     pub variation: f64,
     /// The share of the time in which the host had no batch to step on.
     pub stall: f64,
@@ -41,9 +41,9 @@ pub struct TrainingReport {
 }
 
 impl TrainingReport {
-    /// Of the headspace.
-    pub fn of_headspace(&self) -> f64 {
-        self.steps_per_s / self.headspace
+    /// Of the model_only.
+    pub fn of_model_only(&self) -> f64 {
+        self.steps_per_s / self.model_only
     }
 
     /// Of the floor: how many times as long as its GEMMs alone.
@@ -71,14 +71,14 @@ pub fn run(
     let fed = take(&mut trainer, steps)?;
     let seconds = begun.elapsed().as_secs_f64();
     let shapes: Vec<Vec<usize>> = fed.iter().map(|report| report.buckets.clone()).collect();
-    let alone = trainer.headspace(&shapes)?;
+    let alone = trainer.model_only(&shapes)?;
     let cards = sampler.map_or(Ok(Vec::new()), Sampler::finish)?;
     let gemms_ms = gemms_ms(&trainer, &shapes)?;
     trainer.stop()?;
     Ok(TrainingReport {
         steps,
         steps_per_s: steps as f64 / seconds,
-        headspace: 1e3 / mean_ms(&alone),
+        model_only: 1e3 / mean_ms(&alone),
         variation: variation(&fed, &alone),
         stall: fed.iter().map(|report| report.wait_ns).sum::<u64>() as f64 / 1e9 / seconds,
         headspace_ms: mean_ms(&alone),
@@ -88,7 +88,7 @@ pub fn run(
     })
 }
 
-fn take(trainer: &mut Trainer, steps: usize) -> Result<Vec<StepReport>, BenchError> {
+fn take(trainer: &mut StepLoop, steps: usize) -> Result<Vec<StepReport>, BenchError> {
     let mut reports = Vec::with_capacity(steps);
     for _ in 0..steps {
         reports.extend(trainer.advance()?);
@@ -98,7 +98,7 @@ fn take(trainer: &mut Trainer, steps: usize) -> Result<Vec<StepReport>, BenchErr
 }
 
 /// What a mean step's GEMMs take: each shape is timed once.
-fn gemms_ms(trainer: &Trainer, steps: &[Vec<usize>]) -> Result<f64, BenchError> {
+fn gemms_ms(trainer: &StepLoop, steps: &[Vec<usize>]) -> Result<f64, BenchError> {
     let mut of_shape = std::collections::BTreeMap::new();
     let mut sum = 0.0;
     for shapes in steps {

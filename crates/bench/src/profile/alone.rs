@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use tandem_device::{DeviceKind, Isolation};
 use tandem_diagnosis::{Stage, Summary};
-use tandem_events::{Event, Record};
+use tandem_events::{Record, RunEvent};
 use tandem_plan::Plan;
-use tandem_train::{StepReport, Trainer};
+use tandem_train::{StepLoop, StepReport};
 
 use crate::benchmarks::BenchError;
 use tandem_launch::EventBuffer;
@@ -18,14 +18,14 @@ const MOST: usize = 400;
 
 /// What takes its time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Alone {
+pub struct StandaloneTimes {
     /// `load`, `upload`, `features`, `transfer`, `feed` or `step`.
     pub name: &'static str,
     /// Of a step's batches; decoding divided by its threads.
     pub time_ns: Summary,
 }
 
-impl Alone {
+impl StandaloneTimes {
     /// Steps in a second, if this were all there is.
     pub fn steps_per_s(&self) -> f64 {
         if self.time_ns.mean > 0.0 { 1e9 / self.time_ns.mean } else { 0.0 }
@@ -34,12 +34,12 @@ impl Alone {
 
 /// Takes batches as fast as they come, with nobody to work on them.
 pub(super) fn measure(
-    trainer: &mut Trainer,
+    trainer: &mut StepLoop,
     roles: &Isolation,
     plan: &Plan,
     kind: DeviceKind,
-    (heard, headspace): (&EventBuffer, &[StepReport]),
-) -> Result<Vec<Alone>, BenchError> {
+    (heard, model_only): (&EventBuffer, &[StepReport]),
+) -> Result<Vec<StandaloneTimes>, BenchError> {
     let stream = roles.model.device.stream(true)?;
     let stock = super::stock(plan);
     let (begun, mut counted_from, mut counted) = (Instant::now(), Instant::now(), 0);
@@ -59,20 +59,20 @@ pub(super) fn measure(
     let feed_ns = counted_from.elapsed().as_nanos() as f64 / counted.max(1) as f64;
     let (batches, threads) = (plan.grad_accum as f64, trainer.feed().stats().threads.max(1) as f64);
     let records = heard.take();
-    let mut found: Vec<Alone> = Stage::ALL
+    let mut found: Vec<StandaloneTimes> = Stage::ALL
         .into_iter()
         .map(|stage| {
             let shared = if stage == Stage::Load { threads } else { 1.0 };
-            Alone { name: stage.name(), time_ns: times_of(&records, stage, batches / shared) }
+            StandaloneTimes { name: stage.name(), time_ns: times_of(&records, stage, batches / shared) }
         })
         .filter(|alone| alone.time_ns.count > 0)
         .collect();
     if kind != DeviceKind::Simulated {
         // Beside simulated cards it is this computer that takes its time.
-        found.push(Alone { name: "feed", time_ns: Summary::of(&[batches * feed_ns]) });
+        found.push(StandaloneTimes { name: "feed", time_ns: Summary::of(&[batches * feed_ns]) });
     }
-    let steps: Vec<f64> = headspace.iter().map(|report| report.on_device.wall_ns as f64).collect();
-    found.push(Alone { name: "step", time_ns: Summary::of(&steps) });
+    let steps: Vec<f64> = model_only.iter().map(|report| report.on_device.wall_ns as f64).collect();
+    found.push(StandaloneTimes { name: "step", time_ns: Summary::of(&steps) });
     Ok(found)
 }
 
@@ -81,7 +81,7 @@ fn times_of(records: &[Record], stage: Stage, scale: f64) -> Summary {
     let times: Vec<f64> = records
         .iter()
         .filter_map(|record| match &record.event {
-            Event::Stage { stage: name, ns, busy_ns, .. } if *name == stage.name() => {
+            RunEvent::Stage { stage: name, ns, busy_ns, .. } if *name == stage.name() => {
                 Some(if stage == Stage::Load { *busy_ns } else { *ns } as f64 * scale)
             }
             _ => None,
@@ -99,7 +99,8 @@ mod tests {
     #[test]
     fn decoding_is_shared_by_its_threads_and_the_rest_takes_what_it_takes() {
         let record = |stage: &str, ns, busy_ns| {
-            let event = Event::Stage { stage: stage.to_owned(), batch: 0, ns, busy_ns, wait_ns: 0, spans: Vec::new() };
+            let event =
+                RunEvent::Stage { stage: stage.to_owned(), batch: 0, ns, busy_ns, wait_ns: 0, spans: Vec::new() };
             Record { v: VERSION, seq: 0, t_ns: 0, dropped: 0, event }
         };
         let records = [record("load", 9, 80), record("features", 7, 7), record("load", 9, 40)];
@@ -108,7 +109,7 @@ mod tests {
         assert_eq!((load.count, load.mean), (2, 30.0));
         assert_eq!(times_of(&records, Stage::Features, 2.0).mean, 14.0);
         assert_eq!(times_of(&records, Stage::Transfer, 2.0).count, 0);
-        let alone = Alone { name: "load", time_ns: Summary::of(&[4e6, 6e6]) };
+        let alone = StandaloneTimes { name: "load", time_ns: Summary::of(&[4e6, 6e6]) };
         assert_eq!(alone.steps_per_s(), 200.0);
     }
 }

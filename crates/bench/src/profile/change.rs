@@ -1,30 +1,30 @@
 //! The change that a diagnosis advises, made.
 
-use tandem_diagnosis::Change;
+use tandem_diagnosis::SettingChange;
 use tandem_plan::setting::Id;
 use tandem_plan::{SettingError, Settings};
 
 /// `settings` with `change`; none where it names no setting but something to buy.
-pub fn applied(change: Change, settings: &Settings) -> Option<Result<Settings, SettingError>> {
+pub fn applied(change: SettingChange, settings: &Settings) -> Option<Result<Settings, SettingError>> {
     let places = [Id::Mode, Id::Gpu, Id::ShareGpu, Id::DataGpu, Id::ModelGpu];
     let text = |number: usize| number.to_string();
     let (base, flags) = match change {
-        Change::NumWorkers(threads) => (settings.clone(), vec![("num-workers", threads.to_string())]),
-        Change::CacheMemory => (settings.clone(), vec![("cache", "memory".to_owned())]),
-        Change::TransferHandover => (settings.clone(), vec![("transfer", "handover".to_owned())]),
-        Change::TransferPeer => (settings.clone(), vec![("transfer", "peer".to_owned())]),
-        Change::BufferSize(batches) => (settings.clone(), vec![("buffer-size", text(batches))]),
-        Change::ShareGpu(card) => {
+        SettingChange::NumWorkers(threads) => (settings.clone(), vec![("num-workers", threads.to_string())]),
+        SettingChange::CacheMemory => (settings.clone(), vec![("cache", "memory".to_owned())]),
+        SettingChange::TransferHandover => (settings.clone(), vec![("transfer", "handover".to_owned())]),
+        SettingChange::TransferPeer => (settings.clone(), vec![("transfer", "peer".to_owned())]),
+        SettingChange::BufferSize(batches) => (settings.clone(), vec![("buffer-size", text(batches))]),
+        SettingChange::ShareGpu(card) => {
             // Another way across than the hand-over is for two cards.
-            let base = settings.without(&places).without(&[Id::Transfer]);
+            let base = settings.without(&places).without(&[Id::TransferPlan]);
             (base, vec![("share-gpu", String::new()), ("gpu", text(card))])
         }
-        Change::SecondCard(card) => {
+        SettingChange::SecondCard(card) => {
             let (data, model) = (text(usize::from(card == 0)), text(card));
-            let base = settings.without(&places).without(&[Id::Transfer]);
+            let base = settings.without(&places).without(&[Id::TransferPlan]);
             (base, vec![("data-gpu", data), ("model-gpu", model)])
         }
-        Change::OtherDataCard(_) => return None,
+        SettingChange::OtherDataCard(_) => return None,
     };
     Some(base.with(&flags))
 }
@@ -37,7 +37,7 @@ mod tests {
     fn what_is_applied_is_what_is_said() {
         let pair = Settings::new().with(&[("data-gpu", "0"), ("model-gpu", "1"), ("batch-size", "4")]).unwrap();
         let one = Settings::new().with(&[("mode", "single"), ("gpu", "0"), ("batch-size", "4")]).unwrap();
-        let check = |settings: &Settings, change: Change| {
+        let check = |settings: &Settings, change: SettingChange| {
             let changed = applied(change, settings).unwrap().unwrap().to_string();
             let said = change.to_string();
             let words = said.split_whitespace().filter(|word| word.starts_with("--"));
@@ -45,14 +45,14 @@ mod tests {
             assert!(changed.contains("--batch-size 4"), "the rest stays: {changed}");
             changed
         };
-        assert!(check(&one, Change::NumWorkers(6)).contains("--num-workers 6"));
-        check(&one, Change::CacheMemory);
-        check(&pair, Change::TransferPeer);
-        check(&one, Change::BufferSize(24));
-        let shared = check(&pair, Change::ShareGpu(1));
+        assert!(check(&one, SettingChange::NumWorkers(6)).contains("--num-workers 6"));
+        check(&one, SettingChange::CacheMemory);
+        check(&pair, SettingChange::TransferPeer);
+        check(&one, SettingChange::BufferSize(24));
+        let shared = check(&pair, SettingChange::ShareGpu(1));
         assert!(!shared.contains("--data-gpu") && shared.contains("--gpu 1"), "{shared}");
-        let apart = check(&one, Change::SecondCard(0));
+        let apart = check(&one, SettingChange::SecondCard(0));
         assert!(apart.contains("--data-gpu 1 --model-gpu 0") && !apart.contains("--mode "), "{apart}");
-        assert!(applied(Change::OtherDataCard(1), &pair).is_none());
+        assert!(applied(SettingChange::OtherDataCard(1), &pair).is_none());
     }
 }

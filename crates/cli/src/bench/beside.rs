@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::peers::Peer;
-use super::table::{Table, sign};
+use super::table::{TextTable, sign};
 
 /// One of our figures that peers may have a figure for.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub(super) fn compare(ours: &[Ours], peers: &[Peer]) -> Option<(String, Vec<Valu
     }
     let floors: Vec<Told> = ours.iter().filter_map(|ours| whole_floor(&ours.label, &told)).collect();
     told.extend(floors);
-    let mut table = Table::new("Beside peers", &["", "ms", "ours ms", "ours ÷ it", "goal"]);
+    let mut table = TextTable::new("Beside peers", &["", "ms", "ours ms", "ours ÷ it", "goal"]);
     let mut rows = Vec::new();
     for told in &told {
         let ours = ours.iter().find(|ours| told.name.contains(&ours.label));

@@ -5,9 +5,9 @@ use tandem_bench::benchmarks::clips;
 use tandem_bench::benchmarks::handoff::{self, Handoff, Latency};
 use tandem_device::DeviceKind;
 
-use super::ground::Ground;
-use super::table::{Table, sign};
-use super::{Call, Found, failed};
+use super::setup::BenchSetup;
+use super::table::{TextTable, sign};
+use super::{BenchArgs, Found, failed};
 use crate::exit::Exit;
 use crate::scratch::Scratch;
 
@@ -21,7 +21,7 @@ const CLIPS: usize = 64;
 const GOAL_P50_US: f64 = 2.0;
 const GOAL_P99_US: f64 = 10.0;
 
-pub(super) fn measure(call: &Call, ground: &Ground) -> Result<Found, Exit> {
+pub(super) fn measure(call: &BenchArgs, ground: &BenchSetup) -> Result<Found, Exit> {
     let folder = Scratch::new()?;
     let material = match ground.material() {
         Some(material) => material.clone(),
@@ -44,7 +44,7 @@ fn report(found: &Handoff) -> Found {
         ("record", "driver: an event is recorded", found.record, false),
     ];
     let columns = ["", "p50 µs", "p99 µs", "goal"];
-    let mut table = Table::new("Hand-over of a batch that is ready", &columns);
+    let mut table = TextTable::new("Hand-over of a batch that is ready", &columns);
     let mut rows: Vec<Value> = Vec::new();
     for (name, what, Latency { p50_us, p99_us }, has_goal) in parts {
         let met = has_goal.then_some(p50_us <= GOAL_P50_US && p99_us <= GOAL_P99_US);

@@ -4,15 +4,15 @@ use serde_json::json;
 use tandem_bench::benchmarks::mel::{self, MelRow};
 use tandem_device::DeviceKind;
 
-use super::ground::Ground;
-use super::table::{Table, sign};
-use super::{Call, Found, failed};
+use super::setup::BenchSetup;
+use super::table::{TextTable, sign};
+use super::{BenchArgs, Found, failed};
 use crate::exit::Exit;
 
 /// SPEC: microseconds of log-mel for 8 recordings of 8 s. Three times torchaudio is the other goal; a peer tells.
 const GOAL_US: f64 = 100.0;
 
-pub(super) fn measure(call: &Call, ground: &Ground) -> Result<Found, Exit> {
+pub(super) fn measure(call: &BenchArgs, ground: &BenchSetup) -> Result<Found, Exit> {
     let rows = mel::measure(&ground.site, call.steps).map_err(failed)?;
     Ok(report(&rows, ground.kind()))
 }
@@ -26,7 +26,7 @@ fn report(rows: &[MelRow], kind: DeviceKind) -> Found {
         }
     };
     let title = format!("Features of a batch; median of {rounds}, by {clock}");
-    let mut table = Table::new(title, &["", "batch", "µs", "middle half µs", "h audio/s", "goal"]);
+    let mut table = TextTable::new(title, &["", "batch", "µs", "middle half µs", "h audio/s", "goal"]);
     let mut found = Found::default();
     for row in rows {
         let has_goal = row.work == "log-mel" && row.rows == 8 && row.seconds == 8.0;

@@ -8,9 +8,9 @@ use tandem_launch::inventory::Inventory;
 use tandem_plan::setting::Id;
 use tandem_plan::{Hardware, Mode, Settings};
 
-use super::ground::Ground;
-use super::table::{Table, sign};
-use super::{Call, Found, failed};
+use super::setup::BenchSetup;
+use super::table::{TextTable, sign};
+use super::{BenchArgs, Found, failed};
 use crate::data;
 use crate::exit::Exit;
 use crate::scratch::Scratch;
@@ -28,8 +28,8 @@ pub(super) struct AtTheLimit {
     folder: Scratch,
 }
 
-pub(super) fn ground(call: &Call, screen: &Screen) -> Result<(Ground, AtTheLimit), Exit> {
-    let site = super::ground::survey(call)?;
+pub(super) fn ground(call: &BenchArgs, screen: &Screen) -> Result<(BenchSetup, AtTheLimit), Exit> {
+    let site = super::setup::survey(call)?;
     let settings = isolated(&call.plan.settings, &site.hardware)?;
     let folder = Scratch::new()?;
     let corpus = data::open_or_make(&call.plan, &folder, screen)?;
@@ -37,12 +37,12 @@ pub(super) fn ground(call: &Call, screen: &Screen) -> Result<(Ground, AtTheLimit
     let refused = |refusal| Exit::Refused(Box::new(refusal));
     let found = site.resolve(&settings, Some(&corpus.facts)).map_err(refused)?;
     if found.plan.mode == Mode::Cpu {
-        return Ok((Ground::of(found, Some(corpus), call)?, AtTheLimit { smallest: None, folder }));
+        return Ok((BenchSetup::of(found, Some(corpus), call)?, AtTheLimit { smallest: None, folder }));
     }
     let smallest = memory::smallest(&settings, &found.hardware, &corpus.facts).map_err(refused)?;
     let resolved = Inventory::again(found).resolve(&smallest.settings, Some(&corpus.facts)).map_err(refused)?;
     let limit = AtTheLimit { smallest: Some(smallest), folder };
-    Ok((Ground::of(resolved, Some(corpus), call)?, limit))
+    Ok((BenchSetup::of(resolved, Some(corpus), call)?, limit))
 }
 
 /// The user's flags, and isolation: on one card where nothing says which.
@@ -59,7 +59,12 @@ fn isolated(settings: &Settings, hardware: &Hardware) -> Result<Settings, Exit> 
     Ok(settings.with(&added)?)
 }
 
-pub(super) fn measure(call: &Call, ground: &Ground, limit: &AtTheLimit, screen: &Screen) -> Result<Found, Exit> {
+pub(super) fn measure(
+    call: &BenchArgs,
+    ground: &BenchSetup,
+    limit: &AtTheLimit,
+    screen: &Screen,
+) -> Result<Found, Exit> {
     let usual = if ground.kind() == DeviceKind::Cuda { STEPS_ON_CARDS } else { STEPS_ELSEWHERE };
     let steps = call.steps.unwrap_or(usual);
     let Some(corpus) = &ground.corpus else { return Ok(Found::default()) };
@@ -91,7 +96,7 @@ fn show_roles(report: &MemoryReport, smallest: Option<&Smallest>, found: &mut Fo
         Some(_) => format!("At the smallest limits that are accepted: {work}"),
         None => format!("On the CPU: {work}; limits are for GPUs: here 90 % of free memory is the limit"),
     };
-    let mut table = Table::new(title, &columns);
+    let mut table = TextTable::new(title, &columns);
     for (at, role) in report.roles.iter().enumerate() {
         let below = smallest.map(|smallest| smallest.refused_below[at]);
         let below_text = below.map_or("", |refused| if refused { "refused" } else { "accepted" });
@@ -138,11 +143,11 @@ fn is_met(role: &RoleReport) -> bool {
     role.peak_bytes <= role.limit_bytes && role.held_arena_bytes == role.planned_arena_bytes
 }
 
-fn show_cards(report: &MemoryReport, ground: &Ground, found: &mut Found) {
+fn show_cards(report: &MemoryReport, ground: &BenchSetup, found: &mut Found) {
     let [device, pinned] = report.allocations;
     let mut table = match ground.kind() {
-        DeviceKind::Cpu => Table::new("No cards, so nothing to read off a driver", &[""]),
-        _ => Table::new("The process, by the driver", &["card", "limits MB", "peak MB", "samples", "goal"]),
+        DeviceKind::Cpu => TextTable::new("No cards, so nothing to read off a driver", &[""]),
+        _ => TextTable::new("The process, by the driver", &["card", "limits MB", "peak MB", "samples", "goal"]),
     };
     for card in &report.cards {
         let used = card.bytes.map_or("not said".to_owned(), |bytes| mib_ceil(bytes).to_string());

@@ -4,7 +4,7 @@
 //! limits of `memory`) does fail.
 
 mod beside;
-mod ground;
+mod setup;
 mod handoff;
 mod mel;
 mod memory;
@@ -23,14 +23,14 @@ use std::process::ExitCode;
 use clap::{Arg, ArgMatches, Command as Clap};
 use serde_json::{Value, json};
 use tandem_bench::benchmarks::BenchError;
-use tandem_events::Event;
+use tandem_events::RunEvent;
 use tandem_launch::inventory::{Resolved, host_facts};
 use tandem_plan::plan_json;
 
 use self::beside::Ours;
-use self::ground::Ground;
 use self::memory::AtTheLimit;
 use self::peers::Peer;
+use self::setup::BenchSetup;
 use crate::args::{self, PlanCall};
 use crate::auto;
 use crate::exit::{Exit, FAILED};
@@ -68,7 +68,7 @@ enum Name {
 
 /// A call of `tandem bench`.
 #[derive(Clone)]
-pub(crate) struct Call {
+pub(crate) struct BenchArgs {
     name: Name,
     pub(crate) plan: PlanCall,
     /// `--steps N`
@@ -127,7 +127,10 @@ pub(crate) fn grammar() -> Clap {
 }
 
 /// What was typed after `bench`. The flags of the plan are read by `plan`.
-pub(crate) fn read(given: &ArgMatches, plan: impl Fn(&ArgMatches) -> Result<PlanCall, Exit>) -> Result<Call, Exit> {
+pub(crate) fn read(
+    given: &ArgMatches,
+    plan: impl Fn(&ArgMatches) -> Result<PlanCall, Exit>,
+) -> Result<BenchArgs, Exit> {
     let Some(typed) = given.get_one::<String>("name") else {
         return Err(if given.get_flag("json") { Exit::Usage(list()) } else { Exit::Said(list()) });
     };
@@ -136,7 +139,7 @@ pub(crate) fn read(given: &ArgMatches, plan: impl Fn(&ArgMatches) -> Result<Plan
     };
     let number = |name: &str| given.get_one::<usize>(name).copied();
     let all = |name: &str| given.get_many::<String>(name).into_iter().flatten().cloned().collect();
-    Ok(Call {
+    Ok(BenchArgs {
         name,
         plan: plan(given)?,
         steps: number("steps"),
@@ -163,12 +166,12 @@ fn count(text: &str) -> Result<usize, String> {
     }
 }
 
-pub(crate) fn run(typed: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+pub(crate) fn run(typed: &BenchArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     typed.plan.warnings.iter().for_each(|warning| screen.warn(warning));
     let settled = match typed.name {
         // It times them all itself.
         Name::Modes => None,
-        _ => auto::settle(&typed.plan, screen)?.map(|plan| Call { plan, ..typed.clone() }),
+        _ => auto::settle(&typed.plan, screen)?.map(|plan| BenchArgs { plan, ..typed.clone() }),
     };
     let call = settled.as_ref().unwrap_or(typed);
     // What a benchmark made for itself is gone with its folder.
@@ -176,11 +179,11 @@ pub(crate) fn run(typed: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
         Name::Memory => memory::ground(call, screen).map(|(ground, limit)| (ground, Some(limit), None))?,
         Name::Training => training::ground(call, screen).map(|(ground, folder)| (ground, None, Some(folder)))?,
         Name::Modes => modes::ground(call, screen).map(|(ground, folder)| (ground, None, Some(folder)))?,
-        _ => (Ground::find(call, screen)?, None, None),
+        _ => (BenchSetup::find(call, screen)?, None, None),
     };
     ground.say_notes(screen);
     let (log, emitter) = run_log::open(&call.plan)?;
-    emitter.emit(Event::RunStarted {
+    emitter.emit(RunEvent::RunStarted {
         command: format!("bench {}", call.name()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         plan_json: Some(plan_json(&ground.resolved.plan, &ground.resolved.hardware).to_string()),
@@ -200,8 +203,8 @@ pub(crate) fn run(typed: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
 
 /// Ours first, said at once: a peer that hangs or fails must not lose it.
 fn measure(
-    call: &Call,
-    ground: &Ground,
+    call: &BenchArgs,
+    ground: &BenchSetup,
     limit: Option<&AtTheLimit>,
     screen: &Screen,
 ) -> Result<(Found, Vec<Peer>), Exit> {
@@ -241,7 +244,7 @@ fn measure(
     Ok((found, peers))
 }
 
-fn document(call: &Call, found: &Found, peers: &[Peer], resolved: &Resolved) -> Value {
+fn document(call: &BenchArgs, found: &Found, peers: &[Peer], resolved: &Resolved) -> Value {
     json!({
         "bench": call.name(),
         "simulated": resolved.plan.simulated,
@@ -258,7 +261,7 @@ fn document(call: &Call, found: &Found, peers: &[Peer], resolved: &Resolved) -> 
     })
 }
 
-impl Call {
+impl BenchArgs {
     fn name(&self) -> &'static str {
         NAMES.into_iter().chain([UNLISTED]).find(|(name, ..)| *name == self.name).map_or("", |(_, name, _)| name)
     }

@@ -1,15 +1,15 @@
 //! `tandem bench modes`.
 
 use serde_json::json;
-use tandem_bench::auto_mode::Trials;
+use tandem_bench::auto_mode::TimedRuns;
 use tandem_bench::benchmarks::modes::{self, ModeRow, ModesReport};
 use tandem_device::bytes::mib_ceil;
 use tandem_launch::inventory::Inventory;
 use tandem_plan::setting::Id;
 
-use super::ground::Ground;
-use super::table::{Table, percent, sign};
-use super::{Call, Found, training};
+use super::setup::BenchSetup;
+use super::table::{TextTable, percent, sign};
+use super::{BenchArgs, Found, training};
 use crate::args::PlanCall;
 use crate::auto;
 use crate::exit::Exit;
@@ -20,18 +20,18 @@ use crate::screen::Screen;
 const GOAL: f64 = 0.99;
 
 /// The ground for it: that of the mode which runs when none is named.
-pub(super) fn ground(call: &Call, screen: &Screen) -> Result<(Ground, Scratch), Exit> {
+pub(super) fn ground(call: &BenchArgs, screen: &Screen) -> Result<(BenchSetup, Scratch), Exit> {
     let settings = call.plan.settings.without(&[Id::Mode]);
-    training::ground(&Call { plan: PlanCall { settings, ..call.plan.clone() }, ..call.clone() }, screen)
+    training::ground(&BenchArgs { plan: PlanCall { settings, ..call.plan.clone() }, ..call.clone() }, screen)
 }
 
-pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<Found, Exit> {
+pub(super) fn measure(call: &BenchArgs, ground: &BenchSetup, screen: &Screen) -> Result<Found, Exit> {
     let Some(corpus) = &ground.corpus else { return Ok(Found::default()) };
     let refused = |refusal| Exit::Refused(Box::new(refusal));
     let field = modes::field(&call.plan.settings, &ground.resolved.hardware).map_err(refused)?;
     screen.progress(&format!("Timing {} modes...", field.len()))?;
     let survey = || Inventory::survey(call.plan.sim.clone());
-    let mut trials = Trials::new(&survey, (&corpus.facts, &corpus.corpora), ground.site.emitter.clone());
+    let mut trials = TimedRuns::new(&survey, (&corpus.facts, &corpus.corpora), ground.site.emitter.clone());
     trials = trials.of_steps(call.steps);
     let mut said = Ok(());
     let report = modes::run(field, &mut trials, auto::rounds(&call.plan), &mut |line| {
@@ -45,7 +45,7 @@ pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<F
     Ok(found)
 }
 
-fn show(report: &ModesReport, ground: &Ground, found: &mut Found) {
+fn show(report: &ModesReport, ground: &BenchSetup, found: &mut Found) {
     let plan = &ground.resolved.plan;
     let title = format!("The modes of this machine: {} model, batch {}", plan.model_size.name(), plan.batch_size);
     let columns = [
@@ -61,7 +61,7 @@ fn show(report: &ModesReport, ground: &Ground, found: &mut Found) {
         "goal",
         "",
     ];
-    let mut table = Table::new(title, &columns);
+    let mut table = TextTable::new(title, &columns);
     for (at, row) in report.rows.iter().enumerate() {
         let of_open = report.of_open(at);
         let goal = of_open.map(|share| share >= GOAL);

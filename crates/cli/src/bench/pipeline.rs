@@ -8,12 +8,12 @@ use serde_json::json;
 use tandem_bench::benchmarks::pipeline::{self, ClipRow, SlowDecoder, StepLoad, SweepRow};
 use tandem_bench::benchmarks::{BenchError, clips};
 use tandem_device::{DeviceKind, host_memory};
-use tandem_feed::{CacheKind, CacheSpec, Material};
+use tandem_feed::{CacheKind, CacheSpec, TrainingSet};
 use tandem_plan::setting::Id;
 
-use super::ground::Ground;
-use super::table::{Table, percent, sign};
-use super::{Call, Found, failed};
+use super::setup::BenchSetup;
+use super::table::{TextTable, percent, sign};
+use super::{BenchArgs, Found, failed};
 use crate::exit::Exit;
 use crate::scratch::Scratch;
 use crate::screen::Screen;
@@ -39,7 +39,7 @@ const GOAL_STALL: f64 = 0.02;
 /// The producer is faster up to here.
 const FASTER: f64 = 0.8;
 
-pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<Found, Exit> {
+pub(super) fn measure(call: &BenchArgs, ground: &BenchSetup, screen: &Screen) -> Result<Found, Exit> {
     let mut found = Found::default();
     if !call.no_sweep {
         let steps = call.steps.unwrap_or(SWEEP_STEPS);
@@ -66,9 +66,9 @@ pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<F
 }
 
 fn from_clips(
-    call: &Call,
-    ground: &Ground,
-    material: &Arc<Material>,
+    call: &BenchArgs,
+    ground: &BenchSetup,
+    material: &Arc<TrainingSet>,
     screen: &Screen,
     found: &mut Found,
 ) -> Result<(), Exit> {
@@ -89,7 +89,7 @@ fn from_clips(
 
 /// Recordings of our own, gone when this is.
 struct Clips {
-    material: Arc<Material>,
+    material: Arc<TrainingSet>,
     _folder: Scratch,
 }
 
@@ -137,9 +137,9 @@ fn show_slow_decoder(slow: &SlowDecoder, found: &mut Found) {
 }
 
 fn show_sweep(rows: &[SweepRow], kind: DeviceKind, found: &mut Found) {
-    let columns = ["producer ÷ consumer", "headspace /s", "steps/s", "÷ ceiling", "variation", "goal"];
+    let columns = ["producer ÷ consumer", "model_only /s", "steps/s", "÷ ceiling", "variation", "goal"];
     let title = format!("Planted producer, consumer of {} ms", SWEEP_STEP.as_millis());
-    let mut table = Table::new(title, &columns);
+    let mut table = TextTable::new(title, &columns);
     let goal = match kind {
         DeviceKind::Cuda => Some(GOAL),
         DeviceKind::Simulated => Some(GOAL_SIMULATED),
@@ -150,7 +150,7 @@ fn show_sweep(rows: &[SweepRow], kind: DeviceKind, found: &mut Found) {
         let met = goal.map(|goal| row.of_ceiling >= goal && row.variation <= GOAL_VARIATION);
         table.row(vec![
             format!("{:.2}", row.ratio),
-            format!("{:.1}", row.headspace),
+            format!("{:.1}", row.model_only),
             format!("{:.1}", row.steps_per_s),
             format!("{:.3}", row.of_ceiling),
             percent(row.variation),
@@ -159,7 +159,7 @@ fn show_sweep(rows: &[SweepRow], kind: DeviceKind, found: &mut Found) {
         found.rows.push(json!({
             "table": "sweep",
             "ratio": row.ratio,
-            "headspace_steps_per_s": row.headspace,
+            "headspace_steps_per_s": row.model_only,
             "steps_per_s": row.steps_per_s,
             "of_ceiling": row.of_ceiling,
             "variation": row.variation,
@@ -175,29 +175,29 @@ fn show_sweep(rows: &[SweepRow], kind: DeviceKind, found: &mut Found) {
     found.text += &table.show();
 }
 
-fn show_clips(rows: &[ClipRow], ground: &Ground, found: &mut Found) {
+fn show_clips(rows: &[ClipRow], ground: &BenchSetup, found: &mut Found) {
     let columns = [
         "load",
         "cache",
         "batch",
         "step ms",
         "data ms",
-        "headspace /s",
+        "model_only /s",
         "ceiling /s",
         "steps/s",
         "÷ ceiling",
-        "÷ headspace",
+        "÷ model_only",
         "variation",
         "stall",
         "threads",
         "h audio/s",
         "goal",
     ];
-    let mut table = Table::new("Recordings to steps", &columns);
+    let mut table = TextTable::new("Recordings to steps", &columns);
     for row in rows {
-        // With audio cached the data work is small enough that headspace itself is the goal.
+        // With audio cached the data work is small enough that model_only itself is the goal.
         let cached = row.cache != CacheKind::None;
-        let share = if cached { row.of_headspace() } else { row.of_ceiling() };
+        let share = if cached { row.of_model_only() } else { row.of_ceiling() };
         let met = (ground.kind() == DeviceKind::Cuda).then_some(share >= GOAL && row.variation <= GOAL_VARIATION);
         table.row(vec![
             row.load.name.clone(),
@@ -205,11 +205,11 @@ fn show_clips(rows: &[ClipRow], ground: &Ground, found: &mut Found) {
             row.load.batch.to_string(),
             format!("{:.3}", row.step_ms),
             format!("{:.3}", row.data_ms),
-            format!("{:.1}", row.headspace),
+            format!("{:.1}", row.model_only),
             format!("{:.1}", row.ceiling),
             format!("{:.1}", row.steps_per_s),
             format!("{:.3}", row.of_ceiling()),
-            format!("{:.3}", row.of_headspace()),
+            format!("{:.3}", row.of_model_only()),
             percent(row.variation),
             percent(row.stall),
             row.threads.to_string(),
@@ -220,7 +220,7 @@ fn show_clips(rows: &[ClipRow], ground: &Ground, found: &mut Found) {
     }
     if ground.kind() == DeviceKind::Cuda {
         let variation = percent(GOAL_VARIATION);
-        table.note(format!("goal: ≥ {GOAL} of the ceiling, of the headspace with a cache; variation ≤ {variation}"));
+        table.note(format!("goal: ≥ {GOAL} of the ceiling, of the model_only with a cache; variation ≤ {variation}"));
     } else {
         table.note("no goal here: the step is time that passes, not work of a card");
     }
@@ -246,11 +246,11 @@ fn clip_json(row: &ClipRow, met: Option<bool>) -> serde_json::Value {
         "steps": row.steps,
         "step_ms": row.step_ms,
         "data_ms": row.data_ms,
-        "headspace_steps_per_s": row.headspace,
+        "headspace_steps_per_s": row.model_only,
         "ceiling_steps_per_s": row.ceiling,
         "steps_per_s": row.steps_per_s,
         "of_ceiling": row.of_ceiling(),
-        "of_headspace": row.of_headspace(),
+        "of_model_only": row.of_model_only(),
         "variation": row.variation,
         "stall": row.stall,
         "threads": row.threads,

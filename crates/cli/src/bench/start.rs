@@ -3,9 +3,9 @@
 use serde_json::json;
 use tandem_bench::benchmarks::start::{self, Scan, Start};
 
-use super::ground::Ground;
-use super::table::{Table, sign};
-use super::{Call, Found, failed};
+use super::setup::BenchSetup;
+use super::table::{TextTable, sign};
+use super::{BenchArgs, Found, failed};
 use crate::exit::Exit;
 use crate::scratch::Scratch;
 use crate::screen::Screen;
@@ -16,7 +16,7 @@ const SCANNED: usize = 2000;
 /// SPEC: seconds to the first batch.
 const GOAL_S: f64 = 2.0;
 
-pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<Found, Exit> {
+pub(super) fn measure(call: &BenchArgs, ground: &BenchSetup, screen: &Screen) -> Result<Found, Exit> {
     let folder = Scratch::new()?;
     let rows = call.rows.unwrap_or(ROWS);
     screen.progress(&format!("Writing a list of {rows} rows..."))?;
@@ -31,7 +31,7 @@ pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<F
 
 fn report(start: &Start, scan: Scan, has_goal: bool) -> Found {
     let title = format!("First batch from a list of {} rows with durations, no index", start.rows);
-    let mut table = Table::new(title, &["", "s", "goal"]);
+    let mut table = TextTable::new(title, &["", "s", "goal"]);
     for (part, seconds) in &start.parts {
         table.row(vec![(*part).to_owned(), format!("{seconds:.3}"), String::new()]);
     }

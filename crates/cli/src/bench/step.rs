@@ -7,9 +7,9 @@ use tandem_device::{DType, DeviceKind};
 use tandem_plan::Precision;
 
 use super::beside::Ours;
-use super::ground::Ground;
-use super::table::{Table, percent};
-use super::{Call, Found, failed};
+use super::setup::BenchSetup;
+use super::table::{TextTable, percent};
+use super::{BenchArgs, Found, failed};
 use crate::exit::Exit;
 use crate::screen::Screen;
 
@@ -24,7 +24,7 @@ pub(super) const SIZES: [&str; 4] = ["tiny", "small", "middle", "large"];
 /// The words of `--precision`.
 pub(super) const PRECISIONS: [&str; 2] = ["f32", "bf16"];
 
-pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<Found, Exit> {
+pub(super) fn measure(call: &BenchArgs, ground: &BenchSetup, screen: &Screen) -> Result<Found, Exit> {
     let spec =
         StepSpec { precision: precision(call, ground), steps: call.steps.unwrap_or(STEPS), breakdown: call.breakdown };
     let mut rows = Vec::new();
@@ -35,14 +35,14 @@ pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<F
     Ok(report(&rows, spec, ground.kind()))
 }
 
-fn sizes(call: &Call, kind: DeviceKind) -> Vec<StepSize> {
+fn sizes(call: &BenchArgs, kind: DeviceKind) -> Vec<StepSize> {
     if call.sizes.is_empty() {
         return StepSize::usual(kind).to_vec();
     }
     StepSize::ALL.into_iter().filter(|size| call.sizes.iter().any(|word| word == size.name)).collect()
 }
 
-fn precision(call: &Call, ground: &Ground) -> DType {
+fn precision(call: &BenchArgs, ground: &BenchSetup) -> DType {
     match (call.precision.as_deref(), ground.resolved.plan.precision) {
         (Some("f32"), _) | (None, Precision::Full) => DType::F32,
         _ => DType::BF16,
@@ -66,7 +66,7 @@ fn report(rows: &[StepRow], spec: StepSpec, kind: DeviceKind) -> Found {
     };
     let title = format!("One training step, {compute}; median of {}, queued and waited for", spec.steps);
     let columns = ["", "ms", "middle half ms", "first step s", "arena MB", "launches", "gemms", "loss"];
-    let mut table = Table::new(title, &columns);
+    let mut table = TextTable::new(title, &columns);
     let mut found = Found::default();
     for row in rows {
         table.row(vec![
@@ -101,7 +101,7 @@ fn report(rows: &[StepRow], spec: StepSpec, kind: DeviceKind) -> Found {
 
 fn show(row: &StepRow, breakdown: &Breakdown) -> String {
     let title = format!("Where the time of {} goes, each kind of work by itself", row.size.label());
-    let mut table = Table::new(title, &["", "count", "µs", "share", "TFLOP/s", "GB/s"]);
+    let mut table = TextTable::new(title, &["", "count", "µs", "share", "TFLOP/s", "GB/s"]);
     let total_us = breakdown.total_us();
     let mut line = |name: &str, count: String, us: f64, rates: [String; 2]| {
         let [flops, bytes] = rates;
@@ -148,7 +148,7 @@ fn step_json(row: &StepRow) -> Value {
 
 fn breakdown_json(row: &StepRow, breakdown: &Breakdown) -> Vec<Value> {
     let size = row.size.label();
-    let group = |group: &step::Group| {
+    let group = |group: &step::KernelGroup| {
         json!({
             "table": "group",
             "size": size,

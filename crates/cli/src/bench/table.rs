@@ -1,16 +1,16 @@
 //! Tables for people: columns as wide as what is in them, numbers to the right.
 
 /// A table being written.
-pub(crate) struct Table {
+pub(crate) struct TextTable {
     title: String,
     rows: Vec<Vec<String>>,
     below: Vec<String>,
 }
 
-impl Table {
+impl TextTable {
     /// An empty one, under a title.
-    pub(crate) fn new(title: impl Into<String>, columns: &[&str]) -> Table {
-        Table { title: title.into(), rows: vec![owned(columns)], below: Vec::new() }
+    pub(crate) fn new(title: impl Into<String>, columns: &[&str]) -> TextTable {
+        TextTable { title: title.into(), rows: vec![owned(columns)], below: Vec::new() }
     }
 
     /// A row of as many cells as there are columns.
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_what_is_in_them() {
-        let mut table = Table::new("Title", &["name", "µs", "goal"]);
+        let mut table = TextTable::new("Title", &["name", "µs", "goal"]);
         table.row(vec!["a long name".to_owned(), "1.5".to_owned(), sign(Some(true))]);
         table.row(vec!["b".to_owned(), "12.25".to_owned(), sign(None)]);
         table.note("below");

@@ -5,10 +5,10 @@ use tandem_bench::benchmarks::training::{self, TrainingReport};
 use tandem_device::DeviceKind;
 use tandem_device::bytes::{MIB, mib_ceil};
 
-use super::ground::Ground;
-use super::table::{Table, percent, sign};
-use super::{Call, Found, failed};
-use crate::data::{self, Corpus};
+use super::setup::BenchSetup;
+use super::table::{TextTable, percent, sign};
+use super::{BenchArgs, Found, failed};
+use crate::data::{self, FoundCorpus};
 use crate::exit::Exit;
 use crate::scratch::Scratch;
 use crate::screen::Screen;
@@ -16,21 +16,21 @@ use crate::screen::Screen;
 const STEPS_ON_CARDS: usize = 2000;
 /// Elsewhere the maths runs on the CPU.
 const STEPS_ELSEWHERE: usize = 20;
-/// SPEC §9: of the headspace, and the variation.
+/// SPEC §9: of the model_only, and the variation.
 const GOAL: f64 = 0.98;
 const GOAL_VARIATION: f64 = 0.05;
 
 /// The ground for it: with a corpus of its own where none was named.
-pub(super) fn ground(call: &Call, screen: &Screen) -> Result<(Ground, Scratch), Exit> {
-    let site = super::ground::survey(call)?;
+pub(super) fn ground(call: &BenchArgs, screen: &Screen) -> Result<(BenchSetup, Scratch), Exit> {
+    let site = super::setup::survey(call)?;
     let folder = Scratch::new()?;
-    let corpus: Corpus = data::open_or_make(&call.plan, &folder, screen)?;
+    let corpus: FoundCorpus = data::open_or_make(&call.plan, &folder, screen)?;
     let resolved = site.resolve(&call.plan.settings, Some(&corpus.facts));
     let resolved = resolved.map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
-    Ok((Ground::of(resolved, Some(corpus), call)?, folder))
+    Ok((BenchSetup::of(resolved, Some(corpus), call)?, folder))
 }
 
-pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<Found, Exit> {
+pub(super) fn measure(call: &BenchArgs, ground: &BenchSetup, screen: &Screen) -> Result<Found, Exit> {
     let usual = if ground.kind() == DeviceKind::Cuda { STEPS_ON_CARDS } else { STEPS_ELSEWHERE };
     let steps = call.steps.unwrap_or(usual);
     let Some(corpus) = &ground.corpus else { return Ok(Found::default()) };
@@ -41,7 +41,7 @@ pub(super) fn measure(call: &Call, ground: &Ground, screen: &Screen) -> Result<F
     Ok(found)
 }
 
-fn show(report: &TrainingReport, ground: &Ground, found: &mut Found) {
+fn show(report: &TrainingReport, ground: &BenchSetup, found: &mut Found) {
     let plan = &ground.resolved.plan;
     let title = format!(
         "{} steps of the {} model ({} parameters), batch {}, cache {}",
@@ -53,8 +53,8 @@ fn show(report: &TrainingReport, ground: &Ground, found: &mut Found) {
     );
     let columns = [
         "steps/s",
-        "headspace /s",
-        "÷ headspace",
+        "model_only /s",
+        "÷ model_only",
         "variation",
         "stall",
         "step alone ms",
@@ -62,13 +62,13 @@ fn show(report: &TrainingReport, ground: &Ground, found: &mut Found) {
         "÷ GEMMs",
         "goal",
     ];
-    let mut table = Table::new(title, &columns);
-    let met = report.of_headspace() >= GOAL && report.variation <= GOAL_VARIATION;
+    let mut table = TextTable::new(title, &columns);
+    let met = report.of_model_only() >= GOAL && report.variation <= GOAL_VARIATION;
     let goal = (ground.kind() == DeviceKind::Cuda).then_some(met);
     table.row(vec![
         format!("{:.2}", report.steps_per_s),
-        format!("{:.2}", report.headspace),
-        format!("{:.3}", report.of_headspace()),
+        format!("{:.2}", report.model_only),
+        format!("{:.3}", report.of_model_only()),
         percent(report.variation),
         percent(report.stall),
         format!("{:.3}", report.headspace_ms),
@@ -76,9 +76,10 @@ fn show(report: &TrainingReport, ground: &Ground, found: &mut Found) {
         format!("{:.2}", report.of_gemms()),
         sign(goal),
     ]);
-    table
-        .note("headspace: the same shapes again, with batches already there; validations and checkpoints are left out");
-    table.note("GEMMs: the GEMMs of a step by themselves; goal: ÷ headspace ≥ 0.98, variation ≤ 5 %");
+    table.note(
+        "model_only: the same shapes again, with batches already there; validations and checkpoints are left out",
+    );
+    table.note("GEMMs: the GEMMs of a step by themselves; goal: ÷ model_only ≥ 0.98, variation ≤ 5 %");
     found.text += &table.show();
     for card in &report.cards {
         let held = card.bytes.map_or("not readable".to_owned(), |bytes| format!("{} MB", mib_ceil(bytes)));
@@ -93,8 +94,8 @@ fn show(report: &TrainingReport, ground: &Ground, found: &mut Found) {
         "table": "training",
         "steps": report.steps,
         "steps_per_s": report.steps_per_s,
-        "headspace": report.headspace,
-        "of_headspace": report.of_headspace(),
+        "model_only": report.model_only,
+        "of_model_only": report.of_model_only(),
         "variation": report.variation,
         "stall": report.stall,
         "headspace_ms": report.headspace_ms,

@@ -11,8 +11,8 @@ use anyhow::{Context as _, anyhow};
 use serde_json::{Value, json};
 use tandem_launch::inventory::host_facts;
 
-use super::table::{Table, sign};
-use super::{Call, Found};
+use super::table::{TextTable, sign};
+use super::{BenchArgs, Found};
 use crate::exit::Exit;
 use crate::screen::Screen;
 
@@ -51,7 +51,7 @@ struct Draw {
     expected: Option<&'static str>,
 }
 
-pub(super) fn measure(call: &Call, screen: &Screen) -> Result<Found, Exit> {
+pub(super) fn measure(call: &BenchArgs, screen: &Screen) -> Result<Found, Exit> {
     let steps = call.steps.unwrap_or(STEPS);
     let mut dice = Dice::new();
     screen.progress(&format!("Draws of {:#x}: clean first", dice.0))?;
@@ -65,7 +65,7 @@ pub(super) fn measure(call: &Call, screen: &Screen) -> Result<Found, Exit> {
     let mode = clean["mode"].as_str().unwrap_or_default();
     let columns =
         ["plant", "÷ step", "expected", "said", "predicted /s", "measured /s", "measured ÷ predicted", "right"];
-    let mut table = Table::new("Verdicts on planted slowness", &columns);
+    let mut table = TextTable::new("Verdicts on planted slowness", &columns);
     let mut found = Found::default();
     for Draw { work, stage, range, expected } in draws(mode) {
         let Some(usual_ms) = alone(&clean, stage).filter(|ms| *ms > 0.0) else { continue };

@@ -17,7 +17,7 @@ use crate::screen::{self, Screen};
 const SHOWN_PER_KIND: usize = 10;
 const MAX_WORKERS: usize = 8;
 
-pub(crate) struct Call {
+pub(crate) struct CheckArgs {
     path: PathBuf,
     options: CheckOptions,
     speaker_pattern: Option<String>,
@@ -54,12 +54,12 @@ pub(super) fn grammar() -> Clap {
         )
 }
 
-pub(super) fn read(given: &ArgMatches) -> Option<Call> {
+pub(super) fn read(given: &ArgMatches) -> Option<CheckArgs> {
     let defaults = CheckOptions::default();
     let number = |name: &str| given.get_one::<u32>(name).copied();
     let text = |name: &str| given.get_one::<String>(name).cloned();
     let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get().min(MAX_WORKERS));
-    Some(Call {
+    Some(CheckArgs {
         path: super::required_path(given, "path")?,
         options: CheckOptions {
             batch: number("batch-size").unwrap_or(defaults.batch),
@@ -76,7 +76,7 @@ pub(super) fn read(given: &ArgMatches) -> Option<Call> {
     })
 }
 
-pub(super) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+pub(super) fn run(call: &CheckArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     let dataset = open(call)?;
     let mut ticker = screen.ticker("Recordings");
     let checked = check(dataset, &call.options, |progress| ticker.show(progress.done, progress.total));
@@ -100,7 +100,7 @@ pub(super) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
     }
 }
 
-fn open(call: &Call) -> Result<Dataset, Exit> {
+fn open(call: &CheckArgs) -> Result<Dataset, Exit> {
     let usage = |error: CorpusError| Exit::Usage(format!("❌ {error}"));
     let speaker_pattern = call.speaker_pattern.as_deref().map(SpeakerPattern::parse).transpose().map_err(usage)?;
     let options = OpenOptions { speaker_pattern, exclude_ids: call.exclude_ids.clone() };

@@ -16,7 +16,7 @@ use crate::screen::Screen;
 const MINUTES: f64 = 5.0;
 const SEED: u64 = 1234;
 
-pub(crate) struct Call {
+pub(crate) struct DemoArgs {
     folder: PathBuf,
     minutes: f64,
     seed: u64,
@@ -53,8 +53,8 @@ fn voices(text: &str) -> Result<usize, String> {
     }
 }
 
-pub(super) fn read(given: &ArgMatches) -> Option<Call> {
-    Some(Call {
+pub(super) fn read(given: &ArgMatches) -> Option<DemoArgs> {
+    Some(DemoArgs {
         folder: super::required_path(given, "output")?,
         minutes: given.get_one("minutes").copied().unwrap_or(MINUTES),
         seed: given.get_one("seed").copied().unwrap_or(SEED),
@@ -63,7 +63,7 @@ pub(super) fn read(given: &ArgMatches) -> Option<Call> {
     })
 }
 
-pub(super) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+pub(super) fn run(call: &DemoArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     check_empty(call)?;
     let written = speak(&call.folder, call.minutes, (call.seed, call.voices), screen)?;
     let folder = super::typed(&call.folder);
@@ -75,11 +75,11 @@ pub(super) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
 }
 
 /// Writes the corpus that a run without data trains on.
-pub(crate) fn write(folder: &Path, minutes: f64, screen: &Screen) -> Result<demo::Written, Exit> {
+pub(crate) fn write(folder: &Path, minutes: f64, screen: &Screen) -> Result<demo::WrittenDemo, Exit> {
     speak(folder, minutes, (SEED, demo::VOICES.len()), screen)
 }
 
-fn speak(folder: &Path, minutes: f64, who: (u64, usize), screen: &Screen) -> Result<demo::Written, Exit> {
+fn speak(folder: &Path, minutes: f64, who: (u64, usize), screen: &Screen) -> Result<demo::WrittenDemo, Exit> {
     let mut ticker = screen.ticker("Seconds of speech");
     let mut seconds = 0.0;
     let written = demo::write(folder, minutes, who, |path, samples, rate_hz| {
@@ -94,7 +94,7 @@ fn speak(folder: &Path, minutes: f64, who: (u64, usize), screen: &Screen) -> Res
 }
 
 /// Nothing is ever written among what is somebody else's.
-fn check_empty(call: &Call) -> Result<(), Exit> {
+fn check_empty(call: &DemoArgs) -> Result<(), Exit> {
     match std::fs::read_dir(&call.folder).map(Iterator::count) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => {

@@ -13,7 +13,7 @@ use crate::args::path;
 use crate::exit::Exit;
 use crate::screen::Screen;
 
-pub(crate) struct Call {
+pub(crate) struct FeaturesArgs {
     file: PathBuf,
     mel: PathBuf,
     pitch: Option<PathBuf>,
@@ -35,8 +35,8 @@ pub(super) fn grammar() -> Clap {
         .arg(path("energy", "Also the energy of every frame, as .npy"))
 }
 
-pub(super) fn read(given: &ArgMatches) -> Option<Call> {
-    Some(Call {
+pub(super) fn read(given: &ArgMatches) -> Option<FeaturesArgs> {
+    Some(FeaturesArgs {
         file: super::required_path(given, "file")?,
         mel: super::required_path(given, "output")?,
         pitch: super::required_path(given, "pitch"),
@@ -44,7 +44,7 @@ pub(super) fn read(given: &ArgMatches) -> Option<Call> {
     })
 }
 
-pub(super) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+pub(super) fn run(call: &FeaturesArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     check_names(call)?;
     let file = File::open(&call.file).map_err(|error| {
         Exit::Usage(format!("❌ the recording cannot be opened ({error}): {}", call.file.display()))
@@ -63,7 +63,7 @@ pub(super) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
 }
 
 /// No output takes the place of the recording or of another output.
-fn check_names(call: &Call) -> Result<(), Exit> {
+fn check_names(call: &FeaturesArgs) -> Result<(), Exit> {
     let names = [Some(&call.file), Some(&call.mel), call.pitch.as_ref(), call.energy.as_ref()];
     let mut taken: Vec<PathBuf> = Vec::new();
     for path in names.into_iter().flatten() {

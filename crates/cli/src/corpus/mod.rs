@@ -13,22 +13,22 @@ use crate::exit::Exit;
 use crate::screen::Screen;
 
 /// One call of `tandem corpus`.
-pub(crate) enum Call {
-    Check(check::Call),
-    Demo(demo::Call),
-    Features(features::Call),
+pub(crate) enum CorpusCommand {
+    Check(check::CheckArgs),
+    Demo(demo::DemoArgs),
+    Features(features::FeaturesArgs),
 }
 
-impl Call {
+impl CorpusCommand {
     pub(crate) fn json(&self) -> bool {
-        matches!(self, Call::Check(call) if call.json)
+        matches!(self, CorpusCommand::Check(call) if call.json)
     }
 
     pub(crate) fn quiet(&self) -> bool {
         match self {
-            Call::Check(call) => call.quiet,
-            Call::Demo(call) => call.quiet,
-            Call::Features(_) => false,
+            CorpusCommand::Check(call) => call.quiet,
+            CorpusCommand::Demo(call) => call.quiet,
+            CorpusCommand::Features(_) => false,
         }
     }
 }
@@ -43,21 +43,21 @@ pub(crate) fn grammar() -> Clap {
 }
 
 /// What was typed after `corpus`; nothing where the grammar let nothing through.
-pub(crate) fn read(given: &ArgMatches) -> Option<Call> {
+pub(crate) fn read(given: &ArgMatches) -> Option<CorpusCommand> {
     match given.subcommand()? {
-        ("check", given) => check::read(given).map(Call::Check),
-        ("demo", given) => demo::read(given).map(Call::Demo),
-        ("features", given) => features::read(given).map(Call::Features),
+        ("check", given) => check::read(given).map(CorpusCommand::Check),
+        ("demo", given) => demo::read(given).map(CorpusCommand::Demo),
+        ("features", given) => features::read(given).map(CorpusCommand::Features),
         _ => None,
     }
 }
 
-pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+pub(crate) fn run(call: &CorpusCommand, screen: &Screen) -> Result<ExitCode, Exit> {
     hush_decoders();
     match call {
-        Call::Check(call) => check::run(call, screen),
-        Call::Demo(call) => demo::run(call, screen),
-        Call::Features(call) => features::run(call, screen),
+        CorpusCommand::Check(call) => check::run(call, screen),
+        CorpusCommand::Demo(call) => demo::run(call, screen),
+        CorpusCommand::Features(call) => features::run(call, screen),
     }
 }
 

@@ -35,7 +35,7 @@ const HEADER: &str = "tandem doctor";
 const USUAL_FILE: &str = "tandem-doctor.txt";
 
 /// One call of `tandem doctor`.
-pub(crate) struct Call {
+pub(crate) struct DoctorArgs {
     pub(crate) plan: PlanCall,
     output: Option<PathBuf>,
 }
@@ -46,11 +46,11 @@ pub(crate) fn grammar() -> Clap {
         .arg(path("output", "The file [default: tandem-doctor.txt; none with --json]").short('o'))
 }
 
-pub(crate) fn read(given: &ArgMatches, plan: PlanCall) -> Call {
-    Call { plan, output: given.get_one::<PathBuf>("output").cloned() }
+pub(crate) fn read(given: &ArgMatches, plan: PlanCall) -> DoctorArgs {
+    DoctorArgs { plan, output: given.get_one::<PathBuf>("output").cloned() }
 }
 
-pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+pub(crate) fn run(call: &DoctorArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     call.plan.warnings.iter().for_each(|warning| screen.warn(warning));
     let file = match (&call.output, call.plan.json) {
         (None, true) => None,
@@ -160,7 +160,7 @@ fn conclude(examination: &Examination<'_>, file: Option<&Path>, screen: &Screen)
     }
 }
 
-fn document(call: &Call, examination: &Examination<'_>, plan: Option<Value>) -> Value {
+fn document(call: &DoctorArgs, examination: &Examination<'_>, plan: Option<Value>) -> Value {
     json!({
         "passed": examination.has_passed(),
         "simulated": call.plan.sim.is_some(),

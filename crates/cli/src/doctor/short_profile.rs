@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tandem_device::DeviceKind;
 use tandem_diagnosis::Diagnosis;
-use tandem_events::{Emitter, Event, Record};
+use tandem_events::{Emitter, Record, RunEvent};
 use tandem_launch::EventBuffer;
 use tandem_launch::inventory::Resolved;
 use tandem_launch::launch::{Corpora, LaunchError, Launched, Setup};
@@ -32,10 +32,10 @@ pub(super) fn look(resolved: &Resolved, corpora: &Corpora, to: &mut Examination<
 }
 
 fn tell_of(records: &[Record], to: &mut Examination<'_>) -> Result<(), Exit> {
-    let steps = records.iter().filter(|record| matches!(record.event, Event::Step { .. })).count();
+    let steps = records.iter().filter(|record| matches!(record.event, RunEvent::Step { .. })).count();
     match Diagnosis::of(records) {
         Ok(diagnosis) => {
-            let told = diagnosis.told();
+            let told = diagnosis.lines();
             let Some((pace, rest)) = told.split_first() else { return Ok(()) };
             to.good(&format!("{steps} steps taken: {pace}"))?;
             rest.iter().for_each(|line| to.text(line));

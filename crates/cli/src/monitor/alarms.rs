@@ -24,11 +24,11 @@ pub(super) struct Alarm {
 
 /// The last of them, oldest first.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Alarms {
+pub(super) struct RecentAlarms {
     last: VecDeque<Alarm>,
 }
 
-impl Alarms {
+impl RecentAlarms {
     /// Adds one. What the run itself remarked on, and what is found in its log here, is one alarm.
     pub(super) fn add(&mut self, step: u64, weight: Weight, text: &str) {
         let text = text.trim_start_matches(['⚠', '\u{FE0F}', ' ']).replace('\n', " ").trim().to_owned();
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn what_the_run_said_itself_is_not_said_twice() {
-        let mut alarms = Alarms::default();
+        let mut alarms = RecentAlarms::default();
         alarms.add(500, Weight::Alarm, "memory of data, slots grows: 1.00 MB in 100 steps");
         alarms.add(500, Weight::Remark, "⚠️ memory of data, slots grows: 1.00 MB in 100 steps");
         alarms.add(600, Weight::Remark, "decode threads 2 -> 3: load is waited for");
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn an_empty_remark_is_none_and_hides_none() {
-        let mut alarms = Alarms::default();
+        let mut alarms = RecentAlarms::default();
         alarms.add(1, Weight::Remark, "\n");
         alarms.add(2, Weight::Alarm, "breach");
         assert_eq!(alarms.last(9).len(), 1);
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn alarms_come_first_and_the_newest_of_them() {
-        let mut alarms = Alarms::default();
+        let mut alarms = RecentAlarms::default();
         (0..200).for_each(|step| alarms.add(step, Weight::Remark, &format!("remark <{step}>")));
         alarms.add(200, Weight::Alarm, "breach");
         let told: Vec<_> = alarms.last(2).iter().map(|alarm| alarm.text.clone()).collect();

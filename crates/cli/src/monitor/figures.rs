@@ -13,7 +13,7 @@ use super::sign_of_life::Life;
 pub(super) const UNKNOWN: &str = "—";
 
 /// Everything a picture of a run is made of, at one moment.
-pub(super) struct Picture<'a> {
+pub(super) struct MonitorFrame<'a> {
     pub(super) state: &'a RunState,
     pub(super) lately: Lately,
     pub(super) life: Life,
@@ -40,7 +40,7 @@ pub(super) struct StageRow {
     pub(super) share: Option<f64>,
 }
 
-impl Picture<'_> {
+impl MonitorFrame<'_> {
     /// `running`, `ended: done`, `ended by force`.
     pub(super) fn life(&self) -> (String, Tone) {
         match &self.life {

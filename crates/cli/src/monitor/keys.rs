@@ -17,7 +17,7 @@ const CTRL_C: u8 = 0x03;
 
 /// What came of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum KeyPoll {
     /// Nothing that matters.
     Nothing,
     /// `q`, Escape or Ctrl-C.
@@ -27,15 +27,15 @@ pub(super) enum Heard {
 }
 
 /// Waits for keys, no longer than `patience`. A signal ends the wait early.
-pub(super) fn wait(keyboard: impl AsFd, patience: Duration) -> io::Result<Heard> {
-    let Some(mut typed) = read_within(&keyboard, patience)? else { return Ok(Heard::Nothing) };
+pub(super) fn wait(keyboard: impl AsFd, patience: Duration) -> io::Result<KeyPoll> {
+    let Some(mut typed) = read_within(&keyboard, patience)? else { return Ok(KeyPoll::Nothing) };
     if typed.is_empty() {
-        return Ok(Heard::Gone);
+        return Ok(KeyPoll::Gone);
     }
     if typed.last() == Some(&ESCAPE) {
         typed.extend(read_within(&keyboard, REST_OF_A_KEY)?.unwrap_or_default());
     }
-    Ok(if quits(&typed) { Heard::Quit } else { Heard::Nothing })
+    Ok(if quits(&typed) { KeyPoll::Quit } else { KeyPoll::Nothing })
 }
 
 /// What was typed; none when nothing was in time, nothing at all when nobody can type any more.
@@ -95,14 +95,17 @@ mod tests {
     #[test]
     fn keys_are_heard_and_so_is_a_line_that_is_cut() {
         let (keyboard, mut typist) = io::pipe().unwrap();
-        assert_eq!(wait(&keyboard, Duration::ZERO).unwrap(), Heard::Nothing);
-        for (typed, heard) in
-            [(&b"x"[..], Heard::Nothing), (b"q", Heard::Quit), (b"\x1b", Heard::Quit), (b"\x1b[B", Heard::Nothing)]
-        {
+        assert_eq!(wait(&keyboard, Duration::ZERO).unwrap(), KeyPoll::Nothing);
+        for (typed, heard) in [
+            (&b"x"[..], KeyPoll::Nothing),
+            (b"q", KeyPoll::Quit),
+            (b"\x1b", KeyPoll::Quit),
+            (b"\x1b[B", KeyPoll::Nothing),
+        ] {
             typist.write_all(typed).unwrap();
             assert_eq!(wait(&keyboard, Duration::ZERO).unwrap(), heard, "{typed:?}");
         }
         drop(typist);
-        assert_eq!(wait(&keyboard, Duration::ZERO).unwrap(), Heard::Gone);
+        assert_eq!(wait(&keyboard, Duration::ZERO).unwrap(), KeyPoll::Gone);
     }
 }

@@ -10,12 +10,12 @@ use anyhow::Context as _;
 
 use crate::exit::Exit;
 
-use super::figures::Picture;
-use super::keys::{self, Heard};
-use super::power::Meter;
+use super::figures::MonitorFrame;
+use super::keys::{self, KeyPoll};
+use super::power::PowerMeter;
 use super::run_state::{Lately, RunState};
 use super::sign_of_life::{self, Life};
-use super::tail::{Progress, Tail};
+use super::tail::{Tail, TailProgress};
 use super::terminal::Terminal;
 use super::view;
 
@@ -37,11 +37,11 @@ pub(super) fn watch(log: PathBuf, is_plain: bool) -> Result<ExitCode, Exit> {
     let mut lately: Option<Lately> = None;
     loop {
         let progress = read_on(&mut tail, &mut state)?;
-        if progress == Progress::Read {
+        if progress == TailProgress::Read {
             lately = None;
         }
         let life = sign_of_life::look(&tail, &state);
-        let picture = Picture {
+        let picture = MonitorFrame {
             lately: lately.take().unwrap_or_else(|| state.lately()),
             watts: power.watts(&state, &life),
             life,
@@ -56,19 +56,19 @@ pub(super) fn watch(log: PathBuf, is_plain: bool) -> Result<ExitCode, Exit> {
         }
         let patience = if tail.share_read() < 1.0 { Duration::ZERO } else { EVERY };
         match keys::wait(io::stdin(), patience).context("the keyboard cannot be read")? {
-            Heard::Nothing => {}
-            Heard::Quit => return Ok(ExitCode::SUCCESS),
-            Heard::Gone => return Ok(ExitCode::from(HUNG_UP)),
+            KeyPoll::Nothing => {}
+            KeyPoll::Quit => return Ok(ExitCode::SUCCESS),
+            KeyPoll::Gone => return Ok(ExitCode::from(HUNG_UP)),
         }
     }
 }
 
 /// Reads for a moment: a long log comes in several, with keys answered in between.
-fn read_on(tail: &mut Tail, state: &mut RunState) -> Result<Progress, Exit> {
+fn read_on(tail: &mut Tail, state: &mut RunState) -> Result<TailProgress, Exit> {
     let begun = Instant::now();
-    let mut progress = Progress::Idle;
-    while begun.elapsed() < EVERY && tail.advance(state)? == Progress::Read {
-        progress = Progress::Read;
+    let mut progress = TailProgress::Idle;
+    while begun.elapsed() < EVERY && tail.advance(state)? == TailProgress::Read {
+        progress = TailProgress::Read;
     }
     Ok(progress)
 }
@@ -76,7 +76,7 @@ fn read_on(tail: &mut Tail, state: &mut RunState) -> Result<Progress, Exit> {
 /// What the cards draw, asked now and then while the run goes on.
 #[derive(Default)]
 struct Power {
-    meter: Option<Meter>,
+    meter: Option<PowerMeter>,
     last: Option<(Instant, [Option<f32>; 2])>,
 }
 
@@ -88,7 +88,7 @@ impl Power {
         if let Some((_, watts)) = self.last.filter(|(then, _)| then.elapsed() < POWER_EVERY) {
             return watts;
         }
-        let watts = self.meter.get_or_insert_with(|| Meter::of(&state.plan)).watts(&state.plan);
+        let watts = self.meter.get_or_insert_with(|| PowerMeter::of(&state.plan)).watts(&state.plan);
         self.last = Some((Instant::now(), watts));
         watts
     }

@@ -30,15 +30,15 @@ use crate::args::switch;
 use crate::exit::Exit;
 use crate::screen::{self, Screen};
 
-use self::figures::Picture;
+use self::figures::MonitorFrame;
 use self::run_state::RunState;
-use self::tail::{Progress, Tail};
+use self::tail::{Tail, TailProgress};
 
 /// Where `train` puts a run when it is not told otherwise.
 const USUAL_RUN: &str = "checkpoints";
 
 /// One call of `tandem monitor`.
-pub(crate) struct Call {
+pub(crate) struct MonitorArgs {
     /// A run's folder, or a log.
     run: PathBuf,
     once: bool,
@@ -57,12 +57,12 @@ pub(crate) fn grammar() -> Clap {
         .arg(switch("once", "Print how it stands as plain text, and end"))
 }
 
-pub(crate) fn read(given: &ArgMatches) -> Call {
+pub(crate) fn read(given: &ArgMatches) -> MonitorArgs {
     let run = given.get_one::<PathBuf>("run").cloned().unwrap_or_else(|| USUAL_RUN.into());
-    Call { run, once: given.get_flag("once") }
+    MonitorArgs { run, once: given.get_flag("once") }
 }
 
-pub(crate) fn run(call: &Call, screen: &Screen) -> Result<ExitCode, Exit> {
+pub(crate) fn run(call: &MonitorArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     let log = log_file::find(&call.run)?;
     if call.once {
         return print_once(log, screen);
@@ -86,8 +86,8 @@ fn print_once(log: PathBuf, screen: &Screen) -> Result<ExitCode, Exit> {
 pub(crate) fn snapshot_of(log: &Path) -> Result<(String, String), Exit> {
     let mut tail = Tail::open(log.to_owned())?;
     let mut state = RunState::default();
-    while tail.advance(&mut state)? != Progress::Idle {}
-    let picture = Picture {
+    while tail.advance(&mut state)? != TailProgress::Idle {}
+    let picture = MonitorFrame {
         lately: state.lately(),
         life: sign_of_life::look(&tail, &state),
         watts: [None; 2],

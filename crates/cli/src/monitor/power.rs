@@ -5,18 +5,18 @@ use tandem_device::{DeviceKind, Machine};
 use super::plan_facts::PlanFacts;
 
 /// The cards of this machine, as far as they can be asked. Nothing is opened on them.
-pub(super) struct Meter {
+pub(super) struct PowerMeter {
     machine: Option<Machine>,
 }
 
-impl Meter {
+impl PowerMeter {
     /// Finds the cards of the run here. A run on the CPU, on simulated cards or on another machine's has none.
-    pub(super) fn of(plan: &PlanFacts) -> Meter {
+    pub(super) fn of(plan: &PlanFacts) -> PowerMeter {
         let wanted = |machine: &Machine| plan.roles.iter().any(|role| index(machine, role.uuid.as_deref()).is_some());
         let has_cards = !plan.simulated && plan.roles.iter().any(|role| role.uuid.is_some());
         // A driver that does not answer is no matter here: power is then not known.
         let machine = if has_cards { Machine::cuda().ok().flatten() } else { None };
-        Meter { machine: machine.filter(|machine| machine.kind() == DeviceKind::Cuda && wanted(machine)) }
+        PowerMeter { machine: machine.filter(|machine| machine.kind() == DeviceKind::Cuda && wanted(machine)) }
     }
 
     /// Watts of each role's card, data first.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use tandem_diagnosis::Diagnosis;
-use tandem_events::{Event, Record, Role};
+use tandem_events::{Record, Role, RunEvent};
 
 /// Steps that are looked at: the window of jitter, and once more for batches that were made ahead.
 const MOST_STEPS: usize = 200;
@@ -21,13 +21,13 @@ pub(super) struct Recent {
     /// What holds until it is told anew.
     clock: Option<Record>,
     reserved: BTreeMap<Role, Record>,
-    headspace: BTreeMap<u32, Record>,
+    model_only: BTreeMap<u32, Record>,
     setting: Option<Record>,
 }
 
 /// Steps in sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Pace {
+pub(super) struct RecentPace {
     pub(super) steps_per_s: f64,
     /// The share of their time without a batch, as the host saw it.
     pub(super) stall: f64,
@@ -36,38 +36,38 @@ pub(super) struct Pace {
 impl Recent {
     pub(super) fn observe(&mut self, record: &Record) {
         match &record.event {
-            Event::DeviceClock { .. } => self.clock = Some(record.clone()),
-            Event::ArenaReserved { role, .. } => drop(self.reserved.insert(*role, record.clone())),
-            Event::Headspace { bucket, .. } => drop(self.headspace.insert(*bucket, record.clone())),
-            Event::FeedSetting { .. } => self.setting = Some(record.clone()),
-            Event::Step { .. }
-            | Event::StepWork { .. }
-            | Event::HostWork { .. }
-            | Event::Stage { .. }
-            | Event::Checkpoint { .. }
-            | Event::Validated { .. }
-            | Event::SampleWritten { .. } => self.keep(record),
+            RunEvent::DeviceClock { .. } => self.clock = Some(record.clone()),
+            RunEvent::ArenaReserved { role, .. } => drop(self.reserved.insert(*role, record.clone())),
+            RunEvent::ModelOnly { bucket, .. } => drop(self.model_only.insert(*bucket, record.clone())),
+            RunEvent::FeedSetting { .. } => self.setting = Some(record.clone()),
+            RunEvent::Step { .. }
+            | RunEvent::StepWork { .. }
+            | RunEvent::HostWork { .. }
+            | RunEvent::Stage { .. }
+            | RunEvent::Checkpoint { .. }
+            | RunEvent::Validated { .. }
+            | RunEvent::SampleWritten { .. } => self.keep(record),
             _ => {}
         }
     }
 
     /// The pace of the last 100 steps; none before there are any.
-    pub(super) fn pace(&self) -> Option<Pace> {
+    pub(super) fn pace(&self) -> Option<RecentPace> {
         let times = |record: &Record| match record.event {
-            Event::Step { wall_ns, wait_ns, .. } => Some((wall_ns as f64, wait_ns as f64)),
+            RunEvent::Step { wall_ns, wait_ns, .. } => Some((wall_ns as f64, wait_ns as f64)),
             _ => None,
         };
         let last = self.records.iter().rev().filter_map(times).take(100);
         let (steps, wall, wait) =
             last.fold((0.0, 0.0, 0.0), |sum, (wall, wait)| (sum.0 + 1.0, sum.1 + wall, sum.2 + wait));
-        (wall > 0.0).then(|| Pace { steps_per_s: steps * 1e9 / wall, stall: (wait / wall).min(1.0) })
+        (wall > 0.0).then(|| RecentPace { steps_per_s: steps * 1e9 / wall, stall: (wait / wall).min(1.0) })
     }
 
     /// What the last steps say; none while they are too few. Where the log does not say it, `grad_accum` batches make a
     /// step, and the feed is set as it was `planned`.
     pub(super) fn diagnosis(&self, grad_accum: u64, planned: Option<Record>) -> Option<Diagnosis> {
         let setting = self.setting.clone().or(planned);
-        let told = self.clock.iter().chain(self.reserved.values()).chain(self.headspace.values());
+        let told = self.clock.iter().chain(self.reserved.values()).chain(self.model_only.values());
         let standing = told.cloned().chain(setting);
         // Without the device's own word the first step of a log is taken to have its first batch.
         let first_batch = if self.has_step_work { 0 } else { self.steps_before * grad_accum };
@@ -78,11 +78,11 @@ impl Recent {
 
     fn keep(&mut self, record: &Record) {
         self.records.push_back(record.clone());
-        self.steps += usize::from(matches!(record.event, Event::Step { .. }));
-        self.has_step_work |= matches!(record.event, Event::StepWork { .. });
+        self.steps += usize::from(matches!(record.event, RunEvent::Step { .. }));
+        self.has_step_work |= matches!(record.event, RunEvent::StepWork { .. });
         while self.steps > MOST_STEPS || self.records.len() > MOST_RECORDS {
             let gone = self.records.pop_front();
-            if gone.is_some_and(|gone| matches!(gone.event, Event::Step { .. })) {
+            if gone.is_some_and(|gone| matches!(gone.event, RunEvent::Step { .. })) {
                 self.steps -= 1;
                 self.steps_before += 1;
             }
@@ -93,7 +93,7 @@ impl Recent {
 /// The record with its batch counted from `first`; none of a batch before it.
 fn counted_from(record: &Record, first: u64) -> Option<Record> {
     let mut record = record.clone();
-    if let Event::Stage { batch, .. } = &mut record.event {
+    if let RunEvent::Stage { batch, .. } = &mut record.event {
         *batch = batch.checked_sub(first)?;
     }
     Some(record)
@@ -107,20 +107,20 @@ mod tests {
     fn run(steps: u64, load_ms: u64, has_step_work: bool) -> Recent {
         let mut recent = Recent::default();
         let mut seq = 0;
-        let mut tell = |t_ms: u64, event: Event| {
+        let mut tell = |t_ms: u64, event: RunEvent| {
             seq += 1;
             recent.observe(&Record { v: 1, seq, t_ns: t_ms * 1_000_000, dropped: 0, event });
         };
         let (wall, wait) = (load_ms.max(10), load_ms.saturating_sub(10));
-        let setting = Event::FeedSetting { threads: 1, cores: 2, ahead: 4, slots: 3, route: "peer".into() };
+        let setting = RunEvent::FeedSetting { threads: 1, cores: 2, ahead: 4, slots: 3, route: "peer".into() };
         tell(0, setting);
         for step in 1..=steps {
             let (batch, t_ms) = (step - 1, step * wall);
             let ns = load_ms * 1_000_000;
-            tell(t_ms, Event::Stage { stage: "load".into(), batch, ns, busy_ns: ns, wait_ns: 0, spans: Vec::new() });
+            tell(t_ms, RunEvent::Stage { stage: "load".into(), batch, ns, busy_ns: ns, wait_ns: 0, spans: Vec::new() });
             tell(
                 t_ms,
-                Event::Stage {
+                RunEvent::Stage {
                     stage: "features".into(),
                     batch,
                     ns: 1_000_000,
@@ -129,10 +129,10 @@ mod tests {
                     spans: Vec::new(),
                 },
             );
-            tell(t_ms, Event::Step { step, wall_ns: wall * 1_000_000, wait_ns: wait * 1_000_000 });
+            tell(t_ms, RunEvent::Step { step, wall_ns: wall * 1_000_000, wait_ns: wait * 1_000_000 });
             if has_step_work {
                 let (busy_ns, wait_ns) = (10_000_000, wait * 1_000_000);
-                tell(t_ms, Event::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns, began_ns: None });
+                tell(t_ms, RunEvent::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns, began_ns: None });
             }
         }
         recent
@@ -157,7 +157,8 @@ mod tests {
         assert!(recent.steps == MOST_STEPS && recent.records.len() <= 5 * MOST_STEPS, "{}", recent.records.len());
         let mut stages_only = Recent::default();
         for batch in 0..100_000 {
-            let event = Event::Stage { stage: "load".into(), batch, ns: 1, busy_ns: 1, wait_ns: 0, spans: Vec::new() };
+            let event =
+                RunEvent::Stage { stage: "load".into(), batch, ns: 1, busy_ns: 1, wait_ns: 0, spans: Vec::new() };
             stages_only.observe(&Record { v: 1, seq: batch, t_ns: batch, dropped: 0, event });
         }
         assert_eq!(stages_only.records.len(), MOST_RECORDS);
@@ -172,19 +173,19 @@ mod tests {
     /// known from records that come before the steps or between them.
     #[test]
     fn the_last_steps_on_the_cpu_are_judged_as_the_whole_log_is() {
-        let reserved = |role| Event::ArenaReserved { role, card: 0, bytes: 1, limit_bytes: 2, driver_bytes: 1 };
-        let mut events = vec![Event::DeviceClock { now_ns: 0, devices: "cpu".into() }];
+        let reserved = |role| RunEvent::ArenaReserved { role, card: 0, bytes: 1, limit_bytes: 2, driver_bytes: 1 };
+        let mut events = vec![RunEvent::DeviceClock { now_ns: 0, devices: "cpu".into() }];
         events.extend(Role::BOTH.map(reserved));
-        events.push(Event::FeedSetting { threads: 1, cores: 2, ahead: 4, slots: 2, route: "handover".into() });
-        events.push(Event::Headspace { bucket: 0, ns: 10_000_000 });
+        events.push(RunEvent::FeedSetting { threads: 1, cores: 2, ahead: 4, slots: 2, route: "handover".into() });
+        events.push(RunEvent::ModelOnly { bucket: 0, ns: 10_000_000 });
         for step in 1..=60 {
             let (batch, ns, spans) = (step - 1, 15_000_000, Vec::new());
-            events.push(Event::Stage { stage: "features".into(), batch, ns, busy_ns: ns, wait_ns: 0, spans });
+            events.push(RunEvent::Stage { stage: "features".into(), batch, ns, busy_ns: ns, wait_ns: 0, spans });
             let (busy_ns, wait_ns, began_ns) = (20_000_000, 0, None);
-            events.push(Event::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns, began_ns });
-            events.push(Event::Step { step, wall_ns: 20_000_000, wait_ns });
+            events.push(RunEvent::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns, began_ns });
+            events.push(RunEvent::Step { step, wall_ns: 20_000_000, wait_ns });
             if step % 10 == 0 {
-                events.push(Event::HostWork { cpu_ns: step * 35_000_000 });
+                events.push(RunEvent::HostWork { cpu_ns: step * 35_000_000 });
             }
         }
         let record = |(seq, event)| Record { v: 1, seq, t_ns: seq * 5_000_000, dropped: 0, event };

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use tandem_diagnosis::{Diagnosis, Jitter, Leaks};
-use tandem_events::{Event, Record, Role};
+use tandem_events::{Record, Role, RunEvent};
 
-use super::alarms::{Alarms, Weight};
+use super::alarms::{RecentAlarms, Weight};
 use super::curve::Curve;
 use super::plan_facts::PlanFacts;
-use super::recent::{Pace, Recent};
-use super::slots::{Ring, Setting, Slots};
+use super::recent::{Recent, RecentPace};
+use super::slots::{FeedTuning, Ring, StageProgress};
 
 /// How a run stands after the records seen so far.
 #[derive(Clone, Debug, Default)]
@@ -35,11 +35,11 @@ pub(super) struct RunState {
     /// The loss that is minimised, over all steps.
     pub(super) curve: Curve,
     /// Data first.
-    pub(super) memory: [RoleMemory; 2],
+    pub(super) memory: [RoleUsage; 2],
     /// The most the process held on a card, as the driver counts, and what it may hold.
     pub(super) process: BTreeMap<usize, (u64, u64)>,
-    pub(super) host: Option<HostMemory>,
-    pub(super) held_out: Option<HeldOut>,
+    pub(super) host: Option<ProcessMemory>,
+    pub(super) held_out: Option<LastValidation>,
     /// The step of the last checkpoint.
     pub(super) checkpoint: Option<u64>,
     pub(super) samples: u64,
@@ -47,8 +47,8 @@ pub(super) struct RunState {
     pub(super) checks: (u64, u64),
     /// Exit code and reason, once the run said them.
     pub(super) ended: Option<(u8, String)>,
-    alarms: Alarms,
-    slots: Slots,
+    alarms: RecentAlarms,
+    slots: StageProgress,
     recent: Recent,
     leaks: Leaks,
     jitter: Jitter,
@@ -56,7 +56,7 @@ pub(super) struct RunState {
 
 /// A role's memory. What was not told is none.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct RoleMemory {
+pub(super) struct RoleUsage {
     pub(super) card: Option<usize>,
     pub(super) used_bytes: Option<u64>,
     pub(super) peak_bytes: Option<u64>,
@@ -67,14 +67,14 @@ pub(super) struct RoleMemory {
 
 /// The process in the machine's own memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct HostMemory {
+pub(super) struct ProcessMemory {
     pub(super) bytes: u64,
     pub(super) limit_bytes: u64,
 }
 
 /// The last look at the held-out data.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct HeldOut {
+pub(super) struct LastValidation {
     pub(super) step: u64,
     pub(super) utterances: u64,
     pub(super) figures: BTreeMap<String, Option<f64>>,
@@ -84,10 +84,10 @@ pub(super) struct HeldOut {
 
 /// What the last steps say. Costs a pass over them: made once for a picture.
 pub(super) struct Lately {
-    pub(super) pace: Option<Pace>,
+    pub(super) pace: Option<RecentPace>,
     pub(super) diagnosis: Option<Diagnosis>,
     pub(super) rings: Vec<Ring>,
-    pub(super) setting: Option<Setting>,
+    pub(super) setting: Option<FeedTuning>,
 }
 
 impl RunState {
@@ -128,13 +128,13 @@ impl RunState {
         *self = RunState { curve: std::mem::take(&mut self.curve), ..RunState::default() };
     }
 
-    pub(super) fn alarms(&self) -> &Alarms {
+    pub(super) fn alarms(&self) -> &RecentAlarms {
         &self.alarms
     }
 
     pub(super) fn lately(&self) -> Lately {
         let setting = self.slots.setting(&self.plan);
-        let planned = setting.as_ref().map(Setting::as_record);
+        let planned = setting.as_ref().map(FeedTuning::as_record);
         Lately {
             pace: self.recent.pace(),
             diagnosis: self.recent.diagnosis(self.plan.grad_accum.max(1), planned),
@@ -148,14 +148,14 @@ impl RunState {
         self.memory[place(role)].limit_bytes.or(self.plan.roles[place(role)].limit_bytes)
     }
 
-    fn take(&mut self, event: &Event) {
+    fn take(&mut self, event: &RunEvent) {
         match event {
-            Event::RunStarted { command, plan_json, .. } => {
+            RunEvent::RunStarted { command, plan_json, .. } => {
                 self.command = Some(command.clone());
                 self.plan = PlanFacts::read(plan_json.as_deref().unwrap_or_default());
             }
-            Event::Step { step, .. } => self.step = *step,
-            Event::Learned { step, epoch, losses, gradient_norm, lr, skipped } => {
+            RunEvent::Step { step, .. } => self.step = *step,
+            RunEvent::Learned { step, epoch, losses, gradient_norm, lr, skipped } => {
                 (self.epoch, self.lr, self.gradient_norm) = (Some(*epoch), Some(*lr), *gradient_norm);
                 self.losses.clone_from(losses);
                 if let Some(Some(loss)) = losses.get("loss") {
@@ -165,50 +165,50 @@ impl RunState {
                     self.alarms.add(*step, Weight::Alarm, &format!("step {step} left out: a gradient was no number"));
                 }
             }
-            Event::Validated { step, utterances, figures } => self.validated(*step, *utterances, figures),
-            Event::Checkpoint { step, .. } => self.checkpoint = Some(*step),
-            Event::SampleWritten { .. } => self.samples += 1,
-            Event::Check { passed, .. } => {
+            RunEvent::Validated { step, utterances, figures } => self.validated(*step, *utterances, figures),
+            RunEvent::Checkpoint { step, .. } => self.checkpoint = Some(*step),
+            RunEvent::SampleWritten { .. } => self.samples += 1,
+            RunEvent::Check { passed, .. } => {
                 self.checks.0 += u64::from(*passed);
                 self.checks.1 += u64::from(!*passed);
             }
-            Event::Note { text } => self.alarms.add(self.step, Weight::Remark, text),
-            Event::RunEnded { exit_code, reason } => self.ended = Some((*exit_code, reason.clone())),
+            RunEvent::Note { text } => self.alarms.add(self.step, Weight::Remark, text),
+            RunEvent::RunEnded { exit_code, reason } => self.ended = Some((*exit_code, reason.clone())),
             held => self.held(held),
         }
     }
 
     /// Memory, and what is wrong with it.
-    fn held(&mut self, event: &Event) {
+    fn held(&mut self, event: &RunEvent) {
         match event {
-            Event::ArenaReserved { role, card, limit_bytes, .. } => {
+            RunEvent::ArenaReserved { role, card, limit_bytes, .. } => {
                 let memory = &mut self.memory[place(*role)];
                 (memory.card, memory.limit_bytes) = (Some(*card), Some(*limit_bytes));
             }
-            Event::Memory { role, card, used_bytes, limit_bytes, peak_bytes } => {
+            RunEvent::Memory { role, card, used_bytes, limit_bytes, peak_bytes } => {
                 let memory = &mut self.memory[place(*role)];
                 (memory.card, memory.limit_bytes) = (Some(*card), Some(*limit_bytes));
                 (memory.used_bytes, memory.peak_bytes) = (Some(*used_bytes), Some(*peak_bytes));
             }
-            Event::MemoryOwners { role, owners } => {
+            RunEvent::MemoryOwners { role, owners } => {
                 let largest = owners.iter().max_by_key(|(_, bytes)| **bytes);
                 self.memory[place(*role)].largest = largest.map(|(owner, bytes)| (owner.clone(), *bytes));
             }
-            Event::HostMemory { bytes, limit_bytes, .. } => {
-                self.host = Some(HostMemory { bytes: *bytes, limit_bytes: *limit_bytes });
+            RunEvent::HostMemory { bytes, limit_bytes, .. } => {
+                self.host = Some(ProcessMemory { bytes: *bytes, limit_bytes: *limit_bytes });
             }
-            Event::Process { card, bytes, limit_bytes } => {
+            RunEvent::Process { card, bytes, limit_bytes } => {
                 self.process.insert(*card, (*bytes, *limit_bytes));
             }
             // `validate` has memory refused on purpose.
-            Event::Refused { role, asked_bytes, limit_bytes, owner, .. }
+            RunEvent::Refused { role, asked_bytes, limit_bytes, owner, .. }
                 if self.command.as_deref() != Some("validate") =>
             {
                 let (asked, limit) = (asked_bytes >> 20, limit_bytes >> 20);
                 let text = format!("{role}: {asked} MB for {owner} refused, over the limit of {limit} MB");
                 self.alarms.add(self.step, Weight::Alarm, &text);
             }
-            Event::Breach { card, bytes, limit_bytes } => {
+            RunEvent::Breach { card, bytes, limit_bytes } => {
                 let (held, limit) = (bytes >> 20, limit_bytes >> 20);
                 let text =
                     format!("the process holds {held} MB on card {card}, and may hold {limit} MB: the run stops");
@@ -225,7 +225,7 @@ impl RunState {
             (Some(before), Some(now)) if now.0 < before.0 => Some(now),
             (before, now) => before.or(now),
         };
-        self.held_out = Some(HeldOut { step, utterances, figures: figures.clone(), best });
+        self.held_out = Some(LastValidation { step, utterances, figures: figures.clone(), best });
     }
 }
 
@@ -243,7 +243,7 @@ pub(super) mod tests {
         "roles":{"data":{"gpu":0,"uuid":"GPU-a","name":"NVIDIA H200","limit_bytes":8589934592},
                  "model":{"gpu":1,"uuid":"GPU-b","name":"NVIDIA H200","limit_bytes":17179869184}}}"#;
 
-    pub(crate) fn state_of(events: impl IntoIterator<Item = (u64, Event)>) -> RunState {
+    pub(crate) fn state_of(events: impl IntoIterator<Item = (u64, RunEvent)>) -> RunState {
         let mut state = RunState::default();
         for (seq, (t_ns, event)) in events.into_iter().enumerate() {
             state.observe(&Record { v: 1, seq: seq as u64, t_ns, dropped: 0, event });
@@ -251,46 +251,50 @@ pub(super) mod tests {
         state
     }
 
-    pub(crate) fn started() -> Event {
-        Event::RunStarted { command: "train".into(), version: "0.1.0".into(), plan_json: Some(PLAN.into()) }
+    pub(crate) fn started() -> RunEvent {
+        RunEvent::RunStarted { command: "train".into(), version: "0.1.0".into(), plan_json: Some(PLAN.into()) }
     }
 
     /// A run of `steps` on two cards: decoding is waited for, memory is half of what there is, the loss falls.
-    pub(crate) fn pair(steps: u64) -> Vec<(u64, Event)> {
+    pub(crate) fn pair(steps: u64) -> Vec<(u64, RunEvent)> {
         let mut events = vec![(0, started())];
         let mib = 1 << 20;
         for role in Role::BOTH {
             let (card, limit_bytes) = (place(role), (8192 << place(role)) * mib);
-            events
-                .push((1, Event::ArenaReserved { role, card, bytes: limit_bytes / 2, limit_bytes, driver_bytes: mib }));
+            events.push((
+                1,
+                RunEvent::ArenaReserved { role, card, bytes: limit_bytes / 2, limit_bytes, driver_bytes: mib },
+            ));
         }
-        events.push((1, Event::FeedSetting { threads: 2, cores: 8, ahead: 25, slots: 4, route: "peer".into() }));
+        events.push((1, RunEvent::FeedSetting { threads: 2, cores: 8, ahead: 25, slots: 4, route: "peer".into() }));
         for step in 1..=steps {
             let (batch, t_ns) = (step - 1, step * 20_000_000);
             for (stage, ns) in [("load", 40_000_000), ("upload", 200_000), ("features", 900_000), ("transfer", 300_000)]
             {
                 events.push((
                     t_ns,
-                    Event::Stage { stage: stage.into(), batch, ns, busy_ns: ns, wait_ns: 0, spans: Vec::new() },
+                    RunEvent::Stage { stage: stage.into(), batch, ns, busy_ns: ns, wait_ns: 0, spans: Vec::new() },
                 ));
             }
-            events.push((t_ns, Event::Step { step, wall_ns: 20_000_000, wait_ns: 5_000_000 }));
+            events.push((t_ns, RunEvent::Step { step, wall_ns: 20_000_000, wait_ns: 5_000_000 }));
             let (busy_ns, wait_ns) = (15_000_000, 5_000_000);
-            events
-                .push((t_ns, Event::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns, began_ns: None }));
+            events.push((
+                t_ns,
+                RunEvent::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns, began_ns: None },
+            ));
             let losses = BTreeMap::from([("loss".to_owned(), Some(4.0 / step as f64)), ("mel".to_owned(), Some(0.5))]);
             let (gradient_norm, lr, skipped) = (Some(1.5), 1e-3, false);
-            events.push((t_ns, Event::Learned { step, epoch: step / 100, losses, gradient_norm, lr, skipped }));
+            events.push((t_ns, RunEvent::Learned { step, epoch: step / 100, losses, gradient_norm, lr, skipped }));
             if step % 10 == 0 {
                 for role in Role::BOTH {
                     let (card, limit_bytes) = (place(role), (8192 << place(role)) * mib);
                     let used_bytes = limit_bytes / 2;
                     events.push((
                         t_ns,
-                        Event::Memory { role, card, used_bytes, limit_bytes, peak_bytes: used_bytes + mib },
+                        RunEvent::Memory { role, card, used_bytes, limit_bytes, peak_bytes: used_bytes + mib },
                     ));
                     let owners = BTreeMap::from([("slots".to_owned(), used_bytes - mib), ("other".to_owned(), mib)]);
-                    events.push((t_ns, Event::MemoryOwners { role, owners }));
+                    events.push((t_ns, RunEvent::MemoryOwners { role, owners }));
                 }
             }
         }
@@ -317,13 +321,13 @@ pub(super) mod tests {
         let mut events = pair(800);
         let mut grown = 0;
         for (_, event) in &mut events {
-            if let Event::MemoryOwners { role: Role::Data, owners } = event {
+            if let RunEvent::MemoryOwners { role: Role::Data, owners } = event {
                 grown += 1 << 20;
                 owners.insert("leaky".into(), grown);
             }
         }
-        events.push((0, Event::Note { text: "decode threads 2 -> 3".into() }));
-        events.push((0, Event::Breach { card: 1, bytes: 20 << 30, limit_bytes: 16 << 30 }));
+        events.push((0, RunEvent::Note { text: "decode threads 2 -> 3".into() }));
+        events.push((0, RunEvent::Breach { card: 1, bytes: 20 << 30, limit_bytes: 16 << 30 }));
         let state = state_of(events);
         let told: Vec<_> = state.alarms().last(9).iter().map(|alarm| (alarm.weight, alarm.text.as_str())).collect();
         assert_eq!(told.len(), 3, "{told:?}");
@@ -334,7 +338,7 @@ pub(super) mod tests {
 
     #[test]
     fn refused_memory_is_wrong_but_for_a_validation() {
-        let refused = || Event::Refused {
+        let refused = || RunEvent::Refused {
             role: Role::Data,
             asked_bytes: 1 << 20,
             limit_bytes: 2 << 20,
@@ -342,7 +346,7 @@ pub(super) mod tests {
             owner: "slots".into(),
         };
         let alarms = |command: &str| {
-            let started = Event::RunStarted { command: command.into(), version: String::new(), plan_json: None };
+            let started = RunEvent::RunStarted { command: command.into(), version: String::new(), plan_json: None };
             state_of([(0, started), (0, refused())]).alarms().last(9).len()
         };
         assert_eq!((alarms("train"), alarms("validate")), (1, 0));
@@ -352,7 +356,7 @@ pub(super) mod tests {
     fn figures_that_are_no_numbers_do_not_enter_the_curve() {
         let learned = |step, loss| {
             let losses = BTreeMap::from([("loss".to_owned(), loss)]);
-            Event::Learned { step, epoch: 0, losses, gradient_norm: None, lr: 1e-3, skipped: step == 2 }
+            RunEvent::Learned { step, epoch: 0, losses, gradient_norm: None, lr: 1e-3, skipped: step == 2 }
         };
         let state = state_of([(0, learned(1, Some(2.0))), (1, learned(2, None)), (2, learned(3, Some(1.0)))]);
         assert_eq!(state.curve.points(), [(1.0, 2.0), (3.0, 1.0)]);
@@ -363,7 +367,7 @@ pub(super) mod tests {
     fn the_best_held_out_figure_is_remembered() {
         let validated = |step, mel| {
             let figures = BTreeMap::from([("mel".to_owned(), mel)]);
-            (step, Event::Validated { step, utterances: 3, figures })
+            (step, RunEvent::Validated { step, utterances: 3, figures })
         };
         let state = state_of([validated(1, None), validated(2, Some(0.5)), validated(3, Some(0.7))]);
         let held_out = state.held_out.unwrap();

@@ -95,14 +95,14 @@ fn is_locked(locks: &str, pid: Option<&str>, inode: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tandem_events::Event;
+    use tandem_events::RunEvent;
 
     use super::*;
     use crate::monitor::run_state::tests::{started, state_of};
 
     #[test]
     fn the_last_word_counts_before_anything_else() {
-        let ended = Event::RunEnded { exit_code: 130, reason: "stopped".into() };
+        let ended = RunEvent::RunEnded { exit_code: 130, reason: "stopped".into() };
         let (begun, over) = (state_of([(0, started())]), state_of([(0, started()), (1, ended)]));
         let check =
             |state: &RunState, holder: Holder, expected: Life| assert_eq!(judge(state, None, &holder), expected);

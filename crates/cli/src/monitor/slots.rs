@@ -5,24 +5,24 @@
 //! are told with the next batch, and steps two steps late: a figure may be off by that much.
 
 use tandem_diagnosis::Stage;
-use tandem_events::{Event, Record, VERSION};
+use tandem_events::{Record, RunEvent, VERSION};
 
 use super::plan_facts::PlanFacts;
 
 /// How far each stage has come.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Slots {
+pub(super) struct StageProgress {
     /// Batches a stage has finished, in the order of [`Stage::ALL`]; none where it was never told of.
     finished: [Option<u64>; 4],
     /// Batches that steps have taken, by the device's own count.
     taken: Option<u64>,
     steps: u64,
-    setting: Option<Setting>,
+    setting: Option<FeedTuning>,
 }
 
 /// How the feed is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Setting {
+pub(super) struct FeedTuning {
     pub(super) threads: u64,
     pub(super) ahead: u64,
     pub(super) slots: u64,
@@ -40,42 +40,42 @@ pub(super) struct Ring {
     pub(super) of: u64,
 }
 
-impl Setting {
+impl FeedTuning {
     /// As the log would have told it.
     pub(super) fn as_record(&self) -> Record {
         let [threads, ahead, slots] =
             [self.threads, self.ahead, self.slots].map(|count| count.min(u32::MAX.into()) as u32);
         // Cores matter for advice, and none is given here.
-        let event = Event::FeedSetting { threads, cores: threads, ahead, slots, route: self.route.clone() };
+        let event = RunEvent::FeedSetting { threads, cores: threads, ahead, slots, route: self.route.clone() };
         Record { v: VERSION, seq: 0, t_ns: 0, dropped: 0, event }
     }
 }
 
-impl Slots {
+impl StageProgress {
     pub(super) fn observe(&mut self, record: &Record) {
         match &record.event {
-            Event::Stage { stage, batch, .. } => {
+            RunEvent::Stage { stage, batch, .. } => {
                 let Some(stage) = Stage::named(stage) else { return };
                 let finished = &mut self.finished[stage as usize];
                 *finished = Some(finished.unwrap_or(0).max(batch + 1));
             }
-            Event::StepWork { batch, batches, .. } => {
+            RunEvent::StepWork { batch, batches, .. } => {
                 self.taken = Some(self.taken.unwrap_or(0).max(batch + u64::from(*batches)));
             }
-            Event::Step { .. } => self.steps += 1,
-            Event::FeedSetting { threads, ahead, slots, route, .. } => {
+            RunEvent::Step { .. } => self.steps += 1,
+            RunEvent::FeedSetting { threads, ahead, slots, route, .. } => {
                 let (threads, ahead, slots) = (u64::from(*threads), u64::from(*ahead), u64::from(*slots));
-                self.setting = Some(Setting { threads, ahead, slots, route: route.clone() });
+                self.setting = Some(FeedTuning { threads, ahead, slots, route: route.clone() });
             }
             _ => {}
         }
     }
 
     /// How the feed is set: as it told, else as it was planned.
-    pub(super) fn setting(&self, plan: &PlanFacts) -> Option<Setting> {
+    pub(super) fn setting(&self, plan: &PlanFacts) -> Option<FeedTuning> {
         let planned = || {
             let route = plan.transfer.as_deref()?.split(' ').next()?.to_owned();
-            Some(Setting { threads: plan.threads?, ahead: plan.buffer_size?, slots: plan.prefetch?, route })
+            Some(FeedTuning { threads: plan.threads?, ahead: plan.buffer_size?, slots: plan.prefetch?, route })
         };
         self.setting.clone().or_else(planned)
     }
@@ -118,28 +118,28 @@ fn ring((name, rest): (&'static str, &'static str), of: u64, filling: u64, ready
 mod tests {
     use super::*;
 
-    fn slots(events: Vec<Event>) -> Slots {
-        let mut slots = Slots::default();
+    fn slots(events: Vec<RunEvent>) -> StageProgress {
+        let mut slots = StageProgress::default();
         for event in events {
             slots.observe(&Record { v: 1, seq: 0, t_ns: 0, dropped: 0, event });
         }
         slots
     }
 
-    fn stage(stage: &str, batch: u64) -> Event {
-        Event::Stage { stage: stage.into(), batch, ns: 1, busy_ns: 1, wait_ns: 0, spans: Vec::new() }
+    fn stage(stage: &str, batch: u64) -> RunEvent {
+        RunEvent::Stage { stage: stage.into(), batch, ns: 1, busy_ns: 1, wait_ns: 0, spans: Vec::new() }
     }
 
-    fn setting(route: &str) -> Event {
-        Event::FeedSetting { threads: 2, cores: 8, ahead: 10, slots: 4, route: route.into() }
+    fn setting(route: &str) -> RunEvent {
+        RunEvent::FeedSetting { threads: 2, cores: 8, ahead: 10, slots: 4, route: route.into() }
     }
 
-    fn work(batch: u64) -> Event {
-        Event::StepWork { step: 1, batch, batches: 1, bucket: 0, busy_ns: 1, wait_ns: 0, began_ns: None }
+    fn work(batch: u64) -> RunEvent {
+        RunEvent::StepWork { step: 1, batch, batches: 1, bucket: 0, busy_ns: 1, wait_ns: 0, began_ns: None }
     }
 
     #[track_caller]
-    fn check(events: Vec<Event>, expected: &[(&str, u64, u64)]) {
+    fn check(events: Vec<RunEvent>, expected: &[(&str, u64, u64)]) {
         let rings = slots(events).rings(&PlanFacts::read(""));
         let found: Vec<_> = rings.iter().map(|ring| (ring.name, ring.ready, ring.of)).collect();
         assert_eq!(found, expected);
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn batches_are_where_the_stages_left_them() {
         let made = [stage("load", 19), stage("features", 17), work(9)];
-        let with = |more: &[Event]| made.iter().chain(more).cloned().collect::<Vec<_>>();
+        let with = |more: &[RunEvent]| made.iter().chain(more).cloned().collect::<Vec<_>>();
         check(with(&[setting("peer"), stage("transfer", 12)]), &[("data slots", 5, 10), ("model slots", 3, 4)]);
         check(with(&[setting("bounce")]), &[("batch slots", 8, 14)]);
         check(with(&[setting("handover")]), &[("batch slots", 8, 10)]);

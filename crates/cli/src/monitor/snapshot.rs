@@ -2,7 +2,7 @@
 
 use tandem_events::Role;
 
-use super::figures::{Picture, Tone, UNKNOWN, mb, ms, share};
+use super::figures::{MonitorFrame, Tone, UNKNOWN, mb, ms, share};
 
 const COLUMNS: usize = 80;
 /// Where values begin.
@@ -13,7 +13,7 @@ const ALARMS: usize = 12;
 const GLUED_PERCENT: &str = "\u{a0}%";
 
 /// How it stands. Every line is at most 80 columns but for names that are longer by themselves.
-pub(super) fn text(picture: &Picture<'_>) -> String {
+pub(super) fn text(picture: &MonitorFrame<'_>) -> String {
     let mut page = Page::default();
     page.entry("Run", &format!("{} ({})", picture.log.display(), picture.what()));
     page.entry("State", &picture.life().0);
@@ -60,7 +60,7 @@ pub(super) fn text(picture: &Picture<'_>) -> String {
     page.0
 }
 
-fn role_entries(picture: &Picture<'_>, role: Role, page: &mut Page) {
+fn role_entries(picture: &MonitorFrame<'_>, role: Role, page: &mut Page) {
     let memory = &picture.state.memory[super::run_state::place(role)];
     let name = picture.card_name(role).map(|name| format!(" ({name})")).unwrap_or_default();
     let place = picture.role(role);
@@ -75,7 +75,7 @@ fn role_entries(picture: &Picture<'_>, role: Role, page: &mut Page) {
     }
 }
 
-fn slots(picture: &Picture<'_>) -> String {
+fn slots(picture: &MonitorFrame<'_>) -> String {
     let ring = |ring: &super::slots::Ring| {
         let states: Vec<String> = ring.states.iter().map(|(state, count)| format!("{count} {state}")).collect();
         format!("{} {}: {}; ", ring.of, ring.name, states.join(", "))
@@ -85,7 +85,7 @@ fn slots(picture: &Picture<'_>) -> String {
 }
 
 /// The loss over all steps as a row of blocks, with its ends in figures.
-fn curve(picture: &Picture<'_>) -> Option<String> {
+fn curve(picture: &MonitorFrame<'_>) -> Option<String> {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let points = picture.state.curve.points();
     let (first, last) = (points.first()?, points.last()?);
@@ -137,7 +137,7 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    use tandem_events::Event;
+    use tandem_events::RunEvent;
 
     use super::*;
     use crate::monitor::run_state::RunState;
@@ -146,7 +146,7 @@ mod tests {
 
     fn shown(state: &RunState, life: Life) -> String {
         let lately = state.lately();
-        text(&Picture {
+        text(&MonitorFrame {
             state,
             lately,
             life,
@@ -163,7 +163,7 @@ mod tests {
 Run:       voice/run.jsonl (train, multi, nano, batch 4)
 State:     running
 Step:      250 of 300, epoch 3 of 500, 5 s
-Pace:      50.00 steps/s, stall 25.0 %, variation 0 %
+RecentPace:      50.00 steps/s, stall 25.0 %, variation 0 %
 Loss:      loss 0.016  mel 0.500  lr 1.0e-3  gradient 1.50
            █▃▂▂▂▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁ 4.000 to 0.016
 Data:      GPU 0 (NVIDIA H200): 4096/8192 MB (50.0 %), peak 4097 MB, busy 4 %,
@@ -178,11 +178,11 @@ Stages:    ms              mean       p95    waited for
            features        0.90      0.90           0 %
            transfer        0.30      0.30           0 %
            train          15.00     15.00             —
-Slots:     25 data slots: 25 in transfer or free; 4 model slots: 4 leased or
+StageProgress:     25 data slots: 25 in transfer or free; 4 model slots: 4 leased or
            free; 2 decode threads, peer
 Held out:  —
 Kept:      —
-Alarms:    none
+RecentAlarms:    none
 ";
         assert_eq!(text, expected);
     }
@@ -191,7 +191,7 @@ Alarms:    none
     fn a_log_that_says_nothing_is_shown_as_that() {
         let text = shown(&RunState::default(), Life::NotBegun);
         assert!(
-            text.contains("State:     no record yet\n") && text.contains("Pace:      —, stall —, variation —\n"),
+            text.contains("State:     no record yet\n") && text.contains("RecentPace:      —, stall —, variation —\n"),
             "{text}"
         );
     }
@@ -200,7 +200,7 @@ Alarms:    none
     fn lines_fit_and_nothing_steers_the_terminal() {
         let mut events = pair(60);
         let long = format!("\u{1b}[31mred {}", "words of a long remark ".repeat(20));
-        events.push((0, Event::Note { text: long }));
+        events.push((0, RunEvent::Note { text: long }));
         let text = shown(&state_of(events), Life::Killed { silent: None });
         assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
         assert!(!text.contains('\u{a0}') && !text.lines().any(|line| line.trim().starts_with('%')), "{text}");

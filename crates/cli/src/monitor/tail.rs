@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, anyhow};
 use tandem_events::VERSION;
-use tandem_runlog::{Entry, Reader};
+use tandem_runlog::{LogEntry, Reader};
 
 use crate::exit::Exit;
 
@@ -33,7 +33,7 @@ const KIND_WITHIN_BYTES: usize = 160;
 
 /// What came of a look at the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum TailProgress {
     /// Nothing new.
     Idle,
     /// There was something, and there may be more.
@@ -89,20 +89,20 @@ impl Tail {
     }
 
     /// Reads on, a moment's work at most. Fails when the file is no log that can be read here.
-    pub(super) fn advance(&mut self, state: &mut RunState) -> Result<Progress, Exit> {
+    pub(super) fn advance(&mut self, state: &mut RunState) -> Result<TailProgress, Exit> {
         if self.was_begun_anew()? {
             return self.begin_again(state);
         }
         let count = self.file.read(&mut self.chunk).with_context(|| self.unreadable())?;
         if count == 0 {
-            return if self.has_a_successor()? { self.begin_again(state) } else { Ok(Progress::Idle) };
+            return if self.has_a_successor()? { self.begin_again(state) } else { Ok(TailProgress::Idle) };
         }
         let chunk = std::mem::take(&mut self.chunk);
         let more = HEAD_BYTES.saturating_sub(self.head.len()).min(count);
         self.head.extend_from_slice(&chunk[..more]);
         let taken = self.take(&chunk[..count], state);
         self.chunk = chunk;
-        taken.map(|()| Progress::Read)
+        taken.map(|()| TailProgress::Read)
     }
 
     /// Whether somebody emptied the file and writes another log into it, as `--run-log FILE` does.
@@ -121,10 +121,10 @@ impl Tail {
         Ok(identity(&at_path) != identity(&own))
     }
 
-    fn begin_again(&mut self, state: &mut RunState) -> Result<Progress, Exit> {
+    fn begin_again(&mut self, state: &mut RunState) -> Result<TailProgress, Exit> {
         *self = Tail::open(self.path.clone())?;
         state.begin_again();
-        Ok(Progress::Read)
+        Ok(TailProgress::Read)
     }
 
     fn take(&mut self, bytes: &[u8], state: &mut RunState) -> Result<(), Exit> {
@@ -155,9 +155,9 @@ impl Tail {
             return Ok(());
         }
         match Reader::new(line).next() {
-            Some(Ok(Entry::Known(record))) if is_recent => state.observe(&record),
-            Some(Ok(Entry::Known(record))) => state.observe_early(&record),
-            Some(Ok(Entry::Unknown(record))) if record.v > VERSION => {
+            Some(Ok(LogEntry::Known(record))) if is_recent => state.observe(&record),
+            Some(Ok(LogEntry::Known(record))) => state.observe_early(&record),
+            Some(Ok(LogEntry::Unknown(record))) if record.v > VERSION => {
                 let path = self.path.display();
                 return Err(Exit::Failed(anyhow!(
                     "the run log was written by a newer tandem: its format is {}, known here is {VERSION}; \
@@ -165,7 +165,7 @@ impl Tail {
                     record.v
                 )));
             }
-            Some(Ok(Entry::Unknown(_))) => state.observe_unknown(),
+            Some(Ok(LogEntry::Unknown(_))) => state.observe_unknown(),
             // Among records a broken line is counted; a file that begins with one is something else.
             _ if self.lines == 1 => return Err(self.no_log()),
             _ => state.observe_broken(),
@@ -208,17 +208,17 @@ fn could_be_a_record(torn: &[u8]) -> bool {
 mod tests {
     use std::io::Write as _;
 
-    use tandem_events::{Event, Record};
+    use tandem_events::{Record, RunEvent};
 
     use super::*;
 
-    fn line(seq: u64, event: Event) -> String {
+    fn line(seq: u64, event: RunEvent) -> String {
         let record = Record { v: VERSION, seq, t_ns: seq, dropped: 0, event };
         format!("{}\n", serde_json::to_string(&record).unwrap())
     }
 
     fn step(step: u64) -> String {
-        line(step, Event::Step { step, wall_ns: 1_000_000, wait_ns: 0 })
+        line(step, RunEvent::Step { step, wall_ns: 1_000_000, wait_ns: 0 })
     }
 
     struct Watched {
@@ -244,14 +244,14 @@ mod tests {
         /// Reads all there is; the last step and the records seen.
         #[track_caller]
         fn check(&mut self, step: u64, records: u64) {
-            while self.tail.advance(&mut self.state).unwrap() == Progress::Read {}
+            while self.tail.advance(&mut self.state).unwrap() == TailProgress::Read {}
             assert_eq!((self.state.step, self.state.records), (step, records));
         }
     }
 
     #[test]
     fn a_torn_line_waits_for_the_rest_wherever_it_is_cut() {
-        let next = line(2, Event::Note { text: "ü – ✅".into() }) + &step(3);
+        let next = line(2, RunEvent::Note { text: "ü – ✅".into() }) + &step(3);
         for cut in 0..next.len() {
             let mut watched = Watched::new(&step(1));
             watched.check(1, 1);
@@ -290,7 +290,7 @@ mod tests {
     fn a_log_that_is_begun_anew_is_read_anew_however_long_it_is_by_then() {
         let mut watched = Watched::new(&(step(1) + &step(2) + &step(3)));
         watched.check(3, 3);
-        let long = line(4, Event::Note { text: "long ".repeat(200) });
+        let long = line(4, RunEvent::Note { text: "long ".repeat(200) });
         fs::write(&watched.path, long + &step(9)).unwrap();
         watched.check(9, 2);
         // A head that is not whole yet is no other head.
@@ -312,8 +312,8 @@ mod tests {
         let mut watched = Watched::new(text);
         let exit = loop {
             match watched.tail.advance(&mut watched.state) {
-                Ok(Progress::Read) => {}
-                Ok(Progress::Idle) => panic!("{text:?} was read"),
+                Ok(TailProgress::Read) => {}
+                Ok(TailProgress::Idle) => panic!("{text:?} was read"),
                 Err(exit) => break exit,
             }
         };
@@ -349,11 +349,11 @@ mod tests {
     #[test]
     fn of_a_long_log_only_the_end_is_read_in_full() {
         let stage =
-            |batch| Event::Stage { stage: "load".into(), batch, ns: 1, busy_ns: 1, wait_ns: 0, spans: Vec::new() };
+            |batch| RunEvent::Stage { stage: "load".into(), batch, ns: 1, busy_ns: 1, wait_ns: 0, spans: Vec::new() };
         let text: String = (0..90_000).map(|batch| line(batch, stage(batch)) + &step(batch + 1)).collect();
         assert!(text.len() as u64 > RECENT_BYTES + 2 * CHUNK_BYTES as u64);
         let mut watched = Watched::new(&text);
-        while watched.tail.advance(&mut watched.state).unwrap() == Progress::Read {}
+        while watched.tail.advance(&mut watched.state).unwrap() == TailProgress::Read {}
         let steps = 90_000;
         assert_eq!(watched.state.step, steps);
         let stages = watched.state.records - steps;

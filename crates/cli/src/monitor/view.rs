@@ -9,7 +9,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Block, Chart, Dataset, GraphType, Paragraph};
 use tandem_events::Role;
 
-use super::figures::{Picture, Tone, bar, ms, plain_char, share};
+use super::figures::{MonitorFrame, Tone, bar, ms, plain_char, share};
 
 /// Below this there are no frames.
 const LEAST_WIDTH: u16 = 70;
@@ -21,7 +21,7 @@ const STAGE_LINES: u16 = 6;
 const MOST_ALARMS: u16 = 8;
 
 /// Draws the whole of it.
-pub(super) fn draw(frame: &mut Frame<'_>, picture: &Picture<'_>, is_plain: bool) {
+pub(super) fn draw(frame: &mut Frame<'_>, picture: &MonitorFrame<'_>, is_plain: bool) {
     let area = frame.area();
     if area.width < LEAST_WIDTH || area.height < LEAST_HEIGHT {
         draw_small(frame, picture);
@@ -33,7 +33,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, picture: &Picture<'_>, is_plain: bool)
     }
 }
 
-fn draw_framed(frame: &mut Frame<'_>, picture: &Picture<'_>) {
+fn draw_framed(frame: &mut Frame<'_>, picture: &MonitorFrame<'_>) {
     let area = frame.area();
     // What is left behind the frames that are always there, less a chart worth looking at.
     let spare = area.height.saturating_sub(2 + ROLE_LINES + 2 + STAGE_LINES + 2 + 5 + 1);
@@ -64,7 +64,7 @@ fn draw_framed(frame: &mut Frame<'_>, picture: &Picture<'_>) {
 }
 
 /// The lines that matter most, as many as there is room for.
-fn draw_small(frame: &mut Frame<'_>, picture: &Picture<'_>) {
+fn draw_small(frame: &mut Frame<'_>, picture: &MonitorFrame<'_>) {
     let area = frame.area();
     let (life, tone) = picture.life();
     let mut lines = vec![Line::from(life).style(style(tone)), Line::from(format!("Step {}", picture.step()))];
@@ -79,7 +79,7 @@ fn draw_small(frame: &mut Frame<'_>, picture: &Picture<'_>) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-fn draw_title(frame: &mut Frame<'_>, area: Rect, picture: &Picture<'_>) {
+fn draw_title(frame: &mut Frame<'_>, area: Rect, picture: &MonitorFrame<'_>) {
     let (life, tone) = picture.life();
     let life = format!("● {life} ");
     let width = (life.chars().count() as u16).min(area.width);
@@ -90,12 +90,12 @@ fn draw_title(frame: &mut Frame<'_>, area: Rect, picture: &Picture<'_>) {
     frame.render_widget(Line::from(life).style(style(tone).add_modifier(Modifier::REVERSED)), right);
 }
 
-fn summary_text(picture: &Picture<'_>) -> String {
+fn summary_text(picture: &MonitorFrame<'_>) -> String {
     let (pace, stall) = (picture.steps_per_s(), picture.stall());
     format!(" Step {}  {pace}  stall {stall}  variation {}", picture.step(), picture.variation())
 }
 
-fn draw_role(frame: &mut Frame<'_>, area: Rect, picture: &Picture<'_>, role: Role) {
+fn draw_role(frame: &mut Frame<'_>, area: Rect, picture: &MonitorFrame<'_>, role: Role) {
     let name = picture.card_name(role).map(|name| format!(" · {name}")).unwrap_or_default();
     let block = Block::bordered().title(format!(" {}{name} ", picture.role(role)));
     let inner = block.inner(area);
@@ -112,7 +112,7 @@ fn draw_role(frame: &mut Frame<'_>, area: Rect, picture: &Picture<'_>, role: Rol
     frame.render_widget(Paragraph::new(lines), inner);
 }
 
-fn draw_stages(frame: &mut Frame<'_>, area: Rect, picture: &Picture<'_>) {
+fn draw_stages(frame: &mut Frame<'_>, area: Rect, picture: &MonitorFrame<'_>) {
     let head = format!("{:<9}{:>8}{:>8}{:>12}", "ms", "mean", "p95", "waited for");
     let rows = picture.stages().into_iter().map(|row| {
         let waited = share(row.share, 0);
@@ -121,7 +121,7 @@ fn draw_stages(frame: &mut Frame<'_>, area: Rect, picture: &Picture<'_>) {
     draw_lines(frame, area, "Stages", std::iter::once(head).chain(rows).collect());
 }
 
-fn draw_slots(frame: &mut Frame<'_>, area: Rect, picture: &Picture<'_>) {
+fn draw_slots(frame: &mut Frame<'_>, area: Rect, picture: &MonitorFrame<'_>) {
     let width = usize::from(area.width).saturating_sub(24).clamp(4, 40);
     let mut lines = Vec::new();
     for ring in &picture.lately.rings {
@@ -140,7 +140,7 @@ fn draw_lines(frame: &mut Frame<'_>, area: Rect, title: &str, lines: Vec<String>
     frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(format!(" {title} "))), area);
 }
 
-fn draw_curve(frame: &mut Frame<'_>, area: Rect, picture: &Picture<'_>) {
+fn draw_curve(frame: &mut Frame<'_>, area: Rect, picture: &MonitorFrame<'_>) {
     let block = Block::bordered().title(format!(" {} ", picture.losses()));
     let points = picture.state.curve.points();
     let (Some(first), Some(last)) = (points.first(), points.last()) else {
@@ -169,7 +169,7 @@ fn draw_alarms(frame: &mut Frame<'_>, area: Rect, alarms: &[(String, Tone)]) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-fn foot_text(picture: &Picture<'_>) -> String {
+fn foot_text(picture: &MonitorFrame<'_>) -> String {
     match picture.share_read {
         part if part < 1.0 => format!(" reading the log: {:.0} %   q quits", 100.0 * part),
         _ => " q quits; the run goes on".to_owned(),
@@ -198,7 +198,7 @@ fn make_plain(frame: &mut Frame<'_>) {
 mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use tandem_events::Event;
+    use tandem_events::RunEvent;
 
     use super::*;
     use crate::monitor::run_state::RunState;
@@ -208,7 +208,7 @@ mod tests {
     /// The run on a terminal of that size, line by line.
     fn drawn(state: &RunState, (width, height): (u16, u16), is_plain: bool) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        let picture = Picture {
+        let picture = MonitorFrame {
             lately: state.lately(),
             life: Life::Running { silent: None },
             watts: [None, Some(412.4)],
@@ -230,8 +230,8 @@ mod tests {
 
     fn leaky() -> RunState {
         let mut events = pair(250);
-        events.push((0, Event::Note { text: "decode threads 2 -> 3".into() }));
-        events.push((0, Event::Breach { card: 1, bytes: 20 << 30, limit_bytes: 16 << 30 }));
+        events.push((0, RunEvent::Note { text: "decode threads 2 -> 3".into() }));
+        events.push((0, RunEvent::Breach { card: 1, bytes: 20 << 30, limit_bytes: 16 << 30 }));
         state_of(events)
     }
 

@@ -3,14 +3,14 @@
 
 use serde_json::Value;
 
-use crate::call::{Call, Ran, SMALL, contains, in_order, tandem};
-use crate::machine::Folder;
+use crate::call::{Ran, SMALL, TandemCall, contains, in_order, tandem};
+use crate::machine::TempFolder;
 use crate::speech::demo;
 
 /// Calls with the demo corpus, or with nothing.
 #[track_caller]
 fn ok(line: &str) -> Ran {
-    let ran = Call::new(&format!("{line} {SMALL}")).arg("--train-data").arg(demo()).run();
+    let ran = TandemCall::new(&format!("{line} {SMALL}")).arg("--train-data").arg(demo()).run();
     assert_eq!(ran.code, 0, "{line}: {ran:?}");
     ran
 }
@@ -50,7 +50,7 @@ fn the_modes_are_timed_and_the_table_says_which_is_taken() {
 
 #[test]
 fn one_gpu_is_taken_where_the_link_is_slow_and_that_is_said() {
-    let call = Call::new(&format!("plan --mode auto --sim 2x24GiB {SMALL}")).arg("--train-data").arg(demo());
+    let call = TandemCall::new(&format!("plan --mode auto --sim 2x24GiB {SMALL}")).arg("--train-data").arg(demo());
     let ran = call.env("TANDEM_FAULT", "slow:transfer:300").run();
     assert_eq!(ran.code, 0, "{ran:?}");
     contains(&ran.out, &["One GPU beats two here: ", "Single-GPU Buffered Mode (--mode auto)"]);
@@ -58,10 +58,10 @@ fn one_gpu_is_taken_where_the_link_is_slow_and_that_is_said() {
 
 #[test]
 fn the_run_is_the_one_that_was_taken_and_nothing_else_is_left() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let train = |line: &str, name: &str| {
         let dir = folder.path(name);
-        let call = Call::new(&format!("train {line} --sim 2x24GiB --max-steps 1 {SMALL}"));
+        let call = TandemCall::new(&format!("train {line} --sim 2x24GiB --max-steps 1 {SMALL}"));
         let ran = call.arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(&dir).run();
         assert_eq!(ran.code, 0, "{line}: {ran:?}");
         let log = std::fs::read_to_string(dir.join("run.jsonl")).unwrap();
@@ -110,7 +110,7 @@ fn a_pair_that_cannot_be_is_replaced_aloud() {
 
 #[test]
 fn without_cards_and_where_none_is_large_enough_it_is_the_cpu_and_said() {
-    let none = Call::new(&format!("plan --mode auto {SMALL}")).without_gpu().run();
+    let none = TandemCall::new(&format!("plan --mode auto {SMALL}")).without_gpu().run();
     assert_eq!(none.code, 0, "{none:?}");
     contains(&none.out, &["--mode auto: no GPU to try", "cpu is taken; without timing: --mode cpu", "CPU Mode"]);
     let small = tandem("plan --mode auto --sim 1x1GiB --model-size small --batch-size 2");
@@ -126,14 +126,15 @@ fn without_cards_and_where_none_is_large_enough_it_is_the_cpu_and_said() {
 
 #[test]
 fn flags_that_contradict_each_other_are_refused_before_anything_is_made() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     for (line, part) in [
         ("--data-gpu 0", "--data-gpu and --model-gpu go together"),
         ("--share-gpu --data-gpu 0 --model-gpu 1", "--share-gpu puts both roles on one card"),
         ("--data-gpu-memory 4096", "add --enable-memory-isolation"),
     ] {
         let dir = folder.path("run");
-        let call = Call::new(&format!("train --mode auto --sim 2x24GiB {line}")).arg("--checkpoint-dir").arg(&dir);
+        let call =
+            TandemCall::new(&format!("train --mode auto --sim 2x24GiB {line}")).arg("--checkpoint-dir").arg(&dir);
         let ran = call.run();
         assert_eq!(ran.code, 2, "{line}: {ran:?}");
         contains(&ran.err, &[part]);

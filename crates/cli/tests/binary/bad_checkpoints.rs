@@ -6,14 +6,14 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::call::{Call, Ran, contains};
-use crate::machine::Folder;
+use crate::call::{Ran, TandemCall, contains};
+use crate::machine::TempFolder;
 use crate::speech::demo;
 
 const SHORT: &str = "train --model-size nano --batch-size 2 --mode cpu --buffer-size 4 --max-mel-frames 300";
 
-fn call(flags: &str, run: &Path) -> Call {
-    Call::new(&format!("{SHORT} {flags}")).arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(run)
+fn call(flags: &str, run: &Path) -> TandemCall {
+    TandemCall::new(&format!("{SHORT} {flags}")).arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(run)
 }
 
 #[track_caller]
@@ -31,7 +31,7 @@ fn refused(ran: &Ran, said: &[&str]) {
 }
 
 /// The same call with no file past `kib`: what a full disk is to a writer, without one.
-fn with_little_room(call: Call, kib: u32) -> Ran {
+fn with_little_room(call: TandemCall, kib: u32) -> Ran {
     let inner = call.into_command();
     let mut shell = Command::new("bash");
     // The shell counts in KiB.
@@ -48,8 +48,8 @@ fn checkpoints(run: &Path) -> Vec<String> {
     names
 }
 
-fn speak(checkpoint: impl AsRef<OsStr>, folder: &Folder) -> Ran {
-    Call::new("synthesize --mode cpu --text hello --checkpoint")
+fn speak(checkpoint: impl AsRef<OsStr>, folder: &TempFolder) -> Ran {
+    TandemCall::new("synthesize --mode cpu --text hello --checkpoint")
         .arg(checkpoint)
         .arg("-o")
         .arg(folder.path("out.wav"))
@@ -58,7 +58,7 @@ fn speak(checkpoint: impl AsRef<OsStr>, folder: &Folder) -> Ran {
 
 #[test]
 fn where_there_is_no_room_the_checkpoint_before_stays_and_speaks() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let run = folder.path("run");
     trained("--max-steps 2", &run);
     // A file of tensors takes 15 MB.
@@ -71,7 +71,8 @@ fn where_there_is_no_room_the_checkpoint_before_stays_and_speaks() {
     contains(&spoken.out, &["checkpoint-00000002"]);
 
     contains(&trained("--max-steps 4", &run).out, &["Going on from step 2", "✅ Trained to step 4"]);
-    let spoken = with_little_room(Call::new("synthesize --mode cpu --text hello -o out.wav --checkpoint").arg(&run), 4);
+    let spoken =
+        with_little_room(TandemCall::new("synthesize --mode cpu --text hello -o out.wav --checkpoint").arg(&run), 4);
     assert_eq!(spoken.code, 1, "{spoken:?}");
     contains(&spoken.err, &["File too large"]);
     assert!(!Path::new("out.wav").exists());
@@ -79,13 +80,13 @@ fn where_there_is_no_room_the_checkpoint_before_stays_and_speaks() {
 
 #[test]
 fn a_checkpoint_of_another_size_is_named_by_its_size() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let (run, other) = (folder.path("run"), folder.path("other"));
     trained("--max-steps 1", &run);
     let again = || call("--max-steps 2", &other).arg("--resume").arg(run.join("checkpoint-00000001"));
     let larger = again().into_command();
     let args = larger.get_args().map(|arg| if arg == "nano" { OsStr::new("tiny") } else { arg });
-    refused(&Call::new("").args(args).run(), &["it is of a nano model, this run is tiny", "--model-size nano"]);
+    refused(&TandemCall::new("").args(args).run(), &["it is of a nano model, this run is tiny", "--model-size nano"]);
     // With the size it names it goes on, in the same folder once what was begun there is moved aside.
     let ran = again().arg("--reset-training").run();
     assert_eq!(ran.code, 0, "{ran:?}");
@@ -94,7 +95,7 @@ fn a_checkpoint_of_another_size_is_named_by_its_size() {
 
 #[test]
 fn when_every_checkpoint_is_damaged_that_is_said_before_it_begins_anew() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let run = folder.path("run");
     trained("--max-steps 2 --checkpoint-every 1", &run);
     for step in 1..=2 {
@@ -112,7 +113,7 @@ fn when_every_checkpoint_is_damaged_that_is_said_before_it_begins_anew() {
 
 #[test]
 fn checkpoints_of_other_programs_are_known_wherever_they_are_given() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let names = ["checkpoint", "ckpt-1.index", "ckpt-1.data-00000-of-00001"];
     for name in names {
         folder.file(&format!("tf/{name}"), b"x");
@@ -141,7 +142,7 @@ fn checkpoints_of_other_programs_are_known_wherever_they_are_given() {
 
 #[test]
 fn a_second_run_is_kept_out_of_the_folder_of_the_first() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let run = folder.path("run");
     let mut first = call("--max-steps 100000", &run).into_command().stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(first.stdout.take().unwrap()).lines().map_while(Result::ok);
@@ -158,14 +159,14 @@ fn a_second_run_is_kept_out_of_the_folder_of_the_first() {
 /// minute and a half. What cannot be written in whole gets no name.
 #[test]
 fn a_hundred_thousand_characters_are_said_piece_by_piece() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let run = folder.path("run");
     trained("--max-steps 1", &run);
     let sentence = "The quick brown fox jumps over the lazy dog, and that is that. ";
     let text: String = sentence.chars().cycle().take(100_000).collect();
     let file = folder.file("spoken/long.txt", text);
     let out = folder.path("spoken/out.wav");
-    let long = Call::new("synthesize --mode cpu --text-file").arg(file).arg("--checkpoint").arg(&run);
+    let long = TandemCall::new("synthesize --mode cpu --text-file").arg(file).arg("--checkpoint").arg(&run);
     let ran = with_little_room(long.arg("-o").arg(&out), 4096);
     assert_eq!(ran.code, 1, "{ran:?}");
     contains(&ran.err, &["the speech could not be written: File too large"]);

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::call::{Call, Ran, contains, tandem, tandem_json};
-use crate::machine::Folder;
+use crate::call::{Ran, TandemCall, contains, tandem, tandem_json};
+use crate::machine::TempFolder;
 
 const TWO: &str = "plan --sim 2x24GiB --data-gpu 0 --model-gpu 1";
 
@@ -76,7 +76,7 @@ fn simulated_machines_that_are_none() {
     let options = ", ,warp ,held= ,held=25GiB ,seed=x ,cc=8 ,fail-copy=-1 ,nvlink=2 ,,pcie4";
     let options = options.split(' ').map(|option| format!("2x24GiB{option}"));
     for spec in cards.split(' ').map(str::to_owned).chain(options).chain([String::new(), "２x24GiB".to_owned()]) {
-        let ran = Call::new("plan").arg("--sim").arg(&spec).run();
+        let ran = TandemCall::new("plan").arg("--sim").arg(&spec).run();
         refused(&ran, &["--sim", "expected COUNTxSIZE", "2x24GiB"]);
     }
 }
@@ -102,16 +102,16 @@ fn what_there_is_no_flag_or_command_for() {
 
 /// Calls `plan` on one simulated card with this text as its config.
 fn with_config(text: impl AsRef<[u8]>) -> Ran {
-    let folder = Folder::new();
-    Call::new("plan --sim 1x24GiB --json").config(&folder.file("c.yaml", text)).run()
+    let folder = TempFolder::new();
+    TandemCall::new("plan --sim 1x24GiB --json").config(&folder.file("c.yaml", text)).run()
 }
 
 #[test]
 fn configs_that_are_none() {
     let check = |text: &[u8], parts: &[&str]| {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let file = folder.file("c.yaml", text);
-        let ran = Call::new("plan --sim 1x24GiB").config(&file).run();
+        let ran = TandemCall::new("plan --sim 1x24GiB").config(&file).run();
         refused(&ran, &[parts, &[file.to_str().unwrap()]].concat());
     };
     check(b"data: [1, 2\n", &["not YAML"]);
@@ -131,8 +131,8 @@ fn configs_that_are_none() {
 #[test]
 fn an_unknown_key_is_named_with_its_line_and_the_nearest_one() {
     let check = |text: &str, parts: &[&str]| {
-        let folder = Folder::new();
-        refused(&Call::new("plan --sim 1x24GiB").config(&folder.file("c.yaml", text)).run(), parts);
+        let folder = TempFolder::new();
+        refused(&TandemCall::new("plan --sim 1x24GiB").config(&folder.file("c.yaml", text)).run(), parts);
     };
     check("training:\n  batchsize: 8\n", &["c.yaml:2", "`training.batchsize`", "`training.batch_size`"]);
     check("data:\n  num_worker: 8\n", &["c.yaml:2", "`data.num_worker`", "`data.num_workers`"]);
@@ -142,13 +142,13 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest_one() {
 
 #[test]
 fn configs_that_cannot_be_read() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     for path in [folder.path("absent.yaml"), folder.path("")] {
-        let ran = Call::new("plan --sim 1x24GiB").config(&path).run();
+        let ran = TandemCall::new("plan --sim 1x24GiB").config(&path).run();
         refused(&ran, &["the config file cannot be read", path.to_str().unwrap()]);
     }
     // It never ends.
-    refused(&Call::new("plan --sim 1x24GiB --config /dev/zero").run(), &["a config file is", "/dev/zero"]);
+    refused(&TandemCall::new("plan --sim 1x24GiB --config /dev/zero").run(), &["a config file is", "/dev/zero"]);
 }
 
 #[test]
@@ -169,22 +169,22 @@ fn a_retired_key_warns_with_what_took_its_place_and_works() {
 
 #[test]
 fn flags_beat_the_config_which_beats_defaults() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let text = "data:\n  pipeline_buffer_size: 20\n  num_workers: 3\nmodel:\n  model_size: nano\n\
                 training:\n  batch_size: 4\n  seed: 5\n";
     let file = folder.file("c.yaml", text);
-    let plan = Call::new("plan --sim 1x24GiB --json --batch-size 8 --num-workers 2").config(&file).run().json();
+    let plan = TandemCall::new("plan --sim 1x24GiB --json --batch-size 8 --num-workers 2").config(&file).run().json();
     let found = ["batch_size", "threads", "buffer_size", "seed", "model_size", "grad_accum"].map(|key| &plan[key]);
     assert_eq!(found, [&json!(8), &json!(2), &json!(20), &json!(5), &json!("nano"), &json!(1)]);
 }
 
 #[test]
 fn a_config_can_be_refused_as_flags_can() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let file = folder.file("c.yaml", "data:\n  data_gpu: 0\n  model_gpu: 0\n");
-    let ran = Call::new("plan --sim 2x24GiB").config(&file).run();
+    let ran = TandemCall::new("plan --sim 2x24GiB").config(&file).run();
     refused(&ran, &["❌ data_gpu and model_gpu must be different (or add --share-gpu)"]);
-    assert_eq!(Call::new("plan --sim 2x24GiB --share-gpu").config(&file).run().code, 0);
+    assert_eq!(TandemCall::new("plan --sim 2x24GiB --share-gpu").config(&file).run().code, 0);
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn without_arguments_there_are_four_commands_to_start_with() {
         let line = typed.strip_prefix("tandem ").unwrap();
         let line =
             line.replace("train", "train --help").replace("validate", "validate --help").replace("DIR", "--help");
-        assert_eq!(Call::new(&line).without_gpu().run().code, 0, "{typed}");
+        assert_eq!(TandemCall::new(&line).without_gpu().run().code, 0, "{typed}");
     }
 }
 
@@ -242,11 +242,11 @@ fn flags_that_would_be_ignored_are_refused() {
 
 #[test]
 fn a_switch_of_the_config_can_be_switched_off() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let file = folder.file("c.yaml", "data:\n  share_gpu: true\n  enable_memory_isolation: true\n");
-    let shared = Call::new("plan --sim 1x24GiB --json").config(&file).run().json();
+    let shared = TandemCall::new("plan --sim 1x24GiB --json").config(&file).run().json();
     assert_eq!((&shared["mode"], &shared["isolated"]), (&"shared".into(), &true.into()));
     let line = "plan --sim 1x24GiB --json --no-share-gpu --no-enable-memory-isolation";
-    let single = Call::new(line).config(&file).run().json();
+    let single = TandemCall::new(line).config(&file).run().json();
     assert_eq!((&single["mode"], &single["isolated"]), (&"single".into(), &false.into()));
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::call::{Call, Ran, contains, tandem};
-use crate::machine::Folder;
+use crate::call::{Ran, TandemCall, contains, tandem};
+use crate::machine::TempFolder;
 use crate::speech::{demo, tone, wav_of};
 
 const NAMES: [&str; 8] = ["pipeline", "handoff", "mel", "step", "training", "modes", "start", "memory"];
@@ -50,7 +50,7 @@ fn plans_that_cannot_be_are_refused_as_everywhere() {
 
 /// Runs a benchmark with `--json`, and gives its rows.
 #[track_caller]
-fn rows(call: Call, name: &str, simulated: bool) -> Vec<Value> {
+fn rows(call: TandemCall, name: &str, simulated: bool) -> Vec<Value> {
     let ran = call.arg("--json").run();
     assert_eq!(ran.code, 0, "{ran:?}");
     let document = ran.json();
@@ -70,7 +70,7 @@ fn has_numbers(row: &Value, keys: &[&str]) {
 
 #[test]
 fn pipeline_sweeps_eight_ratios_on_two_simulated_cards_and_on_the_cpu() {
-    let check = |call: Call, simulated: bool| {
+    let check = |call: TandemCall, simulated: bool| {
         let rows = rows(call, "pipeline", simulated);
         assert_eq!((rows.len(), &rows[8]["table"]), (9, &"slow_decoder".into()));
         has_numbers(&rows[8], &["threads_at_first", "threads", "stall_at_first", "stall"]);
@@ -80,22 +80,22 @@ fn pipeline_sweeps_eight_ratios_on_two_simulated_cards_and_on_the_cpu() {
             assert_eq!(row["goal_met"].is_boolean(), simulated && ratio <= 0.8, "{row}");
         }
     };
-    check(Call::new("bench pipeline --steps 3 --sim 2x24GiB --data-gpu 0 --model-gpu 1"), true);
-    check(Call::new("bench pipeline --steps 3").without_gpu(), false);
+    check(TandemCall::new("bench pipeline --steps 3 --sim 2x24GiB --data-gpu 0 --model-gpu 1"), true);
+    check(TandemCall::new("bench pipeline --steps 3").without_gpu(), false);
 }
 
 #[test]
 fn handoff_has_four_figures_and_lines_are_marked_as_simulated() {
     let line = "bench handoff --steps 20 --rows 20 --buffer-size 4";
-    let check = |call: Call, simulated: bool| {
+    let check = |call: TandemCall, simulated: bool| {
         let rows = rows(call, "handoff", simulated);
         let names: Vec<&Value> = rows.iter().map(|row| &row["name"]).collect();
         assert_eq!(names, ["ring", "lease", "wait", "record"]);
         rows.iter().for_each(|row| has_numbers(row, &["p50_us", "p99_us"]));
         assert!(rows[0]["goal_met"].is_boolean() && rows[1]["goal_met"].is_null());
     };
-    check(Call::new(&format!("{line} --sim 2x24GiB --data-gpu 0 --model-gpu 1")), true);
-    check(Call::new(line).without_gpu(), false);
+    check(TandemCall::new(&format!("{line} --sim 2x24GiB --data-gpu 0 --model-gpu 1")), true);
+    check(TandemCall::new(line).without_gpu(), false);
     let ran = tandem(&format!("{line} --sim 2x24GiB"));
     assert!(ran.code == 0 && ran.out.lines().all(|line| line.starts_with("[simulated] ")), "{ran:?}");
     contains(&ran.out, &["p50 µs", "p99 µs", "goal: p50 ≤ 2 µs"]);
@@ -103,7 +103,7 @@ fn handoff_has_four_figures_and_lines_are_marked_as_simulated() {
 
 #[test]
 fn mel_times_every_feature() {
-    let rows = rows(Call::new("bench mel --steps 1 --sim 2x24GiB"), "mel", true);
+    let rows = rows(TandemCall::new("bench mel --steps 1 --sim 2x24GiB"), "mel", true);
     let work: Vec<&str> = rows.iter().map(|row| row["work"].as_str().unwrap()).collect();
     let log_mel = ["log-mel", "log-mel and energy", "log-mel, ragged rows", "log-mel and energy, ragged rows"];
     assert_eq!((&work[..4], work[4]), (&log_mel[..], "pitch"));
@@ -114,7 +114,7 @@ fn mel_times_every_feature() {
 #[test]
 fn step_trains_a_tiny_transformer_where_there_is_no_card() {
     let numbers = ["median_ms", "low_ms", "high_ms", "first_step_s", "session_s", "arena_bytes", "loss"];
-    let check = |call: Call, simulated: bool, precision: &str| {
+    let check = |call: TandemCall, simulated: bool, precision: &str| {
         let rows = rows(call, "step", simulated);
         let [row] = &rows[..] else { panic!("{rows:?}") };
         assert_eq!((&row["table"], &row["size"]), (&"step".into(), &"tiny d64 l2 b2 t32".into()));
@@ -124,14 +124,14 @@ fn step_trains_a_tiny_transformer_where_there_is_no_card() {
         assert_eq!((&row["gemms"], &row["parameters"]), (&27.into(), &232_192.into()), "{row}");
         assert!(row["launches"].as_u64().unwrap() > 0 && row["loss"].as_f64().unwrap() < 10.0, "{row}");
     };
-    check(Call::new("bench step --steps 2 --sim 1x24GiB"), true, "bf16");
-    check(Call::new("bench step --steps 2 --sim 1x24GiB --precision f32"), true, "f32");
-    check(Call::new("bench step --steps 2 --size tiny").without_gpu(), false, "f32");
+    check(TandemCall::new("bench step --steps 2 --sim 1x24GiB"), true, "bf16");
+    check(TandemCall::new("bench step --steps 2 --sim 1x24GiB --precision f32"), true, "f32");
+    check(TandemCall::new("bench step --steps 2 --size tiny").without_gpu(), false, "f32");
 }
 
 #[test]
 fn step_says_where_its_time_goes() {
-    let rows = rows(Call::new("bench step --steps 2 --sim 1x24GiB --breakdown"), "step", true);
+    let rows = rows(TandemCall::new("bench step --steps 2 --sim 1x24GiB --breakdown"), "step", true);
     let of = |table: &str| rows.iter().filter(|row| row["table"] == table).collect::<Vec<&Value>>();
     let (groups, floor) = (of("group"), of("floor")[0]);
     groups.iter().for_each(|group| has_numbers(group, &["count", "us", "share", "giga_bytes_per_s"]));
@@ -153,7 +153,7 @@ fn step_says_where_its_time_goes() {
 fn step_reads_figures_of_peers_and_says_which_failed() {
     let label = "tiny d64 l2 b2 t32";
     let call = || {
-        Call::new("bench step --steps 1 --sim 1x24GiB").args([
+        TandemCall::new("bench step --steps 1 --sim 1x24GiB").args([
             "--peer".to_owned(),
             format!("echo 'torch autocast compile=False {label}: first 0.52s median 10.125 ms min 9.9'; echo noise"),
             "--peer".to_owned(),
@@ -186,7 +186,7 @@ fn step_reads_figures_of_peers_and_says_which_failed() {
 
 #[test]
 fn start_tells_the_parts_and_the_scan_apart() {
-    let rows = rows(Call::new("bench start --rows 2000 --buffer-size 4").without_gpu(), "start", false);
+    let rows = rows(TandemCall::new("bench start --rows 2000 --buffer-size 4").without_gpu(), "start", false);
     let [first, scan] = &rows[..] else { panic!("{rows:?}") };
     assert_eq!((&first["rows"], &scan["recordings"]), (&2000.into(), &2000.into()));
     let parts = first["parts"].as_array().unwrap();
@@ -199,7 +199,7 @@ fn start_tells_the_parts_and_the_scan_apart() {
 fn memory_stays_inside_the_smallest_limits_and_does_not_grow() {
     let work = "--steps 3 --model-size nano --batch-size 2 --buffer-size 4";
     let check = |devices: &str, cards: usize| {
-        let rows = rows(Call::new(&format!("bench memory {work} {devices}")), "memory", true);
+        let rows = rows(TandemCall::new(&format!("bench memory {work} {devices}")), "memory", true);
         let of = |table: &str| rows.iter().filter(|row| row["table"] == table).cloned().collect::<Vec<Value>>();
         for role in of("roles") {
             assert_eq!((&role["refused_32_mb_below"], &role["goal_met"]), (&true.into(), &true.into()));
@@ -213,7 +213,7 @@ fn memory_stays_inside_the_smallest_limits_and_does_not_grow() {
     };
     check("--sim 1x24GiB", 1);
     check("--sim 2x24GiB --data-gpu 0 --model-gpu 1", 2);
-    let ran = Call::new(&format!("bench memory {work}")).without_gpu().run();
+    let ran = TandemCall::new(&format!("bench memory {work}")).without_gpu().run();
     assert_eq!(ran.code, 0, "{ran:?}");
     contains(&ran.out, &["limits are for GPUs", "0 device and 0 page-locked allocations"]);
 }
@@ -224,24 +224,24 @@ fn a_run_is_measured_against_itself_without_a_feed() {
     for (devices, simulated) in
         [("--sim 2x24GiB --data-gpu 0 --model-gpu 1", true), ("--mode cpu --grad-accum 2", false)]
     {
-        let call = Call::new(&format!("bench training {work} {devices}")).arg("--train-data").arg(demo());
+        let call = TandemCall::new(&format!("bench training {work} {devices}")).arg("--train-data").arg(demo());
         let row = &rows(call, "training", simulated)[0];
         let number = |name: &str| row[name].as_f64().unwrap();
         assert_eq!((number("steps"), &row["goal_met"]), (4.0, &Value::Null));
         assert!(
-            ["steps_per_s", "headspace", "headspace_ms", "gemms_ms"].iter().all(|name| number(name) > 0.0),
+            ["steps_per_s", "model_only", "headspace_ms", "gemms_ms"].iter().all(|name| number(name) > 0.0),
             "{row}"
         );
         // A step is its GEMMs and more.
         assert!(number("gemms_ms") < number("headspace_ms"), "{row}");
-        assert!((number("steps_per_s") / number("headspace") - number("of_headspace")).abs() < 1e-9, "{row}");
+        assert!((number("steps_per_s") / number("model_only") - number("of_model_only")).abs() < 1e-9, "{row}");
     }
 }
 
 #[test]
 fn every_mode_is_run_on_one_corpus_and_one_is_taken() {
     let work = "--model-size nano --batch-size 2 --buffer-size 4 --max-mel-frames 200 --steps 2";
-    let call = Call::new(&format!("bench modes {work} --sim 2x24GiB")).arg("--train-data").arg(demo());
+    let call = TandemCall::new(&format!("bench modes {work} --sim 2x24GiB")).arg("--train-data").arg(demo());
     let rows = rows(call, "modes", true);
     let modes: Vec<(&str, bool)> =
         rows.iter().map(|row| (row["mode"].as_str().unwrap(), row["isolated"].as_bool().unwrap())).collect();
@@ -256,7 +256,7 @@ fn every_mode_is_run_on_one_corpus_and_one_is_taken() {
     assert_eq!(taken.len(), 1);
     assert!(taken[0]["isolated"] == false && taken[0]["mode"] != "cpu", "{taken:?}");
     // Without a card there is one mode.
-    let ran = Call::new(&format!("bench modes {work}")).arg("--train-data").arg(demo()).without_gpu().run();
+    let ran = TandemCall::new(&format!("bench modes {work}")).arg("--train-data").arg(demo()).without_gpu().run();
     assert_eq!(ran.code, 0, "{ran:?}");
     contains(&ran.out, &["The modes of this machine", "The fastest here: cpu", "taken"]);
 }
@@ -264,7 +264,7 @@ fn every_mode_is_run_on_one_corpus_and_one_is_taken() {
 #[test]
 fn peers_are_run_and_quoted_and_may_fail() {
     let call = || {
-        Call::new("bench handoff --steps 5 --rows 20 --buffer-size 4 --sim 1x24GiB").args([
+        TandemCall::new("bench handoff --steps 5 --rows 20 --buffer-size 4 --sim 1x24GiB").args([
             "--peer",
             "echo '{\"steps_per_s\": 70}'; echo plain",
             "--peer",
@@ -285,7 +285,7 @@ fn peers_are_run_and_quoted_and_may_fail() {
 }
 
 /// A list of short recordings, those of `bad` in ruins, all of which train.
-fn corpus(folder: &Folder, count: usize, bad: impl Fn(usize) -> bool) -> PathBuf {
+fn corpus(folder: &TempFolder, count: usize, bad: impl Fn(usize) -> bool) -> PathBuf {
     let mut list = String::new();
     for number in 0..count {
         let file = if bad(number) { b"RIFF no wav at all".to_vec() } else { wav_of(&tone(22_050, 0.3)) };
@@ -295,14 +295,14 @@ fn corpus(folder: &Folder, count: usize, bad: impl Fn(usize) -> bool) -> PathBuf
     folder.file("list.jsonl", list)
 }
 
-fn clips(line: &str, list: &PathBuf, folder: &Folder) -> Ran {
-    let call = Call::new(&format!("bench pipeline {FEW} --sim 1x24GiB {line} --train-data")).arg(list);
+fn clips(line: &str, list: &PathBuf, folder: &TempFolder) -> Ran {
+    let call = TandemCall::new(&format!("bench pipeline {FEW} --sim 1x24GiB {line} --train-data")).arg(list);
     call.arg("--val-data").arg(demo()).arg("--bench-dir").arg(folder.path("left")).run()
 }
 
 #[test]
 fn a_corpus_is_served_on_any_device_and_given_threads_stay() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let list = corpus(&folder, 40, |_| false);
     let ran = clips("--num-workers 2 --json", &list, &folder);
     assert_eq!(ran.code, 0, "{ran:?}");
@@ -323,7 +323,7 @@ fn a_corpus_is_served_on_any_device_and_given_threads_stay() {
 
 #[test]
 fn one_recording_in_a_hundred_may_be_bad_and_is_listed() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let list = corpus(&folder, 200, |number| number % 100 == 50);
     let ran = clips("", &list, &folder);
     assert_eq!(ran.code, 0, "{ran:?}");
@@ -339,7 +339,7 @@ fn one_recording_in_a_hundred_may_be_bad_and_is_listed() {
 
 #[test]
 fn where_all_recordings_are_bad_the_run_ends_with_the_list() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let list = corpus(&folder, 40, |_| true);
     let ran = clips("", &list, &folder);
     assert_eq!(ran.code, 1, "{ran:?}");
@@ -350,7 +350,7 @@ fn where_all_recordings_are_bad_the_run_ends_with_the_list() {
 
 #[test]
 fn what_happens_goes_to_the_run_log() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let list = corpus(&folder, 40, |_| false);
     let log = folder.path("run.jsonl");
     let ran = clips(&format!("--run-log {}", log.display()), &list, &folder);

@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::machine::Folder;
+use crate::machine::TempFolder;
 
 /// One call of the program, about to be made.
-pub(crate) struct Call(Command);
+pub(crate) struct TandemCall(Command);
 
 /// What came of it.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) const SMALL: &str = "--model-size nano --batch-size 2 --buffer-size 4
 
 /// Calls the program with the words of `line` as its arguments.
 pub(crate) fn tandem(line: &str) -> Ran {
-    Call::new(line).run()
+    TandemCall::new(line).run()
 }
 
 /// The same with `--json`, and the document it printed.
@@ -35,40 +35,40 @@ pub(crate) fn tandem_json(line: &str) -> (Ran, Value) {
     (ran, document)
 }
 
-impl Call {
-    pub(crate) fn new(line: &str) -> Call {
+impl TandemCall {
+    pub(crate) fn new(line: &str) -> TandemCall {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
         command.args(line.split_whitespace()).env_clear().env("LANG", "C.UTF-8").stdin(Stdio::null());
-        Call(command)
+        TandemCall(command)
     }
 
-    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Call {
+    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> TandemCall {
         self.0.arg(arg);
         self
     }
 
-    pub(crate) fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Call {
+    pub(crate) fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> TandemCall {
         self.0.args(args);
         self
     }
 
     /// Run from inside `folder`.
-    pub(crate) fn inside(mut self, folder: &Folder) -> Call {
+    pub(crate) fn inside(mut self, folder: &TempFolder) -> TandemCall {
         self.0.current_dir(folder.path(""));
         self
     }
 
-    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Call {
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> TandemCall {
         self.0.env(name, value);
         self
     }
 
-    pub(crate) fn without_env(mut self, name: &str) -> Call {
+    pub(crate) fn without_env(mut self, name: &str) -> TandemCall {
         self.0.env_remove(name);
         self
     }
 
-    pub(crate) fn config(self, file: &Path) -> Call {
+    pub(crate) fn config(self, file: &Path) -> TandemCall {
         self.arg("--config").arg(file)
     }
 

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::call::{Call, Ran, contains, in_order, tandem};
-use crate::machine::Folder;
+use crate::call::{Ran, TandemCall, contains, in_order, tandem};
+use crate::machine::TempFolder;
 use crate::speech::{copy_of_demo, demo, tone, wav_of};
 
 fn check(path: &Path) -> Ran {
-    Call::new("corpus check").arg(path).run()
+    TandemCall::new("corpus check").arg(path).run()
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn the_demo_corpus_has_no_problem() {
         "Padding:",
     ];
     in_order(&ran.out, &parts);
-    let report = Call::new("corpus check --json").arg(demo()).run().json();
+    let report = TandemCall::new("corpus check --json").arg(demo()).run().json();
     assert_eq!((&report["passed"], &report["problems"]), (&json!(true), &json!([])));
     let utterances = fs::read_to_string(demo().join("metadata.csv")).unwrap().lines().count();
     assert_eq!(report["utterances"], json!(utterances));
@@ -41,9 +41,9 @@ fn the_demo_corpus_has_no_problem() {
 
 #[test]
 fn a_demo_corpus_is_a_function_of_its_seed() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     for (name, seed) in [("a", 1), ("b", 1), ("c", 2)] {
-        let ran = Call::new(&format!("corpus demo --minutes 0.1 --seed {seed} -o")).arg(folder.path(name)).run();
+        let ran = TandemCall::new(&format!("corpus demo --minutes 0.1 --seed {seed} -o")).arg(folder.path(name)).run();
         assert_eq!(ran.code, 0, "{ran:?}");
         contains(&ran.out, &["✅ ", "tandem corpus check "]);
     }
@@ -58,17 +58,17 @@ fn a_demo_corpus_is_a_function_of_its_seed() {
 
 #[test]
 fn a_folder_with_something_in_it_is_left_alone() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     folder.file("mine.txt", "precious");
-    let refused = Call::new("corpus demo --minutes 0.1 -o").arg(folder.path("")).run();
+    let refused = TandemCall::new("corpus demo --minutes 0.1 -o").arg(folder.path("")).run();
     assert_eq!((refused.code, refused.out.as_str()), (2, ""), "{refused:?}");
     let (_, typed) = refused.err.trim_end().split_once("Type: tandem ").unwrap();
     assert_eq!(fs::read_dir(folder.path("")).unwrap().count(), 1);
     // What it says to type works, and the second time it names another folder.
     assert_eq!(tandem(&format!("{typed} --minutes 0.05")).code, 0, "{typed}");
-    let again = Call::new("corpus demo --minutes 0.1 -o").arg(folder.path("")).run();
+    let again = TandemCall::new("corpus demo --minutes 0.1 -o").arg(folder.path("")).run();
     assert!(!again.err.trim_end().ends_with(typed), "{again:?}");
-    let file = Call::new("corpus demo -o").arg(folder.path("mine.txt")).run();
+    let file = TandemCall::new("corpus demo -o").arg(folder.path("mine.txt")).run();
     assert_eq!(file.code, 2, "{file:?}");
 }
 
@@ -85,10 +85,10 @@ fn array(path: &Path) -> (usize, usize, Vec<f32>) {
 
 #[test]
 fn features_are_written_with_their_shape() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     for (rate_hz, seconds) in [(22_050, 1.0), (48_000, 2.5)] {
         let file = folder.file("tone.wav", wav_of(&tone(rate_hz, seconds)));
-        let ran = Call::new("corpus features")
+        let ran = TandemCall::new("corpus features")
             .arg(&file)
             .args(["-o", "mel.npy", "--pitch", "pitch.npy", "--energy", "energy.npy"])
             .inside(&folder)
@@ -110,10 +110,11 @@ fn features_are_written_with_their_shape() {
 
 #[test]
 fn features_of_what_is_no_recording() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let text = folder.file("notes.wav", "hello");
     let good = folder.file("good.wav", wav_of(&tone(8_000, 1.0)));
-    let features = |file: &Path, output: &Path| Call::new("corpus features").arg(file).arg("-o").arg(output).run();
+    let features =
+        |file: &Path, output: &Path| TandemCall::new("corpus features").arg(file).arg("-o").arg(output).run();
     let mel = folder.path("mel.npy");
     let not_audio = features(&text, &mel);
     assert_eq!((not_audio.code, not_audio.out.as_str()), (1, ""), "{not_audio:?}");
@@ -131,12 +132,13 @@ fn features_of_what_is_no_recording() {
 
 #[test]
 fn wrong_usage_is_explained() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let empty = folder.path("empty");
     fs::create_dir(&empty).unwrap();
     let refused = |line: &str, parts: &[&str]| {
-        let call =
-            || Call::new(&line.replace("EMPTY", empty.to_str().unwrap()).replace("DEMO", demo().to_str().unwrap()));
+        let call = || {
+            TandemCall::new(&line.replace("EMPTY", empty.to_str().unwrap()).replace("DEMO", demo().to_str().unwrap()))
+        };
         let ran = call().run();
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{line}: {ran:?}");
         contains(&ran.err, parts);
@@ -164,10 +166,10 @@ fn wrong_usage_is_explained() {
 #[test]
 fn lengths_are_kept_in_the_cache_and_nothing_in_the_dataset() {
     let (corpus, lines) = copy_of_demo();
-    let cache = Folder::new();
+    let cache = TempFolder::new();
     let before = fs::read_dir(corpus.path("")).unwrap().count();
     for variable in ["XDG_CACHE_HOME", "HOME"] {
-        let ran = Call::new("corpus check -q").arg(corpus.path("")).env(variable, cache.path("")).run();
+        let ran = TandemCall::new("corpus check -q").arg(corpus.path("")).env(variable, cache.path("")).run();
         assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
     }
     for folder in ["tandem/lengths", ".cache/tandem/lengths"] {
@@ -178,7 +180,7 @@ fn lengths_are_kept_in_the_cache_and_nothing_in_the_dataset() {
     }
     assert_eq!(fs::read_dir(corpus.path("")).unwrap().count(), before);
     // A cache that cannot be written to is a warning and changes no answer.
-    let ran = Call::new("corpus check --json").arg(corpus.path("")).env("XDG_CACHE_HOME", "/dev/null").run();
+    let ran = TandemCall::new("corpus check --json").arg(corpus.path("")).env("XDG_CACHE_HOME", "/dev/null").run();
     assert_eq!((ran.code, &ran.json()["passed"]), (0, &json!(true)), "{ran:?}");
     contains(&ran.err, &["are not kept"]);
 }
@@ -193,7 +195,7 @@ fn some_may_be_left_out_and_speakers_found_in_ids() {
         "ids.txt",
         lines.iter().take(3).map(|line| line.split('|').next().unwrap()).collect::<Vec<_>>().join("\n"),
     );
-    let ran = Call::new("corpus check --json --speaker-id-pattern {speaker}_* --exclude-ids")
+    let ran = TandemCall::new("corpus check --json --speaker-id-pattern {speaker}_* --exclude-ids")
         .arg(&ids)
         .arg(corpus.path(""))
         .run();
@@ -218,7 +220,7 @@ fn voice() -> Option<std::path::PathBuf> {
 #[test]
 fn a_real_voice_has_no_problem_and_pads_little() {
     let Some(path) = voice() else { return };
-    let ran = Call::new("corpus check --json").arg(&path).run();
+    let ran = TandemCall::new("corpus check --json").arg(&path).run();
     let report = ran.json();
     assert_eq!((ran.code, &report["problems"], &report["utterances"]), (0, &json!([]), &json!(1092)), "{ran:?}");
     let shapes = &report["shapes"];

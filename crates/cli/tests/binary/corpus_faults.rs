@@ -8,12 +8,12 @@ use std::process::Command;
 use serde_json::Value;
 use tandem_audio::Clip;
 
-use crate::call::{Call, Ran, contains};
-use crate::machine::Folder;
+use crate::call::{Ran, TandemCall, contains};
+use crate::machine::TempFolder;
 use crate::speech::{copy_of_demo, demo, raw_wav, tone, wav_of};
 
 fn check(path: &Path, more: &str) -> (Ran, Value) {
-    let ran = Call::new(&format!("corpus check --json {more}")).arg(path).run();
+    let ran = TandemCall::new(&format!("corpus check --json {more}")).arg(path).run();
     let report = ran.json();
     (ran, report)
 }
@@ -95,7 +95,8 @@ fn twelve_planted_faults_are_named_and_only_those() {
     }
 
     // The same for people, and the same whoever decodes what.
-    let shown = |workers: &str| Call::new(&format!("corpus check --num-workers {workers}")).arg(corpus.path("")).run();
+    let shown =
+        |workers: &str| TandemCall::new(&format!("corpus check --num-workers {workers}")).arg(corpus.path("")).run();
     let (one, many) = (shown("1"), shown("5"));
     assert_eq!((one.code, &one.out, one.err.as_str()), (1, &many.out, ""));
     contains(
@@ -103,12 +104,12 @@ fn twelve_planted_faults_are_named_and_only_those() {
         &["❌ 12 problems in ", "undecodable audio (4)", "too long (1)", &format!("{}:8: ", list.display())],
     );
     // Nothing was changed where it all came from.
-    assert_eq!(Call::new("corpus check").arg(demo()).run().code, 0);
+    assert_eq!(TandemCall::new("corpus check").arg(demo()).run().code, 0);
 }
 
 #[test]
 fn what_people_record_is_read() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let sine = tone(16_000, 1.0).samples;
     let eight_bit: Vec<u8> = sine.iter().map(|x| ((x >> 8) + 128) as u8).collect();
     let float: Vec<u8> = sine.iter().flat_map(|x| (f32::from(*x) / 32_768.0).to_le_bytes()).collect();
@@ -131,7 +132,7 @@ fn what_people_record_is_read() {
 
 #[test]
 fn what_cannot_be_read_is_named_and_the_rest_goes_on() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     fs::create_dir_all(folder.path("wavs/folder.wav")).unwrap();
     // Listed with the folder, gone when it is opened.
     symlink(folder.path("nothing"), folder.path("wavs/vanished.wav")).unwrap();
@@ -165,7 +166,7 @@ fn lists_that_are_faulty() {
         (long.as_bytes(), "2 line-too-long"),
     ];
     for (bytes, expected) in cases {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         folder.file("wavs/a.wav", wav_of(&tone(22_050, 1.0)));
         let list = folder.file("metadata.csv", bytes);
         let (ran, report) = check(&folder.path(""), "");
@@ -176,7 +177,7 @@ fn lists_that_are_faulty() {
 
 #[test]
 fn manifests_are_checked_against_their_recordings() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     folder.file("a.wav", wav_of(&tone(22_050, 2.0)));
     let list = folder.file(
         "list.jsonl",
@@ -193,7 +194,7 @@ fn manifests_are_checked_against_their_recordings() {
 
 #[test]
 fn limits_and_languages_can_be_given() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     folder.file("wavs/a.wav", wav_of(&tone(22_050, 3.0)));
     let list = folder.file("metadata.csv", "a|سلام دنیا، ۱۲ کتاب می\u{200c}خواهم\n");
     let (ran, report) = check(&folder.path(""), "");

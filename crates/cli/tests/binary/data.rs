@@ -5,12 +5,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::call::{Call, Ran, contains, texts};
-use crate::machine::Folder;
+use crate::call::{Ran, TandemCall, contains, texts};
+use crate::machine::TempFolder;
 use crate::speech::{copy_of_demo, demo, tone, wav_of};
 
 fn plan(line: &str, corpus: &Path) -> Ran {
-    Call::new("plan --sim 1x24GiB --train-data").arg(corpus).args(line.split_whitespace()).run()
+    TandemCall::new("plan --sim 1x24GiB --train-data").arg(corpus).args(line.split_whitespace()).run()
 }
 
 fn plan_json(line: &str, corpus: &Path) -> Value {
@@ -24,7 +24,7 @@ fn number(value: &Value) -> u64 {
 }
 
 /// A list of recordings that are not there, each with its duration.
-fn manifest(folder: &Folder, seconds: impl Iterator<Item = f64>) -> std::path::PathBuf {
+fn manifest(folder: &TempFolder, seconds: impl Iterator<Item = f64>) -> std::path::PathBuf {
     let row =
         |(i, s): (usize, f64)| format!("{{\"audio_filepath\":\"{i}.wav\",\"text\":\"hello\",\"duration\":{s}}}\n");
     folder.file("list.jsonl", seconds.enumerate().map(row).collect::<String>())
@@ -72,7 +72,7 @@ fn shapes_come_from_the_corpus_and_padding_is_said() {
 
 #[test]
 fn the_longest_are_left_out_and_what_they_would_cost_is_said() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let list = manifest(&folder, (1..=1000).map(|i| f64::from(i) / 50.0));
     let document = plan_json("", &list);
     let longest = number(&document["max_mel_frames"]);
@@ -95,7 +95,7 @@ fn the_longest_are_left_out_and_what_they_would_cost_is_said() {
 fn excluded_utterances_are_not_counted() {
     let metadata = fs::read_to_string(demo().join("metadata.csv")).unwrap();
     let ids: Vec<&str> = metadata.lines().map(|line| line.split('|').next().unwrap()).collect();
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let list = folder.file("excluded.txt", ids[..5].join("\n"));
     let everything = plan_json("--batch-size 2", demo());
     let document = plan_json(&format!("--batch-size 2 --exclude-ids {}", list.display()), demo());
@@ -118,7 +118,7 @@ fn validation_data_may_come_from_elsewhere() {
 
 #[test]
 fn recordings_at_other_rates_take_more_to_upload() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     folder.file("metadata.csv", (0..20).map(|i| format!("u{i}|hello\n")).collect::<String>());
     for i in 0..20 {
         folder.file(&format!("wavs/u{i}.wav"), wav_of(&tone(if i % 2 == 0 { 44_100 } else { 16_000 }, 1.0)));
@@ -131,7 +131,7 @@ fn recordings_at_other_rates_take_more_to_upload() {
 
 #[test]
 fn what_is_no_corpus_ends_with_what_to_type() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let empty = folder.file("empty/metadata.csv", "");
     let nothing = folder.path("nothing");
     let check = |ran: Ran, parts: &[&str]| {
@@ -144,7 +144,7 @@ fn what_is_no_corpus_ends_with_what_to_type() {
     let missing = format!("--exclude-ids {}", nothing.display());
     check(plan(&missing, demo()), &["❌ --exclude-ids: could not be read", "an id per line"]);
     check(plan(&format!("--val-data {}", nothing.display()), demo()), &["❌ --val-data: expected", "found nothing"]);
-    check(Call::new("plan --sim 1x24GiB --val-data x").run(), &["--val-data goes with --train-data"]);
+    check(TandemCall::new("plan --sim 1x24GiB --val-data x").run(), &["--val-data goes with --train-data"]);
     check(plan("--cache ram", demo()), &["--cache: expected one of auto, none, memory, disk, found `ram`"]);
     check(plan("--max-bad-fraction 5", demo()), &["expected a number from 0 to 1, found `5`"]);
 }
@@ -175,7 +175,7 @@ fn the_cache_is_what_was_asked_for_and_auto_says_why() {
     for word in ["none", "memory", "disk"] {
         check(&format!("--cache {word}"), word, &format!("--cache {word}"));
     }
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     // Eight months of speech do not fit into memory.
     let months = manifest(&folder, (0..100_000).map(|_| 200.0));
     assert_eq!(plan_json("--batch-size 1 --buffer-size 1 --model-size nano", &months)["cache"]["kind"], "none");
@@ -207,10 +207,10 @@ fn suggestions_are_made_for_the_corpus_and_keep_it() {
 
 #[test]
 fn a_printed_config_names_the_corpus_again() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let printed = plan("--batch-size 4 --print-config", demo());
     let file = folder.file("run.yaml", &printed.out);
-    let again = Call::new("plan --sim 1x24GiB --json").config(&file).run().json();
+    let again = TandemCall::new("plan --sim 1x24GiB --json").config(&file).run().json();
     let first = plan_json("--batch-size 4", demo());
     for key in ["corpus", "buckets", "roles", "cache.kind", "max_mel_frames", "threads", "max_threads"] {
         let of = |document: &Value| key.split('.').fold(document.clone(), |value, key| value[key].clone());
@@ -220,7 +220,7 @@ fn a_printed_config_names_the_corpus_again() {
 
 #[test]
 fn a_corpus_is_validated_with_its_own_shapes() {
-    let ran = Call::new("validate --sim 1x24GiB --model-size nano --batch-size 2 --buffer-size 4 --train-data")
+    let ran = TandemCall::new("validate --sim 1x24GiB --model-size nano --batch-size 2 --buffer-size 4 --train-data")
         .arg(demo())
         .run();
     assert_eq!(ran.code, 0, "{ran:?}");
@@ -230,17 +230,19 @@ fn a_corpus_is_validated_with_its_own_shapes() {
 #[test]
 fn lengths_are_kept_with_the_run_once_it_has_a_folder() {
     let (copy, metadata) = copy_of_demo();
-    let run = |folder: &Folder| {
-        let ran =
-            Call::new("plan --sim 1x24GiB --batch-size 2 -v --train-data").arg(copy.path("")).inside(folder).run();
+    let run = |folder: &TempFolder| {
+        let ran = TandemCall::new("plan --sim 1x24GiB --batch-size 2 -v --train-data")
+            .arg(copy.path(""))
+            .inside(folder)
+            .run();
         assert_eq!(ran.code, 0, "{ran:?}");
         ran.out
     };
-    let bare = Folder::new();
+    let bare = TempFolder::new();
     contains(&run(&bare), &[&format!("{} recordings measured, not kept", metadata.len())]);
     assert!(!bare.path("checkpoints").exists());
 
-    let started = Folder::new();
+    let started = TempFolder::new();
     fs::create_dir(started.path("checkpoints")).unwrap();
     contains(&run(&started), &[&format!("{} recordings measured, kept in ./checkpoints", metadata.len())]);
     contains(&run(&started), &["0 recordings measured, kept in ./checkpoints"]);

@@ -4,18 +4,18 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::call::{Call, Ran, contains, in_order};
-use crate::machine::{Driver, Folder};
+use crate::call::{Ran, TandemCall, contains, in_order};
+use crate::machine::{FakeDriver, TempFolder};
 use crate::speech::demo;
 
 /// A plan that runs in a moment.
 const SMALL: &str = "--model-size nano --batch-size 2 --buffer-size 4";
 
-fn doctor(line: &str, folder: &Folder) -> Call {
-    Call::new(&format!("doctor {SMALL} {line}")).inside(folder)
+fn doctor(line: &str, folder: &TempFolder) -> TandemCall {
+    TandemCall::new(&format!("doctor {SMALL} {line}")).inside(folder)
 }
 
-fn report(folder: &Folder) -> String {
+fn report(folder: &TempFolder) -> String {
     fs::read_to_string(folder.path("tandem-doctor.txt")).unwrap()
 }
 
@@ -29,7 +29,7 @@ fn checks(document: &Value) -> Vec<(String, String)> {
 
 #[test]
 fn a_healthy_machine_is_told_so_and_described_in_one_file() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let ran = doctor("", &folder).without_gpu().run();
     assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
     let sections = ["1. Computer", "2. GPUs and libraries", "3. Plan", "4. Short profile", "5. Last run"];
@@ -56,7 +56,7 @@ fn a_healthy_machine_is_told_so_and_described_in_one_file() {
 
 #[test]
 fn nobody_is_named_in_the_file_and_nothing_is_quoted() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let (home, data) = (folder.path("home/zerlina"), folder.path("home/zerlina/recordings"));
     fs::create_dir_all(data.join("wavs")).unwrap();
     for entry in fs::read_dir(demo().join("wavs")).unwrap().map(Result::unwrap) {
@@ -65,7 +65,7 @@ fn nobody_is_named_in_the_file_and_nothing_is_quoted() {
     fs::copy(demo().join("metadata.csv"), data.join("metadata.csv")).unwrap();
     let run = home.join("voice");
     let train = format!("train {SMALL} --mode cpu --max-steps 3 --train-data {}", data.display());
-    let trained = Call::new(&train).arg("--checkpoint-dir").arg(&run).run();
+    let trained = TandemCall::new(&train).arg("--checkpoint-dir").arg(&run).run();
     assert_eq!(trained.code, 0, "{trained:?}");
 
     let call = || {
@@ -93,8 +93,8 @@ fn what_is_wrong_is_told_with_what_to_do() {
         in_order(&ran.out, parts);
         contains(&ran.out, &["For a bug report: tandem-doctor.txt"]);
     };
-    let machine = Folder::with_card();
-    Driver { init: 999, version: 13000 }.install(&machine);
+    let machine = TempFolder::with_card();
+    FakeDriver { init: 999, version: 13000 }.install(&machine);
     let ran = doctor("", &machine).on(&machine).run();
     check(
         &ran,
@@ -111,11 +111,11 @@ fn what_is_wrong_is_told_with_what_to_do() {
     // The rest is looked at all the same, and `--mode cpu` is a plan.
     let ran = doctor("--mode cpu", &machine).on(&machine).run();
     check(&ran, &["❌ libcuda.so.1 ", "3. Plan", "✅ Plan: data ", "✅ 20 steps taken", "thing"]);
-    let old = Folder::with_card();
-    Driver { init: 0, version: 12000 }.install(&old);
+    let old = TempFolder::with_card();
+    FakeDriver { init: 0, version: 12000 }.install(&old);
     check(&doctor("", &old).on(&old).run(), &["❌ libcuda.so.1 is too old", "What to do: update it; --mode cpu works"]);
 
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let refused = doctor("--sim 1x24GiB --data-gpu 0 --model-gpu 1", &folder).run();
     check(
         &refused,
@@ -135,7 +135,7 @@ fn what_is_wrong_is_told_with_what_to_do() {
 
 #[test]
 fn simulated_cards_are_examined_like_real_ones() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let line = "--sim 2x24GiB,nvlink --data-gpu 0 --model-gpu 1";
     let ran = doctor(line, &folder).run();
     assert_eq!(ran.code, 0, "{ran:?}");
@@ -152,14 +152,14 @@ fn simulated_cards_are_examined_like_real_ones() {
             "✅ 20 steps taken",
         ],
     );
-    let document = doctor(&format!("{line} --json"), &Folder::new()).run().json();
+    let document = doctor(&format!("{line} --json"), &TempFolder::new()).run().json();
     assert_eq!((&document["passed"], &document["simulated"]), (&true.into(), &true.into()));
     assert_eq!(document["plan"]["roles"]["model"]["gpu"], 1);
 }
 
 #[test]
 fn programs_get_one_document_and_no_file() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let ran = doctor("--mode cpu --json", &folder).without_gpu().run();
     assert_eq!(ran.code, 0, "{ran:?}");
     let document = ran.json();
@@ -177,7 +177,7 @@ fn programs_get_one_document_and_no_file() {
 
 #[test]
 fn files_of_others_and_wrong_flags_are_refused_before_anything_is_done() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     folder.file("thesis.txt", "chapter one");
     let refused = |line: &str, parts: &[&str]| {
         let ran = doctor(line, &folder).without_gpu().run();
@@ -193,7 +193,7 @@ fn files_of_others_and_wrong_flags_are_refused_before_anything_is_done() {
 
 #[test]
 fn a_terminal_without_utf8_gets_words() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let ran = doctor("--mode cpu", &folder).without_gpu().env("LANG", "C").run();
     assert_eq!(ran.code, 0, "{ran:?}");
     let odd: String = ran.both().chars().filter(|c| !c.is_ascii()).collect();

@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::call::{Call, contains, in_order, texts};
-use crate::machine::{Driver, Folder, has_driver};
+use crate::call::{TandemCall, contains, in_order, texts};
+use crate::machine::{FakeDriver, TempFolder, has_driver};
 
 /// Where a command is run.
-type Place<'a> = &'a dyn Fn(Call) -> Call;
+type Place<'a> = &'a dyn Fn(TandemCall) -> TandemCall;
 
 /// Where a GPU of this machine, and its lack, make no difference.
 const ANYWHERE: Place<'static> = &|call| call;
-const NO_GPU: Place<'static> = &Call::without_gpu;
+const NO_GPU: Place<'static> = &TandemCall::without_gpu;
 
 /// `line` is refused, for people and for programs, by `plan` and by `validate`, with all of `parts` in the message
 /// and all of `typed` among what would work.
@@ -18,11 +18,11 @@ const NO_GPU: Place<'static> = &Call::without_gpu;
 fn check(place: Place<'_>, line: &str, parts: &[&str], typed: &[&str]) -> Value {
     let mut document = Value::Null;
     for command in ["plan", "validate"] {
-        let ran = place(Call::new(&format!("{command} {line}"))).run();
+        let ran = place(TandemCall::new(&format!("{command} {line}"))).run();
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{command} {line}: {ran:?}");
         contains(&ran.err, parts);
 
-        let told = place(Call::new(&format!("{command} {line} --json"))).run();
+        let told = place(TandemCall::new(&format!("{command} {line} --json"))).run();
         document = told.json();
         assert_eq!((told.code, &document["code"]), (2, &json!(2)), "{command} {line}: {told:?}");
         contains(document["error"].as_str().unwrap(), parts);
@@ -147,7 +147,7 @@ fn table_of(document: &Value, line: &str, role: &str) {
     assert!(sizes.len() > 2 && sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
     let names: Vec<String> = lines.iter().map(|line| format!("  {}\n", line["name"].as_str().unwrap())).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    in_order(&Call::new(&format!("plan {line}")).run().err, &names);
+    in_order(&TandemCall::new(&format!("plan {line}")).run().err, &names);
 }
 
 #[test]
@@ -160,12 +160,12 @@ fn gpu_flags_on_a_machine_without_one_name_the_library_and_where_it_was_looked_f
 
 #[test]
 fn a_gpu_without_a_driver_is_no_reason_to_use_the_cpu_in_silence() {
-    let machine = Folder::with_card();
+    let machine = TempFolder::with_card();
     // A file that is no library is passed over, as the system's loader does.
     machine.file("libcuda.so.1", "not a library");
     if has_driver() {
         // The real one would be found next; what an unusable one leads to is the same.
-        Driver { init: 999, version: 13000 }.install(&machine);
+        FakeDriver { init: 999, version: 13000 }.install(&machine);
     }
     for line in ["", "--gpu 0", "--data-gpu 0 --model-gpu 1", "--share-gpu"] {
         let folder = machine.path("libcuda.so.1");
@@ -180,7 +180,7 @@ fn a_gpu_whose_driver_is_nowhere_says_every_place_it_looked() {
     if has_driver() {
         return; // Here it is somewhere: the test above stands for this one.
     }
-    let machine = Folder::with_card();
+    let machine = TempFolder::with_card();
     let parts = ["libcuda.so.1 was not found", "looked in", "/usr/lib/x86_64-linux-gnu", "--mode cpu works"];
     check(&|call| call.on(&machine), "", &parts, &["--mode cpu"]);
     assert_works_on_the_cpu(&machine);
@@ -188,8 +188,8 @@ fn a_gpu_whose_driver_is_nowhere_says_every_place_it_looked() {
 
 #[test]
 fn a_driver_too_old_is_refused_with_the_version_found_and_the_one_needed() {
-    let machine = Folder::with_card();
-    Driver { init: 0, version: 11040 }.install(&machine);
+    let machine = TempFolder::with_card();
+    FakeDriver { init: 0, version: 11040 }.install(&machine);
     let path = machine.path("libcuda.so.1");
     let parts = ["libcuda.so.1", "too old", "11.4", "12.2", "535", "--mode cpu works", path.to_str().unwrap()];
     check(&|call| call.on(&machine), "", &parts, &["--mode cpu"]);
@@ -197,8 +197,8 @@ fn a_driver_too_old_is_refused_with_the_version_found_and_the_one_needed() {
 }
 
 #[track_caller]
-fn assert_works_on_the_cpu(machine: &Folder) {
-    let ran = Call::new("plan --mode cpu --json").on(machine).run();
+fn assert_works_on_the_cpu(machine: &TempFolder) {
+    let ran = TandemCall::new("plan --mode cpu --json").on(machine).run();
     assert_eq!((ran.code, &ran.json()["mode"]), (0, &json!("cpu")), "{ran:?}");
 }
 
@@ -207,7 +207,7 @@ fn cards_that_are_too_old_are_refused_with_found_and_needed() {
     check(ANYWHERE, "--sim 2x24GiB,cc=7.0", &["7.0", "7.5", "--mode cpu"], &["--mode cpu"]);
     let bf16 = "--sim 1x24GiB,cc=7.5 --mixed-precision";
     check(ANYWHERE, bf16, &["7.5", "bf16 needs 8.0"], &["--no-mixed-precision"]);
-    let ran = Call::new("plan --sim 1x24GiB,cc=7.5 --json").run();
+    let ran = TandemCall::new("plan --sim 1x24GiB,cc=7.5 --json").run();
     assert_eq!((ran.code, &ran.json()["mixed_precision"]), (0, &json!(false)), "{ran:?}");
 }
 

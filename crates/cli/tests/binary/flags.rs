@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tandem_plan::setting::SETTINGS;
 
-use crate::call::{Call, Ran, contains};
-use crate::machine::Folder;
+use crate::call::{Ran, TandemCall, contains};
+use crate::machine::TempFolder;
 use crate::speech::{copy_of_demo, demo};
 
 /// A run of two steps of the smallest model.
@@ -20,11 +20,11 @@ const BASE: &str = "--model-size nano --batch-size 4 --buffer-size 5 --num-worke
 struct Run {
     ran: Ran,
     dir: PathBuf,
-    _folder: Folder,
+    _folder: TempFolder,
 }
 
-fn call(line: &str, data: &Path, dir: &Path) -> Call {
-    Call::new(&format!("train {line}")).arg("--train-data").arg(data).arg("--checkpoint-dir").arg(dir)
+fn call(line: &str, data: &Path, dir: &Path) -> TandemCall {
+    TandemCall::new(&format!("train {line}")).arg("--train-data").arg(data).arg("--checkpoint-dir").arg(dir)
 }
 
 /// Trains with `line` behind [`BASE`], or in place of what it says of the same flags.
@@ -35,7 +35,7 @@ fn run(line: &str) -> Run {
 
 #[track_caller]
 fn run_on(data: &Path, line: &str) -> Run {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let dir = folder.path("run");
     let ran = call(&merged(line), data, &dir).run();
     assert_eq!(ran.code, 0, "{line}: {ran:?}");
@@ -210,7 +210,7 @@ fn max_bad_fraction() {
         }
     }
     let manifest = corpus.file("list.jsonl", list);
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let go = |share: &str| {
         let line = merged(&format!("--max-bad-fraction {share} --epochs 1 --max-steps 1000"));
         call(&line, &manifest, &folder.path(share)).run()
@@ -235,7 +235,7 @@ fn ends() {
 
 #[test]
 fn resume() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let dir = folder.path("run");
     let go = |line: &str| call(&merged(line), demo(), &dir).run();
     // Alone it means the newest, and there must be one.
@@ -297,7 +297,7 @@ fn lengths() {
 #[test]
 fn workers() {
     for count in [1, 3] {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let line = merged(&format!("--num-workers {count} --max-steps 100000"));
         let mut child = call(&line, demo(), &folder.path("run")).into_command().stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
@@ -345,8 +345,10 @@ fn devices() {
     contains(&run("--sim 1x24GiB --share-gpu").ran.out, &["partition"]);
     contains(&run("--sim 1x24GiB --mode cpu").ran.out, &["CPU Mode"]);
     contains(&run("--sim 1x24GiB --mode auto").ran.out, &["is taken; without timing: --"]);
-    let dual =
-        Call::new(&format!("train {}", merged("--sim 2x24GiB --mode dual"))).arg("--train-data").arg(demo()).run();
+    let dual = TandemCall::new(&format!("train {}", merged("--sim 2x24GiB --mode dual")))
+        .arg("--train-data")
+        .arg(demo())
+        .run();
     assert_eq!(dual.code, 2, "{dual:?}");
 }
 
@@ -393,7 +395,7 @@ fn static_shapes() {
 
 #[test]
 fn exporters() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let line =
         format!("--tensorboard-dir {} --trace {}", folder.path("tb").display(), folder.path("trace.json").display());
     let elsewhere = run(&line);

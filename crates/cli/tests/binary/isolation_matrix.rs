@@ -4,21 +4,21 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::call::{Call, contains};
-use crate::machine::Folder;
+use crate::call::{TandemCall, contains};
+use crate::machine::TempFolder;
 use crate::speech::demo;
 
 const STEPS: usize = 20;
 
 /// Twenty steps inside hard limits on a simulated pair.
 fn trains(variation: &str) {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let line = format!(
         "train --sim 2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation --data-gpu-memory 1024 \
          --model-gpu-memory 2048 --model-size nano --batch-size 4 --buffer-size 12 --max-steps {STEPS} {variation}"
     );
     let run = folder.path("run");
-    let ran = Call::new(&line).arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(&run).run();
+    let ran = TandemCall::new(&line).arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(&run).run();
     assert_eq!(ran.code, 0, "{variation}: {ran:?}");
     contains(&ran.out, &["✅ GPU Memory Isolation configured successfully", "Trained to step 20"]);
     let log = fs::read_to_string(run.join("run.jsonl")).unwrap();

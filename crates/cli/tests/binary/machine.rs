@@ -6,18 +6,18 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::call::Call;
+use crate::call::TandemCall;
 
 /// A folder of its own that goes away with the test.
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct TempFolder(PathBuf);
 
-impl Folder {
-    pub(crate) fn new() -> Folder {
+impl TempFolder {
+    pub(crate) fn new() -> TempFolder {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
-        Folder(path)
+        TempFolder(path)
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -32,21 +32,21 @@ impl Folder {
     }
 
     /// A folder in which hardware looks like a machine with one NVIDIA card.
-    pub(crate) fn with_card() -> Folder {
-        let folder = Folder::new();
+    pub(crate) fn with_card() -> TempFolder {
+        let folder = TempFolder::new();
         folder.file("dev/nvidia0", "");
         folder
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
 /// What a driver answers when it starts.
-pub(crate) struct Driver {
+pub(crate) struct FakeDriver {
     pub(crate) init: i32,
     pub(crate) version: i32,
 }
@@ -54,9 +54,9 @@ pub(crate) struct Driver {
 /// The driver's word for a machine without cards.
 const NO_DEVICE: i32 = 100;
 
-impl Driver {
+impl FakeDriver {
     /// Builds it as `libcuda.so.1` in `folder`.
-    pub(crate) fn install(&self, folder: &Folder) {
+    pub(crate) fn install(&self, folder: &TempFolder) {
         let source = format!(
             "#[no_mangle] pub extern \"C\" fn cuInit(_: u32) -> i32 {{ {} }}\n\
              #[no_mangle] pub unsafe extern \"C\" fn cuDriverGetVersion(out: *mut i32) -> i32 {{ *out = {}; 0 }}\n",
@@ -85,14 +85,14 @@ pub(crate) fn has_driver() -> bool {
     folders.iter().any(|folder| Path::new(folder).join("libcuda.so.1").exists())
 }
 
-impl Call {
+impl TandemCall {
     /// On a machine without any card. Where this one has a driver, one that knows of no card goes before it.
-    pub(crate) fn without_gpu(self) -> Call {
-        static BLIND: OnceLock<Option<Folder>> = OnceLock::new();
+    pub(crate) fn without_gpu(self) -> TandemCall {
+        static BLIND: OnceLock<Option<TempFolder>> = OnceLock::new();
         let blind = BLIND.get_or_init(|| {
             has_driver().then(|| {
-                let folder = Folder::new();
-                Driver { init: NO_DEVICE, version: 13000 }.install(&folder);
+                let folder = TempFolder::new();
+                FakeDriver { init: NO_DEVICE, version: 13000 }.install(&folder);
                 folder
             })
         });
@@ -104,7 +104,7 @@ impl Call {
     }
 
     /// On a machine whose hardware, and whose first place for libraries, is `folder`.
-    pub(crate) fn on(self, folder: &Folder) -> Call {
+    pub(crate) fn on(self, folder: &TempFolder) -> TandemCall {
         self.env("TANDEM_HARDWARE_ROOT", folder.path("")).env("LD_LIBRARY_PATH", folder.path(""))
     }
 }

@@ -4,17 +4,17 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use crate::call::{Call, Ran, contains, in_order};
-use crate::machine::Folder;
+use crate::call::{Ran, TandemCall, contains, in_order};
+use crate::machine::TempFolder;
 use crate::speech::demo;
-use crate::terminal::{Terminal, eventually};
+use crate::terminal::{TestTerminal, eventually};
 
 const RUN: &str = "--model-size nano --batch-size 4 --mode cpu --buffer-size 6 --num-workers 2";
 /// A run that does not end by itself while a test looks at it.
 const LONG: &str = "--max-steps 1000000 --checkpoint-every 1000000";
 
-fn train(line: &str, dir: &Path) -> Call {
-    Call::new(&format!("train {RUN} {line}")).arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(dir)
+fn train(line: &str, dir: &Path) -> TandemCall {
+    TandemCall::new(&format!("train {RUN} {line}")).arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(dir)
 }
 
 #[track_caller]
@@ -40,7 +40,7 @@ fn steps_in(dir: &Path) -> usize {
 }
 
 fn once(run: &Path) -> Ran {
-    Call::new("monitor --once").arg(run).run()
+    TandemCall::new("monitor --once").arg(run).run()
 }
 
 /// The command line of a monitor, for a shell.
@@ -50,12 +50,12 @@ fn monitor(run: &Path) -> String {
 
 #[test]
 fn a_finished_run_is_told_in_80_columns_wherever_it_is_piped() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let dir = folder.path("run");
     trained("--max-steps 8 --checkpoint-every 4", &dir);
     trained("--max-steps 12 --checkpoint-every 4", &dir);
     // Named as it is typed: a long path would put what stands behind it on the next line.
-    let ran = Call::new("monitor --once run").inside(&folder).run();
+    let ran = TandemCall::new("monitor --once run").inside(&folder).run();
     assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
     in_order(
         &ran.out,
@@ -86,15 +86,15 @@ fn a_finished_run_is_told_in_80_columns_wherever_it_is_piped() {
     assert!(long.is_empty(), "{long:?}");
 
     contains(&once(&dir.join("run-1.jsonl")).out, &["Step:      8 of 8,", "State:     ended: done\n"]);
-    let plain = Call::new("monitor --once").env("LANG", "C").arg(&dir).run();
+    let plain = TandemCall::new("monitor --once").env("LANG", "C").arg(&dir).run();
     assert!(plain.code == 0 && plain.out.is_ascii(), "{plain:?}");
-    let usual = Call::new("monitor --once").inside(&folder).run();
+    let usual = TandemCall::new("monitor --once").inside(&folder).run();
     contains(&usual.err, &["found nothing there: checkpoints"]);
 }
 
 #[test]
 fn a_run_that_goes_on_and_one_that_was_killed_are_told_apart() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let dir = folder.path("run");
     let mut child = stepping(LONG, &dir);
     let running = once(&dir);
@@ -109,12 +109,12 @@ fn a_run_that_goes_on_and_one_that_was_killed_are_told_apart() {
 
 #[test]
 fn other_logs_are_shown_too() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let log = folder.path("validated.jsonl");
     let line = "validate --sim 1x24GiB --model-size nano --batch-size 2 --buffer-size 4 --max-mel-frames 200 --run-log";
-    assert_eq!(Call::new(line).arg(&log).run().code, 0);
+    assert_eq!(TandemCall::new(line).arg(&log).run().code, 0);
     // Named as it is typed: a long path would put what stands behind it on the next line.
-    let ran = Call::new("monitor --once validated.jsonl").inside(&folder).run();
+    let ran = TandemCall::new("monitor --once validated.jsonl").inside(&folder).run();
     contains(
         &ran.out,
         &[
@@ -129,7 +129,7 @@ fn other_logs_are_shown_too() {
 
 #[test]
 fn what_cannot_be_shown_is_told_with_what_to_type() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let refused = |run: &Path, code: i32, parts: &[&str]| {
         let ran = once(run);
         assert_eq!((ran.code, ran.out.as_str()), (code, ""), "{ran:?}");
@@ -149,9 +149,9 @@ fn what_cannot_be_shown_is_told_with_what_to_type() {
 
 #[test]
 fn without_a_terminal_there_is_text_or_nothing() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     folder.file("a run/run.jsonl", "");
-    let ran = Call::new("monitor").arg(folder.path("a run")).run();
+    let ran = TandemCall::new("monitor").arg(folder.path("a run")).run();
     assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{ran:?}");
     let typed = format!("for plain text: tandem monitor '{}' --once", folder.path("a run").display());
     contains(&ran.err, &["❌ ", "this is none", &typed]);
@@ -165,10 +165,10 @@ fn step_on(screen: &str) -> u64 {
 
 #[test]
 fn a_run_is_watched_live_in_a_terminal_and_goes_on_without_it() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let dir = folder.path("run");
     let mut child = stepping(LONG, &dir);
-    let Some(terminal) = Terminal::run(&monitor(&dir), (120, 40)) else {
+    let Some(terminal) = TestTerminal::run(&monitor(&dir), (120, 40)) else {
         child.kill().unwrap();
         child.wait().unwrap();
         return;
@@ -205,10 +205,10 @@ fn a_run_is_watched_live_in_a_terminal_and_goes_on_without_it() {
 
 #[test]
 fn the_next_start_of_a_run_is_followed() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let dir = folder.path("run");
     trained("--max-steps 2", &dir);
-    let Some(terminal) = Terminal::run(&monitor(&dir), (80, 24)) else { return };
+    let Some(terminal) = TestTerminal::run(&monitor(&dir), (80, 24)) else { return };
     terminal.until(&["Step 2 of 2,", "ended: done"]);
     trained("--max-steps 5", &dir);
     terminal.until(&["Step 5 of 5,", "ended: done"]);
@@ -219,11 +219,11 @@ fn the_next_start_of_a_run_is_followed() {
 
 #[test]
 fn signals_and_ctrl_c_give_the_terminal_back() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let dir = folder.path("run");
     trained("--max-steps 1", &dir);
     for (signal, code) in [("-TERM", 143), ("-INT", 130)] {
-        let Some(terminal) = Terminal::run(&monitor(&dir), (80, 24)) else { return };
+        let Some(terminal) = TestTerminal::run(&monitor(&dir), (80, 24)) else { return };
         terminal.until(&["ended: done", "q quits"]);
         let killed = std::process::Command::new("kill").args([signal, &terminal.child()]).status().unwrap();
         assert!(killed.success());
@@ -231,12 +231,12 @@ fn signals_and_ctrl_c_give_the_terminal_back() {
         terminal.is_restored();
     }
     // A line that is cut: nobody is left to be told, and nothing is left running.
-    let Some(terminal) = Terminal::run(&monitor(&dir), (80, 24)) else { return };
+    let Some(terminal) = TestTerminal::run(&monitor(&dir), (80, 24)) else { return };
     terminal.until(&["ended: done", "q quits"]);
     let process = Path::new("/proc").join(terminal.child());
     drop(terminal);
     eventually(|| if process.exists() { Err(format!("{} stayed behind", process.display())) } else { Ok(()) });
-    let Some(terminal) = Terminal::run(&monitor(&dir), (80, 24)) else { return };
+    let Some(terminal) = TestTerminal::run(&monitor(&dir), (80, 24)) else { return };
     terminal.until(&["ended: done", "q quits"]);
     terminal.press("C-c");
     terminal.until(&["ended with 0", "icanon"]);

@@ -5,8 +5,8 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::call::{Call, Ran, SMALL, contains, tandem};
-use crate::machine::Folder;
+use crate::call::{Ran, SMALL, TandemCall, contains, tandem};
+use crate::machine::TempFolder;
 
 const TWO: &str = "--sim 2x24GiB --data-gpu 0 --model-gpu 1";
 
@@ -26,27 +26,27 @@ fn lines() -> Vec<String> {
 
 #[test]
 fn a_terminal_without_utf8_gets_words_for_signs() {
-    let plain: [fn(Call) -> Call; 3] =
+    let plain: [fn(TandemCall) -> TandemCall; 3] =
         [|call| call.env("LANG", "C"), |call| call.without_env("LANG"), |call| call.env("LC_ALL", "POSIX")];
     for setting in plain {
         for line in lines() {
-            let ran = setting(Call::new(&line)).run();
+            let ran = setting(TandemCall::new(&line)).run();
             let odd: String = ran.both().chars().filter(|c| !c.is_ascii()).collect();
             assert!(odd.is_empty(), "{line} shows {odd:?}: {ran:?}");
         }
     }
-    let good = Call::new(&format!("validate {TWO} {SMALL}")).env("LANG", "C").run();
+    let good = TandemCall::new(&format!("validate {TWO} {SMALL}")).env("LANG", "C").run();
     contains(&good.out, &["[ok] GPU indices valid", "[ok] All validation checks passed!"]);
-    let bad = Call::new(&format!("validate --sim 2x24GiB,fail-copy=1 {SMALL}")).env("LANG", "C").run();
+    let bad = TandemCall::new(&format!("validate --sim 2x24GiB,fail-copy=1 {SMALL}")).env("LANG", "C").run();
     contains(&bad.out, &["[!!] "]);
-    let refusal = Call::new("plan --sim 2x24GiB --data-gpu 0 --model-gpu 9").env("LANG", "C").run();
+    let refusal = TandemCall::new("plan --sim 2x24GiB --data-gpu 0 --model-gpu 9").env("LANG", "C").run();
     contains(&refusal.err, &["[!!] Invalid model_gpu=9, must be 0-1"]);
 }
 
 #[test]
 fn a_terminal_with_utf8_gets_the_signs() {
     for (name, locale) in [("LANG", "en_GB.UTF-8"), ("LC_ALL", "C.utf8"), ("LC_CTYPE", "de_DE.UTF-8")] {
-        let call = |line: &str| Call::new(line).without_env("LANG").env(name, locale).run();
+        let call = |line: &str| TandemCall::new(line).without_env("LANG").env(name, locale).run();
         contains(&call(&format!("validate {TWO} {SMALL}")).out, &["✅ GPU indices valid", "🎉 All validation"]);
         contains(&call("plan --sim 2x24GiB --data-gpu 0").err, &["❌ "]);
     }
@@ -70,7 +70,7 @@ fn every_simulated_line_says_so() {
     }
     let lost = tandem(&format!("validate --sim 2x24GiB,lose-card=0 {SMALL}"));
     assert!(lost.err.starts_with("[simulated] "), "{lost:?}");
-    assert!(!Call::new("plan").without_gpu().run().both().contains("[simulated]"));
+    assert!(!TandemCall::new("plan").without_gpu().run().both().contains("[simulated]"));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn the_document_of_a_simulated_run_says_so() {
         let document = tandem(&format!("{command} {TWO} {SMALL} --json")).json();
         assert_eq!(document["simulated"], json!(true), "{command}");
     }
-    let document = Call::new(&format!("validate {SMALL} --json")).without_gpu().run().json();
+    let document = TandemCall::new(&format!("validate {SMALL} --json")).without_gpu().run().json();
     assert_eq!((&document["simulated"], &document["passed"]), (&json!(false), &json!(true)));
 }
 
@@ -112,7 +112,7 @@ fn quiet_leaves_only_the_conclusion() {
 fn unread(line: &str) -> Ran {
     let (reader, writer) = pipe().unwrap();
     drop(reader);
-    let child = Call::new(line).into_command().stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    let child = TandemCall::new(line).into_command().stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
     let output = child.wait_with_output().unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     Ran { code: output.status.code().unwrap_or(-1), out: String::new(), err }
@@ -142,7 +142,7 @@ fn nobody_reading_is_no_crash_and_changes_no_answer() {
 #[test]
 fn a_full_disk_under_standard_output_is_a_failure() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let mut command = Call::new("plan --sim 2x24GiB").into_command();
+    let mut command = TandemCall::new("plan --sim 2x24GiB").into_command();
     let output = command.stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{err}");
@@ -164,7 +164,7 @@ fn bare(mut plan: Value) -> Value {
 
 #[test]
 fn a_printed_config_gives_the_same_plan() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     for (machine, flags) in [
         ("--sim 1x24GiB", ""),
         ("--sim 1x2GiB", "--model-size small"),
@@ -179,7 +179,7 @@ fn a_printed_config_gives_the_same_plan() {
         let printed = tandem(&format!("plan {machine} {flags} --print-config"));
         assert_eq!((printed.code, printed.err.as_str()), (0, ""), "{printed:?}");
         let file = folder.file("printed.yaml", &printed.out);
-        let again = Call::new(&format!("plan {machine} --json")).config(&file).run();
+        let again = TandemCall::new(&format!("plan {machine} --json")).config(&file).run();
         assert_eq!((again.code, again.err.as_str()), (0, ""), "{flags}: {again:?}");
         let plan = tandem(&format!("plan {machine} {flags} --json")).json();
         assert_eq!(bare(again.json()), bare(plan), "{machine} {flags}\n{}", printed.out);

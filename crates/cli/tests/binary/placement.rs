@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::call::{Call, SMALL, contains, tandem, tandem_json, texts};
+use crate::call::{SMALL, TandemCall, contains, tandem, tandem_json, texts};
 
 /// Contexts, streams and bytes of each card, all of them ever.
 fn touched(document: &Value) -> Vec<(u64, u64, u64)> {
@@ -87,10 +87,10 @@ fn modes_have_their_names() {
 
 #[test]
 fn without_a_gpu_the_plan_is_for_the_cpu_and_says_so() {
-    let ran = Call::new("plan").without_gpu().run();
+    let ran = TandemCall::new("plan").without_gpu().run();
     assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
     contains(&ran.out, &["GPUs found: none", "CPU Mode (no NVIDIA device is present)"]);
-    let plan = Call::new("plan --json").without_gpu().run().json();
+    let plan = TandemCall::new("plan --json").without_gpu().run().json();
     assert_eq!((&plan["mode"], &plan["simulated"], &plan["gpus"]), (&json!("cpu"), &json!(false), &json!([])));
     for role in ["data", "model"] {
         assert_eq!((&plan["roles"][role]["gpu"], &plan["roles"][role]["uuid"]), (&Value::Null, &Value::Null));

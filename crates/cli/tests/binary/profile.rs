@@ -3,14 +3,14 @@
 
 use serde_json::Value;
 
-use crate::call::{Call, Ran, SMALL, contains, in_order, tandem};
-use crate::machine::Folder;
+use crate::call::{Ran, SMALL, TandemCall, contains, in_order, tandem};
+use crate::machine::TempFolder;
 use crate::speech::demo;
 
 const PAIR: &str = "--sim 2x24GiB --data-gpu 0 --model-gpu 1";
 
-fn call(line: &str) -> Call {
-    Call::new(&format!("profile {line} {SMALL}")).arg("--train-data").arg(demo())
+fn call(line: &str) -> TandemCall {
+    TandemCall::new(&format!("profile {line} {SMALL}")).arg("--train-data").arg(demo())
 }
 
 #[track_caller]
@@ -27,7 +27,7 @@ fn a_good_pipeline_is_told_so_with_every_stage() {
         &ran.out,
         &[
             "Profiling 8 steps after 5 of warm-up",
-            " steps/s over 8 steps; headspace ",
+            " steps/s over 8 steps; model_only ",
             "mean      std      min      max      p95    share",
             "load ",
             "upload ",
@@ -80,25 +80,25 @@ fn a_slow_way_across_is_named_with_a_setting_that_keeps_its_promise() {
 
 #[test]
 fn an_old_log_is_read_without_running_anything() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let dir = folder.path("run");
-    let train = Call::new(&format!("train --mode cpu --max-steps 12 --checkpoint-every 100 {SMALL}"));
+    let train = TandemCall::new(&format!("train --mode cpu --max-steps 12 --checkpoint-every 100 {SMALL}"));
     let trained = train.arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(&dir).run();
     assert_eq!(trained.code, 0, "{trained:?}");
     // By its folder, and by its file.
     for path in [dir.clone(), dir.join("run.jsonl")] {
-        let ran = Call::new("profile --log").arg(&path).run();
+        let ran = TandemCall::new("profile --log").arg(&path).run();
         assert_eq!(ran.code, 0, "{ran:?}");
         in_order(&ran.out, &[" steps/s over ", "load ", "train ", "Tier: "]);
     }
-    let ran = Call::new("profile --json --log").arg(&dir).run();
+    let ran = TandemCall::new("profile --json --log").arg(&dir).run();
     assert!(document(&ran)["steps_per_s"].as_f64().unwrap() > 0.0);
     // A log without steps has no timing.
     let empty = folder.file("empty.jsonl", "");
-    let ran = Call::new("profile --log").arg(&empty).run();
+    let ran = TandemCall::new("profile --log").arg(&empty).run();
     assert_eq!(ran.code, 1, "{ran:?}");
     contains(&ran.err, &["no timing was collected"]);
-    let ran = Call::new("profile --log").arg(folder.path("nothing.jsonl")).run();
+    let ran = TandemCall::new("profile --log").arg(folder.path("nothing.jsonl")).run();
     assert_eq!(ran.code, 2, "{ran:?}");
     contains(&ran.err, &["❌ --log: ", "nothing.jsonl"]);
 }

@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::call::{Call, SMALL, contains, tandem, tandem_json};
-use crate::machine::Folder;
+use crate::call::{SMALL, TandemCall, contains, tandem, tandem_json};
+use crate::machine::TempFolder;
 use crate::speech::demo;
 
 /// Runs with a log; the exit code, and the log's records.
 fn logged(line: &str) -> (i32, Vec<Value>) {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let path = folder.path("run.jsonl");
-    let ran = Call::new(&format!("validate {line} {SMALL}")).arg("--run-log").arg(&path).run();
+    let ran = TandemCall::new(&format!("validate {line} {SMALL}")).arg("--run-log").arg(&path).run();
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.ends_with('\n') && !ran.err.contains("run log"), "{ran:?}");
     (ran.code, text.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
@@ -89,9 +89,9 @@ fn a_full_disk_under_the_log_costs_a_warning_and_nothing_more() {
 
 #[test]
 fn a_log_that_cannot_be_made_is_an_error_before_anything_runs() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     for path in [folder.path("absent/run.jsonl"), folder.path("")] {
-        let ran = Call::new(&format!("validate --sim 1x24GiB {SMALL}")).arg("--run-log").arg(&path).run();
+        let ran = TandemCall::new(&format!("validate --sim 1x24GiB {SMALL}")).arg("--run-log").arg(&path).run();
         assert!([1, 2].contains(&ran.code), "{ran:?}");
         assert_eq!(ran.out, "");
         contains(&ran.err, &["❌", "run log", path.to_str().unwrap()]);
@@ -100,9 +100,9 @@ fn a_log_that_cannot_be_made_is_an_error_before_anything_runs() {
 
 #[test]
 fn a_refused_plan_leaves_the_log_of_an_earlier_run_alone() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let path = folder.file("run.jsonl", "an earlier run\n");
-    let ran = Call::new("validate --sim 2x24GiB --data-gpu 0 --model-gpu 7").arg("--run-log").arg(&path).run();
+    let ran = TandemCall::new("validate --sim 2x24GiB --data-gpu 0 --model-gpu 7").arg("--run-log").arg(&path).run();
     assert_eq!(ran.code, 2, "{ran:?}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "an earlier run\n");
 }

@@ -8,14 +8,18 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tandem_audio::{Clip, decode};
 
-use crate::call::{Call, Ran, contains, in_order};
-use crate::machine::Folder;
+use crate::call::{Ran, TandemCall, contains, in_order};
+use crate::machine::TempFolder;
 use crate::speech::demo;
 
 const SHORT: &str = "--model-size nano --batch-size 4 --mode cpu --buffer-size 6 --num-workers 2";
 
-fn call(line: &str, folder: &Path) -> Call {
-    Call::new(&format!("train {SHORT} {line}")).arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(folder)
+fn call(line: &str, folder: &Path) -> TandemCall {
+    TandemCall::new(&format!("train {SHORT} {line}"))
+        .arg("--train-data")
+        .arg(demo())
+        .arg("--checkpoint-dir")
+        .arg(folder)
 }
 
 #[track_caller]
@@ -57,7 +61,7 @@ fn picture(path: &Path) -> ((u32, u32), Vec<u8>) {
 
 #[test]
 fn the_last_checkpoint_is_spoken_and_drawn_the_same_in_two_runs() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let runs = ["one", "two"].map(|name| folder.path(name));
     for run in &runs {
         let ran = trained("--max-steps 4 --checkpoint-every 2", run);
@@ -110,7 +114,7 @@ fn the_last_checkpoint_is_spoken_and_drawn_the_same_in_two_runs() {
 
 #[test]
 fn the_last_line_can_be_typed() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let ran = trained("--max-steps 2", &folder.path("a run"));
     let line = ran.out.lines().last().unwrap().trim();
     let typed = line.strip_prefix("tandem synthesize --checkpoint ").unwrap_or_else(|| panic!("{line}"));
@@ -124,7 +128,7 @@ fn the_last_line_can_be_typed() {
 
 #[test]
 fn samples_that_cannot_be_written_are_a_warning() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let dir = folder.path("run");
     trained("--max-steps 2", &dir);
     let first = samples(&dir, 2);
@@ -154,7 +158,7 @@ fn samples_that_cannot_be_written_are_a_warning() {
 
 #[test]
 fn a_run_that_is_stopped_does_not_wait_to_be_heard() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let dir = folder.path("run");
     let mut child =
         call("--max-steps 2000 --checkpoint-every 1000", &dir).into_command().stdout(Stdio::piped()).spawn().unwrap();
@@ -171,12 +175,12 @@ fn a_run_that_is_stopped_does_not_wait_to_be_heard() {
 
 #[test]
 fn a_corpus_without_held_out_sentences_trains_in_silence() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let line = fs::read_to_string(demo().join("metadata.csv")).unwrap().lines().next().unwrap().to_owned();
     let id = line.split('|').next().unwrap();
     folder.file(&format!("corpus/wavs/{id}.wav"), fs::read(demo().join(format!("wavs/{id}.wav"))).unwrap());
     folder.file("corpus/metadata.csv", &line);
-    let ran = Call::new("train --model-size nano --mode cpu --buffer-size 2 --max-steps 1 --train-data")
+    let ran = TandemCall::new("train --model-size nano --mode cpu --buffer-size 2 --max-steps 1 --train-data")
         .arg(folder.path("corpus"))
         .arg("--checkpoint-dir")
         .arg(folder.path("run"))

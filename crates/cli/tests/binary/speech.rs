@@ -6,25 +6,25 @@ use std::sync::OnceLock;
 
 use tandem_audio::{Clip, wav};
 
-use crate::call::Call;
-use crate::machine::Folder;
+use crate::call::TandemCall;
+use crate::machine::TempFolder;
 
 /// The demo corpus, made by the program once for all tests. Nobody changes it.
 pub(crate) fn demo() -> &'static Path {
     static DEMO: OnceLock<PathBuf> = OnceLock::new();
     DEMO.get_or_init(|| {
-        // Not a `Folder`: a static is never dropped. It is replaced by the next run of the tests.
+        // Not a `TempFolder`: a static is never dropped. It is replaced by the next run of the tests.
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("demo-corpus");
         let _ = fs::remove_dir_all(&path);
-        let ran = Call::new("corpus demo --minutes 1 -o").arg(&path).run();
+        let ran = TandemCall::new("corpus demo --minutes 1 -o").arg(&path).run();
         assert_eq!(ran.code, 0, "{ran:?}");
         path
     })
 }
 
 /// A copy of the demo corpus, and the lines of its metadata.
-pub(crate) fn copy_of_demo() -> (Folder, Vec<String>) {
-    let folder = Folder::new();
+pub(crate) fn copy_of_demo() -> (TempFolder, Vec<String>) {
+    let folder = TempFolder::new();
     for entry in fs::read_dir(demo().join("wavs")).unwrap().map(Result::unwrap) {
         let name = entry.file_name().into_string().unwrap();
         folder.file(&format!("wavs/{name}"), fs::read(entry.path()).unwrap());

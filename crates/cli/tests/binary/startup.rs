@@ -1,14 +1,14 @@
 //! The start-up lines of `tandem train`, to the letter, in every mode; and that none is printed before it is true.
 
-use crate::call::{Call, Ran, contains};
-use crate::machine::Folder;
+use crate::call::{Ran, TandemCall, contains};
+use crate::machine::TempFolder;
 use crate::speech::demo;
 
 const SMALL: &str = "train --model-size nano --batch-size 2 --max-mel-frames 300 --max-steps 2";
 const LAST: &str = "✅ Model training starting now";
 
-fn call(flags: &str, folder: &Folder) -> Call {
-    Call::new(&format!("{SMALL} {flags}"))
+fn call(flags: &str, folder: &TempFolder) -> TandemCall {
+    TandemCall::new(&format!("{SMALL} {flags}"))
         .arg("--train-data")
         .arg(demo())
         .arg("--checkpoint-dir")
@@ -53,7 +53,7 @@ fn like(line: &str, pattern: &str) -> bool {
 /// A run with `flags` begins with these lines and no others, and then trains two steps.
 #[track_caller]
 fn check(flags: &str, expected: &str) {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let ran = call(flags, &folder).run();
     assert_eq!(ran.code, 0, "{flags}: {ran:?}");
     let prefix = if flags.contains("--sim") { "[simulated] " } else { "" };
@@ -205,7 +205,7 @@ Creating model on device: /GPU:1
 #[test]
 fn no_line_is_printed_before_it_is_true() {
     let check = |flags: &str, code: i32, said: &str, not_printed: &[&str]| {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let ran = call(flags, &folder).run();
         assert_eq!(ran.code, code, "{flags}: {ran:?}");
         contains(&ran.err, &[said]);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::call::{Call, Ran, tandem, tandem_json, texts};
+use crate::call::{Ran, TandemCall, tandem, tandem_json, texts};
 
 /// Flags that decide on the mode and the limits.
 const MODE_AND_LIMITS: [&str; 8] = [
@@ -188,7 +188,7 @@ fn every_other_refusal_with_something_to_type() {
 
 #[test]
 fn refusals_on_a_machine_without_a_gpu() {
-    let call = |line: &str| Call::new(line).without_gpu().run();
+    let call = |line: &str| TandemCall::new(line).without_gpu().run();
     let isolated = "--enable-memory-isolation --data-gpu-memory 4096";
     for line in [
         "--gpu 0",

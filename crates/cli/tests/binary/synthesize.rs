@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 
 use tandem_audio::{Clip, decode};
 
-use crate::call::{Call, Ran, contains};
-use crate::machine::Folder;
+use crate::call::{Ran, TandemCall, contains};
+use crate::machine::TempFolder;
 use crate::speech::{demo, tone, wav_of};
 
 /// A run of three steps, made once for all tests. Nobody changes it.
@@ -19,14 +19,14 @@ fn run_folder() -> &'static Path {
         let _ = fs::remove_dir_all(&path);
         let line = "train --model-size nano --batch-size 4 --mode cpu --buffer-size 6 --num-workers 2 --max-steps 3 \
                     --checkpoint-every 2";
-        let ran = Call::new(line).arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(&path).run();
+        let ran = TandemCall::new(line).arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(&path).run();
         assert_eq!(ran.code, 0, "{ran:?}");
         path
     })
 }
 
 /// A copy of the run, to be spoilt.
-fn copy_of_run(folder: &Folder) -> PathBuf {
+fn copy_of_run(folder: &TempFolder) -> PathBuf {
     for name in ["run.json", "checkpoint-00000002", "checkpoint-00000003"] {
         let from = run_folder().join(name);
         if from.is_file() {
@@ -41,12 +41,12 @@ fn copy_of_run(folder: &Folder) -> PathBuf {
     folder.path("")
 }
 
-fn call(line: &str, text: &str, out: &Path) -> Call {
-    Call::new(&format!("synthesize {line}")).arg("--text").arg(text).arg("-o").arg(out)
+fn call(line: &str, text: &str, out: &Path) -> TandemCall {
+    TandemCall::new(&format!("synthesize {line}")).arg("--text").arg(text).arg("-o").arg(out)
 }
 
 #[track_caller]
-fn spoken(line: &str, text: &str, folder: &Folder) -> (Vec<u8>, Ran) {
+fn spoken(line: &str, text: &str, folder: &TempFolder) -> (Vec<u8>, Ran) {
     let out = folder.path("out.wav");
     let ran = call(line, text, &out).arg("--checkpoint").arg(run_folder()).run();
     assert_eq!(ran.code, 0, "{line}: {ran:?}");
@@ -61,7 +61,7 @@ fn clip(wav: &[u8]) -> Clip {
 
 #[test]
 fn a_text_becomes_a_wav_that_follows_rate_and_seed() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let text = "The quick brown fox jumps over the lazy dog.";
     let (wav, ran) = spoken("--mode cpu", text, &folder);
     contains(&ran.out, &["Speaking on the CPU", "checkpoint-0000000", "s of speech, made in", "out.wav"]);
@@ -83,7 +83,7 @@ fn a_text_becomes_a_wav_that_follows_rate_and_seed() {
 
 #[test]
 fn simulated_cards_say_the_same_as_the_cpu() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let on_cpu = spoken("--mode cpu", "Good morning.", &folder).0;
     let (on_card, ran) = spoken("--sim 2x24GiB --gpu 1", "Good morning.", &folder);
     contains(&ran.out, &["[simulated] Speaking on GPU 1"]);
@@ -94,30 +94,30 @@ fn simulated_cards_say_the_same_as_the_cpu() {
 
 #[test]
 fn the_best_checkpoint_of_the_folder_is_the_default() {
-    let folder = Folder::new();
-    let run = Folder::new();
+    let folder = TempFolder::new();
+    let run = TempFolder::new();
     copy_of_run(&run);
     fs::rename(run.path(""), folder.path("checkpoints")).unwrap();
-    let ran = Call::new("synthesize --mode cpu --text hello -o out.wav").inside(&folder).run();
+    let ran = TandemCall::new("synthesize --mode cpu --text hello -o out.wav").inside(&folder).run();
     assert_eq!(ran.code, 0, "{ran:?}");
     contains(&ran.out, &["checkpoints/checkpoint-00000003"]);
 
     // It was cut short: the one before speaks, and that is said.
     let weights = folder.path("checkpoints/checkpoint-00000003/weights.safetensors");
     fs::write(&weights, &fs::read(&weights).unwrap()[..1000]).unwrap();
-    let ran = Call::new("synthesize --mode cpu --text hello -o out.wav").inside(&folder).run();
+    let ran = TandemCall::new("synthesize --mode cpu --text hello -o out.wav").inside(&folder).run();
     assert_eq!(ran.code, 0, "{ran:?}");
     contains(&ran.both(), &["passed over", "checkpoint-00000003", "checkpoint-00000002"]);
 
-    let empty = Folder::new();
-    let ran = Call::new("synthesize --mode cpu --text hello -o out.wav").inside(&empty).run();
+    let empty = TempFolder::new();
+    let ran = TandemCall::new("synthesize --mode cpu --text hello -o out.wav").inside(&empty).run();
     assert_eq!(ran.code, 2, "{ran:?}");
     contains(&ran.err, &["there is no checkpoint in ./checkpoints", "tandem train", "--checkpoint"]);
 }
 
 #[test]
 fn a_recording_lends_its_voice() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let say = |file: &Path| {
         let out = folder.path("out.wav");
         let ran = call("--mode cpu", "Good morning.", &out)
@@ -138,11 +138,11 @@ fn a_recording_lends_its_voice() {
 
 #[test]
 fn a_long_text_is_said_in_pieces() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let text = "Dr. Smith, it is said, paid $5 for it. And that was that! ".repeat(12);
     let file = folder.file("text.txt", format!("\u{FEFF}{text}\n\nThe end. 中"));
     let out = folder.path("out.wav");
-    let ran = Call::new("synthesize --mode cpu --speaking-rate 4 --text-file")
+    let ran = TandemCall::new("synthesize --mode cpu --speaking-rate 4 --text-file")
         .arg(file)
         .arg("--checkpoint")
         .arg(run_folder())
@@ -158,10 +158,10 @@ fn a_long_text_is_said_in_pieces() {
 
 #[test]
 fn bad_input_is_refused_and_nothing_is_written() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let out = folder.path("out.wav");
     let check = |flags: &[&str], said: &[&str]| {
-        let ran = Call::new("synthesize --mode cpu -o").arg(&out).args(flags).run();
+        let ran = TandemCall::new("synthesize --mode cpu -o").arg(&out).args(flags).run();
         assert_eq!(ran.code, 2, "{flags:?}: {ran:?}");
         contains(&ran.err, said);
         assert!(!out.exists(), "{flags:?}");
@@ -203,9 +203,9 @@ fn bad_input_is_refused_and_nothing_is_written() {
 
 #[test]
 fn a_place_that_cannot_be_written_to_is_refused_first() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     for (out, said) in [("no/such/out.wav", "the folder does not exist"), ("", "this is no file")] {
-        let ran = Call::new("synthesize --checkpoint nowhere --text hi -o").arg(folder.path(out)).run();
+        let ran = TandemCall::new("synthesize --checkpoint nowhere --text hi -o").arg(folder.path(out)).run();
         assert_eq!(ran.code, 2, "{ran:?}");
         contains(&ran.err, &[said]);
     }
@@ -213,7 +213,7 @@ fn a_place_that_cannot_be_written_to_is_refused_first() {
 
 #[test]
 fn checkpoints_of_other_models_and_broken_ones_are_told() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let run = copy_of_run(&folder);
     let out = folder.path("out.wav");
     let checkpoint = run.join("checkpoint-00000003");

@@ -18,14 +18,14 @@ pub(crate) fn eventually(mut is_so: impl FnMut() -> Result<(), String>) {
 }
 
 /// A window with a shell command in it. It ends with the test.
-pub(crate) struct Terminal {
+pub(crate) struct TestTerminal {
     socket: String,
 }
 
-impl Terminal {
+impl TestTerminal {
     /// Runs `line` in a window of that size; none where there is no tmux, which is said.
     #[expect(clippy::print_stderr, reason = "a test that tests nothing says so")]
-    pub(crate) fn run(line: &str, (width, height): (u16, u16)) -> Option<Terminal> {
+    pub(crate) fn run(line: &str, (width, height): (u16, u16)) -> Option<TestTerminal> {
         if !Command::new("tmux").arg("-V").output().is_ok_and(|said| said.status.success()) {
             assert!(std::env::var_os("TANDEM_REQUIRE_TMUX").is_none(), "tmux is not installed, and it is required");
             eprintln!("SKIPPED: tmux is not installed, and nothing else here is a terminal");
@@ -33,7 +33,7 @@ impl Terminal {
         }
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let terminal = Terminal { socket: format!("tandem-{}-{number}", std::process::id()) };
+        let terminal = TestTerminal { socket: format!("tandem-{}-{number}", std::process::id()) };
         // `cat` keeps the window until it has been looked at.
         let line = format!("{line}; echo \"ended with $?\"; stty -a | grep -o ' [-]*icanon'; cat");
         let (width, height) = (width.to_string(), height.to_string());
@@ -89,7 +89,7 @@ impl Terminal {
     }
 }
 
-impl Drop for Terminal {
+impl Drop for TestTerminal {
     fn drop(&mut self) {
         let _ = Command::new("tmux").args(["-L", &self.socket, "kill-server"]).output();
     }

@@ -8,15 +8,15 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::call::{Call, Ran, contains, in_order};
-use crate::machine::Folder;
+use crate::call::{Ran, TandemCall, contains, in_order};
+use crate::machine::TempFolder;
 use crate::speech::{demo, tone, wav_of};
 
 /// A run of a few seconds.
 const SHORT: &str = "--model-size nano --batch-size 4 --mode cpu --buffer-size 6 --num-workers 2";
 
-fn call(line: &str, folder: &Path) -> Call {
-    Call::new(&format!("train {line}")).arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(folder)
+fn call(line: &str, folder: &Path) -> TandemCall {
+    TandemCall::new(&format!("train {line}")).arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(folder)
 }
 
 #[track_caller]
@@ -59,7 +59,7 @@ fn tensors(folder: &Path, step: u64) -> [Vec<u8>; 2] {
 
 #[test]
 fn a_run_says_what_it_does_and_keeps_what_it_learnt() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let dir = folder.path("run");
     let ran = trained(&format!("{SHORT} --max-steps 12 --checkpoint-every 5"), &dir);
     in_order(
@@ -99,7 +99,7 @@ fn a_run_says_what_it_does_and_keeps_what_it_learnt() {
 
 #[test]
 fn a_run_that_is_asked_to_stop_keeps_what_it_learnt_and_says_so_to_the_shell() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let line = format!("{SHORT} --max-steps 20 --checkpoint-every 100");
     let whole = folder.path("whole");
     trained(&line, &whole);
@@ -122,7 +122,7 @@ fn a_run_that_is_asked_to_stop_keeps_what_it_learnt_and_says_so_to_the_shell() {
 
 #[test]
 fn a_run_that_is_killed_goes_on_as_if_it_had_not_been() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let line = format!("{SHORT} --max-steps 14 --checkpoint-every 3");
     let (whole, killed) = (folder.path("whole"), folder.path("killed"));
     trained(&line, &whole);
@@ -143,7 +143,7 @@ fn a_run_that_is_killed_goes_on_as_if_it_had_not_been() {
 
 #[test]
 fn simulated_cards_learn_the_same_bits_as_the_cpu() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let line = "--model-size nano --batch-size 4 --max-steps 4 --buffer-size 6 --no-mixed-precision";
     let pair = "--sim 2x24GiB --data-gpu 0 --model-gpu 1";
     trained(&format!("{line} --mode cpu"), &folder.path("cpu"));
@@ -158,7 +158,7 @@ fn simulated_cards_learn_the_same_bits_as_the_cpu() {
 
 #[test]
 fn a_batch_in_pieces_is_one_step() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let line = "--model-size nano --mode cpu --max-steps 3 --batch-size 8 --buffer-size 6";
     trained(&format!("{line} --grad-accum 4"), &folder.path("parts"));
     let steps = losses(&folder.path("parts"));
@@ -171,7 +171,7 @@ fn a_batch_in_pieces_is_one_step() {
 
 #[test]
 fn bf16_on_a_simulated_card_learns_too() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let line = "--model-size nano --batch-size 4 --max-steps 3 --buffer-size 6 --sim 1x24GiB";
     trained(line, &folder.path("run"));
     let finite = events(&folder.path("run"), "learned").iter().all(|event| event["losses"]["loss"].is_f64());
@@ -180,7 +180,7 @@ fn bf16_on_a_simulated_card_learns_too() {
 
 #[test]
 fn what_cannot_be_done_is_refused_and_nothing_is_lost() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let dir = folder.path("run");
     trained(&format!("{SHORT} --max-steps 4 --checkpoint-every 2"), &dir);
     let before = tensors(&dir, 4);
@@ -208,7 +208,7 @@ fn what_cannot_be_done_is_refused_and_nothing_is_lost() {
 
 #[test]
 fn a_run_goes_on_from_the_checkpoint_it_is_told_to() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let (dir, other) = (folder.path("run"), folder.path("other"));
     // In bf16: what GEMMs read is made again from the weights.
     let line = "--model-size nano --batch-size 4 --max-steps 4 --checkpoint-every 2 --buffer-size 6 --sim 1x24GiB";
@@ -233,7 +233,7 @@ fn a_run_goes_on_from_the_checkpoint_it_is_told_to() {
 
 #[test]
 fn every_checkpoint_has_its_score_and_none_changes_what_is_learnt() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let line = "--model-size nano --batch-size 10 --mode cpu --buffer-size 4 --epochs 3";
     let often = folder.path("often");
     trained(&format!("{line} --checkpoint-every 1"), &often);
@@ -255,7 +255,7 @@ fn every_checkpoint_has_its_score_and_none_changes_what_is_learnt() {
 
 #[test]
 fn what_ends_a_run_and_what_could_be_better_is_said_after_the_start() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let check = |name: &str, line: &str, parts: &[&str]| {
         let ran = trained(&format!("--model-size nano --buffer-size 4 {line}"), &folder.path(name));
         in_order(&ran.out, parts);
@@ -274,7 +274,7 @@ fn what_ends_a_run_and_what_could_be_better_is_said_after_the_start() {
 fn little_data_is_no_accident() {
     let metadata = fs::read_to_string(demo().join("metadata.csv")).unwrap();
     let corpus = |lines: &[String]| {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         for line in lines {
             let id = line.split('|').next().unwrap();
             folder.file(&format!("wavs/{id}.wav"), fs::read(demo().join(format!("wavs/{id}.wav"))).unwrap());
@@ -283,10 +283,10 @@ fn little_data_is_no_accident() {
         folder
     };
     let lines: Vec<String> = metadata.lines().map(str::to_owned).collect();
-    let check = |corpus: &Folder, flags: &str, code: i32, said: &str| {
+    let check = |corpus: &TempFolder, flags: &str, code: i32, said: &str| {
         let line = format!("train --model-size nano --mode cpu --buffer-size 2 --max-steps 1 {flags}");
-        let run = Folder::new();
-        let ran = Call::new(&line)
+        let run = TempFolder::new();
+        let ran = TandemCall::new(&line)
             .arg("--train-data")
             .arg(corpus.path(""))
             .arg("--checkpoint-dir")

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::call::{Call, Ran, SMALL, contains, in_order, tandem, tandem_json};
+use crate::call::{Ran, SMALL, TandemCall, contains, in_order, tandem, tandem_json};
 
 const HEADINGS: [&str; 5] = [
     "1. Checking prerequisites...\n",
@@ -96,11 +96,11 @@ fn a_limit_is_named_where_there_is_one() {
 #[test]
 fn split_arenas_claim_no_reservation() {
     let line = format!("validate --sim 1x24GiB --share-gpu --enable-memory-isolation {SMALL}");
-    let ran = Call::new(&line).env("TANDEM_ARENA", "split").run();
+    let ran = TandemCall::new(&line).env("TANDEM_ARENA", "split").run();
     passed(&ran, &["Split arena for the data role"]);
     assert!(!ran.out.contains("Isolation configured"), "{ran:?}");
     let pair = format!("validate --sim 2x24GiB,nvlink --data-gpu 0 --model-gpu 1 {SMALL}");
-    passed(&Call::new(&pair).env("TANDEM_ARENA", "split").run(), &["GB/s (peer: "]);
+    passed(&TandemCall::new(&pair).env("TANDEM_ARENA", "split").run(), &["GB/s (peer: "]);
     assert!(!ran.out.contains("Reserved ") && !ran.out.contains("driver's pool"), "{ran:?}");
 }
 
@@ -132,7 +132,7 @@ fn every_mode_and_every_way_across_passes() {
 
 #[test]
 fn the_cpu_passes_and_speaks_of_no_gpu() {
-    let ran = Call::new(&format!("validate {SMALL}")).without_gpu().run();
+    let ran = TandemCall::new(&format!("validate {SMALL}")).without_gpu().run();
     passed(&ran, &["3. Testing model creation on the CPU...", "🚀 Intelligent GPU Pipeline: CPU Mode"]);
     for part in ["GPU 0", "GPU:0", "GPU indices"] {
         assert!(!ran.out.contains(part), "{part} in\n{}", ran.out);

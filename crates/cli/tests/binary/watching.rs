@@ -12,13 +12,13 @@ use rustix::fs::OFlags;
 use rustix::pipe::fcntl_setpipe_size;
 use serde_json::Value;
 
-use crate::call::{Call, Ran, contains};
-use crate::machine::Folder;
+use crate::call::{Ran, TandemCall, contains};
+use crate::machine::TempFolder;
 use crate::speech::{tone, wav_of};
 
 /// Eight recordings of a fifth of a second: hundreds of steps of the smallest model take seconds.
-fn corpus() -> Folder {
-    let folder = Folder::new();
+fn corpus() -> TempFolder {
+    let folder = TempFolder::new();
     let ids: Vec<String> = (0..8).map(|number| format!("s{number}")).collect();
     ids.iter().for_each(|id| drop(folder.file(&format!("wavs/{id}.wav"), wav_of(&tone(22_050, 0.2)))));
     let lines: Vec<String> = ids.iter().map(|id| format!("{id}|ab|ab")).collect();
@@ -26,20 +26,20 @@ fn corpus() -> Folder {
     folder
 }
 
-fn call(flags: &str, corpus: &Folder) -> Call {
+fn call(flags: &str, corpus: &TempFolder) -> TandemCall {
     let batch = if flags.contains("--batch-size") { "" } else { "--batch-size 1" };
     let line = format!("train --model-size nano {batch} --buffer-size 4 --num-workers 1 {flags}");
-    Call::new(&line).arg("--train-data").arg(corpus.path("")).arg("--checkpoint-dir").arg(corpus.path("run"))
+    TandemCall::new(&line).arg("--train-data").arg(corpus.path("")).arg("--checkpoint-dir").arg(corpus.path("run"))
 }
 
 /// The log of a run.
-fn records(corpus: &Folder) -> Vec<Value> {
+fn records(corpus: &TempFolder) -> Vec<Value> {
     let log = fs::read_to_string(corpus.path("run/run.jsonl")).unwrap();
     log.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// The remarks in it, each with the last step before it.
-fn notes(corpus: &Folder) -> Vec<(u64, String)> {
+fn notes(corpus: &TempFolder) -> Vec<(u64, String)> {
     let (mut step, mut notes) = (0, Vec::new());
     for record in records(corpus) {
         match record["event"].as_str().unwrap() {
@@ -194,7 +194,7 @@ fn in_the_trace_a_batch_goes_through_its_stages_one_after_another() {
             // The format keeps nanoseconds; a clock may be rounded to one.
             assert!(both.iter().all(|(_, ended, began)| *ended <= began + 0.002), "{mode}: {both:?}");
         }
-        let found = Call::new("profile --json --log").arg(corpus.path("run")).run();
+        let found = TandemCall::new("profile --json --log").arg(corpus.path("run")).run();
         let share = serde_json::from_str::<Value>(&found.out).unwrap()["copies_beside_work"].as_f64().unwrap();
         assert!((0.0..=1.0).contains(&share), "{mode}: {share}");
     }

@@ -8,14 +8,14 @@ use super::words::{
 
 /// A sentence: words, and after which of them one pauses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sentence {
+pub(super) struct DemoSentence {
     pub(super) words: Vec<Word>,
     /// Places in `words` that a comma follows.
     pub(super) commas: Vec<usize>,
     pub(super) question: bool,
 }
 
-impl Sentence {
+impl DemoSentence {
     /// As it is written: a capital, commas, a full stop or question mark.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
@@ -101,9 +101,9 @@ impl Sentence {
 }
 
 /// A sentence that `dice` decide.
-pub(super) fn sentence(dice: &mut Dice) -> Sentence {
+pub(super) fn sentence(dice: &mut Dice) -> DemoSentence {
     loop {
-        let mut sentence = Sentence::default();
+        let mut sentence = DemoSentence::default();
         if dice.percent(15) {
             sentence.ask(dice);
         } else {
@@ -154,8 +154,8 @@ mod tests {
     #[test]
     fn how_it_is_written() {
         let w = |spelling| Word { spelling, phones: "" };
-        let sentence = Sentence { words: vec![w("then"), w("I"), w("slept")], commas: vec![0], question: false };
+        let sentence = DemoSentence { words: vec![w("then"), w("I"), w("slept")], commas: vec![0], question: false };
         assert_eq!(sentence.text(), "Then, I slept.");
-        assert_eq!(Sentence { commas: vec![], question: true, ..sentence }.text(), "Then I slept?");
+        assert_eq!(DemoSentence { commas: vec![], question: true, ..sentence }.text(), "Then I slept?");
     }
 }

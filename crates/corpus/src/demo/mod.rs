@@ -31,15 +31,15 @@ mod synth;
 
 mod write;
 
-pub use voice::{VOICES, Voice};
-pub use write::{Written, write};
+pub use voice::{DemoVoice, VOICES};
+pub use write::{WrittenDemo, write};
 
 /// The sample rate of everything made here.
 pub const RATE_HZ: u32 = 22_050;
 
 /// Something said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Utterance {
+pub struct DemoUtterance {
     /// The voice and the number, as in `ada_00012`; the pattern `{speaker}_*` finds the voice.
     pub id: String,
     /// What is said, with capitals and punctuation.
@@ -65,14 +65,14 @@ pub struct PhoneSpan {
 
 /// Utterance `index` of the corpus that `seed` names. There is one for every index.
 ///
-/// `voices` of them take turns ([`Voice::number`]). Cost: a few milliseconds, and the samples.
-pub fn utterance(seed: u64, index: u64, voices: usize) -> Utterance {
-    let voice = &Voice::number(seed, (index % voices.max(1) as u64) as usize);
+/// `voices` of them take turns ([`DemoVoice::number`]). Cost: a few milliseconds, and the samples.
+pub fn utterance(seed: u64, index: u64, voices: usize) -> DemoUtterance {
+    let voice = &DemoVoice::number(seed, (index % voices.max(1) as u64) as usize);
     let mut dice = dice::Dice::new(&[seed, index]);
     let sentence = grammar::sentence(&mut dice);
     let score = prosody::score(&sentence, voice, &mut dice);
-    let samples = synth::synthesize(&tracks::Tracks::new(&score, voice), voice, &mut dice);
-    Utterance {
+    let samples = synth::synthesize(&tracks::ControlTracks::new(&score, voice), voice, &mut dice);
+    DemoUtterance {
         id: format!("{}_{index:05}", voice.name),
         text: sentence.text(),
         speaker: voice.name.to_string(),

@@ -32,7 +32,7 @@ pub(super) enum Manner {
 
 /// A phone.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Phone {
+pub(super) struct DemoPhone {
     pub(super) name: &'static str,
     pub(super) manner: Manner,
     pub(super) voiced: bool,
@@ -48,20 +48,20 @@ pub(super) struct Phone {
 }
 
 /// The phone called `name`, without the digit of its stress.
-pub(super) fn phone(name: &str) -> Option<&'static Phone> {
+pub(super) fn phone(name: &str) -> Option<&'static DemoPhone> {
     PHONES.iter().find(|phone| phone.name == name)
 }
 
-pub(super) const SILENCE: &Phone = &PHONES[PHONES.len() - 1];
+pub(super) const SILENCE: &DemoPhone = &PHONES[PHONES.len() - 1];
 
 /// A vowel that stays where it is.
-const fn vowel(name: &'static str, at: Formants, duration_ms: f64) -> Phone {
+const fn vowel(name: &'static str, at: Formants, duration_ms: f64) -> DemoPhone {
     moving(name, at, at, duration_ms)
 }
 
 /// A vowel that moves.
-const fn moving(name: &'static str, start: Formants, end: Formants, duration_ms: f64) -> Phone {
-    Phone {
+const fn moving(name: &'static str, start: Formants, end: Formants, duration_ms: f64) -> DemoPhone {
+    DemoPhone {
         name,
         manner: Manner::Vowel,
         voiced: true,
@@ -75,18 +75,18 @@ const fn moving(name: &'static str, start: Formants, end: Formants, duration_ms:
     }
 }
 
-const fn glide(name: &'static str, at: Formants) -> Phone {
-    Phone { manner: Manner::Glide, ..vowel(name, at, 72.0) }
+const fn glide(name: &'static str, at: Formants) -> DemoPhone {
+    DemoPhone { manner: Manner::Glide, ..vowel(name, at, 72.0) }
 }
 
-const fn nasal(name: &'static str, at: Formants, nasal_zero_hz: f64) -> Phone {
-    Phone { manner: Manner::Nasal, nasal_zero_hz, ..vowel(name, at, 76.0) }
+const fn nasal(name: &'static str, at: Formants, nasal_zero_hz: f64) -> DemoPhone {
+    DemoPhone { manner: Manner::Nasal, nasal_zero_hz, ..vowel(name, at, 76.0) }
 }
 
 /// A consonant with noise: its centre, width and level.
-const fn noisy(manner: Manner, name: &'static str, voiced: bool, at: Formants, noise: [f64; 3], ms: f64) -> Phone {
+const fn noisy(manner: Manner, name: &'static str, voiced: bool, at: Formants, noise: [f64; 3], ms: f64) -> DemoPhone {
     let [noise_hz, noise_width_hz, noise_level] = noise;
-    Phone { manner, voiced, noise_hz, noise_width_hz, noise_level, ..vowel(name, at, ms) }
+    DemoPhone { manner, voiced, noise_hz, noise_width_hz, noise_level, ..vowel(name, at, ms) }
 }
 
 const LIPS: Formants = [260.0, 900.0, 2200.0];
@@ -96,7 +96,7 @@ const RIDGE: Formants = [280.0, 1750.0, 2650.0];
 const PALATE: Formants = [290.0, 1950.0, 2550.0];
 const VELUM: Formants = [270.0, 1900.0, 2300.0];
 
-const PHONES: [Phone; 40] = [
+const PHONES: [DemoPhone; 40] = [
     vowel("IY", [270.0, 2290.0, 3010.0], 125.0),
     vowel("IH", [390.0, 1990.0, 2550.0], 90.0),
     vowel("EH", [530.0, 1840.0, 2480.0], 105.0),

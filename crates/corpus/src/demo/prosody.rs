@@ -4,9 +4,9 @@
 //! sentence and falls at its end, or rises when it asks.
 
 use super::dice::Dice;
-use super::grammar::Sentence;
-use super::phones::{Manner, Phone, SILENCE, phone};
-use super::voice::Voice;
+use super::grammar::DemoSentence;
+use super::phones::{DemoPhone, Manner, SILENCE, phone};
+use super::voice::DemoVoice;
 use super::{PhoneSpan, RATE_HZ};
 
 /// Samples of a control frame: everything lasts a whole number of them. 2.9 ms.
@@ -15,7 +15,7 @@ pub(super) const FRAME_SAMPLES: u32 = 64;
 /// A phone with its place in time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Note {
-    pub(super) phone: &'static Phone,
+    pub(super) phone: &'static DemoPhone,
     pub(super) stress: u8,
     pub(super) num_frames: usize,
 }
@@ -41,7 +41,7 @@ impl Score {
 }
 
 /// How `voice` says `sentence`.
-pub(super) fn score(sentence: &Sentence, voice: &Voice, dice: &mut Dice) -> Score {
+pub(super) fn score(sentence: &DemoSentence, voice: &DemoVoice, dice: &mut Dice) -> Score {
     let mut notes = vec![note(SILENCE, 0, 1.0, dice)];
     for (i, word) in sentence.words.iter().enumerate() {
         let last = i + 1 == sentence.words.len();
@@ -56,7 +56,7 @@ pub(super) fn score(sentence: &Sentence, voice: &Voice, dice: &mut Dice) -> Scor
     Score { notes, pitch_hz }
 }
 
-fn push_word(notes: &mut Vec<Note>, phones: &'static str, before_pause: bool, voice: &Voice, dice: &mut Dice) {
+fn push_word(notes: &mut Vec<Note>, phones: &'static str, before_pause: bool, voice: &DemoVoice, dice: &mut Dice) {
     let symbols: Vec<&str> = phones.split(' ').collect();
     let last_vowel = symbols.iter().rposition(|symbol| symbol.ends_with(['0', '1']));
     for (i, symbol) in symbols.iter().enumerate() {
@@ -73,14 +73,14 @@ fn push_word(notes: &mut Vec<Note>, phones: &'static str, before_pause: bool, vo
 }
 
 /// `phone`, its own duration times `stretch`, give or take a little.
-fn note(phone: &'static Phone, stress: u8, stretch: f64, dice: &mut Dice) -> Note {
+fn note(phone: &'static DemoPhone, stress: u8, stretch: f64, dice: &mut Dice) -> Note {
     let frames_per_ms = f64::from(RATE_HZ) / 1000.0 / f64::from(FRAME_SAMPLES);
     let num_frames = phone.duration_ms * stretch * (1.0 + 0.08 * dice.around_zero()) * frames_per_ms;
     Note { phone, stress, num_frames: (num_frames.round() as usize).max(8) }
 }
 
 /// Pitch per frame: a line that sinks, hills on stressed vowels, and an end that tells statements from questions.
-fn pitch(notes: &[Note], question: bool, voice: &Voice, dice: &mut Dice) -> Vec<f64> {
+fn pitch(notes: &[Note], question: bool, voice: &DemoVoice, dice: &mut Dice) -> Vec<f64> {
     let num_frames: usize = notes.iter().map(|note| note.num_frames).sum();
     let mood = 0.04 * dice.around_zero();
     let mut shape = vec![0.0; num_frames];

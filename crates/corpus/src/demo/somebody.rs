@@ -3,7 +3,7 @@
 //! Numbers drawn each for itself fall together now and then, and two voices that nobody can tell apart teach nothing.
 //! Here the next voice is a fixed step further in every way people differ, round and round, and the seed says where the
 //! first one stands. How far apart two voices are depends mostly on their numbers, so good steps could be searched for:
-//! those that [`super::Voice::number`] gives keep the nearest two of 60 far apart in what a judge of speakers hears.
+//! those that [`super::DemoVoice::number`] gives keep the nearest two of 60 far apart in what a judge of speakers hears.
 
 use super::dice::Dice;
 

@@ -9,8 +9,8 @@ use super::RATE_HZ;
 use super::dice::Dice;
 use super::math::{cos, exp};
 use super::prosody::FRAME_SAMPLES;
-use super::tracks::{Controls, Tracks};
-use super::voice::Voice;
+use super::tracks::{ControlTracks, Controls};
+use super::voice::DemoVoice;
 
 /// Bandwidths of the five formants, and where the upper two lie, which do not move.
 const WIDTHS_HZ: [f64; 5] = [70.0, 100.0, 140.0, 250.0, 300.0];
@@ -29,7 +29,7 @@ const NOISE_GAIN: f64 = 1.0;
 const FLOOR: f64 = 2.0 / 32_768.0;
 
 /// The sound of `tracks`, at one loudness for all voices.
-pub(super) fn synthesize(tracks: &Tracks, voice: &Voice, dice: &mut Dice) -> Vec<i16> {
+pub(super) fn synthesize(tracks: &ControlTracks, voice: &DemoVoice, dice: &mut Dice) -> Vec<i16> {
     let mut sound = Vec::with_capacity(tracks.frames.len() * FRAME_SAMPLES as usize);
     let mut mouth = Mouth::new(voice);
     for controls in &tracks.frames {
@@ -41,7 +41,7 @@ pub(super) fn synthesize(tracks: &Tracks, voice: &Voice, dice: &mut Dice) -> Vec
 }
 
 /// What brings the voiced part of `sound` to the target, or its peak to the limit if that is less.
-fn gain(sound: &[f64], tracks: &Tracks) -> f64 {
+fn gain(sound: &[f64], tracks: &ControlTracks) -> f64 {
     let (mut energy, mut count) = (0.0, 0usize);
     for (samples, controls) in sound.chunks(FRAME_SAMPLES as usize).zip(&tracks.frames) {
         if controls.voice > 0.5 {
@@ -56,7 +56,7 @@ fn gain(sound: &[f64], tracks: &Tracks) -> f64 {
 
 /// Everything that remembers.
 struct Mouth<'a> {
-    voice: &'a Voice,
+    voice: &'a DemoVoice,
     /// Where the vocal folds are in their period, from 0 to 1, and how this period differs from the next.
     phase: f64,
     period_scale: f64,
@@ -80,7 +80,7 @@ struct Levels {
 }
 
 impl<'a> Mouth<'a> {
-    fn new(voice: &'a Voice) -> Mouth<'a> {
+    fn new(voice: &'a DemoVoice) -> Mouth<'a> {
         Mouth {
             voice,
             phase: 0.0,
@@ -171,7 +171,7 @@ struct Chest {
 
 impl Chest {
     /// None where they would cancel: that leaves rounding behind.
-    fn new(voice: &Voice) -> Option<Chest> {
+    fn new(voice: &DemoVoice) -> Option<Chest> {
         let mut chest = Chest { pole: Resonator::default(), zero: Resonator::default() };
         chest.pole.tune(voice.chest_hz, CHEST_WIDTH_HZ / (1.0 + voice.chest.max(0.0)));
         chest.zero.tune(voice.chest_hz, CHEST_WIDTH_HZ / (1.0 - voice.chest.min(0.0)));

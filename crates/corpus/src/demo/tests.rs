@@ -6,12 +6,12 @@ use std::sync::LazyLock;
 use super::phones::{Manner, phone};
 use super::*;
 use crate::dataset::{Dataset, OpenOptions};
-use crate::fixture::Folder;
+use crate::fixture::CorpusFolder;
 use crate::random;
 
 /// A stretch of sound with the phone it is.
 struct Piece {
-    voice: Voice,
+    voice: DemoVoice,
     span: PhoneSpan,
     sound: Vec<f64>,
 }
@@ -21,7 +21,7 @@ static PIECES: LazyLock<Vec<Piece>> = LazyLock::new(|| {
     let mut pieces = Vec::new();
     for index in 0..90 {
         let said = utterance(7, index, 6);
-        let voice = Voice::number(7, index as usize % 6);
+        let voice = DemoVoice::number(7, index as usize % 6);
         assert_eq!(voice.name, said.speaker);
         let mut start = 0;
         for span in said.phones {
@@ -170,7 +170,7 @@ fn voices_differ_in_pitch() {
 }
 
 /// Everything drawn voices differ in, with its range.
-fn traits(voice: &Voice) -> [(f64, f64, f64); 19] {
+fn traits(voice: &DemoVoice) -> [(f64, f64, f64); 19] {
     let [f1, f2, f3, f4] = voice.formant_scales;
     [
         (voice.pitch_hz.ln(), 75f64.ln(), 320f64.ln()),
@@ -196,7 +196,7 @@ fn traits(voice: &Voice) -> [(f64, f64, f64); 19] {
 }
 
 /// How far two voices are apart, in ranges, over all traits.
-fn apart(a: &Voice, b: &Voice) -> f64 {
+fn apart(a: &DemoVoice, b: &DemoVoice) -> f64 {
     let (a, b) = (traits(a), traits(b));
     let squares = a.iter().zip(&b).map(|((a, from, to), (b, ..))| ((a - b) / (to - from)).powi(2));
     squares.sum::<f64>().sqrt()
@@ -204,7 +204,7 @@ fn apart(a: &Voice, b: &Voice) -> f64 {
 
 #[test]
 fn there_are_as_many_voices_as_anybody_wants() {
-    let voices: Vec<Voice> = (0..999).map(|number| Voice::number(1, number)).collect();
+    let voices: Vec<DemoVoice> = (0..999).map(|number| DemoVoice::number(1, number)).collect();
     assert_eq!(voices[..6], VOICES);
     for (at, voice) in voices.iter().enumerate().skip(6) {
         for (which, (value, from, to)) in traits(voice).into_iter().enumerate() {
@@ -213,7 +213,7 @@ fn there_are_as_many_voices_as_anybody_wants() {
         }
         assert!(voices[..at].iter().all(|other| other.name != voice.name && other.pitch_hz != voice.pitch_hz));
     }
-    assert_ne!(Voice::number(1, 10), Voice::number(2, 10));
+    assert_ne!(DemoVoice::number(1, 10), DemoVoice::number(2, 10));
     // They take turns, and the first six say what they said when there were no others.
     assert_eq!(utterance(1, 70, 60).speaker, voices[10].name);
     assert_eq!(utterance(1, 3, 60), utterance(1, 3, 6));
@@ -222,7 +222,7 @@ fn there_are_as_many_voices_as_anybody_wants() {
 #[test]
 fn no_two_voices_fall_together() {
     for seed in 0..20 {
-        let voices: Vec<Voice> = (0..64).map(|number| Voice::number(seed, number)).collect();
+        let voices: Vec<DemoVoice> = (0..64).map(|number| DemoVoice::number(seed, number)).collect();
         for (at, voice) in voices.iter().enumerate().skip(6) {
             for other in &voices[..at] {
                 let apart = apart(voice, other);
@@ -311,7 +311,7 @@ fn samples_never_change() {
 
 #[test]
 fn what_is_written_is_a_corpus() {
-    let folder = Folder::new("demo");
+    let folder = CorpusFolder::new("demo");
     let write = || {
         write(folder.path(), 0.25, (5, 6), |path, samples, rate_hz| {
             assert_eq!(rate_hz, RATE_HZ);

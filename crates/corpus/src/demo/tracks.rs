@@ -1,8 +1,8 @@
 //! What the synthesiser's controls are set to, frame by frame: phones become targets, and targets become movements.
 
-use super::phones::{Formants, Manner, NEUTRAL, Phone};
+use super::phones::{DemoPhone, Formants, Manner, NEUTRAL};
 use super::prosody::{Note, Score};
-use super::voice::Voice;
+use super::voice::DemoVoice;
 
 /// The controls at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Controls {
 
 /// Controls for every frame of an utterance.
 #[derive(Clone, Debug)]
-pub(super) struct Tracks {
+pub(super) struct ControlTracks {
     pub(super) frames: Vec<Controls>,
 }
 
@@ -31,9 +31,9 @@ pub(super) struct Tracks {
 const FORMANT_REACH: usize = 8;
 const LEVEL_REACH: usize = 2;
 
-impl Tracks {
+impl ControlTracks {
     /// The movements of `voice` saying `score`.
-    pub(super) fn new(score: &Score, voice: &Voice) -> Tracks {
+    pub(super) fn new(score: &Score, voice: &DemoVoice) -> ControlTracks {
         let mut frames: Vec<Controls> = Vec::with_capacity(score.pitch_hz.len());
         for (i, note) in score.notes.iter().enumerate() {
             let (before, after) = (i.checked_sub(1).map(|i| &score.notes[i]), score.notes.get(i + 1));
@@ -60,7 +60,7 @@ impl Tracks {
             frame.noise_hz = (frame.noise_hz * voice.tract_scale).min(9500.0);
             frame.nasal_zero_hz *= voice.tract_scale;
         }
-        Tracks { frames }
+        ControlTracks { frames }
     }
 }
 
@@ -88,7 +88,7 @@ fn push_note(frames: &mut Vec<Controls>, note: &Note, before: Option<&Note>, aft
 }
 
 /// How loud everything is in a frame of a phone.
-fn set_levels(controls: &mut Controls, phone: &Phone, frame: usize, total: usize, before_vowel: bool) {
+fn set_levels(controls: &mut Controls, phone: &DemoPhone, frame: usize, total: usize, before_vowel: bool) {
     let voice = if phone.voiced { 1.0 } else { 0.0 };
     match phone.manner {
         Manner::Vowel => controls.voice = 1.0,
@@ -127,7 +127,7 @@ fn set_levels(controls: &mut Controls, phone: &Phone, frame: usize, total: usize
     }
 }
 
-fn at_rest(phone: &Phone) -> Controls {
+fn at_rest(phone: &DemoPhone) -> Controls {
     Controls {
         formants_hz: phone.start,
         voice: 0.0,

@@ -6,7 +6,7 @@ use super::somebody::Somebody;
 
 /// A voice: what makes one speaker differ from another.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Voice {
+pub struct DemoVoice {
     /// Its name.
     pub name: Cow<'static, str>,
     /// Its middle pitch.
@@ -43,8 +43,8 @@ pub struct Voice {
     pub chest_hz: f64,
 }
 
-/// The voices that have names, in the order they take turns. There are more: [`Voice::number`].
-pub const VOICES: [Voice; 6] = [
+/// The voices that have names, in the order they take turns. There are more: [`DemoVoice::number`].
+pub const VOICES: [DemoVoice; 6] = [
     voice("ada", 205.0, 1.0, 1.16, 1.00, 0.06, 0.35),
     voice("ben", 112.0, 0.9, 1.00, 1.05, 0.02, 0.15),
     voice("cleo", 178.0, 1.2, 1.11, 1.12, 0.10, 0.45),
@@ -62,8 +62,8 @@ const fn voice(
     speed: f64,
     breathiness: f64,
     dullness: f64,
-) -> Voice {
-    Voice {
+) -> DemoVoice {
+    DemoVoice {
         name: Cow::Borrowed(name),
         pitch_hz,
         pitch_range,
@@ -84,10 +84,10 @@ const fn voice(
     }
 }
 
-impl Voice {
+impl DemoVoice {
     /// Voice `number` of the corpus that `seed` names: one of [`VOICES`], then as many more as anybody wants, each
     /// unlike those before it in everything at once.
-    pub fn number(seed: u64, number: usize) -> Voice {
+    pub fn number(seed: u64, number: usize) -> DemoVoice {
         VOICES.get(number).cloned().unwrap_or_else(|| somebody(&mut Somebody::new(seed, number), number))
     }
 }
@@ -98,8 +98,8 @@ impl Voice {
 /// Measured with GE2E, which tells speakers apart: pitch and tract move a voice most, then widths, breath, the third
 /// formant and the folds. Open noses and loud chests move it as far, but a recogniser loses the words (25 % of the
 /// characters with closed noses, 56 % with half open ones), so these get little room.
-fn somebody(who: &mut Somebody, number: usize) -> Voice {
-    Voice {
+fn somebody(who: &mut Somebody, number: usize) -> DemoVoice {
+    DemoVoice {
         name: Cow::Owned(format!("voice{number:03}")),
         pitch_hz: who.in_ratio(75.0, 320.0, 0.5658),
         tract_scale: who.in_ratio(0.82, 1.30, 0.6460),

@@ -4,12 +4,12 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::{RATE_HZ, Utterance, utterance};
+use super::{DemoUtterance, RATE_HZ, utterance};
 use crate::error::CorpusError;
 
 /// What was written.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Written {
+pub struct WrittenDemo {
     /// Utterances.
     pub num_utterances: u64,
     /// Their length together.
@@ -28,7 +28,7 @@ pub fn write(
     minutes: f64,
     (seed, voices): (u64, usize),
     mut write_wav: impl FnMut(&Path, &[i16], u32) -> io::Result<()>,
-) -> Result<Written, CorpusError> {
+) -> Result<WrittenDemo, CorpusError> {
     let metadata_path = folder.join("metadata.csv");
     for name in ["metadata.csv", "metadata_train.csv", "metadata_eval.csv"] {
         if folder.join(name).exists() {
@@ -38,7 +38,7 @@ pub fn write(
     let wavs = folder.join("wavs");
     fs::create_dir_all(&wavs).map_err(failed(&wavs))?;
     let (mut metadata, mut phones) = (String::new(), Vec::new());
-    let mut written = Written { num_utterances: 0, duration_s: 0.0 };
+    let mut written = WrittenDemo { num_utterances: 0, duration_s: 0.0 };
     while written.num_utterances == 0 || written.duration_s < minutes * 60.0 {
         let said = utterance(seed, written.num_utterances, voices);
         let path = wavs.join(format!("{}.wav", said.id));
@@ -53,7 +53,7 @@ pub fn write(
     Ok(written)
 }
 
-fn push_phones(lines: &mut Vec<u8>, said: &Utterance) {
+fn push_phones(lines: &mut Vec<u8>, said: &DemoUtterance) {
     let mut start = 0;
     let spans: Vec<_> = said
         .phones

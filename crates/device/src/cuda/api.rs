@@ -35,14 +35,14 @@ pub(crate) const CAPTURE_THREAD_LOCAL: i32 = 1;
 /// `CUmemLocation`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Location {
+pub(crate) struct MemLocation {
     kind: i32,
     ordinal: i32,
 }
 
-impl Location {
-    pub(crate) fn device(ordinal: i32) -> Location {
-        Location { kind: 1, ordinal }
+impl MemLocation {
+    pub(crate) fn device(ordinal: i32) -> MemLocation {
+        MemLocation { kind: 1, ordinal }
     }
 }
 
@@ -52,7 +52,7 @@ impl Location {
 pub(crate) struct PoolProps {
     allocation: i32,
     handle_types: i32,
-    pub(crate) location: Location,
+    pub(crate) location: MemLocation,
     security_attributes: *mut c_void,
     pub(crate) max_bytes: usize,
     usage: u16,
@@ -64,7 +64,7 @@ impl PoolProps {
         PoolProps {
             allocation: 1,
             handle_types: 0,
-            location: Location::device(ordinal),
+            location: MemLocation::device(ordinal),
             security_attributes: std::ptr::null_mut(),
             max_bytes,
             usage: 0,
@@ -77,13 +77,13 @@ impl PoolProps {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
-    pub(crate) location: Location,
+    pub(crate) location: MemLocation,
     flags: i32,
 }
 
 impl Access {
     pub(crate) fn read_write(ordinal: i32) -> Access {
-        Access { location: Location::device(ordinal), flags: 3 }
+        Access { location: MemLocation::device(ordinal), flags: 3 }
     }
 }
 

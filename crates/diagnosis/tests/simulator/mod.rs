@@ -4,8 +4,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use tandem_diagnosis::Change;
-use tandem_events::{Event, Record, Role, VERSION};
+use tandem_diagnosis::SettingChange;
+use tandem_events::{Record, Role, RunEvent, VERSION};
 
 /// Rows of a batch: threads share them.
 const ROWS: usize = 8;
@@ -122,22 +122,22 @@ impl Line {
     }
 
     /// The same with a setting changed.
-    pub(crate) fn with(&self, change: Change) -> Line {
+    pub(crate) fn with(&self, change: SettingChange) -> Line {
         let mut line = self.clone();
         match change {
-            Change::NumWorkers(threads) => line.threads = threads as usize,
-            Change::CacheMemory => line.load_ms *= 0.02,
-            Change::TransferHandover => line.route = "handover",
-            Change::TransferPeer => (line.route, line.transfer_ms) = ("peer", 0.5 * line.transfer_ms),
-            Change::ShareGpu(card) => (line.cards, line.route) = ([card; 2], "handover"),
-            Change::SecondCard(card) => line.move_data_from(card),
+            SettingChange::NumWorkers(threads) => line.threads = threads as usize,
+            SettingChange::CacheMemory => line.load_ms *= 0.02,
+            SettingChange::TransferHandover => line.route = "handover",
+            SettingChange::TransferPeer => (line.route, line.transfer_ms) = ("peer", 0.5 * line.transfer_ms),
+            SettingChange::ShareGpu(card) => (line.cards, line.route) = ([card; 2], "handover"),
+            SettingChange::SecondCard(card) => line.move_data_from(card),
             // As fast as a card can be.
-            Change::OtherDataCard(card) => {
+            SettingChange::OtherDataCard(card) => {
                 line.move_data_from(card);
                 (line.upload_ms, line.features_ms) = (0.01, 0.01);
             }
             // As plans have it: two cards keep half.
-            Change::BufferSize(typed) => line.ahead = if line.is_one_card() { typed } else { typed / 2 },
+            SettingChange::BufferSize(typed) => line.ahead = if line.is_one_card() { typed } else { typed / 2 },
         }
         line
     }
@@ -298,11 +298,11 @@ impl<'a> Play<'a> {
 
     /// The log, in the order of time.
     fn records(&self) -> Vec<Record> {
-        let mut told: Vec<(f64, Event)> = Vec::new();
+        let mut told: Vec<(f64, RunEvent)> = Vec::new();
         if !self.line.is_old_log {
             told.push((0.0, self.setting()));
-            let headspace = |(bucket, length): (usize, &f64)| (0.0, headspace(bucket, length * self.line.train_ms));
-            told.extend(BUCKETS.iter().enumerate().map(headspace));
+            let model_only = |(bucket, length): (usize, &f64)| (0.0, model_only(bucket, length * self.line.train_ms));
+            told.extend(BUCKETS.iter().enumerate().map(model_only));
         }
         told.extend(Role::BOTH.map(|role| (0.0, self.arena(role))));
         let one = |(name, times): (&'static str, &Times)| {
@@ -315,12 +315,12 @@ impl<'a> Play<'a> {
         for batch in 0..self.load.len() {
             let (begin, done) = (self.load.begin[batch], self.load.done[batch]);
             let idle = batch.checked_sub(1).map_or(done, |before| (done - self.upload.done[before]).max(0.0));
-            let Event::Stage { stage, batch, ns, wait_ns, .. } = stage("load", batch, done - begin, idle) else {
+            let RunEvent::Stage { stage, batch, ns, wait_ns, .. } = stage("load", batch, done - begin, idle) else {
                 unreachable!()
             };
             told.push((
                 done,
-                Event::Stage {
+                RunEvent::Stage {
                     stage,
                     batch,
                     ns,
@@ -336,39 +336,39 @@ impl<'a> Play<'a> {
         told.into_iter().enumerate().map(record).collect()
     }
 
-    fn tell_step(&self, at: usize, told: &mut Vec<(f64, Event)>) {
+    fn tell_step(&self, at: usize, told: &mut Vec<(f64, RunEvent)>) {
         let (begin, done) = (self.step.begin[at], self.step.done[at]);
         let before = at.checked_sub(1).map_or(0.0, |before| self.step.done[before]);
         let (step, wall_ns, wait_ns) = (at as u64 + 1, ns_of(done - before), ns_of(self.waits[at]));
-        told.push((done, Event::Step { step, wall_ns, wait_ns }));
+        told.push((done, RunEvent::Step { step, wall_ns, wait_ns }));
         if !self.line.is_old_log {
             let (bucket, busy_ns) = (self.lengths[at] as u32, ns_of(done - begin));
             told.push((
                 done,
-                Event::StepWork { step, batch: at as u64, batches: 1, bucket, busy_ns, wait_ns, began_ns: None },
+                RunEvent::StepWork { step, batch: at as u64, batches: 1, bucket, busy_ns, wait_ns, began_ns: None },
             ));
         }
     }
 
-    fn setting(&self) -> Event {
+    fn setting(&self) -> RunEvent {
         let [threads, cores, ahead, slots] =
             [self.line.threads, self.line.cores, self.line.ahead, self.line.slots].map(|n| n as u32);
-        Event::FeedSetting { threads, cores, ahead, slots, route: self.line.route.to_owned() }
+        RunEvent::FeedSetting { threads, cores, ahead, slots, route: self.line.route.to_owned() }
     }
 
-    fn arena(&self, role: Role) -> Event {
+    fn arena(&self, role: Role) -> RunEvent {
         let card = self.line.cards[usize::from(role == Role::Model)];
-        Event::ArenaReserved { role, card, bytes: 1, limit_bytes: 2, driver_bytes: 1 }
+        RunEvent::ArenaReserved { role, card, bytes: 1, limit_bytes: 2, driver_bytes: 1 }
     }
 }
 
-fn headspace(bucket: usize, ms: f64) -> Event {
-    Event::Headspace { bucket: bucket as u32, ns: ns_of(ms) }
+fn model_only(bucket: usize, ms: f64) -> RunEvent {
+    RunEvent::ModelOnly { bucket: bucket as u32, ns: ns_of(ms) }
 }
 
-fn stage(name: &str, batch: usize, ms: f64, wait_ms: f64) -> Event {
+fn stage(name: &str, batch: usize, ms: f64, wait_ms: f64) -> RunEvent {
     let ns = ns_of(ms);
-    Event::Stage {
+    RunEvent::Stage {
         stage: name.to_owned(),
         batch: batch as u64,
         ns,

@@ -3,8 +3,8 @@
 
 use tandem_device::{HostArgs, Kernel, Param, Source};
 
-use super::draws::{self, RngKeys, Words};
 use super::frames::{frames_of_a_piece, row_grid, row_parts};
+use super::rng_keys::{self, RngKeys, Words};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{LaunchArg, Lower};
@@ -17,7 +17,7 @@ use crate::{for_real, named_for};
 
 pub(super) static SOURCE: Source = Source {
     file: "engine/dropout.cu",
-    text: concat!(include_str!("frames.cuh"), include_str!("draws.cuh"), include_str!("dropout.cu")),
+    text: concat!(include_str!("frames.cuh"), include_str!("rng_keys.cuh"), include_str!("dropout.cu")),
 };
 
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ impl Op for Dropout {
         if inputs[0].shape.rank() != 2 {
             return refuse("dropout", "takes [frames, columns]", &inputs[..1]);
         }
-        draws::check("dropout", &self.rows, inputs[0].shape.rows(), &inputs[..1])?;
+        rng_keys::check("dropout", &self.rows, inputs[0].shape.rows(), &inputs[..1])?;
         Ok(vec![inputs[0]])
     }
 
@@ -61,7 +61,7 @@ impl Op for Dropout {
             return Ok(());
         }
         let mut args = vec![y.write()];
-        args.extend(draws::arguments(&at.inputs[1..], self.draw));
+        args.extend(rng_keys::arguments(&at.inputs[1..], self.draw));
         args.extend([LaunchArg::U32(self.rows.count()), LaunchArg::U32(x.ty.shape.last()), LaunchArg::U32(self.below)]);
         let grid = row_grid(&self.rows, x.ty.shape.last());
         if at.taken_over() == Some(0) {
@@ -78,13 +78,13 @@ struct DropoutKernel<T>(std::marker::PhantomData<T>);
 
 /// Where the arguments are.
 const WORDS: usize = 1;
-const COLUMNS: usize = WORDS + draws::PARAMS.len() + 1;
+const COLUMNS: usize = WORDS + rng_keys::PARAMS.len() + 1;
 const BELOW: usize = COLUMNS + 1;
 const X: usize = BELOW + 1;
 
 impl<T: Real> DropoutKernel<T> {
     const PARAMS: [Param; X + 1] = {
-        let [seed, step, utterances, starts, draw] = draws::PARAMS;
+        let [seed, step, utterances, starts, draw] = rng_keys::PARAMS;
         let y = Param::Out(T::DTYPE);
         [y, seed, step, utterances, starts, draw, Param::U32, Param::U32, Param::U32, Param::In(T::DTYPE)]
     };

@@ -12,7 +12,7 @@ mod columns;
 mod conv1d;
 mod cross_entropy;
 mod depthwise;
-mod draws;
+mod rng_keys;
 mod dropout;
 mod embedding;
 mod expand;
@@ -36,7 +36,7 @@ mod transpose;
 mod unfold;
 mod window;
 
-pub use draws::RngKeys;
+pub use rng_keys::RngKeys;
 pub use window::ConvWindow;
 
 /// The CUDA sources of the ops. Chains are not among them: each has one of its own, made with it.

@@ -2,8 +2,8 @@
 
 use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
 
-use super::draws::{self, BLOCK, RngKeys, Words};
 use super::frames::{frames_of_a_piece, row_grid, row_parts};
+use super::rng_keys::{self, BLOCK, RngKeys, Words};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{LaunchArg, Lower};
@@ -17,7 +17,7 @@ use crate::{for_real, named_for};
 
 pub(super) static SOURCE: Source = Source {
     file: "engine/noise.cu",
-    text: concat!(include_str!("frames.cuh"), include_str!("draws.cuh"), include_str!("noise.cu")),
+    text: concat!(include_str!("frames.cuh"), include_str!("rng_keys.cuh"), include_str!("noise.cu")),
 };
 
 /// Normal numbers `[frames, columns]`.
@@ -50,7 +50,7 @@ impl Op for Noise {
             return Ok(());
         }
         let mut args = vec![at.outputs[0].write()];
-        args.extend(draws::arguments(at.inputs, self.draw));
+        args.extend(rng_keys::arguments(at.inputs, self.draw));
         args.extend([LaunchArg::U32(self.rows.count()), LaunchArg::U32(self.output.shape.last())]);
         let kernel = for_real!("noise", self.output.dtype, T => &NoiseKernel::<T>::NORMAL);
         at.launch(kernel, row_grid(&self.rows, self.output.shape.last()), args);
@@ -70,7 +70,7 @@ impl Op for Uniform {
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let rows = self.rows.count();
         let mut args = vec![at.outputs[0].write()];
-        args.extend(draws::arguments(at.inputs, self.draw));
+        args.extend(rng_keys::arguments(at.inputs, self.draw));
         args.push(LaunchArg::U32(rows));
         let kernel = for_real!("uniform", self.dtype, T => &NoiseKernel::<T>::UNIFORM);
         at.launch(kernel, Grid::cover(u64::from(rows), 32), args);
@@ -82,12 +82,12 @@ struct NoiseKernel<T>(std::marker::PhantomData<T>);
 
 /// Where the arguments are.
 const WORDS: usize = 1;
-const ROWS: usize = WORDS + draws::PARAMS.len();
+const ROWS: usize = WORDS + rng_keys::PARAMS.len();
 const COLUMNS: usize = ROWS + 1;
 
 impl<T: Real> NoiseKernel<T> {
     const PARAMS: [Param; COLUMNS + 1] = {
-        let [seed, step, utterances, starts, draw] = draws::PARAMS;
+        let [seed, step, utterances, starts, draw] = rng_keys::PARAMS;
         [Param::Out(T::DTYPE), seed, step, utterances, starts, draw, Param::U32, Param::U32]
     };
 
@@ -184,7 +184,7 @@ impl Graph {
 
     /// One number in (0, 1) per row: `[rows, 1]`, in the wide element type.
     pub fn uniform(&mut self, draws: &RngKeys) -> Result<Value, EngineError> {
-        let (rows, draw, dtype) = (draws.rows.clone(), self.next_draw(), self.wide());
+        let (rows, draw, dtype) = (draws.rows.clone(), self.next_draw(), self.acc_dtype());
         let inputs = draws.inputs(self);
         self.push(Uniform { rows, draw, dtype }, &inputs)
     }

@@ -169,7 +169,7 @@ impl Graph {
         let (longest, half) = (rows.longest(), ty.shape.last() / (6 * heads));
         // Equal constants are one leaf: all layers of a program share the table.
         let dims = [longest.max(1), 2 * half];
-        let table = match self.wide() {
+        let table = match self.acc_dtype() {
             DType::F64 => self.constant(&dims, &angles(dims[0], half).collect::<Vec<f64>>()),
             _ => self.constant(&dims, &angles(dims[0], half).map(|x| x as f32).collect::<Vec<f32>>()),
         };

@@ -69,7 +69,7 @@ fn convert<T: Real>(args: &mut HostArgs<'_>) {
 impl Graph {
     /// Whole numbers as real ones, in the wide element type. No gradient passes.
     pub fn to_float(&mut self, x: Value) -> Result<Value, EngineError> {
-        let wide = self.wide();
+        let wide = self.acc_dtype();
         self.push(ToFloat(wide), &[x])
     }
 }

@@ -110,7 +110,7 @@ pub fn update_program(parameters: &Arc<Parameters>, precision: DType, spec: &Upd
 
 fn write_update(graph: &mut Graph, spec: &UpdateSpec) -> Result<(), EngineError> {
     let counter = TensorType::new(DType::U32, &[1]);
-    let number = TensorType::new(graph.wide(), &[1]);
+    let number = TensorType::new(graph.acc_dtype(), &[1]);
     let gradients = graph.span(ParameterSpan::Gradients);
     let squares = graph.squared_pieces(gradients)?;
     let lr = graph.host("lr", number)?;

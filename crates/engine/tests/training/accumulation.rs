@@ -3,16 +3,11 @@
 use tandem_device::{DType, Machine};
 use tandem_engine::ParameterSpan;
 
-use crate::support::{Trainer, Utterance, distance, fields, ragged, valid_frames};
+use crate::support::{TestRow, TestTrainer, distance, fields, ragged, valid_frames};
 
 /// Gradients of `utterances` in pieces of `rows`, then parameters after an update.
-fn in_pieces(
-    precision: DType,
-    utterances: &[Utterance],
-    rows: u32,
-    weight: impl Fn(&[Utterance]) -> f64,
-) -> [Vec<f64>; 2] {
-    let mut trainer = Trainer::new(&Machine::cpu(), precision, rows);
+fn in_pieces(precision: DType, utterances: &[TestRow], rows: u32, weight: impl Fn(&[TestRow]) -> f64) -> [Vec<f64>; 2] {
+    let mut trainer = TestTrainer::new(&Machine::cpu(), precision, rows);
     for piece in utterances.chunks(rows as usize) {
         let batch = trainer.load(&fields(piece));
         trainer.accumulate(&batch, weight(piece));
@@ -47,7 +42,7 @@ fn padding_is_nobodys_gradient() {
     let utterances = ragged(8);
     let weight = 1.0 / valid_frames(&utterances);
     let run = |spoil: f64| {
-        let mut trainer = Trainer::new(&Machine::cpu(), DType::F32, 8);
+        let mut trainer = TestTrainer::new(&Machine::cpu(), DType::F32, 8);
         let mut fields = fields(&utterances);
         let [x, y, mask] = &mut fields;
         for (frame, _) in mask.iter().enumerate().filter(|(_, mask)| **mask == 0.0) {

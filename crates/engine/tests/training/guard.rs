@@ -2,14 +2,14 @@
 
 use tandem_device::{DType, Machine, SimSpec};
 
-use crate::support::{Trainer, fields, number, ragged, valid_frames};
+use crate::support::{TestTrainer, fields, number, ragged, valid_frames};
 
 #[test]
 fn a_step_on_spoilt_data_is_skipped_and_the_next_goes_on() {
     for machine in [Machine::cpu(), Machine::simulated("1x1GiB".parse::<SimSpec>().unwrap())] {
         for precision in [DType::F32, DType::BF16] {
-            let mut trainer = Trainer::new(&machine, precision, 8);
-            let mut clean = Trainer::new(&machine, precision, 8);
+            let mut trainer = TestTrainer::new(&machine, precision, 8);
+            let mut clean = TestTrainer::new(&machine, precision, 8);
             let utterances = ragged(8);
             let (data, weight) = (fields(&utterances), 1.0 / valid_frames(&utterances));
             let first = trainer.step(&data, weight, 1e-2);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tandem_device::{ArenaError, DType, DeviceError, DeviceKind, Machine, SimSpec};
 use tandem_engine::{EngineError, HostValue, ProgramSet, Session, UpdateSpec};
 
-use crate::support::{Model, arena, programs};
+use crate::support::{TinyModel, arena, programs};
 
 fn machines() -> [Machine; 2] {
     [Machine::cpu(), Machine::simulated("1x1GiB".parse::<SimSpec>().unwrap())]
@@ -73,8 +73,8 @@ fn programs_share_what_lives_only_while_they_run() {
     assert!(bytes(6) > bytes(2));
     assert!(activations(&large) > activations(&small));
     let (mut both, _) = programs(DType::F32, 6, &spec);
-    let graph = Model::new().accumulate(DType::F32, 2).unwrap();
-    both.add("a shorter bucket", &graph, &Model::layout(DType::F32, 2)).unwrap();
+    let graph = TinyModel::new().accumulate(DType::F32, 2).unwrap();
+    both.add("a shorter bucket", &graph, &TinyModel::layout(DType::F32, 2)).unwrap();
     assert_eq!(activations(&both), activations(&large), "the largest counts");
 }
 
@@ -85,7 +85,8 @@ fn setting_up_is_told_and_a_run_can_be_given_up() {
         let arena = arena(&machine, set.bytes(machine.kind()));
         let stream = Arc::new(arena.device().stream(true).unwrap());
         let mut told = Vec::new();
-        let created = Session::create_told(Arc::new(set), &arena, stream, 3, &mut |ready, of| told.push((ready, of)));
+        let created =
+            Session::create_with_progress(Arc::new(set), &arena, stream, 3, &mut |ready, of| told.push((ready, of)));
         let mut session = created.unwrap();
         assert_eq!(told, [(0, 2), (2, 2)]);
         let stop = Arc::new(AtomicBool::new(true));

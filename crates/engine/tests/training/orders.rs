@@ -4,28 +4,28 @@ use std::collections::VecDeque;
 
 use tandem_device::{DType, Machine, SimSpec};
 
-use crate::support::{Trainer, fields, number, ragged, valid_frames};
+use crate::support::{TestTrainer, fields, number, ragged, valid_frames};
 
 /// Six steps of two micro-batches, queued ahead of the device as far as they may be: losses and what is learnt.
 fn train(machine: &Machine, precision: DType) -> (Vec<u64>, Vec<u64>) {
-    let mut trainer = Trainer::new(machine, precision, 4);
+    let mut trainer = TestTrainer::new(machine, precision, 4);
     let utterances = ragged(8);
     let weight = 1.0 / valid_frames(&utterances);
     let batches = [trainer.load(&fields(&utterances[..4])), trainer.load(&fields(&utterances[4..]))];
-    let (mut losses, mut under_way) = (Vec::new(), VecDeque::new());
+    let (mut losses, mut in_flight) = (Vec::new(), VecDeque::new());
     for step in 0..6 {
         for batch in &batches {
             trainer.accumulate(batch, weight);
         }
         let id = trainer.accumulate;
-        under_way.push_back(trainer.session.fetch(id).unwrap());
+        in_flight.push_back(trainer.session.fetch(id).unwrap());
         trainer.update(1e-2 / f64::from(step + 1));
-        if under_way.len() == 3 {
-            let fetch = under_way.pop_front().unwrap();
+        if in_flight.len() == 3 {
+            let fetch = in_flight.pop_front().unwrap();
             losses.push(number(&trainer.session.finish(fetch).unwrap(), "loss"));
         }
     }
-    for fetch in under_way {
+    for fetch in in_flight {
         losses.push(number(&trainer.session.finish(fetch).unwrap(), "loss"));
     }
     assert!(losses.is_sorted_by(|a, b| a > b), "{losses:?}");

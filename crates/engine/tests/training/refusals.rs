@@ -3,7 +3,7 @@
 use tandem_device::{DType, Machine};
 use tandem_engine::{EngineError, Graph, HostValue, NamedLayout, Program, Recomputed, TensorType, UpdateSpec};
 
-use crate::support::{Trainer, fields, programs, ragged};
+use crate::support::{TestTrainer, fields, programs, ragged};
 
 fn f32(dims: &[u32]) -> TensorType {
     TensorType::new(DType::F32, dims)
@@ -86,7 +86,7 @@ fn two_programs_that_disagree_about_a_state() {
 
 #[test]
 fn numbers_of_the_host_that_are_missing_or_of_another_type() {
-    let mut trainer = Trainer::new(&Machine::cpu(), DType::F32, 2);
+    let mut trainer = TestTrainer::new(&Machine::cpu(), DType::F32, 2);
     let before = trainer.bits();
     let update = trainer.update;
     let session = &mut trainer.session;
@@ -111,7 +111,7 @@ fn numbers_of_the_host_that_are_missing_or_of_another_type() {
 
 #[test]
 fn fields_states_and_results_of_another_name_or_type() {
-    let mut trainer = Trainer::new(&Machine::cpu(), DType::F32, 2);
+    let mut trainer = TestTrainer::new(&Machine::cpu(), DType::F32, 2);
     let (accumulate, update) = (trainer.accumulate, trainer.update);
     let session = &trainer.session;
     says(session.write_input(accumulate, "mel", &[0.0_f32]), "there is no input called mel; there are x, y, mask");

@@ -16,14 +16,14 @@ pub(crate) const OUTPUTS: u32 = 4;
 const HIDDEN: u32 = 16;
 
 /// Two linear layers with a bend between them, and a masked squared error.
-pub(crate) struct Model {
+pub(crate) struct TinyModel {
     pub(crate) parameters: Arc<Parameters>,
     up: [ParameterId; 2],
     down: [ParameterId; 2],
 }
 
-impl Model {
-    pub(crate) fn new() -> Model {
+impl TinyModel {
+    pub(crate) fn new() -> TinyModel {
         let mut list = ParameterList::new();
         let mut layer = |name: &str, dims: [u32; 2]| {
             list.scope(name, |list| {
@@ -33,7 +33,7 @@ impl Model {
         };
         let up = layer("up", [HIDDEN, INPUTS]).unwrap();
         let down = layer("down", [OUTPUTS, HIDDEN]).unwrap();
-        Model { parameters: Arc::new(list.finish()), up, down }
+        TinyModel { parameters: Arc::new(list.finish()), up, down }
     }
 
     /// Where a batch of `rows` rows has its fields.
@@ -50,7 +50,7 @@ impl Model {
         let mut g = Graph::new(self.parameters.clone(), precision);
         let ty = |columns| TensorType::new(precision, &[rows * FRAMES, columns]);
         let (x, y, mask) = (g.input("x", ty(INPUTS))?, g.input("y", ty(OUTPUTS))?, g.input("mask", ty(1))?);
-        let weight = g.host("weight", TensorType::new(g.wide(), &[1]))?;
+        let weight = g.host("weight", TensorType::new(g.acc_dtype(), &[1]))?;
         let [up, up_bias] = self.up.map(|id| g.parameter(id));
         let [down, down_bias] = self.down.map(|id| g.parameter(id));
         let hidden = g.linear(x, up, Some(up_bias))?;
@@ -69,22 +69,22 @@ impl Model {
 
 /// A row of a batch: which recording, and how many of its frames count.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Utterance {
+pub(crate) struct TestRow {
     pub(crate) number: u32,
     pub(crate) valid: u32,
 }
 
 /// Rows of every length from none to all.
-pub(crate) fn ragged(count: u32) -> Vec<Utterance> {
-    (0..count).map(|number| Utterance { number, valid: (number * 7 + 3) % (FRAMES + 1) }).collect()
+pub(crate) fn ragged(count: u32) -> Vec<TestRow> {
+    (0..count).map(|number| TestRow { number, valid: (number * 7 + 3) % (FRAMES + 1) }).collect()
 }
 
-pub(crate) fn valid_frames(utterances: &[Utterance]) -> f64 {
+pub(crate) fn valid_frames(utterances: &[TestRow]) -> f64 {
     f64::from(utterances.iter().map(|utterance| utterance.valid).sum::<u32>())
 }
 
 /// Fields of a batch in the order of the layout. Padding holds numbers that would be noticed.
-pub(crate) fn fields(utterances: &[Utterance]) -> [Vec<f64>; 3] {
+pub(crate) fn fields(utterances: &[TestRow]) -> [Vec<f64>; 3] {
     let (mut x, mut y, mut mask) = (Vec::new(), Vec::new(), Vec::new());
     for utterance in utterances {
         for frame in 0..FRAMES {
@@ -127,17 +127,17 @@ pub(crate) fn session(machine: &Machine, set: ProgramSet, spare: u64) -> (Sessio
 
 /// The programs of a training: accumulate over `rows` rows, update.
 pub(crate) fn programs(precision: DType, rows: u32, spec: &UpdateSpec) -> (ProgramSet, [ProgramId; 2]) {
-    let model = Model::new();
+    let model = TinyModel::new();
     let mut set = ProgramSet::new(model.parameters.clone(), precision, &spec.spans());
     let graph = model.accumulate(precision, rows).unwrap();
-    let accumulate = set.add("accumulate", &graph, &Model::layout(precision, rows)).unwrap();
+    let accumulate = set.add("accumulate", &graph, &TinyModel::layout(precision, rows)).unwrap();
     let graph = update_program(&model.parameters, precision, spec).unwrap();
     let update = set.add("update", &graph, &NamedLayout::default()).unwrap();
     (set, [accumulate, update])
 }
 
 /// A model under training.
-pub(crate) struct Trainer {
+pub(crate) struct TestTrainer {
     pub(crate) session: Session,
     pub(crate) arena: Arena,
     pub(crate) accumulate: ProgramId,
@@ -146,12 +146,12 @@ pub(crate) struct Trainer {
     rows: u32,
 }
 
-impl Trainer {
-    pub(crate) fn new(machine: &Machine, precision: DType, rows: u32) -> Trainer {
+impl TestTrainer {
+    pub(crate) fn new(machine: &Machine, precision: DType, rows: u32) -> TestTrainer {
         let spec = UpdateSpec::default();
         let (set, [accumulate, update]) = programs(precision, rows, &spec);
         let (session, arena) = session(machine, set, 1 << 20);
-        let trainer = Trainer { session, arena, accumulate, update, precision, rows };
+        let trainer = TestTrainer { session, arena, accumulate, update, precision, rows };
         let start = trainer.session.set().parameters().initial(11);
         trainer.write_span(ParameterSpan::Parameters, &start);
         if precision == DType::BF16 {
@@ -163,7 +163,7 @@ impl Trainer {
 
     /// A batch in memory of its own, as the feed would bring it.
     pub(crate) fn load(&self, fields: &[Vec<f64>; 3]) -> Block {
-        let layout = Model::layout(self.precision, self.rows);
+        let layout = TinyModel::layout(self.precision, self.rows);
         let block = self.arena.take("batch", layout.bytes).unwrap();
         let mut pinned = self.arena.device().pinned(layout.bytes).unwrap();
         for (field, values) in layout.fields.iter().zip(fields) {

@@ -24,7 +24,7 @@ pub(super) struct Listed {
 }
 
 /// What a line says.
-pub(super) struct Line<'a> {
+pub(super) struct BadSampleLine<'a> {
     pub(super) epoch: u64,
     pub(super) k: u64,
     pub(super) position: usize,
@@ -56,7 +56,7 @@ impl Listed {
     }
 
     /// Writes the line of a sample that has none yet. When that fails it is tried again the next time the sample is met.
-    pub(super) fn add(&mut self, line: &Line<'_>) {
+    pub(super) fn add(&mut self, line: &BadSampleLine<'_>) {
         if self.ids.contains(line.sample.id) {
             return;
         }
@@ -86,9 +86,9 @@ impl Listed {
     }
 }
 
-impl Line<'_> {
+impl BadSampleLine<'_> {
     fn json(&self) -> String {
-        let Line { epoch, k, position, sample, reason, replaced_by } = self;
+        let BadSampleLine { epoch, k, position, sample, reason, replaced_by } = self;
         json!({
             "id": sample.id,
             "file": sample.file.display().to_string(),

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tandem_corpus::{Locator, Part, Store};
+use tandem_corpus::{Locator, Store, Subset};
 use tandem_pipeline::Worker;
 
 use super::*;
-use crate::fixture::Folder;
+use crate::fixture::FeedFolder;
 
 /// Reports sample number `index` in `epoch`.
 fn report(bad: &BadSamples, epoch: u64, index: u32) -> Result<(), TooManyBad> {
@@ -22,7 +22,7 @@ fn report(bad: &BadSamples, epoch: u64, index: u32) -> Result<(), TooManyBad> {
         lang: None,
         audio: Locator { store: &store, key: &key, range: None },
         duration_s: None,
-        part: Part::Train,
+        part: Subset::Train,
         file: Path::new("corpus/metadata.csv"),
         line: index + 1,
     };
@@ -35,7 +35,7 @@ fn lines(path: &Path) -> Vec<Value> {
 
 #[test]
 fn a_sample_counts_once_in_every_epoch_and_is_listed_once() {
-    let folder = Folder::new("bad");
+    let folder = FeedFolder::new("bad");
     let path = folder.path().join("bad_samples.jsonl");
     let bad = BadSamples::new(Some(path.clone()), 0.5, 100).unwrap();
     assert!(!path.exists(), "a run without bad samples leaves no list");
@@ -57,7 +57,7 @@ fn a_sample_counts_once_in_every_epoch_and_is_listed_once() {
 
 #[test]
 fn a_resumed_run_goes_on_with_its_list() {
-    let folder = Folder::new("bad_resumed");
+    let folder = FeedFolder::new("bad_resumed");
     let path = folder.path().join("bad_samples.jsonl");
     let open = || BadSamples::new(Some(path.clone()), 1.0, 100).unwrap();
     report(&open(), 0, 1).unwrap();
@@ -98,7 +98,7 @@ fn past_the_share_that_is_allowed_it_ends() {
 
 #[test]
 fn the_message_says_how_many_which_and_where() {
-    let folder = Folder::new("bad_message");
+    let folder = FeedFolder::new("bad_message");
     let path = folder.path().join("bad_samples.jsonl");
     let bad = BadSamples::new(Some(path.clone()), 0.25, 100).unwrap();
     // An earlier epoch met one that this epoch does not.
@@ -118,7 +118,7 @@ fn the_message_says_how_many_which_and_where() {
 
 #[test]
 fn a_list_that_cannot_be_written_is_told_and_survived() {
-    let folder = Folder::new("bad_unwritable");
+    let folder = FeedFolder::new("bad_unwritable");
     let path = folder.path().join("gone/bad_samples.jsonl");
     let bad = BadSamples::new(Some(path.clone()), 1.0, 100).unwrap();
     report(&bad, 0, 1).unwrap();
@@ -142,7 +142,7 @@ fn a_list_that_cannot_be_written_is_told_and_survived() {
 
 #[test]
 fn reports_of_many_threads_are_all_there() {
-    let folder = Folder::new("bad_threads");
+    let folder = FeedFolder::new("bad_threads");
     let path = folder.path().join("bad_samples.jsonl");
     let bad = Arc::new(BadSamples::new(Some(path.clone()), 1.0, 100).unwrap());
     let reporter = |first: u32| {

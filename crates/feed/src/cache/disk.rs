@@ -1,6 +1,6 @@
 //! Clips kept in a folder, one file each, written by one thread.
 //!
-//! Decode threads read files themselves and hand clips to be written to a [`Queue`]; when it is full, a clip is not
+//! Decode threads read files themselves and hand clips to be written to a [`WriteQueue`]; when it is full, a clip is not
 //! kept. Other processes may use the same folder at the same time: names of unfinished files are nobody else's, and
 //! finished ones appear at once. The budget is held against what lay in the folder when it was opened and what was
 //! written since by this process; what others write meanwhile is counted at the next opening.
@@ -17,8 +17,8 @@ use tandem_audio::Clip;
 use tandem_corpus::Identity;
 use tandem_pipeline::Worker;
 
-use super::entry::{Entry, HEADER_BYTES, read_into};
-use super::queue::Queue;
+use super::entry::{CacheEntry, HEADER_BYTES, read_into};
+use super::queue::WriteQueue;
 use super::{Found, Name};
 use crate::FeedError;
 
@@ -32,11 +32,11 @@ const BLOCK_BYTES: u64 = 4096;
 const LEFT_BEHIND: Duration = Duration::from_secs(3600);
 
 /// How a file is written: to a temporary path, and from there to its own. Tests bring worse ones.
-pub(super) type Write = dyn Fn(&Entry, &Path, &Path) -> io::Result<()> + Send;
-pub(super) type Notes = dyn Fn(String) + Send;
+pub(super) type Write = dyn Fn(&CacheEntry, &Path, &Path) -> io::Result<()> + Send;
+pub(super) type CacheNotes = dyn Fn(String) + Send;
 
 #[derive(Debug)]
-pub(super) struct Disk {
+pub(super) struct DiskCache {
     shared: Arc<Shared>,
     pub(super) grace: Duration,
     /// Dropped after the queue is closed, which ends it; dropping it waits for its end.
@@ -46,7 +46,7 @@ pub(super) struct Disk {
 #[derive(Debug)]
 struct Shared {
     folder: PathBuf,
-    queue: Queue<Entry>,
+    queue: WriteQueue<CacheEntry>,
     ledger: Mutex<Ledger>,
     refused: AtomicU64,
     write_errors: AtomicU64,
@@ -62,21 +62,21 @@ struct Ledger {
     budget_bytes: u64,
 }
 
-impl Disk {
+impl DiskCache {
     /// Fails when the folder cannot be made or listed; whether it can be written to shows later.
     pub(super) fn open(
         folder: &Path,
         budget_bytes: u64,
-        notes: Box<Notes>,
+        notes: Box<CacheNotes>,
         write: Box<Write>,
-    ) -> Result<Disk, FeedError> {
+    ) -> Result<DiskCache, FeedError> {
         let listed = fs::create_dir_all(folder).and_then(|()| list(folder));
         let unusable = |why| FeedError::Unusable { what: "cache folder", why, path: folder.to_owned() };
         let files = listed.map_err(unusable)?;
         let ledger = Ledger { bytes: files.values().sum(), files, budget_bytes };
         let shared = Arc::new(Shared {
             folder: folder.to_owned(),
-            queue: Queue::new(QUEUE_BYTES),
+            queue: WriteQueue::new(QUEUE_BYTES),
             ledger: Mutex::new(ledger),
             refused: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
@@ -84,7 +84,7 @@ impl Disk {
         });
         let theirs = Arc::clone(&shared);
         let writer = Worker::spawn("cache-write", move |_| run(&theirs, &*notes, &*write))?;
-        Ok(Disk { shared, grace: GRACE, _writer: writer })
+        Ok(DiskCache { shared, grace: GRACE, _writer: writer })
     }
 
     pub(super) fn get_into(&self, name: Name, identity: &Identity, clip: &mut Clip) -> Found {
@@ -110,7 +110,7 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
+impl Drop for DiskCache {
     fn drop(&mut self) {
         self.shared.queue.close(self.grace);
     }
@@ -123,7 +123,7 @@ impl Shared {
             return false;
         }
         let Some(before) = self.ledger().replace(name, on_disk(num_bytes)) else { return false };
-        let queued = self.queue.try_push(num_bytes, || Entry { name, identity, clip: clip.clone() });
+        let queued = self.queue.try_push(num_bytes, || CacheEntry { name, identity, clip: clip.clone() });
         if !queued {
             self.ledger().set(name, before);
         }
@@ -159,7 +159,7 @@ impl Ledger {
 }
 
 /// The writer: everything that comes out of the queue, until it is closed or writing fails.
-fn run(shared: &Shared, notes: &Notes, write: &Write) {
+fn run(shared: &Shared, notes: &CacheNotes, write: &Write) {
     // Also when `notes` panics: nobody may wait for a writer that is gone.
     let _gave_up = GaveUp(shared);
     let process = format!("{}-{}", std::process::id(), now_ns());

@@ -28,13 +28,13 @@ const VERSION: u32 = 1;
 
 /// What is to be written.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct CacheEntry {
     pub(super) name: Name,
     pub(super) identity: Identity,
     pub(super) clip: Clip,
 }
 
-impl Entry {
+impl CacheEntry {
     /// Writes the file under `temporary` and renames it to `path`: whoever reads `path` finds all of it, or what was
     /// there before. Fails with nothing left under `temporary`, where the disk allows that.
     pub(super) fn write(&self, temporary: &Path, path: &Path) -> io::Result<()> {

@@ -12,12 +12,12 @@ use super::{Found, Name, SHARDS};
 
 /// What a clip costs beside its samples: its entry, twice since a map is half empty on average after it has grown, and
 /// the headers of its own memory.
-const ENTRY_BYTES: u64 = 2 * (size_of::<Name>() + size_of::<Entry>()) as u64 + 32;
+const ENTRY_BYTES: u64 = 2 * (size_of::<Name>() + size_of::<CacheEntry>()) as u64 + 32;
 
 /// Clips by name, behind as many locks as there are shards.
 #[derive(Debug)]
-pub(super) struct Memory {
-    shards: [Mutex<HashMap<Name, Entry>>; SHARDS],
+pub(super) struct MemoryCache {
+    shards: [Mutex<HashMap<Name, CacheEntry>>; SHARDS],
     budget_bytes: u64,
     bytes: AtomicU64,
     entries: AtomicU64,
@@ -25,17 +25,17 @@ pub(super) struct Memory {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CacheEntry {
     identity: Identity,
     rate_hz: u32,
     /// Shared, so that samples are copied after the lock is let go.
     samples: Arc<[i16]>,
 }
 
-impl Memory {
-    pub(super) fn new(budget_bytes: u64) -> Memory {
+impl MemoryCache {
+    pub(super) fn new(budget_bytes: u64) -> MemoryCache {
         let [bytes, entries, refused] = Default::default();
-        Memory { shards: Default::default(), budget_bytes, bytes, entries, refused }
+        MemoryCache { shards: Default::default(), budget_bytes, bytes, entries, refused }
     }
 
     pub(super) fn get_into(&self, shard: usize, name: Name, identity: &Identity, clip: &mut Clip) -> Found {
@@ -62,11 +62,11 @@ impl Memory {
         // Without the lock: 0.2 ms for eight seconds, since the memory is new to the process.
         let samples = Arc::from(clip.samples.as_slice());
         self.entries.fetch_add(1, Ordering::Relaxed);
-        let old = self.lock(shard).insert(name, Entry { identity, rate_hz: clip.rate_hz, samples });
+        let old = self.lock(shard).insert(name, CacheEntry { identity, rate_hz: clip.rate_hz, samples });
         self.forget(old);
     }
 
-    fn forget(&self, old: Option<Entry>) {
+    fn forget(&self, old: Option<CacheEntry>) {
         if let Some(old) = old {
             self.bytes.fetch_sub(entry_bytes(old.samples.len()), Ordering::Relaxed);
             self.entries.fetch_sub(1, Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl Memory {
         self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
-    fn lock(&self, shard: usize) -> MutexGuard<'_, HashMap<Name, Entry>> {
+    fn lock(&self, shard: usize) -> MutexGuard<'_, HashMap<Name, CacheEntry>> {
         // A map whose owner panicked between two calls is still a whole map.
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// A queue of jobs with sizes. One thread takes, any number bring.
 #[derive(Debug)]
-pub(super) struct Queue<J> {
+pub(super) struct WriteQueue<J> {
     max_bytes: u64,
     state: Mutex<State<J>>,
     changed: Condvar,
@@ -29,10 +29,10 @@ enum Closing {
     At(Instant),
 }
 
-impl<J> Queue<J> {
-    pub(super) fn new(max_bytes: u64) -> Queue<J> {
+impl<J> WriteQueue<J> {
+    pub(super) fn new(max_bytes: u64) -> WriteQueue<J> {
         let state = State { jobs: VecDeque::new(), bytes: 0, in_hand: None, closing: None };
-        Queue { max_bytes, state: Mutex::new(state), changed: Condvar::new() }
+        WriteQueue { max_bytes, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Whether the job was taken in: there was room, and the queue is open. `job` is made only then.
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn jobs_come_in_order_and_the_one_in_hand_still_takes_room() {
-        let queue = Queue::new(10);
+        let queue = WriteQueue::new(10);
         assert!(queue.try_push(6, || 'a') && queue.try_push(4, || 'b'));
         assert!(!queue.try_push(1, || unreachable!("a job that has no room is not made")));
         assert_eq!(queue.take(), Some('a'));
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_closed_queue_hands_out_the_rest_or_lets_it_go() {
         let check = |grace: Duration, expected: Option<char>| {
-            let queue = Queue::new(10);
+            let queue = WriteQueue::new(10);
             assert!(queue.try_push(1, || 'a'));
             queue.close(grace);
             assert!(!queue.try_push(1, || 'b'));
@@ -146,13 +146,13 @@ mod tests {
 
     #[test]
     fn an_abandoned_queue_is_empty_and_nobody_waits_for_it() {
-        let queue = Queue::new(10);
+        let queue = WriteQueue::new(10);
         assert!(queue.try_push(1, || 'a') && queue.try_push(1, || 'b') && queue.try_push(1, || 'c'));
         assert_eq!(queue.take(), Some('a'));
         assert_eq!(queue.abandon(), ['b', 'c']);
         queue.wait_until_empty();
         // Also one that was on its way in.
-        let queue = Queue::new(10);
+        let queue = WriteQueue::new(10);
         assert!(!queue.try_push(1, || queue.abandon().len()));
         assert_eq!(queue.take(), None);
     }

@@ -13,20 +13,20 @@ use tandem_pipeline::Worker;
 
 use super::disk::Write;
 use super::*;
-use crate::fixture::Folder;
+use crate::fixture::FeedFolder;
 use crate::load_into;
 
 const PLENTY: u64 = 1 << 30;
 
 /// A corpus of sounds that are all different, and a place for a cache.
 struct Corpus {
-    folder: Folder,
+    folder: FeedFolder,
     store: Store,
 }
 
 impl Corpus {
     fn new(name: &str) -> Corpus {
-        let folder = Folder::new(name);
+        let folder = FeedFolder::new(name);
         let store = Store::Files { root: folder.path().join("corpus") };
         let corpus = Corpus { folder, store };
         (0..4).for_each(|number| corpus.write(number, number));
@@ -60,7 +60,7 @@ impl Corpus {
     fn open_with(&self, write: Box<Write>, grace: Duration) -> (Cache, Receiver<String>) {
         let (tell, told) = sync_channel(100);
         let notes = Box::new(move |note| tell.send(note).unwrap());
-        let mut disk = Disk::open(&self.cache_folder(), PLENTY, notes, write).unwrap();
+        let mut disk = DiskCache::open(&self.cache_folder(), PLENTY, notes, write).unwrap();
         disk.grace = grace;
         (Cache::new(Kept::OnDisk(disk)), told)
     }
@@ -262,7 +262,7 @@ fn a_full_disk_is_told_once_and_what_is_cached_still_serves() {
     let corpus = Corpus::new("cache_full");
     let tried = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&tried);
-    let write = move |entry: &Entry, temporary: &Path, path: &Path| {
+    let write = move |entry: &CacheEntry, temporary: &Path, path: &Path| {
         *counted.lock().unwrap() += 1;
         if *counted.lock().unwrap() <= 2 {
             entry.write(temporary, path)
@@ -286,7 +286,7 @@ fn a_full_disk_is_told_once_and_what_is_cached_still_serves() {
 fn what_waits_behind_a_write_that_fails_is_not_counted_as_kept() {
     let corpus = Corpus::new("cache_behind");
     let (fail, failing) = sync_channel::<()>(0);
-    let write = move |_: &Entry, _: &Path, _: &Path| {
+    let write = move |_: &CacheEntry, _: &Path, _: &Path| {
         failing.recv().unwrap();
         Err(io::ErrorKind::StorageFull.into())
     };
@@ -308,7 +308,7 @@ fn what_waits_behind_a_write_that_fails_is_not_counted_as_kept() {
 #[test]
 fn a_folder_that_goes_away_is_survived_and_leaves_nothing_behind() {
     let corpus = Corpus::new("cache_no_folder");
-    let (cache, told) = corpus.open_with(Box::new(Entry::write), Duration::MAX);
+    let (cache, told) = corpus.open_with(Box::new(CacheEntry::write), Duration::MAX);
     fs::remove_dir(corpus.cache_folder()).unwrap();
     fs::write(corpus.cache_folder(), "now a file").unwrap();
     assert_eq!([corpus.load_all(&cache), corpus.load_all(&cache)].concat(), [false; 8]);
@@ -323,7 +323,7 @@ fn a_folder_that_goes_away_is_survived_and_leaves_nothing_behind() {
 #[test]
 fn a_file_that_cannot_be_finished_is_removed() {
     let corpus = Corpus::new("cache_unfinished");
-    let (cache, told) = corpus.open_with(Box::new(Entry::write), Duration::MAX);
+    let (cache, told) = corpus.open_with(Box::new(CacheEntry::write), Duration::MAX);
     let audio = Locator { store: &corpus.store, key: "0.wav", range: None };
     // A folder is where the file should be: it is written, and cannot be renamed.
     fs::create_dir(corpus.cache_folder().join(format!("{:032x}.clip", Name::of(&audio).0))).unwrap();
@@ -339,7 +339,7 @@ fn bringing_a_clip_never_waits_and_dropping_lets_the_rest_go() {
     // Nobody opens the gate until all clips are brought, so a put that waited would hang for ever.
     let (open, gate) = sync_channel::<()>(0);
     let (began, begun) = sync_channel(100);
-    let write = move |_: &Entry, _: &Path, _: &Path| {
+    let write = move |_: &CacheEntry, _: &Path, _: &Path| {
         began.send(()).unwrap();
         gate.recv().unwrap_or(());
         Ok(())
@@ -368,7 +368,7 @@ fn bringing_a_clip_never_waits_and_dropping_lets_the_rest_go() {
 #[test]
 fn a_cache_that_may_finish_writes_everything() {
     let corpus = Corpus::new("cache_finish");
-    let (cache, _told) = corpus.open_with(Box::new(Entry::write), Duration::MAX);
+    let (cache, _told) = corpus.open_with(Box::new(CacheEntry::write), Duration::MAX);
     let mut clip = Clip::default();
     for key in ["0.wav", "1.wav", "2.wav", "3.wav"] {
         let audio = Locator { store: &corpus.store, key, range: None };

@@ -6,7 +6,7 @@ use tandem_audio::{Clip, FeatureSettings, Lowpass};
 use tandem_corpus::{Dataset, Extent, Length, ProblemKind, Sample, SampleIndex};
 
 use super::CheckOptions;
-use super::text::Texts;
+use super::text::SymbolCounts;
 use crate::FeedError;
 use crate::features::{num_frames, num_resampled};
 use crate::load::{END_SLACK_S, load_whole_into, part_of};
@@ -15,11 +15,11 @@ use crate::load::{END_SLACK_S, load_whole_into, part_of};
 pub(super) struct Recording {
     /// How long all of it is, if it could be decoded.
     pub(super) length: Option<Length>,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<CheckedRow>,
 }
 
 /// What was found out about a row.
-pub(super) struct Row {
+pub(super) struct CheckedRow {
     pub(super) index: SampleIndex,
     /// How long its part of the recording is.
     pub(super) seconds: Option<f64>,
@@ -30,7 +30,7 @@ pub(super) struct Row {
     pub(super) problems: Vec<(ProblemKind, String)>,
 }
 
-impl Row {
+impl CheckedRow {
     /// Its lengths, if it could train.
     pub(super) fn extent(&self) -> Option<Extent> {
         Some(Extent { frames: self.frames?, tokens: self.tokens? })
@@ -40,7 +40,7 @@ impl Row {
 /// Looks at recordings, one after the other, with memory that it keeps.
 pub(super) struct Inspector {
     options: CheckOptions,
-    texts: Texts,
+    texts: SymbolCounts,
     clip: Clip,
     /// Why a rate cannot be resampled, by rate.
     rates: HashMap<u32, Option<String>>,
@@ -51,7 +51,7 @@ const DURATION_SLACK: f64 = 0.02;
 
 impl Inspector {
     pub(super) fn new(options: &CheckOptions) -> Inspector {
-        let texts = Texts::new(options.lang.as_deref());
+        let texts = SymbolCounts::new(options.lang.as_deref());
         Inspector { options: options.clone(), texts, clip: Clip::default(), rates: HashMap::new() }
     }
 
@@ -69,8 +69,8 @@ impl Inspector {
         Recording { length, rows }
     }
 
-    fn row(&mut self, index: SampleIndex, sample: &Sample<'_>, failed: Option<&FeedError>) -> Row {
-        let mut row = Row { index, seconds: None, tokens: None, frames: None, problems: Vec::new() };
+    fn row(&mut self, index: SampleIndex, sample: &Sample<'_>, failed: Option<&FeedError>) -> CheckedRow {
+        let mut row = CheckedRow { index, seconds: None, tokens: None, frames: None, problems: Vec::new() };
         let part = match failed {
             Some(error) => Err((kind_of(error), error.to_string())),
             None => part_of(&sample.audio, &self.clip).map_err(|error| (kind_of(&error), error.to_string())),
@@ -94,7 +94,7 @@ impl Inspector {
     }
 
     /// Checks what can be heard in `part` of the clip.
-    fn sound(&mut self, sample: &Sample<'_>, part: std::ops::Range<usize>, row: &mut Row) {
+    fn sound(&mut self, sample: &Sample<'_>, part: std::ops::Range<usize>, row: &mut CheckedRow) {
         let (num_samples, rate_hz) = (part.len(), self.clip.rate_hz);
         let (features, place) = (&self.options.features, || sample.audio.show());
         let clipped = clipped_share(&self.clip.samples[part]);

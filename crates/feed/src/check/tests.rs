@@ -1,24 +1,24 @@
 use super::*;
-use crate::fixture::{Folder, sine};
+use crate::fixture::{FeedFolder, sine};
 use crate::show_report;
 use tandem_corpus::OpenOptions;
 
-fn open(folder: &Folder, name: &str) -> Dataset {
+fn open(folder: &FeedFolder, name: &str) -> Dataset {
     Dataset::open(folder.path().join(name), &OpenOptions::default()).unwrap()
 }
 
-fn run(dataset: Dataset, options: &CheckOptions) -> Report {
+fn run(dataset: Dataset, options: &CheckOptions) -> CorpusReport {
     check(dataset, options, |_| ()).unwrap().report
 }
 
 /// Problems as `line kind`.
-fn shown(report: &Report) -> Vec<String> {
+fn shown(report: &CorpusReport) -> Vec<String> {
     report.problems.iter().map(|p| format!("{} {}", p.line.unwrap_or(0), p.kind.words())).collect()
 }
 
 /// Six rows, five of them with something wrong.
-fn faulty(name: &str) -> Folder {
-    let folder = Folder::new(name);
+fn faulty(name: &str) -> FeedFolder {
+    let folder = FeedFolder::new(name);
     folder.write("metadata.csv", "gone|a\nshort|b\nlong|c\nclips|d 中\ngood|e\nbusy|a text of many letters\n");
     folder.wav("wavs/gone.wav", &sine(22_050, 1.0));
     folder.wav("wavs/short.wav", &sine(22_050, 0.1));
@@ -40,7 +40,7 @@ fn every_fault_is_found_whatever_the_number_of_workers() {
         let dataset = open(&folder, "");
         // After the folder was listed, before anybody opens it.
         std::fs::remove_file(folder.path().join("wavs/gone.wav")).unwrap();
-        let mut last = Progress { done: 0, total: 0 };
+        let mut last = ScanProgress { done: 0, total: 0 };
         let options = CheckOptions { num_workers, max_seconds: 3.0, ..CheckOptions::default() };
         let report = check(dataset, &options, |progress| last = progress).unwrap().report;
         assert_eq!((last.done, last.total), (6, 6));
@@ -62,7 +62,7 @@ fn every_fault_is_found_whatever_the_number_of_workers() {
 
 #[test]
 fn rows_of_a_manifest_are_held_against_their_recording() {
-    let folder = Folder::new("check-manifest");
+    let folder = FeedFolder::new("check-manifest");
     folder.wav("long.wav", &sine(16_000, 4.0));
     let row = |rest: &str| format!("{{\"audio_filepath\":\"long.wav\",\"text\":\"hello\"{rest}}}\n");
     let rows = [
@@ -92,7 +92,7 @@ fn excluded_rows_are_left_alone() {
 
 #[test]
 fn a_corpus_in_another_language_gets_a_hint() {
-    let folder = Folder::new("check-hint");
+    let folder = FeedFolder::new("check-hint");
     folder.write("metadata.csv", "a|سلام دنیا\n");
     folder.wav("wavs/a.wav", &sine(22_050, 1.0));
     let english = run(open(&folder, ""), &CheckOptions::default());
@@ -104,7 +104,7 @@ fn a_corpus_in_another_language_gets_a_hint() {
 
 #[test]
 fn nothing_to_check_is_no_crash() {
-    let folder = Folder::new("check-nothing");
+    let folder = FeedFolder::new("check-nothing");
     folder.write("metadata.csv", "");
     let report = run(open(&folder, ""), &CheckOptions::default());
     assert_eq!(

@@ -4,7 +4,7 @@ use tandem_corpus::ProblemKind;
 use tandem_text::{FrontEnd, Harakat, Language, TextError, TextOptions, Tokens, normalize};
 
 /// Counts symbols (characters, which every language has) by the front end of each row's language.
-pub(super) struct Texts {
+pub(super) struct SymbolCounts {
     default: Language,
     english: Option<FrontEnd>,
     persian: Option<FrontEnd>,
@@ -20,11 +20,11 @@ pub(super) struct BadText {
     pub(super) detail: String,
 }
 
-impl Texts {
+impl SymbolCounts {
     /// `lang` is the language of rows that name none; without it, English.
-    pub(super) fn new(lang: Option<&str>) -> Texts {
+    pub(super) fn new(lang: Option<&str>) -> SymbolCounts {
         let fixed = |tag: &str| FrontEnd::new(tag, TextOptions::default()).ok();
-        Texts {
+        SymbolCounts {
             default: lang.map_or(Language::English, Language::from_tag),
             english: fixed("en"),
             persian: fixed("fa"),
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn a_row_goes_through_the_front_end_of_its_language() {
         let check = |default: Option<&str>, lang: Option<&str>, text: &str, expected: Result<u32, ProblemKind>| {
-            let found = Texts::new(default).count(text, lang).map_err(|bad| bad.kind);
+            let found = SymbolCounts::new(default).count(text, lang).map_err(|bad| bad.kind);
             assert_eq!(found, expected, "{default:?} {lang:?} {text}");
         };
         check(None, None, "Hello!", Ok(6));
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn an_unknown_symbol_is_named_and_counted() {
-        let bad = Texts::new(None).count("a 中", None).unwrap_err();
+        let bad = SymbolCounts::new(None).count("a 中", None).unwrap_err();
         assert_eq!(bad.tokens, Some(3));
         assert!(bad.detail.contains("'中' (U+4E2D)"), "{}", bad.detail);
     }

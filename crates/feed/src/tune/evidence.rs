@@ -1,6 +1,6 @@
 //! Several windows as one, in the shares that decisions are made of.
 
-use super::Window;
+use super::TuningWindow;
 
 /// The sum of windows. There is at least one, and it took time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,7 +16,7 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    pub(super) fn of<'a>(windows: impl IntoIterator<Item = &'a Window>) -> Evidence {
+    pub(super) fn of<'a>(windows: impl IntoIterator<Item = &'a TuningWindow>) -> Evidence {
         let none = Evidence { ready_low: usize::MAX, ..Evidence::default() };
         windows.into_iter().fold(none, |sum, window| Evidence {
             windows: sum.windows + 1,

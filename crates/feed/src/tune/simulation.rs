@@ -7,14 +7,14 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::{Setting, Tuner, Window};
+use super::{Tuner, TuningState, TuningWindow};
 
 /// Batches of a window.
 const WINDOW_BATCHES: u64 = 16;
 
 /// What is simulated.
 #[derive(Clone, Copy)]
-pub(super) struct Load {
+pub(super) struct SimulatedLoad {
     pub(super) clips_per_batch: usize,
     pub(super) step_ns: u64,
     /// Mean time of a clip on a core of its own.
@@ -26,17 +26,17 @@ pub(super) struct Load {
 }
 
 /// What came of it.
-pub(super) struct Outcome {
+pub(super) struct SimulatedOutcome {
     /// Every window, and the change made after it.
-    pub(super) windows: Vec<(Window, Option<String>)>,
-    pub(super) setting: Setting,
+    pub(super) windows: Vec<(TuningWindow, Option<String>)>,
+    pub(super) setting: TuningState,
 }
 
-impl Outcome {
+impl SimulatedOutcome {
     /// The share of stall in the last quarter.
     pub(super) fn last_stall(&self) -> f64 {
         let last = &self.windows[self.windows.len() * 3 / 4..];
-        let sum = |of: fn(&Window) -> u64| last.iter().map(|(window, _)| of(window)).sum::<u64>() as f64;
+        let sum = |of: fn(&TuningWindow) -> u64| last.iter().map(|(window, _)| of(window)).sum::<u64>() as f64;
         sum(|window| window.stall_ns) / sum(|window| window.wall_ns)
     }
 
@@ -47,7 +47,12 @@ impl Outcome {
 }
 
 /// Runs `num_windows` windows; `load_at` says what the load is from each window on.
-pub(super) fn run(tuner: &mut Tuner, seed: u64, num_windows: usize, load_at: impl Fn(usize) -> Load) -> Outcome {
+pub(super) fn run(
+    tuner: &mut Tuner,
+    seed: u64,
+    num_windows: usize,
+    load_at: impl Fn(usize) -> SimulatedLoad,
+) -> SimulatedOutcome {
     let mut machine = Machine::new(seed, load_at(0), tuner.setting());
     let mut windows = Vec::new();
     for number in 0..num_windows {
@@ -58,12 +63,12 @@ pub(super) fn run(tuner: &mut Tuner, seed: u64, num_windows: usize, load_at: imp
         machine.setting = tuner.setting();
         windows.push((window, change.map(|change| change.why)));
     }
-    Outcome { windows, setting: tuner.setting() }
+    SimulatedOutcome { windows, setting: tuner.setting() }
 }
 
 struct Machine {
-    load: Load,
-    setting: Setting,
+    load: SimulatedLoad,
+    setting: TuningState,
     random: u64,
     now_ns: u64,
     /// When each clip in work ends, and its batch.
@@ -79,14 +84,14 @@ struct Machine {
 }
 
 impl Machine {
-    fn new(seed: u64, load: Load, setting: Setting) -> Machine {
+    fn new(seed: u64, load: SimulatedLoad, setting: TuningState) -> Machine {
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let (clips, missing) = (BinaryHeap::new(), VecDeque::new());
         Machine { load, setting, random, now_ns: 0, clips, done: 0, missing, next: (0, 0), step: None }
     }
 
-    fn window(&mut self) -> Window {
-        let mut window = Window { ready_low: usize::MAX, ..Window::default() };
+    fn window(&mut self) -> TuningWindow {
+        let mut window = TuningWindow { ready_low: usize::MAX, ..TuningWindow::default() };
         while window.batches < WINDOW_BATCHES {
             self.begin_clips();
             self.begin_step();
@@ -114,7 +119,7 @@ impl Machine {
     }
 
     /// To the next event.
-    fn advance(&mut self, window: &mut Window) {
+    fn advance(&mut self, window: &mut TuningWindow) {
         let clip_ns = self.clips.peek().map(|Reverse((end_ns, _))| *end_ns);
         let next_ns = clip_ns.into_iter().chain(self.step).min().unwrap();
         let (took_ns, ready) = (next_ns - self.now_ns, self.ready());
@@ -144,7 +149,7 @@ impl Machine {
 
     /// Half to one and a half times the mean; longer in a burst, and when threads share cores.
     fn clip_ns(&mut self, batch: u64) -> u64 {
-        let Load { clip_ns, cores, burst, .. } = self.load;
+        let SimulatedLoad { clip_ns, cores, burst, .. } = self.load;
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

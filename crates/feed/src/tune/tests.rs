@@ -1,21 +1,28 @@
 //! The tuner against a simulated feed, in virtual time.
 
-use super::simulation::{Load, Outcome, run};
+use super::simulation::{SimulatedLoad, SimulatedOutcome, run};
 use super::*;
 
 /// A seed for every case, and more of them than luck could serve.
 const SEEDS: std::ops::Range<u64> = 1..21;
 const WINDOWS: usize = 400;
 
-const LIMITS: Limits =
-    Limits { min_threads: 1, max_threads: 16, threads_fixed: false, min_depth: 2, max_depth: 32, depth_fixed: false };
-const START: Setting = Setting { threads: 2, depth: 4 };
+const LIMITS: TuningLimits = TuningLimits {
+    min_threads: 1,
+    max_threads: 16,
+    threads_fixed: false,
+    min_depth: 2,
+    max_depth: 32,
+    depth_fixed: false,
+};
+const START: TuningState = TuningState { threads: 2, depth: 4 };
 
 /// What two threads can just do: 16 clips in the 10 ms of a step, each 1.2 ms.
-const EASY: Load = Load { clips_per_batch: 16, step_ns: 10_000_000, clip_ns: 1_200_000, cores: 64, burst: None };
+const EASY: SimulatedLoad =
+    SimulatedLoad { clips_per_batch: 16, step_ns: 10_000_000, clip_ns: 1_200_000, cores: 64, burst: None };
 
 /// One run for every seed, each of which must have settled by the half of it.
-fn check(limits: Limits, start: Setting, load: Load, expected: impl Fn(&Outcome)) {
+fn check(limits: TuningLimits, start: TuningState, load: SimulatedLoad, expected: impl Fn(&SimulatedOutcome)) {
     for seed in SEEDS {
         let outcome = run(&mut Tuner::new(limits, start), seed, WINDOWS, |_| load);
         let changes = outcome.changes();
@@ -25,8 +32,8 @@ fn check(limits: Limits, start: Setting, load: Load, expected: impl Fn(&Outcome)
     }
 }
 
-fn slower(times: u64) -> Load {
-    Load { clip_ns: times * EASY.clip_ns, ..EASY }
+fn slower(times: u64) -> SimulatedLoad {
+    SimulatedLoad { clip_ns: times * EASY.clip_ns, ..EASY }
 }
 
 #[test]
@@ -49,24 +56,24 @@ fn a_decoder_four_times_slower_gets_the_threads_it_needs() {
 
 #[test]
 fn what_was_given_by_hand_stays() {
-    let threads_fixed = Limits { threads_fixed: true, ..LIMITS };
+    let threads_fixed = TuningLimits { threads_fixed: true, ..LIMITS };
     check(threads_fixed, START, slower(4), |outcome| {
         assert_eq!(outcome.setting.threads, 2);
         assert!(outcome.last_stall() > 0.5);
     });
-    let depth_fixed = Limits { depth_fixed: true, ..LIMITS };
+    let depth_fixed = TuningLimits { depth_fixed: true, ..LIMITS };
     check(depth_fixed, START, BURSTS, |outcome| assert_eq!(outcome.setting.depth, START.depth));
-    let both = Limits { threads_fixed: true, depth_fixed: true, ..LIMITS };
+    let both = TuningLimits { threads_fixed: true, depth_fixed: true, ..LIMITS };
     // By hand may also mean outside of what we would choose.
-    let odd = Setting { threads: 40, depth: 1 };
+    let odd = TuningState { threads: 40, depth: 1 };
     check(both, odd, slower(4), |outcome| assert_eq!((outcome.changes(), outcome.setting), (vec![], odd)));
 }
 
 #[test]
 fn threads_that_the_cores_cannot_serve_are_given_back() {
-    let two_cores = Load { cores: 2, ..slower(2) };
+    let two_cores = SimulatedLoad { cores: 2, ..slower(2) };
     for threads in [1, 2] {
-        check(LIMITS, Setting { threads, ..START }, two_cores, |outcome| {
+        check(LIMITS, TuningState { threads, ..START }, two_cores, |outcome| {
             assert!((2..=3).contains(&outcome.setting.threads), "{:#?}", outcome.changes());
             let changes = outcome.changes();
             assert!(
@@ -78,7 +85,7 @@ fn threads_that_the_cores_cannot_serve_are_given_back() {
 }
 
 /// Every 32nd batch takes 12 times as long; on average threads are busy for two thirds of the time.
-const BURSTS: Load = Load { burst: Some((32, 12)), clip_ns: 600_000, ..EASY };
+const BURSTS: SimulatedLoad = SimulatedLoad { burst: Some((32, 12)), clip_ns: 600_000, ..EASY };
 
 #[test]
 fn bursts_are_met_with_depth() {
@@ -91,15 +98,18 @@ fn bursts_are_met_with_depth() {
 
 #[test]
 fn a_limit_is_a_limit() {
-    let limits = Limits { max_threads: 5, max_depth: 6, ..LIMITS };
+    let limits = TuningLimits { max_threads: 5, max_depth: 6, ..LIMITS };
     check(limits, START, slower(8), |outcome| assert_eq!(outcome.setting.threads, 5));
     check(limits, START, BURSTS, |outcome| assert!(outcome.setting.depth <= 6 && outcome.setting.threads <= 5));
-    assert_eq!(Tuner::new(limits, Setting { threads: 9, depth: 1 }).setting(), Setting { threads: 5, depth: 2 });
+    assert_eq!(
+        Tuner::new(limits, TuningState { threads: 9, depth: 1 }).setting(),
+        TuningState { threads: 5, depth: 2 }
+    );
 }
 
 #[test]
 fn threads_that_have_nothing_to_do_are_let_go_slowly() {
-    check(LIMITS, Setting { threads: 12, depth: 8 }, EASY, |outcome| {
+    check(LIMITS, TuningState { threads: 12, depth: 8 }, EASY, |outcome| {
         // 1.92 threads' worth of work; at 60 % of each, four.
         assert_eq!(outcome.setting.threads, 4, "{:#?}", outcome.changes());
         assert!(outcome.last_stall() < 0.001);
@@ -124,8 +134,8 @@ fn a_load_that_changes_is_followed_and_left_alone_again() {
 fn what_failed_is_tried_again_when_the_rate_has_moved() {
     for seed in SEEDS {
         // Another program has all cores but two, and gives them back.
-        let load_at = |window: usize| Load { cores: if window < 200 { 2 } else { 64 }, ..slower(4) };
-        let mut tuner = Tuner::new(LIMITS, Setting { threads: 4, ..START });
+        let load_at = |window: usize| SimulatedLoad { cores: if window < 200 { 2 } else { 64 }, ..slower(4) };
+        let mut tuner = Tuner::new(LIMITS, TuningState { threads: 4, ..START });
         let outcome = run(&mut tuner, seed, WINDOWS, load_at);
         let changes = outcome.changes();
         assert!(outcome.setting.threads >= 8 && outcome.last_stall() < 0.02, "{seed} {changes:#?}");
@@ -135,24 +145,30 @@ fn what_failed_is_tried_again_when_the_rate_has_moved() {
 
 #[test]
 fn one_hiccup_and_empty_windows_change_nothing() {
-    let calm = Window { batches: 16, wall_ns: 1000, load_busy_ns: 1500, ready_low: 2, ..Window::default() };
-    let hiccup = Window { stall_ns: 400, load_wait_ns: 400, ready_low: 0, ..calm };
+    let calm = TuningWindow { batches: 16, wall_ns: 1000, load_busy_ns: 1500, ready_low: 2, ..TuningWindow::default() };
+    let hiccup = TuningWindow { stall_ns: 400, load_wait_ns: 400, ready_low: 0, ..calm };
     let mut tuner = Tuner::new(LIMITS, START);
     for number in 0..100 {
         let window = if number % LONG == 0 { hiccup } else { calm };
         assert_eq!(tuner.observe(&window), None);
-        assert_eq!(tuner.observe(&Window { batches: 0, ..hiccup }), None);
-        assert_eq!(tuner.observe(&Window { wall_ns: 0, ..hiccup }), None);
+        assert_eq!(tuner.observe(&TuningWindow { batches: 0, ..hiccup }), None);
+        assert_eq!(tuner.observe(&TuningWindow { wall_ns: 0, ..hiccup }), None);
     }
 }
 
 #[test]
 fn a_shortage_behind_decoding_is_no_reason_for_threads() {
-    let window =
-        Window { batches: 16, wall_ns: 1000, stall_ns: 300, load_wait_ns: 10, load_busy_ns: 2000, ..Window::default() };
+    let window = TuningWindow {
+        batches: 16,
+        wall_ns: 1000,
+        stall_ns: 300,
+        load_wait_ns: 10,
+        load_busy_ns: 2000,
+        ..TuningWindow::default()
+    };
     let mut tuner = Tuner::new(LIMITS, START);
-    let changes: Vec<Change> = (0..50).filter_map(|_| tuner.observe(&window)).collect();
-    assert_eq!(tuner.setting(), Setting { threads: START.threads, depth: LIMITS.max_depth });
+    let changes: Vec<TuningChange> = (0..50).filter_map(|_| tuner.observe(&window)).collect();
+    assert_eq!(tuner.setting(), TuningState { threads: START.threads, depth: LIMITS.max_depth });
     assert_eq!(changes.len(), 3);
     assert_eq!(
         changes[0].why,
@@ -162,9 +178,9 @@ fn a_shortage_behind_decoding_is_no_reason_for_threads() {
 
 /// A window of 16 batches in 1 s in which `load` threads were busy, `spare` of `threads` had no room, and the step
 /// waited for `stall` of the time.
-fn window(threads: usize, load: f64, spare: f64, stall: f64) -> Window {
+fn window(threads: usize, load: f64, spare: f64, stall: f64) -> TuningWindow {
     let ns = |seconds: f64| (seconds * 1e9) as u64;
-    Window {
+    TuningWindow {
         batches: 16,
         wall_ns: ns(1.0),
         stall_ns: ns(stall),
@@ -176,7 +192,7 @@ fn window(threads: usize, load: f64, spare: f64, stall: f64) -> Window {
 }
 
 /// How many threads there are once the same window has led to something.
-fn until_changed(tuner: &mut Tuner, window: &Window) -> usize {
+fn until_changed(tuner: &mut Tuner, window: &TuningWindow) -> usize {
     (0..20).find_map(|_| tuner.observe(window)).map_or(0, |change| change.setting.threads)
 }
 
@@ -188,7 +204,7 @@ fn idle(tuner: &mut Tuner, load: f64) -> usize {
 
 #[test]
 fn a_number_that_had_to_be_come_back_to_is_not_left_again() {
-    let mut tuner = Tuner::new(LIMITS, Setting { threads: 8, depth: 4 });
+    let mut tuner = Tuner::new(LIMITS, TuningState { threads: 8, depth: 4 });
     assert_eq!(until_changed(&mut tuner, &window(8, 3.0, 0.6, 0.0)), 7);
     assert_eq!(until_changed(&mut tuner, &window(7, 3.0, 0.0, 0.05)), 10);
     assert_eq!(idle(&mut tuner, 3.0), 8);
@@ -198,7 +214,7 @@ fn a_number_that_had_to_be_come_back_to_is_not_left_again() {
 
 #[test]
 fn threads_for_bad_moments_are_not_let_go_in_good_ones() {
-    let limits = Limits { depth_fixed: true, ..LIMITS };
+    let limits = TuningLimits { depth_fixed: true, ..LIMITS };
     let mut tuner = Tuner::new(limits, START);
     assert_eq!(until_changed(&mut tuner, &window(2, 1.0, 0.4, 0.05)), 3);
     assert_eq!(idle(&mut tuner, 1.0), 3);

@@ -13,7 +13,7 @@ use tandem_device::{ArenaSpec, Event, Isolation, Machine, Pinned, Route, SimSpec
 use tandem_events::{Emitter, Role};
 use tandem_feed::{
     BatchInfo, BucketPlan, CacheKind, CacheSpec, DeviceBatch, Feed, FeedError, FeedPlan, FeedSpec, FeedState,
-    FromFiles, Material, MaterialOptions, Placed, Recordings, SPEECH, scan_lengths,
+    FromFiles, Placed, Recordings, SPEECH, TrainingSet, TrainingSetOptions, scan_lengths,
 };
 use tandem_pipeline::StopFlag;
 use tempfile::TempDir;
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 /// Recordings of a few tenths of a second at three rates by three voices.
 pub(crate) struct Corpus {
     pub(crate) folder: TempDir,
-    pub(crate) material: Arc<Material>,
+    pub(crate) material: Arc<TrainingSet>,
 }
 
 pub(crate) const BATCH: u32 = 4;
@@ -72,17 +72,17 @@ impl Corpus {
     }
 }
 
-pub(crate) fn open(folder: &Path) -> Arc<Material> {
+pub(crate) fn open(folder: &Path) -> Arc<TrainingSet> {
     let dataset = Dataset::open(folder, &OpenOptions::default()).unwrap();
     let (mut index, _) = LengthIndex::open(&folder.join("run"), &dataset);
     let scanned = scan_lengths(dataset, &mut index, 2, |_| std::ops::ControlFlow::Continue(())).unwrap();
     let rows = scanned.dataset.train_rows();
-    let longest = MaterialOptions { max_frames: Some(1000), max_tokens: Some(200), ..options() };
-    Arc::new(Material::survey(Arc::new(scanned.dataset), &rows, &longest).unwrap())
+    let longest = TrainingSetOptions { max_frames: Some(1000), max_tokens: Some(200), ..options() };
+    Arc::new(TrainingSet::survey(Arc::new(scanned.dataset), &rows, &longest).unwrap())
 }
 
-fn options() -> MaterialOptions {
-    MaterialOptions { with_text: true, ..MaterialOptions::default() }
+fn options() -> TrainingSetOptions {
+    TrainingSetOptions { with_text: true, ..TrainingSetOptions::default() }
 }
 
 /// Two cards that reach each other.
@@ -114,7 +114,7 @@ pub(crate) struct Serving {
     /// Whether batches are read on another stream than the one they were leased for.
     pub(crate) reads_elsewhere: bool,
     /// Looked at once an epoch in the shapes of the corpus, where there is one; else the corpus is trained on.
-    pub(crate) evaluates: Option<Arc<Material>>,
+    pub(crate) evaluates: Option<Arc<TrainingSet>>,
 }
 
 impl Serving {
@@ -160,7 +160,7 @@ impl Serving {
     /// Starts the feed in arenas that hold exactly what was planned, and hands it to `with`.
     pub(crate) fn serve<T>(
         &self,
-        corpus: &Material,
+        corpus: &TrainingSet,
         with: impl FnOnce(&mut Feed, &Isolation) -> Result<T, FeedError>,
     ) -> Result<T, FeedError> {
         let buckets = corpus.bucket_plan(3, BATCH).unwrap();
@@ -181,7 +181,7 @@ impl Serving {
         feed.stop().map(|()| made)
     }
 
-    fn plan(&self, corpus: &Material, buckets: &BucketPlan) -> FeedPlan {
+    fn plan(&self, corpus: &TrainingSet, buckets: &BucketPlan) -> FeedPlan {
         FeedPlan {
             schema: SPEECH,
             buckets: buckets.buckets().to_vec(),
@@ -196,7 +196,7 @@ impl Serving {
         }
     }
 
-    fn spec(&self, corpus: &Material, buckets: BucketPlan, plan: FeedPlan) -> FeedSpec {
+    fn spec(&self, corpus: &TrainingSet, buckets: BucketPlan, plan: FeedPlan) -> FeedSpec {
         FeedSpec {
             material: self.evaluates.clone().unwrap_or_else(|| Arc::new(corpus.clone())),
             buckets,
@@ -219,14 +219,14 @@ impl Serving {
 
     /// The first `count` batches, byte for byte. The host looks at what was read only a few batches later, as a trainer
     /// does: until then the reading is queued behind whatever the streams were told to wait for.
-    pub(crate) fn batches(&self, corpus: &Material, count: usize) -> Result<Vec<Bytes>, FeedError> {
+    pub(crate) fn batches(&self, corpus: &TrainingSet, count: usize) -> Result<Vec<Bytes>, FeedError> {
         self.serve(corpus, |feed, roles| {
             let stream = roles.model.device.stream(true)?;
             let (elsewhere, arrived) = (roles.model.device.stream(true)?, roles.model.device.event()?);
             let checks = Checks::load(&roles.model.device)?;
             // Taken before anything is held up: page-locked memory is given and taken while the whole card stands still.
             let mut idle = readers(&stream, feed.plan().slot_bytes())?;
-            let mut under_way = VecDeque::new();
+            let mut in_flight = VecDeque::new();
             let mut read = Vec::new();
             for number in 0..count {
                 let batch = feed.lease(&stream)?;
@@ -244,14 +244,14 @@ impl Serving {
                     reader.start(&batch, &stream)?;
                     drop(batch);
                 }
-                under_way.push_back(reader);
-                if under_way.len() > LAG {
-                    let mut reader = under_way.pop_front().unwrap();
+                in_flight.push_back(reader);
+                if in_flight.len() > LAG {
+                    let mut reader = in_flight.pop_front().unwrap();
                     read.push(reader.finish()?);
                     idle.push(reader);
                 }
             }
-            for mut reader in under_way {
+            for mut reader in in_flight {
                 read.push(reader.finish()?);
             }
             Ok(read)

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use tandem_device::Route;
-use tandem_events::{Emitter, Event, Sink};
+use tandem_events::{Emitter, RunEvent, Sink};
 
 use crate::support::{Corpus, Planted, Serving};
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<Event>>);
+struct Heard(Mutex<Vec<RunEvent>>);
 
 impl Sink for Heard {
-    fn emit(&self, event: Event) {
+    fn emit(&self, event: RunEvent) {
         self.0.lock().unwrap().push(event);
     }
 }
@@ -21,19 +21,19 @@ impl Sink for Heard {
 const AHEAD: usize = 2;
 
 /// Everything that is told while `count` batches are leased.
-fn told(serving: Serving, corpus: &Corpus, count: usize) -> Vec<Event> {
+fn told(serving: Serving, corpus: &Corpus, count: usize) -> Vec<RunEvent> {
     let heard = Arc::new(Heard::default());
     let serving = Serving { emitter: Emitter::to(heard.clone()), ..serving };
     let served = serving.serve(&corpus.material, |feed, roles| {
         let stream = roles.model.device.stream(true)?;
-        let mut under_way = VecDeque::new();
+        let mut in_flight = VecDeque::new();
         for _ in 0..count {
             feed.lease(&stream)?;
             let done = roles.model.device.event()?;
             stream.record(&done)?;
-            under_way.push_back(done);
-            if under_way.len() > AHEAD {
-                under_way.pop_front().unwrap().synchronize("the test waits for a step")?;
+            in_flight.push_back(done);
+            if in_flight.len() > AHEAD {
+                in_flight.pop_front().unwrap().synchronize("the test waits for a step")?;
             }
         }
         Ok(())
@@ -57,7 +57,7 @@ fn every_batch_is_timed_in_every_stage_however_far_the_device_is_behind() {
             let route = serving.route;
             let mut batches: BTreeMap<String, Vec<u64>> = BTreeMap::new();
             for event in told(serving, &corpus, 60) {
-                let Event::Stage { stage, batch, ns, busy_ns, .. } = event else { continue };
+                let RunEvent::Stage { stage, batch, ns, busy_ns, .. } = event else { continue };
                 assert!(ns > 0 && busy_ns > 0, "{stage} of batch {batch}, {route:?}");
                 // A bounce goes down and up; decoding is done by two threads.
                 let legs = if stage == "transfer" && route == Route::Bounce { 2 } else { 1 };
@@ -80,8 +80,8 @@ fn the_setting_is_told_first_and_with_every_change() {
     let recordings = Arc::new(Planted { pause: std::time::Duration::from_millis(5) });
     let serving = Serving { recordings, threads: 1, max_threads: 4, ..Serving::cpu() };
     let told = told(serving, &corpus, 100);
-    let setting = |event: &Event| match event {
-        Event::FeedSetting { threads, ahead, slots, route, cores } => {
+    let setting = |event: &RunEvent| match event {
+        RunEvent::FeedSetting { threads, ahead, slots, route, cores } => {
             assert!(*cores > 0);
             Some((*threads, *ahead, *slots, route.clone()))
         }
@@ -89,7 +89,7 @@ fn the_setting_is_told_first_and_with_every_change() {
     };
     assert_eq!(setting(&told[0]), Some((1, 6, 3, "handover".to_owned())));
     let at = 1 + told[1..].iter().position(|event| setting(event).is_some()).unwrap();
-    let Event::Note { text } = &told[at + 1] else { panic!("{:?}", told[at + 1]) };
+    let RunEvent::Note { text } = &told[at + 1] else { panic!("{:?}", told[at + 1]) };
     let threads = setting(&told[at]).unwrap().0;
     assert!(text.starts_with(&format!("decode threads 1 -> {threads}:")), "{text}");
 }

@@ -11,8 +11,8 @@ use tandem_corpus::{Dataset, OpenOptions, Sample};
 use tandem_device::sim::SimFault;
 use tandem_device::{Machine, Route};
 use tandem_feed::{
-    COUNTED_ROWS, CacheKind, CacheSpec, EXACT_ROWS, FeedError, FromFiles, Material, MaterialOptions, Recordings,
-    Replacement,
+    COUNTED_ROWS, CacheKind, CacheSpec, EXACT_ROWS, FeedError, FromFiles, Recordings, Replacement, TrainingSet,
+    TrainingSetOptions,
 };
 
 use crate::support::{Bytes, Corpus, PATIENCE, Planted, Serving, clip, two_cards};
@@ -211,8 +211,8 @@ fn texts_of_a_large_corpus_that_were_not_counted_are_replaced_when_they_are_too_
     let path = folder.path().join("list.jsonl");
     std::fs::write(&path, (0..num_rows).map(row).collect::<String>()).unwrap();
     let dataset = Arc::new(Dataset::open(&path, &OpenOptions::default()).unwrap());
-    let options = MaterialOptions { with_text: true, ..MaterialOptions::default() };
-    let material = Material::survey(Arc::clone(&dataset), &dataset.train_rows(), &options).unwrap();
+    let options = TrainingSetOptions { with_text: true, ..TrainingSetOptions::default() };
+    let material = TrainingSet::survey(Arc::clone(&dataset), &dataset.train_rows(), &options).unwrap();
     assert!(!material.counts_all());
     let recordings = Arc::new(Planted { pause: Duration::ZERO });
     let serving = Serving { recordings, max_bad_fraction: 1.0, ..Serving::cpu() };

@@ -11,10 +11,10 @@ use tandem_audio::{Clip, wav};
 use tandem_corpus::{Dataset, LengthIndex, OpenOptions, demo};
 use tandem_device::{Machine, SimSpec};
 use tandem_events::Emitter;
-use tandem_feed::{Material, scan_lengths};
+use tandem_feed::{TrainingSet, scan_lengths};
 use tandem_launch::inventory::{Inventory, Resolved};
 use tandem_launch::launch::{Corpora, LaunchError, Launched, launch};
-use tandem_plan::{CorpusFacts, Settings, material_options};
+use tandem_plan::{CorpusFacts, Settings, training_set_options};
 
 /// A little speech, measured.
 pub(crate) struct Speeches {
@@ -37,7 +37,7 @@ impl Speeches {
         let (mut index, _) = LengthIndex::open(self.folder.path(), &dataset);
         let dataset = scan_lengths(dataset, &mut index, 2, |_| ControlFlow::Continue(())).unwrap().dataset;
         let split = dataset.split(1234);
-        let material = Material::survey(Arc::new(dataset), &split.train, &material_options(settings)).unwrap();
+        let material = TrainingSet::survey(Arc::new(dataset), &split.train, &training_set_options(settings)).unwrap();
         let facts = CorpusFacts::of("demo", &material);
         let held_out = (Arc::clone(material.dataset()), split.eval);
         (facts, Corpora { train: Arc::new(material), held_out })

@@ -22,7 +22,7 @@ pub struct BlockSizes {
 
 /// Pre-norm: `x + attention(norm(x))`, then `x + feed_forward(norm(x))`.
 #[derive(Clone, Debug)]
-pub struct Block {
+pub struct TransformerBlock {
     heads: u32,
     norms: Norms,
     qkv: Linear,
@@ -82,12 +82,12 @@ impl Norms {
     }
 }
 
-impl Block {
+impl TransformerBlock {
     /// Declares one.
-    pub fn new(list: &mut ParameterList, name: &str, sizes: BlockSizes) -> Result<Block, EngineError> {
+    pub fn new(list: &mut ParameterList, name: &str, sizes: BlockSizes) -> Result<TransformerBlock, EngineError> {
         let BlockSizes { width, heads, .. } = sizes;
         list.scope(name, |list| {
-            Ok(Block {
+            Ok(TransformerBlock {
                 heads,
                 norms: Norms::new(list, sizes)?,
                 qkv: Linear::new(list, "qkv", width, 3 * width)?,

@@ -4,7 +4,7 @@ mod affine;
 mod block;
 
 pub use affine::{Conv, Embedding, LayerNorm, Linear};
-pub use block::{Block, BlockSizes, Surroundings};
+pub use block::{BlockSizes, Surroundings, TransformerBlock};
 
 use tandem_engine::{EngineError, Graph, RngKeys, Value};
 

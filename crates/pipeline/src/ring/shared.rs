@@ -24,7 +24,7 @@ pub(super) enum End {
     Taker,
 }
 
-pub(super) struct Shared<M, P, F> {
+pub(super) struct RingShared<M, P, F> {
     name: &'static str,
     slots: usize,
     book: Mutex<Places<M, P, F>>,
@@ -110,7 +110,7 @@ impl<M, P, F> Places<M, P, F> {
     }
 }
 
-impl<M, P, F> Shared<M, P, F> {
+impl<M, P, F> RingShared<M, P, F> {
     pub(super) fn new(name: &'static str, slots: impl IntoIterator<Item = RingSlot<M, F>>) -> Self {
         let free: VecDeque<_> = slots.into_iter().map(Box::new).collect();
         let slots = free.len();
@@ -338,7 +338,7 @@ pub struct RingHandle {
 }
 
 impl RingHandle {
-    pub(super) fn new<M, P, F>(shared: &Arc<Shared<M, P, F>>) -> Self
+    pub(super) fn new<M, P, F>(shared: &Arc<RingShared<M, P, F>>) -> Self
     where
         M: Send + 'static,
         P: Send + 'static,
@@ -370,16 +370,16 @@ trait Ends: Send + Sync {
     fn wait_ready(&self, count: usize, timeout: Duration) -> usize;
 }
 
-impl<M: Send, P: Send, F: Send> Ends for Arc<Shared<M, P, F>> {
+impl<M: Send, P: Send, F: Send> Ends for Arc<RingShared<M, P, F>> {
     fn close(&self) {
-        Shared::close(self);
+        RingShared::close(self);
     }
 
     fn stats(&self) -> RingStats {
-        Shared::stats(self)
+        RingShared::stats(self)
     }
 
     fn wait_ready(&self, count: usize, timeout: Duration) -> usize {
-        Shared::wait_ready(self, count, timeout)
+        RingShared::wait_ready(self, count, timeout)
     }
 }

@@ -1,7 +1,7 @@
 //! A slot on its way: one type per state, and each can only become the next.
 
 use super::RingSlot;
-use super::shared::{End, Shared};
+use super::shared::{End, RingShared};
 use crate::sync::Arc;
 
 /// A slot nobody is using on the host. Its last reader on the device may still be at work. Dropped, it goes home as it
@@ -39,7 +39,7 @@ pub struct LeasedSlot<M, P, F> {
 }
 
 impl<M, P, F> FreeSlot<M, P, F> {
-    pub(super) fn new(ring: &Arc<Shared<M, P, F>>, slot: Box<RingSlot<M, F>>) -> Self {
+    pub(super) fn new(ring: &Arc<RingShared<M, P, F>>, slot: Box<RingSlot<M, F>>) -> Self {
         Self { away: Away { ring: ring.clone(), slot: Some(slot), fate: Fate::Unfilled } }
     }
 
@@ -76,7 +76,7 @@ impl<M, P, F> FillingSlot<M, P, F> {
 }
 
 impl<M, P, F> ReadySlot<M, P, F> {
-    pub(super) fn new(ring: &Arc<Shared<M, P, F>>, slot: Box<RingSlot<M, F>>, payload: P) -> Self {
+    pub(super) fn new(ring: &Arc<RingShared<M, P, F>>, slot: Box<RingSlot<M, F>>, payload: P) -> Self {
         Self { payload, away: Away { ring: ring.clone(), slot: Some(slot), fate: Fate::Unread } }
     }
 
@@ -115,7 +115,7 @@ impl<M, P, F> LeasedSlot<M, P, F> {
 
 /// A slot that is out of its ring, and what becomes of it when its holder lets go.
 struct Away<M, P, F> {
-    ring: Arc<Shared<M, P, F>>,
+    ring: Arc<RingShared<M, P, F>>,
     /// Gone only when it has been published.
     slot: Option<Box<RingSlot<M, F>>>,
     fate: Fate,

@@ -46,23 +46,23 @@ pub(crate) struct Fence {
 
 /// Which record of a fence.
 #[derive(Clone)]
-pub(crate) struct Record(Fence, usize);
+pub(crate) struct LoomRecord(Fence, usize);
 
 impl Fence {
     fn new() -> Self {
         Self { recorded: Shared::new(AtomicUsize::new(0)), fired: Shared::new(ModelAtomicUsize::new(0)) }
     }
 
-    pub(crate) fn record(&self) -> Record {
-        Record(self.clone(), self.recorded.fetch_add(1, Ordering::Relaxed) + 1)
+    pub(crate) fn record(&self) -> LoomRecord {
+        LoomRecord(self.clone(), self.recorded.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    pub(crate) fn last(&self) -> Record {
-        Record(self.clone(), self.recorded.load(Ordering::Relaxed))
+    pub(crate) fn last(&self) -> LoomRecord {
+        LoomRecord(self.clone(), self.recorded.load(Ordering::Relaxed))
     }
 }
 
-impl Record {
+impl LoomRecord {
     pub(crate) fn fire(&self) {
         self.0.fired.store(self.1, Ordering::Release);
     }
@@ -78,16 +78,16 @@ impl Record {
 pub(crate) enum Work {
     Write(Memory, usize),
     Read(Memory, usize),
-    Wait(Record),
-    Fire(Record),
+    Wait(LoomRecord),
+    Fire(LoomRecord),
     End,
 }
 
 /// A queue of work that is done in order, by a thread of its own, at any time.
 #[derive(Clone)]
-pub(crate) struct Stream(mpsc::Sender<Work>);
+pub(crate) struct LoomStream(mpsc::Sender<Work>);
 
-impl Stream {
+impl LoomStream {
     pub(crate) fn new() -> (Self, thread::JoinHandle<()>) {
         let (sender, queue) = mpsc::channel();
         let device = thread::spawn(move || {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use tandem_pipeline::{Filler, Taker, ring};
 
-use crate::device::{Fence, Memory, Stream, Work, slots};
+use crate::device::{Fence, LoomStream, Memory, Work, slots};
 use crate::explore;
 
 type Fill = Filler<Memory, usize, Fence>;
@@ -52,7 +52,7 @@ fn skip(_: &Fence) -> Result<(), Infallible> {
 /// to a card.
 fn host_fills(waits: Waits, num_batches: usize) -> impl Fn(Fill, Take) + Sync + Send + 'static {
     move |filler, taker| {
-        let (stream, device) = Stream::new();
+        let (stream, device) = LoomStream::new();
         let leasing = thread::spawn(move || {
             for expected in 1.. {
                 let Some(ready) = taker.take() else { break };
@@ -78,7 +78,7 @@ fn host_fills(waits: Waits, num_batches: usize) -> impl Fn(Fill, Take) + Sync + 
 /// A device fills whenever it likes; the host reads. The case of results on their way back.
 fn device_fills(waits: Waits, num_batches: usize) -> impl Fn(Fill, Take) + Sync + Send + 'static {
     move |filler, taker| {
-        let (stream, device) = Stream::new();
+        let (stream, device) = LoomStream::new();
         let filling = thread::spawn(move || {
             for value in 1..=num_batches {
                 let Ok(filling) = filler.take().unwrap().claim(wait);
@@ -102,8 +102,8 @@ fn device_fills(waits: Waits, num_batches: usize) -> impl Fn(Fill, Take) + Sync 
 /// Two streams fill and read, and the host waits for neither: it only makes one stream wait for the other.
 fn streams_meet(waits: Waits, num_batches: usize) -> impl Fn(Fill, Take) + Sync + Send + 'static {
     move |filler, taker| {
-        let (write, writing) = Stream::new();
-        let (read, reading) = Stream::new();
+        let (write, writing) = LoomStream::new();
+        let (read, reading) = LoomStream::new();
         // One host thread serves both ends: the orders of two are explored above, and here they would be too many.
         for value in 1..=num_batches {
             let skip_freed = waits == Waits::NotForFreed;

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use tandem_events::{Event, VERSION};
+use tandem_events::{RunEvent, VERSION};
 
 use super::*;
 use crate::RunLog;
@@ -11,7 +11,7 @@ use crate::RunLog;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn record(seq: u64) -> Record {
-    Record { v: VERSION, seq, t_ns: seq, dropped: 0, event: Event::Note { text: seq.to_string() } }
+    Record { v: VERSION, seq, t_ns: seq, dropped: 0, event: RunEvent::Note { text: seq.to_string() } }
 }
 
 /// What an exporter was given, and how often it was finished.
@@ -134,9 +134,9 @@ fn a_run_and_its_finished_log_show_the_same() {
     let path = folder.path().join("run.jsonl");
     let live = Heard::default();
     let exporters = Exporters::start(vec![Box::new(live.clone())], |_| ()).unwrap();
-    let (log, emitter) = RunLog::create_heard(&path, exporters.listener(), |_| ()).unwrap();
-    (1..=20).for_each(|step| emitter.emit(Event::Step { step, wall_ns: 1, wait_ns: 0 }));
-    log.finish_with(Event::RunEnded { exit_code: 0, reason: "done".into() });
+    let (log, emitter) = RunLog::create_with_listener(&path, exporters.listener(), |_| ()).unwrap();
+    (1..=20).for_each(|step| emitter.emit(RunEvent::Step { step, wall_ns: 1, wait_ns: 0 }));
+    log.finish_with(RunEvent::RunEnded { exit_code: 0, reason: "done".into() });
     assert_eq!(exporters.finish(), ExportSummary { taken: 21, ..ExportSummary::default() });
 
     let later = Heard::default();
@@ -168,11 +168,11 @@ fn a_full_disk_under_the_log_is_nothing_to_the_exporters() {
     let exporters = Exporters::start(vec![Box::new(heard.clone())], |_| ()).unwrap();
     let (told, complaints) = std::sync::mpsc::sync_channel(1);
     let complain = move |error: &str| told.send(error.to_owned()).unwrap();
-    let (log, emitter) = RunLog::create_heard("/dev/full", exporters.listener(), complain).unwrap();
-    (1..=10).for_each(|step| emitter.emit(Event::Step { step, wall_ns: 1, wait_ns: 0 }));
+    let (log, emitter) = RunLog::create_with_listener("/dev/full", exporters.listener(), complain).unwrap();
+    (1..=10).for_each(|step| emitter.emit(RunEvent::Step { step, wall_ns: 1, wait_ns: 0 }));
     assert!(complaints.recv().unwrap().contains("No space left"), "told while the log is open");
     assert_eq!(log.finish().write_error, None, "and once");
     exporters.finish();
-    let steps = heard.0.lock().unwrap().0.iter().filter(|record| matches!(record.event, Event::Step { .. })).count();
+    let steps = heard.0.lock().unwrap().0.iter().filter(|record| matches!(record.event, RunEvent::Step { .. })).count();
     assert_eq!(steps, 10);
 }

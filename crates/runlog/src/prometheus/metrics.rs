@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Display};
 
-use tandem_events::{Event, Record};
+use tandem_events::{Record, RunEvent};
 
 /// Steps that `tandem_steps_per_second` looks back on.
 const PACE_STEPS: usize = 100;
@@ -114,39 +114,39 @@ impl Metrics {
     pub(crate) fn take(&mut self, record: &Record) {
         self.set(Family::DroppedEvents, vec![], record.dropped as f64);
         match &record.event {
-            Event::RunStarted { command, version, .. } => {
+            RunEvent::RunStarted { command, version, .. } => {
                 let labels = vec![("command", command.clone()), ("version", version.clone())];
                 self.set(Family::Run, labels, 1.0);
             }
-            Event::Step { step, wall_ns, wait_ns } => self.stepped(*step, *wall_ns, *wait_ns),
-            Event::Learned { epoch, losses, gradient_norm, lr, skipped, .. } => {
+            RunEvent::Step { step, wall_ns, wait_ns } => self.stepped(*step, *wall_ns, *wait_ns),
+            RunEvent::Learned { epoch, losses, gradient_norm, lr, skipped, .. } => {
                 self.set(Family::Epoch, vec![], *epoch as f64);
                 self.add(Family::SkippedSteps, vec![], f64::from(u8::from(*skipped)));
                 self.set_all(Family::Loss, "part", losses);
                 self.set(Family::GradientNorm, vec![], gradient_norm.unwrap_or(f64::NAN));
                 self.set(Family::LearningRate, vec![], *lr);
             }
-            Event::Validated { figures, .. } => {
+            RunEvent::Validated { figures, .. } => {
                 self.add(Family::Validations, vec![], 1.0);
                 self.set_all(Family::HeldOut, "figure", figures);
             }
-            Event::Checkpoint { ns, .. } => {
+            RunEvent::Checkpoint { ns, .. } => {
                 self.add(Family::Checkpoints, vec![], 1.0);
                 self.add(Family::CheckpointSeconds, vec![], seconds(*ns));
             }
-            Event::SampleWritten { .. } => self.add(Family::Samples, vec![], 1.0),
-            Event::Memory { role, card, used_bytes, limit_bytes, peak_bytes } => {
+            RunEvent::SampleWritten { .. } => self.add(Family::Samples, vec![], 1.0),
+            RunEvent::Memory { role, card, used_bytes, limit_bytes, peak_bytes } => {
                 let labels = || vec![("role", role.to_string()), ("card", card.to_string())];
                 self.set(Family::MemoryUsed, labels(), *used_bytes as f64);
                 self.set(Family::MemoryLimit, labels(), *limit_bytes as f64);
                 self.set(Family::MemoryPeak, labels(), *peak_bytes as f64);
             }
-            Event::Process { card, bytes, limit_bytes } | Event::Breach { card, bytes, limit_bytes } => {
+            RunEvent::Process { card, bytes, limit_bytes } | RunEvent::Breach { card, bytes, limit_bytes } => {
                 self.set(Family::ProcessBytes, vec![("card", card.to_string())], *bytes as f64);
                 self.set(Family::ProcessLimit, vec![("card", card.to_string())], *limit_bytes as f64);
             }
-            Event::Refused { role, .. } => self.add(Family::Refusals, vec![("role", role.to_string())], 1.0),
-            Event::Stage { stage, busy_ns, wait_ns, .. } => {
+            RunEvent::Refused { role, .. } => self.add(Family::Refusals, vec![("role", role.to_string())], 1.0),
+            RunEvent::Stage { stage, busy_ns, wait_ns, .. } => {
                 let labels = || vec![("stage", stage.clone())];
                 self.add(Family::Batches, labels(), 1.0);
                 self.add(Family::BusySeconds, labels(), seconds(*busy_ns));
@@ -245,7 +245,7 @@ mod tests {
 
     use super::*;
 
-    fn page(events: impl IntoIterator<Item = Event>) -> String {
+    fn page(events: impl IntoIterator<Item = RunEvent>) -> String {
         let mut metrics = Metrics::default();
         for (seq, event) in (0..).zip(events) {
             metrics.take(&Record { v: VERSION, seq, t_ns: seq, dropped: 2, event });
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_family_has_one_heading_and_a_line_for_each_of_its_figures() {
-        let memory = |role, card| Event::Memory { role, card, used_bytes: 1 << 40, limit_bytes: 9, peak_bytes: 3 };
+        let memory = |role, card| RunEvent::Memory { role, card, used_bytes: 1 << 40, limit_bytes: 9, peak_bytes: 3 };
         let page = page([memory(Role::Model, 1), memory(Role::Data, 0), memory(Role::Model, 1)]);
         let expected = "\
 # HELP tandem_memory_used_bytes Live bytes of a role.
@@ -273,7 +273,7 @@ tandem_memory_used_bytes{role=\"model\",card=\"1\"} 1099511627776
 
     #[test]
     fn steps_are_counted_and_their_pace_is_that_of_the_last_hundred() {
-        let step = |step, wall_ns| Event::Step { step, wall_ns, wait_ns: 250_000_000 };
+        let step = |step, wall_ns| RunEvent::Step { step, wall_ns, wait_ns: 250_000_000 };
         let slow = (1..=50).map(|number| step(number, 7_000_000_000));
         let page = page(slow.chain((51..=150).map(|number| step(number, 500_000_000))));
         for line in [
@@ -290,7 +290,7 @@ tandem_memory_used_bytes{role=\"model\",card=\"1\"} 1099511627776
     #[test]
     fn names_and_figures_of_any_kind_are_written_as_the_format_has_them() {
         let losses = [("a\"b\\c\nd".to_owned(), Some(1e-7)), ("mel".to_owned(), None)].into();
-        let learned = Event::Learned { step: 1, epoch: 0, losses, gradient_norm: None, lr: 0.0, skipped: true };
+        let learned = RunEvent::Learned { step: 1, epoch: 0, losses, gradient_norm: None, lr: 0.0, skipped: true };
         let page = page([learned]);
         for line in [
             "tandem_loss{part=\"a\\\"b\\\\c\\nd\"} 0.0000001\n",

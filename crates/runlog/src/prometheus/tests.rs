@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-use tandem_events::{Event, VERSION};
+use tandem_events::{RunEvent, VERSION};
 
 use super::*;
 
@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn serve() -> Prometheus {
     let mut prometheus = Prometheus::serve(listen_address("0").unwrap()).unwrap();
-    let event = Event::Step { step: 42, wall_ns: 500_000_000, wait_ns: 0 };
+    let event = RunEvent::Step { step: 42, wall_ns: 500_000_000, wait_ns: 0 };
     prometheus.take(&Record { v: VERSION, seq: 0, t_ns: 0, dropped: 0, event }).unwrap();
     prometheus
 }

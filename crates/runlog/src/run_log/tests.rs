@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use super::*;
-use crate::{Entry, Reader};
+use crate::{LogEntry, Reader};
 
 /// Long enough that only a deadlock outlasts it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,8 +33,8 @@ impl Page {
         let records: Vec<_> = reader
             .by_ref()
             .map(|entry| match entry.unwrap() {
-                Entry::Known(record) => record,
-                Entry::Unknown(other) => panic!("{other:?}"),
+                LogEntry::Known(record) => record,
+                LogEntry::Unknown(other) => panic!("{other:?}"),
             })
             .collect();
         assert_eq!(reader.torn_bytes(), 0);
@@ -69,13 +69,13 @@ impl Write for Stalling {
     }
 }
 
-fn note(text: impl ToString) -> Event {
-    Event::Note { text: text.to_string() }
+fn note(text: impl ToString) -> RunEvent {
+    RunEvent::Note { text: text.to_string() }
 }
 
-fn text_of(event: Event) -> String {
+fn text_of(event: RunEvent) -> String {
     match event {
-        Event::Note { text } => text,
+        RunEvent::Note { text } => text,
         other => panic!("{other:?}"),
     }
 }

@@ -1,10 +1,10 @@
-//! The few protobuf messages TensorBoard reads, encoded by hand: `Event`, `Summary` and what is in a summary.
+//! The few protobuf messages TensorBoard reads, encoded by hand: `Event`, `ProtoSummary` and what is in a summary.
 //!
 //! Field numbers are those of TensorFlow's `event.proto` and `summary.proto`. Nothing here is ever decoded by us.
 
 /// A message being written, field by field.
 #[derive(Default)]
-pub(crate) struct Message(Vec<u8>);
+pub(crate) struct ProtoMessage(Vec<u8>);
 
 /// How a value lies behind its key.
 enum Wire {
@@ -14,7 +14,7 @@ enum Wire {
     Fixed32 = 5,
 }
 
-impl Message {
+impl ProtoMessage {
     pub(crate) fn new() -> Self {
         Self::default()
     }
@@ -64,53 +64,53 @@ impl Message {
 }
 
 /// The first event of a file: which version of the format it is.
-pub(crate) fn version_event(wall_s: f64) -> Message {
-    Message::new().double(1, wall_s).part(3, b"brain.Event:2")
+pub(crate) fn version_event(wall_s: f64) -> ProtoMessage {
+    ProtoMessage::new().double(1, wall_s).part(3, b"brain.Event:2")
 }
 
 /// The event that says that a run goes on from `step`: what an earlier start wrote of it and of later steps is void.
-pub(crate) fn start_event(wall_s: f64, step: u64) -> Message {
+pub(crate) fn start_event(wall_s: f64, step: u64) -> ProtoMessage {
     const START: u64 = 1;
-    Message::new().double(1, wall_s).number(2, step).part(7, Message::new().number(1, START).bytes())
+    ProtoMessage::new().double(1, wall_s).number(2, step).part(7, ProtoMessage::new().number(1, START).bytes())
 }
 
 /// An event with a summary of several values.
-pub(crate) fn summary_event(wall_s: f64, step: u64, summary: &Summary) -> Message {
-    Message::new().double(1, wall_s).number(2, step).part(5, summary.0.bytes())
+pub(crate) fn summary_event(wall_s: f64, step: u64, summary: &ProtoSummary) -> ProtoMessage {
+    ProtoMessage::new().double(1, wall_s).number(2, step).part(5, summary.0.bytes())
 }
 
 /// Values by tag. A tag is used for one kind of value only: TensorBoard takes its kind from the first.
 #[derive(Default)]
-pub(crate) struct Summary(Message);
+pub(crate) struct ProtoSummary(ProtoMessage);
 
-impl Summary {
+impl ProtoSummary {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.bytes().is_empty()
     }
 
     pub(crate) fn scalar(&mut self, tag: &str, value: f32) {
-        self.value(Message::new().part(1, tag.as_bytes()).float(2, value));
+        self.value(ProtoMessage::new().part(1, tag.as_bytes()).float(2, value));
     }
 
     /// A picture, as a PNG file of that many pixels with colours.
     pub(crate) fn image(&mut self, tag: &str, [width, height]: [u32; 2], png: &[u8]) {
         const RGB: u64 = 3;
-        let image = Message::new().number(1, height.into()).number(2, width.into()).number(3, RGB).part(4, png);
-        self.value(Message::new().part(1, tag.as_bytes()).part(4, image.bytes()));
+        let image = ProtoMessage::new().number(1, height.into()).number(2, width.into()).number(3, RGB).part(4, png);
+        self.value(ProtoMessage::new().part(1, tag.as_bytes()).part(4, image.bytes()));
     }
 
     /// Sound, as a WAV file.
     pub(crate) fn audio(&mut self, tag: &str, sound: &Sound, wav: &[u8]) {
-        let audio = Message::new()
+        let audio = ProtoMessage::new()
             .float(1, sound.rate_hz as f32)
             .number(2, sound.channels.into())
             .number(3, sound.frames)
             .part(4, wav)
             .part(5, b"audio/wav");
-        self.value(Message::new().part(1, tag.as_bytes()).part(6, audio.bytes()));
+        self.value(ProtoMessage::new().part(1, tag.as_bytes()).part(6, audio.bytes()));
     }
 
-    fn value(&mut self, value: Message) {
+    fn value(&mut self, value: ProtoMessage) {
         self.0 = std::mem::take(&mut self.0).part(1, value.bytes());
     }
 }
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn varints_are_seven_bits_a_byte_lowest_first() {
-        let check = |value, expected: &[u8]| assert_eq!(&Message::new().number(1, value).bytes()[1..], expected);
+        let check = |value, expected: &[u8]| assert_eq!(&ProtoMessage::new().number(1, value).bytes()[1..], expected);
         check(0, &[0]);
         check(127, &[0x7F]);
         check(128, &[0x80, 0x01]);
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_scalar_event_byte_for_byte() {
-        let mut summary = Summary::default();
+        let mut summary = ProtoSummary::default();
         summary.scalar("lr", 1.0);
         let event = summary_event(2.0, 5, &summary);
         let value = [0x0A, 2, b'l', b'r', 0x15, 0, 0, 0x80, 0x3F];

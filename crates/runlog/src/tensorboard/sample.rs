@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-use super::proto::{Sound, Summary};
+use super::proto::{ProtoSummary, Sound};
 
 /// No sample comes near this: a file that does is none, and would stay in memory for a while.
 const LARGEST_BYTES: u64 = 64 << 20;
@@ -13,8 +13,8 @@ const LARGEST_BYTES: u64 = 64 << 20;
 /// alignment, and samples of long ago are cleared up.
 ///
 /// Fails when a file cannot be read or is not what its name says.
-pub(crate) fn sample_summary(wav: &Path) -> io::Result<Summary> {
-    let mut summary = Summary::default();
+pub(crate) fn sample_summary(wav: &Path) -> io::Result<ProtoSummary> {
+    let mut summary = ProtoSummary::default();
     let stem = wav.file_stem().unwrap_or_default().to_string_lossy();
     let tag = format!("sample/{}", sentence_of(&stem));
     for (end, name) in [("", "spectrum"), ("-alignment", "alignment")] {

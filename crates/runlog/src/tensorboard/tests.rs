@@ -6,7 +6,7 @@ use tandem_events::{Role, VERSION};
 
 use super::frame::tests::unframe;
 use super::*;
-use crate::spool::tests::Disk;
+use crate::spool::tests::LimitedDisk;
 
 /// A field of a message: a number, or bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,13 +70,13 @@ fn board<W: Write>(out: W) -> TensorBoard<W> {
     TensorBoard::new(out, PathBuf::new(), UNIX_EPOCH + Duration::from_secs(100))
 }
 
-fn tell<W: Write + Send>(board: &mut TensorBoard<W>, events: impl IntoIterator<Item = Event>) -> io::Result<()> {
+fn tell<W: Write + Send>(board: &mut TensorBoard<W>, events: impl IntoIterator<Item = RunEvent>) -> io::Result<()> {
     events
         .into_iter()
         .try_for_each(|event| board.take(&Record { v: VERSION, seq: 0, t_ns: 1_500_000_000, dropped: 0, event }))
 }
 
-fn check(events: impl IntoIterator<Item = Event>, expected: &[&str]) {
+fn check(events: impl IntoIterator<Item = RunEvent>, expected: &[&str]) {
     let mut board = board(Vec::new());
     tell(&mut board, events).unwrap();
     board.finish().unwrap();
@@ -85,12 +85,12 @@ fn check(events: impl IntoIterator<Item = Event>, expected: &[&str]) {
     assert_eq!((told.iter().map(String::as_str).collect::<Vec<_>>().as_slice(), left_bytes), (expected, 0));
 }
 
-fn step(step: u64, wall_ms: u64, wait_ms: u64) -> Event {
-    Event::Step { step, wall_ns: wall_ms * 1_000_000, wait_ns: wait_ms * 1_000_000 }
+fn step(step: u64, wall_ms: u64, wait_ms: u64) -> RunEvent {
+    RunEvent::Step { step, wall_ns: wall_ms * 1_000_000, wait_ns: wait_ms * 1_000_000 }
 }
 
-fn memory(used_bytes: u64) -> Event {
-    Event::Memory { role: Role::Data, card: 0, used_bytes, limit_bytes: 8 << 20, peak_bytes: 3 << 20 }
+fn memory(used_bytes: u64) -> RunEvent {
+    RunEvent::Memory { role: Role::Data, card: 0, used_bytes, limit_bytes: 8 << 20, peak_bytes: 3 << 20 }
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_file_begins_with_its_version() {
 
 #[test]
 fn what_comes_before_the_first_step_is_put_at_it() {
-    let process = Event::Process { card: 1, bytes: 7 << 19, limit_bytes: 9 };
+    let process = RunEvent::Process { card: 1, bytes: 7 << 19, limit_bytes: 9 };
     check(
         [memory(1 << 20), memory(2 << 20), process, step(41, 500, 0)],
         &[
@@ -117,7 +117,7 @@ fn what_comes_before_the_first_step_is_put_at_it() {
 #[test]
 fn pace_is_told_about_once_a_second_and_at_the_end() {
     let steps = [step(1, 400, 0), step(2, 400, 0), step(3, 450, 125), step(4, 2_000, 1_000), step(5, 250, 0)];
-    let end = Event::RunEnded { exit_code: 0, reason: String::new() };
+    let end = RunEvent::RunEnded { exit_code: 0, reason: String::new() };
     check(
         steps.into_iter().chain([end]),
         &[
@@ -136,7 +136,7 @@ fn pace_is_told_about_once_a_second_and_at_the_end() {
 #[test]
 fn what_is_no_number_is_shown_as_none() {
     let losses = [("loss".to_owned(), Some(0.5)), ("mel".to_owned(), None)].into();
-    let learned = Event::Learned { step: 7, epoch: 0, losses, gradient_norm: None, lr: 0.25, skipped: true };
+    let learned = RunEvent::Learned { step: 7, epoch: 0, losses, gradient_norm: None, lr: 0.25, skipped: true };
     let expected =
         ["brain.Event:2", "start at 7", "7 loss/loss=0.5", "7 loss/mel=NaN", "7 gradient_norm=NaN", "7 lr=0.25"];
     check([learned], &expected);
@@ -154,9 +154,9 @@ fn events_have_the_date_of_their_record() {
 
 #[test]
 fn a_disk_that_was_full_for_a_while_breaks_no_frame() {
-    let mut board = board(Disk { room: 100, ..Disk::default() });
+    let mut board = board(LimitedDisk { room: 100, ..LimitedDisk::default() });
     let learned =
-        |step| Event::Learned { step, epoch: 0, losses: [].into(), gradient_norm: None, lr: 0.5, skipped: false };
+        |step| RunEvent::Learned { step, epoch: 0, losses: [].into(), gradient_norm: None, lr: 0.5, skipped: false };
     assert!(tell(&mut board, (1..=2000).map(learned)).is_err(), "more than waits for a disk");
     assert!(board.flush().is_err());
     board.spool.file().room = usize::MAX;
@@ -171,7 +171,7 @@ fn a_disk_that_was_full_for_a_while_breaks_no_frame() {
 fn samples_that_are_gone_are_left_out_and_broken_ones_are_a_problem() {
     let folder = tempfile::tempdir().unwrap();
     let mut board = TensorBoard::new(Vec::new(), folder.path().into(), UNIX_EPOCH);
-    let sample = || Event::SampleWritten { step: 5, path: "step-00000005-a.wav".into(), seconds: 1.0, ns: 1 };
+    let sample = || RunEvent::SampleWritten { step: 5, path: "step-00000005-a.wav".into(), seconds: 1.0, ns: 1 };
     tell(&mut board, [sample()]).unwrap();
     board.finish().unwrap();
     assert_eq!(unframe(board.spool.file()).0.len(), 1);

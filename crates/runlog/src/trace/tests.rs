@@ -7,7 +7,7 @@ use tandem_events::VERSION;
 use super::*;
 
 /// The trace of a run whose events were told at these times, and how it was closed.
-fn trace(told: impl IntoIterator<Item = (u64, Event)>, largest_bytes: u64) -> (Vec<u8>, Vec<io::Error>) {
+fn trace(told: impl IntoIterator<Item = (u64, RunEvent)>, largest_bytes: u64) -> (Vec<u8>, Vec<io::Error>) {
     let mut trace = Trace::new(Vec::new(), largest_bytes);
     let taken =
         told.into_iter().map(|(t_ns, event)| trace.take(&Record { v: VERSION, seq: 0, t_ns, dropped: 0, event }));
@@ -16,14 +16,14 @@ fn trace(told: impl IntoIterator<Item = (u64, Event)>, largest_bytes: u64) -> (V
     (std::mem::take(trace.spool.file()), errors)
 }
 
-fn events_of(told: impl IntoIterator<Item = (u64, Event)>) -> Vec<Value> {
+fn events_of(told: impl IntoIterator<Item = (u64, RunEvent)>) -> Vec<Value> {
     let (file, errors) = trace(told, u64::MAX);
     assert!(errors.is_empty(), "{errors:?}");
     serde_json::from_slice(&file).unwrap()
 }
 
 /// Name, begin and end in nanoseconds of every slice of a track, in the order of the file.
-fn slices(events: &[Value], group: Group, track: &str) -> Vec<(String, u64, u64)> {
+fn slices(events: &[Value], group: TrackGroup, track: &str) -> Vec<(String, u64, u64)> {
     let of_group = |event: &&Value| event["pid"] == group as u32;
     let named = |event: &&Value| event["name"] == "thread_name" && event["args"]["name"] == track;
     let number = events.iter().filter(of_group).find(named).map(|event| event["tid"].clone());
@@ -35,12 +35,12 @@ fn slices(events: &[Value], group: Group, track: &str) -> Vec<(String, u64, u64)
     events.iter().filter(of_group).filter(is_slice).map(slice).collect()
 }
 
-fn step(step: u64, wall_ns: u64, wait_ns: u64) -> Event {
-    Event::Step { step, wall_ns, wait_ns }
+fn step(step: u64, wall_ns: u64, wait_ns: u64) -> RunEvent {
+    RunEvent::Step { step, wall_ns, wait_ns }
 }
 
-fn stage(stage: &str, batch: u64, ns: u64) -> Event {
-    Event::Stage { stage: stage.into(), batch, ns, busy_ns: ns, wait_ns: 0, spans: Vec::new() }
+fn stage(stage: &str, batch: u64, ns: u64) -> RunEvent {
+    RunEvent::Stage { stage: stage.into(), batch, ns, busy_ns: ns, wait_ns: 0, spans: Vec::new() }
 }
 
 fn named(name: &str, begin_ns: u64, end_ns: u64) -> (String, u64, u64) {
@@ -55,7 +55,7 @@ fn a_step_ends_when_it_was_told_and_begins_with_its_wait() {
         named("step", 1_000_123, 1_900_123),
         named("waiting for a batch", 1_000_123, 1_250_124),
     ];
-    assert_eq!(slices(&events, Group::Model, "steps"), expected);
+    assert_eq!(slices(&events, TrackGroup::Model, "steps"), expected);
     let numbers: Vec<_> =
         events.iter().filter(|event| event["ph"] == "X").map(|event| &event["args"]["step"]).collect();
     assert_eq!(numbers, [1, 2, 2]);
@@ -67,23 +67,23 @@ fn steps_told_late_or_at_once_keep_their_lengths_and_do_not_overlap() {
     let events =
         events_of([(100, step(1, 100, 0)), (250, step(2, 100, 0)), (250, step(3, 100, 0)), (400, step(4, 100, 0))]);
     let expected = [named("step", 0, 100), named("step", 150, 250), named("step", 250, 350), named("step", 350, 450)];
-    assert_eq!(slices(&events, Group::Model, "steps"), expected);
+    assert_eq!(slices(&events, TrackGroup::Model, "steps"), expected);
 }
 
 #[test]
 fn what_devices_did_lies_where_their_clocks_put_it() {
-    let span = |began_ns, ns| Span { began_ns, ns };
-    let at = |name: &str, spans: Vec<Span>| {
+    let span = |began_ns, ns| TimeSpan { began_ns, ns };
+    let at = |name: &str, spans: Vec<TimeSpan>| {
         let ns = spans.iter().map(|span| span.ns).max().unwrap();
-        Event::Stage { stage: name.into(), batch: 0, ns, busy_ns: ns, wait_ns: 0, spans }
+        RunEvent::Stage { stage: name.into(), batch: 0, ns, busy_ns: ns, wait_ns: 0, spans }
     };
     let work = |step, began_ns, busy_ns| {
         let began_ns = Some(began_ns);
-        Event::StepWork { step, batch: step, batches: 1, bucket: 0, busy_ns, wait_ns: 0, began_ns }
+        RunEvent::StepWork { step, batch: step, batches: 1, bucket: 0, busy_ns, wait_ns: 0, began_ns }
     };
     // The devices' clock is 900 behind the log's. Everything is told late, and at once.
     let events = events_of([
-        (1000, Event::DeviceClock { now_ns: 100, devices: "cuda".into() }),
+        (1000, RunEvent::DeviceClock { now_ns: 100, devices: "cuda".into() }),
         (9000, at("upload", vec![span(200, 30)])),
         (9000, at("features", vec![span(240, 60)])),
         (9000, at("transfer", vec![span(310, 20), span(340, 25)])),
@@ -95,10 +95,10 @@ fn what_devices_did_lies_where_their_clocks_put_it() {
     ]);
     let check =
         |group, track: &str, expected: &[(String, u64, u64)]| assert_eq!(slices(&events, group, track), expected);
-    check(Group::Data, "upload", &[named("upload", 1100, 1130)]);
-    check(Group::Data, "features", &[named("features", 1140, 1200)]);
-    check(Group::Links, "transfer to the host", &[named("transfer", 1210, 1230), named("transfer", 1230, 1250)]);
-    check(Group::Links, "transfer from the host", &[named("transfer", 1240, 1265), named("transfer", 1265, 1290)]);
+    check(TrackGroup::Data, "upload", &[named("upload", 1100, 1130)]);
+    check(TrackGroup::Data, "features", &[named("features", 1140, 1200)]);
+    check(TrackGroup::Links, "transfer to the host", &[named("transfer", 1210, 1230), named("transfer", 1230, 1250)]);
+    check(TrackGroup::Links, "transfer from the host", &[named("transfer", 1240, 1265), named("transfer", 1265, 1290)]);
     let expected = [
         named("step", 1230, 1380),
         named("waiting for a batch", 1240, 1280),
@@ -107,24 +107,25 @@ fn what_devices_did_lies_where_their_clocks_put_it() {
         named("waiting for a batch", 1382, 1385),
         named("work", 1385, 1475),
     ];
-    check(Group::Model, "steps", &expected);
+    check(TrackGroup::Model, "steps", &expected);
 }
 
 #[test]
 fn batches_that_are_loaded_at_once_lie_side_by_side() {
     let loads = [(100, stage("load", 0, 90)), (120, stage("load", 1, 100)), (130, stage("load", 2, 20))];
     let events = events_of(loads);
-    assert_eq!(slices(&events, Group::Data, "load"), [named("load", 10, 100), named("load", 110, 130)]);
-    assert_eq!(slices(&events, Group::Data, "load 2"), [named("load", 20, 120)]);
+    assert_eq!(slices(&events, TrackGroup::Data, "load"), [named("load", 10, 100), named("load", 110, 130)]);
+    assert_eq!(slices(&events, TrackGroup::Data, "load 2"), [named("load", 20, 120)]);
 }
 
 #[test]
 fn everything_has_its_track() {
-    let reserved = Event::ArenaReserved { role: Role::Data, card: 3, bytes: 1, limit_bytes: 64 << 20, driver_bytes: 0 };
-    let memory = |role| Event::Memory { role, card: 0, used_bytes: 3 << 19, limit_bytes: 9, peak_bytes: 9 };
-    let transfer = Event::Transfer { route: "pe\"er".into(), from: 0, to: 1, bytes: 7, ns: 5 };
+    let reserved =
+        RunEvent::ArenaReserved { role: Role::Data, card: 3, bytes: 1, limit_bytes: 64 << 20, driver_bytes: 0 };
+    let memory = |role| RunEvent::Memory { role, card: 0, used_bytes: 3 << 19, limit_bytes: 9, peak_bytes: 9 };
+    let transfer = RunEvent::Transfer { route: "pe\"er".into(), from: 0, to: 1, bytes: 7, ns: 5 };
     let figures: BTreeMap<_, _> = [("mel".to_owned(), None)].into();
-    let sample = Event::SampleWritten { step: 9, path: "samples/a.wav".into(), seconds: 1.0, ns: 30 };
+    let sample = RunEvent::SampleWritten { step: 9, path: "samples/a.wav".into(), seconds: 1.0, ns: 30 };
     let events = events_of([
         (1, reserved),
         (10, stage("upload", 0, 4)),
@@ -133,19 +134,19 @@ fn everything_has_its_track() {
         (13, transfer),
         (14, memory(Role::Data)),
         (14, memory(Role::Model)),
-        (15, Event::Process { card: 1, bytes: 5 << 20, limit_bytes: 6 }),
-        (60, Event::Validated { step: 9, utterances: 1, figures }),
-        (70, Event::Checkpoint { step: 9, bytes: 1, ns: 9 }),
+        (15, RunEvent::Process { card: 1, bytes: 5 << 20, limit_bytes: 6 }),
+        (60, RunEvent::Validated { step: 9, utterances: 1, figures }),
+        (70, RunEvent::Checkpoint { step: 9, bytes: 1, ns: 9 }),
         (99, sample),
-        (99, Event::Note { text: "a\nb".into() }),
+        (99, RunEvent::Note { text: "a\nb".into() }),
     ]);
     let check = |group, track, slice| assert_eq!(slices(&events, group, track), [slice], "{track}");
-    check(Group::Data, "upload", named("upload", 6, 10));
-    check(Group::Data, "features", named("features", 7, 11));
-    check(Group::Links, "transfer", named("transfer", 8, 12));
-    check(Group::Links, "pe\"er 0 to 1", named("transfer", 8, 13));
-    check(Group::Model, "checkpoints", named("checkpoint", 61, 70));
-    check(Group::Host, "samples", named("sample", 69, 99));
+    check(TrackGroup::Data, "upload", named("upload", 6, 10));
+    check(TrackGroup::Data, "features", named("features", 7, 11));
+    check(TrackGroup::Links, "transfer", named("transfer", 8, 12));
+    check(TrackGroup::Links, "pe\"er 0 to 1", named("transfer", 8, 13));
+    check(TrackGroup::Model, "checkpoints", named("checkpoint", 61, 70));
+    check(TrackGroup::Host, "samples", named("sample", 69, 99));
     let names: Vec<_> =
         events.iter().filter(|event| event["name"] == "process_name").map(|event| &event["args"]["name"]).collect();
     assert_eq!(names, ["data role, card 3, limit 64 MB", "links", "model role", "host"]);
@@ -163,7 +164,7 @@ fn everything_has_its_track() {
 }
 
 /// A run as a busy feed tells it: late, in bursts, several loads at once. Deterministic.
-fn busy_run() -> Vec<(u64, Event)> {
+fn busy_run() -> Vec<(u64, RunEvent)> {
     let mut draw = 1_u64;
     let mut below = move |bound: u64| {
         draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -180,7 +181,10 @@ fn busy_run() -> Vec<(u64, Event)> {
             told.push((t_ns + below(200_000), stage(name, number, below(longest_ns))));
         }
         let role = Role::BOTH[below(2) as usize];
-        told.push((t_ns + below(9_000), Event::Memory { role, card: 0, used_bytes: 1, limit_bytes: 1, peak_bytes: 1 }));
+        told.push((
+            t_ns + below(9_000),
+            RunEvent::Memory { role, card: 0, used_bytes: 1, limit_bytes: 1, peak_bytes: 1 },
+        ));
     }
     told
 }
@@ -206,10 +210,10 @@ fn slices_of_a_track_nest_and_never_overlap_and_times_go_forward() {
         }
     }
     let steps = busy_run().into_iter().filter_map(|(_, event)| match event {
-        Event::Step { wall_ns, .. } => Some(wall_ns),
+        RunEvent::Step { wall_ns, .. } => Some(wall_ns),
         _ => None,
     });
-    let shown = slices(&events, Group::Model, "steps").into_iter().filter(|slice| slice.0 == "step");
+    let shown = slices(&events, TrackGroup::Model, "steps").into_iter().filter(|slice| slice.0 == "step");
     assert!(shown.map(|(_, begin, end)| end - begin).eq(steps));
 }
 

@@ -15,10 +15,10 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use align::{Aligner, Entry};
-use tandem_text::phonemes::features::Features;
+use tandem_text::phonemes::features::LetterFeatures;
 use tandem_text::phonemes::letter_to_sound::MAGIC;
 use tandem_text::phonemes::{Dictionary, LetterToSound, Phone, Stress};
-use tree::{Chance, Sample, Thrift, grow};
+use tree::{Chance, LetterSample, Thrift, grow};
 
 /// One word in so many is held out for the figure.
 const HELD_OUT: u64 = 10;
@@ -62,17 +62,17 @@ fn hash(bytes: &[u8]) -> u64 {
 fn train(entries: &[Entry], thrift: &Thrift) -> Result<Vec<u8>, Box<dyn Error>> {
     let aligner = Aligner::learn(entries);
     let mut numbers: BTreeMap<Vec<u8>, u16> = BTreeMap::new();
-    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); 26];
+    let mut samples: Vec<Vec<LetterSample>> = vec![Vec::new(); 26];
     for entry in entries {
         let Some(lengths) = aligner.align(entry) else { continue };
-        let mut features = Features::new(&entry.letters);
+        let mut features = LetterFeatures::new(&entry.letters);
         let mut end = entry.phones.len();
         for (at, len) in lengths.iter().enumerate().rev() {
             let chunk = &entry.phones[end - len..end];
             let next = u16::try_from(numbers.len())?;
             let chunk_number = *numbers.entry(chunk.to_vec()).or_insert(next);
             samples[usize::from(entry.letters[at] - b'a')]
-                .push(Sample { features: features.at(at), chunk: chunk_number });
+                .push(LetterSample { features: features.at(at), chunk: chunk_number });
             chunk.iter().rev().filter_map(|index| Phone::from_index(*index)).for_each(|phone| features.said(phone));
             end -= len;
         }

@@ -1,13 +1,13 @@
 //! One decision tree, grown by the question that says most about the chunk, and written as bytes.
 
 use tandem_text::phonemes::features::{
-    CLASS, FEATURES, Kind, LETTER_CLASSES, SOUND_CLASSES, kind, letter_in, sound_in, yes,
+    CLASS, FEATURES, FeatureKind, LETTER_CLASSES, SOUND_CLASSES, kind, letter_in, sound_in, yes,
 };
 use tandem_text::phonemes::letter_to_sound::LEAF;
 
 /// A letter in its word, and the number of the chunk it says there.
 #[derive(Clone)]
-pub(crate) struct Sample {
+pub(crate) struct LetterSample {
     pub(crate) features: [u8; FEATURES],
     pub(crate) chunk: u16,
 }
@@ -35,7 +35,13 @@ impl Chance {
 }
 
 /// Grows a tree for `samples` (of one letter) and appends it to `out`.
-pub(crate) fn grow(samples: &mut [Sample], num_chunks: usize, thrift: &Thrift, chance: &mut Chance, out: &mut Vec<u8>) {
+pub(crate) fn grow(
+    samples: &mut [LetterSample],
+    num_chunks: usize,
+    thrift: &Thrift,
+    chance: &mut Chance,
+    out: &mut Vec<u8>,
+) {
     let Some((feature, value)) = best_question(samples, num_chunks, thrift, chance) else {
         let [high, low] = commonest(samples, num_chunks).to_be_bytes();
         out.extend([high | LEAF, low]);
@@ -53,7 +59,7 @@ pub(crate) fn grow(samples: &mut [Sample], num_chunks: usize, thrift: &Thrift, c
     grow(differ, num_chunks, thrift, chance, out);
 }
 
-fn commonest(samples: &[Sample], num_chunks: usize) -> u16 {
+fn commonest(samples: &[LetterSample], num_chunks: usize) -> u16 {
     let mut counts = vec![0usize; num_chunks];
     samples.iter().for_each(|sample| counts[usize::from(sample.chunk)] += 1);
     // The first on a draw.
@@ -67,7 +73,12 @@ fn commonest(samples: &[Sample], num_chunks: usize) -> u16 {
 /// Values of one feature are small numbers.
 const VALUES: usize = 100;
 
-fn best_question(samples: &[Sample], num_chunks: usize, thrift: &Thrift, chance: &mut Chance) -> Option<(u8, u8)> {
+fn best_question(
+    samples: &[LetterSample],
+    num_chunks: usize,
+    thrift: &Thrift,
+    chance: &mut Chance,
+) -> Option<(u8, u8)> {
     if samples.len() < 2 * thrift.min_side || samples.iter().all(|sample| sample.chunk == samples[0].chunk) {
         return None;
     }
@@ -111,17 +122,17 @@ fn best_question(samples: &[Sample], num_chunks: usize, thrift: &Thrift, chance:
         };
         let values = || (0..VALUES).filter(|value| present[*value]);
         match kind(feature) {
-            Kind::Number => {
+            FeatureKind::Number => {
                 let mut sum = vec![0; num_seen];
                 for value in values() {
                     add(&mut sum, row(value));
                     consider(&sum, value as u8);
                 }
             }
-            Kind::Letter | Kind::Sound => {
+            FeatureKind::Letter | FeatureKind::Sound => {
                 values().for_each(|value| consider(row(value), value as u8));
                 let (classes, inside): (u8, fn(u8, u8) -> bool) = match kind(feature) {
-                    Kind::Letter => (LETTER_CLASSES.len() as u8, letter_in),
+                    FeatureKind::Letter => (LETTER_CLASSES.len() as u8, letter_in),
                     _ => (SOUND_CLASSES, sound_in),
                 };
                 for class in 0..classes {

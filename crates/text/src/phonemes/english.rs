@@ -1,7 +1,7 @@
 //! Normalised English to phonemes: words as phones, spaces as word boundaries, marks as pauses.
 
 use super::phone::Phone;
-use super::word::{Source, is_known, pronounce};
+use super::word::{PronunciationSource, is_known, pronounce};
 
 /// One symbol of spoken English.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub enum Phoneme {
 
 /// What a text sounds like.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Spoken {
+pub struct Pronunciation {
     /// In the order they are said.
     pub phonemes: Vec<Phoneme>,
     /// Words that no dictionary has, in order: they were guessed from their letters.
@@ -23,8 +23,8 @@ pub struct Spoken {
 
 /// Normalised English as phonemes. Characters that are neither letters nor joined to them stay as marks: whether the
 /// symbol table has them is not decided here. Time is linear in the text.
-pub fn speak(normalised: &str) -> Spoken {
-    let mut spoken = Spoken::default();
+pub fn speak(normalised: &str) -> Pronunciation {
+    let mut spoken = Pronunciation::default();
     let mut position = 0;
     let mut rest = normalised;
     while let Some(c) = rest.chars().next() {
@@ -49,7 +49,7 @@ fn is_wordy(c: char) -> bool {
 }
 
 /// A run of letters, apostrophes and hyphens.
-fn say(run: &str, position: usize, spoken: &mut Spoken) {
+fn say(run: &str, position: usize, spoken: &mut Pronunciation) {
     let plain = !run.contains('-') && !run.starts_with('\'') && !run.ends_with('\'');
     if plain || is_known(run) {
         return say_word(run, spoken);
@@ -67,7 +67,7 @@ fn say(run: &str, position: usize, spoken: &mut Spoken) {
 }
 
 /// A word with apostrophes at its edges, which are quotation marks unless the word is known with them.
-fn say_quoted(part: &str, position: usize, spoken: &mut Spoken) {
+fn say_quoted(part: &str, position: usize, spoken: &mut Pronunciation) {
     let quote = |at: usize| Phoneme::Mark('"', at);
     let opened = part.trim_start_matches('\'');
     let opening = part.len() - opened.len();
@@ -87,9 +87,9 @@ fn say_quoted(part: &str, position: usize, spoken: &mut Spoken) {
     spoken.phonemes.extend((end..word.len()).map(|at| quote(position + start + at)));
 }
 
-fn say_word(word: &str, spoken: &mut Spoken) {
+fn say_word(word: &str, spoken: &mut Pronunciation) {
     let mut phones = Vec::new();
-    if pronounce(word, &mut phones) == Source::Guessed {
+    if pronounce(word, &mut phones) == PronunciationSource::Guessed {
         spoken.guessed.push(word.to_owned());
     }
     spoken.phonemes.extend(phones.into_iter().map(Phoneme::Phone));

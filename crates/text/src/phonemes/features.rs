@@ -17,7 +17,7 @@ pub const CLASS: u8 = 100;
 
 /// What a feature holds, and therefore how it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FeatureKind {
     /// 0 outside the word, else 1 for `a` to 26 for `z`.
     Letter,
     /// 0 for none, else the phone's index plus one.
@@ -27,12 +27,12 @@ pub enum Kind {
 }
 
 /// The kind of a feature.
-pub fn kind(feature: usize) -> Kind {
+pub fn kind(feature: usize) -> FeatureKind {
     match feature {
-        f if f < 2 * REACH => Kind::Letter,
-        f if f < 2 * REACH + SOUNDS => Kind::Sound,
-        f if f < 2 * REACH + SOUNDS + ENDING => Kind::Letter,
-        _ => Kind::Number,
+        f if f < 2 * REACH => FeatureKind::Letter,
+        f if f < 2 * REACH + SOUNDS => FeatureKind::Sound,
+        f if f < 2 * REACH + SOUNDS + ENDING => FeatureKind::Letter,
+        _ => FeatureKind::Number,
     }
 }
 
@@ -46,10 +46,10 @@ pub const SOUND_CLASSES: u8 = 6;
 pub fn yes(features: &[u8; FEATURES], feature: u8, value: u8) -> bool {
     let Some(&found) = features.get(usize::from(feature)) else { return false };
     match kind(usize::from(feature)) {
-        Kind::Number => found <= value,
+        FeatureKind::Number => found <= value,
         _ if value < CLASS => found == value,
-        Kind::Letter => letter_in(found, value - CLASS),
-        Kind::Sound => sound_in(found, value - CLASS),
+        FeatureKind::Letter => letter_in(found, value - CLASS),
+        FeatureKind::Sound => sound_in(found, value - CLASS),
     }
 }
 
@@ -73,7 +73,7 @@ pub fn sound_in(found: u8, class: u8) -> bool {
 }
 
 /// What can be known about each letter of a word while its sounds are being chosen, last letter first.
-pub struct Features<'a> {
+pub struct LetterFeatures<'a> {
     letters: &'a [u8],
     /// Vowel groups that end at or before each letter.
     groups: Vec<u8>,
@@ -85,7 +85,7 @@ pub struct Features<'a> {
 /// Larger counts are all alike.
 const MANY: u8 = 5;
 
-impl<'a> Features<'a> {
+impl<'a> LetterFeatures<'a> {
     /// Of a word of letters `a` to `z`, of which nothing has been said yet.
     pub fn new(letters: &'a [u8]) -> Self {
         let mut groups = Vec::with_capacity(letters.len());
@@ -98,7 +98,7 @@ impl<'a> Features<'a> {
             }
             inside = vowel;
         }
-        Features { letters, groups, sounds: [0; SOUNDS], vowels: 0, stressed: 0 }
+        LetterFeatures { letters, groups, sounds: [0; SOUNDS], vowels: 0, stressed: 0 }
     }
 
     /// The features of the letter at `at`, given everything said so far.
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn features_see_neighbours_sounds_and_the_ending() {
-        let mut features = Features::new(b"table");
+        let mut features = LetterFeatures::new(b"table");
         let l = features.at(3);
         assert_eq!(l[..4], [b'b' - b'a' + 1, b'e' - b'a' + 1, 1, 0]);
         assert_eq!(l[2 * REACH..2 * REACH + SOUNDS], [0, 0, 0]);
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn questions() {
-        let asked = Features::new(b"cat").at(1);
+        let asked = LetterFeatures::new(b"cat").at(1);
         assert!(yes(&asked, 0, 3) && !yes(&asked, 0, 4));
         assert!(yes(&asked, 0, CLASS + 6) && !yes(&asked, 0, CLASS));
         assert!(yes(&asked, (FEATURES - 1) as u8, 1) && !yes(&asked, (FEATURES - 1) as u8, 0));

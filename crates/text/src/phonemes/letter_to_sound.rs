@@ -15,7 +15,7 @@
 
 use std::sync::LazyLock;
 
-use super::features::{FEATURES, Features, yes};
+use super::features::{FEATURES, LetterFeatures, yes};
 use super::phone::{Phone, Stress};
 
 /// The first bytes of the file.
@@ -73,7 +73,7 @@ impl<'a> LetterToSound<'a> {
     pub fn guess(&self, word: &str, out: &mut Vec<Phone>) {
         let letters: Vec<u8> = word.bytes().filter(u8::is_ascii_lowercase).collect();
         let start = out.len();
-        let mut features = Features::new(&letters);
+        let mut features = LetterFeatures::new(&letters);
         let mut votes = Vec::with_capacity(self.trees_per_letter);
         for at in (0..letters.len()).rev() {
             votes.clear();

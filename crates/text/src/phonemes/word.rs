@@ -6,7 +6,7 @@ use super::phone::Phone;
 
 /// How the pronunciation of a word was come by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum PronunciationSource {
     /// It is in the dictionary.
     Dictionary,
     /// What it is made of is in the dictionary.
@@ -44,15 +44,15 @@ const SHORTEST_PART: usize = 4;
 /// Appends how `word` is said to `out` and says how that was found. The word is in lower case, of letters and apostrophes.
 ///
 /// Homographs get their first pronunciation. Costs a microsecond when the word is in the dictionary, some tens when not.
-pub fn pronounce(word: &str, out: &mut Vec<Phone>) -> Source {
+pub fn pronounce(word: &str, out: &mut Vec<Phone>) -> PronunciationSource {
     if known(word, out) {
-        return Source::Dictionary;
+        return PronunciationSource::Dictionary;
     }
     if word.len() <= LONGEST && derived(word, out) {
-        return Source::Derived;
+        return PronunciationSource::Derived;
     }
     LetterToSound::english().guess(word, out);
-    Source::Guessed
+    PronunciationSource::Guessed
 }
 
 /// Whether a word is said without guessing, by itself.
@@ -191,7 +191,7 @@ fn append(names: &[&str], out: &mut Vec<Phone>) {
 mod tests {
     use super::*;
 
-    fn check(word: &str, source: Source, expected: &str) {
+    fn check(word: &str, source: PronunciationSource, expected: &str) {
         let mut phones = Vec::new();
         let found = pronounce(word, &mut phones);
         let said = phones.iter().map(|phone| phone.name()).collect::<Vec<_>>().join(" ");
@@ -200,34 +200,34 @@ mod tests {
 
     #[test]
     fn words_of_the_dictionary() {
-        check("hello", Source::Dictionary, "HH AH0 L OW1");
-        check("aitch", Source::Dictionary, "EY1 CH");
-        check("eff", Source::Dictionary, "EH1 F");
+        check("hello", PronunciationSource::Dictionary, "HH AH0 L OW1");
+        check("aitch", PronunciationSource::Dictionary, "EY1 CH");
+        check("eff", PronunciationSource::Dictionary, "EH1 F");
     }
 
     #[test]
     fn endings_are_taken_off() {
-        check("hello's", Source::Derived, "HH AH0 L OW1 Z");
-        check("handkerchief's", Source::Derived, "HH AE1 NG K ER0 CH IH0 F S");
-        check("aurora's", Source::Derived, "ER0 AO1 R AH0 Z");
-        check("xylophones", Source::Derived, "Z AY1 L AH0 F OW2 N Z");
-        check("clubbed", Source::Dictionary, "K L AH1 B D");
-        check("unquenchable", Source::Derived, "AH0 N K W EH1 N CH AH0 B AH0 L");
-        check("springy", Source::Derived, "S P R IH1 NG IY0");
-        check("trampolining", Source::Derived, "T R AE2 M P AH0 L IY1 N IH0 NG");
+        check("hello's", PronunciationSource::Derived, "HH AH0 L OW1 Z");
+        check("handkerchief's", PronunciationSource::Derived, "HH AE1 NG K ER0 CH IH0 F S");
+        check("aurora's", PronunciationSource::Derived, "ER0 AO1 R AH0 Z");
+        check("xylophones", PronunciationSource::Derived, "Z AY1 L AH0 F OW2 N Z");
+        check("clubbed", PronunciationSource::Dictionary, "K L AH1 B D");
+        check("unquenchable", PronunciationSource::Derived, "AH0 N K W EH1 N CH AH0 B AH0 L");
+        check("springy", PronunciationSource::Derived, "S P R IH1 NG IY0");
+        check("trampolining", PronunciationSource::Derived, "T R AE2 M P AH0 L IY1 N IH0 NG");
     }
 
     #[test]
     fn compounds_are_taken_apart() {
-        check("rainwalker", Source::Derived, "R EY1 N W AO2 K ER0");
-        check("sealhunters", Source::Derived, "S IY1 L HH AH2 N T ER0 Z");
+        check("rainwalker", PronunciationSource::Derived, "R EY1 N W AO2 K ER0");
+        check("sealhunters", PronunciationSource::Derived, "S IY1 L HH AH2 N T ER0 Z");
     }
 
     #[test]
     fn the_rest_is_guessed() {
-        check("vlick", Source::Guessed, "V L IH1 K");
-        check("", Source::Guessed, "");
-        check("'", Source::Guessed, "");
+        check("vlick", PronunciationSource::Guessed, "V L IH1 K");
+        check("", PronunciationSource::Guessed, "");
+        check("'", PronunciationSource::Guessed, "");
     }
 
     #[test]

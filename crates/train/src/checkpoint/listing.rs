@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::read::Checkpoint;
-use super::record::Record;
+use super::record::StateFile;
 use crate::disk::unusable;
 use crate::error::TrainError;
 
@@ -44,7 +44,7 @@ pub fn best_usable(dir: impl AsRef<Path>) -> Result<Usable, TrainError> {
     let mut passed_over = Vec::new();
     let mut known = Vec::new();
     for (step, path) in list(dir.as_ref())? {
-        match Record::read(&path) {
+        match StateFile::read(&path) {
             Ok(record) => known.push((record.score.unwrap_or(f64::INFINITY), step, path)),
             Err(reason) => passed_over.push(PassedOver { path, reason }),
         }

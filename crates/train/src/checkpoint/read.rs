@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::foreign::{foreign_at, foreign_in};
-use super::record::Record;
+use super::record::StateFile;
 use super::tensor_file::{TensorFile, open_checked};
 use super::{MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, WEIGHTS_FILE};
 use crate::disk::unusable;
@@ -41,11 +41,11 @@ impl Checkpoint {
     pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint, TrainError> {
         let path = path.as_ref();
         refuse_others(path)?;
-        let record = Record::read(path)?;
+        let record = StateFile::read(path)?;
         let tensors = |name| TensorFile::open(&path.join(name), record.facts(name, path)?);
         let (weights, optimizer) = (tensors(WEIGHTS_FILE)?, tensors(OPTIMIZER_FILE)?);
         let model = read_model(path, &record)?;
-        let Record { step, score, state, .. } = record;
+        let StateFile { step, score, state, .. } = record;
         Ok(Checkpoint { path: path.to_owned(), step, score, state, model, weights, optimizer })
     }
 }
@@ -69,7 +69,7 @@ fn refuse_others(path: &Path) -> Result<(), TrainError> {
     Err(TrainError::NotACheckpoint { found, path: path.to_owned() })
 }
 
-fn read_model(folder: &Path, record: &Record) -> Result<Value, TrainError> {
+fn read_model(folder: &Path, record: &StateFile) -> Result<Value, TrainError> {
     let path = folder.join(MODEL_FILE);
     let facts = record.facts(MODEL_FILE, folder)?;
     let file = open_checked(&path, facts)?;

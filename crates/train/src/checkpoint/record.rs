@@ -33,7 +33,7 @@ pub(super) struct FileFacts {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct StateFile {
     pub(super) step: u64,
     pub(super) score: Option<f64>,
     pub(super) files: BTreeMap<String, FileFacts>,
@@ -54,7 +54,7 @@ impl FileFacts {
     }
 }
 
-impl Record {
+impl StateFile {
     /// As it is written.
     pub(super) fn to_json(&self) -> serde_json::Result<Vec<u8>> {
         let record = serde_json::to_value(self)?;
@@ -66,10 +66,10 @@ impl Record {
     }
 
     /// The record of the checkpoint at `folder`, which has a state file.
-    pub(super) fn read(folder: &Path) -> Result<Record, TrainError> {
+    pub(super) fn read(folder: &Path) -> Result<StateFile, TrainError> {
         let path = folder.join(STATE_FILE);
         let bytes = fs::read(&path).map_err(unusable("read", &path))?;
-        Record::parse(&bytes, &path)
+        StateFile::parse(&bytes, &path)
     }
 
     /// What a file of the checkpoint must be.
@@ -89,7 +89,7 @@ impl Record {
         self.files.iter().all(holds)
     }
 
-    fn parse(bytes: &[u8], path: &Path) -> Result<Record, TrainError> {
+    fn parse(bytes: &[u8], path: &Path) -> Result<StateFile, TrainError> {
         let damaged = |reason| TrainError::Damaged { reason, path: path.to_owned() };
         let whole: Value =
             serde_json::from_slice(bytes).map_err(|error| damaged(format!("the state is no JSON ({error})")))?;
@@ -125,16 +125,16 @@ mod tests {
 
     use super::*;
 
-    fn record(state: Value) -> Record {
+    fn record(state: Value) -> StateFile {
         let files = BTreeMap::from([("weights.safetensors".to_owned(), FileFacts::of(b"weights"))]);
-        Record { step: 1000, score: Some(0.1 + 0.2), files, state }
+        StateFile { step: 1000, score: Some(0.1 + 0.2), files, state }
     }
 
     #[test]
     fn what_is_wrong_with_a_state_is_said() {
         let good = String::from_utf8(record(json!({ "cursor": 17 })).to_json().unwrap()).unwrap();
         let check = |text: &str, part: &str| {
-            let error = Record::parse(text.as_bytes(), Path::new("c/state.json")).unwrap_err().to_string();
+            let error = StateFile::parse(text.as_bytes(), Path::new("c/state.json")).unwrap_err().to_string();
             assert!(error.contains(part) && error.ends_with(": c/state.json"), "{error}");
         };
         check("", "no JSON");
@@ -164,8 +164,8 @@ mod tests {
         fn a_record_comes_back_to_the_last_bit(numbers in prop::collection::vec(any::<u64>(), 0..20), text in ".*") {
             let floats: Vec<f64> = numbers.iter().map(|bits| f64::from_bits(*bits)).filter(|x| x.is_finite()).collect();
             let record = record(json!({ "whole": numbers, "floats": floats, "text": text }));
-            let read = Record::parse(&record.to_json().unwrap(), Path::new("state.json")).unwrap();
-            let bits = |record: &Record| -> Vec<u64> {
+            let read = StateFile::parse(&record.to_json().unwrap(), Path::new("state.json")).unwrap();
+            let bits = |record: &StateFile| -> Vec<u64> {
                 record.state["floats"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap().to_bits()).collect()
             };
             prop_assert_eq!(bits(&read), floats.iter().map(|x| x.to_bits()).collect::<Vec<_>>());

@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 
 use super::NewCheckpoint;
 use super::listing::{list, name_of, removed_name_of};
-use super::record::Record;
+use super::record::StateFile;
 use super::write::{remove_folder, write};
 use crate::disk::{sync_folder, unusable};
 use crate::error::TrainError;
 
 /// How many of the newest checkpoints stay. The best stays as well.
-pub const CHECKPOINTS_KEPT: usize = 3;
+pub const CHECKPOINTS_TO_KEEP: usize = 3;
 
 /// A checkpoint is on the disk.
 #[derive(Debug)]
-pub struct Written {
+pub struct WrittenCheckpoint {
     /// Where.
     pub path: PathBuf,
     /// Bytes of all its files.
@@ -31,19 +31,19 @@ pub struct Written {
 /// The most a run's folder holds in checkpoints of `checkpoint_bytes` each: those kept, the best, and the one being
 /// written.
 pub fn folder_bytes(checkpoint_bytes: u64) -> u64 {
-    checkpoint_bytes.saturating_mul(CHECKPOINTS_KEPT as u64 + 2)
+    checkpoint_bytes.saturating_mul(CHECKPOINTS_TO_KEEP as u64 + 2)
 }
 
 /// Writes a checkpoint, then removes those that are no longer kept. The caller holds the lock of `dir`.
-pub(crate) fn save(dir: &Path, new: &NewCheckpoint<'_>) -> Result<Written, TrainError> {
+pub(crate) fn save(dir: &Path, new: &NewCheckpoint<'_>) -> Result<WrittenCheckpoint, TrainError> {
     let (path, bytes) = write(dir, new)?;
-    let mut written = Written { path, bytes, is_best: false, removed: Vec::new(), left_behind: None };
+    let mut written = WrittenCheckpoint { path, bytes, is_best: false, removed: Vec::new(), left_behind: None };
     // From here on nothing fails: the checkpoint is there.
     written.left_behind = rotate(dir, new.step, &mut written).err();
     Ok(written)
 }
 
-fn rotate(dir: &Path, step: u64, written: &mut Written) -> Result<(), TrainError> {
+fn rotate(dir: &Path, step: u64, written: &mut WrittenCheckpoint) -> Result<(), TrainError> {
     let usable = usable(dir)?;
     written.is_best = best(&usable) == Some(step);
     for step in outdated(&usable) {
@@ -63,7 +63,7 @@ struct Candidate {
 /// the last good one, and what a newer program wrote is not ours to delete.
 fn usable(dir: &Path) -> Result<Vec<Candidate>, TrainError> {
     let candidate = |(step, path): (u64, PathBuf)| {
-        let record = Record::read(&path).ok()?;
+        let record = StateFile::read(&path).ok()?;
         record.lengths_hold(&path).then_some(Candidate { step, score: record.score })
     };
     Ok(list(dir)?.into_iter().filter_map(candidate).collect())
@@ -78,7 +78,7 @@ fn best(candidates: &[Candidate]) -> Option<u64> {
 /// What is neither among the newest nor the best; `candidates` are by rising step.
 fn outdated(candidates: &[Candidate]) -> Vec<u64> {
     let best = best(candidates);
-    let num_older = candidates.len().saturating_sub(CHECKPOINTS_KEPT);
+    let num_older = candidates.len().saturating_sub(CHECKPOINTS_TO_KEEP);
     candidates[..num_older].iter().map(|candidate| candidate.step).filter(|step| Some(*step) != best).collect()
 }
 
@@ -123,8 +123,8 @@ mod tests {
                 kept.retain(|candidate| !removed.contains(&candidate.step));
 
                 let steps: Vec<_> = kept.iter().map(|candidate| candidate.step).collect();
-                prop_assert!(kept.len() <= CHECKPOINTS_KEPT + 1);
-                for newest in step.saturating_sub(CHECKPOINTS_KEPT as u64 - 1)..=step {
+                prop_assert!(kept.len() <= CHECKPOINTS_TO_KEEP + 1);
+                for newest in step.saturating_sub(CHECKPOINTS_TO_KEEP as u64 - 1)..=step {
                     prop_assert!(steps.contains(&newest), "{steps:?} at {step}");
                 }
                 // Against all that ever were, not only those that are left.

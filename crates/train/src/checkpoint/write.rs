@@ -13,7 +13,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::Value;
 
 use super::listing::{name_of, replaced_name_of, step_of, temporary_name_of};
-use super::record::{FileFacts, Record};
+use super::record::{FileFacts, StateFile};
 use super::tensor::TensorSpec;
 use super::tensor_file::{self, tensor_file_bytes};
 use super::{MODEL_FILE, NewCheckpoint, OPTIMIZER_FILE, STATE_FILE, WEIGHTS_FILE};
@@ -101,7 +101,7 @@ fn write_files(folder: &Path, new: &NewCheckpoint<'_>) -> io::Result<u64> {
     let files: BTreeMap<_, _> = facts.into_iter().map(|(name, facts)| (name.to_owned(), facts)).collect();
     let bytes: u64 = files.values().map(|facts| facts.bytes).sum();
     let score = new.score.filter(|score| score.is_finite());
-    let state = Record { step: new.step, score, files, state: new.state.clone() }.to_json()?;
+    let state = StateFile { step: new.step, score, files, state: new.state.clone() }.to_json()?;
     write_synced(&folder.join(STATE_FILE), &state)?;
     sync_folder(folder)?;
     Ok(bytes + state.len() as u64)

@@ -13,7 +13,7 @@ fn open(dir: &Path, opening: Opening) -> Result<RunFolder, TrainError> {
     RunFolder::open(dir, &identity(), opening)
 }
 
-fn save(folder: &RunFolder, step: u64) -> Written {
+fn save(folder: &RunFolder, step: u64) -> WrittenCheckpoint {
     let (state, model) = (json!({ "cursor": step }), json!({}));
     folder.write(&NewCheckpoint { step, weights: &[], optimizer: &[], state, model, score: None }).unwrap()
 }

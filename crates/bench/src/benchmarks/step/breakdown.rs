@@ -9,7 +9,7 @@ use super::StepSize;
 
 /// Work of one name.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Group {
+pub struct KernelGroup {
     /// The kernel, or the shape of the GEMM.
     pub name: String,
     /// Pieces of it in a step.
@@ -28,10 +28,10 @@ pub struct Group {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Breakdown {
     /// What takes longest first.
-    pub groups: Vec<Group>,
+    pub groups: Vec<KernelGroup>,
 }
 
-impl Group {
+impl KernelGroup {
     /// TFLOP/s.
     pub fn tera_flops(&self) -> Option<f64> {
         self.flops.map(|flops| flops / self.us.max(1e-3) / 1e6)
@@ -58,7 +58,7 @@ impl Breakdown {
     pub(super) fn add(&mut self, steps: &[Launch], labels: &[Arc<str>], times: &[StepTime], size: &StepSize) {
         for time in times {
             let (step, count) = (&steps[time.first], time.count);
-            let group = Group {
+            let group = KernelGroup {
                 name: name_of(step, &labels[time.first]),
                 count,
                 us: time.us * count as f64,
@@ -70,7 +70,7 @@ impl Breakdown {
         }
     }
 
-    fn merge(&mut self, group: Group) {
+    fn merge(&mut self, group: KernelGroup) {
         match self.groups.iter_mut().find(|known| known.name == group.name) {
             Some(known) => {
                 known.count += group.count;

@@ -17,9 +17,9 @@ use tandem_engine::{
 use tandem_events::Role;
 use tandem_model::{Transformer, TransformerSizes};
 
-pub use breakdown::{Breakdown, Group};
+pub use breakdown::{Breakdown, KernelGroup};
 
-use super::{BenchError, BenchSite, Spread};
+use super::{BenchContext, BenchError, Spread};
 
 /// A model and its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl StepSize {
 }
 
 /// Measures steps of one size on the model role's device, in an arena of exactly what they take.
-pub fn measure(site: &BenchSite, size: StepSize, spec: StepSpec) -> Result<StepRow, BenchError> {
+pub fn measure(site: &BenchContext, size: StepSize, spec: StepSpec) -> Result<StepRow, BenchError> {
     let on_card = site.machine.kind() == DeviceKind::Cuda;
     let begun = Instant::now();
     let mut bench = Bench::new(site, size, spec.precision)?;
@@ -160,7 +160,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(site: &BenchSite, size: StepSize, precision: DType) -> Result<Bench, BenchError> {
+    fn new(site: &BenchContext, size: StepSize, precision: DType) -> Result<Bench, BenchError> {
         let model = Transformer::new(size.sizes)?;
         let layout = model.layout(size.batch, size.length)?;
         let update_spec = UpdateSpec { clip: None, average: false, clears: false, ..UpdateSpec::default() };

@@ -53,7 +53,7 @@ pub struct Recipe {
 }
 
 /// Everything a trainer is given.
-pub struct TrainerParts {
+pub struct StepLoopParts {
     /// The programs and their memory.
     pub session: Session,
     /// Which program does what.
@@ -73,7 +73,7 @@ pub struct TrainerParts {
 }
 
 /// A run in progress.
-pub struct Trainer {
+pub struct StepLoop {
     session: Session,
     programs: Programs,
     losses: Arc<[String]>,
@@ -125,7 +125,7 @@ struct Pending {
 /// What a checkpoint keeps beside the tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TrainerState {
+pub struct StepLoopState {
     /// Steps done.
     pub step: u64,
     /// Where randomness starts.
@@ -141,18 +141,18 @@ pub struct TrainerState {
     pub duration_scale: Option<f64>,
 }
 
-/// The counters of the update program, in the order of [`TrainerState::counters`].
+/// The counters of the update program, in the order of [`StepLoopState::counters`].
 const COUNTERS: [&str; 3] = ["updates", "skipped", "skipped_in_a_row"];
 
-impl Trainer {
+impl StepLoop {
     /// Fetches that are under way at once, for [`Session::create`].
-    pub fn under_way(grad_accum: usize) -> usize {
+    pub fn in_flight(grad_accum: usize) -> usize {
         (RUN_AHEAD + 1) * (grad_accum + 1)
     }
 
     /// A run that begins: parameters are as `seed` makes them.
-    pub fn begin(parts: TrainerParts) -> Result<Trainer, TrainError> {
-        let trainer = Trainer::new(parts)?;
+    pub fn begin(parts: StepLoopParts) -> Result<StepLoop, TrainError> {
+        let trainer = StepLoop::new(parts)?;
         let initial = trainer.session.set().parameters().initial(trainer.recipe.seed);
         let initial: Vec<f32> = initial.into_iter().map(|x| x as f32).collect();
         trainer.session.write_span(ParameterSpan::Parameters, &initial)?;
@@ -164,8 +164,12 @@ impl Trainer {
     }
 
     /// A run that goes on from `checkpoint`, exactly as if it had not stopped. The feed was started from its state.
-    pub fn resume(parts: TrainerParts, checkpoint: &Checkpoint, state: &TrainerState) -> Result<Trainer, TrainError> {
-        let mut trainer = Trainer::new(parts)?;
+    pub fn resume(
+        parts: StepLoopParts,
+        checkpoint: &Checkpoint,
+        state: &StepLoopState,
+    ) -> Result<StepLoop, TrainError> {
+        let mut trainer = StepLoop::new(parts)?;
         for span in trainer.names.kept() {
             let values = trainer.names.read(checkpoint, span)?;
             trainer.session.write_span(span, &values)?;
@@ -181,8 +185,8 @@ impl Trainer {
         Ok(trainer)
     }
 
-    fn new(parts: TrainerParts) -> Result<Trainer, TrainError> {
-        let TrainerParts { session, programs, feed, held_out, statistics, voices, recipe, exact } = parts;
+    fn new(parts: StepLoopParts) -> Result<StepLoop, TrainError> {
+        let StepLoopParts { session, programs, feed, held_out, statistics, voices, recipe, exact } = parts;
         let plant = Fault::from_env()?;
         let stream = session.stream().clone();
         let batch_bytes = held_out.batches.first().map(|batch| batch.bytes.len() as u64);
@@ -192,7 +196,7 @@ impl Trainer {
         // Those that are queued, and the one whose results are being looked at.
         let clock = StepClock::new(&stream.device(), RUN_AHEAD + 1)?;
         let (losses, figures) = (programs.losses.as_slice().into(), programs.figures.as_slice().into());
-        Ok(Trainer {
+        Ok(StepLoop {
             session,
             programs,
             losses,
@@ -267,7 +271,7 @@ impl Trainer {
 
     /// Steps on batches that are there already, of the shapes that `steps` had: what they take without a feed. One batch of
     /// each shape is waited for, kept, and learnt from again and again: this is for measuring.
-    pub fn headspace(&mut self, steps: &[Vec<usize>]) -> Result<Vec<StepReport>, TrainError> {
+    pub fn model_only(&mut self, steps: &[Vec<usize>]) -> Result<Vec<StepReport>, TrainError> {
         assert!(self.pending.is_empty(), "settle first: these steps are measured by themselves");
         let stream = self.stream.clone();
         let mut held: BTreeMap<usize, DeviceBatch<'_>> = BTreeMap::new();
@@ -407,13 +411,13 @@ impl Trainer {
     }
 
     /// What a checkpoint of now keeps. Waits for the device.
-    pub fn snapshot(&mut self) -> Result<(TrainerState, TensorBytes), TrainError> {
+    pub fn snapshot(&mut self) -> Result<(StepLoopState, TensorBytes), TrainError> {
         assert!(self.pending.is_empty(), "settle first: a checkpoint is of steps that have ended");
         let mut counters = [0; 3];
         for (count, name) in counters.iter_mut().zip(COUNTERS) {
             *count = self.session.read_state::<u32>(name)?[0];
         }
-        let state = TrainerState {
+        let state = StepLoopState {
             step: self.step,
             seed: self.recipe.seed,
             counters,
@@ -430,7 +434,7 @@ impl Trainer {
     /// Ends the run: every queued step is done, every thread joined, all memory goes home.
     pub fn stop(self) -> Result<(), TrainError> {
         self.stream.drain()?;
-        let Trainer { feed, session, .. } = self;
+        let StepLoop { feed, session, .. } = self;
         feed.stop()?;
         drop(session);
         Ok(())
@@ -455,7 +459,7 @@ impl Trainer {
             Some(exact) => exact,
             None => {
                 let padded = self.programs.accumulate[info.bucket_index];
-                self.session.bring(padded, Some(batch.borrow().memory()), &host)?;
+                self.session.stage_inputs(padded, Some(batch.borrow().memory()), &host)?;
                 padded
             }
         };

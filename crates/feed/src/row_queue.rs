@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use tandem_audio::NOT_KEPT;
+use tandem_audio::NOT_CACHED;
 use tandem_corpus::{Batch, Cursor, SampleIndex};
 use tandem_device::{DeviceError, Event, Pinned, PinnedPart};
 use tandem_pipeline::{Closed, Filler, FillingSlot};
@@ -21,11 +21,11 @@ use crate::upload::write_tables;
 use crate::waits;
 
 /// Page-locked memory of one batch. Empty while it is in parts, one per row.
-pub(crate) type HostMemory = Option<Pinned>;
+pub(crate) type UploadMemory = Option<Pinned>;
 /// The name of the ring between decoding and upload.
 pub(crate) const PINNED_RING: &str = "pinned ring";
 /// The ring between decoding and upload.
-pub(crate) type HostFiller = Filler<HostMemory, Loaded, Event>;
+pub(crate) type HostFiller = Filler<UploadMemory, LoadedBatch, Event>;
 
 /// A row to be loaded. Dropping it unfinished leaves its batch open for ever: only a feed that ends does.
 pub(crate) struct Task {
@@ -43,10 +43,10 @@ pub(crate) struct OpenBatch {
 }
 
 struct Filling {
-    slot: Option<FillingSlot<HostMemory, Loaded, Event>>,
+    slot: Option<FillingSlot<UploadMemory, LoadedBatch, Event>>,
     /// What follows the rows' samples.
     rest: Option<PinnedPart>,
-    rows: Vec<Option<(Row, PinnedPart)>>,
+    rows: Vec<Option<(LoadedRow, PinnedPart)>>,
     missing: usize,
 }
 
@@ -55,7 +55,7 @@ pub(crate) const AT_FEATURES_RATE: u32 = u32::MAX;
 
 /// What is known of a row once it is loaded.
 #[derive(Clone, Debug)]
-pub(crate) struct Row {
+pub(crate) struct LoadedRow {
     /// None where the row stays empty: everything else is 0 then.
     pub(crate) sample: Option<SampleIndex>,
     /// Samples as they were written, and as they are at the features' rate.
@@ -64,7 +64,7 @@ pub(crate) struct Row {
     /// Which of the plan's rates they are at, or [`AT_FEATURES_RATE`].
     pub(crate) rate: u32,
     pub(crate) frames: u32,
-    /// Where its pitch is kept, or [`NOT_KEPT`].
+    /// Where its pitch is kept, or [`NOT_CACHED`].
     pub(crate) pitch_place: u32,
     pub(crate) tokens: Vec<u32>,
     pub(crate) speaker: u32,
@@ -74,16 +74,16 @@ pub(crate) struct Row {
     pub(crate) busy_ns: u64,
 }
 
-impl Row {
+impl LoadedRow {
     /// Nothing: a row that an evaluation has no sample for.
-    fn empty() -> Row {
-        Row {
+    fn empty() -> LoadedRow {
+        LoadedRow {
             sample: None,
             in_samples: 0,
             out_samples: 0,
             rate: AT_FEATURES_RATE,
             frames: 0,
-            pitch_place: NOT_KEPT,
+            pitch_place: NOT_CACHED,
             tokens: Vec::new(),
             speaker: 0,
             replacement: None,
@@ -93,16 +93,16 @@ impl Row {
 }
 
 /// A loaded batch: what its memory holds.
-pub(crate) struct Loaded {
+pub(crate) struct LoadedBatch {
     pub(crate) sequence: u64,
     pub(crate) batch: Batch,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<LoadedRow>,
     /// From its opening to its last row.
     pub(crate) wall_ns: u64,
 }
 
 /// Deals tasks to whoever asks.
-pub(crate) struct Dealer {
+pub(crate) struct RowQueue {
     input: Arc<Input>,
     filler: HostFiller,
     dealing: Mutex<Dealing>,
@@ -117,11 +117,11 @@ struct Dealing {
     parts: Vec<(usize, PinnedPart)>,
 }
 
-impl Dealer {
+impl RowQueue {
     /// What threads wait for memory, summed over threads, is added to `waited_ns`.
-    pub(crate) fn new(input: Arc<Input>, filler: HostFiller, from: Cursor, waited_ns: Arc<AtomicU64>) -> Dealer {
+    pub(crate) fn new(input: Arc<Input>, filler: HostFiller, from: Cursor, waited_ns: Arc<AtomicU64>) -> RowQueue {
         let dealing = Dealing { next: from, sequence: 0, open: None, parts: Vec::new() };
-        Dealer { input, filler, dealing: Mutex::new(dealing), waited_ns }
+        RowQueue { input, filler, dealing: Mutex::new(dealing), waited_ns }
     }
 
     /// The next row to load; waits for memory when the next batch has none. Fails with [`FeedError::Closed`] when the
@@ -153,7 +153,7 @@ impl Dealer {
         let Some(memory) = slot.memory_mut().take() else { return Err(Closed { name: PINNED_RING }.into()) };
         let mut parts = memory.split(&cuts)?;
         let rest = parts.pop();
-        let mut rows: Vec<Option<(Row, PinnedPart)>> = Vec::with_capacity(parts.len());
+        let mut rows: Vec<Option<(LoadedRow, PinnedPart)>> = Vec::with_capacity(parts.len());
         dealing.parts.clear();
         for (position, (part, sample)) in parts.into_iter().zip(&batch.rows).enumerate() {
             match sample {
@@ -161,7 +161,7 @@ impl Dealer {
                     rows.push(None);
                     dealing.parts.push((position, part));
                 }
-                None => rows.push(Some((Row::empty(), part))),
+                None => rows.push(Some((LoadedRow::empty(), part))),
             }
         }
         dealing.parts.reverse();
@@ -174,7 +174,7 @@ impl Dealer {
     }
 
     /// Takes a loaded row; with the last one of its batch, sends the batch on.
-    pub(crate) fn finish(&self, task: Task, row: Row) -> Result<(), FeedError> {
+    pub(crate) fn finish(&self, task: Task, row: LoadedRow) -> Result<(), FeedError> {
         let open = task.batch;
         let mut filling = open.filling.lock().unwrap_or_else(PoisonError::into_inner);
         filling.rows[task.position] = Some((row, task.audio));
@@ -182,7 +182,7 @@ impl Dealer {
         if filling.missing > 0 {
             return Ok(());
         }
-        let (rows, mut parts): (Vec<Row>, Vec<PinnedPart>) = filling.rows.drain(..).flatten().unzip();
+        let (rows, mut parts): (Vec<LoadedRow>, Vec<PinnedPart>) = filling.rows.drain(..).flatten().unzip();
         let (Some(mut rest), Some(mut slot)) = (filling.rest.take(), filling.slot.take()) else {
             unreachable!("a batch is finished once")
         };
@@ -191,7 +191,7 @@ impl Dealer {
         parts.push(rest);
         *slot.memory_mut() = Some(Pinned::rejoin(parts));
         let wall_ns = open.opened.elapsed().as_nanos() as u64;
-        let loaded = Loaded { sequence: open.sequence, batch: open.batch.clone(), rows, wall_ns };
+        let loaded = LoadedBatch { sequence: open.sequence, batch: open.batch.clone(), rows, wall_ns };
         // The host wrote it, and the ring's lock orders host and host.
         slot.publish(loaded, |_| Ok::<_, DeviceError>(()))?;
         Ok(())
@@ -214,14 +214,14 @@ mod tests {
     use tandem_pipeline::{RingSlot, ring};
 
     use super::*;
-    use crate::fixture::Folder;
-    use crate::{FeedPlan, FromFiles, Material, MaterialOptions, SPEECH};
+    use crate::fixture::FeedFolder;
+    use crate::{FeedPlan, FromFiles, SPEECH, TrainingSet, TrainingSetOptions};
 
     /// Batches of one row of a list; no recording is there.
     fn input(list: &Path) -> Arc<Input> {
         let dataset = Arc::new(Dataset::open(list, &OpenOptions::default()).unwrap());
         let rows = dataset.train_rows();
-        let material = Arc::new(Material::survey(dataset, &rows, &MaterialOptions::default()).unwrap());
+        let material = Arc::new(TrainingSet::survey(dataset, &rows, &TrainingSetOptions::default()).unwrap());
         let buckets = material.bucket_plan(1, 1).unwrap();
         let plan = FeedPlan {
             schema: SPEECH,
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_row_that_was_given_up_ends_whoever_finds_its_memory() {
-        let folder = Folder::new("order");
+        let folder = FeedFolder::new("order");
         let row = |i: u32| format!("{{\"audio_filepath\":\"{i}.wav\",\"text\":\"a\",\"duration\":1.0}}\n");
         folder.write("list.jsonl", (0..8).map(row).collect::<String>());
         let input = input(&folder.path().join("list.jsonl"));
@@ -251,7 +251,7 @@ mod tests {
             freed: device.event().unwrap(),
         };
         let (filler, taker) = ring(PINNED_RING, (0..2).map(slot));
-        let dealer = Dealer::new(Arc::clone(&input), filler, Cursor::START, Arc::default());
+        let dealer = RowQueue::new(Arc::clone(&input), filler, Cursor::START, Arc::default());
         let (given_up, in_hand) = (dealer.deal().unwrap(), dealer.deal().unwrap());
         // Its batch has no other row, and another batch is open: the slot goes home, its memory in parts.
         drop(given_up);

@@ -12,12 +12,12 @@ use std::time::Instant;
 
 use tandem_device::{DeviceError, DeviceKind};
 use tandem_diagnosis::{Busy, Diagnosis, Flow, Summary, Time};
-use tandem_events::{Emitter, Event, Record, Role};
+use tandem_events::{Emitter, Record, Role, RunEvent};
 use tandem_plan::{CorpusFacts, Refusal};
-use tandem_train::{TrainError, Trainer};
+use tandem_train::{StepLoop, TrainError};
 
 use super::candidates::{Candidate, first_line};
-use super::pace::{Length, Pace, Run, pace_of};
+use super::pace::{Run, StepRate, TimingLength, pace_of};
 use crate::benchmarks::BenchError;
 use tandem_launch::EventBuffer;
 use tandem_launch::inventory::{Inventory, Resolved};
@@ -34,7 +34,7 @@ const SIMULATED_STEPS: usize = 3;
 
 /// A candidate could not be tried.
 #[derive(Debug, thiserror::Error)]
-pub enum TrialError {
+pub enum TimedRunError {
     /// It cannot be planned: its first line.
     #[error("{}", first_line(.0))]
     Refused(Box<Refusal>),
@@ -50,15 +50,15 @@ pub enum TrialError {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
     /// How fast it is.
-    pub pace: Pace,
+    pub pace: StepRate,
     /// What the roles held, data first.
     pub used_bytes: [u64; 2],
     /// How busy the devices were; none where too few steps were timed to say.
     pub busy: Option<Busy>,
 }
 
-/// Trials on one corpus.
-pub struct Trials<'a> {
+/// TimedRuns on one corpus.
+pub struct TimedRuns<'a> {
     /// Looks at the machine. Anew for each candidate: one that was narrowed to some cards stays so.
     survey: &'a dyn Fn() -> Result<Inventory, DeviceError>,
     facts: &'a CorpusFacts,
@@ -70,49 +70,49 @@ pub struct Trials<'a> {
     resolved: Vec<(Candidate, Resolved)>,
 }
 
-impl<'a> Trials<'a> {
+impl<'a> TimedRuns<'a> {
     /// None yet.
     pub fn new(
         survey: &'a dyn Fn() -> Result<Inventory, DeviceError>,
         (facts, corpora): (&'a CorpusFacts, &'a Corpora),
         emitter: Emitter,
-    ) -> Trials<'a> {
-        Trials { survey, facts, corpora, emitter, steps: None, resolved: Vec::new() }
+    ) -> TimedRuns<'a> {
+        TimedRuns { survey, facts, corpora, emitter, steps: None, resolved: Vec::new() }
     }
 
     /// The same with `steps` steps that count on cards, whatever time that takes; on the CPU with as many, or a few.
-    pub fn of_steps(mut self, steps: Option<usize>) -> Trials<'a> {
+    pub fn of_steps(mut self, steps: Option<usize>) -> TimedRuns<'a> {
         self.steps = steps;
         self
     }
 
     /// Whether there is a plan for `candidate`.
-    pub fn check(&mut self, candidate: &Candidate) -> Result<(), TrialError> {
+    pub fn check(&mut self, candidate: &Candidate) -> Result<(), TimedRunError> {
         self.plan(candidate).map(drop)
     }
 
     /// Runs `candidate` for a few steps.
-    pub fn run(&mut self, candidate: &Candidate) -> Result<Seen, TrialError> {
+    pub fn run(&mut self, candidate: &Candidate) -> Result<Seen, TimedRunError> {
         let (corpora, emitter, steps) = (self.corpora, self.emitter.clone(), self.steps);
         let resolved = self.plan(candidate)?;
         Ok(match resolved.machine.kind() {
             DeviceKind::Simulated => simulated(resolved, corpora, emitter)?,
-            DeviceKind::Cuda => on_devices(resolved, corpora, emitter, with_steps(Length::ON_CARDS, steps))?,
+            DeviceKind::Cuda => on_devices(resolved, corpora, emitter, with_steps(TimingLength::ON_CARDS, steps))?,
             DeviceKind::Cpu => on_devices(
                 resolved,
                 corpora,
                 emitter,
-                with_steps(Length::ON_THE_CPU, steps.map(|steps| steps.min(MOST_ON_THE_CPU))),
+                with_steps(TimingLength::ON_THE_CPU, steps.map(|steps| steps.min(MOST_ON_THE_CPU))),
             )?,
         })
     }
 
-    fn plan(&mut self, candidate: &Candidate) -> Result<&Resolved, TrialError> {
+    fn plan(&mut self, candidate: &Candidate) -> Result<&Resolved, TimedRunError> {
         let at = match self.resolved.iter().position(|(known, _)| known == candidate) {
             Some(at) => at,
             None => {
                 let resolved = (self.survey)()?.resolve(&candidate.settings, Some(self.facts));
-                let mut resolved = resolved.map_err(|refusal| TrialError::Refused(Box::new(refusal)))?;
+                let mut resolved = resolved.map_err(|refusal| TimedRunError::Refused(Box::new(refusal)))?;
                 resolved.try_transfer()?;
                 resolved.plan.feed.data_slots = resolved.plan.feed.data_slots.min(AHEAD);
                 // Not to be tuned.
@@ -125,15 +125,15 @@ impl<'a> Trials<'a> {
     }
 }
 
-fn with_steps(length: Length, steps: Option<usize>) -> Length {
+fn with_steps(length: TimingLength, steps: Option<usize>) -> TimingLength {
     let Some(steps) = steps else { return length };
     let chunk = length.chunk.min(steps.max(1));
-    Length { chunk, least_chunks: steps.div_ceil(chunk), enough_ns: 0, ..length }
+    TimingLength { chunk, least_chunks: steps.div_ceil(chunk), enough_ns: 0, ..length }
 }
 
 /// A run by the wall's clock.
 struct Stepping {
-    trainer: Trainer,
+    trainer: StepLoop,
     emitter: Emitter,
     begun: Instant,
 }
@@ -152,7 +152,12 @@ impl Run for Stepping {
     }
 }
 
-fn on_devices(resolved: &Resolved, corpora: &Corpora, emitter: Emitter, length: Length) -> Result<Seen, BenchError> {
+fn on_devices(
+    resolved: &Resolved,
+    corpora: &Corpora,
+    emitter: Emitter,
+    length: TimingLength,
+) -> Result<Seen, BenchError> {
     let heard = EventBuffer::new(emitter);
     let emitter = heard.emitter();
     let (launched, _) = Setup::new(resolved, corpora, None, None, &emitter)?.launch(&mut |_| {})?;
@@ -178,7 +183,7 @@ fn simulated(resolved: &Resolved, corpora: &Corpora, emitter: Emitter) -> Result
         shapes.extend(trainer.advance()?.map(|report| report.buckets));
     }
     shapes.extend(trainer.settle()?.into_iter().map(|report| report.buckets));
-    let alone = trainer.headspace(&shapes)?;
+    let alone = trainer.model_only(&shapes)?;
     let step_ns = alone.iter().map(|step| step.on_device.busy_ns as f64).sum::<f64>() / alone.len().max(1) as f64;
     let used_bytes = Role::BOTH.map(|role| roles.partition(role).arena.memory().used_bytes);
     trainer.stop()?;
@@ -187,7 +192,7 @@ fn simulated(resolved: &Resolved, corpora: &Corpora, emitter: Emitter) -> Result
     let share = |time: Time| (time.mean_ns * steps_per_s / 1e9).min(1.0);
     let (data, model) = (share(flow.features).max(share(flow.upload)), share(flow.train));
     Ok(Seen {
-        pace: Pace { steps_per_s, low: steps_per_s, high: steps_per_s, steps: shapes.len() },
+        pace: StepRate { steps_per_s, low: steps_per_s, high: steps_per_s, steps: shapes.len() },
         used_bytes,
         busy: Some(Busy { data, model, train: model }),
     })
@@ -202,7 +207,7 @@ fn flow(resolved: &Resolved, records: &[Record], step_ns: f64) -> Flow {
         let times: Vec<f64> = records
             .iter()
             .filter_map(|record| match &record.event {
-                Event::Stage { stage, ns, .. } if stage == name => Some(*ns as f64),
+                RunEvent::Stage { stage, ns, .. } if stage == name => Some(*ns as f64),
                 _ => None,
             })
             .collect();

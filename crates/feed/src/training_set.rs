@@ -18,14 +18,14 @@ use tandem_text::{TextOptions, Tokens};
 use crate::FeedError;
 use crate::buckets::{BucketPlan, FRAME_STEP};
 use crate::load::open;
-use crate::texts::Texts;
+use crate::tokenizer::Tokenizer;
 
 /// Texts of so many rows are all counted: about half a second.
 pub const EXACT_ROWS: usize = 50_000;
 /// Rows of a larger corpus whose texts are counted.
 pub const COUNTED_ROWS: usize = 4096;
 /// The share of utterances that is kept when nobody says otherwise: longer ones are left out.
-pub const KEPT_PERCENT: f64 = 99.5;
+pub const INCLUDED_PERCENT: f64 = 99.5;
 
 /// Recordings that are asked for their rate.
 const PROBED: usize = 32;
@@ -36,16 +36,16 @@ const MAX_DEVICE_RATE_HZ: u32 = 48_000;
 
 /// What of a corpus is wanted.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct MaterialOptions {
+pub struct TrainingSetOptions {
     /// What recordings become.
     pub features: FeatureSettings,
     /// The language of rows that name none; none is English.
     pub lang: Option<String>,
-    /// How texts are read; none: as [`Texts::usual_options`] says.
+    /// How texts are read; none: as [`Tokenizer::usual_options`] says.
     pub text: Option<TextOptions>,
-    /// Longer recordings are left out; none: those above [`KEPT_PERCENT`].
+    /// Longer recordings are left out; none: those above [`INCLUDED_PERCENT`].
     pub max_frames: Option<u32>,
-    /// Longer texts are left out; none: those above [`KEPT_PERCENT`].
+    /// Longer texts are left out; none: those above [`INCLUDED_PERCENT`].
     pub max_tokens: Option<u32>,
     /// Whether batches carry text.
     pub with_text: bool,
@@ -53,10 +53,10 @@ pub struct MaterialOptions {
 
 /// A corpus made ready to be served.
 #[derive(Clone, Debug)]
-pub struct Material {
+pub struct TrainingSet {
     dataset: Arc<Dataset>,
     rows: Vec<(SampleIndex, Extent)>,
-    texts: Option<Texts>,
+    texts: Option<Tokenizer>,
     features: FeatureSettings,
     rates_hz: Vec<u32>,
     table_bytes: u64,
@@ -91,23 +91,23 @@ impl LeftOut {
     }
 }
 
-impl Material {
+impl TrainingSet {
     /// Looks at `rows` of `dataset`, without decoding anything.
     ///
     /// Cost: a million rows take about a fifth of a second; up to 32 files are opened. Fails with
-    /// [`FeedError::Text`]; rows that are no good are counted in [`Material::left_out`].
+    /// [`FeedError::Text`]; rows that are no good are counted in [`TrainingSet::left_out`].
     pub fn survey(
         dataset: Arc<Dataset>,
         rows: &[SampleIndex],
-        options: &MaterialOptions,
-    ) -> Result<Material, FeedError> {
+        options: &TrainingSetOptions,
+    ) -> Result<TrainingSet, FeedError> {
         let mut left_out = LeftOut::default();
         let measured = measured(&dataset, rows, &options.features, &mut left_out);
         let texts = match options.with_text {
             true => {
                 let lang = options.lang.as_deref();
-                let text = options.text.unwrap_or_else(|| Texts::usual_options(&dataset, lang));
-                Some(Texts::for_corpus(&dataset, lang, text)?)
+                let text = options.text.unwrap_or_else(|| Tokenizer::usual_options(&dataset, lang));
+                Some(Tokenizer::for_corpus(&dataset, lang, text)?)
             }
             false => None,
         };
@@ -117,7 +117,7 @@ impl Material {
         let max_frames = options.max_frames.unwrap_or_else(|| kept(said.iter().map(|row| row.extent.frames)));
         let counted = said.iter().filter(|row| row.counted).map(|row| row.extent.tokens);
         let max_tokens = options.max_tokens.unwrap_or_else(|| kept(counted));
-        let mut material = Material {
+        let mut material = TrainingSet {
             rows: Vec::with_capacity(said.len()),
             texts,
             features: options.features.clone(),
@@ -147,7 +147,7 @@ impl Material {
     }
 
     /// What makes tokens of its texts; none when no text is wanted.
-    pub fn texts(&self) -> Option<&Texts> {
+    pub fn texts(&self) -> Option<&Tokenizer> {
         self.texts.as_ref()
     }
 
@@ -267,7 +267,7 @@ struct Counts {
 }
 
 impl Counts {
-    fn new(dataset: &Dataset, rows: &[(SampleIndex, f64, u32)], texts: &Texts) -> Counts {
+    fn new(dataset: &Dataset, rows: &[(SampleIndex, f64, u32)], texts: &Tokenizer) -> Counts {
         let num_counted = if rows.len() <= EXACT_ROWS { rows.len() } else { COUNTED_ROWS };
         let mut tokens = Tokens::default();
         let mut counts = Counts { counted: HashMap::with_capacity(num_counted), most: Vec::new() };
@@ -320,7 +320,7 @@ fn said(measured: &[(SampleIndex, f64, u32)], counts: Option<&Counts>, left_out:
 }
 
 fn kept(lengths: impl Iterator<Item = u32>) -> u32 {
-    Distribution::new(lengths.map(f64::from)).percentile(KEPT_PERCENT).map_or(0, |longest| longest as u32)
+    Distribution::new(lengths.map(f64::from)).percentile(INCLUDED_PERCENT).map_or(0, |longest| longest as u32)
 }
 
 /// The rates that occur in a few recordings and are left to the data device: the most frequent ones, rising.

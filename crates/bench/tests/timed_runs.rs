@@ -1,6 +1,6 @@
 //! A trial is a whole run, and nothing of it is left behind.
 
-use tandem_bench::auto_mode::{Trials, candidates};
+use tandem_bench::auto_mode::{TimedRuns, candidates};
 use tandem_device::{Machine, SimSpec};
 use tandem_events::Emitter;
 use tandem_launch::demo;
@@ -23,7 +23,7 @@ fn nothing_of_a_trial_is_left() {
         Inventory::of(machine)
     };
     let field = candidates(&settings, &survey().unwrap().hardware).unwrap();
-    let mut trials = Trials::new(&survey, (&facts, &corpora), Emitter::none());
+    let mut trials = TimedRuns::new(&survey, (&facts, &corpora), Emitter::none());
     for candidate in &field.others {
         let seen = trials.run(candidate).unwrap();
         assert!(seen.pace.steps_per_s > 0.0 && seen.used_bytes.iter().all(|bytes| *bytes > 0), "{seen:?}");

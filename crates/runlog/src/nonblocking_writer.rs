@@ -11,19 +11,19 @@ use rustix::io::retry_on_intr;
 const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// Holding one of these means that writing ends: with what was taken, or with [`ErrorKind::TimedOut`].
-pub(crate) struct Outlet {
+pub(crate) struct NonBlockingWriter {
     file: File,
     patience: Timespec,
     /// The reader took something when it was last waited for: it is waited for again.
     is_read: bool,
 }
 
-impl Outlet {
-    pub(crate) fn new(file: File) -> io::Result<Outlet> {
+impl NonBlockingWriter {
+    pub(crate) fn new(file: File) -> io::Result<NonBlockingWriter> {
         if !file.metadata()?.is_file() {
             fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::NONBLOCK)?;
         }
-        Ok(Outlet { file, patience: PATIENCE, is_read: true })
+        Ok(NonBlockingWriter { file, patience: PATIENCE, is_read: true })
     }
 
     fn wait(&mut self) -> io::Result<()> {
@@ -33,7 +33,7 @@ impl Outlet {
     }
 }
 
-impl Write for Outlet {
+impl Write for NonBlockingWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match self.file.write(bytes) {
@@ -61,10 +61,10 @@ mod tests {
     use super::*;
 
     /// Both ends of a pipe, which holds 64 KiB, and whose writer waits for a reader for so many seconds.
-    fn pipe(tv_sec: i64) -> (io::PipeReader, Outlet) {
+    fn pipe(tv_sec: i64) -> (io::PipeReader, NonBlockingWriter) {
         let (reader, writer) = io::pipe().unwrap();
-        let outlet = Outlet::new(File::from(OwnedFd::from(writer))).unwrap();
-        (reader, Outlet { patience: Timespec { tv_sec, tv_nsec: 0 }, ..outlet })
+        let outlet = NonBlockingWriter::new(File::from(OwnedFd::from(writer))).unwrap();
+        (reader, NonBlockingWriter { patience: Timespec { tv_sec, tv_nsec: 0 }, ..outlet })
     }
 
     #[test]

@@ -10,11 +10,11 @@
 mod simulator;
 
 use simulator::Line;
-use tandem_diagnosis::{Diagnosis, DiagnosisError, Jitter, JitterWarning, Part, Stage, VerdictKind};
-use tandem_events::{Event, Record, Role, VERSION};
-use tandem_runlog::{Entry, Reader};
+use tandem_diagnosis::{Diagnosis, DiagnosisError, Jitter, JitterWarning, Stage, StepPart, VerdictKind};
+use tandem_events::{Record, Role, RunEvent, VERSION};
+use tandem_runlog::{LogEntry, Reader};
 
-fn records(events: impl IntoIterator<Item = (u64, Event)>) -> Vec<Record> {
+fn records(events: impl IntoIterator<Item = (u64, RunEvent)>) -> Vec<Record> {
     let record = |(seq, (t_ns, event))| Record { v: VERSION, seq: seq as u64, t_ns, dropped: 0, event };
     events.into_iter().enumerate().map(record).collect()
 }
@@ -26,13 +26,13 @@ fn warnings(records: &[Record]) -> Vec<JitterWarning> {
 }
 
 /// Steps of 10 ms, but for those that `slow` gives more; `after` follows each.
-fn steps(count: u64, slow: impl Fn(u64) -> u64, after: impl Fn(u64) -> Option<Event>) -> Vec<Record> {
+fn steps(count: u64, slow: impl Fn(u64) -> u64, after: impl Fn(u64) -> Option<RunEvent>) -> Vec<Record> {
     let mut t_ns = 0;
     let mut events = Vec::new();
     for step in 1..=count {
         let wall_ns = 10_000_000 + slow(step);
         t_ns += wall_ns;
-        events.push((t_ns, Event::Step { step, wall_ns, wait_ns: 0 }));
+        events.push((t_ns, RunEvent::Step { step, wall_ns, wait_ns: 0 }));
         events.extend(after(step).map(|event| (t_ns, event)));
     }
     records(events)
@@ -41,17 +41,17 @@ fn steps(count: u64, slow: impl Fn(u64) -> u64, after: impl Fn(u64) -> Option<Ev
 #[test]
 fn a_good_pipeline_is_told_so() {
     let line = Line { features_ms: 0.3, upload_ms: 0.1, ..Line::quick(10.0) };
-    let told = Diagnosis::of(&line.run(1, 105)).unwrap().told();
+    let told = Diagnosis::of(&line.run(1, 105)).unwrap().lines();
     assert!(told.contains(&"✅ NO MAJOR BOTTLENECKS DETECTED".to_owned()), "{told:#?}");
     let tier = "Tier: excellent (data: 3 % busy, never waited for; model: 100 % busy; variation 0 %)";
     assert_eq!(told.last().unwrap(), tier);
-    assert!(told[0].contains(" steps/s over 100 steps; headspace "), "{}", told[0]);
+    assert!(told[0].contains(" steps/s over 100 steps; model_only "), "{}", told[0]);
 }
 
 #[test]
 fn a_slow_decoder_is_told_with_the_flag_to_type() {
     let line = Line { load_ms: 116.0, threads: 4, ..Line::quick(10.0) };
-    let told = Diagnosis::of(&line.run(1, 300)).unwrap().told();
+    let told = Diagnosis::of(&line.run(1, 300)).unwrap().lines();
     let verdict = told.iter().find(|line| line.starts_with("DATA_LOADING: ")).unwrap();
     let said = "DATA_LOADING: 66 % of the step waits for read and decode. Try --num-workers 15: ";
     assert!(verdict.starts_with(said), "{verdict}");
@@ -64,23 +64,23 @@ fn a_slow_decoder_is_told_with_the_flag_to_type() {
 fn a_step_that_is_stretched_by_features_on_its_card_waits_for_them() {
     let check = |features_ms: u64, wall_ms: u64, expected: bool| {
         let [features_ns, wall_ns, alone_ns] = [features_ms, wall_ms, 280].map(|ms| ms * 10_000);
-        let arena = |role| (0, Event::ArenaReserved { role, card: 0, bytes: 1, limit_bytes: 2, driver_bytes: 1 });
-        let mut events: Vec<(u64, Event)> = Role::BOTH.map(arena).into();
-        events.push((0, Event::Headspace { bucket: 0, ns: alone_ns }));
+        let arena = |role| (0, RunEvent::ArenaReserved { role, card: 0, bytes: 1, limit_bytes: 2, driver_bytes: 1 });
+        let mut events: Vec<(u64, RunEvent)> = Role::BOTH.map(arena).into();
+        events.push((0, RunEvent::ModelOnly { bucket: 0, ns: alone_ns }));
         for step in 1..=60 {
             let (t_ns, batch, stage) = (step * wall_ns, step - 1, "features".to_owned());
             events.push((
                 t_ns,
-                Event::Stage { stage, batch, ns: features_ns, busy_ns: features_ns, wait_ns: 0, spans: Vec::new() },
+                RunEvent::Stage { stage, batch, ns: features_ns, busy_ns: features_ns, wait_ns: 0, spans: Vec::new() },
             ));
             let busy_ns = wall_ns;
             events.push((
                 t_ns,
-                Event::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns: 0, began_ns: None },
+                RunEvent::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns: 0, began_ns: None },
             ));
-            events.push((t_ns, Event::Step { step, wall_ns, wait_ns: 0 }));
+            events.push((t_ns, RunEvent::Step { step, wall_ns, wait_ns: 0 }));
         }
-        let told = Diagnosis::of(&records(events)).unwrap().told();
+        let told = Diagnosis::of(&records(events)).unwrap().lines();
         assert_eq!(told.iter().any(|line| line.starts_with("GPU_PREPROCESS: ")), expected, "{told:#?}");
     };
     // In hundredths of a millisecond.
@@ -93,20 +93,22 @@ fn a_step_that_is_stretched_by_features_on_its_card_waits_for_them() {
 fn cores_that_are_all_at_work_are_not_given_more_threads() {
     let ms = 1_000_000;
     let log = |devices: &str, with_host_work: bool| {
-        let feed = Event::FeedSetting { threads: 1, cores: 2, ahead: 4, slots: 2, route: "handover".into() };
-        let mut events = vec![(0, Event::DeviceClock { now_ns: 0, devices: devices.into() }), (0, feed)];
+        let feed = RunEvent::FeedSetting { threads: 1, cores: 2, ahead: 4, slots: 2, route: "handover".into() };
+        let mut events = vec![(0, RunEvent::DeviceClock { now_ns: 0, devices: devices.into() }), (0, feed)];
         for step in 1..=60_u64 {
             let (t_ns, batch) = (step * 216 * ms, step - 1);
             for (stage, ns) in [("load", 216 * ms), ("features", 60 * ms)] {
                 let (stage, spans) = (stage.to_owned(), Vec::new());
-                events.push((t_ns, Event::Stage { stage, batch, ns, busy_ns: ns, wait_ns: 0, spans }));
+                events.push((t_ns, RunEvent::Stage { stage, batch, ns, busy_ns: ns, wait_ns: 0, spans }));
             }
             let (busy_ns, wait_ns) = (100 * ms, 116 * ms);
-            events
-                .push((t_ns, Event::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns, began_ns: None }));
-            events.push((t_ns, Event::Step { step, wall_ns: 216 * ms, wait_ns }));
+            events.push((
+                t_ns,
+                RunEvent::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns, began_ns: None },
+            ));
+            events.push((t_ns, RunEvent::Step { step, wall_ns: 216 * ms, wait_ns }));
             if with_host_work && step % 10 == 0 {
-                events.push((t_ns, Event::HostWork { cpu_ns: step * 316 * ms }));
+                events.push((t_ns, RunEvent::HostWork { cpu_ns: step * 316 * ms }));
             }
         }
         Diagnosis::of(&records(events)).unwrap()
@@ -156,11 +158,11 @@ fn a_log_of_an_earlier_program_is_read_and_judged() {
     let text: String = (1..=100).map(step).collect();
     let records: Vec<Record> = Reader::new(text.as_bytes())
         .filter_map(|entry| match entry.unwrap() {
-            Entry::Known(record) => Some(record),
-            Entry::Unknown(_) => None,
+            LogEntry::Known(record) => Some(record),
+            LogEntry::Unknown(_) => None,
         })
         .collect();
-    let told = Diagnosis::of(&records).unwrap().told();
+    let told = Diagnosis::of(&records).unwrap().lines();
     // Three threads' worth of work in the time of a step: so many are at work; eight have a quarter to spare.
     let line = "DATA_LOADING: 50 % of the step waits for read and decode. Try --num-workers 8: 100.0 steps/s predicted";
     assert!(told.contains(&line.to_owned()), "{told:#?}");
@@ -169,10 +171,10 @@ fn a_log_of_an_earlier_program_is_read_and_judged() {
 #[test]
 fn validations_samples_and_checkpoints_are_no_jitter() {
     let every_20 = |step: u64| step.is_multiple_of(20);
-    let validated = |step| Event::Validated { step, utterances: 1, figures: [].into() };
-    let checkpoint = |step| Event::Checkpoint { step, bytes: 1, ns: 1 };
-    let sample = |step| Event::SampleWritten { step, path: String::new(), seconds: 1.0, ns: 1 };
-    let check = |event: &dyn Fn(u64) -> Event| {
+    let validated = |step| RunEvent::Validated { step, utterances: 1, figures: [].into() };
+    let checkpoint = |step| RunEvent::Checkpoint { step, bytes: 1, ns: 1 };
+    let sample = |step| RunEvent::SampleWritten { step, path: String::new(), seconds: 1.0, ns: 1 };
+    let check = |event: &dyn Fn(u64) -> RunEvent| {
         // The pause is in the time of the step after it.
         let log =
             steps(400, |step| 300_000_000 * u64::from(every_20(step - 1)), |step| every_20(step).then(|| event(step)));
@@ -190,7 +192,7 @@ fn validations_samples_and_checkpoints_are_no_jitter() {
 fn a_sample_that_takes_long_covers_the_steps_beside_it() {
     // Spoken beside steps 200 to 209, told at the end of them.
     let beside = |step: u64| (200..210).contains(&step);
-    let sample = Event::SampleWritten { step: 190, path: String::new(), seconds: 1.0, ns: 10 * 40_000_000 };
+    let sample = RunEvent::SampleWritten { step: 190, path: String::new(), seconds: 1.0, ns: 10 * 40_000_000 };
     let log = steps(400, |step| 30_000_000 * u64::from(beside(step)), |step| (step == 209).then(|| sample.clone()));
     assert!(Diagnosis::of(&log).unwrap().jitter.variation < 0.01);
 }
@@ -200,7 +202,7 @@ fn jitter_is_warned_of_once_with_what_varies() {
     let line = Line { burst: Some((40, 90.0)), load_ms: 10.0, ahead: 3, cv: 0.05, ..Line::quick(10.0) };
     let warnings = warnings(&line.run(3, 600));
     let [JitterWarning(window)] = warnings.as_slice() else { panic!("{warnings:?}") };
-    assert_eq!(window.varies, Part::Waiting(Stage::Load));
+    assert_eq!(window.varies, StepPart::Waiting(Stage::Load));
     assert!(window.variation > 0.30 && window.step_ns.count <= 100);
     let said = warnings[0].to_string();
     assert!(said.starts_with("step time varies by ") && said.ends_with(": load varies most"), "{said}");
@@ -216,5 +218,5 @@ fn long_and_short_buckets_are_no_jitter() {
     assert!(log.iter().all(|record| jitter.observe(record).is_none()));
     let window = jitter.window().unwrap();
     assert!(window.step_ns.variation() > 0.2 && window.variation < 0.01, "{window:?}");
-    assert_eq!((window.step, window.step_ns.count, window.varies), (300, 100, Part::Train));
+    assert_eq!((window.step, window.step_ns.count, window.varies), (300, 100, StepPart::Train));
 }

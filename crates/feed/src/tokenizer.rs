@@ -14,7 +14,7 @@ use crate::FeedError;
 
 /// Turns the texts of a corpus into token ids. Cheap to clone and to share: the table is one, and nothing changes.
 #[derive(Clone, Debug)]
-pub struct Texts {
+pub struct Tokenizer {
     inner: Arc<Inner>,
 }
 
@@ -32,7 +32,7 @@ struct Inner {
 const LANGUAGES: [(Language, &str); 3] =
     [(Language::English, "en"), (Language::Persian, "fa"), (Language::Other, "und")];
 
-impl Texts {
+impl Tokenizer {
     /// How the texts of a corpus are read when nobody says: as phonemes with blanks between them, where every row says that it
     /// is English or `default_lang` says so for those that do not; else as characters.
     pub fn usual_options(dataset: &Dataset, default_lang: Option<&str>) -> TextOptions {
@@ -49,7 +49,11 @@ impl Texts {
     /// Cost: a look at every row's language; where a language has no fixed table, all of its words are normalised once.
     /// Rows that are left out of training count as well, so that leaving one out renumbers nothing. Fails with
     /// [`FeedError::Text`] when phonemes are asked for and a language has none.
-    pub fn for_corpus(dataset: &Dataset, default_lang: Option<&str>, options: TextOptions) -> Result<Texts, FeedError> {
+    pub fn for_corpus(
+        dataset: &Dataset,
+        default_lang: Option<&str>,
+        options: TextOptions,
+    ) -> Result<Tokenizer, FeedError> {
         let default = default_lang.map_or(Language::English, Language::from_tag);
         let mut table: Option<SymbolTable> = None;
         for (language, tag) in LANGUAGES.into_iter().filter(|(language, _)| occurs(dataset, *language, default)) {
@@ -68,7 +72,7 @@ impl Texts {
         let table = Arc::new(table.unwrap_or_else(|| SymbolTable::from_texts([])));
         let of = |(_, tag): (Language, &str)| FrontEnd::with_table(tag, options, Arc::clone(&table)).ok();
         let front_ends = LANGUAGES.into_iter().filter_map(of).collect();
-        Ok(Texts { inner: Arc::new(Inner { table, options, default, front_ends }) })
+        Ok(Tokenizer { inner: Arc::new(Inner { table, options, default, front_ends }) })
     }
 
     /// The tokens of a sample's text, in `tokens`, whose memory is reused. After a failure they are empty.
@@ -137,11 +141,11 @@ fn of_corpus(dataset: &Dataset, language: Language, default: Language, options: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::Folder;
+    use crate::fixture::FeedFolder;
     use tandem_corpus::{OpenOptions, SampleIndex};
 
     fn dataset(rows: &[(&str, &str)]) -> Dataset {
-        let folder = Folder::new("texts");
+        let folder = FeedFolder::new("texts");
         let row = |(number, (lang, text)): (usize, &(&str, &str))| match *lang {
             "" => format!("{{\"audio_filepath\":\"{number}.wav\",\"text\":\"{text}\"}}\n"),
             lang => format!("{{\"audio_filepath\":\"{number}.wav\",\"text\":\"{text}\",\"lang\":\"{lang}\"}}\n"),
@@ -151,7 +155,7 @@ mod tests {
     }
 
     /// What every row reads as, once it has gone to ids and back.
-    fn read_back(dataset: &Dataset, texts: &Texts) -> Vec<String> {
+    fn read_back(dataset: &Dataset, texts: &Tokenizer) -> Vec<String> {
         let mut tokens = Tokens::default();
         let rows = (0..dataset.samples().len() as u32).map(|row| dataset.get(SampleIndex(row)).unwrap());
         let read = |sample: Sample<'_>| match texts.encode_into(&sample, &mut tokens) {
@@ -168,21 +172,21 @@ mod tests {
     fn each_row_goes_through_its_own_front_end_into_one_table() {
         let rows = [("de", "Grüße 4"), ("", "Dr. Who"), ("fa", "سال ۴"), ("en", "4"), ("ja", "日本")];
         let forwards = dataset(&rows);
-        let texts = Texts::for_corpus(&forwards, None, TextOptions::default()).unwrap();
+        let texts = Tokenizer::for_corpus(&forwards, None, TextOptions::default()).unwrap();
         assert_eq!(read_back(&forwards, &texts), ["Grüße 4", "doctor who", "سال چهار", "four", "日本"]);
 
         let english = SymbolTable::fixed(Language::English, Units::Characters).unwrap();
         assert!(english.symbols().iter().all(|symbol| texts.table().id(symbol) == english.id(symbol)));
         let mut turned = rows;
         turned.reverse();
-        let backwards = Texts::for_corpus(&dataset(&turned), None, TextOptions::default()).unwrap();
+        let backwards = Tokenizer::for_corpus(&dataset(&turned), None, TextOptions::default()).unwrap();
         assert_eq!(backwards.table(), texts.table(), "ids do not follow the order of rows");
     }
 
     #[test]
     fn only_languages_that_occur_bring_symbols() {
         let check = |rows: &[(&str, &str)], lang: Option<&str>, num_symbols: usize| {
-            let texts = Texts::for_corpus(&dataset(rows), lang, TextOptions::default()).unwrap();
+            let texts = Tokenizer::for_corpus(&dataset(rows), lang, TextOptions::default()).unwrap();
             assert_eq!(texts.table().len(), num_symbols, "{rows:?} {lang:?}");
         };
         check(&[("", "hello")], None, 42);
@@ -197,7 +201,7 @@ mod tests {
     #[test]
     fn what_cannot_be_said_is_named_by_its_row() {
         let corpus = dataset(&[("", "good"), ("", "中"), ("en", "\u{200E}\u{FEFF}"), ("sv", "å")]);
-        let texts = Texts::for_corpus(&corpus, None, TextOptions::default()).unwrap();
+        let texts = Tokenizer::for_corpus(&corpus, None, TextOptions::default()).unwrap();
         let read = read_back(&corpus, &texts);
         assert_eq!((read[0].as_str(), read[3].as_str()), ("good", "å"));
         assert!(read[1].contains("'中'") && read[2].contains("empty"), "{read:?}");
@@ -207,11 +211,11 @@ mod tests {
     fn phonemes_are_for_languages_that_have_them() {
         let options = TextOptions { units: Units::Phonemes, ..TextOptions::default() };
         let english = dataset(&[("", "hello")]);
-        let texts = Texts::for_corpus(&english, None, options).unwrap();
+        let texts = Tokenizer::for_corpus(&english, None, options).unwrap();
         assert_eq!(read_back(&english, &texts), ["HHAH0LOW1"]);
         let other = dataset(&[("de", "hallo")]);
         let mut tokens = Tokens::default();
         assert!(texts.encode_into(&other.get(SampleIndex(0)).unwrap(), &mut tokens).is_err());
-        assert!(matches!(Texts::for_corpus(&other, None, options), Err(FeedError::Text(_))));
+        assert!(matches!(Tokenizer::for_corpus(&other, None, options), Err(FeedError::Text(_))));
     }
 }

@@ -12,26 +12,26 @@ pub(crate) const LONGEST_PIECE: usize = 8192;
 
 /// How something is said.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Manner {
-    /// How fast: 2 takes half the time. See [`Manner::RATES`].
+pub struct SpeechOptions {
+    /// How fast: 2 takes half the time. See [`SpeechOptions::RATES`].
     pub rate: f64,
     /// Where all randomness starts: the same seed, the same sound.
     pub seed: u64,
 }
 
-impl Default for Manner {
-    fn default() -> Manner {
-        Manner { rate: 1.0, seed: 1234 }
+impl Default for SpeechOptions {
+    fn default() -> SpeechOptions {
+        SpeechOptions { rate: 1.0, seed: 1234 }
     }
 }
 
-impl Manner {
+impl SpeechOptions {
     /// Rates at which speech is still speech.
     pub const RATES: RangeInclusive<f64> = 0.25..=4.0;
 
     /// Fails with [`SynthError::Rate`].
     pub(crate) fn check(&self) -> Result<(), SynthError> {
-        if Manner::RATES.contains(&self.rate) { Ok(()) } else { Err(SynthError::Rate { found: self.rate }) }
+        if SpeechOptions::RATES.contains(&self.rate) { Ok(()) } else { Err(SynthError::Rate { found: self.rate }) }
     }
 
     /// Seconds of silence behind a piece.
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn the_whole_is_as_long_as_it_should_be() {
         let check = |frames: &[f64], rate: f64, expected: &[i32]| {
-            let manner = Manner { rate, ..Manner::default() };
+            let manner = SpeechOptions { rate, ..SpeechOptions::default() };
             assert_eq!(manner.durations(&log(frames), 1.0).unwrap(), expected, "{frames:?} at {rate}");
         };
         check(&[3.0, 5.0, 7.0], 1.0, &[3, 5, 7]);
@@ -98,15 +98,16 @@ mod tests {
 
     #[test]
     fn what_is_guessed_too_short_is_stretched() {
-        let stretched =
-            |scale, rate| Manner { rate, ..Manner::default() }.durations(&log(&[3.0, 5.0, 7.0]), scale).unwrap();
+        let stretched = |scale, rate| {
+            SpeechOptions { rate, ..SpeechOptions::default() }.durations(&log(&[3.0, 5.0, 7.0]), scale).unwrap()
+        };
         assert_eq!(stretched(2.0, 1.0), [6, 10, 14]);
         assert_eq!(stretched(2.0, 2.0), [3, 5, 7]);
     }
 
     #[test]
     fn a_model_that_learnt_nothing_does_no_harm() {
-        let manner = Manner { rate: 0.25, ..Manner::default() };
+        let manner = SpeechOptions { rate: 0.25, ..SpeechOptions::default() };
         let endless = manner.durations(&[f32::INFINITY; 384], 1.0).unwrap();
         let whole: i32 = endless.iter().sum();
         assert!(whole as usize <= LONGEST_PIECE && endless.iter().all(|frames| *frames > 1), "{whole}");
@@ -117,10 +118,10 @@ mod tests {
     #[test]
     fn rates_that_are_no_speech_are_refused() {
         for rate in [0.25, 1.0, 4.0] {
-            Manner { rate, ..Manner::default() }.check().unwrap();
+            SpeechOptions { rate, ..SpeechOptions::default() }.check().unwrap();
         }
         for rate in [0.0, -1.0, 0.2, 5.0, f64::NAN, f64::INFINITY] {
-            let error = Manner { rate, ..Manner::default() }.check().unwrap_err().to_string();
+            let error = SpeechOptions { rate, ..SpeechOptions::default() }.check().unwrap_err().to_string();
             assert!(error.starts_with("the speaking rate is 0.25 to 4, found"), "{error}");
         }
     }

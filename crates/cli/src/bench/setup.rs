@@ -5,37 +5,41 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use tandem_bench::benchmarks::BenchSite;
+use tandem_bench::benchmarks::BenchContext;
 use tandem_device::DeviceKind;
 use tandem_events::Emitter;
-use tandem_feed::{CacheKind, CacheSpec, Material};
+use tandem_feed::{CacheKind, CacheSpec, TrainingSet};
 use tandem_launch::inventory::{Inventory, Resolved, host_facts};
 use tandem_plan::setting::Id;
 
-use super::Call;
-use crate::data::Corpus;
+use super::BenchArgs;
+use crate::data::FoundCorpus;
 use crate::exit::Exit;
 use crate::plan::resolve;
 use crate::screen::Screen;
 
 /// Everything that is found before anything is measured.
-pub(super) struct Ground {
+pub(super) struct BenchSetup {
     pub(super) resolved: Resolved,
-    pub(super) corpus: Option<Corpus>,
+    pub(super) corpus: Option<FoundCorpus>,
     /// `--bench-dir`, made.
     pub(super) folder: Option<PathBuf>,
-    pub(super) site: BenchSite,
+    pub(super) site: BenchContext,
 }
 
-impl Ground {
+impl BenchSetup {
     /// Resolves the plan as `plan` does.
-    pub(super) fn find(call: &Call, screen: &Screen) -> Result<Ground, Exit> {
+    pub(super) fn find(call: &BenchArgs, screen: &Screen) -> Result<BenchSetup, Exit> {
         let (resolved, corpus) = resolve(&call.plan, screen)?;
-        Ground::of(resolved, corpus, call)
+        BenchSetup::of(resolved, corpus, call)
     }
 
     /// Tries the way across, and makes the folder.
-    pub(super) fn of(mut resolved: Resolved, corpus: Option<Corpus>, call: &Call) -> Result<Ground, Exit> {
+    pub(super) fn of(
+        mut resolved: Resolved,
+        corpus: Option<FoundCorpus>,
+        call: &BenchArgs,
+    ) -> Result<BenchSetup, Exit> {
         resolved.try_transfer().context("cannot try the transfer between the roles")?;
         if let Some(folder) = &call.folder {
             fs::create_dir_all(folder).map_err(|error| {
@@ -43,7 +47,7 @@ impl Ground {
             })?;
         }
         let site = site_of(&resolved, call);
-        Ok(Ground { resolved, corpus, folder: call.folder.clone(), site })
+        Ok(BenchSetup { resolved, corpus, folder: call.folder.clone(), site })
     }
 
     /// What the plan decided differently from what one might expect.
@@ -52,7 +56,7 @@ impl Ground {
     }
 
     /// The same, with somebody who is told.
-    pub(super) fn telling(mut self, emitter: Emitter) -> Ground {
+    pub(super) fn telling(mut self, emitter: Emitter) -> BenchSetup {
         self.site.emitter = emitter;
         self
     }
@@ -78,13 +82,13 @@ impl Ground {
     }
 
     /// The corpus of `--train-data`.
-    pub(super) fn material(&self) -> Option<&Arc<Material>> {
+    pub(super) fn material(&self) -> Option<&Arc<TrainingSet>> {
         self.corpus.as_ref().map(|corpus| &corpus.corpora.train)
     }
 
     /// The cache that was asked for by hand; none was otherwise.
-    pub(super) fn asked_cache(&self, call: &Call) -> Result<Option<CacheSpec>, Exit> {
-        if call.plan.settings.given_choice(Id::Cache).is_none_or(|word| word == "auto") {
+    pub(super) fn asked_cache(&self, call: &BenchArgs) -> Result<Option<CacheSpec>, Exit> {
+        if call.plan.settings.given_choice(Id::CachePlan).is_none_or(|word| word == "auto") {
             return Ok(None);
         }
         let cache = &self.resolved.plan.cache;
@@ -97,13 +101,13 @@ impl Ground {
 }
 
 /// The machine, before anything is decided.
-pub(super) fn survey(call: &Call) -> Result<Inventory, Exit> {
+pub(super) fn survey(call: &BenchArgs) -> Result<Inventory, Exit> {
     Ok(Inventory::survey(call.plan.sim.clone()).context("cannot read the GPUs")?)
 }
 
-fn site_of(resolved: &Resolved, call: &Call) -> BenchSite {
+fn site_of(resolved: &Resolved, call: &BenchArgs) -> BenchContext {
     let plan = &resolved.plan;
-    BenchSite {
+    BenchContext {
         machine: resolved.machine.clone(),
         cards: [plan.data.card.unwrap_or(0), plan.model.card.unwrap_or(0)],
         route: plan.transfer.route,

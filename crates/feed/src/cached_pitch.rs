@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tandem_audio::{Clip, NOT_KEPT};
+use tandem_audio::{Clip, NOT_CACHED};
 use tandem_corpus::SampleIndex;
 
 use crate::cache::checksum;
@@ -20,16 +20,16 @@ pub(crate) struct KeptPitches {
 
 impl KeptPitches {
     pub(crate) fn new(plan: &FeedPlan) -> KeptPitches {
-        let count = if plan.kept_pitch_bytes() == 0 { 0 } else { plan.kept_pitches };
+        let count = if plan.cached_pitch_bytes() == 0 { 0 } else { plan.kept_pitches };
         KeptPitches { place_frames: plan.pitch_place_frames(), heard: (0..count).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// Where the pitch of `clip` is kept, as the kernel knows it; nowhere when `index` was heard to be another sound.
     pub(crate) fn place(&self, index: SampleIndex, clip: &Clip) -> u32 {
-        let Some(heard) = self.heard.get(index.at()) else { return NOT_KEPT };
+        let Some(heard) = self.heard.get(index.at()) else { return NOT_CACHED };
         let sum = checksum(clip.rate_hz.into(), bytemuck::cast_slice(&clip.samples)).max(1);
         match heard.compare_exchange(0, sum, Ordering::Relaxed, Ordering::Relaxed) {
-            Err(other) if other != sum => NOT_KEPT,
+            Err(other) if other != sum => NOT_CACHED,
             _ => (index.at() as u64 * self.place_frames) as u32,
         }
     }

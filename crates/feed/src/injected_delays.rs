@@ -7,25 +7,25 @@ use tandem_device::kernels::Checks;
 use tandem_device::{Device, DeviceError, Stream};
 
 /// Holds streams up, or does nothing.
-pub(crate) struct HoldUps {
+pub(crate) struct InjectedDelays {
     checks: Option<Checks>,
     ns: u64,
 }
 
-impl HoldUps {
+impl InjectedDelays {
     /// Delays of `ns`; none for 0.
-    pub(crate) fn create(device: &Device, ns: u64) -> Result<HoldUps, DeviceError> {
+    pub(crate) fn create(device: &Device, ns: u64) -> Result<InjectedDelays, DeviceError> {
         let checks = if ns > 0 { Some(Checks::load(device)?) } else { None };
-        Ok(HoldUps { checks, ns })
+        Ok(InjectedDelays { checks, ns })
     }
 
     /// Before the copy of a batch.
-    pub(crate) fn hold_up_upload(&self, stream: &Stream, batch: u64) -> Result<(), DeviceError> {
+    pub(crate) fn delay_upload(&self, stream: &Stream, batch: u64) -> Result<(), DeviceError> {
         self.hold_up(stream, batch % 7 == 3)
     }
 
     /// Before the features of a batch. Batch 1 holds up the start.
-    pub(crate) fn hold_up_features(&self, stream: &Stream, batch: u64) -> Result<(), DeviceError> {
+    pub(crate) fn delay_features(&self, stream: &Stream, batch: u64) -> Result<(), DeviceError> {
         self.hold_up(stream, batch == 1 || batch % 8 == 6)
     }
 

@@ -1,10 +1,10 @@
 use super::*;
 use crate::features;
-use crate::fixture::{Folder, sine};
+use crate::fixture::{FeedFolder, sine};
 use tandem_corpus::OpenOptions;
 
 /// A manifest of rows (seconds, text); no recording is there.
-fn manifest(folder: &Folder, rows: &[(Option<f64>, String)]) -> Arc<Dataset> {
+fn manifest(folder: &FeedFolder, rows: &[(Option<f64>, String)]) -> Arc<Dataset> {
     let row = |(number, (seconds, text)): (usize, &(Option<f64>, String))| {
         let duration = seconds.map(|seconds| format!(",\"duration\":{seconds:?}")).unwrap_or_default();
         format!("{{\"audio_filepath\":\"{number}.wav\",\"text\":\"{text}\"{duration}}}\n")
@@ -13,10 +13,10 @@ fn manifest(folder: &Folder, rows: &[(Option<f64>, String)]) -> Arc<Dataset> {
     Arc::new(Dataset::open(folder.path().join("list.jsonl"), &OpenOptions::default()).unwrap())
 }
 
-fn survey(dataset: &Arc<Dataset>, change: impl Fn(&mut MaterialOptions)) -> Material {
-    let mut options = MaterialOptions { with_text: true, ..MaterialOptions::default() };
+fn survey(dataset: &Arc<Dataset>, change: impl Fn(&mut TrainingSetOptions)) -> TrainingSet {
+    let mut options = TrainingSetOptions { with_text: true, ..TrainingSetOptions::default() };
     change(&mut options);
-    Material::survey(Arc::clone(dataset), &dataset.train_rows(), &options).unwrap()
+    TrainingSet::survey(Arc::clone(dataset), &dataset.train_rows(), &options).unwrap()
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_duration_gives_the_frames_that_its_samples_give() {
 
 #[test]
 fn what_cannot_train_is_left_out_and_counted_by_its_reason() {
-    let folder = Folder::new("material");
+    let folder = FeedFolder::new("material");
     let text = |text: &str| text.to_owned();
     let mut rows = vec![
         (None, text("no length")),
@@ -73,7 +73,7 @@ fn what_cannot_train_is_left_out_and_counted_by_its_reason() {
 
 #[test]
 fn the_longest_two_hundredth_is_left_out() {
-    let folder = Folder::new("material-kept");
+    let folder = FeedFolder::new("material-kept");
     let rows: Vec<_> = (1..=1000).map(|i| (Some(f64::from(i) / 50.0), "a".to_owned())).collect();
     let material = survey(&manifest(&folder, &rows), |_| ());
     let frames = |seconds: f64| (seconds * 22_050.0 / 256.0) as u32;
@@ -83,7 +83,7 @@ fn the_longest_two_hundredth_is_left_out() {
 
 #[test]
 fn a_large_corpus_is_counted_here_and_there_and_bounded_everywhere() {
-    let folder = Folder::new("material-large");
+    let folder = FeedFolder::new("material-large");
     // Texts of 10 to 15 symbols a second, so that the longest of their length are a third above the shortest.
     let num_rows = EXACT_ROWS + 10_000;
     let symbols = |i: usize| (1 + i % 9) * (10 + i / 9 % 6);
@@ -106,7 +106,7 @@ fn a_large_corpus_is_counted_here_and_there_and_bounded_everywhere() {
 
 #[test]
 fn rates_are_those_the_data_device_resamples() {
-    let folder = Folder::new("material-rates");
+    let folder = FeedFolder::new("material-rates");
     let rates_hz = [16_000, 22_050, 44_100, 96_000, 8_000, 16_000];
     folder.write("metadata.csv", (0..8).map(|i| format!("u{i}|hello\n")).collect::<String>());
     for (i, rate_hz) in rates_hz.into_iter().enumerate() {
