@@ -3,8 +3,7 @@
 //! [`inventory`] finds the cards and resolves the plan. [`mod@launch`] sets up a training run; [`Trainer`] is that run as a
 //! library sees it. [`samples`] synthesises validation sentences after each checkpoint.
 //!
-//! As a library:
-#![doc = include_str!("../../../docs/library.md")]
+//! How to use it as a library is in `docs/library.md` of the repository, whose code is a doctest of this crate.
 
 mod sampler;
 mod memory_watch;
@@ -20,3 +19,8 @@ pub use event_buffer::EventBuffer;
 pub use memory_watch::MemoryWatch;
 pub use sampler::{Peak, Sampler, SamplerError};
 pub use trainer::{EachStep, Trainer, TrainerBuilder};
+
+/// The library page: its examples are tests. Outside the repository, in a packaged crate, there is no such page.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/library.md")]
+struct LibraryPage;
