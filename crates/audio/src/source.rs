@@ -97,12 +97,12 @@ mod tests {
 
     #[test]
     fn a_panicking_decoder_is_a_damaged_file() {
-        let outcome: Result<(), AudioError> = fenced(|| panic!("planted by a test"));
+        let outcome: Result<(), AudioError> = fenced(|| panic!("injected by a test"));
         assert!(matches!(outcome, Err(AudioError::Corrupt { .. })));
     }
 
     #[test]
-    fn what_is_not_audio_is_told_apart_from_nothing() {
+    fn a_file_that_is_not_audio_and_an_empty_file_have_distinct_errors() {
         assert!(matches!(open(Cursor::new([])), Err(AudioError::Empty)));
         for bytes in [b"x".as_slice(), b"id|text\nLJ001|hello\n", b"\x89PNG\r\n\x1a\n________________", &[0; 5000]] {
             assert!(matches!(open(Cursor::new(bytes)), Err(AudioError::NotAudio)), "{bytes:?}");

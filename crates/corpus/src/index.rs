@@ -88,7 +88,7 @@ pub struct ScanReport {
 }
 
 impl LengthIndex {
-    /// The index of `dataset` in `folder`, and what was found there. Never fails: an index can always be made anew.
+    /// The index of `dataset` in `folder`, and what was found there. Never fails: an index can always be rebuilt.
     pub fn open(folder: &Path, dataset: &Dataset) -> (LengthIndex, IndexState) {
         let identity = identity(dataset.path());
         let path = folder.join(format!("lengths-{:016x}.jsonl", random::hash(0, identity.as_bytes())));

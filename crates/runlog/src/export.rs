@@ -65,7 +65,7 @@ pub enum ExportError {
 
 /// Someone who shows records to another program.
 ///
-/// An error of a method is told once and is no end: the next record is offered all the same.
+/// An error of a method is reported once; the next record is still offered.
 pub trait Exporter: Send {
     /// What people call it, for messages.
     fn name(&self) -> &'static str;

@@ -41,12 +41,12 @@ pub struct LogSummary {
     pub written: u64,
     /// Events that are not: the queue was full, or the file took no more.
     pub dropped: u64,
-    /// The first thing that went wrong with the file, unless somebody was told of it then. Writing was tried again after it.
+    /// The first error of the file, unless it was reported when it happened. Writing was retried after it.
     pub write_error: Option<String>,
 }
 
 /// Holding one of these means that events are being written. [`finish`](RunLog::finish) it to learn what became of
-/// them; dropping it writes them just as well and tells nobody.
+/// them; dropping it writes them too, without a summary.
 #[derive(Debug)]
 pub struct RunLog {
     queue: SyncSender<WriterMessage>,
@@ -68,7 +68,7 @@ impl RunLog {
     /// [`create`](RunLog::create), with a `listener` that gets every record as well, in the order of the log and also
     /// when the file takes no more. It runs on the thread that writes the log: it must not wait, and it must not panic.
     /// [`Exporters::listener`](crate::Exporters::listener) is one. It is dropped when the log ends. The first thing that goes
-    /// wrong with the file is told to `complain` at once, on that thread too.
+    /// wrong with the file is reported to `complain` at once, on the same thread.
     pub fn create_with_listener(
         path: impl AsRef<Path>,
         listener: impl FnMut(Record) + Send + 'static,
@@ -99,7 +99,7 @@ impl RunLog {
         let since = Instant::now();
         let dropped = Arc::new(AtomicU64::new(0));
         let writer = Writer::new(events, out, since, dropped.clone()).with_listener(listener, complain);
-        // The stop flag is not used: the writer sleeps on its queue, so the queue is where it is told to end.
+        // The stop flag is not used: the writer sleeps on its queue, so it is stopped through its queue.
         let writer = Worker::spawn("run-log", move |_| writer.run())?;
         let sink = Arc::new(LogSink { queue: queue.clone(), since, dropped: dropped.clone() });
         Ok((RunLog { queue, since, dropped, writer: Some(writer) }, Emitter::to(sink)))

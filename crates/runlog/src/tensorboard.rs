@@ -33,9 +33,9 @@ pub struct TensorBoard<W = File> {
     /// The folder that paths of samples are in.
     run_folder: PathBuf,
     began_s: f64,
-    /// The last step heard of. Before the first there is nothing to put a figure at.
+    /// The last step seen. Before the first, there is no step to place a figure at.
     step: Option<u64>,
-    /// Figures heard of before the first step.
+    /// Figures that arrived before the first step.
     early: BTreeMap<String, f32>,
     pace: Pace,
     frame: Vec<u8>,

@@ -1,15 +1,14 @@
 //! A timeline for Perfetto and `chrome://tracing`: steps, stages of the feed, links and memory on one axis.
 //!
-//! The file is a JSON array with one event per line. Every line but the first begins with its comma, so that a file
-//! that was cut off is whole again with `]` behind its last whole line; both viewers take it without that.
+//! The file is a JSON array with one event per line. Every line but the first begins with its comma, so that a
+//! truncated file is valid again once `]` follows its last complete line; both viewers accept it without that.
 //!
-//! What devices did lies where their clocks put it. What the host did is told when it has *ended*, with how long it took,
-//! and now and then it is told late. So such a slice begins its length before it was told, or where the slice before it on
-//! its track ended, whichever is later: lengths are right, slices of one track never overlap, and a track is late by no more
-//! than its latest record was. Steps and stages of logs without devices' times are placed in that way too.
+//! Device work is placed by the device's clock. Host work is reported when it has *ended*, with its duration, and sometimes
+//! late. Such a slice therefore begins its duration before its record, or at the end of the previous slice of its track,
+//! whichever is later: durations are right, slices of one track never overlap, and a track is late by no more than its
+//! latest record. Steps and stages of logs without device times are placed the same way.
 //!
-//! Simulated cards have a clock of their own, which is not the host's: tracks of devices are to be compared among
-//! themselves there.
+//! Simulated cards run on virtual time, not the host's: compare device tracks only with each other there.
 
 mod tracks;
 
@@ -36,7 +35,7 @@ pub struct Trace<W = File> {
     tracks: TraceTracks,
     /// What is added to a time of the devices to have it on the log's clock.
     from_devices_ns: Option<i64>,
-    /// The step that is told next, as its device saw it.
+    /// Device time of the step whose record comes next.
     working: Option<(u64, TimeSpan)>,
     written_bytes: u64,
     largest_bytes: u64,
@@ -70,7 +69,7 @@ impl<W: Write> Trace<W> {
         Self { spool, tracks, from_devices_ns: None, working: None, written_bytes, largest_bytes, state: State::Empty }
     }
 
-    /// A piece of work of `ns` that was told at `t_ns`. Returns where it begins.
+    /// Work of `ns` that was reported at `t_ns`. Returns where it begins.
     fn slice(
         &mut self,
         group: TrackGroup,
@@ -107,7 +106,7 @@ impl<W: Write> Trace<W> {
         self.event(&head, name, json!({ "MB": bytes as f64 / f64::from(1 << 20) }))
     }
 
-    /// Names for tracks that were not heard of before.
+    /// Writes the names of new tracks.
     fn name_tracks(&mut self) -> io::Result<()> {
         while let Some((group, track, name)) = self.tracks.next_new() {
             let (of, head) = match track {
@@ -125,12 +124,12 @@ impl<W: Write> Trace<W> {
             State::Open => ",",
             State::Closed => return Ok(()),
         };
-        // Through JSON's own rules: names of stages and routes may come from anybody.
+        // Through JSON's own rules: names of stages and routes are arbitrary text.
         let line = format!("{comma}{{{head},\"name\":{},\"args\":{args}}}\n", Value::from(name));
         if self.written_bytes + line.len() as u64 > self.largest_bytes {
             self.close()?;
-            let told = format!("the trace is full ({} MB) and closed; the run goes on", self.largest_bytes >> 20);
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, told));
+            let message = format!("the trace is full ({} MB) and closed; training continues", self.largest_bytes >> 20);
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
         }
         self.spool.push_or_flush(line.as_bytes())?;
         self.state = State::Open;

@@ -57,19 +57,19 @@ pub(crate) struct Writer<W> {
     next_seq: u64,
     since: Instant,
     dropped: Arc<AtomicU64>,
-    /// The count the last record carried: what a reader of the file knows.
-    told_dropped: u64,
+    /// The count that the last record carried.
+    reported_dropped: u64,
     listener: Listener,
-    /// Gone once it was called.
+    /// `None` once it was called.
     complain: Option<Complaint>,
-    is_trouble_told: bool,
+    is_error_reported: bool,
 }
 
-/// Who gets every record once it is a line, in the order of the log and also when the file takes no more. It is called
+/// Receives every record once it is a line, in the order of the log and also when the file takes no more. It is called
 /// on the writer's thread: it must not wait, and it must not panic.
 pub(crate) type Listener = Box<dyn FnMut(Record) + Send>;
 
-/// Who is told the first thing that goes wrong with the file, when it does. On the writer's thread too.
+/// Receives the first error of the file when it happens, on the writer's thread.
 pub(crate) type Complaint = Box<dyn FnOnce(&str) + Send>;
 
 impl<W: Write> Writer<W> {
@@ -81,19 +81,19 @@ impl<W: Write> Writer<W> {
             next_seq: 0,
             since,
             dropped,
-            told_dropped: 0,
+            reported_dropped: 0,
             listener: Box::new(drop),
             complain: None,
-            is_trouble_told: false,
+            is_error_reported: false,
         }
     }
 
-    /// The same, heard by `listener` too; trouble with the file goes to `complain`.
+    /// The same with a `listener` for every record; the first file error goes to `complain`.
     pub(crate) fn with_listener(self, listener: Listener, complain: Option<Complaint>) -> Self {
         Self { listener, complain, ..self }
     }
 
-    /// Writes until it is told to close, or nobody is left who could.
+    /// Writes until the close message, or until every sender is gone.
     pub(crate) fn run(mut self) -> LogSummary {
         let mut last = None;
         while let Some(message) = self.next_message() {
@@ -116,7 +116,7 @@ impl<W: Write> Writer<W> {
             Err(TryRecvError::Disconnected) => None,
             Err(TryRecvError::Empty) => {
                 self.lines.flush();
-                self.tell_trouble();
+                self.report_error();
                 self.queue.recv().ok()
             }
         }
@@ -132,21 +132,21 @@ impl<W: Write> Writer<W> {
 
         match last {
             Some(event) => self.write(event),
-            None => self.tell_dropped(),
+            None => self.report_dropped(),
         }
         self.lines.flush();
-        self.tell_trouble();
+        self.report_error();
         let dropped = self.dropped.fetch_add(self.lines.unwritten(), Ordering::Relaxed) + self.lines.unwritten();
         let written = self.lines.written();
-        let write_error = self.lines.into_first_error().filter(|_| !self.is_trouble_told);
+        let write_error = self.lines.into_first_error().filter(|_| !self.is_error_reported);
         LogSummary { written, dropped, write_error }
     }
 
     /// Records carry the count of what was lost before them. Losses after the last one need a record of their own.
-    fn tell_dropped(&mut self) {
-        let untold = self.dropped.load(Ordering::Relaxed) - self.told_dropped;
-        if untold > 0 {
-            let text = format!("events dropped at the end of this log: {untold}");
+    fn report_dropped(&mut self) {
+        let unreported = self.dropped.load(Ordering::Relaxed) - self.reported_dropped;
+        if unreported > 0 {
+            let text = format!("events dropped at the end of this log: {unreported}");
             self.write(PendingEvent::new(RunEvent::Note { text }, self.since, &self.dropped));
         }
     }
@@ -163,20 +163,20 @@ impl<W: Write> Writer<W> {
         }
         if made.is_ok() && self.lines.push(&self.line) {
             self.next_seq += 1;
-            self.told_dropped = dropped;
+            self.reported_dropped = dropped;
         } else {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        self.tell_trouble();
+        self.report_error();
         (self.listener)(record);
     }
 
-    fn tell_trouble(&mut self) {
+    fn report_error(&mut self) {
         if let Some(error) = self.lines.first_error()
             && let Some(complain) = self.complain.take()
         {
             complain(error);
-            self.is_trouble_told = true;
+            self.is_error_reported = true;
         }
     }
 }

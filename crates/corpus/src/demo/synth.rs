@@ -1,7 +1,7 @@
 //! Controls to sound: a pulsing voice and noise, through resonators that stand for mouth and nose.
 //!
 //! The voice and breath pass a chain of five formants, with a pair of pole and zero for the nose in front, and one for
-//! the chest in voices where it is heard; noise made in the mouth has a resonator of its own beside the chain.
+//! the chest in voices that have it; noise made in the mouth has a resonator of its own beside the chain.
 
 use std::f64::consts::PI;
 

@@ -68,7 +68,7 @@ impl ControlTracks {
 fn push_note(frames: &mut Vec<Controls>, note: &Note, before: Option<&Note>, after: Option<&Note>) {
     let phone = note.phone;
     let (start, end) = match phone.manner {
-        // The mouth is where the next phone wants it; in silence it goes there.
+        // The mouth is where the next phone wants it; during silence it moves there.
         Manner::Breath => (next_formants(after), next_formants(after)),
         Manner::Silence => (before.map_or(NEUTRAL, |note| note.phone.end), next_formants(after)),
         Manner::Vowel if note.stress == 0 => (reduced(phone.start), reduced(phone.end)),

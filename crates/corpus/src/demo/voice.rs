@@ -17,7 +17,7 @@ pub struct DemoVoice {
     pub tract_scale: f64,
     /// How fast it speaks; 1 is unhurried.
     pub speed: f64,
-    /// Breath heard beside the voice, as a share of it: above 1 it is hoarse.
+    /// Breath noise relative to the voice: above 1 it sounds hoarse.
     pub breathiness: f64,
     /// How dull it is: the share of each sample that is kept back, from 0 to below 1.
     pub dullness: f64,

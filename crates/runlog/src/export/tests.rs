@@ -16,11 +16,11 @@ fn record(seq: u64) -> Record {
 
 /// What an exporter was given, and how often it was finished.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<(Vec<Record>, u32)>>);
+struct Collector(Arc<Mutex<(Vec<Record>, u32)>>);
 
-impl Exporter for Heard {
+impl Exporter for Collector {
     fn name(&self) -> &'static str {
-        "heard"
+        "collector"
     }
 
     fn take(&mut self, record: &Record) -> io::Result<()> {
@@ -68,33 +68,33 @@ fn handing_on_returns_while_an_exporter_hangs() {
         let _ = release.recv();
         Ok(())
     });
-    let heard = Heard::default();
-    let exporters = Exporters::start_with(vec![Box::new(hanging), Box::new(heard.clone())], |_| (), 2).unwrap();
+    let collected = Collector::default();
+    let exporters = Exporters::start_with(vec![Box::new(hanging), Box::new(collected.clone())], |_| (), 2).unwrap();
     let mut listener = exporters.listener();
     listener(record(0));
     at_work.recv_timeout(PATIENCE).unwrap();
     let (done, returned) = sync_channel(1);
-    let telling = Worker::spawn("telling", move |_| {
+    let emitting = Worker::spawn("emitting", move |_| {
         (1..10).for_each(|seq| listener(record(seq)));
         done.send(()).unwrap();
     });
-    // The exporter is released only after this, so a listener that waited for it would never be heard of.
+    // The exporter is released only after this, so a listener that waited for it would never return.
     let in_time = returned.recv_timeout(PATIENCE);
     drop(go);
-    telling.unwrap().join().unwrap();
+    emitting.unwrap().join().unwrap();
     let summary = exporters.finish();
     in_time.expect("the listener waits for an exporter");
     assert_eq!(summary, ExportSummary { taken: 3, dropped: 7, problems: vec![] });
-    let numbers: Vec<u64> = heard.0.lock().unwrap().0.iter().map(|record| record.seq).collect();
+    let numbers: Vec<u64> = collected.0.lock().unwrap().0.iter().map(|record| record.seq).collect();
     assert_eq!(numbers, [0, 1, 2]);
 }
 
 #[test]
-fn a_problem_is_told_once_and_is_nothing_to_the_others() {
+fn a_problem_is_reported_once_and_does_not_affect_other_exporters() {
     let failing = Doing(|| Err(io::ErrorKind::StorageFull.into()));
-    let (heard, (told, problems)) = (Heard::default(), sync_channel(100));
-    let tell = move |problem: &ExportProblem| told.send(problem.to_string()).unwrap();
-    let exporters = Exporters::start(vec![Box::new(failing), Box::new(heard.clone())], tell).unwrap();
+    let (collected, (reported, problems)) = (Collector::default(), sync_channel(100));
+    let report = move |problem: &ExportProblem| reported.send(problem.to_string()).unwrap();
+    let exporters = Exporters::start(vec![Box::new(failing), Box::new(collected.clone())], report).unwrap();
     (0..50).for_each({
         let mut listener = exporters.listener();
         move |seq| listener(record(seq))
@@ -102,8 +102,8 @@ fn a_problem_is_told_once_and_is_nothing_to_the_others() {
     let summary = exporters.finish();
     assert_eq!((summary.taken, summary.problems.len()), (50, 1));
     assert_eq!(problems.iter().collect::<Vec<_>>(), ["doing: no storage space"]);
-    let heard = heard.0.lock().unwrap();
-    assert_eq!((heard.0.len(), heard.1), (50, 1));
+    let collected = collected.0.lock().unwrap();
+    assert_eq!((collected.0.len(), collected.1), (50, 1));
 }
 
 #[test]
@@ -132,14 +132,14 @@ fn an_exporter_that_panics_harms_nobody() {
 fn a_run_and_its_finished_log_show_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.jsonl");
-    let live = Heard::default();
+    let live = Collector::default();
     let exporters = Exporters::start(vec![Box::new(live.clone())], |_| ()).unwrap();
     let (log, emitter) = RunLog::create_with_listener(&path, exporters.listener(), |_| ()).unwrap();
     (1..=20).for_each(|step| emitter.emit(RunEvent::Step { step, wall_ns: 1, wait_ns: 0 }));
     log.finish_with(RunEvent::RunEnded { exit_code: 0, reason: "done".into() });
     assert_eq!(exporters.finish(), ExportSummary { taken: 21, ..ExportSummary::default() });
 
-    let later = Heard::default();
+    let later = Collector::default();
     let summary = export_log(&path, vec![Box::new(later.clone())]).unwrap();
     assert_eq!(summary, ExportSummary { taken: 21, ..ExportSummary::default() });
     assert_eq!(*live.0.lock().unwrap(), *later.0.lock().unwrap());
@@ -164,15 +164,16 @@ fn lines_that_are_no_records_are_counted_and_newer_ones_stepped_over() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_under_the_log_is_nothing_to_the_exporters() {
-    let heard = Heard::default();
-    let exporters = Exporters::start(vec![Box::new(heard.clone())], |_| ()).unwrap();
-    let (told, complaints) = std::sync::mpsc::sync_channel(1);
-    let complain = move |error: &str| told.send(error.to_owned()).unwrap();
+    let collected = Collector::default();
+    let exporters = Exporters::start(vec![Box::new(collected.clone())], |_| ()).unwrap();
+    let (complain_to, complaints) = std::sync::mpsc::sync_channel(1);
+    let complain = move |error: &str| complain_to.send(error.to_owned()).unwrap();
     let (log, emitter) = RunLog::create_with_listener("/dev/full", exporters.listener(), complain).unwrap();
     (1..=10).for_each(|step| emitter.emit(RunEvent::Step { step, wall_ns: 1, wait_ns: 0 }));
-    assert!(complaints.recv().unwrap().contains("No space left"), "told while the log is open");
+    assert!(complaints.recv().unwrap().contains("No space left"), "reported while the log is open");
     assert_eq!(log.finish().write_error, None, "and once");
     exporters.finish();
-    let steps = heard.0.lock().unwrap().0.iter().filter(|record| matches!(record.event, RunEvent::Step { .. })).count();
+    let steps =
+        collected.0.lock().unwrap().0.iter().filter(|record| matches!(record.event, RunEvent::Step { .. })).count();
     assert_eq!(steps, 10);
 }

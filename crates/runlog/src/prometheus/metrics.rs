@@ -11,7 +11,7 @@ const PACE_STEPS: usize = 100;
 /// The figures of a run. As many as there are losses, roles, cards and stages: they do not grow with the run.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
-    /// By family and labels. What was never heard of is not shown.
+    /// By family and labels. A family without values is not shown.
     values: BTreeMap<(Family, Labels), f64>,
     /// How long the last steps took.
     wall_ns: VecDeque<u64>,
@@ -53,7 +53,7 @@ enum Family {
 
 impl Family {
     /// Name, kind and meaning.
-    fn told(self) -> (&'static str, &'static str, &'static str) {
+    fn description(self) -> (&'static str, &'static str, &'static str) {
         const GAUGE: &str = "gauge";
         const COUNTER: &str = "counter";
         match self {
@@ -189,7 +189,7 @@ impl Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut last = None;
         for ((family, labels), value) in &self.values {
-            let (name, kind, meaning) = family.told();
+            let (name, kind, meaning) = family.description();
             if last.replace(*family) != Some(*family) {
                 writeln!(f, "# HELP {name} {meaning}\n# TYPE {name} {kind}")?;
             }

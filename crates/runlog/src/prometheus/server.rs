@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest question. Prometheus' own has about 300 bytes.
 pub(super) const LONGEST_REQUEST_BYTES: usize = 8 << 10;
 
-/// Answers until it is told to stop. `listener` does not block. Whatever a client does is no failure.
+/// Answers until it is stopped. `listener` does not block. No client can make it fail.
 pub(super) fn serve(listener: &TcpListener, stop: &StopFlag, text: impl Fn() -> String) {
     while !stop.is_raised() {
         match listener.accept() {

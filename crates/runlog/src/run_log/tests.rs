@@ -47,7 +47,7 @@ impl Page {
     }
 }
 
-/// A file whose first write stalls: says on `entered` that it has begun, and goes on once `release` is told or gone.
+/// A file whose first write stalls: sends on `entered` when it begins, and continues once `release` receives or closes.
 struct Stalling {
     page: Page,
     entered: SyncSender<()>,
@@ -104,7 +104,7 @@ fn emitting_returns_while_the_writer_hangs() {
         done.send(()).unwrap();
     })
     .unwrap();
-    // The writer is released only after this, so an emitter that waited for it would never be heard of.
+    // The writer is released only after this, so an emitter that waited for it would never return.
     let in_time = returned.recv_timeout(PATIENCE);
     go.send(()).unwrap();
     emitting.join().unwrap();
@@ -184,7 +184,7 @@ fn no_event_is_lost_uncounted_when_the_log_ends_under_busy_emitters() {
 }
 
 #[test]
-fn a_full_disk_is_told_at_the_end_and_to_nobody_before() {
+fn a_full_disk_is_reported_in_the_summary_when_there_is_no_listener() {
     struct Full;
     impl Write for Full {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {

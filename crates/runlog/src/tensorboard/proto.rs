@@ -68,7 +68,7 @@ pub(crate) fn version_event(wall_s: f64) -> ProtoMessage {
     ProtoMessage::new().double(1, wall_s).part(3, b"brain.Event:2")
 }
 
-/// The event that says that a run goes on from `step`: what an earlier start wrote of it and of later steps is void.
+/// The event that marks a resume at `step`: TensorBoard discards what an earlier start wrote of that step and later ones.
 pub(crate) fn start_event(wall_s: f64, step: u64) -> ProtoMessage {
     const START: u64 = 1;
     ProtoMessage::new().double(1, wall_s).number(2, step).part(7, ProtoMessage::new().number(1, START).bytes())

@@ -38,16 +38,16 @@ fn sentence_of(stem: &str) -> &str {
 }
 
 fn file_at(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let told = |error: io::Error| io::Error::new(error.kind(), format!("{error}: {}", path.display()));
+    let with_path = |error: io::Error| io::Error::new(error.kind(), format!("{error}: {}", path.display()));
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(told(error)),
+        Err(error) => return Err(with_path(error)),
     };
     let mut bytes = Vec::new();
-    let read = file.take(LARGEST_BYTES + 1).read_to_end(&mut bytes).map_err(told)?;
+    let read = file.take(LARGEST_BYTES + 1).read_to_end(&mut bytes).map_err(with_path)?;
     if read as u64 > LARGEST_BYTES {
-        return Err(told(ErrorKind::FileTooLarge.into()));
+        return Err(with_path(ErrorKind::FileTooLarge.into()));
     }
     Ok(Some(bytes))
 }

@@ -70,7 +70,7 @@ fn board<W: Write>(out: W) -> TensorBoard<W> {
     TensorBoard::new(out, PathBuf::new(), UNIX_EPOCH + Duration::from_secs(100))
 }
 
-fn tell<W: Write + Send>(board: &mut TensorBoard<W>, events: impl IntoIterator<Item = RunEvent>) -> io::Result<()> {
+fn write<W: Write + Send>(board: &mut TensorBoard<W>, events: impl IntoIterator<Item = RunEvent>) -> io::Result<()> {
     events
         .into_iter()
         .try_for_each(|event| board.take(&Record { v: VERSION, seq: 0, t_ns: 1_500_000_000, dropped: 0, event }))
@@ -78,11 +78,11 @@ fn tell<W: Write + Send>(board: &mut TensorBoard<W>, events: impl IntoIterator<I
 
 fn check(events: impl IntoIterator<Item = RunEvent>, expected: &[&str]) {
     let mut board = board(Vec::new());
-    tell(&mut board, events).unwrap();
+    write(&mut board, events).unwrap();
     board.finish().unwrap();
     let (messages, left_bytes) = unframe(board.spool.file());
-    let told: Vec<String> = messages.iter().flat_map(|message| words(message)).collect();
-    assert_eq!((told.iter().map(String::as_str).collect::<Vec<_>>().as_slice(), left_bytes), (expected, 0));
+    let found: Vec<String> = messages.iter().flat_map(|message| words(message)).collect();
+    assert_eq!((found.iter().map(String::as_str).collect::<Vec<_>>().as_slice(), left_bytes), (expected, 0));
 }
 
 fn step(step: u64, wall_ms: u64, wait_ms: u64) -> RunEvent {
@@ -115,7 +115,7 @@ fn what_comes_before_the_first_step_is_put_at_it() {
 }
 
 #[test]
-fn pace_is_told_about_once_a_second_and_at_the_end() {
+fn the_step_rate_is_written_about_once_a_second_and_at_the_end() {
     let steps = [step(1, 400, 0), step(2, 400, 0), step(3, 450, 125), step(4, 2_000, 1_000), step(5, 250, 0)];
     let end = RunEvent::RunEnded { exit_code: 0, reason: String::new() };
     check(
@@ -145,7 +145,7 @@ fn what_is_no_number_is_shown_as_none() {
 #[test]
 fn events_have_the_date_of_their_record() {
     let mut board = board(Vec::new());
-    tell(&mut board, [step(1, 2_000, 0)]).unwrap();
+    write(&mut board, [step(1, 2_000, 0)]).unwrap();
     board.finish().unwrap();
     let (messages, _) = unframe(board.spool.file());
     let date = |message: &Vec<u8>| f64::from_le_bytes(bytes(&fields(message)[&1][0]).try_into().unwrap());
@@ -157,10 +157,10 @@ fn a_disk_that_was_full_for_a_while_breaks_no_frame() {
     let mut board = board(LimitedDisk { room: 100, ..LimitedDisk::default() });
     let learned =
         |step| RunEvent::Learned { step, epoch: 0, losses: [].into(), gradient_norm: None, lr: 0.5, skipped: false };
-    assert!(tell(&mut board, (1..=2000).map(learned)).is_err(), "more than waits for a disk");
+    assert!(write(&mut board, (1..=2000).map(learned)).is_err(), "more than waits for a disk");
     assert!(board.flush().is_err());
     board.spool.file().room = usize::MAX;
-    tell(&mut board, [learned(3000)]).unwrap();
+    write(&mut board, [learned(3000)]).unwrap();
     board.finish().unwrap();
     let (messages, left_bytes) = unframe(&board.spool.file().held);
     assert_eq!(left_bytes, 0);
@@ -172,11 +172,11 @@ fn samples_that_are_gone_are_left_out_and_broken_ones_are_a_problem() {
     let folder = tempfile::tempdir().unwrap();
     let mut board = TensorBoard::new(Vec::new(), folder.path().into(), UNIX_EPOCH);
     let sample = || RunEvent::SampleWritten { step: 5, path: "step-00000005-a.wav".into(), seconds: 1.0, ns: 1 };
-    tell(&mut board, [sample()]).unwrap();
+    write(&mut board, [sample()]).unwrap();
     board.finish().unwrap();
     assert_eq!(unframe(board.spool.file()).0.len(), 1);
     fs::write(folder.path().join("step-00000005-a.wav"), "no sound").unwrap();
-    assert!(tell(&mut board, [sample()]).unwrap_err().to_string().contains("no WAV file"));
+    assert!(write(&mut board, [sample()]).unwrap_err().to_string().contains("no WAV file"));
 }
 
 #[test]

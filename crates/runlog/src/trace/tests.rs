@@ -6,18 +6,18 @@ use tandem_events::VERSION;
 
 use super::*;
 
-/// The trace of a run whose events were told at these times, and how it was closed.
-fn trace(told: impl IntoIterator<Item = (u64, RunEvent)>, largest_bytes: u64) -> (Vec<u8>, Vec<io::Error>) {
+/// The trace of a run whose events were reported at these times, and the errors of closing it.
+fn trace(reported: impl IntoIterator<Item = (u64, RunEvent)>, largest_bytes: u64) -> (Vec<u8>, Vec<io::Error>) {
     let mut trace = Trace::new(Vec::new(), largest_bytes);
     let taken =
-        told.into_iter().map(|(t_ns, event)| trace.take(&Record { v: VERSION, seq: 0, t_ns, dropped: 0, event }));
+        reported.into_iter().map(|(t_ns, event)| trace.take(&Record { v: VERSION, seq: 0, t_ns, dropped: 0, event }));
     let errors = taken.collect::<Vec<_>>().into_iter().filter_map(Result::err).collect();
     trace.finish().unwrap();
     (std::mem::take(trace.spool.file()), errors)
 }
 
-fn events_of(told: impl IntoIterator<Item = (u64, RunEvent)>) -> Vec<Value> {
-    let (file, errors) = trace(told, u64::MAX);
+fn events_of(reported: impl IntoIterator<Item = (u64, RunEvent)>) -> Vec<Value> {
+    let (file, errors) = trace(reported, u64::MAX);
     assert!(errors.is_empty(), "{errors:?}");
     serde_json::from_slice(&file).unwrap()
 }
@@ -48,7 +48,7 @@ fn named(name: &str, begin_ns: u64, end_ns: u64) -> (String, u64, u64) {
 }
 
 #[test]
-fn a_step_ends_when_it_was_told_and_begins_with_its_wait() {
+fn a_step_ends_when_it_was_reported_and_begins_with_its_wait() {
     let events = events_of([(1_000_123, step(1, 1_000_000, 0)), (1_900_123, step(2, 900_000, 250_001))]);
     let expected = [
         named("step", 123, 1_000_123),
@@ -62,8 +62,8 @@ fn a_step_ends_when_it_was_told_and_begins_with_its_wait() {
 }
 
 #[test]
-fn steps_told_late_or_at_once_keep_their_lengths_and_do_not_overlap() {
-    // The third was told together with the second, the fourth on time.
+fn steps_reported_late_or_together_keep_their_lengths_and_do_not_overlap() {
+    // The third was reported together with the second, the fourth on time.
     let events =
         events_of([(100, step(1, 100, 0)), (250, step(2, 100, 0)), (250, step(3, 100, 0)), (400, step(4, 100, 0))]);
     let expected = [named("step", 0, 100), named("step", 150, 250), named("step", 250, 350), named("step", 350, 450)];
@@ -81,7 +81,7 @@ fn what_devices_did_lies_where_their_clocks_put_it() {
         let began_ns = Some(began_ns);
         RunEvent::StepWork { step, batch: step, batches: 1, bucket: 0, busy_ns, wait_ns: 0, began_ns }
     };
-    // The devices' clock is 900 behind the log's. Everything is told late, and at once.
+    // The devices' clock is 900 behind the log's. Everything is reported late, and at once.
     let events = events_of([
         (1000, RunEvent::DeviceClock { now_ns: 100, devices: "cuda".into() }),
         (9000, at("upload", vec![span(200, 30)])),
@@ -170,23 +170,23 @@ fn busy_run() -> Vec<(u64, RunEvent)> {
         draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (draw >> 33) % bound
     };
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut t_ns = 1_000_000;
     for number in 0..300 {
         let wall_ns = 50_000 + below(50_000);
         t_ns += wall_ns;
         let late_ns = below(3) * below(100_000);
-        told.push((t_ns + late_ns, step(number + 1, wall_ns, below(wall_ns))));
+        reported.push((t_ns + late_ns, step(number + 1, wall_ns, below(wall_ns))));
         for (name, longest_ns) in [("load", 400_000), ("upload", 9_000), ("features", 30_000), ("transfer", 20_000)] {
-            told.push((t_ns + below(200_000), stage(name, number, below(longest_ns))));
+            reported.push((t_ns + below(200_000), stage(name, number, below(longest_ns))));
         }
         let role = Role::BOTH[below(2) as usize];
-        told.push((
+        reported.push((
             t_ns + below(9_000),
             RunEvent::Memory { role, card: 0, used_bytes: 1, limit_bytes: 1, peak_bytes: 1 },
         ));
     }
-    told
+    reported
 }
 
 #[test]

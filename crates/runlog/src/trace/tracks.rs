@@ -47,7 +47,7 @@ pub(super) struct TraceTracks {
     counted: BTreeMap<(TrackGroup, String), u64>,
     /// Groups that have a name.
     named: BTreeSet<TrackGroup>,
-    /// Groups and tracks whose names are still to be told, newest first.
+    /// Groups and tracks whose names are not written yet, newest first.
     new: Vec<(TrackGroup, Option<u32>, String)>,
 }
 
@@ -84,7 +84,7 @@ impl TraceTracks {
         self.new.push((group, None, name));
     }
 
-    /// A group (without a number) or a track whose name nobody was told yet.
+    /// A group (without a number) or a track whose name is not written yet.
     pub(super) fn next_new(&mut self) -> Option<(TrackGroup, Option<u32>, String)> {
         self.new.pop()
     }

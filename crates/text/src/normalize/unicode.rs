@@ -41,7 +41,7 @@ pub(crate) fn is_joiner(c: char) -> bool {
     matches!(c, ZWNJ | ZWJ)
 }
 
-/// Characters that are never seen nor heard: controls, marks of direction, soft hyphens, zero-width spaces, byte order
+/// Characters that are neither visible nor spoken: controls, marks of direction, soft hyphens, zero-width spaces, byte order
 /// marks. White space among the controls is a space, not one of these.
 fn is_invisible(c: char) -> bool {
     (c.is_control() && !c.is_whitespace())

@@ -291,12 +291,12 @@ fn phone(text: &[char]) -> Option<Reading> {
         return None;
     }
     let sizes: Vec<usize> = groups.iter().map(|group| group.len()).collect();
-    let told = matches!(sizes.as_slice(), [3, 4] | [3, 3, 4] | [1, 3, 3, 4])
+    let is_phone_number = matches!(sizes.as_slice(), [3, 4] | [3, 3, 4] | [1, 3, 3, 4])
         || (text.first() == Some(&'+') && sizes.len() > 2);
     let spoken = || groups.iter().map(|group| digits(group.iter().copied())).collect::<Vec<_>>().join(", ");
     // "555.1234" is a decimal.
     let dotted = sizes == [3, 4] && text.get(3) == Some(&'.');
-    (told && !dotted).then(|| (len, spoken()))
+    (is_phone_number && !dotted).then(|| (len, spoken()))
 }
 
 /// "1990s", "90s", "1900s".

@@ -1,17 +1,8 @@
 //! Any bytes at all as metadata, manifest or list of ids: no panic, and every line is a sample or a problem.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "in a test, a failed unwrap is a failed test"
-)]
-
-#[path = "../src/fixture.rs"]
-mod fixture;
 
 use std::collections::BTreeSet;
 
-use fixture::CorpusFolder;
+use crate::fixture::CorpusFolder;
 use proptest::prelude::*;
 use tandem_corpus::{Dataset, OpenOptions, SpeakerPattern};
 
@@ -73,13 +64,13 @@ fn check(name: &str, bytes: &[u8], may_have_header: bool) -> Result<(), TestCase
     let dataset = Dataset::open(folder.path().join(name), &options).unwrap();
     let samples = dataset.samples().iter().map(|(_, sample)| sample.line);
     let own = dataset.problems().iter().filter(|problem| problem.file.ends_with(name));
-    let told: BTreeSet<u32> = samples.chain(own.clone().filter_map(|problem| problem.line)).collect();
+    let reported: BTreeSet<u32> = samples.chain(own.clone().filter_map(|problem| problem.line)).collect();
     let expected = lines_with_content(bytes);
-    let silent: Vec<u32> = expected.difference(&told).copied().collect();
+    let silent: Vec<u32> = expected.difference(&reported).copied().collect();
     let header: Vec<u32> = expected.first().copied().into_iter().filter(|_| may_have_header).collect();
     prop_assert!(silent.is_empty() || silent == header, "lines {silent:?} are neither");
-    prop_assert!(told.is_subset(&expected));
-    prop_assert!(!told.is_empty() || own.count() == 1, "a file without rows is a problem");
+    prop_assert!(reported.is_subset(&expected));
+    prop_assert!(!reported.is_empty() || own.count() == 1, "a file without rows is a problem");
     prop_assert!(dataset.problems().iter().all(|problem| problem.detail.len() < 1000));
     for (_, sample) in dataset.samples().iter() {
         prop_assert!(!sample.id.is_empty() && !sample.text.is_empty() && !sample.audio.key.is_empty());

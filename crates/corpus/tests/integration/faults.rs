@@ -1,16 +1,7 @@
 //! Metadata and manifests with everything that can be wrong with them: each fault is named with its line, and nothing
 //! else is.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "in a test, a failed unwrap is a failed test"
-)]
 
-#[path = "../src/fixture.rs"]
-mod fixture;
-
-use fixture::CorpusFolder;
+use crate::fixture::CorpusFolder;
 use tandem_corpus::ProblemKind::{self, *};
 use tandem_corpus::{CorpusError, Dataset, Format, MAX_LINE_BYTES, OpenOptions, SpeakerPattern, Subset};
 

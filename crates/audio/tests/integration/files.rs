@@ -1,12 +1,9 @@
 //! Files as other programs write them, good and bad.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
-
-mod common;
 
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 
-use common::Coding::{Float, Int};
-use common::{data, i16s, wav};
+use crate::common::Coding::{Float, Int};
+use crate::common::{data, i16s, wav};
 use tandem_audio::{AudioError, Clip, Header, decode, probe};
 
 fn decoded(file: &[u8]) -> Result<Clip, AudioError> {
@@ -164,7 +161,7 @@ fn a_cut_file_says_how_much_was_there() {
 }
 
 #[test]
-fn bad_files_are_told_apart() {
+fn bad_files_have_distinct_errors() {
     let check = |what: &str, file: &[u8], expected: fn(&AudioError) -> bool| {
         let error = decoded(file).map(|clip| clip.samples.len()).expect_err(what);
         assert!(expected(&error), "{what}: {error:?}");

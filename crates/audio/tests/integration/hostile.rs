@@ -1,12 +1,9 @@
 //! Bytes nobody meant as audio, and audio somebody damaged: an answer every time, without panic and in bounded memory.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
-
-mod common;
 
 use std::io::Cursor;
 
-use common::Coding::{Float, Int};
-use common::{data, wav};
+use crate::common::Coding::{Float, Int};
+use crate::common::{data, wav};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};

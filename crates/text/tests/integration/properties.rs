@@ -1,5 +1,4 @@
 //! What holds for any text at all: nothing panics, nothing is lost unreported, time stays in proportion.
-#![allow(clippy::unwrap_used, reason = "in a test, a failed unwrap is a failed test")]
 
 use std::sync::Arc;
 

@@ -1,10 +1,4 @@
 //! A real voice, where it is at hand: everything in it is read, and nothing is found wrong.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "in a test, a failed unwrap is a failed test"
-)]
 
 use std::io::Write;
 use std::path::Path;

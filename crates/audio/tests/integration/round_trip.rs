@@ -1,11 +1,8 @@
 //! Sound to log-mel frames and back by Griffin-Lim: how far from where it started.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
-
-mod common;
 
 use std::io::Cursor;
 
-use common::{clip, voice_folder};
+use crate::common::{clip, voice_folder};
 use tandem_audio::{
     Clip, FeatureSettings, GriffinLim, LogMel, MelFrames, PitchSettings, PitchTracker, Resampler, decode,
 };

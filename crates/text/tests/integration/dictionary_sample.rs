@@ -1,11 +1,10 @@
 //! The packed dictionary says what the original says: compared on a sample of the original's lines.
-#![allow(clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
 
 use tandem_text::phonemes::{Dictionary, Phone};
 
 #[test]
 fn sampled_entries_survive_packing() {
-    let sample = include_str!("../data/cmudict_sample.txt");
+    let sample = include_str!("../../data/cmudict_sample.txt");
     let dictionary = Dictionary::english();
     let mut phones: Vec<Phone> = Vec::new();
     let mut count = 0;

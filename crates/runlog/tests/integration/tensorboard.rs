@@ -3,8 +3,6 @@
 //! `TANDEM_PYTHON` names the interpreter, else `python3`. Where it has no `tensorboard` the test says so and passes,
 //! unless `TANDEM_REQUIRE_TENSORBOARD=1`.
 
-#![allow(clippy::unwrap_used, reason = "in a test, a failed unwrap is a failed test")]
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
@@ -167,12 +165,12 @@ fn steps_that_are_done_again_replace_those_that_were_lost() {
     let (run, board) = (folder.path(), folder.path().join("tensorboard"));
     let began = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     start(run, &board, began, 1..=5);
-    // Killed after step 5, gone on from the checkpoint of step 3.
+    // Killed after step 5, resumed from the checkpoint of step 3.
     start(run, &board, began + Duration::from_secs(60), 4..=6);
     let read = read_by_tensorboard(&python, &board);
     let steps: Vec<u64> = scalars(&read, "lr").into_iter().map(|(step, _)| step).collect();
     assert_eq!(steps, [1, 2, 3, 4, 5, 6]);
-    // What was heard of before the first step of a start was put at that step, not at 0.
+    // Figures that arrived before the first step of a start are placed at that step, not at 0.
     let steps: Vec<u64> = scalars(&read, "memory/data_mb").into_iter().map(|(step, _)| step).collect();
     assert_eq!(steps, [1, 4]);
 }

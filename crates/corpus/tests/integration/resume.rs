@@ -1,10 +1,4 @@
 //! The stream of batches is one and the same, however many ask for it and wherever one begins again.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "in a test, a failed unwrap is a failed test"
-)]
 
 use std::sync::Arc;
 

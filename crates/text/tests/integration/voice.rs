@@ -1,5 +1,4 @@
 //! The transcripts of a real voice, when it is there: nearly every word is in the dictionary, and all of them encode.
-#![allow(clippy::unwrap_used, reason = "in a test, a failed unwrap is a failed test")]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,4 @@
 //! The run log through its public door, on real files.
-#![expect(clippy::unwrap_used, reason = "the helpers of tests may, as the tests do")]
 
 use std::path::{Path, PathBuf};
 
@@ -23,8 +22,8 @@ fn records(path: &Path) -> Vec<Record> {
 }
 
 #[test]
-fn every_event_comes_back_as_it_was_told() {
-    let told = vec![
+fn every_event_reads_back_as_it_was_emitted() {
+    let emitted = vec![
         RunEvent::RunStarted {
             command: "validate".into(),
             version: "0.1.0".into(),
@@ -74,18 +73,18 @@ fn every_event_comes_back_as_it_was_told() {
         RunEvent::Note { text: "so far".into() },
         RunEvent::RunEnded { exit_code: 143, reason: "terminated".into() },
     ];
-    assert_eq!(told.len(), RunEvent::KINDS.len(), "one of each kind");
+    assert_eq!(emitted.len(), RunEvent::KINDS.len(), "one of each kind");
 
     let path = place("every_event");
     let (log, emitter) = RunLog::create(&path).unwrap();
-    told.iter().cloned().for_each(|event| emitter.emit(event));
-    assert_eq!(log.finish(), LogSummary { written: told.len() as u64, dropped: 0, write_error: None });
+    emitted.iter().cloned().for_each(|event| emitter.emit(event));
+    assert_eq!(log.finish(), LogSummary { written: emitted.len() as u64, dropped: 0, write_error: None });
 
     let read = records(&path);
     assert!(read.iter().all(|record| (record.v, record.dropped) == (VERSION, 0)));
     assert!(read.iter().enumerate().all(|(line, record)| record.seq == line as u64));
     assert!(read.is_sorted_by_key(|record| record.t_ns), "one thread emits in order");
-    assert_eq!(read.into_iter().map(|record| record.event).collect::<Vec<_>>(), told);
+    assert_eq!(read.into_iter().map(|record| record.event).collect::<Vec<_>>(), emitted);
 }
 
 #[test]

@@ -1,14 +1,7 @@
 //! Features in device memory: the host kernels give the CPU path's bits, a real card is within the bounds, and every element
 //! of every output is written. The same bodies on simulated cards, on the CPU and on a real card.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "in a test, a failed unwrap is a failed test"
-)]
 
-mod common;
-
+use crate::common;
 use tandem_audio::{
     AudioError, CachedPitch, Clip, DeviceFeatures, FeatureSettings, LogMel, MelFrames, NOT_CACHED, PitchSettings,
     PitchTracker, Resampler, SampleRows, Starts, mel,
@@ -56,7 +49,7 @@ on_every_device!(tables_take_what_was_said_and_launching_nothing);
 on_every_device!(sizes_that_do_not_fit_are_refused);
 
 /// A device with features on it.
-struct Site {
+struct Fixture {
     kind: DeviceKind,
     machine: Machine,
     device: Device,
@@ -65,8 +58,8 @@ struct Site {
     features: DeviceFeatures,
 }
 
-impl Site {
-    fn new(machine: &Machine) -> Site {
+impl Fixture {
+    fn new(machine: &Machine) -> Fixture {
         let device = machine.open(0).unwrap();
         let spec = ArenaSpec {
             role: Role::Data,
@@ -79,7 +72,7 @@ impl Site {
         let stream = device.stream(false).unwrap();
         let (settings, pitch) = (FeatureSettings::default(), PitchSettings::default());
         let features = DeviceFeatures::create(&device, &arena, &stream, &settings, &pitch, &RATES_HZ).unwrap();
-        Site { kind: machine.kind(), machine: machine.clone(), device, arena, stream, features }
+        Fixture { kind: machine.kind(), machine: machine.clone(), device, arena, stream, features }
     }
 
     fn up<T: Element>(&self, data: &[T]) -> Block {
@@ -113,12 +106,12 @@ struct Table {
 }
 
 impl Table {
-    fn new(site: &Site, sizes: impl IntoIterator<Item = usize>) -> Table {
+    fn new(fixture: &Fixture, sizes: impl IntoIterator<Item = usize>) -> Table {
         let mut host = vec![0];
         for size in sizes {
             host.push(host[host.len() - 1] + size as u32);
         }
-        Table { device: site.up(&host), host }
+        Table { device: fixture.up(&host), host }
     }
 
     fn starts(&self) -> Starts<'_> {
@@ -144,14 +137,14 @@ struct Batch {
 impl Batch {
     /// Each row has some room to spare, another amount each. Between a row's end and the next one's start lies
     /// something loud.
-    fn new(site: &Site, clips: &[Vec<i16>], spare: impl Fn(usize) -> usize) -> Batch {
-        let starts = Table::new(site, clips.iter().enumerate().map(|(row, clip)| clip.len() + spare(row)));
+    fn new(fixture: &Fixture, clips: &[Vec<i16>], spare: impl Fn(usize) -> usize) -> Batch {
+        let starts = Table::new(fixture, clips.iter().enumerate().map(|(row, clip)| clip.len() + spare(row)));
         let mut samples = vec![i16::MIN; starts.sum()];
         for (row, clip) in clips.iter().enumerate() {
             samples[starts.row(row)][..clip.len()].copy_from_slice(clip);
         }
         let lengths: Vec<u32> = clips.iter().map(|clip| clip.len() as u32).collect();
-        Batch { samples: site.up(&samples), starts, lengths: site.up(&lengths) }
+        Batch { samples: fixture.up(&samples), starts, lengths: fixture.up(&lengths) }
     }
 
     fn rows(&self) -> SampleRows<'_> {
@@ -205,19 +198,19 @@ fn bound(log_mel: f64) -> f64 {
 
 /// Log-mel and energy of `clips` with `frames_of` frames in each row, compared with the CPU path or the reference.
 fn check_log_mel(
-    site: &Site,
+    fixture: &Fixture,
     clips: &[Vec<i16>],
     spare: impl Fn(usize) -> usize,
     frames_of: impl Fn(usize, usize) -> usize,
 ) {
     let settings = FeatureSettings::default();
-    let batch = Batch::new(site, clips, spare);
-    let frames = Table::new(site, clips.iter().enumerate().map(|(row, clip)| frames_of(row, clip.len() / 256)));
+    let batch = Batch::new(fixture, clips, spare);
+    let frames = Table::new(fixture, clips.iter().enumerate().map(|(row, clip)| frames_of(row, clip.len() / 256)));
     let run = |with_energy: bool| {
-        let (mel, energy) = (site.poisoned::<f32>(frames.sum() * 80), site.poisoned::<f32>(frames.sum()));
+        let (mel, energy) = (fixture.poisoned::<f32>(frames.sum() * 80), fixture.poisoned::<f32>(frames.sum()));
         let wanted = with_energy.then(|| energy.view());
-        site.features.log_mel(&site.stream, batch.rows(), frames.starts(), mel.view(), wanted).unwrap();
-        (site.down::<f32>(&mel), site.down::<f32>(&energy))
+        fixture.features.log_mel(&fixture.stream, batch.rows(), frames.starts(), mel.view(), wanted).unwrap();
+        (fixture.down::<f32>(&mel), fixture.down::<f32>(&energy))
     };
     let (found, energies) = run(true);
     let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
@@ -236,7 +229,7 @@ fn check_log_mel(
         let (energies, silence) = energies[place].split_at(own);
         assert!(padding.iter().all(|x| x.to_bits() == 1e-5_f32.ln().to_bits()), "row {row}");
         assert!(silence.iter().all(|x| x.to_bits() == 0), "row {row}");
-        if site.kind != DeviceKind::Cuda {
+        if fixture.kind != DeviceKind::Cuda {
             assert!(bits(found) == bits(&cpu.values[..own * 80]), "row {row}");
             assert!(bits(energies) == bits(&cpu_energy[..own]), "row {row}");
         } else if own > 0 {
@@ -253,33 +246,33 @@ fn check_log_mel(
 }
 
 fn log_mel_and_energy_of_ragged_rows(machine: &Machine) {
-    let site = Site::new(machine);
+    let fixture = Fixture::new(machine);
     let clips = ragged();
     let whole = |own: usize| own.next_multiple_of(8);
     // Rows at odd samples; just enough frames for each.
-    check_log_mel(&site, &clips, |row| row * 37 % 61, |_, own| whole(own));
+    check_log_mel(&fixture, &clips, |row| row * 37 % 61, |_, own| whole(own));
     // More than enough, another number each; fewer than a row has, or none at all.
-    check_log_mel(&site, &clips, |_| 0, |row, own| whole(own) + row % 3 * 8);
-    check_log_mel(&site, &clips, |_| 8, |row, own| own / 8 * 8 * (row % 2));
-    check_log_mel(&site, &clips[9..10], |_| 0, |_, own| whole(own));
+    check_log_mel(&fixture, &clips, |_| 0, |row, own| whole(own) + row % 3 * 8);
+    check_log_mel(&fixture, &clips, |_| 8, |row, own| own / 8 * 8 * (row % 2));
+    check_log_mel(&fixture, &clips[9..10], |_| 0, |_, own| whole(own));
     // All alike, and more rows than a warp looks at in one go.
-    check_log_mel(&site, &clips, |_| 100, |_, _| 24);
+    check_log_mel(&fixture, &clips, |_| 100, |_, _| 24);
     let many: Vec<Vec<i16>> = (0..70).map(|row| clips[row % clips.len()].clone()).collect();
-    check_log_mel(&site, &many, |row| row % 5, |row, own| if row % 9 == 4 { 0 } else { whole(own) });
+    check_log_mel(&fixture, &many, |row| row % 5, |row, own| if row % 9 == 4 { 0 } else { whole(own) });
 }
 
 fn log_mel_of_hostile_clips(machine: &Machine) {
-    check_log_mel(&Site::new(machine), &hostile(), |_| 1, |_, _| 40);
+    check_log_mel(&Fixture::new(machine), &hostile(), |_| 1, |_, _| 40);
 }
 
 fn pitch_is_the_trackers(machine: &Machine) {
-    let site = Site::new(machine);
+    let fixture = Fixture::new(machine);
     let clips: Vec<Vec<i16>> = ragged().into_iter().chain(hostile()).chain([common::i16s("speech")]).collect();
-    let batch = Batch::new(&site, &clips, |row| row % 4);
-    let frames = Table::new(&site, clips.iter().enumerate().map(|(row, clip)| clip.len() / 256 + row % 3 * 4));
-    let out = site.poisoned::<f32>(frames.sum());
-    site.features.pitch(&site.stream, batch.rows(), frames.starts(), out.view(), None).unwrap();
-    let found = site.down::<f32>(&out);
+    let batch = Batch::new(&fixture, &clips, |row| row % 4);
+    let frames = Table::new(&fixture, clips.iter().enumerate().map(|(row, clip)| clip.len() / 256 + row % 3 * 4));
+    let out = fixture.poisoned::<f32>(frames.sum());
+    fixture.features.pitch(&fixture.stream, batch.rows(), frames.starts(), out.view(), None).unwrap();
+    let found = fixture.down::<f32>(&out);
 
     let mut tracker = PitchTracker::new(&FeatureSettings::default(), &PitchSettings::default()).unwrap();
     let (mut expected, mut voiced, mut other) = (Vec::new(), 0, 0);
@@ -293,7 +286,7 @@ fn pitch_is_the_trackers(machine: &Machine) {
         let (found, padding) = found[place].split_at(own);
         assert!(padding.iter().all(|x| x.to_bits() == 0), "row {row}");
         voiced += found.iter().filter(|&&hz| hz > 0.0).count();
-        if site.kind == DeviceKind::Cuda {
+        if fixture.kind == DeviceKind::Cuda {
             let agrees = |(found, expected): (&f32, &f32)| (found - expected).abs() <= 1e-3 * expected;
             other += found.iter().zip(&expected).filter(|pair| !agrees(*pair)).count();
         } else {
@@ -307,17 +300,17 @@ fn pitch_is_the_trackers(machine: &Machine) {
 }
 
 fn kept_pitch_is_not_looked_for_again(machine: &Machine) {
-    let site = Site::new(machine);
+    let fixture = Fixture::new(machine);
     let hum = |hz: f64| made(9000, |i| 8000.0 * (i * hz * std::f64::consts::TAU / 22_050.0).sin());
-    let frames = Table::new(&site, [40; 3]);
-    // The last row has no place; the memory is longer than what is kept in it.
-    let (places, memory) = (site.up(&[100, 0, NOT_CACHED]), site.poisoned::<f32>(150));
-    let pitch = |rows: [f64; 3], kept: bool| {
-        let batch = Batch::new(&site, &rows.map(hum), |_| 0);
-        let out = site.poisoned::<f32>(frames.sum());
-        let kept = kept.then(|| CachedPitch { places: places.view(), memory: memory.view() });
-        site.features.pitch(&site.stream, batch.rows(), frames.starts(), out.view(), kept).unwrap();
-        site.down::<f32>(&out)
+    let frames = Table::new(&fixture, [40; 3]);
+    // The last row has no place; the memory is longer than what is cached in it.
+    let (places, memory) = (fixture.up(&[100, 0, NOT_CACHED]), fixture.poisoned::<f32>(150));
+    let pitch = |rows: [f64; 3], cached: bool| {
+        let batch = Batch::new(&fixture, &rows.map(hum), |_| 0);
+        let out = fixture.poisoned::<f32>(frames.sum());
+        let cached = cached.then(|| CachedPitch { places: places.view(), memory: memory.view() });
+        fixture.features.pitch(&fixture.stream, batch.rows(), frames.starts(), out.view(), cached).unwrap();
+        fixture.down::<f32>(&out)
     };
     let (low, high) = (pitch([120.0, 150.0, 180.0], false), pitch([220.0, 250.0, 280.0], false));
     assert!(low.iter().zip(&high).any(|(low, high)| low != high));
@@ -325,14 +318,14 @@ fn kept_pitch_is_not_looked_for_again(machine: &Machine) {
     let second = pitch([220.0, 250.0, 280.0], true);
     assert_eq!((&second[..80], &second[80..]), (&low[..80], &high[80..]), "and then what has no place");
     let own = 9000 / 256;
-    let kept = site.down::<f32>(&memory);
-    assert_eq!((&kept[100..100 + own], &kept[..own]), (&low[..own], &low[40..40 + own]));
-    let untouched = kept[own..100].iter().chain(&kept[100 + own..]);
-    assert!(untouched.into_iter().all(|x| x.to_bits() == u32::MAX), "padding is not kept");
+    let cached = fixture.down::<f32>(&memory);
+    assert_eq!((&cached[100..100 + own], &cached[..own]), (&low[..own], &low[40..40 + own]));
+    let untouched = cached[own..100].iter().chain(&cached[100 + own..]);
+    assert!(untouched.into_iter().all(|x| x.to_bits() == u32::MAX), "padding is not cached");
 }
 
 fn resampling_gives_the_same_bits(machine: &Machine) {
-    let site = Site::new(machine);
+    let fixture = Fixture::new(machine);
     let mut loud = noise(5);
     // Every rate, with a smooth and a clipping sound, at odd lengths; then rows that are copied.
     let mut clips: Vec<Vec<i16>> = Vec::new();
@@ -355,15 +348,15 @@ fn resampling_gives_the_same_bits(machine: &Machine) {
         resampler.clip_into(&Clip { samples: samples.clone(), rate_hz }, &mut out).unwrap();
         expected.push(out.samples);
     }
-    let (batch, rates) = (Batch::new(&site, &clips, |row| row % 3), site.up(&rates));
+    let (batch, rates) = (Batch::new(&fixture, &clips, |row| row % 3), fixture.up(&rates));
     let whole = |len: usize| len.next_multiple_of(256);
     let check = |room: &dyn Fn(usize) -> usize, wanted: &dyn Fn(usize) -> usize| {
-        let starts = Table::new(&site, expected.iter().map(|row| room(row.len())));
+        let starts = Table::new(&fixture, expected.iter().map(|row| room(row.len())));
         let lengths: Vec<u32> = expected.iter().map(|row| wanted(row.len()) as u32).collect();
-        let (out_lengths, out) = (site.up(&lengths), site.poisoned::<i16>(starts.sum()));
+        let (out_lengths, out) = (fixture.up(&lengths), fixture.poisoned::<i16>(starts.sum()));
         let to = SampleRows { samples: out.view(), starts: starts.starts(), lengths: out_lengths.view() };
-        site.features.resample(&site.stream, batch.rows(), rates.view(), to).unwrap();
-        let found = site.down::<i16>(&out);
+        fixture.features.resample(&fixture.stream, batch.rows(), rates.view(), to).unwrap();
+        let found = fixture.down::<i16>(&out);
         for (row, expected) in expected.iter().enumerate() {
             let found = &found[starts.row(row)];
             let own = expected.len().min(lengths[row] as usize).min(found.len());
@@ -379,33 +372,33 @@ fn resampling_gives_the_same_bits(machine: &Machine) {
 }
 
 fn tables_take_what_was_said_and_launching_nothing(machine: &Machine) {
-    let site = Site::new(machine);
+    let fixture = Fixture::new(machine);
     let said = DeviceFeatures::table_bytes(&FeatureSettings::default(), &RATES_HZ).unwrap();
-    assert_eq!(site.arena.memory().used_bytes, 64 * MIB + said);
-    let (batch, frames) = (Batch::new(&site, &ragged(), |_| 7), Table::new(&site, [24; 12]));
-    let (mel, energy) = (site.poisoned::<f32>(12 * 24 * 80), site.poisoned::<f32>(12 * 24));
-    let pitch = site.poisoned::<f32>(12 * 24);
-    let none = Table::new(&site, [0; 12]);
-    let before = (site.machine.counters(0), site.arena.memory());
-    site.features.log_mel(&site.stream, batch.rows(), frames.starts(), mel.view(), Some(energy.view())).unwrap();
-    site.features.pitch(&site.stream, batch.rows(), frames.starts(), pitch.view(), None).unwrap();
-    site.stream.drain().unwrap();
-    let after = (site.machine.counters(0), site.arena.memory());
+    assert_eq!(fixture.arena.memory().used_bytes, 64 * MIB + said);
+    let (batch, frames) = (Batch::new(&fixture, &ragged(), |_| 7), Table::new(&fixture, [24; 12]));
+    let (mel, energy) = (fixture.poisoned::<f32>(12 * 24 * 80), fixture.poisoned::<f32>(12 * 24));
+    let pitch = fixture.poisoned::<f32>(12 * 24);
+    let none = Table::new(&fixture, [0; 12]);
+    let before = (fixture.machine.counters(0), fixture.arena.memory());
+    fixture.features.log_mel(&fixture.stream, batch.rows(), frames.starts(), mel.view(), Some(energy.view())).unwrap();
+    fixture.features.pitch(&fixture.stream, batch.rows(), frames.starts(), pitch.view(), None).unwrap();
+    fixture.stream.drain().unwrap();
+    let after = (fixture.machine.counters(0), fixture.arena.memory());
     assert_eq!(before.0.allocations, after.0.allocations);
     assert_eq!(before.0.pinned_allocations, after.0.pinned_allocations);
     assert_eq!(before.1, after.1);
     // Nothing to do is nothing to launch.
-    site.features.pitch(&site.stream, batch.rows(), none.starts(), pitch.view(), None).unwrap();
+    fixture.features.pitch(&fixture.stream, batch.rows(), none.starts(), pitch.view(), None).unwrap();
 }
 
 fn sizes_that_do_not_fit_are_refused(machine: &Machine) {
-    let site = Site::new(machine);
-    let batch = Batch::new(&site, &[vec![0; 1000], vec![0; 1000]], |_| 0);
-    let (out, short) = (site.poisoned::<f32>(16 * 80), site.up(&[1000_u32]));
+    let fixture = Fixture::new(machine);
+    let batch = Batch::new(&fixture, &[vec![0; 1000], vec![0; 1000]], |_| 0);
+    let (out, short) = (fixture.poisoned::<f32>(16 * 80), fixture.up(&[1000_u32]));
     let check = |rows: SampleRows<'_>, frames: &[u32], what: &str| {
-        let device = site.up(frames);
+        let device = fixture.up(frames);
         let frames = Starts { host: frames, device: device.view() };
-        let refused = site.features.log_mel(&site.stream, rows, frames, out.view(), None);
+        let refused = fixture.features.log_mel(&fixture.stream, rows, frames, out.view(), None);
         let message = refused.expect_err(what).to_string();
         assert!(message.contains(what), "{message}");
     };
@@ -423,6 +416,6 @@ fn sizes_that_do_not_fit_are_refused(machine: &Machine) {
         "the starts of",
     );
     let (settings, pitch) = (FeatureSettings { hop_samples: 128, ..Default::default() }, PitchSettings::default());
-    let refused = DeviceFeatures::create(&site.device, &site.arena, &site.stream, &settings, &pitch, &[]);
+    let refused = DeviceFeatures::create(&fixture.device, &fixture.arena, &fixture.stream, &settings, &pitch, &[]);
     assert!(matches!(refused, Err(AudioError::Settings { .. })));
 }

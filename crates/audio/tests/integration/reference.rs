@@ -1,9 +1,6 @@
 //! Features and resampling against numbers that librosa and scipy gave (`tools/reference/audio/make.py`).
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
 
-mod common;
-
-use common::{clip, f32s, i16s};
+use crate::common::{clip, f32s, i16s};
 use tandem_audio::{Clip, FeatureSettings, LogMel, Lowpass, MelFrames, PitchSettings, PitchTracker, Resampler, mel};
 
 /// What the fast path promises at this log-mel value.

@@ -1,5 +1,4 @@
 //! A few Persian sentences through normalisation, ids and back.
-#![allow(clippy::unwrap_used, reason = "in a test, a failed unwrap is a failed test")]
 
 use std::sync::Arc;
 

@@ -1,0 +1,5 @@
+//! The crate through its public door.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
+
+mod run_log;
+mod tensorboard;
