@@ -1,4 +1,4 @@
-//! Leaks and jitter, said while a run goes on: on the thread of the exporters, which nobody waits for.
+//! Warns about leaks and jitter during a run. Runs on the exporters' thread, so training never waits for it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -8,36 +8,36 @@ use tandem_diagnosis::{Jitter, Leaks, StepPart};
 use tandem_events::{Emitter, Record, RunEvent};
 use tandem_runlog::Exporter;
 
-/// Looks at every record, and warns. What is said is in the log too, as a note.
+/// Watches every record and warns. Each warning is also written to the log, as a note.
 pub(crate) struct RunAlarms<F> {
     leaks: Leaks,
     jitter: Jitter,
-    /// What has been said to vary.
-    varied: BTreeSet<StepPart>,
-    say: F,
+    /// The parts of a step that a jitter warning has named.
+    warned: BTreeSet<StepPart>,
+    warn: F,
     log: AlarmLog,
 }
 
-/// Where warnings are written down. The log is made after those who read it: it comes in when it is there.
+/// The log that warnings are written to. It is opened after its readers are created, so it is set later.
 #[derive(Clone, Default)]
 pub(crate) struct AlarmLog(Arc<OnceLock<Emitter>>);
 
 impl AlarmLog {
-    /// From now on warnings are told to `emitter`.
+    /// Writes warnings to `emitter` from now on.
     pub(crate) fn open(&self, emitter: &Emitter) {
         self.0.get_or_init(|| emitter.clone());
     }
 }
 
 impl<F: FnMut(&str)> RunAlarms<F> {
-    pub(crate) fn new(say: F, log: AlarmLog) -> RunAlarms<F> {
-        RunAlarms { leaks: Leaks::default(), jitter: Jitter::default(), varied: BTreeSet::new(), say, log }
+    pub(crate) fn new(warn: F, log: AlarmLog) -> RunAlarms<F> {
+        RunAlarms { leaks: Leaks::default(), jitter: Jitter::default(), warned: BTreeSet::new(), warn, log }
     }
 
     fn raise(&mut self, text: String) {
-        (self.say)(&text);
+        (self.warn)(&text);
         if let Some(log) = self.log.0.get() {
-            // Nobody here looks at notes: what is told of a warning raises none.
+            // Alarms ignore notes, so a warning never raises another one.
             log.emit(RunEvent::Note { text });
         }
     }
@@ -51,9 +51,9 @@ impl<F: FnMut(&str) + Send> Exporter for RunAlarms<F> {
     fn take(&mut self, record: &Record) -> io::Result<()> {
         let leaks = self.leaks.observe(record);
         leaks.into_iter().for_each(|leak| self.raise(leak.to_string()));
-        // On a machine that is shared, variation comes and goes all day: what it is was said the first time.
+        // On a shared machine jitter comes and goes all day: one warning for each part of the step is enough.
         if let Some(warning) = self.jitter.observe(record)
-            && self.varied.insert(warning.0.varies)
+            && self.warned.insert(warning.0.varies)
         {
             self.raise(warning.to_string());
         }
@@ -76,12 +76,12 @@ mod tests {
 
     use super::*;
 
-    /// A run of 600 steps: `host_kib` and `wall_ms` say what each holds and takes. What is said, and what is written down.
+    /// A run of 600 steps with these sizes and times: `expected` are the starts of its warnings, on screen and in the log.
     fn check(host_kib: fn(u64) -> u64, wall_ms: fn(u64) -> u64, expected: &[&str]) {
-        let (heard, log) = (EventBuffer::new(Emitter::none()), AlarmLog::default());
-        log.open(&heard.emitter());
-        let (mut said, mut written) = (Vec::new(), Vec::new());
-        let mut alarms = RunAlarms::new(|text: &str| said.push(text.to_owned()), log);
+        let (events, log) = (EventBuffer::new(Emitter::none()), AlarmLog::default());
+        log.open(&events.emitter());
+        let (mut printed, mut logged) = (Vec::new(), Vec::new());
+        let mut alarms = RunAlarms::new(|text: &str| printed.push(text.to_owned()), log);
         for step in 1..=600 {
             let host = RunEvent::HostMemory {
                 bytes: host_kib(step) << 10,
@@ -90,30 +90,30 @@ mod tests {
                 limit_bytes: 8 << 30,
             };
             let wait_ns = wall_ms(step).saturating_sub(20) * 1_000_000;
-            let told = [RunEvent::Step { step, wall_ns: wall_ms(step) * 1_000_000, wait_ns }, host];
-            for event in told.into_iter().take(if step.is_multiple_of(10) { 2 } else { 1 }) {
+            let emitted = [RunEvent::Step { step, wall_ns: wall_ms(step) * 1_000_000, wait_ns }, host];
+            for event in emitted.into_iter().take(if step.is_multiple_of(10) { 2 } else { 1 }) {
                 let record = Record { v: VERSION, seq: step, t_ns: step * 20_000_000, dropped: 0, event };
                 alarms.take(&record).unwrap();
-                // What is written down comes round again.
-                written.extend(heard.take().into_iter().map(|record| record.event));
-                written.iter().cloned().for_each(|event| alarms.take(&Record { event, ..record.clone() }).unwrap());
+                // Logged warnings pass through the alarms again.
+                logged.extend(events.take().into_iter().map(|record| record.event));
+                logged.iter().cloned().for_each(|event| alarms.take(&Record { event, ..record.clone() }).unwrap());
             }
         }
-        assert_eq!(said.len(), expected.len(), "{said:?}");
-        for (said, expected) in said.iter().zip(expected) {
-            assert!(said.starts_with(expected), "{said}");
+        assert_eq!(printed.len(), expected.len(), "{printed:?}");
+        for (printed, expected) in printed.iter().zip(expected) {
+            assert!(printed.starts_with(expected), "{printed}");
         }
-        written.extend(heard.take().into_iter().map(|record| record.event));
-        let notes: Vec<RunEvent> = said.into_iter().map(|text| RunEvent::Note { text }).collect();
-        assert_eq!(written, notes);
+        logged.extend(events.take().into_iter().map(|record| record.event));
+        let notes: Vec<RunEvent> = printed.into_iter().map(|text| RunEvent::Note { text }).collect();
+        assert_eq!(logged, notes);
     }
 
     #[test]
-    fn a_leak_and_a_shaking_run_are_said_once_each_and_written_down() {
+    fn a_leak_and_jitter_are_warned_about_once_each_and_logged() {
         check(|_| 1_000_000, |_| 20, &[]);
         check(|step| 1_000_000 + step * 2048 / 100, |_| 20, &["memory of host process grows: 2.0"]);
         check(|_| 1_000_000, |step| if step.is_multiple_of(10) { 200 } else { 20 }, &["step time varies by "]);
-        // Gone, and there again.
+        // It stops, and starts again.
         let comes_and_goes = |step: u64| if step.is_multiple_of(10) && step / 200 != 1 { 200 } else { 20 };
         check(|_| 1_000_000, comes_and_goes, &["step time varies by "]);
     }

@@ -1,11 +1,11 @@
-//! The command line. Flags of the plan come from its own table, so that no flag exists that the plan does not know.
+//! The command line. The plan's flags are generated from its settings table, so the two cannot disagree.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Command as Clap};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use tandem_device::SimSpec;
-use tandem_plan::setting::{SETTINGS, Setting};
+use tandem_plan::setting::{SETTINGS, Setting, SettingKind};
 use tandem_plan::{Origin, Settings, config};
 
 use crate::bench;
@@ -16,11 +16,11 @@ use crate::monitor;
 use crate::profile;
 use crate::synthesize;
 
-/// One call of the program, read.
+/// A parsed command line.
 pub(crate) enum Invocation {
-    Train(PlanCall),
-    Plan(PlanCall),
-    Validate(PlanCall),
+    Train(PlanArgs),
+    Plan(PlanArgs),
+    Validate(PlanArgs),
     Monitor(monitor::MonitorArgs),
     Doctor(doctor::DoctorArgs),
     Profile(profile::ProfileArgs),
@@ -29,13 +29,13 @@ pub(crate) enum Invocation {
     Corpus(corpus::CorpusCommand),
 }
 
-/// A call of a command that resolves a plan.
+/// Arguments of a command that resolves a plan.
 #[derive(Clone)]
-pub(crate) struct PlanCall {
-    /// What the user wrote, flags over config.
+pub(crate) struct PlanArgs {
+    /// What the user wrote. Flags override the config file.
     pub(crate) settings: Settings,
     pub(crate) sim: Option<SimSpec>,
-    /// The same, as it was typed.
+    /// The text of `--sim`.
     pub(crate) sim_text: Option<String>,
     pub(crate) json: bool,
     pub(crate) quiet: bool,
@@ -47,60 +47,60 @@ pub(crate) struct PlanCall {
     pub(crate) recommend: bool,
     /// `--run-log FILE`
     pub(crate) run_log: Option<PathBuf>,
-    /// Config keys that no longer do anything.
+    /// Warnings about retired config keys.
     pub(crate) warnings: Vec<String>,
 }
 
-const START: &str = "\
-tandem trains speech models so that the GPU never waits.
+const OVERVIEW: &str = "\
+tandem trains text-to-speech models so that the GPU never waits.
 
 To start with:
-  tandem train                  train a small model on speech made here; --train-data DIR for your own
-  tandem plan                   what this machine has, and how a run would use it
-  tandem validate               five checks on the real devices
-  tandem corpus check DIR       everything wrong with a dataset, in one pass
+  tandem train                  train a small model on synthetic speech; --train-data DIR for your own
+  tandem plan                   show the GPUs and how a run would use their memory
+  tandem validate               run five checks on the real devices
+  tandem corpus check DIR       list every problem in a dataset
 
-Everything else: tandem --help
+All commands: tandem --help
 ";
 
-/// Reads the command line and the config file it names.
-pub(crate) fn parse(args: Vec<OsString>) -> Result<Invocation, Exit> {
-    if args.len() <= 1 {
-        return Err(Exit::Said(START.to_owned()));
+/// Parses the command line and reads the config file it names.
+pub(crate) fn parse(words: Vec<OsString>) -> Result<Invocation, Exit> {
+    if words.len() <= 1 {
+        return Err(Exit::Text(OVERVIEW.to_owned()));
     }
-    let matches = grammar().try_get_matches_from(args).map_err(|error| match error.use_stderr() {
+    let matches = command().try_get_matches_from(words).map_err(|error| match error.use_stderr() {
         true => Exit::Usage(error.to_string()),
-        false => Exit::Said(error.to_string()),
+        false => Exit::Text(error.to_string()),
     })?;
     match matches.subcommand() {
-        Some(("train", given)) => read(given).map(Invocation::Train),
-        Some(("plan", given)) => read(given).map(Invocation::Plan),
-        Some(("validate", given)) => read(given).map(Invocation::Validate),
-        Some(("monitor", given)) => Ok(Invocation::Monitor(monitor::read(given))),
-        Some(("doctor", given)) => read(given).map(|plan| Invocation::Doctor(doctor::read(given, plan))),
-        Some(("profile", given)) => profile::read(given, read).map(Invocation::Profile),
-        Some(("synthesize", given)) => synthesize::read(given).map(Invocation::Synthesize),
-        Some(("bench", given)) => bench::read(given, read).map(Invocation::Bench),
-        Some(("corpus", given)) => {
-            corpus::read(given).map(Invocation::Corpus).ok_or_else(|| Exit::Said(START.to_owned()))
+        Some(("train", matches)) => plan_args(matches).map(Invocation::Train),
+        Some(("plan", matches)) => plan_args(matches).map(Invocation::Plan),
+        Some(("validate", matches)) => plan_args(matches).map(Invocation::Validate),
+        Some(("monitor", matches)) => Ok(Invocation::Monitor(monitor::parse(matches))),
+        Some(("doctor", matches)) => plan_args(matches).map(|plan| Invocation::Doctor(doctor::parse(matches, plan))),
+        Some(("profile", matches)) => profile::parse(matches, plan_args).map(Invocation::Profile),
+        Some(("synthesize", matches)) => synthesize::parse(matches).map(Invocation::Synthesize),
+        Some(("bench", matches)) => bench::parse(matches, plan_args).map(Invocation::Bench),
+        Some(("corpus", matches)) => {
+            corpus::parse(matches).map(Invocation::Corpus).ok_or_else(|| Exit::Text(OVERVIEW.to_owned()))
         }
-        _ => Err(Exit::Said(START.to_owned())),
+        _ => Err(Exit::Text(OVERVIEW.to_owned())),
     }
 }
 
-fn read(given: &ArgMatches) -> Result<PlanCall, Exit> {
+fn plan_args(matches: &ArgMatches) -> Result<PlanArgs, Exit> {
     let mut settings = Settings::new();
     for setting in SETTINGS {
-        take(setting, given, &mut settings)?;
+        read_setting(setting, matches, &mut settings)?;
     }
-    let warnings = match given.get_one::<PathBuf>("config") {
+    let warnings = match matches.get_one::<PathBuf>("config") {
         Some(path) => config::load(path, &mut settings)?,
         None => Vec::new(),
     };
-    let sim_text = given.get_one::<String>("sim").cloned();
+    let sim_text = matches.get_one::<String>("sim").cloned();
     let sim = sim_text.as_ref().map(|text| text.parse::<SimSpec>()).transpose();
-    let flag = |name: &str| given.try_get_one::<bool>(name).ok().flatten().copied().unwrap_or(false);
-    Ok(PlanCall {
+    let flag = |name: &str| matches.try_get_one::<bool>(name).ok().flatten().copied().unwrap_or(false);
+    Ok(PlanArgs {
         settings,
         sim: sim.map_err(|error| Exit::Usage(format!("❌ {error}")))?,
         sim_text,
@@ -109,97 +109,115 @@ fn read(given: &ArgMatches) -> Result<PlanCall, Exit> {
         verbose: flag("verbose"),
         print_config: flag("print-config"),
         recommend: flag("recommend"),
-        run_log: given.try_get_one::<PathBuf>("run-log").ok().flatten().cloned(),
+        run_log: matches.try_get_one::<PathBuf>("run-log").ok().flatten().cloned(),
         warnings,
     })
 }
 
-/// Hands one setting's text over to the plan, which alone knows what it means.
-fn take(setting: &'static Setting, given: &ArgMatches, settings: &mut Settings) -> Result<(), Exit> {
+/// Passes the text of one setting to the plan, which parses it.
+fn read_setting(setting: &'static Setting, matches: &ArgMatches, settings: &mut Settings) -> Result<(), Exit> {
     if setting.value_name().is_some() {
-        if let Some(text) = given.get_one::<String>(setting.flag) {
+        if let Some(text) = matches.get_one::<String>(setting.flag) {
             settings.set(setting.flag, text, Origin::Flag)?;
         }
         return Ok(());
     }
     for flag in [Some(setting.flag), setting.off_flag()].into_iter().flatten() {
-        if given.get_flag(flag) {
+        if matches.get_flag(flag) {
             settings.set(flag, "true", Origin::Flag)?;
         }
     }
     Ok(())
 }
 
-fn grammar() -> Clap {
-    let plan = Clap::new("plan")
-        .about("List the GPUs found; resolve and print the plan without running")
-        .arg(switch("print-config", "Write the resolved settings as a complete config file").conflicts_with("json"))
+fn command() -> Command {
+    let plan = Command::new("plan")
+        .about("Show the GPUs and the plan of a run (mode, memory of each role, buckets, threads) without running it")
+        .arg(switch("print-config", "Print the resolved settings as a complete config file").conflicts_with("json"))
         .arg(
-            switch("recommend", "Print settings for cards of 6 to 80 GB, one and two of them")
+            switch("recommend", "Print recommended settings for one and two GPUs of 6 to 80 GB")
                 .conflicts_with_all(["print-config", "sim"]),
         );
-    let validate = Clap::new("validate").about("Five checks on the real devices; PASS or FAIL each").arg(run_log());
-    let train =
-        Clap::new("train").about("Train; with no data given, a small model on speech that is made here").arg(run_log());
-    Clap::new("tandem")
-        .about("Trains speech models so that the GPU never waits")
+    let validate = Command::new("validate")
+        .about("Run five checks on the real devices with the real model; PASS or FAIL each")
+        .arg(run_log());
+    let train = Command::new("train")
+        .about("Train a model; without --train-data, a small one on synthetic speech")
+        .arg(run_log());
+    Command::new("tandem")
+        .about("Trains text-to-speech models so that the GPU never waits")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
-        .subcommand(shared(train))
-        .subcommand(shared(plan))
-        .subcommand(shared(validate))
-        .subcommand(monitor::grammar())
-        .subcommand(shared(profile::grammar()))
-        .subcommand(synthesize::grammar())
-        .subcommand(shared(bench::grammar()))
-        .subcommand(corpus::grammar())
-        .subcommand(shared(doctor::grammar()))
+        .subcommand(with_plan_flags(train))
+        .subcommand(with_plan_flags(plan))
+        .subcommand(with_plan_flags(validate))
+        .subcommand(monitor::command())
+        .subcommand(with_plan_flags(profile::command()))
+        .subcommand(synthesize::command())
+        .subcommand(with_plan_flags(bench::command()))
+        .subcommand(corpus::command())
+        .subcommand(with_plan_flags(doctor::command()))
 }
 
-/// What every command that resolves a plan takes.
-fn shared(command: Clap) -> Clap {
+/// Adds the flags of every command that resolves a plan.
+fn with_plan_flags(command: Command) -> Command {
     let command = command
-        .arg(path("config", "YAML file; flags beat it, it beats the defaults"))
+        .arg(path("config", "YAML config file. Flags override it; it overrides the defaults"))
         .arg(sim())
         .arg(json())
         .arg(quiet().conflicts_with("verbose"))
-        .arg(switch("verbose", "Also say what the cards, libraries and links are").short('v'));
+        .arg(switch("verbose", "Also print the libraries, the state of each GPU and peer access").short('v'));
     SETTINGS.iter().fold(command, |command, setting| command.args(flags_of(setting)))
 }
 
 fn flags_of(setting: &'static Setting) -> Vec<Arg> {
-    let help = format!("{} [default: {}]", setting.help, setting.default_text());
+    let mut help = format!("{} [default: {}]", setting.help, setting.default_text());
+    if let SettingKind::Choice(words) = setting.kind {
+        help += &format!(" [possible values: {}]", words.join(", "));
+    }
+    let heading = heading(setting.section);
     let arg = Arg::new(setting.flag).long(setting.flag).help(help).aliases(setting.aliases.to_vec());
+    let arg = arg.help_heading(heading);
     match (setting.value_name(), setting.bare_value()) {
         (Some(name), Some(bare)) => vec![arg.value_name(name).num_args(0..=1).default_missing_value(bare)],
-        // A negative number is a value too: the plan says what is wrong with it.
+        // A negative number is a value, not a flag: the plan refuses it with its own message.
         (Some(name), None) => vec![arg.value_name(name).allow_hyphen_values(true)],
         (None, _) => {
             let on = arg.action(ArgAction::SetTrue);
             let off = setting.off_flag().map(|off| {
-                let help = format!("Turns --{} off", setting.flag);
-                Arg::new(off).long(off).action(ArgAction::SetTrue).help(help).conflicts_with(setting.flag)
+                let help = format!("Turn off --{}", setting.flag);
+                let arg = Arg::new(off).long(off).action(ArgAction::SetTrue).help(help).help_heading(heading);
+                arg.conflicts_with(setting.flag)
             });
             [Some(on), off].into_iter().flatten().collect()
         }
     }
 }
 
+/// Where `--help` lists the flags of a section of the config file.
+fn heading(section: &str) -> &'static str {
+    match section {
+        "data" => "Data, devices and memory",
+        "model" => "Model",
+        _ => "Training",
+    }
+}
+
 pub(crate) fn sim() -> Arg {
-    let help = "Simulated GPUs instead of real ones, e.g. 2x24GiB";
+    let help = "Simulate these GPUs instead of using real ones, e.g. 2x24GiB";
     Arg::new("sim").long("sim").value_name("SPEC").allow_hyphen_values(true).help(help)
 }
 
 pub(crate) fn json() -> Arg {
-    switch("json", "Print one JSON document on standard output, and nothing else there")
+    switch("json", "Print one JSON document to standard output; everything else goes to standard error")
 }
 
 pub(crate) fn run_log() -> Arg {
-    path("run-log", "Write what happens, event by event, to this JSONL file")
+    path("run-log", "Write every event of the run to this JSONL file")
 }
 
 pub(crate) fn quiet() -> Arg {
-    switch("quiet", "Say only what matters most").short('q')
+    switch("quiet", "Print only the result, warnings and errors").short('q')
 }
 
 pub(crate) fn switch(name: &'static str, help: &'static str) -> Arg {

@@ -1,7 +1,7 @@
-//! The corpus of a run: opened, measured, split and surveyed before the plan is made.
+//! Opens the corpus of a run, measures it and splits it, before the plan is made.
 //!
-//! A path that is no corpus, or a list that cannot be read, is a slip of the fingers: exit code 2. Rows that cannot be
-//! measured are left out, and the plan counts them; `-v` names them.
+//! A path without a corpus and a list that cannot be read are wrong usage: exit code 2. Rows that cannot be measured are
+//! skipped; the plan counts them, and `-v` names them.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -16,47 +16,47 @@ use tandem_launch::launch::Corpora;
 use tandem_plan::setting::Id;
 use tandem_plan::{CorpusFacts, Settings, quoted, training_set_options};
 
-use crate::args::PlanCall;
+use crate::args::PlanArgs;
 use crate::corpus::check::lengths_folder;
-use crate::corpus::hush_decoders;
+use crate::corpus::silence_decoder_panics;
 use crate::exit::Exit;
 use crate::scratch::Scratch;
 use crate::screen::Screen;
 
-/// More threads do not ask for lengths faster.
+/// More threads do not measure lengths faster.
 const MAX_SCANNERS: usize = 8;
 
-/// A corpus that was found where `--train-data` points.
+/// An opened corpus.
 pub(crate) struct FoundCorpus {
-    /// What the plan must know of it.
+    /// What the plan needs to know about it.
     pub(crate) facts: CorpusFacts,
-    /// What is trained on, and what is held out.
+    /// The training set and the validation set.
     pub(crate) corpora: Corpora,
 }
 
-/// The corpus the settings name; when they name none, synthetic speech in `folder`.
-pub(crate) fn open_or_make(call: &PlanCall, folder: &Scratch, screen: &Screen) -> Result<FoundCorpus, Exit> {
-    open(call, screen)?.map_or_else(|| make(call, folder), Ok)
+/// The corpus of the settings, or synthetic speech generated into `folder`.
+pub(crate) fn open_or_generate(args: &PlanArgs, folder: &Scratch, screen: &Screen) -> Result<FoundCorpus, Exit> {
+    open(args, screen)?.map_or_else(|| generate(args, folder), Ok)
 }
 
-/// Synthetic speech in `folder`.
-pub(crate) fn make(call: &PlanCall, folder: &Scratch) -> Result<FoundCorpus, Exit> {
-    let (facts, corpora) = demo::corpora(&folder.path().join("speech"), &call.settings).map_err(anyhow::Error::new)?;
+/// Generates synthetic speech into `folder`.
+pub(crate) fn generate(args: &PlanArgs, folder: &Scratch) -> Result<FoundCorpus, Exit> {
+    let (facts, corpora) = demo::corpora(&folder.path().join("speech"), &args.settings).map_err(anyhow::Error::new)?;
     Ok(FoundCorpus { facts, corpora })
 }
 
-/// The corpus the settings name; none when they name none.
-pub(crate) fn open(call: &PlanCall, screen: &Screen) -> Result<Option<FoundCorpus>, Exit> {
-    let settings = &call.settings;
+/// The corpus of `--train-data`. None without the flag.
+pub(crate) fn open(args: &PlanArgs, screen: &Screen) -> Result<Option<FoundCorpus>, Exit> {
+    let settings = &args.settings;
     let Some(name) = settings.text(Id::TrainData) else { return Ok(None) };
-    hush_decoders();
-    let train = read(call, screen, Id::TrainData, &name)?;
-    let mut elsewhere = None;
-    let (rows, mut held_out) = match settings.text(Id::ValData) {
+    silence_decoder_panics();
+    let train = read(args, screen, Id::TrainData, &name)?;
+    let mut validation_dataset = None;
+    let (rows, mut validation_rows) = match settings.text(Id::ValData) {
         Some(name) => {
-            let validation = read(call, screen, Id::ValData, &name)?;
+            let validation = read(args, screen, Id::ValData, &name)?;
             let rows = validation.eval_rows();
-            elsewhere = Some(Arc::new(validation));
+            validation_dataset = Some(Arc::new(validation));
             (train.train_rows(), rows)
         }
         None => {
@@ -64,56 +64,66 @@ pub(crate) fn open(call: &PlanCall, screen: &Screen) -> Result<Option<FoundCorpu
             (split.train, split.eval)
         }
     };
-    held_out.sort_unstable();
+    validation_rows.sort_unstable();
     let num_excluded = train.num_excluded();
-    let material = survey(train, &rows, settings)?;
-    let mut facts = CorpusFacts::of(name, &material);
-    (facts.num_validation, facts.num_excluded) = (held_out.len(), num_excluded);
-    let dataset = elsewhere.unwrap_or_else(|| Arc::clone(material.dataset()));
-    Ok(Some(FoundCorpus { facts, corpora: Corpora { train: Arc::new(material), held_out: (dataset, held_out) } }))
+    let training_set = survey(train, &rows, settings)?;
+    let mut facts = CorpusFacts::of(name, &training_set);
+    (facts.num_validation, facts.num_excluded) = (validation_rows.len(), num_excluded);
+    let dataset = validation_dataset.unwrap_or_else(|| Arc::clone(training_set.dataset()));
+    let corpora = Corpora { train: Arc::new(training_set), held_out: (dataset, validation_rows) };
+    Ok(Some(FoundCorpus { facts, corpora }))
 }
 
-/// Reads the lists of a corpus and finds the lengths they do not give.
-fn read(call: &PlanCall, screen: &Screen, id: Id, name: &str) -> Result<Dataset, Exit> {
-    let exclude_ids = call.settings.text(Id::ExcludeIds).map(PathBuf::from);
+/// Reads the lists of a corpus and measures the recordings whose length they do not give.
+fn read(args: &PlanArgs, screen: &Screen, id: Id, name: &str) -> Result<Dataset, Exit> {
+    let exclude_ids = args.settings.text(Id::ExcludeIds).map(PathBuf::from);
     let options = OpenOptions { speaker_pattern: None, exclude_ids };
     let dataset = Dataset::open(name, &options).map_err(|error| not_opened(&error, id, &options))?;
     let found = dataset.problems().to_vec();
-    let (folder, kept) = lengths_in(&call.settings);
+    let LengthFolder { path: folder, is_writable } = length_folder(&args.settings);
     let (mut index, _) = LengthIndex::open(&folder, &dataset);
-    let mut ticker = screen.ticker("Lengths");
+    let mut ticker = screen.ticker("Measuring recordings");
     let scanned = scan_lengths(dataset, &mut index, host_facts().cores.min(MAX_SCANNERS), |progress| {
         ticker.show(progress.done, progress.total);
         ControlFlow::Continue(())
     });
     drop(ticker);
-    let scanned = scanned.context("lengths could not be found")?;
-    if kept && let Err(error) = index.save() {
-        screen.warn(&format!("the lengths that were found are not kept: {error}"));
+    let scanned = scanned.context("cannot measure the recordings")?;
+    if is_writable && let Err(error) = index.save() {
+        screen.warn(&format!("cannot save the measured lengths: {error}"));
     }
     let num_problems = found.len() + scanned.problems.len();
     if num_problems > 0 {
-        let typed = quoted(name);
-        screen
-            .warn(&format!("--{}: {num_problems} problems, named by `tandem corpus check {typed}`", id.setting().flag));
+        let (flag, path) = (id.setting().flag, quoted(name));
+        screen.warn(&format!("--{flag}: {num_problems} problems; to list them: tandem corpus check {path}"));
     }
-    if call.verbose {
+    if args.verbose {
         let flag = id.setting().flag;
-        let place = if kept { "kept in" } else { "not kept: there is no folder" };
-        let run = run_folder(&call.settings);
-        let folder = if kept { folder.as_path() } else { run.as_path() };
-        let measured = scanned.measured;
-        screen.progress(&format!("--{flag}: {measured} recordings measured, {place} {}", folder.display()))?;
+        let run = run_folder(&args.settings);
+        let saved = match is_writable {
+            true => format!("lengths saved in {}", folder.display()),
+            false => format!("lengths not saved: no folder {}", run.display()),
+        };
+        screen.progress(&format!("--{flag}: measured {} recordings, {saved}", scanned.measured))?;
         found.iter().chain(&scanned.problems).for_each(|problem| screen.warn(&problem.to_string()));
     }
     Ok(scanned.dataset)
 }
 
-/// Where known lengths are looked for, and whether new ones are kept there: with the run, once it has a folder. What
-/// `corpus check` has found is used until then, and left alone.
-fn lengths_in(settings: &Settings) -> (PathBuf, bool) {
+/// Where known lengths are read from.
+struct LengthFolder {
+    path: PathBuf,
+    /// New lengths are saved there.
+    is_writable: bool,
+}
+
+/// The run's folder, once it exists. Until then, the lengths that `corpus check` has saved, read-only.
+fn length_folder(settings: &Settings) -> LengthFolder {
     let run = run_folder(settings);
-    if run.is_dir() { (run, true) } else { (lengths_folder().unwrap_or_default(), false) }
+    match run.is_dir() {
+        true => LengthFolder { path: run, is_writable: true },
+        false => LengthFolder { path: lengths_folder().unwrap_or_default(), is_writable: false },
+    }
 }
 
 fn run_folder(settings: &Settings) -> PathBuf {
@@ -132,8 +142,8 @@ fn not_opened(error: &CorpusError, id: Id, options: &OpenOptions) -> Exit {
     };
     let flag = id.setting().flag;
     let help = match id {
-        Id::ExcludeIds => "a text file with an id per line",
-        _ => "a corpus to try things on: tandem corpus demo -o DIR",
+        Id::ExcludeIds => "Expected: a text file with one id per line",
+        _ => "For a demo corpus: tandem corpus demo -o DIR",
     };
     Exit::Usage(format!("❌ --{flag}: {error}\n   {help}"))
 }

@@ -1,4 +1,4 @@
-//! How a command ends other than well, and what the shell is told.
+//! How a command ends when it does not succeed, and its exit code.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -9,27 +9,27 @@ use tandem_plan::{Refusal, SettingError, refusal_json};
 
 use crate::screen;
 
-/// The check or the run failed.
+/// Exit code: the check or the run failed.
 pub(crate) const FAILED: u8 = 1;
-/// Wrong usage, or a plan that cannot be.
+/// Exit code: wrong usage, or an impossible plan.
 const IMPOSSIBLE: u8 = 2;
 
-/// Why a command did not do what was asked.
+/// Why a command ends early.
 #[derive(Debug)]
 pub(crate) enum Exit {
-    /// The plan cannot be.
+    /// The plan is impossible.
     Refused(Box<Refusal>),
     /// The command line or the config is wrong.
     Usage(String),
-    /// `--help` and `--version`: nothing is wrong.
-    Said(String),
-    /// Something failed while it ran.
+    /// Text to print, with exit code 0: `--help`, `--version`.
+    Text(String),
+    /// The command failed while it ran.
     Failed(anyhow::Error),
-    /// Nobody reads our output any more.
+    /// Standard output was closed.
     Closed,
 }
 
-/// How an answer is wanted. Read off the raw command line: it holds for one that cannot be read, too.
+/// How to print an error. Read from the raw command line, so that it also holds when parsing fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutputStyle {
     json: bool,
@@ -37,24 +37,24 @@ pub(crate) struct OutputStyle {
 }
 
 impl OutputStyle {
-    pub(crate) fn of(args: &[OsString]) -> OutputStyle {
-        let is_sim = |arg: &OsString| arg == "--sim" || arg.to_string_lossy().starts_with("--sim=");
-        OutputStyle { json: args.iter().any(|arg| arg == "--json"), simulated: args.iter().any(is_sim) }
+    pub(crate) fn of(words: &[OsString]) -> OutputStyle {
+        let is_sim = |word: &OsString| word == "--sim" || word.to_string_lossy().starts_with("--sim=");
+        OutputStyle { json: words.iter().any(|word| word == "--json"), simulated: words.iter().any(is_sim) }
     }
 }
 
 impl Exit {
-    /// The shell's number for it.
+    /// The exit code.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Exit::Refused(_) | Exit::Usage(_) => IMPOSSIBLE,
             Exit::Failed(_) => FAILED,
-            Exit::Said(_) | Exit::Closed => 0,
+            Exit::Text(_) | Exit::Closed => 0,
         }
     }
 
-    /// Says what happened, once, and gives the shell its number.
-    pub(crate) fn report(self, manner: OutputStyle) -> ExitCode {
+    /// Prints the error and returns the exit code.
+    pub(crate) fn report(self, style: OutputStyle) -> ExitCode {
         let (code, message, mut document) = match self {
             Exit::Refused(refusal) => (IMPOSSIBLE, refusal.to_string(), refusal_json(&refusal)),
             Exit::Usage(message) => {
@@ -66,18 +66,18 @@ impl Exit {
                 let document = json!({ "error": message, "code": FAILED, "passed": false, "suggestions": [] });
                 (FAILED, message, document)
             }
-            Exit::Said(text) => {
-                // Nobody reading is no failure.
+            Exit::Text(text) => {
+                // A closed standard output is not a failure.
                 let _ = screen::write(&text);
                 return ExitCode::SUCCESS;
             }
             Exit::Closed => return ExitCode::SUCCESS,
         };
-        document["simulated"] = manner.simulated.into();
-        match manner.json {
-            // The exit code says it all the same.
+        document["simulated"] = style.simulated.into();
+        match style.json {
+            // If the document cannot be written, the exit code still reports the error.
             true => drop(screen::write_json(&document)),
-            false => screen::complain(&message, manner.simulated),
+            false => screen::print_error(&message, style.simulated),
         }
         ExitCode::from(code)
     }

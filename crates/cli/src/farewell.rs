@@ -1,86 +1,100 @@
-//! The last words of a run: what came of it, and what to type next.
-
-use std::path::Path;
+//! The last lines of a training run: the result, and what to type next.
 
 use tandem_launch::launch::Corpora;
 use tandem_launch::samples::spoken;
 use tandem_plan::setting::Id;
 use tandem_plan::{Plan, quoted};
-use tandem_train::{RUN_LOG, RunFolder, RunOutcome};
+use tandem_train::{RUN_LOG, RunFolder, RunOutcome, ValidationReport};
 
-use crate::args::PlanCall;
+use crate::args::PlanArgs;
 
-/// Letters of the text in a command to type.
-const WORDS_CHARS: usize = 60;
+/// The longest text in a suggested command, in characters.
+const MAX_TEXT_CHARS: usize = 60;
 
-/// What came of it, and what to type next.
-pub(crate) fn farewell(outcome: &RunOutcome, plan: &Plan, folder: &RunFolder, typed: &PlanCall, words: &str) -> String {
-    let mut text = match outcome.stopped {
-        false => format!("✅ Trained to step {} in {}\n", outcome.step, folder.path().display()),
-        true => format!("Stopped after step {}, which is kept in {}\n", outcome.step, folder.path().display()),
+/// The result of a run, and what to type next. `typed` are the flags as given; `text` is what to synthesise.
+pub(crate) fn farewell(outcome: &RunOutcome, plan: &Plan, folder: &RunFolder, typed: &PlanArgs, text: &str) -> String {
+    let (step, path) = (outcome.step, folder.path().display());
+    let mut lines = match outcome.stopped {
+        false => vec![format!("✅ Training finished: {step} steps, saved in {path}")],
+        true => vec![format!("Stopped after step {step}; checkpoint saved in {path}")],
     };
     if let Some(report) = &outcome.validation {
-        text += &format!(
-            "   Held-out mel L1 {:.3}: {:.2} of what guessing the mean gives ({:.3}), {} utterances\n",
-            report.score(),
-            report.ratio().unwrap_or(f64::NAN),
-            report.figures.get("mean").unwrap_or(f64::NAN),
-            report.utterances
-        );
+        lines.push(format!("   Validation: {}, {} utterances", mel_score(report), report.utterances));
+        lines.push("   (L1 in standard deviations of the corpus; the baseline always predicts the mean)".to_owned());
     }
     let dir = quoted(&plan.training.checkpoint_dir);
-    let speak = format!("     tandem synthesize --checkpoint {dir} --text {} -o out.wav\n", quoted(words));
+    let synthesize = format!("       tandem synthesize --checkpoint {dir} --text {} -o out.wav", quoted(text));
+    lines.push("   Next:".to_owned());
     if outcome.stopped {
-        return text + "   The same command goes on from there; this speaks:\n" + &speak;
+        lines.push("     resume: type the same command again".to_owned());
+    } else {
+        lines.push("     train longer:".to_owned());
+        lines.push(format!("       tandem train {}", flags_to_continue(typed, plan, step)));
+        if typed.settings.given(Id::TrainData).is_none() {
+            lines.push("     train on your own recordings:".to_owned());
+            lines.push("       tandem train --train-data DIR --checkpoint-dir OTHER".to_owned());
+        }
+        lines.push(format!("     see the curves and stage times of this run ({RUN_LOG} has every step):"));
+        lines.push(format!("       tandem monitor {dir}"));
     }
-    text += "   Next:\n";
-    text += &format!("     tandem train {}   goes on from here\n", flags_to_go_on(typed, plan, outcome.step));
-    if typed.settings.given(Id::TrainData).is_none() {
-        text += "     tandem train --train-data DIR --checkpoint-dir OTHER   trains on your own recordings\n";
-    }
-    text += &format!("     cat {}   every step of this run\n", shown(&folder.path().join(RUN_LOG)));
-    text + &speak
+    lines.push("     hear it:".to_owned());
+    lines.push(synthesize);
+    lines.join("\n")
 }
 
-/// What was typed, for twice as long: another batch, model or mode would be another run.
-fn flags_to_go_on(typed: &PlanCall, plan: &Plan, step: u64) -> String {
+/// `mel L1 0.351 (baseline 0.722, 51 % lower)`. The baseline predicts the mean of each mel band.
+pub(crate) fn mel_score(report: &ValidationReport) -> String {
+    let score = format!("mel L1 {:.3}", report.score());
+    match (report.figures.get("mean"), report.ratio()) {
+        (Some(baseline), Some(ratio)) => format!("{score} (baseline {baseline:.3}, {})", against_baseline(ratio)),
+        _ => score,
+    }
+}
+
+/// `51 % lower`, for a score of 0.49 times the baseline.
+fn against_baseline(ratio: f64) -> String {
+    let percent = 100.0 * (ratio - 1.0);
+    match percent {
+        percent if percent.is_nan() => "not comparable".to_owned(),
+        percent if percent > 0.0 => format!("{percent:.0} % higher"),
+        percent => format!("{:.0} % lower", percent.abs()),
+    }
+}
+
+/// The flags as typed, for twice as many steps. Another batch size, model or mode would be another run.
+fn flags_to_continue(typed: &PlanArgs, plan: &Plan, step: u64) -> String {
     let training = &plan.training;
-    let longer = match training.max_steps.is_some_and(|most| most <= step) {
+    let (flag, value) = match training.max_steps.is_some_and(|max_steps| max_steps <= step) {
         true => ("max-steps", 2 * step),
         false => ("epochs", 2 * training.epochs),
     };
     let settings = typed.settings.without(&[Id::Resume, Id::ResetTraining]);
-    let settings = settings.with(&[(longer.0, longer.1.to_string())]).unwrap_or(settings);
+    let settings = settings.with(&[(flag, value.to_string())]).unwrap_or(settings);
     let sim = typed.sim_text.as_ref().map(|spec| format!("--sim {} ", quoted(spec))).unwrap_or_default();
     format!("{sim}{settings}")
 }
 
-/// A few words of the corpus that the model has not heard, where there are any: it can read them.
-pub(crate) fn words_to_say(corpora: &Corpora) -> String {
-    let held_out = spoken(corpora).next().map(|sample| sample.text.to_owned());
-    let trained = || {
+/// The start of a sentence to synthesise: from the validation set where there is one, else from the training set.
+pub(crate) fn text_to_synthesize(corpora: &Corpora) -> String {
+    let validation = spoken(corpora).next().map(|sample| sample.text.to_owned());
+    let training = || {
         let (index, _) = corpora.train.rows().first()?;
         corpora.train.dataset().get(*index).map(|sample| sample.text.to_owned())
     };
-    let text = held_out.or_else(trained).unwrap_or_default();
-    first_words(&text)
+    first_words(&validation.or_else(training).unwrap_or_default())
 }
 
-/// The beginning of a text that fits a line.
+/// The first words of a text, as many as fit a line.
 fn first_words(text: &str) -> String {
     let mut words = String::new();
     for word in text.split_whitespace() {
-        if !words.is_empty() && words.chars().count() + 1 + word.chars().count() > WORDS_CHARS {
+        if !words.is_empty() && words.chars().count() + 1 + word.chars().count() > MAX_TEXT_CHARS {
             break;
         }
         words += if words.is_empty() { "" } else { " " };
         words += word;
     }
-    words.chars().take(WORDS_CHARS).collect()
-}
-
-fn shown(path: &Path) -> String {
-    quoted(&path.display().to_string())
+    words.chars().take(MAX_TEXT_CHARS).collect()
 }
 
 #[cfg(test)]
@@ -94,5 +108,14 @@ mod tests {
         check("", "");
         check(&"ten chars ".repeat(20), "ten chars ".repeat(6).trim_end());
         check(&"x".repeat(100), &"x".repeat(60));
+    }
+
+    #[test]
+    fn a_score_is_compared_with_the_baseline_in_percent() {
+        let check = |ratio: f64, expected: &str| assert_eq!(against_baseline(ratio), expected);
+        check(0.486, "51 % lower");
+        check(1.0, "0 % lower");
+        check(1.25, "25 % higher");
+        check(f64::NAN, "not comparable");
     }
 }

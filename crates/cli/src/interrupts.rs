@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the first asks for an orderly end; the same signal again ends the process at once.
+//! Ctrl-C and SIGTERM: the first signal requests a clean stop; the same signal again ends the process at once.
 
 use std::io;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
-/// How one is asked to stop.
+/// A request to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interrupt {
     /// Ctrl-C.
     CtrlC,
-    /// `kill`, or a machine that shuts down.
+    /// SIGTERM: `kill`, or the machine shuts down.
     Terminated,
 }
 
@@ -26,39 +26,39 @@ impl Interrupt {
         }
     }
 
-    /// What the shell is told afterwards: 128 and the signal, as it is used to.
+    /// The exit code, by the shell's convention: 128 + the signal.
     pub(crate) fn code(self) -> u8 {
         128 + self.signal() as u8
     }
 }
 
-/// Signals that came. While one of these lives, they no longer end the process by themselves.
+/// Catches the signals. While one of these exists, the first signal does not end the process.
 pub(crate) struct Interrupts {
-    came: [Arc<AtomicBool>; 2],
+    received: [Arc<AtomicBool>; 2],
 }
 
 impl Interrupts {
     pub(crate) fn listen() -> io::Result<Interrupts> {
-        let came = [Arc::default(), Arc::default()];
-        for (interrupt, came) in Interrupt::ALL.into_iter().zip(&came) {
+        let received = [Arc::default(), Arc::default()];
+        for (interrupt, received) in Interrupt::ALL.into_iter().zip(&received) {
             let code = i32::from(interrupt.code());
-            // In this order: a signal that finds the flag raised ends the process, the first one raises it.
-            flag::register_conditional_shutdown(interrupt.signal(), code, Arc::clone(came))?;
-            flag::register(interrupt.signal(), Arc::clone(came))?;
+            // In this order: the first signal raises the flag; a signal that finds it raised ends the process.
+            flag::register_conditional_shutdown(interrupt.signal(), code, Arc::clone(received))?;
+            flag::register(interrupt.signal(), Arc::clone(received))?;
         }
-        Ok(Interrupts { came })
+        Ok(Interrupts { received })
     }
 
-    /// The one that came, if any did.
+    /// The signal received, if any.
     pub(crate) fn seen(&self) -> Option<Interrupt> {
-        let mut pairs = Interrupt::ALL.into_iter().zip(&self.came);
-        pairs.find(|(_, came)| came.load(Ordering::Relaxed)).map(|(interrupt, _)| interrupt)
+        let mut pairs = Interrupt::ALL.into_iter().zip(&self.received);
+        pairs.find(|(_, received)| received.load(Ordering::Relaxed)).map(|(interrupt, _)| interrupt)
     }
 }
 
-/// Past a limit on the size of files (`ulimit -f`) a write fails, as on a full disk, and is told; without this the
-/// process would be ended by a signal, without a word.
-pub(crate) fn let_large_writes_fail() {
-    // Where it cannot be, things are as they were.
+/// Makes a write past `ulimit -f` fail with an error, as on a full disk. By default SIGXFSZ would kill the process without
+/// a message.
+pub(crate) fn ignore_file_size_signal() {
+    // If the handler cannot be installed, the default stays.
     let _ = flag::register(SIGXFSZ, Arc::default());
 }

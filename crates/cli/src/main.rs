@@ -1,4 +1,4 @@
-//! The `tandem` binary: reads the command line, runs one command, turns what came of it into an exit code.
+//! The `tandem` binary: parses the command line, runs one command, maps the result to an exit code.
 
 mod alarms;
 mod args;
@@ -7,6 +7,7 @@ mod bench;
 mod corpus;
 mod data;
 mod doctor;
+mod duration;
 mod exit;
 mod exports;
 mod farewell;
@@ -15,6 +16,7 @@ mod monitor;
 mod plan;
 mod profile;
 mod run_log;
+mod run_reporter;
 mod scratch;
 mod screen;
 mod synthesize;
@@ -29,22 +31,22 @@ use exit::OutputStyle;
 use screen::Screen;
 
 fn main() -> ExitCode {
-    interrupts::let_large_writes_fail();
-    let args: Vec<_> = std::env::args_os().collect();
-    let manner = OutputStyle::of(&args);
-    let outcome = args::parse(args).and_then(|call| {
-        let screen = Screen::new(&call);
-        match &call {
-            Invocation::Train(call) => train::run(call, &screen),
-            Invocation::Plan(call) => plan::run(call, &screen),
-            Invocation::Validate(call) => validate::run(call, &screen),
-            Invocation::Monitor(call) => monitor::run(call, &screen),
-            Invocation::Doctor(call) => doctor::run(call, &screen),
-            Invocation::Profile(call) => profile::run(call, &screen),
-            Invocation::Synthesize(call) => synthesize::run(call, &screen),
-            Invocation::Bench(call) => bench::run(call, &screen),
-            Invocation::Corpus(call) => corpus::run(call, &screen),
+    interrupts::ignore_file_size_signal();
+    let words: Vec<_> = std::env::args_os().collect();
+    let style = OutputStyle::of(&words);
+    let outcome = args::parse(words).and_then(|invocation| {
+        let screen = Screen::new(&invocation);
+        match &invocation {
+            Invocation::Train(args) => train::run(args, &screen),
+            Invocation::Plan(args) => plan::run(args, &screen),
+            Invocation::Validate(args) => validate::run(args, &screen),
+            Invocation::Monitor(args) => monitor::run(args, &screen),
+            Invocation::Doctor(args) => doctor::run(args, &screen),
+            Invocation::Profile(args) => profile::run(args, &screen),
+            Invocation::Synthesize(args) => synthesize::run(args, &screen),
+            Invocation::Bench(args) => bench::run(args, &screen),
+            Invocation::Corpus(args) => corpus::run(args, &screen),
         }
     });
-    outcome.unwrap_or_else(|exit| exit.report(manner))
+    outcome.unwrap_or_else(|exit| exit.report(style))
 }

@@ -1,4 +1,4 @@
-//! `tandem plan`: what this machine has, and how a run would use it.
+//! `tandem plan`: the GPUs of this machine, and how a run would use them.
 
 use std::process::ExitCode;
 
@@ -12,70 +12,70 @@ use tandem_plan::{
     show_recommendations, show_short,
 };
 
-use crate::args::PlanCall;
+use crate::args::PlanArgs;
 use crate::auto;
 use crate::data::{self, FoundCorpus};
 use crate::exit::Exit;
 use crate::screen::{self, Screen};
 
-pub(crate) fn run(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
-    call.warnings.iter().for_each(|warning| screen.warn(warning));
-    if call.recommend {
-        return print_recommendations(call, screen);
+pub(crate) fn run(args: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
+    args.warnings.iter().for_each(|warning| screen.warn(warning));
+    if args.recommend {
+        return print_recommendations(args, screen);
     }
-    let settled = auto::settle(call, screen)?;
-    let (mut resolved, _) = resolve(settled.as_ref().unwrap_or(call), screen)?;
-    resolved.try_transfer().context("cannot try the transfer between the roles")?;
+    let auto_args = auto::choose_mode(args, screen)?;
+    let (mut resolved, _) = resolve(auto_args.as_ref().unwrap_or(args), screen)?;
+    resolved.try_transfer().context("the transfer test between the roles failed")?;
     let Resolved { machine, hardware, plan } = resolved;
-    if call.print_config {
+    if args.print_config {
         screen::write(&print_config(&plan))?;
-    } else if call.json {
+    } else if args.json {
         let mut document = plan_json(&plan, &hardware);
         document["cards"] = cards_json(&machine);
         screen::write_json(&document)?;
     } else {
-        let text = if call.quiet { show_short(&plan) } else { show_plan(&plan, &hardware) };
-        screen.say(&text)?;
-        if call.verbose {
-            screen.say(&details(&machine, &hardware))?;
+        let text = if args.quiet { show_short(&plan) } else { show_plan(&plan, &hardware) };
+        screen.print(&text)?;
+        if args.verbose {
+            screen.print(&details(&machine, &hardware))?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Finds the machine and makes the plan, with the corpus it was made for. A refusal shows what was found before it.
-pub(crate) fn resolve(call: &PlanCall, screen: &Screen) -> Result<(Resolved, Option<FoundCorpus>), Exit> {
-    let site = Inventory::survey(call.sim.clone()).context("cannot read the GPUs")?;
-    // Flags that do not go together are refused below, before anybody waits for a corpus to be measured.
-    let corpus = match Placement::choose(&call.settings, &site.hardware) {
-        Ok(_) => data::open(call, screen)?,
+/// Surveys the machine and resolves the plan, with the corpus it is for.
+pub(crate) fn resolve(args: &PlanArgs, screen: &Screen) -> Result<(Resolved, Option<FoundCorpus>), Exit> {
+    let inventory = Inventory::survey(args.sim.clone()).context("cannot read the GPUs")?;
+    // Contradicting flags are refused below; measuring the corpus first would only delay that.
+    let corpus = match Placement::choose(&args.settings, &inventory.hardware) {
+        Ok(_) => data::open(args, screen)?,
         Err(_) => None,
     };
     let facts = corpus.as_ref().map(|corpus| &corpus.facts);
-    let resolved = site.resolve(&call.settings, facts).map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
+    let resolved = inventory.resolve(&args.settings, facts).map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
     Ok((resolved, corpus))
 }
 
-/// Rows are for simulated cards, whatever this machine has: they are for choosing what to buy or rent.
-fn print_recommendations(call: &PlanCall, screen: &Screen) -> Result<ExitCode, Exit> {
+/// Recommends for simulated cards, independent of this machine: the table is for choosing what to buy or rent.
+fn print_recommendations(args: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     let machine = |count: usize, card_gb: u64| {
         let cards = Machine::simulated(SimSpec::new(count, card_gb << 30));
-        Inventory::of(cards).map_or_else(|_| Hardware::without_cards(host_facts()), |site| site.hardware)
+        Inventory::of(cards).map_or_else(|_| Hardware::without_cards(host_facts()), |inventory| inventory.hardware)
     };
-    let corpus = data::open(call, screen)?;
+    let corpus = data::open(args, screen)?;
     let facts = corpus.as_ref().map(|corpus| &corpus.facts);
-    let rows = recommend(&call.settings, &machine, &SpeechModels::of(facts), facts);
-    match call.json {
+    let rows = recommend(&args.settings, &machine, &SpeechModels::of(facts), facts);
+    match args.json {
         true => {
             let rows: Vec<Value> = rows.iter().map(row_json).collect();
             screen::write_json(&json!({ "simulated": true, "rows": rows }))?;
         }
-        false => screen.say(&show_recommendations(&rows))?,
+        false => screen.print(&show_recommendations(&rows))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `-v` adds: the libraries behind the cards, what the cards do now, and which reach each other.
+/// What `-v` adds: driver, libraries, the state of each GPU, peer access.
 pub(crate) fn details(machine: &Machine, hardware: &Hardware) -> String {
     let mut text = format!("Driver:      {}\n", machine.driver_version());
     for library in machine.libraries() {
@@ -88,10 +88,12 @@ pub(crate) fn details(machine: &Machine, hardware: &Hardware) -> String {
         text += &format!("GPU {}:       bus {}, busy {busy}, power {power}\n", card.index, card.bus_id);
     }
     for (reader, row) in hardware.peer.iter().enumerate() {
-        let reached: Vec<String> = (0..row.len()).filter(|owner| row[*owner]).map(|owner| owner.to_string()).collect();
-        let reached =
-            if reached.is_empty() { "no other card".to_owned() } else { format!("GPU {}", reached.join(", ")) };
-        text += &format!("Peer access: GPU {reader} reaches {reached}\n");
+        let peers: Vec<String> = (0..row.len()).filter(|owner| row[*owner]).map(|owner| owner.to_string()).collect();
+        let access = match peers.is_empty() {
+            true => "cannot access other GPUs".to_owned(),
+            false => format!("can access GPU {}", peers.join(", ")),
+        };
+        text += &format!("Peer access: GPU {reader} {access}\n");
     }
     text
 }

@@ -1,9 +1,10 @@
-//! `tandem profile`: runs the real pipeline for some steps, says what it waits for, what to change, and what that would give.
+//! `tandem profile`: runs the real pipeline for some steps, names the bottleneck, the setting to change and the predicted
+//! gain.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Arg, ArgMatches, Command as Clap};
+use clap::{Arg, ArgMatches, Command};
 use serde_json::{Value, json};
 use tandem_bench::profile::{self, Profile, ProfileError, StandaloneTimes, WARM_UP_STEPS, applied};
 use tandem_diagnosis::{Advice, Diagnosis, Summary, Verdict};
@@ -14,7 +15,7 @@ use tandem_plan::{plan_json, show_short};
 use tandem_runlog::LogEntry;
 use tandem_train::RUN_LOG;
 
-use crate::args::{self, PlanCall};
+use crate::args::{self, PlanArgs};
 use crate::auto;
 use crate::bench::table::TextTable;
 use crate::exit::{Exit, FAILED};
@@ -23,9 +24,9 @@ use crate::scratch::Scratch;
 use crate::screen::{self, Screen};
 use crate::validate;
 
-/// A call of `tandem profile`.
+/// Arguments of `tandem profile`.
 pub(crate) struct ProfileArgs {
-    pub(crate) plan: PlanCall,
+    pub(crate) plan: PlanArgs,
     /// `--num-steps N`
     steps: usize,
     /// `--confirm`
@@ -34,95 +35,97 @@ pub(crate) struct ProfileArgs {
     log: Option<PathBuf>,
 }
 
-/// A change that was tried.
-struct Tried {
+/// A suggested change that was run.
+struct TriedChange {
     advice: Advice,
-    /// Steps in a second with it, or why it cannot be.
-    found: Result<f64, String>,
+    /// Steps per second with it, or why it could not run.
+    outcome: Result<f64, String>,
 }
 
-pub(crate) fn grammar() -> Clap {
+pub(crate) fn command() -> Command {
     let steps = Arg::new("num-steps").long("num-steps").value_name("N").default_value("100");
-    Clap::new("profile")
-        .about("Run the real pipeline for some steps; say which stage is the bottleneck, what to change, and the gain")
-        .arg(steps.value_parser(clap::value_parser!(usize)).help("Steps that count, after 5 of warm-up"))
+    Command::new("profile")
+        .about(
+            "Run the real pipeline for some steps; name the bottleneck, the setting to change and the predicted gain",
+        )
+        .arg(steps.value_parser(clap::value_parser!(usize)).help("Steps to measure, after 5 warm-up steps"))
         .arg(
-            args::switch("confirm", "Run again with each change that is advised, and say what it gave")
+            args::switch("confirm", "Run again with each suggested change and print the measured speed")
                 .conflicts_with("log"),
         )
         .arg(
-            args::path("log", "Read a run log, or that of a run's folder, instead of running")
+            args::path("log", "Diagnose an earlier run, by its log or its folder, instead of running")
                 .conflicts_with("run-log"),
         )
         .arg(args::run_log())
 }
 
-pub(crate) fn read(
-    given: &ArgMatches,
-    plan: impl Fn(&ArgMatches) -> Result<PlanCall, Exit>,
+pub(crate) fn parse(
+    matches: &ArgMatches,
+    plan: impl Fn(&ArgMatches) -> Result<PlanArgs, Exit>,
 ) -> Result<ProfileArgs, Exit> {
     Ok(ProfileArgs {
-        steps: given.get_one::<usize>("num-steps").copied().unwrap_or_default(),
-        confirm: given.get_flag("confirm"),
-        log: given.get_one::<PathBuf>("log").cloned(),
-        plan: plan(given)?,
+        steps: matches.get_one::<usize>("num-steps").copied().unwrap_or_default(),
+        confirm: matches.get_flag("confirm"),
+        log: matches.get_one::<PathBuf>("log").cloned(),
+        plan: plan(matches)?,
     })
 }
 
-pub(crate) fn run(call: &ProfileArgs, screen: &Screen) -> Result<ExitCode, Exit> {
-    call.plan.warnings.iter().for_each(|warning| screen.warn(warning));
-    if call.steps == 0 {
+pub(crate) fn run(args: &ProfileArgs, screen: &Screen) -> Result<ExitCode, Exit> {
+    args.plan.warnings.iter().for_each(|warning| screen.warn(warning));
+    if args.steps == 0 {
         return Err(failed(ProfileError::NoSteps));
     }
-    match &call.log {
-        Some(path) => of_log(path, call, screen),
-        None => of_run(call, screen),
+    match &args.log {
+        Some(path) => diagnose_log(path, args, screen),
+        None => profile_run(args, screen),
     }
 }
 
-/// A run that was: what its log says.
-fn of_log(path: &Path, call: &ProfileArgs, screen: &Screen) -> Result<ExitCode, Exit> {
+/// Diagnoses an earlier run from its log.
+fn diagnose_log(path: &Path, args: &ProfileArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     let file = if path.is_dir() { path.join(RUN_LOG) } else { path.to_owned() };
     let reader = tandem_runlog::read(&file).map_err(|error| Exit::Usage(format!("❌ --log: {error}")))?;
     let (mut records, mut unread): (Vec<Record>, usize) = (Vec::new(), 0);
     for entry in reader {
         match entry {
             Ok(LogEntry::Known(record)) => records.push(record),
-            // What a newer version tells is not missed by this one; what is no record is.
+            // Events of a newer version are not needed here; a line that is not a record is counted.
             Ok(LogEntry::Unknown(_)) => {}
             Err(_) => unread += 1,
         }
     }
     if unread > 0 {
-        screen.warn(&format!("{unread} lines of the log are no records: {}", file.display()));
+        screen.warn(&format!("{unread} lines of the log are not valid records: {}", file.display()));
     }
     let diagnosis = Diagnosis::of(&records).map_err(|error| failed(error.into()))?;
-    match call.plan.json {
+    match args.plan.json {
         true => screen::write_json(&document(&diagnosis, &[], &[], &[], None))?,
-        false => screen.say(&diagnosis.lines().join("\n"))?,
+        false => screen.print(&diagnosis.lines().join("\n"))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn of_run(typed: &ProfileArgs, screen: &Screen) -> Result<ExitCode, Exit> {
-    let settled = auto::settle(&typed.plan, screen)?;
-    let call = settled.as_ref().unwrap_or(&typed.plan);
-    // Speech it makes for itself is gone when this is.
+fn profile_run(typed: &ProfileArgs, screen: &Screen) -> Result<ExitCode, Exit> {
+    let auto_args = auto::choose_mode(&typed.plan, screen)?;
+    let args = auto_args.as_ref().unwrap_or(&typed.plan);
+    // Holds the generated corpus until the profile ends.
     let folder = Scratch::new()?;
-    let (mut resolved, corpora) = validate::resolve(call, &folder, screen)?;
+    let (mut resolved, corpora) = validate::resolve(args, &folder, screen)?;
     resolved.try_transfer().map_err(|error| Exit::Failed(anyhow::Error::new(error)))?;
-    // Only now: a plan that is refused must not cost anybody the log of an earlier run.
-    let (log, emitter) = run_log::open(call)?;
+    // Opened only now: a refused plan must not overwrite the log of an earlier run.
+    let (log, emitter) = run_log::open(args)?;
     emitter.emit(RunEvent::RunStarted {
         command: "profile".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         plan_json: Some(plan_json(&resolved.plan, &resolved.hardware).to_string()),
     });
-    let outcome = measure(typed, call, &resolved, &corpora, &emitter, screen);
+    let outcome = measure(typed, args, &resolved, &corpora, &emitter, screen);
     let (code, reason) = if outcome.is_ok() { (0, "profiled") } else { (FAILED, "the run failed") };
     run_log::close(log, code, reason, screen);
     let (profile, tried) = outcome?;
-    if call.json {
+    if args.json {
         let Profile { diagnosis, alone, cards, .. } = &profile;
         screen::write_json(&document(diagnosis, alone, cards, &tried, Some(&resolved)))?;
     }
@@ -131,33 +134,34 @@ fn of_run(typed: &ProfileArgs, screen: &Screen) -> Result<ExitCode, Exit> {
 
 fn measure(
     typed: &ProfileArgs,
-    call: &PlanCall,
+    args: &PlanArgs,
     resolved: &Resolved,
     corpora: &Corpora,
     emitter: &Emitter,
     screen: &Screen,
-) -> Result<(Profile, Vec<Tried>), Exit> {
+) -> Result<(Profile, Vec<TriedChange>), Exit> {
     screen.progress(&show_short(&resolved.plan))?;
     let steps = typed.steps;
-    screen.progress(&format!("Profiling {steps} steps after {WARM_UP_STEPS} of warm-up, then each stage alone..."))?;
-    let found = profile::run(resolved, corpora, steps, emitter).map_err(failed)?;
-    if !call.json {
-        screen.say(&show(&found))?;
+    screen
+        .progress(&format!("Profiling {steps} steps after {WARM_UP_STEPS} warm-up steps, then each stage alone..."))?;
+    let profile = profile::run(resolved, corpora, steps, emitter).map_err(failed)?;
+    if !args.json {
+        screen.print(&show(&profile))?;
     }
-    let advised = if typed.confirm { distinct(&found.diagnosis.verdicts) } else { Vec::new() };
+    let suggested = if typed.confirm { distinct(&profile.diagnosis.verdicts) } else { Vec::new() };
     let mut tried = Vec::new();
-    for advice in advised {
+    for advice in suggested {
         screen.progress(&format!("Trying {}...", advice.change))?;
-        let one = Tried { advice, found: try_change(advice, call, corpora, steps) };
-        if !call.json {
-            screen.say(&show_tried(&one))?;
+        let change = TriedChange { advice, outcome: try_change(advice, args, corpora, steps) };
+        if !args.json {
+            screen.print(&show_tried(&change))?;
         }
-        tried.push(one);
+        tried.push(change);
     }
-    Ok((found, tried))
+    Ok((profile, tried))
 }
 
-/// Every change once, in the order of the verdicts.
+/// Each suggested change once, in the order of the verdicts.
 fn distinct(verdicts: &[Verdict]) -> Vec<Advice> {
     let mut found: Vec<Advice> = Vec::new();
     for advice in verdicts.iter().filter_map(|verdict| verdict.advice) {
@@ -168,16 +172,16 @@ fn distinct(verdicts: &[Verdict]) -> Vec<Advice> {
     found
 }
 
-/// The same run with the change. Why not, where it cannot be: that is no failure of the profile.
-fn try_change(advice: Advice, call: &PlanCall, corpora: &Corpora, steps: usize) -> Result<f64, String> {
-    let settings = applied(advice.change, &call.settings).ok_or("no setting does that on this machine")?;
+/// Steps per second with the change. A change that cannot run does not fail the profile: the reason is returned.
+fn try_change(advice: Advice, args: &PlanArgs, corpora: &Corpora, steps: usize) -> Result<f64, String> {
+    let settings = applied(advice.change, &args.settings).ok_or("no setting does that on this machine")?;
     let settings = settings.map_err(|error| error.to_string())?;
     let facts = tandem_plan::CorpusFacts::of("", &corpora.train);
-    let site = Inventory::survey(call.sim.clone()).map_err(|error| error.to_string())?;
+    let inventory = Inventory::survey(args.sim.clone()).map_err(|error| error.to_string())?;
     let first_line = |text: String| text.lines().next().unwrap_or_default().trim_start_matches("❌ ").to_owned();
-    let resolved = site.resolve(&settings, Some(&facts)).map_err(|refusal| first_line(refusal.message))?;
-    let found = profile::run(&resolved, corpora, steps, &Emitter::none()).map_err(|error| error.to_string())?;
-    Ok(found.diagnosis.steps_per_s)
+    let resolved = inventory.resolve(&settings, Some(&facts)).map_err(|refusal| first_line(refusal.message))?;
+    let profile = profile::run(&resolved, corpora, steps, &Emitter::none()).map_err(|error| error.to_string())?;
+    Ok(profile.diagnosis.steps_per_s)
 }
 
 fn failed(error: ProfileError) -> Exit {
@@ -188,7 +192,7 @@ fn show(profile: &Profile) -> String {
     let Profile { diagnosis, alone, cards, is_cache_filling } = profile;
     let mut lines = diagnosis.times();
     if *is_cache_filling {
-        lines.push("The cache is not full yet: later epochs decode less than this".to_owned());
+        lines.push("The audio cache is still filling: later epochs decode less".to_owned());
     }
     lines.push(show_alone(alone));
     lines.push(show_busy(diagnosis, cards));
@@ -197,34 +201,35 @@ fn show(profile: &Profile) -> String {
 }
 
 fn show_alone(alone: &[StandaloneTimes]) -> String {
-    let mut table = TextTable::new("Alone, ms a step", &["", "mean", "std", "min", "max", "p95", "steps/s"]);
-    for one in alone {
-        let [mean, std, min, max, p95] = in_ms(&one.time_ns).map(|ms| format!("{ms:.2}"));
-        table.row(vec![one.name.to_owned(), mean, std, min, max, p95, format!("{:.1}", one.steps_per_s())]);
+    let mut table =
+        TextTable::new("Each stage alone, ms per step", &["", "mean", "std", "min", "max", "p95", "steps/s"]);
+    for stage in alone {
+        let [mean, std, min, max, p95] = in_ms(&stage.time_ns).map(|ms| format!("{ms:.2}"));
+        table.row(vec![stage.name.to_owned(), mean, std, min, max, p95, format!("{:.1}", stage.steps_per_s())]);
     }
     table.show().trim_end().to_owned()
 }
 
 fn show_busy(diagnosis: &Diagnosis, cards: &[(usize, Option<u32>)]) -> String {
     let [data, model] = [diagnosis.busy.data, diagnosis.busy.model].map(|share| 100.0 * share);
-    let mut line = format!("Busy by device events: data {data:.0} %, model {model:.0} %");
+    let mut line = format!("Busy (device events): data role {data:.0} %, model role {model:.0} %");
     for (card, busy) in cards {
         if let Some(busy) = busy {
-            line += &format!("; GPU {card} as a whole, by NVML: {busy} %");
+            line += &format!("; all of GPU {card} (NVML): {busy} %");
         }
     }
     line
 }
 
-fn show_tried(tried: &Tried) -> String {
+fn show_tried(tried: &TriedChange) -> String {
     let (change, at_most) = (tried.advice.change, if tried.advice.is_at_most { "at most " } else { "" });
     let predicted = tried.advice.steps_per_s;
-    match &tried.found {
+    match &tried.outcome {
         Ok(measured) => format!(
             "Confirmed: {change}: {at_most}{predicted:.1} steps/s predicted, {measured:.1} measured ({:+.0} %)",
             100.0 * (measured / predicted - 1.0)
         ),
-        Err(why) => format!("Not confirmed: {change}: {why}"),
+        Err(reason) => format!("Not confirmed: {change}: {reason}"),
     }
 }
 
@@ -241,7 +246,7 @@ fn document(
     diagnosis: &Diagnosis,
     alone: &[StandaloneTimes],
     cards: &[(usize, Option<u32>)],
-    tried: &[Tried],
+    tried: &[TriedChange],
     resolved: Option<&Resolved>,
 ) -> Value {
     let stage = |stall: &tandem_diagnosis::Stall| {
@@ -252,9 +257,9 @@ fn document(
     let mut train = summary_json("train", &diagnosis.train_ns);
     train["share"] = diagnosis.busy.train.into();
     let known = diagnosis.stalls.stages.iter().filter(|stall| stall.time_ns.count > 0).map(stage);
-    let alone = alone.iter().map(|one| {
-        let mut row = summary_json(one.name, &one.time_ns);
-        row["steps_per_s"] = one.steps_per_s().into();
+    let alone = alone.iter().map(|stage| {
+        let mut row = summary_json(stage.name, &stage.time_ns);
+        row["steps_per_s"] = stage.steps_per_s().into();
         row
     });
     let card = |(card, busy): &(usize, Option<u32>)| json!({ "gpu": card, "busy_percent": busy });
@@ -264,7 +269,7 @@ fn document(
         "mode": resolved.map(|resolved| resolved.plan.mode.slug()),
         "steps": diagnosis.jitter.step_ns.count,
         "steps_per_s": diagnosis.steps_per_s,
-        "headspace_steps_per_s": diagnosis.headspace_steps_per_s,
+        "model_only_steps_per_s": diagnosis.headspace_steps_per_s,
         "stall_share": diagnosis.stalls.share,
         "variation": diagnosis.jitter.variation,
         "copies_beside_work": diagnosis.copies_beside_work,
@@ -278,9 +283,9 @@ fn document(
     })
 }
 
-fn verdict_json(verdict: &Verdict, tried: &[Tried]) -> Value {
+fn verdict_json(verdict: &Verdict, tried: &[TriedChange]) -> Value {
     let advice = verdict.advice;
-    let found = advice.and_then(|advice| tried.iter().find(|tried| tried.advice.change == advice.change));
+    let tried = advice.and_then(|advice| tried.iter().find(|tried| tried.advice.change == advice.change));
     json!({
         "kind": verdict.kind.to_string(),
         "share": verdict.share,
@@ -289,7 +294,7 @@ fn verdict_json(verdict: &Verdict, tried: &[Tried]) -> Value {
         "change": advice.map(|advice| advice.change.to_string()),
         "predicted_steps_per_s": advice.map(|advice| advice.steps_per_s),
         "at_most": advice.map(|advice| advice.is_at_most),
-        "measured_steps_per_s": found.and_then(|tried| tried.found.as_ref().ok()),
-        "not_confirmed": found.and_then(|tried| tried.found.as_ref().err()),
+        "measured_steps_per_s": tried.and_then(|tried| tried.outcome.as_ref().ok()),
+        "not_confirmed": tried.and_then(|tried| tried.outcome.as_ref().err()),
     })
 }

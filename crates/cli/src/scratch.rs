@@ -1,7 +1,7 @@
-//! A folder for what a command writes and nobody keeps: gone when the command is over.
+//! A temporary folder, removed when the command ends.
 //!
-//! Ctrl-C ends a command on the spot, and its folder stays: a benchmark's beside a card is half a gigabyte of memory. So
-//! each folder has a lock that ends with its process, and whoever makes a folder removes those whose owner is gone.
+//! Ctrl-C ends a command at once and leaves its folder behind; a GPU benchmark leaves half a gigabyte in memory
+//! (`/dev/shm`). So each folder has a lock that its process holds, and creating a folder removes those whose lock is free.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,25 +15,25 @@ use crate::exit::Exit;
 const PREFIX: &str = "tandem-scratch-";
 const LOCK: &str = "owned";
 
-/// Holding one of these means that the folder is there and nobody removes it. Dropping it removes the folder.
+/// Holding one of these means that the folder exists and stays. Dropping it removes the folder.
 pub(crate) struct Scratch {
-    /// Where its owner writes, beside the lock.
+    /// The part of the folder to write to; the lock is beside it.
     files: PathBuf,
     _folder: TempDir,
     _lock: File,
 }
 
 impl Scratch {
-    /// A new folder where the system keeps such.
+    /// Creates a folder in the system's temporary directory.
     pub(crate) fn new() -> Result<Scratch, Exit> {
-        Ok(Scratch::new_in(&std::env::temp_dir()).context("no temporary folder can be made")?)
+        Ok(Scratch::new_in(&std::env::temp_dir()).context("cannot create a temporary folder")?)
     }
 
-    /// A new folder in `parent`, after the ones that were left there are gone.
+    /// Creates a folder in `parent`, after removing the abandoned ones there.
     pub(crate) fn new_in(parent: &Path) -> io::Result<Scratch> {
-        remove_left(parent);
+        remove_abandoned(parent);
         let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
-        // Locked before it has its name: nobody finds the folder without an owner.
+        // The lock file gets its name after it is locked: no other process can see it unlocked.
         let unnamed = folder.path().join("new");
         let lock = File::create(&unnamed)?;
         lock.lock()?;
@@ -43,14 +43,14 @@ impl Scratch {
         Ok(Scratch { files, _folder: folder, _lock: lock })
     }
 
-    /// The folder, empty at first.
+    /// The folder to write to, empty at first.
     pub(crate) fn path(&self) -> &Path {
         &self.files
     }
 }
 
-/// Room is all that is at stake: what cannot be removed stays.
-fn remove_left(parent: &Path) {
+/// Best effort: a folder that cannot be removed only costs space.
+fn remove_abandoned(parent: &Path) {
     for folder in fs::read_dir(parent).into_iter().flatten().flatten() {
         let is_ours = folder.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
         let lock = if is_ours { File::open(folder.path().join(LOCK)).ok() } else { None };
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_command_left_is_removed_by_the_next_and_nothing_else() {
+    fn an_abandoned_folder_is_removed_by_the_next_command_and_nothing_else_is() {
         let parent = tempfile::tempdir().unwrap();
         let make = |name: &str, file: &str| {
             let folder = parent.path().join(name);
@@ -74,10 +74,10 @@ mod tests {
             folder
         };
         let running = Scratch::new_in(parent.path()).unwrap();
-        let left = make("tandem-scratch-left", LOCK);
+        let abandoned = make("tandem-scratch-left", LOCK);
         let others = [make("elsewhere", LOCK), make("tandem-scratch-mine", "notes.txt")];
         let next = Scratch::new_in(parent.path()).unwrap();
-        assert!(!left.exists() && running.path().exists() && next.path().exists());
+        assert!(!abandoned.exists() && running.path().exists() && next.path().exists());
         assert!(others.iter().all(|folder| folder.exists()));
         let own = next.path().to_owned();
         drop(next);

@@ -1,4 +1,5 @@
-//! What people see: one writer, so that plain terminals, pipes and simulated runs are each handled in one place.
+//! Terminal output. All of it passes through here, so that ASCII terminals, pipes and simulated runs are each handled in
+//! one place.
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
@@ -8,50 +9,65 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use serde_json::Value;
 
-use crate::args::Invocation;
+use crate::args::{Invocation, PlanArgs};
 use crate::exit::Exit;
 
-/// Standard output of one command.
+/// The output of one command.
 pub(crate) struct Screen {
+    /// The terminal shows ASCII only.
     plain: bool,
+    flags: OutputFlags,
+    /// The warning about a blocked standard output has been printed.
+    has_warned_blocked: Cell<bool>,
+}
+
+/// The flags that change what is printed, and where.
+#[derive(Clone, Copy, Default)]
+struct OutputFlags {
+    /// Every line starts with `[simulated] `.
     simulated: bool,
     quiet: bool,
-    /// `--json`: lines go to standard error, the document alone to standard output.
-    aside: bool,
-    /// Lines were left out, and that was said.
-    is_unread_told: Cell<bool>,
+    /// Lines go to standard error; standard output has the JSON document alone.
+    json: bool,
+}
+
+impl OutputFlags {
+    fn of(invocation: &Invocation) -> OutputFlags {
+        let of_plan =
+            |args: &PlanArgs| OutputFlags { simulated: args.sim.is_some(), quiet: args.quiet, json: args.json };
+        match invocation {
+            Invocation::Train(args) | Invocation::Plan(args) | Invocation::Validate(args) => of_plan(args),
+            Invocation::Doctor(args) => of_plan(&args.plan),
+            Invocation::Profile(args) => of_plan(&args.plan),
+            Invocation::Bench(args) => of_plan(&args.plan),
+            Invocation::Monitor(_) => OutputFlags::default(),
+            Invocation::Synthesize(args) => {
+                OutputFlags { simulated: args.sim.is_some(), quiet: args.quiet, json: false }
+            }
+            Invocation::Corpus(args) => OutputFlags { simulated: false, quiet: args.quiet(), json: args.json() },
+        }
+    }
 }
 
 impl Screen {
-    pub(crate) fn new(call: &Invocation) -> Screen {
-        let (simulated, quiet, aside) = match call {
-            Invocation::Train(call) | Invocation::Plan(call) | Invocation::Validate(call) => {
-                (call.sim.is_some(), call.quiet, call.json)
-            }
-            Invocation::Doctor(call) => (call.plan.sim.is_some(), call.plan.quiet, call.plan.json),
-            Invocation::Monitor(_) => (false, false, false),
-            Invocation::Profile(call) => (call.plan.sim.is_some(), call.plan.quiet, call.plan.json),
-            Invocation::Synthesize(call) => (call.sim.is_some(), call.quiet, false),
-            Invocation::Bench(call) => (call.plan.sim.is_some(), call.plan.quiet, call.plan.json),
-            Invocation::Corpus(call) => (false, call.quiet(), call.json()),
-        };
-        Screen { plain: is_plain(), simulated, quiet, aside, is_unread_told: Cell::new(false) }
+    pub(crate) fn new(invocation: &Invocation) -> Screen {
+        Screen { plain: is_plain(), flags: OutputFlags::of(invocation), has_warned_blocked: Cell::new(false) }
     }
 
-    /// Whether the terminal shows plain characters only.
+    /// Whether the terminal shows ASCII only.
     pub(crate) fn is_plain(&self) -> bool {
         self.plain
     }
 
-    /// Whether lines have the prefix of simulated runs.
+    /// Whether lines start with `[simulated] `.
     pub(crate) fn is_simulated(&self) -> bool {
-        self.simulated
+        self.flags.simulated
     }
 
-    /// Prints lines a person asked for.
-    pub(crate) fn say(&self, text: &str) -> Result<(), Exit> {
-        let text = dress(text, self.plain, self.simulated);
-        match self.aside {
+    /// Prints lines, `-q` or not.
+    pub(crate) fn print(&self, text: &str) -> Result<(), Exit> {
+        let text = decorate(text, self.plain, self.flags.simulated);
+        match self.flags.json {
             true => io::stderr().write_all(text.as_bytes()).or(Ok(())),
             false => write_out(&text),
         }
@@ -59,36 +75,37 @@ impl Screen {
 
     /// Prints lines that `-q` leaves out.
     pub(crate) fn progress(&self, text: &str) -> Result<(), Exit> {
-        if self.quiet { Ok(()) } else { self.say(text) }
+        if self.flags.quiet { Ok(()) } else { self.print(text) }
     }
 
-    /// The same for a run that goes on: where nobody takes what was printed before, the lines are left out, and that is
-    /// said once. A run does not stand still for its reader.
-    pub(crate) fn mention(&self, text: &str) {
-        if self.quiet {
+    /// Prints progress lines of a run without ever blocking it. When the output has no room (a stalled pipe or
+    /// terminal), the lines are dropped, with one warning.
+    pub(crate) fn progress_nonblocking(&self, text: &str) {
+        if self.flags.quiet {
             return;
         }
-        let is_taken_here = if self.aside { is_taken(io::stderr()) } else { is_taken(io::stdout()) };
-        if is_taken_here {
-            // One that went away does not end a run.
-            let _ = self.say(text);
-        } else if !self.is_unread_told.replace(true) && is_taken(io::stderr()) {
-            self.warn("nobody reads what is printed: lines are left out. Training goes on");
+        let is_open = if self.flags.json { has_room(io::stderr()) } else { has_room(io::stdout()) };
+        if is_open {
+            // A closed output does not end a run.
+            let _ = self.print(text);
+        } else if !self.has_warned_blocked.replace(true) && has_room(io::stderr()) {
+            self.warn("standard output is blocked: progress lines are dropped. Training continues");
         }
     }
 
-    /// A line that shows how far `what` has come.
+    /// A progress counter for `what`.
     pub(crate) fn ticker(&self, what: &'static str) -> Ticker {
-        Ticker { what, live: !self.quiet && io::stderr().is_terminal(), percent: None }
+        Ticker { what, live: !self.flags.quiet && io::stderr().is_terminal(), percent: None }
     }
 
-    /// Prints a warning, on standard error.
+    /// Prints a warning to standard error.
     pub(crate) fn warn(&self, text: &str) {
-        complain(&format!("⚠️ {text}"), self.simulated);
+        print_error(&format!("⚠️ {text}"), self.flags.simulated);
     }
 }
 
-/// A line on standard error that is written over, and gone in the end; nothing where that is no terminal.
+/// A counter on standard error that overwrites itself and is erased when dropped. Prints nothing unless standard error
+/// is a terminal.
 pub(crate) struct Ticker {
     what: &'static str,
     live: bool,
@@ -96,13 +113,13 @@ pub(crate) struct Ticker {
 }
 
 impl Ticker {
-    /// Shows `done` of `total`, when that is another percentage than before.
+    /// Shows `done` of `total` when the percentage has changed.
     pub(crate) fn show(&mut self, done: usize, total: usize) {
         let percent = done * 100 / total.max(1);
         if self.live && self.percent != Some(percent) {
             self.percent = Some(percent);
             let line = format!("\r{}: {done} of {total} ({percent} %)", self.what);
-            // Nobody to see it is no failure.
+            // A closed standard error is not a failure.
             let _ = io::stderr().write_all(line.as_bytes());
         }
     }
@@ -116,24 +133,25 @@ impl Drop for Ticker {
     }
 }
 
-/// Prints the one JSON document of a command.
+/// Prints the JSON document of a command.
 pub(crate) fn write_json(document: &Value) -> Result<(), Exit> {
     write_out(&format!("{document:#}\n"))
 }
 
-/// Prints text that is the answer itself (`--help`, a config file): no prefixes, no signs changed.
+/// Prints text verbatim (`--help`, a config file): no prefixes, no emoji replaced.
 pub(crate) fn write(text: &str) -> Result<(), Exit> {
     write_out(text)
 }
 
-/// Prints an error or a warning.
-pub(crate) fn complain(text: &str, simulated: bool) {
-    // Where even standard error is closed there is nobody left to tell.
-    let _ = io::stderr().write_all(dress(text, is_plain(), simulated).as_bytes());
+/// Prints an error or a warning to standard error.
+pub(crate) fn print_error(text: &str, simulated: bool) {
+    // With standard error closed there is nowhere left to report to.
+    let _ = io::stderr().write_all(decorate(text, is_plain(), simulated).as_bytes());
 }
 
-/// Whether there is room for some lines: in a pipe for 4 KiB at least. What is gone or broken takes everything, and says so then.
-fn is_taken(out: impl AsFd) -> bool {
+/// Whether a write would not block: a pipe has room for at least 4 KiB. A closed or broken output counts as writable;
+/// the write itself reports the error.
+fn has_room(out: impl AsFd) -> bool {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     let ready = retry_on_intr(|| poll(&mut [PollFd::new(&out, PollFlags::OUT)], Some(&at_once)));
     ready.is_ok_and(|ready| ready > 0)
@@ -143,32 +161,32 @@ fn write_out(text: &str) -> Result<(), Exit> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),
-        // `tandem plan | head` is no failure.
+        // `tandem plan | head` is not a failure.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Exit::Closed),
         Err(error) => Err(Exit::Failed(anyhow::Error::new(error).context("cannot write to standard output"))),
     }
 }
 
-/// A terminal shows our signs when its locale is UTF-8: the first of these that is set decides, as in the C library.
+/// Whether the locale is not UTF-8. The first of these variables that is set decides, as in the C library.
 fn is_plain() -> bool {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG")).unwrap_or_default().to_lowercase();
     !(locale.contains("utf-8") || locale.contains("utf8"))
 }
 
-/// Each line with its prefix, the signs as words where the terminal has no others.
-fn dress(text: &str, plain: bool, simulated: bool) -> String {
+/// Prefixes each line of a simulated run; replaces emoji by ASCII on a plain terminal.
+fn decorate(text: &str, plain: bool, simulated: bool) -> String {
     let prefix = if simulated { "[simulated] " } else { "" };
-    let mut dressed: String = text.lines().map(|line| format!("{prefix}{line}\n")).collect();
+    let mut decorated: String = text.lines().map(|line| format!("{prefix}{line}\n")).collect();
     if plain {
-        for (sign, word) in SIGNS {
-            dressed = dressed.replace(sign, word);
+        for (sign, ascii) in ASCII_SIGNS {
+            decorated = decorated.replace(sign, ascii);
         }
     }
-    dressed
+    decorated
 }
 
-const SIGNS: [(&str, &str); 9] = [
+const ASCII_SIGNS: [(&str, &str); 9] = [
     ("✅", "[ok]"),
     ("🎉", "[ok]"),
     ("❌", "[!!]"),
@@ -185,8 +203,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_terminals_get_words_and_simulated_runs_a_prefix() {
-        assert_eq!(dress("✅ a\n❌ b", true, false), "[ok] a\n[!!] b\n");
-        assert_eq!(dress("✅ a\nb\n", false, true), "[simulated] ✅ a\n[simulated] b\n");
+    fn plain_terminals_get_ascii_and_simulated_runs_a_prefix() {
+        assert_eq!(decorate("✅ a\n❌ b", true, false), "[ok] a\n[!!] b\n");
+        assert_eq!(decorate("✅ a\nb\n", false, true), "[simulated] ✅ a\n[simulated] b\n");
     }
 }

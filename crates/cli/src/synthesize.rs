@@ -1,4 +1,4 @@
-//! `tandem synthesize`: a checkpoint and a text become a wav file.
+//! `tandem synthesize`: turns a text into a wav file with a trained model.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context;
-use clap::{Arg, ArgMatches, Command as Clap, value_parser};
+use clap::{Arg, ArgMatches, Command, value_parser};
 use tandem_audio::{Clip, decode, wav};
 use tandem_device::{Device, Machine, SimSpec};
 use tandem_launch::inventory::Inventory;
@@ -17,22 +17,22 @@ use tandem_train::{Checkpoint, TrainError, best_usable};
 use tempfile::NamedTempFile;
 
 use crate::args::{path, quiet, sim};
-use crate::corpus::hush_decoders;
+use crate::corpus::silence_decoder_panics;
 use crate::exit::Exit;
 use crate::screen::Screen;
 
-/// Where checkpoints are looked for when none is given.
+/// The run to use when no checkpoint is given.
 const CHECKPOINTS: &str = "checkpoints";
-/// Characters that a warning shows.
-const SHOWN: usize = 12;
+/// Unknown characters that a warning lists.
+const MAX_LISTED: usize = 12;
 
-/// One call of `tandem synthesize`.
+/// Arguments of `tandem synthesize`.
 pub(crate) struct SynthesizeArgs {
     checkpoint: Option<PathBuf>,
     text: Text,
     reference: Option<PathBuf>,
     speaker: Option<String>,
-    manner: SpeechOptions,
+    options: SpeechOptions,
     output: PathBuf,
     /// `--gpu` and `--mode`.
     settings: Settings,
@@ -45,95 +45,103 @@ enum Text {
     File(PathBuf),
 }
 
-pub(crate) fn grammar() -> Clap {
+pub(crate) fn command() -> Command {
     let value = |name: &'static str, unit: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(unit).allow_hyphen_values(true).help(help)
     };
-    Clap::new("synthesize")
-        .about("Say a text with a model that was trained: checkpoint and text (and a voice) to wav")
-        .arg(path("checkpoint", "A checkpoint, or the folder of a run, whose best is taken [default: ./checkpoints]"))
-        .arg(value("text", "TEXT", "What to say").conflicts_with("text-file").required_unless_present("text-file"))
-        .arg(path("text-file", "A text file, UTF-8, of what to say"))
-        .arg(path("reference", "A recording of the voice to say it with: 5 s of speech, wav, flac, ogg or mp3"))
-        .arg(value("speaker", "NAME", "The voice of a speaker of the corpus").conflicts_with("reference"))
+    Command::new("synthesize")
+        .about("Turn text into speech with a trained model: checkpoint and text (and a reference voice) to wav")
+        .arg(path(
+            "checkpoint",
+            "A checkpoint, or the folder of a run to use its best checkpoint [default: ./checkpoints]",
+        ))
+        .arg(value("text", "TEXT", "Text to speak").conflicts_with("text-file").required_unless_present("text-file"))
+        .arg(path("text-file", "UTF-8 text file to speak"))
+        .arg(path("reference", "Recording of the voice to imitate: about 5 s of speech, as wav, flac, ogg or mp3"))
+        .arg(value("speaker", "NAME", "Use the voice of this speaker of the corpus").conflicts_with("reference"))
         .arg(
-            value("speaking-rate", "R", "How fast: 2 takes half the time [default: 1]")
+            value("speaking-rate", "R", "Speed, 0.25 to 4: 2 takes half the time [default: 1]")
                 .value_parser(value_parser!(f64)),
         )
-        .arg(value("seed", "N", "The same seed, the same sound [default: 1234]").value_parser(value_parser!(u64)))
-        .arg(value("gpu", "I", "The card to run on [default: the one with most free memory, else the CPU]"))
-        .arg(value("mode", "MODE", "cpu: without a GPU"))
+        .arg(
+            value("seed", "N", "Random seed; the same seed gives the same audio [default: 1234]")
+                .value_parser(value_parser!(u64)),
+        )
+        .arg(value("gpu", "I", "GPU to run on [default: the one with the most free memory, else the CPU]"))
+        .arg(value("mode", "MODE", "cpu: run without a GPU"))
         .arg(sim())
         .arg(quiet())
-        .arg(path("output", "The wav file to write: 16 bit, one channel").short('o').required(true))
+        .arg(path("output", "Wav file to write: 16 bit, mono").short('o').required(true))
 }
 
-pub(crate) fn read(given: &ArgMatches) -> Result<SynthesizeArgs, Exit> {
-    let path = |name: &str| given.get_one::<PathBuf>(name).cloned();
+pub(crate) fn parse(matches: &ArgMatches) -> Result<SynthesizeArgs, Exit> {
+    let path = |name: &str| matches.get_one::<PathBuf>(name).cloned();
     let mut settings = Settings::new();
     for flag in ["gpu", "mode"] {
-        if let Some(text) = given.get_one::<String>(flag) {
+        if let Some(text) = matches.get_one::<String>(flag) {
             settings.set(flag, text, Origin::Flag)?;
         }
     }
-    let sim = given.get_one::<String>("sim").map(|text| text.parse::<SimSpec>()).transpose();
-    let usual = SpeechOptions::default();
-    let text = match (given.get_one::<String>("text").cloned(), path("text-file")) {
+    let sim = matches.get_one::<String>("sim").map(|text| text.parse::<SimSpec>()).transpose();
+    let default = SpeechOptions::default();
+    let text = match (matches.get_one::<String>("text").cloned(), path("text-file")) {
         (Some(text), _) => Text::Given(text),
         (None, Some(file)) => Text::File(file),
-        (None, None) => return Err(Exit::Usage("❌ --text or --text-file says what to say".to_owned())),
+        (None, None) => return Err(Exit::Usage("❌ give the text with --text or --text-file".to_owned())),
     };
-    let Some(output) = path("output") else { return Err(Exit::Usage("❌ -o says where to".to_owned())) };
+    let Some(output) = path("output") else { return Err(Exit::Usage("❌ give the output file with -o".to_owned())) };
     Ok(SynthesizeArgs {
         checkpoint: path("checkpoint"),
         text,
         reference: path("reference"),
-        speaker: given.get_one::<String>("speaker").cloned(),
-        manner: SpeechOptions {
-            rate: given.get_one("speaking-rate").copied().unwrap_or(usual.rate),
-            seed: given.get_one("seed").copied().unwrap_or(usual.seed),
+        speaker: matches.get_one::<String>("speaker").cloned(),
+        options: SpeechOptions {
+            rate: matches.get_one("speaking-rate").copied().unwrap_or(default.rate),
+            seed: matches.get_one("seed").copied().unwrap_or(default.seed),
         },
         output,
         settings,
         sim: sim.map_err(|error| Exit::Usage(format!("❌ {error}")))?,
-        quiet: given.get_flag("quiet"),
+        quiet: matches.get_flag("quiet"),
     })
 }
 
-pub(crate) fn run(call: &SynthesizeArgs, screen: &Screen) -> Result<ExitCode, Exit> {
-    let begun = Instant::now();
-    // What can be seen to be wrong is said before anything is loaded.
-    let out = WavFile::create(&call.output)?;
-    let text = text(&call.text)?;
-    let recording = call.reference.as_deref().map(recording).transpose()?;
-    let checkpoint = checkpoint(call.checkpoint.as_deref(), screen)?;
-    let device = device(call)?;
-    let mut synthesizer = Synthesizer::open(&checkpoint.path, device.clone()).map_err(|e| ended("--checkpoint", e))?;
-    let script = synthesizer.read(&text).map_err(|e| ended("the text", e))?;
-    let voice = voice(call, recording.as_ref(), &synthesizer)?;
-    screen.progress(&format!("Speaking on {}: {}", place(&device), checkpoint.path.display()))?;
-    told_voice(&voice, screen)?;
+pub(crate) fn run(args: &SynthesizeArgs, screen: &Screen) -> Result<ExitCode, Exit> {
+    let started = Instant::now();
+    // Cheap checks come before anything is loaded.
+    let out = WavFile::create(&args.output)?;
+    let text = text(&args.text)?;
+    let recording = args.reference.as_deref().map(recording).transpose()?;
+    let checkpoint = checkpoint(args.checkpoint.as_deref(), screen)?;
+    let device = device(args)?;
+    let synthesizer = Synthesizer::open(&checkpoint.path, device.clone());
+    let mut synthesizer = synthesizer.map_err(|error| exit_of("--checkpoint", error))?;
+    let script = synthesizer.read(&text).map_err(|error| exit_of("the text", error))?;
+    let voice = voice(args, recording.as_ref(), &synthesizer)?;
+    screen.progress(&format!("Synthesising on {} with {}", device_name(&device), checkpoint.path.display()))?;
+    print_voice(&voice, screen)?;
     if !script.left_out.is_empty() {
-        screen.warn(&format!("left out, the model does not know them: {}", listed(&script.left_out)));
+        screen.warn(&format!("skipped characters the model does not know: {}", listed(&script.left_out)));
     }
-    let (mut out, mut said) = (out.begin(synthesizer.rate_hz())?, 0);
-    let mut ticker = screen.ticker("Pieces");
-    let spoken = synthesizer.say(&script, &voice, &call.manner, &mut |_, samples| {
-        said += 1;
-        ticker.show(said, script.num_pieces());
-        out.take(samples)
+    let (mut out, mut done) = (out.begin(synthesizer.rate_hz())?, 0);
+    let mut ticker = screen.ticker("Chunks");
+    let spoken = synthesizer.say(&script, &voice, &args.options, &mut |_, samples| {
+        done += 1;
+        ticker.show(done, script.num_pieces());
+        out.append(samples)
     });
     drop(ticker);
-    spoken.map_err(|error| ended("nothing was written", error))?;
+    spoken.map_err(|error| exit_of("nothing was written", error))?;
     let seconds = out.finish()?;
-    let (pieces, took) = (script.num_pieces(), begun.elapsed().as_secs_f64());
-    let pieces = if pieces == 1 { String::new() } else { format!(" in {pieces} pieces") };
-    screen.say(&format!("✅ {seconds:.1} s of speech{pieces}, made in {took:.1} s: {}", call.output.display()))?;
+    let (chunks, took) = (script.num_pieces(), started.elapsed().as_secs_f64());
+    let chunks = if chunks == 1 { String::new() } else { format!(" in {chunks} chunks") };
+    let path = args.output.display();
+    screen.print(&format!("✅ {seconds:.1} s of speech{chunks}, synthesised in {took:.1} s: {path}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was asked for cannot be, or what was tried went wrong: the shell is told which.
-fn ended(flag: &str, error: SynthError) -> Exit {
+/// Wrong usage (exit code 2) or a failure (exit code 1).
+fn exit_of(flag: &str, error: SynthError) -> Exit {
     match error {
         SynthError::NotAModel { .. }
         | SynthError::WrongTensors { .. }
@@ -144,7 +152,7 @@ fn ended(flag: &str, error: SynthError) -> Exit {
         | SynthError::NoSuchVoice { .. } => Exit::Usage(format!("❌ {flag}: {error}")),
         SynthError::Rate { .. } => Exit::Usage(format!("❌ --speaking-rate: {error}")),
         SynthError::NoRoom { .. } => {
-            Exit::Usage(format!("❌ {error}\n   another card: --gpu I; without one: --mode cpu"))
+            Exit::Usage(format!("❌ {error}\n   Use another GPU (--gpu I) or the CPU (--mode cpu)"))
         }
         other => Exit::Failed(anyhow::Error::new(other).context(flag.to_owned())),
     }
@@ -153,72 +161,72 @@ fn ended(flag: &str, error: SynthError) -> Exit {
 fn text(text: &Text) -> Result<String, Exit> {
     match text {
         Text::Given(text) => Ok(text.clone()),
-        Text::File(path) => {
-            let shown = path.display();
-            let bytes = fs::read(path)
-                .map_err(|error| Exit::Usage(format!("❌ --text-file: cannot be read ({error}): {shown}")))?;
+        Text::File(file) => {
+            let path = file.display();
+            let bytes = fs::read(file)
+                .map_err(|error| Exit::Usage(format!("❌ --text-file: cannot read it ({error}): {path}")))?;
             let text = String::from_utf8(bytes)
-                .map_err(|error| Exit::Usage(format!("❌ --text-file: no UTF-8 text ({error}): {shown}")))?;
+                .map_err(|error| Exit::Usage(format!("❌ --text-file: not UTF-8 text ({error}): {path}")))?;
             Ok(text.trim_start_matches('\u{FEFF}').to_owned())
         }
     }
 }
 
 fn recording(path: &Path) -> Result<Clip, Exit> {
-    hush_decoders();
+    silence_decoder_panics();
     let refused = |error: &dyn std::fmt::Display| Exit::Usage(format!("❌ --reference: {error}: {}", path.display()));
-    let file = File::open(path).map_err(|error| refused(&format!("cannot be opened ({error})")))?;
+    let file = File::open(path).map_err(|error| refused(&format!("cannot open it ({error})")))?;
     let mut clip = Clip::default();
     decode(file, &mut clip).map_err(|error| refused(&error))?;
     Ok(clip)
 }
 
-fn voice(call: &SynthesizeArgs, recording: Option<&Clip>, synthesizer: &Synthesizer) -> Result<Voice, Exit> {
+fn voice(args: &SynthesizeArgs, recording: Option<&Clip>, synthesizer: &Synthesizer) -> Result<Voice, Exit> {
     match recording {
-        Some(clip) => synthesizer.voice_of(clip).map_err(|error| ended("--reference", error)),
-        None => synthesizer.voice(call.speaker.as_deref()).map_err(|error| ended("--speaker", error)),
+        Some(clip) => synthesizer.voice_of(clip).map_err(|error| exit_of("--reference", error)),
+        None => synthesizer.voice(args.speaker.as_deref()).map_err(|error| exit_of("--speaker", error)),
     }
 }
 
-fn told_voice(voice: &Voice, screen: &Screen) -> Result<(), Exit> {
+fn print_voice(voice: &Voice, screen: &Screen) -> Result<(), Exit> {
     match &voice.source {
-        VoiceSource::Speaker(speaker) if !speaker.is_empty() => screen.progress(&format!("   The voice of {speaker}")),
+        VoiceSource::Speaker(speaker) if !speaker.is_empty() => screen.progress(&format!("   Voice: {speaker}")),
         VoiceSource::Mean => screen.progress(
-            "   The checkpoint keeps no voices: the mean of all it heard speaks. --reference FILE gives it one",
+            "   Voice: the mean of the training voices (the checkpoint has no speakers); --reference FILE gives another",
         ),
         VoiceSource::Speaker(_) | VoiceSource::Recording => Ok(()),
     }
 }
 
-/// The checkpoint that was given, or the best one of a run.
+/// The given checkpoint, or the best one of a run.
 fn checkpoint(given: Option<&Path>, screen: &Screen) -> Result<Checkpoint, Exit> {
     let (folder, is_run) = match given {
         Some(path) => (path, path.join("run.json").is_file()),
         None => (Path::new(CHECKPOINTS), true),
     };
     if is_run {
-        let found = best_usable(folder).context("the checkpoints cannot be read")?;
+        let found = best_usable(folder).context("cannot read the checkpoints")?;
         for passed_over in &found.passed_over {
-            screen.warn(&format!("passed over: {}", passed_over.reason));
+            screen.warn(&format!("skipping a damaged checkpoint: {}", passed_over.reason));
         }
         if let Some(checkpoint) = found.checkpoint {
             return Ok(checkpoint);
         }
     }
-    // Says what is there instead of a checkpoint.
+    // Its error says what is there instead of a checkpoint.
     Checkpoint::open(folder).map_err(|error| not_opened(folder, given.is_some(), error))
 }
 
 fn not_opened(folder: &Path, is_given: bool, error: TrainError) -> Exit {
-    let advice = "train a model with `tandem train`, or give another one with --checkpoint";
-    let shown = folder.display();
+    let advice = "train a model with `tandem train`, or give another with --checkpoint";
+    let path = folder.display();
     match error {
         TrainError::ForeignCheckpoint { program, name, .. } => Exit::Usage(format!(
-            "❌ --checkpoint: `{name}` is a checkpoint of {program}, which cannot be read here: expected a folder with \
-             weights.safetensors, model.json and state.json: {shown}"
+            "❌ --checkpoint: `{name}` is a checkpoint of {program}, which tandem cannot read; expected a folder with \
+             weights.safetensors, model.json and state.json: {path}"
         )),
         TrainError::NotACheckpoint { .. } if !is_given => {
-            Exit::Usage(format!("❌ there is no checkpoint in ./{shown}: {advice}"))
+            Exit::Usage(format!("❌ no checkpoint in ./{path}: {advice}"))
         }
         TrainError::NotACheckpoint { .. } | TrainError::NewerFormat { .. } => {
             Exit::Usage(format!("❌ --checkpoint: {error}\n   {advice}"))
@@ -227,29 +235,29 @@ fn not_opened(folder: &Path, is_given: bool, error: TrainError) -> Exit {
     }
 }
 
-/// The card or the CPU, chosen as for training.
-fn device(call: &SynthesizeArgs) -> Result<Device, Exit> {
-    let machine = match &call.sim {
+/// The GPU or the CPU, chosen as for training.
+fn device(args: &SynthesizeArgs) -> Result<Device, Exit> {
+    let machine = match &args.sim {
         Some(spec) => Some(Machine::simulated(spec.clone())),
-        // Why there is none is for the survey to say.
+        // A driver error is reported by the survey below.
         None => Machine::cuda().ok().flatten().filter(|machine| !machine.cards().is_empty()),
     };
-    let site = match &machine {
+    let inventory = match &machine {
         Some(machine) => Inventory::of(machine.clone()),
         None => Inventory::survey(None),
     };
-    let site = site.context("cannot read the GPUs")?;
-    let placement = Placement::choose(&call.settings, &site.hardware);
+    let inventory = inventory.context("cannot read the GPUs")?;
+    let placement = Placement::choose(&args.settings, &inventory.hardware);
     let placement = placement.map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
     let (machine, card) = match (machine, placement.model) {
         (Some(machine), Some(card)) => (machine, card),
         _ => (Machine::cpu(), 0),
     };
     machine.restrict(&[card]);
-    Ok(machine.open(card).context("the device cannot be opened")?)
+    Ok(machine.open(card).context("cannot open the device")?)
 }
 
-fn place(device: &Device) -> String {
+fn device_name(device: &Device) -> String {
     match device.machine().kind() {
         tandem_device::DeviceKind::Cpu => "the CPU".to_owned(),
         tandem_device::DeviceKind::Cuda | tandem_device::DeviceKind::Simulated => device.card().to_string(),
@@ -257,17 +265,17 @@ fn place(device: &Device) -> String {
 }
 
 fn listed(characters: &[char]) -> String {
-    let shown = characters.iter().take(SHOWN).map(|c| format!("{c:?}")).collect::<Vec<_>>().join(" ");
-    if characters.len() > SHOWN { format!("{shown} and {} more", characters.len() - SHOWN) } else { shown }
+    let shown = characters.iter().take(MAX_LISTED).map(|c| format!("{c:?}")).collect::<Vec<_>>().join(" ");
+    if characters.len() > MAX_LISTED { format!("{shown} and {} more", characters.len() - MAX_LISTED) } else { shown }
 }
 
-/// A wav file under a temporary name, to which a name is given once it is whole.
+/// A wav file under a temporary name. It gets its final name once it is complete.
 struct WavFile {
     file: NamedTempFile,
     path: PathBuf,
 }
 
-/// One that is being written.
+/// A wav file being written.
 struct OpenWav {
     out: BufWriter<NamedTempFile>,
     path: PathBuf,
@@ -275,10 +283,10 @@ struct OpenWav {
     num_samples: u64,
 }
 
-/// Bytes of a header; the lengths it has are of the file behind them, and of the samples.
+/// The header: its size, and the offsets of the two length fields, filled in at the end.
 const HEADER_BYTES: u64 = 44;
-const FILE_LENGTH_AT: u64 = 4;
-const SAMPLES_LENGTH_AT: u64 = 40;
+const FILE_LENGTH_OFFSET: u64 = 4;
+const SAMPLES_LENGTH_OFFSET: u64 = 40;
 
 impl WavFile {
     fn create(path: &Path) -> Result<WavFile, Exit> {
@@ -286,14 +294,14 @@ impl WavFile {
         let folder = match path.parent() {
             Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
             Some(folder) => folder,
-            None => return Err(refused("this is no file")),
+            None => return Err(refused("not a file")),
         };
         if !folder.is_dir() {
             return Err(refused("the folder does not exist"));
         }
-        // Renaming would put a file in the place of a folder, a device or a pipe.
+        // The final rename would replace a folder, a device or a pipe by a file.
         if path.file_name().is_none() || fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-            return Err(refused("this is no file"));
+            return Err(refused("not a file"));
         }
         let file = tempfile::Builder::new().prefix(".tmp-").suffix(".wav").permissions(readable()).tempfile_in(folder);
         let file = file.map_err(|error| refused(&format!("the folder cannot be written to ({error})")))?;
@@ -307,32 +315,33 @@ impl WavFile {
     }
 }
 
-/// As other programs make files; what the user's mask takes from it is taken.
+/// The usual permissions of a new file; the umask applies.
 fn readable() -> fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(0o666)
 }
 
 impl OpenWav {
-    fn take(&mut self, samples: &[i16]) -> io::Result<()> {
+    fn append(&mut self, samples: &[i16]) -> io::Result<()> {
         self.num_samples += samples.len() as u64;
-        // The one platform is little-endian, as wav is.
+        // Wav is little-endian.
         samples.iter().try_for_each(|sample| self.out.write_all(&sample.to_le_bytes()))
     }
 
-    /// Writes the lengths, gives the file its name, and says how many seconds it has.
+    /// Writes the lengths and gives the file its name. Returns its seconds.
     fn finish(self) -> Result<f64, Exit> {
         let OpenWav { out, path, rate_hz, num_samples } = self;
-        let too_long = || format!("{num_samples} samples are more than a wav file can have");
+        let too_long = || format!("{num_samples} samples are more than a wav file can hold");
         let data_bytes = u32::try_from(num_samples * 2).ok().filter(|bytes| *bytes <= u32::MAX - 44);
         let data_bytes = data_bytes.with_context(too_long)?;
-        let named = || format!("cannot write {}", path.display());
-        let mut file = out.into_inner().map_err(io::IntoInnerError::into_error).with_context(named)?;
-        let lengths = [(FILE_LENGTH_AT, data_bytes + (HEADER_BYTES - 8) as u32), (SAMPLES_LENGTH_AT, data_bytes)];
-        for (place, length) in lengths {
-            let wrote = file.seek(SeekFrom::Start(place)).and_then(|_| file.write_all(&length.to_le_bytes()));
-            wrote.with_context(named)?;
+        let context = || format!("cannot write {}", path.display());
+        let mut file = out.into_inner().map_err(io::IntoInnerError::into_error).with_context(context)?;
+        let lengths =
+            [(FILE_LENGTH_OFFSET, data_bytes + (HEADER_BYTES - 8) as u32), (SAMPLES_LENGTH_OFFSET, data_bytes)];
+        for (offset, length) in lengths {
+            let wrote = file.seek(SeekFrom::Start(offset)).and_then(|_| file.write_all(&length.to_le_bytes()));
+            wrote.with_context(context)?;
         }
-        file.persist(&path).map_err(|error| error.error).with_context(named)?;
+        file.persist(&path).map_err(|error| error.error).with_context(context)?;
         Ok(num_samples as f64 / f64::from(rate_hz))
     }
 }
@@ -342,15 +351,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wav_in_pieces_is_the_whole_wav() {
+    fn a_wav_written_in_chunks_equals_one_written_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.wav");
         let clip = Clip { samples: (0..1000).map(|i| i * 31).collect(), rate_hz: 22_050 };
         let mut expected = Vec::new();
         wav::write(&clip, &mut expected).unwrap();
         let mut out = WavFile::create(&path).unwrap().begin(clip.rate_hz).unwrap();
-        clip.samples.chunks(300).for_each(|piece| out.take(piece).unwrap());
-        assert!(!path.exists(), "half a file has no name");
+        clip.samples.chunks(300).for_each(|chunk| out.append(chunk).unwrap());
+        assert!(!path.exists(), "an incomplete file has no name");
         assert!((out.finish().unwrap() - clip.seconds()).abs() < 1e-9);
         assert_eq!(fs::read(&path).unwrap(), expected);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -1,40 +1,40 @@
-//! The warm-up on the screen: a line that is written over while programs get ready, and one that stays if it took long.
+//! Progress of the warm-up: a counter while programs are compiled, and a line at the end if it took long.
 
 use std::time::{Duration, Instant};
 
 use crate::screen::{Screen, Ticker};
 
-/// What is shorter is not worth a line.
-const WORTH_TELLING: Duration = Duration::from_secs(2);
+/// A shorter warm-up gets no line.
+const MIN_REPORTED: Duration = Duration::from_secs(2);
 
-/// A warm-up that is being shown.
+/// A warm-up in progress.
 pub(crate) struct WarmUp<'a> {
     screen: &'a Screen,
-    begun: Instant,
+    started: Instant,
     ticker: Option<Ticker>,
 }
 
 impl WarmUp<'_> {
     pub(crate) fn new(screen: &Screen) -> WarmUp<'_> {
-        WarmUp { screen, begun: Instant::now(), ticker: None }
+        WarmUp { screen, started: Instant::now(), ticker: None }
     }
 
-    /// Shows that `ready` of `of` programs can run. In the end there may be a line to say.
+    /// Shows that `ready` of `of` programs are compiled. Returns a line to print at the end of a long warm-up.
     pub(crate) fn show(&mut self, ready: usize, of: usize) -> Option<String> {
         if ready == 0 {
-            self.begun = Instant::now();
+            self.started = Instant::now();
         }
         self.ticker.get_or_insert_with(|| self.screen.ticker("Warm-up")).show(ready, of);
         if ready < of {
             return None;
         }
         self.ticker = None;
-        told(of, self.begun.elapsed())
+        summary(of, self.started.elapsed())
     }
 }
 
-fn told(programs: usize, took: Duration) -> Option<String> {
-    (took > WORTH_TELLING).then(|| format!("   Warm-up: {programs} programs in {:.1} s", took.as_secs_f64()))
+fn summary(programs: usize, took: Duration) -> Option<String> {
+    (took > MIN_REPORTED).then(|| format!("   Warm-up: {programs} programs in {:.1} s", took.as_secs_f64()))
 }
 
 #[cfg(test)]
@@ -42,8 +42,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_took_long_is_told() {
-        assert_eq!(told(17, Duration::from_millis(5820)).as_deref(), Some("   Warm-up: 17 programs in 5.8 s"));
-        assert_eq!(told(17, Duration::from_millis(1900)), None);
+    fn a_long_warm_up_is_reported() {
+        assert_eq!(summary(17, Duration::from_millis(5820)).as_deref(), Some("   Warm-up: 17 programs in 5.8 s"));
+        assert_eq!(summary(17, Duration::from_millis(1900)), None);
     }
 }

@@ -6,28 +6,26 @@ use tandem_device::DeviceKind;
 
 use super::setup::BenchSetup;
 use super::table::{TextTable, sign};
-use super::{BenchArgs, Found, failed};
+use super::{BenchArgs, BenchOutput, failed};
 use crate::exit::Exit;
 
-/// SPEC: microseconds of log-mel for 8 recordings of 8 s. Three times torchaudio is the other goal; a peer tells.
+/// The goal for the log-mel of 8 recordings of 8 s, in microseconds. The other goal, 3 × torchaudio, needs a peer.
 const GOAL_US: f64 = 100.0;
 
-pub(super) fn measure(call: &BenchArgs, ground: &BenchSetup) -> Result<Found, Exit> {
-    let rows = mel::measure(&ground.site, call.steps).map_err(failed)?;
-    Ok(report(&rows, ground.kind()))
+pub(super) fn measure(args: &BenchArgs, setup: &BenchSetup) -> Result<BenchOutput, Exit> {
+    let rows = mel::measure(&setup.context, args.steps).map_err(failed)?;
+    Ok(report(&rows, setup.kind()))
 }
 
-fn report(rows: &[MelRow], kind: DeviceKind) -> Found {
+fn report(rows: &[MelRow], kind: DeviceKind) -> BenchOutput {
     let rounds = rows.first().map_or(0, |row| row.rounds);
     let (clock, goal) = match kind {
-        DeviceKind::Cuda => ("the card's clock", Some(GOAL_US)),
-        DeviceKind::Cpu | DeviceKind::Simulated => {
-            ("the host's clock: the kernels' twins on the CPU, one batch shape", None)
-        }
+        DeviceKind::Cuda => ("GPU clock", Some(GOAL_US)),
+        DeviceKind::Cpu | DeviceKind::Simulated => ("host clock; host kernels on the CPU, one batch shape", None),
     };
-    let title = format!("Features of a batch; median of {rounds}, by {clock}");
-    let mut table = TextTable::new(title, &["", "batch", "µs", "middle half µs", "h audio/s", "goal"]);
-    let mut found = Found::default();
+    let title = format!("Features of one batch; median of {rounds} ({clock})");
+    let mut table = TextTable::new(title, &["", "batch", "µs", "p25 to p75 µs", "audio h/s", "goal"]);
+    let mut output = BenchOutput::default();
     for row in rows {
         let has_goal = row.work == "log-mel" && row.rows == 8 && row.seconds == 8.0;
         let met = goal.filter(|_| has_goal).map(|goal| row.us.median <= goal);
@@ -39,7 +37,7 @@ fn report(rows: &[MelRow], kind: DeviceKind) -> Found {
             format!("{:.1}", row.hours_per_s),
             sign(met),
         ]);
-        found.rows.push(json!({
+        output.rows.push(json!({
             "work": row.work,
             "batch": row.rows,
             "seconds": row.seconds,
@@ -53,9 +51,9 @@ fn report(rows: &[MelRow], kind: DeviceKind) -> Found {
     }
     if let Some(goal) = goal {
         table.note(format!(
-            "goal: log-mel of 8 × 8 s in ≤ {goal} µs; 3 × torchaudio on the same card (run it with --peer)"
+            "goal: log-mel of 8 × 8 s in ≤ {goal} µs; 3 × as fast as torchaudio on the same GPU (run it with --peer)"
         ));
     }
-    found.text = table.show();
-    found
+    output.text = table.show();
+    output
 }

@@ -10,42 +10,43 @@ use tandem_plan::{Hardware, Mode, Settings};
 
 use super::setup::BenchSetup;
 use super::table::{TextTable, sign};
-use super::{BenchArgs, Found, failed};
+use super::{BenchArgs, BenchOutput, failed};
 use crate::data;
 use crate::exit::Exit;
 use crate::scratch::Scratch;
 use crate::screen::Screen;
 
 const STEPS_ON_CARDS: usize = 1000;
-/// Elsewhere the maths runs on the CPU.
-const STEPS_ELSEWHERE: usize = 6;
+/// Off CUDA, the maths runs on the CPU.
+const STEPS_OFF_CUDA: usize = 6;
 
-/// The ground for it: the plan at the smallest limits, and what was found on the way there.
-pub(super) struct AtTheLimit {
-    /// None on the CPU, which has no limits to give.
+/// The smallest limits that the plan accepts.
+pub(super) struct SmallestLimits {
+    /// None on the CPU, which takes no limits.
     smallest: Option<Smallest>,
-    /// For checkpoints, and the corpus it made for itself; gone when this is.
+    /// Holds the checkpoints and the generated corpus.
     folder: Scratch,
 }
 
-pub(super) fn ground(call: &BenchArgs, screen: &Screen) -> Result<(BenchSetup, AtTheLimit), Exit> {
-    let site = super::setup::survey(call)?;
-    let settings = isolated(&call.plan.settings, &site.hardware)?;
+/// Finds the smallest limits and resolves the plan with them.
+pub(super) fn prepare(args: &BenchArgs, screen: &Screen) -> Result<(BenchSetup, SmallestLimits), Exit> {
+    let inventory = super::setup::survey(args)?;
+    let settings = isolated(&args.plan.settings, &inventory.hardware)?;
     let folder = Scratch::new()?;
-    let corpus = data::open_or_make(&call.plan, &folder, screen)?;
-    // Once more with the limits: the first time finds the machine, the driver's part, and what is needed.
+    let corpus = data::open_or_generate(&args.plan, &folder, screen)?;
+    // The first resolution finds the driver's share and the demands; the second one plans with the limits.
     let refused = |refusal| Exit::Refused(Box::new(refusal));
-    let found = site.resolve(&settings, Some(&corpus.facts)).map_err(refused)?;
-    if found.plan.mode == Mode::Cpu {
-        return Ok((BenchSetup::of(found, Some(corpus), call)?, AtTheLimit { smallest: None, folder }));
+    let first = inventory.resolve(&settings, Some(&corpus.facts)).map_err(refused)?;
+    if first.plan.mode == Mode::Cpu {
+        return Ok((BenchSetup::new(first, Some(corpus), args)?, SmallestLimits { smallest: None, folder }));
     }
-    let smallest = memory::smallest(&settings, &found.hardware, &corpus.facts).map_err(refused)?;
-    let resolved = Inventory::again(found).resolve(&smallest.settings, Some(&corpus.facts)).map_err(refused)?;
-    let limit = AtTheLimit { smallest: Some(smallest), folder };
-    Ok((BenchSetup::of(resolved, Some(corpus), call)?, limit))
+    let smallest = memory::smallest(&settings, &first.hardware, &corpus.facts).map_err(refused)?;
+    let resolved = Inventory::again(first).resolve(&smallest.settings, Some(&corpus.facts)).map_err(refused)?;
+    let limits = SmallestLimits { smallest: Some(smallest), folder };
+    Ok((BenchSetup::new(resolved, Some(corpus), args)?, limits))
 }
 
-/// The user's flags, and isolation: on one card where nothing says which.
+/// The user's settings with isolation, on one shared card unless they name cards.
 fn isolated(settings: &Settings, hardware: &Hardware) -> Result<Settings, Exit> {
     let given = |id| settings.given(id).is_some();
     let on_cpu = settings.given_choice(Id::Mode) == Some("cpu") || hardware.cards.is_empty();
@@ -60,51 +61,53 @@ fn isolated(settings: &Settings, hardware: &Hardware) -> Result<Settings, Exit> 
 }
 
 pub(super) fn measure(
-    call: &BenchArgs,
-    ground: &BenchSetup,
-    limit: &AtTheLimit,
+    args: &BenchArgs,
+    setup: &BenchSetup,
+    limits: &SmallestLimits,
     screen: &Screen,
-) -> Result<Found, Exit> {
-    let usual = if ground.kind() == DeviceKind::Cuda { STEPS_ON_CARDS } else { STEPS_ELSEWHERE };
-    let steps = call.steps.unwrap_or(usual);
-    let Some(corpus) = &ground.corpus else { return Ok(Found::default()) };
+) -> Result<BenchOutput, Exit> {
+    let default = if setup.kind() == DeviceKind::Cuda { STEPS_ON_CARDS } else { STEPS_OFF_CUDA };
+    let steps = args.steps.unwrap_or(default);
+    let Some(corpus) = &setup.corpus else { return Ok(BenchOutput::default()) };
     screen.progress(&format!("Running {steps} steps..."))?;
-    let checkpoints = limit.folder.path().join("checkpoints");
-    let run = memory::run(&ground.resolved, &corpus.corpora, &checkpoints, steps, &ground.site.emitter);
+    let checkpoints = limits.folder.path().join("checkpoints");
+    let run = memory::run(&setup.resolved, &corpus.corpora, &checkpoints, steps, &setup.context.emitter);
     let report = run.map_err(failed)?;
-    let mut found = Found { broken: report.broken(), ..Found::default() };
-    show_roles(&report, limit.smallest.as_ref(), &mut found);
-    show_cards(&report, ground, &mut found);
-    Ok(found)
+    let mut output = BenchOutput { broken: report.broken(), ..BenchOutput::default() };
+    show_roles(&report, limits.smallest.as_ref(), &mut output);
+    show_cards(&report, setup, &mut output);
+    Ok(output)
 }
 
-fn show_roles(report: &MemoryReport, smallest: Option<&Smallest>, found: &mut Found) {
+fn show_roles(report: &MemoryReport, smallest: Option<&Smallest>, output: &mut BenchOutput) {
     let columns = [
         "role",
         "limit MB",
         "planned MB",
         "peak MB",
         "peak ÷ limit",
-        "arena planned, bytes",
-        "arena held, bytes",
+        "arena planned bytes",
+        "arena used bytes",
         "32 MB less",
         "goal",
     ];
     let [validations, checkpoints] = report.between;
     let work = format!("{} steps, {validations} validations, {checkpoints} checkpoints", report.steps);
     let title = match smallest {
-        Some(_) => format!("At the smallest limits that are accepted: {work}"),
-        None => format!("On the CPU: {work}; limits are for GPUs: here 90 % of free memory is the limit"),
+        Some(_) => format!("At the smallest limits the plan accepts: {work}"),
+        None => format!("On the CPU: {work}; limits are for GPUs, here the limit is 90 % of free memory"),
     };
     let mut table = TextTable::new(title, &columns);
-    for (at, role) in report.roles.iter().enumerate() {
-        let below = smallest.map(|smallest| smallest.refused_below[at]);
+    for (index, role) in report.roles.iter().enumerate() {
+        let below = smallest.map(|smallest| smallest.refused_below[index]);
         let below_text = below.map_or("", |refused| if refused { "refused" } else { "accepted" });
         let met = is_met(role);
         if below == Some(false) {
-            let line =
-                format!("{STEP_MB} MB less for the {} role is accepted too: this is not the smallest", role.role);
-            found.broken.push(line);
+            let line = format!(
+                "the plan also accepts {STEP_MB} MB less for the {} role: this limit is not the smallest",
+                role.role
+            );
+            output.broken.push(line);
         }
         table.row(vec![
             role.role.to_string(),
@@ -117,11 +120,11 @@ fn show_roles(report: &MemoryReport, smallest: Option<&Smallest>, found: &mut Fo
             below_text.to_owned(),
             sign(Some(met)),
         ]);
-        found.rows.push(role_json(role, below));
+        output.rows.push(role_json(role, below));
     }
-    table.note("goal: peak ÷ limit ≤ 1.0, and the arena holds what was planned, to the byte");
-    table.note("peaks are the blocks in use, by our count, with the driver's part");
-    found.text += &table.show();
+    table.note("goal: peak ÷ limit ≤ 1.0, and the arena uses exactly the planned bytes");
+    table.note("peak: blocks in use by our own count, plus the driver's share");
+    output.text += &table.show();
 }
 
 fn role_json(role: &RoleReport, below: Option<bool>) -> Value {
@@ -143,18 +146,21 @@ fn is_met(role: &RoleReport) -> bool {
     role.peak_bytes <= role.limit_bytes && role.held_arena_bytes == role.planned_arena_bytes
 }
 
-fn show_cards(report: &MemoryReport, ground: &BenchSetup, found: &mut Found) {
+fn show_cards(report: &MemoryReport, setup: &BenchSetup, output: &mut BenchOutput) {
     let [device, pinned] = report.allocations;
-    let mut table = match ground.kind() {
-        DeviceKind::Cpu => TextTable::new("No cards, so nothing to read off a driver", &[""]),
-        _ => TextTable::new("The process, by the driver", &["card", "limits MB", "peak MB", "samples", "goal"]),
+    let mut table = match setup.kind() {
+        DeviceKind::Cpu => TextTable::new("No GPU: no driver figures to compare", &[""]),
+        _ => TextTable::new(
+            "Memory of the process, as reported by the driver",
+            &["GPU", "limits MB", "peak MB", "samples", "goal"],
+        ),
     };
     for card in &report.cards {
-        let used = card.bytes.map_or("not said".to_owned(), |bytes| mib_ceil(bytes).to_string());
+        let used = card.bytes.map_or("unknown".to_owned(), |bytes| mib_ceil(bytes).to_string());
         let met = card.bytes.map(|_| card.kept());
         let (limit, samples) = (card.limit_bytes / MIB, card.samples.to_string());
         table.row(vec![format!("GPU {}", card.card), limit.to_string(), used, samples, sign(met)]);
-        found.rows.push(json!({
+        output.rows.push(json!({
             "table": "cards",
             "gpu": card.card,
             "limit_bytes": card.limit_bytes,
@@ -169,9 +175,9 @@ fn show_cards(report: &MemoryReport, ground: &BenchSetup, found: &mut Found) {
     let freed = report.free_bytes.as_ref().map(|[before, after]| {
         let list = |bytes: &[u64]| bytes.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
         let sign = sign(Some(before == after));
-        format!("{sign} free bytes by the driver before and after: {} and {}", list(before), list(after))
+        format!("{sign} free bytes reported by the driver before and after: {} and {}", list(before), list(after))
     });
-    found.rows.push(json!({
+    output.rows.push(json!({
         "table": "growth",
         "steps": report.steps,
         "validations": report.between[0],
@@ -183,6 +189,6 @@ fn show_cards(report: &MemoryReport, ground: &BenchSetup, found: &mut Found) {
         "goal_met": met && report.free_bytes.as_ref().is_none_or(|[before, after]| before == after),
     }));
     table.note(grown);
-    table.note(freed.unwrap_or_else(|| "free memory is not compared: others move it too".to_owned()));
-    found.text += &table.show();
+    table.note(freed.unwrap_or_else(|| "free memory is not compared: other processes change it too".to_owned()));
+    output.text += &table.show();
 }

@@ -1,16 +1,16 @@
-//! `tandem bench NAME`: measures, prints a table, and says which goals this machine meets.
+//! `tandem bench NAME`: measures, prints a table, and marks which goals this machine meets.
 //!
-//! A benchmark is not a check: a missed goal is marked and is no failure. What is promised whatever the machine (the
-//! limits of `memory`) does fail.
+//! A benchmark is not a check: a missed goal is marked and does not fail. Promises that hold on every machine (the limits of
+//! `memory`) do fail.
 
-mod beside;
-mod setup;
+mod comparison;
 mod handoff;
 mod mel;
 mod memory;
 mod modes;
 mod peers;
 mod pipeline;
+mod setup;
 mod start;
 mod step;
 pub(crate) mod table;
@@ -20,41 +20,58 @@ mod verdicts;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Arg, ArgMatches, Command as Clap};
+use clap::{Arg, ArgMatches, Command};
 use serde_json::{Value, json};
 use tandem_bench::benchmarks::BenchError;
 use tandem_events::RunEvent;
 use tandem_launch::inventory::{Resolved, host_facts};
 use tandem_plan::plan_json;
 
-use self::beside::Ours;
-use self::memory::AtTheLimit;
+use self::comparison::OwnFigure;
+use self::memory::SmallestLimits;
 use self::peers::Peer;
 use self::setup::BenchSetup;
-use crate::args::{self, PlanCall};
+use crate::args::{self, PlanArgs};
 use crate::auto;
 use crate::exit::{Exit, FAILED};
 use crate::run_log;
 use crate::screen::{self, Screen};
 
-/// The benchmarks there are, and the figure each is about.
-const NAMES: [(Name, &str, &str); 8] = [
-    (Name::Pipeline, "pipeline", "steps per second against what the model could do if batches were always there"),
-    (Name::Handoff, "handoff", "time to take a batch that is ready, and the driver calls beside it"),
-    (Name::Mel, "mel", "features of a batch: latency, and hours of audio per second"),
-    (Name::Step, "step", "one training step of the reference transformers, and where its time goes"),
-    (Name::Training, "training", "the run itself: against its model without a feed, and against its GEMMs"),
-    (Name::Modes, "modes", "every mode of this machine on one corpus, and which one --mode auto would take"),
-    (Name::Start, "start", "time to the first batch of a list of a million recordings"),
-    (Name::Memory, "memory", "peak use at the smallest limits, and allocations after warm-up"),
-];
+/// A benchmark in the list of `tandem bench`.
+struct BenchEntry {
+    benchmark: Benchmark,
+    name: &'static str,
+    about: &'static str,
+}
 
-/// For whoever works on `profile`.
-const UNLISTED: (Name, &str, &str) = (Name::Verdicts, "verdicts", "whether `profile` says the right thing here");
+const fn entry(benchmark: Benchmark, name: &'static str, about: &'static str) -> BenchEntry {
+    BenchEntry { benchmark, name, about }
+}
+
+/// All benchmarks, in the order they are listed.
+const BENCHMARKS: [BenchEntry; 9] = [
+    entry(
+        Benchmark::Pipeline,
+        "pipeline",
+        "training speed against model-only throughput, for producers of every speed",
+    ),
+    entry(Benchmark::Handoff, "handoff", "latency of taking a ready batch, and of the driver calls around it"),
+    entry(Benchmark::Mel, "mel", "feature extraction: latency of a batch, and hours of audio per second"),
+    entry(Benchmark::Step, "step", "one training step of the reference transformers, and where its time goes"),
+    entry(Benchmark::Training, "training", "a real run against its model-only throughput and against its GEMMs alone"),
+    entry(Benchmark::Modes, "modes", "every mode of this machine on one corpus, and the one --mode auto chooses"),
+    entry(Benchmark::Start, "start", "time to the first batch of a manifest with a million recordings"),
+    entry(Benchmark::Memory, "memory", "peak memory at the smallest accepted limits, and allocations after warm-up"),
+    entry(
+        Benchmark::Verdicts,
+        "verdicts",
+        "whether `tandem profile` names a stage slowed down on purpose (for developers)",
+    ),
+];
 
 /// Which benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Name {
+enum Benchmark {
     Pipeline,
     Handoff,
     Mel,
@@ -66,11 +83,11 @@ enum Name {
     Verdicts,
 }
 
-/// A call of `tandem bench`.
+/// Arguments of `tandem bench`.
 #[derive(Clone)]
 pub(crate) struct BenchArgs {
-    name: Name,
-    pub(crate) plan: PlanCall,
+    benchmark: Benchmark,
+    pub(crate) plan: PlanArgs,
     /// `--steps N`
     steps: Option<usize>,
     /// `--rows N`
@@ -79,82 +96,83 @@ pub(crate) struct BenchArgs {
     no_sweep: bool,
     /// `--bench-dir DIR`
     folder: Option<PathBuf>,
-    /// `--size NAME`, each
+    /// `--size NAME`, repeated
     sizes: Vec<String>,
     /// `--precision NAME`
     precision: Option<String>,
     /// `--breakdown`
     breakdown: bool,
-    /// `--peer CMD`, each
+    /// `--peer CMD`, repeated
     peers: Vec<String>,
 }
 
-/// What a benchmark found.
+/// The result of a benchmark.
 #[derive(Default)]
-struct Found {
-    /// For people.
+struct BenchOutput {
+    /// The tables, as text.
     text: String,
-    /// For programs, a row of any table each.
+    /// The rows of all tables, as JSON.
     rows: Vec<Value>,
-    /// What peers may have a figure for.
-    ours: Vec<Ours>,
-    /// What was promised and not kept.
+    /// Figures to compare with those of peers.
+    ours: Vec<OwnFigure>,
+    /// Promises that were not met.
     broken: Vec<String>,
 }
 
-pub(crate) fn grammar() -> Clap {
-    let name = Arg::new("name").value_name("NAME").help("Which one; without it, all are listed");
+pub(crate) fn command() -> Command {
+    let name = Arg::new("name").value_name("NAME").help("Which benchmark; listed below");
     let steps = Arg::new("steps").long("steps").value_name("N").value_parser(count);
     let rows = Arg::new("rows").long("rows").value_name("N").value_parser(count);
     let peer = Arg::new("peer").long("peer").value_name("CMD").action(clap::ArgAction::Append);
     let size = Arg::new("size").long("size").value_name("NAME").value_parser(step::SIZES);
     let precision = Arg::new("precision").long("precision").value_name("NAME").value_parser(step::PRECISIONS);
-    Clap::new("bench")
-        .about("Measure this machine: how close the pipeline comes to what the model could do, and what it costs")
+    Command::new("bench")
+        .about("Run a benchmark on this machine")
+        .after_help(list())
         .arg(name)
-        .arg(steps.help("Steps, rounds or batches that are measured [default: the benchmark's own]"))
-        .arg(rows.help("Recordings or rows the benchmark makes for itself [default: the benchmark's own]"))
-        .arg(args::switch("no-sweep", "pipeline: leave the planted producers out"))
+        .arg(steps.help("Steps, rounds or batches to measure [default: depends on the benchmark]"))
+        .arg(rows.help("Recordings or manifest rows to generate [default: depends on the benchmark]"))
+        .arg(args::switch("no-sweep", "pipeline: skip the sweep over synthetic producers"))
         .arg(
             size.action(clap::ArgAction::Append)
-                .help("step: which model, tiny, small, middle or large. Repeatable [default: those for this device]"),
+                .help("step: model size; may be repeated [default: depends on the device]"),
         )
-        .arg(precision.help("step: what GEMMs compute in, f32 or bf16 [default: bf16 where the device has it]"))
-        .arg(args::switch("breakdown", "step: time every kind of work by itself too"))
-        .arg(args::path("bench-dir", "Folder for what a benchmark leaves: bad_samples.jsonl, the disk cache"))
-        .arg(peer.help("A shell command to run in the same run, after ours; its output is quoted. Repeatable"))
+        .arg(precision.help("step: precision of the GEMMs [default: bf16 where the device has it]"))
+        .arg(args::switch("breakdown", "step: also time each kind of kernel alone"))
+        .arg(args::path("bench-dir", "Folder for files a benchmark leaves: bad_samples.jsonl, the disk cache"))
+        .arg(peer.help("Shell command to run afterwards for comparison; its output is quoted. May be repeated"))
         .arg(args::run_log())
 }
 
-/// What was typed after `bench`. The flags of the plan are read by `plan`.
-pub(crate) fn read(
-    given: &ArgMatches,
-    plan: impl Fn(&ArgMatches) -> Result<PlanCall, Exit>,
+/// Parses the arguments of `bench`; `plan` parses the plan's flags.
+pub(crate) fn parse(
+    matches: &ArgMatches,
+    plan: impl Fn(&ArgMatches) -> Result<PlanArgs, Exit>,
 ) -> Result<BenchArgs, Exit> {
-    let Some(typed) = given.get_one::<String>("name") else {
-        return Err(if given.get_flag("json") { Exit::Usage(list()) } else { Exit::Said(list()) });
+    let Some(typed) = matches.get_one::<String>("name") else {
+        return Err(if matches.get_flag("json") { Exit::Usage(list()) } else { Exit::Text(list()) });
     };
-    let Some((name, ..)) = NAMES.into_iter().chain([UNLISTED]).find(|(_, name, _)| name == typed) else {
-        return Err(Exit::Usage(format!("❌ there is no benchmark `{typed}`\n{}", list())));
+    let Some(entry) = BENCHMARKS.iter().find(|entry| entry.name == typed) else {
+        return Err(Exit::Usage(format!("❌ unknown benchmark `{typed}`\n{}", list())));
     };
-    let number = |name: &str| given.get_one::<usize>(name).copied();
-    let all = |name: &str| given.get_many::<String>(name).into_iter().flatten().cloned().collect();
+    let number = |name: &str| matches.get_one::<usize>(name).copied();
+    let all = |name: &str| matches.get_many::<String>(name).into_iter().flatten().cloned().collect();
     Ok(BenchArgs {
-        name,
-        plan: plan(given)?,
+        benchmark: entry.benchmark,
+        plan: plan(matches)?,
         steps: number("steps"),
         rows: number("rows"),
-        no_sweep: given.get_flag("no-sweep"),
-        folder: given.get_one::<PathBuf>("bench-dir").cloned(),
+        no_sweep: matches.get_flag("no-sweep"),
+        folder: matches.get_one::<PathBuf>("bench-dir").cloned(),
         sizes: all("size"),
-        precision: given.get_one::<String>("precision").cloned(),
-        breakdown: given.get_flag("breakdown"),
+        precision: matches.get_one::<String>("precision").cloned(),
+        breakdown: matches.get_flag("breakdown"),
         peers: all("peer"),
     })
 }
 
 fn list() -> String {
-    let lines = NAMES.iter().map(|(_, name, what)| format!("  tandem bench {name:<10} {what}\n"));
+    let lines = BENCHMARKS.iter().map(|entry| format!("  tandem bench {:<10} {}\n", entry.name, entry.about));
     lines.fold("Benchmarks:\n".to_owned(), |text, line| text + &line)
 }
 
@@ -168,85 +186,86 @@ fn count(text: &str) -> Result<usize, String> {
 
 pub(crate) fn run(typed: &BenchArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     typed.plan.warnings.iter().for_each(|warning| screen.warn(warning));
-    let settled = match typed.name {
-        // It times them all itself.
-        Name::Modes => None,
-        _ => auto::settle(&typed.plan, screen)?.map(|plan| BenchArgs { plan, ..typed.clone() }),
+    let auto_args = match typed.benchmark {
+        // Times every mode itself.
+        Benchmark::Modes => None,
+        _ => auto::choose_mode(&typed.plan, screen)?.map(|plan| BenchArgs { plan, ..typed.clone() }),
     };
-    let call = settled.as_ref().unwrap_or(typed);
-    // What a benchmark made for itself is gone with its folder.
-    let (ground, limit, _made) = match call.name {
-        Name::Memory => memory::ground(call, screen).map(|(ground, limit)| (ground, Some(limit), None))?,
-        Name::Training => training::ground(call, screen).map(|(ground, folder)| (ground, None, Some(folder)))?,
-        Name::Modes => modes::ground(call, screen).map(|(ground, folder)| (ground, None, Some(folder)))?,
-        _ => (BenchSetup::find(call, screen)?, None, None),
+    let args = auto_args.as_ref().unwrap_or(typed);
+    // `_folder` holds a generated corpus until the benchmark ends.
+    let (setup, limits, _folder) = match args.benchmark {
+        Benchmark::Memory => memory::prepare(args, screen).map(|(setup, limits)| (setup, Some(limits), None))?,
+        Benchmark::Training => training::prepare(args, screen).map(|(setup, folder)| (setup, None, Some(folder)))?,
+        Benchmark::Modes => modes::prepare(args, screen).map(|(setup, folder)| (setup, None, Some(folder)))?,
+        _ => (BenchSetup::resolve(args, screen)?, None, None),
     };
-    ground.say_notes(screen);
-    let (log, emitter) = run_log::open(&call.plan)?;
+    setup.print_notes(screen);
+    let (log, emitter) = run_log::open(&args.plan)?;
     emitter.emit(RunEvent::RunStarted {
-        command: format!("bench {}", call.name()),
+        command: format!("bench {}", args.name()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        plan_json: Some(plan_json(&ground.resolved.plan, &ground.resolved.hardware).to_string()),
+        plan_json: Some(plan_json(&setup.resolved.plan, &setup.resolved.hardware).to_string()),
     });
-    let ground = ground.telling(emitter);
-    let outcome = measure(call, &ground, limit.as_ref(), screen);
-    let code = if outcome.as_ref().is_ok_and(|(found, _)| found.broken.is_empty()) { 0 } else { FAILED };
+    let setup = setup.with_emitter(emitter);
+    let outcome = measure(args, &setup, limits.as_ref(), screen);
+    let code = if outcome.as_ref().is_ok_and(|(output, _)| output.broken.is_empty()) { 0 } else { FAILED };
     let reason = if code == 0 { "measured" } else { "the benchmark failed" };
-    let resolved = ground.end();
+    // Drops the emitter, so that the log can close.
+    let resolved = setup.into_resolved();
     run_log::close(log, code, reason, screen);
-    let (found, peers) = outcome?;
-    if call.plan.json {
-        screen::write_json(&document(call, &found, &peers, &resolved))?;
+    let (output, peers) = outcome?;
+    if args.plan.json {
+        screen::write_json(&document(args, &output, &peers, &resolved))?;
     }
     Ok(ExitCode::from(code))
 }
 
-/// Ours first, said at once: a peer that hangs or fails must not lose it.
+/// Measures, then runs the peers. Prints our table first: a peer that hangs or fails must not lose it.
 fn measure(
-    call: &BenchArgs,
-    ground: &BenchSetup,
-    limit: Option<&AtTheLimit>,
+    args: &BenchArgs,
+    setup: &BenchSetup,
+    limits: Option<&SmallestLimits>,
     screen: &Screen,
-) -> Result<(Found, Vec<Peer>), Exit> {
-    screen.progress(&ground.heading(call.name()))?;
-    let mut found = match (call.name, limit) {
-        (Name::Pipeline, _) => pipeline::measure(call, ground, screen)?,
-        (Name::Handoff, _) => handoff::measure(call, ground)?,
-        (Name::Mel, _) => mel::measure(call, ground)?,
-        (Name::Step, _) => step::measure(call, ground, screen)?,
-        (Name::Training, _) => training::measure(call, ground, screen)?,
-        (Name::Modes, _) => modes::measure(call, ground, screen)?,
-        (Name::Verdicts, _) => verdicts::measure(call, screen)?,
-        (Name::Start, _) => start::measure(call, ground, screen)?,
-        (Name::Memory, Some(limit)) => memory::measure(call, ground, limit, screen)?,
-        (Name::Memory, None) => unreachable!("its ground comes with its limits"),
+) -> Result<(BenchOutput, Vec<Peer>), Exit> {
+    screen.progress(&setup.heading(args.name()))?;
+    let mut output = match (args.benchmark, limits) {
+        (Benchmark::Pipeline, _) => pipeline::measure(args, setup, screen)?,
+        (Benchmark::Handoff, _) => handoff::measure(args, setup)?,
+        (Benchmark::Mel, _) => mel::measure(args, setup)?,
+        (Benchmark::Step, _) => step::measure(args, setup, screen)?,
+        (Benchmark::Training, _) => training::measure(args, setup, screen)?,
+        (Benchmark::Modes, _) => modes::measure(args, setup, screen)?,
+        (Benchmark::Verdicts, _) => verdicts::measure(args, screen)?,
+        (Benchmark::Start, _) => start::measure(args, setup, screen)?,
+        (Benchmark::Memory, Some(limits)) => memory::measure(args, setup, limits, screen)?,
+        (Benchmark::Memory, None) => unreachable!("`memory::prepare` returns the limits"),
     };
-    if !call.plan.json {
-        screen.say(&found.text)?;
+    if !args.plan.json {
+        screen.print(&output.text)?;
     }
-    found.broken.iter().for_each(|line| screen::complain(&format!("❌ {line}"), ground.resolved.plan.simulated));
-    let peers = call.peers.iter().map(|command| {
+    output.broken.iter().for_each(|line| screen::print_error(&format!("❌ {line}"), setup.resolved.plan.simulated));
+    let peers = args.peers.iter().map(|command| {
         screen.progress(&format!("Peer: {command}"))?;
         let peer = Peer::run(command);
-        if !call.plan.json {
-            screen.say(&peer.show())?;
+        if !args.plan.json {
+            screen.print(&peer.show())?;
         }
         peer.warn(screen);
         Ok(peer)
     });
     let peers = peers.collect::<Result<Vec<_>, Exit>>()?;
-    if let Some((text, rows)) = beside::compare(&found.ours, &peers) {
-        found.rows.extend(rows);
-        if !call.plan.json {
-            screen.say(&text)?;
+    if let Some((text, rows)) = comparison::compare(&output.ours, &peers) {
+        output.rows.extend(rows);
+        if !args.plan.json {
+            screen.print(&text)?;
         }
     }
-    Ok((found, peers))
+    Ok((output, peers))
 }
 
-fn document(call: &BenchArgs, found: &Found, peers: &[Peer], resolved: &Resolved) -> Value {
+fn document(args: &BenchArgs, output: &BenchOutput, peers: &[Peer], resolved: &Resolved) -> Value {
     json!({
-        "bench": call.name(),
+        "bench": args.name(),
         "simulated": resolved.plan.simulated,
         "machine": {
             "gpu": resolved.plan.model.card.map(|_| &resolved.plan.model.name),
@@ -255,19 +274,19 @@ fn document(call: &BenchArgs, found: &Found, peers: &[Peer], resolved: &Resolved
         },
         "mode": resolved.plan.mode.slug(),
         "transfer": resolved.plan.transfer.to_string(),
-        "rows": found.rows,
-        "broken": found.broken,
+        "rows": output.rows,
+        "broken": output.broken,
         "peers": peers.iter().map(Peer::json).collect::<Vec<_>>(),
     })
 }
 
 impl BenchArgs {
     fn name(&self) -> &'static str {
-        NAMES.into_iter().chain([UNLISTED]).find(|(name, ..)| *name == self.name).map_or("", |(_, name, _)| name)
+        BENCHMARKS.iter().find(|entry| entry.benchmark == self.benchmark).map_or("", |entry| entry.name)
     }
 }
 
-/// A benchmark that could not be run, as the program tells it.
+/// The exit of a benchmark that could not run.
 fn failed(error: BenchError) -> Exit {
     Exit::Failed(anyhow::Error::new(error))
 }

@@ -9,51 +9,51 @@ use tandem_plan::setting::Id;
 
 use super::setup::BenchSetup;
 use super::table::{TextTable, percent, sign};
-use super::{BenchArgs, Found, training};
-use crate::args::PlanCall;
+use super::{BenchArgs, BenchOutput, training};
+use crate::args::PlanArgs;
 use crate::auto;
 use crate::exit::Exit;
 use crate::scratch::Scratch;
 use crate::screen::Screen;
 
-/// SPEC §9: what hard limits may cost.
+/// The goal: throughput with hard limits ÷ the same mode without.
 const GOAL: f64 = 0.99;
 
-/// The ground for it: that of the mode which runs when none is named.
-pub(super) fn ground(call: &BenchArgs, screen: &Screen) -> Result<(BenchSetup, Scratch), Exit> {
-    let settings = call.plan.settings.without(&[Id::Mode]);
-    training::ground(&BenchArgs { plan: PlanCall { settings, ..call.plan.clone() }, ..call.clone() }, screen)
+/// Resolves the plan of the default mode, with a corpus.
+pub(super) fn prepare(args: &BenchArgs, screen: &Screen) -> Result<(BenchSetup, Scratch), Exit> {
+    let settings = args.plan.settings.without(&[Id::Mode]);
+    training::prepare(&BenchArgs { plan: PlanArgs { settings, ..args.plan.clone() }, ..args.clone() }, screen)
 }
 
-pub(super) fn measure(call: &BenchArgs, ground: &BenchSetup, screen: &Screen) -> Result<Found, Exit> {
-    let Some(corpus) = &ground.corpus else { return Ok(Found::default()) };
+pub(super) fn measure(args: &BenchArgs, setup: &BenchSetup, screen: &Screen) -> Result<BenchOutput, Exit> {
+    let Some(corpus) = &setup.corpus else { return Ok(BenchOutput::default()) };
     let refused = |refusal| Exit::Refused(Box::new(refusal));
-    let field = modes::field(&call.plan.settings, &ground.resolved.hardware).map_err(refused)?;
-    screen.progress(&format!("Timing {} modes...", field.len()))?;
-    let survey = || Inventory::survey(call.plan.sim.clone());
-    let mut trials = TimedRuns::new(&survey, (&corpus.facts, &corpus.corpora), ground.site.emitter.clone());
-    trials = trials.of_steps(call.steps);
-    let mut said = Ok(());
-    let report = modes::run(field, &mut trials, auto::rounds(&call.plan), &mut |line| {
-        if said.is_ok() {
-            said = screen.progress(&format!("   {line}"));
+    let candidates = modes::field(&args.plan.settings, &setup.resolved.hardware).map_err(refused)?;
+    screen.progress(&format!("Timing {} modes...", candidates.len()))?;
+    let survey = || Inventory::survey(args.plan.sim.clone());
+    let mut timed_runs = TimedRuns::new(&survey, (&corpus.facts, &corpus.corpora), setup.context.emitter.clone());
+    timed_runs = timed_runs.of_steps(args.steps);
+    let mut printed = Ok(());
+    let report = modes::run(candidates, &mut timed_runs, auto::rounds(&args.plan), &mut |line| {
+        if printed.is_ok() {
+            printed = screen.progress(&format!("   {line}"));
         }
     });
-    said?;
-    let mut found = Found::default();
-    show(&report, ground, &mut found);
-    Ok(found)
+    printed?;
+    let mut output = BenchOutput::default();
+    show(&report, setup, &mut output);
+    Ok(output)
 }
 
-fn show(report: &ModesReport, ground: &BenchSetup, found: &mut Found) {
-    let plan = &ground.resolved.plan;
-    let title = format!("The modes of this machine: {} model, batch {}", plan.model_size.name(), plan.batch_size);
+fn show(report: &ModesReport, setup: &BenchSetup, output: &mut BenchOutput) {
+    let plan = &setup.resolved.plan;
+    let title = format!("Modes of this machine: {} model, batch {}", plan.model_size.name(), plan.batch_size);
     let columns = [
         "mode",
         "steps/s",
-        "middle half",
+        "p25 to p75",
         "÷ best",
-        "÷ open",
+        "÷ no limits",
         "data busy",
         "model busy",
         "data MB",
@@ -62,24 +62,26 @@ fn show(report: &ModesReport, ground: &BenchSetup, found: &mut Found) {
         "",
     ];
     let mut table = TextTable::new(title, &columns);
-    for (at, row) in report.rows.iter().enumerate() {
-        let of_open = report.of_open(at);
+    for (index, row) in report.rows.iter().enumerate() {
+        let of_open = report.of_open(index);
         let goal = of_open.map(|share| share >= GOAL);
         let mut cells = vec![row.candidate.name()];
         cells.extend(figures(row, report.best()));
         cells.insert(4, of_open.map_or(String::new(), |share| format!("{share:.3}")));
-        cells.extend([sign(goal), remark(row, report.taken == Some(at))]);
+        cells.extend([sign(goal), remark(row, report.taken == Some(index))]);
         table.row(cells);
-        found.rows.push(json_row(row, of_open, goal, report, at));
+        output.rows.push(json_row(row, of_open, goal, report, index));
     }
     if plan.simulated {
-        table.note("simulated: by the clock of the simulated cards, on which features and step take turns on one card");
+        table.note("simulated: times are of the simulated clock, where features and step take turns on one card");
     }
-    table.note("÷ open: against the same mode without hard limits (goal ≥ 0.99); taken: what --mode auto takes");
-    found.text += &table.show();
+    table.note(
+        "÷ no limits: against the same mode without hard limits (goal: ≥ 0.99); chosen: the mode --mode auto chooses",
+    );
+    output.text += &table.show();
     let fastest = report.rows.iter().max_by(|a, b| rate(a).total_cmp(&rate(b))).filter(|row| row.seen.is_ok());
     if let Some(fastest) = fastest {
-        found.text += &format!("The fastest here: {}\n", fastest.candidate.name());
+        output.text += &format!("Fastest on this machine: {}\n", fastest.candidate.name());
     }
 }
 
@@ -87,7 +89,7 @@ fn rate(row: &ModeRow) -> f64 {
     row.pace().map_or(0.0, |pace| pace.steps_per_s)
 }
 
-/// Pace, spread, of the best, how busy, how much memory.
+/// Throughput, its spread, its ratio to the best, busy time and memory.
 fn figures(row: &ModeRow, best: f64) -> Vec<String> {
     let Ok(seen) = &row.seen else { return vec![String::new(); 7] };
     let busy = |of: Option<f64>| of.map_or(String::new(), percent);
@@ -102,11 +104,11 @@ fn figures(row: &ModeRow, best: f64) -> Vec<String> {
     ]
 }
 
-fn remark(row: &ModeRow, is_taken: bool) -> String {
+fn remark(row: &ModeRow, is_chosen: bool) -> String {
     match &row.seen {
-        Ok(_) if is_taken => "taken".to_owned(),
+        Ok(_) if is_chosen => "chosen".to_owned(),
         Ok(_) => String::new(),
-        Err(why) => why.clone(),
+        Err(reason) => reason.clone(),
     }
 }
 
@@ -115,7 +117,7 @@ fn json_row(
     of_open: Option<f64>,
     goal: Option<bool>,
     report: &ModesReport,
-    at: usize,
+    index: usize,
 ) -> serde_json::Value {
     let seen = row.seen.as_ref().ok();
     json!({
@@ -134,7 +136,7 @@ fn json_row(
         "model_busy": seen.and_then(|seen| seen.busy).map(|busy| busy.model),
         "data_mb": seen.map(|seen| mib_ceil(seen.used_bytes[0])),
         "model_mb": seen.map(|seen| mib_ceil(seen.used_bytes[1])),
-        "taken": report.taken == Some(at),
+        "taken": report.taken == Some(index),
         "goal_met": goal,
         "why": row.seen.as_ref().err(),
     })

@@ -1,4 +1,4 @@
-//! Peers: other people's programs, run in the same run so that the figures belong together.
+//! Peers: other programs, run in the same call so that the figures are comparable.
 
 use std::process::{Command, Stdio};
 
@@ -6,17 +6,16 @@ use serde_json::{Value, json};
 
 use crate::screen::Screen;
 
-/// A peer that was run.
+/// A peer, after it ran.
 pub(super) struct Peer {
     command: String,
     lines: Vec<String>,
-    /// What went wrong, if anything did.
+    /// Why it failed, if it did.
     problem: Option<String>,
 }
 
 impl Peer {
-    /// Runs it in a shell and waits. Its standard error is the caller's; whatever goes wrong is kept, and is no failure
-    /// of ours.
+    /// Runs it in a shell and waits. It shares our standard error. Its failure is recorded and does not fail the benchmark.
     pub(super) fn run(command: &str) -> Peer {
         let ran = Command::new("sh").arg("-c").arg(command).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
         let (lines, problem) = match ran {
@@ -29,25 +28,25 @@ impl Peer {
         Peer { command: command.to_owned(), lines, problem }
     }
 
-    /// What it printed.
+    /// Its output.
     pub(super) fn lines(&self) -> &[String] {
         &self.lines
     }
 
-    /// What it printed, quoted.
+    /// Its output, quoted.
     pub(super) fn show(&self) -> String {
         let lines = self.lines.iter().map(|line| format!("  | {line}\n"));
         lines.fold(format!("Peer `{}`\n", self.command), |text, line| text + &line)
     }
 
-    /// Says when it failed.
+    /// Warns if it failed.
     pub(super) fn warn(&self, screen: &Screen) {
         if let Some(problem) = &self.problem {
-            screen.warn(&format!("the peer `{}` failed ({problem}); our figures stand", self.command));
+            screen.warn(&format!("the peer `{}` failed ({problem}); Tandem's figures are unaffected", self.command));
         }
     }
 
-    /// The same for programs; lines that are JSON are also there as such.
+    /// The JSON document's entry. Lines that are JSON are included parsed, too.
     pub(super) fn json(&self) -> Value {
         let parsed = self.lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         json!({

@@ -1,4 +1,4 @@
-//! The ground a benchmark stands on: the plan of the flags, the corpus if one was named, and what is left behind.
+//! What a benchmark runs with: the plan of its flags, the corpus if one was given, the folder for its files.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,54 +15,54 @@ use tandem_plan::setting::Id;
 use super::BenchArgs;
 use crate::data::FoundCorpus;
 use crate::exit::Exit;
-use crate::plan::resolve;
+use crate::plan;
 use crate::screen::Screen;
 
-/// Everything that is found before anything is measured.
+/// Everything that is resolved before measuring.
 pub(super) struct BenchSetup {
     pub(super) resolved: Resolved,
     pub(super) corpus: Option<FoundCorpus>,
-    /// `--bench-dir`, made.
+    /// `--bench-dir`, created.
     pub(super) folder: Option<PathBuf>,
-    pub(super) site: BenchContext,
+    pub(super) context: BenchContext,
 }
 
 impl BenchSetup {
-    /// Resolves the plan as `plan` does.
-    pub(super) fn find(call: &BenchArgs, screen: &Screen) -> Result<BenchSetup, Exit> {
-        let (resolved, corpus) = resolve(&call.plan, screen)?;
-        BenchSetup::of(resolved, corpus, call)
+    /// Resolves the plan as `tandem plan` does.
+    pub(super) fn resolve(args: &BenchArgs, screen: &Screen) -> Result<BenchSetup, Exit> {
+        let (resolved, corpus) = plan::resolve(&args.plan, screen)?;
+        BenchSetup::new(resolved, corpus, args)
     }
 
-    /// Tries the way across, and makes the folder.
-    pub(super) fn of(
+    /// Tests the transfer, and creates the folder.
+    pub(super) fn new(
         mut resolved: Resolved,
         corpus: Option<FoundCorpus>,
-        call: &BenchArgs,
+        args: &BenchArgs,
     ) -> Result<BenchSetup, Exit> {
-        resolved.try_transfer().context("cannot try the transfer between the roles")?;
-        if let Some(folder) = &call.folder {
+        resolved.try_transfer().context("the transfer test between the roles failed")?;
+        if let Some(folder) = &args.folder {
             fs::create_dir_all(folder).map_err(|error| {
-                Exit::Usage(format!("❌ --bench-dir: the folder cannot be made ({error}): {}", folder.display()))
+                Exit::Usage(format!("❌ --bench-dir: cannot create the folder ({error}): {}", folder.display()))
             })?;
         }
-        let site = site_of(&resolved, call);
-        Ok(BenchSetup { resolved, corpus, folder: call.folder.clone(), site })
+        let context = bench_context(&resolved, args);
+        Ok(BenchSetup { resolved, corpus, folder: args.folder.clone(), context })
     }
 
-    /// What the plan decided differently from what one might expect.
-    pub(super) fn say_notes(&self, screen: &Screen) {
+    /// Prints the plan's notes as warnings.
+    pub(super) fn print_notes(&self, screen: &Screen) {
         self.resolved.plan.notes.iter().for_each(|note| screen.warn(note.trim_start_matches("⚠️ ")));
     }
 
-    /// The same, with somebody who is told.
-    pub(super) fn telling(mut self, emitter: Emitter) -> BenchSetup {
-        self.site.emitter = emitter;
+    /// Sends events to `emitter`.
+    pub(super) fn with_emitter(mut self, emitter: Emitter) -> BenchSetup {
+        self.context.emitter = emitter;
         self
     }
 
-    /// Nobody is told any more.
-    pub(super) fn end(self) -> Resolved {
+    /// Ends the setup, and with it its emitter.
+    pub(super) fn into_resolved(self) -> Resolved {
         self.resolved
     }
 
@@ -82,30 +82,30 @@ impl BenchSetup {
     }
 
     /// The corpus of `--train-data`.
-    pub(super) fn material(&self) -> Option<&Arc<TrainingSet>> {
+    pub(super) fn training_set(&self) -> Option<&Arc<TrainingSet>> {
         self.corpus.as_ref().map(|corpus| &corpus.corpora.train)
     }
 
-    /// The cache that was asked for by hand; none was otherwise.
-    pub(super) fn asked_cache(&self, call: &BenchArgs) -> Result<Option<CacheSpec>, Exit> {
-        if call.plan.settings.given_choice(Id::CachePlan).is_none_or(|word| word == "auto") {
+    /// The cache that `--cache` requests. None for `auto`.
+    pub(super) fn requested_cache(&self, args: &BenchArgs) -> Result<Option<CacheSpec>, Exit> {
+        if args.plan.settings.given_choice(Id::CachePlan).is_none_or(|word| word == "auto") {
             return Ok(None);
         }
         let cache = &self.resolved.plan.cache;
         let folder = self.folder.as_ref().map(|folder| folder.join("cache"));
         if cache.kind == CacheKind::Disk && folder.is_none() {
-            return Err(Exit::Usage("❌ --cache disk: say where, with --bench-dir DIR".to_owned()));
+            return Err(Exit::Usage("❌ --cache disk needs a folder: add --bench-dir DIR".to_owned()));
         }
         Ok(Some(CacheSpec { kind: cache.kind, budget_bytes: cache.budget_bytes, folder }))
     }
 }
 
-/// The machine, before anything is decided.
-pub(super) fn survey(call: &BenchArgs) -> Result<Inventory, Exit> {
-    Ok(Inventory::survey(call.plan.sim.clone()).context("cannot read the GPUs")?)
+/// Surveys the machine.
+pub(super) fn survey(args: &BenchArgs) -> Result<Inventory, Exit> {
+    Ok(Inventory::survey(args.plan.sim.clone()).context("cannot read the GPUs")?)
 }
 
-fn site_of(resolved: &Resolved, call: &BenchArgs) -> BenchContext {
+fn bench_context(resolved: &Resolved, args: &BenchArgs) -> BenchContext {
     let plan = &resolved.plan;
     BenchContext {
         machine: resolved.machine.clone(),
@@ -115,9 +115,9 @@ fn site_of(resolved: &Resolved, call: &BenchArgs) -> BenchContext {
         slots: [plan.feed.data_slots, plan.feed.model_slots],
         pinned_uploads: plan.feed.pinned_uploads,
         threads: [plan.threads as usize, plan.max_threads as usize],
-        depth_fixed: call.plan.settings.given(Id::BufferSize).is_some(),
+        depth_fixed: args.plan.settings.given(Id::BufferSize).is_some(),
         max_bad_fraction: plan.max_bad_fraction,
-        bad_samples: call.folder.as_ref().map(|folder| folder.join("bad_samples.jsonl")),
+        bad_samples: args.folder.as_ref().map(|folder| folder.join("bad_samples.jsonl")),
         emitter: Emitter::none(),
     }
 }

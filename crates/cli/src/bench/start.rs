@@ -5,42 +5,42 @@ use tandem_bench::benchmarks::start::{self, Scan, Start};
 
 use super::setup::BenchSetup;
 use super::table::{TextTable, sign};
-use super::{BenchArgs, Found, failed};
+use super::{BenchArgs, BenchOutput, failed};
 use crate::exit::Exit;
 use crate::scratch::Scratch;
 use crate::screen::Screen;
 
-/// Rows of the list with durations, and recordings of the one without.
+/// Rows of the manifest with durations, and recordings of the one without.
 const ROWS: usize = 1_000_000;
 const SCANNED: usize = 2000;
-/// SPEC: seconds to the first batch.
+/// The goal: seconds to the first batch.
 const GOAL_S: f64 = 2.0;
 
-pub(super) fn measure(call: &BenchArgs, ground: &BenchSetup, screen: &Screen) -> Result<Found, Exit> {
+pub(super) fn measure(args: &BenchArgs, setup: &BenchSetup, screen: &Screen) -> Result<BenchOutput, Exit> {
     let folder = Scratch::new()?;
-    let rows = call.rows.unwrap_or(ROWS);
-    screen.progress(&format!("Writing a list of {rows} rows..."))?;
+    let rows = args.rows.unwrap_or(ROWS);
+    screen.progress(&format!("Writing a manifest of {rows} rows..."))?;
     let list = start::write_list(&folder.path().join("list"), rows).map_err(failed)?;
-    let batch = u32::try_from(ground.resolved.plan.batch_size).unwrap_or(u32::MAX);
+    let batch = u32::try_from(setup.resolved.plan.batch_size).unwrap_or(u32::MAX);
     screen.progress("Opening it...")?;
-    let found = start::measure(&ground.site, &list, &folder.path().join("lengths"), batch).map_err(failed)?;
-    screen.progress(&format!("Scanning {} recordings without durations...", SCANNED.min(rows)))?;
+    let start = start::measure(&setup.context, &list, &folder.path().join("lengths"), batch).map_err(failed)?;
+    screen.progress(&format!("Measuring {} recordings without durations...", SCANNED.min(rows)))?;
     let scan = start::scan(&folder.path().join("scan"), SCANNED.min(rows)).map_err(failed)?;
-    Ok(report(&found, scan, rows == ROWS))
+    Ok(report(&start, scan, rows == ROWS))
 }
 
-fn report(start: &Start, scan: Scan, has_goal: bool) -> Found {
-    let title = format!("First batch from a list of {} rows with durations, no index", start.rows);
+fn report(start: &Start, scan: Scan, has_goal: bool) -> BenchOutput {
+    let title = format!("First batch of a manifest with {} rows and durations, without an index", start.rows);
     let mut table = TextTable::new(title, &["", "s", "goal"]);
     for (part, seconds) in &start.parts {
         table.row(vec![(*part).to_owned(), format!("{seconds:.3}"), String::new()]);
     }
     let (total_s, met) = (start.total_s(), has_goal.then_some(start.total_s() <= GOAL_S));
-    table.row(vec!["to the first batch".to_owned(), format!("{total_s:.3}"), sign(met)]);
-    table.note(format!("goal: ≤ {GOAL_S} s for 1000000 rows; the order alone took {:.3} s", start.order_s));
+    table.row(vec!["total to the first batch".to_owned(), format!("{total_s:.3}"), sign(met)]);
+    table.note(format!("goal: ≤ {GOAL_S} s for 1000000 rows; shuffling alone took {:.3} s", start.order_s));
     let each_us = scan.seconds / scan.recordings.max(1) as f64 * 1e6;
     table.note(format!(
-        "apart from it: lengths of {} recordings without durations, {each_us:.0} µs each",
+        "separately: measuring {} recordings without durations took {each_us:.0} µs each",
         scan.recordings
     ));
     let parts = start.parts.iter().map(|(part, seconds)| json!({ "part": part, "seconds": seconds }));
@@ -56,5 +56,5 @@ fn report(start: &Start, scan: Scan, has_goal: bool) -> Found {
         }),
         json!({ "table": "scan", "recordings": scan.recordings, "seconds": scan.seconds, "us_each": each_us }),
     ];
-    Found { text: table.show(), rows, ..Found::default() }
+    BenchOutput { text: table.show(), rows, ..BenchOutput::default() }
 }

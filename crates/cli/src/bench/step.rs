@@ -6,68 +6,68 @@ use tandem_device::bytes::mib_ceil;
 use tandem_device::{DType, DeviceKind};
 use tandem_plan::Precision;
 
-use super::beside::Ours;
+use super::comparison::OwnFigure;
 use super::setup::BenchSetup;
 use super::table::{TextTable, percent};
-use super::{BenchArgs, Found, failed};
+use super::{BenchArgs, BenchOutput, failed};
 use crate::exit::Exit;
 use crate::screen::Screen;
 
-/// Steps behind a median.
+/// Steps per median.
 const STEPS: usize = 30;
-/// SPEC: a step ÷ its GEMMs and attention alone.
+/// The goal: step time ÷ time of its GEMMs and attention alone.
 const GOAL_OVER_FLOOR: f64 = 1.35;
 const GOAL_OVER_FLOOR_SMALL: f64 = 1.6;
 
-/// The words of `--size`.
+/// The values of `--size`.
 pub(super) const SIZES: [&str; 4] = ["tiny", "small", "middle", "large"];
-/// The words of `--precision`.
+/// The values of `--precision`.
 pub(super) const PRECISIONS: [&str; 2] = ["f32", "bf16"];
 
-pub(super) fn measure(call: &BenchArgs, ground: &BenchSetup, screen: &Screen) -> Result<Found, Exit> {
+pub(super) fn measure(args: &BenchArgs, setup: &BenchSetup, screen: &Screen) -> Result<BenchOutput, Exit> {
     let spec =
-        StepSpec { precision: precision(call, ground), steps: call.steps.unwrap_or(STEPS), breakdown: call.breakdown };
+        StepSpec { precision: precision(args, setup), steps: args.steps.unwrap_or(STEPS), breakdown: args.breakdown };
     let mut rows = Vec::new();
-    for size in sizes(call, ground.kind()) {
+    for size in sizes(args, setup.kind()) {
         screen.progress(&format!("Measuring:   {}", size.label()))?;
-        rows.push(step::measure(&ground.site, size, spec).map_err(failed)?);
+        rows.push(step::measure(&setup.context, size, spec).map_err(failed)?);
     }
-    Ok(report(&rows, spec, ground.kind()))
+    Ok(report(&rows, spec, setup.kind()))
 }
 
-fn sizes(call: &BenchArgs, kind: DeviceKind) -> Vec<StepSize> {
-    if call.sizes.is_empty() {
+fn sizes(args: &BenchArgs, kind: DeviceKind) -> Vec<StepSize> {
+    if args.sizes.is_empty() {
         return StepSize::usual(kind).to_vec();
     }
-    StepSize::ALL.into_iter().filter(|size| call.sizes.iter().any(|word| word == size.name)).collect()
+    StepSize::ALL.into_iter().filter(|size| args.sizes.iter().any(|name| name == size.name)).collect()
 }
 
-fn precision(call: &BenchArgs, ground: &BenchSetup) -> DType {
-    match (call.precision.as_deref(), ground.resolved.plan.precision) {
+fn precision(args: &BenchArgs, setup: &BenchSetup) -> DType {
+    match (args.precision.as_deref(), setup.resolved.plan.precision) {
         (Some("f32"), _) | (None, Precision::Full) => DType::F32,
         _ => DType::BF16,
     }
 }
 
-fn word(precision: DType) -> &'static str {
+fn precision_name(precision: DType) -> &'static str {
     if precision == DType::BF16 { PRECISIONS[1] } else { PRECISIONS[0] }
 }
 
-/// What a step may take of its floor, where that is promised.
+/// The allowed ratio of a step to its floor, where there is a goal.
 fn goal(size: &StepSize, spec: StepSpec, kind: DeviceKind) -> Option<f64> {
     let goal = if size.name == "small" { GOAL_OVER_FLOOR_SMALL } else { GOAL_OVER_FLOOR };
     (kind == DeviceKind::Cuda && spec.precision == DType::BF16).then_some(goal)
 }
 
-fn report(rows: &[StepRow], spec: StepSpec, kind: DeviceKind) -> Found {
+fn report(rows: &[StepRow], spec: StepSpec, kind: DeviceKind) -> BenchOutput {
     let compute = match spec.precision {
         DType::BF16 => "bf16 with master weights in f32",
         _ => "f32",
     };
-    let title = format!("One training step, {compute}; median of {}, queued and waited for", spec.steps);
-    let columns = ["", "ms", "middle half ms", "first step s", "arena MB", "launches", "gemms", "loss"];
+    let title = format!("One training step, {compute}; median of {}, from launch to completion", spec.steps);
+    let columns = ["", "ms", "p25 to p75 ms", "first step s", "arena MB", "launches", "GEMMs", "loss"];
     let mut table = TextTable::new(title, &columns);
-    let mut found = Found::default();
+    let mut output = BenchOutput::default();
     for row in rows {
         table.row(vec![
             row.size.label(),
@@ -79,28 +79,28 @@ fn report(rows: &[StepRow], spec: StepSpec, kind: DeviceKind) -> Found {
             row.gemms.to_string(),
             format!("{:.3}", row.loss),
         ]);
-        found.rows.push(step_json(row));
-        found.ours.push(Ours {
+        output.rows.push(step_json(row));
+        output.ours.push(OwnFigure {
             label: row.size.label(),
             ms: row.ms.median,
             goal_over_floor: goal(&row.size, spec, kind),
         });
     }
     if kind != DeviceKind::Cuda {
-        table.note("the host computes: the kernels' twins, by the host's clock");
+        table.note("host kernels on the CPU, host clock");
     }
-    found.text = table.show();
+    output.text = table.show();
     for row in rows {
         if let Some(breakdown) = &row.breakdown {
-            found.text += &show(row, breakdown);
-            found.rows.extend(breakdown_json(row, breakdown));
+            output.text += &show_breakdown(row, breakdown);
+            output.rows.extend(breakdown_json(row, breakdown));
         }
     }
-    found
+    output
 }
 
-fn show(row: &StepRow, breakdown: &Breakdown) -> String {
-    let title = format!("Where the time of {} goes, each kind of work by itself", row.size.label());
+fn show_breakdown(row: &StepRow, breakdown: &Breakdown) -> String {
+    let title = format!("Time of {} by kind of kernel, each timed alone", row.size.label());
     let mut table = TextTable::new(title, &["", "count", "µs", "share", "TFLOP/s", "GB/s"]);
     let total_us = breakdown.total_us();
     let mut line = |name: &str, count: String, us: f64, rates: [String; 2]| {
@@ -112,16 +112,16 @@ fn show(row: &StepRow, breakdown: &Breakdown) -> String {
         let flops = group.tera_flops().map_or(String::new(), |rate| format!("{rate:.1}"));
         line(&group.name, group.count.to_string(), group.us, [flops, format!("{:.0}", group.giga_bytes())]);
     }
-    line("all of it, one after the other", String::new(), total_us, Default::default());
+    line("sum of all, one after another", String::new(), total_us, Default::default());
     line(FLOOR, String::new(), breakdown.floor_us(), Default::default());
     let ratio = over_floor(row, breakdown);
-    table.note(format!("a step takes {ratio:.2} × its {FLOOR}"));
+    table.note(format!("a step takes {ratio:.2} × {FLOOR}"));
     table.show()
 }
 
 const FLOOR: &str = "GEMMs and attention alone";
 
-/// The step ÷ what its GEMMs and attention take by themselves.
+/// Step time ÷ time of its GEMMs and attention alone.
 fn over_floor(row: &StepRow, breakdown: &Breakdown) -> f64 {
     row.ms.median * 1e3 / breakdown.floor_us().max(1e-3)
 }
@@ -130,7 +130,7 @@ fn step_json(row: &StepRow) -> Value {
     json!({
         "table": "step",
         "size": row.size.label(),
-        "precision": word(row.spec.precision),
+        "precision": precision_name(row.spec.precision),
         "median_ms": row.ms.median,
         "low_ms": row.ms.low,
         "high_ms": row.ms.high,

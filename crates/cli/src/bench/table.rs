@@ -1,30 +1,30 @@
-//! Tables for people: columns as wide as what is in them, numbers to the right.
+//! Text tables: each column as wide as its widest cell, numbers right-aligned.
 
-/// A table being written.
+/// A text table.
 pub(crate) struct TextTable {
     title: String,
     rows: Vec<Vec<String>>,
-    below: Vec<String>,
+    notes: Vec<String>,
 }
 
 impl TextTable {
-    /// An empty one, under a title.
+    /// An empty table.
     pub(crate) fn new(title: impl Into<String>, columns: &[&str]) -> TextTable {
-        TextTable { title: title.into(), rows: vec![owned(columns)], below: Vec::new() }
+        TextTable { title: title.into(), rows: vec![owned(columns)], notes: Vec::new() }
     }
 
-    /// A row of as many cells as there are columns.
+    /// Adds a row, with one cell per column.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
-        assert_eq!(cells.len(), self.rows[0].len(), "a row with other columns");
+        assert_eq!(cells.len(), self.rows[0].len(), "a cell for every column");
         self.rows.push(cells);
     }
 
-    /// A line under it.
+    /// Adds a line below the table.
     pub(crate) fn note(&mut self, line: impl Into<String>) {
-        self.below.push(line.into());
+        self.notes.push(line.into());
     }
 
-    /// The whole of it.
+    /// Formats the table.
     pub(crate) fn show(&self) -> String {
         let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..self.rows[0].len()).map(width).collect();
@@ -37,7 +37,7 @@ impl TextTable {
             text += line.trim_end();
             text += "\n";
         }
-        self.below.iter().for_each(|line| text += &format!("  {line}\n"));
+        self.notes.iter().for_each(|line| text += &format!("  {line}\n"));
         text
     }
 }
@@ -46,7 +46,7 @@ fn owned(cells: &[&str]) -> Vec<String> {
     cells.iter().map(|cell| (*cell).to_owned()).collect()
 }
 
-/// A sign for a goal: met, missed, or nothing where there is none.
+/// Marks a goal as met or missed; empty where there is none.
 pub(crate) fn sign(met: Option<bool>) -> String {
     match met {
         Some(true) => "✅".to_owned(),
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_what_is_in_them() {
+    fn columns_are_as_wide_as_their_widest_cell() {
         let mut table = TextTable::new("Title", &["name", "µs", "goal"]);
         table.row(vec!["a long name".to_owned(), "1.5".to_owned(), sign(Some(true))]);
         table.row(vec!["b".to_owned(), "12.25".to_owned(), sign(None)]);

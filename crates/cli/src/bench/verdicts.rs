@@ -1,209 +1,238 @@
-//! `tandem bench verdicts`: whether `profile` says the right thing here. Not listed: it is for whoever works on `profile`.
+//! `tandem bench verdicts`: whether `tandem profile` names the right bottleneck on this machine. A tool for developers of
+//! `profile`.
 //!
-//! Work is planted slow (`TANDEM_FAULT=slow:WORK:TIMES`) by a factor drawn now, and the program is run on it as anybody would: `profile
-//! --confirm --json`. Each kind of work is drawn twice: slow enough that the step must wait for it, and slow but never
-//! waited for. A slow step waits for nothing. Factors near a threshold are not drawn.
+//! A fault slows one kind of work down (`TANDEM_FAULT=slow:WORK:TIMES`) by a random factor; then this program runs
+//! `profile --confirm --json` on it as a user would. Each kind of work is slowed down twice: once so much that the step must
+//! wait for it, once so little that the step never waits. A slow step waits for nothing. Factors near a threshold are left
+//! out.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::process::Command;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow};
 use serde_json::{Value, json};
 use tandem_launch::inventory::host_facts;
 
 use super::table::{TextTable, sign};
-use super::{BenchArgs, Found};
+use super::{BenchArgs, BenchOutput};
 use crate::exit::Exit;
 use crate::screen::Screen;
 
-/// Steps of each profile, unless said.
+/// Steps of each profile, by default.
 const STEPS: usize = 60;
-/// A stage that takes so many times as long as the step is waited for; one that takes this share of it is not. On one card
-/// features take turns with the step, which waits for all of them.
+/// Stage time ÷ step time: in this range the step waits for the stage.
 const SLOW: [f64; 2] = [1.7, 3.0];
-/// On the CPU stages take the step's own cores: one that takes up to twice its time makes it longer and is not waited for.
+/// On the CPU, stages use the step's own cores: a stage of up to twice the step's time slows the step down, and the step does
+/// not wait for it.
 const SLOW_ON_CORES: [f64; 2] = [2.6, 4.0];
-const QUICK: [f64; 2] = [0.3, 0.6];
-const QUICK_IN_TURNS: [f64; 2] = [0.02, 0.08];
-/// A prediction may be off by this.
-const OFF: f64 = 0.15;
-/// How near a stage must come to what was drawn, and how often the factor is corrected.
-const NEAR: f64 = 0.15;
-const TRIES: usize = 4;
-/// Work that takes no longer than this, when it is done more often, is not done at all.
-const IN_VAIN: f64 = 1.2;
-/// Doing something more often than this would take longer than anybody waits.
-const MOST_TIMES: f64 = 20_000.0;
+/// In this range the step does not wait for the stage.
+const FAST: [f64; 2] = [0.3, 0.6];
+/// On one GPU, features take turns with the step, which waits for all of them.
+const FAST_IN_TURNS: [f64; 2] = [0.02, 0.08];
+/// The largest relative error of a prediction.
+const MAX_ERROR: f64 = 0.15;
+/// How close a stage must come to its target time, and how often the factor is corrected for that.
+const TOLERANCE: f64 = 0.15;
+const MAX_TRIES: usize = 4;
+/// If repeating the work takes at most this many times as long, the work is not done at all.
+const NO_EFFECT: f64 = 1.2;
+/// A larger factor would take too long.
+const MAX_FACTOR: f64 = 20_000.0;
 
-/// Work that can be planted slow, the stage it is timed as, and what is said of it where the step waits for it.
-const WORKS: [(&str, &str, &str); 4] = [
-    ("decode", "load", "DATA_LOADING"),
-    ("upload", "upload", "GPU_TRANSFER"),
-    ("features", "features", "GPU_PREPROCESS"),
-    ("transfer", "transfer", "GPU_TRANSFER"),
+/// A kind of work that a fault can slow down.
+struct SlowableWork {
+    /// Its name in `TANDEM_FAULT`.
+    name: &'static str,
+    /// The stage it is timed as.
+    stage: &'static str,
+    /// The verdict when the step waits for it.
+    verdict: &'static str,
+}
+
+const WORKS: [SlowableWork; 4] = [
+    SlowableWork { name: "decode", stage: "load", verdict: "DATA_LOADING" },
+    SlowableWork { name: "upload", stage: "upload", verdict: "GPU_TRANSFER" },
+    SlowableWork { name: "features", stage: "features", verdict: "GPU_PREPROCESS" },
+    SlowableWork { name: "transfer", stage: "transfer", verdict: "GPU_TRANSFER" },
 ];
 
-/// What is drawn: work, the stage it is timed as, how many times the step's time it is to take, and what is to be said.
-struct Draw {
+/// One fault to inject, and the verdict to expect.
+struct FaultCase {
     work: &'static str,
+    /// The stage the work is timed as.
     stage: &'static str,
+    /// The range of stage time ÷ step time.
     range: [f64; 2],
     expected: Option<&'static str>,
 }
 
-pub(super) fn measure(call: &BenchArgs, screen: &Screen) -> Result<Found, Exit> {
-    let steps = call.steps.unwrap_or(STEPS);
-    let mut dice = Dice::new();
-    screen.progress(&format!("Draws of {:#x}: clean first", dice.0))?;
+pub(super) fn measure(args: &BenchArgs, screen: &Screen) -> Result<BenchOutput, Exit> {
+    let steps = args.steps.unwrap_or(STEPS);
+    screen.progress("Profiling without a fault...")?;
     let clean = profile(None, steps)?;
-    let step_ms = alone(&clean, "step").context("the clean run has no step alone")?;
-    let unclean = Seen::of(&clean, "").stages;
-    if !unclean.is_empty() {
-        let said = unclean.join(" ");
-        return Err(Exit::Failed(anyhow!("the run is slow before anything is planted ({said}): more --num-workers?")));
+    let step_ms = time_alone(&clean, "step").context("the profile without a fault has no time of the step alone")?;
+    let slow_stages = ParsedProfile::of(&clean, "").stage_verdicts;
+    if !slow_stages.is_empty() {
+        let verdicts = slow_stages.join(" ");
+        return Err(Exit::Failed(anyhow!(
+            "the run is slow without a fault ({verdicts}): give it more decode threads with --num-workers N"
+        )));
     }
     let mode = clean["mode"].as_str().unwrap_or_default();
     let columns =
-        ["plant", "÷ step", "expected", "said", "predicted /s", "measured /s", "measured ÷ predicted", "right"];
-    let mut table = TextTable::new("Verdicts on planted slowness", &columns);
-    let mut found = Found::default();
-    for Draw { work, stage, range, expected } in draws(mode) {
-        let Some(usual_ms) = alone(&clean, stage).filter(|ms| *ms > 0.0) else { continue };
-        let target = dice.between(range);
-        let Some(planted) = plant((work, stage), target * step_ms, usual_ms, steps, screen)? else {
-            screen.progress(&format!("   {work} at {target:.2} of the step: cannot be planted here"))?;
+        ["fault", "÷ step", "expected", "verdicts", "predicted /s", "measured /s", "measured ÷ predicted", "correct"];
+    let mut table = TextTable::new("Verdicts on injected slowness", &columns);
+    let mut output = BenchOutput::default();
+    for FaultCase { work, stage, range, expected } in fault_cases(mode) {
+        let Some(usual_ms) = time_alone(&clean, stage).filter(|ms| *ms > 0.0) else { continue };
+        let target = random_between(range);
+        let target_time = TargetTime { stage, target_ms: target * step_ms, usual_ms };
+        let Some(injected) = inject(work, &target_time, steps, screen)? else {
+            screen.progress(&format!("   {work} at {target:.2} × the step: this machine cannot reach it"))?;
             continue;
         };
-        let (name, ratio) = (planted.name, planted.took_ms / step_ms);
-        let seen = Seen::of(&planted.profile, expected.unwrap_or_default());
-        // That stage and no other one.
-        let is_right = seen.stages.iter().map(String::as_str).eq(expected);
-        found.rows.push(row(&name, ratio, expected, &seen, is_right));
-        let kept = seen.measured.zip(seen.predicted).map(|(measured, predicted)| measured / predicted);
+        let (fault, ratio) = (injected.fault, injected.took_ms / step_ms);
+        let found = ParsedProfile::of(&injected.profile, expected.unwrap_or_default());
+        // The expected stage and no other.
+        let is_correct = found.stage_verdicts.iter().map(String::as_str).eq(expected);
+        output.rows.push(row(&fault, ratio, expected, &found, is_correct));
+        let accuracy = found.measured.zip(found.predicted).map(|(measured, predicted)| measured / predicted);
         let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.2}"));
         table.row(vec![
-            name.clone(),
+            fault.clone(),
             format!("{ratio:.2}"),
             expected.unwrap_or("no stage").to_owned(),
-            seen.said.join(" "),
-            number(seen.predicted),
-            number(seen.measured),
-            number(kept),
-            sign(Some(is_right)),
+            found.verdicts.join(" "),
+            number(found.predicted),
+            number(found.measured),
+            number(accuracy),
+            sign(Some(is_correct)),
         ]);
-        if !is_right {
-            found.broken.push(format!("{name}: expected {}, said {:?}", expected.unwrap_or("no stage"), seen.said));
+        if !is_correct {
+            let expected = expected.unwrap_or("no stage");
+            output.broken.push(format!("{fault}: expected {expected}, got {:?}", found.verdicts));
         }
-        if let Some(kept) = kept.filter(|kept| (kept - 1.0).abs() > OFF) {
-            found.broken.push(format!("{name}: {kept:.2} of what was predicted"));
+        if let Some(accuracy) = accuracy.filter(|accuracy| (accuracy - 1.0).abs() > MAX_ERROR) {
+            output.broken.push(format!("{fault}: measured {accuracy:.2} × the prediction"));
         }
-        let paces = seen.predicted.zip(seen.measured).map_or(String::new(), |(predicted, measured)| {
+        let speeds = found.predicted.zip(found.measured).map_or(String::new(), |(predicted, measured)| {
             format!("; {predicted:.1} steps/s predicted, {measured:.1} measured")
         });
-        let sign = sign(Some(is_right));
-        screen.progress(&format!("   {sign} at {ratio:.2} of the step: {}{paces}", seen.said.join(" ")))?;
+        let sign = sign(Some(is_correct));
+        screen.progress(&format!("   {sign} at {ratio:.2} × the step: {}{speeds}", found.verdicts.join(" ")))?;
     }
-    found.text = table.show();
-    Ok(found)
+    output.text = table.show();
+    Ok(output)
 }
 
-fn draws(mode: &str) -> Vec<Draw> {
+fn fault_cases(mode: &str) -> Vec<FaultCase> {
     let is_cpu = mode == "cpu";
-    // One card's. The cores of a CPU do several things at once.
+    // One GPU's work takes turns. The cores of a CPU do several things at once.
     let in_turns = mode != "multi" && !is_cpu;
     let slow = if is_cpu { SLOW_ON_CORES } else { SLOW };
-    let quick = |stage: &str| if stage == "features" && in_turns { QUICK_IN_TURNS } else { QUICK };
-    let stages = WORKS.into_iter().flat_map(|(work, stage, kind)| {
-        [(slow, Some(kind)), (quick(stage), None)].map(|(range, expected)| Draw { work, stage, range, expected })
+    let fast = |stage: &str| if stage == "features" && in_turns { FAST_IN_TURNS } else { FAST };
+    let stages = WORKS.into_iter().flat_map(|SlowableWork { name, stage, verdict }| {
+        [(slow, Some(verdict)), (fast(stage), None)].map(|(range, expected)| FaultCase {
+            work: name,
+            stage,
+            range,
+            expected,
+        })
     });
-    stages.chain([Draw { work: "step", stage: "step", range: SLOW, expected: None }]).collect()
+    stages.chain([FaultCase { work: "step", stage: "step", range: SLOW, expected: None }]).collect()
 }
 
-/// A profile of slow work.
-struct Planted {
-    name: String,
-    /// What the stage took by itself.
+/// How long a stage alone should take with a fault, and how long it takes without.
+struct TargetTime {
+    stage: &'static str,
+    target_ms: f64,
+    usual_ms: f64,
+}
+
+/// A profile with a fault injected.
+struct InjectedProfile {
+    fault: String,
+    /// Time of the stage alone.
     took_ms: f64,
     profile: Value,
 }
 
-/// Plants `work` so slow that its stage takes about `target_ms` by itself, which takes `usual_ms`. What is done many times
-/// over takes less than so many times as long: the factor is corrected by what it gave. None where it cannot be met.
-fn plant(
-    (work, stage): (&str, &str),
-    target_ms: f64,
-    usual_ms: f64,
-    steps: usize,
-    screen: &Screen,
-) -> Result<Option<Planted>, Exit> {
-    let mut times = (target_ms / usual_ms).round();
-    for _ in 0..TRIES {
-        if !(1.0..=MOST_TIMES).contains(&times) {
+/// Slows `work` down until its stage alone takes about the target time. Work repeated N times takes less than N times as long,
+/// so the factor is corrected by what it gave. None where the target cannot be reached.
+fn inject(work: &str, target: &TargetTime, steps: usize, screen: &Screen) -> Result<Option<InjectedProfile>, Exit> {
+    let TargetTime { stage, target_ms, usual_ms } = *target;
+    let mut factor = (target_ms / usual_ms).round();
+    for _ in 0..MAX_TRIES {
+        if !(1.0..=MAX_FACTOR).contains(&factor) {
             return Ok(None);
         }
-        let name = format!("slow:{work}:{times}");
-        screen.progress(&format!("   {name}..."))?;
-        let profile = profile(Some(&name), steps)?;
-        let took_ms = alone(&profile, stage).context("the planted run has no such stage")?;
-        if (took_ms / target_ms - 1.0).abs() < NEAR {
-            return Ok(Some(Planted { name, took_ms, profile }));
+        let fault = format!("slow:{work}:{factor}");
+        screen.progress(&format!("   {fault}..."))?;
+        let profile = profile(Some(&fault), steps)?;
+        let took_ms = time_alone(&profile, stage).context("the profile with the fault lacks the stage")?;
+        if (took_ms / target_ms - 1.0).abs() < TOLERANCE {
+            return Ok(Some(InjectedProfile { fault, took_ms, profile }));
         }
-        let next = (times * target_ms / took_ms.max(1e-6)).round();
-        // Decoding where what was decoded is kept.
-        let is_in_vain = times > 1.0 && took_ms < usual_ms * IN_VAIN;
-        if is_in_vain || next == times {
+        let next = (factor * target_ms / took_ms.max(1e-6)).round();
+        // For example decoding, when the decoded audio is cached.
+        let has_no_effect = factor > 1.0 && took_ms < usual_ms * NO_EFFECT;
+        if has_no_effect || next == factor {
             return Ok(None);
         }
-        times = next;
+        factor = next;
     }
     Ok(None)
 }
 
-fn row(plant: &str, of_step: f64, expected: Option<&str>, seen: &Seen, is_right: bool) -> Value {
+fn row(fault: &str, of_step: f64, expected: Option<&str>, found: &ParsedProfile, is_correct: bool) -> Value {
     json!({
         "table": "verdicts",
-        "plant": plant,
+        "fault": fault,
         "of_step": of_step,
         "expected": expected,
-        "said": seen.said,
-        "predicted_steps_per_s": seen.predicted,
-        "measured_steps_per_s": seen.measured,
-        "right": is_right,
+        "verdicts": found.verdicts,
+        "predicted_steps_per_s": found.predicted,
+        "measured_steps_per_s": found.measured,
+        "correct": is_correct,
     })
 }
 
-/// What a profile said.
-struct Seen {
-    said: Vec<String>,
-    /// Those that are about a stage.
-    stages: Vec<String>,
+/// The parts of a profile that are compared.
+struct ParsedProfile {
+    verdicts: Vec<String>,
+    /// Those about a stage.
+    stage_verdicts: Vec<String>,
+    /// Of the expected verdict.
     predicted: Option<f64>,
     measured: Option<f64>,
 }
 
-impl Seen {
-    fn of(profile: &Value, kind: &str) -> Seen {
-        let verdicts = profile["verdicts"].as_array().cloned().unwrap_or_default();
-        let said: Vec<String> =
-            verdicts.iter().filter_map(|verdict| Some(verdict["kind"].as_str()?.to_owned())).collect();
-        let own = verdicts.iter().find(|verdict| verdict["kind"] == kind);
-        let number = |name: &str| own.and_then(|verdict| verdict[name].as_f64());
-        Seen {
-            stages: said.iter().filter(|said| WORKS.iter().any(|(_, _, kind)| kind == said)).cloned().collect(),
-            said,
+impl ParsedProfile {
+    /// Reads the document of `profile --json`; predictions are those of the verdict `kind`.
+    fn of(profile: &Value, kind: &str) -> ParsedProfile {
+        let documents = profile["verdicts"].as_array().cloned().unwrap_or_default();
+        let verdicts: Vec<String> =
+            documents.iter().filter_map(|verdict| Some(verdict["kind"].as_str()?.to_owned())).collect();
+        let expected = documents.iter().find(|verdict| verdict["kind"] == kind);
+        let number = |name: &str| expected.and_then(|verdict| verdict[name].as_f64());
+        let is_of_stage = |kind: &&String| WORKS.iter().any(|work| work.verdict == kind.as_str());
+        ParsedProfile {
+            stage_verdicts: verdicts.iter().filter(is_of_stage).cloned().collect(),
+            verdicts,
             predicted: number("predicted_steps_per_s"),
             measured: number("measured_steps_per_s"),
         }
     }
 }
 
-/// Milliseconds of a stage by itself.
-fn alone(profile: &Value, name: &str) -> Option<f64> {
-    profile["alone"].as_array()?.iter().find(|one| one["name"] == name)?["mean_ms"].as_f64()
+/// Milliseconds of a stage alone.
+fn time_alone(profile: &Value, name: &str) -> Option<f64> {
+    profile["alone"].as_array()?.iter().find(|stage| stage["name"] == name)?["mean_ms"].as_f64()
 }
 
-/// This program, as it was called but for the command. Self-tuning and the cache would cure what is planted.
-fn profile(plant: Option<&str>, steps: usize) -> Result<Value, Exit> {
+/// Runs this program's `profile` with the flags of this call. Fixes the decode threads and turns the cache off: self-tuning and
+/// the cache would hide the fault.
+fn profile(fault: Option<&str>, steps: usize) -> Result<Value, Exit> {
     let typed: Vec<String> = std::env::args().skip(1).collect();
     let mut flags: Vec<&str> = Vec::new();
     let mut words = typed.iter().map(String::as_str).filter(|word| !["bench", "verdicts", "--json"].contains(word));
@@ -213,45 +242,34 @@ fn profile(plant: Option<&str>, steps: usize) -> Result<Value, Exit> {
             _ => flags.push(word),
         }
     }
-    // Some of the cores: more threads must be able to help.
+    // Half of the cores, so that more threads can help.
     let threads = (host_facts().cores / 2).max(1).to_string();
     for (flag, value) in [("--num-workers", threads.as_str()), ("--cache", "none")] {
         if !flags.contains(&flag) {
             flags.extend([flag, value]);
         }
     }
-    let mut command = Command::new(std::env::current_exe().context("this program has no name")?);
+    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
     command.arg("profile").args(flags).args(["--confirm", "--json", "--num-steps", &steps.to_string()]);
-    match plant {
-        Some(plant) => command.env("TANDEM_FAULT", plant),
+    match fault {
+        Some(fault) => command.env("TANDEM_FAULT", fault),
         None => command.env_remove("TANDEM_FAULT"),
     };
-    let output = command.output().context("this program cannot be run again")?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let document = serde_json::from_slice(&output.stdout).map_err(|_| anyhow!("`profile` said no JSON: {said}"))?;
+    let output = command.output().context("cannot run `tandem profile`")?;
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let document = serde_json::from_slice(&output.stdout)
+        .map_err(|_| anyhow!("`tandem profile` printed no JSON document: {stderr}"))?;
     match output.status.success() {
         true => Ok(document),
-        false => Err(Exit::Failed(anyhow!("`profile` failed: {document}"))),
+        false => Err(Exit::Failed(anyhow!("`tandem profile` failed: {document}"))),
     }
 }
 
-/// Other numbers at every call: verdicts must not be right for some factors only.
-struct Dice(u64);
-
-impl Dice {
-    fn new() -> Dice {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64);
-        Dice(now ^ u64::from(std::process::id()) << 40)
-    }
-
-    fn between(&mut self, [low, high]: [f64; 2]) -> f64 {
-        // splitmix64
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        low + (high - low) * ((x ^ (x >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
-    }
+/// A random number of the range, different in every call: verdicts must not be right for some factors only.
+fn random_between([low, high]: [f64; 2]) -> f64 {
+    // Every `RandomState` hashes with fresh random keys.
+    let bits = RandomState::new().hash_one(0);
+    low + (high - low) * (bits >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 #[cfg(test)]
@@ -267,12 +285,12 @@ mod tests {
                 { "kind": "OSCILLATION", "predicted_steps_per_s": null },
             ],
         });
-        let seen = Seen::of(&profile, "GPU_TRANSFER");
+        let found = ParsedProfile::of(&profile, "GPU_TRANSFER");
         assert_eq!(
-            (seen.stages, seen.predicted, seen.measured),
+            (found.stage_verdicts, found.predicted, found.measured),
             (vec!["GPU_TRANSFER".to_owned()], Some(10.0), Some(9.0))
         );
-        assert_eq!(Seen::of(&profile, "DATA_LOADING").predicted, None);
-        assert_eq!((alone(&profile, "load"), alone(&profile, "step")), (Some(2.5), None));
+        assert_eq!(ParsedProfile::of(&profile, "DATA_LOADING").predicted, None);
+        assert_eq!((time_alone(&profile, "load"), time_alone(&profile, "step")), (Some(2.5), None));
     }
 }

@@ -1,11 +1,11 @@
-//! `tandem corpus demo`: speech made here, for machines that have none.
+//! `tandem corpus demo`: writes a corpus of synthetic speech, for trying things without data.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Arg, ArgMatches, Command as Clap, value_parser};
+use clap::{Arg, ArgMatches, Command, value_parser};
 use tandem_audio::{AudioError, Clip, wav};
 use tandem_corpus::{CorpusError, demo};
 
@@ -24,11 +24,11 @@ pub(crate) struct DemoArgs {
     pub(super) quiet: bool,
 }
 
-pub(super) fn grammar() -> Clap {
+pub(super) fn command() -> Command {
     let value = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).allow_hyphen_values(true).help(help)
     };
-    Clap::new("demo")
+    Command::new("demo")
         .about("Write a small corpus of synthetic speech in several voices, in LJSpeech layout")
         .arg(
             Arg::new("output")
@@ -37,15 +37,18 @@ pub(super) fn grammar() -> Clap {
                 .value_name("DIR")
                 .required(true)
                 .value_parser(value_parser!(PathBuf))
-                .help("A folder that is not there yet, or empty"),
+                .help("A new or empty folder"),
         )
-        .arg(value("minutes", "M", "At least this much speech [default: 5]").value_parser(super::positive))
-        .arg(value("seed", "N", "Another seed is another corpus [default: 1234]").value_parser(value_parser!(u64)))
-        .arg(value("voices", "N", "Speakers that take turns, 1 to 999 [default: 6]").value_parser(voices))
+        .arg(value("minutes", "M", "Minutes of speech, at least [default: 5]").value_parser(super::positive))
+        .arg(
+            value("seed", "N", "Random seed; another seed gives another corpus [default: 1234]")
+                .value_parser(value_parser!(u64)),
+        )
+        .arg(value("voices", "N", "Number of speakers, 1 to 999 [default: 6]").value_parser(voices))
         .arg(quiet())
 }
 
-/// For clap: as many voices as have a name of their own.
+/// For clap: as many voices as there are distinct names.
 fn voices(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count) if (1..=999).contains(&count) => Ok(count),
@@ -53,36 +56,43 @@ fn voices(text: &str) -> Result<usize, String> {
     }
 }
 
-pub(super) fn read(given: &ArgMatches) -> Option<DemoArgs> {
+pub(super) fn parse(matches: &ArgMatches) -> Option<DemoArgs> {
     Some(DemoArgs {
-        folder: super::required_path(given, "output")?,
-        minutes: given.get_one("minutes").copied().unwrap_or(MINUTES),
-        seed: given.get_one("seed").copied().unwrap_or(SEED),
-        voices: given.get_one("voices").copied().unwrap_or(demo::VOICES.len()),
-        quiet: given.get_flag("quiet"),
+        folder: super::required_path(matches, "output")?,
+        minutes: matches.get_one("minutes").copied().unwrap_or(MINUTES),
+        seed: matches.get_one("seed").copied().unwrap_or(SEED),
+        voices: matches.get_one("voices").copied().unwrap_or(demo::VOICES.len()),
+        quiet: matches.get_flag("quiet"),
     })
 }
 
-pub(super) fn run(call: &DemoArgs, screen: &Screen) -> Result<ExitCode, Exit> {
-    check_empty(call)?;
-    let written = speak(&call.folder, call.minutes, (call.seed, call.voices), screen)?;
-    let folder = super::typed(&call.folder);
-    let (minutes, voices) = (written.duration_s / 60.0, call.voices.min(written.num_utterances as usize));
-    screen
-        .say(&format!("✅ {} utterances, {minutes:.1} minutes in {voices} voices: {folder}", written.num_utterances))?;
-    screen.progress(&format!("   Look at it: tandem corpus check {folder}"))?;
+pub(super) fn run(args: &DemoArgs, screen: &Screen) -> Result<ExitCode, Exit> {
+    check_empty(args)?;
+    let demo_voices = DemoVoices { seed: args.seed, count: args.voices };
+    let written = generate(&args.folder, args.minutes, demo_voices, screen)?;
+    let folder = super::shell_path(&args.folder);
+    let (minutes, voices) = (written.duration_s / 60.0, args.voices.min(written.num_utterances as usize));
+    let count = written.num_utterances;
+    screen.print(&format!("✅ {count} utterances, {minutes:.1} minutes in {voices} voices: {folder}"))?;
+    screen.progress(&format!("   To check it: tandem corpus check {folder}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Writes the corpus that a run without data trains on.
 pub(crate) fn write(folder: &Path, minutes: f64, screen: &Screen) -> Result<demo::WrittenDemo, Exit> {
-    speak(folder, minutes, (SEED, demo::VOICES.len()), screen)
+    generate(folder, minutes, DemoVoices { seed: SEED, count: demo::VOICES.len() }, screen)
 }
 
-fn speak(folder: &Path, minutes: f64, who: (u64, usize), screen: &Screen) -> Result<demo::WrittenDemo, Exit> {
+/// The random seed, and the number of speakers.
+struct DemoVoices {
+    seed: u64,
+    count: usize,
+}
+
+fn generate(folder: &Path, minutes: f64, voices: DemoVoices, screen: &Screen) -> Result<demo::WrittenDemo, Exit> {
     let mut ticker = screen.ticker("Seconds of speech");
     let mut seconds = 0.0;
-    let written = demo::write(folder, minutes, who, |path, samples, rate_hz| {
+    let written = demo::write(folder, minutes, (voices.seed, voices.count), |path, samples, rate_hz| {
         seconds += samples.len() as f64 / f64::from(rate_hz);
         ticker.show(seconds as usize, (minutes * 60.0) as usize);
         write_wav(path, samples, rate_hz)
@@ -93,23 +103,23 @@ fn speak(folder: &Path, minutes: f64, who: (u64, usize), screen: &Screen) -> Res
     })
 }
 
-/// Nothing is ever written among what is somebody else's.
-fn check_empty(call: &DemoArgs) -> Result<(), Exit> {
-    match std::fs::read_dir(&call.folder).map(Iterator::count) {
+/// Refuses a folder with files in it: nothing is overwritten.
+fn check_empty(args: &DemoArgs) -> Result<(), Exit> {
+    match std::fs::read_dir(&args.folder).map(Iterator::count) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => {
-            Err(Exit::Usage(format!("❌ -o: a new or empty folder is expected ({error}): {}", call.folder.display())))
+            Err(Exit::Usage(format!("❌ -o: expected a new or empty folder ({error}): {}", args.folder.display())))
         }
         Ok(0) => Ok(()),
         Ok(_) => Err(Exit::Usage(format!(
-            "❌ the folder is not empty, and nothing is overwritten: {}\n   Type: tandem corpus demo -o {}",
-            call.folder.display(),
-            super::typed(&free_name(&call.folder))
+            "❌ the folder is not empty, and existing files are never overwritten: {}\n   Type: tandem corpus demo -o {}",
+            args.folder.display(),
+            super::shell_path(&free_name(&args.folder))
         ))),
     }
 }
 
-/// The first name inside `folder` that nothing has.
+/// The first unused name inside `folder`.
 fn free_name(folder: &Path) -> PathBuf {
     let mut names = std::iter::once("demo".to_owned()).chain((2..).map(|number| format!("demo-{number}")));
     names.by_ref().map(|name| folder.join(name)).find(|path| !path.exists()).unwrap_or_else(|| folder.join("demo"))

@@ -1,11 +1,11 @@
-//! `tandem corpus features`: one file's features, exactly as the pipeline makes them.
+//! `tandem corpus features`: writes one file's features, exactly as the pipeline computes them.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Arg, ArgMatches, Command as Clap, value_parser};
+use clap::{Arg, ArgMatches, Command, value_parser};
 use tandem_audio::{FeatureSettings, npy};
 use tandem_feed::{Features, Featurizer};
 
@@ -20,56 +20,55 @@ pub(crate) struct FeaturesArgs {
     energy: Option<PathBuf>,
 }
 
-pub(super) fn grammar() -> Clap {
-    Clap::new("features")
-        .about("Write one file's log-mel, frames by bands, as the pipeline would make it")
+pub(super) fn command() -> Command {
+    Command::new("features")
+        .about("Write the log-mel spectrogram of one file, frames × bands, as the pipeline computes it")
         .arg(
             Arg::new("file")
                 .value_name("FILE")
                 .required(true)
                 .value_parser(value_parser!(PathBuf))
-                .help("A recording: wav, flac, ogg or mp3"),
+                .help("Recording: wav, flac, ogg or mp3"),
         )
-        .arg(path("output", "The log-mel, as .npy").short('o').required(true))
-        .arg(path("pitch", "Also the pitch of every frame in Hz, 0 where there is none, as .npy"))
-        .arg(path("energy", "Also the energy of every frame, as .npy"))
+        .arg(path("output", "Output file for the log-mel, .npy").short('o').required(true))
+        .arg(path("pitch", "Also write the pitch of every frame in Hz (0: unvoiced) to this .npy file"))
+        .arg(path("energy", "Also write the energy of every frame to this .npy file"))
 }
 
-pub(super) fn read(given: &ArgMatches) -> Option<FeaturesArgs> {
+pub(super) fn parse(matches: &ArgMatches) -> Option<FeaturesArgs> {
     Some(FeaturesArgs {
-        file: super::required_path(given, "file")?,
-        mel: super::required_path(given, "output")?,
-        pitch: super::required_path(given, "pitch"),
-        energy: super::required_path(given, "energy"),
+        file: super::required_path(matches, "file")?,
+        mel: super::required_path(matches, "output")?,
+        pitch: super::required_path(matches, "pitch"),
+        energy: super::required_path(matches, "energy"),
     })
 }
 
-pub(super) fn run(call: &FeaturesArgs, screen: &Screen) -> Result<ExitCode, Exit> {
-    check_names(call)?;
-    let file = File::open(&call.file).map_err(|error| {
-        Exit::Usage(format!("❌ the recording cannot be opened ({error}): {}", call.file.display()))
-    })?;
+pub(super) fn run(args: &FeaturesArgs, screen: &Screen) -> Result<ExitCode, Exit> {
+    check_names(args)?;
+    let file = File::open(&args.file)
+        .map_err(|error| Exit::Usage(format!("❌ cannot open the recording ({error}): {}", args.file.display())))?;
     let mut features = Features::default();
     Featurizer::new(&FeatureSettings::default())
-        .and_then(|mut featurizer| featurizer.file_into(file, call.pitch.is_some(), &mut features))
-        .with_context(|| format!("no features of {}", call.file.display()))?;
-    write(&call.mel, &features.mel.values, features.mel.n_mels)?;
-    for (path, values) in [(&call.pitch, &features.pitch), (&call.energy, &features.energy)] {
+        .and_then(|mut featurizer| featurizer.file_into(file, args.pitch.is_some(), &mut features))
+        .with_context(|| format!("cannot compute the features of {}", args.file.display()))?;
+    write(&args.mel, &features.mel.values, features.mel.n_mels)?;
+    for (path, values) in [(&args.pitch, &features.pitch), (&args.energy, &features.energy)] {
         path.as_ref().map_or(Ok(()), |path| write(path, values, 1))?;
     }
     let (frames, bands) = (features.mel.num_frames(), features.mel.n_mels);
-    screen.say(&format!("✅ {frames} frames of {bands} bands: {}", call.mel.display()))?;
+    screen.print(&format!("✅ {frames} frames of {bands} bands: {}", args.mel.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// No output takes the place of the recording or of another output.
-fn check_names(call: &FeaturesArgs) -> Result<(), Exit> {
-    let names = [Some(&call.file), Some(&call.mel), call.pitch.as_ref(), call.energy.as_ref()];
+/// Refuses outputs that would overwrite the recording or each other.
+fn check_names(args: &FeaturesArgs) -> Result<(), Exit> {
+    let names = [Some(&args.file), Some(&args.mel), args.pitch.as_ref(), args.energy.as_ref()];
     let mut taken: Vec<PathBuf> = Vec::new();
     for path in names.into_iter().flatten() {
         let same = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         if taken.contains(&same) {
-            return Err(Exit::Usage(format!("❌ two of the files have one name: {}", path.display())));
+            return Err(Exit::Usage(format!("❌ this file is given twice: {}", path.display())));
         }
         taken.push(same);
     }
@@ -78,7 +77,7 @@ fn check_names(call: &FeaturesArgs) -> Result<(), Exit> {
 
 fn write(path: &Path, values: &[f32], num_columns: usize) -> Result<(), Exit> {
     let mut bytes = Vec::new();
-    npy::write(values, num_columns, &mut bytes).context("the array cannot be laid out")?;
+    npy::write(values, num_columns, &mut bytes).context("cannot encode the array")?;
     fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(())
 }

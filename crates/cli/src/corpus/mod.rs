@@ -1,4 +1,4 @@
-//! `tandem corpus`: what a dataset is like, one to try things on, and one file's features.
+//! `tandem corpus`: checks a dataset, writes the demo corpus, or writes one file's features.
 
 pub(crate) mod check;
 pub(crate) mod demo;
@@ -7,12 +7,12 @@ mod features;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{ArgMatches, Command as Clap};
+use clap::{ArgMatches, Command};
 
 use crate::exit::Exit;
 use crate::screen::Screen;
 
-/// One call of `tandem corpus`.
+/// Arguments of `tandem corpus`.
 pub(crate) enum CorpusCommand {
     Check(check::CheckArgs),
     Demo(demo::DemoArgs),
@@ -21,48 +21,48 @@ pub(crate) enum CorpusCommand {
 
 impl CorpusCommand {
     pub(crate) fn json(&self) -> bool {
-        matches!(self, CorpusCommand::Check(call) if call.json)
+        matches!(self, CorpusCommand::Check(args) if args.json)
     }
 
     pub(crate) fn quiet(&self) -> bool {
         match self {
-            CorpusCommand::Check(call) => call.quiet,
-            CorpusCommand::Demo(call) => call.quiet,
+            CorpusCommand::Check(args) => args.quiet,
+            CorpusCommand::Demo(args) => args.quiet,
             CorpusCommand::Features(_) => false,
         }
     }
 }
 
-pub(crate) fn grammar() -> Clap {
-    Clap::new("corpus")
+pub(crate) fn command() -> Command {
+    Command::new("corpus")
         .about("Check a dataset, write the demo corpus, or write one file's features")
         .subcommand_required(true)
-        .subcommand(check::grammar())
-        .subcommand(demo::grammar())
-        .subcommand(features::grammar())
+        .subcommand(check::command())
+        .subcommand(demo::command())
+        .subcommand(features::command())
 }
 
-/// What was typed after `corpus`; nothing where the grammar let nothing through.
-pub(crate) fn read(given: &ArgMatches) -> Option<CorpusCommand> {
-    match given.subcommand()? {
-        ("check", given) => check::read(given).map(CorpusCommand::Check),
-        ("demo", given) => demo::read(given).map(CorpusCommand::Demo),
-        ("features", given) => features::read(given).map(CorpusCommand::Features),
+/// The parsed subcommand. None only for matches that clap does not produce.
+pub(crate) fn parse(matches: &ArgMatches) -> Option<CorpusCommand> {
+    match matches.subcommand()? {
+        ("check", matches) => check::parse(matches).map(CorpusCommand::Check),
+        ("demo", matches) => demo::parse(matches).map(CorpusCommand::Demo),
+        ("features", matches) => features::parse(matches).map(CorpusCommand::Features),
         _ => None,
     }
 }
 
-pub(crate) fn run(call: &CorpusCommand, screen: &Screen) -> Result<ExitCode, Exit> {
-    hush_decoders();
-    match call {
-        CorpusCommand::Check(call) => check::run(call, screen),
-        CorpusCommand::Demo(call) => demo::run(call, screen),
-        CorpusCommand::Features(call) => features::run(call, screen),
+pub(crate) fn run(args: &CorpusCommand, screen: &Screen) -> Result<ExitCode, Exit> {
+    silence_decoder_panics();
+    match args {
+        CorpusCommand::Check(args) => check::run(args, screen),
+        CorpusCommand::Demo(args) => demo::run(args, screen),
+        CorpusCommand::Features(args) => features::run(args, screen),
     }
 }
 
-/// Decoders assert what they read. That is caught and told with the name of the file; their own message is noise.
-pub(crate) fn hush_decoders() {
+/// Hides the panic messages of decoders. Such a panic is caught and reported with the name of the file.
+pub(crate) fn silence_decoder_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if !panic.location().is_some_and(|location| location.file().contains("symphonia")) {
@@ -71,13 +71,13 @@ pub(crate) fn hush_decoders() {
     }));
 }
 
-/// A path as it is typed into a shell.
-fn typed(path: &std::path::Path) -> String {
+/// A path quoted for a shell.
+fn shell_path(path: &std::path::Path) -> String {
     tandem_plan::quoted(&path.display().to_string())
 }
 
-fn required_path(given: &ArgMatches, name: &str) -> Option<PathBuf> {
-    given.get_one::<PathBuf>(name).cloned()
+fn required_path(matches: &ArgMatches, name: &str) -> Option<PathBuf> {
+    matches.get_one::<PathBuf>(name).cloned()
 }
 
 /// For clap: a count of at least one.

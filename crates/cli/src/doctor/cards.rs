@@ -1,4 +1,4 @@
-//! The driver, the libraries and the cards: where each was found, what it is, who holds its memory.
+//! The driver, the libraries and the GPUs: where each was found, its version, and the processes that use its memory.
 
 use tandem_device::bytes::show;
 use tandem_device::library::{FoundLibrary, LibraryError, Search, survey};
@@ -8,91 +8,97 @@ use tandem_plan::CardFacts;
 
 use crate::exit::Exit;
 
-use super::examination::Examination;
+use super::report::DoctorReport;
 
-/// The oldest cards that train at all.
-const LEAST_CAPABILITY: (u32, u32) = (7, 5);
+/// Older GPUs cannot train.
+const MIN_CAPABILITY: (u32, u32) = (7, 5);
 
-/// Looks at them; at simulated ones when asked to.
-pub(super) fn look(
+/// Examines the real GPUs, or the simulated ones.
+pub(super) fn examine(
     simulated: bool,
-    site: &Result<Inventory, DeviceError>,
-    to: &mut Examination<'_>,
+    inventory: &Result<Inventory, DeviceError>,
+    report: &mut DoctorReport<'_>,
 ) -> Result<(), Exit> {
     if simulated {
-        to.good("Simulated driver: no library is needed")?;
+        report.good("Simulated driver: no library is needed")?;
     } else {
-        libraries(to)?;
+        libraries(report)?;
     }
-    let hardware = match site {
-        Ok(site) => &site.hardware,
+    let hardware = match inventory {
+        Ok(inventory) => &inventory.hardware,
         Err(error) => {
-            return to.bad(&format!("The cards cannot be read: {error}"), "see nvidia-smi and the kernel's log");
+            return report.bad(&format!("Cannot read the GPUs: {error}"), "check nvidia-smi and the kernel log");
         }
     };
-    // Without cards the driver's own line says why.
-    hardware.cards.iter().filter(|_| hardware.kind != DeviceKind::Cpu).try_for_each(|facts| card(facts, to))?;
+    // Without GPUs, the line of the driver says why.
+    hardware.cards.iter().filter(|_| hardware.kind != DeviceKind::Cpu).try_for_each(|facts| card(facts, report))?;
     let pairs =
         |reader: usize| (0..hardware.cards.len()).filter(move |owner| *owner != reader).map(move |o| (reader, o));
     for (reader, owner) in (0..hardware.cards.len()).flat_map(pairs) {
-        let reaches = if hardware.peer[reader][owner] { "reaches" } else { "does not reach" };
-        to.note(&format!("Peer access: GPU {reader} {reaches} GPU {owner}"))?;
+        let access = if hardware.peer[reader][owner] { "can access" } else { "cannot access" };
+        report.note(&format!("Peer access: GPU {reader} {access} GPU {owner}"))?;
     }
     Ok(())
 }
 
-fn libraries(to: &mut Examination<'_>) -> Result<(), Exit> {
+fn libraries(report: &mut DoctorReport<'_>) -> Result<(), Exit> {
     let found = survey(&Search::from_env());
     let is_needed = !matches!(found.driver, Ok(None));
     match found.driver {
-        Ok(Some(driver)) => to.good(&told(&driver))?,
-        Ok(None) => to.good("No NVIDIA device on this machine: training runs on the CPU")?,
-        Err(error) => failed(&error, to)?,
+        Ok(Some(driver)) => report.good(&library_line(&driver))?,
+        Ok(None) => report.good("No NVIDIA device on this machine: training runs on the CPU")?,
+        Err(error) => report_failed(&error, report)?,
     }
     for library in [found.nvml, found.nvrtc, found.cublaslt] {
         match library {
-            Ok(found) => to.good(&told(&found))?,
-            Err(error) if is_needed => failed(&error, to)?,
+            Ok(found) => report.good(&library_line(&found))?,
+            Err(error) if is_needed => report_failed(&error, report)?,
             Err(_) => {}
         }
     }
     Ok(())
 }
 
-fn told(found: &FoundLibrary) -> String {
+fn library_line(found: &FoundLibrary) -> String {
     let version = found.version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
     format!("{}{version} found: {}", found.name, found.path.display())
 }
 
-/// An error of a library says itself what to do; it is repeated shortly, where people look for it.
-fn failed(error: &LibraryError, to: &mut Examination<'_>) -> Result<(), Exit> {
+/// Reports an error of a library, with a short version of its advice.
+fn report_failed(error: &LibraryError, report: &mut DoctorReport<'_>) -> Result<(), Exit> {
     let advice = match error {
         LibraryError::NotFound { install, .. } => install,
         LibraryError::CannotOpen { .. } | LibraryError::MissingSymbol { .. } => "reinstall it",
         LibraryError::TooOld { .. } => "update it",
-        LibraryError::Broken { .. } => "repair the installation: nvidia-smi first",
+        LibraryError::Broken { .. } => "repair the installation; start with nvidia-smi",
     };
-    to.bad(&error.to_string(), &format!("{advice}; --mode cpu works meanwhile"))
+    report.bad(&error.to_string(), &format!("{advice}; --mode cpu works until then"))
 }
 
-fn card(CardFacts { card, reading, .. }: &CardFacts, to: &mut Examination<'_>) -> Result<(), Exit> {
+fn card(CardFacts { card, reading, .. }: &CardFacts, report: &mut DoctorReport<'_>) -> Result<(), Exit> {
     let (major, minor) = card.capability;
     let (free, total) = (show(reading.free_bytes), show(reading.total_bytes));
     let text = format!("{card}, compute capability {major}.{minor}, {free} of {total} free");
     if let Some(by) = &card.hidden_by {
-        to.warning(&format!("{text}, hidden by {by}"), "unset that to use this card")?;
-    } else if card.capability < LEAST_CAPABILITY {
-        let (major, minor) = LEAST_CAPABILITY;
-        to.bad(&text, &format!("it is too old: {major}.{minor} is needed, 8.0 for bf16; --mode cpu works"))?;
+        report.warning(&format!("{text}, hidden by {by}"), "unset it to use this GPU")?;
+    } else if card.capability < MIN_CAPABILITY {
+        let (major, minor) = MIN_CAPABILITY;
+        report
+            .bad(&text, &format!("this GPU is too old: {major}.{minor} is needed, 8.0 for bf16; --mode cpu works"))?;
     } else {
-        to.good(&text)?;
+        report.good(&text)?;
     }
     let power = reading.power_watts.map_or("power unknown".to_owned(), |watts| format!("{watts:.0} W"));
     let busy = reading.busy_percent.map_or("busy unknown".to_owned(), |busy| format!("{busy} % busy"));
-    to.text(&format!("GPU {}: bus {}, {power}, {busy}", card.index, card.bus_id));
-    for holder in &reading.holders {
-        let name = holder.name.as_deref().unwrap_or("a process");
-        to.note(&format!("GPU {}: {} held by {name} (process {})", card.index, show(holder.bytes), holder.pid))?;
+    report.text(&format!("GPU {}: bus {}, {power}, {busy}", card.index, card.bus_id));
+    for process in &reading.holders {
+        let name = process.name.as_deref().unwrap_or("a process");
+        report.note(&format!(
+            "GPU {}: {} used by {name} (process {})",
+            card.index,
+            show(process.bytes),
+            process.pid
+        ))?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The computer around the cards: processor, memory, limits, disks, terminal.
+//! The host: processor, memory, limits, disks, terminal.
 
 use std::fs;
 use std::path::Path;
@@ -10,34 +10,34 @@ use tandem_train::free_bytes;
 
 use crate::exit::Exit;
 
-use super::examination::Examination;
+use super::report::DoctorReport;
 
-/// With less nothing but the smallest model starts.
+/// With less, only the smallest model starts.
 const LEAST_MEMORY_BYTES: u64 = 1024 * MIB;
 /// Three checkpoints of a small model.
 const LEAST_DISK_BYTES: u64 = 2048 * MIB;
-/// Page-locked memory of a usual feed.
-const USUAL_PINNED_BYTES: u64 = 256 * MIB;
+/// Page-locked memory of a typical run.
+const TYPICAL_PINNED_BYTES: u64 = 256 * MIB;
 const MEMORY_FOLDER: &str = "/dev/shm";
 
-/// Looks at it. `run` is where a run would be kept.
-pub(super) fn look(run: &Path, is_plain: bool, to: &mut Examination<'_>) -> Result<(), Exit> {
-    to.good(&format!("System: {}", system(&read("/proc/version"))))?;
-    processor(to)?;
-    memory(to)?;
-    locked_memory(&read("/proc/self/limits"), to)?;
+/// Examines it. `run` is the folder of a run.
+pub(super) fn examine(run: &Path, is_plain: bool, report: &mut DoctorReport<'_>) -> Result<(), Exit> {
+    report.good(&format!("System: {}", system(&read("/proc/version"))))?;
+    processor(report)?;
+    memory(report)?;
+    locked_memory(&read("/proc/self/limits"), report)?;
     match free_bytes(Path::new(MEMORY_FOLDER)) {
-        Some(free) => to.good(&format!("{MEMORY_FOLDER}: {} free", show(free)))?,
-        None => to.note(&format!("{MEMORY_FOLDER} is not there; only benchmarks use it"))?,
+        Some(free) => report.good(&format!("{MEMORY_FOLDER}: {} free", show(free)))?,
+        None => report.note(&format!("{MEMORY_FOLDER} does not exist; only benchmarks use it"))?,
     }
-    disk(run, to)?;
+    disk(run, report)?;
     match is_plain {
-        true => to.note("Terminal: without UTF-8, so signs are spelt as [ok] and [!!]; LANG=C.UTF-8 would show them"),
-        false => to.good("Terminal: UTF-8"),
+        true => report.note("Terminal: not UTF-8, so emoji are printed as [ok] and [!!]; LANG=C.UTF-8 shows them"),
+        false => report.good("Terminal: UTF-8"),
     }
 }
 
-fn processor(to: &mut Examination<'_>) -> Result<(), Exit> {
+fn processor(report: &mut DoctorReport<'_>) -> Result<(), Exit> {
     let name = model_name(&read("/proc/cpuinfo")).unwrap_or_else(|| "unknown".to_owned());
     let cores = host_facts().cores;
     let has = [
@@ -46,57 +46,60 @@ fn processor(to: &mut Examination<'_>) -> Result<(), Exit> {
         ("avx512f", std::arch::is_x86_feature_detected!("avx512f")),
     ];
     let found: Vec<&str> = has.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect();
-    let text = format!("Processor: {name}, {cores} cores for this process, {}", or_nothing(&found.join(" ")));
+    let text = format!("Processor: {name}, {cores} cores for this process, {}", or_none(&found.join(" ")));
     match has[0].1 && has[1].1 {
-        true => to.good(&text),
+        true => report.good(&text),
+        false => report
+            .warning(&text, "without AVX2 and FMA, training on the CPU is many times slower; GPUs are not affected"),
+    }
+}
+
+fn memory(report: &mut DoctorReport<'_>) -> Result<(), Exit> {
+    let (total, available) = host_memory();
+    let text = format!("Memory: {} of {} available", show(available), show(total));
+    match available >= LEAST_MEMORY_BYTES {
+        true => report.good(&text),
+        false => report.bad(&text, "close other programs, or raise the memory limit of the container"),
+    }
+}
+
+fn locked_memory(limits: &str, report: &mut DoctorReport<'_>) -> Result<(), Exit> {
+    let Some(limit) = locked_limit(limits) else {
+        return report.note("Limit of page-locked memory (ulimit -l): unknown");
+    };
+    let text = format!("Limit of page-locked memory (ulimit -l): {}", limit.map_or("none".to_owned(), show));
+    match limit.is_none_or(|limit| limit >= TYPICAL_PINNED_BYTES) {
+        true => report.good(&text),
+        // The NVIDIA driver usually locks pages past the limit, so this is a failure only if a run reports it.
         false => {
-            to.warning(&text, "without AVX2 and FMA training on the CPU is many times slower; GPUs are not affected")
+            report.note(&format!("{text}; if a run reports that page-locked memory is refused: ulimit -l unlimited"))
         }
     }
 }
 
-fn memory(to: &mut Examination<'_>) -> Result<(), Exit> {
-    let (total, available) = host_memory();
-    let text = format!("Memory: {} of {} available", show(available), show(total));
-    match available >= LEAST_MEMORY_BYTES {
-        true => to.good(&text),
-        false => to.bad(&text, "close other programs, or raise the memory limit of the container"),
-    }
-}
-
-fn locked_memory(limits: &str, to: &mut Examination<'_>) -> Result<(), Exit> {
-    let Some(limit) = locked_limit(limits) else {
-        return to.note("Limit of page-locked memory (ulimit -l): not readable");
-    };
-    let text = format!("Limit of page-locked memory (ulimit -l): {}", limit.map_or("none".to_owned(), show));
-    match limit.is_none_or(|limit| limit >= USUAL_PINNED_BYTES) {
-        true => to.good(&text),
-        // The NVIDIA driver usually locks pages past it, so it is no failure before a run says so.
-        false => to.note(&format!("{text}; if page-locked memory is refused in a run: ulimit -l unlimited")),
-    }
-}
-
-fn disk(run: &Path, to: &mut Examination<'_>) -> Result<(), Exit> {
+fn disk(run: &Path, report: &mut DoctorReport<'_>) -> Result<(), Exit> {
     let place = std::path::absolute(run).unwrap_or_else(|_| run.to_owned());
     let existing = place.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
     if let Err(error) = tempfile::tempfile_in(existing) {
-        let text = format!("Run folder: nothing can be written there ({error}): {}", run.display());
-        return to.bad(&text, "give a folder of your own: --checkpoint-dir DIR");
+        let text = format!("Run folder: cannot write there ({error}): {}", run.display());
+        return report.bad(&text, "give a writable folder: --checkpoint-dir DIR");
     }
     let (name, free) = (run.display(), free_bytes(run));
     let text = format!("Run folder: {} free: {name}", free.map_or("an unknown amount".to_owned(), show));
     match free.is_none_or(|free| free >= LEAST_DISK_BYTES) {
-        true => to.good(&text),
-        false => to.bad(&text, "make room for checkpoints, or give a folder on another disk: --checkpoint-dir DIR"),
+        true => report.good(&text),
+        false => {
+            report.bad(&text, "free space for checkpoints, or give a folder on another disk: --checkpoint-dir DIR")
+        }
     }
 }
 
 fn read(path: &str) -> String {
-    // What cannot be read is told as unknown.
+    // An unreadable file is reported as unknown.
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// `Linux 6.8.0-40-generic`, without who built it.
+/// `Linux 6.8.0-40-generic`, without the builder's name.
 fn system(version: &str) -> String {
     let mut words = version.split_whitespace();
     match (words.next(), words.nth(1)) {
@@ -110,7 +113,7 @@ fn model_name(cpuinfo: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// The soft limit; an inner none where there is no limit.
+/// The soft limit. `Some(None)` means unlimited, `None` unknown.
 fn locked_limit(limits: &str) -> Option<Option<u64>> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
     match line.split_whitespace().next()? {
@@ -119,7 +122,7 @@ fn locked_limit(limits: &str) -> Option<Option<u64>> {
     }
 }
 
-fn or_nothing(text: &str) -> &str {
+fn or_none(text: &str) -> &str {
     if text.is_empty() { "no AVX" } else { text }
 }
 
@@ -128,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_writes_is_read() {
+    fn files_of_the_kernel_are_parsed() {
         let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
                       Max locked memory         8388608              unlimited            bytes     \n";
         assert_eq!(locked_limit(limits), Some(Some(8 << 20)));

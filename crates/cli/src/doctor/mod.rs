@@ -1,13 +1,13 @@
-//! `tandem doctor`: looks at this machine step by step, and puts what it finds into one file for a bug report.
+//! `tandem doctor`: checks this machine step by step and writes one report file for a bug report.
 //!
-//! Every line has its answer and, where that is bad, what to do. A check that fails ends nothing: the ones behind it say
-//! what they can. The file has no transcripts and no names of people or their folders.
+//! Every failed check says what to do. A failed check does not stop the ones after it. The file has no transcripts, no user
+//! names and no home folders.
 
 mod cards;
-mod examination;
 mod host;
 mod last_run;
 mod private;
+mod report;
 mod short_profile;
 
 use std::fs;
@@ -15,164 +15,171 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{ArgMatches, Command as Clap};
+use clap::{ArgMatches, Command};
 use serde_json::{Value, json};
 use tandem_launch::inventory::{Inventory, Resolved};
 use tandem_plan::{plan_json, print_config, quoted, show_plan, show_short};
 
-use crate::args::{PlanCall, path};
+use crate::args::{PlanArgs, path};
 use crate::data;
 use crate::exit::{Exit, FAILED};
 use crate::plan::details;
 use crate::scratch::Scratch;
 use crate::screen::{self, Screen};
 
-use self::examination::Examination;
 use self::private::Private;
+use self::report::DoctorReport;
 
-/// The first words of every file: one that begins otherwise is somebody else's, and is not replaced.
+/// The first words of every report. A file with another start is not a report and is never overwritten.
 const HEADER: &str = "tandem doctor";
-const USUAL_FILE: &str = "tandem-doctor.txt";
+const DEFAULT_FILE: &str = "tandem-doctor.txt";
 
-/// One call of `tandem doctor`.
+/// Arguments of `tandem doctor`.
 pub(crate) struct DoctorArgs {
-    pub(crate) plan: PlanCall,
+    pub(crate) plan: PlanArgs,
     output: Option<PathBuf>,
 }
 
-pub(crate) fn grammar() -> Clap {
-    Clap::new("doctor")
-        .about("Look at this machine step by step, and write one file for a bug report")
-        .arg(path("output", "The file [default: tandem-doctor.txt; none with --json]").short('o'))
+pub(crate) fn command() -> Command {
+    Command::new("doctor")
+        .about("Check this machine step by step and write one report file for a bug report")
+        .arg(path("output", "Report file [default: tandem-doctor.txt; none with --json]").short('o'))
 }
 
-pub(crate) fn read(given: &ArgMatches, plan: PlanCall) -> DoctorArgs {
-    DoctorArgs { plan, output: given.get_one::<PathBuf>("output").cloned() }
+pub(crate) fn parse(matches: &ArgMatches, plan: PlanArgs) -> DoctorArgs {
+    DoctorArgs { plan, output: matches.get_one::<PathBuf>("output").cloned() }
 }
 
-pub(crate) fn run(call: &DoctorArgs, screen: &Screen) -> Result<ExitCode, Exit> {
-    call.plan.warnings.iter().for_each(|warning| screen.warn(warning));
-    let file = match (&call.output, call.plan.json) {
+pub(crate) fn run(args: &DoctorArgs, screen: &Screen) -> Result<ExitCode, Exit> {
+    args.plan.warnings.iter().for_each(|warning| screen.warn(warning));
+    let file = match (&args.output, args.plan.json) {
         (None, true) => None,
-        (output, _) => Some(output.clone().unwrap_or_else(|| USUAL_FILE.into())),
+        (output, _) => Some(output.clone().unwrap_or_else(|| DEFAULT_FILE.into())),
     };
-    // Before minutes are spent on it.
-    file.as_deref().map_or(Ok(()), may_be_written)?;
-    let mut examination = Examination::new(screen);
-    let plan = examine(&call.plan, screen, &mut examination)?;
+    // Checked now, before minutes are spent on the report.
+    file.as_deref().map_or(Ok(()), check_writable)?;
+    let mut report = DoctorReport::new(screen);
+    let plan = examine(&args.plan, screen, &mut report)?;
     let private = Private::from_env();
     if let Some(file) = &file {
-        let text = examination.page(&format!("{HEADER} {}", env!("CARGO_PKG_VERSION")), &typed(&call.plan));
+        let text = report.page(&format!("{HEADER} {}", env!("CARGO_PKG_VERSION")), &flags_line(&args.plan));
         fs::write(file, private.hide(&text)).map_err(|error| cannot_write(file, &error))?;
     }
-    let code = if examination.has_passed() { 0 } else { FAILED };
-    if call.plan.json {
-        let document = document(call, &examination, plan);
+    let code = if report.has_passed() { 0 } else { FAILED };
+    if args.plan.json {
+        let document = document(args, &report, plan);
         screen::write_json(&private.hide_in(document))?;
     } else {
-        conclude(&examination, file.as_deref(), screen)?;
+        conclude(&report, file.as_deref(), screen)?;
     }
     Ok(ExitCode::from(code))
 }
 
-/// All of it; the plan, where there is one.
-fn examine(call: &PlanCall, screen: &Screen, examination: &mut Examination<'_>) -> Result<Option<Value>, Exit> {
-    let folder = PathBuf::from(call.settings.text(tandem_plan::setting::Id::CheckpointDir).unwrap_or_default());
-    examination.section("Computer")?;
-    host::look(&folder, screen.is_plain(), examination)?;
-    examination.section("GPUs and libraries")?;
-    let site = Inventory::survey(call.sim.clone());
-    cards::look(call.sim.is_some(), &site, examination)?;
-    examination.section("Plan")?;
-    let planned = match site {
-        Ok(site) => plan(call, site, screen, examination)?,
-        // Its section has said it.
+/// Runs all sections. Returns the plan, if there is one.
+fn examine(args: &PlanArgs, screen: &Screen, report: &mut DoctorReport<'_>) -> Result<Option<Value>, Exit> {
+    let folder = PathBuf::from(args.settings.text(tandem_plan::setting::Id::CheckpointDir).unwrap_or_default());
+    report.section("Computer")?;
+    host::examine(&folder, screen.is_plain(), report)?;
+    report.section("GPUs and libraries")?;
+    let inventory = Inventory::survey(args.sim.clone());
+    cards::examine(args.sim.is_some(), &inventory, report)?;
+    report.section("Plan")?;
+    let planned = match inventory {
+        Ok(inventory) => plan(args, inventory, screen, report)?,
+        // Reported in the section above.
         Err(_) => None,
     };
-    examination.section("Short profile")?;
+    report.section("Short profile")?;
     match &planned {
-        Some((resolved, corpora)) => short_profile::look(resolved, corpora, examination)?,
-        None => examination.note("left out: there is no plan to run")?,
+        Some((resolved, corpora)) => short_profile::examine(resolved, corpora, report)?,
+        None => report.note("skipped: there is no plan to run")?,
     }
-    examination.section("Last run")?;
-    last_run::look(&folder, examination)?;
+    report.section("Last run")?;
+    last_run::examine(&folder, report)?;
     Ok(planned.map(|(resolved, _)| plan_json(&resolved.plan, &resolved.hardware)))
 }
 
+/// A plan, and the corpus to run it on.
 type Planned = (Resolved, tandem_launch::launch::Corpora);
 
-/// The plan of a run with these flags, on the corpus they name or on synthetic speech.
-fn plan(call: &PlanCall, site: Inventory, screen: &Screen, to: &mut Examination<'_>) -> Result<Option<Planned>, Exit> {
+/// The plan of a run with these flags, on their corpus or on synthetic speech.
+fn plan(
+    args: &PlanArgs,
+    inventory: Inventory,
+    screen: &Screen,
+    report: &mut DoctorReport<'_>,
+) -> Result<Option<Planned>, Exit> {
     let folder = Scratch::new()?;
-    let corpus = match data::open_or_make(call, &folder, screen) {
+    let corpus = match data::open_or_generate(args, &folder, screen) {
         Ok(corpus) => corpus,
-        Err(exit) => return to.bad(&said(&exit), "see `tandem corpus check`").map(|()| None),
+        Err(exit) => return report.bad(&message_of(&exit), "see `tandem corpus check`").map(|()| None),
     };
-    let mut resolved = match site.resolve(&call.settings, Some(&corpus.facts)) {
+    let mut resolved = match inventory.resolve(&args.settings, Some(&corpus.facts)) {
         Ok(resolved) => resolved,
         Err(refusal) => {
-            let said = refusal.to_string();
-            let (first, rest) = said.split_once('\n').unwrap_or((&said, ""));
-            to.text(rest);
-            return to
-                .bad(first.trim_start_matches("❌ "), "`tandem plan` with the same flags says what would work")
-                .map(|()| None);
+            let message = refusal.to_string();
+            let (first, rest) = message.split_once('\n').unwrap_or((&message, ""));
+            report.text(rest);
+            let advice = "`tandem plan` with the same flags suggests flags that work";
+            return report.bad(first.trim_start_matches("❌ "), advice).map(|()| None);
         }
     };
     match resolved.try_transfer() {
-        Ok(()) => to.good(show_short(&resolved.plan).trim())?,
-        Err(error) => to.bad(&format!("the transfer between the roles failed: {error}"), "try --transfer bounce")?,
+        Ok(()) => report.good(show_short(&resolved.plan).trim())?,
+        Err(error) => {
+            report.bad(&format!("the transfer between the roles failed: {error}"), "try --transfer bounce")?
+        }
     }
-    to.text(&show_plan(&resolved.plan, &resolved.hardware));
-    to.text(&details(&resolved.machine, &resolved.hardware));
-    to.text("Settings, as --config reads them:");
-    to.text(&print_config(&resolved.plan));
-    to.keep(folder);
+    report.text(&show_plan(&resolved.plan, &resolved.hardware));
+    report.text(&details(&resolved.machine, &resolved.hardware));
+    report.text("Settings, as a config file:");
+    report.text(&print_config(&resolved.plan));
+    report.keep_until_end(folder);
     Ok(Some((resolved, corpus.corpora)))
 }
 
-/// What an exit would have said.
-fn said(exit: &Exit) -> String {
+/// The message of an exit, without its sign.
+fn message_of(exit: &Exit) -> String {
     match exit {
-        Exit::Usage(said) | Exit::Said(said) => said.trim_start_matches("❌ ").to_owned(),
+        Exit::Usage(text) | Exit::Text(text) => text.trim_start_matches("❌ ").to_owned(),
         Exit::Refused(refusal) => refusal.to_string(),
         Exit::Failed(error) => format!("{error:#}"),
-        Exit::Closed => "nobody reads".to_owned(),
+        Exit::Closed => "standard output was closed".to_owned(),
     }
 }
 
-/// The flags as they were typed.
-fn typed(call: &PlanCall) -> String {
-    let sim = call.sim_text.as_ref().map(|spec| format!("--sim {} ", quoted(spec))).unwrap_or_default();
-    format!("Flags: {sim}{}", call.settings)
+/// The flags as typed.
+fn flags_line(args: &PlanArgs) -> String {
+    let sim = args.sim_text.as_ref().map(|spec| format!("--sim {} ", quoted(spec))).unwrap_or_default();
+    format!("Flags: {sim}{}", args.settings)
 }
 
-fn conclude(examination: &Examination<'_>, file: Option<&Path>, screen: &Screen) -> Result<(), Exit> {
-    let failed = examination.num_failed();
+fn conclude(report: &DoctorReport<'_>, file: Option<&Path>, screen: &Screen) -> Result<(), Exit> {
+    let failed = report.num_failed();
     match failed {
-        0 => screen.say("🎉 Nothing is wrong with this machine")?,
-        1 => screen.say("❌ One thing is wrong: see above for what to do")?,
-        many => screen.say(&format!("❌ {many} things are wrong: see above for what to do"))?,
+        0 => screen.print("🎉 No problems found")?,
+        1 => screen.print("❌ 1 problem found: see above for what to do")?,
+        many => screen.print(&format!("❌ {many} problems found: see above for what to do"))?,
     }
     match file {
-        Some(file) => screen.say(&format!("   For a bug report: {}", quoted(&file.display().to_string()))),
+        Some(file) => screen.print(&format!("   For a bug report: {}", quoted(&file.display().to_string()))),
         None => Ok(()),
     }
 }
 
-fn document(call: &DoctorArgs, examination: &Examination<'_>, plan: Option<Value>) -> Value {
+fn document(args: &DoctorArgs, report: &DoctorReport<'_>, plan: Option<Value>) -> Value {
     json!({
-        "passed": examination.has_passed(),
-        "simulated": call.plan.sim.is_some(),
+        "passed": report.has_passed(),
+        "simulated": args.plan.sim.is_some(),
         "version": env!("CARGO_PKG_VERSION"),
-        "flags": call.plan.settings.to_string(),
-        "sections": examination.json(),
+        "flags": args.plan.settings.to_string(),
+        "sections": report.json(),
         "plan": plan,
     })
 }
 
-/// Whether a report can go there: nothing is there yet, or an earlier report.
-fn may_be_written(file: &Path) -> Result<(), Exit> {
+/// Checks that the report can be written: the file does not exist, or is an earlier report.
+fn check_writable(file: &Path) -> Result<(), Exit> {
     let mut head = Vec::new();
     match fs::File::open(file).and_then(|found| found.take(HEADER.len() as u64).read_to_end(&mut head)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -180,12 +187,12 @@ fn may_be_written(file: &Path) -> Result<(), Exit> {
         Ok(_) if head == HEADER.as_bytes() || head.is_empty() => {}
         Ok(_) => {
             return Err(Exit::Usage(format!(
-                "❌ --output: this file is no report of tandem doctor and stays as it is; give another: {}",
+                "❌ --output: this file exists and is not a report of tandem doctor; give another: {}",
                 file.display()
             )));
         }
     }
-    // Tried without leaving anything there: the report comes later, or not at all.
+    // Tested without creating the file: the report may fail later.
     let tried = match file.exists() {
         true => fs::OpenOptions::new().append(true).open(file).map(drop),
         false => {
@@ -197,5 +204,5 @@ fn may_be_written(file: &Path) -> Result<(), Exit> {
 }
 
 fn cannot_write(file: &Path, error: &io::Error) -> Exit {
-    Exit::Usage(format!("❌ --output: the report cannot be written ({error}); give another file: {}", file.display()))
+    Exit::Usage(format!("❌ --output: cannot write the report ({error}); give another file: {}", file.display()))
 }

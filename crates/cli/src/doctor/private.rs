@@ -1,13 +1,13 @@
-//! What is nobody else's business: the names of people and of their folders.
+//! Removes user names and home folders from a report.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-/// Folders that have a person's name in them.
+/// Parent folders of home folders.
 const HOMES: [&str; 2] = ["/home/", "/Users/"];
 
-/// Knows what is to be hidden.
+/// What to hide.
 pub(super) struct Private {
     home: Option<String>,
     user: Option<String>,
@@ -20,14 +20,14 @@ impl Private {
     }
 
     fn of(home: Option<String>, user: Option<String>) -> Private {
-        // A home of `/`, as in some containers, is no name.
+        // A home of `/`, as in some containers, names nobody.
         let home = home.map(|home| home.trim_end_matches('/').to_owned()).filter(|home| home.len() > 1);
         let named =
             home.as_deref().and_then(|home| Path::new(home).file_name()).map(|n| n.to_string_lossy().into_owned());
         Private { home, user: user.or(named).filter(|user| !user.is_empty()) }
     }
 
-    /// `text` with every home as `~`, and the user's name in other paths as `user`.
+    /// Replaces every home folder by `~`, and the user's name in other paths by `user`.
     pub(super) fn hide(&self, text: &str) -> String {
         let mut hidden = text.to_owned();
         if let Some(home) = &self.home {
@@ -42,7 +42,7 @@ impl Private {
         }
     }
 
-    /// The same in every text of a document.
+    /// The same for every string of a JSON document.
     pub(super) fn hide_in(&self, document: Value) -> Value {
         match document {
             Value::String(text) => Value::String(self.hide(&text)),
@@ -53,33 +53,33 @@ impl Private {
     }
 }
 
-/// Replaces `path` where it ends with a whole name.
+/// Replaces `path` where it ends at the end of a name.
 fn replace_path(text: &str, path: &str, by: &str) -> String {
     let mut replaced = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(path) {
-        let behind = &rest[at + path.len()..];
-        let is_whole = !behind.starts_with(is_of_a_name);
+        let after = &rest[at + path.len()..];
+        let is_complete = !after.starts_with(is_name_char);
         replaced += &rest[..at];
-        replaced += if is_whole { by } else { path };
-        rest = behind;
+        replaced += if is_complete { by } else { path };
+        rest = after;
     }
     replaced + rest
 }
 
-/// Replaces what stands behind `homes` up to the end of the name, whoever it is.
+/// Replaces `homes` and the name that follows it by `~`.
 fn hide_names_under(text: &str, homes: &str) -> String {
     let mut parts = text.split(homes);
     let mut hidden = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let end = part.find(|c| !is_of_a_name(c)).unwrap_or(part.len());
+        let end = part.find(|c| !is_name_char(c)).unwrap_or(part.len());
         hidden += if end == 0 { homes } else { "~" };
         hidden += &part[end..];
     }
     hidden
 }
 
-fn is_of_a_name(c: char) -> bool {
+fn is_name_char(c: char) -> bool {
     c.is_alphanumeric() || "-_.@".contains(c)
 }
 
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_names_is_left_alone() {
+    fn other_paths_are_unchanged() {
         let text = "/opt/cuda/lib64 in /usr/lib";
         assert_eq!(Private::of(None, None).hide(text), text);
         assert_eq!(Private::of(Some("/".into()), None).hide(text), text);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_hidden_all_through() {
+    fn every_string_of_a_document_is_hidden() {
         let private = Private::of(Some("/root".into()), None);
         let document = serde_json::json!({ "a": ["/root/x", 1], "b": { "c": "/home/eve" } });
         assert_eq!(private.hide_in(document), serde_json::json!({ "a": ["~/x", 1], "b": { "c": "~" } }));

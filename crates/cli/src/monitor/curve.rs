@@ -1,14 +1,14 @@
-//! A figure over steps in a bounded number of points: of a long run each is the mean of many.
+//! A value over steps, in a bounded number of points: in a long run each point is the mean of many steps.
 
 /// More points than a terminal has dots.
-const MOST_POINTS: usize = 512;
+const MAX_POINTS: usize = 512;
 
-/// A figure over steps.
+/// A value over steps.
 #[derive(Clone, Debug)]
 pub(super) struct Curve {
     points: Vec<Point>,
-    /// Steps that one point stands for.
-    steps_of_point: u64,
+    /// Steps per point.
+    steps_per_point: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -20,24 +20,24 @@ struct Point {
 
 impl Default for Curve {
     fn default() -> Curve {
-        Curve { points: Vec::new(), steps_of_point: 1 }
+        Curve { points: Vec::new(), steps_per_point: 1 }
     }
 }
 
 impl Curve {
-    /// Adds what `step` had. A step that was there before is done again, after a resume: what came behind it goes.
+    /// Adds the value of `step`. A step that is already there is repeated after a resume: the points from it on are dropped.
     pub(super) fn push(&mut self, step: u64, value: f64) {
         while self.points.last().is_some_and(|last| last.first_step >= step) {
             self.points.pop();
         }
         match self.points.last_mut() {
-            Some(last) if step < last.first_step + self.steps_of_point => {
+            Some(last) if step < last.first_step + self.steps_per_point => {
                 last.sum += value;
                 last.count += 1;
             }
             _ => self.points.push(Point { first_step: step, sum: value, count: 1 }),
         }
-        if self.points.len() > MOST_POINTS {
+        if self.points.len() > MAX_POINTS {
             self.halve();
         }
     }
@@ -48,7 +48,7 @@ impl Curve {
     }
 
     fn halve(&mut self) {
-        self.steps_of_point *= 2;
+        self.steps_per_point *= 2;
         let join = |pair: &[Point]| Point {
             first_step: pair[0].first_step,
             sum: pair.iter().map(|point| point.sum).sum(),
@@ -70,18 +70,18 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_keeps_its_shape_in_few_points() {
+    fn a_long_run_keeps_its_shape_in_a_bounded_number_of_points() {
         let mut curve = Curve::default();
         (1..=1_000_000).for_each(|step| curve.push(step, step as f64));
         let points = curve.points();
-        assert!(points.len() > MOST_POINTS / 2 && points.len() <= MOST_POINTS, "{}", points.len());
-        let apart = curve.steps_of_point as f64;
+        assert!(points.len() > MAX_POINTS / 2 && points.len() <= MAX_POINTS, "{}", points.len());
+        let apart = curve.steps_per_point as f64;
         assert!(points.iter().all(|(step, mean)| (mean - step) >= 0.0 && (mean - step) < apart), "each near its steps");
         assert!(points.windows(2).all(|pair| pair[0].0 < pair[1].0));
     }
 
     #[test]
-    fn steps_that_are_done_again_replace_those_that_were_lost() {
+    fn repeated_steps_replace_the_earlier_ones() {
         let mut curve = Curve::default();
         (1..=10).for_each(|step| curve.push(step, 1.0));
         (6..=8).for_each(|step| curve.push(step, 2.0));

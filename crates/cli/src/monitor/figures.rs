@@ -1,4 +1,4 @@
-//! How a run stands, in words: what the terminal and the snapshot both say.
+//! The state of a run as text, shared by the terminal view and the snapshot.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,25 +6,27 @@ use std::time::Duration;
 use tandem_diagnosis::Stage;
 use tandem_events::Role;
 
-use super::run_state::{Lately, RunState, place};
-use super::sign_of_life::Life;
+use crate::duration::short_duration;
 
-/// What the log does not say.
+use super::liveness::RunStatus;
+use super::run_state::{RecentFigures, RunState, index_of};
+
+/// Shown for a value that the log does not have.
 pub(super) const UNKNOWN: &str = "—";
 
-/// Everything a picture of a run is made of, at one moment.
+/// Everything that is shown of a run at one time.
 pub(super) struct MonitorFrame<'a> {
     pub(super) state: &'a RunState,
-    pub(super) lately: Lately,
-    pub(super) life: Life,
-    /// Of each role's card, data first.
+    pub(super) recent: RecentFigures,
+    pub(super) status: RunStatus,
+    /// Power of each role's GPU, data first.
     pub(super) watts: [Option<f32>; 2],
     pub(super) log: PathBuf,
     /// How much of the log is read, from 0 to 1.
     pub(super) share_read: f64,
 }
 
-/// Whether something is as it should be.
+/// How a line is coloured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tone {
     Good,
@@ -32,34 +34,35 @@ pub(super) enum Tone {
     Bad,
 }
 
-/// A row of the table of stages: name, mean and 95th percentile in ms, share of the step in which it was waited for.
+/// A row of the stage table.
 pub(super) struct StageRow {
     pub(super) name: &'static str,
     pub(super) mean_ms: Option<f64>,
     pub(super) p95_ms: Option<f64>,
-    pub(super) share: Option<f64>,
+    /// Share of the step spent waiting for it.
+    pub(super) stall: Option<f64>,
 }
 
 impl MonitorFrame<'_> {
-    /// `running`, `ended: done`, `ended by force`.
-    pub(super) fn life(&self) -> (String, Tone) {
-        match &self.life {
-            Life::NotBegun => ("no record yet".to_owned(), Tone::Plain),
-            Life::Running { silent } => (format!("running{}", last_record(*silent)), Tone::Good),
-            Life::Ended { exit_code: 0, reason } => (format!("ended: {reason}"), Tone::Good),
-            Life::Ended { exit_code, reason } => (format!("ended: {reason} (exit code {exit_code})"), Tone::Bad),
-            Life::Killed { silent } => (format!("ended by force{}", last_record(*silent)), Tone::Bad),
-            Life::Unknown { whose: Some(whose), silent } => {
-                (format!("no end in the log ({whose}){}", last_record(*silent)), Tone::Plain)
+    /// `running`, `ended: done`, `killed (no end in the log)`.
+    pub(super) fn status(&self) -> (String, Tone) {
+        match &self.status {
+            RunStatus::NotStarted => ("no records yet".to_owned(), Tone::Plain),
+            RunStatus::Running { silent } => (format!("running{}", last_record(*silent)), Tone::Good),
+            RunStatus::Ended { exit_code: 0, reason } => (format!("ended: {reason}"), Tone::Good),
+            RunStatus::Ended { exit_code, reason } => (format!("ended: {reason} (exit code {exit_code})"), Tone::Bad),
+            RunStatus::Killed { silent } => (format!("killed (no end in the log){}", last_record(*silent)), Tone::Bad),
+            RunStatus::Unknown { process: Some(process), silent } => {
+                (format!("unknown, no end in the log ({process}){}", last_record(*silent)), Tone::Plain)
             }
-            Life::Unknown { whose: None, silent } => {
-                (format!("no end in the log{}", last_record(*silent)), Tone::Plain)
+            RunStatus::Unknown { process: None, silent } => {
+                (format!("unknown, no end in the log{}", last_record(*silent)), Tone::Plain)
             }
         }
     }
 
     /// `train, multi, nano, batch 4`
-    pub(super) fn what(&self) -> String {
+    pub(super) fn description(&self) -> String {
         let plan = &self.state.plan;
         let simulated = plan.simulated.then(|| "simulated".to_owned());
         let batch = plan.batch_size.map(|batch| format!("batch {batch}"));
@@ -67,7 +70,7 @@ impl MonitorFrame<'_> {
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
-    /// `120 of 300, epoch 2 of 500, 12 min`. Epochs are counted from 1, as people do.
+    /// `120 of 300, epoch 2 of 500, 12 min`. Epochs are shown from 1.
     pub(super) fn step(&self) -> String {
         let (state, plan) = (self.state, &self.state.plan);
         let of = |most: Option<u64>| most.map(|most| format!(" of {most}")).unwrap_or_default();
@@ -75,54 +78,54 @@ impl MonitorFrame<'_> {
         if let Some(epoch) = state.epoch {
             text += &format!(", epoch {}{}", epoch + 1, of(plan.epochs));
         }
-        format!("{text}, {}", span(Duration::from_nanos(state.t_ns)))
+        format!("{text}, {}", short_duration(Duration::from_nanos(state.t_ns)))
     }
 
     pub(super) fn steps_per_s(&self) -> String {
-        self.lately.pace.map_or(UNKNOWN.to_owned(), |pace| format!("{:.2} steps/s", pace.steps_per_s))
+        self.recent.pace.map_or(UNKNOWN.to_owned(), |pace| format!("{:.2} steps/s", pace.steps_per_s))
     }
 
-    /// The share of the time without a batch: by the device's clock where the log has it.
+    /// The share of the time without a batch. By the device clock where the log has it, else by the host clock.
     pub(super) fn stall(&self) -> String {
-        let seen = self.lately.diagnosis.as_ref().map(|diagnosis| diagnosis.stalls.share);
-        share(seen.or(self.lately.pace.map(|pace| pace.stall)), 1)
+        let seen = self.recent.diagnosis.as_ref().map(|diagnosis| diagnosis.stalls.share);
+        share(seen.or(self.recent.pace.map(|pace| pace.stall)), 1)
     }
 
     pub(super) fn variation(&self) -> String {
-        share(self.lately.diagnosis.as_ref().map(|diagnosis| diagnosis.jitter.variation), 0)
+        share(self.recent.diagnosis.as_ref().map(|diagnosis| diagnosis.jitter.variation), 0)
     }
 
-    /// `loss 0.033  mel 0.500  lr 1.0e-3  gradient 1.50`
+    /// `loss 0.033  mel 0.500  lr 1.0e-3  gradient norm 1.50`
     pub(super) fn losses(&self) -> String {
         let state = self.state;
         let mut parts: Vec<String> =
             state.losses.iter().map(|(name, value)| format!("{name} {}", number(*value))).collect();
-        // What is minimised first, then its parts.
+        // The total loss comes first, then its parts.
         parts.sort_by_key(|part| !part.starts_with("loss "));
         parts.extend(state.lr.map(|lr| format!("lr {lr:.1e}")));
-        parts.extend(state.gradient_norm.map(|norm| format!("gradient {norm:.2}")));
+        parts.extend(state.gradient_norm.map(|norm| format!("gradient norm {norm:.2}")));
         if parts.is_empty() { UNKNOWN.to_owned() } else { parts.join("  ") }
     }
 
     /// `Data GPU 0`, `Model on the CPU`.
     pub(super) fn role(&self, role: Role) -> String {
         let name = if role == Role::Data { "Data" } else { "Model" };
-        let (memory, plan) = (&self.state.memory[place(role)], &self.state.plan);
-        match plan.roles[place(role)].card.or(memory.card.map(|card| card as u64)) {
+        let (memory, plan) = (&self.state.memory[index_of(role)], &self.state.plan);
+        match plan.roles[index_of(role)].card.or(memory.card.map(|card| card as u64)) {
             _ if plan.mode.as_deref() == Some("cpu") => format!("{name} on the CPU"),
             Some(card) => format!("{name} GPU {card}"),
             None => name.to_owned(),
         }
     }
 
-    /// The maker's name of a role's card.
+    /// The product name of a role's GPU.
     pub(super) fn card_name(&self, role: Role) -> Option<&str> {
-        self.state.plan.roles[place(role)].name.as_deref().filter(|_| self.state.plan.mode.as_deref() != Some("cpu"))
+        self.state.plan.roles[index_of(role)].name.as_deref().filter(|_| self.state.plan.mode.as_deref() != Some("cpu"))
     }
 
-    /// `4096/8192 MB (50.0 %)`: live bytes against the limit.
+    /// `4096/8192 MB (50.0 %)`: used bytes and the limit.
     pub(super) fn memory(&self, role: Role) -> String {
-        let used = self.state.memory[place(role)].used_bytes;
+        let used = self.state.memory[index_of(role)].used_bytes;
         let text = format!("{}/{} MB", mb(used), mb(self.state.limit_bytes(role)));
         match self.memory_share(role) {
             Some(part) => format!("{text} ({})", share(Some(part), 1)),
@@ -132,27 +135,27 @@ impl MonitorFrame<'_> {
 
     pub(super) fn memory_share(&self, role: Role) -> Option<f64> {
         let limit = self.state.limit_bytes(role).filter(|limit| *limit > 0)?;
-        Some(self.state.memory[place(role)].used_bytes? as f64 / limit as f64)
+        Some(self.state.memory[index_of(role)].used_bytes? as f64 / limit as f64)
     }
 
-    /// The share of the time in which a role's device worked.
+    /// The share of the time that a role's device is busy.
     pub(super) fn busy(&self, role: Role) -> Option<f64> {
-        let busy = self.lately.diagnosis.as_ref()?.busy;
+        let busy = self.recent.diagnosis.as_ref()?.busy;
         Some(if role == Role::Data { busy.data } else { busy.model })
     }
 
     pub(super) fn power(&self, role: Role) -> String {
-        self.watts[place(role)].map_or(UNKNOWN.to_owned(), |watts| format!("{watts:.0} W"))
+        self.watts[index_of(role)].map_or(UNKNOWN.to_owned(), |watts| format!("{watts:.0} W"))
     }
 
-    /// `slots 4095 MB`: who holds most.
+    /// `slots 4095 MB`: the owner with the most memory.
     pub(super) fn largest(&self, role: Role) -> Option<String> {
-        let (owner, bytes) = self.state.memory[place(role)].largest.as_ref()?;
+        let (owner, bytes) = self.state.memory[index_of(role)].largest.as_ref()?;
         Some(format!("{owner} {} MB", mb(Some(*bytes))))
     }
 
     pub(super) fn stages(&self) -> Vec<StageRow> {
-        let diagnosis = self.lately.diagnosis.as_ref();
+        let diagnosis = self.recent.diagnosis.as_ref();
         let ms = |ns: f64| ns / 1e6;
         let stage = |stage: Stage| {
             let stall = diagnosis.map(|diagnosis| diagnosis.stalls.stages[stage as usize]);
@@ -161,80 +164,82 @@ impl MonitorFrame<'_> {
                 name: stage.name(),
                 mean_ms: known.map(|stall| ms(stall.time_ns.mean)),
                 p95_ms: known.map(|stall| ms(stall.time_ns.p95)),
-                share: known.map(|stall| stall.share),
+                stall: known.map(|stall| stall.share),
             }
         };
         let train = StageRow {
             name: "train",
             mean_ms: diagnosis.map(|diagnosis| ms(diagnosis.train_ns.mean)),
             p95_ms: diagnosis.map(|diagnosis| ms(diagnosis.train_ns.p95)),
-            share: None,
+            stall: None,
         };
         Stage::ALL.map(stage).into_iter().chain([train]).collect()
     }
 
     /// `2 decode threads, peer`
     pub(super) fn feed(&self) -> String {
-        match &self.lately.setting {
+        match &self.recent.setting {
             Some(setting) => format!("{} decode threads, {}", setting.threads, setting.route),
             None => UNKNOWN.to_owned(),
         }
     }
 
-    /// The last look at the held-out data, a figure a line.
-    pub(super) fn held_out(&self) -> Vec<String> {
-        let Some(held_out) = &self.state.held_out else { return vec![UNKNOWN.to_owned()] };
-        let mut lines = vec![format!("step {}, {} utterances", held_out.step, held_out.utterances)];
-        if let Some((best, step)) = held_out.best {
+    /// The last validation, one value per line.
+    pub(super) fn validation(&self) -> Vec<String> {
+        let Some(validation) = &self.state.validation else { return vec![UNKNOWN.to_owned()] };
+        let mut lines = vec![format!("step {}, {} utterances", validation.step, validation.utterances)];
+        if let Some((best, step)) = validation.best {
             lines.push(format!("best mel {best:.3} (step {step})"));
         }
-        lines.extend(held_out.figures.iter().map(|(name, value)| format!("{name} {}", number(*value))));
+        lines.extend(validation.figures.iter().map(|(name, value)| format!("{name} {}", number(*value))));
         lines
     }
 
     /// `checkpoint of step 100, 3 samples`
-    pub(super) fn kept(&self) -> String {
+    pub(super) fn saved(&self) -> String {
         let checkpoint = self.state.checkpoint.map(|step| format!("checkpoint of step {step}"));
         let samples = (self.state.samples > 0).then(|| format!("{} samples", self.state.samples));
         let parts: Vec<_> = [checkpoint, samples].into_iter().flatten().collect();
         if parts.is_empty() { UNKNOWN.to_owned() } else { parts.join(", ") }
     }
 
-    /// What to look at, worst first: alarms, remarks, and what is missing in the log.
+    /// Alarms, gaps in the log, and notes; the serious ones first.
     pub(super) fn alarms(&self, count: usize) -> Vec<(String, Tone)> {
         let state = self.state;
         let gaps = [
-            (state.dropped, "events are missing in the log: figures are of the rest"),
+            (state.dropped, "events are missing in the log: the figures do not include them"),
             (state.broken, "lines of the log could not be read"),
-            (state.unknown, "records are of a newer kind and are not shown"),
-            (state.checks.1, "checks failed"),
+            (state.unknown, "records of a newer version are not shown"),
+            (state.checks.failed, "checks failed"),
         ];
-        let gaps =
-            gaps.into_iter().filter(|(many, _)| *many > 0).map(|(many, what)| (format!("{many} {what}"), Tone::Bad));
-        let told = state.alarms().last(count).into_iter().map(|alarm| {
-            let tone = if alarm.weight == super::alarms::Weight::Alarm { Tone::Bad } else { Tone::Plain };
+        let gaps = gaps
+            .into_iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, text)| (format!("{count} {text}"), Tone::Bad));
+        let alarms = state.alarms().last(count).into_iter().map(|alarm| {
+            let tone = if alarm.level == super::alarms::AlarmLevel::Alarm { Tone::Bad } else { Tone::Plain };
             (format!("[Step {}] {}", alarm.step, alarm.text), tone)
         });
-        let mut all: Vec<_> = told.chain(gaps).collect();
+        let mut all: Vec<_> = alarms.chain(gaps).collect();
         all.sort_by_key(|(_, tone)| *tone != Tone::Bad);
         all.truncate(count);
         all
     }
 }
 
-/// A record that is some seconds old says that a run is stuck, or far away.
+/// The age of the last record, if it is old: the run may be stuck, or its file system slow.
 fn last_record(silent: Option<Duration>) -> String {
-    const WORTH_TELLING: Duration = Duration::from_secs(5);
-    match silent.filter(|silent| *silent >= WORTH_TELLING) {
-        Some(silent) => format!(", last record {} ago", span(silent)),
+    const MIN_SHOWN: Duration = Duration::from_secs(5);
+    match silent.filter(|silent| *silent >= MIN_SHOWN) {
+        Some(silent) => format!(", last record {} ago", short_duration(silent)),
         None => String::new(),
     }
 }
 
 pub(super) fn number(value: Option<f64>) -> String {
     match value {
-        None => "no number".to_owned(),
-        // Counts are counts.
+        None => "NaN".to_owned(),
+        // Counts have no decimals.
         Some(value) if value.fract() == 0.0 && value.abs() < 1e9 => format!("{value:.0}"),
         Some(value) => format!("{value:.3}"),
     }
@@ -249,19 +254,9 @@ pub(super) fn ms(time: Option<f64>) -> String {
     time.map_or(UNKNOWN.to_owned(), |ms| format!("{ms:.2}"))
 }
 
-/// MiB, rounded up as everywhere.
+/// MiB, rounded up.
 pub(super) fn mb(bytes: Option<u64>) -> String {
     bytes.map_or(UNKNOWN.to_owned(), |bytes| tandem_device::bytes::mib_ceil(bytes).to_string())
-}
-
-/// A time as people say it.
-pub(super) fn span(time: Duration) -> String {
-    match time.as_secs() {
-        s if s < 60 => format!("{s} s"),
-        s if s < 3600 => format!("{} min", s / 60),
-        s if s < 48 * 3600 => format!("{} h {} min", s / 3600, s / 60 % 60),
-        s => format!("{} days", s / 86_400),
-    }
 }
 
 /// A bar of `width` cells, filled to `part`.
@@ -270,7 +265,7 @@ pub(super) fn bar(part: Option<f64>, width: usize) -> String {
     "█".repeat(filled) + &"░".repeat(width - filled)
 }
 
-/// What a terminal without UTF-8 shows instead of a character.
+/// The ASCII replacement of a character.
 pub(super) fn plain_char(c: char) -> char {
     match c {
         c if c.is_ascii() => c,
@@ -287,7 +282,7 @@ pub(super) fn plain_char(c: char) -> char {
     }
 }
 
-/// Text for a terminal without UTF-8.
+/// Text for an ASCII terminal.
 pub(super) fn plain(text: &str) -> String {
     text.chars().map(plain_char).collect()
 }
@@ -302,21 +297,16 @@ mod tests {
     }
 
     #[test]
-    fn times_and_bars_are_as_people_read_them() {
-        let check = |seconds, expected| assert_eq!(span(Duration::from_secs(seconds)), expected);
-        check(0, "0 s");
-        check(61, "1 min");
-        check(7500, "2 h 5 min");
-        check(200_000, "2 days");
+    fn bars_are_filled_in_proportion() {
         assert_eq!(bar(Some(0.5), 4), "██░░");
         assert_eq!(bar(Some(7.0), 3), "███");
         assert_eq!(bar(None, 2), "░░");
     }
 
     #[test]
-    fn an_old_last_record_is_told() {
+    fn the_age_of_an_old_last_record_is_shown() {
         assert_eq!(last_record(Some(Duration::from_secs(4))), "");
-        assert_eq!(last_record(Some(Duration::from_secs(130))), ", last record 2 min ago");
+        assert_eq!(last_record(Some(Duration::from_secs(130))), ", last record 2 min 10 s ago");
         assert_eq!(last_record(None), "");
     }
 }

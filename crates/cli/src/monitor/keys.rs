@@ -1,7 +1,7 @@
-//! The keyboard: whether somebody wants to quit, and whether somebody is still there.
+//! The keyboard: whether a key quits, and whether the terminal still exists.
 //!
-//! Read here and not by the library that draws: when a line is cut, that one reads the end of its input for ever
-//! (crossterm 0.29, seen as a process that stayed behind at full load).
+//! Read here and not by the drawing library: after a hangup, crossterm 0.29 reads the end of its input in an endless loop
+//! (seen as a process at full load).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,15 +10,15 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Escape alone is a key; with more behind it, within this time, it is the beginning of another key.
-const REST_OF_A_KEY: Duration = Duration::from_millis(50);
+/// Escape alone is a key; followed by more bytes within this time, it starts an escape sequence.
+const SEQUENCE_TIMEOUT: Duration = Duration::from_millis(50);
 const ESCAPE: u8 = 0x1b;
 const CTRL_C: u8 = 0x03;
 
-/// What came of waiting.
+/// The result of waiting for keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyPoll {
-    /// Nothing that matters.
+    /// No key that quits.
     Nothing,
     /// `q`, Escape or Ctrl-C.
     Quit,
@@ -26,22 +26,22 @@ pub(super) enum KeyPoll {
     Gone,
 }
 
-/// Waits for keys, no longer than `patience`. A signal ends the wait early.
-pub(super) fn wait(keyboard: impl AsFd, patience: Duration) -> io::Result<KeyPoll> {
-    let Some(mut typed) = read_within(&keyboard, patience)? else { return Ok(KeyPoll::Nothing) };
+/// Waits for keys, at most for `timeout`. A signal ends the wait early.
+pub(super) fn wait(keyboard: impl AsFd, timeout: Duration) -> io::Result<KeyPoll> {
+    let Some(mut typed) = read_within(&keyboard, timeout)? else { return Ok(KeyPoll::Nothing) };
     if typed.is_empty() {
         return Ok(KeyPoll::Gone);
     }
     if typed.last() == Some(&ESCAPE) {
-        typed.extend(read_within(&keyboard, REST_OF_A_KEY)?.unwrap_or_default());
+        typed.extend(read_within(&keyboard, SEQUENCE_TIMEOUT)?.unwrap_or_default());
     }
     Ok(if quits(&typed) { KeyPoll::Quit } else { KeyPoll::Nothing })
 }
 
-/// What was typed; none when nothing was in time, nothing at all when nobody can type any more.
-fn read_within(keyboard: &impl AsFd, patience: Duration) -> io::Result<Option<Vec<u8>>> {
+/// The bytes typed. None if nothing came in time; empty at the end of input.
+fn read_within(keyboard: &impl AsFd, timeout: Duration) -> io::Result<Option<Vec<u8>>> {
     let mut watched = [PollFd::new(keyboard, PollFlags::IN)];
-    let timeout = Timespec::try_from(patience).map_err(io::Error::other)?;
+    let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
     match poll(&mut watched, Some(&timeout)) {
         Ok(0) | Err(Errno::INTR) => return Ok(None),
         Ok(_) => {}
@@ -57,18 +57,18 @@ fn read_within(keyboard: &impl AsFd, patience: Duration) -> io::Result<Option<Ve
     }
 }
 
-/// Whether one of the keys quits. Arrows, function keys and Alt with a letter begin with an escape too: they do not.
+/// Whether one of the keys quits. Arrows, function keys and Alt with a letter start with an escape too and do not quit.
 fn quits(typed: &[u8]) -> bool {
     let mut rest = typed;
-    while let Some((first, behind)) = rest.split_first() {
-        rest = match (*first, behind) {
+    while let Some((first, after)) = rest.split_first() {
+        rest = match (*first, after) {
             (b'q' | b'Q' | CTRL_C, _) | (ESCAPE, []) => return true,
             (ESCAPE, [b'[' | b'O', sequence @ ..]) => {
                 let end = sequence.iter().position(|byte| (0x40..=0x7e).contains(byte));
                 end.map_or(&[][..], |end| &sequence[end + 1..])
             }
-            (ESCAPE, [_, behind @ ..]) => behind,
-            _ => behind,
+            (ESCAPE, [_, after @ ..]) => after,
+            _ => after,
         };
     }
     false
@@ -93,17 +93,17 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_heard_and_so_is_a_line_that_is_cut() {
+    fn keys_and_a_hangup_are_noticed() {
         let (keyboard, mut typist) = io::pipe().unwrap();
         assert_eq!(wait(&keyboard, Duration::ZERO).unwrap(), KeyPoll::Nothing);
-        for (typed, heard) in [
+        for (typed, expected) in [
             (&b"x"[..], KeyPoll::Nothing),
             (b"q", KeyPoll::Quit),
             (b"\x1b", KeyPoll::Quit),
             (b"\x1b[B", KeyPoll::Nothing),
         ] {
             typist.write_all(typed).unwrap();
-            assert_eq!(wait(&keyboard, Duration::ZERO).unwrap(), heard, "{typed:?}");
+            assert_eq!(wait(&keyboard, Duration::ZERO).unwrap(), expected, "{typed:?}");
         }
         drop(typist);
         assert_eq!(wait(&keyboard, Duration::ZERO).unwrap(), KeyPoll::Gone);

@@ -1,5 +1,5 @@
-//! The loop: reads what is new in the log, draws it, and waits for a key or for the next look. A new size of the terminal is
-//! seen when it is drawn.
+//! The live view: reads new records, draws, and waits for a key or the next refresh. A resized terminal is noticed when it is
+//! drawn.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,50 +12,50 @@ use crate::exit::Exit;
 
 use super::figures::MonitorFrame;
 use super::keys::{self, KeyPoll};
+use super::liveness::{self, RunStatus};
 use super::power::PowerMeter;
-use super::run_state::{Lately, RunState};
-use super::sign_of_life::{self, Life};
+use super::run_state::{RecentFigures, RunState};
 use super::tail::{Tail, TailProgress};
 use super::terminal::Terminal;
 use super::view;
 
-/// How often the log is looked at: as often as people see a number change.
-const EVERY: Duration = Duration::from_millis(250);
-/// Power changes slowly, and asking for it costs the driver something.
+/// The refresh interval: about as fast as people can read changing numbers.
+const REFRESH: Duration = Duration::from_millis(250);
+/// Power changes slowly, and reading it costs the driver time.
 const POWER_EVERY: Duration = Duration::from_secs(1);
-/// What the shell would be told of a signal: 128 and its number.
+/// The exit code of a hangup: 128 + SIGHUP.
 const HUNG_UP: u8 = 129;
 
-/// Shows the run until a key or a signal ends it.
+/// Shows the run until a key or a signal ends the view.
 pub(super) fn watch(log: PathBuf, is_plain: bool) -> Result<ExitCode, Exit> {
     let mut tail = Tail::open(log)?;
     let mut state = RunState::default();
-    // What is no log is told before the terminal is taken.
+    // A file that is not a log is refused before the terminal is taken over.
     tail.advance(&mut state)?;
     let mut terminal = Terminal::take()?;
-    let mut power = Power::default();
-    let mut lately: Option<Lately> = None;
+    let mut power = PowerReadings::default();
+    let mut recent: Option<RecentFigures> = None;
     loop {
         let progress = read_on(&mut tail, &mut state)?;
         if progress == TailProgress::Read {
-            lately = None;
+            recent = None;
         }
-        let life = sign_of_life::look(&tail, &state);
-        let picture = MonitorFrame {
-            lately: lately.take().unwrap_or_else(|| state.lately()),
-            watts: power.watts(&state, &life),
-            life,
+        let status = liveness::status(&tail, &state);
+        let run = MonitorFrame {
+            recent: recent.take().unwrap_or_else(|| state.recent_figures()),
+            watts: power.watts(&state, &status),
+            status,
             log: tail.path().to_owned(),
             share_read: tail.share_read(),
             state: &state,
         };
-        terminal.draw(|frame| view::draw(frame, &picture, is_plain)).context("the terminal cannot be drawn on")?;
-        lately = Some(picture.lately);
+        terminal.draw(|frame| view::draw(frame, &run, is_plain)).context("cannot draw on the terminal")?;
+        recent = Some(run.recent);
         if let Some(code) = terminal.signalled() {
             return Ok(ExitCode::from(code));
         }
-        let patience = if tail.share_read() < 1.0 { Duration::ZERO } else { EVERY };
-        match keys::wait(io::stdin(), patience).context("the keyboard cannot be read")? {
+        let timeout = if tail.share_read() < 1.0 { Duration::ZERO } else { REFRESH };
+        match keys::wait(io::stdin(), timeout).context("cannot read the keyboard")? {
             KeyPoll::Nothing => {}
             KeyPoll::Quit => return Ok(ExitCode::SUCCESS),
             KeyPoll::Gone => return Ok(ExitCode::from(HUNG_UP)),
@@ -63,26 +63,26 @@ pub(super) fn watch(log: PathBuf, is_plain: bool) -> Result<ExitCode, Exit> {
     }
 }
 
-/// Reads for a moment: a long log comes in several, with keys answered in between.
+/// Reads for at most one refresh interval, so that keys are answered while a long log is read.
 fn read_on(tail: &mut Tail, state: &mut RunState) -> Result<TailProgress, Exit> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut progress = TailProgress::Idle;
-    while begun.elapsed() < EVERY && tail.advance(state)? == TailProgress::Read {
+    while started.elapsed() < REFRESH && tail.advance(state)? == TailProgress::Read {
         progress = TailProgress::Read;
     }
     Ok(progress)
 }
 
-/// What the cards draw, asked now and then while the run goes on.
+/// The power of the run's GPUs, read once a second while it runs.
 #[derive(Default)]
-struct Power {
+struct PowerReadings {
     meter: Option<PowerMeter>,
     last: Option<(Instant, [Option<f32>; 2])>,
 }
 
-impl Power {
-    fn watts(&mut self, state: &RunState, life: &Life) -> [Option<f32>; 2] {
-        if !matches!(life, Life::Running { .. }) || state.command.is_none() {
+impl PowerReadings {
+    fn watts(&mut self, state: &RunState, status: &RunStatus) -> [Option<f32>; 2] {
+        if !matches!(status, RunStatus::Running { .. }) || state.command.is_none() {
             return [None; 2];
         }
         if let Some((_, watts)) = self.last.filter(|(then, _)| then.elapsed() < POWER_EVERY) {

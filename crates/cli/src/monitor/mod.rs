@@ -1,19 +1,19 @@
-//! `tandem monitor`: a run as it goes on, or as it went, read off its log and nothing else.
+//! `tandem monitor`: shows a run, live or afterwards, from its log alone.
 //!
-//! `log_file` finds the log, `tail` follows it, `run_state` is what its records add up to, `view` and `snapshot` show
-//! that. Nothing of the run is opened for writing, locked or asked: it does not know that it is watched.
+//! `log_file` finds the log, `tail` follows it, `run_state` accumulates its records, `view` and `snapshot` show the result.
+//! The monitor only reads: it opens nothing for writing, takes no lock and sends nothing to the run.
 
 mod alarms;
 mod curve;
 mod figures;
 mod keys;
 mod live;
+mod liveness;
 mod log_file;
 mod plan_facts;
 mod power;
 mod recent;
 mod run_state;
-mod sign_of_life;
 mod slots;
 mod snapshot;
 mod tail;
@@ -24,7 +24,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Arg, ArgMatches, Command as Clap, value_parser};
+use clap::{Arg, ArgMatches, Command, value_parser};
 
 use crate::args::switch;
 use crate::exit::Exit;
@@ -34,66 +34,72 @@ use self::figures::MonitorFrame;
 use self::run_state::RunState;
 use self::tail::{Tail, TailProgress};
 
-/// Where `train` puts a run when it is not told otherwise.
-const USUAL_RUN: &str = "checkpoints";
+/// The default folder of a run.
+const DEFAULT_RUN: &str = "checkpoints";
 
-/// One call of `tandem monitor`.
+/// Arguments of `tandem monitor`.
 pub(crate) struct MonitorArgs {
-    /// A run's folder, or a log.
+    /// A run's folder or a log file.
     run: PathBuf,
     once: bool,
 }
 
-pub(crate) fn grammar() -> Clap {
-    Clap::new("monitor")
-        .about("Show a run in the terminal while it goes on, or afterwards; it is not touched")
+pub(crate) fn command() -> Command {
+    Command::new("monitor")
+        .about("Show a run in the terminal, live or afterwards; never affects the run")
         .arg(
             Arg::new("run")
                 .value_name("RUN")
-                .default_value(USUAL_RUN)
+                .default_value(DEFAULT_RUN)
                 .value_parser(value_parser!(PathBuf))
-                .help("The folder of a run (its --checkpoint-dir), or a run log"),
+                .help("Folder of a run (its --checkpoint-dir) or a run log"),
         )
-        .arg(switch("once", "Print how it stands as plain text, and end"))
+        .arg(switch("once", "Print the current state as plain text and exit"))
 }
 
-pub(crate) fn read(given: &ArgMatches) -> MonitorArgs {
-    let run = given.get_one::<PathBuf>("run").cloned().unwrap_or_else(|| USUAL_RUN.into());
-    MonitorArgs { run, once: given.get_flag("once") }
+pub(crate) fn parse(matches: &ArgMatches) -> MonitorArgs {
+    let run = matches.get_one::<PathBuf>("run").cloned().unwrap_or_else(|| DEFAULT_RUN.into());
+    MonitorArgs { run, once: matches.get_flag("once") }
 }
 
-pub(crate) fn run(call: &MonitorArgs, screen: &Screen) -> Result<ExitCode, Exit> {
-    let log = log_file::find(&call.run)?;
-    if call.once {
+pub(crate) fn run(args: &MonitorArgs, screen: &Screen) -> Result<ExitCode, Exit> {
+    let log = log_file::find(&args.run)?;
+    if args.once {
         return print_once(log, screen);
     }
     if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
-        let run = tandem_plan::quoted(&call.run.display().to_string());
-        return Err(Exit::Usage(format!(
-            "❌ monitor shows a run in a terminal, and this is none; for plain text: tandem monitor {run} --once"
-        )));
+        let run = tandem_plan::quoted(&args.run.display().to_string());
+        return Err(Exit::Usage(format!("❌ monitor needs a terminal; for plain text: tandem monitor {run} --once")));
     }
     live::watch(log, screen.is_plain())
 }
 
 fn print_once(log: PathBuf, screen: &Screen) -> Result<ExitCode, Exit> {
-    let (_, text) = snapshot_of(&log)?;
+    let Snapshot { text, .. } = snapshot_of(&log)?;
     screen::write(&if screen.is_plain() { figures::plain(&text) } else { text })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// How a run stands, in a few words and in full, by all that is in its log now.
-pub(crate) fn snapshot_of(log: &Path) -> Result<(String, String), Exit> {
+/// The state of a run.
+pub(crate) struct Snapshot {
+    /// In a few words: `running`.
+    pub(crate) status: String,
+    /// In full.
+    pub(crate) text: String,
+}
+
+/// The state of a run, from all that is in its log now.
+pub(crate) fn snapshot_of(log: &Path) -> Result<Snapshot, Exit> {
     let mut tail = Tail::open(log.to_owned())?;
     let mut state = RunState::default();
     while tail.advance(&mut state)? != TailProgress::Idle {}
-    let picture = MonitorFrame {
-        lately: state.lately(),
-        life: sign_of_life::look(&tail, &state),
+    let run = MonitorFrame {
+        recent: state.recent_figures(),
+        status: liveness::status(&tail, &state),
         watts: [None; 2],
         log: tail.path().to_owned(),
         share_read: 1.0,
         state: &state,
     };
-    Ok((picture.life().0, snapshot::text(&picture)))
+    Ok(Snapshot { status: run.status().0, text: snapshot::text(&run) })
 }

@@ -1,16 +1,16 @@
-//! What the monitor wants to know of a run's plan, which stands in its log as the document of `plan --json`.
+//! The parts of a run's plan that the monitor shows. The log has the plan as the document of `plan --json`.
 
 use serde_json::Value;
 use tandem_events::Role;
 
-/// The part of a plan that is shown. What a plan of another version lacks is none.
+/// The facts. Fields that a plan of another version lacks are none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PlanFacts {
     pub(super) mode: Option<String>,
     pub(super) simulated: bool,
     pub(super) model_size: Option<String>,
     pub(super) batch_size: Option<u64>,
-    /// Batches of a step.
+    /// Batches per step.
     pub(super) grad_accum: u64,
     pub(super) max_steps: Option<u64>,
     pub(super) epochs: Option<u64>,
@@ -18,13 +18,13 @@ pub(super) struct PlanFacts {
     /// Slots on the data device and towards the model device.
     pub(super) buffer_size: Option<u64>,
     pub(super) prefetch: Option<u64>,
-    /// How batches cross: `peer`, `bounce`, `handover`, perhaps with more behind it.
+    /// The transfer route: `peer`, `bounce` or `handover`, perhaps followed by details.
     pub(super) transfer: Option<String>,
     /// Data first.
     pub(super) roles: [RoleFacts; 2],
 }
 
-/// Where a role is.
+/// The device of a role.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RoleFacts {
     /// None on the CPU.
@@ -35,7 +35,7 @@ pub(super) struct RoleFacts {
 }
 
 impl PlanFacts {
-    /// Reads the document. One that is no JSON has nothing to say.
+    /// Parses the document. Invalid JSON gives no facts.
     pub(super) fn read(plan_json: &str) -> PlanFacts {
         let plan: Value = serde_json::from_str(plan_json).unwrap_or_default();
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_plan_lacks_is_done_without() {
+    fn missing_fields_are_none() {
         for text in ["", "no json", "[]", "{\"roles\":7}"] {
             assert_eq!(PlanFacts::read(text), PlanFacts { grad_accum: 1, ..PlanFacts::default() }, "{text}");
         }

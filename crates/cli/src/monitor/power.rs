@@ -1,20 +1,20 @@
-//! What the cards draw now. A log does not have it, so the cards of this machine are asked, when they are the run's.
+//! The power of the run's GPUs now. The log does not have it, so it is read from this machine's GPUs, if the run uses them.
 
 use tandem_device::{DeviceKind, Machine};
 
 use super::plan_facts::PlanFacts;
 
-/// The cards of this machine, as far as they can be asked. Nothing is opened on them.
+/// Reads power through NVML. Opens no context on the GPUs.
 pub(super) struct PowerMeter {
     machine: Option<Machine>,
 }
 
 impl PowerMeter {
-    /// Finds the cards of the run here. A run on the CPU, on simulated cards or on another machine's has none.
+    /// Finds the GPUs of the run. There are none for a run on the CPU, on simulated GPUs or on another machine.
     pub(super) fn of(plan: &PlanFacts) -> PowerMeter {
         let wanted = |machine: &Machine| plan.roles.iter().any(|role| index(machine, role.uuid.as_deref()).is_some());
         let has_cards = !plan.simulated && plan.roles.iter().any(|role| role.uuid.is_some());
-        // A driver that does not answer is no matter here: power is then not known.
+        // A driver error is ignored: the power is then unknown.
         let machine = if has_cards { Machine::cuda().ok().flatten() } else { None };
         PowerMeter { machine: machine.filter(|machine| machine.kind() == DeviceKind::Cuda && wanted(machine)) }
     }

@@ -1,51 +1,53 @@
-//! What the records of a log add up to: how the run stands. Pure, and bounded whatever the length of the log.
+//! The state of a run, accumulated from its records. Pure, and of bounded size for any length of log.
 
 use std::collections::BTreeMap;
 
 use tandem_diagnosis::{Diagnosis, Jitter, Leaks};
 use tandem_events::{Record, Role, RunEvent};
 
-use super::alarms::{RecentAlarms, Weight};
+use super::alarms::{AlarmLevel, RecentAlarms};
 use super::curve::Curve;
 use super::plan_facts::PlanFacts;
 use super::recent::{Recent, RecentPace};
 use super::slots::{FeedTuning, Ring, StageProgress};
 
-/// How a run stands after the records seen so far.
+/// The state after the records seen so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunState {
-    /// The command that writes the log; none before its first record.
+    /// The command that writes the log. None before its first record.
     pub(super) command: Option<String>,
     pub(super) plan: PlanFacts,
-    /// Time of the last record, since the log was opened.
+    /// Time of the last record since the log was opened.
     pub(super) t_ns: u64,
-    /// Records seen; of those, lines of newer kinds and broken ones are not.
+    /// Records seen, without those of newer versions and invalid lines.
     pub(super) records: u64,
+    /// Records of newer versions.
     pub(super) unknown: u64,
+    /// Lines that are not records.
     pub(super) broken: u64,
-    /// Events the log had no room for.
+    /// Events that the log dropped.
     pub(super) dropped: u64,
     pub(super) step: u64,
-    /// From 0; none before anything was learnt.
+    /// From 0. None before the first step.
     pub(super) epoch: Option<u64>,
     /// Of the last step, by name.
     pub(super) losses: BTreeMap<String, Option<f64>>,
     pub(super) lr: Option<f64>,
     pub(super) gradient_norm: Option<f64>,
-    /// The loss that is minimised, over all steps.
+    /// The total loss over all steps.
     pub(super) curve: Curve,
     /// Data first.
     pub(super) memory: [RoleUsage; 2],
-    /// The most the process held on a card, as the driver counts, and what it may hold.
-    pub(super) process: BTreeMap<usize, (u64, u64)>,
+    /// The memory of the process on each GPU, as the driver reports it.
+    pub(super) process: BTreeMap<usize, ProcessMemory>,
     pub(super) host: Option<ProcessMemory>,
-    pub(super) held_out: Option<LastValidation>,
+    pub(super) validation: Option<LastValidation>,
     /// The step of the last checkpoint.
     pub(super) checkpoint: Option<u64>,
     pub(super) samples: u64,
-    /// Checks of `validate`: passed and failed.
-    pub(super) checks: (u64, u64),
-    /// Exit code and reason, once the run said them.
+    /// The checks of `validate`.
+    pub(super) checks: CheckCounts,
+    /// Exit code and reason, once the run has ended.
     pub(super) ended: Option<(u8, String)>,
     alarms: RecentAlarms,
     slots: StageProgress,
@@ -54,36 +56,43 @@ pub(super) struct RunState {
     jitter: Jitter,
 }
 
-/// A role's memory. What was not told is none.
+/// A role's memory. Unknown values are none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RoleUsage {
     pub(super) card: Option<usize>,
     pub(super) used_bytes: Option<u64>,
     pub(super) peak_bytes: Option<u64>,
     pub(super) limit_bytes: Option<u64>,
-    /// The owner that holds most, and what it holds.
+    /// The owner with the most memory, and its bytes.
     pub(super) largest: Option<(String, u64)>,
 }
 
-/// The process in the machine's own memory.
+/// Memory of the process, on a GPU or on the host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ProcessMemory {
     pub(super) bytes: u64,
     pub(super) limit_bytes: u64,
 }
 
-/// The last look at the held-out data.
+/// The last validation.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LastValidation {
     pub(super) step: u64,
     pub(super) utterances: u64,
     pub(super) figures: BTreeMap<String, Option<f64>>,
-    /// The smallest distance so far, and its step.
+    /// The best mel L1 so far, and its step.
     pub(super) best: Option<(f64, u64)>,
 }
 
-/// What the last steps say. Costs a pass over them: made once for a picture.
-pub(super) struct Lately {
+/// Passed and failed checks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct CheckCounts {
+    pub(super) passed: u64,
+    pub(super) failed: u64,
+}
+
+/// Figures of the last steps. Computing them takes a pass over those steps, so it is done once per frame.
+pub(super) struct RecentFigures {
     pub(super) pace: Option<RecentPace>,
     pub(super) diagnosis: Option<Diagnosis>,
     pub(super) rings: Vec<Ring>,
@@ -91,16 +100,16 @@ pub(super) struct Lately {
 }
 
 impl RunState {
-    /// Takes the next record.
+    /// Adds the next record.
     pub(super) fn observe(&mut self, record: &Record) {
         self.observe_early(record);
         if let Some(warning) = self.jitter.observe(record) {
-            self.alarms.add(warning.0.step, Weight::Alarm, &warning.to_string());
+            self.alarms.add(warning.0.step, AlarmLevel::Alarm, &warning.to_string());
         }
     }
 
-    /// Takes the next record of a part of the log whose stages are stepped over: what made steps vary there is not to
-    /// be told. Where the run saw it itself, its remark is in the log.
+    /// Adds the next record of a part of the log whose stage records are skipped. Jitter cannot be attributed there; the run's
+    /// own warning is in the log.
     pub(super) fn observe_early(&mut self, record: &Record) {
         self.records += 1;
         self.t_ns = self.t_ns.max(record.t_ns);
@@ -109,22 +118,22 @@ impl RunState {
         self.slots.observe(record);
         self.recent.observe(record);
         for leak in self.leaks.observe(record) {
-            self.alarms.add(leak.step, Weight::Alarm, &leak.to_string());
+            self.alarms.add(leak.step, AlarmLevel::Alarm, &leak.to_string());
         }
     }
 
-    /// A record of a kind that this version does not know.
+    /// Counts a record of a newer version.
     pub(super) fn observe_unknown(&mut self) {
         self.unknown += 1;
     }
 
-    /// A line that is no record.
+    /// Counts a line that is not a record.
     pub(super) fn observe_broken(&mut self) {
         self.broken += 1;
     }
 
-    /// The run started again, with a new log. Its curve goes on where it goes on.
-    pub(super) fn begin_again(&mut self) {
+    /// The run restarted with a new log. The loss curve continues.
+    pub(super) fn restart(&mut self) {
         *self = RunState { curve: std::mem::take(&mut self.curve), ..RunState::default() };
     }
 
@@ -132,10 +141,10 @@ impl RunState {
         &self.alarms
     }
 
-    pub(super) fn lately(&self) -> Lately {
+    pub(super) fn recent_figures(&self) -> RecentFigures {
         let setting = self.slots.setting(&self.plan);
         let planned = setting.as_ref().map(FeedTuning::as_record);
-        Lately {
+        RecentFigures {
             pace: self.recent.pace(),
             diagnosis: self.recent.diagnosis(self.plan.grad_accum.max(1), planned),
             rings: self.slots.rings(&self.plan),
@@ -143,9 +152,9 @@ impl RunState {
         }
     }
 
-    /// The limit of a role: as it was told, else as it was planned.
+    /// The limit of a role: from the log, else from the plan.
     pub(super) fn limit_bytes(&self, role: Role) -> Option<u64> {
-        self.memory[place(role)].limit_bytes.or(self.plan.roles[place(role)].limit_bytes)
+        self.memory[index_of(role)].limit_bytes.or(self.plan.roles[index_of(role)].limit_bytes)
     }
 
     fn take(&mut self, event: &RunEvent) {
@@ -162,75 +171,75 @@ impl RunState {
                     self.curve.push(*step, *loss);
                 }
                 if *skipped {
-                    self.alarms.add(*step, Weight::Alarm, &format!("step {step} left out: a gradient was no number"));
+                    self.alarms.add(*step, AlarmLevel::Alarm, &format!("step {step} skipped: non-finite gradient"));
                 }
             }
             RunEvent::Validated { step, utterances, figures } => self.validated(*step, *utterances, figures),
             RunEvent::Checkpoint { step, .. } => self.checkpoint = Some(*step),
             RunEvent::SampleWritten { .. } => self.samples += 1,
             RunEvent::Check { passed, .. } => {
-                self.checks.0 += u64::from(*passed);
-                self.checks.1 += u64::from(!*passed);
+                self.checks.passed += u64::from(*passed);
+                self.checks.failed += u64::from(!*passed);
             }
-            RunEvent::Note { text } => self.alarms.add(self.step, Weight::Remark, text),
+            RunEvent::Note { text } => self.alarms.add(self.step, AlarmLevel::Note, text),
             RunEvent::RunEnded { exit_code, reason } => self.ended = Some((*exit_code, reason.clone())),
-            held => self.held(held),
+            other => self.take_memory(other),
         }
     }
 
-    /// Memory, and what is wrong with it.
-    fn held(&mut self, event: &RunEvent) {
+    /// Events about memory.
+    fn take_memory(&mut self, event: &RunEvent) {
         match event {
             RunEvent::ArenaReserved { role, card, limit_bytes, .. } => {
-                let memory = &mut self.memory[place(*role)];
+                let memory = &mut self.memory[index_of(*role)];
                 (memory.card, memory.limit_bytes) = (Some(*card), Some(*limit_bytes));
             }
             RunEvent::Memory { role, card, used_bytes, limit_bytes, peak_bytes } => {
-                let memory = &mut self.memory[place(*role)];
+                let memory = &mut self.memory[index_of(*role)];
                 (memory.card, memory.limit_bytes) = (Some(*card), Some(*limit_bytes));
                 (memory.used_bytes, memory.peak_bytes) = (Some(*used_bytes), Some(*peak_bytes));
             }
             RunEvent::MemoryOwners { role, owners } => {
                 let largest = owners.iter().max_by_key(|(_, bytes)| **bytes);
-                self.memory[place(*role)].largest = largest.map(|(owner, bytes)| (owner.clone(), *bytes));
+                self.memory[index_of(*role)].largest = largest.map(|(owner, bytes)| (owner.clone(), *bytes));
             }
             RunEvent::HostMemory { bytes, limit_bytes, .. } => {
                 self.host = Some(ProcessMemory { bytes: *bytes, limit_bytes: *limit_bytes });
             }
             RunEvent::Process { card, bytes, limit_bytes } => {
-                self.process.insert(*card, (*bytes, *limit_bytes));
+                self.process.insert(*card, ProcessMemory { bytes: *bytes, limit_bytes: *limit_bytes });
             }
-            // `validate` has memory refused on purpose.
+            // `validate` exceeds the limits on purpose.
             RunEvent::Refused { role, asked_bytes, limit_bytes, owner, .. }
                 if self.command.as_deref() != Some("validate") =>
             {
                 let (asked, limit) = (asked_bytes >> 20, limit_bytes >> 20);
                 let text = format!("{role}: {asked} MB for {owner} refused, over the limit of {limit} MB");
-                self.alarms.add(self.step, Weight::Alarm, &text);
+                self.alarms.add(self.step, AlarmLevel::Alarm, &text);
             }
             RunEvent::Breach { card, bytes, limit_bytes } => {
-                let (held, limit) = (bytes >> 20, limit_bytes >> 20);
+                let (used, limit) = (bytes >> 20, limit_bytes >> 20);
                 let text =
-                    format!("the process holds {held} MB on card {card}, and may hold {limit} MB: the run stops");
-                self.alarms.add(self.step, Weight::Alarm, &text);
+                    format!("the process uses {used} MB on GPU {card}, over its limit of {limit} MB: the run stops");
+                self.alarms.add(self.step, AlarmLevel::Alarm, &text);
             }
             _ => {}
         }
     }
 
     fn validated(&mut self, step: u64, utterances: u64, figures: &BTreeMap<String, Option<f64>>) {
-        let before = self.held_out.as_ref().and_then(|held_out| held_out.best);
+        let before = self.validation.as_ref().and_then(|validation| validation.best);
         let now = figures.get("mel").copied().flatten().map(|mel| (mel, step));
         let best = match (before, now) {
             (Some(before), Some(now)) if now.0 < before.0 => Some(now),
             (before, now) => before.or(now),
         };
-        self.held_out = Some(LastValidation { step, utterances, figures: figures.clone(), best });
+        self.validation = Some(LastValidation { step, utterances, figures: figures.clone(), best });
     }
 }
 
-/// A role's place in pairs: data first.
-pub(super) fn place(role: Role) -> usize {
+/// The index of a role in pairs: data first.
+pub(super) fn index_of(role: Role) -> usize {
     usize::from(role == Role::Model)
 }
 
@@ -255,12 +264,12 @@ pub(super) mod tests {
         RunEvent::RunStarted { command: "train".into(), version: "0.1.0".into(), plan_json: Some(PLAN.into()) }
     }
 
-    /// A run of `steps` on two cards: decoding is waited for, memory is half of what there is, the loss falls.
+    /// A run of `steps` on two GPUs: the step waits for decoding, half of the memory is used, the loss falls.
     pub(crate) fn pair(steps: u64) -> Vec<(u64, RunEvent)> {
         let mut events = vec![(0, started())];
         let mib = 1 << 20;
         for role in Role::BOTH {
-            let (card, limit_bytes) = (place(role), (8192 << place(role)) * mib);
+            let (card, limit_bytes) = (index_of(role), (8192 << index_of(role)) * mib);
             events.push((
                 1,
                 RunEvent::ArenaReserved { role, card, bytes: limit_bytes / 2, limit_bytes, driver_bytes: mib },
@@ -287,7 +296,7 @@ pub(super) mod tests {
             events.push((t_ns, RunEvent::Learned { step, epoch: step / 100, losses, gradient_norm, lr, skipped }));
             if step % 10 == 0 {
                 for role in Role::BOTH {
-                    let (card, limit_bytes) = (place(role), (8192 << place(role)) * mib);
+                    let (card, limit_bytes) = (index_of(role), (8192 << index_of(role)) * mib);
                     let used_bytes = limit_bytes / 2;
                     events.push((
                         t_ns,
@@ -302,7 +311,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_last_word_on_everything_is_what_counts() {
+    fn the_latest_record_of_each_kind_counts() {
         let state = state_of(pair(250));
         assert_eq!((state.command.as_deref(), state.step, state.epoch), (Some("train"), 250, Some(2)));
         assert_eq!((state.plan.max_steps, state.limit_bytes(Role::Model)), (Some(300), Some(16 << 30)));
@@ -310,14 +319,14 @@ pub(super) mod tests {
         assert_eq!((data.used_bytes, data.limit_bytes, data.card), (Some(4 << 30), Some(8 << 30), Some(0)));
         assert_eq!(data.largest.as_ref().map(|(owner, _)| owner.as_str()), Some("slots"));
         assert!(state.alarms().last(9).is_empty() && state.ended.is_none());
-        let lately = state.lately();
-        let diagnosis = lately.diagnosis.unwrap();
+        let recent = state.recent_figures();
+        let diagnosis = recent.diagnosis.unwrap();
         assert!((diagnosis.busy.model - 0.75).abs() < 0.01 && (diagnosis.stalls.share - 0.25).abs() < 0.01);
-        assert_eq!(lately.rings.len(), 2);
+        assert_eq!(recent.rings.len(), 2);
     }
 
     #[test]
-    fn a_leak_and_a_breach_are_alarms_and_a_note_is_a_remark() {
+    fn a_leak_and_an_exceeded_limit_are_alarms_and_a_note_is_not() {
         let mut events = pair(800);
         let mut grown = 0;
         for (_, event) in &mut events {
@@ -329,15 +338,15 @@ pub(super) mod tests {
         events.push((0, RunEvent::Note { text: "decode threads 2 -> 3".into() }));
         events.push((0, RunEvent::Breach { card: 1, bytes: 20 << 30, limit_bytes: 16 << 30 }));
         let state = state_of(events);
-        let told: Vec<_> = state.alarms().last(9).iter().map(|alarm| (alarm.weight, alarm.text.as_str())).collect();
-        assert_eq!(told.len(), 3, "{told:?}");
-        assert!(told[0].1.contains("holds 20480 MB on card 1"), "{told:?}");
-        assert!(told[1].1.contains("memory of data, leaky grows"), "{told:?}");
-        assert_eq!(told[2], (Weight::Remark, "decode threads 2 -> 3"));
+        let shown: Vec<_> = state.alarms().last(9).iter().map(|alarm| (alarm.level, alarm.text.as_str())).collect();
+        assert_eq!(shown.len(), 3, "{shown:?}");
+        assert!(shown[0].1.contains("uses 20480 MB on GPU 1"), "{shown:?}");
+        assert!(shown[1].1.contains("memory of data, leaky grows"), "{shown:?}");
+        assert_eq!(shown[2], (AlarmLevel::Note, "decode threads 2 -> 3"));
     }
 
     #[test]
-    fn refused_memory_is_wrong_but_for_a_validation() {
+    fn refused_memory_is_an_alarm_except_in_a_validation() {
         let refused = || RunEvent::Refused {
             role: Role::Data,
             asked_bytes: 1 << 20,
@@ -353,32 +362,32 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn figures_that_are_no_numbers_do_not_enter_the_curve() {
+    fn non_finite_losses_do_not_enter_the_curve() {
         let learned = |step, loss| {
             let losses = BTreeMap::from([("loss".to_owned(), loss)]);
             RunEvent::Learned { step, epoch: 0, losses, gradient_norm: None, lr: 1e-3, skipped: step == 2 }
         };
         let state = state_of([(0, learned(1, Some(2.0))), (1, learned(2, None)), (2, learned(3, Some(1.0)))]);
         assert_eq!(state.curve.points(), [(1.0, 2.0), (3.0, 1.0)]);
-        assert!(state.alarms().last(1)[0].text.contains("step 2 left out"));
+        assert!(state.alarms().last(1)[0].text.contains("step 2 skipped"));
     }
 
     #[test]
-    fn the_best_held_out_figure_is_remembered() {
+    fn the_best_validation_is_remembered() {
         let validated = |step, mel| {
             let figures = BTreeMap::from([("mel".to_owned(), mel)]);
             (step, RunEvent::Validated { step, utterances: 3, figures })
         };
         let state = state_of([validated(1, None), validated(2, Some(0.5)), validated(3, Some(0.7))]);
-        let held_out = state.held_out.unwrap();
-        assert_eq!((held_out.step, held_out.best), (3, Some((0.5, 2))));
+        let validation = state.validation.unwrap();
+        assert_eq!((validation.step, validation.best), (3, Some((0.5, 2))));
     }
 
     #[test]
-    fn a_new_start_forgets_all_but_the_curve() {
+    fn a_restart_keeps_only_the_curve() {
         let mut state = state_of(pair(50));
-        state.begin_again();
+        state.restart();
         assert_eq!((state.step, state.records, state.curve.points().len()), (0, 0, 50));
-        assert!(state.command.is_none() && state.lately().diagnosis.is_none());
+        assert!(state.command.is_none() && state.recent_figures().diagnosis.is_none());
     }
 }

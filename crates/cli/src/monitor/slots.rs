@@ -1,26 +1,25 @@
-//! Where batches are between the recordings and the step: how many slots of each ring are being filled, are ready, are
-//! leased or free.
+//! Where batches are between decoding and the step: how many slots of each ring are filling, ready, leased or free.
 //!
-//! The log tells when a stage has finished a batch, so the figures are differences of batch numbers. Uploads and features
-//! are told with the next batch, and steps two steps late: a figure may be off by that much.
+//! The log says when a stage has finished a batch, so the counts are differences of batch numbers. Uploads and features are
+//! logged with the next batch, and steps two steps late: a count may be off by that much.
 
 use tandem_diagnosis::Stage;
 use tandem_events::{Record, RunEvent, VERSION};
 
 use super::plan_facts::PlanFacts;
 
-/// How far each stage has come.
+/// The progress of each stage.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StageProgress {
-    /// Batches a stage has finished, in the order of [`Stage::ALL`]; none where it was never told of.
+    /// Batches each stage has finished, in the order of [`Stage::ALL`]. None for a stage without records.
     finished: [Option<u64>; 4],
-    /// Batches that steps have taken, by the device's own count.
-    taken: Option<u64>,
+    /// Batches that steps have used, from device events.
+    used: Option<u64>,
     steps: u64,
     setting: Option<FeedTuning>,
 }
 
-/// How the feed is set.
+/// The settings of the feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FeedTuning {
     pub(super) threads: u64,
@@ -33,19 +32,19 @@ pub(super) struct FeedTuning {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ring {
     pub(super) name: &'static str,
-    /// Slots by what they are at: only what is known, and what adds up to all of them.
+    /// The number of slots in each state; the numbers sum to `of`.
     pub(super) states: Vec<(&'static str, u64)>,
-    /// Slots that hold a batch for whoever comes next.
+    /// Slots with a batch ready for the next stage.
     pub(super) ready: u64,
     pub(super) of: u64,
 }
 
 impl FeedTuning {
-    /// As the log would have told it.
+    /// As a record of the log.
     pub(super) fn as_record(&self) -> Record {
         let [threads, ahead, slots] =
             [self.threads, self.ahead, self.slots].map(|count| count.min(u32::MAX.into()) as u32);
-        // Cores matter for advice, and none is given here.
+        // The cores only matter for advice, which the monitor does not show.
         let event = RunEvent::FeedSetting { threads, cores: threads, ahead, slots, route: self.route.clone() };
         Record { v: VERSION, seq: 0, t_ns: 0, dropped: 0, event }
     }
@@ -60,7 +59,7 @@ impl StageProgress {
                 *finished = Some(finished.unwrap_or(0).max(batch + 1));
             }
             RunEvent::StepWork { batch, batches, .. } => {
-                self.taken = Some(self.taken.unwrap_or(0).max(batch + u64::from(*batches)));
+                self.used = Some(self.used.unwrap_or(0).max(batch + u64::from(*batches)));
             }
             RunEvent::Step { .. } => self.steps += 1,
             RunEvent::FeedSetting { threads, ahead, slots, route, .. } => {
@@ -71,7 +70,7 @@ impl StageProgress {
         }
     }
 
-    /// How the feed is set: as it told, else as it was planned.
+    /// The settings of the feed: from the log, else from the plan.
     pub(super) fn setting(&self, plan: &PlanFacts) -> Option<FeedTuning> {
         let planned = || {
             let route = plan.transfer.as_deref()?.split(' ').next()?.to_owned();
@@ -80,38 +79,49 @@ impl StageProgress {
         self.setting.clone().or_else(planned)
     }
 
-    /// The rings in the order batches meet them; none where the log does not tell enough.
+    /// The rings in the order batches pass them. None where the log does not have enough.
     pub(super) fn rings(&self, plan: &PlanFacts) -> Vec<Ring> {
         let (Some(setting), Some(loaded)) = (self.setting(plan), self.finished[Stage::Load as usize]) else {
             return Vec::new();
         };
         let made = self.finished[Stage::Features as usize].unwrap_or(0).min(loaded);
-        let taken = self.taken.unwrap_or(self.steps * plan.grad_accum).min(made);
+        let used = self.used.unwrap_or(self.steps * plan.grad_accum).min(made);
         if setting.route == "handover" {
-            // One ring with the slots of both, and the step leases from it.
+            // One ring has the slots of both roles, and the step leases from it.
             let planned = plan.buffer_size.unwrap_or(0) + plan.prefetch.unwrap_or(0);
-            return vec![ring(("batch slots", LEASED), setting.ahead.max(planned), loaded - made, made - taken)];
+            let of = setting.ahead.max(planned);
+            return vec![BATCH_SLOTS.ring(of, loaded - made, made - used)];
         }
-        match self.finished[Stage::Transfer as usize].map(|sent| sent.clamp(taken, made)) {
+        match self.finished[Stage::Transfer as usize].map(|sent| sent.clamp(used, made)) {
             Some(sent) => vec![
-                ring(("data slots", SENT), setting.ahead, loaded - made, made - sent),
-                ring(("model slots", LEASED), setting.slots, 0, sent - taken),
+                DATA_SLOTS.ring(setting.ahead, loaded - made, made - sent),
+                MODEL_SLOTS.ring(setting.slots, 0, sent - used),
             ],
-            None => vec![ring(("batch slots", LEASED), setting.ahead + setting.slots, loaded - made, made - taken)],
+            None => vec![BATCH_SLOTS.ring(setting.ahead + setting.slots, loaded - made, made - used)],
         }
     }
 }
 
-/// What the log does not tell apart: nobody says when a slot is given back.
-const LEASED: &str = "leased or free";
-const SENT: &str = "in transfer or free";
+/// How a ring is shown.
+struct RingKind {
+    name: &'static str,
+    /// The state of the slots that are neither filling nor ready. The log does not say when a slot is returned, so two states
+    /// are shown as one.
+    other_state: &'static str,
+}
 
-fn ring((name, rest): (&'static str, &'static str), of: u64, filling: u64, ready: u64) -> Ring {
-    let filling = filling.min(of);
-    let ready = ready.min(of - filling);
-    let states = [("filling", filling), ("ready", ready), (rest, of - filling - ready)];
-    let told = states.into_iter().filter(|(_, count)| *count > 0).collect();
-    Ring { name, states: told, ready, of }
+const BATCH_SLOTS: RingKind = RingKind { name: "batch slots", other_state: "leased or free" };
+const DATA_SLOTS: RingKind = RingKind { name: "data slots", other_state: "in transfer or free" };
+const MODEL_SLOTS: RingKind = RingKind { name: "model slots", other_state: "leased or free" };
+
+impl RingKind {
+    fn ring(&self, of: u64, filling: u64, ready: u64) -> Ring {
+        let filling = filling.min(of);
+        let ready = ready.min(of - filling);
+        let states = [("filling", filling), ("ready", ready), (self.other_state, of - filling - ready)];
+        let states = states.into_iter().filter(|(_, count)| *count > 0).collect();
+        Ring { name: self.name, states, ready, of }
+    }
 }
 
 #[cfg(test)]
@@ -158,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_late_never_makes_more_slots_than_there_are() {
+    fn late_records_never_make_more_slots_than_there_are() {
         check(
             vec![setting("peer"), stage("load", 90), stage("features", 89), stage("transfer", 89), work(0)],
             &[("data slots", 0, 10), ("model slots", 4, 4)],
@@ -170,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_word_of_the_feed_there_is_nothing_to_show() {
+    fn without_records_of_the_feed_no_ring_is_shown() {
         check(vec![], &[]);
         check(vec![setting("peer")], &[]);
         let plan = PlanFacts::read(r#"{"threads":1,"buffer_size":6,"prefetch":3,"transfer":"handover"}"#);

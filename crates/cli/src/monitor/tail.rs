@@ -1,7 +1,7 @@
-//! A log that may still grow: whole lines as they come, and the next log when a run starts again in its folder.
+//! Follows a growing log: reads complete lines, and switches to the new log when a run restarts in its folder.
 //!
-//! A line without its end waits for the rest. `train` renames the log of an earlier start before it makes a new one: the
-//! old file is read to its end, then the new one from its beginning.
+//! An incomplete line waits for its rest. `train` renames the log of the earlier start before it creates a new one: the old
+//! file is read to its end, then the new one from its start.
 
 use std::fs::{self, File, Metadata};
 use std::io::Read;
@@ -17,56 +17,56 @@ use crate::exit::Exit;
 
 use super::run_state::RunState;
 
-/// Read at once: a moment's work, so that keys are answered while a long log is read.
+/// Read per call: small enough that keys are answered while a long log is read.
 const CHUNK_BYTES: usize = 2 << 20;
-/// A line that is longer is none of ours: the longest has a plan, or a thousand ids.
-const MOST_LINE_BYTES: usize = 64 << 20;
-/// The end of a log that is read in full. Before it, lines that only the last steps' figures are made of are stepped over:
-/// they are most of a long log.
+/// A longer line is not a record: the longest has a plan, or a thousand ids.
+const MAX_LINE_BYTES: usize = 64 << 20;
+/// This much of the end of a log is parsed in full. Before it, records that only matter for the last steps are skipped: they
+/// are most of a long log.
 const RECENT_BYTES: u64 = 8 << 20;
-/// Kinds that are stepped over there, as the log spells them.
-const STEPPED_OVER: [&str; 3] = ["stage", "step_work", "training_set"];
-/// Two logs differ in their first bytes: there stands the time of the first record, in nanoseconds.
+/// The event names that are skipped there.
+const SKIPPED_EVENTS: [&str; 3] = ["stage", "step_work", "training_set"];
+/// Two logs differ in their first bytes, which have the time of the first record in nanoseconds.
 const HEAD_BYTES: usize = 64;
-/// A record's kind stands in its first bytes, behind four numbers.
-const KIND_WITHIN_BYTES: usize = 160;
+/// The event name of a record is in its first bytes, after four numbers.
+const EVENT_WITHIN_BYTES: usize = 160;
 
-/// What came of a look at the log.
+/// The result of reading on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TailProgress {
-    /// Nothing new.
+    /// No new bytes.
     Idle,
-    /// There was something, and there may be more.
+    /// Read some bytes; there may be more.
     Read,
 }
 
-/// A log that is being followed.
+/// A followed log.
 pub(super) struct Tail {
     path: PathBuf,
     file: File,
     chunk: Vec<u8>,
-    /// The first bytes, as they were when they were read.
+    /// The first bytes, when they were read.
     head: Vec<u8>,
-    /// Bytes taken off the file.
+    /// Bytes read.
     position: u64,
-    /// The line that has no end yet.
-    torn: Vec<u8>,
-    /// Lines taken, good or bad.
+    /// The start of an incomplete line.
+    partial: Vec<u8>,
+    /// Lines read, valid or not.
     lines: u64,
-    /// Where the part begins that is read in full.
+    /// From this offset on, every record is parsed.
     recent_from: u64,
 }
 
 impl Tail {
     pub(super) fn open(path: PathBuf) -> Result<Tail, Exit> {
-        let file = File::open(&path).with_context(|| format!("cannot be opened: {}", path.display()))?;
+        let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
         let mut tail = Tail {
             path,
             file,
             chunk: vec![0; CHUNK_BYTES],
             head: Vec::new(),
             position: 0,
-            torn: Vec::new(),
+            partial: Vec::new(),
             lines: 0,
             recent_from: 0,
         };
@@ -83,19 +83,19 @@ impl Tail {
         self.position as f64 / (self.length().max(self.position) as f64).max(1.0)
     }
 
-    /// When the log was last written to, where the file system says.
+    /// When the log was last written, if the file system says so.
     pub(super) fn modified(&self) -> Option<SystemTime> {
         self.file.metadata().and_then(|file| file.modified()).ok()
     }
 
-    /// Reads on, a moment's work at most. Fails when the file is no log that can be read here.
+    /// Reads the next chunk. Fails when the file is not a log of this version.
     pub(super) fn advance(&mut self, state: &mut RunState) -> Result<TailProgress, Exit> {
-        if self.was_begun_anew()? {
-            return self.begin_again(state);
+        if self.was_overwritten()? {
+            return self.restart(state);
         }
         let count = self.file.read(&mut self.chunk).with_context(|| self.unreadable())?;
         if count == 0 {
-            return if self.has_a_successor()? { self.begin_again(state) } else { Ok(TailProgress::Idle) };
+            return if self.was_replaced()? { self.restart(state) } else { Ok(TailProgress::Idle) };
         }
         let chunk = std::mem::take(&mut self.chunk);
         let more = HEAD_BYTES.saturating_sub(self.head.len()).min(count);
@@ -105,25 +105,25 @@ impl Tail {
         taken.map(|()| TailProgress::Read)
     }
 
-    /// Whether somebody emptied the file and writes another log into it, as `--run-log FILE` does.
-    fn was_begun_anew(&self) -> Result<bool, Exit> {
+    /// Whether another log was written into the same file, as `--run-log FILE` does.
+    fn was_overwritten(&self) -> Result<bool, Exit> {
         let mut now = [0; HEAD_BYTES];
         let count = self.file.read_at(&mut now, 0).with_context(|| self.unreadable())?;
         Ok(self.length() < self.position || !now[..count].starts_with(&self.head))
     }
 
-    /// Whether another file has this one's name, as after a resume.
-    fn has_a_successor(&self) -> Result<bool, Exit> {
-        // While a log is renamed there is none for a moment, and a folder may be moved away: what was read stays.
+    /// Whether the path now has another file, as after a resume.
+    fn was_replaced(&self) -> Result<bool, Exit> {
+        // The file may be missing while a log is renamed or its folder moved: keep what was read.
         let Ok(at_path) = fs::metadata(&self.path) else { return Ok(false) };
         let own = self.file.metadata().with_context(|| self.unreadable())?;
         let identity = |file: &Metadata| (file.dev(), file.ino());
         Ok(identity(&at_path) != identity(&own))
     }
 
-    fn begin_again(&mut self, state: &mut RunState) -> Result<TailProgress, Exit> {
+    fn restart(&mut self, state: &mut RunState) -> Result<TailProgress, Exit> {
         *self = Tail::open(self.path.clone())?;
-        state.begin_again();
+        state.restart();
         Ok(TailProgress::Read)
     }
 
@@ -132,26 +132,26 @@ impl Tail {
         let is_recent = self.position > self.recent_from;
         let mut rest = bytes;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-            let (line, behind) = rest.split_at(end + 1);
-            rest = behind;
+            let (line, after) = rest.split_at(end + 1);
+            rest = after;
             self.lines += 1;
-            if self.torn.is_empty() {
+            if self.partial.is_empty() {
                 self.take_line(line, is_recent, state)?;
             } else {
-                let mut whole = std::mem::take(&mut self.torn);
-                whole.extend_from_slice(line);
-                self.take_line(&whole, is_recent, state)?;
+                let mut complete = std::mem::take(&mut self.partial);
+                complete.extend_from_slice(line);
+                self.take_line(&complete, is_recent, state)?;
             }
         }
-        self.torn.extend_from_slice(rest);
-        if self.torn.len() > MOST_LINE_BYTES || !could_be_a_record(&self.torn) {
-            return Err(self.no_log());
+        self.partial.extend_from_slice(rest);
+        if self.partial.len() > MAX_LINE_BYTES || !could_be_a_record(&self.partial) {
+            return Err(self.not_a_log());
         }
         Ok(())
     }
 
     fn take_line(&self, line: &[u8], is_recent: bool, state: &mut RunState) -> Result<(), Exit> {
-        if !is_recent && kind(line).is_some_and(|kind| STEPPED_OVER.contains(&kind)) {
+        if !is_recent && event_name(line).is_some_and(|name| SKIPPED_EVENTS.contains(&name)) {
             return Ok(());
         }
         match Reader::new(line).next() {
@@ -160,14 +160,14 @@ impl Tail {
             Some(Ok(LogEntry::Unknown(record))) if record.v > VERSION => {
                 let path = self.path.display();
                 return Err(Exit::Failed(anyhow!(
-                    "the run log was written by a newer tandem: its format is {}, known here is {VERSION}; \
-                     watch it with the tandem that trains: {path}",
+                    "the run log was written by a newer tandem: its format is {}, this one reads {VERSION}; \
+                     use the tandem that runs the training: {path}",
                     record.v
                 )));
             }
             Some(Ok(LogEntry::Unknown(_))) => state.observe_unknown(),
-            // Among records a broken line is counted; a file that begins with one is something else.
-            _ if self.lines == 1 => return Err(self.no_log()),
+            // An invalid line among records is counted; a file that starts with one is not a log.
+            _ if self.lines == 1 => return Err(self.not_a_log()),
             _ => state.observe_broken(),
         }
         Ok(())
@@ -178,30 +178,26 @@ impl Tail {
     }
 
     fn unreadable(&self) -> String {
-        format!("cannot be read: {}", self.path.display())
+        format!("cannot read {}", self.path.display())
     }
 
-    fn no_log(&self) -> Exit {
-        Exit::Usage(format!(
-            "❌ expected a run log, found a file whose line {} is no record of one: {}",
-            self.lines.max(1),
-            self.path.display()
-        ))
+    fn not_a_log(&self) -> Exit {
+        Exit::Usage(format!("❌ not a run log: line {} is not a record: {}", self.lines.max(1), self.path.display()))
     }
 }
 
-/// What a record calls itself, read off its beginning. None where it is not written as we write it.
-fn kind(line: &[u8]) -> Option<&str> {
+/// The event name of a record, from its first bytes. None if the line is not formatted as `tandem` does.
+fn event_name(line: &[u8]) -> Option<&str> {
     const MARK: &[u8] = b"\"event\":\"";
-    let head = &line[..line.len().min(KIND_WITHIN_BYTES)];
+    let head = &line[..line.len().min(EVENT_WITHIN_BYTES)];
     let from = head.windows(MARK.len()).position(|window| window == MARK)? + MARK.len();
     let length = head[from..].iter().position(|byte| *byte == b'"')?;
     std::str::from_utf8(&head[from..from + length]).ok()
 }
 
-/// Whether a line that has no end yet begins as records do.
-fn could_be_a_record(torn: &[u8]) -> bool {
-    torn.first().is_none_or(|first| *first == b'{')
+/// Whether an incomplete line starts like a record.
+fn could_be_a_record(partial: &[u8]) -> bool {
+    partial.first().is_none_or(|first| *first == b'{')
 }
 
 #[cfg(test)]
@@ -221,27 +217,27 @@ mod tests {
         line(step, RunEvent::Step { step, wall_ns: 1_000_000, wait_ns: 0 })
     }
 
-    struct Watched {
+    struct FollowedLog {
         _dir: tempfile::TempDir,
         path: PathBuf,
         tail: Tail,
         state: RunState,
     }
 
-    impl Watched {
-        fn new(text: &str) -> Watched {
+    impl FollowedLog {
+        fn new(text: &str) -> FollowedLog {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("run.jsonl");
             fs::write(&path, text).unwrap();
             let tail = Tail::open(path.clone()).unwrap();
-            Watched { _dir: dir, path, tail, state: RunState::default() }
+            FollowedLog { _dir: dir, path, tail, state: RunState::default() }
         }
 
         fn append(&self, bytes: impl AsRef<[u8]>) {
             File::options().append(true).open(&self.path).unwrap().write_all(bytes.as_ref()).unwrap();
         }
 
-        /// Reads all there is; the last step and the records seen.
+        /// Reads to the end, then compares the last step and the number of records.
         #[track_caller]
         fn check(&mut self, step: u64, records: u64) {
             while self.tail.advance(&mut self.state).unwrap() == TailProgress::Read {}
@@ -250,68 +246,68 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_waits_for_the_rest_wherever_it_is_cut() {
+    fn an_incomplete_line_waits_for_its_rest_wherever_it_is_cut() {
         let next = line(2, RunEvent::Note { text: "ü – ✅".into() }) + &step(3);
         for cut in 0..next.len() {
-            let mut watched = Watched::new(&step(1));
-            watched.check(1, 1);
-            watched.append(&next.as_bytes()[..cut]);
-            let whole = next.as_bytes()[..cut].iter().filter(|byte| **byte == b'\n').count() as u64;
-            watched.check(1, 1 + whole);
-            watched.append(&next.as_bytes()[cut..]);
-            watched.check(3, 3);
+            let mut followed = FollowedLog::new(&step(1));
+            followed.check(1, 1);
+            followed.append(&next.as_bytes()[..cut]);
+            let complete = next.as_bytes()[..cut].iter().filter(|byte| **byte == b'\n').count() as u64;
+            followed.check(1, 1 + complete);
+            followed.append(&next.as_bytes()[cut..]);
+            followed.check(3, 3);
         }
     }
 
     #[test]
-    fn the_log_of_the_next_start_is_followed_and_the_last_one_read_to_its_end() {
-        let mut watched = Watched::new(&step(1));
-        watched.check(1, 1);
-        watched.append(step(2));
-        fs::rename(&watched.path, watched.path.with_file_name("run-1.jsonl")).unwrap();
-        watched.check(2, 2);
-        fs::write(&watched.path, "").unwrap();
-        watched.check(0, 0);
-        watched.append(step(7));
-        watched.check(7, 1);
+    fn the_log_of_a_restart_is_followed_after_the_earlier_one_is_read_to_its_end() {
+        let mut followed = FollowedLog::new(&step(1));
+        followed.check(1, 1);
+        followed.append(step(2));
+        fs::rename(&followed.path, followed.path.with_file_name("run-1.jsonl")).unwrap();
+        followed.check(2, 2);
+        fs::write(&followed.path, "").unwrap();
+        followed.check(0, 0);
+        followed.append(step(7));
+        followed.check(7, 1);
     }
 
     #[test]
-    fn a_log_that_is_begun_anew_is_read_anew() {
-        let mut watched = Watched::new(&(step(1) + &step(2)));
-        watched.check(2, 2);
-        fs::write(&watched.path, "").unwrap();
-        watched.check(0, 0);
-        watched.append(step(1));
-        watched.check(1, 1);
+    fn an_overwritten_log_is_read_from_its_start() {
+        let mut followed = FollowedLog::new(&(step(1) + &step(2)));
+        followed.check(2, 2);
+        fs::write(&followed.path, "").unwrap();
+        followed.check(0, 0);
+        followed.append(step(1));
+        followed.check(1, 1);
     }
 
     #[test]
-    fn a_log_that_is_begun_anew_is_read_anew_however_long_it_is_by_then() {
-        let mut watched = Watched::new(&(step(1) + &step(2) + &step(3)));
-        watched.check(3, 3);
+    fn an_overwritten_log_is_read_from_its_start_even_if_it_is_longer() {
+        let mut followed = FollowedLog::new(&(step(1) + &step(2) + &step(3)));
+        followed.check(3, 3);
         let long = line(4, RunEvent::Note { text: "long ".repeat(200) });
-        fs::write(&watched.path, long + &step(9)).unwrap();
-        watched.check(9, 2);
-        // A head that is not whole yet is no other head.
-        let mut watched = Watched::new(&step(1)[..9]);
-        watched.check(0, 0);
-        watched.append(&step(1)[9..]);
-        watched.check(1, 1);
+        fs::write(&followed.path, long + &step(9)).unwrap();
+        followed.check(9, 2);
+        // An incomplete head is not another head.
+        let mut followed = FollowedLog::new(&step(1)[..9]);
+        followed.check(0, 0);
+        followed.append(&step(1)[9..]);
+        followed.check(1, 1);
     }
 
     #[test]
-    fn a_log_that_goes_away_leaves_what_was_read() {
-        let mut watched = Watched::new(&step(1));
-        fs::remove_file(&watched.path).unwrap();
-        watched.check(1, 1);
+    fn a_removed_log_keeps_what_was_read() {
+        let mut followed = FollowedLog::new(&step(1));
+        fs::remove_file(&followed.path).unwrap();
+        followed.check(1, 1);
     }
 
     #[track_caller]
     fn refused(text: &str, code: u8, part: &str) {
-        let mut watched = Watched::new(text);
+        let mut followed = FollowedLog::new(text);
         let exit = loop {
-            match watched.tail.advance(&mut watched.state) {
+            match followed.tail.advance(&mut followed.state) {
                 Ok(TailProgress::Read) => {}
                 Ok(TailProgress::Idle) => panic!("{text:?} was read"),
                 Err(exit) => break exit,
@@ -322,41 +318,41 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_log_of_ours_is_refused() {
-        refused("no json\n", 2, "line 1 is no record");
-        refused("no json", 2, "line 1 is no record");
-        refused("{\"a\":1}\n", 2, "line 1 is no record");
-        refused("\n", 2, "line 1 is no record");
+    fn files_that_are_not_logs_are_refused() {
+        refused("no json\n", 2, "line 1 is not a record");
+        refused("no json", 2, "line 1 is not a record");
+        refused("{\"a\":1}\n", 2, "line 1 is not a record");
+        refused("\n", 2, "line 1 is not a record");
         let newer = r#"{"v":2,"seq":0,"t_ns":5,"dropped":0,"event":"run_started","command":[]}"#;
-        refused(&format!("{newer}\n"), 1, "its format is 2, known here is 1");
+        refused(&format!("{newer}\n"), 1, "its format is 2, this one reads 1");
     }
 
     #[test]
-    fn broken_and_unknown_lines_among_records_are_counted_and_stepped_over() {
+    fn invalid_and_unknown_lines_among_records_are_counted_and_skipped() {
         let unknown = r#"{"v":1,"seq":1,"t_ns":5,"dropped":0,"event":"weather"}"#;
-        let mut watched = Watched::new(&format!("{}{unknown}\nhalf a li\n{}", step(1), step(2)));
-        watched.check(2, 2);
-        assert_eq!((watched.state.unknown, watched.state.broken), (1, 1));
+        let mut followed = FollowedLog::new(&format!("{}{unknown}\nhalf a li\n{}", step(1), step(2)));
+        followed.check(2, 2);
+        assert_eq!((followed.state.unknown, followed.state.broken), (1, 1));
     }
 
     #[test]
-    fn kinds_are_read_off_the_beginning() {
-        assert_eq!(kind(step(1).as_bytes()), Some("step"));
-        assert_eq!(kind(b"{\"v\":1}"), None);
-        assert_eq!(kind(b"{\"event\":\"torn"), None);
+    fn event_names_are_read_from_the_first_bytes() {
+        assert_eq!(event_name(step(1).as_bytes()), Some("step"));
+        assert_eq!(event_name(b"{\"v\":1}"), None);
+        assert_eq!(event_name(b"{\"event\":\"torn"), None);
     }
 
     #[test]
-    fn of_a_long_log_only_the_end_is_read_in_full() {
+    fn only_the_end_of_a_long_log_is_parsed_in_full() {
         let stage =
             |batch| RunEvent::Stage { stage: "load".into(), batch, ns: 1, busy_ns: 1, wait_ns: 0, spans: Vec::new() };
         let text: String = (0..90_000).map(|batch| line(batch, stage(batch)) + &step(batch + 1)).collect();
         assert!(text.len() as u64 > RECENT_BYTES + 2 * CHUNK_BYTES as u64);
-        let mut watched = Watched::new(&text);
-        while watched.tail.advance(&mut watched.state).unwrap() == TailProgress::Read {}
+        let mut followed = FollowedLog::new(&text);
+        while followed.tail.advance(&mut followed.state).unwrap() == TailProgress::Read {}
         let steps = 90_000;
-        assert_eq!(watched.state.step, steps);
-        let stages = watched.state.records - steps;
+        assert_eq!(followed.state.step, steps);
+        let stages = followed.state.records - steps;
         assert!(stages > 30_000 && stages < 60_000, "{stages} of {steps}");
     }
 }

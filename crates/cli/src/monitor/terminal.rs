@@ -1,4 +1,4 @@
-//! The terminal while a run is shown in it: taken over, and given back as it was on every way out.
+//! Takes the terminal over for the live view and restores it on every exit path.
 
 use std::io;
 use std::sync::Arc;
@@ -11,26 +11,26 @@ use signal_hook::flag;
 
 use crate::exit::Exit;
 
-/// Holding one of these means that the terminal is ours: keys come one by one, and what was on it comes back when this is
-/// dropped, also when a panic drops it; its message is then printed where it can be read.
+/// Holding one of these means that the terminal is in raw mode on the alternate screen. Dropping it restores the terminal, also
+/// on a panic, whose message is then printed to the normal screen.
 pub(super) struct Terminal {
     inner: DefaultTerminal,
-    /// The signal that came, 0 before one does.
+    /// The signal received, or 0.
     signal: Arc<AtomicUsize>,
 }
 
 impl Terminal {
     pub(super) fn take() -> Result<Terminal, Exit> {
         let signal = Arc::new(AtomicUsize::new(0));
-        // Before the terminal is taken: a signal between the two would leave it changed. Ctrl-C is a key in it.
+        // Registered before the terminal changes: a signal in between would leave it changed. In raw mode Ctrl-C is a key.
         for number in [SIGINT, SIGTERM, SIGHUP] {
             flag::register_usize(number, Arc::clone(&signal), number as usize).context("cannot listen for signals")?;
         }
-        let inner = ratatui::try_init().inspect_err(|_| give_back());
-        Ok(Terminal { inner: inner.context("the terminal cannot be drawn on")?, signal })
+        let inner = ratatui::try_init().inspect_err(|_| restore());
+        Ok(Terminal { inner: inner.context("cannot draw on the terminal")?, signal })
     }
 
-    /// The exit code for a signal that came: 128 and its number.
+    /// The exit code of the signal received: 128 + its number.
     pub(super) fn signalled(&self) -> Option<u8> {
         match self.signal.load(Ordering::Relaxed) {
             0 => None,
@@ -45,12 +45,12 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        give_back();
+        restore();
     }
 }
 
-fn give_back() {
-    // A line that was cut leaves no terminal to give back, and nobody to tell.
+fn restore() {
+    // After a hangup there is no terminal to restore, and no one to report to.
     let _ = ratatui::try_restore();
 }
 
@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// Set by the test that runs the other one, in a terminal of its own.
+    /// Set by the test that runs the other one in a new terminal.
     const IN_A_TERMINAL: &str = "TANDEM_TEST_IN_A_TERMINAL";
 
     #[test]
@@ -74,8 +74,8 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_gives_the_terminal_back_and_is_read_on_it() {
-        let has_tmux = Command::new("tmux").arg("-V").output().is_ok_and(|said| said.status.success());
+    fn a_panic_restores_the_terminal_and_prints_its_message_there() {
+        let has_tmux = Command::new("tmux").arg("-V").output().is_ok_and(|output| output.status.success());
         if !has_tmux {
             assert!(std::env::var_os("TANDEM_REQUIRE_TMUX").is_none(), "tmux is not installed");
             eprintln!("SKIPPED: tmux is not installed");
@@ -88,7 +88,7 @@ mod tests {
         };
         let program = tandem_plan::quoted(&std::env::current_exe().unwrap().display().to_string());
         let test = "monitor::terminal::tests::panics_on_purpose --exact --nocapture";
-        // `cat` keeps the terminal open until it has been looked at.
+        // `cat` keeps the terminal open until the test has read it.
         let line = format!(
             "{IN_A_TERMINAL}=1 RUST_BACKTRACE=0 {program} {test}; stty -a | grep -o ' [-]*icanon'; echo over; cat"
         );

@@ -1,5 +1,5 @@
-//! A run on a terminal: one picture, in as much room as there is. Works in 80 columns and 24 lines; below that the lines
-//! that matter most, without frames.
+//! Draws a run on the terminal, in the space there is. 80 × 24 shows everything; a smaller terminal shows the most important
+//! lines, without frames.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -11,34 +11,34 @@ use tandem_events::Role;
 
 use super::figures::{MonitorFrame, Tone, bar, ms, plain_char, share};
 
-/// Below this there are no frames.
-const LEAST_WIDTH: u16 = 70;
-const LEAST_HEIGHT: u16 = 20;
-/// Lines inside the frame of a role, and of the stages.
+/// A smaller terminal gets no frames.
+const MIN_FRAMED_WIDTH: u16 = 70;
+const MIN_FRAMED_HEIGHT: u16 = 20;
+/// Lines inside the frames of the roles and of the stages.
 const ROLE_LINES: u16 = 3;
 const STAGE_LINES: u16 = 6;
-/// Lines of alarms: as many as there are, and room for.
-const MOST_ALARMS: u16 = 8;
+/// At most this many lines of alarms, if there is room.
+const MAX_ALARM_LINES: u16 = 8;
 
-/// Draws the whole of it.
-pub(super) fn draw(frame: &mut Frame<'_>, picture: &MonitorFrame<'_>, is_plain: bool) {
+/// Draws everything.
+pub(super) fn draw(frame: &mut Frame<'_>, run: &MonitorFrame<'_>, is_plain: bool) {
     let area = frame.area();
-    if area.width < LEAST_WIDTH || area.height < LEAST_HEIGHT {
-        draw_small(frame, picture);
+    if area.width < MIN_FRAMED_WIDTH || area.height < MIN_FRAMED_HEIGHT {
+        draw_small(frame, run);
     } else {
-        draw_framed(frame, picture);
+        draw_framed(frame, run);
     }
     if is_plain {
         make_plain(frame);
     }
 }
 
-fn draw_framed(frame: &mut Frame<'_>, picture: &MonitorFrame<'_>) {
+fn draw_framed(frame: &mut Frame<'_>, run: &MonitorFrame<'_>) {
     let area = frame.area();
-    // What is left behind the frames that are always there, less a chart worth looking at.
+    // The space left by the other frames and a readable chart.
     let spare = area.height.saturating_sub(2 + ROLE_LINES + 2 + STAGE_LINES + 2 + 5 + 1);
-    let alarms = picture.alarms(usize::from(spare.clamp(1, MOST_ALARMS)));
-    let [title, summary, roles, middle, lower, told, foot] = Layout::vertical([
+    let alarms = run.alarms(usize::from(spare.clamp(1, MAX_ALARM_LINES)));
+    let [title, summary, roles, middle, lower, alarm_lines, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(1),
         Constraint::Length(ROLE_LINES + 2),
@@ -48,90 +48,89 @@ fn draw_framed(frame: &mut Frame<'_>, picture: &MonitorFrame<'_>) {
         Constraint::Length(1),
     ])
     .areas(area);
-    draw_title(frame, title, picture);
-    frame.render_widget(Line::from(summary_text(picture)).style(Modifier::BOLD), summary);
+    draw_title(frame, title, run);
+    frame.render_widget(Line::from(summary_text(run)).style(Modifier::BOLD), summary);
     let [data, model] = Layout::horizontal([Constraint::Fill(1); 2]).areas(roles);
-    draw_role(frame, data, picture, Role::Data);
-    draw_role(frame, model, picture, Role::Model);
+    draw_role(frame, data, run, Role::Data);
+    draw_role(frame, model, run, Role::Model);
     let [stages, slots] = Layout::horizontal([Constraint::Fill(1); 2]).areas(middle);
-    draw_stages(frame, stages, picture);
-    draw_slots(frame, slots, picture);
-    let [curve, held_out] = Layout::horizontal([Constraint::Fill(2), Constraint::Fill(1)]).areas(lower);
-    draw_curve(frame, curve, picture);
-    draw_lines(frame, held_out, "Held out", picture.held_out());
-    draw_alarms(frame, told, &alarms);
-    frame.render_widget(Line::from(foot_text(picture)).style(Modifier::DIM), foot);
+    draw_stages(frame, stages, run);
+    draw_slots(frame, slots, run);
+    let [curve, validation] = Layout::horizontal([Constraint::Fill(2), Constraint::Fill(1)]).areas(lower);
+    draw_curve(frame, curve, run);
+    draw_lines(frame, validation, "Validation", run.validation());
+    draw_alarms(frame, alarm_lines, &alarms);
+    frame.render_widget(Line::from(foot_text(run)).style(Modifier::DIM), foot);
 }
 
-/// The lines that matter most, as many as there is room for.
-fn draw_small(frame: &mut Frame<'_>, picture: &MonitorFrame<'_>) {
+/// The most important lines, as many as there is room for.
+fn draw_small(frame: &mut Frame<'_>, run: &MonitorFrame<'_>) {
     let area = frame.area();
-    let (life, tone) = picture.life();
-    let mut lines = vec![Line::from(life).style(style(tone)), Line::from(format!("Step {}", picture.step()))];
-    lines.push(Line::from(format!("{}, stall {}", picture.steps_per_s(), picture.stall())));
-    lines.push(Line::from(picture.losses()));
+    let (status, tone) = run.status();
+    let mut lines = vec![Line::from(status).style(style(tone)), Line::from(format!("Step {}", run.step()))];
+    lines.push(Line::from(format!("{}, stall {}", run.steps_per_s(), run.stall())));
+    lines.push(Line::from(run.losses()));
     for role in Role::BOTH {
-        lines.push(Line::from(format!("{}: {}", picture.role(role), picture.memory(role))));
+        lines.push(Line::from(format!("{}: {}", run.role(role), run.memory(role))));
     }
-    lines.extend(picture.alarms(3).into_iter().map(|(text, tone)| Line::from(text).style(style(tone))));
+    lines.extend(run.alarms(3).into_iter().map(|(text, tone)| Line::from(text).style(style(tone))));
     lines.truncate(usize::from(area.height.saturating_sub(1)));
     lines.push(Line::from("q quits").style(Modifier::DIM));
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-fn draw_title(frame: &mut Frame<'_>, area: Rect, picture: &MonitorFrame<'_>) {
-    let (life, tone) = picture.life();
-    let life = format!("● {life} ");
-    let width = (life.chars().count() as u16).min(area.width);
+fn draw_title(frame: &mut Frame<'_>, area: Rect, run: &MonitorFrame<'_>) {
+    let (status, tone) = run.status();
+    let status = format!("● {status} ");
+    let width = (status.chars().count() as u16).min(area.width);
     let [left, right] = Layout::horizontal([Constraint::Min(0), Constraint::Length(width)]).areas(area);
-    let what = picture.what();
-    let title = format!(" tandem monitor  {}  {what}", picture.log.display());
+    let title = format!(" tandem monitor  {}  {}", run.log.display(), run.description());
     frame.render_widget(Line::from(title).style(Modifier::REVERSED), left);
-    frame.render_widget(Line::from(life).style(style(tone).add_modifier(Modifier::REVERSED)), right);
+    frame.render_widget(Line::from(status).style(style(tone).add_modifier(Modifier::REVERSED)), right);
 }
 
-fn summary_text(picture: &MonitorFrame<'_>) -> String {
-    let (pace, stall) = (picture.steps_per_s(), picture.stall());
-    format!(" Step {}  {pace}  stall {stall}  variation {}", picture.step(), picture.variation())
+fn summary_text(run: &MonitorFrame<'_>) -> String {
+    let (pace, stall) = (run.steps_per_s(), run.stall());
+    format!(" Step {}  {pace}  stall {stall}  variation {}", run.step(), run.variation())
 }
 
-fn draw_role(frame: &mut Frame<'_>, area: Rect, picture: &MonitorFrame<'_>, role: Role) {
-    let name = picture.card_name(role).map(|name| format!(" · {name}")).unwrap_or_default();
-    let block = Block::bordered().title(format!(" {}{name} ", picture.role(role)));
+fn draw_role(frame: &mut Frame<'_>, area: Rect, run: &MonitorFrame<'_>, role: Role) {
+    let name = run.card_name(role).map(|name| format!(" · {name}")).unwrap_or_default();
+    let block = Block::bordered().title(format!(" {}{name} ", run.role(role)));
     let inner = block.inner(area);
     frame.render_widget(block, area);
-    // Names and the longest figure beside the bars.
+    // The bars leave room for the names and the longest figure.
     let width = usize::from(inner.width).saturating_sub(33).clamp(4, 40);
-    let (memory, busy) = (picture.memory_share(role), picture.busy(role));
-    let largest = picture.largest(role).map(|largest| format!("  most: {largest}")).unwrap_or_default();
+    let (memory, busy) = (run.memory_share(role), run.busy(role));
+    let largest = run.largest(role).map(|largest| format!("  largest: {largest}")).unwrap_or_default();
     let lines = vec![
-        Line::from(format!("memory {} {}", bar(memory, width), picture.memory(role))),
+        Line::from(format!("memory {} {}", bar(memory, width), run.memory(role))),
         Line::from(format!("busy   {} {}", bar(busy, width), share(busy, 0))),
-        Line::from(format!("power  {}{largest}", picture.power(role))),
+        Line::from(format!("power  {}{largest}", run.power(role))),
     ];
     frame.render_widget(Paragraph::new(lines), inner);
 }
 
-fn draw_stages(frame: &mut Frame<'_>, area: Rect, picture: &MonitorFrame<'_>) {
-    let head = format!("{:<9}{:>8}{:>8}{:>12}", "ms", "mean", "p95", "waited for");
-    let rows = picture.stages().into_iter().map(|row| {
-        let waited = share(row.share, 0);
-        format!("{:<9}{:>8}{:>8}{waited:>12}", row.name, ms(row.mean_ms), ms(row.p95_ms))
+fn draw_stages(frame: &mut Frame<'_>, area: Rect, run: &MonitorFrame<'_>) {
+    let head = format!("{:<9}{:>8}{:>8}{:>12}", "ms", "mean", "p95", "stall");
+    let rows = run.stages().into_iter().map(|row| {
+        let stall = share(row.stall, 0);
+        format!("{:<9}{:>8}{:>8}{stall:>12}", row.name, ms(row.mean_ms), ms(row.p95_ms))
     });
     draw_lines(frame, area, "Stages", std::iter::once(head).chain(rows).collect());
 }
 
-fn draw_slots(frame: &mut Frame<'_>, area: Rect, picture: &MonitorFrame<'_>) {
+fn draw_slots(frame: &mut Frame<'_>, area: Rect, run: &MonitorFrame<'_>) {
     let width = usize::from(area.width).saturating_sub(24).clamp(4, 40);
     let mut lines = Vec::new();
-    for ring in &picture.lately.rings {
+    for ring in &run.recent.rings {
         let part = ring.ready as f64 / (ring.of as f64).max(1.0);
         lines.push(format!("{:<11} {} {}/{}", ring.name, bar(Some(part), width), ring.ready, ring.of));
         let states: Vec<String> = ring.states.iter().map(|(state, count)| format!("{count} {state}")).collect();
         lines.push(format!("  {}", states.join(", ")));
     }
-    lines.push(picture.feed());
-    lines.push(format!("kept {}", picture.kept()));
+    lines.push(run.feed());
+    lines.push(format!("saved: {}", run.saved()));
     draw_lines(frame, area, "Slots", lines);
 }
 
@@ -140,15 +139,15 @@ fn draw_lines(frame: &mut Frame<'_>, area: Rect, title: &str, lines: Vec<String>
     frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(format!(" {title} "))), area);
 }
 
-fn draw_curve(frame: &mut Frame<'_>, area: Rect, picture: &MonitorFrame<'_>) {
-    let block = Block::bordered().title(format!(" {} ", picture.losses()));
-    let points = picture.state.curve.points();
+fn draw_curve(frame: &mut Frame<'_>, area: Rect, run: &MonitorFrame<'_>) {
+    let block = Block::bordered().title(format!(" {} ", run.losses()));
+    let points = run.state.curve.points();
     let (Some(first), Some(last)) = (points.first(), points.last()) else {
         return frame.render_widget(block, area);
     };
     let bounds = |(low, high): (f64, f64), (_, y): &(f64, f64)| (low.min(*y), high.max(*y));
     let (low, high) = points.iter().fold((f64::MAX, f64::MIN), bounds);
-    // A flat curve needs room above and below it.
+    // A flat curve needs a range above and below it.
     let (low, high) = if high > low { (low, high) } else { (low - 1.0, high + 1.0) };
     let (from, to) = (first.0, last.0.max(first.0 + 1.0));
     let data = Dataset::default().marker(Marker::Braille).graph_type(GraphType::Line).data(&points);
@@ -169,10 +168,10 @@ fn draw_alarms(frame: &mut Frame<'_>, area: Rect, alarms: &[(String, Tone)]) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-fn foot_text(picture: &MonitorFrame<'_>) -> String {
-    match picture.share_read {
+fn foot_text(run: &MonitorFrame<'_>) -> String {
+    match run.share_read {
         part if part < 1.0 => format!(" reading the log: {:.0} %   q quits", 100.0 * part),
-        _ => " q quits; the run goes on".to_owned(),
+        _ => " q quits; the run continues".to_owned(),
     }
 }
 
@@ -184,7 +183,7 @@ fn style(tone: Tone) -> Style {
     }
 }
 
-/// Every sign as a character that any terminal has.
+/// Replaces every character by ASCII.
 fn make_plain(frame: &mut Frame<'_>) {
     for cell in &mut frame.buffer_mut().content {
         if !cell.symbol().is_ascii() {
@@ -201,22 +200,22 @@ mod tests {
     use tandem_events::RunEvent;
 
     use super::*;
+    use crate::monitor::liveness::RunStatus;
     use crate::monitor::run_state::RunState;
     use crate::monitor::run_state::tests::{pair, state_of};
-    use crate::monitor::sign_of_life::Life;
 
-    /// The run on a terminal of that size, line by line.
+    /// The lines of the run on a terminal of that size.
     fn drawn(state: &RunState, (width, height): (u16, u16), is_plain: bool) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        let picture = MonitorFrame {
-            lately: state.lately(),
-            life: Life::Running { silent: None },
+        let run = MonitorFrame {
+            recent: state.recent_figures(),
+            status: RunStatus::Running { silent: None },
             watts: [None, Some(412.4)],
             log: "voice/run.jsonl".into(),
             share_read: 1.0,
             state,
         };
-        terminal.draw(|frame| draw(frame, &picture, is_plain)).unwrap();
+        terminal.draw(|frame| draw(frame, &run, is_plain)).unwrap();
         let cells = terminal.backend().buffer().content();
         cells.chunks(usize::from(width)).map(|row| row.iter().map(|cell| cell.symbol()).collect()).collect()
     }
@@ -242,22 +241,22 @@ mod tests {
         shows(&lines, &["Step 250 of 300, epoch 3 of 500, 5 s", "50.00 steps/s", "stall 25.0 %"]);
         shows(&lines, &["Data GPU 0 · NVIDIA H200", "4096/8192 MB (50.0 %)", "Model GPU 1", "75 %", "power  412 W"]);
         shows(&lines, &["load        20.00   20.00        25 %", "data slots", "2 decode threads, peer"]);
-        shows(&lines, &["loss 0.016", "Held out", "⚠ [Step 250] the process holds 20480 MB on card 1", "q quits"]);
+        shows(&lines, &["loss 0.016", "Validation", "⚠ [Step 250] the process uses 20480 MB on GPU 1", "q quits"]);
     }
 
     #[test]
-    fn a_large_terminal_has_room_for_remarks_too() {
+    fn a_large_terminal_has_room_for_notes_too() {
         shows(
             &drawn(&leaky(), (120, 40), false),
-            &["⚠ [Step 250] the process holds", "· [Step 250] decode threads 2 -> 3"],
+            &["⚠ [Step 250] the process uses", "· [Step 250] decode threads 2 -> 3"],
         );
     }
 
     #[test]
-    fn a_small_terminal_has_what_matters_most() {
+    fn a_small_terminal_has_the_most_important_lines() {
         let lines = drawn(&leaky(), (40, 10), false);
         shows(&lines, &["running", "Step 250 of 300", "50.00 steps/s, stall 25.0 %", "loss 0.016"]);
-        shows(&lines, &["Data GPU 0: 4096/8192 MB (50.0 %)", "[Step 250] the process holds", "q quits"]);
+        shows(&lines, &["Data GPU 0: 4096/8192 MB (50.0 %)", "[Step 250] the process uses", "q quits"]);
     }
 
     #[test]
@@ -269,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn no_size_and_no_log_is_too_small() {
+    fn any_size_and_any_log_can_be_drawn() {
         for (width, height) in [(1, 1), (2, 3), (19, 200), (200, 4), (70, 20), (69, 20), (300, 100)] {
             drawn(&leaky(), (width, height), false);
             drawn(&RunState::default(), (width, height), true);

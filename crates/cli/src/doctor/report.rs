@@ -1,4 +1,4 @@
-//! What was found, section by section: said on the screen as soon as it is known, kept for the file and the document.
+//! The findings, section by section: printed at once, and collected for the file and the JSON document.
 
 use serde_json::{Value, json};
 
@@ -6,24 +6,24 @@ use crate::exit::Exit;
 use crate::scratch::Scratch;
 use crate::screen::Screen;
 
-/// What is found, and where it is told.
-pub(super) struct Examination<'a> {
+/// The findings so far.
+pub(super) struct DoctorReport<'a> {
     screen: &'a Screen,
     sections: Vec<Section>,
-    /// Files that are in use until the end.
-    kept: Vec<Scratch>,
+    /// Temporary folders that are in use until the end.
+    folders: Vec<Scratch>,
 }
 
 #[derive(Default)]
 struct Section {
     title: String,
     findings: Vec<Finding>,
-    /// What is too long for the screen.
+    /// Details for the file only.
     text: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum CheckVerdict {
     Good,
     Note,
     Warning,
@@ -31,63 +31,63 @@ enum Verdict {
 }
 
 struct Finding {
-    verdict: Verdict,
+    verdict: CheckVerdict,
     text: String,
     advice: Option<String>,
 }
 
-impl Verdict {
+impl CheckVerdict {
     fn sign(self) -> &'static str {
         match self {
-            Verdict::Good => "✅ ",
-            Verdict::Note => "",
-            Verdict::Warning => "⚠️ ",
-            Verdict::Bad => "❌ ",
+            CheckVerdict::Good => "✅ ",
+            CheckVerdict::Note => "",
+            CheckVerdict::Warning => "⚠️ ",
+            CheckVerdict::Bad => "❌ ",
         }
     }
 
     fn slug(self) -> &'static str {
         match self {
-            Verdict::Good => "good",
-            Verdict::Note => "note",
-            Verdict::Warning => "warning",
-            Verdict::Bad => "bad",
+            CheckVerdict::Good => "good",
+            CheckVerdict::Note => "note",
+            CheckVerdict::Warning => "warning",
+            CheckVerdict::Bad => "bad",
         }
     }
 }
 
-impl<'a> Examination<'a> {
-    pub(super) fn new(screen: &'a Screen) -> Examination<'a> {
-        Examination { screen, sections: Vec::new(), kept: Vec::new() }
+impl<'a> DoctorReport<'a> {
+    pub(super) fn new(screen: &'a Screen) -> DoctorReport<'a> {
+        DoctorReport { screen, sections: Vec::new(), folders: Vec::new() }
     }
 
-    /// What follows stands under this title.
+    /// Starts a section.
     pub(super) fn section(&mut self, title: &str) -> Result<(), Exit> {
         self.sections.push(Section { title: title.to_owned(), ..Section::default() });
         self.screen.progress(&format!("{}. {title}", self.sections.len()))
     }
 
-    /// As it should be.
+    /// A check that passed.
     pub(super) fn good(&mut self, text: &str) -> Result<(), Exit> {
-        self.find(Verdict::Good, text, None)
+        self.find(CheckVerdict::Good, text, None)
     }
 
-    /// Worth knowing, neither good nor bad.
+    /// Information, neither good nor bad.
     pub(super) fn note(&mut self, text: &str) -> Result<(), Exit> {
-        self.find(Verdict::Note, text, None)
+        self.find(CheckVerdict::Note, text, None)
     }
 
-    /// Nothing fails by it, but it could be better.
+    /// Nothing fails because of it, but it could be better.
     pub(super) fn warning(&mut self, text: &str, advice: &str) -> Result<(), Exit> {
-        self.find(Verdict::Warning, text, Some(advice))
+        self.find(CheckVerdict::Warning, text, Some(advice))
     }
 
-    /// Something fails by it.
+    /// A check that failed.
     pub(super) fn bad(&mut self, text: &str, advice: &str) -> Result<(), Exit> {
-        self.find(Verdict::Bad, text, Some(advice))
+        self.find(CheckVerdict::Bad, text, Some(advice))
     }
 
-    /// For the file alone.
+    /// Adds details to the file only.
     pub(super) fn text(&mut self, text: &str) {
         if let Some(section) = self.sections.last_mut().filter(|_| !text.trim().is_empty()) {
             section.text += text.trim_end();
@@ -95,25 +95,29 @@ impl<'a> Examination<'a> {
         }
     }
 
-    /// Keeps files until the end.
-    pub(super) fn keep(&mut self, folder: Scratch) {
-        self.kept.push(folder);
+    /// Keeps a temporary folder until the end.
+    pub(super) fn keep_until_end(&mut self, folder: Scratch) {
+        self.folders.push(folder);
     }
 
     pub(super) fn num_failed(&self) -> usize {
-        self.sections.iter().flat_map(|section| &section.findings).filter(|found| found.verdict == Verdict::Bad).count()
+        self.sections
+            .iter()
+            .flat_map(|section| &section.findings)
+            .filter(|found| found.verdict == CheckVerdict::Bad)
+            .count()
     }
 
     pub(super) fn has_passed(&self) -> bool {
         self.num_failed() == 0
     }
 
-    /// Everything as one text.
+    /// The report file.
     pub(super) fn page(&self, header: &str, flags: &str) -> String {
         let mut page = format!("{header}\n{flags}\n");
         for (number, section) in (1..).zip(&self.sections) {
             page += &format!("\n{number}. {}\n", section.title);
-            section.findings.iter().for_each(|finding| page += &finding.told());
+            section.findings.iter().for_each(|finding| page += &finding.lines());
             if !section.text.is_empty() {
                 page += "\n";
                 section.text.lines().for_each(|line| page += &format!("{}\n", format!("    {line}").trim_end()));
@@ -122,10 +126,10 @@ impl<'a> Examination<'a> {
         page
     }
 
-    /// Everything for programs.
+    /// The sections for the JSON document.
     pub(super) fn json(&self) -> Vec<Value> {
         let finding = |found: &Finding| {
-            let passed = found.verdict != Verdict::Bad;
+            let passed = found.verdict != CheckVerdict::Bad;
             json!({ "verdict": found.verdict.slug(), "passed": passed, "text": found.text, "advice": found.advice })
         };
         let section = |section: &Section| {
@@ -135,30 +139,30 @@ impl<'a> Examination<'a> {
         self.sections.iter().map(section).collect()
     }
 
-    fn find(&mut self, verdict: Verdict, text: &str, advice: Option<&str>) -> Result<(), Exit> {
+    fn find(&mut self, verdict: CheckVerdict, text: &str, advice: Option<&str>) -> Result<(), Exit> {
         let finding = Finding { verdict, text: text.to_owned(), advice: advice.map(str::to_owned) };
-        let told = finding.told();
+        let lines = finding.lines();
         if let Some(section) = self.sections.last_mut() {
             section.findings.push(finding);
         }
-        // What is wrong is said to those, too, who want to hear little.
+        // Warnings and failures are printed with `-q` too.
         match verdict {
-            Verdict::Good | Verdict::Note => self.screen.progress(told.trim_end()),
-            Verdict::Warning | Verdict::Bad => self.screen.say(told.trim_end()),
+            CheckVerdict::Good | CheckVerdict::Note => self.screen.progress(lines.trim_end()),
+            CheckVerdict::Warning | CheckVerdict::Bad => self.screen.print(lines.trim_end()),
         }
     }
 }
 
 impl Finding {
-    fn told(&self) -> String {
-        let mut told = String::new();
+    fn lines(&self) -> String {
+        let mut lines = String::new();
         for (number, line) in self.text.lines().enumerate() {
             let sign = if number == 0 { self.verdict.sign() } else { "" };
-            told += &format!("   {sign}{line}\n");
+            lines += &format!("   {sign}{line}\n");
         }
         match &self.advice {
-            Some(advice) => format!("{told}      What to do: {advice}\n"),
-            None => told,
+            Some(advice) => format!("{lines}      What to do: {advice}\n"),
+            None => lines,
         }
     }
 }
