@@ -198,8 +198,7 @@ fn flags_of(setting: &'static Setting) -> Vec<Arg> {
 fn heading(section: &str) -> &'static str {
     match section {
         "data" => "Data, devices and memory",
-        "model" => "Model",
-        _ => "Training",
+        _ => "Model and training",
     }
 }
 

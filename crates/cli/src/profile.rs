@@ -55,6 +55,7 @@ pub(crate) fn command() -> Command {
         )
         .arg(
             args::path("log", "Diagnose an earlier run, by its log or its folder, instead of running")
+                .value_name("PATH")
                 .conflicts_with("run-log"),
         )
         .arg(args::run_log())

@@ -186,7 +186,7 @@ fn decorate(text: &str, plain: bool, simulated: bool) -> String {
     decorated
 }
 
-const ASCII_SIGNS: [(&str, &str); 9] = [
+const ASCII_SIGNS: [(&str, &str); 13] = [
     ("✅", "[ok]"),
     ("🎉", "[ok]"),
     ("❌", "[!!]"),
@@ -195,6 +195,10 @@ const ASCII_SIGNS: [(&str, &str); 9] = [
     ("🚀", "[>]"),
     ("🕐", "[..]"),
     ("×", "x"),
+    ("÷", "/"),
+    ("≤", "<="),
+    ("≥", ">="),
+    ("µ", "u"),
     ("…", "..."),
 ];
 

@@ -49,12 +49,11 @@ pub(crate) fn command() -> Command {
     let value = |name: &'static str, unit: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(unit).allow_hyphen_values(true).help(help)
     };
+    let checkpoint =
+        path("checkpoint", "A checkpoint, or the folder of a run to use its best checkpoint [default: ./checkpoints]");
     Command::new("synthesize")
         .about("Turn text into speech with a trained model: checkpoint and text (and a reference voice) to wav")
-        .arg(path(
-            "checkpoint",
-            "A checkpoint, or the folder of a run to use its best checkpoint [default: ./checkpoints]",
-        ))
+        .arg(checkpoint.value_name("DIR"))
         .arg(value("text", "TEXT", "Text to speak").conflicts_with("text-file").required_unless_present("text-file"))
         .arg(path("text-file", "UTF-8 text file to speak"))
         .arg(path("reference", "Recording of the voice to imitate: about 5 s of speech, as wav, flac, ogg or mp3"))

@@ -125,6 +125,7 @@ pub(crate) fn command() -> Command {
     let rows = Arg::new("rows").long("rows").value_name("N").value_parser(count);
     let peer = Arg::new("peer").long("peer").value_name("CMD").action(clap::ArgAction::Append);
     let size = Arg::new("size").long("size").value_name("NAME").value_parser(step::SIZES);
+    let bench_dir = args::path("bench-dir", "Folder for files a benchmark leaves: bad_samples.jsonl, the disk cache");
     let precision = Arg::new("precision").long("precision").value_name("NAME").value_parser(step::PRECISIONS);
     Command::new("bench")
         .about("Run a benchmark on this machine")
@@ -139,7 +140,7 @@ pub(crate) fn command() -> Command {
         )
         .arg(precision.help("step: precision of the GEMMs [default: bf16 where the device has it]"))
         .arg(args::switch("breakdown", "step: also time each kind of kernel alone"))
-        .arg(args::path("bench-dir", "Folder for files a benchmark leaves: bad_samples.jsonl, the disk cache"))
+        .arg(bench_dir.value_name("DIR"))
         .arg(peer.help("Shell command to run afterwards for comparison; its output is quoted. May be repeated"))
         .arg(args::run_log())
 }

@@ -169,8 +169,8 @@ Loss:       loss 0.016  mel 0.500  lr 1.0e-3  gradient norm 1.50
 Data:       GPU 0 (NVIDIA H200): 4096/8192 MB (50.0 %), peak 4097 MB, busy 4 %,
             power —
             largest: slots 4095 MB
-Model:      GPU 1 (NVIDIA H200): 8192/16384 MB (50.0 %), peak 8193 MB, busy 75 %,
-            power 412 W
+Model:      GPU 1 (NVIDIA H200): 8192/16384 MB (50.0 %), peak 8193 MB, busy
+            75 %, power 412 W
             largest: slots 8191 MB
 Stages:     ms              mean       p95         stall
             load           20.00     20.00          25 %

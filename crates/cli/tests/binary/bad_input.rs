@@ -1,13 +1,13 @@
-//! What people type and write by mistake: exit code 2, what was expected, what was found, and where.
+//! Wrong flags and config files: exit code 2, what was expected, what was found, and where.
 
 use serde_json::json;
 
-use crate::call::{Ran, TandemCall, contains, tandem, tandem_json};
+use crate::command::{Ran, TandemCommand, contains, tandem, tandem_json};
 use crate::machine::TempFolder;
 
 const TWO: &str = "plan --sim 2x24GiB --data-gpu 0 --model-gpu 1";
 
-/// Wrong usage, said on standard error alone; nothing crashed.
+/// Wrong usage, reported on standard error only, without a panic.
 #[track_caller]
 fn refused(ran: &Ran, parts: &[&str]) {
     assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{ran:?}");
@@ -15,7 +15,7 @@ fn refused(ran: &Ran, parts: &[&str]) {
     assert!(!ran.err.contains("panicked"), "{ran:?}");
 }
 
-/// Wrong usage, told as a document.
+/// Wrong usage, reported as a JSON document.
 #[track_caller]
 fn refused_json(ran: &Ran, part: &str) {
     assert_eq!(ran.code, 2, "{ran:?}");
@@ -29,7 +29,7 @@ const LIMITS: [&str; 10] =
     ["0", "-5", "abc", "99999999999999999999", "auto:2", "auto:x", "auto:", "auto:-0.1", "8GB", "4096.5"];
 
 #[test]
-fn limits_that_are_none() {
+fn invalid_limits() {
     for flag in ["--data-gpu-memory", "--model-gpu-memory"] {
         for limit in LIMITS {
             let ran = tandem(&format!("{TWO} --enable-memory-isolation {flag} {limit}"));
@@ -47,7 +47,7 @@ fn a_limit_of_more_than_any_card_has_is_over_what_is_free() {
 }
 
 #[test]
-fn counts_that_are_none() {
+fn invalid_counts() {
     for flag in ["--batch-size", "--grad-accum", "--buffer-size", "--prefetch-buffer-size", "--num-workers"] {
         for count in ["0", "-1", "x", "1.5", "99999999999999999999"] {
             refused(&tandem(&format!("{TWO} {flag} {count}")), &[flag, "expected a whole number", count]);
@@ -59,7 +59,7 @@ fn counts_that_are_none() {
 }
 
 #[test]
-fn words_and_times_that_are_none() {
+fn invalid_words_and_times() {
     refused(&tandem(&format!("{TWO} --model-size huge")), &["--model-size", "nano, tiny, small, normal, big", "huge"]);
     refused(&tandem(&format!("{TWO} --mode duel")), &["--mode", "`duel`", "for example --mode dual"]);
     refused(&tandem(&format!("{TWO} --transfer pigeon")), &["--transfer", "peer, bounce, handover"]);
@@ -71,18 +71,18 @@ fn words_and_times_that_are_none() {
 }
 
 #[test]
-fn simulated_machines_that_are_none() {
+fn invalid_simulated_machines() {
     let cards = "x 2 2x x24GiB 0x24GiB 65x24GiB -1x24GiB 2x24 2xGiB 2x1MiB 2x0GiB 2x99999999999999999999GiB 2x24gib";
     let options = ", ,warp ,held= ,held=25GiB ,seed=x ,cc=8 ,fail-copy=-1 ,nvlink=2 ,,pcie4";
     let options = options.split(' ').map(|option| format!("2x24GiB{option}"));
     for spec in cards.split(' ').map(str::to_owned).chain(options).chain([String::new(), "２x24GiB".to_owned()]) {
-        let ran = TandemCall::new("plan").arg("--sim").arg(&spec).run();
+        let ran = TandemCommand::new("plan").arg("--sim").arg(&spec).run();
         refused(&ran, &["--sim", "expected COUNTxSIZE", "2x24GiB"]);
     }
 }
 
 #[test]
-fn wrong_values_are_told_as_a_document_when_one_was_asked_for() {
+fn wrong_values_are_reported_as_json_with_the_json_flag() {
     refused_json(&tandem("plan --batch-size 0 --json"), "--batch-size");
     refused_json(&tandem("plan --sim 2x24 --json"), "--sim 2x24");
     refused_json(&tandem("validate --model-size huge --json"), "--model-size");
@@ -90,7 +90,7 @@ fn wrong_values_are_told_as_a_document_when_one_was_asked_for() {
 }
 
 #[test]
-fn what_there_is_no_flag_or_command_for() {
+fn unknown_flags_and_commands() {
     refused(&tandem("plan --frobnicate"), &["--frobnicate"]);
     refused(&tandem("plan --bach-size 8"), &["--bach-size", "--batch-size"]);
     refused(&tandem("plan 7"), &["7"]);
@@ -100,18 +100,18 @@ fn what_there_is_no_flag_or_command_for() {
     refused(&tandem("--sim 2x24GiB"), &["--sim"]);
 }
 
-/// Calls `plan` on one simulated card with this text as its config.
+/// Runs `plan` on one simulated card with this text as its config.
 fn with_config(text: impl AsRef<[u8]>) -> Ran {
     let folder = TempFolder::new();
-    TandemCall::new("plan --sim 1x24GiB --json").config(&folder.file("c.yaml", text)).run()
+    TandemCommand::new("plan --sim 1x24GiB --json").config(&folder.file("c.yaml", text)).run()
 }
 
 #[test]
-fn configs_that_are_none() {
+fn invalid_configs() {
     let check = |text: &[u8], parts: &[&str]| {
         let folder = TempFolder::new();
         let file = folder.file("c.yaml", text);
-        let ran = TandemCall::new("plan --sim 1x24GiB").config(&file).run();
+        let ran = TandemCommand::new("plan --sim 1x24GiB").config(&file).run();
         refused(&ran, &[parts, &[file.to_str().unwrap()]].concat());
     };
     check(b"data: [1, 2\n", &["not YAML"]);
@@ -132,7 +132,7 @@ fn configs_that_are_none() {
 fn an_unknown_key_is_named_with_its_line_and_the_nearest_one() {
     let check = |text: &str, parts: &[&str]| {
         let folder = TempFolder::new();
-        refused(&TandemCall::new("plan --sim 1x24GiB").config(&folder.file("c.yaml", text)).run(), parts);
+        refused(&TandemCommand::new("plan --sim 1x24GiB").config(&folder.file("c.yaml", text)).run(), parts);
     };
     check("training:\n  batchsize: 8\n", &["c.yaml:2", "`training.batchsize`", "`training.batch_size`"]);
     check("data:\n  num_worker: 8\n", &["c.yaml:2", "`data.num_worker`", "`data.num_workers`"]);
@@ -144,15 +144,15 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest_one() {
 fn configs_that_cannot_be_read() {
     let folder = TempFolder::new();
     for path in [folder.path("absent.yaml"), folder.path("")] {
-        let ran = TandemCall::new("plan --sim 1x24GiB").config(&path).run();
+        let ran = TandemCommand::new("plan --sim 1x24GiB").config(&path).run();
         refused(&ran, &["the config file cannot be read", path.to_str().unwrap()]);
     }
-    // It never ends.
-    refused(&TandemCall::new("plan --sim 1x24GiB --config /dev/zero").run(), &["a config file is", "/dev/zero"]);
+    // It has no end.
+    refused(&TandemCommand::new("plan --sim 1x24GiB --config /dev/zero").run(), &["a config file is", "/dev/zero"]);
 }
 
 #[test]
-fn a_config_that_says_nothing_changes_nothing() {
+fn an_empty_config_changes_nothing() {
     let (_, plain) = tandem_json("plan --sim 1x24GiB");
     for text in ["", "# nothing\n", "---\n", "data:\nmodel:\ntraining:\n", "data:\n  gpu: null\n"] {
         let ran = with_config(text);
@@ -168,12 +168,13 @@ fn a_retired_key_warns_with_what_took_its_place_and_works() {
 }
 
 #[test]
-fn flags_beat_the_config_which_beats_defaults() {
+fn flags_override_the_config_which_overrides_defaults() {
     let folder = TempFolder::new();
     let text = "data:\n  pipeline_buffer_size: 20\n  num_workers: 3\nmodel:\n  model_size: nano\n\
                 training:\n  batch_size: 4\n  seed: 5\n";
     let file = folder.file("c.yaml", text);
-    let plan = TandemCall::new("plan --sim 1x24GiB --json --batch-size 8 --num-workers 2").config(&file).run().json();
+    let plan =
+        TandemCommand::new("plan --sim 1x24GiB --json --batch-size 8 --num-workers 2").config(&file).run().json();
     let found = ["batch_size", "threads", "buffer_size", "seed", "model_size", "grad_accum"].map(|key| &plan[key]);
     assert_eq!(found, [&json!(8), &json!(2), &json!(20), &json!(5), &json!("nano"), &json!(1)]);
 }
@@ -182,13 +183,13 @@ fn flags_beat_the_config_which_beats_defaults() {
 fn a_config_can_be_refused_as_flags_can() {
     let folder = TempFolder::new();
     let file = folder.file("c.yaml", "data:\n  data_gpu: 0\n  model_gpu: 0\n");
-    let ran = TandemCall::new("plan --sim 2x24GiB").config(&file).run();
+    let ran = TandemCommand::new("plan --sim 2x24GiB").config(&file).run();
     refused(&ran, &["❌ data_gpu and model_gpu must be different (or add --share-gpu)"]);
-    assert_eq!(TandemCall::new("plan --sim 2x24GiB --share-gpu").config(&file).run().code, 0);
+    assert_eq!(TandemCommand::new("plan --sim 2x24GiB --share-gpu").config(&file).run().code, 0);
 }
 
 #[test]
-fn names_of_the_python_trainers_are_known() {
+fn flag_names_of_python_trainers_work() {
     let aliases =
         "--gradient-accumulation-steps 2 --pipeline-buffer-size 20 --use-mixed-precision --max-mel-length 504";
     let (ran, plan) = tandem_json(&format!("plan --sim 1x24GiB {aliases}"));
@@ -202,12 +203,12 @@ fn without_arguments_there_are_four_commands_to_start_with() {
     let commands: Vec<&str> = ran.out.lines().filter(|line| line.starts_with("  tandem ")).collect();
     assert_eq!(commands.len(), 4, "{commands:?}");
     for command in commands {
-        // The comment stands two blanks or more after what is typed.
+        // The description follows the command after two or more spaces.
         let typed = command.trim().split("  ").next().unwrap();
         let line = typed.strip_prefix("tandem ").unwrap();
         let line =
             line.replace("train", "train --help").replace("validate", "validate --help").replace("DIR", "--help");
-        assert_eq!(TandemCall::new(&line).without_gpu().run().code, 0, "{typed}");
+        assert_eq!(TandemCommand::new(&line).without_gpu().run().code, 0, "{typed}");
     }
 }
 
@@ -244,9 +245,9 @@ fn flags_that_would_be_ignored_are_refused() {
 fn a_switch_of_the_config_can_be_switched_off() {
     let folder = TempFolder::new();
     let file = folder.file("c.yaml", "data:\n  share_gpu: true\n  enable_memory_isolation: true\n");
-    let shared = TandemCall::new("plan --sim 1x24GiB --json").config(&file).run().json();
+    let shared = TandemCommand::new("plan --sim 1x24GiB --json").config(&file).run().json();
     assert_eq!((&shared["mode"], &shared["isolated"]), (&"shared".into(), &true.into()));
     let line = "plan --sim 1x24GiB --json --no-share-gpu --no-enable-memory-isolation";
-    let single = TandemCall::new(line).config(&file).run().json();
+    let single = TandemCommand::new(line).config(&file).run().json();
     assert_eq!((&single["mode"], &single["isolated"]), (&"single".into(), &false.into()));
 }

@@ -1,4 +1,5 @@
-//! `tandem corpus`: the demo corpus is good, features have their shape, usage is explained, a real voice passes.
+//! `tandem corpus`: the demo corpus has no problems, features have the right shape, wrong usage is explained, a real voice
+//! passes.
 
 use std::fs;
 use std::io::Write;
@@ -6,12 +7,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::call::{Ran, TandemCall, contains, in_order, tandem};
+use crate::command::{Ran, TandemCommand, contains, in_order, tandem};
 use crate::machine::TempFolder;
 use crate::speech::{copy_of_demo, demo, tone, wav_of};
 
 fn check(path: &Path) -> Ran {
-    TandemCall::new("corpus check").arg(path).run()
+    TandemCommand::new("corpus check").arg(path).run()
 }
 
 #[test]
@@ -29,7 +30,7 @@ fn the_demo_corpus_has_no_problem() {
         "Padding:",
     ];
     in_order(&ran.out, &parts);
-    let report = TandemCall::new("corpus check --json").arg(demo()).run().json();
+    let report = TandemCommand::new("corpus check --json").arg(demo()).run().json();
     assert_eq!((&report["passed"], &report["problems"]), (&json!(true), &json!([])));
     let utterances = fs::read_to_string(demo().join("metadata.csv")).unwrap().lines().count();
     assert_eq!(report["utterances"], json!(utterances));
@@ -43,7 +44,8 @@ fn the_demo_corpus_has_no_problem() {
 fn a_demo_corpus_is_a_function_of_its_seed() {
     let folder = TempFolder::new();
     for (name, seed) in [("a", 1), ("b", 1), ("c", 2)] {
-        let ran = TandemCall::new(&format!("corpus demo --minutes 0.1 --seed {seed} -o")).arg(folder.path(name)).run();
+        let ran =
+            TandemCommand::new(&format!("corpus demo --minutes 0.1 --seed {seed} -o")).arg(folder.path(name)).run();
         assert_eq!(ran.code, 0, "{ran:?}");
         contains(&ran.out, &["✅ ", "tandem corpus check "]);
     }
@@ -51,24 +53,24 @@ fn a_demo_corpus_is_a_function_of_its_seed() {
     assert_eq!(list("a"), list("b"));
     assert_ne!(list("a"), list("c"));
     for entry in fs::read_dir(folder.path("a/wavs")).unwrap().map(Result::unwrap) {
-        let twin = folder.path("b/wavs").join(entry.file_name());
-        assert_eq!(fs::read(entry.path()).unwrap(), fs::read(twin).unwrap());
+        let other = folder.path("b/wavs").join(entry.file_name());
+        assert_eq!(fs::read(entry.path()).unwrap(), fs::read(other).unwrap());
     }
 }
 
 #[test]
-fn a_folder_with_something_in_it_is_left_alone() {
+fn a_folder_with_files_is_refused() {
     let folder = TempFolder::new();
     folder.file("mine.txt", "precious");
-    let refused = TandemCall::new("corpus demo --minutes 0.1 -o").arg(folder.path("")).run();
+    let refused = TandemCommand::new("corpus demo --minutes 0.1 -o").arg(folder.path("")).run();
     assert_eq!((refused.code, refused.out.as_str()), (2, ""), "{refused:?}");
     let (_, typed) = refused.err.trim_end().split_once("Type: tandem ").unwrap();
     assert_eq!(fs::read_dir(folder.path("")).unwrap().count(), 1);
-    // What it says to type works, and the second time it names another folder.
+    // The suggested command works, and the second time it names another folder.
     assert_eq!(tandem(&format!("{typed} --minutes 0.05")).code, 0, "{typed}");
-    let again = TandemCall::new("corpus demo --minutes 0.1 -o").arg(folder.path("")).run();
+    let again = TandemCommand::new("corpus demo --minutes 0.1 -o").arg(folder.path("")).run();
     assert!(!again.err.trim_end().ends_with(typed), "{again:?}");
-    let file = TandemCall::new("corpus demo -o").arg(folder.path("mine.txt")).run();
+    let file = TandemCommand::new("corpus demo -o").arg(folder.path("mine.txt")).run();
     assert_eq!(file.code, 2, "{file:?}");
 }
 
@@ -88,7 +90,7 @@ fn features_are_written_with_their_shape() {
     let folder = TempFolder::new();
     for (rate_hz, seconds) in [(22_050, 1.0), (48_000, 2.5)] {
         let file = folder.file("tone.wav", wav_of(&tone(rate_hz, seconds)));
-        let ran = TandemCall::new("corpus features")
+        let ran = TandemCommand::new("corpus features")
             .arg(&file)
             .args(["-o", "mel.npy", "--pitch", "pitch.npy", "--energy", "energy.npy"])
             .inside(&folder)
@@ -109,12 +111,12 @@ fn features_are_written_with_their_shape() {
 }
 
 #[test]
-fn features_of_what_is_no_recording() {
+fn features_of_files_that_are_not_recordings() {
     let folder = TempFolder::new();
     let text = folder.file("notes.wav", "hello");
     let good = folder.file("good.wav", wav_of(&tone(8_000, 1.0)));
     let features =
-        |file: &Path, output: &Path| TandemCall::new("corpus features").arg(file).arg("-o").arg(output).run();
+        |file: &Path, output: &Path| TandemCommand::new("corpus features").arg(file).arg("-o").arg(output).run();
     let mel = folder.path("mel.npy");
     let not_audio = features(&text, &mel);
     assert_eq!((not_audio.code, not_audio.out.as_str()), (1, ""), "{not_audio:?}");
@@ -136,14 +138,16 @@ fn wrong_usage_is_explained() {
     let empty = folder.path("empty");
     fs::create_dir(&empty).unwrap();
     let refused = |line: &str, parts: &[&str]| {
-        let call = || {
-            TandemCall::new(&line.replace("EMPTY", empty.to_str().unwrap()).replace("DEMO", demo().to_str().unwrap()))
+        let command = || {
+            TandemCommand::new(
+                &line.replace("EMPTY", empty.to_str().unwrap()).replace("DEMO", demo().to_str().unwrap()),
+            )
         };
-        let ran = call().run();
+        let ran = command().run();
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{line}: {ran:?}");
         contains(&ran.err, parts);
         if line.starts_with("corpus check ") {
-            let document = call().arg("--json").run().json();
+            let document = command().arg("--json").run().json();
             assert_eq!(document["code"], json!(2), "{line}");
         }
     };
@@ -164,29 +168,29 @@ fn wrong_usage_is_explained() {
 }
 
 #[test]
-fn lengths_are_kept_in_the_cache_and_nothing_in_the_dataset() {
+fn lengths_are_saved_in_the_cache_and_nothing_in_the_dataset() {
     let (corpus, lines) = copy_of_demo();
     let cache = TempFolder::new();
     let before = fs::read_dir(corpus.path("")).unwrap().count();
     for variable in ["XDG_CACHE_HOME", "HOME"] {
-        let ran = TandemCall::new("corpus check -q").arg(corpus.path("")).env(variable, cache.path("")).run();
+        let ran = TandemCommand::new("corpus check -q").arg(corpus.path("")).env(variable, cache.path("")).run();
         assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
     }
     for folder in ["tandem/lengths", ".cache/tandem/lengths"] {
-        let kept: Vec<_> = fs::read_dir(cache.path(folder)).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let saved: Vec<_> = fs::read_dir(cache.path(folder)).unwrap().map(|entry| entry.unwrap().path()).collect();
         // A head, a line for each recording, a foot.
-        assert_eq!(kept.len(), 1);
-        assert_eq!(fs::read_to_string(&kept[0]).unwrap().lines().count(), lines.len() + 2);
+        assert_eq!(saved.len(), 1);
+        assert_eq!(fs::read_to_string(&saved[0]).unwrap().lines().count(), lines.len() + 2);
     }
     assert_eq!(fs::read_dir(corpus.path("")).unwrap().count(), before);
-    // A cache that cannot be written to is a warning and changes no answer.
-    let ran = TandemCall::new("corpus check --json").arg(corpus.path("")).env("XDG_CACHE_HOME", "/dev/null").run();
+    // A cache that cannot be written is a warning, and the result stays the same.
+    let ran = TandemCommand::new("corpus check --json").arg(corpus.path("")).env("XDG_CACHE_HOME", "/dev/null").run();
     assert_eq!((ran.code, &ran.json()["passed"]), (0, &json!(true)), "{ran:?}");
-    contains(&ran.err, &["are not kept"]);
+    contains(&ran.err, &["cannot save the measured lengths"]);
 }
 
 #[test]
-fn some_may_be_left_out_and_speakers_found_in_ids() {
+fn utterances_can_be_excluded_and_speakers_found_in_ids() {
     let (corpus, lines) = copy_of_demo();
     let without_speakers: Vec<String> =
         lines.iter().map(|line| line.split('|').take(2).collect::<Vec<_>>().join("|")).collect();
@@ -195,7 +199,7 @@ fn some_may_be_left_out_and_speakers_found_in_ids() {
         "ids.txt",
         lines.iter().take(3).map(|line| line.split('|').next().unwrap()).collect::<Vec<_>>().join("\n"),
     );
-    let ran = TandemCall::new("corpus check --json --speaker-id-pattern {speaker}_* --exclude-ids")
+    let ran = TandemCommand::new("corpus check --json --speaker-id-pattern {speaker}_* --exclude-ids")
         .arg(&ids)
         .arg(corpus.path(""))
         .run();
@@ -206,12 +210,12 @@ fn some_may_be_left_out_and_speakers_found_in_ids() {
     assert_eq!(report["languages"][0]["name"], Value::Null);
 }
 
-/// A real voice, where there is one beside the project.
+/// A real voice, if there is one beside the project.
 fn voice() -> Option<std::path::PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/kathleen_en");
     let found = path.is_dir();
     if !found {
-        // Past the harness, which would keep it to itself.
+        // Written directly, because the harness captures output.
         let _ = writeln!(std::io::stderr(), "!!! SKIPPED the check of a real voice: none in {}", path.display());
     }
     found.then_some(path)
@@ -220,7 +224,7 @@ fn voice() -> Option<std::path::PathBuf> {
 #[test]
 fn a_real_voice_has_no_problem_and_pads_little() {
     let Some(path) = voice() else { return };
-    let ran = TandemCall::new("corpus check --json").arg(&path).run();
+    let ran = TandemCommand::new("corpus check --json").arg(&path).run();
     let report = ran.json();
     assert_eq!((ran.code, &report["problems"], &report["utterances"]), (0, &json!([]), &json!(1092)), "{ran:?}");
     let shapes = &report["shapes"];
@@ -233,7 +237,7 @@ fn a_real_voice_has_no_problem_and_pads_little() {
         .iter()
         .map(|other| (other["buckets"].as_u64().unwrap(), other["padding_waste"].as_f64().unwrap()))
         .collect();
-    // Past the harness: figures of a real voice are what this is for.
+    // Written directly, because the harness captures output: these figures are the point of this test.
     let _ = writeln!(std::io::stderr(), "padding of a real voice by number of buckets: {others:.4?}");
     assert_eq!(others.iter().map(|(count, _)| *count).collect::<Vec<_>>(), [1, 2, 4, 8]);
     assert!(others.windows(2).all(|pair| pair[1].1 < pair[0].1), "{others:?}");

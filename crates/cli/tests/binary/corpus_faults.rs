@@ -1,4 +1,4 @@
-//! Faulty datasets: every fault is named with file and line, nothing else is, and nothing stops the check.
+//! Faulty datasets: the check names every fault with file and line, names nothing else, and never stops early.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,12 +8,12 @@ use std::process::Command;
 use serde_json::Value;
 use tandem_audio::Clip;
 
-use crate::call::{Ran, TandemCall, contains};
+use crate::command::{Ran, TandemCommand, contains};
 use crate::machine::TempFolder;
 use crate::speech::{copy_of_demo, demo, raw_wav, tone, wav_of};
 
 fn check(path: &Path, more: &str) -> (Ran, Value) {
-    let ran = TandemCall::new(&format!("corpus check --json {more}")).arg(path).run();
+    let ran = TandemCommand::new(&format!("corpus check --json {more}")).arg(path).run();
     let report = ran.json();
     (ran, report)
 }
@@ -34,14 +34,14 @@ fn louder(clip: &Clip) -> Clip {
 }
 
 #[test]
-fn twelve_planted_faults_are_named_and_only_those() {
+fn twelve_injected_faults_are_named_and_only_those() {
     let (corpus, mut lines) = copy_of_demo();
     let id = |lines: &[String], at: usize| lines[at].split('|').next().unwrap().to_owned();
     let recording = |lines: &[String], at: usize| format!("wavs/{}.wav", id(lines, at));
-    // Each at an utterance of its own; good ones stand between them.
-    let whole = fs::read(corpus.path(&recording(&lines, 1))).unwrap();
+    // Each at another utterance, with good ones in between.
+    let intact = fs::read(corpus.path(&recording(&lines, 1))).unwrap();
     fs::remove_file(corpus.path(&recording(&lines, 0))).unwrap();
-    corpus.file(&recording(&lines, 1), &whole[..whole.len() / 2]);
+    corpus.file(&recording(&lines, 1), &intact[..intact.len() / 2]);
     corpus.file(&recording(&lines, 3), "");
     corpus.file(&recording(&lines, 4), "This is a letter, and no sound at all. ".repeat(50));
     corpus.file(&recording(&lines, 5), wav_of(&tone(22_050, 0.0)));
@@ -94,21 +94,21 @@ fn twelve_planted_faults_are_named_and_only_those() {
         }
     }
 
-    // The same for people, and the same whoever decodes what.
+    // The text report is the same for any number of workers.
     let shown =
-        |workers: &str| TandemCall::new(&format!("corpus check --num-workers {workers}")).arg(corpus.path("")).run();
+        |workers: &str| TandemCommand::new(&format!("corpus check --num-workers {workers}")).arg(corpus.path("")).run();
     let (one, many) = (shown("1"), shown("5"));
     assert_eq!((one.code, &one.out, one.err.as_str()), (1, &many.out, ""));
     contains(
         &one.out,
         &["❌ 12 problems in ", "undecodable audio (4)", "too long (1)", &format!("{}:8: ", list.display())],
     );
-    // Nothing was changed where it all came from.
-    assert_eq!(TandemCall::new("corpus check").arg(demo()).run().code, 0);
+    // The original is unchanged.
+    assert_eq!(TandemCommand::new("corpus check").arg(demo()).run().code, 0);
 }
 
 #[test]
-fn what_people_record_is_read() {
+fn usual_audio_formats_are_read() {
     let folder = TempFolder::new();
     let sine = tone(16_000, 1.0).samples;
     let eight_bit: Vec<u8> = sine.iter().map(|x| ((x >> 8) + 128) as u8).collect();
@@ -131,13 +131,13 @@ fn what_people_record_is_read() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_and_the_rest_goes_on() {
+fn unreadable_files_are_named_and_the_rest_is_checked() {
     let folder = TempFolder::new();
     fs::create_dir_all(folder.path("wavs/folder.wav")).unwrap();
     // Listed with the folder, gone when it is opened.
     symlink(folder.path("nothing"), folder.path("wavs/vanished.wav")).unwrap();
     symlink("/dev/null", folder.path("wavs/nothing.wav")).unwrap();
-    // Opened without a look, a pipe would wait for ever for somebody to write.
+    // Opening a pipe would block until another process writes.
     assert!(Command::new("mkfifo").arg(folder.path("wavs/pipe.wav")).status().unwrap().success());
     folder.file(
         "wavs/noise.wav",
@@ -153,7 +153,7 @@ fn what_cannot_be_read_is_named_and_the_rest_goes_on() {
 }
 
 #[test]
-fn lists_that_are_faulty() {
+fn faulty_lists() {
     let long = format!("a|hello\nb|{}\n", "x".repeat(10_000_000));
     let cases: [(&[u8], &str); 8] = [
         (b"", "0 no-rows"),

@@ -1,16 +1,16 @@
-//! A plan for a corpus: its shapes, what is left out, where audio is kept, and what is said when it is no corpus.
+//! A plan for a corpus: its buckets, what is left out, where audio is cached, and the message for a path without a corpus.
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::call::{Ran, TandemCall, contains, texts};
+use crate::command::{Ran, TandemCommand, contains, texts};
 use crate::machine::TempFolder;
 use crate::speech::{copy_of_demo, demo, tone, wav_of};
 
 fn plan(line: &str, corpus: &Path) -> Ran {
-    TandemCall::new("plan --sim 1x24GiB --train-data").arg(corpus).args(line.split_whitespace()).run()
+    TandemCommand::new("plan --sim 1x24GiB --train-data").arg(corpus).args(line.split_whitespace()).run()
 }
 
 fn plan_json(line: &str, corpus: &Path) -> Value {
@@ -20,23 +20,23 @@ fn plan_json(line: &str, corpus: &Path) -> Value {
 }
 
 fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
-/// A list of recordings that are not there, each with its duration.
+/// A manifest with durations; its recordings do not exist.
 fn manifest(folder: &TempFolder, seconds: impl Iterator<Item = f64>) -> std::path::PathBuf {
     let row =
         |(i, s): (usize, f64)| format!("{{\"audio_filepath\":\"{i}.wav\",\"text\":\"hello\",\"duration\":{s}}}\n");
     folder.file("list.jsonl", seconds.enumerate().map(row).collect::<String>())
 }
 
-/// The most that a row of any shape holds.
+/// The largest row of any bucket.
 fn longest_row(document: &Value, of: &str) -> u64 {
     document["buckets"].as_array().unwrap().iter().map(|bucket| number(&bucket[of])).max().unwrap()
 }
 
 #[test]
-fn shapes_come_from_the_corpus_and_padding_is_said() {
+fn buckets_come_from_the_corpus_and_padding_is_printed() {
     let utterances = fs::read_to_string(demo().join("metadata.csv")).unwrap().lines().count() as u64;
     let document = plan_json("--batch-size 4", demo());
     let corpus = &document["corpus"];
@@ -59,7 +59,7 @@ fn shapes_come_from_the_corpus_and_padding_is_said() {
     }
 
     let ran = plan("--batch-size 4", demo());
-    let said = [
+    let expected = [
         format!("Corpus:      {trained} utterances, "),
         format!("Padding:     {:.1} % of frames, ", waste * 100.0),
         format!("Buckets:     {} with rows of ", buckets.len()),
@@ -67,11 +67,11 @@ fn shapes_come_from_the_corpus_and_padding_is_said() {
         format!("/{} frames/tokens in all", buckets[buckets.len() - 1]["total_tokens"]),
         "Cache:       memory, up to ".to_owned(),
     ];
-    contains(&ran.out, &said.each_ref().map(String::as_str));
+    contains(&ran.out, &expected.each_ref().map(String::as_str));
 }
 
 #[test]
-fn the_longest_are_left_out_and_what_they_would_cost_is_said() {
+fn the_longest_are_left_out_and_their_cost_is_printed() {
     let folder = TempFolder::new();
     let list = manifest(&folder, (1..=1000).map(|i| f64::from(i) / 50.0));
     let document = plan_json("", &list);
@@ -107,13 +107,13 @@ fn excluded_utterances_are_not_counted() {
 }
 
 #[test]
-fn validation_data_may_come_from_elsewhere() {
+fn validation_data_may_be_another_corpus() {
     let (copy, metadata) = copy_of_demo();
     let line = format!("--batch-size 2 --val-data {}", copy.path("").display());
     let corpus = plan_json(&line, demo())["corpus"].clone();
     assert_eq!(number(&corpus["validation"]), metadata.len() as u64);
-    let kept = number(&corpus["utterances"]) + number(&corpus["left_out"]["too_long"]);
-    assert_eq!(kept, metadata.len() as u64, "nothing of the training data is split off");
+    let trained = number(&corpus["utterances"]) + number(&corpus["left_out"]["too_long"]);
+    assert_eq!(trained, metadata.len() as u64, "the training data is not split");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn recordings_at_other_rates_take_more_to_upload() {
 }
 
 #[test]
-fn what_is_no_corpus_ends_with_what_to_type() {
+fn a_path_without_a_corpus_is_refused_with_what_to_type() {
     let folder = TempFolder::new();
     let empty = folder.file("empty/metadata.csv", "");
     let nothing = folder.path("nothing");
@@ -142,9 +142,9 @@ fn what_is_no_corpus_ends_with_what_to_type() {
     check(plan("", &folder.path("")), &["--train-data: expected", "a folder without metadata"]);
     check(plan("", empty.parent().unwrap()), &["❌ No utterance can train: "]);
     let missing = format!("--exclude-ids {}", nothing.display());
-    check(plan(&missing, demo()), &["❌ --exclude-ids: could not be read", "an id per line"]);
+    check(plan(&missing, demo()), &["❌ --exclude-ids: could not be read", "one id per line"]);
     check(plan(&format!("--val-data {}", nothing.display()), demo()), &["❌ --val-data: expected", "found nothing"]);
-    check(TandemCall::new("plan --sim 1x24GiB --val-data x").run(), &["--val-data goes with --train-data"]);
+    check(TandemCommand::new("plan --sim 1x24GiB --val-data x").run(), &["--val-data goes with --train-data"]);
     check(plan("--cache ram", demo()), &["--cache: expected one of auto, none, memory, disk, found `ram`"]);
     check(plan("--max-bad-fraction 5", demo()), &["expected a number from 0 to 1, found `5`"]);
 }
@@ -164,7 +164,7 @@ fn a_batch_larger_than_the_corpus_is_refused_with_one_that_fits() {
 }
 
 #[test]
-fn the_cache_is_what_was_asked_for_and_auto_says_why() {
+fn the_cache_is_the_requested_one_and_auto_gives_its_reason() {
     let check = |line: &str, kind: &str, why: &str| {
         let cache = plan_json(line, demo())["cache"].clone();
         assert_eq!(cache["kind"], kind, "{cache}");
@@ -182,25 +182,25 @@ fn the_cache_is_what_was_asked_for_and_auto_says_why() {
 }
 
 #[test]
-fn suggestions_are_made_for_the_corpus_and_keep_it() {
+fn suggestions_are_for_the_corpus_and_keep_it() {
     let line = "--share-gpu --enable-memory-isolation --model-gpu-memory 900 --batch-size 16 --model-size small";
     let refusal = plan(&format!("{line} --json"), demo()).json();
     assert_eq!(refusal["reason"], "limit-too-small", "{refusal}");
     let typed = texts(&refusal["suggestions"]);
     assert!(!typed.is_empty(), "{refusal}");
     for suggestion in typed {
-        // What is typed again replaces what was there.
+        // Suggested flags replace the given ones.
         let replaced: Vec<&str> = suggestion.split_whitespace().filter(|word| word.starts_with("--")).collect();
         let mut words = line.split_whitespace().peekable();
-        let mut kept = Vec::new();
+        let mut unchanged = Vec::new();
         while let Some(word) = words.next() {
             let value = words.next_if(|next| !next.starts_with("--"));
             if !replaced.contains(&word) {
-                kept.push(word);
-                kept.extend(value);
+                unchanged.push(word);
+                unchanged.extend(value);
             }
         }
-        let ran = plan(&format!("{} {suggestion}", kept.join(" ")), demo());
+        let ran = plan(&format!("{} {suggestion}", unchanged.join(" ")), demo());
         assert_eq!(ran.code, 0, "{suggestion}: {ran:?}");
     }
 }
@@ -210,7 +210,7 @@ fn a_printed_config_names_the_corpus_again() {
     let folder = TempFolder::new();
     let printed = plan("--batch-size 4 --print-config", demo());
     let file = folder.file("run.yaml", &printed.out);
-    let again = TandemCall::new("plan --sim 1x24GiB --json").config(&file).run().json();
+    let again = TandemCommand::new("plan --sim 1x24GiB --json").config(&file).run().json();
     let first = plan_json("--batch-size 4", demo());
     for key in ["corpus", "buckets", "roles", "cache.kind", "max_mel_frames", "threads", "max_threads"] {
         let of = |document: &Value| key.split('.').fold(document.clone(), |value, key| value[key].clone());
@@ -220,18 +220,19 @@ fn a_printed_config_names_the_corpus_again() {
 
 #[test]
 fn a_corpus_is_validated_with_its_own_shapes() {
-    let ran = TandemCall::new("validate --sim 1x24GiB --model-size nano --batch-size 2 --buffer-size 4 --train-data")
-        .arg(demo())
-        .run();
+    let ran =
+        TandemCommand::new("validate --sim 1x24GiB --model-size nano --batch-size 2 --buffer-size 4 --train-data")
+            .arg(demo())
+            .run();
     assert_eq!(ran.code, 0, "{ran:?}");
     contains(&ran.out, &["🎉 All validation checks passed!", "tandem train --sim 1x24GiB --train-data "]);
 }
 
 #[test]
-fn lengths_are_kept_with_the_run_once_it_has_a_folder() {
+fn lengths_are_saved_in_the_folder_of_the_run_once_it_exists() {
     let (copy, metadata) = copy_of_demo();
     let run = |folder: &TempFolder| {
-        let ran = TandemCall::new("plan --sim 1x24GiB --batch-size 2 -v --train-data")
+        let ran = TandemCommand::new("plan --sim 1x24GiB --batch-size 2 -v --train-data")
             .arg(copy.path(""))
             .inside(folder)
             .run();
@@ -239,11 +240,11 @@ fn lengths_are_kept_with_the_run_once_it_has_a_folder() {
         ran.out
     };
     let bare = TempFolder::new();
-    contains(&run(&bare), &[&format!("{} recordings measured, not kept", metadata.len())]);
+    contains(&run(&bare), &[&format!("measured {} recordings, lengths not saved", metadata.len())]);
     assert!(!bare.path("checkpoints").exists());
 
     let started = TempFolder::new();
     fs::create_dir(started.path("checkpoints")).unwrap();
-    contains(&run(&started), &[&format!("{} recordings measured, kept in ./checkpoints", metadata.len())]);
-    contains(&run(&started), &["0 recordings measured, kept in ./checkpoints"]);
+    contains(&run(&started), &[&format!("measured {} recordings, lengths saved in ./checkpoints", metadata.len())]);
+    contains(&run(&started), &["measured 0 recordings, lengths saved in ./checkpoints"]);
 }

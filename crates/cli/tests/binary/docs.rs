@@ -1,16 +1,15 @@
-//! The pages a user types along: what they tell to type works, and what they say is printed is printed.
+//! The user's pages: their commands work and print what the pages show.
 //!
-//! How code blocks of these pages are marked:
+//! The fences of code blocks on these pages:
 //!
 //! | fence | meaning |
 //! |---|---|
-//! | `console` | each `$ ` line is typed in `bash -euo pipefail`, all blocks of a page in order, in one folder. The lines below it are printed by it, in that order, with other numbers perhaps; others may come between them. A line that ends in `…` is the beginning of one |
-//! | `console exit=2` | the same; its last command ends with that exit code |
-//! | `text` | nothing is run: it needs a GPU, minutes, or your own files; or it is output alone |
+//! | `console` | each `$ ` line runs in `bash -euo pipefail`, all blocks of a page in order, in one folder. It prints the lines below it in that order, perhaps with other numbers and other lines in between. A line that ends in `…` is the start of a line |
+//! | `console exit=2` | the same; the last command ends with that exit code |
+//! | `text` | does not run: it needs a GPU, minutes, or the user's files; or it is output only |
 //!
-//! A page has a Persian twin in `docs/fa` with the same blocks. Messages that `troubleshooting.md` explains stand between
-//! `**` and backticks; each is looked for in the sources.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
+//! Each page has a Persian translation in `docs/fa` with the same blocks. Messages that `troubleshooting.md` explains are in
+//! bold code; each must occur in the sources.
 
 use std::env;
 use std::fs;
@@ -24,8 +23,8 @@ struct Block {
     lines: Vec<String>,
 }
 
-/// What is typed, and what is printed then.
-struct Typed {
+/// A command and its expected output.
+struct TypedCommand {
     command: String,
     printed: Vec<String>,
 }
@@ -50,12 +49,12 @@ fn blocks(page: &str) -> Vec<Block> {
         }
         inside ^= line.starts_with("```");
     }
-    assert!(!inside, "a block has no end: {:?}", blocks.last());
+    assert!(!inside, "an unclosed block: {:?}", blocks.last());
     blocks
 }
 
 impl Block {
-    /// The exit code its last command ends with; none where it is not to be run.
+    /// The exit code of its last command. None for a block that does not run.
     fn exit_code(&self) -> Option<i32> {
         match self.mark.split_once(" exit=") {
             Some(("console", code)) => Some(code.parse().unwrap()),
@@ -65,22 +64,22 @@ impl Block {
         }
     }
 
-    fn typed(&self) -> Vec<Typed> {
-        let mut typed: Vec<Typed> = Vec::new();
+    fn typed(&self) -> Vec<TypedCommand> {
+        let mut typed: Vec<TypedCommand> = Vec::new();
         for line in &self.lines {
             match (line.strip_prefix("$ "), typed.last_mut()) {
-                (Some(command), _) => typed.push(Typed { command: command.to_owned(), printed: Vec::new() }),
+                (Some(command), _) => typed.push(TypedCommand { command: command.to_owned(), printed: Vec::new() }),
                 (None, Some(last)) if last.command.ends_with('\\') => last.command += &format!("\n{line}"),
                 (None, Some(last)) => last.printed.push(line.clone()),
-                (None, None) => panic!("something is printed before anything is typed: {self:?}"),
+                (None, None) => panic!("output before the first command: {self:?}"),
             }
         }
         typed
     }
 }
 
-/// Types all of a page, in a folder of its own.
-fn run_page(name: &str, least: usize) {
+/// Runs all commands of a page in a new folder.
+fn run_page(name: &str, min_commands: usize) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("docs-{}-{name}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let mut count = 0;
@@ -88,15 +87,15 @@ fn run_page(name: &str, least: usize) {
         let Some(code) = block.exit_code() else { continue };
         let typed = block.typed();
         count += typed.len();
-        let Some((last, before)) = typed.split_last() else { panic!("nothing is typed: {block:?}") };
+        let Some((last, before)) = typed.split_last() else { panic!("a block without a command: {block:?}") };
         before.iter().for_each(|typed| run(typed, &folder, 0));
         run(last, &folder, code);
     }
     fs::remove_dir_all(&folder).unwrap();
-    assert!(count >= least, "{name}: only {count} commands were run");
+    assert!(count >= min_commands, "{name}: only {count} commands were run");
 }
 
-fn run(typed: &Typed, folder: &Path, code: i32) {
+fn run(typed: &TypedCommand, folder: &Path, code: i32) {
     let program = Path::new(env!("CARGO_BIN_EXE_tandem")).parent().unwrap();
     let path = env::join_paths([program.to_owned()].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap())));
     let output = Command::new("bash")
@@ -114,15 +113,15 @@ fn run(typed: &Typed, folder: &Path, code: i32) {
     let mut rest = found.iter();
     for line in &typed.printed {
         let expected = masked(line);
-        let is_it = |found: &String| match expected.strip_suffix('…') {
-            Some(begin) => found.starts_with(begin.trim_end()),
+        let matches = |found: &String| match expected.strip_suffix('…') {
+            Some(start) => found.starts_with(start.trim_end()),
             None => *found == expected,
         };
-        assert!(rest.any(is_it), "{}\n{line:?} is missing, or too early, in\n{printed}", typed.command);
+        assert!(rest.any(matches), "{}\n{line:?} is missing, or too early, in\n{printed}", typed.command);
     }
 }
 
-/// Every number as `#`, and one blank for many.
+/// Replaces every number by `#`, and several spaces by one.
 fn masked(line: &str) -> String {
     let mut masked = String::new();
     let mut in_number = false;
@@ -139,16 +138,16 @@ fn masked(line: &str) -> String {
 }
 
 #[test]
-fn the_quick_start_works_as_it_is_written() {
+fn the_commands_of_the_quick_start_work() {
     run_page("quick-start.md", 10);
 }
 
 #[test]
-fn what_troubleshooting_tells_to_type_works() {
+fn the_commands_of_troubleshooting_work() {
     run_page("troubleshooting.md", 10);
 }
 
-/// Headings by their depth, and messages in bold code: what two twins share besides their blocks.
+/// The depths of headings, and the messages in bold code: what a translation shares besides its blocks.
 fn outline(page: &str) -> (Vec<usize>, Vec<String>) {
     let mut inside = false;
     let prose: Vec<&str> = page
@@ -166,10 +165,10 @@ fn messages(prose: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = prose;
     while let Some((_, after)) = rest.split_once("**`") {
-        let Some((message, behind)) = after.split_once("`**") else { break };
-        // A message with backticks of its own stands between two of them.
+        let Some((message, following)) = after.split_once("`**") else { break };
+        // A message that contains backticks is in double backticks.
         found.push(message.trim_matches('`').to_owned());
-        rest = behind;
+        rest = following;
     }
     found
 }
@@ -181,8 +180,8 @@ fn persian_pages_have_the_commands_and_messages_of_the_english_ones() {
         let head = |page: &str| page.lines().take(6).collect::<Vec<_>>().join("\n");
         assert!(head(&english).contains(&format!("(fa/{name})")), "{name}");
         assert!(head(&persian).contains(&format!("(../{name})")), "fa/{name}");
-        for (ours, theirs) in blocks(&english).iter().zip(&blocks(&persian)) {
-            assert_eq!(ours, theirs, "{name}");
+        for (ours, translated) in blocks(&english).iter().zip(&blocks(&persian)) {
+            assert_eq!(ours, translated, "{name}");
         }
         assert_eq!(blocks(&english).len(), blocks(&persian).len(), "{name}");
         assert_eq!(outline(&english), outline(&persian), "{name}");
@@ -190,7 +189,7 @@ fn persian_pages_have_the_commands_and_messages_of_the_english_ones() {
 }
 
 #[test]
-fn links_lead_to_files() {
+fn links_of_the_pages_lead_to_files() {
     for name in ["quick-start.md", "troubleshooting.md", "fa/quick-start.md", "fa/troubleshooting.md"] {
         let text = page(name);
         let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
@@ -201,7 +200,7 @@ fn links_lead_to_files() {
     }
 }
 
-/// All sources, with strings that go over several lines on one.
+/// All sources, with multi-line strings joined.
 fn sources() -> String {
     let mut text = String::new();
     let mut folders = vec![root().join("crates")];
@@ -227,21 +226,21 @@ fn sources() -> String {
 }
 
 #[test]
-fn messages_that_are_explained_are_those_of_the_program() {
+fn explained_messages_are_those_of_the_program() {
     let sources = sources();
     let (_, messages) = outline(&page("troubleshooting.md"));
     assert!(messages.len() > 50, "{}", messages.len());
-    let unknown: Vec<&String> = messages.iter().filter(|message| !is_said(message, &sources)).collect();
-    assert!(unknown.is_empty(), "no source says {unknown:#?}");
+    let unknown: Vec<&String> = messages.iter().filter(|message| !is_in_sources(message, &sources)).collect();
+    assert!(unknown.is_empty(), "not in any source: {unknown:#?}");
 }
 
-/// Numbers, names of cards and what is quoted change from run to run. Of the longer pieces between them, half are in the
-/// sources at least: some more are put in while it runs.
-fn is_said(message: &str, sources: &str) -> bool {
+/// Whether the sources contain the message. Numbers, card names and quoted text vary from run to run; of the longer parts
+/// between them at least half must occur, because others are inserted at run time.
+fn is_in_sources(message: &str, sources: &str) -> bool {
     let varies = |c: char| c.is_ascii_digit() || "…`\"'❌⚠\u{FE0F}:;,()={}|".contains(c);
-    let pieces: Vec<&str> = message.split(varies).flat_map(|piece| piece.split("GPU")).map(str::trim).collect();
-    let longest = pieces.iter().map(|piece| piece.len()).max().unwrap_or(0);
-    let long: Vec<&&str> = pieces.iter().filter(|piece| piece.len() >= longest.min(10)).collect();
-    let found = long.iter().filter(|piece| sources.contains(**piece)).count();
+    let parts: Vec<&str> = message.split(varies).flat_map(|part| part.split("GPU")).map(str::trim).collect();
+    let longest = parts.iter().map(|part| part.len()).max().unwrap_or(0);
+    let long: Vec<&&str> = parts.iter().filter(|part| part.len() >= longest.min(10)).collect();
+    let found = long.iter().filter(|part| sources.contains(**part)).count();
     longest >= 8 && 2 * found >= long.len()
 }

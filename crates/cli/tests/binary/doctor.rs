@@ -1,18 +1,18 @@
-//! `tandem doctor`: finds what is wrong with a machine, says what to do, and leaves a file that names nobody.
+//! `tandem doctor`: reports the problems of a machine with what to do, and writes a file without user names.
 
 use std::fs;
 
 use serde_json::Value;
 
-use crate::call::{Ran, TandemCall, contains, in_order};
+use crate::command::{Ran, TandemCommand, contains, in_order};
 use crate::machine::{FakeDriver, TempFolder};
 use crate::speech::demo;
 
-/// A plan that runs in a moment.
+/// Flags of a plan that runs quickly.
 const SMALL: &str = "--model-size nano --batch-size 2 --buffer-size 4";
 
-fn doctor(line: &str, folder: &TempFolder) -> TandemCall {
-    TandemCall::new(&format!("doctor {SMALL} {line}")).inside(folder)
+fn doctor(line: &str, folder: &TempFolder) -> TandemCommand {
+    TandemCommand::new(&format!("doctor {SMALL} {line}")).inside(folder)
 }
 
 fn report(folder: &TempFolder) -> String {
@@ -28,7 +28,7 @@ fn checks(document: &Value) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_healthy_machine_is_told_so_and_described_in_one_file() {
+fn a_healthy_machine_passes_and_is_described_in_one_file() {
     let folder = TempFolder::new();
     let ran = doctor("", &folder).without_gpu().run();
     assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
@@ -39,9 +39,9 @@ fn a_healthy_machine_is_told_so_and_described_in_one_file() {
     in_order(&ran.out, &lines);
     contains(
         &ran.out,
-        &["✅ No NVIDIA device", "✅ Plan: data ", "✅ 20 steps taken: ", " steps/s", "none in ./checkpoints"],
+        &["✅ No NVIDIA device", "✅ Plan: data ", "✅ ran 20 steps: ", " steps/s", "none in ./checkpoints"],
     );
-    in_order(&ran.out, &["🎉 Nothing is wrong with this machine", "For a bug report: tandem-doctor.txt"]);
+    in_order(&ran.out, &["🎉 No problems found", "For a bug report: tandem-doctor.txt"]);
     let file = report(&folder);
     assert!(file.starts_with("tandem doctor "), "{file}");
     in_order(&file, &sections);
@@ -50,12 +50,12 @@ fn a_healthy_machine_is_told_so_and_described_in_one_file() {
         &["Flags: --batch-size 2 --model-size nano --buffer-size 4", "Mode:        CPU Mode", "model_size: nano"],
     );
     contains(&file, &["features ", "train ", "Tier: "]);
-    // Again, over its own report.
+    // Again, overwriting its own report.
     assert_eq!(doctor("-q", &folder).without_gpu().run().code, 0);
 }
 
 #[test]
-fn nobody_is_named_in_the_file_and_nothing_is_quoted() {
+fn the_file_has_no_user_names_and_no_transcripts() {
     let folder = TempFolder::new();
     let (home, data) = (folder.path("home/zerlina"), folder.path("home/zerlina/recordings"));
     fs::create_dir_all(data.join("wavs")).unwrap();
@@ -65,16 +65,16 @@ fn nobody_is_named_in_the_file_and_nothing_is_quoted() {
     fs::copy(demo().join("metadata.csv"), data.join("metadata.csv")).unwrap();
     let run = home.join("voice");
     let train = format!("train {SMALL} --mode cpu --max-steps 3 --train-data {}", data.display());
-    let trained = TandemCall::new(&train).arg("--checkpoint-dir").arg(&run).run();
+    let trained = TandemCommand::new(&train).arg("--checkpoint-dir").arg(&run).run();
     assert_eq!(trained.code, 0, "{trained:?}");
 
-    let call = || {
-        let call = doctor("--mode cpu", &folder).without_gpu().env("HOME", &home).env("USER", "zerlina");
-        call.arg("--train-data").arg(&data).arg("--checkpoint-dir").arg(&run)
+    let command = || {
+        let command = doctor("--mode cpu", &folder).without_gpu().env("HOME", &home).env("USER", "zerlina");
+        command.arg("--train-data").arg(&data).arg("--checkpoint-dir").arg(&run)
     };
-    let ran = call().run();
+    let ran = command().run();
     assert_eq!(ran.code, 0, "{ran:?}");
-    let document = call().arg("--json").run();
+    let document = command().arg("--json").run();
     for text in [report(&folder), document.out] {
         contains(&text, &["~/recordings", "~/voice", "ended: done", "run_ended"]);
         assert!(!text.contains("zerlina"), "{text}");
@@ -87,7 +87,7 @@ fn nobody_is_named_in_the_file_and_nothing_is_quoted() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_what_to_do() {
+fn problems_are_reported_with_what_to_do() {
     let check = |ran: &Ran, parts: &[&str]| {
         assert_eq!(ran.code, 1, "{ran:?}");
         in_order(&ran.out, parts);
@@ -101,16 +101,16 @@ fn what_is_wrong_is_told_with_what_to_do() {
         &[
             "❌ libcuda.so.1 ",
             "What to do: ",
-            "--mode cpu works meanwhile",
+            "--mode cpu works until then",
             "3. Plan",
             "❌ ",
             "5. Last run",
-            " wrong: see above",
+            " found: see above",
         ],
     );
-    // The rest is looked at all the same, and `--mode cpu` is a plan.
+    // The other sections still run, and `--mode cpu` gives a plan.
     let ran = doctor("--mode cpu", &machine).on(&machine).run();
-    check(&ran, &["❌ libcuda.so.1 ", "3. Plan", "✅ Plan: data ", "✅ 20 steps taken", "thing"]);
+    check(&ran, &["❌ libcuda.so.1 ", "3. Plan", "✅ Plan: data ", "✅ ran 20 steps", "problem"]);
     let old = TempFolder::with_card();
     FakeDriver { init: 0, version: 12000 }.install(&old);
     check(&doctor("", &old).on(&old).run(), &["❌ libcuda.so.1 is too old", "What to do: update it; --mode cpu works"]);
@@ -123,8 +123,8 @@ fn what_is_wrong_is_told_with_what_to_do() {
             "3. Plan",
             "❌ Multi-GPU requires at least 2 GPUs",
             "What to do: `tandem plan`",
-            "left out: there is no plan to run",
-            "❌ One thing is wrong",
+            "skipped: there is no plan to run",
+            "❌ 1 problem found",
         ],
     );
     let nowhere = doctor("--mode cpu --train-data nowhere", &folder).without_gpu().run();
@@ -147,9 +147,9 @@ fn simulated_cards_are_examined_like_real_ones() {
             "✅ GPU 0: ",
             "(SIM-00000000-0000-0000-0000-000000006000), compute capability 9.0, 24576 MB of 24576 MB free",
             "✅ GPU 1: ",
-            "Peer access: GPU 0 reaches GPU 1",
+            "Peer access: GPU 0 can access GPU 1",
             "✅ Plan: data ",
-            "✅ 20 steps taken",
+            "✅ ran 20 steps",
         ],
     );
     let document = doctor(&format!("{line} --json"), &TempFolder::new()).run().json();
@@ -168,7 +168,7 @@ fn programs_get_one_document_and_no_file() {
     assert!(checks.iter().any(|(verdict, text)| verdict == "good" && text.starts_with("Memory: ")), "{checks:?}");
     assert_eq!(document["plan"]["mode"], "cpu");
     assert!(!folder.path("tandem-doctor.txt").exists());
-    // With a name it is written, too.
+    // With `-o` the file is written, too.
     assert_eq!(doctor("--mode cpu --json -o report.txt", &folder).without_gpu().run().code, 0);
     assert!(folder.path("report.txt").is_file());
     let bad = doctor("--sim 1x24GiB --data-gpu 0 --model-gpu 1 --json", &folder).run();
@@ -176,7 +176,7 @@ fn programs_get_one_document_and_no_file() {
 }
 
 #[test]
-fn files_of_others_and_wrong_flags_are_refused_before_anything_is_done() {
+fn other_files_and_wrong_flags_are_refused_before_anything_runs() {
     let folder = TempFolder::new();
     folder.file("thesis.txt", "chapter one");
     let refused = |line: &str, parts: &[&str]| {
@@ -184,19 +184,19 @@ fn files_of_others_and_wrong_flags_are_refused_before_anything_is_done() {
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{ran:?}");
         contains(&ran.err, parts);
     };
-    refused("-o thesis.txt", &["❌ --output: ", "no report of tandem doctor", "thesis.txt"]);
+    refused("-o thesis.txt", &["❌ --output: ", "not a report of tandem doctor", "thesis.txt"]);
     assert_eq!(fs::read_to_string(folder.path("thesis.txt")).unwrap(), "chapter one");
-    refused("-o nowhere/report.txt", &["❌ --output: the report cannot be written", "nowhere/report.txt"]);
+    refused("-o nowhere/report.txt", &["❌ --output: cannot write the report", "nowhere/report.txt"]);
     refused("--grad-accum 0", &["❌ ", "--grad-accum"]);
     refused("--frobnicate", &["--frobnicate"]);
 }
 
 #[test]
-fn a_terminal_without_utf8_gets_words() {
+fn a_terminal_without_utf8_gets_ascii() {
     let folder = TempFolder::new();
     let ran = doctor("--mode cpu", &folder).without_gpu().env("LANG", "C").run();
     assert_eq!(ran.code, 0, "{ran:?}");
     let odd: String = ran.both().chars().filter(|c| !c.is_ascii()).collect();
     assert!(odd.is_empty(), "{odd:?}: {ran:?}");
-    contains(&ran.out, &["[ok] Memory: ", "Terminal: without UTF-8"]);
+    contains(&ran.out, &["[ok] Memory: ", "Terminal: not UTF-8"]);
 }

@@ -1,30 +1,30 @@
-//! A request that cannot be met: exit code 2, what was found, what to type instead, nothing on standard output.
+//! Impossible requests: exit code 2, what was found, what to type instead, nothing on standard output.
 
 use serde_json::{Value, json};
 
-use crate::call::{TandemCall, contains, in_order, texts};
+use crate::command::{TandemCommand, contains, in_order, texts};
 use crate::machine::{FakeDriver, TempFolder, has_driver};
 
-/// Where a command is run.
-type Place<'a> = &'a dyn Fn(TandemCall) -> TandemCall;
+/// Prepares the machine that a command runs on.
+type OnMachine<'a> = &'a dyn Fn(TandemCommand) -> TandemCommand;
 
-/// Where a GPU of this machine, and its lack, make no difference.
-const ANYWHERE: Place<'static> = &|call| call;
-const NO_GPU: Place<'static> = &TandemCall::without_gpu;
+/// Any machine: the devices are simulated.
+const ANYWHERE: OnMachine<'static> = &|command| command;
+const NO_GPU: OnMachine<'static> = &TandemCommand::without_gpu;
 
-/// `line` is refused, for people and for programs, by `plan` and by `validate`, with all of `parts` in the message
-/// and all of `typed` among what would work.
+/// `plan` and `validate` refuse `line`, as text and as JSON, with all of `parts` in the message and all of `typed` in the
+/// suggestions.
 #[track_caller]
-fn check(place: Place<'_>, line: &str, parts: &[&str], typed: &[&str]) -> Value {
+fn check(machine: OnMachine<'_>, line: &str, parts: &[&str], typed: &[&str]) -> Value {
     let mut document = Value::Null;
     for command in ["plan", "validate"] {
-        let ran = place(TandemCall::new(&format!("{command} {line}"))).run();
+        let ran = machine(TandemCommand::new(&format!("{command} {line}"))).run();
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{command} {line}: {ran:?}");
         contains(&ran.err, parts);
 
-        let told = place(TandemCall::new(&format!("{command} {line} --json"))).run();
-        document = told.json();
-        assert_eq!((told.code, &document["code"]), (2, &json!(2)), "{command} {line}: {told:?}");
+        let with_json = machine(TandemCommand::new(&format!("{command} {line} --json"))).run();
+        document = with_json.json();
+        assert_eq!((with_json.code, &document["code"]), (2, &json!(2)), "{command} {line}: {with_json:?}");
         contains(document["error"].as_str().unwrap(), parts);
         let suggestions = texts(&document["suggestions"]);
         contains(&suggestions.join("\n"), typed);
@@ -43,19 +43,19 @@ fn half_a_pair_of_gpu_flags() {
 }
 
 #[test]
-fn two_gpus_asked_for_where_there_are_fewer() {
+fn two_gpus_requested_where_there_are_fewer() {
     let message =
         |n: u32| format!("❌ Multi-GPU requires at least 2 GPUs, found {n} (Insufficient GPUs for Multi-GPU Mode)");
     let pair = "--data-gpu 0 --model-gpu 1";
-    let alone = ["--gpu 0", "--share-gpu"];
-    check(ANYWHERE, &format!("--sim 1x24GiB {pair}"), &[&message(1)], &alone);
-    check(ANYWHERE, &format!("--sim 1x24GiB --mode dual {pair}"), &[&message(1)], &alone);
-    check(ANYWHERE, &format!("--sim 1x24GiB {pair} --enable-memory-isolation"), &[&message(1)], &alone);
+    let single = ["--gpu 0", "--share-gpu"];
+    check(ANYWHERE, &format!("--sim 1x24GiB {pair}"), &[&message(1)], &single);
+    check(ANYWHERE, &format!("--sim 1x24GiB --mode dual {pair}"), &[&message(1)], &single);
+    check(ANYWHERE, &format!("--sim 1x24GiB {pair} --enable-memory-isolation"), &[&message(1)], &single);
     check(NO_GPU, pair, &[&message(0)], &["--mode cpu"]);
 }
 
 #[test]
-fn an_index_no_gpu_has() {
+fn a_gpu_index_that_does_not_exist() {
     let check = |line: &str, message: &str| check(ANYWHERE, &format!("--sim 2x24GiB {line}"), &[message], &[]);
     check("--data-gpu 7 --model-gpu 0", "❌ Invalid data_gpu=7, must be 0-1");
     check("--data-gpu 0 --model-gpu 7", "❌ Invalid model_gpu=7, must be 0-1");
@@ -73,7 +73,7 @@ fn one_gpu_for_both_roles_unless_shared_on_purpose() {
 }
 
 #[test]
-fn isolation_without_roles_to_keep_apart() {
+fn isolation_without_gpu_flags() {
     let message = "--enable-memory-isolation requires --data-gpu and --model-gpu (or --share-gpu)";
     check(ANYWHERE, "--sim 2x24GiB --enable-memory-isolation", &[message], &["--share-gpu"]);
     check(ANYWHERE, "--sim 2x24GiB --enable-memory-isolation --gpu 1", &[message], &["--share-gpu"]);
@@ -103,7 +103,7 @@ fn modes_that_contradict_the_gpu_flags() {
 }
 
 #[test]
-fn a_limit_over_what_is_free_names_total_free_holder_and_the_largest_that_fits() {
+fn a_limit_over_the_free_memory_names_total_free_its_users_and_the_largest_limit_that_fits() {
     let held = ["total 24576 MB", "free 4096 MB", "20480 MB by another process (pid "];
     let largest = "The largest limit that would fit: 4096 MB";
     let two = "--sim 2x24GiB,held=20GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation";
@@ -117,7 +117,7 @@ fn a_limit_over_what_is_free_names_total_free_holder_and_the_largest_that_fits()
 }
 
 #[test]
-fn both_default_limits_over_what_is_free_leave_a_gpu_way_out() {
+fn default_limits_over_the_free_memory_have_a_suggestion_with_gpus() {
     let line = "--sim 2x24GiB,held=20GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation";
     check(ANYWHERE, line, &["total 24576 MB", "free 4096 MB"], &["--model-gpu-memory"]);
 }
@@ -136,7 +136,7 @@ fn a_limit_too_small_shows_the_memory_table_largest_first_and_what_would_fit() {
     table_of(&check(ANYWHERE, line, &["The model role is "], &["--model-size "]), line, "model");
 }
 
-/// The lines of the role that is short are in the document and on the screen, both times the largest first.
+/// The lines of the role that does not fit are in the document and in the text, largest first.
 #[track_caller]
 fn table_of(document: &Value, line: &str, role: &str) {
     let demands = document["demands"].as_array().unwrap();
@@ -147,11 +147,11 @@ fn table_of(document: &Value, line: &str, role: &str) {
     assert!(sizes.len() > 2 && sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
     let names: Vec<String> = lines.iter().map(|line| format!("  {}\n", line["name"].as_str().unwrap())).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    in_order(&TandemCall::new(&format!("plan {line}")).run().err, &names);
+    in_order(&TandemCommand::new(&format!("plan {line}")).run().err, &names);
 }
 
 #[test]
-fn gpu_flags_on_a_machine_without_one_name_the_library_and_where_it_was_looked_for() {
+fn gpu_flags_on_a_machine_without_a_gpu_name_the_library_and_the_searched_folders() {
     let pair = "--data-gpu 0 --model-gpu 1";
     for line in [pair, "--gpu 0", "--mode single", "--share-gpu", "--share-gpu --enable-memory-isolation"] {
         check(NO_GPU, line, &["libcuda.so.1", "looked", "--mode cpu works"], &["--mode cpu"]);
@@ -159,30 +159,30 @@ fn gpu_flags_on_a_machine_without_one_name_the_library_and_where_it_was_looked_f
 }
 
 #[test]
-fn a_gpu_without_a_driver_is_no_reason_to_use_the_cpu_in_silence() {
+fn a_gpu_without_a_driver_does_not_fall_back_to_the_cpu_silently() {
     let machine = TempFolder::with_card();
-    // A file that is no library is passed over, as the system's loader does.
+    // A file that is not a library is skipped, as by the system's loader.
     machine.file("libcuda.so.1", "not a library");
     if has_driver() {
-        // The real one would be found next; what an unusable one leads to is the same.
+        // The real driver would be found next; an unusable one has the same effect.
         FakeDriver { init: 999, version: 13000 }.install(&machine);
     }
     for line in ["", "--gpu 0", "--data-gpu 0 --model-gpu 1", "--share-gpu"] {
         let folder = machine.path("libcuda.so.1");
         let parts = ["libcuda.so.1", folder.to_str().unwrap(), "--mode cpu works"];
-        check(&|call| call.on(&machine), line, &parts, &["--mode cpu"]);
+        check(&|command| command.on(&machine), line, &parts, &["--mode cpu"]);
     }
     assert_works_on_the_cpu(&machine);
 }
 
 #[test]
-fn a_gpu_whose_driver_is_nowhere_says_every_place_it_looked() {
+fn a_gpu_whose_driver_is_missing_lists_every_searched_folder() {
     if has_driver() {
-        return; // Here it is somewhere: the test above stands for this one.
+        return; // This machine has a driver; the test above covers it.
     }
     let machine = TempFolder::with_card();
     let parts = ["libcuda.so.1 was not found", "looked in", "/usr/lib/x86_64-linux-gnu", "--mode cpu works"];
-    check(&|call| call.on(&machine), "", &parts, &["--mode cpu"]);
+    check(&|command| command.on(&machine), "", &parts, &["--mode cpu"]);
     assert_works_on_the_cpu(&machine);
 }
 
@@ -192,13 +192,13 @@ fn a_driver_too_old_is_refused_with_the_version_found_and_the_one_needed() {
     FakeDriver { init: 0, version: 11040 }.install(&machine);
     let path = machine.path("libcuda.so.1");
     let parts = ["libcuda.so.1", "too old", "11.4", "12.2", "535", "--mode cpu works", path.to_str().unwrap()];
-    check(&|call| call.on(&machine), "", &parts, &["--mode cpu"]);
+    check(&|command| command.on(&machine), "", &parts, &["--mode cpu"]);
     assert_works_on_the_cpu(&machine);
 }
 
 #[track_caller]
 fn assert_works_on_the_cpu(machine: &TempFolder) {
-    let ran = TandemCall::new("plan --mode cpu --json").on(machine).run();
+    let ran = TandemCommand::new("plan --mode cpu --json").on(machine).run();
     assert_eq!((ran.code, &ran.json()["mode"]), (0, &json!("cpu")), "{ran:?}");
 }
 
@@ -207,12 +207,12 @@ fn cards_that_are_too_old_are_refused_with_found_and_needed() {
     check(ANYWHERE, "--sim 2x24GiB,cc=7.0", &["7.0", "7.5", "--mode cpu"], &["--mode cpu"]);
     let bf16 = "--sim 1x24GiB,cc=7.5 --mixed-precision";
     check(ANYWHERE, bf16, &["7.5", "bf16 needs 8.0"], &["--no-mixed-precision"]);
-    let ran = TandemCall::new("plan --sim 1x24GiB,cc=7.5 --json").run();
+    let ran = TandemCommand::new("plan --sim 1x24GiB,cc=7.5 --json").run();
     assert_eq!((ran.code, &ran.json()["mixed_precision"]), (0, &json!(false)), "{ran:?}");
 }
 
 #[test]
-fn ways_across_that_are_not_there() {
+fn transfer_routes_that_are_not_available() {
     let pair = "--sim 2x24GiB,pcie4 --data-gpu 0 --model-gpu 1";
     check(ANYWHERE, &format!("{pair} --transfer peer"), &["--transfer peer"], &["--transfer bounce"]);
     check(ANYWHERE, &format!("{pair} --transfer handover"), &["--transfer handover"], &["--transfer auto"]);

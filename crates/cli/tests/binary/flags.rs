@@ -1,4 +1,4 @@
-//! Every flag of `tandem train` does what it says: each is looked at in a run, where ignoring it would show.
+//! Every flag of `tandem train` has an effect: each is tested in a run where ignoring it would show.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,25 +9,25 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tandem_plan::setting::SETTINGS;
 
-use crate::call::{Ran, TandemCall, contains};
+use crate::command::{Ran, TandemCommand, contains};
 use crate::machine::TempFolder;
 use crate::speech::{copy_of_demo, demo};
 
 /// A run of two steps of the smallest model.
 const BASE: &str = "--model-size nano --batch-size 4 --buffer-size 5 --num-workers 1 --max-steps 2";
 
-/// A run, and what it left.
+/// A run and its files.
 struct Run {
     ran: Ran,
     dir: PathBuf,
     _folder: TempFolder,
 }
 
-fn call(line: &str, data: &Path, dir: &Path) -> TandemCall {
-    TandemCall::new(&format!("train {line}")).arg("--train-data").arg(data).arg("--checkpoint-dir").arg(dir)
+fn command(line: &str, data: &Path, dir: &Path) -> TandemCommand {
+    TandemCommand::new(&format!("train {line}")).arg("--train-data").arg(data).arg("--checkpoint-dir").arg(dir)
 }
 
-/// Trains with `line` behind [`BASE`], or in place of what it says of the same flags.
+/// Trains with [`BASE`] and `line`, whose flags override it.
 #[track_caller]
 fn run(line: &str) -> Run {
     run_on(demo(), line)
@@ -37,18 +37,25 @@ fn run(line: &str) -> Run {
 fn run_on(data: &Path, line: &str) -> Run {
     let folder = TempFolder::new();
     let dir = folder.path("run");
-    let ran = call(&merged(line), data, &dir).run();
+    let ran = command(&merged(line), data, &dir).run();
     assert_eq!(ran.code, 0, "{line}: {ran:?}");
     Run { ran, dir, _folder: folder }
 }
 
-/// [`BASE`] with the flags of `line` over it; the CPU where `line` names no device.
+/// [`BASE`] overridden by the flags of `line`; on the CPU if `line` names no device.
 fn merged(line: &str) -> String {
     let base: Vec<&str> = BASE.split_whitespace().collect();
     let given: Vec<&str> = line.split_whitespace().filter(|word| word.starts_with("--")).collect();
-    let kept = base.chunks(2).filter(|pair| !given.contains(&pair[0])).flatten().copied();
+    let unchanged = base.chunks(2).filter(|pair| !given.contains(&pair[0])).flatten().copied();
     let device = if line.contains("--sim") || line.contains("--mode") { "" } else { "--mode cpu" };
-    kept.chain([device, line]).collect::<Vec<_>>().join(" ")
+    unchanged.chain([device, line]).collect::<Vec<_>>().join(" ")
+}
+
+/// What a role has reserved.
+struct Reserved {
+    card: u64,
+    bytes: u64,
+    limit_mb: u64,
 }
 
 impl Run {
@@ -70,11 +77,10 @@ impl Run {
         self.events("learned").iter().map(|event| event["losses"]["loss"].as_f64().unwrap()).collect()
     }
 
-    /// What a role reserved: its card, its bytes, its limit in MB.
-    fn reserved(&self, role: &str) -> (u64, u64, u64) {
+    fn reserved(&self, role: &str) -> Reserved {
         let event = self.events("arena_reserved").into_iter().find(|event| event["role"] == role).unwrap();
         let number = |name: &str| event[name].as_u64().unwrap();
-        (number("card"), number("bytes"), number("limit_bytes") >> 20)
+        Reserved { card: number("card"), bytes: number("bytes"), limit_mb: number("limit_bytes") >> 20 }
     }
 
     fn model(&self) -> Value {
@@ -97,10 +103,10 @@ impl Run {
     }
 }
 
-/// What shows that a flag was not ignored.
+/// A test that fails if the flag is ignored.
 type Evidence = fn();
 
-/// Every setting, and the test that looks at it in a run.
+/// Every setting, and the test of its effect.
 fn evidence() -> BTreeMap<&'static str, Evidence> {
     BTreeMap::from([
         ("train-data", data as Evidence),
@@ -149,7 +155,7 @@ fn no_flag_is_without_evidence() {
     let known: Vec<&str> = SETTINGS.iter().map(|setting| setting.flag).collect();
     let mut missing = known.clone();
     missing.retain(|flag| !evidence().contains_key(flag));
-    assert!(missing.is_empty(), "nothing shows that these do anything: {missing:?}");
+    assert!(missing.is_empty(), "no test shows the effect of these: {missing:?}");
     assert!(evidence().keys().all(|flag| known.contains(flag)));
 }
 
@@ -158,17 +164,20 @@ fn data() {
     let (corpus, lines) = copy_of_demo();
     let id = |line: &String| line.split('|').next().unwrap().to_owned();
     let all = run_on(&corpus.path(""), "");
-    let (trained, held_out) = (all.ids(), all.events("validated")[0]["utterances"].as_u64().unwrap());
-    assert_eq!(trained.len() + held_out as usize, lines.len());
-    // Every other utterance is left out, and none of those is trained on.
-    let left_out: Vec<String> = lines.iter().step_by(2).map(id).collect();
-    let list = corpus.file("left-out.txt", left_out.join("\n"));
+    let (trained, num_validation) = (all.ids(), all.events("validated")[0]["utterances"].as_u64().unwrap());
+    assert_eq!(trained.len() + num_validation as usize, lines.len());
+    // Every other utterance is excluded, and none of those is trained on.
+    let excluded: Vec<String> = lines.iter().step_by(2).map(id).collect();
+    let list = corpus.file("excluded.txt", excluded.join("\n"));
     let fewer = run_on(&corpus.path(""), &format!("--exclude-ids {}", list.display()));
-    assert!(!fewer.ids().is_empty() && fewer.ids().iter().all(|id| !left_out.contains(id)));
-    // What is judged by comes from elsewhere: all of the corpus is trained on then.
+    assert!(!fewer.ids().is_empty() && fewer.ids().iter().all(|id| !excluded.contains(id)));
+    // With separate validation data, all of the corpus is trained on.
     let val = corpus.file("val.csv", lines[..3].join("\n"));
-    let judged = run_on(&corpus.path(""), &format!("--val-data {}", val.display()));
-    assert_eq!((judged.events("validated")[0]["utterances"].as_u64(), judged.ids().len()), (Some(3), lines.len()));
+    let validated = run_on(&corpus.path(""), &format!("--val-data {}", val.display()));
+    assert_eq!(
+        (validated.events("validated")[0]["utterances"].as_u64(), validated.ids().len()),
+        (Some(3), lines.len())
+    );
     // Another corpus is another set.
     let few = corpus.file("few.csv", lines[..9].join("\n"));
     assert!(run_on(&few, "").ids().len() < trained.len());
@@ -182,7 +191,7 @@ fn lang() {
     corpus.file("metadata.csv", lines.iter().map(three_columns).collect::<Vec<_>>().join("\n"));
     let [english, other] = ["--lang en", "--lang xx"].map(|line| run_on(&corpus.path(""), line).model());
     assert_eq!((&english["text"]["language"], &other["text"]["language"]), (&"en".into(), &"xx".into()));
-    // English is read as phonemes, what nobody knows as letters.
+    // English is trained as phonemes, an unknown language as characters.
     assert_ne!(english["symbols"], other["symbols"]);
 }
 
@@ -191,13 +200,13 @@ fn cache() {
     let [none, memory] = ["--cache none", "--cache memory"].map(run);
     let kind = |run: &Run| run.plan()["cache"]["kind"].as_str().unwrap().to_owned();
     assert_eq!((kind(&none).as_str(), kind(&memory).as_str()), ("none", "memory"));
-    // A second epoch decodes again, or does not; what is learnt is the same.
+    // The second epoch decodes again or not; the losses are the same.
     assert_eq!(none.losses(), memory.losses());
 }
 
 #[test]
 fn max_bad_fraction() {
-    // A list that says how long recordings are: nobody opens them before they are due.
+    // A manifest with durations: recordings are opened only when they are loaded.
     let (corpus, lines) = copy_of_demo();
     let mut list = String::new();
     for (at, line) in lines.iter().enumerate() {
@@ -213,7 +222,7 @@ fn max_bad_fraction() {
     let folder = TempFolder::new();
     let go = |share: &str| {
         let line = merged(&format!("--max-bad-fraction {share} --epochs 1 --max-steps 1000"));
-        call(&line, &manifest, &folder.path(share)).run()
+        command(&line, &manifest, &folder.path(share)).run()
     };
     let (strict, patient) = (go("0.01"), go("1"));
     assert_eq!(strict.code, 1, "{strict:?}");
@@ -237,18 +246,21 @@ fn ends() {
 fn resume() {
     let folder = TempFolder::new();
     let dir = folder.path("run");
-    let go = |line: &str| call(&merged(line), demo(), &dir).run();
-    // Alone it means the newest, and there must be one.
+    let go = |line: &str| command(&merged(line), demo(), &dir).run();
+    // Without a path it means the newest checkpoint, which must exist.
     let nothing = go("--resume");
     assert_eq!(nothing.code, 2, "{nothing:?}");
-    contains(&nothing.err, &["--resume", "no checkpoint to go on from"]);
+    contains(&nothing.err, &["--resume", "no checkpoint to resume from"]);
     assert_eq!(go("--max-steps 2 --checkpoint-every 1").code, 0);
-    contains(&go("--max-steps 3 --resume --checkpoint-every 1").out, &["Going on from step 2", "Trained to step 3"]);
+    contains(
+        &go("--max-steps 3 --resume --checkpoint-every 1").out,
+        &["Resuming from step 2", "Training finished: 3 steps"],
+    );
     let first = dir.join("checkpoint-00000001");
-    contains(&go(&format!("--max-steps 3 --resume {}", first.display())).out, &["Going on from step 1"]);
+    contains(&go(&format!("--max-steps 3 --resume {}", first.display())).out, &["Resuming from step 1"]);
     let again = go("--max-steps 2 --reset-training").out;
-    contains(&again, &["The earlier run was moved to"]);
-    assert!(!again.contains("Going on from"), "{again}");
+    contains(&again, &["Moved the earlier run to"]);
+    assert!(!again.contains("Resuming from"), "{again}");
 }
 
 #[test]
@@ -258,12 +270,12 @@ fn learning() {
     assert_eq!(run("--seed 1234").losses(), usual.losses());
     let rate = |run: &Run| run.events("learned").last().unwrap()["lr"].as_f64().unwrap();
     assert_eq!(rate(&run("--lr 0.0005 --max-steps 1")), 0.0005);
-    // A cosine falls, a constant does not.
+    // A cosine schedule falls, a constant one does not.
     let [enhanced, basic] =
         ["enhanced", "basic"].map(|level| run(&format!("--optimization-level {level} --max-steps 4")));
     assert!(rate(&enhanced) < rate(&basic), "{} {}", rate(&enhanced), rate(&basic));
     let bytes = |run: &Run| run.events("checkpoint").last().unwrap()["bytes"].as_u64().unwrap();
-    assert!(bytes(&enhanced) > bytes(&basic), "the average is kept too");
+    assert!(bytes(&enhanced) > bytes(&basic), "the averaged weights are saved too");
     let [mixed, full] = ["--mixed-precision", "--no-mixed-precision"].map(|flag| run(&format!("{flag} --sim 1x24GiB")));
     assert_eq!((&mixed.model()["compute"], &full.model()["compute"]), (&"bf16".into(), &"f32".into()));
     assert_ne!(mixed.losses(), full.losses());
@@ -276,12 +288,12 @@ fn batches() {
     let [four, eight] =
         ["--batch-size 4", "--batch-size 8"].map(|line| run(&format!("{line} --epochs 1 --max-steps 1000")));
     assert!(eight.steps() < four.steps());
-    let [whole, parts] = ["--batch-size 8", "--batch-size 8 --grad-accum 4"].map(run);
+    let [single, split] = ["--batch-size 8", "--batch-size 8 --grad-accum 4"].map(run);
     let rows = |run: &Run| run.plan()["buckets"][0]["rows"].as_u64().or(run.plan()["buckets"][0]["batch"].as_u64());
-    assert_eq!((rows(&whole), rows(&parts)), (Some(8), Some(2)));
-    // A step of four batches has loaded four.
+    assert_eq!((rows(&single), rows(&split)), (Some(8), Some(2)));
+    // A step of four micro-batches loads four.
     let loaded = |run: &Run| run.events("stage").iter().filter(|event| event["stage"] == "features").count();
-    assert!(loaded(&parts) >= 4, "{}", loaded(&parts));
+    assert!(loaded(&split) >= 4, "{}", loaded(&split));
 }
 
 #[test]
@@ -293,13 +305,13 @@ fn lengths() {
     }
 }
 
-/// Threads are looked at while they run, by the names they have.
+/// Counts the decode threads of a running process by their names.
 #[test]
 fn workers() {
     for count in [1, 3] {
         let folder = TempFolder::new();
         let line = merged(&format!("--num-workers {count} --max-steps 100000"));
-        let mut child = call(&line, demo(), &folder.path("run")).into_command().stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command(&line, demo(), &folder.path("run")).into_std().stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         assert!(lines.any(|line| line.contains("Model training starting now")));
         let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
@@ -327,15 +339,15 @@ fn slots() {
     let [three, eight] = [3, 8].map(|slots| run(&format!("{PAIR} --prefetch-buffer-size {slots}")));
     let inputs = |run: &Run| lines(run, "model", "input slots");
     assert_eq!(inputs(&eight) * 3, inputs(&three) * 8);
-    // What is planned is what is reserved.
-    assert!(eight.reserved("model").1 >= three.reserved("model").1);
+    // The reservation follows the plan.
+    assert!(eight.reserved("model").bytes >= three.reserved("model").bytes);
 }
 
 #[test]
 fn devices() {
     let on = |line: &str| {
         let run = run(&format!("--sim 4x24GiB {line}"));
-        (run.reserved("data").0, run.reserved("model").0)
+        (run.reserved("data").card, run.reserved("model").card)
     };
     assert_eq!(on("--data-gpu 2 --model-gpu 3"), (2, 3));
     assert_eq!(on("--data-gpu 3 --model-gpu 2"), (3, 2));
@@ -344,8 +356,8 @@ fn devices() {
     assert_eq!(on("--mode single"), (0, 0));
     contains(&run("--sim 1x24GiB --share-gpu").ran.out, &["partition"]);
     contains(&run("--sim 1x24GiB --mode cpu").ran.out, &["CPU Mode"]);
-    contains(&run("--sim 1x24GiB --mode auto").ran.out, &["is taken; without timing: --"]);
-    let dual = TandemCall::new(&format!("train {}", merged("--sim 2x24GiB --mode dual")))
+    contains(&run("--sim 1x24GiB --mode auto").ran.out, &["To skip the timing: --"]);
+    let dual = TandemCommand::new(&format!("train {}", merged("--sim 2x24GiB --mode dual")))
         .arg("--train-data")
         .arg(demo())
         .run();
@@ -356,11 +368,11 @@ fn devices() {
 fn limits() {
     const PAIR: &str = "--sim 2x24GiB --data-gpu 0 --model-gpu 1";
     let isolated = |line: &str| run(&format!("{PAIR} --enable-memory-isolation {line}"));
-    let limits = |run: &Run| (run.reserved("data").2, run.reserved("model").2);
+    let limits = |run: &Run| (run.reserved("data").limit_mb, run.reserved("model").limit_mb);
     assert_eq!(limits(&isolated("")), (8192, 16384));
     assert_eq!(limits(&isolated("--data-gpu-memory 2048 --model-gpu-memory 4096")), (2048, 4096));
     assert_eq!(limits(&isolated("--data-gpu-memory auto --model-gpu-memory auto:0.5")), (8110, 12288));
-    // Without it nothing is held to those.
+    // Without isolation the default limits do not apply.
     assert_ne!(limits(&run(PAIR)), (8192, 16384));
 }
 
@@ -373,12 +385,12 @@ fn start() {
 #[test]
 fn transfer() {
     const PAIR: &str = "--sim 2x24GiB,nvlink --data-gpu 0 --model-gpu 1";
-    let way = |line: &str| run(&format!("{PAIR} {line}")).plan()["transfer"].to_string();
-    let (bounce, usual) = (way("--transfer bounce"), way("--transfer auto"));
+    let route = |line: &str| run(&format!("{PAIR} {line}")).plan()["transfer"].to_string();
+    let (bounce, usual) = (route("--transfer bounce"), route("--transfer auto"));
     assert!(bounce.contains("bounce") && usual.contains("peer"), "{bounce} {usual}");
 }
 
-/// Without padding the sums are taken in another order, and of the same numbers.
+/// Without padding, the same numbers are summed in another order.
 #[test]
 fn static_shapes() {
     let [padded, exact] =
@@ -389,7 +401,7 @@ fn static_shapes() {
     for (padded, exact) in padded.iter().zip(&exact) {
         assert!((padded - exact).abs() < 1e-4 * padded.abs(), "{padded} {exact}");
     }
-    // The name it has in other trainers.
+    // The name of the flag in other trainers.
     assert_eq!(run("--pad-to-fixed-length --max-steps 6").losses(), padded);
 }
 
@@ -411,12 +423,12 @@ fn exporters() {
         .iter()
         .filter(|event| event["name"].as_str().is_some_and(|name| name.starts_with("step")));
     assert!(steps.count() >= 2, "{trace}");
-    // Without the flag it lies with the run, and nobody writes a trace.
+    // By default the event files are in the run's folder, and there is no trace.
     assert_eq!(event_files(&run("").dir.join("tensorboard")), 1);
 
-    // Asked while it trains, at the port the system gave.
-    let served = call(&merged("--prometheus 127.0.0.1:0 --max-steps 100000"), demo(), &folder.path("served"));
-    let mut child = served.into_command().stdout(Stdio::piped()).spawn().unwrap();
+    // Queried during training, at the port the system chose.
+    let served = command(&merged("--prometheus 127.0.0.1:0 --max-steps 100000"), demo(), &folder.path("served"));
+    let mut child = served.into_std().stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
     let place = lines.find_map(|line| line.split_once("http://").map(|(_, rest)| rest.to_owned())).unwrap();
     let (address, _) = place.split_once('/').unwrap();
@@ -429,11 +441,11 @@ fn exporters() {
     child.wait().unwrap();
     contains(&page, &["200 OK", "tandem_step "]);
 
-    // What cannot be is refused before anything is made.
-    let odd = call(&merged("--prometheus nowhere"), demo(), &folder.path("odd")).run();
+    // Invalid values are refused before anything is created.
+    let odd = command(&merged("--prometheus nowhere"), demo(), &folder.path("odd")).run();
     assert_eq!(odd.code, 2, "{odd:?}");
     contains(&odd.err, &["--prometheus", "9090"]);
     assert!(!folder.path("odd").exists());
-    let no_place = call(&merged("--trace no/such/folder/t.json"), demo(), &folder.path("no-place")).run();
+    let no_place = command(&merged("--trace no/such/folder/t.json"), demo(), &folder.path("no-place")).run();
     assert_eq!(no_place.code, 2, "{no_place:?}");
 }

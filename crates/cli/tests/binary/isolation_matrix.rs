@@ -1,10 +1,10 @@
-//! Hard limits with everything that changes what a step holds: the limits are kept, and the steps are real.
+//! Hard limits with every option that changes the memory of a step: the limits hold, and the steps are real.
 
 use std::fs;
 
 use serde_json::Value;
 
-use crate::call::{TandemCall, contains};
+use crate::command::{TandemCommand, contains};
 use crate::machine::TempFolder;
 use crate::speech::demo;
 
@@ -18,9 +18,9 @@ fn trains(variation: &str) {
          --model-gpu-memory 2048 --model-size nano --batch-size 4 --buffer-size 12 --max-steps {STEPS} {variation}"
     );
     let run = folder.path("run");
-    let ran = TandemCall::new(&line).arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(&run).run();
+    let ran = TandemCommand::new(&line).arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(&run).run();
     assert_eq!(ran.code, 0, "{variation}: {ran:?}");
-    contains(&ran.out, &["✅ GPU Memory Isolation configured successfully", "Trained to step 20"]);
+    contains(&ran.out, &["✅ GPU Memory Isolation configured successfully", "Training finished: 20 steps"]);
     let log = fs::read_to_string(run.join("run.jsonl")).unwrap();
     let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |kind: &str| events.iter().filter(|event| event["event"] == kind).collect::<Vec<_>>();
@@ -33,7 +33,7 @@ fn trains(variation: &str) {
         assert_eq!(number("limit_bytes"), limit_mb << 20, "{variation}");
         assert!(number("bytes") + number("driver_bytes") <= limit_mb << 20, "{variation}");
     }
-    // The sampler looks at the process as the driver counts it.
+    // The sampler reads the memory of the process from the driver.
     assert!(of("process").iter().all(|event| event["bytes"].as_u64() <= event["limit_bytes"].as_u64()), "{variation}");
 }
 

@@ -1,4 +1,4 @@
-//! Machines laid out in a folder: with a card, without one, with a driver that is old or broken.
+//! Fake machines in a folder: with a card, without one, with an old or broken driver.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::call::TandemCall;
+use crate::command::TandemCommand;
 
-/// A folder of its own that goes away with the test.
+/// A temporary folder, removed when dropped.
 pub(crate) struct TempFolder(PathBuf);
 
 impl TempFolder {
@@ -31,7 +31,7 @@ impl TempFolder {
         path
     }
 
-    /// A folder in which hardware looks like a machine with one NVIDIA card.
+    /// A folder that looks like the `/` of a machine with one NVIDIA card.
     pub(crate) fn with_card() -> TempFolder {
         let folder = TempFolder::new();
         folder.file("dev/nvidia0", "");
@@ -45,13 +45,13 @@ impl Drop for TempFolder {
     }
 }
 
-/// What a driver answers when it starts.
+/// What a fake driver returns.
 pub(crate) struct FakeDriver {
     pub(crate) init: i32,
     pub(crate) version: i32,
 }
 
-/// The driver's word for a machine without cards.
+/// The driver's error code for a machine without cards.
 const NO_DEVICE: i32 = 100;
 
 impl FakeDriver {
@@ -64,7 +64,7 @@ impl FakeDriver {
         );
         let source = folder.file("driver.rs", source);
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| {
-            // Cargo's own compiler, where it sits beside it.
+            // The compiler next to cargo, if there is one.
             let beside = Path::new(env!("CARGO")).with_file_name("rustc");
             if beside.exists() { beside.into() } else { "rustc".into() }
         });
@@ -78,33 +78,33 @@ impl FakeDriver {
     }
 }
 
-/// Whether this machine has a driver that the program would find by itself.
+/// Whether the program would find a driver on this machine.
 pub(crate) fn has_driver() -> bool {
     let folders =
         ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"];
     folders.iter().any(|folder| Path::new(folder).join("libcuda.so.1").exists())
 }
 
-impl TandemCall {
-    /// On a machine without any card. Where this one has a driver, one that knows of no card goes before it.
-    pub(crate) fn without_gpu(self) -> TandemCall {
-        static BLIND: OnceLock<Option<TempFolder>> = OnceLock::new();
-        let blind = BLIND.get_or_init(|| {
+impl TandemCommand {
+    /// On a machine without a card. If this machine has a driver, a fake one without cards is found first.
+    pub(crate) fn without_gpu(self) -> TandemCommand {
+        static NO_CARDS: OnceLock<Option<TempFolder>> = OnceLock::new();
+        let no_cards = NO_CARDS.get_or_init(|| {
             has_driver().then(|| {
                 let folder = TempFolder::new();
                 FakeDriver { init: NO_DEVICE, version: 13000 }.install(&folder);
                 folder
             })
         });
-        let call = self.env("TANDEM_HARDWARE_ROOT", "/nonexistent");
-        match blind {
-            Some(folder) => call.env("LD_LIBRARY_PATH", folder.path("")),
-            None => call,
+        let command = self.env("TANDEM_HARDWARE_ROOT", "/nonexistent");
+        match no_cards {
+            Some(folder) => command.env("LD_LIBRARY_PATH", folder.path("")),
+            None => command,
         }
     }
 
-    /// On a machine whose hardware, and whose first place for libraries, is `folder`.
-    pub(crate) fn on(self, folder: &TempFolder) -> TandemCall {
+    /// On the machine in `folder`, where libraries are searched first.
+    pub(crate) fn on(self, folder: &TempFolder) -> TandemCommand {
         self.env("TANDEM_HARDWARE_ROOT", folder.path("")).env("LD_LIBRARY_PATH", folder.path(""))
     }
 }

@@ -1,9 +1,9 @@
-//! Tests of the built program, as its users meet it: a command line in, text, files and an exit code out.
+//! Tests of the built program as its users run it: a command line in, text, files and an exit code out.
 //!
-//! One binary, so that the program is linked once; one file for each thing that is promised.
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of a test may end it")]
+//! One test binary, because linking is slow; one file for each promise.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap fails the test")]
 
-mod call;
+mod command;
 mod machine;
 mod speech;
 mod terminal;
@@ -15,6 +15,7 @@ mod bench;
 mod corpus;
 mod corpus_faults;
 mod data;
+mod docs;
 mod doctor;
 mod errors;
 mod flags;

@@ -1,20 +1,20 @@
-//! `tandem monitor`: shows a run that goes on, and one that went, in a terminal and as text; and leaves it alone.
+//! `tandem monitor`: shows a live run and a finished one, in a terminal and as text, without affecting it.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use crate::call::{Ran, TandemCall, contains, in_order};
+use crate::command::{Ran, TandemCommand, contains, in_order};
 use crate::machine::TempFolder;
 use crate::speech::demo;
 use crate::terminal::{TestTerminal, eventually};
 
 const RUN: &str = "--model-size nano --batch-size 4 --mode cpu --buffer-size 6 --num-workers 2";
-/// A run that does not end by itself while a test looks at it.
+/// A run that does not finish during a test.
 const LONG: &str = "--max-steps 1000000 --checkpoint-every 1000000";
 
-fn train(line: &str, dir: &Path) -> TandemCall {
-    TandemCall::new(&format!("train {RUN} {line}")).arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(dir)
+fn train(line: &str, dir: &Path) -> TandemCommand {
+    TandemCommand::new(&format!("train {RUN} {line}")).arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(dir)
 }
 
 #[track_caller]
@@ -23,24 +23,24 @@ fn trained(line: &str, dir: &Path) {
     assert_eq!(ran.code, 0, "{ran:?}");
 }
 
-/// A run that has begun to step.
+/// A run that has done its first steps.
 fn stepping(line: &str, dir: &Path) -> Child {
-    let mut child = train(line, dir).into_command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = train(line, dir).into_std().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     eventually(|| {
-        assert!(child.try_wait().unwrap().is_none(), "the run ended before it began");
-        if steps_in(dir) < 2 { Err("no step was taken".to_owned()) } else { Ok(()) }
+        assert!(child.try_wait().unwrap().is_none(), "the run ended before its first step");
+        if steps_in(dir) < 2 { Err("no step yet".to_owned()) } else { Ok(()) }
     });
     child
 }
 
-/// Steps in the log, which may not be there yet.
+/// Steps in the log, which may not exist yet.
 fn steps_in(dir: &Path) -> usize {
     let log = fs::read(dir.join("run.jsonl")).unwrap_or_default();
     String::from_utf8_lossy(&log).matches("\"event\":\"step\"").count()
 }
 
 fn once(run: &Path) -> Ran {
-    TandemCall::new("monitor --once").arg(run).run()
+    TandemCommand::new("monitor --once").arg(run).run()
 }
 
 /// The command line of a monitor, for a shell.
@@ -49,62 +49,62 @@ fn monitor(run: &Path) -> String {
 }
 
 #[test]
-fn a_finished_run_is_told_in_80_columns_wherever_it_is_piped() {
+fn a_finished_run_is_printed_in_80_columns() {
     let folder = TempFolder::new();
     let dir = folder.path("run");
     trained("--max-steps 8 --checkpoint-every 4", &dir);
     trained("--max-steps 12 --checkpoint-every 4", &dir);
-    // Named as it is typed: a long path would put what stands behind it on the next line.
-    let ran = TandemCall::new("monitor --once run").inside(&folder).run();
+    // A relative path: a long one would wrap the line.
+    let ran = TandemCommand::new("monitor --once run").inside(&folder).run();
     assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
     in_order(
         &ran.out,
         &[
-            "Run:       run/run.jsonl (train, cpu, nano, batch 4)\n",
-            "State:     ended: done\n",
-            "Step:      12 of 12, epoch ",
-            "Pace:      ",
+            "Run:        run/run.jsonl (train, cpu, nano, batch 4)\n",
+            "State:      ended: done\n",
+            "Step:       12 of 12, epoch ",
+            "Speed:      ",
             " steps/s, stall ",
-            "Loss:      loss ",
-            "Data:      on the CPU: ",
+            "Loss:       loss ",
+            "Data:       on the CPU: ",
             " MB",
             "busy ",
             "power —",
-            "Model:     on the CPU: ",
-            "Stages:    ms",
+            "Model:      on the CPU: ",
+            "Stages:     ms",
             "features ",
             "train ",
-            "Slots:     ",
+            "Slots:      ",
             "decode threads, handover",
-            "Held out:  step 12, ",
-            "mel 0.",
-            "Kept:      checkpoint of step 12",
-            "Alarms:    none",
+            "Validation: step 12, ",
+            "mel L1 0.",
+            "Saved:      checkpoint of step 12",
+            "Alarms:     none",
         ],
     );
     let long: Vec<&str> = ran.out.lines().filter(|line| line.chars().count() > 80).collect();
     assert!(long.is_empty(), "{long:?}");
 
-    contains(&once(&dir.join("run-1.jsonl")).out, &["Step:      8 of 8,", "State:     ended: done\n"]);
-    let plain = TandemCall::new("monitor --once").env("LANG", "C").arg(&dir).run();
+    contains(&once(&dir.join("run-1.jsonl")).out, &["Step:       8 of 8,", "State:      ended: done\n"]);
+    let plain = TandemCommand::new("monitor --once").env("LANG", "C").arg(&dir).run();
     assert!(plain.code == 0 && plain.out.is_ascii(), "{plain:?}");
-    let usual = TandemCall::new("monitor --once").inside(&folder).run();
-    contains(&usual.err, &["found nothing there: checkpoints"]);
+    let usual = TandemCommand::new("monitor --once").inside(&folder).run();
+    contains(&usual.err, &["does not exist: checkpoints"]);
 }
 
 #[test]
-fn a_run_that_goes_on_and_one_that_was_killed_are_told_apart() {
+fn a_live_run_and_a_killed_one_are_distinguished() {
     let folder = TempFolder::new();
     let dir = folder.path("run");
     let mut child = stepping(LONG, &dir);
     let running = once(&dir);
     child.kill().unwrap();
     child.wait().unwrap();
-    contains(&running.out, &["State:     running"]);
-    contains(&once(&dir).out, &["State:     ended by force"]);
-    // A log that is in no folder of a run has nobody to ask.
-    let alone = folder.file("alone.jsonl", fs::read(dir.join("run.jsonl")).unwrap());
-    contains(&once(&alone).out, &["State:     no end in the log"]);
+    contains(&running.out, &["State:      running"]);
+    contains(&once(&dir).out, &["State:      killed (no end in the log)"]);
+    // A log outside the folder of a run has no lock to look at.
+    let copy = folder.file("copy.jsonl", fs::read(dir.join("run.jsonl")).unwrap());
+    contains(&once(&copy).out, &["State:      unknown, no end in the log"]);
 }
 
 #[test]
@@ -112,23 +112,23 @@ fn other_logs_are_shown_too() {
     let folder = TempFolder::new();
     let log = folder.path("validated.jsonl");
     let line = "validate --sim 1x24GiB --model-size nano --batch-size 2 --buffer-size 4 --max-mel-frames 200 --run-log";
-    assert_eq!(TandemCall::new(line).arg(&log).run().code, 0);
-    // Named as it is typed: a long path would put what stands behind it on the next line.
-    let ran = TandemCall::new("monitor --once validated.jsonl").inside(&folder).run();
+    assert_eq!(TandemCommand::new(line).arg(&log).run().code, 0);
+    // A relative path: a long one would wrap the line.
+    let ran = TandemCommand::new("monitor --once validated.jsonl").inside(&folder).run();
     contains(
         &ran.out,
         &[
-            "Run:       validated.jsonl (validate, single, simulated, nano, batch 2)\n",
+            "Run:        validated.jsonl (validate, single, simulated, nano, batch 2)\n",
             "ended: all checks passed",
-            "Checks:    ",
+            "Checks:     ",
             " passed, 0 failed",
-            "Alarms:    none",
+            "Alarms:     none",
         ],
     );
 }
 
 #[test]
-fn what_cannot_be_shown_is_told_with_what_to_type() {
+fn other_files_are_refused_with_what_to_type() {
     let folder = TempFolder::new();
     let refused = |run: &Path, code: i32, parts: &[&str]| {
         let ran = once(run);
@@ -136,35 +136,35 @@ fn what_cannot_be_shown_is_told_with_what_to_type() {
         contains(&ran.err, &["❌ "]);
         contains(&ran.err, parts);
     };
-    refused(&folder.path("nowhere"), 2, &["--checkpoint-dir", "found nothing there", "nowhere"]);
+    refused(&folder.path("nowhere"), 2, &["--checkpoint-dir", "does not exist", "nowhere"]);
     refused(&folder.path(""), 2, &["no run log (run.jsonl) in this folder", "tandem monitor FILE"]);
-    refused(&folder.file("text", "no log\n"), 2, &["expected a run log", "line 1 is no record", "text"]);
-    refused(&folder.file("bytes", [0, 255, 10, 7]), 2, &["expected a run log"]);
+    refused(&folder.file("text", "no log\n"), 2, &["not a run log", "line 1 is not a record", "text"]);
+    refused(&folder.file("bytes", [0, 255, 10, 7]), 2, &["not a run log"]);
     let newer = r#"{"v":9,"seq":0,"t_ns":5,"dropped":0,"event":"run_started"}"#;
     refused(&folder.file("newer", format!("{newer}\n")), 1, &["written by a newer tandem", "format is 9"]);
     let empty = once(&folder.file("empty", ""));
     assert_eq!(empty.code, 0, "{empty:?}");
-    contains(&empty.out, &["State:     no record yet"]);
+    contains(&empty.out, &["State:      no records yet"]);
 }
 
 #[test]
-fn without_a_terminal_there_is_text_or_nothing() {
+fn without_a_terminal_the_plain_text_flag_is_suggested() {
     let folder = TempFolder::new();
     folder.file("a run/run.jsonl", "");
-    let ran = TandemCall::new("monitor").arg(folder.path("a run")).run();
+    let ran = TandemCommand::new("monitor").arg(folder.path("a run")).run();
     assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{ran:?}");
     let typed = format!("for plain text: tandem monitor '{}' --once", folder.path("a run").display());
-    contains(&ran.err, &["❌ ", "this is none", &typed]);
+    contains(&ran.err, &["❌ ", "monitor needs a terminal", &typed]);
 }
 
 /// The step on the screen.
 fn step_on(screen: &str) -> u64 {
-    let behind = screen.split(" Step ").nth(1).unwrap();
-    behind.split(' ').next().unwrap().parse().unwrap()
+    let after = screen.split(" Step ").nth(1).unwrap();
+    after.split(' ').next().unwrap().parse().unwrap()
 }
 
 #[test]
-fn a_run_is_watched_live_in_a_terminal_and_goes_on_without_it() {
+fn a_run_is_shown_live_in_a_terminal_and_continues_without_it() {
     let folder = TempFolder::new();
     let dir = folder.path("run");
     let mut child = stepping(LONG, &dir);
@@ -175,9 +175,9 @@ fn a_run_is_watched_live_in_a_terminal_and_goes_on_without_it() {
     };
     let all = ["tandem monitor", "● running", " of 1000000", "Data on the CPU", "Stages", "Slots", "loss ", "q quits"];
     let first = step_on(&terminal.until(&all));
-    // Live: what it shows changes by itself.
+    // Live: the step advances.
     eventually(|| match step_on(&terminal.until(&all)) {
-        step if step < first + 2 => Err(format!("it still shows step {step}")),
+        step if step < first + 2 => Err(format!("still at step {step}")),
         _ => Ok(()),
     });
     for (width, height) in [(80, 24), (40, 10), (80, 24)] {
@@ -194,17 +194,17 @@ fn a_run_is_watched_live_in_a_terminal_and_goes_on_without_it() {
     terminal.is_restored();
     let steps = steps_in(&dir);
     eventually(|| {
-        assert!(child.try_wait().unwrap().is_none(), "the run ended with its monitor");
-        if steps_in(&dir) < steps + 2 { Err("no more steps were taken".to_owned()) } else { Ok(()) }
+        assert!(child.try_wait().unwrap().is_none(), "the run ended with the monitor");
+        if steps_in(&dir) < steps + 2 { Err("no more steps".to_owned()) } else { Ok(()) }
     });
     let pid = child.id().to_string();
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(130), "a clean end");
-    contains(&once(&dir).out, &["State:     ended: stopped (exit code 130)\n"]);
+    assert_eq!(child.wait().unwrap().code(), Some(130), "a clean stop");
+    contains(&once(&dir).out, &["State:      ended: stopped (exit code 130)\n"]);
 }
 
 #[test]
-fn the_next_start_of_a_run_is_followed() {
+fn a_restarted_run_is_followed() {
     let folder = TempFolder::new();
     let dir = folder.path("run");
     trained("--max-steps 2", &dir);
@@ -218,7 +218,7 @@ fn the_next_start_of_a_run_is_followed() {
 }
 
 #[test]
-fn signals_and_ctrl_c_give_the_terminal_back() {
+fn signals_and_ctrl_c_restore_the_terminal() {
     let folder = TempFolder::new();
     let dir = folder.path("run");
     trained("--max-steps 1", &dir);
@@ -230,12 +230,12 @@ fn signals_and_ctrl_c_give_the_terminal_back() {
         terminal.until(&[&format!("ended with {code}"), "icanon"]);
         terminal.is_restored();
     }
-    // A line that is cut: nobody is left to be told, and nothing is left running.
+    // A hangup: the process ends.
     let Some(terminal) = TestTerminal::run(&monitor(&dir), (80, 24)) else { return };
     terminal.until(&["ended: done", "q quits"]);
     let process = Path::new("/proc").join(terminal.child());
     drop(terminal);
-    eventually(|| if process.exists() { Err(format!("{} stayed behind", process.display())) } else { Ok(()) });
+    eventually(|| if process.exists() { Err(format!("{} still runs", process.display())) } else { Ok(()) });
     let Some(terminal) = TestTerminal::run(&monitor(&dir), (80, 24)) else { return };
     terminal.until(&["ended: done", "q quits"]);
     terminal.press("C-c");

@@ -1,16 +1,16 @@
-//! What comes out where: signs a terminal can show, a prefix on what is simulated, one document for programs.
+//! Output: ASCII instead of emoji, the prefix of simulated runs, one JSON document.
 
 use std::io::pipe;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::call::{Ran, SMALL, TandemCall, contains, tandem};
+use crate::command::{Ran, SMALL, TandemCommand, contains, tandem};
 use crate::machine::TempFolder;
 
 const TWO: &str = "--sim 2x24GiB --data-gpu 0 --model-gpu 1";
 
-/// Lines of every kind: a plan, a table, a validation good and bad, and refusals short and long.
+/// Command lines with every kind of output: a plan, a table, a validation that passes and one that fails, refusals.
 fn lines() -> Vec<String> {
     vec![
         format!("plan {TWO} --prefetch-buffer-size 2"),
@@ -25,30 +25,33 @@ fn lines() -> Vec<String> {
 }
 
 #[test]
-fn a_terminal_without_utf8_gets_words_for_signs() {
-    let plain: [fn(TandemCall) -> TandemCall; 3] =
-        [|call| call.env("LANG", "C"), |call| call.without_env("LANG"), |call| call.env("LC_ALL", "POSIX")];
+fn a_terminal_without_utf8_gets_ascii() {
+    let plain: [fn(TandemCommand) -> TandemCommand; 3] = [
+        |command| command.env("LANG", "C"),
+        |command| command.without_env("LANG"),
+        |command| command.env("LC_ALL", "POSIX"),
+    ];
     for setting in plain {
         for line in lines() {
-            let ran = setting(TandemCall::new(&line)).run();
+            let ran = setting(TandemCommand::new(&line)).run();
             let odd: String = ran.both().chars().filter(|c| !c.is_ascii()).collect();
             assert!(odd.is_empty(), "{line} shows {odd:?}: {ran:?}");
         }
     }
-    let good = TandemCall::new(&format!("validate {TWO} {SMALL}")).env("LANG", "C").run();
+    let good = TandemCommand::new(&format!("validate {TWO} {SMALL}")).env("LANG", "C").run();
     contains(&good.out, &["[ok] GPU indices valid", "[ok] All validation checks passed!"]);
-    let bad = TandemCall::new(&format!("validate --sim 2x24GiB,fail-copy=1 {SMALL}")).env("LANG", "C").run();
+    let bad = TandemCommand::new(&format!("validate --sim 2x24GiB,fail-copy=1 {SMALL}")).env("LANG", "C").run();
     contains(&bad.out, &["[!!] "]);
-    let refusal = TandemCall::new("plan --sim 2x24GiB --data-gpu 0 --model-gpu 9").env("LANG", "C").run();
+    let refusal = TandemCommand::new("plan --sim 2x24GiB --data-gpu 0 --model-gpu 9").env("LANG", "C").run();
     contains(&refusal.err, &["[!!] Invalid model_gpu=9, must be 0-1"]);
 }
 
 #[test]
-fn a_terminal_with_utf8_gets_the_signs() {
+fn a_terminal_with_utf8_gets_emoji() {
     for (name, locale) in [("LANG", "en_GB.UTF-8"), ("LC_ALL", "C.utf8"), ("LC_CTYPE", "de_DE.UTF-8")] {
-        let call = |line: &str| TandemCall::new(line).without_env("LANG").env(name, locale).run();
-        contains(&call(&format!("validate {TWO} {SMALL}")).out, &["✅ GPU indices valid", "🎉 All validation"]);
-        contains(&call("plan --sim 2x24GiB --data-gpu 0").err, &["❌ "]);
+        let command = |line: &str| TandemCommand::new(line).without_env("LANG").env(name, locale).run();
+        contains(&command(&format!("validate {TWO} {SMALL}")).out, &["✅ GPU indices valid", "🎉 All validation"]);
+        contains(&command("plan --sim 2x24GiB --data-gpu 0").err, &["❌ "]);
     }
 }
 
@@ -60,37 +63,37 @@ fn colours_are_never_forced_on_a_pipe() {
 }
 
 #[test]
-fn every_simulated_line_says_so() {
+fn every_simulated_line_has_the_prefix() {
     for line in lines().iter().filter(|line| line.contains("--sim")) {
         let ran = tandem(line);
         assert!(ran.out.lines().chain(ran.err.lines()).count() > 0, "{line}");
-        for said in ran.out.lines().chain(ran.err.lines()) {
-            assert!(said.starts_with("[simulated] "), "{line}: {said:?}");
+        for printed in ran.out.lines().chain(ran.err.lines()) {
+            assert!(printed.starts_with("[simulated] "), "{line}: {printed:?}");
         }
     }
     let lost = tandem(&format!("validate --sim 2x24GiB,lose-card=0 {SMALL}"));
     assert!(lost.err.starts_with("[simulated] "), "{lost:?}");
-    assert!(!TandemCall::new("plan").without_gpu().run().both().contains("[simulated]"));
+    assert!(!TandemCommand::new("plan").without_gpu().run().both().contains("[simulated]"));
 }
 
 #[test]
 fn json_is_one_document_and_nothing_else() {
     for line in lines() {
-        let (shown, told) = (tandem(&line), tandem(&format!("{line} --json")));
+        let (text, json) = (tandem(&line), tandem(&format!("{line} --json")));
         // Panics unless all of standard output is one document.
-        let document = told.json();
-        assert_eq!(told.code, shown.code, "{line}");
+        let document = json.json();
+        assert_eq!(json.code, text.code, "{line}");
         assert!(document.is_object(), "{line}: {document}");
     }
 }
 
 #[test]
-fn the_document_of_a_simulated_run_says_so() {
+fn the_document_of_a_simulated_run_is_marked() {
     for command in ["plan", "validate"] {
         let document = tandem(&format!("{command} {TWO} {SMALL} --json")).json();
         assert_eq!(document["simulated"], json!(true), "{command}");
     }
-    let document = TandemCall::new(&format!("validate {SMALL} --json")).without_gpu().run().json();
+    let document = TandemCommand::new(&format!("validate {SMALL} --json")).without_gpu().run().json();
     assert_eq!((&document["simulated"], &document["passed"]), (&json!(false), &json!(true)));
 }
 
@@ -108,20 +111,20 @@ fn quiet_leaves_only_the_conclusion() {
     contains(&bad.out, &["copy failed"]);
 }
 
-/// Runs with nobody at the other end of standard output.
-fn unread(line: &str) -> Ran {
+/// Runs with a closed standard output.
+fn closed_stdout(line: &str) -> Ran {
     let (reader, writer) = pipe().unwrap();
     drop(reader);
-    let child = TandemCall::new(line).into_command().stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    let child = TandemCommand::new(line).into_std().stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
     let output = child.wait_with_output().unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     Ran { code: output.status.code().unwrap_or(-1), out: String::new(), err }
 }
 
 #[test]
-fn nobody_reading_is_no_crash_and_changes_no_answer() {
+fn a_closed_standard_output_does_not_crash_or_change_the_exit_code() {
     let check = |line: &str, code: i32| {
-        let ran = unread(line);
+        let ran = closed_stdout(line);
         assert_eq!(ran.code, code, "{line}: {ran:?}");
         assert!(!ran.err.contains("panicked"), "{line}: {ran:?}");
     };
@@ -142,19 +145,19 @@ fn nobody_reading_is_no_crash_and_changes_no_answer() {
 #[test]
 fn a_full_disk_under_standard_output_is_a_failure() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let mut command = TandemCall::new("plan --sim 2x24GiB").into_command();
+    let mut command = TandemCommand::new("plan --sim 2x24GiB").into_std();
     let output = command.stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{err}");
     contains(&err, &["cannot write to standard output"]);
 }
 
-/// A plan less what is only said about it: a printed config names cards and ways where the flags left them open.
-fn bare(mut plan: Value) -> Value {
+/// A plan without its explanations: a printed config names cards and routes that the flags left open.
+fn without_explanations(mut plan: Value) -> Value {
     for key in ["why", "transfer_why", "hints", "notes", "advice"] {
         plan[key].take();
     }
-    // On the CPU this follows the memory that happens to be free.
+    // On the CPU this depends on the free memory.
     if plan["mode"] == "cpu" {
         plan["roles"]["model"]["limit_mb"].take();
         plan["roles"]["model"]["limit_bytes"].take();
@@ -179,15 +182,20 @@ fn a_printed_config_gives_the_same_plan() {
         let printed = tandem(&format!("plan {machine} {flags} --print-config"));
         assert_eq!((printed.code, printed.err.as_str()), (0, ""), "{printed:?}");
         let file = folder.file("printed.yaml", &printed.out);
-        let again = TandemCall::new(&format!("plan {machine} --json")).config(&file).run();
+        let again = TandemCommand::new(&format!("plan {machine} --json")).config(&file).run();
         assert_eq!((again.code, again.err.as_str()), (0, ""), "{flags}: {again:?}");
         let plan = tandem(&format!("plan {machine} {flags} --json")).json();
-        assert_eq!(bare(again.json()), bare(plan), "{machine} {flags}\n{}", printed.out);
+        assert_eq!(
+            without_explanations(again.json()),
+            without_explanations(plan),
+            "{machine} {flags}\n{}",
+            printed.out
+        );
     }
 }
 
 #[test]
-fn the_document_of_a_simulated_refusal_says_so() {
+fn the_document_of_a_simulated_refusal_is_marked() {
     for (line, simulated) in [("plan --sim 1x24GiB --data-gpu 0 --model-gpu 1", true), ("plan --batch-size 0", false)] {
         assert_eq!(tandem(&format!("{line} --json")).json()["simulated"], simulated, "{line}");
     }

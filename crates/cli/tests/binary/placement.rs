@@ -1,10 +1,10 @@
-//! Each role runs on exactly the card it was given, in the mode that was asked for, and nothing else is touched.
+//! Each role runs on exactly its card, in the requested mode, and no other card is used.
 
 use serde_json::{Value, json};
 
-use crate::call::{SMALL, TandemCall, contains, tandem, tandem_json, texts};
+use crate::command::{SMALL, TandemCommand, contains, tandem, tandem_json, texts};
 
-/// Contexts, streams and bytes of each card, all of them ever.
+/// Contexts, streams and peak bytes of each card.
 fn touched(document: &Value) -> Vec<(u64, u64, u64)> {
     let count = |card: &Value, key: &str| card[key].as_u64().unwrap();
     let cards = document["cards"].as_array().unwrap();
@@ -24,7 +24,7 @@ fn on_cards(plan: &Value, data: usize, model: usize) {
 const PAIRS: [(usize, usize); 4] = [(2, 3), (1, 3), (3, 1), (1, 0)];
 
 #[test]
-fn a_plan_puts_roles_on_their_cards_and_touches_no_other() {
+fn a_plan_puts_roles_on_their_cards_and_uses_no_other() {
     for (data, model) in PAIRS {
         let (ran, plan) = tandem_json(&format!("plan --sim 4x24GiB --data-gpu {data} --model-gpu {model}"));
         assert_eq!((ran.code, &plan["mode"]), (0, &json!("multi")), "{ran:?}");
@@ -37,7 +37,7 @@ fn a_plan_puts_roles_on_their_cards_and_touches_no_other() {
 }
 
 #[test]
-fn a_validation_uses_both_cards_and_touches_no_other() {
+fn a_validation_uses_both_cards_and_no_other() {
     for (data, model) in PAIRS {
         let line = format!("validate --sim 4x24GiB --data-gpu {data} --model-gpu {model} {SMALL}");
         let (ran, report) = tandem_json(&line);
@@ -53,7 +53,7 @@ fn a_validation_uses_both_cards_and_touches_no_other() {
 }
 
 #[test]
-fn one_card_for_everything_touches_no_other() {
+fn one_card_for_both_roles_uses_no_other() {
     for (flags, mode) in [("--gpu 2", "single"), ("--share-gpu --gpu 2", "shared")] {
         let (ran, report) = tandem_json(&format!("validate --sim 3x24GiB {flags} {SMALL}"));
         assert_eq!((ran.code, &report["plan"]["mode"]), (0, &json!(mode)), "{ran:?}");
@@ -86,11 +86,11 @@ fn modes_have_their_names() {
 }
 
 #[test]
-fn without_a_gpu_the_plan_is_for_the_cpu_and_says_so() {
-    let ran = TandemCall::new("plan").without_gpu().run();
+fn without_a_gpu_the_plan_is_for_the_cpu_with_the_reason() {
+    let ran = TandemCommand::new("plan").without_gpu().run();
     assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
     contains(&ran.out, &["GPUs found: none", "CPU Mode (no NVIDIA device is present)"]);
-    let plan = TandemCall::new("plan --json").without_gpu().run().json();
+    let plan = TandemCommand::new("plan --json").without_gpu().run().json();
     assert_eq!((&plan["mode"], &plan["simulated"], &plan["gpus"]), (&json!("cpu"), &json!(false), &json!([])));
     for role in ["data", "model"] {
         assert_eq!((&plan["roles"][role]["gpu"], &plan["roles"][role]["uuid"]), (&Value::Null, &Value::Null));
@@ -98,7 +98,7 @@ fn without_a_gpu_the_plan_is_for_the_cpu_and_says_so() {
 }
 
 #[test]
-fn the_plan_is_the_interface_it_is_said_to_be() {
+fn the_json_plan_has_the_documented_keys() {
     let (_, plan) = tandem_json("plan --sim 2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation");
     for key in ["mode", "simulated", "roles", "buckets", "transfer", "threads", "advice"] {
         assert!(!plan[key].is_null(), "{key}");
@@ -131,7 +131,7 @@ fn limits_that_were_not_given() {
 }
 
 #[test]
-fn without_isolation_a_tenth_of_what_is_free_is_left_alone() {
+fn without_isolation_the_limit_is_90_percent_of_the_free_memory() {
     let (_, plan) = tandem_json("plan --sim 2x24GiB,held=4GiB --data-gpu 0 --model-gpu 1");
     for role in ["data", "model"] {
         assert_eq!(plan["roles"][role]["limit_mb"], json!(20480 * 9 / 10), "{role}");
@@ -139,13 +139,13 @@ fn without_isolation_a_tenth_of_what_is_free_is_left_alone() {
 }
 
 #[test]
-fn slots_towards_the_model() {
-    let check = |line: &str, slots: u64, said: &[&str]| {
+fn slots_of_the_model_role() {
+    let check = |line: &str, slots: u64, expected: &[&str]| {
         let (_, plan) = tandem_json(&format!("plan {line}"));
         assert_eq!(plan["prefetch"], json!(slots), "{line}");
         let notes = texts(&plan["notes"]);
-        contains(&notes.join("\n"), said);
-        assert_eq!(notes.is_empty(), said.is_empty(), "{line}: {notes:?}");
+        contains(&notes.join("\n"), expected);
+        assert_eq!(notes.is_empty(), expected.is_empty(), "{line}: {notes:?}");
     };
     check("--sim 1x24GiB --prefetch-buffer-size 2", 3, &["--prefetch-buffer-size 2 raised to 3"]);
     check("--sim 2x24GiB --data-gpu 0 --model-gpu 1 --prefetch-buffer-size 2", 3, &["raised to 3"]);
@@ -171,7 +171,7 @@ fn two_gpus_keep_half_the_buffer_and_at_least_six() {
 }
 
 #[test]
-fn a_default_batch_is_lowered_aloud_and_a_given_one_never() {
+fn a_default_batch_is_lowered_with_a_warning_and_a_given_one_never() {
     let two = "--sim 2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation --model-gpu-memory 1024";
     let (ran, plan) = tandem_json(&format!("plan {two}"));
     assert_eq!(ran.code, 0, "{ran:?}");
@@ -194,13 +194,13 @@ fn two_gpus_and_no_flags_get_one_hint() {
 }
 
 #[test]
-fn the_card_of_single_mode_is_the_roomiest_and_said() {
+fn single_mode_uses_the_card_with_the_most_free_memory_and_names_it() {
     contains(&tandem("plan --sim 2x24GiB").out, &["GPU 0 has the most memory free"]);
     contains(&tandem("plan --sim 2x24GiB").out, &["  0  Simulated ", "  1  Simulated ", "total 24576 MB"]);
 }
 
 #[test]
-fn the_speed_of_the_way_across_is_measured() {
+fn the_speed_of_the_transfer_is_measured() {
     let mb_per_s = |line: &str| tandem_json(&format!("plan {line}")).1["transfer_mb_per_s"].clone();
     let pair = "--data-gpu 0 --model-gpu 1";
     assert!((10_000..13_000).contains(&mb_per_s(&format!("--sim 2x24GiB,pcie4 {pair}")).as_u64().unwrap()));
@@ -228,17 +228,17 @@ fn quiet_is_one_line() {
 }
 
 #[test]
-fn verbose_names_what_reaches_what() {
+fn verbose_lists_peer_access() {
     let plain = tandem("plan --sim 2x24GiB,nvlink").out;
     let verbose = tandem("plan --sim 2x24GiB,nvlink -v").out;
     assert!(verbose.starts_with(&plain) && verbose.len() > plain.len(), "{verbose}");
-    contains(&verbose, &["Peer access: GPU 0 reaches GPU 1", "Driver:      simulated"]);
+    contains(&verbose, &["Peer access: GPU 0 can access GPU 1", "Driver:      simulated"]);
 }
 
 #[test]
-fn the_way_across_follows_the_links() {
-    let check = |line: &str, way: &str| {
-        assert_eq!(tandem_json(&format!("plan {line}")).1["transfer"], json!(way), "{line}");
+fn the_transfer_route_follows_the_links() {
+    let check = |line: &str, route: &str| {
+        assert_eq!(tandem_json(&format!("plan {line}")).1["transfer"], json!(route), "{line}");
     };
     check("--sim 2x24GiB,pcie4 --data-gpu 0 --model-gpu 1", "bounce");
     check("--sim 2x24GiB,nvlink --data-gpu 0 --model-gpu 1", "peer");

@@ -1,16 +1,16 @@
-//! `tandem profile`: what a run waits for, with the flag to type, and whether that came true. On simulated cards, whose clock
-//! is their own; never how fast this computer is.
+//! `tandem profile`: the bottleneck, the flag to type, and whether the predicted gain is real. On simulated cards, whose clock
+//! is simulated; the speed of this computer is not tested.
 
 use serde_json::Value;
 
-use crate::call::{Ran, SMALL, TandemCall, contains, in_order, tandem};
+use crate::command::{Ran, SMALL, TandemCommand, contains, in_order, tandem};
 use crate::machine::TempFolder;
 use crate::speech::demo;
 
 const PAIR: &str = "--sim 2x24GiB --data-gpu 0 --model-gpu 1";
 
-fn call(line: &str) -> TandemCall {
-    TandemCall::new(&format!("profile {line} {SMALL}")).arg("--train-data").arg(demo())
+fn command(line: &str) -> TandemCommand {
+    TandemCommand::new(&format!("profile {line} {SMALL}")).arg("--train-data").arg(demo())
 }
 
 #[track_caller]
@@ -20,13 +20,13 @@ fn document(ran: &Ran) -> Value {
 }
 
 #[test]
-fn a_good_pipeline_is_told_so_with_every_stage() {
-    let ran = call(&format!("{PAIR} --num-steps 8")).run();
+fn a_good_pipeline_is_reported_with_every_stage() {
+    let ran = command(&format!("{PAIR} --num-steps 8")).run();
     assert_eq!(ran.code, 0, "{ran:?}");
     in_order(
         &ran.out,
         &[
-            "Profiling 8 steps after 5 of warm-up",
+            "Profiling 8 steps after 5 warm-up steps",
             " steps/s over 8 steps; model_only ",
             "mean      std      min      max      p95    share",
             "load ",
@@ -34,9 +34,9 @@ fn a_good_pipeline_is_told_so_with_every_stage() {
             "features ",
             "transfer ",
             "train ",
-            "Alone, ms a step",
+            "Each stage alone, ms per step",
             "step ",
-            "Busy by device events: data ",
+            "Busy (device events): data role ",
             "✅ NO MAJOR BOTTLENECKS DETECTED",
             "Tier: ",
             "never waited for",
@@ -46,10 +46,10 @@ fn a_good_pipeline_is_told_so_with_every_stage() {
 
 #[test]
 fn the_document_has_all_of_it_also_on_the_cpu() {
-    let ran = call("--mode cpu --num-steps 3 --json").run();
+    let ran = command("--mode cpu --num-steps 3 --json").run();
     let found = document(&ran);
     assert_eq!((&found["simulated"], &found["mode"], &found["steps"]), (&false.into(), &"cpu".into(), &3.into()));
-    assert!(found["steps_per_s"].as_f64().unwrap() > 0.0 && found["headspace_steps_per_s"].as_f64().unwrap() > 0.0);
+    assert!(found["steps_per_s"].as_f64().unwrap() > 0.0 && found["model_only_steps_per_s"].as_f64().unwrap() > 0.0);
     let names = |list: &str| {
         let rows = found[list].as_array().unwrap();
         rows.iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
@@ -63,15 +63,15 @@ fn the_document_has_all_of_it_also_on_the_cpu() {
 }
 
 #[test]
-fn a_slow_way_across_is_named_with_a_setting_that_keeps_its_promise() {
-    let planted =
-        call(&format!("{PAIR} --num-steps 20 --confirm --json")).env("TANDEM_FAULT", "slow:transfer:300").run();
-    let found = document(&planted);
+fn a_slow_transfer_is_named_with_a_setting_that_gives_the_predicted_gain() {
+    let ran =
+        command(&format!("{PAIR} --num-steps 20 --confirm --json")).env("TANDEM_FAULT", "slow:transfer:300").run();
+    let found = document(&ran);
     let verdict = &found["verdicts"][0];
     assert_eq!((&verdict["kind"], &verdict["stage"]), (&"GPU_TRANSFER".into(), &"transfer".into()), "{found}");
     assert_eq!(verdict["change"], "--share-gpu --gpu 1");
     contains(verdict["text"].as_str().unwrap(), &["of the step waits for transfer. Try --share-gpu --gpu 1: "]);
-    // By the simulated clock, both.
+    // Both by the simulated clock.
     let [predicted, measured] =
         ["predicted_steps_per_s", "measured_steps_per_s"].map(|name| verdict[name].as_f64().unwrap());
     assert!((measured / predicted - 1.0).abs() < 0.15, "{predicted} {measured}");
@@ -79,32 +79,32 @@ fn a_slow_way_across_is_named_with_a_setting_that_keeps_its_promise() {
 }
 
 #[test]
-fn an_old_log_is_read_without_running_anything() {
+fn an_earlier_log_is_diagnosed_without_running_anything() {
     let folder = TempFolder::new();
     let dir = folder.path("run");
-    let train = TandemCall::new(&format!("train --mode cpu --max-steps 12 --checkpoint-every 100 {SMALL}"));
+    let train = TandemCommand::new(&format!("train --mode cpu --max-steps 12 --checkpoint-every 100 {SMALL}"));
     let trained = train.arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(&dir).run();
     assert_eq!(trained.code, 0, "{trained:?}");
-    // By its folder, and by its file.
+    // By folder and by file.
     for path in [dir.clone(), dir.join("run.jsonl")] {
-        let ran = TandemCall::new("profile --log").arg(&path).run();
+        let ran = TandemCommand::new("profile --log").arg(&path).run();
         assert_eq!(ran.code, 0, "{ran:?}");
         in_order(&ran.out, &[" steps/s over ", "load ", "train ", "Tier: "]);
     }
-    let ran = TandemCall::new("profile --json --log").arg(&dir).run();
+    let ran = TandemCommand::new("profile --json --log").arg(&dir).run();
     assert!(document(&ran)["steps_per_s"].as_f64().unwrap() > 0.0);
     // A log without steps has no timing.
     let empty = folder.file("empty.jsonl", "");
-    let ran = TandemCall::new("profile --log").arg(&empty).run();
+    let ran = TandemCommand::new("profile --log").arg(&empty).run();
     assert_eq!(ran.code, 1, "{ran:?}");
     contains(&ran.err, &["no timing was collected"]);
-    let ran = TandemCall::new("profile --log").arg(folder.path("nothing.jsonl")).run();
+    let ran = TandemCommand::new("profile --log").arg(folder.path("nothing.jsonl")).run();
     assert_eq!(ran.code, 2, "{ran:?}");
     contains(&ran.err, &["❌ --log: ", "nothing.jsonl"]);
 }
 
 #[test]
-fn nothing_to_time_is_a_failure_and_nonsense_is_wrong_use() {
+fn zero_steps_fail_and_invalid_flags_are_wrong_usage() {
     let ran = tandem("profile --num-steps 0");
     assert_eq!(ran.code, 1, "{ran:?}");
     contains(&ran.err, &["❌ no timing was collected: --num-steps 0 times nothing; for example --num-steps 100"]);
@@ -121,8 +121,8 @@ fn nothing_to_time_is_a_failure_and_nonsense_is_wrong_use() {
 }
 
 #[test]
-fn a_plant_that_there_is_not_is_refused() {
-    let ran = call("--mode cpu --num-steps 1").env("TANDEM_FAULT", "slow:everything:2").run();
+fn an_unknown_fault_is_refused() {
+    let ran = command("--mode cpu --num-steps 1").env("TANDEM_FAULT", "slow:everything:2").run();
     assert_eq!(ran.code, 1, "{ran:?}");
     contains(&ran.err, &["TANDEM_FAULT=slow:everything:2: expected", "slow:WORK:TIMES"]);
 }

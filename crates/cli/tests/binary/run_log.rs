@@ -1,22 +1,22 @@
-//! `--run-log`: every event of a validation in one file, and a validation that does not depend on it.
+//! `--run-log`: every event of a validation in one file; the validation does not depend on it.
 
 use serde_json::{Value, json};
 
-use crate::call::{SMALL, TandemCall, contains, tandem, tandem_json};
+use crate::command::{SMALL, TandemCommand, contains, tandem, tandem_json};
 use crate::machine::TempFolder;
 use crate::speech::demo;
 
-/// Runs with a log; the exit code, and the log's records.
+/// Runs with a log. Returns the exit code and the log's records.
 fn logged(line: &str) -> (i32, Vec<Value>) {
     let folder = TempFolder::new();
     let path = folder.path("run.jsonl");
-    let ran = TandemCall::new(&format!("validate {line} {SMALL}")).arg("--run-log").arg(&path).run();
+    let ran = TandemCommand::new(&format!("validate {line} {SMALL}")).arg("--run-log").arg(&path).run();
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.ends_with('\n') && !ran.err.contains("run log"), "{ran:?}");
     (ran.code, text.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
 }
 
-/// The log of `line` is whole: begun, ended with `code`, numbered, nothing dropped.
+/// The log of `line` is complete: a start, an end with `code`, numbered records, none dropped.
 #[track_caller]
 fn check(line: &str, code: i32) -> Vec<Value> {
     let (exit, records) = logged(line);
@@ -26,7 +26,7 @@ fn check(line: &str, code: i32) -> Vec<Value> {
     assert_eq!((&last["event"], &last["exit_code"]), (&json!("run_ended"), &json!(code)));
     for (number, record) in records.iter().enumerate() {
         assert_eq!(record["seq"], json!(number), "{record}");
-        // Not in the order of their times: threads race for their place, and the page on the log says so.
+        // Not sorted by time: threads race for their sequence numbers, as the page on the log explains.
         assert!(record["v"].is_u64() && record["t_ns"].is_u64(), "{record}");
         assert!(record["dropped"].is_null() || record["dropped"] == 0, "{record}");
     }
@@ -41,15 +41,15 @@ fn of_kind<'a>(records: &'a [Value], kind: &str) -> Vec<&'a Value> {
 fn every_check_of_a_good_run_is_in_its_log() {
     let line = "--sim 2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation";
     let records = check(line, 0);
-    let told = tandem_json(&format!("validate {line} {SMALL}")).1;
+    let document = tandem_json(&format!("validate {line} {SMALL}")).1;
     let checks = of_kind(&records, "check");
-    assert_eq!(checks.len(), told["checks"].as_array().unwrap().len());
-    for (logged, told) in checks.iter().zip(told["checks"].as_array().unwrap()) {
-        assert_eq!((&logged["number"], &logged["passed"]), (&told["number"], &told["passed"]));
-        // Two runs: up to their numbers they say the same.
+    assert_eq!(checks.len(), document["checks"].as_array().unwrap().len());
+    for (logged, printed) in checks.iter().zip(document["checks"].as_array().unwrap()) {
+        assert_eq!((&logged["number"], &logged["passed"]), (&printed["number"], &printed["passed"]));
+        // Two runs: the texts are the same up to the first number.
         let words =
             |text: &Value| text.as_str().unwrap().split(|c: char| c.is_ascii_digit()).next().unwrap().to_owned();
-        assert!(words(&told["text"]).starts_with(&words(&logged["name"])), "{logged} {told}");
+        assert!(words(&printed["text"]).starts_with(&words(&logged["name"])), "{logged} {printed}");
     }
     let roles = |kind: &str| of_kind(&records, kind).iter().map(|record| record["role"].clone()).collect::<Vec<_>>();
     assert_eq!(roles("arena_reserved"), [json!("data"), json!("model")]);
@@ -62,7 +62,7 @@ fn every_check_of_a_good_run_is_in_its_log() {
 
 #[test]
 fn the_log_holds_the_plan_it_ran_with() {
-    // What is free of the host's memory changes from one call to the next, and the cache with it.
+    // The free host memory changes between runs, and the cache with it.
     let line = format!("--sim 1x24GiB --share-gpu --cache none --train-data {}", demo().display());
     let records = check(&line, 0);
     let mut plan = tandem_json(&format!("plan {line} {SMALL}")).1;
@@ -80,18 +80,18 @@ fn a_failed_run_ends_its_log_with_its_exit_code() {
 }
 
 #[test]
-fn a_full_disk_under_the_log_costs_a_warning_and_nothing_more() {
+fn a_full_disk_for_the_log_is_only_a_warning() {
     let ran = tandem(&format!("validate --sim 1x24GiB {SMALL} --run-log /dev/full"));
     assert_eq!(ran.code, 0, "{ran:?}");
     contains(&ran.out, &["🎉 All validation checks passed!"]);
-    contains(&ran.err, &["⚠️", "the run log is not complete", "No space left"]);
+    contains(&ran.err, &["⚠️", "the run log is incomplete", "No space left"]);
 }
 
 #[test]
-fn a_log_that_cannot_be_made_is_an_error_before_anything_runs() {
+fn a_log_that_cannot_be_created_is_an_error_before_anything_runs() {
     let folder = TempFolder::new();
     for path in [folder.path("absent/run.jsonl"), folder.path("")] {
-        let ran = TandemCall::new(&format!("validate --sim 1x24GiB {SMALL}")).arg("--run-log").arg(&path).run();
+        let ran = TandemCommand::new(&format!("validate --sim 1x24GiB {SMALL}")).arg("--run-log").arg(&path).run();
         assert!([1, 2].contains(&ran.code), "{ran:?}");
         assert_eq!(ran.out, "");
         contains(&ran.err, &["❌", "run log", path.to_str().unwrap()]);
@@ -99,10 +99,10 @@ fn a_log_that_cannot_be_made_is_an_error_before_anything_runs() {
 }
 
 #[test]
-fn a_refused_plan_leaves_the_log_of_an_earlier_run_alone() {
+fn a_refused_plan_does_not_overwrite_an_earlier_log() {
     let folder = TempFolder::new();
     let path = folder.file("run.jsonl", "an earlier run\n");
-    let ran = TandemCall::new("validate --sim 2x24GiB --data-gpu 0 --model-gpu 7").arg("--run-log").arg(&path).run();
+    let ran = TandemCommand::new("validate --sim 2x24GiB --data-gpu 0 --model-gpu 7").arg("--run-log").arg(&path).run();
     assert_eq!(ran.code, 2, "{ran:?}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "an earlier run\n");
 }

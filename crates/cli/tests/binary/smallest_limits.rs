@@ -1,14 +1,14 @@
-//! The plan's sums are right: at the smallest limits it accepts everything still runs, and a step below it refuses.
+//! The plan's sums are exact: at the smallest accepted limits everything runs, and one step below is refused.
 
-use crate::call::{SMALL, tandem, tandem_json};
+use crate::command::{SMALL, tandem, tandem_json};
 use crate::speech::demo;
 
-/// Memory pools are capped in steps of this many MB, and what the driver costs is planned in such steps.
+/// Memory pools are capped in steps of this many MB, and the driver's share is planned in such steps.
 const STEP_MB: u64 = 32;
 
-/// The smallest MB up to `most` that is accepted, in whole steps.
-fn smallest(accepts: impl Fn(u64) -> bool, most: u64) -> u64 {
-    let (mut low, mut high) = (0, most / STEP_MB);
+/// The smallest accepted limit up to `max_mb`, in steps of [`STEP_MB`].
+fn smallest(accepts: impl Fn(u64) -> bool, max_mb: u64) -> u64 {
+    let (mut low, mut high) = (0, max_mb / STEP_MB);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         *if accepts(middle * STEP_MB) { &mut high } else { &mut low } = middle;
@@ -16,7 +16,7 @@ fn smallest(accepts: impl Fn(u64) -> bool, most: u64) -> u64 {
     high * STEP_MB
 }
 
-/// Finds the smallest limits of both roles, and runs inside them.
+/// Finds the smallest limits of both roles and validates with them.
 #[track_caller]
 fn check(devices: &str, work: &str) {
     let speech = demo();
@@ -53,8 +53,8 @@ fn two_gpus_that_reach_each_other() {
 
 #[test]
 fn one_gpu_in_two_partitions() {
-    for way in ["handover", "peer", "bounce"] {
-        check(&format!("--sim 1x24GiB --share-gpu --transfer {way}"), SMALL);
+    for route in ["handover", "peer", "bounce"] {
+        check(&format!("--sim 1x24GiB --share-gpu --transfer {route}"), SMALL);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Recordings and corpora for tests: the demo corpus, copies of it, and wav files of every sort.
+//! Recordings and corpora for tests: the demo corpus, copies of it, and wav files of every format.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,17 +6,17 @@ use std::sync::OnceLock;
 
 use tandem_audio::{Clip, wav};
 
-use crate::call::TandemCall;
+use crate::command::TandemCommand;
 use crate::machine::TempFolder;
 
-/// The demo corpus, made by the program once for all tests. Nobody changes it.
+/// The demo corpus, generated once for all tests, which must not change it.
 pub(crate) fn demo() -> &'static Path {
     static DEMO: OnceLock<PathBuf> = OnceLock::new();
     DEMO.get_or_init(|| {
-        // Not a `TempFolder`: a static is never dropped. It is replaced by the next run of the tests.
+        // Not a `TempFolder`, because a static is never dropped. The next run of the tests replaces it.
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("demo-corpus");
         let _ = fs::remove_dir_all(&path);
-        let ran = TandemCall::new("corpus demo --minutes 1 -o").arg(&path).run();
+        let ran = TandemCommand::new("corpus demo --minutes 1 -o").arg(&path).run();
         assert_eq!(ran.code, 0, "{ran:?}");
         path
     })
@@ -34,7 +34,7 @@ pub(crate) fn copy_of_demo() -> (TempFolder, Vec<String>) {
     (folder, metadata.lines().map(str::to_owned).collect())
 }
 
-/// A tone of so many seconds at a third of full scale.
+/// A tone at a third of full scale.
 pub(crate) fn tone(rate_hz: u32, seconds: f64) -> Clip {
     let num_samples = (f64::from(rate_hz) * seconds) as u32;
     let value = |i: u32| (f64::from(i) * 900.0 / f64::from(rate_hz)).sin() * 11_000.0;
@@ -48,7 +48,7 @@ pub(crate) fn wav_of(clip: &Clip) -> Vec<u8> {
     file
 }
 
-/// A wav file of any sort: `format` 1 is PCM, 3 is float.
+/// A wav file of any format: `format` 1 is PCM, 3 is float.
 pub(crate) fn raw_wav(format: u16, channels: u16, rate_hz: u32, bits: u16, data: &[u8]) -> Vec<u8> {
     let frame_bytes = channels * bits / 8;
     let mut file = b"RIFF".to_vec();

@@ -1,14 +1,14 @@
-//! The start-up lines of `tandem train`, to the letter, in every mode; and that none is printed before it is true.
+//! The exact start-up lines of `tandem train` in every mode, and that none is printed before it is true.
 
-use crate::call::{Ran, TandemCall, contains};
+use crate::command::{Ran, TandemCommand, contains};
 use crate::machine::TempFolder;
 use crate::speech::demo;
 
 const SMALL: &str = "train --model-size nano --batch-size 2 --max-mel-frames 300 --max-steps 2";
 const LAST: &str = "✅ Model training starting now";
 
-fn call(flags: &str, folder: &TempFolder) -> TandemCall {
-    TandemCall::new(&format!("{SMALL} {flags}"))
+fn command(flags: &str, folder: &TempFolder) -> TandemCommand {
+    TandemCommand::new(&format!("{SMALL} {flags}"))
         .arg("--train-data")
         .arg(demo())
         .arg("--checkpoint-dir")
@@ -16,8 +16,8 @@ fn call(flags: &str, folder: &TempFolder) -> TandemCall {
         .without_gpu()
 }
 
-/// What was printed up to the first step, but for the plan in short with the lines that go with it, and for what is
-/// said only where things take long.
+/// The lines up to the first step, without the short plan and its notes, and without the lines that only a slow start
+/// prints.
 fn start(ran: &Ran, prefix: &str) -> Vec<String> {
     let lines = ran.out.lines().map(|line| line.strip_prefix(prefix).unwrap_or_else(|| panic!("{line}")));
     let mut start: Vec<String> = Vec::new();
@@ -35,8 +35,8 @@ fn start(ran: &Ran, prefix: &str) -> Vec<String> {
     start
 }
 
-/// Numbers become `#` where `pattern` has one.
-fn like(line: &str, pattern: &str) -> bool {
+/// Whether the line matches the pattern, where `#` stands for a number.
+fn matches_pattern(line: &str, pattern: &str) -> bool {
     if !pattern.contains('#') {
         return line == pattern;
     }
@@ -50,18 +50,19 @@ fn like(line: &str, pattern: &str) -> bool {
     masked == pattern
 }
 
-/// A run with `flags` begins with these lines and no others, and then trains two steps.
+/// A run with `flags` starts with exactly these lines, and then trains two steps.
 #[track_caller]
 fn check(flags: &str, expected: &str) {
     let folder = TempFolder::new();
-    let ran = call(flags, &folder).run();
+    let ran = command(flags, &folder).run();
     assert_eq!(ran.code, 0, "{flags}: {ran:?}");
     let prefix = if flags.contains("--sim") { "[simulated] " } else { "" };
     let found = start(&ran, prefix);
     let expected: Vec<&str> = expected.trim_matches('\n').lines().collect();
-    let same = found.len() == expected.len() && found.iter().zip(&expected).all(|(line, like_it)| like(line, like_it));
+    let same = found.len() == expected.len()
+        && found.iter().zip(&expected).all(|(line, pattern)| matches_pattern(line, pattern));
     assert!(same, "{flags}: expected\n{}\nfound\n{}", expected.join("\n"), found.join("\n"));
-    contains(&ran.out, &["Step 2/2  loss ", "✅ Trained to step 2"]);
+    contains(&ran.out, &["Step 2/2  loss ", "✅ Training finished: 2 steps"]);
 }
 
 #[test]
@@ -122,7 +123,7 @@ Creating model on device: /GPU:1
 }
 
 #[test]
-fn on_two_gpus_the_other_way_round_with_limits() {
+fn on_two_gpus_in_reverse_order_with_limits() {
     check(
         "--sim 4x24GiB --data-gpu 3 --model-gpu 2 --enable-memory-isolation",
         "
@@ -201,14 +202,14 @@ Creating model on device: /GPU:1
     );
 }
 
-/// A start that fails says what was done until then, and nothing of what was not.
+/// A failed start prints only lines of what was done.
 #[test]
 fn no_line_is_printed_before_it_is_true() {
-    let check = |flags: &str, code: i32, said: &str, not_printed: &[&str]| {
+    let check = |flags: &str, code: i32, error: &str, not_printed: &[&str]| {
         let folder = TempFolder::new();
-        let ran = call(flags, &folder).run();
+        let ran = command(flags, &folder).run();
         assert_eq!(ran.code, code, "{flags}: {ran:?}");
-        contains(&ran.err, &[said]);
+        contains(&ran.err, &[error]);
         for line in not_printed {
             assert!(!ran.out.contains(line), "{flags}: {line:?} in\n{}", ran.out);
         }
@@ -216,17 +217,17 @@ fn no_line_is_printed_before_it_is_true() {
     let pair = "--data-gpu 0 --model-gpu 1 --enable-memory-isolation";
     let shared = "--share-gpu --enable-memory-isolation";
     let not_reserved = ["✅", "Reserved", "Limit of", "🚀", "Creating model"];
-    // There is no plan: nothing at all is printed.
+    // Without a plan, nothing is printed.
     let nothing = ["🎯", "✅", "🚀", "🕐", "GPU"];
     let small = "--model-gpu-memory 600";
     check(&format!("--sim 2x24GiB {pair} {small}"), 2, "The model role is ", &nothing);
     check("--sim 2x24GiB --data-gpu 0", 2, "go together", &nothing);
-    // Another process was quicker.
+    // Another process took the memory first.
     check(&format!("--sim 2x24GiB,intruder=20GiB {pair}"), 1, "MB free", &not_reserved);
-    // The memory of the data role is refused, and that of the model role.
+    // The allocation of the data role fails, then that of the model role.
     check(&format!("--sim 1x24GiB,refuse-allocation=0 {shared}"), 1, "MB free", &not_reserved);
     check(&format!("--sim 1x24GiB,refuse-allocation=1 {shared}"), 1, "MB free", &not_reserved);
-    // The driver took more than it was planned to: known once the model is there.
+    // The driver uses more than planned, which is known once the model is created.
     let grown = format!("--sim 2x24GiB,driver-grows=200MiB {pair}");
     check(&grown, 1, "over its limit of", &["🕐", LAST, "Step "]);
 }

@@ -1,10 +1,10 @@
-//! What a refusal suggests, typed back, is accepted: every suggestion, of every refusal.
+//! Every suggestion of every refusal is accepted when it is typed.
 
 use serde_json::Value;
 
-use crate::call::{Ran, TandemCall, tandem, tandem_json, texts};
+use crate::command::{Ran, TandemCommand, tandem, tandem_json, texts};
 
-/// Flags that decide on the mode and the limits.
+/// Flags that determine the mode and the limits.
 const MODE_AND_LIMITS: [&str; 8] = [
     "--mode",
     "--data-gpu",
@@ -16,21 +16,20 @@ const MODE_AND_LIMITS: [&str; 8] = [
     "--model-gpu-memory",
 ];
 
-/// The smallest run there is: where even this is refused, no setting but the limit helps.
+/// The smallest possible run: if it is refused, only a larger limit helps.
 const SMALLEST: &str = "--model-size nano --batch-size 1 --max-mel-frames 8 --max-text-length 1 --buffer-size 1 \
                         --prefetch-buffer-size 3 --optimization-level basic";
 
-/// `line` as someone types it after reading `suggestion`: its flags replace those that are there, and those it names
-/// are left out.
+/// `line` with the suggestion applied: its flags replace the given ones, and the flags it names are removed.
 fn typed(line: &str, suggestion: &Value) -> String {
     let (args, left_out) = (texts(&suggestion["args"]), texts(&suggestion["instead_of"]));
     let flags = args.iter().filter(|word| word.starts_with("--"));
-    let gone: Vec<String> = flags.chain(&left_out).map(|flag| flag.replace("--no-", "--")).collect();
+    let removed: Vec<String> = flags.chain(&left_out).map(|flag| flag.replace("--no-", "--")).collect();
     let mut words = Vec::new();
     let mut dropping = false;
     for word in line.split_whitespace() {
-        // A word that is no flag belongs to the flag before it.
-        dropping = if word.starts_with("--") { gone.contains(&word.replace("--no-", "--")) } else { dropping };
+        // A word that is not a flag is the value of the flag before it.
+        dropping = if word.starts_with("--") { removed.contains(&word.replace("--no-", "--")) } else { dropping };
         if !dropping {
             words.push(word);
         }
@@ -42,16 +41,16 @@ fn details(refusal: &Value) -> &Vec<Value> {
     refusal["suggestion_details"].as_array().unwrap()
 }
 
-/// Types every suggestion of the refusal of `line` back; there is at least one.
+/// Applies every suggestion of the refusal of `line`; there is at least one.
 #[track_caller]
-fn check_all(call: impl Fn(&str) -> Ran, line: &str) -> Value {
-    let ran = call(&format!("plan {line} --json"));
+fn check_all(command: impl Fn(&str) -> Ran, line: &str) -> Value {
+    let ran = command(&format!("plan {line} --json"));
     assert_eq!(ran.code, 2, "{line}: {ran:?}");
     let refusal = ran.json();
     assert!(!details(&refusal).is_empty(), "{line} suggests nothing: {refusal:#}");
     for suggestion in details(&refusal) {
         let again = typed(line, suggestion);
-        let accepted = call(&format!("plan {again}"));
+        let accepted = command(&format!("plan {again}"));
         assert_eq!(accepted.code, 0, "{line}\nsuggests {suggestion}\ntyped as {again}\n{}", accepted.err);
     }
     refusal
@@ -61,10 +60,17 @@ fn limits(plan: &Value) -> (&Value, &Value, &Value) {
     (&plan["mode"], &plan["roles"]["data"]["limit_mb"], &plan["roles"]["model"]["limit_mb"])
 }
 
-/// `line` is too small a limit (or nothing wrong at all, which is said): what it suggests works, and one suggestion
-/// keeps mode and limits as `asked`.
+/// The mode and limits of a command line.
+struct RequestedLimits {
+    mode: &'static str,
+    data_mb: u64,
+    model_mb: u64,
+}
+
+/// If `line` has too small a limit, its suggestions work, and one of them keeps the requested mode and limits. Returns whether
+/// it was refused.
 #[track_caller]
-fn check_too_small(line: &str, asked: (&str, u64, u64)) -> bool {
+fn check_too_small(line: &str, requested: &RequestedLimits) -> bool {
     let (ran, refusal) = tandem_json(&format!("plan {line}"));
     if ran.code == 0 {
         return false;
@@ -75,14 +81,15 @@ fn check_too_small(line: &str, asked: (&str, u64, u64)) -> bool {
         let touched = [texts(&suggestion["args"]), texts(&suggestion["instead_of"])].concat();
         !touched.iter().any(|word| MODE_AND_LIMITS.contains(word))
     };
-    let Some(kept) = details(&refusal).iter().find(setting) else {
+    let Some(suggestion) = details(&refusal).iter().find(setting) else {
         let smallest = typed(line, &serde_json::json!({ "args": texts_of(SMALLEST), "instead_of": ["--grad-accum"] }));
         let ran = tandem(&format!("plan {smallest}"));
         assert_eq!(ran.code, 2, "{line} suggests nothing within its limits, yet {smallest} fits");
         return true;
     };
-    let (_, plan) = tandem_json(&format!("plan {}", typed(line, kept)));
-    assert_eq!(limits(&plan), (&asked.0.into(), &asked.1.into(), &asked.2.into()), "{line}\n{kept}");
+    let (_, plan) = tandem_json(&format!("plan {}", typed(line, suggestion)));
+    let RequestedLimits { mode, data_mb, model_mb } = *requested;
+    assert_eq!(limits(&plan), (&mode.into(), &data_mb.into(), &model_mb.into()), "{line}\n{suggestion}");
     true
 }
 
@@ -98,20 +105,21 @@ const WORKS: [&str; 5] = [
     "--batch-size 16 --max-mel-frames 3000 --optimization-level basic",
 ];
 
-/// Every model and every kind of work in too small a limit of either role; most of them are refused.
-fn sweep(devices: &str, mode: &str, limits: &[(u64, u64)]) {
+/// Every model and every kind of work with too small a limit of either role; most of them are refused.
+fn sweep(devices: &str, mode: &'static str, limits: &[(u64, u64)]) {
     let mut refused = 0;
-    // What a refusal costs is its shapes times the size of the model: the largest has one kind of work.
+    // The time of a refusal grows with its buckets and the model: the largest model has one kind of work.
     for (size, works) in [("nano", &WORKS[..]), ("normal", &WORKS[..2]), ("big", &WORKS[..1])] {
         for work in works {
             for (data, model) in limits {
                 let limits = format!("--data-gpu-memory {data} --model-gpu-memory {model}");
                 let line = format!("{devices} --enable-memory-isolation {limits} --model-size {size} {work}");
-                refused += u32::from(check_too_small(&line, (mode, *data, *model)));
+                let requested = RequestedLimits { mode, data_mb: *data, model_mb: *model };
+                refused += u32::from(check_too_small(&line, &requested));
             }
         }
     }
-    assert!(refused >= 12, "only {refused} were refused: the sweep looks at the wrong limits");
+    assert!(refused >= 12, "only {refused} were refused: the sweep uses the wrong limits");
 }
 
 #[test]
@@ -125,7 +133,7 @@ fn a_shared_gpu_with_too_small_limits() {
 }
 
 #[test]
-fn a_limit_below_what_the_driver_takes_suggests_a_larger_one() {
+fn a_limit_below_the_drivers_share_suggests_a_larger_one() {
     let two = "--sim 2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation";
     for limit in ["--data-gpu-memory 1", "--model-gpu-memory 512", "--data-gpu-memory 32 --model-gpu-memory 32"] {
         let refusal = check_all(tandem, &format!("{two} {limit}"));
@@ -188,7 +196,7 @@ fn every_other_refusal_with_something_to_type() {
 
 #[test]
 fn refusals_on_a_machine_without_a_gpu() {
-    let call = |line: &str| TandemCall::new(line).without_gpu().run();
+    let command = |line: &str| TandemCommand::new(line).without_gpu().run();
     let isolated = "--enable-memory-isolation --data-gpu-memory 4096";
     for line in [
         "--gpu 0",
@@ -200,12 +208,12 @@ fn refusals_on_a_machine_without_a_gpu() {
         &format!("--share-gpu {isolated}"),
         &format!("--data-gpu 0 --model-gpu 1 --transfer bounce {isolated}"),
     ] {
-        check_all(call, line);
+        check_all(command, line);
     }
 }
 
 #[test]
-fn every_recommended_row_is_accepted_as_it_is_typed() {
+fn every_recommended_row_is_accepted() {
     for wish in ["", "--model-size normal", "--model-size big --grad-accum 2", "--max-mel-frames 2000"] {
         let (ran, rows) = tandem_json(&format!("plan --recommend {wish}"));
         let rows = rows["rows"].as_array().unwrap();
@@ -218,15 +226,15 @@ fn every_recommended_row_is_accepted_as_it_is_typed() {
             let (ran, plan) = tandem_json(&format!("plan {args}"));
             assert_eq!(ran.code, 0, "{args}: {ran:?}");
             let found = (&plan["batch_size"], &plan["prefetch"], &limits(&plan).1, &limits(&plan).2);
-            let told = (&row["batch_size"], &row["prefetch"], &&row["data_limit_mb"], &&row["model_limit_mb"]);
-            assert_eq!(found, told, "{args}");
+            let expected = (&row["batch_size"], &row["prefetch"], &&row["data_limit_mb"], &&row["model_limit_mb"]);
+            assert_eq!(found, expected, "{args}");
         }
         assert!(rows.iter().filter(|row| !row["args"].is_null()).count() >= 4, "{rows:?}");
     }
 }
 
 #[test]
-fn two_cards_of_usual_sizes_start_from_the_handbook() {
+fn two_cards_of_usual_sizes_get_the_documented_settings() {
     let (_, rows) = tandem_json("plan --recommend");
     let check = |gb: u64, batches: &[u64], data: u64, model: u64, slots: &[u64]| {
         let mut rows = rows["rows"].as_array().unwrap().iter();

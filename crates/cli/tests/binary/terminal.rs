@@ -1,40 +1,40 @@
-//! A terminal of its own for a test: a window of tmux that is typed into, resized and looked at.
+//! A terminal for a test: a tmux window that the test types into, resizes and reads.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// What is not seen by then will not be. Nothing is decided by how long it took before.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// A generous timeout: tests wait for a result, not for a time.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Asks again and again until it is so; what is wrong until then is said when it stays so.
+/// Repeats the check until it succeeds. Fails with its last error after the timeout.
 #[track_caller]
-pub(crate) fn eventually(mut is_so: impl FnMut() -> Result<(), String>) {
-    let begun = Instant::now();
-    while let Err(wrong) = is_so() {
-        assert!(begun.elapsed() < PATIENCE, "{wrong}");
+pub(crate) fn eventually(mut check: impl FnMut() -> Result<(), String>) {
+    let started = Instant::now();
+    while let Err(error) = check() {
+        assert!(started.elapsed() < TIMEOUT, "{error}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// A window with a shell command in it. It ends with the test.
+/// A window that runs a shell command. It is closed when dropped.
 pub(crate) struct TestTerminal {
     socket: String,
 }
 
 impl TestTerminal {
-    /// Runs `line` in a window of that size; none where there is no tmux, which is said.
-    #[expect(clippy::print_stderr, reason = "a test that tests nothing says so")]
+    /// Runs `line` in a window of that size. Without tmux, prints so and returns none.
+    #[expect(clippy::print_stderr, reason = "a skipped test prints so")]
     pub(crate) fn run(line: &str, (width, height): (u16, u16)) -> Option<TestTerminal> {
-        if !Command::new("tmux").arg("-V").output().is_ok_and(|said| said.status.success()) {
+        if !Command::new("tmux").arg("-V").output().is_ok_and(|output| output.status.success()) {
             assert!(std::env::var_os("TANDEM_REQUIRE_TMUX").is_none(), "tmux is not installed, and it is required");
-            eprintln!("SKIPPED: tmux is not installed, and nothing else here is a terminal");
+            eprintln!("SKIPPED: tmux is not installed");
             return None;
         }
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let terminal = TestTerminal { socket: format!("tandem-{}-{number}", std::process::id()) };
-        // `cat` keeps the window until it has been looked at.
+        // `cat` keeps the window open until the test has read it.
         let line = format!("{line}; echo \"ended with $?\"; stty -a | grep -o ' [-]*icanon'; cat");
         let (width, height) = (width.to_string(), height.to_string());
         terminal.tmux(&["new-session", "-d", "-x", &width, "-y", &height, &line]);
@@ -45,7 +45,7 @@ impl TestTerminal {
         self.tmux(&["capture-pane", "-p"])
     }
 
-    /// What is on it once it shows all of `parts`.
+    /// Waits until the screen shows all of `parts`, and returns it.
     #[track_caller]
     pub(crate) fn until(&self, parts: &[&str]) -> String {
         let mut screen = self.screen();
@@ -55,7 +55,7 @@ impl TestTerminal {
                 .iter()
                 .all(|part| screen.contains(part))
                 .then_some(())
-                .ok_or(format!("{parts:?} never came to\n{screen}"))
+                .ok_or(format!("{parts:?} never appeared on\n{screen}"))
         });
         screen
     }
@@ -68,14 +68,14 @@ impl TestTerminal {
         self.tmux(&["send-keys", key]);
     }
 
-    /// The process of the program in the window.
+    /// The process id of the program in the window.
     pub(crate) fn child(&self) -> String {
         let shell = self.tmux(&["display-message", "-p", "#{pane_pid}"]);
         let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.trim())).unwrap();
         children.trim().to_owned()
     }
 
-    /// Fails unless the terminal is as it was before a program took it over.
+    /// Fails unless the terminal is back in its normal state.
     #[track_caller]
     pub(crate) fn is_restored(&self) {
         assert!(self.screen().contains("\n icanon"), "{}", self.screen());

@@ -1,8 +1,8 @@
-//! `validate`: five checks that pass on every kind of machine, and fail, by name, where something is wrong.
+//! `validate`: five checks that pass on every kind of machine and name what fails.
 
 use serde_json::json;
 
-use crate::call::{Ran, SMALL, TandemCall, contains, in_order, tandem, tandem_json};
+use crate::command::{Ran, SMALL, TandemCommand, contains, in_order, tandem, tandem_json};
 
 const HEADINGS: [&str; 5] = [
     "1. Checking prerequisites...\n",
@@ -43,44 +43,45 @@ fn two_gpus_pass_under_the_five_headings() {
 }
 
 #[test]
-fn peer_copies_that_deliver_nothing_are_replaced_aloud() {
+fn broken_peer_copies_are_replaced_with_a_warning() {
     let line = "--sim 2x24GiB,nvlink,corrupt-peer --data-gpu 0 --model-gpu 1";
     let ran = tandem(&format!("validate {line} {SMALL}"));
     passed(&ran, &["⚠️ bounce (peer copy from GPU 0 to GPU 1 changed", "through the host instead", "GB/s (bounce"]);
     let (_, plan) = tandem_json(&format!("plan {line}"));
     assert_eq!(plan["transfer"], "bounce");
-    let (_, told) = tandem_json(&format!("validate {line} {SMALL}"));
-    assert_eq!(told["plan"]["transfer"], "bounce", "the document names the way that was taken");
-    assert!(told["plan"]["transfer_mb_per_s"].is_number());
+    let (_, document) = tandem_json(&format!("validate {line} {SMALL}"));
+    assert_eq!(document["plan"]["transfer"], "bounce", "the document names the route that ran");
+    assert!(document["plan"]["transfer_mb_per_s"].is_number());
     contains(plan["notes"][0].as_str().unwrap(), &["through the host instead"]);
-    // Asked for by name, nothing else will do.
+    // An explicit --transfer peer has no fallback.
     let forced = tandem(&format!("validate {line} {SMALL} --transfer peer"));
     assert_eq!(forced.code, 1, "{forced:?}");
     contains(&forced.out, &["❌ peer copy from GPU 0 to GPU 1 changed", "Try --transfer bounce"]);
 }
 
 #[test]
-fn a_lost_card_is_not_taken_for_a_bad_road() {
-    for call in [120, 150, 180, 200] {
-        let ran = tandem(&format!("validate --sim 2x24GiB,nvlink,lose-card={call} --data-gpu 0 --model-gpu 1 {SMALL}"));
+fn a_lost_card_is_not_taken_for_a_broken_peer_copy() {
+    for command in [120, 150, 180, 200] {
+        let ran =
+            tandem(&format!("validate --sim 2x24GiB,nvlink,lose-card={command} --data-gpu 0 --model-gpu 1 {SMALL}"));
         assert_eq!(ran.code, 1, "{ran:?}");
         assert!(!ran.out.contains("through the host instead"), "{ran:?}");
     }
 }
 
 #[test]
-fn a_driver_that_takes_more_than_was_planned_fails_with_what_to_do() {
+fn a_driver_that_uses_more_than_planned_fails_with_what_to_do() {
     let ran =
         tandem(&format!("validate --sim 1x24GiB,driver-grows=200MiB --share-gpu --enable-memory-isolation {SMALL}"));
     assert_eq!(ran.code, 1, "{ran:?}");
     contains(&ran.out, &["❌ this process holds", "over its limit", "raise the limits by 64 MB"]);
-    let wide = tandem(&format!("validate --sim 1x24GiB,driver-grows=200MiB {SMALL}"));
-    assert_eq!(wide.code, 1, "{wide:?}");
-    contains(&wide.out, &["❌ the driver holds 7", "raise the limits by 64 MB"]);
+    let unlimited = tandem(&format!("validate --sim 1x24GiB,driver-grows=200MiB {SMALL}"));
+    assert_eq!(unlimited.code, 1, "{unlimited:?}");
+    contains(&unlimited.out, &["❌ the driver holds 7", "raise the limits by 64 MB"]);
 }
 
 #[test]
-fn without_a_figure_per_process_the_cards_free_memory_is_told_instead() {
+fn without_a_figure_per_process_the_free_memory_of_the_card_is_printed() {
     let line = "--sim 1x24GiB,no-process-figure --share-gpu --enable-memory-isolation";
     let ran = tandem(&format!("validate {line} {SMALL}"));
     passed(&ran, &["The driver gives no figure for this process on GPU 0: free memory fell by "]);
@@ -96,19 +97,19 @@ fn a_limit_is_named_where_there_is_one() {
 #[test]
 fn split_arenas_claim_no_reservation() {
     let line = format!("validate --sim 1x24GiB --share-gpu --enable-memory-isolation {SMALL}");
-    let ran = TandemCall::new(&line).env("TANDEM_ARENA", "split").run();
+    let ran = TandemCommand::new(&line).env("TANDEM_ARENA", "split").run();
     passed(&ran, &["Split arena for the data role"]);
     assert!(!ran.out.contains("Isolation configured"), "{ran:?}");
     let pair = format!("validate --sim 2x24GiB,nvlink --data-gpu 0 --model-gpu 1 {SMALL}");
-    passed(&TandemCall::new(&pair).env("TANDEM_ARENA", "split").run(), &["GB/s (peer: "]);
+    passed(&TandemCommand::new(&pair).env("TANDEM_ARENA", "split").run(), &["GB/s (peer: "]);
     assert!(!ran.out.contains("Reserved ") && !ran.out.contains("driver's pool"), "{ran:?}");
 }
 
 #[test]
-fn every_mode_and_every_way_across_passes() {
+fn every_mode_and_every_transfer_route_passes() {
     let two = "--data-gpu 1 --model-gpu 0";
     let shared = "--sim 1x24GiB --share-gpu --enable-memory-isolation";
-    for (line, across) in [
+    for (line, route) in [
         ("--sim 1x24GiB".to_owned(), "handover"),
         ("--sim 1x24GiB --share-gpu".to_owned(), "handover"),
         (shared.to_owned(), "handover"),
@@ -120,7 +121,7 @@ fn every_mode_and_every_way_across_passes() {
         (format!("--sim 2x24GiB,pcie3 {two} --enable-memory-isolation"), "(bounce"),
     ] {
         let ran = tandem(&format!("validate {line} {SMALL}"));
-        passed(&ran, &["✅ Pipeline simulation successful", across]);
+        passed(&ran, &["✅ Pipeline simulation successful", route]);
         let isolated = ["refused, by the driver's pool too", "✅ GPU Memory Isolation configured successfully"];
         contains(&ran.out, if line.contains("isolation") { &isolated } else { &[] });
         contains(
@@ -131,8 +132,8 @@ fn every_mode_and_every_way_across_passes() {
 }
 
 #[test]
-fn the_cpu_passes_and_speaks_of_no_gpu() {
-    let ran = TandemCall::new(&format!("validate {SMALL}")).without_gpu().run();
+fn the_cpu_passes_and_mentions_no_gpu() {
+    let ran = TandemCommand::new(&format!("validate {SMALL}")).without_gpu().run();
     passed(&ran, &["3. Testing model creation on the CPU...", "🚀 Intelligent GPU Pipeline: CPU Mode"]);
     for part in ["GPU 0", "GPU:0", "GPU indices"] {
         assert!(!ran.out.contains(part), "{part} in\n{}", ran.out);
@@ -150,7 +151,7 @@ fn the_headings_name_the_device_in_force() {
 }
 
 #[test]
-fn the_lines_of_a_start_come_in_their_order() {
+fn the_start_up_lines_come_in_order() {
     let line = format!(
         "validate --sim 4x24GiB --data-gpu 2 --model-gpu 3 --buffer-size 50 {}",
         SMALL.replace("--buffer-size 4", "")
@@ -189,7 +190,7 @@ fn the_lines_of_a_start_come_in_their_order() {
 }
 
 #[test]
-fn one_gpu_says_how_it_buffers() {
+fn one_gpu_prints_its_buffering() {
     let ran = tandem(&format!("validate --sim 1x24GiB {SMALL}"));
     let lines = [
         "🚀 Intelligent GPU Pipeline: Single-GPU Buffered Mode",
@@ -201,13 +202,13 @@ fn one_gpu_says_how_it_buffers() {
 }
 
 #[test]
-fn a_good_end_says_what_to_run() {
+fn a_passed_validation_prints_the_command_to_run() {
     let ran = tandem(&format!("validate --sim 2x24GiB --data-gpu 0 --model-gpu 1 {SMALL} -q"));
     let (_, after) = ran.out.split_once(PASSED).unwrap();
     contains(after, &["tandem ", "--data-gpu 0", "--model-gpu 1", "--batch-size 2"]);
 }
 
-/// `line` with `fault` planted fails by name, with exit code 1, for people and for programs.
+/// With `fault` injected, the validation names it and ends with exit code 1, as text and as JSON.
 #[track_caller]
 fn check_fault(devices: &str, fault: &str, named: &[&str]) -> Ran {
     let (machine, flags) = devices.split_once(' ').unwrap();
@@ -215,16 +216,16 @@ fn check_fault(devices: &str, fault: &str, named: &[&str]) -> Ran {
     let ran = tandem(&line);
     assert_eq!(ran.code, 1, "{line}: {ran:?}");
     assert!(!ran.both().contains('🎉') && !ran.err.contains("panicked"), "{line}: {ran:?}");
-    let said = ran.both();
-    let complaints: Vec<&str> = said.lines().filter(|line| line.contains('❌')).collect();
+    let printed = ran.both();
+    let errors: Vec<&str> = printed.lines().filter(|line| line.contains('❌')).collect();
     assert!(
-        named.iter().any(|name| complaints.iter().any(|c| c.contains(name))),
-        "{line}: {named:?} in {complaints:?}"
+        named.iter().any(|name| errors.iter().any(|error| error.contains(name))),
+        "{line}: {named:?} in {errors:?}"
     );
 
-    let told = tandem(&format!("{line} --json"));
-    assert_eq!((told.code, &told.json()["passed"]), (1, &json!(false)), "{line}: {told:?}");
-    assert!(!told.err.contains("panicked"), "{line}: {told:?}");
+    let with_json = tandem(&format!("{line} --json"));
+    assert_eq!((with_json.code, &with_json.json()["passed"]), (1, &json!(false)), "{line}: {with_json:?}");
+    assert!(!with_json.err.contains("panicked"), "{line}: {with_json:?}");
     ran
 }
 
@@ -232,7 +233,7 @@ const TWO: &str = "2x24GiB --data-gpu 0 --model-gpu 1";
 const SHARED: &str = "1x24GiB --share-gpu --enable-memory-isolation --transfer bounce";
 
 #[test]
-fn refused_memory_fails_by_name() {
+fn refused_memory_is_named() {
     for number in [0, 1, 2, 3, 5, 7, 9] {
         let named = ["GPU 0 has no ", "GPU 1 has no ", "page-locked memory"];
         check_fault(TWO, &format!("refuse-allocation={number}"), &named);
@@ -243,7 +244,7 @@ fn refused_memory_fails_by_name() {
 }
 
 #[test]
-fn failed_copies_fail_by_name() {
+fn failed_copies_are_named() {
     for number in [0, 1, 2, 3, 6, 10, 25, 50] {
         check_fault(TWO, &format!("fail-copy={number}"), &["copy failed on GPU "]);
     }
@@ -253,7 +254,7 @@ fn failed_copies_fail_by_name() {
 }
 
 #[test]
-fn lost_cards_fail_by_name() {
+fn lost_cards_are_named() {
     for number in [2, 3, 6, 10, 15, 30, 60, 120, 250, 500] {
         check_fault(TWO, &format!("lose-card={number}"), &["GPU 0 was lost", "GPU 1 was lost"]);
     }
@@ -263,12 +264,12 @@ fn lost_cards_fail_by_name() {
 }
 
 #[test]
-fn a_card_lost_while_the_machine_is_read_fails_by_name() {
+fn a_card_lost_during_the_survey_is_named() {
     check_fault(TWO, "lose-card=0", &["GPU 0 was lost"]);
 }
 
 #[test]
-fn memory_taken_by_another_process_meanwhile_fails_by_name() {
+fn memory_taken_by_another_process_is_named() {
     let isolated = "2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation";
     check_fault(isolated, "intruder=20GiB", &["GPU 0 has no ", "GPU 1 has no "]);
     check_fault("1x24GiB --share-gpu --enable-memory-isolation", "intruder=20GiB", &["GPU 0 has no "]);
@@ -284,22 +285,22 @@ fn a_fault_that_is_never_reached_changes_nothing() {
 }
 
 #[test]
-fn a_failed_first_check_skips_the_rest_and_says_so() {
+fn a_failed_first_check_skips_the_rest_with_a_message() {
     let ran = check_fault(TWO, "lose-card=3", &["GPU 1 was lost"]);
     contains(&ran.out, &["1. Checking prerequisites...", "skipped"]);
     assert!(!ran.out.contains("2. Validating"), "{ran:?}");
 }
 
 #[test]
-fn a_bad_end_lists_the_failed_checks_and_what_to_do() {
+fn a_failed_validation_lists_the_failed_checks_and_what_to_do() {
     let ran = tandem(&format!("validate --sim 2x24GiB,refuse-allocation=0 --data-gpu 0 --model-gpu 1 {SMALL} -q"));
     let lines: Vec<&str> = ran.out.lines().collect();
     contains(&ran.out, &["❌ Validation failed:", "2. GPU 0 has no "]);
-    assert!(lines.len() > 2, "nothing says what to do: {lines:?}");
+    assert!(lines.len() > 2, "no line has advice: {lines:?}");
 }
 
 #[test]
-fn the_document_has_every_check_and_no_limit_was_passed() {
+fn the_document_has_every_check_and_no_limit_was_exceeded() {
     let (ran, report) = tandem_json(&format!("validate --sim {TWO} --enable-memory-isolation {SMALL}"));
     let checks = report["checks"].as_array().unwrap();
     assert!((1..=5).all(|number| checks.iter().any(|check| check["number"] == number)), "{report:#}");

@@ -1,4 +1,4 @@
-//! Calling the program with nothing of the caller's surroundings: a GPU on this machine changes no simulated run.
+//! Runs the program in a clean environment: a GPU on this machine does not affect simulated runs.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -8,67 +8,67 @@ use serde_json::Value;
 
 use crate::machine::TempFolder;
 
-/// One call of the program, about to be made.
-pub(crate) struct TandemCall(Command);
+/// A command line of the program, to be run.
+pub(crate) struct TandemCommand(Command);
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Ran {
-    /// The exit code; a signal is a code no shell gives.
+    /// The exit code, or -1 after a signal.
     pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-/// A run of the smallest model that is set up in a fraction of a second.
+/// Flags of a run that starts in a fraction of a second.
 pub(crate) const SMALL: &str = "--model-size nano --batch-size 2 --buffer-size 4 --max-mel-frames 200";
 
-/// Calls the program with the words of `line` as its arguments.
+/// Runs the program with the words of `line` as its arguments.
 pub(crate) fn tandem(line: &str) -> Ran {
-    TandemCall::new(line).run()
+    TandemCommand::new(line).run()
 }
 
-/// The same with `--json`, and the document it printed.
+/// The same with `--json`. Returns the document, too.
 pub(crate) fn tandem_json(line: &str) -> (Ran, Value) {
     let ran = tandem(&format!("{line} --json"));
     let document = ran.json();
     (ran, document)
 }
 
-impl TandemCall {
-    pub(crate) fn new(line: &str) -> TandemCall {
+impl TandemCommand {
+    pub(crate) fn new(line: &str) -> TandemCommand {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
         command.args(line.split_whitespace()).env_clear().env("LANG", "C.UTF-8").stdin(Stdio::null());
-        TandemCall(command)
+        TandemCommand(command)
     }
 
-    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> TandemCall {
+    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> TandemCommand {
         self.0.arg(arg);
         self
     }
 
-    pub(crate) fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> TandemCall {
+    pub(crate) fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> TandemCommand {
         self.0.args(args);
         self
     }
 
-    /// Run from inside `folder`.
-    pub(crate) fn inside(mut self, folder: &TempFolder) -> TandemCall {
+    /// Runs inside `folder`.
+    pub(crate) fn inside(mut self, folder: &TempFolder) -> TandemCommand {
         self.0.current_dir(folder.path(""));
         self
     }
 
-    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> TandemCall {
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> TandemCommand {
         self.0.env(name, value);
         self
     }
 
-    pub(crate) fn without_env(mut self, name: &str) -> TandemCall {
+    pub(crate) fn without_env(mut self, name: &str) -> TandemCommand {
         self.0.env_remove(name);
         self
     }
 
-    pub(crate) fn config(self, file: &Path) -> TandemCall {
+    pub(crate) fn config(self, file: &Path) -> TandemCommand {
         self.arg("--config").arg(file)
     }
 
@@ -78,14 +78,14 @@ impl TandemCall {
         Ran { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
     }
 
-    /// The command itself, for what `run` does not do.
-    pub(crate) fn into_command(self) -> Command {
+    /// The command of the standard library, for what `run` does not do.
+    pub(crate) fn into_std(self) -> Command {
         self.0
     }
 }
 
 impl Ran {
-    /// The one document on standard output.
+    /// The JSON document on standard output.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
