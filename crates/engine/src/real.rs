@@ -12,17 +12,17 @@ use tandem_device::Element;
 /// An element type tensors are stored in.
 pub trait Real: Element {
     /// What is computed with it.
-    type Wide: Float;
+    type Acc: Float;
     /// The number.
-    fn load(self) -> Self::Wide;
+    fn load(self) -> Self::Acc;
     /// The nearest element; zero where that is subnormal.
-    fn store(wide: Self::Wide) -> Self;
+    fn store(wide: Self::Acc) -> Self;
 }
 
 /// A number that is computed with. `f32`'s transcendental functions are polynomials that vectorise, good to a few units in
 /// the last place; `f64`'s are the standard library's.
 pub trait Float:
-    Real<Wide = Self>
+    Real<Acc = Self>
     + Copy
     + PartialOrd
     + Default
@@ -67,7 +67,7 @@ pub trait Float:
 }
 
 impl Real for f32 {
-    type Wide = f32;
+    type Acc = f32;
     #[inline(always)]
     fn load(self) -> f32 {
         self
@@ -79,7 +79,7 @@ impl Real for f32 {
 }
 
 impl Real for f64 {
-    type Wide = f64;
+    type Acc = f64;
     #[inline(always)]
     fn load(self) -> f64 {
         self
@@ -91,7 +91,7 @@ impl Real for f64 {
 }
 
 impl Real for bf16 {
-    type Wide = f32;
+    type Acc = f32;
     #[inline(always)]
     fn load(self) -> f32 {
         self.to_f32()

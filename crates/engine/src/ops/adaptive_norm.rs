@@ -102,7 +102,7 @@ impl Op for AdaptiveNormBackward {
 struct Kernels<T>(std::marker::PhantomData<T>);
 
 impl<T: Real> Kernels<T> {
-    const WIDE: DType = <T::Wide as Element>::DTYPE;
+    const ACC: DType = <T::Acc as Element>::DTYPE;
 
     const FORWARD: [Kernel; SIZES] = by_size(
         named_by_size!(T, "adaptive_norm"),
@@ -112,7 +112,7 @@ impl<T: Real> Kernels<T> {
             Param::In(T::DTYPE),
             Param::In(DType::U32),
             Param::Out(T::DTYPE),
-            Param::Out(Self::WIDE),
+            Param::Out(Self::ACC),
             Param::U32,
             Param::U32,
         ],
@@ -126,10 +126,10 @@ impl<T: Real> Kernels<T> {
             Param::In(T::DTYPE),
             Param::In(T::DTYPE),
             Param::In(DType::U32),
-            Param::In(Self::WIDE),
+            Param::In(Self::ACC),
             Param::In(T::DTYPE),
             Param::Out(T::DTYPE),
-            Param::Out(Self::WIDE),
+            Param::Out(Self::ACC),
             Param::U32,
             Param::U32,
         ],
@@ -138,9 +138,9 @@ impl<T: Real> Kernels<T> {
 }
 
 /// What a row is multiplied by, `1 + scale`, and its shift.
-fn gain_and_shift<T: Real>(scale_shift: &[T], row: usize, columns: usize) -> (Vec<T::Wide>, Vec<T::Wide>) {
+fn gain_and_shift<T: Real>(scale_shift: &[T], row: usize, columns: usize) -> (Vec<T::Acc>, Vec<T::Acc>) {
     let (scale, shift) = scale_shift[row * 2 * columns..][..2 * columns].split_at(columns);
-    let one = T::Wide::of(1.0);
+    let one = T::Acc::of(1.0);
     (scale.iter().map(|scale| one + scale.load()).collect(), widened(shift))
 }
 
@@ -150,7 +150,7 @@ fn forward<T: Real>(args: &mut HostArgs<'_>) {
     let stretches = stretches(&args.read::<u32>(2)[..=count], FRAMES_OF_A_PIECE);
     let workers = args.workers();
     let out = cut(args.write::<T>(3), stretches.iter().map(|s| s.count * columns));
-    let kept = cut(args.write::<T::Wide>(4), stretches.iter().map(|s| s.count * 2));
+    let kept = cut(args.write::<T::Acc>(4), stretches.iter().map(|s| s.count * 2));
     workers.each_part(out.into_iter().zip(kept).collect(), |piece, (out, kept)| {
         let stretch: &Stretch = &stretches[piece];
         if stretch.count == 0 {
@@ -168,10 +168,10 @@ fn backward<T: Real>(args: &mut HostArgs<'_>) {
     let (count, columns) = (args.u32(7) as usize, args.u32(8) as usize);
     let (x, scale_shift, gradient) = (args.read::<T>(0), args.read::<T>(1), args.read::<T>(4));
     let stretches = stretches(&args.read::<u32>(2)[..=count], FRAMES_OF_A_PIECE);
-    let kept = args.read::<T::Wide>(3);
+    let kept = args.read::<T::Acc>(3);
     let workers = args.workers();
     let out = cut(args.write::<T>(5), stretches.iter().map(|s| s.count * columns));
-    let sums = cut(args.write::<T::Wide>(6), stretches.iter().map(|_| 2 * columns));
+    let sums = cut(args.write::<T::Acc>(6), stretches.iter().map(|_| 2 * columns));
     workers.each_part(out.into_iter().zip(sums).collect(), |piece, (out, sums)| {
         let stretch: &Stretch = &stretches[piece];
         let (gain, _) = gain_and_shift(scale_shift, stretch.row, columns);

@@ -121,12 +121,12 @@ impl Op for Align {
 
 struct Kernels<T>(std::marker::PhantomData<T>);
 
-impl<T: Real<Wide: host::GemmFloat>> Kernels<T> {
+impl<T: Real<Acc: host::GemmFloat>> Kernels<T> {
     const SCORES: Kernel = Kernel {
         name: named_for!(T, "align_scores"),
         source: on_cuda::<T>(&SOURCE),
         params: &[
-            Param::Out(<T::Wide as Element>::DTYPE),
+            Param::Out(<T::Acc as Element>::DTYPE),
             Param::In(T::DTYPE),
             Param::In(T::DTYPE),
             Param::In(DType::U32),
@@ -140,11 +140,11 @@ impl<T: Real<Wide: host::GemmFloat>> Kernels<T> {
     };
 
     const PATH: Kernel = Kernel {
-        name: named_for!(T::Wide, "align_path"),
+        name: named_for!(T::Acc, "align_path"),
         source: on_cuda::<T>(&SOURCE),
         params: &[
             Param::Out(DType::I32),
-            Param::Out(<T::Wide as Element>::DTYPE),
+            Param::Out(<T::Acc as Element>::DTYPE),
             Param::Out(DType::U32),
             Param::In(DType::U32),
             Param::In(DType::I32),
@@ -153,7 +153,7 @@ impl<T: Real<Wide: host::GemmFloat>> Kernels<T> {
             Param::U32,
             Param::U32,
         ],
-        host: &paths::<T::Wide>,
+        host: &paths::<T::Acc>,
     };
 }
 
@@ -192,15 +192,15 @@ impl Row {
     }
 }
 
-fn scores<T: Real<Wide: host::GemmFloat>>(args: &mut HostArgs<'_>) {
+fn scores<T: Real<Acc: host::GemmFloat>>(args: &mut HostArgs<'_>) {
     let (prior, mel, rows) = (args.read::<T>(1), args.read::<T>(2), rows(args, 3));
     let (columns, stride) = (args.u32(7) as usize, args.u32(8) as usize);
     let workers = args.workers();
-    let tables = cut(args.write::<T::Wide>(0), rows.iter().map(|row| row.frame_room * stride));
+    let tables = cut(args.write::<T::Acc>(0), rows.iter().map(|row| row.frame_room * stride));
     workers.each_part(tables, |row, table| {
         let row = &rows[row];
         if row.has_path() {
-            let wide = |x: &[T], first: usize, count: usize| -> Vec<T::Wide> {
+            let wide = |x: &[T], first: usize, count: usize| -> Vec<T::Acc> {
                 x[first * columns..(first + count) * columns].iter().map(|x| x.load()).collect()
             };
             let tokens = wide(prior, row.first_token, row.tokens);

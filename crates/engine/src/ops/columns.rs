@@ -169,7 +169,7 @@ impl<T: Real> Moves<T> {
 fn move_columns<T: Real>(args: &mut HostArgs<'_>) {
     let [width, out_width, from, to, count] = [2, 3, 4, 5, 6].map(|i| args.u32(i) as usize);
     let (x, alone) = (args.read::<T>(0), args.u32(7) != 0);
-    let zero = T::store(T::Wide::zero());
+    let zero = T::store(T::Acc::zero());
     let of_a_piece = frames_of_a_piece(out_width);
     let workers = args.workers();
     workers.each_chunk(args.write::<T>(1), of_a_piece * out_width, |piece, out| {

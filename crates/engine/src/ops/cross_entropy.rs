@@ -104,14 +104,14 @@ fn arguments(inputs: &[Tensor]) -> impl Iterator<Item = LaunchArg> + '_ {
 struct EntropyKernel<T>(std::marker::PhantomData<T>);
 
 impl<T: Real> EntropyKernel<T> {
-    const WIDE: DType = <T::Wide as Element>::DTYPE;
+    const ACC: DType = <T::Acc as Element>::DTYPE;
 
     const FORWARD: Kernel = Kernel {
         name: named_for!(T, "cross_entropy"),
         source: on_cuda::<T>(&SOURCE),
         params: &[
-            Param::Out(Self::WIDE),
-            Param::Out(Self::WIDE),
+            Param::Out(Self::ACC),
+            Param::Out(Self::ACC),
             Param::In(T::DTYPE),
             Param::In(DType::I32),
             Param::In(DType::U32),
@@ -127,8 +127,8 @@ impl<T: Real> EntropyKernel<T> {
         source: on_cuda::<T>(&SOURCE),
         params: &[
             Param::Out(T::DTYPE),
-            Param::In(Self::WIDE),
-            Param::In(Self::WIDE),
+            Param::In(Self::ACC),
+            Param::In(Self::ACC),
             Param::In(T::DTYPE),
             Param::In(DType::I32),
             Param::In(DType::U32),
@@ -175,14 +175,14 @@ impl<'a, T: Real> Data<'a, T> {
 fn forward<T: Real>(args: &mut HostArgs<'_>) {
     let data = Data::<T>::of(args, 2);
     let workers = args.workers();
-    let (partial, log_sums) = (args.write::<T::Wide>(0), args.write::<T::Wide>(1));
+    let (partial, log_sums) = (args.write::<T::Acc>(0), args.write::<T::Acc>(1));
     let of_a_piece = frames_of_a_piece(2 * data.classes);
     workers.each_pair((partial, 1), (log_sums, of_a_piece), |piece, sum, log_sums| {
         let first = piece * of_a_piece;
-        sum[0] = T::Wide::zero();
+        sum[0] = T::Acc::zero();
         for part in row_parts(data.starts, first..first + log_sums.len()) {
             for frame in part.frames.clone() {
-                let (mut log_sum, mut term) = (T::Wide::zero(), T::Wide::zero());
+                let (mut log_sum, mut term) = (T::Acc::zero(), T::Acc::zero());
                 if let Some(class) = data.class_of(frame, &part) {
                     let logits = data.logits_of(frame);
                     log_sum = log_sum_exp(logits);
@@ -196,19 +196,19 @@ fn forward<T: Real>(args: &mut HostArgs<'_>) {
 }
 
 /// ln Σ e^x, in eight lanes that are added in order; nothing overflows.
-fn log_sum_exp<T: Real>(x: &[T]) -> T::Wide {
+fn log_sum_exp<T: Real>(x: &[T]) -> T::Acc {
     let (blocks, largest) = (x.chunks_exact(8), largest_of(x));
-    let mut lanes = [T::Wide::zero(); 8];
-    let rest: T::Wide = blocks.remainder().iter().map(|x| (x.load() - largest).exp()).sum();
+    let mut lanes = [T::Acc::zero(); 8];
+    let rest: T::Acc = blocks.remainder().iter().map(|x| (x.load() - largest).exp()).sum();
     for block in blocks {
         lanes.iter_mut().zip(block).for_each(|(lane, x)| *lane += (x.load() - largest).exp());
     }
-    largest + (lanes.into_iter().sum::<T::Wide>() + rest).ln()
+    largest + (lanes.into_iter().sum::<T::Acc>() + rest).ln()
 }
 
 /// The largest number of a slice. What is not a number is passed over here, and met in the sum.
-fn largest_of<T: Real>(x: &[T]) -> T::Wide {
-    let mut lanes = [T::Wide::of(f64::NEG_INFINITY); 8];
+fn largest_of<T: Real>(x: &[T]) -> T::Acc {
+    let mut lanes = [T::Acc::of(f64::NEG_INFINITY); 8];
     let blocks = x.chunks_exact(8);
     blocks.remainder().iter().for_each(|x| lanes[0] = x.load().max(lanes[0]));
     for block in blocks {
@@ -218,7 +218,7 @@ fn largest_of<T: Real>(x: &[T]) -> T::Wide {
 }
 
 fn backward<T: Real>(args: &mut HostArgs<'_>) {
-    let (log_sums, gradient) = (args.read::<T::Wide>(1), args.read::<T::Wide>(2)[0]);
+    let (log_sums, gradient) = (args.read::<T::Acc>(1), args.read::<T::Acc>(2)[0]);
     let data = Data::<T>::of(args, 3);
     let workers = args.workers();
     let (classes, of_a_piece) = (data.classes, frames_of_a_piece(2 * data.classes));
@@ -228,7 +228,7 @@ fn backward<T: Real>(args: &mut HostArgs<'_>) {
             for frame in part.frames.clone() {
                 let out = &mut out[(frame - first) * classes..(frame - first + 1) * classes];
                 match data.class_of(frame, &part) {
-                    None => out.fill(T::store(T::Wide::zero())),
+                    None => out.fill(T::store(T::Acc::zero())),
                     Some(class) => softmax_less_one(data.logits_of(frame), log_sums[frame], class, gradient, out),
                 }
             }
@@ -237,11 +237,11 @@ fn backward<T: Real>(args: &mut HostArgs<'_>) {
 }
 
 /// The probabilities, less one at `class`, times the gradient.
-fn softmax_less_one<T: Real>(logits: &[T], log_sum: T::Wide, class: usize, gradient: T::Wide, out: &mut [T]) {
+fn softmax_less_one<T: Real>(logits: &[T], log_sum: T::Acc, class: usize, gradient: T::Acc, out: &mut [T]) {
     for (out, x) in out.iter_mut().zip(logits) {
         *out = T::store(gradient * (x.load() - log_sum).exp());
     }
-    out[class] = T::store(gradient * ((logits[class].load() - log_sum).exp() - T::Wide::of(1.0)));
+    out[class] = T::store(gradient * ((logits[class].load() - log_sum).exp() - T::Acc::of(1.0)));
 }
 
 impl Graph {

@@ -207,7 +207,7 @@ impl<T: Real> Kernels<T> {
             Self::TABLE,
             Self::TABLE,
             Self::LENGTHS,
-            Param::Out(<T::Wide as Element>::DTYPE),
+            Param::Out(<T::Acc as Element>::DTYPE),
             Param::U32,
             Param::U32,
             Param::U32,
@@ -227,7 +227,7 @@ impl<T: Real> Kernels<T> {
 }
 
 /// The weight `[channels, taps]` with the channels of a tap together, so that loops over channels are over slices.
-fn by_tap<T: Real>(weight: &[T], channels: usize) -> Vec<T::Wide> {
+fn by_tap<T: Real>(weight: &[T], channels: usize) -> Vec<T::Acc> {
     let taps = weight.len() / channels;
     (0..weight.len()).map(|i| weight[i % channels * taps + i / channels].load()).collect()
 }
@@ -236,7 +236,7 @@ fn by_tap<T: Real>(weight: &[T], channels: usize) -> Vec<T::Wide> {
 const LANES: usize = 16;
 
 /// `out = start + Σ weight · x`, where each of `taps` says at which element of either a tap begins.
-fn weigh<T: Real>(out: &mut [T], start: &[T::Wide], taps: &[(usize, usize)], weight: &[T::Wide], x: &[T]) {
+fn weigh<T: Real>(out: &mut [T], start: &[T::Acc], taps: &[(usize, usize)], weight: &[T::Acc], x: &[T]) {
     let blocks = out.len() / LANES;
     for block in 0..blocks {
         weigh_lanes::<T, LANES>(out, block * LANES, start, taps, weight, x);
@@ -250,12 +250,12 @@ fn weigh<T: Real>(out: &mut [T], start: &[T::Wide], taps: &[(usize, usize)], wei
 fn weigh_lanes<T: Real, const N: usize>(
     out: &mut [T],
     first: usize,
-    start: &[T::Wide],
+    start: &[T::Acc],
     taps: &[(usize, usize)],
-    weight: &[T::Wide],
+    weight: &[T::Acc],
     x: &[T],
 ) {
-    let mut sums = [T::Wide::zero(); N];
+    let mut sums = [T::Acc::zero(); N];
     sums.copy_from_slice(&start[first..first + N]);
     for &(of_weight, of_x) in taps {
         let (weight, x) = (&weight[of_weight + first..][..N], &x[of_x + first..][..N]);
@@ -298,7 +298,7 @@ fn of_frames<T: Real>(args: &mut HostArgs<'_>) {
     let (gradient, weight) = (args.read::<T>(0), args.read::<T>(1));
     let (starts, out_starts, lengths) = (args.read::<u32>(2), args.read::<u32>(3), args.read::<i32>(4));
     let (channels, window) = (args.u32(6) as usize, ConvWindow::of_args(args, 7));
-    let (weight, zeros) = (by_tap(weight, channels), vec![T::Wide::zero(); channels]);
+    let (weight, zeros) = (by_tap(weight, channels), vec![T::Acc::zero(); channels]);
     let frames = frames_of_a_piece(channels * window.kernel as usize);
     let workers = args.workers();
     workers.each_chunk(args.write::<T>(5), frames * channels, |piece, out| {
@@ -324,8 +324,8 @@ fn shares<T: Real>(args: &mut HostArgs<'_>) {
     let (channels, window) = (args.u32(6) as usize, ConvWindow::of_args(args, 7));
     let (share, total) = (FRAMES_OF_A_SHARE as usize, gradient.len() / channels);
     let workers = args.workers();
-    workers.each_chunk(args.write::<T::Wide>(5), channels * window.kernel as usize, |piece, sums| {
-        sums.fill(T::Wide::zero());
+    workers.each_chunk(args.write::<T::Acc>(5), channels * window.kernel as usize, |piece, sums| {
+        sums.fill(T::Acc::zero());
         let first = piece * share;
         for run in row_parts(out_starts, first..first + share.min(total - first)) {
             let length = filled_of(starts, lengths, run.row);
@@ -348,7 +348,7 @@ fn shares<T: Real>(args: &mut HostArgs<'_>) {
 fn combine<T: Real>(args: &mut HostArgs<'_>) {
     let (shares, adds) = (args.read::<T>(0), args.u32(5) != 0);
     let (channels, taps) = (args.u32(3) as usize, args.u32(4) as usize);
-    let mut total = vec![T::Wide::zero(); channels * taps];
+    let mut total = vec![T::Acc::zero(); channels * taps];
     for share in shares.chunks_exact(channels * taps) {
         total.iter_mut().zip(share).for_each(|(total, share)| *total += share.load());
     }

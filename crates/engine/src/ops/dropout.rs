@@ -114,7 +114,7 @@ fn dropout<T: Real>(args: &mut HostArgs<'_>, bring: impl Fn(usize, &mut [T]) + S
     let workers = args.workers();
     let y = args.write::<T>(0);
     let of_a_piece = frames_of_a_piece(2 * columns);
-    let scale = T::Wide::of(scale_of(below));
+    let scale = T::Acc::of(scale_of(below));
     workers.each_chunk(y, of_a_piece * columns, |piece, y| {
         let first = piece * of_a_piece;
         bring(first * columns, y);
@@ -128,9 +128,9 @@ fn dropout<T: Real>(args: &mut HostArgs<'_>, bring: impl Fn(usize, &mut [T]) + S
     });
 }
 
-fn thin<T: Real>(y: &mut [T], words: &[u32], below: u32, scale: T::Wide) {
+fn thin<T: Real>(y: &mut [T], words: &[u32], below: u32, scale: T::Acc) {
     for (y, &word) in y.iter_mut().zip(words) {
-        let factor = if word < below { T::Wide::zero() } else { scale };
+        let factor = if word < below { T::Acc::zero() } else { scale };
         *y = T::store(y.load() * factor);
     }
 }

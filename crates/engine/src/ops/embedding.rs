@@ -109,7 +109,7 @@ impl<T: Real> Tables<T> {
         params: &[
             Param::In(T::DTYPE),
             Param::In(DType::I32),
-            Param::Out(<T::Wide as Element>::DTYPE),
+            Param::Out(<T::Acc as Element>::DTYPE),
             Param::U32,
             Param::U32,
             Param::U32,
@@ -128,7 +128,7 @@ fn pick<T: Real>(args: &mut HostArgs<'_>) {
         for (out, &id) in out.chunks_exact_mut(channels).zip(&ids[piece * of_a_piece..]) {
             match usize::try_from(id) {
                 Ok(id) if id < rows => out.copy_from_slice(&table[id * channels..][..channels]),
-                _ => out.fill(T::store(T::Wide::zero())),
+                _ => out.fill(T::store(T::Acc::zero())),
             }
         }
     });
@@ -139,10 +139,10 @@ fn of_table<T: Real>(args: &mut HostArgs<'_>) {
     let (channels, rows, adds) = (args.u32(4) as usize, args.u32(5) as usize, args.u32(6) != 0);
     let (first, places) = places_by_id(ids, rows);
     let workers = args.workers();
-    workers.each_chunk(args.write::<T::Wide>(2), ROWS_OF_A_PIECE * channels, |piece, out| {
-        let mut sum = vec![T::Wide::zero(); channels];
+    workers.each_chunk(args.write::<T::Acc>(2), ROWS_OF_A_PIECE * channels, |piece, out| {
+        let mut sum = vec![T::Acc::zero(); channels];
         for (row, out) in (piece * ROWS_OF_A_PIECE..).zip(out.chunks_exact_mut(channels)) {
-            sum.fill(T::Wide::zero());
+            sum.fill(T::Acc::zero());
             for &place in &places[first[row] as usize..first[row + 1] as usize] {
                 let part = &gradient[place as usize * channels..][..channels];
                 sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part.load());

@@ -188,7 +188,7 @@ fn expand<T: Real>(args: &mut HostArgs<'_>) {
                 }
                 match token < tokens.end {
                     true => out.copy_from_slice(&x[token * channels..][..channels]),
-                    false => out.fill(T::store(T::Wide::zero())),
+                    false => out.fill(T::store(T::Acc::zero())),
                 }
             }
         }
@@ -202,7 +202,7 @@ fn sum_tokens<T: Real>(args: &mut HostArgs<'_>) {
     let of_a_piece = frames_of_a_piece(6 * channels);
     let workers = args.workers();
     workers.each_chunk(args.write::<T>(4), of_a_piece * channels, |piece, out| {
-        let mut sum = vec![T::Wide::zero(); channels];
+        let mut sum = vec![T::Acc::zero(); channels];
         let mut out = out.chunks_exact_mut(channels);
         for run in row_parts(text_starts, piece * of_a_piece..piece * of_a_piece + out.len()) {
             let first = run.frames.start;
@@ -211,7 +211,7 @@ fn sum_tokens<T: Real>(args: &mut HostArgs<'_>) {
                 _ => ends[first - 1] as usize,
             };
             for (&end, out) in ends[run.frames].iter().zip(&mut out) {
-                sum.fill(T::Wide::zero());
+                sum.fill(T::Acc::zero());
                 for part in gradient[frame * channels..end as usize * channels].chunks_exact(channels) {
                     sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part.load());
                 }

@@ -109,7 +109,7 @@ impl Op for GroupNormBackward {
 struct Kernels<T>(std::marker::PhantomData<T>);
 
 impl<T: Real> Kernels<T> {
-    const WIDE: DType = <T::Wide as Element>::DTYPE;
+    const ACC: DType = <T::Acc as Element>::DTYPE;
 
     const FORWARD: Kernel = Kernel {
         name: named_for!(T, "group_norm"),
@@ -121,7 +121,7 @@ impl<T: Real> Kernels<T> {
             Param::In(DType::U32),
             Param::In(DType::I32),
             Param::Out(T::DTYPE),
-            Param::Out(Self::WIDE),
+            Param::Out(Self::ACC),
             Param::U32,
             Param::U32,
             Param::U32,
@@ -137,10 +137,10 @@ impl<T: Real> Kernels<T> {
             Param::In(T::DTYPE),
             Param::In(DType::U32),
             Param::In(DType::I32),
-            Param::In(Self::WIDE),
+            Param::In(Self::ACC),
             Param::In(T::DTYPE),
             Param::Out(T::DTYPE),
-            Param::Out(Self::WIDE),
+            Param::Out(Self::ACC),
             Param::U32,
             Param::U32,
             Param::U32,
@@ -155,11 +155,11 @@ fn forward<T: Real>(args: &mut HostArgs<'_>) {
     let (gain, bias) = (widened(args.read::<T>(1)), widened(args.read::<T>(2)));
     let workers = args.workers();
     let out = cut(args.write::<T>(5), row_frames(starts).map(|frames| frames * columns));
-    let kept = args.write::<T::Wide>(6).chunks_exact_mut(2 * groups);
+    let kept = args.write::<T::Acc>(6).chunks_exact_mut(2 * groups);
     workers.each_part(out.into_iter().zip(kept).collect(), |row, (out, kept)| {
         let valid = filled(lengths[row], out.len() / columns) * columns;
         let (out, padding) = out.split_at_mut(valid);
-        padding.fill(T::store(T::Wide::zero()));
+        padding.fill(T::store(T::Acc::zero()));
         let x = &x[starts[row] as usize * columns..][..valid];
         normalize_row(x, (&gain, &bias), kept.as_chunks_mut().0, out);
     });
@@ -170,18 +170,18 @@ fn row_frames(starts: &[u32]) -> impl Iterator<Item = usize> {
 }
 
 /// The valid frames of one row; `kept` has an entry per group.
-fn normalize_row<T: Real>(x: &[T], (gain, bias): (&[T::Wide], &[T::Wide]), kept: &mut [[T::Wide; 2]], out: &mut [T]) {
+fn normalize_row<T: Real>(x: &[T], (gain, bias): (&[T::Acc], &[T::Acc]), kept: &mut [[T::Acc; 2]], out: &mut [T]) {
     let (columns, of_a_group) = (gain.len(), gain.len() / kept.len());
-    let share = T::Wide::of(1.0 / (x.len() / columns * of_a_group).max(1) as f64);
-    let mut sums = vec![T::Wide::zero(); columns];
+    let share = T::Acc::of(1.0 / (x.len() / columns * of_a_group).max(1) as f64);
+    let mut sums = vec![T::Acc::zero(); columns];
     for x in x.chunks_exact(columns) {
         sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += x.load());
     }
     for (kept, sums) in kept.iter_mut().zip(sums.chunks_exact(of_a_group)) {
-        kept[0] = sums.iter().copied().sum::<T::Wide>() * share;
+        kept[0] = sums.iter().copied().sum::<T::Acc>() * share;
     }
     let means = spread(kept, of_a_group, |kept| kept[0]);
-    sums.fill(T::Wide::zero());
+    sums.fill(T::Acc::zero());
     for x in x.chunks_exact(columns) {
         for ((sum, x), &mean) in sums.iter_mut().zip(x).zip(&means) {
             let apart = x.load() - mean;
@@ -189,7 +189,7 @@ fn normalize_row<T: Real>(x: &[T], (gain, bias): (&[T::Wide], &[T::Wide]), kept:
         }
     }
     for (kept, sums) in kept.iter_mut().zip(sums.chunks_exact(of_a_group)) {
-        kept[1] = inverse_root(sums.iter().copied().sum::<T::Wide>() * share);
+        kept[1] = inverse_root(sums.iter().copied().sum::<T::Acc>() * share);
     }
     let mut slopes = spread(kept, of_a_group, |kept| kept[1]);
     slopes.iter_mut().zip(gain).for_each(|(slope, &gain)| *slope = *slope * gain);
@@ -209,14 +209,14 @@ fn backward<T: Real>(args: &mut HostArgs<'_>) {
     let (x, gradient) = (args.read::<T>(0), args.read::<T>(5));
     let (starts, lengths) = (&args.read::<u32>(2)[..=batch], args.read::<i32>(3));
     let gain = widened(args.read::<T>(1));
-    let kept = args.read::<T::Wide>(4).as_chunks::<2>().0;
+    let kept = args.read::<T::Acc>(4).as_chunks::<2>().0;
     let workers = args.workers();
     let out = cut(args.write::<T>(6), row_frames(starts).map(|frames| frames * columns));
-    let sums = args.write::<T::Wide>(7).chunks_exact_mut(2 * columns);
+    let sums = args.write::<T::Acc>(7).chunks_exact_mut(2 * columns);
     workers.each_part(out.into_iter().zip(sums).collect(), |row, (out, sums)| {
         let valid = filled(lengths[row], out.len() / columns) * columns;
         let (out, padding) = out.split_at_mut(valid);
-        padding.fill(T::store(T::Wide::zero()));
+        padding.fill(T::store(T::Acc::zero()));
         let first = starts[row] as usize * columns;
         let kept = &kept[row * groups..(row + 1) * groups];
         row_gradient((&x[first..][..valid], &gradient[first..][..valid]), &gain, kept, sums, out);
@@ -226,15 +226,15 @@ fn backward<T: Real>(args: &mut HostArgs<'_>) {
 /// The gradient of [`normalize_row`]; `sums` gets what the row adds to the gradients of gain and bias.
 fn row_gradient<T: Real>(
     (x, gradient): (&[T], &[T]),
-    gain: &[T::Wide],
-    kept: &[[T::Wide; 2]],
-    sums: &mut [T::Wide],
+    gain: &[T::Acc],
+    kept: &[[T::Acc; 2]],
+    sums: &mut [T::Acc],
     out: &mut [T],
 ) {
     let (columns, of_a_group) = (gain.len(), gain.len() / kept.len());
     let means = spread(kept, of_a_group, |kept| kept[0]);
     let scales = spread(kept, of_a_group, |kept| kept[1]);
-    sums.fill(T::Wide::zero());
+    sums.fill(T::Acc::zero());
     let (of_gain, of_bias) = sums.split_at_mut(columns);
     for (x, g) in x.chunks_exact(columns).zip(gradient.chunks_exact(columns)) {
         for ((of_gain, (x, g)), &mean) in of_gain.iter_mut().zip(x.iter().zip(g)).zip(&means) {
@@ -243,17 +243,17 @@ fn row_gradient<T: Real>(
         of_bias.iter_mut().zip(g).for_each(|(of_bias, g)| *of_bias += g.load());
     }
     of_gain.iter_mut().zip(&scales).for_each(|(of_gain, &scale)| *of_gain = *of_gain * scale);
-    let share = T::Wide::of(1.0 / (x.len() / columns * of_a_group).max(1) as f64);
-    let weighted = |sums: &[T::Wide]| -> Vec<T::Wide> {
+    let share = T::Acc::of(1.0 / (x.len() / columns * of_a_group).max(1) as f64);
+    let weighted = |sums: &[T::Acc]| -> Vec<T::Acc> {
         let groups = sums.chunks_exact(of_a_group).zip(gain.chunks_exact(of_a_group));
-        let total = |(sums, gain): (&[T::Wide], &[T::Wide])| {
-            sums.iter().zip(gain).map(|(&sum, &gain)| sum * gain).sum::<T::Wide>() * share
+        let total = |(sums, gain): (&[T::Acc], &[T::Acc])| {
+            sums.iter().zip(gain).map(|(&sum, &gain)| sum * gain).sum::<T::Acc>() * share
         };
         groups.map(total).flat_map(|total| std::iter::repeat_n(total, of_a_group)).collect()
     };
     // d = slope·g - level - tilt·(x - mean), with everything that a channel keeps taken out of the loop.
     let (mut levels, mut tilts) = (weighted(of_bias), weighted(of_gain));
-    let slopes: Vec<T::Wide> = gain.iter().zip(&scales).map(|(&gain, &scale)| gain * scale).collect();
+    let slopes: Vec<T::Acc> = gain.iter().zip(&scales).map(|(&gain, &scale)| gain * scale).collect();
     levels.iter_mut().zip(&scales).for_each(|(level, &scale)| *level = *level * scale);
     tilts.iter_mut().zip(&scales).for_each(|(tilt, &scale)| *tilt = *tilt * scale * scale);
     for ((out, x), g) in out.chunks_exact_mut(columns).zip(x.chunks_exact(columns)).zip(gradient.chunks_exact(columns))

@@ -131,7 +131,7 @@ fn pieces(frames: u32) -> u32 {
 struct Kernels<T>(std::marker::PhantomData<T>);
 
 impl<T: Real> Kernels<T> {
-    const WIDE: DType = <T::Wide as Element>::DTYPE;
+    const ACC: DType = <T::Acc as Element>::DTYPE;
 
     const FORWARD: [Kernel; SIZES] = by_size(
         named_by_size!(T, "layer_norm"),
@@ -141,7 +141,7 @@ impl<T: Real> Kernels<T> {
             Param::In(T::DTYPE),
             Param::In(T::DTYPE),
             Param::Out(T::DTYPE),
-            Param::Out(Self::WIDE),
+            Param::Out(Self::ACC),
             Param::U32,
             Param::U32,
         ],
@@ -154,11 +154,11 @@ impl<T: Real> Kernels<T> {
         &[
             Param::In(T::DTYPE),
             Param::In(T::DTYPE),
-            Param::In(Self::WIDE),
+            Param::In(Self::ACC),
             Param::In(T::DTYPE),
             Param::In(T::DTYPE),
             Param::Out(T::DTYPE),
-            Param::Out(Self::WIDE),
+            Param::Out(Self::ACC),
             Param::U32,
             Param::U32,
             Param::U32,
@@ -188,7 +188,7 @@ fn forward<T: Real>(args: &mut HostArgs<'_>) {
     let x = &args.read::<T>(0)[..frames * columns];
     let (gain, bias) = (widened(args.read::<T>(1)), widened(args.read::<T>(2)));
     let workers = args.workers();
-    let (out, kept) = (&mut args.write::<T>(3)[..x.len()], &mut args.write::<T::Wide>(4)[..frames * 2]);
+    let (out, kept) = (&mut args.write::<T>(3)[..x.len()], &mut args.write::<T::Acc>(4)[..frames * 2]);
     let of_a_piece = FRAMES_OF_A_PIECE as usize;
     workers.each_pair((out, of_a_piece * columns), (kept, of_a_piece * 2), |piece, out, kept| {
         let x = x[piece * of_a_piece * columns..].chunks_exact(columns);
@@ -202,9 +202,9 @@ fn backward<T: Real>(args: &mut HostArgs<'_>) {
     let (frames, columns, has_more) = (args.u32(7) as usize, args.u32(8) as usize, args.u32(9) != 0);
     let (x, gradient, more) = (args.read::<T>(0), args.read::<T>(3), args.read::<T>(4));
     let gain = widened(args.read::<T>(1));
-    let kept = args.read::<T::Wide>(2).as_chunks::<2>().0;
+    let kept = args.read::<T::Acc>(2).as_chunks::<2>().0;
     let workers = args.workers();
-    let (out, sums) = (&mut args.write::<T>(5)[..frames * columns], args.write::<T::Wide>(6));
+    let (out, sums) = (&mut args.write::<T>(5)[..frames * columns], args.write::<T::Acc>(6));
     let of_a_piece = FRAMES_OF_A_PIECE as usize;
     workers.each_pair((out, of_a_piece * columns), (sums, 2 * columns), |piece, out, sums| {
         let mut frame = FrameGradient::new(&gain, sums);
@@ -224,7 +224,7 @@ fn sums<T: Real>(args: &mut HostArgs<'_>) {
     for (which, first) in [(1, 0), (2, columns)] {
         let adds = args.u32(4 + which) != 0;
         for (column, sum) in args.write::<T>(which)[..columns].iter_mut().enumerate() {
-            let mut total = T::Wide::zero();
+            let mut total = T::Acc::zero();
             for piece in 0..pieces {
                 total += partial[piece * 2 * columns + first + column].load();
             }

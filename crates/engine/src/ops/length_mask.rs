@@ -69,8 +69,8 @@ fn mask<T: Real>(args: &mut HostArgs<'_>) {
         for run in row_parts(starts, piece * PIECE..piece * PIECE + out.len()) {
             let (frames, rest) = std::mem::take(&mut out).split_at_mut(run.frames.len());
             let ones = run.filled(lengths[run.row]).len();
-            frames[..ones].fill(T::store(T::Wide::of(1.0)));
-            frames[ones..].fill(T::store(T::Wide::zero()));
+            frames[..ones].fill(T::store(T::Acc::of(1.0)));
+            frames[ones..].fill(T::store(T::Acc::zero()));
             out = rest;
         }
     });

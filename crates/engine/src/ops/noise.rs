@@ -130,7 +130,7 @@ fn normal_run<T: Real>(words: &Words<'_>, row: usize, first: usize, out: &mut [T
         let until = (from + BLOCK).min(end);
         let numbers = normals(&words.block(row, from));
         let pairs = out[at - first..until - first].iter_mut().zip(&numbers[at - from..]);
-        pairs.for_each(|(out, &x)| *out = T::store(T::Wide::of(f64::from(x))));
+        pairs.for_each(|(out, &x)| *out = T::store(T::Acc::of(f64::from(x))));
         at = until;
     }
 }
@@ -169,7 +169,7 @@ fn uniform<T: Real>(args: &mut HostArgs<'_>) {
     let words = Words::of(args, WORDS);
     let rows = args.u32(ROWS) as usize;
     for (row, out) in args.write::<T>(0)[..rows].iter_mut().enumerate() {
-        *out = T::store(T::Wide::of(f64::from(unit(words.block(row, 0)[0]))));
+        *out = T::store(T::Acc::of(f64::from(unit(words.block(row, 0)[0]))));
     }
 }
 

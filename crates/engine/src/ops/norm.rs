@@ -88,12 +88,12 @@ pub(super) const fn by_size(
 }
 
 /// A vector in the type it is computed with.
-pub(super) fn widened<T: Real>(x: &[T]) -> Vec<T::Wide> {
+pub(super) fn widened<T: Real>(x: &[T]) -> Vec<T::Acc> {
     x.iter().map(|x| x.load()).collect()
 }
 
 /// `(x - mean) · scale · gain + bias` of one frame; gives mean and scale, which is 1/√(variance + ε).
-pub(super) fn normalize<T: Real>(x: &[T], (gain, bias): (&[T::Wide], &[T::Wide]), out: &mut [T]) -> [T::Wide; 2] {
+pub(super) fn normalize<T: Real>(x: &[T], (gain, bias): (&[T::Acc], &[T::Acc]), out: &mut [T]) -> [T::Acc; 2] {
     let [mean, scale] = statistics(x);
     let each = out.iter_mut().zip(x).zip(gain).zip(bias);
     each.for_each(|(((out, x), &gain), &bias)| *out = T::store((x.load() - mean) * scale * gain + bias));
@@ -101,11 +101,11 @@ pub(super) fn normalize<T: Real>(x: &[T], (gain, bias): (&[T::Wide], &[T::Wide])
 }
 
 /// Two passes: the frame is in the first-level cache, and deviations do not cancel as squares do.
-fn statistics<T: Real>(x: &[T]) -> [T::Wide; 2] {
-    let count = T::Wide::of(x.len().max(1) as f64);
+fn statistics<T: Real>(x: &[T]) -> [T::Acc; 2] {
+    let count = T::Acc::of(x.len().max(1) as f64);
     let mean = sum_of(x) / count;
     let (blocks, rest) = x.as_chunks::<8>();
-    let mut lanes = [T::Wide::zero(); 8];
+    let mut lanes = [T::Acc::zero(); 8];
     for block in blocks {
         for (lane, x) in lanes.iter_mut().zip(block) {
             let apart = x.load() - mean;
@@ -116,7 +116,7 @@ fn statistics<T: Real>(x: &[T]) -> [T::Wide; 2] {
         let apart = x.load() - mean;
         *lane += apart * apart;
     }
-    [mean, inverse_root(lanes.into_iter().sum::<T::Wide>() / count)]
+    [mean, inverse_root(lanes.into_iter().sum::<T::Acc>() / count)]
 }
 
 /// 1/√(variance + ε).
@@ -151,7 +151,7 @@ impl<'a, F: Float> FrameGradient<'a, F> {
     }
 
     /// One frame, from what [`normalize`] gave for it and the gradient of its result; `more` is added to what comes out.
-    pub(super) fn add<T: Real<Wide = F>>(
+    pub(super) fn add<T: Real<Acc = F>>(
         &mut self,
         x: &[T],
         kept: [F; 2],
@@ -175,7 +175,7 @@ impl<'a, F: Float> FrameGradient<'a, F> {
     }
 
     /// Adds to the sums of gain and bias; gives Σ gradient·gain, and Σ gradient·gain·normal, in eight lanes each.
-    fn sums<T: Real<Wide = F>>(&mut self, x: &[T], kept: [F; 2], gradient: &[T]) -> [F; 2] {
+    fn sums<T: Real<Acc = F>>(&mut self, x: &[T], kept: [F; 2], gradient: &[T]) -> [F; 2] {
         let mut lanes = [[F::zero(); 8]; 2];
         let ((x, x_rest), (g, g_rest)) = (x.as_chunks::<8>(), gradient.as_chunks::<8>());
         let (gain, gain_rest) = self.gain.as_chunks::<8>();
@@ -192,10 +192,10 @@ impl<'a, F: Float> FrameGradient<'a, F> {
 /// At most eight channels of [`FrameGradient::sums`]. Inlined, so that whole blocks are vectors.
 #[inline(always)]
 fn add_block<T: Real>(
-    (x, gradient, gain): (&[T], &[T], &[T::Wide]),
-    [mean, scale]: [T::Wide; 2],
-    (of_gain, of_bias): (&mut [T::Wide], &mut [T::Wide]),
-    [levels, tilts]: &mut [[T::Wide; 8]; 2],
+    (x, gradient, gain): (&[T], &[T], &[T::Acc]),
+    [mean, scale]: [T::Acc; 2],
+    (of_gain, of_bias): (&mut [T::Acc], &mut [T::Acc]),
+    [levels, tilts]: &mut [[T::Acc; 8]; 2],
 ) {
     for i in 0..x.len().min(8) {
         let (normal, g) = ((x[i].load() - mean) * scale, gradient[i].load());
@@ -229,7 +229,7 @@ impl<T: Real> Combine<T> {
         name: named_for!(T, "norm_combine"),
         source: on_cuda::<T>(&SOURCE),
         params: &[
-            Param::In(<T::Wide as Element>::DTYPE),
+            Param::In(<T::Acc as Element>::DTYPE),
             Param::Out(T::DTYPE),
             Param::U32,
             Param::U32,
@@ -244,11 +244,11 @@ impl<T: Real> Combine<T> {
 /// A few thousand sums: not worth a second thread.
 fn combine_host<T: Real>(args: &mut HostArgs<'_>) {
     let [rows, columns, pieces, stride, first] = [2, 3, 4, 5, 6].map(|i| args.u32(i) as usize);
-    let partial = args.read::<T::Wide>(0);
+    let partial = args.read::<T::Acc>(0);
     let out = &mut args.write::<T>(1)[..rows * columns];
-    let mut sums = vec![T::Wide::zero(); columns];
+    let mut sums = vec![T::Acc::zero(); columns];
     for (row, out) in out.chunks_exact_mut(columns.max(1)).enumerate() {
-        sums.fill(T::Wide::zero());
+        sums.fill(T::Acc::zero());
         for piece in 0..pieces {
             let part = &partial[(row * pieces + piece) * stride + first..][..columns];
             sums.iter_mut().zip(part).for_each(|(sum, &part)| *sum += part);

@@ -178,7 +178,7 @@ impl<T: Real> Sums<T> {
         source: on_cuda::<T>(&SOURCE),
         params: &[
             Param::In(T::DTYPE),
-            Param::Out(<T::Wide as tandem_device::Element>::DTYPE),
+            Param::Out(<T::Acc as tandem_device::Element>::DTYPE),
             Param::U32,
             Param::U32,
             Param::U32,
@@ -197,7 +197,7 @@ impl<T: Real> Sums<T> {
     const COLUMNS: Kernel = Kernel {
         name: named_for!(T, "sum_columns"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[Param::In(T::DTYPE), Param::Out(<T::Wide as tandem_device::Element>::DTYPE), Param::U32, Param::U32],
+        params: &[Param::In(T::DTYPE), Param::Out(<T::Acc as tandem_device::Element>::DTYPE), Param::U32, Param::U32],
         host: &columns::<T>,
     };
 }
@@ -206,9 +206,9 @@ fn partial_rows<T: Real>(args: &mut HostArgs<'_>) {
     let [rows, columns, of_a_piece] = [2, 3, 4].map(|i| args.u32(i) as usize);
     let x = &args.read::<T>(0)[..rows * columns];
     let workers = args.workers();
-    let partial = args.write::<T::Wide>(1);
+    let partial = args.write::<T::Acc>(1);
     workers.each_chunk(partial, columns.max(1), |piece, sums| {
-        sums.fill(T::Wide::zero());
+        sums.fill(T::Acc::zero());
         for row in piece * of_a_piece..rows.min((piece + 1) * of_a_piece) {
             let row = &x[row * columns..(row + 1) * columns];
             sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += x.load());
@@ -221,7 +221,7 @@ fn combine<T: Real>(args: &mut HostArgs<'_>) {
     let partial = args.read::<T>(0);
     let sums = &mut args.write::<T>(1)[..columns];
     for (column, sum) in sums.iter_mut().enumerate() {
-        let mut total = T::Wide::zero();
+        let mut total = T::Acc::zero();
         for piece in 0..pieces {
             total += partial[piece * columns + column].load();
         }
@@ -233,7 +233,7 @@ fn columns<T: Real>(args: &mut HostArgs<'_>) {
     let (rows, columns) = (args.u32(2) as usize, args.u32(3) as usize);
     let x = &args.read::<T>(0)[..rows * columns];
     let workers = args.workers();
-    let sums = &mut args.write::<T::Wide>(1)[..rows];
+    let sums = &mut args.write::<T::Acc>(1)[..rows];
     const ROWS: usize = 64;
     workers.each_chunk(sums, ROWS, |piece, sums| {
         for (i, sum) in sums.iter_mut().enumerate() {
@@ -244,14 +244,14 @@ fn columns<T: Real>(args: &mut HostArgs<'_>) {
 }
 
 /// The sum of a slice, in eight lanes that are added in order.
-pub(crate) fn sum_of<T: Real>(x: &[T]) -> T::Wide {
-    let mut lanes = [T::Wide::zero(); 8];
+pub(crate) fn sum_of<T: Real>(x: &[T]) -> T::Acc {
+    let mut lanes = [T::Acc::zero(); 8];
     let blocks = x.chunks_exact(8);
-    let rest: T::Wide = blocks.remainder().iter().map(|x| x.load()).sum();
+    let rest: T::Acc = blocks.remainder().iter().map(|x| x.load()).sum();
     for block in blocks {
         lanes.iter_mut().zip(block).for_each(|(lane, x)| *lane += x.load());
     }
-    lanes.into_iter().sum::<T::Wide>() + rest
+    lanes.into_iter().sum::<T::Acc>() + rest
 }
 
 impl Graph {

@@ -79,7 +79,7 @@ impl<T: Real> Kernels<T> {
         source: on_cuda::<T>(&SOURCE),
         params: &[
             Param::Out(T::DTYPE),
-            Param::In(<T::Wide as Element>::DTYPE),
+            Param::In(<T::Acc as Element>::DTYPE),
             Param::In(DType::U32),
             Param::U32,
             Param::U32,
@@ -95,7 +95,7 @@ impl<T: Real> Kernels<T> {
         source: on_cuda::<T>(&SOURCE),
         params: &[
             Param::Out(T::DTYPE),
-            Param::In(<T::Wide as Element>::DTYPE),
+            Param::In(<T::Acc as Element>::DTYPE),
             Param::In(DType::U32),
             Param::U32,
             Param::U32,
@@ -110,7 +110,7 @@ impl<T: Real> Kernels<T> {
 fn host<T: Real>(args: &mut HostArgs<'_>, from: Option<usize>) {
     let [batch, columns, heads] = [3, 4, 5].map(|i| args.u32(i) as usize);
     let (back, half) = (args.u32(6) != 0, columns / (6 * heads));
-    let table = args.read::<T::Wide>(1);
+    let table = args.read::<T::Acc>(1);
     let stretches = stretches(&args.read::<u32>(2)[..=batch], FRAMES_OF_A_PIECE);
     let from = from.map(|i| args.read::<T>(i));
     let workers = args.workers();
@@ -128,7 +128,7 @@ fn host<T: Real>(args: &mut HostArgs<'_>, from: Option<usize>) {
 }
 
 /// Turns all heads of one frame. `angles` has the cosines, then the sines.
-fn turn<T: Real>(queries_and_keys: &mut [T], angles: &[T::Wide], back: bool) {
+fn turn<T: Real>(queries_and_keys: &mut [T], angles: &[T::Acc], back: bool) {
     let half = angles.len() / 2;
     let (cosines, sines) = angles.split_at(half);
     for head in queries_and_keys.chunks_exact_mut(2 * half) {
@@ -143,7 +143,7 @@ fn turn<T: Real>(queries_and_keys: &mut [T], angles: &[T::Wide], back: bool) {
 }
 
 #[inline(always)]
-fn turned<T: Real>(a: T, b: T, cos: T::Wide, sin: T::Wide) -> (T, T) {
+fn turned<T: Real>(a: T, b: T, cos: T::Acc, sin: T::Acc) -> (T, T) {
     let (a, b) = (a.load(), b.load());
     (T::store(a * cos - b * sin), T::store(b * cos + a * sin))
 }

@@ -143,7 +143,7 @@ fn sum<T: Real>(args: &mut HostArgs<'_>) {
     workers.each_chunk(args.write::<T>(3), channels, |row, out| {
         let frames = filled_of(starts, lengths, row);
         let x = &x[span(starts, row).start * channels..][..frames * channels];
-        let mut total = vec![T::Wide::zero(); channels];
+        let mut total = vec![T::Acc::zero(); channels];
         for frame in x.chunks_exact(channels) {
             total.iter_mut().zip(frame).for_each(|(total, x)| *total += x.load());
         }
@@ -161,12 +161,12 @@ fn spread<T: Real>(args: &mut HostArgs<'_>) {
         let mut out = out.chunks_exact_mut(channels);
         for run in row_parts(starts, piece * of_a_piece..piece * of_a_piece + out.len()) {
             let frames = filled_of(starts, lengths, run.row);
-            let share: T::Wide = share(frames, mean);
+            let share: T::Acc = share(frames, mean);
             let x = &x[run.row * channels..][..channels];
             for (frame, out) in run.in_row().zip(&mut out) {
                 match frame < frames {
                     true => out.iter_mut().zip(x).for_each(|(out, x)| *out = T::store(x.load() * share)),
-                    false => out.fill(T::store(T::Wide::zero())),
+                    false => out.fill(T::store(T::Acc::zero())),
                 }
             }
         }

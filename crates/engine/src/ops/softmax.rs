@@ -119,16 +119,16 @@ fn forward<T: Real>(args: &mut HostArgs<'_>, valid: Option<usize>) {
     let out = &mut args.write::<T>(0)[..rows * columns];
     let of_a_piece = rows_of_a_piece(columns);
     workers.each_chunk(out, of_a_piece * columns, |piece, out| {
-        let mut wide = vec![T::Wide::zero(); columns];
+        let mut wide = vec![T::Acc::zero(); columns];
         for (i, out) in out.chunks_exact_mut(columns).enumerate() {
             let row = piece * of_a_piece + i;
             let count = valid.map_or(columns, |valid| super::frames::filled(valid[row], columns));
             let (out, rest) = out.split_at_mut(count);
-            rest.fill(T::store(T::Wide::zero()));
+            rest.fill(T::store(T::Acc::zero()));
             let wide = &mut wide[..count];
             wide.iter_mut().zip(&x[row * columns..]).for_each(|(wide, x)| *wide = x.load());
             let (_, sum) = exponentials(wide);
-            let share = T::Wide::of(1.0) / sum;
+            let share = T::Acc::of(1.0) / sum;
             out.iter_mut().zip(&*wide).for_each(|(out, &wide)| *out = T::store(wide * share));
         }
     });
@@ -170,7 +170,7 @@ fn backward<T: Real>(args: &mut HostArgs<'_>) {
     let out = &mut args.write::<T>(0)[..rows * columns];
     let of_a_piece = rows_of_a_piece(columns);
     workers.each_chunk(out, of_a_piece * columns, |piece, out| {
-        let mut gemms = vec![T::Wide::zero(); columns];
+        let mut gemms = vec![T::Acc::zero(); columns];
         for (i, out) in out.chunks_exact_mut(columns).enumerate() {
             let first = (piece * of_a_piece + i) * columns;
             let (softmax, gradient) = (&softmax[first..][..columns], &gradient[first..][..columns]);

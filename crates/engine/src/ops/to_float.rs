@@ -62,7 +62,7 @@ fn convert<T: Real>(args: &mut HostArgs<'_>) {
     let workers = args.workers();
     workers.each_chunk(args.write::<T>(1), PIECE, |piece, out| {
         let x = &x[piece * PIECE..];
-        out.iter_mut().zip(x).for_each(|(out, &x)| *out = T::store(T::Wide::of(f64::from(x))));
+        out.iter_mut().zip(x).for_each(|(out, &x)| *out = T::store(T::Acc::of(f64::from(x))));
     });
 }
 

@@ -106,7 +106,7 @@ fn turn_band<T: Real>(x: &[T], out: &mut [T], [m, n]: [usize; 2], first: usize) 
 
 /// A whole square through a copy of known size, so that no element is checked: 3 times as fast as one by one.
 fn turn_square<'x, T: Real>(x: impl Iterator<Item = &'x [T]>, out: &mut [T], stride: usize) {
-    let mut square = [[T::store(T::Wide::zero()); SQUARE]; SQUARE];
+    let mut square = [[T::store(T::Acc::zero()); SQUARE]; SQUARE];
     square.iter_mut().zip(x).for_each(|(to, x)| to.copy_from_slice(x));
     for (column, out) in out.chunks_mut(stride).take(SQUARE).enumerate() {
         let out = &mut out[..SQUARE];

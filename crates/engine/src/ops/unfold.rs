@@ -140,7 +140,7 @@ fn unfold<T: Real>(args: &mut HostArgs<'_>) {
             for (t, out) in run.in_row().zip(&mut out) {
                 match t < out_length {
                     true => one_window(row, t, window, out),
-                    false => out.fill(T::store(T::Wide::zero())),
+                    false => out.fill(T::store(T::Acc::zero())),
                 }
             }
         }
@@ -149,7 +149,7 @@ fn unfold<T: Real>(args: &mut HostArgs<'_>) {
 
 /// The window of output frame `t`; `row` holds the filled frames.
 fn one_window<T: Real>(row: &[T], t: usize, window: ConvWindow, out: &mut [T]) {
-    let zero = T::store(T::Wide::zero());
+    let zero = T::store(T::Acc::zero());
     let channels = out.len() / window.kernel as usize;
     if window.dilation > 1 {
         out.fill(zero);
@@ -210,7 +210,7 @@ fn add_parts<T: Real>(out: &mut [T], parts: &[usize], x: &[T]) {
 
 #[inline(always)]
 fn add_lanes<T: Real, const N: usize>(out: &mut [T], first: usize, parts: &[usize], x: &[T]) {
-    let mut sums = [T::Wide::zero(); N];
+    let mut sums = [T::Acc::zero(); N];
     for part in parts {
         let x = &x[part + first..][..N];
         for lane in 0..N {

@@ -77,17 +77,17 @@ impl Op for AdamW {
 struct Passes<F>(std::marker::PhantomData<F>);
 
 impl<F: Float> Passes<F> {
-    const WIDE: DType = <F as Element>::DTYPE;
+    const ACC: DType = <F as Element>::DTYPE;
 
     const PLAIN: Kernel = Kernel {
         name: named_for!(F, "adamw"),
         source: on_cuda::<F>(&SOURCE),
         params: &[
-            Param::In(Self::WIDE),
-            Param::In(Self::WIDE),
-            Param::Out(Self::WIDE),
-            Param::Out(Self::WIDE),
-            Param::Out(Self::WIDE),
+            Param::In(Self::ACC),
+            Param::In(Self::ACC),
+            Param::Out(Self::ACC),
+            Param::Out(Self::ACC),
+            Param::Out(Self::ACC),
             Param::U64,
             Param::U64,
         ],
@@ -98,12 +98,12 @@ impl<F: Float> Passes<F> {
         name: named_for!(F, "adamw_average"),
         source: on_cuda::<F>(&SOURCE),
         params: &[
-            Param::In(Self::WIDE),
-            Param::In(Self::WIDE),
-            Param::Out(Self::WIDE),
-            Param::Out(Self::WIDE),
-            Param::Out(Self::WIDE),
-            Param::Out(Self::WIDE),
+            Param::In(Self::ACC),
+            Param::In(Self::ACC),
+            Param::Out(Self::ACC),
+            Param::Out(Self::ACC),
+            Param::Out(Self::ACC),
+            Param::Out(Self::ACC),
             Param::U64,
             Param::U64,
         ],

@@ -31,7 +31,7 @@ pub(super) fn levels<T: Real>(args: &mut HostArgs<'_>) {
     let (size, mixtures, gradient) = (args.u32(1) as usize, args.read::<T>(2), args.read::<T>(3));
     let of_a_piece = (NUMBERS_OF_A_PIECE / size).max(1);
     let workers = args.workers();
-    workers.each_chunk(args.write::<T::Wide>(4), of_a_piece, |piece, out| {
+    workers.each_chunk(args.write::<T::Acc>(4), of_a_piece, |piece, out| {
         let part = piece * of_a_piece * size..(piece * of_a_piece + out.len()) * size;
         let (of_mixtures, of_gradient) = (&mut Vec::new(), &mut Vec::new());
         let mixtures = widened(&mixtures[part.clone()], of_mixtures).chunks_exact(size);
@@ -40,17 +40,17 @@ pub(super) fn levels<T: Real>(args: &mut HostArgs<'_>) {
     });
 }
 
-pub(super) fn host<T: Real<Wide: host::GemmFloat>>(args: &mut HostArgs<'_>) {
+pub(super) fn host<T: Real<Acc: host::GemmFloat>>(args: &mut HostArgs<'_>) {
     let (batch, heads) = (args.u32(0) as usize, Heads::of(args));
     let (columns, width) = (heads.columns(), heads.width());
     let (starts, lengths) = (&args.read::<u32>(5)[..=batch], args.read::<i32>(6));
     let (qkv, gradient) = (args.read::<T>(4), args.read::<T>(9));
-    let (sums, levels) = (args.read::<T::Wide>(7), args.read::<T::Wide>(8));
+    let (sums, levels) = (args.read::<T::Acc>(7), args.read::<T::Acc>(8));
     let workers = args.workers();
     let out = cut(args.write::<T>(10), starts.windows(2).map(|ends| (ends[1] - ends[0]) as usize * columns));
     workers.each_part(out, |row, out| {
         let (first, valid) = (starts[row] as usize, filled(lengths[row], out.len() / columns));
-        out.fill(T::store(T::Wide::zero()));
+        out.fill(T::store(T::Acc::zero()));
         let (of_qkv, of_gradient) = (&mut Vec::new(), &mut Vec::new());
         let row = Row {
             qkv: widened(&qkv[first * columns..][..valid * columns], of_qkv),
@@ -64,11 +64,11 @@ pub(super) fn host<T: Real<Wide: host::GemmFloat>>(args: &mut HostArgs<'_>) {
 }
 
 /// Lets `work` write zeros and sums in the wide type, and stores them.
-fn in_wide<T: Real>(out: &mut [T], work: impl FnOnce(&mut [T::Wide])) {
-    if T::DTYPE == <T::Wide as Element>::DTYPE {
+fn in_wide<T: Real>(out: &mut [T], work: impl FnOnce(&mut [T::Acc])) {
+    if T::DTYPE == <T::Acc as Element>::DTYPE {
         return work(bytemuck::cast_slice_mut(out));
     }
-    let mut wide = vec![T::Wide::zero(); out.len()];
+    let mut wide = vec![T::Acc::zero(); out.len()];
     work(&mut wide);
     out.iter_mut().zip(&wide).for_each(|(out, &wide)| *out = T::store(wide));
 }

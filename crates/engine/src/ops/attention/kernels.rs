@@ -160,8 +160,8 @@ tiles!(TILES_128, SOURCE_128, 128, forward 2 x 32, backward 1 x 64, 64);
 
 struct Plain<T>(std::marker::PhantomData<T>);
 
-impl<T: Real<Wide: host::GemmFloat>> Plain<T> {
-    const WIDE: DType = <T::Wide as Element>::DTYPE;
+impl<T: Real<Acc: host::GemmFloat>> Plain<T> {
+    const ACC: DType = <T::Acc as Element>::DTYPE;
     const SOURCE: &'static Source = if Self::ON_CUDA { &PLAIN } else { &NOT_ON_CUDA };
     const ON_CUDA: bool = !matches!(T::DTYPE, DType::F64);
 
@@ -169,15 +169,15 @@ impl<T: Real<Wide: host::GemmFloat>> Plain<T> {
         name: named_for!(T, "attention"),
         source: Self::SOURCE,
         params: &[
-            Param::U32,             // batch
-            Param::U32,             // heads
-            Param::U32,             // columns of a head
-            Param::U32,             // causal
-            Param::In(T::DTYPE),    // queries, keys, values
-            Param::In(DType::U32),  // row starts
-            Param::In(DType::I32),  // lengths
-            Param::Out(T::DTYPE),   // mixtures
-            Param::Out(Self::WIDE), // logarithms of sums
+            Param::U32,            // batch
+            Param::U32,            // heads
+            Param::U32,            // columns of a head
+            Param::U32,            // causal
+            Param::In(T::DTYPE),   // queries, keys, values
+            Param::In(DType::U32), // row starts
+            Param::In(DType::I32), // lengths
+            Param::Out(T::DTYPE),  // mixtures
+            Param::Out(Self::ACC), // logarithms of sums
         ],
         host: &forward::host::<T>,
     };
@@ -193,8 +193,8 @@ impl<T: Real<Wide: host::GemmFloat>> Plain<T> {
             Param::In(T::DTYPE),   // queries, keys, values
             Param::In(DType::U32), // row starts
             Param::In(DType::I32), // lengths
-            Param::In(Self::WIDE), // logarithms of sums
-            Param::In(Self::WIDE), // levels
+            Param::In(Self::ACC),  // logarithms of sums
+            Param::In(Self::ACC),  // levels
             Param::In(T::DTYPE),   // gradient of the mixtures
             Param::Out(T::DTYPE),  // gradient of queries, keys, values
         ],
@@ -205,11 +205,11 @@ impl<T: Real<Wide: host::GemmFloat>> Plain<T> {
         name: named_for!(T, "attention_levels"),
         source: if Self::ON_CUDA { &LEVELS } else { &NOT_ON_CUDA },
         params: &[
-            Param::U64,             // frames · heads
-            Param::U32,             // columns of a head
-            Param::In(T::DTYPE),    // mixtures
-            Param::In(T::DTYPE),    // gradient of the mixtures
-            Param::Out(Self::WIDE), // levels
+            Param::U64,            // frames · heads
+            Param::U32,            // columns of a head
+            Param::In(T::DTYPE),   // mixtures
+            Param::In(T::DTYPE),   // gradient of the mixtures
+            Param::Out(Self::ACC), // levels
         ],
         host: &backward::levels::<T>,
     };

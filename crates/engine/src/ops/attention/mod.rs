@@ -155,8 +155,8 @@ impl Heads {
 }
 
 /// `x` in the type it is computed with: where it lies if that is its own, otherwise in `buffer`.
-fn widened<'a, T: Real>(x: &'a [T], buffer: &'a mut Vec<T::Wide>) -> &'a [T::Wide] {
-    if T::DTYPE == <T::Wide as Element>::DTYPE {
+fn widened<'a, T: Real>(x: &'a [T], buffer: &'a mut Vec<T::Acc>) -> &'a [T::Acc] {
+    if T::DTYPE == <T::Acc as Element>::DTYPE {
         return bytemuck::cast_slice(x);
     }
     buffer.clear();

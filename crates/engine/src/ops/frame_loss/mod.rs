@@ -191,7 +191,7 @@ fn arguments(inputs: &[Tensor], out: Tensor) -> Vec<LaunchArg> {
 
 /// The kernels of a loss for these element types: forward and backward.
 fn kernel_of<L: Term>(found: DType, target: DType) -> Result<(&'static Kernel, &'static Kernel), EngineError> {
-    fn pair<L: Term, T: Real, U: Real<Wide = T::Wide>>() -> (&'static Kernel, &'static Kernel) {
+    fn pair<L: Term, T: Real, U: Real<Acc = T::Acc>>() -> (&'static Kernel, &'static Kernel) {
         (&LossKernel::<L, T, U>::FORWARD, &LossKernel::<L, T, U>::BACKWARD)
     }
     match (found, target) {
@@ -205,8 +205,8 @@ fn kernel_of<L: Term>(found: DType, target: DType) -> Result<(&'static Kernel, &
 
 struct LossKernel<L, T, U>(PhantomData<(L, T, U)>);
 
-impl<L: Term, T: Real, U: Real<Wide = T::Wide>> LossKernel<L, T, U> {
-    const WIDE: DType = <T::Wide as Element>::DTYPE;
+impl<L: Term, T: Real, U: Real<Acc = T::Acc>> LossKernel<L, T, U> {
+    const ACC: DType = <T::Acc as Element>::DTYPE;
 
     /// Which of [`Term::KERNELS`].
     const TYPES: usize = match (T::DTYPE, U::DTYPE) {
@@ -219,7 +219,7 @@ impl<L: Term, T: Real, U: Real<Wide = T::Wide>> LossKernel<L, T, U> {
         name: L::KERNELS[Self::TYPES][0],
         source: on_cuda::<T>(L::SOURCE),
         params: &[
-            Param::Out(Self::WIDE),
+            Param::Out(Self::ACC),
             Param::In(T::DTYPE),
             Param::In(U::DTYPE),
             Param::In(DType::U32),
@@ -241,21 +241,21 @@ impl<L: Term, T: Real, U: Real<Wide = T::Wide>> LossKernel<L, T, U> {
             Param::In(DType::I32),
             Param::U32,
             Param::U32,
-            Param::In(Self::WIDE),
+            Param::In(Self::ACC),
         ],
         host: &backward::<L, T, U>,
     };
 }
 
-fn forward<L: Term, T: Real, U: Real<Wide = T::Wide>>(args: &mut HostArgs<'_>) {
+fn forward<L: Term, T: Real, U: Real<Acc = T::Acc>>(args: &mut HostArgs<'_>) {
     let (found, target) = (args.read::<T>(1), args.read::<U>(2));
     let (starts, lengths, columns) = (args.read::<u32>(3), args.read::<i32>(4), args.u32(6) as usize);
     let frames = found.len() / columns;
     let workers = args.workers();
     let of_a_piece = frames_of_a_piece(2 * columns);
-    workers.each_chunk(args.write::<T::Wide>(0), 1, |piece, sum| {
+    workers.each_chunk(args.write::<T::Acc>(0), 1, |piece, sum| {
         let first = piece * of_a_piece;
-        sum[0] = T::Wide::zero();
+        sum[0] = T::Acc::zero();
         for part in row_parts(starts, first..frames.min(first + of_a_piece)) {
             let filled = part.filled(lengths[part.row]);
             let range = filled.start * columns..filled.end * columns;
@@ -265,23 +265,23 @@ fn forward<L: Term, T: Real, U: Real<Wide = T::Wide>>(args: &mut HostArgs<'_>) {
 }
 
 /// In eight lanes that are added in order.
-fn sum_of_terms<L: Term, T: Real, U: Real<Wide = T::Wide>>(found: &[T], target: &[U]) -> T::Wide {
-    let mut lanes = [T::Wide::zero(); 8];
+fn sum_of_terms<L: Term, T: Real, U: Real<Acc = T::Acc>>(found: &[T], target: &[U]) -> T::Acc {
+    let mut lanes = [T::Acc::zero(); 8];
     let (found, target) = (found.chunks_exact(8), target.chunks_exact(8));
     let rest = found.remainder().iter().zip(target.remainder());
-    let rest: T::Wide = rest.map(|(a, b)| L::value(a.load(), b.load())).sum();
+    let rest: T::Acc = rest.map(|(a, b)| L::value(a.load(), b.load())).sum();
     for (found, target) in found.zip(target) {
         for ((lane, a), b) in lanes.iter_mut().zip(found).zip(target) {
             *lane += L::value(a.load(), b.load());
         }
     }
-    lanes.into_iter().sum::<T::Wide>() + rest
+    lanes.into_iter().sum::<T::Acc>() + rest
 }
 
-fn backward<L: Term, T: Real, U: Real<Wide = T::Wide>>(args: &mut HostArgs<'_>) {
+fn backward<L: Term, T: Real, U: Real<Acc = T::Acc>>(args: &mut HostArgs<'_>) {
     let (found, target) = (args.read::<T>(1), args.read::<U>(2));
     let (starts, lengths, columns) = (args.read::<u32>(3), args.read::<i32>(4), args.u32(6) as usize);
-    let gradient = args.read::<T::Wide>(7)[0];
+    let gradient = args.read::<T::Acc>(7)[0];
     let workers = args.workers();
     let of_a_piece = frames_of_a_piece(2 * columns);
     workers.each_chunk(args.write::<T>(0), of_a_piece * columns, |piece, out| {
@@ -295,7 +295,7 @@ fn backward<L: Term, T: Real, U: Real<Wide = T::Wide>>(args: &mut HostArgs<'_>) 
             for (out, (a, b)) in out.iter_mut().zip(pairs) {
                 *out = T::store(gradient * L::slope(a.load(), b.load()));
             }
-            padding.fill(T::store(T::Wide::zero()));
+            padding.fill(T::store(T::Acc::zero()));
         }
     });
 }

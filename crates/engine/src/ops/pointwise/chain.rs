@@ -252,7 +252,7 @@ enum Elements<'a> {
 }
 
 impl TwinPlan {
-    fn run<T: Real<Wide: Lane>>(&self, args: &mut HostArgs<'_>) {
+    fn run<T: Real<Acc: Lane>>(&self, args: &mut HostArgs<'_>) {
         let mut argument = 1;
         let mut inputs = Vec::with_capacity(self.operands.len());
         for (i, operand) in self.operands.iter().enumerate() {
@@ -273,8 +273,8 @@ impl TwinPlan {
         workers.each_chunk(out, PIECE, |piece, out| self.piece(piece * PIECE, out, &inputs));
     }
 
-    fn piece<T: Real<Wide: Lane>>(&self, first: usize, out: &mut [T], inputs: &[Option<Elements<'_>>]) {
-        let zero = T::Wide::zero();
+    fn piece<T: Real<Acc: Lane>>(&self, first: usize, out: &mut [T], inputs: &[Option<Elements<'_>>]) {
+        let zero = T::Acc::zero();
         let mut loaded = vec![[zero; BLOCK]; inputs.len()];
         let mut registers = vec![[zero; BLOCK]; self.instructions.len()];
         for (block, out) in out.chunks_mut(BLOCK).enumerate() {
