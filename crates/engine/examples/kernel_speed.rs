@@ -1,9 +1,10 @@
-//! How fast element-wise chains, sums and losses go through memory: on the first NVIDIA card, or on the CPU without one.
+//! Memory throughput of fused pointwise chains, sums and losses: on the first NVIDIA card, or on the CPU without one.
 //!
 //!     cargo run --release -p tandem-engine --example kernel_speed -- [ROWS] [COLUMNS]
 //!
-//! Bytes are those of the operands and the result, each once. Tensors that fit a card's cache look faster than its memory.
-#![allow(clippy::print_stdout, reason = "an example tells what it found")]
+//! Bytes are those of the operands and the result, each counted once. Tensors that fit into a card's cache exceed the
+//! throughput of its memory.
+#![allow(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::error::Error;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use tandem_events::Role;
 
 const ROUNDS: u32 = 50;
 
-/// Keeps what it reads from being left out, and does nothing.
+/// Protects its input from dead code elimination, and does nothing.
 #[derive(Debug)]
 struct Keep;
 
@@ -36,29 +37,47 @@ impl Op for Keep {
     }
 }
 
-/// What is measured: its name, full tensors that are moved, and how it is written.
-type Case = (&'static str, u64, fn(&mut Graph, [Value; 3], &Rows) -> Result<Value, EngineError>);
+/// A measurement.
+struct Case {
+    name: &'static str,
+    /// Full tensors that are read or written.
+    tensors: u64,
+    /// Builds it from `x`, `y` and a bias.
+    build: fn(&mut Graph, [Value; 3], &Rows) -> Result<Value, EngineError>,
+}
 
 const CASES: [Case; 8] = [
-    ("add", 3, |g, [x, y, _], _| g.add(x, y)),
-    ("gelu", 2, |g, [x, ..], _| g.gelu(x)),
-    ("gelu gradient", 3, |g, [x, y, _], _| {
-        let value = g.gelu(x)?;
-        let gemm = g.mul(value, y)?;
-        let sum = g.sum_all(gemm)?;
-        slope(g, sum, x)
-    }),
-    ("silu of a sum with a bias", 2, |g, [x, _, bias], _| {
-        let sum = g.add(x, bias)?;
-        g.silu(sum)
-    }),
-    ("sum_rows", 1, |g, [x, ..], _| g.sum_rows(x)),
-    ("sum_columns", 1, |g, [x, ..], _| g.sum_columns(x)),
-    ("l1_loss", 2, |g, [x, y, _], rows| loss(g, x, y, rows)),
-    ("l1_loss gradient", 3, |g, [x, y, _], rows| {
-        let sum = loss(g, x, y, rows)?;
-        slope(g, sum, x)
-    }),
+    Case { name: "add", tensors: 3, build: |g, [x, y, _], _| g.add(x, y) },
+    Case { name: "gelu", tensors: 2, build: |g, [x, ..], _| g.gelu(x) },
+    Case {
+        name: "gelu gradient",
+        tensors: 3,
+        build: |g, [x, y, _], _| {
+            let value = g.gelu(x)?;
+            let weighted = g.mul(value, y)?;
+            let sum = g.sum_all(weighted)?;
+            gradient(g, sum, x)
+        },
+    },
+    Case {
+        name: "silu of a sum with a bias",
+        tensors: 2,
+        build: |g, [x, _, bias], _| {
+            let sum = g.add(x, bias)?;
+            g.silu(sum)
+        },
+    },
+    Case { name: "sum_rows", tensors: 1, build: |g, [x, ..], _| g.sum_rows(x) },
+    Case { name: "sum_columns", tensors: 1, build: |g, [x, ..], _| g.sum_columns(x) },
+    Case { name: "l1_loss", tensors: 2, build: |g, [x, y, _], rows| loss(g, x, y, rows) },
+    Case {
+        name: "l1_loss gradient",
+        tensors: 3,
+        build: |g, [x, y, _], rows| {
+            let sum = loss(g, x, y, rows)?;
+            gradient(g, sum, x)
+        },
+    },
 ];
 
 fn loss(g: &mut Graph, x: Value, y: Value, rows: &Rows) -> Result<Value, EngineError> {
@@ -67,17 +86,17 @@ fn loss(g: &mut Graph, x: Value, y: Value, rows: &Rows) -> Result<Value, EngineE
     g.l1_loss(x, y, rows, lengths, weight)
 }
 
-fn slope(g: &mut Graph, loss: Value, x: Value) -> Result<Value, EngineError> {
+fn gradient(g: &mut Graph, loss: Value, x: Value) -> Result<Value, EngineError> {
     let gradients = g.gradients(loss, &[x], &Recomputed::new())?;
     Ok(gradients[0].unwrap_or(x))
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut given = std::env::args().skip(1).map(|text| text.parse::<u32>());
-    let dims = [given.next().unwrap_or(Ok(8192))?, given.next().unwrap_or(Ok(1024))?];
+    let mut args = std::env::args().skip(1).map(|text| text.parse::<u32>());
+    let dims = [args.next().unwrap_or(Ok(8192))?, args.next().unwrap_or(Ok(1024))?];
     let machine = Machine::cuda()?.unwrap_or_else(Machine::cpu);
     for precision in [DType::F32, DType::BF16] {
-        for case in CASES {
+        for case in &CASES {
             measure(&machine, precision, dims, case)?;
         }
     }
@@ -88,7 +107,7 @@ fn measure(
     machine: &Machine,
     precision: DType,
     dims: [u32; 2],
-    (name, moved, build): Case,
+    &Case { name, tensors, build }: &Case,
 ) -> Result<(), Box<dyn Error>> {
     let mut graph = Graph::new(Default::default(), precision);
     let mut layout = NamedLayout::default();
@@ -100,11 +119,11 @@ fn measure(
     let inputs =
         [input(&mut graph, "x", &dims)?, input(&mut graph, "y", &dims)?, input(&mut graph, "bias", &dims[1..])?];
     let value = build(&mut graph, inputs, &Rows::new(&[dims[0] / 2, dims[0] - dims[0] / 2]))?;
-    let kept = graph.state("kept", TensorType::new(DType::U32, &[1]))?;
-    graph.push_many(Keep, &[kept, value])?;
+    let state = graph.state("state", TensorType::new(DType::U32, &[1]))?;
+    graph.push_many(Keep, &[state, value])?;
     let mut set = ProgramSet::new(Default::default(), precision, &[]);
     let id = set.add(name, &graph, &layout)?;
-    let steps = set.program(id).steps().len();
+    let launches = set.program(id).steps().len();
     let bytes = set.bytes(machine.kind());
     let device = machine.open(0)?;
     let spec = ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };
@@ -118,9 +137,9 @@ fn measure(
     }
     session.stream().drain()?;
     let seconds = start.elapsed().as_secs_f64() / f64::from(ROUNDS);
-    let bytes = moved * u64::from(dims[0]) * u64::from(dims[1]) * precision.bytes();
+    let bytes = tensors * u64::from(dims[0]) * u64::from(dims[1]) * precision.bytes();
     println!(
-        "{precision:?} {name}: {:.1} us in {steps} steps, {:.0} GB/s",
+        "{precision:?} {name}: {:.1} us in {launches} launches, {:.0} GB/s",
         seconds * 1e6,
         bytes as f64 / seconds / 1e9
     );

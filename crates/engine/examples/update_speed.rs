@@ -1,7 +1,7 @@
-//! How long one optimizer update takes on this machine's CPU, and how much memory it moves.
+//! Duration and memory throughput of one optimizer update on this machine's CPU.
 //!
 //!     cargo run --release -p tandem-engine --example update_speed -- [MILLIONS OF PARAMETERS]
-#![allow(clippy::print_stdout, reason = "an example tells what it found")]
+#![allow(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::error::Error;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tandem_events::Role;
 const ROUNDS: usize = 15;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let millions: u32 = std::env::args().nth(1).map_or(Ok(12), |given| given.parse())?;
+    let millions: u32 = std::env::args().nth(1).map_or(Ok(12), |arg| arg.parse())?;
     let mut list = ParameterList::new();
     list.weight("matrices", &[millions * 990, 1000], Init::Constant(0.1))?;
     list.vector("vectors", &[millions * 10_000], Init::Constant(1.0))?;
@@ -48,7 +48,7 @@ fn measure(parameters: &Arc<Parameters>, precision: DType, average: bool) -> Res
         session.stream().drain()?;
         best = best.min(start.elapsed().as_secs_f64());
     }
-    // The norm reads the gradients; the pass reads and writes every span, and writes the copy in bf16.
+    // The norm reads the gradients; the update reads and writes every span, and writes the bf16 copy.
     let spans = if average { 5 } else { 4 };
     let copy = if precision == DType::BF16 { 2 } else { 0 };
     let moved = parameters.elements() * (4 + 8 * spans + copy);

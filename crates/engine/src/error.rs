@@ -1,35 +1,35 @@
-//! What can go wrong before, while and after a program runs.
+//! Errors of building, compiling and running programs.
 
 use tandem_device::{DType, DeviceError};
 
 use crate::tensor::{Shape, TensorType};
 
-/// Why a graph cannot be built, planned or run.
+/// Why a graph cannot be built, compiled or run.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// Two operands of an op do not go together. Change the model.
+    /// The operands of an op are incompatible. Change the model.
     #[error("{op}: {problem}; the operands are {}", listed(operands))]
     Operands {
-        /// Which op.
+        /// The op.
         op: &'static str,
-        /// What it expected.
+        /// What it expects.
         problem: String,
-        /// What it was given.
+        /// Their types.
         operands: Vec<TensorType>,
     },
-    /// A gradient was asked of an op that has none. Detach the value before it.
-    #[error("{op} has no gradient, and one was asked for; detach its input, or do not train through it")]
+    /// The backward pass reached an op without a gradient rule. Detach its input.
+    #[error("{op} has no gradient; detach its input, or do not differentiate through it")]
     NoGradient {
-        /// Which op.
+        /// The op.
         op: &'static str,
     },
-    /// A loss must be one number.
-    #[error("a gradient is taken of one number, not of {found}")]
+    /// A loss must be a scalar.
+    #[error("a loss must be a scalar, not a tensor of shape {found}")]
     NotALoss {
-        /// What was given.
+        /// Its shape.
         found: Shape,
     },
-    /// Two parameters, inputs, host values or results have one name.
+    /// Two parameters, inputs, host values or results share a name.
     #[error("{what} {name} was declared twice, as {first} and as {second}")]
     DeclaredTwice {
         /// Parameter, input, …
@@ -41,60 +41,60 @@ pub enum EngineError {
         /// The second.
         second: TensorType,
     },
-    /// A name nobody declared.
+    /// A name that was never declared.
     #[error("there is no {what} called {name}; there are {known}")]
     Unknown {
         /// Parameter, input, …
         what: &'static str,
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The declared names.
         known: String,
     },
-    /// Values for something of another type or size.
+    /// Values of the wrong type or size.
     #[error("{what} {name} is {expected}, given {found}")]
     Mismatch {
         /// Parameter, input, …
         what: &'static str,
         /// The name.
         name: String,
-        /// What it is.
+        /// The declared type.
         expected: TensorType,
-        /// What was given.
+        /// The given type or size.
         found: String,
     },
-    /// No amount of recomputation makes the program fit.
+    /// The program does not fit its memory limit, whatever is recomputed.
     #[error(
-        "{program} needs {needed} bytes and may take {limit}; the largest holders are {holders}; lower the batch, or raise the limit"
+        "{program} needs {needed} bytes and may take {limit}; the largest buffers are {largest}; lower the batch size, or raise the limit"
     )]
     TooLarge {
         /// Which program.
         program: String,
         /// Its smallest peak.
         needed: u64,
-        /// What was allowed.
+        /// The limit.
         limit: u64,
-        /// What holds the most at the peak.
-        holders: String,
+        /// The largest buffers at the peak.
+        largest: String,
     },
-    /// An element type nobody computes in.
-    #[error("{op} does not compute in {dtype:?}")]
+    /// The op has no implementation for an element type.
+    #[error("{op} does not support {dtype:?}")]
     Precision {
-        /// Which op.
+        /// The op.
         op: &'static str,
         /// The element type.
         dtype: DType,
     },
-    /// A kernel that is written for the CPU only was to run on a card.
-    #[error("{kernel} has no CUDA kernel yet; --mode cpu and --sim run it")]
+    /// A kernel without a CUDA version was loaded on a card.
+    #[error("{kernel} has no CUDA kernel; run with --mode cpu or --sim")]
     NotOnCuda {
-        /// Which.
+        /// The kernel.
         kernel: &'static str,
     },
-    /// Whoever asked for it gave up on it. Nothing went wrong.
-    #[error("stopped before it was done")]
+    /// The caller cancelled the run ([`crate::Session::stop_when`]).
+    #[error("cancelled")]
     Stopped,
-    /// The device refused: memory that is not there, a lost card.
+    /// A device error: out of memory, a lost card.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }

@@ -1,4 +1,4 @@
-//! Making a program fit: blocks are computed again rather than remembered, as few of them as will do.
+//! Fitting a program into a memory limit by gradient checkpointing: the fewest blocks that suffice are recomputed.
 
 use std::collections::BTreeMap;
 
@@ -9,27 +9,27 @@ use crate::program::Program;
 
 /// Builds `name` so that it takes at most `limit` bytes while it runs ([`crate::MemoryPlan::peak_bytes`]).
 ///
-/// `build` writes and compiles the program with the given blocks recomputed. None is, if that fits or there is no limit;
-/// else the first few of `num_blocks` are: those are remembered longest. The result is the program, and what is recomputed
-/// in it. Its numbers are the same bits either way, but in bf16: what is kept between two element-wise functions is rounded,
-/// and what is fused is not.
+/// `build` defines and compiles the program with the given blocks recomputed. If the program fits without recomputation, or
+/// there is no limit, no block is recomputed; else the first few of `num_blocks` are, because their activations live longest.
+/// Returns the program and its recomputed blocks. The results are bit-identical either way in f32; in bf16 they are not,
+/// because a saved value between two pointwise functions is rounded and a fused one is not.
 ///
-/// Cost: one build when nothing need be recomputed, then one per halving of the number of blocks; a refusal has tried every
-/// number of them. Fails with [`EngineError::TooLarge`] when none fits: a limit of what it says is needed is enough.
+/// Cost: one build if the program fits at once, else a binary search over the number of blocks; a refusal has tried every
+/// number. Fails with [`EngineError::TooLarge`] if none fits; its `needed` is a limit that suffices.
 pub fn fit(
     name: &str,
     limit: Option<u64>,
     num_blocks: u32,
     build: impl Fn(&Recomputed) -> Result<Program, EngineError>,
 ) -> Result<(Program, Recomputed), EngineError> {
-    let whole = build(&Recomputed::new())?;
-    let Some(limit) = limit.filter(|limit| whole.memory().peak_bytes > *limit) else {
-        return Ok((whole, Recomputed::new()));
+    let plain = build(&Recomputed::new())?;
+    let Some(limit) = limit.filter(|limit| plain.memory().peak_bytes > *limit) else {
+        return Ok((plain, Recomputed::new()));
     };
     let mut search =
-        Search { limit, build, found: None, smallest: (whole.memory().peak_bytes, whole), tried: BTreeMap::new() };
-    search.halve(num_blocks)?;
-    // More recomputation need not mean less memory: a refusal is only true when every number was tried.
+        Search { limit, build, found: None, smallest: (plain.memory().peak_bytes, plain), tried: BTreeMap::new() };
+    search.bisect(num_blocks)?;
+    // More recomputation does not always take less memory, so every number is tried before a refusal.
     for count in 1..=num_blocks {
         if search.found.is_none() {
             search.fits(count)?;
@@ -39,8 +39,8 @@ pub fn fit(
         Some((count, program)) => Ok((program, first(count))),
         None => {
             let (needed, program) = search.smallest;
-            let (program_name, holders) = (name.to_owned(), program.memory().describe());
-            Err(EngineError::TooLarge { program: program_name, needed, limit, holders })
+            let (program, largest) = (name.to_owned(), program.memory().describe());
+            Err(EngineError::TooLarge { program, needed, limit, largest })
         }
     }
 }
@@ -53,16 +53,16 @@ fn first(count: u32) -> Recomputed {
 struct Search<B> {
     limit: u64,
     build: B,
-    /// The fewest blocks with which the program fits, so far.
+    /// The fewest blocks with which the program fits so far.
     found: Option<(u32, Program)>,
-    /// The smallest peak, whether it fits or not.
+    /// The smallest peak so far, whether it fits or not.
     smallest: (u64, Program),
     tried: BTreeMap<u32, bool>,
 }
 
 impl<B: Fn(&Recomputed) -> Result<Program, EngineError>> Search<B> {
-    /// Looks for the fewest blocks, as if each one more took less memory.
-    fn halve(&mut self, num_blocks: u32) -> Result<(), EngineError> {
+    /// Binary search for the fewest blocks, as if every further block took less memory.
+    fn bisect(&mut self, num_blocks: u32) -> Result<(), EngineError> {
         let (mut too_few, mut enough) = (0, num_blocks + 1);
         while enough - too_few > 1 {
             let middle = too_few + (enough - too_few) / 2;

@@ -1,8 +1,8 @@
-//! Reverse mode: the backward pass is written behind the forward pass, as nodes of the same graph.
+//! Reverse-mode differentiation: the backward pass is appended to the forward pass, as nodes of the same graph.
 //!
-//! Blocks that are to be computed again get a second copy of their nodes, written where the backward pass first needs one
-//! of them. Random numbers come from counters, so that the copy draws what the first one drew. What nobody reads is left
-//! out afterwards, when the program is scheduled.
+//! Gradient checkpointing (Chen et al., "Training deep nets with sublinear memory cost", 2016): a recomputed block gets a
+//! second copy of its nodes, added where the backward pass first needs one of them. Random numbers are counter-based, so the
+//! copy generates the same ones. Scheduling removes the dead nodes.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,11 +12,11 @@ use crate::op::Backward;
 use crate::parameters::ParameterId;
 use crate::tensor::Shape;
 
-/// Which blocks are computed a second time in the backward pass.
+/// The blocks that the backward pass recomputes (gradient checkpointing).
 pub type Recomputed = BTreeSet<BlockId>;
 
 impl Graph {
-    /// Writes the gradients of `loss` with respect to each of `wrt`; none where it does not depend on it.
+    /// Adds the gradients of `loss` with respect to each of `wrt`; `None` where the loss does not depend on it.
     pub fn gradients(
         &mut self,
         loss: Value,
@@ -26,15 +26,16 @@ impl Graph {
         if self.shape(loss) != Shape::scalar() {
             return Err(EngineError::NotALoss { found: self.shape(loss) });
         }
-        Reverse::new(self, wrt, recomputed).run(loss)
+        BackwardPass::new(self, wrt, recomputed).run(loss)
     }
 
-    /// Writes the gradients of `loss` and adds them to the sums of every parameter it depends on.
+    /// Adds the backward pass of `loss`; gradients are accumulated into those of every parameter it depends on.
     pub fn accumulate(&mut self, loss: Value, recomputed: &Recomputed) -> Result<(), EngineError> {
         self.write_gradients(loss, Earlier::Kept, recomputed)
     }
 
-    /// The same with a say in what becomes of the sums that are there.
+    /// Adds the backward pass of `loss`. `earlier` says whether gradients are accumulated or overwritten; when overwritten, the
+    /// gradients of parameters that `loss` does not depend on become zero.
     pub fn write_gradients(
         &mut self,
         loss: Value,
@@ -50,50 +51,50 @@ impl Graph {
             .collect();
         let values: Vec<Value> = used.iter().map(|(value, _)| *value).collect();
         let gradients = self.gradients(loss, &values, recomputed)?;
-        let mut without: BTreeSet<ParameterId> = self.parameters().iter().map(|(id, _)| id).collect();
+        let mut unused: BTreeSet<ParameterId> = self.parameters().iter().map(|(id, _)| id).collect();
         for ((_, id), gradient) in used.iter().zip(gradients) {
             let Some(gradient) = gradient else { continue };
-            without.remove(id);
-            let sum = self.gradient(*id);
+            unused.remove(id);
+            let accumulated = self.gradient(*id);
             match earlier {
-                Earlier::Kept => self.add_into(sum, gradient)?,
-                Earlier::Forgotten => self.put(sum, gradient)?,
+                Earlier::Kept => self.add_into(accumulated, gradient)?,
+                Earlier::Forgotten => self.put(accumulated, gradient)?,
             }
         }
         if earlier == Earlier::Forgotten {
-            for id in without {
-                let sum = self.gradient(id);
-                self.clear(sum)?;
+            for id in unused {
+                let accumulated = self.gradient(id);
+                self.clear(accumulated)?;
             }
         }
         Ok(())
     }
 }
 
-/// Gradients of earlier batches.
+/// What happens to the gradients of earlier batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Earlier {
-    /// They are added to.
+    /// New gradients are accumulated into them.
     Kept,
-    /// They are written over: nobody has to clear them, or read them.
+    /// New gradients overwrite them, so they need neither a clear nor a read.
     Forgotten,
 }
 
-struct Reverse<'g> {
+struct BackwardPass<'g> {
     graph: &'g mut Graph,
     wrt: &'g [Value],
     recomputed: &'g Recomputed,
     /// Whether each forward node depends on something of `wrt`.
     depends: Vec<bool>,
-    /// Contributions to the gradient of each value, in the order they were found; one once they were summed.
-    found: HashMap<Value, Vec<Value>>,
-    /// Where values of a recomputed block are found again.
-    again: HashMap<Value, Value>,
-    done_blocks: BTreeSet<BlockId>,
+    /// Contributions to the gradient of each value, in the order they were added; one entry once summed.
+    contributions: HashMap<Value, Vec<Value>>,
+    /// The recomputed copy of each value of a recomputed block.
+    copies: HashMap<Value, Value>,
+    copied_blocks: BTreeSet<BlockId>,
 }
 
-impl<'g> Reverse<'g> {
-    fn new(graph: &'g mut Graph, wrt: &'g [Value], recomputed: &'g Recomputed) -> Reverse<'g> {
+impl<'g> BackwardPass<'g> {
+    fn new(graph: &'g mut Graph, wrt: &'g [Value], recomputed: &'g Recomputed) -> BackwardPass<'g> {
         let mut depends = vec![false; graph.nodes.len()];
         for value in wrt {
             depends[value.node as usize] = true;
@@ -101,24 +102,24 @@ impl<'g> Reverse<'g> {
         for at in 0..graph.nodes.len() {
             depends[at] |= graph.nodes[at].inputs.iter().any(|input| depends[input.node as usize]);
         }
-        let (found, again, done_blocks) = (HashMap::new(), HashMap::new(), BTreeSet::new());
-        Reverse { graph, wrt, recomputed, depends, found, again, done_blocks }
+        let (contributions, copies, copied_blocks) = (HashMap::new(), HashMap::new(), BTreeSet::new());
+        BackwardPass { graph, wrt, recomputed, depends, contributions, copies, copied_blocks }
     }
 
     fn run(mut self, loss: Value) -> Result<Vec<Option<Value>>, EngineError> {
         let one = self.graph.number(1.0);
-        self.found.insert(loss, vec![one]);
+        self.contributions.insert(loss, vec![one]);
         for at in (0..=loss.node as usize).rev() {
             if self.depends[at] {
-                self.through(at)?;
+                self.backpropagate(at)?;
             }
         }
         let wrt = self.wrt;
         wrt.iter().map(|value| self.total(*value, true)).collect()
     }
 
-    /// Takes the gradient through one node.
-    fn through(&mut self, at: usize) -> Result<(), EngineError> {
+    /// Propagates gradients through one node.
+    fn backpropagate(&mut self, at: usize) -> Result<(), EngineError> {
         let node = self.graph.nodes[at].clone();
         let NodeKind::Op(op) = &node.kind else { return Ok(()) };
         let outputs: Vec<Value> =
@@ -131,53 +132,52 @@ impl<'g> Reverse<'g> {
             return Ok(());
         }
         if let Some(block) = node.block.filter(|block| self.recomputed.contains(block)) {
-            self.compute_again(block)?;
+            self.recompute(block)?;
         }
         let wanted: Vec<bool> = node.inputs.iter().map(|input| self.depends[input.node as usize]).collect();
-        let seen = |value: &Value| *self.again.get(value).unwrap_or(value);
-        let inputs: Vec<Value> = node.inputs.iter().map(seen).collect();
-        let outputs: Vec<Value> = outputs.iter().map(seen).collect();
+        let copy_of = |value: &Value| *self.copies.get(value).unwrap_or(value);
+        let inputs: Vec<Value> = node.inputs.iter().map(copy_of).collect();
+        let outputs: Vec<Value> = outputs.iter().map(copy_of).collect();
         let label = self.graph.relabel(&node.label);
-        let rule = Backward {
+        let mut rule = Backward {
             graph: &mut *self.graph,
             inputs: &inputs,
             outputs: &outputs,
             gradients: &gradients,
             wanted: &wanted,
         };
-        let mut rule = rule;
         let of_inputs = op.gradient(&mut rule)?;
         self.graph.relabel(&label);
-        assert_eq!(of_inputs.len(), node.inputs.len(), "{} gives one gradient per input", op.name());
+        assert_eq!(of_inputs.len(), node.inputs.len(), "{} must return one gradient per input", op.name());
         for ((input, gradient), wanted) in node.inputs.iter().zip(of_inputs).zip(&wanted) {
             if let Some(gradient) = gradient.filter(|_| *wanted) {
                 let (have, want) = (self.graph.shape(gradient), self.graph.shape(*input));
-                assert_eq!(have, want, "{}: a gradient of {have} for an input of {want}", op.name());
-                self.found.entry(*input).or_default().push(gradient);
+                assert_eq!(have, want, "{}: a gradient of shape {have} for an input of shape {want}", op.name());
+                self.contributions.entry(*input).or_default().push(gradient);
             }
         }
         Ok(())
     }
 
-    /// The sum of what was found for a value: in its own element type, or in the wide one for what is learnt.
-    fn total(&mut self, value: Value, wide: bool) -> Result<Option<Value>, EngineError> {
-        let Some(found) = self.found.remove(&value) else { return Ok(None) };
-        let mut parts = found.into_iter();
+    /// The summed gradient of a value: in the value's element type, or in the accumulator type.
+    fn total(&mut self, value: Value, in_acc: bool) -> Result<Option<Value>, EngineError> {
+        let Some(contributions) = self.contributions.remove(&value) else { return Ok(None) };
+        let mut parts = contributions.into_iter();
         let Some(mut sum) = parts.next() else { return Ok(None) };
         for part in parts {
             sum = self.graph.add(sum, part)?;
         }
-        // What gradients were asked of may lie on the way to something else, and may be asked of twice.
+        // A value of `wrt` may be intermediate, and may appear twice.
         if self.wrt.contains(&value) {
-            self.found.insert(value, vec![sum]);
+            self.contributions.insert(value, vec![sum]);
         }
-        let dtype = if wide { self.graph.acc_dtype() } else { self.graph.ty(value).dtype };
+        let dtype = if in_acc { self.graph.acc_dtype() } else { self.graph.ty(value).dtype };
         self.graph.cast(sum, dtype).map(Some)
     }
 
-    /// Writes the nodes of a block once more, but for those that change what lasts: that is done.
-    fn compute_again(&mut self, block: BlockId) -> Result<(), EngineError> {
-        if !self.done_blocks.insert(block) {
+    /// Adds a copy of a block's nodes, except those that mutate persistent memory: the forward pass did that.
+    fn recompute(&mut self, block: BlockId) -> Result<(), EngineError> {
+        if !self.copied_blocks.insert(block) {
             return Ok(());
         }
         let members: Vec<usize> =
@@ -188,12 +188,12 @@ impl<'g> Reverse<'g> {
             if !op.mutates().is_empty() {
                 continue;
             }
-            let inputs: Vec<Value> = node.inputs.iter().map(|input| *self.again.get(input).unwrap_or(input)).collect();
+            let inputs: Vec<Value> = node.inputs.iter().map(|input| *self.copies.get(input).unwrap_or(input)).collect();
             let label = self.graph.relabel(&node.label);
             let copies = self.graph.push_shared(op, &inputs)?;
             self.graph.relabel(&label);
             for (output, copy) in (0..).zip(copies) {
-                self.again.insert(Value { node: at as u32, output }, copy);
+                self.copies.insert(Value { node: at as u32, output }, copy);
             }
         }
         Ok(())
@@ -208,7 +208,7 @@ mod tests {
     use crate::testing::session;
     use crate::{NamedLayout, ProgramSet, TensorType};
 
-    /// The loss is the sum of (2x)², by way of h = 2x, in a block.
+    /// The loss is the sum of (2x)², with the intermediate h = 2x, in a block.
     fn gradients_of(recomputed: &Recomputed) -> Vec<Vec<f32>> {
         let mut g = Graph::new(Default::default(), DType::F32);
         let mut layout = NamedLayout::default();
@@ -237,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_computed_has_a_gradient_too_and_may_be_asked_for_twice() {
+    fn intermediate_values_have_gradients_and_may_be_requested_twice() {
         let expected = [vec![8.0, -16.0, 4.0], vec![4.0, -8.0, 2.0], vec![8.0, -16.0, 4.0], vec![1.0]];
         assert_eq!(gradients_of(&Recomputed::new()), expected);
         assert_eq!(gradients_of(&Recomputed::from([BlockId(0)])), expected);
     }
 
     #[test]
-    fn what_a_block_changes_is_changed_once() {
+    fn a_recomputed_block_mutates_a_state_once() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let mut layout = NamedLayout::default();
         let ty = TensorType::new(DType::F32, &[1, 2]);

@@ -1,7 +1,7 @@
-//! The graph: what a program computes, as a list of nodes in the order they will run.
+//! The graph: a list of nodes in the order they run.
 //!
-//! A model writes it with the methods that the files in [`crate::ops`] add to [`Graph`]. Every method checks shapes and
-//! element types at once, so that a mistake is reported where it is made, with the op and both shapes.
+//! A model builds it with the methods that the files in [`crate::ops`] add to [`Graph`]. Every method checks shapes and
+//! element types immediately, so an error names the op and both shapes at the call that caused it.
 
 use std::sync::Arc;
 
@@ -13,36 +13,36 @@ use crate::parameters::{ParameterId, Parameters};
 use crate::rows::Rows;
 use crate::tensor::{Shape, TensorType, accumulator};
 
-/// A tensor of a graph. It means something only together with the graph it came from.
+/// A tensor of a graph. Valid only in the graph that created it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Value {
     pub(crate) node: u32,
     pub(crate) output: u32,
 }
 
-/// A stretch of nodes that may be computed a second time rather than remembered.
+/// A block of nodes for gradient checkpointing: its activations can be recomputed in the backward pass instead of saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(pub u32);
 
-/// A run of all parameters, or of what is kept for each of them, as one flat tensor.
+/// All parameters, or one optimizer state of all parameters, as one flat tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ParameterSpan {
-    /// The parameters as they are learnt: f32, or f64 in checks.
+    /// The master weights: f32, or f64 in gradient checks.
     Parameters,
-    /// The parameters as GEMMs read them: bf16, where that is what a model computes in.
+    /// The bf16 copy of the weights that GEMMs read, if the model computes in bf16.
     Compute,
-    /// Sums of gradients.
+    /// Accumulated gradients.
     Gradients,
-    /// AdamW's mean of gradients.
+    /// AdamW's first moment: the running mean of gradients.
     FirstMoment,
-    /// AdamW's mean of squared gradients.
+    /// AdamW's second moment: the running mean of squared gradients.
     SecondMoment,
-    /// The moving average of the parameters.
+    /// The EMA (exponential moving average) of the weights.
     Average,
 }
 
 impl ParameterSpan {
-    /// All of them, in the order they lie in memory.
+    /// All of them, in memory order.
     pub const ALL: [ParameterSpan; 6] = [
         ParameterSpan::Parameters,
         ParameterSpan::Compute,
@@ -53,42 +53,42 @@ impl ParameterSpan {
     ];
 }
 
-/// Something a graph does not compute but is given.
+/// A value that the graph reads but does not compute.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Leaf {
     /// A parameter, in the element type the graph computes in.
     Parameter(ParameterId),
-    /// The moving average of a parameter, in the wide element type.
+    /// The EMA of a parameter, in the accumulator type.
     Average(ParameterId),
-    /// The sum of a parameter's gradients so far.
+    /// The accumulated gradient of a parameter.
     Gradient(ParameterId),
     /// A whole span.
     ParameterSpan(ParameterSpan),
     /// A field of the batch.
     Input(String),
-    /// A few numbers that the host sets before every run: the learning rate, the step, keys.
+    /// A few values that the host sets before every run: learning rate, step, RNG keys.
     Host(String),
-    /// Numbers that never change.
+    /// Values fixed at compile time.
     Constant(Arc<[u8]>),
-    /// Memory that lasts from run to run and is shared by all programs of a session; zero at first.
+    /// Memory that persists across runs, shared by all programs of a session; initially zero.
     State(String),
 }
 
-/// What a node is.
+/// A leaf or an op.
 #[derive(Clone, Debug)]
 pub(crate) enum NodeKind {
     Leaf(Leaf),
     Op(Arc<dyn Op>),
 }
 
-/// One line of a program.
+/// A node of the graph.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) kind: NodeKind,
     pub(crate) inputs: Vec<Value>,
     pub(crate) outputs: Vec<TensorType>,
     pub(crate) block: Option<BlockId>,
-    /// Where in the model it is, for reports.
+    /// The model part it belongs to, for reports.
     pub(crate) label: Arc<str>,
 }
 
@@ -103,14 +103,17 @@ pub struct Graph {
     label: Arc<str>,
     block: Option<BlockId>,
     num_blocks: u32,
-    num_draws: u32,
+    num_random_ops: u32,
     averages: bool,
 }
 
 impl Graph {
-    /// An empty program over `parameters` that computes in `precision`: f32, bf16, or f64 for checks.
+    /// An empty graph over `parameters` that computes in `precision`: f32, bf16, or f64 for gradient checks.
     pub fn new(parameters: Arc<Parameters>, precision: DType) -> Graph {
-        assert!(matches!(precision, DType::F32 | DType::BF16 | DType::F64), "nothing computes in {precision:?}");
+        assert!(
+            matches!(precision, DType::F32 | DType::BF16 | DType::F64),
+            "a graph computes in f32, bf16 or f64, not in {precision:?}"
+        );
         Graph {
             nodes: Vec::new(),
             parameters,
@@ -120,22 +123,22 @@ impl Graph {
             label: "".into(),
             block: None,
             num_blocks: 0,
-            num_draws: 0,
+            num_random_ops: 0,
             averages: false,
         }
     }
 
-    /// What the program computes in.
+    /// The element type the graph computes in.
     pub fn precision(&self) -> DType {
         self.precision
     }
 
-    /// What losses, sums and learnt parameters are kept in.
+    /// The accumulator type: of losses, sums and master weights.
     pub fn acc_dtype(&self) -> DType {
         accumulator(self.precision)
     }
 
-    /// The parameters it is written over.
+    /// The parameters the graph reads.
     pub fn parameters(&self) -> &Arc<Parameters> {
         &self.parameters
     }
@@ -150,7 +153,7 @@ impl Graph {
         self.ty(value).shape
     }
 
-    /// Nodes written inside `build` are labelled with `name`, for reports.
+    /// Labels the nodes added inside `build` with `name`, for reports.
     pub fn scope<T>(
         &mut self,
         name: impl Into<String>,
@@ -164,8 +167,8 @@ impl Graph {
         made
     }
 
-    /// Nodes written inside `build` may be computed again in the backward pass in place of being kept. Blocks do not
-    /// nest: an inner one belongs to the outer.
+    /// Marks the nodes added inside `build` as one block for gradient checkpointing: the backward pass may recompute them
+    /// instead of saving their outputs. Blocks do not nest: an inner one is part of the outer.
     pub fn block<T>(&mut self, build: impl FnOnce(&mut Graph) -> Result<T, EngineError>) -> Result<T, EngineError> {
         if self.block.is_some() {
             return build(self);
@@ -177,12 +180,12 @@ impl Graph {
         made
     }
 
-    /// Blocks written so far.
+    /// Number of checkpointing blocks so far.
     pub fn num_blocks(&self) -> u32 {
         self.num_blocks
     }
 
-    /// From here on parameters are their moving averages: for programs that do not train.
+    /// From here on, [`Graph::parameter`] reads the EMA of the weights: for programs that do not train.
     pub fn use_averages(&mut self) {
         self.averages = true;
     }
@@ -196,11 +199,11 @@ impl Graph {
         let average = self.leaf(Leaf::Average(id), TensorType { dtype: self.acc_dtype(), shape });
         match self.cast(average, self.precision) {
             Ok(narrow) => narrow,
-            Err(error) => unreachable!("parameters are floating numbers: {error}"),
+            Err(error) => unreachable!("parameters have a floating-point type: {error}"),
         }
     }
 
-    /// The sum of a parameter's gradients.
+    /// The accumulated gradient of a parameter.
     pub fn gradient(&mut self, id: ParameterId) -> Value {
         let ty = TensorType { dtype: self.acc_dtype(), shape: self.parameters.get(id).shape };
         self.leaf(Leaf::Gradient(id), ty)
@@ -218,29 +221,29 @@ impl Graph {
         self.named_leaf("input", Leaf::Input(name.to_owned()), name, ty)
     }
 
-    /// Numbers that the host sets before every run.
+    /// Values that the host sets before every run.
     pub fn host(&mut self, name: &str, ty: TensorType) -> Result<Value, EngineError> {
         self.named_leaf("host value", Leaf::Host(name.to_owned()), name, ty)
     }
 
-    /// Memory that lasts from run to run.
+    /// Memory that persists across runs.
     pub fn state(&mut self, name: &str, ty: TensorType) -> Result<Value, EngineError> {
         self.named_leaf("state", Leaf::State(name.to_owned()), name, ty)
     }
 
-    /// Numbers that never change.
+    /// Values fixed at compile time.
     pub fn constant<T: Element>(&mut self, dims: &[u32], values: &[T]) -> Value {
         let ty = TensorType::new(T::DTYPE, dims);
-        assert_eq!(ty.shape.elements(), values.len() as u64, "a constant {ty} of {} numbers", values.len());
+        assert_eq!(ty.shape.elements(), values.len() as u64, "a constant {ty} given {} elements", values.len());
         self.leaf(Leaf::Constant(bytemuck::cast_slice(values).into()), ty)
     }
 
-    /// One number in the wide element type, for element-wise work.
+    /// A scalar constant in the accumulator type, for pointwise ops.
     pub fn number(&mut self, value: f64) -> Value {
         self.numbers(&[1], &[value])
     }
 
-    /// Numbers in the wide element type.
+    /// A constant tensor in the accumulator type.
     pub fn numbers(&mut self, dims: &[u32], values: &[f64]) -> Value {
         match self.acc_dtype() {
             DType::F64 => self.constant(dims, values),
@@ -248,12 +251,12 @@ impl Graph {
         }
     }
 
-    /// Where rows begin, as kernels read it.
+    /// Row offsets as a constant, for kernels.
     pub fn row_starts(&mut self, rows: &Rows) -> Value {
         self.constant(&[rows.count() + 1], rows.starts())
     }
 
-    /// Keeps `value` as a result of the program under `name`.
+    /// Makes `value` a result of the program, under `name`.
     pub fn result(&mut self, name: &str, value: Value) -> Result<(), EngineError> {
         if let Some((_, first)) = self.results.iter().find(|(known, _)| known == name) {
             let (first, second) = (self.ty(*first), self.ty(value));
@@ -263,20 +266,20 @@ impl Graph {
         Ok(())
     }
 
-    /// A number of its own for an op that draws random numbers. A recomputed copy keeps that of the first.
+    /// A unique id for an op that generates random numbers. A recomputed copy reuses the id of the original.
     pub fn next_draw(&mut self) -> u32 {
-        self.num_draws += 1;
-        self.num_draws
+        self.num_random_ops += 1;
+        self.num_random_ops
     }
 
-    /// Writes a node with one output. What op files build on.
+    /// Adds a node with one output: for the methods of op files.
     pub fn push(&mut self, op: impl Op + 'static, inputs: &[Value]) -> Result<Value, EngineError> {
         let outputs = self.push_many(op, inputs)?;
         debug_assert_eq!(outputs.len(), 1, "an op with several outputs needs push_many");
         Ok(outputs[0])
     }
 
-    /// Writes a node with several outputs.
+    /// Adds a node with several outputs.
     pub fn push_many(&mut self, op: impl Op + 'static, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
         self.push_shared(Arc::new(op), inputs)
     }
@@ -291,12 +294,12 @@ impl Graph {
         Ok((0..count).map(|output| Value { node, output }).collect())
     }
 
-    /// Labels what is written next, and says what the label was.
+    /// Sets the label of the nodes added next, and returns the old label.
     pub(crate) fn relabel(&mut self, label: &Arc<str>) -> Arc<str> {
         std::mem::replace(&mut self.label, label.clone())
     }
 
-    /// The leaf a value is, if it is one.
+    /// The leaf behind a value, if it is one.
     pub(crate) fn as_leaf(&self, value: Value) -> Option<&Leaf> {
         match &self.nodes[value.node as usize].kind {
             NodeKind::Leaf(leaf) => Some(leaf),
@@ -315,7 +318,7 @@ impl Graph {
         Ok(self.leaf(leaf, ty))
     }
 
-    /// One node per leaf, however often it is asked for.
+    /// The node of a leaf: equal leaves share one node.
     fn leaf(&mut self, leaf: Leaf, ty: TensorType) -> Value {
         if let Some(at) = self.find(&leaf).filter(|at| self.ty(*at) == ty) {
             return at;
@@ -341,8 +344,8 @@ mod tests {
     use crate::testing::session;
     use crate::{Init, NamedLayout, ParameterList, ProgramId, ProgramSet, Session};
 
-    /// A program whose result is the parameter, or its average.
-    fn reading(precision: DType, averages: bool) -> (Session, ProgramId) {
+    /// A program whose result is the parameter, or its EMA.
+    fn reading_program(precision: DType, averages: bool) -> (Session, ProgramId) {
         let mut list = ParameterList::new();
         let id = list.weight("weight", &[1, 3], Init::Constant(0.0)).unwrap();
         let parameters = Arc::new(list.finish());
@@ -351,17 +354,17 @@ mod tests {
             graph.use_averages();
         }
         let read = graph.parameter(id);
-        let wide = graph.cast(read, DType::F32).unwrap();
-        graph.result("read", wide).unwrap();
+        let read = graph.cast(read, DType::F32).unwrap();
+        graph.result("read", read).unwrap();
         let mut set = ProgramSet::new(parameters, precision, &[ParameterSpan::Average]);
         let id = set.add("reading", &graph, &NamedLayout::default()).unwrap();
         (session(&Machine::cpu(), set), id)
     }
 
     #[test]
-    fn programs_that_do_not_train_read_the_averages() {
+    fn a_graph_reads_the_ema_once_it_uses_averages() {
         let check = |precision, averages, expected: [f32; 3]| {
-            let (mut session, id) = reading(precision, averages);
+            let (mut session, id) = reading_program(precision, averages);
             let span = |x: [f32; 3]| [x.to_vec(), vec![0.0; 125]].concat();
             session.write_span(ParameterSpan::Parameters, &span([1.0, 2.0, 3.0])).unwrap();
             if precision == DType::BF16 {

@@ -1,19 +1,19 @@
-//! Static graphs: define, differentiate, plan memory, replay.
+//! Static graphs: define, differentiate, plan memory, compile, replay.
 //!
 //! Read in this order:
 //!
-//! 1. [`Shape`] and [`TensorType`] say what a tensor is, [`Rows`] where utterances begin in one that holds many;
-//!    [`Parameters`] are what a model learns.
-//! 2. [`Graph`] is a program under construction: a model writes it, [`Graph::accumulate`] writes the backward pass behind it.
-//!    The ops are in [`ops`], one file each; [`Op`] is what each of them answers.
-//! 3. [`Program`] is a graph with every address settled ([`MemoryPlan`]): a list of [`Launch`]s. [`fit`] makes one that keeps to
-//!    a limit. [`update_program`] is the one that every training ends a step with, [`Schedule`] its learning rate.
-//! 4. [`ProgramSet`] holds the programs of one model and knows every byte they will take; [`Session`] takes the bytes and runs
-//!    them on a device.
+//! 1. [`Shape`] and [`TensorType`] describe a tensor, [`Rows`] the row offsets of a packed (ragged) one; [`Parameters`] are
+//!    the trainable weights.
+//! 2. [`Graph`] is a program under construction: a model defines it, and [`Graph::accumulate`] appends the backward pass.
+//!    The ops are in [`ops`], one file each; [`Op`] is the trait they implement.
+//! 3. [`Program`] is a compiled graph: a list of [`Launch`]es with every address fixed by a [`MemoryPlan`]. [`fit`] compiles
+//!    one that stays below a memory limit. [`update_program`] is the optimizer step, [`Schedule`] its learning rate.
+//! 4. [`ProgramSet`] holds all programs of a model and every byte they take; [`Session`] allocates those bytes and runs the
+//!    programs on a device.
 
 mod error;
 
-// What a model is written in.
+// Defining a model.
 mod tensor;
 mod rows;
 mod random;
@@ -24,17 +24,17 @@ mod real;
 pub mod ops;
 mod gradient;
 
-// From a graph to work.
+// Compiling a graph.
 mod schedule;
 mod lower;
 mod memory_plan;
 mod program;
 mod fit;
 
-// What every model's training has.
+// The optimizer step.
 mod optimizer;
 
-// Running it.
+// Running programs.
 mod program_set;
 mod session;
 

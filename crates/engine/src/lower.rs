@@ -1,56 +1,56 @@
-//! Work on a device, with every address settled but the bases of a few regions: launches, GEMMs, copies.
+//! Launches: kernels, GEMMs and copies whose addresses are fixed up to the base of each memory region.
 
 use tandem_device::{DType, Gemm, Grid, Kernel};
 
 use crate::graph::ParameterSpan;
 use crate::tensor::TensorType;
 
-/// A part of a session's memory.
+/// A region of a session's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Region {
-    /// Parameters, or what is kept for each of them.
+    /// The parameters, or one optimizer state of them.
     ParameterSpan(ParameterSpan),
-    /// What lasts from run to run.
+    /// Memory that persists across runs.
     States,
-    /// Numbers that never change.
+    /// Values fixed at compile time.
     Constants,
-    /// Numbers that the host sets before a run.
+    /// Values that the host sets before a run.
     Host,
     /// The batch.
     Inputs,
-    /// What a run leaves for the host.
+    /// Results for the host.
     Results,
-    /// What lives only while a program runs.
+    /// Activations: live only while a program runs.
     Activations,
 }
 
-/// Where a tensor lies.
+/// The memory range of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// In which part of memory.
+    /// The region.
     pub region: Region,
-    /// Its first byte there.
+    /// Its first byte in the region.
     pub offset: u64,
-    /// How long it is.
+    /// Its length.
     pub bytes: u64,
 }
 
-/// A tensor with its place.
+/// A tensor with its location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    /// What it is.
+    /// Its type.
     pub ty: TensorType,
-    /// Where it is.
+    /// Its location.
     pub place: Location,
 }
 
 impl Tensor {
-    /// As an argument that is read.
+    /// As a kernel argument that is read.
     pub fn read(&self) -> LaunchArg {
         LaunchArg::Read(self.place, self.ty.dtype)
     }
 
-    /// As an argument that is written (and may be read).
+    /// As a kernel argument that is written (and may be read).
     pub fn write(&self) -> LaunchArg {
         LaunchArg::Write(self.place, self.ty.dtype)
     }
@@ -64,62 +64,62 @@ impl Tensor {
     }
 }
 
-/// An argument of a launch.
+/// An argument of a kernel launch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LaunchArg {
     /// Memory that is read.
     Read(Location, DType),
     /// Memory that is written, and may be read.
     Write(Location, DType),
-    /// A number.
+    /// An integer.
     U32(u32),
-    /// A large number.
+    /// A 64-bit integer.
     U64(u64),
-    /// A real number.
+    /// A floating-point number.
     F32(f32),
 }
 
-/// One piece of work.
+/// One entry of a program, queued on a stream.
 #[derive(Clone, Debug)]
 pub enum Launch {
     /// A kernel.
     Kernel {
-        /// Which.
+        /// The kernel.
         kernel: &'static Kernel,
-        /// On how many threads.
+        /// Its launch grid.
         grid: Grid,
-        /// With what.
+        /// Its arguments.
         args: Vec<LaunchArg>,
     },
     /// A GEMM.
     Gemm {
-        /// Its shape.
+        /// Its dimensions and layout.
         gemm: Gemm,
-        /// Left.
+        /// The left operand.
         a: Location,
-        /// Right.
+        /// The right operand.
         b: Location,
-        /// The result.
+        /// The output.
         c: Location,
-        /// Added to every row of the result.
+        /// The bias epilogue: added to every row of the output.
         bias: Option<Location>,
     },
     /// A copy.
     Copy {
-        /// From here.
+        /// The source.
         from: Location,
-        /// To there.
+        /// The destination.
         to: Location,
     },
-    /// Zeros.
+    /// A fill with zeros.
     Clear {
-        /// Where.
+        /// The destination.
         to: Location,
     },
 }
 
 impl Launch {
-    /// What kind of work it is: the kernel's name, `gemm`, `copy` or `clear`.
+    /// The kernel's name, `gemm`, `copy` or `clear`.
     pub fn name(&self) -> &'static str {
         match self {
             Launch::Kernel { kernel, .. } => kernel.name,
@@ -130,49 +130,49 @@ impl Launch {
     }
 }
 
-/// What an op is given to become work.
+/// The context in which an op emits its launches.
 pub struct Lower<'a> {
     /// Its inputs.
     pub inputs: &'a [Tensor],
     /// Its outputs.
     pub outputs: &'a [Tensor],
-    /// The memory it asked for, as bytes.
+    /// The scratch buffers it asked for, as bytes.
     pub scratch: &'a [Tensor],
     pub(crate) taken_over: Option<usize>,
     pub(crate) adds: &'a [bool],
-    pub(crate) steps: &'a mut Vec<Launch>,
+    pub(crate) launches: &'a mut Vec<Launch>,
 }
 
 impl Lower<'_> {
-    /// The input whose memory is that of the first output, if any. A kernel is then given the output only, and reads it.
+    /// The input that the first output overwrites in place, if any. The kernel then takes the output only, and reads it.
     pub fn taken_over(&self) -> Option<usize> {
         self.taken_over
     }
 
-    /// Whether an output is to be added to what is there.
+    /// Whether an output is accumulated in place.
     pub fn adds(&self, output: usize) -> bool {
         self.adds[output]
     }
 
-    /// A launch.
+    /// Emits a kernel launch.
     pub fn launch(&mut self, kernel: &'static Kernel, grid: Grid, args: Vec<LaunchArg>) {
-        self.steps.push(Launch::Kernel { kernel, grid, args });
+        self.launches.push(Launch::Kernel { kernel, grid, args });
     }
 
-    /// A GEMM.
+    /// Emits a GEMM.
     pub fn gemm(&mut self, gemm: Gemm, [a, b, c]: [Tensor; 3], bias: Option<Tensor>) {
         let bias = bias.map(|bias| bias.place);
-        self.steps.push(Launch::Gemm { gemm, a: a.place, b: b.place, c: c.place, bias });
+        self.launches.push(Launch::Gemm { gemm, a: a.place, b: b.place, c: c.place, bias });
     }
 
-    /// A copy of equal length.
+    /// Emits a copy between tensors of equal size.
     pub fn copy(&mut self, from: Tensor, to: Tensor) {
         assert_eq!(from.place.bytes, to.place.bytes, "a copy of {} to {}", from.ty, to.ty);
-        self.steps.push(Launch::Copy { from: from.place, to: to.place });
+        self.launches.push(Launch::Copy { from: from.place, to: to.place });
     }
 
-    /// Zeros.
+    /// Emits a fill with zeros.
     pub fn clear(&mut self, to: Tensor) {
-        self.steps.push(Launch::Clear { to: to.place });
+        self.launches.push(Launch::Clear { to: to.place });
     }
 }

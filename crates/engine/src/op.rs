@@ -1,6 +1,6 @@
-//! What an op is: a rule for shapes, a rule for gradients, and how it becomes work on a device.
+//! The [`Op`] trait: shape inference, a gradient rule, and lowering to launches.
 //!
-//! Each op lives in one file of [`crate::ops`], together with the method of [`Graph`] that writes it, its kernels and its
+//! Each op lives in one file of [`crate::ops`], together with the method of [`Graph`] that adds it, its kernels and its
 //! tests. `docs/adding-an-op.md` walks through one.
 
 use std::fmt;
@@ -11,110 +11,110 @@ use crate::lower::Lower;
 use crate::ops::pointwise::Function;
 use crate::tensor::TensorType;
 
-/// One kind of node.
+/// An operation: the kind of a graph node.
 pub trait Op: fmt::Debug + Send + Sync {
-    /// What it is called in errors and reports.
+    /// Its name in errors and reports.
     fn name(&self) -> &'static str;
 
-    /// The types of its outputs, or what is wrong with its inputs: [`refuse`].
+    /// Shape inference: the types of its outputs, or an error about its inputs ([`refuse`]).
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError>;
 
-    /// Writes the nodes that compute the gradient of each input from those of the outputs. One entry per input; none where
-    /// nothing flows.
+    /// Adds the nodes that compute the gradient of each input from the gradients of the outputs. One entry per input; `None`
+    /// where no gradient flows.
     fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
         let _ = at;
         Err(EngineError::NoGradient { op: self.name() })
     }
 
-    /// Bytes of each piece of memory it needs while it runs.
+    /// Bytes of each scratch buffer it needs while it runs.
     fn scratch(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Vec<u64> {
         let _ = (inputs, outputs);
         Vec::new()
     }
 
-    /// Inputs that it changes: spans, gradients and states. A node that changes something is never left out.
+    /// Inputs that it mutates: parameter spans, gradients and states. Dead code elimination never removes such a node.
     fn mutates(&self) -> &'static [usize] {
         &[]
     }
 
-    /// Whether its only output is its first input in the same memory, seen differently.
+    /// Whether its only output is a view of its first input: the same memory under another type.
     fn is_view(&self) -> bool {
         false
     }
 
-    /// Inputs in whose memory the first output may be written, when nobody reads them afterwards. Lowering is told by
-    /// [`Lower::taken_over`].
+    /// Inputs that the first output may overwrite in place if no later op reads them. [`Lower::taken_over`] says whether it does.
     fn may_overwrite(&self) -> Vec<usize> {
         Vec::new()
     }
 
-    /// Whether it can add this output to what is there: [`Lower::adds`]. Gradients of parameters are summed so.
+    /// Whether it can accumulate this output in place ([`Lower::adds`]). Parameter gradients are summed this way.
     fn can_add(&self, output: usize) -> bool {
         let _ = output;
         false
     }
 
-    /// Whether all it does is to bring its second input to its first, which lasts. It is left out where what makes the second
-    /// input can write it there itself, or add it: [`Op::can_add`].
+    /// For an op that only stores its second input into its first, a persistent leaf: how it stores. Scheduling removes it where
+    /// the producer of the second input can write there itself, or accumulate ([`Op::can_add`]).
     fn brings(&self) -> Option<WriteMode> {
         None
     }
 
-    /// Whether it is worth running beside what follows when nobody in its program reads what it makes: gradients of
-    /// parameters are, for until the last of them nobody waits.
+    /// Whether it runs on the side stream when no op of its program reads its outputs. Parameter gradients do: only the end of
+    /// the program waits for them.
     fn runs_beside(&self) -> bool {
         false
     }
 
-    /// Whether all it does is to add two tensors of its own type and shape.
+    /// Whether it only adds two tensors of its own type and shape.
     fn is_sum_of_two(&self) -> bool {
         false
     }
 
-    /// Whether it can add one more input, of the type of its first output, to that output. It then comes last.
+    /// Whether it can fuse the addition of one more input, of the type of its first output, to that output. The extra input
+    /// comes last.
     fn can_take_one_more(&self) -> bool {
         false
     }
 
-    /// The function it applies to every element, where it is no more than that: such nodes are fused.
+    /// The function it applies to every element, for a pointwise op: chains of these are fused into one kernel.
     fn pointwise(&self) -> Option<&'static Function> {
         None
     }
 
-    /// Turns it into launches and GEMMs.
+    /// Emits its launches and GEMMs.
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError>;
 }
 
-/// How something is brought to what lasts.
+/// How a value is written to persistent memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteMode {
-    /// It is added.
+    /// Added to the old contents.
     Accumulate,
-    /// It takes the place of what is there.
+    /// Replaces the old contents.
     Overwrite,
 }
 
-/// The error for inputs that do not go together.
+/// The error for incompatible inputs.
 pub fn refuse<T>(op: &'static str, problem: impl Into<String>, operands: &[TensorType]) -> Result<T, EngineError> {
     Err(EngineError::Operands { op, problem: problem.into(), operands: operands.to_vec() })
 }
 
-/// What an op's gradient rule is given.
+/// The context of an op's gradient rule.
 pub struct Backward<'g> {
-    /// Where to write nodes.
+    /// Where to add nodes.
     pub graph: &'g mut Graph,
     /// The node's inputs.
     pub inputs: &'g [Value],
     /// Its outputs.
     pub outputs: &'g [Value],
-    /// The gradient of each output; none where the loss does not depend on it.
+    /// The gradient of each output; `None` where the loss does not depend on it.
     pub gradients: &'g [Option<Value>],
-    /// Whether each input's gradient is wanted. Others may be left out.
+    /// Whether each input's gradient is needed. The rule may skip the others.
     pub wanted: &'g [bool],
 }
 
 impl Backward<'_> {
-    /// The gradient of the first output. The rule is not called unless some output has one.
+    /// The gradient of the first output. A rule is only called if at least one output has a gradient.
     pub fn first(&self) -> Option<Value> {
         self.gradients[0]
     }

@@ -1,5 +1,5 @@
-//! What a model learns: named tensors in one contiguous span, so that clipping, the optimizer and averaging are single
-//! passes over it, and a gradient lies where its parameter lies.
+//! Trainable parameters: named tensors in one contiguous span, so that clipping, the optimizer and the EMA are single passes
+//! over it, and a gradient has the offset of its parameter.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -10,24 +10,24 @@ use crate::error::EngineError;
 use crate::random;
 use crate::tensor::{Shape, TensorType};
 
-/// Elements a parameter's place is a multiple of: 256 bytes of bf16, which is what GEMMs want.
+/// Alignment of a parameter's offset, in elements: 256 bytes of bf16, the alignment GEMMs are fastest with.
 const ALIGN_ELEMENTS: u64 = 128;
 
-/// Elements that are drawn as one piece of work.
-const PIECE: usize = 1 << 20;
+/// Elements that one thread initialises at a time.
+const CHUNK: usize = 1 << 20;
 
-/// A parameter, by its place in [`Parameters::iter`].
+/// A parameter, by its index in [`Parameters::iter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParameterId(pub(crate) u32);
 
-/// How a parameter starts.
+/// How a parameter is initialised.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
-    /// Every element is this.
+    /// Every element has this value.
     Constant(f64),
-    /// Normal with this deviation.
+    /// Normal with mean 0 and this standard deviation.
     Normal(f64),
-    /// Uniform between minus this and this.
+    /// Uniform between minus this bound and this bound.
     Uniform(f64),
 }
 
@@ -38,17 +38,17 @@ pub struct Parameter {
     pub name: String,
     /// Its shape.
     pub shape: Shape,
-    /// How it starts.
+    /// Its initialisation.
     pub init: Init,
-    /// Whether weight decay pulls at it: matrices, not biases and gains.
+    /// Whether weight decay applies: to matrices, not to biases and gains.
     pub decays: bool,
     /// Its first element in the span.
     pub offset: u64,
 }
 
 impl Parameter {
-    /// Writes its elements from `first` on as they start under `seed`.
-    fn draw(&self, seed: u64, first: u64, values: &mut [f64]) {
+    /// Writes the initial values of its elements from `first` on, for `seed`.
+    fn initialise(&self, seed: u64, first: u64, values: &mut [f64]) {
         let key = seed ^ random::name_key(&self.name);
         for (i, value) in (first..).zip(values) {
             *value = match self.init {
@@ -60,7 +60,7 @@ impl Parameter {
     }
 }
 
-/// All parameters of a model, laid out.
+/// All parameters of a model, with their offsets in the span.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parameters {
     list: Vec<Parameter>,
@@ -68,7 +68,7 @@ pub struct Parameters {
     decaying_elements: u64,
 }
 
-/// Collects parameters while a model is put together.
+/// Collects the parameters of a model as its layers declare them.
 #[derive(Debug, Default)]
 pub struct ParameterList {
     list: Vec<Parameter>,
@@ -77,12 +77,12 @@ pub struct ParameterList {
 }
 
 impl ParameterList {
-    /// Nothing yet.
+    /// An empty list.
     pub fn new() -> ParameterList {
         ParameterList::default()
     }
 
-    /// Names declared inside `declare` begin with `name` and a dot.
+    /// Parameters declared inside `declare` have names that begin with `name` and a dot.
     pub fn scope<T>(
         &mut self,
         name: impl Into<String>,
@@ -94,12 +94,12 @@ impl ParameterList {
         made
     }
 
-    /// A matrix (or table, or kernel): weight decay applies.
+    /// Declares a matrix (or embedding table, or convolution kernel): weight decay applies.
     pub fn weight(&mut self, name: &str, dims: &[u32], init: Init) -> Result<ParameterId, EngineError> {
         self.declare(name, Shape::new(dims), init, true)
     }
 
-    /// A bias or gain: no weight decay.
+    /// Declares a bias or gain: no weight decay.
     pub fn vector(&mut self, name: &str, dims: &[u32], init: Init) -> Result<ParameterId, EngineError> {
         self.declare(name, Shape::new(dims), init, false)
     }
@@ -116,7 +116,7 @@ impl ParameterList {
         Ok(ParameterId(self.list.len() as u32 - 1))
     }
 
-    /// Lays them out: those that decay first, so that each half is one range.
+    /// Assigns offsets: parameters with weight decay first, so that each half is one range.
     pub fn finish(mut self) -> Parameters {
         let mut end = 0;
         let mut place = |parameter: &mut Parameter| {
@@ -136,64 +136,64 @@ impl Parameters {
         self.list.iter().enumerate().map(|(i, parameter)| (ParameterId(i as u32), parameter))
     }
 
-    /// One of them.
+    /// The parameter of an id.
     pub fn get(&self, id: ParameterId) -> &Parameter {
         &self.list[id.0 as usize]
     }
 
-    /// The one of this name.
+    /// The parameter of this name.
     pub fn named(&self, name: &str) -> Option<(ParameterId, &Parameter)> {
         self.iter().find(|(_, parameter)| parameter.name == name)
     }
 
-    /// Numbers that are learnt.
+    /// Number of trainable values.
     pub fn count(&self) -> u64 {
         self.list.iter().map(|parameter| parameter.shape.elements()).sum()
     }
 
-    /// Elements of the span, gaps included. What lies in a gap is zero and stays zero.
+    /// Elements of the span, alignment gaps included. Gaps are zero and stay zero.
     pub fn elements(&self) -> u64 {
         self.elements
     }
 
-    /// Elements at the front of the span that weight decay applies to.
+    /// Elements at the front of the span to which weight decay applies.
     pub fn decaying_elements(&self) -> u64 {
         self.decaying_elements
     }
 
-    /// The whole span as it starts under `seed`. A parameter's numbers depend on its name and the seed, not on what else
-    /// the model has. All cores draw: a large model is hundreds of millions of numbers, each some 20 ns.
+    /// The initial values of the whole span for `seed`. A parameter's values depend on its name and the seed only, not on the
+    /// other parameters. All cores take part: a large model has hundreds of millions of values, at about 20 ns each.
     pub fn initial(&self, seed: u64) -> Vec<f64> {
         let mut span = vec![0.0; self.elements as usize];
-        let pieces = std::sync::Mutex::new(self.pieces(&mut span).into_iter());
-        let draw = || {
-            while let Some((parameter, first, values)) = pieces.lock().unwrap_or_else(PoisonError::into_inner).next() {
-                parameter.draw(seed, first, values);
+        let chunks = std::sync::Mutex::new(self.chunks(&mut span).into_iter());
+        let work = || {
+            while let Some((parameter, first, values)) = chunks.lock().unwrap_or_else(PoisonError::into_inner).next() {
+                parameter.initialise(seed, first, values);
             }
         };
-        let more =
-            if self.elements <= PIECE as u64 { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
+        let threads =
+            if self.elements <= CHUNK as u64 { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
         std::thread::scope(|scope| {
-            (1..more).for_each(|_| drop(scope.spawn(draw)));
-            draw();
+            (1..threads).for_each(|_| drop(scope.spawn(work)));
+            work();
         });
         span
     }
 
-    /// The parts of a span that belong to parameters, none longer than a piece, each with the index of its first element
-    /// in its parameter.
-    fn pieces<'s>(&self, mut span: &'s mut [f64]) -> Vec<(&Parameter, u64, &'s mut [f64])> {
+    /// The span without its gaps, in chunks of at most [`CHUNK`] elements: the parameter, the index of the chunk's first
+    /// element in it, and the values.
+    fn chunks<'s>(&self, mut span: &'s mut [f64]) -> Vec<(&Parameter, u64, &'s mut [f64])> {
         let mut in_order: Vec<&Parameter> = self.list.iter().collect();
         in_order.sort_by_key(|parameter| parameter.offset);
-        let (mut pieces, mut at) = (Vec::new(), 0);
+        let (mut chunks, mut at) = (Vec::new(), 0);
         for parameter in in_order {
             let (_, from_here) = span.split_at_mut((parameter.offset - at) as usize);
             let (own, rest) = from_here.split_at_mut(parameter.shape.elements() as usize);
             (span, at) = (rest, parameter.offset + parameter.shape.elements());
-            let parts = own.chunks_mut(PIECE).enumerate();
-            pieces.extend(parts.map(|(i, values)| (parameter, (i * PIECE) as u64, values)));
+            let parts = own.chunks_mut(CHUNK).enumerate();
+            chunks.extend(parts.map(|(i, values)| (parameter, (i * CHUNK) as u64, values)));
         }
-        pieces
+        chunks
     }
 }
 
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decays_comes_first_and_nothing_overlaps() {
+    fn parameters_with_weight_decay_come_first_and_none_overlap() {
         let parameters = two();
         let offsets: Vec<(&str, u64)> = parameters.iter().map(|(_, p)| (p.name.as_str(), p.offset)).collect();
         assert_eq!(offsets, [("bias", 256), ("layer.weight", 0)]);
@@ -217,17 +217,17 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_of_several_pieces_is_drawn_as_if_it_were_one() {
+    fn a_parameter_of_several_chunks_is_initialised_as_if_it_were_one() {
         let mut list = ParameterList::new();
-        list.weight("wide", &[2, PIECE as u32 + 3], Init::Normal(1.0)).unwrap();
+        list.weight("large", &[2, CHUNK as u32 + 3], Init::Normal(1.0)).unwrap();
         let parameters = list.finish();
         let mut whole = vec![0.0; parameters.count() as usize];
-        parameters.list[0].draw(9, 0, &mut whole);
+        parameters.list[0].initialise(9, 0, &mut whole);
         assert_eq!(parameters.initial(9)[..whole.len()], whole);
     }
 
     #[test]
-    fn numbers_depend_on_the_name_and_the_seed() {
+    fn initial_values_depend_on_the_name_and_the_seed() {
         let (one, other) = (two().initial(1), two().initial(2));
         assert_eq!(one, two().initial(1));
         assert_ne!(one[..200], other[..200]);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn one_name_is_declared_once() {
+    fn a_name_cannot_be_declared_twice() {
         let mut list = ParameterList::new();
         list.vector("gain", &[3], Init::Constant(1.0)).unwrap();
         let error = list.weight("gain", &[2, 2], Init::Constant(1.0)).unwrap_err();

@@ -1,4 +1,4 @@
-//! The programs of one model over one set of parameters, and every byte they will take.
+//! The programs of one model over one set of parameters, and every byte they take.
 
 use std::sync::Arc;
 
@@ -16,36 +16,36 @@ use crate::tensor::accumulator;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProgramId(pub(crate) usize);
 
-/// A part of a session's memory that is taken as one block.
+/// A part of a session's memory that is allocated as one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MemoryKind {
-    /// Parameters, or what is kept for each of them.
+    /// The parameters, or one optimizer state of them.
     ParameterSpan(ParameterSpan),
-    /// What lasts from run to run.
+    /// Memory that persists across runs.
     States,
-    /// The numbers of all programs that never change.
+    /// The constants of all programs.
     Constants,
-    /// What GEMMs may use on the way, on cards.
+    /// GEMM workspace, on cards.
     Workspace,
-    /// What one program needs while it runs: host values, batch, results, activations.
+    /// Working memory of the running program: host values, batch, results, activations.
     Working,
 }
 
-/// What GEMMs may use on the way, on cards: each of the two lines of a recording has its own.
+/// Size of the GEMM workspace, on cards: one for each of the two streams of a captured graph.
 pub const WORKSPACE_BYTES: u64 = 2 * Gemm::WORKSPACE_BYTES;
 
-/// A named amount of memory.
+/// A line of the memory table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLine {
-    /// Which part of a session's memory it is.
+    /// The part of a session's memory.
     pub kind: MemoryKind,
-    /// What it is called in memory tables.
+    /// Its name in memory tables.
     pub name: &'static str,
-    /// How much of it.
+    /// Its size.
     pub bytes: u64,
 }
 
-/// Programs over one set of parameters. A pure value: nothing is taken from any device.
+/// Programs over one set of parameters. A pure value: it allocates no device memory.
 #[derive(Clone, Debug)]
 pub struct ProgramSet {
     pub(crate) parameters: Arc<Parameters>,
@@ -54,69 +54,68 @@ pub struct ProgramSet {
     pub(crate) states: NamedLayout,
     pub(crate) programs: Vec<Program>,
     pub(crate) names: Vec<String>,
-    /// Programs that may be taken in while a session runs, at once.
+    /// Number of late programs a session has room for.
     pub(crate) late_places: usize,
 }
 
 impl ProgramSet {
-    /// No programs yet. `spans` is what is kept for every parameter; [`ParameterSpan::Compute`] is there by itself when `precision`
-    /// is bf16.
+    /// An empty set. `spans` are the gradients and optimizer states of the parameters; [`ParameterSpan::Compute`] is added
+    /// automatically if `precision` is bf16.
     pub fn new(parameters: Arc<Parameters>, precision: DType, spans: &[ParameterSpan]) -> ProgramSet {
-        let narrow = precision == DType::BF16;
-        let kept = |span: &ParameterSpan| match span {
+        let used = |span: &ParameterSpan| match span {
             ParameterSpan::Parameters => true,
-            ParameterSpan::Compute => narrow,
+            ParameterSpan::Compute => precision == DType::BF16,
             other => spans.contains(other),
         };
-        let spans = ParameterSpan::ALL.into_iter().filter(kept).collect();
+        let spans = ParameterSpan::ALL.into_iter().filter(used).collect();
         let (states, programs, names) = (NamedLayout::default(), Vec::new(), Vec::new());
         ProgramSet { parameters, precision, spans, states, programs, names, late_places: 0 }
     }
 
-    /// Plans and lowers `graph`. `inputs` is where the fields of its batch lie.
+    /// Compiles `graph` and adds it. `inputs` is the layout of its batch.
     pub fn add(
         &mut self,
         name: impl Into<String>,
         graph: &Graph,
         inputs: &NamedLayout,
     ) -> Result<ProgramId, EngineError> {
-        assert_eq!(graph.precision(), self.precision, "all programs of a set compute in one element type");
+        assert_eq!(graph.precision(), self.precision, "all programs of a set have the same precision");
         self.programs.push(Program::compile(graph, inputs, &mut self.states)?);
         self.names.push(name.into());
         Ok(ProgramId(self.programs.len() - 1))
     }
 
-    /// Leaves room for `places` programs that are written while a session runs ([`Session::admit`]), each with as many
-    /// constants as the largest of the set.
+    /// Reserves memory for `places` late programs, compiled while a session runs ([`Session::admit`]), each with as many
+    /// constants as the largest program of the set.
     ///
     /// [`Session::admit`]: crate::Session::admit
     pub fn leave_room(&mut self, places: usize) {
         self.late_places = places;
     }
 
-    /// Plans and lowers a program for [`Session::admit`]: it has no states but those of the set.
+    /// Compiles a program for [`Session::admit`]: it has no states besides those of the set.
     ///
     /// [`Session::admit`]: crate::Session::admit
     pub fn compile_late(&self, graph: &Graph, inputs: &NamedLayout) -> Result<Program, EngineError> {
-        assert_eq!(graph.precision(), self.precision, "all programs of a set compute in one element type");
+        assert_eq!(graph.precision(), self.precision, "all programs of a set have the same precision");
         let mut states = self.states.clone();
         let program = Program::compile(graph, inputs, &mut states)?;
-        assert_eq!(states, self.states, "states were taken when the session was made");
+        assert_eq!(states, self.states, "a late program declares a new state");
         Ok(program)
     }
 
-    /// Where the constants of late programs begin, and how many bytes each may have.
+    /// The offset of the first late program's constants, and the bytes that each late program has for them.
     pub(crate) fn late_constants(&self) -> (u64, u64) {
         let bytes = || self.programs.iter().map(|program| program.constant_bytes);
         (bytes().sum(), if self.late_places == 0 { 0 } else { bytes().max().unwrap_or(0) })
     }
 
-    /// One of the programs.
+    /// The program of an id.
     pub fn program(&self, id: ProgramId) -> &Program {
         &self.programs[id.0]
     }
 
-    /// What a program is called.
+    /// The name of a program.
     pub fn name(&self, id: ProgramId) -> &str {
         &self.names[id.0]
     }
@@ -126,22 +125,22 @@ impl ProgramSet {
         &self.parameters
     }
 
-    /// What is kept for every parameter.
+    /// The spans: parameters, gradients and optimizer states.
     pub fn spans(&self) -> &[ParameterSpan] {
         &self.spans
     }
 
-    /// What the programs compute in.
+    /// The element type the programs compute in.
     pub fn precision(&self) -> DType {
         self.precision
     }
 
-    /// Every byte a session will take on a device of this kind, in whole blocks, in the order it takes them. Programs take
-    /// turns in one working memory: the largest counts. Cards have workspaces for GEMMs besides, for all programs;
-    /// simulated ones too, which do not use it, so that what fits there fits the real one.
+    /// Every byte a session allocates on a device of this kind, in whole blocks, in order of allocation. Programs share one
+    /// working memory, as large as the largest of them needs. Cards have a GEMM workspace as well, shared by all programs;
+    /// simulated cards have it too and do not use it, so that a plan that fits there fits a real card.
     pub fn lines(&self, kind: DeviceKind) -> Vec<MemoryLine> {
-        let multiplies = |program: &Program| program.steps.iter().any(|step| matches!(step, Launch::Gemm { .. }));
-        let has_workspace = kind != DeviceKind::Cpu && self.programs.iter().any(multiplies);
+        let has_gemms = |program: &Program| program.launches.iter().any(|launch| matches!(launch, Launch::Gemm { .. }));
+        let has_workspace = kind != DeviceKind::Cpu && self.programs.iter().any(has_gemms);
         let mut lines: Vec<MemoryLine> = self.spans.iter().map(|&span| self.span_line(span)).collect();
         let (constants, late) = self.late_constants();
         let working = self.programs.iter().map(Program::working_bytes).max().unwrap_or(0);
@@ -159,20 +158,20 @@ impl ProgramSet {
     }
 
     fn span_line(&self, span: ParameterSpan) -> MemoryLine {
-        let wide = accumulator(self.precision);
+        let acc = accumulator(self.precision);
         let (name, dtype) = match span {
-            ParameterSpan::Parameters => ("parameters", wide),
+            ParameterSpan::Parameters => ("parameters", acc),
             ParameterSpan::Compute => ("compute parameters", self.precision),
-            ParameterSpan::Gradients => ("gradients", wide),
-            ParameterSpan::FirstMoment => ("optimizer first moment", wide),
-            ParameterSpan::SecondMoment => ("optimizer second moment", wide),
-            ParameterSpan::Average => ("averaged parameters", wide),
+            ParameterSpan::Gradients => ("gradients", acc),
+            ParameterSpan::FirstMoment => ("optimizer first moment", acc),
+            ParameterSpan::SecondMoment => ("optimizer second moment", acc),
+            ParameterSpan::Average => ("averaged parameters", acc),
         };
         let bytes = round_up(self.parameters.elements() * dtype.bytes(), BLOCK_ALIGN);
         MemoryLine { kind: MemoryKind::ParameterSpan(span), name, bytes }
     }
 
-    /// The largest holders of the program that needs most.
+    /// The program with the largest activation memory, and its name.
     pub fn largest(&self) -> Option<(&str, &Program)> {
         let peak = |(_, program): &(&String, &Program)| program.memory.peak_bytes;
         let (name, program) = self.names.iter().zip(&self.programs).max_by_key(peak)?;

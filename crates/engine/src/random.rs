@@ -1,7 +1,9 @@
-//! Random numbers from counters (Philox 4x32-10): a number is a function of where it is used, so that a replay, a
-//! recomputed block and a resumed run draw the same ones, and a batch cut into pieces draws what the whole would.
+//! Counter-based random numbers: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
+//!
+//! A number is a pure function of key and counter, so a replay, a recomputed block and a resumed run generate the same
+//! numbers, and micro-batches generate those of the full batch.
 
-/// Four random words for a place.
+/// Four random words for a counter.
 #[inline]
 pub fn philox(key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
     let (mut key, mut words) = (key, counter);
@@ -19,14 +21,14 @@ pub fn philox(key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
     words
 }
 
-/// A number in (0, 1) from a word: never 0, so that its logarithm exists, and never 1. Exact in f32.
+/// A uniform number in (0, 1) from a word: never 0, so that its logarithm is finite, and never 1. Exact in f32.
 #[inline]
 pub fn unit(word: u32) -> f32 {
-    // 23 bits and a half step: the largest is 1 - 2^-24, which f32 holds.
+    // 23 bits and a half: the largest is 1 - 2^-24, which f32 represents exactly.
     ((word >> 9) as f32 + 0.5) * (1.0 / 8_388_608.0)
 }
 
-/// Two independent standard normal numbers from two words (Box-Muller).
+/// Two independent standard normal numbers from two words (Box-Muller transform).
 #[inline]
 pub fn normal_pair(a: u32, b: u32) -> [f64; 2] {
     let radius = (-2.0 * f64::from(unit(a)).ln()).sqrt();
@@ -34,7 +36,7 @@ pub fn normal_pair(a: u32, b: u32) -> [f64; 2] {
     [radius * cos, radius * sin]
 }
 
-/// A key for a name (FNV-1a, 64 bits).
+/// A key derived from a name (FNV-1a, 64 bits).
 pub(crate) fn name_key(name: &str) -> u64 {
     name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3))
 }
@@ -58,7 +60,7 @@ fn words_at(key: u64, i: u64) -> [u32; 4] {
 mod tests {
     use super::*;
 
-    /// The known answers published with the generator (Random123).
+    /// The known-answer vectors published with the generator (Random123).
     #[test]
     fn known_answers() {
         assert_eq!(philox([0, 0], [0; 4]), [0x6627_E8D5, 0xE169_C58D, 0xBC57_AC4C, 0x9B00_DBD8]);
@@ -71,15 +73,15 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_number_is_inside() {
+    fn a_uniform_number_is_strictly_between_0_and_1() {
         assert!(unit(0) > 0.0 && unit(u32::MAX) < 1.0);
     }
 
     #[test]
-    fn normal_numbers_have_the_moments_they_should() {
-        let draws: Vec<f64> = (0..20_000).map(|i| normal_at(7, i)).collect();
-        let mean = draws.iter().sum::<f64>() / 20_000.0;
-        let variance = draws.iter().map(|x| x * x).sum::<f64>() / 20_000.0;
+    fn normal_numbers_have_mean_0_and_variance_1() {
+        let samples: Vec<f64> = (0..20_000).map(|i| normal_at(7, i)).collect();
+        let mean = samples.iter().sum::<f64>() / 20_000.0;
+        let variance = samples.iter().map(|x| x * x).sum::<f64>() / 20_000.0;
         assert!(mean.abs() < 0.03 && (variance - 1.0).abs() < 0.03, "{mean} {variance}");
     }
 }

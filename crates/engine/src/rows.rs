@@ -1,21 +1,22 @@
-//! Rows: where each utterance begins in a tensor that holds all of them one after the other.
+//! Row offsets of a packed (ragged) batch: where each utterance begins in a tensor that holds them back to back.
 //!
-//! A sequence tensor is `[sum of row lengths, channels]`. Linear layers, norms and element-wise work do not see rows at
-//! all; what mixes frames of one utterance (attention, convolution, the length regulator, losses) takes the table. It is a
-//! constant of the shape: how much of a row is filled is told by a `[batch]` tensor of lengths that comes with the data.
+//! A sequence tensor is `[sum of row lengths, channels]`. Linear layers, norms and pointwise ops do not see rows at all; ops
+//! that mix frames of one utterance (attention, convolution, the length regulator, losses) take the row offsets, as
+//! `cu_seqlens` in flash attention's packed interface. The offsets are constants of a bucket. The number of valid frames of
+//! each row is data: a `[batch]` tensor of lengths.
 
 use std::sync::Arc;
 
-/// Where each row begins, and where the last one ends.
+/// Row offsets: where each row begins, and where the last one ends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rows {
     starts: Arc<[u32]>,
 }
 
 impl Rows {
-    /// Rows of these lengths, one after the other. A row may be empty; a table may not.
+    /// Rows of these lengths, back to back. A row may be empty, but there is at least one.
     pub fn new(lengths: &[u32]) -> Rows {
-        assert!(!lengths.is_empty(), "a table of no rows");
+        assert!(!lengths.is_empty(), "a batch has at least one row");
         let mut starts = Vec::with_capacity(lengths.len() + 1);
         let mut end = 0;
         starts.push(0);
@@ -26,7 +27,7 @@ impl Rows {
         Rows { starts: starts.into() }
     }
 
-    /// `count` rows of one length.
+    /// `count` rows of the same length.
     pub fn even(count: u32, length: u32) -> Rows {
         Rows::new(&vec![length; count as usize])
     }
@@ -51,7 +52,7 @@ impl Rows {
         self.starts[row as usize + 1] - self.starts[row as usize]
     }
 
-    /// `count + 1` numbers: where each row begins, and where the last ends.
+    /// The `count + 1` offsets: where each row begins, and where the last ends.
     pub fn starts(&self) -> &[u32] {
         &self.starts
     }

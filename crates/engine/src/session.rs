@@ -1,12 +1,14 @@
 //! A session: the programs of a model with their memory on a device.
 //!
-//! Everything is taken when it is created. A run is: numbers of the host up from a pinned ring, the batch copied into
-//! the working memory, the program's steps in order on one stream; on NVIDIA cards the steps are one recording, made when
-//! the session is. Nothing waits for the device but the writer of a pinned ring that has come round to a slot still being
-//! read.
+//! All memory is allocated at creation. A run uploads the host values from a pinned ring, copies the batch into the working
+//! memory, and queues the program's launches in order on one stream; on NVIDIA cards the launches are one captured graph,
+//! captured at creation. Nothing waits for the device, except a writer of the pinned ring whose slot is still being read.
 
+mod capture;
 mod late;
+mod spans;
 mod timing;
+mod values;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -15,65 +17,55 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tandem_device::{
-    Arena, Arg, Block, CapturedGraph, DeviceError, DeviceKind, Element, Event, Gemm, Kernel, LoadedKernel, Pinned,
-    Stream, View,
+    Arena, Arg, Block, CapturedGraph, DeviceError, DeviceKind, Event, Kernel, LoadedKernel, Pinned, Stream, View,
 };
 
 use crate::error::EngineError;
-use crate::graph::ParameterSpan;
 use crate::lower::{Launch, LaunchArg, Location, Region};
-use crate::program::{ASIDES_AT_ONCE, NamedLayout, Program};
+use crate::program::{NamedLayout, Program};
 use crate::program_set::{MemoryKind, ProgramId, ProgramSet};
-use crate::tensor::TensorType;
 
+use capture::LaunchStream;
+use spans::STAGING_BYTES;
 pub use timing::StepTime;
+pub use values::{HostValue, Results};
 
 /// Programs that can run.
 pub struct Session {
     set: Arc<ProgramSet>,
     stream: Arc<Stream>,
-    /// Of each program, on NVIDIA cards. Before the blocks: what was recorded goes before the memory it names.
-    recordings: Vec<CapturedGraph>,
+    /// One per program, on NVIDIA cards. Declared before the blocks: a captured graph is dropped before the memory it uses.
+    captured: Vec<CapturedGraph>,
     blocks: HashMap<MemoryKind, Block>,
-    /// Where the constants of each program begin.
-    constants: Vec<u64>,
-    /// By the address of the static: it is only compared.
+    /// The offset of the constants of each program.
+    constant_bases: Vec<u64>,
+    /// Keyed by the address of the static, which is only compared.
     kernels: HashMap<*const Kernel, LoadedKernel>,
-    /// Programs that came later, in their places, and the place of the next.
+    /// Late programs by slot, and the slot of the next.
     late: Vec<Program>,
     next_late: usize,
     host: Vec<(Pinned, Event)>,
     next_host: usize,
     fetches: Vec<(Pinned, Event)>,
-    /// What is written and read outside runs goes through here: a checkpoint takes no memory of its own.
+    /// Staging memory for reads and writes outside runs: a checkpoint allocates nothing.
     staging: RefCell<Pinned>,
-    /// Raised by whoever no longer wants what is being computed.
+    /// Set by the caller to cancel a run.
     stop: Option<Arc<AtomicBool>>,
 }
 
-/// Bytes that are written or read at once outside runs.
-const STAGING_BYTES: u64 = 4 << 20;
-
-/// Results that are on their way to the host.
+/// Results in flight to the host.
 pub struct Fetch {
     layout: NamedLayout,
     memory: Pinned,
     arrived: Event,
 }
 
-/// What a program left for the host.
-#[derive(Clone, Debug)]
-pub struct Results {
-    layout: NamedLayout,
-    bytes: Vec<u8>,
-}
-
 impl Session {
-    /// Takes the memory of `set` from `arena` and prepares its programs to run on `stream`. Spans and states are zero.
-    /// `in_flight` runs can have their host values and results on the way at once.
+    /// Allocates the memory of `set` from `arena` and prepares its programs to run on `stream`. Spans and states are zero.
+    /// Host values and results of `in_flight` runs can be in flight at once.
     ///
-    /// On NVIDIA cards every program is run once, on zeros, and then recorded; kernels that were never compiled on this
-    /// machine are compiled first, which takes some 70 ms each, spread over the machine's workers.
+    /// On NVIDIA cards every program runs once, on zeros, and is then captured. Kernels that this machine has not compiled
+    /// before are compiled first, which takes about 70 ms each, spread over the machine's workers.
     pub fn create(
         set: Arc<ProgramSet>,
         arena: &Arena,
@@ -83,17 +75,17 @@ impl Session {
         Session::create_with_progress(set, arena, stream, in_flight, &mut |_, _| {})
     }
 
-    /// The same; `told` hears how many programs are ready, of how many. With none at first: memory is cleared and kernels
-    /// are loaded before the first of them.
+    /// [`Session::create`] that reports progress: `on_progress` receives the number of programs that are ready, and of all
+    /// programs. The first call has 0 ready: clearing memory and loading kernels come before the first program.
     pub fn create_with_progress(
         set: Arc<ProgramSet>,
         arena: &Arena,
         stream: Arc<Stream>,
         in_flight: usize,
-        told: &mut dyn FnMut(usize, usize),
+        on_progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Session, EngineError> {
-        told(0, set.programs.len());
-        assert!(in_flight > 0, "a session in which nothing can be under way");
+        on_progress(0, set.programs.len());
+        assert!(in_flight > 0, "a session needs room for at least one run in flight");
         let mut blocks = HashMap::new();
         for line in set.lines(stream.device().machine().kind()).into_iter().filter(|line| line.bytes > 0) {
             let block = arena.take(line.name, line.bytes)?;
@@ -112,9 +104,9 @@ impl Session {
         let mut session = Session {
             set,
             stream,
-            recordings: Vec::new(),
+            captured: Vec::new(),
             blocks,
-            constants: Vec::new(),
+            constant_bases: Vec::new(),
             kernels: HashMap::new(),
             late: Vec::new(),
             next_late: 0,
@@ -128,77 +120,18 @@ impl Session {
         session.load_kernels(&set.programs)?;
         session.upload_constants(&set.programs)?;
         match session.stream.device().machine().kind() {
-            DeviceKind::Cuda => session.warm_up(told)?,
-            DeviceKind::Cpu | DeviceKind::Simulated => told(set.programs.len(), set.programs.len()),
+            DeviceKind::Cuda => session.warm_up_and_capture(on_progress)?,
+            DeviceKind::Cpu | DeviceKind::Simulated => on_progress(set.programs.len(), set.programs.len()),
         }
         Ok(session)
     }
 
-    /// From now on a run ends with [`EngineError::Stopped`] once `stop` is raised, between two steps of its program. What
-    /// it has computed by then is nothing. For work that somebody waits for and may give up on.
+    /// Makes runs cancellable: once `stop` is set, a run ends with [`EngineError::Stopped`] before its next launch, and its
+    /// results are undefined.
     ///
-    /// On NVIDIA cards a program is queued as a whole: the flag is looked at before it, and not in it.
+    /// On NVIDIA cards a program is queued as one captured graph, so the flag is read once, before the run.
     pub fn stop_when(&mut self, stop: Arc<AtomicBool>) {
         self.stop = Some(stop);
-    }
-
-    /// Runs every program once as it is, results and all, records it, and makes the memory zeros again.
-    ///
-    /// Libraries and the driver load code when it is first used, and must not while recording. Nothing has been written
-    /// yet but constants, so that running on zeros harms nothing; what it leaves is cleared.
-    fn warm_up(&mut self, told: &mut dyn FnMut(usize, usize)) -> Result<(), EngineError> {
-        if self.blocks.contains_key(&MemoryKind::Workspace) {
-            self.stream.device().prepare_gemms()?;
-        }
-        let count = self.set.programs.len();
-        let programs = (0..count).map(ProgramId);
-        for id in programs.clone() {
-            self.queue_steps(id)?;
-            let fetch = self.fetch(id)?;
-            self.finish(fetch)?;
-        }
-        let lines = Lines::new(&self.stream)?;
-        for id in programs {
-            let recorded = self.record(id, &lines)?;
-            self.recordings.push(recorded);
-            told(id.0 + 1, count);
-        }
-        let written = self.blocks.iter().filter(|(holder, _)| **holder != MemoryKind::Constants);
-        written.into_iter().try_for_each(|(_, block)| self.stream.fill(block.view(), 0))?;
-        Ok(self.stream.drain()?)
-    }
-
-    /// Records a program: on NVIDIA cards in two lines, so that what nobody waits for fills the gaps of what is waited for.
-    fn record(&self, id: ProgramId, lines: &Lines) -> Result<CapturedGraph, EngineError> {
-        let capture = self.stream.begin_capture()?;
-        let Some(side) = &lines.side else {
-            self.queue_steps(id)?;
-            return Ok(capture.end()?);
-        };
-        let Program { steps, asides, .. } = self.program(id);
-        let mark = |aside: usize| &lines.marks[aside % lines.marks.len()];
-        let (mut begun, mut joined) = (0, 0);
-        for at in 0..=steps.len() {
-            while joined < begun && asides[joined].until <= at {
-                capture.join(mark(joined))?;
-                joined += 1;
-            }
-            let Some(step) = steps.get(at) else { break };
-            match asides.get(begun).filter(|aside| aside.steps.contains(&at)) {
-                Some(aside) => {
-                    if aside.steps.start == at {
-                        capture.fork(side, &lines.fork)?;
-                    }
-                    self.queue_on(Line::Side(side), id, step)?;
-                    if aside.steps.end == at + 1 {
-                        capture.mark(side, mark(begun))?;
-                        begun += 1;
-                    }
-                }
-                None => self.queue(id, step)?,
-            }
-        }
-        Ok(capture.end()?)
     }
 
     /// The programs.
@@ -211,7 +144,8 @@ impl Session {
         &self.stream
     }
 
-    /// Queues one run. `batch` lies as the program's inputs do; `host` gives every number the program asks of the host.
+    /// Queues one run. `batch` has the layout of the program's inputs; `host` has a value for every host value of the
+    /// program.
     pub fn run(
         &mut self,
         id: ProgramId,
@@ -222,8 +156,8 @@ impl Session {
         self.replay(id)
     }
 
-    /// Queues the first half of a run: its numbers and its batch to where the program reads them. Behind it the batch is
-    /// nobody's business any more; [`Session::replay`] is the other half.
+    /// Queues the first half of a run: copies the host values and the batch into the program's input memory. Once these
+    /// copies have completed, the batch can be overwritten. [`Session::replay`] is the second half.
     pub fn stage_inputs(
         &mut self,
         id: ProgramId,
@@ -240,8 +174,8 @@ impl Session {
         }
     }
 
-    /// A run with a batch in page-locked memory, which must stay as it is until the run has begun: for data that does
-    /// not come from a feed.
+    /// Queues a run with a batch in page-locked host memory, for data that does not come from a feed. The batch must stay
+    /// unchanged until the run has begun.
     pub fn run_from(
         &mut self,
         id: ProgramId,
@@ -254,51 +188,51 @@ impl Session {
         self.replay(id)
     }
 
-    /// Queues a program with the inputs and host values that are there.
+    /// Queues a program with the staged inputs and host values.
     pub fn replay(&self, id: ProgramId) -> Result<(), EngineError> {
-        self.go_on()?;
-        match self.recordings.get(id.0) {
-            Some(recorded) => Ok(self.stream.replay(recorded)?),
-            None => self.queue_steps(id),
+        self.check_stop()?;
+        match self.captured.get(id.0) {
+            Some(captured) => Ok(self.stream.replay(captured)?),
+            None => self.queue_launches(id),
         }
     }
 
-    /// Queues the steps of a program one by one.
-    fn queue_steps(&self, id: ProgramId) -> Result<(), EngineError> {
+    /// Queues the launches of a program one by one.
+    fn queue_launches(&self, id: ProgramId) -> Result<(), EngineError> {
         let program = self.program(id);
-        for step in &program.steps {
-            self.go_on()?;
-            self.queue(id, step)?;
+        for launch in &program.launches {
+            self.check_stop()?;
+            self.queue(id, launch)?;
         }
         Ok(())
     }
 
-    fn go_on(&self) -> Result<(), EngineError> {
+    fn check_stop(&self) -> Result<(), EngineError> {
         match &self.stop {
             Some(stop) if stop.load(Ordering::Relaxed) => Err(EngineError::Stopped),
             _ => Ok(()),
         }
     }
 
-    /// Runs a program piece by piece, waiting for each, and says what each was and how long it took. What is measured so is
-    /// where time goes, not how long a run takes: nothing overlaps.
+    /// Runs a program launch by launch, waits for each, and returns the name and duration of each. The durations show where
+    /// time goes, not how long a run takes: nothing overlaps.
     pub fn replay_timed(&self, id: ProgramId) -> Result<Vec<(&'static str, Duration)>, EngineError> {
         let mut times = Vec::new();
-        for step in &self.program(id).steps {
-            let begun = Instant::now();
-            self.queue(id, step)?;
+        for launch in &self.program(id).launches {
+            let start = Instant::now();
+            self.queue(id, launch)?;
             self.stream.drain()?;
-            times.push((step.name(), begun.elapsed()));
+            times.push((launch.name(), start.elapsed()));
         }
         Ok(times)
     }
 
-    /// Starts bringing a program's results to the host. They are what the last queued run leaves.
+    /// Queues the download of a program's results: those of the last queued run.
     ///
-    /// Panics when as many are under way as the session was made for: the caller takes the oldest first.
+    /// Panics if as many fetches are in flight as the session was created for: the caller finishes the oldest first.
     pub fn fetch(&mut self, id: ProgramId) -> Result<Fetch, EngineError> {
         let Some((mut memory, arrived)) = self.fetches.pop() else {
-            panic!("{} fetches are under way, and none was finished", self.host.len())
+            panic!("{} fetches are in flight, and none was finished", self.host.len())
         };
         let layout = self.program(id).results.clone();
         let bytes = layout.bytes;
@@ -309,107 +243,38 @@ impl Session {
         Ok(Fetch { layout, memory, arrived })
     }
 
-    /// Waits for a fetch, and gives its memory back.
+    /// Waits for a fetch, and recycles its memory.
     pub fn finish(&mut self, fetch: Fetch) -> Result<Results, EngineError> {
         fetch.arrived.synchronize("session: results")?;
         let Fetch { layout, memory, arrived } = fetch;
         let bytes = memory.bytes()?[..layout.bytes as usize].to_vec();
         self.fetches.push((memory, arrived));
-        Ok(Results { layout, bytes })
+        Ok(Results::new(layout, bytes))
     }
 
-    /// Writes a whole span. Waits for the device: for set-up and for loading a checkpoint.
-    pub fn write_span<T: Element>(&self, span: ParameterSpan, values: &[T]) -> Result<(), EngineError> {
-        self.write(MemoryKind::ParameterSpan(span), 0, bytemuck::cast_slice(values))
-    }
-
-    /// Reads a whole span. Waits for the device.
-    pub fn read_span<T: Element>(&self, span: ParameterSpan) -> Result<Vec<T>, EngineError> {
-        let length = self.set.parameters.elements() * T::DTYPE.bytes();
-        Ok(bytemuck::pod_collect_to_vec(&self.read(MemoryKind::ParameterSpan(span), 0, length)?))
-    }
-
-    /// Writes one field of the input block, as a batch would. It holds until another program runs: programs take turns in
-    /// one memory. Waits for the device: for tests and synthesis.
-    pub fn write_input<T: Element>(&self, id: ProgramId, name: &str, values: &[T]) -> Result<(), EngineError> {
-        let field = self.program(id).inputs.find("input", name)?;
-        same_type::<T>("input", name, field.ty, values.len())?;
-        let base = self.program(id).base(Region::Inputs);
-        self.write(MemoryKind::Working, base + field.offset, bytemuck::cast_slice(values))
-    }
-
-    /// Reads a state. Waits for the device.
-    pub fn read_state<T: Element>(&self, name: &str) -> Result<Vec<T>, EngineError> {
-        let field = self.set.states.find("state", name)?;
-        let bytes = self.read(MemoryKind::States, field.offset, field.ty.bytes())?;
-        Ok(bytemuck::pod_collect_to_vec(&bytes))
-    }
-
-    /// Writes a state. Waits for the device.
-    pub fn write_state<T: Element>(&self, name: &str, values: &[T]) -> Result<(), EngineError> {
-        let field = self.set.states.find("state", name)?;
-        same_type::<T>("state", name, field.ty, values.len())?;
-        self.write(MemoryKind::States, field.offset, bytemuck::cast_slice(values))
-    }
-
-    /// Fills the working memory with what no program wrote, so that reading before writing shows.
-    #[cfg(test)]
-    pub(crate) fn poison(&self) -> Result<(), EngineError> {
-        match self.blocks.get(&MemoryKind::Working) {
-            Some(working) => Ok(self.stream.fill(working.view(), 0x7F)?),
-            None => Ok(()),
-        }
-    }
-
-    fn write(&self, to: MemoryKind, mut offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
-        let mut staging = self.staging.borrow_mut();
-        let most = staging.bytes()?.len();
-        for piece in bytes.chunks(most) {
-            let length = piece.len() as u64;
-            staging.bytes_mut()?[..piece.len()].copy_from_slice(piece);
-            self.stream.upload(&staging, 0..length, self.block(to).part(offset, length))?;
-            self.stream.drain()?;
-            offset += length;
-        }
-        Ok(())
-    }
-
-    fn read(&self, from: MemoryKind, offset: u64, length: u64) -> Result<Vec<u8>, EngineError> {
-        let mut staging = self.staging.borrow_mut();
-        let mut bytes = Vec::with_capacity(length as usize);
-        while (bytes.len() as u64) < length {
-            let done = bytes.len() as u64;
-            let piece = (length - done).min(staging.bytes()?.len() as u64);
-            self.stream.download(self.block(from).part(offset + done, piece), &mut staging, 0..piece)?;
-            self.stream.drain()?;
-            bytes.extend_from_slice(&staging.bytes()?[..piece as usize]);
-        }
-        Ok(bytes)
-    }
-
-    fn block(&self, holder: MemoryKind) -> &Block {
-        match self.blocks.get(&holder) {
+    fn block(&self, kind: MemoryKind) -> &Block {
+        match self.blocks.get(&kind) {
             Some(block) => block,
-            None => panic!("no program of this session uses {holder:?}"),
+            None => panic!("no program of this session uses {kind:?}"),
         }
     }
 
-    /// A part of a region, as program `id` sees it.
+    /// A part of a region of program `id`.
     fn part(&self, id: ProgramId, region: Region, offset: u64, bytes: u64) -> View<'_> {
-        let (holder, base) = match region {
+        let (kind, base) = match region {
             Region::ParameterSpan(span) => (MemoryKind::ParameterSpan(span), 0),
             Region::States => (MemoryKind::States, 0),
-            Region::Constants => (MemoryKind::Constants, self.constants[id.0]),
+            Region::Constants => (MemoryKind::Constants, self.constant_bases[id.0]),
             working => (MemoryKind::Working, self.program(id).base(working)),
         };
-        self.block(holder).part(base + offset, bytes)
+        self.block(kind).part(base + offset, bytes)
     }
 
     fn load_kernels(&mut self, programs: &[Program]) -> Result<(), EngineError> {
         let device = self.stream.device();
         let (mut kernels, mut seen) = (Vec::new(), HashSet::new());
-        for step in programs.iter().flat_map(|program| &program.steps) {
-            let Launch::Kernel { kernel, .. } = step else { continue };
+        for launch in programs.iter().flat_map(|program| &program.launches) {
+            let Launch::Kernel { kernel, .. } = launch else { continue };
             if device.machine().kind() == DeviceKind::Cuda && kernel.source.text.is_empty() {
                 return Err(EngineError::NotOnCuda { kernel: kernel.name });
             }
@@ -427,11 +292,11 @@ impl Session {
         let mut base = 0;
         for program in programs {
             self.write_constants(program, base)?;
-            self.constants.push(base);
+            self.constant_bases.push(base);
             base += program.constant_bytes;
         }
         let (first, each) = self.set.late_constants();
-        self.constants.extend((0..self.set.late_places as u64).map(|place| first + place * each));
+        self.constant_bases.extend((0..self.set.late_places as u64).map(|slot| first + slot * each));
         Ok(())
     }
 
@@ -445,9 +310,9 @@ impl Session {
         if layout.bytes == 0 {
             return Ok(());
         }
-        let at = self.next_host;
-        self.next_host = (at + 1) % self.host.len();
-        let (memory, read) = &mut self.host[at];
+        let slot = self.next_host;
+        self.next_host = (slot + 1) % self.host.len();
+        let (memory, read) = &mut self.host[slot];
         read.synchronize("session: host values read")?;
         let bytes = memory.bytes_mut()?;
         for field in &layout.fields {
@@ -460,25 +325,25 @@ impl Session {
             bytes[field.offset as usize..][..from.len()].copy_from_slice(from);
         }
         let to = self.part(id, Region::Host, 0, layout.bytes);
-        let (memory, read) = &self.host[at];
+        let (memory, read) = &self.host[slot];
         self.stream.upload_small(memory, 0..layout.bytes, to)?;
         Ok(self.stream.record(read)?)
     }
 
-    fn queue(&self, id: ProgramId, step: &Launch) -> Result<(), EngineError> {
-        self.queue_on(Line::First(&self.stream), id, step)
+    fn queue(&self, id: ProgramId, launch: &Launch) -> Result<(), EngineError> {
+        self.queue_on(LaunchStream::Main(&self.stream), id, launch)
     }
 
-    fn queue_on(&self, line: Line<'_>, id: ProgramId, step: &Launch) -> Result<(), EngineError> {
-        let (Line::First(stream) | Line::Side(stream)) = line;
-        let view = |place: &Location| self.part(id, place.region, place.offset, place.bytes);
-        match step {
+    fn queue_on(&self, to: LaunchStream<'_>, id: ProgramId, launch: &Launch) -> Result<(), EngineError> {
+        let (LaunchStream::Main(stream) | LaunchStream::Side(stream)) = to;
+        let view = |location: &Location| self.part(id, location.region, location.offset, location.bytes);
+        match launch {
             Launch::Kernel { kernel, grid, args } => {
                 let args: Vec<Arg<'_>> = args
                     .iter()
                     .map(|arg| match arg {
-                        LaunchArg::Read(place, dtype) => Arg::In(view(place), *dtype),
-                        LaunchArg::Write(place, dtype) => Arg::Out(view(place), *dtype),
+                        LaunchArg::Read(location, dtype) => Arg::In(view(location), *dtype),
+                        LaunchArg::Write(location, dtype) => Arg::Out(view(location), *dtype),
                         LaunchArg::U32(n) => Arg::U32(*n),
                         LaunchArg::U64(n) => Arg::U64(*n),
                         LaunchArg::F32(x) => Arg::F32(*x),
@@ -488,7 +353,7 @@ impl Session {
                 stream.launch(&self.kernels[&kernel], *grid, &args)?;
             }
             Launch::Gemm { gemm, a, b, c, bias } => {
-                let workspace = self.blocks.get(&MemoryKind::Workspace).map(|block| line.workspace(block));
+                let workspace = self.blocks.get(&MemoryKind::Workspace).map(|block| to.workspace(block));
                 stream.gemm(gemm, view(a), view(b), view(c), bias.as_ref().map(view), workspace)?;
             }
             Launch::Copy { from, to } => stream.copy(view(from), view(to))?,
@@ -497,50 +362,13 @@ impl Session {
         Ok(())
     }
 
-    /// What one program takes of the memory of the session, for reports.
+    /// A program of this session, also a late one.
     pub fn program(&self, id: ProgramId) -> &Program {
         program_of(&self.set, &self.late, id)
     }
 }
 
-/// Where a step is queued.
-#[derive(Clone, Copy)]
-enum Line<'a> {
-    First(&'a Stream),
-    Side(&'a Stream),
-}
-
-impl Line<'_> {
-    /// Its part of the memory for GEMMs: two of them may be under way at once, one in each line.
-    fn workspace(self, both: &Block) -> View<'_> {
-        let offset = match self {
-            Line::First(_) => 0,
-            Line::Side(_) => Gemm::WORKSPACE_BYTES,
-        };
-        both.part(offset, Gemm::WORKSPACE_BYTES)
-    }
-}
-
-/// What a recording of two lines is made with.
-struct Lines {
-    /// On NVIDIA cards. Less urgent: it takes what the first line leaves.
-    side: Option<Stream>,
-    fork: Event,
-    /// How far the side has come, for each aside that may be under way, and one more.
-    marks: Vec<Event>,
-}
-
-impl Lines {
-    fn new(stream: &Stream) -> Result<Lines, DeviceError> {
-        let device = stream.device();
-        let is_cuda = device.machine().kind() == DeviceKind::Cuda;
-        let side = is_cuda.then(|| device.stream(false)).transpose()?;
-        let marks = (0..=ASIDES_AT_ONCE).map(|_| device.event()).collect::<Result<_, _>>()?;
-        Ok(Lines { side, fork: device.event()?, marks })
-    }
-}
-
-/// Late programs have the numbers behind those of the set.
+/// The ids of late programs follow those of the set.
 fn program_of<'a>(set: &'a ProgramSet, late: &'a [Program], id: ProgramId) -> &'a Program {
     let known = set.programs.len();
     if id.0 < known { set.program(id) } else { &late[id.0 - known] }
@@ -548,52 +376,9 @@ fn program_of<'a>(set: &'a ProgramSet, late: &'a [Program], id: ProgramId) -> &'
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Its memory goes back to the arena, and batches to those who lent them: nothing may still read or write there. A
-        // lost card reads nothing any more.
+        // The session's memory returns to the arena, and batches to their slots: no launch may still access them. A lost card
+        // accesses nothing, so its error does not matter.
         let _ = self.stream.drain();
-    }
-}
-
-/// Numbers for a host value.
-#[derive(Clone, Copy, Debug)]
-pub enum HostValue<'a> {
-    /// Real numbers.
-    F32(&'a [f32]),
-    /// Real numbers, in checks.
-    F64(&'a [f64]),
-    /// Whole numbers.
-    I32(&'a [i32]),
-    /// Whole numbers.
-    U32(&'a [u32]),
-}
-
-impl HostValue<'_> {
-    fn bytes(&self, name: &str, ty: TensorType) -> Result<&[u8], EngineError> {
-        match self {
-            HostValue::F32(x) => same_type::<f32>("host value", name, ty, x.len()).map(|()| bytemuck::cast_slice(x)),
-            HostValue::F64(x) => same_type::<f64>("host value", name, ty, x.len()).map(|()| bytemuck::cast_slice(x)),
-            HostValue::I32(x) => same_type::<i32>("host value", name, ty, x.len()).map(|()| bytemuck::cast_slice(x)),
-            HostValue::U32(x) => same_type::<u32>("host value", name, ty, x.len()).map(|()| bytemuck::cast_slice(x)),
-        }
-    }
-}
-
-fn same_type<T: Element>(what: &'static str, name: &str, ty: TensorType, count: usize) -> Result<(), EngineError> {
-    if ty.dtype == T::DTYPE && ty.shape.elements() == count as u64 {
-        return Ok(());
-    }
-    let found = format!("{count} elements of {:?}", T::DTYPE);
-    Err(EngineError::Mismatch { what, name: name.to_owned(), expected: ty, found })
-}
-
-impl Results {
-    /// The elements of a result.
-    pub fn get<T: Element>(&self, name: &str) -> Result<Vec<T>, EngineError> {
-        let field = self.layout.find("result", name)?;
-        let elements = field.ty.shape.elements() as usize;
-        same_type::<T>("result", name, field.ty, elements)?;
-        let bytes = &self.bytes[field.offset as usize..][..field.ty.bytes() as usize];
-        Ok(bytemuck::pod_collect_to_vec(bytes))
     }
 }
 
@@ -602,10 +387,11 @@ mod tests {
     use tandem_device::{DType, Machine, SimSpec};
 
     use super::*;
+    use crate::graph::ParameterSpan;
     use crate::{Graph, Init, ParameterList, Recomputed, testing};
 
-    /// A session with one program that adds gradients of a GEMM of weights.
-    fn adding(machine: &Machine) -> (Session, ProgramId) {
+    /// A session with one program, which accumulates the gradients of a GEMM of weights.
+    pub(super) fn gemm_session(machine: &Machine) -> (Session, ProgramId) {
         let mut list = ParameterList::new();
         let id = list.weight("weight", &[5, 3], Init::Constant(0.0)).unwrap();
         let parameters = Arc::new(list.finish());
@@ -619,42 +405,15 @@ mod tests {
         (testing::session(machine, set), id)
     }
 
-    /// The gradients that three runs leave, in a session that was recorded or not.
-    fn gradients(machine: &Machine, recorded: bool) -> Vec<f32> {
-        let (mut session, id) = adding(machine);
-        if recorded {
-            session.warm_up(&mut |_, _| {}).unwrap();
-            assert_eq!(session.recordings.len(), 1);
-        }
-        assert!(
-            session.read_span::<f32>(ParameterSpan::Gradients).unwrap().iter().all(|&x| x == 0.0),
-            "a warm-up is forgotten"
-        );
-        let values: Vec<f32> = (0..session.set.parameters.elements()).map(|i| i as f32 - 4.5).collect();
-        session.write_span(ParameterSpan::Parameters, &values).unwrap();
-        (0..3).for_each(|_| session.replay(id).unwrap());
-        session.read_span(ParameterSpan::Gradients).unwrap()
-    }
-
     #[test]
-    fn a_recorded_program_does_what_its_steps_do() {
-        let sim = "1x1GiB".parse::<SimSpec>().unwrap();
-        for machine in [Machine::cpu(), Machine::simulated(sim)] {
-            let steps = gradients(&machine, false);
-            assert!(steps.iter().any(|&x| x != 0.0));
-            assert_eq!(gradients(&machine, true), steps);
-        }
-    }
-
-    #[test]
-    fn a_card_that_breaks_in_mid_run_is_a_typed_error_and_keeps_nothing() {
+    fn a_card_lost_during_a_run_is_a_typed_error_and_leaks_nothing() {
         for seed in 0..8 {
             let sim = "1x1GiB".parse::<SimSpec>().unwrap().with_seed(seed);
             let machine = Machine::simulated(sim);
-            let (mut session, id) = adding(&machine);
+            let (mut session, id) = gemm_session(&machine);
             session.replay(id).unwrap();
             session.stream().trap().unwrap();
-            // What comes behind may still be taken in; the card has not come to it.
+            // Later calls may still be accepted: the card has not reached them.
             let rest = session.replay(id).and_then(|()| session.fetch(id)).and_then(|fetch| session.finish(fetch));
             assert!(matches!(rest, Err(EngineError::Device(DeviceError::Lost { card: 0, .. }))), "{rest:?}");
             let saved = session.read_span::<f32>(ParameterSpan::Parameters);
@@ -665,45 +424,11 @@ mod tests {
     }
 
     #[test]
-    fn a_span_longer_than_the_staging_comes_back_as_it_went() {
-        // Two whole pieces and a short one; no two elements are alike, so that none can stand for another.
-        let elements = 2 * STAGING_BYTES as u32 / 4 + 1000;
-        let sim = "1x1GiB".parse::<SimSpec>().unwrap();
-        for machine in [Machine::cpu(), Machine::simulated(sim)] {
-            let mut list = ParameterList::new();
-            list.weight("weight", &[elements], Init::Constant(0.0)).unwrap();
-            let parameters = Arc::new(list.finish());
-            let values: Vec<f32> = (0..parameters.elements()).map(|i| i as f32).collect();
-            let session = testing::session(&machine, ProgramSet::new(parameters, DType::F32, &[]));
-            assert_eq!(session.staging.borrow().len(), STAGING_BYTES);
-            let before = machine.counters(0).pinned_allocations;
-            session.write_span(ParameterSpan::Parameters, &values).unwrap();
-            assert!(session.read_span::<f32>(ParameterSpan::Parameters).unwrap() == values, "on {:?}", machine.kind());
-            assert_eq!(machine.counters(0).pinned_allocations, before, "nothing is taken for it");
-        }
-    }
-
-    #[test]
-    fn each_line_multiplies_in_memory_of_its_own() {
-        let machine = Machine::simulated("1x1GiB".parse::<SimSpec>().unwrap());
-        let (session, _) = adding(&machine);
-        let (stream, both) = (session.stream(), session.block(MemoryKind::Workspace));
-        for (line, sign) in [(Line::First(stream), 1), (Line::Side(stream), 2)] {
-            assert_eq!(line.workspace(both).bytes(), Gemm::WORKSPACE_BYTES);
-            stream.fill(line.workspace(both), sign).unwrap();
-        }
-        let bytes = session.read(MemoryKind::Workspace, 0, both.len()).unwrap();
-        let (first, side) = bytes.split_at(bytes.len() / 2);
-        assert!(first.iter().all(|&sign| sign == 1), "the side wrote where the first line multiplies");
-        assert!(side.iter().all(|&sign| sign == 2));
-    }
-
-    #[test]
     fn only_cards_with_gemms_have_a_workspace() {
-        let set = |multiplies: bool| {
+        let set = |with_gemm: bool| {
             let mut graph = Graph::new(Default::default(), DType::F32);
             let one = graph.constant(&[1, 1], &[1.0_f32]);
-            let value = if multiplies { graph.gemm(one, one, false, false, false).unwrap() } else { one };
+            let value = if with_gemm { graph.gemm(one, one, false, false, false).unwrap() } else { one };
             graph.result("value", value).unwrap();
             let mut set = ProgramSet::new(Default::default(), DType::F32, &[]);
             set.add("program", &graph, &NamedLayout::default()).unwrap();

@@ -1,14 +1,14 @@
-//! What a tensor is: up to five dimensions and an element type. Rows follow each other without gaps, the last
-//! dimension lies together.
+//! Tensor types: up to five dimensions and an element type. Tensors are dense and row-major (the last dimension is
+//! contiguous).
 
 use std::fmt;
 
 use tandem_device::DType;
 
-/// Most dimensions of a tensor.
+/// Maximum rank of a tensor.
 pub const MAX_RANK: usize = 5;
 
-/// The dimensions of a tensor, outermost first. One number is `[1]`.
+/// The dimensions of a tensor, outermost first. A scalar is `[1]`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
     dims: [u32; MAX_RANK],
@@ -18,14 +18,14 @@ pub struct Shape {
 /// A shape and an element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
-    /// What its elements are.
+    /// The element type.
     pub dtype: DType,
-    /// How they are arranged.
+    /// The dimensions.
     pub shape: Shape,
 }
 
 impl Shape {
-    /// A shape. Panics past five dimensions: that is a mistake in a model, not in data.
+    /// A shape. Panics above five dimensions: that is a bug in a model, not in data.
     pub fn new(dims: &[u32]) -> Shape {
         assert!((1..=MAX_RANK).contains(&dims.len()), "a tensor has 1 to {MAX_RANK} dimensions, not {}", dims.len());
         let mut all = [1; MAX_RANK];
@@ -33,7 +33,7 @@ impl Shape {
         Shape { dims: all, rank: dims.len() as u8 }
     }
 
-    /// One number.
+    /// A scalar: `[1]`.
     pub fn scalar() -> Shape {
         Shape::new(&[1])
     }
@@ -58,12 +58,12 @@ impl Shape {
         self.dims[usize::from(self.rank) - 1]
     }
 
-    /// Everything but the innermost dimension, as one number of rows.
+    /// The number of rows: all dimensions but the innermost, multiplied.
     pub fn rows(&self) -> u32 {
         self.dims[..usize::from(self.rank) - 1].iter().product()
     }
 
-    /// The same with another innermost dimension.
+    /// The same shape with another innermost dimension.
     pub fn with_last(&self, last: u32) -> Shape {
         let mut shape = *self;
         shape.dims[usize::from(self.rank) - 1] = last;
@@ -88,7 +88,7 @@ impl TensorType {
     }
 }
 
-/// What sums are kept in: the type itself, or f32 for bf16.
+/// The accumulator type of `dtype`: f32 for bf16, else the type itself.
 pub fn accumulator(dtype: DType) -> DType {
     match dtype {
         DType::BF16 => DType::F32,

@@ -1,4 +1,5 @@
-//! How an op is tried: values, gradients against finite differences in f64, and the same bits on every kind of host device.
+//! Test harness for ops: values, gradients against finite differences in f64, and bit-identical results on every kind of
+//! host device.
 
 use std::sync::Arc;
 
@@ -11,10 +12,10 @@ use crate::{
     EngineError, Graph, HostValue, NamedLayout, ProgramId, ProgramSet, Recomputed, Session, TensorType, Value,
 };
 
-/// Relative error that a gradient may have.
+/// Allowed relative error of a gradient.
 const GRADIENT_BOUND: f64 = 1e-6;
-/// Elements of each input that are tried.
-const TRIED: usize = 24;
+/// Elements of each input that are compared.
+const COMPARED: usize = 24;
 
 /// Inputs of an op.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +27,7 @@ pub(crate) struct GradientCheck {
 #[derive(Clone, Debug)]
 enum Input {
     Real { dims: Vec<u32>, values: Vec<f64>, differentiate: bool, terms: f64 },
-    Whole { dims: Vec<u32>, values: Vec<i32> },
+    Integers { dims: Vec<u32>, values: Vec<i32> },
 }
 
 impl GradientCheck {
@@ -34,49 +35,50 @@ impl GradientCheck {
         GradientCheck::default()
     }
 
-    /// Normal numbers.
+    /// An input of standard normal numbers.
     pub(crate) fn input(self, dims: &[u32]) -> GradientCheck {
-        let values = self.draw(dims);
+        let values = self.normal(dims);
         self.real(dims, values, true)
     }
 
-    /// Numbers above 0.3.
+    /// An input of numbers above 0.3.
     pub(crate) fn positive(self, dims: &[u32]) -> GradientCheck {
-        let values = self.draw(dims).into_iter().map(|x| x.abs() + 0.3).collect();
+        let values = self.normal(dims).into_iter().map(|x| x.abs() + 0.3).collect();
         self.real(dims, values, true)
     }
 
-    /// Numbers at least 0.05 away from zero, for functions with a corner there.
+    /// An input of numbers at least 0.05 away from zero, for functions that are not differentiable there.
     pub(crate) fn off_zero(self, dims: &[u32]) -> GradientCheck {
-        let values = self.draw(dims).into_iter().map(|x| x + 0.05_f64.copysign(x)).collect();
+        let values = self.normal(dims).into_iter().map(|x| x + 0.05_f64.copysign(x)).collect();
         self.real(dims, values, true)
     }
 
-    /// These numbers.
+    /// An input of these numbers.
     pub(crate) fn given(self, dims: &[u32], values: &[f64]) -> GradientCheck {
         self.real(dims, values.to_vec(), true)
     }
 
-    /// Normal numbers, as data: no gradient is taken.
+    /// An input of standard normal numbers that is not differentiated.
     pub(crate) fn data(self, dims: &[u32]) -> GradientCheck {
-        let values = self.draw(dims);
+        let values = self.normal(dims);
         self.real(dims, values, false)
     }
 
-    /// Whole numbers.
+    /// An input of integers.
     pub(crate) fn whole(mut self, dims: &[u32], values: &[i32]) -> GradientCheck {
-        self.inputs.push(Input::Whole { dims: dims.to_vec(), values: values.to_vec() });
+        self.inputs.push(Input::Integers { dims: dims.to_vec(), values: values.to_vec() });
         self
     }
 
-    /// Words that the host sets.
+    /// A host value.
     pub(crate) fn host(mut self, name: &str, values: &[u32]) -> GradientCheck {
         self.host.push((name.to_owned(), values.to_vec()));
         self
     }
 
-    /// The gradient of the last input is a difference of terms of this size, and may be nothing beside them. A card rounds
-    /// the terms otherwise than the CPU (it fuses a GEMM and a sum), and is held to their size, not to what is left.
+    /// The gradient of the last input is a difference of terms of this size, and may cancel almost completely. A card rounds
+    /// the terms differently from the CPU (it fuses multiply and add), so its error is measured relative to the terms, not to
+    /// the difference.
     pub(crate) fn cancels(mut self, size: f64) -> GradientCheck {
         match self.inputs.last_mut() {
             Some(Input::Real { terms, differentiate: true, .. }) => *terms = size,
@@ -91,7 +93,7 @@ impl GradientCheck {
         self
     }
 
-    /// The size of the terms of each gradient, where one was given; else 0.
+    /// The size of the terms of each gradient, if given; else 0.
     fn terms(&self) -> Vec<f64> {
         let of = |input: &Input| match input {
             Input::Real { differentiate: true, terms, .. } => Some(*terms),
@@ -100,14 +102,14 @@ impl GradientCheck {
         self.inputs.iter().filter_map(of).collect()
     }
 
-    fn draw(&self, dims: &[u32]) -> Vec<f64> {
+    fn normal(&self, dims: &[u32]) -> Vec<f64> {
         let key = 77 + self.inputs.len() as u64;
         (0..u64::from(dims.iter().product::<u32>())).map(|i| normal_at(key, i)).collect()
     }
 }
 
-/// A graph of one op on a device, with the op's value and its gradients as results.
-struct Bench {
+/// A program of one op on a device, with the op's value and its gradients as results.
+struct OpProgram {
     session: Session,
     id: ProgramId,
     precision: DType,
@@ -116,15 +118,15 @@ struct Bench {
 
 type Build<'b> = &'b dyn Fn(&mut Graph, &[Value]) -> Result<Value, EngineError>;
 
-impl Bench {
-    fn new(machine: &Machine, precision: DType, check: &GradientCheck, build: Build<'_>) -> Bench {
+impl OpProgram {
+    fn new(machine: &Machine, precision: DType, check: &GradientCheck, build: Build<'_>) -> OpProgram {
         let mut graph = Graph::new(Default::default(), precision);
         let mut layout = NamedLayout::default();
         let mut values = Vec::new();
         for (i, input) in check.inputs.iter().enumerate() {
             let (dims, dtype) = match input {
                 Input::Real { dims, .. } => (dims, precision),
-                Input::Whole { dims, .. } => (dims, DType::I32),
+                Input::Integers { dims, .. } => (dims, DType::I32),
             };
             let ty = TensorType::new(dtype, dims);
             layout.place(&format!("input {i}"), ty).unwrap();
@@ -146,15 +148,15 @@ impl Bench {
         }
         let mut set = ProgramSet::new(Default::default(), precision, &[]);
         let id = set.add("op", &graph, &layout).unwrap();
-        Bench { session: session(machine, set), id, precision, check: check.clone() }
+        OpProgram { session: session(machine, set), id, precision, check: check.clone() }
     }
 
-    /// Runs it on these inputs.
+    /// Runs on these inputs.
     fn run(&mut self, inputs: &[Input]) -> crate::Results {
         for (i, input) in inputs.iter().enumerate() {
             let name = format!("input {i}");
             match (input, self.precision) {
-                (Input::Whole { values, .. }, _) => self.session.write_input(self.id, &name, values),
+                (Input::Integers { values, .. }, _) => self.session.write_input(self.id, &name, values),
                 (Input::Real { values, .. }, DType::F64) => self.session.write_input(self.id, &name, values),
                 (Input::Real { values, .. }, DType::BF16) => {
                     let values: Vec<bf16> = values.iter().map(|&x| bf16::from_f64(x)).collect();
@@ -174,7 +176,7 @@ impl Bench {
         self.session.finish(fetch).unwrap()
     }
 
-    fn run_given(&mut self) -> crate::Results {
+    fn run_on_check(&mut self) -> crate::Results {
         let inputs = self.check.inputs.clone();
         self.run(&inputs)
     }
@@ -186,7 +188,7 @@ impl Input {
     }
 }
 
-/// A result as f64, whatever it is stored as.
+/// A result converted to f64.
 fn numbers(results: &crate::Results, name: &str) -> Vec<f64> {
     if let Ok(x) = results.get::<f64>(name) {
         return x;
@@ -200,10 +202,10 @@ fn numbers(results: &crate::Results, name: &str) -> Vec<f64> {
     results.get::<i32>(name).unwrap().into_iter().map(f64::from).collect()
 }
 
-/// A loss that depends on every element of `value` differently.
+/// A loss that depends on every element of `value` with a different weight.
 fn weighted_sum(graph: &mut Graph, value: Value) -> Value {
     if graph.ty(value).dtype == DType::I32 {
-        // Nothing flows through whole numbers.
+        // Integers have no gradient.
         return graph.number(0.0);
     }
     let shape = graph.shape(value);
@@ -213,11 +215,11 @@ fn weighted_sum(graph: &mut Graph, value: Value) -> Value {
         _ => graph.constant(shape.dims(), &weights.iter().map(|&x| x as f32).collect::<Vec<_>>()),
     };
     let value = graph.cast(value, graph.acc_dtype()).unwrap();
-    let gemm = graph.mul(weights, value).unwrap();
-    graph.sum_all(gemm).unwrap()
+    let weighted = graph.mul(weights, value).unwrap();
+    graph.sum_all(weighted).unwrap()
 }
 
-/// A session with room for `set` on the first card.
+/// A session for `set` on the first card.
 pub(crate) fn session(machine: &Machine, set: ProgramSet) -> Session {
     let device: Device = machine.open(0).unwrap();
     let bytes: u64 = set.bytes(machine.kind()).max(1);
@@ -232,18 +234,18 @@ pub(crate) fn run(
     check: GradientCheck,
     build: impl Fn(&mut Graph, &[Value]) -> Result<Value, EngineError>,
 ) -> Vec<f64> {
-    let mut bench = Bench::new(&Machine::cpu(), DType::F64, &check, &build);
-    numbers(&bench.run_given(), "value")
+    let mut program = OpProgram::new(&Machine::cpu(), DType::F64, &check, &build);
+    numbers(&program.run_on_check(), "value")
 }
 
-/// Checks the gradients of every real input against central differences in f64, that f32 and bf16 come close to f64, and
-/// that a simulated card and other numbers of threads give the bits of the CPU.
+/// Checks the gradients of every floating-point input against central differences in f64, that f32 and bf16 are close to f64,
+/// and that a simulated card and other thread counts give the bits of the CPU.
 pub(crate) fn check_gradients(
     check: GradientCheck,
     build: impl Fn(&mut Graph, &[Value]) -> Result<Value, EngineError>,
 ) {
-    let mut exact = Bench::new(&Machine::cpu(), DType::F64, &check, &build);
-    let results = exact.run_given();
+    let mut exact = OpProgram::new(&Machine::cpu(), DType::F64, &check, &build);
+    let results = exact.run_on_check();
     let mut which = 0;
     for (i, input) in check.inputs.iter().enumerate() {
         if !input.is_differentiated() {
@@ -253,33 +255,32 @@ pub(crate) fn check_gradients(
         which += 1;
         compare_with_differences(&mut exact, i, &found);
     }
-    let mut narrow = Bench::new(&Machine::cpu(), DType::F32, &check, &build);
-    let narrow = narrow.run_given();
-    let plain = vec![0.0; which];
-    close_to(&narrow, &results, &plain, 1e-4, "f32");
+    let f32_results = OpProgram::new(&Machine::cpu(), DType::F32, &check, &build).run_on_check();
+    let no_terms = vec![0.0; which];
+    close_to(&f32_results, &results, &no_terms, 1e-4, "f32");
     let sim = "1x1GiB".parse::<SimSpec>().unwrap();
     let threads = Machine::cpu();
     threads.set_compute_threads(3);
     for (what, machine) in [("a simulated card", Machine::simulated(sim)), ("three threads", threads)] {
-        let same = Bench::new(&machine, DType::F32, &check, &build).run_given();
-        assert_eq!(same_bits(&narrow, which), same_bits(&same, which), "{what} gives other bits");
+        let other = OpProgram::new(&machine, DType::F32, &check, &build).run_on_check();
+        assert_eq!(bits(&f32_results, which), bits(&other, which), "{what} gives different bits");
     }
-    let rough = Bench::new(&Machine::cpu(), DType::BF16, &check, &build).run_given();
-    close_to(&rough, &results, &plain, 6e-2, "bf16");
-    check_on_card(&check, &build, [&narrow, &rough]);
+    let bf16_results = OpProgram::new(&Machine::cpu(), DType::BF16, &check, &build).run_on_check();
+    close_to(&bf16_results, &results, &no_terms, 6e-2, "bf16");
+    check_on_card(&check, &build, CpuResults { in_f32: &f32_results, in_bf16: &bf16_results });
 }
 
-/// Runs an op in f32 and bf16 with small gradients behind it; neither its value nor its gradients may hold a subnormal number.
+/// Runs an op in f32 and bf16 with tiny incoming gradients; neither its value nor its gradients may contain subnormals.
 pub(crate) fn check_no_subnormals(
     check: GradientCheck,
     build: impl Fn(&mut Graph, &[Value]) -> Result<Value, EngineError>,
 ) {
-    let faint = |g: &mut Graph, x: &[Value]| {
+    let scaled = |g: &mut Graph, x: &[Value]| {
         let value = build(g, x)?;
         g.scale(value, 1e-6)
     };
     for precision in [DType::F32, DType::BF16] {
-        let results = Bench::new(&Machine::cpu(), precision, &check, &faint).run_given();
+        let results = OpProgram::new(&Machine::cpu(), precision, &check, &scaled).run_on_check();
         let names = (0..check.terms().len()).map(|i| format!("gradient {i}")).chain(["value".to_owned()]);
         for name in names {
             let found = numbers(&results, &name).into_iter().filter(|&x| (x as f32).is_subnormal());
@@ -288,45 +289,50 @@ pub(crate) fn check_no_subnormals(
     }
 }
 
-/// The environment variable that has every op tried on the first NVIDIA card as well.
+/// If this environment variable is set, every op is tested on the first NVIDIA card as well.
 const ON_CUDA: &str = "TANDEM_TEST_CUDA";
-/// How far a card may be from the CPU. Products sum in another order, and functions differ in the last places.
+/// Allowed difference between a card and the CPU. GEMMs sum in another order, and functions differ in the last digits.
 const CARD_F32: f64 = 2e-5;
 const CARD_BF16: f64 = 2e-2;
 
-/// The same on a card, with memory that holds no zeros, twice: close to the CPU, and the same bits both times.
-fn check_on_card(check: &GradientCheck, build: Build<'_>, [narrow, rough]: [&crate::Results; 2]) {
+/// The results of the CPU that a card is compared with.
+struct CpuResults<'r> {
+    in_f32: &'r crate::Results,
+    in_bf16: &'r crate::Results,
+}
+
+/// Runs the op on a card twice, with poisoned memory: the results are close to the CPU's, and bit-identical both times.
+fn check_on_card(check: &GradientCheck, build: Build<'_>, cpu: CpuResults<'_>) {
     if std::env::var_os(ON_CUDA).is_none() {
         return;
     }
     let machine = Machine::cuda().unwrap().expect("a machine with an NVIDIA card");
     let terms = check.terms();
-    for (precision, cpu, bound) in [(DType::F32, narrow, CARD_F32), (DType::BF16, rough, CARD_BF16)] {
-        let mut bench = Bench::new(&machine, precision, check, build);
-        bench.session.poison().unwrap();
-        let first = bench.run_given();
+    for (precision, cpu, bound) in [(DType::F32, cpu.in_f32, CARD_F32), (DType::BF16, cpu.in_bf16, CARD_BF16)] {
+        let mut program = OpProgram::new(&machine, precision, check, build);
+        program.session.poison().unwrap();
+        let first = program.run_on_check();
         close_to(&first, cpu, &terms, bound, "a card against the CPU");
-        bench.session.poison().unwrap();
-        let second = bench.run_given();
-        let [first, second] = [first, second].map(|results| same_bits(&results, terms.len()));
-        assert_eq!(first, second, "a second run on the card gives other bits");
+        program.session.poison().unwrap();
+        let second = program.run_on_check();
+        let [first, second] = [first, second].map(|results| bits(&results, terms.len()));
+        assert_eq!(first, second, "a second run on the card gives different bits");
     }
 }
 
-/// Says that nothing above ran on a card, where it did not.
+/// Fails if the ops were not tested on a card.
 #[test]
-#[ignore = "needs an NVIDIA card: TANDEM_TEST_CUDA=1 has every op of this crate tried on it"]
-fn ops_are_tried_on_a_card() {
+#[ignore = "needs an NVIDIA card: TANDEM_TEST_CUDA=1 tests every op of this crate on it"]
+fn ops_are_tested_on_a_card() {
     assert!(std::env::var_os(ON_CUDA).is_some(), "set {ON_CUDA}=1 and run all tests of this binary");
 }
 
-fn same_bits(results: &crate::Results, gradients: usize) -> Vec<u64> {
+fn bits(results: &crate::Results, gradients: usize) -> Vec<u64> {
     let names = (0..gradients).map(|i| format!("gradient {i}")).chain(["value".to_owned()]);
     names.flat_map(|name| numbers(results, &name)).map(f64::to_bits).collect()
 }
 
-/// Distance against the size of the whole tensor: single elements may cancel. Where a whole gradient does, against that of
-/// its terms.
+/// Compares norms of whole tensors, because single elements may cancel; if a whole gradient cancels, relative to its terms.
 fn close_to(found: &crate::Results, exact: &crate::Results, terms: &[f64], bound: f64, what: &str) {
     let gradients = terms.iter().enumerate().map(|(i, terms)| (format!("gradient {i}"), *terms));
     for (name, terms) in gradients.chain([("value".to_owned(), 0.0)]) {
@@ -338,48 +344,48 @@ fn close_to(found: &crate::Results, exact: &crate::Results, terms: &[f64], bound
 fn distance(found: &[f64], exact: &[f64], terms: f64) -> f64 {
     assert_eq!(found.len(), exact.len());
     let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
-    let apart = norm(&mut found.iter().zip(exact).map(|(a, b)| a - b));
+    let difference = norm(&mut found.iter().zip(exact).map(|(a, b)| a - b));
     let size = norm(&mut exact.iter().copied());
-    if apart == 0.0 { 0.0 } else { apart / size.max(terms).max(1e-6) }
+    if difference == 0.0 { 0.0 } else { difference / size.max(terms).max(1e-6) }
 }
 
 #[test]
-fn what_cancels_may_leave_rounding_and_nothing_more() {
-    // One channel is its own mean: what is left of terms of 316 is rounding, and a forgotten mean is all of them.
+fn a_gradient_that_cancels_may_leave_rounding_errors_only() {
+    // One channel equals its mean: of terms of 316 only a rounding error is left, and a missing mean leaves all of them.
     let terms = 1.0 / 1e-5_f64.sqrt();
     let noise = terms * f64::from(f32::EPSILON);
     assert!(distance(&[noise], &[0.0], terms) <= CARD_F32);
-    assert!(distance(&[noise], &[0.0], 0.0) > CARD_F32, "elsewhere that would be an error");
+    assert!(distance(&[noise], &[0.0], 0.0) > CARD_F32, "without terms this is an error");
     assert!(distance(&[0.3 * terms], &[0.0], terms) > CARD_BF16);
 }
 
-fn compare_with_differences(bench: &mut Bench, which: usize, found: &[f64]) {
+fn compare_with_differences(program: &mut OpProgram, which: usize, found: &[f64]) {
     let count = found.len();
-    let (mut tried, mut expected) = (Vec::new(), Vec::new());
-    // A stride that is prime to most dimensions, so that all rows and columns are met.
-    let stride = if count <= TRIED { 1 } else { (count / TRIED) | 1 };
+    let (mut compared, mut expected) = (Vec::new(), Vec::new());
+    // An odd stride, coprime to most dimensions, visits all rows and columns.
+    let stride = if count <= COMPARED { 1 } else { (count / COMPARED) | 1 };
     for at in (0..count).step_by(stride) {
-        tried.push(found[at]);
-        expected.push(slope(bench, which, at));
+        compared.push(found[at]);
+        expected.push(finite_difference(program, which, at));
     }
-    let error = distance(&tried, &expected, 0.0);
-    assert!(error <= GRADIENT_BOUND, "input {which}: gradient off by {error:.2e}\n{tried:?}\n{expected:?}");
+    let error = distance(&compared, &expected, 0.0);
+    assert!(error <= GRADIENT_BOUND, "input {which}: gradient off by {error:.2e}\n{compared:?}\n{expected:?}");
 }
 
-/// The slope of the loss by a difference of fourth order.
-fn slope(bench: &mut Bench, which: usize, at: usize) -> f64 {
+/// The derivative of the loss by a fourth-order central difference.
+fn finite_difference(program: &mut OpProgram, which: usize, at: usize) -> f64 {
     let h = 1e-3;
     let mut loss = |shift: f64| {
-        let mut inputs = bench.check.inputs.clone();
+        let mut inputs = program.check.inputs.clone();
         if let Input::Real { values, .. } = &mut inputs[which] {
             values[at] += shift;
         }
-        numbers(&bench.run(&inputs), "loss")[0]
+        numbers(&program.run(&inputs), "loss")[0]
     };
     (8.0 * (loss(h) - loss(-h)) - (loss(2.0 * h) - loss(-2.0 * h))) / (12.0 * h)
 }
 
-/// The gradient that `runs` runs leave for a parameter of zeros, in f32: what is added in place is added.
+/// The gradient of a parameter of zeros after `runs` runs, in f32: tests in-place accumulation.
 pub(crate) fn accumulated(
     runs: usize,
     dims: &[u32],

@@ -1,4 +1,4 @@
-//! A chain of blocks under tighter and tighter limits.
+//! A chain of blocks under decreasing memory limits.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const BLOCKS: u32 = 24;
 const ROWS: u32 = 32;
 const WIDTH: u32 = 8;
 
-/// Residual layers that are wide inside and narrow between: worth recomputing.
+/// Residual layers with large hidden and small residual activations: worth recomputing.
 struct Chain {
     parameters: Arc<Parameters>,
     layers: Vec<[ParameterId; 2]>,
@@ -64,7 +64,7 @@ impl Chain {
         (0..=BLOCKS).map(|count| self.build(&first(count)).unwrap().memory().peak_bytes).collect()
     }
 
-    /// Loss and gradients, to the bit.
+    /// The bits of loss and gradients.
     fn run(&self, recomputed: &Recomputed) -> Vec<u32> {
         let mut set = ProgramSet::new(self.parameters.clone(), DType::F32, &[ParameterSpan::Gradients]);
         let id = set.add("accumulate", &self.graph(recomputed).unwrap(), &self.inputs).unwrap();
@@ -84,36 +84,36 @@ impl Chain {
 
 fn layer(graph: &mut Graph, x: Value, [up, down]: [ParameterId; 2]) -> Result<Value, EngineError> {
     let (up, down) = (graph.parameter(up), graph.parameter(down));
-    let inside = graph.linear(x, up, None)?;
-    let inside = graph.gelu(inside)?;
-    let out = graph.linear(inside, down, None)?;
+    let hidden = graph.linear(x, up, None)?;
+    let hidden = graph.gelu(hidden)?;
+    let out = graph.linear(hidden, down, None)?;
     graph.add(x, out)
 }
 
 #[test]
-fn what_is_recomputed_takes_less_memory_and_gives_the_same_bits() {
+fn recomputed_blocks_take_less_memory_and_give_the_same_bits() {
     let chain = Chain::new();
     let peaks = chain.peaks();
     assert!(peaks[1] < peaks[0] && 2 * peaks[BLOCKS as usize - 1] < peaks[0], "{peaks:?}");
     let expected = chain.run(&Recomputed::new());
     for count in 1..=BLOCKS {
-        assert!(chain.run(&first(count)) == expected, "other bits with {count} blocks recomputed");
+        assert!(chain.run(&first(count)) == expected, "different bits with {count} blocks recomputed");
     }
 }
 
 #[test]
-fn nothing_is_recomputed_without_need() {
+fn nothing_is_recomputed_if_the_program_fits() {
     let chain = Chain::new();
-    let whole = chain.peaks()[0];
-    for limit in [None, Some(u64::MAX), Some(whole)] {
+    let plain = chain.peaks()[0];
+    for limit in [None, Some(u64::MAX), Some(plain)] {
         let (program, recomputed) = chain.fit(limit).unwrap();
-        assert_eq!((program.memory().peak_bytes, recomputed.len()), (whole, 0), "limit {limit:?}");
+        assert_eq!((program.memory().peak_bytes, recomputed.len()), (plain, 0), "limit {limit:?}");
     }
-    assert!(!chain.fit(Some(whole - 1)).unwrap().1.is_empty(), "one byte less is too little");
+    assert!(!chain.fit(Some(plain - 1)).unwrap().1.is_empty(), "one byte less does not fit");
 }
 
 #[test]
-fn every_peak_is_a_limit_that_is_met_by_the_fewest_blocks() {
+fn every_peak_is_a_limit_that_the_fewest_blocks_meet() {
     let chain = Chain::new();
     let peaks = chain.peaks();
     for &limit in &peaks {
@@ -125,21 +125,21 @@ fn every_peak_is_a_limit_that_is_met_by_the_fewest_blocks() {
 }
 
 #[test]
-fn one_byte_too_little_is_refused_with_the_figures_and_the_holders() {
+fn a_limit_one_byte_too_small_is_refused_with_the_sizes_and_the_largest_buffers() {
     let chain = Chain::new();
     let smallest = chain.peaks().into_iter().min().unwrap();
     assert!(chain.fit(Some(smallest)).is_ok());
     match chain.fit(Some(smallest - 1)) {
-        Err(EngineError::TooLarge { program, needed, limit, holders }) => {
+        Err(EngineError::TooLarge { program, needed, limit, largest }) => {
             assert_eq!((program.as_str(), needed, limit), ("accumulate", smallest, smallest - 1));
-            assert!(holders.contains("bytes"), "{holders}");
+            assert!(largest.contains("bytes"), "{largest}");
         }
         other => panic!("{:?}", other.map(|(_, recomputed)| recomputed)),
     }
 }
 
 #[test]
-fn the_search_halves_and_remembers() {
+fn the_search_is_binary_and_builds_nothing_twice() {
     let chain = Chain::new();
     let built = RefCell::new(Vec::new());
     let limit = chain.peaks()[BLOCKS as usize - 2];
@@ -148,19 +148,19 @@ fn the_search_halves_and_remembers() {
         chain.build(recomputed)
     };
     fit("accumulate", Some(limit), BLOCKS, build).unwrap();
-    let mut once = built.borrow().clone();
-    assert!(once.len() <= 5, "{once:?}");
-    once.sort_unstable();
-    once.dedup();
-    assert_eq!(once.len(), built.borrow().len(), "nothing is built twice: {built:?}");
+    let mut distinct = built.borrow().clone();
+    assert!(distinct.len() <= 5, "{distinct:?}");
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!(distinct.len(), built.borrow().len(), "built twice: {built:?}");
 }
 
 #[test]
 fn a_program_without_blocks_fits_or_does_not() {
     let chain = Chain::new();
-    let whole = chain.peaks()[0];
+    let plain = chain.peaks()[0];
     let build = |recomputed: &Recomputed| chain.build(recomputed);
-    assert!(fit("validate", Some(whole), 0, build).is_ok());
-    let refusal = fit("validate", Some(whole - 1), 0, build).err().map(|error| error.to_string()).unwrap();
-    assert!(refusal.starts_with(&format!("validate needs {whole} bytes and may take {}; ", whole - 1)), "{refusal}");
+    assert!(fit("validate", Some(plain), 0, build).is_ok());
+    let refusal = fit("validate", Some(plain - 1), 0, build).err().map(|error| error.to_string()).unwrap();
+    assert!(refusal.starts_with(&format!("validate needs {plain} bytes and may take {}; ", plain - 1)), "{refusal}");
 }

@@ -1,7 +1,7 @@
-//! Programs that are written while a session runs, for shapes nobody knew before.
+//! Late programs: compiled while a session runs, for batch shapes that were not known at its creation.
 //!
-//! Their memory was left free when the session was made: constants in places of their own, everything else in the working
-//! memory that programs take turns in. They are not recorded: a recording would take memory of the driver's each time.
+//! The session reserved memory for them: a slot each for constants; everything else is in the working memory that all
+//! programs share. They are not captured: every capture would allocate driver memory.
 
 use tandem_device::View;
 
@@ -12,59 +12,59 @@ use crate::program::Program;
 use crate::program_set::ProgramId;
 
 impl Session {
-    /// Takes a program in ([`ProgramSet::compile_late`]). When every place is taken, the one that came first makes room,
-    /// and its id is the new one's. Waits for the device.
+    /// Adds a late program ([`ProgramSet::compile_late`]). If every slot is taken, it replaces the oldest late program and
+    /// takes over its id. Waits for the device.
     ///
-    /// Fails with [`EngineError::TooLarge`] when it does not fit into what the session has; nothing has changed then.
+    /// Fails with [`EngineError::TooLarge`] if it does not fit into the session's memory; the session is unchanged then.
     ///
     /// [`ProgramSet::compile_late`]: crate::ProgramSet::compile_late
     pub fn admit(&mut self, program: Program) -> Result<ProgramId, EngineError> {
-        let places = self.set.late_places;
-        assert!(places > 0, "a session without room for more programs");
-        self.check_room(&program)?;
+        let slots = self.set.late_places;
+        assert!(slots > 0, "a session without slots for late programs");
+        self.check_fits(&program)?;
         self.load_kernels(std::slice::from_ref(&program))?;
-        let place = self.next_late;
-        let id = ProgramId(self.set.programs.len() + place);
-        // Whoever ran in this place has ended: writing waits for the device, and nothing may be half read.
+        let slot = self.next_late;
+        let id = ProgramId(self.set.programs.len() + slot);
+        // The previous program of this slot may still run and read its constants.
         self.stream.drain()?;
-        self.write_constants(&program, self.constants[id.0])?;
-        match self.late.get_mut(place) {
-            Some(earlier) => *earlier = program,
+        self.write_constants(&program, self.constant_bases[id.0])?;
+        match self.late.get_mut(slot) {
+            Some(oldest) => *oldest = program,
             None => self.late.push(program),
         }
-        self.next_late = (place + 1) % places;
+        self.next_late = (slot + 1) % slots;
         Ok(id)
     }
 
-    fn check_room(&self, program: &Program) -> Result<(), EngineError> {
+    fn check_fits(&self, program: &Program) -> Result<(), EngineError> {
         let largest = |bytes: fn(&Program) -> u64| self.set.programs.iter().map(bytes).max().unwrap_or(0);
         let (_, constants) = self.set.late_constants();
-        let rooms = [
+        let parts = [
             ("working memory", program.working_bytes(), largest(Program::working_bytes)),
             ("tables", program.constant_bytes, constants),
             ("host values", program.host.bytes, largest(|program| program.host.bytes)),
             ("results", program.results.bytes, largest(|program| program.results.bytes)),
         ];
-        match rooms.into_iter().find(|(_, needed, room)| needed > room) {
+        match parts.into_iter().find(|(_, needed, limit)| needed > limit) {
             None => Ok(()),
-            Some((holder, needed, limit)) => {
-                let (program, holders) = ("a program of a new shape".to_owned(), holder.to_owned());
-                Err(EngineError::TooLarge { program, needed, limit, holders })
+            Some((part, needed, limit)) => {
+                let (program, largest) = ("a program of a new shape".to_owned(), part.to_owned());
+                Err(EngineError::TooLarge { program, needed, limit, largest })
             }
         }
     }
 
-    /// [`Session::bring`] for a batch that lies in pieces: each is copied to its place (in bytes) among the inputs.
+    /// [`Session::stage_inputs`] for a batch in several parts: each is copied to its offset (in bytes) in the inputs.
     pub fn gather<'b>(
         &mut self,
         id: ProgramId,
-        pieces: impl IntoIterator<Item = (View<'b>, u64)>,
+        parts: impl IntoIterator<Item = (View<'b>, u64)>,
         host: &[(&str, HostValue<'_>)],
     ) -> Result<(), EngineError> {
         self.upload_host(id, host)?;
-        for (piece, offset) in pieces {
-            let to = self.part(id, Region::Inputs, offset, piece.bytes());
-            self.stream.copy(piece, to)?;
+        for (part, offset) in parts {
+            let to = self.part(id, Region::Inputs, offset, part.bytes());
+            self.stream.copy(part, to)?;
         }
         Ok(())
     }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use crate::{Graph, NamedLayout, ProgramSet, Rows, TensorType, testing};
 
-    /// Sums the frames of each row: the table of rows is a constant, the batch an input.
+    /// Sums the frames of each row: the row offsets are a constant, the batch is an input.
     fn graph(parameters: &Arc<crate::Parameters>, rows: &[u32]) -> (Graph, NamedLayout) {
         let mut graph = Graph::new(parameters.clone(), DType::F32);
         let ty = TensorType::new(DType::F32, &[rows.iter().sum(), 3]);
@@ -93,16 +93,16 @@ mod tests {
         (graph, layout)
     }
 
-    fn session(machine: &Machine, rows: &[u32], places: usize) -> Session {
+    fn session(machine: &Machine, rows: &[u32], slots: usize) -> Session {
         let parameters = Arc::new(crate::ParameterList::new().finish());
         let mut set = ProgramSet::new(parameters.clone(), DType::F32, &[]);
-        set.leave_room(places);
+        set.leave_room(slots);
         let (graph, layout) = graph(&parameters, rows);
         set.add("first", &graph, &layout).unwrap();
         testing::session(machine, set)
     }
 
-    fn write(session: &Session, rows: &[u32]) -> Program {
+    fn compile(session: &Session, rows: &[u32]) -> Program {
         let (graph, layout) = graph(session.set().parameters(), rows);
         session.set().compile_late(&graph, &layout).unwrap()
     }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_come_later_run_beside_the_first_and_make_room_in_turn() {
+    fn late_programs_run_beside_the_first_and_replace_the_oldest() {
         let sim = "1x1GiB".parse::<SimSpec>().unwrap();
         for machine in [Machine::cpu(), Machine::simulated(sim)] {
             let first = [4, 4, 4];
@@ -126,27 +126,27 @@ mod tests {
             let before = machine.counters(0);
             let shapes = [[1, 2, 3], [3, 2, 1], [4, 1, 4]];
             let ids = shapes.map(|rows| {
-                let program = write(&session, &rows);
+                let program = compile(&session, &rows);
                 session.admit(program).unwrap()
             });
-            assert_eq!(ids[0], ids[2], "two places, and the first comer made room");
+            assert_eq!(ids[0], ids[2], "two slots, and the oldest was replaced");
             for (id, rows) in [(ids[1], &shapes[1]), (ids[2], &shapes[2]), (ProgramId(0), &first)] {
                 assert_eq!(sum_of(&mut session, id, rows), 18.0, "{rows:?}");
             }
-            assert_eq!(machine.counters(0), before, "nothing is taken for them");
+            assert_eq!(machine.counters(0), before, "late programs allocate nothing");
         }
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_and_changes_nothing() {
+    fn a_late_program_that_does_not_fit_is_refused_and_changes_nothing() {
         let mut session = session(&Machine::cpu(), &[300, 300], 1);
-        let fits = write(&session, &[2, 4]);
+        let fits = compile(&session, &[2, 4]);
         let id = session.admit(fits).unwrap();
         // More frames than the working memory was planned for, and more rows than the tables.
-        for (rows, holder) in [(&[400, 400][..], "working memory"), (&[1; 200][..], "tables")] {
-            let program = write(&session, rows);
+        for (rows, part) in [(&[400, 400][..], "working memory"), (&[1; 200][..], "tables")] {
+            let program = compile(&session, rows);
             let refused = session.admit(program).map(drop).unwrap_err().to_string();
-            assert!(refused.contains(holder), "{refused}");
+            assert!(refused.contains(part), "{refused}");
         }
         assert_eq!(sum_of(&mut session, id, &[2, 4]), 9.0);
     }

@@ -1,4 +1,4 @@
-//! How long each kind of work of a program takes by itself, for breakdowns.
+//! Launch times in isolation, for breakdowns.
 
 use std::time::Instant;
 
@@ -9,59 +9,64 @@ use crate::error::EngineError;
 use crate::lower::{Launch, LaunchArg, Region};
 use crate::program_set::ProgramId;
 
-/// Work of one kind in a program: pieces that differ in nothing but where their operands lie.
+/// The launches of one kind in a program: those that differ only in the locations of their operands.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepTime {
-    /// The first piece of its kind, in [`crate::Program::steps`].
+    /// The first launch of the kind: its index in [`crate::Program::steps`].
     pub first: usize,
-    /// How many there are.
+    /// Number of launches.
     pub count: usize,
-    /// What one of them takes, in microseconds.
+    /// Duration of one launch, in microseconds.
     pub us: f64,
 }
 
-/// Rounds on a card before the clock counts, and those that count.
-const CARD_ROUNDS: [usize; 2] = [3, 5];
-/// The same where the host computes.
-const HOST_ROUNDS: [usize; 2] = [1, 3];
+/// How often a measurement is repeated.
+#[derive(Clone, Copy)]
+struct Rounds {
+    warm_up: usize,
+    timed: usize,
+}
+
+const CARD_ROUNDS: Rounds = Rounds { warm_up: 3, timed: 5 };
+const HOST_ROUNDS: Rounds = Rounds { warm_up: 1, timed: 3 };
 
 impl Session {
-    /// Times every kind of work of a program, in the order it first comes up. Inputs and host values must be there: run the
+    /// Times every kind of launch of a program, in order of first appearance. Inputs and host values must be staged: run the
     /// program first.
     ///
-    /// On NVIDIA cards the pieces of a kind are recorded one behind the other, all of them in turn until there are `repeats`
-    /// (one kernel alone would find its operands in the cache, which in a run it does not), and the card's clock is read
-    /// around replays; elsewhere the host's clock around the same work. The median counts. The program is run up to each kind
-    /// before that is timed. Takes some hundred times what a run takes.
+    /// On NVIDIA cards the launches of a kind are captured back to back, cycling through them until there are `repeats` (a
+    /// single kernel would find its operands in the cache, unlike in a run), and CUDA events time the replays; elsewhere the
+    /// host clock times the same launches. The result is the median. The program runs up to the first launch of each kind
+    /// before that is timed. Takes some hundred times as long as a run.
     ///
-    /// What programs compute is lost: spans, states and results hold whatever came of work that was done out of order.
+    /// Destroys the session's contents: spans, states and results are undefined, because launches run out of order.
     pub fn time_steps(&self, id: ProgramId, repeats: usize) -> Result<Vec<StepTime>, EngineError> {
-        let steps = &self.program(id).steps;
+        let launches = &self.program(id).launches;
         let mut times = Vec::new();
-        for kind in kinds(steps) {
+        for kind in kinds(launches) {
             let first = kind[0];
-            steps[..=first].iter().try_for_each(|step| self.queue(id, step))?;
-            // Places that other work computed are right for the piece whose turn it is, and lead anywhere for the others.
-            let pieces = if reads_computed_places(&steps[first]) { &kind[..1] } else { &kind[..] };
-            let rounds = repeats.div_ceil(pieces.len()).max(1);
+            launches[..=first].iter().try_for_each(|launch| self.queue(id, launch))?;
+            // Computed indices are valid for the first launch now, and may be out of bounds for the later ones.
+            let timed = if reads_computed_indices(&launches[first]) { &kind[..1] } else { &kind[..] };
+            let cycles = repeats.div_ceil(timed.len()).max(1);
             let queue = || {
-                let in_turn = (0..rounds).flat_map(|_| pieces);
-                in_turn.into_iter().try_for_each(|piece| self.queue(id, &steps[*piece]))
+                let in_turn = (0..cycles).flat_map(|_| timed);
+                in_turn.into_iter().try_for_each(|at| self.queue(id, &launches[*at]))
             };
             let us = match self.stream.device().machine().kind() {
                 DeviceKind::Cuda => self.card_us(queue)?,
                 DeviceKind::Cpu | DeviceKind::Simulated => self.host_us(queue)?,
             };
-            times.push(StepTime { first, count: kind.len(), us: us / (rounds * pieces.len()) as f64 });
+            times.push(StepTime { first, count: kind.len(), us: us / (cycles * timed.len()) as f64 });
         }
         Ok(times)
     }
 
-    /// What the GEMMs of a program take by themselves, one behind the other, in microseconds: no step that does
-    /// the same GEMMs takes less. Measured like [`Session::time_steps`], and with the same loss.
+    /// Duration of a program's GEMMs alone, back to back, in microseconds: a lower bound for every program with these GEMMs.
+    /// Measured like [`Session::time_steps`], and as destructive.
     pub fn time_gemms(&self, id: ProgramId) -> Result<f64, EngineError> {
-        let gemms = || self.program(id).steps.iter().filter(|step| matches!(step, Launch::Gemm { .. }));
-        let queue = || gemms().try_for_each(|step| self.queue(id, step));
+        let gemms = || self.program(id).launches.iter().filter(|launch| matches!(launch, Launch::Gemm { .. }));
+        let queue = || gemms().try_for_each(|launch| self.queue(id, launch));
         match self.stream.device().machine().kind() {
             DeviceKind::Cuda => self.card_us(queue),
             DeviceKind::Cpu | DeviceKind::Simulated => self.host_us(queue),
@@ -70,63 +75,63 @@ impl Session {
 
     fn card_us(&self, queue: impl Fn() -> Result<(), EngineError>) -> Result<f64, EngineError> {
         let device = self.stream.device();
-        let (begin, end) = (device.timer()?, device.timer()?);
+        let (start, end) = (device.timer()?, device.timer()?);
         let capture = self.stream.begin_capture()?;
         queue()?;
-        let recorded = capture.end()?;
+        let captured = capture.end()?;
         median_us(CARD_ROUNDS, || {
-            self.stream.record(&begin)?;
-            self.stream.replay(&recorded)?;
+            self.stream.record(&start)?;
+            self.stream.replay(&captured)?;
             self.stream.record(&end)?;
             self.stream.drain()?;
-            Ok(end.ns_since(&begin)? as f64 / 1e3)
+            Ok(end.ns_since(&start)? as f64 / 1e3)
         })
     }
 
     fn host_us(&self, queue: impl Fn() -> Result<(), EngineError>) -> Result<f64, EngineError> {
         self.stream.drain()?;
         median_us(HOST_ROUNDS, || {
-            let begun = Instant::now();
+            let start = Instant::now();
             queue()?;
             self.stream.drain()?;
-            Ok(begun.elapsed().as_secs_f64() * 1e6)
+            Ok(start.elapsed().as_secs_f64() * 1e6)
         })
     }
 }
 
-fn median_us([warm_up, counted]: [usize; 2], time: impl Fn() -> Result<f64, EngineError>) -> Result<f64, EngineError> {
-    for _ in 0..warm_up {
+fn median_us(rounds: Rounds, time: impl Fn() -> Result<f64, EngineError>) -> Result<f64, EngineError> {
+    for _ in 0..rounds.warm_up {
         time()?;
     }
-    let mut times = (0..counted).map(|_| time()).collect::<Result<Vec<_>, _>>()?;
+    let mut times = (0..rounds.timed).map(|_| time()).collect::<Result<Vec<_>, _>>()?;
     times.sort_by(f64::total_cmp);
     Ok(times[times.len() / 2])
 }
 
-/// The places of steps in their list, those of one kind together.
-fn kinds(steps: &[Launch]) -> Vec<Vec<usize>> {
+/// The indices of launches, grouped by kind.
+fn kinds(launches: &[Launch]) -> Vec<Vec<usize>> {
     let mut kinds: Vec<(String, Vec<usize>)> = Vec::new();
-    for (place, step) in steps.iter().enumerate() {
-        let key = kind_of(step);
+    for (at, launch) in launches.iter().enumerate() {
+        let key = kind_of(launch);
         match kinds.iter_mut().find(|(known, _)| *known == key) {
-            Some((_, places)) => places.push(place),
-            None => kinds.push((key, vec![place])),
+            Some((_, indices)) => indices.push(at),
+            None => kinds.push((key, vec![at])),
         }
     }
-    kinds.into_iter().map(|(_, places)| places).collect()
+    kinds.into_iter().map(|(_, indices)| indices).collect()
 }
 
-/// A step without the places of its operands, as text: it is only compared.
-fn kind_of(step: &Launch) -> String {
-    match step {
+/// A launch without the locations of its operands, as text: it is only compared.
+fn kind_of(launch: &Launch) -> String {
+    match launch {
         Launch::Kernel { kernel, grid, args } => {
             let plain = |arg: &LaunchArg| match arg {
-                LaunchArg::Read(place, dtype) => format!("read {} {dtype:?}", place.bytes),
-                LaunchArg::Write(place, dtype) => format!("write {} {dtype:?}", place.bytes),
+                LaunchArg::Read(location, dtype) => format!("read {} {dtype:?}", location.bytes),
+                LaunchArg::Write(location, dtype) => format!("write {} {dtype:?}", location.bytes),
                 number => format!("{number:?}"),
             };
             let args: Vec<String> = args.iter().map(plain).collect();
-            // By its address: generated kernels share a name.
+            // The kernel's address: generated kernels share a name.
             format!("{:p} {grid:?} {args:?}", *kernel)
         }
         Launch::Gemm { gemm, bias, .. } => format!("{gemm:?} {}", bias.is_some()),
@@ -135,12 +140,12 @@ fn kind_of(step: &Launch) -> String {
     }
 }
 
-/// Whether a step reads whole numbers that another computed: they may say where to read or write.
-fn reads_computed_places(step: &Launch) -> bool {
-    let Launch::Kernel { args, .. } = step else { return false };
+/// Whether a launch reads integers that another computed: they may be indices.
+fn reads_computed_indices(launch: &Launch) -> bool {
+    let Launch::Kernel { args, .. } = launch else { return false };
     args.iter().any(|arg| match arg {
-        LaunchArg::Read(place, dtype) | LaunchArg::Write(place, dtype) => {
-            place.region == Region::Activations && matches!(dtype, DType::I32 | DType::U32 | DType::U64)
+        LaunchArg::Read(location, dtype) | LaunchArg::Write(location, dtype) => {
+            location.region == Region::Activations && matches!(dtype, DType::I32 | DType::U32 | DType::U64)
         }
         _ => false,
     })
@@ -153,7 +158,7 @@ mod tests {
     use crate::{Graph, Init, NamedLayout, ParameterList, ParameterSpan, ProgramSet, Recomputed, testing};
 
     #[test]
-    fn every_piece_is_counted_once_and_alike_ones_together() {
+    fn every_launch_is_counted_once_and_grouped_by_kind() {
         let mut list = ParameterList::new();
         let id = list.weight("weight", &[6, 6], Init::Constant(0.5)).unwrap();
         let parameters = std::sync::Arc::new(list.finish());
@@ -172,11 +177,11 @@ mod tests {
         for machine in [Machine::cpu(), Machine::simulated(sim)] {
             let session = testing::session(&machine, set.clone());
             let times = session.time_steps(id, 3).unwrap();
-            let steps = session.program(id).steps();
-            assert_eq!(times.iter().map(|time| time.count).sum::<usize>(), steps.len());
+            let launches = session.program(id).steps();
+            assert_eq!(times.iter().map(|time| time.count).sum::<usize>(), launches.len());
             assert!(times.windows(2).all(|pair| pair[0].first < pair[1].first), "{times:?}");
             assert!(times.iter().all(|time| time.us > 0.0), "{times:?}");
-            let forward = times.iter().find(|time| steps[time.first].name() == "gemm").unwrap();
+            let forward = times.iter().find(|time| launches[time.first].name() == "gemm").unwrap();
             assert_eq!(forward.count, 4, "{times:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Planned, reserved and used memory are one number.
+//! Planned, reserved and used memory are equal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tandem_device::{ArenaError, DType, DeviceError, DeviceKind, Machine, SimSpec};
 use tandem_engine::{EngineError, HostValue, ProgramSet, Session, UpdateSpec};
 
-use crate::support::{TinyModel, arena, programs};
+use super::support::{TinyModel, arena, programs};
 
 fn machines() -> [Machine; 2] {
     [Machine::cpu(), Machine::simulated("1x1GiB".parse::<SimSpec>().unwrap())]
 }
 
 #[test]
-fn what_is_planned_is_what_is_taken_and_nothing_is_taken_later() {
+fn a_session_allocates_what_its_set_plans_and_nothing_later() {
     for machine in machines() {
         let (set, [accumulate, update]) = programs(DType::F32, 4, &UpdateSpec::default());
         let planned = set.bytes(machine.kind());
@@ -35,17 +35,17 @@ fn what_is_planned_is_what_is_taken_and_nothing_is_taken_later() {
             let fetch = session.fetch(update).unwrap();
             assert_eq!(session.finish(fetch).unwrap().get::<u32>("updates").unwrap(), [step + 1]);
         }
-        assert_eq!((arena.memory(), machine.counters(0)), before, "a run takes nothing");
+        assert_eq!((arena.memory(), machine.counters(0)), before, "a run allocates nothing");
         drop(session);
         assert_eq!(arena.memory().used_bytes, 0);
         drop(arena);
         let after = machine.counters(0);
-        assert_eq!((after.live_bytes, after.live_pinned_bytes), (0, 0), "everything is given back");
+        assert_eq!((after.live_bytes, after.live_pinned_bytes), (0, 0), "everything is freed");
     }
 }
 
 #[test]
-fn an_arena_one_byte_too_small_is_refused_and_everything_given_back() {
+fn an_arena_one_byte_too_small_is_refused_and_everything_is_freed() {
     for machine in machines() {
         let (set, _) = programs(DType::F32, 4, &UpdateSpec::default());
         let planned = set.bytes(machine.kind());
@@ -65,7 +65,7 @@ fn an_arena_one_byte_too_small_is_refused_and_everything_given_back() {
 }
 
 #[test]
-fn programs_share_what_lives_only_while_they_run() {
+fn programs_share_one_working_memory() {
     let spec = UpdateSpec::default();
     let bytes = |rows| programs(DType::F32, rows, &spec).0.bytes(DeviceKind::Cpu);
     let (small, large) = (programs(DType::F32, 2, &spec).0, programs(DType::F32, 6, &spec).0);
@@ -79,16 +79,17 @@ fn programs_share_what_lives_only_while_they_run() {
 }
 
 #[test]
-fn setting_up_is_told_and_a_run_can_be_given_up() {
+fn creation_reports_progress_and_a_run_can_be_cancelled() {
     for machine in machines() {
         let (set, [accumulate, _]) = programs(DType::F32, 4, &UpdateSpec::default());
         let arena = arena(&machine, set.bytes(machine.kind()));
         let stream = Arc::new(arena.device().stream(true).unwrap());
-        let mut told = Vec::new();
-        let created =
-            Session::create_with_progress(Arc::new(set), &arena, stream, 3, &mut |ready, of| told.push((ready, of)));
+        let mut progress = Vec::new();
+        let created = Session::create_with_progress(Arc::new(set), &arena, stream, 3, &mut |ready, of| {
+            progress.push((ready, of))
+        });
         let mut session = created.unwrap();
-        assert_eq!(told, [(0, 2), (2, 2)]);
+        assert_eq!(progress, [(0, 2), (2, 2)]);
         let stop = Arc::new(AtomicBool::new(true));
         session.stop_when(stop.clone());
         let host = [("weight", HostValue::F32(&[0.1]))];

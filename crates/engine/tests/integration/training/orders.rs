@@ -1,12 +1,13 @@
-//! On a simulated card work runs in any order its events allow; the numbers are the CPU's.
+//! A simulated card executes work in any order that its events allow; the results are bit-identical to the CPU's.
 
 use std::collections::VecDeque;
 
 use tandem_device::{DType, Machine, SimSpec};
 
-use crate::support::{TestTrainer, fields, number, ragged, valid_frames};
+use super::support::{TestTrainer, fields, number, ragged, valid_frames};
 
-/// Six steps of two micro-batches, queued ahead of the device as far as they may be: losses and what is learnt.
+/// Six steps of two micro-batches, queued as far ahead of the device as possible: the bits of the losses and of the training
+/// state.
 fn train(machine: &Machine, precision: DType) -> (Vec<u64>, Vec<u64>) {
     let mut trainer = TestTrainer::new(machine, precision, 4);
     let utterances = ragged(8);
@@ -33,12 +34,12 @@ fn train(machine: &Machine, precision: DType) -> (Vec<u64>, Vec<u64>) {
 }
 
 #[test]
-fn any_order_of_work_gives_the_bits_of_the_cpu() {
+fn every_order_of_work_gives_the_bits_of_the_cpu() {
     for precision in [DType::F32, DType::BF16, DType::F64] {
         let expected = train(&Machine::cpu(), precision);
         for seed in 0..12 {
             let machine = Machine::simulated("1x1GiB".parse::<SimSpec>().unwrap().with_seed(seed));
-            assert!(train(&machine, precision) == expected, "{precision:?}: other bits under seed {seed}");
+            assert!(train(&machine, precision) == expected, "{precision:?}: different bits with seed {seed}");
         }
     }
 }

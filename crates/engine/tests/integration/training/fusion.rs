@@ -1,11 +1,11 @@
-//! Element-wise chains become one pass, memory is used again, views are free; and none of it can be seen in the numbers.
+//! Pointwise chains are fused into one kernel, memory is reused, views are free, and results do not change.
 
 use tandem_device::{DType, Machine};
 use tandem_engine::{
     EngineError, Graph, Launch, LaunchArg, Location, NamedLayout, ProgramId, ProgramSet, TensorType, Value,
 };
 
-use crate::support::session;
+use super::support::session;
 
 const ROWS: u32 = 37;
 const COLUMNS: u32 = 24;
@@ -13,13 +13,13 @@ const COLUMNS: u32 = 24;
 type Build = fn(&mut Graph, [Value; 2]) -> Result<Value, EngineError>;
 
 /// A program over `x` `[ROWS, COLUMNS]` and a square `w`, with one result.
-struct Made {
+struct Compiled {
     set: ProgramSet,
     id: ProgramId,
 }
 
-impl Made {
-    fn new(build: impl FnOnce(&mut Graph, [Value; 2]) -> Result<Value, EngineError>) -> Made {
+impl Compiled {
+    fn new(build: impl FnOnce(&mut Graph, [Value; 2]) -> Result<Value, EngineError>) -> Compiled {
         let mut graph = Graph::new(Default::default(), DType::F32);
         let types = [TensorType::new(DType::F32, &[ROWS, COLUMNS]), TensorType::new(DType::F32, &[COLUMNS, COLUMNS])];
         let mut layout = NamedLayout::default();
@@ -29,16 +29,16 @@ impl Made {
         let out = build(&mut graph, inputs).unwrap();
         graph.result("out", out).unwrap();
         let mut set = ProgramSet::new(Default::default(), DType::F32, &[]);
-        let id = set.add("made", &graph, &layout).unwrap();
-        Made { set, id }
+        let id = set.add("program", &graph, &layout).unwrap();
+        Compiled { set, id }
     }
 
-    fn steps(&self) -> &[Launch] {
+    fn launches(&self) -> &[Launch] {
         self.set.program(self.id).steps()
     }
 
-    fn launches(&self) -> usize {
-        self.steps().iter().filter(|step| matches!(step, Launch::Kernel { .. })).count()
+    fn num_kernels(&self) -> usize {
+        self.launches().iter().filter(|launch| matches!(launch, Launch::Kernel { .. })).count()
     }
 
     fn peak(&self) -> u64 {
@@ -85,8 +85,8 @@ fn close(found: &[f32], expected: &[f32]) {
     assert!(worst < 2e-5, "off by {worst}");
 }
 
-/// Six functions; each intermediate is told to the host, or none.
-fn long_chain(graph: &mut Graph, x: Value, told: bool) -> Result<Value, EngineError> {
+/// Six functions; either every intermediate is a result, or none.
+fn long_chain(graph: &mut Graph, x: Value, with_results: bool) -> Result<Value, EngineError> {
     let per_row = graph.constant(&[ROWS, 1], &(0..ROWS).map(|i| i as f32 * 0.1).collect::<Vec<_>>());
     let per_column = graph.constant(&[COLUMNS], &(0..COLUMNS).map(|i| 1.0 - i as f32 * 0.02).collect::<Vec<_>>());
     let mut values = vec![graph.add(x, per_column)?];
@@ -95,7 +95,7 @@ fn long_chain(graph: &mut Graph, x: Value, told: bool) -> Result<Value, EngineEr
     values.push(graph.sub(x, values[2])?);
     values.push(graph.gelu_tanh(values[3])?);
     let out = graph.shift(values[4], 0.25)?;
-    if told {
+    if with_results {
         for (i, value) in values.into_iter().enumerate() {
             graph.result(&format!("value {i}"), value)?;
         }
@@ -104,17 +104,17 @@ fn long_chain(graph: &mut Graph, x: Value, told: bool) -> Result<Value, EngineEr
 }
 
 #[test]
-fn a_chain_is_one_pass_and_the_numbers_are_those_of_many() {
-    let fused = Made::new(|graph, [x, _]| long_chain(graph, x, false));
-    let apart = Made::new(|graph, [x, _]| long_chain(graph, x, true));
-    assert_eq!((fused.launches(), apart.launches()), (1, 6));
-    assert!(fused.peak() < apart.peak());
-    assert!(fused.run() == apart.run(), "fusing has changed a bit");
+fn a_chain_is_fused_into_one_kernel_and_gives_the_same_bits() {
+    let fused = Compiled::new(|graph, [x, _]| long_chain(graph, x, false));
+    let separate = Compiled::new(|graph, [x, _]| long_chain(graph, x, true));
+    assert_eq!((fused.num_kernels(), separate.num_kernels()), (1, 6));
+    assert!(fused.peak() < separate.peak());
+    assert!(fused.run() == separate.run(), "fusion has changed a bit");
 }
 
 #[test]
-fn a_chain_longer_than_a_kernel_may_be_is_cut_and_still_right() {
-    let long = Made::new(|graph, [x, _]| {
+fn a_chain_too_long_for_one_kernel_is_split_and_still_correct() {
+    let long = Compiled::new(|graph, [x, _]| {
         let mut y = x;
         for _ in 0..40 {
             y = graph.shift(y, 0.5)?;
@@ -122,92 +122,92 @@ fn a_chain_longer_than_a_kernel_may_be_is_cut_and_still_right() {
         }
         Ok(y)
     });
-    assert!(long.launches() > 1 && long.launches() < 40, "{} launches", long.launches());
+    assert!(long.num_kernels() > 1 && long.num_kernels() < 40, "{} kernels", long.num_kernels());
     let expected: Vec<f32> = x().into_iter().map(|x| (0..40).fold(x, |y, _| (y + 0.5) * 0.9)).collect();
     assert!(long.run() == expected);
 }
 
-/// Where the GEMM's result lies, and where the launch behind it writes.
-fn gemm_and_bend(steps: &[Launch]) -> (Location, Location) {
-    let gemm = steps.iter().find_map(|step| match step {
+/// Where the first GEMM writes, and where the activation kernel writes.
+fn gemm_and_activation(launches: &[Launch]) -> (Location, Location) {
+    let gemm = launches.iter().find_map(|launch| match launch {
         Launch::Gemm { c, .. } => Some(*c),
         _ => None,
     });
-    let written = steps.iter().find_map(|step| match step {
+    let activation = launches.iter().find_map(|launch| match launch {
         Launch::Kernel { args, .. } => args.iter().find_map(|arg| match arg {
-            LaunchArg::Write(place, _) => Some(*place),
+            LaunchArg::Write(location, _) => Some(*location),
             _ => None,
         }),
         _ => None,
     });
-    (gemm.unwrap(), written.unwrap())
+    (gemm.unwrap(), activation.unwrap())
 }
 
-const BENT: Build = |graph, [x, w]| {
+const FEED_FORWARD: Build = |graph, [x, w]| {
     let h = graph.linear(x, w, None)?;
-    let bent = graph.gelu(h)?;
-    graph.linear(bent, w, None)
+    let activated = graph.gelu(h)?;
+    graph.linear(activated, w, None)
 };
 
-/// The first GEMM is read once more after the bend.
-const BENT_AND_KEPT: Build = |graph, [x, w]| {
+/// The output of the first GEMM is read again after the activation.
+const RESIDUAL: Build = |graph, [x, w]| {
     let h = graph.linear(x, w, None)?;
-    let bent = graph.gelu(h)?;
-    let out = graph.linear(bent, w, None)?;
+    let activated = graph.gelu(h)?;
+    let out = graph.linear(activated, w, None)?;
     graph.add(out, h)
 };
 
-/// The same, but it is read through a view that was made before the bend.
-const BENT_AND_VIEWED: Build = |graph, [x, w]| {
+/// The same, but read through a view that is created before the activation.
+const RESIDUAL_THROUGH_VIEW: Build = |graph, [x, w]| {
     let h = graph.linear(x, w, None)?;
-    let turned = graph.reshape(h, &[COLUMNS, ROWS])?;
-    let seen = graph.detach(turned)?;
-    let bent = graph.gelu(h)?;
-    let out = graph.linear(bent, w, None)?;
-    let back = graph.reshape(seen, &[ROWS, COLUMNS])?;
+    let reshaped = graph.reshape(h, &[COLUMNS, ROWS])?;
+    let view = graph.detach(reshaped)?;
+    let activated = graph.gelu(h)?;
+    let out = graph.linear(activated, w, None)?;
+    let back = graph.reshape(view, &[ROWS, COLUMNS])?;
     graph.add(out, back)
 };
 
 #[test]
-fn what_nobody_reads_any_more_is_written_over() {
-    let made = Made::new(BENT);
-    let (gemm, bent) = gemm_and_bend(made.steps());
-    assert_eq!(gemm, bent, "the bend is done in place");
-    let kept = Made::new(BENT_AND_KEPT);
-    assert!(made.peak() < kept.peak());
-    close(&made.run(), &times_w(&times_w(&x()).into_iter().map(gelu).collect::<Vec<_>>()));
+fn an_activation_overwrites_a_dead_input_in_place() {
+    let program = Compiled::new(FEED_FORWARD);
+    let (gemm, activation) = gemm_and_activation(program.launches());
+    assert_eq!(gemm, activation, "the activation runs in place");
+    let residual = Compiled::new(RESIDUAL);
+    assert!(program.peak() < residual.peak());
+    close(&program.run(), &times_w(&times_w(&x()).into_iter().map(gelu).collect::<Vec<_>>()));
 }
 
 #[test]
-fn what_is_read_later_is_not_written_over() {
-    for build in [BENT_AND_KEPT, BENT_AND_VIEWED] {
-        let made = Made::new(build);
-        let (gemm, bent) = gemm_and_bend(made.steps());
-        assert_ne!(gemm.offset, bent.offset);
+fn an_activation_does_not_overwrite_an_input_that_is_read_later() {
+    for build in [RESIDUAL, RESIDUAL_THROUGH_VIEW] {
+        let program = Compiled::new(build);
+        let (gemm, activation) = gemm_and_activation(program.launches());
+        assert_ne!(gemm.offset, activation.offset);
         let h = times_w(&x());
         let out = times_w(&h.iter().copied().map(gelu).collect::<Vec<_>>());
-        close(&made.run(), &out.iter().zip(&h).map(|(a, b)| a + b).collect::<Vec<_>>());
+        close(&program.run(), &out.iter().zip(&h).map(|(a, b)| a + b).collect::<Vec<_>>());
     }
 }
 
 #[test]
-fn a_view_is_neither_work_nor_memory() {
-    let (plain, viewed) = (Made::new(BENT_AND_KEPT), Made::new(BENT_AND_VIEWED));
-    assert_eq!((plain.steps().len(), plain.peak()), (viewed.steps().len(), viewed.peak()));
-    let of_an_input = Made::new(|graph, [x, _]| {
-        let turned = graph.reshape(x, &[COLUMNS * ROWS])?;
-        graph.detach(turned)
+fn a_view_costs_no_launch_and_no_memory() {
+    let (plain, viewed) = (Compiled::new(RESIDUAL), Compiled::new(RESIDUAL_THROUGH_VIEW));
+    assert_eq!((plain.launches().len(), plain.peak()), (viewed.launches().len(), viewed.peak()));
+    let of_an_input = Compiled::new(|graph, [x, _]| {
+        let reshaped = graph.reshape(x, &[COLUMNS * ROWS])?;
+        graph.detach(reshaped)
     });
-    assert_eq!((of_an_input.launches(), of_an_input.peak()), (0, 0));
+    assert_eq!((of_an_input.num_kernels(), of_an_input.peak()), (0, 0));
     assert!(of_an_input.run() == x(), "a view of an input is the input");
 }
 
 #[test]
-fn what_nobody_asks_for_is_not_computed() {
-    let made = Made::new(|graph, [x, w]| {
+fn dead_code_is_eliminated() {
+    let program = Compiled::new(|graph, [x, w]| {
         let unused = graph.linear(x, w, None)?;
         graph.gelu(unused)?;
         graph.scale(x, 2.0)
     });
-    assert_eq!(made.steps().len(), 2, "one launch, and the copy of the result");
+    assert_eq!(program.launches().len(), 2, "one kernel, and the copy of the result");
 }
