@@ -1,8 +1,8 @@
-//! One training step of the nano model on the CPU: how long it takes, where the time goes, and how its GEMMs
-//! compare with the largest ones this machine can do.
+//! One training step of the nano model on the CPU: its duration, a breakdown by kernel, and the throughput of its GEMMs
+//! compared with the machine's best.
 //!
 //! `cargo run --release -p tandem-model --example nano_step`
-#![expect(clippy::print_stdout, reason = "an example shows what it found")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -39,19 +39,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     session.write_span(ParameterSpan::Parameters, &initial)?;
 
     let step = programs.accumulate[0];
-    let mut whole = Vec::new();
+    let mut durations = Vec::new();
     for run in 0..RUNS {
         fill(&session, step, &bucket.shape)?;
-        let begun = Instant::now();
+        let start = Instant::now();
         accumulate(&mut session, step, &bucket.shape, run as u32)?;
         update(&mut session, programs.update)?;
         session.stream().drain()?;
-        whole.push(begun.elapsed());
+        durations.push(start.elapsed());
     }
-    whole.sort();
+    durations.sort();
     fill(&session, step, &bucket.shape)?;
     accumulate(&mut session, step, &bucket.shape, 0)?;
-    // The fastest of several: what else runs on the machine only ever adds.
+    // The fastest of several runs: other load on the machine only adds time.
     let mut fastest = session.replay_timed(step)?;
     for _ in 1..RUNS {
         fill(&session, step, &bucket.shape)?;
@@ -70,10 +70,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rate = flops / gemms.as_secs_f64() / 1e9;
     println!("threads            {}", machine.workers().threads());
     println!("frames, tokens     {}, {}", frames.iter().sum::<u32>(), tokens.iter().sum::<u32>());
-    println!("step               {:.1} ms (median of {RUNS})", whole[RUNS / 2].as_secs_f64() * 1e3);
+    println!("step               {:.1} ms (median of {RUNS})", durations[RUNS / 2].as_secs_f64() * 1e3);
     println!("GEMMs              {:.2} GFLOP at {rate:.0} GFLOP/s", flops / 1e9);
-    println!("largest GEMM    {best:.0} GFLOP/s");
-    println!("GEMMs ÷ largest    {:.2}", rate / best);
+    println!("best GEMM          {best:.0} GFLOP/s");
+    println!("GEMMs ÷ best       {:.2}", rate / best);
     println!("working memory     {} MB", session.program(step).working_bytes().div_ceil(1 << 20));
     let mut by_time: Vec<_> = groups.into_iter().collect();
     by_time.sort_by_key(|(_, (took, _))| std::cmp::Reverse(*took));
@@ -104,7 +104,7 @@ fn session(machine: &Machine, programs: &Programs) -> Result<Session, Box<dyn Er
     Ok(Session::create(programs.set.clone(), &arena, Arc::new(device.stream(true)?), 2)?)
 }
 
-/// A batch that looks like speech to nobody, and costs what speech costs.
+/// A batch of synthetic data with the shape, and so the cost, of speech.
 fn fill(session: &Session, id: ProgramId, shape: &BatchShape) -> Result<(), Box<dyn Error>> {
     let wave = |n: u32| (0..n).map(|i| (i as f32 * 0.37).sin() * 2.0 - 5.0).collect::<Vec<f32>>();
     let lengths = |rows: &Rows| (0..rows.count()).map(|row| rows.length(row) as i32).collect::<Vec<_>>();
@@ -136,7 +136,7 @@ fn update(session: &mut Session, id: ProgramId) -> Result<(), Box<dyn Error>> {
     Ok(session.run(id, None, &[("lr", HostValue::F32(&[1e-4])), ("average_decay", HostValue::F32(&[0.999]))])?)
 }
 
-/// GFLOP/s of the best large square GEMM.
+/// Throughput of the fastest large square GEMM, in GFLOP/s.
 fn best_gemm(machine: &Machine) -> Result<f64, Box<dyn Error>> {
     let mut best: f64 = 0.0;
     for size in [512_u32, 1024] {
@@ -148,10 +148,10 @@ fn best_gemm(machine: &Machine) -> Result<f64, Box<dyn Error>> {
         let stream = machine.open(0)?.stream(false)?;
         let gemm = Gemm::dense(DType::F32, [size; 3]);
         for _ in 0..12 {
-            let begun = Instant::now();
+            let start = Instant::now();
             stream.gemm(&gemm, a.view(), b.view(), c.view(), None, None)?;
             stream.drain()?;
-            best = best.max(gemm.flops() / begun.elapsed().as_secs_f64() / 1e9);
+            best = best.max(gemm.flops() / start.elapsed().as_secs_f64() / 1e9);
         }
     }
     Ok(best)

@@ -1,17 +1,21 @@
-//! The acoustic model: text and a voice in, a spectrum out.
+//! The acoustic model: text and a voice in, a mel spectrogram out.
 //!
-//! Losses are sums over valid frames or tokens times a weight that the host gives, one over their number in the whole
-//! optimizer step, so that a batch in pieces trains like the whole.
+//! It combines Glow-TTS's monotonic alignment search (Kim et al. 2020) and Grad-TTS's prior (Popov et al. 2021) with FastSpeech's
+//! duration predictor and length regulator (Ren et al. 2019), FastSpeech 2's pitch and energy predictors (Ren et al. 2020), and a
+//! flow matching decoder (Lipman et al. 2022).
+//!
+//! Losses are sums over valid frames or tokens times a host value, one over their number in the optimizer step, so that
+//! gradient accumulation over micro-batches equals the full batch.
 
 use std::sync::Arc;
 
 use tandem_device::DType;
 use tandem_engine::{EngineError, Graph, ParameterList, Parameters, RngKeys, Rows, TensorType, Value};
 
-use crate::batch_shape::{BatchShape, REFERENCE_FRAMES};
+use crate::batch_shape::{BatchShape, REFERENCE_FRAMES, ValidFrames};
 use crate::decoder::{Decoder, DecoderInputs};
 use crate::durations::DurationPredictor;
-use crate::flow::{on_the_path, walk};
+use crate::flow::{EulerSteps, integrate, sample_path};
 use crate::heads::Heads;
 use crate::inputs;
 use crate::layers::{Dropout, Linear};
@@ -20,29 +24,29 @@ use crate::preset::{DecoderKind, ModelDims};
 use crate::text_encoder::TextEncoder;
 use crate::voice::VoiceEncoder;
 
-/// Numbers the programs ask of the host.
+/// Names of the host values.
 pub mod host {
-    /// One over the numbers of the spectrum (frames × bands) in the optimizer step.
+    /// One over the number of mel elements (frames × bands) in the optimizer step.
     pub const PER_NUMBER: &str = "per_number";
-    /// One over the tokens in the optimizer step.
+    /// One over the number of tokens in the optimizer step.
     pub const PER_TOKEN: &str = "per_token";
-    /// The mean of the spectrum over the corpus.
+    /// The mean of the mel spectrograms over the corpus.
     pub const MEL_MEAN: &str = "mel_mean";
-    /// One over its deviation.
+    /// One over their standard deviation.
     pub const MEL_SCALE: &str = "mel_scale";
-    /// The mean of each band, normalised like the spectrum: what a validation is compared with.
+    /// The mean of each mel band, normalised like the mel spectrograms: the baseline of a validation.
     pub const BAND_MEAN: &str = "band_mean";
-    /// How far the noise is spread that a spectrum is made from: 1 as in training, less is steadier.
+    /// The standard deviation of the noise that synthesis starts from: 1 as in training, less is steadier.
     pub const TEMPERATURE: &str = "temperature";
 }
 
-/// Steps from noise to speech: when a validation looks, and when a spectrum is made to be listened to.
-const STEPS_WHEN_JUDGED: u32 = 4;
-const STEPS_WHEN_HEARD: u32 = 10;
-/// Of the utterances, how many are trained without a voice.
-const VOICELESS: f64 = 0.1;
+/// Euler steps of the flow decoder in validation and in synthesis.
+const VALIDATION_STEPS: u32 = 4;
+const SYNTHESIS_STEPS: u32 = 10;
+/// Probability that a training utterance has no voice.
+const VOICE_DROPOUT: f64 = 0.1;
 
-/// The model: its parts and what they learn.
+/// The model: its parts and parameters.
 #[derive(Clone, Debug)]
 pub struct Acoustic {
     sizes: ModelDims,
@@ -57,33 +61,50 @@ pub struct Acoustic {
     decoder: Decoder,
 }
 
-/// What a batch brings, as values of a graph.
+/// The fields of a batch, as values of a graph.
+#[derive(Clone, Copy)]
 struct Batch {
-    text: Value,
-    text_lengths: Value,
+    text: Text,
     mel: Value,
     mel_lengths: Value,
     reference: Value,
 }
 
-/// What all programs with a recording compute.
-struct Heard {
-    batch: Batch,
-    prior: Value,
-    durations: Value,
-    log_durations: Value,
-    known: DecoderInputs,
+/// The texts of a batch.
+#[derive(Clone, Copy)]
+struct Text {
+    ids: Value,
+    lengths: Value,
 }
 
-/// Where the numbers of training come from: for text, for spectra, for whole utterances.
-struct AllDraws {
+/// The output of the text encoder with the voice added, and the voice vector of each utterance.
+#[derive(Clone, Copy)]
+struct Encoded {
+    states: Value,
+    voice: Value,
+}
+
+/// A batch whose text is aligned with its recordings.
+struct Aligned {
+    batch: Batch,
+    /// The prior, expanded to frames, with its gradient.
+    prior: Value,
+    /// Frames per token, from the alignment.
+    durations: Value,
+    /// The predicted ln(1 + frames) per token.
+    log_durations: Value,
+    decoder_inputs: DecoderInputs,
+}
+
+/// The RNG keys of training, per row of each kind of tensor.
+struct TrainingKeys {
     text: RngKeys,
     mel: RngKeys,
     utterances: RngKeys,
 }
 
 impl Acoustic {
-    /// A model of `sizes` for texts of `symbols` different symbols and spectra of `mels` bands.
+    /// A model of `sizes` for `symbols` token ids and `mels` mel bands.
     pub fn new(sizes: ModelDims, symbols: u32, mels: u32) -> Result<Acoustic, EngineError> {
         let mut list = ParameterList::new();
         let text_encoder = TextEncoder::new(&mut list, &sizes, symbols)?;
@@ -97,7 +118,7 @@ impl Acoustic {
         Ok(Acoustic { sizes, mels, parameters, text_encoder, voice, voice_to_text, prior, durations, heads, decoder })
     }
 
-    /// What it learns.
+    /// Its trainable parameters.
     pub fn parameters(&self) -> &Arc<Parameters> {
         &self.parameters
     }
@@ -113,29 +134,30 @@ impl Model for Acoustic {
     }
 
     fn learn(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
-        let draws = AllDraws {
+        let keys = TrainingKeys {
             text: RngKeys::new(g, &shape.text)?,
             mel: RngKeys::new(g, &shape.mel)?,
             utterances: RngKeys::new(g, &Rows::even(shape.count(), 1))?,
         };
-        let heard = self.hear(g, shape, Some(&draws))?;
+        let aligned = self.encode_and_align(g, shape, Some(&keys))?;
         let per_number = inputs::per_number(g)?;
-        let lengths = heard.batch.mel_lengths;
-        let dropout = Dropout { share: self.sizes.decoder_dropout, draws: Some(&draws.mel) };
+        let (mel, lengths) = (aligned.batch.mel, aligned.batch.mel_lengths);
+        let frames = ValidFrames { rows: &shape.mel, lengths };
+        let dropout = Dropout { p: self.sizes.decoder_dropout, keys: Some(&keys.mel) };
         let mel_loss = match self.sizes.way {
             DecoderKind::Direct => {
-                let mel = self.decoder.direct(g, heard.known, &shape.mel, lengths, dropout)?;
-                g.l1_loss(mel, heard.batch.mel, &shape.mel, lengths, per_number)?
+                let predicted = self.decoder.direct(g, aligned.decoder_inputs, frames, dropout)?;
+                g.l1_loss(predicted, mel, &shape.mel, lengths, per_number)?
             }
             DecoderKind::Flow => {
-                let path = on_the_path(g, heard.batch.mel, &draws.mel)?;
-                let found = self.decoder.velocity(g, heard.known, path.now, &shape.mel, lengths, dropout)?;
-                g.l2_loss(found, path.movement, &shape.mel, lengths, per_number)?
+                let path = sample_path(g, mel, &keys.mel)?;
+                let predicted = self.decoder.velocity(g, aligned.decoder_inputs, path.noisy, frames, dropout)?;
+                g.l2_loss(predicted, path.velocity, &shape.mel, lengths, per_number)?
             }
         };
         let per_frame = g.scale(per_number, f64::from(self.mels))?;
-        let heads_loss = self.heads.loss(g, heard.known.states, shape, lengths, per_frame)?;
-        let (prior_loss, duration_loss) = self.text_losses(g, shape, &heard)?;
+        let heads_loss = self.heads.loss(g, aligned.decoder_inputs.states, shape, lengths, per_frame)?;
+        let (prior_loss, duration_loss) = self.text_losses(g, shape, &aligned)?;
         let loss = g.add(mel_loss, prior_loss)?;
         let loss = g.add(loss, duration_loss)?;
         let loss = g.add(loss, heads_loss)?;
@@ -143,68 +165,72 @@ impl Model for Acoustic {
         Ok(losses.and("prior", prior_loss).and("duration", duration_loss))
     }
 
-    /// Beside the losses: `mean` of guessing every band's mean, the `alignment`, and the `log_durations` guessed for it.
+    /// Results besides the losses: `mean`, the loss of a constant mean prediction; the `alignment`; and the predicted
+    /// `log_durations`.
     fn judge(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
-        let heard = self.hear(g, shape, None)?;
+        let aligned = self.encode_and_align(g, shape, None)?;
         let per_number = inputs::per_number(g)?;
-        // From no noise at all: the same every time, and the middle of what could be said.
-        let start = g.scale(heard.known.prior, 0.0)?;
-        let Batch { mel, mel_lengths, .. } = heard.batch;
-        let found = self.decode(g, shape, heard.known, mel_lengths, (start, STEPS_WHEN_JUDGED))?;
-        let mel_loss = g.l1_loss(found, mel, &shape.mel, mel_lengths, per_number)?;
-        let (prior_loss, duration_loss) = self.text_losses(g, shape, &heard)?;
+        // The flow starts from zero noise: deterministic, and the middle of the plausible outputs.
+        let start = g.scale(aligned.decoder_inputs.prior, 0.0)?;
+        let Batch { mel, mel_lengths, .. } = aligned.batch;
+        let frames = ValidFrames { rows: &shape.mel, lengths: mel_lengths };
+        let steps = EulerSteps { start, count: VALIDATION_STEPS };
+        let predicted = self.decode(g, aligned.decoder_inputs, frames, steps)?;
+        let mel_loss = g.l1_loss(predicted, mel, &shape.mel, mel_lengths, per_number)?;
+        let (prior_loss, duration_loss) = self.text_losses(g, shape, &aligned)?;
         let mean = inputs::band_means(g, self.mels)?;
-        let like = g.shape(heard.batch.mel);
-        let guess = g.spread(mean, like)?;
-        let mean_loss = g.l1_loss(guess, mel, &shape.mel, mel_lengths, per_number)?;
-        g.result("alignment", heard.durations)?;
-        let guessed = g.cast(heard.log_durations, g.acc_dtype())?;
-        g.result("log_durations", guessed)?;
+        let mean = g.spread(mean, g.shape(mel))?;
+        let mean_loss = g.l1_loss(mean, mel, &shape.mel, mel_lengths, per_number)?;
+        g.result("alignment", aligned.durations)?;
+        let log_durations = g.cast(aligned.log_durations, g.acc_dtype())?;
+        g.result("log_durations", log_durations)?;
         let losses = Losses::new("mel", mel_loss).and("mean", mean_loss);
         Ok(losses.and("prior", prior_loss).and("duration", duration_loss))
     }
 }
 
 impl Acoustic {
-    /// How long each token of a text lasts: `log_durations`, ln(1 + frames).
+    /// Predicts the duration of each token. Result: `log_durations`, ln(1 + frames).
     pub fn guess_durations(&self, precision: DType, shape: &BatchShape) -> Result<Graph, EngineError> {
         let mut g = Graph::new(self.parameters.clone(), precision);
-        let (text, text_lengths) = inputs::text(&mut g, shape)?;
+        let (ids, lengths) = inputs::text(&mut g, shape)?;
         let reference = inputs::reference(&mut g, shape, self.mels)?;
-        let (states, _) = self.states(&mut g, shape, (text, text_lengths), reference, None)?;
-        let dropout = Dropout { share: 0.0, draws: None };
-        let guess = self.durations.write(&mut g, states, &shape.text, text_lengths, dropout)?;
-        let guess = g.cast(guess, g.acc_dtype())?;
-        g.result("log_durations", guess)?;
+        let encoded = self.encode(&mut g, shape, Text { ids, lengths }, reference, None)?;
+        let tokens = ValidFrames { rows: &shape.text, lengths };
+        let predicted = self.durations.forward(&mut g, encoded.states, tokens, Dropout::OFF)?;
+        let predicted = g.cast(predicted, g.acc_dtype())?;
+        g.result("log_durations", predicted)?;
         Ok(g)
     }
 
-    /// How long each token of a text lasts in a recording of it: `alignment`, in frames.
+    /// Aligns texts with their recordings. Result: `alignment`, the duration of each token in frames.
     pub fn find_alignment(&self, precision: DType, shape: &BatchShape) -> Result<Graph, EngineError> {
         let mut g = Graph::new(self.parameters.clone(), precision);
-        let Batch { text, text_lengths, mel, mel_lengths, reference } = self.batch(&mut g, shape)?;
-        let (states, _) = self.states(&mut g, shape, (text, text_lengths), reference, None)?;
-        let prior = self.prior.write(&mut g, states)?;
-        let durations = g.align(prior, mel, &shape.text, text_lengths, &shape.mel, mel_lengths)?;
+        let Batch { text, mel, mel_lengths, reference } = self.batch(&mut g, shape)?;
+        let encoded = self.encode(&mut g, shape, text, reference, None)?;
+        let prior = self.prior.write(&mut g, encoded.states)?;
+        let durations = g.align(prior, mel, &shape.text, text.lengths, &shape.mel, mel_lengths)?;
         g.result("alignment", durations)?;
         Ok(g)
     }
 
-    /// A spectrum for a text whose tokens last `durations` (an input): `mel`, as the recordings have it.
+    /// Synthesises the mel spectrogram of a text whose tokens last `durations` (an input). Result: `mel`, not normalised.
     pub fn sample(&self, precision: DType, shape: &BatchShape) -> Result<Graph, EngineError> {
         let mut g = Graph::new(self.parameters.clone(), precision);
-        let (text, text_lengths) = inputs::text(&mut g, shape)?;
+        let (ids, lengths) = inputs::text(&mut g, shape)?;
         let reference = inputs::reference(&mut g, shape, self.mels)?;
         let durations = g.input("durations", TensorType::new(DType::I32, &[shape.text.total()]))?;
         let mel_lengths = g.input("mel_lengths", TensorType::new(DType::I32, &[shape.count()]))?;
-        let (states, voice) = self.states(&mut g, shape, (text, text_lengths), reference, None)?;
-        let prior = self.prior.write(&mut g, states)?;
-        let known = self.spread(&mut g, shape, (states, prior, voice), durations)?;
-        let draws = RngKeys::new(&mut g, &shape.mel)?;
-        let noise = g.noise(self.mels, &draws)?;
+        let encoded = self.encode(&mut g, shape, Text { ids, lengths }, reference, None)?;
+        let prior = self.prior.write(&mut g, encoded.states)?;
+        let decoder_inputs = self.regulate_length(&mut g, shape, encoded, prior, durations)?;
+        let keys = RngKeys::new(&mut g, &shape.mel)?;
+        let noise = g.noise(self.mels, &keys)?;
         let temperature = g.host(host::TEMPERATURE, TensorType::new(g.acc_dtype(), &[1]))?;
         let start = g.mul(noise, temperature)?;
-        let mel = self.decode(&mut g, shape, known, mel_lengths, (start, STEPS_WHEN_HEARD))?;
+        let frames = ValidFrames { rows: &shape.mel, lengths: mel_lengths };
+        let steps = EulerSteps { start, count: SYNTHESIS_STEPS };
+        let mel = self.decode(&mut g, decoder_inputs, frames, steps)?;
         let (mean, scale) = inputs::statistics(&mut g)?;
         let mel = g.cast(mel, g.acc_dtype())?;
         let mel = g.div(mel, scale)?;
@@ -213,99 +239,104 @@ impl Acoustic {
         Ok(g)
     }
 
-    /// Text to what is known of every frame, along the alignment with the recording.
-    fn hear(&self, g: &mut Graph, shape: &BatchShape, draws: Option<&AllDraws>) -> Result<Heard, EngineError> {
+    /// From a batch to the decoder's inputs: encodes the text, aligns it with the recording, expands it to frames.
+    fn encode_and_align(
+        &self,
+        g: &mut Graph,
+        shape: &BatchShape,
+        keys: Option<&TrainingKeys>,
+    ) -> Result<Aligned, EngineError> {
         let batch = self.batch(g, shape)?;
-        let Batch { text, text_lengths, mel_lengths, reference, .. } = batch;
-        let (states, voice) = self.states(g, shape, (text, text_lengths), reference, draws)?;
-        let dropout = Dropout { share: self.sizes.text_dropout, draws: draws.map(|draws| &draws.text) };
-        let prior = self.prior.write(g, states)?;
-        let log_durations = self.durations.write(g, states, &shape.text, text_lengths, dropout)?;
-        let durations = g.align(prior, batch.mel, &shape.text, text_lengths, &shape.mel, mel_lengths)?;
-        let known = self.spread(g, shape, (states, prior, voice), durations)?;
+        let Batch { text, mel, mel_lengths, reference } = batch;
+        let encoded = self.encode(g, shape, text, reference, keys)?;
+        let dropout = Dropout { p: self.sizes.text_dropout, keys: keys.map(|keys| &keys.text) };
+        let prior = self.prior.write(g, encoded.states)?;
+        let tokens = ValidFrames { rows: &shape.text, lengths: text.lengths };
+        let log_durations = self.durations.forward(g, encoded.states, tokens, dropout)?;
+        let durations = g.align(prior, mel, &shape.text, text.lengths, &shape.mel, mel_lengths)?;
+        let decoder_inputs = self.regulate_length(g, shape, encoded, prior, durations)?;
         let prior = g.expand(prior, durations, &shape.text, &shape.mel)?;
-        Ok(Heard { batch, prior, durations, log_durations, known })
+        Ok(Aligned { batch, prior, durations, log_durations, decoder_inputs })
     }
 
-    /// The states of a text that is spoken by a voice, and the voice.
-    fn states(
+    /// The states of the texts in the voices of their references, and the voices.
+    fn encode(
         &self,
         g: &mut Graph,
         shape: &BatchShape,
-        (text, lengths): (Value, Value),
+        text: Text,
         reference: Value,
-        draws: Option<&AllDraws>,
-    ) -> Result<(Value, Value), EngineError> {
-        let dropout = Dropout { share: self.sizes.text_dropout, draws: draws.map(|draws| &draws.text) };
-        let states = self.text_encoder.write(g, text, &shape.text, lengths, dropout)?;
-        let references = shape.references();
-        let whole = vec![REFERENCE_FRAMES as i32; shape.count() as usize];
-        let whole = g.constant(&[shape.count()], &whole);
-        let mut voice = self.voice.write(g, reference, &references, whole)?;
-        if let Some(draws) = draws {
-            let there = g.numbers(&[shape.count(), 1], &vec![1.0 - VOICELESS; shape.count() as usize]);
-            let there = g.dropout(there, VOICELESS, &draws.utterances)?;
-            voice = g.mul(voice, there)?;
+        keys: Option<&TrainingKeys>,
+    ) -> Result<Encoded, EngineError> {
+        let dropout = Dropout { p: self.sizes.text_dropout, keys: keys.map(|keys| &keys.text) };
+        let tokens = ValidFrames { rows: &shape.text, lengths: text.lengths };
+        let states = self.text_encoder.forward(g, text.ids, tokens, dropout)?;
+        let rows = shape.references();
+        let lengths = vec![REFERENCE_FRAMES as i32; shape.count() as usize];
+        let lengths = g.constant(&[shape.count()], &lengths);
+        let mut voice = self.voice.forward(g, reference, ValidFrames { rows: &rows, lengths })?;
+        if let Some(keys) = keys {
+            // Dropout scales what it passes by 1 / (1 - p): this mask is 1 or 0.
+            let mask = g.numbers(&[shape.count(), 1], &vec![1.0 - VOICE_DROPOUT; shape.count() as usize]);
+            let mask = g.dropout(mask, VOICE_DROPOUT, &keys.utterances)?;
+            voice = g.mul(voice, mask)?;
         }
-        let tint = self.voice_to_text.write(g, voice)?;
-        let tint = g.row_spread(tint, &shape.text)?;
-        Ok((g.add(states, tint)?, voice))
+        let voice_bias = self.voice_to_text.write(g, voice)?;
+        let voice_bias = g.row_spread(voice_bias, &shape.text)?;
+        Ok(Encoded { states: g.add(states, voice_bias)?, voice })
     }
 
-    /// What is known of every frame.
-    fn spread(
+    /// The length regulator: repeats states and prior for their durations.
+    fn regulate_length(
         &self,
         g: &mut Graph,
         shape: &BatchShape,
-        (states, prior, voice): (Value, Value, Value),
+        Encoded { states, voice }: Encoded,
+        prior: Value,
         durations: Value,
     ) -> Result<DecoderInputs, EngineError> {
-        // The prior is trained by its own loss: the decoder may lean on it, not bend it.
+        // Detached: only its own loss trains the prior, so that it stays suited to the alignment.
         let prior = g.detach(prior)?;
         let prior = g.expand(prior, durations, &shape.text, &shape.mel)?;
         let states = g.expand(states, durations, &shape.text, &shape.mel)?;
         Ok(DecoderInputs { states, prior, voice })
     }
 
-    /// The spectrum, without a recording to look at: directly, or in so many steps from `start`.
+    /// The mel spectrogram, without the recording. Only the flow decoder uses `steps`.
     fn decode(
         &self,
         g: &mut Graph,
-        shape: &BatchShape,
-        known: DecoderInputs,
-        lengths: Value,
-        (start, steps): (Value, u32),
+        inputs: DecoderInputs,
+        frames: ValidFrames<'_>,
+        steps: EulerSteps,
     ) -> Result<Value, EngineError> {
         match self.sizes.way {
-            DecoderKind::Direct => {
-                let still = Dropout { share: 0.0, draws: None };
-                self.decoder.direct(g, known, &shape.mel, lengths, still)
-            }
+            DecoderKind::Direct => self.decoder.direct(g, inputs, frames, Dropout::OFF),
             DecoderKind::Flow => {
-                let mel = walk(g, &self.decoder, known, (&shape.mel, lengths), start, steps)?;
+                let mel = integrate(g, &self.decoder, inputs, frames, steps)?;
                 g.cast(mel, g.precision())
             }
         }
     }
 
     /// The losses of the prior and of the durations.
-    fn text_losses(&self, g: &mut Graph, shape: &BatchShape, heard: &Heard) -> Result<(Value, Value), EngineError> {
+    fn text_losses(&self, g: &mut Graph, shape: &BatchShape, aligned: &Aligned) -> Result<(Value, Value), EngineError> {
         let (per_number, per_token) = (inputs::per_number(g)?, inputs::per_token(g)?);
-        let Batch { mel, mel_lengths, text_lengths, .. } = heard.batch;
-        // −log of a normal density of variance one, but for a constant.
+        let Batch { text, mel, mel_lengths, .. } = aligned.batch;
+        // The negative log-likelihood under a normal distribution of variance 1, up to a constant.
         let half = g.scale(per_number, 0.5)?;
-        let prior_loss = g.l2_loss(heard.prior, mel, &shape.mel, mel_lengths, half)?;
-        let frames = g.to_float(heard.durations)?;
-        let frames = g.ln_1p(frames)?;
-        let frames = g.reshape(frames, &[shape.text.total(), 1])?;
-        let duration_loss = g.l2_loss(heard.log_durations, frames, &shape.text, text_lengths, per_token)?;
+        let prior_loss = g.l2_loss(aligned.prior, mel, &shape.mel, mel_lengths, half)?;
+        let target = g.to_float(aligned.durations)?;
+        let target = g.ln_1p(target)?;
+        let target = g.reshape(target, &[shape.text.total(), 1])?;
+        let duration_loss = g.l2_loss(aligned.log_durations, target, &shape.text, text.lengths, per_token)?;
         Ok((prior_loss, duration_loss))
     }
 
     fn batch(&self, g: &mut Graph, shape: &BatchShape) -> Result<Batch, EngineError> {
-        let (text, text_lengths) = inputs::text(g, shape)?;
+        let (ids, lengths) = inputs::text(g, shape)?;
         let (mel, mel_lengths) = inputs::mel(g, shape, self.mels)?;
         let reference = inputs::reference(g, shape, self.mels)?;
-        Ok(Batch { text, text_lengths, mel, mel_lengths, reference })
+        Ok(Batch { text: Text { ids, lengths }, mel, mel_lengths, reference })
     }
 }

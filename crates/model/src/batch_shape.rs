@@ -1,33 +1,41 @@
-//! The shape of a batch, as a model sees it.
+//! The shape of a batch.
 
-use tandem_engine::Rows;
+use tandem_engine::{Rows, Value};
 
-/// Frames of the reference that a voice is taken from.
+/// Frames of a voice reference.
 pub const REFERENCE_FRAMES: u32 = 400;
 
-/// Where the utterances of a batch begin, in text and in the spectrum. A constant of the bucket.
+/// The row offsets of a packed batch, in text and in the mel spectrogram. Constants of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BatchShape {
-    /// Tokens.
+    /// Rows of tokens.
     pub text: Rows,
-    /// Frames.
+    /// Rows of mel frames.
     pub mel: Rows,
 }
 
 impl BatchShape {
-    /// A shape. Both tables have one row per utterance.
+    /// A shape. Both have one row per utterance.
     pub fn new(text: Rows, mel: Rows) -> BatchShape {
         assert_eq!(text.count(), mel.count(), "every utterance has a text and a recording");
         BatchShape { text, mel }
     }
 
-    /// Utterances.
+    /// Number of utterances.
     pub fn count(&self) -> u32 {
         self.mel.count()
     }
 
-    /// The references of a batch: one of the same length for each utterance.
+    /// The rows of the voice references: one of [`REFERENCE_FRAMES`] for each utterance.
     pub fn references(&self) -> Rows {
         Rows::even(self.count(), REFERENCE_FRAMES)
     }
+}
+
+/// The rows of a packed tensor, and the number of valid frames (or tokens) of each.
+#[derive(Clone, Copy)]
+pub(crate) struct ValidFrames<'a> {
+    pub(crate) rows: &'a Rows,
+    /// `[rows]`, integers.
+    pub(crate) lengths: Value,
 }

@@ -1,11 +1,13 @@
-//! How long each token lasts, guessed from the text: needed when there is no recording to align with.
+//! The duration predictor (FastSpeech, Ren et al. 2019): frames per token from the states, for synthesis, where there is no
+//! recording to align with.
 
-use tandem_engine::{EngineError, Graph, ParameterList, Rows, Value};
+use tandem_engine::{EngineError, Graph, ParameterList, Value};
 
+use crate::batch_shape::ValidFrames;
 use crate::layers::{Conv, Dropout, LayerNorm, Linear};
 use crate::preset::ModelDims;
 
-/// Convolutions, and the tokens each sees.
+/// Convolutions, and their kernel size in tokens.
 const LAYERS: u32 = 2;
 const KERNEL: u32 = 3;
 
@@ -13,7 +15,7 @@ const KERNEL: u32 = 3;
 #[derive(Clone, Debug)]
 pub(crate) struct DurationPredictor {
     layers: Vec<(Conv, LayerNorm)>,
-    leave: Linear,
+    output: Linear,
 }
 
 impl DurationPredictor {
@@ -26,19 +28,19 @@ impl DurationPredictor {
                 layers.push((conv, LayerNorm::new(list, &format!("{layer}.norm"), width)?));
                 inputs = width;
             }
-            Ok(DurationPredictor { layers, leave: Linear::new(list, "leave", width, 1)? })
+            Ok(DurationPredictor { layers, output: Linear::new(list, "leave", width, 1)? })
         })
     }
 
-    /// `[tokens, 1]`: ln(1 + frames). The states are not trained through it.
-    pub(crate) fn write(
+    /// `[tokens, 1]`: ln(1 + frames). The states are detached: its loss does not train the text encoder.
+    pub(crate) fn forward(
         &self,
         g: &mut Graph,
         states: Value,
-        rows: &Rows,
-        lengths: Value,
+        tokens: ValidFrames<'_>,
         dropout: Dropout<'_>,
     ) -> Result<Value, EngineError> {
+        let ValidFrames { rows, lengths } = tokens;
         g.scope("durations", |g| {
             let mut x = g.detach(states)?;
             for (conv, norm) in &self.layers {
@@ -47,7 +49,7 @@ impl DurationPredictor {
                 x = norm.write(g, x)?;
                 x = dropout.write(g, x)?;
             }
-            self.leave.write(g, x)
+            self.output.write(g, x)
         })
     }
 }

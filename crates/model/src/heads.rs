@@ -1,5 +1,5 @@
-//! Pitch and energy of every frame, guessed from the states that are spread over it: what the spectrum alone teaches late,
-//! the states learn early.
+//! Pitch and energy predictors in the style of FastSpeech 2 (Ren et al. 2020): of every frame, from the expanded states. They
+//! are auxiliary losses only and are not fed back: the text encoder learns early what the mel loss would teach it late.
 
 use tandem_engine::{EngineError, Graph, ParameterList, TensorType, Value};
 
@@ -7,24 +7,24 @@ use crate::batch_shape::BatchShape;
 use crate::layers::Linear;
 use crate::preset::ModelDims;
 
-/// What Hz and energies are divided by before the logarithm is taken: both are then between 0 and about 2.
+/// Units of pitch and energy in the targets ln(1 + x / unit): both targets are between 0 and about 2.
 const PITCH_HZ: f64 = 100.0;
 const ENERGY: f64 = 10.0;
-/// How much these losses count beside the spectrum's.
-const SHARE: f64 = 0.1;
+/// Weight of this loss relative to the mel loss.
+const LOSS_WEIGHT: f64 = 0.1;
 
-/// The two heads.
+/// The pitch and energy predictors, as one linear layer.
 #[derive(Clone, Debug)]
 pub(crate) struct Heads {
-    both: Linear,
+    linear: Linear,
 }
 
 impl Heads {
     pub(crate) fn new(list: &mut ParameterList, sizes: &ModelDims) -> Result<Heads, EngineError> {
-        Ok(Heads { both: Linear::new(list, "pitch_and_energy", sizes.text_width, 2)? })
+        Ok(Heads { linear: Linear::new(list, "pitch_and_energy", sizes.text_width, 2)? })
     }
 
-    /// The loss of guessing what the batch has, a share of it. `per_frame` is one over the frames of the optimizer step.
+    /// The weighted loss of pitch and energy. `per_frame` is one over the number of frames in the optimizer step.
     pub(crate) fn loss(
         &self,
         g: &mut Graph,
@@ -35,16 +35,16 @@ impl Heads {
     ) -> Result<Value, EngineError> {
         let frames = shape.mel.total();
         let mut target = |name: &str, unit: f64| {
-            let of_frames = g.input(name, TensorType::new(tandem_device::DType::F32, &[frames]))?;
-            let column = g.reshape(of_frames, &[frames, 1])?;
-            let column = g.scale(column, 1.0 / unit)?;
-            let column = g.ln_1p(column)?;
-            g.cast(column, g.precision())
+            let target = g.input(name, TensorType::new(tandem_device::DType::F32, &[frames]))?;
+            let target = g.reshape(target, &[frames, 1])?;
+            let target = g.scale(target, 1.0 / unit)?;
+            let target = g.ln_1p(target)?;
+            g.cast(target, g.precision())
         };
         let targets = [target("pitch", PITCH_HZ)?, target("energy", ENERGY)?];
         let targets = g.concat(&targets)?;
-        let guess = self.both.write(g, states)?;
-        let weight = g.scale(per_frame, SHARE)?;
-        g.l2_loss(guess, targets, &shape.mel, lengths, weight)
+        let predicted = self.linear.write(g, states)?;
+        let weight = g.scale(per_frame, LOSS_WEIGHT)?;
+        g.l2_loss(predicted, targets, &shape.mel, lengths, weight)
     }
 }

@@ -1,9 +1,8 @@
-//! What a batch brings and what the host tells, as values of a graph. A model may ask for the same thing twice: it is one
-//! node.
+//! Batch fields and host values, as values of a graph. Asking for one twice gives the same node.
 //!
-//! Batches hold utterances one behind the other, without a gap: [`BatchShape`] says where each begins, the lengths say how
-//! much of its row each fills. What lies between the end of an utterance and the end of its row is undefined; ops and
-//! losses that take lengths leave it out.
+//! Batches are packed: utterances lie back to back. [`BatchShape`] has the row offsets, the lengths say how much of its row
+//! each utterance fills. Elements between the end of an utterance and the end of its row are undefined; ops and losses that
+//! take lengths ignore them.
 
 use tandem_device::DType;
 use tandem_engine::{EngineError, Graph, TensorType, Value};
@@ -11,15 +10,15 @@ use tandem_engine::{EngineError, Graph, TensorType, Value};
 use crate::acoustic::host;
 use crate::batch_shape::BatchShape;
 
-/// The symbols of all texts, `[tokens]`, and how many each utterance has, `[utterances]`.
+/// The token ids of all texts, `[tokens]`, and the number of tokens of each utterance, `[utterances]`.
 pub fn text(g: &mut Graph, shape: &BatchShape) -> Result<(Value, Value), EngineError> {
     let text = g.input("text", TensorType::new(DType::I32, &[shape.text.total()]))?;
     let lengths = g.input("text_lengths", TensorType::new(DType::I32, &[shape.count()]))?;
     Ok((text, lengths))
 }
 
-/// The spectra, `[frames, mels]`, of mean 0 and deviation 1 over the corpus, and how many frames each utterance has,
-/// `[utterances]`.
+/// The mel spectrograms, `[frames, mels]`, normalised to mean 0 and standard deviation 1 over the corpus, and the number of
+/// frames of each utterance, `[utterances]`.
 pub fn mel(g: &mut Graph, shape: &BatchShape, mels: u32) -> Result<(Value, Value), EngineError> {
     let mel = g.input("mel", TensorType::new(DType::F32, &[shape.mel.total(), mels]))?;
     let mel = normalised(g, mel)?;
@@ -27,35 +26,35 @@ pub fn mel(g: &mut Graph, shape: &BatchShape, mels: u32) -> Result<(Value, Value
     Ok((mel, lengths))
 }
 
-/// For each utterance a few seconds of another one of the same speaker, `[utterances × reference frames, mels]`,
-/// normalised like the spectra.
+/// The voice references: for each utterance a few seconds of another one by the same speaker, `[utterances × reference frames,
+/// mels]`, normalised like the mel spectrograms.
 pub fn reference(g: &mut Graph, shape: &BatchShape, mels: u32) -> Result<Value, EngineError> {
     let reference = g.input("reference", TensorType::new(DType::F32, &[shape.references().total(), mels]))?;
     normalised(g, reference)
 }
 
-/// One over the numbers of the spectra (frames × bands) in the whole optimizer step.
+/// One over the number of mel elements (frames × bands) in the optimizer step.
 pub fn per_number(g: &mut Graph) -> Result<Value, EngineError> {
-    one(g, host::PER_NUMBER)
+    scalar(g, host::PER_NUMBER)
 }
 
-/// One over the tokens in the whole optimizer step.
+/// One over the number of tokens in the optimizer step.
 pub fn per_token(g: &mut Graph) -> Result<Value, EngineError> {
-    one(g, host::PER_TOKEN)
+    scalar(g, host::PER_TOKEN)
 }
 
-/// The mean of each band over the corpus, normalised like the spectra: what guessing without looking would say. Told to
-/// validations only.
+/// The mean of each mel band over the corpus, normalised like the mel spectrograms: the baseline of a constant mean
+/// prediction. Validation programs only.
 pub fn band_means(g: &mut Graph, mels: u32) -> Result<Value, EngineError> {
     g.host(host::BAND_MEAN, TensorType::new(g.acc_dtype(), &[mels]))
 }
 
-/// The mean of the spectra over the corpus, and one over their deviation.
+/// The mean of the mel spectrograms over the corpus, and one over their standard deviation.
 pub fn statistics(g: &mut Graph) -> Result<(Value, Value), EngineError> {
-    Ok((one(g, host::MEL_MEAN)?, one(g, host::MEL_SCALE)?))
+    Ok((scalar(g, host::MEL_MEAN)?, scalar(g, host::MEL_SCALE)?))
 }
 
-/// A spectrum of mean 0 and deviation 1, in the element type of the graph.
+/// A mel spectrogram of mean 0 and standard deviation 1, in the element type of the graph.
 fn normalised(g: &mut Graph, mel: Value) -> Result<Value, EngineError> {
     let (mean, scale) = statistics(g)?;
     let mel = g.cast(mel, g.acc_dtype())?;
@@ -64,6 +63,6 @@ fn normalised(g: &mut Graph, mel: Value) -> Result<Value, EngineError> {
     g.cast(mel, g.precision())
 }
 
-fn one(g: &mut Graph, name: &str) -> Result<Value, EngineError> {
+fn scalar(g: &mut Graph, name: &str) -> Result<Value, EngineError> {
     g.host(name, TensorType::new(g.acc_dtype(), &[1]))
 }

@@ -1,23 +1,23 @@
-//! The speech models, written as graphs. Knows no files, no threads, no corpus.
+//! The speech model, defined as graphs. Knows no files, no threads, no corpus.
 //!
-//! Text becomes states (`text_encoder`), states become a guess of each token's mean spectrum (the *prior*), the prior is
-//! aligned with the recording, which gives every token its frames, and the *decoder* makes the frames of the spectrum.
-//! [`Acoustic`] holds the parts and writes them into graphs. It is a [`Model`] like any other: whatever implements that can
-//! be planned for, trained and kept.
+//! The text encoder maps tokens to states, and one linear layer maps each state to a mean mel frame, the *prior*. Monotonic
+//! alignment search aligns the prior with the recording, which gives every token its duration in frames. The length regulator
+//! repeats states and prior for their durations, and the *decoder* makes the mel spectrogram from them. [`Acoustic`] is the
+//! whole model. It implements [`Model`]: anything that does can be planned, trained and checkpointed.
 //!
-//! [`Transformer`] is no speech model: the engine is measured and held against PyTorch with it.
+//! [`Transformer`] is not a speech model: benchmarks measure the engine with it, and tests compare it with PyTorch.
 
 mod preset;
 mod batch_shape;
 
-// What anything gives that is trained, and what it is given.
+// What a trainable model provides, and its inputs.
 mod model;
 pub mod inputs;
 
-// What models are put together from.
+// The layers of models.
 pub mod layers;
 
-// The model, in the order text takes through it.
+// The speech model, in the order text passes through it.
 mod text_encoder;
 mod voice;
 mod voice_references;
@@ -28,7 +28,7 @@ mod heads;
 mod acoustic;
 mod programs;
 
-// What the engine is measured and checked with.
+// For benchmarks and comparisons with PyTorch.
 mod transformer;
 
 pub use acoustic::{Acoustic, host};

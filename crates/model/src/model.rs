@@ -1,4 +1,4 @@
-//! What anything must give that is trained: what it learns, and what it writes into a graph.
+//! The [`Model`] trait: parameters, and the losses of training and validation.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use tandem_engine::{Earlier, EngineError, Graph, Parameters, Recomputed, Shape, 
 
 use crate::batch_shape::BatchShape;
 
-/// A model that can be planned for, trained, judged and kept.
+/// A model that can be planned, trained, validated and checkpointed.
 ///
-/// It writes what it computes; gradients, the averages of its parameters and the results are written around that. Both
-/// functions are called once for every shape of a corpus, and once more by whoever plans memory: they must write the
-/// same every time.
+/// It defines the forward pass and its losses; the backward pass, the EMA of the weights and the results are added around
+/// that. Both functions are called once per batch shape, and again when memory is planned: they must define the same graph
+/// every time.
 ///
-/// What a batch brings and what the host tells is in [`inputs`](crate::inputs). Losses are sums over valid frames (or
-/// tokens) times [`per_number`](crate::inputs::per_number) (or [`per_token`](crate::inputs::per_token)), so that a batch
-/// in pieces trains like the whole.
+/// [`inputs`](crate::inputs) has the batch fields and host values. Losses are sums over valid frames (or tokens) times
+/// [`per_number`](crate::inputs::per_number) (or [`per_token`](crate::inputs::per_token)), so that gradient accumulation over
+/// micro-batches equals the full batch.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -23,25 +23,25 @@ use crate::batch_shape::BatchShape;
 /// use tandem_model::layers::Linear;
 /// use tandem_model::{BatchShape, Losses, Model, inputs};
 ///
-/// /// Squeezes every frame of a spectrum through a few numbers.
-/// struct Narrow {
+/// /// An autoencoder of single mel frames.
+/// struct Autoencoder {
 ///     parameters: Arc<Parameters>,
 ///     down: Linear,
 ///     up: Linear,
 /// }
 ///
-/// impl Narrow {
-///     fn new() -> Result<Narrow, EngineError> {
+/// impl Autoencoder {
+///     fn new() -> Result<Autoencoder, EngineError> {
 ///         let mut list = ParameterList::new();
 ///         let down = Linear::new(&mut list, "down", 80, 8)?;
 ///         let up = Linear::new(&mut list, "up", 8, 80)?;
-///         Ok(Narrow { parameters: Arc::new(list.finish()), down, up })
+///         Ok(Autoencoder { parameters: Arc::new(list.finish()), down, up })
 ///     }
 /// }
 ///
-/// impl Model for Narrow {
+/// impl Model for Autoencoder {
 ///     fn name(&self) -> &str {
-///         "narrow"
+///         "autoencoder"
 ///     }
 ///
 ///     fn parameters(&self) -> &Arc<Parameters> {
@@ -50,34 +50,34 @@ use crate::batch_shape::BatchShape;
 ///
 ///     fn learn(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
 ///         let (mel, lengths) = inputs::mel(g, shape, 80)?;
-///         let few = self.down.write(g, mel)?;
-///         let again = self.up.write(g, few)?;
+///         let code = self.down.write(g, mel)?;
+///         let decoded = self.up.write(g, code)?;
 ///         let per_number = inputs::per_number(g)?;
-///         Ok(Losses::new("loss", g.l2_loss(again, mel, &shape.mel, lengths, per_number)?))
+///         Ok(Losses::new("loss", g.l2_loss(decoded, mel, &shape.mel, lengths, per_number)?))
 ///     }
 ///
 ///     fn judge(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
 ///         self.learn(g, shape)
 ///     }
 /// }
-/// # let _ = Narrow::new()?;
+/// # let _ = Autoencoder::new()?;
 /// # Ok::<(), EngineError>(())
 /// ```
 pub trait Model: Send + Sync {
-    /// What it is called in plans, run folders and checkpoints.
+    /// Its name in plans, run folders and checkpoints.
     fn name(&self) -> &str;
 
-    /// What it learns.
+    /// Its trainable parameters.
     fn parameters(&self) -> &Arc<Parameters>;
 
-    /// One micro-batch in training. The first loss is minimised; the others are reported.
+    /// Defines the losses of one training micro-batch. The first is minimised; the others are only reported.
     fn learn(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError>;
 
-    /// One batch of held-out data. The first number is the score of a checkpoint, the smaller the better; the others are
-    /// reported.
+    /// Defines the losses of one validation batch. The first is the score of a checkpoint, lower is better; the others are
+    /// only reported.
     fn judge(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError>;
 
-    /// One micro-batch forward and backward, added to the gradients or in their place. Results: the losses.
+    /// The forward and backward pass of one micro-batch; gradients are accumulated or overwritten. Results: the losses.
     fn accumulate(
         &self,
         precision: DType,
@@ -87,35 +87,35 @@ pub trait Model: Send + Sync {
     ) -> Result<Graph, EngineError> {
         let mut g = Graph::new(Arc::clone(self.parameters()), precision);
         let losses = self.learn(&mut g, shape)?;
-        losses.write(&mut g)?;
+        losses.add_results(&mut g)?;
         g.write_gradients(losses.first(), earlier, recomputed)?;
         Ok(g)
     }
 
-    /// One batch of held-out data, with the moving averages of the parameters when `averages`. Results: what is judged.
+    /// The forward pass of one validation batch, with the EMA of the weights if `averages`. Results: the losses.
     fn validate(&self, precision: DType, shape: &BatchShape, averages: bool) -> Result<Graph, EngineError> {
         let mut g = Graph::new(Arc::clone(self.parameters()), precision);
         if averages {
             g.use_averages();
         }
-        self.judge(&mut g, shape)?.write(&mut g)?;
+        self.judge(&mut g, shape)?.add_results(&mut g)?;
         Ok(g)
     }
 }
 
-/// Named numbers that a program leaves, the one that counts first. Never empty.
+/// Named scalar results, the main one first. Never empty.
 #[derive(Clone, Debug)]
 pub struct Losses {
     all: Vec<(&'static str, Value)>,
 }
 
 impl Losses {
-    /// The one that counts: what is minimised, or what a checkpoint is scored by.
+    /// The main loss: minimised, or the score of a checkpoint.
     pub fn new(name: &'static str, value: Value) -> Losses {
         Losses { all: vec![(name, value)] }
     }
 
-    /// Another one, to be reported.
+    /// Another loss, only reported.
     pub fn and(mut self, name: &'static str, value: Value) -> Losses {
         self.all.push((name, value));
         self
@@ -125,10 +125,10 @@ impl Losses {
         self.all[0].1
     }
 
-    /// Leaves them as results. Fails where one is not one number.
-    fn write(&self, g: &mut Graph) -> Result<(), EngineError> {
+    /// Makes them results of the program. Fails if one is not a scalar.
+    fn add_results(&self, g: &mut Graph) -> Result<(), EngineError> {
         for (name, value) in &self.all {
-            if g.ty(*value) != one_number(g.acc_dtype()) {
+            if g.ty(*value) != loss_type(g.acc_dtype()) {
                 return Err(EngineError::NotALoss { found: g.shape(*value) });
             }
             g.result(name, *value)?;
@@ -137,9 +137,9 @@ impl Losses {
     }
 }
 
-/// What a loss is: results of this type are reported, all others are for those who ask for them by name.
-pub(crate) fn one_number(wide: DType) -> TensorType {
-    TensorType { dtype: wide, shape: Shape::scalar() }
+/// The type of a loss. Results of this type are reported; others are fetched by name.
+pub(crate) fn loss_type(acc: DType) -> TensorType {
+    TensorType { dtype: acc, shape: Shape::scalar() }
 }
 
 #[cfg(test)]
@@ -149,24 +149,24 @@ mod tests {
     use super::*;
     use crate::inputs;
 
-    /// Guesses the same for every frame, and reports what it is told to.
-    struct Guess {
+    /// Predicts the same frame everywhere; `reports` makes its losses.
+    struct ConstantModel {
         parameters: Arc<Parameters>,
-        guess: ParameterId,
+        frame: ParameterId,
         reports: fn(&mut Graph, Value, Value) -> Losses,
     }
 
-    impl Guess {
-        fn new(reports: fn(&mut Graph, Value, Value) -> Losses) -> Guess {
+    impl ConstantModel {
+        fn new(reports: fn(&mut Graph, Value, Value) -> Losses) -> ConstantModel {
             let mut list = ParameterList::new();
-            let guess = list.vector("guess", &[80], Init::Constant(0.0)).unwrap();
-            Guess { parameters: Arc::new(list.finish()), guess, reports }
+            let frame = list.vector("frame", &[80], Init::Constant(0.0)).unwrap();
+            ConstantModel { parameters: Arc::new(list.finish()), frame, reports }
         }
     }
 
-    impl Model for Guess {
+    impl Model for ConstantModel {
         fn name(&self) -> &str {
-            "guess"
+            "constant"
         }
 
         fn parameters(&self) -> &Arc<Parameters> {
@@ -175,10 +175,10 @@ mod tests {
 
         fn learn(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
             let (mel, lengths) = inputs::mel(g, shape, 80)?;
-            let guess = g.parameter(self.guess);
-            let guess = g.spread(guess, g.shape(mel))?;
+            let frame = g.parameter(self.frame);
+            let predicted = g.spread(frame, g.shape(mel))?;
             let per_number = inputs::per_number(g)?;
-            let loss = g.l1_loss(guess, mel, &shape.mel, lengths, per_number)?;
+            let loss = g.l1_loss(predicted, mel, &shape.mel, lengths, per_number)?;
             Ok((self.reports)(g, loss, mel))
         }
 
@@ -188,21 +188,21 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_one_number_with_a_name_of_its_own() {
+    fn a_loss_is_a_scalar_with_a_unique_name() {
         let shape = BatchShape::new(Rows::new(&[2, 1]), Rows::new(&[3, 4]));
         let check = |reports, expected: &str| {
-            let model = Guess::new(reports);
-            let trained = model.accumulate(DType::F32, &shape, Earlier::Kept, &Recomputed::new()).map(drop);
-            let judged = model.validate(DType::F32, &shape, true).map(drop);
-            for written in [trained, judged] {
-                let found = written.err().map(|error| error.to_string()).unwrap_or_default();
+            let model = ConstantModel::new(reports);
+            let training = model.accumulate(DType::F32, &shape, Earlier::Kept, &Recomputed::new()).map(drop);
+            let validation = model.validate(DType::F32, &shape, true).map(drop);
+            for built in [training, validation] {
+                let found = built.err().map(|error| error.to_string()).unwrap_or_default();
                 assert!(found.contains(expected) && found.is_empty() == expected.is_empty(), "{found}");
             }
         };
         check(|_, loss, _| Losses::new("loss", loss), "");
-        check(|_, loss, _| Losses::new("loss", loss).and("again", loss), "");
+        check(|_, loss, _| Losses::new("loss", loss).and("copy", loss), "");
         check(|_, loss, _| Losses::new("loss", loss).and("loss", loss), "declared twice");
-        check(|_, loss, mel| Losses::new("loss", loss).and("mel", mel), "one number");
-        check(|_, _, mel| Losses::new("loss", mel), "one number");
+        check(|_, loss, mel| Losses::new("loss", loss).and("mel", mel), "must be a scalar");
+        check(|_, _, mel| Losses::new("loss", mel), "must be a scalar");
     }
 }

@@ -1,4 +1,4 @@
-//! Every program of a model over one set of parameters, planned and lowered.
+//! All programs of a training run over one set of parameters, compiled.
 
 use std::sync::Arc;
 
@@ -8,83 +8,83 @@ use tandem_engine::{
 };
 
 use crate::batch_shape::BatchShape;
-use crate::model::{Model, one_number};
+use crate::model::{Model, loss_type};
 
-/// A shape batches come in, and where their fields lie.
+/// A bucket: the shape of a batch, and its layout.
 #[derive(Clone, Debug)]
 pub struct ProgramBucket {
-    /// Where utterances begin.
+    /// The row offsets of its batches.
     pub shape: BatchShape,
-    /// Where fields lie in a slot.
+    /// The layout of a batch in a slot.
     pub layout: NamedLayout,
 }
 
-/// How a model is trained.
+/// What the programs of a training run are compiled for.
 #[derive(Clone, Debug)]
 pub struct ProgramsSpec<'a> {
-    /// What it computes in.
+    /// The element type of the computation.
     pub precision: DType,
-    /// The shapes it is trained on. Held-out data has the first.
+    /// The buckets of the training data. Validation batches have the shape of the first.
     pub buckets: &'a [ProgramBucket],
     /// The optimizer.
     pub update: UpdateSpec,
-    /// The most that a program may need while it runs; blocks are computed again where that makes it fit.
+    /// Limit of a program's activation memory; blocks are recomputed (gradient checkpointing) as far as it requires.
     pub working_limit: Option<u64>,
-    /// Programs of other shapes that may come while it is trained, at once.
+    /// Number of late programs (for other shapes, compiled during training) that have room at once.
     pub late_places: usize,
 }
 
 /// The programs of a training run.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// All of them.
+    /// All programs.
     pub set: Arc<ProgramSet>,
-    /// Forward, backward and sum, for each bucket.
+    /// Forward and backward pass with gradient accumulation, one per bucket.
     pub accumulate: Vec<ProgramId>,
-    /// Held-out data, in the shape of the first bucket.
+    /// Validation, in the shape of the first bucket.
     pub validate: ProgramId,
-    /// The optimizer.
+    /// The optimizer step.
     pub update: ProgramId,
-    /// What a training step reports, by name; the first is minimised.
+    /// Names of the training losses; the first is minimised.
     pub losses: Vec<String>,
-    /// What a validation reports, by name; the first is the score.
+    /// Names of the validation losses; the first is the score.
     pub figures: Vec<String>,
 }
 
 impl Programs {
-    /// Plans and lowers everything. A pure function: what it says of memory is what a session will take.
+    /// Compiles all programs. A pure function: a session allocates exactly the memory that the set states.
     pub fn build(model: &dyn Model, spec: &ProgramsSpec<'_>) -> Result<Programs, EngineError> {
         let spans = spec.update.spans();
         let mut set = ProgramSet::new(Arc::clone(model.parameters()), spec.precision, &spans);
         set.leave_room(spec.late_places);
         let mut accumulate = Vec::with_capacity(spec.buckets.len());
         for (number, bucket) in spec.buckets.iter().enumerate() {
-            let graph = fitting(model, spec, bucket)?;
+            let graph = fitted_graph(model, spec, bucket)?;
             accumulate.push(set.add(format!("accumulate, bucket {number}"), &graph, &bucket.layout)?);
         }
-        let Some(first) = spec.buckets.first() else { panic!("a model is trained on at least one shape") };
+        let Some(first) = spec.buckets.first() else { panic!("training needs at least one bucket") };
         let graph = model.validate(spec.precision, &first.shape, spec.update.average)?;
         let validate = set.add("validate", &graph, &first.layout)?;
         let graph = update_program(model.parameters(), spec.precision, &spec.update)?;
         let update = set.add("update", &graph, &NamedLayout::default())?;
-        let (losses, figures) = (reported(&set, accumulate[0]), reported(&set, validate));
+        let (losses, figures) = (loss_names(&set, accumulate[0]), loss_names(&set, validate));
         Ok(Programs { set: Arc::new(set), accumulate, validate, update, losses, figures })
     }
 
-    /// Whether validations leave a result of this name.
+    /// Whether the validation program has a result of this name.
     pub fn judges(&self, name: &str) -> bool {
         self.set.program(self.validate).results().fields.iter().any(|field| field.name == name)
     }
 }
 
-/// The results of a program that are one number.
-fn reported(set: &ProgramSet, id: ProgramId) -> Vec<String> {
+/// The names of the scalar results of a program.
+fn loss_names(set: &ProgramSet, id: ProgramId) -> Vec<String> {
     let results = &set.program(id).results().fields;
-    results.iter().filter(|field| field.ty == one_number(DType::F32)).map(|field| field.name.clone()).collect()
+    results.iter().filter(|field| field.ty == loss_type(DType::F32)).map(|field| field.name.clone()).collect()
 }
 
-/// The graph of one bucket, with as much computed again as the limit asks for.
-fn fitting(model: &dyn Model, spec: &ProgramsSpec<'_>, bucket: &ProgramBucket) -> Result<Graph, EngineError> {
+/// The graph of one bucket, with as many blocks recomputed as the memory limit requires.
+fn fitted_graph(model: &dyn Model, spec: &ProgramsSpec<'_>, bucket: &ProgramBucket) -> Result<Graph, EngineError> {
     let graph =
         |recomputed: &Recomputed| model.accumulate(spec.precision, &bucket.shape, spec.update.earlier(), recomputed);
     let Some(limit) = spec.working_limit else { return graph(&Recomputed::new()) };

@@ -1,11 +1,13 @@
-//! Text to states: an embedding, convolutions that see the neighbours, transformer blocks that see everything.
+//! The text encoder: an embedding, a prenet of residual convolutions, transformer blocks. Its output are the states, one per
+//! token.
 
-use tandem_engine::{EngineError, Graph, ParameterList, Rows, Value};
+use tandem_engine::{EngineError, Graph, ParameterList, Value};
 
-use crate::layers::{BlockSizes, Conv, Dropout, Embedding, LayerNorm, Surroundings, TransformerBlock};
+use crate::batch_shape::ValidFrames;
+use crate::layers::{BlockContext, BlockDims, Conv, Dropout, Embedding, LayerNorm, TransformerBlock};
 use crate::preset::ModelDims;
 
-/// Convolutions before the blocks, and the tokens each sees.
+/// Convolutions of the prenet, and their kernel size in tokens.
 const PRENET_LAYERS: u32 = 3;
 const PRENET_KERNEL: u32 = 5;
 
@@ -28,7 +30,7 @@ impl TextEncoder {
                 let conv = Conv::new(list, &format!("prenet.{layer}.conv"), width, width, PRENET_KERNEL)?;
                 prenet.push((conv, LayerNorm::new(list, &format!("prenet.{layer}.norm"), width)?));
             }
-            let block = BlockSizes { width, heads: sizes.text_heads, condition: None };
+            let block = BlockDims { width, heads: sizes.text_heads, condition: None };
             let blocks =
                 (0..sizes.text_layers).map(|layer| TransformerBlock::new(list, &format!("blocks.{layer}"), block));
             let blocks = blocks.collect::<Result<_, _>>()?;
@@ -36,14 +38,15 @@ impl TextEncoder {
         })
     }
 
-    pub(crate) fn write(
+    /// `[tokens]` to `[tokens, text width]`.
+    pub(crate) fn forward(
         &self,
         g: &mut Graph,
         ids: Value,
-        rows: &Rows,
-        lengths: Value,
+        tokens: ValidFrames<'_>,
         dropout: Dropout<'_>,
     ) -> Result<Value, EngineError> {
+        let ValidFrames { rows, lengths } = tokens;
         g.scope("text_encoder", |g| {
             let mut x = self.embedding.write(g, ids)?;
             for (conv, norm) in &self.prenet {
@@ -53,9 +56,9 @@ impl TextEncoder {
                 let y = dropout.write(g, y)?;
                 x = g.add(x, y)?;
             }
-            let around = Surroundings { rows, lengths, condition: None, dropout };
+            let context = BlockContext { rows, lengths, condition: None, dropout };
             for (layer, block) in self.blocks.iter().enumerate() {
-                x = g.scope(format!("blocks.{layer}"), |g| block.write(g, x, around))?;
+                x = g.scope(format!("blocks.{layer}"), |g| block.write(g, x, context))?;
             }
             self.norm.write(g, x)
         })

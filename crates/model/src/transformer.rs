@@ -1,7 +1,7 @@
-//! A plain causal transformer over symbols: what the engine is measured with and held against PyTorch.
+//! A plain causal transformer over tokens: benchmarks measure the engine with it, and tests compare it with PyTorch.
 //!
-//! No part of the speech model. Its blocks are those of common benchmarks (pre-norm, queries, keys and values in one matrix,
-//! the exact GELU, four times as wide inside), so that other people's programs can run the same one.
+//! It is no part of the speech model. Its blocks are those of GPT-2 style benchmarks (pre-norm, one matrix for queries, keys
+//! and values, exact GELU, feed-forward expansion of 4), so that any framework can run the same model.
 
 use std::sync::Arc;
 
@@ -13,23 +13,23 @@ use tandem_engine::{
 
 use crate::layers::Linear;
 
-/// How much wider the feed-forward part is inside.
+/// Expansion of the feed-forward part.
 const EXPANSION: u32 = 4;
 
-/// How large a transformer is.
+/// The dimensions of a transformer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerSizes {
     /// Channels.
     pub width: u32,
     /// Blocks.
     pub layers: u32,
-    /// Attention heads of each; they divide the width.
+    /// Attention heads per block; they divide the width.
     pub heads: u32,
-    /// Different symbols.
+    /// Vocabulary size.
     pub vocabulary: u32,
 }
 
-/// The transformer: its parts and what they learn.
+/// The transformer: its layers and parameters.
 #[derive(Clone, Debug)]
 pub struct Transformer {
     sizes: TransformerSizes,
@@ -57,15 +57,15 @@ struct Norm {
 }
 
 impl Transformer {
-    /// Declares one. Panics on heads that do not divide the width.
+    /// Declares the parameters. Panics if the heads do not divide the width.
     ///
-    /// The order and the names of its parameters are those of `tools/reference/engine`.
+    /// The order and the names of the parameters are those of `tools/reference/engine`.
     pub fn new(sizes: TransformerSizes) -> Result<Transformer, EngineError> {
         let TransformerSizes { width, layers, heads, vocabulary } = sizes;
         assert!(heads > 0 && width.is_multiple_of(heads), "{heads} heads of {width} channels");
         let mut list = ParameterList::new();
-        let start = Init::Normal(1.0 / f64::from(width).sqrt());
-        let embedding = list.weight("embedding", &[vocabulary, width], start)?;
+        let init = Init::Normal(1.0 / f64::from(width).sqrt());
+        let embedding = list.weight("embedding", &[vocabulary, width], init)?;
         let layers = (0..layers).map(|layer| Layer::new(&mut list, &format!("layer{layer}"), width));
         let layers = layers.collect::<Result<_, _>>()?;
         let norm = Norm::new(&mut list, "norm", width)?;
@@ -73,12 +73,12 @@ impl Transformer {
         Ok(Transformer { sizes, parameters: Arc::new(list.finish()), embedding, layers, norm, head })
     }
 
-    /// What it learns.
+    /// Its trainable parameters.
     pub fn parameters(&self) -> &Arc<Parameters> {
         &self.parameters
     }
 
-    /// Where a batch lies: `tokens` and `targets` of every place, and the `lengths` of its rows.
+    /// The layout of a batch: `tokens` and `targets` of every position, and the `lengths` of the rows.
     pub fn layout(&self, batch: u32, length: u32) -> Result<NamedLayout, EngineError> {
         let mut layout = NamedLayout::default();
         for name in ["tokens", "targets"] {
@@ -88,8 +88,8 @@ impl Transformer {
         Ok(layout)
     }
 
-    /// One batch of `batch` rows of `length` forward and backward, added to the gradients. Result: `loss`, the mean cross
-    /// entropy over all places, so that rows are to be full.
+    /// Forward and backward pass of `batch` rows of `length` tokens. Result: `loss`, the mean cross entropy over all positions,
+    /// so rows must be full.
     pub fn accumulate(
         &self,
         precision: DType,
@@ -104,9 +104,9 @@ impl Transformer {
         let table = g.parameter(self.embedding);
         let mut x = g.embedding(table, tokens)?;
         for layer in &self.layers {
-            x = layer.write(&mut g, x, self.sizes.heads, &rows, lengths)?;
+            x = layer.forward(&mut g, x, self.sizes.heads, &rows, lengths)?;
         }
-        let x = self.norm.write(&mut g, x)?;
+        let x = self.norm.forward(&mut g, x)?;
         let logits = self.head.write(&mut g, x)?;
         let weight = g.number(1.0 / f64::from(batch * length));
         let loss = g.cross_entropy(logits, targets, &rows, lengths, weight)?;
@@ -130,16 +130,16 @@ impl Layer {
         })
     }
 
-    fn write(&self, g: &mut Graph, x: Value, heads: u32, rows: &Rows, lengths: Value) -> Result<Value, EngineError> {
+    fn forward(&self, g: &mut Graph, x: Value, heads: u32, rows: &Rows, lengths: Value) -> Result<Value, EngineError> {
         let x = g.scope("attention", |g| {
-            let h = self.norm1.write(g, x)?;
+            let h = self.norm1.forward(g, x)?;
             let h = self.qkv.write(g, h)?;
             let h = g.attention(h, heads, true, rows, lengths)?;
             let h = self.proj.write(g, h)?;
             g.add(x, h)
         })?;
         g.scope("feed_forward", |g| {
-            let h = self.norm2.write(g, x)?;
+            let h = self.norm2.forward(g, x)?;
             let h = self.up.write(g, h)?;
             let h = g.gelu(h)?;
             let h = self.down.write(g, h)?;
@@ -156,7 +156,7 @@ impl Norm {
         })
     }
 
-    fn write(&self, g: &mut Graph, x: Value) -> Result<Value, EngineError> {
+    fn forward(&self, g: &mut Graph, x: Value) -> Result<Value, EngineError> {
         let (gain, bias) = (g.parameter(self.gain), g.parameter(self.bias));
         g.layer_norm(x, gain, bias)
     }

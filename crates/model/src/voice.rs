@@ -1,19 +1,23 @@
-//! The voice: a vector per utterance, from a few seconds of another recording by the same speaker.
+//! The reference encoder: one voice vector per utterance, from a few seconds of another recording by the same speaker.
+//!
+//! A linear layer, a convolution, mean pooling over frames, a linear layer, tanh. Parameter names are part of the checkpoint
+//! format.
 
-use tandem_engine::{EngineError, Graph, ParameterList, Rows, Value};
+use tandem_engine::{EngineError, Graph, ParameterList, Value};
 
+use crate::batch_shape::ValidFrames;
 use crate::layers::{Conv, Linear};
 use crate::preset::ModelDims;
 
-/// Frames that each convolution sees.
+/// Kernel size of the convolution, in frames.
 const KERNEL: u32 = 3;
 
 /// The reference encoder.
 #[derive(Clone, Debug)]
 pub(crate) struct VoiceEncoder {
-    enter: Linear,
-    look: Conv,
-    leave: Linear,
+    input: Linear,
+    conv: Conv,
+    output: Linear,
 }
 
 impl VoiceEncoder {
@@ -21,28 +25,28 @@ impl VoiceEncoder {
         let width = sizes.voice_width;
         list.scope("voice", |list| {
             Ok(VoiceEncoder {
-                enter: Linear::new(list, "enter", mels, width)?,
-                look: Conv::new(list, "look", width, width, KERNEL)?,
-                leave: Linear::new(list, "leave", width, width)?,
+                input: Linear::new(list, "enter", mels, width)?,
+                conv: Conv::new(list, "look", width, width, KERNEL)?,
+                output: Linear::new(list, "leave", width, width)?,
             })
         })
     }
 
-    /// `[references, mels]` to `[utterances, voice width]`.
-    pub(crate) fn write(
+    /// `[reference frames, mels]` to `[utterances, voice width]`.
+    pub(crate) fn forward(
         &self,
         g: &mut Graph,
         reference: Value,
-        rows: &Rows,
-        lengths: Value,
+        frames: ValidFrames<'_>,
     ) -> Result<Value, EngineError> {
+        let ValidFrames { rows, lengths } = frames;
         g.scope("voice", |g| {
-            let x = self.enter.write(g, reference)?;
+            let x = self.input.write(g, reference)?;
             let x = g.silu(x)?;
-            let x = self.look.write(g, x, rows, lengths)?;
+            let x = self.conv.write(g, x, rows, lengths)?;
             let x = g.silu(x)?;
             let x = g.row_mean(x, rows, lengths)?;
-            let x = self.leave.write(g, x)?;
+            let x = self.output.write(g, x)?;
             g.tanh(x)
         })
     }

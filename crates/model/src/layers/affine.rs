@@ -1,4 +1,4 @@
-//! Layers of one matrix: linear, convolution, embedding; and the norm that goes before them.
+//! Linear, convolution, embedding and layer norm.
 
 use tandem_engine::{ConvWindow, EngineError, Graph, Init, ParameterId, ParameterList, Rows, Value};
 
@@ -10,14 +10,14 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Declares one from `inputs` to `outputs` channels.
+    /// Declares a layer from `inputs` to `outputs` channels.
     pub fn new(list: &mut ParameterList, name: &str, inputs: u32, outputs: u32) -> Result<Linear, EngineError> {
         let bound = 1.0 / f64::from(inputs).sqrt();
         Linear::with_init(list, name, inputs, outputs, Init::Uniform(bound))
     }
 
-    /// Declares one whose output is zero at first, so that what it is added to is unchanged.
-    pub fn silent(list: &mut ParameterList, name: &str, inputs: u32, outputs: u32) -> Result<Linear, EngineError> {
+    /// Declares a zero-initialised layer: its output is zero at first, so a residual branch starts as the identity.
+    pub fn zeros(list: &mut ParameterList, name: &str, inputs: u32, outputs: u32) -> Result<Linear, EngineError> {
         Linear::with_init(list, name, inputs, outputs, Init::Constant(0.0))
     }
 
@@ -36,14 +36,14 @@ impl Linear {
         })
     }
 
-    /// Writes it.
+    /// Adds its forward pass to a graph.
     pub fn write(&self, g: &mut Graph, x: Value) -> Result<Value, EngineError> {
         let (weight, bias) = (g.parameter(self.weight), g.parameter(self.bias));
         g.linear(x, weight, Some(bias))
     }
 }
 
-/// A convolution over the frames of each row; as many frames come out as go in.
+/// A 1-D convolution over the frames of each row, with `same` padding.
 #[derive(Clone, Copy, Debug)]
 pub struct Conv {
     weight: ParameterId,
@@ -52,7 +52,7 @@ pub struct Conv {
 }
 
 impl Conv {
-    /// Declares one over `kernel` frames.
+    /// Declares a convolution with a kernel of `kernel` frames.
     pub fn new(
         list: &mut ParameterList,
         name: &str,
@@ -70,34 +70,34 @@ impl Conv {
         })
     }
 
-    /// Writes it.
+    /// Adds its forward pass to a graph.
     pub fn write(&self, g: &mut Graph, x: Value, rows: &Rows, lengths: Value) -> Result<Value, EngineError> {
         let (weight, bias) = (g.parameter(self.weight), g.parameter(self.bias));
         g.conv1d(x, weight, bias, self.window, rows, lengths)
     }
 }
 
-/// A vector for each symbol.
+/// A lookup table: one vector per token id.
 #[derive(Clone, Copy, Debug)]
 pub struct Embedding {
     table: ParameterId,
 }
 
 impl Embedding {
-    /// Declares one.
+    /// Declares a table for `symbols` token ids.
     pub fn new(list: &mut ParameterList, name: &str, symbols: u32, width: u32) -> Result<Embedding, EngineError> {
         let init = Init::Normal(1.0 / f64::from(width).sqrt());
         list.scope(name, |list| Ok(Embedding { table: list.weight("weight", &[symbols, width], init)? }))
     }
 
-    /// Writes it.
+    /// Adds its forward pass to a graph.
     pub fn write(&self, g: &mut Graph, ids: Value) -> Result<Value, EngineError> {
         let table = g.parameter(self.table);
         g.embedding(table, ids)
     }
 }
 
-/// Every frame to mean 0 and variance 1, then a gain and a bias per channel.
+/// Layer norm (Ba et al. 2016) over the channels of every frame, with gain and bias.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNorm {
     gain: ParameterId,
@@ -105,7 +105,7 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// Declares one.
+    /// Declares a norm over `width` channels.
     pub fn new(list: &mut ParameterList, name: &str, width: u32) -> Result<LayerNorm, EngineError> {
         list.scope(name, |list| {
             Ok(LayerNorm {
@@ -115,7 +115,7 @@ impl LayerNorm {
         })
     }
 
-    /// Writes it.
+    /// Adds its forward pass to a graph.
     pub fn write(&self, g: &mut Graph, x: Value) -> Result<Value, EngineError> {
         let (gain, bias) = (g.parameter(self.gain), g.parameter(self.bias));
         g.layer_norm(x, gain, bias)

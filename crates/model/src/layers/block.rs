@@ -1,22 +1,25 @@
-//! A transformer block: attention with rotary positions, then a feed-forward part that sees its neighbours.
+//! A pre-norm transformer block: attention with rotary position embeddings (Su et al. 2021), then a feed-forward part whose
+//! first layer is a convolution (as in FastSpeech, Ren et al. 2019).
+//!
+//! Parameter names are part of the checkpoint format, and seed the initialisation.
 
 use tandem_engine::{EngineError, Graph, ParameterList, Rows, Value};
 
 use super::{Conv, Dropout, LayerNorm, Linear};
 
-/// Frames that the feed-forward part sees at once.
+/// Kernel size of the feed-forward convolution, in frames.
 const KERNEL: u32 = 3;
-/// How much wider it is inside.
+/// Expansion of the feed-forward part.
 const EXPANSION: u32 = 4;
 
-/// How wide a block is.
+/// The dimensions of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockSizes {
+pub struct BlockDims {
     /// Channels.
     pub width: u32,
     /// Attention heads.
     pub heads: u32,
-    /// Channels of what the norms are told, one vector per row; none where gain and bias are the same for all.
+    /// Channels of the conditioning vector of each row, for adaptive layer norm; `None` for plain layer norm.
     pub condition: Option<u32>,
 }
 
@@ -26,97 +29,97 @@ pub struct TransformerBlock {
     heads: u32,
     norms: Norms,
     qkv: Linear,
-    joined: Linear,
-    widen: Conv,
-    narrow: Linear,
+    attention_out: Linear,
+    up: Conv,
+    down: Linear,
 }
 
-/// Where gain and bias of the two norms come from.
+/// The two norms of a block.
 #[derive(Clone, Debug)]
 enum Norms {
-    /// They are learnt.
-    Learnt([LayerNorm; 2]),
-    /// Each row has its own, made from what is known of it.
-    Told([Linear; 2]),
+    /// Layer norm.
+    Plain([LayerNorm; 2]),
+    /// Adaptive layer norm (as in DiT, Peebles & Xie 2022): scale and shift are computed from each row's condition.
+    Adaptive([Linear; 2]),
 }
 
-/// What a block is given beside what it works on.
+/// The inputs of a block besides the activations.
 #[derive(Clone, Copy)]
-pub struct Surroundings<'a> {
-    /// Where utterances begin.
+pub struct BlockContext<'a> {
+    /// The row offsets.
     pub rows: &'a Rows,
-    /// How long each is.
+    /// The number of valid frames of each row.
     pub lengths: Value,
-    /// What is known of each; for blocks whose norms are told.
+    /// The conditioning vector of each row, for adaptive layer norm.
     pub condition: Option<Value>,
-    /// Dropout inside.
+    /// Dropout inside the block.
     pub dropout: Dropout<'a>,
 }
 
 impl Norms {
-    fn new(list: &mut ParameterList, sizes: BlockSizes) -> Result<Norms, EngineError> {
+    fn new(list: &mut ParameterList, dims: BlockDims) -> Result<Norms, EngineError> {
         let names = ["attention_norm", "forward_norm"];
-        let width = sizes.width;
-        Ok(match sizes.condition {
+        let width = dims.width;
+        Ok(match dims.condition {
             None => {
                 let [first, second] = names.map(|name| LayerNorm::new(list, name, width));
-                Norms::Learnt([first?, second?])
+                Norms::Plain([first?, second?])
             }
-            // Zeros at first: a plain norm, until there is something to tell.
+            // Zero-initialised: it starts as a plain norm.
             Some(condition) => {
-                let [first, second] = names.map(|name| Linear::silent(list, name, condition, 2 * width));
-                Norms::Told([first?, second?])
+                let [first, second] = names.map(|name| Linear::zeros(list, name, condition, 2 * width));
+                Norms::Adaptive([first?, second?])
             }
         })
     }
 
-    fn write(&self, g: &mut Graph, which: usize, x: Value, around: Surroundings<'_>) -> Result<Value, EngineError> {
+    fn forward(&self, g: &mut Graph, which: usize, x: Value, context: BlockContext<'_>) -> Result<Value, EngineError> {
         match self {
-            Norms::Learnt(norms) => norms[which].write(g, x),
-            Norms::Told(norms) => {
-                let Some(condition) = around.condition else { panic!("a block whose norms are told knows its rows") };
+            Norms::Plain(norms) => norms[which].write(g, x),
+            Norms::Adaptive(norms) => {
+                let Some(condition) = context.condition else { panic!("adaptive layer norm needs a condition") };
                 let scale_shift = norms[which].write(g, condition)?;
-                g.adaptive_norm(x, scale_shift, around.rows)
+                g.adaptive_norm(x, scale_shift, context.rows)
             }
         }
     }
 }
 
 impl TransformerBlock {
-    /// Declares one.
-    pub fn new(list: &mut ParameterList, name: &str, sizes: BlockSizes) -> Result<TransformerBlock, EngineError> {
-        let BlockSizes { width, heads, .. } = sizes;
+    /// Declares a block.
+    pub fn new(list: &mut ParameterList, name: &str, dims: BlockDims) -> Result<TransformerBlock, EngineError> {
+        let BlockDims { width, heads, .. } = dims;
         list.scope(name, |list| {
             Ok(TransformerBlock {
                 heads,
-                norms: Norms::new(list, sizes)?,
+                norms: Norms::new(list, dims)?,
                 qkv: Linear::new(list, "qkv", width, 3 * width)?,
-                joined: Linear::new(list, "joined", width, width)?,
-                widen: Conv::new(list, "widen", width, EXPANSION * width, KERNEL)?,
-                narrow: Linear::new(list, "narrow", EXPANSION * width, width)?,
+                attention_out: Linear::new(list, "joined", width, width)?,
+                up: Conv::new(list, "widen", width, EXPANSION * width, KERNEL)?,
+                down: Linear::new(list, "narrow", EXPANSION * width, width)?,
             })
         })
     }
 
-    /// Writes it, as a block that may be computed again.
-    pub fn write(&self, g: &mut Graph, x: Value, around: Surroundings<'_>) -> Result<Value, EngineError> {
-        let Surroundings { rows, lengths, dropout, .. } = around;
+    /// Adds its forward pass to a graph, as one block for gradient checkpointing.
+    pub fn write(&self, g: &mut Graph, x: Value, context: BlockContext<'_>) -> Result<Value, EngineError> {
+        let BlockContext { rows, lengths, dropout, .. } = context;
         g.block(|g| {
             let x = g.scope("attention", |g| {
-                let y = self.norms.write(g, 0, x, around)?;
+                let y = self.norms.forward(g, 0, x, context)?;
                 let y = self.qkv.write(g, y)?;
                 let y = g.rotary(y, self.heads, rows)?;
                 let y = g.attention(y, self.heads, false, rows, lengths)?;
-                let y = self.joined.write(g, y)?;
+                let y = self.attention_out.write(g, y)?;
                 let y = dropout.write(g, y)?;
                 g.add(x, y)
             })?;
             g.scope("feed_forward", |g| {
-                let y = self.norms.write(g, 1, x, around)?;
-                let y = self.widen.write(g, y, rows, lengths)?;
+                let y = self.norms.forward(g, 1, x, context)?;
+                let y = self.up.write(g, y, rows, lengths)?;
                 let y = g.gelu(y)?;
                 let y = dropout.write(g, y)?;
-                let y = self.narrow.write(g, y)?;
+                let y = self.down.write(g, y)?;
                 let y = dropout.write(g, y)?;
                 g.add(x, y)
             })

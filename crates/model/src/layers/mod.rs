@@ -1,27 +1,30 @@
-//! What models are put together from: each holds its parameters and writes itself into a graph.
+//! Layers: each declares its parameters and adds its forward pass to a graph.
 
 mod affine;
 mod block;
 
 pub use affine::{Conv, Embedding, LayerNorm, Linear};
-pub use block::{BlockSizes, Surroundings, TransformerBlock};
+pub use block::{BlockContext, BlockDims, TransformerBlock};
 
 use tandem_engine::{EngineError, Graph, RngKeys, Value};
 
-/// Dropout while training; nothing while not.
+/// Dropout (Srivastava et al. 2014) in training; the identity otherwise.
 #[derive(Clone, Copy)]
 pub struct Dropout<'a> {
-    /// The share that is dropped.
-    pub share: f64,
-    /// Where the numbers come from; none when nothing is to be dropped.
-    pub draws: Option<&'a RngKeys>,
+    /// The probability of dropping an element.
+    pub p: f64,
+    /// The RNG keys; `None` outside training.
+    pub keys: Option<&'a RngKeys>,
 }
 
 impl Dropout<'_> {
-    /// Drops.
+    /// No dropout.
+    pub const OFF: Dropout<'static> = Dropout { p: 0.0, keys: None };
+
+    /// Adds it to a graph.
     pub fn write(&self, g: &mut Graph, x: Value) -> Result<Value, EngineError> {
-        match self.draws {
-            Some(draws) => g.dropout(x, self.share, draws),
+        match self.keys {
+            Some(keys) => g.dropout(x, self.p, keys),
             None => Ok(x),
         }
     }

@@ -1,7 +1,7 @@
-//! The transformer against PyTorch: losses over steps, and every parameter's first gradient.
+//! The transformer compared with PyTorch: the losses of 20 steps, and every parameter's gradient in the first.
 //!
-//! `tests/data/reference_transformer.json` was made by `tools/reference/engine/make.py`, which has the same formula for weights
-//! and tokens and the same list of parameters. [`on_card`] has what takes an NVIDIA card.
+//! `tools/reference/engine/make.py` wrote `tests/data/reference_transformer.json`; it has the same formula for weights and
+//! tokens and the same list of parameters. [`on_card`] has the tests that need an NVIDIA card.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -29,7 +29,7 @@ const CASE: Case = Case {
 
 const REFERENCE: &str = include_str!("../data/reference_transformer.json");
 
-/// The environment variable that has numbers tried on the first NVIDIA card as well.
+/// If this environment variable is set, the comparison runs on the first NVIDIA card as well.
 const ON_CUDA: &str = "TANDEM_TEST_CUDA";
 
 /// The first NVIDIA card's machine.
@@ -37,28 +37,39 @@ fn cuda() -> Machine {
     Machine::cuda().expect("the CUDA driver can be used").expect("this test needs an NVIDIA card")
 }
 
-/// Norm and stored entries of every parameter's gradient. An entry may be zero by symmetry (the keys' bias is), so it is
-/// held against the size of a usual one.
+/// Compares norm and stored entries of every parameter's gradient. An entry may be zero by symmetry (the keys' bias is), so
+/// errors are relative to a typical entry.
 fn compare_gradients(training: &Training, reference: &Json, bound: f64) {
     let (span, parameters) = (training.gradients(), training.parameters());
-    let told = reference["gradients"].as_array().unwrap();
-    assert_eq!(told.len(), parameters.iter().count());
-    for (told, (_, parameter)) in told.iter().zip(parameters.iter()) {
+    let expected = reference["gradients"].as_array().unwrap();
+    assert_eq!(expected.len(), parameters.iter().count());
+    for (gradient, (_, parameter)) in expected.iter().zip(parameters.iter()) {
         let name = &parameter.name;
-        assert_eq!(told["name"], *name);
+        assert_eq!(gradient["name"], *name);
         let found = &span[parameter.offset as usize..][..parameter.shape.elements() as usize];
-        let (norm, expected) = (found.iter().map(|x| x * x).sum::<f64>().sqrt(), told["norm"].as_f64().unwrap());
+        let (norm, expected) = (found.iter().map(|x| x * x).sum::<f64>().sqrt(), gradient["norm"].as_f64().unwrap());
         assert!((norm / expected - 1.0).abs() <= bound, "{name}: norm {norm}, PyTorch has {expected}");
-        let usual = expected / (found.len() as f64).sqrt();
-        for entry in told["entries"].as_array().unwrap() {
+        let typical = expected / (found.len() as f64).sqrt();
+        for entry in gradient["entries"].as_array().unwrap() {
             let (at, expected) = (entry["at"].as_u64().unwrap() as usize, entry["value"].as_f64().unwrap());
-            let error = (found[at] - expected).abs() / expected.abs().max(usual);
+            let error = (found[at] - expected).abs() / expected.abs().max(typical);
             assert!(error <= bound, "{name}[{at}]: {}, PyTorch has {expected}", found[at]);
         }
     }
 }
 
-fn check(machine: &Machine, precision: DType, name: &str, gradient_bound: f64, loss_bound: f64) {
+/// Allowed relative errors.
+#[derive(Clone, Copy)]
+struct Bounds {
+    gradients: f64,
+    losses: f64,
+}
+
+const F32_BOUNDS: Bounds = Bounds { gradients: 1e-4, losses: 1e-4 };
+/// When it clips, PyTorch divides by the norm plus 1e-6, which changes losses in about their tenth digit.
+const F64_BOUNDS: Bounds = Bounds { gradients: 1e-9, losses: 1e-7 };
+
+fn check(machine: &Machine, precision: DType, name: &str, bounds: Bounds) {
     let reference: Json = serde_json::from_str(REFERENCE).unwrap();
     let losses = reference[name]["losses"].as_array().unwrap();
     assert_eq!(losses.len(), 20);
@@ -66,30 +77,29 @@ fn check(machine: &Machine, precision: DType, name: &str, gradient_bound: f64, l
     for (step, expected) in losses.iter().enumerate() {
         let (found, expected) = (training.loss(), expected.as_f64().unwrap());
         let error = (found / expected - 1.0).abs();
-        assert!(error <= loss_bound, "{name}, step {step}: loss {found}, PyTorch has {expected}");
+        assert!(error <= bounds.losses, "{name}, step {step}: loss {found}, PyTorch has {expected}");
         if step == 0 {
-            compare_gradients(&training, &reference[name], gradient_bound);
+            compare_gradients(&training, &reference[name], bounds.gradients);
         }
         training.update();
     }
 }
 
 #[test]
-fn twenty_steps_in_f32_are_those_of_pytorch() {
-    check(&Machine::cpu(), DType::F32, "f32", 1e-4, 1e-4);
+fn twenty_steps_in_f32_match_pytorch() {
+    check(&Machine::cpu(), DType::F32, "f32", F32_BOUNDS);
     if std::env::var_os(ON_CUDA).is_some() {
-        check(&cuda(), DType::F32, "f32", 1e-4, 1e-4);
+        check(&cuda(), DType::F32, "f32", F32_BOUNDS);
     }
 }
 
-/// PyTorch divides by the norm plus 1e-6 when it clips, which losses see in their tenth digit or so.
 #[test]
-fn twenty_steps_in_f64_are_those_of_pytorch() {
-    check(&Machine::cpu(), DType::F64, "f64", 1e-9, 1e-7);
+fn twenty_steps_in_f64_match_pytorch() {
+    check(&Machine::cpu(), DType::F64, "f64", F64_BOUNDS);
 }
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn cuda_twenty_steps_in_f32_are_those_of_pytorch() {
-    check(&cuda(), DType::F32, "f32", 1e-4, 1e-4);
+fn cuda_twenty_steps_in_f32_match_pytorch() {
+    check(&cuda(), DType::F32, "f32", F32_BOUNDS);
 }

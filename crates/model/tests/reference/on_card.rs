@@ -1,7 +1,7 @@
-//! What is promised of training on a card: PyTorch's losses, the same bits twice, and no memory that grows.
+//! Training on a card: losses match PyTorch, two runs are bit-identical, and memory does not grow.
 //!
-//! `tools/reference/engine/steps.py FILE` trains the same model with PyTorch on the card at hand; the file it writes is named
-//! by an environment variable. The bodies are tried on the CPU with a small model.
+//! `tools/reference/engine/steps.py FILE` trains the same model with PyTorch on the same card; an environment variable names
+//! the file. The test bodies also run on the CPU, with a small model.
 
 use serde_json::Value as Json;
 use tandem_device::{DType, Machine};
@@ -11,11 +11,11 @@ use tandem_model::TransformerSizes;
 use crate::cuda;
 use crate::training::{Case, Training};
 
-/// The environment variable that names what `steps.py` wrote.
+/// The environment variable that names the file of `steps.py`.
 const REFERENCE: &str = "TANDEM_TORCH_REFERENCE";
 
-/// The small model of `tandem bench step`. The formula's fractions are halved: what is left is how PyTorch starts matrices of
-/// 256 columns.
+/// The small model of `tandem bench step`. The formula's fractions are halved, to the scale of PyTorch's initialisation of
+/// matrices with 256 columns.
 const SMALL: Case = Case {
     sizes: TransformerSizes { width: 256, layers: 4, heads: 4, vocabulary: 1024 },
     batch: 32,
@@ -23,7 +23,7 @@ const SMALL: Case = Case {
     scale: 0.5,
     lr: 1e-4,
 };
-/// The same for a CPU.
+/// A small model for the CPU.
 const TINY: Case = Case {
     sizes: TransformerSizes { width: 32, layers: 1, heads: 2, vocabulary: 40 },
     batch: 2,
@@ -33,48 +33,48 @@ const TINY: Case = Case {
 };
 
 const STEPS: usize = 200;
-/// Steps whose mean loss is judged as one: five runs are too few for the range of a single step.
+/// Steps whose mean loss is compared: five runs are too few for the range of a single step.
 const WINDOW: usize = 20;
 
 fn train(machine: &Machine, case: Case, precision: DType) -> Training {
     Training::new(machine, case, precision, &UpdateSpec { clip: None, clears: false, ..UpdateSpec::default() })
 }
 
-/// The mean losses of a few steps: ours, and what PyTorch's were.
+/// The mean loss of a window of steps: ours and PyTorch's.
 #[derive(Debug, PartialEq)]
-struct Judged {
+struct WindowLoss {
     first: usize,
     ours: f64,
-    /// The smallest and the largest of the bf16 runs.
+    /// Minimum and maximum of PyTorch's bf16 runs.
     range: [f64; 2],
-    /// Of the run in f32.
+    /// PyTorch's run in f32.
     exact: f64,
 }
 
-impl Judged {
-    /// How far outside the range it is allowed to be: as far as the range is wide, or as far as the bf16 runs themselves are
-    /// from the run in f32, whichever is more. Runs whose weights differ by one ulp mostly round to the same bf16 weights and
-    /// then to the same sums; their range says how training spreads, not what other roundings may do.
+impl WindowLoss {
+    /// The allowed distance from the range: the width of the range, or the distance of the bf16 runs from the f32 run, whichever
+    /// is larger. Runs whose weights differ by one ulp mostly round to the same bf16 weights and then to the same sums, so
+    /// their range shows how training diverges, not the effect of a different rounding.
     fn allowance(&self) -> f64 {
         let [low, high] = self.range;
         (high - low).max((high - self.exact).abs()).max((low - self.exact).abs())
     }
 
-    /// How far outside the range it is.
+    /// The distance of our loss from the range.
     fn outside(&self) -> f64 {
         let [low, high] = self.range;
         (low - self.ours).max(self.ours - high).max(0.0)
     }
 }
 
-/// Every [`WINDOW`] steps of `ours` beside the same steps of `runs` and of `exact`.
-fn judge(ours: &[f64], runs: &[Vec<f64>], exact: &[f64]) -> Vec<Judged> {
+/// Compares `ours` with the bf16 `runs` and the f32 run `exact`, window by window.
+fn compare(ours: &[f64], runs: &[Vec<f64>], exact: &[f64]) -> Vec<WindowLoss> {
     assert!(runs.iter().all(|run| run.len() == ours.len()) && exact.len() == ours.len());
     let mean = |losses: &[f64], first: usize| losses[first..first + WINDOW].iter().sum::<f64>() / WINDOW as f64;
     let window = |first: usize| {
         let means = || runs.iter().map(|run| mean(run, first));
         let range = [means().fold(f64::INFINITY, f64::min), means().fold(f64::NEG_INFINITY, f64::max)];
-        Judged { first, ours: mean(ours, first), range, exact: mean(exact, first) }
+        WindowLoss { first, ours: mean(ours, first), range, exact: mean(exact, first) }
     };
     (0..ours.len()).step_by(WINDOW).map(window).collect()
 }
@@ -107,25 +107,25 @@ fn cuda_small_against_pytorch() {
     println!("f32: largest of all {:.2e}; at step {STEPS} {:.2e}", worst(&errors), errors[STEPS - 1]);
 
     let mixed = train(&machine, SMALL, DType::BF16).losses(STEPS);
-    let judged = judge(&mixed, &runs, &exact);
+    let windows = compare(&mixed, &runs, &exact);
     println!("bf16, mean losses of {WINDOW} steps:");
     println!("   from        ours   PyTorch, five runs      PyTorch f32   outside   allowed");
-    for row in &judged {
+    for row in &windows {
         let ([low, high], outside, allowed) = (row.range, row.outside(), row.allowance());
         let (first, ours, exact) = (row.first, row.ours, row.exact);
         println!("  {first:5}  {ours:.7}  {low:.7}..{high:.7}  {exact:.7}  {outside:.1e}  {allowed:.1e}");
     }
 
-    assert!(full[STEPS - 1] < 0.99 * full[0], "nothing was learnt: {} to {}", full[0], full[STEPS - 1]);
+    assert!(full[STEPS - 1] < 0.99 * full[0], "the loss does not decrease: {} to {}", full[0], full[STEPS - 1]);
     assert!(worst(&errors[..20]) <= 1e-4, "f32, the first 20 steps");
     assert!(errors[STEPS - 1] <= 1e-2, "f32, step {STEPS}");
-    for row in &judged {
+    for row in &windows {
         assert!(row.outside() <= row.allowance(), "bf16: {row:?}");
     }
 }
 
-/// Two runs of so many steps: losses and what was learnt, bit for bit.
-fn twice_the_same(machine: &Machine, case: Case, precision: DType, steps: usize) {
+/// Two runs of `steps` steps have bit-identical losses and training states.
+fn check_reproducible(machine: &Machine, case: Case, precision: DType, steps: usize) {
     let run = || {
         let mut training = train(machine, case, precision);
         let losses: Vec<u64> = training.losses(steps).into_iter().map(f64::to_bits).collect();
@@ -133,30 +133,30 @@ fn twice_the_same(machine: &Machine, case: Case, precision: DType, steps: usize)
     };
     let (first, second) = (run(), run());
     let differs = first.0.iter().zip(&second.0).position(|(a, b)| a != b);
-    assert_eq!(differs, None, "{precision:?}: a step whose loss differs");
+    assert_eq!(differs, None, "{precision:?}: the first step whose loss differs");
     let differing = first.1.iter().zip(&second.1).filter(|(a, b)| a != b).count();
-    assert_eq!((differing, first.1.len()), (0, second.1.len()), "{precision:?}: numbers that differ");
+    assert_eq!((differing, first.1.len()), (0, second.1.len()), "{precision:?}: values that differ");
     let last = first.0.last().map(|bits| f64::from_bits(*bits));
-    println!("{precision:?}: {steps} steps twice, {} numbers the same, last loss {last:?}", first.1.len());
+    println!("{precision:?}: {steps} steps twice, {} values identical, last loss {last:?}", first.1.len());
 }
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn cuda_two_runs_of_500_steps_give_the_same_bits() {
     let machine = cuda();
-    twice_the_same(&machine, SMALL, DType::F32, 500);
-    twice_the_same(&machine, SMALL, DType::BF16, 500);
+    check_reproducible(&machine, SMALL, DType::F32, 500);
+    check_reproducible(&machine, SMALL, DType::BF16, 500);
 }
 
 #[test]
 fn two_runs_give_the_same_bits() {
     for precision in [DType::F32, DType::BF16] {
-        twice_the_same(&Machine::cpu(), TINY, precision, 5);
+        check_reproducible(&Machine::cpu(), TINY, precision, 5);
     }
 }
 
-/// Runs so many steps after a few, and compares what the driver and our counters say before and after.
-fn nothing_grows(machine: &Machine, case: Case, steps: usize) {
+/// After a few steps, `steps` more change neither the driver's free memory nor our counters.
+fn check_no_growth(machine: &Machine, case: Case, steps: usize) {
     let mut training = train(machine, case, DType::BF16);
     let mut run = |steps: usize| {
         for _ in 0..steps {
@@ -176,23 +176,23 @@ fn nothing_grows(machine: &Machine, case: Case, steps: usize) {
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn cuda_ten_thousand_replays_leave_free_memory_as_it_was() {
-    nothing_grows(&cuda(), SMALL, 10_000);
+fn cuda_ten_thousand_replays_do_not_change_free_memory() {
+    check_no_growth(&cuda(), SMALL, 10_000);
 }
 
 #[test]
-fn replays_leave_the_free_memory_of_a_simulated_card_as_it_was() {
-    nothing_grows(&Machine::simulated("1x1GiB".parse().unwrap()), TINY, 20);
+fn replays_do_not_change_the_free_memory_of_a_simulated_card() {
+    check_no_growth(&Machine::simulated("1x1GiB".parse().unwrap()), TINY, 20);
 }
 
 #[test]
-fn a_window_is_judged_by_the_range_and_by_the_distance_to_f32() {
+fn a_window_is_compared_with_the_range_and_the_distance_to_f32() {
     let check = |ours: f64, outside: f64, holds: bool| {
         let runs = vec![vec![5.0; 40], vec![5.25; 40]];
-        let judged = judge(&[ours; 40], &runs, &[5.5; 40]);
-        assert_eq!((judged.len(), judged[1].first, judged[1].range), (2, 20, [5.0, 5.25]));
-        assert_eq!((judged[1].outside(), judged[1].allowance()), (outside, 0.5));
-        assert_eq!(judged.iter().all(|row| row.outside() <= row.allowance()), holds);
+        let windows = compare(&[ours; 40], &runs, &[5.5; 40]);
+        assert_eq!((windows.len(), windows[1].first, windows[1].range), (2, 20, [5.0, 5.25]));
+        assert_eq!((windows[1].outside(), windows[1].allowance()), (outside, 0.5));
+        assert_eq!(windows.iter().all(|row| row.outside() <= row.allowance()), holds);
     };
     check(5.125, 0.0, true);
     check(5.5, 0.25, true);

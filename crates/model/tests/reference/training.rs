@@ -1,4 +1,4 @@
-//! The transformer in a session, with weights and tokens by the formula that `tools/reference/engine` has too.
+//! The transformer in a session, with weights and tokens from the formula that `tools/reference/engine` uses as well.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use tandem_model::{Transformer, TransformerSizes};
 const TOKENS_KEY: u32 = 1000;
 const TARGETS_KEY: u32 = 1001;
 
-/// What is trained, and how.
+/// A training configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     pub(crate) sizes: TransformerSizes,
     pub(crate) batch: u32,
     pub(crate) length: u32,
-    /// What fractions are multiplied with, a power of two.
+    /// Factor of the fractions, a power of two.
     pub(crate) scale: f64,
     pub(crate) lr: f64,
 }
 
-/// A 32-bit number for a place: two odd multipliers, two folds.
+/// A 32-bit hash of key and index: two odd multipliers, two xor-shifts.
 fn scrambled(key: u32, i: u32) -> u32 {
     let x = key.wrapping_mul(0x9E37_79B1).wrapping_add(i.wrapping_mul(0x85EB_CA77)).wrapping_add(0xC2B2_AE3D);
     let x = (x ^ (x >> 15)).wrapping_mul(0x2C1B_3C6D);
@@ -43,7 +43,7 @@ impl Case {
         (0..count).map(|i| (scrambled(key, i) % self.sizes.vocabulary) as i32).collect()
     }
 
-    /// The whole span as the formula has it. Keys are places in the list; gains have 1 added.
+    /// The initial span. The key of a parameter is its index in the list; gains have 1 added.
     fn start(&self, parameters: &Parameters) -> Vec<f64> {
         let mut span = vec![0.0; parameters.elements() as usize];
         for (key, (_, parameter)) in (0..).zip(parameters.iter()) {
@@ -56,7 +56,7 @@ impl Case {
     }
 }
 
-/// A training under way. Every step has the same batch.
+/// A training run. Every step has the same batch.
 pub(crate) struct Training {
     case: Case,
     parameters: Arc<Parameters>,
@@ -68,7 +68,7 @@ pub(crate) struct Training {
 }
 
 impl Training {
-    /// On the first card of `machine`, in an arena of exactly what it takes. Without a moving average, whatever `update` says.
+    /// On the first card of `machine`, in an arena of exactly the size it needs. Without an EMA, whatever `update` says.
     pub(crate) fn new(machine: &Machine, case: Case, precision: DType, update: &UpdateSpec) -> Training {
         let model = Transformer::new(case.sizes).unwrap();
         let spec = UpdateSpec { average: false, ..update.clone() };
@@ -88,14 +88,14 @@ impl Training {
 
     fn prepare(&self) {
         let start = self.case.start(&self.parameters);
-        let narrow = || start.iter().map(|&x| x as f32).collect::<Vec<_>>();
+        let in_f32 = || start.iter().map(|&x| x as f32).collect::<Vec<_>>();
         match self.precision {
             DType::F64 => self.session.write_span(ParameterSpan::Parameters, &start),
-            _ => self.session.write_span(ParameterSpan::Parameters, &narrow()),
+            _ => self.session.write_span(ParameterSpan::Parameters, &in_f32()),
         }
         .unwrap();
         if self.precision == DType::BF16 {
-            let compute: Vec<bf16> = narrow().into_iter().map(bf16::from_f32).collect();
+            let compute: Vec<bf16> = in_f32().into_iter().map(bf16::from_f32).collect();
             self.session.write_span(ParameterSpan::Compute, &compute).unwrap();
         }
     }
@@ -115,12 +115,12 @@ impl Training {
         }
     }
 
-    /// Forward and backward, queued.
+    /// Queues forward and backward pass.
     pub(crate) fn accumulate(&mut self) {
         self.session.run_from(self.accumulate, &self.batch, &[]).unwrap();
     }
 
-    /// Forward and backward; waits for the loss.
+    /// Forward and backward pass; waits for the loss.
     pub(crate) fn loss(&mut self) -> f64 {
         self.accumulate();
         let fetch = self.session.fetch(self.accumulate).unwrap();
@@ -128,12 +128,12 @@ impl Training {
     }
 
     pub(crate) fn update(&mut self) {
-        let (wide, narrow) = ([self.case.lr], [self.case.lr as f32]);
-        let lr = if self.precision == DType::F64 { HostValue::F64(&wide) } else { HostValue::F32(&narrow) };
+        let (in_f64, in_f32) = ([self.case.lr], [self.case.lr as f32]);
+        let lr = if self.precision == DType::F64 { HostValue::F64(&in_f64) } else { HostValue::F32(&in_f32) };
         self.session.run(self.update, None, &[("lr", lr)]).unwrap();
     }
 
-    /// The losses of so many steps.
+    /// The losses of `steps` steps.
     pub(crate) fn losses(&mut self, steps: usize) -> Vec<f64> {
         let step = |_| {
             let loss = self.loss();
@@ -143,7 +143,7 @@ impl Training {
         (0..steps).map(step).collect()
     }
 
-    /// Every bit that was learnt: parameters and both moments, in f32.
+    /// The bits of parameters and both moments, in f32.
     pub(crate) fn bits(&self) -> Vec<u32> {
         let spans = [ParameterSpan::Parameters, ParameterSpan::FirstMoment, ParameterSpan::SecondMoment];
         spans.into_iter().flat_map(|span| self.session.read_span::<u32>(span).unwrap()).collect()
