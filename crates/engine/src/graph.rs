@@ -161,10 +161,10 @@ impl Graph {
     ) -> Result<T, EngineError> {
         self.scope.push(name.into());
         self.label = self.scope.join(".").into();
-        let made = build(self);
+        let built = build(self);
         self.scope.pop();
         self.label = self.scope.join(".").into();
-        made
+        built
     }
 
     /// Marks the nodes added inside `build` as one block for gradient checkpointing: the backward pass may recompute them
@@ -175,9 +175,9 @@ impl Graph {
         }
         self.block = Some(BlockId(self.num_blocks));
         self.num_blocks += 1;
-        let made = build(self);
+        let built = build(self);
         self.block = None;
-        made
+        built
     }
 
     /// Number of checkpointing blocks so far.

@@ -89,9 +89,9 @@ impl ParameterList {
         declare: impl FnOnce(&mut ParameterList) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
         self.scope.push(name.into());
-        let made = declare(self);
+        let declared = declare(self);
         self.scope.pop();
-        made
+        declared
     }
 
     /// Declares a matrix (or embedding table, or convolution kernel): weight decay applies.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preset {
-    /// About 2 million parameters: demos on a CPU.
+    /// About 1.9 million parameters: demos on a CPU.
     Nano,
     /// About 11 million.
     Tiny,
@@ -120,11 +120,11 @@ mod tests {
 
     #[test]
     fn presets_have_the_number_of_parameters_that_their_docs_state() {
-        let stated = [2e6, 11e6, 32e6, 104e6, 465e6];
+        let stated = [1.9e6, 11e6, 32e6, 104e6, 465e6];
         for (preset, stated) in Preset::ALL.into_iter().zip(stated) {
             let count = Acoustic::new(preset.sizes(), 100, 80).unwrap().parameters().count() as f64;
             let ratio = count / stated;
-            assert!((0.95..1.05).contains(&ratio), "{}: {:.1} million", preset.name(), count / 1e6);
+            assert!((0.97..1.03).contains(&ratio), "{}: {:.1} million", preset.name(), count / 1e6);
         }
     }
 }
