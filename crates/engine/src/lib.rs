@@ -6,7 +6,7 @@
 //!    the trainable weights.
 //! 2. [`Graph`] is a program under construction: a model defines it, and [`Graph::accumulate`] appends the backward pass.
 //!    The ops are in [`ops`], one file each; [`Op`] is the trait they implement.
-//! 3. [`Program`] is a compiled graph: a list of [`Launch`]es with every address fixed by a [`MemoryPlan`]. [`fit`] compiles
+//! 3. [`Program`] is a compiled graph: a list of [`Launch`]es with every address fixed by a [`MemoryPlan`]. [`fit()`] compiles
 //!    one that stays below a memory limit. [`update_program`] is the optimizer step, [`Schedule`] its learning rate.
 //! 4. [`ProgramSet`] holds all programs of a model and every byte they take; [`Session`] allocates those bytes and runs the
 //!    programs on a device.

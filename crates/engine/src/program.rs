@@ -13,7 +13,7 @@ use crate::lower::{Launch, Region};
 use crate::memory_plan::MemoryPlan;
 use crate::tensor::TensorType;
 
-use compile::Compiler;
+use compile::GraphCompiler;
 pub(crate) use side_stream::{SIDE_STREAM_OPS_IN_FLIGHT, SideStreamOp};
 
 /// A named tensor at a fixed offset of its region.
@@ -81,7 +81,7 @@ impl Program {
     /// Compiles `graph`. `inputs` is the layout of its batch: an input that the layout lacks is an error, a field that the
     /// graph does not read is allowed. `states` are those of the session so far; new ones are appended.
     pub fn compile(graph: &Graph, inputs: &NamedLayout, states: &mut NamedLayout) -> Result<Program, EngineError> {
-        Compiler::new(graph, inputs, states).run()
+        GraphCompiler::new(graph, inputs, states).run()
     }
 
     /// The layout of its batch.

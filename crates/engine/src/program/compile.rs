@@ -16,7 +16,7 @@ use crate::op::WriteMode;
 use crate::schedule::{Destination, Item, persistent_leaf, schedule};
 use crate::tensor::TensorType;
 
-pub(super) struct Compiler<'g> {
+pub(super) struct GraphCompiler<'g> {
     graph: &'g Graph,
     states: &'g mut NamedLayout,
     items: Vec<Item>,
@@ -41,10 +41,10 @@ struct Buffers {
     overwritten: Vec<Option<usize>>,
 }
 
-impl<'g> Compiler<'g> {
-    pub(super) fn new(graph: &'g Graph, inputs: &NamedLayout, states: &'g mut NamedLayout) -> Compiler<'g> {
+impl<'g> GraphCompiler<'g> {
+    pub(super) fn new(graph: &'g Graph, inputs: &NamedLayout, states: &'g mut NamedLayout) -> GraphCompiler<'g> {
         let items = schedule(graph);
-        Compiler {
+        GraphCompiler {
             graph,
             states,
             side_stream: side_stream_items(graph, &items),
