@@ -1,42 +1,43 @@
-//! The backward host kernels. A piece of the gradient is one row, all heads of it, because every query adds to every key.
+//! The backward host kernels. A unit of work is one row with all its heads, because every query adds to every key.
 
 use tandem_device::host::{self, Matrix, gemm_into};
 use tandem_device::{Element, HostArgs};
 
-use super::{Heads, QUERIES_OF_A_TILE, widened};
+use super::{Heads, QUERIES_PER_TILE, to_acc};
 use crate::ops::frames::{cut, filled};
 use crate::ops::norm::dot;
 use crate::real::{Float, Real};
 
-/// Numbers whose GEMMs one thread sums: about 10 µs of work.
-const NUMBERS_OF_A_PIECE: usize = 32 * 1024;
+/// Elements of O per unit of work of [`delta`]: about 10 µs.
+const DELTA_CHUNK: usize = 32 * 1024;
 
-/// What the forward pass left of the valid frames of one row, and the gradient of its result.
+/// The valid frames of one row: saved tensors of the forward pass, `delta` and `dout`.
 struct Row<'a, F> {
     qkv: &'a [F],
-    sums: &'a [F],
-    levels: &'a [F],
-    gradient: &'a [F],
+    lse: &'a [F],
+    delta: &'a [F],
+    dout: &'a [F],
     valid: usize,
 }
 
-/// Scores of one tile, and their gradients.
+/// The probabilities of one tile, and the gradients of its scores.
 struct Tile<F> {
-    weights: Vec<F>,
-    slopes: Vec<F>,
+    p: Vec<F>,
+    ds: Vec<F>,
 }
 
-/// Products of each head's mixture with its gradient. Those of padding mean nothing, and are not read.
-pub(super) fn levels<T: Real>(args: &mut HostArgs<'_>) {
-    let (size, mixtures, gradient) = (args.u32(1) as usize, args.read::<T>(2), args.read::<T>(3));
-    let of_a_piece = (NUMBERS_OF_A_PIECE / size).max(1);
+/// delta = rowsum(dO * O) of each head. The values of padding are meaningless and never read.
+pub(super) fn delta<T: Real>(args: &mut HostArgs<'_>) {
+    let (head_dim, out, dout) = (args.u32(1) as usize, args.read::<T>(2), args.read::<T>(3));
+    let rows_per_chunk = (DELTA_CHUNK / head_dim).max(1);
     let workers = args.workers();
-    workers.each_chunk(args.write::<T::Acc>(4), of_a_piece, |piece, out| {
-        let part = piece * of_a_piece * size..(piece * of_a_piece + out.len()) * size;
-        let (of_mixtures, of_gradient) = (&mut Vec::new(), &mut Vec::new());
-        let mixtures = widened(&mixtures[part.clone()], of_mixtures).chunks_exact(size);
-        let gradient = widened(&gradient[part], of_gradient).chunks_exact(size);
-        out.iter_mut().zip(mixtures.zip(gradient)).for_each(|(out, (mixture, gradient))| *out = dot(mixture, gradient));
+    workers.each_chunk(args.write::<T::Acc>(4), rows_per_chunk, |chunk, delta| {
+        let first = chunk * rows_per_chunk;
+        let elements = first * head_dim..(first + delta.len()) * head_dim;
+        let (out_buffer, dout_buffer) = (&mut Vec::new(), &mut Vec::new());
+        let out = to_acc(&out[elements.clone()], out_buffer).chunks_exact(head_dim);
+        let dout = to_acc(&dout[elements], dout_buffer).chunks_exact(head_dim);
+        delta.iter_mut().zip(out.zip(dout)).for_each(|(delta, (out, dout))| *delta = dot(out, dout));
     });
 }
 
@@ -44,87 +45,82 @@ pub(super) fn host<T: Real<Acc: host::GemmFloat>>(args: &mut HostArgs<'_>) {
     let (batch, heads) = (args.u32(0) as usize, Heads::of(args));
     let (columns, width) = (heads.columns(), heads.width());
     let (starts, lengths) = (&args.read::<u32>(5)[..=batch], args.read::<i32>(6));
-    let (qkv, gradient) = (args.read::<T>(4), args.read::<T>(9));
-    let (sums, levels) = (args.read::<T::Acc>(7), args.read::<T::Acc>(8));
+    let (qkv, dout) = (args.read::<T>(4), args.read::<T>(9));
+    let (lse, delta) = (args.read::<T::Acc>(7), args.read::<T::Acc>(8));
     let workers = args.workers();
     let out = cut(args.write::<T>(10), starts.windows(2).map(|ends| (ends[1] - ends[0]) as usize * columns));
     workers.each_part(out, |row, out| {
         let (first, valid) = (starts[row] as usize, filled(lengths[row], out.len() / columns));
         out.fill(T::store(T::Acc::zero()));
-        let (of_qkv, of_gradient) = (&mut Vec::new(), &mut Vec::new());
+        let (qkv_buffer, dout_buffer) = (&mut Vec::new(), &mut Vec::new());
         let row = Row {
-            qkv: widened(&qkv[first * columns..][..valid * columns], of_qkv),
-            sums: &sums[first * heads.count..][..valid * heads.count],
-            levels: &levels[first * heads.count..][..valid * heads.count],
-            gradient: widened(&gradient[first * width..][..valid * width], of_gradient),
+            qkv: to_acc(&qkv[first * columns..][..valid * columns], qkv_buffer),
+            lse: &lse[first * heads.count..][..valid * heads.count],
+            delta: &delta[first * heads.count..][..valid * heads.count],
+            dout: to_acc(&dout[first * width..][..valid * width], dout_buffer),
             valid,
         };
-        in_wide(&mut out[..valid * columns], |out| row.gradient_into(heads, out));
+        accumulate_in_acc(&mut out[..valid * columns], |out| row.gradient_into(heads, out));
     });
 }
 
-/// Lets `work` write zeros and sums in the wide type, and stores them.
-fn in_wide<T: Real>(out: &mut [T], work: impl FnOnce(&mut [T::Acc])) {
+/// Calls `work` with zeros in the accumulator type to add to, and stores the sums in `out`.
+fn accumulate_in_acc<T: Real>(out: &mut [T], work: impl FnOnce(&mut [T::Acc])) {
     if T::DTYPE == <T::Acc as Element>::DTYPE {
         return work(bytemuck::cast_slice_mut(out));
     }
-    let mut wide = vec![T::Acc::zero(); out.len()];
-    work(&mut wide);
-    out.iter_mut().zip(&wide).for_each(|(out, &wide)| *out = T::store(wide));
+    let mut acc = vec![T::Acc::zero(); out.len()];
+    work(&mut acc);
+    out.iter_mut().zip(&acc).for_each(|(out, &acc)| *out = T::store(acc));
 }
 
 impl<F: Float + host::GemmFloat> Row<'_, F> {
-    /// The gradient of queries, keys and values, added to `out`, which is zero.
+    /// Adds dQ, dK and dV to `out`, which is zero.
     fn gradient_into(&self, heads: Heads, out: &mut [F]) {
-        let most = (QUERIES_OF_A_TILE as usize).min(self.valid);
-        let room = || vec![F::zero(); most * self.valid];
-        let mut tile = Tile { weights: room(), slopes: room() };
+        let most = (QUERIES_PER_TILE as usize).min(self.valid);
+        let zeros = || vec![F::zero(); most * self.valid];
+        let mut tile = Tile { p: zeros(), ds: zeros() };
         for head in 0..heads.count {
-            for first in (0..self.valid).step_by(QUERIES_OF_A_TILE as usize) {
+            for first in (0..self.valid).step_by(QUERIES_PER_TILE as usize) {
                 self.add_tile(heads, head, first, &mut tile, out);
             }
         }
     }
 
-    /// What the queries from `first` on add for one head.
+    /// Adds the gradients of one head that come from the tile of queries from `first` on.
     fn add_tile(&self, heads: Heads, head: usize, first: usize, tile: &mut Tile<F>, out: &mut [F]) {
-        let (columns, width, size) = (heads.columns(), heads.width(), heads.size);
-        let queries = (self.valid - first).min(QUERIES_OF_A_TILE as usize);
-        let keys = heads.keys_before(first + queries, self.valid);
-        let (weights, slopes) = (&mut tile.weights[..queries * keys], &mut tile.slopes[..queries * keys]);
-        let (at, scale, one) = (head * size, heads.scale(), F::of(1.0));
+        let (columns, width, head_dim) = (heads.columns(), heads.width(), heads.head_dim);
+        let queries = (self.valid - first).min(QUERIES_PER_TILE as usize);
+        let keys = heads.visible_keys(first + queries, self.valid);
+        let (p, ds) = (&mut tile.p[..queries * keys], &mut tile.ds[..queries * keys]);
+        let (at, softmax_scale, one) = (head * head_dim, heads.softmax_scale(), F::of(1.0));
         let (q, k, v) = (&self.qkv[first * columns + at..], &self.qkv[width + at..], &self.qkv[2 * width + at..]);
-        let gradient = Matrix::rows(&self.gradient[first * width + at..], width);
-        let wide = [queries, keys, size];
-        gemm_into(wide, Matrix::rows(q, columns), Matrix::transposed(k, columns), (weights, keys), scale, false);
-        gemm_into(wide, gradient, Matrix::transposed(v, columns), (slopes, keys), one, false);
-        for (i, (weights, slopes)) in weights.chunks_exact_mut(keys).zip(slopes.chunks_exact_mut(keys)).enumerate() {
-            self.finish_query(heads, (head, first + i), weights, slopes);
+        let dout = Matrix::rows(&self.dout[first * width + at..], width);
+        let dims = [queries, keys, head_dim];
+        gemm_into(dims, Matrix::rows(q, columns), Matrix::transposed(k, columns), (p, keys), softmax_scale, false);
+        gemm_into(dims, dout, Matrix::transposed(v, columns), (ds, keys), one, false);
+        for (i, (p, ds)) in p.chunks_exact_mut(keys).zip(ds.chunks_exact_mut(keys)).enumerate() {
+            self.softmax_backward(heads, head, first + i, p, ds);
         }
-        let turned = Matrix::transposed(weights, keys);
-        gemm_into([keys, size, queries], turned, gradient, (&mut out[2 * width + at..], columns), one, true);
-        let of_queries = (&mut out[first * columns + at..], columns);
-        gemm_into(
-            [queries, size, keys],
-            Matrix::rows(slopes, keys),
-            Matrix::rows(k, columns),
-            of_queries,
-            scale,
-            false,
-        );
-        let (turned, of_keys) = (Matrix::transposed(slopes, keys), (&mut out[width + at..], columns));
-        gemm_into([keys, size, queries], turned, Matrix::rows(q, columns), of_keys, scale, true);
+        let dv = (&mut out[2 * width + at..], columns);
+        gemm_into([keys, head_dim, queries], Matrix::transposed(p, keys), dout, dv, one, true);
+        let dq = (&mut out[first * columns + at..], columns);
+        let (ds_rows, k_rows) = (Matrix::rows(ds, keys), Matrix::rows(k, columns));
+        gemm_into([queries, head_dim, keys], ds_rows, k_rows, dq, softmax_scale, false);
+        let dk = (&mut out[width + at..], columns);
+        let ds_transposed = Matrix::transposed(ds, keys);
+        gemm_into([keys, head_dim, queries], ds_transposed, Matrix::rows(q, columns), dk, softmax_scale, true);
     }
 
-    /// From scores to weights, and from the gradients of weights to those of scores, for one query.
-    fn finish_query(&self, heads: Heads, (head, query): (usize, usize), weights: &mut [F], slopes: &mut [F]) {
-        let seen = heads.keys_before(query + 1, weights.len());
-        let (sum, level) = (self.sums[query * heads.count + head], self.levels[query * heads.count + head]);
-        weights[seen..].fill(F::zero());
-        slopes[seen..].fill(F::zero());
-        for (weight, slope) in weights[..seen].iter_mut().zip(&mut slopes[..seen]) {
-            *weight = (*weight - sum).exp();
-            *slope = (*weight * (*slope - level)).flushed();
+    /// Scores to probabilities P, and dP to dS = P * (dP - delta), for one query.
+    fn softmax_backward(&self, heads: Heads, head: usize, query: usize, p: &mut [F], ds: &mut [F]) {
+        let visible = heads.visible_keys(query + 1, p.len());
+        let (lse, delta) = (self.lse[query * heads.count + head], self.delta[query * heads.count + head]);
+        p[visible..].fill(F::zero());
+        ds[visible..].fill(F::zero());
+        for (p, ds) in p[..visible].iter_mut().zip(&mut ds[..visible]) {
+            *p = (*p - lse).exp();
+            *ds = (*p * (*ds - delta)).flushed();
         }
     }
 }
@@ -133,15 +129,15 @@ impl<F: Float + host::GemmFloat> Row<'_, F> {
 mod tests {
     use super::*;
 
-    /// They are what two GEMMs read, each of them once per channel.
+    /// Two GEMMs read them, each element once per channel.
     #[test]
-    fn weights_and_slopes_of_far_keys_are_no_subnormals() {
-        let heads = Heads { count: 1, size: 4, causal: false };
-        let row = Row { qkv: &[], sums: &[0.0_f32], levels: &[0.0], gradient: &[], valid: 1 };
-        let mut weights: Vec<f32> = (0..400).map(|i| -0.3 * i as f32).collect();
-        let mut slopes = vec![1e-6; 400];
-        row.finish_query(heads, (0, 0), &mut weights, &mut slopes);
-        assert!(weights.iter().chain(&slopes).all(|x| !x.is_subnormal()));
-        assert!(slopes.iter().any(|&x| x > 0.0 && x < 1e-37), "the smallest that are normal are kept");
+    fn probabilities_and_score_gradients_of_distant_keys_are_not_subnormal() {
+        let heads = Heads { count: 1, head_dim: 4, causal: false };
+        let row = Row { qkv: &[], lse: &[0.0_f32], delta: &[0.0], dout: &[], valid: 1 };
+        let mut p: Vec<f32> = (0..400).map(|i| -0.3 * i as f32).collect();
+        let mut ds = vec![1e-6; 400];
+        row.softmax_backward(heads, 0, 0, &mut p, &mut ds);
+        assert!(p.iter().chain(&ds).all(|x| !x.is_subnormal()));
+        assert!(ds.iter().any(|&x| x > 0.0 && x < 1e-37), "the smallest normal numbers are not flushed");
     }
 }

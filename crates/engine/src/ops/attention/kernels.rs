@@ -1,7 +1,7 @@
-//! The kernels of attention: which one a call takes, and how its frames are cut into blocks.
+//! The kernels of attention: which one a call launches, and how its frames are divided into blocks.
 //!
-//! bf16 with heads of 32, 64, 96 or 128 columns runs on tensor cores, with a source for each size, so that only what a model
-//! uses is compiled (2 to 5 s). Everything else runs in plain arithmetic. Their Rust halves are the same.
+//! bf16 with heads of 32, 64, 96 or 128 columns runs on tensor cores. Each head size has a separate source, so that a model
+//! compiles only the one it uses (2 to 5 s). Everything else runs on CUDA cores in f32. All share the same host kernels.
 
 use half::bf16;
 use tandem_device::{DType, Element, Grid, Kernel, Param, Source, host};
@@ -13,103 +13,104 @@ use crate::real::Real;
 use crate::rows::Rows;
 use crate::{for_real, named_for};
 
-/// Threads of a block, of every kernel here but that of levels.
+/// Threads per block of every kernel here except delta.
 const THREADS: u32 = 128;
-/// Frames of a block in plain arithmetic: its kernels are written for squares of them.
-const PLAIN_FRAMES: u32 = 32;
+/// Frames per block of the kernels in `simt.cu`: their `TILE`.
+const SIMT_FRAMES: u32 = 32;
 
-/// A kernel, and what a block of it is.
+/// A kernel and the shape of its blocks.
 #[derive(Clone, Copy)]
 pub(super) struct Blocks {
     pub(super) kernel: &'static Kernel,
     frames: u32,
-    /// Blocks for the same frames, which do different things.
+    /// Kinds of blocks per tile of frames: the backward pass has blocks for keys and blocks for queries.
     kinds: u32,
     shared_bytes: u32,
 }
 
 impl Blocks {
-    /// Heads, rows, pieces of the longest row. Blocks start in that order, and those with the most to do first.
+    /// Heads, rows, tiles of the longest row. Blocks start in that order, those with the most work first.
     pub(super) fn grid(&self, heads: u32, rows: &Rows) -> Grid {
-        let pieces = self.kinds * rows.longest().div_ceil(self.frames);
-        Grid { blocks: [heads, rows.count(), pieces], threads: THREADS, shared_bytes: self.shared_bytes }
+        let tiles = self.kinds * rows.longest().div_ceil(self.frames);
+        Grid { blocks: [heads, rows.count(), tiles], threads: THREADS, shared_bytes: self.shared_bytes }
     }
 }
 
-/// What computes attention over heads of `size` columns.
-pub(super) fn forward(dtype: DType, size: u32) -> Result<Blocks, EngineError> {
-    if let Some(tiles) = on_tensor_cores(dtype, size) {
+/// The forward kernel for heads of `head_dim` columns.
+pub(super) fn forward(dtype: DType, head_dim: u32) -> Result<Blocks, EngineError> {
+    if let Some(tiles) = on_tensor_cores(dtype, head_dim) {
         return Ok(tiles.forward());
     }
-    let kernel = for_real!("attention", dtype, T => &Plain::<T>::FORWARD);
-    Ok(Blocks { kernel, frames: PLAIN_FRAMES, kinds: 1, shared_bytes: 0 })
+    let kernel = for_real!("attention", dtype, T => &Simt::<T>::FORWARD);
+    Ok(Blocks { kernel, frames: SIMT_FRAMES, kinds: 1, shared_bytes: 0 })
 }
 
-/// What computes its gradient.
-pub(super) fn backward(dtype: DType, size: u32) -> Result<Blocks, EngineError> {
-    if let Some(tiles) = on_tensor_cores(dtype, size) {
+/// The backward kernel for heads of `head_dim` columns.
+pub(super) fn backward(dtype: DType, head_dim: u32) -> Result<Blocks, EngineError> {
+    if let Some(tiles) = on_tensor_cores(dtype, head_dim) {
         return Ok(tiles.backward());
     }
-    let kernel = for_real!("attention gradient", dtype, T => &Plain::<T>::BACKWARD);
-    Ok(Blocks { kernel, frames: PLAIN_FRAMES, kinds: 2, shared_bytes: 0 })
+    let kernel = for_real!("attention gradient", dtype, T => &Simt::<T>::BACKWARD);
+    Ok(Blocks { kernel, frames: SIMT_FRAMES, kinds: 2, shared_bytes: 0 })
 }
 
-/// What computes levels, eight threads for each of `count`.
-pub(super) fn levels(dtype: DType, count: u64) -> Result<(&'static Kernel, Grid), EngineError> {
-    Ok((for_real!("attention gradient", dtype, T => &Plain::<T>::LEVELS), Grid::cover(count * 8, 256)))
+/// The kernel that computes delta, eight threads for each of `count`.
+pub(super) fn delta(dtype: DType, count: u64) -> Result<(&'static Kernel, Grid), EngineError> {
+    Ok((for_real!("attention gradient", dtype, T => &Simt::<T>::DELTA), Grid::cover(count * 8, 256)))
 }
 
-/// Heads of one size on tensor cores. The numbers are known to the source too.
-struct Tiles {
-    size: u32,
-    /// Sixteens of queries that a warp has.
+/// The tile sizes of one head size on tensor cores. The source has the same numbers as `#define`s.
+struct TileShape {
+    head_dim: u32,
+    /// Tiles of 16 queries per warp.
     forward_tiles: u32,
-    /// Keys that are looked at together.
+    /// Keys per step of the inner loop.
     forward_keys: u32,
-    /// Sixteens of keys, or of queries, that a warp has.
+    /// Tiles of 16 keys, or of 16 queries, per warp.
     backward_tiles: u32,
-    /// Keys that are looked at together by a block that has queries.
+    /// Keys per step of a block that owns queries.
     backward_keys: u32,
-    /// Queries that are looked at together by a block that has keys.
+    /// Queries per step of a block that owns keys.
     backward_queries: u32,
     forward: Kernel,
     backward: Kernel,
 }
 
-impl Tiles {
-    /// The queries, and two stages of keys and values.
+impl TileShape {
+    /// Shared memory holds the queries, and two stages of keys and values.
     fn forward(&'static self) -> Blocks {
         let frames = 64 * self.forward_tiles;
-        let shared_bytes = (frames + 4 * self.forward_keys) * self.size * 2;
+        let shared_bytes = (frames + 4 * self.forward_keys) * self.head_dim * 2;
         Blocks { kernel: &self.forward, frames, kinds: 1, shared_bytes }
     }
 
-    /// Keys and values, and two stages of queries and gradients with two floats each; or the other way round.
+    /// Shared memory holds keys and values, and two stages of queries and dO with lse and delta; or queries and dO, and two
+    /// stages of keys and values.
     fn backward(&'static self) -> Blocks {
         let frames = 64 * self.backward_tiles;
-        let (of_keys, of_queries) =
-            (4 * self.backward_queries * (self.size * 2 + 4), 4 * self.backward_keys * self.size * 2);
-        let shared_bytes = 2 * frames * self.size * 2 + of_keys.max(of_queries);
+        let query_stages = 4 * self.backward_queries * (self.head_dim * 2 + 4);
+        let key_stages = 4 * self.backward_keys * self.head_dim * 2;
+        let shared_bytes = 2 * frames * self.head_dim * 2 + query_stages.max(key_stages);
         Blocks { kernel: &self.backward, frames, kinds: 2, shared_bytes }
     }
 }
 
-fn on_tensor_cores(dtype: DType, size: u32) -> Option<&'static Tiles> {
-    ALL_TILES.into_iter().find(|tiles| dtype == DType::BF16 && tiles.size == size)
+fn on_tensor_cores(dtype: DType, head_dim: u32) -> Option<&'static TileShape> {
+    TILE_SHAPES.into_iter().find(|tiles| dtype == DType::BF16 && tiles.head_dim == head_dim)
 }
 
-static ALL_TILES: [&Tiles; 4] = [&TILES_32, &TILES_64, &TILES_96, &TILES_128];
+static TILE_SHAPES: [&TileShape; 4] = [&TILES_32, &TILES_64, &TILES_96, &TILES_128];
 
-pub(crate) static PLAIN: Source = Source { file: "engine/attention/plain.cu", text: include_str!("plain.cu") };
+pub(crate) static SIMT: Source = Source { file: "engine/attention/simt.cu", text: include_str!("simt.cu") };
 
-pub(crate) static LEVELS: Source = Source { file: "engine/attention/levels.cu", text: include_str!("levels.cu") };
+pub(crate) static DELTA: Source = Source { file: "engine/attention/delta.cu", text: include_str!("delta.cu") };
 
 macro_rules! tiles {
     ($tiles:ident, $source:ident, $size:literal, forward $fm:literal x $fk:literal, backward $bm:literal x $bk:literal, $bq:literal) => {
         pub(crate) static $source: Source = Source {
             file: concat!("engine/attention/tiles_", $size, ".cu"),
             text: concat!(
-                "#define SIZE ",
+                "#define HEAD_DIM ",
                 $size,
                 "\n#define NAMED(name) name##",
                 $size,
@@ -133,36 +134,36 @@ macro_rules! tiles {
                 include_str!("backward.cu"),
             ),
         };
-        static $tiles: Tiles = Tiles {
-            size: $size,
+        static $tiles: TileShape = TileShape {
+            head_dim: $size,
             forward_tiles: $fm,
             forward_keys: $fk,
             backward_tiles: $bm,
             backward_keys: $bk,
             backward_queries: $bq,
-            forward: Kernel { name: concat!("attention_bf16_", $size), source: &$source, ..Plain::<bf16>::FORWARD },
+            forward: Kernel { name: concat!("attention_bf16_", $size), source: &$source, ..Simt::<bf16>::FORWARD },
             backward: Kernel {
                 name: concat!("attention_gradient_bf16_", $size),
                 source: &$source,
-                ..Plain::<bf16>::BACKWARD
+                ..Simt::<bf16>::BACKWARD
             },
         };
     };
 }
 
-// As large as 255 registers allow without a spill: what is kept for a frame grows with the size, what is kept for a score does
-// not. Two sixteens a warp halve the loads in front of each GEMM. Heads of 64 with 64 keys in the backward pass spill 4 bytes
-// on sm_86 and sm_89, and leave room for one block there instead of two.
+// As large as 255 registers allow without a spill: the registers of a frame grow with the head size, those of a score do
+// not. Two tiles per warp halve the loads in front of each GEMM. Heads of 64 with 64 keys in the backward pass spill 4 bytes
+// on sm_86 and sm_89, and reduce occupancy there from two blocks to one.
 tiles!(TILES_32, SOURCE_32, 32, forward 2 x 64, backward 2 x 64, 64);
 tiles!(TILES_64, SOURCE_64, 64, forward 2 x 64, backward 2 x 32, 32);
 tiles!(TILES_96, SOURCE_96, 96, forward 2 x 64, backward 1 x 64, 64);
 tiles!(TILES_128, SOURCE_128, 128, forward 2 x 32, backward 1 x 64, 64);
 
-struct Plain<T>(std::marker::PhantomData<T>);
+struct Simt<T>(std::marker::PhantomData<T>);
 
-impl<T: Real<Acc: host::GemmFloat>> Plain<T> {
+impl<T: Real<Acc: host::GemmFloat>> Simt<T> {
     const ACC: DType = <T::Acc as Element>::DTYPE;
-    const SOURCE: &'static Source = if Self::ON_CUDA { &PLAIN } else { &NOT_ON_CUDA };
+    const SOURCE: &'static Source = if Self::ON_CUDA { &SIMT } else { &NOT_ON_CUDA };
     const ON_CUDA: bool = !matches!(T::DTYPE, DType::F64);
 
     const FORWARD: Kernel = Kernel {
@@ -171,13 +172,13 @@ impl<T: Real<Acc: host::GemmFloat>> Plain<T> {
         params: &[
             Param::U32,            // batch
             Param::U32,            // heads
-            Param::U32,            // columns of a head
+            Param::U32,            // head_dim
             Param::U32,            // causal
-            Param::In(T::DTYPE),   // queries, keys, values
+            Param::In(T::DTYPE),   // qkv
             Param::In(DType::U32), // row starts
             Param::In(DType::I32), // lengths
-            Param::Out(T::DTYPE),  // mixtures
-            Param::Out(Self::ACC), // logarithms of sums
+            Param::Out(T::DTYPE),  // out
+            Param::Out(Self::ACC), // lse
         ],
         host: &forward::host::<T>,
     };
@@ -188,30 +189,30 @@ impl<T: Real<Acc: host::GemmFloat>> Plain<T> {
         params: &[
             Param::U32,            // batch
             Param::U32,            // heads
-            Param::U32,            // columns of a head
+            Param::U32,            // head_dim
             Param::U32,            // causal
-            Param::In(T::DTYPE),   // queries, keys, values
+            Param::In(T::DTYPE),   // qkv
             Param::In(DType::U32), // row starts
             Param::In(DType::I32), // lengths
-            Param::In(Self::ACC),  // logarithms of sums
-            Param::In(Self::ACC),  // levels
-            Param::In(T::DTYPE),   // gradient of the mixtures
-            Param::Out(T::DTYPE),  // gradient of queries, keys, values
+            Param::In(Self::ACC),  // lse
+            Param::In(Self::ACC),  // delta
+            Param::In(T::DTYPE),   // dout
+            Param::Out(T::DTYPE),  // dqkv
         ],
         host: &backward::host::<T>,
     };
 
-    const LEVELS: Kernel = Kernel {
-        name: named_for!(T, "attention_levels"),
-        source: if Self::ON_CUDA { &LEVELS } else { &NOT_ON_CUDA },
+    const DELTA: Kernel = Kernel {
+        name: named_for!(T, "attention_delta"),
+        source: if Self::ON_CUDA { &DELTA } else { &NOT_ON_CUDA },
         params: &[
             Param::U64,            // frames · heads
-            Param::U32,            // columns of a head
-            Param::In(T::DTYPE),   // mixtures
-            Param::In(T::DTYPE),   // gradient of the mixtures
-            Param::Out(Self::ACC), // levels
+            Param::U32,            // head_dim
+            Param::In(T::DTYPE),   // out
+            Param::In(T::DTYPE),   // dout
+            Param::Out(Self::ACC), // delta
         ],
-        host: &backward::levels::<T>,
+        host: &backward::delta::<T>,
     };
 }
 
@@ -219,12 +220,12 @@ impl<T: Real<Acc: host::GemmFloat>> Plain<T> {
 mod tests {
     use super::*;
 
-    /// Shared memory that a block may have on every card since sm_80: the least is that of sm_86, sm_89 and sm_120.
+    /// Shared memory per block on every card since sm_80: the smallest limit is that of sm_86, sm_89 and sm_120.
     const SHARED_BYTES: u32 = 99 << 10;
 
     #[test]
     fn blocks_fit_on_every_card() {
-        for tiles in ALL_TILES {
+        for tiles in TILE_SHAPES {
             for blocks in [tiles.forward(), tiles.backward()] {
                 assert!(blocks.shared_bytes <= SHARED_BYTES, "{:?}: {} bytes", blocks.kernel, blocks.shared_bytes);
             }
@@ -232,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn tensor_cores_are_for_the_sizes_they_are_written_for() {
-        let check = |dtype, size, expected: &str, kinds: [u32; 2]| {
-            let (forward, backward) = (forward(dtype, size).unwrap(), backward(dtype, size).unwrap());
+    fn tensor_cores_run_the_head_sizes_they_are_written_for() {
+        let check = |dtype, head_dim, expected: &str, tiles: [u32; 2]| {
+            let (forward, backward) = (forward(dtype, head_dim).unwrap(), backward(dtype, head_dim).unwrap());
             assert_eq!(forward.kernel.name, format!("attention_{expected}"));
             assert_eq!(backward.kernel.name, format!("attention_gradient_{expected}"));
             let rows = Rows::new(&[129, 0]);
             let blocks = [forward, backward].map(|blocks| blocks.grid(3, &rows).blocks);
-            assert_eq!(blocks, kinds.map(|pieces| [3, 2, pieces]));
+            assert_eq!(blocks, tiles.map(|tiles| [3, 2, tiles]));
         };
         check(DType::BF16, 64, "bf16_64", [2, 4]);
         check(DType::BF16, 128, "bf16_128", [2, 6]);

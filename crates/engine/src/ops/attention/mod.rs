@@ -1,9 +1,9 @@
-//! Attention: every valid frame of a row becomes a mixture of the values of the row's valid frames, weighted by
-//! `softmax(q·kᵀ/√size)`.
+//! Flash attention (Dao et al. 2022; Dao 2023, FlashAttention-2): multi-head self-attention over the valid frames of each row,
+//! `softmax(q·kᵀ/√head_dim)·v`.
 //!
-//! Scores exist only for one head and a tile of queries at a time. What is kept for the backward pass is the logarithm of
-//! each query's sum of exponentials, `[frames, heads]`: from it and the scores, made again, come the weights. What all weights
-//! of a query lose of their gradient, its level, is the GEMM of the query's mixture and the mixture's gradient.
+//! Scores exist only for one head and a tile of queries at a time. Saved for the backward pass is the logsumexp of each
+//! query's scores (`lse`), `[frames, heads]`: the backward pass recomputes the scores and gets the probabilities from them and
+//! `lse`. It also needs `delta`, the row sums of dO * O, which it computes first.
 
 mod backward;
 mod forward;
@@ -12,7 +12,7 @@ mod kernels;
 use tandem_device::{Element, HostArgs};
 
 use self::kernels::Blocks;
-pub(super) use self::kernels::{LEVELS, PLAIN, SOURCE_32, SOURCE_64, SOURCE_96, SOURCE_128};
+pub(super) use self::kernels::{DELTA, SIMT, SOURCE_32, SOURCE_64, SOURCE_96, SOURCE_128};
 use super::frames::{check_frames, check_lengths};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
@@ -22,10 +22,10 @@ use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::{TensorType, accumulator};
 
-/// Queries whose scores a host kernel makes at once: with 400 keys they take 100 KiB in f32 and stay in the second-level cache.
-const QUERIES_OF_A_TILE: u32 = 64;
+/// Queries per tile of the host kernels: with 400 keys their scores take 100 KiB in f32 and stay in the L2 cache.
+const QUERIES_PER_TILE: u32 = 64;
 
-/// `(queries, keys and values; row starts; lengths)` to the mixtures and the logarithms of sums.
+/// `(qkv, row starts, lengths)` to `(out, lse)`.
 #[derive(Clone, Debug)]
 struct Attention {
     heads: u32,
@@ -33,7 +33,7 @@ struct Attention {
     rows: Rows,
 }
 
-/// `(queries, keys and values; row starts; lengths; mixtures; logarithms of sums; gradient)` to the gradient of the first.
+/// `(qkv, row starts, lengths, out, lse, dout)` to `dqkv`.
 #[derive(Debug)]
 struct AttentionBackward(Attention);
 
@@ -50,24 +50,24 @@ impl Op for Attention {
             let problem = format!("takes queries, keys and values of {} heads", self.heads);
             return refuse("attention", problem, inputs);
         }
-        let mixtures = TensorType { shape: qkv.shape.with_last(qkv.shape.last() / 3), ..qkv };
-        let sums = TensorType { dtype: accumulator(qkv.dtype), shape: qkv.shape.with_last(self.heads) };
-        Ok(vec![mixtures, sums])
+        let out = TensorType { shape: qkv.shape.with_last(qkv.shape.last() / 3), ..qkv };
+        let lse = TensorType { dtype: accumulator(qkv.dtype), shape: qkv.shape.with_last(self.heads) };
+        Ok(vec![out, lse])
     }
 
     fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
-        let Some(g) = at.first() else { return Ok(vec![None; 3]) };
+        let Some(dout) = at.first() else { return Ok(vec![None; 3]) };
         let &[qkv, starts, lengths] = at.inputs else { unreachable!("checked when the node was written") };
-        let inputs = [qkv, starts, lengths, at.outputs[0], at.outputs[1], g];
-        let found = at.graph.push(AttentionBackward(self.clone()), &inputs)?;
-        Ok(vec![Some(found), None, None])
+        let inputs = [qkv, starts, lengths, at.outputs[0], at.outputs[1], dout];
+        let dqkv = at.graph.push(AttentionBackward(self.clone()), &inputs)?;
+        Ok(vec![Some(dqkv), None, None])
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let (inputs, outputs) = (at.inputs, at.outputs);
         let args = inputs.iter().map(Tensor::read).chain(outputs.iter().map(Tensor::write));
         let qkv = inputs[0].ty;
-        self.launch(at, kernels::forward(qkv.dtype, self.size(qkv))?, args);
+        self.launch(at, kernels::forward(qkv.dtype, self.head_dim(qkv))?, args);
         Ok(())
     }
 }
@@ -86,27 +86,27 @@ impl Op for AttentionBackward {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let &[qkv, starts, lengths, mixtures, sums, gradient] = at.inputs else {
+        let &[qkv, starts, lengths, out, lse, dout] = at.inputs else {
             unreachable!("attention gradient takes six inputs")
         };
-        let (levels, out) = (Tensor { ty: sums.ty, ..at.scratch[0] }, at.outputs[0]);
-        let (size, count) = (self.0.size(qkv.ty), levels.ty.shape.elements());
-        if out.ty.shape.elements() == 0 {
+        let (delta, dqkv) = (Tensor { ty: lse.ty, ..at.scratch[0] }, at.outputs[0]);
+        let (head_dim, count) = (self.0.head_dim(qkv.ty), delta.ty.shape.elements());
+        if dqkv.ty.shape.elements() == 0 {
             return Ok(());
         }
-        let (kernel, grid) = kernels::levels(qkv.ty.dtype, count)?;
-        let numbers = [LaunchArg::U64(count), LaunchArg::U32(size)];
-        let tensors = [mixtures.read(), gradient.read(), levels.write()];
+        let (kernel, grid) = kernels::delta(qkv.ty.dtype, count)?;
+        let numbers = [LaunchArg::U64(count), LaunchArg::U32(head_dim)];
+        let tensors = [out.read(), dout.read(), delta.write()];
         at.launch(kernel, grid, numbers.into_iter().chain(tensors).collect());
-        let args = [qkv, starts, lengths, sums, levels, gradient].map(|tensor| tensor.read());
-        self.0.launch(at, kernels::backward(qkv.ty.dtype, size)?, args.into_iter().chain([out.write()]));
+        let args = [qkv, starts, lengths, lse, delta, dout].map(|tensor| tensor.read());
+        self.0.launch(at, kernels::backward(qkv.ty.dtype, head_dim)?, args.into_iter().chain([dqkv.write()]));
         Ok(())
     }
 }
 
 impl Attention {
     /// Columns of a head.
-    fn size(&self, qkv: TensorType) -> u32 {
+    fn head_dim(&self, qkv: TensorType) -> u32 {
         qkv.shape.last() / (3 * self.heads)
     }
 
@@ -114,48 +114,48 @@ impl Attention {
         if self.rows.total() == 0 {
             return;
         }
-        let numbers = [self.rows.count(), self.heads, self.size(at.inputs[0].ty), u32::from(self.causal)];
+        let numbers = [self.rows.count(), self.heads, self.head_dim(at.inputs[0].ty), u32::from(self.causal)];
         let args = numbers.into_iter().map(LaunchArg::U32).chain(tensors).collect();
         at.launch(blocks.kernel, blocks.grid(self.heads, &self.rows), args);
     }
 }
 
-/// How the columns of a frame are divided, and who sees whom.
+/// The layout of a frame's columns, and the mask.
 #[derive(Clone, Copy)]
 struct Heads {
     count: usize,
-    size: usize,
+    head_dim: usize,
     causal: bool,
 }
 
 impl Heads {
     fn of(args: &HostArgs<'_>) -> Heads {
-        Heads { count: args.u32(1) as usize, size: args.u32(2) as usize, causal: args.u32(3) != 0 }
+        Heads { count: args.u32(1) as usize, head_dim: args.u32(2) as usize, causal: args.u32(3) != 0 }
     }
 
-    /// Columns of the queries alone.
+    /// Columns of q alone.
     fn width(&self) -> usize {
-        self.count * self.size
+        self.count * self.head_dim
     }
 
-    /// Columns of queries, keys and values.
+    /// Columns of q, k and v.
     fn columns(&self) -> usize {
         3 * self.width()
     }
 
-    /// 1/√size.
-    fn scale<F: Float>(&self) -> F {
-        F::of(1.0 / (self.size as f64).sqrt())
+    /// 1/√head_dim.
+    fn softmax_scale<F: Float>(&self) -> F {
+        F::of(1.0 / (self.head_dim as f64).sqrt())
     }
 
-    /// Keys that queries before `end` see, of a row with `valid` frames.
-    fn keys_before(&self, end: usize, valid: usize) -> usize {
+    /// The number of keys that queries before `end` attend to, in a row with `valid` frames.
+    fn visible_keys(&self, end: usize, valid: usize) -> usize {
         if self.causal { end } else { valid }
     }
 }
 
-/// `x` in the type it is computed with: where it lies if that is its own, otherwise in `buffer`.
-fn widened<'a, T: Real>(x: &'a [T], buffer: &'a mut Vec<T::Acc>) -> &'a [T::Acc] {
+/// `x` in the accumulator type: borrowed if it has that type already, otherwise converted into `buffer`.
+fn to_acc<'a, T: Real>(x: &'a [T], buffer: &'a mut Vec<T::Acc>) -> &'a [T::Acc] {
     if T::DTYPE == <T::Acc as Element>::DTYPE {
         return bytemuck::cast_slice(x);
     }
@@ -165,12 +165,12 @@ fn widened<'a, T: Real>(x: &'a [T], buffer: &'a mut Vec<T::Acc>) -> &'a [T::Acc]
 }
 
 impl Graph {
-    /// Attention of `heads` heads over the valid frames of each row: `softmax(q·kᵀ/√size)·v`, with `qkv`
-    /// `[frames, 3·heads·size]` (queries, keys, values; heads inside each) and `lengths` `I32[batch]`. With `causal` a frame
-    /// sees itself and what came before. The result is `[frames, heads·size]`.
+    /// Attention of `heads` heads over the valid frames of each row: `softmax(q·kᵀ/√head_dim)·v`, with `qkv`
+    /// `[frames, 3·heads·head_dim]` (queries, keys, values; heads inside each) and `lengths` `I32[batch]`. With `causal` a frame
+    /// attends to itself and earlier frames. The result is `[frames, heads·head_dim]`.
     ///
-    /// Frames past the length are 0, are seen by nobody, and get and give no gradient. The scores of a row are never in
-    /// memory; kept are `qkv`, the result and one number per frame and head.
+    /// Frames past the length are 0, are masked as keys, and take no part in gradients. The scores of a row are never in
+    /// memory; saved for the backward pass are `qkv`, the result and one number per frame and head.
     pub fn attention(
         &mut self,
         qkv: Value,
@@ -185,8 +185,8 @@ impl Graph {
 }
 
 #[cfg(test)]
-mod fragments;
+mod cuda;
 #[cfg(test)]
-mod on_card;
+mod fragments;
 #[cfg(test)]
 mod tests;

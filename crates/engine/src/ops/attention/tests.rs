@@ -6,10 +6,11 @@ use crate::testing::{GradientCheck, check_gradients, run};
 
 #[test]
 fn gradients() {
-    let check = |row_lengths: &[u32], lengths: &[i32], heads: u32, size: u32| {
+    let check = |row_lengths: &[u32], lengths: &[i32], heads: u32, head_dim: u32| {
         let rows = Rows::new(row_lengths);
         for causal in [false, true] {
-            let check = GradientCheck::new().input(&[rows.total(), 3 * heads * size]).whole(&[rows.count()], lengths);
+            let check =
+                GradientCheck::new().input(&[rows.total(), 3 * heads * head_dim]).whole(&[rows.count()], lengths);
             check_gradients(check, |g, x| g.attention(x[0], heads, causal, &rows, x[1]));
         }
     };
@@ -18,36 +19,38 @@ fn gradients() {
     check(&[67, 130, 2], &[65, 130, 9], 1, 4);
 }
 
-/// The sizes that tensor cores are used for, with rows of several tiles of queries and keys, whole and not. On the host this
-/// says little that is new; it is for a card.
+/// The head sizes of the tensor-core kernels, with rows of several full and partial tiles. This test is for the CUDA kernels;
+/// the host kernels do not depend on the head head_dim.
 #[test]
-fn gradients_of_the_sizes_that_have_kernels_of_their_own() {
-    for (heads, size) in [(2, 32), (2, 64), (1, 96), (1, 128), (1, 136)] {
+fn gradients_of_the_head_sizes_with_dedicated_kernels() {
+    for (heads, head_dim) in [(2, 32), (2, 64), (1, 96), (1, 128), (1, 136)] {
         let (rows, lengths) = (Rows::new(&[150, 0, 3, 64]), [131, 0, -1, 70]);
         for causal in [false, true] {
-            let check = GradientCheck::new().input(&[rows.total(), 3 * heads * size]).whole(&[rows.count()], &lengths);
+            let check =
+                GradientCheck::new().input(&[rows.total(), 3 * heads * head_dim]).whole(&[rows.count()], &lengths);
             check_gradients(check, |g, x| g.attention(x[0], heads, causal, &rows, x[1]));
         }
     }
 }
 
-/// Attention as its definition says, number by number.
-fn oracle(qkv: &[f64], heads: usize, causal: bool, rows: &Rows, lengths: &[i32]) -> Vec<f64> {
+/// Attention by its definition, element by element.
+fn reference(qkv: &[f64], heads: usize, causal: bool, rows: &Rows, lengths: &[i32]) -> Vec<f64> {
     let columns = qkv.len() / rows.total() as usize;
-    let (width, size) = (columns / 3, columns / 3 / heads);
+    let (width, head_dim) = (columns / 3, columns / 3 / heads);
     let mut out = vec![0.0; rows.total() as usize * width];
     for (row, &length) in lengths.iter().enumerate() {
         let (start, length) = (rows.starts()[row] as usize, length as usize);
-        let at =
-            |part: usize, t: usize, head: usize, i: usize| qkv[(start + t) * columns + part * width + head * size + i];
+        let at = |part: usize, t: usize, head: usize, i: usize| {
+            qkv[(start + t) * columns + part * width + head * head_dim + i]
+        };
         for (head, t) in (0..heads).flat_map(|head| (0..length).map(move |t| (head, t))) {
             let keys = if causal { t + 1 } else { length };
-            let score = |s: usize| (0..size).map(|i| at(0, t, head, i) * at(1, s, head, i)).sum::<f64>();
-            let weights: Vec<f64> = (0..keys).map(|s| (score(s) / (size as f64).sqrt()).exp()).collect();
+            let score = |s: usize| (0..head_dim).map(|i| at(0, t, head, i) * at(1, s, head, i)).sum::<f64>();
+            let weights: Vec<f64> = (0..keys).map(|s| (score(s) / (head_dim as f64).sqrt()).exp()).collect();
             let total: f64 = weights.iter().sum();
-            for i in 0..size {
-                let mixed: f64 = (0..keys).map(|s| weights[s] * at(2, s, head, i)).sum();
-                out[(start + t) * width + head * size + i] = mixed / total;
+            for i in 0..head_dim {
+                let value: f64 = (0..keys).map(|s| weights[s] * at(2, s, head, i)).sum();
+                out[(start + t) * width + head * head_dim + i] = value / total;
             }
         }
     }
@@ -55,7 +58,7 @@ fn oracle(qkv: &[f64], heads: usize, causal: bool, rows: &Rows, lengths: &[i32])
 }
 
 #[test]
-fn values_are_those_of_the_definition_and_padding_is_zero_and_unseen() {
+fn values_match_the_definition_and_padding_is_zero_and_masked() {
     let (rows, lengths) = (Rows::new(&[70, 0, 5, 4]), [66, 0, 5, 0]);
     let (heads, columns) = (3, 3 * 3 * 5);
     let qkv: Vec<f64> = (0..79 * columns).map(|i| normal_at(5, i)).collect();
@@ -65,18 +68,18 @@ fn values_are_those_of_the_definition_and_padding_is_zero_and_unseen() {
             run(check, |g, x| g.attention(x[0], heads, causal, &rows, x[1]))
         };
         let found = value(&qkv);
-        let expected = oracle(&qkv, heads as usize, causal, &rows, &lengths);
+        let expected = reference(&qkv, heads as usize, causal, &rows, &lengths);
         assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-12), "causal {causal}");
         let mut other = qkv.clone();
         let columns = columns as usize;
         other[66 * columns..70 * columns].fill(1e9);
         other[75 * columns..].fill(-1e9);
-        assert_eq!(value(&other), found, "padding was seen");
+        assert_eq!(value(&other), found, "padding was not masked");
     }
 }
 
 #[test]
-fn scores_far_apart_do_not_overflow() {
+fn large_score_differences_do_not_overflow() {
     // Two keys, one 1000 above the other: all weight on it.
     let qkv = [100.0, 10.0, 1.0, 100.0, -10.0, 2.0];
     let check = GradientCheck::new().given(&[2, 3], &qkv).whole(&[1], &[2]);
@@ -84,7 +87,7 @@ fn scores_far_apart_do_not_overflow() {
 }
 
 #[test]
-fn columns_that_are_no_heads_and_lengths_of_another_batch_are_named() {
+fn wrong_head_counts_and_lengths_are_refused() {
     let mut g = Graph::new(Default::default(), DType::F32);
     let qkv = g.input("qkv", TensorType::new(DType::F32, &[4, 12])).unwrap();
     let lengths = g.input("lengths", TensorType::new(DType::I32, &[2])).unwrap();

@@ -1,5 +1,5 @@
-//! The kernels of attention alone, on a card: against their Rust halves, and how long they take. No other op takes part, so
-//! that a wrong number is one of these kernels.
+//! The CUDA kernels of attention, launched directly: their results against the host kernels, and their run time. No other op
+//! takes part, so a wrong number comes from one of these kernels.
 
 use std::io::Write as _;
 
@@ -18,12 +18,12 @@ struct Case {
     rows: Rows,
     lengths: Vec<i32>,
     heads: u32,
-    size: u32,
+    head_dim: u32,
     causal: bool,
 }
 
 /// The tensors of a case on a machine, in the order of [`Case::bytes`].
-struct Bench {
+struct Harness {
     case: Case,
     device: Device,
     stream: Stream,
@@ -32,50 +32,51 @@ struct Bench {
 }
 
 const QKV: usize = 0;
-const GRADIENT: usize = 1;
+const DOUT: usize = 1;
 const STARTS: usize = 2;
 const LENGTHS: usize = 3;
-const MIXTURES: usize = 4;
-const SUMS: usize = 5;
-const LEVELS: usize = 6;
-const FOUND: usize = 7;
+const OUT: usize = 4;
+const LSE: usize = 5;
+const DELTA: usize = 6;
+const DQKV: usize = 7;
 
 impl Case {
-    fn width(&self) -> u64 {
-        u64::from(self.rows.total() * self.heads * self.size)
+    /// Elements of O.
+    fn elements(&self) -> u64 {
+        u64::from(self.rows.total() * self.heads * self.head_dim)
     }
 
     /// Bytes of each tensor.
     fn bytes(&self) -> [u64; 8] {
-        let (of_one, rows) = (self.dtype.bytes(), u64::from(self.rows.count()));
-        let (wide, of_heads) = (self.width() * of_one, u64::from(self.rows.total() * self.heads) * 4);
-        [3 * wide, wide, (rows + 1) * 4, rows * 4, wide, of_heads, of_heads, 3 * wide]
+        let (element, rows) = (self.dtype.bytes(), u64::from(self.rows.count()));
+        let (out, per_head) = (self.elements() * element, u64::from(self.rows.total() * self.heads) * 4);
+        [3 * out, out, (rows + 1) * 4, rows * 4, out, per_head, per_head, 3 * out]
     }
 }
 
-impl Bench {
-    fn new(machine: &Machine, case: Case) -> Bench {
+impl Harness {
+    fn new(machine: &Machine, case: Case) -> Harness {
         let device = machine.open(0).unwrap();
         let limit: u64 = case.bytes().iter().map(|bytes| bytes + 4096).sum();
         let spec =
             ArenaSpec { role: Role::Model, limit_bytes: limit, driver_bytes: 0, arena_bytes: limit, capped: false };
         let arena = Arena::reserve(&device, spec).unwrap();
         let tensors = case.bytes().map(|bytes| arena.take("attention", bytes).unwrap()).into();
-        let bench = Bench { stream: device.stream(true).unwrap(), device, tensors, _arena: arena, case };
-        bench.write(STARTS, bench.case.rows.starts());
-        bench.write(LENGTHS, &bench.case.lengths);
-        for (tensor, count) in [(QKV, 3 * bench.case.width()), (GRADIENT, bench.case.width())] {
+        let harness = Harness { stream: device.stream(true).unwrap(), device, tensors, _arena: arena, case };
+        harness.write(STARTS, harness.case.rows.starts());
+        harness.write(LENGTHS, &harness.case.lengths);
+        for (tensor, count) in [(QKV, 3 * harness.case.elements()), (DOUT, harness.case.elements())] {
             let numbers = (0..count).map(|i| normal_at(9 + tensor as u64, i));
-            match bench.case.dtype {
-                DType::BF16 => bench.write(tensor, &numbers.map(bf16::from_f64).collect::<Vec<_>>()),
-                _ => bench.write(tensor, &numbers.map(|x| x as f32).collect::<Vec<_>>()),
+            match harness.case.dtype {
+                DType::BF16 => harness.write(tensor, &numbers.map(bf16::from_f64).collect::<Vec<_>>()),
+                _ => harness.write(tensor, &numbers.map(|x| x as f32).collect::<Vec<_>>()),
             }
         }
-        // Nothing here is a number.
-        for tensor in [MIXTURES, SUMS, LEVELS, FOUND] {
-            bench.stream.fill(bench.tensors[tensor].view(), 0xff).unwrap();
+        // All bytes 0xff: NaN in every element type.
+        for tensor in [OUT, LSE, DELTA, DQKV] {
+            harness.stream.fill(harness.tensors[tensor].view(), 0xff).unwrap();
         }
-        bench
+        harness
     }
 
     fn write<T: Pod>(&self, tensor: usize, values: &[T]) {
@@ -100,7 +101,7 @@ impl Bench {
 
     fn arg(&self, tensor: usize, dtype: DType) -> Arg<'_> {
         let view = self.tensors[tensor].part(0, self.case.bytes()[tensor]);
-        if tensor < MIXTURES { Arg::In(view, dtype) } else { Arg::Out(view, dtype) }
+        if tensor < OUT { Arg::In(view, dtype) } else { Arg::Out(view, dtype) }
     }
 
     fn read_arg(&self, tensor: usize, dtype: DType) -> Arg<'_> {
@@ -109,32 +110,33 @@ impl Bench {
 
     fn launch(&self, blocks: Blocks, loaded: &LoadedKernel, tensors: &[Arg<'_>]) {
         let case = &self.case;
-        let numbers = [case.rows.count(), case.heads, case.size, u32::from(case.causal)].map(Arg::U32);
+        let numbers = [case.rows.count(), case.heads, case.head_dim, u32::from(case.causal)].map(Arg::U32);
         let inputs = [(QKV, case.dtype), (STARTS, DType::U32), (LENGTHS, DType::I32)];
         let inputs = inputs.map(|(tensor, dtype)| self.arg(tensor, dtype));
         let args: Vec<Arg<'_>> = numbers.iter().chain(&inputs).chain(tensors).copied().collect();
         self.stream.launch(loaded, blocks.grid(case.heads, &case.rows), &args).unwrap();
     }
 
-    /// The three kernels, each `times` times, and what each run of one took in microseconds.
+    /// Runs each of the three kernels `times` times. Returns the mean time of each, in microseconds.
     fn run(&self, times: u32) -> [f64; 3] {
-        let (dtype, size) = (self.case.dtype, self.case.size);
-        let (forward, backward) = (kernels::forward(dtype, size).unwrap(), kernels::backward(dtype, size).unwrap());
+        let (dtype, head_dim) = (self.case.dtype, self.case.head_dim);
+        let (forward, backward) =
+            (kernels::forward(dtype, head_dim).unwrap(), kernels::backward(dtype, head_dim).unwrap());
         let count = u64::from(self.case.rows.total() * self.case.heads);
-        let (levels, levels_grid) = kernels::levels(dtype, count).unwrap();
+        let (delta, delta_grid) = kernels::delta(dtype, count).unwrap();
         let load = |kernel| self.device.load(kernel).unwrap();
-        let loaded = [load(forward.kernel), load(levels), load(backward.kernel)];
+        let loaded = [load(forward.kernel), load(delta), load(backward.kernel)];
         let work: [&dyn Fn(); 3] = [
-            &|| self.launch(forward, &loaded[0], &[self.arg(MIXTURES, dtype), self.arg(SUMS, DType::F32)]),
+            &|| self.launch(forward, &loaded[0], &[self.arg(OUT, dtype), self.arg(LSE, DType::F32)]),
             &|| {
-                let numbers = [Arg::U64(count), Arg::U32(size)];
-                let (mixtures, gradient) = (self.read_arg(MIXTURES, dtype), self.arg(GRADIENT, dtype));
-                let tensors = [mixtures, gradient, self.arg(LEVELS, DType::F32)];
-                self.stream.launch(&loaded[1], levels_grid, &[&numbers[..], &tensors].concat()).unwrap();
+                let numbers = [Arg::U64(count), Arg::U32(head_dim)];
+                let (out, dout) = (self.read_arg(OUT, dtype), self.arg(DOUT, dtype));
+                let tensors = [out, dout, self.arg(DELTA, DType::F32)];
+                self.stream.launch(&loaded[1], delta_grid, &[&numbers[..], &tensors].concat()).unwrap();
             },
             &|| {
-                let floats = [SUMS, LEVELS].map(|tensor| self.read_arg(tensor, DType::F32));
-                let last = [self.arg(GRADIENT, dtype), self.arg(FOUND, dtype)];
+                let floats = [LSE, DELTA].map(|tensor| self.read_arg(tensor, DType::F32));
+                let last = [self.arg(DOUT, dtype), self.arg(DQKV, dtype)];
                 self.launch(backward, &loaded[2], &[floats, last].concat());
             },
         ];
@@ -151,30 +153,31 @@ impl Bench {
         after.ns_since(&before).unwrap() as f64 / 1e3 / f64::from(times.max(2) - 1)
     }
 
-    /// Mixtures, logarithms of sums and the gradient.
+    /// `out`, `lse` and `dqkv`.
     fn results(machine: &Machine, case: Case) -> [Vec<f64>; 3] {
-        let bench = Bench::new(machine, case);
-        bench.run(1);
-        let dtype = bench.case.dtype;
-        [bench.read(MIXTURES, dtype), bench.read(SUMS, DType::F32), bench.read(FOUND, dtype)]
+        let harness = Harness::new(machine, case);
+        harness.run(1);
+        let dtype = harness.case.dtype;
+        [harness.read(OUT, dtype), harness.read(LSE, DType::F32), harness.read(DQKV, dtype)]
     }
 }
 
-/// Against the Rust halves, and the same bits twice.
-fn compare(machine: &Machine, dtype: DType, heads: u32, size: u32, bound: f64) {
+/// Compares with the host kernels, and two runs with each other bit by bit.
+fn compare(machine: &Machine, dtype: DType, heads: u32, head_dim: u32, bound: f64) {
     for causal in [false, true] {
         let rows = Rows::new(&[150, 0, 257, 3, 64, 300]);
-        let case = || Case { dtype, rows: rows.clone(), lengths: vec![131, 0, 300, -1, 64, 299], heads, size, causal };
-        let expected = Bench::results(&Machine::cpu(), case());
-        let found = Bench::results(machine, case());
-        let again = Bench::results(machine, case());
-        for (i, name) in ["mixtures", "sums", "gradient"].into_iter().enumerate() {
+        let case =
+            || Case { dtype, rows: rows.clone(), lengths: vec![131, 0, 300, -1, 64, 299], heads, head_dim, causal };
+        let expected = Harness::results(&Machine::cpu(), case());
+        let found = Harness::results(machine, case());
+        let again = Harness::results(machine, case());
+        for (i, name) in ["out", "lse", "dqkv"].into_iter().enumerate() {
             let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
-            let apart = norm(&mut found[i].iter().zip(&expected[i]).map(|(a, b)| a - b));
-            let error = apart / norm(&mut expected[i].iter().copied());
-            assert!(error <= bound, "{dtype:?}, size {size}, causal {causal}: {name} off by {error:.2e}");
+            let difference = norm(&mut found[i].iter().zip(&expected[i]).map(|(a, b)| a - b));
+            let error = difference / norm(&mut expected[i].iter().copied());
+            assert!(error <= bound, "{dtype:?}, head_dim {head_dim}, causal {causal}: {name} off by {error:.2e}");
             let same = found[i].iter().zip(&again[i]).all(|(a, b)| a.to_bits() == b.to_bits());
-            assert!(same, "{dtype:?}, size {size}, causal {causal}: other {name} the second time");
+            assert!(same, "{dtype:?}, head_dim {head_dim}, causal {causal}: {name} differs between two runs");
         }
     }
 }
@@ -188,11 +191,11 @@ fn a_simulated_card_gives_the_bits_of_the_host() {
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn kernels_do_what_their_rust_halves_do() {
+fn cuda_kernels_match_the_host_kernels() {
     let machine = Machine::cuda().unwrap().expect("a machine with an NVIDIA card");
-    for size in [32, 64, 96, 128, 1, 3, 40, 130] {
-        compare(&machine, DType::F32, 2, size, 5e-6);
-        compare(&machine, DType::BF16, 2, size, 8e-3);
+    for head_dim in [32, 64, 96, 128, 1, 3, 40, 130] {
+        compare(&machine, DType::F32, 2, head_dim, 5e-6);
+        compare(&machine, DType::BF16, 2, head_dim, 8e-3);
     }
 }
 
@@ -200,18 +203,18 @@ fn kernels_do_what_their_rust_halves_do() {
 #[ignore = "needs an NVIDIA card, and prints figures"]
 fn times() {
     let machine = Machine::cuda().unwrap().expect("a machine with an NVIDIA card");
-    let measure = |dtype, batch: u32, frames: u32, heads, size, causal| {
+    let measure = |dtype, batch: u32, frames: u32, heads, head_dim, causal| {
         let rows = Rows::even(batch, frames);
-        let case = Case { dtype, rows, lengths: vec![frames as i32; batch as usize], heads, size, causal };
-        let [forward, levels, backward] = Bench::new(&machine, case).run(100);
-        let share = if causal { 0.5 } else { 1.0 };
-        let operations = 4.0 * f64::from(batch * heads * size) * f64::from(frames).powi(2) * share;
+        let case = Case { dtype, rows, lengths: vec![frames as i32; batch as usize], heads, head_dim, causal };
+        let [forward, delta, backward] = Harness::new(&machine, case).run(100);
+        let work = if causal { 0.5 } else { 1.0 };
+        let operations = 4.0 * f64::from(batch * heads * head_dim) * f64::from(frames).powi(2) * work;
         let _ = writeln!(
             std::io::stderr(),
-            "{dtype:?} {batch} x {frames}, {heads} heads of {size}, causal {causal}: forward {forward:.1} us \
-             ({:.0} TFLOP/s), levels {levels:.1} us, backward {backward:.1} us ({:.0} TFLOP/s)",
+            "{dtype:?} {batch} x {frames}, {heads} heads of {head_dim}, causal {causal}: forward {forward:.1} us \
+             ({:.0} TFLOP/s), delta {delta:.1} us, backward {backward:.1} us ({:.0} TFLOP/s)",
             operations / forward / 1e6,
-            2.5 * operations / (levels + backward) / 1e6
+            2.5 * operations / (delta + backward) / 1e6
         );
     };
     for causal in [true, false] {
