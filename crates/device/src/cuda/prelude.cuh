@@ -1,4 +1,4 @@
-// What every kernel file starts from: short names for the types, bf16, and a few helpers. No CUDA headers.
+// Prepended to every kernel source: short type names, bf16, vectorised loads and stores, and reductions. No CUDA headers.
 
 typedef unsigned char u8;
 typedef signed char i8;
@@ -10,20 +10,20 @@ typedef unsigned long long u64;
 typedef long long i64;
 typedef float f32;
 
-static_assert(sizeof(u64) == 8 && sizeof(i32) == 4 && sizeof(i16) == 2, "types are as wide as their names");
+static_assert(sizeof(u64) == 8 && sizeof(i32) == 4 && sizeof(i16) == 2, "types have the sizes in their names");
 
-// The upper half of a float. Arithmetic is done in f32; stores round to nearest, ties to even.
+// The upper half of a float. Arithmetic is in f32; stores round to nearest, ties to even.
 struct bf16 {
     u16 bits;
 
     bf16() = default;
 
     __device__ explicit bf16(f32 x) {
-        u32 wide = __float_as_uint(x);
-        if ((wide & 0x7fffffffu) > 0x7f800000u) {
-            bits = (u16)((wide >> 16) | 0x0040u);  // A NaN stays one, quiet, with its sign.
+        u32 f32_bits = __float_as_uint(x);
+        if ((f32_bits & 0x7fffffffu) > 0x7f800000u) {
+            bits = (u16)((f32_bits >> 16) | 0x0040u);  // A NaN becomes a quiet NaN with its sign.
         } else {
-            bits = (u16)((wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16);
+            bits = (u16)((f32_bits + 0x7fffu + ((f32_bits >> 16) & 1u)) >> 16);
         }
     }
 
@@ -36,11 +36,11 @@ template <typename T> __device__ inline T min_of(T a, T b) { return b < a ? b : 
 template <typename T> __device__ inline T max_of(T a, T b) { return a < b ? b : a; }
 template <typename T> __device__ inline T clamp_to(T x, T low, T high) { return min_of(max_of(x, low), high); }
 
-// Index of this thread in a grid of one dimension, and the number of its threads.
+// The index of this thread in a one-dimensional grid, and the number of threads of the grid.
 __device__ inline u64 thread_index() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline u64 thread_count() { return (u64)gridDim.x * blockDim.x; }
 
-// Whether 16 bytes can be moved at a time.
+// Whether 16-byte loads and stores are possible.
 __device__ inline bool is_aligned(const void* at) { return ((u64)at & 15) == 0; }
 
 // Two floats as bf16, the first in the lower half.
@@ -50,9 +50,10 @@ __device__ inline u32 bf16_pair(f32 first, f32 second) {
     return pair;
 }
 
-// N numbers that lie side by side, as floats, 16 bytes at a time (8 for four bf16). `from` and `to` are aligned to that.
+// Vectorised access: N adjacent elements as floats, 16 bytes at a time (8 for four bf16). `from` and `to` are aligned to
+// that.
 template <u32 N> __device__ inline void load_wide(const f32* from, f32 (&x)[N]) {
-    static_assert(N % 4 == 0, "whole 16 bytes");
+    static_assert(N % 4 == 0, "a multiple of 16 bytes");
 #pragma unroll
     for (u32 i = 0; i < N; i += 4) {
         float4 four = *reinterpret_cast<const float4*>(from + i);
@@ -60,7 +61,7 @@ template <u32 N> __device__ inline void load_wide(const f32* from, f32 (&x)[N]) 
     }
 }
 template <u32 N> __device__ inline void load_wide(const bf16* from, f32 (&x)[N]) {
-    static_assert(N == 4 || N % 8 == 0, "8 bytes, or whole 16 bytes");
+    static_assert(N == 4 || N % 8 == 0, "8 bytes, or a multiple of 16 bytes");
     u32 pairs[N / 2];
     if constexpr (N == 4) {
         uint2 two = *reinterpret_cast<const uint2*>(from);
@@ -79,14 +80,14 @@ template <u32 N> __device__ inline void load_wide(const bf16* from, f32 (&x)[N])
     }
 }
 template <u32 N> __device__ inline void store_wide(f32* to, const f32 (&x)[N]) {
-    static_assert(N % 4 == 0, "whole 16 bytes");
+    static_assert(N % 4 == 0, "a multiple of 16 bytes");
 #pragma unroll
     for (u32 i = 0; i < N; i += 4) {
         *reinterpret_cast<float4*>(to + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
     }
 }
 template <u32 N> __device__ inline void store_wide(bf16* to, const f32 (&x)[N]) {
-    static_assert(N == 4 || N % 8 == 0, "8 bytes, or whole 16 bytes");
+    static_assert(N == 4 || N % 8 == 0, "8 bytes, or a multiple of 16 bytes");
     u32 pairs[N / 2];
 #pragma unroll
     for (u32 i = 0; i < N / 2; i++) pairs[i] = bf16_pair(x[2 * i], x[2 * i + 1]);
@@ -100,19 +101,21 @@ template <u32 N> __device__ inline void store_wide(bf16* to, const f32 (&x)[N]) 
     }
 }
 
-// The sum and the largest over groups of LANES neighbouring lanes, in all of them. Every lane of the warp takes part.
+// Butterfly reductions over groups of LANES adjacent lanes: the sum and the maximum, in all of them. Every lane of the warp
+// must take part.
 template <u32 LANES = 32, typename T> __device__ inline T warp_sum(T x) {
 #pragma unroll
-    for (u32 apart = LANES / 2; apart > 0; apart /= 2) x += __shfl_xor_sync(0xffffffffu, x, apart);
+    for (u32 lane_mask = LANES / 2; lane_mask > 0; lane_mask /= 2) x += __shfl_xor_sync(0xffffffffu, x, lane_mask);
     return x;
 }
 template <u32 LANES = 32> __device__ inline f32 warp_max(f32 x) {
 #pragma unroll
-    for (u32 apart = LANES / 2; apart > 0; apart /= 2) x = max_of(x, __shfl_xor_sync(0xffffffffu, x, apart));
+    for (u32 lane_mask = LANES / 2; lane_mask > 0; lane_mask /= 2)
+        x = max_of(x, __shfl_xor_sync(0xffffffffu, x, lane_mask));
     return x;
 }
 
-// The sum over a block of whole warps, in the first warp. It has one order, so the same bits every time.
+// The sum over a thread block of full warps, in the first warp. Its order is fixed, so results are deterministic.
 template <typename T> __device__ inline T block_sum(T x) {
     __shared__ T sums[32];
     x = warp_sum(x);

@@ -1,6 +1,7 @@
-// Noise: standard normal numbers for every element, and one uniform number per row.
+// Noise: a standard normal number per element, by the Box-Muller transform (Box & Muller 1958) of Philox words, and one
+// uniform number per row.
 
-// Normal numbers for four words, by Box and Muller.
+// The Box-Muller transform of four words.
 __device__ inline void normals(Words words, f32 (&out)[4]) {
 #pragma unroll
     for (u32 k = 0; k < 4; k += 2) {
@@ -11,7 +12,7 @@ __device__ inline void normals(Words words, f32 (&out)[4]) {
     }
 }
 
-template <typename T> __device__ inline void fill(T* out, RowDraws draws, Row row, u32 columns) {
+template <typename T> __device__ inline void fill(T* out, RowDraws rng, Row row, u32 columns) {
     constexpr u32 N = WIDTH<T>;
     u64 begin = (u64)row.start * columns, elements = (u64)row.frames * columns;
     out += begin;
@@ -20,7 +21,7 @@ template <typename T> __device__ inline void fill(T* out, RowDraws draws, Row ro
 #pragma unroll
         for (u32 n = 0; n < N; n += 4) {
             f32 four[4];
-            normals(draws.words((u32)((at + n) / 4)), four);
+            normals(rng.words((u32)((at + n) / 4)), four);
 #pragma unroll
             for (u32 k = 0; k < 4; k++) v[n + k] = four[k];
         }
@@ -30,7 +31,7 @@ template <typename T> __device__ inline void fill(T* out, RowDraws draws, Row ro
 #pragma unroll
         for (u32 n = 0; n < N; n += 4) {
             f32 four[4];
-            normals(draws.words((u32)((at + n) / 4)), four);
+            normals(rng.words((u32)((at + n) / 4)), four);
 #pragma unroll
             for (u32 k = 0; k < 4; k++)
                 if (n + k < count) out[at + n + k] = T(four[k]);
@@ -39,17 +40,22 @@ template <typename T> __device__ inline void fill(T* out, RowDraws draws, Row ro
     each_run<N>(elements, begin % N == 0, whole, part);
 }
 
+template <typename T>
+__device__ inline void uniform(T* out, const u32* seed, const u32* step, const u32* utterances, u32 draw, u32 rows) {
+    u32 row = (u32)thread_index();
+    if (row < rows) out[row] = T(unit(RowDraws(seed, step, utterances, draw, row).words(0).at[0]));
+}
+
 #define KERNELS(T)                                                                                                    \
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
-        noise_##T(T* out, const u32* seed, const u32* step, const u32* utterances, const u32* starts, u32 draw, u32,  \
-                  u32 columns) {                                                                                      \
+        noise_##T(T* out, const u32* seed, const u32* step, const u32* utterances, const u32* starts, u32 draw,       \
+                  u32 rows, u32 columns) {                                                                            \
         fill<T>(out, RowDraws(seed, step, utterances, draw, blockIdx.y), Row(starts, blockIdx.y), columns);           \
     }                                                                                                                 \
     extern "C" __global__ void __launch_bounds__(32)                                                                  \
-        uniform_##T(T* out, const u32* seed, const u32* step, const u32* utterances, const u32*, u32 draw,            \
+        uniform_##T(T* out, const u32* seed, const u32* step, const u32* utterances, const u32* starts, u32 draw,     \
                     u32 rows) {                                                                                       \
-        u32 row = (u32)thread_index();                                                                                \
-        if (row < rows) out[row] = T(unit(RowDraws(seed, step, utterances, draw, row).words(0).at[0]));               \
+        uniform<T>(out, seed, step, utterances, draw, rows);                                                          \
     }
 
 KERNELS(f32)

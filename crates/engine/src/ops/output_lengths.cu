@@ -1,4 +1,4 @@
-// How far rows are filled after a window went over them.
+// The number of valid frames of each row after a convolution.
 
 extern "C" __global__ void __launch_bounds__(256)
     output_lengths(const i32* lengths, i32* out, u32 kernel, u32 stride, u32 dilation, u32 padding, u32 count) {

@@ -1,37 +1,39 @@
-// Sums over pieces that blocks before have left. Every sum has one order: that of the threads, then a fixed tree.
+// Sums of the partial sums that an earlier kernel has stored. Every sum has a fixed order, first within a thread and then a
+// fixed tree, so results are deterministic.
 //
-// What counts is how many reads are under way at once. Left alone, the compiler has one or two for a thread that adds
-// up, however far its loop is unrolled: a read waits for the registers of one before, and sums are made in between. So
-// reads go to an array, and an empty statement says that all of it is needed before the first sum.
+// The time is the memory latency divided by the number of loads in flight. The compiler alone has one or two in flight per
+// thread, however far it unrolls the loop, because it reuses registers and interleaves the additions. So the loads go to an
+// array, and an empty asm statement makes all of them complete before the first addition.
 
-constexpr u32 AT_ONCE = 8;
+constexpr u32 LOADS_IN_FLIGHT = 8;
 
-// The sum of part[piece * stride] over every `lanes`th piece from `first` on.
-__device__ inline f32 sum_of_pieces(const f32* __restrict__ part, u64 stride, u32 first, u32 pieces, u32 lanes) {
+// The sum of partial[i * stride] for i = first, first + lanes, ... below `count`.
+__device__ inline f32 sum_of_pieces(const f32* __restrict__ partial, u64 stride, u32 first, u32 count, u32 lanes) {
     f32 sum = 0.f;
-    for (; first < pieces; first += AT_ONCE * lanes) {
-        f32 here[AT_ONCE];
+    for (; first < count; first += LOADS_IN_FLIGHT * lanes) {
+        f32 loaded[LOADS_IN_FLIGHT];
 #pragma unroll
-        for (u32 i = 0; i < AT_ONCE; i++) {
-            const u32 piece = first + i * lanes;
-            here[i] = piece < pieces ? part[piece * stride] : 0.f;
+        for (u32 j = 0; j < LOADS_IN_FLIGHT; j++) {
+            const u32 i = first + j * lanes;
+            loaded[j] = i < count ? partial[i * stride] : 0.f;
         }
 #pragma unroll
-        for (u32 i = 0; i < AT_ONCE; i++) asm volatile("" : "+f"(here[i]));
+        for (u32 j = 0; j < LOADS_IN_FLIGHT; j++) asm volatile("" : "+f"(loaded[j]));
 #pragma unroll
-        for (u32 i = 0; i < AT_ONCE; i++) sum += here[i];
+        for (u32 j = 0; j < LOADS_IN_FLIGHT; j++) sum += loaded[j];
     }
     return sum;
 }
 
-// Threads of a block that sums pieces, 32 columns wide: every sixteenth piece is added up first, then those sums are.
+// A thread block that combines partial sums of 32 columns: each of 16 lanes adds every sixteenth one, then one thread adds
+// the lanes.
 constexpr u32 PIECE_LANES = 16, PIECE_THREADS = 32 * PIECE_LANES;
 
-// The sum over `pieces` of part[piece * stride + column], in the threads of the first warp, a column each.
-__device__ inline f32 sum_pieces(const f32* part, u32 pieces, u64 stride, bool there) {
+// The sum over i < count of partial[i * stride + column], in the threads of the first warp, a column each.
+__device__ inline f32 sum_pieces(const f32* partial, u32 count, u64 stride, bool in_bounds) {
     __shared__ f32 sums[PIECE_LANES][32];
     u32 lane = threadIdx.x / 32, column = threadIdx.x % 32;
-    sums[lane][column] = there ? sum_of_pieces(part + column, stride, lane, pieces, PIECE_LANES) : 0.f;
+    sums[lane][column] = in_bounds ? sum_of_pieces(partial + column, stride, lane, count, PIECE_LANES) : 0.f;
     __syncthreads();
     f32 sum = 0.f;
     if (lane == 0) {

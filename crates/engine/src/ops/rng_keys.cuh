@@ -1,10 +1,11 @@
-// Random numbers from counters, as draws.rs has them: a word is a function of seed, step, utterance, op and place.
+// Counter-based random numbers, Philox 4x32-10 (Salmon et al. 2011), as in rng_keys.rs: a word is a function of seed, step,
+// utterance, op and element.
 
 struct Words {
     u32 at[4];
 };
 
-// Philox 4x32-10.
+// Philox 4x32-10: ten rounds, with the Weyl sequences of the paper as key schedule.
 __device__ inline Words philox(u32 key_a, u32 key_b, Words counter) {
     u32 a = counter.at[0], b = counter.at[1], c = counter.at[2], d = counter.at[3];
 #pragma unroll
@@ -21,7 +22,7 @@ __device__ inline Words philox(u32 key_a, u32 key_b, Words counter) {
     return {{a, b, c, d}};
 }
 
-// What one row draws in one op.
+// The random numbers of one row in one op; `draw` is the number of the op.
 struct RowDraws {
     u32 key_a, key_b, utterance, draw, step;
 
@@ -32,11 +33,11 @@ struct RowDraws {
     __device__ Words words(u32 i) const { return philox(key_a, key_b, {{i, utterance, draw, step}}); }
 };
 
-// A number in (0, 1), never an end.
+// A uniform number in the open interval (0, 1).
 __device__ inline f32 unit(u32 word) { return ((f32)(word >> 9) + 0.5f) * (1.f / 8388608.f); }
 
-// Calls whole(element) for runs of N elements of the row, and part(element, count) where less is left, or where 16 bytes
-// cannot be moved at once: rows begin anywhere when columns are odd.
+// Calls whole(element) for vectors of N elements of a row, and part(element, count) at the end of the row, or throughout if
+// the row is not aligned to 16 bytes: with odd columns a row begins anywhere.
 template <u32 N, typename F, typename G>
 __device__ inline void each_run(u64 elements, bool aligned, F whole, G part) {
     for (u64 at = thread_index() * N; at < elements; at += thread_count() * N) {

@@ -1,11 +1,12 @@
-// Rotary positions: a thread turns N neighbouring pairs of a head, or brings N values.
+// Rotary position embedding, RoPE (Su et al. 2021), of queries and keys: elements k and k + half of a head form a pair,
+// which is rotated by the angle of its frame. A thread rotates N adjacent pairs of a head, or copies N values.
 
 template <u32 N, typename T>
-__device__ inline void turn(const T* x, T* out, const f32* table, Row row, u32 columns, u32 heads, u32 back) {
+__device__ inline void rotate(const T* x, T* out, const f32* table, Row row, u32 columns, u32 heads, u32 inverse) {
     u32 half = columns / (6 * heads), pairs = 2 * heads * half;
-    bool apart = x != out;
-    // Queries and keys in pairs; behind them the values, which only move where the result lies elsewhere.
-    each_element<N>(row.frames, apart ? pairs + columns / 3 : pairs, [&](u32 frame, u32 i) {
+    bool in_place = x == out;
+    // Queries and keys in pairs, then the values, which are copied unless the op works in place.
+    each_element<N>(row.frames, in_place ? pairs : pairs + columns / 3, [&](u32 frame, u32 i) {
         u64 at = (u64)(row.start + frame) * columns;
         if (i >= pairs) {
             copy<N>(x + at + pairs + i, out + at + pairs + i);
@@ -21,9 +22,9 @@ __device__ inline void turn(const T* x, T* out, const f32* table, Row row, u32 c
         take(angles + half, sine);
 #pragma unroll
         for (u32 n = 0; n < N; n++) {
-            f32 with = back ? -sine[n] : sine[n], turned = a[n] * cosine[n] - b[n] * with;
-            b[n] = b[n] * cosine[n] + a[n] * with;
-            a[n] = turned;
+            f32 signed_sine = inverse ? -sine[n] : sine[n], rotated = a[n] * cosine[n] - b[n] * signed_sine;
+            b[n] = b[n] * cosine[n] + a[n] * signed_sine;
+            a[n] = rotated;
         }
         give(out + first, a);
         give(out + first + half, b);
@@ -31,24 +32,26 @@ __device__ inline void turn(const T* x, T* out, const f32* table, Row row, u32 c
 }
 
 template <typename T>
-__device__ inline void turn_row(const T* x, T* out, const f32* table, const u32* starts, u32 columns, u32 heads,
-                                u32 back) {
+__device__ inline void rotate_row(const T* x, T* out, const f32* table, const u32* starts, u32 columns, u32 heads,
+                                  u32 inverse) {
     Row row(starts, blockIdx.y);
     if (columns / (6 * heads) % WIDTH<T> == 0) {
-        turn<WIDTH<T>>(x, out, table, row, columns, heads, back);
+        rotate<WIDTH<T>>(x, out, table, row, columns, heads, inverse);
     } else {
-        turn<1>(x, out, table, row, columns, heads, back);
+        rotate<1>(x, out, table, row, columns, heads, inverse);
     }
 }
 
 #define KERNELS(T)                                                                                                    \
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
-        rotary_##T(T* out, const f32* table, const u32* starts, u32, u32 columns, u32 heads, u32 back, const T* x) {  \
-        turn_row<T>(x, out, table, starts, columns, heads, back);                                                     \
+        rotary_##T(T* out, const f32* table, const u32* starts, u32 rows, u32 columns, u32 heads, u32 inverse,        \
+                   const T* x) {                                                                                      \
+        rotate_row<T>(x, out, table, starts, columns, heads, inverse);                                                \
     }                                                                                                                 \
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
-        rotary_in_place_##T(T* out, const f32* table, const u32* starts, u32, u32 columns, u32 heads, u32 back) {     \
-        turn_row<T>(out, out, table, starts, columns, heads, back);                                                   \
+        rotary_in_place_##T(T* out, const f32* table, const u32* starts, u32 rows, u32 columns, u32 heads,            \
+                            u32 inverse) {                                                                            \
+        rotate_row<T>(out, out, table, starts, columns, heads, inverse);                                              \
     }
 
 KERNELS(f32)

@@ -1,50 +1,51 @@
-// Softmax: a warp for each row. The row is read three times, from the first-level cache after the first.
+// Softmax with the row maximum subtracted: a warp per row. The row is read three times, the second and third time from the
+// L1 cache. Its gradient is dx = p * (dp - delta) with delta = rowsum(p * dp).
 
 template <u32 N, typename F> __device__ inline void each_chunk(u32 columns, F work) {
     for (u32 i = threadIdx.x % 32 * N; i < columns; i += 32 * N) work(i);
 }
 
-// Of the first `count` columns; the others become 0.
+// Softmax of the first `count` columns; the others become 0.
 template <u32 N, typename T> __device__ inline void softmax_row(const T* x, u32 columns, u32 count, T* out) {
-    f32 highest = __int_as_float(0xff800000), sum = 0.f, v[N];
+    f32 row_max = __int_as_float(0xff800000), sum = 0.f, v[N];
     each_chunk<N>(count, [&](u32 i) {
         take(x + i, v);
 #pragma unroll
         for (u32 n = 0; n < N; n++)
-            if (i + n < count) highest = fmaxf(highest, v[n]);
+            if (i + n < count) row_max = fmaxf(row_max, v[n]);
     });
-    highest = warp_max(highest);
+    row_max = warp_max(row_max);
     each_chunk<N>(count, [&](u32 i) {
         take(x + i, v);
 #pragma unroll
         for (u32 n = 0; n < N; n++)
-            if (i + n < count) sum += expf(v[n] - highest);
+            if (i + n < count) sum += expf(v[n] - row_max);
     });
-    f32 share = 1.f / warp_sum(sum);
+    f32 inverse_sum = 1.f / warp_sum(sum);
     each_chunk<N>(columns, [&](u32 i) {
         take(x + i, v);
 #pragma unroll
-        for (u32 n = 0; n < N; n++) v[n] = i + n < count ? expf(v[n] - highest) * share : 0.f;
+        for (u32 n = 0; n < N; n++) v[n] = i + n < count ? expf(v[n] - row_max) * inverse_sum : 0.f;
         give(out + i, v);
     });
 }
 
 template <u32 N, typename T>
-__device__ inline void row_gradient(const T* softmax, const T* gradient, u32 columns, T* out) {
-    f32 level = 0.f, p[N], g[N];
+__device__ inline void softmax_row_backward(const T* softmax, const T* dout, u32 columns, T* dx) {
+    f32 delta = 0.f, p[N], dp[N];
     each_chunk<N>(columns, [&](u32 i) {
         take(softmax + i, p);
-        take(gradient + i, g);
+        take(dout + i, dp);
 #pragma unroll
-        for (u32 n = 0; n < N; n++) level += p[n] * g[n];
+        for (u32 n = 0; n < N; n++) delta += p[n] * dp[n];
     });
-    level = warp_sum(level);
+    delta = warp_sum(delta);
     each_chunk<N>(columns, [&](u32 i) {
         take(softmax + i, p);
-        take(gradient + i, g);
+        take(dout + i, dp);
 #pragma unroll
-        for (u32 n = 0; n < N; n++) p[n] = p[n] * (g[n] - level);
-        give(out + i, p);
+        for (u32 n = 0; n < N; n++) p[n] = p[n] * (dp[n] - delta);
+        give(dx + i, p);
     });
 }
 
@@ -61,14 +62,14 @@ template <typename T> __device__ inline void forward(T* out, u32 rows, u32 colum
 }
 
 template <typename T>
-__device__ inline void backward(T* out, u32 rows, u32 columns, const T* softmax, const T* gradient) {
+__device__ inline void backward(T* dx, u32 rows, u32 columns, const T* softmax, const T* dout) {
     u32 row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     if (row >= rows) return;
     u64 at = (u64)row * columns;
     if (columns % WIDTH<T> == 0) {
-        row_gradient<WIDTH<T>>(softmax + at, gradient + at, columns, out + at);
+        softmax_row_backward<WIDTH<T>>(softmax + at, dout + at, columns, dx + at);
     } else {
-        row_gradient<1>(softmax + at, gradient + at, columns, out + at);
+        softmax_row_backward<1>(softmax + at, dout + at, columns, dx + at);
     }
 }
 
@@ -81,8 +82,8 @@ __device__ inline void backward(T* out, u32 rows, u32 columns, const T* softmax,
         forward<T>(out, rows, columns, x, valid);                                                                     \
     }                                                                                                                 \
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
-        softmax_gradient_##T(T* out, u32 rows, u32 columns, const T* softmax, const T* gradient) {                    \
-        backward<T>(out, rows, columns, softmax, gradient);                                                           \
+        softmax_gradient_##T(T* dx, u32 rows, u32 columns, const T* softmax, const T* dout) {                         \
+        backward<T>(dx, rows, columns, softmax, dout);                                                                \
     }
 
 KERNELS(f32)

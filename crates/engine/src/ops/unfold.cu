@@ -1,4 +1,5 @@
-// Windows as rows of a matrix, and the way back, which adds where windows overlap.
+// im2col (unfold): the windows of a convolution as rows of a matrix; and col2im (fold), its adjoint, which adds where
+// windows overlap.
 
 template <u32 N, typename T>
 __device__ inline void unfold(const T* x, Row row, Row out_row, u32 length, T* out, u32 channels, Window window) {
@@ -6,8 +7,8 @@ __device__ inline void unfold(const T* x, Row row, Row out_row, u32 length, T* o
     each_element<N>(out_row.frames, width, [&](u32 t, u32 i) {
         u32 tap = i / channels, frame = window.read(t, tap);
         T* to = out + (u64)(out_row.start + t) * width + i;
-        bool there = t < out_length && frame < length;
-        if (there) copy<N>(x + (u64)(row.start + frame) * channels + (i - tap * channels), to); else clear<N>(to);
+        bool in_bounds = t < out_length && frame < length;
+        if (in_bounds) copy<N>(x + (u64)(row.start + frame) * channels + (i - tap * channels), to); else clear<N>(to);
     });
 }
 
@@ -28,18 +29,35 @@ __device__ inline void fold(const T* x, Row row, Row out_row, u32 length, T* out
     });
 }
 
+template <typename T>
+__device__ inline void unfold_row(const T* x, const u32* starts, const u32* out_starts, const i32* lengths, T* out,
+                                  u32 channels, Window window) {
+    Row row(starts, blockIdx.y), out_row(out_starts, blockIdx.y);
+    u32 length = filled(lengths[blockIdx.y], row.frames);
+    if (channels % WIDTH<T> == 0) {
+        unfold<WIDTH<T>>(x, row, out_row, length, out, channels, window);
+    } else {
+        unfold<1>(x, row, out_row, length, out, channels, window);
+    }
+}
+
+template <typename T>
+__device__ inline void fold_row(const T* x, const u32* starts, const u32* out_starts, const i32* lengths, T* out,
+                                u32 channels, Window window) {
+    Row row(starts, blockIdx.y), out_row(out_starts, blockIdx.y);
+    u32 length = filled(lengths[blockIdx.y], row.frames);
+    if (channels % WIDTH<T> == 0) {
+        fold<WIDTH<T>>(x, row, out_row, length, out, channels, window);
+    } else {
+        fold<1>(x, row, out_row, length, out, channels, window);
+    }
+}
+
 #define KERNEL(T, NAME)                                                                                               \
     extern "C" __global__ void __launch_bounds__(256, 4)                                                              \
         NAME##_##T(const T* x, const u32* starts, const u32* out_starts, const i32* lengths, T* out, u32 channels,    \
                    u32 kernel, u32 stride, u32 dilation, u32 padding) {                                               \
-        Window window = {kernel, stride, dilation, padding};                                                          \
-        Row row(starts, blockIdx.y), out_row(out_starts, blockIdx.y);                                                 \
-        u32 length = filled(lengths[blockIdx.y], row.frames);                                                         \
-        if (channels % WIDTH<T> == 0) {                                                                               \
-            NAME<WIDTH<T>>(x, row, out_row, length, out, channels, window);                                           \
-        } else {                                                                                                      \
-            NAME<1>(x, row, out_row, length, out, channels, window);                                                  \
-        }                                                                                                             \
+        NAME##_row<T>(x, starts, out_starts, lengths, out, channels, {kernel, stride, dilation, padding});            \
     }
 
 KERNEL(f32, unfold)

@@ -92,7 +92,8 @@ extern "C" __global__ void __launch_bounds__(128)
                 }
                 row_sum[i][r % 2] = sum;
 #pragma unroll
-                for (u32 j = 0; j < HEAD_DIM / 8; j++) acc_o[i][j][half] *= correction, acc_o[i][j][half + 1] *= correction;
+                for (u32 j = 0; j < HEAD_DIM / 8; j++)
+                    acc_o[i][j][half] *= correction, acc_o[i][j][half + 1] *= correction;
             }
             gemm_rs(acc_o, scores, k_tile + KEY_BYTES);
         }
@@ -100,7 +101,8 @@ extern "C" __global__ void __launch_bounds__(128)
         __syncthreads();
     }
 
-    const u32 valid = frames_before(row.valid, first + warp_query), count = frames_before(row.frames, first + warp_query);
+    const u32 valid = frames_before(row.valid, first + warp_query);
+    const u32 count = frames_before(row.frames, first + warp_query);
     const u64 begin = (u64)row.start + first + warp_query;
     f32 inverse_sum[M][2];
 #pragma unroll
@@ -113,6 +115,6 @@ extern "C" __global__ void __launch_bounds__(128)
         if (lane % 4 == 0 && frame < count)
             lse[(begin + frame) * heads + head] = frame < valid ? row_max[i][r % 2] * softmax_scale + logf(sum) : 0.0f;
     }
-    store_frames(memory + warp_query * FRAME_BYTES, acc_o, inverse_sum, out + begin * width + head * HEAD_DIM, width, valid,
-                 count);
+    store_frames(memory + warp_query * FRAME_BYTES, acc_o, inverse_sum, out + begin * width + head * HEAD_DIM, width,
+                 valid, count);
 }

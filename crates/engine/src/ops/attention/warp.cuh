@@ -21,7 +21,8 @@ __device__ inline void mma_m16n8k16(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Loads four 8 x 8 matrices: lanes 8i..8i+7 give the row addresses of matrix i, 16 bytes each. A lane gets (g, 2t..) of each.
+// Loads four 8 x 8 matrices: lanes 8i..8i+7 give the row addresses of matrix i, 16 bytes each. A lane gets (g, 2t..) of
+// each.
 __device__ inline void ldmatrix_x4(u32 (&to)[4], u32 row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
