@@ -1,26 +1,26 @@
-//! The numbers host kernels compute with: f32 and f64, and bf16 as a way to store f32.
+//! The floating-point types of host kernels: f32 and f64, and bf16 as a storage type for f32.
 //!
-//! [`Real::store`] stores no subnormal numbers. A multiplication that meets one, or makes one, takes about fifty times as long
-//! (48 ns against 0.9 on an Intel Xeon), one lane slows its whole register, and a GEMM reads each number hundreds of times.
-//! Rust forbids telling a thread to take them as zero, so host kernels put zeros in their place where they arise.
+//! [`Real::store`] flushes subnormal numbers to zero. A multiplication with a subnormal operand or result takes about fifty
+//! times as long (48 ns instead of 0.9 on an Intel Xeon), one such lane slows its whole vector register, and a GEMM reads each
+//! element hundreds of times. Rust does not support the CPU's flush-to-zero mode, so host kernels flush when they store.
 
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
 use half::bf16;
 use tandem_device::Element;
 
-/// An element type tensors are stored in.
+/// An element type of tensors.
 pub trait Real: Element {
-    /// What is computed with it.
+    /// The accumulator type: what arithmetic on it is done in.
     type Acc: Float;
-    /// The number.
+    /// Its value in the accumulator type.
     fn load(self) -> Self::Acc;
-    /// The nearest element; zero where that is subnormal.
-    fn store(wide: Self::Acc) -> Self;
+    /// The nearest element; zero if that is subnormal.
+    fn store(value: Self::Acc) -> Self;
 }
 
-/// A number that is computed with. `f32`'s transcendental functions are polynomials that vectorise, good to a few units in
-/// the last place; `f64`'s are the standard library's.
+/// A type that arithmetic is done in. The transcendental functions of `f32` are polynomials that vectorise, accurate to a few
+/// units in the last place; those of `f64` are the standard library's.
 pub trait Float:
     Real<Acc = Self>
     + Copy
@@ -38,7 +38,7 @@ pub trait Float:
     fn of(value: f64) -> Self;
     /// To f64.
     fn to_f64(self) -> f64;
-    /// e to the power of it.
+    /// e^x.
     fn exp(self) -> Self;
     /// Natural logarithm.
     fn ln(self) -> Self;
@@ -52,13 +52,13 @@ pub trait Float:
     fn erf(self) -> Self;
     /// Magnitude.
     fn abs(self) -> Self;
-    /// The larger one.
+    /// The maximum.
     fn max(self, other: Self) -> Self;
-    /// The smaller one.
+    /// The minimum.
     fn min(self, other: Self) -> Self;
-    /// Whether it is a number at all.
+    /// Whether it is neither infinite nor NaN.
     fn is_finite(self) -> bool;
-    /// Zero where it is subnormal, else itself. A comparison and a mask, no jump.
+    /// Zero if it is subnormal, otherwise unchanged. A comparison and a mask, no branch.
     fn flushed(self) -> Self;
     /// Zero.
     fn zero() -> Self {
@@ -73,8 +73,8 @@ impl Real for f32 {
         self
     }
     #[inline(always)]
-    fn store(wide: f32) -> f32 {
-        wide.flushed()
+    fn store(value: f32) -> f32 {
+        value.flushed()
     }
 }
 
@@ -85,8 +85,8 @@ impl Real for f64 {
         self
     }
     #[inline(always)]
-    fn store(wide: f64) -> f64 {
-        wide.flushed()
+    fn store(value: f64) -> f64 {
+        value.flushed()
     }
 }
 
@@ -97,8 +97,8 @@ impl Real for bf16 {
         self.to_f32()
     }
     #[inline(always)]
-    fn store(wide: f32) -> bf16 {
-        bf16::from_f32(wide.flushed())
+    fn store(value: f32) -> bf16 {
+        bf16::from_f32(value.flushed())
     }
 }
 
@@ -161,12 +161,12 @@ impl Float for f64 {
 impl Float for f32 {
     plain_float!(f32);
 
-    /// 2^n · 2^f with a polynomial for 2^f, |f| ≤ ½. Zero below -87.3: a little further down it would be subnormal.
+    /// 2^n · 2^f with a polynomial for 2^f, |f| ≤ ½. Zero below -87.3, close to where the result would be subnormal.
     #[inline(always)]
     fn exp(self) -> f32 {
         let x = Float::min(Float::max(self, -87.3), 88.7);
-        // Adding 1.5·2^23 rounds to a whole number, which is then in the low bits. The same bits as `round_ties_even`, which
-        // is a call where the target has no SSE 4.1: 3.6 ns an element against 1.5 ns.
+        // Adding 1.5·2^23 rounds to an integer, which is then in the low bits. Bit for bit the result of `round_ties_even`,
+        // which is a function call on targets without SSE 4.1: 3.6 ns per element instead of 1.5 ns.
         const SHIFT: f32 = 12_582_912.0;
         let shifted = x * std::f32::consts::LOG2_E + SHIFT;
         let n = shifted - SHIFT;
@@ -179,18 +179,18 @@ impl Float for f32 {
         let p = p * r + 1.666_666_5e-1;
         let p = p * r + 0.5;
         let p = p * r * r + r + 1.0;
-        // Two halves, because 2^128 is not a float and 2^-127 is not a normal one.
+        // Two factors, because 2^128 is not a float and 2^-127 is subnormal.
         let n = (shifted.to_bits() as i32).wrapping_sub(SHIFT.to_bits() as i32);
         let (low, high) = (n >> 1, n - (n >> 1));
         let scale = |n: i32| f32::from_bits((n.wrapping_add(127) as u32) << 23);
-        let wide = p * scale(low) * scale(high);
-        // A NaN fell through the comparisons above.
+        let result = p * scale(low) * scale(high);
+        // min and max turned a NaN into a number.
         if self.is_nan() {
             self
         } else if self < -87.3 {
             0.0
         } else {
-            wide
+            result
         }
     }
 
@@ -199,16 +199,16 @@ impl Float for f32 {
         ln_f32(self)
     }
 
-    /// ln(u) with u = 1 + x, and what the sum lost.
+    /// ln(u) with u = 1 + x, plus a correction for the rounding of the sum.
     #[inline(always)]
     fn ln_1p(self) -> f32 {
         let u = 1.0 + self;
-        let lost = (self - (u - 1.0)) / u;
-        let lost = if u > 0.0 && u < f32::INFINITY { lost } else { 0.0 };
-        ln_f32(u) + lost
+        let correction = (self - (u - 1.0)) / u;
+        let correction = if u > 0.0 && u < f32::INFINITY { correction } else { 0.0 };
+        ln_f32(u) + correction
     }
 
-    /// (e^2x - 1) / (e^2x + 1), and an odd polynomial near zero, where that cancels.
+    /// (e^2x - 1) / (e^2x + 1), and an odd polynomial near zero, where the fraction cancels.
     #[inline(always)]
     fn tanh(self) -> f32 {
         let x = Float::abs(self);
@@ -240,10 +240,10 @@ impl Float for f32 {
 /// ln in f32: x = 2^n·m with m around 1, and ln m = 2·atanh((m - 1) / (m + 1)) by its series.
 #[inline(always)]
 fn ln_f32(x: f32) -> f32 {
-    // Numbers below the normal ones are brought up by 2^23.
+    // Subnormal numbers are scaled by 2^23.
     let low = x < f32::MIN_POSITIVE;
     let bits = (if low { x * 8_388_608.0 } else { x }).to_bits() as i32;
-    // The bits of √½: what is above counts into the power of two.
+    // The bits of √½: m is in √½..√2.
     let above = bits.wrapping_sub(0x3F35_04F3);
     let n = (above >> 23) as f32 - if low { 23.0 } else { 0.0 };
     let m = f32::from_bits((above & 0x007F_FFFF).wrapping_add(0x3F35_04F3) as u32);
@@ -254,10 +254,10 @@ fn ln_f32(x: f32) -> f32 {
     let p = p * s + 0.4;
     let p = p * s + 0.666_666_7;
     let small = 2.0 * z + z * s * p;
-    // ln 2 in two parts, so that the larger GEMM is exact.
-    let wide = n * 0.693_359_4 + (small - n * 2.121_944_4e-4);
+    // ln 2 in two parts, so that the larger product is exact.
+    let result = n * 0.693_359_4 + (small - n * 2.121_944_4e-4);
     if x > 0.0 && x < f32::INFINITY {
-        wide
+        result
     } else if x == 0.0 {
         f32::NEG_INFINITY
     } else if x > 0.0 {
@@ -302,7 +302,7 @@ fn erf_f32(x: f32) -> f32 {
     }
 }
 
-/// Runs `$body` with `$t` as the Rust type of a floating element type; others are an error of `$op`.
+/// Runs `$body` with `$t` as the Rust type of a floating-point element type; other types are an error of `$op`.
 #[macro_export]
 macro_rules! for_real {
     ($op:expr, $dtype:expr, $t:ident => $body:expr) => {
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_polynomials_are_good_to_single_precision() {
+    fn polynomials_are_accurate_to_single_precision() {
         check("exp", -87.0, 88.0, <f32 as Float>::exp, f64::exp, 2.5e-7);
         check("tanh", -9.0, 9.0, <f32 as Float>::tanh, f64::tanh, 4e-7);
         check("erf", -4.0, 4.0, <f32 as Float>::erf, libm::erf, 5e-7);
@@ -366,16 +366,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_subnormal_is_stored_and_all_else_as_it_is() {
+    fn store_flushes_subnormals_and_nothing_else() {
         let least = f32::MIN_POSITIVE;
         for small in [1e-45, 1e-40, f32::from_bits(least.to_bits() - 1)] {
             assert_eq!([f32::store(small), f32::store(-small)], [0.0; 2], "{small:e}");
             assert_eq!([bf16::store(small), bf16::store(-small)], [bf16::ZERO; 2], "{small:e}");
         }
         assert_eq!(f64::store(1e-310), 0.0);
-        for kept in [least, -least, 1.5, f32::MAX, f32::INFINITY] {
-            assert_eq!((f32::store(kept), bf16::store(kept)), (kept, bf16::from_f32(kept)));
-            assert_eq!(f64::store(f64::from(kept)), f64::from(kept));
+        for normal in [least, -least, 1.5, f32::MAX, f32::INFINITY] {
+            assert_eq!((f32::store(normal), bf16::store(normal)), (normal, bf16::from_f32(normal)));
+            assert_eq!(f64::store(f64::from(normal)), f64::from(normal));
         }
         assert_eq!(f64::store(f64::MIN_POSITIVE), f64::MIN_POSITIVE);
         assert!(f32::store(f32::NAN).is_nan() && f64::store(f64::NAN).is_nan() && bf16::store(f32::NAN).is_nan());
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_stays_so() {
+    fn nan_stays_nan_and_infinities_have_their_limits() {
         for function in [<f32 as Float>::exp, <f32 as Float>::tanh, <f32 as Float>::erf] {
             assert!(function(f32::NAN).is_nan());
             assert!(function(0.0).is_finite());

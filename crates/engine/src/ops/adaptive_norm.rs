@@ -1,12 +1,12 @@
-//! Adaptive norm: every frame normalised over its channels, then scaled and shifted by what its utterance asks for.
+//! Adaptive layer norm (AdaLN, Peebles & Xie 2023): layer norm with a scale and a shift per row of the batch.
 
 use tandem_device::{DType, Element, HostArgs, Kernel, Param, Source};
 
 use super::frames::{Stretch, check_frames, cut, stretches, stretches_of_a_row};
-use super::layer_norm::kept;
+use super::layer_norm::saved;
 use super::norm::{
-    FRAMES_OF_A_PIECE, FrameGradient, NORMALIZED, SIZES, by_size, combine, gradient_grid, named_by_size, normal_grid,
-    normalize, size, widened,
+    FORWARD_FRAMES, FRAMES_PER_BLOCK, FrameGradient, PartialSums, SIZES, backward_grid, by_size, combine, forward_grid,
+    named_by_size, normalize, size, to_acc,
 };
 use crate::error::EngineError;
 use crate::for_real;
@@ -23,11 +23,11 @@ pub(super) static SOURCE: Source = Source {
     text: concat!(include_str!("frames.cuh"), include_str!("norm.cuh"), include_str!("adaptive_norm.cu")),
 };
 
-/// `(x, scale and shift, row starts)` to the result, and mean and 1/√(variance + ε) of each frame.
+/// `(x, scale_shift, row starts)` to the result, and mean and rstd of each frame, saved for the backward pass.
 #[derive(Debug)]
 struct AdaptiveNorm(Rows);
 
-/// `(x, scale and shift, row starts, what AdaptiveNorm kept, gradient)` to the gradients of the first two.
+/// `(x, scale_shift, row starts, saved, dy)` to the gradients of the first two.
 #[derive(Debug)]
 struct AdaptiveNormBackward(Rows);
 
@@ -43,21 +43,21 @@ impl Op for AdaptiveNorm {
         if inputs[1] != wanted {
             return refuse("adaptive_norm", format!("takes scales and shifts as {wanted}"), &inputs[..2]);
         }
-        Ok(vec![x, kept(x)])
+        Ok(vec![x, saved(x)])
     }
 
     fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
-        let Some(g) = at.first() else { return Ok(vec![None; 3]) };
-        let inputs = [at.inputs[0], at.inputs[1], at.inputs[2], at.outputs[1], g];
-        let found = at.graph.push_many(AdaptiveNormBackward(self.0.clone()), &inputs)?;
-        Ok(vec![Some(found[0]), Some(found[1]), None])
+        let Some(dy) = at.first() else { return Ok(vec![None; 3]) };
+        let inputs = [at.inputs[0], at.inputs[1], at.inputs[2], at.outputs[1], dy];
+        let gradients = at.graph.push_many(AdaptiveNormBackward(self.0.clone()), &inputs)?;
+        Ok(vec![Some(gradients[0]), Some(gradients[1]), None])
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let x = at.inputs[0].ty;
         let kernels = for_real!("adaptive_norm", x.dtype, T => &Kernels::<T>::FORWARD);
         let size = size(x.dtype, x.shape.last());
-        let grid = normal_grid([stretches_of_a_row(self.0.longest(), NORMALIZED), self.0.count()]);
+        let grid = forward_grid([stretches_of_a_row(self.0.longest(), FORWARD_FRAMES), self.0.count()]);
         let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
         args.extend(at.outputs.iter().map(Tensor::write));
         args.extend([LaunchArg::U32(self.0.count()), LaunchArg::U32(x.shape.last())]);
@@ -66,8 +66,9 @@ impl Op for AdaptiveNorm {
     }
 }
 
-fn pieces_of_a_row(rows: &Rows) -> u32 {
-    stretches_of_a_row(rows.longest(), FRAMES_OF_A_PIECE)
+/// Blocks of the backward pass per row.
+fn blocks_per_row(rows: &Rows) -> u32 {
+    stretches_of_a_row(rows.longest(), FRAMES_PER_BLOCK)
 }
 
 impl Op for AdaptiveNormBackward {
@@ -81,21 +82,21 @@ impl Op for AdaptiveNormBackward {
 
     fn scratch(&self, inputs: &[TensorType], _: &[TensorType]) -> Vec<u64> {
         let sums = inputs[1].of(accumulator(inputs[1].dtype));
-        vec![u64::from(pieces_of_a_row(&self.0)) * sums.bytes()]
+        vec![u64::from(blocks_per_row(&self.0)) * sums.bytes()]
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let (x, pieces) = (at.inputs[0].ty, pieces_of_a_row(&self.0));
-        let (columns, wide) = (x.shape.last(), accumulator(x.dtype));
-        let partial = TensorType::new(wide, &[self.0.count(), pieces, 2 * columns]);
+        let (x, blocks) = (at.inputs[0].ty, blocks_per_row(&self.0));
+        let columns = x.shape.last();
+        let partial = TensorType::new(accumulator(x.dtype), &[self.0.count(), blocks, 2 * columns]);
         let partial = Tensor { ty: partial, ..at.scratch[0] };
         let kernels = for_real!("adaptive_norm gradient", x.dtype, T => &Kernels::<T>::BACKWARD);
         let size = size(x.dtype, columns);
         let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
         args.extend([at.outputs[0].write(), partial.write(), LaunchArg::U32(self.0.count()), LaunchArg::U32(columns)]);
-        at.launch(&kernels[size], gradient_grid([pieces, self.0.count()], size), args);
-        let out = at.outputs[1];
-        combine(at, partial, out, [pieces, 2 * columns, 0])
+        at.launch(&kernels[size], backward_grid([blocks, self.0.count()], size), args);
+        let dscale_shift = at.outputs[1];
+        combine(at, PartialSums { partial, chunks: blocks, stride: 2 * columns, first: 0 }, dscale_shift)
     }
 }
 
@@ -137,17 +138,17 @@ impl<T: Real> Kernels<T> {
     );
 }
 
-/// What a row is multiplied by, `1 + scale`, and its shift.
+/// The gain `1 + scale` of a row, and its shift.
 fn gain_and_shift<T: Real>(scale_shift: &[T], row: usize, columns: usize) -> (Vec<T::Acc>, Vec<T::Acc>) {
     let (scale, shift) = scale_shift[row * 2 * columns..][..2 * columns].split_at(columns);
     let one = T::Acc::of(1.0);
-    (scale.iter().map(|scale| one + scale.load()).collect(), widened(shift))
+    (scale.iter().map(|scale| one + scale.load()).collect(), to_acc(shift))
 }
 
 fn forward<T: Real>(args: &mut HostArgs<'_>) {
     let (count, columns) = (args.u32(5) as usize, args.u32(6) as usize);
     let (x, scale_shift) = (args.read::<T>(0), args.read::<T>(1));
-    let stretches = stretches(&args.read::<u32>(2)[..=count], FRAMES_OF_A_PIECE);
+    let stretches = stretches(&args.read::<u32>(2)[..=count], FRAMES_PER_BLOCK);
     let workers = args.workers();
     let out = cut(args.write::<T>(3), stretches.iter().map(|s| s.count * columns));
     let kept = cut(args.write::<T::Acc>(4), stretches.iter().map(|s| s.count * 2));
@@ -167,7 +168,7 @@ fn forward<T: Real>(args: &mut HostArgs<'_>) {
 fn backward<T: Real>(args: &mut HostArgs<'_>) {
     let (count, columns) = (args.u32(7) as usize, args.u32(8) as usize);
     let (x, scale_shift, gradient) = (args.read::<T>(0), args.read::<T>(1), args.read::<T>(4));
-    let stretches = stretches(&args.read::<u32>(2)[..=count], FRAMES_OF_A_PIECE);
+    let stretches = stretches(&args.read::<u32>(2)[..=count], FRAMES_PER_BLOCK);
     let kept = args.read::<T::Acc>(3);
     let workers = args.workers();
     let out = cut(args.write::<T>(5), stretches.iter().map(|s| s.count * columns));
@@ -189,8 +190,7 @@ impl Graph {
     /// `(x - mean) / √(variance + 1e-5) · (1 + scale) + shift` of each frame of `x` `[frames, channels]`; row `b` of
     /// `scale_shift` `[batch, 2·channels]` has the scales of row `b`, then its shifts.
     ///
-    /// Frames do not see each other: padding is normalised like any other, and what gradient it gets counts towards its
-    /// row's scale and shift.
+    /// Every frame is normalised, padding too, and the gradient of padding counts towards its row's scale and shift.
     pub fn adaptive_norm(&mut self, x: Value, scale_shift: Value, rows: &Rows) -> Result<Value, EngineError> {
         let starts = self.row_starts(rows);
         Ok(self.push_many(AdaptiveNorm(rows.clone()), &[x, scale_shift, starts])?[0])
@@ -204,10 +204,10 @@ mod tests {
 
     #[test]
     fn gradients() {
-        let few = [(&[3, 0, 5][..], 7), (&[1], 3), (&[130, 3, 64], 5), (&[33, 0, 70], 32)];
-        // One of each size that has a kernel of its own, and one that has not.
+        let lengths_and_channels = [(&[3, 0, 5][..], 7), (&[1], 3), (&[130, 3, 64], 5), (&[33, 0, 70], 32)];
+        // One of each size with a dedicated kernel, and one without.
         let sizes = [(&[33, 0, 4][..], 256), (&[9, 5], 264), (&[0, 34], 520), (&[6, 3], 1016), (&[2, 0, 1], 1032)];
-        for (lengths, channels) in few.into_iter().chain(sizes) {
+        for (lengths, channels) in lengths_and_channels.into_iter().chain(sizes) {
             let rows = Rows::new(lengths);
             let check = GradientCheck::new().input(&[rows.total(), channels]).input(&[rows.count(), 2 * channels]);
             check_gradients(check, |g, x| g.adaptive_norm(x[0], x[1], &rows));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn each_row_has_its_own_scale_and_shift() {
+    fn each_row_has_a_scale_and_a_shift() {
         // Deviations -1 and 1 over √1.00001; the second row doubles them and adds 10 and 20.
         let rows = Rows::new(&[1, 0, 2]);
         let check = GradientCheck::new()
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn scales_for_another_batch_are_named() {
+    fn scales_for_another_batch_are_refused() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let x = g.input("x", TensorType::new(DType::F32, &[4, 3])).unwrap();
         let scale = g.input("scale", TensorType::new(DType::F32, &[3, 6])).unwrap();

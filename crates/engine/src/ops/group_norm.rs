@@ -1,13 +1,13 @@
-//! Group norm: the valid frames of a row get mean 0 and variance 1 over each group of channels, then a gain and a bias per
-//! channel.
+//! Group norm (Wu & He 2018): the valid frames of a row get mean 0 and variance 1 over each group of channels, then a gain and
+//! a bias per channel.
 //!
-//! Twins take one row per piece and go through it frame by frame with a sum per channel: memory is read in order, and
-//! groups are only seen when the sums of their channels are added up.
+//! Host kernels process one row per unit of work, frame by frame with a sum per channel: memory is read in order, and the sums
+//! of a group's channels are added at the end.
 
 use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
 
 use super::frames::{check_frames, check_lengths, cut, filled};
-use super::norm::{combine, inverse_root, widened};
+use super::norm::{PartialSums, combine, rstd_of, to_acc};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{LaunchArg, Lower, Tensor};
@@ -21,14 +21,14 @@ use crate::{for_real, named_for};
 pub(super) static SOURCE: Source =
     Source { file: "engine/group_norm.cu", text: concat!(include_str!("frames.cuh"), include_str!("group_norm.cu")) };
 
-/// `(x, gain, bias, row starts, lengths)` to the result, and `[batch·groups, 2]`: mean and 1/√(variance + ε).
+/// `(x, gain, bias, row starts, lengths)` to the result, and `[batch·groups, 2]`: mean and rstd, saved for the backward pass.
 #[derive(Debug)]
 struct GroupNorm {
     groups: u32,
     rows: Rows,
 }
 
-/// `(x, gain, row starts, lengths, what GroupNorm kept, gradient)` to the gradients of x, gain and bias.
+/// `(x, gain, row starts, lengths, saved, dy)` to `(dx, dgain, dbias)`.
 #[derive(Debug)]
 struct GroupNormBackward {
     groups: u32,
@@ -55,11 +55,11 @@ impl Op for GroupNorm {
     }
 
     fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
-        let Some(g) = at.first() else { return Ok(vec![None; 5]) };
+        let Some(dy) = at.first() else { return Ok(vec![None; 5]) };
         let &[x, gain, _, starts, lengths] = at.inputs else { unreachable!("checked when the node was written") };
         let op = GroupNormBackward { groups: self.groups, rows: self.rows.clone() };
-        let found = at.graph.push_many(op, &[x, gain, starts, lengths, at.outputs[1], g])?;
-        Ok(found.into_iter().map(Some).chain([None, None]).collect())
+        let gradients = at.graph.push_many(op, &[x, gain, starts, lengths, at.outputs[1], dy])?;
+        Ok(gradients.into_iter().map(Some).chain([None, None]).collect())
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
@@ -80,11 +80,11 @@ impl Op for GroupNormBackward {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
-        let wide = inputs[1].of(accumulator(inputs[1].dtype));
-        Ok(vec![inputs[0], wide, wide])
+        let gradient = inputs[1].of(accumulator(inputs[1].dtype));
+        Ok(vec![inputs[0], gradient, gradient])
     }
 
-    /// The sums for gain and bias of each row.
+    /// The partial sums of dgain and dbias, one per row.
     fn scratch(&self, _: &[TensorType], outputs: &[TensorType]) -> Vec<u64> {
         vec![u64::from(self.rows.count()) * 2 * outputs[1].bytes()]
     }
@@ -100,9 +100,10 @@ impl Op for GroupNormBackward {
         args.extend([batch, columns, self.groups].map(LaunchArg::U32));
         let grid = Grid { blocks: [self.groups, batch, 1], threads: 256, shared_bytes: 0 };
         at.launch(kernel, grid, args);
-        let (of_gain, of_bias) = (at.outputs[1], at.outputs[2]);
-        combine(at, partial, of_gain, [batch, 2 * columns, 0])?;
-        combine(at, partial, of_bias, [batch, 2 * columns, columns])
+        let (dgain, dbias) = (at.outputs[1], at.outputs[2]);
+        let sums = PartialSums { partial, chunks: batch, stride: 2 * columns, first: 0 };
+        combine(at, sums, dgain)?;
+        combine(at, PartialSums { first: columns, ..sums }, dbias)
     }
 }
 
@@ -152,16 +153,16 @@ impl<T: Real> Kernels<T> {
 fn forward<T: Real>(args: &mut HostArgs<'_>) {
     let [batch, columns, groups] = [7, 8, 9].map(|i| args.u32(i) as usize);
     let (x, starts, lengths) = (args.read::<T>(0), &args.read::<u32>(3)[..=batch], args.read::<i32>(4));
-    let (gain, bias) = (widened(args.read::<T>(1)), widened(args.read::<T>(2)));
+    let (gain, bias) = (to_acc(args.read::<T>(1)), to_acc(args.read::<T>(2)));
     let workers = args.workers();
     let out = cut(args.write::<T>(5), row_frames(starts).map(|frames| frames * columns));
-    let kept = args.write::<T::Acc>(6).chunks_exact_mut(2 * groups);
-    workers.each_part(out.into_iter().zip(kept).collect(), |row, (out, kept)| {
+    let saved = args.write::<T::Acc>(6).chunks_exact_mut(2 * groups);
+    workers.each_part(out.into_iter().zip(saved).collect(), |row, (out, saved)| {
         let valid = filled(lengths[row], out.len() / columns) * columns;
         let (out, padding) = out.split_at_mut(valid);
         padding.fill(T::store(T::Acc::zero()));
         let x = &x[starts[row] as usize * columns..][..valid];
-        normalize_row(x, (&gain, &bias), kept.as_chunks_mut().0, out);
+        normalize_row(x, (&gain, &bias), saved.as_chunks_mut().0, out);
     });
 }
 
@@ -169,98 +170,100 @@ fn row_frames(starts: &[u32]) -> impl Iterator<Item = usize> {
     starts.windows(2).map(|ends| (ends[1] - ends[0]) as usize)
 }
 
-/// The valid frames of one row; `kept` has an entry per group.
-fn normalize_row<T: Real>(x: &[T], (gain, bias): (&[T::Acc], &[T::Acc]), kept: &mut [[T::Acc; 2]], out: &mut [T]) {
-    let (columns, of_a_group) = (gain.len(), gain.len() / kept.len());
-    let share = T::Acc::of(1.0 / (x.len() / columns * of_a_group).max(1) as f64);
+/// Normalises the valid frames of one row; `saved` has an entry per group.
+fn normalize_row<T: Real>(x: &[T], (gain, bias): (&[T::Acc], &[T::Acc]), saved: &mut [[T::Acc; 2]], out: &mut [T]) {
+    let (columns, group_channels) = (gain.len(), gain.len() / saved.len());
+    let inverse_count = T::Acc::of(1.0 / (x.len() / columns * group_channels).max(1) as f64);
     let mut sums = vec![T::Acc::zero(); columns];
     for x in x.chunks_exact(columns) {
         sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += x.load());
     }
-    for (kept, sums) in kept.iter_mut().zip(sums.chunks_exact(of_a_group)) {
-        kept[0] = sums.iter().copied().sum::<T::Acc>() * share;
+    for (saved, sums) in saved.iter_mut().zip(sums.chunks_exact(group_channels)) {
+        saved[0] = sums.iter().copied().sum::<T::Acc>() * inverse_count;
     }
-    let means = spread(kept, of_a_group, |kept| kept[0]);
+    let means = per_channel(saved, group_channels, |saved| saved[0]);
     sums.fill(T::Acc::zero());
     for x in x.chunks_exact(columns) {
         for ((sum, x), &mean) in sums.iter_mut().zip(x).zip(&means) {
-            let apart = x.load() - mean;
-            *sum += apart * apart;
+            let deviation = x.load() - mean;
+            *sum += deviation * deviation;
         }
     }
-    for (kept, sums) in kept.iter_mut().zip(sums.chunks_exact(of_a_group)) {
-        kept[1] = inverse_root(sums.iter().copied().sum::<T::Acc>() * share);
+    for (saved, sums) in saved.iter_mut().zip(sums.chunks_exact(group_channels)) {
+        saved[1] = rstd_of(sums.iter().copied().sum::<T::Acc>() * inverse_count);
     }
-    let mut slopes = spread(kept, of_a_group, |kept| kept[1]);
-    slopes.iter_mut().zip(gain).for_each(|(slope, &gain)| *slope = *slope * gain);
+    let mut factors = per_channel(saved, group_channels, |saved| saved[1]);
+    factors.iter_mut().zip(gain).for_each(|(factor, &gain)| *factor = *factor * gain);
     for (out, x) in out.chunks_exact_mut(columns).zip(x.chunks_exact(columns)) {
-        let each = out.iter_mut().zip(x).zip(&means).zip(&slopes).zip(bias);
-        each.for_each(|((((out, x), &mean), &slope), &bias)| *out = T::store((x.load() - mean) * slope + bias));
+        let each = out.iter_mut().zip(x).zip(&means).zip(&factors).zip(bias);
+        each.for_each(|((((out, x), &mean), &factor), &bias)| *out = T::store((x.load() - mean) * factor + bias));
     }
 }
 
-/// A number of each group, at each of its channels.
-fn spread<W: Float>(kept: &[[W; 2]], of_a_group: usize, pick: impl Fn(&[W; 2]) -> W) -> Vec<W> {
-    kept.iter().flat_map(|kept| std::iter::repeat_n(pick(kept), of_a_group)).collect()
+/// One statistic of each group, repeated for each of its channels.
+fn per_channel<F: Float>(saved: &[[F; 2]], group_channels: usize, pick: impl Fn(&[F; 2]) -> F) -> Vec<F> {
+    saved.iter().flat_map(|saved| std::iter::repeat_n(pick(saved), group_channels)).collect()
 }
 
 fn backward<T: Real>(args: &mut HostArgs<'_>) {
     let [batch, columns, groups] = [8, 9, 10].map(|i| args.u32(i) as usize);
-    let (x, gradient) = (args.read::<T>(0), args.read::<T>(5));
+    let (x, dy) = (args.read::<T>(0), args.read::<T>(5));
     let (starts, lengths) = (&args.read::<u32>(2)[..=batch], args.read::<i32>(3));
-    let gain = widened(args.read::<T>(1));
-    let kept = args.read::<T::Acc>(4).as_chunks::<2>().0;
+    let gain = to_acc(args.read::<T>(1));
+    let saved = args.read::<T::Acc>(4).as_chunks::<2>().0;
     let workers = args.workers();
-    let out = cut(args.write::<T>(6), row_frames(starts).map(|frames| frames * columns));
-    let sums = args.write::<T::Acc>(7).chunks_exact_mut(2 * columns);
-    workers.each_part(out.into_iter().zip(sums).collect(), |row, (out, sums)| {
-        let valid = filled(lengths[row], out.len() / columns) * columns;
-        let (out, padding) = out.split_at_mut(valid);
+    let dx = cut(args.write::<T>(6), row_frames(starts).map(|frames| frames * columns));
+    let partial = args.write::<T::Acc>(7).chunks_exact_mut(2 * columns);
+    workers.each_part(dx.into_iter().zip(partial).collect(), |row, (dx, partial)| {
+        let valid = filled(lengths[row], dx.len() / columns) * columns;
+        let (dx, padding) = dx.split_at_mut(valid);
         padding.fill(T::store(T::Acc::zero()));
         let first = starts[row] as usize * columns;
-        let kept = &kept[row * groups..(row + 1) * groups];
-        row_gradient((&x[first..][..valid], &gradient[first..][..valid]), &gain, kept, sums, out);
+        let saved = &saved[row * groups..(row + 1) * groups];
+        row_gradient(&x[first..][..valid], &dy[first..][..valid], &gain, saved, partial, dx);
     });
 }
 
-/// The gradient of [`normalize_row`]; `sums` gets what the row adds to the gradients of gain and bias.
+/// The gradient of [`normalize_row`]; `partial` gets the row's sums of dgain and dbias.
 fn row_gradient<T: Real>(
-    (x, gradient): (&[T], &[T]),
+    x: &[T],
+    dy: &[T],
     gain: &[T::Acc],
-    kept: &[[T::Acc; 2]],
-    sums: &mut [T::Acc],
-    out: &mut [T],
+    saved: &[[T::Acc; 2]],
+    partial: &mut [T::Acc],
+    dx: &mut [T],
 ) {
-    let (columns, of_a_group) = (gain.len(), gain.len() / kept.len());
-    let means = spread(kept, of_a_group, |kept| kept[0]);
-    let scales = spread(kept, of_a_group, |kept| kept[1]);
-    sums.fill(T::Acc::zero());
-    let (of_gain, of_bias) = sums.split_at_mut(columns);
-    for (x, g) in x.chunks_exact(columns).zip(gradient.chunks_exact(columns)) {
-        for ((of_gain, (x, g)), &mean) in of_gain.iter_mut().zip(x.iter().zip(g)).zip(&means) {
-            *of_gain += g.load() * (x.load() - mean);
+    let (columns, group_channels) = (gain.len(), gain.len() / saved.len());
+    let means = per_channel(saved, group_channels, |saved| saved[0]);
+    let rstds = per_channel(saved, group_channels, |saved| saved[1]);
+    partial.fill(T::Acc::zero());
+    let (dgain, dbias) = partial.split_at_mut(columns);
+    for (x, dy) in x.chunks_exact(columns).zip(dy.chunks_exact(columns)) {
+        for ((dgain, (x, dy)), &mean) in dgain.iter_mut().zip(x.iter().zip(dy)).zip(&means) {
+            *dgain += dy.load() * (x.load() - mean);
         }
-        of_bias.iter_mut().zip(g).for_each(|(of_bias, g)| *of_bias += g.load());
+        dbias.iter_mut().zip(dy).for_each(|(dbias, dy)| *dbias += dy.load());
     }
-    of_gain.iter_mut().zip(&scales).for_each(|(of_gain, &scale)| *of_gain = *of_gain * scale);
-    let share = T::Acc::of(1.0 / (x.len() / columns * of_a_group).max(1) as f64);
-    let weighted = |sums: &[T::Acc]| -> Vec<T::Acc> {
-        let groups = sums.chunks_exact(of_a_group).zip(gain.chunks_exact(of_a_group));
-        let total = |(sums, gain): (&[T::Acc], &[T::Acc])| {
-            sums.iter().zip(gain).map(|(&sum, &gain)| sum * gain).sum::<T::Acc>() * share
+    dgain.iter_mut().zip(&rstds).for_each(|(dgain, &rstd)| *dgain = *dgain * rstd);
+    let inverse_count = T::Acc::of(1.0 / (x.len() / columns * group_channels).max(1) as f64);
+    // The mean over a group of `sums · gain`, repeated for each of its channels.
+    let group_mean = |sums: &[T::Acc]| -> Vec<T::Acc> {
+        let groups = sums.chunks_exact(group_channels).zip(gain.chunks_exact(group_channels));
+        let mean = |(sums, gain): (&[T::Acc], &[T::Acc])| {
+            sums.iter().zip(gain).map(|(&sum, &gain)| sum * gain).sum::<T::Acc>() * inverse_count
         };
-        groups.map(total).flat_map(|total| std::iter::repeat_n(total, of_a_group)).collect()
+        groups.map(mean).flat_map(|mean| std::iter::repeat_n(mean, group_channels)).collect()
     };
-    // d = slope·g - level - tilt·(x - mean), with everything that a channel keeps taken out of the loop.
-    let (mut levels, mut tilts) = (weighted(of_bias), weighted(of_gain));
-    let slopes: Vec<T::Acc> = gain.iter().zip(&scales).map(|(&gain, &scale)| gain * scale).collect();
-    levels.iter_mut().zip(&scales).for_each(|(level, &scale)| *level = *level * scale);
-    tilts.iter_mut().zip(&scales).for_each(|(tilt, &scale)| *tilt = *tilt * scale * scale);
-    for ((out, x), g) in out.chunks_exact_mut(columns).zip(x.chunks_exact(columns)).zip(gradient.chunks_exact(columns))
-    {
-        let channels = slopes.iter().zip(&levels).zip(&tilts).zip(&means);
-        for (((out, x), g), (((&slope, &level), &tilt), &mean)) in out.iter_mut().zip(x).zip(g).zip(channels) {
-            *out = T::store(slope * g.load() - level - tilt * (x.load() - mean));
+    // dx = gain·rstd·dy - dnorm_mean·rstd - dnorm_norm_mean·rstd²·(x - mean), with the factors of a channel computed once.
+    let (mut dnorm_means, mut dnorm_norm_means) = (group_mean(dbias), group_mean(dgain));
+    let factors: Vec<T::Acc> = gain.iter().zip(&rstds).map(|(&gain, &rstd)| gain * rstd).collect();
+    dnorm_means.iter_mut().zip(&rstds).for_each(|(mean, &rstd)| *mean = *mean * rstd);
+    dnorm_norm_means.iter_mut().zip(&rstds).for_each(|(mean, &rstd)| *mean = *mean * rstd * rstd);
+    for ((dx, x), dy) in dx.chunks_exact_mut(columns).zip(x.chunks_exact(columns)).zip(dy.chunks_exact(columns)) {
+        let channels = factors.iter().zip(&dnorm_means).zip(&dnorm_norm_means).zip(&means);
+        let each = dx.iter_mut().zip(x).zip(dy).zip(channels);
+        for (((dx, x), dy), (((&factor, &dnorm_mean), &dnorm_norm_mean), &mean)) in each {
+            *dx = T::store(factor * dy.load() - dnorm_mean - dnorm_norm_mean * (x.load() - mean));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! GEMMs: linear layers, and GEMMs of batches of matrices.
+//! Matrix multiplication (GEMM): linear layers, and batched GEMMs.
 
 use tandem_device::{DType, Gemm, Operand};
 
@@ -8,16 +8,16 @@ use crate::lower::Lower;
 use crate::op::{Backward, Op, refuse};
 use crate::tensor::{Shape, TensorType, accumulator};
 
-/// `op(A)·op(B)`, plus a bias on every row when there is a third input. `[m, k]·[k, n]`, or `[batch, m, k]·[batch, k, n]`.
+/// `op(A)·op(B)`, plus a bias on every row if there is a third input. `[m, k]·[k, n]`, or `[batch, m, k]·[batch, k, n]`.
 #[derive(Clone, Copy, Debug)]
 struct MatMul {
     a_transposed: bool,
     b_transposed: bool,
-    /// Whether the result is kept in the wide element type: gradients of parameters are.
-    wide: bool,
+    /// Whether the result is in the accumulator type: gradients of parameters are.
+    acc_output: bool,
 }
 
-/// Batch, rows, columns and what is summed over.
+/// Batch size, rows, columns and the reduction dimension.
 struct Dims {
     batch: u32,
     m: u32,
@@ -48,8 +48,8 @@ impl Op for MatMul {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
         let (a, b) = (inputs[0], inputs[1]);
         let Some(Dims { batch, m, n, .. }) = self.dims(a.shape, b.shape) else {
-            let turned = |transposed| if transposed { " transposed" } else { "" };
-            let (a, b) = (turned(self.a_transposed), turned(self.b_transposed));
+            let suffix = |transposed| if transposed { " transposed" } else { "" };
+            let (a, b) = (suffix(self.a_transposed), suffix(self.b_transposed));
             let problem = format!("takes [m, k]{a} and [k, n]{b}, or batches of them");
             return refuse("matmul", problem, inputs);
         };
@@ -59,38 +59,38 @@ impl Op for MatMul {
         if inputs.get(2).is_some_and(|bias| bias.shape.dims() != [n] || bias.dtype != a.dtype) {
             return refuse("matmul", format!("a bias has {n} elements of the same element type"), inputs);
         }
-        let dtype = if self.wide { accumulator(a.dtype) } else { a.dtype };
+        let dtype = if self.acc_output { accumulator(a.dtype) } else { a.dtype };
         let dims = if a.shape.rank() == 3 { vec![batch, m, n] } else { vec![m, n] };
         Ok(vec![TensorType::new(dtype, &dims)])
     }
 
     fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
-        let Some(g) = at.first() else { return Ok(vec![None; at.inputs.len()]) };
+        let Some(dc) = at.first() else { return Ok(vec![None; at.inputs.len()]) };
         let (a, b) = (at.inputs[0], at.inputs[1]);
         let (ta, tb) = (self.a_transposed, self.b_transposed);
-        let g = at.graph.cast(g, at.graph.ty(a).dtype)?;
-        let learnt = |graph: &Graph, value| matches!(graph.as_leaf(value), Some(Leaf::Parameter(_)));
-        let mut of_a = None;
+        let dc = at.graph.cast(dc, at.graph.ty(a).dtype)?;
+        let is_parameter = |graph: &Graph, value| matches!(graph.as_leaf(value), Some(Leaf::Parameter(_)));
+        let mut da = None;
         if at.wanted[0] {
-            let wide = learnt(at.graph, a);
-            of_a = Some(match ta {
-                false => at.graph.gemm(g, b, false, !tb, wide)?,
-                true => at.graph.gemm(b, g, tb, true, wide)?,
+            let acc_output = is_parameter(at.graph, a);
+            da = Some(match ta {
+                false => at.graph.gemm(dc, b, false, !tb, acc_output)?,
+                true => at.graph.gemm(b, dc, tb, true, acc_output)?,
             });
         }
-        let mut of_b = None;
+        let mut db = None;
         if at.wanted[1] {
-            let wide = learnt(at.graph, b);
-            of_b = Some(match tb {
-                false => at.graph.gemm(a, g, !ta, false, wide)?,
-                true => at.graph.gemm(g, a, true, ta, wide)?,
+            let acc_output = is_parameter(at.graph, b);
+            db = Some(match tb {
+                false => at.graph.gemm(a, dc, !ta, false, acc_output)?,
+                true => at.graph.gemm(dc, a, true, ta, acc_output)?,
             });
         }
-        let mut all = vec![of_a, of_b];
+        let mut gradients = vec![da, db];
         if at.inputs.len() == 3 {
-            all.push(if at.wanted[2] { Some(at.graph.sum_rows(g)?) } else { None });
+            gradients.push(if at.wanted[2] { Some(at.graph.sum_rows(dc)?) } else { None });
         }
-        Ok(all)
+        Ok(gradients)
     }
 
     fn can_add(&self, _: usize) -> bool {
@@ -98,7 +98,7 @@ impl Op for MatMul {
     }
 
     fn runs_beside(&self) -> bool {
-        self.wide
+        self.acc_output
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
@@ -135,21 +135,21 @@ impl Graph {
         self.gemm(a, b, false, false, false)
     }
 
-    /// `op(a)·op(b)`, each transposed or not; kept in the wide element type when `wide`.
+    /// `op(a)·op(b)`, each transposed or not; in the accumulator type if `acc_output`.
     pub fn gemm(
         &mut self,
         a: Value,
         b: Value,
         a_transposed: bool,
         b_transposed: bool,
-        wide: bool,
+        acc_output: bool,
     ) -> Result<Value, EngineError> {
-        self.push(MatMul { a_transposed, b_transposed, wide }, &[a, b])
+        self.push(MatMul { a_transposed, b_transposed, acc_output }, &[a, b])
     }
 
     /// A linear layer: `x·weightᵀ + bias` with `x` `[rows, in]` and `weight` `[out, in]`.
     pub fn linear(&mut self, x: Value, weight: Value, bias: Option<Value>) -> Result<Value, EngineError> {
-        let op = MatMul { a_transposed: false, b_transposed: true, wide: false };
+        let op = MatMul { a_transposed: false, b_transposed: true, acc_output: false };
         match bias {
             Some(bias) => self.push(op, &[x, weight, bias]),
             None => self.push(op, &[x, weight]),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_multiply_is_named() {
+    fn shapes_that_do_not_multiply_are_refused() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let a = g.input("a", TensorType::new(DType::F32, &[4, 3])).unwrap();
         let b = g.input("b", TensorType::new(DType::F32, &[4, 5])).unwrap();

@@ -12,7 +12,6 @@ mod columns;
 mod conv1d;
 mod cross_entropy;
 mod depthwise;
-mod rng_keys;
 mod dropout;
 mod embedding;
 mod expand;
@@ -25,9 +24,10 @@ mod matmul;
 mod noise;
 mod norm;
 mod output_lengths;
-mod put;
+mod overwrite;
 mod reduce;
 mod reshape;
+mod rng_keys;
 mod rotary;
 mod row_pool;
 mod softmax;
@@ -39,7 +39,7 @@ mod window;
 pub use rng_keys::RngKeys;
 pub use window::ConvWindow;
 
-/// The CUDA sources of the ops. Chains are not among them: each has one of its own, made with it.
+/// The CUDA sources of the ops. Fused pointwise chains are not among them: their sources are generated.
 pub static SOURCES: &[&Source] = &[
     &adaptive_norm::SOURCE,
     &add_into::SOURCE,
@@ -74,10 +74,10 @@ pub static SOURCES: &[&Source] = &[
     &unfold::SOURCE,
 ];
 
-/// The source of kernels that run as host kernels only. A session on a CUDA machine refuses programs that hold one.
+/// The source of kernels without CUDA code. A session on a CUDA machine refuses programs that contain one.
 pub(crate) static NOT_ON_CUDA: Source = Source { file: "engine/not-on-cuda.cu", text: "" };
 
-/// The source of a kernel over elements of `T`: `source`, or none in f64, which is for checks on the host.
+/// The source of a kernel over elements of `T`: `source`, or no CUDA code for f64, which is for gradient checks on the host.
 pub(crate) const fn on_cuda<T: Element>(source: &'static Source) -> &'static Source {
     match T::DTYPE {
         DType::F64 => &NOT_ON_CUDA,

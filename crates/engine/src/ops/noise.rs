@@ -1,4 +1,5 @@
-//! Noise: standard normal numbers for every element of a sequence, and one uniform number per utterance.
+//! Noise: a standard normal number per element of a sequence (Box-Muller on Philox words), and one uniform number per
+//! utterance.
 
 use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
 
@@ -111,10 +112,10 @@ fn normal<T: Real>(args: &mut HostArgs<'_>) {
     let columns = args.u32(COLUMNS) as usize;
     let workers = args.workers();
     let out = args.write::<T>(0);
-    // A normal number costs some ten times what cheap arithmetic does: smaller pieces are worth sharing.
-    let of_a_piece = frames_of_a_piece(16 * columns);
-    workers.each_chunk(out, of_a_piece * columns, |piece, out| {
-        let first = piece * of_a_piece;
+    // A normal number costs about ten times as much as cheap arithmetic: smaller chunks are worth a thread.
+    let frames_per_chunk = frames_of_a_piece(16 * columns);
+    workers.each_chunk(out, frames_per_chunk * columns, |chunk, out| {
+        let first = chunk * frames_per_chunk;
         for part in row_parts(words.starts, first..first + out.len() / columns) {
             let out = &mut out[(part.frames.start - first) * columns..(part.frames.end - first) * columns];
             normal_run(&words, part.row, (part.frames.start - part.start) * columns, out);
@@ -135,8 +136,8 @@ fn normal_run<T: Real>(words: &Words<'_>, row: usize, first: usize, out: &mut [T
     }
 }
 
-/// A normal number for every word (Box-Muller), in f32 whatever they are stored in: loops that vectorise, where the
-/// standard library's functions took 50 ns an element.
+/// A normal number per word (Box-Muller), in f32 for every storage type: loops that vectorise, where the functions of the
+/// standard library took 50 ns per element.
 fn normals(words: &[u32; BLOCK]) -> [f32; BLOCK] {
     let mut numbers = [0.0; BLOCK];
     for (out, pair) in numbers.chunks_exact_mut(2).zip(words.chunks_exact(2)) {
@@ -148,7 +149,7 @@ fn normals(words: &[u32; BLOCK]) -> [f32; BLOCK] {
     numbers
 }
 
-/// Sine and cosine of a part of a turn: series within an eighth of a turn of the nearest quarter.
+/// Sine and cosine of 2π · `turns`: Taylor series within 1/8 turn of the nearest quarter turn.
 #[inline(always)]
 fn sin_cos_of_turns(turns: f32) -> (f32, f32) {
     // Adding 1.5·2^23 rounds, and leaves the quarter in the low bits.
@@ -175,17 +176,17 @@ fn uniform<T: Real>(args: &mut HostArgs<'_>) {
 
 impl Graph {
     /// Standard normal numbers `[frames, columns]` in the precision of the graph, padding included.
-    pub fn noise(&mut self, columns: u32, draws: &RngKeys) -> Result<Value, EngineError> {
-        let (rows, draw) = (draws.rows.clone(), self.next_draw());
+    pub fn noise(&mut self, columns: u32, keys: &RngKeys) -> Result<Value, EngineError> {
+        let (rows, draw) = (keys.rows.clone(), self.next_draw());
         let output = TensorType::new(self.precision(), &[rows.total(), columns]);
-        let inputs = draws.inputs(self);
+        let inputs = keys.inputs(self);
         self.push(Noise { rows, draw, output }, &inputs)
     }
 
-    /// One number in (0, 1) per row: `[rows, 1]`, in the wide element type.
-    pub fn uniform(&mut self, draws: &RngKeys) -> Result<Value, EngineError> {
-        let (rows, draw, dtype) = (draws.rows.clone(), self.next_draw(), self.acc_dtype());
-        let inputs = draws.inputs(self);
+    /// One number in (0, 1) per row: `[rows, 1]`, in the accumulator type.
+    pub fn uniform(&mut self, keys: &RngKeys) -> Result<Value, EngineError> {
+        let (rows, draw, dtype) = (keys.rows.clone(), self.next_draw(), self.acc_dtype());
+        let inputs = keys.inputs(self);
         self.push(Uniform { rows, draw, dtype }, &inputs)
     }
 }
@@ -196,20 +197,20 @@ mod tests {
     use crate::random::{normal_pair, philox};
     use crate::testing::{GradientCheck, check_gradients, run};
 
-    fn drawing(utterances: &[u32]) -> GradientCheck {
+    fn with_keys(utterances: &[u32]) -> GradientCheck {
         GradientCheck::new().host("seed", &[5, 6]).host("step", &[9]).host("utterances", utterances)
     }
 
     fn noise(rows: &[u32], utterances: &[u32], columns: u32) -> Vec<f64> {
         let rows = Rows::new(rows);
-        run(drawing(utterances), |g, _| {
-            let draws = RngKeys::new(g, &rows)?;
-            g.noise(columns, &draws)
+        run(with_keys(utterances), |g, _| {
+            let keys = RngKeys::new(g, &rows)?;
+            g.noise(columns, &keys)
         })
     }
 
     #[test]
-    fn numbers_are_those_of_the_counters() {
+    fn noise_is_box_muller_of_philox_words() {
         let of_row = |utterance: u32, elements: u32| {
             (0..elements).map(move |e| {
                 let [a, b, c, d] = philox([5, 6], [e / 4, utterance, 1, 9]);
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn sines_all_the_way_round() {
+    fn sine_and_cosine_are_accurate_over_a_full_turn() {
         for i in 0..=60_000_u16 {
             let turns = f32::from(i) / 60_000.0;
             let ((sin, cos), exact) = (sin_cos_of_turns(turns), f64::from(turns) * std::f64::consts::TAU);
@@ -237,38 +238,38 @@ mod tests {
     }
 
     #[test]
-    fn noise_has_the_moments_it_should_in_every_bucket() {
+    fn noise_has_mean_0_and_variance_1_and_does_not_depend_on_the_batch() {
         let found = noise(&[300], &[1], 80);
         let (count, sum) = (found.len() as f64, found.iter().sum::<f64>());
         let variance = found.iter().map(|x| x * x).sum::<f64>() / count;
         assert!((sum / count).abs() < 0.03 && (variance - 1.0).abs() < 0.03, "{sum} {variance}");
-        // Rows long enough for many pieces, met in the middle of a row.
+        // Rows long enough for many chunks, which begin in the middle of a row.
         assert_eq!(noise(&[7, 200], &[2, 1], 80)[560..], found[..16_000]);
     }
 
-    /// Noise that meets a parameter: the same bits on every device, and nothing flows into it.
+    /// The same bits on every device, and no gradient into the noise.
     #[test]
-    fn every_device_draws_the_same() {
+    fn every_device_generates_the_same_noise() {
         let rows = Rows::new(&[5, 0, 90]);
         for columns in [31, 32] {
-            check_gradients(drawing(&[1, 2, 3]).input(&[95, columns]), |g, x| {
-                let draws = RngKeys::new(g, &rows)?;
-                let noise = g.noise(columns, &draws)?;
+            check_gradients(with_keys(&[1, 2, 3]).input(&[95, columns]), |g, x| {
+                let keys = RngKeys::new(g, &rows)?;
+                let noise = g.noise(columns, &keys)?;
                 g.mul(x[0], noise)
             });
         }
-        check_gradients(drawing(&[1, 2, 3]).input(&[3, 4]), |g, x| {
-            let draws = RngKeys::new(g, &rows)?;
-            let level = g.uniform(&draws)?;
-            g.mul(x[0], level)
+        check_gradients(with_keys(&[1, 2, 3]).input(&[3, 4]), |g, x| {
+            let keys = RngKeys::new(g, &rows)?;
+            let time = g.uniform(&keys)?;
+            g.mul(x[0], time)
         });
     }
 
     #[test]
-    fn one_number_per_utterance() {
-        let found = run(drawing(&[4, 0, 4]), |g, _| {
-            let draws = RngKeys::new(g, &Rows::new(&[3, 0, 8]))?;
-            g.uniform(&draws)
+    fn uniform_gives_one_number_per_utterance() {
+        let found = run(with_keys(&[4, 0, 4]), |g, _| {
+            let keys = RngKeys::new(g, &Rows::new(&[3, 0, 8]))?;
+            g.uniform(&keys)
         });
         let expected = |utterance| f64::from(unit(philox([5, 6], [0, utterance, 1, 9])[0]));
         assert_eq!(found, [expected(4), expected(0), expected(4)]);

@@ -1,4 +1,4 @@
-//! How far rows are filled after a window went over them.
+//! The number of valid frames of each row after a convolution.
 
 use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
 
@@ -66,7 +66,7 @@ fn host(args: &mut HostArgs<'_>) {
 }
 
 impl Graph {
-    /// [`ConvWindow::output_length`] of each of `lengths` `[rows]`; a negative length counts as none.
+    /// [`ConvWindow::output_length`] of each of `lengths` `[rows]`; a negative length counts as 0.
     pub fn output_lengths(&mut self, lengths: Value, window: ConvWindow) -> Result<Value, EngineError> {
         self.push(OutputLengths(window), &[lengths])
     }
@@ -78,10 +78,10 @@ mod tests {
     use crate::testing::{GradientCheck, run};
 
     #[test]
-    fn lengths_follow_the_window() {
+    fn lengths_are_those_of_the_convolution() {
         let window = ConvWindow { kernel: 4, stride: 2, dilation: 1, padding: 1 };
         let lengths = GradientCheck::new().whole(&[5], &[8, 0, 1, 7, -3]);
-        // The value of the op as a number, so that the test's loss can be taken of it.
+        // As floats, because the test takes a loss of the result.
         let found = run(lengths, |g, x| {
             let lengths = g.output_lengths(x[0], window)?;
             g.to_float(lengths)
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_whole_numbers() {
+    fn float_lengths_are_refused() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let x = g.input("x", TensorType::new(DType::F32, &[3])).unwrap();
         let error = g.output_lengths(x, ConvWindow::same(3)).unwrap_err().to_string();

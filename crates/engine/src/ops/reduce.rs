@@ -1,4 +1,4 @@
-//! Sums: over rows (the gradient of a bias), over columns, over everything; and their gradient, which spreads.
+//! Reductions: sums over rows (the gradient of a bias), over columns, over all elements; and their gradient, a broadcast.
 
 use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
 
@@ -12,27 +12,27 @@ use crate::real::{Float, Real};
 use crate::tensor::{Shape, TensorType, accumulator};
 use crate::{for_real, named_for};
 
-/// Its kernels.
+/// The CUDA source of the sums.
 pub(super) static SOURCE: Source =
     Source { file: "engine/reduce.cu", text: concat!(include_str!("pieces.cuh"), include_str!("reduce.cu")) };
 
-/// Rows that are summed before the sums are, at least and at most. On a card 128 are one round of reads of a block.
-const ROWS_OF_A_PIECE: [u32; 2] = [128, 512];
-/// Blocks that rows are cut into pieces for, where pieces do not get too small: a multiprocessor has room for four, and
-/// an H200 has 132 of those. With a few blocks more, all of it would wait for those few.
+/// Rows per chunk, least and most. On a card, a thread block reads 128 rows per iteration.
+const ROWS_PER_CHUNK: [u32; 2] = [128, 512];
+/// The number of thread blocks to aim for, unless chunks get too small: a multiprocessor holds four, and an H200 has 132
+/// multiprocessors. A few blocks more would take a second wave.
 const BLOCKS: u32 = 528;
-/// Rows of at least as many columns are summed by a block each, shorter ones by a warp.
+/// Rows of at least as many columns are summed by a thread block each, shorter ones by a warp.
 const LONG_ROW: u32 = 4096;
 
-/// The sum over every row of `[rows, columns]`, in the wide element type.
+/// The sum over every row of `[rows, columns]`, in the accumulator type.
 #[derive(Debug)]
 struct SumRows;
 
-/// The sum of each row of `[rows, columns]`, in the wide element type.
+/// The sum of each row of `[rows, columns]`, in the accumulator type.
 #[derive(Debug)]
 struct SumColumns;
 
-/// One tensor spread over a larger shape.
+/// A tensor broadcast to a larger shape.
 #[derive(Debug)]
 struct Spread(Shape);
 
@@ -53,7 +53,7 @@ impl Op for SumRows {
     }
 
     fn scratch(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Vec<u64> {
-        vec![u64::from(Pieces::of(inputs[0]).count) * outputs[0].bytes()]
+        vec![u64::from(RowChunks::of(inputs[0]).count) * outputs[0].bytes()]
     }
 
     fn can_add(&self, _: usize) -> bool {
@@ -67,17 +67,17 @@ impl Op for SumRows {
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let (x, sums) = (at.inputs[0], at.outputs[0]);
         let (rows, columns) = (x.ty.shape.rows(), x.ty.shape.last());
-        let pieces = Pieces::of(x.ty);
-        let partial = TensorType::new(sums.ty.dtype, &[pieces.count, columns]);
+        let chunks = RowChunks::of(x.ty);
+        let partial = TensorType::new(sums.ty.dtype, &[chunks.count, columns]);
         let partial = Tensor { ty: partial, ..at.scratch[0] };
-        // A block strides over pieces where there are more than a grid takes.
-        let blocks = [pieces.tiles, pieces.count.min(u32::from(u16::MAX)), 1];
+        // A thread block strides over chunks if there are more than a grid allows.
+        let blocks = [chunks.tiles, chunks.count.min(u32::from(u16::MAX)), 1];
         let grid = Grid { blocks, threads: 256, shared_bytes: 0 };
         let kernel = for_real!("sum_rows", x.ty.dtype, T => &Sums::<T>::PARTIAL_ROWS);
-        let numbers = [rows, columns, pieces.rows].map(LaunchArg::U32);
+        let numbers = [rows, columns, chunks.rows].map(LaunchArg::U32);
         at.launch(kernel, grid, [x.read(), partial.write()].into_iter().chain(numbers).collect());
         let kernel = for_real!("sum_rows", sums.ty.dtype, T => &Sums::<T>::COMBINE);
-        let numbers = [pieces.count, columns, at.adds(0).into()].map(LaunchArg::U32);
+        let numbers = [chunks.count, columns, at.adds(0).into()].map(LaunchArg::U32);
         at.launch(kernel, combining(columns), [partial.read(), sums.write()].into_iter().chain(numbers).collect());
         Ok(())
     }
@@ -88,23 +88,23 @@ pub(super) fn combining(columns: u32) -> Grid {
     Grid { blocks: [columns.div_ceil(32).max(1), 1, 1], threads: 1024, shared_bytes: 0 }
 }
 
-/// How a tensor is cut for sums over its rows. That depends on its type alone, so the order of additions does too.
+/// How a tensor is divided into chunks of rows. That depends on its type alone, so the order of additions does too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pieces {
-    /// Of a row. A block reads 16 times 16 bytes of it at a time.
+struct RowChunks {
+    /// Tiles of a row: a thread block reads 16 times 16 bytes of a row at a time.
     tiles: u32,
-    /// Rows of a piece.
+    /// Rows per chunk.
     rows: u32,
     count: u32,
 }
 
-impl Pieces {
-    fn of(x: TensorType) -> Pieces {
+impl RowChunks {
+    fn of(x: TensorType) -> RowChunks {
         let tile = 16 * if x.dtype == DType::BF16 { 8 } else { 4 };
         let tiles = x.shape.last().div_ceil(tile).max(1);
-        let [least, most] = ROWS_OF_A_PIECE;
+        let [least, most] = ROWS_PER_CHUNK;
         let rows = x.shape.rows().div_ceil((BLOCKS / tiles).max(1)).clamp(least, most);
-        Pieces { tiles, rows, count: x.shape.rows().div_ceil(rows).max(1) }
+        RowChunks { tiles, rows, count: x.shape.rows().div_ceil(rows).max(1) }
     }
 }
 
@@ -129,13 +129,13 @@ impl Op for SumColumns {
         let (rows, columns) = (x.ty.shape.rows(), x.ty.shape.last());
         let kernel = for_real!("sum_columns", x.ty.dtype, T => &Sums::<T>::COLUMNS);
         let args = vec![x.read(), sums.write(), LaunchArg::U32(rows), LaunchArg::U32(columns)];
-        let of_a_row = if columns < LONG_ROW { 32 } else { 256 };
-        at.launch(kernel, Grid::cover(u64::from(rows) * of_a_row, 256), args);
+        let threads_per_row = if columns < LONG_ROW { 32 } else { 256 };
+        at.launch(kernel, Grid::cover(u64::from(rows) * threads_per_row, 256), args);
         Ok(())
     }
 }
 
-/// The gradient of a sum, at every element that went into it.
+/// The gradient of a sum: broadcast to every summand.
 fn spread_back(at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
     let Some(gradient) = at.first() else { return Ok(vec![None]) };
     let ty = at.graph.ty(at.inputs[0]);
@@ -151,7 +151,7 @@ impl Op for Spread {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
         match inputs {
             [ty] if broadcast(ty.shape, self.0).is_some() => Ok(vec![TensorType { shape: self.0, ..*ty }]),
-            _ => refuse("spread", format!("cannot be spread over {}", self.0), inputs),
+            _ => refuse("spread", format!("cannot be broadcast to {}", self.0), inputs),
         }
     }
 
@@ -166,7 +166,7 @@ impl Op for Spread {
     }
 
     fn lower(&self, _: &mut Lower<'_>) -> Result<(), EngineError> {
-        unreachable!("a spread is lowered as part of a chain")
+        unreachable!("a broadcast is lowered as part of a chain")
     }
 }
 
@@ -186,7 +186,7 @@ impl<T: Real> Sums<T> {
         host: &partial_rows::<T>,
     };
 
-    /// `pieces` rows of `columns` sums, added in order.
+    /// Adds `chunks` rows of `columns` partial sums, in order.
     pub(super) const COMBINE: Kernel = Kernel {
         name: named_for!(T, "sum_rows_combine"),
         source: on_cuda::<T>(&SOURCE),
@@ -203,13 +203,13 @@ impl<T: Real> Sums<T> {
 }
 
 fn partial_rows<T: Real>(args: &mut HostArgs<'_>) {
-    let [rows, columns, of_a_piece] = [2, 3, 4].map(|i| args.u32(i) as usize);
+    let [rows, columns, rows_per_chunk] = [2, 3, 4].map(|i| args.u32(i) as usize);
     let x = &args.read::<T>(0)[..rows * columns];
     let workers = args.workers();
     let partial = args.write::<T::Acc>(1);
-    workers.each_chunk(partial, columns.max(1), |piece, sums| {
+    workers.each_chunk(partial, columns.max(1), |chunk, sums| {
         sums.fill(T::Acc::zero());
-        for row in piece * of_a_piece..rows.min((piece + 1) * of_a_piece) {
+        for row in chunk * rows_per_chunk..rows.min((chunk + 1) * rows_per_chunk) {
             let row = &x[row * columns..(row + 1) * columns];
             sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += x.load());
         }
@@ -217,15 +217,15 @@ fn partial_rows<T: Real>(args: &mut HostArgs<'_>) {
 }
 
 fn combine<T: Real>(args: &mut HostArgs<'_>) {
-    let (pieces, columns, adds) = (args.u32(2) as usize, args.u32(3) as usize, args.u32(4) != 0);
+    let (chunks, columns, accumulate) = (args.u32(2) as usize, args.u32(3) as usize, args.u32(4) != 0);
     let partial = args.read::<T>(0);
     let sums = &mut args.write::<T>(1)[..columns];
     for (column, sum) in sums.iter_mut().enumerate() {
         let mut total = T::Acc::zero();
-        for piece in 0..pieces {
-            total += partial[piece * columns + column].load();
+        for chunk in 0..chunks {
+            total += partial[chunk * columns + column].load();
         }
-        *sum = T::store(if adds { sum.load() + total } else { total });
+        *sum = T::store(if accumulate { sum.load() + total } else { total });
     }
 }
 
@@ -235,9 +235,9 @@ fn columns<T: Real>(args: &mut HostArgs<'_>) {
     let workers = args.workers();
     let sums = &mut args.write::<T::Acc>(1)[..rows];
     const ROWS: usize = 64;
-    workers.each_chunk(sums, ROWS, |piece, sums| {
+    workers.each_chunk(sums, ROWS, |chunk, sums| {
         for (i, sum) in sums.iter_mut().enumerate() {
-            let row = (piece * ROWS + i) * columns;
+            let row = (chunk * ROWS + i) * columns;
             *sum = sum_of(&x[row..row + columns]);
         }
     });
@@ -255,17 +255,17 @@ pub(crate) fn sum_of<T: Real>(x: &[T]) -> T::Acc {
 }
 
 impl Graph {
-    /// Sums `[rows, columns]` over its rows: `[columns]`, in the wide element type.
+    /// Sums `[rows, columns]` over its rows: `[columns]`, in the accumulator type.
     pub fn sum_rows(&mut self, x: Value) -> Result<Value, EngineError> {
         self.push(SumRows, &[x])
     }
 
-    /// Sums each row of `[rows, columns]`: `[rows, 1]`, in the wide element type.
+    /// Sums each row of `[rows, columns]`: `[rows, 1]`, in the accumulator type.
     pub fn sum_columns(&mut self, x: Value) -> Result<Value, EngineError> {
         self.push(SumColumns, &[x])
     }
 
-    /// The sum of everything, one number in the wide element type.
+    /// The sum of everything, one number in the accumulator type.
     pub fn sum_all(&mut self, x: Value) -> Result<Value, EngineError> {
         let shape = self.shape(x);
         let flat = self.reshape(x, &[shape.rows(), shape.last()])?;
@@ -276,7 +276,7 @@ impl Graph {
         self.reshape(sum, &[1])
     }
 
-    /// Sums `x` down to the shape it was spread from.
+    /// Sums `x` to the shape it was broadcast from.
     pub fn sum_to(&mut self, x: Value, like: Shape) -> Result<Value, EngineError> {
         let TensorType { shape, dtype } = self.ty(x);
         let sums = match broadcast(like, shape) {
@@ -290,12 +290,12 @@ impl Graph {
                 let flat = self.reshape(x, &[(shape.elements() / u64::from(run)) as u32, run])?;
                 self.sum_columns(flat)?
             }
-            None => return refuse("sum_to", format!("was not spread from {like}"), &[TensorType { shape, dtype }]),
+            None => return refuse("sum_to", format!("was not broadcast from {like}"), &[TensorType { shape, dtype }]),
         };
         self.reshape(sums, like.dims())
     }
 
-    /// Spreads `x` over a larger shape, as element-wise functions do by themselves.
+    /// Broadcasts `x` to a larger shape, as element-wise ops do implicitly.
     pub fn spread(&mut self, x: Value, shape: Shape) -> Result<Value, EngineError> {
         if self.shape(x) == shape { Ok(x) } else { self.push(Spread(shape), &[x]) }
     }
@@ -306,23 +306,24 @@ mod tests {
     use super::*;
     use crate::testing::{GradientCheck, check_gradients, run};
 
-    /// Rows of a piece, and blocks.
-    fn cut(dtype: DType, rows: u32, columns: u32) -> (u32, u32) {
+    /// Rows per chunk, and thread blocks.
+    fn chunks_and_blocks(dtype: DType, rows: u32, columns: u32) -> (u32, u32) {
         let x = TensorType::new(dtype, &[rows, columns]);
-        let pieces = Pieces::of(x);
-        assert!(pieces.count * pieces.rows >= rows && (pieces.count - 1) * pieces.rows < rows.max(1), "{pieces:?}");
-        (pieces.rows, pieces.tiles * pieces.count)
+        let chunks = RowChunks::of(x);
+        assert!(chunks.count * chunks.rows >= rows && (chunks.count - 1) * chunks.rows < rows.max(1), "{chunks:?}");
+        (chunks.rows, chunks.tiles * chunks.count)
     }
 
     #[test]
-    fn large_sums_are_cut_into_blocks_that_all_run_at_once() {
-        let found = [(12_800, 1024), (8192, 2304), (8192, 3072), (4096, 4096)].map(|(r, c)| cut(DType::BF16, r, c));
+    fn large_sums_have_one_wave_of_thread_blocks() {
+        let found = [(12_800, 1024), (8192, 2304), (8192, 3072), (4096, 4096)]
+            .map(|(r, c)| chunks_and_blocks(DType::BF16, r, c));
         assert_eq!(found, [(194, 528), (283, 522), (373, 528), (256, 512)]);
-        // Few columns: pieces of few rows would be more blocks, and more sums to add.
-        let found = [(12_800, 256), (8192, 768), (1, 1), (0, 8)].map(|(r, c)| cut(DType::BF16, r, c));
+        // Few columns: smaller chunks would be more blocks, and more partial sums to add.
+        let found = [(12_800, 256), (8192, 768), (1, 1), (0, 8)].map(|(r, c)| chunks_and_blocks(DType::BF16, r, c));
         assert_eq!(found, [(128, 200), (128, 384), (128, 1), (128, 1)]);
-        // Many rows, or columns: blocks stay short enough to be shared out.
-        let found = [(1_000_000, 8), (4096, 100_000)].map(|(r, c)| cut(DType::F32, r, c));
+        // Many rows or columns: blocks stay short enough for an even load.
+        let found = [(1_000_000, 8), (4096, 100_000)].map(|(r, c)| chunks_and_blocks(DType::F32, r, c));
         assert_eq!(found, [(512, 1954), (512, 12_504)]);
     }
 
@@ -344,7 +345,7 @@ mod tests {
         assert_eq!(sums, [89_700.0, 90_000.0]);
         let sums = run(GradientCheck::new().given(&[2, 300], &x), |g, x| g.sum_columns(x[0]));
         assert_eq!(sums, [44_850.0, 134_850.0]);
-        // So wide that a piece has more rows than the fewest.
+        // So many columns that a chunk has more rows than the least.
         let (rows, columns) = (130, 17_000);
         let x: Vec<f64> = (0..rows * columns).map(|i| f64::from(i / columns)).collect();
         let sums = run(GradientCheck::new().given(&[rows, columns], &x), |g, x| g.sum_rows(x[0]));

@@ -1,4 +1,4 @@
-//! The same memory seen with other dimensions, and a value that gradients do not pass.
+//! Reshape: the same memory with other dimensions. Detach: the same value without a gradient.
 
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
@@ -67,7 +67,7 @@ impl Graph {
         if self.shape(x).dims() == dims { Ok(x) } else { self.push(Reshape(Shape::new(dims)), &[x]) }
     }
 
-    /// The same value, through which no gradient passes.
+    /// The same value, without a gradient.
     pub fn detach(&mut self, x: Value) -> Result<Value, EngineError> {
         self.push(Detach, &[x])
     }
@@ -84,11 +84,11 @@ mod tests {
             g.mul(flat, flat)
         });
         check_gradients(GradientCheck::new().input(&[3, 4]), |g, x| {
-            let still = g.detach(x[0])?;
+            let detached = g.detach(x[0])?;
             let square = g.mul(x[0], x[0])?;
-            // Its gradient is that of the square alone, and its value is not.
-            let apart = g.sub(still, still)?;
-            g.add(square, apart)
+            // A detached value contributes no gradient.
+            let zero = g.sub(detached, detached)?;
+            g.add(square, zero)
         });
     }
 

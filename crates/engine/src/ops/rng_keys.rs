@@ -1,9 +1,9 @@
-//! Where random numbers come from: a word is a function of the seed, the step, the utterance, the op and the place in the
-//! utterance's row, and of nothing else.
+//! Counter-based random numbers, Philox 4x32-10 (Salmon et al. 2011): a word is a pure function of the seed, the step, the
+//! utterance, the op and the element of the utterance's row.
 //!
-//! So a batch cut into pieces, an utterance in another bucket, a recomputed block and a resumed run draw the same numbers.
-//! The counter of Philox is `(element / 4, utterance, op, step)` with `element = frame · columns + column` inside the row,
-//! its key the seed; element `4·i + k` takes word `k`.
+//! So an utterance gets the same numbers in another batch, another bucket, a micro-batch, a recomputed block and a resumed run.
+//! The key of Philox is the seed; its counter is `(element / 4, utterance, op, step)` with `element = frame · columns + column`
+//! inside the row, and element `4·i + k` takes word `k`.
 
 use tandem_device::{DType, HostArgs, Param};
 
@@ -14,13 +14,13 @@ use crate::op::refuse;
 use crate::rows::Rows;
 use crate::tensor::TensorType;
 
-/// Counters that are worked on together: four vectors of four words, enough to keep the multipliers busy.
+/// Counters processed together: four vectors of four words, enough to hide the latency of the multiplications.
 const LANES: usize = 16;
-/// Words of so many counters.
+/// Words of [`LANES`] counters.
 pub(super) const BLOCK: usize = 4 * LANES;
 
-/// What the random numbers of a batch depend on. The host sets `seed` (two words), `step` (one word) and `utterances`
-/// (one word per row: the same for an utterance in whatever batch it comes).
+/// The keys of a batch's random numbers. The host sets `seed` (two words), `step` (one word) and `utterances` (one word per
+/// row, the same for an utterance in every batch).
 #[derive(Clone, Debug)]
 pub struct RngKeys {
     pub(super) seed: Value,
@@ -30,7 +30,7 @@ pub struct RngKeys {
 }
 
 impl RngKeys {
-    /// Declares the host values, or finds those declared before. Tables with equal numbers of rows share them.
+    /// Declares the host values, or finds those already declared. Row tables with equal numbers of rows share them.
     pub fn new(graph: &mut Graph, rows: &Rows) -> Result<RngKeys, EngineError> {
         let words = |count: u32| TensorType::new(DType::U32, &[count]);
         Ok(RngKeys {
@@ -41,12 +41,12 @@ impl RngKeys {
         })
     }
 
-    /// Where the rows begin that numbers are drawn for.
+    /// The rows that random numbers are generated for.
     pub fn rows(&self) -> &Rows {
         &self.rows
     }
 
-    /// What an op that draws takes, in the order [`Words::of`] reads it.
+    /// The inputs of a random op, in the order of [`Words::of`].
     pub(super) fn inputs(&self, graph: &mut Graph) -> [Value; 4] {
         [self.seed, self.step, self.utterances, graph.row_starts(&self.rows)]
     }
@@ -64,19 +64,20 @@ pub(super) fn arguments(inputs: &[Tensor], draw: u32) -> Vec<LaunchArg> {
 /// Checks the four inputs of [`RngKeys::inputs`] against a tensor of `frames` frames.
 pub(super) fn check(op: &'static str, rows: &Rows, frames: u32, inputs: &[TensorType]) -> Result<(), EngineError> {
     if frames != rows.total() {
-        return refuse(op, format!("the rows of its draws have {} frames", rows.total()), inputs);
+        return refuse(op, format!("its RNG keys are for rows of {} frames", rows.total()), inputs);
     }
     Ok(())
 }
 
-/// The words that one op draws.
+/// The random words of one op.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Words<'a> {
     key: [u32; 2],
     step: u32,
+    /// The number of the op.
     draw: u32,
     utterances: &'a [u32],
-    /// Where rows begin.
+    /// The first frame of each row.
     pub(super) starts: &'a [u32],
 }
 
@@ -101,7 +102,7 @@ impl<'a> Words<'a> {
         philox_lanes(self.key, lanes, [self.utterances[row], self.draw, self.step])
     }
 
-    /// Calls `work` with runs of elements of `row` and the word of each, over elements `first..end` of the row.
+    /// Calls `work(offset, words)` for runs of elements `first..end` of `row`, with one word per element.
     pub(super) fn each_run(&self, row: usize, first: usize, end: usize, mut work: impl FnMut(usize, &[u32])) {
         let mut at = first;
         while at < end {
@@ -114,7 +115,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// [`philox`](crate::random::philox) for several first words of the counter at once: loops that vectorise.
+/// [`philox`](crate::random::philox) for several counters at once, which differ in their first word: loops that vectorise.
 #[inline]
 fn philox_lanes(mut key: [u32; 2], first: [u32; LANES], rest: [u32; 3]) -> [u32; BLOCK] {
     let (mut a, mut b, mut c, mut d) = (first, [rest[0]; LANES], [rest[1]; LANES], [rest[2]; LANES]);
@@ -142,7 +143,7 @@ mod tests {
     use crate::random::philox;
 
     #[test]
-    fn lanes_are_the_generator_itself() {
+    fn lanes_match_the_scalar_generator() {
         let first = std::array::from_fn(|lane| 0xFFFF_FFF8_u32.wrapping_add(lane as u32));
         let words = philox_lanes([3, 0xA409_3822], first, [7, 8, 9]);
         for (counter, four) in first.iter().zip(words.chunks(4)) {
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_depends_on_its_place_alone() {
+    fn a_word_depends_on_its_element_alone() {
         let words = Words { key: [1, 2], step: 3, draw: 4, utterances: &[50, 60], starts: &[0, 100, 200] };
         let word_at = |element: usize| philox([1, 2], [element as u32 / 4, 60, 4, 3])[element % 4];
         for (first, end) in [(0, 7), (5, 6), (3, 200), (63, 66), (64, 64)] {

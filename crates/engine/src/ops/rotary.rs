@@ -1,7 +1,7 @@
-//! Rotary positions: queries and keys are turned by an angle that grows with the position in the row, so that their
-//! GEMMs depend on how far apart they are.
+//! Rotary position embedding, RoPE (Su et al. 2021): queries and keys are rotated by angles proportional to the position in
+//! the row, so that their dot products depend on the distance between positions.
 //!
-//! Sines and cosines are a constant of the program: `[longest row, head/2, 2]`.
+//! Cosines and sines are a constant of the program: `[longest row, head_dim]`, per position the cosines, then the sines.
 
 use tandem_device::{DType, Element, HostArgs, Kernel, Param, Source};
 
@@ -20,16 +20,16 @@ use crate::{for_real, named_for};
 pub(super) static SOURCE: Source =
     Source { file: "engine/rotary.cu", text: concat!(include_str!("frames.cuh"), include_str!("rotary.cu")) };
 
-/// Wavelengths go from 2π to 2π times this.
+/// Wavelengths range from 2π to 2π times this.
 const BASE: f64 = 10_000.0;
-/// Frames that one thread turns: about 20 µs for 768 columns.
-const FRAMES_OF_A_PIECE: u32 = 64;
+/// Frames per unit of work of the host kernel: about 20 µs for 768 columns.
+const FRAMES_PER_CHUNK: u32 = 64;
 
-/// `(queries, keys and values, cosines and sines, row starts)`; `back` turns the other way.
+/// `(qkv, table of cosines and sines, row starts)`; `inverse` rotates the other way, for the gradient.
 #[derive(Debug)]
 struct Rotary {
     heads: u32,
-    back: bool,
+    inverse: bool,
     rows: Rows,
 }
 
@@ -44,10 +44,10 @@ impl Op for Rotary {
     }
 
     fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
-        let Some(g) = at.first() else { return Ok(vec![None; 3]) };
-        let op = Rotary { heads: self.heads, back: !self.back, rows: self.rows.clone() };
-        let turned_back = at.graph.push(op, &[g, at.inputs[1], at.inputs[2]])?;
-        Ok(vec![Some(turned_back), None, None])
+        let Some(dout) = at.first() else { return Ok(vec![None; 3]) };
+        let op = Rotary { heads: self.heads, inverse: !self.inverse, rows: self.rows.clone() };
+        let dqkv = at.graph.push(op, &[dout, at.inputs[1], at.inputs[2]])?;
+        Ok(vec![Some(dqkv), None, None])
     }
 
     fn may_overwrite(&self) -> Vec<usize> {
@@ -59,10 +59,10 @@ impl Op for Rotary {
         let in_place = at.taken_over().is_some();
         let kernel = for_real!("rotary", x.ty.dtype, T => match in_place {
             true => &Kernels::<T>::IN_PLACE,
-            false => &Kernels::<T>::APART,
+            false => &Kernels::<T>::OUT_OF_PLACE,
         });
         let mut args = vec![out.write(), at.inputs[1].read(), at.inputs[2].read()];
-        args.extend([self.rows.count(), x.ty.shape.last(), self.heads, u32::from(self.back)].map(LaunchArg::U32));
+        args.extend([self.rows.count(), x.ty.shape.last(), self.heads, u32::from(self.inverse)].map(LaunchArg::U32));
         if !in_place {
             args.push(x.read());
         }
@@ -74,7 +74,7 @@ impl Op for Rotary {
 struct Kernels<T>(std::marker::PhantomData<T>);
 
 impl<T: Real> Kernels<T> {
-    const APART: Kernel = Kernel {
+    const OUT_OF_PLACE: Kernel = Kernel {
         name: named_for!(T, "rotary"),
         source: on_cuda::<T>(&SOURCE),
         params: &[
@@ -106,12 +106,12 @@ impl<T: Real> Kernels<T> {
     };
 }
 
-/// Turns what argument `from` holds, or what is there.
+/// Rotates argument `from` into the output, or the output in place.
 fn host<T: Real>(args: &mut HostArgs<'_>, from: Option<usize>) {
     let [batch, columns, heads] = [3, 4, 5].map(|i| args.u32(i) as usize);
-    let (back, half) = (args.u32(6) != 0, columns / (6 * heads));
+    let (inverse, half) = (args.u32(6) != 0, columns / (6 * heads));
     let table = args.read::<T::Acc>(1);
-    let stretches = stretches(&args.read::<u32>(2)[..=batch], FRAMES_OF_A_PIECE);
+    let stretches = stretches(&args.read::<u32>(2)[..=batch], FRAMES_PER_CHUNK);
     let from = from.map(|i| args.read::<T>(i));
     let workers = args.workers();
     let out = cut(args.write::<T>(0), stretches.iter().map(|s| s.count * columns));
@@ -122,33 +122,33 @@ fn host<T: Real>(args: &mut HostArgs<'_>, from: Option<usize>) {
         }
         for (t, frame) in out.chunks_exact_mut(columns).enumerate() {
             let angles = &table[(stretch.first + t) * 2 * half..][..2 * half];
-            turn(&mut frame[..columns / 3 * 2], angles, back);
+            rotate(&mut frame[..columns / 3 * 2], angles, inverse);
         }
     });
 }
 
-/// Turns all heads of one frame. `angles` has the cosines, then the sines.
-fn turn<T: Real>(queries_and_keys: &mut [T], angles: &[T::Acc], back: bool) {
+/// Rotates all heads of one frame. `angles` has the cosines, then the sines.
+fn rotate<T: Real>(queries_and_keys: &mut [T], angles: &[T::Acc], inverse: bool) {
     let half = angles.len() / 2;
     let (cosines, sines) = angles.split_at(half);
     for head in queries_and_keys.chunks_exact_mut(2 * half) {
         let (first, second) = head.split_at_mut(half);
         let pairs = first.iter_mut().zip(second).zip(cosines.iter().zip(sines));
-        if back {
-            pairs.for_each(|((a, b), (&cos, &sin))| (*a, *b) = turned(*a, *b, cos, -sin));
+        if inverse {
+            pairs.for_each(|((a, b), (&cos, &sin))| (*a, *b) = rotated(*a, *b, cos, -sin));
         } else {
-            pairs.for_each(|((a, b), (&cos, &sin))| (*a, *b) = turned(*a, *b, cos, sin));
+            pairs.for_each(|((a, b), (&cos, &sin))| (*a, *b) = rotated(*a, *b, cos, sin));
         }
     }
 }
 
 #[inline(always)]
-fn turned<T: Real>(a: T, b: T, cos: T::Acc, sin: T::Acc) -> (T, T) {
+fn rotated<T: Real>(a: T, b: T, cos: T::Acc, sin: T::Acc) -> (T, T) {
     let (a, b) = (a.load(), b.load());
     (T::store(a * cos - b * sin), T::store(b * cos + a * sin))
 }
 
-/// Per position the cosines of all angles, then their sines.
+/// The cosines of all angles of a position, then their sines, for each position.
 fn angles(positions: u32, half: u32) -> impl Iterator<Item = f64> {
     let angle = move |t: u32, i: u32| f64::from(t) * BASE.powf(-f64::from(i) / f64::from(half));
     (0..positions)
@@ -156,25 +156,25 @@ fn angles(positions: u32, half: u32) -> impl Iterator<Item = f64> {
 }
 
 impl Graph {
-    /// Turns the queries and keys of `qkv` `[frames, 3·heads·size]` (queries, keys, values; heads inside each) by their
-    /// position in the row: elements `i` and `i + size/2` of a head by the angle `position · 10000^(-2i/size)`. Values
-    /// stay. Frames do not see each other: padding is turned like any other.
+    /// Rotates the queries and keys of `qkv` `[frames, 3·heads·head_dim]` (queries, keys, values; heads inside each) by their
+    /// position in the row: elements `i` and `i + head_dim/2` of a head by the angle `position · 10000^(-2i/head_dim)`. Values
+    /// are unchanged. Every frame is rotated, padding too.
     ///
-    /// Works in place where nobody reads `qkv` afterwards. Keeps nothing for the backward pass.
+    /// Works in place if no later op reads `qkv`. Saves nothing for the backward pass.
     pub fn rotary(&mut self, qkv: Value, heads: u32, rows: &Rows) -> Result<Value, EngineError> {
         let ty = self.ty(qkv);
         if heads == 0 || !ty.shape.last().is_multiple_of(6 * heads) {
             return refuse("rotary", format!("takes queries, keys and values of {heads} heads of even size"), &[ty]);
         }
         let (longest, half) = (rows.longest(), ty.shape.last() / (6 * heads));
-        // Equal constants are one leaf: all layers of a program share the table.
+        // Equal constants are one leaf of the graph: all layers of a program share the table.
         let dims = [longest.max(1), 2 * half];
         let table = match self.acc_dtype() {
             DType::F64 => self.constant(&dims, &angles(dims[0], half).collect::<Vec<f64>>()),
             _ => self.constant(&dims, &angles(dims[0], half).map(|x| x as f32).collect::<Vec<f32>>()),
         };
         let starts = self.row_starts(rows);
-        self.push(Rotary { heads, back: false, rows: rows.clone() }, &[qkv, table, starts])
+        self.push(Rotary { heads, inverse: false, rows: rows.clone() }, &[qkv, table, starts])
     }
 }
 
@@ -185,21 +185,22 @@ mod tests {
 
     #[test]
     fn gradients() {
-        for (lengths, heads, size) in [(&[3, 0, 5][..], 2, 6), (&[1], 1, 2), (&[70, 2], 3, 4), (&[9, 0, 20], 2, 32)] {
+        for (lengths, heads, head_dim) in [(&[3, 0, 5][..], 2, 6), (&[1], 1, 2), (&[70, 2], 3, 4), (&[9, 0, 20], 2, 32)]
+        {
             let rows = Rows::new(lengths);
-            let check = GradientCheck::new().input(&[rows.total(), 3 * heads * size]);
+            let check = GradientCheck::new().input(&[rows.total(), 3 * heads * head_dim]);
             check_gradients(check.clone(), |g, x| g.rotary(x[0], heads, &rows));
-            // What it turns is nobody else's here, so that it works in place.
+            // No other op reads its input here, so it works in place.
             check_gradients(check, |g, x| {
                 let twice = g.scale(x[0], 2.0)?;
-                let turned = g.rotary(twice, heads, &rows)?;
-                g.mul(turned, turned)
+                let rotated = g.rotary(twice, heads, &rows)?;
+                g.mul(rotated, rotated)
             });
         }
     }
 
     #[test]
-    fn pairs_are_turned_by_their_position_in_the_row() {
+    fn pairs_are_rotated_by_their_position_in_the_row() {
         let rows = Rows::new(&[2, 3]);
         let x: Vec<f64> = (0..5 * 24).map(|i| f64::from(i % 13) - 4.0).collect();
         let found = run(GradientCheck::new().given(&[5, 24], &x), |g, x| g.rotary(x[0], 2, &rows));
@@ -219,18 +220,18 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_else_reads_is_turned_where_it_lies() {
+    fn an_input_that_no_other_op_reads_is_rotated_in_place() {
         use crate::{Launch, NamedLayout, ProgramSet};
-        let kernels = |alone: bool| {
+        let kernels = |only_reader: bool| {
             let mut g = Graph::new(Default::default(), DType::F32);
             let (ty, rows) = (TensorType::new(DType::F32, &[4, 12]), Rows::even(2, 2));
             let mut inputs = NamedLayout::default();
             inputs.place("x", ty).unwrap();
             let x = g.input("x", ty).unwrap();
             let twice = g.scale(x, 2.0).unwrap();
-            let turned = g.rotary(twice, 2, &rows).unwrap();
-            let kept = if alone { turned } else { g.add(turned, twice).unwrap() };
-            g.result("kept", kept).unwrap();
+            let rotated = g.rotary(twice, 2, &rows).unwrap();
+            let result = if only_reader { rotated } else { g.add(rotated, twice).unwrap() };
+            g.result("result", result).unwrap();
             let mut set = ProgramSet::new(Default::default(), DType::F32, &[]);
             let id = set.add("op", &g, &inputs).unwrap();
             let name = |step: &Launch| match step {
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_of_odd_size_are_named() {
+    fn heads_of_odd_size_are_refused() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let x = g.input("x", TensorType::new(DType::F32, &[4, 18])).unwrap();
         let error = g.rotary(x, 2, &Rows::even(1, 4)).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! One number of each channel per row, from its frames and to its frames.
+//! Pooling over the valid frames of each row (sum or mean), and its adjoint, which broadcasts a vector to the frames of a row.
 
 use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
 
@@ -18,15 +18,15 @@ use crate::{for_real, named_for};
 pub(super) static SOURCE: Source =
     Source { file: "engine/row_pool.cu", text: concat!(include_str!("frames.cuh"), include_str!("row_pool.cu")) };
 
-/// Frames, table and lengths to the sum of each row's filled frames, or to their mean.
+/// `(x, row starts, lengths)` to the sum of each row's valid frames, or to their mean.
 #[derive(Clone, Debug)]
 struct RowSum {
     rows: Rows,
     mean: bool,
 }
 
-/// The adjoint of [`RowSum`]: one vector per row to each of its filled frames, divided by their number for a mean. Other
-/// frames are zero.
+/// The adjoint of [`RowSum`]: one vector per row to each of its valid frames, divided by their number for a mean. Other frames
+/// are zero.
 #[derive(Clone, Debug)]
 struct RowSpread {
     rows: Rows,
@@ -60,9 +60,9 @@ impl Op for RowSum {
         }
         let kernel = for_real!("row_mean", out.ty.dtype, T => &Pools::<T>::SUM);
         let channels = out.ty.shape.last();
-        let of_a_block = 8 * moved_at_once(out.ty.dtype, channels);
+        let block_channels = 8 * moved_at_once(out.ty.dtype, channels);
         let grid =
-            Grid { blocks: [channels.div_ceil(of_a_block), self.rows.count(), 1], threads: 256, shared_bytes: 0 };
+            Grid { blocks: [channels.div_ceil(block_channels), self.rows.count(), 1], threads: 256, shared_bytes: 0 };
         at.launch(kernel, grid, args(at, channels, self.mean));
         Ok(())
     }
@@ -131,9 +131,9 @@ impl<T: Real> Pools<T> {
     };
 }
 
-/// What the frames of a row are multiplied with: one, or one over how many there are.
-fn share<W: Float>(frames: usize, mean: bool) -> W {
-    W::of(if mean { 1.0 / frames.max(1) as f64 } else { 1.0 })
+/// The weight of a frame: 1 in a sum, 1 / frames in a mean.
+fn frame_weight<F: Float>(frames: usize, mean: bool) -> F {
+    F::of(if mean { 1.0 / frames.max(1) as f64 } else { 1.0 })
 }
 
 fn sum<T: Real>(args: &mut HostArgs<'_>) {
@@ -147,25 +147,25 @@ fn sum<T: Real>(args: &mut HostArgs<'_>) {
         for frame in x.chunks_exact(channels) {
             total.iter_mut().zip(frame).for_each(|(total, x)| *total += x.load());
         }
-        let share = share(frames, mean);
-        out.iter_mut().zip(&total).for_each(|(out, &total)| *out = T::store(total * share));
+        let weight = frame_weight(frames, mean);
+        out.iter_mut().zip(&total).for_each(|(out, &total)| *out = T::store(total * weight));
     });
 }
 
 fn spread<T: Real>(args: &mut HostArgs<'_>) {
     let (x, starts, lengths) = (args.read::<T>(0), args.read::<u32>(1), args.read::<i32>(2));
     let (channels, mean) = (args.u32(4) as usize, args.u32(5) != 0);
-    let of_a_piece = frames_of_a_piece(channels);
+    let frames_per_chunk = frames_of_a_piece(channels);
     let workers = args.workers();
-    workers.each_chunk(args.write::<T>(3), of_a_piece * channels, |piece, out| {
+    workers.each_chunk(args.write::<T>(3), frames_per_chunk * channels, |chunk, out| {
         let mut out = out.chunks_exact_mut(channels);
-        for run in row_parts(starts, piece * of_a_piece..piece * of_a_piece + out.len()) {
+        for run in row_parts(starts, chunk * frames_per_chunk..chunk * frames_per_chunk + out.len()) {
             let frames = filled_of(starts, lengths, run.row);
-            let share: T::Acc = share(frames, mean);
+            let weight: T::Acc = frame_weight(frames, mean);
             let x = &x[run.row * channels..][..channels];
             for (frame, out) in run.in_row().zip(&mut out) {
                 match frame < frames {
-                    true => out.iter_mut().zip(x).for_each(|(out, x)| *out = T::store(x.load() * share)),
+                    true => out.iter_mut().zip(x).for_each(|(out, x)| *out = T::store(x.load() * weight)),
                     false => out.fill(T::store(T::Acc::zero())),
                 }
             }
@@ -174,13 +174,13 @@ fn spread<T: Real>(args: &mut HostArgs<'_>) {
 }
 
 impl Graph {
-    /// The mean of each row's filled frames: `x` `[frames, channels]` to `[rows, channels]`; zero for an empty row.
+    /// The mean of each row's valid frames: `x` `[frames, channels]` to `[rows, channels]`; zero for an empty row.
     pub fn row_mean(&mut self, x: Value, rows: &Rows, lengths: Value) -> Result<Value, EngineError> {
         let starts = self.row_starts(rows);
         self.push(RowSum { rows: rows.clone(), mean: true }, &[x, starts, lengths])
     }
 
-    /// One vector per row, at every frame of the row, filled or not: `x` `[rows, channels]` to `[frames, channels]`.
+    /// Broadcasts one vector per row to every frame of the row, padding too: `x` `[rows, channels]` to `[frames, channels]`.
     pub fn row_spread(&mut self, x: Value, rows: &Rows) -> Result<Value, EngineError> {
         let starts = self.row_starts(rows);
         let lengths: Vec<i32> = (0..rows.count()).map(|row| rows.length(row) as i32).collect();
@@ -202,7 +202,7 @@ mod tests {
             check_gradients(check, |g, x| g.row_mean(x[0], &rows, x[1]));
             check_gradients(GradientCheck::new().input(&[4, channels]), |g, x| g.row_spread(x[0], &rows));
         }
-        // More than one piece.
+        // More than one chunk.
         let rows = Rows::new(&[6000, 5500]);
         check_gradients(GradientCheck::new().input(&[11_500, 3]).whole(&[2], &[5999, 12]), |g, x| {
             let means = g.row_mean(x[0], &rows, x[1])?;
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_not_in_the_mean() {
+    fn padding_is_not_part_of_the_mean() {
         let rows = Rows::new(&[3, 0, 2]);
         let x = [1.0, 10.0, 3.0, 30.0, 999.0, 999.0, 5.0, 50.0, 6.0, 60.0];
         let means =
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_match_the_rows_is_named() {
+    fn shapes_that_do_not_match_the_rows_are_refused() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let x = g.input("x", TensorType::new(DType::F32, &[5, 2])).unwrap();
         let lengths = g.input("lengths", TensorType::new(DType::I32, &[2])).unwrap();

@@ -1,4 +1,4 @@
-//! Softmax over the last dimension, whole or up to a number of columns that each row brings.
+//! Softmax over the last dimension: over all columns, or over a number of valid columns per row.
 
 use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
 
@@ -15,14 +15,14 @@ use crate::{for_real, named_for};
 pub(super) static SOURCE: Source =
     Source { file: "engine/softmax.cu", text: concat!(include_str!("frames.cuh"), include_str!("softmax.cu")) };
 
-/// Elements that one thread works on: about 40 µs.
-const PIECE: usize = 16 * 1024;
+/// Elements per unit of work of the host kernels: about 40 µs.
+const CHUNK: usize = 16 * 1024;
 
 /// `(x)` or `(x, valid columns)`.
 #[derive(Debug)]
 struct Softmax;
 
-/// `(softmax, its gradient)` to the gradient of x.
+/// `(softmax, dout)` to `dx`.
 #[derive(Debug)]
 struct SoftmaxBackward;
 
@@ -44,16 +44,16 @@ impl Op for Softmax {
     }
 
     fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
-        let Some(g) = at.first() else { return Ok(vec![None; at.inputs.len()]) };
-        let mut found = vec![None; at.inputs.len()];
-        found[0] = Some(at.graph.push(SoftmaxBackward, &[at.outputs[0], g])?);
-        Ok(found)
+        let Some(dout) = at.first() else { return Ok(vec![None; at.inputs.len()]) };
+        let mut gradients = vec![None; at.inputs.len()];
+        gradients[0] = Some(at.graph.push(SoftmaxBackward, &[at.outputs[0], dout])?);
+        Ok(gradients)
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let x = at.inputs[0].ty;
         let kernel = for_real!("softmax", x.dtype, T => match at.inputs.len() {
-            1 => &Kernels::<T>::WHOLE,
+            1 => &Kernels::<T>::ALL,
             _ => &Kernels::<T>::VALID,
         });
         launch(at, kernel, x);
@@ -89,7 +89,7 @@ fn launch(at: &mut Lower<'_>, kernel: &'static Kernel, x: TensorType) {
 struct Kernels<T>(std::marker::PhantomData<T>);
 
 impl<T: Real> Kernels<T> {
-    const WHOLE: Kernel = Kernel {
+    const ALL: Kernel = Kernel {
         name: named_for!(T, "softmax"),
         source: on_cuda::<T>(&SOURCE),
         params: &[Param::Out(T::DTYPE), Param::U32, Param::U32, Param::In(T::DTYPE)],
@@ -117,74 +117,75 @@ fn forward<T: Real>(args: &mut HostArgs<'_>, valid: Option<usize>) {
     let valid = valid.map(|i| &args.read::<i32>(i)[..rows]);
     let workers = args.workers();
     let out = &mut args.write::<T>(0)[..rows * columns];
-    let of_a_piece = rows_of_a_piece(columns);
-    workers.each_chunk(out, of_a_piece * columns, |piece, out| {
-        let mut wide = vec![T::Acc::zero(); columns];
+    let rows_per_chunk = chunk_rows(columns);
+    workers.each_chunk(out, rows_per_chunk * columns, |chunk, out| {
+        let mut acc = vec![T::Acc::zero(); columns];
         for (i, out) in out.chunks_exact_mut(columns).enumerate() {
-            let row = piece * of_a_piece + i;
+            let row = chunk * rows_per_chunk + i;
             let count = valid.map_or(columns, |valid| super::frames::filled(valid[row], columns));
             let (out, rest) = out.split_at_mut(count);
             rest.fill(T::store(T::Acc::zero()));
-            let wide = &mut wide[..count];
-            wide.iter_mut().zip(&x[row * columns..]).for_each(|(wide, x)| *wide = x.load());
-            let (_, sum) = exponentials(wide);
-            let share = T::Acc::of(1.0) / sum;
-            out.iter_mut().zip(&*wide).for_each(|(out, &wide)| *out = T::store(wide * share));
+            let acc = &mut acc[..count];
+            acc.iter_mut().zip(&x[row * columns..]).for_each(|(acc, x)| *acc = x.load());
+            let (_, row_sum) = exponentials(acc);
+            let inverse_sum = T::Acc::of(1.0) / row_sum;
+            out.iter_mut().zip(&*acc).for_each(|(out, &acc)| *out = T::store(acc * inverse_sum));
         }
     });
 }
 
-fn rows_of_a_piece(columns: usize) -> usize {
-    (PIECE / columns.max(1)).max(1)
+fn chunk_rows(columns: usize) -> usize {
+    (CHUNK / columns.max(1)).max(1)
 }
 
-/// Turns scores into `exp(score - highest)`; gives the highest, and the sum of what they became. Of no scores: zeros.
+/// Replaces scores by `exp(score - row_max)`. Returns row_max and row_sum, the sum of the exponentials; zeros if there are no
+/// scores.
 pub(super) fn exponentials<F: Float>(scores: &mut [F]) -> (F, F) {
     let Some(&first) = scores.first() else { return (F::zero(), F::zero()) };
-    let mut highest = [first; 16];
+    let mut row_max = [first; 16];
     let (blocks, rest) = scores.as_chunks::<16>();
     for block in blocks {
-        highest.iter_mut().zip(block).for_each(|(highest, &score)| *highest = score.max(*highest));
+        row_max.iter_mut().zip(block).for_each(|(row_max, &score)| *row_max = score.max(*row_max));
     }
-    highest.iter_mut().zip(rest).for_each(|(highest, &score)| *highest = score.max(*highest));
-    let highest = highest.into_iter().fold(first, |a, b| b.max(a));
+    row_max.iter_mut().zip(rest).for_each(|(row_max, &score)| *row_max = score.max(*row_max));
+    let row_max = row_max.into_iter().fold(first, |a, b| b.max(a));
     let mut sums = [F::zero(); 16];
     let (blocks, rest) = scores.as_chunks_mut::<16>();
     for block in blocks {
         for (score, sum) in block.iter_mut().zip(&mut sums) {
-            *score = (*score - highest).exp();
+            *score = (*score - row_max).exp();
             *sum += *score;
         }
     }
     for (score, sum) in rest.iter_mut().zip(&mut sums) {
-        *score = (*score - highest).exp();
+        *score = (*score - row_max).exp();
         *sum += *score;
     }
-    (highest, sums.into_iter().sum())
+    (row_max, sums.into_iter().sum())
 }
 
 fn backward<T: Real>(args: &mut HostArgs<'_>) {
     let (rows, columns) = (args.u32(1) as usize, args.u32(2) as usize);
-    let (softmax, gradient) = (args.read::<T>(3), args.read::<T>(4));
+    let (softmax, dout) = (args.read::<T>(3), args.read::<T>(4));
     let workers = args.workers();
-    let out = &mut args.write::<T>(0)[..rows * columns];
-    let of_a_piece = rows_of_a_piece(columns);
-    workers.each_chunk(out, of_a_piece * columns, |piece, out| {
-        let mut gemms = vec![T::Acc::zero(); columns];
-        for (i, out) in out.chunks_exact_mut(columns).enumerate() {
-            let first = (piece * of_a_piece + i) * columns;
-            let (softmax, gradient) = (&softmax[first..][..columns], &gradient[first..][..columns]);
-            let pairs = softmax.iter().zip(gradient);
-            gemms.iter_mut().zip(pairs.clone()).for_each(|(gemm, (p, g))| *gemm = p.load() * g.load());
-            let level = super::reduce::sum_of(&gemms);
-            out.iter_mut().zip(pairs).for_each(|(out, (p, g))| *out = T::store(p.load() * (g.load() - level)));
+    let dx = &mut args.write::<T>(0)[..rows * columns];
+    let rows_per_chunk = chunk_rows(columns);
+    workers.each_chunk(dx, rows_per_chunk * columns, |chunk, dx| {
+        let mut products = vec![T::Acc::zero(); columns];
+        for (i, dx) in dx.chunks_exact_mut(columns).enumerate() {
+            let first = (chunk * rows_per_chunk + i) * columns;
+            let (softmax, dout) = (&softmax[first..][..columns], &dout[first..][..columns]);
+            let pairs = softmax.iter().zip(dout);
+            products.iter_mut().zip(pairs.clone()).for_each(|(product, (p, dp))| *product = p.load() * dp.load());
+            let delta = super::reduce::sum_of(&products);
+            dx.iter_mut().zip(pairs).for_each(|(dx, (p, dp))| *dx = T::store(p.load() * (dp.load() - delta)));
         }
     });
 }
 
 impl Graph {
     /// `exp(x) / Σ exp(x)` over each row of `x` `[rows, columns]`: over all columns, or over the first `valid[r]` of row
-    /// `r` (`valid` is `I32[rows]`). The columns behind are 0; a row without a valid column is 0 throughout.
+    /// `r` (`valid` is `I32[rows]`). Other columns are 0; a row without valid columns is all 0.
     pub fn softmax(&mut self, x: Value, valid: Option<Value>) -> Result<Value, EngineError> {
         match valid {
             Some(valid) => self.push(Softmax, &[x, valid]),
@@ -210,13 +211,13 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_almost_nothing_are_nothing() {
+    fn tiny_probabilities_are_flushed_to_zero() {
         let scores: Vec<f64> = (0..400).map(|i| -0.3 * f64::from(i)).collect();
         check_no_subnormals(GradientCheck::new().given(&[1, 400], &scores), |g, x| g.softmax(x[0], None));
     }
 
     #[test]
-    fn values_by_hand_and_columns_that_do_not_count() {
+    fn values_match_hand_computed_ones_and_invalid_columns_are_zero() {
         let x = [0.0, 3.0_f64.ln(), 1e6, 5.0, 5.0, 5.0, 1000.0, 1000.0, 1000.0];
         let check = GradientCheck::new().given(&[3, 3], &x).whole(&[3], &[2, 0, 3]);
         let found = run(check, |g, x| g.softmax(x[0], Some(x[1])));
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn valid_columns_of_another_size_are_named() {
+    fn valid_columns_of_another_size_are_refused() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let x = g.input("x", TensorType::new(DType::F32, &[4, 3])).unwrap();
         let valid = g.input("valid", TensorType::new(DType::I32, &[3])).unwrap();

@@ -1,4 +1,4 @@
-//! Whole numbers as real ones.
+//! Conversion of integers to floating point.
 
 use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
 
@@ -14,7 +14,7 @@ use crate::{for_real, named_for};
 
 pub(super) static SOURCE: Source = Source { file: "engine/to_float.cu", text: include_str!("to_float.cu") };
 
-/// To this element type.
+/// Converts to this element type.
 #[derive(Debug)]
 struct ToFloat(DType);
 
@@ -26,7 +26,7 @@ impl Op for ToFloat {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
         match inputs {
             [x] if x.dtype == DType::I32 => Ok(vec![x.of(self.0)]),
-            _ => refuse("to_float", "takes whole numbers, I32", inputs),
+            _ => refuse("to_float", "takes integers, I32", inputs),
         }
     }
 
@@ -60,17 +60,17 @@ impl<T: Real> Convert<T> {
 fn convert<T: Real>(args: &mut HostArgs<'_>) {
     let x = args.read::<i32>(0);
     let workers = args.workers();
-    workers.each_chunk(args.write::<T>(1), PIECE, |piece, out| {
-        let x = &x[piece * PIECE..];
+    workers.each_chunk(args.write::<T>(1), PIECE, |chunk, out| {
+        let x = &x[chunk * PIECE..];
         out.iter_mut().zip(x).for_each(|(out, &x)| *out = T::store(T::Acc::of(f64::from(x))));
     });
 }
 
 impl Graph {
-    /// Whole numbers as real ones, in the wide element type. No gradient passes.
+    /// Integers as floats, in the accumulator type. There is no gradient.
     pub fn to_float(&mut self, x: Value) -> Result<Value, EngineError> {
-        let wide = self.acc_dtype();
-        self.push(ToFloat(wide), &[x])
+        let dtype = self.acc_dtype();
+        self.push(ToFloat(dtype), &[x])
     }
 }
 
@@ -80,14 +80,14 @@ mod tests {
     use crate::testing::{GradientCheck, check_gradients, run};
 
     #[test]
-    fn numbers_stay_what_they_are() {
+    fn values_are_unchanged() {
         let found = run(GradientCheck::new().whole(&[2, 2], &[0, -3, 7, i32::MAX]), |g, x| g.to_float(x[0]));
         assert_eq!(found, [0.0, -3.0, 7.0, 2_147_483_647.0]);
     }
 
-    /// Also in every element type, on every kind of host device, and in more than one piece.
+    /// In every element type, on every kind of host device, and in more than one chunk.
     #[test]
-    fn they_are_multiplied_like_others() {
+    fn converted_integers_are_operands_like_others() {
         let durations: Vec<i32> = (0..40_000).map(|i| i % 7).collect();
         check_gradients(GradientCheck::new().input(&[40_000]).whole(&[40_000], &durations), |g, x| {
             let durations = g.to_float(x[1])?;
@@ -96,10 +96,10 @@ mod tests {
     }
 
     #[test]
-    fn real_numbers_are_refused() {
+    fn floats_are_refused() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let x = g.input("x", TensorType::new(DType::F32, &[3])).unwrap();
         let error = g.to_float(x).unwrap_err().to_string();
-        assert_eq!(error, "to_float: takes whole numbers, I32; the operands are F32[3]");
+        assert_eq!(error, "to_float: takes integers, I32; the operands are F32[3]");
     }
 }

@@ -1,4 +1,5 @@
-//! Windows as rows of a matrix, so that a convolution is a GEMM; and the way back, which adds where windows overlap.
+//! im2col (unfold): the windows of a convolution as rows of a matrix, so that the convolution is a GEMM; and col2im (fold), its
+//! adjoint, which adds where windows overlap.
 
 use tandem_device::{DType, HostArgs, Kernel, Param, Source};
 
@@ -19,7 +20,7 @@ pub(super) static SOURCE: Source = Source {
     text: concat!(include_str!("frames.cuh"), include_str!("window.cuh"), include_str!("unfold.cu")),
 };
 
-/// Frames, both tables and lengths to `[output frames, kernel · channels]`.
+/// `(x, row starts, output row starts, lengths)` to `[output frames, kernel · channels]`.
 #[derive(Debug)]
 pub(super) struct Unfold(pub(super) Windowed);
 
@@ -53,7 +54,7 @@ impl Op for Unfold {
     }
 }
 
-/// Queues the unfolding of `x` with `[x, starts, out_starts, lengths]`.
+/// Launches unfold with the inputs `[x, starts, out_starts, lengths]`.
 pub(super) fn launch_unfold(
     at: &mut Lower<'_>,
     windowed: &Windowed,
@@ -131,9 +132,9 @@ fn unfold<T: Real>(args: &mut HostArgs<'_>) {
     let width = window.kernel as usize * channels;
     let frames = frames_of_a_piece(width);
     let workers = args.workers();
-    workers.each_chunk(args.write::<T>(4), frames * width, |piece, out| {
+    workers.each_chunk(args.write::<T>(4), frames * width, |chunk, out| {
         let mut out = out.chunks_exact_mut(width);
-        for run in row_parts(out_starts, piece * frames..piece * frames + out.len()) {
+        for run in row_parts(out_starts, chunk * frames..chunk * frames + out.len()) {
             let length = filled_of(starts, lengths, run.row);
             let out_length = window.output_length(length as u32) as usize;
             let row = &x[span(starts, run.row).start * channels..][..length * channels];
@@ -147,7 +148,7 @@ fn unfold<T: Real>(args: &mut HostArgs<'_>) {
     });
 }
 
-/// The window of output frame `t`; `row` holds the filled frames.
+/// The window of output frame `t`; `row` has the valid frames.
 fn one_window<T: Real>(row: &[T], t: usize, window: ConvWindow, out: &mut [T]) {
     let zero = T::store(T::Acc::zero());
     let channels = out.len() / window.kernel as usize;
@@ -158,7 +159,7 @@ fn one_window<T: Real>(row: &[T], t: usize, window: ConvWindow, out: &mut [T]) {
         }
         return;
     }
-    // Taps that are neighbours are one copy, with zeros before the row's start and behind its end.
+    // Adjacent taps are one copy, with zeros before the row's start and after its end.
     let (begin, padding) = (t * window.stride as usize * channels, window.padding as usize * channels);
     let before = padding.saturating_sub(begin).min(out.len());
     let behind = (begin + out.len()).saturating_sub(padding + row.len()).min(out.len() - before);
@@ -177,10 +178,10 @@ fn fold<T: Real>(args: &mut HostArgs<'_>) {
     let width = window.kernel as usize * channels;
     let frames = frames_of_a_piece(width);
     let workers = args.workers();
-    workers.each_chunk(args.write::<T>(4), frames * channels, |piece, out| {
+    workers.each_chunk(args.write::<T>(4), frames * channels, |chunk, out| {
         let mut parts = Vec::with_capacity(window.kernel as usize);
         let mut out = out.chunks_exact_mut(channels);
-        for run in row_parts(starts, piece * frames..piece * frames + out.len()) {
+        for run in row_parts(starts, chunk * frames..chunk * frames + out.len()) {
             let length = filled_of(starts, lengths, run.row);
             let out_length = window.output_length(length as u32) as usize;
             let windows = &x[span(out_starts, run.row).start * width..];
@@ -194,10 +195,10 @@ fn fold<T: Real>(args: &mut HostArgs<'_>) {
     });
 }
 
-/// Channels that are summed over all parts at once: their sums stay in registers.
+/// Channels summed at once over all parts: their sums stay in registers.
 const LANES: usize = 16;
 
-/// `out = Σ x`, where each of `parts` says at which element of `x` a part begins.
+/// `out = Σ x[part..]` over the offsets in `parts`.
 fn add_parts<T: Real>(out: &mut [T], parts: &[usize], x: &[T]) {
     let blocks = out.len() / LANES;
     for block in 0..blocks {
@@ -226,8 +227,8 @@ fn add_lanes<T: Real, const N: usize>(out: &mut [T], first: usize, parts: &[usiz
 impl Graph {
     /// The windows of `x` `[frames, channels]` as rows `[output frames, kernel · channels]`, tap by tap.
     ///
-    /// A tap outside the filled frames `0..length` of its row is zero. Output frames past the output length of what is
-    /// filled ([`Graph::output_lengths`]) are zero as a whole.
+    /// A tap outside the valid frames `0..length` of its row is zero. Output frames past the output length of the valid frames
+    /// ([`Graph::output_lengths`]) are zero.
     pub fn unfold(&mut self, x: Value, window: ConvWindow, rows: &Rows, lengths: Value) -> Result<Value, EngineError> {
         let windowed = Windowed::new(window, rows);
         let [starts, out_starts] = windowed.starts(self);
@@ -235,9 +236,9 @@ impl Graph {
     }
 
     /// The adjoint of [`Graph::unfold`]: every window of `x` `[output frames, kernel · channels]` is added to the frames it
-    /// was taken from. `rows` and `lengths` are those of the result.
+    /// covers. `rows` and `lengths` are those of the result.
     ///
-    /// Frames past the length are zero, and windows past the output length count for nothing.
+    /// Frames past the length are zero, and windows past the output length are ignored.
     pub fn fold(&mut self, x: Value, window: ConvWindow, rows: &Rows, lengths: Value) -> Result<Value, EngineError> {
         let windowed = Windowed::new(window, rows);
         let [starts, out_starts] = windowed.starts(self);
@@ -257,20 +258,20 @@ mod tests {
         ConvWindow { kernel: 2, stride: 3, dilation: 2, padding: 0 },
     ];
 
-    /// Rows of 5, 0 and 7 frames, of which 4, 0 and 7 are filled.
+    /// Rows of 5, 0 and 7 frames, of which 4, 0 and 7 are valid.
     fn case() -> (Rows, [i32; 3]) {
         (Rows::new(&[5, 0, 7]), [4, 0, 7])
     }
 
-    fn by_hand(x: &[f64], channels: usize, window: ConvWindow, rows: &Rows, lengths: &[i32]) -> Vec<f64> {
+    fn reference(x: &[f64], channels: usize, window: ConvWindow, rows: &Rows, lengths: &[i32]) -> Vec<f64> {
         let mut windows = Vec::new();
         for (row, &length) in (0..rows.count()).zip(lengths) {
             for t in 0..window.output_length(rows.length(row)) {
                 for (tap, channel) in (0..window.kernel).flat_map(|tap| (0..channels).map(move |c| (tap, c))) {
                     let frame = i64::from(t * window.stride + tap * window.dilation) - i64::from(window.padding);
-                    let there = (0..i64::from(length)).contains(&frame) && t < window.output_length(length as u32);
+                    let in_bounds = (0..i64::from(length)).contains(&frame) && t < window.output_length(length as u32);
                     let first = rows.starts()[row as usize] as usize;
-                    windows.push(if there { x[(first + frame as usize) * channels + channel] } else { 0.0 });
+                    windows.push(if in_bounds { x[(first + frame as usize) * channels + channel] } else { 0.0 });
                 }
             }
         }
@@ -294,25 +295,25 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_what_they_are_said_to_be() {
+    fn windows_match_the_definition() {
         let (rows, lengths) = case();
-        // Padding holds numbers too, and none of them is seen.
+        // Padding is not zero here, and must not be read.
         let x: Vec<f64> = (1..=24).map(f64::from).collect();
         for window in WINDOWS {
             let check = GradientCheck::new().given(&[12, 2], &x).whole(&[3], &lengths);
             let found = run(check, |g, x| g.unfold(x[0], window, &rows, x[1]));
-            assert_eq!(found, by_hand(&x, 2, window, &rows, &lengths), "{window:?}");
+            assert_eq!(found, reference(&x, 2, window, &rows, &lengths), "{window:?}");
         }
     }
 
     #[test]
-    fn many_pieces_are_one_tensor() {
+    fn several_chunks_give_one_result() {
         let rows = Rows::new(&[1500, 3, 900]);
         let (lengths, window) = ([1400, 3, 900], ConvWindow::same(5));
         let x: Vec<f64> = (0..2403 * 7).map(|i| f64::from(i % 1013)).collect();
         let check = GradientCheck::new().given(&[2403, 7], &x).whole(&[3], &lengths);
         let found = run(check, |g, x| g.unfold(x[0], window, &rows, x[1]));
-        assert_eq!(found, by_hand(&x, 7, window, &rows, &lengths));
+        assert_eq!(found, reference(&x, 7, window, &rows, &lengths));
         check_gradients(GradientCheck::new().input(&[2403, 7]).whole(&[3], &lengths), |g, x| {
             let windows = g.unfold(x[0], window, &rows, x[1])?;
             g.fold(windows, window, &rows, x[1])
@@ -322,14 +323,14 @@ mod tests {
     #[test]
     fn folding_adds_where_windows_overlap() {
         let rows = Rows::new(&[4, 2]);
-        // A window of ones counts how many windows a frame is in.
+        // Windows of ones count the windows that cover a frame.
         let windows = GradientCheck::new().given(&[6, 3], &[1.0; 18]).whole(&[2], &[3, 2]);
         let counts = run(windows, |g, x| g.fold(x[0], ConvWindow::same(3), &rows, x[1]));
         assert_eq!(counts, [2.0, 3.0, 2.0, 0.0, 2.0, 2.0]);
     }
 
     #[test]
-    fn what_does_not_match_the_rows_is_named() {
+    fn shapes_that_do_not_match_the_rows_are_refused() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let x = g.input("x", TensorType::new(DType::F32, &[11, 3])).unwrap();
         let lengths = g.input("lengths", TensorType::new(DType::I32, &[3])).unwrap();

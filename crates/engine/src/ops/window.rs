@@ -1,4 +1,4 @@
-//! A window that slides over the frames of a row: what convolutions are made with.
+//! The window of a convolution over the frames of a row.
 
 use tandem_device::{Grid, HostArgs, Kernel};
 
@@ -6,42 +6,42 @@ use crate::graph::{Graph, Value};
 use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::rows::Rows;
 
-/// Which frames an output frame is made of: tap `j` of output frame `t` is input frame
+/// The input frames of an output frame: tap `j` of output frame `t` reads input frame
 /// `t · stride + j · dilation - padding`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConvWindow {
-    /// How many taps.
+    /// The number of taps.
     pub kernel: u32,
     /// Input frames from one output frame to the next.
     pub stride: u32,
     /// Input frames from one tap to the next.
     pub dilation: u32,
-    /// Input frames before the first one that the first window begins.
+    /// Zero frames before the first input frame and after the last.
     pub padding: u32,
 }
 
 impl ConvWindow {
-    /// The window with `kernel` taps around each frame, which keeps lengths. Panics unless `kernel` is odd: an even window
-    /// has no middle.
+    /// The window with `kernel` taps centred on each frame ("same" padding), which keeps lengths. Panics unless `kernel` is
+    /// odd: an even window has no centre.
     pub fn same(kernel: u32) -> ConvWindow {
-        assert!(kernel % 2 == 1, "a window of {kernel} taps has no middle");
+        assert!(kernel % 2 == 1, "a window of {kernel} taps has no centre");
         ConvWindow { kernel, stride: 1, dilation: 1, padding: kernel / 2 }
     }
 
-    /// How many frames become of `length`: those whose window lies inside the frames and the padding on both sides. None
-    /// become none.
+    /// The number of output frames of `length` input frames: those whose window lies inside the frames and the padding on
+    /// both sides; 0 for 0.
     ///
     /// Panics when the window has no taps, no stride or no dilation: that is a mistake in a model.
     pub fn output_length(&self, length: u32) -> u32 {
         assert!(self.kernel > 0 && self.stride > 0 && self.dilation > 0, "not a window: {self:?}");
-        let reach = self.dilation * (self.kernel - 1) + 1;
-        match (length + 2 * self.padding).checked_sub(reach) {
-            Some(room) if length > 0 => room / self.stride + 1,
+        let span = self.dilation * (self.kernel - 1) + 1;
+        match (length + 2 * self.padding).checked_sub(span) {
+            Some(last) if length > 0 => last / self.stride + 1,
             _ => 0,
         }
     }
 
-    /// The rows that become of `rows`.
+    /// The output rows of `rows`.
     pub fn output_rows(&self, rows: &Rows) -> Rows {
         let lengths: Vec<u32> = (0..rows.count()).map(|row| self.output_length(rows.length(row))).collect();
         Rows::new(&lengths)
@@ -72,12 +72,12 @@ impl ConvWindow {
         (0..kernel).filter_map(reader)
     }
 
-    /// As arguments of a launch.
+    /// As launch arguments.
     pub(super) fn args(&self) -> [LaunchArg; 4] {
         [self.kernel, self.stride, self.dilation, self.padding].map(LaunchArg::U32)
     }
 
-    /// From the arguments of a launch, from number `at` on.
+    /// From launch arguments, argument `at` and the three after it.
     pub(super) fn of_args(args: &HostArgs<'_>, at: usize) -> ConvWindow {
         let [kernel, stride, dilation, padding] = [0, 1, 2, 3].map(|i| args.u32(at + i));
         ConvWindow { kernel, stride, dilation, padding }
@@ -88,7 +88,7 @@ impl ConvWindow {
     }
 }
 
-/// A window over the frames of a table of rows, with the table of what becomes of them.
+/// A window over a table of rows, with the table of output rows.
 #[derive(Clone, Debug)]
 pub(super) struct Windowed {
     pub(super) window: ConvWindow,
@@ -101,19 +101,18 @@ impl Windowed {
         Windowed { window, rows: rows.clone(), out_rows: window.output_rows(rows) }
     }
 
-    /// Both tables, for kernels.
+    /// The starts of both, for kernels.
     pub(super) fn starts(&self, graph: &mut Graph) -> [Value; 2] {
         [graph.row_starts(&self.rows), graph.row_starts(&self.out_rows)]
     }
 
-    /// The arguments of kernels that slide a window over channels: what is read, what is written, how many channels, and
-    /// the window.
+    /// The arguments of kernels that slide a window over channels.
     pub(super) fn args(&self, inputs: &[Tensor], out: Tensor, channels: u32) -> Vec<LaunchArg> {
         let read = inputs.iter().map(Tensor::read);
         read.chain([out.write(), LaunchArg::U32(channels)]).chain(self.window.args()).collect()
     }
 
-    /// Queues such a kernel, unless there is nothing to write.
+    /// Launches such a kernel, unless the output is empty.
     pub(super) fn launch(
         &self,
         at: &mut Lower<'_>,
@@ -141,10 +140,10 @@ mod tests {
     ];
 
     #[test]
-    fn lengths_are_counted() {
+    fn output_lengths_match_the_definition() {
         let check = |window: ConvWindow, length, expected| {
             let mut count = 0;
-            // By its definition: slide until the window no longer fits.
+            // Slide the window until it no longer fits.
             while length > 0
                 && count * window.stride + (window.kernel - 1) * window.dilation < length + 2 * window.padding
             {
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_and_what_is_read_agree() {
+    fn reads_and_readers_are_inverse() {
         for window in WINDOWS {
             let (length, frames) = (11, window.output_length(11) as usize);
             let mut read: Vec<(usize, usize, usize)> =
@@ -179,8 +178,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "no middle")]
-    fn an_even_window_has_no_middle() {
+    #[should_panic(expected = "no centre")]
+    fn an_even_window_has_no_centre() {
         ConvWindow::same(4);
     }
 }

@@ -21,20 +21,20 @@ fn gradients() {
     check(&[70, 3], &[66, 2], 8, 2);
 }
 
-/// Group norm as its definition says, number by number.
-fn oracle(x: &[f64], gain: &[f64], bias: &[f64], groups: usize, rows: &Rows, lengths: &[i32]) -> Vec<f64> {
+/// Group norm by its definition, element by element.
+fn reference(x: &[f64], gain: &[f64], bias: &[f64], groups: usize, rows: &Rows, lengths: &[i32]) -> Vec<f64> {
     let columns = gain.len();
     let mut out = vec![0.0; x.len()];
     for (row, &length) in lengths.iter().enumerate() {
         let first = rows.starts()[row] as usize;
         for group in 0..groups {
             let inside = |c: &usize| c * groups / columns == group;
-            let places: Vec<(usize, usize)> = (first..first + length as usize)
+            let elements: Vec<(usize, usize)> = (first..first + length as usize)
                 .flat_map(|t| (0..columns).filter(inside).map(move |c| (t * columns + c, c)))
                 .collect();
-            let mean = places.iter().map(|&(at, _)| x[at]).sum::<f64>() / places.len() as f64;
-            let variance = places.iter().map(|&(at, _)| (x[at] - mean).powi(2)).sum::<f64>() / places.len() as f64;
-            for (at, c) in places {
+            let mean = elements.iter().map(|&(at, _)| x[at]).sum::<f64>() / elements.len() as f64;
+            let variance = elements.iter().map(|&(at, _)| (x[at] - mean).powi(2)).sum::<f64>() / elements.len() as f64;
+            for (at, c) in elements {
                 out[at] = (x[at] - mean) / (variance + 1e-5).sqrt() * gain[c] + bias[c];
             }
         }
@@ -43,24 +43,24 @@ fn oracle(x: &[f64], gain: &[f64], bias: &[f64], groups: usize, rows: &Rows, len
 }
 
 #[test]
-fn values_are_those_of_the_definition_and_padding_is_zero() {
+fn values_match_the_definition_and_padding_is_zero() {
     let (rows, lengths) = (Rows::new(&[3, 0, 5]), [3, 0, 4]);
-    let draw = |key, count| (0..count).map(|i| normal_at(key, i) + 0.5).collect::<Vec<f64>>();
-    let (x, gain, bias) = (draw(1, 48), draw(2, 6), draw(3, 6));
+    let normal = |key, count| (0..count).map(|i| normal_at(key, i) + 0.5).collect::<Vec<f64>>();
+    let (x, gain, bias) = (normal(1, 48), normal(2, 6), normal(3, 6));
     let value = |x: &[f64]| {
         let check = GradientCheck::new().given(&[8, 6], x).given(&[6], &gain).given(&[6], &bias).whole(&[3], &lengths);
         run(check, |g, x| g.group_norm(x[0], x[1], x[2], 3, &rows, x[3]))
     };
     let found = value(&x);
-    let expected = oracle(&x, &gain, &bias, 3, &rows, &lengths);
+    let expected = reference(&x, &gain, &bias, 3, &rows, &lengths);
     assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?}\n{expected:?}");
     let mut other = x.clone();
     other[42..].fill(1e9);
-    assert_eq!(value(&other), found, "padding was seen");
+    assert_eq!(value(&other), found, "padding changed the result");
 }
 
 #[test]
-fn groups_that_do_not_divide_and_lengths_of_another_batch_are_named() {
+fn groups_that_do_not_divide_and_lengths_of_another_batch_are_refused() {
     let mut g = Graph::new(Default::default(), DType::F32);
     let x = g.input("x", TensorType::new(DType::F32, &[4, 6])).unwrap();
     let gain = g.input("gain", TensorType::new(DType::F32, &[6])).unwrap();

@@ -1,4 +1,4 @@
-//! Putting something in the place of what lasts: gradients of the first batch of a step, and zeros.
+//! Overwriting persistent memory: with a value (the gradients of the first micro-batch of a step), or with zeros.
 
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
@@ -6,23 +6,23 @@ use crate::lower::Lower;
 use crate::op::{Op, WriteMode, refuse};
 use crate::tensor::TensorType;
 
-/// `(place, value)`: the value takes the place of what is there.
+/// `(target, value)`: overwrites the target with the value.
 #[derive(Debug)]
-struct Put;
+struct Overwrite;
 
-/// Zeros take the place of what is there.
+/// Overwrites its input with zeros.
 #[derive(Debug)]
 struct Clear;
 
-impl Op for Put {
+impl Op for Overwrite {
     fn name(&self) -> &'static str {
-        "put"
+        "overwrite"
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
         match inputs {
-            [place, value] if place == value => Ok(Vec::new()),
-            _ => refuse("put", "a place and what is put there are of one type", inputs),
+            [target, value] if target == value => Ok(Vec::new()),
+            _ => refuse("overwrite", "the target and the value have the same type", inputs),
         }
     }
 
@@ -35,8 +35,8 @@ impl Op for Put {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let [place, value] = [at.inputs[0], at.inputs[1]];
-        at.copy(value, place);
+        let [target, value] = [at.inputs[0], at.inputs[1]];
+        at.copy(value, target);
         Ok(())
     }
 }
@@ -61,14 +61,14 @@ impl Op for Clear {
 }
 
 impl Graph {
-    /// Puts `value` in the place of what lasts: a gradient, a span or a state.
-    pub fn put(&mut self, place: Value, value: Value) -> Result<(), EngineError> {
-        self.push_many(Put, &[place, value]).map(drop)
+    /// Overwrites persistent memory (a gradient, a parameter span or a state) with `value`.
+    pub fn put(&mut self, target: Value, value: Value) -> Result<(), EngineError> {
+        self.push_many(Overwrite, &[target, value]).map(drop)
     }
 
-    /// Puts zeros in the place of what lasts.
-    pub fn clear(&mut self, place: Value) -> Result<(), EngineError> {
-        self.push_many(Clear, &[place]).map(drop)
+    /// Overwrites persistent memory with zeros.
+    pub fn clear(&mut self, target: Value) -> Result<(), EngineError> {
+        self.push_many(Clear, &[target]).map(drop)
     }
 }
 
@@ -80,27 +80,27 @@ mod tests {
     use crate::{Graph, NamedLayout, ProgramSet, TensorType};
 
     #[test]
-    fn what_was_there_is_gone() {
+    fn the_previous_value_is_gone() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let ty = TensorType::new(DType::F32, &[1, 3]);
         let mut layout = NamedLayout::default();
         layout.place("x", ty).unwrap();
         let x = g.input("x", ty).unwrap();
-        let [made, copied, cleared] = ["made", "copied", "cleared"].map(|name| g.state(name, ty).unwrap());
+        let [computed, copied, cleared] = ["computed", "copied", "cleared"].map(|name| g.state(name, ty).unwrap());
         let twice = g.scale(x, 2.0).unwrap();
-        g.put(made, twice).unwrap();
+        g.put(computed, twice).unwrap();
         g.put(copied, x).unwrap();
         g.clear(cleared).unwrap();
         let mut set = ProgramSet::new(Default::default(), DType::F32, &[]);
-        let id = set.add("put", &g, &layout).unwrap();
-        assert_eq!(set.program(id).steps().len(), 3, "what is made is made in its place");
+        let id = set.add("overwrite", &g, &layout).unwrap();
+        assert_eq!(set.program(id).steps().len(), 3, "a computed value is written to its target directly");
         let mut session = session(&Machine::cpu(), set);
-        for name in ["made", "copied", "cleared"] {
+        for name in ["computed", "copied", "cleared"] {
             session.write_state(name, &[7.0_f32; 3]).unwrap();
         }
         session.write_input(id, "x", &[1.0_f32, -2.0, 0.5]).unwrap();
         session.run(id, None, &[]).unwrap();
-        assert_eq!(session.read_state::<f32>("made").unwrap(), [2.0, -4.0, 1.0]);
+        assert_eq!(session.read_state::<f32>("computed").unwrap(), [2.0, -4.0, 1.0]);
         assert_eq!(session.read_state::<f32>("copied").unwrap(), [1.0, -2.0, 0.5]);
         assert_eq!(session.read_state::<f32>("cleared").unwrap(), [0.0; 3]);
     }
