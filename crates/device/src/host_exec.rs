@@ -18,13 +18,13 @@ pub(crate) unsafe fn run_host(kernel: &'static Kernel, grid: Grid, args: &[RawAr
         RawArg::Read { at, bytes } => HostArg::Read(unsafe { std::slice::from_raw_parts(pointer(at), bytes as usize) }),
         RawArg::Write { at, bytes } => {
             // SAFETY: live and touched by nobody else, by this function's contract.
-            HostArg::Write(Some(unsafe { std::slice::from_raw_parts_mut(pointer(at), bytes as usize) }))
+            HostArg::Write(unsafe { std::slice::from_raw_parts_mut(pointer(at), bytes as usize) })
         }
         RawArg::U32(n) => HostArg::U32(n),
         RawArg::U64(n) => HostArg::U64(n),
         RawArg::F32(x) => HostArg::F32(x),
     });
-    (kernel.host)(&mut HostArgs { args: args.collect(), grid, workers });
+    (kernel.host)(&mut HostArgs { kernel, args: args.map(Some).collect(), taken: 0, grid, workers });
 }
 
 /// Moves the bytes of a copy.

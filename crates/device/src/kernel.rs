@@ -1,7 +1,15 @@
-//! Kernels: one piece of device work, written twice (CUDA C++ and Rust) and called through one typed door.
+//! Kernels: written in CUDA C++ and in Rust, with one declaration of their parameters.
 //!
-//! A [`Kernel`] is declared as a static beside its maths. The CUDA text is compiled for the card at hand; the
+//! A [`Kernel`] is a static or a constant beside its maths. The CUDA text is compiled for the card at hand; the
 //! Rust host kernel runs on the CPU and on simulated cards and is what the CUDA result is tested against.
+//!
+//! [`kernel_args!`](crate::kernel_args) declares the parameters once. The parameter list, the arguments of a launch and
+//! the slices of the host kernel come from that declaration, and [`signature`] compares it with the CUDA text.
+
+mod declare;
+pub(crate) mod signature;
+
+pub use declare::{ArgValue, KernelArgs};
 
 use crate::arena::View;
 use crate::driver::RawArg;
@@ -45,19 +53,40 @@ macro_rules! elements {
 }
 elements!(u8 => U8, i16 => I16, i32 => I32, u32 => U32, u64 => U64, f32 => F32, f64 => F64, half::bf16 => BF16);
 
-/// One parameter of a kernel, in the order of its CUDA signature.
+/// One parameter of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Param {
-    /// A pointer it reads.
+pub struct Param {
+    /// Its name in the CUDA signature.
+    pub name: &'static str,
+    /// Its type.
+    pub kind: ParamKind,
+}
+
+/// The type of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParamKind {
+    /// A pointer that the kernel reads.
     In(DType),
-    /// A pointer it writes (and may read).
+    /// A pointer that the kernel writes, and may read.
     Out(DType),
-    /// An unsigned number.
+    /// A 32-bit unsigned integer.
     U32,
-    /// A large unsigned number.
+    /// A 64-bit unsigned integer.
     U64,
-    /// A real number.
+    /// A float.
     F32,
+}
+
+impl std::fmt::Display for ParamKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ParamKind::In(dtype) => write!(f, "{dtype:?} memory to read"),
+            ParamKind::Out(dtype) => write!(f, "{dtype:?} memory to write"),
+            ParamKind::U32 => f.write_str("a u32"),
+            ParamKind::U64 => f.write_str("a u64"),
+            ParamKind::F32 => f.write_str("an f32"),
+        }
+    }
 }
 
 /// A CUDA source file. All kernels of a file are compiled together.
@@ -78,9 +107,10 @@ pub struct Kernel {
     pub name: &'static str,
     /// Where it is written.
     pub source: &'static Source,
-    /// What it takes.
+    /// Its parameters, in the order of the CUDA signature: `XArgs::params()` of a [`kernel_args!`](crate::kernel_args)
+    /// declaration.
     pub params: &'static [Param],
-    /// The same maths on host memory. Called with arguments that were checked against `params`.
+    /// The same maths on host memory. Its arguments have been checked against `params`.
     ///
     /// A reference to a function, or to a closure that carries what a kernel generated at run time was made from.
     pub host: HostKernel,
@@ -126,22 +156,14 @@ pub enum Arg<'a> {
     F32(f32),
 }
 
-impl<'a> Arg<'a> {
-    /// Memory to read as `T`.
-    pub fn read<T: Element>(view: View<'a>) -> Arg<'a> {
-        Arg::In(view, T::DTYPE)
-    }
-
-    /// Memory to write as `T`.
-    pub fn write<T: Element>(view: View<'a>) -> Arg<'a> {
-        Arg::Out(view, T::DTYPE)
-    }
-
-    fn is(&self, param: Param) -> bool {
-        match (self, param) {
-            (Arg::In(_, have), Param::In(want)) | (Arg::Out(_, have), Param::Out(want)) => *have == want,
-            (Arg::U32(_), Param::U32) | (Arg::U64(_), Param::U64) | (Arg::F32(_), Param::F32) => true,
-            _ => false,
+impl Arg<'_> {
+    fn kind(&self) -> ParamKind {
+        match *self {
+            Arg::In(_, dtype) => ParamKind::In(dtype),
+            Arg::Out(_, dtype) => ParamKind::Out(dtype),
+            Arg::U32(_) => ParamKind::U32,
+            Arg::U64(_) => ParamKind::U64,
+            Arg::F32(_) => ParamKind::F32,
         }
     }
 
@@ -156,32 +178,33 @@ impl<'a> Arg<'a> {
     }
 }
 
-/// Checks `args` against what `kernel` takes: number, kind, element type, whole elements, the right card, and
-/// that nothing written overlaps anything else (the Rust host kernel holds `&mut` to it).
+/// Checks `args` against the parameters of `kernel`: number, kind, element type, whole elements, the right card, and
+/// that nothing written overlaps anything else (the host kernel holds `&mut` to it).
 pub(crate) fn check(kernel: &'static Kernel, card: usize, args: &[Arg<'_>]) -> Result<Vec<RawArg>, DeviceError> {
     let wrong = |problem: String| DeviceError::Arguments { kernel: kernel.name, problem };
     if args.len() != kernel.params.len() {
         return Err(wrong(format!("takes {} arguments, given {}", kernel.params.len(), args.len())));
     }
-    for (i, (arg, &param)) in args.iter().zip(kernel.params).enumerate() {
-        if !arg.is(param) {
-            return Err(wrong(format!("argument {i} must be {param:?}, given {arg:?}")));
+    for (arg, &Param { name, kind }) in args.iter().zip(kernel.params) {
+        if arg.kind() != kind {
+            return Err(wrong(format!("`{name}` is {kind}, given {}", arg.kind())));
         }
         if let Arg::In(view, dtype) | Arg::Out(view, dtype) = arg {
-            if view.address().card != card {
-                return Err(wrong(format!(
-                    "argument {i} lies on GPU {}, the stream is on {card}",
-                    view.address().card
-                )));
+            let at = view.address();
+            if at.card != card {
+                return Err(wrong(format!("`{name}` lies on GPU {}, the stream is on {card}", at.card)));
             }
-            if view.bytes() % dtype.bytes() != 0 || view.address().raw % dtype.bytes() != 0 {
-                return Err(wrong(format!("argument {i} is not whole, aligned elements of {dtype:?}")));
+            if view.bytes() % dtype.bytes() != 0 || at.raw % dtype.bytes() != 0 {
+                return Err(wrong(format!("`{name}` is not whole, aligned elements of {dtype:?}")));
             }
         }
     }
     let raw: Vec<RawArg> = args.iter().map(Arg::raw).collect();
     match overlap(&raw) {
-        Some((i, j)) => Err(wrong(format!("arguments {i} and {j} overlap, and one of them is written"))),
+        Some((i, j)) => {
+            let [a, b] = [i, j].map(|i| kernel.params[i].name);
+            Err(wrong(format!("`{a}` and `{b}` overlap, and one of them is written")))
+        }
         None => Ok(raw),
     }
 }
@@ -204,16 +227,21 @@ fn overlap(args: &[RawArg]) -> Option<(usize, usize)> {
     None
 }
 
-/// The arguments of a Rust host kernel: slices where the CUDA kernel has pointers.
+/// The arguments of a host kernel, not yet taken: a declaration's `host` turns them into slices and numbers.
+///
+/// They are taken in the order of the parameters, each by its name. Taking one by another name, or as another type, is
+/// a mistake in the host kernel, and panics.
 pub struct HostArgs<'a> {
-    pub(crate) args: Vec<HostArg<'a>>,
+    pub(crate) kernel: &'static Kernel,
+    pub(crate) args: Vec<Option<HostArg<'a>>>,
+    pub(crate) taken: usize,
     pub(crate) grid: Grid,
     pub(crate) workers: &'a Workers,
 }
 
 pub(crate) enum HostArg<'a> {
     Read(&'a [u8]),
-    Write(Option<&'a mut [u8]>),
+    Write(&'a mut [u8]),
     U32(u32),
     U64(u64),
     F32(f32),
@@ -230,47 +258,115 @@ impl<'a> HostArgs<'a> {
         self.workers
     }
 
-    /// The elements argument `i` reads.
+    /// The elements that parameter `name` reads.
+    pub fn take_in<T: Element>(&mut self, name: &str) -> &'a [T] {
+        match self.take(name, ParamKind::In(T::DTYPE)) {
+            HostArg::Read(bytes) => bytemuck::cast_slice(bytes),
+            _ => unreachable!("the kind was checked"),
+        }
+    }
+
+    /// The elements that parameter `name` writes.
+    pub fn take_out<T: Element>(&mut self, name: &str) -> &'a mut [T] {
+        match self.take(name, ParamKind::Out(T::DTYPE)) {
+            HostArg::Write(bytes) => bytemuck::cast_slice_mut(bytes),
+            _ => unreachable!("the kind was checked"),
+        }
+    }
+
+    /// The number that parameter `name` is.
+    pub fn take_u32(&mut self, name: &str) -> u32 {
+        match self.take(name, ParamKind::U32) {
+            HostArg::U32(n) => n,
+            _ => unreachable!("the kind was checked"),
+        }
+    }
+
+    /// The number that parameter `name` is.
+    pub fn take_u64(&mut self, name: &str) -> u64 {
+        match self.take(name, ParamKind::U64) {
+            HostArg::U64(n) => n,
+            _ => unreachable!("the kind was checked"),
+        }
+    }
+
+    /// The number that parameter `name` is.
+    pub fn take_f32(&mut self, name: &str) -> f32 {
+        match self.take(name, ParamKind::F32) {
+            HostArg::F32(x) => x,
+            _ => unreachable!("the kind was checked"),
+        }
+    }
+
+    fn take(&mut self, name: &str, kind: ParamKind) -> HostArg<'a> {
+        let arg = self.args.get_mut(self.taken).and_then(Option::take);
+        let Some((param, arg)) = self.kernel.params.get(self.taken).zip(arg) else {
+            panic!("kernel {} has no parameter for the host kernel's `{name}`", self.kernel.name);
+        };
+        assert!(
+            (param.name, param.kind) == (name, kind),
+            "kernel {}: the host kernel takes `{name}` as {kind}, the next parameter is `{}`, {}",
+            self.kernel.name,
+            param.name,
+            param.kind,
+        );
+        self.taken += 1;
+        arg
+    }
+}
+
+// Positional access, for host kernels that have no declaration yet.
+#[expect(missing_docs, reason = "goes with the last of them")]
+impl<'a> HostArgs<'a> {
     pub fn read<T: Element>(&self, i: usize) -> &'a [T] {
         match &self.args[i] {
-            HostArg::Read(bytes) => bytemuck::cast_slice(bytes),
+            Some(HostArg::Read(bytes)) => bytemuck::cast_slice(bytes),
             _ => panic!("argument {i} is not memory to read"),
         }
     }
 
-    /// The elements argument `i` writes; once per call.
     pub fn write<T: Element>(&mut self, i: usize) -> &'a mut [T] {
-        match &mut self.args[i] {
-            HostArg::Write(bytes) => match bytes.take() {
-                Some(bytes) => bytemuck::cast_slice_mut(bytes),
-                None => panic!("argument {i} was taken before"),
-            },
+        match self.args[i].take() {
+            Some(HostArg::Write(bytes)) => bytemuck::cast_slice_mut(bytes),
             _ => panic!("argument {i} is not memory to write"),
         }
     }
 
-    /// The number in argument `i`.
     pub fn u32(&self, i: usize) -> u32 {
         match self.args[i] {
-            HostArg::U32(n) => n,
+            Some(HostArg::U32(n)) => n,
             _ => panic!("argument {i} is not a u32"),
         }
     }
 
-    /// The number in argument `i`.
     pub fn u64(&self, i: usize) -> u64 {
         match self.args[i] {
-            HostArg::U64(n) => n,
+            Some(HostArg::U64(n)) => n,
             _ => panic!("argument {i} is not a u64"),
         }
     }
 
-    /// The number in argument `i`.
     pub fn f32(&self, i: usize) -> f32 {
         match self.args[i] {
-            HostArg::F32(x) => x,
+            Some(HostArg::F32(x)) => x,
             _ => panic!("argument {i} is not an f32"),
         }
+    }
+}
+
+// Parameters without names, for kernels that have no declaration yet.
+#[expect(missing_docs, non_snake_case, reason = "goes with the last of them")]
+impl Param {
+    pub const U32: Param = Param { name: "", kind: ParamKind::U32 };
+    pub const U64: Param = Param { name: "", kind: ParamKind::U64 };
+    pub const F32: Param = Param { name: "", kind: ParamKind::F32 };
+
+    pub const fn In(dtype: DType) -> Param {
+        Param { name: "", kind: ParamKind::In(dtype) }
+    }
+
+    pub const fn Out(dtype: DType) -> Param {
+        Param { name: "", kind: ParamKind::Out(dtype) }
     }
 }
 

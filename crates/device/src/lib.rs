@@ -56,6 +56,7 @@ mod cuda;
 /// Compiling kernels, also without a card.
 pub mod compile {
     pub use crate::cuda::nvrtc::{ARCHITECTURES, Compiled, Compiler, Resources, complaints};
+    pub use crate::kernel::signature::signature_complaints;
 }
 
 pub use arena::{Arena, ArenaError, ArenaSpec, Block, DRIVER, RoleMemory, Strength, View};
@@ -69,7 +70,9 @@ pub use fault::{Fault, Faults, LeakRate, Pool, Slow};
 pub use gemm::{Gemm, Operand};
 pub use injected_leak::InjectedLeak;
 pub use isolation::{CardUse, HostUse, Isolation, IsolationError, Partition};
-pub use kernel::{Arg, DType, Element, Grid, HostArgs, HostKernel, Kernel, Param, Source};
+pub use kernel::{
+    Arg, ArgValue, DType, Element, Grid, HostArgs, HostKernel, Kernel, KernelArgs, Param, ParamKind, Source,
+};
 pub use machine::{CardCounters, DeviceKind, Machine};
 pub use pinned::{Pinned, PinnedPart};
 pub use sim::SimSpec;

@@ -11,7 +11,7 @@ use crate::device::{Device, LoadedKernel, OpenDevice};
 use crate::driver::{CopyPath, EventId, StreamId};
 use crate::error::DeviceError;
 use crate::gemm::{self, Gemm};
-use crate::kernel::{Arg, Grid, check};
+use crate::kernel::{Arg, Grid, KernelArgs, check};
 use crate::pinned::Pinned;
 
 /// A queue of work on one card, done in the order it was given.
@@ -137,8 +137,18 @@ impl Stream {
         self.open.driver().fill(self.open.card, self.id, at.address(), at.bytes(), value)
     }
 
-    /// Runs a kernel. Its arguments are checked against what it takes before anything is queued.
-    pub fn launch(&self, loaded: &LoadedKernel, grid: Grid, args: &[Arg<'_>]) -> Result<(), DeviceError> {
+    /// Runs a kernel with the arguments that [`kernel_args!`](crate::kernel_args) declared for it.
+    pub fn launch<'v>(
+        &self,
+        loaded: &LoadedKernel,
+        grid: Grid,
+        args: impl KernelArgs<View<'v>>,
+    ) -> Result<(), DeviceError> {
+        self.launch_args(loaded, grid, &loaded.kernel.bind_views(args)?)
+    }
+
+    /// Runs a kernel. Its arguments are checked against its parameters before anything is queued.
+    pub fn launch_args(&self, loaded: &LoadedKernel, grid: Grid, args: &[Arg<'_>]) -> Result<(), DeviceError> {
         if !Arc::ptr_eq(&loaded.open, &self.open) {
             let problem = format!("loaded on GPU {}, launched on GPU {}", loaded.open.card, self.open.card);
             return Err(DeviceError::Arguments { kernel: loaded.kernel.name, problem });

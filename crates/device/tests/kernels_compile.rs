@@ -5,8 +5,8 @@
 use std::io::Write as _;
 use std::sync::Once;
 
-use tandem_device::compile::{ARCHITECTURES, Compiler, Resources, complaints};
-use tandem_device::kernels::SOURCES;
+use tandem_device::compile::{ARCHITECTURES, Compiler, Resources, complaints, signature_complaints};
+use tandem_device::kernels::{KERNELS, SOURCES};
 use tandem_device::{DeviceError, Source, Workers};
 
 fn compiler() -> Option<Compiler> {
@@ -41,6 +41,11 @@ fn used(compiler: &Compiler, source: &Source, arch: &str) -> Vec<Resources> {
 fn every_kernel_compiles_everywhere_and_stays_in_registers() {
     let Some(compiler) = compiler() else { return };
     assert_eq!(complaints(&compiler, SOURCES), Vec::<String>::new());
+}
+
+#[test]
+fn declarations_match_the_cuda_text() {
+    assert_eq!(signature_complaints(SOURCES, KERNELS), Vec::<String>::new());
 }
 
 #[test]

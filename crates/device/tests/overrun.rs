@@ -4,7 +4,7 @@
 //! `TANDEM_ARENA=split compute-sanitizer --error-exitcode 9 <this test's binary> --ignored`.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
 
-use tandem_device::{Arena, ArenaSpec, Arg, DType, Grid, HostArgs, Kernel, Machine, Param, Source};
+use tandem_device::{Arena, ArenaSpec, Grid, HostArgs, Kernel, Machine, Source, kernel_args};
 use tandem_events::Role;
 
 static SOURCE: Source = Source {
@@ -14,11 +14,16 @@ static SOURCE: Source = Source {
            if (i <= words) out[i] = 1;\n}\n",
 };
 
+kernel_args! {
+    /// Arguments of `overrun`.
+    struct OverrunArgs { out: out u32, words: u64 }
+}
+
 static OVERRUN: Kernel = Kernel {
     name: "overrun",
     source: &SOURCE,
-    params: &[Param::Out(DType::U32), Param::U64],
-    host: &|args: &mut HostArgs<'_>| args.write::<u32>(0).fill(1),
+    params: OverrunArgs::params(),
+    host: &|args: &mut HostArgs<'_>| OverrunArgs::host(args).out.fill(1),
 };
 
 #[test]
@@ -32,6 +37,6 @@ fn one_element_too_far() {
     let stream = device.stream(false).unwrap();
     let overrun = device.load(&OVERRUN).unwrap();
     let block = arena.take("short by one", 1000 * 4).unwrap();
-    stream.launch(&overrun, Grid::cover(1001, 128), &[Arg::write::<u32>(block.view()), Arg::U64(1000)]).unwrap();
+    stream.launch(&overrun, Grid::cover(1001, 128), OverrunArgs { out: block.view(), words: 1000 }).unwrap();
     stream.drain().unwrap();
 }

@@ -1,6 +1,6 @@
 //! Launches: kernels, GEMMs and copies whose addresses are fixed up to the base of each memory region.
 
-use tandem_device::{DType, Gemm, Grid, Kernel};
+use tandem_device::{ArgValue, DType, Gemm, Grid, Kernel, KernelArgs, Param, ParamKind};
 
 use crate::graph::ParameterSpan;
 use crate::tensor::TensorType;
@@ -154,8 +154,18 @@ impl Lower<'_> {
         self.adds[output]
     }
 
-    /// Emits a kernel launch.
-    pub fn launch(&mut self, kernel: &'static Kernel, grid: Grid, args: Vec<LaunchArg>) {
+    /// Emits a kernel launch, with the arguments that [`kernel_args!`](tandem_device::kernel_args) declared for `kernel`. Panics if they
+    /// are those of another kernel.
+    pub fn launch(&mut self, kernel: &'static Kernel, grid: Grid, args: impl KernelArgs<Tensor>) {
+        let bound = kernel.bind(args).unwrap_or_else(|error| panic!("{error}"));
+        let arg = |(param, value): (Param, ArgValue<Tensor>)| match (value, param.kind) {
+            (ArgValue::Memory(tensor), ParamKind::Out(_)) => LaunchArg::Write(tensor.place, tensor.ty.dtype),
+            (ArgValue::Memory(tensor), _) => LaunchArg::Read(tensor.place, tensor.ty.dtype),
+            (ArgValue::U32(n), _) => LaunchArg::U32(n),
+            (ArgValue::U64(n), _) => LaunchArg::U64(n),
+            (ArgValue::F32(x), _) => LaunchArg::F32(x),
+        };
+        let args = bound.into_iter().map(arg).collect();
         self.launches.push(Launch::Kernel { kernel, grid, args });
     }
 
@@ -174,5 +184,19 @@ impl Lower<'_> {
     /// Emits a fill with zeros.
     pub fn clear(&mut self, to: Tensor) {
         self.launches.push(Launch::Clear { to: to.place });
+    }
+}
+
+/// Arguments by position, for ops whose kernels have no declaration yet.
+impl KernelArgs<Tensor> for Vec<LaunchArg> {
+    fn values(self) -> impl IntoIterator<Item = (&'static str, ArgValue<Tensor>)> {
+        self.into_iter().map(|arg| match arg {
+            LaunchArg::Read(place, dtype) | LaunchArg::Write(place, dtype) => {
+                ("", ArgValue::Memory(Tensor { ty: TensorType::new(dtype, &[1]), place }))
+            }
+            LaunchArg::U32(n) => ("", ArgValue::U32(n)),
+            LaunchArg::U64(n) => ("", ArgValue::U64(n)),
+            LaunchArg::F32(x) => ("", ArgValue::F32(x)),
+        })
     }
 }

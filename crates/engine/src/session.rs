@@ -350,7 +350,7 @@ impl Session {
                     })
                     .collect();
                 let kernel: *const Kernel = *kernel;
-                stream.launch(&self.kernels[&kernel], *grid, &args)?;
+                stream.launch_args(&self.kernels[&kernel], *grid, &args)?;
             }
             Launch::Gemm { gemm, a, b, c, bias } => {
                 let workspace = self.blocks.get(&MemoryKind::Workspace).map(|block| to.workspace(block));

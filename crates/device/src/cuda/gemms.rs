@@ -14,11 +14,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::CudaDriver;
 use super::api::{Code, Handle};
 use super::cublas::{self, Blas, Columns, Description, GemmCall, GemmPlan};
-use crate::driver::{Address, Driver as _, RawArg, StreamId};
+use crate::driver::{Address, Driver as _, StreamId};
 use crate::error::DeviceError;
 use crate::gemm::{Gemm, Operand, RawGemm};
 use crate::kernel::{DType, Grid};
-use crate::kernels::gemm_base;
+use crate::kernels::gemm_base::{self, GemmBaseArgs};
 use crate::library::{LibraryError, Search};
 
 /// The most that an address is asked to be aligned to: no algorithm wants more.
@@ -159,18 +159,18 @@ impl CudaDriver {
         let kernel = gemm_base::kernel(out);
         let id = self.load(card, kernel)?;
         // Without a bias nothing is read there.
-        let (bias, bias_bytes) = p.bias.unwrap_or((p.c.0, 0));
-        let args = [
-            RawArg::Write { at: p.c.0, bytes: p.c.1 },
-            RawArg::Read { at: bias, bytes: bias_bytes },
-            RawArg::U32(m),
-            RawArg::U32(n),
-            RawArg::U32(batch),
-            RawArg::U32(c.stride),
-            RawArg::U64(c.batch_stride),
-            RawArg::U32(accumulate.into()),
-            RawArg::U32(p.bias.is_some().into()),
-        ];
+        let bias = p.bias.unwrap_or((p.c.0, 0));
+        let args = kernel.bind_addresses(GemmBaseArgs {
+            c: p.c,
+            bias,
+            m,
+            n,
+            batch,
+            stride: c.stride,
+            batch_stride: c.batch_stride,
+            keeps: accumulate.into(),
+            has_bias: p.bias.is_some().into(),
+        })?;
         let elements = u64::from(m) * u64::from(n) * u64::from(batch);
         self.launch(card, stream, (kernel, id), Grid::cover(elements, gemm_base::THREADS), &args)
     }

@@ -16,7 +16,8 @@ use crate::driver::{
 use crate::error::DeviceError;
 use crate::gemm::RawGemm;
 use crate::kernel::{Grid, Kernel, Source};
-use crate::kernels::{copy_small, trap};
+use crate::kernels::copy_small::{self, CopySmallArgs};
+use crate::kernels::trap;
 use crate::library::FoundLibrary;
 use crate::machine::DeviceKind;
 use crate::workers::Workers;
@@ -260,7 +261,8 @@ impl Driver for CudaDriver {
             return self.copy(card, stream, path);
         }
         let function = self.load(card, &copy_small::KERNEL)?;
-        let args = [RawArg::Read { at: from, bytes }, RawArg::Write { at: to, bytes }, RawArg::U32((bytes / 4) as u32)];
+        let args = CopySmallArgs { from: (from, bytes), to: (to, bytes), words: (bytes / 4) as u32 };
+        let args = copy_small::KERNEL.bind_addresses(args)?;
         self.launch(card, stream, (&copy_small::KERNEL, function), copy_small::GRID, &args)
     }
 

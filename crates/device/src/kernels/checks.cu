@@ -24,19 +24,19 @@ extern "C" __global__ void fill_pattern(u32* out, u64 words, u64 seed) {
 }
 
 // Adds to *wrong the words that are not the pattern's. Integer addition: the order of blocks does not matter.
-extern "C" __global__ void count_wrong(const u32* in, u64* wrong, u64 words, u64 seed) {
+extern "C" __global__ void count_wrong(const u32* data, u64* wrong, u64 words, u64 seed) {
     __shared__ u64 shared[256];
     u64 mine = 0, stride = (u64)gridDim.x * blockDim.x;
-    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < words; i += stride) mine += in[i] != pattern_word(seed, i);
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < words; i += stride) mine += data[i] != pattern_word(seed, i);
     u64 all = block_sum(mine, shared);
     if (threadIdx.x == 0 && all > 0) atomicAdd((unsigned long long*)wrong, (unsigned long long)all);
 }
 
 // out[0] = sum of word i times (2i + 1), modulo 2^64. One block of 256 threads: the sum has one order.
-extern "C" __global__ void checksum(const u32* in, u64* out, u64 words) {
+extern "C" __global__ void checksum(const u32* data, u64* out, u64 words) {
     __shared__ u64 shared[256];
     u64 mine = 0;
-    for (u64 i = threadIdx.x; i < words; i += blockDim.x) mine += (u64)in[i] * (2 * i + 1);
+    for (u64 i = threadIdx.x; i < words; i += blockDim.x) mine += (u64)data[i] * (2 * i + 1);
     u64 all = block_sum(mine, shared);
     if (threadIdx.x == 0) out[0] = all;
 }

@@ -1,16 +1,18 @@
 //! The kernel behind [`crate::Stream::upload_small`] and [`crate::Stream::download_small`]: a card reads and writes page-locked
 //! memory by itself.
 
-use crate::kernel::{DType, Grid, HostArgs, Kernel, Param, Source};
+use crate::kernel::{Grid, HostArgs, Kernel, Source};
+use crate::kernel_args;
 
 pub(crate) static SOURCE: Source = Source { file: "device/copy_small.cu", text: include_str!("copy_small.cu") };
 
-pub(crate) static KERNEL: Kernel = Kernel {
-    name: "copy_small",
-    source: &SOURCE,
-    params: &[Param::In(DType::U32), Param::Out(DType::U32), Param::U32],
-    host: &no_host,
-};
+kernel_args! {
+    /// Arguments of `copy_small`.
+    pub(crate) struct CopySmallArgs { from: in u32, to: out u32, words: u32 }
+}
+
+pub(crate) static KERNEL: Kernel =
+    Kernel { name: "copy_small", source: &SOURCE, params: CopySmallArgs::params(), host: &no_host };
 
 /// As many threads as there are words of a usual step.
 pub(crate) const GRID: Grid = Grid { blocks: [1, 1, 1], threads: 512, shared_bytes: 0 };

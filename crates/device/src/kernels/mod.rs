@@ -8,24 +8,53 @@ pub(crate) mod trap;
 use crate::arena::View;
 use crate::device::{Device, LoadedKernel};
 use crate::error::DeviceError;
-use crate::kernel::{Arg, DType, Grid, HostArgs, Kernel, Param, Source};
+use crate::kernel::{Grid, HostArgs, Kernel, Source};
+use crate::kernel_args;
 use crate::stream::Stream;
 
 /// The CUDA sources of this crate.
 pub static SOURCES: &[&Source] = &[&CHECKS, &copy_small::SOURCE, &gemm_base::SOURCE, &trap::SOURCE];
 
 /// The kernels of this crate.
-pub static KERNELS: &[&Kernel] = &[&FILL_PATTERN, &COUNT_WRONG, &CHECKSUM, &DELAY];
+pub static KERNELS: &[&Kernel] = &[
+    &FILL_PATTERN,
+    &COUNT_WRONG,
+    &CHECKSUM,
+    &DELAY,
+    &copy_small::KERNEL,
+    &gemm_base::F32,
+    &gemm_base::BF16,
+    &trap::KERNEL,
+];
 
 static CHECKS: Source = Source { file: "device/checks.cu", text: include_str!("checks.cu") };
+
+kernel_args! {
+    /// Arguments of `fill_pattern`.
+    struct FillPatternArgs { out: out u32, words: u64, seed: u64 }
+}
+
+kernel_args! {
+    /// Arguments of `count_wrong`.
+    struct CountWrongArgs { data: in u32, wrong: out u64, words: u64, seed: u64 }
+}
+
+kernel_args! {
+    /// Arguments of `checksum`.
+    struct ChecksumArgs { data: in u32, out: out u64, words: u64 }
+}
+
+kernel_args! {
+    /// Arguments of `delay`.
+    struct DelayArgs { ns: u64 }
+}
 
 static FILL_PATTERN: Kernel = Kernel {
     name: "fill_pattern",
     source: &CHECKS,
-    params: &[Param::Out(DType::U32), Param::U64, Param::U64],
+    params: FillPatternArgs::params(),
     host: &|args: &mut HostArgs<'_>| {
-        let (words, seed) = (args.u64(1), args.u64(2));
-        let out = args.write::<u32>(0);
+        let FillPatternArgs { out, words, seed } = FillPatternArgs::host(args);
         for (i, word) in out[..words as usize].iter_mut().enumerate() {
             *word = pattern_word(seed, i as u64);
         }
@@ -35,29 +64,28 @@ static FILL_PATTERN: Kernel = Kernel {
 static COUNT_WRONG: Kernel = Kernel {
     name: "count_wrong",
     source: &CHECKS,
-    params: &[Param::In(DType::U32), Param::Out(DType::U64), Param::U64, Param::U64],
+    params: CountWrongArgs::params(),
     host: &|args: &mut HostArgs<'_>| {
-        let (words, seed) = (args.u64(2), args.u64(3));
+        let CountWrongArgs { data, wrong, words, seed } = CountWrongArgs::host(args);
         let differs = |(i, word): (usize, &u32)| u64::from(*word != pattern_word(seed, i as u64));
-        let wrong: u64 = args.read::<u32>(0)[..words as usize].iter().enumerate().map(differs).sum();
-        args.write::<u64>(1)[0] += wrong;
+        wrong[0] += data[..words as usize].iter().enumerate().map(differs).sum::<u64>();
     },
 };
 
 static CHECKSUM: Kernel = Kernel {
     name: "checksum",
     source: &CHECKS,
-    params: &[Param::In(DType::U32), Param::Out(DType::U64), Param::U64],
+    params: ChecksumArgs::params(),
     host: &|args: &mut HostArgs<'_>| {
-        let words = args.u64(2) as usize;
-        args.write::<u64>(1)[0] = checksum_words(&args.read::<u32>(0)[..words]);
+        let ChecksumArgs { data, out, words } = ChecksumArgs::host(args);
+        out[0] = checksum_words(&data[..words as usize]);
     },
 };
 
 static DELAY: Kernel = Kernel {
     name: "delay",
     source: &CHECKS,
-    params: &[Param::U64],
+    params: DelayArgs::params(),
     // Simulated work runs in any order as it is, and work on the CPU has nothing to delay.
     host: &|_: &mut HostArgs<'_>| {},
 };
@@ -85,7 +113,7 @@ pub struct Checks {
 }
 
 /// Enough threads to fill any card; the kernels stride over the rest.
-const WIDE: Grid = Grid { blocks: [1024, 1, 1], threads: 256, shared_bytes: 0 };
+const FULL_GRID: Grid = Grid { blocks: [1024, 1, 1], threads: 256, shared_bytes: 0 };
 const ONE_BLOCK: Grid = Grid { blocks: [1, 1, 1], threads: 256, shared_bytes: 0 };
 
 impl Checks {
@@ -102,25 +130,24 @@ impl Checks {
     /// Writes the pattern of `seed` over all whole words of `out`.
     pub fn fill_pattern(&self, stream: &Stream, out: View<'_>, seed: u64) -> Result<(), DeviceError> {
         let words = out.bytes() / 4;
-        stream.launch(&self.fill, WIDE, &[Arg::write::<u32>(out), Arg::U64(words), Arg::U64(seed)])
+        stream.launch(&self.fill, FULL_GRID, FillPatternArgs { out, words, seed })
     }
 
     /// Adds to the number in `wrong` how many words of `data` are not the pattern of `seed`.
     pub fn count_wrong(&self, stream: &Stream, data: View<'_>, wrong: View<'_>, seed: u64) -> Result<(), DeviceError> {
         let words = data.bytes() / 4;
-        let args = [Arg::read::<u32>(data), Arg::write::<u64>(wrong), Arg::U64(words), Arg::U64(seed)];
-        stream.launch(&self.count, WIDE, &args)
+        stream.launch(&self.count, FULL_GRID, CountWrongArgs { data, wrong, words, seed })
     }
 
     /// Writes the checksum of all whole words of `data` to `out`.
     pub fn checksum(&self, stream: &Stream, data: View<'_>, out: View<'_>) -> Result<(), DeviceError> {
         let words = data.bytes() / 4;
-        stream.launch(&self.checksum, ONE_BLOCK, &[Arg::read::<u32>(data), Arg::write::<u64>(out), Arg::U64(words)])
+        stream.launch(&self.checksum, ONE_BLOCK, ChecksumArgs { data, out, words })
     }
 
     /// Keeps `stream` busy for about `ns` nanoseconds (on a real card).
     pub fn delay(&self, stream: &Stream, ns: u64) -> Result<(), DeviceError> {
         let single = Grid { threads: 1, ..ONE_BLOCK };
-        stream.launch(&self.delay, single, &[Arg::U64(ns)])
+        stream.launch(&self.delay, single, DelayArgs { ns })
     }
 }

@@ -83,22 +83,34 @@ __device__ inline void sum_places(const T* gradient, const i32* ids, f32* out, u
     }
 }
 
+// Rows that divide into 16 bytes are moved so.
+template <typename T>
+__device__ inline void pick_rows(const T* table, const i32* ids, T* out, u32 rows, u32 channels, u32 count) {
+    if (channels % WIDTH<T> == 0) {
+        pick<WIDTH<T>>(table, ids, out, rows, channels, count);
+    } else {
+        pick<1>(table, ids, out, rows, channels, count);
+    }
+}
+
+template <typename T>
+__device__ inline void sum_gradient(const T* gradient, const i32* ids, f32* out, u32 count, u32 channels, u32 adds) {
+    if (channels % WIDTH<T> == 0) {
+        sum_places<WIDTH<T>>(gradient, ids, out, count, channels, adds);
+    } else {
+        sum_places<1>(gradient, ids, out, count, channels, adds);
+    }
+}
+
 #define KERNELS(T)                                                                                                    \
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
         embedding_##T(const T* table, const i32* ids, T* out, u32 rows, u32 channels, u32 count) {                    \
-        if (channels % WIDTH<T> == 0) {                                                                               \
-            pick<WIDTH<T>>(table, ids, out, rows, channels, count);                                                   \
-        } else {                                                                                                      \
-            pick<1>(table, ids, out, rows, channels, count);                                                          \
-        }                                                                                                             \
+        pick_rows(table, ids, out, rows, channels, count);                                                            \
     }                                                                                                                 \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                             \
-        embedding_of_table_##T(const T* gradient, const i32* ids, f32* out, u32 count, u32 channels, u32, u32 adds) { \
-        if (channels % WIDTH<T> == 0) {                                                                               \
-            sum_places<WIDTH<T>>(gradient, ids, out, count, channels, adds);                                          \
-        } else {                                                                                                      \
-            sum_places<1>(gradient, ids, out, count, channels, adds);                                                 \
-        }                                                                                                             \
+        embedding_gradient_##T(const T* gradient, const i32* ids, f32* out, u32 count, u32 channels, u32 rows,        \
+                               u32 adds) {                                                                            \
+        sum_gradient(gradient, ids, out, count, channels, adds);                                                      \
     }
 
 KERNELS(f32)

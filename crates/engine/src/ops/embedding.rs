@@ -1,11 +1,12 @@
 //! Rows of a table, picked by number.
 
-use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{DType, Grid, HostArgs, Kernel, Source, kernel_args};
 
 use super::frames::{frames_of_a_piece, is_real, moved_at_once};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower};
+use crate::lower::Lower;
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -55,8 +56,7 @@ impl Op for Embedding {
         }
         let kernel = for_real!("embedding", out.ty.dtype, T => &Tables::<T>::PICK);
         let (rows, channels) = (table.ty.shape.rows(), table.ty.shape.last());
-        let mut args = vec![table.read(), ids.read(), out.write()];
-        args.extend([rows, channels, out.ty.shape.rows()].map(LaunchArg::U32));
+        let args = EmbeddingArgs { table, ids, out, rows, channels, count: out.ty.shape.rows() };
         at.launch(kernel, Grid::cover(elements.div_ceil(8), 256), args);
         Ok(())
     }
@@ -81,15 +81,33 @@ impl Op for OfTable {
         if out.ty.shape.elements() == 0 {
             return Ok(());
         }
-        let kernel = for_real!("embedding", gradient.ty.dtype, T => &Tables::<T>::OF_TABLE);
+        let kernel = for_real!("embedding", gradient.ty.dtype, T => &Tables::<T>::GRADIENT);
         let channels = gradient.ty.shape.last();
-        let mut args = vec![gradient.read(), ids.read(), out.write()];
-        args.extend([gradient.ty.shape.rows(), channels, self.0, u32::from(at.adds(0))].map(LaunchArg::U32));
+        let (count, adds) = (gradient.ty.shape.rows(), u32::from(at.adds(0)));
+        let args = EmbeddingGradientArgs { gradient, ids, out, count, channels, rows: self.0, adds };
         // A block looks through all ids for those of its own row, in order.
         let of_a_block = 32 * moved_at_once(gradient.ty.dtype, channels);
         let grid = Grid { blocks: [self.0, channels.div_ceil(of_a_block), 1], threads: 256, shared_bytes: 0 };
         at.launch(kernel, grid, args);
         Ok(())
+    }
+}
+
+kernel_args! {
+    /// Arguments of `embedding`.
+    struct EmbeddingArgs<T: Real> { table: in T, ids: in i32, out: out T, rows: u32, channels: u32, count: u32 }
+}
+
+kernel_args! {
+    /// Arguments of `embedding_gradient`.
+    struct EmbeddingGradientArgs<T: Real> {
+        gradient: in T,
+        ids: in i32,
+        out: out T::Acc,
+        count: u32,
+        channels: u32,
+        rows: u32,
+        adds: u32,
     }
 }
 
@@ -99,32 +117,26 @@ impl<T: Real> Tables<T> {
     const PICK: Kernel = Kernel {
         name: named_for!(T, "embedding"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[Param::In(T::DTYPE), Param::In(DType::I32), Param::Out(T::DTYPE), Param::U32, Param::U32, Param::U32],
+        params: EmbeddingArgs::params::<T>(),
         host: &pick::<T>,
     };
 
-    const OF_TABLE: Kernel = Kernel {
-        name: named_for!(T, "embedding_of_table"),
+    const GRADIENT: Kernel = Kernel {
+        name: named_for!(T, "embedding_gradient"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[
-            Param::In(T::DTYPE),
-            Param::In(DType::I32),
-            Param::Out(<T::Acc as Element>::DTYPE),
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-        ],
+        params: EmbeddingGradientArgs::params::<T>(),
         host: &of_table::<T>,
     };
 }
 
+pub(super) static KERNELS: &[&Kernel] =
+    &[&Tables::<f32>::PICK, &Tables::<bf16>::PICK, &Tables::<f32>::GRADIENT, &Tables::<bf16>::GRADIENT];
+
 fn pick<T: Real>(args: &mut HostArgs<'_>) {
-    let (table, ids) = (args.read::<T>(0), args.read::<i32>(1));
-    let (rows, channels) = (args.u32(3) as usize, args.u32(4) as usize);
+    let EmbeddingArgs { table, ids, out, rows, channels, .. } = EmbeddingArgs::host::<T>(args);
+    let (rows, channels) = (rows as usize, channels as usize);
     let of_a_piece = frames_of_a_piece(channels);
-    let workers = args.workers();
-    workers.each_chunk(args.write::<T>(2), of_a_piece * channels, |piece, out| {
+    args.workers().each_chunk(out, of_a_piece * channels, |piece, out| {
         for (out, &id) in out.chunks_exact_mut(channels).zip(&ids[piece * of_a_piece..]) {
             match usize::try_from(id) {
                 Ok(id) if id < rows => out.copy_from_slice(&table[id * channels..][..channels]),
@@ -135,11 +147,10 @@ fn pick<T: Real>(args: &mut HostArgs<'_>) {
 }
 
 fn of_table<T: Real>(args: &mut HostArgs<'_>) {
-    let (gradient, ids) = (args.read::<T>(0), args.read::<i32>(1));
-    let (channels, rows, adds) = (args.u32(4) as usize, args.u32(5) as usize, args.u32(6) != 0);
+    let EmbeddingGradientArgs { gradient, ids, out, channels, rows, adds, .. } = EmbeddingGradientArgs::host::<T>(args);
+    let (channels, rows, adds) = (channels as usize, rows as usize, adds != 0);
     let (first, places) = places_by_id(ids, rows);
-    let workers = args.workers();
-    workers.each_chunk(args.write::<T::Acc>(2), ROWS_OF_A_PIECE * channels, |piece, out| {
+    args.workers().each_chunk(out, ROWS_OF_A_PIECE * channels, |piece, out| {
         let mut sum = vec![T::Acc::zero(); channels];
         for (row, out) in (piece * ROWS_OF_A_PIECE..).zip(out.chunks_exact_mut(channels)) {
             sum.fill(T::Acc::zero());

@@ -45,7 +45,7 @@ impl Op for LengthMask {
             return Ok(());
         }
         let kernel = for_real!("length_mask", self.dtype, T => &Mask::<T>::KERNEL);
-        let args = at.inputs.iter().map(Tensor::read).chain([out.write()]).collect();
+        let args: Vec<_> = at.inputs.iter().map(Tensor::read).chain([out.write()]).collect();
         at.launch(kernel, row_grid(&self.rows, 1), args);
         Ok(())
     }

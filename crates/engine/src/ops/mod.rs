@@ -1,6 +1,6 @@
 //! The ops, one file each: shape rule, gradient rule, lowering, kernel, tests.
 
-use tandem_device::{DType, Element, Source};
+use tandem_device::{DType, Element, Kernel, Source};
 
 pub mod pointwise;
 
@@ -73,6 +73,9 @@ pub static SOURCES: &[&Source] = &[
     &transpose::SOURCE,
     &unfold::SOURCE,
 ];
+
+/// The kernels of [`SOURCES`].
+pub static KERNELS: &[&[&Kernel]] = &[embedding::KERNELS];
 
 /// The source of kernels without CUDA code. A session on a CUDA machine refuses programs that contain one.
 pub(crate) static NOT_ON_CUDA: Source = Source { file: "engine/not-on-cuda.cu", text: "" };

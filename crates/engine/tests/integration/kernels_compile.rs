@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::sync::Arc;
 
-use tandem_device::compile::{Compiler, complaints};
+use tandem_device::compile::{Compiler, complaints, signature_complaints};
 use tandem_device::{DType, Kernel, Source};
 use tandem_engine::{
     EngineError, Graph, Init, Launch, NamedLayout, ParameterList, ProgramSet, Recomputed, Rows, TensorType,
@@ -33,6 +33,11 @@ fn every_source_compiles_for_every_architecture_without_spills() {
     let Some(compiler) = compiler() else { return };
     let sources: Vec<&Source> = ops::SOURCES.iter().copied().chain([&UPDATE_SOURCE]).collect();
     assert_eq!(complaints(&compiler, &sources), Vec::<String>::new());
+}
+
+#[test]
+fn declarations_match_the_cuda_text() {
+    assert_eq!(signature_complaints(&[], &ops::KERNELS.concat()), Vec::<String>::new());
 }
 
 #[test]
