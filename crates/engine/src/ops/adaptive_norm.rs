@@ -1,17 +1,18 @@
 //! Adaptive layer norm (AdaLN, Peebles & Xie 2023): layer norm with a scale and a shift per row of the batch.
 
-use tandem_device::{DType, Element, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{HostArgs, Kernel, Source, kernel_args};
 
 use super::frames::{Stretch, check_frames, cut, stretches, stretches_of_a_row};
 use super::layer_norm::saved;
 use super::norm::{
     FORWARD_FRAMES, FRAMES_PER_BLOCK, FrameGradient, PartialSums, SIZES, backward_grid, by_size, combine, forward_grid,
-    named_by_size, normalize, size, to_acc,
+    kernels_of_all_sizes, named_by_size, normalize, size, to_acc,
 };
 use crate::error::EngineError;
 use crate::for_real;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower, Tensor};
+use crate::lower::{Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -54,13 +55,13 @@ impl Op for AdaptiveNorm {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let x = at.inputs[0].ty;
-        let kernels = for_real!("adaptive_norm", x.dtype, T => &Kernels::<T>::FORWARD);
-        let size = size(x.dtype, x.shape.last());
+        let &[x, scale_shift, starts] = at.inputs else { unreachable!("adaptive_norm takes three inputs") };
+        let (rows, columns) = (self.0.count(), x.ty.shape.last());
+        let kernels = for_real!("adaptive_norm", x.ty.dtype, T => &Kernels::<T>::FORWARD);
+        let size = size(x.ty.dtype, columns);
         let grid = forward_grid([stretches_of_a_row(self.0.longest(), FORWARD_FRAMES), self.0.count()]);
-        let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
-        args.extend(at.outputs.iter().map(Tensor::write));
-        args.extend([LaunchArg::U32(self.0.count()), LaunchArg::U32(x.shape.last())]);
+        let (out, saved) = (at.outputs[0], at.outputs[1]);
+        let args = AdaptiveNormArgs { x, scale_shift, starts, out, saved, rows, columns };
         at.launch(&kernels[size], grid, args);
         Ok(())
     }
@@ -86,57 +87,73 @@ impl Op for AdaptiveNormBackward {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let (x, blocks) = (at.inputs[0].ty, blocks_per_row(&self.0));
-        let columns = x.shape.last();
-        let partial = TensorType::new(accumulator(x.dtype), &[self.0.count(), blocks, 2 * columns]);
+        let &[x, scale_shift, starts, saved, dy] = at.inputs else {
+            unreachable!("adaptive_norm gradient takes five inputs")
+        };
+        let (rows, columns, blocks) = (self.0.count(), x.ty.shape.last(), blocks_per_row(&self.0));
+        let partial = TensorType::new(accumulator(x.ty.dtype), &[rows, blocks, 2 * columns]);
         let partial = Tensor { ty: partial, ..at.scratch[0] };
-        let kernels = for_real!("adaptive_norm gradient", x.dtype, T => &Kernels::<T>::BACKWARD);
-        let size = size(x.dtype, columns);
-        let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
-        args.extend([at.outputs[0].write(), partial.write(), LaunchArg::U32(self.0.count()), LaunchArg::U32(columns)]);
-        at.launch(&kernels[size], backward_grid([blocks, self.0.count()], size), args);
-        let dscale_shift = at.outputs[1];
+        let kernels = for_real!("adaptive_norm gradient", x.ty.dtype, T => &Kernels::<T>::BACKWARD);
+        let size = size(x.ty.dtype, columns);
+        let (dx, dscale_shift) = (at.outputs[0], at.outputs[1]);
+        let args = AdaptiveNormGradientArgs { x, scale_shift, starts, saved, dy, dx, partial, rows, columns };
+        at.launch(&kernels[size], backward_grid([blocks, rows], size), args);
         combine(at, PartialSums { partial, chunks: blocks, stride: 2 * columns, first: 0 }, dscale_shift)
+    }
+}
+
+kernel_args! {
+    /// Arguments of `adaptive_norm`.
+    struct AdaptiveNormArgs<T: Real> {
+        x: in T,
+        scale_shift: in T,
+        starts: in u32,
+        out: out T,
+        saved: out T::Acc,
+        rows: u32,
+        columns: u32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `adaptive_norm_gradient`.
+    struct AdaptiveNormGradientArgs<T: Real> {
+        x: in T,
+        scale_shift: in T,
+        starts: in u32,
+        saved: in T::Acc,
+        dy: in T,
+        dx: out T,
+        partial: out T::Acc,
+        rows: u32,
+        columns: u32,
     }
 }
 
 struct Kernels<T>(std::marker::PhantomData<T>);
 
 impl<T: Real> Kernels<T> {
-    const ACC: DType = <T::Acc as Element>::DTYPE;
-
     const FORWARD: [Kernel; SIZES] = by_size(
         named_by_size!(T, "adaptive_norm"),
         on_cuda::<T>(&SOURCE),
-        &[
-            Param::In(T::DTYPE),
-            Param::In(T::DTYPE),
-            Param::In(DType::U32),
-            Param::Out(T::DTYPE),
-            Param::Out(Self::ACC),
-            Param::U32,
-            Param::U32,
-        ],
+        AdaptiveNormArgs::params::<T>(),
         &forward::<T>,
     );
 
     const BACKWARD: [Kernel; SIZES] = by_size(
         named_by_size!(T, "adaptive_norm_gradient"),
         on_cuda::<T>(&SOURCE),
-        &[
-            Param::In(T::DTYPE),
-            Param::In(T::DTYPE),
-            Param::In(DType::U32),
-            Param::In(Self::ACC),
-            Param::In(T::DTYPE),
-            Param::Out(T::DTYPE),
-            Param::Out(Self::ACC),
-            Param::U32,
-            Param::U32,
-        ],
+        AdaptiveNormGradientArgs::params::<T>(),
         &backward::<T>,
     );
 }
+
+pub(super) static KERNELS: &[&Kernel] = kernels_of_all_sizes!(
+    Kernels::<f32>::FORWARD,
+    Kernels::<f32>::BACKWARD,
+    Kernels::<bf16>::FORWARD,
+    Kernels::<bf16>::BACKWARD;
+);
 
 /// The gain `1 + scale` of a row, and its shift.
 fn gain_and_shift<T: Real>(scale_shift: &[T], row: usize, columns: usize) -> (Vec<T::Acc>, Vec<T::Acc>) {
@@ -146,42 +163,39 @@ fn gain_and_shift<T: Real>(scale_shift: &[T], row: usize, columns: usize) -> (Ve
 }
 
 fn forward<T: Real>(args: &mut HostArgs<'_>) {
-    let (count, columns) = (args.u32(5) as usize, args.u32(6) as usize);
-    let (x, scale_shift) = (args.read::<T>(0), args.read::<T>(1));
-    let stretches = stretches(&args.read::<u32>(2)[..=count], FRAMES_PER_BLOCK);
-    let workers = args.workers();
-    let out = cut(args.write::<T>(3), stretches.iter().map(|s| s.count * columns));
-    let kept = cut(args.write::<T::Acc>(4), stretches.iter().map(|s| s.count * 2));
-    workers.each_part(out.into_iter().zip(kept).collect(), |piece, (out, kept)| {
-        let stretch: &Stretch = &stretches[piece];
+    let AdaptiveNormArgs { x, scale_shift, starts, out, saved, rows, columns } = AdaptiveNormArgs::host::<T>(args);
+    let columns = columns as usize;
+    let stretches = stretches(&starts[..=rows as usize], FRAMES_PER_BLOCK);
+    let out = cut(out, stretches.iter().map(|s| s.count * columns));
+    let saved = cut(saved, stretches.iter().map(|s| s.count * 2));
+    args.workers().each_part(out.into_iter().zip(saved).collect(), |block, (out, saved)| {
+        let stretch: &Stretch = &stretches[block];
         if stretch.count == 0 {
             return;
         }
         let (gain, shift) = gain_and_shift(scale_shift, stretch.row, columns);
         let x = stretch.of(x, columns).chunks_exact(columns);
-        for ((out, x), kept) in out.chunks_exact_mut(columns).zip(x).zip(kept.as_chunks_mut::<2>().0) {
-            *kept = normalize(x, (&gain, &shift), out);
+        for ((out, x), saved) in out.chunks_exact_mut(columns).zip(x).zip(saved.as_chunks_mut::<2>().0) {
+            *saved = normalize(x, (&gain, &shift), out);
         }
     });
 }
 
 fn backward<T: Real>(args: &mut HostArgs<'_>) {
-    let (count, columns) = (args.u32(7) as usize, args.u32(8) as usize);
-    let (x, scale_shift, gradient) = (args.read::<T>(0), args.read::<T>(1), args.read::<T>(4));
-    let stretches = stretches(&args.read::<u32>(2)[..=count], FRAMES_PER_BLOCK);
-    let kept = args.read::<T::Acc>(3);
-    let workers = args.workers();
-    let out = cut(args.write::<T>(5), stretches.iter().map(|s| s.count * columns));
-    let sums = cut(args.write::<T::Acc>(6), stretches.iter().map(|_| 2 * columns));
-    workers.each_part(out.into_iter().zip(sums).collect(), |piece, (out, sums)| {
-        let stretch: &Stretch = &stretches[piece];
+    let AdaptiveNormGradientArgs { x, scale_shift, starts, saved, dy, dx, partial, rows, columns } =
+        AdaptiveNormGradientArgs::host::<T>(args);
+    let columns = columns as usize;
+    let stretches = stretches(&starts[..=rows as usize], FRAMES_PER_BLOCK);
+    let dx = cut(dx, stretches.iter().map(|s| s.count * columns));
+    let partial = cut(partial, stretches.iter().map(|_| 2 * columns));
+    args.workers().each_part(dx.into_iter().zip(partial).collect(), |block, (dx, partial)| {
+        let stretch: &Stretch = &stretches[block];
         let (gain, _) = gain_and_shift(scale_shift, stretch.row, columns);
-        let mut frame = FrameGradient::new(&gain, sums);
-        let (x, g) =
-            (stretch.of(x, columns).chunks_exact(columns), stretch.of(gradient, columns).chunks_exact(columns));
-        let kept = stretch.of(kept, 2).as_chunks::<2>().0;
-        for (((out, x), g), &kept) in out.chunks_exact_mut(columns).zip(x).zip(g).zip(kept) {
-            frame.add(x, kept, g, None, out);
+        let mut gradient = FrameGradient::new(&gain, partial);
+        let (x, dy) = (stretch.of(x, columns).chunks_exact(columns), stretch.of(dy, columns).chunks_exact(columns));
+        let saved = stretch.of(saved, 2).as_chunks::<2>().0;
+        for (((dx, x), dy), &saved) in dx.chunks_exact_mut(columns).zip(x).zip(dy).zip(saved) {
+            gradient.add(x, saved, dy, None, dx);
         }
     });
 }
@@ -199,6 +213,8 @@ impl Graph {
 
 #[cfg(test)]
 mod tests {
+    use tandem_device::DType;
+
     use super::*;
     use crate::testing::{GradientCheck, check_gradients, run};
 

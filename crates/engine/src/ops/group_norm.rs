@@ -4,13 +4,14 @@
 //! Host kernels process one row per unit of work, frame by frame with a sum per channel: memory is read in order, and the sums
 //! of a group's channels are added at the end.
 
-use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{Grid, HostArgs, Kernel, Source, kernel_args};
 
 use super::frames::{check_frames, check_lengths, cut, filled};
 use super::norm::{PartialSums, combine, rstd_of, to_acc};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower, Tensor};
+use crate::lower::{Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -63,12 +64,12 @@ impl Op for GroupNorm {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let x = at.inputs[0].ty;
-        let kernel = for_real!("group_norm", x.dtype, T => &Kernels::<T>::FORWARD);
-        let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
-        args.extend(at.outputs.iter().map(Tensor::write));
-        args.extend([self.rows.count(), x.shape.last(), self.groups].map(LaunchArg::U32));
-        let grid = Grid { blocks: [self.groups, self.rows.count(), 1], threads: 256, shared_bytes: 0 };
+        let &[x, gain, bias, starts, lengths] = at.inputs else { unreachable!("group_norm takes five inputs") };
+        let (out, saved) = (at.outputs[0], at.outputs[1]);
+        let (rows, columns, groups) = (self.rows.count(), x.ty.shape.last(), self.groups);
+        let kernel = for_real!("group_norm", x.ty.dtype, T => &Kernels::<T>::FORWARD);
+        let grid = Grid { blocks: [groups, rows, 1], threads: 256, shared_bytes: 0 };
+        let args = GroupNormArgs { x, gain, bias, starts, lengths, out, saved, rows, columns, groups };
         at.launch(kernel, grid, args);
         Ok(())
     }
@@ -90,74 +91,85 @@ impl Op for GroupNormBackward {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let (x, batch) = (at.inputs[0].ty, self.rows.count());
-        let columns = x.shape.last();
-        let partial = TensorType::new(at.outputs[1].ty.dtype, &[batch, 2 * columns]);
+        let &[x, gain, starts, lengths, saved, dy] = at.inputs else {
+            unreachable!("group_norm gradient takes six inputs")
+        };
+        let &[dx, dgain, dbias] = at.outputs else { unreachable!("group_norm gradient has three outputs") };
+        let (rows, columns, groups) = (self.rows.count(), x.ty.shape.last(), self.groups);
+        let partial = TensorType::new(dgain.ty.dtype, &[rows, 2 * columns]);
         let partial = Tensor { ty: partial, ..at.scratch[0] };
-        let kernel = for_real!("group_norm gradient", x.dtype, T => &Kernels::<T>::BACKWARD);
-        let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
-        args.extend([at.outputs[0].write(), partial.write()]);
-        args.extend([batch, columns, self.groups].map(LaunchArg::U32));
-        let grid = Grid { blocks: [self.groups, batch, 1], threads: 256, shared_bytes: 0 };
+        let kernel = for_real!("group_norm gradient", x.ty.dtype, T => &Kernels::<T>::BACKWARD);
+        let grid = Grid { blocks: [groups, rows, 1], threads: 256, shared_bytes: 0 };
+        let args = GroupNormGradientArgs { x, gain, starts, lengths, saved, dy, dx, partial, rows, columns, groups };
         at.launch(kernel, grid, args);
-        let (dgain, dbias) = (at.outputs[1], at.outputs[2]);
-        let sums = PartialSums { partial, chunks: batch, stride: 2 * columns, first: 0 };
+        let sums = PartialSums { partial, chunks: rows, stride: 2 * columns, first: 0 };
         combine(at, sums, dgain)?;
         combine(at, PartialSums { first: columns, ..sums }, dbias)
+    }
+}
+
+kernel_args! {
+    /// Arguments of `group_norm`.
+    struct GroupNormArgs<T: Real> {
+        x: in T,
+        gain: in T,
+        bias: in T,
+        starts: in u32,
+        lengths: in i32,
+        out: out T,
+        saved: out T::Acc,
+        rows: u32,
+        columns: u32,
+        groups: u32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `group_norm_gradient`.
+    struct GroupNormGradientArgs<T: Real> {
+        x: in T,
+        gain: in T,
+        starts: in u32,
+        lengths: in i32,
+        saved: in T::Acc,
+        dy: in T,
+        dx: out T,
+        partial: out T::Acc,
+        rows: u32,
+        columns: u32,
+        groups: u32,
     }
 }
 
 struct Kernels<T>(std::marker::PhantomData<T>);
 
 impl<T: Real> Kernels<T> {
-    const ACC: DType = <T::Acc as Element>::DTYPE;
-
     const FORWARD: Kernel = Kernel {
         name: named_for!(T, "group_norm"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[
-            Param::In(T::DTYPE),
-            Param::In(T::DTYPE),
-            Param::In(T::DTYPE),
-            Param::In(DType::U32),
-            Param::In(DType::I32),
-            Param::Out(T::DTYPE),
-            Param::Out(Self::ACC),
-            Param::U32,
-            Param::U32,
-            Param::U32,
-        ],
+        params: GroupNormArgs::params::<T>(),
         host: &forward::<T>,
     };
 
     const BACKWARD: Kernel = Kernel {
         name: named_for!(T, "group_norm_gradient"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[
-            Param::In(T::DTYPE),
-            Param::In(T::DTYPE),
-            Param::In(DType::U32),
-            Param::In(DType::I32),
-            Param::In(Self::ACC),
-            Param::In(T::DTYPE),
-            Param::Out(T::DTYPE),
-            Param::Out(Self::ACC),
-            Param::U32,
-            Param::U32,
-            Param::U32,
-        ],
+        params: GroupNormGradientArgs::params::<T>(),
         host: &backward::<T>,
     };
 }
 
+pub(super) static KERNELS: &[&Kernel] =
+    &[&Kernels::<f32>::FORWARD, &Kernels::<f32>::BACKWARD, &Kernels::<bf16>::FORWARD, &Kernels::<bf16>::BACKWARD];
+
 fn forward<T: Real>(args: &mut HostArgs<'_>) {
-    let [batch, columns, groups] = [7, 8, 9].map(|i| args.u32(i) as usize);
-    let (x, starts, lengths) = (args.read::<T>(0), &args.read::<u32>(3)[..=batch], args.read::<i32>(4));
-    let (gain, bias) = (to_acc(args.read::<T>(1)), to_acc(args.read::<T>(2)));
-    let workers = args.workers();
-    let out = cut(args.write::<T>(5), row_frames(starts).map(|frames| frames * columns));
-    let saved = args.write::<T::Acc>(6).chunks_exact_mut(2 * groups);
-    workers.each_part(out.into_iter().zip(saved).collect(), |row, (out, saved)| {
+    let GroupNormArgs { x, gain, bias, starts, lengths, out, saved, rows, columns, groups } =
+        GroupNormArgs::host::<T>(args);
+    let (columns, groups) = (columns as usize, groups as usize);
+    let (gain, bias) = (to_acc(gain), to_acc(bias));
+    let out = cut(out, row_frames(&starts[..=rows as usize]).map(|frames| frames * columns));
+    let saved = saved.chunks_exact_mut(2 * groups);
+    args.workers().each_part(out.into_iter().zip(saved).collect(), |row, (out, saved)| {
         let valid = filled(lengths[row], out.len() / columns) * columns;
         let (out, padding) = out.split_at_mut(valid);
         padding.fill(T::store(T::Acc::zero()));
@@ -206,15 +218,13 @@ fn per_channel<F: Float>(saved: &[[F; 2]], group_channels: usize, pick: impl Fn(
 }
 
 fn backward<T: Real>(args: &mut HostArgs<'_>) {
-    let [batch, columns, groups] = [8, 9, 10].map(|i| args.u32(i) as usize);
-    let (x, dy) = (args.read::<T>(0), args.read::<T>(5));
-    let (starts, lengths) = (&args.read::<u32>(2)[..=batch], args.read::<i32>(3));
-    let gain = to_acc(args.read::<T>(1));
-    let saved = args.read::<T::Acc>(4).as_chunks::<2>().0;
-    let workers = args.workers();
-    let dx = cut(args.write::<T>(6), row_frames(starts).map(|frames| frames * columns));
-    let partial = args.write::<T::Acc>(7).chunks_exact_mut(2 * columns);
-    workers.each_part(dx.into_iter().zip(partial).collect(), |row, (dx, partial)| {
+    let GroupNormGradientArgs { x, gain, starts, lengths, saved, dy, dx, partial, rows, columns, groups } =
+        GroupNormGradientArgs::host::<T>(args);
+    let (columns, groups) = (columns as usize, groups as usize);
+    let (gain, saved) = (to_acc(gain), saved.as_chunks::<2>().0);
+    let dx = cut(dx, row_frames(&starts[..=rows as usize]).map(|frames| frames * columns));
+    let partial = partial.chunks_exact_mut(2 * columns);
+    args.workers().each_part(dx.into_iter().zip(partial).collect(), |row, (dx, partial)| {
         let valid = filled(lengths[row], dx.len() / columns) * columns;
         let (dx, padding) = dx.split_at_mut(valid);
         padding.fill(T::store(T::Acc::zero()));

@@ -1,15 +1,16 @@
 //! Layer norm (Ba et al. 2016): every frame gets mean 0 and variance 1 over its channels, then a gain and a bias per channel.
 
-use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{Grid, HostArgs, Kernel, Source, kernel_args};
 
 use super::frames::is_real;
 use super::norm::{
-    FORWARD_FRAMES, FRAMES_PER_BLOCK, FrameGradient, SIZES, backward_grid, by_size, forward_grid, named_by_size,
-    normalize, size, to_acc,
+    FORWARD_FRAMES, FRAMES_PER_BLOCK, FrameGradient, SIZES, backward_grid, by_size, forward_grid, kernels_of_all_sizes,
+    named_by_size, normalize, size, to_acc,
 };
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower, Tensor};
+use crate::lower::{Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -63,9 +64,8 @@ impl Op for LayerNorm {
         let kernels = for_real!("layer_norm", x.ty.dtype, T => &Kernels::<T>::FORWARD);
         let size = size(x.ty.dtype, columns);
         let grid = forward_grid([frames.div_ceil(FORWARD_FRAMES).max(1), 1]);
-        let numbers = [LaunchArg::U32(frames), LaunchArg::U32(columns)];
-        let memory = [x.read(), gain.read(), bias.read(), at.outputs[0].write(), at.outputs[1].write()];
-        at.launch(&kernels[size], grid, memory.into_iter().chain(numbers).collect());
+        let (out, saved) = (at.outputs[0], at.outputs[1]);
+        at.launch(&kernels[size], grid, LayerNormArgs { x, gain, bias, out, saved, frames, columns });
         Ok(())
     }
 }
@@ -97,21 +97,28 @@ impl Op for LayerNormBackward {
         let partial = Tensor { ty: partial, ..at.scratch[0] };
         let kernels = for_real!("layer_norm gradient", x.ty.dtype, T => &Kernels::<T>::BACKWARD);
         let size = size(x.ty.dtype, columns);
-        let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
-        let has_dresidual = args.len() > 4;
-        if !has_dresidual {
-            // Not read.
-            args.push(x.read());
-        }
-        args.extend([at.outputs[0].write(), partial.write()]);
-        args.extend([frames, columns, has_dresidual.into()].map(LaunchArg::U32));
+        let [gain, saved, dy] = [at.inputs[1], at.inputs[2], at.inputs[3]];
+        // Without a residual connection the kernel does not read `dresidual`: any tensor will do.
+        let (dresidual, has_dresidual) = (at.inputs.get(4).copied().unwrap_or(x), at.inputs.len() > 4);
+        let [dx, dgain, dbias] = [at.outputs[0], at.outputs[1], at.outputs[2]];
+        let args = LayerNormGradientArgs {
+            x,
+            gain,
+            saved,
+            dy,
+            dresidual,
+            dx,
+            partial,
+            frames,
+            columns,
+            has_dresidual: has_dresidual.into(),
+        };
         at.launch(&kernels[size], backward_grid([blocks, 1], size), args);
         let kernel = for_real!("layer_norm gradient", partial.ty.dtype, T => &Kernels::<T>::SUMS);
-        let accumulate = [1, 2].map(|output| u32::from(at.adds(output)));
-        let memory = [partial.read(), at.outputs[1].write(), at.outputs[2].write()];
-        let numbers = [blocks, columns, accumulate[0], accumulate[1]].map(LaunchArg::U32);
+        let [accumulate_dgain, accumulate_dbias] = [1, 2].map(|output| u32::from(at.adds(output)));
         let grid = Grid { blocks: [(2 * columns).div_ceil(32).max(1), 1, 1], threads: 1024, shared_bytes: 0 };
-        at.launch(kernel, grid, memory.into_iter().chain(numbers).collect());
+        let args = LayerNormSumsArgs { partial, dgain, dbias, blocks, columns, accumulate_dgain, accumulate_dbias };
+        at.launch(kernel, grid, args);
         Ok(())
     }
 
@@ -129,41 +136,58 @@ fn frame_blocks(frames: u32) -> u32 {
     frames.div_ceil(FRAMES_PER_BLOCK).max(1)
 }
 
+kernel_args! {
+    /// Arguments of `layer_norm`.
+    struct LayerNormArgs<T: Real> {
+        x: in T,
+        gain: in T,
+        bias: in T,
+        out: out T,
+        saved: out T::Acc,
+        frames: u32,
+        columns: u32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `layer_norm_gradient`.
+    struct LayerNormGradientArgs<T: Real> {
+        x: in T,
+        gain: in T,
+        saved: in T::Acc,
+        dy: in T,
+        dresidual: in T,
+        dx: out T,
+        partial: out T::Acc,
+        frames: u32,
+        columns: u32,
+        has_dresidual: u32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `layer_norm_sums`.
+    struct LayerNormSumsArgs<T: Real> {
+        partial: in T,
+        dgain: out T,
+        dbias: out T,
+        blocks: u32,
+        columns: u32,
+        accumulate_dgain: u32,
+        accumulate_dbias: u32,
+    }
+}
+
 struct Kernels<T>(std::marker::PhantomData<T>);
 
 impl<T: Real> Kernels<T> {
-    const ACC: DType = <T::Acc as Element>::DTYPE;
-
-    const FORWARD: [Kernel; SIZES] = by_size(
-        named_by_size!(T, "layer_norm"),
-        on_cuda::<T>(&SOURCE),
-        &[
-            Param::In(T::DTYPE),
-            Param::In(T::DTYPE),
-            Param::In(T::DTYPE),
-            Param::Out(T::DTYPE),
-            Param::Out(Self::ACC),
-            Param::U32,
-            Param::U32,
-        ],
-        &forward::<T>,
-    );
+    const FORWARD: [Kernel; SIZES] =
+        by_size(named_by_size!(T, "layer_norm"), on_cuda::<T>(&SOURCE), LayerNormArgs::params::<T>(), &forward::<T>);
 
     const BACKWARD: [Kernel; SIZES] = by_size(
         named_by_size!(T, "layer_norm_gradient"),
         on_cuda::<T>(&SOURCE),
-        &[
-            Param::In(T::DTYPE),
-            Param::In(T::DTYPE),
-            Param::In(Self::ACC),
-            Param::In(T::DTYPE),
-            Param::In(T::DTYPE),
-            Param::Out(T::DTYPE),
-            Param::Out(Self::ACC),
-            Param::U32,
-            Param::U32,
-            Param::U32,
-        ],
+        LayerNormGradientArgs::params::<T>(),
         &backward::<T>,
     );
 
@@ -171,65 +195,63 @@ impl<T: Real> Kernels<T> {
     const SUMS: Kernel = Kernel {
         name: named_for!(T, "layer_norm_sums"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[
-            Param::In(T::DTYPE),
-            Param::Out(T::DTYPE),
-            Param::Out(T::DTYPE),
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-        ],
+        params: LayerNormSumsArgs::params::<T>(),
         host: &sums::<T>,
     };
 }
 
+pub(super) static KERNELS: &[&Kernel] = kernels_of_all_sizes!(
+    Kernels::<f32>::FORWARD,
+    Kernels::<f32>::BACKWARD,
+    Kernels::<bf16>::FORWARD,
+    Kernels::<bf16>::BACKWARD;
+    Kernels::<f32>::SUMS
+);
+
 fn forward<T: Real>(args: &mut HostArgs<'_>) {
-    let (frames, columns) = (args.u32(5) as usize, args.u32(6) as usize);
-    let x = &args.read::<T>(0)[..frames * columns];
-    let (gain, bias) = (to_acc(args.read::<T>(1)), to_acc(args.read::<T>(2)));
-    let workers = args.workers();
-    let (out, kept) = (&mut args.write::<T>(3)[..x.len()], &mut args.write::<T::Acc>(4)[..frames * 2]);
-    let of_a_piece = FRAMES_PER_BLOCK as usize;
-    workers.each_pair((out, of_a_piece * columns), (kept, of_a_piece * 2), |piece, out, kept| {
-        let x = x[piece * of_a_piece * columns..].chunks_exact(columns);
-        for ((out, x), kept) in out.chunks_exact_mut(columns).zip(x).zip(kept.as_chunks_mut::<2>().0) {
-            *kept = normalize(x, (&gain, &bias), out);
+    let LayerNormArgs { x, gain, bias, out, saved, frames, columns } = LayerNormArgs::host::<T>(args);
+    let (frames, columns) = (frames as usize, columns as usize);
+    let (gain, bias) = (to_acc(gain), to_acc(bias));
+    let (x, out, saved) = (&x[..frames * columns], &mut out[..frames * columns], &mut saved[..frames * 2]);
+    let block_frames = FRAMES_PER_BLOCK as usize;
+    args.workers().each_pair((out, block_frames * columns), (saved, block_frames * 2), |block, out, saved| {
+        let x = x[block * block_frames * columns..].chunks_exact(columns);
+        for ((out, x), saved) in out.chunks_exact_mut(columns).zip(x).zip(saved.as_chunks_mut::<2>().0) {
+            *saved = normalize(x, (&gain, &bias), out);
         }
     });
 }
 
 fn backward<T: Real>(args: &mut HostArgs<'_>) {
-    let (frames, columns, has_more) = (args.u32(7) as usize, args.u32(8) as usize, args.u32(9) != 0);
-    let (x, gradient, more) = (args.read::<T>(0), args.read::<T>(3), args.read::<T>(4));
-    let gain = to_acc(args.read::<T>(1));
-    let kept = args.read::<T::Acc>(2).as_chunks::<2>().0;
-    let workers = args.workers();
-    let (out, sums) = (&mut args.write::<T>(5)[..frames * columns], args.write::<T::Acc>(6));
-    let of_a_piece = FRAMES_PER_BLOCK as usize;
-    workers.each_pair((out, of_a_piece * columns), (sums, 2 * columns), |piece, out, sums| {
-        let mut frame = FrameGradient::new(&gain, sums);
-        let first = piece * of_a_piece;
-        let (x, g) = (x[first * columns..].chunks_exact(columns), gradient[first * columns..].chunks_exact(columns));
-        let more = has_more.then(|| &more[first * columns..]);
-        for (i, (((out, x), g), &kept)) in out.chunks_exact_mut(columns).zip(x).zip(g).zip(&kept[first..]).enumerate() {
-            frame.add(x, kept, g, more.map(|more| &more[i * columns..][..columns]), out);
+    let LayerNormGradientArgs { x, gain, saved, dy, dresidual, dx, partial, frames, columns, has_dresidual } =
+        LayerNormGradientArgs::host::<T>(args);
+    let (columns, gain) = (columns as usize, to_acc(gain));
+    let (saved, dx) = (saved.as_chunks::<2>().0, &mut dx[..frames as usize * columns]);
+    let block_frames = FRAMES_PER_BLOCK as usize;
+    args.workers().each_pair((dx, block_frames * columns), (partial, 2 * columns), |block, dx, partial| {
+        let mut gradient = FrameGradient::new(&gain, partial);
+        let first = block * block_frames;
+        let (x, dy) = (x[first * columns..].chunks_exact(columns), dy[first * columns..].chunks_exact(columns));
+        let dresidual = (has_dresidual != 0).then(|| &dresidual[first * columns..]);
+        let frames = dx.chunks_exact_mut(columns).zip(x).zip(dy).zip(&saved[first..]);
+        for (i, (((dx, x), dy), &saved)) in frames.enumerate() {
+            gradient.add(x, saved, dy, dresidual.map(|dresidual| &dresidual[i * columns..][..columns]), dx);
         }
     });
 }
 
 /// A few thousand sums: not worth a second thread.
 fn sums<T: Real>(args: &mut HostArgs<'_>) {
-    let (pieces, columns) = (args.u32(3) as usize, args.u32(4) as usize);
-    let partial = args.read::<T>(0);
-    for (which, first) in [(1, 0), (2, columns)] {
-        let adds = args.u32(4 + which) != 0;
-        for (column, sum) in args.write::<T>(which)[..columns].iter_mut().enumerate() {
+    let LayerNormSumsArgs { partial, dgain, dbias, blocks, columns, accumulate_dgain, accumulate_dbias } =
+        LayerNormSumsArgs::host::<T>(args);
+    let (blocks, columns) = (blocks as usize, columns as usize);
+    for (sums, first, accumulate) in [(dgain, 0, accumulate_dgain), (dbias, columns, accumulate_dbias)] {
+        for (column, sum) in sums[..columns].iter_mut().enumerate() {
             let mut total = T::Acc::zero();
-            for piece in 0..pieces {
-                total += partial[piece * 2 * columns + first + column].load();
+            for block in 0..blocks {
+                total += partial[block * 2 * columns + first + column].load();
             }
-            *sum = T::store(if adds { sum.load() + total } else { total });
+            *sum = T::store(if accumulate != 0 { sum.load() + total } else { total });
         }
     }
 }
@@ -244,6 +266,8 @@ impl Graph {
 
 #[cfg(test)]
 mod tests {
+    use tandem_device::DType;
+
     use super::*;
     use crate::testing::{GradientCheck, check_gradients, run};
 

@@ -75,7 +75,23 @@ pub static SOURCES: &[&Source] = &[
 ];
 
 /// The kernels of [`SOURCES`].
-pub static KERNELS: &[&[&Kernel]] = &[embedding::KERNELS];
+pub static KERNELS: &[&[&Kernel]] = &[
+    adaptive_norm::KERNELS,
+    attention::KERNELS,
+    embedding::KERNELS,
+    group_norm::KERNELS,
+    layer_norm::KERNELS,
+    noise::KERNELS,
+    norm::KERNELS,
+    output_lengths::KERNELS,
+    reduce::KERNELS,
+    rotary::KERNELS,
+    row_pool::KERNELS,
+    softmax::KERNELS,
+    to_float::KERNELS,
+    transpose::KERNELS,
+    unfold::KERNELS,
+];
 
 /// The source of kernels without CUDA code. A session on a CUDA machine refuses programs that contain one.
 pub(crate) static NOT_ON_CUDA: Source = Source { file: "engine/not-on-cuda.cu", text: "" };

@@ -1,13 +1,14 @@
 //! Noise: a standard normal number per element of a sequence (Box-Muller on Philox words), and one uniform number per
 //! utterance.
 
-use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{DType, Grid, HostArgs, Kernel, Source, kernel_args};
 
 use super::frames::{frames_of_a_piece, row_grid, row_parts};
-use super::rng_keys::{self, BLOCK, RngKeys, Words};
+use super::rng_keys::{BLOCK, RngKeys, Words};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower};
+use crate::lower::Lower;
 use crate::op::Op;
 use crate::ops::on_cuda;
 use crate::random::unit;
@@ -50,11 +51,11 @@ impl Op for Noise {
         if self.output.shape.elements() == 0 {
             return Ok(());
         }
-        let mut args = vec![at.outputs[0].write()];
-        args.extend(rng_keys::arguments(at.inputs, self.draw));
-        args.extend([LaunchArg::U32(self.rows.count()), LaunchArg::U32(self.output.shape.last())]);
+        let &[seed, step, utterances, starts] = at.inputs else { unreachable!("noise takes RNG keys") };
+        let (draw, rows, columns) = (self.draw, self.rows.count(), self.output.shape.last());
+        let args = NoiseArgs { out: at.outputs[0], seed, step, utterances, starts, draw, rows, columns };
         let kernel = for_real!("noise", self.output.dtype, T => &NoiseKernel::<T>::NORMAL);
-        at.launch(kernel, row_grid(&self.rows, self.output.shape.last()), args);
+        at.launch(kernel, row_grid(&self.rows, columns), args);
         Ok(())
     }
 }
@@ -69,52 +70,73 @@ impl Op for Uniform {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let rows = self.rows.count();
-        let mut args = vec![at.outputs[0].write()];
-        args.extend(rng_keys::arguments(at.inputs, self.draw));
-        args.push(LaunchArg::U32(rows));
+        let &[seed, step, utterances, starts] = at.inputs else { unreachable!("uniform takes RNG keys") };
+        let (draw, rows) = (self.draw, self.rows.count());
+        let args = UniformArgs { out: at.outputs[0], seed, step, utterances, starts, draw, rows };
         let kernel = for_real!("uniform", self.dtype, T => &NoiseKernel::<T>::UNIFORM);
         at.launch(kernel, Grid::cover(u64::from(rows), 32), args);
         Ok(())
     }
 }
 
+kernel_args! {
+    /// Arguments of `noise`.
+    struct NoiseArgs<T: Real> {
+        out: out T,
+        seed: in u32,
+        step: in u32,
+        utterances: in u32,
+        starts: in u32,
+        draw: u32,
+        rows: u32,
+        columns: u32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `uniform`.
+    struct UniformArgs<T: Real> {
+        out: out T,
+        seed: in u32,
+        step: in u32,
+        utterances: in u32,
+        starts: in u32,
+        draw: u32,
+        rows: u32,
+    }
+}
+
 struct NoiseKernel<T>(std::marker::PhantomData<T>);
 
-/// Where the arguments are.
-const WORDS: usize = 1;
-const ROWS: usize = WORDS + rng_keys::PARAMS.len();
-const COLUMNS: usize = ROWS + 1;
-
 impl<T: Real> NoiseKernel<T> {
-    const PARAMS: [Param; COLUMNS + 1] = {
-        let [seed, step, utterances, starts, draw] = rng_keys::PARAMS;
-        [Param::Out(T::DTYPE), seed, step, utterances, starts, draw, Param::U32, Param::U32]
-    };
-
     const NORMAL: Kernel = Kernel {
         name: named_for!(T, "noise"),
         source: on_cuda::<T>(&SOURCE),
-        params: &Self::PARAMS,
+        params: NoiseArgs::params::<T>(),
         host: &normal::<T>,
     };
 
     const UNIFORM: Kernel = Kernel {
         name: named_for!(T, "uniform"),
         source: on_cuda::<T>(&SOURCE),
-        params: Self::PARAMS.split_at(COLUMNS).0,
+        params: UniformArgs::params::<T>(),
         host: &uniform::<T>,
     };
 }
 
+pub(super) static KERNELS: &[&Kernel] = &[
+    &NoiseKernel::<f32>::NORMAL,
+    &NoiseKernel::<f32>::UNIFORM,
+    &NoiseKernel::<bf16>::NORMAL,
+    &NoiseKernel::<bf16>::UNIFORM,
+];
+
 fn normal<T: Real>(args: &mut HostArgs<'_>) {
-    let words = Words::of(args, WORDS);
-    let columns = args.u32(COLUMNS) as usize;
-    let workers = args.workers();
-    let out = args.write::<T>(0);
+    let NoiseArgs { out, seed, step, utterances, starts, draw, columns, .. } = NoiseArgs::host::<T>(args);
+    let (words, columns) = (Words::new(seed, step, utterances, starts, draw), columns as usize);
     // A normal number costs about ten times as much as cheap arithmetic: smaller chunks are worth a thread.
     let frames_per_chunk = frames_of_a_piece(16 * columns);
-    workers.each_chunk(out, frames_per_chunk * columns, |chunk, out| {
+    args.workers().each_chunk(out, frames_per_chunk * columns, |chunk, out| {
         let first = chunk * frames_per_chunk;
         for part in row_parts(words.starts, first..first + out.len() / columns) {
             let out = &mut out[(part.frames.start - first) * columns..(part.frames.end - first) * columns];
@@ -167,9 +189,9 @@ fn sin_cos_of_turns(turns: f32) -> (f32, f32) {
 }
 
 fn uniform<T: Real>(args: &mut HostArgs<'_>) {
-    let words = Words::of(args, WORDS);
-    let rows = args.u32(ROWS) as usize;
-    for (row, out) in args.write::<T>(0)[..rows].iter_mut().enumerate() {
+    let UniformArgs { out, seed, step, utterances, starts, draw, rows } = UniformArgs::host::<T>(args);
+    let words = Words::new(seed, step, utterances, starts, draw);
+    for (row, out) in out[..rows as usize].iter_mut().enumerate() {
         *out = T::store(T::Acc::of(f64::from(unit(words.block(row, 0)[0]))));
     }
 }

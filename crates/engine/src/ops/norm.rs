@@ -1,12 +1,13 @@
 //! Layer norm of one frame and its gradient (Ba et al. 2016), shared by layer norm and adaptive norm; and the sums of partial
 //! sums, shared by all norms. Symbols as in norm.cuh.
 
-use tandem_device::{DType, Element, Grid, HostArgs, HostKernel, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{DType, Grid, HostArgs, HostKernel, Kernel, Param, Source, kernel_args};
 
 use super::frames::moved_at_once;
 use super::reduce::sum_of;
 use crate::error::EngineError;
-use crate::lower::{LaunchArg, Lower, Tensor};
+use crate::lower::{Lower, Tensor};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::{for_real, named_for};
@@ -71,6 +72,14 @@ macro_rules! named_by_size {
     };
 }
 pub(super) use named_by_size;
+
+/// All kernels of these arrays by [`size`], and these single kernels.
+macro_rules! kernels_of_all_sizes {
+    ($($kernels:expr),+; $($kernel:expr),*) => {
+        &[$(&$kernels[0], &$kernels[1], &$kernels[2], &$kernels[3], &$kernels[4],)+ $(&$kernel),*]
+    };
+}
+pub(super) use kernels_of_all_sizes;
 
 /// Kernels with these names that are otherwise the same.
 pub(super) const fn by_size(
@@ -228,10 +237,22 @@ pub(super) fn combine(at: &mut Lower<'_>, sums: PartialSums, out: Tensor) -> Res
     let PartialSums { partial, chunks, stride, first } = sums;
     let (rows, columns) = (out.ty.shape.rows(), out.ty.shape.last());
     let kernel = for_real!("combine", out.ty.dtype, T => &Combine::<T>::KERNEL);
-    let numbers = [rows, columns, chunks, stride, first].map(LaunchArg::U32);
-    let args = [partial.read(), out.write()].into_iter().chain(numbers).collect();
+    let args = NormCombineArgs { partial, out, rows, columns, chunks, stride, first };
     at.launch(kernel, Grid { blocks: [columns.div_ceil(32).max(1), rows, 1], threads: 512, shared_bytes: 0 }, args);
     Ok(())
+}
+
+kernel_args! {
+    /// Arguments of `norm_combine`.
+    struct NormCombineArgs<T: Real> {
+        partial: in T::Acc,
+        out: out T,
+        rows: u32,
+        columns: u32,
+        chunks: u32,
+        stride: u32,
+        first: u32,
+    }
 }
 
 struct Combine<T>(std::marker::PhantomData<T>);
@@ -240,24 +261,18 @@ impl<T: Real> Combine<T> {
     const KERNEL: Kernel = Kernel {
         name: named_for!(T, "norm_combine"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[
-            Param::In(<T::Acc as Element>::DTYPE),
-            Param::Out(T::DTYPE),
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-        ],
+        params: NormCombineArgs::params::<T>(),
         host: &combine_host::<T>,
     };
 }
 
+pub(super) static KERNELS: &[&Kernel] = &[&Combine::<f32>::KERNEL, &Combine::<bf16>::KERNEL];
+
 /// A few thousand sums: not worth a second thread.
 fn combine_host<T: Real>(args: &mut HostArgs<'_>) {
-    let [rows, columns, chunks, stride, first] = [2, 3, 4, 5, 6].map(|i| args.u32(i) as usize);
-    let partial = args.read::<T::Acc>(0);
-    let out = &mut args.write::<T>(1)[..rows * columns];
+    let NormCombineArgs { partial, out, rows, columns, chunks, stride, first } = NormCombineArgs::host::<T>(args);
+    let [rows, columns, chunks, stride, first] = [rows, columns, chunks, stride, first].map(|n| n as usize);
+    let out = &mut out[..rows * columns];
     let mut sums = vec![T::Acc::zero(); columns];
     for (row, out) in out.chunks_exact_mut(columns.max(1)).enumerate() {
         sums.fill(T::Acc::zero());

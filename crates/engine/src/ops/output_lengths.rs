@@ -1,11 +1,11 @@
 //! The number of valid frames of each row after a convolution.
 
-use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
+use tandem_device::{DType, Grid, HostArgs, Kernel, Source, kernel_args};
 
 use super::window::ConvWindow;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower};
+use crate::lower::Lower;
 use crate::op::{Backward, Op, refuse};
 use crate::tensor::TensorType;
 
@@ -34,33 +34,36 @@ impl Op for OutputLengths {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let mut args = vec![at.inputs[0].read(), at.outputs[0].write()];
-        args.extend(self.0.args());
-        let count = at.outputs[0].ty.shape.last();
-        args.push(LaunchArg::U32(count));
+        let (lengths, out) = (at.inputs[0], at.outputs[0]);
+        let (ConvWindow { kernel, stride, dilation, padding }, count) = (self.0, out.ty.shape.last());
+        let args = OutputLengthsArgs { lengths, out, kernel, stride, dilation, padding, count };
         at.launch(&KERNEL, Grid::cover(u64::from(count), 256), args);
         Ok(())
     }
 }
 
-static KERNEL: Kernel = Kernel {
-    name: "output_lengths",
-    source: &SOURCE,
-    params: &[
-        Param::In(DType::I32),
-        Param::Out(DType::I32),
-        Param::U32,
-        Param::U32,
-        Param::U32,
-        Param::U32,
-        Param::U32,
-    ],
-    host: &host,
-};
+kernel_args! {
+    /// Arguments of `output_lengths`.
+    struct OutputLengthsArgs {
+        lengths: in i32,
+        out: out i32,
+        kernel: u32,
+        stride: u32,
+        dilation: u32,
+        padding: u32,
+        count: u32,
+    }
+}
+
+static KERNEL: Kernel =
+    Kernel { name: "output_lengths", source: &SOURCE, params: OutputLengthsArgs::params(), host: &host };
+
+pub(super) static KERNELS: &[&Kernel] = &[&KERNEL];
 
 fn host(args: &mut HostArgs<'_>) {
-    let (lengths, window) = (args.read::<i32>(0), ConvWindow::of_args(args, 2));
-    for (out, &length) in args.write::<i32>(1).iter_mut().zip(lengths) {
+    let OutputLengthsArgs { lengths, out, kernel, stride, dilation, padding, .. } = OutputLengthsArgs::host(args);
+    let window = ConvWindow { kernel, stride, dilation, padding };
+    for (out, &length) in out.iter_mut().zip(lengths) {
         *out = window.output_length(length.max(0) as u32) as i32;
     }
 }

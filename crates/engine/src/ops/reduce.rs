@@ -1,11 +1,12 @@
 //! Reductions: sums over rows (the gradient of a bias), over columns, over all elements; and their gradient, a broadcast.
 
-use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{DType, Grid, HostArgs, Kernel, Source, kernel_args};
 
 use super::pointwise::{Function, Indexing, broadcast, same_function};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower, Tensor};
+use crate::lower::{Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -74,18 +75,18 @@ impl Op for SumRows {
         let blocks = [chunks.tiles, chunks.count.min(u32::from(u16::MAX)), 1];
         let grid = Grid { blocks, threads: 256, shared_bytes: 0 };
         let kernel = for_real!("sum_rows", x.ty.dtype, T => &Sums::<T>::PARTIAL_ROWS);
-        let numbers = [rows, columns, chunks.rows].map(LaunchArg::U32);
-        at.launch(kernel, grid, [x.read(), partial.write()].into_iter().chain(numbers).collect());
-        let kernel = for_real!("sum_rows", sums.ty.dtype, T => &Sums::<T>::COMBINE);
-        let numbers = [chunks.count, columns, at.adds(0).into()].map(LaunchArg::U32);
-        at.launch(kernel, combining(columns), [partial.read(), sums.write()].into_iter().chain(numbers).collect());
-        Ok(())
+        at.launch(kernel, grid, SumRowsPartialArgs { x, partial, rows, columns, rows_per_chunk: chunks.rows });
+        combine(at, partial, sums, at.adds(0))
     }
 }
 
-/// The grid of [`Sums::COMBINE`].
-pub(super) fn combining(columns: u32) -> Grid {
-    Grid { blocks: [columns.div_ceil(32).max(1), 1, 1], threads: 1024, shared_bytes: 0 }
+/// Adds the rows of `partial` `[chunks, columns]` in order, and stores the sums or adds them to `sums`.
+pub(super) fn combine(at: &mut Lower<'_>, partial: Tensor, sums: Tensor, accumulate: bool) -> Result<(), EngineError> {
+    let (chunks, columns) = (partial.ty.shape.rows(), partial.ty.shape.last());
+    let kernel = for_real!("sum_rows", sums.ty.dtype, T => &Sums::<T>::COMBINE);
+    let grid = Grid { blocks: [columns.div_ceil(32).max(1), 1, 1], threads: 1024, shared_bytes: 0 };
+    at.launch(kernel, grid, SumRowsCombineArgs { partial, sums, chunks, columns, accumulate: accumulate.into() });
+    Ok(())
 }
 
 /// How a tensor is divided into chunks of rows. That depends on its type alone, so the order of additions does too.
@@ -128,9 +129,9 @@ impl Op for SumColumns {
         let (x, sums) = (at.inputs[0], at.outputs[0]);
         let (rows, columns) = (x.ty.shape.rows(), x.ty.shape.last());
         let kernel = for_real!("sum_columns", x.ty.dtype, T => &Sums::<T>::COLUMNS);
-        let args = vec![x.read(), sums.write(), LaunchArg::U32(rows), LaunchArg::U32(columns)];
         let threads_per_row = if columns < LONG_ROW { 32 } else { 256 };
-        at.launch(kernel, Grid::cover(u64::from(rows) * threads_per_row, 256), args);
+        let grid = Grid::cover(u64::from(rows) * threads_per_row, 256);
+        at.launch(kernel, grid, SumColumnsArgs { x, sums, rows, columns });
         Ok(())
     }
 }
@@ -170,44 +171,59 @@ impl Op for Spread {
     }
 }
 
-pub(super) struct Sums<T>(std::marker::PhantomData<T>);
+kernel_args! {
+    /// Arguments of `sum_rows_partial`.
+    struct SumRowsPartialArgs<T: Real> { x: in T, partial: out T::Acc, rows: u32, columns: u32, rows_per_chunk: u32 }
+}
+
+kernel_args! {
+    /// Arguments of `sum_rows_combine`.
+    struct SumRowsCombineArgs<T: Real> { partial: in T, sums: out T, chunks: u32, columns: u32, accumulate: u32 }
+}
+
+kernel_args! {
+    /// Arguments of `sum_columns`.
+    struct SumColumnsArgs<T: Real> { x: in T, sums: out T::Acc, rows: u32, columns: u32 }
+}
+
+struct Sums<T>(std::marker::PhantomData<T>);
 
 impl<T: Real> Sums<T> {
     const PARTIAL_ROWS: Kernel = Kernel {
         name: named_for!(T, "sum_rows_partial"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[
-            Param::In(T::DTYPE),
-            Param::Out(<T::Acc as tandem_device::Element>::DTYPE),
-            Param::U32,
-            Param::U32,
-            Param::U32,
-        ],
+        params: SumRowsPartialArgs::params::<T>(),
         host: &partial_rows::<T>,
     };
 
-    /// Adds `chunks` rows of `columns` partial sums, in order.
-    pub(super) const COMBINE: Kernel = Kernel {
+    const COMBINE: Kernel = Kernel {
         name: named_for!(T, "sum_rows_combine"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[Param::In(T::DTYPE), Param::Out(T::DTYPE), Param::U32, Param::U32, Param::U32],
-        host: &combine::<T>,
+        params: SumRowsCombineArgs::params::<T>(),
+        host: &combine_rows::<T>,
     };
 
     const COLUMNS: Kernel = Kernel {
         name: named_for!(T, "sum_columns"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[Param::In(T::DTYPE), Param::Out(<T::Acc as tandem_device::Element>::DTYPE), Param::U32, Param::U32],
+        params: SumColumnsArgs::params::<T>(),
         host: &columns::<T>,
     };
 }
 
+pub(super) static KERNELS: &[&Kernel] = &[
+    &Sums::<f32>::PARTIAL_ROWS,
+    &Sums::<bf16>::PARTIAL_ROWS,
+    &Sums::<f32>::COMBINE,
+    &Sums::<f32>::COLUMNS,
+    &Sums::<bf16>::COLUMNS,
+];
+
 fn partial_rows<T: Real>(args: &mut HostArgs<'_>) {
-    let [rows, columns, rows_per_chunk] = [2, 3, 4].map(|i| args.u32(i) as usize);
-    let x = &args.read::<T>(0)[..rows * columns];
-    let workers = args.workers();
-    let partial = args.write::<T::Acc>(1);
-    workers.each_chunk(partial, columns.max(1), |chunk, sums| {
+    let SumRowsPartialArgs { x, partial, rows, columns, rows_per_chunk } = SumRowsPartialArgs::host::<T>(args);
+    let [rows, columns, rows_per_chunk] = [rows, columns, rows_per_chunk].map(|n| n as usize);
+    let x = &x[..rows * columns];
+    args.workers().each_chunk(partial, columns.max(1), |chunk, sums| {
         sums.fill(T::Acc::zero());
         for row in chunk * rows_per_chunk..rows.min((chunk + 1) * rows_per_chunk) {
             let row = &x[row * columns..(row + 1) * columns];
@@ -216,26 +232,24 @@ fn partial_rows<T: Real>(args: &mut HostArgs<'_>) {
     });
 }
 
-fn combine<T: Real>(args: &mut HostArgs<'_>) {
-    let (chunks, columns, accumulate) = (args.u32(2) as usize, args.u32(3) as usize, args.u32(4) != 0);
-    let partial = args.read::<T>(0);
-    let sums = &mut args.write::<T>(1)[..columns];
-    for (column, sum) in sums.iter_mut().enumerate() {
+fn combine_rows<T: Real>(args: &mut HostArgs<'_>) {
+    let SumRowsCombineArgs { partial, sums, chunks, columns, accumulate } = SumRowsCombineArgs::host::<T>(args);
+    let (chunks, columns) = (chunks as usize, columns as usize);
+    for (column, sum) in sums[..columns].iter_mut().enumerate() {
         let mut total = T::Acc::zero();
         for chunk in 0..chunks {
             total += partial[chunk * columns + column].load();
         }
-        *sum = T::store(if accumulate { sum.load() + total } else { total });
+        *sum = T::store(if accumulate != 0 { sum.load() + total } else { total });
     }
 }
 
 fn columns<T: Real>(args: &mut HostArgs<'_>) {
-    let (rows, columns) = (args.u32(2) as usize, args.u32(3) as usize);
-    let x = &args.read::<T>(0)[..rows * columns];
-    let workers = args.workers();
-    let sums = &mut args.write::<T::Acc>(1)[..rows];
+    let SumColumnsArgs { x, sums, rows, columns } = SumColumnsArgs::host::<T>(args);
+    let (rows, columns) = (rows as usize, columns as usize);
+    let (x, sums) = (&x[..rows * columns], &mut sums[..rows]);
     const ROWS: usize = 64;
-    workers.each_chunk(sums, ROWS, |chunk, sums| {
+    args.workers().each_chunk(sums, ROWS, |chunk, sums| {
         for (i, sum) in sums.iter_mut().enumerate() {
             let row = (chunk * ROWS + i) * columns;
             *sum = sum_of(&x[row..row + columns]);

@@ -82,6 +82,11 @@ pub(super) struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
+    /// From the arguments of a kernel. `seed` has two words and `step` one.
+    pub(super) fn new(seed: &[u32], step: &[u32], utterances: &'a [u32], starts: &'a [u32], draw: u32) -> Words<'a> {
+        Words { key: [seed[0], seed[1]], step: step[0], utterances, starts, draw }
+    }
+
     /// From the arguments of [`arguments`], the first of which is argument `first`.
     pub(super) fn of(args: &HostArgs<'a>, first: usize) -> Words<'a> {
         let (seed, step) = (args.read::<u32>(first), args.read::<u32>(first + 1));

@@ -3,16 +3,16 @@
 //!
 //! Cosines and sines are a constant of the program: `[longest row, head_dim]`, per position the cosines, then the sines.
 
-use tandem_device::{DType, Element, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{DType, HostArgs, Kernel, Source, Workers, kernel_args};
 
-use super::frames::row_grid;
-use super::frames::{Stretch, check_frames, cut, stretches};
+use super::frames::{Stretch, check_frames, cut, row_grid, stretches};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower};
+use crate::lower::Lower;
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
-use crate::real::Real;
+use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::TensorType;
 use crate::{for_real, named_for};
@@ -55,19 +55,44 @@ impl Op for Rotary {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let (x, out) = (at.inputs[0], at.outputs[0]);
-        let in_place = at.taken_over().is_some();
-        let kernel = for_real!("rotary", x.ty.dtype, T => match in_place {
-            true => &Kernels::<T>::IN_PLACE,
-            false => &Kernels::<T>::OUT_OF_PLACE,
-        });
-        let mut args = vec![out.write(), at.inputs[1].read(), at.inputs[2].read()];
-        args.extend([self.rows.count(), x.ty.shape.last(), self.heads, u32::from(self.inverse)].map(LaunchArg::U32));
-        if !in_place {
-            args.push(x.read());
+        let (x, table, starts, out) = (at.inputs[0], at.inputs[1], at.inputs[2], at.outputs[0]);
+        let (rows, columns) = (self.rows.count(), x.ty.shape.last());
+        let (heads, inverse, grid) = (self.heads, u32::from(self.inverse), row_grid(&self.rows, columns));
+        if at.taken_over().is_some() {
+            let kernel = for_real!("rotary", x.ty.dtype, T => &Kernels::<T>::IN_PLACE);
+            at.launch(kernel, grid, RotaryInPlaceArgs { out, table, starts, rows, columns, heads, inverse });
+        } else {
+            let kernel = for_real!("rotary", x.ty.dtype, T => &Kernels::<T>::OUT_OF_PLACE);
+            at.launch(kernel, grid, RotaryArgs { out, table, starts, rows, columns, heads, inverse, x });
         }
-        at.launch(kernel, row_grid(&self.rows, x.ty.shape.last()), args);
         Ok(())
+    }
+}
+
+kernel_args! {
+    /// Arguments of `rotary`.
+    struct RotaryArgs<T: Real> {
+        out: out T,
+        table: in T::Acc,
+        starts: in u32,
+        rows: u32,
+        columns: u32,
+        heads: u32,
+        inverse: u32,
+        x: in T,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `rotary_in_place`.
+    struct RotaryInPlaceArgs<T: Real> {
+        out: out T,
+        table: in T::Acc,
+        starts: in u32,
+        rows: u32,
+        columns: u32,
+        heads: u32,
+        inverse: u32,
     }
 }
 
@@ -77,54 +102,64 @@ impl<T: Real> Kernels<T> {
     const OUT_OF_PLACE: Kernel = Kernel {
         name: named_for!(T, "rotary"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[
-            Param::Out(T::DTYPE),
-            Param::In(<T::Acc as Element>::DTYPE),
-            Param::In(DType::U32),
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::In(T::DTYPE),
-        ],
-        host: &|args| host::<T>(args, Some(7)),
+        params: RotaryArgs::params::<T>(),
+        host: &out_of_place::<T>,
     };
 
     const IN_PLACE: Kernel = Kernel {
         name: named_for!(T, "rotary_in_place"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[
-            Param::Out(T::DTYPE),
-            Param::In(<T::Acc as Element>::DTYPE),
-            Param::In(DType::U32),
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-        ],
-        host: &|args| host::<T>(args, None),
+        params: RotaryInPlaceArgs::params::<T>(),
+        host: &in_place::<T>,
     };
 }
 
-/// Rotates argument `from` into the output, or the output in place.
-fn host<T: Real>(args: &mut HostArgs<'_>, from: Option<usize>) {
-    let [batch, columns, heads] = [3, 4, 5].map(|i| args.u32(i) as usize);
-    let (inverse, half) = (args.u32(6) != 0, columns / (6 * heads));
-    let table = args.read::<T::Acc>(1);
-    let stretches = stretches(&args.read::<u32>(2)[..=batch], FRAMES_PER_CHUNK);
-    let from = from.map(|i| args.read::<T>(i));
-    let workers = args.workers();
-    let out = cut(args.write::<T>(0), stretches.iter().map(|s| s.count * columns));
-    workers.each_part(out, |piece, out| {
-        let stretch: &Stretch = &stretches[piece];
-        if let Some(x) = from {
-            out.copy_from_slice(stretch.of(x, columns));
-        }
-        for (t, frame) in out.chunks_exact_mut(columns).enumerate() {
-            let angles = &table[(stretch.first + t) * 2 * half..][..2 * half];
-            rotate(&mut frame[..columns / 3 * 2], angles, inverse);
-        }
-    });
+pub(super) static KERNELS: &[&Kernel] = &[
+    &Kernels::<f32>::OUT_OF_PLACE,
+    &Kernels::<f32>::IN_PLACE,
+    &Kernels::<bf16>::OUT_OF_PLACE,
+    &Kernels::<bf16>::IN_PLACE,
+];
+
+/// The rotation of a batch: its cosines and sines, its rows, and the layout of a frame.
+struct Rotation<'a, F> {
+    table: &'a [F],
+    starts: &'a [u32],
+    columns: usize,
+    heads: usize,
+    inverse: bool,
+}
+
+fn out_of_place<T: Real>(args: &mut HostArgs<'_>) {
+    let RotaryArgs { out, table, starts, rows, columns, heads, inverse, x } = RotaryArgs::host::<T>(args);
+    let (columns, heads, inverse) = (columns as usize, heads as usize, inverse != 0);
+    Rotation { table, starts: &starts[..=rows as usize], columns, heads, inverse }.rows(args.workers(), Some(x), out);
+}
+
+fn in_place<T: Real>(args: &mut HostArgs<'_>) {
+    let RotaryInPlaceArgs { out, table, starts, rows, columns, heads, inverse } = RotaryInPlaceArgs::host::<T>(args);
+    let (columns, heads, inverse) = (columns as usize, heads as usize, inverse != 0);
+    Rotation { table, starts: &starts[..=rows as usize], columns, heads, inverse }.rows(args.workers(), None, out);
+}
+
+impl<F: Float> Rotation<'_, F> {
+    /// Rotates `x` into `out`, or `out` in place.
+    fn rows<T: Real<Acc = F>>(&self, workers: &Workers, x: Option<&[T]>, out: &mut [T]) {
+        let &Rotation { table, columns, inverse, .. } = self;
+        let half = columns / (6 * self.heads);
+        let stretches = stretches(self.starts, FRAMES_PER_CHUNK);
+        let out = cut(out, stretches.iter().map(|s| s.count * columns));
+        workers.each_part(out, |chunk, out| {
+            let stretch: &Stretch = &stretches[chunk];
+            if let Some(x) = x {
+                out.copy_from_slice(stretch.of(x, columns));
+            }
+            for (t, frame) in out.chunks_exact_mut(columns).enumerate() {
+                let angles = &table[(stretch.first + t) * 2 * half..][..2 * half];
+                rotate(&mut frame[..columns / 3 * 2], angles, inverse);
+            }
+        });
+    }
 }
 
 /// Rotates all heads of one frame. `angles` has the cosines, then the sines.

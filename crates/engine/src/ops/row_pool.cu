@@ -76,7 +76,7 @@ __device__ inline void broadcast(const T* x, const u32* starts, const i32* lengt
         sum<T>(x, starts, lengths, out, channels, mean);                                                              \
     }                                                                                                                 \
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
-        row_spread_##T(const T* x, const u32* starts, const i32* lengths, T* out, u32 channels, u32 mean) {           \
+        row_broadcast_##T(const T* x, const u32* starts, const i32* lengths, T* out, u32 channels, u32 mean) {           \
         broadcast<T>(x, starts, lengths, out, channels, mean);                                                        \
     }
 

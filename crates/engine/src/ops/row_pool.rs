@@ -1,13 +1,14 @@
 //! Pooling over the valid frames of each row (sum or mean), and its adjoint, which broadcasts a vector to the frames of a row.
 
-use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{Grid, HostArgs, Kernel, Source, kernel_args};
 
 use super::frames::{
     filled_of, frames_of_a_piece, is_lengths, is_real, is_sequence, moved_at_once, row_grid, row_parts, span,
 };
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower, Tensor};
+use crate::lower::{Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -28,7 +29,7 @@ struct RowSum {
 /// The adjoint of [`RowSum`]: one vector per row to each of its valid frames, divided by their number for a mean. Other frames
 /// are zero.
 #[derive(Clone, Debug)]
-struct RowSpread {
+struct RowBroadcast {
     rows: Rows,
     mean: bool,
 }
@@ -49,7 +50,7 @@ impl Op for RowSum {
 
     fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
         let Some(gradient) = at.first() else { return Ok(vec![None; 3]) };
-        let op = RowSpread { rows: self.rows.clone(), mean: self.mean };
+        let op = RowBroadcast { rows: self.rows.clone(), mean: self.mean };
         Ok(vec![Some(at.graph.push(op, &[gradient, at.inputs[1], at.inputs[2]])?), None, None])
     }
 
@@ -68,7 +69,7 @@ impl Op for RowSum {
     }
 }
 
-impl Op for RowSpread {
+impl Op for RowBroadcast {
     fn name(&self) -> &'static str {
         "row_spread"
     }
@@ -94,42 +95,43 @@ impl Op for RowSpread {
         if out.ty.shape.elements() == 0 {
             return Ok(());
         }
-        let kernel = for_real!("row_spread", out.ty.dtype, T => &Pools::<T>::SPREAD);
+        let kernel = for_real!("row_spread", out.ty.dtype, T => &Pools::<T>::BROADCAST);
         let channels = out.ty.shape.last();
         at.launch(kernel, row_grid(&self.rows, channels), args(at, channels, self.mean));
         Ok(())
     }
 }
 
-fn args(at: &Lower<'_>, channels: u32, mean: bool) -> Vec<LaunchArg> {
-    let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
-    args.extend([at.outputs[0].write(), LaunchArg::U32(channels), LaunchArg::U32(u32::from(mean))]);
-    args
+fn args(at: &Lower<'_>, channels: u32, mean: bool) -> RowPoolArgs<Tensor, Tensor, Tensor, Tensor> {
+    let [x, starts, lengths] = [at.inputs[0], at.inputs[1], at.inputs[2]];
+    RowPoolArgs { x, starts, lengths, out: at.outputs[0], channels, mean: mean.into() }
+}
+
+kernel_args! {
+    /// Arguments of `row_sum` and `row_broadcast`.
+    struct RowPoolArgs<T: Real> { x: in T, starts: in u32, lengths: in i32, out: out T, channels: u32, mean: u32 }
 }
 
 struct Pools<T>(std::marker::PhantomData<T>);
 
 impl<T: Real> Pools<T> {
-    /// In, starts of rows, lengths, out, channels, whether it is a mean.
-    const PARAMS: &'static [Param] = &[
-        Param::In(T::DTYPE),
-        Param::In(DType::U32),
-        Param::In(DType::I32),
-        Param::Out(T::DTYPE),
-        Param::U32,
-        Param::U32,
-    ];
-
-    const SUM: Kernel =
-        Kernel { name: named_for!(T, "row_sum"), source: on_cuda::<T>(&SOURCE), params: Self::PARAMS, host: &sum::<T> };
-
-    const SPREAD: Kernel = Kernel {
-        name: named_for!(T, "row_spread"),
+    const SUM: Kernel = Kernel {
+        name: named_for!(T, "row_sum"),
         source: on_cuda::<T>(&SOURCE),
-        params: Self::PARAMS,
-        host: &spread::<T>,
+        params: RowPoolArgs::params::<T>(),
+        host: &sum::<T>,
+    };
+
+    const BROADCAST: Kernel = Kernel {
+        name: named_for!(T, "row_broadcast"),
+        source: on_cuda::<T>(&SOURCE),
+        params: RowPoolArgs::params::<T>(),
+        host: &broadcast::<T>,
     };
 }
+
+pub(super) static KERNELS: &[&Kernel] =
+    &[&Pools::<f32>::SUM, &Pools::<f32>::BROADCAST, &Pools::<bf16>::SUM, &Pools::<bf16>::BROADCAST];
 
 /// The weight of a frame: 1 in a sum, 1 / frames in a mean.
 fn frame_weight<F: Float>(frames: usize, mean: bool) -> F {
@@ -137,10 +139,9 @@ fn frame_weight<F: Float>(frames: usize, mean: bool) -> F {
 }
 
 fn sum<T: Real>(args: &mut HostArgs<'_>) {
-    let (x, starts, lengths) = (args.read::<T>(0), args.read::<u32>(1), args.read::<i32>(2));
-    let (channels, mean) = (args.u32(4) as usize, args.u32(5) != 0);
-    let workers = args.workers();
-    workers.each_chunk(args.write::<T>(3), channels, |row, out| {
+    let RowPoolArgs { x, starts, lengths, out, channels, mean } = RowPoolArgs::host::<T>(args);
+    let (channels, mean) = (channels as usize, mean != 0);
+    args.workers().each_chunk(out, channels, |row, out| {
         let frames = filled_of(starts, lengths, row);
         let x = &x[span(starts, row).start * channels..][..frames * channels];
         let mut total = vec![T::Acc::zero(); channels];
@@ -152,12 +153,11 @@ fn sum<T: Real>(args: &mut HostArgs<'_>) {
     });
 }
 
-fn spread<T: Real>(args: &mut HostArgs<'_>) {
-    let (x, starts, lengths) = (args.read::<T>(0), args.read::<u32>(1), args.read::<i32>(2));
-    let (channels, mean) = (args.u32(4) as usize, args.u32(5) != 0);
+fn broadcast<T: Real>(args: &mut HostArgs<'_>) {
+    let RowPoolArgs { x, starts, lengths, out, channels, mean } = RowPoolArgs::host::<T>(args);
+    let (channels, mean) = (channels as usize, mean != 0);
     let frames_per_chunk = frames_of_a_piece(channels);
-    let workers = args.workers();
-    workers.each_chunk(args.write::<T>(3), frames_per_chunk * channels, |chunk, out| {
+    args.workers().each_chunk(out, frames_per_chunk * channels, |chunk, out| {
         let mut out = out.chunks_exact_mut(channels);
         for run in row_parts(starts, chunk * frames_per_chunk..chunk * frames_per_chunk + out.len()) {
             let frames = filled_of(starts, lengths, run.row);
@@ -185,12 +185,14 @@ impl Graph {
         let starts = self.row_starts(rows);
         let lengths: Vec<i32> = (0..rows.count()).map(|row| rows.length(row) as i32).collect();
         let lengths = self.constant(&[rows.count()], &lengths);
-        self.push(RowSpread { rows: rows.clone(), mean: false }, &[x, starts, lengths])
+        self.push(RowBroadcast { rows: rows.clone(), mean: false }, &[x, starts, lengths])
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tandem_device::DType;
+
     use super::*;
     use crate::testing::{GradientCheck, check_gradients, run};
 
@@ -223,11 +225,11 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_reaches_every_frame() {
+    fn a_broadcast_reaches_every_frame() {
         let rows = Rows::new(&[2, 0, 1]);
         let x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
-        let spread = run(GradientCheck::new().given(&[3, 2], &x), |g, x| g.row_spread(x[0], &rows));
-        assert_eq!(spread, [1.0, 2.0, 1.0, 2.0, 5.0, 6.0]);
+        let broadcast = run(GradientCheck::new().given(&[3, 2], &x), |g, x| g.row_spread(x[0], &rows));
+        assert_eq!(broadcast, [1.0, 2.0, 1.0, 2.0, 5.0, 6.0]);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Softmax over the last dimension: over all columns, or over a number of valid columns per row.
 
-use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{DType, Grid, HostArgs, Kernel, Source, Workers, kernel_args};
 
 use super::frames::is_real;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower, Tensor};
+use crate::lower::Lower;
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -51,12 +52,18 @@ impl Op for Softmax {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let x = at.inputs[0].ty;
-        let kernel = for_real!("softmax", x.dtype, T => match at.inputs.len() {
-            1 => &Kernels::<T>::ALL,
-            _ => &Kernels::<T>::VALID,
-        });
-        launch(at, kernel, x);
+        let (x, out) = (at.inputs[0], at.outputs[0]);
+        let (rows, columns) = (x.ty.shape.rows(), x.ty.shape.last());
+        match at.inputs.get(1).copied() {
+            None => {
+                let kernel = for_real!("softmax", x.ty.dtype, T => &Kernels::<T>::ALL);
+                at.launch(kernel, warp_per_row(rows), SoftmaxArgs { out, rows, columns, x });
+            }
+            Some(valid) => {
+                let kernel = for_real!("softmax", x.ty.dtype, T => &Kernels::<T>::VALID);
+                at.launch(kernel, warp_per_row(rows), SoftmaxValidArgs { out, rows, columns, x, valid });
+            }
+        }
         Ok(())
     }
 }
@@ -71,19 +78,31 @@ impl Op for SoftmaxBackward {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let x = at.inputs[0].ty;
-        let kernel = for_real!("softmax gradient", x.dtype, T => &Kernels::<T>::BACKWARD);
-        launch(at, kernel, x);
+        let (softmax, dout, dx) = (at.inputs[0], at.inputs[1], at.outputs[0]);
+        let (rows, columns) = (softmax.ty.shape.rows(), softmax.ty.shape.last());
+        let kernel = for_real!("softmax gradient", softmax.ty.dtype, T => &Kernels::<T>::BACKWARD);
+        at.launch(kernel, warp_per_row(rows), SoftmaxGradientArgs { dx, rows, columns, softmax, dout });
         Ok(())
     }
 }
 
-/// One warp per row.
-fn launch(at: &mut Lower<'_>, kernel: &'static Kernel, x: TensorType) {
-    let (rows, columns) = (x.shape.rows(), x.shape.last());
-    let mut args = vec![at.outputs[0].write(), LaunchArg::U32(rows), LaunchArg::U32(columns)];
-    args.extend(at.inputs.iter().map(Tensor::read));
-    at.launch(kernel, Grid::cover(u64::from(rows) * 32, 256), args);
+fn warp_per_row(rows: u32) -> Grid {
+    Grid::cover(u64::from(rows) * 32, 256)
+}
+
+kernel_args! {
+    /// Arguments of `softmax`.
+    struct SoftmaxArgs<T: Real> { out: out T, rows: u32, columns: u32, x: in T }
+}
+
+kernel_args! {
+    /// Arguments of `softmax_valid`.
+    struct SoftmaxValidArgs<T: Real> { out: out T, rows: u32, columns: u32, x: in T, valid: in i32 }
+}
+
+kernel_args! {
+    /// Arguments of `softmax_gradient`.
+    struct SoftmaxGradientArgs<T: Real> { dx: out T, rows: u32, columns: u32, softmax: in T, dout: in T }
 }
 
 struct Kernels<T>(std::marker::PhantomData<T>);
@@ -92,31 +111,53 @@ impl<T: Real> Kernels<T> {
     const ALL: Kernel = Kernel {
         name: named_for!(T, "softmax"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[Param::Out(T::DTYPE), Param::U32, Param::U32, Param::In(T::DTYPE)],
-        host: &|args| forward::<T>(args, None),
+        params: SoftmaxArgs::params::<T>(),
+        host: &forward::<T>,
     };
 
     const VALID: Kernel = Kernel {
         name: named_for!(T, "softmax_valid"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[Param::Out(T::DTYPE), Param::U32, Param::U32, Param::In(T::DTYPE), Param::In(DType::I32)],
-        host: &|args| forward::<T>(args, Some(4)),
+        params: SoftmaxValidArgs::params::<T>(),
+        host: &forward_valid::<T>,
     };
 
     const BACKWARD: Kernel = Kernel {
         name: named_for!(T, "softmax_gradient"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[Param::Out(T::DTYPE), Param::U32, Param::U32, Param::In(T::DTYPE), Param::In(T::DTYPE)],
+        params: SoftmaxGradientArgs::params::<T>(),
         host: &backward::<T>,
     };
 }
 
-fn forward<T: Real>(args: &mut HostArgs<'_>, valid: Option<usize>) {
-    let (rows, columns) = (args.u32(1) as usize, args.u32(2) as usize);
-    let x = &args.read::<T>(3)[..rows * columns];
-    let valid = valid.map(|i| &args.read::<i32>(i)[..rows]);
-    let workers = args.workers();
-    let out = &mut args.write::<T>(0)[..rows * columns];
+pub(super) static KERNELS: &[&Kernel] = &[
+    &Kernels::<f32>::ALL,
+    &Kernels::<f32>::VALID,
+    &Kernels::<f32>::BACKWARD,
+    &Kernels::<bf16>::ALL,
+    &Kernels::<bf16>::VALID,
+    &Kernels::<bf16>::BACKWARD,
+];
+
+fn forward<T: Real>(args: &mut HostArgs<'_>) {
+    let SoftmaxArgs { out, rows, columns, x } = SoftmaxArgs::host::<T>(args);
+    softmax_rows(args.workers(), x, None, out, rows as usize, columns as usize);
+}
+
+fn forward_valid<T: Real>(args: &mut HostArgs<'_>) {
+    let SoftmaxValidArgs { out, rows, columns, x, valid } = SoftmaxValidArgs::host::<T>(args);
+    softmax_rows(args.workers(), x, Some(valid), out, rows as usize, columns as usize);
+}
+
+fn softmax_rows<T: Real>(
+    workers: &Workers,
+    x: &[T],
+    valid: Option<&[i32]>,
+    out: &mut [T],
+    rows: usize,
+    columns: usize,
+) {
+    let (x, out) = (&x[..rows * columns], &mut out[..rows * columns]);
     let rows_per_chunk = chunk_rows(columns);
     workers.each_chunk(out, rows_per_chunk * columns, |chunk, out| {
         let mut acc = vec![T::Acc::zero(); columns];
@@ -165,12 +206,11 @@ pub(super) fn exponentials<F: Float>(scores: &mut [F]) -> (F, F) {
 }
 
 fn backward<T: Real>(args: &mut HostArgs<'_>) {
-    let (rows, columns) = (args.u32(1) as usize, args.u32(2) as usize);
-    let (softmax, dout) = (args.read::<T>(3), args.read::<T>(4));
-    let workers = args.workers();
-    let dx = &mut args.write::<T>(0)[..rows * columns];
+    let SoftmaxGradientArgs { dx, rows, columns, softmax, dout } = SoftmaxGradientArgs::host::<T>(args);
+    let (rows, columns) = (rows as usize, columns as usize);
+    let dx = &mut dx[..rows * columns];
     let rows_per_chunk = chunk_rows(columns);
-    workers.each_chunk(dx, rows_per_chunk * columns, |chunk, dx| {
+    args.workers().each_chunk(dx, rows_per_chunk * columns, |chunk, dx| {
         let mut products = vec![T::Acc::zero(); columns];
         for (i, dx) in dx.chunks_exact_mut(columns).enumerate() {
             let first = (chunk * rows_per_chunk + i) * columns;

@@ -1,11 +1,12 @@
 //! Conversion of integers to floating point.
 
-use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{DType, Grid, HostArgs, Kernel, Source, kernel_args};
 
 use super::frames::PIECE;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower};
+use crate::lower::Lower;
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -35,15 +36,20 @@ impl Op for ToFloat {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let elements = at.outputs[0].ty.shape.elements();
+        let (x, out) = (at.inputs[0], at.outputs[0]);
+        let elements = out.ty.shape.elements();
         if elements == 0 {
             return Ok(());
         }
         let kernel = for_real!("to_float", self.0, T => &Convert::<T>::KERNEL);
-        let args = vec![at.inputs[0].read(), at.outputs[0].write(), LaunchArg::U64(elements)];
-        at.launch(kernel, Grid::cover(elements, 256), args);
+        at.launch(kernel, Grid::cover(elements, 256), ToFloatArgs { x, out, elements });
         Ok(())
     }
+}
+
+kernel_args! {
+    /// Arguments of `to_float`.
+    struct ToFloatArgs<T: Real> { x: in i32, out: out T, elements: u64 }
 }
 
 struct Convert<T>(std::marker::PhantomData<T>);
@@ -52,15 +58,16 @@ impl<T: Real> Convert<T> {
     const KERNEL: Kernel = Kernel {
         name: named_for!(T, "to_float"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[Param::In(DType::I32), Param::Out(T::DTYPE), Param::U64],
+        params: ToFloatArgs::params::<T>(),
         host: &convert::<T>,
     };
 }
 
+pub(super) static KERNELS: &[&Kernel] = &[&Convert::<f32>::KERNEL, &Convert::<bf16>::KERNEL];
+
 fn convert<T: Real>(args: &mut HostArgs<'_>) {
-    let x = args.read::<i32>(0);
-    let workers = args.workers();
-    workers.each_chunk(args.write::<T>(1), PIECE, |chunk, out| {
+    let ToFloatArgs { x, out, .. } = ToFloatArgs::host::<T>(args);
+    args.workers().each_chunk(out, PIECE, |chunk, out| {
         let x = &x[chunk * PIECE..];
         out.iter_mut().zip(x).for_each(|(out, &x)| *out = T::store(T::Acc::of(f64::from(x))));
     });

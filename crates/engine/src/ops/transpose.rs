@@ -1,11 +1,12 @@
 //! Matrix transpose.
 
-use tandem_device::{Grid, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{Grid, HostArgs, Kernel, Source, kernel_args};
 
 use super::frames::is_real;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower};
+use crate::lower::Lower;
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -49,15 +50,15 @@ impl Op for Transpose {
             return Ok(());
         }
         let kernel = for_real!("transpose", out.ty.dtype, T => &TransposeKernel::<T>::KERNEL);
-        let mut args = vec![x.read(), out.write()];
-        args.extend([batch, m, n].map(LaunchArg::U32));
-        at.launch(
-            kernel,
-            Grid { blocks: [n.div_ceil(32), m.div_ceil(32), batch], threads: 256, shared_bytes: 0 },
-            args,
-        );
+        let grid = Grid { blocks: [n.div_ceil(32), m.div_ceil(32), batch], threads: 256, shared_bytes: 0 };
+        at.launch(kernel, grid, TransposeArgs { x, out, batch, m, n });
         Ok(())
     }
+}
+
+kernel_args! {
+    /// Arguments of `transpose`.
+    struct TransposeArgs<T: Real> { x: in T, out: out T, batch: u32, m: u32, n: u32 }
 }
 
 struct TransposeKernel<T>(std::marker::PhantomData<T>);
@@ -66,18 +67,19 @@ impl<T: Real> TransposeKernel<T> {
     const KERNEL: Kernel = Kernel {
         name: named_for!(T, "transpose"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[Param::In(T::DTYPE), Param::Out(T::DTYPE), Param::U32, Param::U32, Param::U32],
+        params: TransposeArgs::params::<T>(),
         host: &host::<T>,
     };
 }
 
+pub(super) static KERNELS: &[&Kernel] = &[&TransposeKernel::<f32>::KERNEL, &TransposeKernel::<bf16>::KERNEL];
+
 fn host<T: Real>(args: &mut HostArgs<'_>) {
-    let [batch, m, n] = [2, 3, 4].map(|i| args.u32(i) as usize);
-    let x = args.read::<T>(0);
-    let workers = args.workers();
+    let TransposeArgs { x, out, batch, m, n } = TransposeArgs::host::<T>(args);
+    let (m, n) = (m as usize, n as usize);
     // A single matrix is divided into bands of rows; in a batch, each matrix is a unit of work.
     let band = if batch > 1 { n } else { TILE };
-    workers.each_chunk(args.write::<T>(1), band * m, |chunk, out| match batch {
+    args.workers().each_chunk(out, band * m, |chunk, out| match batch {
         1 => transpose_band(x, out, [m, n], chunk * TILE),
         _ => {
             let x = &x[chunk * m * n..][..m * n];

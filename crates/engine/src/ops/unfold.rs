@@ -1,7 +1,8 @@
 //! im2col (unfold): the windows of a convolution as rows of a matrix, so that the convolution is a GEMM; and col2im (fold), its
 //! adjoint, which adds where windows overlap.
 
-use tandem_device::{DType, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{Grid, HostArgs, Kernel, Source, kernel_args};
 
 use super::frames::{filled_of, frames_of_a_piece, is_lengths, is_sequence, row_grid, row_parts, span};
 use super::window::{ConvWindow, Windowed};
@@ -63,7 +64,7 @@ pub(super) fn launch_unfold(
 ) -> Result<(), EngineError> {
     let kernel = for_real!("unfold", out.ty.dtype, T => &Windows::<T>::UNFOLD);
     let grid = row_grid(&windowed.out_rows, out.ty.shape.last());
-    windowed.launch(at, (kernel, grid), inputs, out, inputs[0].ty.shape.last());
+    launch(at, kernel, grid, windowed.window, inputs, out, inputs[0].ty.shape.last());
     Ok(())
 }
 
@@ -93,46 +94,74 @@ impl Op for Fold {
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let (out, channels) = (at.outputs[0], at.outputs[0].ty.shape.last());
         let kernel = for_real!("fold", out.ty.dtype, T => &Windows::<T>::FOLD);
-        self.0.launch(at, (kernel, row_grid(&self.0.rows, channels)), at.inputs, out, channels);
+        launch(at, kernel, row_grid(&self.0.rows, channels), self.0.window, at.inputs, out, channels);
         Ok(())
+    }
+}
+
+/// Launches unfold or fold with the inputs `[x, starts, out_starts, lengths]`, unless the output is empty.
+fn launch(
+    at: &mut Lower<'_>,
+    kernel: &'static Kernel,
+    grid: Grid,
+    window: ConvWindow,
+    inputs: &[Tensor],
+    out: Tensor,
+    channels: u32,
+) {
+    if out.ty.shape.elements() == 0 {
+        return;
+    }
+    let [x, starts, out_starts, lengths] = [inputs[0], inputs[1], inputs[2], inputs[3]];
+    let ConvWindow { kernel: taps, stride, dilation, padding } = window;
+    let args = UnfoldArgs { x, starts, out_starts, lengths, out, channels, kernel: taps, stride, dilation, padding };
+    at.launch(kernel, grid, args);
+}
+
+kernel_args! {
+    /// Arguments of `unfold` and `fold`.
+    struct UnfoldArgs<T: Real> {
+        x: in T,
+        starts: in u32,
+        out_starts: in u32,
+        lengths: in i32,
+        out: out T,
+        channels: u32,
+        kernel: u32,
+        stride: u32,
+        dilation: u32,
+        padding: u32,
     }
 }
 
 struct Windows<T>(std::marker::PhantomData<T>);
 
 impl<T: Real> Windows<T> {
-    /// In, starts of rows, starts of output rows, lengths, out, channels, window.
-    const PARAMS: &'static [Param] = &[
-        Param::In(T::DTYPE),
-        Param::In(DType::U32),
-        Param::In(DType::U32),
-        Param::In(DType::I32),
-        Param::Out(T::DTYPE),
-        Param::U32,
-        Param::U32,
-        Param::U32,
-        Param::U32,
-        Param::U32,
-    ];
-
     const UNFOLD: Kernel = Kernel {
         name: named_for!(T, "unfold"),
         source: on_cuda::<T>(&SOURCE),
-        params: Self::PARAMS,
+        params: UnfoldArgs::params::<T>(),
         host: &unfold::<T>,
     };
 
-    const FOLD: Kernel =
-        Kernel { name: named_for!(T, "fold"), source: on_cuda::<T>(&SOURCE), params: Self::PARAMS, host: &fold::<T> };
+    const FOLD: Kernel = Kernel {
+        name: named_for!(T, "fold"),
+        source: on_cuda::<T>(&SOURCE),
+        params: UnfoldArgs::params::<T>(),
+        host: &fold::<T>,
+    };
 }
 
+pub(super) static KERNELS: &[&Kernel] =
+    &[&Windows::<f32>::UNFOLD, &Windows::<f32>::FOLD, &Windows::<bf16>::UNFOLD, &Windows::<bf16>::FOLD];
+
 fn unfold<T: Real>(args: &mut HostArgs<'_>) {
-    let (x, starts, out_starts) = (args.read::<T>(0), args.read::<u32>(1), args.read::<u32>(2));
-    let (lengths, channels, window) = (args.read::<i32>(3), args.u32(5) as usize, ConvWindow::of_args(args, 6));
+    let UnfoldArgs { x, starts, out_starts, lengths, out, channels, kernel, stride, dilation, padding } =
+        UnfoldArgs::host::<T>(args);
+    let (window, channels) = (ConvWindow { kernel, stride, dilation, padding }, channels as usize);
     let width = window.kernel as usize * channels;
     let frames = frames_of_a_piece(width);
-    let workers = args.workers();
-    workers.each_chunk(args.write::<T>(4), frames * width, |chunk, out| {
+    args.workers().each_chunk(out, frames * width, |chunk, out| {
         let mut out = out.chunks_exact_mut(width);
         for run in row_parts(out_starts, chunk * frames..chunk * frames + out.len()) {
             let length = filled_of(starts, lengths, run.row);
@@ -173,12 +202,12 @@ fn one_window<T: Real>(row: &[T], t: usize, window: ConvWindow, out: &mut [T]) {
 }
 
 fn fold<T: Real>(args: &mut HostArgs<'_>) {
-    let (x, starts, out_starts) = (args.read::<T>(0), args.read::<u32>(1), args.read::<u32>(2));
-    let (lengths, channels, window) = (args.read::<i32>(3), args.u32(5) as usize, ConvWindow::of_args(args, 6));
+    let UnfoldArgs { x, starts, out_starts, lengths, out, channels, kernel, stride, dilation, padding } =
+        UnfoldArgs::host::<T>(args);
+    let (window, channels) = (ConvWindow { kernel, stride, dilation, padding }, channels as usize);
     let width = window.kernel as usize * channels;
     let frames = frames_of_a_piece(width);
-    let workers = args.workers();
-    workers.each_chunk(args.write::<T>(4), frames * channels, |chunk, out| {
+    args.workers().each_chunk(out, frames * channels, |chunk, out| {
         let mut parts = Vec::with_capacity(window.kernel as usize);
         let mut out = out.chunks_exact_mut(channels);
         for run in row_parts(starts, chunk * frames..chunk * frames + out.len()) {
@@ -248,6 +277,8 @@ impl Graph {
 
 #[cfg(test)]
 mod tests {
+    use tandem_device::DType;
+
     use super::*;
     use crate::testing::{GradientCheck, check_gradients, run};
 

@@ -3,6 +3,7 @@
 use tandem_device::host::{self, Matrix, gemm_into};
 use tandem_device::{Element, HostArgs};
 
+use super::kernels::{AttentionDeltaArgs, AttentionGradientArgs};
 use super::{Heads, QUERIES_PER_TILE, to_acc};
 use crate::ops::frames::{cut, filled};
 use crate::ops::norm::dot;
@@ -28,10 +29,10 @@ struct Tile<F> {
 
 /// delta = rowsum(dO * O) of each head. The values of padding are meaningless and never read.
 pub(super) fn delta<T: Real>(args: &mut HostArgs<'_>) {
-    let (head_dim, out, dout) = (args.u32(1) as usize, args.read::<T>(2), args.read::<T>(3));
+    let AttentionDeltaArgs { head_dim, out, dout, delta, .. } = AttentionDeltaArgs::host::<T>(args);
+    let head_dim = head_dim as usize;
     let rows_per_chunk = (DELTA_CHUNK / head_dim).max(1);
-    let workers = args.workers();
-    workers.each_chunk(args.write::<T::Acc>(4), rows_per_chunk, |chunk, delta| {
+    args.workers().each_chunk(delta, rows_per_chunk, |chunk, delta| {
         let first = chunk * rows_per_chunk;
         let elements = first * head_dim..(first + delta.len()) * head_dim;
         let (out_buffer, dout_buffer) = (&mut Vec::new(), &mut Vec::new());
@@ -42,16 +43,14 @@ pub(super) fn delta<T: Real>(args: &mut HostArgs<'_>) {
 }
 
 pub(super) fn host<T: Real<Acc: host::GemmFloat>>(args: &mut HostArgs<'_>) {
-    let (batch, heads) = (args.u32(0) as usize, Heads::of(args));
+    let AttentionGradientArgs { batch, heads, head_dim, causal, qkv, starts, lengths, lse, delta, dout, dqkv } =
+        AttentionGradientArgs::host::<T>(args);
+    let (starts, heads) = (&starts[..=batch as usize], Heads::new(heads, head_dim, causal));
     let (columns, width) = (heads.columns(), heads.width());
-    let (starts, lengths) = (&args.read::<u32>(5)[..=batch], args.read::<i32>(6));
-    let (qkv, dout) = (args.read::<T>(4), args.read::<T>(9));
-    let (lse, delta) = (args.read::<T::Acc>(7), args.read::<T::Acc>(8));
-    let workers = args.workers();
-    let out = cut(args.write::<T>(10), starts.windows(2).map(|ends| (ends[1] - ends[0]) as usize * columns));
-    workers.each_part(out, |row, out| {
-        let (first, valid) = (starts[row] as usize, filled(lengths[row], out.len() / columns));
-        out.fill(T::store(T::Acc::zero()));
+    let dqkv = cut(dqkv, starts.windows(2).map(|ends| (ends[1] - ends[0]) as usize * columns));
+    args.workers().each_part(dqkv, |row, dqkv| {
+        let (first, valid) = (starts[row] as usize, filled(lengths[row], dqkv.len() / columns));
+        dqkv.fill(T::store(T::Acc::zero()));
         let (qkv_buffer, dout_buffer) = (&mut Vec::new(), &mut Vec::new());
         let row = Row {
             qkv: to_acc(&qkv[first * columns..][..valid * columns], qkv_buffer),
@@ -60,7 +59,7 @@ pub(super) fn host<T: Real<Acc: host::GemmFloat>>(args: &mut HostArgs<'_>) {
             dout: to_acc(&dout[first * width..][..valid * width], dout_buffer),
             valid,
         };
-        accumulate_in_acc(&mut out[..valid * columns], |out| row.gradient_into(heads, out));
+        accumulate_in_acc(&mut dqkv[..valid * columns], |dqkv| row.gradient_into(heads, dqkv));
     });
 }
 

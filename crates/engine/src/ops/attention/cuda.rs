@@ -5,10 +5,10 @@ use std::io::Write as _;
 
 use bytemuck::Pod;
 use half::bf16;
-use tandem_device::{Arena, ArenaSpec, Arg, Block, DType, Device, LoadedKernel, Machine, SimSpec, Stream};
+use tandem_device::{Arena, ArenaSpec, Block, DType, Device, Machine, SimSpec, Stream, View};
 use tandem_events::Role;
 
-use super::kernels::{self, Blocks};
+use super::kernels::{self, AttentionArgs, AttentionDeltaArgs, AttentionGradientArgs, Blocks};
 use crate::random::normal_at;
 use crate::rows::Rows;
 
@@ -99,22 +99,8 @@ impl Harness {
         }
     }
 
-    fn arg(&self, tensor: usize, dtype: DType) -> Arg<'_> {
-        let view = self.tensors[tensor].part(0, self.case.bytes()[tensor]);
-        if tensor < OUT { Arg::In(view, dtype) } else { Arg::Out(view, dtype) }
-    }
-
-    fn read_arg(&self, tensor: usize, dtype: DType) -> Arg<'_> {
-        Arg::In(self.tensors[tensor].part(0, self.case.bytes()[tensor]), dtype)
-    }
-
-    fn launch(&self, blocks: Blocks, loaded: &LoadedKernel, tensors: &[Arg<'_>]) {
-        let case = &self.case;
-        let numbers = [case.rows.count(), case.heads, case.head_dim, u32::from(case.causal)].map(Arg::U32);
-        let inputs = [(QKV, case.dtype), (STARTS, DType::U32), (LENGTHS, DType::I32)];
-        let inputs = inputs.map(|(tensor, dtype)| self.arg(tensor, dtype));
-        let args: Vec<Arg<'_>> = numbers.iter().chain(&inputs).chain(tensors).copied().collect();
-        self.stream.launch(loaded, blocks.grid(case.heads, &case.rows), &args).unwrap();
+    fn view(&self, tensor: usize) -> View<'_> {
+        self.tensors[tensor].part(0, self.case.bytes()[tensor])
     }
 
     /// Runs each of the three kernels `times` times. Returns the mean time of each, in microseconds.
@@ -126,18 +112,34 @@ impl Harness {
         let (delta, delta_grid) = kernels::delta(dtype, count).unwrap();
         let load = |kernel| self.device.load(kernel).unwrap();
         let loaded = [load(forward.kernel), load(delta), load(backward.kernel)];
+        let (batch, heads, causal) = (self.case.rows.count(), self.case.heads, u32::from(self.case.causal));
+        let [qkv, dout, starts, lengths, out, lse, delta, dqkv] =
+            [QKV, DOUT, STARTS, LENGTHS, OUT, LSE, DELTA, DQKV].map(|tensor| self.view(tensor));
+        let grid = |blocks: Blocks| blocks.grid(heads, &self.case.rows);
         let work: [&dyn Fn(); 3] = [
-            &|| self.launch(forward, &loaded[0], &[self.arg(OUT, dtype), self.arg(LSE, DType::F32)]),
             &|| {
-                let numbers = [Arg::U64(count), Arg::U32(head_dim)];
-                let (out, dout) = (self.read_arg(OUT, dtype), self.arg(DOUT, dtype));
-                let tensors = [out, dout, self.arg(DELTA, DType::F32)];
-                self.stream.launch(&loaded[1], delta_grid, &[&numbers[..], &tensors].concat()).unwrap();
+                let args = AttentionArgs { batch, heads, head_dim, causal, qkv, starts, lengths, out, lse };
+                self.stream.launch(&loaded[0], grid(forward), args).unwrap();
             },
             &|| {
-                let floats = [LSE, DELTA].map(|tensor| self.read_arg(tensor, DType::F32));
-                let last = [self.arg(DOUT, dtype), self.arg(DQKV, dtype)];
-                self.launch(backward, &loaded[2], &[floats, last].concat());
+                let args = AttentionDeltaArgs { count, head_dim, out, dout, delta };
+                self.stream.launch(&loaded[1], delta_grid, args).unwrap();
+            },
+            &|| {
+                let args = AttentionGradientArgs {
+                    batch,
+                    heads,
+                    head_dim,
+                    causal,
+                    qkv,
+                    starts,
+                    lengths,
+                    lse,
+                    delta,
+                    dout,
+                    dqkv,
+                };
+                self.stream.launch(&loaded[2], grid(backward), args).unwrap();
             },
         ];
         work.map(|work| self.time(times, work))

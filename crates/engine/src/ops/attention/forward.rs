@@ -3,19 +3,20 @@
 use tandem_device::HostArgs;
 use tandem_device::host::{self, Matrix, gemm_into};
 
+use super::kernels::AttentionArgs;
 use super::{Heads, QUERIES_PER_TILE, to_acc};
 use crate::ops::frames::{Stretch, cut, filled, stretches};
 use crate::ops::softmax::exponentials;
 use crate::real::{Float, Real};
 
 pub(super) fn host<T: Real<Acc: host::GemmFloat>>(args: &mut HostArgs<'_>) {
-    let (batch, heads) = (args.u32(0) as usize, Heads::of(args));
-    let (qkv, lengths) = (args.read::<T>(4), args.read::<i32>(6));
-    let tiles = stretches(&args.read::<u32>(5)[..=batch], QUERIES_PER_TILE);
-    let workers = args.workers();
-    let out = cut(args.write::<T>(7), tiles.iter().map(|tile| tile.count * heads.width()));
-    let lse = cut(args.write::<T::Acc>(8), tiles.iter().map(|tile| tile.count * heads.count));
-    workers.each_part(out.into_iter().zip(lse).collect(), |i, (out, lse)| {
+    let AttentionArgs { batch, heads, head_dim, causal, qkv, starts, lengths, out, lse } =
+        AttentionArgs::host::<T>(args);
+    let heads = Heads::new(heads, head_dim, causal);
+    let tiles = stretches(&starts[..=batch as usize], QUERIES_PER_TILE);
+    let out = cut(out, tiles.iter().map(|tile| tile.count * heads.width()));
+    let lse = cut(lse, tiles.iter().map(|tile| tile.count * heads.count));
+    args.workers().each_part(out.into_iter().zip(lse).collect(), |i, (out, lse)| {
         let tile: Stretch = tiles[i];
         let valid = filled(lengths[tile.row], tile.row_frames);
         let queries = valid.saturating_sub(tile.first).min(tile.count);

@@ -4,11 +4,11 @@
 //! compiles only the one it uses (2 to 5 s). Everything else runs on CUDA cores in f32. All share the same host kernels.
 
 use half::bf16;
-use tandem_device::{DType, Element, Grid, Kernel, Param, Source, host};
+use tandem_device::{DType, Grid, Kernel, Source, host, kernel_args};
 
 use super::{backward, forward};
 use crate::error::EngineError;
-use crate::ops::NOT_ON_CUDA;
+use crate::ops::on_cuda;
 use crate::real::Real;
 use crate::rows::Rows;
 use crate::{for_real, named_for};
@@ -159,62 +159,90 @@ tiles!(TILES_64, SOURCE_64, 64, forward 2 x 64, backward 2 x 32, 32);
 tiles!(TILES_96, SOURCE_96, 96, forward 2 x 64, backward 1 x 64, 64);
 tiles!(TILES_128, SOURCE_128, 128, forward 2 x 32, backward 1 x 64, 64);
 
+kernel_args! {
+    /// Arguments of `attention`.
+    pub(super) struct AttentionArgs<T: Real> {
+        batch: u32,
+        heads: u32,
+        head_dim: u32,
+        causal: u32,
+        qkv: in T,
+        starts: in u32,
+        lengths: in i32,
+        out: out T,
+        lse: out T::Acc,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `attention_gradient`.
+    pub(super) struct AttentionGradientArgs<T: Real> {
+        batch: u32,
+        heads: u32,
+        head_dim: u32,
+        causal: u32,
+        qkv: in T,
+        starts: in u32,
+        lengths: in i32,
+        lse: in T::Acc,
+        delta: in T::Acc,
+        dout: in T,
+        dqkv: out T,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `attention_delta`. `count` is frames · heads.
+    pub(super) struct AttentionDeltaArgs<T: Real> {
+        count: u64,
+        head_dim: u32,
+        out: in T,
+        dout: in T,
+        delta: out T::Acc,
+    }
+}
+
 struct Simt<T>(std::marker::PhantomData<T>);
 
 impl<T: Real<Acc: host::GemmFloat>> Simt<T> {
-    const ACC: DType = <T::Acc as Element>::DTYPE;
-    const SOURCE: &'static Source = if Self::ON_CUDA { &SIMT } else { &NOT_ON_CUDA };
-    const ON_CUDA: bool = !matches!(T::DTYPE, DType::F64);
-
     const FORWARD: Kernel = Kernel {
         name: named_for!(T, "attention"),
-        source: Self::SOURCE,
-        params: &[
-            Param::U32,            // batch
-            Param::U32,            // heads
-            Param::U32,            // head_dim
-            Param::U32,            // causal
-            Param::In(T::DTYPE),   // qkv
-            Param::In(DType::U32), // row starts
-            Param::In(DType::I32), // lengths
-            Param::Out(T::DTYPE),  // out
-            Param::Out(Self::ACC), // lse
-        ],
+        source: on_cuda::<T>(&SIMT),
+        params: AttentionArgs::params::<T>(),
         host: &forward::host::<T>,
     };
 
     const BACKWARD: Kernel = Kernel {
         name: named_for!(T, "attention_gradient"),
-        source: Self::SOURCE,
-        params: &[
-            Param::U32,            // batch
-            Param::U32,            // heads
-            Param::U32,            // head_dim
-            Param::U32,            // causal
-            Param::In(T::DTYPE),   // qkv
-            Param::In(DType::U32), // row starts
-            Param::In(DType::I32), // lengths
-            Param::In(Self::ACC),  // lse
-            Param::In(Self::ACC),  // delta
-            Param::In(T::DTYPE),   // dout
-            Param::Out(T::DTYPE),  // dqkv
-        ],
+        source: on_cuda::<T>(&SIMT),
+        params: AttentionGradientArgs::params::<T>(),
         host: &backward::host::<T>,
     };
 
     const DELTA: Kernel = Kernel {
         name: named_for!(T, "attention_delta"),
-        source: if Self::ON_CUDA { &DELTA } else { &NOT_ON_CUDA },
-        params: &[
-            Param::U64,            // frames · heads
-            Param::U32,            // head_dim
-            Param::In(T::DTYPE),   // out
-            Param::In(T::DTYPE),   // dout
-            Param::Out(Self::ACC), // delta
-        ],
+        source: on_cuda::<T>(&DELTA),
+        params: AttentionDeltaArgs::params::<T>(),
         host: &backward::delta::<T>,
     };
 }
+
+pub(crate) static KERNELS: &[&Kernel] = &[
+    &Simt::<f32>::FORWARD,
+    &Simt::<f32>::BACKWARD,
+    &Simt::<f32>::DELTA,
+    &Simt::<bf16>::FORWARD,
+    &Simt::<bf16>::BACKWARD,
+    &Simt::<bf16>::DELTA,
+    &TILES_32.forward,
+    &TILES_32.backward,
+    &TILES_64.forward,
+    &TILES_64.backward,
+    &TILES_96.forward,
+    &TILES_96.backward,
+    &TILES_128.forward,
+    &TILES_128.backward,
+];
 
 #[cfg(test)]
 mod tests {

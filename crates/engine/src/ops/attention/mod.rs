@@ -9,14 +9,14 @@ mod backward;
 mod forward;
 mod kernels;
 
-use tandem_device::{Element, HostArgs};
+use tandem_device::Element;
 
-use self::kernels::Blocks;
-pub(super) use self::kernels::{DELTA, SIMT, SOURCE_32, SOURCE_64, SOURCE_96, SOURCE_128};
+use self::kernels::{AttentionArgs, AttentionDeltaArgs, AttentionGradientArgs};
+pub(super) use self::kernels::{DELTA, KERNELS, SIMT, SOURCE_32, SOURCE_64, SOURCE_96, SOURCE_128};
 use super::frames::{check_frames, check_lengths};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower, Tensor};
+use crate::lower::{Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::real::{Float, Real};
 use crate::rows::Rows;
@@ -64,10 +64,16 @@ impl Op for Attention {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let (inputs, outputs) = (at.inputs, at.outputs);
-        let args = inputs.iter().map(Tensor::read).chain(outputs.iter().map(Tensor::write));
-        let qkv = inputs[0].ty;
-        self.launch(at, kernels::forward(qkv.dtype, self.head_dim(qkv))?, args);
+        let &[qkv, starts, lengths] = at.inputs else { unreachable!("attention takes three inputs") };
+        let (out, lse) = (at.outputs[0], at.outputs[1]);
+        if self.rows.total() == 0 {
+            return Ok(());
+        }
+        let (batch, heads, head_dim) = (self.rows.count(), self.heads, self.head_dim(qkv.ty));
+        let blocks = kernels::forward(qkv.ty.dtype, head_dim)?;
+        let causal = self.causal.into();
+        let args = AttentionArgs { batch, heads, head_dim, causal, qkv, starts, lengths, out, lse };
+        at.launch(blocks.kernel, blocks.grid(heads, &self.rows), args);
         Ok(())
     }
 }
@@ -90,16 +96,18 @@ impl Op for AttentionBackward {
             unreachable!("attention gradient takes six inputs")
         };
         let (delta, dqkv) = (Tensor { ty: lse.ty, ..at.scratch[0] }, at.outputs[0]);
+        let Attention { heads, causal, rows } = &self.0;
         let (head_dim, count) = (self.0.head_dim(qkv.ty), delta.ty.shape.elements());
         if dqkv.ty.shape.elements() == 0 {
             return Ok(());
         }
         let (kernel, grid) = kernels::delta(qkv.ty.dtype, count)?;
-        let numbers = [LaunchArg::U64(count), LaunchArg::U32(head_dim)];
-        let tensors = [out.read(), dout.read(), delta.write()];
-        at.launch(kernel, grid, numbers.into_iter().chain(tensors).collect());
-        let args = [qkv, starts, lengths, lse, delta, dout].map(|tensor| tensor.read());
-        self.0.launch(at, kernels::backward(qkv.ty.dtype, head_dim)?, args.into_iter().chain([dqkv.write()]));
+        at.launch(kernel, grid, AttentionDeltaArgs { count, head_dim, out, dout, delta });
+        let blocks = kernels::backward(qkv.ty.dtype, head_dim)?;
+        let (batch, heads, causal) = (rows.count(), *heads, u32::from(*causal));
+        let args =
+            AttentionGradientArgs { batch, heads, head_dim, causal, qkv, starts, lengths, lse, delta, dout, dqkv };
+        at.launch(blocks.kernel, blocks.grid(heads, rows), args);
         Ok(())
     }
 }
@@ -108,15 +116,6 @@ impl Attention {
     /// Columns of a head.
     fn head_dim(&self, qkv: TensorType) -> u32 {
         qkv.shape.last() / (3 * self.heads)
-    }
-
-    fn launch(&self, at: &mut Lower<'_>, blocks: Blocks, tensors: impl Iterator<Item = LaunchArg>) {
-        if self.rows.total() == 0 {
-            return;
-        }
-        let numbers = [self.rows.count(), self.heads, self.head_dim(at.inputs[0].ty), u32::from(self.causal)];
-        let args = numbers.into_iter().map(LaunchArg::U32).chain(tensors).collect();
-        at.launch(blocks.kernel, blocks.grid(self.heads, &self.rows), args);
     }
 }
 
@@ -129,8 +128,8 @@ struct Heads {
 }
 
 impl Heads {
-    fn of(args: &HostArgs<'_>) -> Heads {
-        Heads { count: args.u32(1) as usize, head_dim: args.u32(2) as usize, causal: args.u32(3) != 0 }
+    fn new(count: u32, head_dim: u32, causal: u32) -> Heads {
+        Heads { count: count as usize, head_dim: head_dim as usize, causal: causal != 0 }
     }
 
     /// Columns of q alone.

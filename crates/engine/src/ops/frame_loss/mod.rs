@@ -13,9 +13,8 @@ use std::marker::PhantomData;
 use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
 
 use super::frames::{frames_of_a_piece, row_parts};
-use super::reduce::{Sums, combining};
+use super::reduce;
 use crate::error::EngineError;
-use crate::for_real;
 use crate::graph::{Graph, Value};
 use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
@@ -175,11 +174,8 @@ pub(super) fn pieces(x: &TensorType) -> u32 {
 
 /// Adds the sums of the pieces in order.
 pub(super) fn combine(at: &mut Lower<'_>, partial: Tensor, sum: Tensor) -> Result<(), EngineError> {
-    let kernel = for_real!("loss", sum.ty.dtype, T => &Sums::<T>::COMBINE);
-    let pieces = partial.ty.shape.last();
-    let args = vec![partial.read(), sum.write(), LaunchArg::U32(pieces), LaunchArg::U32(1), LaunchArg::U32(0)];
-    at.launch(kernel, combining(1), args);
-    Ok(())
+    let column = TensorType::new(partial.ty.dtype, &[partial.ty.shape.last(), 1]);
+    reduce::combine(at, Tensor { ty: column, ..partial }, sum, false)
 }
 
 /// Output, found, target, row starts, lengths, rows, columns.

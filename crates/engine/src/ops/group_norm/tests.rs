@@ -1,3 +1,5 @@
+use tandem_device::DType;
+
 use super::*;
 use crate::random::normal_at;
 use crate::testing::{GradientCheck, check_gradients, run};
