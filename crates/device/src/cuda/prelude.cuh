@@ -52,7 +52,7 @@ __device__ inline u32 bf16_pair(f32 first, f32 second) {
 
 // Vectorised access: N adjacent elements as floats, 16 bytes at a time (8 for four bf16). `from` and `to` are aligned to
 // that.
-template <u32 N> __device__ inline void load_wide(const f32* from, f32 (&x)[N]) {
+template <u32 N> __device__ inline void load_vec(const f32* from, f32 (&x)[N]) {
     static_assert(N % 4 == 0, "a multiple of 16 bytes");
 #pragma unroll
     for (u32 i = 0; i < N; i += 4) {
@@ -60,7 +60,7 @@ template <u32 N> __device__ inline void load_wide(const f32* from, f32 (&x)[N]) 
         x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
     }
 }
-template <u32 N> __device__ inline void load_wide(const bf16* from, f32 (&x)[N]) {
+template <u32 N> __device__ inline void load_vec(const bf16* from, f32 (&x)[N]) {
     static_assert(N == 4 || N % 8 == 0, "8 bytes, or a multiple of 16 bytes");
     u32 pairs[N / 2];
     if constexpr (N == 4) {
@@ -79,14 +79,14 @@ template <u32 N> __device__ inline void load_wide(const bf16* from, f32 (&x)[N])
         x[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000u);
     }
 }
-template <u32 N> __device__ inline void store_wide(f32* to, const f32 (&x)[N]) {
+template <u32 N> __device__ inline void store_vec(f32* to, const f32 (&x)[N]) {
     static_assert(N % 4 == 0, "a multiple of 16 bytes");
 #pragma unroll
     for (u32 i = 0; i < N; i += 4) {
         *reinterpret_cast<float4*>(to + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
     }
 }
-template <u32 N> __device__ inline void store_wide(bf16* to, const f32 (&x)[N]) {
+template <u32 N> __device__ inline void store_vec(bf16* to, const f32 (&x)[N]) {
     static_assert(N == 4 || N % 8 == 0, "8 bytes, or a multiple of 16 bytes");
     u32 pairs[N / 2];
 #pragma unroll

@@ -7,11 +7,11 @@ template <typename T, u32 WIDE> __device__ inline void add(T* __restrict__ sum, 
         done = n / WIDE * WIDE;
         for (u64 i = first * WIDE; i < done; i += stride * WIDE) {
             f32 a[WIDE], b[WIDE];
-            load_wide(sum + i, a);
-            load_wide(part + i, b);
+            load_vec(sum + i, a);
+            load_vec(part + i, b);
 #pragma unroll
             for (u32 j = 0; j < WIDE; j++) a[j] += b[j];
-            store_wide(sum + i, a);
+            store_vec(sum + i, a);
         }
     }
     for (u64 i = done + first; i < n; i += stride) sum[i] = T((f32)sum[i] + (f32)part[i]);

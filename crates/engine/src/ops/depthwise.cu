@@ -41,7 +41,7 @@ __device__ inline void write(const f32 (&sum)[FRAMES][N], u32 first, u32 frames,
 
 template <u32 N, typename T>
 __device__ inline void forward(const T* x, const T* weight, const T* bias, Row row, Row out_row, u32 length, T* out,
-                               u32 channels, Window window) {
+                               u32 channels, ConvWindow window) {
     u32 out_length = window.output_length(length);
     each_group<N>(out_row.frames, channels, [&](u32 first, u32 channel) {
         f32 sum[FRAMES][N], start[N];
@@ -50,7 +50,9 @@ __device__ inline void forward(const T* x, const T* weight, const T* bias, Row r
         for (u32 f = 0; f < FRAMES; f++)
 #pragma unroll
             for (u32 n = 0; n < N; n++) sum[f][n] = start[n];
-        auto at = [&](u32 f, u32 tap) { return first + f < out_length ? window.read(first + f, tap) : 0xffffffffu; };
+        auto at = [&](u32 f, u32 tap) {
+            return first + f < out_length ? window.input_frame(first + f, tap) : 0xffffffffu;
+        };
         weigh(sum, x + (u64)row.start * channels, weight, channels, channel, window.kernel, length, at);
         write(sum, first, out_row.frames, out + (u64)out_row.start * channels + channel, channels);
     });
@@ -58,11 +60,13 @@ __device__ inline void forward(const T* x, const T* weight, const T* bias, Row r
 
 template <u32 N, typename T>
 __device__ inline void of_frames(const T* gradient, const T* weight, Row row, Row out_row, u32 length, T* out,
-                                 u32 channels, Window window) {
+                                 u32 channels, ConvWindow window) {
     u32 out_length = window.output_length(length);
     each_group<N>(row.frames, channels, [&](u32 first, u32 channel) {
         f32 sum[FRAMES][N] = {};
-        auto at = [&](u32 f, u32 tap) { return first + f < length ? window.reader(first + f, tap) : 0xffffffffu; };
+        auto at = [&](u32 f, u32 tap) {
+            return first + f < length ? window.output_frame(first + f, tap) : 0xffffffffu;
+        };
         weigh(sum, gradient + (u64)out_row.start * channels, weight, channels, channel, window.kernel, out_length, at);
         write(sum, first, row.frames, out + (u64)row.start * channels + channel, channels);
     });
@@ -72,7 +76,7 @@ __device__ inline void of_frames(const T* gradient, const T* weight, Row row, Ro
 // taps, whose sums stay in registers.
 template <typename T>
 __device__ inline void share(const T* gradient, const T* x, const u32* starts, const u32* out_starts,
-                             const i32* lengths, f32* shares, u32 channels, Window window, u32 rows) {
+                             const i32* lengths, f32* shares, u32 channels, ConvWindow window, u32 rows) {
     constexpr u32 TAPS = 8, LANES = 8;
     // Of each frame of the share: its place in its row, where that row begins in x, and how much of it is filled.
     __shared__ u32 places[FRAMES_OF_A_SHARE], begins[FRAMES_OF_A_SHARE], fills[FRAMES_OF_A_SHARE];
@@ -95,7 +99,7 @@ __device__ inline void share(const T* gradient, const T* x, const u32* starts, c
             f32 g = (f32)gradient[(u64)(first + f) * channels + channel];
 #pragma unroll
             for (u32 j = 0; j < TAPS; j++) {
-                u32 frame = window.read(places[f], tap + j);
+                u32 frame = window.input_frame(places[f], tap + j);
                 if (tap + j < window.kernel && frame < length)
                     sum[j] += g * (f32)x[(u64)(begins[f] + frame) * channels + channel];
             }
@@ -116,7 +120,7 @@ __device__ inline void share(const T* gradient, const T* x, const u32* starts, c
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
         depthwise_##T(const T* x, const T* weight, const T* bias, const u32* starts, const u32* out_starts,           \
                       const i32* lengths, T* out, u32 channels, u32 kernel, u32 stride, u32 dilation, u32 padding) {  \
-        Window window = {kernel, stride, dilation, padding};                                                          \
+        ConvWindow window = {kernel, stride, dilation, padding};                                                      \
         Row row(starts, blockIdx.y), out_row(out_starts, blockIdx.y);                                                 \
         u32 length = filled(lengths[blockIdx.y], row.frames);                                                         \
         if (channels % WIDTH<T> == 0) {                                                                               \
@@ -129,7 +133,7 @@ __device__ inline void share(const T* gradient, const T* x, const u32* starts, c
         depthwise_of_frames_##T(const T* gradient, const T* weight, const u32* starts, const u32* out_starts,         \
                                 const i32* lengths, T* out, u32 channels, u32 kernel, u32 stride, u32 dilation,       \
                                 u32 padding) {                                                                        \
-        Window window = {kernel, stride, dilation, padding};                                                          \
+        ConvWindow window = {kernel, stride, dilation, padding};                                                      \
         Row row(starts, blockIdx.y), out_row(out_starts, blockIdx.y);                                                 \
         u32 length = filled(lengths[blockIdx.y], row.frames);                                                         \
         if (channels % WIDTH<T> == 0) {                                                                               \
@@ -142,7 +146,7 @@ __device__ inline void share(const T* gradient, const T* x, const u32* starts, c
         depthwise_shares_##T(const T* gradient, const T* x, const u32* starts, const u32* out_starts,                 \
                              const i32* lengths, f32* shares, u32 channels, u32 kernel, u32 stride, u32 dilation,     \
                              u32 padding, u32 rows) {                                                                 \
-        Window window = {kernel, stride, dilation, padding};                                                          \
+        ConvWindow window = {kernel, stride, dilation, padding};                                                      \
         share<T>(gradient, x, starts, out_starts, lengths, shares, channels, window, rows);                           \
     }
 
@@ -150,10 +154,10 @@ KERNELS(f32)
 KERNELS(bf16)
 
 // The sum of all shares [taps, channels], as [channels, taps]. A block for 32 of their elements.
-extern "C" __global__ void __launch_bounds__(PIECE_THREADS)
+extern "C" __global__ void __launch_bounds__(PARTIAL_THREADS)
     depthwise_combine_f32(const f32* shares, f32* out, u32 count, u32 channels, u32 taps, u32 adds) {
     u32 at = blockIdx.x * 32 + threadIdx.x % 32, of_a_share = channels * taps;
-    f32 sum = sum_pieces(shares + blockIdx.x * 32, count, of_a_share, at < of_a_share);
+    f32 sum = sum_partials(shares + blockIdx.x * 32, count, of_a_share, at < of_a_share);
     if (threadIdx.x < 32 && at < of_a_share) {
         u32 tap = at / channels;
         f32* to = out + (u64)(at - tap * channels) * taps + tap;

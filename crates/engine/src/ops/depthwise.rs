@@ -18,7 +18,7 @@ pub(super) static SOURCE: Source = Source {
     file: "engine/depthwise.cu",
     text: concat!(
         include_str!("frames.cuh"),
-        include_str!("pieces.cuh"),
+        include_str!("partial_sums.cuh"),
         include_str!("window.cuh"),
         include_str!("depthwise.cu")
     ),

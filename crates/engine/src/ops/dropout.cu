@@ -1,7 +1,7 @@
 // Dropout: a thread draws for 16 bytes of a row.
 
 template <typename T>
-__device__ inline void drop(T* out, const T* x, RowDraws draws, Row row, u32 columns, u32 below) {
+__device__ inline void drop(T* out, const T* x, RowRng rng, Row row, u32 columns, u32 below) {
     constexpr u32 N = WIDTH<T>;
     // 2^32 over the number of words that are not below.
     f32 scale = below == 0 ? 1.f : 4294967296.f / (f32)(0u - below);
@@ -15,7 +15,7 @@ __device__ inline void drop(T* out, const T* x, RowDraws draws, Row row, u32 col
         take(x + at, v);
 #pragma unroll
         for (u32 n = 0; n < N; n += 4) {
-            Words words = draws.words((u32)((at + n) / 4));
+            Words words = rng.words((u32)((at + n) / 4));
 #pragma unroll
             for (u32 k = 0; k < 4; k++) v[n + k] *= factor(words.at[k]);
         }
@@ -24,27 +24,27 @@ __device__ inline void drop(T* out, const T* x, RowDraws draws, Row row, u32 col
     auto part = [&](u64 at, u32 count) {
 #pragma unroll
         for (u32 n = 0; n < N; n += 4) {
-            Words words = draws.words((u32)((at + n) / 4));
+            Words words = rng.words((u32)((at + n) / 4));
 #pragma unroll
             for (u32 k = 0; k < 4; k++)
                 if (n + k < count) out[at + n + k] = T((f32)x[at + n + k] * factor(words.at[k]));
         }
     };
-    each_run<N>(elements, begin % N == 0, whole, part);
+    each_vector<N>(elements, begin % N == 0, whole, part);
 }
 
 #define KERNELS(T)                                                                                                    \
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
         dropout_##T(T* out, const u32* seed, const u32* step, const u32* utterances, const u32* starts, u32 draw,     \
                     u32, u32 columns, u32 below, const T* x) {                                                        \
-        RowDraws draws(seed, step, utterances, draw, blockIdx.y);                                                     \
-        drop<T>(out, x, draws, Row(starts, blockIdx.y), columns, below);                                              \
+        RowRng rng(seed, step, utterances, draw, blockIdx.y);                                                         \
+        drop<T>(out, x, rng, Row(starts, blockIdx.y), columns, below);                                                \
     }                                                                                                                 \
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
         dropout_in_place_##T(T* out, const u32* seed, const u32* step, const u32* utterances, const u32* starts,      \
                              u32 draw, u32, u32 columns, u32 below) {                                                 \
-        RowDraws draws(seed, step, utterances, draw, blockIdx.y);                                                     \
-        drop<T>(out, out, draws, Row(starts, blockIdx.y), columns, below);                                            \
+        RowRng rng(seed, step, utterances, draw, blockIdx.y);                                                         \
+        drop<T>(out, out, rng, Row(starts, blockIdx.y), columns, below);                                              \
     }
 
 KERNELS(f32)

@@ -271,7 +271,7 @@ mod tests {
         let error = g.dropout(x, 1.0, &draws).unwrap_err().to_string();
         assert_eq!(error, "dropout: drops a share from 0 to less than 1, not 1; the operands are F32[4, 3]");
         let error = g.dropout(x, 0.5, &draws).unwrap_err().to_string();
-        assert_eq!(error, "dropout: the rows of its draws have 5 frames; the operands are F32[4, 3]");
+        assert_eq!(error, "dropout: its RNG keys are for rows of 5 frames; the operands are F32[4, 3]");
         assert_eq!(g.dropout(x, 0.0, &draws).unwrap(), x);
     }
 }

@@ -8,14 +8,14 @@ template <u32 N, typename T> __device__ inline void take(const T* from, f32 (&x)
     if constexpr (N == 1) {
         x[0] = (f32)*from;
     } else {
-        load_wide(from, x);
+        load_vec(from, x);
     }
 }
 template <u32 N, typename T> __device__ inline void give(T* to, const f32 (&x)[N]) {
     if constexpr (N == 1) {
         *to = T(x[0]);
     } else {
-        store_wide(to, x);
+        store_vec(to, x);
     }
 }
 template <u32 N, typename T> __device__ inline void copy(const T* from, T* to) {

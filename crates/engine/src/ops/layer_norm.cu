@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(32 * SUM_LANES)
     bool stores = column == 0 && mine < both, is_gain = mine < columns;
     f32* to = is_gain ? dgain + mine : dbias + (mine - columns);
     f32 previous = stores && (is_gain ? accumulate_dgain : accumulate_dbias) ? *to : 0.f;
-    f32 sum = at < both ? sum_of_pieces(partial + at, both, row, blocks, SUM_LANES) : 0.f;
+    f32 sum = at < both ? sum_strided(partial + at, both, row, blocks, SUM_LANES) : 0.f;
     sums[row][column] = sum;
     __syncthreads();
     sum = warp_sum(sums[column][row]);

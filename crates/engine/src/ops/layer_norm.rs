@@ -21,7 +21,7 @@ pub(super) static SOURCE: Source = Source {
     file: "engine/layer_norm.cu",
     text: concat!(
         include_str!("frames.cuh"),
-        include_str!("pieces.cuh"),
+        include_str!("partial_sums.cuh"),
         include_str!("norm.cuh"),
         include_str!("layer_norm.cu")
     ),

@@ -12,7 +12,7 @@ __device__ inline void normals(Words words, f32 (&out)[4]) {
     }
 }
 
-template <typename T> __device__ inline void fill(T* out, RowDraws rng, Row row, u32 columns) {
+template <typename T> __device__ inline void fill(T* out, RowRng rng, Row row, u32 columns) {
     constexpr u32 N = WIDTH<T>;
     u64 begin = (u64)row.start * columns, elements = (u64)row.frames * columns;
     out += begin;
@@ -37,20 +37,20 @@ template <typename T> __device__ inline void fill(T* out, RowDraws rng, Row row,
                 if (n + k < count) out[at + n + k] = T(four[k]);
         }
     };
-    each_run<N>(elements, begin % N == 0, whole, part);
+    each_vector<N>(elements, begin % N == 0, whole, part);
 }
 
 template <typename T>
 __device__ inline void uniform(T* out, const u32* seed, const u32* step, const u32* utterances, u32 draw, u32 rows) {
     u32 row = (u32)thread_index();
-    if (row < rows) out[row] = T(unit(RowDraws(seed, step, utterances, draw, row).words(0).at[0]));
+    if (row < rows) out[row] = T(unit(RowRng(seed, step, utterances, draw, row).words(0).at[0]));
 }
 
 #define KERNELS(T)                                                                                                    \
     extern "C" __global__ void __launch_bounds__(256)                                                                 \
         noise_##T(T* out, const u32* seed, const u32* step, const u32* utterances, const u32* starts, u32 draw,       \
                   u32 rows, u32 columns) {                                                                            \
-        fill<T>(out, RowDraws(seed, step, utterances, draw, blockIdx.y), Row(starts, blockIdx.y), columns);           \
+        fill<T>(out, RowRng(seed, step, utterances, draw, blockIdx.y), Row(starts, blockIdx.y), columns);             \
     }                                                                                                                 \
     extern "C" __global__ void __launch_bounds__(32)                                                                  \
         uniform_##T(T* out, const u32* seed, const u32* step, const u32* utterances, const u32* starts, u32 draw,     \

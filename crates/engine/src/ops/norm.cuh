@@ -47,7 +47,7 @@ template <typename T, u32 CHANNELS, u32 LANES_PER_FRAME> struct FrameRegisters {
     }
 
     // A chunk as floats.
-    __device__ void get(u32 chunk, f32 (&x)[N]) const { load_wide(reinterpret_cast<const T*>(&chunks[chunk]), x); }
+    __device__ void get(u32 chunk, f32 (&x)[N]) const { load_vec(reinterpret_cast<const T*>(&chunks[chunk]), x); }
 
     // An optimisation barrier: the compiler recomputes values derived from the elements instead of holding them in
     // registers.
@@ -224,7 +224,7 @@ __device__ inline void store_partial_sums(const f32 (&dgain)[CHUNKS][N], const f
     for (u32 which = 0; which < 2; which++) {
         if (which) __syncthreads();
         Registers::each(columns, [&](u32 chunk, u32 i) {
-            store_wide(&shared[threadIdx.x / LANES<CHANNELS>][i], which ? dbias[chunk] : dgain[chunk]);
+            store_vec(&shared[threadIdx.x / LANES<CHANNELS>][i], which ? dbias[chunk] : dgain[chunk]);
         });
         __syncthreads();
 #pragma unroll 1

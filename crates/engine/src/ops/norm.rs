@@ -14,7 +14,7 @@ use crate::{for_real, named_for};
 
 pub(super) static SOURCE: Source = Source {
     file: "engine/norm.cu",
-    text: concat!(include_str!("frames.cuh"), include_str!("pieces.cuh"), include_str!("norm.cu")),
+    text: concat!(include_str!("frames.cuh"), include_str!("partial_sums.cuh"), include_str!("norm.cu")),
 };
 
 /// ε in rstd = 1/√(variance + ε), as in PyTorch.

@@ -26,7 +26,7 @@ __device__ inline void add_rows(const T* __restrict__ from, u32 rows, u32 column
 #pragma unroll
         for (u32 i = 0; i < LOADS_IN_FLIGHT; i++) {
             f32 row[N];
-            load_wide(reinterpret_cast<const T*>(&loaded[i]), row);
+            load_vec(reinterpret_cast<const T*>(&loaded[i]), row);
 #pragma unroll
             for (u32 j = 0; j < N; j++) sums[j] += row[j];
         }
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(COMBINE_THREADS)
     const u32 mine = blockIdx.x * across + warp;
     const bool stores = lane == 0 && warp < across && mine < columns;
     f32 previous = accumulate && stores ? sums[mine] : 0.f;
-    f32 sum = column < columns ? sum_of_pieces(partial + column, columns, y, chunks, down) : 0.f;
+    f32 sum = column < columns ? sum_strided(partial + column, columns, y, chunks, down) : 0.f;
     shared[y * (across + 1) + x] = sum;
     __syncthreads();
     if (warp >= across) return;
@@ -117,7 +117,7 @@ __device__ inline f32 partial_row_sum(const T* __restrict__ row, u32 columns, u3
 #pragma unroll 4
         for (u32 k = 0; k < count; k++) {
             f32 x[N];
-            load_wide(row + (u64)(lane + k * lanes) * N, x);
+            load_vec(row + (u64)(lane + k * lanes) * N, x);
 #pragma unroll
             for (u32 j = 0; j < N; j++) sums[j] += x[j];
         }

@@ -15,7 +15,7 @@ use crate::{for_real, named_for};
 
 /// The CUDA source of the sums.
 pub(super) static SOURCE: Source =
-    Source { file: "engine/reduce.cu", text: concat!(include_str!("pieces.cuh"), include_str!("reduce.cu")) };
+    Source { file: "engine/reduce.cu", text: concat!(include_str!("partial_sums.cuh"), include_str!("reduce.cu")) };
 
 /// Rows per chunk, least and most. On a card, a thread block reads 128 rows per iteration.
 const ROWS_PER_CHUNK: [u32; 2] = [128, 512];

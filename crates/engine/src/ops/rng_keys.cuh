@@ -23,10 +23,10 @@ __device__ inline Words philox(u32 key_a, u32 key_b, Words counter) {
 }
 
 // The random numbers of one row in one op; `draw` is the number of the op.
-struct RowDraws {
+struct RowRng {
     u32 key_a, key_b, utterance, draw, step;
 
-    __device__ RowDraws(const u32* seed, const u32* step, const u32* utterances, u32 draw, u32 row)
+    __device__ RowRng(const u32* seed, const u32* step, const u32* utterances, u32 draw, u32 row)
         : key_a(seed[0]), key_b(seed[1]), utterance(utterances[row]), draw(draw), step(step[0]) {}
 
     // The words of elements 4 i to 4 i + 3 of the row.
@@ -39,7 +39,7 @@ __device__ inline f32 unit(u32 word) { return ((f32)(word >> 9) + 0.5f) * (1.f /
 // Calls whole(element) for vectors of N elements of a row, and part(element, count) at the end of the row, or throughout if
 // the row is not aligned to 16 bytes: with odd columns a row begins anywhere.
 template <u32 N, typename F, typename G>
-__device__ inline void each_run(u64 elements, bool aligned, F whole, G part) {
+__device__ inline void each_vector(u64 elements, bool aligned, F whole, G part) {
     for (u64 at = thread_index() * N; at < elements; at += thread_count() * N) {
         if (aligned && at + N <= elements) {
             whole(at);

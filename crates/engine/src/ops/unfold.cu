@@ -2,10 +2,10 @@
 // windows overlap.
 
 template <u32 N, typename T>
-__device__ inline void unfold(const T* x, Row row, Row out_row, u32 length, T* out, u32 channels, Window window) {
+__device__ inline void unfold(const T* x, Row row, Row out_row, u32 length, T* out, u32 channels, ConvWindow window) {
     u32 width = window.kernel * channels, out_length = window.output_length(length);
     each_element<N>(out_row.frames, width, [&](u32 t, u32 i) {
-        u32 tap = i / channels, frame = window.read(t, tap);
+        u32 tap = i / channels, frame = window.input_frame(t, tap);
         T* to = out + (u64)(out_row.start + t) * width + i;
         bool in_bounds = t < out_length && frame < length;
         if (in_bounds) copy<N>(x + (u64)(row.start + frame) * channels + (i - tap * channels), to); else clear<N>(to);
@@ -13,12 +13,12 @@ __device__ inline void unfold(const T* x, Row row, Row out_row, u32 length, T* o
 }
 
 template <u32 N, typename T>
-__device__ inline void fold(const T* x, Row row, Row out_row, u32 length, T* out, u32 channels, Window window) {
+__device__ inline void fold(const T* x, Row row, Row out_row, u32 length, T* out, u32 channels, ConvWindow window) {
     u32 width = window.kernel * channels, out_length = window.output_length(length);
     each_element<N>(row.frames, channels, [&](u32 frame, u32 channel) {
         f32 sum[N] = {};
         for (u32 tap = 0; tap < window.kernel && frame < length; tap++) {
-            u32 t = window.reader(frame, tap);
+            u32 t = window.output_frame(frame, tap);
             if (t >= out_length) continue;
             f32 v[N];
             take(x + (u64)(out_row.start + t) * width + tap * channels + channel, v);
@@ -31,7 +31,7 @@ __device__ inline void fold(const T* x, Row row, Row out_row, u32 length, T* out
 
 template <typename T>
 __device__ inline void unfold_row(const T* x, const u32* starts, const u32* out_starts, const i32* lengths, T* out,
-                                  u32 channels, Window window) {
+                                  u32 channels, ConvWindow window) {
     Row row(starts, blockIdx.y), out_row(out_starts, blockIdx.y);
     u32 length = filled(lengths[blockIdx.y], row.frames);
     if (channels % WIDTH<T> == 0) {
@@ -43,7 +43,7 @@ __device__ inline void unfold_row(const T* x, const u32* starts, const u32* out_
 
 template <typename T>
 __device__ inline void fold_row(const T* x, const u32* starts, const u32* out_starts, const i32* lengths, T* out,
-                                u32 channels, Window window) {
+                                u32 channels, ConvWindow window) {
     Row row(starts, blockIdx.y), out_row(out_starts, blockIdx.y);
     u32 length = filled(lengths[blockIdx.y], row.frames);
     if (channels % WIDTH<T> == 0) {

@@ -1,6 +1,6 @@
 // The window of a convolution over the frames of a row, as in window.rs.
 
-struct Window {
+struct ConvWindow {
     u32 kernel, stride, dilation, padding;
 
     // The number of output frames of `length` input frames.
@@ -11,10 +11,10 @@ struct Window {
 
     // The input frame that a tap of output frame t reads. In the padding before the first frame it wraps around to a huge
     // number, past any length.
-    __device__ u32 read(u32 t, u32 tap) const { return t * stride + tap * dilation - padding; }
+    __device__ u32 input_frame(u32 t, u32 tap) const { return t * stride + tap * dilation - padding; }
 
     // The output frame that reads `frame` with a tap; 0xffffffff if there is none.
-    __device__ u32 reader(u32 frame, u32 tap) const {
+    __device__ u32 output_frame(u32 frame, u32 tap) const {
         u32 at = frame + padding, offset = tap * dilation;
         if (at < offset) return 0xffffffffu;
         u32 shifted = at - offset;

@@ -17,11 +17,11 @@ __device__ inline void update(const f32* __restrict__ given, const f32* __restri
     const factors at = *reinterpret_cast<const factors*>(given);
     if (!(at.proceeds > 0.0f)) return;
     f32 g[4], p[4], m[4], v[4], mean[4];
-    load_wide(gradients + i, g);
-    load_wide(parameters + i, p);
-    load_wide(first + i, m);
-    load_wide(second + i, v);
-    if constexpr (AVERAGE) load_wide(average + i, mean);
+    load_vec(gradients + i, g);
+    load_vec(parameters + i, p);
+    load_vec(first + i, m);
+    load_vec(second + i, v);
+    if constexpr (AVERAGE) load_vec(average + i, mean);
     const f32 decay = i < decaying ? at.decay : 0.0f;
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
@@ -32,11 +32,11 @@ __device__ inline void update(const f32* __restrict__ given, const f32* __restri
         p[j] = p[j] - (decay * p[j] + at.step * m[j] / size);
         if constexpr (AVERAGE) mean[j] = at.average * mean[j] + (1.0f - at.average) * p[j];
     }
-    store_wide(parameters + i, p);
-    store_wide(first + i, m);
-    store_wide(second + i, v);
-    if constexpr (AVERAGE) store_wide(average + i, mean);
-    if constexpr (COPY) store_wide(copy + i, p);
+    store_vec(parameters + i, p);
+    store_vec(first + i, m);
+    store_vec(second + i, v);
+    if constexpr (AVERAGE) store_vec(average + i, mean);
+    if constexpr (COPY) store_vec(copy + i, p);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

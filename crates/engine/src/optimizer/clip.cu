@@ -15,7 +15,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll 8
         for (u32 round = 0; round < rounds; round++) {
             f32 here[4];
-            load_wide(x + begin + (round * THREADS + threadIdx.x) * 4, here);
+            load_vec(x + begin + (round * THREADS + threadIdx.x) * 4, here);
 #pragma unroll
             for (u32 j = 0; j < 4; j++) lanes[j] += here[j] * here[j];
         }

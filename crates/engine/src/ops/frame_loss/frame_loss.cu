@@ -38,8 +38,8 @@ __device__ inline void sum_terms(f32* __restrict__ partial, const T* __restrict_
         filled_frames filled(starts, lengths, rows, min_of(first + i / columns, frames - 1));
         for (; i < n; i += FORWARD_THREADS * WIDE) {
             f32 a[WIDE], b[WIDE];
-            load_wide(found + i, a);
-            load_wide(target + i, b);
+            load_vec(found + i, a);
+            load_vec(target + i, b);
             // What padding holds may be no number: it is passed over, not multiplied.
             const bool counts = filled.has(first + i / columns);
 #pragma unroll
@@ -67,13 +67,13 @@ __device__ inline void slopes(T* __restrict__ out, const T* __restrict__ found, 
     if (columns % WIDE == 0 && is_aligned(out) && is_aligned(found) && is_aligned(target)) {
         for (u64 i = thread_index() * WIDE; i < n; i += thread_count() * WIDE) {
             f32 a[WIDE], b[WIDE];
-            load_wide(found + i, a);
-            load_wide(target + i, b);
+            load_vec(found + i, a);
+            load_vec(target + i, b);
             const u32 frame = is_short ? (u32)i / columns : (u32)(i / columns);
             const bool counts = filled_frames(starts, lengths, rows, frame).has(frame);
 #pragma unroll
             for (u32 j = 0; j < WIDE; j++) a[j] = counts ? g * L::slope(a[j], b[j]) : 0.0f;
-            store_wide(out + i, a);
+            store_vec(out + i, a);
         }
         return;
     }

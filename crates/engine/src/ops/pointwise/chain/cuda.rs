@@ -81,7 +81,7 @@ impl Chain {
         let inputs: Vec<String> = (0..self.operands.len()).map(|i| format!("x{i}[j]")).collect();
         text.push_str("            f32 y[WIDE];\n#pragma unroll\n");
         let _ = writeln!(text, "            for (u32 j = 0; j < WIDE; j++) y[j] = element({});", inputs.join(", "));
-        text.push_str("            store_wide(out + i, y);\n        }\n    }\n");
+        text.push_str("            store_vec(out + i, y);\n        }\n    }\n");
     }
 
     /// What is left over: a few elements, or all of them.
@@ -115,7 +115,7 @@ impl Operand {
             Indexing::Repeated(run) => run.is_multiple_of(wide),
         };
         if self.is_moved_wide(wide) {
-            return format!("load_wide({from} + {index}, x{i});");
+            return format!("load_vec({from} + {index}, x{i});");
         }
         let index = if is_one { index } else { index_of(self.indexing, "(i + j)") };
         format!("for (u32 j = 0; j < WIDE; j++) x{i}[j] = (f32){from}[{index}];")
@@ -161,9 +161,9 @@ mod tests {
             assert_eq!(Operand { dtype: DType::F32, indexing }.wide_load(2, "in2", wide), expected);
         };
         let each = |index: &str| format!("for (u32 j = 0; j < WIDE; j++) x2[j] = (f32)in2[{index}];");
-        check(Indexing::Full, 4, "load_wide(in2 + i, x2);");
+        check(Indexing::Full, 4, "load_vec(in2 + i, x2);");
         check(Indexing::Periodic(1), 4, &each("0"));
-        check(Indexing::Periodic(12), 4, "load_wide(in2 + i % 12u, x2);");
+        check(Indexing::Periodic(12), 4, "load_vec(in2 + i % 12u, x2);");
         check(Indexing::Periodic(12), 8, &each("(i + j) % 12u"));
         check(Indexing::Repeated(16), 8, &each("i / 16u"));
         check(Indexing::Repeated(6), 4, &each("(i + j) / 6u"));
