@@ -90,7 +90,7 @@ impl Breakdown {
 /// What the kernels of attention are called, one way and back.
 const ATTENTION: &str = "attention";
 const ATTENTION_GRADIENT: &str = "attention_gradient";
-const ATTENTION_LEVELS: &str = "attention_levels";
+const ATTENTION_DELTA: &str = "attention_delta";
 /// Kernels that read what they write.
 const IN_PLACE: [&str; 2] = ["adamw", "add_into"];
 
@@ -138,7 +138,7 @@ fn flops_of(step: &Launch, size: &StepSize) -> Option<f64> {
     let one_gemm = batch * length * (length + 1.0) * width;
     match step {
         Launch::Gemm { gemm, .. } => Some(gemm.flops()),
-        other if other.name().starts_with(ATTENTION_LEVELS) => None,
+        other if other.name().starts_with(ATTENTION_DELTA) => None,
         other if other.name().starts_with(ATTENTION_GRADIENT) => Some(5.0 * one_gemm),
         other if other.name().starts_with(ATTENTION) => Some(2.0 * one_gemm),
         _ => None,
