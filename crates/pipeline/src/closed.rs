@@ -1,10 +1,10 @@
-//! The one way in which links and rings end.
+//! How a ring ends.
 
-/// The other side is gone, or somebody closed it: nothing more will go through. Not a failure but the end; what to do
-/// next is to let go of one's own end and return.
+/// The other end was dropped, or the ring was closed: nothing more will go through. This is the end of the stream, not
+/// a failure: drop your own end and return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name} is closed")]
 pub struct Closed {
-    /// Which link or ring.
+    /// The ring's name.
     pub name: &'static str,
 }

@@ -1,47 +1,47 @@
-//! Threads that end together.
+//! A group of threads that stop together.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{StopFlag, Worker, WorkerError};
 
-/// Workers under one name and one stop flag. Whoever lets go of a crew, by [`join`](Crew::join) or by dropping it,
-/// waits until every one of its threads has ended.
+/// Workers with a common name and stop flag. Both [`join`](Crew::join) and dropping a crew wait until every thread has
+/// ended.
 ///
-/// A panic in one of them stops the others: half a crew would wait for the missing one. Work that may panic and should
-/// not end the crew is caught inside the body.
+/// A panic in one thread stops the others, which would otherwise wait for it forever. A body whose panics should not
+/// stop the crew must catch them.
 pub struct Crew<T = ()> {
     name: String,
-    orders: Arc<Orders>,
+    shared: Arc<Shared>,
     workers: Vec<Worker<T>>,
 }
 
-/// What the members of a crew have in common.
-struct Orders {
+/// The state that the threads of a crew share.
+struct Shared {
     stop: StopFlag,
-    told: Mutex<Told>,
+    state: Mutex<State>,
 }
 
 #[derive(Default)]
-struct Told {
-    /// What else is to be done when the crew is stopped.
+struct State {
+    /// Called when the crew is stopped.
     on_stop: Vec<Box<dyn FnOnce() + Send>>,
     /// The thread that panicked first.
     first_panic: Option<String>,
 }
 
 impl<T: Send + 'static> Crew<T> {
-    /// Starts a thread named `{crew}-{name}` that runs `body`, which is told to stop as that of a [`Worker`] is; the
-    /// flag is the whole crew's. On a crew that was stopped it is up from the start.
+    /// Starts a thread named `{crew}-{name}` that runs `body`. `body` gets the crew's stop flag and must check it as
+    /// that of a [`Worker`] does. On a stopped crew the flag is raised from the start.
     ///
-    /// Fails when the system has no thread left to give; the others go on.
+    /// Fails when the system cannot start another thread; the other threads continue.
     pub fn spawn<F>(&mut self, name: impl AsRef<str>, body: F) -> Result<(), WorkerError>
     where
         F: FnOnce(&StopFlag) -> T + Send + 'static,
     {
         let name = format!("{}-{}", self.name, name.as_ref());
-        let alarm = Alarm { orders: Arc::clone(&self.orders), name: name.clone() };
-        let worker = Worker::spawn_with(name, self.orders.stop.clone(), move |stop| {
-            let _alarm = alarm;
+        let on_panic = StopOnPanic { shared: Arc::clone(&self.shared), name: name.clone() };
+        let worker = Worker::spawn_with(name, self.shared.stop.clone(), move |stop| {
+            let _on_panic = on_panic;
             body(stop)
         })?;
         self.workers.push(worker);
@@ -50,42 +50,42 @@ impl<T: Send + 'static> Crew<T> {
 }
 
 impl<T> Crew<T> {
-    /// A crew without members.
+    /// A crew without threads.
     pub fn new(name: impl Into<String>) -> Self {
-        let orders = Orders { stop: StopFlag::new(), told: Mutex::default() };
-        Self { name: name.into(), orders: Arc::new(orders), workers: Vec::new() }
+        let shared = Shared { stop: StopFlag::new(), state: Mutex::default() };
+        Self { name: name.into(), shared: Arc::new(shared), workers: Vec::new() }
     }
 
-    /// The crew's name, with which its threads' names begin.
+    /// The crew's name, the prefix of its threads' names.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How many threads were started.
+    /// The number of threads that were started.
     pub fn len(&self) -> usize {
         self.workers.len()
     }
 
-    /// Whether none was.
+    /// Whether no thread was started.
     pub fn is_empty(&self) -> bool {
         self.workers.is_empty()
     }
 
-    /// Has `end` called once when the crew is stopped, by whatever way, after the flag went up; at once when it has
-    /// been stopped already.
+    /// Registers `callback` to be called once when the crew is stopped for any reason, after the flag was raised. If the
+    /// crew has been stopped already, it is called at once.
     ///
-    /// The flag does not reach a thread that waits on a link or on a ring: closing them does, and this is the place to
-    /// say so. `end` must neither wait nor panic, and may run on any thread.
-    pub fn on_stop(&self, end: impl FnOnce() + Send + 'static) {
-        self.orders.lock().on_stop.push(Box::new(end));
-        if self.orders.stop.is_raised() {
-            self.orders.stop();
+    /// The flag does not wake a thread that waits on a ring; closing the ring does. Register that here. `callback` must
+    /// neither wait nor panic, and may run on any thread.
+    pub fn on_stop(&self, callback: impl FnOnce() + Send + 'static) {
+        self.shared.lock().on_stop.push(Box::new(callback));
+        if self.shared.stop.is_raised() {
+            self.shared.stop();
         }
     }
 
-    /// Tells every thread to stop. Does not wait for them.
+    /// Asks every thread to stop. Does not wait for them.
     pub fn stop(&self) {
-        self.orders.stop();
+        self.shared.stop();
     }
 
     /// Whether every body has returned or panicked, so that [`join`](Crew::join) will not wait.
@@ -93,62 +93,62 @@ impl<T> Crew<T> {
         self.workers.iter().all(Worker::is_finished)
     }
 
-    /// Waits for the threads to end by themselves and takes what they made, in the order they were started. To end
-    /// them early, [`stop`](Crew::stop) first.
+    /// Waits for the threads to return and takes their results, in the order they were started. To end them early,
+    /// [`stop`](Crew::stop) first.
     ///
     /// Fails with the panic that came first; even then every thread has ended.
     pub fn join(mut self) -> Result<Vec<T>, WorkerError> {
-        let mut made = Vec::with_capacity(self.workers.len());
+        let mut results = Vec::with_capacity(self.workers.len());
         let mut panics = Vec::new();
         for worker in self.workers.drain(..) {
             match worker.join() {
-                Ok(value) => made.push(value),
+                Ok(result) => results.push(result),
                 Err(panic) => panics.push(panic),
             }
         }
-        let first = self.orders.lock().first_panic.take();
+        let first = self.shared.lock().first_panic.take();
         match panics.iter().position(|panic| Some(panic.thread()) == first.as_deref()) {
             Some(index) => Err(panics.swap_remove(index)),
-            // No alarm, no panic. If there ever were one, it would not be lost.
-            None => panics.into_iter().next().map_or(Ok(made), Err),
+            // `StopOnPanic` notes every panic, so there is none here. If there were one, it would not be lost.
+            None => panics.into_iter().next().map_or(Ok(results), Err),
         }
     }
 }
 
 impl<T> Drop for Crew<T> {
     fn drop(&mut self) {
-        // All are told before the first is waited for; each worker joins as it is dropped.
+        // Ask all threads to stop before joining the first; each worker joins as it is dropped.
         if !self.workers.is_empty() {
-            self.orders.stop();
+            self.shared.stop();
         }
     }
 }
 
-impl Orders {
+impl Shared {
     fn stop(&self) {
         self.stop.raise();
-        // Outside the lock: it is other people's code.
+        // Callbacks are the caller's code: they run outside the lock.
         let on_stop = std::mem::take(&mut self.lock().on_stop);
-        on_stop.into_iter().for_each(|end| end());
+        on_stop.into_iter().for_each(|callback| callback());
     }
 
-    fn lock(&self) -> MutexGuard<'_, Told> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing that can panic runs under this lock.
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Lies in every thread of a crew and goes off when the thread panics.
-struct Alarm {
-    orders: Arc<Orders>,
+/// A drop guard in every thread of a crew: stops the crew when the thread panics.
+struct StopOnPanic {
+    shared: Arc<Shared>,
     name: String,
 }
 
-impl Drop for Alarm {
+impl Drop for StopOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.orders.lock().first_panic.get_or_insert_with(|| std::mem::take(&mut self.name));
-            self.orders.stop();
+            self.shared.lock().first_panic.get_or_insert_with(|| std::mem::take(&mut self.name));
+            self.shared.stop();
         }
     }
 }
@@ -159,10 +159,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::link;
+    use crate::{RingSlot, ring};
 
     #[test]
-    fn a_crew_has_names_and_hands_over_what_was_made_in_order() {
+    fn a_crew_names_its_threads_and_returns_their_results_in_order() {
         let mut crew = Crew::new("load");
         for number in 0..3 {
             crew.spawn(number.to_string(), |_| std::thread::current().name().map(str::to_owned)).unwrap();
@@ -197,14 +197,14 @@ mod tests {
             crew.spawn(number.to_string(), body).unwrap();
         }
         drop(crew);
-        // Not `recv`: the threads must be over by now, not soon.
+        // Not `recv`: the threads must have ended by now, not soon.
         assert_eq!(end.try_iter().count(), 2);
     }
 
     #[test]
     fn the_first_panic_comes_out_and_stops_the_rest() {
         let mut crew = Crew::new("crew");
-        // Started first, joined first, and panics second: only after the flag is up.
+        // Started first, joined first, but panics second: only after the flag was raised.
         crew.spawn("late", |stop| {
             stop.wait_timeout(Duration::MAX);
             panic!("because of the other");
@@ -219,19 +219,19 @@ mod tests {
     }
 
     #[test]
-    fn stopping_reaches_a_thread_that_waits_on_a_link() {
-        // The test keeps a sender: without the closing, the thread would wait for it and `drop` for the thread.
-        let (sender, mut receiver) = link::<u8>("a-b", 8);
+    fn stopping_reaches_a_thread_that_waits_on_a_ring() {
+        // The filler stays alive: unless the ring is closed, the thread waits for it and `drop` for the thread.
+        let (filler, taker) = ring::<_, (), _>("a-b", [RingSlot { memory: (), written: (), freed: () }]);
         let mut crew = Crew::new("crew");
-        let handle = sender.handle();
+        let handle = filler.handle();
         crew.on_stop(move || handle.close());
-        crew.spawn("receiver", move |_| receiver.recv().is_none()).unwrap();
+        crew.spawn("taker", move |_| taker.take().is_none()).unwrap();
         drop(crew);
-        assert!(sender.reserve(1).is_err());
+        assert!(filler.take().is_err());
     }
 
     #[test]
-    fn what_is_to_be_done_at_the_stop_is_done_once_and_also_when_said_late() {
+    fn a_stop_callback_runs_once_also_when_registered_after_the_stop() {
         let (done, all) = sync_channel(4);
         let mut crew: Crew = Crew::new("crew");
         crew.spawn("idle", |_| ()).unwrap();

@@ -1,12 +1,12 @@
-//! How a thread is told to stop, also in the middle of a pause.
+//! The flag that asks a thread to stop, also in the middle of a pause.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A flag that is raised once and stays up. Clones are the same flag.
+/// A flag that is raised once and stays raised. Clones are the same flag.
 ///
-/// A pause in a worker is a [`wait_timeout`](StopFlag::wait_timeout) on its flag and never a sleep, so that stopping
-/// costs no more than the work in hand.
+/// A worker pauses with [`wait_timeout`](StopFlag::wait_timeout) on its flag and never sleeps, so that stopping waits
+/// only for the current work item.
 #[derive(Clone, Debug, Default)]
 pub struct StopFlag {
     shared: Arc<Shared>,
@@ -19,7 +19,7 @@ struct Shared {
 }
 
 impl StopFlag {
-    /// A flag that is down.
+    /// A flag that is not raised.
     pub fn new() -> Self {
         Self::default()
     }
@@ -30,12 +30,12 @@ impl StopFlag {
         self.shared.changed.notify_all();
     }
 
-    /// Whether the flag is up.
+    /// Whether the flag is raised.
     pub fn is_raised(&self) -> bool {
         *self.lock()
     }
 
-    /// Pauses for `pause`, or until the flag goes up. True when it is up.
+    /// Pauses for `pause`, or until the flag is raised. True when it is raised.
     pub fn wait_timeout(&self, pause: Duration) -> bool {
         let waited = self.shared.changed.wait_timeout_while(self.lock(), pause, |raised| !*raised);
         let (raised, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -43,7 +43,7 @@ impl StopFlag {
     }
 
     fn lock(&self) -> MutexGuard<'_, bool> {
-        // A bool is never half written: whoever panicked while holding the lock left a good one behind.
+        // A bool is never half written: it is valid even if a thread panicked while holding the lock.
         self.shared.raised.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -53,12 +53,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_that_nobody_ends_runs_out() {
+    fn a_pause_without_a_stop_times_out() {
         assert!(!StopFlag::new().wait_timeout(Duration::from_millis(1)));
     }
 
     #[test]
-    fn a_raised_flag_ends_every_pause_and_stays_up() {
+    fn a_raised_flag_ends_every_pause_and_stays_raised() {
         let flag = StopFlag::new();
         flag.clone().raise();
         assert!(flag.is_raised());

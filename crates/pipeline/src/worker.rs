@@ -1,4 +1,4 @@
-//! A thread with a name and an owner. The only place in the workspace that starts one.
+//! A thread with a name and an owner. This is the only place in the workspace that starts threads.
 
 use std::any::Any;
 use std::io;
@@ -6,7 +6,7 @@ use std::thread::{Builder, JoinHandle};
 
 use crate::StopFlag;
 
-/// A thread could not be started, or did not end well.
+/// A thread could not be started, or panicked.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     /// The system would not start it: too many threads, or no memory for its stack.
@@ -18,12 +18,12 @@ pub enum WorkerError {
         source: io::Error,
     },
 
-    /// It panicked: a mistake in the program, not in the data.
+    /// It panicked: a bug in the program, not in the data.
     #[error("thread {name} panicked: {message}")]
     Panicked {
         /// The thread's name.
         name: String,
-        /// What it said.
+        /// The text of the panic.
         message: String,
     },
 }
@@ -37,24 +37,24 @@ impl WorkerError {
     }
 }
 
-/// How far work that nobody waits for steps back, from 0 to 19. At 10 a thread has a tenth of the weight of others.
-const NICENESS: i32 = 10;
+/// The niceness of background threads, from 0 to 19. At 10 the scheduler gives a thread a tenth of the weight of others.
+const BACKGROUND_NICENESS: i32 = 10;
 
-/// Holding one of these means that its thread may be running. Whoever lets go of it, by [`join`](Worker::join) or by
-/// dropping it, waits until the thread has ended: no thread outlives its owner.
+/// Holding one of these means that its thread may be running. Both [`join`](Worker::join) and dropping it wait until
+/// the thread has ended: no thread outlives its owner.
 #[derive(Debug)]
 pub struct Worker<T = ()> {
     name: String,
     stop: StopFlag,
-    /// Gone only while `join` or `drop` is waiting for it.
+    /// `None` only inside `join` and `drop`.
     thread: Option<JoinHandle<T>>,
 }
 
 impl<T: Send + 'static> Worker<T> {
     /// Starts a thread that runs `body`. What `body` returns comes out of [`join`](Worker::join).
     ///
-    /// `body` is told to stop through the flag it is given: it looks at it between two pieces of work, and pauses on
-    /// it. Linux shows the first 15 bytes of `name`. Fails when the system has no thread left to give.
+    /// `body` gets the stop flag: it must check the flag between work items and use it for pauses. Linux shows the
+    /// first 15 bytes of `name`. Fails when the system cannot start another thread.
     pub fn spawn<F>(name: impl Into<String>, body: F) -> Result<Self, WorkerError>
     where
         F: FnOnce(&StopFlag) -> T + Send + 'static,
@@ -62,25 +62,26 @@ impl<T: Send + 'static> Worker<T> {
         Self::spawn_with(name.into(), StopFlag::new(), body)
     }
 
-    /// The same for work that nobody waits for: where cores are few, it gets what the others leave, and a small share of
-    /// what they do not (about a tenth of a core).
+    /// [`spawn`](Worker::spawn) with a low scheduling priority, for work that is not urgent. When all cores are busy, the
+    /// thread still gets about a tenth of a core.
     pub fn spawn_behind<F>(name: impl Into<String>, body: F) -> Result<Self, WorkerError>
     where
         F: FnOnce(&StopFlag) -> T + Send + 'static,
     {
         Self::spawn(name, |stop| {
-            step_back();
+            lower_priority();
             body(stop)
         })
     }
 
-    /// The same with a flag that others may have too: raising it, dropping the worker included, stops them all.
+    /// [`spawn`](Worker::spawn) with a flag that other workers may share. Raising it, which dropping the worker does too,
+    /// stops them all.
     pub(crate) fn spawn_with<F>(name: String, stop: StopFlag, body: F) -> Result<Self, WorkerError>
     where
         F: FnOnce(&StopFlag) -> T + Send + 'static,
     {
-        let told = stop.clone();
-        let spawned = Builder::new().name(name.clone()).spawn(move || body(&told));
+        let flag = stop.clone();
+        let spawned = Builder::new().name(name.clone()).spawn(move || body(&flag));
         match spawned {
             Ok(thread) => Ok(Self { name, stop, thread: Some(thread) }),
             Err(source) => Err(WorkerError::Spawn { name, source }),
@@ -94,7 +95,7 @@ impl<T> Worker<T> {
         &self.name
     }
 
-    /// Tells the thread to stop. Does not wait for it.
+    /// Asks the thread to stop. Does not wait for it.
     pub fn stop(&self) {
         self.stop.raise();
     }
@@ -104,14 +105,14 @@ impl<T> Worker<T> {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits for the thread to end by itself and takes what it made. To end it early, [`stop`](Worker::stop) it first.
+    /// Waits for the thread to return and takes its result. To end it early, [`stop`](Worker::stop) it first.
     pub fn join(mut self) -> Result<T, WorkerError> {
         match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(made)) => Ok(made),
+            Some(Ok(result)) => Ok(result),
             Some(Err(panic)) => {
                 Err(WorkerError::Panicked { name: std::mem::take(&mut self.name), message: message_of(&*panic) })
             }
-            None => unreachable!("only join and drop take the thread, and both are the end of the worker"),
+            None => unreachable!("only join and drop take the thread, and both consume the worker"),
         }
     }
 }
@@ -120,18 +121,18 @@ impl<T> Drop for Worker<T> {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         self.stop.raise();
-        // Nobody is left to be told of a panic; the panic hook has printed it.
+        // A panic cannot be returned from a drop; the panic hook has printed it.
         let _ = thread.join();
     }
 }
 
-/// Of this thread alone: Linux counts niceness by thread. A system that does not let us is no failure.
-fn step_back() {
+/// Affects this thread alone: on Linux, niceness is per thread. The thread runs on even if the system refuses.
+fn lower_priority() {
     let now = rustix::process::getpriority_process(None).unwrap_or(0);
-    let _ = rustix::process::setpriority_process(None, now.max(NICENESS));
+    let _ = rustix::process::setpriority_process(None, now.max(BACKGROUND_NICENESS));
 }
 
-/// The text of a panic: `panic!` carries a `&str` or a `String`, `panic_any` whatever it likes.
+/// The text of a panic: `panic!` carries a `&str` or a `String`, `panic_any` any type.
 fn message_of(panic: &(dyn Any + Send)) -> String {
     if let Some(text) = panic.downcast_ref::<&str>() {
         (*text).to_owned()
@@ -150,18 +151,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_has_its_name_and_hands_over_what_it_made() {
+    fn a_worker_has_its_name_and_returns_its_result() {
         let worker = Worker::spawn("decode-3", |_| std::thread::current().name().map(str::to_owned)).unwrap();
         assert_eq!(worker.name(), "decode-3");
         assert_eq!(worker.join().unwrap().as_deref(), Some("decode-3"));
     }
 
     #[test]
-    fn work_that_nobody_waits_for_steps_back_alone() {
+    fn a_background_thread_lowers_only_its_own_priority() {
         let niceness = || rustix::process::getpriority_process(None).unwrap();
         let before = niceness();
-        let worker = Worker::spawn_behind("behind", move |_| niceness()).unwrap();
-        assert_eq!((worker.join().unwrap(), niceness()), (NICENESS.max(before), before));
+        let worker = Worker::spawn_behind("background", move |_| niceness()).unwrap();
+        assert_eq!((worker.join().unwrap(), niceness()), (BACKGROUND_NICENESS.max(before), before));
     }
 
     #[test]
@@ -180,20 +181,20 @@ mod tests {
             ended.send(()).unwrap();
         });
         drop(worker);
-        // Not `recv`: the thread must be over by now, not soon.
+        // Not `recv`: the thread must have ended by now, not soon.
         assert!(end.try_recv().is_ok());
     }
 
     #[test]
     fn joining_does_not_stop() {
-        let (go, told) = sync_channel::<()>(0);
+        let (send, received) = sync_channel::<()>(0);
         let worker = Worker::spawn("patient", move |stop| {
-            told.recv().unwrap();
+            received.recv().unwrap();
             stop.is_raised()
         })
         .unwrap();
         assert!(!worker.is_finished());
-        go.send(()).unwrap();
+        send.send(()).unwrap();
         assert!(!worker.join().unwrap());
     }
 
@@ -215,6 +216,6 @@ mod tests {
 
     #[test]
     fn dropping_a_worker_that_panicked_is_quiet() {
-        drop(Worker::<()>::spawn("gone", |_| panic!("unheard")).unwrap());
+        drop(Worker::<()>::spawn("gone", |_| panic!("ignored")).unwrap());
     }
 }

@@ -1,4 +1,4 @@
-//! What both ends of a ring see: where every slot is, and who waits for one.
+//! The state that both ends of a ring share: the state of every slot, and which end waits for one.
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -8,14 +8,14 @@ use super::RingSlot;
 use crate::Closed;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, ns_since, wait, wait_timeout};
 
-/// A slot changes hands by pointer, however large what stands for its memory is.
+/// A slot is passed by pointer, however large its memory handle is.
 type Boxed<M, F> = Box<RingSlot<M, F>>;
 
-/// A slot that is ready, and what the filler says about it.
+/// A ready slot with its payload.
 type Filled<M, P, F> = (Boxed<M, F>, P);
 
 /// The locked state of a ring.
-type Book<'a, M, P, F> = MutexGuard<'a, Places<M, P, F>>;
+type Locked<'a, M, P, F> = MutexGuard<'a, State<M, P, F>>;
 
 /// The two ends of a ring.
 #[derive(Clone, Copy)]
@@ -27,25 +27,24 @@ pub(super) enum End {
 pub(super) struct RingShared<M, P, F> {
     name: &'static str,
     slots: usize,
-    book: Mutex<Places<M, P, F>>,
+    state: Mutex<State<M, P, F>>,
     /// Fillers wait here.
-    home: Condvar,
+    slot_freed: Condvar,
     /// Takers wait here.
-    arrival: Condvar,
+    slot_ready: Condvar,
 }
 
-/// Every slot is in one of the lists or counted in `filling` or `leased`. The lists never grow past their first
-/// allocation.
-struct Places<M, P, F> {
-    /// Longest home first.
+/// Every slot is in one of the lists or counted in `filling` or `leased`. The lists never reallocate.
+struct State<M, P, F> {
+    /// Longest free first.
     free: VecDeque<Boxed<M, F>>,
     /// First published first.
     ready: VecDeque<Filled<M, P, F>>,
-    /// Kept and not dropped: its reader may still be at work.
+    /// Never dropped before the ring: a device may still be reading them.
     retired: Vec<Boxed<M, F>>,
-    /// With the filler.
+    /// Held by the filler.
     filling: usize,
-    /// With the taker.
+    /// Held by the taker.
     leased: usize,
     depth: usize,
     closed: bool,
@@ -59,36 +58,36 @@ struct Places<M, P, F> {
     taker_wait_ns: u64,
 }
 
-/// A look at a ring: where its slots are. Times are of waits that have ended.
+/// A reading of a ring: how many slots are in each state, and the counters. Times include only waits that have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingStats {
     /// The ring's name.
     pub name: &'static str,
-    /// All slots there are: free, filling, ready, leased and retired together.
+    /// All slots: free, filling, ready, leased and retired together.
     pub slots: usize,
-    /// At home.
+    /// Free to be filled.
     pub free: usize,
-    /// With the filler, from taking to publishing.
+    /// Held by the filler, from taking to publishing.
     pub filling: usize,
     /// Published and not yet taken.
     pub ready: usize,
-    /// With the taker, from taking to releasing.
+    /// Held by the taker, from taking to releasing.
     pub leased: usize,
-    /// Lost for good: let go of without a record of when their reader ends.
+    /// Never used again: dropped without a fence that says when their reader ends.
     pub retired: usize,
     /// How many may be in use at once.
     pub depth: usize,
     /// Slots published so far.
     pub published: u64,
-    /// Slots that were published and went home without having been leased.
+    /// Slots that were published and became free without having been leased.
     pub unread: u64,
-    /// What the filler waited for slots to come home.
+    /// Time the filler waited for free slots.
     pub filler_wait_ns: u64,
-    /// What the taker waited for slots to be ready.
+    /// Time the taker waited for ready slots.
     pub taker_wait_ns: u64,
 }
 
-impl<M, P, F> Places<M, P, F> {
+impl<M, P, F> State<M, P, F> {
     fn can_fill(&self) -> bool {
         !self.free.is_empty() && self.filling + self.ready.len() + self.leased < self.depth
     }
@@ -102,7 +101,7 @@ impl<M, P, F> Places<M, P, F> {
         self.filler_gone && self.taker_gone
     }
 
-    fn count_out(&mut self, end: End) {
+    fn uncount(&mut self, end: End) {
         match end {
             End::Filler => self.filling -= 1,
             End::Taker => self.leased -= 1,
@@ -114,14 +113,14 @@ impl<M, P, F> RingShared<M, P, F> {
     pub(super) fn new(name: &'static str, slots: impl IntoIterator<Item = RingSlot<M, F>>) -> Self {
         let free: VecDeque<_> = slots.into_iter().map(Box::new).collect();
         let slots = free.len();
-        let places = Places {
+        let state = State {
             free,
             ready: VecDeque::with_capacity(slots),
             retired: Vec::with_capacity(slots),
             filling: 0,
             leased: 0,
             depth: slots,
-            // Nobody must wait for a slot that cannot come.
+            // Without slots, both ends would wait forever.
             closed: slots == 0,
             filler_gone: false,
             taker_gone: false,
@@ -132,149 +131,149 @@ impl<M, P, F> RingShared<M, P, F> {
             filler_wait_ns: 0,
             taker_wait_ns: 0,
         };
-        Self { name, slots, book: Mutex::new(places), home: Condvar::new(), arrival: Condvar::new() }
+        Self { name, slots, state: Mutex::new(state), slot_freed: Condvar::new(), slot_ready: Condvar::new() }
     }
 
     pub(super) fn take_free(&self) -> Result<Boxed<M, F>, Closed> {
-        let mut book = lock(&self.book);
-        if !book.closed && !book.can_fill() {
-            book = self.wait_for_free(book);
+        let mut state = lock(&self.state);
+        if !state.closed && !state.can_fill() {
+            state = self.wait_for_free(state);
         }
-        // Open, and can fill: so there is one.
-        self.hand_out(book).and_then(|slot| slot.ok_or(self.closed()))
+        // Open, and can fill: so a slot is free.
+        self.hand_out(state).and_then(|slot| slot.ok_or(self.closed()))
     }
 
     pub(super) fn try_take_free(&self) -> Result<Option<Boxed<M, F>>, Closed> {
-        self.hand_out(lock(&self.book))
+        self.hand_out(lock(&self.state))
     }
 
     pub(super) fn publish(&self, slot: Boxed<M, F>, payload: P) {
-        let mut book = lock(&self.book);
-        if book.closed {
-            drop(book);
-            return self.come_home(slot, End::Filler);
+        let mut state = lock(&self.state);
+        if state.closed {
+            drop(state);
+            return self.give_back(slot, End::Filler);
         }
-        book.count_out(End::Filler);
-        book.published += 1;
-        book.ready.push_back((slot, payload));
-        self.wake(book);
+        state.uncount(End::Filler);
+        state.published += 1;
+        state.ready.push_back((slot, payload));
+        self.wake(state);
     }
 
     pub(super) fn take_ready(&self) -> Option<Filled<M, P, F>> {
-        let mut book = lock(&self.book);
-        if book.ready.is_empty() && !book.ended() {
-            book = self.wait_for_ready(book);
+        let mut state = lock(&self.state);
+        if state.ready.is_empty() && !state.ended() {
+            state = self.wait_for_ready(state);
         }
-        let taken = book.ready.pop_front()?;
-        book.leased += 1;
+        let taken = state.ready.pop_front()?;
+        state.leased += 1;
         Some(taken)
     }
 
     pub(super) fn try_take_ready(&self) -> Result<Option<Filled<M, P, F>>, Closed> {
-        let mut book = lock(&self.book);
-        if book.ready.is_empty() && book.ended() {
+        let mut state = lock(&self.state);
+        if state.ready.is_empty() && state.ended() {
             return Err(self.closed());
         }
-        let taken = book.ready.pop_front();
-        book.leased += usize::from(taken.is_some());
+        let taken = state.ready.pop_front();
+        state.leased += usize::from(taken.is_some());
         Ok(taken)
     }
 
     pub(super) fn wait_ready(&self, count: usize, timeout: Duration) -> usize {
         let start = Instant::now();
-        let mut book = lock(&self.book);
-        book.takers_waiting += 1;
-        while book.ready.len() < count.min(book.depth).min(self.slots - book.retired.len()) && !book.ended() {
+        let mut state = lock(&self.state);
+        state.takers_waiting += 1;
+        while state.ready.len() < count.min(state.depth).min(self.slots - state.retired.len()) && !state.ended() {
             let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {
                 break;
             }
-            book = wait_timeout(&self.arrival, book, left);
+            state = wait_timeout(&self.slot_ready, state, left);
         }
-        book.takers_waiting -= 1;
-        book.ready.len()
+        state.takers_waiting -= 1;
+        state.ready.len()
     }
 
-    /// A slot comes home from one of the ends. With both ends gone there is no home, and its memory is dropped.
-    pub(super) fn come_home(&self, slot: Boxed<M, F>, from: End) {
-        let mut book = lock(&self.book);
-        book.count_out(from);
-        if book.both_gone() {
-            drop(book);
+    /// Puts a slot from one of the ends into the free list. If both ends were dropped, its memory is dropped too.
+    pub(super) fn give_back(&self, slot: Boxed<M, F>, from: End) {
+        let mut state = lock(&self.state);
+        state.uncount(from);
+        if state.both_gone() {
+            drop(state);
             return drop(slot);
         }
-        book.free.push_back(slot);
-        self.wake(book);
+        state.free.push_back(slot);
+        self.wake(state);
     }
 
-    pub(super) fn come_home_unread(&self, slot: Boxed<M, F>) {
-        lock(&self.book).unread += 1;
-        self.come_home(slot, End::Taker);
+    pub(super) fn give_back_unread(&self, slot: Boxed<M, F>) {
+        lock(&self.state).unread += 1;
+        self.give_back(slot, End::Taker);
     }
 
     pub(super) fn retire(&self, slot: Boxed<M, F>) {
-        let mut book = lock(&self.book);
-        book.count_out(End::Taker);
-        if book.both_gone() {
-            drop(book);
+        let mut state = lock(&self.state);
+        state.uncount(End::Taker);
+        if state.both_gone() {
+            drop(state);
             return drop(slot);
         }
-        book.retired.push(slot);
-        // With the last slot the ring has ended: a filler would wait for ever.
-        book.closed |= book.retired.len() == self.slots;
-        self.wake(book);
+        state.retired.push(slot);
+        // Without usable slots the filler would wait forever: the ring ends.
+        state.closed |= state.retired.len() == self.slots;
+        self.wake(state);
     }
 
     pub(super) fn set_depth(&self, slots: usize) {
-        let mut book = lock(&self.book);
-        book.depth = slots.min(self.slots).max(1);
-        self.wake(book);
+        let mut state = lock(&self.state);
+        state.depth = slots.min(self.slots).max(1);
+        self.wake(state);
     }
 
     pub(super) fn close(&self) {
-        let mut book = lock(&self.book);
-        book.closed = true;
-        self.wake(book);
+        let mut state = lock(&self.state);
+        state.closed = true;
+        self.wake(state);
     }
 
-    /// One end is gone. Without a taker the ring is closed and what was ready goes home; with the second end goes all
-    /// memory that is home.
+    /// One end was dropped. Without a taker the ring is closed and ready slots become free. With the second end, all free
+    /// memory is dropped.
     pub(super) fn leave(&self, end: End) {
-        let mut book = lock(&self.book);
+        let mut state = lock(&self.state);
         let mut payloads = Vec::new();
         match end {
-            End::Filler => book.filler_gone = true,
+            End::Filler => state.filler_gone = true,
             End::Taker => {
-                book.taker_gone = true;
-                book.closed = true;
-                for (slot, payload) in take(&mut book.ready) {
-                    book.free.push_back(slot);
-                    book.unread += 1;
+                state.taker_gone = true;
+                state.closed = true;
+                for (slot, payload) in take(&mut state.ready) {
+                    state.free.push_back(slot);
+                    state.unread += 1;
                     payloads.push(payload);
                 }
             }
         }
-        let gone = book.both_gone().then(|| (take(&mut book.free), take(&mut book.retired)));
-        self.wake(book);
-        // Other people's destructors run outside the lock.
+        let gone = state.both_gone().then(|| (take(&mut state.free), take(&mut state.retired)));
+        self.wake(state);
+        // Destructors of the caller's types run outside the lock.
         drop((payloads, gone));
     }
 
     pub(super) fn stats(&self) -> RingStats {
-        let book = lock(&self.book);
+        let state = lock(&self.state);
         RingStats {
             name: self.name,
             slots: self.slots,
-            free: book.free.len(),
-            filling: book.filling,
-            ready: book.ready.len(),
-            leased: book.leased,
-            retired: book.retired.len(),
-            depth: book.depth,
-            published: book.published,
-            unread: book.unread,
-            filler_wait_ns: book.filler_wait_ns,
-            taker_wait_ns: book.taker_wait_ns,
+            free: state.free.len(),
+            filling: state.filling,
+            ready: state.ready.len(),
+            leased: state.leased,
+            retired: state.retired.len(),
+            depth: state.depth,
+            published: state.published,
+            unread: state.unread,
+            filler_wait_ns: state.filler_wait_ns,
+            taker_wait_ns: state.taker_wait_ns,
         }
     }
 
@@ -282,59 +281,59 @@ impl<M, P, F> RingShared<M, P, F> {
         Closed { name: self.name }
     }
 
-    fn hand_out(&self, mut book: Book<'_, M, P, F>) -> Result<Option<Boxed<M, F>>, Closed> {
-        if book.closed {
+    fn hand_out(&self, mut state: Locked<'_, M, P, F>) -> Result<Option<Boxed<M, F>>, Closed> {
+        if state.closed {
             return Err(self.closed());
         }
-        if !book.can_fill() {
+        if !state.can_fill() {
             return Ok(None);
         }
-        book.filling += 1;
-        Ok(book.free.pop_front())
+        state.filling += 1;
+        Ok(state.free.pop_front())
     }
 
-    fn wait_for_free<'a>(&self, mut book: Book<'a, M, P, F>) -> Book<'a, M, P, F> {
+    fn wait_for_free<'a>(&self, mut state: Locked<'a, M, P, F>) -> Locked<'a, M, P, F> {
         let start = Instant::now();
-        book.fillers_waiting += 1;
-        while !(book.closed || book.can_fill()) {
-            book = wait(&self.home, book);
+        state.fillers_waiting += 1;
+        while !(state.closed || state.can_fill()) {
+            state = wait(&self.slot_freed, state);
         }
-        book.fillers_waiting -= 1;
-        book.filler_wait_ns += ns_since(start);
-        book
+        state.fillers_waiting -= 1;
+        state.filler_wait_ns += ns_since(start);
+        state
     }
 
-    fn wait_for_ready<'a>(&self, mut book: Book<'a, M, P, F>) -> Book<'a, M, P, F> {
+    fn wait_for_ready<'a>(&self, mut state: Locked<'a, M, P, F>) -> Locked<'a, M, P, F> {
         let start = Instant::now();
-        book.takers_waiting += 1;
-        while book.ready.is_empty() && !book.ended() {
-            book = wait(&self.arrival, book);
+        state.takers_waiting += 1;
+        while state.ready.is_empty() && !state.ended() {
+            state = wait(&self.slot_ready, state);
         }
-        book.takers_waiting -= 1;
-        book.taker_wait_ns += ns_since(start);
-        book
+        state.takers_waiting -= 1;
+        state.taker_wait_ns += ns_since(start);
+        state
     }
 
-    /// The end of every change: unlocks, then wakes whoever may go on now. All of them, because a taker at the start
-    /// gate and one that takes wait in the same place.
-    fn wake(&self, book: Book<'_, M, P, F>) {
-        let fillers = book.fillers_waiting > 0 && (book.closed || book.can_fill());
-        let takers = book.takers_waiting > 0 && (book.ended() || !book.ready.is_empty());
-        drop(book);
+    /// Ends every change: unlocks, then wakes the threads that can continue. All of them, because `wait_ready` and
+    /// `take_ready` wait on the same condition variable.
+    fn wake(&self, state: Locked<'_, M, P, F>) {
+        let fillers = state.fillers_waiting > 0 && (state.closed || state.can_fill());
+        let takers = state.takers_waiting > 0 && (state.ended() || !state.ready.is_empty());
+        drop(state);
         if fillers {
-            self.home.notify_all();
+            self.slot_freed.notify_all();
         }
         if takers {
-            self.arrival.notify_all();
+            self.slot_ready.notify_all();
         }
     }
 }
 
-/// A look at a ring and the means to end it, for whoever supervises it. The types are forgotten, so that handles of
-/// different rings fit into one list; and it keeps no slot's memory alive.
+/// Reads a ring's counters and closes it, for a supervisor. The slot types are erased, so that handles of different rings
+/// fit into one list. It does not keep slot memory alive.
 #[derive(Clone)]
 pub struct RingHandle {
-    ring: std::sync::Arc<dyn Ends>,
+    ring: std::sync::Arc<dyn AnyRing>,
 }
 
 impl RingHandle {
@@ -347,13 +346,13 @@ impl RingHandle {
         Self { ring: std::sync::Arc::new(shared.clone()) }
     }
 
-    /// Ends the ring and wakes everybody who waits on it. Nothing more is filled; what is ready can still be taken, and
-    /// what is out still goes home.
+    /// Closes the ring and wakes every thread that waits on it. No more slots are filled; ready slots can still be taken,
+    /// and slots in use are still returned.
     pub fn close(&self) {
         self.ring.close();
     }
 
-    /// Where the slots are.
+    /// How many slots are in each state, and the counters.
     pub fn stats(&self) -> RingStats {
         self.ring.stats()
     }
@@ -364,13 +363,13 @@ impl RingHandle {
     }
 }
 
-trait Ends: Send + Sync {
+trait AnyRing: Send + Sync {
     fn close(&self);
     fn stats(&self) -> RingStats;
     fn wait_ready(&self, count: usize, timeout: Duration) -> usize;
 }
 
-impl<M: Send, P: Send, F: Send> Ends for Arc<RingShared<M, P, F>> {
+impl<M: Send, P: Send, F: Send> AnyRing for Arc<RingShared<M, P, F>> {
     fn close(&self) {
         RingShared::close(self);
     }

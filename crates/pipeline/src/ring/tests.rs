@@ -1,4 +1,4 @@
-//! What a ring promises, on one thread or with the other end plainly waiting.
+//! What a ring promises, on one thread or with the other end waiting.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use super::*;
 use crate::Worker;
 
-/// Memory that is a number; fences that are names.
+/// A ring whose memory is a number and whose fences are names.
 type Fill = Filler<usize, &'static str, &'static str>;
 type Take = Taker<usize, &'static str, &'static str>;
 
@@ -22,7 +22,7 @@ fn fail(_: &&'static str) -> Result<(), String> {
     Err("lost".to_owned())
 }
 
-/// Fills the next slot; tells which one it was.
+/// Fills the next slot; returns its number.
 fn fill(filler: &Fill, payload: &'static str) -> usize {
     let Ok(filling) = filler.take().unwrap().claim(ok);
     let slot = *filling.memory();
@@ -77,7 +77,7 @@ fn slots_are_taken_in_the_order_of_publishing() {
 }
 
 #[test]
-fn the_slot_that_has_been_home_longest_is_next() {
+fn the_slot_that_has_been_free_longest_is_next() {
     let (filler, taker) = numbered(3);
     assert_eq!(fill(&filler, "a"), 0);
     let Ok(()) = taker.take().unwrap().lease(ok).unwrap().release(ok);
@@ -85,22 +85,22 @@ fn the_slot_that_has_been_home_longest_is_next() {
 }
 
 #[test]
-fn what_is_let_go_of_in_mid_course_goes_home_or_is_retired() {
-    let check = |places_after: [usize; 5], unread: u64, let_go: fn(&Fill, &Take)| {
+fn a_slot_dropped_in_any_state_becomes_free_or_is_retired() {
+    let check = |places_after: [usize; 5], unread: u64, drop_it: fn(&Fill, &Take)| {
         let (filler, taker) = numbered(2);
-        let_go(&filler, &taker);
+        drop_it(&filler, &taker);
         assert_eq!((places(taker.stats()), taker.stats().unread), (places_after, unread));
     };
-    let home = [2, 0, 0, 0, 0];
-    check(home, 0, |filler, _| drop(filler.take().unwrap()));
-    check(home, 0, |filler, _| assert!(filler.take().unwrap().claim(fail).is_err()));
-    check(home, 0, |filler, _| drop(filler.take().unwrap().claim(ok)));
-    check(home, 0, |filler, _| assert!(filler.take().unwrap().claim(ok).unwrap().publish("", fail).is_err()));
-    check(home, 1, |filler, taker| {
+    let free = [2, 0, 0, 0, 0];
+    check(free, 0, |filler, _| drop(filler.take().unwrap()));
+    check(free, 0, |filler, _| assert!(filler.take().unwrap().claim(fail).is_err()));
+    check(free, 0, |filler, _| drop(filler.take().unwrap().claim(ok)));
+    check(free, 0, |filler, _| assert!(filler.take().unwrap().claim(ok).unwrap().publish("", fail).is_err()));
+    check(free, 1, |filler, taker| {
         fill(filler, "");
         drop(taker.take().unwrap());
     });
-    check(home, 1, |filler, taker| {
+    check(free, 1, |filler, taker| {
         fill(filler, "");
         assert!(taker.take().unwrap().lease(fail).is_err());
     });
@@ -124,8 +124,8 @@ fn a_ring_without_slots_left_is_closed() {
     }
     assert_eq!(filler.take().err(), Some(Closed { name: "data" }));
     assert!(taker.take().is_none());
-    let (none, nobody) = numbered(0);
-    assert!(none.take().is_err() && nobody.take().is_none());
+    let (filler, taker) = numbered(0);
+    assert!(filler.take().is_err() && taker.take().is_none());
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn depth_is_how_many_are_in_use_at_once() {
 }
 
 #[test]
-fn a_start_gate_waits_for_what_can_come() {
+fn wait_ready_waits_for_as_many_as_can_be_ready() {
     let check = |slots, depth, filled, asked, expected| {
         let (filler, taker) = numbered(slots);
         filler.set_depth(depth);
@@ -189,7 +189,7 @@ fn a_filler_that_panics_ends_the_stream_after_what_was_ready() {
 }
 
 #[test]
-fn without_a_taker_the_filler_is_told_and_nothing_stays_ready() {
+fn without_a_taker_the_filler_gets_closed_and_no_slot_stays_ready() {
     let (filler, taker) = numbered(3);
     fill(&filler, "unread");
     let late = filler.take().unwrap().claim(ok).unwrap();
@@ -202,7 +202,7 @@ fn without_a_taker_the_filler_is_told_and_nothing_stays_ready() {
 }
 
 #[test]
-fn memory_goes_with_the_ends_and_the_slots_that_are_out() {
+fn memory_is_dropped_with_the_ends_and_the_slots_in_use() {
     let memory = std::sync::Arc::new(());
     let slots = (0..3).map(|_| RingSlot { memory: memory.clone(), written: "", freed: "" });
     let (filler, taker) = ring("data", slots);

@@ -1,4 +1,4 @@
-//! A device for models: queues that run when they like, memory that notices unordered touches, fences that fire late.
+//! A device for models: queues that run at any time, memory that detects unordered accesses, fences that fire late.
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,11 +11,11 @@ use loom::sync::mpsc;
 use loom::thread;
 use tandem_pipeline::RingSlot;
 
-/// What is shared here outside of loom's sight is std's, so that sharing itself orders nothing.
+/// State that loom must not see uses std's `Arc`, so that sharing it orders nothing.
 type Shared<T> = std::sync::Arc<T>;
 
-/// Memory of one slot. A touch that is not ordered after the others is noticed, by loom, in whatever order it happens;
-/// a value that is not the expected one as well. Both count as torn.
+/// Memory of one slot. loom reports an access that is not ordered after the others, in any interleaving. Such an access
+/// counts as torn, and so does an unexpected value.
 #[derive(Clone)]
 pub(crate) struct Memory {
     cell: Shared<Mutex<(UnsafeCell<()>, usize)>>,
@@ -37,7 +37,7 @@ impl Memory {
     }
 }
 
-/// Something recorded on one side and waited for on the other. A wait is for the records made before it.
+/// A fence: recorded on one side, waited for on the other. A wait is for the records made before it.
 #[derive(Clone)]
 pub(crate) struct Fence {
     recorded: Shared<AtomicUsize>,
@@ -74,7 +74,7 @@ impl LoomRecord {
     }
 }
 
-/// What can be queued on a stream.
+/// Work that can be queued on a stream.
 pub(crate) enum Work {
     Write(Memory, usize),
     Read(Memory, usize),
@@ -83,7 +83,7 @@ pub(crate) enum Work {
     End,
 }
 
-/// A queue of work that is done in order, by a thread of its own, at any time.
+/// A queue of work that a separate thread does in order, at any time.
 #[derive(Clone)]
 pub(crate) struct LoomStream(mpsc::Sender<Work>);
 
@@ -119,7 +119,7 @@ impl LoomStream {
     }
 }
 
-/// `count` slots that tell `torn` when their memory is touched out of order.
+/// `count` slots that set `torn` when their memory is accessed out of order.
 pub(crate) fn slots(count: usize, torn: &Shared<AtomicBool>) -> Vec<RingSlot<Memory, Fence>> {
     (0..count)
         .map(|_| RingSlot {

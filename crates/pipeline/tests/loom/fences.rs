@@ -1,4 +1,5 @@
-//! The ring's fences: with every wait in place data is whole in all orders, and without any one of them it is not.
+//! The ring's fences: with every wait in place there is no torn read in any interleaving; without any one of them there
+//! is.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ enum Waits {
     NotForWritten,
 }
 
-/// Passes, in some order of threads, through torn data?
+/// Whether some interleaving reads torn data.
 fn tears(preemptions: usize, model: impl Fn(Fill, Take) + Sync + Send + 'static, num_slots: usize) -> bool {
     let torn = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&torn);
@@ -48,8 +49,7 @@ fn skip(_: &Fence) -> Result<(), Infallible> {
     Ok(())
 }
 
-/// The host fills; a device reads what the host leases, whenever it likes. The case of page-locked memory on its way
-/// to a card.
+/// The host fills; a device reads the leased slot at any later time, as in an upload from pinned memory.
 fn host_fills(waits: Waits, num_batches: usize) -> impl Fn(Fill, Take) + Sync + Send + 'static {
     move |filler, taker| {
         let (stream, device) = LoomStream::new();
@@ -75,7 +75,7 @@ fn host_fills(waits: Waits, num_batches: usize) -> impl Fn(Fill, Take) + Sync + 
     }
 }
 
-/// A device fills whenever it likes; the host reads. The case of results on their way back.
+/// A device fills at any later time; the host reads, as in a download of results.
 fn device_fills(waits: Waits, num_batches: usize) -> impl Fn(Fill, Take) + Sync + Send + 'static {
     move |filler, taker| {
         let (stream, device) = LoomStream::new();
@@ -104,7 +104,7 @@ fn streams_meet(waits: Waits, num_batches: usize) -> impl Fn(Fill, Take) + Sync 
     move |filler, taker| {
         let (write, writing) = LoomStream::new();
         let (read, reading) = LoomStream::new();
-        // One host thread serves both ends: the orders of two are explored above, and here they would be too many.
+        // One host thread serves both ends: interleavings of two are explored above, and here they would be too many.
         for value in 1..=num_batches {
             let skip_freed = waits == Waits::NotForFreed;
             let Ok(filling) =
@@ -126,7 +126,7 @@ fn streams_meet(waits: Waits, num_batches: usize) -> impl Fn(Fill, Take) + Sync 
 }
 
 #[test]
-fn a_device_that_reads_late_reads_whole_data() {
+fn a_device_that_reads_late_reads_no_torn_data() {
     assert!(!tears(3, host_fills(Waits::All, 3), 2));
 }
 

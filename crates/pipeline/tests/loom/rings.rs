@@ -1,4 +1,4 @@
-//! The ring's waiting and ending: nobody sleeps on, whatever ends when.
+//! How a ring waits and ends: no wake-up is lost, in whichever order things end.
 
 use std::convert::Infallible;
 
@@ -43,7 +43,7 @@ fn release(leased: LeasedSlot<(), usize, ()>) {
 }
 
 #[test]
-fn one_slot_goes_round_and_nobody_sleeps_on() {
+fn one_slot_goes_round_and_no_wake_up_is_lost() {
     explore(4, || {
         let (filler, taker) = model_ring(1);
         let filling = thread::spawn(move || {
@@ -62,7 +62,7 @@ fn one_slot_goes_round_and_nobody_sleeps_on() {
 }
 
 #[test]
-fn two_fillings_in_other_hands_are_both_taken() {
+fn two_slots_published_by_other_threads_are_both_taken() {
     explore(3, || {
         let (filler, taker) = model_ring(2);
         let (first, second) = (fill(&filler).unwrap(), fill(&filler).unwrap());
@@ -100,16 +100,16 @@ fn more_depth_wakes_a_filler_that_waits() {
     });
 }
 
-/// The filler waits for a slot that `end` keeps from coming. What `end` returns is kept until the filler knows.
+/// The filler waits for a slot, and `end` makes sure that none comes. The result of `end` lives until the filler knows.
 fn check_filler_wakes<K>(end: impl Fn(Take, LeasedSlot<(), usize, ()>) -> K + Send + Sync + 'static) {
     explore(ALL, move || {
         let (filler, taker) = model_ring(1);
         publish(fill(&filler).unwrap(), 0);
         let leased = lease(&taker).unwrap();
         let waiting = thread::spawn(move || fill(&filler).err());
-        let kept = end(taker, leased);
+        let alive = end(taker, leased);
         assert_eq!(waiting.join().unwrap(), Some(CLOSED));
-        drop(kept);
+        drop(alive);
     });
 }
 
@@ -120,39 +120,40 @@ fn a_filler_that_waits_learns_of_the_end() {
         taker.close();
         (taker, leased)
     });
-    // The taker gone, while the slot is leased.
+    // The taker dropped, while the slot is leased.
     check_filler_wakes(|taker, leased| {
         drop(taker);
         leased
     });
-    // The last slot retired.
+    // The last slot is retired.
     check_filler_wakes(|taker, leased| {
         drop(leased);
         taker
     });
 }
 
-/// The taker waits for a slot that `end` keeps from being published. What `end` returns is kept until the taker knows.
+/// The taker waits for a slot, and `end` makes sure that none is published. The result of `end` lives until the taker
+/// knows.
 fn check_taker_wakes<K>(end: impl Fn(Fill, FillingSlot<(), usize, ()>) -> K + Send + Sync + 'static) {
     explore(ALL, move || {
         let (filler, taker) = model_ring(1);
         let filling = fill(&filler).unwrap();
         let waiting = thread::spawn(move || lease(&taker).is_none());
-        let kept = end(filler, filling);
+        let alive = end(filler, filling);
         assert!(waiting.join().unwrap());
-        drop(kept);
+        drop(alive);
     });
 }
 
 #[test]
 fn a_taker_that_waits_learns_of_the_end() {
-    // Closed, while a slot is filling: publishing it later hands it to nobody.
+    // Closed, while a slot is filling: publishing it later makes it free.
     check_taker_wakes(|filler, filling| {
         filler.close();
         publish(filling, 0);
         filler
     });
-    // The filler gone first, then what it was filling; and the other way round.
+    // The filler dropped first, then the slot it was filling; and the other way round.
     check_taker_wakes(|filler, filling| {
         drop(filler);
         drop(filling);
@@ -164,11 +165,11 @@ fn a_taker_that_waits_learns_of_the_end() {
 }
 
 #[test]
-fn a_start_gate_opens_at_the_end_as_well() {
+fn wait_ready_also_returns_at_the_end_of_the_stream() {
     explore(ALL, || {
         let (filler, taker) = model_ring(2);
         let filling = thread::spawn(move || publish(fill(&filler).unwrap(), 0));
-        // loom's clock stands still: without the wake-up this would wait for ever.
+        // loom's clock stands still: without the wake-up this would wait forever.
         assert_eq!(taker.wait_ready(2, std::time::Duration::MAX), 1);
         filling.join().unwrap();
     });
@@ -186,7 +187,7 @@ fn whatever_is_published_before_the_close_is_taken_and_no_more() {
             }
             filler
         });
-        // Kept: two slots are then two fillings at most.
+        // Not released: so the two slots are filled at most once each.
         let taken: Vec<_> = std::iter::from_fn(|| lease(&taker)).collect();
         let filler = filling.join().unwrap();
         assert_eq!(filler.stats().published, taken.len() as u64);
