@@ -1,39 +1,39 @@
-//! The handle through which events leave the code that saw them.
+//! The handle that reports events.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::RunEvent;
 
-/// Where events go.
+/// A receiver of events.
 ///
-/// The promise of an implementation: [`emit`](Sink::emit) returns at once whatever the disk, the network or another
-/// thread is doing, and does not panic. An event it has no room for is lost, and counted.
+/// An implementation promises that [`emit`](Sink::emit) returns at once, whatever the disk, the network or another thread
+/// is doing, and does not panic. If its queue is full, it drops the event and counts it.
 pub trait Sink: Send + Sync {
-    /// Takes an event, or loses it.
+    /// Queues an event, or drops and counts it.
     fn emit(&self, event: RunEvent);
 }
 
-/// What everyone who has something to tell holds. A clone tells the same sink and costs one atomic increment.
+/// Reports events to a sink. A clone reports to the same sink and costs one atomic increment.
 ///
-/// Holding one keeps the sink alive and nothing else: a run ends whether or not emitters are still about.
+/// An emitter keeps its sink alive, but does not keep a run from ending.
 #[derive(Clone, Default)]
 pub struct Emitter {
     sink: Option<Arc<dyn Sink>>,
 }
 
 impl Emitter {
-    /// An emitter nobody listens to.
+    /// An emitter without a sink: it drops every event.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// An emitter that `sink` listens to.
+    /// An emitter that reports to `sink`.
     pub fn to(sink: Arc<dyn Sink>) -> Self {
         Self { sink: Some(sink) }
     }
 
-    /// Tells of an event. Never blocks, never fails.
+    /// Reports an event. Never blocks, never fails.
     pub fn emit(&self, event: RunEvent) {
         if let Some(sink) = &self.sink {
             sink.emit(event);
@@ -43,7 +43,7 @@ impl Emitter {
 
 impl fmt::Debug for Emitter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.sink.is_some() { "Emitter(heard)" } else { "Emitter(unheard)" })
+        f.write_str(if self.sink.is_some() { "Emitter(sink)" } else { "Emitter(none)" })
     }
 }
 
@@ -54,27 +54,27 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Heard(Mutex<Vec<RunEvent>>);
+    struct List(Mutex<Vec<RunEvent>>);
 
-    impl Sink for Heard {
+    impl Sink for List {
         fn emit(&self, event: RunEvent) {
             self.0.lock().unwrap().push(event);
         }
     }
 
     #[test]
-    fn clones_tell_the_same_sink() {
-        let heard = Arc::new(Heard::default());
-        let emitter = Emitter::to(heard.clone());
+    fn clones_report_to_the_same_sink() {
+        let list = Arc::new(List::default());
+        let emitter = Emitter::to(list.clone());
         emitter.emit(RunEvent::Note { text: "one".into() });
         emitter.clone().emit(RunEvent::Note { text: "two".into() });
         let texts: Vec<RunEvent> = ["one", "two"].map(|text| RunEvent::Note { text: text.into() }).into();
-        assert_eq!(*heard.0.lock().unwrap(), texts);
+        assert_eq!(*list.0.lock().unwrap(), texts);
     }
 
     #[test]
-    fn nobody_listening_is_fine() {
-        Emitter::none().emit(RunEvent::Note { text: "lost".into() });
-        assert_eq!(format!("{:?}", Emitter::none()), "Emitter(unheard)");
+    fn an_emitter_without_a_sink_works() {
+        Emitter::none().emit(RunEvent::Note { text: "dropped".into() });
+        assert_eq!(format!("{:?}", Emitter::none()), "Emitter(none)");
     }
 }

@@ -1,261 +1,273 @@
-//! What can happen in a run. In the log each is a JSON object whose `event` field names its kind.
+//! The events of a run. In the log each is a JSON object whose `event` field names its kind.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Role, TimeSpan};
 
-/// Something that happened. Numbers carry their unit in the name; a `card` is an index in the order `nvidia-smi` shows.
+/// An event of a run. Numbers carry their unit in the name; a `card` is an index in the order of `nvidia-smi`.
 ///
-/// A new kind, or a new field that has a default, may be added freely: readers step over kinds they do not know and
-/// ignore fields they do not know. Anything else raises [`VERSION`](crate::VERSION).
+/// New kinds, and new fields with a default, may be added freely: readers skip kinds they do not know and ignore fields
+/// they do not know. Any other change raises [`VERSION`](crate::VERSION). A renamed kind or field keeps its old name as a
+/// serde alias, so that logs of earlier versions still read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum RunEvent {
-    /// A run began. The first event of every log.
+    /// A run started. The first event of every log.
     RunStarted {
         /// The command, without its flags: `validate`.
         command: String,
         /// The version of the program.
         version: String,
-        /// The resolved plan as the JSON document that `plan --json` prints. Text, because the plan has a schema and
-        /// a version of its own that this crate need not know; absent where the command has no plan.
+        /// The resolved plan, as the JSON document that `plan --json` prints. It is text, because the plan has its own
+        /// schema and version, which this crate does not know. Absent for commands without a plan.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         plan_json: Option<String>,
     },
-    /// Utterances a run is trained on; a corpus of many comes in several of these.
+    /// Utterances a run trains on. A large corpus is split over several of these events.
     TrainingSet {
-        /// Utterances there are in all.
+        /// Utterances in total.
+        #[serde(rename = "utterances", alias = "of")]
         of: u64,
-        /// Some of their ids, each in one such event only.
+        /// Some of their ids. Each id is in one event only.
         ids: Vec<String>,
     },
-    /// What the devices' clock shows at the moment of this record: the host's own, or one that simulated cards keep. With
-    /// it their times are put beside those of the host.
+    /// The devices' clock at the time of this record: the host's clock, or the simulated one. It relates device times to
+    /// host times.
     DeviceClock {
-        /// Since that clock began.
+        /// Nanoseconds since that clock started.
         now_ns: u64,
-        /// Of which devices: `cpu`, `cuda` or `simulated`.
+        /// The kind of devices: `cpu`, `cuda` or `simulated`.
         devices: String,
     },
-    /// A role's memory was reserved. From here on the role lives inside it.
+    /// A role's memory was reserved. All its device memory comes from this arena.
     ArenaReserved {
-        /// Whose it is.
+        /// The role.
         role: Role,
-        /// Where it is.
+        /// The card.
         card: usize,
-        /// What the arena holds.
+        /// Size of the arena.
         bytes: u64,
-        /// What the role may hold in all.
+        /// The role's limit.
         limit_bytes: u64,
         /// The part of the limit that context, modules and libraries take.
         driver_bytes: u64,
     },
     /// A role's live bytes against its limit.
     Memory {
-        /// Whose they are.
+        /// The role.
         role: Role,
-        /// Where they are.
+        /// The card.
         card: usize,
         /// Live now.
         used_bytes: u64,
-        /// What the role may hold.
+        /// The role's limit.
         limit_bytes: u64,
-        /// The most that was ever live.
+        /// The most that was live at once.
         peak_bytes: u64,
     },
-    /// A role's live bytes by what they are for: the owners of its memory event, at the same moment.
+    /// A role's live bytes by owner, at the same time as the `memory` event before it.
     MemoryOwners {
-        /// Whose they are.
+        /// The role.
         role: Role,
-        /// Live now, by owner.
-        owners: std::collections::BTreeMap<String, u64>,
+        /// Live bytes by owner.
+        owners: BTreeMap<String, u64>,
     },
-    /// What the process holds in the machine's own memory.
+    /// Host memory of the process.
     HostMemory {
-        /// Resident.
+        /// Resident set size.
         bytes: u64,
-        /// The part of it that has an owner with a bound: caches, pools, arenas that lie in host memory.
+        /// The part of it whose owner has a bound: caches, pools, arenas in host memory.
         accounted_bytes: u64,
-        /// Of what is accounted for, the page-locked pools: all of it is taken before the first step.
+        /// The pinned (page-locked) pools, a part of `accounted_bytes`. All of them are allocated before the first step.
         #[serde(default)]
         pinned_bytes: u64,
-        /// What the process could hold before the machine has none left.
+        /// What the process could hold before the machine runs out of memory.
         limit_bytes: u64,
     },
-    /// What the process holds on a card as the driver counts it.
+    /// Memory of the process on a card, as the driver counts it.
+    #[serde(rename = "process_memory", alias = "process")]
     Process {
         /// The card.
         card: usize,
-        /// Held, by the driver's count.
+        /// Bytes in use.
         bytes: u64,
-        /// What it is held against: the role's limit, or the sum of both on a shared card.
+        /// The role's limit, or the sum of both limits on a shared card.
         limit_bytes: u64,
     },
-    /// An arena refused memory.
+    /// An arena refused an allocation.
     Refused {
-        /// Whose arena.
+        /// The arena's role.
         role: Role,
-        /// What was asked for.
+        /// Bytes asked for.
         asked_bytes: u64,
-        /// What the role may hold.
+        /// The role's limit.
         limit_bytes: u64,
-        /// What it held at that moment.
+        /// Bytes in use at that time.
         in_use_bytes: u64,
-        /// What the memory was wanted for.
+        /// The owner that asked.
         owner: String,
     },
-    /// Bytes crossed from one card to another.
+    /// Bytes were transferred from one role to the other.
     Transfer {
-        /// How: `peer`, `bounce` or `handover`.
+        /// The route: `peer`, `bounce` or `handover`.
         route: String,
         /// The sending card.
         from: usize,
-        /// The receiving card; the same one on a shared card.
+        /// The receiving card; equal to `from` on a shared card.
         to: usize,
         /// How many.
         bytes: u64,
-        /// How long it took.
+        /// Duration.
         ns: u64,
     },
     /// A training step ended.
     Step {
         /// Its number, from 1.
         step: u64,
-        /// From the end of the step before to the end of this one.
+        /// Time from the end of the previous step to the end of this one.
         wall_ns: u64,
-        /// The part of it in which the model had no batch to work on.
+        /// The part of it in which the model had no batch.
         wait_ns: u64,
     },
-    /// A training step as the model device's own clock saw it.
+    /// Device time of a training step, by the model device's clock.
     StepWork {
         /// Its number, from 1.
         step: u64,
-        /// Its first batch, since the run began, from 0.
+        /// Its first batch, counted from 0 since the run started.
         batch: u64,
-        /// How many batches it took: more than one where gradients are accumulated.
+        /// Its number of batches: more than one with gradient accumulation.
         batches: u32,
         /// The bucket of its first batch, from 0.
         bucket: u32,
-        /// The model stream worked.
+        /// Time in which the model stream worked.
         busy_ns: u64,
-        /// The model stream had nothing to do because the next batch was not there.
+        /// Time in which the model stream was idle because the next batch was not ready.
         wait_ns: u64,
-        /// When it began to work, on the devices' clock.
+        /// When its work started, on the devices' clock.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         began_ns: Option<u64>,
     },
-    /// What the computer worked for this process so far, beside its devices. Told every ten steps of real devices: simulated
-    /// ones keep another time.
+    /// CPU time of the process so far. Emitted every ten steps, on real devices only: simulated ones have another clock.
+    #[serde(rename = "cpu_time", alias = "host_work")]
     HostWork {
         /// Over all cores.
         cpu_ns: u64,
     },
-    /// What a step of a bucket takes when its batch is on the model device already.
+    /// The time of a step in a bucket when its batch is already on the model device.
+    #[serde(alias = "headspace")]
     ModelOnly {
         /// The bucket, from 0.
         bucket: u32,
-        /// The time of a step.
+        /// Time of a step.
         ns: u64,
     },
-    /// How the feed is set from here on. Told when a run starts, and whenever self-tuning changes it.
+    /// The feed's settings from here on. Emitted when a run starts, and when self-tuning changes them.
     FeedSetting {
-        /// Decode threads at work.
+        /// Decode threads.
         threads: u32,
-        /// Cores there are for them.
+        /// Cores available to them.
         cores: u32,
-        /// Batches made ahead on the data device.
+        /// Batches buffered on the data device.
+        #[serde(rename = "buffer_size", alias = "ahead")]
         ahead: u32,
-        /// Batch slots towards the model device; those of `ahead` where batches are handed over.
+        /// Batch slots on the model device. With a hand-over they are part of the buffered batches.
+        #[serde(rename = "prefetch", alias = "slots")]
         slots: u32,
-        /// How batches cross: `peer`, `bounce` or `handover`.
+        /// The transfer route: `peer`, `bounce` or `handover`.
         route: String,
     },
-    /// What a training step learnt. Numbers that are none, which JSON cannot say, are null.
+    /// Losses and gradient norm of a training step. Non-finite numbers, which JSON cannot express, are null.
+    #[serde(rename = "step_metrics", alias = "learned")]
     Learned {
         /// Its number, from 1.
         step: u64,
-        /// The epoch its last batch belongs to, from 0.
+        /// The epoch of its last batch, from 0.
         epoch: u64,
-        /// What was minimised, and its parts by name.
-        losses: std::collections::BTreeMap<String, Option<f64>>,
-        /// Norm of the gradients before clipping.
+        /// The total loss, and its terms by name.
+        losses: BTreeMap<String, Option<f64>>,
+        /// Gradient norm before clipping.
         gradient_norm: Option<f64>,
         /// The learning rate.
         lr: f64,
-        /// Whether the step changed nothing because a gradient was no number.
+        /// Whether the update was skipped because a gradient was not finite.
         skipped: bool,
     },
-    /// The held-out data was looked at.
+    /// The validation set was evaluated.
+    #[serde(rename = "validation", alias = "validated")]
     Validated {
         /// After which step.
         step: u64,
-        /// Utterances that were looked at.
+        /// Utterances that were evaluated.
         utterances: u64,
-        /// Figures by name.
-        figures: std::collections::BTreeMap<String, Option<f64>>,
+        /// Metrics by name.
+        #[serde(rename = "metrics", alias = "figures")]
+        figures: BTreeMap<String, Option<f64>>,
     },
     /// A checkpoint was written.
     Checkpoint {
         /// Of which step.
         step: u64,
-        /// Its bytes.
+        /// Size of all its files.
         bytes: u64,
-        /// How long it took.
+        /// Duration of writing.
         ns: u64,
     },
-    /// A held-out sentence was spoken with a checkpoint.
+    /// A validation sentence was synthesised with a checkpoint.
     SampleWritten {
-        /// Of which step the checkpoint is.
+        /// The checkpoint's step.
         step: u64,
-        /// The wav file, in the folder of the run. The picture lies beside it.
+        /// The wav file, in the run's folder. The pictures are next to it.
         path: String,
-        /// Seconds of speech.
+        /// Length of the speech.
         seconds: f64,
-        /// How long speaking and drawing took.
+        /// Duration of synthesising and drawing.
         ns: u64,
     },
     /// A stage of the feed finished its part of a batch.
     Stage {
-        /// Which: `load`, `upload`, `features`, `transfer`.
+        /// The stage: `load`, `upload`, `features` or `transfer`.
         stage: String,
-        /// The batch's number since the run began, from 0.
+        /// The batch, counted from 0 since the run started.
         batch: u64,
-        /// From the beginning of its part to its end.
+        /// Time from the start of its part to the end.
         ns: u64,
         /// Work done in that time, summed over threads.
         busy_ns: u64,
-        /// How long the next stage had nothing to do before it.
+        /// How long the next stage was idle before it.
         wait_ns: u64,
-        /// When devices were at it: for a copy over the host, its two legs. Nothing of work on the host.
+        /// When devices worked on it; two spans for a copy through the host. Empty for work on the host.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         spans: Vec<TimeSpan>,
     },
-    /// A check of `validate` has its answer.
+    /// A check of `validate` has a result.
     Check {
-        /// The heading it stands under, from 1.
+        /// The heading it belongs to, from 1.
         number: u32,
         /// What was checked.
         name: String,
-        /// The answer.
+        /// The result.
         passed: bool,
-        /// What was found.
+        /// Details.
         detail: String,
     },
-    /// The process holds more on a card than it may. The run stops.
+    /// The process uses more memory on a card than its limit. The run stops.
+    #[serde(rename = "limit_exceeded", alias = "breach")]
     Breach {
         /// The card.
         card: usize,
-        /// Held, by the driver's count.
+        /// Bytes in use, as the driver counts them.
         bytes: u64,
-        /// What it may hold.
+        /// The limit.
         limit_bytes: u64,
     },
-    /// A remark for whoever reads the log.
+    /// A remark for people who read the log.
     Note {
         /// The remark.
         text: String,
     },
-    /// The run ended by itself. A log without it ended by force.
+    /// The run ended. A log without this event belongs to a run that was killed.
     RunEnded {
         /// The exit code of the process.
         exit_code: u8,
@@ -265,9 +277,9 @@ pub enum RunEvent {
 }
 
 impl RunEvent {
-    /// Every kind this version writes, as the log spells it: what a reader needs to tell a record that is *newer*
-    /// than itself from one that is broken.
-    pub const KINDS: [&str; 24] = [
+    /// Every kind this version reads, as the log spells it, old names included. With it a reader tells a record that is
+    /// *newer* than itself from a broken one.
+    pub const KINDS: [&str; 30] = [
         "run_started",
         "training_set",
         "device_clock",
@@ -275,20 +287,26 @@ impl RunEvent {
         "memory",
         "memory_owners",
         "host_memory",
+        "process_memory",
         "process",
         "refused",
         "transfer",
         "step",
         "step_work",
+        "cpu_time",
         "host_work",
         "model_only",
+        "headspace",
         "feed_setting",
+        "step_metrics",
         "learned",
+        "validation",
         "validated",
         "checkpoint",
         "sample_written",
         "stage",
         "check",
+        "limit_exceeded",
         "breach",
         "note",
         "run_ended",
@@ -297,14 +315,16 @@ impl RunEvent {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn kinds_are_what_serde_knows() {
-        // Serde's own list of variants is in its complaint about a kind it has never heard of.
-        let complaint = serde_json::from_str::<RunEvent>(r#"{"event":"?"}"#).unwrap_err().to_string();
-        let known: Vec<&str> = complaint.split('`').skip(1).step_by(2).skip(1).collect();
-        assert_eq!(known, RunEvent::KINDS, "from: {complaint}");
+        // Serde lists the variants, with their aliases, in its error about an unknown one.
+        let error = serde_json::from_str::<RunEvent>(r#"{"event":"?"}"#).unwrap_err().to_string();
+        let known: BTreeSet<&str> = error.split('`').skip(1).step_by(2).skip(1).collect();
+        assert_eq!(known, BTreeSet::from(RunEvent::KINDS), "from: {error}");
     }
 
     #[test]
@@ -316,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_a_plan_says_nothing_of_one() {
+    fn a_run_without_a_plan_has_no_plan_field() {
         let event = RunEvent::RunStarted { command: "doctor".into(), version: "0.1.0".into(), plan_json: None };
         let json = r#"{"event":"run_started","command":"doctor","version":"0.1.0"}"#;
         assert_eq!(serde_json::to_string(&event).unwrap(), json);
@@ -327,5 +347,39 @@ mod tests {
     fn a_field_of_a_later_writer_is_ignored() {
         let read: RunEvent = serde_json::from_str(r#"{"event":"note","text":"hi","mood":"calm"}"#).unwrap();
         assert_eq!(read, RunEvent::Note { text: "hi".into() });
+    }
+
+    #[test]
+    fn events_of_version_1_are_read_under_their_old_names() {
+        let check = |old: &str, new: &str| {
+            let event: RunEvent = serde_json::from_str(old).unwrap();
+            assert_eq!(serde_json::to_string(&event).unwrap(), new);
+        };
+        check(
+            r#"{"event":"training_set","of":2,"ids":["a"]}"#,
+            r#"{"event":"training_set","utterances":2,"ids":["a"]}"#,
+        );
+        check(
+            r#"{"event":"process","card":0,"bytes":5,"limit_bytes":6}"#,
+            r#"{"event":"process_memory","card":0,"bytes":5,"limit_bytes":6}"#,
+        );
+        check(r#"{"event":"host_work","cpu_ns":5}"#, r#"{"event":"cpu_time","cpu_ns":5}"#);
+        check(r#"{"event":"headspace","bucket":1,"ns":5}"#, r#"{"event":"model_only","bucket":1,"ns":5}"#);
+        check(
+            r#"{"event":"feed_setting","threads":1,"cores":2,"ahead":3,"slots":4,"route":"peer"}"#,
+            r#"{"event":"feed_setting","threads":1,"cores":2,"buffer_size":3,"prefetch":4,"route":"peer"}"#,
+        );
+        check(
+            r#"{"event":"learned","step":1,"epoch":0,"losses":{"loss":null},"gradient_norm":0.5,"lr":0.25,"skipped":true}"#,
+            r#"{"event":"step_metrics","step":1,"epoch":0,"losses":{"loss":null},"gradient_norm":0.5,"lr":0.25,"skipped":true}"#,
+        );
+        check(
+            r#"{"event":"validated","step":1,"utterances":2,"figures":{"mel":0.5}}"#,
+            r#"{"event":"validation","step":1,"utterances":2,"metrics":{"mel":0.5}}"#,
+        );
+        check(
+            r#"{"event":"breach","card":0,"bytes":7,"limit_bytes":6}"#,
+            r#"{"event":"limit_exceeded","card":0,"bytes":7,"limit_bytes":6}"#,
+        );
     }
 }

@@ -1,25 +1,25 @@
-//! The vocabulary of what can be observed, and the handle through which it is told.
+//! The events a run can report, and the handle that reports them.
 //!
-//! Everyone emits; nobody waits for it and nobody can fail by it. What becomes of an event is the business of
-//! the [`Sink`] behind the [`Emitter`]: usually the run log, in a test a list, mostly nothing at all.
+//! Emitting never blocks and never fails. The [`Sink`] behind the [`Emitter`] decides what happens to an event: it is the
+//! run log, a list in a test, or absent.
 //!
 //! ```
 //! use std::sync::{Arc, Mutex};
-//! use tandem_events::{Emitter, Event, Sink};
+//! use tandem_events::{Emitter, RunEvent, Sink};
 //!
-//! struct Heard(Mutex<Vec<Event>>);
+//! struct List(Mutex<Vec<RunEvent>>);
 //!
-//! impl Sink for Heard {
-//!     fn emit(&self, event: Event) {
+//! impl Sink for List {
+//!     fn emit(&self, event: RunEvent) {
 //!         self.0.lock().unwrap().push(event);
 //!     }
 //! }
 //!
-//! let heard = Arc::new(Heard(Mutex::new(Vec::new())));
-//! let emitter = Emitter::to(heard.clone());
-//! emitter.emit(Event::Note { text: "warm".into() });
-//! Emitter::none().emit(Event::Note { text: "nobody hears this".into() });
-//! assert_eq!(heard.0.lock().unwrap().len(), 1);
+//! let list = Arc::new(List(Mutex::new(Vec::new())));
+//! let emitter = Emitter::to(list.clone());
+//! emitter.emit(RunEvent::Note { text: "stored".into() });
+//! Emitter::none().emit(RunEvent::Note { text: "dropped".into() });
+//! assert_eq!(list.0.lock().unwrap().len(), 1);
 //! ```
 
 mod emitter;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Who a byte of device memory, a stream or a figure belongs to. Everything on a device has exactly one.
+/// The owner of device memory, a stream or a metric. Everything on a device belongs to exactly one role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {

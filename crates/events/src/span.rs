@@ -1,13 +1,13 @@
-//! A stretch of a device's time.
+//! An interval of device time.
 
 use serde::{Deserialize, Serialize};
 
-/// When a device was at something, on the devices' clock.
+/// An interval on the devices' clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeSpan {
-    /// Its beginning.
+    /// Its start.
     pub began_ns: u64,
-    /// Its length.
+    /// Its duration.
     pub ns: u64,
 }
 
