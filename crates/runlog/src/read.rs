@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn newer_records_are_unknown_and_broken_ones_are_errors() {
         let kind = r#"{"v":1,"seq":1,"t_ns":5,"dropped":0,"event":"slots","free":[1,2]}"#;
-        let version = r#"{"v":2,"seq":2,"t_ns":5,"dropped":0,"event":"note","text":{"en":"hi"}}"#;
+        let version = r#"{"v":3,"seq":2,"t_ns":5,"dropped":0,"event":"note","text":{"en":"hi"}}"#;
         let wrong_type = r#"{"v":1,"seq":3,"t_ns":5,"dropped":0,"event":"note","text":7}"#;
         let no_envelope = r#"{"text":"hi"}"#;
         let log = [kind, version, wrong_type, no_envelope, "", "no json", ""].join("\n");
