@@ -1,5 +1,5 @@
-//! How fast GEMMs are: on the CPU at the sizes of a small model, on an NVIDIA card at the sizes of three
-//! transformers, queued one by one and replayed as one recording.
+//! GEMM throughput: on the CPU at the sizes of a small model, on an NVIDIA card at the sizes of three transformers, queued
+//! one by one and replayed as a captured graph.
 //!
 //! `cargo run --release -p tandem-device --example gemm [cuda]`
 #![allow(clippy::print_stdout, reason = "it prints what it measures")]
@@ -34,7 +34,7 @@ fn square(dtype: DType, n: u32) -> Gemm {
     Gemm::dense(dtype, [n, n, n])
 }
 
-/// A linear layer with its two gradients, and what attention does.
+/// The GEMMs of a linear layer with its two gradients, and of attention.
 fn gemms(dtype: DType) -> Vec<(&'static str, Gemm)> {
     let dense = |m, n, k| Gemm::dense(dtype, [m, n, k]);
     // Sixteen heads of 64, side by side in rows of 1024.
@@ -91,7 +91,7 @@ impl Bench {
     }
 }
 
-/// The best of some runs on the CPU, in GFLOP/s.
+/// The best of several runs on the CPU, in GFLOP/s.
 fn rate(threads: usize, gemm: &Gemm) -> Result<f64, DeviceError> {
     let machine = Machine::cpu();
     machine.set_compute_threads(threads);
@@ -113,7 +113,7 @@ const MODELS: [(&str, u32, u32, u32); 3] =
     [("small", 256, 4, 32 * 400), ("middle", 768, 12, 16 * 512), ("large", 1024, 30, 8 * 512)];
 /// Classes of the last layer.
 const CLASSES: u32 = 1024;
-/// How often each is timed.
+/// The number of timed rounds.
 const ROUNDS: usize = 20;
 
 fn on_a_card() -> Result<(), DeviceError> {
@@ -141,11 +141,11 @@ fn on_a_card() -> Result<(), DeviceError> {
         println!("  all {} of a step, replayed: {ms:.3} ms, {:.0} TFLOP/s", all.len(), flops / ms / 1e9);
     }
     let held = |bytes: Option<u64>| bytes.map_or("?".to_owned(), |bytes| format!("{} MB", bytes >> 20));
-    println!("of the card: {} before, {} now", held(before), held(device.process_bytes()?));
+    println!("memory on the card: {} before, {} now", held(before), held(device.process_bytes()?));
     Ok(())
 }
 
-/// A linear layer and its two gradients; what is learnt gets its gradient in f32.
+/// A linear layer and its two gradients; the weight gradient is f32.
 fn layer(
     device: &Device,
     bench: &Bench,
@@ -174,12 +174,12 @@ fn replayed_ms(device: &Device, bench: &Bench, work: &[(Gemm, bool)]) -> Result<
     queue()?;
     let capture = bench.stream.begin_capture()?;
     queue()?;
-    let recorded = capture.end()?;
+    let graph = capture.end()?;
     let (start, end) = (device.timer()?, device.timer()?);
     let mut times = Vec::with_capacity(ROUNDS);
     for _ in 0..ROUNDS {
         bench.stream.record(&start)?;
-        bench.stream.replay(&recorded)?;
+        bench.stream.replay(&graph)?;
         bench.stream.record(&end)?;
         bench.stream.drain()?;
         times.push(end.ns_since(&start)? as f64 / 1e6);

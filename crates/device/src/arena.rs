@@ -1,8 +1,8 @@
-//! The arena: all device memory of one role, reserved once, handed out in blocks that carry their owner's name.
+//! The arena: all device memory of one role, reserved once and allocated in blocks that carry their owner's name.
 //!
-//! Memory goes home one way only: a [`Block`] is dropped. No borrowing between roles, no growth, no byte past the
-//! limit. What the driver holds for itself is charged to the arena as the owner `driver`, so that the sum an
-//! arena shows is the sum the card feels.
+//! Memory is freed in one way only: a [`Block`] is dropped. Roles do not borrow from each other, an arena does not grow,
+//! and it never exceeds its limit. The driver's own memory counts as the owner `driver`, so that the sum of an arena's
+//! owners is the role's memory on the card.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -20,18 +20,18 @@ use crate::machine::{DeviceKind, lock};
 /// The owner that driver memory is shown under.
 pub const DRIVER: &str = "driver";
 
-/// What an arena is to be.
+/// The size and limits of an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaSpec {
-    /// Whose memory it is.
+    /// The role that owns it.
     pub role: Role,
-    /// What the role may hold, driver memory included.
+    /// The role's limit, driver memory included.
     pub limit_bytes: u64,
-    /// What the driver holds for the role outside the arena.
+    /// The driver's memory for the role, outside the arena.
     pub driver_bytes: u64,
-    /// What is reserved for blocks. With `driver_bytes` at most `limit_bytes`.
+    /// Memory reserved for blocks. With `driver_bytes` at most `limit_bytes`.
     pub arena_bytes: u64,
-    /// Whether the driver's own pool cap is put behind the limit.
+    /// Whether the reservation comes from a driver memory pool that is capped at its size.
     pub capped: bool,
 }
 
@@ -41,7 +41,7 @@ impl ArenaSpec {
         if asked.checked_add(driver).is_none_or(|sum| sum > limit) {
             return Err(ArenaError::NeverFits { role, owner: "the arena", asked, limit, driver });
         }
-        // The driver would round such a cap up, past what was asked for.
+        // The driver would round such a cap up, above the limit.
         match capped && !asked.is_multiple_of(POOL_GRANULE) {
             true => Err(ArenaError::NotWholeGranules { role, asked }),
             false => Ok(()),
@@ -49,14 +49,14 @@ impl ArenaSpec {
     }
 }
 
-/// How firmly a limit holds. The plan names it and never claims more.
+/// How a limit is enforced. The plan prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strength {
-    /// Planned to the byte, and the arena refuses more; the memory itself is the host's, taken as it is touched.
+    /// Planned to the byte and enforced by the arena. The memory is host memory, committed when it is first touched.
     Planned,
-    /// Planned to the byte and reserved at start; the arena refuses more.
+    /// Planned to the byte, reserved at start, and enforced by the arena.
     PlannedReserved,
-    /// The same, and the driver's pool refuses more by itself.
+    /// The same, and the driver's memory pool enforces it too.
     DriverPoolCap,
 }
 
@@ -70,64 +70,64 @@ impl std::fmt::Display for Strength {
     }
 }
 
-/// An arena said no. The card itself was not asked.
+/// An arena refused an allocation. The card itself was not asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ArenaError {
-    /// More than the role may ever hold: plan for less, or raise the limit.
+    /// More than the role's limit: plan for less, or raise the limit.
     #[error(
-        "{role}: {owner} asked for {asked} bytes, more than the limit of {limit} ever leaves ({driver} go to the driver)"
+        "{role}: {owner} asked for {asked} bytes, more than the limit of {limit} allows ({driver} of it are the driver's)"
     )]
     NeverFits {
-        /// Whose arena.
+        /// The arena's role.
         role: Role,
-        /// Who asked.
+        /// The owner that asked.
         owner: &'static str,
-        /// For how many bytes.
+        /// Bytes asked for.
         asked: u64,
         /// The role's limit.
         limit: u64,
-        /// What the driver holds of it.
+        /// The driver's part of it.
         driver: u64,
     },
 
-    /// A capped arena comes in steps of 32 MiB.
+    /// The size of a capped arena must be a multiple of 32 MiB.
     #[error("{role}: a capped arena of {asked} bytes is not a multiple of {POOL_GRANULE}; round it down")]
     NotWholeGranules {
-        /// Whose arena.
+        /// The arena's role.
         role: Role,
-        /// For how many bytes.
+        /// Bytes asked for.
         asked: u64,
     },
 
-    /// Past the limit as things stand: something else must be given back first.
+    /// The arena is too full: other blocks must be freed first.
     #[error("{role}: {owner} asked for {asked} bytes with {in_use} of the limit of {limit} in use ({})", owners(.largest))]
     Full {
-        /// Whose arena.
+        /// The arena's role.
         role: Role,
-        /// Who asked.
+        /// The owner that asked.
         owner: &'static str,
-        /// For how many bytes.
+        /// Bytes asked for.
         asked: u64,
         /// The role's limit.
         limit: u64,
         /// Bytes in use, driver included.
         in_use: u64,
-        /// Who holds most, largest first.
+        /// The largest owners, largest first.
         largest: Vec<(&'static str, u64)>,
     },
 
-    /// Enough bytes are free, but not side by side.
-    #[error("{role}: {owner} asked for {asked} bytes; {free} are free, but the longest piece has {longest}")]
-    Scattered {
-        /// Whose arena.
+    /// Enough bytes are free, but not contiguous.
+    #[error("{role}: {owner} asked for {asked} bytes; {free} are free, but the largest contiguous range has {longest}")]
+    Fragmented {
+        /// The arena's role.
         role: Role,
-        /// Who asked.
+        /// The owner that asked.
         owner: &'static str,
-        /// For how many bytes.
+        /// Bytes asked for.
         asked: u64,
-        /// Free bytes in all.
+        /// Free bytes in total.
         free: u64,
-        /// The longest free piece.
+        /// The largest free range.
         longest: u64,
     },
 }
@@ -137,8 +137,8 @@ fn owners(largest: &[(&'static str, u64)]) -> String {
     parts.join(", ")
 }
 
-/// All device memory of one role. Cheap to clone; the reservation goes back when the last handle and the last
-/// block are gone.
+/// All device memory of one role. Cheap to clone. The reservation is released when the last handle and the last block
+/// are dropped.
 #[derive(Clone)]
 pub struct Arena {
     inner: Arc<Inner>,
@@ -147,104 +147,107 @@ pub struct Arena {
 struct Inner {
     device: Device,
     spec: ArenaSpec,
-    /// `None` in split mode, where each block has a reservation of its own, and when there is nothing to reserve.
-    whole: Option<Reservation>,
+    /// `None` in split mode, where each block is a separate driver allocation, and for an empty arena.
+    reservation: Option<Reservation>,
     split: bool,
-    books: Mutex<Books>,
+    state: Mutex<ArenaState>,
 }
 
 #[derive(Debug)]
-struct Books {
+struct ArenaState {
     free: FreeList,
     in_use: u64,
     peak: u64,
     owners: BTreeMap<&'static str, u64>,
-    readers: Vec<usize>,
+    /// Cards with peer access to this memory.
+    peers: Vec<usize>,
     /// The blocks of a split arena, by address.
-    alone: BTreeMap<u64, Reservation>,
+    split_blocks: BTreeMap<u64, Reservation>,
 }
 
 /// A reading of one role's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoleMemory {
-    /// Whose.
+    /// The role.
     pub role: Role,
-    /// On which card.
+    /// Its card.
     pub card: usize,
-    /// What kind of device that is.
+    /// The kind of device.
     pub kind: DeviceKind,
-    /// What it is called.
+    /// The card's name.
     pub name: String,
-    /// Its identity.
+    /// The card's UUID.
     pub uuid: String,
-    /// What the role may hold.
+    /// The role's limit.
     pub limit_bytes: u64,
-    /// What it holds, driver memory included.
+    /// Bytes in use, driver memory included.
     pub used_bytes: u64,
-    /// The most it ever held.
+    /// The most that was in use at once.
     pub peak_bytes: u64,
-    /// Who holds how much, largest first.
+    /// Bytes in use by owner, largest first.
     pub owners: Vec<(&'static str, u64)>,
 }
 
 impl Arena {
-    /// Reserves a role's memory on a device. All of it is there, or nothing is.
+    /// Reserves a role's memory on a device: all of it, or nothing.
     ///
-    /// With `TANDEM_ARENA=split` in the environment every block becomes a driver allocation of its own, inside the
-    /// same limit, so that a memory checker sees where each ends.
+    /// With `TANDEM_ARENA=split` in the environment every block becomes a separate driver allocation inside the same
+    /// limit, so that compute-sanitizer sees the end of each.
     pub fn reserve(device: &Device, spec: ArenaSpec) -> Result<Arena, DeviceError> {
         let split = std::env::var_os("TANDEM_ARENA").is_some_and(|mode| mode == "split");
         Arena::reserve_as(device, spec, split)
     }
 
-    /// [`Arena::reserve`], with the choice of split mode made by the caller.
+    /// [`Arena::reserve`]; the caller chooses split mode instead of the environment.
     pub fn reserve_as(device: &Device, spec: ArenaSpec, split: bool) -> Result<Arena, DeviceError> {
         spec.check()?;
-        let whole = match split || spec.arena_bytes == 0 {
+        let reservation = match split || spec.arena_bytes == 0 {
             true => None,
             false => Some(take_from_driver(device, spec.arena_bytes, spec.capped)?),
         };
-        let books = Books {
+        let state = ArenaState {
             free: FreeList::new(spec.arena_bytes),
             in_use: 0,
             peak: 0,
             owners: BTreeMap::new(),
-            readers: Vec::new(),
-            alone: BTreeMap::new(),
+            peers: Vec::new(),
+            split_blocks: BTreeMap::new(),
         };
-        Ok(Arena { inner: Arc::new(Inner { device: device.clone(), spec, whole, split, books: Mutex::new(books) }) })
+        Ok(Arena {
+            inner: Arc::new(Inner { device: device.clone(), spec, reservation, split, state: Mutex::new(state) }),
+        })
     }
 
-    /// Takes `bytes` for `owner`. The block starts at a multiple of [`BLOCK_ALIGN`] and counts as whole multiples.
+    /// Allocates `bytes` for `owner`. The block is aligned to [`BLOCK_ALIGN`], and its size counts rounded up to it.
     pub fn take(&self, owner: &'static str, bytes: u64) -> Result<Block, DeviceError> {
-        let mut books = lock(&self.inner.books);
+        let mut state = lock(&self.inner.state);
         if bytes > self.inner.spec.arena_bytes {
-            return Err(self.refusal(&books, owner, bytes).into());
+            return Err(self.refusal(&state, owner, bytes).into());
         }
         let span = round_up(bytes.max(1), BLOCK_ALIGN);
-        let offset = books.free.take(span).ok_or_else(|| self.refusal(&books, owner, span))?;
-        let (address, own) = match self.inner.whole {
-            Some(whole) => (whole.base.plus(offset), None),
-            None => match self.take_alone(bytes.max(1), &books.readers) {
+        let offset = state.free.take(span).ok_or_else(|| self.refusal(&state, owner, span))?;
+        let (address, own) = match self.inner.reservation {
+            Some(reservation) => (reservation.base.plus(offset), None),
+            None => match self.reserve_block(bytes.max(1), &state.peers) {
                 Ok(own) => {
-                    books.alone.insert(own.base.raw, own);
+                    state.split_blocks.insert(own.base.raw, own);
                     (own.base, Some(own))
                 }
                 Err(error) => {
-                    books.free.give(offset, span);
+                    state.free.give(offset, span);
                     return Err(error);
                 }
             },
         };
-        books.in_use += span;
-        books.peak = books.peak.max(books.in_use);
-        *books.owners.entry(owner).or_default() += span;
+        state.in_use += span;
+        state.peak = state.peak.max(state.in_use);
+        *state.owners.entry(owner).or_default() += span;
         Ok(Block { arena: self.inner.clone(), address, bytes, offset, span, owner, own })
     }
 
-    fn take_alone(&self, bytes: u64, readers: &[usize]) -> Result<Reservation, DeviceError> {
+    fn reserve_block(&self, bytes: u64, peers: &[usize]) -> Result<Reservation, DeviceError> {
         let own = take_from_driver(&self.inner.device, bytes, false)?;
-        for &reader in readers {
+        for &reader in peers {
             if let Err(error) = self.inner.device.open.driver().allow_peer(&own, reader) {
                 give_to_driver(&self.inner.device, own);
                 return Err(error);
@@ -253,25 +256,25 @@ impl Arena {
         Ok(own)
     }
 
-    fn refusal(&self, books: &Books, owner: &'static str, asked: u64) -> ArenaError {
+    fn refusal(&self, state: &ArenaState, owner: &'static str, asked: u64) -> ArenaError {
         let spec = &self.inner.spec;
         let (role, limit) = (spec.role, spec.limit_bytes);
         if asked > spec.arena_bytes {
             return ArenaError::NeverFits { role, owner, asked, limit, driver: spec.driver_bytes };
         }
-        if books.in_use + asked > spec.arena_bytes {
-            let in_use = books.in_use + spec.driver_bytes;
-            let mut largest = books.by_owner(spec.driver_bytes);
+        if state.in_use + asked > spec.arena_bytes {
+            let in_use = state.in_use + spec.driver_bytes;
+            let mut largest = state.by_owner(spec.driver_bytes);
             largest.truncate(3);
             return ArenaError::Full { role, owner, asked, limit, in_use, largest };
         }
-        let longest = books.free.longest();
-        ArenaError::Scattered { role, owner, asked, free: spec.arena_bytes - books.in_use, longest }
+        let longest = state.free.longest();
+        ArenaError::Fragmented { role, owner, asked, free: spec.arena_bytes - state.in_use, longest }
     }
 
-    /// What the role holds now.
+    /// The role's memory now.
     pub fn memory(&self) -> RoleMemory {
-        let books = lock(&self.inner.books);
+        let state = lock(&self.inner.state);
         let spec = &self.inner.spec;
         RoleMemory {
             role: spec.role,
@@ -280,64 +283,64 @@ impl Arena {
             name: self.inner.device.card().name.clone(),
             uuid: self.inner.device.card().uuid.clone(),
             limit_bytes: spec.limit_bytes,
-            used_bytes: books.in_use + spec.driver_bytes,
-            peak_bytes: books.peak + spec.driver_bytes,
-            owners: books.by_owner(spec.driver_bytes),
+            used_bytes: state.in_use + spec.driver_bytes,
+            peak_bytes: state.peak + spec.driver_bytes,
+            owners: state.by_owner(spec.driver_bytes),
         }
     }
 
-    /// Starts counting the peak anew, from what is held now.
+    /// Sets the peak to the bytes in use now.
     pub fn reset_peak(&self) {
-        let mut books = lock(&self.inner.books);
-        books.peak = books.in_use;
+        let mut state = lock(&self.inner.state);
+        state.peak = state.in_use;
     }
 
-    /// What it was made from.
+    /// The spec it was made from.
     pub fn spec(&self) -> ArenaSpec {
         self.inner.spec
     }
 
-    /// The card it lies on.
+    /// Its device.
     pub fn device(&self) -> &Device {
         &self.inner.device
     }
 
-    /// Whether every block is a driver allocation of its own.
+    /// Whether every block is a separate driver allocation.
     pub fn is_split(&self) -> bool {
         self.inner.split
     }
 
-    /// How firmly its limit holds.
+    /// How its limit is enforced.
     pub fn strength(&self) -> Strength {
-        match self.inner.whole {
+        match self.inner.reservation {
             Some(held) if held.pool != 0 => Strength::DriverPoolCap,
             Some(_) if self.inner.device.machine().kind() != DeviceKind::Cpu => Strength::PlannedReserved,
-            // On the CPU pages come when they are touched; split arenas take blocks one by one.
+            // On the CPU, pages are committed when first touched; split arenas allocate blocks one by one.
             _ => Strength::Planned,
         }
     }
 
-    /// Asks the driver itself for one byte past the reservation: `Some(true)` when it refuses, `None` when no
-    /// driver cap is in force.
+    /// Asks the driver's pool for one byte more than the reservation: `Some(true)` if it refuses, `None` without a capped
+    /// pool.
     pub fn driver_refuses_more(&self) -> Result<Option<bool>, DeviceError> {
-        match &self.inner.whole {
+        match &self.inner.reservation {
             Some(held) if held.pool != 0 => self.inner.device.open.driver().pool_refuses_more(held).map(Some),
             _ => Ok(None),
         }
     }
 
-    /// Lets another card reach this memory without the host.
+    /// Enables peer access of another card to this memory.
     pub fn allow_peer(&self, reader: &Device) -> Result<(), DeviceError> {
-        let mut books = lock(&self.inner.books);
-        for held in self.inner.whole.iter().chain(books.alone.values()) {
+        let mut state = lock(&self.inner.state);
+        for held in self.inner.reservation.iter().chain(state.split_blocks.values()) {
             self.inner.device.open.driver().allow_peer(held, reader.index())?;
         }
-        books.readers.push(reader.index());
+        state.peers.push(reader.index());
         Ok(())
     }
 }
 
-impl Books {
+impl ArenaState {
     fn by_owner(&self, driver_bytes: u64) -> Vec<(&'static str, u64)> {
         let mut owners: Vec<_> = self.owners.iter().map(|(owner, bytes)| (*owner, *bytes)).collect();
         owners.push((DRIVER, driver_bytes));
@@ -349,13 +352,13 @@ impl Books {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(held) = self.whole.take() {
+        if let Some(held) = self.reservation.take() {
             give_to_driver(&self.device, held);
         }
     }
 }
 
-/// The one door to the driver's allocator: every call is counted.
+/// The only caller of the driver's allocator: every call is counted.
 fn take_from_driver(device: &Device, bytes: u64, capped: bool) -> Result<Reservation, DeviceError> {
     let held = device.open.driver().reserve(device.index(), bytes, capped)?;
     let counts = device.machine().counts(device.index());
@@ -370,10 +373,9 @@ fn give_to_driver(device: &Device, held: Reservation) {
     device.open.driver().release(held);
 }
 
-/// Device memory of one owner. Dropping it gives it back to its arena.
+/// Device memory of one owner. Dropping it returns it to its arena.
 ///
-/// The card may still be working on it then: whoever takes the bytes next must be ordered after that by an event,
-/// as everywhere.
+/// The card may still be using it then: an event must order the work of the next block in the same bytes after that.
 pub struct Block {
     arena: Arc<Inner>,
     address: Address,
@@ -381,6 +383,7 @@ pub struct Block {
     offset: u64,
     span: u64,
     owner: &'static str,
+    /// In a split arena, the block's own driver allocation.
     own: Option<Reservation>,
 }
 
@@ -393,17 +396,17 @@ pub struct View<'a> {
 }
 
 impl Block {
-    /// How many bytes were asked for.
+    /// The number of bytes that were asked for.
     pub fn len(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether it has none.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Whom it is shown under.
+    /// Its owner's name.
     pub fn owner(&self) -> &'static str {
         self.owner
     }
@@ -413,16 +416,16 @@ impl Block {
         View { block: self, offset: 0, bytes: self.bytes }
     }
 
-    /// `bytes` from `offset` on. Panics when that is not inside the block: a layout of ours is wrong.
+    /// `bytes` bytes at `offset`. Panics if they are not inside the block, which is a bug in a layout.
     pub fn part(&self, offset: u64, bytes: u64) -> View<'_> {
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
         assert!(inside, "part {offset}+{bytes} of {} ({} bytes)", self.owner, self.bytes);
         View { block: self, offset, bytes }
     }
 
-    /// The card that really holds it: asked of the driver, not of our books.
-    pub fn home(&self) -> Result<usize, DeviceError> {
-        self.arena.device.open.driver().home_of(self.address)
+    /// The card that holds it, according to the driver.
+    pub fn resident_card(&self) -> Result<usize, DeviceError> {
+        self.arena.device.open.driver().card_of(self.address)
     }
 }
 
@@ -437,7 +440,7 @@ impl View<'_> {
         self.block.address.plus(self.offset)
     }
 
-    /// How many bytes it spans.
+    /// Its length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -445,18 +448,18 @@ impl View<'_> {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let mut books = lock(&self.arena.books);
+        let mut state = lock(&self.arena.state);
         match self.own.take() {
             Some(own) => {
-                books.alone.remove(&own.base.raw);
+                state.split_blocks.remove(&own.base.raw);
                 give_to_driver(&self.arena.device, own);
             }
-            None => self.arena.device.open.driver().forget(self.address, self.span),
+            None => self.arena.device.open.driver().block_freed(self.address, self.span),
         }
-        books.free.give(self.offset, self.span);
-        books.in_use -= self.span;
-        if let Some(held) = books.owners.get_mut(self.owner) {
-            *held -= self.span;
+        state.free.give(self.offset, self.span);
+        state.in_use -= self.span;
+        if let Some(bytes) = state.owners.get_mut(self.owner) {
+            *bytes -= self.span;
         }
     }
 }

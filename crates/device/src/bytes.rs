@@ -1,16 +1,16 @@
-//! Byte counts: the granules memory comes in, and how they are written.
+//! Byte counts: allocation granularity, rounding, display.
 
-/// 2²⁰ bytes: what "MB" means in every flag and message.
+/// 2²⁰ bytes. "MB" means this in every flag and message.
 pub const MIB: u64 = 1 << 20;
 
-/// Driver pools are capped in steps of this size, rounded up (measured on an H200 with driver 580).
-/// What we ask for is rounded down to it, so that the cap in force is never above the limit.
+/// The driver rounds the cap of a memory pool up to a multiple of this (measured on an H200 with driver 580). We round
+/// down to it first, so that the cap is never above the limit.
 pub const POOL_GRANULE: u64 = 32 * MIB;
 
 /// Every block starts at a multiple of this: enough for any vector load, and for a whole L2 line.
 pub const BLOCK_ALIGN: u64 = 256;
 
-/// `bytes` as whole MB, rounded up: what a limit must at least be to hold them.
+/// `bytes` in MB, rounded up: the smallest limit that fits them.
 pub fn mib_ceil(bytes: u64) -> u64 {
     bytes.div_ceil(MIB)
 }

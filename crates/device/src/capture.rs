@@ -1,89 +1,90 @@
-//! Work that was recorded once and is replayed as one: on NVIDIA cards a CUDA graph, elsewhere the list of what was
-//! queued.
+//! Captured graphs: work that is captured once and launched as one. On NVIDIA cards it is a CUDA graph, elsewhere a list
+//! of operations.
 //!
-//! What a recording holds is launches, GEMMs, fills and copies within the card, with their addresses. Copies from and
-//! to the host, and events, stay outside: a replay must mean the same every time. Only the marks by which two lines of
-//! one recording part and meet again are inside, and become its order.
+//! A graph contains kernel launches, GEMMs, fills and copies within the card, with their addresses. Copies from and to
+//! the host, and events, are not allowed: every replay must do the same. The only exceptions are the events that fork and
+//! join a side stream; they become edges of the graph.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::device::OpenDevice;
-use crate::driver::RecordedId;
+use crate::driver::GraphId;
 use crate::error::DeviceError;
 use crate::stream::{Event, Stream};
 
-/// A stream that records. What is queued on it is not done but kept, until [`Capture::end`]; dropping this throws it
-/// away.
-#[must_use = "dropping it throws the recording away"]
+/// A graph capture in progress. Work queued on the stream is captured, not run, until [`Capture::end`]. Dropping this
+/// discards the capture.
+#[must_use = "dropping it discards the capture"]
 pub struct Capture<'a> {
     stream: &'a Stream,
     ended: bool,
 }
 
-/// Work that can be replayed on a stream of its card, see [`Stream::replay`].
+/// A graph that can be launched on a stream of its card, see [`Stream::replay`].
 ///
-/// It names memory and does not hold it: whoever replays it keeps the blocks. A replay after they were given back works
-/// on whatever lies there now, or fails.
+/// It stores addresses and does not own the memory: the caller must keep the blocks alive. A replay after they were freed
+/// uses whatever is there now, or fails.
 pub struct CapturedGraph {
     open: Arc<OpenDevice>,
-    id: RecordedId,
+    id: GraphId,
 }
 
 impl Stream {
-    /// From now on what is queued here is recorded instead of done. One thread begins, queues and ends.
+    /// Starts a graph capture: from now on, work queued here is captured instead of run. One thread must begin, queue and
+    /// end.
     ///
-    /// On NVIDIA cards every kernel must have run before, and every GEMM of the same shape: loading code while
-    /// recording is not allowed. Other streams and threads go on as ever: they may queue, load kernels and take memory. One
-    /// that gives an arena back, or closes the card, waits until nobody records on it.
+    /// On NVIDIA cards every kernel, and a GEMM of every shape, must have run before: code cannot be loaded during a
+    /// capture. Other streams and threads are not affected: they may queue work, load kernels and allocate memory. A
+    /// thread that releases an arena or closes the card waits until no capture is in progress there.
     pub fn begin_capture(&self) -> Result<Capture<'_>, DeviceError> {
-        self.outside_capture("another recording")?;
+        self.outside_capture("another capture")?;
         self.open.driver().begin_capture(self.open.card, self.id)?;
         self.capturing.store(true, Ordering::Relaxed);
         Ok(Capture { stream: self, ended: false })
     }
 
-    /// Queues everything that was recorded, in its order. One call of the driver on NVIDIA cards; nothing is allocated.
-    pub fn replay(&self, recorded: &CapturedGraph) -> Result<(), DeviceError> {
+    /// Launches a captured graph. On NVIDIA cards this is one driver call; nothing is allocated.
+    pub fn replay(&self, graph: &CapturedGraph) -> Result<(), DeviceError> {
         self.outside_capture("a replay")?;
-        if !Arc::ptr_eq(&recorded.open, &self.open) {
-            let what = format!("it was recorded on GPU {}", recorded.open.card);
-            return Err(DeviceError::Failed { card: self.open.card, during: "replaying work", what });
+        if !Arc::ptr_eq(&graph.open, &self.open) {
+            let what = format!("it was captured on GPU {}", graph.open.card);
+            return Err(DeviceError::Failed { card: self.open.card, during: "launching a graph", what });
         }
-        self.open.driver().replay(self.open.card, self.id, recorded.id)
+        self.open.driver().replay(self.open.card, self.id, graph.id)
     }
 
-    /// Refuses what no recording can hold.
+    /// Refuses work that a graph cannot contain.
     pub(crate) fn outside_capture(&self, what: &str) -> Result<(), DeviceError> {
         if !self.capturing.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let what = format!("{what} cannot be part of a recording");
-        Err(DeviceError::Failed { card: self.open.card, during: "recording work", what })
+        let what = format!("{what} cannot be part of a captured graph");
+        Err(DeviceError::Failed { card: self.open.card, during: "capturing a graph", what })
     }
 }
 
 impl Capture<'_> {
-    /// What is queued on `side` from now on is recorded as well: behind all that was recorded so far, beside what follows.
-    /// It must be joined before the end. On NVIDIA cards; elsewhere recordings are one line of work.
-    pub fn fork(&self, side: &Stream, mark: &Event) -> Result<(), DeviceError> {
+    /// Forks a side stream: work queued on `side` from now on is captured too, after all that was captured so far and in
+    /// parallel with what follows. It must be joined before the end. For NVIDIA cards; elsewhere a graph is sequential.
+    pub fn fork(&self, side: &Stream, event: &Event) -> Result<(), DeviceError> {
         let driver = self.stream.open.driver();
-        driver.record(self.stream.open.card, self.stream.id, mark.id)?;
-        driver.wait(side.open.card, side.id, mark.id)
+        driver.record(self.stream.open.card, self.stream.id, event.id)?;
+        driver.wait(side.open.card, side.id, event.id)
     }
 
-    /// Marks how far `side` has come, for [`Capture::join`].
-    pub fn mark(&self, side: &Stream, mark: &Event) -> Result<(), DeviceError> {
-        side.open.driver().record(side.open.card, side.id, mark.id)
+    /// Records `event` on `side`, for [`Capture::join`].
+    pub fn mark(&self, side: &Stream, event: &Event) -> Result<(), DeviceError> {
+        side.open.driver().record(side.open.card, side.id, event.id)
     }
 
-    /// What is recorded from now on comes behind all that was queued on the side up to `mark`.
-    pub fn join(&self, mark: &Event) -> Result<(), DeviceError> {
-        self.stream.open.driver().wait(self.stream.open.card, self.stream.id, mark.id)
+    /// Joins a side stream: what is captured from now on runs after all that was queued on the side before `event`.
+    pub fn join(&self, event: &Event) -> Result<(), DeviceError> {
+        self.stream.open.driver().wait(self.stream.open.card, self.stream.id, event.id)
     }
 
-    /// Ends the recording and makes it ready: on NVIDIA cards it is put on the card, which takes device memory of the
-    /// driver's own, some kilobytes for each piece of work.
+    /// Ends the capture and instantiates the graph. On NVIDIA cards it is also uploaded, which takes some kilobytes of the
+    /// driver's device memory per node.
     pub fn end(mut self) -> Result<CapturedGraph, DeviceError> {
         self.ended = true;
         self.stream.capturing.store(false, Ordering::Relaxed);
@@ -104,12 +105,12 @@ impl Drop for Capture<'_> {
 
 impl Drop for CapturedGraph {
     fn drop(&mut self) {
-        self.open.driver().drop_recorded(self.open.card, self.id);
+        self.open.driver().destroy_graph(self.open.card, self.id);
     }
 }
 
 impl std::fmt::Debug for CapturedGraph {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Recorded({:#x} on GPU {})", self.id, self.open.card)
+        write!(f, "CapturedGraph({:#x} on GPU {})", self.id, self.open.card)
     }
 }

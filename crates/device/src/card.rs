@@ -1,28 +1,28 @@
-//! A card: what it is, and what it says of itself at one moment.
+//! A card: its properties, and a reading of its state.
 
 use std::fmt;
 
-/// A GPU (or the CPU standing in for one) that was found. Indices follow `nvidia-smi`.
+/// A GPU that was found, or the CPU in its place. Indices follow `nvidia-smi`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Card {
     /// Position in the order `nvidia-smi` shows (PCI bus order).
     pub index: usize,
-    /// The maker's name for it.
+    /// The model name, e.g. `NVIDIA H200`.
     pub name: String,
-    /// Its identity: the same in every process and after every reboot.
+    /// Its UUID: the same in every process and after every reboot.
     pub uuid: String,
-    /// Where it sits, e.g. `00000000:17:00.0`.
+    /// Its PCI bus id, e.g. `00000000:17:00.0`.
     pub bus_id: String,
-    /// All of its memory.
+    /// Its total memory.
     pub total_bytes: u64,
     /// Compute capability, e.g. `(9, 0)`.
     pub capability: (u32, u32),
-    /// Set when the process may not use it: says what hides it.
+    /// Set if this process may not use it: what hides it.
     pub hidden_by: Option<String>,
 }
 
 impl Card {
-    /// Whether GEMMs in bf16 run here.
+    /// Whether it supports bf16 GEMMs.
     pub fn has_bf16(&self) -> bool {
         self.capability >= (8, 0)
     }
@@ -34,28 +34,28 @@ impl fmt::Display for Card {
     }
 }
 
-/// One look at a card, with nothing opened on it.
+/// The state of a card. Reading it opens no context.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CardReading {
-    /// Memory nobody holds.
+    /// Free memory.
     pub free_bytes: u64,
-    /// All memory, as the driver counts it.
+    /// Total memory, as the driver counts it.
     pub total_bytes: u64,
-    /// Processes that hold memory on the card, as far as the driver tells.
+    /// Processes with memory on the card, as far as the driver reports them.
     pub holders: Vec<CardProcess>,
-    /// Share of the last sampling period in which any kernel ran, in per cent. Of the whole card, not of us.
+    /// Percentage of the last sampling period in which any kernel ran, of any process.
     pub busy_percent: Option<u32>,
-    /// Present draw in watts.
+    /// Power draw now.
     pub power_watts: Option<f32>,
 }
 
-/// A process that holds memory on a card.
+/// A process with memory on a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CardProcess {
-    /// Its process number.
+    /// Its process id.
     pub pid: u32,
-    /// Its name, where it can be read.
+    /// Its name, if it can be read.
     pub name: Option<String>,
-    /// What it holds.
+    /// Its memory on the card.
     pub bytes: u64,
 }

@@ -1,26 +1,26 @@
-//! What the driver takes on a card for itself: context, modules, library workspaces. Measured, never guessed.
+//! The driver's own memory on a card: context, modules, library workspaces. It is measured, never guessed.
 
 use crate::bytes::MIB;
 use crate::error::DeviceError;
 use crate::kernel::Kernel;
 use crate::machine::Machine;
 
-/// Device bytes that no arena holds. They count against the limits all the same.
+/// Device memory outside the arenas. It counts against the limits too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverCost {
-    /// The context with its streams, once per card.
+    /// The context with its streams; once per card.
     pub context_bytes: u64,
     /// The data role's kernels.
     pub data_modules_bytes: u64,
-    /// The model role's kernels, libraries and recordings.
+    /// The model role's kernels, libraries and captured graphs.
     pub model_modules_bytes: u64,
-    /// Where the figures come from.
+    /// Where the numbers come from.
     pub source: String,
 }
 
 impl DriverCost {
-    /// No driver: the CPU.
-    pub fn nothing() -> DriverCost {
+    /// The CPU has no driver.
+    pub fn zero() -> DriverCost {
         DriverCost {
             context_bytes: 0,
             data_modules_bytes: 0,
@@ -29,7 +29,7 @@ impl DriverCost {
         }
     }
 
-    /// What was read on the card named in `source`: for simulated cards.
+    /// Measured on the card named in `source`; used for simulated cards.
     pub fn table() -> DriverCost {
         DriverCost {
             context_bytes: 522 * MIB,
@@ -40,17 +40,18 @@ impl DriverCost {
     }
 }
 
-/// Opens card `index` once for each role, loads that role's kernels, reads what the driver took, and closes it again.
+/// Measures the driver's memory on card `index`: opens it once for each role, loads that role's kernels, reads the memory
+/// in use, and closes it again.
 ///
-/// Each role alone, because on two cards each pays for its own. Takes a fraction of a second with warm kernel caches.
-/// Needs the card to itself in this process: what is open there already would be counted too.
+/// Each role is measured alone, because on two cards each has its own context. This takes a fraction of a second with a
+/// warm kernel cache. Nothing else of this process may be open on the card: it would be counted too.
 pub fn probe(
     machine: &Machine,
     index: usize,
     data_kernels: &[&'static Kernel],
     model_kernels: &[&'static Kernel],
 ) -> Result<DriverCost, DeviceError> {
-    if let Some(cost) = machine.tabled_cost() {
+    if let Some(cost) = machine.known_driver_cost() {
         return Ok(cost);
     }
     let (data_context, data_modules_bytes) = probe_role(machine, index, data_kernels)?;
@@ -63,21 +64,21 @@ pub fn probe(
     })
 }
 
-/// What the context takes, and what the kernels take on top.
+/// Bytes of the context, and of the kernels.
 fn probe_role(machine: &Machine, index: usize, kernels: &[&'static Kernel]) -> Result<(u64, u64), DeviceError> {
     let used = || machine.read(index).map(|now| now.total_bytes - now.free_bytes);
     let before = used()?;
     let device = machine.open(index)?;
-    let held = || match device.process_bytes()? {
+    let process_bytes = || match device.process_bytes()? {
         Some(bytes) => Ok::<u64, DeviceError>(bytes),
-        // Without per-process figures only the card's free memory is left; others may move it meanwhile.
+        // Fall back to the card's free memory, which other processes may change meanwhile.
         None => used().map(|now| now.saturating_sub(before)),
     };
-    // As many streams as both roles use together: they cost memory too.
+    // As many streams as both roles use together: they take memory too.
     let streams = (0..8).map(|i| device.stream(i == 0)).collect::<Result<Vec<_>, _>>()?;
-    let context = held()?;
+    let context = process_bytes()?;
     device.load_all(kernels)?;
-    let with_kernels = held()?;
+    let with_kernels = process_bytes()?;
     drop(streams);
     Ok((context, with_kernels.saturating_sub(context)))
 }

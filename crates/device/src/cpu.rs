@@ -1,7 +1,7 @@
-//! The CPU as a device: host memory, and work done at once by the thread that queues it.
+//! The CPU as a device: host memory, and work that the calling thread runs at once.
 //!
-//! Doing work at once is one of the orders the rules allow, so every event that was recorded has been reached. Two
-//! threads that queue work on the same bytes without an event between them would race; that is caught and refused.
+//! Running work at once is a valid order, so every recorded event has been reached. Two threads that queue work on the
+//! same bytes without an event between them would race; this is detected and refused.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,14 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use crate::card::{Card, CardReading};
-use crate::driver::{
-    Address, CopyPath, Driver, EventId, HostSpan, KernelId, RawArg, RecordedId, Reservation, StreamId,
-};
+use crate::driver::{Address, CopyPath, Driver, EventId, GraphId, HostSpan, KernelId, RawArg, Reservation, StreamId};
 use crate::error::DeviceError;
 use crate::gemm::RawGemm;
-use crate::host_exec::{run_copy, run_fill, run_host, touched, touched_by_copy};
+use crate::host_exec::{AccessRange, accessed, accessed_by_copy, run_copy, run_fill, run_host};
 use crate::host_gemm::run_gemm;
-use crate::host_graph::{CapturedWork, HostGraphs};
+use crate::host_graph::{HostGraphs, HostOp};
 use crate::host_memory::{HostMemory, alloc_span, free_span};
 use crate::kernel::{Grid, Kernel};
 use crate::machine::{DeviceKind, lock};
@@ -27,24 +25,25 @@ pub(crate) struct CpuDriver {
     card: [Card; 1],
     start: Instant,
     next_id: AtomicU64,
-    held: Mutex<HashMap<u64, HostMemory>>,
+    reservations: Mutex<HashMap<u64, HostMemory>>,
     reached_ns: Mutex<HashMap<EventId, u64>>,
-    busy: Mutex<Vec<(u64, u64, bool)>>,
+    /// Memory that running operations access.
+    busy: Mutex<Vec<AccessRange>>,
     workers: Arc<Workers>,
-    recordings: HostGraphs,
+    graphs: HostGraphs,
 }
 
-/// Bytes that one operation is working on. Dropping it ends that.
-struct Working<'a> {
+/// The memory that a running operation accesses. Dropping it ends the access.
+struct Claim<'a> {
     driver: &'a CpuDriver,
-    spans: Vec<(u64, u64, bool)>,
+    ranges: Vec<AccessRange>,
 }
 
-impl Drop for Working<'_> {
+impl Drop for Claim<'_> {
     fn drop(&mut self) {
         let mut busy = lock(&self.driver.busy);
-        for span in &self.spans {
-            if let Some(at) = busy.iter().position(|other| other == span) {
+        for range in &self.ranges {
+            if let Some(at) = busy.iter().position(|other| other == range) {
                 busy.swap_remove(at);
             }
         }
@@ -67,11 +66,11 @@ impl CpuDriver {
             card: [card],
             start: Instant::now(),
             next_id: AtomicU64::new(1),
-            held: Mutex::default(),
+            reservations: Mutex::default(),
             reached_ns: Mutex::default(),
             busy: Mutex::default(),
             workers,
-            recordings: HostGraphs::default(),
+            graphs: HostGraphs::default(),
         }
     }
 
@@ -79,14 +78,13 @@ impl CpuDriver {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn work_on(&self, spans: Vec<(u64, u64, bool)>, what: &'static str) -> Result<Working<'_>, DeviceError> {
+    fn claim(&self, ranges: Vec<AccessRange>, what: &'static str) -> Result<Claim<'_>, DeviceError> {
         let mut busy = lock(&self.busy);
-        let meets = |a: &(u64, u64, bool), b: &(u64, u64, bool)| a.0 < b.1 && b.0 < a.1 && (a.2 || b.2);
-        if spans.iter().any(|span| busy.iter().any(|other| meets(span, other))) {
+        if ranges.iter().any(|range| busy.iter().any(|other| range.races_with(other))) {
             return Err(DeviceError::Race { what });
         }
-        busy.extend(&spans);
-        Ok(Working { driver: self, spans })
+        busy.extend(&ranges);
+        Ok(Claim { driver: self, ranges })
     }
 }
 
@@ -104,7 +102,7 @@ impl Driver for CpuDriver {
         Ok(CardReading { free_bytes, total_bytes, ..CardReading::default() })
     }
 
-    /// The host's memory is shared with everything else in the process: no figure for the device alone exists.
+    /// Host memory is shared with the rest of the process: there is no number for the device alone.
     fn process_bytes(&self, _card: usize) -> Result<Option<u64>, DeviceError> {
         Ok(None)
     }
@@ -123,15 +121,15 @@ impl Driver for CpuDriver {
         }
         let memory = HostMemory::reserve(bytes, false).map_err(|_| refused)?;
         let base = memory.base();
-        lock(&self.held).insert(base, memory);
+        lock(&self.reservations).insert(base, memory);
         Ok(Reservation { base: Address { card, raw: base }, bytes, pool: 0 })
     }
 
-    fn release(&self, held: Reservation) {
-        lock(&self.held).remove(&held.base.raw);
+    fn release(&self, reservation: Reservation) {
+        lock(&self.reservations).remove(&reservation.base.raw);
     }
 
-    fn pool_refuses_more(&self, _held: &Reservation) -> Result<bool, DeviceError> {
+    fn pool_refuses_more(&self, _reservation: &Reservation) -> Result<bool, DeviceError> {
         Ok(false)
     }
 
@@ -144,7 +142,7 @@ impl Driver for CpuDriver {
         unsafe { free_span(span) }
     }
 
-    fn create_stream(&self, _card: usize, _urgent: bool) -> Result<StreamId, DeviceError> {
+    fn create_stream(&self, _card: usize, _high_priority: bool) -> Result<StreamId, DeviceError> {
         Ok(self.id())
     }
 
@@ -180,27 +178,27 @@ impl Driver for CpuDriver {
     }
 
     fn reached_at_ns(&self, card: usize, event: EventId) -> Result<u64, DeviceError> {
-        let what = || "it was not reached yet".to_owned();
+        let what = || "it has not been reached".to_owned();
         let reached_ns = lock(&self.reached_ns).get(&event).copied();
         reached_ns.ok_or_else(|| DeviceError::Failed { card, during: "reading a timer", what: what() })
     }
 
     fn copy(&self, _card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {
-        if self.recordings.keeps(stream, || CapturedWork::Copy(path)) {
+        if self.graphs.captures(stream, || HostOp::Copy(path)) {
             return Ok(());
         }
-        let _working = self.work_on(touched_by_copy(&path), "copy")?;
-        // SAFETY: views lie in live reservations; nothing else works on these bytes (`work_on`), and the host end
-        // is guarded by `Pinned`.
+        let _claim = self.claim(accessed_by_copy(&path), "copy")?;
+        // SAFETY: views are in live reservations; nothing else accesses these bytes (`claim`), and `Pinned` guards the
+        // host side.
         unsafe { run_copy(&path) };
         Ok(())
     }
 
     fn fill(&self, _card: usize, stream: StreamId, at: Address, bytes: u64, value: u8) -> Result<(), DeviceError> {
-        if self.recordings.keeps(stream, || CapturedWork::Fill { at, bytes, value }) {
+        if self.graphs.captures(stream, || HostOp::Fill { at, bytes, value }) {
             return Ok(());
         }
-        let _working = self.work_on(vec![(at.raw, at.raw + bytes, true)], "fill")?;
+        let _claim = self.claim(vec![AccessRange::new(at, bytes, true)], "fill")?;
         // SAFETY: as above.
         unsafe { run_fill(at, bytes, value) };
         Ok(())
@@ -218,70 +216,70 @@ impl Driver for CpuDriver {
         grid: Grid,
         args: &[RawArg],
     ) -> Result<(), DeviceError> {
-        if self.recordings.keeps(stream, || CapturedWork::Launch { kernel, grid, args: args.to_vec() }) {
+        if self.graphs.captures(stream, || HostOp::Launch { kernel, grid, args: args.to_vec() }) {
             return Ok(());
         }
-        let _working = self.work_on(touched(args), kernel.name)?;
-        // SAFETY: views lie in live reservations, and nothing else works on these bytes (`work_on`).
+        let _claim = self.claim(accessed(args), kernel.name)?;
+        // SAFETY: views are in live reservations, and nothing else accesses these bytes (`claim`).
         unsafe { run_host(kernel, grid, args, &self.workers) };
         Ok(())
     }
 
     fn gemm(&self, _card: usize, stream: StreamId, gemm: &RawGemm) -> Result<(), DeviceError> {
-        if self.recordings.keeps(stream, || CapturedWork::Gemm(*gemm)) {
+        if self.graphs.captures(stream, || HostOp::Gemm(*gemm)) {
             return Ok(());
         }
-        let _working = self.work_on(touched(&gemm.args()), "gemm")?;
+        let _claim = self.claim(accessed(&gemm.args()), "gemm")?;
         // SAFETY: as above.
         unsafe { run_gemm(gemm, &self.workers) };
         Ok(())
     }
 
     fn trap(&self, card: usize, _stream: StreamId) -> Result<(), DeviceError> {
-        let what = "the CPU cannot be lost: plant it on a card, real or simulated".to_owned();
-        Err(DeviceError::Failed { card, during: "planting a trap", what })
+        let what = "the CPU cannot be lost: inject it on a card, real or simulated".to_owned();
+        Err(DeviceError::Failed { card, during: "injecting a trap", what })
     }
 
     fn begin_capture(&self, _card: usize, stream: StreamId) -> Result<(), DeviceError> {
-        self.recordings.begin(stream);
+        self.graphs.begin(stream);
         Ok(())
     }
 
-    fn end_capture(&self, card: usize, stream: StreamId) -> Result<RecordedId, DeviceError> {
-        self.recordings.end(card, stream)
+    fn end_capture(&self, card: usize, stream: StreamId) -> Result<GraphId, DeviceError> {
+        self.graphs.end(card, stream)
     }
 
     fn abandon_capture(&self, _card: usize, stream: StreamId) {
-        self.recordings.take(stream);
+        self.graphs.take(stream);
     }
 
-    /// The memory is looked up anew, and kept for as long as a piece of work is on it: nobody's view does that here.
-    fn replay(&self, card: usize, stream: StreamId, recorded: RecordedId) -> Result<(), DeviceError> {
-        for work in &*self.recordings.get(card, recorded)? {
-            let held = lock(&self.held);
-            let is_held = |from, to| held.values().any(|memory| memory.holds(from, to));
-            if !work.touches().iter().all(|&(from, to, _)| is_held(from, to)) {
-                let what = "its memory was given back".to_owned();
-                return Err(DeviceError::Failed { card, during: "replaying work", what });
+    /// A graph does not own its memory: it is looked up again, and locked while an operation uses it.
+    fn replay(&self, card: usize, stream: StreamId, graph: GraphId) -> Result<(), DeviceError> {
+        for op in &*self.graphs.get(card, graph)? {
+            let reservations = lock(&self.reservations);
+            let is_live = |range: &AccessRange| reservations.values().any(|memory| memory.holds(range.from, range.to));
+            if !op.accesses().iter().all(is_live) {
+                let what = "its memory was freed".to_owned();
+                return Err(DeviceError::Failed { card, during: "launching a graph", what });
             }
-            work.queue(self, card, stream)?;
+            op.queue(self, card, stream)?;
         }
         Ok(())
     }
 
-    fn drop_recorded(&self, _card: usize, recorded: RecordedId) {
-        self.recordings.forget(recorded);
+    fn destroy_graph(&self, _card: usize, graph: GraphId) {
+        self.graphs.destroy(graph);
     }
 
     fn can_access_peer(&self, _reader: usize, _owner: usize) -> Result<bool, DeviceError> {
         Ok(false)
     }
 
-    fn allow_peer(&self, _held: &Reservation, _reader: usize) -> Result<(), DeviceError> {
+    fn allow_peer(&self, _reservation: &Reservation, _reader: usize) -> Result<(), DeviceError> {
         Ok(())
     }
 
-    fn home_of(&self, at: Address) -> Result<usize, DeviceError> {
+    fn card_of(&self, at: Address) -> Result<usize, DeviceError> {
         Ok(at.card)
     }
 
@@ -294,7 +292,7 @@ impl Driver for CpuDriver {
     }
 }
 
-/// Total and available bytes of the host; zeros where the kernel does not say.
+/// Total and available bytes of the host; zeros if the kernel does not report them.
 pub fn host_memory() -> (u64, u64) {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = |name: &str| {
@@ -304,13 +302,13 @@ pub fn host_memory() -> (u64, u64) {
     (kib("MemTotal:").unwrap_or(0) * 1024, kib("MemAvailable:").unwrap_or(0) * 1024)
 }
 
-/// Bytes of this process that lie in the machine's memory now; `None` where the kernel does not say.
+/// Resident set size of this process; `None` if the kernel does not report it.
 ///
-/// Reads one line of `/proc`: some microseconds. The kernel's own count is behind by up to some dozen pages per core.
+/// Reads one line of `/proc`, which takes some microseconds. The kernel's count may lag by some dozen pages per core.
 pub fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     Some(text.split_whitespace().nth(1)?.parse::<u64>().ok()? * PAGE_BYTES)
 }
 
-/// Of x86-64, which is what this is built for.
+/// The page size of x86-64, which this is built for.
 const PAGE_BYTES: u64 = 4096;

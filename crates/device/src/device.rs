@@ -1,4 +1,4 @@
-//! An opened card.
+//! An open card.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,8 +11,8 @@ use crate::machine::Machine;
 use crate::pinned::Pinned;
 use crate::stream::{Event, Stream};
 
-/// A card with its context open. Holding one of these means work can be queued there; dropping the last handle,
-/// and everything made from it, closes the card.
+/// A card with an open context. Holding one of these means that work can be queued there. The card is closed when the
+/// last handle, and everything created from it, is dropped.
 #[derive(Clone)]
 pub struct Device {
     pub(crate) open: Arc<OpenDevice>,
@@ -44,12 +44,12 @@ pub struct LoadedKernel {
 }
 
 impl Device {
-    /// What it is.
+    /// The card's properties.
     pub fn card(&self) -> &Card {
         &self.open.machine.cards()[self.open.card]
     }
 
-    /// Its index, as `nvidia-smi` counts.
+    /// Its index, in the order of `nvidia-smi`.
     pub fn index(&self) -> usize {
         self.open.card
     }
@@ -59,21 +59,21 @@ impl Device {
         &self.open.machine
     }
 
-    /// A stream. An urgent one is served first when both have work: the model's.
-    pub fn stream(&self, urgent: bool) -> Result<Stream, DeviceError> {
-        let id = self.open.driver().create_stream(self.open.card, urgent)?;
+    /// Creates a stream, with the highest priority or the lowest. The model's stream has the highest.
+    pub fn stream(&self, high_priority: bool) -> Result<Stream, DeviceError> {
+        let id = self.open.driver().create_stream(self.open.card, high_priority)?;
         self.open.machine.counts(self.open.card).streams.fetch_add(1, Ordering::Relaxed);
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let (serial, capturing) = (SERIAL.fetch_add(1, Ordering::Relaxed), AtomicBool::new(false));
         Ok(Stream { open: self.open.clone(), id, serial, capturing })
     }
 
-    /// An event that orders work.
+    /// Creates an event without timing.
     pub fn event(&self) -> Result<Event, DeviceError> {
         self.make_event(false)
     }
 
-    /// An event that also remembers when it was reached.
+    /// Creates an event that also records the time at which it was reached.
     pub fn timer(&self) -> Result<Event, DeviceError> {
         self.make_event(true)
     }
@@ -83,33 +83,33 @@ impl Device {
         Ok(Event { open: self.open.clone(), id })
     }
 
-    /// Page-locked host memory that this card can copy to and from.
+    /// Allocates pinned (page-locked) host memory that this card can copy to and from.
     pub fn pinned(&self, bytes: u64) -> Result<Pinned, DeviceError> {
         Pinned::new(self, bytes)
     }
 
-    /// Makes a kernel ready, compiling it on first sight.
+    /// Loads a kernel; compiles it if it is not in the cubin cache.
     pub fn load(&self, kernel: &'static Kernel) -> Result<LoadedKernel, DeviceError> {
         let id = self.open.driver().load(self.open.card, kernel)?;
         Ok(LoadedKernel { kernel, id, open: self.open.clone() })
     }
 
-    /// The same for many, in their order. What has to be compiled is shared by the machine's workers, and kept on disk:
-    /// a small source takes some 70 ms of one core the first time, and nothing to speak of in later runs.
+    /// Loads several kernels, in their order. The machine's worker pool compiles the missing ones in parallel, and the
+    /// cubin cache stores them: a small source takes about 70 ms of one core the first time, and almost nothing in later
+    /// runs.
     pub fn load_all(&self, kernels: &[&'static Kernel]) -> Result<Vec<LoadedKernel>, DeviceError> {
         let sources: Vec<&'static Source> = kernels.iter().map(|kernel| kernel.source).collect();
         self.open.driver().compile(self.open.card, &sources, self.machine().workers())?;
         kernels.iter().map(|kernel| self.load(kernel)).collect()
     }
 
-    /// Opens what GEMMs need on this card: on NVIDIA cards cuBLASLt, found as the other libraries are, and a
-    /// handle that takes device memory. The first GEMM would do it; done here, a missing library is known at once, and
-    /// the memory is counted where it belongs.
+    /// Prepares GEMMs on this card: on NVIDIA cards opens cuBLASLt and creates its handle, which takes device memory. The
+    /// first GEMM would do it too. Done here, a missing library is reported at once, and the memory counts as set-up.
     pub fn prepare_gemms(&self) -> Result<(), DeviceError> {
         self.open.driver().prepare_gemms(self.open.card)
     }
 
-    /// Bytes this process holds on the card as the driver counts them; `None` where it does not say.
+    /// Memory of this process on the card as the driver counts it; `None` if the driver does not report it.
     pub fn process_bytes(&self) -> Result<Option<u64>, DeviceError> {
         self.open.driver().process_bytes(self.open.card)
     }

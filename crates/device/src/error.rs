@@ -1,4 +1,4 @@
-//! What can go wrong on a device. A variant is a different thing to do next.
+//! Errors of devices. Each variant asks for a different reaction.
 
 use crate::arena::ArenaError;
 use crate::bytes::show;
@@ -14,67 +14,67 @@ pub enum DeviceError {
     /// No card has this index.
     #[error("there is no GPU {index}: {found} found")]
     NoSuchCard {
-        /// What was asked for.
+        /// The index asked for.
         index: usize,
-        /// How many there are.
+        /// The number of cards.
         found: usize,
     },
 
     /// The card exists, but this process may not use it.
     #[error("GPU {index} ({uuid}) is hidden by {by}")]
     Hidden {
-        /// What was asked for.
+        /// The index asked for.
         index: usize,
-        /// Its identity.
+        /// The card's UUID.
         uuid: String,
         /// What hides it.
         by: String,
     },
 
-    /// The card exists, but the plan named others and closed the door behind them.
+    /// The card exists, but this run is restricted to other cards.
     #[error("GPU {index} is outside this run: only {allowed:?} may be opened")]
     OutsideRun {
-        /// What was asked for.
+        /// The index asked for.
         index: usize,
-        /// What the run was restricted to.
+        /// The cards the run is restricted to.
         allowed: Vec<usize>,
     },
 
     /// The card does not have the memory: free some, or ask for less.
-    #[error("GPU {card} has no {} free: {} of {} are", show(*asked), show(*free), show(*total))]
+    #[error("GPU {card} is out of memory: {} asked for, {} of {} free", show(*asked), show(*free), show(*total))]
     OutOfMemory {
         /// The card.
         card: usize,
-        /// What was asked for.
+        /// Bytes asked for.
         asked: u64,
-        /// What it had free at that moment.
+        /// Bytes free at that time.
         free: u64,
-        /// What it has in all.
+        /// Bytes of the card.
         total: u64,
     },
 
-    /// The host would not give page-locked memory.
-    #[error("the host gave no page-locked memory of {}", show(*asked))]
+    /// The host could not allocate pinned memory.
+    #[error("the host has no {} of pinned (page-locked) memory left", show(*asked))]
     OutOfPinned {
-        /// What was asked for.
+        /// Bytes asked for.
         asked: u64,
     },
 
-    /// A role's own limit says no. The card may well have more.
+    /// A role's limit refuses the allocation. The card may have more memory.
     #[error(transparent)]
     Arena(#[from] ArenaError),
 
-    /// The card stopped answering, or a kernel on it faulted. Nothing on it can be used by this process any more, and every
-    /// later call answers the same; what was saved before can be gone on from, by a new process.
+    /// The card stopped responding, or a kernel on it faulted. This process cannot use the card any more, and every later
+    /// call returns the same error. A new process can resume from the last checkpoint.
     #[error(
-        "GPU {card} was lost: {what}, learnt while {during}; this process cannot use it any more: start again, from the last checkpoint where there is one"
+        "GPU {card} was lost: {what}, reported while {during}; this process cannot use it any more: start again, and resume from the last checkpoint if there is one"
     )]
     Lost {
         /// The card.
         card: usize,
-        /// The call that reported it. What broke the card was queued before, by this call or another.
+        /// The call that reported it. The fault may come from earlier work.
         during: &'static str,
-        /// The driver's own name and number for it.
+        /// The driver's name and number of the error.
         what: String,
     },
 
@@ -83,20 +83,20 @@ pub enum DeviceError {
     Failed {
         /// The card.
         card: usize,
-        /// What was being done.
+        /// The call.
         during: &'static str,
-        /// The driver's own name and number for it.
+        /// The driver's name and number of the error.
         what: String,
     },
 
-    /// Host bytes were touched while the device still uses them: an event was not waited for.
-    #[error("page-locked memory is still in use by the device: {what}")]
+    /// The host accessed pinned memory while the device still uses it: a wait for an event is missing.
+    #[error("pinned memory is still in use by the device: {what}")]
     StillInUse {
-        /// By what.
+        /// The use.
         what: &'static str,
     },
 
-    /// A kernel was called with arguments it does not take.
+    /// A kernel was called with arguments that do not match its parameters.
     #[error("kernel {kernel}: {problem}")]
     Arguments {
         /// The kernel.
@@ -105,7 +105,7 @@ pub enum DeviceError {
         problem: String,
     },
 
-    /// A GEMM was asked for that its types, strides or memory do not allow.
+    /// A GEMM's types, strides or memory are not supported.
     #[error("GEMM {gemm}: {problem}")]
     Gemm {
         /// The GEMM, with its shapes.
@@ -121,21 +121,21 @@ pub enum DeviceError {
         file: &'static str,
         /// The architecture it was compiled for.
         arch: String,
-        /// What the compiler said.
+        /// The compiler's log.
         log: String,
     },
 
-    /// Two operations on the CPU device met in the same bytes: an event was not waited for.
-    #[error("two operations met in the same memory of the CPU device: {what}")]
+    /// Two operations of the CPU device used the same bytes at once: a wait for an event is missing.
+    #[error("two operations used the same memory of the CPU device at once: {what}")]
     Race {
-        /// Which.
+        /// The second operation.
         what: &'static str,
     },
 
     /// Bytes did not arrive as they were sent.
     #[error("{route} copy from GPU {from} to GPU {to} changed {wrong} of {bytes} bytes")]
     Corrupt {
-        /// How they travelled.
+        /// The route.
         route: String,
         /// The sender.
         from: usize,
@@ -150,26 +150,26 @@ pub enum DeviceError {
     /// The transfer asked for is not possible between these two cards.
     #[error("{route} transfer is not possible from GPU {from} to GPU {to}: {why}")]
     NoRoute {
-        /// What was asked for.
+        /// The route asked for.
         route: &'static str,
         /// The sender.
         from: usize,
         /// The receiver.
         to: usize,
-        /// What stands in the way.
+        /// The reason.
         why: String,
     },
 
-    /// `TANDEM_FAULT` asks for a fault that there is not: correct it, or take it away.
+    /// `TANDEM_FAULT` names an unknown fault: correct or unset it.
     #[error(
         "TANDEM_FAULT={given}: expected trap@step:N, leak:POOL:MiB/STEPS (data, model, pinned or host) or slow:WORK:TIMES (decode, upload, features, transfer or step), e.g. trap@step:37, leak:data:1MiB/100 or slow:decode:8"
     )]
     Fault {
-        /// What it says.
+        /// Its value.
         given: String,
     },
 
-    /// Isolation was set up before, or other memory was taken first.
+    /// Isolation cannot be set up, or a limit does not hold.
     #[error(transparent)]
     Isolation(#[from] crate::isolation::IsolationError),
 }

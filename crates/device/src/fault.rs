@@ -1,11 +1,11 @@
-//! Planted faults that are not the simulator's own: a wait taken away, a card broken at a step, memory that leaks, work that is
-//! slow.
+//! Fault injection on any kind of device: a skipped wait, a card lost at a step, a memory leak, slow work.
 //!
-//! Each wait in the pipeline has a name. A clean run collects the names; a test then takes one away at a time and
-//! must see wrong bytes. Other faults of devices (refused memory, failed copies, cards lost at a call) are the
-//! simulator's: [`crate::sim`].
+//! Each wait in the pipeline has a name. A clean run collects the names; a test then skips one at a time and must see
+//! wrong data. The simulator injects other faults (refused allocations, failed copies, a card lost at a call):
+//! [`crate::sim`].
 //!
-//! A [`Fault`] comes from outside, so that a whole run of the program can be broken at a known point, also on a real card.
+//! A [`Fault`] comes from the environment, so that a complete run of the program fails at a known point, also on a real
+//! card.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -28,29 +28,28 @@ struct State {
 }
 
 impl Faults {
-    /// From now on the wait of this name is not done.
-    pub fn skip_wait(&self, site: &'static str) {
-        lock(&self.state).skipped = Some(site);
+    /// From now on the wait of this name is skipped.
+    pub fn skip_wait(&self, name: &'static str) {
+        lock(&self.state).skipped = Some(name);
     }
 
-    /// The names of all waits done so far.
+    /// The names of all waits so far.
     pub fn waits_seen(&self) -> Vec<&'static str> {
         lock(&self.state).seen.iter().copied().collect()
     }
 
-    pub(crate) fn skips(&self, site: &'static str) -> bool {
+    pub(crate) fn skips(&self, name: &'static str) -> bool {
         let mut state = lock(&self.state);
-        state.seen.insert(site);
-        state.skipped == Some(site)
+        state.seen.insert(name);
+        state.skipped == Some(name)
     }
 }
 
-/// The fault that `TANDEM_FAULT` asks for: `trap@step:N` breaks the model's card in step `N`, `leak:POOL:MiB/STEPS` has
-/// a pool lose so much in so many steps, all along, `slow:WORK:TIMES` has some work done so many times over. For debugging
-/// only.
+/// The fault that `TANDEM_FAULT` asks for: `trap@step:N` makes the model's card fault in step `N`, `leak:POOL:MiB/STEPS`
+/// leaks that much of a pool every so many steps, `slow:WORK:TIMES` repeats some work that many times. For debugging only.
 ///
-/// Whoever runs steps asks [`Fault::traps_at`] in each, and queues [`crate::Stream::trap`] there; whoever watches memory
-/// has [`crate::InjectedLeak`] grow; whoever does the work asks [`Fault::times`].
+/// The step loop checks [`Fault::traps_at`] in each step and queues [`crate::Stream::trap`]; the memory watch lets
+/// [`crate::InjectedLeak`] grow; the code that does the work repeats it [`Fault::times`] times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
     trap_at_step: Option<u64>,
@@ -58,15 +57,15 @@ pub struct Fault {
     slow: Option<(Slow, u32)>,
 }
 
-/// Work that can be made slow: it is done again and again, with the same result. A step that is repeated learns more from
-/// its batch.
+/// Work that can be slowed down by repeating it with the same result. Only a repeated step differs: it trains on its batch
+/// several times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slow {
-    /// Decoding a recording.
+    /// Decoding an audio file.
     Decode,
     /// Copying a batch to the data device.
     Upload,
-    /// Making its features.
+    /// Computing its features.
     Features,
     /// Copying it to the model device.
     Transfer,
@@ -74,33 +73,33 @@ pub enum Slow {
     Step,
 }
 
-/// How fast a planted leak grows, and in what.
+/// How fast an injected leak grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeakRate {
-    /// In what.
+    /// The pool that leaks.
     pub pool: Pool,
-    /// So many bytes.
+    /// Bytes per `steps` steps.
     pub bytes: u64,
-    /// In so many steps.
+    /// The number of steps.
     pub steps: u64,
 }
 
-/// What memory can leak from.
+/// A pool that can leak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pool {
     /// The data role's arena.
     Data,
     /// The model role's arena.
     Model,
-    /// Page-locked memory of the data role's card.
+    /// Pinned memory of the data role's card.
     Pinned,
-    /// The process's own memory.
+    /// Pageable memory of the process.
     Host,
 }
 
 impl Fault {
-    /// What the environment asks for; nothing where the variable is not set. A fault that there is not is an error: a test
-    /// that plants nothing would pass.
+    /// The fault that the environment asks for; none if the variable is not set. An unknown fault is an error, because a
+    /// test that injects nothing would pass.
     pub fn from_env() -> Result<Fault, DeviceError> {
         match std::env::var_os("TANDEM_FAULT") {
             None => Ok(Fault::default()),
@@ -108,17 +107,17 @@ impl Fault {
         }
     }
 
-    /// Whether the card is to be broken in this step.
+    /// Whether to fault in this step.
     pub fn traps_at(&self, step: u64) -> bool {
         self.trap_at_step == Some(step)
     }
 
-    /// The leak there is to be, if any.
+    /// The leak to inject, if any.
     pub fn leak(&self) -> Option<LeakRate> {
         self.leak
     }
 
-    /// How many times `work` is to be done: once, unless it is to be slow.
+    /// How many times to do `work`: once, unless it is slowed down.
     pub fn times(&self, work: Slow) -> u32 {
         self.slow.filter(|(slow, _)| *slow == work).map_or(1, |(_, times)| times)
     }
@@ -172,15 +171,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plant_is_read_or_refused_and_never_left_out() {
-        let plant: Fault = "trap@step:37".parse().unwrap();
-        assert_eq!([36, 37, 38].map(|step| plant.traps_at(step)), [false, true, false]);
-        assert!(!Fault::default().traps_at(0) && plant.leak().is_none());
+    fn a_fault_is_parsed_or_refused_and_never_ignored() {
+        let trap: Fault = "trap@step:37".parse().unwrap();
+        assert_eq!([36, 37, 38].map(|step| trap.traps_at(step)), [false, true, false]);
+        assert!(!Fault::default().traps_at(0) && trap.leak().is_none());
         let leak = |given: &str| given.parse::<Fault>().unwrap().leak();
         assert_eq!(leak("leak:data:1MiB/100"), Some(LeakRate { pool: Pool::Data, bytes: MIB, steps: 100 }));
         assert_eq!(leak("leak:host:2MiB/5"), Some(LeakRate { pool: Pool::Host, bytes: 2 * MIB, steps: 5 }));
         let slow: Fault = "slow:features:7".parse().unwrap();
-        assert_eq!((slow.times(Slow::Features), slow.times(Slow::Decode), plant.times(Slow::Step)), (7, 1, 1));
+        assert_eq!((slow.times(Slow::Features), slow.times(Slow::Decode), trap.times(Slow::Step)), (7, 1, 1));
         for given in
             ["", "trap", "trap@step:", "trap@step:-1", "trap@37", "Trap@step:1", "trap@step:1 "].into_iter().chain([
                 "slow:",

@@ -1,50 +1,50 @@
-//! Which bytes of a reservation are free: first fit, neighbours merged.
+//! The free bytes of a reservation: first fit, neighbours coalesced.
 
 use std::collections::BTreeMap;
 
-/// Free pieces by offset. No two touch.
+/// Length of each free range by its offset. No two ranges are adjacent.
 #[derive(Debug)]
 pub(crate) struct FreeList {
-    pieces: BTreeMap<u64, u64>,
+    ranges: BTreeMap<u64, u64>,
 }
 
 impl FreeList {
     pub(crate) fn new(bytes: u64) -> FreeList {
-        FreeList { pieces: (bytes > 0).then_some((0, bytes)).into_iter().collect() }
+        FreeList { ranges: (bytes > 0).then_some((0, bytes)).into_iter().collect() }
     }
 
-    /// The lowest piece that is long enough, cut to `bytes`.
+    /// Takes `bytes` from the lowest range that is long enough.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
-        let (&offset, &length) = self.pieces.iter().find(|(_, length)| **length >= bytes)?;
-        self.pieces.remove(&offset);
+        let (&offset, &length) = self.ranges.iter().find(|(_, length)| **length >= bytes)?;
+        self.ranges.remove(&offset);
         if length > bytes {
-            self.pieces.insert(offset + bytes, length - bytes);
+            self.ranges.insert(offset + bytes, length - bytes);
         }
         Some(offset)
     }
 
-    /// Gives a piece back that `take` handed out.
+    /// Returns a range that came from `take`.
     pub(crate) fn give(&mut self, offset: u64, bytes: u64) {
         let (mut from, mut to) = (offset, offset + bytes);
-        if let Some((&before, &length)) = self.pieces.range(..offset).next_back() {
-            assert!(before + length <= offset, "bytes {offset}+{bytes} were given back twice");
+        if let Some((&before, &length)) = self.ranges.range(..offset).next_back() {
+            assert!(before + length <= offset, "bytes {offset}+{bytes} were freed twice");
             if before + length == offset {
-                self.pieces.remove(&before);
+                self.ranges.remove(&before);
                 from = before;
             }
         }
-        if let Some((&after, &length)) = self.pieces.range(offset..).next() {
-            assert!(after >= to, "bytes {offset}+{bytes} were given back twice");
+        if let Some((&after, &length)) = self.ranges.range(offset..).next() {
+            assert!(after >= to, "bytes {offset}+{bytes} were freed twice");
             if after == to {
-                self.pieces.remove(&after);
+                self.ranges.remove(&after);
                 to = after + length;
             }
         }
-        self.pieces.insert(from, to - from);
+        self.ranges.insert(from, to - from);
     }
 
     pub(crate) fn longest(&self) -> u64 {
-        self.pieces.values().copied().max().unwrap_or(0)
+        self.ranges.values().copied().max().unwrap_or(0)
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_merge_in_any_order_of_return() {
+    fn neighbours_coalesce_in_any_order_of_return() {
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             let mut list = FreeList::new(300);
             let offsets: Vec<u64> = (0..3).filter_map(|_| list.take(100)).collect();
@@ -67,8 +67,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "given back twice")]
-    fn a_second_return_is_our_mistake() {
+    #[should_panic(expected = "freed twice")]
+    fn a_double_free_panics() {
         let mut list = FreeList::new(100);
         list.take(100);
         list.give(0, 100);

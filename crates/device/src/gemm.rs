@@ -1,6 +1,6 @@
-//! GEMMs: work on a stream beside kernels, because no kernel of ours should be one.
+//! GEMMs on a stream. They are separate from kernels because NVIDIA cards run them with cuBLASLt.
 //!
-//! Everything is row-major. A GEMM is checked against its memory before it is queued, as a kernel's arguments are.
+//! Everything is row-major. A GEMM is checked against its memory before it is queued, like a kernel's arguments.
 
 use std::fmt;
 
@@ -12,8 +12,8 @@ use crate::kernel::DType;
 
 /// `C = alpha · op(A) · op(B)`, of `[m, k]` and `[k, n]`, for each of `batch` matrices.
 ///
-/// With `accumulate` the sum is added to what C holds; with a bias, `bias[n]` is added to every row. Products of bf16
-/// are summed in f32, and the result is rounded once. `k = 0` gives zeros, or C, or the bias.
+/// With `accumulate` the result is added to C; with a bias, `bias[n]` is added to every row. bf16 is accumulated in f32,
+/// and the result is rounded once. `k = 0` gives zeros, or C, or the bias.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gemm {
     /// Element type of A and B: F32, F64 or BF16.
@@ -26,29 +26,29 @@ pub struct Gemm {
     pub n: u32,
     /// Columns of op(A), rows of op(B).
     pub k: u32,
-    /// How many GEMMs of this shape.
+    /// The number of GEMMs of this shape.
     pub batch: u32,
-    /// How A lies in memory.
+    /// The layout of A.
     pub a: Operand,
-    /// How B lies in memory.
+    /// The layout of B.
     pub b: Operand,
-    /// How C lies in memory. Never transposed. Its matrices may lie one after the other, or side by side as columns of
-    /// one wider matrix; they may not share an element.
+    /// The layout of C, never transposed. The matrices of a batch may follow each other, or be side by side as columns of
+    /// one larger matrix; they must not overlap.
     pub c: Operand,
-    /// Multiplies the GEMM, not what is added to it.
+    /// Scales op(A)·op(B), not the bias or C.
     pub alpha: f64,
-    /// Whether the GEMM is added to what C holds.
+    /// Whether the result is added to C.
     pub accumulate: bool,
 }
 
-/// How a matrix lies in memory, row-major.
+/// The row-major layout of a matrix in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Operand {
     /// Whether it is stored as its transpose: op(A) of `[m, k]` as `k` rows of `m`.
     pub transposed: bool,
     /// Elements from one stored row to the next.
     pub stride: u32,
-    /// Elements from one matrix of the batch to the next; 0 where all use the same.
+    /// Elements from one matrix of the batch to the next; 0 if all use the same.
     pub batch_stride: u64,
 }
 
@@ -68,14 +68,13 @@ impl Operand {
         Operand { batch_stride, ..self }
     }
 
-    /// Rows and columns as stored, of a matrix that is used as `rows` by `columns`.
+    /// Stored rows and columns of a matrix that is used as `rows` by `columns`.
     fn stored(&self, rows: u32, columns: u32) -> (u64, u64) {
         let (rows, columns) = if self.transposed { (columns, rows) } else { (rows, columns) };
         (rows.into(), columns.into())
     }
 
-    /// Elements from the first to the last that are used, of `batch` matrices used as `rows` by `columns`; `None` when
-    /// that is more than can be counted.
+    /// Elements from the first used one to the last, of `batch` matrices used as `rows` by `columns`; `None` on overflow.
     fn extent(&self, rows: u32, columns: u32, batch: u32) -> Option<u64> {
         let (rows, columns) = self.stored(rows, columns);
         if rows == 0 || columns == 0 || batch == 0 {
@@ -87,7 +86,7 @@ impl Operand {
 }
 
 impl Gemm {
-    /// A workspace that suits GEMMs of all sizes on all cards: what NVIDIA recommends for its largest.
+    /// A workspace for GEMMs of all sizes on all cards: NVIDIA's recommendation for its largest.
     pub const WORKSPACE_BYTES: u64 = 32 << 20;
 
     /// One GEMM of dense matrices: A as `[m, k]`, B as `[k, n]`, C as `[m, n]`.
@@ -106,7 +105,7 @@ impl Gemm {
         Gemm { b: Operand { transposed: true, stride: self.k, ..self.b }, ..self }
     }
 
-    /// Bytes of A, from the first element that is used to the last; as many as can be counted where it is more.
+    /// Bytes of A, from the first used element to the last.
     #[cfg(test)]
     pub(crate) fn bytes_of_a(&self) -> u64 {
         self.a.extent(self.m, self.k, self.batch).unwrap_or(u64::MAX).saturating_mul(self.dtype.bytes())
@@ -124,12 +123,12 @@ impl Gemm {
         self.c.extent(self.m, self.n, self.batch).unwrap_or(u64::MAX).saturating_mul(self.out.bytes())
     }
 
-    /// Multiplications and additions it takes.
+    /// Floating-point operations.
     pub fn flops(&self) -> f64 {
         2.0 * [self.m, self.n, self.k, self.batch].map(f64::from).iter().product::<f64>()
     }
 
-    /// What is wrong with the GEMM itself, whatever memory it gets.
+    /// What is wrong with the GEMM, independent of its memory.
     fn problem(&self) -> Option<String> {
         let Gemm { m, n, batch, c, dtype, out, .. } = *self;
         if !matches!((dtype, out), (DType::F32 | DType::F64 | DType::BF16, _) if out == dtype)
@@ -147,7 +146,7 @@ impl Gemm {
         for (name, operand, (rows, columns)) in operands {
             let (rows, columns) = operand.stored(rows, columns);
             if rows > 1 && u64::from(operand.stride) < columns {
-                return Some(format!("rows of {name} have {columns} elements and lie {} apart", operand.stride));
+                return Some(format!("rows of {name} have {columns} elements and a stride of {}", operand.stride));
             }
         }
         let one = c.extent(m, n, 1).unwrap_or(u64::MAX);
@@ -155,7 +154,7 @@ impl Gemm {
         let beside = c.batch_stride >= u64::from(n)
             && c.extent(1, n, batch).is_some_and(|width| m <= 1 || width <= u64::from(c.stride));
         (batch > 1 && one > 0 && !behind && !beside)
-            .then(|| format!("matrices of C lie {} elements apart and share some", c.batch_stride))
+            .then(|| format!("matrices of C overlap with a batch stride of {}", c.batch_stride))
     }
 }
 
@@ -168,21 +167,21 @@ impl fmt::Display for Gemm {
     }
 }
 
-/// A GEMM with nothing left to check.
+/// A GEMM that was checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawGemm {
     pub(crate) shape: Gemm,
-    /// Where A, B and C begin, and how many bytes of each are used.
+    /// Address and used bytes of A, B and C.
     pub(crate) a: (Address, u64),
     pub(crate) b: (Address, u64),
     pub(crate) c: (Address, u64),
     pub(crate) bias: Option<(Address, u64)>,
-    /// Free for the card's use. Products on the host leave it alone.
+    /// Scratch memory for the card. GEMMs on the host do not use it.
     pub(crate) workspace: Option<(Address, u64)>,
 }
 
 impl RawGemm {
-    /// The memory it touches, the workspace aside.
+    /// The memory it accesses, without the workspace.
     pub(crate) fn args(&self) -> Vec<RawArg> {
         let reads = [Some(self.a), Some(self.b), self.bias].into_iter().flatten();
         let reads = reads.map(|(at, bytes)| RawArg::Read { at, bytes });
@@ -190,8 +189,8 @@ impl RawGemm {
     }
 }
 
-/// Checks the GEMM and its memory: types, strides, sizes from the shape, whole aligned elements, the right card, and
-/// that C overlaps nothing that is read.
+/// Checks the GEMM and its memory: types, strides, sizes from the shape, alignment, the right card, and that C overlaps
+/// nothing that is read.
 pub(crate) fn check(
     gemm: &Gemm,
     card: usize,
@@ -207,16 +206,15 @@ pub(crate) fn check(
     let used = |name: &str, view: View<'_>, dtype: DType, elements: Option<u64>| {
         let (at, size) = (view.address(), dtype.bytes());
         if at.card != card {
-            return Err(wrong(format!("{name} lies on GPU {}, the stream is on {card}", at.card)));
+            return Err(wrong(format!("{name} is on GPU {}, the stream is on GPU {card}", at.card)));
         }
         if !view.bytes().is_multiple_of(size) || !at.raw.is_multiple_of(size) {
-            return Err(wrong(format!("{name} is not whole, aligned elements of {dtype:?}")));
+            return Err(wrong(format!("{name} is not aligned to elements of {dtype:?}")));
         }
         match elements.and_then(|elements| elements.checked_mul(size)).filter(|bytes| *bytes <= view.bytes()) {
             Some(bytes) => Ok((at, bytes)),
             None => {
-                let needs =
-                    elements.map_or("more elements than can be counted".to_owned(), |n| format!("{n} elements"));
+                let needs = elements.map_or("more than 2^64 elements".to_owned(), |n| format!("{n} elements"));
                 Err(wrong(format!("{name} needs {needs}, given {}", view.bytes() / size)))
             }
         }
@@ -232,12 +230,12 @@ pub(crate) fn check(
     if let Some((at, _)) = raw.workspace.filter(|(at, _)| !at.raw.is_multiple_of(BLOCK_ALIGN)) {
         return Err(wrong(format!("the workspace at {:#x} is not aligned to {BLOCK_ALIGN} bytes", at.raw)));
     }
-    let meets = |a: (Address, u64), b: (Address, u64)| a.0.raw < b.0.raw + b.1 && b.0.raw < a.0.raw + a.1;
+    let overlap = |a: (Address, u64), b: (Address, u64)| a.0.raw < b.0.raw + b.1 && b.0.raw < a.0.raw + a.1;
     let read = [("A", Some(raw.a)), ("B", Some(raw.b)), ("the bias", raw.bias)];
     let written = [("C", Some(raw.c)), ("the workspace", raw.workspace)];
     let pairs = read.iter().flat_map(|read| written.iter().map(move |written| (*written, *read)));
     let mut pairs = pairs.chain([(written[1], written[0])]);
-    match pairs.find(|((_, a), (_, b))| a.zip(*b).is_some_and(|(a, b)| meets(a, b))) {
+    match pairs.find(|((_, a), (_, b))| a.zip(*b).is_some_and(|(a, b)| overlap(a, b))) {
         Some(((written, _), (other, _))) => Err(wrong(format!("{written} overlaps {other}"))),
         None => Ok(raw),
     }

@@ -1,10 +1,10 @@
-//! One GEMM on host memory, by the calling thread alone: what host kernels call for the GEMMs inside them.
+//! A GEMM on host memory, on the calling thread: for GEMMs inside host kernels.
 
 use gemm::Parallelism;
 
 use crate::kernel::Element;
 
-/// f32 and f64: what GEMMs on the host are made of.
+/// f32 and f64: the element types of GEMMs on the host.
 pub trait GemmFloat: Element + sealed::HostFloat {}
 
 impl GemmFloat for f32 {}
@@ -37,7 +37,7 @@ mod sealed {
 /// A matrix that is read, row-major in a slice.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a, T> {
-    /// Its elements, from the first on.
+    /// Its elements.
     pub values: &'a [T],
     /// Elements from one stored row to the next.
     pub stride: usize,
@@ -66,10 +66,10 @@ impl<'a, T> Matrix<'a, T> {
     }
 }
 
-/// `C[m, n] = alpha · A[m, k] · B[k, n]`, added to what `c` holds with `accumulate`; rows of C lie `c_stride` apart.
+/// `C[m, n] = alpha · A[m, k] · B[k, n]`; with `accumulate` the result is added to C. `c_stride` is the row stride of C.
 ///
-/// Runs on the calling thread. The same shapes, strides and values give the same bits. Panics when a slice is too short
-/// for its shape: that is our own mistake.
+/// Runs on the calling thread. The same shapes, strides and values give the same bits. Panics if a slice is too short for
+/// its shape, which is a bug in the caller.
 pub fn gemm_into<T: GemmFloat>(
     [m, n, k]: [usize; 3],
     a: Matrix<'_, T>,
@@ -78,10 +78,10 @@ pub fn gemm_into<T: GemmFloat>(
     alpha: T,
     accumulate: bool,
 ) {
-    assert!(a.holds(m, k), "A of [{m}, {k}] in {} elements, {} apart", a.values.len(), a.stride);
-    assert!(b.holds(k, n), "B of [{k}, {n}] in {} elements, {} apart", b.values.len(), b.stride);
-    assert!(fits(c.len(), c_stride, m, n), "C of [{m}, {n}] in {} elements, {c_stride} apart", c.len());
-    // SAFETY: all three were just found to lie in their slices, and `c` is ours alone.
+    assert!(a.holds(m, k), "A of [{m}, {k}] in {} elements, row stride {}", a.values.len(), a.stride);
+    assert!(b.holds(k, n), "B of [{k}, {n}] in {} elements, row stride {}", b.values.len(), b.stride);
+    assert!(fits(c.len(), c_stride, m, n), "C of [{m}, {n}] in {} elements, row stride {c_stride}", c.len());
+    // SAFETY: the asserts checked that all three fit their slices, and `c` is borrowed mutably.
     unsafe { multiply([m, n, k], a.raw(), b.raw(), (c.as_mut_ptr(), c_stride), alpha, accumulate) };
 }
 
@@ -90,7 +90,7 @@ fn fits(len: usize, stride: usize, rows: usize, columns: usize) -> bool {
     rows == 0 || columns == 0 || ((rows == 1 || stride >= columns) && used().is_some_and(|used| used <= len))
 }
 
-/// A matrix whose bounds somebody else has checked.
+/// A matrix whose bounds the caller has checked.
 pub(crate) struct RawMatrix<T> {
     pub(crate) at: *const T,
     pub(crate) stride: usize,
@@ -98,17 +98,17 @@ pub(crate) struct RawMatrix<T> {
 }
 
 impl<T> RawMatrix<T> {
-    /// Elements from one row to the next, and from one column to the next, as used.
+    /// Row and column stride of op(matrix).
     fn strides(&self) -> (isize, isize) {
         let stride = self.stride as isize;
         if self.transposed { (1, stride) } else { (stride, 1) }
     }
 }
 
-/// [`gemm_into`] without bounds.
+/// [`gemm_into`] without bounds checks.
 ///
 /// # Safety
-/// The three matrices must lie in live memory; nothing else touches C, and nothing writes A or B, until this returns.
+/// The three matrices must be in live memory. Until this returns, nothing else may access C or write A or B.
 pub(crate) unsafe fn multiply<T: GemmFloat>(
     [m, n, k]: [usize; 3],
     a: RawMatrix<T>,

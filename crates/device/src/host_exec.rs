@@ -1,4 +1,4 @@
-//! Running queued work on host memory: what the CPU device does at once and simulated cards do later.
+//! Execution of copies, fills and kernels on host memory. The CPU device executes at once, simulated cards later.
 //!
 //! On both, a device address is the address of host memory.
 
@@ -6,18 +6,17 @@ use crate::driver::{Address, CopyPath, RawArg};
 use crate::kernel::{Grid, HostArg, HostArgs, Kernel};
 use crate::workers::Workers;
 
-/// Runs a kernel's Rust host kernel, which may spread its work over `workers`.
+/// Runs a kernel's host kernel, which may use `workers`.
 ///
 /// # Safety
-/// Every pointer in `args` must be to live host memory of the given length, which nothing else reads while it is
-/// written or writes at all until this returns. [`crate::kernel::check`] has seen to it that arguments that are
-/// written overlap no others.
+/// Every pointer in `args` must point to live host memory of the given length. Until this returns, nothing else may write
+/// that memory, or read the written arguments. [`crate::kernel::check`] ensures that written arguments overlap no others.
 pub(crate) unsafe fn run_host(kernel: &'static Kernel, grid: Grid, args: &[RawArg], workers: &Workers) {
     let args = args.iter().map(|arg| match *arg {
         // SAFETY: live and not written by others, by this function's contract.
         RawArg::Read { at, bytes } => HostArg::Read(unsafe { std::slice::from_raw_parts(pointer(at), bytes as usize) }),
         RawArg::Write { at, bytes } => {
-            // SAFETY: live and touched by nobody else, by this function's contract.
+            // SAFETY: live and not accessed by others, by this function's contract.
             HostArg::Write(unsafe { std::slice::from_raw_parts_mut(pointer(at), bytes as usize) })
         }
         RawArg::U32(n) => HostArg::U32(n),
@@ -30,22 +29,22 @@ pub(crate) unsafe fn run_host(kernel: &'static Kernel, grid: Grid, args: &[RawAr
 /// Moves the bytes of a copy.
 ///
 /// # Safety
-/// Both ends must be live host memory of the copy's length that nothing else writes, and nothing reads at the far
-/// end, until this returns.
+/// Source and destination must be live host memory of the copy's length. Until this returns, nothing else may write them
+/// or read the destination.
 pub(crate) unsafe fn run_copy(path: &CopyPath) {
     let (from, to): (*const u8, *mut u8) = match *path {
-        CopyPath::Up { from, to } => (from.ptr, pointer(to)),
-        CopyPath::Down { from, to } => (pointer(from), to.ptr),
-        CopyPath::Inside { from, to, .. } | CopyPath::Peer { from, to, .. } => (pointer(from), pointer(to)),
+        CopyPath::HostToDevice { from, to } => (from.ptr, pointer(to)),
+        CopyPath::DeviceToHost { from, to } => (pointer(from), to.ptr),
+        CopyPath::WithinDevice { from, to, .. } | CopyPath::Peer { from, to, .. } => (pointer(from), pointer(to)),
     };
-    // SAFETY: live for the whole length by this function's contract; `copy` allows the ends to overlap.
+    // SAFETY: live for the whole length by this function's contract; `copy` allows overlap.
     unsafe { std::ptr::copy(from, to, path.bytes() as usize) };
 }
 
 /// Sets every byte.
 ///
 /// # Safety
-/// The bytes must be live host memory that nothing else touches until this returns.
+/// The bytes must be live host memory that nothing else accesses until this returns.
 pub(crate) unsafe fn run_fill(at: Address, bytes: u64, value: u8) {
     // SAFETY: by this function's contract.
     unsafe { std::ptr::write_bytes(pointer(at), value, bytes as usize) };
@@ -55,23 +54,46 @@ pub(crate) fn pointer(at: Address) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(at.raw as usize)
 }
 
-/// The parts of device memory a piece of work touches: `(from, to, writes)`.
-pub(crate) fn touched(args: &[RawArg]) -> Vec<(u64, u64, bool)> {
-    let span = |arg: &RawArg| match *arg {
-        RawArg::Read { at, bytes } => Some((at.raw, at.raw + bytes, false)),
-        RawArg::Write { at, bytes } => Some((at.raw, at.raw + bytes, true)),
-        _ => None,
-    };
-    args.iter().filter_map(span).collect()
+/// A range of device memory that an operation accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AccessRange {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) writes: bool,
 }
 
-/// The parts of device memory a copy touches.
-pub(crate) fn touched_by_copy(path: &CopyPath) -> Vec<(u64, u64, bool)> {
-    let span = |at: Address, writes| (at.raw, at.raw + path.bytes(), writes);
+impl AccessRange {
+    pub(crate) fn new(at: Address, bytes: u64, writes: bool) -> AccessRange {
+        AccessRange { from: at.raw, to: at.raw + bytes, writes }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.to - self.from
+    }
+
+    /// Whether running both at once would be a data race.
+    pub(crate) fn races_with(&self, other: &AccessRange) -> bool {
+        self.from < other.to && other.from < self.to && (self.writes || other.writes)
+    }
+}
+
+/// The device memory that a kernel or GEMM accesses.
+pub(crate) fn accessed(args: &[RawArg]) -> Vec<AccessRange> {
+    let range = |arg: &RawArg| match *arg {
+        RawArg::Read { at, bytes } => Some(AccessRange::new(at, bytes, false)),
+        RawArg::Write { at, bytes } => Some(AccessRange::new(at, bytes, true)),
+        _ => None,
+    };
+    args.iter().filter_map(range).collect()
+}
+
+/// The device memory that a copy accesses.
+pub(crate) fn accessed_by_copy(path: &CopyPath) -> Vec<AccessRange> {
+    let span = |at: Address, writes| AccessRange::new(at, path.bytes(), writes);
     match *path {
-        CopyPath::Up { to, .. } => vec![span(to, true)],
-        CopyPath::Down { from, .. } => vec![span(from, false)],
-        CopyPath::Inside { from, to, .. } | CopyPath::Peer { from, to, .. } => {
+        CopyPath::HostToDevice { to, .. } => vec![span(to, true)],
+        CopyPath::DeviceToHost { from, .. } => vec![span(from, false)],
+        CopyPath::WithinDevice { from, to, .. } | CopyPath::Peer { from, to, .. } => {
             vec![span(from, false), span(to, true)]
         }
     }

@@ -1,7 +1,7 @@
-//! A [`Gemm`](crate::Gemm) on host memory, cut into pieces that the compute pool shares.
+//! A [`Gemm`](crate::Gemm) on host memory, in tiles that the worker pool shares.
 //!
-//! The cut depends on the shape alone and never goes through `k`: every element of C is one sum by one thread, in an
-//! order that no number of threads changes.
+//! The tiling depends on the shape alone and never splits `k`: one thread sums every element of C, in an order that does
+//! not depend on the number of threads.
 
 use std::{ptr, slice};
 
@@ -18,11 +18,11 @@ use crate::workers::Workers;
 /// Computes the GEMM.
 ///
 /// # Safety
-/// Its memory must be live host memory that nothing else writes, and nothing reads where C lies, until this returns.
-/// [`crate::gemm::check`] has seen to it that the shape stays inside it and that C overlaps nothing.
+/// Its memory must be live host memory. Until this returns, nothing else may write it, or read C. [`crate::gemm::check`]
+/// ensures that the shape stays inside it and that C overlaps nothing.
 pub(crate) unsafe fn run_gemm(gemm: &RawGemm, workers: &Workers) {
     let shape = &gemm.shape;
-    // SAFETY: by this function's contract; the types are those the memory was checked for.
+    // SAFETY: by this function's contract; the memory was checked for these types.
     unsafe {
         match (shape.dtype, shape.out) {
             (DType::F32, _) => run_float::<f32>(gemm, workers),
@@ -35,7 +35,7 @@ pub(crate) unsafe fn run_gemm(gemm: &RawGemm, workers: &Workers) {
 
 /// A rectangle of C of one matrix of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Piece {
+struct Tile {
     batch: usize,
     row: usize,
     rows: usize,
@@ -43,9 +43,9 @@ struct Piece {
     columns: usize,
 }
 
-/// How each C is cut: into rectangles of at most `rows` by `columns`.
+/// The tiling of each C: rectangles of at most `rows` by `columns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cut {
+struct Tiling {
     m: usize,
     n: usize,
     rows: usize,
@@ -53,72 +53,72 @@ struct Cut {
     batch: usize,
 }
 
-/// Rows and columns of a piece, at most.
-const LARGEST: (usize, usize) = (256, 512);
-/// Rows and columns of a piece, at least: every piece packs its part of A and B anew. On one thread the gradient of
-/// square weights (`[192, 6400]·[6400, 192]`) ran at 137 GFLOP/s in one piece, at 121 in 4 of 96 by 96, at 112 in 8 of
-/// 48 by 96 and at 88 in 16 of 24 by 96.
-const SMALLEST: (usize, usize) = (96, 96);
-/// Arithmetic that is worth a piece: about 30 µs of one core.
-const SMALLEST_FLOPS: usize = 4_000_000;
-/// Smaller pieces are made until there are so many.
-const ENOUGH: usize = 4;
+/// The largest tile: rows and columns.
+const MAX_TILE: (usize, usize) = (256, 512);
+/// The smallest tile: rows and columns. Every tile packs its part of A and B again. On one thread the gradient of square
+/// weights (`[192, 6400]·[6400, 192]`) ran at 137 GFLOP/s in one tile, at 121 in 4 of 96 by 96, at 112 in 8 of 48 by 96
+/// and at 88 in 16 of 24 by 96.
+const MIN_TILE: (usize, usize) = (96, 96);
+/// The least arithmetic per tile: about 30 µs of one core.
+const MIN_TILE_FLOPS: usize = 4_000_000;
+/// Tiles are made smaller until there are this many.
+const MIN_TILES: usize = 4;
 
-impl Cut {
-    fn of(shape: &Gemm) -> Cut {
+impl Tiling {
+    fn of(shape: &Gemm) -> Tiling {
         let (m, n, batch) = (shape.m as usize, shape.n as usize, shape.batch as usize);
-        let mut cut = Cut { m, n, rows: part(m, LARGEST.0, 8), columns: part(n, LARGEST.1, 16), batch };
-        let worth = |cut: &Cut| cut.rows * cut.columns * shape.k as usize * 2 >= 2 * SMALLEST_FLOPS;
-        while cut.count() < ENOUGH && worth(&cut) {
-            if cut.rows > SMALLEST.0 && (cut.rows >= cut.columns || cut.columns <= SMALLEST.1) {
-                cut.rows = part(m, cut.rows / 2, 8);
-            } else if cut.columns > SMALLEST.1 {
-                cut.columns = part(n, cut.columns / 2, 16);
+        let mut tiling = Tiling { m, n, rows: part(m, MAX_TILE.0, 8), columns: part(n, MAX_TILE.1, 16), batch };
+        let worth = |tiling: &Tiling| tiling.rows * tiling.columns * shape.k as usize * 2 >= 2 * MIN_TILE_FLOPS;
+        while tiling.count() < MIN_TILES && worth(&tiling) {
+            if tiling.rows > MIN_TILE.0 && (tiling.rows >= tiling.columns || tiling.columns <= MIN_TILE.1) {
+                tiling.rows = part(m, tiling.rows / 2, 8);
+            } else if tiling.columns > MIN_TILE.1 {
+                tiling.columns = part(n, tiling.columns / 2, 16);
             } else {
                 break;
             }
         }
-        cut
+        tiling
     }
 
     fn count(&self) -> usize {
         self.m.div_ceil(self.rows) * self.n.div_ceil(self.columns) * self.batch
     }
 
-    fn piece(&self, i: usize) -> Piece {
+    fn tile(&self, i: usize) -> Tile {
         let (down, across) = (self.m.div_ceil(self.rows), self.n.div_ceil(self.columns));
         let (row, column) = (i / across % down * self.rows, i % across * self.columns);
         let (rows, columns) = (self.rows.min(self.m - row), self.columns.min(self.n - column));
-        Piece { batch: i / (down * across), row, rows, column, columns }
+        Tile { batch: i / (down * across), row, rows, column, columns }
     }
 }
 
-/// The length of even parts of `len`, of about `most` each, in whole steps.
+/// The length of even parts of `len`, of about `most` each, rounded up to a multiple of `step`.
 fn part(len: usize, most: usize, step: usize) -> usize {
     len.div_ceil(len.div_ceil(most.max(step)).max(1)).next_multiple_of(step).max(step)
 }
 
-/// f32 and f64: multiplied where they lie.
+/// f32 and f64: multiplied in place.
 ///
 /// # Safety
 /// As [`run_gemm`], for elements of `T`.
 unsafe fn run_float<T: GemmFloat>(gemm: &RawGemm, workers: &Workers) {
-    let (shape, cut) = (gemm.shape, Cut::of(&gemm.shape));
-    let memory = Memory::<T, T>::of(gemm, pointer(gemm.a.0).cast(), pointer(gemm.b.0).cast());
+    let (shape, tiling) = (gemm.shape, Tiling::of(&gemm.shape));
+    let operands = Operands::<T, T>::of(gemm, pointer(gemm.a.0).cast(), pointer(gemm.b.0).cast());
     let alpha = T::from_f64(shape.alpha);
-    workers.each(cut.count(), &|i| {
-        let piece = cut.piece(i);
-        let (a, b) = memory.operands(&shape, piece);
-        // SAFETY: the piece lies inside C and no other piece has its elements; A, B and the bias are only read. By this
-        // function's contract all of it is live and nobody else's.
+    workers.each(tiling.count(), &|i| {
+        let tile = tiling.tile(i);
+        let (a, b) = operands.matrices(&shape, tile);
+        // SAFETY: the tile is inside C and overlaps no other tile; A, B and the bias are only read. By this function's
+        // contract all of it is live and not accessed by others.
         unsafe {
-            if let Some(bias) = memory.bias(piece) {
-                let rows = (0..piece.rows).map(|i| &mut *memory.row(&shape, piece, i));
+            if let Some(bias) = operands.bias(tile) {
+                let rows = (0..tile.rows).map(|i| &mut *operands.row(&shape, tile, i));
                 rows.for_each(|row| add_bias(row, &*bias, shape.accumulate));
             }
-            let c = (memory.corner(&shape, piece), shape.c.stride as usize);
-            let accumulate = shape.accumulate || memory.bias.is_some();
-            multiply([piece.rows, piece.columns, shape.k as usize], a, b, c, alpha, accumulate);
+            let c = (operands.corner(&shape, tile), shape.c.stride as usize);
+            let accumulate = shape.accumulate || operands.bias.is_some();
+            multiply([tile.rows, tile.columns, shape.k as usize], a, b, c, alpha, accumulate);
         }
     });
 }
@@ -131,33 +131,33 @@ fn add_bias<T: GemmFloat>(row: &mut [T], bias: &[T], accumulate: bool) {
     }
 }
 
-/// bf16: made f32 on the side, multiplied there, and rounded once.
+/// bf16: converted to f32, multiplied there, and rounded once.
 ///
 /// # Safety
 /// As [`run_gemm`], for A and B of bf16 and C of `O`.
 unsafe fn run_bf16<O: Rounded>(gemm: &RawGemm, workers: &Workers) {
-    let (shape, cut) = (gemm.shape, Cut::of(&gemm.shape));
+    let (shape, tiling) = (gemm.shape, Tiling::of(&gemm.shape));
     // SAFETY: live and not written, by this function's contract.
-    let (a, b) = unsafe { (widened(gemm.a, workers), widened(gemm.b, workers)) };
-    let memory = Memory::<f32, O>::of(gemm, a.as_ptr(), b.as_ptr());
-    workers.each(cut.count(), &|i| {
-        let piece = cut.piece(i);
-        let (a, b) = memory.operands(&shape, piece);
-        let mut sums = vec![0f32; piece.rows * piece.columns];
-        // SAFETY: as in `run_float`; the sums are our own.
+    let (a, b) = unsafe { (to_f32(gemm.a, workers), to_f32(gemm.b, workers)) };
+    let operands = Operands::<f32, O>::of(gemm, a.as_ptr(), b.as_ptr());
+    workers.each(tiling.count(), &|i| {
+        let tile = tiling.tile(i);
+        let (a, b) = operands.matrices(&shape, tile);
+        let mut sums = vec![0f32; tile.rows * tile.columns];
+        // SAFETY: as in `run_float`; the sums are local.
         unsafe {
-            for (i, sums) in sums.chunks_exact_mut(piece.columns).enumerate() {
+            for (i, sums) in sums.chunks_exact_mut(tile.columns).enumerate() {
                 if shape.accumulate {
-                    sums.iter_mut().zip(&*memory.row(&shape, piece, i)).for_each(|(sum, c)| *sum = c.wide());
+                    sums.iter_mut().zip(&*operands.row(&shape, tile, i)).for_each(|(sum, c)| *sum = c.to_f32());
                 }
-                if let Some(bias) = memory.bias(piece) {
-                    sums.iter_mut().zip(&*bias).for_each(|(sum, bias)| *sum += bias.wide());
+                if let Some(bias) = operands.bias(tile) {
+                    sums.iter_mut().zip(&*bias).for_each(|(sum, bias)| *sum += bias.to_f32());
                 }
             }
-            let c = (sums.as_mut_ptr(), piece.columns);
-            multiply([piece.rows, piece.columns, shape.k as usize], a, b, c, shape.alpha as f32, true);
-            for (i, sums) in sums.chunks_exact(piece.columns).enumerate() {
-                let row = &mut *memory.row(&shape, piece, i);
+            let c = (sums.as_mut_ptr(), tile.columns);
+            multiply([tile.rows, tile.columns, shape.k as usize], a, b, c, shape.alpha as f32, true);
+            for (i, sums) in sums.chunks_exact(tile.columns).enumerate() {
+                let row = &mut *operands.row(&shape, tile, i);
                 row.iter_mut().zip(sums).for_each(|(c, sum)| *c = O::round(*sum));
             }
         }
@@ -168,28 +168,30 @@ unsafe fn run_bf16<O: Rounded>(gemm: &RawGemm, workers: &Workers) {
 ///
 /// # Safety
 /// Live memory of bf16 that nothing writes until this returns.
-unsafe fn widened((at, bytes): (Address, u64), workers: &Workers) -> Vec<f32> {
+unsafe fn to_f32((at, bytes): (Address, u64), workers: &Workers) -> Vec<f32> {
     // SAFETY: by this function's contract.
-    let narrow = unsafe { slice::from_raw_parts(pointer(at).cast::<bf16>(), (bytes / DType::BF16.bytes()) as usize) };
-    let mut wide = vec![0f32; narrow.len()];
-    workers.each_chunk(&mut wide, WIDEN, |i, wide| narrow[i * WIDEN..][..wide.len()].convert_to_f32_slice(wide));
-    wide
+    let source = unsafe { slice::from_raw_parts(pointer(at).cast::<bf16>(), (bytes / DType::BF16.bytes()) as usize) };
+    let mut converted = vec![0f32; source.len()];
+    workers.each_chunk(&mut converted, CONVERT_CHUNK, |i, chunk| {
+        source[i * CONVERT_CHUNK..][..chunk.len()].convert_to_f32_slice(chunk);
+    });
+    converted
 }
 
-/// Values that are widened at a time.
-const WIDEN: usize = 1 << 15;
+/// Values converted per chunk.
+const CONVERT_CHUNK: usize = 1 << 15;
 
-/// What sums in f32 are stored as.
+/// The type that f32 sums are stored as.
 trait Rounded: Element {
     fn round(sum: f32) -> Self;
-    fn wide(self) -> f32;
+    fn to_f32(self) -> f32;
 }
 
 impl Rounded for f32 {
     fn round(sum: f32) -> f32 {
         sum
     }
-    fn wide(self) -> f32 {
+    fn to_f32(self) -> f32 {
         self
     }
 }
@@ -198,55 +200,55 @@ impl Rounded for bf16 {
     fn round(sum: f32) -> bf16 {
         bf16::from_f32(sum)
     }
-    fn wide(self) -> f32 {
+    fn to_f32(self) -> f32 {
         self.to_f32()
     }
 }
 
-/// Where a GEMM's matrices begin: A and B of `T`, C and the bias of `O`.
-struct Memory<T, O> {
+/// Pointers to a GEMM's matrices: A and B of `T`, C and the bias of `O`.
+struct Operands<T, O> {
     a: *const T,
     b: *const T,
     c: *mut O,
     bias: Option<*const O>,
 }
 
-// SAFETY: addresses; who may touch what is behind them is said where they are used.
-unsafe impl<T: Sync, O: Send> Sync for Memory<T, O> {}
+// SAFETY: plain addresses; every use of them has its own safety argument.
+unsafe impl<T: Sync, O: Send> Sync for Operands<T, O> {}
 
-impl<T, O> Memory<T, O> {
-    fn of(gemm: &RawGemm, a: *const T, b: *const T) -> Memory<T, O> {
+impl<T, O> Operands<T, O> {
+    fn of(gemm: &RawGemm, a: *const T, b: *const T) -> Operands<T, O> {
         let bias = gemm.bias.map(|(at, _)| pointer(at).cast_const().cast());
-        Memory { a, b, c: pointer(gemm.c.0).cast(), bias }
+        Operands { a, b, c: pointer(gemm.c.0).cast(), bias }
     }
 
-    /// The rows of op(A) and the columns of op(B) that a piece is made of.
-    fn operands(&self, shape: &Gemm, piece: Piece) -> (RawMatrix<T>, RawMatrix<T>) {
+    /// The rows of op(A) and the columns of op(B) for a tile.
+    fn matrices(&self, shape: &Gemm, tile: Tile) -> (RawMatrix<T>, RawMatrix<T>) {
         let at = |from: *const T, operand: &Operand, (row, column): (usize, usize)| {
             let (row, column) = if operand.transposed { (column, row) } else { (row, column) };
             let stride = operand.stride as usize;
-            let offset = piece.batch * operand.batch_stride as usize + row * stride + column;
-            // Wrapping: with k = 0 nothing lies there, and nothing is read.
+            let offset = tile.batch * operand.batch_stride as usize + row * stride + column;
+            // Wrapping: with k = 0 the address may be out of bounds, and nothing is read.
             RawMatrix { at: from.wrapping_add(offset), stride, transposed: operand.transposed }
         };
-        (at(self.a, &shape.a, (piece.row, 0)), at(self.b, &shape.b, (0, piece.column)))
+        (at(self.a, &shape.a, (tile.row, 0)), at(self.b, &shape.b, (0, tile.column)))
     }
 
-    /// The first element of a piece.
-    fn corner(&self, shape: &Gemm, piece: Piece) -> *mut O {
-        let batch = piece.batch * shape.c.batch_stride as usize;
-        self.c.wrapping_add(batch + piece.row * shape.c.stride as usize + piece.column)
+    /// The first element of a tile.
+    fn corner(&self, shape: &Gemm, tile: Tile) -> *mut O {
+        let batch = tile.batch * shape.c.batch_stride as usize;
+        self.c.wrapping_add(batch + tile.row * shape.c.stride as usize + tile.column)
     }
 
-    /// Row `i` of a piece.
-    fn row(&self, shape: &Gemm, piece: Piece, i: usize) -> *mut [O] {
-        let at = self.corner(shape, piece).wrapping_add(i * shape.c.stride as usize);
-        ptr::slice_from_raw_parts_mut(at, piece.columns)
+    /// Row `i` of a tile.
+    fn row(&self, shape: &Gemm, tile: Tile, i: usize) -> *mut [O] {
+        let at = self.corner(shape, tile).wrapping_add(i * shape.c.stride as usize);
+        ptr::slice_from_raw_parts_mut(at, tile.columns)
     }
 
-    /// What is added to every row of a piece.
-    fn bias(&self, piece: Piece) -> Option<*const [O]> {
-        self.bias.map(|bias| ptr::slice_from_raw_parts(bias.wrapping_add(piece.column), piece.columns))
+    /// The part of the bias for a tile.
+    fn bias(&self, tile: Tile) -> Option<*const [O]> {
+        self.bias.map(|bias| ptr::slice_from_raw_parts(bias.wrapping_add(tile.column), tile.columns))
     }
 }
 

@@ -1,84 +1,84 @@
-//! Recordings on devices of the host: the list of what was queued.
+//! Captured graphs of the CPU device and of simulated cards: lists of operations.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::driver::{Address, CopyPath, Driver, RawArg, RecordedId, StreamId};
+use crate::driver::{Address, CopyPath, Driver, GraphId, RawArg, StreamId};
 use crate::error::DeviceError;
 use crate::gemm::RawGemm;
-use crate::host_exec::{touched, touched_by_copy};
+use crate::host_exec::{AccessRange, accessed, accessed_by_copy};
 use crate::kernel::{Grid, Kernel};
 use crate::machine::lock;
 
-/// One piece of recorded work.
-pub(crate) enum CapturedWork {
+/// An operation on host memory, captured or queued.
+pub(crate) enum HostOp {
     Copy(CopyPath),
     Fill { at: Address, bytes: u64, value: u8 },
     Launch { kernel: &'static Kernel, grid: Grid, args: Vec<RawArg> },
     Gemm(RawGemm),
 }
 
-impl CapturedWork {
-    /// Queues it, as it was queued when it was recorded.
+impl HostOp {
+    /// Queues it as it was queued when it was captured.
     pub(crate) fn queue(&self, driver: &impl Driver, card: usize, stream: StreamId) -> Result<(), DeviceError> {
         match self {
-            CapturedWork::Copy(path) => driver.copy(card, stream, *path),
-            CapturedWork::Fill { at, bytes, value } => driver.fill(card, stream, *at, *bytes, *value),
-            CapturedWork::Launch { kernel, grid, args } => driver.launch(card, stream, (kernel, 0), *grid, args),
-            CapturedWork::Gemm(gemm) => driver.gemm(card, stream, gemm),
+            HostOp::Copy(path) => driver.copy(card, stream, *path),
+            HostOp::Fill { at, bytes, value } => driver.fill(card, stream, *at, *bytes, *value),
+            HostOp::Launch { kernel, grid, args } => driver.launch(card, stream, (kernel, 0), *grid, args),
+            HostOp::Gemm(gemm) => driver.gemm(card, stream, gemm),
         }
     }
 
-    /// The parts of device memory it touches: `(from, to, writes)`.
-    pub(crate) fn touches(&self) -> Vec<(u64, u64, bool)> {
+    /// The device memory it accesses.
+    pub(crate) fn accesses(&self) -> Vec<AccessRange> {
         match self {
-            CapturedWork::Copy(path) => touched_by_copy(path),
-            CapturedWork::Fill { at, bytes, .. } => vec![(at.raw, at.raw + bytes, true)],
-            CapturedWork::Launch { args, .. } => touched(args),
-            CapturedWork::Gemm(gemm) => touched(&gemm.args()),
+            HostOp::Copy(path) => accessed_by_copy(path),
+            HostOp::Fill { at, bytes, .. } => vec![AccessRange::new(*at, *bytes, true)],
+            HostOp::Launch { args, .. } => accessed(args),
+            HostOp::Gemm(gemm) => accessed(&gemm.args()),
         }
     }
 }
 
-/// The recordings of a machine.
+/// The captured graphs of a machine.
 #[derive(Default)]
 pub(crate) struct HostGraphs {
-    /// How many streams record: nearly always none, and then nothing is locked.
+    /// Streams that are capturing. Usually none, and then no lock is taken.
     open: AtomicUsize,
-    books: Mutex<Books>,
+    graphs: Mutex<Graphs>,
 }
 
 #[derive(Default)]
-struct Books {
-    in_flight: HashMap<StreamId, Vec<CapturedWork>>,
-    finished: HashMap<RecordedId, Arc<[CapturedWork]>>,
-    next: RecordedId,
+struct Graphs {
+    capturing: HashMap<StreamId, Vec<HostOp>>,
+    captured: HashMap<GraphId, Arc<[HostOp]>>,
+    next: GraphId,
 }
 
 impl HostGraphs {
     pub(crate) fn begin(&self, stream: StreamId) {
-        if lock(&self.books).in_flight.insert(stream, Vec::new()).is_none() {
+        if lock(&self.graphs).capturing.insert(stream, Vec::new()).is_none() {
             self.open.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// Keeps the work if the stream records; `false` when it is to be done.
-    pub(crate) fn keeps(&self, stream: StreamId, work: impl FnOnce() -> CapturedWork) -> bool {
-        self.any() && self.keep(stream, work()).is_none()
+    /// Captures the operation if the stream is capturing; otherwise returns `false`, and the caller must run it.
+    pub(crate) fn captures(&self, stream: StreamId, op: impl FnOnce() -> HostOp) -> bool {
+        self.any() && self.capture(stream, op()).is_none()
     }
 
-    /// The same, with the work back when it is to be done.
-    pub(crate) fn keep(&self, stream: StreamId, work: CapturedWork) -> Option<CapturedWork> {
+    /// The same; returns the operation if the stream is not capturing.
+    pub(crate) fn capture(&self, stream: StreamId, op: HostOp) -> Option<HostOp> {
         if !self.any() {
-            return Some(work);
+            return Some(op);
         }
-        match lock(&self.books).in_flight.get_mut(&stream) {
+        match lock(&self.graphs).capturing.get_mut(&stream) {
             Some(list) => {
-                list.push(work);
+                list.push(op);
                 None
             }
-            None => Some(work),
+            None => Some(op),
         }
     }
 
@@ -86,36 +86,36 @@ impl HostGraphs {
         self.open.load(Ordering::Acquire) > 0
     }
 
-    pub(crate) fn end(&self, card: usize, stream: StreamId) -> Result<RecordedId, DeviceError> {
+    pub(crate) fn end(&self, card: usize, stream: StreamId) -> Result<GraphId, DeviceError> {
         let Some(list) = self.take(stream) else {
-            let what = "the stream does not record".to_owned();
-            return Err(DeviceError::Failed { card, during: "recording work", what });
+            let what = "the stream is not capturing".to_owned();
+            return Err(DeviceError::Failed { card, during: "capturing a graph", what });
         };
-        let mut books = lock(&self.books);
-        books.next += 1;
-        let id = books.next;
-        books.finished.insert(id, list.into());
+        let mut graphs = lock(&self.graphs);
+        graphs.next += 1;
+        let id = graphs.next;
+        graphs.captured.insert(id, list.into());
         Ok(id)
     }
 
-    /// Ends a recording that nobody wants, or takes what it holds.
-    pub(crate) fn take(&self, stream: StreamId) -> Option<Vec<CapturedWork>> {
-        let list = lock(&self.books).in_flight.remove(&stream);
+    /// Ends a capture and returns its operations.
+    pub(crate) fn take(&self, stream: StreamId) -> Option<Vec<HostOp>> {
+        let list = lock(&self.graphs).capturing.remove(&stream);
         if list.is_some() {
             self.open.fetch_sub(1, Ordering::Release);
         }
         list
     }
 
-    pub(crate) fn get(&self, card: usize, id: RecordedId) -> Result<Arc<[CapturedWork]>, DeviceError> {
-        lock(&self.books).finished.get(&id).cloned().ok_or_else(|| DeviceError::Failed {
+    pub(crate) fn get(&self, card: usize, id: GraphId) -> Result<Arc<[HostOp]>, DeviceError> {
+        lock(&self.graphs).captured.get(&id).cloned().ok_or_else(|| DeviceError::Failed {
             card,
-            during: "replaying work",
-            what: "there is no such recording".to_owned(),
+            during: "launching a graph",
+            what: "there is no such graph".to_owned(),
         })
     }
 
-    pub(crate) fn forget(&self, id: RecordedId) {
-        lock(&self.books).finished.remove(&id);
+    pub(crate) fn destroy(&self, id: GraphId) {
+        lock(&self.graphs).captured.remove(&id);
     }
 }

@@ -1,32 +1,31 @@
-//! Host memory that stands in for device memory: address space is taken at once, pages only when touched.
+//! Host memory used as device memory: address space is reserved at once, pages are committed when first touched.
 
 use memmap2::{MmapMut, MmapOptions};
 
 use crate::driver::HostSpan;
 
-/// What memory holds that nobody has written: every float in it is a NaN, every integer is -1.
+/// The byte that unwritten memory is filled with: floats read as NaN, signed integers as -1.
 pub(crate) const POISON: u8 = 0xFF;
 
 const CHUNK: u64 = 1 << 20;
 
-/// A reservation. Bytes that were never written read as [`POISON`] once `touch` has seen them.
+/// A reservation. Unwritten bytes read as [`POISON`] after `touch`.
 pub(crate) struct HostMemory {
     map: MmapMut,
-    /// Where it lies: taken once, as the pointer that work writes through.
+    /// Its address, exposed once: work writes through this pointer.
     base: u64,
-    spoiled: bool,
-    /// Chunks that really hold something. The rest is poison that has not been written down yet, so that reserving
-    /// sixteen simulated gigabytes costs nothing.
+    poisoned: bool,
+    /// Chunks that were filled. Poison is written lazily, so that reserving sixteen simulated gigabytes costs nothing.
     present: Vec<bool>,
 }
 
 impl HostMemory {
-    /// Takes address space. `spoiled`: unwritten bytes must read as poison.
-    pub(crate) fn reserve(bytes: u64, spoiled: bool) -> std::io::Result<HostMemory> {
+    /// Reserves address space. With `poisoned`, unwritten bytes read as poison.
+    pub(crate) fn reserve(bytes: u64, poisoned: bool) -> std::io::Result<HostMemory> {
         let mut map = MmapOptions::new().len(bytes.max(1) as usize).no_reserve_swap().map_anon()?;
         let base = map.as_mut_ptr().expose_provenance() as u64;
-        let chunks = if spoiled { bytes.div_ceil(CHUNK) as usize } else { 0 };
-        Ok(HostMemory { map, base, spoiled, present: vec![false; chunks] })
+        let chunks = if poisoned { bytes.div_ceil(CHUNK) as usize } else { 0 };
+        Ok(HostMemory { map, base, poisoned, present: vec![false; chunks] })
     }
 
     pub(crate) fn base(&self) -> u64 {
@@ -41,9 +40,9 @@ impl HostMemory {
         from >= self.base() && to <= self.base() + self.bytes()
     }
 
-    /// Makes `from..to` (addresses) hold poison where nothing was written yet.
+    /// Fills the chunks of `from..to` (addresses) with poison if they were never touched.
     pub(crate) fn touch(&mut self, from: u64, to: u64) {
-        if !self.spoiled || from >= to {
+        if !self.poisoned || from >= to {
             return;
         }
         let base = self.base();
@@ -55,8 +54,8 @@ impl HostMemory {
         }
     }
 
-    /// Spoils what was written in `from..to` (addresses).
-    pub(crate) fn spoil(&mut self, from: u64, to: u64) {
+    /// Overwrites `from..to` (addresses) with poison.
+    pub(crate) fn poison(&mut self, from: u64, to: u64) {
         let base = self.base();
         for chunk in (from - base) / CHUNK..(to - base).div_ceil(CHUNK) {
             if self.present.get(chunk as usize).copied().unwrap_or(false) {
@@ -68,7 +67,7 @@ impl HostMemory {
     }
 }
 
-/// Page-aligned host memory for the devices that need no page locks.
+/// Page-aligned host memory, for devices that do not need it pinned.
 pub(crate) fn alloc_span(bytes: u64) -> Option<HostSpan> {
     let layout = span_layout(bytes)?;
     // SAFETY: the layout has a size of at least one.
@@ -94,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unwritten_bytes_are_poison_and_returned_ones_become_it() {
+    fn unwritten_and_freed_bytes_are_poison() {
         let mut memory = HostMemory::reserve(3 * CHUNK, true).unwrap();
         let base = memory.base();
         memory.touch(base + CHUNK, base + CHUNK + 8);
@@ -103,7 +102,7 @@ mod tests {
         memory.map[CHUNK as usize] = 7;
         memory.touch(base + CHUNK, base + 2 * CHUNK);
         assert_eq!(memory.map[CHUNK as usize], 7, "touching again destroyed what was written");
-        memory.spoil(base + CHUNK, base + CHUNK + 1);
+        memory.poison(base + CHUNK, base + CHUNK + 1);
         assert_eq!(memory.map[CHUNK as usize], POISON);
     }
 }

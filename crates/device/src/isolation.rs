@@ -1,4 +1,4 @@
-//! Two roles, two budgets: set up once, before anything else is on the cards.
+//! Both roles with their memory limits, set up once, before anything else is open on the cards.
 
 use std::sync::atomic::Ordering;
 
@@ -11,10 +11,10 @@ use crate::error::DeviceError;
 use crate::leak::{MemoryGrowth, detect_leak};
 use crate::machine::{DeviceKind, Machine};
 
-/// One role's place: its card and all the memory it will ever have there.
+/// One role's card and all of its memory there.
 #[derive(Clone)]
 pub struct Partition {
-    /// Whose it is.
+    /// The role.
     pub role: Role,
     /// The card.
     pub device: Device,
@@ -22,89 +22,99 @@ pub struct Partition {
     pub arena: Arena,
 }
 
-/// Both roles, set up. Dropping it gives everything back.
+/// Both roles, set up. Dropping it frees everything.
 pub struct Isolation {
     machine: Machine,
-    /// What each card had free before we came: the fall-back where the driver gives no figure per process.
+    /// Free memory of each card before the set-up: the fallback if the driver does not report memory per process.
     free_before: Vec<(usize, u64)>,
-    /// The data role's place.
+    /// The data role.
     pub data: Partition,
-    /// The model role's place.
+    /// The model role.
     pub model: Partition,
 }
 
-/// Isolation cannot be set up now.
+/// A role's card and the size of its arena there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoleSetup {
+    /// The card's index.
+    pub card: usize,
+    /// Its arena.
+    pub arena: ArenaSpec,
+}
+
+/// Isolation cannot be set up, or a limit does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IsolationError {
-    /// It has been already, and is still in force.
-    #[error("memory isolation is set up already; drop the first before setting up another")]
-    Twice,
-    /// Something is open on the card whose memory would not be counted.
+    /// Another one is in force.
+    #[error("memory isolation is already set up; drop the first before setting up another")]
+    AlreadySetUp,
+    /// Something else is open on the card; its memory would not be counted.
     #[error(
-        "memory isolation comes too late: GPU {card} is open already; set it up before anything else uses the card"
+        "memory isolation comes too late: GPU {card} is already open; set it up before anything else uses the card"
     )]
     TooLate {
         /// The card.
         card: usize,
     },
-    /// The driver took more than the plan charged for it.
-    #[error("the driver holds {} on GPU {card}, the plan charged {}; plan again with more room", show(*found), show(*planned))]
+    /// The driver's memory is more than planned.
+    #[error("the driver uses {} on GPU {card}, {} were planned; plan again with more room", show(*found), show(*planned))]
     DriverGrew {
         /// The card.
         card: usize,
-        /// What it holds.
+        /// The driver's memory.
         found: u64,
-        /// What was planned.
+        /// The planned memory.
         planned: u64,
     },
-    /// The process holds more on a card than its limits allow.
-    #[error("this process holds {} on GPU {card}, over its limit of {}", show(*used), show(*limit))]
-    Breach {
+    /// The process uses more memory on a card than its limits allow.
+    #[error("this process uses {} on GPU {card}, over its limit of {}", show(*used), show(*limit))]
+    LimitExceeded {
         /// The card.
         card: usize,
-        /// What the driver counts.
+        /// Memory of this process, as the driver counts it.
         used: u64,
         /// The sum of the limits there.
         limit: u64,
     },
 }
 
-/// The process's use of one card against what it may use there.
+/// Memory of this process on one card, against its limits there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CardUse {
     /// The card.
     pub card: usize,
-    /// What the driver counts for this process; `None` where it does not say.
+    /// Memory of this process, as the driver counts it; `None` if the driver does not report it.
     pub used_bytes: Option<u64>,
-    /// By how much the card's free memory fell since before we came: ours, and whatever others took meanwhile.
+    /// How much the card's free memory fell since the set-up, other processes included.
     pub fallen_bytes: u64,
     /// The sum of the limits of the roles there.
     pub limit_bytes: u64,
 }
 
-/// What both roles hold of the host's own memory.
+/// Host memory of both roles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostUse {
-    /// Blocks of arenas that lie there: on the CPU and on simulated cards.
+    /// Arena blocks in host memory: on the CPU and on simulated cards.
     pub arena_bytes: u64,
-    /// Page-locked memory of their cards.
+    /// Pinned memory of their cards.
     pub pinned_bytes: u64,
 }
 
 impl Isolation {
-    /// Opens the cards and reserves both roles' memory: all of it, or none. Fails where it is set up already, and where
-    /// something else is open on one of the cards: its memory would not be counted.
+    /// Opens the cards and reserves both roles' memory: all of it, or none. Fails if isolation is already set up, or if
+    /// something else is open on one of the cards, because its memory would not be counted.
     ///
     /// ```
-    /// use tandem_device::{ArenaSpec, DeviceError, Isolation, IsolationError, Machine, SimSpec};
+    /// use tandem_device::{ArenaSpec, DeviceError, Isolation, IsolationError, Machine, RoleSetup, SimSpec};
     /// use tandem_events::Role;
     ///
     /// let machine = Machine::simulated(SimSpec::new(2, 24 << 30));
-    /// let spec = |role| {
+    /// let role = |role, card| {
     ///     let (driver_bytes, arena_bytes) = (1 << 30, 4 << 30);
-    ///     ArenaSpec { role, limit_bytes: driver_bytes + arena_bytes, driver_bytes, arena_bytes, capped: true }
+    ///     let limit_bytes = driver_bytes + arena_bytes;
+    ///     RoleSetup { card, arena: ArenaSpec { role, limit_bytes, driver_bytes, arena_bytes, capped: true } }
     /// };
-    /// let set_up = || Isolation::set_up(&machine, (0, spec(Role::Data)), (1, spec(Role::Model)));
+    /// let set_up = || Isolation::set_up(&machine, role(Role::Data, 0), role(Role::Model, 1));
     ///
     /// let open = machine.open(1)?;
     /// let late = set_up().err().ok_or("the card is open")?;
@@ -113,7 +123,7 @@ impl Isolation {
     ///
     /// let roles = set_up()?;
     /// let twice = set_up().err().ok_or("it is set up")?;
-    /// assert!(matches!(twice, DeviceError::Isolation(IsolationError::Twice)));
+    /// assert!(matches!(twice, DeviceError::Isolation(IsolationError::AlreadySetUp)));
     ///
     /// let _slots = roles.data.arena.take("slots", 3 << 30)?;
     /// for now in roles.memory_stats() {
@@ -122,13 +132,9 @@ impl Isolation {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn set_up(
-        machine: &Machine,
-        data: (usize, ArenaSpec),
-        model: (usize, ArenaSpec),
-    ) -> Result<Isolation, DeviceError> {
+    pub fn set_up(machine: &Machine, data: RoleSetup, model: RoleSetup) -> Result<Isolation, DeviceError> {
         if machine.inner.isolated.swap(true, Ordering::SeqCst) {
-            return Err(IsolationError::Twice.into());
+            return Err(IsolationError::AlreadySetUp.into());
         }
         let made = Isolation::reserve(machine, data, model);
         if made.is_err() {
@@ -137,27 +143,24 @@ impl Isolation {
         made
     }
 
-    fn reserve(
-        machine: &Machine,
-        data: (usize, ArenaSpec),
-        model: (usize, ArenaSpec),
-    ) -> Result<Isolation, DeviceError> {
-        if let Some(card) = [data.0, model.0].into_iter().find(|card| machine.is_open(*card)) {
+    fn reserve(machine: &Machine, data: RoleSetup, model: RoleSetup) -> Result<Isolation, DeviceError> {
+        let cards = [data.card, model.card];
+        if let Some(card) = cards.into_iter().find(|card| machine.is_open(*card)) {
             return Err(IsolationError::TooLate { card }.into());
         }
         let mut free_before = Vec::new();
-        for card in [data.0, model.0] {
+        for card in cards {
             free_before.push((card, machine.read(card)?.free_bytes));
         }
-        let partition = |(card, spec): (usize, ArenaSpec)| -> Result<Partition, DeviceError> {
-            let device = machine.open(card)?;
-            let arena = Arena::reserve(&device, spec)?;
-            Ok(Partition { role: spec.role, device, arena })
+        let partition = |setup: RoleSetup| -> Result<Partition, DeviceError> {
+            let device = machine.open(setup.card)?;
+            let arena = Arena::reserve(&device, setup.arena)?;
+            Ok(Partition { role: setup.arena.role, device, arena })
         };
         Ok(Isolation { machine: machine.clone(), free_before, data: partition(data)?, model: partition(model)? })
     }
 
-    /// The place of `role`.
+    /// The partition of `role`.
     pub fn partition(&self, role: Role) -> &Partition {
         match role {
             Role::Data => &self.data,
@@ -165,20 +168,20 @@ impl Isolation {
         }
     }
 
-    /// What each role holds now, data first: which device, the limit, used, the peak, and who holds how much of it.
+    /// Each role's memory now, data first: device, limit, bytes in use, peak, bytes by owner.
     pub fn memory_stats(&self) -> [RoleMemory; 2] {
         Role::BOTH.map(|role| self.partition(role).arena.memory())
     }
 
-    /// The roles that have grown by more than `threshold_bytes` since `baseline`, which
-    /// [`memory_stats`](Isolation::memory_stats) gave; [`DEFAULT_THRESHOLD`](crate::leak::DEFAULT_THRESHOLD) unless there is
-    /// a reason.
+    /// The roles that have grown by more than `threshold_bytes` (usually
+    /// [`DEFAULT_THRESHOLD`](crate::leak::DEFAULT_THRESHOLD)) since `baseline`, a result of
+    /// [`memory_stats`](Isolation::memory_stats).
     pub fn detect_leak(&self, baseline: &[RoleMemory; 2], threshold_bytes: u64) -> Vec<MemoryGrowth> {
         let now = self.memory_stats();
         baseline.iter().zip(&now).filter_map(|(before, now)| detect_leak(before, now, threshold_bytes)).collect()
     }
 
-    /// The process's use of each card, as the driver counts it, against the sum of the limits there.
+    /// Memory of this process on each card, as the driver counts it, against the sum of the limits there.
     pub fn card_use(&self) -> Result<Vec<CardUse>, DeviceError> {
         let read = |card: usize| {
             let here = Role::BOTH.map(|role| self.partition(role)).into_iter().filter(|p| p.device.index() == card);
@@ -190,20 +193,21 @@ impl Isolation {
         self.cards().into_iter().map(read).collect()
     }
 
-    /// Refuses when the process holds more on a card than its limits allow. Says nothing where the driver does not.
+    /// Fails if the process uses more memory on a card than its limits allow. Cards whose driver does not report memory
+    /// per process pass.
     pub fn check(&self) -> Result<Vec<CardUse>, DeviceError> {
         let cards = self.card_use()?;
         for now in &cards {
             if let Some(used) = now.used_bytes.filter(|used| *used > now.limit_bytes) {
-                return Err(IsolationError::Breach { card: now.card, used, limit: now.limit_bytes }.into());
+                return Err(IsolationError::LimitExceeded { card: now.card, used, limit: now.limit_bytes }.into());
             }
         }
         Ok(cards)
     }
 
-    /// After warm-up: what the driver took outside the arenas must be within what the plan charged for it.
+    /// After warm-up: checks that the driver's memory outside the arenas is not more than planned.
     ///
-    /// Not asked of split arenas: they are for memory checkers, which take gigabytes of their own beside us.
+    /// Split arenas are not checked: they are for compute-sanitizer, which takes gigabytes itself.
     pub fn settle(&self) -> Result<(), DeviceError> {
         if self.model.arena.is_split() {
             return Ok(());
@@ -223,7 +227,7 @@ impl Isolation {
         Ok(())
     }
 
-    /// What both roles hold of the host's own memory now.
+    /// Host memory of both roles now.
     pub fn host_use(&self) -> HostUse {
         let arena_bytes = match self.machine.kind() {
             DeviceKind::Cuda => 0,
@@ -236,7 +240,7 @@ impl Isolation {
         HostUse { arena_bytes, pinned_bytes: self.cards().into_iter().map(pinned).sum() }
     }
 
-    /// Logs both roles: emits what they hold, and by whom.
+    /// Reports both roles' memory, in total and by owner.
     pub fn emit(&self, to: &Emitter) {
         for now in self.memory_stats() {
             to.emit(RunEvent::Memory {

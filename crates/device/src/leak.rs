@@ -1,21 +1,21 @@
-//! Has a role's memory grown?
+//! Leak detection: whether a role's memory has grown since a baseline.
 
 use tandem_events::Role;
 
 use crate::arena::RoleMemory;
 use crate::bytes::{MIB, show};
 
-/// Growth under this is not called a leak, unless the caller says otherwise.
+/// The default threshold: less growth is not reported as a leak.
 pub const DEFAULT_THRESHOLD: u64 = 100 * MIB;
 
-/// A role holds more than it did at its baseline.
+/// Growth of a role's memory since its baseline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryGrowth {
-    /// Whose memory.
+    /// The role.
     pub role: Role,
-    /// By how much it grew.
+    /// How much it grew.
     pub grown_bytes: u64,
-    /// Whose share grew, most first.
+    /// The owners that grew and by how much, largest first.
     pub owners: Vec<(&'static str, u64)>,
 }
 
@@ -29,9 +29,8 @@ impl std::fmt::Display for MemoryGrowth {
     }
 }
 
-/// Compares a reading with its baseline: a leak when the role grew by more than `threshold_bytes`
-/// ([`DEFAULT_THRESHOLD`] unless there is a reason). [`Isolation::detect_leak`](crate::Isolation::detect_leak) reads and
-/// compares both roles.
+/// Compares a reading with its baseline: a leak if the role grew by more than `threshold_bytes` (usually
+/// [`DEFAULT_THRESHOLD`]). [`Isolation::detect_leak`](crate::Isolation::detect_leak) reads and compares both roles.
 ///
 /// ```
 /// use tandem_device::leak::{DEFAULT_THRESHOLD, detect_leak};
@@ -42,10 +41,10 @@ impl std::fmt::Display for MemoryGrowth {
 ///     ArenaSpec { role: Role::Data, limit_bytes: 1 << 30, driver_bytes: 0, arena_bytes: 1 << 30, capped: false };
 /// let arena = Arena::reserve(&Machine::cpu().open(0)?, spec)?;
 /// let baseline = arena.memory();
-/// let kept = arena.take("slots", 101 << 20)?;
+/// let leaked = arena.take("slots", 101 << 20)?;
 /// let leak = detect_leak(&baseline, &arena.memory(), DEFAULT_THRESHOLD).ok_or("101 MB of growth")?;
 /// assert_eq!(leak.owners, [("slots", 101 << 20)]);
-/// drop(kept);
+/// drop(leaked);
 /// assert_eq!(detect_leak(&baseline, &arena.memory(), DEFAULT_THRESHOLD), None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -1,13 +1,13 @@
-//! Devices: where the bytes are, whose they are, and when they may be touched.
+//! Devices: memory with limits and owners, and work in stream order.
 //!
-//! One set of types over three kinds of devices (NVIDIA cards, the CPU, simulated cards), so that one code path
-//! serves every mode. Read in this order:
+//! One set of types covers three kinds of devices (NVIDIA cards, the CPU, simulated cards), so that one code path serves
+//! every mode. Read in this order:
 //!
-//! 1. [`Machine`] finds cards; [`Device`] is one that was opened.
-//! 2. [`Arena`] holds all memory of a role and refuses a byte too many; [`Block`] is a piece of it, [`Pinned`] is
-//!    page-locked host memory.
-//! 3. [`Stream`] orders work, [`Event`] is the only way streams and the host meet, [`Kernel`] is a piece of work,
-//!    [`Gemm`] another; on the host they run on [`Workers`]. What was [`CapturedGraph`] once is replayed as one.
+//! 1. [`Machine`] finds cards; [`Device`] is an open one.
+//! 2. [`Arena`] holds all memory of a role and enforces its limit; [`Block`] is an allocation in it; [`Pinned`] is pinned
+//!    (page-locked) host memory.
+//! 3. [`Stream`] orders work; [`Event`] synchronises streams with each other and with the host; [`Kernel`] and [`Gemm`]
+//!    are the work; on the host they run on the worker pool, [`Workers`]. A [`CapturedGraph`] is launched as one.
 //! 4. [`Transfer`] moves batches between roles; [`Isolation`] sets both roles up.
 //!
 //! This is the only crate with `unsafe` in it.
@@ -15,7 +15,7 @@
 
 mod error;
 
-// Cards and what they say.
+// Cards and readings of them.
 mod card;
 mod machine;
 mod device;
@@ -69,7 +69,7 @@ pub use error::DeviceError;
 pub use fault::{Fault, Faults, LeakRate, Pool, Slow};
 pub use gemm::{Gemm, Operand};
 pub use injected_leak::InjectedLeak;
-pub use isolation::{CardUse, HostUse, Isolation, IsolationError, Partition};
+pub use isolation::{CardUse, HostUse, Isolation, IsolationError, Partition, RoleSetup};
 pub use kernel::{
     Arg, ArgValue, DType, Element, Grid, HostArgs, HostKernel, Kernel, KernelArgs, Param, ParamKind, Source,
 };
@@ -78,4 +78,4 @@ pub use pinned::{Pinned, PinnedPart};
 pub use sim::SimSpec;
 pub use stream::{Event, Stream};
 pub use transfer::{Route, Transfer};
-pub use workers::{Workers, pieces};
+pub use workers::Workers;

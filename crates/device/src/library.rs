@@ -1,9 +1,8 @@
-//! Finding the NVIDIA libraries ourselves, and opening each by its full path.
+//! Finds the NVIDIA libraries and opens each by its full path.
 //!
-//! What comes in is a [`Search`]: everything of the environment that decides where libraries are looked for, read
-//! once, so that a test can lay out a machine in a temporary folder. What goes out is an open library together
-//! with a [`FoundLibrary`] that says where it was, or a [`LibraryError`] that says where it was not. Nothing here panics:
-//! a missing or broken library is an ordinary answer on most machines.
+//! The input is a [`Search`]: everything in the environment that decides where to look, read once, so that a test can lay
+//! out a machine in a temporary folder. The output is an open library with a [`FoundLibrary`] that says where it is, or a
+//! [`LibraryError`] that says where it was searched for. Nothing here panics: on most machines a library is missing.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -13,17 +12,17 @@ use std::path::{Path, PathBuf};
 
 use libloading::os::unix::Library;
 
-/// A library cannot be used. A variant is a different thing to do next.
+/// A library cannot be used. Each variant asks for a different reaction.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
-    /// It is nowhere: install it.
+    /// It was not found: install it.
     #[error("{library} was not found: {install}, or run with --mode cpu; looked in {}", looked.join(", "))]
     NotFound {
         /// Its file name, or names.
         library: String,
-        /// What brings it onto a machine.
+        /// How to install it.
         install: &'static str,
-        /// Every place that was tried, in order.
+        /// Every place that was searched, in order.
         looked: Vec<String>,
     },
 
@@ -34,11 +33,11 @@ pub enum LibraryError {
         library: String,
         /// The file.
         path: PathBuf,
-        /// What the loader said.
+        /// The loader's message.
         why: String,
     },
 
-    /// It works, but is older than what is needed: update it.
+    /// It works, but is too old: update it.
     #[error("{library} is too old: {found} found, {needed} needed: update it, or run with --mode cpu; found at {}", path.display())]
     TooOld {
         /// Its file name.
@@ -47,7 +46,7 @@ pub enum LibraryError {
         path: PathBuf,
         /// Its version.
         found: String,
-        /// The oldest version that would do.
+        /// The oldest usable version.
         needed: String,
     },
 
@@ -58,18 +57,18 @@ pub enum LibraryError {
         library: String,
         /// The file.
         path: PathBuf,
-        /// What it lacks.
+        /// The missing function.
         symbol: String,
     },
 
-    /// It opens and then does not work: a matter of the installation, not of the file.
+    /// It opens but does not work: the installation is broken, not the file.
     #[error("{library} does not work: {what}: repair the installation, or run with --mode cpu; found at {}", path.display())]
     Broken {
         /// Its file name.
         library: String,
         /// The file.
         path: PathBuf,
-        /// What it answered.
+        /// Its error.
         what: String,
     },
 }
@@ -81,16 +80,16 @@ pub struct FoundLibrary {
     pub name: String,
     /// The file it was opened from.
     pub path: PathBuf,
-    /// What it says of its version, once it was asked.
+    /// Its version, if it was queried.
     pub version: Option<String>,
 }
 
-/// Where libraries are looked for, and NVIDIA hardware with them.
+/// Where libraries and NVIDIA hardware are searched for.
 #[derive(Clone, Debug)]
 pub struct Search {
     /// Folders of `LD_LIBRARY_PATH`, in order.
     pub ld_library_path: Vec<PathBuf>,
-    /// Whether the system's loader is asked by bare name after them. It knows its own cache and folders.
+    /// Whether the system's loader is asked by file name after them. It has its own cache and folders.
     pub ask_loader: bool,
     /// The active Python environment, from `VIRTUAL_ENV`.
     pub virtual_env: Option<PathBuf>,
@@ -98,17 +97,17 @@ pub struct Search {
     pub conda_prefix: Option<PathBuf>,
     /// Folders of `PATH`: the first `python3` among them names one more environment.
     pub path: Vec<PathBuf>,
-    /// What the usual folders lie under: `/`.
+    /// The root of the standard folders: `/`.
     pub root: PathBuf,
-    /// What `dev`, `proc` and `sys` lie under when NVIDIA hardware is looked for: `/`. A testing aid:
-    /// `TANDEM_HARDWARE_ROOT` replaces it, so that a machine with or without a GPU can be laid out in a folder.
+    /// The root of `dev`, `proc` and `sys` for detecting NVIDIA hardware: `/`. For tests, `TANDEM_HARDWARE_ROOT` replaces
+    /// it, so that a machine with or without a GPU can be laid out in a folder.
     pub hardware_root: PathBuf,
-    /// `CUDA_VISIBLE_DEVICES` as it was given: the driver obeys it, we name it.
+    /// The value of `CUDA_VISIBLE_DEVICES`. The driver applies it; we only name it in messages.
     pub cuda_visible_devices: Option<String>,
 }
 
 impl Search {
-    /// As this process was started.
+    /// The search for this process's environment.
     pub fn from_env() -> Search {
         Search {
             ld_library_path: folders_in(std::env::var_os("LD_LIBRARY_PATH")),
@@ -122,7 +121,7 @@ impl Search {
         }
     }
 
-    /// Nothing of this process's surroundings: only the usual folders under `root`, and hardware under it.
+    /// Ignores the environment: only the standard folders and the hardware under `root`.
     pub fn only_under(root: &Path) -> Search {
         Search {
             ld_library_path: Vec::new(),
@@ -136,10 +135,10 @@ impl Search {
         }
     }
 
-    /// Opens the first library that can be opened: names in the order given, and for each name all places.
+    /// Opens the first library that can be opened: names in the given order, and for each name all places.
     ///
-    /// A file that the loader refuses does not end the search (the system's loader passes over it too); when
-    /// nothing better turns up it is what the error is about.
+    /// A file that the loader refuses does not end the search (the system's loader skips it too); if nothing else is
+    /// found, the error reports it.
     pub(crate) fn open(&self, wanted: &Wanted) -> Result<OpenLibrary, LibraryError> {
         let places = self.places();
         let mut refused = None;
@@ -159,12 +158,12 @@ impl Search {
         }))
     }
 
-    /// Every place a library is looked for in, for messages.
+    /// Every place that is searched, for messages.
     pub fn looks_in(&self) -> Vec<String> {
         self.places().iter().map(Place::describe).collect()
     }
 
-    /// Every place, in the order they are tried. Folders that hold link-time stand-ins are never among them.
+    /// Every place, in search order, without folders of link-time stubs.
     fn places(&self) -> Vec<Place> {
         let mut folders: Vec<PathBuf> = Vec::new();
         let add = |folders: &mut Vec<PathBuf>, more: Vec<PathBuf>| {
@@ -176,7 +175,7 @@ impl Search {
         };
         add(&mut folders, self.ld_library_path.clone());
         let before_loader = folders.len();
-        add(&mut folders, self.usual_folders());
+        add(&mut folders, self.standard_folders());
         add(&mut folders, self.wheel_folders());
 
         let mut places: Vec<Place> = folders.into_iter().map(Place::Folder).collect();
@@ -186,7 +185,7 @@ impl Search {
         places
     }
 
-    fn usual_folders(&self) -> Vec<PathBuf> {
+    fn standard_folders(&self) -> Vec<PathBuf> {
         let mut folders: Vec<PathBuf> = [
             "usr/lib/x86_64-linux-gnu",
             "usr/lib/aarch64-linux-gnu",
@@ -210,7 +209,7 @@ impl Search {
         folders
     }
 
-    /// `site-packages/nvidia/*/lib` of the active Python environments: what NVIDIA's wheels install.
+    /// Where NVIDIA's wheels install libraries in the active Python environments: `site-packages/nvidia/*/lib`.
     fn wheel_folders(&self) -> Vec<PathBuf> {
         let python = self.path.iter().find(|folder| folder.join("python3").exists());
         let prefixes = self.virtual_env.iter().chain(&self.conda_prefix).map(PathBuf::as_path);
@@ -226,8 +225,8 @@ impl Search {
     }
 }
 
-/// Whether NVIDIA hardware shows itself under `root` (`/` on a real machine): a device node, the kernel driver's
-/// own list, a display controller on the PCI bus, or the door WSL gives to the card of its host.
+/// Whether there is NVIDIA hardware under `root` (`/` on a real machine): a device node, an entry in the kernel driver's
+/// list, a display controller on the PCI bus, or WSL's device for the card of its host.
 pub fn nvidia_present(root: &Path) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let node = names_in(&root.join("dev")).iter().any(|name| name.strip_prefix("nvidia").is_some_and(is_number));
@@ -236,36 +235,36 @@ pub fn nvidia_present(root: &Path) -> bool {
     node || listed() || on_pci_bus(&root.join("sys/bus/pci/devices")) || wsl()
 }
 
-/// What a bug report says of the libraries: each found, or why not.
+/// The libraries for a bug report: where each was found, or why not.
 #[derive(Debug)]
 pub struct Survey {
-    /// The driver, opened and started; `None` when there is no NVIDIA device.
+    /// The CUDA driver, opened and initialised; `None` if there is no NVIDIA device.
     pub driver: Result<Option<FoundLibrary>, LibraryError>,
-    /// The management library: readings per process, power, utilisation.
+    /// NVML, the management library: memory per process, power, utilisation.
     pub nvml: Result<FoundLibrary, LibraryError>,
-    /// The compiler of kernels, of a version that suits the driver.
+    /// NVRTC, the compiler, of a version that suits the driver.
     pub nvrtc: Result<FoundLibrary, LibraryError>,
-    /// GEMMs, of a version that suits the driver.
+    /// cuBLASLt, for GEMMs, of a version that suits the driver.
     pub cublaslt: Result<FoundLibrary, LibraryError>,
 }
 
-/// Looks for all four libraries, opens them, and starts the driver. Nothing is opened on any card.
+/// Finds and opens all four libraries, and initialises the driver. Opens no context on any card.
 pub fn survey(search: &Search) -> Survey {
     crate::cuda::survey(search)
 }
 
-/// What is looked for.
+/// A library to search for.
 pub(crate) struct Wanted {
-    /// File names, the one to prefer first.
+    /// File names, preferred first.
     pub(crate) names: Vec<String>,
-    /// A function every version has: tells which file the loader took.
+    /// A function that every version has: its address shows which file the loader took.
     pub(crate) probe: &'static str,
-    /// What brings it onto a machine.
+    /// How to install it.
     pub(crate) install: &'static str,
 }
 
-/// An open library. It is never closed: these libraries start threads and register exit handlers, and code they
-/// left behind must stay where it is.
+/// An open library. It is never closed: these libraries start threads and register exit handlers, whose code must stay
+/// loaded.
 #[derive(Debug)]
 pub(crate) struct OpenLibrary {
     library: ManuallyDrop<Library>,
@@ -279,7 +278,7 @@ impl OpenLibrary {
     ///
     /// `F` must be the function pointer type that the library declares for `name`.
     pub(crate) unsafe fn symbol<F: Copy>(&self, name: &str) -> Result<F, LibraryError> {
-        // SAFETY: the caller answers for the type; an absent function is the `None` of a nullable pointer.
+        // SAFETY: the caller guarantees the type; a missing function is the `None` of a nullable pointer.
         let symbol = unsafe { self.library.get::<Option<F>>(name) };
         symbol.ok().and_then(|symbol| *symbol).ok_or_else(|| LibraryError::MissingSymbol {
             library: self.found.name.clone(),
@@ -294,18 +293,18 @@ impl OpenLibrary {
         unsafe { self.symbol::<unsafe extern "C" fn()>(name) }.is_ok()
     }
 
-    /// This library did not do what it is for.
+    /// The error that this library does not work.
     pub(crate) fn broken(&self, what: impl Into<String>) -> LibraryError {
         broken(&self.found, what)
     }
 }
 
-/// `found` did not do what it is for.
+/// The error that `found` does not work.
 pub(crate) fn broken(found: &FoundLibrary, what: impl Into<String>) -> LibraryError {
     LibraryError::Broken { library: found.name.clone(), path: found.path.clone(), what: what.into() }
 }
 
-/// One place to look.
+/// A place to search.
 enum Place {
     Folder(PathBuf),
     Loader,
@@ -319,7 +318,7 @@ impl Place {
         }
     }
 
-    /// The library called `name` here; `None` when there is none.
+    /// Opens the library `name` here; `None` if there is none.
     fn open(&self, name: &str, probe: &str) -> Result<Option<OpenLibrary>, LibraryError> {
         match self {
             Place::Folder(folder) => open_file(&folder.join(name), name),
@@ -328,20 +327,20 @@ impl Place {
     }
 }
 
-/// Opens the file at `path`; `None` when there is none, or when it is a link-time stand-in.
+/// Opens the file at `path`; `None` if there is none, or if it is a link-time stub.
 pub(crate) fn open_file(path: &Path, name: &str) -> Result<Option<OpenLibrary>, LibraryError> {
     let Ok(real) = path.canonicalize() else { return Ok(None) };
     if is_stubs(path) || is_stubs(&real) {
         return Ok(None);
     }
-    // SAFETY: runs the library's own start-up code; it is one of NVIDIA's, found under its own name.
+    // SAFETY: this runs the library's initialisers; it is one of NVIDIA's, found under its own name.
     match unsafe { Library::new(path) } {
         Ok(library) => Ok(Some(opened(library, name, path.to_path_buf()))),
         Err(why) => Err(cannot_open(name, path, &why)),
     }
 }
 
-/// Opens `name` as any program would. Where it came from is read from the address of `probe`.
+/// Opens `name` with the system's loader. Its file is found from the address of `probe`.
 fn ask_loader(name: &str, probe: &str) -> Result<Option<OpenLibrary>, LibraryError> {
     // SAFETY: as in `open_file`.
     let library = match unsafe { Library::new(name) } {
@@ -349,12 +348,12 @@ fn ask_loader(name: &str, probe: &str) -> Result<Option<OpenLibrary>, LibraryErr
         Err(why) => {
             let error = cannot_open(name, Path::new(name), &why);
             let LibraryError::CannotOpen { why, .. } = &error else { return Ok(None) };
-            // The loader's words for "no such file", about this name and not about something it depends on.
+            // The loader's message for "no such file", if it is about this name and not about a dependency of it.
             let absent = why.starts_with(name) && why.contains("cannot open shared object file");
             return if absent { Ok(None) } else { Err(error) };
         }
     };
-    // SAFETY: the address is looked up in the process's map and never called.
+    // SAFETY: the address is looked up in the process's memory map and never called.
     let address = unsafe { library.get::<Option<unsafe extern "C" fn()>>(probe) }.ok().and_then(|symbol| *symbol);
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let path = address.and_then(|function| file_mapped_at(&maps, function as usize as u64));
@@ -370,7 +369,7 @@ fn opened(library: Library, name: &str, path: PathBuf) -> OpenLibrary {
 }
 
 fn cannot_open(name: &str, path: &Path, why: &libloading::Error) -> LibraryError {
-    // The loader's own sentence is the source of the wrapper's error.
+    // The loader's message is the source of the wrapper's error.
     let mut text = String::new();
     let source = std::error::Error::source(why);
     let _ = match source {
@@ -430,7 +429,7 @@ fn on_pci_bus(devices: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// A folder that goes away with the test.
+    /// A folder that is removed after the test.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -465,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loader_path_comes_first_then_the_loader_then_usual_folders_then_wheels() {
+    fn the_loader_path_comes_first_then_the_loader_then_standard_folders_then_wheels() {
         let machine = Folder::new("order")
             .with("usr/local/cuda-12.4/lib64/x", "")
             .with("usr/local/cuda-13.0/lib64/x", "")
@@ -498,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_nowhere_is_named_with_every_place() {
+    fn a_missing_library_is_named_with_every_searched_place() {
         let machine = Folder::new("nowhere");
         let error = Search::only_under(&machine.0).open(&wanted(&["libcuda.so.1"])).unwrap_err();
         let text = error.to_string();
@@ -509,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_library_is_passed_over_and_reported_when_it_is_all_there_is() {
+    fn a_file_that_is_no_library_is_skipped_and_reported_if_nothing_else_is_found() {
         let machine = Folder::new("text").with("usr/lib64/libcuda.so.1", "not an ELF file at all");
         let error = Search::only_under(&machine.0).open(&wanted(&["libcuda.so.1"])).unwrap_err();
         let LibraryError::CannotOpen { path, why, .. } = &error else { panic!("{error}") };
@@ -518,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stub_is_never_opened_whatever_leads_to_it() {
+    fn a_stub_is_never_opened_even_through_a_symlink() {
         let machine = Folder::new("stubs").with("usr/local/cuda/lib64/stubs/libcuda.so", "a stub");
         let (stub, link) = ("usr/local/cuda/lib64/stubs/libcuda.so", "usr/local/cuda/lib64/libcuda.so.1");
         std::os::unix::fs::symlink(machine.0.join(stub), machine.0.join(link)).unwrap();
@@ -527,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loader_says_which_file_it_took() {
+    fn the_file_that_the_loader_took_is_found() {
         let machine = Folder::new("loader");
         let search = Search { ask_loader: true, ..Search::only_under(&machine.0) };
         let libc = Wanted { names: vec!["libc.so.6".into()], probe: "getpid", install: "" };
@@ -537,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_are_read_by_address() {
+    fn memory_maps_are_searched_by_address() {
         let maps =
             "7f00-7f10 r-xp 0 08:01 5 /lib/with space.so\n7f10-7f20 rw-p 0 00:00 0 \n7f20-7f30 r--p 0 08:01 6 /b.so";
         assert_eq!(file_mapped_at(maps, 0x7f0f), Some(PathBuf::from("/lib/with space.so")));
@@ -546,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn hardware_shows_itself_in_any_of_four_places() {
+    fn hardware_is_detected_in_any_of_four_places() {
         type Files = &'static [(&'static str, &'static str)];
         let cases: [(&str, Files, bool); 7] = [
             ("none", &[], false),

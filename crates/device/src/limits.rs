@@ -1,25 +1,24 @@
-//! The arithmetic behind `auto` limits.
+//! How `auto` limits are computed.
 
 use crate::bytes::{MIB, POOL_GRANULE, round_down};
 
-/// The data role's share of its card when nothing else is asked for.
+/// The data role's default share of its card.
 pub const DATA_SHARE: f64 = 0.33;
-/// The model role's share of its card when nothing else is asked for.
+/// The model role's default share of its card.
 pub const MODEL_SHARE: f64 = 0.67;
 /// The data limit when the card's total cannot be read, and the default without `auto`.
 pub const DATA_DEFAULT_MB: u64 = 8192;
 /// The model limit when the card's total cannot be read, and the default without `auto`.
 pub const MODEL_DEFAULT_MB: u64 = 16384;
-/// Left to others on a card both roles share.
+/// Left to other processes on a card that both roles share.
 const SHARED_RESERVE_MB: u64 = 512;
 
-/// A role alone on its card: its share of the card's total, `fallback_mb` when that cannot be read.
+/// The limit of a role alone on its card: its share of the card's total, or `fallback_mb` if that cannot be read.
 pub fn auto_limit_mb(total_bytes: Option<u64>, share: f64, fallback_mb: u64) -> u64 {
     total_bytes.map_or(fallback_mb, |total| ((total / MIB) as f64 * share) as u64)
 }
 
-/// A role on a card it shares with the other: its share of what is free but for 512 MB, in steps the driver's
-/// pools know.
+/// The limit of a role on a shared card: its share of the free memory less 512 MB, rounded down to the pools' granularity.
 pub fn shared_limit_mb(free_bytes: u64, share: f64) -> u64 {
     let usable = (free_bytes / MIB).saturating_sub(SHARED_RESERVE_MB);
     round_down((usable as f64 * share) as u64 * MIB, POOL_GRANULE) / MIB

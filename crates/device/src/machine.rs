@@ -1,4 +1,4 @@
-//! The machine: the cards that were found, the driver behind them, and the counts of what was opened on each.
+//! The machine: the cards that were found, their driver, and counters of what was opened and allocated on each.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,19 +16,19 @@ use crate::library::{FoundLibrary, LibraryError};
 use crate::sim::{SimDriver, SimSpec};
 use crate::workers::Workers;
 
-/// What kind of devices a machine has.
+/// The kind of devices of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
     /// The CPU and host memory.
     Cpu,
     /// NVIDIA cards.
     Cuda,
-    /// Cards that do not exist: maths on the CPU, memory and links simulated and enforced.
+    /// Simulated cards: computed on the CPU, with simulated memory limits and links.
     Simulated,
 }
 
 impl DeviceKind {
-    /// As logs spell it.
+    /// Its name in logs.
     pub fn name(self) -> &'static str {
         match self {
             DeviceKind::Cpu => "cpu",
@@ -38,7 +38,7 @@ impl DeviceKind {
     }
 }
 
-/// The cards of one machine. Cheap to clone; everything opened through any clone is counted in one place.
+/// The cards of one machine. Cheap to clone; clones share their counters.
 #[derive(Clone)]
 pub struct Machine {
     pub(crate) inner: Arc<Inner>,
@@ -55,7 +55,7 @@ pub(crate) struct Inner {
     workers: Arc<Workers>,
 }
 
-/// What happened on one card through this machine, since it was found.
+/// Counters of one card, since the machine was created.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) contexts: AtomicU64,
@@ -67,27 +67,27 @@ pub(crate) struct Counts {
     pub(crate) live_pinned_bytes: AtomicU64,
 }
 
-/// A reading of [`Machine::counters`]: what this process did on one card, ever and now.
+/// A reading of [`Machine::counters`]: what this machine opened and allocated on one card, in total and now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CardCounters {
-    /// Contexts ever opened.
+    /// Contexts opened in total.
     pub contexts: u64,
-    /// Streams ever created.
+    /// Streams created in total.
     pub streams: u64,
-    /// Driver allocations of device memory, ever.
+    /// Driver allocations of device memory in total.
     pub allocations: u64,
-    /// Driver allocations of page-locked host memory, ever.
+    /// Driver allocations of pinned host memory in total.
     pub pinned_allocations: u64,
-    /// Device bytes held now.
+    /// Device memory allocated now.
     pub live_bytes: u64,
-    /// Most device bytes ever held at once.
+    /// The most device memory that was allocated at once.
     pub peak_bytes: u64,
-    /// Page-locked bytes held now.
+    /// Pinned memory allocated now.
     pub live_pinned_bytes: u64,
 }
 
 impl Machine {
-    /// The CPU and the host's memory as the one device.
+    /// The CPU and host memory, as one device.
     pub fn cpu() -> Machine {
         let workers = Arc::new(Workers::new());
         Machine::on(Arc::new(CpuDriver::new(workers.clone())), None, workers)
@@ -100,10 +100,10 @@ impl Machine {
         Machine::on(sim.clone(), Some(sim), workers)
     }
 
-    /// The NVIDIA cards of this computer; `None` when it has none.
+    /// The NVIDIA cards of this computer; `None` if it has none.
     ///
-    /// A card that is there but cannot be used (no driver library, one too old) is an error that says what was
-    /// looked for and where: nothing falls back to the CPU by itself.
+    /// If there is a card but no usable driver library, this is an error that says what was searched for and where. It
+    /// never falls back to the CPU silently.
     pub fn cuda() -> Result<Option<Machine>, LibraryError> {
         Ok(CudaDriver::open()?.map(|driver| Machine::on(Arc::new(driver), None, Arc::default())))
     }
@@ -124,17 +124,17 @@ impl Machine {
         }
     }
 
-    /// What kind of devices these are.
+    /// The kind of its devices.
     pub fn kind(&self) -> DeviceKind {
         self.inner.driver.kind()
     }
 
-    /// Every card, in the order `nvidia-smi` shows. The CPU counts as one.
+    /// Every card, in the order of `nvidia-smi`. The CPU counts as one.
     pub fn cards(&self) -> &[Card] {
         self.inner.driver.cards()
     }
 
-    /// What card `index` says of itself now. Opens nothing on it.
+    /// Reads the state of card `index`. Opens no context on it.
     ///
     /// ```
     /// use tandem_device::{Machine, SimSpec};
@@ -150,33 +150,33 @@ impl Machine {
         self.inner.driver.read(index)
     }
 
-    /// What every card says of itself now, in the order of [`Machine::cards`]. Opens nothing.
+    /// Reads the state of every card, in the order of [`Machine::cards`]. Opens no context.
     pub fn read_all(&self) -> Result<Vec<CardReading>, DeviceError> {
         (0..self.cards().len()).map(|index| self.read(index)).collect()
     }
 
-    /// Bytes this process holds on the card as the driver counts them: context, libraries and all. `None` where
-    /// the driver does not say.
+    /// Memory of this process on the card as the driver counts it, context and libraries included. `None` if the driver
+    /// does not report it.
     pub fn process_bytes(&self, index: usize) -> Result<Option<u64>, DeviceError> {
         self.card(index)?;
         self.inner.driver.process_bytes(index)
     }
 
-    /// Whether `reader` can reach the memory of `owner` without the host.
+    /// Whether `reader` can access the memory of `owner` without the host.
     pub fn can_access_peer(&self, reader: usize, owner: usize) -> Result<bool, DeviceError> {
         self.card(reader)?;
         self.card(owner)?;
         self.inner.driver.can_access_peer(reader, owner)
     }
 
-    /// From now on only `cards` may be opened. Later calls can only narrow it.
+    /// From now on only `cards` may be opened. Later calls can only remove cards.
     pub fn restrict(&self, cards: &[usize]) {
         let mut allowed = lock(&self.inner.allowed);
         let now = cards.iter().copied().filter(|c| allowed.as_ref().is_none_or(|before| before.contains(c)));
         *allowed = Some(now.collect());
     }
 
-    /// Opens a card: its context is made, or shared when it is open already. Dropping the last handle closes it.
+    /// Opens a card: creates its context, or shares it if the card is already open. Dropping the last handle closes it.
     pub fn open(&self, index: usize) -> Result<Device, DeviceError> {
         let card = self.card(index)?;
         if let Some(by) = &card.hidden_by {
@@ -196,12 +196,12 @@ impl Machine {
         Ok(Device { open })
     }
 
-    /// Whether anything of this machine is open on the card now.
+    /// Whether the card is open now.
     pub fn is_open(&self, index: usize) -> bool {
         lock(&self.inner.opened).get(&index).is_some_and(|open| open.strong_count() > 0)
     }
 
-    /// What was done on card `index` through this machine.
+    /// The counters of card `index`.
     pub fn counters(&self, index: usize) -> CardCounters {
         let counts = self.counts(index);
         CardCounters {
@@ -215,50 +215,50 @@ impl Machine {
         }
     }
 
-    /// The simulator behind the cards, to read its books; `None` for real ones.
+    /// The simulator, to read its counters; `None` for real devices.
     pub fn sim(&self) -> Option<&SimDriver> {
         self.inner.sim.as_deref()
     }
 
-    /// The threads that share the host's part of the work: host kernels, and GEMMs on the CPU and on simulated cards.
-    /// They are started at the first work that has more than one piece.
+    /// The worker pool for work on the host: host kernels, and GEMMs on the CPU and on simulated cards. Its threads start
+    /// with the first task of more than one chunk.
     pub fn workers(&self) -> &Workers {
         &self.inner.workers
     }
 
-    /// How many threads share the host's part of the work, the one that asks for it included; by default as many as
-    /// the machine has cores. Results do not depend on it.
+    /// Sets the number of threads for work on the host, the calling thread included. The default is the number of cores.
+    /// Results do not depend on it.
     ///
-    /// Called once at most, and before the first work: later, or with 0, is our own mistake, and a panic.
+    /// Panics with 0, and if it is called twice or after the first task.
     pub fn set_compute_threads(&self, threads: usize) {
         self.inner.workers.set_threads(threads);
     }
 
-    /// Faults planted by tests.
+    /// Faults that tests inject.
     pub fn faults(&self) -> &Faults {
         &self.inner.faults
     }
 
-    /// The libraries behind the devices, and where each was found.
+    /// The libraries of the devices, and where each was found.
     pub fn libraries(&self) -> Vec<FoundLibrary> {
         self.inner.driver.libraries()
     }
 
-    /// The driver's own version.
+    /// The driver's version.
     pub fn driver_version(&self) -> String {
         self.inner.driver.driver_version()
     }
 
-    /// The clock of these devices. Simulated cards have their own, which moves only as work is waited for.
+    /// The clock of these devices. Simulated cards have a simulated one, which advances only as work is waited for.
     pub fn now_ns(&self) -> u64 {
         self.inner.driver.now_ns()
     }
 
-    /// What the driver takes for itself on a simulated card, from a table; `None` for real ones, which are probed.
-    pub fn tabled_cost(&self) -> Option<DriverCost> {
+    /// The driver's memory on a simulated card, from a table, and on the CPU; `None` for real cards, which are probed.
+    pub fn known_driver_cost(&self) -> Option<DriverCost> {
         match self.kind() {
             DeviceKind::Cuda => None,
-            DeviceKind::Cpu => Some(DriverCost::nothing()),
+            DeviceKind::Cpu => Some(DriverCost::zero()),
             DeviceKind::Simulated => Some(DriverCost::table()),
         }
     }
@@ -279,7 +279,7 @@ impl std::fmt::Debug for Machine {
     }
 }
 
-/// Locks, also after a panic elsewhere: what our mutexes guard is whole between any two statements.
+/// Locks, also after a panic in another thread: the data under these mutexes is consistent between any two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

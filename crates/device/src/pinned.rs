@@ -1,8 +1,7 @@
-//! Page-locked host memory, and the rule that host and device never touch it at once.
+//! Pinned (page-locked) host memory. Host and device never access it at once.
 //!
-//! The rule is kept here and not by the caller's care: each copy leaves an event behind, and the host gets at the
-//! bytes only once that event has been reached. A forgotten wait is a typed error on every kind of device, never
-//! a torn batch.
+//! This is enforced here, not left to the caller: each copy records an event, and the host can access the bytes only once
+//! that event has been reached. A missing wait is a typed error on every kind of device, never a torn batch.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -14,7 +13,7 @@ use crate::error::DeviceError;
 use crate::machine::lock;
 use crate::stream::{Event, Stream};
 
-/// Page-locked host memory. Holding a slice of it means no copy is touching those bytes.
+/// Pinned (page-locked) host memory. Holding a slice of it means that no copy accesses those bytes.
 pub struct Pinned {
     device: Device,
     span: HostSpan,
@@ -22,8 +21,8 @@ pub struct Pinned {
     writes: Uses,
 }
 
-/// The latest use in one direction on each card that ever used the memory: a bounce has it written by one card and
-/// read by another, and an event can only be recorded on the card it belongs to.
+/// The latest use in one direction, per card that used the memory. In a bounce one card writes it and another reads it,
+/// and an event can be recorded on its own card only.
 #[derive(Default)]
 struct Uses {
     latest: Mutex<Vec<Use>>,
@@ -45,8 +44,8 @@ impl Uses {
         Ok(true)
     }
 
-    /// Queues `copy` on `stream` and remembers it. Only one stream at a time: the event of a second use would take
-    /// the place of the first's.
+    /// Queues `copy` on `stream` and records its event. Only one stream at a time: a second stream's event would replace
+    /// the first's.
     fn queue(
         &self,
         stream: &Stream,
@@ -72,7 +71,7 @@ impl Uses {
         stream.record(&latest[at].done)
     }
 
-    /// Waits for all of them. A card that was lost reaches nothing any more, and touches nothing either.
+    /// Waits for all uses. Errors are ignored: a lost card never reaches an event, but does not access memory either.
     fn wait(&self) {
         for latest in lock(&self.latest).iter() {
             let _ = latest.done.open.driver().synchronize(latest.card, latest.done.id);
@@ -89,17 +88,17 @@ impl Pinned {
         Ok(Pinned { device: device.clone(), span, reads: Uses::default(), writes: Uses::default() })
     }
 
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub fn len(&self) -> u64 {
         self.span.bytes
     }
 
-    /// Whether it has none.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.span.bytes == 0
     }
 
-    /// The bytes, to read. Refused while a copy into them is under way.
+    /// The bytes, to read. Refused while a copy into them is in flight.
     pub fn bytes(&self) -> Result<&[u8], DeviceError> {
         if !self.writes.over()? {
             return Err(DeviceError::StillInUse { what: "a copy into it has not finished" });
@@ -108,7 +107,7 @@ impl Pinned {
         Ok(unsafe { std::slice::from_raw_parts(self.span.ptr, self.span.bytes as usize) })
     }
 
-    /// The bytes, to write. Refused while any copy from or into them is under way.
+    /// The bytes, to write. Refused while any copy from or into them is in flight.
     pub fn bytes_mut(&mut self) -> Result<&mut [u8], DeviceError> {
         if !self.reads.over()? {
             return Err(DeviceError::StillInUse { what: "a copy out of it has not finished" });
@@ -118,10 +117,10 @@ impl Pinned {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.span.ptr, self.span.bytes as usize) })
     }
 
-    /// Takes the memory apart at `cuts` (rising, inside it), so that several threads can write at once: as many parts
-    /// as cuts and one more, which together are all of it. Refused like [`Pinned::bytes_mut`].
+    /// Splits the memory at the offsets `cuts`, which must be sorted, so that several threads can write at once. The
+    /// result has one part more than there are cuts. Refused like [`Pinned::bytes_mut`].
     ///
-    /// While it is in parts no copy can touch it; [`Pinned::rejoin`] makes it whole again.
+    /// No copy can access split memory; [`Pinned::rejoin`] joins the parts again.
     pub fn split(mut self, cuts: &[u64]) -> Result<Vec<PinnedPart>, DeviceError> {
         self.bytes_mut()?;
         let edges: Vec<u64> = [&[0], cuts, &[self.len()]].concat();
@@ -130,11 +129,11 @@ impl Pinned {
         Ok(edges.windows(2).map(|edge| PinnedPart { whole: whole.clone(), range: edge[0]..edge[1] }).collect())
     }
 
-    /// The memory whose parts these are. Panics unless they are all of them, in their order: they are ours to count.
+    /// Joins the parts of [`Pinned::split`]. Panics unless they are all parts of one memory, in order.
     pub fn rejoin(parts: Vec<PinnedPart>) -> Pinned {
         let joined = parts.iter().try_fold(0, |end, part| (part.range.start == end).then_some(part.range.end));
         let mut wholes = parts.into_iter().map(|part| part.whole);
-        let Some(whole) = wholes.next() else { panic!("no part at all") };
+        let Some(whole) = wholes.next() else { panic!("no parts") };
         assert_eq!(joined, Some(whole.len()), "parts that are not all of the memory, or not in order");
         assert!(wholes.all(|other| Arc::ptr_eq(&whole, &other)), "parts of different memory");
         match Arc::try_unwrap(whole) {
@@ -166,7 +165,7 @@ impl Pinned {
     }
 }
 
-/// A part of page-locked memory that was taken apart. Holding one means that nobody else touches its bytes.
+/// A part of split pinned memory. Holding one means exclusive access to its bytes.
 pub struct PinnedPart {
     whole: Arc<Pinned>,
     range: Range<u64>,
@@ -176,9 +175,9 @@ impl PinnedPart {
     /// The bytes, to write.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let span = self.whole.span.part(self.range.start, self.range.end - self.range.start);
-        // SAFETY: the span lives as long as `whole`. Parts of one memory do not overlap (`Pinned::split` makes them
-        // from one rising list of edges, and is the only one who makes parts), each is borrowed mutably to get here,
-        // and no copy can start while the memory is in parts: starting one takes the `Pinned` itself.
+        // SAFETY: the span lives as long as `whole`. Parts of one memory do not overlap (only `Pinned::split` makes them,
+        // from one sorted list of edges), each is borrowed mutably to get here, and no copy can start while the memory is
+        // split: starting one takes the `Pinned` itself.
         unsafe { std::slice::from_raw_parts_mut(span.ptr, span.bytes as usize) }
     }
 }

@@ -1,4 +1,4 @@
-//! Streams: work in order on one card. Events: the only way two streams, or a stream and the host, meet.
+//! Streams, which run work in order on one card, and events, which synchronise streams with each other and the host.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use crate::gemm::{self, Gemm};
 use crate::kernel::{Arg, Grid, KernelArgs, check};
 use crate::pinned::Pinned;
 
-/// A queue of work on one card, done in the order it was given.
+/// A queue of work on one card, run in the order it was queued.
 pub struct Stream {
     pub(crate) open: Arc<OpenDevice>,
     pub(crate) id: StreamId,
-    /// Ours alone: a driver may give the handle of a destroyed stream to a new one.
+    /// Unique: a driver may reuse the handle of a destroyed stream.
     pub(crate) serial: u64,
-    /// Whether what is queued is recorded instead of done.
+    /// Whether work is captured instead of run.
     pub(crate) capturing: AtomicBool,
 }
 
-/// A mark in a stream that others can wait for.
+/// A point in a stream that other streams and the host can wait for.
 pub struct Event {
     pub(crate) open: Arc<OpenDevice>,
     pub(crate) id: EventId,
@@ -36,30 +36,29 @@ impl Stream {
         Device { open: self.open.clone() }
     }
 
-    /// Everything queued after this waits until `event`, as last recorded, has been reached. The host goes on.
+    /// Makes the stream wait for the latest record of `event`. The host does not wait.
     ///
-    /// `site` names the wait: tests take each one away in turn and must see the damage.
-    pub fn wait(&self, event: &Event, site: &'static str) -> Result<(), DeviceError> {
+    /// `name` names the wait: tests skip each wait in turn and must see wrong data.
+    pub fn wait(&self, event: &Event, name: &'static str) -> Result<(), DeviceError> {
         self.outside_capture("an event")?;
-        if self.open.machine.faults().skips(site) {
+        if self.open.machine.faults().skips(name) {
             return Ok(());
         }
         self.open.driver().wait(self.open.card, self.id, event.id)
     }
 
-    /// Marks this point of the stream.
+    /// Records `event` at this point of the stream.
     pub fn record(&self, event: &Event) -> Result<(), DeviceError> {
         self.outside_capture("an event")?;
         self.open.driver().record(self.open.card, self.id, event.id)
     }
 
-    /// Copies `range` of page-locked memory to the device. The bytes are read when the copy runs, not now.
+    /// Copies `range` of pinned memory to the device. The bytes are read when the copy runs, not now.
     pub fn upload(&self, from: &Pinned, range: Range<u64>, to: View<'_>) -> Result<(), DeviceError> {
         self.up(from, range, to, |path| self.copy_along(path))
     }
 
-    /// The same for a few bytes that must not stand behind a batch which is being copied: on NVIDIA cards a kernel fetches
-    /// them.
+    /// A small [`upload`](Stream::upload) that never queues behind a bulk copy: on NVIDIA cards a kernel copies it.
     pub fn upload_small(&self, from: &Pinned, range: Range<u64>, to: View<'_>) -> Result<(), DeviceError> {
         self.up(from, range, to, |path| self.copy_small_along(path))
     }
@@ -75,15 +74,15 @@ impl Stream {
         let part = from.span().part(range.start, range.end - range.start);
         assert_eq!(part.bytes, to.bytes(), "upload between parts of different length");
         self.owns(to);
-        from.read_by(self, || copy(CopyPath::Up { from: part, to: to.address() }))
+        from.read_by(self, || copy(CopyPath::HostToDevice { from: part, to: to.address() }))
     }
 
-    /// Copies device memory to `range` of page-locked memory. The host sees it after waiting for an event.
+    /// Copies device memory to `range` of pinned memory. The host may read it after waiting for an event.
     pub fn download(&self, from: View<'_>, to: &mut Pinned, range: Range<u64>) -> Result<(), DeviceError> {
         self.down(from, to, range, |path| self.copy_along(path))
     }
 
-    /// The same for a few bytes, as [`upload_small`](Stream::upload_small) has it.
+    /// A small [`download`](Stream::download), like [`upload_small`](Stream::upload_small).
     pub fn download_small(&self, from: View<'_>, to: &mut Pinned, range: Range<u64>) -> Result<(), DeviceError> {
         self.down(from, to, range, |path| self.copy_small_along(path))
     }
@@ -99,7 +98,7 @@ impl Stream {
         let part = to.span().part(range.start, range.end - range.start);
         assert_eq!(part.bytes, from.bytes(), "download between parts of different length");
         self.owns(from);
-        to.written_by(self, || copy(CopyPath::Down { from: from.address(), to: part }))
+        to.written_by(self, || copy(CopyPath::DeviceToHost { from: from.address(), to: part }))
     }
 
     /// Copies within the card.
@@ -107,17 +106,17 @@ impl Stream {
         assert_eq!(from.bytes(), to.bytes(), "copy between parts of different length");
         self.owns(from);
         self.owns(to);
-        self.copy_along(CopyPath::Inside { from: from.address(), to: to.address(), bytes: from.bytes() })
+        self.copy_along(CopyPath::WithinDevice { from: from.address(), to: to.address(), bytes: from.bytes() })
     }
 
-    /// Copies from one card to another without the host.
+    /// Copies from one card to another by peer access, without the host.
     pub fn copy_peer(&self, from: View<'_>, to: View<'_>) -> Result<(), DeviceError> {
         self.outside_capture("a copy between cards")?;
         assert_eq!(from.bytes(), to.bytes(), "copy between parts of different length");
         self.copy_along(CopyPath::Peer { from: from.address(), to: to.address(), bytes: from.bytes() })
     }
 
-    /// Work on another card's memory is our mistake, not the world's.
+    /// Panics if the memory is on another card, which is a bug in the caller.
     fn owns(&self, view: View<'_>) {
         let (card, own) = (view.address().card, self.open.card);
         assert_eq!(card, own, "memory of GPU {card} on a stream of GPU {own}");
@@ -157,12 +156,12 @@ impl Stream {
         self.open.driver().launch(self.open.card, self.id, (loaded.kernel, loaded.id), grid, &raw)
     }
 
-    /// Multiplies matrices: `c = alpha · op(a) · op(b)`, see [`Gemm`]. Checked before anything is queued; views may be
-    /// longer than the GEMM needs.
+    /// Multiplies matrices: `c = alpha · op(a) · op(b)`, see [`Gemm`]. It is checked before anything is queued; views may
+    /// be longer than the GEMM needs.
     ///
-    /// `workspace` is memory that cards may use on the way; the CPU and simulated cards do not touch it. It may be shared
-    /// by all GEMMs of one stream. Its length is one of the things that decide the algorithm, and with it the last
-    /// bits: [`Gemm::WORKSPACE_BYTES`] suits all sizes. Without one there are fewer algorithms to choose from.
+    /// `workspace` is scratch memory for cards; the CPU and simulated cards do not use it. All GEMMs of one stream may
+    /// share it. Its length affects the choice of algorithm, and so the last bits: [`Gemm::WORKSPACE_BYTES`] suits all
+    /// sizes. Without a workspace there are fewer algorithms to choose from.
     pub fn gemm(
         &self,
         gemm: &Gemm,
@@ -176,17 +175,17 @@ impl Stream {
         self.open.driver().gemm(self.open.card, self.id, &raw)
     }
 
-    /// Breaks the card, for tests of what comes after: a kernel is queued that faults, as one with a mistake in it would.
+    /// Fault injection: queues a kernel that faults.
     ///
-    /// `Ok` says that it was queued. Once it has run, every call on the card, of any stream and by any role there, answers
-    /// [`DeviceError::Lost`], and what was queued behind it is not done. Real cards stay so until this process has ended;
-    /// their memory goes back to the driver then. On the CPU it is refused.
+    /// `Ok` means that it was queued. Once it has run, every call on the card, on any stream and by any role, returns
+    /// [`DeviceError::Lost`], and work queued behind it does not run. A real card stays lost until this process has ended;
+    /// then the driver frees its memory. On the CPU this is refused.
     pub fn trap(&self) -> Result<(), DeviceError> {
         self.outside_capture("a trap")?;
         self.open.driver().trap(self.open.card, self.id)
     }
 
-    /// Blocks the host until everything queued so far is done. For set-up and tests; the step loop never calls it.
+    /// Blocks the host until all work queued so far is done. For set-up and tests; the step loop never calls it.
     pub fn drain(&self) -> Result<(), DeviceError> {
         let end = self.device().event()?;
         self.record(&end)?;
@@ -201,15 +200,16 @@ impl Drop for Stream {
 }
 
 impl Event {
-    /// Blocks the host until the event, as last recorded, has been reached. One never recorded counts as reached.
-    pub fn synchronize(&self, site: &'static str) -> Result<(), DeviceError> {
-        if self.open.machine.faults().skips(site) {
+    /// Blocks the host until the latest record of the event has been reached. An event that was never recorded counts as
+    /// reached. `name` names the wait, as in [`Stream::wait`].
+    pub fn synchronize(&self, name: &'static str) -> Result<(), DeviceError> {
+        if self.open.machine.faults().skips(name) {
             return Ok(());
         }
         self.open.driver().synchronize(self.open.card, self.id)
     }
 
-    /// Whether the event, as last recorded, has been reached.
+    /// Whether the latest record of the event has been reached.
     pub fn reached(&self) -> Result<bool, DeviceError> {
         self.open.driver().reached(self.open.card, self.id)
     }
@@ -219,12 +219,12 @@ impl Event {
         self.open.driver().elapsed_ns(self.open.card, earlier.id, self.id)
     }
 
-    /// From `began` to this, both timers that have been reached.
+    /// The interval from `began` to this. Both must be timers that have been reached.
     pub fn span_since(&self, began: &Event) -> Result<TimeSpan, DeviceError> {
         Ok(TimeSpan { began_ns: began.reached_at_ns()?, ns: self.ns_since(began)? })
     }
 
-    /// When this was reached, a timer that has been, on the clock of [`Machine::now_ns`](crate::Machine::now_ns).
+    /// When this timer was reached, on the clock of [`Machine::now_ns`](crate::Machine::now_ns). It must have been reached.
     pub fn reached_at_ns(&self) -> Result<u64, DeviceError> {
         self.open.driver().reached_at_ns(self.open.card, self.id)
     }

@@ -1,10 +1,10 @@
-//! How a batch crosses from the data role's memory to the model role's.
+//! Transfers of batches from the data role's memory to the model role's.
 //!
-//! - **peer**: card to card without the host; needs cards that can reach each other.
-//! - **bounce**: down to page-locked host memory on one card's copy stream, up on the other's; always works.
-//! - **hand-over**: both roles on one device; the model reads the batch where it is.
+//! - **peer**: card to card by peer access, without the host; needs cards that support it.
+//! - **bounce**: through a pinned staging buffer on the host, with a copy stream on each card; always works.
+//! - **hand-over**: both roles are on one device; the model reads the batch in place.
 //!
-//! The first use compares bytes: cards have been seen to claim peer access and deliver garbage.
+//! The first use compares bytes: some cards report peer access and deliver garbage.
 
 use tandem_events::TimeSpan;
 
@@ -16,7 +16,7 @@ use crate::kernels::pattern_word;
 use crate::pinned::Pinned;
 use crate::stream::{Event, Stream};
 
-/// The way batches cross.
+/// The transfer route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "explained at the top of the file")]
 pub enum Route {
@@ -26,7 +26,7 @@ pub enum Route {
 }
 
 impl Route {
-    /// The word for it in flags and messages.
+    /// Its name in flags and messages.
     pub fn name(self) -> &'static str {
         match self {
             Route::Peer => "peer",
@@ -36,18 +36,18 @@ impl Route {
     }
 }
 
-/// The waits of a transfer, by name.
+/// The names of a transfer's waits.
 pub mod waits {
-    /// The copy waits until the batch is whole on the data side.
+    /// The copy waits until the data side has written the batch.
     pub const WRITTEN: &str = "transfer waits for the batch to be written";
     /// The copy waits until the model side has finished with the slot.
     pub const SLOT_FREE: &str = "transfer waits for the slot to be free";
-    /// The far side waits until the copy has crossed.
-    pub const CROSSED: &str = "far side waits for the copy to have crossed";
-    /// The way down waits until the staging memory has been read by the way up.
-    pub const STAGING_FREE: &str = "bounce down waits for the staging memory to be free";
-    /// The way up waits until the way down is done.
-    pub const STAGED: &str = "bounce up waits for the bytes to be staged";
+    /// The model side waits for a peer copy.
+    pub const CROSSED: &str = "model side waits for the peer copy";
+    /// The copy to the host waits until the copy from the host has read the staging buffer.
+    pub const STAGING_FREE: &str = "copy to the host waits for the staging buffer to be free";
+    /// The copy from the host waits until the copy to the host is done.
+    pub const STAGED: &str = "copy from the host waits for the staging buffer to be filled";
 }
 
 /// Two staging buffers: one fills while the other empties.
@@ -59,14 +59,26 @@ pub struct Transfer {
     why: String,
     from: Device,
     to: Device,
-    down: Stream,
-    up: Stream,
+    source_stream: Stream,
+    target_stream: Stream,
     staging: Vec<Staging>,
     next: usize,
-    /// Recorded behind the last copy to another card, for the far side to wait for.
-    crossed: Event,
-    /// How often everything is copied: once, unless a slow way is planted.
+    /// Recorded after a peer copy, for the target stream to wait for.
+    peer_copied: Event,
+    /// How often everything is copied: once, unless a slow transfer is injected.
     times: u32,
+}
+
+/// The events around one copy.
+struct CopyEvents<'a> {
+    /// The source may be read.
+    written: &'a Event,
+    /// The source may be overwritten.
+    sent: &'a Event,
+    /// The target may be written.
+    free: &'a Event,
+    /// The target may be read.
+    arrived: &'a Event,
 }
 
 struct Staging {
@@ -75,52 +87,75 @@ struct Staging {
     emptied: Event,
 }
 
-/// Timers around one copy at a time. Each leg is timed by the card it runs on: two cards have two clocks.
+/// Timers around one copy at a time. Each leg is timed by the card it runs on, because two cards have two clocks.
 pub struct CopyTimers {
-    down: [Event; 2],
-    /// Of a bounce, whose second leg runs on the far card.
-    up: Option<[Event; 2]>,
+    source: LegTimers,
+    /// For the second leg of a bounce, which runs on the target card.
+    target: Option<LegTimers>,
 }
 
-/// When a copy was under way, without what it waited for.
+/// Timers at the start and the end of one leg.
+struct LegTimers {
+    began: Event,
+    ended: Event,
+}
+
+/// The timers that one copy of a leg records.
+#[derive(Clone, Copy)]
+struct LegMarks<'a> {
+    began: Option<&'a Event>,
+    ended: Option<&'a Event>,
+}
+
+impl<'a> LegMarks<'a> {
+    /// The start timer for the first copy, the end timer for the last.
+    fn of(timers: Option<&'a LegTimers>, first: bool, last: bool) -> LegMarks<'a> {
+        LegMarks {
+            began: timers.filter(|_| first).map(|timers| &timers.began),
+            ended: timers.filter(|_| last).map(|timers| &timers.ended),
+        }
+    }
+}
+
+/// When a copy ran, without its waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyTimes {
-    /// One leg; over the host two.
+    /// One leg; through the host two.
     pub legs: Vec<TimeSpan>,
 }
 
 impl CopyTimes {
-    /// The longer leg: what the way is taken for by a batch, since the legs of two batches overlap.
+    /// The longer leg: it bounds the throughput, since the legs of consecutive batches overlap.
     pub fn longest_ns(&self) -> u64 {
         self.legs.iter().map(|leg| leg.ns).max().unwrap_or(0)
     }
 
-    /// All legs.
+    /// The sum of all legs.
     pub fn busy_ns(&self) -> u64 {
         self.legs.iter().map(|leg| leg.ns).sum()
     }
 }
 
 impl CopyTimers {
-    /// What the copy they were last given to took; none while it is under way. Asks, and never waits.
+    /// The times of the last copy with these timers; `None` while it is in flight. Never waits.
     pub fn read(&self) -> Result<Option<CopyTimes>, DeviceError> {
         let mut legs = Vec::with_capacity(2);
-        for [began, ended] in std::iter::once(&self.down).chain(&self.up) {
-            if !ended.reached()? {
+        for leg in std::iter::once(&self.source).chain(&self.target) {
+            if !leg.ended.reached()? {
                 return Ok(None);
             }
-            legs.push(ended.span_since(began)?);
+            legs.push(leg.ended.span_since(&leg.began)?);
         }
         Ok(Some(CopyTimes { legs }))
     }
 }
 
-/// What the first copies showed.
+/// The measured speed of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
     /// Bytes of one copy.
     pub bytes: u64,
-    /// Nanoseconds of one copy, the fastest of those timed.
+    /// Nanoseconds of the fastest copy.
     pub ns: u64,
 }
 
@@ -132,9 +167,9 @@ impl Measured {
 }
 
 impl Transfer {
-    /// Prepares `route` between two arenas for batches of up to `batch_bytes`. `why` is said wherever the route is.
+    /// Prepares `route` between two arenas for batches of up to `batch_bytes`. `why` is displayed with the route.
     ///
-    /// A peer route opens the memory of both sides to each other first, and fails where the cards cannot do that.
+    /// A peer route enables peer access in both directions first, and fails if the cards do not support it.
     pub fn open(route: Route, why: &str, from: &Arena, to: &Arena, batch_bytes: u64) -> Result<Transfer, DeviceError> {
         let (source, target) = (from.device(), to.device());
         let same = source.index() == target.index();
@@ -154,66 +189,62 @@ impl Transfer {
             why: why.to_owned(),
             from: source.clone(),
             to: target.clone(),
-            down: source.stream(false)?,
-            up: target.stream(false)?,
+            source_stream: source.stream(false)?,
+            target_stream: target.stream(false)?,
             staging,
             next: 0,
-            crossed: source.event()?,
+            peer_copied: source.event()?,
             times: Fault::from_env()?.times(Slow::Transfer),
         })
     }
 
-    /// The way batches take.
+    /// Its route.
     pub fn route(&self) -> Route {
         self.route
     }
 
-    /// The route for people: `peer (same device)` when it was forced on one card.
+    /// The route and its reason; `peer (same device)` if it was forced on one card.
     pub fn describe(&self) -> String {
         let same = self.from.index() == self.to.index();
         let place = if same && self.route != Route::Handover { " (same device)" } else { "" };
         format!("{}{place}: {}", self.route.name(), self.why)
     }
 
-    /// Queues a copy of `from` to `to`. It starts once `written` and `free` have been reached; `sent` is recorded
-    /// when the source may be overwritten, `arrived` when the target may be read.
-    pub fn send(
-        &mut self,
-        (from, written, sent): (View<'_>, &Event, &Event),
-        (to, free, arrived): (View<'_>, &Event, &Event),
-    ) -> Result<(), DeviceError> {
-        self.after_written(written)?;
-        self.after_free(free)?;
+    /// Queues a copy of `from` to `to` with its waits and records.
+    fn send(&mut self, from: View<'_>, to: View<'_>, events: &CopyEvents<'_>) -> Result<(), DeviceError> {
+        self.after_written(events.written)?;
+        self.after_free(events.free)?;
         self.copy(from, to)?;
-        self.record_sent(sent)?;
-        self.record_arrived(arrived)
+        self.record_sent(events.sent)?;
+        self.record_arrived(events.arrived)
     }
 
-    /// The next copy starts only once the batch is whole: `written` is an event of the data side.
+    /// Makes the next copy wait until the batch is written: `written` is an event of the data side.
     pub fn after_written(&self, written: &Event) -> Result<(), DeviceError> {
-        self.down.wait(written, waits::WRITTEN)
+        self.source_stream.wait(written, waits::WRITTEN)
     }
 
-    /// The next copy writes its target only once its last reader is done: `free` is an event of the model side.
+    /// Makes the next copy wait until the last reader of its target is done: `free` is an event of the model side.
     pub fn after_free(&self, free: &Event) -> Result<(), DeviceError> {
         let is_bounce = self.route == Route::Bounce;
-        let writer = if is_bounce { &self.up } else { &self.down };
+        let writer = if is_bounce { &self.target_stream } else { &self.source_stream };
         writer.wait(free, waits::SLOT_FREE)?;
-        // The first leg of a slow way would stop half-way for the second, and be timed with that: it begins later.
-        if is_bounce && self.times > 1 { self.down.wait(free, waits::SLOT_FREE) } else { Ok(()) }
+        // With an injected slow transfer the first leg would wait for the second in the middle, and its time would
+        // include that wait: it starts later instead.
+        if is_bounce && self.times > 1 { self.source_stream.wait(free, waits::SLOT_FREE) } else { Ok(()) }
     }
 
     /// Queues the copy itself, after [`after_written`](Transfer::after_written) and
-    /// [`after_free`](Transfer::after_free) of its own batch.
+    /// [`after_free`](Transfer::after_free) of the same batch.
     pub fn copy(&mut self, from: View<'_>, to: View<'_>) -> Result<(), DeviceError> {
         self.copy_between(from, to, None)
     }
 
     /// Timers for [`copy_timed`](Transfer::copy_timed).
     pub fn timers(&self) -> Result<CopyTimers, DeviceError> {
-        let pair = |device: &Device| Ok::<_, DeviceError>([device.timer()?, device.timer()?]);
-        let up = (self.route == Route::Bounce).then(|| pair(&self.to)).transpose()?;
-        Ok(CopyTimers { down: pair(&self.from)?, up })
+        let leg = |device: &Device| Ok::<_, DeviceError>(LegTimers { began: device.timer()?, ended: device.timer()? });
+        let target = (self.route == Route::Bounce).then(|| leg(&self.to)).transpose()?;
+        Ok(CopyTimers { source: leg(&self.from)?, target })
     }
 
     /// [`copy`](Transfer::copy), timed.
@@ -223,81 +254,86 @@ impl Transfer {
 
     fn copy_between(&mut self, from: View<'_>, to: View<'_>, timers: Option<&CopyTimers>) -> Result<(), DeviceError> {
         let last = self.times - 1;
-        // A slow way is the same way so many times over, each behind the one before: one copy is its first and its last.
+        // An injected slow transfer repeats the copy; the timers span from the first copy to the last.
         (0..self.times).try_for_each(|time| {
-            let marks = |of: fn(&CopyTimers) -> Option<&[Event; 2]>| {
-                let [began, ended] = timers.and_then(of).map_or([None; 2], |[began, ended]| [Some(began), Some(ended)]);
-                [began.filter(|_| time == 0), ended.filter(|_| time == last)]
-            };
-            self.copy_once((from, marks(|timers| Some(&timers.down))), (to, marks(|timers| timers.up.as_ref())))
+            let (first, last) = (time == 0, time == last);
+            let source = LegMarks::of(timers.map(|timers| &timers.source), first, last);
+            let target = LegMarks::of(timers.and_then(|timers| timers.target.as_ref()), first, last);
+            self.copy_once(from, to, source, target)
         })
     }
 
-    /// Each leg with the timers that are to be recorded before and behind it.
+    /// Copies once; `source` and `target` are the timers of the two legs.
     fn copy_once(
         &mut self,
-        (from, down): (View<'_>, [Option<&Event>; 2]),
-        (to, up): (View<'_>, [Option<&Event>; 2]),
+        from: View<'_>,
+        to: View<'_>,
+        source: LegMarks<'_>,
+        target: LegMarks<'_>,
     ) -> Result<(), DeviceError> {
         match self.route {
             Route::Handover => Err(no_route(self.route, &self.from, &self.to, "a hand-over copies nothing")),
             Route::Peer => {
-                timed(&self.down, down, |stream| stream.copy_peer(from, to))?;
-                // An event is recorded on its own card only: the far side waits, and then tells its readers.
-                self.down.record(&self.crossed)?;
-                self.up.wait(&self.crossed, waits::CROSSED)
+                timed(&self.source_stream, source, |stream| stream.copy_peer(from, to))?;
+                // An event can be recorded on its own card only: the target stream waits for this one, and then records
+                // the event that its readers wait for.
+                self.source_stream.record(&self.peer_copied)?;
+                self.target_stream.wait(&self.peer_copied, waits::CROSSED)
             }
             Route::Bounce => {
                 let turn = self.next % STAGING;
                 self.next += 1;
                 let staging = &mut self.staging[turn];
-                self.down.wait(&staging.emptied, waits::STAGING_FREE)?;
-                timed(&self.down, down, |stream| stream.download(from, &mut staging.memory, 0..from.bytes()))?;
-                self.down.record(&staging.filled)?;
-                self.up.wait(&staging.filled, waits::STAGED)?;
-                timed(&self.up, up, |stream| stream.upload(&staging.memory, 0..to.bytes(), to))?;
-                self.up.record(&staging.emptied)
+                self.source_stream.wait(&staging.emptied, waits::STAGING_FREE)?;
+                timed(&self.source_stream, source, |stream| {
+                    stream.download(from, &mut staging.memory, 0..from.bytes())
+                })?;
+                self.source_stream.record(&staging.filled)?;
+                self.target_stream.wait(&staging.filled, waits::STAGED)?;
+                timed(&self.target_stream, target, |stream| stream.upload(&staging.memory, 0..to.bytes(), to))?;
+                self.target_stream.record(&staging.emptied)
             }
         }
     }
 
-    /// Marks that the source of the last copy may be overwritten: an event of the data side.
+    /// Records that the source of the last copy may be overwritten: an event of the data side.
     pub fn record_sent(&self, sent: &Event) -> Result<(), DeviceError> {
-        self.down.record(sent)
+        self.source_stream.record(sent)
     }
 
-    /// Marks that the target of the last copy may be read: an event of the model side.
+    /// Records that the target of the last copy may be read: an event of the model side.
     pub fn record_arrived(&self, arrived: &Event) -> Result<(), DeviceError> {
-        self.up.record(arrived)
+        self.target_stream.record(arrived)
     }
 
     /// Blocks the host until every copy queued so far has arrived.
     pub fn drain(&self) -> Result<(), DeviceError> {
-        self.down.drain()?;
-        self.up.drain()
+        self.source_stream.drain()?;
+        self.target_stream.drain()
     }
 
-    /// Sends a pattern from `from` to `to`, compares every byte that arrives, and times a few more copies.
+    /// Sends a pattern from `from` to `to`, compares every byte that arrives, and times five more copies.
     pub fn prove(&mut self, from: View<'_>, to: View<'_>) -> Result<Measured, DeviceError> {
         let mut source = self.from.pinned(from.bytes())?;
         let words = source.bytes_mut()?.chunks_exact_mut(4).enumerate();
         words.for_each(|(i, word)| word.copy_from_slice(&pattern_word(from.bytes(), i as u64).to_le_bytes()));
         let (written, sent) = (self.from.event()?, self.from.event()?);
         let (free, arrived) = (self.to.event()?, self.to.event()?);
-        self.down.upload(&source, 0..from.bytes(), from)?;
-        self.down.record(&written)?;
-        self.up.fill(to, 0)?;
-        self.up.record(&free)?;
-        self.send((from, &written, &sent), (to, &free, &arrived))?;
+        let events = CopyEvents { written: &written, sent: &sent, free: &free, arrived: &arrived };
+        self.source_stream.upload(&source, 0..from.bytes(), from)?;
+        self.source_stream.record(&written)?;
+        self.target_stream.fill(to, 0)?;
+        self.target_stream.record(&free)?;
+        self.send(from, to, &events)?;
         let mut target = self.to.pinned(to.bytes())?;
-        self.up.wait(&arrived, "the proof waits for its copy")?;
-        self.up.download(to, &mut target, 0..to.bytes())?;
-        self.up.drain()?;
+        self.target_stream.wait(&arrived, "the proof waits for its copy")?;
+        self.target_stream.download(to, &mut target, 0..to.bytes())?;
+        self.target_stream.drain()?;
         self.compare(source.bytes()?, target.bytes()?)?;
         let mut fastest = u64::MAX;
         for _ in 0..5 {
             let start = self.from.machine().now_ns();
-            self.send((from, &written, &sent), (to, &free, &arrived))?;
+            self.send(from, to, &events)?;
             arrived.synchronize("the proof waits for a timed copy")?;
             fastest = fastest.min(self.from.machine().now_ns() - start);
         }
@@ -325,7 +361,7 @@ impl Staging {
     }
 }
 
-/// The sequence two cards need: ask both ways, then open both sides' memory to the other.
+/// Queries peer access in both directions, then enables it in both.
 fn open_peer(from: &Arena, to: &Arena) -> Result<(), DeviceError> {
     let (source, target) = (from.device(), to.device());
     let machine = source.machine();
@@ -338,16 +374,16 @@ fn open_peer(from: &Arena, to: &Arena) -> Result<(), DeviceError> {
     to.allow_peer(source)
 }
 
-/// Queues work on `stream`, between those timers that are there.
+/// Queues work on `stream` between the timers of its leg.
 fn timed(
     stream: &Stream,
-    [began, ended]: [Option<&Event>; 2],
+    timers: LegMarks<'_>,
     work: impl FnOnce(&Stream) -> Result<(), DeviceError>,
 ) -> Result<(), DeviceError> {
     let record = |timer: Option<&Event>| timer.map_or(Ok(()), |timer| stream.record(timer));
-    record(began)?;
+    record(timers.began)?;
     work(stream)?;
-    record(ended)
+    record(timers.ended)
 }
 
 fn no_route(route: Route, from: &Device, to: &Device, why: &str) -> DeviceError {

@@ -1,7 +1,8 @@
-//! What only an arena can be asked: scattered memory, and books that add up under any use.
+//! Fragmentation, and accounting that adds up under any use.
 
 use super::*;
 use crate::machine::Machine;
+use crate::sim::SplitMix;
 
 fn arena(bytes: u64) -> Arena {
     let device = Machine::cpu().open(0).unwrap();
@@ -11,28 +12,27 @@ fn arena(bytes: u64) -> Arena {
 }
 
 #[test]
-fn scattered_memory_is_told_apart_from_a_full_arena() {
+fn a_fragmented_arena_is_not_reported_as_full() {
     let arena = arena(4 * 256);
     let mut blocks: Vec<Block> = (0..4).map(|_| arena.take("block", 256).unwrap()).collect();
     blocks.remove(2);
     blocks.remove(0);
-    match arena.take("wide", 512).unwrap_err() {
-        DeviceError::Arena(ArenaError::Scattered { asked: 512, free: 512, longest: 256, .. }) => {}
+    match arena.take("large", 512).unwrap_err() {
+        DeviceError::Arena(ArenaError::Fragmented { asked: 512, free: 512, longest: 256, .. }) => {}
         other => panic!("{other}"),
     }
 }
 
 #[test]
-fn books_add_up_under_any_order_of_taking_and_giving() {
+fn accounting_adds_up_under_any_order_of_allocating_and_freeing() {
     let arena = arena(64 * 256);
     let mut held: Vec<Block> = Vec::new();
-    let mut dice = 1u64;
+    let mut rng = SplitMix::new(1);
     for _ in 0..2000 {
-        dice = dice.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let roll = dice >> 33;
-        if roll.is_multiple_of(3) && !held.is_empty() {
-            held.swap_remove(roll as usize % held.len());
-        } else if let Ok(block) = arena.take(["a", "b"][roll as usize % 2], roll % 1500) {
+        let random = rng.next();
+        if random.is_multiple_of(3) && !held.is_empty() {
+            held.swap_remove(random as usize % held.len());
+        } else if let Ok(block) = arena.take(["a", "b"][random as usize % 2], random % 1500) {
             held.push(block);
         }
         let spans: u64 = held.iter().map(|block| block.span).sum();
@@ -44,5 +44,5 @@ fn books_add_up_under_any_order_of_taking_and_giving() {
         assert!(places.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "blocks overlap");
     }
     drop(held);
-    arena.take("all", 64 * 256).expect("everything came back in one piece");
+    arena.take("all", 64 * 256).expect("all memory is free and contiguous again");
 }

@@ -1,8 +1,8 @@
-//! The functions we call of the CUDA driver, of NVRTC and of cuBLASLt, as tables of pointers under the libraries' own names.
+//! The functions of the CUDA driver, NVRTC and cuBLASLt that we call: tables of pointers under the libraries' own names.
 //!
-//! Results are plain numbers: a driver newer than we are may answer with a code we have no name for, and that must
-//! stay an ordinary value. Opaque handles (contexts, streams, events, modules, pools) are numbers of pointer size,
-//! which every ABI we build for passes exactly as it passes pointers.
+//! Result codes are plain integers, because a newer driver may return a code that we have no name for. Opaque handles
+//! (contexts, streams, events, modules, pools) are integers of pointer size; every ABI we build for passes them like
+//! pointers.
 
 use std::ffi::{c_char, c_uint, c_void};
 
@@ -13,7 +13,7 @@ pub(crate) type Handle = usize;
 /// An address on a device.
 pub(crate) type DevicePtr = u64;
 
-/// What a call answered. 0 is success.
+/// A result code. 0 is success.
 pub(crate) type Code = i32;
 pub(crate) const OUT_OF_MEMORY: Code = 2;
 pub(crate) const DEVICE_UNAVAILABLE: Code = 46;
@@ -29,7 +29,7 @@ pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
 pub(crate) const EVENT_BLOCKING_SYNC: c_uint = 1;
 pub(crate) const EVENT_DISABLE_TIMING: c_uint = 2;
 pub(crate) const HOST_PORTABLE: c_uint = 1;
-/// What this allows other threads while one records: [`super::gate`].
+/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: [`super::capture_lock`] explains it.
 pub(crate) const CAPTURE_THREAD_LOCAL: i32 = 1;
 
 /// `CUmemLocation`.
@@ -87,7 +87,7 @@ impl Access {
     }
 }
 
-/// `cublasLtMatmulAlgo_t`: one way to compute a GEMM, chosen by the library and opaque to us.
+/// `cublasLtMatmulAlgo_t`: an algorithm for a GEMM, chosen by the library and opaque to us.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Algorithm(pub(crate) [u64; 8]);
@@ -125,11 +125,11 @@ macro_rules! table {
         }
 
         impl $table {
-            /// Finds every function, or names the first that is missing.
+            /// Looks up every function, or fails with the first that is missing.
             pub(crate) fn load(opened: &OpenLibrary) -> Result<$table, LibraryError> {
                 Ok($table {
                     $(
-                        // SAFETY: the type is the one CUDA's headers declare for this name since 12.2.
+                        // SAFETY: CUDA's headers declare this type for this name since 12.2.
                         $symbol: unsafe { opened.symbol(stringify!($symbol)) }?,
                     )*
                 })
@@ -139,8 +139,8 @@ macro_rules! table {
 }
 
 table! {
-    /// What even the oldest driver can be asked, to learn that it is too old.
-    BootApi {
+    /// Functions that even the oldest driver has, to detect one that is too old.
+    InitApi {
         cuInit(c_uint);
         cuDriverGetVersion(*mut i32);
     }
@@ -216,7 +216,7 @@ table! {
 }
 
 table! {
-    /// NVIDIA's compiler from CUDA C++ to machine code, as a library.
+    /// NVRTC, the run-time compiler of CUDA C++.
     NvrtcApi {
         nvrtcVersion(*mut i32, *mut i32);
         nvrtcGetErrorString(Code) -> *const c_char;
@@ -235,8 +235,8 @@ table! {
 }
 
 table! {
-    /// NVIDIA's GEMMs.
-    BlasApi {
+    /// cuBLASLt.
+    CublasLtApi {
         cublasLtGetVersion() -> usize;
         cublasLtGetStatusString(Code) -> *const c_char;
         cublasLtCreate(*mut Handle);
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_have_the_size_the_driver_reads() {
+    fn structs_have_the_sizes_of_the_c_headers() {
         assert_eq!(size_of::<PoolProps>(), 88);
         assert_eq!(std::mem::offset_of!(PoolProps, max_bytes), 24);
         assert_eq!(size_of::<Access>(), 12);

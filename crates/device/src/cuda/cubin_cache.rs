@@ -1,8 +1,8 @@
-//! Compiled kernels kept on disk between runs.
+//! The cubin cache: compiled kernels on disk.
 //!
-//! A file is trusted only when its header repeats the whole key and its payload has the length and the checksum
-//! written there; anything else (cut off, damaged, of another key) counts as absent and is written anew. A folder
-//! that cannot be written costs compile time and nothing else.
+//! A file is used only if its header contains the hash of the key, and the payload's length and checksum match. Any other
+//! file (truncated, damaged, for another key) is ignored and overwritten. If the folder cannot be written, only compile
+//! time is lost.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const MAGIC: &[u8; 8] = b"TANDEMK1";
 const HEADER_BYTES: usize = 8 + 16 + 8 + 16;
 
-/// Everything that decides what machine code comes out of a source.
+/// Everything that affects the cubin of a source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key<'a> {
-    /// Name of the source: part of the file name, for people.
+    /// Name of the source: part of the cache file's name, for readability.
     pub(crate) file: &'a str,
-    /// Its whole text, prelude included.
+    /// Its complete text, prelude included.
     pub(crate) text: &'a str,
     /// Compiler options other than the architecture.
     pub(crate) options: &'a [&'a str],
@@ -34,7 +34,7 @@ impl Key<'_> {
         let mut hash = Fnv::new();
         let parts = [self.file, self.text, self.arch, self.nvrtc, self.driver];
         for part in parts.iter().chain(self.options) {
-            // Lengths go in too, so that no two lists of parts spell the same bytes.
+            // Lengths are hashed too, so that no two lists of parts give the same bytes.
             hash.add(&(part.len() as u64).to_le_bytes());
             hash.add(part.as_bytes());
         }
@@ -64,7 +64,7 @@ impl CubinCache {
         CubinCache { folder }
     }
 
-    /// The machine code for `key`, from disk if it is there and whole, else from `compile`.
+    /// The cubin for `key`: from disk if there is an intact one, otherwise from `compile`.
     pub(crate) fn get_or<E>(&self, key: &Key<'_>, compile: impl FnOnce() -> Result<Vec<u8>, E>) -> Result<Vec<u8>, E> {
         let Some(folder) = &self.folder else { return compile() };
         let path = folder.join(key.file_name());
@@ -72,7 +72,7 @@ impl CubinCache {
             return Ok(cubin);
         }
         let cubin = compile()?;
-        // Nothing depends on the file: the code is in memory, and the next run compiles again.
+        // An error is ignored: the cubin is in memory, and the next run compiles it again.
         let _ = write(folder, &path, key.hash(), &cubin);
         Ok(cubin)
     }
@@ -80,7 +80,7 @@ impl CubinCache {
 
 fn folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    // A relative XDG folder is to be ignored, says its specification.
+    // The XDG specification says that a relative path must be ignored.
     let cache =
         || set("XDG_CACHE_HOME").filter(|path| path.is_absolute()).or_else(|| Some(set("HOME")?.join(".cache")));
     set("TANDEM_CACHE_DIR").or_else(|| Some(cache()?.join("tandem/kernels")))
@@ -102,7 +102,7 @@ fn make_header(key: u128, payload: &[u8]) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Written beside and renamed, so that another process sees the whole file or none.
+/// Writes a temporary file and renames it, so that another process sees the complete file or none.
 fn write(folder: &Path, path: &Path, key: u128, payload: &[u8]) -> std::io::Result<()> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     fs::create_dir_all(folder)?;
@@ -116,8 +116,8 @@ fn write(folder: &Path, path: &Path, key: u128, payload: &[u8]) -> std::io::Resu
     written
 }
 
-/// FNV-1a of 128 bits: its definition is fixed, unlike that of the standard library's hasher, so that files
-/// outlive a compiler update. It guards against accidents, not against someone who writes to the folder.
+/// 128-bit FNV-1a. Unlike the standard library's hasher its definition is fixed, so that files stay valid after an update
+/// of the Rust compiler. It protects against accidents, not against an attacker with write access to the folder.
 struct Fnv(u128);
 
 impl Fnv {
@@ -146,17 +146,17 @@ mod tests {
         driver: "580.1 (CUDA 13.0)",
     };
 
-    /// A cache in a folder of its own, and how often it had to compile.
-    struct Trial {
+    /// A cache in a temporary folder, with a count of compilations.
+    struct TestCache {
         folder: PathBuf,
         compiled: Cell<u32>,
     }
 
-    impl Trial {
-        fn new(name: &str) -> Trial {
+    impl TestCache {
+        fn new(name: &str) -> TestCache {
             let folder = std::env::temp_dir().join(format!("tandem-cubin-{name}-{}", std::process::id()));
             let _ = fs::remove_dir_all(&folder);
-            Trial { folder, compiled: Cell::new(0) }
+            TestCache { folder, compiled: Cell::new(0) }
         }
 
         fn get(&self, key: &Key<'_>) -> Vec<u8> {
@@ -173,26 +173,26 @@ mod tests {
         }
     }
 
-    impl Drop for Trial {
+    impl Drop for TestCache {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
 
     #[test]
-    fn what_was_compiled_once_is_read_from_then_on() {
-        let trial = Trial::new("once");
+    fn a_source_is_compiled_once_and_then_read_from_disk() {
+        let cache = TestCache::new("once");
         for _ in 0..3 {
-            assert_eq!(trial.get(&KEY), b"machine code");
+            assert_eq!(cache.get(&KEY), b"machine code");
         }
-        assert_eq!(trial.compiled.get(), 1);
-        let names: Vec<_> = fs::read_dir(&trial.folder).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(names, [trial.file().file_name().unwrap()], "nothing else is left in the folder");
+        assert_eq!(cache.compiled.get(), 1);
+        let names: Vec<_> = fs::read_dir(&cache.folder).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, [cache.file().file_name().unwrap()], "nothing else is left in the folder");
     }
 
     #[test]
-    fn every_part_of_the_key_counts() {
-        let trial = Trial::new("key");
+    fn every_part_of_the_key_affects_the_hash() {
+        let cache = TestCache::new("key");
         let other = [
             KEY,
             Key { text: "texu", ..KEY },
@@ -203,13 +203,13 @@ mod tests {
             Key { driver: "581.0 (CUDA 13.0)", ..KEY },
         ];
         for (i, key) in other.iter().enumerate() {
-            trial.get(key);
-            assert_eq!(trial.compiled.get(), i as u32 + 1, "{key:?}");
+            cache.get(key);
+            assert_eq!(cache.compiled.get(), i as u32 + 1, "{key:?}");
         }
     }
 
     #[test]
-    fn a_damaged_file_is_compiled_again_and_mended() {
+    fn a_damaged_file_is_compiled_again_and_replaced() {
         type Damage = fn(&mut Vec<u8>);
         let damages: [(&str, Damage); 7] = [
             ("emptied", |bytes| bytes.clear()),
@@ -220,38 +220,38 @@ mod tests {
             ("other magic", |bytes| bytes[7] = b'0'),
             ("other key", |bytes| bytes[8] ^= 1),
         ];
-        let trial = Trial::new("damage");
-        trial.get(&KEY);
+        let cache = TestCache::new("damage");
+        cache.get(&KEY);
         for (i, (name, damage)) in damages.iter().enumerate() {
-            let mut bytes = fs::read(trial.file()).unwrap();
+            let mut bytes = fs::read(cache.file()).unwrap();
             damage(&mut bytes);
-            fs::write(trial.file(), bytes).unwrap();
-            assert_eq!(trial.get(&KEY), b"machine code", "{name}");
-            assert_eq!(trial.get(&KEY), b"machine code", "{name}");
-            assert_eq!(trial.compiled.get(), i as u32 + 2, "{name}: compiled once more, then read");
+            fs::write(cache.file(), bytes).unwrap();
+            assert_eq!(cache.get(&KEY), b"machine code", "{name}");
+            assert_eq!(cache.get(&KEY), b"machine code", "{name}");
+            assert_eq!(cache.compiled.get(), i as u32 + 2, "{name}: compiled once more, then read");
         }
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_costs_only_time() {
-        let trial = Trial::new("blocked");
-        fs::write(&trial.folder, "a file where the folder should be").unwrap();
-        assert_eq!(trial.get(&KEY), b"machine code");
-        assert_eq!(trial.get(&KEY), b"machine code");
-        assert_eq!(trial.compiled.get(), 2);
-        fs::remove_file(&trial.folder).unwrap();
+    fn a_folder_that_cannot_be_created_costs_only_time() {
+        let cache = TestCache::new("blocked");
+        fs::write(&cache.folder, "a file where the folder should be").unwrap();
+        assert_eq!(cache.get(&KEY), b"machine code");
+        assert_eq!(cache.get(&KEY), b"machine code");
+        assert_eq!(cache.compiled.get(), 2);
+        fs::remove_file(&cache.folder).unwrap();
     }
 
     #[test]
     fn a_failed_compilation_leaves_nothing_behind() {
-        let trial = Trial::new("failed");
-        let cache = CubinCache::at(Some(trial.folder.clone()));
-        assert_eq!(cache.get_or(&KEY, || Err::<Vec<u8>, _>("syntax")), Err("syntax"));
-        assert!(!trial.file().exists());
+        let cache = TestCache::new("failed");
+        let cubins = CubinCache::at(Some(cache.folder.clone()));
+        assert_eq!(cubins.get_or(&KEY, || Err::<Vec<u8>, _>("syntax")), Err("syntax"));
+        assert!(!cache.file().exists());
     }
 
     #[test]
-    fn the_folder_is_the_first_that_is_named() {
+    fn the_folder_is_the_first_that_is_set() {
         let check = |set: &[(&str, &str)], expected: Option<&str>| {
             let found = folder(|name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into()));
             assert_eq!(found, expected.map(PathBuf::from), "{set:?}");
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_the_published_one() {
+    fn the_hash_matches_the_published_test_vector() {
         let mut hash = Fnv::new();
         hash.add(b"foobar");
         assert_eq!(hash.0, 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);

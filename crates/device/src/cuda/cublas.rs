@@ -1,18 +1,18 @@
-//! cuBLASLt: finding it, and one GEMM described in its terms.
+//! cuBLASLt: opening it, and GEMMs in its terms.
 //!
-//! What it is asked is column-major; [`super::gemms`] turns our row-major GEMMs round before they come here.
+//! Everything here is column-major; [`super::gemms`] converts our row-major GEMMs.
 
 use std::ffi::{CStr, c_void};
 
-use super::api::{Algorithm, BlasApi, Code, DevicePtr, Handle, HeuristicResult};
+use super::api::{Algorithm, Code, CublasLtApi, DevicePtr, Handle, HeuristicResult};
 use crate::kernel::DType;
 use crate::library::{self, FoundLibrary, LibraryError, Search, Wanted};
 
-/// The newest and the oldest CUDA whose cuBLASLt we know.
+/// The newest and the oldest supported cuBLASLt, by CUDA's major version.
 const NEWEST_MAJOR: u32 = 13;
 const OLDEST_MAJOR: u32 = 12;
 
-/// `CUBLAS_COMPUTE_32F`: sums in f32, and factors of f32 are not shortened to TF32.
+/// `CUBLAS_COMPUTE_32F`: accumulates in f32, and does not use TF32.
 const COMPUTE_F32: i32 = 68;
 const REAL_F32: i32 = 0;
 const REAL_BF16: i32 = 14;
@@ -26,62 +26,62 @@ const EPILOGUE_BIAS: i32 = 4;
 // Attributes of a matrix.
 const BATCH_COUNT: i32 = 5;
 const BATCH_OFFSET: i32 = 6;
-// What is asked of an algorithm.
+// Attributes of the preference for an algorithm.
 const MAX_WORKSPACE_BYTES: i32 = 1;
 const REDUCTION_SCHEMES: i32 = 3;
 const MIN_ALIGNMENT_A: i32 = 5;
-/// Where `k` is split, parts are kept in f32 and added in a second pass: bf16 is rounded once, and nothing is added in
-/// the order in which blocks happen to finish.
-const PARTS_IN_F32: u32 = 2;
+/// `CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE`: with split-k, partial sums are stored in f32 and added in a second pass. So
+/// bf16 is rounded once, and the order of additions does not depend on which block finishes first.
+const REDUCTION_IN_F32: u32 = 2;
 
 /// `CUBLAS_STATUS_NOT_SUPPORTED`.
 const NOT_SUPPORTED: Code = 15;
 
-/// The library, found and opened.
-pub(crate) struct Blas {
-    pub(crate) api: BlasApi,
+/// cuBLASLt, opened.
+pub(crate) struct CublasLt {
+    pub(crate) api: CublasLtApi,
     pub(crate) found: FoundLibrary,
 }
 
 /// A column-major matrix, or a batch of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Columns {
+pub(crate) struct MatrixLayout {
     pub(crate) dtype: DType,
-    /// As stored.
+    /// Stored rows.
     pub(crate) rows: u64,
     pub(crate) columns: u64,
     /// Elements from one column to the next.
     pub(crate) stride: u64,
     pub(crate) batch: u32,
     pub(crate) batch_stride: u64,
-    /// Bytes that every matrix of the batch is aligned to, at most 256.
+    /// The alignment of every matrix of the batch in bytes, at most 256.
     pub(crate) alignment: u32,
 }
 
-/// `D = alpha · op(A) · op(B) + beta · D`, and everything but the numbers that decides how it is computed.
+/// `D = alpha · op(A) · op(B) + beta · D`: everything that affects the choice of algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Description {
-    pub(crate) a: (Columns, bool),
-    pub(crate) b: (Columns, bool),
-    pub(crate) d: Columns,
-    /// The alignment of what is added to every column, where something is.
+pub(crate) struct MatmulKey {
+    pub(crate) a: (MatrixLayout, bool),
+    pub(crate) b: (MatrixLayout, bool),
+    pub(crate) d: MatrixLayout,
+    /// The alignment of the bias, if there is one.
     pub(crate) bias_alignment: Option<u32>,
     pub(crate) workspace_bytes: u64,
 }
 
-/// A GEMM the library has an algorithm for: the same one for as long as this lives.
+/// A GEMM with its algorithm and descriptors.
 pub(crate) struct GemmPlan {
-    gemm: Owned,
-    a: Owned,
-    b: Owned,
-    d: Owned,
+    gemm: Descriptor,
+    a: Descriptor,
+    b: Descriptor,
+    d: Descriptor,
     algorithm: Algorithm,
     workspace_bytes: usize,
-    /// Whether the library adds the bias. Where it cannot, it must be in D already.
+    /// Whether the bias epilogue adds the bias. If not, D must contain it already.
     pub(crate) adds_bias: bool,
 }
 
-/// The memory and the numbers of one GEMM.
+/// The addresses and scalars of one GEMM.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GemmCall {
     pub(crate) a: DevicePtr,
@@ -95,59 +95,59 @@ pub(crate) struct GemmCall {
 }
 
 /// A descriptor in host memory, destroyed with this.
-struct Owned {
+struct Descriptor {
     handle: Handle,
     destroy: unsafe extern "C" fn(Handle) -> Code,
 }
 
-impl Drop for Owned {
+impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: made by the function that belongs to `destroy`, and destroyed once.
+        // SAFETY: created by the counterpart of `destroy`, and destroyed once.
         unsafe { (self.destroy)(self.handle) };
     }
 }
 
-impl Blas {
-    /// Finds and opens the newest cuBLASLt that a driver of `driver_major` can follow.
-    pub(crate) fn open_in(search: &Search, driver_major: Option<u32>) -> Result<Blas, LibraryError> {
+impl CublasLt {
+    /// Finds and opens the newest cuBLASLt that a driver of `driver_major` supports.
+    pub(crate) fn open_in(search: &Search, driver_major: Option<u32>) -> Result<CublasLt, LibraryError> {
         let opened = search.open(&wanted(driver_major))?;
-        let api = BlasApi::load(&opened)?;
+        let api = CublasLtApi::load(&opened)?;
         // SAFETY: takes nothing.
         let version = unsafe { (api.cublasLtGetVersion)() };
         let spelled = format!("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-        Ok(Blas { api, found: FoundLibrary { version: Some(spelled), ..opened.found } })
+        Ok(CublasLt { api, found: FoundLibrary { version: Some(spelled), ..opened.found } })
     }
 
-    /// The library's own name and number for an answer.
+    /// The library's name and number for a code.
     pub(crate) fn describe(&self, code: Code) -> String {
-        // SAFETY: the library gives a static text for every number, and we only read it when it is not null.
+        // SAFETY: the library returns a static string or null, which is checked.
         let text = unsafe {
             let text = (self.api.cublasLtGetStatusString)(code);
             if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }
         };
-        format!("cuBLASLt answered {text} ({code})")
+        format!("cuBLASLt returned {text} ({code})")
     }
 
-    /// A handle for the card whose context is current.
+    /// Creates a handle for the card whose context is current.
     pub(crate) fn create(&self) -> Result<Handle, Code> {
         let mut handle = 0;
         // SAFETY: one handle is written.
         done(unsafe { (self.api.cublasLtCreate)(&raw mut handle) }).map(|()| handle)
     }
 
-    /// Undoes [`Blas::create`].
+    /// Undoes [`CublasLt::create`].
     pub(crate) fn destroy(&self, handle: Handle) {
-        // SAFETY: made by `create` and destroyed once; nothing runs on the card any more.
+        // SAFETY: created by `create` and destroyed once; no work runs on the card any more.
         unsafe { (self.api.cublasLtDestroy)(handle) };
     }
 
-    /// Asks for the best algorithm; `None` when there is none, in which case one without the bias may still be found.
-    pub(crate) fn plan(&self, handle: Handle, what: &Description, bias: DevicePtr) -> Result<Option<GemmPlan>, Code> {
+    /// Asks the heuristic for the best algorithm; `None` if there is none. Then one without the bias may still exist.
+    pub(crate) fn plan(&self, handle: Handle, what: &MatmulKey, bias: DevicePtr) -> Result<Option<GemmPlan>, Code> {
         let gemm = self.gemm(what, bias)?;
         let (a, b, d) = (self.layout(&what.a.0)?, self.layout(&what.b.0)?, self.layout(&what.d)?);
-        let wish = self.wish(what)?;
+        let preference = self.preference(what)?;
         let (mut best, mut count) = (HeuristicResult::default(), 0);
-        // SAFETY: every descriptor is alive, and there is room for the one suggestion that is asked for.
+        // SAFETY: every descriptor is alive, and there is room for the one result that is asked for.
         let code = unsafe {
             (self.api.cublasLtMatmulAlgoGetHeuristic)(
                 handle,
@@ -156,7 +156,7 @@ impl Blas {
                 b.handle,
                 d.handle,
                 d.handle,
-                wish.handle,
+                preference.handle,
                 1,
                 &raw mut best,
                 &raw mut count,
@@ -175,8 +175,8 @@ impl Blas {
         if let Some(bias) = call.bias.filter(|_| plan.adds_bias) {
             self.set(self.api.cublasLtMatmulDescSetAttribute, plan.gemm.handle, BIAS_POINTER, &bias)?;
         }
-        // SAFETY: the plan was made for matrices of exactly this shape and alignment, `gemm::check` found them inside
-        // live memory of the stream's card, and the workspace is at least as long as the algorithm was allowed.
+        // SAFETY: the plan was made for matrices of exactly this shape and alignment, `gemm::check` ensures that they are
+        // in live memory of the stream's card, and the workspace is as long as the preference allowed.
         done(unsafe {
             (self.api.cublasLtMatmul)(
                 handle,
@@ -199,11 +199,11 @@ impl Blas {
         })
     }
 
-    fn gemm(&self, what: &Description, bias: DevicePtr) -> Result<Owned, Code> {
+    fn gemm(&self, what: &MatmulKey, bias: DevicePtr) -> Result<Descriptor, Code> {
         let mut handle = 0;
         // SAFETY: one handle is written.
         done(unsafe { (self.api.cublasLtMatmulDescCreate)(&raw mut handle, COMPUTE_F32, REAL_F32) })?;
-        let owned = Owned { handle, destroy: self.api.cublasLtMatmulDescDestroy };
+        let owned = Descriptor { handle, destroy: self.api.cublasLtMatmulDescDestroy };
         let set = self.api.cublasLtMatmulDescSetAttribute;
         self.set(set, handle, TRANSPOSE_A, &i32::from(what.a.1))?;
         self.set(set, handle, TRANSPOSE_B, &i32::from(what.b.1))?;
@@ -214,7 +214,7 @@ impl Blas {
         Ok(owned)
     }
 
-    fn layout(&self, matrix: &Columns) -> Result<Owned, Code> {
+    fn layout(&self, matrix: &MatrixLayout) -> Result<Descriptor, Code> {
         let mut handle = 0;
         let (dtype, stride) = (data_type(matrix.dtype), matrix.stride as i64);
         // SAFETY: one handle is written.
@@ -222,7 +222,7 @@ impl Blas {
             (self.api.cublasLtMatrixLayoutCreate)(&raw mut handle, dtype, matrix.rows, matrix.columns, stride)
         };
         done(code)?;
-        let owned = Owned { handle, destroy: self.api.cublasLtMatrixLayoutDestroy };
+        let owned = Descriptor { handle, destroy: self.api.cublasLtMatrixLayoutDestroy };
         if matrix.batch > 1 {
             let set = self.api.cublasLtMatrixLayoutSetAttribute;
             self.set(set, handle, BATCH_COUNT, &(matrix.batch as i32))?;
@@ -231,14 +231,14 @@ impl Blas {
         Ok(owned)
     }
 
-    fn wish(&self, what: &Description) -> Result<Owned, Code> {
+    fn preference(&self, what: &MatmulKey) -> Result<Descriptor, Code> {
         let mut handle = 0;
         // SAFETY: one handle is written.
         done(unsafe { (self.api.cublasLtMatmulPreferenceCreate)(&raw mut handle) })?;
-        let owned = Owned { handle, destroy: self.api.cublasLtMatmulPreferenceDestroy };
+        let owned = Descriptor { handle, destroy: self.api.cublasLtMatmulPreferenceDestroy };
         let set = self.api.cublasLtMatmulPreferenceSetAttribute;
         self.set(set, handle, MAX_WORKSPACE_BYTES, &what.workspace_bytes)?;
-        self.set(set, handle, REDUCTION_SCHEMES, &PARTS_IN_F32)?;
+        self.set(set, handle, REDUCTION_SCHEMES, &REDUCTION_IN_F32)?;
         for (i, matrix) in (0..).zip([&what.a.0, &what.b.0, &what.d, &what.d]) {
             self.set(set, handle, MIN_ALIGNMENT_A + i, &matrix.alignment)?;
         }
@@ -252,7 +252,7 @@ impl Blas {
         attribute: i32,
         value: &T,
     ) -> Result<(), Code> {
-        // SAFETY: the descriptor is alive; the value is read during the call, in the length that goes with it.
+        // SAFETY: the descriptor is alive; the value is read during the call, with its length.
         done(unsafe { set(handle, attribute, std::ptr::from_ref(value).cast(), size_of::<T>()) })
     }
 }
@@ -274,8 +274,8 @@ fn wanted(driver_major: Option<u32>) -> Wanted {
     }
 }
 
-/// The library could not be used on a card.
-pub(crate) fn broken(blas: &Blas, code: Code) -> LibraryError {
+/// The error that the library cannot be used on a card.
+pub(crate) fn broken(blas: &CublasLt, code: Code) -> LibraryError {
     library::broken(&blas.found, blas.describe(code))
 }
 
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_library_the_driver_can_follow_is_preferred() {
+    fn the_newest_library_that_the_driver_supports_is_preferred() {
         let check = |driver, expected: &[&str]| assert_eq!(wanted(driver).names, expected);
         check(None, &["libcublasLt.so.13", "libcublasLt.so.12"]);
         check(Some(12), &["libcublasLt.so.12"]);

@@ -1,6 +1,6 @@
-//! A CUDA driver that does nothing and writes down what it was asked: two cards, numbered against the bus order.
+//! A fake CUDA driver that does nothing and logs its calls: two cards, whose CUDA order differs from their bus order.
 //!
-//! What it notes and what it is told to answer are per thread, so that tests do not meet.
+//! The log and the injected results are per thread, so that tests do not interfere.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -8,40 +8,42 @@ use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::path::PathBuf;
 
 use super::CudaDriver;
-use super::api::{Access, Algorithm, BlasApi, Code, DevicePtr, DriverApi, Handle, HeuristicResult, PoolProps, Uuid};
-use super::boot::{Booted, Visible};
-use super::cublas::Blas;
-use super::gemms::BlasDoor;
+use super::api::{
+    Access, Algorithm, Code, CublasLtApi, DevicePtr, DriverApi, Handle, HeuristicResult, PoolProps, Uuid,
+};
+use super::cublas::CublasLt;
+use super::gemms::LazyCublas;
+use super::init::{InitializedDriver, Visible};
 use super::modules::Cubins;
 use crate::card::Card;
 use crate::library::{FoundLibrary, Search};
 
 thread_local! {
     static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-    static ANSWERS: RefCell<HashMap<&'static str, Code>> = RefCell::new(HashMap::new());
+    static INJECTED: RefCell<HashMap<&'static str, Code>> = RefCell::new(HashMap::new());
     static NEXT: Cell<Handle> = const { Cell::new(100) };
-    /// The description of a GEMM that adds a bias.
+    /// The matmul descriptor with a bias epilogue.
     static WITH_BIAS: Cell<Handle> = const { Cell::new(0) };
     static REFUSES_BIAS: Cell<bool> = const { Cell::new(false) };
     static ELAPSED_MS: Cell<f32> = const { Cell::new(1.5) };
 }
 
-/// What was asked since the last look, in order.
+/// The calls since the last call of this, in order.
 pub(super) fn calls() -> Vec<String> {
     CALLS.with_borrow_mut(std::mem::take)
 }
 
-/// From now on `function` answers `code` (0: works again) and does nothing.
-pub(super) fn answer(function: &'static str, code: Code) {
-    ANSWERS.with_borrow_mut(|answers| answers.insert(function, code));
+/// From now on `function` returns `code` (0: works again) and does nothing.
+pub(super) fn inject_result(function: &'static str, code: Code) {
+    INJECTED.with_borrow_mut(|injected| injected.insert(function, code));
 }
 
-/// From now on so much lies between any two events.
+/// From now on this is the time between any two events.
 pub(super) fn elapse(ms: f32) {
     ELAPSED_MS.set(ms);
 }
 
-/// Two cards. CUDA's device 0 sits behind its device 1 on the bus, so card 0 is device 1.
+/// Two cards. CUDA's device 0 comes after its device 1 in bus order, so card 0 is device 1.
 pub(super) fn driver() -> CudaDriver {
     let card = |device: i32, bus: &str| Visible {
         device,
@@ -58,10 +60,10 @@ pub(super) fn driver() -> CudaDriver {
     let found = FoundLibrary { name: "libcuda.so.1".into(), path: PathBuf::from("fake"), version: None };
     let visible = vec![card(0, "0000:81:00.0"), card(1, "0000:17:00.0")];
     let nowhere = Search::only_under(&PathBuf::from("no such folder"));
-    let booted = Booted { api: api(), found, version: 13000, visible };
+    let initialized = InitializedDriver { api: api(), found, version: 13000, visible };
     let found = FoundLibrary { name: "libcublasLt.so.13".into(), path: PathBuf::from("fake"), version: None };
-    let blas = BlasDoor::opened(Blas { api: blas_api(), found });
-    CudaDriver::assemble(booted, None, (Cubins::new(&nowhere), blas), "nothing")
+    let blas = LazyCublas::opened(CublasLt { api: blas_api(), found });
+    CudaDriver::assemble(initialized, None, Cubins::new(&nowhere), blas, "nothing")
 }
 
 macro_rules! fakes {
@@ -72,8 +74,8 @@ macro_rules! fakes {
                 let text: String = $text;
                 let entry = format!("{} {text}", stringify!($name));
                 CALLS.with_borrow_mut(|calls| calls.push(entry.trim_end().to_string()));
-                let planted = ANSWERS.with_borrow(|answers| answers.get(stringify!($name)).copied());
-                if let Some(code) = planted.filter(|&code| code != 0) {
+                let injected = INJECTED.with_borrow(|injected| injected.get(stringify!($name)).copied());
+                if let Some(code) = injected.filter(|&code| code != 0) {
                     return code;
                 }
                 $result
@@ -87,7 +89,7 @@ macro_rules! fakes {
 }
 
 fn put<T>(place: *mut T, value: T) -> Code {
-    // SAFETY: the driver under test hands in the address of a live local.
+    // SAFETY: the driver under test passes the address of a live local.
     unsafe { place.write(value) };
     0
 }
@@ -101,9 +103,9 @@ fn none() -> String {
     String::new()
 }
 
-/// Argument `i` of a launch as a u64, of which the kernel would read as much as its parameter has.
+/// Argument `i` of a launch as a u64; the kernel would read as many bytes as its parameter has.
 fn launched(args: *mut *mut c_void, i: usize) -> u64 {
-    // SAFETY: the tests launch with up to five arguments, each in eight bytes; the list goes on with nulls.
+    // SAFETY: the tests launch with up to five arguments of eight bytes each; the rest of the list is null.
     unsafe {
         let arg = *args.add(i);
         if arg.is_null() { 0 } else { arg.cast::<u64>().read() }
@@ -134,7 +136,7 @@ fakes! {
     cuMemAlloc_v2(out: *mut DevicePtr, bytes: usize) format!("{bytes}"), put(out, 0x5000);
     cuMemFree_v2(at: DevicePtr) format!("{at:#x}"), 0;
     cuMemPoolCreate(out: *mut Handle, props: *const PoolProps)
-        // SAFETY: the driver under test hands in the address of a live local.
+        // SAFETY: the driver under test passes the address of a live local.
         { let props = unsafe { *props }; format!("{:?} {}", props.location, props.max_bytes) }, put(out, 50);
     cuMemPoolDestroy(pool: Handle) format!("{pool}"), 0;
     cuMemPoolSetAccess(pool: Handle, access: *const Access, count: usize)
@@ -175,7 +177,7 @@ fakes! {
     cuModuleLoadData(out: *mut Handle, _image: *const c_void) none(), put(out, 30);
     cuModuleUnload(module: Handle) format!("{module}"), 0;
     cuModuleGetFunction(out: *mut Handle, module: Handle, name: *const c_char)
-        // SAFETY: a name that ends in NUL is handed in.
+        // SAFETY: the name ends in NUL.
         format!("{module} {}", unsafe { CStr::from_ptr(name) }.to_string_lossy()), put(out, 40);
     cuFuncSetAttribute(function: Handle, attribute: i32, value: i32) format!("{function} {attribute} {value}"), 0;
     cuLaunchKernel(
@@ -205,7 +207,7 @@ unsafe extern "C" fn cublasLtGetStatusString(_code: Code) -> *const c_char {
 
 /// The value of an attribute as a number.
 fn attribute(value: *const c_void, bytes: usize) -> u64 {
-    // SAFETY: the driver under test hands in a live local of that length.
+    // SAFETY: the driver under test passes a live local of that length.
     unsafe {
         match bytes {
             4 => value.cast::<u32>().read().into(),
@@ -220,11 +222,11 @@ fn number(value: *const c_void) -> f32 {
 }
 
 fn first_word(algorithm: *const Algorithm) -> u64 {
-    // SAFETY: the driver under test hands in the address of a live algorithm.
+    // SAFETY: the driver under test passes the address of a live algorithm.
     unsafe { (*algorithm).0[0] }
 }
 
-/// One algorithm, or none: `refuse_bias` has the library refuse GEMMs that add one.
+/// One algorithm; none after `refuse_bias` for a GEMM with a bias.
 fn suggest(desc: Handle, out: *mut HeuristicResult, count: *mut i32) -> Code {
     let refused = REFUSES_BIAS.get() && desc == WITH_BIAS.get();
     if refused {
@@ -247,7 +249,7 @@ fn next_handle() -> Handle {
 }
 
 fakes! {
-    blas_api -> BlasApi [cublasLtGetVersion, cublasLtGetStatusString]
+    blas_api -> CublasLtApi [cublasLtGetVersion, cublasLtGetStatusString]
     cublasLtCreate(out: *mut Handle) none(), put(out, 70);
     cublasLtDestroy(handle: Handle) format!("{handle}"), 0;
     cublasLtMatmulDescCreate(out: *mut Handle, compute: i32, scale: i32) format!("{compute} {scale}"), put(out, next_handle());

@@ -1,11 +1,11 @@
-//! Products on a card: row-major as we write them, column-major as cuBLASLt reads them.
+//! GEMMs on a card with cuBLASLt: ours are row-major, cuBLASLt's are column-major.
 //!
-//! A row-major matrix is the transpose of a column-major one in the same memory, so `C = op(A)·op(B)` is asked for as
-//! `Cᵀ = op(B)ᵀ·op(A)ᵀ`: the factors change places, nothing is moved, and a bias along our columns runs along its rows,
-//! which is where the library adds one.
+//! A row-major matrix is the transpose of a column-major one in the same memory, so `C = op(A)·op(B)` is computed as
+//! `Cᵀ = op(B)ᵀ·op(A)ᵀ`: A and B are swapped, no data moves, and a bias along our columns runs along cuBLASLt's rows, where
+//! its bias epilogue adds it.
 //!
-//! The algorithm is asked for once for each shape, layout and alignment, and kept for as long as the process lives: the
-//! same GEMM gives the same bits every time.
+//! The heuristic chooses an algorithm once per shape, layout and alignment; it is cached for the life of the process, so
+//! that the same GEMM gives the same bits every time.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::CudaDriver;
 use super::api::{Code, Handle};
-use super::cublas::{self, Blas, Columns, Description, GemmCall, GemmPlan};
+use super::cublas::{self, CublasLt, GemmCall, GemmPlan, MatmulKey, MatrixLayout};
 use crate::driver::{Address, Driver as _, StreamId};
 use crate::error::DeviceError;
 use crate::gemm::{Gemm, Operand, RawGemm};
@@ -21,64 +21,64 @@ use crate::kernel::{DType, Grid};
 use crate::kernels::gemm_base::{self, GemmBaseArgs};
 use crate::library::{LibraryError, Search};
 
-/// The most that an address is asked to be aligned to: no algorithm wants more.
+/// The largest alignment that is reported to the heuristic: no algorithm requires more.
 const LARGEST_ALIGNMENT: u64 = 256;
 
-/// Where the library comes from. It is opened when it is first needed.
-pub(crate) struct BlasDoor {
+/// cuBLASLt, opened when it is first needed.
+pub(crate) struct LazyCublas {
     search: Search,
-    open: Mutex<Option<Arc<Blas>>>,
+    open: Mutex<Option<Arc<CublasLt>>>,
 }
 
-impl BlasDoor {
-    pub(crate) fn new(search: &Search) -> BlasDoor {
-        BlasDoor { search: search.clone(), open: Mutex::new(None) }
+impl LazyCublas {
+    pub(crate) fn new(search: &Search) -> LazyCublas {
+        LazyCublas { search: search.clone(), open: Mutex::new(None) }
     }
 
     #[cfg(test)]
-    pub(crate) fn opened(blas: Blas) -> BlasDoor {
+    pub(crate) fn opened(blas: CublasLt) -> LazyCublas {
         let search = Search::only_under(std::path::Path::new("no such folder"));
-        BlasDoor { search, open: Mutex::new(Some(Arc::new(blas))) }
+        LazyCublas { search, open: Mutex::new(Some(Arc::new(blas))) }
     }
 
     /// The library that suits a driver of this version.
-    pub(crate) fn get(&self, driver: i32) -> Result<Arc<Blas>, LibraryError> {
+    pub(crate) fn get(&self, driver: i32) -> Result<Arc<CublasLt>, LibraryError> {
         let mut place = lock(&self.open);
         if let Some(blas) = &*place {
             return Ok(Arc::clone(blas));
         }
-        let blas = Arc::new(Blas::open_in(&self.search, Some(driver.unsigned_abs() / 1000))?);
+        let blas = Arc::new(CublasLt::open_in(&self.search, Some(driver.unsigned_abs() / 1000))?);
         *place = Some(Arc::clone(&blas));
         Ok(blas)
     }
 }
 
-/// What one card needs for GEMMs.
+/// A card's cuBLASLt handle and its plans.
 #[derive(Default)]
-pub(crate) struct Products {
+pub(crate) struct CardGemms {
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// The library's handle, from the first GEMM to the closing of the card.
+    /// The handle, from the first GEMM until the card is closed.
     handle: Option<Handle>,
-    /// Descriptors are in host memory: they outlive the card's context.
-    plans: HashMap<Description, GemmPlan>,
+    /// Descriptors are in host memory, so they outlive the card's context.
+    plans: HashMap<MatmulKey, GemmPlan>,
 }
 
-impl Products {
-    /// Gives the handle back. The card's context must be current and idle.
-    pub(crate) fn close(&self, door: &BlasDoor) {
+impl CardGemms {
+    /// Destroys the handle. The card's context must be current and idle.
+    pub(crate) fn close(&self, library: &LazyCublas) {
         let handle = lock(&self.state).handle.take();
-        if let (Some(handle), Some(blas)) = (handle, &*lock(&door.open)) {
+        if let (Some(handle), Some(blas)) = (handle, &*lock(&library.open)) {
             blas.destroy(handle);
         }
     }
 }
 
 impl State {
-    fn handle(&mut self, blas: &Blas) -> Result<Handle, LibraryError> {
+    fn handle(&mut self, blas: &CublasLt) -> Result<Handle, LibraryError> {
         match self.handle {
             Some(handle) => Ok(handle),
             None => {
@@ -89,16 +89,16 @@ impl State {
         }
     }
 
-    fn plan(&mut self, blas: &Blas, handle: Handle, gemm: &RawGemm) -> Result<Option<&GemmPlan>, Code> {
-        let whole = describe(gemm);
-        let vacant = match self.plans.entry(whole) {
+    fn plan(&mut self, blas: &CublasLt, handle: Handle, gemm: &RawGemm) -> Result<Option<&GemmPlan>, Code> {
+        let key = describe(gemm);
+        let vacant = match self.plans.entry(key) {
             Entry::Occupied(known) => return Ok(Some(known.into_mut())),
             Entry::Vacant(vacant) => vacant,
         };
         let bias = gemm.bias.map_or(0, |(at, _)| at.raw);
-        let alone = Description { bias_alignment: None, ..whole };
-        let found = match blas.plan(handle, &whole, bias)? {
-            None if whole.bias_alignment.is_some() => blas.plan(handle, &alone, 0)?,
+        let without_bias = MatmulKey { bias_alignment: None, ..key };
+        let found = match blas.plan(handle, &key, bias)? {
+            None if key.bias_alignment.is_some() => blas.plan(handle, &without_bias, 0)?,
             found => found,
         };
         Ok(found.map(|plan| &*vacant.insert(plan)))
@@ -106,12 +106,12 @@ impl State {
 }
 
 impl CudaDriver {
-    /// Opens the library, makes the card's handle, and loads our own part: what GEMMs take of a card besides the
-    /// library's kernels.
+    /// Opens the library, creates the card's handle, and loads our own kernels for GEMMs: all device memory that GEMMs need
+    /// besides the library's kernels.
     pub(super) fn open_gemms(&self, card: usize) -> Result<(), DeviceError> {
         self.enter(card, "preparing GEMMs")?;
         let blas = self.blas.get(self.version)?;
-        lock(&self.seat(card)?.gemms.state).handle(&blas)?;
+        lock(&self.cuda_card(card)?.gemms.state).handle(&blas)?;
         gemm_base::KERNELS.iter().try_for_each(|kernel| self.load(card, kernel).map(drop))
     }
 
@@ -125,17 +125,17 @@ impl CudaDriver {
         }
         self.enter(card, "queueing a GEMM")?;
         if p.shape.k == 0 {
-            return self.lay_base(card, stream, p);
+            return self.write_gemm_base(card, stream, p);
         }
         let blas = self.blas.get(self.version)?;
-        let mut state = lock(&self.seat(card)?.gemms.state);
+        let mut state = lock(&self.cuda_card(card)?.gemms.state);
         let handle = state.handle(&blas)?;
-        let answered = |code: Code| self.gemm_failed(card, &blas, code, &p.shape);
-        let plan = state.plan(&blas, handle, p).map_err(answered)?;
+        let failed = |code: Code| self.gemm_failed(card, &blas, code, &p.shape);
+        let plan = state.plan(&blas, handle, p).map_err(failed)?;
         let plan = plan.ok_or_else(|| refused(format!("{} has no algorithm for it", blas.found.name)))?;
         let bias_first = p.bias.is_some() && !plan.adds_bias;
         if bias_first {
-            self.lay_base(card, stream, p)?;
+            self.write_gemm_base(card, stream, p)?;
         }
         let call = GemmCall {
             a: p.b.0.raw,
@@ -147,11 +147,11 @@ impl CudaDriver {
             beta: if p.shape.accumulate || bias_first { 1.0 } else { 0.0 },
             stream: stream as Handle,
         };
-        blas.run(handle, plan, &call).map_err(answered)
+        blas.run(handle, plan, &call).map_err(failed)
     }
 
-    /// Makes C what the GEMM is added to: zeros or what it holds, and the bias.
-    fn lay_base(&self, card: usize, stream: StreamId, p: &RawGemm) -> Result<(), DeviceError> {
+    /// Initialises C for a GEMM that accumulates: zeros or the old C, plus the bias.
+    fn write_gemm_base(&self, card: usize, stream: StreamId, p: &RawGemm) -> Result<(), DeviceError> {
         let Gemm { m, n, batch, c, accumulate, out, .. } = p.shape;
         if accumulate && p.bias.is_none() {
             return Ok(());
@@ -175,14 +175,14 @@ impl CudaDriver {
         self.launch(card, stream, (kernel, id), Grid::cover(elements, gemm_base::THREADS), &args)
     }
 
-    /// The library has no answer of its own for a card that is lost: the driver is asked.
-    fn gemm_failed(&self, card: usize, blas: &Blas, code: Code, shape: &Gemm) -> DeviceError {
+    /// cuBLASLt has no error code for a lost card, so the driver is asked.
+    fn gemm_failed(&self, card: usize, blas: &CublasLt, code: Code, shape: &Gemm) -> DeviceError {
         let during = "queueing a GEMM";
-        let alive = self.opened(card, during).and_then(|open| {
+        let driver_says = self.opened(card, during).and_then(|open| {
             // SAFETY: the stream lives until `close`, and has work only while memory is reserved.
-            self.check(card, during, unsafe { (self.api.cuStreamSynchronize)(open.service) })
+            self.check(card, during, unsafe { (self.api.cuStreamSynchronize)(open.service_stream) })
         });
-        if let Err(lost @ DeviceError::Lost { .. }) = alive {
+        if let Err(lost @ DeviceError::Lost { .. }) = driver_says {
             return lost;
         }
         let what = format!("{shape}: {}", blas.describe(code));
@@ -190,15 +190,15 @@ impl CudaDriver {
     }
 }
 
-/// A GEMM in the library's terms.
-fn describe(p: &RawGemm) -> Description {
+/// A GEMM in cuBLASLt's terms.
+fn describe(p: &RawGemm) -> MatmulKey {
     let Gemm { m, n, k, batch, dtype, out, a, b, c, .. } = p.shape;
     let columns = |operand: Operand, dtype: DType, (rows, columns): (u32, u32), at: Address| {
         let (rows, columns) = if operand.transposed { (columns, rows) } else { (rows, columns) };
         let apart = if batch > 1 { operand.batch_stride * dtype.bytes() } else { 0 };
-        Columns {
+        MatrixLayout {
             dtype,
-            // A stored row is a column of theirs. With one row alone its stride says nothing.
+            // Our stored row is a cuBLASLt column. With a single row, the stride is meaningless.
             rows: columns.into(),
             columns: rows.into(),
             stride: if rows > 1 { operand.stride } else { operand.stride.max(columns) }.into(),
@@ -207,7 +207,7 @@ fn describe(p: &RawGemm) -> Description {
             alignment: alignment(at.raw | apart),
         }
     };
-    Description {
+    MatmulKey {
         a: (columns(b, dtype, (k, n), p.b.0), b.transposed),
         b: (columns(a, dtype, (m, k), p.a.0), a.transposed),
         d: columns(c, out, (m, n), p.c.0),
@@ -216,9 +216,9 @@ fn describe(p: &RawGemm) -> Description {
     }
 }
 
-/// The largest power of two that divides `place`, up to what matters.
-fn alignment(place: u64) -> u32 {
-    (1u64 << (place | LARGEST_ALIGNMENT).trailing_zeros()) as u32
+/// The largest power of two that divides `address`, at most [`LARGEST_ALIGNMENT`].
+fn alignment(address: u64) -> u32 {
+    (1u64 << (address | LARGEST_ALIGNMENT).trailing_zeros()) as u32
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

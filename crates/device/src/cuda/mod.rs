@@ -1,20 +1,20 @@
-//! Real cards, through the CUDA driver.
+//! NVIDIA cards, through the CUDA driver API.
 //!
-//! Reading order: [`api`] (the functions), [`boot`] (from nothing to a list of cards), this file (contexts: opening,
-//! entering and closing a card), [`work`] (everything done inside one), [`modules`] (kernels on a card, with
-//! [`nvrtc`] and [`cubin_cache`] behind them), [`gemms`] (with [`cublas`] behind it), [`capture`] (with [`gate`] before
-//! it), [`clock`] (when things happened); [`nvml`] reads.
+//! Reading order: [`api`] (the functions), [`init`] (starting the driver and listing the cards), this file (contexts:
+//! opening, entering and closing a card), [`work`] (memory, streams, events, copies, launches), [`modules`] (kernels on a
+//! card; uses [`nvrtc`] and [`cubin_cache`]), [`gemms`] (uses [`cublas`]), [`capture`] (uses [`capture_lock`]), [`clock`]
+//! (event times), [`nvml`] (readings).
 //!
-//! Every card is used through its primary context, kept from `open` to `close`. Handles given out are the driver's
-//! own, as numbers.
+//! Every card is used through its primary context, retained from `open` to `close`. Our handles are the driver's handles,
+//! as numbers.
 
 mod api;
-mod boot;
+mod init;
 mod capture;
 mod clock;
 mod cubin_cache;
 mod cublas;
-mod gate;
+mod capture_lock;
 mod modules;
 mod nvml;
 pub(crate) mod nvrtc;
@@ -32,13 +32,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::time::Instant;
 
-pub(crate) use boot::survey;
+pub(crate) use init::survey;
 
 use self::api::{Code, DriverApi, Handle};
-use self::boot::Booted;
+use self::capture_lock::CAPTURE_LOCK;
 use self::clock::CardClock;
-use self::gate::GATE;
-use self::gemms::{BlasDoor, Products};
+use self::gemms::{CardGemms, LazyCublas};
+use self::init::InitializedDriver;
 use self::modules::{Cubins, Modules};
 use self::nvml::NvmlReader;
 use crate::bytes::show;
@@ -47,92 +47,93 @@ use crate::error::DeviceError;
 use crate::library::{FoundLibrary, LibraryError, Search};
 
 thread_local! {
-    /// Which opening of a card this thread's current context belongs to; 0: none we know of.
+    /// The opening that this thread's current context belongs to; 0 if unknown.
     static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Numbers the openings of cards, so that a thread never takes a closed context for one opened later.
+/// Numbers the openings of cards, so that a thread never confuses a closed context with one opened later.
 static OPENINGS: AtomicU64 = AtomicU64::new(1);
 
-/// The CUDA driver, started, and every card it or the management library knows.
+/// The initialised CUDA driver, and every card that it or NVML lists.
 pub(crate) struct CudaDriver {
     api: DriverApi,
-    meter: Option<NvmlReader>,
+    nvml: Option<NvmlReader>,
     found: FoundLibrary,
     version: i32,
     cards: Vec<Card>,
-    seats: Vec<Seat>,
+    cuda_cards: Vec<CudaCard>,
     cubins: Cubins,
-    blas: BlasDoor,
-    /// Read once: caches and reports ask for it again and again.
+    blas: LazyCublas,
+    /// Read once: cache keys and reports use it often.
     driver_version: String,
     started: Instant,
 }
 
-/// What we keep of one card.
-struct Seat {
+/// The state of one card.
+struct CudaCard {
     /// The driver's handle; `None` for a card hidden from this process.
     device: Option<i32>,
     open: RwLock<Option<OpenCard>>,
     modules: Modules,
-    gemms: Products,
+    gemms: CardGemms,
     clock: CardClock,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct OpenCard {
-    /// Openings not yet undone: a card opened anew while its last user closes it stays open.
+    /// Openings without a matching close: a card that is opened again while its last user closes it stays open.
     users: usize,
     context: Handle,
     opening: u64,
-    /// For reservations alone: nobody else's work is in front of them.
-    service: Handle,
+    /// For stream-ordered allocations only: no other work delays them.
+    service_stream: Handle,
     least_priority: i32,
     greatest_priority: i32,
 }
 
 impl CudaDriver {
-    /// Finds and starts the driver; `None` when there is no NVIDIA device.
+    /// Finds and initialises the driver; `None` if there is no NVIDIA device.
     pub(crate) fn open() -> Result<Option<CudaDriver>, LibraryError> {
         CudaDriver::open_in(&Search::from_env())
     }
 
-    /// The same, looking only where `search` says.
+    /// The same with the given search.
     pub(crate) fn open_in(search: &Search) -> Result<Option<CudaDriver>, LibraryError> {
-        let Some(booted) = boot::boot(search)? else { return Ok(None) };
-        // Without it cards can still be used: they are then counted along the bus, and nobody says who holds what.
-        let meter = NvmlReader::open(search).ok();
-        let (cubins, blas) = (Cubins::new(search), BlasDoor::new(search));
-        Ok(Some(CudaDriver::assemble(booted, meter, (cubins, blas), &boot::hider(search))))
+        let Some(initialized) = init::init(search)? else { return Ok(None) };
+        // Without NVML cards can still be used: they are numbered in PCI bus order, and memory per process is unknown.
+        let nvml = NvmlReader::open(search).ok();
+        let (cubins, blas) = (Cubins::new(search), LazyCublas::new(search));
+        Ok(Some(CudaDriver::assemble(initialized, nvml, cubins, blas, &init::hider(search))))
     }
 
     fn assemble(
-        booted: Booted,
-        meter: Option<NvmlReader>,
-        (cubins, blas): (Cubins, BlasDoor),
+        initialized: InitializedDriver,
+        nvml: Option<NvmlReader>,
+        cubins: Cubins,
+        blas: LazyCublas,
         hidden_by: &str,
     ) -> CudaDriver {
-        let listed = meter.as_ref().and_then(|meter| meter.cards().ok()).filter(|cards| !cards.is_empty());
-        // A meter that cannot list the cards numbers them otherwise than we do: it is not asked about them.
-        let meter = meter.filter(|_| listed.is_some());
+        let listed = nvml.as_ref().and_then(|nvml| nvml.cards().ok()).filter(|cards| !cards.is_empty());
+        // If NVML cannot list the cards, its numbering may differ from ours: it is not used.
+        let nvml = nvml.filter(|_| listed.is_some());
         let (cards, devices): (Vec<Card>, Vec<Option<i32>>) =
-            boot::seat(listed, &booted.visible, hidden_by).into_iter().unzip();
-        let seat = |device| {
-            let (open, modules, gemms) = (RwLock::new(None), Modules::default(), Products::default());
-            Seat { device, open, modules, gemms, clock: CardClock::default() }
+            init::match_devices(listed, &initialized.visible, hidden_by).into_iter().unzip();
+        let cuda_card = |device| {
+            let (open, modules, gemms) = (RwLock::new(None), Modules::default(), CardGemms::default());
+            CudaCard { device, open, modules, gemms, clock: CardClock::default() }
         };
-        let cuda = boot::spell(booted.version);
-        let driver_version = match meter.as_ref().and_then(NvmlReader::driver_version) {
+        let cuda = init::spell(initialized.version);
+        let driver_version = match nvml.as_ref().and_then(NvmlReader::driver_version) {
             Some(driver) => format!("{driver} (CUDA {cuda})"),
             None => format!("CUDA {cuda}"),
         };
         CudaDriver {
-            api: booted.api,
-            meter,
-            found: booted.found,
-            version: booted.version,
+            api: initialized.api,
+            nvml,
+            found: initialized.found,
+            version: initialized.version,
             cards,
-            seats: devices.into_iter().map(seat).collect(),
+            cuda_cards: devices.into_iter().map(cuda_card).collect(),
             cubins,
             blas,
             driver_version,
@@ -140,27 +141,27 @@ impl CudaDriver {
         }
     }
 
-    fn seat(&self, card: usize) -> Result<&Seat, DeviceError> {
-        self.seats.get(card).ok_or(DeviceError::NoSuchCard { index: card, found: self.seats.len() })
+    fn cuda_card(&self, card: usize) -> Result<&CudaCard, DeviceError> {
+        self.cuda_cards.get(card).ok_or(DeviceError::NoSuchCard { index: card, found: self.cuda_cards.len() })
     }
 
     fn device(&self, card: usize) -> Result<i32, DeviceError> {
-        self.seat(card)?.device.ok_or_else(|| {
+        self.cuda_card(card)?.device.ok_or_else(|| {
             let Card { uuid, hidden_by, .. } = self.cards[card].clone();
             DeviceError::Hidden { index: card, uuid, by: hidden_by.unwrap_or_default() }
         })
     }
 
     fn opened(&self, card: usize, during: &'static str) -> Result<OpenCard, DeviceError> {
-        let open = *self.seat(card)?.open.read().unwrap_or_else(PoisonError::into_inner);
+        let open = *self.cuda_card(card)?.open.read().unwrap_or_else(PoisonError::into_inner);
         open.ok_or_else(|| DeviceError::Failed { card, during, what: "the card is not open".to_string() })
     }
 
-    /// Makes the card's context this thread's current one, unless it is already.
+    /// Makes the card's context current on this thread, unless it already is.
     fn enter(&self, card: usize, during: &'static str) -> Result<OpenCard, DeviceError> {
         let open = self.opened(card, during)?;
         if CURRENT.get() != open.opening {
-            // SAFETY: the context is kept until `close`, which takes it out of `open` first.
+            // SAFETY: the context is retained until `close`, which takes it out of `open` first.
             self.check(card, during, unsafe { (self.api.cuCtxSetCurrent)(open.context) })?;
             CURRENT.set(open.opening);
         }
@@ -168,7 +169,7 @@ impl CudaDriver {
     }
 
     fn leave(&self) {
-        // SAFETY: no context is always a valid choice.
+        // SAFETY: a null context is always valid.
         unsafe { (self.api.cuCtxSetCurrent)(0) };
         CURRENT.set(0);
     }
@@ -183,7 +184,7 @@ impl CudaDriver {
         }
     }
 
-    /// [`check`](Self::check) for a call that wanted `asked` bytes of the card, whose context is current.
+    /// [`check`](Self::check) for an allocation of `asked` bytes on the card whose context is current.
     fn check_memory(&self, card: usize, during: &'static str, code: Code, asked: u64) -> Result<(), DeviceError> {
         if code == api::OUT_OF_MEMORY {
             let (free, total) = self.memory(card, during)?;
@@ -200,15 +201,15 @@ impl CudaDriver {
         Ok((free as u64, total as u64))
     }
 
-    /// A reading without the management library. CUDA tells only inside a context, so a closed card is opened for
-    /// the moment; what the context itself costs is then missing from `free_bytes`, which errs to the safe side.
+    /// A reading without NVML. CUDA reports memory only inside a context, so a closed card is opened temporarily. Then
+    /// `free_bytes` does not include the context's own memory, which errs on the safe side.
     fn read_inside(&self, card: usize) -> Result<CardReading, DeviceError> {
         let during = "reading the card";
         let device = self.device(card)?;
         let was_open = self.enter(card, during).is_ok();
         if !was_open {
             let mut context = 0;
-            // SAFETY: one handle is written; given back below.
+            // SAFETY: one handle is written; released below.
             self.check(card, during, unsafe { (self.api.cuDevicePrimaryCtxRetain)(&raw mut context, device) })?;
             CURRENT.set(0);
             // SAFETY: the context was retained in the line before.
@@ -226,7 +227,7 @@ impl CudaDriver {
     fn open_card(&self, card: usize) -> Result<(), DeviceError> {
         let during = "opening the card";
         let device = self.device(card)?;
-        let mut place = self.seat(card)?.open.write().unwrap_or_else(PoisonError::into_inner);
+        let mut place = self.cuda_card(card)?.open.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = &mut *place {
             open.users += 1;
             return Ok(());
@@ -249,76 +250,76 @@ impl CudaDriver {
         Ok(())
     }
 
-    /// Why a card could not be opened although nothing is wrong with it.
+    /// The error for a card that could not be opened although it works.
     fn no_context(&self, card: usize, code: Code) -> DeviceError {
         let mut what = status::describe(&self.api, code);
         if code == api::DEVICE_UNAVAILABLE {
-            what += "; another process may hold the card exclusively";
-        } else if let Some(reading) = self.meter.as_ref().and_then(|meter| meter.read(card).ok()) {
+            what += "; another process may use the card exclusively";
+        } else if let Some(reading) = self.nvml.as_ref().and_then(|nvml| nvml.read(card).ok()) {
             let (free, total) = (show(reading.free_bytes), show(reading.total_bytes));
-            what += &format!("; a context takes some 500 MB, and {free} of {total} are free");
+            what += &format!("; a context takes about 500 MB, and {free} of {total} are free");
         }
         DeviceError::Failed { card, during: "opening the card", what }
     }
 
-    /// Undoes one opening; with the last, waits for the card's work and undoes the rest in reverse. Failures are
-    /// left alone: a card that was lost answers nothing but errors, and nobody could do anything about them.
+    /// Undoes one opening. With the last one, waits for the card's work and releases everything in reverse order. Errors
+    /// are ignored: every call on a lost card fails, and nothing can be done about it.
     fn close_card(&self, card: usize) {
-        let Some(seat) = self.seats.get(card) else { return };
-        // Held to the end: whoever opens the card meanwhile waits, and finds it closed.
-        let mut place = seat.open.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(cuda_card) = self.cuda_cards.get(card) else { return };
+        // Locked to the end: a thread that opens the card meanwhile waits, and finds it closed.
+        let mut place = cuda_card.open.write().unwrap_or_else(PoisonError::into_inner);
         match &mut *place {
             Some(open) if open.users > 1 => open.users -= 1,
             _ => {
-                if let (Some(open), Some(device)) = (place.take(), seat.device) {
-                    self.shut_down(seat, open, device);
+                if let (Some(open), Some(device)) = (place.take(), cuda_card.device) {
+                    self.shut_down(cuda_card, open, device);
                 }
             }
         }
     }
 
-    fn shut_down(&self, seat: &Seat, open: OpenCard, device: i32) {
-        let alone = GATE.alone(device);
-        // SAFETY: the context is still retained, and nobody can enter it any more; the stream is ours.
+    fn shut_down(&self, cuda_card: &CudaCard, open: OpenCard, device: i32) {
+        let no_captures = CAPTURE_LOCK.exclude_captures(device);
+        // SAFETY: the context is still retained, and no thread can enter it any more; the stream is ours.
         unsafe {
             (self.api.cuCtxSetCurrent)(open.context);
             (self.api.cuCtxSynchronize)();
-            (self.api.cuStreamDestroy_v2)(open.service);
+            (self.api.cuStreamDestroy_v2)(open.service_stream);
         }
-        drop(alone);
-        seat.clock.stop(&self.api);
-        seat.gemms.close(&self.blas);
-        seat.modules.unload(&self.api);
+        drop(no_captures);
+        cuda_card.clock.stop(&self.api);
+        cuda_card.gemms.close(&self.blas);
+        cuda_card.modules.unload(&self.api);
         self.leave();
         // SAFETY: retained once by `open_card`, which this undoes.
         unsafe { (self.api.cuDevicePrimaryCtxRelease_v2)(device) };
     }
 
-    /// The parts of opening that need the context to be current.
+    /// The part of opening that needs a current context.
     fn enter_new(&self, card: usize, context: Handle) -> Result<OpenCard, DeviceError> {
         let during = "opening the card";
         CURRENT.set(0);
         // SAFETY: the caller has just retained the context.
         self.check(card, during, unsafe { (self.api.cuCtxSetCurrent)(context) })?;
-        let (mut least_priority, mut greatest_priority, mut service) = (0, 0, 0);
+        let (mut least_priority, mut greatest_priority, mut service_stream) = (0, 0, 0);
         // SAFETY: two ints are written.
         let code =
             unsafe { (self.api.cuCtxGetStreamPriorityRange)(&raw mut least_priority, &raw mut greatest_priority) };
         self.check(card, during, code)?;
         // SAFETY: one handle is written.
         let code = unsafe {
-            (self.api.cuStreamCreateWithPriority)(&raw mut service, api::STREAM_NON_BLOCKING, least_priority)
+            (self.api.cuStreamCreateWithPriority)(&raw mut service_stream, api::STREAM_NON_BLOCKING, least_priority)
         };
         self.check(card, during, code)?;
         let opening = OPENINGS.fetch_add(1, Ordering::Relaxed);
         CURRENT.set(opening);
-        Ok(OpenCard { users: 1, context, opening, service, least_priority, greatest_priority })
+        Ok(OpenCard { users: 1, context, opening, service_stream, least_priority, greatest_priority })
     }
 }
 
 impl Drop for CudaDriver {
     fn drop(&mut self) {
-        for card in 0..self.seats.len() {
+        for card in 0..self.cuda_cards.len() {
             while self.opened(card, "closing the card").is_ok() {
                 self.close_card(card);
             }

@@ -1,5 +1,5 @@
-//! Kernels on a card: sources become machine code (from the disk, or compiled), machine code becomes a module,
-//! and a module stays until its card is closed.
+//! Kernels on a card: a source becomes a cubin (from the cache, or compiled), and a cubin a module, which stays loaded
+//! until its card is closed.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
@@ -12,13 +12,13 @@ use crate::error::DeviceError;
 use crate::kernel::Source;
 use crate::library::{LibraryError, Search};
 
-/// Dynamic shared memory every kernel may have without being asked for.
+/// Dynamic shared memory that every kernel may use without setting an attribute.
 const SHARED_FOR_ALL: u32 = 48 << 10;
 
 /// `CUDA_ERROR_NOT_FOUND`.
 const NOT_FOUND: Code = 500;
 
-/// Where machine code comes from. The compiler is opened when it is first needed.
+/// Gets cubins from the cache or from the compiler, which is opened when it is first needed.
 pub(crate) struct Cubins {
     search: Search,
     cache: CubinCache,
@@ -30,7 +30,7 @@ impl Cubins {
         Cubins { search: search.clone(), cache: CubinCache::from_env(), compiler: Mutex::new(None) }
     }
 
-    /// The compiler that suits a driver of this version.
+    /// The compiler for a driver of this version.
     pub(crate) fn compiler(&self, driver: i32) -> Result<Arc<Compiler>, LibraryError> {
         let mut place = self.compiler.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(compiler) = &*place {
@@ -41,7 +41,7 @@ impl Cubins {
         Ok(compiler)
     }
 
-    /// Machine code of `source` for `arch`.
+    /// The cubin of `source` for `arch`.
     pub(crate) fn get(
         &self,
         source: &Source,
@@ -66,20 +66,20 @@ impl Cubins {
 /// The modules loaded on one card.
 #[derive(Default)]
 pub(crate) struct Modules {
-    loaded: Mutex<LoadedKernel>,
+    loaded: Mutex<LoadedModules>,
 }
 
 #[derive(Default)]
-struct LoadedKernel {
-    /// By their text: a source may be in the program twice, and generated ones come out equal.
+struct LoadedModules {
+    /// By file name and text: two sources may be equal, and generated ones often are.
     modules: HashMap<(&'static str, &'static str), Handle>,
-    /// The most dynamic shared memory each kernel was allowed so far.
+    /// The maximum dynamic shared memory that was set for each kernel.
     shared: HashMap<Handle, u32>,
 }
 
 impl Modules {
-    /// The module of `source`, loaded now from `cubin` if it was not before. `check` judges the driver's answer to
-    /// a load of that many bytes.
+    /// The module of `source`; loads it from `cubin` if needed. `check` checks the driver's result for a load of that many
+    /// bytes.
     pub(crate) fn get(
         &self,
         api: &DriverApi,
@@ -87,7 +87,7 @@ impl Modules {
         cubin: impl FnOnce() -> Result<Vec<u8>, DeviceError>,
         check: impl FnOnce(Code, u64) -> Result<(), DeviceError>,
     ) -> Result<Handle, DeviceError> {
-        // Held while compiling: a second thread that wants the same source waits instead of compiling it too.
+        // Locked while compiling: a second thread that needs the same source waits instead of compiling it too.
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let key = key(source);
         if let Some(&module) = loaded.modules.get(&key) {
@@ -95,7 +95,7 @@ impl Modules {
         }
         let cubin = cubin()?;
         let mut module = 0;
-        // SAFETY: a whole CUBIN, straight from the compiler or checked by its cache; the driver copies it.
+        // SAFETY: an intact cubin, from the compiler or verified by the cache; the driver copies it.
         let code = unsafe { (api.cuModuleLoadData)(&raw mut module, cubin.as_ptr().cast()) };
         check(code, cubin.len() as u64)?;
         loaded.modules.insert(key, module);
@@ -109,7 +109,7 @@ impl Modules {
         sources.iter().copied().filter(|source| seen.insert(key(source))).collect()
     }
 
-    /// Raises what `function` may have of dynamic shared memory. The answer, where the driver had to be asked.
+    /// Raises the maximum dynamic shared memory of `function`. Returns the driver's result if it was called.
     pub(crate) fn allow_shared(&self, api: &DriverApi, function: Handle, bytes: u32) -> Option<Code> {
         if bytes <= SHARED_FOR_ALL {
             return None;
@@ -131,7 +131,7 @@ impl Modules {
     pub(crate) fn unload(&self, api: &DriverApi) {
         let loaded = std::mem::take(&mut *self.loaded.lock().unwrap_or_else(PoisonError::into_inner));
         for module in loaded.modules.into_values() {
-            // SAFETY: loaded by `get`, unloaded once, and nothing runs any more.
+            // SAFETY: loaded by `get`, unloaded once, and no work runs any more.
             unsafe { (api.cuModuleUnload)(module) };
         }
     }

@@ -1,5 +1,5 @@
-//! Readings from NVIDIA's management library: cards in the order `nvidia-smi` shows them, who holds their memory,
-//! and what this process holds. Nothing is opened on a card.
+//! Readings from NVML, NVIDIA's management library: cards in the order of `nvidia-smi`, and memory per process. No context
+//! is opened on a card.
 
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
@@ -10,24 +10,24 @@ use crate::card::{Card, CardProcess, CardReading};
 use crate::error::DeviceError;
 use crate::library::{FoundLibrary, LibraryError, Search, Wanted};
 
-/// Functions without which the wrapper would not work, or would panic when it is dropped.
+/// Functions that the wrapper needs; without some of them it would panic when it is dropped.
 const NEEDED: [&str; 4] = ["nvmlInit_v2", "nvmlShutdown", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2"];
 
-/// The management library, started.
+/// NVML, initialised.
 pub(crate) struct NvmlReader {
     nvml: Nvml,
     pub(crate) found: FoundLibrary,
 }
 
-/// What the driver says of one process on one card.
+/// Memory of one process on one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
-    /// It holds this much.
+pub(crate) enum ProcessMemory {
+    /// It uses this much.
     Bytes(u64),
-    /// It is there, but how much it holds is not told.
-    Untold,
-    /// It is not in the list: it holds nothing, or is known there under a number of another namespace.
-    Unlisted,
+    /// It is listed, but its memory is not reported.
+    Unavailable,
+    /// It is not listed: it uses no memory, or is listed under the process id of another namespace.
+    NotListed,
 }
 
 impl NvmlReader {
@@ -35,7 +35,7 @@ impl NvmlReader {
         let opened = search.open(&Wanted {
             names: vec!["libnvidia-ml.so.1".to_string()],
             probe: "nvmlInit_v2",
-            install: "install the NVIDIA driver, which brings it",
+            install: "install the NVIDIA driver, which includes it",
         })?;
         if let Some(symbol) = NEEDED.into_iter().find(|symbol| !opened.has(symbol)) {
             let (library, path) = (opened.found.name, opened.found.path);
@@ -47,12 +47,12 @@ impl NvmlReader {
         Ok(NvmlReader { nvml, found: FoundLibrary { version, ..opened.found } })
     }
 
-    /// The driver's own version, e.g. `580.159.04`.
+    /// The driver's version, e.g. `580.159.04`.
     pub(crate) fn driver_version(&self) -> Option<String> {
         self.found.version.clone()
     }
 
-    /// Every card. One that cannot be read keeps its place, so that the others keep their numbers.
+    /// Every card. A card that cannot be read stays in the list, so that the others keep their indices.
     pub(crate) fn cards(&self) -> Result<Vec<Card>, NvmlError> {
         let count = self.nvml.device_count()? as usize;
         Ok((0..count).map(|index| self.card(index).unwrap_or_else(|error| unreadable(index, &error))).collect())
@@ -65,18 +65,18 @@ impl NvmlReader {
         Ok(CardReading {
             free_bytes: memory.free,
             total_bytes: memory.total,
-            holders: holders(&device),
+            holders: processes(&device),
             busy_percent: device.utilization_rates().ok().map(|rates| rates.gpu),
             power_watts: device.power_usage().ok().map(|milliwatts| milliwatts as f32 / 1000.0),
         })
     }
 
-    pub(crate) fn held_by(&self, card: usize, pid: u32) -> Result<Held, DeviceError> {
-        let fail = |error| failure(card, "reading what the process holds", &error);
+    pub(crate) fn process_memory(&self, card: usize, pid: u32) -> Result<ProcessMemory, DeviceError> {
+        let fail = |error| failure(card, "reading the memory of the process", &error);
         let device = self.nvml.device_by_index(card as u32).map_err(fail)?;
         match device.running_compute_processes() {
-            Ok(processes) => Ok(held_in(&processes, pid)),
-            Err(NvmlError::NotSupported | NvmlError::NoPermission) => Ok(Held::Untold),
+            Ok(processes) => Ok(memory_of(&processes, pid)),
+            Err(NvmlError::NotSupported | NvmlError::NoPermission) => Ok(ProcessMemory::Unavailable),
             Err(error) => Err(fail(error)),
         }
     }
@@ -108,7 +108,7 @@ fn unreadable(index: usize, error: &NvmlError) -> Card {
     }
 }
 
-fn holders(device: &Device<'_>) -> Vec<CardProcess> {
+fn processes(device: &Device<'_>) -> Vec<CardProcess> {
     let compute = device.running_compute_processes().unwrap_or_default();
     let graphics = device.running_graphics_processes().unwrap_or_default();
     merge(compute.into_iter().chain(graphics), |pid| {
@@ -117,25 +117,25 @@ fn holders(device: &Device<'_>) -> Vec<CardProcess> {
     })
 }
 
-/// One holder per process, the largest first: a process that computes and draws is in both lists with one figure.
+/// One entry per process, the largest first: a process that computes and draws is in both lists with the same number.
 fn merge(processes: impl Iterator<Item = ProcessInfo>, name_of: impl Fn(u32) -> Option<String>) -> Vec<CardProcess> {
-    let mut holders: Vec<CardProcess> = Vec::new();
+    let mut merged: Vec<CardProcess> = Vec::new();
     for process in processes {
         let UsedGpuMemory::Used(bytes) = process.used_gpu_memory else { continue };
-        match holders.iter_mut().find(|holder| holder.pid == process.pid) {
+        match merged.iter_mut().find(|known| known.pid == process.pid) {
             Some(known) => known.bytes = known.bytes.max(bytes),
-            None => holders.push(CardProcess { pid: process.pid, name: name_of(process.pid), bytes }),
+            None => merged.push(CardProcess { pid: process.pid, name: name_of(process.pid), bytes }),
         }
     }
-    holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
-    holders
+    merged.sort_by_key(|process| std::cmp::Reverse(process.bytes));
+    merged
 }
 
-fn held_in(processes: &[ProcessInfo], pid: u32) -> Held {
+fn memory_of(processes: &[ProcessInfo], pid: u32) -> ProcessMemory {
     match processes.iter().find(|process| process.pid == pid).map(|process| &process.used_gpu_memory) {
-        Some(UsedGpuMemory::Used(bytes)) => Held::Bytes(*bytes),
-        Some(UsedGpuMemory::Unavailable) => Held::Untold,
-        None => Held::Unlisted,
+        Some(UsedGpuMemory::Used(bytes)) => ProcessMemory::Bytes(*bytes),
+        Some(UsedGpuMemory::Unavailable) => ProcessMemory::Unavailable,
+        None => ProcessMemory::NotListed,
     }
 }
 
@@ -157,9 +157,9 @@ mod tests {
     #[test]
     fn a_process_that_computes_and_draws_is_counted_once() {
         let list = [(7, 100), (9, 300), (7, 100)].map(|(pid, bytes)| process(pid, UsedGpuMemory::Used(bytes)));
-        let holders = merge(list.into_iter(), |pid| (pid == 9).then(|| "python3".to_string()));
+        let merged = merge(list.into_iter(), |pid| (pid == 9).then(|| "python3".to_string()));
         assert_eq!(
-            holders,
+            merged,
             [
                 CardProcess { pid: 9, name: Some("python3".into()), bytes: 300 },
                 CardProcess { pid: 7, name: None, bytes: 100 }
@@ -168,8 +168,11 @@ mod tests {
     }
 
     #[test]
-    fn an_untold_figure_is_not_zero() {
+    fn an_unavailable_number_is_not_zero() {
         let list = [process(7, UsedGpuMemory::Unavailable), process(9, UsedGpuMemory::Used(5))];
-        assert_eq!([7, 8, 9].map(|pid| held_in(&list, pid)), [Held::Untold, Held::Unlisted, Held::Bytes(5)]);
+        assert_eq!(
+            [7, 8, 9].map(|pid| memory_of(&list, pid)),
+            [ProcessMemory::Unavailable, ProcessMemory::NotListed, ProcessMemory::Bytes(5)]
+        );
     }
 }

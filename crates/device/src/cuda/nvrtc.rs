@@ -1,7 +1,7 @@
-//! Compiling kernels with NVRTC, to machine code for one exact architecture. Needs no GPU.
+//! Compiles kernels with NVRTC, to a cubin for one architecture. Needs no GPU.
 //!
-//! A source comes in as text and goes out as a CUBIN the driver loads as it is: no second compilation at load
-//! time, and a register spill is seen where the kernel is written instead of on someone's card.
+//! The driver loads a cubin as it is. So there is no second compilation at load time, and a register spill is found where
+//! the kernel is written, not on a user's card.
 
 use std::ffi::{CStr, CString, c_char};
 use std::path::Path;
@@ -11,21 +11,21 @@ use crate::error::DeviceError;
 use crate::kernel::Source;
 use crate::library::{self, FoundLibrary, LibraryError, Search, Wanted};
 
-/// Put before every source.
+/// Prepended to every source.
 const PRELUDE: &str = include_str!("prelude.cuh");
 
-/// Options every source is compiled with, besides its architecture. The assembler reports what each kernel uses.
+/// Compiler options besides the architecture. ptxas reports the resources of each kernel.
 pub(crate) const OPTIONS: &[&str] = &["--std=c++17", "-default-device", "--ptxas-options=-v"];
 
-/// The newest CUDA we know a name for, where no driver says what it can load.
+/// The newest major version to look for if there is no driver.
 const NEWEST_MAJOR: u32 = 13;
-/// The oldest CUDA whose machine code we ask for.
+/// The oldest supported major version.
 const OLDEST_MAJOR: u32 = 12;
 
-/// `NVRTC_ERROR_COMPILATION`: the source is at fault, and the log says where.
+/// `NVRTC_ERROR_COMPILATION`: an error in the source; the log says where.
 const BAD_SOURCE: Code = 6;
 
-/// NVRTC, found and opened.
+/// NVRTC, opened.
 pub struct Compiler {
     api: NvrtcApi,
     found: FoundLibrary,
@@ -42,39 +42,39 @@ impl std::fmt::Debug for Compiler {
 /// A source compiled for one architecture.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// Machine code, as the driver loads it.
+    /// The cubin.
     pub cubin: Vec<u8>,
-    /// What the compiler and the assembler said: warnings, and what each kernel uses.
+    /// The log of the compiler and of ptxas: warnings, and the resources of each kernel.
     pub log: String,
 }
 
-/// What one kernel of a source uses, as the assembler reports it.
+/// The resources of one kernel, as ptxas reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resources {
     /// The kernel.
     pub kernel: String,
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Bytes of a thread's stack: arrays indexed at run time end up there.
+    /// Stack frame per thread: arrays that are indexed at run time are stored there.
     pub stack_bytes: u32,
-    /// Bytes written to memory because registers ran out.
+    /// Register spill stores.
     pub spill_store_bytes: u32,
-    /// Bytes read back.
+    /// Register spill loads.
     pub spill_load_bytes: u32,
 }
 
 impl Resources {
-    /// Whether everything stayed in registers.
+    /// Whether there are no spills and no stack frame.
     pub fn in_registers(&self) -> bool {
         self.stack_bytes == 0 && self.spill_store_bytes == 0 && self.spill_load_bytes == 0
     }
 }
 
-/// Every architecture kernels must compile for: one of each kind of card since bf16.
+/// The architectures that every kernel must compile for: one per generation of cards since bf16.
 pub const ARCHITECTURES: [&str; 5] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_120"];
 
-/// What is wrong with `sources` on any of [`ARCHITECTURES`]: what does not compile, and what does not stay in
-/// registers. Empty when nothing is.
+/// The problems of `sources` on any of [`ARCHITECTURES`]: compile errors, spills and stack frames. Empty if there are
+/// none.
 pub fn complaints(compiler: &Compiler, sources: &[&Source]) -> Vec<String> {
     let pairs = sources.iter().flat_map(|source| ARCHITECTURES.map(|arch| (*source, arch)));
     pairs.flat_map(|(source, arch)| complaints_on(compiler, source, arch)).collect()
@@ -87,34 +87,34 @@ fn complaints_on(compiler: &Compiler, source: &Source, arch: &str) -> Vec<String
     };
     let written = source.text.matches("__global__").count();
     let unreported = (kernels.len() < written)
-        .then(|| format!("{} on {arch}: {} of {written} kernels were reported", source.file, kernels.len()));
+        .then(|| format!("{} on {arch}: ptxas reported {} of {written} kernels", source.file, kernels.len()));
     let spilling = kernels.iter().filter(|kernel| !kernel.in_registers());
     spilling.map(|kernel| format!("{} on {arch}: {kernel:?}", source.file)).chain(unreported).collect()
 }
 
 impl Compiled {
-    /// What each kernel uses, in the order they were assembled.
+    /// The resources of each kernel, in the order of the log.
     pub fn resources(&self) -> Vec<Resources> {
         resources(&self.log)
     }
 }
 
 impl Compiler {
-    /// Finds and opens the newest NVRTC that the driver can follow: machine code of a newer major version than the
-    /// driver's does not load. Without a driver (`None`), the newest there is.
+    /// Finds and opens the newest NVRTC that the driver supports: cubins of a newer major version than the driver's do not
+    /// load. Without a driver (`None`), opens the newest.
     pub fn open(driver_major: Option<u32>) -> Result<Compiler, LibraryError> {
         Compiler::open_in(&Search::from_env(), driver_major)
     }
 
-    /// The same, looking only where `search` says.
+    /// The same with the given search.
     pub fn open_in(search: &Search, driver_major: Option<u32>) -> Result<Compiler, LibraryError> {
         let opened = search.open(&wanted(driver_major))?;
         let api = NvrtcApi::load(&opened)?;
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: both places are valid for a write of an int.
+        // SAFETY: two ints are written.
         let code = unsafe { (api.nvrtcVersion)(&raw mut major, &raw mut minor) };
         if code != 0 {
-            return Err(opened.broken(format!("nvrtcVersion answered {code}")));
+            return Err(opened.broken(format!("nvrtcVersion returned {code}")));
         }
         let version = format!("{major}.{minor}");
         open_builtins(&opened.found.path, &version)?;
@@ -123,7 +123,7 @@ impl Compiler {
         Ok(Compiler { api, found, version, archs })
     }
 
-    /// Where it was found.
+    /// The library that was opened.
     pub fn found(&self) -> &FoundLibrary {
         &self.found
     }
@@ -135,7 +135,7 @@ impl Compiler {
 
     /// Compiles `source` for `arch` (e.g. `sm_90`).
     ///
-    /// A source that is wrong is [`DeviceError::Compile`], with file and line in the log; an architecture newer
+    /// An error in the source is [`DeviceError::Compile`], with file and line in the log; an architecture that is newer
     /// than the compiler is [`LibraryError::TooOld`].
     pub fn compile(&self, source: &Source, arch: &str) -> Result<Compiled, DeviceError> {
         self.knows(arch)?;
@@ -168,7 +168,7 @@ impl Compiler {
     }
 
     fn broken(&self, code: Code, log: &str) -> LibraryError {
-        // SAFETY: NVRTC gives a static text for every number, and we only read it when it is not null.
+        // SAFETY: NVRTC returns a static string or null, which is checked.
         let text = unsafe {
             let text = (self.api.nvrtcGetErrorString)(code);
             if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }
@@ -177,12 +177,12 @@ impl Compiler {
     }
 }
 
-/// The text that is compiled: what a cache must key on. Lines are numbered per file, for messages.
+/// The complete text that is compiled, which is part of the cache key. Lines are numbered per file, for messages.
 pub(crate) fn whole_text(source: &Source) -> String {
     format!("#line 1 \"prelude.cuh\"\n{PRELUDE}\n#line 1 \"{}\"\n{}", source.file, source.text)
 }
 
-/// Reads what each kernel uses from a log written with `--ptxas-options=-v`.
+/// Parses the resources of each kernel from a log written with `--ptxas-options=-v`.
 pub(crate) fn resources(log: &str) -> Vec<Resources> {
     let mut kernels: Vec<Resources> = Vec::new();
     for line in log.lines() {
@@ -209,8 +209,8 @@ fn wanted(driver_major: Option<u32>) -> Wanted {
     }
 }
 
-/// NVRTC opens its second library by bare name while it compiles, and finds nothing when both lie in a wheel.
-/// A library already in the process under that name is what it then gets, so we open the one beside it first.
+/// NVRTC opens its builtins library by file name when it compiles, and does not find it if both are in a Python wheel. We
+/// open the one next to it first: the loader then returns the library that is already open under that name.
 fn open_builtins(nvrtc: &Path, version: &str) -> Result<(), LibraryError> {
     let name = format!("libnvrtc-builtins.so.{version}");
     let real = nvrtc.canonicalize().unwrap_or_else(|_| nvrtc.to_path_buf());
@@ -232,7 +232,7 @@ fn supported_archs(api: &NvrtcApi) -> Vec<i32> {
     if filled { archs } else { Vec::new() }
 }
 
-/// A program in the compiler, destroyed with this.
+/// An NVRTC program; destroyed on drop.
 struct Program<'a> {
     compiler: &'a Compiler,
     handle: Handle,
@@ -279,7 +279,7 @@ impl<'a> Program<'a> {
         // SAFETY: the program is alive, and one size is written.
         self.compiler.check(unsafe { size(self.handle, &raw mut bytes) })?;
         let mut buffer = vec![0u8; bytes];
-        // SAFETY: exactly the number of bytes asked for above is written.
+        // SAFETY: exactly as many bytes as reported above are written.
         self.compiler.check(unsafe { get(self.handle, buffer.as_mut_ptr().cast()) })?;
         Ok(buffer)
     }
@@ -287,7 +287,7 @@ impl<'a> Program<'a> {
 
 impl Drop for Program<'_> {
     fn drop(&mut self) {
-        // SAFETY: the program was made by this compiler and is destroyed once.
+        // SAFETY: the program was created by this compiler and is destroyed once.
         unsafe { (self.compiler.api.nvrtcDestroyProgram)(&raw mut self.handle) };
     }
 }
@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_compiler_the_driver_can_follow_is_preferred() {
+    fn the_newest_compiler_that_the_driver_supports_is_preferred() {
         let check = |driver, expected: &[&str]| assert_eq!(wanted(driver).names, expected);
         check(None, &["libnvrtc.so.13", "libnvrtc.so.12"]);
         check(Some(12), &["libnvrtc.so.12"]);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kernels_use_is_read_from_the_log() {
+    fn resources_are_parsed_from_the_log() {
         let log = "mel.cu(3): warning #177-D: variable was declared but never referenced\n\
             ptxas info    : 0 bytes gmem\n\
             ptxas info    : Compiling entry function 'fast' for 'sm_90'\n\
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_counted_from_the_source_of_their_own_file() {
+    fn lines_are_numbered_per_file() {
         let text = whole_text(&Source { file: "mel.cu", text: "first\n" });
         assert!(text.starts_with("#line 1 \"prelude.cuh\"\n") && text.ends_with("\n#line 1 \"mel.cu\"\nfirst\n"));
     }

@@ -1,11 +1,11 @@
-//! What the driver's numbers mean to us.
+//! The meaning of the driver's error codes.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
 
 use super::api::{Code, DEVICE_UNAVAILABLE, DriverApi};
 
-/// Whether nothing on the card can be used after this answer: the context is dead, whatever is called next.
+/// Whether the context is unusable after this error, so that every later call fails.
 pub(crate) fn is_loss(code: Code) -> bool {
     // In order: uncorrectable memory and link errors and their contained forms; faults of a kernel (illegal
     // address, time-out, destroyed context, assertion, stack, instruction, alignment, address space, program
@@ -13,7 +13,7 @@ pub(crate) fn is_loss(code: Code) -> bool {
     matches!(code, DEVICE_UNAVAILABLE | 214 | 220 | 226 | 227 | 700 | 702 | 709 | 710 | 714..=719 | 721)
 }
 
-/// The driver's name, number and sentence for `code`.
+/// The driver's name, number and message for `code`.
 pub(crate) fn describe(api: &DriverApi, code: Code) -> String {
     let name = text(api.cuGetErrorName, code);
     match (name, text(api.cuGetErrorString, code)) {
@@ -23,14 +23,14 @@ pub(crate) fn describe(api: &DriverApi, code: Code) -> String {
     }
 }
 
-/// What to do about the answers `cuInit` is known to give on machines that need repair.
+/// What to do about the errors that `cuInit` is known to return.
 pub(crate) fn init_hint(code: Code) -> &'static str {
     match code {
-        34 => "this is a link-time stand-in, not a driver",
-        304 => "the operating system refused: are the device nodes (/dev/nvidia*) open to this user?",
+        34 => "this is a link-time stub, not a driver",
+        304 => "the operating system refused: can this user access the device nodes (/dev/nvidia*)?",
         802 => "the system is not ready: on NVSwitch machines the fabric manager must run",
-        803 => "the library and the kernel driver are of different versions: reboot, or reinstall the driver",
-        804 => "a compatibility library is in front of the driver's own, and this card does not support it",
+        803 => "the library and the kernel driver have different versions: reboot, or reinstall the driver",
+        804 => "a CUDA compatibility library is found before the driver's own, and this card does not support it",
         999 => "often the module nvidia-uvm is not loaded, or the machine was suspended: try nvidia-smi, or reboot",
         _ => "try nvidia-smi",
     }

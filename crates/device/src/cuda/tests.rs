@@ -1,6 +1,6 @@
-//! The calls we make, in their order, against a driver that writes them down.
+//! The driver calls we make, in order, against a fake driver that logs them.
 
-use super::fake::{answer, calls, driver, elapse};
+use super::fake::{calls, driver, elapse, inject_result};
 use super::work::MAX_ARGS;
 use super::*;
 use crate::bytes::MIB;
@@ -11,7 +11,7 @@ use crate::kernel::{DType, Grid, Kernel, Source};
 static SOURCE: Source = Source { file: "fake.cu", text: "" };
 static KERNEL: Kernel = Kernel { name: "work", source: &SOURCE, params: &[], host: &|_| {} };
 
-/// A driver with the first `cards` open, and nothing noted yet.
+/// A driver with the first `cards` cards open, and an empty log.
 fn opened(cards: usize) -> CudaDriver {
     let driver = driver();
     for card in 0..cards {
@@ -21,13 +21,13 @@ fn opened(cards: usize) -> CudaDriver {
     driver
 }
 
-/// Calls other than the choice of a context.
+/// Calls other than `cuCtxSetCurrent`.
 fn work() -> Vec<String> {
     calls().into_iter().filter(|call| !call.starts_with("cuCtxSetCurrent")).collect()
 }
 
 #[test]
-fn cards_are_numbered_along_the_bus_and_opened_by_their_own_handle() {
+fn cards_are_numbered_in_bus_order_and_opened_by_their_cuda_handle() {
     let driver = driver();
     assert_eq!(driver.cards()[0].uuid, "GPU-1");
     driver.open(0).unwrap();
@@ -38,12 +38,12 @@ fn cards_are_numbered_along_the_bus_and_opened_by_their_own_handle() {
 }
 
 #[test]
-fn a_capped_reservation_is_one_piece_of_a_pool_of_that_size() {
+fn a_capped_reservation_is_all_of_a_pool_of_that_size() {
     let driver = opened(1);
     let held = driver.reserve(0, 64 * MIB, true).unwrap();
     assert_eq!((held.base.raw, held.bytes, held.pool), (0x1000, 64 * MIB, 50));
     let expected = [
-        "cuMemPoolCreate Location { kind: 1, ordinal: 1 } 67108864",
+        "cuMemPoolCreate MemLocation { kind: 1, ordinal: 1 } 67108864",
         "cuMemAllocFromPoolAsync 67108864 50 10",
         "cuStreamSynchronize 10",
     ];
@@ -54,9 +54,9 @@ fn a_capped_reservation_is_one_piece_of_a_pool_of_that_size() {
 }
 
 #[test]
-fn a_reservation_the_card_refuses_leaves_no_pool() {
+fn a_refused_reservation_leaves_no_pool() {
     let driver = opened(1);
-    answer("cuMemAllocFromPoolAsync", api::OUT_OF_MEMORY);
+    inject_result("cuMemAllocFromPoolAsync", api::OUT_OF_MEMORY);
     let error = driver.reserve(0, 64 * MIB, true).unwrap_err();
     let DeviceError::OutOfMemory { card: 0, asked, free, total } = error else { panic!("{error}") };
     assert_eq!((asked, free, total), (64 * MIB, 7 * MIB, 24 << 30));
@@ -65,23 +65,23 @@ fn a_reservation_the_card_refuses_leaves_no_pool() {
 
 #[test]
 #[should_panic(expected = "rounded up")]
-fn a_cap_that_the_driver_would_round_up_is_our_mistake() {
+fn a_cap_that_the_driver_would_round_up_panics() {
     let _ = opened(1).reserve(0, 33 * MIB, true);
 }
 
 #[test]
-fn the_pool_itself_is_asked_for_one_byte_more() {
+fn the_pool_is_asked_for_one_byte_more() {
     let driver = opened(1);
     let held = driver.reserve(0, 32 * MIB, true).unwrap();
     assert!(!driver.pool_refuses_more(&held).unwrap());
-    assert!(calls().contains(&"cuMemFreeAsync 0x1000 10".to_string()), "what was given is given back");
-    answer("cuMemAllocFromPoolAsync", api::OUT_OF_MEMORY);
+    assert!(calls().contains(&"cuMemFreeAsync 0x1000 10".to_string()), "the byte is freed again");
+    inject_result("cuMemAllocFromPoolAsync", api::OUT_OF_MEMORY);
     assert!(driver.pool_refuses_more(&held).unwrap());
     assert!(!driver.pool_refuses_more(&Reservation { pool: 0, ..held }).unwrap());
 }
 
 #[test]
-fn a_context_is_chosen_once_per_thread_and_anew_after_reopening() {
+fn a_context_is_made_current_once_per_thread_and_again_after_reopening() {
     let driver = opened(2);
     driver.create_event(1, false).unwrap();
     driver.create_event(1, false).unwrap();
@@ -103,9 +103,9 @@ fn a_context_is_chosen_once_per_thread_and_anew_after_reopening() {
 }
 
 #[test]
-fn closing_waits_first_and_then_undoes_the_opening() {
+fn closing_synchronises_first_and_then_undoes_the_opening() {
     let driver = opened(1);
-    driver.seats[0].modules.get(&driver.api, &SOURCE, || Ok(vec![0; 8]), |_, _| Ok(())).unwrap();
+    driver.cuda_cards[0].modules.get(&driver.api, &SOURCE, || Ok(vec![0; 8]), |_, _| Ok(())).unwrap();
     driver.open(0).unwrap();
     driver.close(0);
     calls();
@@ -130,14 +130,14 @@ fn closing_waits_first_and_then_undoes_the_opening() {
 }
 
 #[test]
-fn a_forgotten_card_is_closed_with_the_driver() {
+fn open_cards_are_closed_when_the_driver_is_dropped() {
     drop(opened(2));
     let released: Vec<_> = calls().into_iter().filter(|call| call.starts_with("cuDevicePrimaryCtxRelease")).collect();
     assert_eq!(released, ["cuDevicePrimaryCtxRelease_v2 1", "cuDevicePrimaryCtxRelease_v2 0"]);
 }
 
 #[test]
-fn the_road_between_two_cards_is_opened_on_the_pool_and_used_with_both_contexts() {
+fn peer_access_is_enabled_on_the_pool_and_peer_copies_use_both_contexts() {
     let driver = opened(2);
     let from = driver.reserve(0, 32 * MIB, true).unwrap();
     let to = Address { card: 1, raw: 0x9000 };
@@ -148,25 +148,25 @@ fn the_road_between_two_cards_is_opened_on_the_pool_and_used_with_both_contexts(
     let expected = [
         "cuDeviceCanAccessPeer 0 1",
         "cuDeviceCanAccessPeer 1 1",
-        "cuMemPoolSetAccess 50 Location { kind: 1, ordinal: 0 } 1",
+        "cuMemPoolSetAccess 50 MemLocation { kind: 1, ordinal: 0 } 1",
         "cuMemcpyPeerAsync 0x9000 100 0x1000 101 512 10",
     ];
     assert_eq!(work(), expected);
 
     driver.allow_peer(&from, 0).unwrap();
-    assert_eq!(work(), [""; 0], "a card reaches its own memory");
+    assert_eq!(work(), [""; 0], "a card can access its own memory");
     let uncapped = Reservation { pool: 0, ..from };
     driver.allow_peer(&uncapped, 1).unwrap();
     assert_eq!(calls().last().unwrap(), "cuCtxEnablePeerAccess 101");
-    answer("cuCtxEnablePeerAccess", api::PEER_ACCESS_ALREADY_ENABLED);
+    inject_result("cuCtxEnablePeerAccess", api::PEER_ACCESS_ALREADY_ENABLED);
     driver.allow_peer(&uncapped, 1).unwrap();
 }
 
 #[test]
-fn the_drivers_answers_become_different_things_to_do() {
+fn driver_codes_become_typed_errors() {
     let driver = opened(1);
     let check = |code, expected: &str| {
-        answer("cuEventQuery", code);
+        inject_result("cuEventQuery", code);
         let found = match driver.reached(0, 20) {
             Ok(reached) => format!("{reached}"),
             Err(error) => error.to_string(),
@@ -175,32 +175,32 @@ fn the_drivers_answers_become_different_things_to_do() {
     };
     check(0, "true");
     check(api::NOT_READY, "false");
-    check(1, "asking for an event failed on GPU 0: CUDA_ERROR_INVALID_VALUE (1)");
+    check(1, "querying an event failed on GPU 0: CUDA_ERROR_INVALID_VALUE (1)");
     for lost in [214, 700, 719, 46] {
         check(
             lost,
             &format!(
-                "GPU 0 was lost: CUDA_ERROR_OTHER ({lost}), learnt while asking for an event; \
-                 this process cannot use it any more: start again, from the last checkpoint where there is one"
+                "GPU 0 was lost: CUDA_ERROR_OTHER ({lost}), reported while querying an event; \
+                 this process cannot use it any more: start again, and resume from the last checkpoint if there is one"
             ),
         );
     }
-    answer("cuMemHostAlloc", api::OUT_OF_MEMORY);
+    inject_result("cuMemHostAlloc", api::OUT_OF_MEMORY);
     assert!(matches!(driver.alloc_host(0, 4096), Err(DeviceError::OutOfPinned { asked: 4096 })));
 }
 
 #[test]
-fn a_card_that_another_process_holds_is_not_lost() {
+fn a_card_that_another_process_uses_exclusively_is_not_lost() {
     let driver = driver();
-    answer("cuDevicePrimaryCtxRetain", api::DEVICE_UNAVAILABLE);
+    inject_result("cuDevicePrimaryCtxRetain", api::DEVICE_UNAVAILABLE);
     let error = driver.open(0).unwrap_err().to_string();
     assert!(error.contains("exclusively"), "{error}");
 }
 
 #[test]
-fn an_opening_that_fails_half_way_gives_the_context_back() {
+fn an_opening_that_fails_half_way_releases_the_context() {
     let driver = driver();
-    answer("cuStreamCreateWithPriority", 1);
+    inject_result("cuStreamCreateWithPriority", 1);
     assert!(driver.open(0).is_err());
     assert_eq!(
         calls()[3..],
@@ -215,7 +215,7 @@ fn an_opening_that_fails_half_way_gives_the_context_back() {
 }
 
 #[test]
-fn arguments_reach_the_kernel_as_its_parameters_read_them() {
+fn arguments_are_laid_out_as_the_kernel_reads_them() {
     let driver = opened(1);
     let args = [
         RawArg::Read { at: Address { card: 0, raw: 0x1122_3344_5566_7788 }, bytes: 4 },
@@ -233,7 +233,7 @@ fn arguments_reach_the_kernel_as_its_parameters_read_them() {
 }
 
 #[test]
-fn large_shared_memory_is_asked_for_once_per_size() {
+fn large_shared_memory_is_set_once_per_size() {
     let driver = opened(1);
     let args = [RawArg::U32(0); 5];
     let asked = |shared_bytes| {
@@ -250,18 +250,18 @@ fn large_shared_memory_is_asked_for_once_per_size() {
 #[test]
 fn a_source_is_loaded_once_per_card() {
     let driver = opened(1);
-    let modules = &driver.seats[0].modules;
+    let modules = &driver.cuda_cards[0].modules;
     for _ in 0..2 {
         modules.get(&driver.api, &SOURCE, || Ok(vec![0; 8]), |_, _| Ok(())).unwrap();
     }
     assert_eq!(calls(), ["cuModuleLoadData"]);
     assert_eq!(modules::function(&driver.api, 30, "work"), Ok(40));
-    answer("cuModuleGetFunction", 500);
+    inject_result("cuModuleGetFunction", 500);
     assert_eq!(modules::function(&driver.api, 30, "play"), Err(500));
 }
 
 #[test]
-fn streams_do_not_wait_for_the_default_one_and_urgent_ones_go_first() {
+fn streams_do_not_synchronise_with_the_default_stream_and_have_priorities() {
     let driver = opened(1);
     driver.create_stream(0, true).unwrap();
     driver.create_stream(0, false).unwrap();
@@ -269,13 +269,13 @@ fn streams_do_not_wait_for_the_default_one_and_urgent_ones_go_first() {
 }
 
 #[test]
-fn memory_is_traced_to_the_card_it_lies_in() {
+fn the_card_of_an_address_comes_from_the_driver() {
     let driver = opened(1);
-    assert_eq!(driver.home_of(Address { card: 0, raw: 0x1000 }).unwrap(), 1, "device 0 is card 1");
+    assert_eq!(driver.card_of(Address { card: 0, raw: 0x1000 }).unwrap(), 1, "device 0 is card 1");
 }
 
 #[test]
-fn without_the_management_library_a_reading_leaves_the_card_as_it_was() {
+fn without_nvml_a_reading_leaves_the_card_as_it_was() {
     let driver = driver();
     assert_eq!(driver.read(0).unwrap().free_bytes, 7 * MIB);
     assert_eq!(calls().last().unwrap(), "cuDevicePrimaryCtxRelease_v2 1");
@@ -286,7 +286,7 @@ fn without_the_management_library_a_reading_leaves_the_card_as_it_was() {
     assert_eq!(driver.process_bytes(0).unwrap(), None);
 }
 
-/// A GEMM of dense matrices at round addresses, with a workspace.
+/// A GEMM of dense matrices at aligned addresses, with a workspace.
 fn gemm(shape: Gemm, bias: Option<u64>) -> RawGemm {
     let at = |raw| Address { card: 0, raw };
     RawGemm {
@@ -300,7 +300,7 @@ fn gemm(shape: Gemm, bias: Option<u64>) -> RawGemm {
 }
 
 #[test]
-fn a_gemm_changes_its_factors_places_and_is_described_once() {
+fn a_gemm_swaps_a_and_b_and_is_planned_once() {
     let driver = opened(1);
     let shape = Gemm { alpha: 0.5, ..Gemm::dense(DType::F32, [2, 3, 5]).with_b_transposed() };
     driver.gemm(0, 10, &gemm(shape, None)).unwrap();
@@ -328,25 +328,25 @@ fn a_gemm_changes_its_factors_places_and_is_described_once() {
     let again = Gemm { alpha: 1.0, accumulate: true, ..shape };
     driver.gemm(0, 10, &gemm(again, None)).unwrap();
     let expected = ["cublasLtMatmul 70 1·0xb000·0xa000 + 1·0xc000 to 0xc000 by 7 with 0xf000+4096 on 10"];
-    assert_eq!(calls(), expected, "the algorithm is that of the shape, whatever it is used for");
+    assert_eq!(calls(), expected, "the algorithm depends on the shape, not on alpha or accumulate");
 
     driver.close(0);
     assert!(calls().contains(&"cublasLtDestroy 70".to_owned()));
     driver.open(0).unwrap();
     calls();
     driver.gemm(0, 10, &gemm(shape, None)).unwrap();
-    assert_eq!(calls().len(), 2, "a new handle, and the algorithm of before");
+    assert_eq!(calls().len(), 2, "a new handle, and the same algorithm");
 }
 
 #[test]
-fn matrices_of_a_batch_and_crooked_addresses_are_told() {
+fn batch_strides_and_alignments_are_passed_on() {
     let driver = opened(1);
     let (a, c) = (Operand::rows(8).every(40), Operand::rows(4).every(20));
     let shape = Gemm { batch: 6, a, c, out: DType::F32, ..Gemm::dense(DType::BF16, [5, 4, 8]) };
     let mut raw = gemm(shape, None);
     raw.b.0.raw += 6;
     driver.gemm(0, 10, &raw).unwrap();
-    let told: Vec<String> = calls().into_iter().filter(|call| call.contains('=') || call.contains("every")).collect();
+    let passed: Vec<String> = calls().into_iter().filter(|call| call.contains('=') || call.contains("every")).collect();
     let expected = [
         "cublasLtMatmulDescSetAttribute 3=0x0",
         "cublasLtMatmulDescSetAttribute 4=0x0",
@@ -366,20 +366,20 @@ fn matrices_of_a_batch_and_crooked_addresses_are_told() {
         "cublasLtMatmulPreferenceSetAttribute 7=16",
         "cublasLtMatmulPreferenceSetAttribute 8=16",
     ];
-    assert_eq!(told, expected);
+    assert_eq!(passed, expected);
 }
 
-/// Calls that queue something, with the bias that was set before them.
+/// Calls that queue work, and the bias pointers that were set.
 fn queued() -> Vec<String> {
-    let kept = ["cublasLtMatmul ", "cublasLtMatmulDescSetAttribute 8", "cuLaunchKernel"];
-    calls().into_iter().filter(|call| kept.iter().any(|name| call.starts_with(name))).collect()
+    let names = ["cublasLtMatmul ", "cublasLtMatmulDescSetAttribute 8", "cuLaunchKernel"];
+    calls().into_iter().filter(|call| names.iter().any(|name| call.starts_with(name))).collect()
 }
 
 #[test]
-fn a_bias_is_added_by_the_library_or_by_us_before() {
+fn a_bias_is_added_by_the_epilogue_or_by_our_kernel_before() {
     let driver = opened(1);
     let source = &crate::kernels::gemm_base::SOURCE;
-    driver.seats[0].modules.get(&driver.api, source, || Ok(vec![0; 8]), |_, _| Ok(())).unwrap();
+    driver.cuda_cards[0].modules.get(&driver.api, source, || Ok(vec![0; 8]), |_, _| Ok(())).unwrap();
     let shape = Gemm { accumulate: true, ..Gemm::dense(DType::F32, [2, 3, 5]) };
     driver.gemm(0, 10, &gemm(shape, Some(0xd000))).unwrap();
     driver.gemm(0, 10, &gemm(shape, Some(0xe000))).unwrap();
@@ -402,22 +402,22 @@ fn a_bias_is_added_by_the_library_or_by_us_before() {
     ];
     assert_eq!(queued(), expected);
 
-    let nothing = Gemm { k: 0, ..wider };
-    driver.gemm(0, 10, &gemm(nothing, None)).unwrap();
+    let empty = Gemm { k: 0, ..wider };
+    driver.gemm(0, 10, &gemm(empty, None)).unwrap();
     assert_eq!(queued(), ["cuLaunchKernel 40 1,1,1 256 0 10 [c000, c000, 2, 4, 1]"]);
-    driver.gemm(0, 10, &gemm(Gemm { accumulate: true, ..nothing }, None)).unwrap();
-    assert_eq!(queued(), [""; 0], "what is there stays");
+    driver.gemm(0, 10, &gemm(Gemm { accumulate: true, ..empty }, None)).unwrap();
+    assert_eq!(queued(), [""; 0], "C stays");
 }
 
 #[test]
-fn a_gemm_the_library_refuses_is_named() {
+fn a_gemm_that_the_library_refuses_is_named() {
     let driver = opened(1);
     let shape = Gemm::dense(DType::F32, [2, 3, 5]);
     let check = |shape: Gemm, function, code, parts: [&str; 2]| {
-        answer(function, code);
+        inject_result(function, code);
         let error = driver.gemm(0, 10, &gemm(shape, None)).unwrap_err().to_string();
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
-        answer(function, 0);
+        inject_result(function, 0);
     };
     check(Gemm { dtype: DType::F64, out: DType::F64, ..shape }, "cuInit", 0, ["[2,5]·[5,3]", "F64"]);
     check(shape, "cublasLtCreate", 3, ["libcublasLt.so.13", "CUBLAS_STATUS_FAKE (3)"]);
@@ -428,14 +428,14 @@ fn a_gemm_the_library_refuses_is_named() {
 }
 
 #[test]
-fn a_recording_becomes_a_graph_that_is_on_the_card_before_its_first_replay() {
+fn a_captured_graph_is_uploaded_before_its_first_launch() {
     let driver = opened(1);
     driver.begin_capture(0, 10).unwrap();
     driver.fill(0, 10, Address { card: 0, raw: 0x1000 }, 64, 0).unwrap();
-    let recorded = driver.end_capture(0, 10).unwrap();
-    driver.replay(0, 10, recorded).unwrap();
-    driver.replay(0, 10, recorded).unwrap();
-    driver.drop_recorded(0, recorded);
+    let graph = driver.end_capture(0, 10).unwrap();
+    driver.replay(0, 10, graph).unwrap();
+    driver.replay(0, 10, graph).unwrap();
+    driver.destroy_graph(0, graph);
     let expected = [
         "cuStreamBeginCapture_v2 10 1",
         "cuMemsetD8Async 0x1000 0 64 10",
@@ -451,13 +451,13 @@ fn a_recording_becomes_a_graph_that_is_on_the_card_before_its_first_replay() {
 }
 
 #[test]
-fn a_recording_that_fails_or_is_given_up_leaves_no_graph() {
+fn a_failed_or_discarded_capture_leaves_no_graph() {
     let driver = opened(1);
     let check = |function, expected: &[&str]| {
-        answer(function, 1);
+        inject_result(function, 1);
         driver.begin_capture(0, 10).unwrap();
         assert!(driver.end_capture(0, 10).is_err());
-        answer(function, 0);
+        inject_result(function, 0);
         let left: Vec<String> = calls().into_iter().filter(|call| call.contains("Destroy")).collect();
         assert_eq!(left, expected, "{function}");
     };
@@ -470,19 +470,19 @@ fn a_recording_that_fails_or_is_given_up_leaves_no_graph() {
 }
 
 #[test]
-fn equal_sources_are_one_module() {
+fn equal_sources_share_a_module() {
     static TWICE: Source = Source { file: "fake.cu", text: "" };
     static OTHER: Source = Source { file: "fake.cu", text: "other" };
     let driver = opened(1);
-    let modules = &driver.seats[0].modules;
+    let modules = &driver.cuda_cards[0].modules;
     assert_eq!(modules.missing(&[&SOURCE, &TWICE, &OTHER]).len(), 2);
     modules.get(&driver.api, &SOURCE, || Ok(vec![0; 8]), |_, _| Ok(())).unwrap();
     assert_eq!(modules.missing(&[&SOURCE, &TWICE]).len(), 0);
-    modules.get(&driver.api, &TWICE, || panic!("it is there"), |_, _| Ok(())).unwrap();
+    modules.get(&driver.api, &TWICE, || panic!("already loaded"), |_, _| Ok(())).unwrap();
     assert_eq!(calls(), ["cuModuleLoadData"]);
 }
 
-/// Everything the driver is asked to take back, and what it gives to those who ask for more.
+/// Functions that release and allocate, which all fail on a lost card.
 const AFTER_A_LOSS: [&str; 22] = [
     "cuCtxSetCurrent",
     "cuCtxSynchronize",
@@ -509,14 +509,14 @@ const AFTER_A_LOSS: [&str; 22] = [
 ];
 
 #[test]
-fn after_a_trap_every_call_says_lost_and_everything_goes_home_in_silence() {
+fn after_a_trap_every_call_returns_lost_and_releasing_ignores_errors() {
     let driver = opened(1);
     let source = &crate::kernels::trap::SOURCE;
-    driver.seats[0].modules.get(&driver.api, source, || Ok(vec![0; 8]), |_, _| Ok(())).unwrap();
+    driver.cuda_cards[0].modules.get(&driver.api, source, || Ok(vec![0; 8]), |_, _| Ok(())).unwrap();
     let (pooled, plain) = (driver.reserve(0, 32 * MIB, true).unwrap(), driver.reserve(0, 4096, false).unwrap());
     let pinned = driver.alloc_host(0, 64).unwrap();
     driver.begin_capture(0, 10).unwrap();
-    let recorded = driver.end_capture(0, 10).unwrap();
+    let graph = driver.end_capture(0, 10).unwrap();
     let multiply = || driver.gemm(0, 10, &gemm(Gemm::dense(DType::F32, [2, 3, 5]), None));
     multiply().unwrap();
     driver.begin_capture(0, 11).unwrap();
@@ -524,22 +524,22 @@ fn after_a_trap_every_call_says_lost_and_everything_goes_home_in_silence() {
     driver.trap(0, 10).unwrap();
     assert_eq!(calls(), ["cuModuleGetFunction 30 injected_trap", "cuLaunchKernel 40 1,1,1 1 0 10 [0, 0, 0, 0, 0]"]);
 
-    AFTER_A_LOSS.iter().for_each(|function| answer(function, 719));
+    AFTER_A_LOSS.iter().for_each(|function| inject_result(function, 719));
     let check = |result: Result<(), DeviceError>, call: &str| {
         let lost = matches!(&result, Err(DeviceError::Lost { card: 0, during, what }) if *during == call && what.contains("719"));
         assert!(lost, "{call}: {result:?}");
     };
     check(driver.synchronize(0, 20), "waiting for the device");
-    check(driver.reached(0, 20).map(drop), "asking for an event");
+    check(driver.reached(0, 20).map(drop), "querying an event");
     check(driver.record(0, 10, 20), "recording an event");
     check(driver.fill(0, 10, plain.base, 64, 0), "filling memory");
-    check(driver.replay(0, 10, recorded), "replaying work");
+    check(driver.replay(0, 10, graph), "launching a graph");
     check(driver.reserve(0, 4096, false).map(drop), "reserving memory");
-    check(driver.alloc_host(0, 64).map(drop), "taking page-locked memory");
-    check(multiply(), "queueing a gemm");
+    check(driver.alloc_host(0, 64).map(drop), "allocating pinned memory");
+    check(multiply(), "queueing a GEMM");
 
     driver.abandon_capture(0, 11);
-    driver.drop_recorded(0, recorded);
+    driver.destroy_graph(0, graph);
     driver.free_host(0, pinned);
     driver.destroy_event(0, 20);
     driver.destroy_stream(0, 10);
@@ -548,35 +548,36 @@ fn after_a_trap_every_call_says_lost_and_everything_goes_home_in_silence() {
     calls();
     driver.close(0);
     let last = calls();
-    assert_eq!(last.last().unwrap(), "cuDevicePrimaryCtxRelease_v2 1", "the context goes, and with it what it held");
-    AFTER_A_LOSS.iter().for_each(|function| answer(function, 0));
+    assert_eq!(last.last().unwrap(), "cuDevicePrimaryCtxRelease_v2 1", "releasing the context frees its memory");
+    AFTER_A_LOSS.iter().for_each(|function| inject_result(function, 0));
 }
 
 #[test]
-fn marks_lie_on_the_hosts_clock_and_a_newer_one_takes_over_when_it_is_there() {
+fn event_times_are_on_the_hosts_clock_and_a_newer_reference_event_takes_over() {
     let driver = driver();
     driver.open(0).unwrap();
     let opened_ns = driver.now_ns();
-    let marked: Vec<String> = calls().into_iter().filter(|call| call.starts_with("cuEvent")).collect();
+    let events: Vec<String> = calls().into_iter().filter(|call| call.starts_with("cuEvent")).collect();
     let once = ["cuEventRecord 20 10", "cuEventSynchronize 20"];
-    assert_eq!(marked[2..], [once, once].concat(), "on the card's own stream, and waited for");
+    assert_eq!(events[2..], [once, once].concat(), "on the card's service stream, and waited for");
     let at = |ms: f32| {
         elapse(ms);
         driver.reached_at_ns(0, 77).unwrap()
     };
     let (early, later) = (at(1.5), at(1.75));
     assert_eq!(later - early, 250_000);
-    assert!(early < opened_ns + 1_500_000, "measured from a mark that was made while the card was opened");
+    assert!(early < opened_ns + 1_500_000, "measured from an event that was recorded while the card was opened");
     calls();
     at(4001.0);
-    assert_eq!(calls().last().unwrap(), "cuEventRecord 20 10", "the mark is old");
-    answer("cuEventQuery", api::NOT_READY);
+    assert_eq!(calls().last().unwrap(), "cuEventRecord 20 10", "the reference event is old");
+    inject_result("cuEventQuery", api::NOT_READY);
     let last = at(4001.5);
-    assert_eq!(last - early, 4_000_000_000, "the new mark is not reached yet");
-    answer("cuEventQuery", 0);
-    // The fake has one distance for all: the new mark is as far as what is read here, and then the same lies behind it.
+    assert_eq!(last - early, 4_000_000_000, "the new reference event has not been reached");
+    inject_result("cuEventQuery", 0);
+    // The fake returns the same time between any two events: the new reference event is as far away as the event that is
+    // read here, and the next reading is measured from it.
     assert_eq!([at(4001.5), at(1.0)], [last, last + 1_000_000]);
-    assert_eq!(at(-2.0), last - 2_000_000, "what came before the mark is told too");
+    assert_eq!(at(-2.0), last - 2_000_000, "events before the reference event have times too");
     driver.close(0);
     let after = calls();
     assert_eq!(after.iter().filter(|call| call.starts_with("cuEventDestroy_v2")).count(), 2);

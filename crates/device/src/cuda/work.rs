@@ -1,18 +1,16 @@
-//! What is done on an open card: memory, streams, events, copies, kernels.
+//! Operations on an open card: memory, streams, events, copies, launches.
 
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::PoisonError;
 
 use super::api::{self, Access, Code, Handle, PoolProps};
-use super::gate::GATE;
-use super::nvml::Held;
+use super::capture_lock::CAPTURE_LOCK;
+use super::nvml::ProcessMemory;
 use super::{CudaDriver, OpenCard, modules, status};
 use crate::bytes::POOL_GRANULE;
 use crate::card::{Card, CardReading};
-use crate::driver::{
-    Address, CopyPath, Driver, EventId, HostSpan, KernelId, RawArg, RecordedId, Reservation, StreamId,
-};
+use crate::driver::{Address, CopyPath, Driver, EventId, GraphId, HostSpan, KernelId, RawArg, Reservation, StreamId};
 use crate::error::DeviceError;
 use crate::gemm::RawGemm;
 use crate::kernel::{Grid, Kernel, Source};
@@ -22,7 +20,7 @@ use crate::library::FoundLibrary;
 use crate::machine::DeviceKind;
 use crate::workers::Workers;
 
-/// More arguments than any kernel takes; they are laid out on the stack.
+/// More arguments than any kernel has; they are laid out on the stack.
 pub(super) const MAX_ARGS: usize = 32;
 
 impl Driver for CudaDriver {
@@ -35,21 +33,21 @@ impl Driver for CudaDriver {
     }
 
     fn read(&self, card: usize) -> Result<CardReading, DeviceError> {
-        self.seat(card)?;
-        match &self.meter {
-            Some(meter) => meter.read(card),
+        self.cuda_card(card)?;
+        match &self.nvml {
+            Some(nvml) => nvml.read(card),
             None => self.read_inside(card),
         }
     }
 
     fn process_bytes(&self, card: usize) -> Result<Option<u64>, DeviceError> {
-        let open = self.seat(card)?.open.read().unwrap_or_else(PoisonError::into_inner).is_some();
-        let Some(meter) = &self.meter else { return Ok(None) };
-        Ok(match meter.held_by(card, std::process::id())? {
-            Held::Bytes(bytes) => Some(bytes),
-            // With a context we do hold memory: not being listed means that the list cannot be used.
-            Held::Unlisted => (!open).then_some(0),
-            Held::Untold => None,
+        let open = self.cuda_card(card)?.open.read().unwrap_or_else(PoisonError::into_inner).is_some();
+        let Some(nvml) = &self.nvml else { return Ok(None) };
+        Ok(match nvml.process_memory(card, std::process::id())? {
+            ProcessMemory::Bytes(bytes) => Some(bytes),
+            // With a context the process does use memory: if it is not listed, the list is unusable.
+            ProcessMemory::NotListed => (!open).then_some(0),
+            ProcessMemory::Unavailable => None,
         })
     }
 
@@ -74,41 +72,41 @@ impl Driver for CudaDriver {
         Ok(Reservation { base: Address { card, raw }, bytes, pool: 0 })
     }
 
-    fn release(&self, held: Reservation) {
-        // Another card may still be reading it, or writing to it, over a peer road.
-        for card in (0..self.seats.len()).filter(|card| *card != held.base.card) {
+    fn release(&self, reservation: Reservation) {
+        // Another card may still be accessing it by peer access.
+        for card in (0..self.cuda_cards.len()).filter(|card| *card != reservation.base.card) {
             self.wait_for_all(card);
         }
-        self.wait_for_all(held.base.card);
-        // A card that is closed or lost has nothing left to give back.
-        let Ok(open) = self.enter(held.base.card, "releasing memory") else { return };
-        // SAFETY: the reservation came from `reserve` and is given back once; all work on the card, which might
-        // still touch it, has ended before it goes.
+        self.wait_for_all(reservation.base.card);
+        // A closed or lost card has nothing left to free.
+        let Ok(open) = self.enter(reservation.base.card, "releasing memory") else { return };
+        // SAFETY: the reservation came from `reserve` and is freed once; all work on the card, which might still access
+        // it, has ended.
         unsafe {
-            if held.pool == 0 {
-                (self.api.cuMemFree_v2)(held.base.raw);
+            if reservation.pool == 0 {
+                (self.api.cuMemFree_v2)(reservation.base.raw);
             } else {
-                (self.api.cuMemFreeAsync)(held.base.raw, open.service);
-                (self.api.cuStreamSynchronize)(open.service);
-                (self.api.cuMemPoolDestroy)(held.pool as Handle);
+                (self.api.cuMemFreeAsync)(reservation.base.raw, open.service_stream);
+                (self.api.cuStreamSynchronize)(open.service_stream);
+                (self.api.cuMemPoolDestroy)(reservation.pool as Handle);
             }
         }
     }
 
-    fn pool_refuses_more(&self, held: &Reservation) -> Result<bool, DeviceError> {
-        if held.pool == 0 {
+    fn pool_refuses_more(&self, reservation: &Reservation) -> Result<bool, DeviceError> {
+        if reservation.pool == 0 {
             return Ok(false);
         }
-        let card = held.base.card;
+        let card = reservation.base.card;
         let open = self.enter(card, "asking the pool for more")?;
-        match self.take_from(card, open, held.pool as Handle, 1) {
+        match self.take_from(card, open, reservation.pool as Handle, 1) {
             Err(DeviceError::OutOfMemory { .. }) => Ok(true),
             Err(error) => Err(error),
             Ok(raw) => {
-                // SAFETY: taken in the line above, and used by nobody.
+                // SAFETY: allocated just above and not used.
                 unsafe {
-                    (self.api.cuMemFreeAsync)(raw, open.service);
-                    (self.api.cuStreamSynchronize)(open.service);
+                    (self.api.cuMemFreeAsync)(raw, open.service_stream);
+                    (self.api.cuStreamSynchronize)(open.service_stream);
                 }
                 Ok(false)
             }
@@ -116,7 +114,7 @@ impl Driver for CudaDriver {
     }
 
     fn alloc_host(&self, card: usize, bytes: u64) -> Result<HostSpan, DeviceError> {
-        let during = "taking page-locked memory";
+        let during = "allocating pinned memory";
         self.enter(card, during)?;
         let mut ptr: *mut c_void = ptr::null_mut();
         // SAFETY: one pointer is written. Portable: the other role's card copies from it too.
@@ -129,16 +127,16 @@ impl Driver for CudaDriver {
     }
 
     fn free_host(&self, card: usize, span: HostSpan) {
-        if self.enter(card, "freeing page-locked memory").is_ok() {
-            // SAFETY: the span came from `alloc_host` and is given back once.
+        if self.enter(card, "freeing pinned memory").is_ok() {
+            // SAFETY: the span came from `alloc_host` and is freed once.
             unsafe { (self.api.cuMemFreeHost)(span.ptr.cast()) };
         }
     }
 
-    fn create_stream(&self, card: usize, urgent: bool) -> Result<StreamId, DeviceError> {
+    fn create_stream(&self, card: usize, high_priority: bool) -> Result<StreamId, DeviceError> {
         let during = "creating a stream";
         let open = self.enter(card, during)?;
-        let priority = if urgent { open.greatest_priority } else { open.least_priority };
+        let priority = if high_priority { open.greatest_priority } else { open.least_priority };
         let mut stream = 0;
         // SAFETY: one handle is written.
         let code =
@@ -149,13 +147,13 @@ impl Driver for CudaDriver {
 
     fn destroy_stream(&self, card: usize, stream: StreamId) {
         if self.enter(card, "destroying a stream").is_ok() {
-            // SAFETY: the stream came from `create_stream` and is given back once; queued work still runs.
+            // SAFETY: the stream came from `create_stream` and is destroyed once; queued work still runs.
             unsafe { (self.api.cuStreamDestroy_v2)(stream as Handle) };
         }
     }
 
-    /// A thread that waits for one of these sleeps. Spinning would answer some ten microseconds sooner and cost a
-    /// core that decodes audio; steps are queued ahead, so nobody is waiting for those microseconds.
+    /// Threads sleep in waits for these events (`EVENT_BLOCKING_SYNC`). Spinning would return about ten microseconds sooner
+    /// and cost a core that decodes audio. Steps are queued ahead, so those microseconds do not matter.
     fn create_event(&self, card: usize, timed: bool) -> Result<EventId, DeviceError> {
         let during = "creating an event";
         self.enter(card, during)?;
@@ -169,7 +167,7 @@ impl Driver for CudaDriver {
 
     fn destroy_event(&self, card: usize, event: EventId) {
         if self.enter(card, "destroying an event").is_ok() {
-            // SAFETY: the event came from `create_event` and is given back once; waits already queued still hold.
+            // SAFETY: the event came from `create_event` and is destroyed once; waits already queued stay valid.
             unsafe { (self.api.cuEventDestroy_v2)(event as Handle) };
         }
     }
@@ -189,7 +187,7 @@ impl Driver for CudaDriver {
     }
 
     fn reached(&self, card: usize, event: EventId) -> Result<bool, DeviceError> {
-        let during = "asking for an event";
+        let during = "querying an event";
         self.enter(card, during)?;
         // SAFETY: the event is alive.
         match unsafe { (self.api.cuEventQuery)(event as Handle) } {
@@ -220,41 +218,41 @@ impl Driver for CudaDriver {
         let during = "copying";
         self.enter(card, during)?;
         if path.bytes() == 0 {
-            // A graph has no node for nothing.
+            // CUDA graphs have no node for an empty copy.
             return Ok(());
         }
         let (bytes, stream) = (path.bytes() as usize, stream as Handle);
         let code = match path {
-            CopyPath::Up { from, to } => {
-                // SAFETY: both spans are `bytes` long and stay until the copy's event was waited for.
+            CopyPath::HostToDevice { from, to } => {
+                // SAFETY: both spans are `bytes` long and live until the copy's event was waited for.
                 unsafe { (self.api.cuMemcpyHtoDAsync_v2)(to.raw, from.ptr.cast(), bytes, stream) }
             }
-            CopyPath::Down { from, to } => {
-                // SAFETY: as above, and nobody reads the host span before that event.
+            CopyPath::DeviceToHost { from, to } => {
+                // SAFETY: as above, and the host does not read the span before that event.
                 unsafe { (self.api.cuMemcpyDtoHAsync_v2)(to.ptr.cast(), from.raw, bytes, stream) }
             }
-            CopyPath::Inside { from, to, .. } => {
-                // SAFETY: both ranges lie in reservations of this card.
+            CopyPath::WithinDevice { from, to, .. } => {
+                // SAFETY: both ranges are in reservations of this card.
                 unsafe { (self.api.cuMemcpyDtoDAsync_v2)(to.raw, from.raw, bytes, stream) }
             }
             CopyPath::Peer { from, to, .. } => {
                 let (source, target) = (self.opened(from.card, during)?, self.opened(to.card, during)?);
-                // SAFETY: each range lies in a reservation of the card whose context goes with it.
+                // SAFETY: each range is in a reservation of the card whose context is passed with it.
                 unsafe { (self.api.cuMemcpyPeerAsync)(to.raw, target.context, from.raw, source.context, bytes, stream) }
             }
         };
         self.check(card, during, code)
     }
 
-    /// By a kernel: a card has one engine for each direction, on which a batch may be under way.
+    /// Uses a kernel: a card has one copy engine per direction, which may be busy with a bulk copy.
     fn copy_small(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {
         let bytes = path.bytes();
-        // What the driver took is mapped where the host has it: one address is both.
+        // With unified addressing, the device address of pinned memory is its host address.
         let on_host = |span: HostSpan| Address { card, raw: span.ptr as u64 };
         let (from, to) = match path {
-            CopyPath::Up { from, to } => (on_host(from), to),
-            CopyPath::Down { from, to } => (from, on_host(to)),
-            CopyPath::Inside { .. } | CopyPath::Peer { .. } => return self.copy(card, stream, path),
+            CopyPath::HostToDevice { from, to } => (on_host(from), to),
+            CopyPath::DeviceToHost { from, to } => (from, on_host(to)),
+            CopyPath::WithinDevice { .. } | CopyPath::Peer { .. } => return self.copy(card, stream, path),
         };
         let is_words = [bytes, from.raw, to.raw].iter().all(|n| n % 4 == 0);
         if !is_words || bytes == 0 || bytes > copy_small::MOST_BYTES {
@@ -272,7 +270,7 @@ impl Driver for CudaDriver {
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: the range lies in a reservation of this card.
+        // SAFETY: the range is in a reservation of this card.
         let code = unsafe { (self.api.cuMemsetD8Async)(at.raw, value, bytes as usize, stream as Handle) };
         self.check(card, during, code)
     }
@@ -283,9 +281,9 @@ impl Driver for CudaDriver {
     }
 
     fn compile(&self, card: usize, sources: &[&'static Source], workers: &Workers) -> Result<(), DeviceError> {
-        let missing = self.seat(card)?.modules.missing(sources);
+        let missing = self.cuda_card(card)?.modules.missing(sources);
         if missing.len() < 2 {
-            // What is alone is compiled when it is loaded.
+            // A single source is compiled when it is loaded.
             return Ok(());
         }
         self.cubins.compiler(self.version)?;
@@ -309,10 +307,10 @@ impl Driver for CudaDriver {
         self.enter(card, during)?;
         let (kernel, function) = (kernel.0, kernel.1 as Handle);
         if args.len() > MAX_ARGS {
-            let problem = format!("takes {} arguments; {MAX_ARGS} can be passed", args.len());
+            let problem = format!("has {} arguments; at most {MAX_ARGS} can be passed", args.len());
             return Err(DeviceError::Arguments { kernel: kernel.name, problem });
         }
-        if let Some(code) = self.seat(card)?.modules.allow_shared(&self.api, function, grid.shared_bytes) {
+        if let Some(code) = self.cuda_card(card)?.modules.allow_shared(&self.api, function, grid.shared_bytes) {
             self.check(card, during, code)?;
         }
         let mut values = [ArgBytes([0; 8]); MAX_ARGS];
@@ -323,8 +321,8 @@ impl Driver for CudaDriver {
         }
         let ([x, y, z], shared) = (grid.blocks, grid.shared_bytes);
         let (pointers, none) = (pointers.as_mut_ptr(), ptr::null_mut());
-        // SAFETY: the arguments were checked against the kernel's parameters in number and type, the memory they
-        // name is kept by its owner until the stream has passed, and the driver copies the values in the call.
+        // SAFETY: the arguments match the kernel's parameters in number and type (checked), their memory is kept alive by
+        // its owner until the launch has run, and the driver copies the values during the call.
         let code = unsafe {
             (self.api.cuLaunchKernel)(function, x, y, z, grid.threads, 1, 1, shared, stream as Handle, pointers, none)
         };
@@ -346,23 +344,23 @@ impl Driver for CudaDriver {
     }
 
     fn begin_capture(&self, card: usize, stream: StreamId) -> Result<(), DeviceError> {
-        self.start_recording(card, stream)
+        self.start_capture(card, stream)
     }
 
-    fn end_capture(&self, card: usize, stream: StreamId) -> Result<RecordedId, DeviceError> {
-        self.finish_recording(card, stream)
+    fn end_capture(&self, card: usize, stream: StreamId) -> Result<GraphId, DeviceError> {
+        self.finish_capture(card, stream)
     }
 
     fn abandon_capture(&self, card: usize, stream: StreamId) {
-        self.abandon_recording(card, stream);
+        self.discard_capture(card, stream);
     }
 
-    fn replay(&self, card: usize, stream: StreamId, recorded: RecordedId) -> Result<(), DeviceError> {
-        self.replay_recording(card, stream, recorded)
+    fn replay(&self, card: usize, stream: StreamId, graph: GraphId) -> Result<(), DeviceError> {
+        self.launch_graph(card, stream, graph)
     }
 
-    fn drop_recorded(&self, card: usize, recorded: RecordedId) {
-        self.drop_recording(card, recorded);
+    fn destroy_graph(&self, card: usize, graph: GraphId) {
+        self.destroy_graph_exec(card, graph);
     }
 
     fn can_access_peer(&self, reader: usize, owner: usize) -> Result<bool, DeviceError> {
@@ -370,52 +368,54 @@ impl Driver for CudaDriver {
         let (reader_device, owner_device) = (self.device(reader)?, self.device(owner)?);
         // SAFETY: one int is written.
         let code = unsafe { (self.api.cuDeviceCanAccessPeer)(&raw mut can, reader_device, owner_device) };
-        self.check(reader, "asking for peer access", code).map(|()| can != 0)
+        self.check(reader, "querying peer access", code).map(|()| can != 0)
     }
 
-    fn allow_peer(&self, held: &Reservation, reader: usize) -> Result<(), DeviceError> {
-        let during = "allowing peer access";
-        let owner = held.base.card;
+    fn allow_peer(&self, reservation: &Reservation, reader: usize) -> Result<(), DeviceError> {
+        let during = "enabling peer access";
+        let owner = reservation.base.card;
         if owner == reader {
             return Ok(());
         }
-        if held.pool != 0 {
+        if reservation.pool != 0 {
             self.enter(owner, during)?;
             let access = Access::read_write(self.device(reader)?);
             // SAFETY: the pool is alive; one description is read.
-            let code = unsafe { (self.api.cuMemPoolSetAccess)(held.pool as Handle, &raw const access, 1) };
+            let code = unsafe { (self.api.cuMemPoolSetAccess)(reservation.pool as Handle, &raw const access, 1) };
             return self.check(owner, during, code);
         }
         let owner_context = self.opened(owner, during)?.context;
         self.enter(reader, during)?;
-        // SAFETY: both contexts are kept until their cards are closed.
+        // SAFETY: both contexts are retained until their cards are closed.
         match unsafe { (self.api.cuCtxEnablePeerAccess)(owner_context, 0) } {
             api::PEER_ACCESS_ALREADY_ENABLED => Ok(()),
             code => self.check(reader, during, code),
         }
     }
 
-    fn home_of(&self, at: Address) -> Result<usize, DeviceError> {
-        let during = "asking where memory lies";
+    fn card_of(&self, at: Address) -> Result<usize, DeviceError> {
+        let during = "looking up an address";
         self.enter(at.card, during)?;
         let mut device = -1i32;
         // SAFETY: this attribute is one int.
         let code =
             unsafe { (self.api.cuPointerGetAttribute)((&raw mut device).cast(), api::POINTER_DEVICE_ORDINAL, at.raw) };
         self.check(at.card, during, code)?;
-        self.seats.iter().position(|seat| seat.device == Some(device)).ok_or_else(|| DeviceError::Failed {
-            card: at.card,
-            during,
-            what: format!("the driver names device {device}, which is none of ours"),
+        self.cuda_cards.iter().position(|cuda_card| cuda_card.device == Some(device)).ok_or_else(|| {
+            DeviceError::Failed {
+                card: at.card,
+                during,
+                what: format!("it belongs to device {device}, which is not one of our cards"),
+            }
         })
     }
 
     fn libraries(&self) -> Vec<FoundLibrary> {
-        let meter = self.meter.iter().map(|meter| meter.found.clone());
-        // Asked for their places, the compiler is opened even where every kernel came from the cache, and so is cuBLASLt.
+        let nvml = self.nvml.iter().map(|nvml| nvml.found.clone());
+        // The compiler and cuBLASLt are opened here to report their paths, even if no kernel or GEMM needed them.
         let compiler = self.cubins.compiler(self.version).ok().map(|compiler| compiler.found().clone());
         let gemms = self.blas.get(self.version).ok().map(|blas| blas.found.clone());
-        std::iter::once(self.found.clone()).chain(meter).chain(compiler).chain(gemms).collect()
+        std::iter::once(self.found.clone()).chain(nvml).chain(compiler).chain(gemms).collect()
     }
 
     fn driver_version(&self) -> String {
@@ -428,23 +428,23 @@ impl Driver for CudaDriver {
 }
 
 impl CudaDriver {
-    /// Waits for all work of a card, if it is open. What is recorded there meanwhile is recorded first.
+    /// Waits for all work of a card, if it is open. Waits for graph captures there first.
     fn wait_for_all(&self, card: usize) {
         let Ok(device) = self.device(card) else { return };
         if self.enter(card, "releasing memory").is_ok() {
-            let _alone = GATE.alone(device);
-            // SAFETY: takes nothing; the context was made current two lines before.
+            let _no_captures = CAPTURE_LOCK.exclude_captures(device);
+            // SAFETY: takes nothing; the context was made current above.
             unsafe { (self.api.cuCtxSynchronize)() };
         }
     }
 
-    /// Machine code of `source` for the card: from the disk, or compiled now.
+    /// The cubin of `source` for the card: from the cache, or compiled now.
     fn cubin(&self, card: usize, source: &Source) -> Result<Vec<u8>, DeviceError> {
         let (major, minor) = self.cards[card].capability;
         self.cubins.get(source, &format!("sm_{major}{minor}"), self.version, &self.driver_version)
     }
 
-    /// The module of `source` on the card, loaded from `cubin` if it was not before.
+    /// The module of `source` on the card; loads it from `cubin` if needed.
     fn module(
         &self,
         card: usize,
@@ -454,10 +454,10 @@ impl CudaDriver {
         let during = "loading a kernel";
         self.enter(card, during)?;
         let check = |code, bytes| self.check_memory(card, during, code, bytes);
-        self.seat(card)?.modules.get(&self.api, source, cubin, check)
+        self.cuda_card(card)?.modules.get(&self.api, source, cubin, check)
     }
 
-    /// Takes one piece of exactly `bytes` out of a pool that is capped at `bytes`.
+    /// Creates a pool that is capped at `bytes`, and allocates all of it.
     fn reserve_in_pool(&self, card: usize, open: OpenCard, bytes: u64) -> Result<Reservation, DeviceError> {
         let during = "reserving memory";
         assert!(bytes.is_multiple_of(POOL_GRANULE), "a pool cap of {bytes} bytes would be rounded up by the driver");
@@ -468,21 +468,22 @@ impl CudaDriver {
         self.check_memory(card, during, code, bytes)?;
         let taken = self.take_from(card, open, pool, bytes);
         if taken.is_err() {
-            // SAFETY: the pool was made above and nothing lies in it.
+            // SAFETY: the pool was created above and is empty.
             unsafe { (self.api.cuMemPoolDestroy)(pool) };
         }
         taken.map(|raw| Reservation { base: Address { card, raw }, bytes, pool: pool as u64 })
     }
 
-    /// Allocates from a pool and waits until the driver has really done it.
+    /// Allocates from a pool (stream-ordered) and waits until the allocation is done.
     fn take_from(&self, card: usize, open: OpenCard, pool: Handle, bytes: u64) -> Result<u64, DeviceError> {
         let during = "reserving memory";
         let mut raw = 0;
         // SAFETY: one address is written; pool and stream are of this card and alive.
-        let code = unsafe { (self.api.cuMemAllocFromPoolAsync)(&raw mut raw, bytes as usize, pool, open.service) };
+        let code =
+            unsafe { (self.api.cuMemAllocFromPoolAsync)(&raw mut raw, bytes as usize, pool, open.service_stream) };
         self.check_memory(card, during, code, bytes)?;
         // SAFETY: the stream lives until `close`.
-        let done = unsafe { (self.api.cuStreamSynchronize)(open.service) };
+        let done = unsafe { (self.api.cuStreamSynchronize)(open.service_stream) };
         self.check_memory(card, during, done, bytes)?;
         Ok(raw)
     }
@@ -501,7 +502,7 @@ impl CudaDriver {
     }
 }
 
-/// One argument as the driver reads it: from the first byte, as many as the kernel's parameter has.
+/// One argument as the driver reads it: the first bytes, as many as the kernel's parameter has.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct ArgBytes([u8; 8]);

@@ -1,4 +1,4 @@
-//! What is refused, and in which words.
+//! Refused GEMMs and their messages.
 
 use tandem_events::Role;
 
@@ -17,7 +17,7 @@ fn stream_and_arena() -> (Stream, Arena) {
 const DENSE: Gemm = Gemm::dense(DType::F32, [3, 4, 5]);
 
 #[test]
-fn gemms_that_cannot_be_are_refused_by_name() {
+fn impossible_gemms_are_refused_by_name() {
     let (stream, arena) = stream_and_arena();
     let [a, b, c] = ["a", "b", "c"].map(|name| arena.take(name, 4096).unwrap());
     let check = |gemm: Gemm, problem: &str| {
@@ -28,23 +28,23 @@ fn gemms_that_cannot_be_are_refused_by_name() {
     check(Gemm { out: DType::BF16, ..DENSE }, "no GEMM of F32 into BF16");
     check(Gemm { alpha: f64::NAN, ..DENSE }, "alpha is NaN");
     check(Gemm { c: DENSE.c.transposed(), ..DENSE }, "C is never transposed");
-    check(Gemm { a: Operand::rows(4), ..DENSE }, "rows of A have 5 elements and lie 4 apart");
-    check(Gemm { b: Operand::rows(4).transposed(), ..DENSE }, "rows of B have 5 elements and lie 4 apart");
-    check(Gemm { c: Operand::rows(3), ..DENSE }, "rows of C have 4 elements and lie 3 apart");
-    check(Gemm { batch: 2, ..DENSE }, "matrices of C lie 0 elements apart");
-    check(Gemm { batch: 2, c: Operand::rows(8).every(3), ..DENSE }, "matrices of C lie 3 elements apart");
-    check(Gemm { batch: 3, c: Operand::rows(8).every(4), ..DENSE }, "matrices of C lie 4 elements apart");
+    check(Gemm { a: Operand::rows(4), ..DENSE }, "rows of A have 5 elements and a stride of 4");
+    check(Gemm { b: Operand::rows(4).transposed(), ..DENSE }, "rows of B have 5 elements and a stride of 4");
+    check(Gemm { c: Operand::rows(3), ..DENSE }, "rows of C have 4 elements and a stride of 3");
+    check(Gemm { batch: 2, ..DENSE }, "matrices of C overlap with a batch stride of 0");
+    check(Gemm { batch: 2, c: Operand::rows(8).every(3), ..DENSE }, "matrices of C overlap with a batch stride of 3");
+    check(Gemm { batch: 3, c: Operand::rows(8).every(4), ..DENSE }, "matrices of C overlap with a batch stride of 4");
     check(Gemm { k: 4000, a: Operand::rows(4000), ..DENSE }, "A needs 12000 elements, given 1024");
     let far = Gemm { batch: 2, a: Operand::rows(5).every(u64::MAX), c: Operand::rows(4).every(12), ..DENSE };
-    check(far, "A needs more elements than can be counted");
+    check(far, "A needs more than 2^64 elements");
 }
 
 #[test]
-fn batches_of_c_lie_behind_or_beside_each_other() {
+fn matrices_of_c_may_follow_each_other_or_be_side_by_side() {
     let (stream, arena) = stream_and_arena();
     let [a, b, c] = ["a", "b", "c"].map(|name| arena.take(name, 4096).unwrap());
-    for c_lies in [Operand::rows(4).every(12), Operand::rows(8).every(4), Operand::rows(9).every(5)] {
-        let gemm = Gemm { batch: 2, c: c_lies, ..DENSE };
+    for layout in [Operand::rows(4).every(12), Operand::rows(8).every(4), Operand::rows(9).every(5)] {
+        let gemm = Gemm { batch: 2, c: layout, ..DENSE };
         stream.gemm(&gemm, a.view(), b.view(), c.view(), None, None).unwrap();
     }
 }
@@ -67,11 +67,11 @@ fn memory_that_does_not_fit_is_refused() {
     check([a, (64, 76), c, bias], "B needs 20 elements, given 19");
     check([a, b, (256, 44), bias], "C needs 12 elements, given 11");
     check([a, b, c, (512, 12)], "the bias needs 4 elements, given 3");
-    check([(2, 60), b, c, bias], "A is not whole, aligned elements");
+    check([(2, 60), b, c, bias], "A is not aligned to elements");
     check([a, b, (56, 48), bias], "C overlaps A");
     check([a, b, (140, 48), bias], "C overlaps B");
     check([a, b, c, (300, 16)], "C overlaps the bias");
-    // What C does not use may be anybody's.
+    // The bias may be in bytes that C does not use.
     check([a, b, (256, 3840), (304, 16)], "");
 }
 

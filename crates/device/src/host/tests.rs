@@ -1,9 +1,9 @@
-//! The safe door: bounds first, then the GEMM.
+//! The safe GEMM: results, and bounds checks.
 
 use super::*;
 
 #[test]
-fn a_gemm_of_slices_is_the_sum_of_gemms() {
+fn a_gemm_of_slices_matches_the_expected_values() {
     // [2,3]·[3,2], A stored as its transpose in rows of 2, B in rows of 5, C in rows of 4.
     let a = [1., 4., 2., 5., 3., 6.];
     let b = [1., 2., 9., 9., 9., 3., 4., 9., 9., 9., 5., 6.];
@@ -17,7 +17,7 @@ fn a_gemm_of_slices_is_the_sum_of_gemms() {
 }
 
 #[test]
-fn no_depth_gives_zeros_or_what_was_there() {
+fn with_k_0_c_is_zero_or_unchanged() {
     for (accumulate, expected) in [(false, 0.0), (true, 3.0)] {
         let mut c = [3f32; 4];
         gemm_into([2, 2, 0], Matrix::rows(&[], 0), Matrix::rows(&[], 2), (&mut c, 2), 1.0, accumulate);

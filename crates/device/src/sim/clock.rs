@@ -1,20 +1,21 @@
-//! How long simulated work takes, on the simulator's own clock.
+//! The duration of simulated work, on the simulated clock.
 
 use crate::driver::{CopyPath, RawArg};
 use crate::gemm::RawGemm;
+use crate::host_exec::{AccessRange, accessed};
 use crate::kernel::DType;
 use crate::sim::rng::SplitMix;
 use crate::sim::spec::Link;
 
 /// The start-up cost of a copy or a kernel.
 const LAUNCH_NS: u64 = 4_000;
-/// What one call of ours costs the host.
+/// The host's time for one driver call.
 pub(crate) const CALL_NS: u64 = 1_000;
-/// Memory of a simulated card.
+/// Memory bandwidth of a simulated card.
 const CARD_GB_PER_S: f64 = 900.0;
 
 impl Link {
-    /// Between host and card, one way.
+    /// Bandwidth between host and card, in one direction.
     fn host_gb_per_s(self) -> f64 {
         match self {
             Link::Pcie3 => 12.0,
@@ -23,7 +24,7 @@ impl Link {
         }
     }
 
-    /// Between two cards, one way.
+    /// Bandwidth between two cards, in one direction.
     fn peer_gb_per_s(self) -> f64 {
         match self {
             Link::Nvlink => 200.0,
@@ -34,8 +35,8 @@ impl Link {
 
 pub(crate) fn copy_ns(path: &CopyPath, link: Link, rng: &mut SplitMix) -> u64 {
     let gb_per_s = match path {
-        CopyPath::Up { .. } | CopyPath::Down { .. } => link.host_gb_per_s(),
-        CopyPath::Inside { .. } => CARD_GB_PER_S / 2.0,
+        CopyPath::HostToDevice { .. } | CopyPath::DeviceToHost { .. } => link.host_gb_per_s(),
+        CopyPath::WithinDevice { .. } => CARD_GB_PER_S / 2.0,
         CopyPath::Peer { from, to, .. } if from.card == to.card => CARD_GB_PER_S / 2.0,
         CopyPath::Peer { .. } => link.peer_gb_per_s(),
     };
@@ -46,20 +47,20 @@ pub(crate) fn fill_ns(bytes: u64, rng: &mut SplitMix) -> u64 {
     with_jitter(LAUNCH_NS + (bytes as f64 / CARD_GB_PER_S) as u64, rng)
 }
 
-/// A kernel is taken to read and write its arguments once.
+/// A kernel is assumed to read and write its arguments once.
 pub(crate) fn kernel_ns(args: &[RawArg], rng: &mut SplitMix) -> u64 {
-    let bytes: u64 = crate::host_exec::touched(args).iter().map(|(from, to, _)| to - from).sum();
+    let bytes: u64 = accessed(args).iter().map(AccessRange::bytes).sum();
     fill_ns(bytes, rng)
 }
 
-/// A GEMM takes the time of its arithmetic or that of its bytes, whichever is longer.
+/// A GEMM takes the longer of its arithmetic and its memory traffic.
 pub(crate) fn gemm_ns(gemm: &RawGemm, rng: &mut SplitMix) -> u64 {
-    let bytes: u64 = crate::host_exec::touched(&gemm.args()).iter().map(|(from, to, _)| to - from).sum();
+    let bytes: u64 = accessed(&gemm.args()).iter().map(AccessRange::bytes).sum();
     let arithmetic_ns = gemm.shape.flops() / (1e3 * tflop_per_s(gemm.shape.dtype));
     with_jitter(LAUNCH_NS + arithmetic_ns.max(bytes as f64 / CARD_GB_PER_S) as u64, rng)
 }
 
-/// What GEMMs of a simulated card reach.
+/// GEMM throughput of a simulated card.
 fn tflop_per_s(dtype: DType) -> f64 {
     match dtype {
         DType::BF16 => 100.0,

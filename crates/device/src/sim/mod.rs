@@ -1,13 +1,12 @@
-//! Simulated cards: deferred, seeded, with memory that is enforced and spoiled.
+//! Simulated cards: deferred execution in a seeded order, enforced memory limits, poisoned memory.
 //!
-//! - Work is queued and runs later, in an order only stream order and event waits restrain (`queue.rs`). It runs
-//!   when the host waits for an event, and at times before. A copy's bytes appear when it has run.
-//! - Memory that was never written, or was given back, holds poison.
-//! - The clock is the simulator's own: work takes the time its bytes take on the links of the spec, and nothing
-//!   sleeps.
-//! - Things go wrong on order: [`SimFault`].
+//! - Work is queued and runs later, in an order that respects only stream order and event waits (`queue.rs`). It runs when
+//!   the host waits for an event, and sometimes before. A copy moves its bytes when it runs.
+//! - Memory that was never written, or was freed, is poisoned.
+//! - The clock is simulated: work takes the time of its bytes on the links of the spec, and nothing sleeps.
+//! - Faults can be injected: [`SimFault`].
 //!
-//! The maths is real: kernels run their Rust host kernels.
+//! Results are real: kernels run their host kernels.
 
 mod clock;
 mod queue;
@@ -18,38 +17,38 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
+#[cfg(test)]
+pub(crate) use rng::SplitMix;
 pub use spec::{Link, SimFault, SimSpec, SimSpecError};
 
 use crate::bytes::{MIB, round_up};
 use crate::card::{Card, CardProcess, CardReading};
 use crate::cost::DriverCost;
-use crate::driver::{
-    Address, CopyPath, Driver, EventId, HostSpan, KernelId, RawArg, RecordedId, Reservation, StreamId,
-};
+use crate::driver::{Address, CopyPath, Driver, EventId, GraphId, HostSpan, KernelId, RawArg, Reservation, StreamId};
 use crate::error::DeviceError;
 use crate::gemm::RawGemm;
-use crate::host_exec::{run_copy, run_fill, run_host, touched, touched_by_copy};
+use crate::host_exec::{AccessRange, accessed, accessed_by_copy, run_copy, run_fill, run_host};
 use crate::host_gemm::run_gemm;
-use crate::host_graph::{CapturedWork, HostGraphs};
+use crate::host_graph::{HostGraphs, HostOp};
 use crate::host_memory::{HostMemory, alloc_span, free_span};
 use crate::kernel::{Grid, Kernel};
 use crate::machine::{DeviceKind, lock};
 use crate::workers::Workers;
 use queue::{QueuedOp, Queues};
 
-/// Simulated cards and everything on them.
+/// The driver of simulated cards.
 pub struct SimDriver {
     spec: SimSpec,
     cards: Vec<Card>,
     state: Mutex<State>,
     workers: Arc<Workers>,
-    recordings: HostGraphs,
+    graphs: HostGraphs,
 }
 
 struct State {
     cards: Vec<CardState>,
     queues: Queues,
-    /// How far each thread of the host has come: one that waits for a card holds up no other.
+    /// The clock of each host thread: a thread that waits for a card does not delay the others.
     hosts: HashMap<ThreadId, u64>,
     allocations: u64,
     copies: u64,
@@ -60,45 +59,46 @@ struct State {
 
 #[derive(Default)]
 struct CardState {
-    /// How often it was opened and not closed: the last handle of one opening may close while the next opens.
+    /// Opens without a matching close: a card may be opened again while its last handle closes.
     opens: u32,
     modules: BTreeSet<&'static str>,
     intruder: u64,
-    /// What the driver takes beyond its table.
+    /// The driver's memory beyond its table.
     grown: u64,
-    /// Set once the card answers nothing any more.
-    broken: Option<Broken>,
-    held: BTreeMap<u64, Held>,
+    /// Set once the card fails every call.
+    failure: Option<Failure>,
+    reservations: BTreeMap<u64, SimReservation>,
 }
 
 #[derive(Clone, Copy)]
-enum Broken {
+enum Failure {
     Lost,
     Trapped,
     CopyFailed,
 }
 
-struct Held {
+struct SimReservation {
     memory: HostMemory,
     capped: bool,
-    readers: Vec<usize>,
+    /// Cards with peer access to it.
+    peers: Vec<usize>,
 }
 
-/// A driver call that matters for copies between cards, in the order it was made.
+/// A driver call for copies between cards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverCall {
-    /// Whether `reader` can reach `owner` was asked.
+    /// Peer access was queried.
     CanAccessPeer {
-        /// The card that would reach.
+        /// The card that would access memory.
         reader: usize,
-        /// The card that would be reached.
+        /// The card that owns the memory.
         owner: usize,
     },
-    /// `reader` was let into the memory of `owner`.
+    /// Peer access was enabled.
     AllowPeer {
-        /// The card that may reach.
+        /// The card that may access memory.
         reader: usize,
-        /// The card that may be reached.
+        /// The card that owns the memory.
         owner: usize,
     },
     /// A copy from card to card was queued.
@@ -110,14 +110,14 @@ pub enum DriverCall {
     },
 }
 
-/// What is alive in the simulator: all zero once everything was given back.
+/// Live objects of the simulator: all zero once everything was released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Alive {
     /// Open contexts.
     pub contexts: usize,
     /// Reservations of device memory.
     pub reservations: usize,
-    /// Spans of page-locked memory.
+    /// Allocations of pinned memory.
     pub pinned: u64,
     /// Streams.
     pub streams: usize,
@@ -125,7 +125,18 @@ pub struct Alive {
     pub events: usize,
 }
 
-/// How many peer calls are kept.
+/// Counters of the simulator: the points at which a fault can be injected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SimCounts {
+    /// Driver calls.
+    pub calls: u64,
+    /// Allocations of device and pinned memory.
+    pub allocations: u64,
+    /// Copies that ran.
+    pub copies: u64,
+}
+
+/// The number of peer calls that are stored.
 const TRACE_LENGTH: usize = 64;
 
 impl SimDriver {
@@ -150,53 +161,53 @@ impl SimDriver {
             pinned: 0,
             trace: Vec::new(),
         };
-        let (cards, recordings) = ((0..spec.count).map(card).collect(), HostGraphs::default());
-        SimDriver { cards, spec, state: Mutex::new(state), workers, recordings }
+        let (cards, graphs) = ((0..spec.count).map(card).collect(), HostGraphs::default());
+        SimDriver { cards, spec, state: Mutex::new(state), workers, graphs }
     }
 
-    /// What is alive now.
+    /// The live objects.
     pub fn alive(&self) -> Alive {
         let state = lock(&self.state);
         Alive {
             contexts: state.cards.iter().filter(|card| card.opens > 0).count(),
-            reservations: state.cards.iter().map(|card| card.held.len()).sum(),
+            reservations: state.cards.iter().map(|card| card.reservations.len()).sum(),
             pinned: state.pinned,
             streams: state.queues.streams.len(),
-            events: state.queues.events.values().filter(|mark| !mark.dead).count(),
+            events: state.queues.events.values().filter(|event| !event.destroyed).count(),
         }
     }
 
-    /// The first peer calls that were made.
+    /// The first peer calls, in order.
     pub fn trace(&self) -> Vec<DriverCall> {
         lock(&self.state).trace.clone()
     }
 
-    /// How many driver calls, allocations and copies there have been: where faults can be planted.
-    pub fn counted(&self) -> (u64, u64, u64) {
+    /// Driver calls, allocations and copies so far.
+    pub fn counts(&self) -> SimCounts {
         let state = lock(&self.state);
-        (state.calls, state.allocations, state.copies)
+        SimCounts { calls: state.calls, allocations: state.allocations, copies: state.copies }
     }
 
-    /// Counts a driver call; refuses it when the card is gone, or goes with it.
+    /// Counts a driver call; fails if the card is lost, or is to be lost by this call.
     fn call(&self, state: &mut State, card: usize, during: &'static str) -> Result<(), DeviceError> {
         let number = state.calls;
         state.calls += 1;
         *state.host_ns() += clock::CALL_NS;
         if self.spec.fault == Some(SimFault::LoseCard(number)) {
-            state.break_card(card, Broken::Lost);
+            state.fail_card(card, Failure::Lost);
         }
-        state.alive(card, during)
+        state.check_alive(card, during)
     }
 
-    /// When timers were reached. One call of the host, however many.
+    /// When timers were reached. Counts as one driver call, however many there are.
     fn reached_ns<const N: usize>(&self, card: usize, events: [EventId; N]) -> Result<[u64; N], DeviceError> {
         let during = "reading a timer";
         let mut state = lock(&self.state);
         self.call(&mut state, card, during)?;
-        let marks = events.map(|event| state.queues.events.get(&event).filter(|mark| mark.reached > 0));
-        match marks.iter().all(Option::is_some) {
-            true => Ok(marks.map(|mark| mark.map_or(0, |mark| mark.reached_ns))),
-            false => Err(DeviceError::Failed { card, during, what: "it was not reached yet".to_owned() }),
+        let events = events.map(|event| state.queues.events.get(&event).filter(|event| event.reached > 0));
+        match events.iter().all(Option::is_some) {
+            true => Ok(events.map(|event| event.map_or(0, |event| event.reached_ns))),
+            false => Err(DeviceError::Failed { card, during, what: "it has not been reached".to_owned() }),
         }
     }
 
@@ -211,25 +222,25 @@ impl SimDriver {
         Ok(())
     }
 
-    /// Keeps the work if the stream records, queues it otherwise.
-    fn record_or_enqueue(
+    /// Captures the operation if the stream is capturing, queues it otherwise.
+    fn capture_or_enqueue(
         &self,
         card: usize,
         stream: StreamId,
         during: &'static str,
-        work: CapturedWork,
+        op: HostOp,
     ) -> Result<(), DeviceError> {
-        match self.recordings.keep(stream, work) {
+        match self.graphs.capture(stream, op) {
             None => Ok(()),
-            Some(work) => self.enqueue(card, stream, during, QueuedOp::CapturedWork(work)),
+            Some(op) => self.enqueue(card, stream, during, QueuedOp::Run(op)),
         }
     }
 
-    /// Runs one queued entry; `false` when none can run.
+    /// Runs one queued entry; `false` if none can run.
     fn run_one(&self, state: &mut State) -> bool {
         let Some((stream, queued_ns, op)) = state.queues.next() else { return false };
         let takes_ns = match &op {
-            QueuedOp::CapturedWork(work) => self.work_ns(state, work),
+            QueuedOp::Run(op) => self.op_ns(state, op),
             QueuedOp::Record { .. } | QueuedOp::Wait { .. } | QueuedOp::Trap => 0,
         };
         let Some(queue) = state.queues.streams.get_mut(&stream) else { return true };
@@ -237,16 +248,16 @@ impl SimDriver {
         queue.now_ns = queue.now_ns.max(queued_ns) + takes_ns;
         let now_ns = queue.now_ns;
         match op {
-            QueuedOp::CapturedWork(CapturedWork::Copy(path)) => self.run_copy(state, card, &path),
-            QueuedOp::CapturedWork(work) => self.run_work(state, &work),
-            QueuedOp::Trap => state.break_card(card, Broken::Trapped),
-            QueuedOp::Record { event, mark } => {
-                if let Some(state) = state.queues.events.get_mut(&event) {
-                    (state.reached, state.reached_ns) = (state.reached.max(mark), now_ns);
+            QueuedOp::Run(HostOp::Copy(path)) => self.run_copy(state, card, &path),
+            QueuedOp::Run(op) => self.run_op(state, &op),
+            QueuedOp::Trap => state.fail_card(card, Failure::Trapped),
+            QueuedOp::Record { event, number } => {
+                if let Some(event) = state.queues.events.get_mut(&event) {
+                    (event.reached, event.reached_ns) = (event.reached.max(number), now_ns);
                 }
             }
             QueuedOp::Wait { event, .. } => {
-                let reached_ns = state.queues.events.get(&event).map_or(0, |mark| mark.reached_ns);
+                let reached_ns = state.queues.events.get(&event).map_or(0, |event| event.reached_ns);
                 if let Some(queue) = state.queues.streams.get_mut(&stream) {
                     queue.now_ns = now_ns.max(reached_ns);
                 }
@@ -255,26 +266,26 @@ impl SimDriver {
         true
     }
 
-    fn work_ns(&self, state: &mut State, work: &CapturedWork) -> u64 {
+    fn op_ns(&self, state: &mut State, op: &HostOp) -> u64 {
         let rng = &mut state.queues.rng;
-        match work {
-            CapturedWork::Copy(path) => clock::copy_ns(path, self.spec.link, rng),
-            CapturedWork::Fill { bytes, .. } => clock::fill_ns(*bytes, rng),
-            CapturedWork::Launch { args, .. } => clock::kernel_ns(args, rng),
-            CapturedWork::Gemm(gemm) => clock::gemm_ns(gemm, rng),
+        match op {
+            HostOp::Copy(path) => clock::copy_ns(path, self.spec.link, rng),
+            HostOp::Fill { bytes, .. } => clock::fill_ns(*bytes, rng),
+            HostOp::Launch { args, .. } => clock::kernel_ns(args, rng),
+            HostOp::Gemm(gemm) => clock::gemm_ns(gemm, rng),
         }
     }
 
-    fn run_work(&self, state: &mut State, work: &CapturedWork) {
-        state.touch(&work.touches());
-        // SAFETY: checked to lie in a live reservation when queued; releasing one drains first. All simulated work runs
-        // under the lock we hold.
+    fn run_op(&self, state: &mut State, op: &HostOp) {
+        state.touch(&op.accesses());
+        // SAFETY: queueing checked that the memory is in a live reservation; releasing one runs all queued work first. All
+        // simulated work runs under the lock that the caller holds.
         unsafe {
-            match work {
-                CapturedWork::Copy(path) => run_copy(path),
-                CapturedWork::Fill { at, bytes, value } => run_fill(*at, *bytes, *value),
-                CapturedWork::Launch { kernel, grid, args } => run_host(kernel, *grid, args, &self.workers),
-                CapturedWork::Gemm(gemm) => run_gemm(gemm, &self.workers),
+            match op {
+                HostOp::Copy(path) => run_copy(path),
+                HostOp::Fill { at, bytes, value } => run_fill(*at, *bytes, *value),
+                HostOp::Launch { kernel, grid, args } => run_host(kernel, *grid, args, &self.workers),
+                HostOp::Gemm(gemm) => run_gemm(gemm, &self.workers),
             }
         }
     }
@@ -283,30 +294,30 @@ impl SimDriver {
         let number = state.copies;
         state.copies += 1;
         if self.spec.fault == Some(SimFault::FailCopy(number)) {
-            return state.break_card(card, Broken::CopyFailed);
+            return state.fail_card(card, Failure::CopyFailed);
         }
         let between_cards = matches!(path, CopyPath::Peer { from, to, .. } if from.card != to.card);
         if between_cards && self.spec.fault == Some(SimFault::CorruptPeer) {
-            // As boards have been seen to do: the copy "succeeds", and the bytes are not there.
-            return state.touch(&touched_by_copy(path));
+            // Some real boards do this: the copy succeeds, and the bytes do not arrive.
+            return state.touch(&accessed_by_copy(path));
         }
-        // Host ends live until their last use was reached (`Pinned`).
-        self.run_work(state, &CapturedWork::Copy(*path));
+        // `Pinned` keeps the host memory alive until its last use was reached.
+        self.run_op(state, &HostOp::Copy(*path));
     }
 
-    /// Runs work until `done`, or until nothing more can run.
+    /// Runs work until `done`.
     fn run_until(&self, state: &mut State, card: usize, done: impl Fn(&State) -> bool) -> Result<(), DeviceError> {
         let during = "waiting for an event";
         loop {
-            state.alive(card, during)?;
+            state.check_alive(card, during)?;
             if done(state) {
                 return Ok(());
             }
             if !self.run_one(state) {
-                // What is waited for hangs on another card that is gone. Nothing else can stop it: a wait names
-                // only records that were queued before it, so no two can wait for each other.
-                (0..state.cards.len()).try_for_each(|other| state.alive(other, during))?;
-                unreachable!("queued work cannot run although every card is alive");
+                // The work waits for another card that is lost. There is no other cause: a wait refers only to records
+                // that were queued before it, so waits cannot form a cycle.
+                (0..state.cards.len()).try_for_each(|other| state.check_alive(other, during))?;
+                unreachable!("queued work cannot run although no card is lost");
             }
         }
     }
@@ -316,11 +327,14 @@ impl SimDriver {
         self.spec.total_bytes.saturating_sub(others + card.process_bytes())
     }
 
-    /// Refuses addresses that lie in no live reservation.
-    fn check_range(&self, card: usize, spans: &[(u64, u64, bool)]) -> Result<(), DeviceError> {
+    /// Refuses addresses outside live reservations.
+    fn check_range(&self, card: usize, ranges: &[AccessRange]) -> Result<(), DeviceError> {
         let state = lock(&self.state);
-        let held = |from, to| state.cards.iter().flat_map(|card| card.held.values()).any(|h| h.memory.holds(from, to));
-        match spans.iter().all(|&(from, to, _)| held(from, to)) {
+        let is_live = |range: &AccessRange| {
+            let mut reservations = state.cards.iter().flat_map(|card| card.reservations.values());
+            reservations.any(|reservation| reservation.memory.holds(range.from, range.to))
+        };
+        match ranges.iter().all(is_live) {
             true => Ok(()),
             false => Err(DeviceError::Failed {
                 card,
@@ -332,51 +346,52 @@ impl SimDriver {
 }
 
 impl State {
-    /// How far the thread that calls has come. One that was not seen before was started by one that had come furthest.
+    /// The clock of the calling thread. A new thread starts at the latest clock of all threads.
     fn host_ns(&mut self) -> &mut u64 {
-        let furthest_ns = self.furthest_ns();
-        self.hosts.entry(thread::current().id()).or_insert(furthest_ns)
+        let latest_ns = self.latest_ns();
+        self.hosts.entry(thread::current().id()).or_insert(latest_ns)
     }
 
-    fn furthest_ns(&self) -> u64 {
+    fn latest_ns(&self) -> u64 {
         self.hosts.values().copied().max().unwrap_or(0)
     }
 
-    /// As a driver does: what broke the card is told by whatever call comes next, and by all after it.
-    fn alive(&self, card: usize, during: &'static str) -> Result<(), DeviceError> {
+    /// Like a real driver, every call after a failure reports it.
+    fn check_alive(&self, card: usize, during: &'static str) -> Result<(), DeviceError> {
         let lost = |what: &str| Err(DeviceError::Lost { card, during, what: what.to_owned() });
-        match self.cards[card].broken {
+        match self.cards[card].failure {
             None => Ok(()),
-            Some(Broken::Lost) => lost("it answers no more"),
-            Some(Broken::Trapped) => lost("a kernel ended in a trap"),
-            Some(Broken::CopyFailed) => {
-                Err(DeviceError::Failed { card, during: "copy", what: "planted copy failure".to_owned() })
+            Some(Failure::Lost) => lost("it stopped responding"),
+            Some(Failure::Trapped) => lost("a kernel executed a trap"),
+            Some(Failure::CopyFailed) => {
+                Err(DeviceError::Failed { card, during: "copy", what: "injected copy failure".to_owned() })
             }
         }
     }
 
-    fn break_card(&mut self, card: usize, how: Broken) {
-        self.cards[card].broken.get_or_insert(how);
+    fn fail_card(&mut self, card: usize, failure: Failure) {
+        self.cards[card].failure.get_or_insert(failure);
         self.queues.abandon(card);
     }
 
-    /// Writes poison down where work is about to look at memory that was never written.
-    fn touch(&mut self, spans: &[(u64, u64, bool)]) {
-        for &(from, to, _) in spans {
-            let held = self.cards.iter_mut().flat_map(|card| card.held.values_mut());
-            if let Some(held) = held.into_iter().find(|held| held.memory.holds(from, to)) {
-                held.memory.touch(from, to);
+    /// Writes the poison of memory that was never touched, before an operation accesses it.
+    fn touch(&mut self, ranges: &[AccessRange]) {
+        for &AccessRange { from, to, .. } in ranges {
+            let mut reservations = self.cards.iter_mut().flat_map(|card| card.reservations.values_mut());
+            if let Some(reservation) = reservations.find(|reservation| reservation.memory.holds(from, to)) {
+                reservation.memory.touch(from, to);
             }
         }
     }
 }
 
 impl CardState {
-    /// As a driver counts: context, modules, and reservations in 2 MiB pages.
+    /// Memory of this process as a driver counts it: context, modules, and reservations in 2 MiB pages.
     fn process_bytes(&self) -> u64 {
         let context = if self.opens > 0 { DriverCost::table().context_bytes + self.grown } else { 0 };
         let modules = self.modules.len() as u64 * 2 * MIB;
-        context + modules + self.held.values().map(|held| round_up(held.memory.bytes(), 2 * MIB)).sum::<u64>()
+        let reserved = self.reservations.values().map(|reservation| round_up(reservation.memory.bytes(), 2 * MIB));
+        context + modules + reserved.sum::<u64>()
     }
 }
 
@@ -393,12 +408,12 @@ impl Driver for SimDriver {
         let state = lock(&self.state);
         let now = &state.cards[card];
         let others = self.spec.held_bytes + now.intruder;
-        let holder =
+        let process =
             (others > 0).then(|| CardProcess { pid: 1, name: Some("another process".to_owned()), bytes: others });
         Ok(CardReading {
             free_bytes: self.free_bytes(now),
             total_bytes: self.spec.total_bytes,
-            holders: holder.into_iter().collect(),
+            holders: process.into_iter().collect(),
             busy_percent: None,
             power_watts: None,
         })
@@ -406,7 +421,7 @@ impl Driver for SimDriver {
 
     fn process_bytes(&self, card: usize) -> Result<Option<u64>, DeviceError> {
         let bytes = lock(&self.state).cards[card].process_bytes();
-        Ok((!self.spec.silent).then_some(bytes))
+        Ok((!self.spec.hides_process_memory).then_some(bytes))
     }
 
     fn open(&self, card: usize) -> Result<(), DeviceError> {
@@ -445,35 +460,37 @@ impl Driver for SimDriver {
         }
         let memory = HostMemory::reserve(bytes, true).map_err(|_| refused)?;
         let base = memory.base();
-        state.cards[card].held.insert(base, Held { memory, capped, readers: Vec::new() });
+        state.cards[card].reservations.insert(base, SimReservation { memory, capped, peers: Vec::new() });
         Ok(Reservation { base: Address { card, raw: base }, bytes, pool: u64::from(capped) })
     }
 
-    fn release(&self, held: Reservation) {
+    fn release(&self, reservation: Reservation) {
         let mut state = lock(&self.state);
-        // As a real driver does: what still uses the memory finishes first.
+        // Like a real driver, finish the work that still uses the memory first.
         while self.run_one(&mut state) {}
         state.queues.abandon_all();
-        state.cards[held.base.card].held.remove(&held.base.raw);
+        state.cards[reservation.base.card].reservations.remove(&reservation.base.raw);
     }
 
-    fn forget(&self, at: Address, bytes: u64) {
+    fn block_freed(&self, at: Address, bytes: u64) {
         let mut state = lock(&self.state);
-        let held = state.cards[at.card].held.values_mut().find(|held| held.memory.holds(at.raw, at.raw + bytes));
-        if let Some(held) = held {
-            held.memory.spoil(at.raw, at.raw + bytes);
+        let (from, to) = (at.raw, at.raw + bytes);
+        let mut reservations = state.cards[at.card].reservations.values_mut();
+        if let Some(reservation) = reservations.find(|reservation| reservation.memory.holds(from, to)) {
+            reservation.memory.poison(from, to);
         }
     }
 
-    fn pool_refuses_more(&self, held: &Reservation) -> Result<bool, DeviceError> {
+    fn pool_refuses_more(&self, reservation: &Reservation) -> Result<bool, DeviceError> {
         let mut state = lock(&self.state);
-        self.call(&mut state, held.base.card, "asking for a byte too many")?;
-        Ok(state.cards[held.base.card].held.get(&held.base.raw).is_some_and(|held| held.capped))
+        let Address { card, raw } = reservation.base;
+        self.call(&mut state, card, "asking the pool for more")?;
+        Ok(state.cards[card].reservations.get(&raw).is_some_and(|reservation| reservation.capped))
     }
 
     fn alloc_host(&self, card: usize, bytes: u64) -> Result<HostSpan, DeviceError> {
         let mut state = lock(&self.state);
-        self.call(&mut state, card, "locking host memory")?;
+        self.call(&mut state, card, "allocating pinned memory")?;
         let number = state.allocations;
         state.allocations += 1;
         let span = match self.spec.fault == Some(SimFault::RefuseAllocation(number)) {
@@ -490,7 +507,7 @@ impl Driver for SimDriver {
         unsafe { free_span(span) }
     }
 
-    fn create_stream(&self, card: usize, _urgent: bool) -> Result<StreamId, DeviceError> {
+    fn create_stream(&self, card: usize, _high_priority: bool) -> Result<StreamId, DeviceError> {
         let mut state = lock(&self.state);
         self.call(&mut state, card, "creating a stream")?;
         Ok(state.queues.add_stream(card))
@@ -498,9 +515,9 @@ impl Driver for SimDriver {
 
     fn destroy_stream(&self, card: usize, stream: StreamId) {
         let mut state = lock(&self.state);
-        // Work that is queued still runs, as on a real card.
+        // Queued work still runs, as on a real card.
         let idle = |state: &State| state.queues.streams.get(&stream).is_none_or(|queue| queue.ops.is_empty());
-        // A card that is gone has dropped its queue already.
+        // A lost card has discarded its queue already.
         let _ = self.run_until(&mut state, card, idle);
         state.queues.streams.remove(&stream);
         state.queues.sweep();
@@ -514,34 +531,34 @@ impl Driver for SimDriver {
 
     fn destroy_event(&self, _card: usize, event: EventId) {
         let mut state = lock(&self.state);
-        if let Some(mark) = state.queues.events.get_mut(&event) {
-            mark.dead = true;
+        if let Some(event) = state.queues.events.get_mut(&event) {
+            event.destroyed = true;
         }
         state.queues.sweep();
     }
 
     fn record(&self, card: usize, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
-        let mark = {
+        let number = {
             let mut state = lock(&self.state);
-            let Some(mark) = state.queues.events.get_mut(&event) else { return Ok(()) };
-            if mark.card != card {
-                let what = format!("the event belongs to GPU {}", mark.card);
+            let Some(event) = state.queues.events.get_mut(&event) else { return Ok(()) };
+            if event.card != card {
+                let what = format!("the event belongs to GPU {}", event.card);
                 return Err(DeviceError::Failed { card, during: "recording an event", what });
             }
-            mark.recorded += 1;
-            mark.recorded
+            event.recorded += 1;
+            event.recorded
         };
-        self.enqueue(card, stream, "recording an event", QueuedOp::Record { event, mark })
+        self.enqueue(card, stream, "recording an event", QueuedOp::Record { event, number })
     }
 
     fn wait(&self, card: usize, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
-        let mark = lock(&self.state).queues.events.get(&event).map_or(0, |mark| mark.recorded);
-        self.enqueue(card, stream, "waiting for an event", QueuedOp::Wait { event, mark })
+        let number = lock(&self.state).queues.events.get(&event).map_or(0, |event| event.recorded);
+        self.enqueue(card, stream, "waiting for an event", QueuedOp::Wait { event, number })
     }
 
     fn reached(&self, card: usize, event: EventId) -> Result<bool, DeviceError> {
         let mut state = lock(&self.state);
-        self.call(&mut state, card, "asking an event")?;
+        self.call(&mut state, card, "querying an event")?;
         Ok(state.queues.is_reached(event))
     }
 
@@ -549,7 +566,7 @@ impl Driver for SimDriver {
         let mut state = lock(&self.state);
         self.call(&mut state, card, "waiting for an event")?;
         self.run_until(&mut state, card, |state| state.queues.is_reached(event))?;
-        let reached_ns = state.queues.events.get(&event).map_or(0, |mark| mark.reached_ns);
+        let reached_ns = state.queues.events.get(&event).map_or(0, |event| event.reached_ns);
         let host_ns = state.host_ns();
         *host_ns = reached_ns.max(*host_ns);
         Ok(())
@@ -565,27 +582,28 @@ impl Driver for SimDriver {
     }
 
     fn copy(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {
-        self.check_range(card, &touched_by_copy(&path))?;
+        self.check_range(card, &accessed_by_copy(&path))?;
         if let CopyPath::Peer { from, to, .. } = path {
             let mut state = lock(&self.state);
             if state.trace.len() < TRACE_LENGTH {
                 state.trace.push(DriverCall::CopyPeer { from: from.card, to: to.card });
             }
-            let lets_in = |at: Address, reader: usize| {
-                let held = state.cards[at.card].held.values().find(|held| held.memory.holds(at.raw, at.raw));
-                held.is_some_and(|held| held.readers.contains(&reader))
+            let allows = |at: Address, reader: usize| {
+                let mut reservations = state.cards[at.card].reservations.values();
+                let reservation = reservations.find(|reservation| reservation.memory.holds(at.raw, at.raw));
+                reservation.is_some_and(|reservation| reservation.peers.contains(&reader))
             };
-            if from.card != to.card && !(lets_in(from, to.card) && lets_in(to, from.card)) {
-                let what = "peer access was not allowed both ways".to_owned();
+            if from.card != to.card && !(allows(from, to.card) && allows(to, from.card)) {
+                let what = "peer access is not enabled in both directions".to_owned();
                 return Err(DeviceError::Failed { card, during: "peer copy", what });
             }
         }
-        self.record_or_enqueue(card, stream, "copying", CapturedWork::Copy(path))
+        self.capture_or_enqueue(card, stream, "copying", HostOp::Copy(path))
     }
 
     fn fill(&self, card: usize, stream: StreamId, at: Address, bytes: u64, value: u8) -> Result<(), DeviceError> {
-        self.check_range(card, &[(at.raw, at.raw + bytes, true)])?;
-        self.record_or_enqueue(card, stream, "filling memory", CapturedWork::Fill { at, bytes, value })
+        self.check_range(card, &[AccessRange::new(at, bytes, true)])?;
+        self.capture_or_enqueue(card, stream, "filling memory", HostOp::Fill { at, bytes, value })
     }
 
     fn load(&self, card: usize, kernel: &'static Kernel) -> Result<KernelId, DeviceError> {
@@ -603,42 +621,42 @@ impl Driver for SimDriver {
         grid: Grid,
         args: &[RawArg],
     ) -> Result<(), DeviceError> {
-        self.check_range(card, &touched(args))?;
-        let work = CapturedWork::Launch { kernel, grid, args: args.to_vec() };
-        self.record_or_enqueue(card, stream, "launching a kernel", work)
+        self.check_range(card, &accessed(args))?;
+        let op = HostOp::Launch { kernel, grid, args: args.to_vec() };
+        self.capture_or_enqueue(card, stream, "launching a kernel", op)
     }
 
     fn gemm(&self, card: usize, stream: StreamId, gemm: &RawGemm) -> Result<(), DeviceError> {
-        self.check_range(card, &touched(&gemm.args()))?;
-        self.record_or_enqueue(card, stream, "queueing a GEMM", CapturedWork::Gemm(*gemm))
+        self.check_range(card, &accessed(&gemm.args()))?;
+        self.capture_or_enqueue(card, stream, "queueing a GEMM", HostOp::Gemm(*gemm))
     }
 
     fn trap(&self, card: usize, stream: StreamId) -> Result<(), DeviceError> {
-        self.enqueue(card, stream, "planting a trap", QueuedOp::Trap)
+        self.enqueue(card, stream, "injecting a trap", QueuedOp::Trap)
     }
 
     fn begin_capture(&self, card: usize, stream: StreamId) -> Result<(), DeviceError> {
-        self.call(&mut lock(&self.state), card, "recording work")?;
-        self.recordings.begin(stream);
+        self.call(&mut lock(&self.state), card, "capturing a graph")?;
+        self.graphs.begin(stream);
         Ok(())
     }
 
-    fn end_capture(&self, card: usize, stream: StreamId) -> Result<RecordedId, DeviceError> {
-        self.call(&mut lock(&self.state), card, "recording work")?;
-        self.recordings.end(card, stream)
+    fn end_capture(&self, card: usize, stream: StreamId) -> Result<GraphId, DeviceError> {
+        self.call(&mut lock(&self.state), card, "capturing a graph")?;
+        self.graphs.end(card, stream)
     }
 
     fn abandon_capture(&self, _card: usize, stream: StreamId) {
-        self.recordings.take(stream);
+        self.graphs.take(stream);
     }
 
-    /// Each piece is queued anew, and looks for its memory anew.
-    fn replay(&self, card: usize, stream: StreamId, recorded: RecordedId) -> Result<(), DeviceError> {
-        self.recordings.get(card, recorded)?.iter().try_for_each(|work| work.queue(self, card, stream))
+    /// Queues each operation again, which checks its memory again.
+    fn replay(&self, card: usize, stream: StreamId, graph: GraphId) -> Result<(), DeviceError> {
+        self.graphs.get(card, graph)?.iter().try_for_each(|op| op.queue(self, card, stream))
     }
 
-    fn drop_recorded(&self, _card: usize, recorded: RecordedId) {
-        self.recordings.forget(recorded);
+    fn destroy_graph(&self, _card: usize, graph: GraphId) {
+        self.graphs.destroy(graph);
     }
 
     fn can_access_peer(&self, reader: usize, owner: usize) -> Result<bool, DeviceError> {
@@ -647,35 +665,39 @@ impl Driver for SimDriver {
             return Err(DeviceError::Hidden { index, uuid, by: hidden_by.unwrap_or_default() });
         }
         let mut state = lock(&self.state);
-        self.call(&mut state, reader, "asking for peer access")?;
+        self.call(&mut state, reader, "querying peer access")?;
         if state.trace.len() < TRACE_LENGTH {
             state.trace.push(DriverCall::CanAccessPeer { reader, owner });
         }
         Ok(self.spec.link == Link::Nvlink && reader != owner)
     }
 
-    fn allow_peer(&self, held: &Reservation, reader: usize) -> Result<(), DeviceError> {
+    fn allow_peer(&self, reservation: &Reservation, reader: usize) -> Result<(), DeviceError> {
         let mut state = lock(&self.state);
-        self.call(&mut state, held.base.card, "allowing peer access")?;
+        let Address { card: owner, raw } = reservation.base;
+        self.call(&mut state, owner, "enabling peer access")?;
         if state.trace.len() < TRACE_LENGTH {
-            state.trace.push(DriverCall::AllowPeer { reader, owner: held.base.card });
+            state.trace.push(DriverCall::AllowPeer { reader, owner });
         }
-        if let Some(held) = state.cards[held.base.card].held.get_mut(&held.base.raw) {
-            held.readers.push(reader);
+        if let Some(reservation) = state.cards[owner].reservations.get_mut(&raw) {
+            reservation.peers.push(reader);
         }
         Ok(())
     }
 
-    fn home_of(&self, at: Address) -> Result<usize, DeviceError> {
+    fn card_of(&self, at: Address) -> Result<usize, DeviceError> {
         let state = lock(&self.state);
-        let holds = |card: &CardState| card.held.values().any(|held| held.memory.holds(at.raw, at.raw + 1));
+        let holds = |card: &CardState| {
+            let mut reservations = card.reservations.values();
+            reservations.any(|reservation| reservation.memory.holds(at.raw, at.raw + 1))
+        };
         let what = "address outside any reservation".to_owned();
-        let home = state.cards.iter().position(holds);
-        home.ok_or(DeviceError::Failed { card: at.card, during: "asking where memory lies", what })
+        let card = state.cards.iter().position(holds);
+        card.ok_or(DeviceError::Failed { card: at.card, during: "looking up an address", what })
     }
 
     fn now_ns(&self) -> u64 {
-        lock(&self.state).furthest_ns()
+        lock(&self.state).latest_ns()
     }
 
     fn driver_version(&self) -> String {

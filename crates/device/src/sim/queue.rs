@@ -1,24 +1,24 @@
-//! What is queued on simulated streams, and which of it runs next.
+//! The queues of simulated streams, and the choice of the operation that runs next.
 //!
-//! Queued work runs in a seeded arbitrary order that respects only stream order and event waits: everything a real
-//! card could do, and more often than a real card would. One stream may run far ahead while another stands still,
-//! so a missing wait shows within a few seeds.
+//! Queued work runs in a seeded random order that respects only stream order and event waits. This covers everything a
+//! real card could do, and unusual orders come up more often. One stream may run far ahead while another stalls, so a
+//! missing wait shows within a few seeds.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::driver::{EventId, StreamId};
-use crate::host_graph::CapturedWork;
+use crate::host_graph::HostOp;
 use crate::sim::rng::SplitMix;
 
-/// One entry of a stream. A trap breaks the card.
+/// One entry of a stream. `number` counts the records of an event; after a trap the card is lost.
 pub(crate) enum QueuedOp {
-    CapturedWork(CapturedWork),
-    Record { event: EventId, mark: u64 },
-    Wait { event: EventId, mark: u64 },
+    Run(HostOp),
+    Record { event: EventId, number: u64 },
+    Wait { event: EventId, number: u64 },
     Trap,
 }
 
-/// A stream: its entries, and how far its clock has come.
+/// A stream: its entries and its clock.
 pub(crate) struct SimStream {
     pub(crate) card: usize,
     pub(crate) ops: VecDeque<(u64, QueuedOp)>,
@@ -28,28 +28,28 @@ pub(crate) struct SimStream {
 
 /// An event: how often it was recorded, and how many of those records have been reached.
 #[derive(Default)]
-pub(crate) struct Mark {
-    /// The card it belongs to, and whose streams alone may record it.
+pub(crate) struct SimEvent {
+    /// Its card. Only streams of this card may record it.
     pub(crate) card: usize,
     pub(crate) recorded: u64,
     pub(crate) reached: u64,
     pub(crate) reached_ns: u64,
-    /// Destroyed by its owner; queued entries may still name it.
-    pub(crate) dead: bool,
+    /// Destroyed by its owner; queued entries may still refer to it.
+    pub(crate) destroyed: bool,
 }
 
 /// All streams and events of the machine.
 pub(crate) struct Queues {
     pub(crate) streams: BTreeMap<StreamId, SimStream>,
-    pub(crate) events: HashMap<EventId, Mark>,
+    pub(crate) events: HashMap<EventId, SimEvent>,
     next_id: u64,
     ran: u64,
     pub(crate) rng: SplitMix,
-    /// How readily work runs before anyone waits for it: in sixteenths.
+    /// The chance, in sixteenths, that work runs before it is waited for.
     pub(crate) eagerness: u64,
 }
 
-/// How many entries run before the streams' chances are drawn anew.
+/// The number of entries that run before the weights of the streams are drawn again.
 const REDRAW_EVERY: u64 = 24;
 
 impl Queues {
@@ -68,22 +68,22 @@ impl Queues {
 
     pub(crate) fn add_event(&mut self, card: usize) -> EventId {
         self.next_id += 1;
-        self.events.insert(self.next_id, Mark { card, ..Mark::default() });
+        self.events.insert(self.next_id, SimEvent { card, ..SimEvent::default() });
         self.next_id
     }
 
-    /// Takes the next entry to run off its stream, if any can run.
+    /// Takes the next entry to run, if any can run.
     pub(crate) fn next(&mut self) -> Option<(StreamId, u64, QueuedOp)> {
         if self.ran.is_multiple_of(REDRAW_EVERY) {
-            for queue in self.streams.values_mut() {
-                queue.weight = draw_weight(&mut self.rng);
+            for stream in self.streams.values_mut() {
+                stream.weight = draw_weight(&mut self.rng);
             }
         }
         let ready: Vec<(StreamId, u64)> = self
             .streams
             .iter()
-            .filter(|(_, queue)| self.can_run(queue))
-            .map(|(id, queue)| (*id, queue.weight))
+            .filter(|(_, stream)| self.can_run(stream))
+            .map(|(id, stream)| (*id, stream.weight))
             .collect();
         let mut ticket = self.rng.below(ready.iter().map(|(_, weight)| weight).sum::<u64>().max(1));
         let chosen = ready.iter().find(|(_, weight)| match ticket < *weight {
@@ -98,45 +98,45 @@ impl Queues {
         Some((chosen.0, queued_ns, op))
     }
 
-    fn can_run(&self, queue: &SimStream) -> bool {
-        match queue.ops.front() {
+    fn can_run(&self, stream: &SimStream) -> bool {
+        match stream.ops.front() {
             None => false,
-            Some((_, QueuedOp::Wait { event, mark })) => {
-                self.events.get(event).is_none_or(|state| state.reached >= *mark)
+            Some((_, QueuedOp::Wait { event, number })) => {
+                self.events.get(event).is_none_or(|event| event.reached >= *number)
             }
             Some(_) => true,
         }
     }
 
     pub(crate) fn is_reached(&self, event: EventId) -> bool {
-        self.events.get(&event).is_none_or(|state| state.reached >= state.recorded)
+        self.events.get(&event).is_none_or(|event| event.reached >= event.recorded)
     }
 
     pub(crate) fn all_idle(&self) -> bool {
-        self.streams.values().all(|queue| queue.ops.is_empty())
+        self.streams.values().all(|stream| stream.ops.is_empty())
     }
 
-    /// Forgets destroyed events that nothing queued can name any more.
+    /// Removes destroyed events that no queued entry can refer to.
     pub(crate) fn sweep(&mut self) {
         if self.all_idle() {
-            self.events.retain(|_, mark| !mark.dead);
+            self.events.retain(|_, event| !event.destroyed);
         }
     }
 
-    /// Throws away everything: what is still queued waits for a card that is gone.
+    /// Discards all entries: those still queued wait for a lost card.
     pub(crate) fn abandon_all(&mut self) {
-        self.streams.values_mut().for_each(|queue| queue.ops.clear());
+        self.streams.values_mut().for_each(|stream| stream.ops.clear());
     }
 
-    /// Throws away what is queued on a card that is gone.
+    /// Discards the entries of a lost card.
     pub(crate) fn abandon(&mut self, card: usize) {
-        for queue in self.streams.values_mut().filter(|queue| queue.card == card) {
-            queue.ops.clear();
+        for stream in self.streams.values_mut().filter(|stream| stream.card == card) {
+            stream.ops.clear();
         }
     }
 }
 
-/// Mostly even, at times so uneven that one stream all but stands still.
+/// Mostly even weights, sometimes so uneven that one stream almost stalls.
 fn draw_weight(rng: &mut SplitMix) -> u64 {
     [1, 16, 16, 4096][rng.below(4) as usize]
 }

@@ -1,4 +1,4 @@
-//! Seeded numbers for the simulator: the same seed, the same run.
+//! The simulator's random numbers. The same seed gives the same run.
 
 /// SplitMix64: small, and good enough to choose among streams.
 #[derive(Clone, Debug)]

@@ -1,33 +1,33 @@
-//! What is simulated: `2x24GiB`, `2x12GiB,pcie4`, `4x24GiB,nvlink`, and rehearsals of trouble.
+//! The specification of simulated cards (`2x24GiB`, `2x12GiB,pcie4`, `4x24GiB,nvlink`) and of injected faults.
 
 use std::str::FromStr;
 
 use crate::bytes::MIB;
 
-/// Cards that do not exist, and what is to go wrong on them.
+/// Simulated cards, and the fault to inject on them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimSpec {
-    /// How many cards.
+    /// The number of cards.
     pub count: usize,
     /// Memory of each.
     pub total_bytes: u64,
-    /// How they are connected.
+    /// Their connection.
     pub link: Link,
-    /// Memory of each that other processes hold.
+    /// Memory of each that other processes use.
     pub held_bytes: u64,
     /// Compute capability of each.
     pub capability: (u32, u32),
     /// A card that this process may not use.
     pub hidden: Option<usize>,
-    /// Whether the driver tells nobody what each process holds, as inside some containers.
-    pub silent: bool,
+    /// Whether the driver does not report memory per process, as inside some containers.
+    pub hides_process_memory: bool,
     /// Decides the order in which queued work runs, and the jitter of the clock.
     pub seed: u64,
-    /// What goes wrong, and when.
+    /// The fault to inject.
     pub fault: Option<SimFault>,
 }
 
-/// How cards reach each other and the host.
+/// The connection of cards with each other and the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the links")]
 pub enum Link {
@@ -37,24 +37,24 @@ pub enum Link {
     Nvlink,
 }
 
-/// One thing that goes wrong, once. Counts start at 0 and run over all cards.
+/// A fault that is injected once. Counts start at 0 and run over all cards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SimFault {
-    /// This allocation, of device or page-locked memory, is refused.
+    /// This allocation, of device or pinned memory, is refused.
     RefuseAllocation(u64),
     /// This copy fails while it runs.
     FailCopy(u64),
-    /// The card whose turn it is at this driver call is lost.
+    /// The card of this driver call is lost.
     LoseCard(u64),
     /// Copies from card to card report success and deliver nothing.
     CorruptPeer,
-    /// Another process takes this much on every card just before we open it.
+    /// Another process allocates this much on every card just before we open it.
     Intruder(u64),
-    /// The driver takes this much more on every card than its table says.
+    /// The driver uses this much more on every card than its table says.
     DriverGrows(u64),
 }
 
-/// A `--sim` value that cannot be read.
+/// An invalid `--sim` value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "--sim {given}: {problem}; expected COUNTxSIZE with options, e.g. 2x24GiB, 1x80GiB, 2x12GiB,pcie4 or 4x24GiB,nvlink"
@@ -65,7 +65,7 @@ pub struct SimSpecError {
 }
 
 impl SimSpec {
-    /// `count` cards of `total_bytes`, connected by PCIe 4, with nothing wrong.
+    /// `count` cards of `total_bytes`, connected by PCIe 4, without a fault.
     pub fn new(count: usize, total_bytes: u64) -> SimSpec {
         SimSpec {
             count,
@@ -74,23 +74,23 @@ impl SimSpec {
             held_bytes: 0,
             capability: (9, 0),
             hidden: None,
-            silent: false,
+            hides_process_memory: false,
             seed: 0,
             fault: None,
         }
     }
 
-    /// The same with another order of work.
+    /// The same with another seed.
     pub fn with_seed(self, seed: u64) -> SimSpec {
         SimSpec { seed, ..self }
     }
 
-    /// The same with other connections.
+    /// The same with another connection.
     pub fn with_link(self, link: Link) -> SimSpec {
         SimSpec { link, ..self }
     }
 
-    /// The same with something going wrong.
+    /// The same with a fault.
     pub fn with_fault(self, fault: SimFault) -> SimSpec {
         SimSpec { fault: Some(fault), ..self }
     }
@@ -104,7 +104,7 @@ impl SimSpec {
             ("held", size) => self.held_bytes = bytes(size)?,
             ("cc", version) => self.capability = capability(version)?,
             ("hidden", n) => self.hidden = Some(number(n)? as usize),
-            ("no-process-figure", "") => self.silent = true,
+            ("no-process-figure", "") => self.hides_process_memory = true,
             ("seed", n) => self.seed = number(n)?,
             ("refuse-allocation", n) => self.fault = Some(SimFault::RefuseAllocation(number(n)?)),
             ("fail-copy", n) => self.fault = Some(SimFault::FailCopy(number(n)?)),
@@ -114,7 +114,7 @@ impl SimSpec {
             ("driver-grows", size) => self.fault = Some(SimFault::DriverGrows(bytes(size)?)),
             _ => {
                 return Err(format!(
-                    "'{option}' is no option (pcie3, pcie4, pcie5, nvlink, held=SIZE, cc=MAJOR.MINOR, hidden=N, no-process-figure, seed=N, \
+                    "'{option}' is not an option (pcie3, pcie4, pcie5, nvlink, held=SIZE, cc=MAJOR.MINOR, hidden=N, no-process-figure, seed=N, \
                      refuse-allocation=N, fail-copy=N, lose-card=N, corrupt-peer, intruder=SIZE, driver-grows=SIZE)"
                 ));
             }
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_forms_of_the_handbook_are_read() {
+    fn documented_specs_are_parsed() {
         let check = |text: &str, want: SimSpec| assert_eq!(text.parse(), Ok(want), "{text}");
         let gib = 1024 * MIB;
         check("2x24GiB", SimSpec::new(2, 24 * gib));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_what_was_expected() {
+    fn an_invalid_spec_is_refused_with_the_expected_form() {
         for text in [
             "",
             "x",

@@ -1,4 +1,4 @@
-//! The simulator must do everything a real card may do: late, out of order, and on dirty memory.
+//! The simulator does everything a real card may do: run work late, out of order, and on uninitialised memory.
 
 use tandem_events::Role;
 
@@ -11,6 +11,7 @@ use crate::machine::Machine;
 use crate::pinned::Pinned;
 use crate::stream::Stream;
 
+/// A card with an arena and two streams.
 struct Bench {
     machine: Machine,
     device: Device,
@@ -33,12 +34,12 @@ fn one_card(seed: u64) -> SimSpec {
     SimSpec::new(1, 4 << 30).with_seed(seed)
 }
 
-/// A seed under which nothing runs before it is waited for.
+/// A seed with which no work runs before it is waited for.
 fn lazy_seed() -> u64 {
     (0..100).find(|seed| Queues::new(*seed).eagerness == 0).unwrap()
 }
 
-/// One stream writes 7s, another reads; returns what was read.
+/// One stream writes 7s, another reads; returns the value read.
 fn write_then_read(seed: u64, wait: bool) -> u8 {
     let bench = bench(one_card(seed));
     let block = bench.arena.take("block", 64).unwrap();
@@ -81,7 +82,7 @@ fn the_same_seed_gives_the_same_run() {
 }
 
 #[test]
-fn a_thread_that_waits_for_a_card_holds_up_no_other() {
+fn a_thread_that_waits_for_a_card_does_not_delay_others() {
     let bench = bench(one_card(3));
     let block = bench.arena.take("block", 48 * MIB).unwrap();
     let mine = bench.device.timer().unwrap();
@@ -96,11 +97,11 @@ fn a_thread_that_waits_for_a_card_holds_up_no_other() {
     bench.reader.record(&mine).unwrap();
     bench.reader.drain().unwrap();
     let reached_ns = mine.reached_at_ns().unwrap();
-    assert!(reached_ns < long_ns / 2, "{reached_ns} of {long_ns} ns: this thread asked for nothing before");
+    assert!(reached_ns < long_ns / 2, "{reached_ns} of {long_ns} ns: this thread made no call before");
 }
 
 #[test]
-fn memory_that_was_given_back_is_spoiled() {
+fn freed_memory_is_poisoned() {
     let bench = bench(one_card(0));
     let first = bench.arena.take("first", 64).unwrap();
     bench.writer.fill(first.view(), 7).unwrap();
@@ -114,7 +115,7 @@ fn memory_that_was_given_back_is_spoiled() {
 }
 
 #[test]
-fn the_host_is_refused_bytes_it_did_not_wait_for() {
+fn the_host_cannot_access_bytes_it_did_not_wait_for() {
     let bench = bench(one_card(lazy_seed()));
     let block = bench.arena.take("block", 64).unwrap();
     let mut out = bench.device.pinned(64).unwrap();
@@ -123,12 +124,12 @@ fn the_host_is_refused_bytes_it_did_not_wait_for() {
     bench.writer.drain().unwrap();
     out.bytes().expect("the copy was waited for");
     bench.writer.upload(&out, 0..64, block.view()).unwrap();
-    out.bytes().expect("reading beside a copy that reads is harmless");
+    out.bytes().expect("the host may read while a copy reads");
     assert!(matches!(out.bytes_mut(), Err(DeviceError::StillInUse { .. })));
 }
 
 #[test]
-fn memory_in_parts_is_written_by_several_and_made_whole_again() {
+fn split_memory_is_written_by_several_threads_and_rejoined() {
     let bench = bench(one_card(lazy_seed()));
     let block = bench.arena.take("block", 64).unwrap();
     let mut parts = bench.device.pinned(64).unwrap().split(&[16, 16, 40]).unwrap();
@@ -147,7 +148,7 @@ fn memory_in_parts_is_written_by_several_and_made_whole_again() {
 
 #[test]
 #[should_panic(expected = "not all of the memory")]
-fn parts_that_are_missing_are_noticed() {
+fn missing_parts_panic() {
     let bench = bench(one_card(1));
     let mut parts = bench.device.pinned(64).unwrap().split(&[16]).unwrap();
     parts.pop();
@@ -155,7 +156,7 @@ fn parts_that_are_missing_are_noticed() {
 }
 
 #[test]
-fn the_clock_is_the_links_and_nothing_sleeps() {
+fn the_clock_follows_the_link_speed_and_nothing_sleeps() {
     let bench = bench(one_card(3));
     let block = bench.arena.take("block", 48 * MIB).unwrap();
     let pinned = bench.device.pinned(48 * MIB).unwrap();
@@ -196,8 +197,8 @@ fn a_card_has_no_more_memory_than_its_spec() {
 }
 
 #[test]
-fn a_lost_card_answers_nothing_and_everything_goes_home() {
-    let script = |machine: &Machine| -> Result<(u64, u64, u64), DeviceError> {
+fn every_call_on_a_lost_card_fails_and_everything_is_released() {
+    let script = |machine: &Machine| -> Result<SimCounts, DeviceError> {
         let device = machine.open(0)?;
         let arena_bytes = 4 * MIB;
         let spec =
@@ -209,15 +210,15 @@ fn a_lost_card_answers_nothing_and_everything_goes_home() {
         stream.fill(block.view(), 1)?;
         stream.download(block.view(), &mut pinned, 0..64)?;
         stream.drain()?;
-        // Counted before things go home: a card may well be lost while they do.
-        pinned.bytes().map(|_| machine.sim().unwrap().counted())
+        // Counted before the drops: a card may be lost during them.
+        pinned.bytes().map(|_| machine.sim().unwrap().counts())
     };
     let clean = Machine::simulated(one_card(0));
-    let (calls, allocations, _) = script(&clean).unwrap();
+    let SimCounts { calls, allocations, .. } = script(&clean).unwrap();
     assert!(calls > 10 && allocations == 2);
     for call in 0..calls {
         let machine = Machine::simulated(one_card(0).with_fault(SimFault::LoseCard(call)));
-        let error = script(&machine).expect_err("the card is gone");
+        let error = script(&machine).expect_err("the card is lost");
         assert!(matches!(error, DeviceError::Lost { card: 0, .. }), "call {call}: {error}");
         assert_eq!(machine.sim().unwrap().alive(), Alive::default(), "call {call}");
     }
@@ -229,14 +230,14 @@ fn a_lost_card_answers_nothing_and_everything_goes_home() {
     }
 }
 
-/// As CUDA has it: an event can be waited for anywhere, and recorded only on its own card.
+/// As in CUDA, an event can be waited for on any card, but recorded only on its own.
 #[test]
 fn an_event_is_recorded_on_its_own_card_only() {
     let machine = Machine::simulated(SimSpec::new(2, 4 << 30));
     let (here, there) = (machine.open(0).unwrap(), machine.open(1).unwrap());
     let (stream, event) = (here.stream(false).unwrap(), there.event().unwrap());
     assert!(matches!(stream.record(&event), Err(DeviceError::Failed { during: "recording an event", .. })));
-    stream.wait(&event, "a wait across cards").expect("waiting for another card's event is what events are for");
+    stream.wait(&event, "a wait across cards").expect("a stream may wait for another card's event");
 }
 
 #[test]
@@ -245,7 +246,7 @@ fn two_streams_cannot_use_the_same_host_bytes_at_once() {
     let block = bench.arena.take("block", 64).unwrap();
     let pinned = bench.device.pinned(64).unwrap();
     bench.writer.upload(&pinned, 0..64, block.view()).unwrap();
-    bench.writer.upload(&pinned, 0..64, block.view()).expect("the same stream may go on");
+    bench.writer.upload(&pinned, 0..64, block.view()).expect("the same stream may use them again");
     let second = bench.reader.upload(&pinned, 0..64, block.view());
     assert!(matches!(second, Err(DeviceError::StillInUse { .. })), "{second:?}");
     bench.writer.drain().unwrap();
@@ -259,9 +260,9 @@ fn host_bytes_outlive_the_copies_queued_from_them() {
     let mut pinned = bench.device.pinned(64).unwrap();
     pinned.bytes_mut().unwrap().fill(9);
     bench.writer.upload(&pinned, 0..64, block.view()).unwrap();
-    let copies = bench.machine.sim().unwrap().counted().2;
+    let copies = bench.machine.sim().unwrap().counts().copies;
     drop(pinned);
-    assert_eq!(bench.machine.sim().unwrap().counted().2, copies + 1, "the memory went before the copy had run");
+    assert_eq!(bench.machine.sim().unwrap().counts().copies, copies + 1, "the memory was freed before the copy ran");
 }
 
 #[test]
@@ -272,11 +273,11 @@ fn a_split_block_that_the_driver_refuses_leaves_the_arena_as_it_was() {
     let spec = ArenaSpec { role: Role::Data, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
     let arena = Arena::reserve_as(&device, spec, true).unwrap();
     assert!(matches!(arena.take("refused", 1024), Err(DeviceError::OutOfMemory { .. })));
-    arena.take("all of it", arena_bytes).expect("nothing of the refused block was kept");
+    arena.take("all of it", arena_bytes).expect("the refused block uses no memory");
 }
 
 #[test]
-fn split_blocks_taken_before_peers_were_allowed_are_opened_too() {
+fn peer_access_includes_split_blocks_that_were_allocated_before() {
     let machine = Machine::simulated(SimSpec::new(2, 4 << 30).with_link(Link::Nvlink));
     let (here, there) = (machine.open(0).unwrap(), machine.open(1).unwrap());
     let arena_bytes = 64 * MIB;
@@ -286,11 +287,11 @@ fn split_blocks_taken_before_peers_were_allowed_are_opened_too() {
     let (a, b) = (from.take("a", 64).unwrap(), to.take("b", 64).unwrap());
     from.allow_peer(&there).unwrap();
     to.allow_peer(&here).unwrap();
-    here.stream(false).unwrap().copy_peer(a.view(), b.view()).expect("both sides were opened");
+    here.stream(false).unwrap().copy_peer(a.view(), b.view()).expect("peer access is enabled on both sides");
 }
 
 #[test]
-fn specs_that_cannot_be_are_refused_by_name() {
+fn impossible_arena_specs_are_refused_by_name() {
     let device = Machine::simulated(one_card(0)).open(0).unwrap();
     let spec = |limit_bytes, driver_bytes, arena_bytes| ArenaSpec {
         role: Role::Data,
@@ -319,7 +320,7 @@ fn a_run_restricted_to_some_cards_cannot_open_others() {
     assert!(matches!(machine.open(4), Err(DeviceError::NoSuchCard { index: 4, found: 4 })));
 }
 
-/// One stream fills both factors with 1 and multiplies them, another reads; returns what was read.
+/// One stream fills both matrices with 1 and multiplies them, another reads; returns the value read.
 fn multiply_then_read(seed: u64, wait: bool) -> f32 {
     let bench = bench(one_card(seed));
     let [a, b, c] = ["a", "b", "c"].map(|name| bench.arena.take(name, 4 * 64).unwrap());
@@ -340,7 +341,7 @@ fn multiply_then_read(seed: u64, wait: bool) -> f32 {
 }
 
 #[test]
-fn a_gemm_is_late_like_all_work_and_its_result_is_poison_until_then() {
+fn a_gemm_is_deferred_and_its_result_is_poison_until_it_runs() {
     assert!((0..50).all(|seed| multiply_then_read(seed, true) == 8.0));
     let read: Vec<f32> = (0..200).map(|seed| multiply_then_read(seed, false)).collect();
     assert!(read.iter().any(|x| x.is_nan()) && read.contains(&8.0));

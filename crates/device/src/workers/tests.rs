@@ -1,4 +1,4 @@
-//! Every piece runs once, whoever runs it; panics arrive; nobody waits for somebody who cannot come.
+//! Every chunk runs once, on any thread; panics reach the caller; no thread waits for a helper that cannot come.
 
 use std::sync::Barrier;
 use std::sync::atomic::AtomicU64;
@@ -24,7 +24,7 @@ fn every_chunk_is_worked_on_once_and_knows_its_index() {
 }
 
 #[test]
-fn outputs_of_one_piece_come_together() {
+fn outputs_of_one_chunk_come_together() {
     for threads in THREADS {
         let workers = Workers::with_threads(threads);
         let (mut a, mut b, mut c) = (vec![0u8; 95], vec![0u16; 190], vec![0u32; 10]);
@@ -42,12 +42,12 @@ fn outputs_of_one_piece_come_together() {
 
 #[test]
 #[should_panic(expected = "different numbers of chunks")]
-fn outputs_that_do_not_go_together_are_refused() {
+fn outputs_with_different_numbers_of_chunks_are_refused() {
     Workers::with_threads(2).each_pair((&mut [0; 10], 5), (&mut [0; 10], 4), |_, _, _| {});
 }
 
 #[test]
-fn parts_of_any_size_are_handed_over_once() {
+fn parts_of_any_size_are_worked_on_once() {
     for threads in THREADS {
         let sum = AtomicU64::new(0);
         let parts: Vec<Vec<u64>> = (0..50).map(|i| vec![i; i as usize % 4]).collect();
@@ -60,8 +60,8 @@ fn parts_of_any_size_are_handed_over_once() {
 }
 
 #[test]
-fn helpers_do_come() {
-    // Each of the three pieces waits for the other two: one thread alone would never end.
+fn chunks_run_concurrently() {
+    // Each of the three chunks waits for the other two: one thread alone would never end.
     let (workers, meeting) = (Workers::with_threads(3), Barrier::new(3));
     workers.each_chunk(&mut [(); 3], 1, |_, _| {
         meeting.wait();
@@ -69,13 +69,13 @@ fn helpers_do_come() {
 }
 
 #[test]
-fn a_panic_in_any_piece_reaches_the_caller_and_the_pool_goes_on() {
+fn a_panic_in_any_chunk_reaches_the_caller_and_the_pool_stays_usable() {
     for threads in THREADS {
         let workers = Workers::with_threads(threads);
         for at in [0, 1, 49] {
-            let all = || workers.each_chunk(&mut [0; 50], 1, |i, _| assert!(i != at, "piece {i}"));
-            let panic = catch_unwind(AssertUnwindSafe(all)).expect_err("a piece panicked");
-            assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some(format!("piece {at}").as_str()));
+            let all = || workers.each_chunk(&mut [0; 50], 1, |i, _| assert!(i != at, "chunk {i}"));
+            let panic = catch_unwind(AssertUnwindSafe(all)).expect_err("a chunk panicked");
+            assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some(format!("chunk {at}").as_str()));
         }
         let mut out = [0; 50];
         workers.each_chunk(&mut out, 1, |_, x| x[0] = 1);
@@ -84,7 +84,7 @@ fn a_panic_in_any_piece_reaches_the_caller_and_the_pool_goes_on() {
 }
 
 #[test]
-fn work_inside_work_ends() {
+fn nested_tasks_do_not_deadlock() {
     for threads in THREADS {
         let workers = Workers::with_threads(threads);
         let mut out = vec![0u64; 8 * 8 * 8];
@@ -96,11 +96,11 @@ fn work_inside_work_ends() {
 }
 
 #[test]
-fn several_threads_may_ask_at_once_and_none_waits_for_anothers_helpers() {
+fn several_threads_may_call_at_once_and_none_waits_for_anothers_helpers() {
     let workers = Workers::with_threads(2);
     let (busy, done) = (Barrier::new(3), Barrier::new(3));
     std::thread::scope(|scope| {
-        // Keeps the caller and the only helper inside their pieces until the work below is done.
+        // Keeps the caller and the only helper inside their chunks until the task below is done.
         scope.spawn(|| {
             workers.each_chunk(&mut [(); 2], 1, |_, _| {
                 busy.wait();
@@ -116,15 +116,8 @@ fn several_threads_may_ask_at_once_and_none_waits_for_anothers_helpers() {
 }
 
 #[test]
-fn the_number_of_pieces_is_of_the_problem() {
-    for (len, at_least, expected) in [(0, 10, 1), (9, 10, 1), (10, 10, 1), (19, 10, 1), (20, 10, 2), (5, 0, 5)] {
-        assert_eq!(pieces(len, at_least), expected, "{len} by {at_least}");
-    }
-}
-
-#[test]
-#[should_panic(expected = "before the first work")]
-fn the_number_of_threads_is_not_changed_under_work() {
+#[should_panic(expected = "before the first task")]
+fn the_number_of_threads_cannot_change_after_the_first_task() {
     let workers = Workers::new();
     workers.each_chunk(&mut [0; 2], 1, |_, _| {});
     workers.set_threads(3);

@@ -1,6 +1,5 @@
-//! What a user is told when NVIDIA's libraries are missing, old or broken: never a panic, always a name, a place and
-//! a way out. The libraries are real ones, made here by `rustc` with what each case needs.
-#![expect(clippy::unwrap_used, reason = "helpers of a test may end it")]
+//! Errors for missing, old or broken NVIDIA libraries: never a panic, always the library, its path and what to do. The
+//! libraries are real ones, built here by `rustc` for each case.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +7,7 @@ use std::process::Command;
 
 use tandem_device::library::{LibraryError, Search, survey};
 
-/// Every function we need of the driver besides the three that each fake writes itself.
+/// Every driver function we need besides the three that each fake defines itself.
 const FUNCTIONS: &[&str] = &[
     "cuGetErrorString",
     "cuDeviceGetCount",
@@ -87,7 +86,7 @@ impl Machine {
         self
     }
 
-    /// A driver whose `cuInit` and `cuDriverGetVersion` answer as given, without the functions in `lacking`.
+    /// A driver whose `cuInit` and `cuDriverGetVersion` return the given values, without the functions in `lacking`.
     fn with_driver(self, init: i32, version: i32, lacking: &[&str]) -> Machine {
         let mut source = String::from(
             "#[no_mangle] pub unsafe extern \"C\" fn cuGetErrorName(_: i32, out: *mut *const u8) -> i32 \
@@ -100,7 +99,7 @@ impl Machine {
         for function in FUNCTIONS.iter().filter(|function| !lacking.contains(function)) {
             source += &format!("#[no_mangle] pub extern \"C\" fn {function}() -> i32 {{ 1 }}\n");
         }
-        // Counting devices is the one thing a started driver is asked at once: it has none.
+        // An initialised driver is asked for its device count at once: it has none.
         source = source.replace(
             "fn cuDeviceGetCount() -> i32 { 1 }",
             "fn cuDeviceGetCount(out: *mut i32) -> i32 { unsafe { *out = 0 }; 0 }",
@@ -133,7 +132,7 @@ impl Drop for Machine {
 
 fn build(source: &str, to: &Path) {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| {
-        // Cargo's own compiler, where it sits beside it.
+        // The compiler next to Cargo, if there is one.
         let beside = Path::new(env!("CARGO")).with_file_name("rustc");
         if beside.exists() { beside.into() } else { "rustc".into() }
     });
@@ -149,7 +148,7 @@ fn build(source: &str, to: &Path) {
     fs::remove_file(file).unwrap();
 }
 
-/// Every message names the library and the way that always works.
+/// Every message names the library and the mode that always works.
 fn says_what_to_do(error: LibraryError) -> LibraryError {
     let text = error.to_string();
     assert!(text.contains("lib") && text.contains("--mode cpu"), "{text}");
@@ -167,7 +166,7 @@ fn no_device_and_no_driver_is_an_ordinary_machine() {
 }
 
 #[test]
-fn a_device_without_a_driver_is_an_error_that_says_where_it_looked() {
+fn a_device_without_a_driver_is_an_error_with_the_searched_places() {
     let error = Machine::new("bare").with_card().driver_error();
     let LibraryError::NotFound { library, looked, .. } = &error else { panic!("{error}") };
     assert_eq!(library, "libcuda.so.1");
@@ -182,7 +181,7 @@ fn a_file_that_is_no_library_is_named() {
 }
 
 #[test]
-fn an_old_driver_is_told_from_a_broken_one_even_when_it_lacks_newer_functions() {
+fn an_old_driver_is_distinguished_from_a_broken_one_even_without_newer_functions() {
     let machine = Machine::new("old").with_card().with_driver(0, 11040, &["cuMemPoolCreate"]);
     let error = machine.driver_error();
     let LibraryError::TooOld { found, needed, .. } = &error else { panic!("{error}") };
@@ -197,7 +196,7 @@ fn a_driver_that_lacks_a_function_is_named_with_it() {
 }
 
 #[test]
-fn a_driver_that_does_not_start_is_quoted() {
+fn the_error_of_a_driver_that_does_not_start_is_quoted() {
     let error = Machine::new("unknown").with_card().with_driver(999, 13000, &[]).driver_error();
     let LibraryError::Broken { what, .. } = &error else { panic!("{error}") };
     for part in ["cuInit", "999", "CUDA_ERROR_FAKE", "nvidia-smi"] {
@@ -218,7 +217,7 @@ fn a_driver_that_finds_no_device_where_there_is_one_is_broken() {
 }
 
 #[test]
-fn devices_hidden_on_purpose_are_no_failure_of_the_driver() {
+fn devices_hidden_on_purpose_are_not_a_driver_failure() {
     let machine = Machine::new("hidden").with_card().with_driver(100, 13000, &[]);
     let search = Search { cuda_visible_devices: Some(String::new()), ..machine.search() };
     let found = survey(&search).driver.unwrap().unwrap();
@@ -226,7 +225,7 @@ fn devices_hidden_on_purpose_are_no_failure_of_the_driver() {
 }
 
 #[test]
-fn a_working_driver_is_reported_with_its_place_and_version() {
+fn a_working_driver_is_reported_with_its_path_and_version() {
     let machine = Machine::new("good").with_card().with_driver(0, 12080, &[]);
     let found = survey(&machine.search()).driver.unwrap().unwrap();
     assert_eq!((found.name.as_str(), found.version.as_deref()), ("libcuda.so.1", Some("CUDA 12.8")));
@@ -234,7 +233,7 @@ fn a_working_driver_is_reported_with_its_place_and_version() {
 }
 
 #[test]
-fn a_management_library_without_its_functions_is_an_error_and_no_panic() {
+fn nvml_without_its_functions_is_an_error_and_not_a_panic() {
     let machine = Machine::new("nvml");
     let source = "#[no_mangle] pub extern \"C\" fn nvmlInit_v2() -> i32 { 0 }\n";
     build(source, &machine.library("libnvidia-ml.so.1"));
@@ -244,7 +243,7 @@ fn a_management_library_without_its_functions_is_an_error_and_no_panic() {
 }
 
 #[test]
-fn a_compiler_newer_than_the_driver_is_not_taken() {
+fn a_compiler_newer_than_the_driver_is_not_used() {
     let machine = Machine::new("nvrtc").with_card().with_driver(0, 12040, &[]).with_file("libnvrtc.so.13", b"13");
     let error = survey(&machine.search()).nvrtc.unwrap_err();
     assert!(matches!(&error, LibraryError::NotFound { library, .. } if library == "libnvrtc.so.12"), "{error}");

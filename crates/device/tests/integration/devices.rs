@@ -1,22 +1,21 @@
-//! What every kind of device promises: the same bodies on simulated cards, on the CPU and on a real card.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
+//! The promises of every kind of device: the same test bodies on simulated cards, on the CPU and on a real card.
 
-mod support;
-
-use support::{MIB, arena, spec};
+use crate::support::{MIB, arena, spec};
 use tandem_device::kernels::{Checks, checksum_words, pattern_word};
-use tandem_device::{Arena, ArenaError, DeviceError, DeviceKind, Isolation, IsolationError, Machine, Pinned, Strength};
+use tandem_device::{
+    Arena, ArenaError, DeviceError, DeviceKind, Isolation, IsolationError, Machine, Pinned, RoleSetup, Strength,
+};
 use tandem_events::Role;
 
 on_every_device!(bytes_survive_the_round_trip, round_trip);
-on_every_device!(a_few_bytes_arrive_and_touch_nothing_else, few_bytes);
+on_every_device!(small_copies_arrive_and_change_nothing_else, small_copies);
 on_every_device!(check_kernels_match_the_host, check_kernels);
 on_every_device!(a_byte_past_the_limit_is_refused, past_the_limit);
-on_every_device!(memory_is_given_back_and_reused, given_back);
+on_every_device!(memory_is_given_back_and_reused, freed_and_reused);
 on_every_device!(isolation_is_set_up_once_and_in_time, isolation_rules);
 on_every_device!(wrong_arguments_are_refused_before_anything_is_queued, wrong_arguments);
-on_every_device!(split_arenas_keep_the_same_books, split_books);
-on_every_device!(both_arenas_can_be_touched_in_full, touched_in_full);
+on_every_device!(split_arenas_keep_the_same_books, split_accounting);
+on_every_device!(both_arenas_can_be_touched_in_full, all_memory);
 on_every_device!(timers_of_both_roles_lie_on_one_clock, one_clock);
 
 fn words(bytes: &[u8]) -> Vec<u32> {
@@ -44,11 +43,11 @@ fn round_trip(machine: &Machine) {
     stream.record(&done).unwrap();
     done.synchronize("the test waits for its copy").unwrap();
     assert_eq!(up.bytes().unwrap(), down.bytes().unwrap());
-    assert_eq!(a.home().unwrap(), 0);
+    assert_eq!(a.resident_card().unwrap(), 0);
 }
 
-/// Whole words or not, few or many: how they are carried is the device's affair.
-fn few_bytes(machine: &Machine) {
+/// Multiples of words or not, few bytes or many: the device chooses how to copy them.
+fn small_copies(machine: &Machine) {
     let device = machine.open(0).unwrap();
     let arena = arena(&device, Role::Model, 64);
     let stream = device.stream(true).unwrap();
@@ -98,7 +97,7 @@ fn check_kernels(machine: &Machine) {
 
 fn past_the_limit(machine: &Machine) {
     let device = machine.open(0).unwrap();
-    // Never split: the driver's own cap is asked too.
+    // Never split: the driver's pool is asked too.
     let data = Arena::reserve_as(&device, spec(Role::Data, 64), false).unwrap();
     let model = arena(&device, Role::Model, 32);
     let held = data.take("slots", 40 * MIB).unwrap();
@@ -119,19 +118,19 @@ fn past_the_limit(machine: &Machine) {
         assert_eq!(data.strength(), Strength::DriverPoolCap);
         assert_eq!(data.driver_refuses_more().unwrap(), Some(true), "the driver itself gave a byte more");
     }
-    // The other role does not notice.
+    // The other role is not affected.
     let stream = device.stream(true).unwrap();
     let block = model.take("work", 32 * MIB).unwrap();
     stream.fill(block.view(), 1).unwrap();
     stream.drain().unwrap();
     drop((held, rest));
-    data.take("slots", 64 * MIB).expect("what was given back can be taken again");
+    data.take("slots", 64 * MIB).expect("freed memory can be allocated again");
 }
 
-fn given_back(machine: &Machine) {
+fn freed_and_reused(machine: &Machine) {
     let before = machine.counters(0);
     let device = machine.open(0).unwrap();
-    // Never split: that mode goes to the driver for every block, on purpose.
+    // Never split: that mode allocates every block from the driver.
     let arena = Arena::reserve_as(&device, spec(Role::Model, 64), false).unwrap();
     let stream = device.stream(false).unwrap();
     let mut pinned = device.pinned(1000).unwrap();
@@ -147,7 +146,7 @@ fn given_back(machine: &Machine) {
     assert_eq!(
         (after.allocations, after.pinned_allocations, after.live_bytes),
         (warm.allocations, warm.pinned_allocations, warm.live_bytes),
-        "work after warm-up went to the driver for memory"
+        "work after warm-up allocated memory from the driver"
     );
     assert_eq!(arena.memory().peak_bytes, 74 * MIB);
     drop((pinned, stream, arena, device));
@@ -160,20 +159,25 @@ fn given_back(machine: &Machine) {
 }
 
 fn isolation_rules(machine: &Machine) {
-    let set_up = || Isolation::set_up(machine, (0, spec(Role::Data, 64)), (0, spec(Role::Model, 96)));
+    let set_up = || set_up_roles(machine);
     let device = machine.open(0).unwrap();
     let late = set_up().expect_err("set up on a card that is open");
     assert!(matches!(late, DeviceError::Isolation(IsolationError::TooLate { card: 0 })), "{late}");
     drop(device);
-    let first = set_up().expect("nothing stands in the way any more");
+    let first = set_up().expect("the card is not open any more");
     let twice = set_up().expect_err("set up twice");
-    assert!(matches!(twice, DeviceError::Isolation(IsolationError::Twice)), "{twice}");
+    assert!(matches!(twice, DeviceError::Isolation(IsolationError::AlreadySetUp)), "{twice}");
     let [data, model] = first.memory_stats();
     assert_eq!((data.limit_bytes, model.limit_bytes), (128 * MIB, 160 * MIB));
     let place = if machine.kind() == DeviceKind::Cpu { "CPU" } else { "GPU 0" };
     assert_eq!(data.to_string(), format!("Data {place}: 64/128MB (50.0%)"));
     drop(first);
     set_up().expect("dropping the first made room for another");
+}
+
+fn set_up_roles(machine: &Machine) -> Result<Isolation, DeviceError> {
+    let role = |role, arena_mib| RoleSetup { card: 0, arena: spec(role, arena_mib) };
+    Isolation::set_up(machine, role(Role::Data, 64), role(Role::Model, 96))
 }
 
 fn wrong_arguments(machine: &Machine) {
@@ -193,14 +197,14 @@ fn wrong_arguments(machine: &Machine) {
     }
 }
 
-fn split_books(machine: &Machine) {
+fn split_accounting(machine: &Machine) {
     let device = machine.open(0).unwrap();
     let split = Arena::reserve_as(&device, spec(Role::Data, 64), true).unwrap();
     let before = machine.counters(0).live_bytes;
     let a = split.take("a", 1000).unwrap();
-    assert_eq!(machine.counters(0).live_bytes, before + 1000, "a split block is its own driver allocation");
+    assert_eq!(machine.counters(0).live_bytes, before + 1000, "a split block is a separate driver allocation");
     let b = split.take("b", 60 * MIB).unwrap();
-    assert!(split.take("c", 4 * MIB).is_err(), "split mode must keep the limit");
+    assert!(split.take("c", 4 * MIB).is_err(), "split mode must enforce the limit");
     assert_eq!(split.memory().used_bytes, 124 * MIB + 1024);
     assert_eq!(words(&[1, 0, 0, 0]), [1]);
     drop((a, b));
@@ -208,9 +212,8 @@ fn split_books(machine: &Machine) {
     assert_eq!(split.memory().used_bytes, 64 * MIB);
 }
 
-fn touched_in_full(machine: &Machine) {
-    let both =
-        Isolation::set_up(machine, (0, spec(Role::Data, 64)), (0, spec(Role::Model, 96))).expect("both roles fit");
+fn all_memory(machine: &Machine) {
+    let both = set_up_roles(machine).expect("both roles fit");
     for role in Role::BOTH {
         let place = both.partition(role);
         let checks = Checks::load(&place.device).unwrap();
@@ -223,12 +226,12 @@ fn touched_in_full(machine: &Machine) {
         checks.count_wrong(&stream, all.view(), wrong.view(), 1).unwrap();
         stream.download(wrong.view(), &mut out, 0..8).unwrap();
         stream.drain().unwrap();
-        assert_eq!(out.bytes().unwrap(), [0; 8], "{role}: memory did not hold what was written");
+        assert_eq!(out.bytes().unwrap(), [0; 8], "{role}: memory does not contain what was written");
     }
 }
 
 fn one_clock(machine: &Machine) {
-    // A clock of a real card is right to some microseconds; its first use is slower.
+    // A real card's clock is accurate to some microseconds; its first use is slower.
     const OFF_NS: u64 = 200_000;
     let before_ns = machine.now_ns();
     let [first, second] = [(); 2].map(|()| machine.open(0).unwrap());

@@ -1,4 +1,4 @@
-//! One test body, every kind of device.
+//! One test body for every kind of device.
 
 use tandem_device::sim::Link;
 use tandem_device::{Arena, ArenaSpec, Device, Machine, SimSpec};
@@ -6,19 +6,17 @@ use tandem_events::Role;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// One simulated card, with the order of work that `seed` gives.
+/// One simulated card; `seed` decides the order of work.
 pub(crate) fn simulated(seed: u64) -> Machine {
     Machine::simulated(SimSpec::new(1, 8 << 30).with_seed(seed))
 }
 
-/// Two simulated cards that reach each other.
-#[allow(dead_code, reason = "not every test file needs a pair")]
+/// Two simulated cards.
 pub(crate) fn simulated_pair(link: Link, seed: u64) -> Machine {
     Machine::simulated(SimSpec::new(2, 8 << 30).with_link(link).with_seed(seed))
 }
 
-/// The first real card. Its tests are marked as ignored, so a run without a card counts them as skipped.
-#[allow(dead_code, reason = "not every test file has tests for a real card")]
+/// The first real card. Its tests are ignored by default.
 pub(crate) fn cuda() -> Machine {
     Machine::cuda().expect("the CUDA driver can be used").expect("this test needs an NVIDIA card")
 }
@@ -37,8 +35,7 @@ pub(crate) fn arena(device: &Device, role: Role, arena_mib: u64) -> Arena {
     Arena::reserve(device, spec(role, arena_mib)).expect("the arena fits")
 }
 
-/// Runs a body on simulated cards under several orders of work, on the CPU, and on a real card where there is one.
-#[macro_export]
+/// Runs a test body on simulated cards with several seeds, on the CPU, and on a real card.
 macro_rules! on_every_device {
     ($name:ident, $body:ident) => {
         mod $name {
@@ -46,7 +43,7 @@ macro_rules! on_every_device {
 
             #[test]
             fn simulated() {
-                (0..20).for_each(|seed| $body(&support::simulated(seed)));
+                (0..20).for_each(|seed| $body(&crate::support::simulated(seed)));
             }
 
             #[test]
@@ -57,7 +54,7 @@ macro_rules! on_every_device {
             #[test]
             #[ignore = "needs an NVIDIA card"]
             fn cuda() {
-                $body(&support::cuda());
+                $body(&crate::support::cuda());
             }
         }
     };

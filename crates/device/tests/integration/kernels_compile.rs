@@ -1,6 +1,6 @@
-//! Every kernel of this crate compiles for every architecture we serve, and keeps to its registers.
+//! Every kernel of this crate compiles for every supported architecture, without spills.
 //!
-//! Needs NVRTC and no GPU. Where there is none the tests say so and pass, unless `TANDEM_REQUIRE_NVRTC=1`.
+//! Needs NVRTC but no GPU. Without NVRTC the tests print a warning and pass, unless `TANDEM_REQUIRE_NVRTC=1`.
 
 use std::io::Write as _;
 use std::sync::Once;
@@ -16,9 +16,9 @@ fn compiler() -> Option<Compiler> {
             panic!("TANDEM_REQUIRE_NVRTC=1, but {error}")
         }
         Err(error) => {
-            // Past the test harness, which would keep it to itself: a skipped check must be seen, once.
-            static SAID: Once = Once::new();
-            SAID.call_once(|| {
+            // Written to stderr directly, because the test harness captures prints: a skipped check must be seen, once.
+            static PRINTED: Once = Once::new();
+            PRINTED.call_once(|| {
                 let _ = writeln!(std::io::stderr(), "\nSKIPPED: no kernel was compiled. {error}\n");
             });
             None
@@ -26,7 +26,7 @@ fn compiler() -> Option<Compiler> {
     }
 }
 
-/// What each kernel of `source` uses on `arch`; panics with the compiler's words when it does not compile.
+/// The resources of each kernel of `source` on `arch`; panics with the compiler's log if it does not compile.
 fn used(compiler: &Compiler, source: &Source, arch: &str) -> Vec<Resources> {
     match compiler.compile(source, arch) {
         Ok(compiled) => {
@@ -57,7 +57,7 @@ fn complaints_name_the_kernel_and_the_architecture() {
 }
 
 #[test]
-fn a_kernel_that_spills_is_seen() {
+fn a_kernel_that_spills_is_detected() {
     let Some(compiler) = compiler() else { return };
     let source = Source {
         file: "spilling.cu",
@@ -74,7 +74,7 @@ fn a_kernel_that_spills_is_seen() {
 }
 
 #[test]
-fn a_kernel_that_needs_a_stack_is_seen() {
+fn a_kernel_that_needs_a_stack_is_detected() {
     let Some(compiler) = compiler() else { return };
     let source = Source {
         file: "stack.cu",
@@ -88,7 +88,7 @@ fn a_kernel_that_needs_a_stack_is_seen() {
 }
 
 #[test]
-fn a_mistake_is_reported_with_file_and_line() {
+fn a_compile_error_is_reported_with_file_and_line() {
     let Some(compiler) = compiler() else { return };
     let text = "extern \"C\" __global__ void wrong(u32* out) {\n    out[0] = nothing_of_that_name;\n}\n";
     let source = Source { file: "wrong.cu", text };
@@ -98,7 +98,7 @@ fn a_mistake_is_reported_with_file_and_line() {
 }
 
 #[test]
-fn an_architecture_the_compiler_has_never_heard_of_asks_for_a_newer_compiler() {
+fn an_unknown_architecture_asks_for_a_newer_compiler() {
     let Some(compiler) = compiler() else { return };
     let error = compiler.compile(&Source { file: "none.cu", text: "" }, "sm_990").unwrap_err();
     let text = error.to_string();
@@ -106,7 +106,7 @@ fn an_architecture_the_compiler_has_never_heard_of_asks_for_a_newer_compiler() {
 }
 
 #[test]
-fn what_the_prelude_offers_compiles_everywhere() {
+fn the_prelude_compiles_for_every_architecture() {
     let Some(compiler) = compiler() else { return };
     let source = Source {
         file: "prelude_use.cu",
@@ -120,7 +120,7 @@ fn what_the_prelude_offers_compiles_everywhere() {
 }
 
 #[test]
-fn sources_compiled_at_the_same_time_come_out_as_they_do_alone() {
+fn sources_compiled_in_parallel_give_the_same_cubins() {
     let Some(compiler) = compiler() else { return };
     let compile = |i: usize| compiler.compile(SOURCES[i % SOURCES.len()], "sm_90").map(|made| made.cubin);
     let mut made: Vec<Option<Result<Vec<u8>, DeviceError>>> = (0..8).map(|_| None).collect();

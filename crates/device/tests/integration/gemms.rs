@@ -1,19 +1,16 @@
-//! GEMMs: the right numbers on every kind of device; on the CPU and on simulated cards the same bits for any
-//! number of threads, on a real card the same bits every time.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
+//! GEMMs: correct on every kind of device. On the CPU and on simulated cards the bits do not depend on the number of
+//! threads; on a real card they are the same every time.
 
-mod support;
-
+use crate::support::arena;
 use half::bf16;
-use support::arena;
 use tandem_device::{DType, Device, Element, Gemm, Machine, Operand, Stream, View};
 use tandem_events::Role;
 
-/// A type GEMMs are made of, and how far a sum of `k` GEMMs of numbers under 1 may be off.
+/// An element type of GEMMs, with its rounding error.
 trait Real: Element + PartialEq + std::fmt::Debug {
     const EPSILON: f64;
     fn of(x: f64) -> Self;
-    fn wide(self) -> f64;
+    fn to_f64(self) -> f64;
 }
 
 macro_rules! real {
@@ -22,20 +19,20 @@ macro_rules! real {
         fn of(x: f64) -> $t {
             $of(x)
         }
-        fn wide(self) -> f64 {
+        fn to_f64(self) -> f64 {
             self.into()
         }
     })* };
 }
 real!(f32, 6e-8, |x| x as f32; f64, 1.2e-16, |x| x; bf16, 4e-3, bf16::from_f64);
 
-/// Numbers between -1 and 1 that `T` has exactly.
+/// Numbers between -1 and 1 that are exact in `T`.
 fn noise<T: Real>(len: usize, seed: u64) -> Vec<T> {
     let number = |i| f64::from(tandem_device::kernels::pattern_word(seed, i) as i32) / f64::from(i32::MIN);
     (0..len as u64).map(|i| T::of(number(i))).collect()
 }
 
-/// Elements each matrix takes, from the shape.
+/// The number of elements of each matrix.
 fn lengths(p: &Gemm) -> [usize; 3] {
     let extent = |operand: &Operand, rows: u32, columns: u32| {
         let (rows, columns) = if operand.transposed { (columns, rows) } else { (rows, columns) };
@@ -52,21 +49,21 @@ fn reference<T: Real, O: Real>(p: &Gemm, [a, b]: [&[T]; 2], c: &[O], bias: Optio
         (u64::from(batch) * operand.batch_stride + u64::from(row) * u64::from(operand.stride) + u64::from(column))
             as usize
     };
-    let mut out: Vec<f64> = c.iter().map(|c| c.wide()).collect();
+    let mut out: Vec<f64> = c.iter().map(|c| c.to_f64()).collect();
     for batch in 0..p.batch {
         for i in 0..p.m {
             for j in 0..p.n {
-                let term = |l| a[at(&p.a, batch, i, l)].wide() * b[at(&p.b, batch, l, j)].wide();
+                let term = |l| a[at(&p.a, batch, i, l)].to_f64() * b[at(&p.b, batch, l, j)].to_f64();
                 let sum = p.alpha * (0..p.k).map(term).sum::<f64>();
                 let c = &mut out[at(&p.c, batch, i, j)];
-                *c = sum + if p.accumulate { *c } else { 0.0 } + bias.map_or(0.0, |bias| bias[j as usize].wide());
+                *c = sum + if p.accumulate { *c } else { 0.0 } + bias.map_or(0.0, |bias| bias[j as usize].to_f64());
             }
         }
     }
     out
 }
 
-/// The GEMM as a machine with so many threads computes it.
+/// The GEMM as a machine computes it.
 fn run<T: Real, O: Real>(machine: &Machine, p: &Gemm, [a, b]: [&[T]; 2], c: &[O], bias: Option<&[O]>) -> Vec<O> {
     let device = machine.open(0).unwrap();
     let arena = arena(&device, Role::Model, 64);
@@ -97,16 +94,16 @@ fn put(stream: &Stream, values: &[u8], to: View<'_>) {
     }
 }
 
-/// Where GEMMs are tried.
+/// The devices that GEMMs are tested on.
 enum Devices {
     /// The CPU with several numbers of threads, and simulated cards.
     Host,
-    /// A real card, held open.
+    /// A real card, kept open.
     Card(Machine, #[expect(dead_code, reason = "keeps the card open")] Device),
 }
 
-/// A GEMM with its numbers.
-struct Trial<T, O> {
+/// A GEMM with its inputs.
+struct Case<T, O> {
     p: Gemm,
     a: Vec<T>,
     b: Vec<T>,
@@ -114,12 +111,12 @@ struct Trial<T, O> {
     bias: Option<Vec<O>>,
 }
 
-impl<T: Real, O: Real> Trial<T, O> {
+impl<T: Real, O: Real> Case<T, O> {
     fn run(&self, machine: &Machine) -> Vec<O> {
         run(machine, &self.p, [&self.a, &self.b], &self.c, self.bias.as_deref())
     }
 
-    /// Close to three loops in f64: the result rounded so often, and what is added to it.
+    /// Compares with three loops in f64, allowing for this many roundings of the result and of the added terms.
     fn compare(&self, found: &[O], (roundings, of_added): (f64, f64)) {
         let p = &self.p;
         // Sums of bf16 are made in f32 and rounded once to the type of C.
@@ -128,14 +125,14 @@ impl<T: Real, O: Real> Trial<T, O> {
         let expected = reference(p, [&self.a, &self.b], &self.c, self.bias.as_deref());
         for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let bound = sum_bound + O::EPSILON * (roundings * expected.abs() + of_added);
-            assert!((found.wide() - expected).abs() <= bound, "{p}: element {i} is {found:?}, not {expected}");
+            assert!((found.to_f64() - expected).abs() <= bound, "{p}: element {i} is {found:?}, not {expected}");
         }
     }
 }
 
 impl Devices {
     fn card() -> Devices {
-        let machine = support::cuda();
+        let machine = crate::support::cuda();
         let device = machine.open(0).unwrap();
         Devices::Card(machine, device)
     }
@@ -144,36 +141,36 @@ impl Devices {
         let p = Gemm { dtype: T::DTYPE, out: O::DTYPE, ..p };
         let [a, b, c] = lengths(&p);
         let (a, b, c) = (noise::<T>(a, 1), noise::<T>(b, 2), noise::<O>(c, 3));
-        let trial = Trial { p, a, b, c, bias: with_bias.then(|| noise::<O>(p.n as usize, 4)) };
+        let case = Case { p, a, b, c, bias: with_bias.then(|| noise::<O>(p.n as usize, 4)) };
         match self {
-            Devices::Host => check_on_host(&trial),
+            Devices::Host => check_on_host(&case),
             Devices::Card(..) if p.dtype == DType::F64 => {}
             Devices::Card(machine, _) => {
-                let found = trial.run(machine);
-                // Where the library does not add the bias, it is added to C before, and rounded there; and its kernels for
-                // odd sizes round the GEMM once before they add (seen on an H200: 1.5 steps of bf16 off).
-                trial.compare(&found, if with_bias { (2.0, 2.0) } else { (1.0, 0.0) });
-                assert!(trial.run(machine) == found, "{p}: a second time gives other bits");
+                let found = case.run(machine);
+                // If the bias epilogue is not available, the bias is added to C first and rounded there; and cuBLASLt's
+                // kernels for odd sizes round the GEMM once before they add (seen on an H200: 1.5 steps of bf16 off).
+                case.compare(&found, if with_bias { (2.0, 2.0) } else { (1.0, 0.0) });
+                assert!(case.run(machine) == found, "{p}: a second time gives other bits");
             }
         }
     }
 }
 
-/// Right on one thread, and the same bits on more and on simulated cards.
-fn check_on_host<T: Real, O: Real>(trial: &Trial<T, O>) {
+/// Correct on one thread, and the same bits on more threads and on simulated cards.
+fn check_on_host<T: Real, O: Real>(case: &Case<T, O>) {
     let on = |machine: Machine, threads| {
         machine.set_compute_threads(threads);
-        trial.run(&machine)
+        case.run(&machine)
     };
-    let (p, one) = (&trial.p, on(Machine::cpu(), 1));
-    trial.compare(&one, (1.0, 0.0));
+    let (p, one) = (&case.p, on(Machine::cpu(), 1));
+    case.compare(&one, (1.0, 0.0));
     for threads in [2, 3, 7] {
         assert!(on(Machine::cpu(), threads) == one, "{p}: {threads} threads give other bits");
     }
-    assert!(on(support::simulated(u64::from(p.m)), 2) == one, "{p}: a simulated card gives other bits");
+    assert!(on(crate::support::simulated(u64::from(p.m)), 2) == one, "{p}: a simulated card gives other bits");
 }
 
-/// One body, on the host always and on a card where there is one.
+/// One test body, on the host and on a real card.
 macro_rules! on_host_and_card {
     ($($body:ident),*) => {
         mod host {
@@ -195,7 +192,7 @@ on_host_and_card!(
     batches_behind_each_other_beside_each_other_and_shared
 );
 
-/// Every way of lying in memory, with what is added to it and without.
+/// Every layout, with added terms and without.
 fn check_layouts<T: Real, O: Real>(on: &Devices, [m, n, k]: [u32; 3]) {
     for layout in 0..4 {
         let dense = Gemm::dense(DType::F32, [m, n, k]);
@@ -253,7 +250,7 @@ fn batches_behind_each_other_beside_each_other_and_shared(on: &Devices) {
     let dense = Gemm { batch: 5, ..Gemm::dense(DType::F32, [37, 19, 11]) };
     let behind = Gemm { a: dense.a.every(37 * 11), b: dense.b.every(11 * 19 + 7), c: dense.c.every(37 * 19), ..dense };
     let shared = Gemm { b: dense.b, ..behind };
-    // Heads side by side, as attention has them; C in a wider matrix.
+    // Heads side by side, as in attention; C in a larger matrix.
     let beside = Gemm { a: Operand::rows(5 * 11).every(11), c: Operand::rows(5 * 19 + 2).every(19), ..behind };
     let scores = Gemm { b: Operand::rows(5 * 11).every(11).transposed(), a: Operand::rows(5 * 11).every(11), ..behind };
     for gemm in [behind, shared, beside, scores] {

@@ -1,14 +1,13 @@
-//! A kernel that writes one element too far: what a memory checker must catch in split mode.
+//! Fault injection: a kernel that writes one element too far. compute-sanitizer must find it in split mode.
 //!
-//! Run on a machine with a card, under the checker, in split mode; it must report one invalid write and exit with 9:
-//! `TANDEM_ARENA=split compute-sanitizer --error-exitcode 9 <this test's binary> --ignored`.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
+//! Run on a machine with a card; it must report one invalid write and exit with 9:
+//! `TANDEM_ARENA=split compute-sanitizer --error-exitcode 9 <this test's binary> --ignored overrun::`.
 
 use tandem_device::{Arena, ArenaSpec, Grid, HostArgs, Kernel, Machine, Source, kernel_args};
 use tandem_events::Role;
 
 static SOURCE: Source = Source {
-    file: "device/tests/overrun.cu",
+    file: "device/tests/integration/overrun.cu",
     text: "extern \"C\" __global__ void overrun(u32* out, u64 words) {\n\
            u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;\n\
            if (i <= words) out[i] = 1;\n}\n",
@@ -27,7 +26,7 @@ static OVERRUN: Kernel = Kernel {
 };
 
 #[test]
-#[ignore = "a planted fault: run under compute-sanitizer on an NVIDIA card"]
+#[ignore = "an injected fault: run under compute-sanitizer on an NVIDIA card"]
 fn one_element_too_far() {
     let machine = Machine::cuda().expect("the CUDA driver can be used").expect("this test needs an NVIDIA card");
     let device = machine.open(0).unwrap();

@@ -1,14 +1,6 @@
-//! Peer, bounce and hand-over: what each needs, what each refuses, and that bytes arrive as they were sent.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "in a test, a failed unwrap is a failed test"
-)]
+//! Peer, bounce and hand-over: requirements, refusals, and intact data.
 
-mod support;
-
-use support::{MIB, arena, simulated_pair};
+use crate::support::{MIB, arena, simulated_pair};
 use tandem_device::kernels::Checks;
 use tandem_device::sim::{DriverCall, Link, SimFault};
 use tandem_device::{DeviceError, Machine, Route, SimSpec, Transfer};
@@ -37,8 +29,8 @@ fn simulated_routes_deliver_at_the_speed_of_their_link() {
 }
 
 #[test]
-fn a_copy_is_timed_leg_by_leg_and_without_what_it_waits_for() {
-    // 7 MiB at 24 GB/s (bounce, each way) and at 200 GB/s (peer), and what starting takes; 5 % off at most.
+fn a_copy_is_timed_leg_by_leg_and_without_its_waits() {
+    // 7 MiB at 24 GB/s (bounce, each leg) and at 200 GB/s (peer), plus the start-up cost; 5 % off at most.
     for (link, route, leg_ns, legs) in
         [(Link::Pcie4, Route::Bounce, 290_000..330_000, 2), (Link::Nvlink, Route::Peer, 36_000..44_000, 1)]
     {
@@ -49,7 +41,7 @@ fn a_copy_is_timed_leg_by_leg_and_without_what_it_waits_for() {
         let (source, target) = (data.take("batch", 7 * MIB).unwrap(), model.take("slot", 7 * MIB).unwrap());
         let (writer, written) = (from.stream(false).unwrap(), from.event().unwrap());
         let timers = transfer.timers().unwrap();
-        // 28 fills of 7 MiB: what the copy waits for takes longer than the copy.
+        // 28 fills of 7 MiB: the copy waits for longer than it takes.
         (0..28).for_each(|value| writer.fill(source.view(), value).unwrap());
         writer.record(&written).unwrap();
         transfer.after_written(&written).unwrap();
@@ -62,8 +54,8 @@ fn a_copy_is_timed_leg_by_leg_and_without_what_it_waits_for() {
 }
 
 #[test]
-fn forced_on_one_card_peer_and_bounce_say_so() {
-    let machine = support::simulated(1);
+fn peer_and_bounce_forced_on_one_card_are_described_so() {
+    let machine = crate::support::simulated(1);
     assert_eq!(proven(&machine, Route::Peer, (0, 0)).unwrap().0, "peer (same device): a test");
     assert_eq!(proven(&machine, Route::Bounce, (0, 0)).unwrap().0, "bounce (same device): a test");
 }
@@ -71,7 +63,7 @@ fn forced_on_one_card_peer_and_bounce_say_so() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn forced_on_one_real_card_peer_and_bounce_deliver() {
-    let machine = support::cuda();
+    let machine = crate::support::cuda();
     for route in [Route::Peer, Route::Bounce] {
         let (name, gb_per_s) = proven(&machine, route, (0, 0)).unwrap();
         println!("{name}: {gb_per_s:.1} GB/s");
@@ -87,9 +79,9 @@ fn routes_that_cannot_work_are_refused() {
     assert!(matches!(handover, DeviceError::NoRoute { route: "handover", .. }), "{handover}");
 }
 
-/// No two cards are at hand: that the driver is asked in the right order is asserted on the recording simulator.
+/// The test machines have one card: the order of driver calls is asserted on the simulator, which logs them.
 #[test]
-fn two_cards_are_asked_then_opened_both_ways_then_copied() {
+fn peer_access_is_queried_then_enabled_both_ways_then_used() {
     let machine = simulated_pair(Link::Nvlink, 0);
     proven(&machine, Route::Peer, (0, 1)).unwrap();
     let trace = machine.sim().unwrap().trace();
@@ -111,10 +103,10 @@ fn work_on_another_cards_memory_is_refused() {
     let arena = arena(&there, Role::Model, 64);
     let block = arena.take("block", 64).unwrap();
     let (stream, checks) = (here.stream(false).unwrap(), Checks::load(&here).unwrap());
-    let far_memory = checks.fill_pattern(&stream, block.view(), 1).unwrap_err().to_string();
-    assert!(far_memory.contains("lies on GPU 1"), "{far_memory}");
-    let far_kernel = checks.fill_pattern(&there.stream(false).unwrap(), block.view(), 1).unwrap_err().to_string();
-    assert!(far_kernel.contains("loaded on GPU 0"), "{far_kernel}");
+    let other_memory = checks.fill_pattern(&stream, block.view(), 1).unwrap_err().to_string();
+    assert!(other_memory.contains("on GPU 1"), "{other_memory}");
+    let other_kernel = checks.fill_pattern(&there.stream(false).unwrap(), block.view(), 1).unwrap_err().to_string();
+    assert!(other_kernel.contains("loaded on GPU 0"), "{other_kernel}");
 }
 
 #[test]
