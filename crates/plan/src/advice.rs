@@ -1,7 +1,8 @@
-//! What could be better about a plan that works: computed, with the flag to type, three at most.
+//! Computed advice for a plan that fits: at most three improvements, each with the flag to type.
 
 use tandem_device::bytes::mib_ceil;
 use tandem_events::Role;
+use tandem_model::Preset;
 
 use crate::limits::limit_setting;
 use crate::placement::{Mode, Precision};
@@ -11,42 +12,41 @@ use crate::setting::Id;
 use crate::settings::Settings;
 use crate::suggest::Attempt;
 use crate::value::{Limit, SettingValue};
-use crate::workload::ModelSize;
 
-const MOST: usize = 3;
+const MAX_ADVICE: usize = 3;
 
 /// The advice for `plan`, most useful first.
 pub(crate) fn for_plan(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> Vec<String> {
     let advice = [
-        whole_batch(plan, settings, attempt),
+        accumulated_batch(plan, settings, attempt),
         small_model_on_cpu(plan),
         larger_batch(plan, settings, attempt),
         bf16(plan, settings, attempt),
         spare_data_limit(plan, settings, attempt),
     ];
-    advice.into_iter().flatten().take(MOST).collect()
+    advice.into_iter().flatten().take(MAX_ADVICE).collect()
 }
 
-/// A default batch that was lowered can often be kept, in parts.
-fn whole_batch(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> Option<String> {
+/// A default batch that was lowered often fits as micro-batches.
+fn accumulated_batch(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> Option<String> {
     let wanted = settings.count(Id::BatchSize);
     let lowered = settings.given(Id::BatchSize).is_none() && plan.batch_size < wanted;
-    let parts = (plan.grad_accum + 1..=wanted).filter(|parts| lowered && wanted.is_multiple_of(*parts));
-    let mut tries = parts.map(|parts| {
+    let accums = (plan.grad_accum + 1..=wanted).filter(|accum| lowered && wanted.is_multiple_of(*accum));
+    let mut tries = accums.map(|accum| {
         Suggestion::new("")
             .set(Id::BatchSize, SettingValue::Count(wanted))
-            .set(Id::GradAccum, SettingValue::Count(parts))
+            .set(Id::GradAccum, SettingValue::Count(accum))
     });
     let found = tries.find(|suggestion| attempt(&suggestion.apply(settings)).is_ok())?;
     Some(format!("{} keeps {wanted} utterances per optimizer step in the same memory", typed(&found)))
 }
 
 fn small_model_on_cpu(plan: &Plan) -> Option<String> {
-    let slow = plan.mode == Mode::Cpu && plan.own_model.is_none() && plan.model_size != ModelSize::Nano;
-    slow.then(|| "--model-size nano is the preset made for CPUs".to_owned())
+    let slow = plan.mode == Mode::Cpu && plan.own_model.is_none() && plan.model_size != Preset::Nano;
+    slow.then(|| "--model-size nano is the preset for CPUs".to_owned())
 }
 
-/// Steps of many short kernels leave a GPU idle; a larger batch, where it fits, fills it.
+/// Many short kernels per step leave a GPU idle; a larger batch uses it better.
 fn larger_batch(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> Option<String> {
     if plan.mode == Mode::Cpu || settings.given(Id::BatchSize).is_some() {
         return None;
@@ -54,19 +54,19 @@ fn larger_batch(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> Optio
     let larger = |n: u64| Suggestion::new("").set(Id::BatchSize, SettingValue::Count(n));
     let mut tries =
         [64, 48, 32, 24].into_iter().filter(|n| *n > plan.batch_size && n.is_multiple_of(plan.grad_accum)).map(larger);
-    let (found, roomier) = tries.find_map(|s| attempt(&s.apply(settings)).ok().map(|plan| (s, plan)))?;
-    let (planned, limit) = (roomier.model.planned_mb(), roomier.model.limit_mb());
-    Some(format!("{} fits as well: {planned} of {limit} MB for the model role", typed(&found)))
+    let (found, larger_plan) = tries.find_map(|s| attempt(&s.apply(settings)).ok().map(|plan| (s, plan)))?;
+    let (planned, limit) = (larger_plan.model.planned_mb(), larger_plan.model.limit_mb());
+    Some(format!("{} also fits: {planned} of {limit} MB for the model role", typed(&found)))
 }
 
 fn bf16(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> Option<String> {
     let suggestion = Suggestion::new("").set(Id::MixedPrecision, SettingValue::Switch(true));
-    let leaner = (plan.precision == Precision::Full).then(|| attempt(&suggestion.apply(settings)).ok())??;
-    let saved = plan.model.planned_mb().checked_sub(leaner.model.planned_mb()).filter(|mb| *mb > 0)?;
-    Some(format!("{} would save {saved} MB: this device has bf16", typed(&suggestion)))
+    let mixed = (plan.precision == Precision::Full).then(|| attempt(&suggestion.apply(settings)).ok())??;
+    let saved = plan.model.planned_mb().checked_sub(mixed.model.planned_mb()).filter(|mb| *mb > 0)?;
+    Some(format!("{} saves {saved} MB: this device supports bf16", typed(&suggestion)))
 }
 
-/// What the data role has and does not need is taken from everybody else.
+/// Memory that the data role reserves but does not need is unavailable to other processes.
 fn spare_data_limit(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> Option<String> {
     let enough = mib_ceil(plan.data.smallest_limit_bytes());
     if !plan.isolated || plan.data.limit_mb() < 2 * enough {
@@ -74,7 +74,7 @@ fn spare_data_limit(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> O
     }
     let suggestion = Suggestion::new("").set(limit_setting(Role::Data), SettingValue::Limit(Limit::Mb(enough)));
     attempt(&suggestion.apply(settings)).ok()?;
-    Some(format!("{} is enough for the data role, which holds {} MB", typed(&suggestion), plan.data.planned_mb()))
+    Some(format!("{} is enough for the data role, which needs {} MB", typed(&suggestion), plan.data.planned_mb()))
 }
 
 fn typed(suggestion: &Suggestion) -> String {

@@ -1,4 +1,4 @@
-//! Where decoded audio is kept between epochs.
+//! The cache for decoded audio.
 
 use tandem_device::bytes::show;
 use tandem_feed::CacheKind;
@@ -6,28 +6,28 @@ use tandem_feed::CacheKind;
 use crate::setting::Id;
 use crate::settings::Settings;
 
-/// Where decoded audio is kept, how much of it, and why there.
+/// Where decoded audio is cached between epochs, how much of it, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachePlan {
-    /// What `--cache` says.
+    /// The value of `--cache`.
     pub asked: &'static str,
-    /// Where.
+    /// Where it is cached.
     pub kind: CacheKind,
-    /// What it may hold. Recordings past that are decoded again every epoch.
+    /// Maximum size. Recordings that do not fit are decoded again in every epoch.
     pub budget_bytes: u64,
-    /// Why.
+    /// Why it is cached there.
     pub why: String,
 }
 
 impl CachePlan {
-    /// What `--cache` says; `auto` is in memory where `decoded_bytes` fit a quarter of the `free_bytes` that a run
-    /// leaves, and nowhere else.
+    /// Follows `--cache`. `auto` caches in memory if `decoded_bytes` fit in a quarter of the `free_bytes` that the run leaves,
+    /// and otherwise not at all.
     pub(crate) fn choose(settings: &Settings, free_bytes: u64, decoded_bytes: Option<u64>) -> CachePlan {
         let quarter = free_bytes / 4;
         let fits = decoded_bytes.is_some_and(|bytes| bytes <= quarter);
-        let audio = decoded_bytes.map_or("no corpus was given".to_owned(), |bytes| {
-            let verb = if fits { "fit" } else { "do not fit" };
-            format!("{} of decoded audio {verb} a quarter of the {} free", show(bytes), show(free_bytes))
+        let audio = decoded_bytes.map_or("no corpus".to_owned(), |bytes| {
+            let verb = if fits { "fits" } else { "does not fit" };
+            format!("{} of decoded audio {verb} in a quarter of the {} of free RAM", show(bytes), show(free_bytes))
         });
         let asked = settings.choice(Id::CachePlan);
         let cache = |kind, budget_bytes, why: &str| CachePlan { asked, kind, budget_bytes, why: why.to_owned() };
@@ -48,17 +48,17 @@ mod tests {
     use tandem_device::bytes::MIB;
 
     #[test]
-    fn auto_is_memory_where_a_quarter_is_enough() {
+    fn auto_caches_in_memory_if_a_quarter_of_the_free_ram_is_enough() {
         let check = |line: &str, decoded_mb: Option<u64>, kind: CacheKind, budget_mb: u64, why: &str| {
             let cache = CachePlan::choose(&settings(line), 1000 * MIB, decoded_mb.map(|mb| mb * MIB));
             assert_eq!((cache.kind, cache.budget_bytes / MIB), (kind, budget_mb), "{line}");
             assert!(cache.why.contains(why), "{}", cache.why);
         };
-        let fits = "250 MB of decoded audio fit a quarter of the 1000 MB free";
+        let fits = "250 MB of decoded audio fits in a quarter of the 1000 MB of free RAM";
         check("", Some(250), CacheKind::Memory, 250, fits);
-        check("", Some(251), CacheKind::None, 0, "251 MB of decoded audio do not fit a quarter");
+        check("", Some(251), CacheKind::None, 0, "251 MB of decoded audio does not fit in a quarter");
         check("", None, CacheKind::None, 0, "no corpus");
-        check("--cache memory", Some(900), CacheKind::Memory, 250, "do not fit");
+        check("--cache memory", Some(900), CacheKind::Memory, 250, "does not fit");
         check("--cache disk", Some(900), CacheKind::Disk, 900, "--cache disk");
         check("--cache none", Some(1), CacheKind::None, 0, "--cache none");
     }

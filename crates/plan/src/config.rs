@@ -1,4 +1,4 @@
-//! The config file: YAML text into [`Settings`], every complaint with its line.
+//! The config file: parses YAML into [`Settings`]. Every error names its line.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,112 +11,122 @@ use crate::nearest::nearest;
 use crate::setting::{Id, RETIRED, SECTIONS, SETTINGS, Setting};
 use crate::settings::{Origin, SettingError, Settings};
 
-/// A config file that cannot be taken. All of these are wrong usage: exit code 2.
+/// An unusable config file. All of these are usage errors: exit code 2.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("the config file cannot be read ({why}): {file}")]
+    #[error("cannot read the config file ({why}): {file}")]
     Unreadable {
-        /// The file, as it was named.
+        /// The file, as the user named it.
         file: String,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
-    /// The file holds something else than text.
-    #[error("a config file is UTF-8 text, and byte {at} is not: {file}")]
+    /// The file is not text.
+    #[error("the config file is not UTF-8 text (byte {at}): {file}")]
     NotText {
-        /// The file, as it was named.
+        /// The file, as the user named it.
         file: String,
-        /// The first byte that is not, from 0.
+        /// Offset of the first invalid byte.
         at: usize,
     },
-    /// The file is not a config of ours: too long, too deep, or more than one document.
-    #[error("a config file is {expected}, found {found}: {file}")]
+    /// The file is not a Tandem config: too long, too deep, or more than one document.
+    #[error("expected {expected} in the config file, found {found}: {file}")]
     NotConfig {
-        /// The file, as it was named.
+        /// The file, as the user named it.
         file: String,
-        /// What it should be.
+        /// Expected content.
         expected: &'static str,
-        /// What it is.
+        /// Found content.
         found: String,
     },
     /// The text is not YAML.
     #[error("{file}:{line}: not YAML: {what}")]
     NotYaml {
-        /// The file, as it was named.
+        /// The file, as the user named it.
         file: String,
         /// The line, from 1.
         line: usize,
-        /// What the parser stumbled over.
+        /// The parser's error.
         what: String,
     },
-    /// Something has the wrong shape: a list where a section or a value should be.
+    /// A node of the wrong type: a list instead of a section or a value.
     #[error("{file}:{line}: {name}: expected {expected}, found {found}")]
     WrongType {
-        /// The file, as it was named.
+        /// The file, as the user named it.
         file: String,
         /// The line, from 1.
         line: usize,
         /// The section or key.
         name: String,
-        /// What can stand there.
+        /// The valid types or values.
         expected: String,
-        /// What stands there.
+        /// The type found.
         found: &'static str,
     },
-    /// There is no such section.
-    #[error("{file}:{line}: there is no section `{name}`; did you mean `{nearest}`?")]
-    UnknownSection {
-        /// The file, as it was named.
+    /// A key at the top level.
+    #[error("{file}:{line}: `{name}` must be inside a section: data, model or training")]
+    OutsideSection {
+        /// The file, as the user named it.
         file: String,
         /// The line, from 1.
         line: usize,
-        /// What was written.
+        /// The key.
         name: String,
-        /// The closest section there is.
+    },
+    /// Unknown section.
+    #[error("{file}:{line}: unknown section `{name}`; did you mean `{nearest}`?")]
+    UnknownSection {
+        /// The file, as the user named it.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// The unknown name.
+        name: String,
+        /// The closest known section.
         nearest: &'static str,
     },
-    /// There is no such key.
-    #[error("{file}:{line}: there is no key `{name}`; did you mean `{nearest}`?")]
+    /// Unknown key.
+    #[error("{file}:{line}: unknown key `{name}`; did you mean `{nearest}`?")]
     UnknownKey {
-        /// The file, as it was named.
+        /// The file, as the user named it.
         file: String,
         /// The line, from 1.
         line: usize,
-        /// What was written, with its section.
+        /// The unknown key, with its section.
         name: String,
-        /// The closest key there is, with its section.
+        /// The closest known key, with its section.
         nearest: String,
     },
-    /// A key is there twice, perhaps under two of its names.
-    #[error("{file}:{line}: `{name}` is set twice{}", first.map(|n| format!(", first in line {n}")).unwrap_or_default())]
+    /// A key is set twice, perhaps under two of its names.
+    #[error("{file}:{line}: `{name}` is set twice{}", first.map(|n| format!(", first on line {n}")).unwrap_or_default())]
     Twice {
-        /// The file, as it was named.
+        /// The file, as the user named it.
         file: String,
-        /// The line of the second one, from 1.
+        /// The line of the second setting, from 1.
         line: usize,
-        /// What was written the second time.
+        /// The key as it is written the second time.
         name: String,
-        /// The line of the first one, where known.
+        /// The line of the first setting, if known.
         first: Option<usize>,
     },
-    /// The key is known, its value is not one of its values.
+    /// The key is known, its value is not valid.
     #[error(transparent)]
     SettingValue(#[from] SettingError),
 }
 
-/// A complete config has about 2 KB. The bound keeps a file named by mistake from being taken apart node by node.
+/// A complete config has about 2 KB. The limit stops the parser from reading a large file that was named by mistake.
 const MAX_BYTES: usize = 16 << 10;
-/// A config nests two deep, and by indentation alone 16 KB reach 180. Lists in lists would go on to thousands, and
-/// taking such a tree down again overflows the stack.
+/// A config nests two levels deep, and indentation alone reaches 180 levels in 16 KB. Nested lists would reach thousands,
+/// and dropping such a tree overflows the stack.
 const MAX_OPENERS: usize = 256;
 
-/// Reads the config file at `path` into `settings`. Returns warnings: keys that no longer do anything.
+/// Reads the config file at `path` into `settings`. Returns warnings about retired keys.
 pub fn load(path: &Path, settings: &mut Settings) -> Result<Vec<String>, ConfigError> {
     let file = path.display().to_string();
     let unreadable = |why: std::io::Error| ConfigError::Unreadable { file: file.clone(), why: why.to_string() };
     let mut bytes = Vec::new();
-    // One byte more than is taken tells a file that is too long from one that just fits.
+    // One byte more than the limit distinguishes a file that is too long from one that just fits.
     let opened = File::open(path).map_err(unreadable)?;
     opened.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     check_length(bytes.len(), &file)?;
@@ -126,7 +136,7 @@ pub fn load(path: &Path, settings: &mut Settings) -> Result<Vec<String>, ConfigE
     }
 }
 
-/// Reads the config `text` into `settings`; `file` is what messages call it. Returns warnings as [`load`] does.
+/// Reads the config `text` into `settings`; messages name it `file`. Returns warnings as [`load`] does.
 pub fn parse(text: &str, file: &str, settings: &mut Settings) -> Result<Vec<String>, ConfigError> {
     check_length(text.len(), file)?;
     check_depth(text, file)?;
@@ -165,7 +175,7 @@ fn check_depth(text: &str, file: &str) -> Result<(), ConfigError> {
 struct Reader<'a> {
     file: &'a str,
     settings: &'a mut Settings,
-    /// Where each setting was met, under whichever of its names.
+    /// The line of each setting, under any of its names.
     lines: BTreeMap<Id, usize>,
     warnings: Vec<String>,
 }
@@ -174,7 +184,7 @@ impl Reader<'_> {
     fn document(&mut self, document: &MarkedYaml<'_>) -> Result<(), ConfigError> {
         for (name, keys, line) in self.entries("the file", document, "sections")? {
             if RETIRED.iter().any(|r| r.key == name) || Setting::of_key(&name).is_some() {
-                return Err(self.wrong_type(keys, &name, "a place inside a section (data, model, training)"));
+                return Err(ConfigError::OutsideSection { file: self.file.to_owned(), line, name });
             }
             let Some(section) = SECTIONS.into_iter().find(|s| *s == name) else {
                 let nearest = nearest(&name, SECTIONS).unwrap_or_default();
@@ -189,7 +199,7 @@ impl Reader<'_> {
 
     fn key(&mut self, section: &str, key: String, value: &MarkedYaml<'_>, line: usize) -> Result<(), ConfigError> {
         if let Some(retired) = RETIRED.iter().find(|r| r.key == key) {
-            self.warnings.push(format!("{}:{line}: `{key}` no longer does anything: {}", self.file, retired.instead));
+            self.warnings.push(format!("{}:{line}: `{key}` has no effect: {}", self.file, retired.instead));
             return Ok(());
         }
         let name = format!("{section}.{key}");
@@ -204,7 +214,7 @@ impl Reader<'_> {
         Ok(self.settings.put(setting, &text, Origin::Config { file, line })?)
     }
 
-    /// The entries of a mapping, each with its line. Nothing written is no entries.
+    /// The entries of a mapping, each with its line. An empty node has no entries.
     fn entries<'y, 'i>(
         &self,
         name: &str,
@@ -229,7 +239,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The text of a value; nothing for `null`, which leaves the default in force.
+    /// The text of a value; `None` for `null`, which keeps the default.
     fn scalar(&self, name: &str, setting: &Setting, value: &MarkedYaml<'_>) -> Result<Option<String>, ConfigError> {
         match &value.data {
             YamlData::Value(Scalar::Null) => Ok(None),
@@ -243,14 +253,14 @@ impl Reader<'_> {
             YamlData::Mapping(_) => "a mapping",
             YamlData::Value(Scalar::Null) => "nothing",
             YamlData::Value(_) => "a single value",
-            _ => "something that has no value",
+            _ => "an unsupported value",
         };
         let (file, line) = (self.file.to_owned(), node.span.start.line());
         ConfigError::WrongType { file, line, name: name.to_owned(), expected: expected.to_owned(), found }
     }
 
     fn unknown_key(&self, name: String, key: &str, line: usize) -> ConfigError {
-        // The right key in the wrong section is at distance 0 here, and its section is part of the answer.
+        // A known key in the wrong section has distance 0, and the answer names its section.
         let close = nearest(key, SETTINGS.iter().map(|s| s.key)).unwrap_or_default();
         let section = Setting::of_key(close).map(|s| s.section).unwrap_or_default();
         ConfigError::UnknownKey { file: self.file.to_owned(), line, name, nearest: format!("{section}.{close}") }
@@ -262,7 +272,7 @@ fn scalar_text(node: &MarkedYaml<'_>) -> Option<String> {
         YamlData::Value(Scalar::String(text)) => Some(text.to_string()),
         YamlData::Value(Scalar::Integer(n)) => Some(n.to_string()),
         YamlData::Value(Scalar::Boolean(on)) => Some(on.to_string()),
-        // `{:?}` keeps the point of `16.0`, which is not a whole number.
+        // `{:?}` keeps the `.0` of `16.0`, which is not a whole number.
         YamlData::Value(Scalar::FloatingPoint(x)) => Some(format!("{:?}", x.into_inner())),
         _ => None,
     }
@@ -307,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_written_is_nothing_set() {
+    fn an_empty_config_sets_nothing() {
         for text in ["", "# only a comment\n", "data:\n", "---\n", "~", "data: {}\nmodel:\n", "data:\n  gpu: null\n"] {
             assert_eq!(read(text).unwrap().0, Settings::new(), "{text:?}");
         }
@@ -318,44 +328,41 @@ mod tests {
         let (settings, warnings) =
             read("data:\n  buffer_size: 9\n  use_tf_native_loading: true\n  data_gpu_memory_limit: 64\n").unwrap();
         assert_eq!(settings.to_string(), "--buffer-size 9 --data-gpu-memory 64");
-        let said = "c.yaml:3: `use_tf_native_loading` no longer does anything: \
-                    decoding always runs on native threads (num_workers)";
-        assert_eq!(warnings, [said]);
+        let warning = "c.yaml:3: `use_tf_native_loading` has no effect: \
+                       decoding always runs on native threads (num_workers)";
+        assert_eq!(warnings, [warning]);
     }
 
     #[test]
-    fn every_complaint_has_its_line() {
+    fn every_error_names_its_line() {
         check(
             "training:\n  batchsize: 8\n",
-            "c.yaml:2: there is no key `training.batchsize`; did you mean `training.batch_size`?",
+            "c.yaml:2: unknown key `training.batchsize`; did you mean `training.batch_size`?",
         );
         check(
             "data:\n  batch_size: 8\n",
-            "c.yaml:2: there is no key `data.batch_size`; did you mean `training.batch_size`?",
+            "c.yaml:2: unknown key `data.batch_size`; did you mean `training.batch_size`?",
         );
-        check("\ntrainig:\n  seed: 1\n", "c.yaml:2: there is no section `trainig`; did you mean `training`?");
-        check(
-            "seed: 1\n",
-            "c.yaml:1: seed: expected a place inside a section (data, model, training), found a single value",
-        );
+        check("\ntrainig:\n  seed: 1\n", "c.yaml:2: unknown section `trainig`; did you mean `training`?");
+        check("seed: 1\n", "c.yaml:1: `seed` must be inside a section: data, model or training");
         check("data: 5\n", "c.yaml:1: data: expected keys and values, found a single value");
         check("- a\n- b\n", "c.yaml:1: the file: expected sections, found a list");
         check("data:\n  gpu: [0, 1]\n", "c.yaml:2: data.gpu: expected a whole number from 0 to 1023, found a list");
         check("data:\n  gpu: 0\n  gpu: 1\n", "c.yaml:3: `gpu` is set twice");
         check(
             "data:\n  buffer_size: 4\n  pipeline_buffer_size: 5\n",
-            "c.yaml:3: `data.pipeline_buffer_size` is set twice, first in line 2",
+            "c.yaml:3: `data.pipeline_buffer_size` is set twice, first on line 2",
         );
         check(
             "training:\n  batch_size: 16.0\n",
             "c.yaml:2: training.batch_size: expected a whole number from 1 to 65536, found `16.0`; \
              for example batch_size: 16",
         );
-        check("a: b\n---\nc: d\n", "a config file is one YAML document, found 2 documents: c.yaml");
+        check("a: b\n---\nc: d\n", "expected one YAML document in the config file, found 2 documents: c.yaml");
     }
 
     #[test]
-    fn text_that_is_not_yaml_names_a_line() {
+    fn an_error_about_yaml_syntax_names_a_line() {
         for text in ["data: [1, 2\n", "data:\n\t- x\n", "\"open", "a: b: c\n", "&a [*b]"] {
             let message = read(text).unwrap_err();
             assert!(message.starts_with("c.yaml:"), "{text:?} {message}");
@@ -363,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_nesting_is_no_way_to_crash() {
+    fn deep_nesting_is_an_error_and_not_a_crash() {
         for unit in ["- ", "-\t", "[", "{a: ", "? ", "?\t", "&a ", "!!seq "] {
             let text = unit.repeat(MAX_BYTES / unit.len());
             assert!(read(&text).is_err(), "{unit:?}");
@@ -371,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_no_config() {
+    fn files_that_are_not_a_config() {
         let dir = std::env::temp_dir().join(format!("tandem-plan-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let at = |name: &str, bytes: &[u8]| {
@@ -379,11 +386,11 @@ mod tests {
             std::fs::write(&path, bytes).unwrap();
             path
         };
-        let complaint = |path: &Path| load(path, &mut Settings::new()).unwrap_err().to_string();
-        assert!(complaint(&dir.join("absent.yaml")).contains("cannot be read"));
-        assert!(complaint(&dir).contains("cannot be read"));
-        assert!(complaint(&at("bytes.yaml", b"data:\n\xff")).contains("byte 6 is not"));
-        assert!(complaint(&at("huge.yaml", &vec![b'#'; 1 << 20])).contains("more than 16384 bytes"));
+        let error = |path: &Path| load(path, &mut Settings::new()).unwrap_err().to_string();
+        assert!(error(&dir.join("absent.yaml")).contains("cannot read the config file"));
+        assert!(error(&dir).contains("cannot read the config file"));
+        assert!(error(&at("bytes.yaml", b"data:\n\xff")).contains("byte 6"));
+        assert!(error(&at("huge.yaml", &vec![b'#'; 1 << 20])).contains("more than 16384 bytes"));
         assert!(load(&at("good.yaml", b"training: {seed: 3}"), &mut Settings::new()).unwrap().is_empty());
         std::fs::remove_dir_all(&dir).unwrap();
     }

@@ -1,18 +1,19 @@
-//! What tests build everything from: settings as a command line, machines by size, models that cost nothing to ask.
+//! Fixtures of the tests: settings from a command line, machines by size, models whose memory is a formula.
 
 use tandem_corpus::SampleIndex;
 use tandem_device::bytes::{BLOCK_ALIGN, MIB, round_up};
 use tandem_device::{DeviceKind, DriverCost};
 use tandem_feed::{Bucket, Extent, SPEECH};
+use tandem_model::Preset;
 
 use crate::corpus::CorpusFacts;
 use crate::hardware::{Hardware, HostFacts};
+use crate::model_memory::{ModelCatalog, ModelChoice, ModelMemory, PlanLine, ProgramKind};
 use crate::placement::Precision;
 use crate::setting::{Setting, SettingKind};
 use crate::settings::{Origin, Settings};
-use crate::workload::{ModelChoice, ModelSize, PlanLine, ProgramKind, Workload, Workloads};
 
-/// The settings a command line says.
+/// The settings of a command line.
 pub(crate) fn settings(line: &str) -> Settings {
     let mut settings = Settings::new();
     let mut words = line.split_whitespace();
@@ -25,12 +26,12 @@ pub(crate) fn settings(line: &str) -> Settings {
     settings
 }
 
-/// A computer of 64 GB and 16 cores.
+/// A host with 64 GB and 16 cores.
 pub(crate) fn host() -> HostFacts {
     HostFacts { available_bytes: 64 << 30, cores: 16 }
 }
 
-/// About what an H200 with driver 580 costs.
+/// About the memory that driver 580 uses on an H200.
 pub(crate) fn driver() -> DriverCost {
     DriverCost {
         context_bytes: 500 * MIB,
@@ -45,29 +46,29 @@ pub(crate) fn cpu_only() -> Hardware {
     Hardware::without_cards(host())
 }
 
-/// A machine of `count` cards with `gib` GiB each.
+/// A machine with `count` cards of `gib` GiB each.
 pub(crate) fn gpus(count: usize, gib: u64) -> Hardware {
     Hardware::simulated(count, gib << 30, &driver(), host())
 }
 
-/// A corpus of rows of 80 frames and more, each a frame longer than the one before, with a symbol for ten frames.
+/// A corpus whose rows have 80, 81, … frames and a token per ten frames.
 pub(crate) fn corpus(num_rows: u32) -> CorpusFacts {
     let row = |i: u32| (SampleIndex(i), Extent { frames: 80 + i, tokens: (80 + i) / 10 });
     CorpusFacts::new("corpus", (0..num_rows).map(row).collect())
 }
 
-/// Models whose memory is a formula: chains of square GEMMs with the presets' parameters. What is decided from a
-/// model's figures can be tested with any model; the real one takes some milliseconds a shape.
+/// Models whose memory is a formula: chains of square GEMMs with about the parameters of the presets. The decisions under test
+/// work with any model, and the real one takes some milliseconds per shape.
 pub(crate) struct Chains;
 
-impl Workloads for Chains {
-    fn build(&self, choice: ModelChoice, _: DeviceKind) -> Box<dyn Workload> {
-        let (width, parameters) = match choice.size {
-            ModelSize::Nano => (192, 2_000_000),
-            ModelSize::Tiny => (256, 12_000_000),
-            ModelSize::Small => (384, 32_000_000),
-            ModelSize::Normal => (512, 93_000_000),
-            ModelSize::Big => (1024, 480_000_000),
+impl ModelCatalog for Chains {
+    fn memory_of(&self, choice: ModelChoice, _: DeviceKind) -> Box<dyn ModelMemory> {
+        let (width, parameters) = match choice.preset {
+            Preset::Nano => (192, 2_000_000),
+            Preset::Tiny => (256, 12_000_000),
+            Preset::Small => (384, 32_000_000),
+            Preset::Normal => (512, 93_000_000),
+            Preset::Big => (1024, 480_000_000),
         };
         Box::new(Chain { choice, width, parameters })
     }
@@ -85,13 +86,13 @@ impl Chain {
     }
 }
 
-impl Workload for Chain {
-    fn name(&self) -> String {
-        format!("{}: a chain of width {}", self.choice.size.name(), self.width)
+impl ModelMemory for Chain {
+    fn describe(&self) -> String {
+        format!("{}: a chain of width {}", self.choice.preset.name(), self.width)
     }
 
-    fn lasting(&self) -> Vec<PlanLine> {
-        let line = |name, of_each: u64| PlanLine::new(name, round_up(self.parameters * of_each, BLOCK_ALIGN));
+    fn persistent(&self) -> Vec<PlanLine> {
+        let line = |name, width: u64| PlanLine::new(name, round_up(self.parameters * width, BLOCK_ALIGN));
         let mixed = self.choice.precision == Precision::Mixed;
         let compute = mixed.then(|| line("compute parameters", self.compute_bytes()));
         let moments = ["gradients", "optimizer first moment", "optimizer second moment"].map(|name| line(name, 4));
@@ -104,12 +105,12 @@ impl Workload for Chain {
     }
 
     fn bytes(&self, program: ProgramKind, bucket: &Bucket) -> u64 {
-        let kept = match program {
+        let layers = match program {
             ProgramKind::Accumulate => self.parameters.div_ceil(self.width * self.width) + 1,
             ProgramKind::Update => return 0,
             ProgramKind::Validate | ProgramKind::Sample => 2,
         };
-        let activations = kept * bucket.frames() * self.width * self.compute_bytes();
+        let activations = layers * bucket.frames() * self.width * self.compute_bytes();
         SPEECH.layout(bucket).bytes + round_up(activations, BLOCK_ALIGN)
     }
 }

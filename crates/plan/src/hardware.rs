@@ -1,39 +1,39 @@
-//! What the machine has, as plain data: read once, then everything in this crate is a pure function of it.
+//! The machine's hardware as plain data, read once. Everything in this crate is a pure function of it.
 
 use tandem_device::{Card, CardReading, DeviceKind, DriverCost};
 
-/// One look at the machine.
+/// The hardware at one point in time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hardware {
-    /// What the cards are.
+    /// Real cards, simulated ones, or the CPU.
     pub kind: DeviceKind,
-    /// Every card, in the order `nvidia-smi` shows; hidden ones too.
+    /// All cards, hidden ones included, in the order of `nvidia-smi`.
     pub cards: Vec<CardFacts>,
-    /// The computer around them.
+    /// The host.
     pub host: HostFacts,
-    /// An NVIDIA device is there and cannot be used: a sentence with the library and where it was looked for.
+    /// Why a present NVIDIA device is unusable: a sentence with the library and the searched paths.
     pub trouble: Option<String>,
-    /// Where the driver library was looked for, in order.
+    /// The paths searched for the driver library, in order.
     pub looked: Vec<String>,
-    /// `peer[a][b]`: card `a` reaches the memory of card `b` without the host.
+    /// `peer[a][b]`: card `a` has peer access to the memory of card `b`.
     pub peer: Vec<Vec<bool>>,
 }
 
 /// One card.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CardFacts {
-    /// What it is.
+    /// Name, index, capability.
     pub card: Card,
-    /// What it said of itself just now.
+    /// Its memory and load when it was read.
     pub reading: CardReading,
-    /// What the driver itself costs there, once that has been read.
+    /// The driver's own memory use on it, once measured.
     pub driver: Option<DriverCost>,
 }
 
-/// The computer around the cards.
+/// The host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostFacts {
-    /// Memory that could be taken without swapping.
+    /// Memory available without swapping.
     pub available_bytes: u64,
     /// Cores this process may use.
     pub cores: usize,
@@ -45,8 +45,7 @@ impl Hardware {
         Hardware { kind: DeviceKind::Cpu, cards: Vec::new(), host, trouble: None, looked: Vec::new(), peer: Vec::new() }
     }
 
-    /// A machine with `count` simulated cards of `total_bytes` each, all of it free, that reach each other
-    /// through the host only.
+    /// A machine with `count` simulated cards of `total_bytes` each, all of it free, without peer access.
     pub fn simulated(count: usize, total_bytes: u64, driver: &DriverCost, host: HostFacts) -> Hardware {
         let card = |index: usize| CardFacts {
             card: Card {
@@ -72,12 +71,12 @@ impl Hardware {
         }
     }
 
-    /// The card `nvidia-smi` calls `index`.
+    /// The card with this index in `nvidia-smi`.
     pub fn card(&self, index: usize) -> Option<&CardFacts> {
         self.cards.iter().find(|facts| facts.card.index == index)
     }
 
-    /// Whether two cards reach each other's memory, both ways.
+    /// Whether two cards have peer access to each other.
     pub fn are_peers(&self, a: usize, b: usize) -> bool {
         let reaches = |from: usize, to: usize| self.peer.get(from).and_then(|row| row.get(to)) == Some(&true);
         reaches(a, b) && reaches(b, a)

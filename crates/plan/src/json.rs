@@ -1,4 +1,4 @@
-//! A plan or a refusal as JSON. The keys are an interface: add, never rename.
+//! A plan or a refusal as JSON. The keys are an interface: add keys, never rename them.
 
 use serde_json::{Value, json};
 use tandem_events::Role;
@@ -9,7 +9,7 @@ use crate::placement::Precision;
 use crate::plan::{Plan, RolePlan};
 use crate::refusal::{Refusal, Suggestion};
 
-/// The plan, and the cards it was made for.
+/// The plan and the cards of the machine.
 pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
     json!({
         "mode": plan.mode.slug(),
@@ -65,8 +65,8 @@ pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
     })
 }
 
-/// The refusal. A suggestion's flags are added to the command line, or replace what is there; `instead_of` names
-/// those to leave out.
+/// The refusal. The flags of a suggestion are added to the command line or replace those on it; `instead_of` lists the flags
+/// to remove.
 pub fn refusal_json(refusal: &Refusal) -> Value {
     let typed = |suggestion: &Suggestion| suggestion.args().join(" ");
     json!({
@@ -105,8 +105,8 @@ fn corpus(corpus: &CorpusPlan) -> Value {
         "decoded_bytes": corpus.decoded_bytes,
         "batches": padding.batches,
         "padding_waste": padding.frame_waste(),
-        // A bound that stands for a text says nothing about its padding.
-        "symbol_padding_waste": corpus.counts_all.then(|| padding.token_waste()),
+        // Upper bounds on token counts say nothing about padding.
+        "symbol_padding_waste": corpus.exact_tokens.then(|| padding.token_waste()),
     })
 }
 
@@ -126,7 +126,7 @@ fn role(role: &RolePlan) -> Value {
     })
 }
 
-fn lines(lines: &[crate::workload::PlanLine]) -> Vec<Value> {
+fn lines(lines: &[crate::model_memory::PlanLine]) -> Vec<Value> {
     lines.iter().map(|line| json!({ "name": line.name, "bytes": line.bytes })).collect()
 }
 
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_the_interface_are_there() {
+    fn a_plan_has_the_keys_of_the_interface() {
         let json = plan("--data-gpu 0 --model-gpu 1 --enable-memory-isolation", &gpus(2, 24));
         for key in ["mode", "simulated", "roles", "buckets", "transfer", "threads", "advice"] {
             assert!(json.get(key).is_some(), "{key}");
@@ -172,14 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_is_no_gpu() {
+    fn a_cpu_plan_has_null_for_the_gpu() {
         let json = plan("", &cpu_only());
         assert_eq!((&json["mode"], &json["simulated"]), (&json!("cpu"), &json!(false)));
         assert_eq!((&json["roles"]["model"]["gpu"], &json["roles"]["model"]["uuid"]), (&Value::Null, &Value::Null));
     }
 
     #[test]
-    fn a_refusal_says_what_to_type() {
+    fn a_refusal_lists_suggestions_to_type() {
         let line = "--batch-size 64 --data-gpu 0 --model-gpu 1 --enable-memory-isolation --model-gpu-memory 2048";
         let refusal = Plan::solve(&settings(line), &gpus(2, 24), &Chains, None).unwrap_err();
         let json = refusal_json(&refusal);

@@ -1,15 +1,15 @@
-//! The plan: flags, config file and hardware, resolved once into numbers with no options left in them.
+//! The plan: flags, config file and hardware, resolved once into the numbers of a run.
 //!
-//! Everything here is a pure function of what the user wrote ([`Settings`]), what the machine has ([`Hardware`]), what
-//! the model needs ([`Workload`]) and how long the recordings are ([`CorpusFacts`]). Either a [`Plan`] comes out, and then it fits; or a [`Refusal`], with what
-//! was found, what is needed, and what to type instead, each suggestion solved before it is printed.
+//! Everything here is a pure function of the user's [`Settings`], the [`Hardware`], the memory of the model
+//! ([`ModelCatalog`]) and the lengths of the corpus ([`CorpusFacts`]). The result is a [`Plan`] that fits, or a [`Refusal`]
+//! with what was found, what is needed, and what to type instead. Every suggestion is solved before it is printed.
 //!
 //! ```
 //! use tandem_device::DriverCost;
-//! use tandem_plan::speech::Speech;
+//! use tandem_plan::speech::SpeechModels;
 //! use tandem_plan::{Hardware, HostFacts, Mode, Plan, Settings};
 //!
-//! let models = Speech::of(None);
+//! let models = SpeechModels::of(None);
 //! let host = HostFacts { available_bytes: 32 << 30, cores: 8 };
 //! let machine = Hardware::simulated(2, 24 << 30, &DriverCost::table(), host);
 //! let settings = Settings::new().with(&[("data-gpu", "0"), ("model-gpu", "1")])?;
@@ -22,14 +22,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// What the user wrote.
+// The user's settings.
 pub mod setting;
 mod value;
 mod settings;
 pub mod config;
 mod nearest;
 
-// What the machine has, and where the roles go.
+// The hardware, and where the roles go.
 mod hardware;
 mod request;
 mod placement;
@@ -39,24 +39,24 @@ mod transfer;
 mod corpus;
 mod slots;
 mod training;
-mod workload;
-mod own_model;
+mod model_memory;
+mod custom_model;
 pub mod speech;
 
-// What it adds up to, and whether it fits.
+// Memory sums, limits, and the plan.
 mod memory;
 mod limits;
 mod cache;
 mod plan;
 mod solve;
 
-// When it does not, and when it could be better.
+// Refusals, suggestions and advice.
 mod refusal;
 mod suggest;
 mod advice;
 mod recommend;
 
-// Telling it.
+// Output.
 mod show;
 mod json;
 mod print_config;
@@ -67,10 +67,11 @@ mod fixture;
 
 pub use cache::CachePlan;
 pub use corpus::{CorpusFacts, CorpusPlan, training_set_options};
+pub use custom_model::{Models, OwnModel};
 pub use hardware::{CardFacts, Hardware, HostFacts};
 pub use json::{plan_json, refusal_json};
+pub use model_memory::{ModelCatalog, ModelChoice, ModelMemory, PlanLine, ProgramKind};
 pub use nearest::nearest;
-pub use own_model::{Models, OwnModel};
 pub use placement::{Mode, Placement, Precision};
 pub use plan::{Level, Plan, RolePlan, Sources};
 pub use print_config::print_config;
@@ -82,4 +83,3 @@ pub use startup::{StartupPhase, startup_lines};
 pub use training::TrainingSettings;
 pub use transfer::TransferPlan;
 pub use value::{Limit, SettingValue, quoted};
-pub use workload::{ModelChoice, ModelSize, PlanLine, ProgramKind, Workload, Workloads};

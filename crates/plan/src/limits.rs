@@ -1,4 +1,4 @@
-//! How many bytes each role may hold.
+//! The memory limit of each role.
 
 use tandem_device::bytes::{MIB, round_down, show};
 use tandem_device::limits::{
@@ -7,14 +7,14 @@ use tandem_device::limits::{
 use tandem_events::Role;
 
 use crate::hardware::{CardFacts, Hardware};
-use crate::memory::{Need, by_role, place};
+use crate::memory::{Need, by_role, device_name};
 use crate::placement::{Mode, Placement};
 use crate::refusal::{Reason, Refusal, Suggestion};
 use crate::setting::Id;
 use crate::settings::Settings;
 use crate::value::{Limit, SettingValue};
 
-/// The limits in force.
+/// The limits of both roles, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryLimits {
     pub(crate) data: u64,
@@ -22,8 +22,8 @@ pub(crate) struct MemoryLimits {
 }
 
 impl MemoryLimits {
-    /// The limits for `placement`. Without isolation they follow from what is free (and, on one device, from
-    /// what the data role `needs`); with it, they are what was asked for, or refused.
+    /// The limits for `placement`. With isolation they are the given limits, refused if they exceed the free memory. Without
+    /// it they follow from the free memory and, on one device, from `data_need`.
     pub(crate) fn resolve(
         settings: &Settings,
         placement: &Placement,
@@ -50,40 +50,40 @@ pub(crate) fn limit_setting(role: Role) -> Id {
     by_role(role, Id::DataGpuMemory, Id::ModelGpuMemory)
 }
 
-/// A role's usual share of a card.
-fn usual_share(role: Role) -> f64 {
+/// The default share of a card for a role.
+fn default_share(role: Role) -> f64 {
     by_role(role, DATA_SHARE, MODEL_SHARE)
 }
 
-/// A role's limit where none was given, or where the card does not say what it has.
-fn usual_mb(role: Role) -> u64 {
+/// The limit of a role if none was given, or if the total memory of the card is unknown.
+fn default_mb(role: Role) -> u64 {
     by_role(role, DATA_DEFAULT_MB, MODEL_DEFAULT_MB)
 }
 
 fn isolated_mb(role: Role, settings: &Settings, placement: &Placement, hardware: &Hardware) -> u64 {
     let shared = placement.mode == Mode::SharedGpu;
-    let unsaid = if shared { Limit::Auto(None) } else { Limit::Mb(usual_mb(role)) };
+    let default = if shared { Limit::Auto(None) } else { Limit::Mb(default_mb(role)) };
     let reading = placement.card(role).and_then(|index| hardware.card(index)).map(|facts| &facts.reading);
-    match settings.given_limit(limit_setting(role)).unwrap_or(unsaid) {
+    match settings.given_limit(limit_setting(role)).unwrap_or(default) {
         Limit::Mb(mb) => mb,
         Limit::Auto(share) => {
-            let share = share.unwrap_or_else(|| usual_share(role));
+            let share = share.unwrap_or_else(|| default_share(role));
             match reading {
                 Some(reading) if shared => shared_limit_mb(reading.free_bytes, share),
-                // A total of 0 is a card that would not say.
+                // A total of 0 means that the card does not report it.
                 known => {
                     let total = known.map(|reading| reading.total_bytes).filter(|total| *total > 0);
-                    auto_limit_mb(total, share, usual_mb(role))
+                    auto_limit_mb(total, share, default_mb(role))
                 }
             }
         }
     }
 }
 
-/// Without isolation a tenth is left for what else runs there.
+/// Without isolation, 10 % of the free memory is left to other processes.
 fn from_free(placement: &Placement, hardware: &Hardware, data_need: &Need) -> MemoryLimits {
     let free = |role| free_bytes(placement.card(role), hardware);
-    // Whole MB: what is shown is then what is held to. Divided first, so that no product overflows.
+    // Whole MB, so that the limit shown is the limit in force. Divided first, so that nothing overflows.
     let usable = |role| round_down(free(role) / 10 * 9, MIB);
     if placement.mode == Mode::Multi {
         return MemoryLimits { data: usable(Role::Data), model: usable(Role::Model) };
@@ -92,7 +92,7 @@ fn from_free(placement: &Placement, hardware: &Hardware, data_need: &Need) -> Me
     MemoryLimits { data, model: usable(Role::Model).saturating_sub(data) }
 }
 
-/// What is free on a card, or on the host.
+/// The free memory of a card or of the host.
 pub(crate) fn free_bytes(card: Option<usize>, hardware: &Hardware) -> u64 {
     match card {
         Some(index) => hardware.card(index).map_or(0, |facts| facts.reading.free_bytes),
@@ -111,26 +111,26 @@ fn check_free(limits: &MemoryLimits, placement: &Placement, hardware: &Hardware)
     if over.is_empty() {
         return Ok(());
     }
-    let told = over.iter().map(|role| limit_over_free(*role, limits.of(*role), placement.card(*role), hardware));
-    let mut refusal = Refusal::new(Reason::OverFree, told.collect::<Vec<_>>().join("\n"));
-    let mut lowered = Suggestion::new("all that is free");
-    let mut usual = Suggestion::new("the usual share of the card");
+    let messages = over.iter().map(|role| limit_over_free(*role, limits.of(*role), placement.card(*role), hardware));
+    let mut refusal = Refusal::new(Reason::OverFree, messages.collect::<Vec<_>>().join("\n"));
+    let mut lowered = Suggestion::new("all free memory");
+    let mut auto = Suggestion::new("the default share of the card");
     for role in over {
         let largest = (free(role) / MIB).max(1);
         lowered = lowered.set(limit_setting(role), SettingValue::Limit(Limit::Mb(largest)));
-        usual = usual.set(limit_setting(role), SettingValue::Limit(Limit::Auto(None)));
+        auto = auto.set(limit_setting(role), SettingValue::Limit(Limit::Auto(None)));
     }
-    refusal = refusal.suggest(lowered).suggest(usual);
+    refusal = refusal.suggest(lowered).suggest(auto);
     Err(refusal.suggest(auto_both()))
 }
 
 fn limit_over_free(role: Role, limit: u64, card: Option<usize>, hardware: &Hardware) -> String {
     let largest = free_bytes(card, hardware) / MIB;
     format!(
-        "❌ The {role} limit of {} is over what {} has free\n   {}\n   The largest limit that would fit: {largest} MB",
+        "❌ The {role} limit of {} exceeds the free memory of {}\n   {}\n   The largest limit that fits: {largest} MB",
         show(limit),
-        place(card),
-        holdings(card, hardware),
+        device_name(card),
+        memory_use(card, hardware),
     )
 }
 
@@ -138,16 +138,16 @@ fn sum_over_free(limits: &MemoryLimits, card: Option<usize>, free: u64, hardware
     let mb = |bytes: u64| bytes / MIB;
     let left = |other: u64| mb(free.saturating_sub(other));
     let message = format!(
-        "❌ The limits of {} MB (data) and {} MB (model) are together over what {} has free\n   {}\n   \
-         The largest that would fit: {} MB together",
+        "❌ The limits of {} MB (data) and {} MB (model) together exceed the free memory of {}\n   {}\n   \
+         The largest limits that fit: {} MB together",
         mb(limits.data),
         mb(limits.model),
-        place(card),
-        holdings(card, hardware),
+        device_name(card),
+        memory_use(card, hardware),
         mb(free),
     );
     let lower = |role: Role, other: u64| {
-        Suggestion::new(format!("the largest the {role} role can have beside the other"))
+        Suggestion::new(format!("the largest {role} limit that fits next to the other"))
             .set(limit_setting(role), SettingValue::Limit(Limit::Mb(left(other).max(1))))
     };
     Refusal::new(Reason::OverFree, message)
@@ -158,23 +158,23 @@ fn sum_over_free(limits: &MemoryLimits, card: Option<usize>, free: u64, hardware
 
 fn auto_both() -> Suggestion {
     let auto = || SettingValue::Limit(Limit::Auto(None));
-    Suggestion::new("the usual shares").set(Id::DataGpuMemory, auto()).set(Id::ModelGpuMemory, auto())
+    Suggestion::new("the default shares").set(Id::DataGpuMemory, auto()).set(Id::ModelGpuMemory, auto())
 }
 
-/// Total, free, and who holds the rest.
-fn holdings(card: Option<usize>, hardware: &Hardware) -> String {
+/// Total and free memory, and which processes use the rest.
+fn memory_use(card: Option<usize>, hardware: &Hardware) -> String {
     let Some(CardFacts { reading, .. }) = card.and_then(|index| hardware.card(index)) else {
         return format!("free: {}", show(hardware.host.available_bytes));
     };
     let mut text = format!("total {}, free {}", show(reading.total_bytes), show(reading.free_bytes));
-    for holder in &reading.holders {
-        let name = holder.name.as_deref().unwrap_or("a process without a readable name");
-        text.push_str(&format!("\n   held: {} by {name} (pid {})", show(holder.bytes), holder.pid));
+    for process in &reading.holders {
+        let name = process.name.as_deref().unwrap_or("a process without a readable name");
+        text.push_str(&format!("\n   used: {} by {name} (pid {})", show(process.bytes), process.pid));
     }
-    let known: u64 = reading.holders.iter().map(|holder| holder.bytes).fold(0, u64::saturating_add);
+    let known: u64 = reading.holders.iter().map(|process| process.bytes).fold(0, u64::saturating_add);
     let rest = reading.total_bytes.saturating_sub(reading.free_bytes).saturating_sub(known);
     if rest > 0 {
-        text.push_str(&format!("\n   held: {} by the driver and by processes it does not name", show(rest)));
+        text.push_str(&format!("\n   used: {} by the driver and unnamed processes", show(rest)));
     }
     text
 }
@@ -183,7 +183,7 @@ fn holdings(card: Option<usize>, hardware: &Hardware) -> String {
 mod tests {
     use super::*;
     use crate::fixture::{cpu_only, gpus, settings};
-    use crate::workload::PlanLine;
+    use crate::model_memory::PlanLine;
     use tandem_device::CardProcess;
 
     fn resolve(line: &str, hardware: &Hardware) -> Result<(u64, u64), Refusal> {
@@ -208,7 +208,7 @@ mod tests {
         // 24064 MB are left after 512: 33 % and 67 % of them, in steps of 32.
         check(ONE, &gpus(1, 24), (7936, 16096));
         check(&format!("{ONE} --data-gpu-memory 1024"), &gpus(1, 24), (1024, 16096));
-        // 90 % of what is free; on one device the data role has what it needs: 64 + 416.
+        // 90 % of the free memory; on one device the data role gets what it needs: 64 + 416.
         check("--data-gpu 0 --model-gpu 1", &gpus(2, 10), (9216, 9216));
         check("", &gpus(1, 10), (480, 8736));
         check("--share-gpu", &gpus(1, 10), (480, 8736));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_does_not_say_its_total_gets_the_usual_limits() {
+    fn a_card_of_unknown_total_gets_the_default_limits() {
         let mut hardware = gpus(2, 24);
         hardware.cards.iter_mut().for_each(|facts| facts.reading.total_bytes = 0);
         let line = format!("{TWO} --data-gpu-memory auto --model-gpu-memory auto");
@@ -224,18 +224,18 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_over_what_is_free_says_who_holds_it() {
+    fn a_limit_over_the_free_memory_names_the_processes_that_use_it() {
         let mut hardware = gpus(2, 24);
         let reading = &mut hardware.cards[1].reading;
         reading.free_bytes = 10_000 * MIB;
         reading.holders = vec![CardProcess { pid: 42, name: Some("python3".to_owned()), bytes: 14_000 * MIB }];
         let text = resolve(TWO, &hardware).unwrap_err().to_string();
         for part in [
-            "❌ The model limit of 16384 MB is over what GPU 1 has free",
+            "❌ The model limit of 16384 MB exceeds the free memory of GPU 1",
             "total 24576 MB, free 10000 MB",
-            "held: 14000 MB by python3 (pid 42)",
-            "held: 576 MB by the driver",
-            "The largest limit that would fit: 10000 MB",
+            "used: 14000 MB by python3 (pid 42)",
+            "used: 576 MB by the driver",
+            "The largest limit that fits: 10000 MB",
             "--model-gpu-memory 10000",
         ] {
             assert!(text.contains(part), "{part}: {text}");
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn two_limits_on_one_card_are_held_to_its_free_memory_together() {
+    fn two_limits_on_one_card_must_fit_its_free_memory_together() {
         let line = format!("{ONE} --data-gpu-memory 8192 --model-gpu-memory 16385");
         let text = resolve(&line, &gpus(1, 24)).unwrap_err().to_string();
         assert!(text.contains("8192 MB (data) and 16385 MB (model)"), "{text}");

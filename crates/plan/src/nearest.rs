@@ -1,6 +1,6 @@
 //! The known name closest to a mistyped one.
 
-/// The candidate with the fewest single-letter changes from `name`; the first one on a draw.
+/// The candidate with the smallest edit distance to `name`; the first of several.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates.into_iter().min_by_key(|candidate| distance(name, candidate))
 }

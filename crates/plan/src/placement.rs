@@ -1,4 +1,4 @@
-//! Which mode runs, and which card holds which role. Nothing falls back in silence: what cannot be met is refused.
+//! Chooses the mode and the card of each role. There is no silent fallback: a request that cannot be met is refused.
 
 use std::fmt;
 
@@ -19,14 +19,14 @@ pub enum Mode {
     Cpu,
     /// Both roles on one GPU, two streams and two arenas.
     Single,
-    /// Each role on a GPU of its own.
+    /// One GPU per role.
     Multi,
     /// Both roles on one GPU, as two partitions.
     SharedGpu,
 }
 
 impl Mode {
-    /// Its name in JSON: `cpu`, `single`, `multi`, `shared`.
+    /// Name in JSON: `cpu`, `single`, `multi`, `shared`.
     pub fn slug(self) -> &'static str {
         match self {
             Mode::Cpu => "cpu",
@@ -36,7 +36,7 @@ impl Mode {
         }
     }
 
-    /// Whether batches stay on one device.
+    /// Whether both roles are on one device.
     pub fn is_one_device(self) -> bool {
         self != Mode::Multi
     }
@@ -53,42 +53,42 @@ impl fmt::Display for Mode {
     }
 }
 
-/// How the step computes.
+/// Precision of the training step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
-    /// f32 throughout.
+    /// f32.
     Full,
     /// bf16 compute, f32 master weights.
     Mixed,
 }
 
-/// A mode and its cards, for a machine that has them.
+/// A mode and its cards, checked against the hardware.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// How the roles share the machine.
     pub mode: Mode,
-    /// Whether the limits are hard ones.
+    /// Whether the memory limits are enforced.
     pub isolated: bool,
-    /// The card of the data role; none on the CPU.
+    /// The card of the data role; `None` on the CPU.
     pub data: Option<usize>,
-    /// The card of the model role; none on the CPU.
+    /// The card of the model role; `None` on the CPU.
     pub model: Option<usize>,
-    /// How the step computes there.
+    /// Precision of the training step.
     pub precision: Precision,
     /// Why this mode and these cards.
     pub why: String,
-    /// What else this machine could do.
+    /// Other modes this machine could run.
     pub hints: Vec<String>,
 }
 
 impl Placement {
-    /// Decides where the roles run. Suggestions of a refusal have themselves been placed.
+    /// Decides where the roles run. Every suggestion of a refusal has been checked by placing it.
     pub fn choose(settings: &Settings, hardware: &Hardware) -> Result<Placement, Refusal> {
         place(settings, hardware)
             .map_err(|refusal| refusal.keep_working(settings, |s| place(&s.apply(settings), hardware).is_ok()))
     }
 
-    /// The card of `role`; none on the CPU.
+    /// The card of `role`; `None` on the CPU.
     pub fn card(&self, role: Role) -> Option<usize> {
         match role {
             Role::Data => self.data,
@@ -97,8 +97,8 @@ impl Placement {
     }
 }
 
-/// The oldest cards whose tensor cores and memory pools the kernels are written for.
-const OLDEST: (u32, u32) = (7, 5);
+/// The lowest compute capability with the tensor cores and memory pools that the kernels need.
+const MIN_CAPABILITY: (u32, u32) = (7, 5);
 
 fn place(settings: &Settings, hardware: &Hardware) -> Result<Placement, Refusal> {
     let request = Request::read(settings)?;
@@ -106,15 +106,15 @@ fn place(settings: &Settings, hardware: &Hardware) -> Result<Placement, Refusal>
         let message = format!("❌ {trouble}\n   --mode cpu works without it");
         return Err(Refusal::new(Reason::Device, message).suggest(on_the_cpu()));
     }
-    // What the card of both roles was called by the one who asked for it.
+    // The flag that named the card of both roles, for messages about it.
     let flag = if settings.given(Id::DataGpu).is_some() { "data_gpu" } else { "gpu" };
-    let asked = |gpu: Option<usize>| gpu.map(|index| (flag, index));
+    let requested = |gpu: Option<usize>| gpu.map(|index| RequestedCard { flag, index });
     let chosen = match request {
         Request::Cpu => Choice::cpu("--mode cpu"),
-        Request::Unsaid if hardware.cards.is_empty() => Choice::cpu("no NVIDIA device is present"),
-        Request::Unsaid => one_card(Mode::Single, None, "a GPU and no GPU flags", hardware)?,
-        Request::Single { gpu } => one_card(Mode::Single, asked(gpu), "one GPU was asked for", hardware)?,
-        Request::Shared { gpu } => one_card(Mode::SharedGpu, asked(gpu), "--share-gpu", hardware)?,
+        Request::Unspecified if hardware.cards.is_empty() => Choice::cpu("no NVIDIA device found"),
+        Request::Unspecified => one_card(Mode::Single, None, "no GPU flags given", hardware)?,
+        Request::Single { gpu } => one_card(Mode::Single, requested(gpu), "one GPU requested", hardware)?,
+        Request::Shared { gpu } => one_card(Mode::SharedGpu, requested(gpu), "--share-gpu", hardware)?,
         Request::Pair { data, model } => pair(data, model, settings, hardware)?,
     };
     Ok(Placement {
@@ -128,10 +128,10 @@ fn place(settings: &Settings, hardware: &Hardware) -> Result<Placement, Refusal>
     })
 }
 
-/// What a plan says of a mode that `--mode auto` took.
+/// The reason a plan gives for a mode that `--mode auto` chose.
 const WHY_MEASURED: &str = "--mode auto";
 
-/// Whether the mode and its cards were found by timing.
+/// Whether `--mode auto` chose the mode and its cards.
 fn is_measured(settings: &Settings) -> bool {
     [Id::Mode, Id::ShareGpu, Id::ModelGpu]
         .into_iter()
@@ -151,12 +151,19 @@ impl Choice {
     }
 }
 
-/// The card asked for, or the one with the most free memory.
-fn one_card(mode: Mode, asked: Option<(&str, usize)>, why: &str, hardware: &Hardware) -> Result<Choice, Refusal> {
-    let (card, why) = match asked {
-        Some((flag, index)) => (usable(flag, index, hardware)?, format!("{why}: GPU {index}")),
+/// A card the user asked for, and the flag that named it.
+#[derive(Clone, Copy)]
+struct RequestedCard {
+    flag: &'static str,
+    index: usize,
+}
+
+/// Places both roles on the requested card, or on the one with the most free memory.
+fn one_card(mode: Mode, card: Option<RequestedCard>, why: &str, hardware: &Hardware) -> Result<Choice, Refusal> {
+    let (card, why) = match card {
+        Some(card) => (usable(card, hardware)?, format!("{why}: GPU {}", card.index)),
         None => {
-            let (index, reason) = roomiest(hardware)?;
+            let (index, reason) = most_free_card(hardware)?;
             (index, if hardware.cards.len() > 1 { format!("{why}; {reason}") } else { why.to_owned() })
         }
     };
@@ -168,14 +175,15 @@ fn pair(data: usize, model: usize, settings: &Settings, hardware: &Hardware) -> 
     if found < 2 {
         return Err(too_few(settings, hardware));
     }
-    in_range("data_gpu", data, found)?;
-    in_range("model_gpu", model, found)?;
+    let cards = [("data_gpu", data), ("model_gpu", model)].map(|(flag, index)| RequestedCard { flag, index });
+    cards.iter().try_for_each(|card| in_range(*card, found))?;
     if data == model {
         return Err(Refusal::usage("❌ data_gpu and model_gpu must be different (or add --share-gpu)")
             .suggest(Suggestion::new("both roles on one card").set(Id::ShareGpu, SettingValue::Switch(true))));
     }
-    usable("data_gpu", data, hardware)?;
-    usable("model_gpu", model, hardware)?;
+    for card in cards {
+        usable(card, hardware)?;
+    }
     let why = format!("--data-gpu {data} --model-gpu {model}");
     Ok(Choice { mode: Mode::Multi, data: Some(data), model: Some(model), why })
 }
@@ -188,98 +196,103 @@ fn too_few(settings: &Settings, hardware: &Hardware) -> Refusal {
         message.push_str(&format!("\n   {}", no_device(hardware)));
         return Refusal::new(Reason::TooFewGpus, message).suggest(on_the_cpu());
     };
-    message.push_str("\n   One GPU can do both: on its own, or with --share-gpu as two partitions");
+    message.push_str("\n   One GPU can run both roles: in single mode, or as two partitions with --share-gpu");
     let index = || SettingValue::Count(only.card.index as u64);
-    let alone =
-        Suggestion::new("this GPU for everything").set(Id::Gpu, index()).leave_out(&APART).leave_out(&[Id::Mode]);
+    let alone = Suggestion::new("everything on this GPU")
+        .set(Id::Gpu, index())
+        .leave_out(&SEPARATE_ROLES)
+        .leave_out(&[Id::Mode]);
     let mut partitions = Suggestion::new("both roles on this GPU, as two partitions")
         .set(Id::ShareGpu, SettingValue::Switch(true))
         .set(Id::DataGpu, index())
         .set(Id::ModelGpu, index())
         .leave_out(&[Id::Mode]);
-    // Limits meant for two cards are too much for one.
+    // Limits for two cards are too large for one.
     for id in [Id::DataGpuMemory, Id::ModelGpuMemory].into_iter().filter(|id| settings.given(*id).is_some()) {
         partitions = partitions.set(id, SettingValue::Limit(Limit::Auto(None)));
     }
     Refusal::new(Reason::TooFewGpus, message).suggest(alone).suggest(partitions)
 }
 
-/// The flags that only make sense with the roles apart.
-const APART: [Id; 6] =
+/// The flags that apply only to separate roles.
+const SEPARATE_ROLES: [Id; 6] =
     [Id::DataGpu, Id::ModelGpu, Id::ShareGpu, Id::EnableMemoryIsolation, Id::DataGpuMemory, Id::ModelGpuMemory];
 
 fn no_device(hardware: &Hardware) -> String {
-    let looked = match hardware.looked.is_empty() {
+    let searched = match hardware.looked.is_empty() {
         true => String::new(),
-        false => format!("; libcuda.so.1 was looked for in {}", hardware.looked.join(", ")),
+        false => format!("; searched for libcuda.so.1 in {}", hardware.looked.join(", ")),
     };
-    format!("No NVIDIA device is present{looked}\n   --mode cpu works")
+    format!("No NVIDIA device found{searched}\n   --mode cpu works")
 }
 
 /// The same run without any GPU.
 pub(crate) fn on_the_cpu() -> Suggestion {
-    Suggestion::new("run on the CPU").set(Id::Mode, SettingValue::Choice("cpu")).leave_out(&APART).leave_out(&[
-        Id::Gpu,
-        Id::TransferPlan,
-        Id::MixedPrecision,
-    ])
+    Suggestion::new("run on the CPU")
+        .set(Id::Mode, SettingValue::Choice("cpu"))
+        .leave_out(&SEPARATE_ROLES)
+        .leave_out(&[Id::Gpu, Id::TransferPlan, Id::MixedPrecision])
 }
 
-fn in_range(name: &str, index: usize, found: usize) -> Result<(), Refusal> {
+fn in_range(card: RequestedCard, found: usize) -> Result<(), Refusal> {
+    let RequestedCard { flag, index } = card;
     if index < found {
         return Ok(());
     }
-    let message = format!("❌ Invalid {name}={index}, must be 0-{}", found.saturating_sub(1));
+    let message = format!("❌ Invalid {flag}={index}, must be 0-{}", found.saturating_sub(1));
     let refusal = Refusal::new(Reason::GpuIndex, message);
-    let pair = Suggestion::new("the first two")
+    let pair = Suggestion::new("the first two GPUs")
         .set(Id::DataGpu, SettingValue::Count(0))
         .set(Id::ModelGpu, SettingValue::Count(1));
-    let first =
-        Suggestion::new("the first").set(Id::Gpu, SettingValue::Count(0)).leave_out(&APART).leave_out(&[Id::Mode]);
-    Err(if found > 1 && name != "gpu" { refusal.suggest(pair) } else { refusal.suggest(first) })
+    let first = Suggestion::new("the first GPU")
+        .set(Id::Gpu, SettingValue::Count(0))
+        .leave_out(&SEPARATE_ROLES)
+        .leave_out(&[Id::Mode]);
+    Err(if found > 1 && flag != "gpu" { refusal.suggest(pair) } else { refusal.suggest(first) })
 }
 
-/// The card that `name` asks for, if this process and these kernels can use it.
-fn usable(name: &str, index: usize, hardware: &Hardware) -> Result<usize, Refusal> {
+/// The index of `card`, if this process and these kernels can use it.
+fn usable(card: RequestedCard, hardware: &Hardware) -> Result<usize, Refusal> {
     if hardware.cards.is_empty() {
-        let message = format!("❌ GPU {index} was asked for, and there is none\n   {}", no_device(hardware));
+        let message = format!("❌ GPU {} was requested, but there is no GPU\n   {}", card.index, no_device(hardware));
         return Err(Refusal::new(Reason::Device, message).suggest(on_the_cpu()));
     }
-    in_range(name, index, hardware.cards.len())?;
-    match hardware.card(index).and_then(unusable) {
+    in_range(card, hardware.cards.len())?;
+    match hardware.card(card.index).and_then(unusable) {
         Some(problem) => Err(Refusal::new(Reason::Device, format!("❌ {problem}")).suggest(on_the_cpu())),
-        None => Ok(index),
+        None => Ok(card.index),
     }
 }
 
-/// What stands in the way of using a card.
+/// Why a card cannot be used; `None` if it can.
 fn unusable(facts: &CardFacts) -> Option<String> {
     let card = &facts.card;
     if let Some(by) = &card.hidden_by {
         return Some(format!("{card} is hidden by {by}"));
     }
     let (major, minor) = card.capability;
-    (card.capability < OLDEST).then(|| {
-        format!("{card} has compute capability {major}.{minor}; needed: {}.{} (8.0 for bf16)", OLDEST.0, OLDEST.1)
+    let (min_major, min_minor) = MIN_CAPABILITY;
+    (card.capability < MIN_CAPABILITY).then(|| {
+        format!("{card} has compute capability {major}.{minor}; needed: {min_major}.{min_minor} (8.0 for bf16)")
     })
 }
 
-/// The usable card with the most free memory, and a phrase that says so.
-fn roomiest(hardware: &Hardware) -> Result<(usize, String), Refusal> {
-    // max_by_key keeps the last of equals; the first is what people expect.
+/// The usable card with the most free memory, and a phrase that explains the choice.
+fn most_free_card(hardware: &Hardware) -> Result<(usize, String), Refusal> {
+    // max_by_key returns the last of equal cards; users expect the first.
     let usable = hardware.cards.iter().rev().filter(|facts| unusable(facts).is_none());
     match usable.max_by_key(|facts| facts.reading.free_bytes) {
         Some(best) => {
             let free = show(best.reading.free_bytes);
-            Ok((best.card.index, format!("GPU {} has the most memory free, {free}", best.card.index)))
+            Ok((best.card.index, format!("GPU {} has the most free memory, {free}", best.card.index)))
         }
         None if hardware.cards.is_empty() => {
-            let message = format!("❌ A GPU was asked for, and there is none\n   {}", no_device(hardware));
+            let message = format!("❌ A GPU was requested, but there is no GPU\n   {}", no_device(hardware));
             Err(Refusal::new(Reason::Device, message).suggest(on_the_cpu()))
         }
         None => {
             let problems: Vec<String> = hardware.cards.iter().filter_map(unusable).collect();
-            let message = format!("❌ No GPU can be used\n   {}\n   --mode cpu works", problems.join("\n   "));
+            let message = format!("❌ No usable GPU\n   {}\n   --mode cpu works", problems.join("\n   "));
             Err(Refusal::new(Reason::Device, message).suggest(on_the_cpu()))
         }
     }
@@ -289,12 +302,12 @@ fn precision(settings: &Settings, model: Option<&CardFacts>) -> Result<Precision
     let has_bf16 = model.is_some_and(|facts| facts.card.has_bf16());
     match (settings.given_switch(Id::MixedPrecision), has_bf16) {
         (Some(true), false) => {
-            let found = model.map_or("the CPU has none here".to_owned(), |facts| {
+            let found = model.map_or("the CPU kernels are f32 only".to_owned(), |facts| {
                 let (major, minor) = facts.card.capability;
-                format!("{} has compute capability {major}.{minor}, and bf16 needs 8.0", facts.card)
+                format!("{} has compute capability {major}.{minor}, bf16 needs 8.0", facts.card)
             });
             Err(Refusal::new(Reason::Device, format!("❌ --mixed-precision needs bf16: {found}"))
-                .suggest(Suggestion::new("f32 throughout").set(Id::MixedPrecision, SettingValue::Switch(false))))
+                .suggest(Suggestion::new("train in f32").set(Id::MixedPrecision, SettingValue::Switch(false))))
         }
         (Some(false), _) | (None, false) => Ok(Precision::Full),
         (_, true) => Ok(Precision::Mixed),
@@ -303,12 +316,12 @@ fn precision(settings: &Settings, model: Option<&CardFacts>) -> Result<Precision
 
 fn hints(request: Request, hardware: &Hardware) -> Vec<String> {
     let mut usable = hardware.cards.iter().filter(|facts| unusable(facts).is_none()).map(|facts| facts.card.index);
-    let (Request::Unsaid, Some(first), Some(second)) = (request, usable.next(), usable.next()) else {
+    let (Request::Unspecified, Some(first), Some(second)) = (request, usable.next(), usable.next()) else {
         return Vec::new();
     };
     vec![format!(
-        "{} GPUs found: dual mode needs --data-gpu {first} --model-gpu {second}; data-parallel training over both \
-         is another thing, and not there yet",
+        "{} GPUs found: for dual mode, add --data-gpu {first} --model-gpu {second} (one prepares data, one trains); \
+         data-parallel training is not supported yet",
         hardware.cards.len()
     )]
 }

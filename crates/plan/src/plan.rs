@@ -1,177 +1,178 @@
-//! The plan: flags, config and hardware resolved into numbers, with no options left in it.
+//! The plan: flags, config and hardware resolved into numbers.
 
 use tandem_device::Strength;
 use tandem_device::bytes::{MIB, POOL_GRANULE, mib_ceil, round_up};
 use tandem_events::Role;
 use tandem_feed::{Bucket, FeedPlan};
+use tandem_model::Preset;
 
 use crate::advice;
 use crate::cache::CachePlan;
 use crate::corpus::{BucketShapes, CorpusFacts, CorpusPlan};
 use crate::hardware::Hardware;
 use crate::memory::by_role;
+use crate::model_memory::{ModelCatalog, PlanLine};
 use crate::placement::{Mode, Precision};
 use crate::refusal::Refusal;
 use crate::settings::Settings;
-use crate::solve::{Care, draft};
+use crate::solve::{Detail, draft};
 use crate::suggest;
 use crate::training::TrainingSettings;
 use crate::transfer::TransferPlan;
-use crate::workload::{ModelSize, PlanLine, Workloads};
 
-/// Everything a run is: where, how much, how many. Holding one means that it fits.
+/// The resolved numbers of a run. A `Plan` exists only if it fits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// How the roles share the machine.
     pub mode: Mode,
-    /// Whether the limits are hard ones.
+    /// Whether the memory limits are enforced.
     pub isolated: bool,
     /// Whether the cards are simulated.
     pub simulated: bool,
     /// Why this mode and these cards.
     pub why: String,
-    /// What else this machine could do.
+    /// Other modes this machine could run.
     pub hints: Vec<String>,
     /// The data role.
     pub data: RolePlan,
     /// The model role.
     pub model: RolePlan,
-    /// What the feed holds: shapes, slots, uploads.
+    /// Shapes, slots and upload buffers of the feed.
     pub feed: FeedPlan,
-    /// What `--buffer-size` says.
+    /// The value of `--buffer-size`.
     pub buffer_size_asked: u64,
-    /// Whether that was given by hand: then it is not tuned.
+    /// Whether the user gave `--buffer-size`: then it is not tuned.
     pub buffer_size_given: bool,
-    /// Where the data is.
+    /// Paths of the data.
     pub sources: Sources,
-    /// What is trained on; none without data.
+    /// The corpus; `None` without data.
     pub corpus: Option<CorpusPlan>,
-    /// Where decoded audio is kept.
+    /// The cache for decoded audio.
     pub cache: CachePlan,
-    /// The share of an epoch's recordings that may turn out bad.
+    /// The fraction of an epoch's recordings that may fail to decode.
     pub max_bad_fraction: f64,
-    /// Where the driver lines come from: `probed: …`, `table: …`; none on the CPU.
+    /// Source of the driver lines: `probed: …`, `table: …`; `None` on the CPU.
     pub driver_source: Option<String>,
-    /// How batches cross.
+    /// Route of batches to the model device.
     pub transfer: TransferPlan,
-    /// Decode threads at start.
+    /// Decode threads at startup.
     pub threads: u64,
-    /// Decode threads at most, where waiting asks for more. Given by hand, it is the number at start.
+    /// Maximum number of decode threads that self-tuning may use. Equals `threads` if the user gave `--num-workers`.
     pub max_threads: u64,
-    /// Utterances of an optimizer step.
+    /// Utterances per optimizer step.
     pub batch_size: u64,
-    /// Micro-batches of an optimizer step.
+    /// Micro-batches per optimizer step.
     pub grad_accum: u64,
-    /// How the step computes.
+    /// Precision of the training step.
     pub precision: Precision,
     /// The preset.
-    pub model_size: ModelSize,
-    /// The name of the model, where it is none of the presets: then the preset means nothing.
+    pub model_size: Preset,
+    /// The name of a custom model, for which the preset does not apply; `None` for a preset.
     pub own_model: Option<String>,
-    /// What the model calls itself.
+    /// Short description of the model.
     pub model_name: String,
-    /// How it is optimized.
+    /// Optimization level.
     pub level: Level,
-    /// How long it goes on, how fast it learns, and where it is kept.
+    /// Length of the run, learning-rate schedule, and where its files go.
     pub training: TrainingSettings,
     /// Longest text, in tokens.
     pub max_text_length: u64,
     /// Longest recording, in frames.
     pub max_mel_frames: u64,
-    /// Where all randomness starts.
+    /// Random seed.
     pub seed: u64,
-    /// Longest wait for a warm buffer, in seconds.
+    /// Longest wait for the data buffer to fill, in seconds.
     pub start_delay_seconds: f64,
-    /// Whether batches are padded to few shapes that are all compiled before the first step.
+    /// Whether batches are padded to a few shapes, all compiled before the first step.
     pub static_shapes: bool,
-    /// What was decided differently from what one might expect; said aloud.
+    /// Values that were changed, and why; printed for the user.
     pub notes: Vec<String>,
-    /// What could be better, each with the flag to type; three at most.
+    /// Possible improvements, each with the flag to type; at most three.
     pub advice: Vec<String>,
 }
 
 /// One role of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RolePlan {
-    /// Which.
+    /// The role.
     pub role: Role,
-    /// Its card; none on the CPU.
+    /// Its card; `None` on the CPU.
     pub card: Option<usize>,
-    /// The card's identity.
+    /// The card's UUID.
     pub uuid: Option<String>,
     /// The card's name, or `CPU`.
     pub name: String,
-    /// What it may hold, everything included.
+    /// Memory limit, everything included.
     pub limit_bytes: u64,
-    /// What it will hold: the sum of `lines`.
+    /// Planned memory: the sum of `lines`.
     pub planned_bytes: u64,
-    /// What that is made of, the driver's part first.
+    /// The lines of the memory table, the driver's first.
     pub lines: Vec<PlanLine>,
-    /// What its arena reserves: holds every line but the driver's, and with it stays inside the limit.
+    /// Size of its arena. It holds every line but the driver's; together with the driver it stays within the limit.
     pub arena_bytes: u64,
-    /// The driver's part.
+    /// Memory reserved for the driver.
     pub driver_bytes: u64,
-    /// What holds it to its limit.
+    /// How the limit is enforced.
     pub strength: Strength,
 }
 
-/// Where the data is, as it was written.
+/// Paths of the data, as the user wrote them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
-    /// What is trained on.
+    /// Training data.
     pub train_data: Option<String>,
-    /// What is validated on, where that comes from elsewhere.
+    /// Validation data, if it is separate.
     pub val_data: Option<String>,
-    /// The list of utterances that are neither.
+    /// The list of excluded utterances.
     pub exclude_ids: Option<String>,
-    /// The language of rows that name none.
+    /// The language of rows that do not name one.
     pub lang: Option<String>,
 }
 
-/// How the model is optimized.
+/// Optimization level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// AdamW alone.
+    /// AdamW, constant rate after the warm-up, no clipping, no EMA.
     Basic,
-    /// With an averaged copy of the weights.
+    /// AdamW, cosine decay, gradient clipping, EMA of the weights.
     Enhanced,
 }
 
 impl Plan {
-    /// Resolves everything, or refuses with what would work instead: every suggestion has been solved. `corpus` is
-    /// what was found where `--train-data` points; none without it.
+    /// Resolves everything, or refuses with suggestions that have all been solved. `corpus` has the lengths of
+    /// `--train-data`; `None` without it.
     ///
-    /// Cost: a million recordings take a quarter of a second, most of it to count what is padded.
+    /// Cost: a quarter of a second for a million recordings, most of it to count padding.
     pub fn solve(
         settings: &Settings,
         hardware: &Hardware,
-        workloads: &dyn Workloads,
+        models: &dyn ModelCatalog,
         corpus: Option<&CorpusFacts>,
     ) -> Result<Plan, Refusal> {
         let shapes = BucketShapes::new(corpus);
-        let settings = &shapes.settle(settings);
-        let attempt = |settings: &Settings| draft(settings, hardware, workloads, &shapes, Care::Fit);
-        match draft(settings, hardware, workloads, &shapes, Care::Whole) {
+        let settings = &shapes.with_corpus_lengths(settings);
+        let attempt = |settings: &Settings| draft(settings, hardware, models, &shapes, Detail::FitOnly);
+        match draft(settings, hardware, models, &shapes, Detail::Full) {
             Ok(mut plan) => {
                 plan.advice = advice::for_plan(&plan, settings, &attempt);
                 plan.corpus = shapes.plan(settings, plan.batch_size / plan.grad_accum, true);
                 Ok(plan)
             }
-            Err(refusal) => Err(suggest::complete(refusal, settings, &attempt, shapes.least())),
+            Err(refusal) => Err(suggest::complete(refusal, settings, &attempt, shapes.min_lengths())),
         }
     }
 
-    /// Utterances of one batch: a step reads as many batches as gradients are added up over.
+    /// Utterances per micro-batch.
     pub fn micro_batch(&self) -> u32 {
         u32::try_from(self.batch_size / self.grad_accum).unwrap_or(u32::MAX)
     }
 
-    /// What the model is called: its own name, or the preset's.
+    /// The name of the custom model, or of the preset.
     pub fn model_title(&self) -> &str {
         self.own_model.as_deref().unwrap_or(self.model_size.name())
     }
 
-    /// Batches cross another way from here on: the planned one was tried, and does not deliver.
+    /// Replaces the route of batches, after the planned one failed its test.
     pub fn reroute(&mut self, other: TransferPlan) {
         self.feed.route = other.route;
         self.transfer = other;
@@ -182,19 +183,19 @@ impl Plan {
         by_role(role, &self.data, &self.model)
     }
 
-    /// The shape whose batches are the largest: a slot for one of those holds any other.
+    /// The bucket with the largest batch. A slot for it holds a batch of any bucket.
     pub fn largest_bucket(&self) -> Option<&Bucket> {
         self.feed.buckets.iter().max_by_key(|bucket| self.feed.schema.layout(bucket).bytes)
     }
 }
 
 impl RolePlan {
-    /// The driver's part and the arena: what the role takes from the device at start.
+    /// Memory that the role reserves at startup: the driver's part and the arena.
     pub fn reserved_bytes(&self) -> u64 {
         self.driver_bytes + self.arena_bytes
     }
 
-    /// The smallest limit that would do.
+    /// The smallest limit that fits.
     pub fn smallest_limit_bytes(&self) -> u64 {
         self.driver_bytes + round_up(self.planned_bytes - self.driver_bytes, POOL_GRANULE)
     }
@@ -211,7 +212,7 @@ impl RolePlan {
 }
 
 impl Level {
-    /// Its name in flags.
+    /// Name in flags.
     pub fn slug(self) -> &'static str {
         match self {
             Level::Basic => "basic",

@@ -1,4 +1,4 @@
-//! `--print-config`: a plan as a config file. Read back on the same machine, it gives the same plan.
+//! `--print-config`: a plan as a config file. On the same machine, the file gives the same plan.
 
 use tandem_device::bytes::MIB;
 use tandem_events::Role;
@@ -8,13 +8,14 @@ use crate::plan::Plan;
 use crate::setting::{Id, SECTIONS, SETTINGS};
 use crate::value::{Limit, SettingValue};
 
-/// Every setting with the value in force and what it does. `null` leaves the default to decide.
+/// Every setting with its resolved value and its help. `null` keeps the default.
 pub fn print_config(plan: &Plan) -> String {
-    let mut text = String::from("# Every setting, with the value that is in force. Flags beat this file.\n");
+    let mut text =
+        String::from("# Every setting with its resolved value. Flags override this file; null keeps the default.\n");
     for section in SECTIONS {
         text.push_str(&format!("\n{section}:\n"));
         for setting in SETTINGS.iter().filter(|setting| setting.section == section) {
-            let value = in_force(plan, setting.id).map_or_else(|| "null".to_owned(), |value| yaml(&value));
+            let value = resolved(plan, setting.id).map_or_else(|| "null".to_owned(), |value| yaml(&value));
             let entry = format!("{}: {value}", setting.key);
             text.push_str(&format!("  {entry:<34}  # {}\n", setting.help));
         }
@@ -22,18 +23,18 @@ pub fn print_config(plan: &Plan) -> String {
     text
 }
 
-fn in_force(plan: &Plan, id: Id) -> Option<SettingValue> {
+fn resolved(plan: &Plan, id: Id) -> Option<SettingValue> {
     let count = |n: u64| Some(SettingValue::Count(n));
     let text = |text: &Option<String>| text.clone().map(SettingValue::Text);
     let card = |role: Role| plan.role(role).card.map(|index| SettingValue::Count(index as u64));
     let limit = |role: Role| plan.isolated.then(|| SettingValue::Limit(Limit::Mb(plan.role(role).limit_bytes / MIB)));
-    let has_roles_apart = matches!(plan.mode, Mode::Multi | Mode::SharedGpu);
+    let has_separate_roles = matches!(plan.mode, Mode::Multi | Mode::SharedGpu);
     match id {
         Id::TrainData => text(&plan.sources.train_data),
         Id::ValData => text(&plan.sources.val_data),
         Id::ExcludeIds => text(&plan.sources.exclude_ids),
         Id::Lang => text(&plan.sources.lang),
-        // What was asked for: what follows from it depends on what is free now.
+        // The value of the flag: where `auto` caches depends on the free memory.
         Id::CachePlan => Some(SettingValue::Choice(plan.cache.asked)),
         Id::MaxBadFraction => Some(SettingValue::Share(plan.max_bad_fraction)),
         Id::CheckpointDir => Some(SettingValue::Text(plan.training.checkpoint_dir.clone())),
@@ -51,14 +52,14 @@ fn in_force(plan: &Plan, id: Id) -> Option<SettingValue> {
         Id::ModelSize => Some(SettingValue::Choice(plan.model_size.name())),
         Id::MaxTextLength => count(plan.max_text_length),
         Id::MaxMelFrames => count(plan.max_mel_frames),
-        // A number given by hand is never changed: what was not given stays so.
+        // A given number is never tuned, so that a default must not become a given number.
         Id::NumWorkers => (plan.threads == plan.max_threads).then(|| count(plan.threads))?,
-        // Nor is this; and it is what was asked for, not what two GPUs make of it: that would be halved again.
+        // The same. The value of the flag, because two GPUs would halve the resolved value again.
         Id::BufferSize => plan.buffer_size_given.then(|| count(plan.buffer_size_asked))?,
         Id::PrefetchBufferSize => count(plan.feed.model_slots),
         Id::Mode => mode_flag(plan.mode).map(SettingValue::Choice),
-        Id::DataGpu => has_roles_apart.then(|| card(Role::Data))?,
-        Id::ModelGpu => has_roles_apart.then(|| card(Role::Model))?,
+        Id::DataGpu => has_separate_roles.then(|| card(Role::Data))?,
+        Id::ModelGpu => has_separate_roles.then(|| card(Role::Model))?,
         Id::Gpu => (plan.mode == Mode::Single).then(|| card(Role::Model))?,
         Id::ShareGpu => Some(SettingValue::Switch(plan.mode == Mode::SharedGpu)),
         Id::EnableMemoryIsolation => Some(SettingValue::Switch(plan.isolated)),
@@ -75,7 +76,7 @@ fn in_force(plan: &Plan, id: Id) -> Option<SettingValue> {
     }
 }
 
-/// Text is quoted: a path may be anything.
+/// Text is quoted, because a path can contain any character.
 fn yaml(value: &SettingValue) -> String {
     match value {
         SettingValue::Text(text) => serde_json::json!(text).to_string(),
@@ -83,7 +84,7 @@ fn yaml(value: &SettingValue) -> String {
     }
 }
 
-/// A shared GPU is asked for by its own switch.
+/// `--mode` of a mode; `None` for a shared GPU, which `--share-gpu` requests.
 fn mode_flag(mode: Mode) -> Option<&'static str> {
     match mode {
         Mode::Cpu => Some("cpu"),
@@ -102,12 +103,12 @@ mod tests {
     use crate::hardware::Hardware;
     use crate::settings::Settings;
 
-    /// The plan without what is only said about it.
+    /// The plan without explanations, notes, hints and advice.
     fn bare(mut plan: Plan) -> Plan {
         plan.why.clear();
         plan.transfer.why.clear();
         (plan.hints, plan.notes, plan.advice) = Default::default();
-        // A printed config spells every number out, so that each counts as given by hand.
+        // A printed config gives every number, so that each counts as given.
         plan.buffer_size_given = false;
         plan
     }
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_may_be_anything() {
+    fn any_path_survives_the_round_trip() {
         for path in ["my voice", "a: b # c", "\"q\" 'r' \\", "null", "\n", "7", "- x", "ک/ی"] {
             check_settings(&Settings::new().with(&[("train-data", path)]).unwrap(), &gpus(1, 24), None);
         }

@@ -1,46 +1,46 @@
-//! `plan --recommend`: settings for cards one may have or buy, each of them solved before it is shown.
+//! `plan --recommend`: settings for common card sizes. Each row is a solved plan.
 
 use tandem_device::limits::{DATA_SHARE, MODEL_SHARE};
 
 use crate::corpus::{BucketShapes, CorpusFacts};
 use crate::hardware::Hardware;
+use crate::model_memory::ModelCatalog;
 use crate::plan::Plan;
 use crate::setting::Id;
 use crate::settings::Settings;
-use crate::solve::{Care, draft};
+use crate::solve::{Detail, draft};
 use crate::value::{Limit, SettingValue};
-use crate::workload::Workloads;
 
-/// Settings for one kind of machine.
+/// Settings for one kind of machine: a row of the table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recommendation {
-    /// How many cards.
+    /// Number of cards.
     pub count: usize,
     /// Memory of each, in GB.
     pub card_gb: u64,
-    /// What to set there; none where not even a batch of one fits.
+    /// The settings; `None` if not even a batch of one fits.
     pub fit: Option<Fit>,
 }
 
-/// What to set.
+/// Recommended settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fit {
-    /// Utterances of an optimizer step.
+    /// Utterances per optimizer step.
     pub batch_size: u64,
     /// Limit of the data role in MB.
     pub data_limit_mb: u64,
     /// Limit of the model role in MB.
     pub model_limit_mb: u64,
-    /// Slots towards the model device.
+    /// Batch slots on the model side.
     pub prefetch: u64,
-    /// All of it, as it is typed.
+    /// The command-line arguments.
     pub args: String,
 }
 
 const CARDS_GB: [u64; 8] = [6, 8, 10, 12, 16, 24, 48, 80];
 const BATCHES: [u64; 10] = [64, 48, 32, 24, 16, 12, 8, 4, 2, 1];
 
-/// What a row decides; everything else is the user's.
+/// The settings that a row decides. The user's other settings stay.
 const DECIDED: [Id; 11] = [
     Id::BatchSize,
     Id::PrefetchBufferSize,
@@ -55,12 +55,12 @@ const DECIDED: [Id; 11] = [
     Id::TransferPlan,
 ];
 
-/// A row for every size of card, one and two of them. `machine` makes the hardware that `--sim` would give for
-/// a number of cards and their GB; `settings` says what is wanted besides (model size, lengths, …).
+/// A row for every card size, with one and with two cards. `machine` returns the hardware that `--sim` gives for a number of
+/// cards and their GB; `settings` are the user's other settings (model size, lengths, …).
 pub fn recommend(
     settings: &Settings,
     machine: &dyn Fn(usize, u64) -> Hardware,
-    workloads: &dyn Workloads,
+    models: &dyn ModelCatalog,
     corpus: Option<&CorpusFacts>,
 ) -> Vec<Recommendation> {
     let (wanted, shapes) = (settings.without(&DECIDED), BucketShapes::new(corpus));
@@ -68,7 +68,7 @@ pub fn recommend(
     for count in [1, 2] {
         for card_gb in CARDS_GB {
             let hardware = machine(count, card_gb);
-            let attempt = |settings: &Settings| draft(settings, &hardware, workloads, &shapes, Care::Fit).ok();
+            let attempt = |settings: &Settings| draft(settings, &hardware, models, &shapes, Detail::FitOnly).ok();
             rows.push(Recommendation { count, card_gb, fit: best(&wanted, count, card_gb, &attempt) });
         }
     }
@@ -77,11 +77,11 @@ pub fn recommend(
 
 /// The rows as a table.
 pub fn show_recommendations(rows: &[Recommendation]) -> String {
-    let mut text = String::from("cards      batch  data MB  model MB  prefetch  type\n");
+    let mut text = String::from("cards      batch  data MB  model MB  prefetch  arguments\n");
     for row in rows {
         let cards = format!("{} x {} GB", row.count, row.card_gb);
         let line = match &row.fit {
-            None => format!("{cards:<9}  not even a batch of 1 fits: try a smaller --model-size or --max-mel-frames\n"),
+            None => format!("{cards:<9}  a batch of 1 does not fit: try a smaller --model-size or --max-mel-frames\n"),
             Some(fit) => format!(
                 "{cards:<9}  {:>5}  {:>7}  {:>8}  {:>8}  {}\n",
                 fit.batch_size, fit.data_limit_mb, fit.model_limit_mb, fit.prefetch, fit.args
@@ -92,29 +92,29 @@ pub fn show_recommendations(rows: &[Recommendation]) -> String {
     text
 }
 
-/// Where the search for a row begins: a largest batch, and both limits.
+/// Starting point of the search for a row.
 struct Start {
-    most: u64,
+    max_batch: u64,
     data: Limit,
     model: Limit,
 }
 
-/// Starts, best first: what two cards of usual sizes have been run with; then the usual shares; then nearly all
-/// the memory there is for the model.
+/// Starting points, best first: limits that users run with two cards of common sizes; then the default shares; then nearly all
+/// memory for the model.
 fn starts(count: usize, card_gb: u64) -> Vec<Start> {
-    let most = largest_batch(card_gb);
-    let tried = |data, model| Start { most, data: Limit::Mb(data), model: Limit::Mb(model) };
-    let shares = |data, model| Start { most, data: Limit::Auto(Some(data)), model: Limit::Auto(Some(model)) };
+    let max_batch = largest_batch(card_gb);
+    let proven = |data, model| Start { max_batch, data: Limit::Mb(data), model: Limit::Mb(model) };
+    let shares = |data, model| Start { max_batch, data: Limit::Auto(Some(data)), model: Limit::Auto(Some(model)) };
     let known = match (count, card_gb) {
-        (2, 10..=12) => Some(tried(4096, 8192)),
-        (2, 16) => Some(tried(6144, 10240)),
-        (2, 24) => Some(tried(8192, 16384)),
+        (2, 10..=12) => Some(proven(4096, 8192)),
+        (2, 16) => Some(proven(6144, 10240)),
+        (2, 24) => Some(proven(8192, 16384)),
         _ => None,
     };
     known.into_iter().chain([shares(DATA_SHARE, MODEL_SHARE), shares(0.1, 0.9)]).collect()
 }
 
-/// What people start from on cards of this size. No smaller card is told a larger batch.
+/// A common starting batch on cards of this size. It grows with the card.
 fn largest_batch(card_gb: u64) -> u64 {
     match card_gb {
         0..=12 => 8,
@@ -127,7 +127,7 @@ fn largest_batch(card_gb: u64) -> u64 {
 fn best(wanted: &Settings, count: usize, card_gb: u64, attempt: &dyn Fn(&Settings) -> Option<Plan>) -> Option<Fit> {
     let accum = wanted.count(Id::GradAccum);
     for start in starts(count, card_gb) {
-        for batch_size in BATCHES.into_iter().filter(|n| *n <= start.most && n.is_multiple_of(accum)) {
+        for batch_size in BATCHES.into_iter().filter(|n| *n <= start.max_batch && n.is_multiple_of(accum)) {
             let settings = with_start(wanted, count, batch_size, &start);
             if let Some(plan) = attempt(&settings) {
                 return Some(fit(settings, &plan, count, card_gb));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn usual_sizes_start_from_what_people_have_run() {
+    fn common_sizes_start_from_proven_limits() {
         let rows = rows("");
         assert_eq!(rows.len(), 16);
         let check = |count: usize, card_gb: u64, expected: (u64, u64, u64, u64)| {
@@ -208,6 +208,6 @@ mod tests {
     fn a_card_too_small_for_the_model_says_so() {
         let rows = rows("--model-size big");
         assert!(rows.iter().any(|row| row.fit.is_none()) && rows.iter().any(|row| row.fit.is_some()));
-        assert!(show_recommendations(&rows).contains("not even a batch of 1 fits"));
+        assert!(show_recommendations(&rows).contains("a batch of 1 does not fit"));
     }
 }

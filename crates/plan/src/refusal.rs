@@ -1,4 +1,4 @@
-//! A plan that cannot be: what was found, what is needed, and what to type instead.
+//! The refusal of a plan: what was found, what is needed, and what to type instead.
 
 use std::fmt::Write as _;
 
@@ -6,55 +6,55 @@ use tandem_device::bytes::{mib_ceil, show};
 use tandem_events::Role;
 
 use crate::config::ConfigError;
-use crate::memory::place;
+use crate::memory::device_name;
+use crate::model_memory::PlanLine;
 use crate::setting::Id;
 use crate::settings::{SettingError, Settings, args_of};
 use crate::value::SettingValue;
-use crate::workload::PlanLine;
 
-/// Why nothing was started. Its `Display` is complete: message, memory table and suggestions, ready to print.
+/// Why a plan is impossible. `Display` is complete and ready to print: message, memory table and suggestions.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{}", self.text())]
 pub struct Refusal {
-    /// Which rule said no.
+    /// The reason.
     pub kind: Reason,
-    /// What was found and what is needed, starting with the sign people look for.
+    /// What was found and what is needed, starting with `❌`.
     pub message: String,
-    /// What each role needs and may have, when that is the reason.
+    /// The memory each role needs, and its limit, if memory is the reason.
     pub demands: Vec<Demand>,
-    /// What to type instead. Those of [`crate::Plan::solve`] have each been solved and accepted.
+    /// What to type instead. [`crate::Plan::solve`] has solved each of them.
     pub suggestions: Vec<Suggestion>,
 }
 
-/// Which rule said no.
+/// The reason of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A flag or a value that does not exist, or flags that exclude each other.
+    /// An unknown flag, an invalid value, or flags that exclude each other.
     Usage,
-    /// The config file cannot be read or understood.
+    /// An unusable config file.
     Config,
-    /// A mode that only measuring can name, and nobody measured.
+    /// `--mode auto` without a timing run.
     NotMeasured,
-    /// No usable NVIDIA device, or not this one.
+    /// No usable NVIDIA device, or an unusable one requested.
     Device,
-    /// A second GPU is needed and there is none.
+    /// Fewer than two GPUs for dual mode.
     TooFewGpus,
-    /// No GPU has this number.
+    /// A GPU index out of range.
     GpuIndex,
-    /// A limit above what the device has free.
+    /// A limit above the free memory of the device.
     OverFree,
-    /// A limit below what the plan needs.
+    /// A limit too small for the plan.
     TooSmall,
-    /// What the driver itself costs was not read, so that no sum can be trusted.
+    /// The driver's own memory use was not measured, so that no sum is exact.
     DriverUnread,
-    /// The corpus has nothing to train on, or too little for one batch.
+    /// Too few usable utterances for one batch.
     Corpus,
-    /// A model of the caller's own cannot be written for the corpus's shapes.
+    /// A custom model cannot be built for the shapes of the corpus.
     Model,
 }
 
 impl Reason {
-    /// A stable name for programs.
+    /// A stable name for JSON.
     pub fn slug(self) -> &'static str {
         match self {
             Reason::Usage => "usage",
@@ -72,34 +72,34 @@ impl Reason {
     }
 }
 
-/// What a role needs against what it may have.
+/// The memory a role needs, and its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// Whose.
+    /// The role.
     pub role: Role,
-    /// Its card; none on the CPU.
+    /// Its card; `None` on the CPU.
     pub card: Option<usize>,
-    /// What it may have.
+    /// Its limit.
     pub limit_bytes: u64,
-    /// The smallest limit that would do.
+    /// The smallest limit that fits.
     pub needed_bytes: u64,
-    /// What it is made of, largest first.
+    /// Lines of the memory table, largest first.
     pub lines: Vec<PlanLine>,
 }
 
 impl Demand {
-    /// Whether the limit is enough.
+    /// Whether the limit is large enough.
     pub fn is_met(&self) -> bool {
         self.needed_bytes <= self.limit_bytes
     }
 }
 
-/// Flags to add to (or replace on) the command line, and flags to leave out.
+/// Flags to add to the command line (or to replace on it), and flags to remove.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Suggestion {
     changes: Vec<(Id, SettingValue)>,
     left_out: Vec<Id>,
-    /// What it does, in a few words.
+    /// A short description.
     pub text: String,
 }
 
@@ -108,41 +108,41 @@ impl Suggestion {
         Suggestion { changes: Vec::new(), left_out: Vec::new(), text: text.into() }
     }
 
-    /// Also sets `id`; an earlier value of it is replaced.
+    /// Also sets `id`, replacing an earlier value.
     pub(crate) fn set(mut self, id: Id, value: SettingValue) -> Suggestion {
         self.changes.retain(|(other, _)| *other != id);
         self.changes.push((id, value));
         self
     }
 
-    /// Also leaves `id` out.
+    /// Also removes `ids`.
     pub(crate) fn leave_out(mut self, ids: &[Id]) -> Suggestion {
         self.left_out.extend(ids);
         self
     }
 
     /// Without the change of `id`.
-    pub(crate) fn keep(mut self, id: Id) -> Suggestion {
+    pub(crate) fn without(mut self, id: Id) -> Suggestion {
         self.changes.retain(|(other, _)| *other != id);
         self
     }
 
-    /// The settings it changes, and to what.
+    /// The settings it changes, with their new values.
     pub(crate) fn changes(&self) -> &[(Id, SettingValue)] {
         &self.changes
     }
 
-    /// The arguments to add or replace: `["--batch-size", "8"]`.
+    /// Arguments to add or replace: `["--batch-size", "8"]`.
     pub fn args(&self) -> Vec<String> {
         self.changes.iter().flat_map(|(id, value)| args_of(id.setting(), value)).collect()
     }
 
-    /// The flags to leave out: `["--gpu"]`.
+    /// Flags to remove: `["--gpu"]`.
     pub fn left_out(&self) -> Vec<String> {
         self.left_out.iter().map(|id| format!("--{}", id.setting().flag)).collect()
     }
 
-    /// `settings` as they would be after typing it.
+    /// `settings` with this suggestion applied.
     pub fn apply(&self, settings: &Settings) -> Settings {
         let mut changed = settings.without(&self.left_out);
         for (id, value) in &self.changes {
@@ -164,7 +164,7 @@ impl Suggestion {
 }
 
 impl Refusal {
-    /// Every refusal ends the program with this.
+    /// The exit code of every refusal.
     pub const CODE: u8 = 2;
 
     pub(crate) fn new(kind: Reason, message: impl Into<String>) -> Refusal {
@@ -180,7 +180,7 @@ impl Refusal {
         self
     }
 
-    /// Only the suggestions that would work for someone who wrote `settings`, put in terms of those.
+    /// Keeps only the suggestions that work on top of `settings`, and names only flags to remove that the user gave.
     pub(crate) fn keep_working(mut self, settings: &Settings, works: impl Fn(&Suggestion) -> bool) -> Refusal {
         self.suggestions.retain(works);
         for suggestion in &mut self.suggestions {
@@ -206,8 +206,8 @@ impl Refusal {
 
 fn demand_text(demand: &Demand) -> String {
     let (needed, limit) = (mib_ceil(demand.needed_bytes), show(demand.limit_bytes));
-    let (role, place) = (demand.role, place(demand.card));
-    let mut text = format!("\n   {role} role on {place}: needs {needed} MB, may have {limit}");
+    let (role, device) = (demand.role, device_name(demand.card));
+    let mut text = format!("\n   {role} role on {device}: needs {needed} MB, limit {limit}");
     for line in &demand.lines {
         let _ = write!(text, "\n     {:>10}  {}", show(line.bytes), line.name);
     }
@@ -245,7 +245,7 @@ mod tests {
         }];
         assert_eq!(
             refusal.to_string(),
-            "❌ too small\n   model role on GPU 1: needs 640 MB, may have 512 MB\n         600 MB  activations\n   \
+            "❌ too small\n   model role on GPU 1: needs 640 MB, limit 512 MB\n         600 MB  activations\n   \
              What would work:\n     --batch-size 8 (without --gpu): half the batch"
         );
     }
@@ -255,6 +255,6 @@ mod tests {
         let settings = Settings::new().with(&[("batch-size", "16"), ("gpu", "0"), ("seed", "7")]).unwrap();
         let suggestion = Suggestion::new("").set(Id::BatchSize, SettingValue::Count(8)).leave_out(&[Id::Gpu]);
         assert_eq!(suggestion.apply(&settings).to_string(), "--batch-size 8 --seed 7");
-        assert_eq!(suggestion.keep(Id::BatchSize).apply(&settings).to_string(), "--batch-size 16 --seed 7");
+        assert_eq!(suggestion.without(Id::BatchSize).apply(&settings).to_string(), "--batch-size 16 --seed 7");
     }
 }

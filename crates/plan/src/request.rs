@@ -1,4 +1,4 @@
-//! What the device flags ask for, before anyone looks at the machine. Flags that exclude each other end here.
+//! What the device flags request, before the hardware is considered. Refuses flags that exclude each other.
 
 use crate::placement::on_the_cpu;
 use crate::refusal::{Reason, Refusal, Suggestion};
@@ -6,54 +6,70 @@ use crate::setting::Id;
 use crate::settings::Settings;
 use crate::value::SettingValue;
 
-/// What was asked for.
+/// The requested devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Nothing: the machine decides.
-    Unsaid,
+    /// No device flags: the hardware decides.
+    Unspecified,
     /// `--mode cpu`.
     Cpu,
-    /// One card for everything: `--mode single`, `--gpu`, or both.
+    /// One card for both roles: `--mode single`, `--gpu`, or both flags.
     Single { gpu: Option<usize> },
     /// `--data-gpu` and `--model-gpu`, without `--share-gpu`.
     Pair { data: usize, model: usize },
-    /// `--share-gpu`, with equal indices, `--gpu`, or nothing.
+    /// `--share-gpu`, alone, with `--gpu`, or with equal indices.
     Shared { gpu: Option<usize> },
 }
 
-/// The flags that only make sense with isolation.
+/// The device flags as given.
+#[derive(Clone, Copy)]
+struct DeviceFlags {
+    mode: Option<&'static str>,
+    pair: Option<CardPair>,
+    gpu: Option<usize>,
+    share: bool,
+}
+
+/// `--data-gpu` and `--model-gpu`.
+#[derive(Clone, Copy)]
+struct CardPair {
+    data: usize,
+    model: usize,
+}
+
+/// The flags that require isolation.
 const LIMIT_FLAGS: [Id; 2] = [Id::DataGpuMemory, Id::ModelGpuMemory];
 
 impl Request {
-    /// Reads the device flags, or says which of them do not go together.
+    /// Reads the device flags. Refuses those that exclude each other.
     pub(crate) fn read(settings: &Settings) -> Result<Request, Refusal> {
         let index = |id| settings.given_count(id).map(|n| n as usize);
         let pair = match (index(Id::DataGpu), index(Id::ModelGpu)) {
-            (Some(data), Some(model)) => Some((data, model)),
+            (Some(data), Some(model)) => Some(CardPair { data, model }),
             (None, None) => None,
-            (given, other) => return Err(half_a_pair(given.or(other))),
+            (given, other) => return Err(one_of_the_pair(given.or(other))),
         };
         let (gpu, share) = (index(Id::Gpu), settings.switch(Id::ShareGpu));
-        let mode = settings.given_choice(Id::Mode);
-        check_mode(mode, pair, share, gpu)?;
-        check_card_flags(pair, share, gpu)?;
+        let flags = DeviceFlags { mode: settings.given_choice(Id::Mode), pair, gpu, share };
+        check_mode(&flags)?;
+        check_card_flags(&flags)?;
         check_isolation(settings, pair.is_some() || share)?;
-        Ok(match (pair, mode) {
-            (Some((data, _)), _) if share => Request::Shared { gpu: Some(data) },
-            (Some((data, model)), _) => Request::Pair { data, model },
+        Ok(match (pair, flags.mode) {
+            (Some(CardPair { data, .. }), _) if share => Request::Shared { gpu: Some(data) },
+            (Some(CardPair { data, model }), _) => Request::Pair { data, model },
             (None, _) if share => Request::Shared { gpu },
             (None, Some("cpu")) => Request::Cpu,
             (None, Some("single")) => Request::Single { gpu },
             (None, _) if gpu.is_some() => Request::Single { gpu },
-            (None, _) => Request::Unsaid,
+            (None, _) => Request::Unspecified,
         })
     }
 }
 
-fn half_a_pair(given: Option<usize>) -> Refusal {
+fn one_of_the_pair(given: Option<usize>) -> Refusal {
     let one = given.unwrap_or(0);
     Refusal::usage(format!(
-        "❌ --data-gpu and --model-gpu go together\n   Give both or neither; GPU {one} for everything is --gpu {one}"
+        "❌ --data-gpu and --model-gpu go together\n   Give both, or --gpu {one} to run everything on GPU {one}"
     ))
     .suggest(
         Suggestion::new("one GPU for everything")
@@ -63,12 +79,8 @@ fn half_a_pair(given: Option<usize>) -> Refusal {
     )
 }
 
-fn check_mode(
-    mode: Option<&str>,
-    pair: Option<(usize, usize)>,
-    share: bool,
-    gpu: Option<usize>,
-) -> Result<(), Refusal> {
+fn check_mode(flags: &DeviceFlags) -> Result<(), Refusal> {
+    let DeviceFlags { mode, pair, gpu, share } = *flags;
     let to_single = Suggestion::new("one GPU for everything")
         .set(Id::Mode, SettingValue::Choice("single"))
         .leave_out(&[Id::DataGpu, Id::ModelGpu, Id::ShareGpu, Id::EnableMemoryIsolation])
@@ -80,16 +92,15 @@ fn check_mode(
     match mode {
         Some("auto") => Err(not_measured()),
         Some("cpu") if pair.is_some() || share || gpu.is_some() => {
-            Err(Refusal::usage("❌ --mode cpu uses no GPU: leave the GPU flags out, or leave --mode out")
+            Err(Refusal::usage("❌ --mode cpu uses no GPU: remove the GPU flags, or remove --mode")
                 .suggest(on_the_cpu()))
         }
         Some("single") if pair.is_some() || share => Err(Refusal::usage(
-            "❌ --mode single is one GPU for everything: leave --data-gpu, --model-gpu and --share-gpu out, \
-             or leave --mode out",
+            "❌ --mode single uses one GPU: remove --data-gpu, --model-gpu and --share-gpu, or remove --mode",
         )
         .suggest(to_single)),
         Some("dual") if share => {
-            Err(Refusal::usage("❌ --mode dual is two GPUs, --share-gpu is one: leave one of them out").suggest(both))
+            Err(Refusal::usage("❌ --mode dual uses two GPUs and --share-gpu one: remove one of them").suggest(both))
         }
         Some("dual") if pair.is_none() => {
             Err(Refusal::usage("❌ --mode dual needs --data-gpu and --model-gpu").suggest(both))
@@ -98,32 +109,31 @@ fn check_mode(
     }
 }
 
-/// A plan is arithmetic, and times nothing: whoever makes one for `--mode auto` has put the mode that was found in its place.
+/// Planning is arithmetic and times nothing. For `--mode auto` the caller times the modes first and replaces `auto`.
 fn not_measured() -> Refusal {
     Refusal::new(
         Reason::NotMeasured,
-        "❌ --mode auto is found by timing, before a plan is made: say which mode (single, dual or cpu), \
-         or leave --mode out",
+        "❌ --mode auto needs the modes to be timed first: give single, dual or cpu, or remove --mode",
     )
     .suggest(Suggestion::new("one GPU for everything").set(Id::Mode, SettingValue::Choice("single")))
     .suggest(Suggestion::new("run on the CPU").set(Id::Mode, SettingValue::Choice("cpu")))
 }
 
-fn check_card_flags(pair: Option<(usize, usize)>, share: bool, gpu: Option<usize>) -> Result<(), Refusal> {
-    let Some((data, model)) = pair else { return Ok(()) };
+fn check_card_flags(flags: &DeviceFlags) -> Result<(), Refusal> {
+    let Some(CardPair { data, model }) = flags.pair else { return Ok(()) };
     let index = |i: usize| SettingValue::Count(i as u64);
-    if gpu.is_some() {
+    if flags.gpu.is_some() {
         return Err(Refusal::usage(
-            "❌ --gpu is the card of single mode: leave it out with --data-gpu and --model-gpu",
+            "❌ --gpu selects the card of single mode: remove it, or remove --data-gpu and --model-gpu",
         )
         .suggest(
             Suggestion::new("").set(Id::DataGpu, index(data)).set(Id::ModelGpu, index(model)).leave_out(&[Id::Gpu]),
         ));
     }
-    if share && data != model {
+    if flags.share && data != model {
         return Err(Refusal::usage(format!(
-            "❌ --share-gpu puts both roles on one card, and {data} and {model} are two: \
-             give equal indices, or leave --share-gpu out"
+            "❌ --share-gpu puts both roles on one card, but --data-gpu {data} and --model-gpu {model} differ: \
+             give equal indices, or remove --share-gpu"
         ))
         .suggest(
             Suggestion::new("both roles on one card")
@@ -134,9 +144,9 @@ fn check_card_flags(pair: Option<(usize, usize)>, share: bool, gpu: Option<usize
     Ok(())
 }
 
-fn check_isolation(settings: &Settings, has_roles_apart: bool) -> Result<(), Refusal> {
+fn check_isolation(settings: &Settings, has_separate_roles: bool) -> Result<(), Refusal> {
     let isolated = settings.switch(Id::EnableMemoryIsolation);
-    if isolated && !has_roles_apart {
+    if isolated && !has_separate_roles {
         return Err(Refusal::usage(
             "❌ --enable-memory-isolation requires --data-gpu and --model-gpu (or --share-gpu)",
         )
@@ -147,16 +157,13 @@ fn check_isolation(settings: &Settings, has_roles_apart: bool) -> Result<(), Ref
         ));
     }
     let limits = LIMIT_FLAGS.into_iter().filter(|id| settings.given(*id).is_some());
-    let written: Vec<String> = limits.map(|id| format!("--{}", id.setting().flag)).collect();
-    if isolated || written.is_empty() {
+    let given: Vec<String> = limits.map(|id| format!("--{}", id.setting().flag)).collect();
+    if isolated || given.is_empty() {
         return Ok(());
     }
-    let verb = if written.len() == 1 { "is a limit" } else { "are limits" };
-    Err(Refusal::usage(format!(
-        "❌ {} {verb} of memory isolation, which is off: add --enable-memory-isolation",
-        written.join(" and ")
-    ))
-    .suggest(Suggestion::new("").set(Id::EnableMemoryIsolation, SettingValue::Switch(true))))
+    let verb = if given.len() == 1 { "requires" } else { "require" };
+    Err(Refusal::usage(format!("❌ {} {verb} memory isolation: add --enable-memory-isolation", given.join(" and ")))
+        .suggest(Suggestion::new("").set(Id::EnableMemoryIsolation, SettingValue::Switch(true))))
 }
 
 #[cfg(test)]
@@ -168,10 +175,10 @@ mod tests {
     }
 
     #[test]
-    fn what_the_flags_ask_for() {
+    fn flags_and_what_they_request() {
         let check = |line: &str, expected: Request| assert_eq!(read(line), Ok(expected), "{line}");
-        check("", Request::Unsaid);
-        check("--batch-size 4", Request::Unsaid);
+        check("", Request::Unspecified);
+        check("--batch-size 4", Request::Unspecified);
         check("--mode cpu", Request::Cpu);
         check("--mode single", Request::Single { gpu: None });
         check("--gpu 1", Request::Single { gpu: Some(1) });
@@ -195,19 +202,19 @@ mod tests {
         };
         check("--data-gpu 0", "--data-gpu and --model-gpu go together");
         check("--model-gpu 0 --share-gpu", "--data-gpu and --model-gpu go together");
-        check("--mode auto", "found by timing");
+        check("--mode auto", "timed first");
         check("--mode dual", "--mode dual needs --data-gpu and --model-gpu");
         check("--mode dual --share-gpu", "two GPUs");
         check("--mode single --data-gpu 0 --model-gpu 1", "--mode single");
         check("--mode single --share-gpu", "--mode single");
         check("--mode cpu --gpu 0", "--mode cpu uses no GPU");
         check("--mode cpu --data-gpu 0 --model-gpu 1", "--mode cpu uses no GPU");
-        check("--gpu 0 --data-gpu 0 --model-gpu 1", "--gpu is the card of single mode");
+        check("--gpu 0 --data-gpu 0 --model-gpu 1", "--gpu selects the card of single mode");
         check("--share-gpu --data-gpu 0 --model-gpu 1", "--share-gpu puts both roles on one card");
         let isolation = "--enable-memory-isolation requires --data-gpu and --model-gpu (or --share-gpu)";
         check("--enable-memory-isolation", isolation);
         check("--enable-memory-isolation --gpu 0", isolation);
-        check("--data-gpu-memory 64", "--data-gpu-memory is a limit of memory isolation");
+        check("--data-gpu-memory 64", "--data-gpu-memory requires memory isolation");
         check("--data-gpu 0 --model-gpu 1 --model-gpu-memory auto", "add --enable-memory-isolation");
     }
 }

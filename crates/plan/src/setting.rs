@@ -1,5 +1,5 @@
-//! Every setting there is, in one table. The command line, the config file, `--print-config` and every message
-//! about a setting are made from it, so none of them can know a name the others do not.
+//! The table of all settings. The command line, the config file, `--print-config` and every message about a setting
+//! are generated from it, so their names cannot differ.
 
 use crate::value::SettingValue;
 
@@ -48,7 +48,7 @@ pub enum Id {
 }
 
 impl Id {
-    /// Its row in the table.
+    /// The setting's row in the table.
     pub fn setting(self) -> &'static Setting {
         &SETTINGS[self as usize]
     }
@@ -59,30 +59,30 @@ impl Id {
 pub struct Setting {
     /// Which setting this is.
     pub id: Id,
-    /// Its long name on the command line, without the dashes.
+    /// Long name on the command line, without the dashes.
     pub flag: &'static str,
-    /// The section of the config file it belongs to.
+    /// Section of the config file.
     pub section: &'static str,
-    /// Its key in that section.
+    /// Key in that section.
     pub key: &'static str,
-    /// Other names it answers to on the command line; in snake case, also in the config file.
+    /// Aliases on the command line; in snake case, also in the config file.
     pub aliases: &'static [&'static str],
-    /// What can be written for it.
+    /// Which values are valid.
     pub kind: SettingKind,
-    /// What holds when nothing is written.
+    /// The default.
     pub default: DefaultValue,
-    /// What it does, in one line.
+    /// One line for `--help`.
     pub help: &'static str,
 }
 
-/// What can be written for a setting.
+/// Which values of a setting are valid.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SettingKind {
-    /// A whole number. The bounds also keep every product of sizes far inside 64 bits.
+    /// A whole number. The bounds also keep every product of sizes far below 2⁶⁴.
     Count {
-        /// Smallest that makes sense.
+        /// Smallest valid value.
         min: u64,
-        /// Largest that makes sense.
+        /// Largest valid value.
         max: u64,
     },
     /// A memory limit: MB, `auto`, or `auto:SHARE`.
@@ -91,29 +91,29 @@ pub enum SettingKind {
     Choice(&'static [&'static str]),
     /// On or off.
     Switch {
-        /// The flag that turns it off, where there is one.
+        /// The flag that turns it off, if there is one.
         off_flag: Option<&'static str>,
     },
     /// A time in seconds.
     Seconds,
-    /// A share, from 0 to 1.
+    /// A fraction from 0 to 1.
     Share,
-    /// A file or a folder, as the system names it.
+    /// A path to a file or folder.
     Path,
-    /// A word of the user's own.
+    /// A free-form word.
     Word,
 }
 
-/// What holds when a setting is not written.
+/// The default of a setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum DefaultValue {
-    /// This value, always.
+    /// A constant.
     Fixed(&'static str),
-    /// Something that depends on the rest; the text says on what.
+    /// Computed from other settings and the hardware; the text describes how.
     Computed(&'static str),
-    /// Something that the corpus says, and this value where there is none.
+    /// Computed from the corpus, or `otherwise` without one.
     FromCorpus {
-        /// Both, for people.
+        /// Description of both for `--help`.
         text: &'static str,
         /// The value without a corpus.
         otherwise: &'static str,
@@ -121,23 +121,23 @@ pub enum DefaultValue {
 }
 
 impl Setting {
-    /// The setting that `name` (a long flag without dashes, an alias, or a negative flag) belongs to.
+    /// The setting with the flag `name`: a long flag without dashes, an alias, or a negative flag.
     pub fn of_flag(name: &str) -> Option<&'static Setting> {
         SETTINGS.iter().find(|s| s.flag == name || s.aliases.contains(&name) || s.off_flag() == Some(name))
     }
 
-    /// The setting that `key` means in a config file, whatever its section.
+    /// The setting with this config key, in any section.
     pub fn of_key(key: &str) -> Option<&'static Setting> {
         let is = |name: &str| name.replace('-', "_") == key;
         SETTINGS.iter().find(|s| s.key == key || is(s.flag) || s.aliases.iter().any(|a| is(a)))
     }
 
-    /// What the flag means when nothing is written behind it, where that is allowed.
+    /// The value of the flag when it is given without one, if that is allowed.
     pub fn bare_value(&self) -> Option<&'static str> {
         (self.id == Id::Resume).then_some(NEWEST)
     }
 
-    /// The flag that turns a switch off, where there is one.
+    /// The flag that turns a switch off, if there is one.
     pub fn off_flag(&self) -> Option<&'static str> {
         match self.kind {
             SettingKind::Switch { off_flag } => off_flag,
@@ -145,7 +145,7 @@ impl Setting {
         }
     }
 
-    /// What stands for the value in `--help`; nothing for a switch.
+    /// The placeholder for the value in `--help`; `None` for a switch.
     pub fn value_name(&self) -> Option<&'static str> {
         match self.kind {
             SettingKind::Count { .. } => Some("N"),
@@ -159,18 +159,18 @@ impl Setting {
         }
     }
 
-    /// The default as it is shown to people.
+    /// The default as `--help` shows it.
     pub fn default_text(&self) -> &'static str {
         match self.default {
             DefaultValue::Fixed(text) | DefaultValue::Computed(text) | DefaultValue::FromCorpus { text, .. } => text,
         }
     }
 
-    /// What can be written, for messages: `a whole number from 1 to 64`.
+    /// Description of the valid values for error messages: `a whole number from 1 to 64`.
     pub fn expected(&self) -> String {
         match self.kind {
             SettingKind::Count { min, max } => format!("a whole number from {min} to {max}"),
-            SettingKind::Limit => "a number of MB from 1 on, `auto`, or `auto:0.40` for another share".to_owned(),
+            SettingKind::Limit => "a limit in MB, `auto`, or `auto:SHARE` (for example `auto:0.40`)".to_owned(),
             SettingKind::Choice(words) => format!("one of {}", words.join(", ")),
             SettingKind::Switch { .. } => "true or false".to_owned(),
             SettingKind::Seconds => "a number of seconds from 0 to 3600".to_owned(),
@@ -180,7 +180,7 @@ impl Setting {
         }
     }
 
-    /// Something that could have been written.
+    /// A valid value for error messages.
     pub fn example(&self) -> String {
         match (self.default, self.kind) {
             (DefaultValue::Fixed(text) | DefaultValue::FromCorpus { otherwise: text, .. }, _) => text.to_owned(),
@@ -195,7 +195,7 @@ impl Setting {
         }
     }
 
-    /// The default as a value, where it is a fixed one, or is one without a corpus.
+    /// The default as a value: a constant, or the value used without a corpus.
     pub(crate) fn fixed_default(&self) -> Option<SettingValue> {
         match self.default {
             DefaultValue::Fixed(text) | DefaultValue::FromCorpus { otherwise: text, .. } => {
@@ -206,10 +206,10 @@ impl Setting {
     }
 }
 
-/// What `--resume` means alone: the newest checkpoint of the run, and there must be one.
+/// The value of `--resume` without an argument: the newest checkpoint of the run, which must exist.
 pub const NEWEST: &str = "newest";
 
-/// The sections of a config file, in the order they are written.
+/// The sections of a config file, in the order `--print-config` writes them.
 pub const SECTIONS: [&str; 3] = ["data", "model", "training"];
 
 const TRAINING: &str = "training";
@@ -217,7 +217,7 @@ const MODEL: &str = "model";
 const DATA: &str = "data";
 const GPU_INDEX: SettingKind = SettingKind::Count { min: 0, max: 1023 };
 
-/// The table.
+/// The table of all settings.
 pub static SETTINGS: &[Setting] = &[
     Setting {
         id: Id::TrainData,
@@ -226,8 +226,8 @@ pub static SETTINGS: &[Setting] = &[
         key: "train_data",
         aliases: &[],
         kind: SettingKind::Path,
-        default: DefaultValue::Computed("none: evenly spaced shapes"),
-        help: "LJSpeech folder, its metadata file (.csv), or a JSONL manifest",
+        default: DefaultValue::Computed("none: the demo corpus; plan assumes evenly spread lengths"),
+        help: "Training data: LJSpeech folder, its metadata file (.csv), or a JSONL manifest",
     },
     Setting {
         id: Id::ValData,
@@ -236,8 +236,8 @@ pub static SETTINGS: &[Setting] = &[
         key: "val_data",
         aliases: &[],
         kind: SettingKind::Path,
-        default: DefaultValue::Computed("metadata_eval.csv, else a tenth of the training data"),
-        help: "The same for validation",
+        default: DefaultValue::Computed("metadata_eval.csv, else 10 % of the training data"),
+        help: "Validation data, in the same formats",
     },
     Setting {
         id: Id::ExcludeIds,
@@ -247,7 +247,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Path,
         default: DefaultValue::Computed("none"),
-        help: "Utterances never trained on, an id per line",
+        help: "File of utterance ids to exclude from training, one per line",
     },
     Setting {
         id: Id::Lang,
@@ -257,7 +257,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Word,
         default: DefaultValue::Fixed("en"),
-        help: "Language of rows that name none",
+        help: "Language of rows that do not name one",
     },
     Setting {
         id: Id::CachePlan,
@@ -267,7 +267,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Choice(&["auto", "none", "memory", "disk"]),
         default: DefaultValue::Fixed("auto"),
-        help: "Where decoded audio is kept between epochs; auto: in memory when it fits a quarter of what is free",
+        help: "Where to cache decoded audio between epochs; auto: in memory if it fits in a quarter of the free RAM",
     },
     Setting {
         id: Id::MaxBadFraction,
@@ -277,7 +277,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Share,
         default: DefaultValue::Fixed("0.05"),
-        help: "Recordings of an epoch that may turn out bad before the run stops, as a share",
+        help: "Stop the run when more than this fraction of an epoch's recordings cannot be decoded",
     },
     Setting {
         id: Id::CheckpointDir,
@@ -287,7 +287,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Path,
         default: DefaultValue::Fixed("./checkpoints"),
-        help: "Folder of the run: checkpoints, run log, samples",
+        help: "Run folder: checkpoints, run log, samples",
     },
     Setting {
         id: Id::Epochs,
@@ -297,7 +297,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Count { min: 1, max: 1_000_000 },
         default: DefaultValue::Fixed("500"),
-        help: "Times the corpus is gone through; --max-steps may end the run sooner",
+        help: "Number of epochs; --max-steps may end the run earlier",
     },
     Setting {
         id: Id::MaxSteps,
@@ -306,8 +306,8 @@ pub static SETTINGS: &[Setting] = &[
         key: "max_steps",
         aliases: &[],
         kind: SettingKind::Count { min: 1, max: u32::MAX as u64 },
-        default: DefaultValue::Computed("none; 300 without data"),
-        help: "Optimizer steps at most",
+        default: DefaultValue::Computed("none; 300 on the demo corpus"),
+        help: "Maximum number of optimizer steps",
     },
     Setting {
         id: Id::CheckpointEvery,
@@ -317,7 +317,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Count { min: 1, max: u32::MAX as u64 },
         default: DefaultValue::Computed("1000 steps or 10 minutes"),
-        help: "Steps from one checkpoint to the next",
+        help: "Steps between checkpoints",
     },
     Setting {
         id: Id::Resume,
@@ -326,8 +326,8 @@ pub static SETTINGS: &[Setting] = &[
         key: "resume",
         aliases: &[],
         kind: SettingKind::Path,
-        default: DefaultValue::Computed("the newest checkpoint, where there is one"),
-        help: "Go on from this checkpoint, exactly; alone: from the newest, and there must be one",
+        default: DefaultValue::Computed("the newest checkpoint, if there is one"),
+        help: "Resume exactly from this checkpoint; without PATH: from the newest, which must exist",
     },
     Setting {
         id: Id::ResetTraining,
@@ -337,7 +337,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Switch { off_flag: None },
         default: DefaultValue::Fixed("false"),
-        help: "Begin anew: an earlier run in the folder is moved aside, nothing is deleted",
+        help: "Start from step 0; an earlier run in the folder is moved aside, nothing is deleted",
     },
     Setting {
         id: Id::Lr,
@@ -346,8 +346,8 @@ pub static SETTINGS: &[Setting] = &[
         key: "lr",
         aliases: &["learning-rate"],
         kind: SettingKind::Share,
-        default: DefaultValue::Computed("0.002 to 0.0001, by the size of the model"),
-        help: "The highest learning rate",
+        default: DefaultValue::Computed("0.002 to 0.0001, by model size"),
+        help: "Peak learning rate",
     },
     Setting {
         id: Id::BatchSize,
@@ -357,7 +357,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Count { min: 1, max: 65_536 },
         default: DefaultValue::Fixed("16"),
-        help: "Utterances per optimizer step; the default is lowered, aloud, where it does not fit",
+        help: "Utterances per optimizer step; the default is lowered automatically, with a note, if it does not fit",
     },
     Setting {
         id: Id::GradAccum,
@@ -367,7 +367,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &["gradient-accumulation-steps"],
         kind: SettingKind::Count { min: 1, max: 65_536 },
         default: DefaultValue::Fixed("1"),
-        help: "Splits the batch into this many micro-batches; must divide it",
+        help: "Split each batch into this many micro-batches; must divide --batch-size",
     },
     Setting {
         id: Id::OptimizationLevel,
@@ -377,7 +377,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Choice(&["basic", "enhanced"]),
         default: DefaultValue::Fixed("enhanced"),
-        help: "basic: AdamW, warm-up then constant; enhanced: warm-up, cosine, clipping and an averaged (EMA) copy of the weights",
+        help: "basic: AdamW, warm-up, then a constant rate; enhanced: warm-up, cosine decay, gradient clipping and an EMA of the weights",
     },
     Setting {
         id: Id::MixedPrecision,
@@ -386,7 +386,7 @@ pub static SETTINGS: &[Setting] = &[
         key: "mixed_precision",
         aliases: &["use-mixed-precision"],
         kind: SettingKind::Switch { off_flag: Some("no-mixed-precision") },
-        default: DefaultValue::Computed("on where the device has bf16"),
+        default: DefaultValue::Computed("on if the device supports bf16"),
         help: "bf16 compute with f32 master weights",
     },
     Setting {
@@ -395,10 +395,10 @@ pub static SETTINGS: &[Setting] = &[
         section: TRAINING,
         key: "seed",
         aliases: &[],
-        // As far as a YAML number goes.
+        // YAML integers are signed.
         kind: SettingKind::Count { min: 0, max: i64::MAX as u64 },
         default: DefaultValue::Fixed("1234"),
-        help: "Fixes data order, dropout and initial weights",
+        help: "Random seed for data order, dropout and initial weights",
     },
     Setting {
         id: Id::ModelSize,
@@ -408,7 +408,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Choice(&["nano", "tiny", "small", "normal", "big"]),
         default: DefaultValue::Fixed("tiny"),
-        help: "Preset: about 2, 12, 32, 93 or 480 million parameters",
+        help: "Preset with about 2, 11, 32, 104 or 468 million parameters",
     },
     Setting {
         id: Id::MaxTextLength,
@@ -421,7 +421,7 @@ pub static SETTINGS: &[Setting] = &[
             text: "99.5th percentile of the corpus; 200 without one",
             otherwise: "200",
         },
-        help: "Longest text that is trained on, in tokens; longer ones are left out",
+        help: "Longest text to train on, in tokens; utterances with longer texts are skipped",
     },
     Setting {
         id: Id::MaxMelFrames,
@@ -434,7 +434,7 @@ pub static SETTINGS: &[Setting] = &[
             text: "99.5th percentile of the corpus; 1000 without one",
             otherwise: "1000",
         },
-        help: "Longest recording that is trained on, in frames of 256 samples; longer ones are left out",
+        help: "Longest recording to train on, in frames of 256 samples; longer ones are skipped",
     },
     Setting {
         id: Id::NumWorkers,
@@ -443,10 +443,8 @@ pub static SETTINGS: &[Setting] = &[
         key: "num_workers",
         aliases: &[],
         kind: SettingKind::Count { min: 1, max: 1024 },
-        default: DefaultValue::Computed(
-            "min(8, cores); more, up to twice the cores (8 at least, 64 at most), when it waits for them",
-        ),
-        help: "Decode threads; a number given by hand is never changed",
+        default: DefaultValue::Computed("min(8, cores), then tuned: up to twice the cores, at least 8, at most 64"),
+        help: "Decode threads; a number you give is never changed",
     },
     Setting {
         id: Id::BufferSize,
@@ -456,7 +454,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &["pipeline-buffer-size"],
         kind: SettingKind::Count { min: 1, max: 65_536 },
         default: DefaultValue::Fixed("50"),
-        help: "Batches prefetched on the data side; two GPUs keep max(6, N/2)",
+        help: "Batches prefetched on the data side; with two GPUs max(6, N/2)",
     },
     Setting {
         id: Id::PrefetchBufferSize,
@@ -466,7 +464,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Count { min: 1, max: 1024 },
         default: DefaultValue::Computed("clamp(64 / batch, 3, 8); 2 on the CPU"),
-        help: "Batch slots towards the model device; at least 3 on a GPU",
+        help: "Batch slots on the model side; at least 3 on a GPU",
     },
     Setting {
         id: Id::Mode,
@@ -476,7 +474,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Choice(&["single", "dual", "cpu", "auto"]),
         default: DefaultValue::Computed("from the GPU flags"),
-        help: "Where to run: one GPU, two, or the CPU",
+        help: "Where to run: one GPU, two GPUs or the CPU; auto times the modes and takes the fastest",
     },
     Setting {
         id: Id::DataGpu,
@@ -486,7 +484,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: GPU_INDEX,
         default: DefaultValue::Computed("none"),
-        help: "GPU that prepares data, as nvidia-smi counts; goes with --model-gpu",
+        help: "GPU that prepares data, numbered as in nvidia-smi; requires --model-gpu",
     },
     Setting {
         id: Id::ModelGpu,
@@ -496,7 +494,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: GPU_INDEX,
         default: DefaultValue::Computed("none"),
-        help: "GPU that trains the model, as nvidia-smi counts; goes with --data-gpu",
+        help: "GPU that trains the model, numbered as in nvidia-smi; requires --data-gpu",
     },
     Setting {
         id: Id::Gpu,
@@ -505,8 +503,8 @@ pub static SETTINGS: &[Setting] = &[
         key: "gpu",
         aliases: &[],
         kind: GPU_INDEX,
-        default: DefaultValue::Computed("the one with the most free memory"),
-        help: "GPU of single mode and of --share-gpu",
+        default: DefaultValue::Computed("the GPU with the most free memory"),
+        help: "GPU for single mode and for --share-gpu",
     },
     Setting {
         id: Id::ShareGpu,
@@ -516,7 +514,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Switch { off_flag: Some("no-share-gpu") },
         default: DefaultValue::Fixed("false"),
-        help: "Both roles on one GPU, as two partitions",
+        help: "Run both roles on one GPU, as two partitions",
     },
     Setting {
         id: Id::EnableMemoryIsolation,
@@ -526,7 +524,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Switch { off_flag: Some("no-enable-memory-isolation") },
         default: DefaultValue::Fixed("false"),
-        help: "Hard memory limits on both roles",
+        help: "Enforce hard memory limits on both roles",
     },
     Setting {
         id: Id::DataGpuMemory,
@@ -536,7 +534,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &["data-gpu-memory-limit"],
         kind: SettingKind::Limit,
         default: DefaultValue::Computed("8192; auto with --share-gpu"),
-        help: "Limit of the data role in MB, auto, or auto:SHARE; needs --enable-memory-isolation",
+        help: "Memory limit of the data role: MB, auto, or auto:SHARE; requires --enable-memory-isolation",
     },
     Setting {
         id: Id::ModelGpuMemory,
@@ -546,7 +544,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &["model-gpu-memory-limit"],
         kind: SettingKind::Limit,
         default: DefaultValue::Computed("16384; auto with --share-gpu"),
-        help: "Limit of the model role in MB, auto, or auto:SHARE; needs --enable-memory-isolation",
+        help: "Memory limit of the model role: MB, auto, or auto:SHARE; requires --enable-memory-isolation",
     },
     Setting {
         id: Id::ModelStartDelay,
@@ -556,7 +554,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Seconds,
         default: DefaultValue::Fixed("2.0"),
-        help: "Longest wait for a warm buffer, in seconds",
+        help: "Longest wait for the data buffer to fill before the first step, in seconds",
     },
     Setting {
         id: Id::TransferPlan,
@@ -566,7 +564,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Choice(&["auto", "peer", "bounce", "handover"]),
         default: DefaultValue::Fixed("auto"),
-        help: "How batches cross from the data role to the model role",
+        help: "How batches move from the data role to the model role",
     },
     Setting {
         id: Id::EnableStaticShapes,
@@ -576,7 +574,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &["pad-to-fixed-length"],
         kind: SettingKind::Switch { off_flag: Some("disable-static-shapes") },
         default: DefaultValue::Fixed("true"),
-        help: "Few padded shapes, compiled before the first step; off: each batch as long as it is, compiled on first sight",
+        help: "Pad batches to a few fixed shapes, compiled before the first step; off: exact shapes, each compiled when first seen",
     },
     Setting {
         id: Id::TensorboardDir,
@@ -585,8 +583,8 @@ pub static SETTINGS: &[Setting] = &[
         key: "tensorboard_dir",
         aliases: &["tensorboard-log-dir"],
         kind: SettingKind::Path,
-        default: DefaultValue::Computed("tensorboard in the folder of the run"),
-        help: "Folder for TensorBoard's event files",
+        default: DefaultValue::Computed("tensorboard/ in the run folder"),
+        help: "Folder for TensorBoard event files",
     },
     Setting {
         id: Id::Prometheus,
@@ -596,7 +594,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Path,
         default: DefaultValue::Computed("none"),
-        help: "Serve figures to Prometheus at this address: 9090, :9090 (both on loopback) or 0.0.0.0:9090",
+        help: "Serve Prometheus metrics at this address: 9090, :9090 (both on loopback) or 0.0.0.0:9090",
     },
     Setting {
         id: Id::Trace,
@@ -610,37 +608,42 @@ pub static SETTINGS: &[Setting] = &[
     },
 ];
 
-/// A key of the Python trainers that has nothing left to do.
+/// A key of the Python trainers that Tandem no longer needs.
 #[derive(Debug)]
 pub struct Retired {
     /// The key, in any section.
     pub key: &'static str,
-    /// What took its place, as the end of a sentence.
+    /// What replaces it, as the end of a sentence.
     pub instead: &'static str,
 }
 
-/// Keys that are recognised, warned about, and otherwise without effect.
+/// Keys that Tandem accepts with a warning and otherwise ignores.
 pub static RETIRED: &[Retired] = &[
     Retired { key: "use_tf_native_loading", instead: "decoding always runs on native threads (num_workers)" },
-    Retired { key: "enhanced_gpu_prefetch", instead: "batches always wait on the device (prefetch_buffer_size)" },
+    Retired {
+        key: "enhanced_gpu_prefetch",
+        instead: "batches are always prefetched to the device (prefetch_buffer_size)",
+    },
     Retired { key: "enhanced_gpu_pipeline", instead: "every mode overlaps data and training (mode)" },
-    Retired { key: "prefetch_to_gpu", instead: "batches always wait on the device (prefetch_buffer_size)" },
+    Retired { key: "prefetch_to_gpu", instead: "batches are always prefetched to the device (prefetch_buffer_size)" },
     Retired { key: "optimize_cpu_gpu_overlap", instead: "data and training always overlap" },
-    Retired { key: "auto_tune_performance", instead: "what is not set by hand is computed; see the plan" },
-    Retired { key: "shuffle_buffer_size", instead: "the order comes from the seed alone (seed)" },
-    Retired { key: "enable_xla", instead: "every shape is compiled ahead" },
-    Retired { key: "enable_memory_growth", instead: "memory is reserved once, at start (enable_memory_isolation)" },
-    Retired { key: "pin_memory", instead: "uploads always go through page-locked memory" },
+    Retired { key: "auto_tune_performance", instead: "unset values are computed; see `tandem plan`" },
+    Retired { key: "shuffle_buffer_size", instead: "the data order depends on the seed only (seed)" },
+    Retired { key: "enable_xla", instead: "every shape is compiled before the first step" },
+    Retired { key: "enable_memory_growth", instead: "memory is reserved once, at startup (enable_memory_isolation)" },
+    Retired { key: "pin_memory", instead: "uploads always use pinned memory" },
     Retired { key: "persistent_workers", instead: "decode threads live as long as the run (num_workers)" },
 ];
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::speech::{SpeechModels, acoustic};
     use std::collections::BTreeSet;
+    use tandem_model::Preset;
 
     #[test]
-    fn rows_stand_in_the_order_of_their_ids() {
+    fn rows_are_in_the_order_of_their_ids() {
         for (i, setting) in SETTINGS.iter().enumerate() {
             assert_eq!(setting.id as usize, i, "{}", setting.flag);
             assert_eq!(setting.id.setting().flag, setting.flag);
@@ -649,7 +652,20 @@ mod tests {
     }
 
     #[test]
-    fn no_name_means_two_things() {
+    fn the_help_of_model_size_has_the_parameter_counts_of_the_presets() {
+        let millions = |preset: Preset| {
+            let model = acoustic(preset, SpeechModels::DEFAULT_SYMBOLS).unwrap();
+            (model.parameters().count() as f64 / 1e6).round()
+        };
+        let [nano, tiny, small, normal, big] = Preset::ALL.map(millions);
+        assert_eq!(
+            Id::ModelSize.setting().help,
+            format!("Preset with about {nano}, {tiny}, {small}, {normal} or {big} million parameters")
+        );
+    }
+
+    #[test]
+    fn every_name_belongs_to_one_setting() {
         let mut seen = BTreeSet::new();
         for s in SETTINGS {
             for name in s.aliases.iter().copied().chain([s.flag]).chain(s.off_flag()) {
@@ -663,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_defaults_and_examples_can_be_written() {
+    fn fixed_defaults_and_examples_are_valid() {
         for s in SETTINGS {
             assert!(SettingValue::parse(s, &s.example()).is_some(), "{}", s.flag);
             assert_eq!(s.fixed_default().is_none(), matches!(s.default, DefaultValue::Computed(_)), "{}", s.flag);

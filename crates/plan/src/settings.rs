@@ -1,4 +1,4 @@
-//! What the user wrote, and nothing else: no defaults applied, nothing checked against the machine.
+//! The settings the user gave, without defaults and not yet checked against the hardware.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,69 +7,69 @@ use crate::nearest::nearest;
 use crate::setting::{Id, SETTINGS, Setting, SettingKind};
 use crate::value::{Limit, SettingValue, quoted};
 
-/// The settings that were written, each with where. Flags beat the config file, in whichever order they come.
+/// The settings the user gave, each with its origin. Flags override the config file, in whichever order they are read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     given: BTreeMap<Id, Given>,
 }
 
-/// One setting that was written.
+/// One setting the user gave.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Given {
-    /// Its value.
+    /// The value.
     pub value: SettingValue,
-    /// Where it was written.
+    /// Where it was given.
     pub origin: Origin,
 }
 
-/// Where a setting was written.
+/// Where a setting was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// On the command line.
     Flag,
     /// In a config file.
     Config {
-        /// The file, as it was named.
+        /// The file, as the user named it.
         file: String,
         /// The line, from 1.
         line: usize,
     },
-    /// Nowhere: `--mode auto` timed the modes, and this is of the one it took.
+    /// Chosen by `--mode auto`, which timed the modes.
     Measured,
 }
 
-/// A setting that cannot be what was written. All of these are wrong usage: exit code 2.
+/// An invalid setting. All of these are usage errors: exit code 2.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
-    /// There is no such flag.
-    #[error("there is no --{name}; did you mean --{nearest}?")]
+    /// Unknown flag.
+    #[error("unknown flag --{name}; did you mean --{nearest}?")]
     Unknown {
-        /// What was written.
+        /// The unknown name.
         name: String,
-        /// The closest flag there is.
+        /// The closest known flag.
         nearest: String,
     },
-    /// The flag exists, its value does not.
+    /// The flag is known, its value is not valid.
     #[error("{place}: expected {expected}, found `{found}`; for example {example}")]
     SettingValue {
         /// The flag, or the file, line and key.
         place: String,
-        /// What can be written.
+        /// The valid values.
         expected: String,
-        /// What was written.
+        /// The given value.
         found: String,
-        /// What to type, complete.
+        /// A complete example to type.
         example: String,
     },
 }
 
 impl Settings {
-    /// Nothing written.
+    /// No settings.
     pub fn new() -> Settings {
         Settings::default()
     }
 
-    /// Takes `text` for the flag `name` (without dashes; aliases and negative flags too).
+    /// Parses `text` as the value of the flag `name` (without dashes; aliases and negative flags too) and stores it.
     pub fn set(&mut self, name: &str, text: &str, origin: Origin) -> Result<(), SettingError> {
         let Some(setting) = Setting::of_flag(name) else {
             return Err(SettingError::Unknown { name: name.to_owned(), nearest: nearest_flag(name) });
@@ -79,21 +79,21 @@ impl Settings {
         Ok(())
     }
 
-    /// Takes `text` for `setting`.
+    /// Parses `text` as the value of `setting` and stores it.
     pub(crate) fn put(&mut self, setting: &Setting, text: &str, origin: Origin) -> Result<(), SettingError> {
         let value = read(setting, text, &origin)?;
         self.store(setting.id, value, origin);
         Ok(())
     }
 
-    /// Takes `value` for `id` as if it had been typed.
+    /// Stores `value` for `id` as if the user had typed it.
     pub(crate) fn replace(&mut self, id: Id, value: SettingValue) {
         self.store(id, value, Origin::Flag);
     }
 
     fn store(&mut self, id: Id, value: SettingValue, origin: Origin) {
-        let beaten = origin != Origin::Flag && self.given(id).is_some_and(|given| given.origin == Origin::Flag);
-        if !beaten {
+        let overridden = origin != Origin::Flag && self.given(id).is_some_and(|given| given.origin == Origin::Flag);
+        if !overridden {
             self.given.insert(id, Given { value, origin });
         }
     }
@@ -103,7 +103,7 @@ impl Settings {
         self.with_from(changes, &Origin::Flag)
     }
 
-    /// The same settings with what `--mode auto` found by measuring. Flags that it replaces are left out first.
+    /// The same settings with what `--mode auto` chose. The caller removes the flags that it replaces first.
     pub fn with_measured<N: AsRef<str>, V: AsRef<str>>(&self, changes: &[(N, V)]) -> Result<Settings, SettingError> {
         self.with_from(changes, &Origin::Measured)
     }
@@ -120,24 +120,24 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The same settings as if these had not been written.
+    /// The same settings without these.
     pub fn without(&self, ids: &[Id]) -> Settings {
         let mut settings = self.clone();
         settings.given.retain(|id, _| !ids.contains(id));
         settings
     }
 
-    /// Everything that was written, in the order of the table.
+    /// All settings the user gave, in the order of the table.
     pub fn iter(&self) -> impl Iterator<Item = (&'static Setting, &Given)> {
         self.given.iter().map(|(id, given)| (id.setting(), given))
     }
 
-    /// What was written for `id`.
+    /// The value of `id` if the user gave one, with its origin.
     pub fn given(&self, id: Id) -> Option<&Given> {
         self.given.get(&id)
     }
 
-    /// The number written for `id`.
+    /// The number the user gave for `id`.
     pub fn given_count(&self, id: Id) -> Option<u64> {
         match &self.given(id)?.value {
             SettingValue::Count(n) => Some(*n),
@@ -145,7 +145,7 @@ impl Settings {
         }
     }
 
-    /// The limit written for `id`.
+    /// The limit the user gave for `id`.
     pub fn given_limit(&self, id: Id) -> Option<Limit> {
         match &self.given(id)?.value {
             SettingValue::Limit(limit) => Some(*limit),
@@ -153,7 +153,7 @@ impl Settings {
         }
     }
 
-    /// The word written for `id`.
+    /// The choice the user gave for `id`.
     pub fn given_choice(&self, id: Id) -> Option<&'static str> {
         match &self.given(id)?.value {
             SettingValue::Choice(word) => Some(*word),
@@ -161,7 +161,7 @@ impl Settings {
         }
     }
 
-    /// The switch written for `id`.
+    /// The switch the user gave for `id`.
     pub fn given_switch(&self, id: Id) -> Option<bool> {
         match &self.given(id)?.value {
             SettingValue::Switch(on) => Some(*on),
@@ -169,7 +169,7 @@ impl Settings {
         }
     }
 
-    /// The number that holds for `id`: written, or its fixed default. Panics for an `id` without one.
+    /// The number for `id`: given, or its fixed default. Panics for an `id` without one.
     pub fn count(&self, id: Id) -> u64 {
         match self.value(id) {
             Some(SettingValue::Count(n)) => n,
@@ -177,7 +177,7 @@ impl Settings {
         }
     }
 
-    /// The word that holds for `id`: written, or its fixed default. Panics for an `id` without one.
+    /// The choice for `id`: given, or its fixed default. Panics for an `id` without one.
     pub fn choice(&self, id: Id) -> &'static str {
         match self.value(id) {
             Some(SettingValue::Choice(word)) => word,
@@ -185,7 +185,7 @@ impl Settings {
         }
     }
 
-    /// Whether the switch `id` is on: written, or its fixed default. Panics for an `id` without one.
+    /// Whether the switch `id` is on: given, or its fixed default. Panics for an `id` without one.
     pub fn switch(&self, id: Id) -> bool {
         match self.value(id) {
             Some(SettingValue::Switch(on)) => on,
@@ -193,7 +193,7 @@ impl Settings {
         }
     }
 
-    /// The time in seconds that holds for `id`: written, or its fixed default. Panics for an `id` without one.
+    /// The seconds for `id`: given, or its fixed default. Panics for an `id` without one.
     pub fn seconds(&self, id: Id) -> f64 {
         match self.value(id) {
             Some(SettingValue::Seconds(s)) => s,
@@ -201,7 +201,7 @@ impl Settings {
         }
     }
 
-    /// The share that holds for `id`: written, or its fixed default. Panics for an `id` without one.
+    /// The fraction for `id`: given, or its fixed default. Panics for an `id` without one.
     pub fn share(&self, id: Id) -> f64 {
         match self.value(id) {
             Some(SettingValue::Share(x)) => x,
@@ -209,7 +209,7 @@ impl Settings {
         }
     }
 
-    /// The path or the word that holds for `id`: written, or its fixed default.
+    /// The path or word for `id`: given, or its fixed default.
     pub fn text(&self, id: Id) -> Option<String> {
         match self.value(id) {
             Some(SettingValue::Text(text)) => Some(text),
@@ -230,7 +230,7 @@ impl fmt::Display for Settings {
     }
 }
 
-/// The arguments that say `value` on a command line. A switch that is off and cannot be said says nothing.
+/// The command-line arguments that set `setting` to `value`. Empty for a switch that is off and has no negative flag.
 pub(crate) fn args_of(setting: &Setting, value: &SettingValue) -> Vec<String> {
     let flag = |name: &str| format!("--{name}");
     match value {
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_defaults_hold_when_nothing_is_written() {
+    fn fixed_defaults_apply_to_settings_not_given() {
         let settings = Settings::new();
         assert_eq!(settings.count(Id::MaxMelFrames), 1000);
         assert_eq!(settings.choice(Id::ModelSize), "tiny");
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_say_expected_found_and_what_to_type() {
+    fn messages_have_expected_found_and_an_example() {
         let check = |name: &str, text: &str, origin: Origin, expected: &str| {
             assert_eq!(Settings::new().set(name, text, origin).unwrap_err().to_string(), expected);
         };
@@ -323,7 +323,7 @@ mod tests {
             "data-gpu-memory",
             "abc",
             Origin::Flag,
-            "--data-gpu-memory: expected a number of MB from 1 on, `auto`, or `auto:0.40` for another share, \
+            "--data-gpu-memory: expected a limit in MB, `auto`, or `auto:SHARE` (for example `auto:0.40`), \
              found `abc`; for example --data-gpu-memory auto",
         );
         check(
@@ -333,6 +333,6 @@ mod tests {
             "c.yaml:7: model.model_size: expected one of nano, tiny, small, normal, big, found `tny`; \
              for example model_size: tiny",
         );
-        check("batchsize", "1", Origin::Flag, "there is no --batchsize; did you mean --batch-size?");
+        check("batchsize", "1", Origin::Flag, "unknown flag --batchsize; did you mean --batch-size?");
     }
 }

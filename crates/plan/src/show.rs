@@ -1,4 +1,4 @@
-//! A plan as people read it.
+//! The text of a plan.
 
 use std::fmt::Write as _;
 
@@ -7,13 +7,13 @@ use tandem_events::Role;
 use tandem_feed::{Bucket, CacheKind, LeftOut};
 
 use crate::cache::CachePlan;
-use crate::corpus::{CorpusPlan, show_left_out};
+use crate::corpus::{CorpusPlan, Lengths, show_skipped};
 use crate::hardware::Hardware;
-use crate::memory::place;
+use crate::memory::device_name;
 use crate::placement::Precision;
 use crate::plan::{Level, Plan, RolePlan};
 
-/// The cards found, then the plan: mode and why, memory per role, shapes, slots, and what was said about it.
+/// The cards found, then the plan: mode and why, memory per role, shapes, slots, notes, hints and advice.
 pub fn show_plan(plan: &Plan, hardware: &Hardware) -> String {
     let mut text = show_gpus(hardware);
     let isolated = if plan.isolated { ", memory-isolated" } else { "" };
@@ -50,18 +50,18 @@ pub fn show_gpus(hardware: &Hardware) -> String {
     text
 }
 
-/// The plan in a few lines, for the start of a run.
+/// The plan in one line, for the start of a run.
 pub fn show_short(plan: &Plan) -> String {
     let role = |role: Role| {
         let role_plan = plan.role(role);
         let (planned, limit) = (role_plan.planned_mb(), role_plan.limit_mb());
-        format!("{role} {planned}/{limit} MB on {}", place(role_plan.card))
+        format!("{role} {planned}/{limit} MB on {}", device_name(role_plan.card))
     };
     format!(
         "Plan: {}, {}; batch {}, {} model, {} prefetched + {} slots of {}, transfer {}, {} threads",
         role(Role::Data),
         role(Role::Model),
-        parts(plan),
+        batch(plan),
         plan.model_title(),
         plan.feed.data_slots,
         plan.feed.model_slots,
@@ -87,7 +87,7 @@ fn memory_table(role: &RolePlan) -> String {
     let mut text = format!(
         "Memory of the {} role on {}: {} of {} MB, {:.1} % of its limit ({})\n",
         role.role,
-        place(role.card),
+        device_name(role.card),
         role.planned_mb(),
         role.limit_mb(),
         percent(role.planned_bytes),
@@ -103,16 +103,16 @@ fn memory_table(role: &RolePlan) -> String {
 fn rest(plan: &Plan) -> Vec<(&'static str, String)> {
     let asked = match plan.buffer_size_asked {
         asked if asked == plan.feed.data_slots => String::new(),
-        asked => format!(" (of {asked}: two GPUs keep max(6, N/2))"),
+        asked => format!(" (--buffer-size {asked}; two GPUs use max(6, N/2))"),
     };
     let mut lines = plan.corpus.as_ref().map_or_else(Vec::new, |corpus| corpus_lines(plan, corpus));
     lines.extend([
-        ("Batch", format!("{} utterances per optimizer step", parts(plan))),
+        ("Batch", format!("{} utterances per optimizer step", batch(plan))),
         ("Buckets", buckets(&plan.feed.buckets)),
         (
             "Slots",
             format!(
-                "{} batches prefetched{asked}, {} slots towards the model, {} each",
+                "{} batches prefetched{asked}, {} slots on the model side, {} each",
                 plan.feed.data_slots,
                 plan.feed.model_slots,
                 show(plan.feed.slot_bytes())
@@ -123,22 +123,29 @@ fn rest(plan: &Plan) -> Vec<(&'static str, String)> {
         ("Cache", cache(&plan.cache)),
         ("Model", format!("{} ({}), {}", plan.model_title(), plan.model_name, precision(plan.precision))),
         ("Optimizer", optimizer(plan.level).to_owned()),
-        ("Rate", plan.training.describe()),
+        ("Schedule", plan.training.describe()),
         ("Driver", plan.driver_source.clone().unwrap_or_else(|| "none".to_owned())),
-        ("Start", format!("seed {}, up to {:.1} s for a warm buffer", plan.seed, plan.start_delay_seconds)),
+        (
+            "Start",
+            format!("seed {}, waits up to {:.1} s for the data buffer to fill", plan.seed, plan.start_delay_seconds),
+        ),
     ]);
     lines
 }
 
-/// How many shapes there are, what their rows hold, and what that is in all for each.
+/// Number of buckets, shortest and longest row, and total frames and tokens of a batch of each.
 fn buckets(buckets: &[Bucket]) -> String {
     let rows = || buckets.iter().flat_map(Bucket::rows).map(|row| row.frames);
     let (shortest, longest) = (rows().min().unwrap_or(0), rows().max().unwrap_or(0));
     let sums: Vec<String> = buckets.iter().map(|b| format!("{}/{}", b.frames(), b.tokens())).collect();
-    format!("{} with rows of {shortest} to {longest} frames; {} frames/tokens in all", buckets.len(), sums.join(", "))
+    format!(
+        "{} with rows of {shortest} to {longest} frames; {} frames/tokens per batch",
+        buckets.len(),
+        sums.join(", ")
+    )
 }
 
-/// What is trained on, what is not and what that would cost, and what padding the shapes cost.
+/// The corpus, the skipped utterances and what they would cost, and the padding.
 fn corpus_lines(plan: &Plan, corpus: &CorpusPlan) -> Vec<(&'static str, String)> {
     let CorpusPlan { left_out, padding, .. } = corpus;
     let utterances = |count: usize| format!("{count} utterance{}", if count == 1 { "" } else { "s" });
@@ -149,44 +156,45 @@ fn corpus_lines(plan: &Plan, corpus: &CorpusPlan) -> Vec<(&'static str, String)>
     let (count, hours) = (utterances(corpus.num_utterances), corpus.seconds / 3600.0);
     let validation = corpus.num_validation;
     let mut lines =
-        vec![("Corpus", format!("{count}, {hours:.2} hours; {validation} to validate{excluded}: {}", corpus.name))];
+        vec![("Corpus", format!("{count}, {hours:.2} hours; {validation} for validation{excluded}: {}", corpus.name))];
     if left_out.total() > 0 {
-        let parts = show_left_out(left_out, (plan.max_mel_frames, plan.max_text_length)).join("; ");
-        lines.push(("Left out", format!("{parts}{}", cost_of_longest(plan, left_out, corpus.num_utterances))));
+        let max = Lengths { frames: plan.max_mel_frames, tokens: plan.max_text_length };
+        let reasons = show_skipped(left_out, max).join("; ");
+        lines.push(("Skipped", format!("{reasons}{}", cost_of_longest(plan, left_out, corpus.num_utterances))));
     }
-    let symbols = match corpus.counts_all {
+    let tokens = match corpus.exact_tokens {
         true => format!(", {:.1} % of tokens", padding.token_waste() * 100.0),
         false => String::new(),
     };
     let frames = padding.frame_waste() * 100.0;
-    lines.push(("Padding", format!("{frames:.1} % of frames{symbols}, {} batches an epoch", padding.batches)));
+    lines.push(("Padding", format!("{frames:.1} % of frames{tokens}, {} batches per epoch", padding.batches)));
     lines
 }
 
-/// What keeping the longest ones would make of a slot, at most: as if all of them were as long as the longest.
-fn cost_of_longest(plan: &Plan, left_out: &LeftOut, kept: usize) -> String {
+/// An upper bound on the slot size with the utterances that are too long, as if all were as long as the longest.
+fn cost_of_longest(plan: &Plan, skipped: &LeftOut, num_utterances: usize) -> String {
     let last = plan.feed.buckets.iter().max_by_key(|bucket| bucket.longest_frames());
-    let Some(last) = last.filter(|_| left_out.too_long > 0) else { return String::new() };
-    // They would be the longest parts of the corpus: so many rows of each shape.
-    let all = (left_out.too_long + kept) as u64;
-    let longest = (left_out.too_long as u64 * last.batch()).div_ceil(all.max(1));
+    let Some(last) = last.filter(|_| skipped.too_long > 0) else { return String::new() };
+    // They would fill the longest rows, in proportion to their number.
+    let all = (skipped.too_long + num_utterances) as u64;
+    let longest = (skipped.too_long as u64 * last.batch()).div_ceil(all.max(1));
     let mut rows = last.rows().to_vec();
     for row in rows.iter_mut().rev().take(longest as usize) {
-        row.frames = row.frames.max(left_out.longest_frames.into());
-        row.tokens = row.tokens.max(left_out.longest_tokens.into());
+        row.frames = row.frames.max(skipped.longest_frames.into());
+        row.tokens = row.tokens.max(skipped.longest_tokens.into());
     }
     let now = plan.feed.slot_bytes();
     let then = now.max(plan.feed.schema.layout(&Bucket::new(rows)).bytes);
-    format!("; to hold all, slots would be up to {} instead of {}", show(then), show(now))
+    format!("; without this limit, slots would need up to {} instead of {}", show(then), show(now))
 }
 
 fn threads(plan: &Plan) -> String {
     let more = match plan.max_threads {
-        most if most == plan.threads => String::new(),
-        most => format!(", up to {most} when it waits for them"),
+        max if max == plan.threads => String::new(),
+        max => format!(" (up to {max} if decoding is too slow)"),
     };
     let (uploads, bytes) = (plan.feed.pinned_uploads, show(plan.feed.upload_bytes()));
-    format!("{} to decode{more}, into {uploads} page-locked uploads of {bytes}", plan.threads)
+    format!("{} decode threads{more}, {uploads} pinned upload buffers of {bytes}", plan.threads)
 }
 
 fn cache(cache: &CachePlan) -> String {
@@ -196,16 +204,16 @@ fn cache(cache: &CachePlan) -> String {
     }
 }
 
-fn parts(plan: &Plan) -> String {
+fn batch(plan: &Plan) -> String {
     match plan.grad_accum {
         1 => plan.batch_size.to_string(),
-        parts => format!("{} ({parts} x {})", plan.batch_size, plan.batch_size / parts),
+        accum => format!("{} ({accum} x {})", plan.batch_size, plan.batch_size / accum),
     }
 }
 
 fn precision(precision: Precision) -> &'static str {
     match precision {
-        Precision::Full => "f32 throughout",
+        Precision::Full => "f32",
         Precision::Mixed => "bf16 compute with f32 master weights",
     }
 }
@@ -213,7 +221,7 @@ fn precision(precision: Precision) -> &'static str {
 fn optimizer(level: Level) -> &'static str {
     match level {
         Level::Basic => "basic: AdamW",
-        Level::Enhanced => "enhanced: AdamW with an averaged (EMA) copy of the weights",
+        Level::Enhanced => "enhanced: AdamW with an EMA of the weights",
     }
 }
 
@@ -242,32 +250,32 @@ mod tests {
                 " of 8192 MB, ",
                 "(planned+reserved, driver pool cap)",
                 "input slots",
-                "Buckets:     2 with rows of 32 to 1000 frames; 8312/1656, 8312/1656 frames/tokens in all\n",
-                "25 batches prefetched (of 50: two GPUs keep max(6, N/2)), 3 slots towards the model, 4.6 MB each\n",
-                "Transfer:    bounce (the GPUs do not reach each other's memory)\n",
+                "Buckets:     2 with rows of 32 to 1000 frames; 8312/1656, 8312/1656 frames/tokens per batch\n",
+                "25 batches prefetched (--buffer-size 50; two GPUs use max(6, N/2)), 3 slots on the model side, 4.6 MB each\n",
+                "Transfer:    bounce (the GPUs have no peer access)\n",
                 "Note:        --prefetch-buffer-size 2 raised to 3",
                 "Driver:      table: test\n",
                 "Advice:      ",
             ],
         );
-        check("", &gpus(2, 24), &["Hint:        2 GPUs found: dual mode needs", "slots handed over"]);
+        check("", &gpus(2, 24), &["Hint:        2 GPUs found: for dual mode, add", "slots handed over"]);
         let mut facts = corpus(1000);
         (facts.num_validation, facts.num_excluded) = (7, 3);
         let plan = Plan::solve(&settings("--max-mel-frames 500"), &gpus(1, 24), &Chains, Some(&facts)).unwrap();
         let text = show_plan(&plan, &gpus(1, 24));
         for part in [
-            "Corpus:      421 utterances, 0.39 hours; 7 to validate, 3 excluded: corpus\n",
-            "Left out:    579 over 500 frames or 107 tokens; to hold all, slots would be up to 5.6 MB instead of 3.5 MB\n",
-            "Padding:     3.2 % of frames, 2.2 % of tokens, 26 batches an epoch\n",
+            "Corpus:      421 utterances, 0.39 hours; 7 for validation, 3 excluded: corpus\n",
+            "Skipped:     579 over 500 frames or 107 tokens; without this limit, slots would need up to 5.6 MB instead of 3.5 MB\n",
+            "Padding:     3.2 % of frames, 2.2 % of tokens, 26 batches per epoch\n",
             "Cache:       memory, up to ",
-            "Threads:     8 to decode, up to 32 when it waits for them, into 4 page-locked uploads of 2.3 MB\n",
+            "Threads:     8 decode threads (up to 32 if decoding is too slow), 4 pinned upload buffers of 2.3 MB\n",
         ] {
             assert!(text.contains(part), "{part:?} in\n{text}");
         }
         check(
             "",
             &cpu_only(),
-            &["GPUs found: none\n", "Mode:        CPU Mode (no NVIDIA device is present)", "model role:  CPU\n"],
+            &["GPUs found: none\n", "Mode:        CPU Mode (no NVIDIA device found)", "model role:  CPU\n"],
         );
     }
 

@@ -1,56 +1,58 @@
-//! How many batches wait where.
+//! Number of batch slots on each side.
 
 use crate::placement::Mode;
 use crate::setting::Id;
 use crate::settings::Settings;
 
-/// Batches that wait on the data side, and slots towards the model device.
+/// Number of slots on the data side and on the model side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SlotCounts {
-    /// What `--buffer-size` says.
+    /// The value of `--buffer-size`.
     pub(crate) buffer_asked: u64,
     /// Batches prefetched on the data side.
     pub(crate) buffer: u64,
-    /// Slots towards the model device.
+    /// Batch slots on the model side.
     pub(crate) prefetch: u64,
-    /// What was changed, and why.
+    /// Values that were raised, and why.
     pub(crate) notes: Vec<String>,
 }
 
 impl SlotCounts {
-    /// The numbers for `mode` and steps of `batch_size` utterances in `grad_accum` batches, which a step holds all at once:
-    /// its losses are divided by what is in all of them.
+    /// The numbers for `mode` and steps of `batch_size` utterances in `grad_accum` micro-batches. A step holds all its
+    /// micro-batches at once, because its losses divide by the valid frames of all of them.
     pub(crate) fn choose(settings: &Settings, mode: Mode, batch_size: u64, grad_accum: u64) -> SlotCounts {
         let asked = settings.count(Id::BufferSize);
-        // With a card of its own the data role makes batches faster than it needs to hold them.
+        // On a separate card the data role is faster than the model, so that it needs fewer batches in reserve.
         let buffer = if mode == Mode::Multi { (asked / 2).max(6) } else { asked };
         let given = settings.given_count(Id::PrefetchBufferSize);
-        let least = least_prefetch(mode, grad_accum);
+        let min = min_prefetch(mode, grad_accum);
         let chosen = given.unwrap_or_else(|| default_prefetch(mode, batch_size));
         let mut notes = Vec::new();
-        if chosen < least {
+        if chosen < min {
             let why = match (mode, grad_accum) {
-                (Mode::Cpu, 1) => "one is filled while the other is read".to_owned(),
+                (Mode::Cpu, 1) => "one slot is filled while the other is read".to_owned(),
                 (_, 1) => WHY_THREE.to_owned(),
-                _ => format!("a step reads the batches of --grad-accum {grad_accum} together, and more are on the way"),
+                _ => format!(
+                    "a step holds all {grad_accum} micro-batches of --grad-accum at once, and more are in transfer"
+                ),
             };
-            notes.push(format!("--prefetch-buffer-size {chosen} raised to {least}: {why}"));
+            notes.push(format!("--prefetch-buffer-size {chosen} raised to {min}: {why}"));
         }
-        let prefetch = chosen.max(least);
+        let prefetch = chosen.max(min);
         SlotCounts { buffer_asked: asked, buffer, prefetch, notes }
     }
 }
 
 const WHY_THREE: &str = "one slot is filled, one in transfer, one read by the step";
 
-/// The fewest slots with which nobody waits for a slot to come free. With fewer than a step holds at once it would wait for
-/// ever.
-fn least_prefetch(mode: Mode, grad_accum: u64) -> u64 {
+/// The fewest slots with which no stage waits for a free slot. With fewer slots than a step holds at once, it would
+/// deadlock.
+fn min_prefetch(mode: Mode, grad_accum: u64) -> u64 {
     grad_accum.saturating_add(if mode == Mode::Cpu { 1 } else { 2 })
 }
 
 fn default_prefetch(mode: Mode, batch_size: u64) -> u64 {
-    if mode == Mode::Cpu { least_prefetch(mode, 1) } else { (64 / batch_size.max(1)).clamp(3, 8) }
+    if mode == Mode::Cpu { min_prefetch(mode, 1) } else { (64 / batch_size.max(1)).clamp(3, 8) }
 }
 
 #[cfg(test)]
@@ -81,7 +83,7 @@ mod tests {
         check("--prefetch-buffer-size 2", Mode::Cpu, 16, (50, 2), 0);
         check("--prefetch-buffer-size 1", Mode::Cpu, 16, (50, 2), 1);
         check("--prefetch-buffer-size 20", Mode::Multi, 16, (25, 20), 0);
-        // A step holds all its batches at once: with fewer slots it would never have them.
+        // A step holds all its micro-batches at once: with fewer slots it would deadlock.
         check("--grad-accum 2", Mode::Multi, 16, (25, 4), 0);
         check("--grad-accum 8", Mode::Multi, 16, (25, 10), 1);
         check("--grad-accum 4 --prefetch-buffer-size 3", Mode::Single, 16, (50, 6), 1);

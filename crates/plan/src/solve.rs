@@ -1,15 +1,17 @@
-//! Settings and hardware into a plan, or the reason why not: one attempt, or a few where the batch size is a default.
+//! Solves a plan from settings and hardware, or refuses. A default batch size that does not fit is lowered and tried again.
 
 use tandem_device::bytes::{POOL_GRANULE, mib_ceil, round_down, round_up};
 use tandem_device::{DeviceKind, Strength};
 use tandem_events::Role;
 use tandem_feed::{FeedPlan, SPEECH};
+use tandem_model::Preset;
 
 use crate::cache::CachePlan;
 use crate::corpus::BucketShapes;
 use crate::hardware::Hardware;
 use crate::limits::MemoryLimits;
-use crate::memory::{DriverShare, Need, by_role, data_lines, least_model_bytes, model_lines, place};
+use crate::memory::{DriverShare, Need, by_role, data_lines, device_name, min_model_bytes, model_lines};
+use crate::model_memory::{ModelCatalog, ModelChoice};
 use crate::placement::{Mode, Placement};
 use crate::plan::{Level, Plan, RolePlan, Sources};
 use crate::refusal::{Demand, Reason, Refusal, Suggestion};
@@ -19,128 +21,140 @@ use crate::slots::SlotCounts;
 use crate::training::TrainingSettings;
 use crate::transfer::TransferPlan;
 use crate::value::SettingValue;
-use crate::workload::{ModelChoice, ModelSize, Workloads};
 
-/// How much is found out about a plan that does not fit.
+/// How much of a plan that does not fit is computed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Care {
-    /// Everything: its refusal is shown.
-    Whole,
-    /// That it does not fit, as soon as that is certain: something else is tried next.
-    Fit,
+pub(crate) enum Detail {
+    /// Everything: the refusal is shown to the user.
+    Full,
+    /// Only that it does not fit: the caller tries other settings next.
+    FitOnly,
 }
 
-/// A plan without advice, or a refusal without the suggestions that need solving.
+/// A plan without advice, or a refusal without the suggestions that have to be solved.
 pub(crate) fn draft(
     settings: &Settings,
     hardware: &Hardware,
-    workloads: &dyn Workloads,
+    models: &dyn ModelCatalog,
     shapes: &BucketShapes<'_>,
-    care: Care,
+    detail: Detail,
 ) -> Result<Plan, Refusal> {
-    let settings = &shapes.settle(settings);
+    let settings = &shapes.with_corpus_lengths(settings);
     let placement = Placement::choose(settings, hardware)?;
     check_sources(settings)?;
-    let attempt = |batch_size, care| {
-        Draft { settings, hardware, placement: &placement, shapes, batch_size, care }.solve(workloads)
+    let attempt = |batch_size, detail| {
+        Draft { settings, hardware, placement: &placement, shapes, batch_size, detail }.solve(models)
     };
-    let (batch_size, lower) = batch_sizes(settings, shapes)?;
-    let last = lower.last().copied().unwrap_or(batch_size);
-    let care_for = |size| if size == last { care } else { Care::Fit };
-    let mut outcome = attempt(batch_size, care_for(batch_size));
+    let BatchSizes { first, lower } = batch_sizes(settings, shapes)?;
+    let last = lower.last().copied().unwrap_or(first);
+    let detail_for = |size| if size == last { detail } else { Detail::FitOnly };
+    let mut outcome = attempt(first, detail_for(first));
     for lowered in lower {
         if !matches!(&outcome, Err(refusal) if refusal.kind == Reason::TooSmall) {
             break;
         }
         let note =
-            format!("batch lowered from {batch_size} to {lowered} to fit; a given --batch-size is never changed");
-        outcome = attempt(lowered, care_for(lowered)).map(|plan| noting(plan, note));
+            format!("batch size lowered from {first} to {lowered} to fit; a --batch-size you give is never changed");
+        outcome = attempt(lowered, detail_for(lowered)).map(|plan| with_note(plan, note));
     }
-    match default_changed(settings, batch_size, shapes) {
-        Some(note) => outcome.map(|plan| noting(plan, note)),
+    match default_changed(settings, first, shapes) {
+        Some(note) => outcome.map(|plan| with_note(plan, note)),
         None => outcome,
     }
 }
 
-fn noting(mut plan: Plan, note: String) -> Plan {
+fn with_note(mut plan: Plan, note: String) -> Plan {
     plan.notes.push(note);
     plan
 }
 
-/// The batch size to try first, and what it may be lowered to. Only a default may.
-fn batch_sizes(settings: &Settings, shapes: &BucketShapes<'_>) -> Result<(u64, Vec<u64>), Refusal> {
+/// Batch sizes to try.
+struct BatchSizes {
+    first: u64,
+    /// Smaller ones, largest first; empty for a batch size that the user gave.
+    lower: Vec<u64>,
+}
+
+fn batch_sizes(settings: &Settings, shapes: &BucketShapes<'_>) -> Result<BatchSizes, Refusal> {
     let (batch, accum) = (settings.count(Id::BatchSize), settings.count(Id::GradAccum));
     let usable = shapes.num_rows(settings).unwrap_or(u64::MAX);
     if settings.given(Id::BatchSize).is_some() {
         return match batch.is_multiple_of(accum) {
             false => Err(not_divided(batch, accum)),
-            true if batch > usable => Err(too_few(settings, shapes, usable)),
-            true => Ok((batch, Vec::new())),
+            true if batch > usable => Err(too_few_rows(settings, shapes, usable)),
+            true => Ok(BatchSizes { first: batch, lower: Vec::new() }),
         };
     }
     if usable < accum {
-        return Err(too_few(settings, shapes, usable));
+        return Err(too_few_rows(settings, shapes, usable));
     }
-    let most_parts = (batch / accum).max(1).min(usable / accum);
-    let is_usual = |n: &u64| n.is_multiple_of(4) || n.is_power_of_two() || *n == accum;
-    let lower = (1..most_parts).rev().map(|parts| parts * accum).filter(is_usual).collect();
-    Ok((most_parts * accum, lower))
+    let micro_batch = (batch / accum).max(1).min(usable / accum);
+    let is_common = |n: &u64| n.is_multiple_of(4) || n.is_power_of_two() || *n == accum;
+    let lower = (1..micro_batch).rev().map(|micro_batch| micro_batch * accum).filter(is_common).collect();
+    Ok(BatchSizes { first: micro_batch * accum, lower })
 }
 
 fn default_changed(settings: &Settings, batch_size: u64, shapes: &BucketShapes<'_>) -> Option<String> {
-    let (usual, accum) = (settings.count(Id::BatchSize), settings.count(Id::GradAccum));
-    let moved = settings.given(Id::BatchSize).is_none() && batch_size != usual;
+    let (default, accum) = (settings.count(Id::BatchSize), settings.count(Id::GradAccum));
+    let is_changed = settings.given(Id::BatchSize).is_none() && batch_size != default;
     let why = match shapes.num_rows(settings) {
-        Some(usable) if usable < usual => format!("{usable} utterances can train"),
+        Some(usable) if usable < default => format!("the corpus has {usable} usable utterances"),
         _ => format!("--grad-accum {accum} must divide it"),
     };
-    moved.then(|| format!("batch {batch_size} instead of {usual}: {why}"))
+    is_changed.then(|| format!("batch size {batch_size} instead of {default}: {why}"))
 }
 
-/// What belongs to training data cannot be used without it.
+/// Refuses flags that need `--train-data` without it.
 fn check_sources(settings: &Settings) -> Result<(), Refusal> {
-    let beside = [Id::ValData, Id::ExcludeIds].into_iter().find(|id| settings.given(*id).is_some());
-    match beside.filter(|_| settings.given(Id::TrainData).is_none()) {
-        Some(id) => Err(Refusal::usage(format!("❌ --{} goes with --train-data", id.setting().flag))),
+    let dependent = [Id::ValData, Id::ExcludeIds].into_iter().find(|id| settings.given(*id).is_some());
+    match dependent.filter(|_| settings.given(Id::TrainData).is_none()) {
+        Some(id) => Err(Refusal::usage(format!("❌ --{} requires --train-data", id.setting().flag))),
         None => Ok(()),
     }
 }
 
-/// One attempt: everything is decided but whether it fits.
+/// Numbers of decode threads.
+struct ThreadCounts {
+    start: u64,
+    max: u64,
+}
+
+/// One attempt with a fixed batch size.
 struct Draft<'a> {
     settings: &'a Settings,
     hardware: &'a Hardware,
     placement: &'a Placement,
     shapes: &'a BucketShapes<'a>,
     batch_size: u64,
-    care: Care,
+    detail: Detail,
 }
 
 impl Draft<'_> {
-    fn solve(&self, workloads: &dyn Workloads) -> Result<Plan, Refusal> {
+    fn solve(&self, models: &dyn ModelCatalog) -> Result<Plan, Refusal> {
         let Draft { settings, hardware, placement, batch_size, .. } = *self;
         let grad_accum = settings.count(Id::GradAccum);
         let transfer = TransferPlan::choose(settings, placement, hardware)?;
         let slots = SlotCounts::choose(settings, placement.mode, batch_size, grad_accum);
-        let (threads, max_threads) = self.threads();
-        let feed = self.feed(&slots, &transfer, max_threads);
+        let threads = self.threads();
+        let feed = self.feed(&slots, &transfer, threads.max);
         let choice = self.model();
-        let place = if placement.model.is_some() { hardware.kind } else { DeviceKind::Cpu };
-        let workload = workloads.build(choice, place);
+        let device = if placement.model.is_some() { hardware.kind } else { DeviceKind::Cpu };
+        let memory = models.memory_of(choice, device);
 
         let driver = DriverShare::of(placement, hardware)?;
         let data = Need { driver_bytes: driver.data, arena: data_lines(&feed) };
         let limits = MemoryLimits::resolve(settings, placement, hardware, &data)?;
-        let room = limits.of(Role::Model).saturating_sub(driver.model);
+        let model_arena = limits.of(Role::Model).saturating_sub(driver.model);
         let is_over = || {
-            data.smallest_limit() > limits.of(Role::Data) || least_model_bytes(&feed, workload.as_ref(), room) > room
+            data.smallest_limit() > limits.of(Role::Data)
+                || min_model_bytes(&feed, memory.as_ref(), model_arena) > model_arena
         };
-        if self.care == Care::Fit && is_over() {
+        if self.detail == Detail::FitOnly && is_over() {
             return Err(Refusal::new(Reason::TooSmall, "❌ The plan does not fit"));
         }
-        let model = Need { driver_bytes: driver.model, arena: model_lines(&feed, workload.as_ref()) };
-        if let Some(trouble) = workload.trouble() {
-            return Err(Refusal::new(Reason::Model, format!("❌ The model cannot be written: {trouble}")));
+        let model = Need { driver_bytes: driver.model, arena: model_lines(&feed, memory.as_ref()) };
+        if let Some(error) = memory.build_error() {
+            return Err(Refusal::new(Reason::Model, format!("❌ The model cannot be built: {error}")));
         }
         self.check_fit(&limits, &data, &model)?;
 
@@ -166,16 +180,16 @@ impl Draft<'_> {
                 .and_then(|index| hardware.card(index)?.driver.as_ref())
                 .map(|d| d.source.clone()),
             transfer,
-            threads,
-            max_threads,
+            threads: threads.start,
+            max_threads: threads.max,
             batch_size,
             grad_accum,
             precision: choice.precision,
-            model_size: choice.size,
-            own_model: workload.own_name(),
-            model_name: workload.name(),
+            model_size: choice.preset,
+            own_model: memory.custom_name(),
+            model_name: memory.describe(),
             level: self.level(),
-            training: TrainingSettings::choose(settings, self.level(), choice.size),
+            training: TrainingSettings::choose(settings, self.level(), choice.preset),
             max_text_length: settings.count(Id::MaxTextLength),
             max_mel_frames: settings.count(Id::MaxMelFrames),
             seed: settings.count(Id::Seed),
@@ -186,12 +200,11 @@ impl Draft<'_> {
         })
     }
 
-    /// Decode threads at start, and at most.
-    fn threads(&self) -> (u64, u64) {
+    fn threads(&self) -> ThreadCounts {
         let cores = self.hardware.host.cores as u64;
         match self.settings.given_count(Id::NumWorkers) {
-            Some(given) => (given, given),
-            None => (cores.clamp(1, 8), (2 * cores).clamp(8, MOST_THREADS)),
+            Some(given) => ThreadCounts { start: given, max: given },
+            None => ThreadCounts { start: cores.clamp(1, 8), max: (2 * cores).clamp(8, MAX_THREADS) },
         }
     }
 
@@ -208,18 +221,18 @@ impl Draft<'_> {
             model_slots: slots.prefetch,
             rates_hz: self.shapes.rates_hz(),
             table_bytes: self.shapes.table_bytes(),
-            // One is uploaded while features are made of the other.
+            // One is uploaded while features are computed from the other.
             uploads: 2,
-            // One is uploaded, one waits for that, and every thread has a row to decode into.
+            // One is uploaded, one is ready for upload, and every thread has a row to decode into.
             pinned_uploads: 2 + max_threads.div_ceil(batch),
         }
     }
 
-    /// On the CPU the roles live in the same memory as the cache.
+    /// The free memory for the cache is what the pinned buffers leave and, on the CPU, both roles.
     fn cache(&self, roles: [&RolePlan; 2], feed: &FeedPlan, decoded_bytes: Option<u64>) -> CachePlan {
         let on_host = roles.into_iter().filter(|role| role.card.is_none()).map(|role| role.arena_bytes);
-        let taken = on_host.sum::<u64>().saturating_add(feed.pinned_bytes());
-        CachePlan::choose(self.settings, self.hardware.host.available_bytes.saturating_sub(taken), decoded_bytes)
+        let used = on_host.sum::<u64>().saturating_add(feed.pinned_bytes());
+        CachePlan::choose(self.settings, self.hardware.host.available_bytes.saturating_sub(used), decoded_bytes)
     }
 
     fn sources(&self) -> Sources {
@@ -236,12 +249,11 @@ impl Draft<'_> {
     }
 
     fn model(&self) -> ModelChoice {
-        let size = ModelSize::named(self.settings.choice(Id::ModelSize)).unwrap_or(ModelSize::Tiny);
         ModelChoice {
-            size,
+            preset: Preset::named(self.settings.choice(Id::ModelSize)).unwrap_or(Preset::Tiny),
             precision: self.placement.precision,
             ema: self.level() == Level::Enhanced,
-            adds_up: self.settings.count(Id::GradAccum) > 1,
+            accumulates: self.settings.count(Id::GradAccum) > 1,
             exact_shapes: !self.settings.switch(Id::EnableStaticShapes),
         }
     }
@@ -272,7 +284,8 @@ impl Draft<'_> {
             limit_bytes,
             planned_bytes: need.driver_bytes + need.arena_bytes(),
             lines: need.lines(),
-            // A hard limit is taken whole, so that nobody else can; rounded down, for a pool's cap is rounded up.
+            // With isolation the arena reserves the whole limit, so that no other process can take it. Rounded down, because
+            // the cap of a driver pool is rounded up.
             arena_bytes: match isolated {
                 true => round_down(limit_bytes - need.driver_bytes, POOL_GRANULE),
                 false => round_up(need.arena_bytes(), POOL_GRANULE),
@@ -287,12 +300,12 @@ impl Draft<'_> {
     }
 }
 
-/// The refusal of a plan that needs more than it may have.
+/// The refusal of a plan that exceeds a limit.
 fn too_small(demands: Vec<Demand>, placement: &Placement, batch_size: u64) -> Refusal {
     let why = match (placement.isolated, placement.mode) {
-        (true, _) => "the limit that was set",
-        (false, Mode::Multi) => "90 % of what is free there",
-        (false, _) => "90 % of what is free there, less what the data role has",
+        (true, _) => "the given limit",
+        (false, Mode::Multi) => "90 % of the free memory",
+        (false, _) => "90 % of the free memory, minus the data role",
     };
     let short: Vec<String> = demands.iter().filter(|demand| !demand.is_met()).map(|d| short_line(d, why)).collect();
     let message = format!("❌ The plan does not fit at batch size {batch_size}\n   {}", short.join("\n   "));
@@ -301,44 +314,44 @@ fn too_small(demands: Vec<Demand>, placement: &Placement, batch_size: u64) -> Re
 
 fn short_line(demand: &Demand, why: &str) -> String {
     let short = mib_ceil(demand.needed_bytes.saturating_sub(demand.limit_bytes));
-    format!("The {} role is {short} MB short on {} ({why})", demand.role, place(demand.card))
+    format!("The {} role is {short} MB short on {} ({why})", demand.role, device_name(demand.card))
 }
 
-/// The refusal of a batch that the corpus does not fill.
-fn too_few(settings: &Settings, shapes: &BucketShapes<'_>, usable: u64) -> Refusal {
+/// The refusal of a batch larger than the corpus.
+fn too_few_rows(settings: &Settings, shapes: &BucketShapes<'_>, usable: u64) -> Refusal {
     let (batch, accum) = (settings.count(Id::BatchSize), settings.count(Id::GradAccum));
     let wanted = match settings.given(Id::BatchSize) {
         Some(_) => format!("--batch-size {batch}"),
         None => format!("--grad-accum {accum}"),
     };
-    let refusal = shapes.too_few(settings, &wanted);
+    let refusal = shapes.too_few_rows(settings, &wanted);
     let set = |text: &str, batch: u64| Suggestion::new(text).set(Id::BatchSize, SettingValue::Count(batch.max(1)));
     match usable {
         0 => refusal,
-        usable if accum == 1 => refusal.suggest(set("the largest batch there is", usable)),
-        // What does not work out is not kept.
+        usable if accum == 1 => refusal.suggest(set("the largest batch of this corpus", usable)),
+        // Suggestions that do not fit are removed later.
         usable => refusal
-            .suggest(set("the largest batch there is", usable / accum * accum))
-            .suggest(set("all of them in one batch", usable).set(Id::GradAccum, SettingValue::Count(1))),
+            .suggest(set("the largest batch of this corpus", usable / accum * accum))
+            .suggest(set("all utterances in one batch", usable).set(Id::GradAccum, SettingValue::Count(1))),
     }
 }
 
 fn exact_shapes_note(exact: bool) -> Option<String> {
-    let note = "exact shapes: each is compiled when it is first seen, inside the reserved memory; what the driver itself \
-                takes for that is not held to a number";
+    let note = "exact shapes: each is compiled when first seen, inside the reserved memory; the driver's own memory for the \
+                compiled kernels is not limited";
     exact.then(|| note.to_owned())
 }
 
-/// More decode threads than this are not tried: they would wait for each other.
-const MOST_THREADS: u64 = 64;
+/// Maximum number of decode threads: more would contend with each other.
+const MAX_THREADS: u64 = 64;
 
-/// The refusal of micro-batches that do not come out even.
+/// The refusal of a batch that `--grad-accum` does not divide.
 fn not_divided(batch: u64, accum: u64) -> Refusal {
     let smaller = (1..=accum).rev().find(|n| batch.is_multiple_of(*n)).unwrap_or(1);
     Refusal::usage(format!("❌ --grad-accum {accum} must divide --batch-size {batch}"))
         .suggest(Suggestion::new("fewer micro-batches").set(Id::GradAccum, SettingValue::Count(smaller)))
         .suggest(
-            Suggestion::new("whole micro-batches")
+            Suggestion::new("a batch size that --grad-accum divides")
                 .set(Id::BatchSize, SettingValue::Count((batch / accum).max(1) * accum)),
         )
 }

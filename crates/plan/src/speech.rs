@@ -1,4 +1,4 @@
-//! The speech model as the plan sees it, and any other: every byte, from its own memory plans.
+//! The memory of the speech model and of custom models, taken from the memory plans of their programs.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,20 +9,20 @@ use tandem_engine::{
     EngineError, MemoryKind, NamedLayout, ProgramSet, Recomputed, Rows, UpdateSpec, WORKSPACE_BYTES, update_program,
 };
 use tandem_feed::{Bucket, FeedPlan, MELS, SPEECH};
-use tandem_model::{Acoustic, BatchShape, Model, Programs, ProgramsSpec, REFERENCE_FRAMES};
+use tandem_model::{Acoustic, BatchShape, Model, Preset, Programs, ProgramsSpec, REFERENCE_FRAMES};
 
 use crate::corpus::CorpusFacts;
-use crate::own_model::Models;
+use crate::custom_model::Models;
+use crate::model_memory::{ModelCatalog, ModelChoice, ModelMemory, PlanLine, ProgramKind};
 use crate::placement::Precision;
 use crate::plan::Plan;
-use crate::workload::{ModelChoice, ModelSize, PlanLine, ProgramKind, Workload, Workloads};
 
-/// A model of this size for texts of `symbols` different symbols.
-pub fn acoustic(size: ModelSize, symbols: u32) -> Result<Acoustic, EngineError> {
-    Acoustic::new(size.sizes(), symbols.max(1), MELS as u32)
+/// The speech model of this preset for a table of `symbols` symbols.
+pub fn acoustic(preset: Preset, symbols: u32) -> Result<Acoustic, EngineError> {
+    Acoustic::new(preset.sizes(), symbols.max(1), MELS as u32)
 }
 
-/// What GEMMs compute in.
+/// The data type of GEMM inputs.
 pub fn precision(precision: Precision) -> DType {
     match precision {
         Precision::Full => DType::F32,
@@ -30,33 +30,33 @@ pub fn precision(precision: Precision) -> DType {
     }
 }
 
-/// The optimizer.
+/// The optimizer's specification.
 fn update(clip: Option<f64>, average: bool) -> UpdateSpec {
     UpdateSpec { clip, average, ..UpdateSpec::default() }
 }
 
-/// The optimizer of a run of `plan`.
+/// The optimizer's specification for a run of `plan`.
 fn update_of(plan: &Plan) -> UpdateSpec {
     let average = plan.training.average_decay.is_some();
     UpdateSpec { clears: plan.grad_accum > 1, ..update(plan.training.clip, average) }
 }
 
-/// Every program of a run of `plan`.
+/// All programs of a run of `plan`.
 pub fn programs(
     plan: &Plan,
     model: &dyn Model,
     buckets: &[tandem_model::ProgramBucket],
 ) -> Result<Programs, EngineError> {
     let update = update_of(plan);
-    let late_places = if plan.static_shapes { 0 } else { LATE_PLACES };
+    let late_places = if plan.static_shapes { 0 } else { MAX_LATE_PROGRAMS };
     let precision = precision(plan.precision);
     Programs::build(model, &ProgramsSpec { precision, buckets, update, working_limit: None, late_places })
 }
 
-/// Programs of exact shapes that are kept. Shapes of a small corpus come back now and then, those of a large one never.
-const LATE_PLACES: usize = 8;
+/// Cached programs of exact shapes. Shapes of a small corpus recur now and then, those of a large one never.
+const MAX_LATE_PROGRAMS: usize = 8;
 
-/// The program of a step on a batch of just this shape, for a session of `set`.
+/// The program of a step on a batch of exactly this shape, for a session of `set`.
 pub fn exact_program(
     plan: &Plan,
     model: &dyn Model,
@@ -69,7 +69,7 @@ pub fn exact_program(
     set.compile_late(&graph, &bucket.layout)
 }
 
-/// The shapes of a feed, as the model's programs take them.
+/// The buckets of a feed in the form the model's programs need.
 pub fn buckets(feed: &FeedPlan) -> Vec<tandem_model::ProgramBucket> {
     feed.buckets.iter().map(bucket).collect()
 }
@@ -82,7 +82,7 @@ fn bucket(bucket: &Bucket) -> tandem_model::ProgramBucket {
     tandem_model::ProgramBucket { shape, layout: layout(bucket) }
 }
 
-/// Where the fields of a batch lie, in the engine's words.
+/// The memory layout of a batch in the engine's form.
 fn layout(bucket: &Bucket) -> NamedLayout {
     let placed = SPEECH.layout(bucket);
     let named = |field: &tandem_feed::Placed| {
@@ -96,64 +96,70 @@ fn layout(bucket: &Bucket) -> NamedLayout {
     NamedLayout { fields: placed.fields.iter().map(named).collect(), bytes: placed.bytes }
 }
 
-/// Speech models for texts of so many different symbols. What a shape was found to need is kept, so that many attempts on
-/// the same shapes cost as much as one.
+/// The presets of the speech model, for a given number of symbols. The sizes of programs are cached, so that many attempts
+/// with the same shapes cost as much as one.
 #[derive(Clone, Debug)]
 pub struct SpeechModels {
     symbols: u32,
-    known: ProgramSizeCache,
+    sizes: ProgramSizeCache,
 }
 
 impl SpeechModels {
-    /// Symbols of a run whose corpus nobody has named yet: those of English phonemes.
-    pub const USUAL_SYMBOLS: u32 = 83;
+    /// Number of symbols without a corpus: the English phoneme set.
+    pub const DEFAULT_SYMBOLS: u32 = 83;
 
-    /// Models for texts of `symbols` different symbols.
+    /// Models for a table of `symbols` symbols.
     pub fn new(symbols: u32) -> SpeechModels {
-        SpeechModels { symbols, known: Arc::default() }
+        SpeechModels { symbols, sizes: Arc::default() }
     }
 
-    /// Models for the texts of `corpus`; without one, for [`SpeechModels::USUAL_SYMBOLS`].
+    /// Models for the symbols of `corpus`, or for [`SpeechModels::DEFAULT_SYMBOLS`] without one.
     pub fn of(corpus: Option<&CorpusFacts>) -> SpeechModels {
-        SpeechModels::new(corpus.map_or(SpeechModels::USUAL_SYMBOLS, |corpus| corpus.symbols))
+        SpeechModels::new(corpus.map_or(SpeechModels::DEFAULT_SYMBOLS, |corpus| corpus.symbols))
     }
 }
 
-impl Workloads for SpeechModels {
-    fn build(&self, choice: ModelChoice, place: DeviceKind) -> Box<dyn Workload> {
-        let model = match acoustic(choice.size, self.symbols) {
+impl ModelCatalog for SpeechModels {
+    fn memory_of(&self, choice: ModelChoice, device: DeviceKind) -> Box<dyn ModelMemory> {
+        let model = match acoustic(choice.preset, self.symbols) {
             Ok(model) => model,
-            Err(error) => unreachable!("a preset's shapes go together: {error}"),
+            Err(error) => unreachable!("the dimensions of a preset are consistent: {error}"),
         };
-        Box::new(PlannedModel::new(Arc::new(model), choice, place, &self.known))
+        Box::new(PlannedModel::new(Arc::new(model), choice, device, &self.sizes))
     }
 }
 
 impl Models for SpeechModels {
-    fn model(&self, size: ModelSize) -> Result<Arc<dyn Model>, EngineError> {
-        Ok(Arc::new(acoustic(size, self.symbols)?))
+    fn model(&self, preset: Preset) -> Result<Arc<dyn Model>, EngineError> {
+        Ok(Arc::new(acoustic(preset, self.symbols)?))
     }
 }
 
-/// Which program of which model, on a shape of rows of these frames and tokens.
-pub(crate) type Asked = (ModelChoice, ProgramKind, Vec<(u64, u64)>);
+/// A program of a model on a shape.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ProgramKey {
+    choice: ModelChoice,
+    program: ProgramKind,
+    /// Frames and tokens of each row; empty for the optimizer, which does not depend on the shape.
+    rows: Vec<(u64, u64)>,
+}
 
-/// What shapes were found to need. What could not be written has the reason.
-pub(crate) type ProgramSizeCache = Arc<Mutex<HashMap<Asked, Result<ProgramBytes, String>>>>;
+/// Sizes of programs, or why a program could not be built.
+pub(crate) type ProgramSizeCache = Arc<Mutex<HashMap<ProgramKey, Result<ProgramBytes, String>>>>;
 
-/// A model as the plan sees it.
+/// A model whose memory is taken from the memory plans of its programs.
 pub(crate) struct PlannedModel {
     model: Arc<dyn Model>,
     choice: ModelChoice,
     update: UpdateSpec,
-    place: DeviceKind,
-    known: ProgramSizeCache,
-    /// Whether it goes by a name of its own.
-    by_name: bool,
-    trouble: RefCell<Option<String>>,
+    device: DeviceKind,
+    sizes: ProgramSizeCache,
+    /// Not a preset: the plan shows the model's own name.
+    is_custom: bool,
+    build_error: RefCell<Option<String>>,
 }
 
-/// What a program needs: while it runs, and for as long as it is there.
+/// Bytes of a program: `working` while it runs, the others for the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProgramBytes {
     working: u64,
@@ -161,45 +167,44 @@ pub(crate) struct ProgramBytes {
     states: u64,
 }
 
-/// A shape of more frames than this is not written out: no device holds what its activations need (an hour of audio has
-/// 310 000 frames, and each takes some 25 KB of the smallest model).
-const MOST_FRAMES: u64 = 1 << 24;
+/// A shape of more frames than this is not built: no device has the memory for its activations. An hour of audio has 310 000
+/// frames, and each needs about 25 KB in the smallest model.
+const MAX_FRAMES: u64 = 1 << 24;
 
 impl PlannedModel {
-    /// The model that was chosen. What is `known` of its shapes already is not asked for again.
+    /// The chosen model. `sizes` is the cache of program sizes.
     pub(crate) fn new(
         model: Arc<dyn Model>,
         choice: ModelChoice,
-        place: DeviceKind,
-        known: &ProgramSizeCache,
+        device: DeviceKind,
+        sizes: &ProgramSizeCache,
     ) -> PlannedModel {
-        let update = UpdateSpec { clears: choice.adds_up, ..update(Some(1.0), choice.ema) };
-        let (known, trouble) = (Arc::clone(known), RefCell::new(None));
-        PlannedModel { model, choice, update, place, known, by_name: false, trouble }
+        let update = UpdateSpec { clears: choice.accumulates, ..update(Some(1.0), choice.ema) };
+        let (sizes, build_error) = (Arc::clone(sizes), RefCell::new(None));
+        PlannedModel { model, choice, update, device, sizes, is_custom: false, build_error }
     }
 
-    /// It is no preset, and goes by its own name.
-    pub(crate) fn by_name(self) -> PlannedModel {
-        PlannedModel { by_name: true, ..self }
+    /// The same for a model that is not a preset.
+    pub(crate) fn custom(self) -> PlannedModel {
+        PlannedModel { is_custom: true, ..self }
     }
 
-    fn sizes(&self, program: ProgramKind, shape: &Bucket) -> ProgramBytes {
-        // The optimizer does not see the shape.
-        let of_shape = match program {
+    fn program_bytes(&self, program: ProgramKind, shape: &Bucket) -> ProgramBytes {
+        let rows = match program {
             ProgramKind::Update => Vec::new(),
             _ => shape.rows().iter().map(|row| (row.frames, row.tokens)).collect(),
         };
-        let asked = (self.choice, program, of_shape);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let sizes = known.entry(asked).or_insert_with(|| self.find_sizes(program, shape));
-        sizes.clone().unwrap_or_else(|reason| {
-            // No sum comes of it: the plan asks for the trouble before it is one.
-            self.trouble.borrow_mut().get_or_insert(reason);
+        let key = ProgramKey { choice: self.choice, program, rows };
+        let mut sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = sizes.entry(key).or_insert_with(|| self.compute_bytes(program, shape));
+        bytes.clone().unwrap_or_else(|reason| {
+            // The plan checks `build_error` before it uses any sum.
+            self.build_error.borrow_mut().get_or_insert(reason);
             ProgramBytes::default()
         })
     }
 
-    fn find_sizes(&self, program: ProgramKind, shape: &Bucket) -> Result<ProgramBytes, String> {
+    fn compute_bytes(&self, program: ProgramKind, shape: &Bucket) -> Result<ProgramBytes, String> {
         let parts = shape_parts(shape);
         let first = if parts == 1 { shape.clone() } else { first_part(shape, parts) };
         let set = self.compiled(program, &first).map_err(|error| error.to_string())?;
@@ -223,7 +228,7 @@ impl PlannedModel {
                 let graph = update_program(self.model.parameters(), precision, &self.update)?;
                 set.add("update", &graph, &NamedLayout::default())?;
             }
-            // Sampling comes with synthesis.
+            // Audio samples run in synthesis, outside these programs.
             ProgramKind::Sample => {}
         }
         Ok(set)
@@ -238,14 +243,14 @@ impl PlannedModel {
     }
 }
 
-/// Into how many parts a shape is cut so that one of them can be written out: 1 for any that a device could hold.
+/// Into how many parts a shape is split so that one part can be built: 1 for any shape that fits on a device.
 fn shape_parts(shape: &Bucket) -> u64 {
     let references = shape.batch() * u64::from(REFERENCE_FRAMES);
-    let most = shape.frames().max(shape.tokens()).max(references);
-    most.div_ceil(MOST_FRAMES).clamp(1, shape.batch().max(1))
+    let frames = shape.frames().max(shape.tokens()).max(references);
+    frames.div_ceil(MAX_FRAMES).clamp(1, shape.batch().max(1))
 }
 
-/// The longest rows of a shape, one of `parts` equal parts: what all of it needs is not less than so many times theirs.
+/// The longest rows of a shape, one of `parts` equal parts. `parts` times their bytes are at least the bytes of the shape.
 fn first_part(shape: &Bucket, parts: u64) -> Bucket {
     let rows = shape.batch().div_ceil(parts) as usize;
     Bucket::new(shape.rows().iter().rev().take(rows).rev().copied())
@@ -266,10 +271,10 @@ fn sizes_of(set: &ProgramSet) -> ProgramBytes {
     }
 }
 
-impl Workload for PlannedModel {
-    fn name(&self) -> String {
+impl ModelMemory for PlannedModel {
+    fn describe(&self) -> String {
         let count = self.model.parameters().count();
-        // A model of one's own may be a small one.
+        // Custom models may be small.
         if count < 100_000 {
             format!("{count} parameters")
         } else {
@@ -277,39 +282,39 @@ impl Workload for PlannedModel {
         }
     }
 
-    fn own_name(&self) -> Option<String> {
-        self.by_name.then(|| self.model.name().to_owned())
+    fn custom_name(&self) -> Option<String> {
+        self.is_custom.then(|| self.model.name().to_owned())
     }
 
-    fn trouble(&self) -> Option<String> {
-        self.trouble.borrow().clone()
+    fn build_error(&self) -> Option<String> {
+        self.build_error.borrow().clone()
     }
 
-    fn lasting(&self) -> Vec<PlanLine> {
-        let states = self.sizes(ProgramKind::Update, &Bucket::even(1, 1, 1)).states;
+    fn persistent(&self) -> Vec<PlanLine> {
+        let states = self.program_bytes(ProgramKind::Update, &Bucket::even(1, 1, 1)).states;
         let spans = self
             .set()
             .lines(DeviceKind::Cpu)
             .into_iter()
             .filter(|line| matches!(line.kind, MemoryKind::ParameterSpan(_)));
-        let workspace = (self.place != DeviceKind::Cpu).then(|| PlanLine::new("workspace", WORKSPACE_BYTES));
+        let workspace = (self.device != DeviceKind::Cpu).then(|| PlanLine::new("workspace", WORKSPACE_BYTES));
         let spans = spans.map(|line| PlanLine::new(line.name, line.bytes));
         spans.chain([PlanLine::new("states", states)]).chain(workspace).collect()
     }
 
     fn tables(&self, buckets: &[Bucket]) -> u64 {
-        let of = |program, bucket| self.sizes(program, bucket).tables;
+        let of = |program, bucket| self.program_bytes(program, bucket).tables;
         let trained: u64 = buckets.iter().map(|bucket| of(ProgramKind::Accumulate, bucket)).sum();
         let once = buckets.first().map_or(0, |first| of(ProgramKind::Validate, first) + of(ProgramKind::Update, first));
         let of_first =
             buckets.first().map_or(0, |first| of(ProgramKind::Validate, first).max(of(ProgramKind::Update, first)));
         let largest = buckets.iter().map(|bucket| of(ProgramKind::Accumulate, bucket)).max().unwrap_or(0).max(of_first);
-        let late = if self.choice.exact_shapes { LATE_PLACES as u64 * largest } else { 0 };
+        let late = if self.choice.exact_shapes { MAX_LATE_PROGRAMS as u64 * largest } else { 0 };
         trained + once + late
     }
 
     fn bytes(&self, program: ProgramKind, bucket: &Bucket) -> u64 {
-        self.sizes(program, bucket).working
+        self.program_bytes(program, bucket).working
     }
 }
 
@@ -318,43 +323,43 @@ mod tests {
     use super::*;
     use crate::fixture::{gpus, settings};
 
-    fn choice(size: ModelSize) -> ModelChoice {
-        ModelChoice { size, precision: Precision::Mixed, ema: true, adds_up: false, exact_shapes: false }
+    fn choice(preset: Preset) -> ModelChoice {
+        ModelChoice { preset, precision: Precision::Mixed, ema: true, accumulates: false, exact_shapes: false }
     }
 
-    /// A shape is asked for many times while a plan is solved: by every attempt, and by every program.
+    /// Solving a plan asks for the same shape many times: in every attempt and for every program.
     #[test]
-    fn a_shape_is_written_out_once_for_all_attempts() {
+    fn a_shape_is_built_once_for_all_attempts() {
         let models = SpeechModels::of(None);
         let solve = |line: &str| Plan::solve(&settings(line), &gpus(1, 24), &models, None).map(drop);
         solve("--model-size nano --batch-size 2").unwrap();
-        let known = |models: &SpeechModels| models.known.lock().unwrap().len();
-        let first = known(&models);
+        let cached = |models: &SpeechModels| models.sizes.lock().unwrap().len();
+        let first = cached(&models);
         solve("--model-size nano --batch-size 2 --buffer-size 7").unwrap();
-        assert_eq!(known(&models), first);
+        assert_eq!(cached(&models), first);
         solve("--model-size nano --batch-size 3").unwrap();
-        assert!(known(&models) > first);
+        assert!(cached(&models) > first);
     }
 
     #[test]
-    fn symbols_are_learnt_too() {
+    fn more_symbols_need_more_parameters() {
         let parameters = |symbols| {
-            let lines = SpeechModels::new(symbols).build(choice(ModelSize::Nano), DeviceKind::Cpu).lasting();
+            let lines = SpeechModels::new(symbols).memory_of(choice(Preset::Nano), DeviceKind::Cpu).persistent();
             lines.iter().find(|line| line.name == "parameters").unwrap().bytes
         };
-        assert!(parameters(100) > parameters(SpeechModels::USUAL_SYMBOLS));
+        assert!(parameters(100) > parameters(SpeechModels::DEFAULT_SYMBOLS));
         let mut corpus = CorpusFacts::new("any", Vec::new());
         corpus.symbols = 100;
         assert_eq!(
             (SpeechModels::of(Some(&corpus)).symbols, SpeechModels::of(None).symbols),
-            (100, SpeechModels::USUAL_SYMBOLS)
+            (100, SpeechModels::DEFAULT_SYMBOLS)
         );
     }
 
-    /// Nobody can hold such a batch, and nobody waits for a plan that says so.
+    /// No device can hold such a batch. Planning it must neither overflow nor take long.
     #[test]
-    fn a_batch_beyond_any_device_is_a_number_and_no_accident() {
-        let model = SpeechModels::of(None).build(choice(ModelSize::Nano), DeviceKind::Simulated);
+    fn a_batch_too_large_for_any_device_has_a_size_without_overflow() {
+        let model = SpeechModels::of(None).memory_of(choice(Preset::Nano), DeviceKind::Simulated);
         let batch = |rows| Bucket::even(100_000, 10_000, rows);
         let [small, large] = [1, 65_536].map(|rows| model.bytes(ProgramKind::Accumulate, &batch(rows)));
         assert!(large > 1 << 47 && large / 65_536 < 2 * small, "{small} {large}");

@@ -1,5 +1,5 @@
-//! The lines people look for at start-up, split by the moment each becomes true. Nothing here prints: whoever
-//! brings the moment about asks for its lines afterwards.
+//! The start-up messages, by the phase after which each is true. Nothing here prints: the caller asks for the lines of a phase
+//! once it is reached.
 
 use tandem_device::bytes::mib_ceil;
 use tandem_events::Role;
@@ -7,33 +7,33 @@ use tandem_events::Role;
 use crate::placement::Mode;
 use crate::plan::Plan;
 
-/// Moments of a start, in the order in which they come.
+/// Phases of the start-up, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartupPhase {
-    /// Setting devices up begins.
+    /// Device set-up begins.
     Configuring,
-    /// No device but the plan's can be opened any more.
+    /// Only the devices of the plan can be opened from now on.
     DevicesRestricted,
-    /// Reserving memory begins.
+    /// Memory reservation begins.
     Reserving,
-    /// The memory of this role has been reserved, and its limit is in force.
+    /// The memory of this role is reserved, and its limit is in force.
     Reserved(Role),
     /// Both roles are set up.
     Configured,
     /// The data side is ready to run.
     PipelineReady,
-    /// Where the model goes is settled.
+    /// The device of the model is fixed.
     ModelPlaced,
     /// The model is about to be created.
     CreatingModel,
-    /// Waiting for a warm buffer begins.
+    /// The wait for the data buffer to fill begins.
     Waiting,
     /// The first step is about to run.
     Starting,
 }
 
 impl StartupPhase {
-    /// All of them, in order.
+    /// All phases, in order.
     pub const ALL: [StartupPhase; 11] = [
         StartupPhase::Configuring,
         StartupPhase::DevicesRestricted,
@@ -49,9 +49,9 @@ impl StartupPhase {
     ];
 }
 
-/// What to say once `moment` has come.
-pub fn startup_lines(plan: &Plan, moment: StartupPhase) -> Vec<String> {
-    match moment {
+/// The lines to print once `phase` is reached.
+pub fn startup_lines(plan: &Plan, phase: StartupPhase) -> Vec<String> {
+    match phase {
         StartupPhase::Configuring => configuring(plan),
         StartupPhase::DevicesRestricted => visible_devices(plan).into_iter().collect(),
         StartupPhase::Reserving if plan.isolated => vec!["🎯 Setting up GPU Memory Isolation...".to_owned()],
@@ -69,7 +69,7 @@ pub fn startup_lines(plan: &Plan, moment: StartupPhase) -> Vec<String> {
     }
 }
 
-/// Roles as devices: data is 0, model is 1, whatever cards they are on. One card without partitions has only 0.
+/// Roles as devices: data is 0, model is 1, whatever cards they are on. In single mode both are 0.
 fn model_device(plan: &Plan) -> &'static str {
     match plan.mode {
         Mode::Cpu => "/CPU:0",
@@ -111,14 +111,14 @@ fn visible_devices(plan: &Plan) -> Option<String> {
 fn reserved(plan: &Plan, role: Role) -> Vec<String> {
     let part = if plan.mode == Mode::SharedGpu { "partition" } else { "GPU" };
     let role_plan = plan.role(role);
-    // All of a hard limit, but for what is left of it below a granule.
+    // With isolation this is the limit, rounded down to whole granules.
     let (mb, limit) = (mib_ceil(role_plan.reserved_bytes()), role_plan.limit_mb());
-    let place = role_plan.card.map(|card| format!("on GPU {card} ")).unwrap_or_default();
+    let device = role_plan.card.map(|card| format!("on GPU {card} ")).unwrap_or_default();
     match plan.mode {
         Mode::Cpu | Mode::Single => Vec::new(),
         _ if plan.isolated => vec![
             format!("   Reserved {mb} MB for {role} {part}"),
-            format!("   Limit of the {role} role {place}is {limit} MB ({})", role_plan.strength),
+            format!("   Limit of the {role} role {device}is {limit} MB ({})", role_plan.strength),
         ],
         _ => vec![format!("   Reserved {mb} MB for {role} {part}")],
     }
@@ -171,8 +171,8 @@ mod tests {
 
     fn check(line: &str, hardware: &Hardware, expected: &str) {
         let plan = Plan::solve(&settings(line), hardware, &Chains, None).unwrap();
-        let said: Vec<String> = StartupPhase::ALL.into_iter().flat_map(|moment| startup_lines(&plan, moment)).collect();
-        assert_eq!(said.join("\n"), expected.trim_matches('\n'), "{line}");
+        let lines: Vec<String> = StartupPhase::ALL.into_iter().flat_map(|phase| startup_lines(&plan, phase)).collect();
+        assert_eq!(lines.join("\n"), expected.trim_matches('\n'), "{line}");
     }
 
     #[test]

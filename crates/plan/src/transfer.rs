@@ -1,4 +1,4 @@
-//! How a finished batch gets from the data role to the model role.
+//! Chooses the route of finished batches from the data role to the model role.
 
 use std::fmt;
 
@@ -11,23 +11,23 @@ use crate::setting::Id;
 use crate::settings::Settings;
 use crate::value::SettingValue;
 
-/// The way that was chosen, and why.
+/// The chosen route, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransferPlan {
-    /// The way.
+    /// The route.
     pub route: Route,
     /// Whether both ends are the same device.
     pub same_device: bool,
-    /// Why this one.
+    /// Why this route.
     pub why: String,
-    /// Whether the user asked for it by name: then nothing else will do.
+    /// Whether the user gave `--transfer`: then no other route is tried.
     pub forced: bool,
-    /// What was measured on it, once it was tried.
+    /// Measured bandwidth, once it has been tried.
     pub mb_per_s: Option<u64>,
 }
 
 impl TransferPlan {
-    /// Chooses the way for `placement`, or says why the one asked for is impossible there.
+    /// Chooses the route for `placement`. Refuses a requested route that is impossible there.
     pub(crate) fn choose(settings: &Settings, placement: &Placement, hardware: &Hardware) -> Result<Self, Refusal> {
         let same_device = placement.mode.is_one_device();
         let peers = match (placement.data, placement.model) {
@@ -44,23 +44,23 @@ impl TransferPlan {
             "bounce" => (Route::Bounce, "--transfer bounce"),
             "handover" => (Route::Handover, "--transfer handover"),
             _ if same_device => (Route::Handover, "both roles are on one device"),
-            _ if peers => (Route::Peer, "the GPUs reach each other's memory"),
-            _ => (Route::Bounce, "the GPUs do not reach each other's memory"),
+            _ if peers => (Route::Peer, "the GPUs have peer access"),
+            _ => (Route::Bounce, "the GPUs have no peer access"),
         };
         Ok(TransferPlan { route, same_device, why: why.to_owned(), forced: wanted != "auto", mb_per_s: None })
     }
 }
 
 impl TransferPlan {
-    /// What to do when peer copies, chosen because the driver offers them, do not deliver: through the host instead.
-    /// `None` when the user wants this way and no other, or there is no other.
+    /// The bounce route, for peer copies that the driver offers but that fail or deliver wrong bytes. `None` if the user
+    /// forced the route, or if the route is not peer.
     pub fn without_peer(&self, problem: &dyn fmt::Display) -> Option<TransferPlan> {
-        let why = format!("{problem}; through the host instead");
+        let why = format!("{problem}; copying through the host instead");
         let other = TransferPlan { route: Route::Bounce, why, mb_per_s: None, ..self.clone() };
         (self.route == Route::Peer && !self.forced).then_some(other)
     }
 
-    /// The way, why, and how fast it was found to be.
+    /// The route, why, and its measured bandwidth.
     pub fn describe(&self) -> String {
         match self.mb_per_s {
             Some(mb_per_s) => format!("{self} ({}), {:.1} GB/s measured", self.why, mb_per_s as f64 / 1000.0),
@@ -79,17 +79,17 @@ impl fmt::Display for TransferPlan {
 }
 
 fn automatic() -> Suggestion {
-    Suggestion::new("the best way there is").set(Id::TransferPlan, SettingValue::Choice("auto"))
+    Suggestion::new("choose the route automatically").set(Id::TransferPlan, SettingValue::Choice("auto"))
 }
 
 fn only_handover(wanted: &str) -> Refusal {
-    Refusal::usage(format!("❌ --transfer {wanted} is a way between GPUs; on the CPU batches are handed over"))
+    Refusal::usage(format!("❌ --transfer {wanted} requires GPUs; on the CPU batches are handed over"))
         .suggest(automatic())
 }
 
 fn no_handover(placement: &Placement) -> Refusal {
     Refusal::usage(format!(
-        "❌ --transfer handover needs both roles on one device; they are on {}",
+        "❌ --transfer handover requires both roles on one device; they are on {}",
         both_cards(placement)
     ))
     .suggest(automatic())
@@ -97,11 +97,9 @@ fn no_handover(placement: &Placement) -> Refusal {
 
 fn no_peer(placement: &Placement) -> Refusal {
     let cards = both_cards(placement);
-    Refusal::new(
-        Reason::Device,
-        format!("❌ --transfer peer is not possible: {cards} do not reach each other's memory"),
+    Refusal::new(Reason::Device, format!("❌ --transfer peer is not possible: {cards} have no peer access")).suggest(
+        Suggestion::new("copy through pinned host memory").set(Id::TransferPlan, SettingValue::Choice("bounce")),
     )
-    .suggest(Suggestion::new("through the host").set(Id::TransferPlan, SettingValue::Choice("bounce")))
 }
 
 fn both_cards(placement: &Placement) -> String {
@@ -126,11 +124,11 @@ mod tests {
     }
 
     #[test]
-    fn ways_by_device_and_wish() {
+    fn routes_by_device_and_request() {
         let check = |line: &str, hardware: &Hardware, shown: &str| {
             assert_eq!(choose(line, hardware).unwrap().to_string(), shown, "{line}");
         };
-        let pair = |wish: &str| format!("--data-gpu 0 --model-gpu 1 {wish}");
+        let pair = |request: &str| format!("--data-gpu 0 --model-gpu 1 {request}");
         check("", &cpu_only(), "handover");
         check("", &gpus(1, 24), "handover");
         check("--transfer peer", &gpus(1, 24), "peer (same device)");
@@ -143,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_that_are_not_there() {
+    fn impossible_routes_are_refused() {
         let check = |line: &str, hardware: &Hardware, part: &str| {
             let refusal = choose(line, hardware).unwrap_err();
             assert!(refusal.message.contains(part), "{refusal}");
@@ -151,8 +149,8 @@ mod tests {
         check("--transfer peer", &cpu_only(), "on the CPU batches are handed over");
         check("--transfer bounce --mode cpu", &gpus(2, 24), "on the CPU batches are handed over");
         check("--data-gpu 0 --model-gpu 1 --transfer handover", &linked(), "they are on GPU 0 and GPU 1");
-        check("--data-gpu 0 --model-gpu 1 --transfer peer", &gpus(2, 24), "do not reach each other's memory");
+        check("--data-gpu 0 --model-gpu 1 --transfer peer", &gpus(2, 24), "have no peer access");
         let one_way = Hardware { peer: vec![vec![true, true], vec![false, true]], ..gpus(2, 24) };
-        check("--data-gpu 0 --model-gpu 1 --transfer peer", &one_way, "do not reach each other's memory");
+        check("--data-gpu 0 --model-gpu 1 --transfer peer", &one_way, "have no peer access");
     }
 }

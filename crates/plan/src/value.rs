@@ -1,4 +1,4 @@
-//! What can stand for a setting, and how it is read from text.
+//! Values of settings, and how they are parsed.
 
 use std::fmt;
 
@@ -23,20 +23,20 @@ pub enum SettingValue {
     Text(String),
 }
 
-/// A memory limit as it is written.
+/// A memory limit as the user writes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
-    /// So many MB.
+    /// In MB.
     Mb(u64),
-    /// A share of the card: the role's usual one, or this.
+    /// A fraction of the card: this one, or the role's default.
     Auto(Option<f64>),
 }
 
-/// More than any card or host has; it keeps MB × 2²⁰ inside 64 bits.
+/// More than any card or host has; keeps MB × 2²⁰ below 2⁶⁴.
 const MAX_LIMIT_MB: u64 = 1 << 24;
 
 impl SettingValue {
-    /// `text` as a value of `setting`; nothing when it is not one.
+    /// Parses `text` as a value of `setting`; `None` if it is not valid.
     pub fn parse(setting: &Setting, text: &str) -> Option<SettingValue> {
         if setting.kind == SettingKind::Path {
             return (!text.is_empty() && !text.contains('\0')).then(|| SettingValue::Text(text.to_owned()));
@@ -59,7 +59,7 @@ impl SettingValue {
 }
 
 impl fmt::Display for SettingValue {
-    /// As it could be written in a flag or a config file.
+    /// As a flag or a config file takes it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SettingValue::Count(n) | SettingValue::Limit(Limit::Mb(n)) => write!(f, "{n}"),
@@ -73,7 +73,7 @@ impl fmt::Display for SettingValue {
     }
 }
 
-/// `text` as one word of a command line: quoted where a shell would take it apart.
+/// `text` as one word of a command line, quoted if a shell would split or expand it.
 pub fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=~".contains(c);
     match !text.is_empty() && text.chars().all(plain) {
@@ -98,7 +98,7 @@ fn parse_limit(text: &str) -> Option<Limit> {
 
 fn parse_switch(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
-        // A flag without a value is a switch turned on.
+        // A switch without a value is on.
         "" | "true" | "yes" | "on" => Some(true),
         "false" | "no" | "off" => Some(false),
         _ => None,
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shell_would_take_apart_is_quoted() {
+    fn words_that_a_shell_would_split_are_quoted() {
         let check = |text: &str, expected: &str| assert_eq!(quoted(text), expected);
         check("/data/voice_1.wav", "/data/voice_1.wav");
         check("my voice", "'my voice'");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_can_be_read_back_from_its_text() {
+    fn a_displayed_value_parses_to_the_same_value() {
         for (id, text) in [(Id::BatchSize, "16"), (Id::DataGpuMemory, "auto:0.25"), (Id::ModelStartDelay, "2.0")] {
             let value = SettingValue::parse(id.setting(), text).unwrap();
             assert_eq!(value.to_string(), text);

@@ -1,5 +1,5 @@
-//! What holds for any settings on any machine: nothing panics, every suggestion works, every plan fits.
-#![expect(clippy::expect_used, reason = "what the generators make is good")]
+//! Properties for any settings on any machine: nothing panics, every suggestion works, every plan fits.
+#![expect(clippy::expect_used, reason = "the generators produce valid values only")]
 
 use proptest::collection::vec;
 use proptest::option;
@@ -10,29 +10,31 @@ use tandem_device::bytes::{MIB, POOL_GRANULE};
 use tandem_device::{CardProcess, DeviceKind, DriverCost};
 use tandem_events::Role;
 use tandem_feed::{Bucket, Extent};
+use tandem_model::Preset;
 use tandem_plan::{
-    CorpusFacts, Hardware, HostFacts, Mode, ModelChoice, ModelSize, Plan, PlanLine, Precision, ProgramKind, Reason,
-    Refusal, RolePlan, Settings, Suggestion, Workload, Workloads, plan_json, refusal_json,
+    CorpusFacts, Hardware, HostFacts, Mode, ModelCatalog, ModelChoice, ModelMemory, Plan, PlanLine, Precision,
+    ProgramKind, Reason, Refusal, RolePlan, Settings, Suggestion, plan_json, refusal_json,
 };
 
-/// Models by a formula: two thousand cases try some hundred thousand shapes, and the real one takes milliseconds for each.
+/// Models whose memory is a formula. Two thousand cases try some hundred thousand shapes, and the real model takes
+/// milliseconds for each.
 struct Formula;
 
-struct Model(ModelChoice);
+struct FormulaModel(ModelChoice);
 
-impl Workloads for Formula {
-    fn build(&self, choice: ModelChoice, _: DeviceKind) -> Box<dyn Workload> {
-        Box::new(Model(choice))
+impl ModelCatalog for Formula {
+    fn memory_of(&self, choice: ModelChoice, _: DeviceKind) -> Box<dyn ModelMemory> {
+        Box::new(FormulaModel(choice))
     }
 }
 
-impl Workload for Model {
-    fn name(&self) -> String {
-        self.0.size.name().to_owned()
+impl ModelMemory for FormulaModel {
+    fn describe(&self) -> String {
+        self.0.preset.name().to_owned()
     }
 
-    fn lasting(&self) -> Vec<PlanLine> {
-        let rank = ModelSize::ALL.iter().position(|size| *size == self.0.size).unwrap_or(0) as u32;
+    fn persistent(&self) -> Vec<PlanLine> {
+        let rank = Preset::ALL.iter().position(|preset| *preset == self.0.preset).unwrap_or(0) as u32;
         let parameters = (2 * MIB) * 4_u64.pow(rank);
         let compute =
             (self.0.precision == Precision::Mixed).then(|| PlanLine::new("compute parameters", 2 * parameters));
@@ -46,12 +48,12 @@ impl Workload for Model {
 
     fn bytes(&self, program: ProgramKind, bucket: &Bucket) -> u64 {
         let width = if self.0.precision == Precision::Mixed { 2 } else { 4 };
-        let of_frame = match program {
+        let per_frame = match program {
             ProgramKind::Accumulate => 8192,
             ProgramKind::Update => 0,
             ProgramKind::Validate | ProgramKind::Sample => 1024,
         };
-        width * of_frame * bucket.frames()
+        width * per_frame * bucket.frames()
     }
 }
 
@@ -88,7 +90,7 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Mostly what people type: a pair of cards or a shared one, often isolated, then anything.
+/// Mostly common settings: a pair of cards or a shared card, often isolated, then random changes.
 fn settings() -> impl Strategy<Value = Settings> {
     let on = |flag: &'static str| vec![(flag, "true".to_owned())];
     let pair = |data: u64, model: u64| vec![("data-gpu", data.to_string()), ("model-gpu", model.to_string())];
@@ -103,14 +105,14 @@ fn settings() -> impl Strategy<Value = Settings> {
     let isolation = prop_oneof![Just(Vec::new()), Just(on("enable-memory-isolation"))];
     (place, isolation, vec(change(), 0..6)).prop_map(|(place, isolation, others)| {
         let changes: Vec<Change> = place.into_iter().chain(isolation).chain(others).collect();
-        Settings::new().with(&changes).expect("only good values are generated")
+        Settings::new().with(&changes).expect("only valid values are generated")
     })
 }
 
 fn hardware() -> impl Strategy<Value = Hardware> {
     let cards = vec((0.0..=1.0f64, select(&[(6u32, 1u32), (7, 5), (8, 0), (9, 0)][..]), any::<bool>(), 0..8u8), 0..4);
     let sizes = select(&[512u64, 1024, 2048, 6144, 24_576, 81_920][..]);
-    let trouble = option::weighted(0.05, Just("libcuda.so.1 was not found; looked in /usr/lib".to_owned()));
+    let trouble = option::weighted(0.05, Just("libcuda.so.1 was not found; searched /usr/lib".to_owned()));
     (cards, sizes, any::<bool>(), trouble, select(&[1u64, 512, 4096, 65_536][..])).prop_map(
         |(cards, total_mb, peers, trouble, host_mb)| {
             let driver = DriverCost { model_modules_bytes: 90 * MIB, ..DriverCost::table() };
@@ -119,9 +121,9 @@ fn hardware() -> impl Strategy<Value = Hardware> {
             hardware.peer = vec![vec![peers; cards.len()]; cards.len()];
             hardware.trouble = trouble;
             for (facts, (free, capability, busy, rare)) in hardware.cards.iter_mut().zip(cards) {
-                let held = if busy { ((1.0 - free) * total_mb as f64) as u64 * MIB } else { 0 };
-                facts.reading.free_bytes -= held;
-                facts.reading.holders = vec![CardProcess { pid: 7, name: None, bytes: held / 2 }];
+                let used = if busy { ((1.0 - free) * total_mb as f64) as u64 * MIB } else { 0 };
+                facts.reading.free_bytes -= used;
+                facts.reading.holders = vec![CardProcess { pid: 7, name: None, bytes: used / 2 }];
                 facts.card.capability = if rare == 0 { capability } else { (8, 0) };
                 facts.card.hidden_by = (rare == 1).then(|| "CUDA_VISIBLE_DEVICES".to_owned());
             }
@@ -130,16 +132,16 @@ fn hardware() -> impl Strategy<Value = Hardware> {
     )
 }
 
-/// Mostly none; else a few recordings of any length, all of them counted or most of them bounded.
+/// None in half of the cases; otherwise a few recordings of any length, with exact token counts or upper bounds.
 fn corpus() -> impl Strategy<Value = Option<CorpusFacts>> {
     let rows = vec((1..3000u32, 1..300u32), 0..60);
     let rates = select(vec![vec![], vec![16_000], vec![8_000, 48_000]]);
     option::weighted(
         0.5,
-        (rows, rates, any::<bool>()).prop_map(|(rows, rates_hz, counts_all)| {
+        (rows, rates, any::<bool>()).prop_map(|(rows, rates_hz, exact_tokens)| {
             let row = |(i, (frames, tokens)): (usize, (u32, u32))| (SampleIndex(i as u32), Extent { frames, tokens });
             let mut facts = CorpusFacts::new("any", rows.into_iter().enumerate().map(row).collect());
-            (facts.rates_hz, facts.counts_all) = (rates_hz, counts_all);
+            (facts.rates_hz, facts.exact_tokens) = (rates_hz, exact_tokens);
             facts
         }),
     )
@@ -201,11 +203,11 @@ fn check_refusal(refusal: &Refusal, settings: &Settings, hardware: &Hardware, co
     }
 }
 
-/// The least these devices and limits could be asked for.
+/// The smallest run on these devices with these limits.
 fn smallest(settings: &Settings, corpus: Option<&CorpusFacts>) -> Settings {
     let shortest = corpus.and_then(|corpus| corpus.rows().first()).map(|(_, extent)| *extent);
     let (frames, tokens) = shortest.map_or((8, 1), |extent| (extent.frames.max(8), extent.tokens));
-    let least = [
+    let changes = [
         ("batch-size", "1"),
         ("grad-accum", "1"),
         ("max-mel-frames", &frames.to_string()),
@@ -217,7 +219,7 @@ fn smallest(settings: &Settings, corpus: Option<&CorpusFacts>) -> Settings {
         ("no-mixed-precision", ""),
         ("transfer", "auto"),
     ];
-    settings.with(&least).expect("good values")
+    settings.with(&changes).expect("valid values")
 }
 
 proptest! {
@@ -235,12 +237,12 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_config_or_a_complaint(text in ".{0,200}") {
+    fn any_text_is_a_config_or_an_error(text in ".{0,200}") {
         let _ = tandem_plan::config::parse(&text, "any", &mut Settings::new());
     }
 
     #[test]
-    fn any_value_is_taken_or_refused(at in 0..tandem_plan::setting::SETTINGS.len(), text in ".{0,20}") {
+    fn any_value_is_accepted_or_refused(at in 0..tandem_plan::setting::SETTINGS.len(), text in ".{0,20}") {
         let flag = tandem_plan::setting::SETTINGS[at].flag;
         let _ = Settings::new().with(&[(flag, text)]);
     }

@@ -23,12 +23,12 @@ fn modes_and_cards() {
 }
 
 #[test]
-fn the_card_with_the_most_free_memory_is_taken_and_said() {
+fn the_card_with_the_most_free_memory_is_chosen_and_the_plan_says_why() {
     let mut hardware = gpus(3, 24);
     hardware.cards[0].reading.free_bytes /= 2;
     let placement = choose("", &hardware).unwrap();
     assert_eq!(placement.model, Some(1));
-    assert_eq!(placement.why, "a GPU and no GPU flags; GPU 1 has the most memory free, 24576 MB");
+    assert_eq!(placement.why, "no GPU flags given; GPU 1 has the most free memory, 24576 MB");
     hardware.cards[1].card.hidden_by = Some("CUDA_VISIBLE_DEVICES=0,2".to_owned());
     assert_eq!(choose("", &hardware).unwrap().model, Some(2));
 }
@@ -73,10 +73,10 @@ fn requests_that_cannot_be_met() {
 #[test]
 fn a_broken_driver_is_never_mistaken_for_no_gpu() {
     let mut hardware = cpu_only();
-    hardware.trouble = Some("libcuda.so.1 was not found; looked in /usr/lib".to_owned());
+    hardware.trouble = Some("libcuda.so.1 was not found; searched /usr/lib".to_owned());
     for line in ["", "--gpu 0", "--data-gpu 0 --model-gpu 1", "--share-gpu"] {
         let text = choose(line, &hardware).unwrap_err().to_string();
-        assert!(text.contains("looked in /usr/lib") && text.contains("--mode cpu works"), "{text}");
+        assert!(text.contains("searched /usr/lib") && text.contains("--mode cpu works"), "{text}");
     }
     assert_eq!(choose("--mode cpu", &hardware).unwrap().mode, Mode::Cpu);
 }
@@ -93,7 +93,7 @@ fn hidden_and_old_cards_are_refused_by_name() {
 }
 
 #[test]
-fn bf16_where_there_is_none() {
+fn bf16_is_refused_on_a_device_without_it() {
     let mut old = gpus(1, 24);
     old.cards[0].card.capability = (7, 5);
     for hardware in [&old, &cpu_only()] {
@@ -106,11 +106,11 @@ fn bf16_where_there_is_none() {
 }
 
 #[test]
-fn a_mode_that_was_found_by_timing_says_so() {
+fn a_mode_chosen_by_timing_says_so() {
     let check = |changes: &[(&str, &str)], mode: Mode| {
         let placement = Placement::choose(&settings("").with_measured(changes).unwrap(), &gpus(2, 24)).unwrap();
         assert_eq!((placement.mode, placement.why.as_str()), (mode, "--mode auto"));
-        assert!(placement.hints.is_empty(), "two cards were looked at: {:?}", placement.hints);
+        assert!(placement.hints.is_empty(), "auto mode has considered both cards: {:?}", placement.hints);
     };
     check(&[("mode", "single"), ("gpu", "1")], Mode::Single);
     check(&[("share-gpu", ""), ("gpu", "1")], Mode::SharedGpu);

@@ -41,7 +41,7 @@ fn every_byte_has_a_line() {
 }
 
 #[test]
-fn a_handover_needs_no_second_slots() {
+fn a_handover_needs_no_input_slots() {
     let plan = solve("--optimization-level basic --no-mixed-precision", &gpus(1, 24)).unwrap();
     assert_eq!(
         names(&plan.data),
@@ -63,7 +63,7 @@ fn a_handover_needs_no_second_slots() {
 }
 
 #[test]
-fn a_hard_limit_is_reserved_whole() {
+fn a_hard_limit_is_reserved_completely() {
     let plan = solve(&format!("{TWO} --data-gpu-memory 1000"), &gpus(2, 24)).unwrap();
     // 1000 - 544 for the driver, in whole granules of 32.
     assert_eq!(plan.data.arena_bytes, 448 * MIB);
@@ -72,14 +72,18 @@ fn a_hard_limit_is_reserved_whole() {
     let plain = solve("", &gpus(1, 24)).unwrap();
     assert_eq!(plain.data.reserved_bytes(), plain.data.limit_bytes);
     assert_eq!(plain.data.strength, Strength::PlannedReserved);
-    assert_eq!(solve("", &cpu_only()).unwrap().data.strength, Strength::Planned, "host pages come when touched");
+    assert_eq!(
+        solve("", &cpu_only()).unwrap().data.strength,
+        Strength::Planned,
+        "host pages are allocated when touched"
+    );
 }
 
 #[test]
-fn a_default_batch_is_lowered_aloud_and_a_given_one_never() {
+fn a_default_batch_is_lowered_with_a_note_and_a_given_one_never() {
     let plan = solve("", &gpus(1, 2)).unwrap();
     assert_eq!(plan.batch_size, 12);
-    assert_eq!(plan.notes, ["batch lowered from 16 to 12 to fit; a given --batch-size is never changed"]);
+    assert_eq!(plan.notes, ["batch size lowered from 16 to 12 to fit; a --batch-size you give is never changed"]);
     assert!(plan.advice[0].starts_with("--batch-size 16 --grad-accum 2 keeps 16"), "{:?}", plan.advice);
     let refusal = solve("--batch-size 16", &gpus(1, 2)).unwrap_err();
     assert_eq!(refusal.kind, Reason::TooSmall);
@@ -87,11 +91,11 @@ fn a_default_batch_is_lowered_aloud_and_a_given_one_never() {
 }
 
 #[test]
-fn micro_batches_come_out_even() {
+fn grad_accum_divides_the_batch() {
     let plan = solve("--batch-size 24 --grad-accum 3", &gpus(1, 24)).unwrap();
     assert_eq!(plan.largest_bucket().unwrap().batch(), 8);
     let plan = solve("--grad-accum 3", &gpus(1, 24)).unwrap();
-    // The batch, and the slots: a step holds its three batches at once.
+    // Notes on the batch and on the slots: a step holds its three micro-batches at once.
     assert_eq!((plan.batch_size, plan.feed.model_slots, plan.notes.len()), (15, 5, 2));
     assert_eq!(solve("--grad-accum 40", &gpus(1, 24)).unwrap().batch_size, 40);
     let refusal = solve("--batch-size 16 --grad-accum 3", &gpus(1, 24)).unwrap_err();
@@ -117,7 +121,7 @@ fn threads_follow_the_cores_unless_given() {
 }
 
 #[test]
-fn too_small_a_limit_shows_the_table_and_what_would_fit() {
+fn the_refusal_of_a_small_limit_has_the_table_and_settings_that_fit() {
     let line = format!("{TWO} --batch-size 64 --model-gpu-memory 2048");
     let refusal = solve(&line, &gpus(2, 24)).unwrap_err();
     let model = refusal.demands.iter().find(|demand| !demand.is_met()).unwrap();
@@ -131,7 +135,7 @@ fn too_small_a_limit_shows_the_table_and_what_would_fit() {
 }
 
 #[test]
-fn where_one_change_is_not_enough_several_together_are_found() {
+fn if_one_change_is_not_enough_several_are_suggested_together() {
     let line = format!("{TWO} --batch-size 64 --model-size big --max-mel-frames 4000 --model-gpu-memory 900");
     let refusal = solve(&line, &gpus(2, 24)).unwrap_err();
     let keeps_limit = |suggestion: &&Suggestion| !suggestion.args().contains(&"--model-gpu-memory".to_owned());
@@ -141,14 +145,14 @@ fn where_one_change_is_not_enough_several_together_are_found() {
 }
 
 #[test]
-fn a_limit_nothing_fits_into_names_the_smallest_that_does() {
+fn the_refusal_of_a_tiny_limit_names_the_smallest_that_fits() {
     let refusal = solve(&format!("{TWO} --model-gpu-memory 64"), &gpus(2, 24)).unwrap_err();
     assert_eq!(refusal.suggestions.len(), 1, "{refusal}");
     assert!(refusal.suggestions[0].args()[0] == "--model-gpu-memory", "{refusal}");
 }
 
 #[test]
-fn there_is_a_way_out_even_when_no_limit_is_large_enough() {
+fn there_is_a_suggestion_even_if_no_limit_is_large_enough() {
     let line = format!("{TWO} --model-gpu-memory 64 --batch-size 64 --model-size big");
     let refusal = solve(&line, &gpus(2, 12)).unwrap_err();
     let typed: Vec<String> = refusal.suggestions.iter().map(|s| s.args().join(" ")).collect();
@@ -159,14 +163,14 @@ fn there_is_a_way_out_even_when_no_limit_is_large_enough() {
 fn the_advice_can_be_typed() {
     let plan = solve("--share-gpu --enable-memory-isolation", &gpus(1, 80)).unwrap();
     assert!(plan.advice.len() <= 3);
-    assert!(plan.advice.iter().any(|line| line.starts_with("--batch-size 64 fits as well")), "{:?}", plan.advice);
+    assert!(plan.advice.iter().any(|line| line.starts_with("--batch-size 64 also fits")), "{:?}", plan.advice);
     assert!(plan.advice.iter().any(|line| line.starts_with("--data-gpu-memory ")), "{:?}", plan.advice);
     let cpu = solve("", &cpu_only()).unwrap();
-    assert_eq!(cpu.advice, ["--model-size nano is the preset made for CPUs"]);
+    assert_eq!(cpu.advice, ["--model-size nano is the preset for CPUs"]);
 }
 
 #[test]
-fn memory_on_the_cpu_is_bounded_too() {
+fn memory_on_the_cpu_is_limited_too() {
     let mut hardware = cpu_only();
     hardware.host.available_bytes = 2 << 30;
     let plan = solve("", &hardware).unwrap();
@@ -195,7 +199,7 @@ fn shapes_and_their_memory_follow_from_the_corpus() {
     assert!(shorter.data.planned_bytes < plan.data.planned_bytes);
     assert_eq!(shorter.corpus.unwrap().left_out.too_long, 579);
 
-    // Recordings at another rate take longer rows to upload, and a place to be resampled into.
+    // Recordings at another rate need longer upload rows and a resampling buffer.
     let mut faster = facts.clone();
     faster.rates_hz = vec![44_100];
     let faster = solve_with("", &gpus(1, 24), &faster).unwrap();
@@ -204,26 +208,26 @@ fn shapes_and_their_memory_follow_from_the_corpus() {
 }
 
 #[test]
-fn the_pitch_of_recordings_is_kept_unless_nothing_is_to_be() {
-    let kept = |line: &str, rows: u32| {
+fn pitch_is_cached_unless_the_cache_is_off() {
+    let cached = |line: &str, rows: u32| {
         let plan = Plan::solve(&settings(line), &gpus(1, 24), &Chains, Some(&corpus(rows))).unwrap();
         let line = plan.data.lines.iter().find(|line| line.name == "kept pitch");
         (plan.feed.kept_pitches, line.map_or(0, |line| line.bytes))
     };
-    let (places, bytes) = kept("", 1000);
-    assert!(places == 1000 && bytes >= 4000, "{places} places in {bytes} bytes");
-    assert_eq!(kept("--cache none", 1000), (0, 0));
-    let (places, bytes) = kept("", 200_000);
-    assert!(places < 200_000 && bytes > 60 * MIB && bytes <= 64 * MIB, "{places} places in {bytes} bytes");
+    let (entries, bytes) = cached("", 1000);
+    assert!(entries == 1000 && bytes >= 4000, "{entries} entries in {bytes} bytes");
+    assert_eq!(cached("--cache none", 1000), (0, 0));
+    let (entries, bytes) = cached("", 200_000);
+    assert!(entries < 200_000 && bytes > 60 * MIB && bytes <= 64 * MIB, "{entries} entries in {bytes} bytes");
 }
 
 #[test]
-fn a_given_batch_is_never_more_than_the_corpus_has() {
+fn a_batch_larger_than_the_corpus_is_refused_if_given_and_lowered_if_default() {
     let facts = corpus(10);
     let plan = solve_with("", &gpus(1, 24), &facts).unwrap();
     assert_eq!(
         (plan.batch_size, plan.notes.as_slice()),
-        (10, &["batch 10 instead of 16: 10 utterances can train".to_owned()][..])
+        (10, &["batch size 10 instead of 16: the corpus has 10 usable utterances".to_owned()][..])
     );
     assert_eq!(solve_with("--grad-accum 4", &gpus(1, 24), &facts).unwrap().batch_size, 8);
     let check = |line: &str, message: &str, typed: &[&str]| {
@@ -232,30 +236,30 @@ fn a_given_batch_is_never_more_than_the_corpus_has() {
         assert!(refusal.message.contains(message), "{refusal}");
         assert_eq!(refusal.suggestions.iter().map(|s| s.args().join(" ")).collect::<Vec<_>>(), typed);
     };
-    let given = "❌ --batch-size 16 is more than the 10 utterances that can train: corpus";
+    let given = "❌ --batch-size 16 is more than the 10 usable utterances: corpus";
     check("--batch-size 16", given, &["--batch-size 10"]);
     check("--batch-size 16 --grad-accum 4", given, &["--batch-size 8", "--batch-size 10 --grad-accum 1"]);
     check("--grad-accum 12", "--grad-accum 12 is more than the 10", &["--batch-size 10 --grad-accum 1"]);
-    check("--max-mel-frames 50", "No utterance can train: corpus\n   Left out: 10 over 50 frames or 8 tokens", &[]);
+    check("--max-mel-frames 50", "No usable utterances: corpus\n   Skipped: 10 over 50 frames or 8 tokens", &[]);
 }
 
 #[test]
-fn what_goes_with_training_data_needs_it() {
+fn val_data_and_exclude_ids_require_train_data() {
     for flag in ["--val-data v", "--exclude-ids x"] {
         let refusal = solve(flag, &gpus(1, 24)).unwrap_err();
-        assert!(refusal.message.contains("goes with --train-data"), "{refusal}");
+        assert!(refusal.message.contains("requires --train-data"), "{refusal}");
         assert!(solve_with(&format!("{flag} --train-data t"), &gpus(1, 24), &corpus(100)).is_ok());
     }
 }
 
 #[test]
-fn the_cache_is_in_memory_where_the_run_leaves_enough() {
+fn the_cache_is_in_memory_if_the_run_leaves_enough() {
     let mut facts = corpus(1000);
     let kind = |hardware: &Hardware, facts: &CorpusFacts| solve_with("", hardware, facts).unwrap().cache.kind;
     assert_eq!(kind(&gpus(1, 24), &facts), CacheKind::Memory);
     facts.decoded_bytes = (159 << 30) / 10;
     assert_eq!(kind(&gpus(1, 24), &facts), CacheKind::Memory);
-    // On the CPU the roles take from the same 64 GB.
+    // On the CPU the roles use the same 64 GB.
     assert_eq!(kind(&cpu_only(), &facts), CacheKind::None);
     facts.decoded_bytes = 17 << 30;
     assert_eq!(kind(&gpus(1, 24), &facts), CacheKind::None);

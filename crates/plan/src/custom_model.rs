@@ -1,30 +1,30 @@
-//! Where the model of a run comes from: a preset of the speech model, or one of the caller's own.
+//! Where the model of a run comes from: a preset of the speech model, or a custom model of a library user.
 
 use std::sync::Arc;
 
 use tandem_device::DeviceKind;
 use tandem_engine::EngineError;
-use tandem_model::{Model, Programs};
+use tandem_model::{Model, Preset, Programs};
 
+use crate::model_memory::{ModelCatalog, ModelChoice, ModelMemory};
 use crate::plan::Plan;
 use crate::speech::{self, PlannedModel, ProgramSizeCache};
-use crate::workload::{ModelChoice, ModelSize, Workload, Workloads};
 
-/// Models that can be planned for, and then be had.
-pub trait Models: Workloads {
-    /// The model of this preset; a model of the caller's own is the same for all.
-    fn model(&self, size: ModelSize) -> Result<Arc<dyn Model>, EngineError>;
+/// Models that can be planned for and then built.
+pub trait Models: ModelCatalog {
+    /// The model of this preset. A custom model ignores the preset.
+    fn model(&self, preset: Preset) -> Result<Arc<dyn Model>, EngineError>;
 
-    /// Every program of a run of `plan`: what it holds is what was planned.
+    /// All programs of a run of `plan`. They need exactly the planned memory.
     fn programs(&self, plan: &Plan) -> Result<Programs, EngineError> {
         let model = self.model(plan.model_size)?;
         speech::programs(plan, model.as_ref(), &speech::buckets(&plan.feed))
     }
 }
 
-/// A model of the caller's own, to be planned for like the speech model: every byte is from its own programs.
+/// A custom model. Its memory is planned like the speech model's, byte for byte from its own programs.
 ///
-/// `--model-size` means nothing to it, but for the learning rate where none was given.
+/// `--model-size` only affects the default learning rate.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -45,9 +45,9 @@ pub trait Models: Workloads {
 /// #     fn parameters(&self) -> &Arc<Parameters> { &self.parameters }
 /// #     fn learn(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
 /// #         let (mel, lengths) = inputs::mel(g, shape, 80)?;
-/// #         let again = self.layer.write(g, mel)?;
+/// #         let output = self.layer.write(g, mel)?;
 /// #         let per_number = inputs::per_number(g)?;
-/// #         Ok(Losses::new("loss", g.l2_loss(again, mel, &shape.mel, lengths, per_number)?))
+/// #         Ok(Losses::new("loss", g.l2_loss(output, mel, &shape.mel, lengths, per_number)?))
 /// #     }
 /// #     fn judge(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> { self.learn(g, shape) }
 /// # }
@@ -64,24 +64,24 @@ pub trait Models: Workloads {
 #[derive(Clone)]
 pub struct OwnModel {
     model: Arc<dyn Model>,
-    known: ProgramSizeCache,
+    sizes: ProgramSizeCache,
 }
 
 impl OwnModel {
     /// Plans for `model`.
     pub fn new(model: Arc<dyn Model>) -> OwnModel {
-        OwnModel { model, known: ProgramSizeCache::default() }
+        OwnModel { model, sizes: ProgramSizeCache::default() }
     }
 }
 
-impl Workloads for OwnModel {
-    fn build(&self, choice: ModelChoice, place: DeviceKind) -> Box<dyn Workload> {
-        Box::new(PlannedModel::new(Arc::clone(&self.model), choice, place, &self.known).by_name())
+impl ModelCatalog for OwnModel {
+    fn memory_of(&self, choice: ModelChoice, device: DeviceKind) -> Box<dyn ModelMemory> {
+        Box::new(PlannedModel::new(Arc::clone(&self.model), choice, device, &self.sizes).custom())
     }
 }
 
 impl Models for OwnModel {
-    fn model(&self, _: ModelSize) -> Result<Arc<dyn Model>, EngineError> {
+    fn model(&self, _: Preset) -> Result<Arc<dyn Model>, EngineError> {
         Ok(Arc::clone(&self.model))
     }
 }
@@ -96,7 +96,7 @@ mod tests {
     use crate::fixture::{gpus, settings};
     use crate::refusal::Reason;
 
-    /// One layer over the bands of a spectrum, written for so many of them.
+    /// One linear layer over the mel bands; `bands` is the number of bands it expects.
     struct Layer {
         parameters: Arc<Parameters>,
         layer: Linear,
@@ -120,10 +120,10 @@ mod tests {
 
         fn learn(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
             let (mel, lengths) = inputs::mel(g, shape, self.bands)?;
-            let wide = self.layer.write(g, mel)?;
-            let none = g.scale(wide, 0.0)?;
+            let output = self.layer.write(g, mel)?;
+            let zero = g.scale(output, 0.0)?;
             let per_number = inputs::per_number(g)?;
-            Ok(Losses::new("size", g.l2_loss(wide, none, &shape.mel, lengths, per_number)?))
+            Ok(Losses::new("size", g.l2_loss(output, zero, &shape.mel, lengths, per_number)?))
         }
 
         fn judge(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_planned_is_what_its_programs_take() {
+    fn its_programs_need_exactly_the_planned_memory() {
         for line in ["", "--data-gpu 0 --model-gpu 1 --enable-memory-isolation", "--grad-accum 4"] {
             let models = layer(96, 80);
             let plan = plan(line, &models).unwrap();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_its_own_name_and_no_preset() {
+    fn a_plan_shows_its_name_and_ignores_the_preset() {
         let tiny = plan("", &layer(96, 80)).unwrap();
         assert_eq!((tiny.model_title(), tiny.own_model.as_deref()), ("layer", Some("layer")));
         let big = plan("--model-size big", &layer(96, 80)).unwrap();
@@ -158,14 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_cannot_be_written_is_refused_with_the_reason() {
+    fn a_model_that_cannot_be_built_is_refused_with_the_reason() {
         let refusal = plan("", &layer(96, 81)).unwrap_err();
         assert_eq!(refusal.kind, Reason::Model);
         assert!(refusal.message.contains("81"), "{}", refusal.message);
     }
 
     #[test]
-    fn a_model_too_large_for_its_limit_is_refused_with_what_would_do() {
+    fn a_model_too_large_for_its_limit_is_refused_with_suggestions_that_fit() {
         let limits = "--data-gpu 0 --model-gpu 1 --enable-memory-isolation --model-gpu-memory";
         let refusal = plan(&format!("{limits} 800 --batch-size 64"), &layer(65_536, 80)).unwrap_err();
         assert_eq!(refusal.kind, Reason::TooSmall);
