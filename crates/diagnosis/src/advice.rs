@@ -1,4 +1,4 @@
-//! The setting to change, and the pace it would give.
+//! Which setting to change, and the predicted throughput.
 
 use std::fmt;
 
@@ -8,54 +8,54 @@ use crate::replay;
 use crate::stage::Stage;
 use crate::statistics::ratio;
 
-/// Decoding is given this much more than it needs: threads that are all at work all the time are late half of the time.
-const ROOM: f64 = 1.25;
-/// A change that gives less than this is none.
-const WORTH: f64 = 1.03;
-/// Buffers are not made longer than this many times.
-const MAX_LONGER: usize = 8;
+/// Spare capacity for decoding: threads that are always busy are late half of the time.
+const SPARE_CAPACITY: f64 = 1.25;
+/// A change must predict at least this speed-up.
+const MIN_SPEEDUP: f64 = 1.03;
+/// Buffers grow by at most this factor.
+const MAX_GROWTH: usize = 8;
 
-/// A setting, spelt by its `Display` as it is typed.
+/// A changed setting. `Display` is what to type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingChange {
-    /// So many decode threads.
+    /// Number of decode threads.
     NumWorkers(u32),
-    /// Decoded audio is kept in memory.
+    /// Cache decoded audio in memory.
     CacheMemory,
-    /// Batches are handed over inside the card.
+    /// Hand batches over inside the card.
     TransferHandover,
-    /// Batches cross directly.
+    /// Copy batches directly between the cards.
     TransferPeer,
-    /// Both roles on this card, where nothing has to cross.
+    /// Both roles on this card, without copies between cards.
     ShareGpu(usize),
-    /// The roles on two cards; the model stays where it is.
+    /// The roles on two cards; the model stays on this one.
     SecondCard(usize),
-    /// Another card for the data role than this one: a faster one, or one on a faster link.
+    /// A card for the data role other than this one: a faster one, or one with a faster link.
     OtherDataCard(usize),
-    /// The buffer by its flag, of which two cards keep half.
+    /// The value of `--buffer-size`, of which two cards use half.
     BufferSize(usize),
 }
 
-/// A change and what it is expected to give.
+/// A change and its predicted throughput.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Advice {
-    /// The setting.
+    /// The changed setting.
     pub change: SettingChange,
-    /// Steps in a second with it.
+    /// Predicted steps per second.
     pub steps_per_s: f64,
-    /// The pace is an upper bound: how fast the other card or the way to it is cannot be known.
+    /// The prediction is an upper bound, because the speed of the other card or link is unknown.
     pub is_at_most: bool,
 }
 
-/// What a diagnosis knows when it looks for a change.
+/// Computes advice from the facts of a diagnosis.
 pub(crate) struct Adviser<'a> {
     pub(crate) flow: &'a Flow,
-    /// The steps it is the mean of.
+    /// The steps that `flow` averages.
     pub(crate) steps: &'a [StepFact],
-    pub(crate) setting: &'a FeedFacts,
-    /// The step alone, where it was measured: without features beside it on the card.
-    pub(crate) headspace_ns: Option<f64>,
-    /// Measured.
+    pub(crate) feed: &'a FeedFacts,
+    /// Mean model-only time of the steps, if the log has it: without features on the same card.
+    pub(crate) model_only_ns: Option<f64>,
+    /// Measured throughput.
     pub(crate) steps_per_s: f64,
 }
 
@@ -64,8 +64,8 @@ impl Adviser<'_> {
     pub(crate) fn for_stage(&self, stage: Stage) -> Option<Advice> {
         match stage {
             Stage::Load => self.for_load(),
-            // Without cards there is none that could be another one.
-            _ if self.setting.places.is_cpu => None,
+            // Without cards there is no other card.
+            _ if self.feed.devices.is_cpu => None,
             Stage::Upload => self.other_data_card(),
             Stage::Features if self.flow.is_one_card => self.second_card(),
             Stage::Features => self.other_data_card(),
@@ -73,53 +73,53 @@ impl Adviser<'_> {
         }
     }
 
-    /// What to change when stages keep up in the mean and not always.
+    /// What to change when stages are fast enough on average but vary.
     pub(crate) fn for_variation(&self) -> Option<Advice> {
         let (flow, now) = (self.flow, self.steps_per_s);
         let replayed = |ahead: usize| replay::steps_per_s(self.steps, flow, ahead, flow.slots);
-        // The replay knows no noise but the log's: what it gets wrong now it gets wrong with longer buffers too.
-        let longer = |times: usize| now * ratio(replayed(flow.ahead * times), replayed(flow.ahead));
-        let most = longer(MAX_LONGER);
-        let enough = [2, 4, MAX_LONGER].into_iter().find(|times| longer(*times) > 0.98 * most)?;
-        let typed = flow.ahead * enough * if self.setting.places.is_one_device() { 1 } else { 2 };
-        let advice =
-            Advice { change: SettingChange::BufferSize(typed), steps_per_s: longer(enough), is_at_most: false };
-        (advice.steps_per_s > WORTH * now).then_some(advice)
+        // The replay has the log's noise only. Its error is the same with the current buffers, so that the ratio cancels it.
+        let with_growth = |factor: usize| now * ratio(replayed(flow.ahead * factor), replayed(flow.ahead));
+        let best = with_growth(MAX_GROWTH);
+        let enough = [2, 4, MAX_GROWTH].into_iter().find(|factor| with_growth(*factor) > 0.98 * best)?;
+        let buffer_size = flow.ahead * enough * if self.feed.devices.is_one_device() { 1 } else { 2 };
+        let change = SettingChange::BufferSize(buffer_size);
+        let advice = Advice { change, steps_per_s: with_growth(enough), is_at_most: false };
+        (advice.steps_per_s > MIN_SPEEDUP * now).then_some(advice)
     }
 
     fn for_load(&self) -> Option<Advice> {
-        // On the CPU a step that decodes nothing has the cores to itself, as when it was measured alone.
-        let alone_ns = self.headspace_ns.filter(|_| self.setting.places.is_cpu).unwrap_or(self.flow.train.mean_ns);
+        // On the CPU a step without concurrent decoding has all cores, as in the model-only measurement.
+        let alone_ns = self.model_only_ns.filter(|_| self.feed.devices.is_cpu).unwrap_or(self.flow.train.mean_ns);
         let train = Time { mean_ns: alone_ns.min(self.flow.train.mean_ns), ..self.flow.train };
         let without = Flow { load_work: Time::NONE, train, ..self.flow.clone() };
         let others_ns = 1e9 / without.steps_per_s();
-        let needed = (ROOM * self.flow.load_work.mean_ns / others_ns).ceil().max(1.0);
-        let most = self.setting.cores.map_or(needed, f64::from);
-        let threads = needed.min(most);
+        let needed = (SPARE_CAPACITY * self.flow.load_work.mean_ns / others_ns).ceil().max(1.0);
+        let max = self.feed.cores.map_or(needed, f64::from);
+        let threads = needed.min(max);
         let with = Flow { threads, ..self.flow.clone() };
         let is_enough = threads > self.flow.threads && with.steps_per_s() > 0.9 * without.steps_per_s();
         match is_enough {
-            true => self.worth_it(SettingChange::NumWorkers(threads as u32), &with),
-            false => self.worth_it(SettingChange::CacheMemory, &without),
+            true => self.if_faster(SettingChange::NumWorkers(threads as u32), &with),
+            false => self.if_faster(SettingChange::CacheMemory, &without),
         }
     }
 
-    /// What crosses between the cards then is not known where batches are handed over now.
+    /// If batches are handed over now, the copy time between the cards is unknown, and the prediction is an upper bound.
     fn second_card(&self) -> Option<Advice> {
         let advice =
-            self.worth_it(SettingChange::SecondCard(self.setting.places.model().unwrap_or(0)), &self.apart())?;
+            self.if_faster(SettingChange::SecondCard(self.feed.devices.model().unwrap_or(0)), &self.on_two_cards())?;
         Some(Advice { is_at_most: self.flow.transfer == Time::NONE, ..advice })
     }
 
-    /// A card so fast that it is never waited for: how fast another one really is cannot be known.
+    /// An infinitely fast data card: the speed of another card is unknown, and the prediction is an upper bound.
     fn other_data_card(&self) -> Option<Advice> {
-        let ideal = Flow { upload: Time::NONE, features: Time::NONE, ..self.apart() };
-        let advice = self.worth_it(SettingChange::OtherDataCard(self.setting.places.data().unwrap_or(0)), &ideal)?;
+        let ideal = Flow { upload: Time::NONE, features: Time::NONE, ..self.on_two_cards() };
+        let advice = self.if_faster(SettingChange::OtherDataCard(self.feed.devices.data().unwrap_or(0)), &ideal)?;
         Some(Advice { is_at_most: true, ..advice })
     }
 
-    fn apart(&self) -> Flow {
-        let alone_ns = self.headspace_ns.filter(|_| self.flow.is_one_card).unwrap_or(self.flow.train.mean_ns);
+    fn on_two_cards(&self) -> Flow {
+        let alone_ns = self.model_only_ns.filter(|_| self.flow.is_one_card).unwrap_or(self.flow.train.mean_ns);
         let train = Time { mean_ns: alone_ns, ..self.flow.train };
         Flow { is_one_card: false, train, ..self.flow.clone() }
     }
@@ -127,23 +127,23 @@ impl Adviser<'_> {
     fn for_transfer(&self) -> Option<Advice> {
         let handed_over = Flow { transfer: Time::NONE, ..self.flow.clone() };
         if self.flow.is_one_card {
-            return self.worth_it(SettingChange::TransferHandover, &handed_over);
+            return self.if_faster(SettingChange::TransferHandover, &handed_over);
         }
-        // A bounce crosses two links one after the other.
+        // A bounce uses two links one after the other.
         let direct = Flow { transfer: self.flow.transfer.shared_by(2.0), ..self.flow.clone() };
         let on_one = Flow { is_one_card: true, ..handed_over };
-        let is_bounce = self.setting.route.as_deref() == Some("bounce");
-        match self.setting.places.model() {
+        let is_bounce = self.feed.route.as_deref() == Some("bounce");
+        match self.feed.devices.model() {
             Some(card) if !is_bounce || on_one.steps_per_s() > direct.steps_per_s() => {
-                self.worth_it(SettingChange::ShareGpu(card), &on_one)
+                self.if_faster(SettingChange::ShareGpu(card), &on_one)
             }
-            _ => self.worth_it(SettingChange::TransferPeer, &direct),
+            _ => self.if_faster(SettingChange::TransferPeer, &direct),
         }
     }
 
-    fn worth_it(&self, change: SettingChange, flow: &Flow) -> Option<Advice> {
+    fn if_faster(&self, change: SettingChange, flow: &Flow) -> Option<Advice> {
         let steps_per_s = flow.steps_per_s();
-        (steps_per_s > WORTH * self.steps_per_s).then_some(Advice { change, steps_per_s, is_at_most: false })
+        (steps_per_s > MIN_SPEEDUP * self.steps_per_s).then_some(Advice { change, steps_per_s, is_at_most: false })
     }
 }
 
@@ -156,7 +156,7 @@ impl fmt::Display for SettingChange {
             SettingChange::TransferPeer => f.write_str("--transfer peer"),
             SettingChange::ShareGpu(card) => write!(f, "--share-gpu --gpu {card}"),
             SettingChange::SecondCard(card) => write!(f, "--data-gpu {} --model-gpu {card}", usize::from(*card == 0)),
-            SettingChange::OtherDataCard(card) => write!(f, "another --data-gpu than {card}"),
+            SettingChange::OtherDataCard(card) => write!(f, "a --data-gpu other than {card}"),
             SettingChange::BufferSize(batches) => write!(f, "--buffer-size {batches}"),
         }
     }

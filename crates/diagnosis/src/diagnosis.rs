@@ -1,4 +1,4 @@
-//! A whole log, judged.
+//! The diagnosis of a complete log.
 
 use tandem_events::Record;
 
@@ -7,84 +7,84 @@ use crate::facts::Facts;
 use crate::flow::Flow;
 use crate::jitter::{JitterWindow, window_of};
 use crate::leaks::{Leak, Leaks};
-use crate::overlap::{SteppedAt, beside_work};
+use crate::overlap::{StepSpan, copy_overlap};
 use crate::stage::Stage;
 use crate::stalls::Stalls;
 use crate::statistics::{Summary, ratio};
 use crate::tier::TierLine;
 use crate::verdicts::{Busy, Verdict, verdicts};
 
-/// What is said when nothing is wrong.
-const NOTHING_WRONG: &str = "✅ NO MAJOR BOTTLENECKS DETECTED";
+/// Printed if there is no verdict.
+const NO_BOTTLENECK: &str = "✅ NO MAJOR BOTTLENECKS DETECTED";
 
-/// A log that says nothing.
+/// A log without usable steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiagnosisError {
     /// No step that counts: the run was too short, or nothing was timed.
-    #[error("no timing was collected: the log has no step after the first {warm_up}, but for those beside checkpoints")]
+    #[error("no timing was collected: the log has no step after the first {warm_up}, other than those at checkpoints")]
     NoTiming {
-        /// Steps that never count.
+        /// Warm-up steps, which never count.
         warm_up: usize,
     },
 }
 
-/// What a log says about its run.
+/// The diagnosis of a run from its log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Diagnosis {
-    /// Steps in a second, those left out that do not count.
+    /// Steps per second, over the steps that count.
     pub steps_per_s: f64,
-    /// Steps in a second if no batch were ever waited for; none where the log has no model_only of every bucket.
+    /// Model-only throughput in steps per second; `None` if the log does not have the model-only time of every bucket.
     pub headspace_steps_per_s: Option<f64>,
     /// The step without its wait.
     pub train_ns: Summary,
-    /// What was waited for.
+    /// Stall time by stage.
     pub stalls: Stalls,
-    /// How even steps are, all of them in one window.
+    /// Variation of step times, over all steps.
     pub jitter: JitterWindow,
-    /// How busy the devices were.
+    /// Busy time of the devices.
     pub busy: Busy,
-    /// The share of the time of copies that passed beside the step's work; none where nothing was copied, or where devices
-    /// did not tell when.
+    /// The share of the copy time that overlapped with the step's compute; `None` if nothing was copied or the log has no device
+    /// times.
     pub copies_beside_work: Option<f64>,
-    /// The line as it ran, for predictions of one's own.
+    /// The pipeline as it ran, for further predictions.
     pub flow: Flow,
-    /// What leaks.
+    /// Memory leaks.
     pub leaks: Vec<Leak>,
-    /// What is wrong; empty when nothing is.
+    /// The bottlenecks; empty if there are none.
     pub verdicts: Vec<Verdict>,
-    /// How good it is.
+    /// The tier.
     pub tier: TierLine,
-    /// Events that are missing in the log.
+    /// Events missing from the log.
     pub dropped: u64,
 }
 
 impl Diagnosis {
-    /// Of all records of a run, in order. Fails when there is nothing to judge.
+    /// Diagnoses a run from all its records, in order. Fails if no step counts.
     ///
     /// Costs a pass over the records and a few sorts of the steps.
     pub fn of(records: &[Record]) -> Result<Diagnosis, DiagnosisError> {
         let facts = Facts::of(records);
         let steps: Vec<_> = facts.steps.iter().collect();
         let no_timing = DiagnosisError::NoTiming { warm_up: crate::facts::WARM_UP_STEPS };
-        let jitter = window_of(&steps, &facts.headspace_ns).ok_or(no_timing)?;
+        let jitter = window_of(&steps, &facts.model_only_ns).ok_or(no_timing)?;
         let stalls = Stalls::of(&facts);
         let flow = Flow::of(&facts, &stalls);
         let busy = busy_of(&facts);
-        let headspace_ns = headspace_of(&facts);
+        let model_only_ns = mean_model_only_ns(&facts);
         let steps_per_s = jitter.steps_per_s;
-        let adviser = Adviser { flow: &flow, steps: &facts.steps, setting: &facts.setting, headspace_ns, steps_per_s };
+        let adviser = Adviser { flow: &flow, steps: &facts.steps, feed: &facts.feed, model_only_ns, steps_per_s };
         let verdicts = verdicts(&stalls, busy, &jitter, &adviser);
         let trains: Vec<f64> = steps.iter().map(|step| step.train_ns()).collect();
-        let stepped_at: Vec<SteppedAt> = steps.iter().filter_map(|step| step.at).collect();
+        let spans: Vec<StepSpan> = steps.iter().filter_map(|step| step.at).collect();
         Ok(Diagnosis {
             steps_per_s,
-            headspace_steps_per_s: headspace_ns.map(|ns| ratio(1e9, ns)),
+            headspace_steps_per_s: model_only_ns.map(|ns| ratio(1e9, ns)),
             train_ns: Summary::of(&trains),
             tier: TierLine::of(busy, jitter.variation, stalls.share),
             stalls,
             jitter,
             busy,
-            copies_beside_work: beside_work(&facts.copies, &stepped_at),
+            copies_beside_work: copy_overlap(&facts.copies, &spans),
             flow,
             leaks: Leaks::of(records),
             verdicts,
@@ -92,45 +92,45 @@ impl Diagnosis {
         })
     }
 
-    /// All of it in lines for people: [`times`](Diagnosis::times), then [`findings`](Diagnosis::findings).
+    /// The report: [`times`](Diagnosis::times), then [`findings`](Diagnosis::findings).
     pub fn lines(&self) -> Vec<String> {
         self.times().into_iter().chain(self.findings()).collect()
     }
 
-    /// Pace and stages, in lines for people.
+    /// Throughput and stage times, in lines of the report.
     pub fn times(&self) -> Vec<String> {
-        std::iter::once(self.pace()).chain(self.table()).chain(self.copies()).collect()
+        std::iter::once(self.throughput()).chain(self.table()).chain(self.copies()).collect()
     }
 
-    /// Leaks, verdicts, tier, in lines for people.
+    /// Leaks, verdicts and tier, in lines of the report.
     pub fn findings(&self) -> Vec<String> {
         let mut lines = Vec::new();
         lines.extend(self.leaks.iter().map(|leak| format!("⚠ {leak}")));
         match self.verdicts.is_empty() {
-            true => lines.push(NOTHING_WRONG.to_owned()),
+            true => lines.push(NO_BOTTLENECK.to_owned()),
             false => lines.extend(self.verdicts.iter().map(Verdict::to_string)),
         }
         lines.push(format!("Tier: {}", self.tier));
         if self.dropped > 0 {
-            lines.push(format!("{} events are missing in the log: figures are of the rest", self.dropped));
+            lines.push(format!("{} events are missing from the log; the figures are from the others", self.dropped));
         }
         lines
     }
 
-    fn pace(&self) -> String {
+    fn throughput(&self) -> String {
         let (steps, rate) = (self.jitter.step_ns.count, self.steps_per_s);
         match self.headspace_steps_per_s {
-            Some(most) => format!("{rate:.1} steps/s over {steps} steps; model_only {most:.1}"),
+            Some(max) => format!("{rate:.1} steps/s over {steps} steps; model-only throughput {max:.1} steps/s"),
             None => format!("{rate:.1} steps/s over {steps} steps"),
         }
     }
 
     fn copies(&self) -> Option<String> {
         let share = self.copies_beside_work?;
-        Some(format!("copies: {:.1} % of their time passes beside the step's work", 100.0 * share))
+        Some(format!("copies: {:.1} % of copy time overlaps with the step's compute", 100.0 * share))
     }
 
-    /// A line per stage: its time, and the share of the step in which it was waited for. Decoding is per thread.
+    /// A line per stage: its time, and the share of the step time spent waiting for it. Decoding is per thread.
     fn table(&self) -> Vec<String> {
         let head = format!("{:<10}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}", "ms", "mean", "std", "min", "max", "p95", "share");
         let row = |name: &str, time: &Summary, share: f64| {
@@ -149,7 +149,7 @@ fn busy_of(facts: &Facts) -> Busy {
         let (part, whole) = facts.steps.iter().map(of).fold((0.0, 0.0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
         ratio(part, whole)
     };
-    // Steps whose batch nobody timed say nothing about the data device.
+    // Steps whose batch has no stage times say nothing about the data device.
     let stage =
         |stage: Stage| share(&|step| step.demand_ns[stage as usize].map_or((0.0, 0.0), |ns| (ns, step.wall_ns)));
     Busy {
@@ -159,9 +159,9 @@ fn busy_of(facts: &Facts) -> Busy {
     }
 }
 
-/// The mean of the steps' own buckets.
-fn headspace_of(facts: &Facts) -> Option<f64> {
-    let of_step = |step: &crate::facts::StepFact| facts.headspace_ns.get(&step.bucket?).copied();
+/// The mean model-only time of the steps' buckets; `None` if one is unknown.
+fn mean_model_only_ns(facts: &Facts) -> Option<f64> {
+    let of_step = |step: &crate::facts::StepFact| facts.model_only_ns.get(&step.bucket?).copied();
     let all: Option<Vec<f64>> = facts.steps.iter().map(of_step).collect();
     all.map(|all| ratio(all.iter().sum(), all.len() as f64))
 }

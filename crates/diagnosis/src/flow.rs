@@ -1,62 +1,62 @@
-//! How fast the line runs, and would run if something were changed: stages in series with places between them.
+//! Predicts the throughput of the pipeline, as it ran or with other settings: servers in series with buffers between them.
 //!
-//! The slowest stage sets the pace. Where a second one is nearly as slow and both vary, they hold each other up now and
-//! then, the less the more places there are between them: for two exponential servers that is an exact formula, and for
-//! ones that vary less the places count for more, by the square of their variation. And whatever is done at once on the
-//! computer's cores, they do no more than they can.
+//! The slowest stage limits the throughput. If a second stage is nearly as slow and both vary, they block each other now and
+//! then; more buffers between them reduce that. For two exponential servers the formula is exact. For servers that vary less,
+//! each buffer counts for more, by the inverse square of the variation. The total CPU work is also limited by the cores.
 
 use crate::facts::Facts;
 use crate::stage::Stage;
 use crate::stalls::Stalls;
 use crate::statistics::{mean_std, ratio};
 
-/// Places between decoding and upload, and between upload and features: blocks that take turns.
-pub(crate) const HOST_PLACES: f64 = 2.0;
-pub(crate) const UPLOAD_PLACES: f64 = 1.0;
-/// Variation below this makes no difference: a hundredth of a step.
-const LEAST_VARIATION: f64 = 0.01;
+/// Buffers between decoding and upload, in batches.
+pub(crate) const HOST_BUFFERS: f64 = 2.0;
+/// Buffers between upload and features, in batches.
+pub(crate) const UPLOAD_BUFFERS: f64 = 1.0;
+/// Smaller variation (std ÷ mean) does not matter.
+const MIN_VARIATION: f64 = 0.01;
 
-/// What something takes.
+/// Service time of a stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Time {
-    /// In the mean.
+    /// Mean.
     pub mean_ns: f64,
-    /// How far single times are from it.
+    /// Standard deviation.
     pub std_ns: f64,
 }
 
-/// The line from recordings to steps, in the times a step's batches take.
+/// The pipeline from recordings to steps. Times are for the batches of one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flow {
-    /// Work of decoding, over all threads.
+    /// Decoding work, over all threads.
     pub load_work: Time,
-    /// Threads that share it.
+    /// Decode threads.
     pub threads: f64,
-    /// To the data device.
+    /// Copy to the data device.
     pub upload: Time,
-    /// On the data device.
+    /// Features on the data device.
     pub features: Time,
-    /// To the model device; nothing where batches are handed over.
+    /// Copy to the model device; zero for a hand-over.
     pub transfer: Time,
     /// The step, without waits.
     pub train: Time,
-    /// Batches made ahead on the data device.
+    /// Batches prefetched on the data device.
     pub ahead: usize,
-    /// Slots towards the model device; none where batches are handed over.
+    /// Batch slots on the model device; 0 for a hand-over.
     pub slots: usize,
     /// Features and the step take turns on one card.
     pub is_one_card: bool,
-    /// What cores work for a step beside decoding: queueing, and on the CPU the step itself.
+    /// CPU time per step besides decoding: launching work, and on the CPU the step itself.
     pub host_work_ns: f64,
-    /// Cores that share this and decoding; without end where nobody counted them.
+    /// Cores that share this and decoding; infinite if unknown.
     pub cores: f64,
 }
 
 impl Time {
-    /// No time at all.
+    /// Zero.
     pub const NONE: Time = Time { mean_ns: 0.0, std_ns: 0.0 };
 
-    /// This, cut into `parts` that run side by side.
+    /// The time if `parts` run in parallel.
     pub fn shared_by(self, parts: f64) -> Time {
         Time { mean_ns: self.mean_ns / parts, std_ns: self.std_ns / parts }
     }
@@ -74,74 +74,85 @@ impl Flow {
             let ns = stalls.stages[stage as usize].time_ns;
             Time { mean_ns: ns.mean, std_ns: ns.std }
         };
-        let setting = &facts.setting;
-        let is_handover = setting.route.as_deref() == Some("handover");
-        let (work_ns, work_std_ns) = facts.load_work_ns;
+        let feed = &facts.feed;
+        let is_handover = feed.route.as_deref() == Some("handover");
         Flow {
-            load_work: Time { mean_ns: work_ns, std_ns: work_std_ns },
-            threads: setting.threads,
+            load_work: facts.load_work,
+            threads: feed.threads,
             upload: time(Stage::Upload),
             features: time(Stage::Features),
             transfer: if is_handover { Time::NONE } else { time(Stage::Transfer) },
             train: Time { mean_ns, std_ns },
-            ahead: setting.ahead,
-            slots: if is_handover { 0 } else { setting.slots },
-            is_one_card: setting.places.is_one_card(),
-            host_work_ns: facts.cpu_ns.map_or(0.0, |cpu_ns| (cpu_ns - work_ns).max(0.0)),
-            cores: setting.cores.filter(|_| facts.cpu_ns.is_some()).map_or(f64::INFINITY, f64::from),
+            ahead: feed.ahead,
+            slots: if is_handover { 0 } else { feed.slots },
+            is_one_card: feed.devices.is_one_card(),
+            host_work_ns: facts.cpu_ns.map_or(0.0, |cpu_ns| (cpu_ns - facts.load_work.mean_ns).max(0.0)),
+            cores: feed.cores.filter(|_| facts.cpu_ns.is_some()).map_or(f64::INFINITY, f64::from),
         }
     }
 
-    /// Steps in a second.
+    /// Predicted steps per second.
     pub fn steps_per_s(&self) -> f64 {
-        let line = self.line();
-        let slowest = line.iter().enumerate().max_by(|a, b| a.1.0.mean_ns.total_cmp(&b.1.0.mean_ns));
-        let Some((at, (slowest, _))) = slowest else { return 0.0 };
-        let held_up: f64 = line
+        let servers = self.servers();
+        let slowest = servers.iter().enumerate().max_by(|a, b| a.1.time.mean_ns.total_cmp(&b.1.time.mean_ns));
+        let Some((at, Server { time: slowest, .. })) = slowest else { return 0.0 };
+        let unblocked: f64 = servers
             .iter()
             .enumerate()
             .filter(|(i, _)| *i != at)
-            .map(|(i, (other, _))| {
-                let places = line[i.min(at)..i.max(at)].iter().map(|(_, places)| places).sum();
-                undisturbed(*slowest, *other, places)
+            .map(|(i, other)| {
+                let buffers = servers[i.min(at)..i.max(at)].iter().map(|server| server.buffers).sum();
+                unblocked_share(*slowest, other.time, buffers)
             })
             .product();
-        let in_line = ratio(1e9, slowest.mean_ns) * held_up;
-        // However many threads there are, the cores have to do all of it.
+        let in_series = ratio(1e9, slowest.mean_ns) * unblocked;
+        // However many threads there are, the cores do all of the work.
         let work_ns = self.load_work.mean_ns + self.host_work_ns;
-        if work_ns > 0.0 { in_line.min(1e9 * self.cores / work_ns) } else { in_line }
+        if work_ns > 0.0 { in_series.min(1e9 * self.cores / work_ns) } else { in_series }
     }
 
-    /// Time of each stage in order, and the places behind it.
-    fn line(&self) -> Vec<(Time, f64)> {
+    /// The stages in order.
+    fn servers(&self) -> Vec<Server> {
         let (ahead, slots) = (self.ahead as f64, self.slots as f64);
-        let load = (self.load_work.shared_by(self.threads), HOST_PLACES);
+        let server = |time: Time, buffers: f64| Server { time, buffers };
+        let load = server(self.load_work.shared_by(self.threads), HOST_BUFFERS);
         match self.is_one_card {
             false => vec![
                 load,
-                (self.upload, UPLOAD_PLACES),
-                (self.features, ahead),
-                (self.transfer, slots),
-                (self.train, 0.0),
+                server(self.upload, UPLOAD_BUFFERS),
+                server(self.features, ahead),
+                server(self.transfer, slots),
+                server(self.train, 0.0),
             ],
-            // Whichever of the two is at work, the other waits: one server that does both.
-            true => vec![load, (self.upload, UPLOAD_PLACES + ahead), (self.transfer, slots), (self.both(), 0.0)],
+            // Features and the step take turns: one server for both.
+            true => vec![
+                load,
+                server(self.upload, UPLOAD_BUFFERS + ahead),
+                server(self.transfer, slots),
+                server(self.features_and_train(), 0.0),
+            ],
         }
     }
 
-    fn both(&self) -> Time {
+    fn features_and_train(&self) -> Time {
         let (a, b) = (self.features, self.train);
         Time { mean_ns: a.mean_ns + b.mean_ns, std_ns: a.std_ns.hypot(b.std_ns) }
     }
 }
 
-/// The part of its own pace that the slower of two stages keeps with `places` between them.
-fn undisturbed(slower: Time, faster: Time, places: f64) -> f64 {
+/// A stage, and the buffers between it and the next one.
+struct Server {
+    time: Time,
+    buffers: f64,
+}
+
+/// The share of its own throughput that the slower of two stages reaches with `buffers` between them.
+fn unblocked_share(slower: Time, faster: Time, buffers: f64) -> f64 {
     let squared = 0.5 * (slower.squared_variation() + faster.squared_variation());
-    if squared < LEAST_VARIATION * LEAST_VARIATION || faster.mean_ns <= 0.0 {
+    if squared < MIN_VARIATION * MIN_VARIATION || faster.mean_ns <= 0.0 {
         return 1.0;
     }
-    let (r, k) = (ratio(faster.mean_ns, slower.mean_ns), (places + 2.0) / squared);
+    let (r, k) = (ratio(faster.mean_ns, slower.mean_ns), (buffers + 2.0) / squared);
     match 1.0 - r < 1e-9 {
         true => k / (k + 1.0),
         false => (1.0 - r.powf(k)) / (1.0 - r.powf(k + 1.0)),
@@ -152,16 +163,16 @@ fn undisturbed(slower: Time, faster: Time, places: f64) -> f64 {
 mod tests {
     use super::*;
 
-    const QUICK: Time = Time { mean_ns: 1e5, std_ns: 0.0 };
+    const FAST: Time = Time { mean_ns: 1e5, std_ns: 0.0 };
 
     fn flow(load_ms: f64, features_ms: f64, train_ms: f64) -> Flow {
         let time = |ms: f64| Time { mean_ns: ms * 1e6, std_ns: 0.0 };
         Flow {
             load_work: time(load_ms),
             threads: 4.0,
-            upload: QUICK,
+            upload: FAST,
             features: time(features_ms),
-            transfer: QUICK,
+            transfer: FAST,
             train: time(train_ms),
             ahead: 12,
             slots: 3,
@@ -172,8 +183,8 @@ mod tests {
     }
 
     #[test]
-    fn threads_cannot_do_more_than_the_cores() {
-        // 30 ms of decoding, and 10 ms of everything else, on 2 cores: 50 steps in a second at most.
+    fn threads_are_limited_by_the_cores() {
+        // 30 ms of decoding and 10 ms of other work on 2 cores: at most 50 steps per second.
         let on_two = Flow { host_work_ns: 10e6, cores: 2.0, ..flow(30.0, 1.0, 10.0) };
         let rate = |threads: f64| Flow { threads, ..on_two.clone() }.steps_per_s();
         for (threads, expected) in [(1.0, 1e3 / 30.0), (2.0, 50.0), (8.0, 50.0)] {
@@ -182,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_sets_the_pace() {
+    fn the_slowest_stage_limits_the_throughput() {
         for (load, features, train, rate) in
             [(4.0, 2.0, 10.0, 100.0), (80.0, 2.0, 10.0, 50.0), (4.0, 40.0, 10.0, 25.0), (4.0, 10.0, 10.0, 100.0)]
         {
@@ -193,11 +204,11 @@ mod tests {
     }
 
     #[test]
-    fn equal_exponential_servers_keep_what_the_formula_says() {
+    fn equal_exponential_servers_follow_the_exact_formula() {
         let both = Time { mean_ns: 1.0, std_ns: 1.0 };
-        for places in [0.0, 1.0, 6.0, 50.0] {
-            assert!((undisturbed(both, both, places) - (places + 2.0) / (places + 3.0)).abs() < 1e-12);
+        for buffers in [0.0, 1.0, 6.0, 50.0] {
+            assert!((unblocked_share(both, both, buffers) - (buffers + 2.0) / (buffers + 3.0)).abs() < 1e-12);
         }
-        assert!(undisturbed(both, Time { mean_ns: 0.5, std_ns: 0.5 }, 6.0) > 0.99);
+        assert!(unblocked_share(both, Time { mean_ns: 0.5, std_ns: 0.5 }, 6.0) > 0.99);
     }
 }

@@ -1,4 +1,4 @@
-//! Whether steps take turns being fast and slow: the last 100 of them, and what varies.
+//! Jitter: variation of step times over the last 100 steps, and which stage causes it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -6,62 +6,63 @@ use std::fmt;
 use tandem_events::{Record, RunEvent};
 
 use crate::facts::{Pauses, StepFact};
-use crate::places::Places;
+use crate::role_devices::RoleDevices;
 use crate::stage::{Stage, StepPart};
 use crate::stalls::attribute;
 use crate::statistics::{Summary, mean_std, median, ratio};
 
 /// Steps in the window.
 pub(crate) const WINDOW: usize = 100;
-/// Variation above this is warned of.
+/// Variation above this raises a warning.
 pub(crate) const MAX_VARIATION: f64 = 0.30;
-/// A warning may come again once variation fell below this.
+/// The warning can be raised again after the variation falls below this.
 const CALM: f64 = 0.25;
-/// Steps that must be in the window before anything is said: half of it.
+/// Steps in the window before the first warning: half of it.
 const MIN_STEPS: usize = WINDOW / 2;
-/// Batches whose stage times are remembered: more than are ever ahead of a step.
+/// Batches whose stage times are remembered: more than are ever prefetched.
 const REMEMBERED: usize = 512;
 
-/// The last steps in figures.
+/// Figures of the last steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct JitterWindow {
-    /// The last of them.
+    /// The last step.
     pub step: u64,
-    /// Their times.
+    /// Step times.
     pub step_ns: Summary,
-    /// How many there are in a second.
+    /// Steps per second.
     pub steps_per_s: f64,
-    /// std ÷ mean of step time ÷ model_only time of its bucket. Of a bucket whose model_only is not known, what the device
-    /// usually works for it stands in; of step time itself where buckets are not known.
+    /// std ÷ mean of (step time ÷ model-only time of its bucket). A bucket without a model-only time uses the median busy time of
+    /// the device; steps without a bucket use the step time itself.
     pub variation: f64,
-    /// What varies most: the wait for a stage, or the step itself.
+    /// The part that varies most: the wait for a stage, or the step itself.
     pub varies: StepPart,
 }
 
-/// Steps vary too much.
+/// Step times vary too much.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct JitterWarning(pub JitterWindow);
 
-/// Watches the time of steps. Give it every record of a run, in order.
+/// Watches step times. Give it every record of a run, in order.
 ///
-/// Steps with a validation, a sample or a checkpoint are left out, also when that is told after them.
+/// Steps with a validation, a sample or a checkpoint do not count, even if its record comes after them.
 #[derive(Clone, Debug, Default)]
 pub struct Jitter {
-    window: VecDeque<Timed>,
-    /// Time of a stage for a batch, as far as it is not decoding.
+    window: VecDeque<TimedStep>,
+    /// Stage times by batch; decoding divided by the threads.
     stages: BTreeMap<u64, [Option<f64>; 4]>,
-    headspace_ns: BTreeMap<u32, f64>,
-    /// What the device told of steps that are not told of yet.
-    on_device: BTreeMap<u64, OnDevice>,
+    /// Model-only time of each bucket.
+    model_only_ns: BTreeMap<u32, f64>,
+    /// Device records of steps whose host record has not come yet.
+    device_steps: BTreeMap<u64, DeviceStep>,
     threads: Option<u32>,
-    places: Places,
+    devices: RoleDevices,
     pauses: Pauses,
     steps: u64,
     is_warned: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct OnDevice {
+struct DeviceStep {
     batch: u64,
     bucket: u32,
     busy_ns: f64,
@@ -69,32 +70,31 @@ struct OnDevice {
 }
 
 #[derive(Clone, Debug)]
-struct Timed {
+struct TimedStep {
     begin_ns: u64,
     end_ns: u64,
     fact: StepFact,
 }
 
 impl Jitter {
-    /// Takes a record; a warning when the window it completes varies too much and the one before did not.
+    /// Observes a record. Returns a warning when the variation first exceeds the threshold.
     pub fn observe(&mut self, record: &Record) -> Option<JitterWarning> {
         if self.pauses.observe(record) {
             let Jitter { window, pauses, .. } = self;
             window.retain(|timed| !pauses.cover(timed.fact.step, timed.begin_ns, timed.end_ns));
             return None;
         }
-        self.places.observe(&record.event);
+        self.devices.observe(&record.event);
         match &record.event {
             RunEvent::Stage { stage, batch, ns, busy_ns, .. } => self.stage(stage, *batch, *ns as f64, *busy_ns as f64),
-            RunEvent::ModelOnly { bucket, ns } => drop(self.headspace_ns.insert(*bucket, *ns as f64)),
+            RunEvent::ModelOnly { bucket, ns } => drop(self.model_only_ns.insert(*bucket, *ns as f64)),
             RunEvent::FeedSetting { threads, .. } => self.threads = Some((*threads).max(1)),
             RunEvent::StepWork { step, batch, bucket, busy_ns, wait_ns, .. } => {
                 let (busy_ns, wait_ns) = (*busy_ns as f64, *wait_ns as f64);
-                let seen = OnDevice { batch: *batch, bucket: *bucket, busy_ns, wait_ns };
-                self.on_device(*step, seen);
+                self.device_step(*step, DeviceStep { batch: *batch, bucket: *bucket, busy_ns, wait_ns });
             }
             RunEvent::Step { step, wall_ns, wait_ns } => {
-                self.step(*step, record.t_ns, *wall_ns as f64, *wait_ns as f64);
+                self.host_step(*step, record.t_ns, *wall_ns as f64, *wait_ns as f64);
                 return self.warn();
             }
             _ => {}
@@ -102,15 +102,15 @@ impl Jitter {
         None
     }
 
-    /// The last steps; none before there are any.
+    /// Figures of the last steps; `None` before the first.
     pub fn window(&self) -> Option<JitterWindow> {
         let facts: Vec<&StepFact> = self.window.iter().map(|timed| &timed.fact).collect();
-        window_of(&facts, &self.headspace_ns)
+        window_of(&facts, &self.model_only_ns)
     }
 
     fn stage(&mut self, stage: &str, batch: u64, ns: f64, busy_ns: f64) {
         let Some(stage) = Stage::named(stage) else { return };
-        // Without the number of threads, decoding is as late as it is from end to end.
+        // Without the number of threads, decoding counts from begin to end.
         let ns =
             if stage == Stage::Load { self.threads.map_or(ns, |threads| busy_ns / f64::from(threads)) } else { ns };
         self.stages.entry(batch).or_default()[stage as usize] = Some(ns);
@@ -119,22 +119,22 @@ impl Jitter {
         }
     }
 
-    fn on_device(&mut self, step: u64, seen: OnDevice) {
+    fn device_step(&mut self, step: u64, device: DeviceStep) {
         match self.window.iter_mut().rev().find(|timed| timed.fact.step == step) {
-            Some(Timed { fact, .. }) => {
-                (fact.bucket, fact.busy_ns) = (Some(seen.bucket), seen.busy_ns);
-                fact.wait_ns = seen.wait_ns.min(fact.wall_ns);
+            Some(TimedStep { fact, .. }) => {
+                (fact.bucket, fact.busy_ns) = (Some(device.bucket), device.busy_ns);
+                fact.wait_ns = device.wait_ns.min(fact.wall_ns);
             }
-            None => drop(self.on_device.insert(step, seen)),
+            None => drop(self.device_steps.insert(step, device)),
         }
     }
 
-    fn step(&mut self, step: u64, end_ns: u64, wall_ns: f64, wait_ns: f64) {
+    fn host_step(&mut self, step: u64, end_ns: u64, wall_ns: f64, wait_ns: f64) {
         let begin_ns = end_ns.saturating_sub(wall_ns as u64);
-        let seen = self.on_device.remove(&step);
-        self.on_device = self.on_device.split_off(&step);
-        let (batch, bucket) = (seen.map_or(self.steps, |seen| seen.batch), seen.map(|seen| seen.bucket));
-        let wait_ns = seen.map_or(wait_ns, |seen| seen.wait_ns).min(wall_ns);
+        let device = self.device_steps.remove(&step);
+        self.device_steps = self.device_steps.split_off(&step);
+        let (batch, bucket) = (device.map_or(self.steps, |device| device.batch), device.map(|device| device.bucket));
+        let wait_ns = device.map_or(wait_ns, |device| device.wait_ns).min(wall_ns);
         self.pauses.forget_before(step, begin_ns);
         let demand_ns = self.stages.get(&batch).copied().unwrap_or_default();
         self.steps += 1;
@@ -145,13 +145,13 @@ impl Jitter {
             step,
             wall_ns,
             wait_ns,
-            busy_ns: seen.map_or(wall_ns - wait_ns, |seen| seen.busy_ns),
+            busy_ns: device.map_or(wall_ns - wait_ns, |device| device.busy_ns),
             bucket,
             demand_ns,
-            is_one_card: self.places.is_one_card(),
+            is_one_card: self.devices.is_one_card(),
             at: None,
         };
-        self.window.push_back(Timed { begin_ns, end_ns, fact });
+        self.window.push_back(TimedStep { begin_ns, end_ns, fact });
         if self.window.len() > WINDOW {
             self.window.pop_front();
         }
@@ -161,16 +161,16 @@ impl Jitter {
         if self.window.len() < MIN_STEPS {
             return None;
         }
-        // The whole window costs a sort and more: only for one that is worth a warning.
-        let variation = variation_of(self.window.iter().map(|timed| &timed.fact), &self.headspace_ns);
-        let is_news = variation > MAX_VARIATION && !self.is_warned;
+        // All figures of the window cost a sort and more: compute them only for a warning.
+        let variation = variation_of(self.window.iter().map(|timed| &timed.fact), &self.model_only_ns);
+        let is_new = variation > MAX_VARIATION && !self.is_warned;
         self.is_warned = variation > MAX_VARIATION || (self.is_warned && variation > CALM);
-        is_news.then(|| self.window().map(JitterWarning)).flatten()
+        is_new.then(|| self.window().map(JitterWarning)).flatten()
     }
 }
 
-/// Figures of some steps; none of no steps.
-pub(crate) fn window_of(steps: &[&StepFact], headspace_ns: &BTreeMap<u32, f64>) -> Option<JitterWindow> {
+/// Figures of `steps`; `None` if there are none.
+pub(crate) fn window_of(steps: &[&StepFact], model_only_ns: &BTreeMap<u32, f64>) -> Option<JitterWindow> {
     let last = steps.last()?;
     let walls: Vec<f64> = steps.iter().map(|step| step.wall_ns).collect();
     let step_ns = Summary::of(&walls);
@@ -178,27 +178,28 @@ pub(crate) fn window_of(steps: &[&StepFact], headspace_ns: &BTreeMap<u32, f64>) 
         step: last.step,
         step_ns,
         steps_per_s: ratio(1e9, step_ns.mean),
-        variation: variation_of(steps.iter().copied(), headspace_ns),
-        varies: what_varies(steps),
+        variation: variation_of(steps.iter().copied(), model_only_ns),
+        varies: varies_most(steps),
     })
 }
 
-/// std ÷ mean of step time ÷ model_only time of its bucket, or what stands in for it; of step time where a bucket is not known.
-fn variation_of<'a>(steps: impl Iterator<Item = &'a StepFact> + Clone, headspace_ns: &BTreeMap<u32, f64>) -> f64 {
-    let usual_ns = usual_busy(steps.clone().filter(|step| step.bucket.is_none_or(|b| !headspace_ns.contains_key(&b))));
-    let measure = |step: &StepFact| {
+/// std ÷ mean of (step time ÷ model-only time of its bucket, or the median busy time); of the step time if a bucket is unknown.
+fn variation_of<'a>(steps: impl Iterator<Item = &'a StepFact> + Clone, model_only_ns: &BTreeMap<u32, f64>) -> f64 {
+    let without_time = |step: &&StepFact| step.bucket.is_none_or(|bucket| !model_only_ns.contains_key(&bucket));
+    let median_ns = median_busy(steps.clone().filter(without_time));
+    let relative = |step: &StepFact| {
         let bucket = step.bucket?;
-        let alone = headspace_ns.get(&bucket).or_else(|| usual_ns.get(&bucket));
+        let alone = model_only_ns.get(&bucket).or_else(|| median_ns.get(&bucket));
         alone.filter(|ns| **ns > 0.0).map(|ns| step.wall_ns / ns)
     };
-    // All or none: a time and a ratio do not go into one mean.
-    let measured: Option<Vec<f64>> = steps.clone().map(measure).collect();
-    let (mean, std) = mean_std(&measured.unwrap_or_else(|| steps.map(|step| step.wall_ns).collect()));
+    // All or none: a mean must not mix times and ratios.
+    let ratios: Option<Vec<f64>> = steps.clone().map(relative).collect();
+    let (mean, std) = mean_std(&ratios.unwrap_or_else(|| steps.map(|step| step.wall_ns).collect()));
     ratio(std, mean)
 }
 
-/// What the device works for a step of each bucket: the median of `steps`.
-fn usual_busy<'a>(steps: impl Iterator<Item = &'a StepFact>) -> BTreeMap<u32, f64> {
+/// The median busy time of `steps` for each bucket.
+fn median_busy<'a>(steps: impl Iterator<Item = &'a StepFact>) -> BTreeMap<u32, f64> {
     let mut busy_ns: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     for step in steps {
         step.bucket.into_iter().for_each(|bucket| busy_ns.entry(bucket).or_default().push(step.busy_ns));
@@ -206,13 +207,13 @@ fn usual_busy<'a>(steps: impl Iterator<Item = &'a StepFact>) -> BTreeMap<u32, f6
     busy_ns.into_iter().map(|(bucket, mut times)| (bucket, median(&mut times))).collect()
 }
 
-/// The part of the step's time that deviates most.
-fn what_varies(steps: &[&StepFact]) -> StepPart {
-    let usual = Stage::ALL.map(|stage| {
+/// The part of the step time with the largest standard deviation.
+fn varies_most(steps: &[&StepFact]) -> StepPart {
+    let mean = Stage::ALL.map(|stage| {
         let times: Vec<f64> = steps.iter().filter_map(|step| step.demand_ns[stage as usize]).collect();
         mean_std(&times).0
     });
-    let parts: Vec<[f64; 4]> = steps.iter().map(|step| attribute(step, &usual).by_stage_ns).collect();
+    let parts: Vec<[f64; 4]> = steps.iter().map(|step| attribute(step, &mean).by_stage_ns).collect();
     let of_stage = |stage: Stage| {
         let waits: Vec<f64> = parts.iter().map(|part| part[stage as usize]).collect();
         (StepPart::Waiting(stage), mean_std(&waits).1)
@@ -241,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    /// 100 steps of two buckets, one four times as long as the other, without a model_only. Every tenth waits for `late_ms`.
+    /// 100 steps of two buckets, one four times as long as the other, without model-only times. Every tenth waits for `late_ms`.
     fn variation(late_ms: u64, with_work: bool) -> f64 {
         let mut jitter = Jitter::default();
         for step in 1..=100_u64 {
@@ -250,9 +251,9 @@ mod tests {
             let wait_ns = wait_ms * 1_000_000;
             let work =
                 RunEvent::StepWork { step, batch: step - 1, batches: 1, bucket, busy_ns, wait_ns, began_ns: None };
-            let told =
+            let events =
                 [Some(work).filter(|_| with_work), Some(RunEvent::Step { step, wall_ns: busy_ns + wait_ns, wait_ns })];
-            for event in told.into_iter().flatten() {
+            for event in events.into_iter().flatten() {
                 jitter.observe(&Record { v: VERSION, seq: step, t_ns: step * 50_000_000, dropped: 0, event });
             }
         }
@@ -260,9 +261,9 @@ mod tests {
     }
 
     #[test]
-    fn long_and_short_buckets_are_no_jitter_where_the_device_tells_of_its_work() {
+    fn long_and_short_buckets_are_no_jitter_if_the_log_has_device_times() {
         assert_eq!(variation(0, true), 0.0);
-        assert!(variation(0, false) > MAX_VARIATION, "times alone cannot tell");
+        assert!(variation(0, false) > MAX_VARIATION, "step times alone do not show the bucket");
         assert!(variation(100, true) > MAX_VARIATION);
     }
 }

@@ -1,23 +1,22 @@
-//! What a run log says about the run: leaks, jitter, stalls, bottlenecks, and what to change.
+//! Diagnosis of a run from its log: leaks, jitter, stalls, bottlenecks, and what to change.
 //!
-//! Pure functions over the records of a log, live or of a run that ended long ago: no device, no plan, no thread, no
-//! clock. [`Leaks`] and [`Jitter`] take records one by one, for warnings while a run goes on; [`Diagnosis::of`]
-//! looks at a whole log.
+//! Pure functions over the records of a log, of a running or a finished run: no device, no plan, no thread, no clock.
+//! [`Leaks`] and [`Jitter`] observe records one by one, for warnings during a run; [`Diagnosis::of`] takes a complete log.
 //!
 //! ```
 //! use tandem_diagnosis::Diagnosis;
-//! use tandem_events::{Event, Record, VERSION};
+//! use tandem_events::{Record, RunEvent, VERSION};
 //!
-//! let step = |step| Event::Step { step, wall_ns: 20_000_000, wait_ns: 100_000 };
+//! let step = |step| RunEvent::Step { step, wall_ns: 20_000_000, wait_ns: 100_000 };
 //! let record = |seq| Record { v: VERSION, seq, t_ns: seq * 20_000_000, dropped: 0, event: step(seq + 1) };
 //! let records: Vec<Record> = (0..100).map(record).collect();
 //! let diagnosis = Diagnosis::of(&records).unwrap();
-//! assert!(diagnosis.told().contains(&"✅ NO MAJOR BOTTLENECKS DETECTED".to_owned()));
+//! assert!(diagnosis.lines().contains(&"✅ NO MAJOR BOTTLENECKS DETECTED".to_owned()));
 //! ```
 
 mod statistics;
 mod stage;
-mod places;
+mod role_devices;
 mod facts;
 mod leaks;
 mod overlap;

@@ -1,28 +1,28 @@
-//! The steps of a log once more, with other buffers: what bursts cost cannot be told from a mean and a deviation.
+//! Replays the steps of a log with other buffer sizes. The cost of bursts does not follow from a mean and a standard deviation.
 
 use crate::facts::StepFact;
-use crate::flow::{Flow, HOST_PLACES, UPLOAD_PLACES};
+use crate::flow::{Flow, HOST_BUFFERS, UPLOAD_BUFFERS};
 use crate::stage::Stage;
 
-/// Steps in a second when the batches of `steps` take what they took, in the same order, through `ahead` and `slots`
-/// places. A stage whose time for a batch is not known takes what it takes in the mean.
+/// Steps per second if the batches of `steps` keep their stage times and order, with buffers of `ahead` and `slots` batches.
+/// A stage without a time for a batch takes its mean time.
 pub(crate) fn steps_per_s(steps: &[StepFact], flow: &Flow, ahead: usize, slots: usize) -> f64 {
-    let usual = [flow.load_work.shared_by(flow.threads), flow.upload, flow.features, flow.transfer];
-    let places = [HOST_PLACES as usize, UPLOAD_PLACES as usize, ahead, slots];
-    // When each stage, the step last, was done with each batch.
+    let mean = [flow.load_work.shared_by(flow.threads), flow.upload, flow.features, flow.transfer];
+    let buffers = [HOST_BUFFERS as usize, UPLOAD_BUFFERS as usize, ahead, slots];
+    // When each stage, and last the step, finished each batch.
     let mut done: [Vec<f64>; 5] = Default::default();
     for (at, step) in steps.iter().enumerate() {
         let mut ready = 0.0;
         for stage in 0..5 {
             let takes = match Stage::ALL.get(stage) {
-                Some(_) => step.demand_ns[stage].unwrap_or(usual[stage].mean_ns),
+                Some(_) => step.demand_ns[stage].unwrap_or(mean[stage].mean_ns),
                 None => step.train_ns(),
             };
             let own = done[stage].last().copied().unwrap_or(0.0);
-            // Room: the stage behind has begun with the batch that many places ahead of this one.
-            let room = places.get(stage).and_then(|places| done[stage + 1].get(at.checked_sub(places + 1)?)).copied();
-            let begins = f64::max(ready, own).max(room.unwrap_or(0.0));
-            ready = begins + takes;
+            // A buffer is free once the next stage has started the batch `size` batches before this one.
+            let free = buffers.get(stage).and_then(|size| done[stage + 1].get(at.checked_sub(size + 1)?)).copied();
+            let begin = f64::max(ready, own).max(free.unwrap_or(0.0));
+            ready = begin + takes;
             done[stage].push(ready);
         }
     }
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
     use crate::flow::Time;
 
-    /// 100 steps of 10 ms, every tenth batch decoded in `burst_ms`; the share of the ceiling that is kept.
+    /// 100 steps of 10 ms, every tenth batch decoded in `burst_ms`. Checks the achieved share of the model-only throughput.
     fn check(burst_ms: f64, ahead: usize, range: std::ops::Range<f64>) {
         let step = |i: usize| StepFact {
             wall_ns: 10e6,
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_helps_against_bursts_as_far_as_it_goes_and_not_against_the_mean() {
+    fn a_buffer_absorbs_bursts_up_to_its_size_but_not_a_slow_mean() {
         check(1.0, 1, 0.98..1.0);
         check(95.0, 1, 0.6..0.9);
         check(95.0, 20, 0.95..1.0);

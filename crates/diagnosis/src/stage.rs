@@ -1,30 +1,30 @@
-//! The stages a batch goes through, by the names the log has for them.
+//! The stages of the feed, with their names in the log.
 
 use std::fmt;
 
-/// A stage of the feed, in the order batches meet them.
+/// A stage of the feed, in flow order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
-    /// Read and decode, on the host's threads.
+    /// Read and decode, on host threads.
     Load,
-    /// To the data device.
+    /// Copy to the data device.
     Upload,
-    /// Resample, features, collate, on the data device.
+    /// Resample, compute features and collate, on the data device.
     Features,
-    /// To the model device.
+    /// Copy to the model device.
     Transfer,
 }
 
 impl Stage {
-    /// All of them, in order.
+    /// All stages, in order.
     pub const ALL: [Stage; 4] = [Stage::Load, Stage::Upload, Stage::Features, Stage::Transfer];
 
-    /// The stage of that name in the log; none of a later version's.
+    /// The stage with this name in the log; `None` for a stage of a later version.
     pub fn named(name: &str) -> Option<Stage> {
         Stage::ALL.into_iter().find(|stage| stage.name() == name)
     }
 
-    /// Its name in the log.
+    /// Name in the log.
     pub fn name(self) -> &'static str {
         ["load", "upload", "features", "transfer"][self as usize]
     }
@@ -36,7 +36,7 @@ impl fmt::Display for Stage {
     }
 }
 
-/// What a step's time is made of.
+/// A part of the step time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StepPart {
     /// Waiting for this stage.
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_back_to_stages() {
+    fn names_round_trip() {
         assert_eq!(Stage::ALL.map(|stage| Stage::named(stage.name())), Stage::ALL.map(Some));
         assert_eq!(Stage::named("collate"), None);
     }

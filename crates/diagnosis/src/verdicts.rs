@@ -1,4 +1,4 @@
-//! What is wrong with a pipeline, if anything, by fixed thresholds.
+//! Verdicts about bottlenecks, by fixed thresholds.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use crate::jitter::{JitterWindow, MAX_VARIATION};
 use crate::stage::{Stage, StepPart};
 use crate::stalls::Stalls;
 
-/// What can be wrong. `Display` is the name people look for.
+/// Kind of bottleneck. `Display` is its name in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VerdictKind {
-    /// Over 20 % of the step waits for read and decode.
+    /// The step waits for read and decode over 20 % of its time.
     DataLoading,
-    /// Over 15 % of the step waits for features.
+    /// The step waits for features over 15 % of its time.
     GpuPreprocess,
-    /// Over 15 % of the step waits for copies: upload or transfer.
+    /// The step waits for copies (upload or transfer) over 15 % of its time.
     GpuTransfer,
-    /// The step itself is under half of the step's time.
+    /// Training is under half of the step time.
     UnderutilizedGpu,
     /// Step times vary by over 30 %.
     Oscillation,
@@ -26,31 +26,31 @@ pub enum VerdictKind {
     DataGpuOverloaded,
 }
 
-/// One thing that is wrong, and what to do about it.
+/// One bottleneck, and what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verdict {
-    /// What.
+    /// The kind.
     pub kind: VerdictKind,
-    /// The share it was judged by.
+    /// The share compared with the threshold.
     pub share: f64,
-    /// The stage it is about; none where no stage is late.
+    /// The stage that causes it; `None` if no stage is late.
     pub stage: Option<Stage>,
-    /// What to change; none where no setting would help.
+    /// What to change; `None` if no setting would help.
     pub advice: Option<Advice>,
 }
 
-/// Shares of the time of all steps.
+/// Busy time as shares of the time of all steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Busy {
-    /// The data device worked: the busier of its two streams.
+    /// The data device: the busier of its two streams.
     pub data: f64,
-    /// The model device worked.
+    /// The model device.
     pub model: f64,
     /// The step without its wait.
     pub train: f64,
 }
 
-/// Everything that is wrong, worst stage first; empty when nothing is.
+/// All bottlenecks, worst stage first.
 pub(crate) fn verdicts(stalls: &Stalls, busy: Busy, jitter: &JitterWindow, adviser: &Adviser<'_>) -> Vec<Verdict> {
     let late = |stage: Stage| stalls.stages[stage as usize].alone_share;
     let worst = Stage::ALL.into_iter().max_by(|a, b| late(*a).total_cmp(&late(*b))).filter(|stage| late(*stage) > 0.0);
@@ -60,30 +60,39 @@ pub(crate) fn verdicts(stalls: &Stalls, busy: Busy, jitter: &JitterWindow, advis
         StepPart::Train => None,
     };
     use VerdictKind::*;
-    let mut found: Vec<Verdict> = [
-        (DataLoading, late(Stage::Load), late(Stage::Load) > 0.20, Some(Stage::Load)),
-        (GpuPreprocess, late(Stage::Features), late(Stage::Features) > 0.15, Some(Stage::Features)),
-        (GpuTransfer, late(copy), late(copy) > 0.15, Some(copy)),
-        (UnderutilizedGpu, busy.train, busy.train < 0.50, worst),
-        (Oscillation, jitter.variation, jitter.variation > MAX_VARIATION, varies),
-        (LowModelGpuUtil, busy.model, busy.model < 0.70, worst),
-        (DataGpuOverloaded, busy.data, busy.data > 0.80, Some(Stage::Features)),
-    ]
-    .into_iter()
-    .filter(|(_, _, is_wrong, _)| *is_wrong)
-    .map(|(kind, share, _, stage)| Verdict { kind, share, stage, advice: None })
-    .collect();
+    let over = |kind, share: f64, max: f64, stage| Check { kind, share, is_hit: share > max, stage };
+    let under = |kind, share: f64, min: f64, stage| Check { kind, share, is_hit: share < min, stage };
+    let checks = [
+        over(DataLoading, late(Stage::Load), 0.20, Some(Stage::Load)),
+        over(GpuPreprocess, late(Stage::Features), 0.15, Some(Stage::Features)),
+        over(GpuTransfer, late(copy), 0.15, Some(copy)),
+        under(UnderutilizedGpu, busy.train, 0.50, worst),
+        over(Oscillation, jitter.variation, MAX_VARIATION, varies),
+        under(LowModelGpuUtil, busy.model, 0.70, worst),
+        over(DataGpuOverloaded, busy.data, 0.80, Some(Stage::Features)),
+    ];
+    let hits = checks.into_iter().filter(|check| check.is_hit);
+    let mut found: Vec<Verdict> =
+        hits.map(|Check { kind, share, stage, .. }| Verdict { kind, share, stage, advice: None }).collect();
     found.iter_mut().for_each(|verdict| verdict.advice = advice(verdict, adviser));
-    // Stages by what they cost, then what follows from them, in the order above.
+    // Stages by their cost, then the consequences in the order above.
     let stages = found.iter().filter(|verdict| verdict.kind <= GpuTransfer).count();
     found[..stages].sort_by(|a, b| b.share.total_cmp(&a.share));
     found
 }
 
+/// A share compared with its threshold.
+struct Check {
+    kind: VerdictKind,
+    share: f64,
+    is_hit: bool,
+    stage: Option<Stage>,
+}
+
 fn advice(verdict: &Verdict, adviser: &Adviser<'_>) -> Option<Advice> {
     let for_stage = || verdict.stage.and_then(|stage| adviser.for_stage(stage));
     match verdict.kind {
-        // Longer buffers help what keeps up in the mean; what does not is helped as a stage.
+        // Larger buffers help a stage that is fast enough on average; otherwise the stage itself needs help.
         VerdictKind::Oscillation => verdict.stage.and_then(|_| adviser.for_variation().or_else(for_stage)),
         _ => for_stage(),
     }

@@ -1,20 +1,20 @@
-//! A pipeline in virtual time: stages with service times, threads, bounded buffers and noise, and the log it writes.
+//! A discrete-event simulation of the pipeline: stages with service times, threads, bounded buffers and noise. It writes a log.
 //!
-//! Written apart from the flow model it checks: this one plays every batch through, and knows no formula.
+//! Independent of the flow model that it checks: it simulates every batch and uses no formula.
 
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each test binary uses a part")]
 
 use tandem_diagnosis::SettingChange;
 use tandem_events::{Record, Role, RunEvent, VERSION};
 
-/// Rows of a batch: threads share them.
+/// Rows of a batch, shared by the decode threads.
 const ROWS: usize = 8;
-/// Page-locked host memory for loaded batches.
+/// Pinned host buffers for decoded batches.
 const HOST_SLOTS: usize = 4;
-/// Length of a batch of each bucket; every stage takes that much longer.
+/// Relative length of the batches of each bucket; all service times scale with it.
 pub(crate) const BUCKETS: [f64; 3] = [0.7, 1.0, 1.3];
 
-/// A small generator: splitmix64.
+/// A small random number generator: SplitMix64.
 #[derive(Clone)]
 pub(crate) struct Random(pub(crate) u64);
 
@@ -40,7 +40,7 @@ impl Random {
         (self.next() % n as u64) as usize
     }
 
-    /// Positive, of mean 1 and deviation `cv`.
+    /// Log-normal with mean 1 and standard deviation `cv`.
     pub(crate) fn noise(&mut self, cv: f64) -> f64 {
         let sigma = (1.0 + cv * cv).ln().sqrt();
         let normal = (-2.0 * self.unit().max(1e-300).ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos();
@@ -48,10 +48,10 @@ impl Random {
     }
 }
 
-/// A pipeline. Times are of a batch of mean length.
+/// A pipeline. Times are for a batch of mean length.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
-    /// Work of decoding, over all threads.
+    /// Decoding work, over all threads.
     pub(crate) load_ms: f64,
     pub(crate) threads: usize,
     pub(crate) cores: usize,
@@ -59,23 +59,23 @@ pub(crate) struct Line {
     pub(crate) features_ms: f64,
     pub(crate) transfer_ms: f64,
     pub(crate) train_ms: f64,
-    /// Deviation of every time.
+    /// Coefficient of variation of all times.
     pub(crate) cv: f64,
-    /// Every so many batches decoding takes so many times as long.
+    /// Every n-th batch takes this many times as long to decode.
     pub(crate) burst: Option<(usize, f64)>,
     pub(crate) ahead: usize,
     pub(crate) slots: usize,
     pub(crate) route: &'static str,
     pub(crate) cards: [usize; 2],
-    /// On one card: a step that is ready goes before features, however long they have waited; else whoever came first.
-    /// A real card is between the two: the step's stream has priority, and what waits gets in between its kernels.
+    /// On one card: a step that is ready runs before features, however long they have waited; otherwise first come, first served.
+    /// A real card is in between: the step's stream has priority, and waiting kernels run between its kernels.
     pub(crate) is_step_first: bool,
-    /// Only what logs had before there was a diagnosis.
+    /// Write only the events of the first log version.
     pub(crate) is_old_log: bool,
 }
 
 impl Line {
-    /// Nothing is slow.
+    /// A pipeline without slow stages.
     pub(crate) fn quick(train_ms: f64) -> Line {
         Line {
             load_ms: train_ms,
@@ -100,20 +100,20 @@ impl Line {
         self.cards[0] == self.cards[1]
     }
 
-    /// Its log.
+    /// Simulates `steps` steps and returns the log.
     pub(crate) fn run(&self, seed: u64, steps: usize) -> Vec<Record> {
-        Play::new(self, seed, steps).played().records()
+        Simulation::new(self, seed, steps).finished().records()
     }
 
-    /// Steps in a second once the batches made ahead are used up.
+    /// Steps per second once the prefetched batches are used up.
     pub(crate) fn steps_per_s(&self, seed: u64) -> f64 {
         let steps = 1200;
-        let play = Play::new(self, seed, steps).played();
+        let simulation = Simulation::new(self, seed, steps).finished();
         let from = self.ahead + self.slots + 100;
-        1000.0 * (steps - 1 - from) as f64 / (play.step.done[steps - 1] - play.step.done[from])
+        1000.0 * (steps - 1 - from) as f64 / (simulation.step.done[steps - 1] - simulation.step.done[from])
     }
 
-    /// To another card, over a quick link where batches were handed over before.
+    /// Moves the data role to another card, over a fast link if batches were handed over before.
     fn move_data_from(&mut self, card: usize) {
         if self.route == "handover" {
             (self.route, self.transfer_ms) = ("peer", 0.1 * self.train_ms);
@@ -121,7 +121,7 @@ impl Line {
         self.cards = [card + 1, self.cards[1]];
     }
 
-    /// The same with a setting changed.
+    /// The same pipeline with a changed setting.
     pub(crate) fn with(&self, change: SettingChange) -> Line {
         let mut line = self.clone();
         match change {
@@ -131,12 +131,12 @@ impl Line {
             SettingChange::TransferPeer => (line.route, line.transfer_ms) = ("peer", 0.5 * line.transfer_ms),
             SettingChange::ShareGpu(card) => (line.cards, line.route) = ([card; 2], "handover"),
             SettingChange::SecondCard(card) => line.move_data_from(card),
-            // As fast as a card can be.
+            // An infinitely fast card.
             SettingChange::OtherDataCard(card) => {
                 line.move_data_from(card);
                 (line.upload_ms, line.features_ms) = (0.01, 0.01);
             }
-            // As plans have it: two cards keep half.
+            // As in a plan: two cards use half.
             SettingChange::BufferSize(typed) => line.ahead = if line.is_one_card() { typed } else { typed / 2 },
         }
         line
@@ -150,7 +150,7 @@ struct Times {
 }
 
 impl Times {
-    /// Serves the next one when it may begin.
+    /// Serves the next batch as soon as it is ready and the server is free.
     fn serve(&mut self, ready: f64, takes: f64) -> f64 {
         let begin = ready.max(self.last());
         self.begin.push(begin);
@@ -166,7 +166,7 @@ impl Times {
         self.done.len()
     }
 
-    /// When number `at` was done; at the start of time for those before the first, none for one that is to come.
+    /// When batch `at - back` was done: 0 before the first batch, `None` if it is not simulated yet.
     fn known(&self, at: usize, back: usize) -> Option<f64> {
         match at.checked_sub(back) {
             None => Some(0.0),
@@ -175,7 +175,7 @@ impl Times {
     }
 }
 
-struct Play<'a> {
+struct Simulation<'a> {
     line: &'a Line,
     random: Random,
     steps: usize,
@@ -191,24 +191,38 @@ struct Play<'a> {
     card_free: f64,
 }
 
-impl<'a> Play<'a> {
-    fn new(line: &'a Line, seed: u64, steps: usize) -> Play<'a> {
+impl<'a> Simulation<'a> {
+    fn new(line: &'a Line, seed: u64, steps: usize) -> Simulation<'a> {
         let mut random = Random(seed);
         let batches = steps + line.ahead + line.slots + HOST_SLOTS;
         let lengths = (0..batches).map(|_| random.below(BUCKETS.len())).collect();
         let free = vec![0.0; line.threads];
         let (load, upload, features, transfer, step) = Default::default();
         let (load_busy, waits, card_free) = (Vec::new(), Vec::new(), 0.0);
-        Play { line, random, steps, lengths, free, load, load_busy, upload, features, transfer, step, waits, card_free }
+        Simulation {
+            line,
+            random,
+            steps,
+            lengths,
+            free,
+            load,
+            load_busy,
+            upload,
+            features,
+            transfer,
+            step,
+            waits,
+            card_free,
+        }
     }
 
     fn takes(&mut self, ms: f64, batch: usize) -> f64 {
         ms * BUCKETS[self.lengths[batch]] * self.random.noise(self.line.cv)
     }
 
-    fn played(mut self) -> Self {
+    fn finished(mut self) -> Self {
         while self.step.len() < self.steps {
-            self.send();
+            self.transfer_ready();
             match (self.features_ready(), self.step_ready()) {
                 (Some(features), Some(step)) => match self.line.is_one_card() {
                     true if step <= self.first_turn(features) => self.train(step),
@@ -220,19 +234,19 @@ impl<'a> Play<'a> {
                 },
                 (Some(features), None) => self.featurize(features),
                 (None, Some(step)) => self.train(step),
-                (None, None) => unreachable!("someone can always go on"),
+                (None, None) => unreachable!("a stage can always make progress"),
             }
         }
         self
     }
 
-    /// A step that is ready by then goes before features that are ready at `features`.
+    /// A step that is ready by this time runs before features that are ready at `features`.
     fn first_turn(&self, features: f64) -> f64 {
         if self.line.is_step_first { features.max(self.card_free) } else { features }
     }
 
-    /// Transfers everything that can be.
-    fn send(&mut self) {
+    /// Transfers all batches that are ready.
+    fn transfer_ready(&mut self) {
         while self.line.route != "handover" {
             let at = self.transfer.len();
             let (Some(made), Some(freed)) = (self.features.known(at, 0), self.step.known(at, self.line.slots)) else {
@@ -253,9 +267,9 @@ impl<'a> Play<'a> {
         if self.upload.len() == at {
             let loaded = self.loaded(at);
             let takes = self.takes(self.line.upload_ms, at);
-            // Two blocks take turns.
-            let block = self.features.known(at, 2).unwrap();
-            self.upload.serve(loaded.max(block), takes);
+            // Two upload buffers take turns.
+            let buffer = self.features.known(at, 2).unwrap();
+            self.upload.serve(loaded.max(buffer), takes);
         }
         Some(self.upload.done[at].max(freed).max(self.features.last()))
     }
@@ -296,29 +310,29 @@ impl<'a> Play<'a> {
         self.card_free = self.step.serve(ready, takes).max(self.card_free);
     }
 
-    /// The log, in the order of time.
+    /// The log, sorted by time.
     fn records(&self) -> Vec<Record> {
-        let mut told: Vec<(f64, RunEvent)> = Vec::new();
+        let mut events: Vec<(f64, RunEvent)> = Vec::new();
         if !self.line.is_old_log {
-            told.push((0.0, self.setting()));
+            events.push((0.0, self.setting()));
             let model_only = |(bucket, length): (usize, &f64)| (0.0, model_only(bucket, length * self.line.train_ms));
-            told.extend(BUCKETS.iter().enumerate().map(model_only));
+            events.extend(BUCKETS.iter().enumerate().map(model_only));
         }
-        told.extend(Role::BOTH.map(|role| (0.0, self.arena(role))));
+        events.extend(Role::BOTH.map(|role| (0.0, self.arena(role))));
         let one = |(name, times): (&'static str, &Times)| {
             let event =
                 move |(batch, (begin, done)): (usize, (f64, f64))| (done, stage(name, batch, done - begin, 0.0));
             times.begin.clone().into_iter().zip(times.done.clone()).enumerate().map(event).collect::<Vec<_>>()
         };
         let stages = [("upload", &self.upload), ("features", &self.features), ("transfer", &self.transfer)];
-        told.extend(stages.into_iter().flat_map(one));
+        events.extend(stages.into_iter().flat_map(one));
         for batch in 0..self.load.len() {
             let (begin, done) = (self.load.begin[batch], self.load.done[batch]);
             let idle = batch.checked_sub(1).map_or(done, |before| (done - self.upload.done[before]).max(0.0));
             let RunEvent::Stage { stage, batch, ns, wait_ns, .. } = stage("load", batch, done - begin, idle) else {
                 unreachable!()
             };
-            told.push((
+            events.push((
                 done,
                 RunEvent::Stage {
                     stage,
@@ -330,20 +344,20 @@ impl<'a> Play<'a> {
                 },
             ));
         }
-        (0..self.step.len()).for_each(|step| self.tell_step(step, &mut told));
-        told.sort_by(|a, b| a.0.total_cmp(&b.0));
+        (0..self.step.len()).for_each(|step| self.log_step(step, &mut events));
+        events.sort_by(|a, b| a.0.total_cmp(&b.0));
         let record = |(seq, (ms, event))| Record { v: VERSION, seq: seq as u64, t_ns: ns_of(ms), dropped: 0, event };
-        told.into_iter().enumerate().map(record).collect()
+        events.into_iter().enumerate().map(record).collect()
     }
 
-    fn tell_step(&self, at: usize, told: &mut Vec<(f64, RunEvent)>) {
+    fn log_step(&self, at: usize, events: &mut Vec<(f64, RunEvent)>) {
         let (begin, done) = (self.step.begin[at], self.step.done[at]);
         let before = at.checked_sub(1).map_or(0.0, |before| self.step.done[before]);
         let (step, wall_ns, wait_ns) = (at as u64 + 1, ns_of(done - before), ns_of(self.waits[at]));
-        told.push((done, RunEvent::Step { step, wall_ns, wait_ns }));
+        events.push((done, RunEvent::Step { step, wall_ns, wait_ns }));
         if !self.line.is_old_log {
             let (bucket, busy_ns) = (self.lengths[at] as u32, ns_of(done - begin));
-            told.push((
+            events.push((
                 done,
                 RunEvent::StepWork { step, batch: at as u64, batches: 1, bucket, busy_ns, wait_ns, began_ns: None },
             ));

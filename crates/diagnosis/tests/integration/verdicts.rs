@@ -1,46 +1,38 @@
 //! Verdicts and predictions over simulated pipelines whose faults are known.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "in a test, a failed unwrap is a failed test"
-)]
-
-mod simulator;
-
 use std::collections::BTreeSet;
 
-use simulator::{Line, Random};
 use tandem_diagnosis::{Diagnosis, Stage, VerdictKind};
 use tandem_events::{Record, RunEvent};
 
-/// Shares this near to a threshold are neither here nor there: such a case is not drawn.
+use crate::simulator::{self, Line, Random};
+
+/// Cases with a share this close to a threshold are not used.
 const UNCLEAR: f64 = 0.05;
 
-/// What is wrong with a line, from what was planted: no noise, no buffers. None when it is unclear.
-fn truth(line: &Line) -> Option<BTreeSet<VerdictKind>> {
+/// The expected verdicts of a line, from its injected faults without noise and buffers. `None` if a share is close to a threshold.
+fn expected_verdicts(line: &Line) -> Option<BTreeSet<VerdictKind>> {
     let load = line.load_ms / line.threads.min(line.cores) as f64;
     let transfer = if line.route == "handover" { 0.0 } else { line.transfer_ms };
     let (features, train) = (line.features_ms, line.train_ms);
-    let held_up = if line.is_one_card() { features + train } else { train.max(features) };
-    let step = [load, line.upload_ms, transfer].into_iter().fold(held_up, f64::max);
+    let busy = if line.is_one_card() { features + train } else { train.max(features) };
+    let step = [load, line.upload_ms, transfer].into_iter().fold(busy, f64::max);
     let late = |ms: f64| (ms - train).max(0.0) / step;
-    let is_late = if line.is_one_card() { features / step } else { late(features) };
+    let features_share = if line.is_one_card() { features / step } else { late(features) };
     use VerdictKind::*;
-    let judged = [
+    let margins = [
         (DataLoading, late(load) - 0.20),
-        (GpuPreprocess, is_late - 0.15),
+        (GpuPreprocess, features_share - 0.15),
         (GpuTransfer, late(line.upload_ms).max(late(transfer)) - 0.15),
         (UnderutilizedGpu, 0.50 - train / step),
         (LowModelGpuUtil, 0.70 - train / step),
         (DataGpuOverloaded, features.max(line.upload_ms) / step - 0.80),
     ];
-    let is_clear = judged.iter().all(|(_, over)| over.abs() > UNCLEAR);
-    is_clear.then(|| judged.into_iter().filter(|(_, over)| *over > 0.0).map(|(kind, _)| kind).collect())
+    let is_clear = margins.iter().all(|(_, over)| over.abs() > UNCLEAR);
+    is_clear.then(|| margins.into_iter().filter(|(_, over)| *over > 0.0).map(|(kind, _)| kind).collect())
 }
 
-/// std ÷ mean of step time ÷ model_only of its bucket, once the batches made ahead are used up.
+/// std ÷ mean of (step time ÷ model-only time of its bucket), once the prefetched batches are used up.
 fn variation(line: &Line, log: &[Record]) -> f64 {
     let walls = log.iter().filter_map(|record| match &record.event {
         RunEvent::Step { wall_ns, .. } => Some(*wall_ns as f64),
@@ -56,7 +48,7 @@ fn variation(line: &Line, log: &[Record]) -> f64 {
     (times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / times.len() as f64).sqrt() / mean
 }
 
-/// A line with some stages slow, by factors drawn here.
+/// A random line whose stages `slow` are slower than the step.
 fn draw(random: &mut Random, slow: &[usize], is_one_card: bool) -> (Line, BTreeSet<VerdictKind>) {
     for _ in 0..10_000 {
         let mut line = Line::quick(random.between(4.0, 40.0));
@@ -79,7 +71,7 @@ fn draw(random: &mut Random, slow: &[usize], is_one_card: bool) -> (Line, BTreeS
             line.route = ["handover", "bounce"][random.below(2)];
             line.features_ms *= if slow.contains(&2) { 0.6 } else { 0.1 };
         }
-        if let Some(expected) = truth(&line) {
+        if let Some(expected) = expected_verdicts(&line) {
             return (line, expected);
         }
     }
@@ -88,21 +80,21 @@ fn draw(random: &mut Random, slow: &[usize], is_one_card: bool) -> (Line, BTreeS
 
 const SLOW: [&[usize]; 11] = [&[], &[0], &[1], &[2], &[3], &[0, 1], &[0, 2], &[0, 3], &[1, 2], &[2, 3], &[1, 3]];
 
-/// Cases that came out right, and what was wrong with the others.
+/// Number of correct cases, and descriptions of the others.
 struct Score {
     right: usize,
     wrong: Vec<String>,
 }
 
 impl Score {
-    fn count(&mut self, is_right: bool, what: impl FnOnce() -> String) {
+    fn count(&mut self, is_right: bool, describe: impl FnOnce() -> String) {
         match is_right {
             true => self.right += 1,
-            false => self.wrong.push(what()),
+            false => self.wrong.push(describe()),
         }
     }
 
-    /// 95 of 100.
+    /// At least 95 % must be correct.
     fn check(&self, name: &str) {
         let cases = self.right + self.wrong.len();
         println!("{name}: {} of {cases}", self.right);
@@ -125,18 +117,18 @@ fn verdicts_are_right_and_predictions_come_true() {
         let log = line.run(seed, [105, 300][random.below(2)]);
         let diagnosis = Diagnosis::of(&log).unwrap();
         let mut found: BTreeSet<VerdictKind> = diagnosis.verdicts.iter().map(|verdict| verdict.kind).collect();
-        // Nobody plants this one here: late stages bring it along. It is what the times say, or unclear.
+        // Late stages cause oscillation as well. It must match the measured variation, unless that is close to the threshold.
         let variation = variation(&line, &log);
         let is_right =
             found.remove(&VerdictKind::Oscillation) == (variation > 0.30) || (variation - 0.30).abs() < UNCLEAR;
-        let told = || format!("seed {seed}: {found:?}, planted {expected:?}\n{line:?}\n{:#?}", diagnosis.lines());
-        verdicts.count(is_right && found == expected, told);
+        let describe = || format!("seed {seed}: {found:?}, expected {expected:?}\n{line:?}\n{:#?}", diagnosis.lines());
+        verdicts.count(is_right && found == expected, describe);
         let Some(advice) = diagnosis.verdicts.iter().find_map(|verdict| verdict.advice) else { continue };
         let measured = line.with(advice.change).steps_per_s(seed + 1000);
         let score = if advice.is_at_most { &mut bounds } else { &mut predictions };
-        let told =
+        let describe =
             || format!("seed {seed}: {advice}, measured {measured:.1}, before {:.1}\n{line:?}", diagnosis.steps_per_s);
-        score.count((advice.steps_per_s / measured - 1.0).abs() < 0.15, told);
+        score.count((advice.steps_per_s / measured - 1.0).abs() < 0.15, describe);
         changes.insert(format!("{:?}", advice.change).split('(').next().unwrap().to_owned());
     }
     verdicts.check("verdicts right");
@@ -146,11 +138,11 @@ fn verdicts_are_right_and_predictions_come_true() {
 }
 
 #[test]
-fn bursts_are_oscillation_and_longer_buffers_help() {
+fn bursts_are_oscillation_and_larger_buffers_help() {
     for seed in 0..40_u64 {
         let random = &mut Random(seed);
         let mut line = Line { ahead: 3, slots: 3, cv: 0.05, ..Line::quick(random.between(5.0, 30.0)) };
-        // Decoding keeps up in the mean: 70 % of the step's time, most of it in one batch of many.
+        // Decoding is fast enough on average: 70 % of the step time, most of it in one batch of many.
         let (every, times) = (40 + random.below(21), random.between(60.0, 120.0));
         line.burst = Some((every, times));
         line.load_ms = 0.7 * line.train_ms * line.threads as f64 * every as f64 / (every as f64 - 1.0 + times);
@@ -169,14 +161,14 @@ fn bursts_are_oscillation_and_longer_buffers_help() {
 }
 
 #[test]
-fn logs_from_before_there_was_a_diagnosis_are_understood() {
+fn logs_without_device_records_are_diagnosed() {
     for seed in 0..60_u64 {
         let random = &mut Random(seed);
         let (mut line, expected) = draw(random, SLOW[seed as usize % 5], false);
         line.is_old_log = true;
         let diagnosis = Diagnosis::of(&line.run(seed, 300)).unwrap();
         let mut found: BTreeSet<VerdictKind> = diagnosis.verdicts.iter().map(|verdict| verdict.kind).collect();
-        // Long and short buckets are jitter where nobody tells them apart.
+        // Without buckets in the log, long and short batches look like jitter.
         found.remove(&VerdictKind::Oscillation);
         assert_eq!(found, expected, "seed {seed}: {line:?}\n{:#?}", diagnosis.lines());
     }

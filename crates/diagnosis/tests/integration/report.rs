@@ -1,31 +1,23 @@
-//! What people read, and what a window of steps says.
+//! The report of a diagnosis, and jitter warnings.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "in a test, a failed unwrap is a failed test"
-)]
-
-mod simulator;
-
-use simulator::Line;
 use tandem_diagnosis::{Diagnosis, DiagnosisError, Jitter, JitterWarning, Stage, StepPart, VerdictKind};
 use tandem_events::{Record, Role, RunEvent, VERSION};
 use tandem_runlog::{LogEntry, Reader};
+
+use crate::simulator::Line;
 
 fn records(events: impl IntoIterator<Item = (u64, RunEvent)>) -> Vec<Record> {
     let record = |(seq, (t_ns, event))| Record { v: VERSION, seq: seq as u64, t_ns, dropped: 0, event };
     events.into_iter().enumerate().map(record).collect()
 }
 
-/// The warnings of a log, as they come.
+/// The jitter warnings of a log.
 fn warnings(records: &[Record]) -> Vec<JitterWarning> {
     let mut jitter = Jitter::default();
     records.iter().filter_map(|record| jitter.observe(record)).collect()
 }
 
-/// Steps of 10 ms, but for those that `slow` gives more; `after` follows each.
+/// Steps of 10 ms plus `slow(step)`; the event of `after(step)` follows each.
 fn steps(count: u64, slow: impl Fn(u64) -> u64, after: impl Fn(u64) -> Option<RunEvent>) -> Vec<Record> {
     let mut t_ns = 0;
     let mut events = Vec::new();
@@ -39,29 +31,29 @@ fn steps(count: u64, slow: impl Fn(u64) -> u64, after: impl Fn(u64) -> Option<Ru
 }
 
 #[test]
-fn a_good_pipeline_is_told_so() {
+fn a_good_pipeline_has_no_bottleneck() {
     let line = Line { features_ms: 0.3, upload_ms: 0.1, ..Line::quick(10.0) };
-    let told = Diagnosis::of(&line.run(1, 105)).unwrap().lines();
-    assert!(told.contains(&"✅ NO MAJOR BOTTLENECKS DETECTED".to_owned()), "{told:#?}");
+    let report = Diagnosis::of(&line.run(1, 105)).unwrap().lines();
+    assert!(report.contains(&"✅ NO MAJOR BOTTLENECKS DETECTED".to_owned()), "{report:#?}");
     let tier = "Tier: excellent (data: 3 % busy, never waited for; model: 100 % busy; variation 0 %)";
-    assert_eq!(told.last().unwrap(), tier);
-    assert!(told[0].contains(" steps/s over 100 steps; model_only "), "{}", told[0]);
+    assert_eq!(report.last().unwrap(), tier);
+    assert!(report[0].contains(" steps/s over 100 steps; model-only throughput "), "{}", report[0]);
 }
 
 #[test]
-fn a_slow_decoder_is_told_with_the_flag_to_type() {
+fn a_slow_decoder_is_reported_with_the_flag_to_type() {
     let line = Line { load_ms: 116.0, threads: 4, ..Line::quick(10.0) };
-    let told = Diagnosis::of(&line.run(1, 300)).unwrap().lines();
-    let verdict = told.iter().find(|line| line.starts_with("DATA_LOADING: ")).unwrap();
-    let said = "DATA_LOADING: 66 % of the step waits for read and decode. Try --num-workers 15: ";
-    assert!(verdict.starts_with(said), "{verdict}");
+    let report = Diagnosis::of(&line.run(1, 300)).unwrap().lines();
+    let verdict = report.iter().find(|line| line.starts_with("DATA_LOADING: ")).unwrap();
+    let begin = "DATA_LOADING: 66 % of the step waits for read and decode. Try --num-workers 15: ";
+    assert!(verdict.starts_with(begin), "{verdict}");
     assert!(verdict.ends_with(" steps/s predicted"), "{verdict}");
-    assert!(!told.iter().any(|line| line.contains("NO MAJOR")));
+    assert!(!report.iter().any(|line| line.contains("NO MAJOR")));
 }
 
-/// As seen on an H200: features of 5.9 ms and steps of 2.8 ms run beside each other, and the step is at work all the time.
+/// As measured on an H200: features of 5.9 ms and steps of 2.8 ms overlap, and the step is busy all the time.
 #[test]
-fn a_step_that_is_stretched_by_features_on_its_card_waits_for_them() {
+fn a_step_that_features_on_its_card_slow_down_waits_for_them() {
     let check = |features_ms: u64, wall_ms: u64, expected: bool| {
         let [features_ns, wall_ns, alone_ns] = [features_ms, wall_ms, 280].map(|ms| ms * 10_000);
         let arena = |role| (0, RunEvent::ArenaReserved { role, card: 0, bytes: 1, limit_bytes: 2, driver_bytes: 1 });
@@ -80,8 +72,8 @@ fn a_step_that_is_stretched_by_features_on_its_card_waits_for_them() {
             ));
             events.push((t_ns, RunEvent::Step { step, wall_ns, wait_ns: 0 }));
         }
-        let told = Diagnosis::of(&records(events)).unwrap().lines();
-        assert_eq!(told.iter().any(|line| line.starts_with("GPU_PREPROCESS: ")), expected, "{told:#?}");
+        let report = Diagnosis::of(&records(events)).unwrap().lines();
+        assert_eq!(report.iter().any(|line| line.starts_with("GPU_PREPROCESS: ")), expected, "{report:#?}");
     };
     // In hundredths of a millisecond.
     check(590, 600, true);
@@ -90,7 +82,7 @@ fn a_step_that_is_stretched_by_features_on_its_card_waits_for_them() {
 
 /// A step of 100 ms waits for 216 ms of decoding by one thread, on two cores that do 316 ms of work in a step.
 #[test]
-fn cores_that_are_all_at_work_are_not_given_more_threads() {
+fn more_threads_are_not_advised_if_all_cores_are_busy() {
     let ms = 1_000_000;
     let log = |devices: &str, with_host_work: bool| {
         let feed = RunEvent::FeedSetting { threads: 1, cores: 2, ahead: 4, slots: 2, route: "handover".into() };
@@ -117,14 +109,14 @@ fn cores_that_are_all_at_work_are_not_given_more_threads() {
         let verdict = diagnosis.verdicts.iter().find(|verdict| verdict.kind == VerdictKind::DataLoading).unwrap();
         verdict.advice.map(|advice| (advice.change.to_string(), advice.steps_per_s.round()))
     };
-    // Nobody counted the cores' work: a thread more halves what decoding takes.
+    // Without CPU times: a second thread halves the decoding time.
     assert_eq!(advice(&log("cpu", false)), Some(("--num-workers 2".to_owned(), 9.0)));
-    // Both cores together are at it for 158 ms, however many threads there are; without decoding, the step of 100 ms is the slowest.
+    // Both cores are busy for 158 ms per step, with any number of threads; without decoding, the step of 100 ms is the slowest.
     assert_eq!(advice(&log("cpu", true)), Some(("--cache memory".to_owned(), 10.0)));
 }
 
 #[test]
-fn what_was_waited_for_adds_up() {
+fn the_waits_by_stage_add_up() {
     let line = Line { load_ms: 120.0, transfer_ms: 18.0, cv: 0.15, ..Line::quick(10.0) };
     let stalls = Diagnosis::of(&line.run(1, 300)).unwrap().stalls;
     for step in &stalls.steps {
@@ -143,7 +135,7 @@ fn a_log_without_steps_is_refused() {
 }
 
 #[test]
-fn a_log_of_an_earlier_program_is_read_and_judged() {
+fn a_log_of_an_earlier_version_is_diagnosed() {
     let step = |i: u64| {
         let t_ns = i * 20_000_000;
         format!(
@@ -162,10 +154,10 @@ fn a_log_of_an_earlier_program_is_read_and_judged() {
             LogEntry::Unknown(_) => None,
         })
         .collect();
-    let told = Diagnosis::of(&records).unwrap().lines();
-    // Three threads' worth of work in the time of a step: so many are at work; eight have a quarter to spare.
+    let report = Diagnosis::of(&records).unwrap().lines();
+    // The decoding work fills three threads in the time of a step; eight have a quarter to spare.
     let line = "DATA_LOADING: 50 % of the step waits for read and decode. Try --num-workers 8: 100.0 steps/s predicted";
-    assert!(told.contains(&line.to_owned()), "{told:#?}");
+    assert!(report.contains(&line.to_owned()), "{report:#?}");
 }
 
 #[test]
@@ -175,7 +167,7 @@ fn validations_samples_and_checkpoints_are_no_jitter() {
     let checkpoint = |step| RunEvent::Checkpoint { step, bytes: 1, ns: 1 };
     let sample = |step| RunEvent::SampleWritten { step, path: String::new(), seconds: 1.0, ns: 1 };
     let check = |event: &dyn Fn(u64) -> RunEvent| {
-        // The pause is in the time of the step after it.
+        // The pause is part of the time of the next step.
         let log =
             steps(400, |step| 300_000_000 * u64::from(every_20(step - 1)), |step| every_20(step).then(|| event(step)));
         assert_eq!(warnings(&log), []);
@@ -185,27 +177,27 @@ fn validations_samples_and_checkpoints_are_no_jitter() {
     check(&checkpoint);
     check(&sample);
     let unexplained = steps(400, |step| 300_000_000 * u64::from(every_20(step - 1)), |_| None);
-    assert_eq!(warnings(&unexplained).len(), 1, "and without them they are");
+    assert_eq!(warnings(&unexplained).len(), 1, "without the records it is jitter");
 }
 
 #[test]
-fn a_sample_that_takes_long_covers_the_steps_beside_it() {
-    // Spoken beside steps 200 to 209, told at the end of them.
-    let beside = |step: u64| (200..210).contains(&step);
+fn a_long_sample_covers_the_steps_during_it() {
+    // Synthesised during steps 200 to 209, logged at the end of them.
+    let during = |step: u64| (200..210).contains(&step);
     let sample = RunEvent::SampleWritten { step: 190, path: String::new(), seconds: 1.0, ns: 10 * 40_000_000 };
-    let log = steps(400, |step| 30_000_000 * u64::from(beside(step)), |step| (step == 209).then(|| sample.clone()));
+    let log = steps(400, |step| 30_000_000 * u64::from(during(step)), |step| (step == 209).then(|| sample.clone()));
     assert!(Diagnosis::of(&log).unwrap().jitter.variation < 0.01);
 }
 
 #[test]
-fn jitter_is_warned_of_once_with_what_varies() {
+fn jitter_raises_one_warning_that_names_the_stage() {
     let line = Line { burst: Some((40, 90.0)), load_ms: 10.0, ahead: 3, cv: 0.05, ..Line::quick(10.0) };
     let warnings = warnings(&line.run(3, 600));
     let [JitterWarning(window)] = warnings.as_slice() else { panic!("{warnings:?}") };
     assert_eq!(window.varies, StepPart::Waiting(Stage::Load));
     assert!(window.variation > 0.30 && window.step_ns.count <= 100);
-    let said = warnings[0].to_string();
-    assert!(said.starts_with("step time varies by ") && said.ends_with(": load varies most"), "{said}");
+    let message = warnings[0].to_string();
+    assert!(message.starts_with("step time varies by ") && message.ends_with(": load varies most"), "{message}");
 }
 
 #[test]

@@ -1,17 +1,17 @@
-//! Where the roles of a run are, as far as its log has said.
+//! The devices of the two roles, as far as the log has said.
 
 use tandem_events::{Role, RunEvent};
 
-/// Cards, or the computer's own cores.
+/// The card of each role, or the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Places {
+pub(crate) struct RoleDevices {
     cards: [Option<usize>; 2],
-    /// There are no cards: decoding, features and the step are all on the computer's cores.
+    /// No cards: decoding, features and the step all run on the CPU.
     pub(crate) is_cpu: bool,
 }
 
-impl Places {
-    /// Takes every event of a run, in order.
+impl RoleDevices {
+    /// Observes every event of a run, in order.
     pub(crate) fn observe(&mut self, event: &RunEvent) {
         match event {
             RunEvent::DeviceClock { devices, .. } => self.is_cpu = devices == "cpu",
@@ -30,12 +30,12 @@ impl Places {
         self.cards[1].filter(|_| !self.is_cpu)
     }
 
-    /// Both roles take turns on one card. On the CPU they do not: its cores do several things at once.
+    /// Both roles take turns on one card. On the CPU they do not, because the cores run in parallel.
     pub(crate) fn is_one_card(&self) -> bool {
         self.data().is_some() && self.data() == self.model()
     }
 
-    /// Both roles are on one device, whatever it is.
+    /// Both roles are on one card, or on the CPU.
     pub(crate) fn is_one_device(&self) -> bool {
         self.is_cpu || self.is_one_card()
     }
