@@ -7,9 +7,9 @@
 )]
 
 use half::bf16;
-use tandem_bench::kernels::GEMM_BF16;
+use tandem_bench::kernels::{GEMM_BF16, GemmArgs};
 use tandem_device::kernels::pattern_word;
-use tandem_device::{Arena, ArenaSpec, Arg, Grid, Machine, SimSpec};
+use tandem_device::{Arena, ArenaSpec, Grid, Machine, SimSpec};
 use tandem_events::Role;
 
 const ROWS: u32 = 37;
@@ -42,9 +42,8 @@ fn gemm(machine: &Machine) -> (Vec<f64>, Vec<f64>) {
     let out = arena.take("out", u64::from(ROWS * WIDTH) * 2).unwrap();
     stream.fill(out.view(), 0xFF).unwrap();
     let grid = Grid { blocks: [WIDTH.div_ceil(16), ROWS.div_ceil(16), 1], threads: 256, shared_bytes: 0 };
-    let (read, write) = (|block| Arg::read::<bf16>(block), Arg::write::<bf16>(out.view()));
-    let args = [read(a.view()), read(b.view()), write, Arg::U32(ROWS), Arg::U32(WIDTH)];
-    stream.launch(&gemm, grid, &args).unwrap();
+    let args = GemmArgs { x: a.view(), weights: b.view(), out: out.view(), rows: ROWS, width: WIDTH };
+    stream.launch(&gemm, grid, args).unwrap();
     let mut host = device.pinned(out.len()).unwrap();
     stream.download(out.view(), &mut host, 0..out.len()).unwrap();
     stream.drain().unwrap();

@@ -5,10 +5,10 @@
 //! other is its own reference.
 
 use tandem_corpus::Cursor;
-use tandem_device::{Arg, Block, Device, DeviceError, Grid, LoadedKernel, Stream};
+use tandem_device::{Block, Device, DeviceError, Grid, LoadedKernel, Stream};
 
 use crate::input::BatchLayout;
-use crate::kernels::GATHER_REFERENCE;
+use crate::kernels::{GATHER_REFERENCE, GatherReferenceArgs};
 use crate::row_queue::LoadedRow;
 use crate::row_tables::RowTables;
 use crate::schema::{MELS, REFERENCE_FRAMES, field_in};
@@ -51,18 +51,18 @@ impl Collator {
             return Ok(());
         };
         let [_, _, frames] = tables.starts(shape);
-        let args = [
-            Arg::read::<f32>(mel),
-            Arg::read::<u32>(uploaded.part(layout.out_lengths)),
-            Arg::read::<u32>(frames.device),
-            Arg::read::<u32>(uploaded.part(picks)),
-            Arg::write::<f32>(reference),
-            Arg::U32(REFERENCE_FRAMES as u32),
-            Arg::U32(MELS as u32),
-            Arg::F32(self.silence),
-        ];
+        let args = GatherReferenceArgs {
+            mel,
+            lengths: uploaded.part(layout.out_lengths),
+            frame_starts: frames.device,
+            picks: uploaded.part(picks),
+            reference,
+            reference_frames: REFERENCE_FRAMES as u32,
+            bands: MELS as u32,
+            silence: self.silence,
+        };
         let blocks = [REFERENCE_FRAMES as u32, shape.bucket.batch() as u32, 1];
-        stream.launch(&self.gather, Grid { blocks, threads: 96, shared_bytes: 0 }, &args)
+        stream.launch(&self.gather, Grid { blocks, threads: 96, shared_bytes: 0 }, args)
     }
 }
 

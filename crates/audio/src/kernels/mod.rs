@@ -1,7 +1,7 @@
-//! Features as kernels: resampling, log-mel with energy, and pitch. Their CUDA text is beside this file, their maths
-//! on the host is this crate's own CPU path.
+//! The feature kernels: resampling, log-mel with energy, and pitch. The CUDA text is beside this file; the host kernels
+//! are this crate's CPU path.
 
-use tandem_device::{DType, Kernel, Param, Source};
+use tandem_device::{Kernel, Source, kernel_args};
 
 use crate::on_device::host_kernels;
 
@@ -18,62 +18,69 @@ static MEL_SOURCE: Source =
 static PITCH_SOURCE: Source =
     Source { file: "audio/pitch.cu", text: concat!(include_str!("rows.cuh"), include_str!("pitch.cu")) };
 
-/// Rows at their own rates become rows at the features' rate.
+kernel_args! {
+    /// Arguments of `resample`: rows of samples in and out, a filter index per row, the filters.
+    pub(crate) struct ResampleArgs {
+        audio: in i16,
+        in_starts: in u32,
+        in_lengths: in u32,
+        rates: in u32,
+        filters: in u32,
+        weights: in f32,
+        out: out i16,
+        out_starts: in u32,
+        out_lengths: in u32,
+        num_filters: u32,
+        rows: u32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `log_mel`: rows of samples, the packed settings, the tables of the transform and of the filterbank.
+    pub(crate) struct LogMelArgs {
+        audio: in i16,
+        lengths: in u32,
+        sample_starts: in u32,
+        frame_starts: in u32,
+        settings: in u64,
+        twiddles: in f64,
+        bands: in u32,
+        weights: in f32,
+        mel: out f32,
+        energy: out f32,
+        with_energy: u32,
+        rows: u32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `pitch`: rows of samples, the packed settings, and the cache of earlier results.
+    pub(crate) struct PitchArgs {
+        audio: in i16,
+        lengths: in u32,
+        sample_starts: in u32,
+        frame_starts: in u32,
+        settings: in u64,
+        out: out f32,
+        cache_offsets: in u32,
+        cache: out f32,
+        has_cache: u32,
+        rows: u32,
+    }
+}
+
+/// Resamples rows to the sample rate of the features.
 pub(crate) static RESAMPLE: Kernel = Kernel {
     name: "resample",
     source: &RESAMPLE_SOURCE,
-    params: &[
-        Param::In(DType::I16), // audio
-        Param::In(DType::U32), // in_starts
-        Param::In(DType::U32), // in_lengths
-        Param::In(DType::U32), // rates
-        Param::In(DType::U32), // filters
-        Param::In(DType::F32), // weights
-        Param::Out(DType::I16),
-        Param::In(DType::U32), // out_starts
-        Param::In(DType::U32), // out_lengths
-        Param::U32,            // num_filters
-        Param::U32,            // rows
-    ],
+    params: ResampleArgs::params(),
     host: &host_kernels::resample,
 };
 
-/// A batch of rows of samples becomes log-mel frames and, if wanted, energies.
-pub(crate) static LOG_MEL: Kernel = Kernel {
-    name: "log_mel",
-    source: &MEL_SOURCE,
-    params: &[
-        Param::In(DType::I16),  // audio
-        Param::In(DType::U32),  // lengths
-        Param::In(DType::U32),  // sample_starts
-        Param::In(DType::U32),  // frame_starts
-        Param::In(DType::U64),  // numbers
-        Param::In(DType::F64),  // transform
-        Param::In(DType::U32),  // bands
-        Param::In(DType::F32),  // weights
-        Param::Out(DType::F32), // mel
-        Param::Out(DType::F32), // energy
-        Param::U32,             // with_energy
-        Param::U32,             // rows
-    ],
-    host: &host_kernels::log_mel,
-};
+/// Log-mel frames, and optionally energies, of a batch of rows.
+pub(crate) static LOG_MEL: Kernel =
+    Kernel { name: "log_mel", source: &MEL_SOURCE, params: LogMelArgs::params(), host: &host_kernels::log_mel };
 
-/// A batch of rows of samples becomes a pitch per frame.
-pub(crate) static PITCH: Kernel = Kernel {
-    name: "pitch",
-    source: &PITCH_SOURCE,
-    params: &[
-        Param::In(DType::I16), // audio
-        Param::In(DType::U32), // lengths
-        Param::In(DType::U32), // sample_starts
-        Param::In(DType::U32), // frame_starts
-        Param::In(DType::U64), // numbers
-        Param::Out(DType::F32),
-        Param::In(DType::U32),  // places
-        Param::Out(DType::F32), // kept
-        Param::U32,             // keeps
-        Param::U32,             // rows
-    ],
-    host: &host_kernels::pitch,
-};
+/// The pitch of every frame of a batch of rows.
+pub(crate) static PITCH: Kernel =
+    Kernel { name: "pitch", source: &PITCH_SOURCE, params: PitchArgs::params(), host: &host_kernels::pitch };

@@ -1,44 +1,45 @@
-// The pitch of every frame by YIN, one block per frame.
+// Pitch (fundamental frequency) of every frame with YIN (de Cheveigne and Kawahara 2002): difference function,
+// cumulative mean normalized difference, absolute threshold, parabolic interpolation. One block per frame.
 //
-// Samples are integers, and so are their correlations, the differences and the running sums of these: all of it is
-// exact in 64 bits, in any order. Only the last few operations round, as they do on the CPU.
+// Samples are integers, and so are their autocorrelations, the differences and their cumulative sums: 64 bits hold them
+// exactly, in any order of summation. Only the last few operations round, as they do on the CPU.
 
 typedef double f64;
 
-constexpr u32 HOP = 256, FRAME = 1024, MIRRORED = 384, THREADS = 256;
-// A thread has eight lags, and looks at eight samples at a time. Nine places for eight samples: lanes eight lags apart
-// meet different banks.
-constexpr u32 LAGS = 8, PLACES = 9;
+constexpr u32 HOP = 256, FRAME = 1024, REFLECT = 384, THREADS = 256;
+// A thread computes eight lags, eight samples at a time. Eight samples take nine words, so that lanes eight lags apart
+// have no bank conflicts.
+constexpr u32 LAGS = 8, PADDED_LAGS = 9;
 constexpr u32 STAGED = FRAME + LAGS;
-// Eights of samples after which 32-bit sums must be put away: 16 * 4 products of two samples by two low bytes, each
-// up to 2 * 2^15 * 255, are below 2^31.
+// Groups of eight samples after which 32-bit sums are added to the 64-bit ones: 16 * 4 products of two samples by two
+// low bytes, each up to 2 * 2^15 * 255, are below 2^31.
 constexpr u32 BURST = 16;
 
-// Words of the numbers table.
+// Indices into the packed settings.
 constexpr u32 RATE = 0, TROUGH = 10, MAX_APERIODICITY = 11, SILENCE = 12, MIN_PERIOD = 13, MAX_PERIOD = 14;
 
-__device__ inline u32 place(u32 sample) { return sample / LAGS * PLACES + sample % LAGS; }
-__device__ inline f64 number(const u64* numbers, u32 i) { return __longlong_as_double((i64)numbers[i]); }
+__device__ inline u32 staged_at(u32 sample) { return sample / LAGS * PADDED_LAGS + sample % LAGS; }
+__device__ inline f64 setting(const u64* settings, u32 i) { return __longlong_as_double((i64)settings[i]); }
 
-// Sample n of the frame, mirrored at both ends of the row; zeros behind the frame for the lags to run into.
+// Sample n of the frame, with reflect padding at both ends of the row. Zero past the frame, where lags reach.
 __device__ inline i32 sample_at(const i16* row, i32 length, u32 frame, u32 n) {
     if (n >= FRAME) return 0;
-    i32 at = (i32)(frame * HOP + n) - (i32)MIRRORED;
+    i32 at = (i32)(frame * HOP + n) - (i32)REFLECT;
     if (at < 0) at = -at;
     if (at >= length) at = 2 * (length - 1) - at;
     return row[at];
 }
 
-// Every sample with the next one, twice: as they are, and as both low bytes (0 to 255) below both high ones.
+// Stages every sample with its successor, twice: as they are, and as both low bytes (0 to 255) below both high bytes.
 __device__ inline void stage(const i16* row, i32 length, u32 frame, u32* pairs, u32* bytes) {
     for (u32 n = threadIdx.x; n < STAGED; n += THREADS) {
         u32 a = (u32)sample_at(row, length, frame, n), b = (u32)sample_at(row, length, frame, n + 1);
-        pairs[place(n)] = (a & 0xffffu) | b << 16;
-        bytes[place(n)] = (a & 0xffu) | (b & 0xffu) << 8 | (a & 0xff00u) << 8 | (b & 0xff00u) << 16;
+        pairs[staged_at(n)] = (a & 0xffffu) | b << 16;
+        bytes[staged_at(n)] = (a & 0xffu) | (b & 0xffu) << 8 | (a & 0xff00u) << 8 | (b & 0xff00u) << 16;
     }
 }
 
-// sum + two samples times two low bytes, and times two high ones.
+// sum + the dot product of two samples with two low bytes, and with two high bytes.
 __device__ inline i32 add_low(u32 samples, u32 bytes, i32 sum) {
     asm("dp2a.lo.s32.u32 %0, %1, %2, %0;" : "+r"(sum) : "r"(samples), "r"(bytes));
     return sum;
@@ -48,7 +49,8 @@ __device__ inline i32 add_high(u32 samples, u32 bytes, i32 sum) {
     return sum;
 }
 
-// Adds up x[n] x[n + lag] for the lags 8 group + 1 ... 8 group + 8, over every `parts`-th eight samples from `part` on.
+// The autocorrelation sums of x[n] x[n + lag] for lags 8 group + 1 ... 8 group + 8, over every `parts`-th group of
+// eight samples from `part` on.
 __device__ inline void correlate(const u32* pairs, const u32* bytes, u32 group, u32 part, u32 parts,
                                  i64 (&sums)[LAGS]) {
 #pragma unroll
@@ -56,12 +58,12 @@ __device__ inline void correlate(const u32* pairs, const u32* bytes, u32 group, 
     for (u32 m = part; m + group < FRAME / LAGS;) {
         i32 low[LAGS] = {0, 0, 0, 0, 0, 0, 0, 0}, high[LAGS] = {0, 0, 0, 0, 0, 0, 0, 0};
         for (u32 burst = 0; burst < BURST && m + group < FRAME / LAGS; burst++, m += parts) {
-            const u32 *here = pairs + m * PLACES, *there = bytes + (m + group) * PLACES;
+            const u32 *here = pairs + m * PADDED_LAGS, *there = bytes + (m + group) * PADDED_LAGS;
             u32 y[2 * LAGS];
 #pragma unroll
             for (u32 j = 0; j < LAGS; j++) {
                 y[j] = there[j];
-                y[LAGS + j] = there[PLACES + j];
+                y[LAGS + j] = there[PADDED_LAGS + j];
             }
 #pragma unroll
             for (u32 j = 0; j < LAGS; j += 2) {
@@ -78,8 +80,8 @@ __device__ inline void correlate(const u32* pairs, const u32* bytes, u32 group, 
     }
 }
 
-// Replaces four numbers of every thread by the sums up to and with each, in thread order; gives the sum of all.
-__device__ inline i64 running_sums(i64 (&v)[4], i64* warp_sums) {
+// Inclusive prefix sum over a block, four numbers a thread. Returns the sum of all.
+__device__ inline i64 prefix_sums(i64 (&v)[4], i64* warp_sums) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     v[1] += v[0];
     v[2] += v[1];
@@ -104,76 +106,77 @@ __device__ inline i64 running_sums(i64 (&v)[4], i64* warp_sums) {
     return all;
 }
 
-// A local minimum; at the ends there is one neighbour to compare with.
+// Whether i is a local minimum. Both ends have one neighbour.
 __device__ inline bool is_dip(const f64* difference, u32 i, u32 last) {
     bool falls = i == 0 || difference[i] < difference[i - 1];
     if (i == 0) return difference[0] < difference[1];
     return falls && (i == last || difference[i] <= difference[i + 1]);
 }
 
-// How far the minimum of the parabola through three points lies from the middle one.
+// Parabolic interpolation: the distance of the minimum of the parabola through three points from the middle one.
 __device__ inline f64 parabola_shift(const f64* difference, u32 i, u32 last) {
     if (i == 0 || i == last) return 0.0;
     f64 left = difference[i - 1], middle = difference[i], right = difference[i + 1];
-    f64 bend = __dsub_rn(__dadd_rn(left, right), 2.0 * middle), slope = __dsub_rn(right, left) / 2.0;
-    return fabs(slope) >= fabs(bend) ? 0.0 : -slope / bend;
+    f64 curvature = __dsub_rn(__dadd_rn(left, right), 2.0 * middle), slope = __dsub_rn(right, left) / 2.0;
+    return fabs(slope) >= fabs(curvature) ? 0.0 : -slope / curvature;
 }
 
-// What a thread has seen: the first dip below the threshold, and the lowest point of all (the first of equals).
-struct Found {
+// The first local minimum below the threshold, and the global minimum (the first of equals).
+struct Minimum {
     u32 dip, lowest;
     f64 value;
 };
 
-__device__ inline void take_better(Found& a, u32 dip, u32 lowest, f64 value) {
+__device__ inline void merge(Minimum& a, u32 dip, u32 lowest, f64 value) {
     a.dip = min_of(a.dip, dip);
     bool better = value < a.value || (value == a.value && lowest < a.lowest);
     a.lowest = better ? lowest : a.lowest;
     a.value = better ? value : a.value;
 }
 
-__device__ inline Found search(const f64* difference, u32 last, f64 threshold) {
-    Found found = {0xffffffffu, 0xffffffffu, 1e300};
+__device__ inline Minimum search(const f64* difference, u32 last, f64 threshold) {
+    Minimum found = {0xffffffffu, 0xffffffffu, 1e300};
     for (u32 i = threadIdx.x; i <= last; i += THREADS) {
         bool dip = difference[i] < threshold && is_dip(difference, i, last);
-        take_better(found, dip ? i : 0xffffffffu, i, difference[i]);
+        merge(found, dip ? i : 0xffffffffu, i, difference[i]);
     }
 #pragma unroll
     for (u32 step = 16; step > 0; step /= 2) {
         u32 dip = __shfl_xor_sync(0xffffffffu, found.dip, step);
         u32 lowest = __shfl_xor_sync(0xffffffffu, found.lowest, step);
         f64 value = __shfl_xor_sync(0xffffffffu, found.value, step);
-        take_better(found, dip, lowest, value);
+        merge(found, dip, lowest, value);
     }
     return found;
 }
 
-constexpr u32 NOT_KEPT = 0xffffffffu, NOTHING_YET = 0xffffffffu;
+constexpr u32 NOT_CACHED = 0xffffffffu, NOT_COMPUTED = 0xffffffffu;
 
-// Block b: frame b of all rows' frames. What was found once is kept, where a row has a place for it: the same recording
-// has the same pitch in every epoch.
+// Block b computes frame b of the frames of all rows. A row with an offset into `cache` is read from there if it has
+// been computed before: the same recording has the same pitch in every epoch.
 extern "C" __global__ void __launch_bounds__(THREADS)
     pitch(const i16* audio, const u32* lengths, const u32* sample_starts, const u32* frame_starts,
-          const u64* numbers, f32* out, const u32* places, f32* kept, u32 keeps, u32 rows) {
-    __shared__ u32 pairs[STAGED / LAGS * PLACES], bytes[STAGED / LAGS * PLACES];
+          const u64* settings, f32* out, const u32* cache_offsets, f32* cache, u32 has_cache, u32 rows) {
+    __shared__ u32 pairs[STAGED / LAGS * PADDED_LAGS], bytes[STAGED / LAGS * PADDED_LAGS];
     __shared__ i64 partial[THREADS * LAGS];
     __shared__ f64 difference[FRAME];
     __shared__ i64 warp_sums[THREADS / 32];
-    __shared__ Found warps[THREADS / 32];
+    __shared__ Minimum warps[THREADS / 32];
     u32 row = row_of(frame_starts, rows, blockIdx.x), frame = blockIdx.x - __ldg(frame_starts + row);
-    u32 length = min_of(lengths[row], room_of(sample_starts, row)), own = length > MIRRORED ? length / HOP : 0;
+    u32 length = min_of(lengths[row], row_capacity(sample_starts, row));
+    u32 row_frames = length > REFLECT ? length / HOP : 0;
     u32 tid = threadIdx.x;
-    if (frame >= own) {
+    if (frame >= row_frames) {
         if (tid == 0) out[blockIdx.x] = 0.f;
         return;
     }
-    u32 place_of_row = keeps ? __ldg(places + row) : NOT_KEPT;
-    f32* own_place = place_of_row == NOT_KEPT ? nullptr : kept + place_of_row + frame;
-    if (own_place != nullptr && __float_as_uint(*own_place) != NOTHING_YET) {
-        if (tid == 0) out[blockIdx.x] = *own_place;
+    u32 cache_offset = has_cache ? __ldg(cache_offsets + row) : NOT_CACHED;
+    f32* cached = cache_offset == NOT_CACHED ? nullptr : cache + cache_offset + frame;
+    if (cached != nullptr && __float_as_uint(*cached) != NOT_COMPUTED) {
+        if (tid == 0) out[blockIdx.x] = *cached;
         return;
     }
-    u32 min_period = (u32)numbers[MIN_PERIOD], max_period = (u32)numbers[MAX_PERIOD];
+    u32 min_period = (u32)settings[MIN_PERIOD], max_period = (u32)settings[MAX_PERIOD];
     u32 groups = (max_period + LAGS - 1) / LAGS, parts = THREADS / groups;
     stage(audio + __ldg(sample_starts + row), (i32)length, frame, pairs, bytes);
     __syncthreads();
@@ -186,10 +189,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     i64 head[4], sum[4], differences[4];
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
-        i64 x = (i16)(pairs[place(4 * tid + i)] & 0xffffu);
+        i64 x = (i16)(pairs[staged_at(4 * tid + i)] & 0xffffu);
         head[i] = x * x;
     }
-    i64 energy = running_sums(head, warp_sums);  // It waits for everybody: `partial` is whole.
+    i64 energy = prefix_sums(head, warp_sums);  // It synchronizes the block: `partial` is complete.
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
         u32 lag = 4 * tid + i + 1;
@@ -200,28 +203,28 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         differences[i] = lag <= max_period ? 2 * (energy - correlation) - (lag == 1 ? 0 : head[i]) : 0;
         sum[i] = differences[i];
     }
-    running_sums(sum, warp_sums);
+    prefix_sums(sum, warp_sums);
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
         u32 lag = 4 * tid + i + 1;
         if (lag < min_period || lag > max_period) continue;
         // In units of full scale squared, which is a shift of the exponent.
-        f64 own_difference = (f64)differences[i] * 0x1p-30, mean = (f64)sum[i] * 0x1p-30 / (f64)lag;
-        difference[lag - min_period] = own_difference / (mean + 2.2250738585072014e-308);
+        f64 scaled_difference = (f64)differences[i] * 0x1p-30, mean = (f64)sum[i] * 0x1p-30 / (f64)lag;
+        difference[lag - min_period] = scaled_difference / (mean + 2.2250738585072014e-308);
     }
     __syncthreads();
     u32 last = max_period - min_period;
-    Found found = search(difference, last, number(numbers, TROUGH));
+    Minimum found = search(difference, last, setting(settings, TROUGH));
     if (tid % 32 == 0) warps[tid / 32] = found;
     __syncthreads();
     if (tid == 0) {
-        for (u32 w = 1; w < THREADS / 32; w++) take_better(found, warps[w].dip, warps[w].lowest, warps[w].value);
+        for (u32 w = 1; w < THREADS / 32; w++) merge(found, warps[w].dip, warps[w].lowest, warps[w].value);
         u32 at = found.dip <= last ? found.dip : found.lowest;
         f64 period = (f64)(min_period + at) + parabola_shift(difference, at, last);
         f64 rms = sqrt((f64)energy * 0x1p-30 / (f64)FRAME);
-        bool voiced = difference[at] <= number(numbers, MAX_APERIODICITY) && rms >= number(numbers, SILENCE);
-        f32 hz = voiced ? (f32)((f64)numbers[RATE] / period) : 0.f;
+        bool voiced = difference[at] <= setting(settings, MAX_APERIODICITY) && rms >= setting(settings, SILENCE);
+        f32 hz = voiced ? (f32)((f64)settings[RATE] / period) : 0.f;
         out[blockIdx.x] = hz;
-        if (own_place != nullptr) *own_place = hz;
+        if (cached != nullptr) *cached = hz;
     }
 }

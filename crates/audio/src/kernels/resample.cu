@@ -1,18 +1,20 @@
-// Rows of int16 samples at their own rates become rows at one rate. One thread per sample out.
+// Polyphase resampling with a windowed-sinc lowpass (Smith and Gossett 1984; Crochiere and Rabiner 1983): rows of int16
+// samples at several rates become rows at one rate. One thread per output sample.
 //
-// Bit for bit what the CPU gives: the same eight sums in the same order, each product and each sum rounded on its own
-// (no fused multiply-add), the same rounding to int16. The CPU's samples are smaller by 2^15, which changes no digit.
+// The result has the CPU's bits: the same eight partial sums in the same order, every product and every sum rounded (no
+// fused multiply-add), the same rounding to int16. The CPU's samples are smaller by 2^15, which changes no digit.
 
-// A filter's words: ratio in lowest terms, delay, taps of a phase, where its weights begin. Two more are the rates.
+// Words of a filter: up and down factor in lowest terms, delay, taps per phase, offset of its weights. The two rates
+// follow, and a zero.
 constexpr u32 UP = 0, DOWN = 1, DELAY = 2, TAPS = 3, WEIGHTS = 4, FILTER_WORDS = 8;
 
-// Zeros lie beyond both ends. (A negative place is a large one.)
+// Zero beyond both ends. (A negative index is a large unsigned one.)
 __device__ inline f32 sample_at(const i16* row, i32 at, u32 length) { return (u32)at < length ? (f32)row[at] : 0.f; }
 
-__device__ inline i16 filtered(const i16* row, u32 length, const u32* filter, const f32* weights, u32 m) {
+__device__ inline i16 convolve(const i16* row, u32 length, const u32* filter, const f32* weights, u32 m) {
     u32 up = filter[UP], taps = filter[TAPS];
-    // Weights lie tap by tap and, within a tap, in the order in which samples out use the phases: neighbours read
-    // neighbours.
+    // Weights are stored by tap and, within a tap, in the order in which output samples use the phases, so that
+    // neighbouring threads load neighbouring weights.
     const f32* weight = weights + filter[WEIGHTS] + m % up;
     i32 at = (i32)(((u64)m * filter[DOWN] + filter[DELAY]) / up) - (i32)(taps - 1);
     f32 sums[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f}, rest = 0.f;
@@ -33,15 +35,15 @@ __device__ inline i16 filtered(const i16* row, u32 length, const u32* filter, co
     return (i16)__float2int_rn(clamp_to(__fadd_rn(sum, rest), -32768.f, 32767.f));
 }
 
-// Block b makes samples 256 b ... of all rows' samples out: rows have whole tiles of them, so they are of one row. A
-// rate past the last filter's is one that is there already: copied. Samples past the row's length, or past what the
-// ratio gives, are 0.
+// Block b computes samples 256 b ... of the output samples of all rows. Rows have whole tiles, so a block is in one
+// row. A row whose rate index is past the last filter has the output rate already and is copied. Samples past the
+// row's length, or past what the ratio gives, are 0.
 extern "C" __global__ void __launch_bounds__(256)
     resample(const i16* audio, const u32* in_starts, const u32* in_lengths, const u32* rates, const u32* filters,
              const f32* weights, i16* out, const u32* out_starts, const u32* out_lengths, u32 num_filters, u32 rows) {
     u32 at = blockIdx.x * 256 + threadIdx.x;
     u32 row = row_of(out_starts, rows, blockIdx.x * 256), m = at - __ldg(out_starts + row);
-    u32 length = min_of(in_lengths[row], room_of(in_starts, row)), wanted = out_lengths[row], rate = rates[row];
+    u32 length = min_of(in_lengths[row], row_capacity(in_starts, row)), wanted = out_lengths[row], rate = rates[row];
     const i16* samples = audio + __ldg(in_starts + row);
     i16 value = 0;
     if (rate >= num_filters) {
@@ -49,8 +51,8 @@ extern "C" __global__ void __launch_bounds__(256)
     } else {
         const u32* filter = filters + rate * FILTER_WORDS;
         // m < ceil(length * up / down)
-        bool there = (u64)m * filter[DOWN] < (u64)length * filter[UP];
-        if (m < wanted && there) value = filtered(samples, length, filter, weights, m);
+        bool exists = (u64)m * filter[DOWN] < (u64)length * filter[UP];
+        if (m < wanted && exists) value = convolve(samples, length, filter, weights, m);
     }
     out[at] = value;
 }

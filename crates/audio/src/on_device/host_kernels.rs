@@ -1,14 +1,15 @@
-//! The kernels' maths on host memory: the CPU path itself, row by row, so that its bits are the host kernels' bits.
+//! The host kernels: the CPU path itself, row by row, so that both have the same bits.
 //!
-//! Plans and scratch are kept per thread: a host kernel is called with nothing but its arguments.
+//! FFT plans and scratch memory are thread-local, because a host kernel gets nothing but its arguments.
 
 use std::cell::RefCell;
 
 use tandem_device::HostArgs;
 
-use super::numbers::{self, WORDS};
+use super::packed_settings::{self, WORDS};
 use super::tables::FILTER_WORDS;
 use super::{NOT_CACHED, NOTHING_YET};
+use crate::kernels::{LogMelArgs, PitchArgs, ResampleArgs};
 use crate::{AudioError, Clip, FeatureSettings, LogMel, MelFrames, PitchTracker, Resampler};
 
 thread_local! {
@@ -16,7 +17,7 @@ thread_local! {
     static RESAMPLERS: RefCell<Vec<(u32, Resampler)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What features of one kind of settings take.
+/// Plans and scratch memory for features with one set of settings.
 struct Plans {
     words: [u64; WORDS],
     settings: FeatureSettings,
@@ -29,7 +30,7 @@ struct Plans {
 
 impl Plans {
     fn new(words: [u64; WORDS]) -> Result<Plans, AudioError> {
-        let (settings, pitch) = numbers::unpack(&words);
+        let (settings, pitch) = packed_settings::unpack(&words);
         Ok(Plans {
             words,
             log_mel: LogMel::new(&settings)?,
@@ -41,7 +42,7 @@ impl Plans {
         })
     }
 
-    /// Makes `samples` the clip; false when there are no features of so few.
+    /// Makes `samples` the clip. False if they are too few for a frame.
     fn fill(&mut self, samples: &[i16]) -> bool {
         self.clip.clear();
         self.clip.rate_hz = self.settings.rate_hz;
@@ -66,8 +67,8 @@ fn with_plans(words: &[u64], work: impl FnOnce(&mut Plans)) {
     });
 }
 
-/// Row after row of `all`, which begin at `starts`.
-fn cut<'a, T>(mut all: &'a mut [T], starts: &'a [u32], per: usize) -> impl Iterator<Item = &'a mut [T]> {
+/// The rows of `all`: slices of `per` elements for each index between neighbouring `starts`.
+fn split_rows<'a, T>(mut all: &'a mut [T], starts: &'a [u32], per: usize) -> impl Iterator<Item = &'a mut [T]> {
     starts.windows(2).map(move |pair| {
         let (row, rest) = std::mem::take(&mut all).split_at_mut((pair[1] - pair[0]) as usize * per);
         all = rest;
@@ -77,21 +78,19 @@ fn cut<'a, T>(mut all: &'a mut [T], starts: &'a [u32], per: usize) -> impl Itera
 
 /// The samples of a row.
 fn row_of<'a>(audio: &'a [i16], starts: &[u32], lengths: &[u32], row: usize) -> &'a [i16] {
-    let room = &audio[starts[row] as usize..starts[row + 1] as usize];
-    &room[..room.len().min(lengths[row] as usize)]
+    let capacity = &audio[starts[row] as usize..starts[row + 1] as usize];
+    &capacity[..capacity.len().min(lengths[row] as usize)]
 }
 
 pub(crate) fn log_mel(args: &mut HostArgs<'_>) {
-    let (audio, lengths, words) = (args.read::<i16>(0), args.read::<u32>(1), args.read::<u64>(4));
-    let rows = args.u32(11) as usize;
-    let [sample_starts, frame_starts] = [2, 3].map(|i| &args.read::<u32>(i)[..=rows]);
-    let (mel, energy) = (args.write::<f32>(8), args.write::<f32>(9));
-    let with_energy = args.u32(10) == 1;
-    with_plans(words, |plans| {
+    let LogMelArgs { audio, lengths, sample_starts, frame_starts, settings, mel, energy, with_energy, rows, .. } =
+        LogMelArgs::host(args);
+    let [sample_starts, frame_starts] = [sample_starts, frame_starts].map(|starts| &starts[..=rows as usize]);
+    with_plans(settings, |plans| {
         let n_mels = plans.settings.n_mels;
-        // Without energies there is no memory to cut.
-        let mut energies = with_energy.then(|| cut(energy, frame_starts, 1));
-        for (row, out) in cut(mel, frame_starts, n_mels).enumerate() {
+        // Without energies there is no memory to split.
+        let mut energies = (with_energy == 1).then(|| split_rows(energy, frame_starts, 1));
+        for (row, out) in split_rows(mel, frame_starts, n_mels).enumerate() {
             let own = if plans.fill(row_of(audio, sample_starts, lengths, row)) {
                 let made = plans.log_mel.mel_energy_into(&plans.clip, &mut plans.mel, &mut plans.values);
                 assert!(made.is_ok(), "rate and length are right: {made:?}");
@@ -99,7 +98,7 @@ pub(crate) fn log_mel(args: &mut HostArgs<'_>) {
             } else {
                 0
             };
-            fill_row(out, &plans.mel.values[..own * n_mels], numbers::ln_floor(&plans.words));
+            fill_row(out, &plans.mel.values[..own * n_mels], packed_settings::ln_floor(&plans.words));
             if let Some(energy) = energies.as_mut().and_then(Iterator::next) {
                 fill_row(energy, &plans.values[..own], 0.0);
             }
@@ -107,30 +106,29 @@ pub(crate) fn log_mel(args: &mut HostArgs<'_>) {
     });
 }
 
-/// An element of memory in which nothing is kept yet.
+/// An element of the cache that has not been computed.
 const NOTHING_YET_BITS: u32 = u32::from_ne_bytes([NOTHING_YET; 4]);
 
 pub(crate) fn pitch(args: &mut HostArgs<'_>) {
-    let (audio, lengths, words) = (args.read::<i16>(0), args.read::<u32>(1), args.read::<u64>(4));
-    let (keeps, rows) = (args.u32(8) == 1, args.u32(9) as usize);
-    let [sample_starts, frame_starts] = [2, 3].map(|i| &args.read::<u32>(i)[..=rows]);
-    let (out, places, kept) = (args.write::<f32>(5), args.read::<u32>(6), args.write::<f32>(7));
-    with_plans(words, |plans| {
-        for (row, out) in cut(out, frame_starts, 1).enumerate() {
+    let PitchArgs { audio, lengths, sample_starts, frame_starts, settings, out, cache_offsets, cache, has_cache, rows } =
+        PitchArgs::host(args);
+    let [sample_starts, frame_starts] = [sample_starts, frame_starts].map(|starts| &starts[..=rows as usize]);
+    with_plans(settings, |plans| {
+        for (row, out) in split_rows(out, frame_starts, 1).enumerate() {
             plans.values.clear();
-            let place = if keeps { places[row] } else { NOT_CACHED };
+            let offset = if has_cache == 1 { cache_offsets[row] } else { NOT_CACHED };
             if plans.fill(row_of(audio, sample_starts, lengths, row)) {
                 let own = plans.settings.num_frames(plans.clip.samples.len()).min(out.len());
-                let known = (place != NOT_CACHED).then(|| &mut kept[place as usize..][..own]);
-                match known {
-                    Some(known) if known.iter().all(|hz| hz.to_bits() != NOTHING_YET_BITS) => {
-                        plans.values.extend_from_slice(known);
+                let cached = (offset != NOT_CACHED).then(|| &mut cache[offset as usize..][..own]);
+                match cached {
+                    Some(cached) if cached.iter().all(|hz| hz.to_bits() != NOTHING_YET_BITS) => {
+                        plans.values.extend_from_slice(cached);
                     }
-                    known => {
+                    cached => {
                         let made = plans.tracker.pitch_into(&plans.clip, &mut plans.values);
                         assert!(made.is_ok(), "rate and length are right: {made:?}");
-                        if let Some(known) = known {
-                            known.copy_from_slice(&plans.values[..own]);
+                        if let Some(cached) = cached {
+                            cached.copy_from_slice(&plans.values[..own]);
                         }
                     }
                 }
@@ -142,14 +140,13 @@ pub(crate) fn pitch(args: &mut HostArgs<'_>) {
 }
 
 pub(crate) fn resample(args: &mut HostArgs<'_>) {
-    let rows = args.u32(10) as usize;
-    let [in_starts, out_starts] = [1, 7].map(|i| &args.read::<u32>(i)[..=rows]);
-    let (audio, in_lengths, rates) = (args.read::<i16>(0), args.read::<u32>(2), args.read::<u32>(3));
-    let (filters, out, out_lengths) = (args.read::<u32>(4), args.write::<i16>(6), args.read::<u32>(8));
+    let ResampleArgs { audio, in_starts, in_lengths, rates, filters, out, out_starts, out_lengths, rows, .. } =
+        ResampleArgs::host(args);
+    let [in_starts, out_starts] = [in_starts, out_starts].map(|starts| &starts[..=rows as usize]);
     let (mut clip, mut at_rate) = (Clip::default(), Clip::default());
-    for (row, out) in cut(out, out_starts, 1).enumerate() {
+    for (row, out) in split_rows(out, out_starts, 1).enumerate() {
         let samples = row_of(audio, in_starts, in_lengths, row);
-        let made = match filters.chunks_exact(FILTER_WORDS).nth(rates[row] as usize) {
+        let resampled = match filters.chunks_exact(FILTER_WORDS).nth(rates[row] as usize) {
             Some(filter) => {
                 clip.rate_hz = filter[5];
                 clip.samples.clear();
@@ -159,8 +156,8 @@ pub(crate) fn resample(args: &mut HostArgs<'_>) {
             }
             None => samples,
         };
-        let len = made.len().min(out_lengths[row] as usize).min(out.len());
-        fill_row(out, &made[..len], 0);
+        let len = resampled.len().min(out_lengths[row] as usize).min(out.len());
+        fill_row(out, &resampled[..len], 0);
     }
 }
 

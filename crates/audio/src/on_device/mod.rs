@@ -1,41 +1,41 @@
-//! Features where the samples are: a whole batch of padded rows at a time, one launch per kind of feature.
+//! Features computed on the device: a batch of padded rows at a time, one launch per kind of feature.
 //!
-//! In come int16 samples in device memory, a row per clip, each with its length; out go features in the caller's device
-//! memory. Rows need not be equally long: [`Starts`] say where each begins. [`DeviceFeatures`] owns its tables and
-//! nothing else. Every element of an output is written: what lies past a row's own frames is padding, and a row too
-//! short for features (see [`FeatureSettings::min_samples`]) is all padding. Nothing depends on the order of threads:
-//! the same batch gives the same bits again.
+//! Input: int16 samples in device memory, a row per clip, each with its length. Output: features in the caller's
+//! device memory. Rows may differ in length: [`Starts`] holds where each begins. [`DeviceFeatures`] owns its tables
+//! and no other memory. Every element of an output is written: past the frames of a row it is padding, and a row too
+//! short for a frame (see [`FeatureSettings::min_samples`]) is all padding. Results do not depend on the order of
+//! threads: the same batch gives the same bits.
 //!
-//! On the CPU and on simulated cards the host kernels run, which are [`LogMel`](crate::LogMel),
-//! [`PitchTracker`](crate::PitchTracker) and [`Resampler`](crate::Resampler) themselves. On CUDA resampling gives the
-//! same bits as those; log-mel is within their bounds of the f64 reference, and pitch differs by its last rounding.
+//! On the CPU and on simulated cards the host kernels run: [`LogMel`](crate::LogMel),
+//! [`PitchTracker`](crate::PitchTracker) and [`Resampler`](crate::Resampler). On CUDA, resampling gives the same bits;
+//! log-mel is within the same error bounds of the f64 reference, and pitch differs in its last rounding.
 
-mod numbers;
+mod packed_settings;
 mod rows;
 mod tables;
 pub(crate) mod host_kernels;
 #[cfg(test)]
 mod model;
 
-use tandem_device::{Arena, Arg, Block, Device, DeviceError, Grid, LoadedKernel, Stream, View};
+use tandem_device::{Arena, Block, Device, DeviceError, Grid, LoadedKernel, Stream, View};
 
-use crate::kernels::{LOG_MEL, PITCH, RESAMPLE};
+use crate::kernels::{LOG_MEL, LogMelArgs, PITCH, PitchArgs, RESAMPLE, ResampleArgs};
 use crate::{AudioError, FeatureSettings, PitchSettings};
 use rows::check_elements;
 pub use rows::{SampleRows, Starts};
 use tables::{TableId, Tables};
 
-/// Whom the tables are shown under.
+/// The owner of the tables in memory reports.
 const OWNER: &str = "feature tables";
 
-/// Frames a block of the log-mel kernel makes: rows of features begin at multiples of this.
+/// Frames that a block of the log-mel kernel computes: rows of features begin at multiples of this.
 pub const TILE_FRAMES: u32 = 8;
 const MEL_THREADS: u32 = 128;
-/// Samples a block of the resampling kernel makes, one thread each: rows that are resampled begin at multiples of this.
+/// Samples that a block of the resampling kernel computes, one thread each: resampled rows begin at multiples of this.
 pub const TILE_SAMPLES: u32 = 256;
 const PITCH_THREADS: u32 = 256;
 
-/// Makes features on one device. Holding one of these means its kernels are loaded and its tables are there.
+/// Computes features on one device. Holding one of these means that its kernels are loaded and its tables uploaded.
 pub struct DeviceFeatures {
     resample: LoadedKernel,
     log_mel: LoadedKernel,
@@ -44,22 +44,22 @@ pub struct DeviceFeatures {
     layout: Layout,
 }
 
-/// The pitch of recordings that were heard before.
+/// The pitch of recordings that has been computed before.
 #[derive(Clone, Copy)]
 pub struct CachedPitch<'a> {
-    /// u32 per row: the first frame of its place in `memory`, which has room for all frames of its recording, or
-    /// [`NOT_CACHED`]. One recording has one place.
+    /// u32 per row: the offset of its first frame in `memory`, which has room for all frames of its recording, or
+    /// [`NOT_CACHED`]. A recording has one offset.
     pub places: View<'a>,
-    /// f32: all places, filled with bytes of [`NOTHING_YET`] at first.
+    /// f32: the cache, filled with bytes of [`NOTHING_YET`] at first.
     pub memory: View<'a>,
 }
 
-/// The place of a row whose pitch is not kept.
+/// The offset of a row whose pitch is not cached.
 pub const NOT_CACHED: u32 = u32::MAX;
-/// What the memory of kept pitch is filled with before anything is known.
+/// The byte that the cache is filled with before anything has been computed.
 pub const NOTHING_YET: u8 = u8::MAX;
 
-/// Where the tables lie.
+/// Offsets and sizes of the tables.
 struct Layout {
     spans: [(u64, u64); 6],
     num_filters: u32,
@@ -67,19 +67,19 @@ struct Layout {
 }
 
 impl DeviceFeatures {
-    /// Arena bytes that [`DeviceFeatures::create`] takes for these settings and rates, to the byte. Cost: designs the
+    /// Arena bytes that [`DeviceFeatures::create`] takes for these settings and rates, exactly. Cost: designs the
     /// filters, some milliseconds each.
     ///
-    /// Fails like `create`, but for the device.
+    /// Fails like `create`, except for errors of the device.
     pub fn table_bytes(settings: &FeatureSettings, rates_hz: &[u32]) -> Result<u64, AudioError> {
         Ok(Tables::without_pitch(settings, rates_hz)?.bytes())
     }
 
-    /// Loads the kernels and puts the tables into `arena`; they are there when it returns. `rates_hz` are the rates that
-    /// can be resampled from, in the order rows name them.
+    /// Loads the kernels and uploads the tables to `arena`. Blocks until the upload is done. `rates_hz` are the rates
+    /// that can be resampled from; rows name them by index.
     ///
-    /// Fails with [`AudioError::Settings`] on a geometry there are no kernels for (n_fft and win of 1024, hop of 256,
-    /// up to 128 bands are served), with [`AudioError::RatePair`], and with [`AudioError::Device`].
+    /// Fails with [`AudioError::Settings`] on a geometry that the kernels do not support (they support n_fft and win of
+    /// 1024, hop of 256, up to 128 bands), with [`AudioError::RatePair`], and with [`AudioError::Device`].
     pub fn create(
         device: &Device,
         arena: &Arena,
@@ -105,11 +105,12 @@ impl DeviceFeatures {
         })
     }
 
-    /// Brings rows to the features' rate; `out` has as many, which begin at multiples of [`TILE_SAMPLES`].
+    /// Resamples rows to the sample rate of the features. `out` has as many rows, which begin at multiples of
+    /// [`TILE_SAMPLES`].
     ///
     /// `rates`, u32: per row an index into `rates_hz`, or `u32::MAX` for a row that has the features' rate and is
-    /// copied. `out.lengths` is read: as many samples are made, at most what the ratio gives (rounded up), and zeros
-    /// follow to the row's end. The same bits on every device.
+    /// copied. `out.lengths` is an input: as many samples are computed, at most what the ratio gives (rounded up), and
+    /// zeros follow to the end of the row. The same bits on every device.
     pub fn resample(
         &self,
         stream: &Stream,
@@ -122,27 +123,27 @@ impl DeviceFeatures {
         out.check(kernel, "the samples out", rows, TILE_SAMPLES)?;
         check_elements(kernel, "the rates", rates, 4, rows as u64)?;
         let Some(grid) = grid_of(kernel, out.starts.end() / TILE_SAMPLES, TILE_SAMPLES)? else { return Ok(()) };
-        let args = [
-            Arg::read::<i16>(from.samples),
-            Arg::read::<u32>(from.starts.device),
-            Arg::read::<u32>(from.lengths),
-            Arg::read::<u32>(rates),
-            Arg::read::<u32>(self.table(TableId::Filters)),
-            Arg::read::<f32>(self.table(TableId::FilterWeights)),
-            Arg::write::<i16>(out.samples),
-            Arg::read::<u32>(out.starts.device),
-            Arg::read::<u32>(out.lengths),
-            Arg::U32(self.layout.num_filters),
-            Arg::U32(rows as u32),
-        ];
-        stream.launch(&self.resample, grid, &args)
+        let args = ResampleArgs {
+            audio: from.samples,
+            in_starts: from.starts.device,
+            in_lengths: from.lengths,
+            rates,
+            filters: self.table(TableId::Filters),
+            weights: self.table(TableId::FilterWeights),
+            out: out.samples,
+            out_starts: out.starts.device,
+            out_lengths: out.lengths,
+            num_filters: self.layout.num_filters,
+            rows: rows as u32,
+        };
+        stream.launch(&self.resample, grid, args)
     }
 
-    /// Log-mel frames and, if asked for, energies of a batch at the features' rate, in one launch.
+    /// Log-mel frames, and optionally energies, of a batch at the sample rate of the features, in one launch.
     ///
-    /// `frames` say how many frames each row has in the output, padding included: multiples of [`TILE_FRAMES`]. A row
-    /// with more of its own is cut off there. `mel` is f32 `[sum of frames, n_mels]`, padded with the logarithm of the
-    /// floor, and `energy` f32 `[sum of frames]`, padded with 0.
+    /// `frames` holds the frames of each row in the output, padding included: multiples of [`TILE_FRAMES`]. A longer
+    /// row is truncated. `mel` is f32 `[sum of frames, n_mels]`, padded with the logarithm of the floor, and `energy`
+    /// f32 `[sum of frames]`, padded with 0.
     pub fn log_mel(
         &self,
         stream: &Stream,
@@ -159,58 +160,58 @@ impl DeviceFeatures {
             check_elements(kernel, "the energies", energy, 4, sum)?;
         }
         let Some(grid) = grid_of(kernel, frames.end() / TILE_FRAMES, MEL_THREADS)? else { return Ok(()) };
-        let args = [
-            Arg::read::<i16>(audio.samples),
-            Arg::read::<u32>(audio.lengths),
-            Arg::read::<u32>(audio.starts.device),
-            Arg::read::<u32>(frames.device),
-            Arg::read::<u64>(self.table(TableId::Numbers)),
-            Arg::read::<f64>(self.table(TableId::Transform)),
-            Arg::read::<u32>(self.table(TableId::Bands)),
-            Arg::read::<f32>(self.table(TableId::MelWeights)),
-            Arg::write::<f32>(mel),
-            // Nothing is written through a pointer to nothing.
-            Arg::write::<f32>(energy.unwrap_or_else(|| self.tables.part(0, 0))),
-            Arg::U32(u32::from(energy.is_some())),
-            Arg::U32(rows as u32),
-        ];
-        stream.launch(&self.log_mel, grid, &args)
+        let args = LogMelArgs {
+            audio: audio.samples,
+            lengths: audio.lengths,
+            sample_starts: audio.starts.device,
+            frame_starts: frames.device,
+            settings: self.table(TableId::Settings),
+            twiddles: self.table(TableId::Twiddles),
+            bands: self.table(TableId::Bands),
+            weights: self.table(TableId::MelWeights),
+            mel,
+            // The kernel does not access it if `with_energy` is 0.
+            energy: energy.unwrap_or_else(|| self.tables.part(0, 0)),
+            with_energy: u32::from(energy.is_some()),
+            rows: rows as u32,
+        };
+        stream.launch(&self.log_mel, grid, args)
     }
 
-    /// The pitch of every frame of a batch at the features' rate: f32 `[sum of frames]` in Hz, 0 where unvoiced, silent
-    /// or padding. Input as in [`DeviceFeatures::log_mel`]; rows may have any number of frames.
+    /// The pitch of every frame of a batch at the sample rate of the features: f32 `[sum of frames]` in Hz, 0 where
+    /// unvoiced, silent or padding. Input as in [`DeviceFeatures::log_mel`]; rows may have any number of frames.
     ///
-    /// It is by far the dearest feature. What is `kept` of a recording is not looked for again.
+    /// It is by far the most expensive feature. Recordings in the cache are not computed again.
     pub fn pitch(
         &self,
         stream: &Stream,
         audio: SampleRows<'_>,
         frames: Starts<'_>,
         pitch: View<'_>,
-        kept: Option<CachedPitch<'_>>,
+        cached: Option<CachedPitch<'_>>,
     ) -> Result<(), DeviceError> {
         let (kernel, rows) = (PITCH.name, frames.num_rows());
         audio.check(kernel, "the samples", rows, 1)?;
         frames.check(kernel, "the frames", rows, 1)?;
         check_elements(kernel, "the pitches", pitch, 4, frames.end().into())?;
-        if let Some(kept) = kept {
-            check_elements(kernel, "the places", kept.places, 4, rows as u64)?;
+        if let Some(cached) = cached {
+            check_elements(kernel, "the places", cached.places, 4, rows as u64)?;
         }
         let nothing = || self.tables.part(0, 0);
         let Some(grid) = grid_of(kernel, frames.end(), PITCH_THREADS)? else { return Ok(()) };
-        let args = [
-            Arg::read::<i16>(audio.samples),
-            Arg::read::<u32>(audio.lengths),
-            Arg::read::<u32>(audio.starts.device),
-            Arg::read::<u32>(frames.device),
-            Arg::read::<u64>(self.table(TableId::Numbers)),
-            Arg::write::<f32>(pitch),
-            Arg::read::<u32>(kept.map_or_else(nothing, |kept| kept.places)),
-            Arg::write::<f32>(kept.map_or_else(nothing, |kept| kept.memory)),
-            Arg::U32(u32::from(kept.is_some())),
-            Arg::U32(rows as u32),
-        ];
-        stream.launch(&self.pitch, grid, &args)
+        let args = PitchArgs {
+            audio: audio.samples,
+            lengths: audio.lengths,
+            sample_starts: audio.starts.device,
+            frame_starts: frames.device,
+            settings: self.table(TableId::Settings),
+            out: pitch,
+            cache_offsets: cached.map_or_else(nothing, |cached| cached.places),
+            cache: cached.map_or_else(nothing, |cached| cached.memory),
+            has_cache: u32::from(cached.is_some()),
+            rows: rows as u32,
+        };
+        stream.launch(&self.pitch, grid, args)
     }
 
     fn table(&self, table: TableId) -> View<'_> {
@@ -221,16 +222,16 @@ impl DeviceFeatures {
 
 impl Layout {
     fn of(tables: &Tables, settings: &FeatureSettings, rates_hz: &[u32]) -> Layout {
-        use TableId::{Bands, FilterWeights, Filters, MelWeights, Numbers, Transform};
+        use TableId::{Bands, FilterWeights, Filters, MelWeights, Settings, Twiddles};
         Layout {
-            spans: [Numbers, Transform, Bands, MelWeights, Filters, FilterWeights].map(|table| tables.span(table)),
+            spans: [Settings, Twiddles, Bands, MelWeights, Filters, FilterWeights].map(|table| tables.span(table)),
             num_filters: rates_hz.len() as u32,
             n_mels: settings.n_mels as u32,
         }
     }
 }
 
-/// So many blocks; `None` when there is nothing to do.
+/// A grid of `blocks`. `None` if there are none.
 fn grid_of(kernel: &'static str, blocks: u32, threads: u32) -> Result<Option<Grid>, DeviceError> {
     match blocks {
         0 => Ok(None),

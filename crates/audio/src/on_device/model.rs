@@ -1,5 +1,5 @@
-//! The CUDA kernels' index maths, step by step on the host: the same tables, the same exchanges, lanes one after the
-//! other. Where a card is not at hand, this is what says that the text in `kernels/` computes what it should.
+//! The index arithmetic of the CUDA kernels, step by step on the host: the same tables, the same transposes, lanes in
+//! sequence. Without a card, this model is the evidence that the text in `kernels/` is right.
 
 use super::tables::{FILTER_WORDS, Tables};
 use crate::clip::round_to_i16;
@@ -7,7 +7,7 @@ use crate::pitch::{find_dip, parabola_shift};
 use crate::stft::StftFloat;
 use crate::{Clip, FeatureSettings, Lowpass, PitchSettings, PitchTracker, Resampler, mel};
 
-type Point<T> = (T, T);
+type Complex<T> = (T, T);
 
 trait Fused: StftFloat {
     /// `self * b + c`, rounded once, as a card does it.
@@ -33,128 +33,129 @@ impl Fused for f64 {
     }
 }
 
-fn add<T: Fused>(a: Point<T>, b: Point<T>) -> Point<T> {
+fn add<T: Fused>(a: Complex<T>, b: Complex<T>) -> Complex<T> {
     (a.0 + b.0, a.1 + b.1)
 }
 
-fn sub<T: Fused>(a: Point<T>, b: Point<T>) -> Point<T> {
+fn sub<T: Fused>(a: Complex<T>, b: Complex<T>) -> Complex<T> {
     (a.0 - b.0, a.1 - b.1)
 }
 
-fn times<T: Fused>(a: Point<T>, w: Point<T>) -> Point<T> {
+fn times<T: Fused>(a: Complex<T>, w: Complex<T>) -> Complex<T> {
     (a.0.fused(w.0, -(a.1 * w.1)), a.0.fused(w.1, a.1 * w.0))
 }
 
 /// `sum + a w`.
-fn plus<T: Fused>(sum: Point<T>, a: Point<T>, w: Point<T>) -> Point<T> {
+fn multiply_add<T: Fused>(sum: Complex<T>, a: Complex<T>, w: Complex<T>) -> Complex<T> {
     (a.0.fused(w.0, (-a.1).fused(w.1, sum.0)), a.0.fused(w.1, a.1.fused(w.0, sum.1)))
 }
 
 /// `a - b`, where `sum` is `a + b`.
-fn other<T: Fused>(a: Point<T>, sum: Point<T>) -> Point<T> {
+fn difference_of<T: Fused>(a: Complex<T>, sum: Complex<T>) -> Complex<T> {
     (T::of(2.0).fused(a.0, -sum.0), T::of(2.0).fused(a.1, -sum.1))
 }
 
-fn quarter<T: Fused>(a: Point<T>) -> Point<T> {
+fn times_minus_i<T: Fused>(a: Complex<T>) -> Complex<T> {
     (a.1, -a.0)
 }
 
-fn root32<T: Fused>(k: usize) -> Point<T> {
+fn root32<T: Fused>(k: usize) -> Complex<T> {
     let (sin, cos) = (std::f64::consts::TAU * k as f64 / 32.0).sin_cos();
     (T::of(cos), T::of(-sin))
 }
 
-fn slot(p: usize) -> usize {
+fn digit_reversed(p: usize) -> usize {
     4 * (p & 3) + (p >> 2)
 }
 
-/// `s`, `t`, `u` and `v` of a transform over four points.
-fn finish4<T: Fused>(x: &mut [Point<T>; 16], [a, b, c, d]: [usize; 4], [s, t, u, v]: [Point<T>; 4]) {
-    (x[a], x[b], x[c], x[d]) = (add(s, u), add(t, quarter(v)), sub(s, u), sub(t, quarter(v)));
+/// A 4-point DFT, from its sums and differences `s`, `t`, `u` and `v`.
+fn dft4_combine<T: Fused>(x: &mut [Complex<T>; 16], [a, b, c, d]: [usize; 4], [s, t, u, v]: [Complex<T>; 4]) {
+    (x[a], x[b], x[c], x[d]) = (add(s, u), add(t, times_minus_i(v)), sub(s, u), sub(t, times_minus_i(v)));
 }
 
-fn fourier4<T: Fused>(x: &mut [Point<T>; 16], at: [usize; 4]) {
+fn dft4<T: Fused>(x: &mut [Complex<T>; 16], at: [usize; 4]) {
     let [a, b, c, d] = at.map(|i| x[i]);
-    finish4(x, at, [add(a, c), sub(a, c), add(b, d), sub(b, d)]);
+    dft4_combine(x, at, [add(a, c), sub(a, c), add(b, d), sub(b, d)]);
 }
 
-fn turned4<T: Fused>(x: &mut [Point<T>; 16], at: [usize; 4], [wb, wc, wd]: [Point<T>; 3]) {
+fn dft4_twiddled<T: Fused>(x: &mut [Complex<T>; 16], at: [usize; 4], [wb, wc, wd]: [Complex<T>; 3]) {
     let [a, b, c, d] = at.map(|i| x[i]);
-    let (s, turned) = (plus(a, c, wc), times(b, wb));
-    let u = plus(turned, d, wd);
-    finish4(x, at, [s, other(a, s), u, other(turned, u)]);
+    let (s, twiddled) = (multiply_add(a, c, wc), times(b, wb));
+    let u = multiply_add(twiddled, d, wd);
+    dft4_combine(x, at, [s, difference_of(a, s), u, difference_of(twiddled, u)]);
 }
 
-fn finish16<T: Fused>(x: &mut [Point<T>; 16]) {
-    fourier4(x, [0, 1, 2, 3]);
-    turned4(x, [4, 5, 6, 7], [2, 4, 6].map(root32));
-    let (turned, far) = (times(x[9], root32(4)), quarter(x[10]));
-    let u = plus(turned, x[11], root32(12));
-    finish4(x, [8, 9, 10, 11], [add(x[8], far), sub(x[8], far), u, other(turned, u)]);
-    turned4(x, [12, 13, 14, 15], [6, 12, 18].map(root32));
+fn dft16_second<T: Fused>(x: &mut [Complex<T>; 16]) {
+    dft4(x, [0, 1, 2, 3]);
+    dft4_twiddled(x, [4, 5, 6, 7], [2, 4, 6].map(root32));
+    let (twiddled, far) = (times(x[9], root32(4)), times_minus_i(x[10]));
+    let u = multiply_add(twiddled, x[11], root32(12));
+    dft4_combine(x, [8, 9, 10, 11], [add(x[8], far), sub(x[8], far), u, difference_of(twiddled, u)]);
+    dft4_twiddled(x, [12, 13, 14, 15], [6, 12, 18].map(root32));
 }
 
-fn powers_of<T: Fused>(a: Point<T>, b: Point<T>, w: Point<T>) -> [f32; 2] {
+fn powers<T: Fused>(a: Complex<T>, b: Complex<T>, w: Complex<T>) -> [f32; 2] {
     let (even, odd) = ((a.0 + b.0, a.1 - b.1), (a.1 + b.1, b.0 - a.0));
-    let x = plus(even, odd, w);
-    [x, other(even, x)].map(|x| x.0.fused(x.0, x.1 * x.1).single())
+    let x = multiply_add(even, odd, w);
+    [x, difference_of(even, x)].map(|x| x.0.fused(x.0, x.1 * x.1).single())
 }
 
-/// `load` of `mel.cu`: the folded points of lane `t` in pass `h`.
-fn load<T: Fused>(samples: &[i16], [even, odd]: [Point<T>; 2], t: usize, h: usize) -> [Point<T>; 16] {
+/// `load` of `mel.cu`: the inputs of the first DFT of lane `t` in pass `h`.
+fn load<T: Fused>(samples: &[i16], [even, odd]: [Complex<T>; 2], t: usize, h: usize) -> [Complex<T>; 16] {
     let (half, scaled) = (T::of(0.5), |x: i32| T::of(f64::from(x) / 65_536.0));
     let folded = |n: usize, v: T| {
         let far = i32::from(samples[n + 512]) * (1 - 2 * h as i32);
         scaled(i32::from(samples[n]) - far).fused(v, scaled(far))
     };
     let mut x = std::array::from_fn(|a| {
-        // The kernel makes a and 16 - a together, of which the second has the other cosine.
-        let (cos, sin): Point<T> = root32(a);
-        let window = |at: Point<T>| (-cos).fused(half * at.0, sin.fused(half * at.1, half));
+        // The kernel computes a and 16 - a together; their cosines have opposite signs.
+        let (cos, sin): Complex<T> = root32(a);
+        let window = |at: Complex<T>| (-cos).fused(half * at.0, sin.fused(half * at.1, half));
         let n = 2 * (16 * a + t);
         (folded(n, window(even)), folded(n + 1, window(odd)))
     });
     if h == 1 {
-        (1..16).for_each(|a| x[a] = if a == 8 { quarter(x[a]) } else { times(x[a], root32(a)) });
+        (1..16).for_each(|a| x[a] = if a == 8 { times_minus_i(x[a]) } else { times(x[a], root32(a)) });
     }
     x
 }
 
 /// `spectrum` of `mel.cu`, all lanes of a frame: the magnitudes of the bins of parity `h`.
-fn spectrum<T: Fused>(samples: &[i16], transform: &[f64], h: usize, magnitudes: &mut [f32]) {
-    let table_at = |i: usize| (T::of(transform[2 * i]), T::of(transform[2 * i + 1]));
-    let (turn, half_turn) = (|t: usize, p: usize| table_at(256 * h + 16 * t + p), |k: usize| table_at(512 + k));
+fn spectrum<T: Fused>(samples: &[i16], twiddles: &[f64], h: usize, magnitudes: &mut [f32]) {
+    let twiddle_at = |i: usize| (T::of(twiddles[2 * i]), T::of(twiddles[2 * i + 1]));
+    let (twiddle_512, twiddle_1024) =
+        (|t: usize, p: usize| twiddle_at(256 * h + 16 * t + p), |k: usize| twiddle_at(512 + k));
     let first = |t: usize| {
-        let mut x = load(samples, [half_turn(2 * t), half_turn(2 * t + 1)], t, h);
-        (0..4).for_each(|i| fourier4(&mut x, [i, i + 4, i + 8, i + 12]));
-        finish16(&mut x);
+        let mut x = load(samples, [twiddle_1024(2 * t), twiddle_1024(2 * t + 1)], t, h);
+        (0..4).for_each(|i| dft4(&mut x, [i, i + 4, i + 8, i + 12]));
+        dft16_second(&mut x);
         x
     };
-    let lanes: [[Point<T>; 16]; 16] = std::array::from_fn(first);
+    let lanes: [[Complex<T>; 16]; 16] = std::array::from_fn(first);
     let second = |p: usize| {
-        let mut x: [Point<T>; 16] = std::array::from_fn(|t| lanes[t][slot(p)]);
+        let mut x: [Complex<T>; 16] = std::array::from_fn(|t| lanes[t][digit_reversed(p)]);
         for i in 0..4 {
             if i > 0 {
-                x[i] = times(x[i], turn(i, p));
+                x[i] = times(x[i], twiddle_512(i, p));
             }
-            let (low, high, eight) = (turn(i, p), turn(i + 4, p), turn(8, p));
-            let others = if i == 0 { [eight, turn(12, p)] } else { [times(low, eight), times(high, eight)] };
-            turned4(&mut x, [i, i + 4, i + 8, i + 12], [high, others[0], others[1]]);
+            let (low, high, eight) = (twiddle_512(i, p), twiddle_512(i + 4, p), twiddle_512(8, p));
+            let others = if i == 0 { [eight, twiddle_512(12, p)] } else { [times(low, eight), times(high, eight)] };
+            dft4_twiddled(&mut x, [i, i + 4, i + 8, i + 12], [high, others[0], others[1]]);
         }
-        finish16(&mut x);
+        dft16_second(&mut x);
         x
     };
-    let lanes: [[Point<T>; 16]; 16] = std::array::from_fn(second);
+    let lanes: [[Complex<T>; 16]; 16] = std::array::from_fn(second);
     for p in 0..16 {
         let (mirror, own) = ((16 - h - p) & 15, p + h == 0);
         for q in 0..8 {
-            let b = lanes[mirror][slot(if own { (16 - q) & 15 } else { 15 - q })];
-            let w = if q == 0 { half_turn(2 * p + h) } else { times(half_turn(2 * p + h), root32(q)) };
+            let b = lanes[mirror][digit_reversed(if own { (16 - q) & 15 } else { 15 - q })];
+            let w = if q == 0 { twiddle_1024(2 * p + h) } else { times(twiddle_1024(2 * p + h), root32(q)) };
             let k = 2 * p + h + 32 * q;
-            [magnitudes[k], magnitudes[512 - k]] = powers_of(lanes[p][slot(q)], b, w).map(f32::sqrt);
+            [magnitudes[k], magnitudes[512 - k]] = powers(lanes[p][digit_reversed(q)], b, w).map(f32::sqrt);
         }
         if own {
-            let z = lanes[p][slot(8)];
+            let z = lanes[p][digit_reversed(8)];
             magnitudes[256] = (T::of(4.0) * z.0.fused(z.0, z.1 * z.1)).single().sqrt();
         }
     }
@@ -163,7 +164,7 @@ fn spectrum<T: Fused>(samples: &[i16], transform: &[f64], h: usize, magnitudes: 
 /// The kernel's log-mel frames of a clip.
 fn log_mel<T: Fused>(clip: &[i16], tables: &Tables, settings: &FeatureSettings) -> Vec<f32> {
     let (length, n_mels) = (clip.len() as i32, settings.n_mels);
-    // Three more, for bands to run over into.
+    // Three zeros more, because bands are read four bins at a time.
     let mut magnitudes = vec![0.0; 516];
     let mut out = Vec::new();
     for frame in 0..settings.num_frames(clip.len()) as i32 {
@@ -172,7 +173,7 @@ fn log_mel<T: Fused>(clip: &[i16], tables: &Tables, settings: &FeatureSettings) 
             clip[if at >= length { 2 * (length - 1) - at } else { at } as usize]
         };
         let samples: Vec<i16> = (0..1024).map(mirrored).collect();
-        (0..2).for_each(|h| spectrum::<T>(&samples, &tables.transform, h, &mut magnitudes));
+        (0..2).for_each(|h| spectrum::<T>(&samples, &tables.twiddles, h, &mut magnitudes));
         for band in 0..n_mels {
             let (first, bins) = (tables.bands[2 * band] as usize, tables.bands[2 * band + 1] as usize);
             let mel = (0..bins.next_multiple_of(4)).fold(0.0_f32, |sum, i| {
@@ -184,7 +185,7 @@ fn log_mel<T: Fused>(clip: &[i16], tables: &Tables, settings: &FeatureSettings) 
     out
 }
 
-/// The largest error over its bound, over clips that are hard on a transform.
+/// The largest error relative to its bound, over clips that are difficult for the transform.
 fn worst<T: Fused>() -> Vec<(&'static str, f64)> {
     let settings = FeatureSettings::default();
     let tables = Tables::new(&settings, &PitchSettings::default(), &[]).unwrap();
@@ -234,7 +235,7 @@ fn the_transform_in_f64_holds_the_bounds_with_room_to_spare() {
     }
 }
 
-/// Why the kernel's transform is in f64. Should this fail one day, it can be made twice as fast.
+/// The reason for f64 in the kernel's transform. If this ever fails, the kernel can be twice as fast in f32.
 #[test]
 fn single_precision_does_not_hold_the_bounds() {
     let found = worst::<f32>();
@@ -244,8 +245,8 @@ fn single_precision_does_not_hold_the_bounds() {
     assert!(found.iter().any(|(_, over)| *over > 1.0), "{found:?}");
 }
 
-/// `filtered` of `resample.cu`.
-fn filtered(samples: &[i16], filter: &[u32], weights: &[f32], m: u32) -> i16 {
+/// `convolve` of `resample.cu`.
+fn convolve(samples: &[i16], filter: &[u32], weights: &[f32], m: u32) -> i16 {
     let [up, down, delay, taps, start] = [0, 1, 2, 3, 4].map(|i| filter[i] as usize);
     let weight = |tap: usize| weights[start + m as usize % up + tap * up];
     let at = ((m as usize * down + delay) / up) as i64 - (taps as i64 - 1);
@@ -272,7 +273,7 @@ fn resampling_gives_the_cpus_bits() {
             let there = |m: u64| m * u64::from(filter[1]) < 4_321 * u64::from(filter[0]);
             assert!(there(length as u64 - 1) && !there(length as u64), "{rate_hz}");
             let found: Vec<i16> =
-                (0..length as u32).map(|m| filtered(&clip.samples, filter, &tables.filter_weights, m)).collect();
+                (0..length as u32).map(|m| convolve(&clip.samples, filter, &tables.filter_weights, m)).collect();
             assert!(found == expected.samples, "{name} from {rate_hz} Hz");
         }
     }
@@ -286,15 +287,15 @@ fn dp2a(samples: u32, bytes: [i32; 2]) -> i32 {
 /// `pitch.cu` for one frame: its correlations by groups and parts, then the rest in the same order.
 fn pitch_of(frame: &[i16], pitch: &PitchSettings) -> f32 {
     const LAGS: usize = 8;
-    const PLACES: usize = 9;
+    const PADDED_LAGS: usize = 9;
     const BURST: usize = 16;
     let (min_period, max_period) = pitch.periods(&FeatureSettings::default()).unwrap();
-    let place = |i: usize| i / LAGS * PLACES + i % LAGS;
-    let (mut pairs, mut bytes) = (vec![0_u32; 1032 / LAGS * PLACES], vec![0_u32; 1032 / LAGS * PLACES]);
+    let staged_at = |i: usize| i / LAGS * PADDED_LAGS + i % LAGS;
+    let (mut pairs, mut bytes) = (vec![0_u32; 1032 / LAGS * PADDED_LAGS], vec![0_u32; 1032 / LAGS * PADDED_LAGS]);
     for n in 0..1032 {
         let [a, b] = [n, n + 1].map(|n| frame.get(n).map_or(0, |x| i32::from(*x) as u32));
-        pairs[place(n)] = (a & 0xffff) | b << 16;
-        bytes[place(n)] = (a & 0xff) | (b & 0xff) << 8 | (a & 0xff00) << 8 | (b & 0xff00) << 16;
+        pairs[staged_at(n)] = (a & 0xffff) | b << 16;
+        bytes[staged_at(n)] = (a & 0xff) | (b & 0xff) << 8 | (a & 0xff00) << 8 | (b & 0xff00) << 16;
     }
     let groups = max_period.div_ceil(LAGS);
     let parts = 256 / groups;
@@ -310,8 +311,8 @@ fn pitch_of(frame: &[i16], pitch: &PitchSettings) -> f32 {
             (*low, *high) = ([0; LAGS], [0; LAGS]);
         };
         for (i, m) in (part..).step_by(parts).take_while(|m| m + group < 1024 / LAGS).enumerate() {
-            let (here, there) = (m * PLACES, (m + group) * PLACES);
-            let y: Vec<u32> = (0..2 * LAGS).map(|i| bytes[there + i / LAGS * PLACES + i % LAGS]).collect();
+            let (here, there) = (m * PADDED_LAGS, (m + group) * PADDED_LAGS);
+            let y: Vec<u32> = (0..2 * LAGS).map(|i| bytes[there + i / LAGS * PADDED_LAGS + i % LAGS]).collect();
             for j in (0..LAGS).step_by(2) {
                 for l in 0..LAGS {
                     // Debug builds trap on overflow: that none happens is part of what is tested.
@@ -360,7 +361,7 @@ fn glide() -> Vec<i16> {
 
 #[test]
 fn pitch_by_integers_is_the_trackers() {
-    // The second range needs every lag there is, and the most groups.
+    // The second range needs all lags, and the most groups.
     for fmin_hz in [65.0, 21.6] {
         let pitch = PitchSettings { fmin_hz, ..PitchSettings::default() };
         let mut tracker = PitchTracker::new(&FeatureSettings::default(), &pitch).unwrap();

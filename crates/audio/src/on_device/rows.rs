@@ -1,14 +1,14 @@
-//! Rows of a batch, one behind the other, each as long as it is: what kernels are told of them, and what is checked.
+//! Rows of a batch, of different lengths in one tensor: how kernels address them, and the checks before a launch.
 
 use tandem_device::{DeviceError, View};
 
-/// Where rows begin, and behind the last one the end of all: one number more than there are rows. Constants of a
-/// shape, so they are made once.
+/// Where each row begins, and the end of the last one: one number more than there are rows. They are constants of a
+/// shape, computed once.
 #[derive(Clone, Copy, Debug)]
 pub struct Starts<'a> {
     /// The numbers: 0 first, and none below the one before it.
     pub host: &'a [u32],
-    /// The same numbers where kernels read them, u32. That they are the same is the caller's promise.
+    /// The same numbers in device memory, u32. The caller guarantees that they are the same.
     pub device: View<'a>,
 }
 
@@ -19,7 +19,7 @@ pub struct SampleRows<'a> {
     pub samples: View<'a>,
     /// Where each row begins, in samples.
     pub starts: Starts<'a>,
-    /// Samples each row has, u32; what its room has more is not read.
+    /// Samples of each row, u32. The rest of its room is not read.
     pub lengths: View<'a>,
 }
 
@@ -32,7 +32,7 @@ impl Starts<'_> {
         self.host.last().copied().unwrap_or(0)
     }
 
-    /// Kernels trust these numbers, so they are looked at here: `rows` of them that begin at multiples of `step`.
+    /// Kernels trust these numbers, so they are checked here: `rows` rows that begin at multiples of `step`.
     pub(super) fn check(&self, kernel: &'static str, name: &str, rows: usize, step: u32) -> Result<(), DeviceError> {
         let refused = |problem: String| Err(DeviceError::Arguments { kernel, problem });
         if self.num_rows() != rows {
@@ -47,10 +47,10 @@ impl Starts<'_> {
 }
 
 impl SampleRows<'_> {
-    /// The same for samples, with room for all of them.
+    /// Checks the rows, and that the memory holds all samples.
     pub(super) fn check(&self, kernel: &'static str, name: &str, rows: usize, step: u32) -> Result<(), DeviceError> {
         self.starts.check(kernel, name, rows, step)?;
-        // Kernels count a row's samples, and the few that are mirrored beyond its ends, in 31 bits.
+        // Kernels index the samples of a row, and the reflect padding, in 31 bits.
         let longest = self.starts.host.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
         if longest > 1 << 30 {
             let problem = format!("rows of {longest} samples are longer than {}", 1 << 30);
@@ -61,7 +61,7 @@ impl SampleRows<'_> {
     }
 }
 
-/// Kernels trust what they are told about sizes, so it is compared with the memory.
+/// Kernels trust sizes, so they are compared with the memory.
 pub(super) fn check_elements(
     kernel: &'static str,
     name: &str,

@@ -1,13 +1,13 @@
-//! What the kernels look up: window, roots of unity, mel weights, lowpass phases. Made once, on the host.
+//! Tables that the kernels read: packed settings, twiddle factors, mel weights, lowpass phases. Computed once, on the
+//! host.
 //!
-//! All tables of a [`DeviceFeatures`](crate::DeviceFeatures) lie one behind the other in one block, each at a multiple
-//! of [`BLOCK_ALIGN`].
+//! All tables of a [`DeviceFeatures`](crate::DeviceFeatures) are in one block, each at a multiple of [`BLOCK_ALIGN`].
 
 use std::f64::consts::TAU;
 
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 
-use super::numbers;
+use super::packed_settings;
 use crate::{AudioError, FeatureSettings, Filterbank, Lowpass, PitchSettings};
 
 /// The geometry the kernels are written for.
@@ -26,8 +26,8 @@ const WEIGHTS_AT_ONCE: usize = 4;
 /// The tables in the order they lie in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TableId {
-    Numbers,
-    Transform,
+    Settings,
+    Twiddles,
     Bands,
     MelWeights,
     Filters,
@@ -36,10 +36,10 @@ pub(crate) enum TableId {
 
 /// All tables, on the host.
 pub(crate) struct Tables {
-    pub(crate) numbers: Vec<u64>,
+    pub(crate) settings_words: Vec<u64>,
     /// In f64: for h of 0 and 1, 256 roots `w512^((2 p + h) t)`, 16 rows t of 16 columns p; 32 roots `w1024^k`, of
     /// which the window is made as well. A root is its real and its imaginary part.
-    pub(crate) transform: Vec<f64>,
+    pub(crate) twiddles: Vec<f64>,
     /// First bin and number of bins of every band.
     pub(crate) bands: Vec<u32>,
     /// The weights of every band's first [`WEIGHTS_AT_ONCE`] bins, then of every band's next, ...; 0 where a band has
@@ -61,7 +61,7 @@ impl Tables {
         rates_hz: &[u32],
     ) -> Result<Tables, AudioError> {
         let tables = Tables::without_pitch(settings, rates_hz)?;
-        Ok(Tables { numbers: numbers::pack(settings, pitch)?.to_vec(), ..tables })
+        Ok(Tables { settings_words: packed_settings::pack(settings, pitch)?.to_vec(), ..tables })
     }
 
     /// The same for no pitch in particular: as many bytes.
@@ -70,8 +70,8 @@ impl Tables {
         check_geometry(settings)?;
         let (bands, mel_weights) = mel_tables(settings);
         let (filters, filter_weights) = filter_tables(settings.rate_hz, rates_hz)?;
-        let numbers = vec![0; numbers::WORDS];
-        Ok(Tables { numbers, transform: transform(), bands, mel_weights, filters, filter_weights })
+        let settings_words = vec![0; packed_settings::WORDS];
+        Ok(Tables { settings_words, twiddles: twiddles(), bands, mel_weights, filters, filter_weights })
     }
 
     /// Where `table` begins in the block, and how many bytes it has.
@@ -99,8 +99,8 @@ impl Tables {
     /// The tables as bytes, in the order of [`TableId`].
     fn parts(&self) -> [&[u8]; 6] {
         [
-            bytemuck::cast_slice(&self.numbers),
-            bytemuck::cast_slice(&self.transform),
+            bytemuck::cast_slice(&self.settings_words),
+            bytemuck::cast_slice(&self.twiddles),
             bytemuck::cast_slice(&self.bands),
             bytemuck::cast_slice(&self.mel_weights),
             bytemuck::cast_slice(&self.filters),
@@ -122,7 +122,7 @@ fn check_geometry(settings: &FeatureSettings) -> Result<(), AudioError> {
     }
 }
 
-fn transform() -> Vec<f64> {
+fn twiddles() -> Vec<f64> {
     let turns = |h: usize| (0..16).flat_map(move |t| (0..16).map(move |p| root((2 * p + h) * t, 512)));
     let half_turns = (0..32).map(|k| root(k, 1024));
     turns(0).chain(turns(1)).chain(half_turns).flatten().collect()
@@ -222,8 +222,8 @@ mod tests {
         tables.write_to(&mut block);
         let mut end = 0;
         for table in [
-            TableId::Numbers,
-            TableId::Transform,
+            TableId::Settings,
+            TableId::Twiddles,
             TableId::Bands,
             TableId::MelWeights,
             TableId::Filters,

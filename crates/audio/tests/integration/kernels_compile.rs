@@ -2,8 +2,8 @@
 
 use std::io::Write as _;
 
-use tandem_audio::kernels::SOURCES;
-use tandem_device::compile::{Compiler, complaints};
+use tandem_audio::kernels::{KERNELS, SOURCES};
+use tandem_device::compile::{Compiler, complaints, signature_complaints};
 
 #[test]
 fn every_kernel_compiles_everywhere_and_stays_in_registers() {
@@ -16,4 +16,9 @@ fn every_kernel_compiles_everywhere_and_stays_in_registers() {
             let _ = writeln!(std::io::stderr(), "\nSKIPPED: no kernel was compiled. {error}\n");
         }
     }
+}
+
+#[test]
+fn declarations_match_the_cuda_text() {
+    assert_eq!(signature_complaints(SOURCES, KERNELS), Vec::<String>::new());
 }

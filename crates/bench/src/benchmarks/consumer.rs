@@ -5,10 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use tandem_device::{Arg, Block, Device, DeviceError, DeviceKind, Event, Grid, Isolation, LoadedKernel, Stream, View};
+use tandem_device::{Block, Device, DeviceError, DeviceKind, Event, Grid, Isolation, LoadedKernel, Stream, View};
 use tandem_pipeline::StopFlag;
 
-use crate::kernels::GEMM_BF16;
+use crate::kernels::{GEMM_BF16, GemmArgs};
 
 /// Rows and width of one GEMM: a wave of blocks on the largest card there is, and a few tens of microseconds.
 const ROWS: u32 = 512;
@@ -74,15 +74,9 @@ impl Consumer {
 
     fn multiply(&self) -> Result<(), DeviceError> {
         let [a, b, c] = &self.matrices;
-        let args = [
-            Arg::read::<half::bf16>(a.view()),
-            Arg::read::<half::bf16>(b.view()),
-            Arg::write::<half::bf16>(c.view()),
-            Arg::U32(ROWS),
-            Arg::U32(WIDTH),
-        ];
+        let args = GemmArgs { x: a.view(), weights: b.view(), out: c.view(), rows: ROWS, width: WIDTH };
         let grid = Grid { blocks: [WIDTH / 16, ROWS / 16, 1], threads: 256, shared_bytes: 0 };
-        self.stream.launch(&self.gemm, grid, &args)
+        self.stream.launch(&self.gemm, grid, args)
     }
 
     /// Copies the batch to its place. Its slot may go home after that.

@@ -1,6 +1,6 @@
 //! The kernels of this crate.
 
-use tandem_device::{DType, HostArgs, Kernel, Param, Source};
+use tandem_device::{HostArgs, Kernel, Source, kernel_args};
 
 /// The CUDA sources of this crate.
 pub static SOURCES: &[&Source] = &[&COLLATE];
@@ -9,36 +9,41 @@ pub static KERNELS: &[&Kernel] = &[&GATHER_REFERENCE];
 
 static COLLATE: Source = Source { file: "feed/collate.cu", text: include_str!("collate.cu") };
 
-/// Cuts the reference of each row out of the features of the row it was given: one block per reference frame and row.
+kernel_args! {
+    /// Arguments of `gather_reference`. `picks` holds, per row, the row its reference is copied from and the first frame.
+    pub(crate) struct GatherReferenceArgs {
+        mel: in f32,
+        lengths: in u32,
+        frame_starts: in u32,
+        picks: in u32,
+        reference: out f32,
+        reference_frames: u32,
+        bands: u32,
+        silence: f32,
+    }
+}
+
+/// Copies the reference of each row out of the log-mel frames of the row that was picked for it: one block per reference
+/// frame and row.
 pub(crate) static GATHER_REFERENCE: Kernel = Kernel {
     name: "gather_reference",
     source: &COLLATE,
-    params: &[
-        Param::In(DType::F32),
-        Param::In(DType::U32), // lengths
-        Param::In(DType::U32), // frame_starts
-        Param::In(DType::U32), // picks
-        Param::Out(DType::F32),
-        Param::U32, // reference_frames
-        Param::U32, // bands
-        Param::F32, // silence
-    ],
+    params: GatherReferenceArgs::params(),
     host: &gather_reference,
 };
 
 fn gather_reference(args: &mut HostArgs<'_>) {
-    let (mel, lengths) = (args.read::<f32>(0), args.read::<u32>(1));
-    let (starts, picks) = (args.read::<u32>(2), args.read::<u32>(3));
-    let [reference_frames, bands] = [5, 6].map(|i| args.u32(i) as usize);
-    let silence = args.f32(7);
-    let references = args.write::<f32>(4).chunks_exact_mut(reference_frames * bands);
+    let GatherReferenceArgs { mel, lengths, frame_starts, picks, reference, reference_frames, bands, silence } =
+        GatherReferenceArgs::host(args);
+    let (reference_frames, bands) = (reference_frames as usize, bands as usize);
+    let references = reference.chunks_exact_mut(reference_frames * bands);
     for (reference, pick) in references.zip(picks.chunks_exact(2)) {
-        // A pick outside the batch is nobody's: as in the CUDA source, no memory outside it is read for it.
+        // A pick outside the batch is clamped, as in the CUDA source: no memory outside the batch is read.
         let (row, start) = ((pick[0] as usize).min(lengths.len() - 1), pick[1] as usize);
-        let [first, end] = [0, 1].map(|i| starts[row + i] as usize);
-        let real = (lengths[row] as usize / HOP).min(end - first);
+        let [first, end] = [0, 1].map(|i| frame_starts[row + i] as usize);
+        let valid = (lengths[row] as usize / HOP).min(end - first);
         for (i, out) in reference.chunks_exact_mut(bands).enumerate() {
-            match start + i < real {
+            match start + i < valid {
                 true => out.copy_from_slice(&mel[(first + start + i) * bands..][..bands]),
                 false => out.fill(silence),
             }

@@ -1,16 +1,16 @@
-//! The settings as a table of words: what kernels read of them, and what host kernels make their plans from.
+//! The feature settings packed into 64-bit words, the form in which kernels and host kernels read them.
 
 use crate::{AudioError, FeatureSettings, PitchSettings};
 
-/// Words of the table.
+/// Words of the packed settings.
 pub(crate) const WORDS: usize = 16;
 
-/// The settings in words, in an order the kernels know. Whole numbers as they are, real ones as the bits of an f64.
+/// Packs the settings, in the order that the kernels expect. Integers as they are, real numbers as the bits of an f64.
 ///
 /// Fails with [`AudioError::Settings`].
 pub(crate) fn pack(settings: &FeatureSettings, pitch: &PitchSettings) -> Result<[u64; WORDS], AudioError> {
     let (min_period, max_period) = pitch.periods(settings)?;
-    // What silence comes out as; padding must look the same, to the last bit, on every device.
+    // The log-mel value of silence. Padding has the same bits on every device.
     let ln_floor = (settings.floor as f32).ln();
     Ok([
         u64::from(settings.rate_hz),
@@ -32,7 +32,7 @@ pub(crate) fn pack(settings: &FeatureSettings, pitch: &PitchSettings) -> Result<
     ])
 }
 
-/// The settings the words were made from.
+/// The settings that were packed into `words`.
 pub(crate) fn unpack(words: &[u64; WORDS]) -> (FeatureSettings, PitchSettings) {
     let real = |i: usize| f64::from_bits(words[i]);
     let settings = FeatureSettings {
@@ -55,7 +55,7 @@ pub(crate) fn unpack(words: &[u64; WORDS]) -> (FeatureSettings, PitchSettings) {
     (settings, pitch)
 }
 
-/// The log-mel value of a frame that is not there.
+/// The log-mel value of padding frames.
 pub(crate) fn ln_floor(words: &[u64; WORDS]) -> f32 {
     f32::from_bits(words[15] as u32)
 }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_survive_the_table() {
+    fn settings_survive_packing() {
         let settings = FeatureSettings { n_mels: 77, fmin_hz: 12.5, ..FeatureSettings::default() };
         let pitch = PitchSettings { fmin_hz: 80.0, silence_rms: 0.01, ..PitchSettings::default() };
         let words = pack(&settings, &pitch).unwrap();
