@@ -13,7 +13,7 @@ use tandem_device::{Device, Machine, SimSpec};
 use tandem_launch::inventory::Inventory;
 use tandem_plan::{Origin, Placement, Settings};
 use tandem_synth::{SpeechOptions, SynthError, Synthesizer, Voice, VoiceSource};
-use tandem_train::{Checkpoint, TrainError, best_usable};
+use tandem_train::{Checkpoint, CheckpointError, best_usable};
 use tempfile::NamedTempFile;
 
 use crate::args::{path, quiet, sim};
@@ -143,7 +143,7 @@ pub(crate) fn run(args: &SynthesizeArgs, screen: &Screen) -> Result<ExitCode, Ex
 fn exit_of(flag: &str, error: SynthError) -> Exit {
     match error {
         SynthError::NotAModel { .. }
-        | SynthError::WrongTensors { .. }
+        | SynthError::Checkpoint(CheckpointError::WrongTensors { .. })
         | SynthError::EmptyText
         | SynthError::NoKnownSymbol { .. }
         | SynthError::ReferenceTooShort { .. }
@@ -216,18 +216,18 @@ fn checkpoint(given: Option<&Path>, screen: &Screen) -> Result<Checkpoint, Exit>
     Checkpoint::open(folder).map_err(|error| not_opened(folder, given.is_some(), error))
 }
 
-fn not_opened(folder: &Path, is_given: bool, error: TrainError) -> Exit {
+fn not_opened(folder: &Path, is_given: bool, error: CheckpointError) -> Exit {
     let advice = "train a model with `tandem train`, or give another with --checkpoint";
     let path = folder.display();
     match error {
-        TrainError::ForeignCheckpoint { program, name, .. } => Exit::Usage(format!(
+        CheckpointError::ForeignCheckpoint { program, name, .. } => Exit::Usage(format!(
             "❌ --checkpoint: `{name}` is a checkpoint of {program}, which tandem cannot read; expected a folder with \
              weights.safetensors, model.json and state.json: {path}"
         )),
-        TrainError::NotACheckpoint { .. } if !is_given => {
+        CheckpointError::NotACheckpoint { .. } if !is_given => {
             Exit::Usage(format!("❌ no checkpoint in ./{path}: {advice}"))
         }
-        TrainError::NotACheckpoint { .. } | TrainError::NewerFormat { .. } => {
+        CheckpointError::NotACheckpoint { .. } | CheckpointError::NewerFormat { .. } => {
             Exit::Usage(format!("❌ --checkpoint: {error}\n   {advice}"))
         }
         other => Exit::Failed(anyhow::Error::new(other).context("--checkpoint")),

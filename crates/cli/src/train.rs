@@ -15,7 +15,7 @@ use tandem_pipeline::StopFlag;
 use tandem_plan::setting::{Id, NEWEST};
 use tandem_plan::{Mode, Origin, Placement, Plan, StartupPhase, plan_json, show_short, startup_lines};
 use tandem_runlog::RunLog;
-use tandem_train::{BAD_SAMPLES, Checkpoint, Opening, RunFolder, RunOutcome, SAMPLES, TrainError, latest_usable};
+use tandem_train::{BAD_SAMPLES, Checkpoint, CheckpointError, Opening, RunFolder, RunOutcome, SAMPLES, TrainError, latest_usable};
 
 use crate::alarms::AlarmLog;
 use crate::args::PlanArgs;
@@ -151,15 +151,19 @@ fn resolve(args: &PlanArgs, inventory: Inventory, screen: &Screen) -> Result<(Re
 }
 
 /// Wrong usage (exit code 2) or a failure (exit code 1).
-fn exit_of(flag: &str, error: TrainError) -> Exit {
+fn exit_of(flag: &str, error: impl Into<TrainError>) -> Exit {
+    let error = error.into();
     match error {
-        TrainError::Locked { .. }
-        | TrainError::AnotherRun { .. }
-        | TrainError::InTheWay { .. }
-        | TrainError::ForeignCheckpoint { .. }
-        | TrainError::ForeignState { .. }
-        | TrainError::NotACheckpoint { .. }
-        | TrainError::WrongTensors { .. } => Exit::Usage(format!("❌ {flag}: {error}")),
+        TrainError::Checkpoint(
+            CheckpointError::Locked { .. }
+            | CheckpointError::AnotherRun { .. }
+            | CheckpointError::InTheWay { .. }
+            | CheckpointError::ForeignCheckpoint { .. }
+            | CheckpointError::NotACheckpoint { .. }
+            | CheckpointError::NewerFormat { .. }
+            | CheckpointError::WrongTensors { .. },
+        )
+        | TrainError::ForeignState { .. } => Exit::Usage(format!("❌ {flag}: {error}")),
         other => Exit::Failed(anyhow::Error::new(other).context(flag.to_owned())),
     }
 }

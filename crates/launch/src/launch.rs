@@ -1,12 +1,16 @@
 //! From a plan to a run that is ready for its first step: the one way training is set up, whoever asks for it.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use tandem_audio::AudioError;
+use tandem_checkpoint::{
+    Architecture, Checkpoint, CheckpointError, ComputeDtype, Fingerprint, MelStatistics, ModelContract, ModelText,
+    RunIdentity, Vocoder,
+};
 use tandem_corpus::{Dataset, SampleIndex};
 use tandem_device::{ArenaSpec, DType, DeviceError, Isolation, Machine};
 use tandem_engine::{EngineError, ProgramSet, Schedule, Session};
@@ -15,12 +19,12 @@ use tandem_feed::{
     BucketPlan, CacheSpec, Feed, FeedError, FeedSpec, FromFiles, MELS, NUM_BUCKETS, Recordings, Tokenizer, TrainingSet,
     Warm,
 };
-use tandem_model::{Model, Programs, VoiceReferences};
+use tandem_model::{Acoustic, Model, ModelDims, Programs, VoiceReferences};
 use tandem_plan::{Plan, Precision, RolePlan, StartupPhase, TransferPlan, speech, startup_lines};
-use tandem_text::Harakat;
+use tandem_text::{Harakat, Language};
 use tandem_train::{
-    Checkpoint, HeldOut, MelStatistics, Recipe, RunIdentity, RunSchedule, SpanNames, StepLoop, StepLoopParts,
-    StepLoopState, TrainError, WriteProgram, gather_voices,
+    HeldOut, Recipe, RunSchedule, SpanNames, StepLoop, StepLoopParts, StepLoopState, TrainError, ValidationRows,
+    WriteProgram, gather_voices, measure_mel_statistics,
 };
 
 use crate::inventory::Resolved;
@@ -44,8 +48,8 @@ pub struct Launched {
     pub roles: Isolation,
     /// When things are due.
     pub calendar: RunSchedule,
-    /// What a checkpoint says of the model.
-    pub model: Value,
+    /// The model contract of its checkpoints.
+    pub model: ModelContract,
     /// What is learnt.
     pub num_parameters: u64,
     /// Held-out utterances, and those that fit no row.
@@ -109,22 +113,22 @@ macro_rules! through_train_error {
         }
     })* };
 }
-through_train_error!(DeviceError, tandem_device::IsolationError, EngineError, FeedError);
+through_train_error!(CheckpointError, DeviceError, tandem_device::IsolationError, EngineError, FeedError);
 
-/// Facts by which two runs are told apart.
+/// The facts that identify a run: two runs with the same facts may share checkpoints.
 pub fn identity(plan: &Plan, corpora: &Corpora) -> RunIdentity {
-    let material = &corpora.train;
-    let ids = material.rows().iter().filter_map(|(index, _)| material.dataset().get(*index));
-    let mut data = tandem_train::Fingerprint::new();
-    ids.for_each(|sample| data.take(&[sample.id, sample.text]));
-    let mut symbols = tandem_train::Fingerprint::new();
-    material.texts().iter().flat_map(|texts| texts.table().symbols()).for_each(|symbol| symbols.take(&[symbol]));
+    let train = &corpora.train;
+    let samples = train.rows().iter().filter_map(|(index, _)| train.dataset().get(*index));
+    let mut data = Fingerprint::new();
+    samples.for_each(|sample| data.take(&[sample.id, sample.text]));
+    let mut symbols = Fingerprint::new();
+    train.texts().iter().flat_map(|texts| texts.table().symbols()).for_each(|symbol| symbols.take(&[symbol]));
     let identity = RunIdentity::new();
-    // Sums over other shapes are other bits. Runs of before there was a choice have no such fact.
+    // Sums over other shapes give other bits. Runs from before this option have no such fact.
     let identity = if plan.static_shapes { identity } else { identity.with("shapes", "exact") };
     identity
         .with("data", data.hex())
-        .with("utterances", material.rows().len())
+        .with("utterances", train.rows().len())
         .with("symbols", symbols.hex())
         .with("model", plan.model_title())
         .with("precision", if plan.precision == Precision::Mixed { "bf16" } else { "f32" })
@@ -308,8 +312,16 @@ impl<'a> Setup<'a> {
             }
             (None, None) => {
                 let symbols = self.corpora.train.texts().map_or(0, |texts| texts.table().len() as u32);
-                Ok(Arc::new(speech::acoustic(self.plan.model_size, symbols)?))
+                Ok(Arc::new(Acoustic::new(self.dims(), symbols.max(1), MELS as u32)?))
             }
+        }
+    }
+
+    /// The dims of the speech model: those of the checkpoint, so that it can be resumed even if the preset changed since.
+    fn dims(&self) -> ModelDims {
+        match self.from.as_ref().map(|(checkpoint, _)| &checkpoint.model.architecture) {
+            Some(Architecture::Preset { dims, .. }) => (*dims).into(),
+            _ => self.plan.model_size.sizes(),
         }
     }
 
@@ -330,14 +342,15 @@ impl<'a> Setup<'a> {
     /// Puts it all together: parameters are as the seed makes them, or those of the checkpoint.
     pub fn join(self, roles: Isolation, feed: Feed, model: CreatedModel) -> Result<Launched, LaunchError> {
         let exact = exact_shapes(&self.plan, self.model()?);
+        let dims = self.dims();
         let Setup { plan, corpora, own_model, from, recordings, .. } = self;
         let CreatedModel { session, programs: RunPrograms { programs, buckets } } = model;
         let calendar = calendar(&plan, feed.batches_per_epoch());
         let statistics = match &from {
-            Some((_, state)) => state.statistics.clone(),
-            None => MelStatistics::measure(&corpora.train, recordings.as_ref())?,
+            Some((_, state)) => state.mel_statistics.clone(),
+            None => measure_mel_statistics(&corpora.train, recordings.as_ref())?,
         };
-        let model = model_json(&plan, corpora, &statistics);
+        let model = model_contract(&plan, dims, corpora, &statistics);
         let num_parameters = session.set().parameters().count();
         let held_out = held_out(corpora, recordings.as_ref(), &buckets[0])?;
         let counts = (held_out.count, held_out.left_out);
@@ -401,29 +414,50 @@ fn held_out(
     first: &tandem_model::ProgramBucket,
 ) -> Result<HeldOut, TrainError> {
     let (dataset, rows) = &corpora.held_out;
-    HeldOut::prepare((dataset, rows), &corpora.train, recordings, &first.shape, &first.layout)
+    HeldOut::prepare(ValidationRows { dataset, rows }, &corpora.train, recordings, &first.shape, &first.layout)
 }
 
-/// What a checkpoint keeps beside its tensors, if a run of this plan can go on from it.
+/// The training state of a checkpoint, if a run of this plan can resume from it.
 fn state_of(checkpoint: &Checkpoint, plan: &Plan) -> Result<StepLoopState, TrainError> {
     let foreign = |reason: String| TrainError::foreign_state(checkpoint, reason);
-    let expected = plan.model_size.name();
-    if let Some(found) = checkpoint.model["preset"].as_str().filter(|found| *found != expected) {
-        return Err(foreign(format!("it is of a {found} model, this run is {expected}: --model-size {found}")));
-    }
+    check_architecture(&checkpoint.model.architecture, plan).map_err(foreign)?;
     let state: StepLoopState =
         serde_json::from_value(checkpoint.state.clone()).map_err(|error| foreign(error.to_string()))?;
-    let MelStatistics { mean, deviation, bands } = &state.statistics;
+    let MelStatistics { mean, std, band_means } = &state.mel_statistics;
     if state.step != checkpoint.step {
-        return Err(foreign(format!("it is of step {}, the checkpoint of step {}", state.step, checkpoint.step)));
+        let (found, expected) = (state.step, checkpoint.step);
+        return Err(foreign(format!("its state is of step {found}, the checkpoint of step {expected}")));
     }
     if state.seed != plan.seed {
-        return Err(foreign(format!("it was trained with --seed {}, this run has {}", state.seed, plan.seed)));
+        let (found, expected) = (state.seed, plan.seed);
+        return Err(foreign(format!("it was trained with --seed {found}, this run has --seed {expected}")));
     }
-    if bands.len() as u64 != MELS || !(mean.is_finite() && *deviation > 0.0 && deviation.is_finite()) {
-        return Err(foreign(format!("spectra of {} bands, mean {mean}, deviation {deviation}", bands.len())));
+    if band_means.len() as u64 != MELS || !(mean.is_finite() && *std > 0.0 && std.is_finite()) {
+        let found = format!("found {} bands, mean {mean}, standard deviation {std}", band_means.len());
+        return Err(foreign(format!("expected finite mel statistics of {MELS} bands, {found}")));
     }
     Ok(state)
+}
+
+/// Fails with the reason if the checkpoint holds another model than this plan trains.
+fn check_architecture(found: &Architecture, plan: &Plan) -> Result<(), String> {
+    let size = plan.model_size.name();
+    match (found, &plan.own_model) {
+        (Architecture::Preset { name, .. }, None) if *name != plan.model_size => {
+            let name = name.name();
+            Err(format!("it holds a {name} model, this run trains {size}: use --model-size {name}"))
+        }
+        (Architecture::Preset { name, .. }, Some(custom)) => {
+            Err(format!("it holds a {} speech model, this run trains the custom model `{custom}`", name.name()))
+        }
+        (Architecture::Custom { name }, None) => {
+            Err(format!("it holds the custom model `{name}`, this run trains a {size} speech model"))
+        }
+        (Architecture::Custom { name }, Some(custom)) if name != custom => {
+            Err(format!("it holds the custom model `{name}`, this run trains `{custom}`"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn calendar(plan: &Plan, batches: u64) -> RunSchedule {
@@ -449,40 +483,52 @@ fn recipe(plan: &Plan, calendar: &RunSchedule) -> Recipe {
 /// Of the highest learning rate, what is left at the end of a cosine.
 const LAST_SHARE: f64 = 0.05;
 
-/// Enough to run the model elsewhere.
-fn model_json(plan: &Plan, corpora: &Corpora, statistics: &MelStatistics) -> Value {
-    let features = corpora.train.features();
-    let text = corpora.train.texts().map(Tokenizer::options).unwrap_or_default();
-    let mut model = json!({
-        "format": 1,
-        "symbols": corpora.train.texts().map(|texts| texts.table().symbols().to_vec()),
-        "text": {
-            "language": plan.sources.lang,
-            "blanks": text.blanks,
-            "keeps_harakat": text.harakat == Harakat::Keep,
-            "longest_tokens": corpora.train.max_tokens(),
-        },
-        "features": {
-            "rate_hz": features.rate_hz,
-            "n_fft": features.n_fft,
-            "win_samples": features.win_samples,
-            "hop_samples": features.hop_samples,
-            "n_mels": features.n_mels,
-            "fmin_hz": features.fmin_hz,
-            "fmax_hz": features.fmax_hz,
-            "floor": features.floor,
-        },
-        "statistics": statistics,
-        "compute": if speech::precision(plan.precision) == DType::BF16 { "bf16" } else { "f32" },
-    });
-    match &plan.own_model {
-        Some(name) => model["own_model"] = json!(name),
-        None => {
-            model["preset"] = json!(plan.model_size.name());
-            model["sizes"] = json!(plan.model_size.sizes());
+/// The contract of a model that is trained from this plan.
+fn model_contract(plan: &Plan, dims: ModelDims, corpora: &Corpora, statistics: &MelStatistics) -> ModelContract {
+    let text = |texts: &Tokenizer| {
+        let options = texts.options();
+        ModelText {
+            units: options.units,
+            languages: languages(plan, &corpora.train),
+            symbols: texts.table().symbols().to_vec(),
+            blanks: options.blanks,
+            keep_harakat: options.harakat == Harakat::Keep,
+            longest_tokens: Some(corpora.train.max_tokens() as usize),
         }
+    };
+    ModelContract {
+        architecture: match &plan.own_model {
+            Some(name) => Architecture::Custom { name: name.clone() },
+            None => Architecture::Preset { name: plan.model_size, dims: dims.into() },
+        },
+        text: corpora.train.texts().map(text),
+        features: corpora.train.features().into(),
+        mel_statistics: statistics.clone(),
+        compute_dtype: match speech::precision(plan.precision) {
+            DType::BF16 => ComputeDtype::Bf16,
+            _ => ComputeDtype::F32,
+        },
+        vocoder: Vocoder::GriffinLim,
+        duration_scale: None,
     }
-    model
+}
+
+/// The language tags of the training texts. `--lang` comes first, because it is the default; without it, the languages
+/// are in the order in which the tokenizer numbers their symbols.
+fn languages(plan: &Plan, train: &TrainingSet) -> Vec<String> {
+    let default = plan.sources.lang.as_deref();
+    let samples = train.rows().iter().filter_map(|(index, _)| train.dataset().get(*index));
+    let mut tags: BTreeSet<&str> = samples.map(|sample| sample.lang.or(default).unwrap_or("en")).collect();
+    tags.extend(default);
+    let rank = |tag: &str| match Language::from_tag(tag) {
+        _ if Some(tag) == default => 0,
+        Language::English => 1,
+        Language::Persian => 2,
+        Language::Other => 3,
+    };
+    let mut tags: Vec<String> = tags.into_iter().map(str::to_owned).collect();
+    tags.sort_by_key(|tag| rank(tag));
+    tags
 }
 
 /// The CPU is its own card 0.

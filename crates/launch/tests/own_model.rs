@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use own_model::{Narrow, Place, resolve};
+use tandem_checkpoint::{Architecture, Checkpoint, CheckpointError, latest_usable};
 use tandem_device::leak::DEFAULT_THRESHOLD;
 use tandem_device::sim::Alive;
 use tandem_events::{Emitter, Role, RunEvent, Sink};
@@ -17,7 +18,7 @@ use tandem_launch::launch::{Corpora, LaunchError};
 use tandem_launch::{EachStep, Trainer};
 use tandem_model::Model;
 use tandem_pipeline::StopFlag;
-use tandem_train::{Checkpoint, RunOutcome, StepReport, TrainError, latest_usable};
+use tandem_train::{RunOutcome, StepReport, TrainError};
 
 fn narrow() -> Arc<dyn Model> {
     Arc::new(Narrow::new(32, 8).unwrap())
@@ -154,8 +155,8 @@ fn goes_on(place: Place) {
 
     let checkpoint = latest_usable(&parts).unwrap().checkpoint.unwrap();
     assert!(checkpoint.weights.names().all(|name| !name.starts_with("reference.")), "voices are speech's");
-    assert_eq!(checkpoint.model["own_model"], "narrow");
-    assert!(checkpoint.model.get("preset").is_none() && checkpoint.model.get("duration_scale").is_none());
+    assert_eq!(checkpoint.model.architecture, Architecture::Custom { name: "narrow".into() });
+    assert_eq!(checkpoint.model.duration_scale, None);
 
     let mut second = bench.build(&parts).unwrap();
     assert_eq!(second.step(), outcome.step);
@@ -207,8 +208,11 @@ fn another_model_than_the_planned_one_is_refused() {
     let (plan, corpora) = resolve(&bench.run_folder("speech again"), &wide, Place::Pair).unwrap();
     let newest = latest_usable(&folder).unwrap().checkpoint.unwrap().path;
     let error = Trainer::builder(&plan).model(wide.clone()).folder(&folder).build(&corpora).map(drop).unwrap_err();
-    assert!(matches!(error, LaunchError::Train(TrainError::AnotherRun { .. })), "{error}");
+    assert!(matches!(error, LaunchError::Train(TrainError::Checkpoint(CheckpointError::AnotherRun { .. }))), "{error}");
     assert!(Checkpoint::open(&newest).is_ok(), "and nothing in it has changed");
     let error = Trainer::builder(&plan).model(wide).resume(newest).build(&corpora).map(drop).unwrap_err();
-    assert!(matches!(error, LaunchError::Train(TrainError::WrongTensors { .. })), "{error}");
+    assert!(
+        matches!(error, LaunchError::Train(TrainError::Checkpoint(CheckpointError::WrongTensors { .. }))),
+        "{error}"
+    );
 }

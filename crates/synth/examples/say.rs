@@ -1,7 +1,7 @@
-//! Says a text on the CPU, and how fast that went.
+//! Synthesises a text on the CPU and prints how long it took.
 //!
 //! `cargo run --release -p tandem-synth --example say -- CHECKPOINT TEXT OUT.wav`
-#![expect(clippy::print_stdout, reason = "an example shows what it found")]
+#![expect(clippy::print_stdout, reason = "the example prints its results")]
 
 use std::error::Error;
 use std::fs::File;
@@ -17,16 +17,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let mut synthesizer = Synthesizer::open(checkpoint, Machine::cpu().open(0)?)?;
     let voice = synthesizer.voice(None)?;
-    // The second time its programs are there already.
-    for time in ["first", "second"] {
-        let begun = Instant::now();
-        let spoken = synthesizer.speak(&text, &voice, &SpeechOptions::default())?;
-        let (seconds, pieces) = (spoken.clip.seconds(), spoken.pieces.len());
-        println!(
-            "{time} time: {seconds:.2} s of speech in {pieces} pieces took {:.2} s",
-            begun.elapsed().as_secs_f64()
-        );
-        tandem_audio::wav::write(&spoken.clip, File::create(&out)?)?;
+    // The second run finds its programs compiled.
+    for run in ["first", "second"] {
+        let start = Instant::now();
+        let speech = synthesizer.speak(&text, &voice, &SpeechOptions::default())?;
+        let (seconds, chunks) = (speech.clip.seconds(), speech.pieces.len());
+        println!("{run} run: {seconds:.2} s of speech in {chunks} chunks took {:.2} s", start.elapsed().as_secs_f64());
+        tandem_audio::wav::write(&speech.clip, File::create(&out)?)?;
     }
     Ok(())
 }

@@ -1,52 +1,50 @@
-//! Speech: a checkpoint, a text and a voice become sound.
+//! Speech synthesis: a checkpoint, a text and a voice to a waveform.
 //!
 //! Modules in the order a text meets them:
 //!
-//! 1. `model_file` and `weights` read a checkpoint: what the model is, its parameters, the voices it keeps.
-//! 2. `split` cuts a long text where one breathes; [`Script`] is the text as the model reads it, pieces of tokens.
-//! 3. [`Voice`] is whose voice it is, [`SpeechOptions`] how it is said.
-//! 4. `voice_box` runs the model on a device: tokens to durations, and those to a spectrum.
-//! 5. [`Synthesizer`] does all of it; phases are found by [`tandem_audio::GriffinLim`].
-//! 6. [`Picture`] shows what was said: its spectrum, and which symbol was spoken when.
+//! 1. `speech_model` and `weights` read a checkpoint: the model contract, the parameters, the voices.
+//! 2. `split` cuts a long text into chunks; [`TokenizedText`] has them as tokens.
+//! 3. [`Voice`] is the voice, [`SpeechOptions`] the speaking rate and the seed.
+//! 4. `runner` runs the model on a device: tokens to durations, and durations to a spectrogram.
+//! 5. [`Synthesizer`] does all of it. The vocoder is [`tandem_audio::GriffinLim`].
+//! 6. [`Picture`] draws the spectrogram and the alignment.
 //!
 //! ```no_run
 //! use tandem_device::Machine;
-//! use tandem_synth::{Manner, Synthesizer};
+//! use tandem_synth::{SpeechOptions, Synthesizer};
 //!
 //! let mut synthesizer = Synthesizer::open("checkpoints/checkpoint-00000300", Machine::cpu().open(0)?)?;
 //! let voice = synthesizer.voice(None)?;
-//! let spoken = synthesizer.speak("Good morning.", &voice, &Manner::default())?;
+//! let spoken = synthesizer.speak("Good morning.", &voice, &SpeechOptions::default())?;
 //! tandem_audio::wav::write(&spoken.clip, std::fs::File::create("morning.wav")?)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod error;
 
-// A checkpoint.
-mod model_file;
+// The checkpoint.
+mod speech_model;
 mod weights;
 
-// A text.
+// The text.
 mod split;
-mod script;
+mod tokenized_text;
 
-// Whose voice, and how.
+// The voice, and how to speak.
 mod voice;
 mod speech_options;
 
-// Sound.
-mod voice_box;
+// The waveform.
+mod runner;
 mod synthesizer;
 
-// What it looks like.
-mod colours;
-mod picture;
+// The image.
+mod colormap;
+mod spectrogram_image;
 
 pub use error::SynthError;
-pub use model_file::MODEL_FILE;
-pub use picture::Picture;
-pub use script::Script;
+pub use spectrogram_image::Picture;
 pub use speech_options::SpeechOptions;
-pub use synthesizer::{Aligned, PieceReport, Speech, Synthesizer};
+pub use synthesizer::{Aligned, ChunkReport, Speech, Synthesizer};
+pub use tokenized_text::TokenizedText;
 pub use voice::{Voice, VoiceSource};
-pub use weights::WEIGHTS_FILE;

@@ -1,16 +1,15 @@
-//! A long text in pieces that can be said at one breath: at sentences, where one is too long at commas, then at spaces,
-//! and in the end anywhere.
+//! Splits a long text into chunks: at sentences; a sentence that is too long at commas, then at spaces, then anywhere.
 //!
-//! Whatever fits together stays together, so that there are few pieces. Time is linear in the text.
+//! Neighbours that fit into one chunk stay together, so that there are few chunks. Time is linear in the text.
 
-/// Where a piece ends, by what stands there; a coarser place comes first.
+/// What a chunk ends with, coarsest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Break {
     /// An empty line.
     Paragraph,
     /// The end of a sentence.
     Sentence,
-    /// A comma and its kin.
+    /// A comma or similar.
     Clause,
     /// A space.
     Word,
@@ -18,21 +17,22 @@ pub(crate) enum Break {
     Letter,
 }
 
-/// A part of a text.
+/// A chunk of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TextPart {
+pub(crate) struct TextChunk {
     pub(crate) text: String,
-    /// What comes behind it.
+    /// The break after it.
     pub(crate) ends_with: Break,
 }
 
-const BY_FINENESS: [Break; 5] = [Break::Paragraph, Break::Sentence, Break::Clause, Break::Word, Break::Letter];
+/// All breaks, coarsest first.
+const BREAKS: [Break; 5] = [Break::Paragraph, Break::Sentence, Break::Clause, Break::Word, Break::Letter];
 
 const SENTENCE_ENDS: &str = ".!?…。！？؟۔।";
-/// End a sentence without a space behind them.
+/// Punctuation that needs no space after it.
 const SPACELESS: &str = "。！？、，；：";
 const CLAUSE_ENDS: &str = ",;:—،؛、，；：";
-/// Belong to what they close.
+/// Closing marks, which belong to the text before them.
 const CLOSING: &str = "\"')]}»”’」』";
 
 /// The paragraphs of a text.
@@ -40,87 +40,90 @@ pub(crate) fn paragraphs(text: &str) -> Vec<&str> {
     cut(text, Break::Paragraph)
 }
 
-/// `text` in parts of which each counts for `most` at most, as far as that can be; none of them is empty. `count` says
-/// what a piece of it counts for.
-pub(crate) fn split(text: &str, most: usize, count: &dyn Fn(&str) -> usize) -> Vec<TextPart> {
-    let mut parts = Vec::new();
-    split_at(0, text, Break::Paragraph, most, count, &mut parts);
-    parts
+/// Splits `text` into non-empty chunks of at most `max_tokens` tokens each, as far as possible. `count` counts the tokens
+/// of a part of the text.
+pub(crate) fn split(text: &str, max_tokens: usize, count: &dyn Fn(&str) -> usize) -> Vec<TextChunk> {
+    let mut splitter = Splitter { max_tokens, count, chunks: Vec::new() };
+    splitter.split_at(0, text, Break::Paragraph);
+    splitter.chunks
 }
 
-/// Cuts at the breaks of one level. Neighbours that fit together are one part; what does not fit alone is cut finer. The
-/// last part ends as `text` does.
-fn split_at(
-    level: usize,
-    text: &str,
-    ends_with: Break,
-    most: usize,
-    count: &dyn Fn(&str) -> usize,
-    parts: &mut Vec<TextPart>,
-) {
-    let here = BY_FINENESS[level];
-    let pieces = cut(text, here);
-    let (mut together, mut sum) = (String::new(), 0);
-    let finish = |together: &mut String, parts: &mut Vec<TextPart>, ends_with| {
-        if !together.is_empty() {
-            parts.push(TextPart { text: std::mem::take(together), ends_with });
+struct Splitter<'a> {
+    max_tokens: usize,
+    count: &'a dyn Fn(&str) -> usize,
+    chunks: Vec<TextChunk>,
+}
+
+impl Splitter<'_> {
+    /// Cuts at the breaks of one level. Neighbours that fit together become one chunk; a part that is too long alone is cut
+    /// at the next level. The last chunk ends as `text` does.
+    fn split_at(&mut self, level: usize, text: &str, ends_with: Break) {
+        let here = BREAKS[level];
+        let parts = cut(text, here);
+        let (mut joined, mut sum) = (String::new(), 0);
+        for (index, part) in parts.iter().enumerate() {
+            let tokens = (self.count)(part);
+            let ends = if index + 1 == parts.len() { ends_with } else { here };
+            if tokens > self.max_tokens && level + 1 < BREAKS.len() {
+                self.finish(&mut joined, here);
+                sum = 0;
+                self.split_at(level + 1, part, ends);
+                continue;
+            }
+            // Paragraphs are never joined; words are joined by a space.
+            let space = usize::from(here != Break::Letter);
+            if !joined.is_empty() && (here == Break::Paragraph || sum + space + tokens > self.max_tokens) {
+                self.finish(&mut joined, here);
+                sum = 0;
+            }
+            if !joined.is_empty() && space > 0 {
+                joined.push(' ');
+                sum += space;
+            }
+            joined.push_str(part);
+            sum += tokens;
+            if index + 1 == parts.len() {
+                self.finish(&mut joined, ends);
+            }
         }
-    };
-    for (place, piece) in pieces.iter().enumerate() {
-        let weight = count(piece);
-        let ends = if place + 1 == pieces.len() { ends_with } else { here };
-        if weight > most && level + 1 < BY_FINENESS.len() {
-            finish(&mut together, parts, here);
-            sum = 0;
-            split_at(level + 1, piece, ends, most, count, parts);
-            continue;
-        }
-        // Paragraphs are never said at one breath; between words there is a space.
-        let joint = usize::from(here != Break::Letter);
-        if !together.is_empty() && (here == Break::Paragraph || sum + joint + weight > most) {
-            finish(&mut together, parts, here);
-            sum = 0;
-        }
-        if !together.is_empty() && joint > 0 {
-            together.push(' ');
-            sum += joint;
-        }
-        together.push_str(piece);
-        sum += weight;
-        if place + 1 == pieces.len() {
-            finish(&mut together, parts, ends);
+    }
+
+    /// Ends the chunk in `joined`, if there is one.
+    fn finish(&mut self, joined: &mut String, ends_with: Break) {
+        if !joined.is_empty() {
+            self.chunks.push(TextChunk { text: std::mem::take(joined), ends_with });
         }
     }
 }
 
-/// The pieces between the breaks of one kind, without the space around them and without empty ones.
+/// The parts between breaks of one kind, trimmed and without empty ones.
 fn cut(text: &str, at: Break) -> Vec<&str> {
-    let pieces: Vec<&str> = match at {
+    let parts: Vec<&str> = match at {
         Break::Paragraph => between_empty_lines(text),
-        Break::Sentence => behind(text, SENTENCE_ENDS),
-        Break::Clause => behind(text, CLAUSE_ENDS),
+        Break::Sentence => after(text, SENTENCE_ENDS),
+        Break::Clause => after(text, CLAUSE_ENDS),
         Break::Word => text.split_whitespace().collect(),
-        Break::Letter => text.char_indices().map(|(place, c)| &text[place..place + c.len_utf8()]).collect(),
+        Break::Letter => text.char_indices().map(|(at, c)| &text[at..at + c.len_utf8()]).collect(),
     };
-    pieces.into_iter().map(str::trim).filter(|piece| !piece.is_empty()).collect()
+    parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
 fn between_empty_lines(text: &str) -> Vec<&str> {
-    let (mut pieces, mut from, mut place) = (Vec::new(), 0, 0);
+    let (mut parts, mut start, mut at) = (Vec::new(), 0, 0);
     for line in text.split_inclusive('\n') {
         if line.trim().is_empty() {
-            pieces.push(&text[from..place]);
-            from = place;
+            parts.push(&text[start..at]);
+            start = at;
         }
-        place += line.len();
+        at += line.len();
     }
-    pieces.push(&text[from..]);
-    pieces
+    parts.push(&text[start..]);
+    parts
 }
 
-/// Cuts behind each of `ends`, what closes with it included, where a space follows or none is needed.
-fn behind<'t>(text: &'t str, ends: &str) -> Vec<&'t str> {
-    let (mut pieces, mut from) = (Vec::new(), 0);
+/// Cuts after each of `ends` and its closing marks, if a space follows or none is needed.
+fn after<'t>(text: &'t str, ends: &str) -> Vec<&'t str> {
+    let (mut parts, mut start) = (Vec::new(), 0);
     let mut characters = text.char_indices().peekable();
     while let Some((_, c)) = characters.next() {
         if !ends.contains(c) {
@@ -130,15 +133,15 @@ fn behind<'t>(text: &'t str, ends: &str) -> Vec<&'t str> {
         while let Some((_, closing)) = characters.next_if(|(_, c)| ends.contains(*c) || CLOSING.contains(*c)) {
             last = closing;
         }
-        let rest = characters.peek().map_or(text.len(), |(place, _)| *place);
-        let is_apart = text[rest..].chars().next().is_none_or(char::is_whitespace);
-        if is_apart || SPACELESS.contains(c) || SPACELESS.contains(last) {
-            pieces.push(&text[from..rest]);
-            from = rest;
+        let rest = characters.peek().map_or(text.len(), |(at, _)| *at);
+        let ends_here = text[rest..].chars().next().is_none_or(char::is_whitespace);
+        if ends_here || SPACELESS.contains(c) || SPACELESS.contains(last) {
+            parts.push(&text[start..rest]);
+            start = rest;
         }
     }
-    pieces.push(&text[from..]);
-    pieces
+    parts.push(&text[start..]);
+    parts
 }
 
 #[cfg(test)]
@@ -150,14 +153,14 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(text: &str, most: usize, expected: &[(&str, Break)]) {
-        let parts = split(text, most, &count);
-        let found: Vec<(&str, Break)> = parts.iter().map(|part| (part.text.as_str(), part.ends_with)).collect();
+    fn check(text: &str, max_tokens: usize, expected: &[(&str, Break)]) {
+        let chunks = split(text, max_tokens, &count);
+        let found: Vec<(&str, Break)> = chunks.iter().map(|chunk| (chunk.text.as_str(), chunk.ends_with)).collect();
         assert_eq!(found, expected, "{text}");
     }
 
     #[test]
-    fn the_coarsest_break_that_is_near_enough_is_taken() {
+    fn the_coarsest_break_that_fits_is_used() {
         use Break::{Clause, Letter, Paragraph, Sentence, Word};
         check("", 10, &[]);
         check(" \n\n ", 10, &[]);
@@ -178,11 +181,11 @@ mod tests {
     fn nothing_is_lost_and_nothing_is_too_long() {
         let sentence = "The quick brown fox, it is said, jumps over the lazy dog. ";
         for text in [sentence.repeat(1725), "x".repeat(100_000), "word ".repeat(20_000), ". ".repeat(50_000)] {
-            let parts = split(&text, 150, &count);
-            assert!(parts.iter().all(|part| (1..=150).contains(&count(&part.text))));
+            let chunks = split(&text, 150, &count);
+            assert!(chunks.iter().all(|chunk| (1..=150).contains(&count(&chunk.text))));
             let letters = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
-            assert_eq!(parts.iter().map(|part| letters(&part.text)).collect::<String>(), letters(&text));
-            assert!(parts.len() <= text.len() / 70, "{} parts", parts.len());
+            assert_eq!(chunks.iter().map(|chunk| letters(&chunk.text)).collect::<String>(), letters(&text));
+            assert!(chunks.len() <= text.len() / 70, "{} chunks", chunks.len());
         }
     }
 }

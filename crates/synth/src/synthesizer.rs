@@ -1,4 +1,4 @@
-//! Text to sound, from a checkpoint.
+//! From text to waveform, with the model of a checkpoint.
 
 use std::io;
 use std::path::Path;
@@ -10,110 +10,119 @@ use tandem_device::{DType, Device, DeviceKind};
 use tandem_model::{Acoustic, VoiceReferences};
 
 use crate::error::SynthError;
-use crate::model_file::ModelFile;
-use crate::script::{Script, ScriptPiece};
+use crate::runner::{ModelRunner, ProgramShape, RunnerModel, SynthesisInput};
+use crate::speech_model::SpeechModel;
 use crate::speech_options::SpeechOptions;
-use crate::voice::{Voice, VoiceSource, spectrum_of};
-use crate::voice_box::{ProgramShape, SynthesisInput, VoiceBox};
+use crate::tokenized_text::{TokenChunk, TokenizedText};
+use crate::voice::{Voice, VoiceSource, spectrogram_of};
 use crate::weights::Weights;
 
-/// Pieces whose durations are guessed, and whose programs are made, at once.
-const LOOKED_AHEAD: usize = 256;
+/// Chunks whose durations are predicted, and whose programs are compiled, together.
+const CHUNKS_AHEAD: usize = 256;
 
-/// A model that speaks. Holds its weights, and on the device as much memory as its longest piece so far.
+/// A model that speaks. Holds its weights, and device memory for the longest chunk so far.
 pub struct Synthesizer {
-    model: ModelFile,
+    model: SpeechModel,
     voices: VoiceReferences,
-    voice_box: VoiceBox,
+    runner: ModelRunner,
     vocoders: Vec<GriffinLim>,
 }
 
-/// What was said.
+/// Synthesised speech.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Speech {
-    /// The sound.
+    /// The waveform.
     pub clip: Clip,
-    /// The spectrum it was made from: that of all pieces, without the pauses between them.
+    /// The spectrogram of all chunks, without the pauses between them.
     pub spectrum: MelFrames,
-    /// Frames of every symbol, as the model guessed them. They add up to those of the spectrum.
+    /// Frames of every symbol, as the model predicted them. They sum to the frames of the spectrogram.
     pub durations: Vec<i32>,
-    /// The pieces it was said in, in order.
-    pub pieces: Vec<PieceReport>,
-    /// Characters that were left out because the model does not know them, each once.
+    /// The chunks, in order.
+    pub pieces: Vec<ChunkReport>,
+    /// Characters that were skipped because the model does not know them, each once.
     pub left_out: Vec<char>,
 }
 
-/// A recording, and which symbol of its text is spoken when.
+/// The alignment of a recording with its text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Aligned {
-    /// Its spectrum.
+    /// The spectrogram of the recording.
     pub spectrum: MelFrames,
-    /// Frames of every symbol. Each has one at least, and together they are those of the spectrum.
+    /// Frames of every symbol: at least one each, and together those of the spectrogram.
     pub durations: Vec<i32>,
 }
 
-/// A piece that was said.
+/// A synthesised chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PieceReport {
-    /// Symbols that were read.
+pub struct ChunkReport {
+    /// Its tokens.
     pub tokens: usize,
-    /// Frames they last.
+    /// Its frames.
     pub frames: usize,
-    /// Samples of silence behind them.
+    /// Samples of silence after it.
     pub pause_samples: usize,
 }
 
-/// A piece with all that was made for it.
-struct SaidPiece<'a> {
-    report: PieceReport,
+/// How a text is spoken.
+#[derive(Clone, Copy)]
+struct Speaking<'a> {
+    voice: &'a Voice,
+    options: &'a SpeechOptions,
+}
+
+/// A chunk with everything computed for it.
+struct SpokenChunk<'a> {
+    report: ChunkReport,
     samples: Vec<i16>,
-    spectrum: &'a MelFrames,
+    spectrogram: &'a MelFrames,
     durations: &'a [i32],
 }
 
 impl Synthesizer {
-    /// Reads the model of the checkpoint in `folder` (`model.json` and `weights.safetensors`), to run on `device`: on the
-    /// CPU in f32, elsewhere in what it was trained in. Nothing of the device is taken yet.
+    /// Reads the model of the checkpoint in `folder` (`model.json` and `weights.safetensors`), to run on `device`: in f32 on
+    /// the CPU, elsewhere in the element type it was trained in. Takes no device memory yet.
     ///
-    /// Cost: reading the weights once, and keeping them. Fails with [`SynthError::NotAModel`] and
-    /// [`SynthError::WrongTensors`]. Whether the files are as they were written is not looked at.
+    /// Cost: reading the weights once, and keeping them. Fails with [`SynthError::Checkpoint`] and
+    /// [`SynthError::NotAModel`]. Checksums are not compared.
     pub fn open(folder: impl AsRef<Path>, device: Device) -> Result<Synthesizer, SynthError> {
         let folder = folder.as_ref();
-        let model = ModelFile::read(folder)?;
+        let model = SpeechModel::read(folder)?;
         let mels = model.features.n_mels as u32;
-        let acoustic = Acoustic::new(model.sizes, model.symbols.len() as u32, mels)?;
+        let acoustic = Acoustic::new(model.dims, model.symbols.len() as u32, mels)?;
         let file = Weights::open(folder)?;
         let weights = file.parameters(acoustic.parameters())?;
         let voices = file.voices(model.features.n_mels)?;
-        let narrow = device.machine().kind() != DeviceKind::Cpu && device.card().has_bf16();
-        let precision = if narrow { model.compute } else { DType::F32 };
-        let statistics = (model.mean, model.deviation);
-        let voice_box = VoiceBox::new((acoustic, mels, weights), device, precision, statistics);
-        Ok(Synthesizer { model, voices, voice_box, vocoders: Vec::new() })
+        let has_bf16 = device.machine().kind() != DeviceKind::Cpu && device.card().has_bf16();
+        let precision = if has_bf16 { model.compute } else { DType::F32 };
+        let statistics = &model.mel_statistics;
+        let runner_model =
+            RunnerModel { acoustic, weights, precision, mels, mel_mean: statistics.mean, mel_std: statistics.std };
+        let runner = ModelRunner::new(runner_model, device);
+        Ok(Synthesizer { model, voices, runner, vocoders: Vec::new() })
     }
 
-    /// From now on speaking ends with [`SynthError::Stopped`] soon after `stop` is raised: on the CPU within a few
-    /// milliseconds while the model computes, and within one piece while phases are found.
+    /// From now on, synthesis ends with [`SynthError::Stopped`] soon after `stop` is raised: within a few milliseconds while
+    /// the model computes on the CPU, and within one chunk while the vocoder runs.
     pub fn stop_when(&mut self, stop: Arc<AtomicBool>) {
-        self.voice_box.stop_when(stop);
+        self.runner.stop_when(stop);
     }
 
-    /// Frames per second of its spectra.
+    /// Frames per second of its spectrograms.
     pub fn frames_hz(&self) -> f64 {
         f64::from(self.model.features.rate_hz) / self.model.features.hop_samples as f64
     }
 
-    /// Samples per second of what it says.
+    /// Samples per second of its waveforms.
     pub fn rate_hz(&self) -> u32 {
         self.model.features.rate_hz
     }
 
-    /// The speakers whose voices the checkpoint keeps; one without a name where the corpus named none.
+    /// The speakers of the checkpoint; one empty name if the corpus names no speakers.
     pub fn speakers(&self) -> impl Iterator<Item = &str> {
         self.voices.speakers()
     }
 
-    /// The voice of a speaker; without one, the checkpoint's first, and where it keeps none, nobody's.
+    /// The voice of a speaker. Without a speaker, the first voice of the checkpoint, or the mean voice if it has none.
     ///
     /// Fails with [`SynthError::NoSuchVoice`].
     pub fn voice(&self, speaker: Option<&str>) -> Result<Voice, SynthError> {
@@ -124,7 +133,7 @@ impl Synthesizer {
         match speaker {
             None => Ok(match self.voices.first() {
                 Some((speaker, frames)) => stored(speaker, frames),
-                None => Voice::of_means(&self.model.bands),
+                None => Voice::of_means(&self.model.mel_statistics.band_means),
             }),
             Some(asked) => self.voices.get(asked).map(|frames| stored(asked, frames)).ok_or_else(|| {
                 let known = self.speakers().filter(|speaker| !speaker.is_empty()).map(str::to_owned).collect();
@@ -133,181 +142,174 @@ impl Synthesizer {
         }
     }
 
-    /// The voice in a recording of any rate. Half a second of speech at least; of more than 4.6 s the loudest stretch.
+    /// The voice of a recording with any sample rate: at least half a second of speech; of more than 4.6 s, the loudest
+    /// 4.6 s.
     ///
     /// Fails with [`SynthError::ReferenceTooShort`] and [`SynthError::ReferenceSilent`].
     pub fn voice_of(&self, recording: &Clip) -> Result<Voice, SynthError> {
         Voice::of_recording(recording, &self.model.features)
     }
 
-    /// A text as the model reads it. Time is linear in the text; nothing is said yet.
+    /// Tokenizes a text. Time is linear in it.
     ///
     /// Fails with [`SynthError::EmptyText`] and [`SynthError::NoKnownSymbol`].
-    pub fn read(&self, text: &str) -> Result<Script, SynthError> {
-        Script::read(text, &self.model)
+    pub fn read(&self, text: &str) -> Result<TokenizedText, SynthError> {
+        TokenizedText::new(text, &self.model)
     }
 
-    /// Says `text`. The same text, voice and manner give the same sound on the same device.
+    /// Synthesises `text`. The same text, voice and options give the same waveform on the same device.
     ///
-    /// For long texts [`Synthesizer::say`] keeps less in memory.
-    pub fn speak(&mut self, text: &str, voice: &Voice, manner: &SpeechOptions) -> Result<Speech, SynthError> {
-        let script = self.read(text)?;
-        let mut spoken = Speech { left_out: script.left_out.clone(), ..Speech::default() };
-        spoken.clip.rate_hz = self.rate_hz();
-        spoken.spectrum.n_mels = self.model.features.n_mels;
-        let Speech { clip, pieces, spectrum, durations, .. } = &mut spoken;
-        self.say_pieces(&script, voice, manner, &mut |piece| {
-            clip.samples.extend_from_slice(&piece.samples);
-            spectrum.values.extend_from_slice(&piece.spectrum.values);
-            durations.extend_from_slice(piece.durations);
-            pieces.push(piece.report);
+    /// For long texts [`Synthesizer::say`] needs less memory.
+    pub fn speak(&mut self, text: &str, voice: &Voice, options: &SpeechOptions) -> Result<Speech, SynthError> {
+        let tokenized = self.read(text)?;
+        let mut speech = Speech { left_out: tokenized.left_out.clone(), ..Speech::default() };
+        speech.clip.rate_hz = self.rate_hz();
+        speech.spectrum.n_mels = self.model.features.n_mels;
+        let Speech { clip, pieces, spectrum, durations, .. } = &mut speech;
+        self.synthesize_chunks(&tokenized, Speaking { voice, options }, &mut |chunk| {
+            clip.samples.extend_from_slice(&chunk.samples);
+            spectrum.values.extend_from_slice(&chunk.spectrogram.values);
+            durations.extend_from_slice(chunk.durations);
+            pieces.push(chunk.report);
             Ok(())
         })?;
-        Ok(spoken)
+        Ok(speech)
     }
 
-    /// Says a script piece by piece: `take` is given each with the silence behind it, in order. Memory is that of a few
-    /// pieces, however long the text.
+    /// Synthesises a tokenized text chunk by chunk: `on_chunk` gets each one with the silence after it, in order. Memory is
+    /// that of a few chunks, however long the text.
     ///
-    /// Fails with [`SynthError::Rate`], [`SynthError::NoRoom`], [`SynthError::NotFinite`], and when `take` does.
+    /// Fails with [`SynthError::Rate`], [`SynthError::NoRoom`], [`SynthError::NotFinite`], and if `on_chunk` fails.
     pub fn say(
         &mut self,
-        script: &Script,
+        text: &TokenizedText,
         voice: &Voice,
-        manner: &SpeechOptions,
-        take: &mut dyn FnMut(&PieceReport, &[i16]) -> io::Result<()>,
+        options: &SpeechOptions,
+        on_chunk: &mut dyn FnMut(&ChunkReport, &[i16]) -> io::Result<()>,
     ) -> Result<(), SynthError> {
-        self.say_pieces(script, voice, manner, &mut |piece| take(&piece.report, &piece.samples))
+        let speaking = Speaking { voice, options };
+        self.synthesize_chunks(text, speaking, &mut |chunk| on_chunk(&chunk.report, &chunk.samples))
     }
 
-    /// Finds which symbol of `text` is spoken when in a recording of it, of any rate, as training does: along what the
-    /// model expects of each symbol. None where that cannot be said: the text is too long to be read at once, or has more
-    /// symbols than the recording has frames.
+    /// Aligns `text` with a recording of it, of any sample rate, as training does. `None` if the text is longer than one
+    /// chunk, or has more symbols than the recording has frames.
     pub fn align(&mut self, text: &str, recording: &Clip, voice: &Voice) -> Result<Option<Aligned>, SynthError> {
-        let script = self.read(text)?;
-        let [piece] = &script.pieces[..] else { return Ok(None) };
-        let spectrum = spectrum_of(recording, &self.model.features)?;
-        if spectrum.num_frames() < piece.tokens.len() {
+        let tokenized = self.read(text)?;
+        let [chunk] = &tokenized.chunks[..] else { return Ok(None) };
+        let spectrum = spectrogram_of(recording, &self.model.features)?;
+        if spectrum.num_frames() < chunk.tokens.len() {
             return Ok(None);
         }
-        self.voice_box.prepare([ProgramShape::of_alignment(piece.tokens.len(), spectrum.num_frames())])?;
-        let durations = self.voice_box.alignment(line(piece, 0, voice, &SpeechOptions::default()), &spectrum.values)?;
+        self.runner.prepare([ProgramShape::of_alignment(chunk.tokens.len(), spectrum.num_frames())])?;
+        let options = SpeechOptions::default();
+        let input = Speaking { voice, options: &options }.input(chunk, 0);
+        let durations = self.runner.alignment(input, &spectrum.values)?;
         Ok(Some(Aligned { spectrum, durations }))
     }
 
-    fn say_pieces(
+    fn synthesize_chunks(
         &mut self,
-        script: &Script,
-        voice: &Voice,
-        manner: &SpeechOptions,
-        take: &mut dyn FnMut(&SaidPiece<'_>) -> io::Result<()>,
+        text: &TokenizedText,
+        speaking: Speaking<'_>,
+        on_chunk: &mut dyn FnMut(&SpokenChunk<'_>) -> io::Result<()>,
     ) -> Result<(), SynthError> {
-        manner.check()?;
-        for (stretch, pieces) in script.pieces.chunks(LOOKED_AHEAD).enumerate() {
-            let first = stretch * LOOKED_AHEAD;
-            let durations = self.durations(pieces, first, voice, manner)?;
-            let shapes = pieces.iter().zip(&durations).map(|(piece, durations)| {
-                ProgramShape::of_spectrum(piece.tokens.len(), durations.iter().sum::<i32>() as usize)
+        speaking.options.check()?;
+        for (stretch, chunks) in text.chunks.chunks(CHUNKS_AHEAD).enumerate() {
+            let first = stretch * CHUNKS_AHEAD;
+            let durations = self.durations(chunks, first, speaking)?;
+            let shapes = chunks.iter().zip(&durations).map(|(chunk, durations)| {
+                ProgramShape::of_spectrogram(chunk.tokens.len(), durations.iter().sum::<i32>() as usize)
             });
-            self.voice_box.prepare(shapes.collect::<Vec<_>>())?;
-            let at_once = self.voice_box.device().machine().workers().threads();
-            let groups = pieces.chunks(at_once).zip(durations.chunks(at_once));
-            for (group, (pieces, durations)) in groups.enumerate() {
-                let number = first + group * at_once;
-                let spectra = self.spectra(pieces, durations, number, voice, manner)?;
-                let clips = self.sound(&spectra, number, manner)?;
-                for (place, (piece, clip)) in pieces.iter().zip(clips).enumerate() {
-                    let is_last = number + place + 1 == script.pieces.len();
-                    let (report, samples) = self.finished(piece, &durations[place], clip?, is_last, manner);
-                    let (spectrum, durations) = (&spectra[place], &durations[place]);
-                    take(&SaidPiece { report, samples, spectrum, durations }).map_err(SynthError::NotTaken)?;
+            self.runner.prepare(shapes.collect::<Vec<_>>())?;
+            let at_once = self.runner.device().machine().workers().threads();
+            let groups = chunks.chunks(at_once).zip(durations.chunks(at_once));
+            for (group, (chunks, durations)) in groups.enumerate() {
+                let first = first + group * at_once;
+                let spectrograms = self.spectrograms(chunks, durations, first, speaking)?;
+                let clips = self.waveforms(&spectrograms, first, speaking.options)?;
+                for (index, (chunk, clip)) in chunks.iter().zip(clips).enumerate() {
+                    let is_last = first + index + 1 == text.chunks.len();
+                    let pause_s = if is_last { 0.0 } else { speaking.options.pause_s(chunk.ends_with) };
+                    let pause_samples = (pause_s * f64::from(self.rate_hz())).round() as usize;
+                    let (spectrogram, durations) = (&spectrograms[index], &durations[index][..]);
+                    let frames = durations.iter().sum::<i32>() as usize;
+                    let report = ChunkReport { tokens: chunk.tokens.len(), frames, pause_samples };
+                    let mut samples = clip?.samples;
+                    samples.resize(samples.len() + pause_samples, 0);
+                    on_chunk(&SpokenChunk { report, samples, spectrogram, durations }).map_err(SynthError::Output)?;
                 }
             }
         }
         Ok(())
     }
 
+    /// Predicts the durations of all symbols. `first` is the index of the first chunk in the text.
     fn durations(
         &mut self,
-        pieces: &[ScriptPiece],
+        chunks: &[TokenChunk],
         first: usize,
-        voice: &Voice,
-        manner: &SpeechOptions,
+        speaking: Speaking<'_>,
     ) -> Result<Vec<Vec<i32>>, SynthError> {
         let shapes: Vec<ProgramShape> =
-            pieces.iter().map(|piece| ProgramShape::of_durations(piece.tokens.len())).collect();
-        self.voice_box.prepare(shapes)?;
-        let mut durations = Vec::with_capacity(pieces.len());
-        for (place, piece) in pieces.iter().enumerate() {
-            let guesses = self.voice_box.log_durations(line(piece, first + place, voice, manner))?;
-            durations.push(manner.durations(&guesses, self.model.duration_scale)?);
+            chunks.iter().map(|chunk| ProgramShape::of_durations(chunk.tokens.len())).collect();
+        self.runner.prepare(shapes)?;
+        let mut durations = Vec::with_capacity(chunks.len());
+        for (index, chunk) in chunks.iter().enumerate() {
+            let predicted = self.runner.log_durations(speaking.input(chunk, first + index))?;
+            durations.push(speaking.options.durations(&predicted, self.model.duration_scale)?);
         }
         Ok(durations)
     }
 
-    /// The spectra of a few pieces, one after the other on the device.
-    fn spectra(
+    /// The spectrograms of some chunks, one after the other on the device.
+    fn spectrograms(
         &mut self,
-        pieces: &[ScriptPiece],
+        chunks: &[TokenChunk],
         durations: &[Vec<i32>],
         first: usize,
-        voice: &Voice,
-        manner: &SpeechOptions,
+        speaking: Speaking<'_>,
     ) -> Result<Vec<MelFrames>, SynthError> {
         let n_mels = self.model.features.n_mels;
-        let mut spectra = Vec::with_capacity(pieces.len());
-        for (place, (piece, durations)) in pieces.iter().zip(durations).enumerate() {
-            let values = self.voice_box.spectrum(line(piece, first + place, voice, manner), durations)?;
-            spectra.push(MelFrames { values, n_mels });
+        let mut spectrograms = Vec::with_capacity(chunks.len());
+        for (index, (chunk, durations)) in chunks.iter().zip(durations).enumerate() {
+            let values = self.runner.spectrogram(speaking.input(chunk, first + index), durations)?;
+            spectrograms.push(MelFrames { values, n_mels });
         }
-        Ok(spectra)
+        Ok(spectrograms)
     }
 
-    /// Their sound: phases are found side by side on the host.
-    fn sound(
+    /// Their waveforms: one vocoder per chunk, in parallel on the host.
+    fn waveforms(
         &mut self,
-        spectra: &[MelFrames],
+        spectrograms: &[MelFrames],
         first: usize,
-        manner: &SpeechOptions,
+        options: &SpeechOptions,
     ) -> Result<Vec<Result<Clip, AudioError>>, SynthError> {
-        while self.vocoders.len() < spectra.len() {
+        while self.vocoders.len() < spectrograms.len() {
             self.vocoders.push(GriffinLim::new(&self.model.features)?);
         }
-        let mut clips: Vec<Result<Clip, AudioError>> = spectra.iter().map(|_| Ok(Clip::default())).collect();
-        let parts: Vec<_> = self.vocoders.iter_mut().zip(spectra).zip(&mut clips).collect();
-        let workers = self.voice_box.device().machine().workers();
-        workers.each_part(parts, |place, ((vocoder, mel), out)| {
+        let mut clips: Vec<Result<Clip, AudioError>> = spectrograms.iter().map(|_| Ok(Clip::default())).collect();
+        let parts: Vec<_> = self.vocoders.iter_mut().zip(spectrograms).zip(&mut clips).collect();
+        let workers = self.runner.device().machine().workers();
+        workers.each_part(parts, |index, ((vocoder, mel), out)| {
             let mut clip = Clip::default();
-            let seed = manner.seed.wrapping_add((first + place) as u64);
+            let seed = options.seed.wrapping_add((first + index) as u64);
             *out = vocoder.clip_into(mel, seed, &mut clip).map(|()| clip);
         });
         Ok(clips)
     }
-
-    /// A piece with the silence behind it.
-    fn finished(
-        &self,
-        piece: &ScriptPiece,
-        durations: &[i32],
-        clip: Clip,
-        is_last: bool,
-        manner: &SpeechOptions,
-    ) -> (PieceReport, Vec<i16>) {
-        let pause_s = if is_last { 0.0 } else { manner.pause_s(piece.ends_with) };
-        let pause_samples = (pause_s * f64::from(self.rate_hz())).round() as usize;
-        let frames = durations.iter().sum::<i32>() as usize;
-        let mut samples = clip.samples;
-        samples.resize(samples.len() + pause_samples, 0);
-        (PieceReport { tokens: piece.tokens.len(), frames, pause_samples }, samples)
-    }
 }
 
-fn line<'a>(piece: &'a ScriptPiece, number: usize, voice: &'a Voice, manner: &SpeechOptions) -> SynthesisInput<'a> {
-    SynthesisInput { tokens: &piece.tokens, voice: &voice.frames, seed: manner.seed, number: number as u32 }
+impl<'a> Speaking<'a> {
+    /// The model inputs of the chunk with this index in the text.
+    fn input(self, chunk: &'a TokenChunk, index: usize) -> SynthesisInput<'a> {
+        let Speaking { voice, options } = self;
+        SynthesisInput { tokens: &chunk.tokens, voice: &voice.frames, seed: options.seed, chunk: index as u32 }
+    }
 }
 
 impl std::fmt::Debug for Synthesizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Synthesizer").field("model", &self.model.sizes).finish_non_exhaustive()
+        f.debug_struct("Synthesizer").field("model", &self.model.dims).finish_non_exhaustive()
     }
 }

@@ -1,21 +1,21 @@
-//! Whose voice it is: a few seconds of spectrum that the model listens to before it speaks.
+//! The voice of the speech: a reference spectrogram of a few seconds that conditions the model.
 
 use tandem_audio::{Clip, FeatureSettings, LogMel, MelFrames, Resampler};
 use tandem_model::{REFERENCE_FRAMES, reference_of};
 
 use crate::error::SynthError;
 
-/// A recording needs so much speech.
+/// The least speech in a reference recording.
 const LEAST_S: f64 = 0.5;
-/// Quieter stretches count as silence, in dB of full scale: whispering into a bad microphone is louder.
+/// Quieter windows count as silence, in dB of full scale: whispering into a bad microphone is louder.
 const FLOOR_DB: f64 = -50.0;
-/// Loudness is taken over so much time.
+/// The length of a window whose loudness is measured.
 const WINDOW_S: f64 = 0.02;
 
-/// A voice, ready for the model: [`REFERENCE_FRAMES`] frames of spectrum.
+/// A voice, ready for the model: a spectrogram of [`REFERENCE_FRAMES`] frames.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Voice {
-    /// Whose it is.
+    /// Where it is from.
     pub source: VoiceSource,
     pub(crate) frames: Vec<f32>,
 }
@@ -25,30 +25,30 @@ pub struct Voice {
 pub enum VoiceSource {
     /// A recording.
     Recording,
-    /// A speaker whom the checkpoint keeps; without a name where the corpus named none.
+    /// A speaker of the checkpoint; the name is empty if the corpus names no speakers.
     Speaker(String),
-    /// Nobody's: the mean spectrum of the corpus, where the checkpoint keeps no voices.
+    /// The mean spectrogram of the corpus, for a checkpoint without voices.
     Mean,
 }
 
 impl Voice {
-    /// The voice in a recording of any rate: its loudest 4.6 s, or all of it again and again.
+    /// The voice of a recording with any sample rate: its loudest 4.6 s, or all of it repeated.
     ///
     /// Fails with [`SynthError::ReferenceTooShort`] and [`SynthError::ReferenceSilent`].
     pub(crate) fn of_recording(recording: &Clip, features: &FeatureSettings) -> Result<Voice, SynthError> {
-        let mel = spectrum_of(&heard(recording)?, features)?;
+        let mel = spectrogram_of(&without_silence(recording)?, features)?;
         Ok(Voice { source: VoiceSource::Recording, frames: reference_of(&mel.values, features.n_mels) })
     }
 
-    /// Nobody's voice.
-    pub(crate) fn of_means(bands: &[f32]) -> Voice {
-        let frames = bands.iter().cycle().take(bands.len() * REFERENCE_FRAMES as usize).copied().collect();
+    /// The voice with the mean of each band in every frame.
+    pub(crate) fn of_means(band_means: &[f32]) -> Voice {
+        let frames = band_means.iter().cycle().take(band_means.len() * REFERENCE_FRAMES as usize).copied().collect();
         Voice { source: VoiceSource::Mean, frames }
     }
 }
 
-/// The spectrum of a recording of any rate, as the model knows spectra.
-pub(crate) fn spectrum_of(recording: &Clip, features: &FeatureSettings) -> Result<MelFrames, SynthError> {
+/// The log-mel spectrogram of a recording with any sample rate.
+pub(crate) fn spectrogram_of(recording: &Clip, features: &FeatureSettings) -> Result<MelFrames, SynthError> {
     let mut clip = Clip::default();
     Resampler::new(features.rate_hz).clip_into(recording, &mut clip)?;
     let mut mel = MelFrames::default();
@@ -56,8 +56,8 @@ pub(crate) fn spectrum_of(recording: &Clip, features: &FeatureSettings) -> Resul
     Ok(mel)
 }
 
-/// The recording from its first sound to its last.
-fn heard(recording: &Clip) -> Result<Clip, SynthError> {
+/// The recording without silence at its start and end.
+fn without_silence(recording: &Clip) -> Result<Clip, SynthError> {
     let (length_s, needed_s, floor_db) = (recording.seconds(), LEAST_S, FLOOR_DB);
     if length_s < needed_s {
         return Err(SynthError::ReferenceTooShort { found_s: length_s, needed_s });
@@ -84,7 +84,7 @@ fn heard(recording: &Clip) -> Result<Clip, SynthError> {
 mod tests {
     use super::*;
 
-    /// Silence, a tone of so many seconds, silence.
+    /// Silence, a tone, silence.
     fn tone(before_s: f64, seconds: f64, after_s: f64, height: f64) -> Clip {
         let rate_hz = 16_000;
         let count = |seconds: f64| (seconds * f64::from(rate_hz)).round() as usize;
@@ -95,13 +95,13 @@ mod tests {
     }
 
     #[test]
-    fn silence_around_speech_is_cut_off() {
-        let heard = heard(&tone(1.0, 2.0, 3.0, 9000.0)).unwrap();
-        assert!((heard.seconds() - 2.0).abs() < 0.05, "{}", heard.seconds());
+    fn silence_at_the_ends_is_cut_off() {
+        let trimmed = without_silence(&tone(1.0, 2.0, 3.0, 9000.0)).unwrap();
+        assert!((trimmed.seconds() - 2.0).abs() < 0.05, "{}", trimmed.seconds());
     }
 
     #[test]
-    fn what_has_no_voice_is_refused() {
+    fn a_recording_without_speech_is_refused() {
         let check = |clip: Clip, part: &str| {
             let error = Voice::of_recording(&clip, &FeatureSettings::default()).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
@@ -115,12 +115,12 @@ mod tests {
     }
 
     #[test]
-    fn a_short_recording_is_heard_again_and_again() {
+    fn a_short_recording_is_repeated() {
         let settings = FeatureSettings::default();
         for seconds in [0.6, 3.0, 20.0] {
             let voice = Voice::of_recording(&tone(0.0, seconds, 0.0, 9000.0), &settings).unwrap();
             assert_eq!(voice.frames.len(), 400 * 80);
-            // The tone is in every frame: nowhere is there silence in between.
+            // The tone is in every frame: there is no silence between the repetitions.
             let loudest = |frame: &[f32]| frame.iter().copied().fold(f32::MIN, f32::max);
             assert!(voice.frames.chunks_exact(80).all(|frame| loudest(frame) > 0.0), "{seconds}");
         }

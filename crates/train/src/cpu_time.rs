@@ -1,11 +1,11 @@
-//! What the computer's cores worked for this process.
+//! CPU time of this process.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Over all of its threads, since it began.
+/// CPU time of all threads since the process started.
 pub(crate) fn cpu_ns() -> u64 {
-    let worked = clock_gettime(ClockId::ProcessCPUTime);
-    worked.tv_sec.unsigned_abs() * 1_000_000_000 + worked.tv_nsec.unsigned_abs()
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
 #[cfg(test)]
@@ -13,7 +13,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_grows_with_work_of_any_thread() {
+    fn it_grows_with_the_work_of_any_thread() {
         let before = cpu_ns();
         let work = || (0..20_000_000_u64).fold(0, |sum: u64, n| std::hint::black_box(sum.wrapping_add(n)));
         let worked = std::thread::scope(|scope| scope.spawn(work).join());

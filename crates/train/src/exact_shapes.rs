@@ -1,28 +1,33 @@
-//! Steps on batches as long as they are: a program for every shape, written when the shape is first seen.
+//! Steps on batches without padding: one program per exact shape, compiled when the shape first occurs.
 
 use tandem_engine::{EngineError, HostValue, Program, ProgramId, ProgramSet, Session};
 use tandem_feed::{Bucket, DeviceBatch};
 
-/// Writes the program of a step on batches of one shape.
+/// Compiles the program of a step on batches of one shape.
 pub type WriteProgram = Box<dyn Fn(&ProgramSet, &Bucket) -> Result<Program, EngineError> + Send>;
 
-/// The programs of exact shapes that a session holds.
+/// The programs of exact shapes in a session.
 pub(crate) struct ExactShapes {
-    write: WriteProgram,
-    known: Vec<(Bucket, ProgramId)>,
-    /// Whether a shape did not fit, and that was said.
-    told: bool,
-    note: Option<String>,
+    compile: WriteProgram,
+    programs: Vec<ExactProgram>,
+    /// Whether the warning about a shape that did not fit was given.
+    warned: bool,
+    warning: Option<String>,
+}
+
+struct ExactProgram {
+    shape: Bucket,
+    id: ProgramId,
 }
 
 impl ExactShapes {
-    pub(crate) fn new(write: WriteProgram) -> ExactShapes {
-        ExactShapes { write, known: Vec::new(), told: false, note: None }
+    pub(crate) fn new(compile: WriteProgram) -> ExactShapes {
+        ExactShapes { compile, programs: Vec::new(), warned: false, warning: None }
     }
 
-    /// Brings `batch` without its padding to where a step's forward and backward of its shape read it. None where the
-    /// session has no room for such a program: nothing has been queued then, and the batch is taken with its padding.
-    pub(crate) fn bring(
+    /// Stages `batch` without its padding as the inputs of the program of its shape. `None` if the session has no room
+    /// for such a program: nothing is queued then, and the caller uses the padded batch.
+    pub(crate) fn stage_inputs(
         &mut self,
         session: &mut Session,
         batch: &DeviceBatch<'_>,
@@ -36,34 +41,34 @@ impl ExactShapes {
     }
 
     fn program(&mut self, session: &mut Session, exact: &Bucket) -> Result<Option<ProgramId>, EngineError> {
-        if let Some((_, id)) = self.known.iter().find(|(shape, _)| shape == exact) {
-            return Ok(Some(*id));
+        if let Some(known) = self.programs.iter().find(|program| program.shape == *exact) {
+            return Ok(Some(known.id));
         }
-        let program = (self.write)(session.set(), exact)?;
+        let program = (self.compile)(session.set(), exact)?;
         match session.admit(program) {
             Ok(id) => {
-                // Its place was that of an earlier one.
-                self.known.retain(|(_, taken)| *taken != id);
-                self.known.push((exact.clone(), id));
+                // The session reuses the slot, and the id, of an earlier program.
+                self.programs.retain(|earlier| earlier.id != id);
+                self.programs.push(ExactProgram { shape: exact.clone(), id });
                 Ok(Some(id))
             }
             Err(error @ EngineError::TooLarge { .. }) => {
-                self.tell(&error);
+                self.warn(&error);
                 Ok(None)
             }
             Err(other) => Err(other),
         }
     }
 
-    /// Once is enough: what does not fit does not fit again and again.
-    fn tell(&mut self, error: &EngineError) {
-        if !std::mem::replace(&mut self.told, true) {
-            self.note = Some(format!("a batch is taken with its padding: {error}"));
+    /// Once per run: a shape that does not fit will not fit later either.
+    fn warn(&mut self, error: &EngineError) {
+        if !std::mem::replace(&mut self.warned, true) {
+            self.warning = Some(format!("using padded batches where the exact shape does not fit: {error}"));
         }
     }
 
-    /// What there is to say.
-    pub(crate) fn take_note(&mut self) -> Option<String> {
-        self.note.take()
+    /// The warning, if there is a new one.
+    pub(crate) fn take_warning(&mut self) -> Option<String> {
+        self.warning.take()
     }
 }

@@ -1,10 +1,10 @@
-//! What a run says of itself: one line of numbers per step, one per validation.
+//! The numbers of a step and of a validation.
 
 use std::sync::Arc;
 
 use crate::step_clock::DeviceTimes;
 
-/// Numbers by name, in the order the model gave them: the first is the one that counts.
+/// Metrics by name, in the order of the model. The first is the loss, or the score of a validation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figures {
     names: Arc<[String]>,
@@ -12,20 +12,20 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// `values` by `names`: as many of them, and one at least.
+    /// `values` by `names`: equally many, at least one.
     pub fn new(names: Arc<[String]>, values: Vec<f64>) -> Figures {
         assert!(names.len() == values.len() && !names.is_empty(), "{names:?} for {values:?}");
         Figures { names, values }
     }
 
-    /// The one that counts: what was minimised, or the score of a validation.
+    /// The loss, or the score of a validation.
     pub fn first(&self) -> f64 {
         self.values[0]
     }
 
-    /// The number of this name; none where the model gives no such number.
+    /// The metric with this name; `None` if the model has no such metric.
     pub fn get(&self, name: &str) -> Option<f64> {
-        self.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+        self.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
     }
 
     /// All of them.
@@ -37,76 +37,76 @@ impl Figures {
 /// One optimizer step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepReport {
-    /// Its number, from 1.
+    /// Its number, counted from 1.
     pub step: u64,
-    /// The epoch its last batch belongs to, from 0.
+    /// The epoch of its last batch, counted from 0.
     pub epoch: u64,
-    /// Which of the plan's shapes its batches had, from 0.
+    /// The bucket of each of its batches, counted from 0.
     pub buckets: Vec<usize>,
-    /// What was minimised, and its parts: of the speech model `loss`, `mel`, `prior` and `duration`.
+    /// The loss and its parts: for the speech model `loss`, `mel`, `prior` and `duration`.
     pub losses: Figures,
-    /// Norm of the gradients before clipping.
+    /// The gradient norm before clipping.
     pub gradient_norm: f32,
     /// The learning rate.
     pub lr: f64,
-    /// Whether the step was left out because a gradient was no number.
+    /// Whether the update was skipped because of a non-finite gradient.
     pub skipped: bool,
-    /// From the end of the step before to the end of this one, as the host saw it.
+    /// From the end of the previous step to the end of this one, by the host's clock.
     pub wall_ns: u64,
-    /// How long the host waited for batches.
+    /// How long the host waited for batches: the stall.
     pub wait_ns: u64,
-    /// The same by the model device's own clock, and how long it worked: what the log is told, whose stages are told by
-    /// devices' clocks too.
+    /// The same by the model device's clock, and how long the device was busy. The run log uses these, because its
+    /// stages are timed by device clocks, too.
     pub on_device: DeviceTimes,
-    /// CPU time of the process so far, over all cores; none beside simulated cards, which keep another time.
+    /// CPU time of the process so far, over all cores. `None` with simulated cards, which have simulated time.
     pub cpu_ns: Option<u64>,
 }
 
 impl StepReport {
-    /// What was minimised.
+    /// The loss.
     pub fn loss(&self) -> f64 {
         self.losses.first()
     }
 }
 
-/// A look at held-out data.
+/// The result of a validation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValidationReport {
-    /// After which step.
+    /// The last step before it.
     pub step: u64,
-    /// Utterances that were looked at.
+    /// Utterances of the validation set.
     pub utterances: usize,
-    /// The score, and what else the model is judged by. Of the speech model: `mel`, the mean distance of the spectrum in
-    /// deviations of the corpus; `mean`, the same for guessing each band's mean; `prior`; and `duration`, the mean squared
-    /// error of ln(1 + frames) of a token.
+    /// The score and other metrics. For the speech model: `mel`, the L1 distance of the spectrogram in standard deviations
+    /// of the corpus; `mean`, the same for the constant mean of each band, which is the baseline; `prior`; and `duration`,
+    /// the mean squared error of ln(1 + frames) per token.
     pub figures: Figures,
-    /// Frames of all utterances, against what was guessed for them: what guesses are to be multiplied with. None of a model
-    /// that guesses no durations.
+    /// Frames of all utterances divided by the frames predicted for them: the factor that corrects predicted durations.
+    /// `None` for a model that predicts no durations.
     pub duration_scale: Option<f64>,
-    /// How the alignment of every utterance looks; none of a model that aligns nothing.
+    /// Checks of all alignments; `None` for a model without alignments.
     pub alignment: Option<AlignmentReport>,
 }
 
-/// Whether alignments are what they should be: every token in order, none left out, no frame left over.
+/// Checks of monotonic alignments: every token has a frame, and every frame has a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AlignmentReport {
-    /// Tokens that have no frame.
+    /// Tokens without a frame.
     pub tokens_without_frames: u64,
-    /// Utterances whose tokens do not add up to their frames.
+    /// Utterances whose durations do not sum to their frames.
     pub wrong_sums: u64,
     /// Frames of the longest token.
     pub longest: u32,
-    /// Tokens in all.
+    /// All tokens.
     pub tokens: u64,
 }
 
 impl ValidationReport {
-    /// What a checkpoint of this step is scored by.
+    /// The score of a checkpoint of this step.
     pub fn score(&self) -> f64 {
         self.figures.first()
     }
 
-    /// The distance of the spectrum against that of guessing the mean, where the model gives both.
+    /// The mel distance divided by the baseline, if the model has both.
     pub fn ratio(&self) -> Option<f64> {
         Some(self.figures.get("mel")? / self.figures.get("mean")?)
     }
@@ -118,7 +118,7 @@ impl AlignmentReport {
         self.tokens_without_frames == 0 && self.wrong_sums == 0
     }
 
-    /// Takes one utterance in.
+    /// Adds one utterance.
     pub(crate) fn add(&mut self, durations: &[i32], frames: u32) {
         self.tokens += durations.len() as u64;
         self.tokens_without_frames += durations.iter().filter(|&&frames| frames < 1).count() as u64;
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_names_and_the_first_counts() {
+    fn metrics_have_names_and_the_first_is_the_score() {
         let names: Arc<[String]> = ["mel", "mean"].map(str::to_owned).to_vec().into();
         let figures = Figures::new(names, vec![0.5, 2.0]);
         assert_eq!((figures.first(), figures.get("mean"), figures.get("prior")), (0.5, Some(2.0), None));
@@ -144,11 +144,11 @@ mod tests {
     }
 
     #[test]
-    fn an_alignment_is_whole_or_says_why_not() {
-        let check = |durations: &[i32], frames, whole| {
+    fn incomplete_alignments_are_found() {
+        let check = |durations: &[i32], frames, complete| {
             let mut report = AlignmentReport::default();
             report.add(durations, frames);
-            assert_eq!(report.is_whole(), whole, "{durations:?} over {frames}");
+            assert_eq!(report.is_whole(), complete, "{durations:?} over {frames}");
         };
         check(&[1, 3, 2], 6, true);
         check(&[1, 3, 2], 7, false);

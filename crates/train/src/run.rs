@@ -1,40 +1,38 @@
-//! A run from its first step to its last: steps, validations, checkpoints, in the order one would tell it.
+//! A run from its first step to its last: steps, validations, checkpoints.
 
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use tandem_checkpoint::{ModelContract, NewCheckpoint, RunFolder, WrittenCheckpoint, latest_usable};
 use tandem_pipeline::StopFlag;
 
-use crate::checkpoint::{NewCheckpoint, WrittenCheckpoint, latest_usable};
 use crate::error::TrainError;
 use crate::report::{StepReport, ValidationReport};
-use crate::run_folder::RunFolder;
 use crate::step_loop::StepLoop;
 
-/// When things are due.
+/// When steps, validations and checkpoints are due.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunSchedule {
-    /// Steps of the whole run.
+    /// Steps of the run.
     pub total_steps: u64,
-    /// Steps of an epoch: after each of them the held-out data is looked at, and before each checkpoint.
+    /// Steps of an epoch. Validation runs after every epoch and before every checkpoint.
     pub steps_of_epoch: u64,
-    /// Steps from one checkpoint to the next; none for every thousand steps or ten minutes.
+    /// Steps from one checkpoint to the next; `None` means every thousand steps or ten minutes.
     pub checkpoint_every: Option<u64>,
 }
 
-/// Steps and time from one checkpoint to the next, unless a number was given.
+/// Steps and time from one checkpoint to the next by default.
 const CHECKPOINT_STEPS: u64 = 1000;
 const CHECKPOINT_TIME: Duration = Duration::from_secs(600);
 
-/// Who is told what happens.
+/// Receives the events of a run.
 pub trait Watcher {
     /// A step has ended.
-    fn step(&mut self, report: &StepReport, trainer: &StepLoop);
-    /// The held-out data was looked at.
+    fn step(&mut self, report: &StepReport, step_loop: &StepLoop);
+    /// A validation has ended.
     fn validation(&mut self, report: &ValidationReport);
     /// A checkpoint was written.
     fn checkpoint(&mut self, step: u64, written: &WrittenCheckpoint, took: Duration);
-    /// Something to say.
+    /// A message for the user.
     fn note(&mut self, text: &str);
 }
 
@@ -43,24 +41,24 @@ pub trait Watcher {
 pub struct RunOutcome {
     /// The last step.
     pub step: u64,
-    /// Whether it was told to stop before its time.
+    /// Whether the stop flag ended it before its last step.
     pub stopped: bool,
-    /// The last look at the held-out data, if there was any.
+    /// The last validation, if there was one.
     pub validation: Option<ValidationReport>,
 }
 
-/// Trains until the calendar ends or `stop` is raised. The last step is always in a checkpoint.
+/// Trains until the last step of the schedule or until `stop` is raised. The last step always gets a checkpoint.
 ///
-/// An error leaves earlier checkpoints as they are; [`TrainError::NotFinite`] names the newest.
+/// An error leaves earlier checkpoints unchanged; [`TrainError::NotFinite`] names the newest.
 pub fn run(
-    trainer: &mut StepLoop,
+    step_loop: &mut StepLoop,
     folder: &RunFolder,
-    model: &Value,
-    calendar: &RunSchedule,
+    model: &ModelContract,
+    schedule: &RunSchedule,
     stop: &StopFlag,
-    watcher: &mut dyn Watcher,
+    listener: &mut dyn Watcher,
 ) -> Result<RunOutcome, TrainError> {
-    let ended = train(trainer, folder, model, calendar, stop, watcher);
+    let ended = train(step_loop, folder, model, schedule, stop, listener);
     ended.map_err(|error| match error {
         TrainError::NotFinite { step, in_a_row, .. } => {
             let newest = latest_usable(folder.path()).ok().and_then(|found| found.checkpoint);
@@ -71,61 +69,61 @@ pub fn run(
 }
 
 fn train(
-    trainer: &mut StepLoop,
+    step_loop: &mut StepLoop,
     folder: &RunFolder,
-    model: &Value,
-    calendar: &RunSchedule,
+    model: &ModelContract,
+    schedule: &RunSchedule,
     stop: &StopFlag,
-    watcher: &mut dyn Watcher,
+    listener: &mut dyn Watcher,
 ) -> Result<RunOutcome, TrainError> {
-    let mut keeper = Keeper { folder, model, last: Instant::now(), last_step: trainer.step() };
+    let mut writer = CheckpointWriter { folder, model, last: Instant::now(), last_step: step_loop.step() };
     let mut validation = None;
-    trainer.start_clock();
-    while trainer.step() < calendar.total_steps && !stop.is_raised() {
-        if let Some(report) = trainer.advance()? {
-            watcher.step(&report, trainer);
+    step_loop.start_clock();
+    while step_loop.step() < schedule.total_steps && !stop.is_raised() {
+        if let Some(report) = step_loop.advance()? {
+            listener.step(&report, step_loop);
         }
-        trainer.take_notes().iter().for_each(|note| watcher.note(note));
-        let step = trainer.step();
-        let last = step == calendar.total_steps;
-        let keeps = !last && keeper.is_due(step, calendar.checkpoint_every);
-        let ends_epoch = step.is_multiple_of(calendar.steps_of_epoch.max(1));
-        if last || ends_epoch || keeps {
-            settle(trainer, watcher)?;
+        step_loop.take_notes().iter().for_each(|note| listener.note(note));
+        let step = step_loop.step();
+        let last = step == schedule.total_steps;
+        let is_checkpoint = !last && writer.is_due(step, schedule.checkpoint_every);
+        let ends_epoch = step.is_multiple_of(schedule.steps_of_epoch.max(1));
+        if last || ends_epoch || is_checkpoint {
+            settle(step_loop, listener)?;
         }
-        // Who is told to stop wants a checkpoint soon, and no score for it.
-        if last || ((ends_epoch || keeps) && !stop.is_raised()) {
-            validation = trainer.validate()?;
-            validation.iter().for_each(|report| watcher.validation(report));
+        // A run that is stopped early writes its checkpoint at once, without a score.
+        if last || ((ends_epoch || is_checkpoint) && !stop.is_raised()) {
+            validation = step_loop.validate()?;
+            validation.iter().for_each(|report| listener.validation(report));
         }
-        if keeps {
-            keeper.write(trainer, validation.as_ref(), watcher)?;
+        if is_checkpoint {
+            writer.write(step_loop, validation.as_ref(), listener)?;
         }
     }
-    settle(trainer, watcher)?;
-    let stopped = trainer.step() < calendar.total_steps;
-    if keeper.last_step < trainer.step() {
-        keeper.write(trainer, validation.as_ref(), watcher)?;
+    settle(step_loop, listener)?;
+    let stopped = step_loop.step() < schedule.total_steps;
+    if writer.last_step < step_loop.step() {
+        writer.write(step_loop, validation.as_ref(), listener)?;
     }
-    Ok(RunOutcome { step: trainer.step(), stopped, validation })
+    Ok(RunOutcome { step: step_loop.step(), stopped, validation })
 }
 
-fn settle(trainer: &mut StepLoop, watcher: &mut dyn Watcher) -> Result<(), TrainError> {
-    for report in trainer.settle()? {
-        watcher.step(&report, trainer);
+fn settle(step_loop: &mut StepLoop, listener: &mut dyn Watcher) -> Result<(), TrainError> {
+    for report in step_loop.settle()? {
+        listener.step(&report, step_loop);
     }
     Ok(())
 }
 
-/// Writes checkpoints.
-struct Keeper<'a> {
+/// Writes the checkpoints of a run.
+struct CheckpointWriter<'a> {
     folder: &'a RunFolder,
-    model: &'a Value,
+    model: &'a ModelContract,
     last: Instant,
     last_step: u64,
 }
 
-impl Keeper<'_> {
+impl CheckpointWriter<'_> {
     fn is_due(&self, step: u64, every: Option<u64>) -> bool {
         match every {
             Some(steps) => step.is_multiple_of(steps),
@@ -133,31 +131,28 @@ impl Keeper<'_> {
         }
     }
 
-    /// Writes one of now, with the score of `validation` where that was of now too.
+    /// Writes a checkpoint, with the score of `validation` if that was after the same step.
     fn write(
         &mut self,
-        trainer: &mut StepLoop,
+        step_loop: &mut StepLoop,
         validation: Option<&ValidationReport>,
-        watcher: &mut dyn Watcher,
+        listener: &mut dyn Watcher,
     ) -> Result<(), TrainError> {
-        let begun = Instant::now();
-        let score = validation.filter(|report| report.step == trainer.step()).map(ValidationReport::score);
-        let (state, tensors) = trainer.snapshot()?;
-        let mut model = self.model.clone();
-        if let (Some(scale), Some(fields)) = (state.duration_scale, model.as_object_mut()) {
-            fields.insert("duration_scale".to_owned(), scale.into());
-        }
+        let start = Instant::now();
+        let score = validation.filter(|report| report.step == step_loop.step()).map(ValidationReport::score);
+        let (state, tensors) = step_loop.snapshot()?;
+        let model = ModelContract { duration_scale: state.duration_scale, ..self.model.clone() };
         let written = self.folder.write(&NewCheckpoint {
             step: state.step,
             weights: &tensors.weights(),
             optimizer: &tensors.optimizer(),
             state: serde_json::json!(state),
-            model,
+            model: &model,
             score,
         })?;
-        watcher.checkpoint(state.step, &written, begun.elapsed());
+        listener.checkpoint(state.step, &written, start.elapsed());
         (self.last, self.last_step) = (Instant::now(), state.step);
-        trainer.start_clock();
+        step_loop.start_clock();
         Ok(())
     }
 }

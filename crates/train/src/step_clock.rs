@@ -1,35 +1,36 @@
-//! Steps by the model device's own clock: timers on its stream, read when the results of a step are there anyway.
+//! Times steps by the model device's clock: timer events on its stream, read together with the results of a step.
 //!
 //! ```text
-//! … end of the step before ─> asked ─> (the stream waits for the batch) ─> began ─> work ─> ended …
+//! … end of the previous step ─> asked ─> (the stream waits for the batch) ─> began ─> work ─> ended …
 //! ```
 //!
-//! Nothing is waited for: the host queues three marks a step, and reads those of a step whose results it has. `asked` is
-//! queued before the host itself looks for a batch, so that a batch that was not even queued counts as waiting too.
+//! The host never waits for them: it records three events per step, and reads those of a step whose results have
+//! arrived. `asked` is recorded before the host leases a batch, so that a batch whose copy was not even queued counts as
+//! waiting, too.
 
 use tandem_device::{Device, DeviceError, Event, Stream};
 
-/// What the model device did for a step, by its own clock. Of the CPU that is the host's, of simulated cards a simulated one.
+/// The times of a step by the model device's clock: on the CPU the host's clock, on simulated cards a simulated one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceTimes {
-    /// The step's first batch, by its number since the feed started.
+    /// The step's first batch, counted from the start of the feed.
     pub first_batch: u64,
-    /// When its work began.
+    /// The start of its work.
     pub began_ns: u64,
-    /// From the beginning of its work to the end.
+    /// From the start of its work to the end.
     pub busy_ns: u64,
-    /// Its stream had nothing to do before that because the batches were not there.
+    /// How long its stream was idle before that, waiting for the batches.
     pub wait_ns: u64,
-    /// From the end of the step before, or from when it was asked for where none was before, to its end.
+    /// From the end of the previous step to its end; for the first step, from `asked`.
     pub wall_ns: u64,
 }
 
-/// The timers of steps under way.
+/// The timers of steps in flight.
 pub(crate) struct StepClock {
     rounds: Vec<Round>,
     next: usize,
-    /// The round of the step before; none where something else came after it.
-    before: Option<usize>,
+    /// The round of the previous step; `None` if something else ran after it.
+    previous: Option<usize>,
 }
 
 struct Round {
@@ -42,45 +43,45 @@ struct Round {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timed {
     round: usize,
-    before: Option<usize>,
+    previous: Option<usize>,
 }
 
 impl StepClock {
-    /// For `in_flight` steps that are queued and not read.
+    /// For `in_flight` steps that are queued and not yet read.
     pub(crate) fn new(device: &Device, in_flight: usize) -> Result<StepClock, DeviceError> {
         let round = |_| Ok(Round { asked: device.timer()?, began: device.timer()?, ended: device.timer()? });
-        // One more: a step is also measured from the end of the one before.
+        // One more: a step is measured from the end of the previous one.
         let rounds = (0..=in_flight).map(round).collect::<Result<_, DeviceError>>()?;
-        Ok(StepClock { rounds, next: 0, before: None })
+        Ok(StepClock { rounds, next: 0, previous: None })
     }
 
-    /// The next step has nothing before it that it could be measured from.
+    /// The next step is not measured from the end of a previous one.
     pub(crate) fn restart(&mut self) {
-        self.before = None;
+        self.previous = None;
     }
 
-    /// The host looks for the batches of a step.
+    /// Records that the host asks for the batches of a step.
     pub(crate) fn ask(&mut self, stream: &Stream) -> Result<Timed, DeviceError> {
         let round = self.next % self.rounds.len();
         self.next += 1;
         stream.record(&self.rounds[round].asked)?;
-        Ok(Timed { round, before: self.before.replace(round) })
+        Ok(Timed { round, previous: self.previous.replace(round) })
     }
 
-    /// Its batches are there for whatever is queued from here on.
+    /// Records that its batches are available to the work queued from here on.
     pub(crate) fn begin(&self, timed: Timed, stream: &Stream) -> Result<(), DeviceError> {
         stream.record(&self.rounds[timed.round].began)
     }
 
-    /// All of its work is queued.
+    /// Records the end of its work.
     pub(crate) fn end(&self, timed: Timed, stream: &Stream) -> Result<(), DeviceError> {
         stream.record(&self.rounds[timed.round].ended)
     }
 
-    /// What a step took whose end has been reached.
+    /// The times of a step whose end has been reached.
     pub(crate) fn read(&self, timed: Timed, first_batch: u64) -> Result<DeviceTimes, DeviceError> {
         let Round { asked, began, ended } = &self.rounds[timed.round];
-        let since = timed.before.map_or(asked, |before| &self.rounds[before].ended);
+        let since = timed.previous.map_or(asked, |previous| &self.rounds[previous].ended);
         Ok(DeviceTimes {
             first_batch,
             began_ns: began.reached_at_ns()?,
@@ -98,12 +99,12 @@ mod tests {
 
     use super::*;
 
-    /// Fills so much memory: on simulated cards, 900 bytes take a nanosecond and each fill 4 µs more, up to 5 % off.
+    /// Bytes that a step fills. On simulated cards 900 bytes take a nanosecond and each fill 4 µs more, within 5 %.
     const BYTES: u64 = 90 << 20;
     const FILL_NS: std::ops::Range<u64> = 90_000..130_000;
 
     #[test]
-    fn work_is_busy_a_late_batch_is_waiting_and_both_are_the_step() {
+    fn work_counts_as_busy_a_late_batch_as_waiting_and_both_as_the_step() {
         let machine = Machine::simulated(SimSpec::new(1, 1 << 30));
         let device = machine.open(0).unwrap();
         let (limit_bytes, driver_bytes) = (256 << 20, 0);
@@ -131,7 +132,7 @@ mod tests {
             assert!(FILL_NS.contains(&times.busy_ns), "{times:?}");
             assert_eq!(times.first_batch, 7);
         }
-        // Marks take no time on the card; the host's calls between them do.
+        // Events take no time on the card; the host's calls between them do.
         assert!(prompt.wait_ns < 10_000 && prompt.wall_ns < FILL_NS.end + 10_000, "{prompt:?}");
         assert!(FILL_NS.contains(&late.wait_ns), "{late:?}");
         assert!(late.wall_ns >= late.wait_ns + late.busy_ns, "{late:?}");

@@ -1,37 +1,61 @@
-//! Parameters and what is kept for each of them, by name: from the spans of a session to a checkpoint and back.
+//! Parameters, their EMA and their optimizer state by name: from the spans of a session to a checkpoint and back.
 
 use std::sync::Arc;
 
+use tandem_checkpoint::{Checkpoint, Dtype, EMA_PREFIX, TensorFile, TensorRef, TensorSpec};
 use tandem_engine::{ParameterSpan, Parameters, ProgramSet, Session};
 use tandem_model::VoiceReferences;
 
-use crate::checkpoint::{Checkpoint, Dtype, EMA_PREFIX, TensorRef, TensorSpec};
 use crate::error::TrainError;
 
-/// Spans that last, the prefix of their tensors, and whether they are weights.
-const KEPT: [(ParameterSpan, &str, bool); 4] = [
-    (ParameterSpan::Parameters, "", true),
-    (ParameterSpan::Average, EMA_PREFIX, true),
-    (ParameterSpan::FirstMoment, "first_moment.", false),
-    (ParameterSpan::SecondMoment, "second_moment.", false),
+/// A span that is saved in a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct SavedSpan {
+    span: ParameterSpan,
+    /// The prefix of its tensors.
+    prefix: &'static str,
+    file: SpanFile,
+}
+
+/// The file of a checkpoint that holds a span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SpanFile {
+    Weights,
+    Optimizer,
+}
+
+const SAVED: [SavedSpan; 4] = [
+    SavedSpan { span: ParameterSpan::Parameters, prefix: "", file: SpanFile::Weights },
+    SavedSpan { span: ParameterSpan::Average, prefix: EMA_PREFIX, file: SpanFile::Weights },
+    SavedSpan { span: ParameterSpan::FirstMoment, prefix: "first_moment.", file: SpanFile::Optimizer },
+    SavedSpan { span: ParameterSpan::SecondMoment, prefix: "second_moment.", file: SpanFile::Optimizer },
 ];
 
-/// How the spans of a session are called in a checkpoint.
+impl SpanFile {
+    fn of(self, checkpoint: &Checkpoint) -> &TensorFile {
+        match self {
+            SpanFile::Weights => &checkpoint.weights,
+            SpanFile::Optimizer => &checkpoint.optimizer,
+        }
+    }
+}
+
+/// The names of a session's parameters in a checkpoint.
 #[derive(Clone, Debug)]
 pub struct SpanNames {
     parameters: Arc<Parameters>,
-    spans: Vec<ParameterSpan>,
+    spans: Vec<SavedSpan>,
 }
 
-/// The tensors of a checkpoint, copied off the device.
+/// The tensors of a checkpoint, copied to the host.
 #[derive(Clone, Debug)]
-pub struct TensorBytes {
-    weights: Vec<Named>,
-    optimizer: Vec<Named>,
+pub struct CheckpointTensors {
+    weights: Vec<HostTensor>,
+    optimizer: Vec<HostTensor>,
 }
 
 #[derive(Clone, Debug)]
-struct Named {
+struct HostTensor {
     name: String,
     shape: Vec<usize>,
     bytes: Vec<u8>,
@@ -40,25 +64,27 @@ struct Named {
 impl SpanNames {
     /// The names for a session of `set`.
     pub fn of(set: &ProgramSet) -> SpanNames {
-        let has = |span: &ParameterSpan| set.spans().contains(span);
-        let spans = KEPT.iter().map(|(span, ..)| *span).filter(has).collect();
+        let spans = SAVED.into_iter().filter(|saved| set.spans().contains(&saved.span)).collect();
         SpanNames { parameters: set.parameters().clone(), spans }
     }
 
-    /// The spans that a checkpoint keeps.
-    pub fn kept(&self) -> Vec<ParameterSpan> {
-        self.spans.clone()
+    /// The spans that are saved.
+    pub fn spans(&self) -> Vec<ParameterSpan> {
+        self.spans.iter().map(|saved| saved.span).collect()
     }
 
-    /// Copies everything a checkpoint keeps. Waits for the device.
-    pub fn copy(&self, session: &Session) -> Result<TensorBytes, TrainError> {
-        let mut tensors = TensorBytes { weights: Vec::new(), optimizer: Vec::new() };
-        for (span, prefix, is_weight) in self.named_spans() {
-            let values: Vec<f32> = session.read_span(span)?;
-            let into = if is_weight { &mut tensors.weights } else { &mut tensors.optimizer };
+    /// Copies all saved spans to the host. Waits for the device.
+    pub fn copy(&self, session: &Session) -> Result<CheckpointTensors, TrainError> {
+        let mut tensors = CheckpointTensors { weights: Vec::new(), optimizer: Vec::new() };
+        for SavedSpan { span, prefix, file } in &self.spans {
+            let values: Vec<f32> = session.read_span(*span)?;
+            let into = match file {
+                SpanFile::Weights => &mut tensors.weights,
+                SpanFile::Optimizer => &mut tensors.optimizer,
+            };
             for (_, parameter) in self.parameters.iter() {
                 let at = parameter.offset as usize..(parameter.offset + parameter.shape.elements()) as usize;
-                into.push(Named {
+                into.push(HostTensor {
                     name: format!("{prefix}{}", parameter.name),
                     shape: dims(parameter.shape.dims()),
                     bytes: bytemuck::cast_slice(&values[at]).to_vec(),
@@ -68,11 +94,11 @@ impl SpanNames {
         Ok(tensors)
     }
 
-    /// Reads one span of a checkpoint; its tensors have been checked by [`SpanNames::expect`].
+    /// Reads one span of a checkpoint, which [`SpanNames::expect`] has checked.
     pub fn read(&self, checkpoint: &Checkpoint, span: ParameterSpan) -> Result<Vec<f32>, TrainError> {
         let mut values = vec![0.0_f32; self.parameters.elements() as usize];
-        for (_, prefix, is_weight) in self.named_spans().filter(|(known, ..)| *known == span) {
-            let file = if is_weight { &checkpoint.weights } else { &checkpoint.optimizer };
+        for SavedSpan { prefix, file, .. } in self.spans.iter().filter(|saved| saved.span == span) {
+            let file = file.of(checkpoint);
             for (_, parameter) in self.parameters.iter() {
                 let at = parameter.offset as usize..(parameter.offset + parameter.shape.elements()) as usize;
                 file.read_into(&format!("{prefix}{}", parameter.name), bytemuck::cast_slice_mut(&mut values[at]))?;
@@ -81,12 +107,13 @@ impl SpanNames {
         Ok(values)
     }
 
-    /// Checks that a checkpoint has exactly these tensors, but for voices: those are of the corpus, not of the model.
+    /// Checks that a checkpoint has exactly these tensors, except voices: those depend on the corpus, not on the model.
     pub fn expect(&self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
-        for (file, weights) in [(&checkpoint.weights, true), (&checkpoint.optimizer, false)] {
-            let named = self.named(weights);
+        for span_file in [SpanFile::Weights, SpanFile::Optimizer] {
+            let file = span_file.of(checkpoint);
+            let expected = self.expected_in(span_file);
             let mut specs: Vec<TensorSpec<'_>> =
-                named.iter().map(|(name, shape)| TensorSpec { name, dtype: Dtype::F32, shape }).collect();
+                expected.iter().map(|(name, shape)| TensorSpec { name, dtype: Dtype::F32, shape }).collect();
             let voices = file.names().filter(|name| name.starts_with(VoiceReferences::PREFIX));
             specs.extend(voices.filter_map(|name| file.spec(name)));
             file.expect(&specs)?;
@@ -94,16 +121,13 @@ impl SpanNames {
         Ok(())
     }
 
-    fn named(&self, weights: bool) -> Vec<(String, Vec<usize>)> {
-        let spans = self.named_spans().filter(|(.., is_weight)| *is_weight == weights);
-        let of_span = |(_, prefix, _): (ParameterSpan, &'static str, bool)| {
+    /// Names and shapes of the tensors in one file.
+    fn expected_in(&self, file: SpanFile) -> Vec<(String, Vec<usize>)> {
+        let prefixes = self.spans.iter().filter(|saved| saved.file == file).map(|saved| saved.prefix);
+        let of_span = |prefix: &'static str| {
             self.parameters.iter().map(move |(_, p)| (format!("{prefix}{}", p.name), dims(p.shape.dims())))
         };
-        spans.flat_map(of_span).collect()
-    }
-
-    fn named_spans(&self) -> impl Iterator<Item = (ParameterSpan, &'static str, bool)> {
-        KEPT.into_iter().filter(|(span, ..)| self.spans.contains(span))
+        prefixes.flat_map(of_span).collect()
     }
 }
 
@@ -111,28 +135,28 @@ fn dims(dims: &[u32]) -> Vec<usize> {
     dims.iter().map(|&dim| dim as usize).collect()
 }
 
-impl TensorBytes {
-    /// Keeps voices beside the weights, of `bands` bands.
+impl CheckpointTensors {
+    /// Adds reference voices of `bands` mel bands to the weights.
     pub fn add_voices(&mut self, voices: &VoiceReferences, bands: usize) {
-        let named = |(name, mel): (String, &[f32])| Named {
+        let tensor = |(name, mel): (String, &[f32])| HostTensor {
             name,
             shape: vec![mel.len() / bands.max(1), bands],
             bytes: bytemuck::cast_slice(mel).to_vec(),
         };
-        self.weights.extend(voices.tensors().map(named));
+        self.weights.extend(voices.tensors().map(tensor));
     }
 
-    /// Parameters and their averages.
+    /// Parameters and their EMA, and voices.
     pub fn weights(&self) -> Vec<TensorRef<'_>> {
         refs(&self.weights)
     }
 
-    /// What the optimizer keeps.
+    /// Optimizer state.
     pub fn optimizer(&self) -> Vec<TensorRef<'_>> {
         refs(&self.optimizer)
     }
 }
 
-fn refs(named: &[Named]) -> Vec<TensorRef<'_>> {
-    named.iter().map(|t| TensorRef { name: &t.name, dtype: Dtype::F32, shape: &t.shape, bytes: &t.bytes }).collect()
+fn refs(tensors: &[HostTensor]) -> Vec<TensorRef<'_>> {
+    tensors.iter().map(|t| TensorRef { name: &t.name, dtype: Dtype::F32, shape: &t.shape, bytes: &t.bytes }).collect()
 }

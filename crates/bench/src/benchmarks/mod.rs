@@ -20,7 +20,7 @@ pub use spread::Spread;
 use tandem_device::DeviceError;
 use tandem_engine::EngineError;
 use tandem_feed::FeedError;
-use tandem_train::TrainError;
+use tandem_train::{CheckpointError, TrainError};
 
 use tandem_launch::SamplerError;
 use tandem_launch::launch::LaunchError;
@@ -56,6 +56,12 @@ impl From<LaunchError> for BenchError {
 
 impl From<TrainError> for BenchError {
     fn from(error: TrainError) -> BenchError {
+        LaunchError::from(error).into()
+    }
+}
+
+impl From<CheckpointError> for BenchError {
+    fn from(error: CheckpointError) -> BenchError {
         LaunchError::from(error).into()
     }
 }

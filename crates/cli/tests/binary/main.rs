@@ -21,6 +21,7 @@ mod errors;
 mod flags;
 mod isolation_matrix;
 mod monitor;
+mod old_checkpoints;
 mod output;
 mod placement;
 mod profile;

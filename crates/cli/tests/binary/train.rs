@@ -90,7 +90,7 @@ fn a_run_reports_its_progress_and_writes_checkpoints() {
     let exist: Vec<bool> = [5, 10, 12].iter().map(|step| dir.join(format!("checkpoint-{step:08}")).is_dir()).collect();
     assert_eq!(exist, [true; 3]);
     let model: Value = serde_json::from_slice(&fs::read(dir.join("checkpoint-00000012/model.json")).unwrap()).unwrap();
-    assert_eq!((&model["preset"], &model["features"]["n_mels"]), (&"nano".into(), &80.into()));
+    assert_eq!((&model["architecture"]["name"], &model["features"]["n_mels"]), (&"nano".into(), &80.into()));
     let state: Value = serde_json::from_slice(&fs::read(dir.join("checkpoint-00000012/state.json")).unwrap()).unwrap();
     assert!(model["duration_scale"].as_f64().is_some_and(|scale| scale > 0.0), "{model}");
     assert!(state.to_string().contains(&format!("\"duration_scale\":{}", model["duration_scale"])), "{state}");

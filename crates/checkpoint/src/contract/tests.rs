@@ -1,0 +1,211 @@
+//! The exact JSON of both formats, and bad ones refused with the reason.
+
+use serde_json::json;
+use tandem_text::{Language, SymbolTable};
+
+use super::*;
+
+fn symbols(language: Language, units: Units) -> Vec<String> {
+    SymbolTable::fixed(language, units).unwrap().symbols().to_vec()
+}
+
+fn contract() -> ModelContract {
+    ModelContract {
+        architecture: Architecture::Preset { name: Preset::Nano, dims: Preset::Nano.sizes().into() },
+        text: Some(ModelText {
+            units: Units::Phonemes,
+            languages: vec!["en".into(), "fa".into()],
+            symbols: ["<pad>", "<blank>", " ", "AA0"].map(str::to_owned).to_vec(),
+            blanks: true,
+            keep_harakat: false,
+            longest_tokens: Some(201),
+        }),
+        features: (&FeatureSettings { n_mels: 2, ..FeatureSettings::default() }).into(),
+        mel_statistics: MelStatistics { mean: -5.1, std: 2.2, band_means: vec![-4.9, -5.3] },
+        compute_dtype: ComputeDtype::Bf16,
+        vocoder: Vocoder::GriffinLim,
+        duration_scale: Some(1.03),
+    }
+}
+
+/// The same as format 1 writes it.
+fn legacy() -> Value {
+    json!({
+        "format": 1,
+        "preset": "nano",
+        "sizes": {
+            "text_width": 128, "text_layers": 2, "text_heads": 2, "voice_width": 64, "duration_width": 128,
+            "decoder_width": 128, "decoder_layers": 2, "decoder_heads": 2, "way": "direct", "text_dropout": 0.1,
+            "decoder_dropout": 0.05,
+        },
+        "symbols": ["<pad>", "<blank>", " ", "AA0"],
+        "text": { "language": "en", "blanks": true, "keeps_harakat": false, "longest_tokens": 201 },
+        "features": {
+            "rate_hz": 22_050, "n_fft": 1024, "win_samples": 1024, "hop_samples": 256, "n_mels": 2, "fmin_hz": 0.0,
+            "fmax_hz": 8000.0, "floor": 1e-5,
+        },
+        "statistics": { "mean": -5.1, "deviation": 2.2, "bands": [-4.9, -5.3] },
+        "compute": "bf16",
+        "duration_scale": 1.03,
+    })
+}
+
+fn parse(model: &Value) -> Result<ModelContract, CheckpointError> {
+    ModelContract::parse(model.to_string().as_bytes(), Path::new("c/model.json"))
+}
+
+fn written(model: &ModelContract) -> Value {
+    serde_json::from_slice(&model.to_json().unwrap()).unwrap()
+}
+
+#[test]
+fn the_schema_of_format_2_is_this() {
+    let expected = json!({
+        "format": 2,
+        "architecture": {
+            "kind": "preset",
+            "name": "nano",
+            "dims": {
+                "text_width": 128, "text_layers": 2, "text_heads": 2, "voice_width": 64, "duration_width": 128,
+                "decoder_width": 128, "decoder_layers": 2, "decoder_heads": 2, "decoder": "direct",
+                "text_dropout": 0.1, "decoder_dropout": 0.05,
+            },
+        },
+        "text": {
+            "units": "phonemes", "languages": ["en", "fa"], "symbols": ["<pad>", "<blank>", " ", "AA0"],
+            "blanks": true, "keep_harakat": false, "longest_tokens": 201,
+        },
+        "features": {
+            "rate_hz": 22_050, "n_fft": 1024, "win_samples": 1024, "hop_samples": 256, "n_mels": 2, "fmin_hz": 0.0,
+            "fmax_hz": 8000.0, "floor": 1e-5,
+        },
+        "mel_statistics": { "mean": -5.1, "std": 2.2, "band_means": [-4.9, -5.3] },
+        "compute_dtype": "bf16",
+        "vocoder": { "kind": "griffin_lim" },
+        "duration_scale": 1.03,
+    });
+    assert_eq!(written(&contract()), expected);
+    assert_eq!(parse(&written(&contract())).unwrap(), contract());
+    let custom = ModelContract {
+        architecture: Architecture::Custom { name: "narrow".into() },
+        text: None,
+        duration_scale: None,
+        ..contract()
+    };
+    assert_eq!(written(&custom)["architecture"], json!({ "kind": "custom", "name": "narrow" }));
+    assert!(written(&custom)["text"].is_null() && written(&custom).get("duration_scale").is_none());
+    assert_eq!(parse(&written(&custom)).unwrap(), custom);
+}
+
+#[test]
+fn unknown_keys_are_ignored() {
+    let mut later = written(&contract());
+    later["of a later version"] = true.into();
+    later["text"]["of a later version"] = true.into();
+    assert_eq!(parse(&later).unwrap(), contract());
+}
+
+#[test]
+fn dims_and_features_convert_both_ways() {
+    for preset in Preset::ALL {
+        assert_eq!(ModelDims::from(ArchitectureDims::from(preset.sizes())), preset.sizes());
+    }
+    let settings = FeatureSettings { win_samples: 800, fmin_hz: 20.0, ..FeatureSettings::default() };
+    assert_eq!(FeatureSettings::from(&ModelFeatures::from(&settings)), settings);
+    let text = contract().text.unwrap();
+    assert_eq!(text.options(), TextOptions { units: Units::Phonemes, harakat: Harakat::Drop, blanks: true });
+    let kept = ModelText { keep_harakat: true, ..text };
+    assert_eq!(kept.options().harakat, Harakat::Keep);
+}
+
+#[test]
+fn format_1_converts_to_the_same_model() {
+    let mut expected = contract();
+    expected.text.as_mut().unwrap().languages = vec!["en".into()];
+    assert_eq!(parse(&legacy()).unwrap(), expected);
+}
+
+#[test]
+fn early_files_of_format_1_get_the_values_they_were_trained_with() {
+    let mut early = legacy();
+    let fields = early.as_object_mut().unwrap();
+    fields.remove("text");
+    fields.remove("duration_scale");
+    fields["features"].as_object_mut().unwrap().remove("win_samples");
+    fields["symbols"] = symbols(Language::English, Units::Characters).into();
+    let model = parse(&early).unwrap();
+    assert_eq!((model.features.win_samples, model.duration_scale), (1024, None));
+    let text = model.text.unwrap();
+    assert_eq!((text.options(), text.longest_tokens), (TextOptions::default(), None));
+}
+
+#[test]
+fn units_and_languages_of_format_1_are_derived_from_the_symbols() {
+    let check = |symbols: &[String], units: Units, languages: &[&str]| {
+        let mut model = legacy();
+        model["symbols"] = symbols.into();
+        model["text"]["language"] = Value::Null;
+        let text = parse(&model).unwrap().text.unwrap();
+        assert_eq!((text.units, text.languages), (units, languages.iter().map(|tag| (*tag).to_owned()).collect()));
+    };
+    let english = SymbolTable::fixed(Language::English, Units::Characters).unwrap();
+    let persian = SymbolTable::fixed(Language::Persian, Units::Characters).unwrap();
+    check(&symbols(Language::English, Units::Phonemes), Units::Phonemes, &["en"]);
+    check(english.symbols(), Units::Characters, &["en"]);
+    check(persian.symbols(), Units::Characters, &["fa"]);
+    check(english.merged(&persian).unwrap().symbols(), Units::Characters, &["en", "fa"]);
+    check(SymbolTable::from_texts(["äb"]).symbols(), Units::Characters, &["und"]);
+}
+
+#[test]
+fn custom_models_of_format_1_have_a_name_and_may_have_no_text() {
+    let mut custom = legacy();
+    let fields = custom.as_object_mut().unwrap();
+    fields.remove("preset");
+    fields.remove("sizes");
+    fields.insert("own_model".into(), "narrow".into());
+    fields["symbols"] = Value::Null;
+    let model = parse(&custom).unwrap();
+    assert_eq!((model.architecture, model.text), (Architecture::Custom { name: "narrow".into() }, None));
+}
+
+#[test]
+fn a_newer_format_is_refused_with_what_to_do() {
+    let error = parse(&json!({ "format": 3, "all": "new" })).unwrap_err();
+    assert!(matches!(error, CheckpointError::NewerFormat { found: 3, known: 2, .. }), "{error:?}");
+    let expected = "written by a newer version of Tandem: expected format 2 or older, found 3. Update Tandem, or give \
+                    another folder: c/model.json";
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn a_bad_model_is_refused_with_the_reason() {
+    let check = |model: Value, part: &str| {
+        let error = parse(&model).unwrap_err();
+        assert!(matches!(error, CheckpointError::Damaged { .. }), "{error:?}");
+        let error = error.to_string();
+        assert!(error.contains(part) && error.ends_with(": c/model.json"), "{error}");
+    };
+    let changed = |mut model: Value, change: fn(&mut Value)| {
+        change(&mut model);
+        model
+    };
+    check(json!([]), "expected a model description of \"format\" 1 to 2, found null");
+    check(json!({ "format": "1" }), "found \"1\"");
+    check(json!({ "format": 0 }), "found 0");
+    check(changed(legacy(), |m| m["sizes"] = Value::Null), "expected \"preset\" and \"sizes\", or \"own_model\"");
+    check(changed(legacy(), |m| m["sizes"]["text_width"] = "wide".into()), "invalid type: string");
+    check(changed(legacy(), |m| m["compute"] = "f16".into()), "unknown variant `f16`, expected `f32` or `bf16`");
+    check(changed(legacy(), |m| m["statistics"]["deviation"] = 0.0.into()), "standard deviation 0");
+    let model = || written(&contract());
+    check(changed(model(), |m| m["architecture"]["name"] = "huge".into()), "unknown variant `huge`, expected one of");
+    check(changed(model(), |m| m["architecture"]["dims"]["experts"] = 8.into()), "unknown field `experts`");
+    check(changed(model(), |m| m["text"]["units"] = "words".into()), "unknown variant `words`, expected `characters`");
+    check(changed(model(), |m| m["text"]["languages"] = json!([])), "expected at least one language, found none");
+    check(changed(model(), |m| m["vocoder"]["kind"] = "hifi_gan".into()), "unknown variant `hifi_gan`");
+    check(changed(model(), |m| m["mel_statistics"]["std"] = (-1.0).into()), "standard deviation -1");
+    check(changed(model(), |m| m["mel_statistics"]["band_means"] = json!([1.0])), "of 2 bands, found");
+    check(changed(model(), |m| _ = m.as_object_mut().unwrap().remove("features")), "missing field `features`");
+    let error = ModelContract::parse(b"{", Path::new("c/model.json")).unwrap_err().to_string();
+    assert!(error.contains("the model is not valid JSON"), "{error}");
+}
