@@ -1,14 +1,14 @@
-//! `--mode auto`: every mode that is possible here is run for a few steps, and the fastest one that fits is taken.
+//! `--mode auto`: runs every possible mode for a few steps and picks the fastest one that fits.
 //!
-//! [`candidates`] says which modes there are to try, [`Contest`] times them and picks one. Who times is a closure:
-//! [`TimedRuns`] runs the real model on the real devices, tests bring pipelines in virtual time.
+//! [`candidates`] lists the modes to try; [`Contest`] times them and picks one. The timing is a closure: [`TimedRuns`]
+//! runs the real model on the real devices, tests use simulated pipelines in virtual time.
 
 mod candidates;
 mod contest;
-mod pace;
+mod step_rate;
 mod timed_run;
 
 pub use candidates::{Candidate, CandidateSet, candidates};
 pub use contest::{CandidateOutcome, CandidateResult, Choice, Contest};
-pub use pace::{Run, StepRate, TimingLength, pace_of};
+pub use step_rate::{Run, StepRate, TimingLength, measure_step_rate};
 pub use timed_run::{AHEAD, Seen, TimedRunError, TimedRuns};

@@ -1,7 +1,7 @@
-//! `profile`: a short run of the real pipeline, each stage alone, the step alone, and what a diagnosis makes of it.
+//! `profile`: a short run of the real pipeline, each stage alone, the step alone, and the diagnosis of it.
 //!
-//! The run is the one that `train` sets up. What it tells is kept in memory and judged by `tandem_diagnosis`, as a log would
-//! be. Nothing is learnt for keeps, and no file is written.
+//! The run is the one that `train` sets up. Its events stay in memory, and `tandem_diagnosis` judges them like a run log.
+//! No weights and no files are written.
 
 mod alone;
 mod change;
@@ -23,38 +23,38 @@ use tandem_launch::step_events;
 pub use alone::StandaloneTimes;
 pub use change::applied;
 
-/// Steps before those that count: SPEC §6.1. A diagnosis leaves as many out.
+/// Warm-up steps before the timed ones. The diagnosis leaves out as many.
 pub const WARM_UP_STEPS: usize = 5;
-/// The batches made ahead are used up before that, or a slow stage would not be seen: so many steps in a row that wait say that
-/// they are, and otherwise so many times as many steps as there are such batches, or this time.
+/// Before that, the prefetched batches must be consumed, or they would hide a slow stage. They are once this many steps in
+/// a row have waited; otherwise after this many times as many steps as there are such batches, or after this time.
 const WAITS_IN_A_ROW: usize = 3;
 const TIMES_THE_STOCK: usize = 3;
 const SETTLING: Duration = Duration::from_secs(10);
-/// Where `--cache memory` is asked for, the run is looked at as it is once everything was decoded, if that takes no longer.
+/// With `--cache memory` the profile starts once everything is decoded, unless that takes longer than this.
 const FILLING: Duration = Duration::from_secs(60);
-/// A step that waits for this share of its time waits for the feed, not for the host to look.
+/// A step that waits for more than this share of its time waits for the feed; less is the latency of the host.
 const WAITS: f64 = 0.05;
-/// Steps of each shape without a feed.
-const HEADSPACE_ON_CARDS: usize = 50;
-const HEADSPACE_ELSEWHERE: usize = 3;
+/// Model-only steps of each shape.
+const MODEL_ONLY_ON_CARDS: usize = 50;
+const MODEL_ONLY_ELSEWHERE: usize = 3;
 
-/// What a run was found to be like.
+/// The profile of a run.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// What its log says.
+    /// The diagnosis of its events.
     pub diagnosis: Diagnosis,
-    /// Each stage by itself, and the step by itself, in the order batches meet them.
+    /// Each stage alone and the step alone, in flow order.
     pub alone: Vec<StandaloneTimes>,
-    /// How busy each card was as the driver's tools show it, whoever kept it so; none where they do not say.
+    /// Utilisation of each card as NVML reports it, all processes included; `None` if NVML does not report it.
     pub cards: Vec<(usize, Option<u32>)>,
-    /// A cache was asked for, and was not full yet when the steps that count began.
+    /// A cache was requested and was not full when the timed steps began.
     pub is_cache_filling: bool,
 }
 
-/// There is no profile.
+/// The run could not be profiled.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// Nothing was to be timed.
+    /// `--num-steps 0`.
     #[error("no timing was collected: --num-steps 0 times nothing; for example --num-steps 100")]
     NoSteps,
     /// Nothing was timed.
@@ -65,25 +65,25 @@ pub enum ProfileError {
     Run(#[from] BenchError),
 }
 
-/// Runs for `steps` steps that count, then the step alone, then the feed alone.
+/// Runs `steps` timed steps, then the step alone, then the feed alone.
 pub fn run(resolved: &Resolved, corpora: &Corpora, steps: usize, emitter: &Emitter) -> Result<Profile, ProfileError> {
     if steps == 0 {
         return Err(ProfileError::NoSteps);
     }
-    let heard = EventBuffer::new(emitter.clone());
-    let emitter = heard.emitter();
+    let events = EventBuffer::new(emitter.clone());
+    let emitter = events.emitter();
     let setup = Setup::new(resolved, corpora, None, None, &emitter).map_err(BenchError::from)?;
     let (launched, _) = setup.launch(&mut |_| {}).map_err(BenchError::from)?;
-    // The trainer is bound last: it goes before the arenas its memory is from.
+    // The step loop is bound last, so that it drops before the arenas that own its memory.
     let Launched { roles, mut trainer, .. } = launched;
     let kind = resolved.machine.kind();
     let is_cache_filling = resolved.plan.cache.asked == "memory" && !fill_cache(&mut trainer)?;
     let (shapes, cards) = fed(&mut trainer, &roles, steps, &emitter, resolved)?;
     let model_only = model_only(&mut trainer, &shapes, kind)?;
     step_events::model_only(&model_only, &emitter);
-    let records = heard.take();
+    let records = events.take();
     let plan = &resolved.plan;
-    let alone = alone::measure(&mut trainer, &roles, plan, kind, (&heard, &model_only))?;
+    let alone = alone::measure(&mut trainer, &roles, plan, kind, &events, &model_only)?;
     trainer.stop().map_err(BenchError::from)?;
     Ok(Profile { diagnosis: Diagnosis::of(&records)?, alone, cards, is_cache_filling })
 }
@@ -115,7 +115,7 @@ fn take(report: Option<StepReport>, emitter: &Emitter, reports: &mut Vec<StepRep
     reports.extend(report);
 }
 
-/// Steps through the first epoch. Whether it ended in time. Nobody is told of them.
+/// Steps through the first epoch without events. Returns whether it ended in time.
 fn fill_cache(trainer: &mut StepLoop) -> Result<bool, BenchError> {
     let (begun, mut epoch) = (Instant::now(), 0);
     while epoch == 0 && begun.elapsed() < FILLING {
@@ -125,7 +125,7 @@ fn fill_cache(trainer: &mut StepLoop) -> Result<bool, BenchError> {
     Ok(epoch > 0)
 }
 
-/// Steps until the batches that were made ahead are used up. Nobody is told of them.
+/// Steps until the prefetched batches are consumed, without events.
 fn settle(trainer: &mut StepLoop, stock: usize) -> Result<(), BenchError> {
     let begun = Instant::now();
     let (mut taken, mut waited) = (0, 0);
@@ -138,7 +138,7 @@ fn settle(trainer: &mut StepLoop, stock: usize) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Batches that may be there before the first step: self-tuning uses fewer at first, and as many as there is memory for.
+/// Batches that can be ready before the first step: self-tuning starts with fewer and can use all that memory allows.
 fn stock(plan: &Plan) -> usize {
     (plan.feed.data_slots + plan.feed.model_slots + plan.feed.pinned_uploads) as usize
 }
@@ -149,23 +149,23 @@ fn busy_cards(roles: &Isolation, resolved: &Resolved) -> Vec<(usize, Option<u32>
     }
     let mut cards = vec![roles.data.device.index(), roles.model.device.index()];
     cards.dedup();
-    // Another's figure, beside ours: a card that does not answer has none.
+    // NVML's figure, shown beside ours; `None` if the card does not answer.
     let busy = |card: usize| resolved.machine.read(card).ok().and_then(|reading| reading.busy_percent);
     cards.into_iter().map(|card| (card, busy(card))).collect()
 }
 
 /// Steps of the same shapes with batches already there.
 fn model_only(trainer: &mut StepLoop, shapes: &[Vec<usize>], kind: DeviceKind) -> Result<Vec<StepReport>, BenchError> {
-    let each = if kind == DeviceKind::Cuda { HEADSPACE_ON_CARDS } else { HEADSPACE_ELSEWHERE };
+    let each = if kind == DeviceKind::Cuda { MODEL_ONLY_ON_CARDS } else { MODEL_ONLY_ELSEWHERE };
     let mut distinct: Vec<&Vec<usize>> = shapes.iter().collect();
     distinct.sort();
     distinct.dedup();
-    // Full rings: then the data side stands still, and alone means alone. On the CPU, decoding takes the step's own cores.
+    // With full rings the data side is idle, so the step really runs alone. On the CPU, decoding would take its cores.
     match kind {
         DeviceKind::Cpu => trainer.feed_mut().wait_full(FILLING)?,
         _ => trainer.feed_mut().wait_warm(SETTLING)?,
     };
-    // In turns, so that a clock that drifts does so for all.
+    // Interleaved, so that a drifting clock affects all shapes.
     let steps: Vec<Vec<usize>> = (0..each).flat_map(|_| distinct.iter().map(|shapes| (*shapes).clone())).collect();
     Ok(trainer.model_only(&steps)?)
 }

@@ -13,14 +13,14 @@ use tandem_launch::inventory::{Resolved, instead_of_peer, is_route_error};
 use tandem_launch::launch::{Corpora, CreatedModel, LaunchError, Launched, RunPrograms, Setup, card_of, device_error};
 use tandem_launch::{Peak, Sampler, SamplerError};
 
-/// What was found, heading by heading.
+/// The results of the five checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// The checks that were made, in order.
     pub checks: Vec<Check>,
-    /// What to do about what failed.
+    /// What to do about the first failure.
     pub advice: Option<&'static str>,
-    /// The way across that is in force, once it was tried: the plan's, or what took its place.
+    /// The transfer in use, once it was proven: the plan's, or its replacement.
     pub transfer: Option<TransferPlan>,
 }
 
@@ -29,31 +29,31 @@ pub struct CheckReport {
 pub struct Check {
     /// The heading's number.
     pub number: u32,
-    /// Whether it holds.
+    /// Whether it passed.
     pub passed: bool,
-    /// What was looked at, and what was found.
+    /// What was checked, and the result.
     pub text: String,
 }
 
 impl CheckReport {
-    /// Whether everything holds.
+    /// Whether every check passed.
     pub fn passed(&self) -> bool {
         self.checks.iter().all(|check| check.passed)
     }
 }
 
-/// Steps on real cards: enough to see memory creep. Elsewhere the maths runs on the CPU, and a step of the larger models
-/// takes seconds.
+/// Steps on real cards: enough to see memory grow. Elsewhere the maths runs on the CPU, and a step of a large model takes
+/// seconds.
 const STEPS_ON_CARDS: u64 = 1000;
 const STEPS_ELSEWHERE: u64 = 4;
-/// Steps before the counters are read: what is still done lazily is done by then.
+/// Steps before the counters are read: lazy initialisation is over by then.
 const WARM_UP_ON_CARDS: u64 = 5;
 const WARM_UP_ELSEWHERE: u64 = 1;
 
 /// How much of an arena is written and read back where memory is only simulated, or is the host's own.
 const TOUCH_ELSEWHERE: u64 = 32 * MIB;
 
-/// Why a heading could not be finished.
+/// Why a check could not be completed.
 #[derive(Debug, thiserror::Error)]
 enum Trouble {
     #[error(transparent)]
@@ -82,7 +82,7 @@ impl Trouble {
 fn device_advice(error: &DeviceError) -> Option<&'static str> {
     match error {
         DeviceError::OutOfMemory { .. } => Some(
-            "Somebody took the memory since the plan was made: see nvidia-smi, then plan again or lower the limits",
+            "Another process took memory after the plan was made: see nvidia-smi, then plan again or lower the limits",
         ),
         DeviceError::OutOfPinned { .. } => Some("The host is short of memory: lower --buffer-size or --batch-size"),
         DeviceError::Isolation(IsolationError::DriverGrew { .. } | IsolationError::Breach { .. }) => {
@@ -98,14 +98,14 @@ fn device_advice(error: &DeviceError) -> Option<&'static str> {
     }
 }
 
-/// Runs the five checks of a plan, with steps on `corpora`. Each line is said as soon as it is known to be true.
+/// Runs the five checks of a plan, with steps on `corpora`. Each line is printed once it is true.
 pub fn validate(resolved: &Resolved, corpora: &Corpora, emitter: &Emitter, say: &mut dyn FnMut(&str)) -> CheckReport {
     let report = CheckReport::default();
     let mut run = Run { resolved, plan: &resolved.plan, corpora, emitter, say, report, number: 0, sampler: None };
     if let Err(trouble) = run.all() {
         run.fail(&trouble.to_string(), trouble.advice());
         if run.number == 1 {
-            run.tell("   Checks 2 to 5 are skipped: they need what check 1 looks for");
+            run.say_line("   Skipped checks 2 to 5: they need what check 1 looks for");
         }
     }
     run.report
@@ -119,7 +119,7 @@ struct Run<'a> {
     say: &'a mut dyn FnMut(&str),
     report: CheckReport,
     number: u32,
-    /// At work from the moment memory is reserved.
+    /// Runs once memory is reserved.
     sampler: Option<Sampler>,
 }
 
@@ -128,10 +128,10 @@ impl Run<'_> {
         self.prerequisites()?;
         let mut setup = Setup::new(self.resolved, self.corpora, None, None, self.emitter)?;
         let roles = self.placement(&setup)?;
-        // The data role comes first, as in every start. A way across that failed is told under its own heading.
-        let crossing = self.start_feed(&mut setup, &roles)?;
+        // The data role starts first, as in every run. A transfer that failed is reported under its own heading.
+        let started = self.start_feed(&mut setup, &roles)?;
         let model = self.model_creation(&setup, &roles)?;
-        let feed = self.transfer(crossing)?;
+        let feed = self.transfer(started)?;
         self.pipeline(setup, roles, feed, model)
     }
 
@@ -160,7 +160,7 @@ impl Run<'_> {
     fn placement(&mut self, setup: &Setup<'_>) -> Result<Isolation, Trouble> {
         self.heading("Validating device placement configuration...");
         let (plan, machine) = (self.plan, &self.resolved.machine);
-        self.moment(StartupPhase::Configuring);
+        self.phase(StartupPhase::Configuring);
         if let (Some(data), Some(model)) = (plan.data.card, plan.model.card) {
             self.pass(&format!("GPU indices valid: data_gpu={data}, model_gpu={model}"));
             for role in [&plan.data, &plan.model] {
@@ -168,17 +168,17 @@ impl Run<'_> {
                 self.pass(&format!("{} role: {} ({uuid})", role.role, role.name));
             }
         }
-        let roles = setup.reserve(&mut |moment| self.moment(moment))?;
+        let roles = setup.reserve(&mut |phase| self.phase(phase))?;
         self.sampler = Some(Sampler::start(machine, &roles, self.emitter)?);
         for role in Role::BOTH.into_iter().filter(|_| roles.model.arena.is_split()) {
             let limit = roles.partition(role).arena.spec().limit_bytes / MIB;
-            self.tell(&format!("   Split arena for the {role} role: blocks taken one by one, within {limit} MB"));
+            self.say_line(&format!("   Split arena for the {role} role: blocks taken one by one, within {limit} MB"));
         }
         for role in Role::BOTH {
             self.touch(roles.partition(role))?;
             self.byte_too_many(roles.partition(role), roles.partition(other(role)))?;
         }
-        // What follows is the run itself: filling the arenas to the brim was not.
+        // Filling the arenas was a test; the peaks of the run count from here.
         Role::BOTH.iter().for_each(|role| roles.partition(*role).arena.reset_peak());
         self.others_untouched(&[card_of(&plan.data), card_of(&plan.model)]);
         Ok(roles)
@@ -209,7 +209,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Fills a role to its limit and asks for more, while the other role works on.
+    /// Fills a role to its limit and requests one more byte, while the other role keeps working.
     fn byte_too_many(&mut self, place: &Partition, neighbour: &Partition) -> Result<(), DeviceError> {
         let full = place.arena.take("everything", place.arena.spec().arena_bytes)?;
         let refused = place.arena.take("one byte more", 1);
@@ -232,10 +232,10 @@ impl Run<'_> {
         let (role, other) = (place.role, neighbour.role);
         self.line(
             passed,
-            &format!("A byte past the {role} {edge} refused{pool}; {other} role works on"),
+            &format!("A byte past the {role} {edge} refused{pool}; {other} role keeps working"),
             &format!(
                 "A byte past the {role} {edge}: refused by the arena: {by_arena}, by the driver's pool: {by_driver:?}, \
-                 {other} role works on: {works}"
+                 {other} role keeps working: {works}"
             ),
             "A limit does not hold here: please report this with --run-log",
         );
@@ -243,7 +243,7 @@ impl Run<'_> {
     }
 
     fn works(&self, place: &Partition) -> Result<bool, DeviceError> {
-        let block = place.arena.take("a sign of life", 4096)?;
+        let block = place.arena.take("liveness check", 4096)?;
         let stream = place.device.stream(false)?;
         let mut seen = place.device.pinned(4096)?;
         stream.fill(block.view(), 0x5A)?;
@@ -270,9 +270,9 @@ impl Run<'_> {
         );
     }
 
-    /// Starts the feed, which proves the way across. Peer copies that were chosen because the driver offers them, and do
-    /// not deliver, are replaced; any other trouble with the way is kept for the heading it belongs under.
-    fn start_feed(&mut self, setup: &mut Setup<'_>, roles: &Isolation) -> Result<Crossing, Trouble> {
+    /// Starts the feed, which proves the transfer. Peer copies that the driver offers but that do not work are replaced; any
+    /// other transfer error is reported under its own heading.
+    fn start_feed(&mut self, setup: &mut Setup<'_>, roles: &Isolation) -> Result<StartedFeed, Trouble> {
         let mut transfer = self.plan.transfer.clone();
         let mut started = setup.start_feed(roles);
         let mut replaced = false;
@@ -284,16 +284,16 @@ impl Run<'_> {
         match started {
             Err(error) if !error.device().is_some_and(is_route_error) => return Err(error.into()),
             Err(_) => {}
-            Ok(_) => self.moment(StartupPhase::PipelineReady),
+            Ok(_) => self.phase(StartupPhase::PipelineReady),
         }
-        Ok(Crossing { feed: started, transfer, replaced })
+        Ok(StartedFeed { feed: started, transfer, replaced })
     }
 
     fn model_creation(&mut self, setup: &Setup<'_>, roles: &Isolation) -> Result<CreatedModel, Trouble> {
         let device = device_name(self.plan, Role::Model);
         self.heading(&format!("Testing model creation on {device}..."));
-        self.moment(StartupPhase::ModelPlaced);
-        self.moment(StartupPhase::CreatingModel);
+        self.phase(StartupPhase::ModelPlaced);
+        self.phase(StartupPhase::CreatingModel);
         let programs = setup.programs()?;
         let homes = homes(&programs, roles)?;
         let model = setup.create_model(roles, programs, &mut |_, _| {})?;
@@ -303,9 +303,9 @@ impl Run<'_> {
         self.line(
             astray == 0,
             &format!(
-                "Model created successfully on {device}: {size}, {name}; {count} buffers, by the driver's word on that device"
+                "Model created successfully on {device}: {size}, {name}; {count} buffers, confirmed by the driver"
             ),
-            &format!("{astray} of {count} buffers of the model are, by the driver's word, not on {device}"),
+            &format!("{astray} of {count} buffers of the model are not on {device}, says the driver"),
             "Please report this with --run-log",
         );
         roles.settle()?;
@@ -316,16 +316,16 @@ impl Run<'_> {
         Ok(model)
     }
 
-    fn transfer(&mut self, crossing: Crossing) -> Result<Feed, Trouble> {
+    fn transfer(&mut self, started: StartedFeed) -> Result<Feed, Trouble> {
         self.heading(match self.plan.mode {
             Mode::Multi => "Testing data transfer between GPUs...",
             Mode::SharedGpu => "Testing data transfer between the partitions...",
             Mode::Single => "Testing data transfer on the GPU...",
             Mode::Cpu => "Testing data transfer on the CPU...",
         });
-        let Crossing { feed, mut transfer, replaced } = crossing;
+        let StartedFeed { feed, mut transfer, replaced } = started;
         if replaced {
-            self.tell(&format!("   ⚠️ {}", transfer.describe()));
+            self.say_line(&format!("   ⚠️ {}", transfer.describe()));
             self.emitter.emit(RunEvent::Note { text: transfer.describe() });
         }
         let feed = feed?;
@@ -348,19 +348,19 @@ impl Run<'_> {
         self.heading("Simulating training pipeline...");
         let machine = &self.resolved.machine;
         let mut launched = setup.join(roles, feed, model)?;
-        self.moment(StartupPhase::Waiting);
+        self.phase(StartupPhase::Waiting);
         let warm = launched.wait_warm(self.plan)?;
         if warm.ready < warm.of {
-            self.tell(&format!("   {}/{} batches ready", warm.ready, warm.of));
+            self.say_line(&format!("   {}/{} batches ready", warm.ready, warm.of));
         }
-        self.moment(StartupPhase::Starting);
-        // The trainer is bound last: it goes before the arenas its memory is from.
+        self.phase(StartupPhase::Starting);
+        // The step loop is bound last, so that it drops before the arenas that own its memory.
         let Launched { roles, mut trainer, .. } = launched;
         let (warm_up, steps) = match machine.kind() {
             DeviceKind::Cuda => (WARM_UP_ON_CARDS, STEPS_ON_CARDS),
             _ => (WARM_UP_ELSEWHERE, STEPS_ELSEWHERE),
         };
-        // The first steps warm up what the driver still does lazily; what is promised holds from here on.
+        // The first steps trigger the driver's lazy initialisation; the promises hold from here on.
         let mut reports = self.steps(&mut trainer, warm_up)?;
         roles.settle()?;
         let cards = [roles.data.device.index(), roles.model.device.index()];
@@ -371,7 +371,7 @@ impl Run<'_> {
         let peaks = self.sampler.take().map_or(Ok(Vec::new()), Sampler::finish)?;
         let after = (counted(machine, &cards), free(machine, &cards)?);
         trainer.stop()?;
-        self.learned(&reports, steps, ns);
+        self.trained(&reports, steps, ns);
         self.line(
             before.0 == after.0,
             "0 device and 0 pinned allocations after warm-up",
@@ -382,7 +382,7 @@ impl Run<'_> {
         self.peaks(&roles, &peaks)
     }
 
-    /// Trains for so many steps, and waits for them.
+    /// Trains for `steps` steps and waits for them.
     fn steps(&self, trainer: &mut StepLoop, steps: u64) -> Result<Vec<StepReport>, Trouble> {
         let mut reports = Vec::new();
         for _ in 0..steps {
@@ -395,7 +395,7 @@ impl Run<'_> {
         Ok(reports)
     }
 
-    fn learned(&mut self, reports: &[StepReport], steps: u64, ns: u64) {
+    fn trained(&mut self, reports: &[StepReport], steps: u64, ns: u64) {
         let losses: Vec<f64> = reports.iter().map(StepReport::loss).collect();
         let finite = losses.iter().all(|loss| loss.is_finite()) && !losses.is_empty();
         let [first, last] = [losses.first(), losses.last()].map(|loss| loss.copied().unwrap_or(f64::NAN));
@@ -404,7 +404,7 @@ impl Run<'_> {
         self.line(
             finite,
             &format!("Pipeline simulation successful: {steps} steps of the {size} model, {what} ({ms:.2} ms a step)"),
-            &format!("Pipeline simulation failed: a loss of {steps} steps is no number, {what}"),
+            &format!("Pipeline simulation failed: a loss of {steps} steps is not finite, {what}"),
             "Look for broken recordings with `tandem corpus check`; if there are none, please report this with --run-log",
         );
     }
@@ -425,12 +425,14 @@ impl Run<'_> {
                 }
                 None if self.resolved.machine.kind() == DeviceKind::Cpu => {}
                 None => {
-                    // Others may have moved it too: an excess is a warning, and says what it rests on.
+                    // Other processes change this figure too: an excess is only a warning, and says what it is based on.
                     let fallen =
                         in_use.iter().find(|now| now.card == peak.card).map_or(0, |now| now.fallen_bytes / MIB);
                     let sign = if fallen > limit { "⚠️ " } else { "" };
                     let what = "The driver gives no figure for this process";
-                    self.tell(&format!("   {sign}{what} {place}: free memory fell by {fallen} MB, limit {limit} MB"));
+                    self.say_line(&format!(
+                        "   {sign}{what} {place}: free memory fell by {fallen} MB, limit {limit} MB"
+                    ));
                 }
             }
         }
@@ -439,33 +441,35 @@ impl Run<'_> {
 
     fn free_memory(&mut self, roles: &Isolation, before: &[u64], after: &[u64]) {
         if self.resolved.machine.kind() == DeviceKind::Cpu {
-            // Everything else on the computer moves this figure too: it shows nothing.
+            // Every process of the machine changes this figure: it proves nothing.
             return;
         }
         if roles.model.arena.is_split() {
-            return self.tell("   Split arenas: free memory is not compared, a memory checker takes some of its own");
+            return self
+                .say_line("   Split arenas: free memory is not compared, because the memory checker allocates too");
         }
         if !self.plan.static_shapes && before != after {
-            return self.tell("   Exact shapes: what the driver takes for new ones is not held to a number");
+            return self
+                .say_line("   Exact shapes: the driver may allocate for new shapes, so free memory is not compared");
         }
         let list = |free: &[u64]| free.iter().map(|bytes| show(*bytes)).collect::<Vec<_>>().join(", ");
         self.line(
             before == after,
             &format!("Driver's free memory the same before and after: {}", list(after)),
             &format!("Driver's free memory changed during the steps: from {} to {}", list(before), list(after)),
-            "Somebody else uses the card, or memory leaks: see nvidia-smi, and run again with the card to itself",
+            "Another process uses the card, or memory leaks: see nvidia-smi, and run again with no other process on the card",
         );
     }
 
     fn heading(&mut self, text: &str) {
         self.number += 1;
         let line = format!("{}. {text}", self.number);
-        self.tell(&line);
+        self.say_line(&line);
     }
 
-    fn moment(&mut self, moment: StartupPhase) {
-        for line in startup_lines(self.plan, moment) {
-            self.tell(&format!("   {line}"));
+    fn phase(&mut self, phase: StartupPhase) {
+        for line in startup_lines(self.plan, phase) {
+            self.say_line(&format!("   {line}"));
         }
     }
 
@@ -478,7 +482,7 @@ impl Run<'_> {
         self.report.advice = self.report.advice.or(advice);
     }
 
-    /// Says `good`, or `bad` and later what to do about it.
+    /// Prints `good`, or `bad` and at the end what to do about it.
     fn line(&mut self, passed: bool, good: &str, bad: &str, advice: &'static str) {
         match passed {
             true => self.pass(good),
@@ -487,28 +491,28 @@ impl Run<'_> {
     }
 
     fn record(&mut self, passed: bool, text: &str) {
-        self.tell(&format!("   {} {text}", if passed { "✅" } else { "❌" }));
+        self.say_line(&format!("   {} {text}", if passed { "✅" } else { "❌" }));
         let (name, detail) = text.split_once(": ").unwrap_or((text, ""));
         let (name, detail) = (name.to_owned(), detail.to_owned());
         self.emitter.emit(RunEvent::Check { number: self.number, name, passed, detail });
         self.report.checks.push(Check { number: self.number, passed, text: text.to_owned() });
     }
 
-    fn tell(&mut self, line: &str) {
+    fn say_line(&mut self, line: &str) {
         (self.say)(line);
     }
 }
 
-/// The feed as it was started, and the way its batches cross.
-struct Crossing {
+/// The feed as it was started, and its transfer.
+struct StartedFeed {
     feed: Result<Feed, LaunchError>,
     transfer: TransferPlan,
-    /// Whether that is not the planned one.
+    /// Whether the transfer is not the planned one.
     replaced: bool,
 }
 
-/// Where the blocks of the model lie, by the driver's word. Asked of blocks of the same sizes, taken in the same order and
-/// given back: the model's own take their places.
+/// The device of each of the model's blocks, as the driver reports it. Asked of blocks of the same sizes, allocated in the
+/// same order and freed again: the model's own blocks then get the same addresses.
 fn homes(programs: &RunPrograms, roles: &Isolation) -> Result<Vec<usize>, DeviceError> {
     let lines = programs.set().lines(roles.model.device.machine().kind());
     let taken = lines.iter().filter(|line| line.bytes > 0).map(|line| roles.model.arena.take(line.name, line.bytes));

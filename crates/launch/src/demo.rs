@@ -1,4 +1,4 @@
-//! A corpus for whoever has none at hand: synthetic speech, written, measured and split like any other.
+//! The demo corpus: synthetic speech, written, scanned and split like any other corpus.
 
 use std::fs;
 use std::io;
@@ -14,16 +14,16 @@ use tandem_plan::{CorpusFacts, Settings, training_set_options};
 
 use crate::launch::Corpora;
 
-/// What a plan calls it.
+/// Its name in a plan.
 pub const NAME: &str = "synthetic speech";
-/// The same speech every time.
+/// Fixed, so that the speech is the same every time.
 const SEED: u64 = 1234;
-/// Of speech for every row of a batch: three utterances of it, so that some can be held out or too long.
+/// Minutes of speech per row of a batch: about three utterances, so that some can be held out or too long.
 const MINUTES_PER_ROW: f64 = 0.15;
 const LEAST_MINUTES: f64 = 1.0;
 const MOST_MINUTES: f64 = 30.0;
 
-/// There is no synthetic speech.
+/// The demo corpus could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     /// It could not be written or read back.
@@ -34,9 +34,9 @@ pub enum DemoError {
     Feed(#[from] FeedError),
 }
 
-/// Writes synthetic speech to `folder`, enough for the batches of `settings`. A tenth of it is held out.
+/// Writes synthetic speech to `folder`, enough for the batches of `settings`, with a tenth held out.
 ///
-/// Cost: some milliseconds an utterance, of which a usual batch wants fifty.
+/// Cost: some milliseconds per utterance; a typical batch needs fifty utterances.
 pub fn corpora(folder: &Path, settings: &Settings) -> Result<(CorpusFacts, Corpora), DemoError> {
     let minutes = (settings.count(Id::BatchSize) as f64 * MINUTES_PER_ROW).clamp(LEAST_MINUTES, MOST_MINUTES);
     demo::write(folder, minutes, (SEED, demo::VOICES.len()), |path, samples, rate_hz| {
@@ -48,9 +48,9 @@ pub fn corpora(folder: &Path, settings: &Settings) -> Result<(CorpusFacts, Corpo
     let (mut index, _) = LengthIndex::open(folder, &dataset);
     let dataset = scan_lengths(dataset, &mut index, 2, |_| ControlFlow::Continue(()))?.dataset;
     let split = dataset.split(settings.count(Id::Seed));
-    let material = TrainingSet::survey(Arc::new(dataset), &split.train, &training_set_options(settings))?;
-    let mut facts = CorpusFacts::of(NAME, &material);
+    let training_set = TrainingSet::survey(Arc::new(dataset), &split.train, &training_set_options(settings))?;
+    let mut facts = CorpusFacts::of(NAME, &training_set);
     facts.num_validation = split.eval.len();
-    let held_out = (Arc::clone(material.dataset()), split.eval);
-    Ok((facts, Corpora { train: Arc::new(material), held_out }))
+    let held_out = (Arc::clone(training_set.dataset()), split.eval);
+    Ok((facts, Corpora { train: Arc::new(training_set), held_out }))
 }

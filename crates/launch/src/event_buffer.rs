@@ -1,13 +1,13 @@
-//! What a run tells, kept in memory: for whoever judges a run as soon as it is over.
+//! The events of a run in memory, to diagnose it right after it ends.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use tandem_events::{Emitter, Record, RunEvent, Sink, VERSION};
 
-/// Keeps every event as the record that a run log would have, and passes it on.
+/// Stores every event as the record that a run log would hold, and forwards it.
 ///
-/// A short run has some thousands. One that goes on for hours is for [a log](tandem_events), not for memory.
+/// A short run has some thousands of events. A run of hours belongs in a log, not in memory.
 pub struct EventBuffer {
     begun: Instant,
     records: Mutex<Vec<Record>>,
@@ -15,17 +15,17 @@ pub struct EventBuffer {
 }
 
 impl EventBuffer {
-    /// Nothing yet. Also `further` is told everything.
+    /// An empty buffer that forwards to `further`.
     pub fn new(further: Emitter) -> Arc<EventBuffer> {
         Arc::new(EventBuffer { begun: Instant::now(), records: Mutex::default(), further })
     }
 
-    /// The handle to tell it with.
+    /// The emitter that fills it.
     pub fn emitter(self: &Arc<EventBuffer>) -> Emitter {
         Emitter::to(Arc::clone(self) as Arc<dyn Sink>)
     }
 
-    /// Everything so far; nothing is left.
+    /// Takes all records so far.
     pub fn take(&self) -> Vec<Record> {
         std::mem::take(&mut self.records.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -45,18 +45,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_kept_in_order_and_passed_on() {
+    fn everything_is_stored_in_order_and_forwarded() {
         let further = EventBuffer::new(Emitter::none());
-        let heard = EventBuffer::new(further.emitter());
+        let buffer = EventBuffer::new(further.emitter());
         let note = |text: &str| RunEvent::Note { text: text.to_owned() };
-        ["a", "b"].into_iter().for_each(|text| heard.emitter().emit(note(text)));
-        let records = heard.take();
+        ["a", "b"].into_iter().for_each(|text| buffer.emitter().emit(note(text)));
+        let records = buffer.take();
         assert_eq!(
             records.iter().map(|record| (record.seq, record.event.clone())).collect::<Vec<_>>(),
             [(0, note("a")), (1, note("b"))]
         );
         assert!(records[0].t_ns <= records[1].t_ns);
-        assert!(heard.take().is_empty());
+        assert!(buffer.take().is_empty());
         assert_eq!(further.take().len(), 2);
     }
 }

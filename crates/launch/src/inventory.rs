@@ -1,4 +1,4 @@
-//! From what the user wrote to a machine and a plan for it.
+//! The inventory of cards, and the plan resolved for them.
 
 use std::num::NonZero;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use tandem_plan::{
     CardFacts, CorpusFacts, Hardware, HostFacts, Models, Placement, Plan, Reason, Refusal, Settings, TransferPlan,
 };
 
-/// The machine a command runs on, and what was read off it.
+/// The cards of the machine, and the facts read from them.
 pub struct Inventory {
-    /// The cards; none when there are none, or none that can be used.
+    /// The cards; `None` if there are none, or none that can be used.
     cards: Option<Machine>,
-    /// What was found.
+    /// The facts.
     pub hardware: Hardware,
 }
 
@@ -29,14 +29,14 @@ pub struct Inventory {
 pub struct Resolved {
     /// The devices the plan runs on.
     pub machine: Machine,
-    /// What was found.
+    /// The facts it is based on.
     pub hardware: Hardware,
-    /// What was decided.
+    /// The plan.
     pub plan: Plan,
 }
 
 impl Inventory {
-    /// Looks at the machine: simulated cards when asked for, else the real ones. Opens nothing.
+    /// Takes the inventory: simulated cards if given, else the real ones. Opens no card.
     pub fn survey(sim: Option<SimSpec>) -> Result<Inventory, DeviceError> {
         if let Some(spec) = sim {
             return Inventory::of(Machine::simulated(spec));
@@ -47,39 +47,39 @@ impl Inventory {
             }
             Ok(Some(machine)) => return Inventory::of(machine),
             Ok(None) => None,
-            // Not the end yet: the plan may be for the CPU.
+            // Not an error yet: the plan may be for the CPU.
             Err(unusable) => Some(unusable.to_string()),
         };
         let looked = Search::from_env().looks_in();
         Ok(Inventory { cards: None, hardware: Hardware { trouble, looked, ..Hardware::without_cards(host_facts()) } })
     }
 
-    /// A site of these cards.
+    /// The inventory of these cards.
     pub fn of(machine: Machine) -> Result<Inventory, DeviceError> {
         let hardware = read(&machine, host_facts())?;
         Ok(Inventory { cards: Some(machine), hardware })
     }
 
-    /// The site of a plan, to plan anew: what was read off the machine is kept.
+    /// The inventory of a plan, to plan again with the same facts.
     pub fn again(resolved: Resolved) -> Inventory {
         let Resolved { machine, hardware, .. } = resolved;
         Inventory { cards: (machine.kind() != DeviceKind::Cpu).then_some(machine), hardware }
     }
 
-    /// Resolves a plan for this machine: chooses the cards, reads what the driver costs on those, and solves for the model
-    /// that will run. `corpus` is what was found where `--train-data` points; none without it.
+    /// Resolves a plan for this machine: chooses the cards, measures the driver's memory on them, and solves for the model
+    /// to run. `corpus` describes `--train-data`; `None` without it.
     pub fn resolve(self, settings: &Settings, corpus: Option<&CorpusFacts>) -> Result<Resolved, Refusal> {
         self.resolve_for(&SpeechModels::of(corpus), settings, corpus)
     }
 
-    /// The same for other models than those of speech.
+    /// The same for custom models.
     pub fn resolve_for(
         mut self,
         models: &dyn Models,
         settings: &Settings,
         corpus: Option<&CorpusFacts>,
     ) -> Result<Resolved, Refusal> {
-        // A placement that cannot be is refused by the solver too, which also tries out what it suggests.
+        // The solver refuses an impossible placement too, with tested suggestions.
         if let Ok(placement) = Placement::choose(settings, &self.hardware) {
             self.read_driver(&placement, settings, corpus, models)?;
         }
@@ -88,7 +88,7 @@ impl Inventory {
         Ok(Resolved { machine, hardware: self.hardware, plan })
     }
 
-    /// Reads what the driver costs on the cards of a placement, unless that is known.
+    /// Measures the driver's memory on the cards of a placement, unless it is known.
     fn read_driver(
         &mut self,
         placement: &Placement,
@@ -107,8 +107,8 @@ impl Inventory {
             any = true;
         }
         let Some(card) = placement.model.filter(|_| any) else { return Ok(()) };
-        // Which kernels of the library the GEMMs need is known once the shapes are: those of a plan that no limit
-        // makes smaller. Where not even that fits, the refusal needs no exact figure.
+        // The library kernels depend on the GEMM shapes: those of a plan without limits. If not even that fits, the refusal
+        // needs no exact figure.
         let free_choice = settings.without(&[Id::EnableMemoryIsolation, Id::DataGpuMemory, Id::ModelGpuMemory]);
         let Ok(plan) = Plan::solve(&free_choice, &self.hardware, models, corpus) else { return Ok(()) };
         let programs = models.programs(&plan).map_err(|error| unusable(&error))?;
@@ -122,8 +122,8 @@ impl Inventory {
     }
 }
 
-/// Sets the model's programs up on a card as a run does, kernels, libraries and recordings included, and says what the driver
-/// took beside the arena. Everything is given back.
+/// Creates the model's programs on a card as a run does, including kernels, libraries and captured graphs, and returns the
+/// memory that the driver took beside the arena. Frees everything.
 fn set_up_once(machine: &Machine, card: usize, programs: Arc<ProgramSet>) -> Result<u64, EngineError> {
     let before = machine.read(card)?.free_bytes;
     let device = machine.open(card)?;
@@ -133,7 +133,7 @@ fn set_up_once(machine: &Machine, card: usize, programs: Arc<ProgramSet>) -> Res
     let session = Session::create(programs, &arena, Arc::new(device.stream(true)?), 1)?;
     let held = match device.process_bytes()? {
         Some(bytes) => bytes.saturating_sub(machine.counters(card).live_bytes),
-        // Others may move it meanwhile.
+        // Other processes may change it meanwhile.
         None => before.saturating_sub(machine.read(card)?.free_bytes).saturating_sub(arena_bytes),
     };
     drop(session);
@@ -141,8 +141,8 @@ fn set_up_once(machine: &Machine, card: usize, programs: Arc<ProgramSet>) -> Res
 }
 
 impl Resolved {
-    /// Tries the way across: every byte of a batch compared, and its speed put into the plan. A peer route that was
-    /// chosen because the driver offers it, and does not deliver, is replaced; the plan's notes say so.
+    /// Proves the transfer: compares every byte of a batch and puts the bandwidth into the plan. A peer route that the driver
+    /// offers but that does not work is replaced, with a note in the plan.
     pub fn try_transfer(&mut self) -> Result<(), DeviceError> {
         let (Some(data), Some(model)) = (self.plan.data.card, self.plan.model.card) else { return Ok(()) };
         if self.plan.transfer.route == Route::Handover {
@@ -159,7 +159,7 @@ impl Resolved {
         Ok(())
     }
 
-    /// Two arenas of one batch each, for a moment.
+    /// Copies one batch between two temporary arenas.
     fn prove(&self, data: usize, model: usize) -> Result<Measured, DeviceError> {
         let batch_bytes = self.plan.feed.slot_bytes();
         let arena_bytes = round_up(batch_bytes, POOL_GRANULE);
@@ -175,23 +175,23 @@ impl Resolved {
     }
 }
 
-/// The way to take instead of peer copies that turned out not to work; `None` when nothing else will do, or when it is the
-/// card that failed and not the road.
+/// The transfer that replaces peer copies that do not work; `None` if none can, or if it is the
+/// card that failed and not the route.
 pub fn instead_of_peer(planned: &TransferPlan, error: &DeviceError) -> Option<TransferPlan> {
     is_route_error(error).then(|| planned.without_peer(error)).flatten()
 }
 
-/// Whether `error` speaks of the way between two devices, and not of one of them.
+/// Whether `error` is about the route between two devices, and not about one of them.
 pub fn is_route_error(error: &DeviceError) -> bool {
-    let road = ["peer copy", "copying", "allowing peer access"];
+    let route_calls = ["peer copy", "copying", "allowing peer access"];
     match error {
         DeviceError::Corrupt { .. } | DeviceError::NoRoute { .. } => true,
-        DeviceError::Failed { during, .. } => road.contains(during),
+        DeviceError::Failed { during, .. } => route_calls.contains(during),
         _ => false,
     }
 }
 
-/// What was done on each card so far, for machines to read: contexts, streams and bytes, ever.
+/// Contexts, streams and peak bytes of each card since the start, as JSON.
 pub fn cards_json(machine: &Machine) -> serde_json::Value {
     let card = |index: usize| {
         let counts = machine.counters(index);
@@ -207,8 +207,8 @@ pub fn cards_json(machine: &Machine) -> serde_json::Value {
     (0..cards).map(card).collect()
 }
 
-/// Kernels that are known before the shapes are: those of the features, and everybody's checks. Those of the model's
-/// programs are found by [`set_up_once`].
+/// Kernels known before the shapes: those of the features, and the memory checks. [`set_up_once`] finds those of the
+/// model's programs.
 fn role_kernels() -> (Vec<&'static Kernel>, Vec<&'static Kernel>) {
     let data = [tandem_audio::kernels::KERNELS, tandem_feed::kernels::KERNELS, kernels::KERNELS].concat();
     (data, kernels::KERNELS.to_vec())
@@ -218,7 +218,7 @@ fn read(machine: &Machine, host: HostFacts) -> Result<Hardware, DeviceError> {
     let hidden = |index: usize| machine.cards()[index].hidden_by.is_some();
     let facts = |index: usize| {
         let card = machine.cards()[index].clone();
-        // A card we may not use need not answer: it is refused by name if it is asked for.
+        // A hidden card need not answer: it is refused by name if it is requested.
         let reading = if hidden(index) { machine.read(index).unwrap_or_default() } else { machine.read(index)? };
         Ok(CardFacts { card, reading, driver: machine.tabled_cost() })
     };
@@ -238,7 +238,7 @@ fn read(machine: &Machine, host: HostFacts) -> Result<Hardware, DeviceError> {
     })
 }
 
-/// The computer around the cards.
+/// Memory and cores of the host.
 pub fn host_facts() -> HostFacts {
     let (_, available_bytes) = host_memory();
     HostFacts { available_bytes, cores: std::thread::available_parallelism().map_or(1, NonZero::get) }

@@ -1,4 +1,4 @@
-//! From a plan to a run that is ready for its first step: the one way training is set up, whoever asks for it.
+//! From a plan to a run that is ready for its first step. Every command and the library set up training here.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -30,34 +30,34 @@ use tandem_train::{
 use crate::inventory::Resolved;
 use crate::sampler::SamplerError;
 
-/// What is trained on, and what it is judged by.
+/// Training and validation data.
 #[derive(Clone)]
 pub struct Corpora {
-    /// What is trained on.
+    /// The training set.
     pub train: Arc<TrainingSet>,
-    /// Held-out utterances, and the corpus they are rows of.
+    /// Held-out utterances, as rows of their corpus.
     pub held_out: (Arc<Dataset>, Vec<SampleIndex>),
 }
 
-/// A run that is set up.
+/// A run that is ready for its first step.
 pub struct Launched {
-    // Before the arenas its memory is from.
-    /// The trainer.
+    // Dropped before the arenas that own its memory.
+    /// The step loop.
     pub trainer: StepLoop,
     /// The memory of both roles.
     pub roles: Isolation,
-    /// When things are due.
-    pub calendar: RunSchedule,
+    /// When validation and checkpoints are due.
+    pub schedule: RunSchedule,
     /// The model contract of its checkpoints.
     pub model: ModelContract,
-    /// What is learnt.
+    /// Number of trained parameters.
     pub num_parameters: u64,
-    /// Held-out utterances, and those that fit no row.
+    /// Held-out utterances, and how many of them fit no bucket.
     pub held_out: (usize, usize),
 }
 
 impl Launched {
-    /// Waits for the feed to be full, for as long as the plan says at most.
+    /// Waits for the feed to warm up, at most as long as the plan says.
     pub fn wait_warm(&mut self, plan: &Plan) -> Result<Warm, LaunchError> {
         Ok(self.trainer.feed_mut().wait_warm(Duration::from_secs_f64(plan.start_delay_seconds))?)
     }
@@ -69,7 +69,7 @@ pub enum LaunchError {
     /// Training, files, memory or the feed.
     #[error(transparent)]
     Train(#[from] TrainError),
-    /// The plan was made for another model: plan again, with the model that is to be trained.
+    /// The plan was made for another model.
     #[error("the plan is for {planned}, the model to train is {given}; plan again with `OwnModel::new` of that model")]
     OtherModel {
         /// What the plan is for.
@@ -77,26 +77,26 @@ pub enum LaunchError {
         /// What was to be trained.
         given: String,
     },
-    /// A run from its first step to its last keeps checkpoints, and was given no folder for them.
-    #[error("there is no folder to keep checkpoints in: give the builder one, or take the steps one by one")]
+    /// A whole run writes checkpoints and has no folder for them.
+    #[error("no run folder for checkpoints: call `folder` of the builder, or step with `advance`")]
     NoFolder,
-    /// What the process holds could not be watched.
+    /// The memory sampler failed.
     #[error(transparent)]
     Watching(SamplerError),
-    /// There is nothing to train on.
-    #[error("the corpus has not one utterance that can be trained on: `tandem corpus check` says why")]
+    /// The training set is empty.
+    #[error("no utterance of the corpus can be trained on: `tandem corpus check` says why")]
     Nothing,
 }
 
 impl LaunchError {
-    /// What the device said, where that is what went wrong.
+    /// The device error, if it is one.
     pub fn device(&self) -> Option<&DeviceError> {
         let LaunchError::Train(error) = self else { return None };
         device_error(error)
     }
 }
 
-/// What the device said, where that is what went wrong.
+/// The device error inside `error`, if there is one.
 pub fn device_error(error: &TrainError) -> Option<&DeviceError> {
     match error {
         TrainError::Device(error)
@@ -138,22 +138,22 @@ pub fn identity(plan: &Plan, corpora: &Corpora) -> RunIdentity {
         .with("seed", plan.seed)
 }
 
-/// What is said while a run is set up.
+/// Progress of setting up a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaunchProgress<'a> {
     /// A start-up line, once it is true.
     Line(&'a str),
-    /// Programs that are ready to run. With none of them ready it begins, with all it is over.
+    /// Programs that are compiled and captured so far.
     WarmUp {
-        /// How many are.
+        /// How many.
         ready: usize,
         /// Of how many.
         of: usize,
     },
 }
 
-/// Sets a run of the speech model up: [`Setup::launch`] with what the commands know. With a checkpoint the run goes on from
-/// it; bad recordings are listed in `bad_samples`. A library has [`StepLoop::builder`](crate::StepLoop::builder).
+/// Sets up a run of the speech model for the commands: [`Setup::launch`]. Resumes from `checkpoint` if given; lists bad
+/// recordings in `bad_samples`. Libraries use [`Trainer::builder`](crate::Trainer::builder).
 pub fn launch(
     resolved: &Resolved,
     corpora: &Corpora,
@@ -165,30 +165,30 @@ pub fn launch(
     Setup::new(resolved, corpora, checkpoint, Some(bad_samples), emitter)?.launch(say)
 }
 
-/// A run before anything is taken for it. Its methods are the pieces of [`Setup::launch`], in their order, for whoever has
-/// something to look at in between.
+/// A run before any memory is reserved. Its methods are the stages of [`Setup::launch`] in order; `validate` calls them one
+/// by one.
 pub struct Setup<'a> {
     machine: &'a Machine,
     plan: Plan,
     corpora: &'a Corpora,
-    /// What is trained, where that is not the speech model.
+    /// The custom model, if it is not the speech model.
     own_model: Option<Arc<dyn Model>>,
-    /// Where it goes on from, if anywhere.
+    /// The checkpoint to resume from, if any.
     from: Option<(&'a Checkpoint, StepLoopState)>,
     recordings: Arc<dyn Recordings>,
-    /// Where bad recordings are listed, if anywhere.
+    /// The list of bad recordings, if any.
     bad_samples: Option<PathBuf>,
     emitter: &'a Emitter,
 }
 
-/// Every program of a run, and the shapes they are for.
+/// Every program of a run, and their buckets.
 pub struct RunPrograms {
     programs: Programs,
     buckets: Vec<tandem_model::ProgramBucket>,
 }
 
 impl RunPrograms {
-    /// What a session of them takes.
+    /// The program set, with its memory.
     pub fn set(&self) -> &ProgramSet {
         &self.programs.set
     }
@@ -201,7 +201,7 @@ pub struct CreatedModel {
 }
 
 impl<'a> Setup<'a> {
-    /// Fails where the checkpoint is none that a run of this plan can go on from.
+    /// Fails if a run of this plan cannot resume from the checkpoint.
     pub fn new(
         resolved: &'a Resolved,
         corpora: &'a Corpora,
@@ -215,7 +215,7 @@ impl<'a> Setup<'a> {
         Ok(Setup { machine, plan, corpora, own_model: None, from, recordings, bad_samples, emitter })
     }
 
-    /// Trains `model`. Fails where the plan is for another.
+    /// Trains `model`. Fails if the plan is for another.
     pub fn with_model(mut self, model: Arc<dyn Model>) -> Result<Setup<'a>, LaunchError> {
         if self.plan.own_model.as_deref() != Some(model.name()) {
             return Err(other_model(&self.plan, model.as_ref()));
@@ -224,50 +224,48 @@ impl<'a> Setup<'a> {
         Ok(self)
     }
 
-    /// Goes through all the pieces and waits for the feed: `say` is given each start-up line once it is true, and how far
-    /// the warm-up has come. Also says how full the feed is.
+    /// Runs all stages and waits for the feed. Calls `say` with each start-up line once it is true, and with the progress of
+    /// the warm-up. Also returns how full the feed is.
     pub fn launch(self, say: &mut dyn FnMut(LaunchProgress<'_>)) -> Result<(Launched, Warm), LaunchError> {
         let plan = self.plan.clone();
-        // Two closures below say things, never at once.
+        // Two closures below use it, never at the same time.
         let say = RefCell::new(say);
-        let mut moment = |moment| {
-            startup_lines(&plan, moment).iter().for_each(|line| (say.borrow_mut())(LaunchProgress::Line(line)))
-        };
-        moment(StartupPhase::Configuring);
-        let roles = self.reserve(&mut moment)?;
+        let mut phase =
+            |phase| startup_lines(&plan, phase).iter().for_each(|line| (say.borrow_mut())(LaunchProgress::Line(line)));
+        phase(StartupPhase::Configuring);
+        let roles = self.reserve(&mut phase)?;
         let feed = self.start_feed(&roles)?;
-        moment(StartupPhase::PipelineReady);
-        moment(StartupPhase::ModelPlaced);
-        moment(StartupPhase::CreatingModel);
+        phase(StartupPhase::PipelineReady);
+        phase(StartupPhase::ModelPlaced);
+        phase(StartupPhase::CreatingModel);
         let mut warming = |ready, of| (say.borrow_mut())(LaunchProgress::WarmUp { ready, of });
         let model = self.create_model(&roles, self.programs()?, &mut warming)?;
         let mut launched = self.join(roles, feed, model)?;
-        // What the driver took for kernels, libraries and recordings is read now, and must be inside what was planned for
-        // it.
+        // The driver's memory for kernels, libraries and captured graphs is read now and must be within the plan.
         launched.roles.settle()?;
-        moment(StartupPhase::Waiting);
+        phase(StartupPhase::Waiting);
         let warm = launched.wait_warm(&plan)?;
         Ok((launched, warm))
     }
 
-    /// Batches cross another way: the planned one was tried, and does not deliver.
+    /// Uses another transfer: the planned one does not work.
     pub fn reroute(&mut self, other: TransferPlan) {
         self.plan.reroute(other);
     }
 
-    /// Opens the plan's cards and takes the memory of both roles.
-    pub fn reserve(&self, moment: &mut dyn FnMut(StartupPhase)) -> Result<Isolation, LaunchError> {
+    /// Opens the plan's cards and reserves the memory of both roles.
+    pub fn reserve(&self, phase: &mut dyn FnMut(StartupPhase)) -> Result<Isolation, LaunchError> {
         let plan = &self.plan;
         let cards = [card_of(&plan.data), card_of(&plan.model)];
         self.machine.restrict(&cards);
-        moment(StartupPhase::DevicesRestricted);
-        moment(StartupPhase::Reserving);
+        phase(StartupPhase::DevicesRestricted);
+        phase(StartupPhase::Reserving);
         let [data, model] = [&plan.data, &plan.model].map(|role| arena_of(plan, role));
         let roles = Isolation::set_up(self.machine, (cards[0], data), (cards[1], model))?;
         let devices = self.machine.kind().name().to_owned();
         self.emitter.emit(RunEvent::DeviceClock { now_ns: self.machine.now_ns(), devices });
         if roles.model.arena.is_split() {
-            // Blocks are taken one by one: nothing is reserved, and nobody says so.
+            // Blocks are allocated one by one: nothing is reserved, so no line claims it.
             return Ok(roles);
         }
         for role in Role::BOTH {
@@ -275,20 +273,20 @@ impl<'a> Setup<'a> {
             let (bytes, limit_bytes, driver_bytes) = (spec.arena_bytes, spec.limit_bytes, spec.driver_bytes);
             let card = roles.partition(role).device.index();
             self.emitter.emit(RunEvent::ArenaReserved { role, card, bytes, limit_bytes, driver_bytes });
-            moment(StartupPhase::Reserved(role));
+            phase(StartupPhase::Reserved(role));
         }
-        moment(StartupPhase::Configured);
+        phase(StartupPhase::Configured);
         Ok(roles)
     }
 
-    /// Takes the feed's memory, proves the way across, and starts to fill it.
+    /// Reserves the feed's memory, proves the transfer, and starts to prefetch.
     pub fn start_feed(&self, roles: &Isolation) -> Result<Feed, LaunchError> {
         let plan = &self.plan;
         let buckets = self.corpora.train.bucket_plan(NUM_BUCKETS, plan.micro_batch()).ok_or(LaunchError::Nothing)?;
         Ok(Feed::start(roles, self.feed_spec(buckets))?)
     }
 
-    /// Plans and lowers every program of the run. Fails where they take more than was planned: the plan is for another model.
+    /// Plans and lowers every program of the run. Fails if they need more than planned: the plan is for another model.
     pub fn programs(&self) -> Result<RunPrograms, LaunchError> {
         let plan = &self.plan;
         let model = self.model()?;
@@ -302,7 +300,7 @@ impl<'a> Setup<'a> {
         Ok(RunPrograms { programs, buckets })
     }
 
-    /// What is trained.
+    /// The model to train.
     fn model(&self) -> Result<Arc<dyn Model>, LaunchError> {
         match (&self.own_model, &self.plan.own_model) {
             (Some(model), _) => Ok(Arc::clone(model)),
@@ -325,27 +323,27 @@ impl<'a> Setup<'a> {
         }
     }
 
-    /// Takes the model's memory and prepares every program of it; `told` hears how many are ready, of how many.
+    /// Allocates the model's memory and compiles its programs; calls `on_progress` with how many are ready, of how many.
     pub fn create_model(
         &self,
         roles: &Isolation,
         programs: RunPrograms,
-        told: &mut dyn FnMut(usize, usize),
+        on_progress: &mut dyn FnMut(usize, usize),
     ) -> Result<CreatedModel, LaunchError> {
         let in_flight = StepLoop::in_flight(self.plan.grad_accum as usize);
         let stream = Arc::new(roles.model.device.stream(true)?);
         let set = Arc::clone(&programs.programs.set);
-        let session = Session::create_with_progress(set, &roles.model.arena, stream, in_flight, told)?;
+        let session = Session::create_with_progress(set, &roles.model.arena, stream, in_flight, on_progress)?;
         Ok(CreatedModel { session, programs })
     }
 
-    /// Puts it all together: parameters are as the seed makes them, or those of the checkpoint.
+    /// Joins all parts: parameters are initialised from the seed, or loaded from the checkpoint.
     pub fn join(self, roles: Isolation, feed: Feed, model: CreatedModel) -> Result<Launched, LaunchError> {
         let exact = exact_shapes(&self.plan, self.model()?);
         let dims = self.dims();
         let Setup { plan, corpora, own_model, from, recordings, .. } = self;
         let CreatedModel { session, programs: RunPrograms { programs, buckets } } = model;
-        let calendar = calendar(&plan, feed.batches_per_epoch());
+        let schedule = schedule(&plan, feed.batches_per_epoch());
         let statistics = match &from {
             Some((_, state)) => state.mel_statistics.clone(),
             None => measure_mel_statistics(&corpora.train, recordings.as_ref())?,
@@ -354,8 +352,8 @@ impl<'a> Setup<'a> {
         let num_parameters = session.set().parameters().count();
         let held_out = held_out(corpora, recordings.as_ref(), &buckets[0])?;
         let counts = (held_out.count, held_out.left_out);
-        let recipe = recipe(&plan, &calendar);
-        // Who else speaks with a voice is not known here.
+        let recipe = recipe(&plan, &schedule);
+        // Only the speech model has voices.
         let voices = match own_model {
             Some(_) => VoiceReferences::default(),
             None => gather_voices(&corpora.train, recordings.as_ref())?,
@@ -368,7 +366,7 @@ impl<'a> Setup<'a> {
             }
             None => StepLoop::begin(parts)?,
         };
-        Ok(Launched { trainer, roles, calendar, model, num_parameters, held_out: counts })
+        Ok(Launched { trainer, roles, schedule, model, num_parameters, held_out: counts })
     }
 
     fn feed_spec(&self, buckets: BucketPlan) -> FeedSpec {
@@ -460,7 +458,7 @@ fn check_architecture(found: &Architecture, plan: &Plan) -> Result<(), String> {
     }
 }
 
-fn calendar(plan: &Plan, batches: u64) -> RunSchedule {
+fn schedule(plan: &Plan, batches: u64) -> RunSchedule {
     let steps_of_epoch = (batches / plan.grad_accum).max(1);
     RunSchedule {
         total_steps: plan.training.total_steps(steps_of_epoch),
@@ -469,9 +467,9 @@ fn calendar(plan: &Plan, batches: u64) -> RunSchedule {
     }
 }
 
-fn recipe(plan: &Plan, calendar: &RunSchedule) -> Recipe {
+fn recipe(plan: &Plan, schedule: &RunSchedule) -> Recipe {
     let training = &plan.training;
-    let (peak, total) = (training.peak_lr, calendar.total_steps);
+    let (peak, total) = (training.peak_lr, schedule.total_steps);
     let warm_up = training.warm_up_steps(total);
     let schedule = match training.cosine {
         true => Schedule::cosine(peak, warm_up, total, peak * LAST_SHARE),
@@ -480,7 +478,7 @@ fn recipe(plan: &Plan, calendar: &RunSchedule) -> Recipe {
     Recipe { schedule, average_decay: training.average_decay, grad_accum: plan.grad_accum as usize, seed: plan.seed }
 }
 
-/// Of the highest learning rate, what is left at the end of a cosine.
+/// Final learning rate of the cosine schedule, relative to its peak.
 const LAST_SHARE: f64 = 0.05;
 
 /// The contract of a model that is trained from this plan.

@@ -1,9 +1,9 @@
-//! What both roles and the process hold, told to the log every ten steps: often enough that a leak of 1 MiB in 100 steps has
-//! forty readings before 500 steps are done.
+//! Logs the memory of both roles and of the process every ten steps: often enough that a leak of 1 MiB per 100 steps has
+//! forty readings within 500 steps.
 //!
-//! It is read on the thread that steps, right behind the step it belongs to. Nothing waits: two locks that are held for
-//! moments, some counters, and one line of `/proc`. Some 45 µs a reading, and 100 µs more in every tenth, where two cores
-//! were shared with compilers: 0.3 % of a step of 2 ms.
+//! The step loop's thread reads it right after the step. Nothing blocks: two short locks, some counters, and one line of
+//! `/proc`. A reading takes about 45 µs, and every tenth 100 µs more (measured while compilers shared the two cores): 0.3 %
+//! of a step of 2 ms.
 
 use tandem_device::{DeviceError, HostUse, InjectedLeak, Isolation, host_memory, resident_bytes};
 use tandem_events::{Emitter, RunEvent};
@@ -11,33 +11,33 @@ use tandem_feed::Feed;
 
 /// Steps from one reading to the next.
 const EVERY_STEPS: u64 = 10;
-/// Steps from one look at the memory of the whole machine to the next: that page of `/proc` is a long one.
+/// Steps between two readings of the whole machine's memory: that page of `/proc` is long.
 const MACHINE_STEPS: u64 = 100;
 
-/// Reads, and tells.
+/// Reads memory and emits events.
 pub struct MemoryWatch {
-    /// What the process could have held when that was last looked at; nothing before.
+    /// The limit of the process at the last reading of the machine; `None` before the first.
     limit_bytes: Option<u64>,
-    /// Grows behind the steps, where a real leak would, if one is planted.
+    /// The injected leak, if any. It grows after each step, as a real one would.
     leak: Option<InjectedLeak>,
 }
 
 impl MemoryWatch {
-    /// Nothing is read yet. Fails where the environment asks for a leak that there is not.
+    /// Fails if `TANDEM_FAULT` names an unknown fault.
     pub fn new() -> Result<MemoryWatch, DeviceError> {
         Ok(MemoryWatch { limit_bytes: None, leak: InjectedLeak::from_env()? })
     }
 
-    /// `step` has ended: tells what is held now, where that is due.
+    /// Called after `step`: emits a reading when one is due.
     pub fn step(&mut self, step: u64, roles: &Isolation, feed: &Feed, to: &Emitter) {
         if let Some(Err(full)) = self.leak.as_mut().map(|leak| leak.grow(step, roles)) {
-            to.emit(RunEvent::Note { text: format!("the planted leak grows no more: {full}") });
+            to.emit(RunEvent::Note { text: format!("the injected leak stopped growing: {full}") });
         }
         if !step.is_multiple_of(EVERY_STEPS) {
             return;
         }
         roles.emit(to);
-        // Where the kernel does not say there is nothing to tell.
+        // Without `/proc` there is no figure to log.
         if let Some(bytes) = resident_bytes() {
             to.emit(self.host(step, bytes, roles.host_use(), feed.cached_bytes()));
         }

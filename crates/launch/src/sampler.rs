@@ -1,4 +1,4 @@
-//! Reads what the process holds on each card while something runs, and remembers the worst.
+//! Samples the process's memory on each card during a run, and stores the peaks.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,22 +10,22 @@ use tandem_pipeline::{Worker, WorkerError};
 /// How often the driver is asked. A reading takes about 16 µs on an H200.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// A sampler at work. Dropping it stops it.
+/// A running sampler. Dropping it stops it.
 pub struct Sampler {
     worker: Worker<Result<Vec<Peak>, DeviceError>>,
     breach: Arc<Mutex<Option<Peak>>>,
 }
 
-/// The most the process held on one card.
+/// The peak memory of the process on one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peak {
     /// The card.
     pub card: usize,
-    /// The most the driver counted for this process; `None` where it never said.
+    /// The largest figure of the driver for this process; `None` if it gives none.
     pub bytes: Option<u64>,
-    /// The sum of the limits there.
+    /// The sum of the limits on that card.
     pub limit_bytes: u64,
-    /// How many readings there were.
+    /// Number of readings.
     pub samples: u64,
 }
 
@@ -44,7 +44,7 @@ impl Sampler {
                 if let Some(over) = peaks.iter().find(|peak| !peak.kept()) {
                     *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(*over);
                 }
-                // The last reading is taken after the stop was asked for: the end of the run is seen too.
+                // The last reading is taken after the stop request, so it includes the end of the run.
                 if stop.is_raised() {
                     return Ok(peaks);
                 }
@@ -54,7 +54,7 @@ impl Sampler {
         Ok(Sampler { worker, breach })
     }
 
-    /// Fails once a reading was over its limit, however short it was. Whoever runs the work looks here, and stops.
+    /// Fails once any reading was over its limit. The step loop calls this and stops the run.
     pub fn check(&self) -> Result<(), IsolationError> {
         match *self.breach.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(Peak { card, bytes, limit_bytes: limit, .. }) => {
@@ -64,20 +64,20 @@ impl Sampler {
         }
     }
 
-    /// Stops and returns the worst readings.
+    /// Stops and returns the peaks.
     pub fn finish(self) -> Result<Vec<Peak>, SamplerError> {
         self.worker.stop();
         Ok(self.worker.join()??)
     }
 }
 
-/// The sampler could not do its work.
+/// The sampler failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SamplerError {
-    /// The driver would not say.
+    /// The driver gave no reading.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The thread did not live.
+    /// The thread failed.
     #[error(transparent)]
     Worker(#[from] WorkerError),
 }
@@ -92,7 +92,7 @@ impl Peak {
         let Some(bytes) = machine.process_bytes(self.card)? else { return Ok(()) };
         let (card, limit_bytes) = (self.card, self.limit_bytes);
         if self.bytes.is_none_or(|before| bytes > before) {
-            // Only a new peak is worth a line of the log: hundreds of equal readings say nothing more.
+            // Only a new peak is logged: hundreds of equal readings say nothing more.
             self.bytes = Some(bytes);
             emitter.emit(match bytes > limit_bytes {
                 true => RunEvent::Breach { card, bytes, limit_bytes },

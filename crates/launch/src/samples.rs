@@ -1,10 +1,10 @@
-//! Listening samples: held-out sentences spoken with the checkpoints of a run, while it goes on.
+//! Audio samples: validation sentences synthesised with the checkpoints of a run while it trains.
 //!
-//! On the CPU, by one thread that takes the cores nobody else wants: the training device never waits for a sample and
-//! gives no byte for it. What comes in is a checkpoint that is on the disk. What goes out are files in the run's folder
-//! `samples/`, and an event for each. Nothing that goes wrong here ends a run.
+//! One thread of low priority does it on the CPU: the training device never waits for a sample and spends no byte on it.
+//! Input: a checkpoint on disk. Output: files in the run's folder `samples/`, and an event for each. No failure here ends
+//! a run.
 
-mod shelf;
+mod sample_folder;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,30 +19,30 @@ use tandem_feed::{FromFiles, Recordings};
 use tandem_pipeline::{StopFlag, Worker, WorkerError};
 use tandem_synth::{Aligned, Picture, SpeechOptions, SynthError, Synthesizer, Voice};
 
-use self::shelf::{Shelf, names_of, stem};
+use self::sample_folder::{SampleFolder, names_of, stem};
 use crate::launch::Corpora;
 
-/// Sentences that are spoken.
+/// Sentences per checkpoint.
 const SENTENCES: usize = 2;
-/// How often the last checkpoint's samples are asked for.
+/// How often `finish` polls the worker.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What is spoken.
+/// A validation sentence to synthesise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SampleSentence {
-    /// The name of the utterance.
+    /// The id of the utterance.
     pub id: String,
-    /// What is said in it.
+    /// Its text.
     pub text: String,
-    /// Who says it, where the corpus names speakers.
+    /// Its speaker, if the corpus names speakers.
     pub speaker: Option<String>,
-    /// How it is said there, where that can be read.
+    /// Its recording, if it can be decoded.
     pub recording: Option<Clip>,
 }
 
 impl SampleSentence {
-    /// The first two held-out sentences that have a text: the same ones all run long. Fewer where there are fewer. Cost:
-    /// two recordings are decoded.
+    /// The first two held-out sentences with a text, the same for the whole run; fewer if there are fewer. Cost: decodes two
+    /// recordings.
     pub fn held_out(corpora: &Corpora) -> Vec<SampleSentence> {
         let owned = spoken(corpora).take(SENTENCES).map(|sample| SampleSentence {
             id: sample.id.to_owned(),
@@ -54,7 +54,7 @@ impl SampleSentence {
     }
 }
 
-/// Held-out sentences that have a text, in the order of the corpus.
+/// Held-out sentences with a text, in the order of the corpus.
 pub fn spoken(corpora: &Corpora) -> impl Iterator<Item = Sample<'_>> {
     let (dataset, rows) = &corpora.held_out;
     let samples = rows.iter().filter_map(|index| dataset.get(*index));
@@ -66,23 +66,23 @@ fn recording_of(sample: &Sample<'_>) -> Option<Clip> {
     FromFiles.load_into(sample, &mut clip).ok().map(|()| clip)
 }
 
-/// What a run sounds like. Dropping it gives up what is being spoken, within milliseconds.
+/// Synthesises samples of a run's checkpoints. Dropping it cancels the job in flight within milliseconds.
 pub struct Listening {
-    shelf: Shelf,
-    /// With what they are called in names of files.
+    folder: SampleFolder,
+    /// With their names in file names.
     sentences: Vec<(String, SampleSentence)>,
-    /// The least time from one beginning to the next.
+    /// Least time between the starts of two jobs.
     gap: Duration,
     emitter: Emitter,
-    speaking: Option<Speaking>,
+    in_flight: Option<InFlight>,
     begun: Option<Instant>,
-    passed_over: u64,
-    /// The last complaint: the same is not told twice.
+    skipped: u64,
+    /// The last error: the same one is not reported twice.
     complaint: Option<String>,
 }
 
-/// A checkpoint that is being spoken.
-struct Speaking {
+/// The job in flight.
+struct InFlight {
     worker: Worker<Result<(), ListeningError>>,
     stop: Arc<AtomicBool>,
 }
@@ -93,7 +93,7 @@ impl Drop for Listening {
     }
 }
 
-/// Why a checkpoint was not spoken.
+/// Why a checkpoint has no samples.
 #[derive(Debug, thiserror::Error)]
 enum ListeningError {
     #[error(transparent)]
@@ -106,44 +106,44 @@ enum ListeningError {
     Worker(#[from] WorkerError),
     #[error("could not write ({source}): {}", path.display())]
     NotWritten { source: std::io::Error, path: PathBuf },
-    /// Newer checkpoints pushed it out before it was read.
-    #[error("the checkpoint is gone")]
+    /// Rotation removed it before it was read.
+    #[error("the checkpoint was removed")]
     Gone,
 }
 
 impl Listening {
-    /// Speaks `sentences` into `folder`, which is made when it is needed; a checkpoint every `gap` at most.
+    /// Writes samples of `sentences` into `folder`, which is created on first use; at most one checkpoint per `gap`.
     pub fn new(
         folder: impl Into<PathBuf>,
         sentences: Vec<SampleSentence>,
         gap: Duration,
         emitter: &Emitter,
     ) -> Listening {
-        let (shelf, emitter) = (Shelf::new(folder.into()), emitter.clone());
+        let (folder, emitter) = (SampleFolder::new(folder.into()), emitter.clone());
         let names = names_of(sentences.iter().map(|sentence| sentence.id.as_str()));
         let sentences = names.into_iter().zip(sentences).collect();
-        Listening { shelf, sentences, gap, emitter, speaking: None, begun: None, passed_over: 0, complaint: None }
+        Listening { folder, sentences, gap, emitter, in_flight: None, begun: None, skipped: 0, complaint: None }
     }
 
-    /// Where samples lie.
+    /// The folder of the samples.
     pub fn folder(&self) -> &Path {
-        self.shelf.folder()
+        self.folder.path()
     }
 
-    /// How many sentences a checkpoint is spoken with.
+    /// Sentences per checkpoint.
     pub fn num_sentences(&self) -> usize {
         self.sentences.len()
     }
 
-    /// Begins to speak a checkpoint, and does not wait. While an earlier one is being spoken, or too soon after it, this
-    /// one is passed over and counted.
+    /// Starts a job for a checkpoint and returns at once. While an earlier job is in flight, or too soon after it, this
+    /// checkpoint is skipped and counted.
     ///
-    /// Says what went wrong with the one before, if anything did and it was not said already.
+    /// Returns the error of the previous job, if it is a new one.
     pub fn checkpoint(&mut self, step: u64, path: &Path) -> Option<String> {
         let too_soon = self.begun.is_some_and(|begun| begun.elapsed() < self.gap);
-        let busy = self.speaking.as_ref().is_some_and(|speaking| !speaking.worker.is_finished());
+        let busy = self.in_flight.as_ref().is_some_and(|in_flight| !in_flight.worker.is_finished());
         if busy || too_soon || self.sentences.is_empty() {
-            self.passed_over += 1;
+            self.skipped += 1;
             return None;
         }
         let before = self.end();
@@ -151,10 +151,10 @@ impl Listening {
         self.complain(before.and(begun))
     }
 
-    /// Speaks the last checkpoint with every core, now that the run is over, and waits for it. One that is still being
-    /// spoken is given up, and so is this one when `given_up` says so: it is asked all the time.
+    /// Synthesises the last checkpoint with every core once the run is over, and waits for it. Cancels a job in flight, and
+    /// this one too when `given_up`, which is polled, returns true.
     ///
-    /// Says what went wrong, if anything did.
+    /// Returns the error, if it is a new one.
     pub fn finish(mut self, step: u64, path: &Path, given_up: &mut dyn FnMut() -> bool) -> Option<String> {
         if self.sentences.is_empty() {
             return None;
@@ -162,28 +162,28 @@ impl Listening {
         self.give_up();
         let begun = self.begin(step, path, None);
         let pause = StopFlag::new();
-        while self.speaking.as_ref().is_some_and(|speaking| !speaking.worker.is_finished()) {
+        while self.in_flight.as_ref().is_some_and(|in_flight| !in_flight.worker.is_finished()) {
             if given_up() {
                 return None;
             }
             pause.wait_timeout(LOOK);
         }
         let came = begun.and(self.end());
-        if self.passed_over > 0 {
-            let why = "another was being spoken, or had been a moment before";
-            let text = format!("checkpoints that were not spoken: {} ({why})", self.passed_over);
+        if self.skipped > 0 {
+            let why = "another job was running, or had just run";
+            let text = format!("checkpoints without samples: {} ({why})", self.skipped);
             self.emitter.emit(RunEvent::Note { text });
         }
         self.complain(came)
     }
 
-    /// With `threads` it steps behind everybody else; without, it is all there is to do.
+    /// With `threads` the job runs at low priority; without, it uses every core.
     fn begin(&mut self, step: u64, path: &Path, threads: Option<usize>) -> Result<(), ListeningError> {
         let stop = Arc::new(AtomicBool::new(false));
         let job = Job {
             step,
             checkpoint: path.to_owned(),
-            shelf: self.shelf.clone(),
+            folder: self.folder.clone(),
             sentences: self.sentences.clone(),
             emitter: self.emitter.clone(),
             threads,
@@ -195,25 +195,25 @@ impl Listening {
             None => Worker::spawn("samples", body),
         }?;
         self.begun = Some(Instant::now());
-        self.speaking = Some(Speaking { worker, stop });
+        self.in_flight = Some(InFlight { worker, stop });
         Ok(())
     }
 
-    /// What became of the one that was spoken last, and has ended.
+    /// Joins the finished job.
     fn end(&mut self) -> Result<(), ListeningError> {
-        let Some(speaking) = self.speaking.take() else { return Ok(()) };
-        match speaking.worker.join()? {
+        let Some(in_flight) = self.in_flight.take() else { return Ok(()) };
+        match in_flight.worker.join()? {
             Err(ListeningError::Gone) => {
-                self.passed_over += 1;
+                self.skipped += 1;
                 Ok(())
             }
             other => other,
         }
     }
 
-    /// Ends what is being spoken, and waits for that.
+    /// Cancels the job in flight and waits for it.
     fn give_up(&mut self) {
-        if let Some(Speaking { worker, stop }) = self.speaking.take() {
+        if let Some(InFlight { worker, stop }) = self.in_flight.take() {
             stop.store(true, Ordering::Relaxed);
             drop(worker);
         }
@@ -227,20 +227,20 @@ impl Listening {
     }
 }
 
-/// One checkpoint, and everything needed to speak it.
+/// One checkpoint, and everything its samples need.
 struct Job {
     step: u64,
     checkpoint: PathBuf,
-    shelf: Shelf,
+    folder: SampleFolder,
     sentences: Vec<(String, SampleSentence)>,
     emitter: Emitter,
-    /// None for as many as there are cores.
+    /// `None`: one per core.
     threads: Option<usize>,
     stop: Arc<AtomicBool>,
 }
 
 impl Job {
-    /// Speaks every sentence, also after one that failed; the first failure is told.
+    /// Synthesises every sentence, even after one that failed; returns the first error.
     fn run(&self) -> Result<(), ListeningError> {
         let machine = Machine::cpu();
         if let Some(threads) = self.threads {
@@ -259,7 +259,7 @@ impl Job {
                 came => first = first.and(came),
             }
         }
-        first.and(self.shelf.clear_up(self.step))
+        first.and(self.folder.clear_up(self.step))
     }
 
     fn speak(
@@ -274,14 +274,14 @@ impl Job {
         let (stem, frames_hz) = (stem(self.step, name), synthesizer.frames_hz());
         let mut sound = Vec::new();
         wav::write(&spoken.clip, &mut sound)?;
-        // Pictures first: whoever sees the sound finds all of it.
+        // Images first: once the audio exists, the sample is complete.
         let recording = sentence.recording.as_ref();
         let aligned = recording.map(|clip| synthesizer.align(&sentence.text, clip, &voice)).transpose()?.flatten();
         if let Some(Aligned { spectrum, durations }) = aligned {
             self.draw(&format!("{stem}-alignment.png"), &Picture::of(&spectrum, &durations, frames_hz))?;
         }
         self.draw(&format!("{stem}.png"), &Picture::of(&spoken.spectrum, &spoken.durations, frames_hz))?;
-        let path = self.shelf.put(&format!("{stem}.wav"), &sound)?;
+        let path = self.folder.put(&format!("{stem}.wav"), &sound)?;
         let (seconds, ns) = (spoken.clip.seconds(), begun.elapsed().as_nanos() as u64);
         self.emitter.emit(RunEvent::SampleWritten { step: self.step, path, seconds, ns });
         Ok(())
@@ -291,11 +291,11 @@ impl Job {
         let mut file = Vec::new();
         let drawn = picture.write_png(&mut file);
         drawn.map_err(|source| ListeningError::NotWritten { source, path: name.into() })?;
-        self.shelf.put(name, &file).map(drop)
+        self.folder.put(name, &file).map(drop)
     }
 }
 
-/// The sentence's own speaker; whom the run never heard the checkpoint's first voice stands in for.
+/// The voice of the sentence's speaker; for a speaker who is not in the training set, the checkpoint's first voice.
 fn voice_of(sentence: &SampleSentence, synthesizer: &Synthesizer) -> Result<Voice, SynthError> {
     let own = sentence.speaker.as_deref().and_then(|speaker| synthesizer.voice(Some(speaker)).ok());
     own.map_or_else(|| synthesizer.voice(None), Ok)
@@ -321,54 +321,54 @@ mod tests {
     }
 
     fn listening(dir: &Path, gap: Duration) -> (Listening, Arc<EventBuffer>) {
-        let heard = Arc::new(EventBuffer::default());
+        let events = Arc::new(EventBuffer::default());
         let sentence = SampleSentence { id: "a".to_owned(), text: "hello".to_owned(), speaker: None, recording: None };
-        (Listening::new(dir.join("samples"), vec![sentence], gap, &Emitter::to(heard.clone())), heard)
+        (Listening::new(dir.join("samples"), vec![sentence], gap, &Emitter::to(events.clone())), events)
     }
 
     #[test]
     fn checkpoints_that_come_too_soon_or_are_gone_are_counted_and_no_failure() {
         let dir = tempfile::tempdir().unwrap();
         for gap in [Duration::ZERO, Duration::MAX] {
-            let (mut listening, heard) = listening(dir.path(), gap);
+            let (mut listening, events) = listening(dir.path(), gap);
             for step in 1..=5 {
                 assert_eq!(listening.checkpoint(step, &dir.path().join("gone")), None);
             }
             let complaint = listening.finish(6, dir.path(), &mut || false);
             assert!(complaint.is_some(), "an empty folder is no checkpoint");
             // The last one that was begun is given up at the end, and does not count.
-            let notes = heard.0.lock().unwrap();
+            let notes = events.0.lock().unwrap();
             assert!(notes.len() == 1 && notes[0].starts_with("checkpoints that were not spoken: 4 ("), "{notes:?}");
         }
     }
 
     #[test]
-    fn the_same_complaint_is_told_once() {
+    fn the_same_error_is_reported_once() {
         let dir = tempfile::tempdir().unwrap();
         let (mut listening, _) = listening(dir.path(), Duration::ZERO);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         // Each checkpoint tells what became of the one before.
         for step in 1..=3 {
-            told.extend(listening.checkpoint(step, dir.path()));
-            while listening.speaking.as_ref().is_some_and(|speaking| !speaking.worker.is_finished()) {
+            reported.extend(listening.checkpoint(step, dir.path()));
+            while listening.in_flight.as_ref().is_some_and(|in_flight| !in_flight.worker.is_finished()) {
                 std::thread::yield_now();
             }
         }
-        told.extend(listening.finish(4, dir.path(), &mut || false));
-        assert!(told.len() == 1 && told[0].contains("model.json"), "{told:?}");
+        reported.extend(listening.finish(4, dir.path(), &mut || false));
+        assert!(reported.len() == 1 && reported[0].contains("model.json"), "{reported:?}");
     }
 
     #[test]
     fn who_gives_up_does_not_wait() {
         let dir = tempfile::tempdir().unwrap();
-        let (listening, heard) = listening(dir.path(), Duration::ZERO);
+        let (listening, events) = listening(dir.path(), Duration::ZERO);
         let mut asked = 0;
         let complaint = listening.finish(1, dir.path(), &mut || {
             asked += 1;
             true
         });
         assert!(asked <= 1, "asked once, unless it was over already");
-        assert!(complaint.is_none() == (asked == 1) && heard.0.lock().unwrap().is_empty());
+        assert!(complaint.is_none() == (asked == 1) && events.0.lock().unwrap().is_empty());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a run tells its log, whoever runs it.
+//! The events that a run emits for steps, validation and checkpoints.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,12 +9,13 @@ use tandem_train::{DeviceTimes, StepReport, ValidationReport, WrittenCheckpoint}
 /// Steps from one reading of the host's work to the next.
 const HOST_STEPS: u64 = 10;
 
-/// A step has ended. All of its times are the model device's: the host sees ends when it looks, several at once at times.
+/// Emits the events of a finished step. All times are the model device's: the host sees ends late, sometimes several at
+/// once.
 pub fn step(report: &StepReport, to: &Emitter) {
     let (step, epoch, lr, skipped) = (report.step, report.epoch, report.lr, report.skipped);
     let DeviceTimes { first_batch: batch, began_ns, busy_ns, wait_ns, wall_ns } = report.on_device;
     let (batches, bucket) = (report.buckets.len() as u32, first_bucket(report));
-    // Before the step itself: whoever hears of that knows all about it.
+    // Before the `Step` event, so that a reader of that has everything.
     to.emit(RunEvent::StepWork { step, batch, batches, bucket, busy_ns, wait_ns, began_ns: Some(began_ns) });
     to.emit(RunEvent::Step { step, wall_ns, wait_ns });
     let (losses, gradient_norm) = (figures(report.losses.iter()), number(report.gradient_norm.into()));
@@ -24,9 +25,9 @@ pub fn step(report: &StepReport, to: &Emitter) {
     }
 }
 
-/// What a step of each bucket takes with its batch already there: the median of `reports`, which
-/// [`Trainer::model_only`](tandem_train::StepLoop::model_only) gave. A run does not ask for that by itself: it learns from the
-/// same batches again and again.
+/// Emits the model-only step time of each bucket: the median of `reports` from
+/// [`StepLoop::model_only`](tandem_train::StepLoop::model_only). A normal run never measures it: it trains on the same batches
+/// again and again.
 pub fn model_only(reports: &[StepReport], to: &Emitter) {
     let mut by_bucket: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for report in reports {
@@ -43,7 +44,7 @@ fn first_bucket(report: &StepReport) -> u32 {
     report.buckets.first().map_or(0, |bucket| *bucket as u32)
 }
 
-/// The held-out data was looked at. What is wrong with alignments is told where there are any.
+/// Emits the result of a validation, with alignment errors if there are alignments.
 pub fn validation(report: &ValidationReport, to: &Emitter) {
     let alignment = report.alignment.iter().flat_map(|alignment| {
         let (without, wrong) = (alignment.tokens_without_frames as f64, alignment.wrong_sums as f64);
@@ -53,7 +54,7 @@ pub fn validation(report: &ValidationReport, to: &Emitter) {
     to.emit(RunEvent::Validated { step: report.step, utterances: report.utterances as u64, figures });
 }
 
-/// A checkpoint was written.
+/// Emits that a checkpoint was written.
 pub fn checkpoint(step: u64, written: &WrittenCheckpoint, took: Duration, to: &Emitter) {
     to.emit(RunEvent::Checkpoint { step, bytes: written.bytes, ns: took.as_nanos() as u64 });
 }
@@ -62,7 +63,7 @@ fn figures<'a>(named: impl Iterator<Item = (&'a str, f64)>) -> BTreeMap<String, 
     named.map(|(name, value)| (name.to_owned(), number(value))).collect()
 }
 
-/// JSON has no word for what is no number.
+/// JSON has no NaN and no infinity.
 fn number(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }
@@ -74,10 +75,10 @@ mod tests {
     use super::*;
     use crate::event_buffer::EventBuffer;
 
-    fn heard(tell: impl FnOnce(&Emitter)) -> Vec<RunEvent> {
-        let heard = EventBuffer::new(Emitter::none());
-        tell(&heard.emitter());
-        heard.take().into_iter().map(|record| record.event).collect()
+    fn emitted(emit: impl FnOnce(&Emitter)) -> Vec<RunEvent> {
+        let buffer = EventBuffer::new(Emitter::none());
+        emit(&buffer.emitter());
+        buffer.take().into_iter().map(|record| record.event).collect()
     }
 
     fn report(bucket: usize, wall_ns: u64) -> StepReport {
@@ -97,22 +98,22 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_told_with_what_its_device_did_and_on_one_clock() {
-        let told = heard(|to| step(&report(2, 100), to));
+    fn a_step_is_emitted_with_its_device_work_on_one_clock() {
+        let events = emitted(|to| step(&report(2, 100), to));
         let began_ns = Some(9);
         let work = RunEvent::StepWork { step: 3, batch: 4, batches: 2, bucket: 2, busy_ns: 70, wait_ns: 20, began_ns };
-        assert_eq!(told[..2], [work, RunEvent::Step { step: 3, wall_ns: 100, wait_ns: 20 }]);
-        let told_of_host = |step_number| {
-            let told = heard(|to| step(&StepReport { step: step_number, ..report(2, 100) }, to));
-            told.contains(&RunEvent::HostWork { cpu_ns: 5 })
+        assert_eq!(events[..2], [work, RunEvent::Step { step: 3, wall_ns: 100, wait_ns: 20 }]);
+        let has_host_work = |step_number| {
+            let events = emitted(|to| step(&StepReport { step: step_number, ..report(2, 100) }, to));
+            events.contains(&RunEvent::HostWork { cpu_ns: 5 })
         };
-        assert_eq!([3, 10, 11, 20].map(told_of_host), [false, true, false, true]);
+        assert_eq!([3, 10, 11, 20].map(has_host_work), [false, true, false, true]);
     }
 
     #[test]
-    fn headspace_is_the_median_of_each_bucket() {
+    fn model_only_time_is_the_median_of_each_bucket() {
         let reports = [(1, 900), (0, 10), (0, 12), (0, 500)].map(|(bucket, ns)| report(bucket, ns));
-        let told = heard(|to| model_only(&reports, to));
-        assert_eq!(told, [RunEvent::ModelOnly { bucket: 0, ns: 12 }, RunEvent::ModelOnly { bucket: 1, ns: 900 }]);
+        let events = emitted(|to| model_only(&reports, to));
+        assert_eq!(events, [RunEvent::ModelOnly { bucket: 0, ns: 12 }, RunEvent::ModelOnly { bucket: 1, ns: 900 }]);
     }
 }

@@ -1,5 +1,4 @@
-//! A training run in a program of one's own: built from a plan, gone through from its first step to its last, or step by
-//! step.
+//! A training run as a library sees it: built from a plan, run to the end or step by step.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,8 +20,7 @@ use crate::memory_watch::MemoryWatch;
 use crate::sampler::{Sampler, SamplerError};
 use crate::step_events;
 
-/// A run that is set up: the step loop, the memory of both roles, and the folder it is kept in. Dropping it gives
-/// everything back.
+/// A training run: the step loop, the memory of both roles, and the run folder. Dropping it frees everything.
 pub struct Trainer {
     launched: Launched,
     warm: Warm,
@@ -31,7 +29,7 @@ pub struct Trainer {
     folder: Option<RunFolder>,
 }
 
-/// Collects what a run is to be, beside what its plan says.
+/// The options of a run beside its plan.
 pub struct TrainerBuilder<'a> {
     resolved: &'a Resolved,
     model: Option<Arc<dyn Model>>,
@@ -42,18 +40,17 @@ pub struct TrainerBuilder<'a> {
 }
 
 impl Trainer {
-    /// A run of this plan, on the machine it is for. Without further ado: the speech model, from its first step, kept
-    /// nowhere, and nobody listens.
+    /// A run of this plan on its machine. Defaults: the speech model, from step 0, no run folder, no events.
     pub fn builder(plan: &Resolved) -> TrainerBuilder<'_> {
         TrainerBuilder { resolved: plan, model: None, resume: None, folder: None, emitter: Emitter::none(), say: None }
     }
 
-    /// What each role holds now, data first: which device, the limit, used, the peak, and who holds how much of it.
+    /// The memory of each role, data first: device, limit, used, peak, and bytes by owner.
     pub fn memory_stats(&self) -> [RoleMemory; 2] {
         self.launched.roles.memory_stats()
     }
 
-    /// Both roles' places, to read more of them.
+    /// Both roles' devices and arenas.
     pub fn roles(&self) -> &Isolation {
         &self.launched.roles
     }
@@ -63,12 +60,12 @@ impl Trainer {
         self.launched.trainer.step()
     }
 
-    /// When things are due.
+    /// When validation and checkpoints are due.
     pub fn schedule(&self) -> RunSchedule {
-        self.launched.calendar
+        self.launched.schedule
     }
 
-    /// What is learnt.
+    /// Number of trained parameters.
     pub fn num_parameters(&self) -> u64 {
         self.launched.num_parameters
     }
@@ -78,25 +75,25 @@ impl Trainer {
         self.warm
     }
 
-    /// The folder it is kept in, if any.
+    /// The run folder, if any.
     pub fn folder(&self) -> Option<&RunFolder> {
         self.folder.as_ref()
     }
 
     /// Trains until the plan's steps are done or `stop` is raised. The last step is always in a checkpoint.
     ///
-    /// Fails without a folder. A process that is found over its limits on a card ends the run, with a checkpoint; then
-    /// that is the error.
+    /// Fails without a run folder. If the process exceeds its limits on a card, the run ends with a checkpoint and that error.
     pub fn run(&mut self, stop: &StopFlag, watcher: &mut dyn Watcher) -> Result<RunOutcome, LaunchError> {
         let folder = self.folder.as_ref().ok_or(LaunchError::NoFolder)?;
-        let Launched { trainer, roles, calendar, model, .. } = &mut self.launched;
-        // On the CPU nobody counts what a process may hold.
+        let Launched { trainer, roles, schedule, model, .. } = &mut self.launched;
+        // The CPU has no per-process limit.
         let on_cards = self.machine.kind() != DeviceKind::Cpu;
         let sampler = on_cards.then(|| Sampler::start(&self.machine, roles, &self.emitter)).transpose()?;
         let memory = MemoryWatch::new()?;
-        let mut telling = Telling { watcher, emitter: &self.emitter, roles, memory, stop, sampler, breach: None };
-        let ended = tandem_train::run(trainer, folder, model, calendar, stop, &mut telling);
-        let Telling { sampler, breach, .. } = telling;
+        let mut emitting =
+            EmittingWatcher { watcher, emitter: &self.emitter, roles, memory, stop, sampler, breach: None };
+        let ended = tandem_train::run(trainer, folder, model, schedule, stop, &mut emitting);
+        let EmittingWatcher { sampler, breach, .. } = emitting;
         let outcome = ended?;
         if let Some(breach) = breach {
             return Err(DeviceError::from(breach).into());
@@ -105,31 +102,31 @@ impl Trainer {
         Ok(outcome)
     }
 
-    /// Queues one step, and reports one that has ended, as soon as there are enough of them. Nothing is kept.
+    /// Queues one step and returns the report of a finished one, once enough are in flight. Writes no checkpoint.
     pub fn advance(&mut self) -> Result<Option<StepReport>, LaunchError> {
         let report = self.launched.trainer.advance()?;
         report.iter().for_each(|report| step_events::step(report, &self.emitter));
         Ok(report)
     }
 
-    /// Reports of all steps that were queued. Waits for them.
+    /// Waits for all queued steps and returns their reports.
     pub fn settle(&mut self) -> Result<Vec<StepReport>, LaunchError> {
         let reports = self.launched.trainer.settle()?;
         reports.iter().for_each(|report| step_events::step(report, &self.emitter));
         Ok(reports)
     }
 
-    /// Looks at the held-out data; none when there is none. Every queued step has been settled.
+    /// Validates on the held-out data; `None` if there is none. Call [`settle`](Trainer::settle) first.
     pub fn validate(&mut self) -> Result<Option<ValidationReport>, LaunchError> {
         let report = self.launched.trainer.validate()?;
         report.iter().for_each(|report| step_events::validation(report, &self.emitter));
         Ok(report)
     }
 
-    /// Ends it: every queued step is done, every thread joined, all memory given back. Says what went wrong with that,
-    /// which dropping it does not.
+    /// Ends the run: finishes every queued step, joins every thread, frees all memory. Returns an error that dropping would
+    /// hide.
     pub fn stop(self) -> Result<(), LaunchError> {
-        // The folder stays this run's until its memory is home.
+        // The folder stays locked until all memory is freed.
         let Trainer { folder: _folder, launched, .. } = self;
         let Launched { roles: _roles, trainer, .. } = launched;
         Ok(trainer.stop()?)
@@ -144,40 +141,39 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
-    /// Keeps checkpoints in `dir`, and goes on from the newest there that can be used. A folder of another run, or of a
-    /// process that is training in it, is an error of [`build`](TrainerBuilder::build).
+    /// Writes checkpoints to `dir`, and resumes from the newest intact one there. A folder of another run, or one that
+    /// another process trains in, is an error of [`build`](TrainerBuilder::build).
     pub fn folder(mut self, dir: impl Into<PathBuf>) -> Self {
         self.folder = Some(dir.into());
         self
     }
 
-    /// Goes on from the checkpoint at `path`, not from the newest of the folder: newer ones there are moved aside.
+    /// Resumes from the checkpoint at `path` instead of the newest of the folder: newer ones there are moved away.
     pub fn resume(mut self, path: impl Into<PathBuf>) -> Self {
         self.resume = Some(path.into());
         self
     }
 
-    /// Monitoring on: everything that happens is told to `emitter`. Off, which it is at first, it is told to nobody; limits
-    /// are enforced either way.
+    /// Sends every event to `emitter`. Without this no events are emitted; limits are enforced either way.
     pub fn monitor(mut self, emitter: &Emitter) -> Self {
         self.emitter = emitter.clone();
         self
     }
 
-    /// Gives `say` each start-up line once it is true, and a line for each checkpoint of the folder that cannot be used.
+    /// Calls `say` with each start-up line once it is true, and with a line for each damaged checkpoint of the folder.
     pub fn say(mut self, say: &'a mut dyn FnMut(&str)) -> Self {
         self.say = Some(say);
         self
     }
 
-    /// Sets everything up: both roles' memory, the feed, the model, and its state where it goes on. Waits for the feed to be
-    /// full, for as long as the plan says at most. All of it, or an error and nothing is left behind.
+    /// Sets everything up: both roles' memory, the feed, the model, and its state on a resume. Waits for the feed to warm up,
+    /// at most as long as the plan says. On an error nothing is left behind.
     pub fn build(self, corpora: &Corpora) -> Result<Trainer, LaunchError> {
         let TrainerBuilder { resolved, model, resume, folder, emitter, say } = self;
         let open = |dir| RunFolder::open(dir, &identity_of(resolved, corpora, model.as_deref()), Opening::Resume);
         let folder = folder.map(open).transpose()?;
-        let mut nobody = |_: &str| {};
-        let say = say.unwrap_or(&mut nobody);
+        let mut ignore = |_: &str| {};
+        let say = say.unwrap_or(&mut ignore);
         let checkpoint = match (&resume, &folder) {
             (Some(path), _) => Some(Checkpoint::open(path)?),
             (None, Some(folder)) => newest(folder, say)?,
@@ -189,27 +185,27 @@ impl<'a> TrainerBuilder<'a> {
             Some(model) => setup.with_model(model)?,
             None => setup,
         };
-        let (launched, warm) = setup.launch(&mut |told| {
-            if let LaunchProgress::Line(line) = told {
+        let (launched, warm) = setup.launch(&mut |progress| {
+            if let LaunchProgress::Line(line) = progress {
                 say(line);
             }
         })?;
         if let (Some(_), Some(checkpoint), Some(folder)) = (resume, &checkpoint, &folder) {
-            // Only now: a checkpoint that cannot be gone on from changes nothing in the folder.
+            // Only now: a checkpoint that cannot be resumed changes nothing in the folder.
             folder.move_aside_after(checkpoint.step)?;
         }
         Ok(Trainer { launched, warm, machine: resolved.machine.clone(), emitter, folder })
     }
 }
 
-/// The newest checkpoint that can be used. What was passed over is said.
+/// The newest intact checkpoint. Reports those it skipped.
 fn newest(folder: &RunFolder, say: &mut dyn FnMut(&str)) -> Result<Option<Checkpoint>, LaunchError> {
     let found = latest_usable(folder.path())?;
-    found.passed_over.iter().for_each(|damaged| say(&format!("passed over: {}", damaged.reason)));
+    found.passed_over.iter().for_each(|damaged| say(&format!("skipped damaged checkpoint: {}", damaged.reason)));
     Ok(found.checkpoint)
 }
 
-/// Facts by which two runs are told apart: of a model of one's own also what it learns, by names and shapes.
+/// The facts that identify a run; for a custom model also its parameters' names and shapes.
 fn identity_of(resolved: &Resolved, corpora: &Corpora, model: Option<&dyn Model>) -> tandem_train::RunIdentity {
     let identity = identity(&resolved.plan, corpora);
     let Some(model) = model else { return identity };
@@ -227,8 +223,8 @@ impl From<SamplerError> for LaunchError {
     }
 }
 
-/// Tells the log what it tells the watcher, and ends the run once a limit was broken.
-struct Telling<'a> {
+/// Emits an event for each call of the watcher, and stops the run once a limit is exceeded.
+struct EmittingWatcher<'a> {
     watcher: &'a mut dyn Watcher,
     emitter: &'a Emitter,
     roles: &'a Isolation,
@@ -238,7 +234,7 @@ struct Telling<'a> {
     breach: Option<IsolationError>,
 }
 
-impl Watcher for Telling<'_> {
+impl Watcher for EmittingWatcher<'_> {
     fn step(&mut self, report: &StepReport, trainer: &tandem_train::StepLoop) {
         step_events::step(report, self.emitter);
         self.memory.step(report.step, self.roles, trainer.feed(), self.emitter);
@@ -264,7 +260,7 @@ impl Watcher for Telling<'_> {
     }
 }
 
-/// A watcher that looks at steps only.
+/// A watcher of steps only.
 pub struct EachStep<F>(pub F);
 
 impl<F: FnMut(&StepReport)> Watcher for EachStep<F> {

@@ -1,4 +1,4 @@
-//! Which modes there are to try on a machine.
+//! The modes that `--mode auto` can try on a machine.
 
 use tandem_device::Card;
 use tandem_plan::setting::Id;
@@ -15,14 +15,14 @@ pub struct Candidate {
     pub settings: Settings,
 }
 
-/// What there is to try.
+/// The candidates of a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CandidateSet {
-    /// What the GPU flags ask for: taken when it runs. An error says why it cannot be; none without GPU flags.
+    /// The mode that the GPU flags request: taken if it runs. An error says why it is impossible; `None` without GPU flags.
     pub asked: Option<Result<Candidate, String>>,
-    /// What is timed otherwise, the one with the fewest cards first.
+    /// Timed otherwise, fewest cards first.
     pub others: Vec<Candidate>,
-    /// What is taken when none of those is possible.
+    /// Taken if none of those is possible.
     pub last: Option<Candidate>,
     /// Cards that are not tried, and why.
     pub left_out: Vec<String>,
@@ -42,7 +42,7 @@ impl Candidate {
         }
     }
 
-    /// How it is asked for without measuring: `--mode single --gpu 0`.
+    /// The flags that request it without measuring: `--mode single --gpu 0`.
     pub fn flags(&self) -> String {
         flags_of(self.mode, self.cards).iter().fold(String::new(), |line, (name, value)| {
             let space = if line.is_empty() { "" } else { " " };
@@ -50,7 +50,7 @@ impl Candidate {
         })
     }
 
-    /// How many cards it holds.
+    /// How many cards it uses.
     pub fn num_cards(&self) -> usize {
         match self.cards {
             None => 0,
@@ -59,17 +59,17 @@ impl Candidate {
     }
 }
 
-/// What `--mode auto` has to choose from. Fails where the flags do not go together, where a device is there and cannot be
-/// used, and where nothing is left to try.
+/// The candidates of `--mode auto`. Fails if the flags contradict each other, if a device is present but unusable, or if
+/// nothing is left to try.
 pub fn candidates(settings: &Settings, hardware: &Hardware) -> Result<CandidateSet, Refusal> {
     let given = settings.without(&[Id::Mode]);
     let is_asked = PLACES.iter().any(|id| given.given(*id).is_some());
     let placed = Placement::choose(&given, hardware);
     if let Err(refusal) = &placed {
-        // Flags that contradict each other are no request, and a device that is there and cannot be used is a fault. With
-        // isolation and no GPU flags nobody says how the roles are kept apart: that is what is found out here.
-        let goes_on = if is_asked { refusal.kind != Reason::Usage } else { is_isolated(&given) };
-        if !goes_on || hardware.trouble.is_some() {
+        // Contradicting flags are no request, and a device that is present but unusable is an error. Isolation without GPU
+        // flags does not say how to separate the roles: finding that out is the job of this function.
+        let can_continue = if is_asked { refusal.kind != Reason::Usage } else { is_isolated(&given) };
+        if !can_continue || hardware.trouble.is_some() {
             return Err(refusal.clone());
         }
     }
@@ -90,7 +90,7 @@ fn is_isolated(settings: &Settings) -> bool {
     settings.switch(Id::EnableMemoryIsolation)
 }
 
-/// What a refusal says first, without its sign.
+/// The first line of a refusal, without its sign.
 pub(crate) fn first_line(refusal: &Refusal) -> String {
     refusal.message.lines().next().unwrap_or_default().trim_start_matches("❌ ").to_owned()
 }
@@ -100,7 +100,7 @@ fn of_setting(error: SettingError) -> Refusal {
     Refusal { kind: Reason::Usage, message, demands: Vec::new(), suggestions: Vec::new() }
 }
 
-/// The modes with GPUs, and which cards are not among them.
+/// The GPU modes, and the cards that none of them uses.
 fn on_cards(free: &Settings, hardware: &Hardware) -> Result<(Vec<Candidate>, Vec<String>), Refusal> {
     let mut kinds: Vec<Vec<usize>> = Vec::new();
     for card in usable(free, hardware) {
@@ -145,12 +145,12 @@ fn usable(free: &Settings, hardware: &Hardware) -> Vec<usize> {
     cards.iter().map(|facts| facts.card.index).collect()
 }
 
-/// Cards that would do a step in the same time.
+/// Whether two cards take the same time for a step.
 fn alike(one: &Card, other: &Card) -> bool {
     (&one.name, one.total_bytes, one.capability) == (&other.name, other.total_bytes, other.capability)
 }
 
-/// The card of `kind` to make data for `model` on: one that reaches it, else the one with the most memory free.
+/// The card of `kind` for the data role beside `model`: one with peer access to it, else the one with the most free memory.
 fn best_beside(model: usize, kind: &[usize], hardware: &Hardware) -> Option<usize> {
     let reaches = |from: usize, to: usize| hardware.peer.get(from).and_then(|row| row.get(to)).copied() == Some(true);
     let others = || kind.iter().copied().filter(|card| *card != model);

@@ -1,69 +1,68 @@
-//! Which candidate is taken: a pure function of how fast each was found to be.
+//! Which candidate is picked: a pure function of the measured step rates.
 
 use super::candidates::{Candidate, CandidateSet};
-use super::pace::StepRate;
+use super::step_rate::StepRate;
 
-/// Paces nearer to each other than this are equal: two trials of one mode can differ by as much. Of equals the one that
-/// holds the fewest cards is taken. Half of what a choice may be off by.
+/// Step rates closer than this are equal: two timed runs of one mode differ by as much. Of equals, the one with the fewest
+/// cards is picked. This is half of the error a choice may have.
 const EQUAL: f64 = 0.015;
 
-/// What was found out about a candidate.
+/// The result of trying a candidate.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CandidateOutcome {
-    /// How fast it is.
+    /// Its measured step rate.
     StepRate(StepRate),
-    /// It is the only one there is, and was not timed.
+    /// It is the only candidate and was not timed.
     Untimed,
-    /// It cannot be, or failed.
+    /// It is impossible, or it failed: the reason.
     Impossible(String),
 }
 
-/// A candidate and what was found out.
+/// A candidate and its outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CandidateResult {
     /// The candidate.
     pub candidate: Candidate,
-    /// What was found.
-    pub found: CandidateOutcome,
+    /// Its outcome.
+    pub outcome: CandidateOutcome,
 }
 
-/// What was tried, and what was taken.
+/// The candidates that were tried, and the pick.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// All that were tried, in the order of the field.
+    /// All that were tried, in the order of the candidate set.
     pub entries: Vec<CandidateResult>,
-    /// Why what the flags ask for could not be placed at all.
+    /// Why the mode that the flags request could not be placed.
     pub not_as_asked: Option<String>,
-    /// The one that is taken.
+    /// The index of the pick in `entries`.
     pub taken: usize,
     /// Cards that were not tried, and why.
     pub left_out: Vec<String>,
 }
 
-/// TimedRuns of the candidates of a field.
+/// Times the candidates of a set and picks one.
 pub struct Contest<'a> {
-    /// Times a candidate; the error says why it cannot be. On the CPU nothing is timed: there is nothing else then.
+    /// Times a candidate; the error says why it is impossible. Never called for the CPU: it is the last resort.
     pub time: &'a mut dyn FnMut(&Candidate) -> Result<StepRate, String>,
-    /// Whether a candidate that is not timed is possible.
+    /// Whether an untimed candidate is possible.
     pub check: &'a mut dyn FnMut(&Candidate) -> Result<(), String>,
-    /// How often each is timed: [`Contest::ROUNDS`], and once where a clock is the same every time.
+    /// How often each is timed: [`Contest::ROUNDS`], or once on a deterministic clock.
     pub rounds: usize,
 }
 
 impl Contest<'_> {
-    /// Twice: who comes first finds files that nobody has read yet, and a card's clock drifts.
+    /// Twice: the first candidate meets a cold page cache, and the clock of a card drifts.
     pub const ROUNDS: usize = 2;
 
-    /// What the flags ask for is taken when it runs. Else all others are timed. The error is of a field none of which is
-    /// possible, and has a line for each.
-    pub fn decide(&mut self, field: CandidateSet) -> Result<Choice, Vec<String>> {
-        let CandidateSet { asked, others, last, left_out } = field;
+    /// Takes the requested mode if it runs, else times all others. Fails if none is possible, with a line for each.
+    pub fn decide(&mut self, set: CandidateSet) -> Result<Choice, Vec<String>> {
+        let CandidateSet { asked, others, last, left_out } = set;
         let (mut entries, mut not_as_asked) = (Vec::new(), None);
         match asked {
             Some(Ok(candidate)) => {
-                let found =
+                let outcome =
                     (self.time)(&candidate).map_or_else(CandidateOutcome::Impossible, CandidateOutcome::StepRate);
-                entries.push(CandidateResult { candidate, found });
+                entries.push(CandidateResult { candidate, outcome });
             }
             Some(Err(why)) => not_as_asked = Some(why),
             None => {}
@@ -73,9 +72,9 @@ impl Contest<'_> {
             entries.extend(self.compare(others));
         }
         if let (false, Some(candidate)) = (entries.iter().any(CandidateResult::is_possible), last) {
-            let found =
+            let outcome =
                 (self.check)(&candidate).map_or_else(CandidateOutcome::Impossible, |()| CandidateOutcome::Untimed);
-            entries.push(CandidateResult { candidate, found });
+            entries.push(CandidateResult { candidate, outcome });
         }
         match Choice::pick(&entries) {
             Some(taken) => Ok(Choice { entries, not_as_asked, taken, left_out }),
@@ -85,9 +84,9 @@ impl Contest<'_> {
         }
     }
 
-    /// Times each as often as there are rounds, every other round in reverse order; the best time counts.
+    /// Times each once per round, every second round in reverse order; the best time counts.
     pub fn compare(&mut self, candidates: Vec<Candidate>) -> Vec<CandidateResult> {
-        let untimed = |candidate| CandidateResult { candidate, found: CandidateOutcome::Untimed };
+        let untimed = |candidate| CandidateResult { candidate, outcome: CandidateOutcome::Untimed };
         let mut entries: Vec<CandidateResult> = candidates.into_iter().map(untimed).collect();
         for round in 0..self.rounds {
             let mut order: Vec<usize> = (0..entries.len()).collect();
@@ -105,33 +104,33 @@ impl Contest<'_> {
         }
         let before = entry.steps_per_s().unwrap_or(0.0);
         match (self.time)(&entry.candidate) {
-            Ok(pace) if pace.steps_per_s > before => entry.found = CandidateOutcome::StepRate(pace),
+            Ok(rate) if rate.steps_per_s > before => entry.outcome = CandidateOutcome::StepRate(rate),
             Ok(_) => {}
-            Err(why) => entry.found = CandidateOutcome::Impossible(why),
+            Err(why) => entry.outcome = CandidateOutcome::Impossible(why),
         }
     }
 }
 
 impl CandidateResult {
-    /// How fast it is, where it was timed.
+    /// Its step rate, if it was timed.
     pub fn steps_per_s(&self) -> Option<f64> {
-        match self.found {
-            CandidateOutcome::StepRate(pace) => Some(pace.steps_per_s),
+        match self.outcome {
+            CandidateOutcome::StepRate(rate) => Some(rate.steps_per_s),
             _ => None,
         }
     }
 
     fn is_possible(&self) -> bool {
-        !matches!(self.found, CandidateOutcome::Impossible(_))
+        !matches!(self.outcome, CandidateOutcome::Impossible(_))
     }
 
     fn is_of(&self, other: &Candidate) -> bool {
         (self.candidate.mode, self.candidate.cards) == (other.mode, other.cards)
     }
 
-    /// Why it cannot be.
+    /// Why it is impossible, if it is.
     pub fn why(&self) -> Option<String> {
-        match &self.found {
+        match &self.outcome {
             CandidateOutcome::Impossible(why) => Some(why.clone()),
             _ => None,
         }
@@ -143,11 +142,11 @@ impl CandidateResult {
 }
 
 impl Choice {
-    /// The fastest; of those as fast as it, the one with the fewest cards; of those, the first.
+    /// The fastest; among equals the one with the fewest cards; among those the first.
     pub fn pick(entries: &[CandidateResult]) -> Option<usize> {
         let best = entries.iter().filter_map(CandidateResult::steps_per_s).fold(0.0, f64::max);
-        let is_good = |entry: &CandidateResult| match entry.found {
-            CandidateOutcome::StepRate(pace) => pace.steps_per_s >= (1.0 - EQUAL) * best,
+        let is_good = |entry: &CandidateResult| match entry.outcome {
+            CandidateOutcome::StepRate(rate) => rate.steps_per_s >= (1.0 - EQUAL) * best,
             CandidateOutcome::Untimed => true,
             CandidateOutcome::Impossible(_) => false,
         };
@@ -155,18 +154,18 @@ impl Choice {
         good.min_by_key(|(_, entry)| entry.candidate.num_cards()).map(|(at, _)| at)
     }
 
-    /// What is taken.
+    /// The pick.
     pub fn taken(&self) -> &CandidateResult {
         &self.entries[self.taken]
     }
 
-    /// Of the fastest, what is taken; 1 where nothing was timed.
+    /// The step rate of the pick divided by the fastest; 1 if nothing was timed.
     pub fn of_best(&self) -> f64 {
         let best = self.entries.iter().filter_map(CandidateResult::steps_per_s).fold(0.0, f64::max);
         self.taken().steps_per_s().map_or(1.0, |own| own / best)
     }
 
-    /// How one card and two compare, where both were timed: a sentence.
+    /// A sentence that compares one card with two, if both were timed.
     pub fn one_or_two(&self) -> Option<String> {
         let best = |cards: usize| {
             let of = self.entries.iter().filter(|entry| entry.candidate.num_cards() == cards);
@@ -231,7 +230,7 @@ mod tests {
     #[test]
     fn the_fastest_is_taken_and_of_equals_the_one_with_fewer_cards() {
         let check = |paces: [f64; 3], expected: &str, said: &str| {
-            let [single, shared, dual] = paces.map(|pace| [pace]);
+            let [single, shared, dual] = paces.map(|rate| [rate]);
             let (name, sentence) = taken("2x24GiB", &[(SINGLE, &single), (SHARED, &shared), (DUAL, &dual)]);
             assert_eq!(name, expected, "{paces:?}");
             assert!(sentence.as_ref().unwrap().contains(said), "{sentence:?}");
@@ -255,11 +254,11 @@ mod tests {
     fn what_does_not_fit_is_no_candidate_and_is_in_the_table() {
         let (choice, _) = decide("2x24GiB", &[], &[(DUAL, &[10.0])]).unwrap();
         assert_eq!(choice.taken().candidate.name(), DUAL);
-        assert_eq!(choice.entries[0].found, CandidateOutcome::Impossible("does not fit".to_owned()));
+        assert_eq!(choice.entries[0].outcome, CandidateOutcome::Impossible("does not fit".to_owned()));
         // Nothing fits on cards: the CPU is what is left, and is not timed.
         let (choice, _) = decide("1x24GiB", &[], &[]).unwrap();
         assert_eq!(
-            (choice.taken().candidate.name().as_str(), &choice.taken().found),
+            (choice.taken().candidate.name().as_str(), &choice.taken().outcome),
             ("cpu", &CandidateOutcome::Untimed)
         );
         let limits = decide("1x24GiB", &[("enable-memory-isolation", "")], &[]).unwrap_err();
@@ -275,9 +274,9 @@ mod tests {
         // It does not run: what there is instead is timed, and why is kept.
         let (choice, order) = decide("2x24GiB", &pair, &[(SINGLE, &[90.0])]).unwrap();
         assert_eq!((choice.taken().candidate.name().as_str(), order.len()), (SINGLE, 4), "{order:?}");
-        assert_eq!(choice.entries[0].found, CandidateOutcome::Impossible("does not fit".to_owned()));
+        assert_eq!(choice.entries[0].outcome, CandidateOutcome::Impossible("does not fit".to_owned()));
         let (choice, _) = decide("1x24GiB", &pair, &[(SINGLE, &[90.0])]).unwrap();
         assert_eq!(choice.taken().candidate.name(), SINGLE);
-        assert!(choice.not_as_asked.unwrap().contains("found 1"));
+        assert!(choice.not_as_asked.unwrap().contains("outcome 1"));
     }
 }

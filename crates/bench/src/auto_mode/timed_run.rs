@@ -1,12 +1,11 @@
-//! A candidate on the real devices: the run that `train` sets up, for a few steps, and nothing of it left behind.
+//! A candidate on the real devices: the run that `train` sets up, for a few steps. It leaves nothing behind.
 //!
-//! A trial runs with two batches made ahead. With the whole buffer it would time the buffer: its steps would find batches
-//! that were there before the first one.
+//! A timed run prefetches two batches. With the whole buffer it would time the buffer: its steps would consume batches
+//! made before the first one.
 //!
-//! On simulated cards the steps are not timed by the wall: it is the CPU that does their maths. There the pace is that of
-//! the simulated clock. Its streams run beside each other at full speed, also those of one card; so the times of the
-//! stages are put together as they would be on cards: features and step take turns on one, and on two the slower sets
-//! the pace.
+//! On simulated cards the wall clock means nothing: the CPU does their maths. There the step rate comes from the simulated
+//! clock. Its streams run in parallel at full speed, even those of one card, so the stage times are combined as on real
+//! cards: features and step take turns on one card, and on two the slower stage sets the rate.
 
 use std::time::Instant;
 
@@ -17,28 +16,28 @@ use tandem_plan::{CorpusFacts, Refusal};
 use tandem_train::{StepLoop, TrainError};
 
 use super::candidates::{Candidate, first_line};
-use super::pace::{Run, StepRate, TimingLength, pace_of};
+use super::step_rate::{Run, StepRate, TimingLength, measure_step_rate};
 use crate::benchmarks::BenchError;
 use tandem_launch::EventBuffer;
 use tandem_launch::inventory::{Inventory, Resolved};
 use tandem_launch::launch::{Corpora, Launched, Setup};
 use tandem_launch::step_events;
 
-/// Batches made ahead in a trial.
+/// Batches that a timed run prefetches.
 pub const AHEAD: u64 = 2;
-/// Beside cards that take a step in milliseconds nobody waits for more.
+/// A step on the CPU is long; this many suffice.
 const MOST_ON_THE_CPU: usize = 8;
-/// On simulated cards, steps with the feed and as many without it: their clock varies by a few percent a piece of work,
-/// and a step has hundreds.
+/// On simulated cards, steps with the feed and as many without: their clock varies by a few percent per operation, and a
+/// step has hundreds.
 const SIMULATED_STEPS: usize = 3;
 
-/// A candidate could not be tried.
+/// A candidate could not be timed.
 #[derive(Debug, thiserror::Error)]
 pub enum TimedRunError {
-    /// It cannot be planned: its first line.
+    /// No plan fits: the refusal, shown by its first line.
     #[error("{}", first_line(.0))]
     Refused(Box<Refusal>),
-    /// The machine could not be looked at, or the way across not be tried.
+    /// The inventory or the proof of the transfer failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// It did not run.
@@ -46,41 +45,42 @@ pub enum TimedRunError {
     Run(#[from] BenchError),
 }
 
-/// What a trial showed.
+/// The result of a timed run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
-    /// How fast it is.
-    pub pace: StepRate,
+    /// Its step rate.
+    pub rate: StepRate,
     /// What the roles held, data first.
     pub used_bytes: [u64; 2],
-    /// How busy the devices were; none where too few steps were timed to say.
+    /// How busy the devices were; `None` if too few steps were timed.
     pub busy: Option<Busy>,
 }
 
-/// TimedRuns on one corpus.
+/// Timed runs on one corpus.
 pub struct TimedRuns<'a> {
-    /// Looks at the machine. Anew for each candidate: one that was narrowed to some cards stays so.
-    survey: &'a dyn Fn() -> Result<Inventory, DeviceError>,
+    /// Takes the inventory, again for each candidate: a machine that was restricted to some cards stays so.
+    take_inventory: &'a dyn Fn() -> Result<Inventory, DeviceError>,
     facts: &'a CorpusFacts,
     corpora: &'a Corpora,
     emitter: Emitter,
-    /// Steps that count, where that was said.
+    /// Steps to time, if given.
     steps: Option<usize>,
-    /// Plans, for the next round.
+    /// Plans of earlier rounds.
     resolved: Vec<(Candidate, Resolved)>,
 }
 
 impl<'a> TimedRuns<'a> {
     /// None yet.
     pub fn new(
-        survey: &'a dyn Fn() -> Result<Inventory, DeviceError>,
-        (facts, corpora): (&'a CorpusFacts, &'a Corpora),
+        take_inventory: &'a dyn Fn() -> Result<Inventory, DeviceError>,
+        facts: &'a CorpusFacts,
+        corpora: &'a Corpora,
         emitter: Emitter,
     ) -> TimedRuns<'a> {
-        TimedRuns { survey, facts, corpora, emitter, steps: None, resolved: Vec::new() }
+        TimedRuns { take_inventory, facts, corpora, emitter, steps: None, resolved: Vec::new() }
     }
 
-    /// The same with `steps` steps that count on cards, whatever time that takes; on the CPU with as many, or a few.
+    /// Times `steps` steps on cards, however long that takes; on the CPU at most a few.
     pub fn of_steps(mut self, steps: Option<usize>) -> TimedRuns<'a> {
         self.steps = steps;
         self
@@ -111,11 +111,11 @@ impl<'a> TimedRuns<'a> {
         let at = match self.resolved.iter().position(|(known, _)| known == candidate) {
             Some(at) => at,
             None => {
-                let resolved = (self.survey)()?.resolve(&candidate.settings, Some(self.facts));
+                let resolved = (self.take_inventory)()?.resolve(&candidate.settings, Some(self.facts));
                 let mut resolved = resolved.map_err(|refusal| TimedRunError::Refused(Box::new(refusal)))?;
                 resolved.try_transfer()?;
                 resolved.plan.feed.data_slots = resolved.plan.feed.data_slots.min(AHEAD);
-                // Not to be tuned.
+                // Fixed: self-tuning must not change it.
                 resolved.plan.buffer_size_given = true;
                 self.resolved.push((candidate.clone(), resolved));
                 self.resolved.len() - 1
@@ -131,7 +131,7 @@ fn with_steps(length: TimingLength, steps: Option<usize>) -> TimingLength {
     TimingLength { chunk, least_chunks: steps.div_ceil(chunk), enough_ns: 0, ..length }
 }
 
-/// A run by the wall's clock.
+/// A run timed by the wall clock.
 struct Stepping {
     trainer: StepLoop,
     emitter: Emitter,
@@ -158,24 +158,24 @@ fn on_devices(
     emitter: Emitter,
     length: TimingLength,
 ) -> Result<Seen, BenchError> {
-    let heard = EventBuffer::new(emitter);
-    let emitter = heard.emitter();
+    let events = EventBuffer::new(emitter);
+    let emitter = events.emitter();
     let (launched, _) = Setup::new(resolved, corpora, None, None, &emitter)?.launch(&mut |_| {})?;
-    // The trainer is bound last: it goes before the arenas its memory is from.
+    // The step loop is bound last, so that it drops before the arenas that own its memory.
     let Launched { roles, mut trainer, .. } = launched;
     trainer.start_clock();
     let mut run = Stepping { trainer, emitter: emitter.clone(), begun: Instant::now() };
-    let pace = pace_of(&mut run, length)?;
+    let rate = measure_step_rate(&mut run, length)?;
     let used_bytes = Role::BOTH.map(|role| roles.partition(role).arena.memory().used_bytes);
     run.trainer.settle()?;
     run.trainer.stop()?;
-    let busy = Diagnosis::of(&heard.take()).ok().map(|diagnosis| diagnosis.busy);
-    Ok(Seen { pace, used_bytes, busy })
+    let busy = Diagnosis::of(&events.take()).ok().map(|diagnosis| diagnosis.busy);
+    Ok(Seen { rate, used_bytes, busy })
 }
 
 fn simulated(resolved: &Resolved, corpora: &Corpora, emitter: Emitter) -> Result<Seen, BenchError> {
-    let heard = EventBuffer::new(emitter);
-    let emitter = heard.emitter();
+    let events = EventBuffer::new(emitter);
+    let emitter = events.emitter();
     let (launched, _) = Setup::new(resolved, corpora, None, None, &emitter)?.launch(&mut |_| {})?;
     let Launched { roles, mut trainer, .. } = launched;
     let mut shapes = Vec::new();
@@ -187,18 +187,18 @@ fn simulated(resolved: &Resolved, corpora: &Corpora, emitter: Emitter) -> Result
     let step_ns = alone.iter().map(|step| step.on_device.busy_ns as f64).sum::<f64>() / alone.len().max(1) as f64;
     let used_bytes = Role::BOTH.map(|role| roles.partition(role).arena.memory().used_bytes);
     trainer.stop()?;
-    let flow = flow(resolved, &heard.take(), step_ns);
+    let flow = flow(resolved, &events.take(), step_ns);
     let steps_per_s = flow.steps_per_s();
     let share = |time: Time| (time.mean_ns * steps_per_s / 1e9).min(1.0);
     let (data, model) = (share(flow.features).max(share(flow.upload)), share(flow.train));
     Ok(Seen {
-        pace: StepRate { steps_per_s, low: steps_per_s, high: steps_per_s, steps: shapes.len() },
+        rate: StepRate { steps_per_s, low: steps_per_s, high: steps_per_s, steps: shapes.len() },
         used_bytes,
         busy: Some(Busy { data, model, train: model }),
     })
 }
 
-/// The line by the simulated clock. Nobody knows how long that computer would take to decode.
+/// The pipeline by the simulated clock. Decoding time of that host is unknown.
 fn flow(resolved: &Resolved, records: &[Record], step_ns: f64) -> Flow {
     let plan = &resolved.plan;
     let batches = plan.grad_accum as f64;
@@ -211,7 +211,7 @@ fn flow(resolved: &Resolved, records: &[Record], step_ns: f64) -> Flow {
                 _ => None,
             })
             .collect();
-        // The first ones wait for their memory to be touched, or their kernels to be there.
+        // The first ones include first-touch of memory and loading of kernels.
         time(batches * Summary::of(&times).p50)
     };
     Flow {
@@ -219,7 +219,7 @@ fn flow(resolved: &Resolved, records: &[Record], step_ns: f64) -> Flow {
         threads: 1.0,
         upload: stage("upload"),
         features: stage("features"),
-        // Nothing where batches are handed over.
+        // Zero with a hand-over.
         transfer: stage("transfer"),
         train: time(step_ns),
         ahead: AHEAD as usize,

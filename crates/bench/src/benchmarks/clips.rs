@@ -78,11 +78,11 @@ mod tests {
     fn recordings_are_as_long_as_sentences_and_can_be_served() {
         let folder = tempfile::tempdir().unwrap();
         let list = write(folder.path(), 200).unwrap();
-        let material = open(&list).unwrap();
-        assert_eq!(material.rows().len(), 200);
-        let mean_s = material.audio_seconds() / 200.0;
+        let training_set = open(&list).unwrap();
+        assert_eq!(training_set.rows().len(), 200);
+        let mean_s = training_set.audio_seconds() / 200.0;
         assert!((6.0..7.0).contains(&mean_s), "{mean_s}");
-        let plan = material.bucket_plan(2, 16).unwrap();
+        let plan = training_set.bucket_plan(2, 16).unwrap();
         assert!(plan.buckets().iter().all(|bucket| bucket.longest_frames() <= 868));
     }
 }

@@ -1,7 +1,7 @@
-//! What takes the batches in a benchmark: a step of a given length.
+//! The consumer of batches in a benchmark: a step of a given duration.
 //!
-//! On a card it is GEMMs that fill it; where the maths is the host's, it is time that passes. Either way the
-//! step begins as a captured one does: the batch is copied to its fixed place, and its slot is free again.
+//! On a card it is filled with GEMMs; where the host does the maths, it sleeps. Either way the step begins like a captured
+//! one: the batch is copied to its fixed place, and its slot is free again.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::kernels::{GEMM_BF16, GemmArgs};
 /// Rows and width of one GEMM: a wave of blocks on the largest card there is, and a few tens of microseconds.
 const ROWS: u32 = 512;
 const WIDTH: u32 = 512;
-/// Steps that are queued and not done: what a trainer runs ahead.
+/// Steps in flight, as in a training run.
 pub(crate) const RUN_AHEAD: usize = 2;
 
 /// A step.
@@ -79,12 +79,12 @@ impl Consumer {
         self.stream.launch(&self.gemm, grid, args)
     }
 
-    /// Copies the batch to its place. Its slot may go home after that.
+    /// Copies the batch to its place. Its slot can be released after that.
     pub(crate) fn take_in(&self, batch: View<'_>) -> Result<(), DeviceError> {
         self.stream.copy(batch, self.input.part(0, batch.bytes()))
     }
 
-    /// A batch that stands still, to take in again and again.
+    /// A resident batch, to be copied in again and again.
     pub(crate) fn standing(&self, bytes: u64) -> View<'_> {
         self.input.part(self.input.len() / 2, bytes)
     }
@@ -95,7 +95,7 @@ impl Consumer {
             let gemms = (ns / self.gemm_ns).round().max(1.0) as u64;
             return (0..gemms).try_for_each(|_| self.multiply());
         }
-        // The batch is there once its copy is done; then the step takes its time, which nobody can shorten.
+        // The batch is there once its copy is done; then the step takes a fixed time.
         self.stream.drain()?;
         StopFlag::new().wait_timeout(Duration::from_nanos(ns as u64));
         Ok(())

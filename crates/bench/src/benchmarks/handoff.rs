@@ -38,14 +38,14 @@ pub struct Handoff {
 
 /// Measures `num_leases` leases, for each of which a batch has to be made, and `rounds` of everything else.
 pub fn measure(
-    site: &BenchContext,
-    material: &Arc<TrainingSet>,
+    context: &BenchContext,
+    training_set: &Arc<TrainingSet>,
     rounds: usize,
     num_leases: usize,
 ) -> Result<Handoff, BenchError> {
     let cache = tandem_feed::CacheSpec::default();
-    let served = Served { material: Arc::clone(material), recordings: Arc::new(FromFiles), batch: 8, cache };
-    let mut serving = site.serve(&served, |_| 0)?;
+    let served = Served { training_set: Arc::clone(training_set), recordings: Arc::new(FromFiles), batch: 8, cache };
+    let mut serving = context.serve(&served, |_| 0)?;
     let device = serving.roles.model.device.clone();
     let stream = device.stream(true)?;
     let event = device.event()?;

@@ -75,11 +75,11 @@ impl Spreads {
 }
 
 /// Times features on the data role's device; `rounds` launches of each, or as many as that device is given usually.
-pub fn measure(site: &BenchContext, rounds: Option<usize>) -> Result<Vec<MelRow>, BenchError> {
-    let on_card = site.machine.kind() == DeviceKind::Cuda;
+pub fn measure(context: &BenchContext, rounds: Option<usize>) -> Result<Vec<MelRow>, BenchError> {
+    let on_card = context.machine.kind() == DeviceKind::Cuda;
     let program = if on_card { ON_CARDS } else { ELSEWHERE };
     let rounds = rounds.unwrap_or(program.rounds);
-    let bench = Bench::new(&site.machine.open(site.cards[0])?, program.warm_up, rounds)?;
+    let bench = Bench::new(&context.machine.open(context.cards[0])?, program.warm_up, rounds)?;
     let mut found = Vec::new();
     for (rows, seconds, spreads) in program.shapes {
         bench.log_mel(*rows, *seconds, *spreads, &mut found)?;

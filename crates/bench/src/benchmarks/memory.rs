@@ -154,10 +154,10 @@ pub fn run(
     let Launched { roles, model, mut trainer, .. } = launched;
     let sampler = Sampler::start(machine, &roles, emitter)?;
     let mut train = |until: u64, every: u64| -> Result<Between, BenchError> {
-        let calendar = RunSchedule { total_steps: until, steps_of_epoch: every, checkpoint_every: Some(every) };
+        let schedule = RunSchedule { total_steps: until, steps_of_epoch: every, checkpoint_every: Some(every) };
         let stop = StopFlag::new();
         let mut watch = Watch { sampler: &sampler, stop: &stop, between: Between::default() };
-        tandem_train::run(&mut trainer, &folder, &model, &calendar, &stop, &mut watch)?;
+        tandem_train::run(&mut trainer, &folder, &model, &schedule, &stop, &mut watch)?;
         sampler.check().map_err(tandem_device::DeviceError::from)?;
         Ok(watch.between)
     };

@@ -29,15 +29,15 @@ pub struct ModeRow {
 
 impl ModeRow {
     /// How fast it is.
-    pub fn pace(&self) -> Option<StepRate> {
-        self.seen.as_ref().ok().map(|seen| seen.pace)
+    pub fn rate(&self) -> Option<StepRate> {
+        self.seen.as_ref().ok().map(|seen| seen.rate)
     }
 }
 
 impl ModesReport {
     /// The fastest pace.
     pub fn best(&self) -> f64 {
-        self.rows.iter().filter_map(ModeRow::pace).map(|pace| pace.steps_per_s).fold(0.0, f64::max)
+        self.rows.iter().filter_map(ModeRow::rate).map(|rate| rate.steps_per_s).fold(0.0, f64::max)
     }
 
     /// What hard limits leave of the pace of the same mode without: of row `at`, if it has such limits.
@@ -47,8 +47,8 @@ impl ModesReport {
             !other.is_isolated
                 && (other.candidate.mode, other.candidate.cards) == (row.candidate.mode, row.candidate.cards)
         };
-        let open = self.rows.iter().find(is_same)?.pace()?;
-        Some(row.pace()?.steps_per_s / open.steps_per_s)
+        let open = self.rows.iter().find(is_same)?.rate()?;
+        Some(row.rate()?.steps_per_s / open.steps_per_s)
     }
 }
 
@@ -80,28 +80,28 @@ fn unusable(error: SettingError) -> Refusal {
     Refusal { kind: tandem_plan::Reason::Usage, message, demands: Vec::new(), suggestions: Vec::new() }
 }
 
-/// Times all of them, each as often as there are `rounds`; `told` hears each as it ends.
+/// Times all of them, each once per round; `on_progress` is called as each ends.
 pub fn run(
     field: Vec<Candidate>,
-    trials: &mut TimedRuns<'_>,
+    timed_runs: &mut TimedRuns<'_>,
     rounds: usize,
-    told: &mut dyn FnMut(&str),
+    on_progress: &mut dyn FnMut(&str),
 ) -> ModesReport {
     let mut all: Vec<(Candidate, Seen)> = Vec::new();
     let mut time = |candidate: &Candidate| {
-        let seen = trials.run(candidate).map_err(|error: TimedRunError| error.to_string());
-        told(&match &seen {
-            Ok(seen) => format!("{}: {:.2} steps/s", candidate.name(), seen.pace.steps_per_s),
+        let seen = timed_runs.run(candidate).map_err(|error: TimedRunError| error.to_string());
+        on_progress(&match &seen {
+            Ok(seen) => format!("{}: {:.2} steps/s", candidate.name(), seen.rate.steps_per_s),
             Err(why) => format!("{}: {why}", candidate.name()),
         });
         let seen = seen?;
         all.push((candidate.clone(), seen));
-        Ok(seen.pace)
+        Ok(seen.rate)
     };
     let entries = Contest { time: &mut time, check: &mut |_| Ok(()), rounds }.compare(field);
     let of_entry = |entry: &CandidateResult| {
         let found = all.iter().find(|(candidate, seen)| {
-            *candidate == entry.candidate && Some(seen.pace.steps_per_s) == entry.steps_per_s()
+            *candidate == entry.candidate && Some(seen.rate.steps_per_s) == entry.steps_per_s()
         });
         let seen = found.map(|(_, seen)| *seen).ok_or_else(|| entry.why().unwrap_or_default());
         let is_isolated = entry.candidate.settings.switch(Id::EnableMemoryIsolation);
@@ -130,7 +130,11 @@ mod tests {
     fn row(candidate: &Candidate, steps_per_s: f64) -> ModeRow {
         let pace = StepRate { steps_per_s, low: steps_per_s, high: steps_per_s, steps: 4 };
         let is_isolated = candidate.settings.switch(Id::EnableMemoryIsolation);
-        ModeRow { candidate: candidate.clone(), is_isolated, seen: Ok(Seen { pace, used_bytes: [1, 2], busy: None }) }
+        ModeRow {
+            candidate: candidate.clone(),
+            is_isolated,
+            seen: Ok(Seen { rate: pace, used_bytes: [1, 2], busy: None }),
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! `bench pipeline`: how close a pipeline comes to what its consumer could do without it.
+//! `bench pipeline`: how close the pipeline comes to model-only throughput.
 //!
-//! Two tables. The *sweep* plants a producer and a consumer of known speed and asks what share of the slower one's
-//! speed is left. The *clips* decode real wav files into a consumer that fills the card for as long as a training step
-//! would; there the ceiling is the model_only, or on a shared card `1 / (step alone + data work alone)`.
+//! Two tables. The *sweep* runs a synthetic producer and consumer of known speed and measures the share of the slower
+//! one's speed that is reached. The *clips* decode real wav files for a consumer that occupies the card as long as a
+//! training step would; there the ceiling is model-only throughput, or on a shared card `1 / (step alone + data work alone)`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -25,13 +25,13 @@ use super::{BenchError, clips};
 /// A row of the sweep.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepRow {
-    /// Time to produce a batch ÷ time to consume one, as planted.
+    /// Time to produce a batch ÷ time to consume one, as set.
     pub ratio: f64,
-    /// Steps per second the consumer makes when batches are there.
+    /// Steps per second of the consumer with batches already there.
     pub model_only: f64,
-    /// Steps per second it made.
+    /// Measured steps per second.
     pub steps_per_s: f64,
-    /// Of what the slower of the two could do.
+    /// Relative to the slower of the two alone.
     pub of_ceiling: f64,
     /// Standard deviation of the step ÷ its mean.
     pub variation: f64,
@@ -53,7 +53,7 @@ pub struct StepLoad {
 pub struct ClipRow {
     /// The consumer.
     pub load: StepLoad,
-    /// Where decoded audio was kept.
+    /// Where decoded audio was cached.
     pub cache: CacheKind,
     /// Steps per second with batches already there.
     pub model_only: f64,
@@ -61,11 +61,11 @@ pub struct ClipRow {
     pub step_ms: f64,
     /// Milliseconds of the data device's work for a batch, alone.
     pub data_ms: f64,
-    /// Steps per second that can be at best: model_only, or what a shared card has time for.
+    /// Steps per second that can be at best: model-only throughput, or what a shared card has time for.
     pub ceiling: f64,
-    /// Steps per second that were.
+    /// Measured steps per second.
     pub steps_per_s: f64,
-    /// Standard deviation ÷ mean of (step time ÷ model_only time of its own bucket).
+    /// Standard deviation ÷ mean of (step time ÷ model-only time of its own bucket).
     pub variation: f64,
     /// The share of the time in which the consumer had no batch.
     pub stall: f64,
@@ -77,27 +77,27 @@ pub struct ClipRow {
     pub steps: usize,
     /// Recordings that turned out bad.
     pub num_bad: usize,
-    /// What the feed said on the way.
+    /// Messages of the feed.
     pub notes: Vec<String>,
 }
 
 impl ClipRow {
-    /// Of the ceiling.
+    /// Relative to the ceiling.
     pub fn of_ceiling(&self) -> f64 {
         self.steps_per_s / self.ceiling
     }
 
-    /// Of the model_only.
+    /// Relative to model-only throughput.
     pub fn of_model_only(&self) -> f64 {
         self.steps_per_s / self.model_only
     }
 }
 
-/// Recordings a planted producer serves, in every batch.
+/// Recordings per batch of the synthetic producer.
 const SWEEP_BATCH: u32 = 8;
 const SWEEP_THREADS: usize = 4;
 const SWEEP_ROWS: usize = 400;
-/// Few: a deep buffer would hide for many steps that a producer is slow.
+/// Few: a deep buffer would hide a slow producer for many steps.
 const SWEEP_SLOTS: [u64; 2] = [4, 3];
 /// Steps before anything is measured: the first ones find full rings.
 const SWEEP_WARM_UP: usize = 24;
@@ -105,7 +105,7 @@ const SWEEP_WARM_UP: usize = 24;
 const CLIPS_WARM_UP: usize = 80;
 const CLIPS_ALONE: usize = 100;
 
-/// What became of a decoder four times too slow.
+/// The result with a decoder four times too slow.
 #[derive(Clone, Debug)]
 pub struct SlowDecoder {
     /// Decode threads at the start and at the end.
@@ -114,7 +114,7 @@ pub struct SlowDecoder {
     pub fixed: bool,
     /// The share of the time in which the consumer had no batch, in the first steps and in the last ones.
     pub stall: [f64; 2],
-    /// What self-tuning said.
+    /// Messages of self-tuning.
     pub notes: Vec<String>,
 }
 
@@ -123,29 +123,30 @@ const SLOWER: f64 = 4.0;
 /// Steps in which self-tuning may find its number of threads.
 const TUNING_STEPS: usize = 300;
 
-/// Plants a decoder that is four times slower than the site's threads can make up for, and lets the feed tune itself:
-/// the stall of the first `steps` steps and, after some hundreds, of `steps` more.
+/// Runs a decoder four times slower than the starting threads can compensate, and lets the feed tune itself: measures the
+/// stall of the first `steps` steps and, some hundreds later, of `steps` more.
 pub fn slow_decoder(
-    site: &BenchContext,
+    context: &BenchContext,
     folder: &Path,
     step: Duration,
     steps: usize,
 ) -> Result<SlowDecoder, BenchError> {
     let step_ns = step.as_nanos() as f64;
-    let per_clip_ns = SLOWER * FED * step_ns * site.threads[0] as f64 / f64::from(SWEEP_BATCH);
-    let recordings = Arc::new(Planted { per_clip_ns, loaded: AtomicU64::new(0) });
-    let served = Served { material: planted(folder)?, recordings, batch: SWEEP_BATCH, cache: CacheSpec::default() };
-    let site = BenchContext { slots: SWEEP_SLOTS, depth_fixed: false, ..site.clone() };
-    let mut serving = site.serve(&served, |plan| Consumer::bytes(plan.slot_bytes()))?;
+    let per_clip_ns = SLOWER * FED * step_ns * context.threads[0] as f64 / f64::from(SWEEP_BATCH);
+    let recordings = Arc::new(SyntheticRecordings { per_clip_ns, loaded: AtomicU64::new(0) });
+    let served =
+        Served { training_set: synthetic_list(folder)?, recordings, batch: SWEEP_BATCH, cache: CacheSpec::default() };
+    let context = BenchContext { slots: SWEEP_SLOTS, depth_fixed: false, ..context.clone() };
+    let mut serving = context.serve(&served, |plan| Consumer::bytes(plan.slot_bytes()))?;
     let consumer = Consumer::create(&serving.roles, serving.plan.slot_bytes())?;
     let Some(mut feed) = serving.feed.take() else { return Err(FeedError::Ended.into()) };
-    let first = fed_steps(&site, &mut feed, &consumer, &|_| step_ns, 0, steps)?;
-    let last = fed_steps(&site, &mut feed, &consumer, &|_| step_ns, TUNING_STEPS.min(4 * steps), steps)?;
+    let first = fed_steps(&context, &mut feed, &consumer, &|_| step_ns, 0, steps)?;
+    let last = fed_steps(&context, &mut feed, &consumer, &|_| step_ns, TUNING_STEPS.min(4 * steps), steps)?;
     let (threads, notes) = (feed.stats().threads, feed.take_notes());
     feed.stop()?;
     Ok(SlowDecoder {
-        threads: [site.threads[0], threads],
-        fixed: site.threads[0] == site.threads[1],
+        threads: [context.threads[0], threads],
+        fixed: context.threads[0] == context.threads[1],
         stall: [&first, &last].map(|turn| turn.stall_ns as f64 / turn.wall_ns),
         notes,
     })
@@ -156,44 +157,44 @@ const FED: f64 = 0.8;
 
 /// Sweeps the ratio of producer and consumer time, with a consumer of `step` and a list in `folder` to serve from.
 pub fn sweep(
-    site: &BenchContext,
+    context: &BenchContext,
     folder: &Path,
     ratios: &[f64],
     step: Duration,
     steps: usize,
 ) -> Result<Vec<SweepRow>, BenchError> {
-    let material = planted(folder)?;
-    let site = BenchContext { slots: SWEEP_SLOTS, threads: [SWEEP_THREADS; 2], ..site.clone() };
-    ratios.iter().map(|ratio| sweep_one(&site, &material, *ratio, step, steps)).collect()
+    let training_set = synthetic_list(folder)?;
+    let context = BenchContext { slots: SWEEP_SLOTS, threads: [SWEEP_THREADS; 2], ..context.clone() };
+    ratios.iter().map(|ratio| sweep_one(&context, &training_set, *ratio, step, steps)).collect()
 }
 
-/// A list of recordings that nobody wrote: a planted producer makes them.
-fn planted(folder: &Path) -> Result<Arc<TrainingSet>, BenchError> {
+/// A manifest of recordings that do not exist: the synthetic producer makes them.
+fn synthetic_list(folder: &Path) -> Result<Arc<TrainingSet>, BenchError> {
     let mut list = String::new();
     for number in 0..SWEEP_ROWS {
-        let _ = writeln!(list, "{{\"audio_filepath\":\"{number}.wav\",\"text\":\"planted\",\"duration\":0.2}}");
+        let _ = writeln!(list, "{{\"audio_filepath\":\"{number}.wav\",\"text\":\"synthetic\",\"duration\":0.2}}");
     }
-    let path = folder.join("planted.jsonl");
+    let path = folder.join("synthetic.jsonl");
     std::fs::write(&path, list).map_err(|error| BenchError::Clips(format!("{error}: {}", path.display())))?;
     clips::open(&path)
 }
 
 fn sweep_one(
-    site: &BenchContext,
-    material: &Arc<TrainingSet>,
+    context: &BenchContext,
+    training_set: &Arc<TrainingSet>,
     ratio: f64,
     step: Duration,
     steps: usize,
 ) -> Result<SweepRow, BenchError> {
     let step_ns = step.as_nanos() as f64;
     let per_clip_ns = ratio * step_ns * SWEEP_THREADS as f64 / f64::from(SWEEP_BATCH);
-    let recordings = Arc::new(Planted { per_clip_ns, loaded: AtomicU64::new(0) });
+    let recordings = Arc::new(SyntheticRecordings { per_clip_ns, loaded: AtomicU64::new(0) });
     let cache = CacheSpec { kind: CacheKind::None, budget_bytes: 0, folder: None };
-    let served = Served { material: Arc::clone(material), recordings, batch: SWEEP_BATCH, cache };
+    let served = Served { training_set: Arc::clone(training_set), recordings, batch: SWEEP_BATCH, cache };
     // A slow producer's full rings last for longer than they hold: while they are emptied, it goes on filling them.
-    let held = (site.slots.iter().sum::<u64>() + site.pinned_uploads) as f64;
+    let held = (context.slots.iter().sum::<u64>() + context.pinned_uploads) as f64;
     let settle = if ratio > 1.0 { 1.5 * held * ratio / (ratio - 1.0) } else { held } as usize;
-    let run = run(site, &served, &|_| step_ns, [SWEEP_WARM_UP.max(settle), settle], steps)?;
+    let run = run(context, &served, &|_| step_ns, [SWEEP_WARM_UP.max(settle), settle], steps)?;
     let times: Vec<f64> = run.fed.times.iter().map(|(_, ns)| *ns as f64).collect();
     let (mean_ns, variation) = mean_and_variation(&times);
     let alone: Vec<f64> = run.alone.iter().map(|(_, ns)| *ns as f64).collect();
@@ -207,13 +208,13 @@ fn sweep_one(
     })
 }
 
-/// A decoder that takes its time: the planted one, a fifth more or less.
-struct Planted {
+/// A decoder that takes a set time, plus or minus a fifth.
+struct SyntheticRecordings {
     per_clip_ns: f64,
     loaded: AtomicU64,
 }
 
-impl Recordings for Planted {
+impl Recordings for SyntheticRecordings {
     fn load_into(&self, _: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
         let number = self.loaded.fetch_add(1, Ordering::Relaxed);
         let drawn = (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as f64 / (1_u64 << 24) as f64;
@@ -228,8 +229,8 @@ impl Recordings for Planted {
 
 /// Serves real recordings to each of `loads`, with each of `caches`.
 pub fn from_clips(
-    site: &BenchContext,
-    material: &Arc<TrainingSet>,
+    context: &BenchContext,
+    training_set: &Arc<TrainingSet>,
     loads: &[StepLoad],
     caches: &[CacheSpec],
     steps: usize,
@@ -237,36 +238,36 @@ pub fn from_clips(
     let mut rows = Vec::new();
     for load in loads {
         for cache in caches {
-            rows.push(from_clips_one(site, material, load, cache, steps)?);
+            rows.push(from_clips_one(context, training_set, load, cache, steps)?);
         }
     }
     Ok(rows)
 }
 
 fn from_clips_one(
-    site: &BenchContext,
-    material: &Arc<TrainingSet>,
+    context: &BenchContext,
+    training_set: &Arc<TrainingSet>,
     load: &StepLoad,
     cache: &CacheSpec,
     steps: usize,
 ) -> Result<ClipRow, BenchError> {
     let recordings = Arc::new(FromFiles);
-    let served = Served { material: Arc::clone(material), recordings, batch: load.batch, cache: cache.clone() };
-    let data_ns = data_alone_ns(site, &served, CLIPS_ALONE.min(4 * steps))?;
-    let epoch = material.rows().len() / load.batch as usize;
+    let served = Served { training_set: Arc::clone(training_set), recordings, batch: load.batch, cache: cache.clone() };
+    let data_ns = data_alone_ns(context, &served, CLIPS_ALONE.min(4 * steps))?;
+    let epoch = training_set.rows().len() / load.batch as usize;
     // Everything is in the cache after an epoch; without one, the number of threads has settled by then.
     let settled = if cache.kind == CacheKind::None { CLIPS_WARM_UP.min(4 * steps) } else { epoch + 1 };
-    let warm_up = site.slots.iter().sum::<u64>() as usize + settled;
-    let frames: f64 = material.rows().iter().map(|(_, extent)| f64::from(extent.frames)).sum();
-    let mean_frames = frames / material.rows().len().max(1) as f64;
+    let warm_up = context.slots.iter().sum::<u64>() as usize + settled;
+    let frames: f64 = training_set.rows().iter().map(|(_, extent)| f64::from(extent.frames)).sum();
+    let mean_frames = frames / training_set.rows().len().max(1) as f64;
     let step_ns = |frames: f64| load.step_ns * frames / mean_frames;
-    let run = run(site, &served, &step_ns, [warm_up, site.slots.iter().sum::<u64>() as usize], steps)?;
-    Ok(run.row(load, cache.kind, data_ns, site, material))
+    let run = run(context, &served, &step_ns, [warm_up, context.slots.iter().sum::<u64>() as usize], steps)?;
+    Ok(run.row(load, cache.kind, data_ns, context, training_set))
 }
 
 /// What the data device takes for a batch when nobody else works on it, in the mean.
-fn data_alone_ns(site: &BenchContext, served: &Served, batches: usize) -> Result<f64, BenchError> {
-    let mut serving = site.serve(served, |_| 0)?;
+fn data_alone_ns(context: &BenchContext, served: &Served, batches: usize) -> Result<f64, BenchError> {
+    let mut serving = context.serve(served, |_| 0)?;
     let stream = serving.roles.model.device.stream(true)?;
     let Some(feed) = serving.feed.as_mut() else { return Ok(0.0) };
     for _ in 0..batches {
@@ -297,13 +298,13 @@ struct Run {
 const TURNS: usize = 4;
 
 fn run(
-    site: &BenchContext,
+    context: &BenchContext,
     served: &Served,
     step_ns: &dyn Fn(f64) -> f64,
     [warm_up, settle]: [usize; 2],
     steps: usize,
 ) -> Result<Run, BenchError> {
-    let mut serving = site.serve(served, |plan| Consumer::bytes(plan.slot_bytes()))?;
+    let mut serving = context.serve(served, |plan| Consumer::bytes(plan.slot_bytes()))?;
     let consumer = Consumer::create(&serving.roles, serving.plan.slot_bytes())?;
     let Some(mut feed) = serving.feed.take() else { return Err(FeedError::Ended.into()) };
     let mut fed = Steps::default();
@@ -311,7 +312,7 @@ fn run(
     for turn in 0..TURNS {
         // After a turn without the feed the rings are full: they are used up before the next turn counts.
         let uncounted = if turn == 0 { warm_up } else { settle };
-        let turn = fed_steps(site, &mut feed, &consumer, step_ns, uncounted, steps.div_ceil(TURNS))?;
+        let turn = fed_steps(context, &mut feed, &consumer, step_ns, uncounted, steps.div_ceil(TURNS))?;
         // Full rings: then the data side stands still, and alone means alone.
         feed.wait_warm(PATIENCE)?;
         alone.extend(replay(&serving, &consumer, &turn.times, step_ns)?);
@@ -329,7 +330,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `settle` steps that do not count, and `steps` that do.
 fn fed_steps(
-    site: &BenchContext,
+    context: &BenchContext,
     feed: &mut Feed,
     consumer: &Consumer,
     step_ns: &dyn Fn(f64) -> f64,
@@ -351,7 +352,7 @@ fn fed_steps(
         buckets.push(info.bucket_index);
         if let Some((done, ns)) = ends.mark(&consumer.stream, number)?.filter(|(done, _)| *done >= settle) {
             times.push((buckets[done], ns));
-            site.emitter.emit(RunEvent::Step { step: info.sequence + 1, wall_ns: ns, wait_ns });
+            context.emitter.emit(RunEvent::Step { step: info.sequence + 1, wall_ns: ns, wait_ns });
         }
     }
     let wall_ns = started.elapsed().as_nanos() as f64;
@@ -391,8 +392,8 @@ impl Run {
         load: &StepLoad,
         cache: CacheKind,
         data_ns: f64,
-        site: &BenchContext,
-        material: &TrainingSet,
+        context: &BenchContext,
+        training_set: &TrainingSet,
     ) -> ClipRow {
         let mean = |times: &[(usize, u64)], bucket: Option<usize>| {
             let chosen = times.iter().filter(|(of, _)| bucket.is_none_or(|bucket| bucket == *of));
@@ -401,8 +402,8 @@ impl Run {
         let (step_ns, mean_ns) = (mean(&self.alone, None), mean(&self.fed.times, None));
         let relative = |(bucket, ns): &(usize, u64)| *ns as f64 / mean(&self.alone, Some(*bucket)).max(1.0);
         let relative: Vec<f64> = self.fed.times.iter().map(relative).collect();
-        let shared = site.cards[0] == site.cards[1] && site.machine.kind() == DeviceKind::Cuda;
-        let seconds = material.audio_seconds() / material.rows().len().max(1) as f64 * f64::from(load.batch);
+        let shared = context.cards[0] == context.cards[1] && context.machine.kind() == DeviceKind::Cuda;
+        let seconds = training_set.audio_seconds() / training_set.rows().len().max(1) as f64 * f64::from(load.batch);
         let steps_per_s = 1e9 / mean_ns;
         ClipRow {
             load: load.clone(),

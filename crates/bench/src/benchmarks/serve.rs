@@ -21,16 +21,16 @@ pub(crate) const MEL_ONLY: BatchSchema = BatchSchema {
     ],
 };
 
-/// Where a benchmark runs: the part of a plan it keeps to.
+/// Where a benchmark runs: the part of a plan that it uses.
 #[derive(Clone)]
 pub struct BenchContext {
     /// The devices.
     pub machine: Machine,
     /// The data role's and the model role's.
     pub cards: [usize; 2],
-    /// How batches cross.
+    /// How batches reach the model device.
     pub route: Route,
-    /// Why that way.
+    /// Why this route.
     pub route_why: String,
     /// Batches prefetched on the data side, and slots towards the model.
     pub slots: [u64; 2],
@@ -44,21 +44,21 @@ pub struct BenchContext {
     pub max_bad_fraction: f64,
     /// Where bad ones are listed.
     pub bad_samples: Option<PathBuf>,
-    /// Who is told.
+    /// Receives the run's events.
     pub emitter: Emitter,
 }
 
-/// What is served.
+/// The training set to serve, and how.
 pub(crate) struct Served {
-    pub(crate) material: Arc<TrainingSet>,
+    pub(crate) training_set: Arc<TrainingSet>,
     pub(crate) recordings: Arc<dyn Recordings>,
     pub(crate) batch: u32,
     pub(crate) cache: CacheSpec,
 }
 
-/// A feed that runs, in arenas of its own.
+/// A running feed with its own arenas.
 pub(crate) struct RunningFeed {
-    // Before the arenas its memory is from.
+    // Dropped before the arenas that own its memory.
     pub(crate) feed: Option<Feed>,
     pub(crate) plan: FeedPlan,
     pub(crate) stages: Arc<Stages>,
@@ -68,7 +68,7 @@ pub(crate) struct RunningFeed {
 impl BenchContext {
     /// Starts the feed. `beside` says what the consumer takes from the model role's arena.
     pub(crate) fn serve(&self, served: &Served, beside: impl Fn(&FeedPlan) -> u64) -> Result<RunningFeed, BenchError> {
-        let buckets = served.material.bucket_plan(NUM_BUCKETS, served.batch);
+        let buckets = served.training_set.bucket_plan(NUM_BUCKETS, served.batch);
         let buckets = buckets.ok_or_else(|| BenchError::Clips("there is nothing to serve".to_owned()))?;
         self.serve_in(served, buckets, beside)
     }
@@ -80,7 +80,7 @@ impl BenchContext {
         buckets: BucketPlan,
         beside: impl Fn(&FeedPlan) -> u64,
     ) -> Result<RunningFeed, BenchError> {
-        let plan = self.plan(&served.material, &buckets);
+        let plan = self.plan(&served.training_set, &buckets);
         let sum = |lines: Vec<(&str, u64)>| lines.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let data = arena(Role::Data, sum(plan.data_lines()));
         let model = arena(Role::Model, sum(plan.model_lines()) + beside(&plan));
@@ -90,24 +90,24 @@ impl BenchContext {
         Ok(RunningFeed { feed: Some(Feed::start(&roles, spec)?), plan, stages, roles })
     }
 
-    fn plan(&self, material: &TrainingSet, buckets: &BucketPlan) -> FeedPlan {
+    fn plan(&self, training_set: &TrainingSet, buckets: &BucketPlan) -> FeedPlan {
         FeedPlan {
             schema: MEL_ONLY,
             buckets: buckets.buckets().to_vec(),
             route: self.route,
             data_slots: self.slots[0],
             model_slots: self.slots[1],
-            rates_hz: material.rates_hz().to_vec(),
+            rates_hz: training_set.rates_hz().to_vec(),
             uploads: 2,
             pinned_uploads: self.pinned_uploads,
-            table_bytes: material.table_bytes(),
+            table_bytes: training_set.table_bytes(),
             kept_pitches: 0,
         }
     }
 
     fn spec(&self, served: &Served, buckets: BucketPlan, plan: &FeedPlan, emitter: Emitter) -> FeedSpec {
         FeedSpec {
-            material: Arc::clone(&served.material),
+            material: Arc::clone(&served.training_set),
             buckets,
             evaluates: false,
             plan: plan.clone(),
@@ -133,7 +133,7 @@ fn arena(role: Role, bytes: u64) -> ArenaSpec {
     ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false }
 }
 
-/// Keeps the times of the stages, and passes everything on.
+/// Collects the stage times and forwards every event.
 pub(crate) struct Stages {
     times: Mutex<Vec<(String, u64, u64)>>,
     further: Emitter,

@@ -85,7 +85,7 @@ pub fn write_list(folder: &Path, rows: usize) -> Result<PathBuf, BenchError> {
 }
 
 /// Times everything from opening `list` to a leased batch of `batch` recordings. `index_folder` keeps no lengths.
-pub fn measure(site: &BenchContext, list: &Path, index_folder: &Path, batch: u32) -> Result<Start, BenchError> {
+pub fn measure(context: &BenchContext, list: &Path, index_folder: &Path, batch: u32) -> Result<Start, BenchError> {
     let mut clock = Clock { last: Instant::now(), parts: Vec::new() };
     let dataset = open(list)?;
     clock.done("open the list");
@@ -94,14 +94,14 @@ pub fn measure(site: &BenchContext, list: &Path, index_folder: &Path, batch: u32
     let split = dataset.split(SEED);
     clock.done("split");
     let options = TrainingSetOptions { with_text: true, features: FeatureSettings::default(), ..Default::default() };
-    let material = Arc::new(TrainingSet::survey(Arc::new(dataset), &split.train, &options)?);
+    let training_set = Arc::new(TrainingSet::survey(Arc::new(dataset), &split.train, &options)?);
     clock.done("survey");
-    let buckets = material.bucket_plan(NUM_BUCKETS, batch);
+    let buckets = training_set.bucket_plan(NUM_BUCKETS, batch);
     let buckets = buckets.ok_or_else(|| BenchError::Clips("the list has no rows".to_owned()))?;
     clock.done("bucket plan");
     let recordings = Arc::new(FromFiles);
-    let served = Served { material: Arc::clone(&material), recordings, batch, cache: CacheSpec::default() };
-    let mut serving = site.serve_in(&served, buckets.clone(), |_| 0)?;
+    let served = Served { training_set: Arc::clone(&training_set), recordings, batch, cache: CacheSpec::default() };
+    let mut serving = context.serve_in(&served, buckets.clone(), |_| 0)?;
     clock.done("order, memory and threads of the feed");
     let stream = serving.roles.model.device.stream(true)?;
     let Some(feed) = serving.feed.as_mut() else { return Err(FeedError::Ended.into()) };
@@ -113,7 +113,7 @@ pub fn measure(site: &BenchContext, list: &Path, index_folder: &Path, batch: u32
     let _ = buckets.order(SEED).batch(0, 0);
     let order_s = began.elapsed().as_secs_f64();
     let list_bytes = fs::metadata(list).map_or(0, |list| list.len());
-    Ok(Start { rows: material.dataset().samples().len(), list_bytes, parts: clock.parts, order_s })
+    Ok(Start { rows: training_set.dataset().samples().len(), list_bytes, parts: clock.parts, order_s })
 }
 
 /// Times the scan of a list of `recordings` without durations, which is written into `folder` first.

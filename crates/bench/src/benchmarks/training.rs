@@ -26,7 +26,7 @@ pub struct TrainingReport {
     pub steps_per_s: f64,
     /// Steps per second of the same shapes with batches already there.
     pub model_only: f64,
-    /// Standard deviation ÷ mean of (step time ÷ model_only time of its own shapes).
+    /// Standard deviation ÷ mean of (step time ÷ model-only time of its own shapes).
     pub variation: f64,
     /// The share of the time in which the host had no batch to step on.
     pub stall: f64,
@@ -41,7 +41,7 @@ pub struct TrainingReport {
 }
 
 impl TrainingReport {
-    /// Of the model_only.
+    /// Relative to model-only throughput.
     pub fn of_model_only(&self) -> f64 {
         self.steps_per_s / self.model_only
     }

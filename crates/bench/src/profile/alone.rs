@@ -1,4 +1,4 @@
-//! Each stage by itself: the feed without a step, and the step without a feed.
+//! Each stage alone: the feed without a step, and the step without a feed.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(2);
 const FEWEST: usize = 8;
 const MOST: usize = 400;
 
-/// What takes its time.
+/// How long one stage takes alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StandaloneTimes {
     /// `load`, `upload`, `features`, `transfer`, `feed` or `step`.
@@ -26,27 +26,28 @@ pub struct StandaloneTimes {
 }
 
 impl StandaloneTimes {
-    /// Steps in a second, if this were all there is.
+    /// Steps per second if this were the only work.
     pub fn steps_per_s(&self) -> f64 {
         if self.time_ns.mean > 0.0 { 1e9 / self.time_ns.mean } else { 0.0 }
     }
 }
 
-/// Takes batches as fast as they come, with nobody to work on them.
+/// Leases batches as fast as they come and releases them at once.
 pub(super) fn measure(
     trainer: &mut StepLoop,
     roles: &Isolation,
     plan: &Plan,
     kind: DeviceKind,
-    (heard, model_only): (&EventBuffer, &[StepReport]),
+    events: &EventBuffer,
+    model_only: &[StepReport],
 ) -> Result<Vec<StandaloneTimes>, BenchError> {
     let stream = roles.model.device.stream(true)?;
     let stock = super::stock(plan);
     let (begun, mut counted_from, mut counted) = (Instant::now(), Instant::now(), 0);
     for number in 0..stock + MOST {
         if number == stock {
-            // From here on they come as they are made.
-            drop(heard.take());
+            // From here on, batches arrive at the rate of the feed.
+            drop(events.take());
             counted_from = Instant::now();
         }
         if number >= stock + FEWEST && begun.elapsed() > LONGEST {
@@ -58,7 +59,7 @@ pub(super) fn measure(
     }
     let feed_ns = counted_from.elapsed().as_nanos() as f64 / counted.max(1) as f64;
     let (batches, threads) = (plan.grad_accum as f64, trainer.feed().stats().threads.max(1) as f64);
-    let records = heard.take();
+    let records = events.take();
     let mut found: Vec<StandaloneTimes> = Stage::ALL
         .into_iter()
         .map(|stage| {
@@ -68,7 +69,7 @@ pub(super) fn measure(
         .filter(|alone| alone.time_ns.count > 0)
         .collect();
     if kind != DeviceKind::Simulated {
-        // Beside simulated cards it is this computer that takes its time.
+        // With simulated cards, this would time the host.
         found.push(StandaloneTimes { name: "feed", time_ns: Summary::of(&[batches * feed_ns]) });
     }
     let steps: Vec<f64> = model_only.iter().map(|report| report.on_device.wall_ns as f64).collect();
@@ -76,7 +77,7 @@ pub(super) fn measure(
     Ok(found)
 }
 
-/// What `stage` took for each batch, `scale` times.
+/// The time of `stage` per batch, times `scale`.
 fn times_of(records: &[Record], stage: Stage, scale: f64) -> Summary {
     let times: Vec<f64> = records
         .iter()
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decoding_is_shared_by_its_threads_and_the_rest_takes_what_it_takes() {
+    fn decoding_time_is_divided_by_its_threads_and_other_stages_are_not() {
         let record = |stage: &str, ns, busy_ns| {
             let event =
                 RunEvent::Stage { stage: stage.to_owned(), batch: 0, ns, busy_ns, wait_ns: 0, spans: Vec::new() };

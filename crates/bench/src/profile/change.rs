@@ -1,10 +1,10 @@
-//! The change that a diagnosis advises, made.
+//! Applies the setting change that a diagnosis advises.
 
 use tandem_diagnosis::SettingChange;
 use tandem_plan::setting::Id;
 use tandem_plan::{SettingError, Settings};
 
-/// `settings` with `change`; none where it names no setting but something to buy.
+/// `settings` with `change` applied; `None` if the change is not a setting (another card).
 pub fn applied(change: SettingChange, settings: &Settings) -> Option<Result<Settings, SettingError>> {
     let places = [Id::Mode, Id::Gpu, Id::ShareGpu, Id::DataGpu, Id::ModelGpu];
     let text = |number: usize| number.to_string();
@@ -15,7 +15,7 @@ pub fn applied(change: SettingChange, settings: &Settings) -> Option<Result<Sett
         SettingChange::TransferPeer => (settings.clone(), vec![("transfer", "peer".to_owned())]),
         SettingChange::BufferSize(batches) => (settings.clone(), vec![("buffer-size", text(batches))]),
         SettingChange::ShareGpu(card) => {
-            // Another way across than the hand-over is for two cards.
+            // Routes other than the hand-over are for two cards.
             let base = settings.without(&places).without(&[Id::TransferPlan]);
             (base, vec![("share-gpu", String::new()), ("gpu", text(card))])
         }
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_applied_is_what_is_said() {
+    fn the_applied_flags_are_the_advised_ones() {
         let pair = Settings::new().with(&[("data-gpu", "0"), ("model-gpu", "1"), ("batch-size", "4")]).unwrap();
         let one = Settings::new().with(&[("mode", "single"), ("gpu", "0"), ("batch-size", "4")]).unwrap();
         let check = |settings: &Settings, change: SettingChange| {

@@ -113,10 +113,10 @@ impl StepSize {
 }
 
 /// Measures steps of one size on the model role's device, in an arena of exactly what they take.
-pub fn measure(site: &BenchContext, size: StepSize, spec: StepSpec) -> Result<StepRow, BenchError> {
-    let on_card = site.machine.kind() == DeviceKind::Cuda;
+pub fn measure(context: &BenchContext, size: StepSize, spec: StepSpec) -> Result<StepRow, BenchError> {
+    let on_card = context.machine.kind() == DeviceKind::Cuda;
     let begun = Instant::now();
-    let mut bench = Bench::new(site, size, spec.precision)?;
+    let mut bench = Bench::new(context, size, spec.precision)?;
     bench.step()?;
     let first_step_s = begun.elapsed().as_secs_f64();
     for _ in 0..if on_card { WARM_UP_ON_CARDS } else { WARM_UP_ELSEWHERE } {
@@ -160,7 +160,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(site: &BenchContext, size: StepSize, precision: DType) -> Result<Bench, BenchError> {
+    fn new(context: &BenchContext, size: StepSize, precision: DType) -> Result<Bench, BenchError> {
         let model = Transformer::new(size.sizes)?;
         let layout = model.layout(size.batch, size.length)?;
         let update_spec = UpdateSpec { clip: None, average: false, clears: false, ..UpdateSpec::default() };
@@ -170,8 +170,8 @@ impl Bench {
         let graph = update_program(model.parameters(), precision, &update_spec)?;
         let update = set.add("update", &graph, &NamedLayout::default())?;
 
-        let device = site.machine.open(site.cards[1])?;
-        let lines = set.lines(site.machine.kind());
+        let device = context.machine.open(context.cards[1])?;
+        let lines = set.lines(context.machine.kind());
         let bytes = lines.iter().map(|line| line.bytes).sum::<u64>() + layout.bytes;
         let spec =
             ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };

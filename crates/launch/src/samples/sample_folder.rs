@@ -1,7 +1,7 @@
-//! The folder of listening samples: names, whole files, and which of them stay.
+//! The folder of audio samples: names, atomic writes, and rotation.
 //!
-//! `step-00001000-ID.wav` and `.png`: the step is first, so that a listing is in order. Of the checkpoints that were spoken
-//! the newest twenty stay, and the first: what the run sounded like in the beginning.
+//! `step-00001000-ID.wav` and `.png`: the step comes first, so that a listing is in order. Samples of the newest twenty
+//! checkpoints are retained, and those of the first: how the run sounded at its start.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,28 +10,28 @@ use std::path::{Path, PathBuf};
 
 use super::ListeningError;
 
-/// Checkpoints whose samples stay, beside the first.
-const KEPT: usize = 20;
-/// Letters of an id in a name.
+/// Checkpoints whose samples are retained, beside the first.
+const RETAINED: usize = 20;
+/// Characters of an id in a file name.
 const ID_CHARS: usize = 80;
 const BEING_WRITTEN: &str = ".tmp-";
 
-/// Where samples lie. Nothing is kept open.
+/// The folder. No file stays open.
 #[derive(Clone, Debug)]
-pub(super) struct Shelf {
+pub(super) struct SampleFolder {
     folder: PathBuf,
 }
 
-impl Shelf {
-    pub(super) fn new(folder: PathBuf) -> Shelf {
-        Shelf { folder }
+impl SampleFolder {
+    pub(super) fn new(folder: PathBuf) -> SampleFolder {
+        SampleFolder { folder }
     }
 
-    pub(super) fn folder(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.folder
     }
 
-    /// Puts a file there, whole or not at all, and says what it is called in the folder of the run.
+    /// Writes a file atomically and returns its path relative to the run folder.
     pub(super) fn put(&self, name: &str, bytes: &[u8]) -> Result<String, ListeningError> {
         let no_folder = |source| ListeningError::NotWritten { source, path: self.folder.clone() };
         fs::create_dir_all(&self.folder).map_err(no_folder)?;
@@ -46,8 +46,8 @@ impl Shelf {
         Ok(format!("{folder}/{name}"))
     }
 
-    /// Removes samples that need not stay, now that those of `step` are there. Those of later steps, from before a run went
-    /// on from an older checkpoint, are left alone until it gets there.
+    /// Removes samples past the retention, now that those of `step` exist. Samples of later steps, left by a run that was
+    /// resumed from an older checkpoint, stay until training reaches them.
     pub(super) fn clear_up(&self, step: u64) -> Result<(), ListeningError> {
         let not_read = |source| ListeningError::NotWritten { source, path: self.folder.clone() };
         let names = names_in(&self.folder).map_err(not_read)?;
@@ -59,12 +59,12 @@ impl Shelf {
     }
 }
 
-/// The name of a sample, without its ending.
+/// The file name of a sample without its extension.
 pub(super) fn stem(step: u64, name: &str) -> String {
     format!("step-{step:08}-{name}")
 }
 
-/// Ids as they stand in names of files: no folders, nothing a shell would stumble over. Two that become one are numbered.
+/// Ids as file names: no path separators, no characters special to a shell. Ids that become equal are numbered.
 pub(super) fn names_of<'a>(ids: impl Iterator<Item = &'a str>) -> Vec<String> {
     let plain = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' };
     let mut names: Vec<String> = Vec::new();
@@ -81,17 +81,17 @@ fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }
 
-/// Names of ours that need not stay. Others' are not ours to remove.
+/// Sample files to remove. Files with other names are never touched.
 fn to_remove(names: &[String], step: u64) -> Vec<&String> {
     let steps: BTreeSet<u64> = names.iter().filter_map(|name| step_of(name)).filter(|found| *found <= step).collect();
-    let removed = steps.len().saturating_sub(KEPT + 1);
+    let removed = steps.len().saturating_sub(RETAINED + 1);
     let steps: BTreeSet<u64> = steps.into_iter().skip(1).take(removed).collect();
     let is_done = |name: &str| step_of(name).is_some_and(|step| steps.contains(&step));
     let is_left = |name: &str| name.strip_prefix(BEING_WRITTEN).is_some_and(|name| step_of(name).is_some());
     names.iter().filter(|name| is_done(name) || is_left(name)).collect()
 }
 
-/// The step of a sample, by its name.
+/// The step in a sample's file name.
 fn step_of(name: &str) -> Option<u64> {
     let (step, rest) = name.strip_prefix("step-")?.split_once('-')?;
     let ours = step.len() >= 8 && [".wav", ".png"].iter().any(|ending| rest.ends_with(ending));
@@ -124,7 +124,7 @@ mod tests {
             format!("step-{step:08}-a-b{ending}")
         }
         check(300, 2..=10);
-        // Gone on from an older checkpoint: what was spoken later is not counted.
+        // Resumed from an older checkpoint: later samples do not count.
         check(220, 2..=2);
         #[expect(clippy::reversed_empty_ranges, reason = "nothing is removed")]
         check(210, 2..=1);
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn a_file_is_whole_or_not_there() {
         let dir = tempfile::tempdir().unwrap();
-        let shelf = Shelf::new(dir.path().join("samples"));
+        let shelf = SampleFolder::new(dir.path().join("samples"));
         assert_eq!(shelf.put("a.wav", b"sound").unwrap(), "samples/a.wav");
         assert_eq!(fs::read(dir.path().join("samples/a.wav")).unwrap(), b"sound");
         fs::create_dir_all(dir.path().join("samples/b.wav/in the way")).unwrap();

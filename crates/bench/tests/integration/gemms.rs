@@ -1,10 +1,4 @@
 //! The GEMM that keeps a card busy in benchmarks, against double precision, on every kind of device.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "in a test, a failed unwrap is a failed test"
-)]
 
 use half::bf16;
 use tandem_bench::kernels::{GEMM_BF16, GemmArgs};

@@ -4,13 +4,8 @@
 //! formulas: what a trial sees of one is when its steps end. The truth is a run of the same pipeline that is longer than
 //! any trial, with the buffers it has in use and other noise.
 
-#![expect(clippy::unwrap_used, reason = "in a test, a failed unwrap is a failed test")]
-
-#[path = "../../diagnosis/tests/simulator/mod.rs"]
-mod simulator;
-
-use simulator::{Line, Random};
-use tandem_bench::auto_mode::{AHEAD, Candidate, Contest, Run, TimingLength, candidates, pace_of};
+use crate::simulator::{Line, Random};
+use tandem_bench::auto_mode::{AHEAD, Candidate, Contest, Run, TimingLength, candidates, measure_step_rate};
 use tandem_device::{Machine, SimSpec};
 use tandem_events::RunEvent;
 use tandem_launch::inventory::Inventory;
@@ -148,7 +143,7 @@ fn decide(workload: &Workload, seed: u64) -> (usize, f64, String) {
         let mut line = line(candidate);
         line.load_ms *= if trials == 1 { workload.cold } else { 1.0 };
         // Batches are the same in every mode, and in every round.
-        pace_of(&mut trial(&line, seed), TimingLength::ON_CARDS)
+        measure_step_rate(&mut trial(&line, seed), TimingLength::ON_CARDS)
     };
     let contest = Contest { time: &mut time, check: &mut |_| Ok(()), rounds: 2 }.decide(field.clone());
     let choice = contest.unwrap();

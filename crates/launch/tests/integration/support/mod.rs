@@ -37,10 +37,11 @@ impl Speeches {
         let (mut index, _) = LengthIndex::open(self.folder.path(), &dataset);
         let dataset = scan_lengths(dataset, &mut index, 2, |_| ControlFlow::Continue(())).unwrap().dataset;
         let split = dataset.split(1234);
-        let material = TrainingSet::survey(Arc::new(dataset), &split.train, &training_set_options(settings)).unwrap();
-        let facts = CorpusFacts::of("demo", &material);
-        let held_out = (Arc::clone(material.dataset()), split.eval);
-        (facts, Corpora { train: Arc::new(material), held_out })
+        let training_set =
+            TrainingSet::survey(Arc::new(dataset), &split.train, &training_set_options(settings)).unwrap();
+        let facts = CorpusFacts::of("demo", &training_set);
+        let held_out = (Arc::clone(training_set.dataset()), split.eval);
+        (facts, Corpora { train: Arc::new(training_set), held_out })
     }
 
     /// A plan for the smallest model on simulated cards, or on this computer.
@@ -48,11 +49,11 @@ impl Speeches {
         let common = [("buffer-size", "6"), ("num-workers", "2"), ("model-size", "nano"), ("max-steps", "30")];
         let settings = Settings::new().with(&common).unwrap().with(flags).unwrap();
         let (facts, corpora) = self.survey(&settings);
-        let site = match sim {
+        let inventory = match sim {
             Some(spec) => Inventory::of(Machine::simulated(spec.clone())).unwrap(),
             None => Inventory::survey(None).unwrap(),
         };
-        (site.resolve(&settings, Some(&facts)).unwrap(), corpora)
+        (inventory.resolve(&settings, Some(&facts)).unwrap(), corpora)
     }
 
     /// A run, ready for its first step.

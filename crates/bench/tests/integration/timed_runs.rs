@@ -8,7 +8,7 @@ use tandem_launch::inventory::Inventory;
 use tandem_plan::Settings;
 
 #[test]
-fn nothing_of_a_trial_is_left() {
+fn nothing_of_a_timed_run_is_left() {
     let folder = tempfile::tempdir().unwrap();
     let flags = [("mode", "auto"), ("model-size", "nano"), ("batch-size", "2"), ("max-mel-frames", "200")];
     let settings = Settings::new().with(&flags).unwrap();
@@ -17,16 +17,16 @@ fn nothing_of_a_trial_is_left() {
     let before = files();
     // One machine for each of them, kept to look at.
     let machines = std::cell::RefCell::new(Vec::new());
-    let survey = || {
+    let take_inventory = || {
         let machine = Machine::simulated(SimSpec::new(2, 24 << 30));
         machines.borrow_mut().push(machine.clone());
         Inventory::of(machine)
     };
-    let field = candidates(&settings, &survey().unwrap().hardware).unwrap();
-    let mut trials = TimedRuns::new(&survey, (&facts, &corpora), Emitter::none());
+    let field = candidates(&settings, &take_inventory().unwrap().hardware).unwrap();
+    let mut timed_runs = TimedRuns::new(&take_inventory, &facts, &corpora, Emitter::none());
     for candidate in &field.others {
-        let seen = trials.run(candidate).unwrap();
-        assert!(seen.pace.steps_per_s > 0.0 && seen.used_bytes.iter().all(|bytes| *bytes > 0), "{seen:?}");
+        let seen = timed_runs.run(candidate).unwrap();
+        assert!(seen.rate.steps_per_s > 0.0 && seen.used_bytes.iter().all(|bytes| *bytes > 0), "{seen:?}");
     }
     assert_eq!((field.others.len(), machines.borrow().len()), (3, 4));
     for machine in machines.borrow().iter() {

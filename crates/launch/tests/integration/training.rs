@@ -1,9 +1,6 @@
-//! Training as it is set up from a plan: its memory to the byte, steps of many batches, its rates, going on from a state.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
+//! Training as it is set up from a plan: its memory to the byte, steps of many batches, its rates, resuming from a state.
 
-mod support;
-
-use support::Speeches;
+use crate::support::Speeches;
 use tandem_device::SimSpec;
 use tandem_events::Role;
 use tandem_launch::Trainer;

@@ -1,12 +1,8 @@
 //! A limit that is not kept is seen: by the check after warm-up, and by the sampler while something runs.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
-
-#[path = "../../launch/tests/support/mod.rs"]
-mod support;
 
 use std::sync::{Arc, Mutex};
 
-use support::Speeches;
+use crate::support::Speeches;
 use tandem_bench::validate::validate;
 use tandem_device::sim::SimFault;
 use tandem_device::{ArenaSpec, DeviceError, Isolation, IsolationError, Machine, SimSpec};

@@ -1,7 +1,6 @@
-//! A model of one's own, through everything the speech model goes through: plan, limits, steps, checkpoints, going on.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
+//! A model of one's own, through everything the speech model goes through: plan, limits, steps, checkpoints, resuming.
 
-#[path = "../examples/own_model.rs"]
+#[path = "../../examples/own_model.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the example has a main of its own")]
 mod own_model;
 
@@ -89,10 +88,10 @@ fn cuda_it_learns_inside_its_limits_and_every_byte_has_an_owner() {
 fn learns(place: Place) {
     let bench = Bench::new(place);
     let mut said = Vec::new();
-    let heard = Arc::new(EventBuffer::default());
+    let events = Arc::new(EventBuffer::default());
     let mut say = |line: &str| said.push(line.to_owned());
     let builder = Trainer::builder(&bench.plan).model(narrow()).folder(bench.run_folder("run"));
-    let mut trainer = builder.monitor(&Emitter::to(heard.clone())).say(&mut say).build(&bench.corpora).unwrap();
+    let mut trainer = builder.monitor(&Emitter::to(events.clone())).say(&mut say).build(&bench.corpora).unwrap();
     let baseline = trainer.memory_stats();
     let (outcome, losses) = train(&mut trainer, u64::MAX);
     assert_eq!((outcome.step, outcome.stopped, losses.len()), (30, false, 30));
@@ -118,15 +117,15 @@ fn learns(place: Place) {
     assert_eq!(trainer.roles().detect_leak(&baseline, DEFAULT_THRESHOLD), []);
     assert_eq!(trainer.memory_stats(), baseline, "nothing is taken after warm-up");
 
-    // What it said, and what it told.
+    // Its messages and its events.
     assert!(said.iter().any(|line| line.contains("GPU Memory Isolation configured")), "{said:#?}");
-    let heard = heard.0.lock().unwrap();
-    let learned = heard.iter().filter_map(|event| match event {
+    let events = events.0.lock().unwrap();
+    let learned = events.iter().filter_map(|event| match event {
         RunEvent::Learned { losses, .. } => Some(losses["squares"].unwrap()),
         _ => None,
     });
     assert!(learned.eq(losses.iter().map(|(_, loss)| *loss)));
-    let any = |wanted: fn(&RunEvent) -> bool| heard.iter().any(wanted);
+    let any = |wanted: fn(&RunEvent) -> bool| events.iter().any(wanted);
     assert!(any(|event| matches!(event, RunEvent::Validated { figures, .. } if figures.len() == 2)));
     assert!(any(|event| matches!(event, RunEvent::Checkpoint { step: 30, .. })));
     trainer.stop().unwrap();

@@ -1,17 +1,14 @@
 //! Whatever is refused, fails or is lost while a run is set up, trains and ends: a typed error comes of it, nobody hangs,
 //! and nothing stays behind.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
 
-mod support;
-
-use support::Speeches;
+use crate::support::Speeches;
 use tandem_device::sim::{Alive, Link, SimFault};
 use tandem_device::{Machine, SimSpec};
 use tandem_launch::inventory::Resolved;
 use tandem_launch::launch::{Corpora, LaunchError};
 
 const STEPS: u64 = 2;
-/// Points at which each kind of fault is planted on each way, spread evenly over a clean run; every point, where there are
+/// Points at which each kind of fault is injected on each way, spread evenly over a clean run; every point, where there are
 /// fewer. A run takes a fifth of a second.
 const POINTS: u64 = 12;
 
@@ -34,7 +31,7 @@ fn whole_run(speeches: &Speeches, resolved: &Resolved, corpora: &Corpora) -> Res
     Ok(launched.trainer.stop()?)
 }
 
-/// Plants `fault` at points of a run that goes a way, all over it. How many of how many were noticed.
+/// Injects `fault` at points of a run that goes a way, all over it. How many of how many were noticed.
 fn noticed(
     (count, flags): (usize, &[(&str, &str)]),
     points: fn((u64, u64, u64)) -> u64,
@@ -47,9 +44,9 @@ fn noticed(
     let sound = on(Machine::simulated(cards(count)));
     whole_run(&speeches, &sound, &corpora).expect("a clean run");
     let all = points(sound.machine.sim().expect("simulated").counted());
-    let (mut failed, planted) = (0, all.min(POINTS));
-    for point in 0..planted {
-        let at = (2 * point + 1) * all / (2 * planted);
+    let (mut failed, injected) = (0, all.min(POINTS));
+    for point in 0..injected {
+        let at = (2 * point + 1) * all / (2 * injected);
         let faulty = on(Machine::simulated(cards(count).with_fault(fault(at))));
         if let Err(error) = whole_run(&speeches, &faulty, &corpora) {
             assert!(error.device().is_some(), "{flags:?} at {at} of {all}: not the device's word: {error}");
@@ -57,7 +54,7 @@ fn noticed(
         }
         assert_eq!(faulty.machine.sim().map(|sim| sim.alive()), Some(Alive::default()), "{flags:?} at {at} of {all}");
     }
-    (failed, planted)
+    (failed, injected)
 }
 
 /// The ways a batch can cross.

@@ -1,4 +1,4 @@
-//! How fast a run is, by a few of its steps.
+//! The step rate of a run, measured over a few steps.
 
 use crate::benchmarks::Spread;
 
@@ -10,30 +10,30 @@ pub trait Run {
     /// Takes a step.
     fn step(&mut self) -> Result<(), Self::Error>;
 
-    /// The time after the last step, from any moment on.
+    /// The time after the last step, on any clock.
     fn now_ns(&self) -> u64;
 }
 
 /// How long a run is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimingLength {
-    /// Steps that never count: they live on batches that were made ahead.
+    /// Steps that are never timed: they consume prefetched batches.
     pub least_settling: usize,
-    /// More of them while this time lasts, up to `most_settling`: an almost empty buffer empties slowly.
+    /// More of them until this time is over, up to `most_settling`: a buffer drains slowly.
     pub settling_ns: u64,
     /// See above.
     pub most_settling: usize,
     /// Steps that are timed together.
     pub chunk: usize,
-    /// As many such as this at least.
+    /// At least this many chunks.
     pub least_chunks: usize,
-    /// More of them until they took so long.
+    /// More chunks until they took this long.
     pub enough_ns: u64,
 }
 
 impl TimingLength {
-    /// On cards. TimedRuns have few batches ahead, which the first steps use up; a buffer that empties slowly has until the
-    /// time is over.
+    /// On cards. Timed runs prefetch few batches, which the first steps consume; a slowly draining buffer has until the time
+    /// is over.
     pub const ON_CARDS: TimingLength = TimingLength {
         least_settling: 12,
         settling_ns: 1_000_000_000,
@@ -42,7 +42,7 @@ impl TimingLength {
         least_chunks: 4,
         enough_ns: 2_000_000_000,
     };
-    /// On the CPU a step takes its time, and the data is not what it waits for.
+    /// On the CPU a step is long, and it does not wait for data.
     pub const ON_THE_CPU: TimingLength =
         TimingLength { least_settling: 3, settling_ns: 0, most_settling: 3, chunk: 2, least_chunks: 3, enough_ns: 0 };
 }
@@ -50,18 +50,18 @@ impl TimingLength {
 /// Steps in a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepRate {
-    /// Of all steps that were timed.
+    /// Over all timed steps.
     pub steps_per_s: f64,
-    /// The middle half of the chunks.
+    /// Lower end of the middle half of the chunks.
     pub low: f64,
-    /// See above.
+    /// Its upper end.
     pub high: f64,
     /// How many steps were timed.
     pub steps: usize,
 }
 
-/// Steps `run` until its buffers are used up, and then times it.
-pub fn pace_of<R: Run>(run: &mut R, length: TimingLength) -> Result<StepRate, R::Error> {
+/// Steps `run` until its buffers are drained, then times it.
+pub fn measure_step_rate<R: Run>(run: &mut R, length: TimingLength) -> Result<StepRate, R::Error> {
     let begun = run.now_ns();
     for number in 0..length.most_settling {
         run.step()?;
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn steps_that_live_on_what_was_made_ahead_do_not_count() {
         let mut run = Draining { left: 30, quick_ns: 10_000, slow_ns: 100_000, now_ns: 7, steps: 0 };
-        let pace = pace_of(&mut run, LENGTH).unwrap();
+        let pace = measure_step_rate(&mut run, LENGTH).unwrap();
         assert_eq!((pace.steps_per_s, pace.low, pace.high), (1e4, 1e4, 1e4));
         assert_eq!(run.steps, pace.steps + 37);
     }
@@ -136,7 +136,7 @@ mod tests {
     fn slow_runs_are_timed_by_few_steps_and_quick_ones_by_many() {
         let steps = |ns| {
             let mut run = Draining { left: 0, quick_ns: ns, slow_ns: ns, now_ns: 0, steps: 0 };
-            (pace_of(&mut run, LENGTH).unwrap().steps, run.steps)
+            (measure_step_rate(&mut run, LENGTH).unwrap().steps, run.steps)
         };
         assert_eq!(steps(1_000_000), (8, 16));
         assert_eq!(steps(10_000), (200, 240));

@@ -1,0 +1,7 @@
+//! The crate through its public door.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
+
+mod faults;
+mod custom_model;
+mod support;
+mod training;
