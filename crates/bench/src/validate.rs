@@ -85,7 +85,7 @@ fn device_advice(error: &DeviceError) -> Option<&'static str> {
             "Another process took memory after the plan was made: see nvidia-smi, then plan again or lower the limits",
         ),
         DeviceError::OutOfPinned { .. } => Some("The host is short of memory: lower --buffer-size or --batch-size"),
-        DeviceError::Isolation(IsolationError::DriverGrew { .. } | IsolationError::Breach { .. }) => {
+        DeviceError::Isolation(IsolationError::DriverGrew { .. } | IsolationError::LimitExceeded { .. }) => {
             Some("The driver needs more than it did when it was probed: raise the limits by 64 MB and plan again")
         }
         DeviceError::Lost { .. } | DeviceError::Failed { .. } => {
@@ -517,7 +517,7 @@ fn homes(programs: &RunPrograms, roles: &Isolation) -> Result<Vec<usize>, Device
     let lines = programs.set().lines(roles.model.device.machine().kind());
     let taken = lines.iter().filter(|line| line.bytes > 0).map(|line| roles.model.arena.take(line.name, line.bytes));
     let blocks = taken.collect::<Result<Vec<_>, _>>()?;
-    blocks.iter().map(|block| block.home()).collect()
+    blocks.iter().map(|block| block.resident_card()).collect()
 }
 
 fn gpus(count: usize) -> String {

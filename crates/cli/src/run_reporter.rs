@@ -293,9 +293,10 @@ mod tests {
         // The limits leave no room for the driver.
         let spec = |role| {
             let arena_bytes = 64 << 20;
-            ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: true }
+            let arena = ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: true };
+            RoleSetup { card: 0, arena }
         };
-        let roles = Isolation::set_up(&machine, (0, spec(Role::Data)), (0, spec(Role::Model))).unwrap();
+        let roles = Isolation::set_up(&machine, spec(Role::Data), spec(Role::Model)).unwrap();
         let sampler = Sampler::start(&machine, &roles, &Emitter::none()).unwrap();
         while sampler.check().is_ok() {
             std::thread::yield_now();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tandem_audio::{Clip, wav};
 use tandem_corpus::{Dataset, LengthIndex, OpenOptions, demo};
-use tandem_device::{ArenaSpec, Isolation, Machine, Route};
+use tandem_device::{ArenaSpec, Isolation, Machine, RoleSetup, Route};
 use tandem_events::{Emitter, Role};
 use tandem_feed::{CacheSpec, Feed, FeedPlan, FeedSpec, FeedState, FromFiles, SPEECH, TrainingSet, TrainingSetOptions};
 
@@ -44,7 +44,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let data = arena(Role::Data, plan.data_lines().iter().map(|(_, bytes)| bytes).sum());
     // With a hand-over the feed takes nothing here: this is the consumer's own.
     let model = arena(Role::Model, 1 << 20);
-    let roles = Isolation::set_up(&Machine::cpu(), (0, data), (0, model))?;
+    let roles =
+        Isolation::set_up(&Machine::cpu(), RoleSetup { card: 0, arena: data }, RoleSetup { card: 0, arena: model })?;
     let spec = FeedSpec {
         material,
         buckets,

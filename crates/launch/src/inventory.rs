@@ -220,7 +220,7 @@ fn read(machine: &Machine, host: HostFacts) -> Result<Hardware, DeviceError> {
         let card = machine.cards()[index].clone();
         // A hidden card need not answer: it is refused by name if it is requested.
         let reading = if hidden(index) { machine.read(index).unwrap_or_default() } else { machine.read(index)? };
-        Ok(CardFacts { card, reading, driver: machine.tabled_cost() })
+        Ok(CardFacts { card, reading, driver: machine.known_driver_cost() })
     };
     let count = machine.cards().len();
     let reaches = |reader: usize, owner: usize| match reader == owner || hidden(reader) || hidden(owner) {

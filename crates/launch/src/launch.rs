@@ -12,7 +12,7 @@ use tandem_checkpoint::{
     RunIdentity, Vocoder,
 };
 use tandem_corpus::{Dataset, SampleIndex};
-use tandem_device::{ArenaSpec, DType, DeviceError, Isolation, Machine};
+use tandem_device::{ArenaSpec, DType, DeviceError, Isolation, Machine, RoleSetup};
 use tandem_engine::{EngineError, ProgramSet, Schedule, Session};
 use tandem_events::{Emitter, Role, RunEvent};
 use tandem_feed::{
@@ -261,7 +261,11 @@ impl<'a> Setup<'a> {
         phase(StartupPhase::DevicesRestricted);
         phase(StartupPhase::Reserving);
         let [data, model] = [&plan.data, &plan.model].map(|role| arena_of(plan, role));
-        let roles = Isolation::set_up(self.machine, (cards[0], data), (cards[1], model))?;
+        let roles = Isolation::set_up(
+            self.machine,
+            RoleSetup { card: cards[0], arena: data },
+            RoleSetup { card: cards[1], arena: model },
+        )?;
         let devices = self.machine.kind().name().to_owned();
         self.emitter.emit(RunEvent::DeviceClock { now_ns: self.machine.now_ns(), devices });
         if roles.model.arena.is_split() {

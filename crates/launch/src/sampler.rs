@@ -58,7 +58,7 @@ impl Sampler {
     pub fn check(&self) -> Result<(), IsolationError> {
         match *self.breach.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(Peak { card, bytes, limit_bytes: limit, .. }) => {
-                Err(IsolationError::Breach { card, used: bytes.unwrap_or_default(), limit })
+                Err(IsolationError::LimitExceeded { card, used: bytes.unwrap_or_default(), limit })
             }
             None => Ok(()),
         }

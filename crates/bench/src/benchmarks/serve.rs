@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tandem_device::bytes::{BLOCK_ALIGN, POOL_GRANULE, round_up};
-use tandem_device::{ArenaSpec, DType, Isolation, Machine, Route};
+use tandem_device::{ArenaSpec, DType, Isolation, Machine, RoleSetup, Route};
 use tandem_events::{Emitter, Role, RunEvent, Sink};
 use tandem_feed::{
     BatchSchema, BucketPlan, CacheSpec, Dim, Feed, FeedPlan, FeedSpec, FeedState, FieldSpec, MELS, NUM_BUCKETS,
@@ -84,7 +84,9 @@ impl BenchContext {
         let sum = |lines: Vec<(&str, u64)>| lines.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let data = arena(Role::Data, sum(plan.data_lines()));
         let model = arena(Role::Model, sum(plan.model_lines()) + beside(&plan));
-        let roles = Isolation::set_up(&self.machine, (self.cards[0], data), (self.cards[1], model))?;
+        let data = RoleSetup { card: self.cards[0], arena: data };
+        let model = RoleSetup { card: self.cards[1], arena: model };
+        let roles = Isolation::set_up(&self.machine, data, model)?;
         let stages = Arc::new(Stages { times: Mutex::default(), further: self.emitter.clone() });
         let spec = self.spec(served, buckets, &plan, Emitter::to(stages.clone()));
         Ok(RunningFeed { feed: Some(Feed::start(&roles, spec)?), plan, stages, roles })

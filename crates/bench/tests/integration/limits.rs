@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use crate::support::Speeches;
 use tandem_bench::validate::validate;
 use tandem_device::sim::SimFault;
-use tandem_device::{ArenaSpec, DeviceError, Isolation, IsolationError, Machine, SimSpec};
+use tandem_device::{ArenaSpec, DeviceError, Isolation, IsolationError, Machine, RoleSetup, SimSpec};
 use tandem_events::{Emitter, Role, RunEvent, Sink};
 use tandem_launch::Sampler;
 
@@ -20,13 +20,17 @@ impl Sink for Collected {
     }
 }
 
+fn on(card: usize, arena: ArenaSpec) -> RoleSetup {
+    RoleSetup { card, arena }
+}
+
 /// Both roles on one card, with no room in their limits for the driver.
 fn careless(machine: &Machine) -> Isolation {
     let spec = |role| {
         let arena_bytes = 64 * MIB;
         ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: true }
     };
-    Isolation::set_up(machine, (0, spec(Role::Data)), (0, spec(Role::Model))).unwrap()
+    Isolation::set_up(machine, on(0, spec(Role::Data)), on(0, spec(Role::Model))).unwrap()
 }
 
 #[test]
@@ -34,7 +38,9 @@ fn a_process_over_its_limits_is_a_breach() {
     let machine = Machine::simulated(SimSpec::new(1, 4 << 30));
     let roles = careless(&machine);
     let error = roles.check().unwrap_err();
-    let DeviceError::Isolation(IsolationError::Breach { card: 0, used, limit }) = error else { panic!("{error}") };
+    let DeviceError::Isolation(IsolationError::LimitExceeded { card: 0, used, limit }) = error else {
+        panic!("{error}")
+    };
     assert_eq!((used, limit), ((522 + 128) * MIB, 128 * MIB));
 }
 
@@ -65,11 +71,11 @@ fn two_cards_are_held_to_their_own_limits() {
         arena_bytes: 64 * MIB,
         capped: true,
     };
-    let tight = Isolation::set_up(&machine, (0, spec(Role::Data, 100)), (1, spec(Role::Model, 2000))).unwrap();
+    let tight = Isolation::set_up(&machine, on(0, spec(Role::Data, 100)), on(1, spec(Role::Model, 2000))).unwrap();
     let error = tight.settle().unwrap_err();
-    assert!(matches!(error, DeviceError::Isolation(IsolationError::Breach { card: 0, .. })), "{error}");
+    assert!(matches!(error, DeviceError::Isolation(IsolationError::LimitExceeded { card: 0, .. })), "{error}");
     drop(tight);
-    let roomy = Isolation::set_up(&machine, (0, spec(Role::Data, 600)), (1, spec(Role::Model, 600))).unwrap();
+    let roomy = Isolation::set_up(&machine, on(0, spec(Role::Data, 600)), on(1, spec(Role::Model, 600))).unwrap();
     roomy.settle().expect("522 MB of driver in 600 on each card");
 }
 
@@ -103,7 +109,7 @@ fn a_driver_that_takes_more_than_its_table_stops_the_start() {
     };
     started(1).expect("inside what was planned");
     let error = started(200).unwrap_err();
-    let breach = matches!(error.device(), Some(DeviceError::Isolation(IsolationError::Breach { .. })));
+    let breach = matches!(error.device(), Some(DeviceError::Isolation(IsolationError::LimitExceeded { .. })));
     assert!(breach, "{error}");
 }
 
@@ -117,7 +123,7 @@ fn a_driver_that_takes_more_than_was_planned_is_seen_inside_a_wide_limit_too() {
         arena_bytes: 64 * MIB,
         capped: false,
     };
-    let roles = Isolation::set_up(&machine, (0, spec(Role::Data)), (0, spec(Role::Model))).unwrap();
+    let roles = Isolation::set_up(&machine, on(0, spec(Role::Data)), on(0, spec(Role::Model))).unwrap();
     roles.check().expect("the limits themselves are kept");
     let error = roles.settle().unwrap_err();
     let DeviceError::Isolation(IsolationError::DriverGrew { card: 0, found, planned }) = error else {

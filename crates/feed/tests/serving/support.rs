@@ -9,7 +9,7 @@ use tandem_audio::{Clip, wav};
 use tandem_corpus::{Cursor, Dataset, LengthIndex, OpenOptions, Sample};
 use tandem_device::kernels::Checks;
 use tandem_device::sim::Link;
-use tandem_device::{ArenaSpec, Event, Isolation, Machine, Pinned, Route, SimSpec, Stream};
+use tandem_device::{ArenaSpec, Event, Isolation, Machine, Pinned, RoleSetup, Route, SimSpec, Stream};
 use tandem_events::{Emitter, Role};
 use tandem_feed::{
     BatchInfo, BucketPlan, CacheKind, CacheSpec, DeviceBatch, Feed, FeedError, FeedPlan, FeedSpec, FeedState,
@@ -175,7 +175,9 @@ impl Serving {
         };
         let data = arena(Role::Data, bytes(plan.data_lines()));
         let model = arena(Role::Model, bytes(plan.model_lines()) + (1 << 20));
-        let roles = Isolation::set_up(&self.machine, (self.cards[0], data), (self.cards[1], model))?;
+        let data = RoleSetup { card: self.cards[0], arena: data };
+        let model = RoleSetup { card: self.cards[1], arena: model };
+        let roles = Isolation::set_up(&self.machine, data, model)?;
         let mut feed = Feed::start(&roles, self.spec(corpus, buckets, plan))?;
         let made = with(&mut feed, &roles)?;
         feed.stop().map(|()| made)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tandem_audio::Clip;
 use tandem_corpus::{Dataset, OpenOptions, Sample};
-use tandem_device::sim::SimFault;
+use tandem_device::sim::{SimCounts, SimFault};
 use tandem_device::{Machine, Route};
 use tandem_feed::{
     COUNTED_ROWS, CacheKind, CacheSpec, EXACT_ROWS, FeedError, FromFiles, Recordings, Replacement, TrainingSet,
@@ -279,7 +279,7 @@ fn every_failed_copy_and_lost_card_ends_in_an_error_with_nothing_left() {
     for route in [Route::Peer, Route::Bounce] {
         let clean = serving(None, route);
         clean.batches(&corpus.material, 6).unwrap();
-        let (calls, _, copies) = clean.machine.sim().unwrap().counted();
+        let SimCounts { calls, copies, .. } = clean.machine.sim().unwrap().counts();
         let faults = (0..copies.min(40)).map(SimFault::FailCopy);
         let lost = (0..calls).step_by(1 + calls as usize / 60).map(SimFault::LoseCard);
         for fault in faults.chain(lost) {

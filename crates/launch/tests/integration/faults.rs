@@ -2,7 +2,7 @@
 //! and nothing stays behind.
 
 use crate::support::Speeches;
-use tandem_device::sim::{Alive, Link, SimFault};
+use tandem_device::sim::{Alive, Link, SimCounts, SimFault};
 use tandem_device::{Machine, SimSpec};
 use tandem_launch::inventory::Resolved;
 use tandem_launch::launch::{Corpora, LaunchError};
@@ -34,7 +34,7 @@ fn whole_run(speeches: &Speeches, resolved: &Resolved, corpora: &Corpora) -> Res
 /// Injects `fault` at points of a run that goes a way, all over it. How many of how many were noticed.
 fn noticed(
     (count, flags): (usize, &[(&str, &str)]),
-    points: fn((u64, u64, u64)) -> u64,
+    points: fn(SimCounts) -> u64,
     fault: fn(u64) -> SimFault,
 ) -> (u64, u64) {
     let speeches = Speeches::new(0.7);
@@ -43,7 +43,7 @@ fn noticed(
     let on = |machine: Machine| Resolved { machine, hardware: clean.hardware.clone(), plan: clean.plan.clone() };
     let sound = on(Machine::simulated(cards(count)));
     whole_run(&speeches, &sound, &corpora).expect("a clean run");
-    let all = points(sound.machine.sim().expect("simulated").counted());
+    let all = points(sound.machine.sim().expect("simulated").counts());
     let (mut failed, injected) = (0, all.min(POINTS));
     for point in 0..injected {
         let at = (2 * point + 1) * all / (2 * injected);
@@ -65,7 +65,7 @@ fn ways() -> [(usize, Vec<(&'static str, &'static str)>); 3] {
 #[test]
 fn every_refused_allocation_is_survived() {
     for (count, flags) in ways() {
-        let (failed, of) = noticed((count, &flags), |(_, allocations, _)| allocations, SimFault::RefuseAllocation);
+        let (failed, of) = noticed((count, &flags), |counts| counts.allocations, SimFault::RefuseAllocation);
         // Memory is taken when a run is set up, in the same order every time.
         assert_eq!(failed, of, "{flags:?}");
     }
@@ -74,7 +74,7 @@ fn every_refused_allocation_is_survived() {
 #[test]
 fn every_failed_copy_is_survived() {
     for (count, flags) in ways() {
-        let (failed, of) = noticed((count, &flags), |(_, _, copies)| copies, SimFault::FailCopy);
+        let (failed, of) = noticed((count, &flags), |counts| counts.copies, SimFault::FailCopy);
         assert!(2 * failed > of, "{flags:?}: {failed} of {of} were noticed");
     }
 }
@@ -82,7 +82,7 @@ fn every_failed_copy_is_survived() {
 #[test]
 fn a_card_lost_at_any_call_is_survived() {
     for (count, flags) in ways() {
-        let (failed, of) = noticed((count, &flags), |(calls, _, _)| calls, SimFault::LoseCard);
+        let (failed, of) = noticed((count, &flags), |counts| counts.calls, SimFault::LoseCard);
         // How far the feed runs ahead differs from run to run, so the last calls may never come.
         assert!(2 * failed > of, "{flags:?}: {failed} of {of} were noticed");
     }
