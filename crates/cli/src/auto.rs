@@ -33,7 +33,7 @@ pub(crate) fn choose_mode(args: &PlanArgs, screen: &Screen) -> Result<Option<Pla
     // Holds the generated corpus until this returns.
     let folder = Scratch::new()?;
     let corpus = data::open_or_generate(args, &folder, screen)?;
-    let mut timed_runs = TimedRuns::new(&survey, (&corpus.facts, &corpus.corpora), Emitter::none());
+    let mut timed_runs = TimedRuns::new(&survey, &corpus.facts, &corpus.corpora, Emitter::none());
     screen.progress(&heading(&candidates))?;
     let choice = decide(candidates, &mut timed_runs, rounds(args), screen)?;
     show(&choice, screen)?;
@@ -77,12 +77,12 @@ fn decide(
     let mut time = |candidate: &Candidate| {
         let timed = timed_runs.borrow_mut().run(candidate).map_err(reason);
         let line = match &timed {
-            Ok(timed) => format!("   {}: {:.2} steps/s", candidate.name(), timed.pace.steps_per_s),
+            Ok(timed) => format!("   {}: {:.2} steps/s", candidate.name(), timed.rate.steps_per_s),
             Err(reason) => format!("   {}: {reason}", candidate.name()),
         };
         // A closed output does not stop the timing.
         let _ = screen.progress(&line);
-        timed.map(|timed| timed.pace)
+        timed.map(|timed| timed.rate)
     };
     let mut check = |candidate: &Candidate| timed_runs.borrow_mut().check(candidate).map_err(reason);
     let decided = Contest { time: &mut time, check: &mut check, rounds }.decide(candidates);
@@ -115,7 +115,7 @@ fn show(choice: &Choice, screen: &Screen) -> Result<(), Exit> {
 
 /// Why the choice is a fallback, which is printed as a warning. None where it is not.
 fn fallback_reason(choice: &Choice) -> Option<String> {
-    let failed = choice.entries.iter().find_map(|entry| match &entry.found {
+    let failed = choice.entries.iter().find_map(|entry| match &entry.outcome {
         CandidateOutcome::Impossible(reason) => Some(format!("{}: {reason}", entry.candidate.name())),
         _ => None,
     });
@@ -131,7 +131,7 @@ fn table(choice: &Choice) -> String {
     let mut table = TextTable::new("--mode auto", &["mode", "steps/s", "p25 to p75", "÷ best", ""]);
     let best = choice.entries.iter().filter_map(CandidateResult::steps_per_s).fold(0.0, f64::max);
     for (index, entry) in choice.entries.iter().enumerate() {
-        let [rate, spread, of_best] = match &entry.found {
+        let [rate, spread, of_best] = match &entry.outcome {
             CandidateOutcome::StepRate(pace) => [
                 format!("{:.2}", pace.steps_per_s),
                 format!("{:.2} to {:.2}", pace.low, pace.high),
@@ -139,7 +139,7 @@ fn table(choice: &Choice) -> String {
             ],
             CandidateOutcome::Untimed | CandidateOutcome::Impossible(_) => Default::default(),
         };
-        let remark = match &entry.found {
+        let remark = match &entry.outcome {
             _ if index == choice.taken => "chosen".to_owned(),
             CandidateOutcome::Impossible(reason) => reason.clone(),
             _ => String::new(),

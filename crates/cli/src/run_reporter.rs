@@ -270,7 +270,7 @@ fn is_due(last: Option<Instant>, now: Instant) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tandem_device::{ArenaSpec, Machine, SimSpec};
+    use tandem_device::{ArenaSpec, Machine, RoleSetup, SimSpec};
 
     use super::*;
 

@@ -15,7 +15,9 @@ use tandem_pipeline::StopFlag;
 use tandem_plan::setting::{Id, NEWEST};
 use tandem_plan::{Mode, Origin, Placement, Plan, StartupPhase, plan_json, show_short, startup_lines};
 use tandem_runlog::RunLog;
-use tandem_train::{BAD_SAMPLES, Checkpoint, CheckpointError, Opening, RunFolder, RunOutcome, SAMPLES, TrainError, latest_usable};
+use tandem_train::{
+    BAD_SAMPLES, Checkpoint, CheckpointError, Opening, RunFolder, RunOutcome, SAMPLES, TrainError, latest_usable,
+};
 
 use crate::alarms::AlarmLog;
 use crate::args::PlanArgs;
@@ -218,7 +220,7 @@ fn train(
         other => Exit::Failed(other.into()),
     })?;
     // The trainer is bound last, so that it is dropped before the arenas it uses.
-    let Launched { roles, calendar, model, num_parameters, held_out, mut trainer } = launched;
+    let Launched { roles, schedule, model, num_parameters, held_out, mut trainer } = launched;
     if warm.ready < warm.of {
         screen.print(&format!("   {}/{} batches ready", warm.ready, warm.of))?;
     }
@@ -237,7 +239,7 @@ fn train(
         "   Training on {} utterances, validating on {num_validation}{too_long}",
         corpora.train.rows().len()
     ))?;
-    screen.print(&format!("   {}", plan.training.describe_length(calendar.steps_of_epoch)))?;
+    screen.print(&format!("   {}", plan.training.describe_length(schedule.steps_of_epoch)))?;
     if let Some(checkpoint) = checkpoint {
         screen.print(&format!("   Resuming from step {}: {}", checkpoint.step, checkpoint.path.display()))?;
     }
@@ -258,12 +260,12 @@ fn train(
         roles: &roles,
         memory: MemoryWatch::new().context("cannot watch memory")?,
         first_step: trainer.step(),
-        total_steps: calendar.total_steps,
+        total_steps: schedule.total_steps,
         always_estimates: plan.mode == Mode::Cpu,
         samples: Listening::new(folder.path().join(SAMPLES), sentences, interval, emitter),
         stop: StopCheck { flag: flag.clone(), interrupts, sampler, cause: None },
     });
-    let outcome = tandem_train::run(&mut trainer, folder, &model, &calendar, &flag, &mut reporter);
+    let outcome = tandem_train::run(&mut trainer, folder, &model, &schedule, &flag, &mut reporter);
     let outcome = outcome.map_err(anyhow::Error::new).context("training stopped")?;
     let ReportedRun { samples, stop, last_checkpoint } = reporter.finish();
     trainer.stop().map_err(anyhow::Error::new).context("the run did not end cleanly")?;

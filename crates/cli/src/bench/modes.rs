@@ -31,7 +31,7 @@ pub(super) fn measure(args: &BenchArgs, setup: &BenchSetup, screen: &Screen) -> 
     let candidates = modes::field(&args.plan.settings, &setup.resolved.hardware).map_err(refused)?;
     screen.progress(&format!("Timing {} modes...", candidates.len()))?;
     let survey = || Inventory::survey(args.plan.sim.clone());
-    let mut timed_runs = TimedRuns::new(&survey, (&corpus.facts, &corpus.corpora), setup.context.emitter.clone());
+    let mut timed_runs = TimedRuns::new(&survey, &corpus.facts, &corpus.corpora, setup.context.emitter.clone());
     timed_runs = timed_runs.of_steps(args.steps);
     let mut printed = Ok(());
     let report = modes::run(candidates, &mut timed_runs, auto::rounds(&args.plan), &mut |line| {
@@ -86,7 +86,7 @@ fn show(report: &ModesReport, setup: &BenchSetup, output: &mut BenchOutput) {
 }
 
 fn rate(row: &ModeRow) -> f64 {
-    row.pace().map_or(0.0, |pace| pace.steps_per_s)
+    row.rate().map_or(0.0, |rate| rate.steps_per_s)
 }
 
 /// Throughput, its spread, its ratio to the best, busy time and memory.
@@ -94,9 +94,9 @@ fn figures(row: &ModeRow, best: f64) -> Vec<String> {
     let Ok(seen) = &row.seen else { return vec![String::new(); 7] };
     let busy = |of: Option<f64>| of.map_or(String::new(), percent);
     vec![
-        format!("{:.2}", seen.pace.steps_per_s),
-        format!("{:.2} to {:.2}", seen.pace.low, seen.pace.high),
-        format!("{:.3}", seen.pace.steps_per_s / best),
+        format!("{:.2}", seen.rate.steps_per_s),
+        format!("{:.2} to {:.2}", seen.rate.low, seen.rate.high),
+        format!("{:.3}", seen.rate.steps_per_s / best),
         busy(seen.busy.map(|busy| busy.data)),
         busy(seen.busy.map(|busy| busy.model)),
         mib_ceil(seen.used_bytes[0]).to_string(),
@@ -126,11 +126,11 @@ fn json_row(
         "name": row.candidate.name(),
         "flags": row.candidate.flags(),
         "isolated": row.is_isolated,
-        "steps_per_s": seen.map(|seen| seen.pace.steps_per_s),
-        "low": seen.map(|seen| seen.pace.low),
-        "high": seen.map(|seen| seen.pace.high),
-        "steps": seen.map(|seen| seen.pace.steps),
-        "of_best": seen.map(|seen| seen.pace.steps_per_s / report.best()),
+        "steps_per_s": seen.map(|seen| seen.rate.steps_per_s),
+        "low": seen.map(|seen| seen.rate.low),
+        "high": seen.map(|seen| seen.rate.high),
+        "steps": seen.map(|seen| seen.rate.steps),
+        "of_best": seen.map(|seen| seen.rate.steps_per_s / report.best()),
         "of_open": of_open,
         "data_busy": seen.and_then(|seen| seen.busy).map(|busy| busy.data),
         "model_busy": seen.and_then(|seen| seen.busy).map(|busy| busy.model),

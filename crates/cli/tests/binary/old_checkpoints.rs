@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::call::TandemCall;
+use crate::command::TandemCommand;
 use crate::machine::TempFolder;
 use crate::speech::copy_of_demo;
 
@@ -49,9 +49,9 @@ fn one_speaker() -> TempFolder {
     corpus
 }
 
-fn train(corpus: &TempFolder, run: &Path) -> TandemCall {
+fn train(corpus: &TempFolder, run: &Path) -> TandemCommand {
     let line = "train --model-size nano --batch-size 2 --mode cpu --buffer-size 4 --max-mel-frames 300 --max-steps 6";
-    TandemCall::new(line).arg("--train-data").arg(corpus.path("")).arg("--checkpoint-dir").arg(run)
+    TandemCommand::new(line).arg("--train-data").arg(corpus.path("")).arg("--checkpoint-dir").arg(run)
 }
 
 /// The loss of every step in the run log.
@@ -64,7 +64,7 @@ fn losses(run: &Path) -> BTreeMap<u64, f64> {
 #[track_caller]
 fn speaks(checkpoint: &Path, folder: &TempFolder) {
     let out = folder.path("out.wav");
-    let call = TandemCall::new("synthesize --mode cpu").arg("--text").arg("A cat arrived.");
+    let call = TandemCommand::new("synthesize --mode cpu").arg("--text").arg("A cat arrived.");
     let ran = call.arg("--checkpoint").arg(checkpoint).arg("-o").arg(&out).run();
     assert_eq!(ran.code, 0, "{ran:?}");
     let wav = fs::read(&out).unwrap();
