@@ -7,12 +7,12 @@
 use tandem_corpus::Cursor;
 use tandem_device::{Block, Device, DeviceError, Grid, LoadedKernel, Stream};
 
-use crate::input::BatchLayout;
+use crate::batch::schema::{MELS, REFERENCE_FRAMES, field_in};
 use crate::kernels::{GATHER_REFERENCE, GatherReferenceArgs};
-use crate::row_queue::LoadedRow;
-use crate::row_tables::RowTables;
-use crate::schema::{MELS, REFERENCE_FRAMES, field_in};
-use crate::upload::Uploaded;
+use crate::load::input::BatchLayout;
+use crate::load::row_queue::LoadedRow;
+use crate::upload::row_tables::RowTables;
+use crate::upload::uploader::Uploaded;
 
 /// Fills the rest of a slot.
 pub(crate) struct Collator {

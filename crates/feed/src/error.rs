@@ -9,7 +9,7 @@ use tandem_device::DeviceError;
 use tandem_pipeline::{Closed, WorkerError};
 use tandem_text::TextError;
 
-use crate::bad_samples::TooManyBad;
+use crate::load::bad_samples::TooManyBad;
 
 /// A recording or a corpus could not be used as asked.
 #[derive(Debug, thiserror::Error)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tandem_device::{Block, DType, DeviceError, Event, Stream, View};
 use tandem_pipeline::LeasedSlot;
 
-use crate::data_side::BatchInfo;
-use crate::schema::Placed;
+use crate::batch::schema::Placed;
+use crate::feed::data_thread::BatchInfo;
 
 /// Holding one of these means that work queued on its stream may read the batch.
 ///

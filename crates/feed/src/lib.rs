@@ -51,75 +51,49 @@
 //! ```
 
 mod error;
-mod pool;
 
-// What a batch is, and what it takes to make them.
-mod shape;
-mod schema;
-mod feed_plan;
+// A batch: its shapes, its fields, its bytes.
+mod batch;
 
-// All recordings, before a run.
-mod scan;
-mod buckets;
-mod tokenizer;
-mod training_set;
-mod check;
-mod report;
-mod show;
+// A corpus before a run: lengths, shapes, tokens, problems.
+mod survey;
 
-// One recording's features, without a feed.
-mod features;
-
-// The stages, in the order data meets them: order, load, upload, featurize, collate, transfer, lease.
-mod input;
-mod row_queue;
+// The stages, in flow order.
 mod load;
-mod cache;
-mod bad_samples;
-mod cached_pitch;
-mod row_loader;
-mod stopwatch;
 mod upload;
-mod row_tables;
 mod featurize;
 mod collate;
 pub mod kernels;
 mod transfer;
 mod lease;
-mod exact;
 
-// Their threads, and what watches them.
-mod decode_threads;
-mod data_side;
-pub mod waits;
+// Running the stages: thread counts, waits between streams, the threads.
 mod tune;
-mod self_tuning;
-mod injected_delays;
-mod notes;
+pub mod waits;
 mod feed;
 
 #[cfg(test)]
 mod fixture;
 
-pub use bad_samples::{BadSamples, Replacement, Replacements, TooManyBad};
-pub use buckets::{BucketPlan, FRAME_STEP, MAX_BUCKETS, NUM_BUCKETS, Padding};
-pub use cache::{Cache, CacheKind, CacheSpec, CacheStats};
-pub use check::{CheckOptions, Checked, check};
-pub use data_side::{BatchInfo, Utterance};
+pub use batch::exact::CopyPiece;
+pub use batch::feed_plan::{ByteSpan, FeedPlan, RATE_HZ, UploadLayout, plain_table_bytes};
+pub use batch::schema::{BatchSchema, Dim, FieldSpec, HOP_SAMPLES, Layout, MELS, Placed, REFERENCE_FRAMES, SPEECH};
+pub use batch::shape::{Bucket, RowShape, even_buckets};
 pub use error::FeedError;
-pub use exact::CopyPiece;
-pub use features::{Features, Featurizer};
+pub use featurize::on_host::{Features, Featurizer};
+pub use feed::data_thread::{BatchInfo, Utterance};
 pub use feed::{Feed, FeedSpec, FeedState, FeedStats, Warm};
-pub use feed_plan::{ByteSpan, FeedPlan, RATE_HZ, UploadLayout, plain_table_bytes};
-pub use input::{FromFiles, Recordings};
 pub use lease::{BatchField, DeviceBatch};
-pub use load::load_into;
-pub use report::{BucketUse, CorpusReport, ShapeReport, UtteranceGroup};
-pub use scan::{Scanned, measure, scan_lengths};
-pub use schema::{BatchSchema, Dim, FieldSpec, HOP_SAMPLES, Layout, MELS, Placed, REFERENCE_FRAMES, SPEECH};
-pub use shape::{Bucket, RowShape, even_buckets};
-pub use show::{report_json, show_report};
+pub use load::bad_samples::{BadSamples, Replacement, Replacements, TooManyBad};
+pub use load::cache::{Cache, CacheKind, CacheSpec, CacheStats};
+pub use load::decode::load_into;
+pub use load::input::{FromFiles, Recordings};
+pub use survey::buckets::{BucketPlan, FRAME_STEP, MAX_BUCKETS, NUM_BUCKETS, Padding};
+pub use survey::check::{CheckOptions, Checked, check};
+pub use survey::report::{BucketUse, CorpusReport, ShapeReport, UtteranceGroup};
+pub use survey::scan::{Scanned, measure, scan_lengths};
+pub use survey::show::{report_json, show_report};
+pub use survey::tokenizer::Tokenizer;
+pub use survey::training_set::{COUNTED_ROWS, EXACT_ROWS, INCLUDED_PERCENT, LeftOut, TrainingSet, TrainingSetOptions};
 pub use tandem_corpus::Extent;
-pub use tokenizer::Tokenizer;
-pub use training_set::{COUNTED_ROWS, EXACT_ROWS, INCLUDED_PERCENT, LeftOut, TrainingSet, TrainingSetOptions};
-pub use tune::{Tuner, TuningChange, TuningLimits, TuningState, TuningWindow};
+pub use tune::tuner::{Tuner, TuningChange, TuningLimits, TuningState, TuningWindow};

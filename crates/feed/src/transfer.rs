@@ -13,9 +13,9 @@ use tandem_device::Transfer;
 use tandem_device::transfer::CopyTimers;
 use tandem_events::{Emitter, RunEvent};
 
-use crate::data_side::{BatchFiller, BatchTaker};
 use crate::error::FeedError;
-use crate::stopwatch::Stopwatches;
+use crate::feed::data_thread::{BatchFiller, BatchTaker};
+use crate::upload::stopwatch::Stopwatches;
 
 /// Copies that are under way beside those whose targets are slots of the ring: those the step has ahead of its device.
 const SPARE_WATCHES: u64 = 4;

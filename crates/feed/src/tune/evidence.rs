@@ -1,6 +1,6 @@
 //! Several windows as one, in the shares that decisions are made of.
 
-use super::TuningWindow;
+use super::tuner::TuningWindow;
 
 /// The sum of windows. There is at least one, and it took time.
 #[derive(Clone, Copy, Debug, Default)]

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::{Tuner, TuningState, TuningWindow};
+use super::tuner::{Tuner, TuningState, TuningWindow};
 
 /// Batches of a window.
 const WINDOW_BATCHES: u64 = 16;

@@ -1,7 +1,7 @@
 //! The tuner against a simulated feed, in virtual time.
 
 use super::simulation::{SimulatedLoad, SimulatedOutcome, run};
-use super::*;
+use super::tuner::*;
 
 /// A seed for every case, and more of them than luck could serve.
 const SEEDS: std::ops::Range<u64> = 1..21;

@@ -5,9 +5,9 @@
 
 use tandem_corpus::Extent;
 
-use crate::data_side::{BatchInfo, Utterance};
-use crate::schema::{Dim, Placed};
-use crate::shape::{Bucket, RowShape};
+use crate::batch::schema::{Dim, Placed};
+use crate::batch::shape::{Bucket, RowShape};
+use crate::feed::data_thread::{BatchInfo, Utterance};
 
 /// Bytes that go from one place of a batch to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ mod tests {
     use tandem_corpus::{Cursor, SampleIndex};
 
     use super::*;
-    use crate::schema::{Layout, SPEECH};
+    use crate::batch::schema::{Layout, SPEECH};
 
     fn info() -> BatchInfo {
         let row = |frames, tokens| RowShape { frames, tokens };

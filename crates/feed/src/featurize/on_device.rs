@@ -7,12 +7,12 @@
 use tandem_audio::{CachedPitch, DeviceFeatures, NOTHING_YET, PitchSettings, SampleRows};
 use tandem_device::{Arena, Block, Device, DeviceError, Stream};
 
+use crate::batch::feed_plan::{FeedPlan, KEPT_PITCH, RESAMPLED};
+use crate::batch::schema::field_in;
 use crate::error::FeedError;
-use crate::feed_plan::{FeedPlan, KEPT_PITCH, RESAMPLED};
-use crate::input::{BatchLayout, Input};
-use crate::row_tables::RowTables;
-use crate::schema::field_in;
-use crate::upload::Uploaded;
+use crate::load::input::{BatchLayout, Input};
+use crate::upload::row_tables::RowTables;
+use crate::upload::uploader::Uploaded;
 
 /// The kernels of the data device with their tables and scratch.
 pub(crate) struct FeatureMaker {

@@ -23,15 +23,9 @@
 //! settings. Growing starts near full load and shrinking below 60 % of it, so one cannot call for the other; rules 2 and
 //! 4 remember what failed; so a steady load is left alone after a while.
 
-mod evidence;
-#[cfg(test)]
-mod simulation;
-#[cfg(test)]
-mod tests;
-
 use std::collections::VecDeque;
 
-use self::evidence::Evidence;
+use super::evidence::Evidence;
 
 /// The consumer may stall this share of its time.
 const MAX_STALL: f64 = 0.01;
@@ -46,7 +40,7 @@ const MAX_LOAD_AFTER_SHRINKING: f64 = 0.60;
 /// Windows on which a shortage is seen, and a growth judged.
 const PAIR: usize = 2;
 /// Windows on which everything slow is decided: shrinking, stalls that come now and then, whether a rate has moved.
-const LONG: usize = 8;
+pub(super) const LONG: usize = 8;
 
 /// What may be changed, and how far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

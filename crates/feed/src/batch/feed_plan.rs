@@ -10,8 +10,8 @@ use tandem_audio::{DeviceFeatures, FeatureSettings};
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 use tandem_device::{DType, Route};
 
-use crate::schema::{BatchSchema, HOP_SAMPLES};
-use crate::shape::{Bucket, starts};
+use crate::batch::schema::{BatchSchema, HOP_SAMPLES};
+use crate::batch::shape::{Bucket, starts};
 
 /// Rate of the features: what everything is resampled to.
 pub const RATE_HZ: u32 = 22_050;
@@ -252,8 +252,8 @@ fn resampled_samples(bucket: &Bucket) -> impl Iterator<Item = u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::{Dim, FieldSpec, SPEECH};
-    use crate::shape::RowShape;
+    use crate::batch::schema::{Dim, FieldSpec, SPEECH};
+    use crate::batch::shape::RowShape;
     use tandem_audio::FeatureSettings;
 
     fn plan(rates_hz: &[u32], route: Route) -> FeedPlan {
@@ -318,7 +318,7 @@ mod tests {
             let rates: &[u32] = if rate_hz == RATE_HZ { &[] } else { &[rate_hz] };
             let plan = plan(rates, Route::Peer);
             let upload = plan.upload(&plan.buckets[0]);
-            let frames = |samples: usize| crate::features::num_frames(samples, rate_hz, &settings) as u64;
+            let frames = |samples: usize| crate::featurize::on_host::num_frames(samples, rate_hz, &settings) as u64;
             for (row, place) in plan.buckets[0].rows().iter().zip(upload.audio_starts.windows(2)).step_by(5) {
                 // The most samples that still make no more frames than the row has.
                 let longest = (1..).take_while(|samples| frames(*samples) <= row.frames).last().unwrap();

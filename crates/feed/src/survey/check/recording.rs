@@ -8,8 +8,8 @@ use tandem_corpus::{Dataset, Extent, Length, ProblemKind, Sample, SampleIndex};
 use super::CheckOptions;
 use super::text::SymbolCounts;
 use crate::FeedError;
-use crate::features::{num_frames, num_resampled};
-use crate::load::{END_SLACK_S, load_whole_into, part_of};
+use crate::featurize::on_host::{num_frames, num_resampled};
+use crate::load::decode::{END_SLACK_S, load_whole_into, part_of};
 
 /// What was found out about a recording.
 pub(super) struct Recording {

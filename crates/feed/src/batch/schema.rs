@@ -3,7 +3,7 @@
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 use tandem_device::{Block, DType, View};
 
-use crate::shape::Bucket;
+use crate::batch::shape::Bucket;
 
 /// Mel bands of a frame.
 pub const MELS: u64 = 80;
@@ -132,7 +132,7 @@ pub(crate) fn field_in<'a>(layout: &Layout, slot: &'a Block, name: &str) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shape::RowShape;
+    use crate::batch::shape::RowShape;
 
     #[test]
     fn fields_are_aligned_and_do_not_overlap() {

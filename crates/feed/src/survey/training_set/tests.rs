@@ -1,5 +1,5 @@
 use super::*;
-use crate::features;
+use crate::featurize::on_host;
 use crate::fixture::{FeedFolder, sine};
 use tandem_corpus::OpenOptions;
 
@@ -28,7 +28,7 @@ fn a_duration_gives_the_frames_that_its_samples_give() {
         let near = [2, 3, 100, 1001, 51_234, 1_000_001].map(|frames| (-3..=3).map(move |samples| at(frames, samples)));
         for num_samples in near.into_iter().flatten() {
             let duration_s = num_samples as f64 / f64::from(rate_hz);
-            let expected = features::num_frames(num_samples as usize, rate_hz, &settings) as u32;
+            let expected = on_host::num_frames(num_samples as usize, rate_hz, &settings) as u32;
             assert_eq!(num_frames(duration_s, &settings), Some(expected), "{num_samples} at {rate_hz}");
         }
     }

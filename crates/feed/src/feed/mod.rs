@@ -9,6 +9,10 @@
 //! waiting is counted. With a hand-over the step leases from the data ring. The feed has no end of its own: epoch
 //! follows epoch until it is dropped, which ends every thread and gives all memory back.
 
+pub(crate) mod data_thread;
+mod injected_delays;
+pub(crate) mod messages;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,27 +24,27 @@ use tandem_device::{Arena, Block, Device, DeviceError, Event, Isolation, Pinned,
 use tandem_events::Emitter;
 use tandem_pipeline::{Crew, RingHandle, RingSlot, RingStats, StopFlag, ring};
 
-use crate::bad_samples::{BadSamples, Replacements};
-use crate::cache::{Cache, CacheSpec, CacheStats};
-use crate::cached_pitch::KeptPitches;
+use crate::batch::feed_plan::{DATA_SLOTS, FeedPlan, MODEL_SLOTS};
 use crate::collate::Collator;
-use crate::data_side::{BatchFiller, BatchTaker, DataSide};
-use crate::decode_threads::DecodeThreads;
 use crate::error::FeedError;
-use crate::featurize::FeatureMaker;
-use crate::feed_plan::{DATA_SLOTS, FeedPlan, MODEL_SLOTS};
-use crate::injected_delays::InjectedDelays;
-use crate::input::{Input, Recordings};
+use crate::featurize::on_device::FeatureMaker;
+use crate::feed::data_thread::{BatchFiller, BatchTaker, DataSide};
+use crate::feed::injected_delays::InjectedDelays;
+use crate::feed::messages::Notes;
 use crate::lease::DeviceBatch;
-use crate::notes::Notes;
-use crate::row_loader::{Library, RowLoader};
-use crate::row_queue::{PINNED_RING, RowQueue, UploadMemory};
-use crate::row_tables::RowTables;
-use crate::self_tuning::{SelfTuning, ToldSetting};
-use crate::training_set::TrainingSet;
+use crate::load::bad_samples::{BadSamples, Replacements};
+use crate::load::cache::{Cache, CacheSpec, CacheStats};
+use crate::load::cached_pitch::KeptPitches;
+use crate::load::decode_threads::DecodeThreads;
+use crate::load::input::{Input, Recordings};
+use crate::load::row_loader::{Library, RowLoader};
+use crate::load::row_queue::{PINNED_RING, RowQueue, UploadMemory};
+use crate::survey::training_set::TrainingSet;
 use crate::transfer::carry;
-use crate::tune::{Tuner, TuningLimits, TuningState};
-use crate::upload::Uploader;
+use crate::tune::self_tuning::{SelfTuning, ToldSetting};
+use crate::tune::tuner::{Tuner, TuningLimits, TuningState};
+use crate::upload::row_tables::RowTables;
+use crate::upload::uploader::Uploader;
 use crate::{BucketPlan, waits};
 
 /// Everything a feed is told.

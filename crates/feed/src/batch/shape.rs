@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tandem_corpus::Extent;
 use tandem_device::bytes::round_up;
 
-use crate::buckets::{FRAME_STEP, NUM_BUCKETS};
+use crate::survey::buckets::{FRAME_STEP, NUM_BUCKETS};
 
 /// What one row of a shape holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

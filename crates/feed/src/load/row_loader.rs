@@ -14,14 +14,14 @@ use tandem_corpus::{Cursor, Sample, SampleIndex};
 use tandem_device::Slow;
 use tandem_text::Tokens;
 
-use crate::bad_samples::{BadSamples, Replacement, Replacements};
-use crate::cache::Cache;
-use crate::cached_pitch::KeptPitches;
 use crate::error::FeedError;
-use crate::features::num_resampled;
-use crate::input::Input;
-use crate::load::END_SLACK_S;
-use crate::row_queue::{AT_FEATURES_RATE, LoadedRow, Task};
+use crate::featurize::on_host::num_resampled;
+use crate::load::bad_samples::{BadSamples, Replacement, Replacements};
+use crate::load::cache::Cache;
+use crate::load::cached_pitch::KeptPitches;
+use crate::load::decode::END_SLACK_S;
+use crate::load::input::Input;
+use crate::load::row_queue::{AT_FEATURES_RATE, LoadedRow, Task};
 
 /// What every decode thread shares.
 pub(crate) struct Library {

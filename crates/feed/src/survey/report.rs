@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use tandem_corpus::{Distribution, Problem};
 
-use crate::buckets::Padding;
-use crate::shape::Bucket;
+use crate::batch::shape::Bucket;
+use crate::survey::buckets::Padding;
 
 /// What a check found.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,11 +6,11 @@ use tandem_audio::{Clip, FeatureSettings};
 use tandem_corpus::{Batch, Order, Sample, SampleIndex};
 use tandem_device::Fault;
 
-use crate::feed_plan::{FeedPlan, UploadLayout};
-use crate::load::load_into;
-use crate::schema::Layout;
-use crate::shape::{Bucket, RowShape};
-use crate::training_set::TrainingSet;
+use crate::batch::feed_plan::{FeedPlan, UploadLayout};
+use crate::batch::schema::Layout;
+use crate::batch::shape::{Bucket, RowShape};
+use crate::load::decode::load_into;
+use crate::survey::training_set::TrainingSet;
 use crate::{BucketPlan, FeedError};
 
 /// Where recordings come from. In use it is [`FromFiles`]; tests and benchmarks bring their own.

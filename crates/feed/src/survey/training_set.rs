@@ -16,9 +16,9 @@ use tandem_corpus::{Dataset, Distribution, Extent, SampleIndex};
 use tandem_text::{TextOptions, Tokens};
 
 use crate::FeedError;
-use crate::buckets::{BucketPlan, FRAME_STEP};
-use crate::load::open;
-use crate::tokenizer::Tokenizer;
+use crate::load::decode::open;
+use crate::survey::buckets::{BucketPlan, FRAME_STEP};
+use crate::survey::tokenizer::Tokenizer;
 
 /// Texts of so many rows are all counted: about half a second.
 pub const EXACT_ROWS: usize = 50_000;

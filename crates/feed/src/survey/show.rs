@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 use tandem_corpus::{Distribution, Problem, ProblemKind};
 
-use crate::buckets::Padding;
-use crate::report::{BucketUse, CorpusReport, ShapeReport, UtteranceGroup};
+use crate::survey::buckets::Padding;
+use crate::survey::report::{BucketUse, CorpusReport, ShapeReport, UtteranceGroup};
 
 const NUM_BARS: usize = 12;
 const BAR_CHARS: usize = 40;

@@ -13,18 +13,18 @@ use tandem_device::{Block, Event, Route, Slow, Stream};
 use tandem_events::{Emitter, RunEvent, TimeSpan};
 use tandem_pipeline::{Filler, ReadySlot, Taker};
 
-use crate::bad_samples::Replacement;
+use crate::batch::schema::Layout;
+use crate::batch::shape::Bucket;
 use crate::collate::Collator;
 use crate::error::FeedError;
-use crate::featurize::FeatureMaker;
-use crate::injected_delays::InjectedDelays;
-use crate::input::Input;
-use crate::row_queue::{AT_FEATURES_RATE, LoadedBatch, LoadedRow, UploadMemory};
-use crate::row_tables::RowTables;
-use crate::schema::Layout;
-use crate::self_tuning::SelfTuning;
-use crate::shape::Bucket;
-use crate::upload::{BatchDeviceTimes, Uploader};
+use crate::featurize::on_device::FeatureMaker;
+use crate::feed::injected_delays::InjectedDelays;
+use crate::load::bad_samples::Replacement;
+use crate::load::input::Input;
+use crate::load::row_queue::{AT_FEATURES_RATE, LoadedBatch, LoadedRow, UploadMemory};
+use crate::tune::self_tuning::SelfTuning;
+use crate::upload::row_tables::RowTables;
+use crate::upload::uploader::{BatchDeviceTimes, Uploader};
 use crate::waits;
 
 /// What is known of a batch that is in a slot.

@@ -8,10 +8,10 @@ use std::time::Instant;
 use tandem_device::Route;
 use tandem_events::{Emitter, RunEvent};
 
-use crate::data_side::BatchFiller;
-use crate::decode_threads::DecodeThreads;
-use crate::notes::Notes;
-use crate::tune::{Tuner, TuningState, TuningWindow};
+use crate::feed::data_thread::BatchFiller;
+use crate::feed::messages::Notes;
+use crate::load::decode_threads::DecodeThreads;
+use crate::tune::tuner::{Tuner, TuningState, TuningWindow};
 
 /// Batches of a window: enough to see a mean, few enough to act within seconds.
 const WINDOW_BATCHES: u64 = 16;

@@ -12,8 +12,9 @@ use tandem_corpus::{
     Dataset, Length, LengthIndex, Locator, Problem, ProblemKind, SampleIndex, ScanProgress, UnmeasuredSample,
 };
 
-use crate::load::{load_whole_into, open};
-use crate::{FeedError, pool};
+use crate::FeedError;
+use crate::load::decode::{load_whole_into, open};
+use crate::survey::pool;
 
 /// What a scan did.
 #[derive(Debug)]

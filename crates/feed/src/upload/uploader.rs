@@ -10,12 +10,12 @@ use tandem_events::TimeSpan;
 use tandem_pipeline::ReadySlot;
 use tandem_text::SymbolTable;
 
+use crate::batch::feed_plan::{ByteSpan, FeedPlan, UPLOADS};
+use crate::batch::shape::RowShape;
 use crate::collate::reference_pick;
-use crate::feed_plan::{ByteSpan, FeedPlan, UPLOADS};
-use crate::input::{BatchLayout, Input};
-use crate::row_queue::{LoadedBatch, LoadedRow, UploadMemory};
-use crate::shape::RowShape;
-use crate::stopwatch::Stopwatches;
+use crate::load::input::{BatchLayout, Input};
+use crate::load::row_queue::{LoadedBatch, LoadedRow, UploadMemory};
+use crate::upload::stopwatch::Stopwatches;
 use crate::waits;
 
 /// Copies batches up. Has a stream of its own.

@@ -14,10 +14,10 @@ use tandem_corpus::{Batch, Cursor, SampleIndex};
 use tandem_device::{DeviceError, Event, Pinned, PinnedPart};
 use tandem_pipeline::{Closed, Filler, FillingSlot};
 
-use crate::bad_samples::Replacement;
 use crate::error::FeedError;
-use crate::input::Input;
-use crate::upload::write_tables;
+use crate::load::bad_samples::Replacement;
+use crate::load::input::Input;
+use crate::upload::uploader::write_tables;
 use crate::waits;
 
 /// Page-locked memory of one batch. Empty while it is in parts, one per row.

@@ -18,10 +18,11 @@ use tandem_corpus::{
 };
 use tandem_corpus::{Problem, ProblemKind};
 
-use crate::buckets::{BucketPlan, NUM_BUCKETS, Padding};
-use crate::report::{BucketUse, CorpusReport, ShapeReport, UtteranceGroup};
-use crate::shape::Bucket;
-use crate::{FeedError, pool};
+use crate::FeedError;
+use crate::batch::shape::Bucket;
+use crate::survey::buckets::{BucketPlan, NUM_BUCKETS, Padding};
+use crate::survey::pool;
+use crate::survey::report::{BucketUse, CorpusReport, ShapeReport, UtteranceGroup};
 use recording::{CheckedRow, Inspector, Recording};
 
 /// What counts as wrong, and what the shapes are planned for.

@@ -6,8 +6,8 @@
 use tandem_audio::Starts;
 use tandem_device::{Arena, Block, Device, DeviceError, Stream};
 
-use crate::feed_plan::{FeedPlan, ROW_TABLES, UploadLayout};
-use crate::input::BatchLayout;
+use crate::batch::feed_plan::{FeedPlan, ROW_TABLES, UploadLayout};
+use crate::load::input::BatchLayout;
 
 /// The tables of all shapes.
 pub(crate) struct RowTables {

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tandem_audio::{Clip, NOT_CACHED};
 use tandem_corpus::SampleIndex;
 
-use crate::cache::checksum;
-use crate::feed_plan::FeedPlan;
+use crate::batch::feed_plan::FeedPlan;
+use crate::load::cache::checksum;
 
 /// The places of recordings, by their index.
 pub(crate) struct KeptPitches {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tandem_corpus::{Extent, Order, Parts, SampleIndex};
 
-use crate::shape::{Bucket, RowShape};
+use crate::batch::shape::{Bucket, RowShape};
 
 /// Frames of a row are a multiple of this, so that kernels meet whole tiles.
 pub const FRAME_STEP: u32 = tandem_audio::TILE_FRAMES;

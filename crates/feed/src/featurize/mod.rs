@@ -1,0 +1,4 @@
+//! Features.
+
+pub(crate) mod on_device;
+pub(crate) mod on_host;

@@ -1,0 +1,5 @@
+//! Upload.
+
+pub(crate) mod uploader;
+pub(crate) mod row_tables;
+pub(crate) mod stopwatch;
