@@ -8,7 +8,7 @@ use tandem_corpus::Sample;
 use tandem_device::Route;
 use tandem_feed::{CacheKind, CacheSpec, FeedError, FeedState, FromFiles, Recordings};
 
-use crate::support::{Bytes, Corpus, Serving};
+use super::support::{Bytes, Corpus, Serving};
 
 fn served(corpus: &Corpus, serving: &Serving, count: usize) -> Vec<Bytes> {
     serving.batches(&corpus.material, count).unwrap()

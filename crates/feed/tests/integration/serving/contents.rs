@@ -5,7 +5,7 @@ use tandem_device::Route;
 use tandem_feed::{Features, Featurizer, MELS, REFERENCE_FRAMES};
 use tandem_text::{SymbolTable, Tokens};
 
-use crate::support::{Bytes, Corpus, Serving, clip};
+use super::support::{Bytes, Corpus, Serving, clip};
 
 const CORPUS: u64 = 41;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use tandem_device::Route;
 use tandem_events::{Emitter, RunEvent, Sink};
 
-use crate::support::{Corpus, Planted, Serving};
+use super::support::{Corpus, Planted, Serving};
 
 #[derive(Default)]
 struct Heard(Mutex<Vec<RunEvent>>);

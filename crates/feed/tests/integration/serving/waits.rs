@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tandem_device::Route;
 use tandem_feed::{FeedError, waits};
 
-use crate::support::{Bytes, Corpus, Serving};
+use super::support::{Bytes, Corpus, Serving};
 
 /// Orders of work that are tried before a wait counts as unnecessary.
 const SEEDS: u64 = 40;

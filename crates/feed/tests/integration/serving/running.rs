@@ -8,7 +8,7 @@ use tandem_corpus::Sample;
 use tandem_device::Route;
 use tandem_feed::{FeedError, FromFiles, Recordings, Warm};
 
-use crate::support::{Corpus, PATIENCE, Planted, Serving};
+use super::support::{Corpus, PATIENCE, Planted, Serving};
 
 #[test]
 fn after_warm_up_nothing_is_allocated() {

@@ -1,5 +1,4 @@
 //! A small Persian corpus goes through reading, check, normalisation, token ids, and back.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
 
 use tandem_audio::{Clip, wav};
 use tandem_corpus::{Dataset, OpenOptions, ProblemKind};

@@ -7,7 +7,7 @@ use tandem_audio::{Clip, Resampler};
 use tandem_device::{Machine, Route};
 use tandem_feed::{CacheKind, CacheSpec};
 
-use crate::support::{Bytes, Corpus, PATIENCE, Serving, clip};
+use super::support::{Bytes, Corpus, PATIENCE, Serving, clip};
 
 const ROUTES: [Route; 3] = [Route::Handover, Route::Peer, Route::Bounce];
 const COUNT: usize = 14;

@@ -15,7 +15,7 @@ use tandem_feed::{
     TrainingSetOptions,
 };
 
-use crate::support::{Bytes, Corpus, PATIENCE, Planted, Serving, clip, two_cards};
+use super::support::{Bytes, Corpus, PATIENCE, Planted, Serving, clip, two_cards};
 
 fn list(path: &Path) -> BTreeMap<String, serde_json::Value> {
     let lines = std::fs::read_to_string(path).unwrap();

@@ -1,0 +1,11 @@
+//! What a feed promises, on simulated cards and on the CPU; the same bodies on an NVIDIA card if there is one.
+
+mod support;
+
+mod contents;
+mod same_batches;
+mod waits;
+mod trouble;
+mod running;
+mod events;
+mod cuda;
