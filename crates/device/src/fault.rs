@@ -8,12 +8,17 @@
 //! card.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::str::FromStr;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
+use crate::arena::View;
 use crate::bytes::MIB;
 use crate::error::DeviceError;
+use crate::kernels::Checks;
 use crate::machine::lock;
+use crate::pinned::Pinned;
+use crate::stream::Stream;
 
 /// The waits seen so far, and the one that is skipped.
 #[derive(Debug, Default)]
@@ -25,12 +30,30 @@ pub struct Faults {
 struct State {
     seen: BTreeSet<&'static str>,
     skipped: Option<&'static str>,
+    delays: Vec<Delay>,
+}
+
+/// A delay on purpose, before a named wait of a stream.
+#[derive(Debug)]
+struct Delay {
+    name: &'static str,
+    ns: u64,
+    is_due: fn(u64) -> bool,
+    /// How often a stream has passed the wait.
+    passes: u64,
 }
 
 impl Faults {
     /// From now on the wait of this name is skipped.
     pub fn skip_wait(&self, name: &'static str) {
         lock(&self.state).skipped = Some(name);
+    }
+
+    /// From now on a stream that passes the wait of this name is delayed by `ns` before it, in every pass for which
+    /// `is_due` says so, counted from 0. On a real card this makes a missing wait visible. Delays of two streams at the same
+    /// time hide each other: choose passes in which only one of them is late.
+    pub fn delay_before_wait(&self, name: &'static str, ns: u64, is_due: fn(u64) -> bool) {
+        lock(&self.state).delays.push(Delay { name, ns, is_due, passes: 0 });
     }
 
     /// The names of all waits so far.
@@ -42,6 +65,45 @@ impl Faults {
         let mut state = lock(&self.state);
         state.seen.insert(name);
         state.skipped == Some(name)
+    }
+
+    /// A stream passes the wait: counts the pass.
+    pub(crate) fn pass(&self, name: &'static str) -> PassedWait {
+        let mut state = lock(&self.state);
+        state.seen.insert(name);
+        let mut delay_ns = 0;
+        for delay in state.delays.iter_mut().filter(|delay| delay.name == name) {
+            delay_ns += if (delay.is_due)(delay.passes) { delay.ns } else { 0 };
+            delay.passes += 1;
+        }
+        PassedWait { is_skipped: state.skipped == Some(name), delay_ns }
+    }
+}
+
+/// What is injected at a wait of a stream.
+pub(crate) struct PassedWait {
+    pub(crate) is_skipped: bool,
+    /// The delay before it; 0 for none.
+    pub(crate) delay_ns: u64,
+}
+
+/// Where faults are injected into the work of a stream. Callers queue their work as they would without faults.
+impl Stream {
+    /// [`upload`](Stream::upload) of a whole batch. `TANDEM_FAULT=slow:upload:TIMES` copies it so many times.
+    pub fn upload_batch(&self, from: &Pinned, range: Range<u64>, to: View<'_>) -> Result<(), DeviceError> {
+        let times = Fault::from_env()?.times(Slow::Upload);
+        (0..times).try_for_each(|_| self.upload(from, range.clone(), to))
+    }
+
+    /// Queues the kernels that make the features of a batch. `TANDEM_FAULT=slow:features:TIMES` queues them so many times.
+    pub fn queue_features(&self, queue: impl Fn(&Stream) -> Result<(), DeviceError>) -> Result<(), DeviceError> {
+        let times = Fault::from_env()?.times(Slow::Features);
+        (0..times).try_for_each(|_| queue(self))
+    }
+
+    /// Keeps the stream busy for `ns`; does nothing for 0.
+    pub(crate) fn delay(&self, ns: u64) -> Result<(), DeviceError> {
+        if ns == 0 { Ok(()) } else { Checks::load(&self.device())?.delay(self, ns) }
     }
 }
 
@@ -101,10 +163,16 @@ impl Fault {
     /// The fault that the environment asks for; none if the variable is not set. An unknown fault is an error, because a
     /// test that injects nothing would pass.
     pub fn from_env() -> Result<Fault, DeviceError> {
-        match std::env::var_os("TANDEM_FAULT") {
-            None => Ok(Fault::default()),
-            Some(given) => given.to_string_lossy().parse(),
+        // Asked for every batch: parsed once.
+        static PARSED: OnceLock<Fault> = OnceLock::new();
+        if let Some(fault) = PARSED.get() {
+            return Ok(*fault);
         }
+        let fault = match std::env::var_os("TANDEM_FAULT") {
+            None => Fault::default(),
+            Some(given) => given.to_string_lossy().parse()?,
+        };
+        Ok(*PARSED.get_or_init(|| fault))
     }
 
     /// Whether to fault in this step.
@@ -169,6 +237,17 @@ fn leak_rate(given: &str) -> Option<LeakRate> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_delay_comes_in_the_passes_that_were_chosen() {
+        let faults = Faults::default();
+        faults.delay_before_wait("upload", 7, |pass| pass % 3 == 1);
+        faults.skip_wait("features");
+        let passes = |wait| [(); 5].map(|()| faults.pass(wait)).map(|passed| (passed.delay_ns, passed.is_skipped));
+        assert_eq!(passes("upload"), [0, 7, 0, 0, 7].map(|ns| (ns, false)));
+        assert_eq!(passes("features"), [(0, true); 5]);
+        assert_eq!(faults.waits_seen(), ["features", "upload"]);
+    }
 
     #[test]
     fn a_fault_is_parsed_or_refused_and_never_ignored() {

@@ -41,7 +41,9 @@ impl Stream {
     /// `name` names the wait: tests skip each wait in turn and must see wrong data.
     pub fn wait(&self, event: &Event, name: &'static str) -> Result<(), DeviceError> {
         self.outside_capture("an event")?;
-        if self.open.machine.faults().skips(name) {
+        let passed = self.open.machine.faults().pass(name);
+        self.delay(passed.delay_ns)?;
+        if passed.is_skipped {
             return Ok(());
         }
         self.open.driver().wait(self.open.card, self.id, event.id)
