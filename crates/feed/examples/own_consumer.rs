@@ -1,8 +1,8 @@
-//! The pipeline with a consumer of one's own: `cargo run -p tandem-feed --example own_consumer [-- CORPUS]`.
+//! The feed with another consumer than Tandem's trainer: `cargo run -p tandem-feed --example own_consumer [-- CORPUS]`.
 //!
-//! Runs on the CPU, and without a corpus on a minute of synthetic speech. With `Machine::cuda()` in place of
-//! `Machine::cpu()` the same lines feed a card.
-#![expect(clippy::print_stdout, reason = "an example tells what it found")]
+//! Runs on the CPU; without a corpus, on a minute of synthetic speech. With `Machine::cuda()` instead of `Machine::cpu()` the
+//! same code feeds a GPU.
+#![expect(clippy::print_stdout, reason = "an example prints its result")]
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -17,37 +17,37 @@ use tandem_feed::{CacheSpec, Feed, FeedPlan, FeedSpec, FeedState, FromFiles, SPE
 fn main() -> Result<(), Box<dyn Error>> {
     let scratch = tempfile::tempdir()?;
     let corpus = std::env::args().nth(1).map_or_else(|| synthetic_speech(scratch.path()), |path| Ok(path.into()))?;
-    // What is there to read, and how long is each recording?
+    // Open the corpus and measure its recordings.
     let dataset = Dataset::open(corpus, &OpenOptions::default())?;
     let (mut index, _) = LengthIndex::open(&scratch.path().join("lengths"), &dataset);
     let scanned = tandem_feed::scan_lengths(dataset, &mut index, 2, |_| std::ops::ControlFlow::Continue(()))?;
     let rows = scanned.dataset.train_rows();
     let options = TrainingSetOptions { with_text: true, ..TrainingSetOptions::default() };
-    let material = Arc::new(TrainingSet::survey(Arc::new(scanned.dataset), &rows, &options)?);
+    let training_set = Arc::new(TrainingSet::survey(Arc::new(scanned.dataset), &rows, &options)?);
 
-    // In which shapes, and in how much memory? Two shapes of four utterances will do here.
-    let buckets = material.bucket_plan(2, 4).ok_or("no row can train")?;
+    // Plan shapes and memory: two shapes of four utterances.
+    let buckets = training_set.bucket_plan(2, 4).ok_or("no row can train")?;
     let plan = FeedPlan {
         schema: SPEECH,
         buckets: buckets.buckets().to_vec(),
         route: Route::Handover,
         data_slots: 4,
         model_slots: 2,
-        rates_hz: material.rates_hz().to_vec(),
+        rates_hz: training_set.rates_hz().to_vec(),
         uploads: 2,
         pinned_uploads: 3,
-        table_bytes: material.table_bytes(),
+        table_bytes: training_set.table_bytes(),
         kept_pitches: 0,
     };
     let arena =
         |role, arena_bytes| ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
     let data = arena(Role::Data, plan.data_lines().iter().map(|(_, bytes)| bytes).sum());
-    // With a hand-over the feed takes nothing here: this is the consumer's own.
+    // With a hand-over the feed takes no model memory: this is for the consumer.
     let model = arena(Role::Model, 1 << 20);
     let roles =
         Isolation::set_up(&Machine::cpu(), RoleSetup { card: 0, arena: data }, RoleSetup { card: 0, arena: model })?;
     let spec = FeedSpec {
-        material,
+        material: training_set,
         buckets,
         evaluates: false,
         plan,
@@ -62,18 +62,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         max_bad_fraction: 0.05,
         bad_samples: None,
         emitter: Emitter::none(),
-        delay_ns: 0,
     };
     let mut feed = Feed::start(&roles, spec)?;
     let stream = roles.model.device.stream(true)?;
     for _ in 0..6 {
         let batch = feed.lease(&stream)?;
-        // The consumer's work is queued here, on its own stream. Dropping the batch gives the slot back behind it.
+        // Queue the consumer's work here, on its stream. Dropping the batch frees the slot once that work is done.
         let shapes = ["text", "mel"].map(|name| batch.field(name).map(|field| field.shape.to_vec()));
         let frames: Vec<u32> = batch.info().utterances.iter().flatten().map(|utterance| utterance.frames).collect();
         println!("{:?}: text and mel {shapes:?}, frames {frames:?}", batch.info().cursor);
     }
-    println!("a feed started from {:?} would go on here", feed.state());
+    println!("a feed started from {:?} resumes here", feed.state());
     Ok(feed.stop()?)
 }
 

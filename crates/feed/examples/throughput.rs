@@ -1,7 +1,7 @@
-//! How many seconds of sound a second of time decodes and turns into features.
+//! Seconds of audio that are decoded and turned into features per second.
 //!
 //! `cargo run --release -p tandem-feed --example throughput -- FOLDER [THREADS]`
-#![expect(clippy::print_stdout, reason = "an example tells what it found")]
+#![expect(clippy::print_stdout, reason = "an example prints its result")]
 
 use std::error::Error;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use tandem_corpus::{Dataset, OpenOptions, SampleIndex};
 use tandem_feed::{Features, Featurizer, load_into};
 use tandem_pipeline::Worker;
 
-/// Seconds of sound a thread went through, and how long each step took it.
+/// Seconds of audio that a thread processed, and its time for each step.
 #[derive(Default)]
 struct Spent {
-    sound_s: f64,
+    audio_s: f64,
     decode_s: f64,
     mel_s: f64,
     pitch_s: f64,
@@ -32,28 +32,28 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut workers = Vec::new();
     for number in 0..num_threads {
         let (dataset, next) = (Arc::clone(&dataset), Arc::clone(&next));
-        workers.push(Worker::spawn(format!("measure-{number}"), move |_| go_through(&dataset, &next))?);
+        workers.push(Worker::spawn(format!("measure-{number}"), move |_| process(&dataset, &next))?);
     }
     let mut sum = Spent::default();
     for worker in workers {
         let spent = worker.join()?.map_err(|error| error.to_string())?;
-        sum.sound_s += spent.sound_s;
+        sum.audio_s += spent.audio_s;
         sum.decode_s += spent.decode_s;
         sum.mel_s += spent.mel_s;
         sum.pitch_s += spent.pitch_s;
     }
     let wall_s = start.elapsed().as_secs_f64();
-    println!("{} recordings, {:.0} s of sound, {num_threads} threads", dataset.samples().len(), sum.sound_s);
+    println!("{} recordings, {:.0} s of audio, {num_threads} threads", dataset.samples().len(), sum.audio_s);
     for (name, spent_s) in
-        [("decode", sum.decode_s), ("resample and log-mel", sum.mel_s), ("the same and pitch", sum.pitch_s)]
+        [("decode", sum.decode_s), ("resample and log-mel", sum.mel_s), ("both and pitch", sum.pitch_s)]
     {
-        println!("{name:22} {:7.0} x real time per thread", sum.sound_s / spent_s);
+        println!("{name:22} {:7.0} x real time per thread", sum.audio_s / spent_s);
     }
-    println!("{:22} {:7.0} x real time, all threads together", "everything above", sum.sound_s / wall_s);
+    println!("{:22} {:7.0} x real time, all threads together", "everything above", sum.audio_s / wall_s);
     Ok(())
 }
 
-fn go_through(dataset: &Dataset, next: &AtomicUsize) -> Result<Spent, Box<dyn Error + Send + Sync>> {
+fn process(dataset: &Dataset, next: &AtomicUsize) -> Result<Spent, Box<dyn Error + Send + Sync>> {
     let mut featurizer = Featurizer::new(&FeatureSettings::default())?;
     let (mut clip, mut features, mut spent) = (Clip::default(), Features::default(), Spent::default());
     while let Some(sample) = dataset.get(SampleIndex(next.fetch_add(1, Ordering::Relaxed) as u32)) {
@@ -63,7 +63,7 @@ fn go_through(dataset: &Dataset, next: &AtomicUsize) -> Result<Spent, Box<dyn Er
         featurizer.clip_into(&clip, false, &mut features)?;
         let mel = Instant::now();
         featurizer.clip_into(&clip, true, &mut features)?;
-        spent.sound_s += clip.seconds();
+        spent.audio_s += clip.seconds();
         spent.decode_s += (decoded - start).as_secs_f64();
         spent.mel_s += (mel - decoded).as_secs_f64();
         spent.pitch_s += mel.elapsed().as_secs_f64();

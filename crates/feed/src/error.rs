@@ -1,4 +1,4 @@
-//! What can go wrong on the way from a recording to a batch. A variant is a different thing to do next.
+//! Errors between a recording and a batch. Each variant calls for a different next step.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,133 +11,133 @@ use tandem_text::TextError;
 
 use crate::load::bad_samples::TooManyBad;
 
-/// A recording or a corpus could not be used as asked.
+/// A recording or a corpus cannot be used, or the feed failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FeedError {
-    /// There is no such recording, or not any more: put it back, or take its row out.
-    #[error("there is no such file: {place}")]
+    /// The recording does not exist: restore it, or remove its row.
+    #[error("no such file: {location}")]
     Missing {
-        /// Where it should be.
-        place: String,
+        /// Its expected location.
+        location: String,
     },
 
-    /// The recording is there and cannot be opened: mend the rights on it.
+    /// The recording exists and cannot be opened: correct its permissions.
     #[error(transparent)]
     Unopened(CorpusError),
 
-    /// The recording was opened and is no good, for the reason given.
-    #[error("{source}: {place}")]
+    /// The recording cannot be decoded or resampled.
+    #[error("{source}: {location}")]
     Undecodable {
-        /// What is wrong with it.
+        /// The reason.
         source: AudioError,
-        /// Where it is.
-        place: String,
+        /// Its location.
+        location: String,
     },
 
-    /// The part that is meant is not in the recording: correct the offset or the duration.
-    #[error("the part from {from_s:.3} s to {to_s:.3} s is outside the recording, which has {has_s:.3} s: {place}")]
+    /// The named part is outside the recording: correct the offset or the duration.
+    #[error("the part from {from_s:.3} s to {to_s:.3} s is outside the recording, which has {has_s:.3} s: {location}")]
     OutsideRecording {
-        /// Where the part begins.
+        /// Start of the part.
         from_s: f64,
-        /// Where it ends.
+        /// Its end.
         to_s: f64,
-        /// How long the recording is.
+        /// Duration of the recording.
         has_s: f64,
-        /// Where it is.
-        place: String,
+        /// Its location.
+        location: String,
     },
 
-    /// A file or folder of ours cannot be used: mend the rights on it, or choose another.
+    /// A file or folder of the run cannot be used: correct its permissions, or choose another.
     #[error("the {what} cannot be used ({why}): {}", path.display())]
     Unusable {
-        /// What it is to us.
+        /// Its purpose.
         what: &'static str,
-        /// What the system said. Not its source: it would be told twice.
+        /// The error of the system. Not the `source`: it would be printed twice.
         why: io::Error,
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
     },
 
-    /// So many recordings are bad that training on the rest would not be what was asked for: mend them, or allow more.
+    /// More recordings are bad than allowed: repair them, or allow more.
     #[error(transparent)]
     TooManyBad(#[from] TooManyBad),
 
-    /// The recording is longer than its list says, by more than rounding: correct the list, or measure lengths anew.
-    #[error("the recording is {over_s:.3} s longer than what it was planned as: {place}")]
+    /// The recording is longer than listed, by more than rounding: correct the list, or measure lengths again.
+    #[error("the recording is {over_s:.3} s longer than listed: {location}")]
     LongerThanListed {
-        /// By how much it is longer than its batch has room for.
+        /// The excess over the room of its row.
         over_s: f64,
-        /// Where it is.
-        place: String,
+        /// Its location.
+        location: String,
     },
 
-    /// The text says nothing, or has characters no symbol stands for.
+    /// The text is empty or has unknown characters.
     #[error(transparent)]
     Text(#[from] TextError),
 
-    /// The text has more tokens than its batch has room for.
-    #[error("the text has {found} tokens, and its batch has room for {most}")]
+    /// The text has more tokens than fit in its batch.
+    #[error("the text has {found} tokens, its batch has room for {most}")]
     TextTooLong {
         /// Its tokens.
         found: u64,
-        /// What there is room for.
+        /// The room of its row.
         most: u64,
     },
 
-    /// The recording has fewer frames than its text has tokens: one of the two is not what it should be.
-    #[error("the text has {tokens} tokens, and the recording only {frames} frames: {place}")]
+    /// The recording has fewer frames than its text has tokens: one of the two is wrong.
+    #[error("the text has {tokens} tokens, the recording only {frames} frames: {location}")]
     ShorterThanText {
         /// Tokens of its text.
         tokens: u64,
-        /// Frames of it.
+        /// Frames of the recording.
         frames: u64,
-        /// Where it is.
-        place: String,
+        /// Its location.
+        location: String,
     },
 
-    /// The decoder met a file it has a mistake for.
+    /// The decoder has a bug that this file triggers.
     #[error("the decoder panicked: {message}")]
     Panicked {
-        /// What it said.
+        /// The panic message.
         message: String,
     },
 
-    /// A bad sample could not be replaced: every other one that fits its batch is bad as well.
-    #[error("no sample is left to stand in for {id}")]
+    /// A bad sample cannot be replaced: every other sample that fits its row is bad as well.
+    #[error("no sample is left to replace {id}")]
     NothingLeft {
-        /// The bad one.
+        /// The bad sample.
         id: String,
     },
 
-    /// Nothing of the corpus fits the shapes it should be served in.
+    /// No row of the corpus fits the shapes.
     #[error(transparent)]
     Corpus(CorpusError),
 
-    /// A batch has more samples than kernels can count: lower the batch size.
-    #[error("a batch of {samples} samples is more than kernels can count ({}): lower the batch size", u32::MAX)]
+    /// A batch has more samples than kernels can index: lower the batch size.
+    #[error("a batch of {samples} samples is more than kernels can index ({}): lower the batch size", u32::MAX)]
     BatchTooLarge {
         /// Samples of all its rows.
         samples: u64,
     },
 
-    /// The features cannot be made as they are set.
+    /// The features cannot be computed with these settings.
     #[error(transparent)]
     Features(#[from] AudioError),
 
-    /// What a checkpoint kept is of another corpus: begin anew, or give the corpus it was made with.
-    #[error("the checkpoint's batches name sample {sample}, and the corpus has {num_samples}")]
+    /// The checkpoint belongs to another corpus: start a new run, or give the corpus of the checkpoint.
+    #[error("the checkpoint refers to sample {sample}, and the corpus has {num_samples} samples")]
     ForeignState {
-        /// A sample it names.
+        /// A sample of the checkpoint.
         sample: u32,
-        /// Samples there are.
+        /// Samples of the corpus.
         num_samples: usize,
     },
 
-    /// A device said no.
+    /// A device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
 
-    /// A link or ring was closed: the feed is ending.
+    /// A ring is closed: the feed is ending.
     #[error(transparent)]
     Closed(#[from] Closed),
 
@@ -145,7 +145,7 @@ pub enum FeedError {
     #[error("the feed has ended")]
     Ended,
 
-    /// A thread could not be started, or met a mistake of ours.
+    /// A thread could not be started, or panicked.
     #[error(transparent)]
     Worker(#[from] WorkerError),
 }

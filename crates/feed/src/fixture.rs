@@ -1,11 +1,17 @@
-//! Corpora for tests, in folders that go when the test does.
+//! Corpora for tests, in folders that are deleted with the test.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use tandem_audio::{Clip, wav};
+use tandem_corpus::{Dataset, OpenOptions};
+use tandem_device::Route;
+use tandem_events::Emitter;
 use tempfile::TempDir;
 
-/// Holding one means that the folder is there and nobody else's.
+use crate::{CacheSpec, FeedPlan, FeedSpec, FeedState, FromFiles, SPEECH, TrainingSet, TrainingSetOptions};
+
+/// Holding one means that the folder exists and is used by this test only.
 pub(crate) struct FeedFolder(TempDir);
 
 impl FeedFolder {
@@ -35,4 +41,41 @@ pub(crate) fn sine(rate_hz: u32, seconds: f64) -> Clip {
     let num_samples = (seconds * f64::from(rate_hz)).round() as u32;
     let value = |i: u32| (f64::from(i) * 1000.0 / f64::from(rate_hz)).sin() * 11_000.0;
     Clip { samples: (0..num_samples).map(|i| value(i) as i16).collect(), rate_hz }
+}
+
+/// A feed of batches of one row, from a list of which no recording need exist.
+pub(crate) fn feed_spec(list: &Path) -> FeedSpec {
+    let dataset = Arc::new(Dataset::open(list, &OpenOptions::default()).unwrap());
+    let rows = dataset.train_rows();
+    let training_set = Arc::new(TrainingSet::survey(dataset, &rows, &TrainingSetOptions::default()).unwrap());
+    let buckets = training_set.bucket_plan(1, 1).unwrap();
+    let plan = FeedPlan {
+        schema: SPEECH,
+        buckets: buckets.buckets().to_vec(),
+        route: Route::Handover,
+        data_slots: 1,
+        model_slots: 1,
+        rates_hz: Vec::new(),
+        uploads: 2,
+        pinned_uploads: 2,
+        table_bytes: training_set.table_bytes(),
+        kept_pitches: 0,
+    };
+    FeedSpec {
+        material: training_set,
+        buckets,
+        evaluates: false,
+        plan,
+        route_why: "a test".to_owned(),
+        seed: 7,
+        from: FeedState::default(),
+        recordings: Arc::new(FromFiles),
+        threads: 1,
+        max_threads: 1,
+        depth_fixed: false,
+        cache: CacheSpec::default(),
+        max_bad_fraction: 0.05,
+        bad_samples: None,
+        emitter: Emitter::none(),
+    }
 }

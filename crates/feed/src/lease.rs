@@ -1,32 +1,32 @@
-//! A batch in the hands of the step.
+//! The last stage: a batch leased to a stream of the consumer.
 
 use std::sync::Arc;
 
 use tandem_device::{Block, DType, DeviceError, Event, Stream, View};
 use tandem_pipeline::LeasedSlot;
 
+use crate::batch::info::BatchInfo;
 use crate::batch::schema::Placed;
-use crate::feed::data_thread::BatchInfo;
 
-/// Holding one of these means that work queued on its stream may read the batch.
+/// A leased batch. Holding one means that work queued on its stream may read the batch.
 ///
-/// Dropping it gives the slot back with the event behind the work queued on that stream so far; if even that fails, the
-/// card is lost, and the slot is never used again.
+/// Dropping it frees the slot once the work queued on that stream so far is done. If recording that event fails, the card is
+/// lost and the slot is never used again.
 pub struct DeviceBatch<'s> {
-    /// Gone only while it is given back.
+    /// None only during release.
     slot: Option<LeasedSlot<Block, Arc<BatchInfo>, Event>>,
     stream: &'s Stream,
     wait_ns: u64,
 }
 
-/// A field of a batch: where it is, what it is. Enough to hand it to another framework as a tensor.
+/// A field of a batch: memory, element type and shape. Enough to wrap it as a tensor of another framework.
 #[derive(Clone, Debug)]
 pub struct BatchField<'a> {
     /// The memory.
     pub view: View<'a>,
-    /// What its elements are.
+    /// Type of its elements.
     pub dtype: DType,
-    /// Its shape, outermost first; rows follow each other without gaps.
+    /// Its shape, outermost first; contiguous.
     pub shape: &'a [u64],
 }
 
@@ -39,7 +39,7 @@ impl<'s> DeviceBatch<'s> {
         DeviceBatch { slot: Some(slot), stream, wait_ns }
     }
 
-    /// What is known of it.
+    /// Its cursor, shape, layout and utterances.
     pub fn info(&self) -> &Arc<BatchInfo> {
         self.slot().payload()
     }
@@ -49,7 +49,7 @@ impl<'s> DeviceBatch<'s> {
         self.wait_ns
     }
 
-    /// All of its memory: every field, and the gaps between them.
+    /// All of its memory: the fields, and the gaps between them.
     pub fn memory(&self) -> View<'_> {
         self.slot().memory().part(0, self.info().layout.bytes)
     }
@@ -59,19 +59,19 @@ impl<'s> DeviceBatch<'s> {
         self.slot().memory().part(offset, bytes)
     }
 
-    /// A field by its name in the schema; none when the schema has none of that name.
+    /// A field by its name in the schema; none if the schema has no such field.
     pub fn field(&self, name: &str) -> Option<BatchField<'_>> {
         let placed: &Placed = self.info().layout.fields.iter().find(|placed| placed.field.name == name)?;
         let view = self.slot().memory().part(placed.offset, placed.bytes);
         Some(BatchField { view, dtype: placed.field.dtype, shape: &placed.shape })
     }
 
-    /// Gives the slot back once `reader` has come so far: for a reader other than the stream of the lease.
+    /// Frees the slot once the work queued on `reader` so far is done: for a reader other than the stream of the lease.
     pub fn release(mut self, reader: &Stream) -> Result<(), DeviceError> {
-        self.give_back(reader)
+        self.free_slot(reader)
     }
 
-    fn give_back(&mut self, reader: &Stream) -> Result<(), DeviceError> {
+    fn free_slot(&mut self, reader: &Stream) -> Result<(), DeviceError> {
         match self.slot.take() {
             Some(slot) => slot.release(|freed| reader.record(freed)),
             None => Ok(()),
@@ -81,14 +81,14 @@ impl<'s> DeviceBatch<'s> {
     fn slot(&self) -> &LeasedSlot<Block, Arc<BatchInfo>, Event> {
         match &self.slot {
             Some(slot) => slot,
-            None => unreachable!("a batch that was given back is gone"),
+            None => unreachable!("a released batch is consumed"),
         }
     }
 }
 
 impl Drop for DeviceBatch<'_> {
     fn drop(&mut self) {
-        // The step's kernels are queued, not done: the next copy must wait for them, we must not.
-        let _ = self.give_back(self.stream);
+        // The step's kernels are queued, not done: the next copy waits for them on the device, the host does not.
+        let _ = self.free_slot(self.stream);
     }
 }

@@ -1,42 +1,41 @@
-//! Recordings to batches on the model device: the same batches with any number of threads and over any route.
+//! Recordings in, batches on the model device out: the same batches with any number of threads and over any route.
 //!
 //! ```text
-//!   order -> load -> upload -> featurize -> collate -> transfer -> lease
+//!   load -> upload -> featurize -> collate -> transfer -> lease
 //! ```
 //!
-//! The stages are modules, declared below in the order data meets them:
+//! The stages are modules, declared below in flow order:
 //!
-//! | stage | in | out | where it runs |
+//! | stage | in | out | runs on |
 //! |---|---|---|---|
-//! | `order` | the order of the corpus | rows to load, with the page-locked memory they belong into | decode threads |
-//! | `load` ([`load_into`], `row_loader`) | a recording and a text | samples and tokens of one row | decode threads |
-//! | `upload` | a loaded batch | the same on the data device, by one copy | upload stream |
+//! | `load` ([`load_into`]) | the order of the corpus, recordings and texts | samples and tokens in page-locked memory, row by row | decode threads |
+//! | `upload` | a loaded batch | the same on the data device, in one copy | upload stream |
 //! | `featurize` | int16 samples | log-mel, energy and pitch in a slot | data stream |
-//! | `collate` | lengths, texts, speakers | the rest of the slot | data stream |
-//! | `transfer` | a slot of the data role | a slot of the model role | copy streams; not with a hand-over |
-//! | `lease` | a stream of the consumer's | a [`DeviceBatch`] that it may read | the consumer's stream |
+//! | `collate` | lengths, texts, speakers | the other fields of the slot | data stream |
+//! | `transfer` | a slot of the data role | a slot of the model role | copy streams; skipped with a hand-over |
+//! | `lease` | a stream of the consumer | a [`DeviceBatch`] that it may read | the consumer's stream |
 //!
-//! [`Feed`] connects them with rings of memory that is taken once, and runs their threads. What it needs is found out
-//! before it starts: [`scan_lengths`] measures what no list gives, [`TrainingSet`] says which rows train, [`BucketPlan`] in
-//! which shapes, [`FeedPlan`] in how many bytes. Beside the feed: [`check`] reads a whole corpus and reports what is
-//! wrong with it, and [`Featurizer`] makes one file's features.
+//! [`Feed`] connects them with rings, whose memory is taken once, and runs their threads. The survey of a corpus comes first:
+//! [`scan_lengths`] measures recordings, [`TrainingSet`] selects the rows that train, [`BucketPlan`] gives their shapes,
+//! [`FeedPlan`] their bytes. [`check`] decodes a whole corpus and reports problems, and [`Featurizer`] makes the features of one
+//! file.
 //!
 //! ```
 //! use tandem_device::Stream;
 //! use tandem_feed::{Feed, FeedError};
 //!
-//! /// A consumer of one's own. It never waits for the device; the host waits only when no batch is queued.
+//! /// A consumer. It never waits for the device; the host waits only if no batch is queued.
 //! fn consume(feed: &mut Feed, stream: &Stream, steps: usize) -> Result<u64, FeedError> {
 //!     let mut frames = 0;
 //!     for _ in 0..steps {
 //!         let batch = feed.lease(stream)?; // Work queued on `stream` from here on may read it.
 //!         frames += batch.info().utterances.iter().flatten().map(|row| u64::from(row.frames)).sum::<u64>();
-//!     } // Dropped: the slot goes back behind what was queued.
+//!     } // Dropped: the slot is free once the queued work is done.
 //!     Ok(frames)
 //! }
 //! ```
 //!
-//! The example `own_consumer` is the whole of it, from a folder of recordings on. The shapes alone:
+//! The example `own_consumer` is complete, starting from a folder of recordings. Shapes alone:
 //!
 //! ```
 //! use tandem_corpus::SampleIndex;
@@ -55,7 +54,7 @@ mod error;
 // A batch: its shapes, its fields, its bytes.
 mod batch;
 
-// A corpus before a run: lengths, shapes, tokens, problems.
+// A corpus before a run: lengths, tokens, shapes, problems.
 mod survey;
 
 // The stages, in flow order.
@@ -67,30 +66,31 @@ pub mod kernels;
 mod transfer;
 mod lease;
 
-// Running the stages: thread counts, waits between streams, the threads.
-mod tune;
-pub mod waits;
+// The running feed: its threads, the waits between its streams, its thread count.
 mod feed;
+pub mod waits;
+mod tune;
 
 #[cfg(test)]
 mod fixture;
 
-pub use batch::exact::CopyPiece;
+pub use batch::exact::CopyRegion;
 pub use batch::feed_plan::{ByteSpan, FeedPlan, RATE_HZ, UploadLayout, plain_table_bytes};
+pub use batch::info::{BatchInfo, Utterance};
 pub use batch::schema::{BatchSchema, Dim, FieldSpec, HOP_SAMPLES, Layout, MELS, Placed, REFERENCE_FRAMES, SPEECH};
-pub use batch::shape::{Bucket, RowShape, even_buckets};
+pub use batch::shape::{Bucket, FRAME_STEP, RowShape};
 pub use error::FeedError;
 pub use featurize::on_host::{Features, Featurizer};
-pub use feed::data_thread::{BatchInfo, Utterance};
-pub use feed::{Feed, FeedSpec, FeedState, FeedStats, Warm};
+pub use feed::Feed;
+pub use feed::spec::{FeedSpec, FeedState, FeedStats, Warm};
 pub use lease::{BatchField, DeviceBatch};
-pub use load::bad_samples::{BadSamples, Replacement, Replacements, TooManyBad};
+pub use load::bad_samples::{BadSample, BadSamples, Replacement, Replacements, TooManyBad};
 pub use load::cache::{Cache, CacheKind, CacheSpec, CacheStats};
 pub use load::decode::load_into;
-pub use load::input::{FromFiles, Recordings};
-pub use survey::buckets::{BucketPlan, FRAME_STEP, MAX_BUCKETS, NUM_BUCKETS, Padding};
+pub use load::recordings::{FromFiles, Recordings};
+pub use survey::buckets::{BucketPlan, MAX_BUCKETS, NUM_BUCKETS, Padding, even_buckets};
 pub use survey::check::{CheckOptions, Checked, check};
-pub use survey::report::{BucketUse, CorpusReport, ShapeReport, UtteranceGroup};
+pub use survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, UtteranceGroup};
 pub use survey::scan::{Scanned, measure, scan_lengths};
 pub use survey::show::{report_json, show_report};
 pub use survey::tokenizer::Tokenizer;

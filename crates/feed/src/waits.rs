@@ -1,15 +1,15 @@
-//! The waits of a feed, by name: tests take each one away and must see the damage. Those of the copy between the roles
+//! The waits of a feed, by name. Tests remove each one in turn and must see wrong bytes. The waits of the copy between the roles
 //! are in [`tandem_device::transfer::waits`].
 
-/// Decoding writes page-locked memory only after the last copy out of it.
+/// Decoding writes page-locked memory only after the last copy from it.
 pub const COPIED: &str = "decode waits for the upload to be copied";
-/// A copy lands only in memory whose last batch has become features.
+/// An upload overwrites a block only after the features of its last batch are made.
 pub const CONSUMED: &str = "upload waits for the features of the batch before";
-/// Features are made only of samples that have arrived.
+/// Features read samples only after they are uploaded.
 pub const UPLOADED: &str = "features wait for their upload";
-/// A batch is made only in memory whose last batch has been sent.
+/// A batch is written to a slot only after the slot's last batch has been sent.
 pub const SENT: &str = "features wait for the batch before to be sent";
-/// With a hand-over: a batch is made only in memory the step has released.
+/// With a hand-over: a batch is written to a slot only after the step has released it.
 pub const RELEASED: &str = "features wait for the step to release the slot";
-/// The step starts only when its batch is there.
+/// The step reads its batch only after it has arrived.
 pub const ARRIVED: &str = "step waits for its batch";

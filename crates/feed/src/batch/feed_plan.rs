@@ -1,7 +1,7 @@
-//! The feed's part of the plan: how many bytes its stages will take from the two arenas and from page-locked memory.
+//! The feed's part of the plan: the bytes its stages take from the two arenas and from page-locked memory.
 //!
-//! A pure function of shapes, slots and rates. The stages ask here for every size, so that what is planned is what is
-//! taken, to the byte.
+//! A pure function of shapes, slots and sample rates. The stages get every size from here, so that the plan is exact to the
+//! byte.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -10,72 +10,72 @@ use tandem_audio::{DeviceFeatures, FeatureSettings};
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 use tandem_device::{DType, Route};
 
-use crate::batch::schema::{BatchSchema, HOP_SAMPLES};
-use crate::batch::shape::{Bucket, starts};
+use super::schema::{BatchSchema, HOP_SAMPLES};
+use super::shape::{Bucket, starts};
 
-/// Rate of the features: what everything is resampled to.
+/// Sample rate of the features. All recordings are resampled to it.
 pub const RATE_HZ: u32 = 22_050;
 
-/// Rows of an upload start at a multiple of so many samples: one vector load of int16.
+/// Rows of an upload start at a multiple of this many samples: one vector load of int16.
 const STEP_SAMPLES: u64 = 8;
 
-/// Pitch that is kept at most: 16 000 recordings of ten seconds.
-const MOST_KEPT_BYTES: u64 = 64 << 20;
+/// Most bytes of cached pitch: 16 000 recordings of ten seconds.
+const MAX_CACHED_PITCH_BYTES: u64 = 64 << 20;
 
-/// What the feed holds, and in how many pieces.
+/// The memory of a feed: how many blocks of which sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedPlan {
-    /// What a batch is made of.
+    /// The fields of a batch.
     pub schema: BatchSchema,
-    /// Every shape a batch can have.
+    /// Every shape of a batch.
     pub buckets: Vec<Bucket>,
-    /// How batches cross.
+    /// The route of batches to the model device.
     pub route: Route,
-    /// Batches that wait on the data side.
+    /// Batch slots on the data side.
     pub data_slots: u64,
-    /// Slots towards the model.
+    /// Batch slots on the model side.
     pub model_slots: u64,
-    /// Rates of recordings that are resampled on the data device.
+    /// Sample rates that the data device resamples from.
     pub rates_hz: Vec<u32>,
-    /// Uploads on the data device: one is filled while features are made of another.
+    /// Uploads on the data device: one is filled while features are made from another.
     pub uploads: u64,
-    /// Uploads in page-locked memory, which threads decode into.
+    /// Uploads in page-locked memory, which decode threads fill.
     pub pinned_uploads: u64,
-    /// Bytes of the tables features are made with: [`TrainingSet::table_bytes`](crate::TrainingSet::table_bytes).
+    /// Bytes of the feature tables: [`TrainingSet::table_bytes`](crate::TrainingSet::table_bytes).
     pub table_bytes: u64,
-    /// Recordings whose pitch is kept on the data device once it was found: those with the lowest indices.
+    /// Recordings whose pitch stays cached on the data device: those with the lowest indices.
     pub kept_pitches: u64,
 }
 
-/// A part of an upload, in bytes from its start.
+/// A byte range of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteSpan {
-    /// Where it starts: a multiple of the block size.
+    /// Offset of its first byte: a multiple of the block size.
     pub offset: u64,
-    /// How long it is, without the gap to the next.
+    /// Its length, without the gap before the next span.
     pub bytes: u64,
 }
 
-/// Where the parts of one bucket's upload lie: one region, which one copy brings up.
+/// The layout of one bucket's upload: one region, uploaded by one copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UploadLayout {
-    /// int16: recordings at their own rates, row after row.
+    /// int16: recordings at their own sample rates, row after row.
     pub audio: ByteSpan,
-    /// The sample at which each row begins there, and behind the last one the end.
+    /// The sample at which each row of `audio` starts, then the end of the last row.
     pub audio_starts: Vec<u32>,
-    /// The same at the features' rate, where a batch is resampled.
+    /// The same after resampling to the features' rate.
     pub resampled_starts: Vec<u32>,
-    /// The frame at which each row begins in features, and behind the last one the end.
+    /// The frame at which each row of the features starts, then the end of the last row.
     pub frame_starts: Vec<u32>,
     /// u32 `[batch]`: samples of each recording.
     pub in_lengths: ByteSpan,
-    /// u32 `[batch]`: samples of each once it is at the features' rate.
+    /// u32 `[batch]`: samples of each recording after resampling.
     pub out_lengths: ByteSpan,
-    /// u32 `[batch]`: the rate of each.
+    /// u32 `[batch]`: the sample rate of each, as an index into the plan's rates.
     pub rates: ByteSpan,
-    /// u32 `[batch]`: where the pitch of each is kept. Only where it is.
-    pub pitch_places: Option<ByteSpan>,
-    /// The field of this name, as it will lie in the slot; none where the schema has none. The next three alike.
+    /// u32 `[batch]`: the offset of each recording's cached pitch. Only if pitch is cached.
+    pub pitch_offsets: Option<ByteSpan>,
+    /// The field `text`, as in the slot; none if the schema has no such field. The same for the next three.
     pub text: Option<ByteSpan>,
     /// `text_lengths`.
     pub text_lengths: Option<ByteSpan>,
@@ -83,18 +83,18 @@ pub struct UploadLayout {
     pub mel_lengths: Option<ByteSpan>,
     /// `speaker`.
     pub speaker: Option<ByteSpan>,
-    /// u32 `[batch, 2]`: the row, and its first frame, that each reference is taken from. With a `reference` only.
+    /// u32 `[batch, 2]`: the source row and first frame of each voice reference. Only with a `reference` field.
     pub picks: Option<ByteSpan>,
-    /// All of it, in whole blocks.
+    /// Bytes of the upload, a multiple of the block size.
     pub bytes: u64,
 }
 
-/// Bytes of the tables when every recording has the features' rate. Computed once.
+/// Bytes of the feature tables if every recording has the features' rate. Computed once.
 pub fn plain_table_bytes() -> u64 {
     static BYTES: OnceLock<u64> = OnceLock::new();
     *BYTES.get_or_init(|| match DeviceFeatures::table_bytes(&FeatureSettings::default(), &[]) {
         Ok(bytes) => bytes,
-        Err(error) => unreachable!("the default settings are served: {error}"),
+        Err(error) => unreachable!("the default settings are supported: {error}"),
     })
 }
 
@@ -106,14 +106,13 @@ impl ByteSpan {
 }
 
 impl FeedPlan {
-    /// Bytes of a slot: it takes a batch of any bucket.
+    /// Bytes of a slot: enough for a batch of any bucket.
     pub fn slot_bytes(&self) -> u64 {
         self.schema.slot_bytes(&self.buckets)
     }
 
-    /// Where the parts of an upload of `bucket` lie.
+    /// The layout of an upload of `bucket`.
     pub fn upload(&self, bucket: &Bucket) -> UploadLayout {
-        let [audio_starts, resampled_starts, frame_starts] = self.starts(bucket);
         let num_samples = self.row_samples(bucket).sum::<u64>();
         let fields = self.schema.layout(bucket).fields;
         let mut bytes = 0;
@@ -123,17 +122,16 @@ impl FeedPlan {
             ByteSpan { offset, bytes: length }
         };
         let field = |name: &str| fields.iter().find(|placed| placed.field.name == name).map(|placed| placed.bytes);
-        // A u32 is as wide as an i32.
-        let row_bytes = bucket.batch() * DType::I32.bytes();
+        let row_bytes = bucket.batch() * DType::U32.bytes();
         UploadLayout {
             audio: span(num_samples * DType::I16.bytes()),
-            audio_starts,
-            resampled_starts,
-            frame_starts,
+            audio_starts: narrow(starts(self.row_samples(bucket))),
+            resampled_starts: narrow(starts(resampled_samples(bucket))),
+            frame_starts: narrow(bucket.frame_starts()),
             in_lengths: span(row_bytes),
             out_lengths: span(row_bytes),
             rates: span(row_bytes),
-            pitch_places: (self.cached_pitch_bytes() > 0).then(|| span(row_bytes)),
+            pitch_offsets: (self.cached_pitch_bytes() > 0).then(|| span(row_bytes)),
             text: field("text").map(&mut span),
             text_lengths: field("text_lengths").map(&mut span),
             mel_lengths: field("mel_lengths").map(&mut span),
@@ -143,12 +141,12 @@ impl FeedPlan {
         }
     }
 
-    /// Bytes of the largest upload: what each of them is given.
+    /// Bytes of the largest upload. Every upload block has this size.
     pub fn upload_bytes(&self) -> u64 {
         self.buckets.iter().map(|bucket| self.upload(bucket).bytes).max().unwrap_or(0)
     }
 
-    /// Bytes of the one buffer for a batch of recordings at the features' rate; 0 when all have it already.
+    /// Bytes of the buffer for one resampled batch; 0 if no recording needs resampling.
     pub fn resampled_bytes(&self) -> u64 {
         if self.rates_hz.is_empty() {
             return 0;
@@ -157,24 +155,24 @@ impl FeedPlan {
         round_up(self.buckets.iter().map(bytes).max().unwrap_or(0), BLOCK_ALIGN)
     }
 
-    /// Frames of the place that each recording's pitch is kept in: as many as the longest row has.
-    pub(crate) fn pitch_place_frames(&self) -> u64 {
-        self.buckets.iter().flat_map(|bucket| bucket.rows()).map(|row| row.frames).max().unwrap_or(0)
+    /// Frames reserved for each recording's cached pitch: those of the longest row.
+    pub(crate) fn pitch_stride_frames(&self) -> u64 {
+        longest_row(&self.buckets)
     }
 
-    /// Bytes of the pitch that is kept; 0 where batches have none.
+    /// Bytes of the cached pitch; 0 if batches have no pitch.
     pub fn cached_pitch_bytes(&self) -> u64 {
         let has_pitch = self.schema.fields.iter().any(|field| field.name == "pitch");
-        let frames = if has_pitch { self.kept_pitches * self.pitch_place_frames() } else { 0 };
+        let frames = if has_pitch { self.kept_pitches * self.pitch_stride_frames() } else { 0 };
         round_up(frames * DType::F32.bytes(), BLOCK_ALIGN)
     }
 
-    /// The most recordings whose pitch is worth keeping, of so many: 64 MB of it.
+    /// How many of so many recordings have their pitch cached: as many as fit in 64 MB.
     pub fn pitches_worth_keeping(buckets: &[Bucket], recordings: u64) -> u64 {
-        recordings.min(MOST_KEPT_BYTES / (longest_row(buckets) * DType::F32.bytes()).max(1))
+        recordings.min(MAX_CACHED_PITCH_BYTES / (longest_row(buckets) * DType::F32.bytes()).max(1))
     }
 
-    /// Bytes of the tables of where rows begin: three of one number more than a shape has rows, for every shape.
+    /// Bytes of the row start tables: three per shape, each with one number more than the shape has rows.
     pub fn row_table_bytes(&self) -> u64 {
         let words: u64 = self.buckets.iter().map(|bucket| 3 * (bucket.batch() + 1)).sum();
         round_up(words * DType::U32.bytes(), BLOCK_ALIGN)
@@ -190,7 +188,7 @@ impl FeedPlan {
             (RESAMPLED, self.resampled_bytes()),
             (TABLES, round_up(self.table_bytes, BLOCK_ALIGN)),
             (ROW_TABLES, self.row_table_bytes()),
-            (KEPT_PITCH, self.cached_pitch_bytes()),
+            (CACHED_PITCH, self.cached_pitch_bytes()),
         ];
         lines.into_iter().filter(|(_, bytes)| *bytes > 0).collect()
     }
@@ -203,12 +201,12 @@ impl FeedPlan {
         }
     }
 
-    /// Page-locked bytes that threads decode into.
+    /// Page-locked bytes that decode threads fill.
     pub fn pinned_bytes(&self) -> u64 {
         self.pinned_uploads * self.upload_bytes()
     }
 
-    /// Samples that each row has room for, at whatever rate.
+    /// Samples reserved for each row of `audio`: enough at every rate of the plan.
     fn row_samples(&self, bucket: &Bucket) -> impl Iterator<Item = u64> {
         let rate_hz = self.rates_hz.iter().copied().max().unwrap_or(RATE_HZ).max(RATE_HZ);
         resampled_samples(bucket).map(move |samples| {
@@ -216,37 +214,31 @@ impl FeedPlan {
             round_up(at_rate, STEP_SAMPLES)
         })
     }
-
-    /// Where rows begin in the upload, resampled, and in features.
-    fn starts(&self, bucket: &Bucket) -> [Vec<u32>; 3] {
-        // No card has room for so many samples that this would saturate: eight gigabytes of them.
-        let narrow = |start: u64| u32::try_from(start).unwrap_or(u32::MAX);
-        [
-            starts(self.row_samples(bucket)).map(narrow).collect(),
-            starts(resampled_samples(bucket)).map(narrow).collect(),
-            bucket.frame_starts().map(narrow).collect(),
-        ]
-    }
 }
 
-/// Names of the lines, as the arenas know them too.
+/// Names of the lines. The arenas use the same names.
 pub(crate) const DATA_SLOTS: &str = "prefetched batches";
 pub(crate) const HANDED_OVER: &str = "slots handed over";
 pub(crate) const UPLOADS: &str = "upload int16";
 pub(crate) const RESAMPLED: &str = "resampled int16";
 pub(crate) const TABLES: &str = "feature tables";
 pub(crate) const ROW_TABLES: &str = "row tables";
-pub(crate) const KEPT_PITCH: &str = "kept pitch";
+pub(crate) const CACHED_PITCH: &str = "cached pitch";
 pub(crate) const MODEL_SLOTS: &str = "input slots";
 
 /// Frames of the longest row of any shape.
 fn longest_row(buckets: &[Bucket]) -> u64 {
-    buckets.iter().flat_map(|bucket| bucket.rows()).map(|row| row.frames).max().unwrap_or(0)
+    buckets.iter().map(Bucket::longest_frames).max().unwrap_or(0)
 }
 
-/// A recording of so many frames has less than a hop more than they cover.
+/// Samples of each row at the features' rate: its frames cover all but less than one hop of its recording.
 fn resampled_samples(bucket: &Bucket) -> impl Iterator<Item = u64> {
     bucket.rows().iter().map(|row| (row.frames + 1) * HOP_SAMPLES)
+}
+
+/// Start offsets as kernels read them. Saturates at eight gigabytes of samples, more than any card has room for.
+fn narrow(starts: impl Iterator<Item = u64>) -> Vec<u32> {
+    starts.map(|start| u32::try_from(start).unwrap_or(u32::MAX)).collect()
 }
 
 #[cfg(test)]
@@ -299,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_uploaded_exactly_when_the_schema_has_it() {
+    fn a_field_is_uploaded_only_if_the_schema_has_it() {
         const MEL: BatchSchema =
             BatchSchema { fields: &[FieldSpec { name: "mel", dtype: DType::F32, dims: &[Dim::Frames] }] };
         let mut plan = plan(&[], Route::Peer);
@@ -319,11 +311,11 @@ mod tests {
             let plan = plan(rates, Route::Peer);
             let upload = plan.upload(&plan.buckets[0]);
             let frames = |samples: usize| crate::featurize::on_host::num_frames(samples, rate_hz, &settings) as u64;
-            for (row, place) in plan.buckets[0].rows().iter().zip(upload.audio_starts.windows(2)).step_by(5) {
-                // The most samples that still make no more frames than the row has.
+            for (row, bounds) in plan.buckets[0].rows().iter().zip(upload.audio_starts.windows(2)).step_by(5) {
+                // The most samples whose frames fit the row.
                 let longest = (1..).take_while(|samples| frames(*samples) <= row.frames).last().unwrap();
-                let room = place[1] - place[0];
-                assert!(longest as u32 <= room && place[0].is_multiple_of(8), "{rate_hz}: {longest} {room}");
+                let room = bounds[1] - bounds[0];
+                assert!(longest as u32 <= room && bounds[0].is_multiple_of(8), "{rate_hz}: {longest} {room}");
             }
             assert!(upload.resampled_starts.iter().all(|start| start.is_multiple_of(tandem_audio::TILE_SAMPLES)));
         }
@@ -356,7 +348,7 @@ mod tests {
         );
         let plan = plan(&[], Route::Bounce);
         assert_eq!(plan.upload(&plan.buckets[1]).audio.bytes, 16 * 1001 * 256 * 2);
-        // Rows of 64 bytes take a block each, and so do the pairs.
+        // Spans of 64 bytes take a block each, and so do the picks of 128.
         assert_eq!(plan.upload_bytes(), 16 * 1001 * 256 * 2 + 12_800 + 7 * 256);
         assert_eq!(plan.pinned_bytes(), 3 * plan.upload_bytes());
     }

@@ -1,4 +1,4 @@
-//! What a batch is made of, and how it lies in a slot.
+//! The fields of a batch, and their layout in a slot.
 
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 use tandem_device::{Block, DType, View};
@@ -7,9 +7,9 @@ use crate::batch::shape::Bucket;
 
 /// Mel bands of a frame.
 pub const MELS: u64 = 80;
-/// Frames of the reference that a voice is taken from: 4.6 s.
+/// Frames of the voice reference: 4.6 s.
 pub const REFERENCE_FRAMES: u64 = 400;
-/// Audio samples a frame stands for.
+/// Audio samples from one frame to the next.
 pub const HOP_SAMPLES: u64 = 256;
 
 /// One dimension of a field.
@@ -17,18 +17,18 @@ pub const HOP_SAMPLES: u64 = 256;
 pub enum Dim {
     /// Utterances of the micro-batch.
     B,
-    /// Tokens of all rows, one behind the other: [`Bucket::token_starts`] says where each begins.
+    /// Tokens of all rows, back to back: row starts are in [`Bucket::token_starts`].
     Tokens,
-    /// Frames of all rows, one behind the other: [`Bucket::frame_starts`] says where each begins.
+    /// Frames of all rows, back to back: row starts are in [`Bucket::frame_starts`].
     Frames,
-    /// Frames of the reference.
+    /// Frames of the voice reference.
     TRef,
-    /// Always this.
+    /// A constant.
     Fixed(u64),
 }
 
 impl Dim {
-    fn of(self, bucket: &Bucket) -> u64 {
+    fn size(self, bucket: &Bucket) -> u64 {
         match self {
             Dim::B => bucket.batch(),
             Dim::Tokens => bucket.tokens(),
@@ -42,22 +42,22 @@ impl Dim {
 /// A field of every batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldSpec {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// What its elements are.
+    /// Type of its elements.
     pub dtype: DType,
     /// Its shape, outermost first.
     pub dims: &'static [Dim],
 }
 
-/// The fields of a batch, in the order they lie in a slot.
+/// The fields of a batch, in the order they are stored in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchSchema {
     /// The fields.
     pub fields: &'static [FieldSpec],
 }
 
-/// A speech batch: text, recording, reference voice, pitch and energy.
+/// A speech batch: text, log-mel, voice reference, speaker, pitch and energy.
 pub const SPEECH: BatchSchema = BatchSchema {
     fields: &[
         FieldSpec { name: "text", dtype: DType::I32, dims: &[Dim::Tokens] },
@@ -71,38 +71,38 @@ pub const SPEECH: BatchSchema = BatchSchema {
     ],
 };
 
-/// Where the fields of one bucket lie in a slot.
+/// The layout of a batch of one bucket in a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Each field, in order.
     pub fields: Vec<Placed>,
-    /// All of it, in whole blocks.
+    /// Bytes of all fields, a multiple of the block size.
     pub bytes: u64,
 }
 
-/// A field in a slot.
+/// A field and its place in a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// Which.
+    /// The field.
     pub field: FieldSpec,
     /// Its shape in this bucket, outermost first.
     pub shape: Vec<u64>,
-    /// Where it starts: a multiple of the block size.
+    /// Offset of its first byte: a multiple of the block size.
     pub offset: u64,
-    /// How long it is, without the gap to the next.
+    /// Its length, without the gap before the next field.
     pub bytes: u64,
 }
 
 impl Layout {
-    /// The same fields of a batch of another shape.
+    /// The layout of the same fields for a batch of another shape.
     pub(crate) fn reshaped(&self, bucket: &Bucket) -> Layout {
         Layout::of(self.fields.iter().map(|placed| placed.field), bucket)
     }
 
-    fn of(all: impl Iterator<Item = FieldSpec>, bucket: &Bucket) -> Layout {
+    fn of(specs: impl Iterator<Item = FieldSpec>, bucket: &Bucket) -> Layout {
         let (mut offset, mut fields) = (0, Vec::new());
-        for field in all {
-            let shape: Vec<u64> = field.dims.iter().map(|dim| dim.of(bucket)).collect();
+        for field in specs {
+            let shape: Vec<u64> = field.dims.iter().map(|dim| dim.size(bucket)).collect();
             let bytes = shape.iter().product::<u64>() * field.dtype.bytes();
             fields.push(Placed { field, shape, offset, bytes });
             offset = round_up(offset + bytes, BLOCK_ALIGN);
@@ -112,18 +112,18 @@ impl Layout {
 }
 
 impl BatchSchema {
-    /// Where the fields of a batch of `bucket` lie.
+    /// The layout of a batch of `bucket`.
     pub fn layout(&self, bucket: &Bucket) -> Layout {
         Layout::of(self.fields.iter().copied(), bucket)
     }
 
-    /// Bytes of a slot: it must take a batch of any bucket.
+    /// Bytes of a slot: enough for a batch of any bucket.
     pub fn slot_bytes(&self, buckets: &[Bucket]) -> u64 {
         buckets.iter().map(|bucket| self.layout(bucket).bytes).max().unwrap_or(0)
     }
 }
 
-/// The field called `name` of a batch that lies in `slot`; none when its schema has no such field.
+/// The memory of field `name` of a batch stored in `slot`; none if the schema has no such field.
 pub(crate) fn field_in<'a>(layout: &Layout, slot: &'a Block, name: &str) -> Option<View<'a>> {
     let placed = layout.fields.iter().find(|placed| placed.field.name == name)?;
     Some(slot.part(placed.offset, placed.bytes))
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_usual_batch_has_the_size_one_expects() {
+    fn a_usual_batch_has_the_expected_size() {
         let bucket = Bucket::even(1000, 200, 16);
         let layout = SPEECH.layout(&bucket);
         let mel = layout.fields.iter().find(|placed| placed.field.name == "mel").unwrap();

@@ -1,20 +1,19 @@
-//! Samples on the data device become features in a slot.
+//! Features of a batch, on the data device.
 //!
-//! In comes an uploaded batch, out go log-mel, energy and pitch in the slot's own fields, each row padded to its room.
-//! Rows at another rate are resampled first, into memory that only this stage uses, in the order of its stream. Which
-//! features are made is the schema's to say. Pitch, the dearest of them, is kept from epoch to epoch.
+//! Writes log-mel, energy and pitch of an uploaded batch to the fields of its slot, each row padded to its length. The schema
+//! decides which of them are made. Rows at another sample rate are resampled first, into scratch memory of this stage. Pitch
+//! costs the most and is cached between epochs.
 
 use tandem_audio::{CachedPitch, DeviceFeatures, NOTHING_YET, PitchSettings, SampleRows};
 use tandem_device::{Arena, Block, Device, DeviceError, Stream};
 
-use crate::batch::feed_plan::{FeedPlan, KEPT_PITCH, RESAMPLED};
+use crate::batch::feed_plan::{CACHED_PITCH, RESAMPLED};
 use crate::batch::schema::field_in;
 use crate::error::FeedError;
-use crate::load::input::{BatchLayout, Input};
-use crate::upload::row_tables::RowTables;
+use crate::load::input::Input;
 use crate::upload::uploader::Uploaded;
 
-/// The kernels of the data device with their tables and scratch.
+/// The feature kernels with their tables and scratch memory.
 pub(crate) struct FeatureMaker {
     features: DeviceFeatures,
     resampled: Option<Block>,
@@ -28,59 +27,49 @@ impl FeatureMaker {
         stream: &Stream,
         input: &Input,
     ) -> Result<FeatureMaker, FeedError> {
-        let plan: &FeedPlan = &input.plan;
-        let pitch = PitchSettings::default();
+        let (plan, pitch) = (&input.plan, PitchSettings::default());
         let features = DeviceFeatures::create(device, arena, stream, input.features(), &pitch, &plan.rates_hz)?;
-        let resampled = match plan.resampled_bytes() {
-            0 => None,
+        let filled = |owner, bytes, value| match bytes {
+            0 => Ok::<_, DeviceError>(None),
             bytes => {
-                let resampled = arena.take(RESAMPLED, bytes)?;
-                // Where it lies in the host's memory it is all there from now on: see `Uploader::create`.
-                stream.fill(resampled.view(), 0)?;
-                Some(resampled)
+                let block = arena.take(owner, bytes)?;
+                // For scratch memory, this faults all pages in: see `Uploader::create`.
+                stream.fill(block.view(), value)?;
+                Ok(Some(block))
             }
         };
-        let cached_pitch = match plan.cached_pitch_bytes() {
-            0 => None,
-            bytes => Some(arena.take(KEPT_PITCH, bytes)?),
-        };
-        if let Some(kept) = &cached_pitch {
-            stream.fill(kept.view(), NOTHING_YET)?;
-        }
+        let resampled = filled(RESAMPLED, plan.resampled_bytes(), 0)?;
+        let cached_pitch = filled(CACHED_PITCH, plan.cached_pitch_bytes(), NOTHING_YET)?;
         Ok(FeatureMaker { features, resampled, cached_pitch })
     }
 
-    /// Queues the features of a batch; `is_resampled` when any of its rows is at another rate.
-    pub(crate) fn featurize(
-        &self,
-        stream: &Stream,
-        (uploaded, is_resampled): (&Uploaded<'_>, bool),
-        (shape, tables): (&BatchLayout, &RowTables),
-        slot: &Block,
-    ) -> Result<(), DeviceError> {
-        let layout = &shape.upload;
-        let [starts, resampled_starts, frames] = tables.starts(shape);
+    /// Queues the features of a batch.
+    pub(crate) fn featurize(&self, stream: &Stream, uploaded: &Uploaded<'_>, slot: &Block) -> Result<(), DeviceError> {
+        let (layout, starts) = (&uploaded.layout.upload, uploaded.starts);
         let lengths = uploaded.part(layout.out_lengths);
-        let uploaded_rows = |lengths| SampleRows { samples: uploaded.part(layout.audio), starts, lengths };
+        let uploaded_rows =
+            |lengths| SampleRows { samples: uploaded.part(layout.audio), starts: starts.audio, lengths };
         let audio = match &self.resampled {
-            Some(resampled) if is_resampled => {
+            Some(resampled) if uploaded.is_resampled => {
                 let from = uploaded_rows(uploaded.part(layout.in_lengths));
-                let to = SampleRows { samples: resampled.view(), starts: resampled_starts, lengths };
+                let to = SampleRows { samples: resampled.view(), starts: starts.resampled, lengths };
                 self.features.resample(stream, from, uploaded.part(layout.rates), to)?;
                 to
             }
             _ => uploaded_rows(lengths),
         };
-        let field = |name| field_in(&shape.slot, slot, name);
+        let field = |name| field_in(&uploaded.layout.slot, slot, name);
         if let Some(mel) = field("mel") {
-            self.features.log_mel(stream, audio, frames, mel, field("energy"))?;
+            self.features.log_mel(stream, audio, starts.frames, mel, field("energy"))?;
         }
         match field("pitch") {
             Some(pitch) => {
-                let kept = self.cached_pitch.as_ref().zip(layout.pitch_places);
-                let kept =
-                    kept.map(|(kept, places)| CachedPitch { places: uploaded.part(places), memory: kept.view() });
-                self.features.pitch(stream, audio, frames, pitch, kept)
+                let cached = self
+                    .cached_pitch
+                    .as_ref()
+                    .zip(layout.pitch_offsets)
+                    .map(|(memory, offsets)| CachedPitch { places: uploaded.part(offsets), memory: memory.view() });
+                self.features.pitch(stream, audio, starts.frames, pitch, cached)
             }
             None => Ok(()),
         }

@@ -1,9 +1,8 @@
-//! A clip becomes features, exactly as the pipeline makes them.
+//! Features of one recording on the CPU, exactly as the pipeline makes them.
 //!
-//! In comes sound at any rate, out go log-mel, energy and pitch of the same number of frames in the caller's
-//! [`Features`]. The one order of steps, which every device follows: decode and downmix, round to int16; resample,
-//! round to int16; features. Recordings above 48 kHz are resampled by the decoding thread and others on the data
-//! device, but straight to the features' rate in both cases, so where it happens changes nothing.
+//! Audio at any sample rate becomes log-mel, energy and pitch with the same number of frames. Every device follows the same
+//! steps: decode and downmix, round to int16; resample, round to int16; features. Recordings above 48 kHz are resampled by the
+//! decode thread, others on the data device. Both resample directly to the features' rate, so the result is the same.
 
 use std::io::{Read, Seek};
 
@@ -11,46 +10,46 @@ use tandem_audio::{
     AudioError, Clip, FeatureSettings, LogMel, MelFrames, PitchSettings, PitchTracker, Resampler, decode,
 };
 
-/// What a model learns from in one recording.
+/// The features of one recording.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Features {
     /// Log-mel frames.
     pub mel: MelFrames,
     /// The energy of every frame.
     pub energy: Vec<f32>,
-    /// The pitch of every frame in Hz, 0 where there is none; empty unless it was asked for.
+    /// The pitch of every frame in Hz, 0 for unvoiced frames; empty unless asked for.
     pub pitch: Vec<f32>,
 }
 
-/// Makes features on the CPU. Holds filters, Fourier plans and scratch: one per thread, kept.
+/// Makes features on the CPU. Has filters, FFT plans and scratch memory: create one per thread, and reuse it.
 pub struct Featurizer {
     settings: FeatureSettings,
     resampler: Resampler,
     log_mel: LogMel,
     pitch: PitchTracker,
-    recorded: Clip,
+    decoded: Clip,
     resampled: Clip,
 }
 
 impl Featurizer {
-    /// Plans the transforms. Fails with [`AudioError::Settings`].
+    /// Creates filters and FFT plans. Fails with [`AudioError::Settings`].
     pub fn new(settings: &FeatureSettings) -> Result<Featurizer, AudioError> {
         Ok(Featurizer {
             resampler: Resampler::new(settings.rate_hz),
             log_mel: LogMel::new(settings)?,
             pitch: PitchTracker::new(settings, &PitchSettings::default())?,
             settings: settings.clone(),
-            recorded: Clip::default(),
+            decoded: Clip::default(),
             resampled: Clip::default(),
         })
     }
 
-    /// The settings it was made with.
+    /// Its settings.
     pub fn settings(&self) -> &FeatureSettings {
         &self.settings
     }
 
-    /// The log-mel frames and energies of `clip`, in `out`; the pitch, too, when `with_pitch`.
+    /// Writes log-mel and energy of `clip` to `out`, and the pitch if `with_pitch`.
     ///
     /// Fails with [`AudioError::RatePair`] and [`AudioError::TooShort`].
     pub fn clip_into(&mut self, clip: &Clip, with_pitch: bool, out: &mut Features) -> Result<(), AudioError> {
@@ -60,26 +59,26 @@ impl Featurizer {
         if with_pitch { self.pitch.pitch_into(&self.resampled, &mut out.pitch) } else { Ok(()) }
     }
 
-    /// The same from the bytes of a file. Fails like [`decode`] as well.
+    /// The same for the bytes of a file. Also fails like [`decode`].
     pub fn file_into<S: Read + Seek + Send + Sync>(
         &mut self,
         file: S,
         with_pitch: bool,
         out: &mut Features,
     ) -> Result<(), AudioError> {
-        let mut recorded = std::mem::take(&mut self.recorded);
-        let outcome = decode(file, &mut recorded).and_then(|()| self.clip_into(&recorded, with_pitch, out));
-        self.recorded = recorded;
+        let mut decoded = std::mem::take(&mut self.decoded);
+        let outcome = decode(file, &mut decoded).and_then(|()| self.clip_into(&decoded, with_pitch, out));
+        self.decoded = decoded;
         outcome
     }
 }
 
-/// Frames of `num_samples` at `rate_hz` once they are at the features' rate: what [`Featurizer`] gives, without the
-/// work.
+/// Frames that [`Featurizer`] makes from `num_samples` at `rate_hz`.
 pub(crate) fn num_frames(num_samples: usize, rate_hz: u32, settings: &FeatureSettings) -> usize {
     settings.num_frames(num_resampled(num_samples, rate_hz, settings))
 }
 
+/// Samples of `num_samples` at `rate_hz` after resampling to the features' rate.
 pub(crate) fn num_resampled(num_samples: usize, rate_hz: u32, settings: &FeatureSettings) -> usize {
     let scaled = num_samples as u128 * u128::from(settings.rate_hz);
     scaled.div_ceil(u128::from(rate_hz.max(1))) as usize
@@ -102,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_as_many_as_were_foretold_at_every_rate() {
+    fn the_predicted_number_of_frames_is_right_at_every_rate() {
         let mut featurizer = Featurizer::new(&FeatureSettings::default()).unwrap();
         let mut out = Features::default();
         for rate_hz in [8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000, 192_000] {
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_gives_what_its_clip_gives() {
+    fn a_file_gives_the_features_of_its_clip() {
         let mut featurizer = Featurizer::new(&FeatureSettings::default()).unwrap();
         let clip = buzz(44_100, 200.0);
         let mut file = Vec::new();
@@ -126,7 +125,7 @@ mod tests {
         featurizer.clip_into(&clip, true, &mut from_clip).unwrap();
         assert_eq!(from_file, from_clip);
 
-        // By hand: rounded after resampling, and then the frames.
+        // Step by step: resampling with rounding, then the frames.
         let (mut resampled, mut mel) = (Clip::default(), MelFrames::default());
         Resampler::new(22_050).clip_into(&clip, &mut resampled).unwrap();
         LogMel::new(featurizer.settings()).unwrap().mel_into(&resampled, &mut mel).unwrap();
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_short_or_no_audio_is_refused() {
+    fn audio_that_is_too_short_and_files_without_audio_are_errors() {
         let mut featurizer = Featurizer::new(&FeatureSettings::default()).unwrap();
         let mut out = Features::default();
         let short = Clip { samples: vec![0; 300], rate_hz: 22_050 };

@@ -1,20 +1,20 @@
-//! What the feed has to say to people, kept until its owner asks: libraries print nothing.
+//! Messages for users, buffered until the owner of the feed takes them: libraries print nothing.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Lines for the screen. Clones share them.
+/// A buffer of messages. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Notes {
+pub(crate) struct Messages {
     lines: Arc<Mutex<Vec<String>>>,
 }
 
-/// More are not kept: nobody is asking, and memory is bounded.
-const MOST: usize = 256;
+/// Further messages are dropped: memory is bounded if they are never taken.
+const MAX_MESSAGES: usize = 256;
 
-impl Notes {
-    pub(crate) fn say(&self, line: String) {
+impl Messages {
+    pub(crate) fn push(&self, line: String) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.len() < MOST {
+        if lines.len() < MAX_MESSAGES {
             lines.push(line);
         }
     }

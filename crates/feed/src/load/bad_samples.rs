@@ -1,10 +1,10 @@
-//! Recordings that cannot be used: counted, listed, replaced, and too many of them end the run.
+//! Recordings that cannot be used: counted, listed and replaced. Too many of them end the run.
 //!
-//! Decode threads report what they could not use. A sample counts once in every epoch that meets it, and has one line
-//! of `bad_samples.jsonl` for the whole run, also when the run is resumed. What took its place is a [`Replacement`],
-//! kept with a checkpoint so that a resumed run sees the same batches, even if the bad file was mended meanwhile.
+//! Decode threads report them. A sample counts once per epoch, and has one line in `bad_samples.jsonl` for the whole run, also
+//! if the run is resumed. Its [`Replacement`] is part of a checkpoint: a resumed run has the same batches, even if the bad
+//! file has been repaired.
 
-mod listed;
+mod list_file;
 mod replacements;
 #[cfg(test)]
 mod tests;
@@ -14,18 +14,18 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tandem_corpus::{Sample, SampleIndex};
+use tandem_corpus::{Cursor, Sample, SampleIndex};
 
-use self::listed::Listed;
+use self::list_file::ListFile;
 pub use self::replacements::{Replacement, Replacements};
 use crate::FeedError;
 
-/// How many are named in a message. The file names all.
+/// How many a message names. The file names all.
 const MAX_SHOWN: usize = 20;
-/// Epochs that are counted at a time: decoding is never so far ahead.
+/// Epochs that are counted at a time: decoding is never further ahead.
 const MAX_EPOCHS: usize = 4;
 
-/// The bad samples of one corpus. One for all threads.
+/// The bad samples of one corpus. Shared by all threads.
 #[derive(Debug)]
 pub struct BadSamples {
     path: Option<PathBuf>,
@@ -36,16 +36,33 @@ pub struct BadSamples {
 
 #[derive(Debug)]
 struct State {
-    /// `id: reason` of every one, in the order they were met.
+    /// `id: reason` of every bad sample, in the order of their reports.
     known: Vec<String>,
-    /// Where each is in `known`.
-    places: HashMap<SampleIndex, usize>,
-    /// Which of `known` each of the latest epochs has met.
+    /// Position of each in `known`.
+    positions: HashMap<SampleIndex, usize>,
+    /// Positions in `known` that each of the latest epochs has met.
     epochs: BTreeMap<u64, BTreeSet<usize>>,
-    listed: Option<Listed>,
+    list: Option<ListFile>,
 }
 
-/// More of an epoch is bad than is allowed.
+/// A bad sample: where it should have been, why it is bad, and its replacement.
+#[derive(Clone, Copy, Debug)]
+pub struct BadSample<'a> {
+    /// The batch.
+    pub cursor: Cursor,
+    /// The row of the batch.
+    pub position: usize,
+    /// The row of the corpus.
+    pub sample: &'a Sample<'a>,
+    /// Its index.
+    pub index: SampleIndex,
+    /// Why it cannot be used.
+    pub reason: &'a str,
+    /// The id of its replacement.
+    pub replaced_by: Option<&'a str>,
+}
+
+/// More samples of an epoch are bad than allowed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TooManyBad {
     /// Distinct bad samples of the epoch.
@@ -58,47 +75,36 @@ pub struct TooManyBad {
     pub max_fraction: f64,
     /// The first of them, as `id: reason`.
     pub list: Vec<String>,
-    /// Where all of them are listed, if they are.
+    /// The file that lists all of them, if it is complete.
     pub path: Option<PathBuf>,
 }
 
 impl BadSamples {
-    /// None yet. `path` is the list to append to, made when there is something to put into it; up to `max_fraction` of
+    /// No bad samples yet. `path` is the list to append to, created with its first line; up to `max_fraction` of
     /// `samples_per_epoch` are allowed.
     ///
-    /// Reads a list that is there already, and fails with [`FeedError::Unusable`] when it cannot be read. Counting
-    /// starts anew: what an earlier run met may have been mended.
+    /// Reads an existing list, and fails with [`FeedError::Unusable`] if it cannot be read. Counts start at 0: files that were
+    /// bad in an earlier run may have been repaired.
     pub fn new(path: Option<PathBuf>, max_fraction: f64, samples_per_epoch: usize) -> Result<BadSamples, FeedError> {
-        let listed = path.as_deref().map(Listed::open).transpose()?;
-        let state = State { known: Vec::new(), places: HashMap::new(), epochs: BTreeMap::new(), listed };
+        let list = path.as_deref().map(ListFile::open).transpose()?;
+        let state = State { known: Vec::new(), positions: HashMap::new(), epochs: BTreeMap::new(), list };
         Ok(BadSamples { path, max_fraction, samples_per_epoch, state: Mutex::new(state) })
     }
 
-    /// Counts and lists `sample`, which should have been at `position` of batch `k` of `epoch`; `replaced_by` is the id
-    /// of what is there now. Its first reason is the one that is kept.
+    /// Counts and lists a bad sample. The reason of its first report is the one that is listed.
     ///
-    /// Cost: a lock; for a sample not listed yet, one write. Fails once the epoch has more of them than are allowed, and
-    /// from then on; a list that cannot be written is no failure, see [`BadSamples::write_error`].
-    #[expect(clippy::too_many_arguments, reason = "they are the columns of the list")]
-    pub fn report(
-        &self,
-        epoch: u64,
-        k: u64,
-        position: usize,
-        sample: &Sample<'_>,
-        index: SampleIndex,
-        reason: &str,
-        replaced_by: Option<&str>,
-    ) -> Result<(), TooManyBad> {
+    /// Cost: a lock, and one write for a sample that is not listed yet. Fails once the epoch has more than allowed, and from
+    /// then on. A list that cannot be written is no failure, see [`BadSamples::write_error`].
+    pub fn report(&self, bad: &BadSample<'_>) -> Result<(), TooManyBad> {
         let mut state = self.lock();
-        let bad = state.count(epoch, sample, index, reason);
-        if let Some(listed) = &mut state.listed {
-            listed.add(&listed::BadSampleLine { epoch, k, position, sample, reason, replaced_by });
+        let num_bad = state.count(bad);
+        if let Some(list) = &mut state.list {
+            list.add(bad);
         }
-        if bad > self.max_bad() { Err(self.too_many(&state, epoch)) } else { Ok(()) }
+        if num_bad > self.max_bad() { Err(self.too_many(&state, bad.cursor.epoch)) } else { Ok(()) }
     }
 
-    /// Distinct bad samples of `epoch`, which is one of the last four.
+    /// Distinct bad samples of `epoch`, one of the last four.
     pub fn count(&self, epoch: u64) -> usize {
         self.lock().epochs.get(&epoch).map_or(0, BTreeSet::len)
     }
@@ -108,17 +114,17 @@ impl BadSamples {
         self.lock().known.len()
     }
 
-    /// All of the run as `id: reason`, in the order they were met.
+    /// All of the run as `id: reason`, in the order of their reports.
     pub fn known(&self) -> Vec<String> {
         self.lock().known.clone()
     }
 
-    /// Why the list is not whole, if it is not: the first thing that went wrong while writing it.
+    /// Why the list is incomplete: the first error of writing it.
     pub fn write_error(&self) -> Option<String> {
-        self.lock().listed.as_ref().and_then(Listed::write_error)
+        self.lock().list.as_ref().and_then(ListFile::write_error)
     }
 
-    /// How many an epoch may have. The little that is added is for products like 0.07 * 100, which is above 7.
+    /// How many an epoch may have. The small addend is for rounded products: 0.07 * 100 is not 7.
     fn max_bad(&self) -> usize {
         (self.max_fraction * self.samples_per_epoch as f64 + 1e-6).floor() as usize
     }
@@ -130,32 +136,32 @@ impl BadSamples {
             of: self.samples_per_epoch,
             epoch,
             max_fraction: self.max_fraction,
-            list: met.into_iter().flatten().take(MAX_SHOWN).map(|place| state.known[*place].clone()).collect(),
-            // A list that is not whole is no place to send anybody to.
-            path: self.path.clone().filter(|_| state.listed.as_ref().and_then(Listed::write_error).is_none()),
+            list: met.into_iter().flatten().take(MAX_SHOWN).map(|position| state.known[*position].clone()).collect(),
+            // An incomplete list is not worth a look.
+            path: self.path.clone().filter(|_| state.list.as_ref().and_then(ListFile::write_error).is_none()),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Whoever panicked may have left a sample that is known and not counted; the next report of it counts it.
+        // A panic may leave a sample known and not counted; its next report counts it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// Counts a sample in its epoch. How many the epoch has now.
-    fn count(&mut self, epoch: u64, sample: &Sample<'_>, index: SampleIndex, reason: &str) -> usize {
-        let place = *self.places.entry(index).or_insert_with(|| {
-            self.known.push(format!("{}: {reason}", sample.id));
+    /// Counts a sample in its epoch. Returns the epoch's count.
+    fn count(&mut self, bad: &BadSample<'_>) -> usize {
+        let position = *self.positions.entry(bad.index).or_insert_with(|| {
+            self.known.push(format!("{}: {}", bad.sample.id, bad.reason));
             self.known.len() - 1
         });
-        let met = self.epochs.entry(epoch).or_default();
-        met.insert(place);
-        let bad = met.len();
+        let met = self.epochs.entry(bad.cursor.epoch).or_default();
+        met.insert(position);
+        let num_bad = met.len();
         while self.epochs.len() > MAX_EPOCHS {
             self.epochs.pop_first();
         }
-        bad
+        num_bad
     }
 }
 
@@ -163,8 +169,8 @@ impl fmt::Display for TooManyBad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let TooManyBad { bad, of, epoch, max_fraction, list, path } = self;
         let percent = max_fraction * 100.0;
-        write!(f, "{bad} of the {of} samples of epoch {epoch} cannot be used, and {percent} % may be ")?;
-        write!(f, "(data.max_bad_fraction: {max_fraction}); mend them, take them out, or allow more:")?;
+        write!(f, "{bad} of the {of} samples of epoch {epoch} cannot be used, and only {percent} % may be bad ")?;
+        write!(f, "(data.max_bad_fraction: {max_fraction}); repair them, exclude them, or allow more:")?;
         for line in list {
             write!(f, "\n  {line}")?;
         }
@@ -172,7 +178,7 @@ impl fmt::Display for TooManyBad {
             write!(f, "\n  and {} more", bad - list.len())?;
         }
         match path {
-            Some(path) => write!(f, "\nall of them with file and line: {}", path.display()),
+            Some(path) => write!(f, "\nall of them, with file and line: {}", path.display()),
             None => Ok(()),
         }
     }

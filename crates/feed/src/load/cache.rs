@@ -1,7 +1,7 @@
-//! Decoded audio kept between epochs, within a budget, as long as the recordings stay what they were.
+//! Decoded audio, cached between epochs within a byte budget.
 //!
-//! In comes what [`load_into`](crate::load_into) made, out comes the same to the bit: samples and rate of one recording
-//! or of the part of it that is meant. The loader asks first and brings what it had to decode:
+//! An entry is the output of [`load_into`](crate::load_into), bit for bit: samples and sample rate of one recording or of a
+//! part of it. The loader asks the cache first, and adds what it had to decode:
 //!
 //! ```
 //! # use tandem_audio::Clip;
@@ -16,11 +16,10 @@
 //! }
 //! ```
 //!
-//! A clip is kept with the [`Identity`] its recording had *before* it was decoded: a recording that changes while it is
-//! being read is decoded again the next time. One that is gone is never served, so that its loader says so. Nothing
-//! here can fail a run: what cannot be kept is counted, what cannot be read is decoded.
+//! An entry has the [`Identity`] that its recording had *before* it was decoded: a recording that changes while it is being
+//! read is decoded again the next time. A deleted recording is never served, so that its loader reports it. The cache never
+//! fails a run: an entry that cannot be stored is counted, one that cannot be read is decoded again.
 
-mod checksum;
 mod disk;
 mod entry;
 mod memory;
@@ -35,25 +34,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tandem_audio::Clip;
 use tandem_corpus::{Identity, Locator, SampleIndex};
+use twox_hash::XxHash3_64;
 
-pub(crate) use self::checksum::checksum;
 use self::disk::DiskCache;
 use self::entry::CacheEntry;
 use self::memory::MemoryCache;
 use crate::FeedError;
 
-/// Locks, so that decode threads seldom meet: samples next to each other never do.
+/// Number of locks, so that decode threads rarely contend. Neighbouring samples never share one.
 const SHARDS: usize = 32;
 
-/// Where decoded audio is kept.
+/// Where decoded audio is cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheKind {
     /// Nowhere: everything is decoded every time.
     #[default]
     None,
-    /// In memory, as long as the run lasts.
+    /// In memory, for this run.
     Memory,
-    /// In a folder, also for the next run.
+    /// In a folder, also for later runs.
     Disk,
 }
 
@@ -68,12 +67,12 @@ impl CacheKind {
     }
 }
 
-/// What a cache may take, and where.
+/// The kind, the budget and the folder of a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheSpec {
-    /// Where.
+    /// Where audio is cached.
     pub kind: CacheKind,
-    /// How much, bookkeeping included.
+    /// The most bytes it takes, bookkeeping included.
     pub budget_bytes: u64,
     /// The folder of [`CacheKind::Disk`].
     pub folder: Option<PathBuf>,
@@ -82,30 +81,30 @@ pub struct CacheSpec {
 /// What a cache did since it was opened, and what it holds now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Clips that did not have to be decoded.
+    /// Clips served from the cache.
     pub hits: u64,
-    /// Clips that had to, whatever the reason.
+    /// Clips that had to be decoded, for any reason.
     pub misses: u64,
-    /// Bytes held, or about to be.
+    /// Bytes stored, or queued to be.
     pub bytes: u64,
-    /// Clips held, or about to be.
+    /// Clips stored, or queued to be.
     pub entries: u64,
-    /// Clips not kept: the budget or the way to the disk was full, or writing had failed before.
+    /// Clips not stored: the budget or the write queue was full, or writing had failed before.
     pub refused: u64,
-    /// Misses because the recording is not what it was.
+    /// Misses because the recording has changed.
     pub stale: u64,
     /// Misses because the file in the folder was damaged.
     pub damaged: u64,
-    /// Times that writing failed. It is not tried again after the first.
+    /// Failed writes. Nothing is written after the first.
     pub write_errors: u64,
 }
 
-/// Decoded audio by recording and part. One for all threads, and for any number of corpora.
+/// Decoded audio by recording and part. Shared by all threads, and by any number of corpora.
 #[derive(Debug)]
 pub struct Cache {
-    kept: Kept,
-    /// What recordings were when they were asked for in vain, until their clips are brought.
-    asked: [Mutex<HashMap<Name, Identity>>; SHARDS],
+    storage: Storage,
+    /// Identities of recordings at their last miss, until their clips are put.
+    missed: [Mutex<HashMap<EntryName, Identity>>; SHARDS],
     hits: AtomicU64,
     misses: AtomicU64,
     stale: AtomicU64,
@@ -113,19 +112,28 @@ pub struct Cache {
 }
 
 #[derive(Debug)]
-enum Kept {
-    Nothing,
-    InMemory(Box<MemoryCache>),
-    OnDisk(DiskCache),
+enum Storage {
+    None,
+    Memory(Box<MemoryCache>),
+    Disk(DiskCache),
 }
 
-/// A recording and the part of it that is meant, in 128 bits: no two of a corpus meet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Name(u128);
+/// What a storage holds now, and what it could not store.
+#[derive(Clone, Copy, Debug, Default)]
+struct StorageStats {
+    bytes: u64,
+    entries: u64,
+    refused: u64,
+    write_errors: u64,
+}
 
-/// What was found under a name.
+/// A hash of a recording's location and part. 128 bits: entries of a corpus do not collide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct EntryName(u128);
+
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum Lookup {
     Hit,
     Absent,
     Stale,
@@ -133,81 +141,79 @@ enum Found {
 }
 
 impl Cache {
-    /// An empty cache, or the one that lies in the folder.
+    /// An empty cache, or the existing one of the folder.
     ///
-    /// `notes` is told, once and on a thread of its own, when a disk no longer takes anything. Cost: for a disk, one
-    /// question to the file system per file in its folder. Fails with [`FeedError::Unusable`] when the folder cannot be
-    /// made or listed, and when a thread cannot be started. A disk cache without a folder is the caller's mistake.
-    pub fn open(spec: &CacheSpec, notes: impl Fn(String) + Send + Sync + 'static) -> Result<Cache, FeedError> {
-        let kept = match (spec.kind, &spec.folder) {
-            (CacheKind::None, _) => Kept::Nothing,
-            (CacheKind::Memory, _) => Kept::InMemory(Box::new(MemoryCache::new(spec.budget_bytes))),
+    /// `on_message` is called once, on a thread of the cache, if writing to a disk fails. Cost: for a disk, one metadata
+    /// call per file in its folder. Fails with [`FeedError::Unusable`] if the folder cannot be created or listed, and if a
+    /// thread cannot be started. Panics for a disk cache without a folder.
+    pub fn open(spec: &CacheSpec, on_message: impl Fn(String) + Send + Sync + 'static) -> Result<Cache, FeedError> {
+        let storage = match (spec.kind, &spec.folder) {
+            (CacheKind::None, _) => Storage::None,
+            (CacheKind::Memory, _) => Storage::Memory(Box::new(MemoryCache::new(spec.budget_bytes))),
             (CacheKind::Disk, folder) => {
                 assert!(folder.is_some(), "a disk cache has a folder");
                 let folder = folder.as_deref().unwrap_or(".".as_ref());
-                Kept::OnDisk(DiskCache::open(folder, spec.budget_bytes, Box::new(notes), Box::new(CacheEntry::write))?)
+                let write = Box::new(CacheEntry::write);
+                Storage::Disk(DiskCache::open(folder, spec.budget_bytes, Box::new(on_message), write)?)
             }
         };
-        Ok(Cache::new(kept))
+        Ok(Cache::new(storage))
     }
 
-    fn new(kept: Kept) -> Cache {
+    fn new(storage: Storage) -> Cache {
         let [hits, misses, stale, damaged] = Default::default();
-        Cache { kept, asked: Default::default(), hits, misses, stale, damaged }
+        Cache { storage, missed: Default::default(), hits, misses, stale, damaged }
     }
 
-    /// Fills `clip`, whose memory is reused, with what `audio` means. False, with an empty clip, when it must be
-    /// decoded: it is not here, the recording has changed or is gone, or what was kept is damaged.
+    /// Fills `clip`, whose memory is reused, with the audio of `audio`. False, with an empty clip, if it must be decoded: it
+    /// is not cached, the recording has changed or is gone, or the entry is damaged.
     ///
-    /// Cost of a hit: one question to the file system and one copy; on a disk, one file read and summed up.
+    /// Cost of a hit: one metadata call and one copy; on a disk, one file read and its checksum.
     pub fn get_into(&self, sample: SampleIndex, audio: &Locator<'_>, clip: &mut Clip) -> bool {
-        if matches!(self.kept, Kept::Nothing) {
+        if matches!(self.storage, Storage::None) {
             return miss(clip);
         }
-        let found = audio.identity().map_or(Found::Absent, |identity| {
-            let name = Name::of(audio);
-            let found = self.kept.get_into(shard(sample), name, &identity, clip);
-            if found != Found::Hit {
-                self.asked(sample).insert(name, identity);
+        let found = audio.identity().map_or(Lookup::Absent, |identity| {
+            let name = EntryName::of(audio);
+            let found = self.storage.get_into(shard(sample), name, &identity, clip);
+            if found != Lookup::Hit {
+                self.missed(sample).insert(name, identity);
             }
             found
         });
         self.count(found);
-        found == Found::Hit || miss(clip)
+        found == Lookup::Hit || miss(clip)
     }
 
-    /// Keeps `clip`, which `audio` was decoded to after [`Cache::get_into`] did not have it. Never fails, and never
-    /// waits for a disk: what has no room is not kept.
+    /// Stores `clip`, decoded from `audio` after [`Cache::get_into`] missed it. Never fails, and never waits for a disk: a
+    /// clip that does not fit is not stored.
     pub fn put(&self, sample: SampleIndex, audio: &Locator<'_>, clip: &Clip) {
-        if matches!(self.kept, Kept::Nothing) {
+        if matches!(self.storage, Storage::None) {
             return;
         }
-        let name = Name::of(audio);
-        // Nobody asked: then nobody knows what was decoded, and it may have changed since.
-        let Some(identity) = self.asked(sample).remove(&name) else { return };
-        match &self.kept {
-            Kept::Nothing => {}
-            Kept::InMemory(memory) => memory.put(shard(sample), name, identity, clip),
-            Kept::OnDisk(disk) => disk.put(name, identity, clip),
+        let name = EntryName::of(audio);
+        // Without a lookup, the identity before decoding is unknown: the recording may have changed since.
+        let Some(identity) = self.missed(sample).remove(&name) else { return };
+        match &self.storage {
+            Storage::None => {}
+            Storage::Memory(memory) => memory.put(shard(sample), name, identity, clip),
+            Storage::Disk(disk) => disk.put(name, identity, clip),
         }
     }
 
-    /// Waits until everything brought so far is on the disk, or given up.
+    /// Waits until every clip that was put is on the disk, or writing has failed.
     pub fn flush(&self) {
-        if let Kept::OnDisk(disk) = &self.kept {
+        if let Storage::Disk(disk) = &self.storage {
             disk.flush();
         }
     }
 
-    /// What it did and what it holds. Cheap; the figures are of about the same moment.
+    /// What it did and what it holds. Cheap; the figures are of about the same time.
     pub fn stats(&self) -> CacheStats {
-        let (bytes, entries, refused, write_errors) = match &self.kept {
-            Kept::Nothing => (0, 0, 0, 0),
-            Kept::InMemory(memory) => {
-                let (bytes, entries, refused) = memory.holdings();
-                (bytes, entries, refused, 0)
-            }
-            Kept::OnDisk(disk) => disk.holdings(),
+        let StorageStats { bytes, entries, refused, write_errors } = match &self.storage {
+            Storage::None => StorageStats::default(),
+            Storage::Memory(memory) => memory.stats(),
+            Storage::Disk(disk) => disk.stats(),
         };
         let [hits, misses, stale, damaged] =
             [&self.hits, &self.misses, &self.stale, &self.damaged].map(|count| count.load(Ordering::Relaxed));
@@ -216,23 +222,23 @@ impl Cache {
 
     /// Bytes held in memory now.
     pub fn memory_bytes(&self) -> u64 {
-        match &self.kept {
-            Kept::InMemory(memory) => memory.holdings().0,
-            Kept::Nothing | Kept::OnDisk(_) => 0,
+        match &self.storage {
+            Storage::Memory(memory) => memory.stats().bytes,
+            Storage::None | Storage::Disk(_) => 0,
         }
     }
 
-    fn asked(&self, sample: SampleIndex) -> MutexGuard<'_, HashMap<Name, Identity>> {
-        // A map whose owner panicked between two calls is still a whole map.
-        self.asked[shard(sample)].lock().unwrap_or_else(PoisonError::into_inner)
+    fn missed(&self, sample: SampleIndex) -> MutexGuard<'_, HashMap<EntryName, Identity>> {
+        // A panic between two calls leaves the map intact.
+        self.missed[shard(sample)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn count(&self, found: Found) {
+    fn count(&self, found: Lookup) {
         let counts: &[&AtomicU64] = match found {
-            Found::Hit => &[&self.hits],
-            Found::Absent => &[&self.misses],
-            Found::Stale => &[&self.misses, &self.stale],
-            Found::Damaged => &[&self.misses, &self.damaged],
+            Lookup::Hit => &[&self.hits],
+            Lookup::Absent => &[&self.misses],
+            Lookup::Stale => &[&self.misses, &self.stale],
+            Lookup::Damaged => &[&self.misses, &self.damaged],
         };
         for count in counts {
             count.fetch_add(1, Ordering::Relaxed);
@@ -240,26 +246,27 @@ impl Cache {
     }
 }
 
-impl Kept {
-    fn get_into(&self, shard: usize, name: Name, identity: &Identity, clip: &mut Clip) -> Found {
+impl Storage {
+    fn get_into(&self, shard: usize, name: EntryName, identity: &Identity, clip: &mut Clip) -> Lookup {
         match self {
-            Kept::Nothing => Found::Absent,
-            Kept::InMemory(memory) => memory.get_into(shard, name, identity, clip),
-            Kept::OnDisk(disk) => disk.get_into(name, identity, clip),
+            Storage::None => Lookup::Absent,
+            Storage::Memory(memory) => memory.get_into(shard, name, identity, clip),
+            Storage::Disk(disk) => disk.get_into(name, identity, clip),
         }
     }
 }
 
-impl Name {
-    fn of(audio: &Locator<'_>) -> Name {
-        let mut words = audio.show().into_bytes();
+impl EntryName {
+    fn of(audio: &Locator<'_>) -> EntryName {
+        let mut bytes = audio.show().into_bytes();
         // A part without an end gets a duration that no list can give.
         if let Some(range) = audio.range {
-            words.extend_from_slice(&range.offset_s.to_bits().to_le_bytes());
-            words.extend_from_slice(&range.duration_s.map_or(u64::MAX, f64::to_bits).to_le_bytes());
+            bytes.extend_from_slice(&range.offset_s.to_bits().to_le_bytes());
+            bytes.extend_from_slice(&range.duration_s.map_or(u64::MAX, f64::to_bits).to_le_bytes());
         }
-        words.push(u8::from(audio.range.is_some()));
-        Name(u128::from(checksum(1, &words)) << 64 | u128::from(checksum(2, &words)))
+        bytes.push(u8::from(audio.range.is_some()));
+        let [high, low] = [1, 2].map(|seed| u128::from(XxHash3_64::oneshot_with_seed(seed, &bytes)));
+        EntryName(high << 64 | low)
     }
 }
 

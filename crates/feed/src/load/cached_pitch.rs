@@ -1,36 +1,38 @@
-//! Whose pitch is kept on the data device, and of what sound it is.
+//! Which recordings have their pitch cached on the data device, and of which audio it is.
 //!
-//! The device keeps what it found for a recording. A file that is another one by the next epoch has another pitch: what
-//! is kept is then of no use, and the recording has no place any more.
+//! The device stores the pitch of a recording when it first computes it. A file that changes between epochs has another
+//! pitch: its cached one is not used again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tandem_audio::{Clip, NOT_CACHED};
 use tandem_corpus::SampleIndex;
+use twox_hash::XxHash3_64;
 
 use crate::batch::feed_plan::FeedPlan;
-use crate::load::cache::checksum;
 
-/// The places of recordings, by their index.
-pub(crate) struct KeptPitches {
-    place_frames: u64,
-    /// Of each: the sum of its samples, 0 while nobody has heard it.
-    heard: Box<[AtomicU64]>,
+/// Offsets of recordings in the pitch cache.
+pub(crate) struct CachedPitches {
+    stride_frames: u64,
+    /// The checksum of each recording's samples; 0 until it is first loaded.
+    checksums: Box<[AtomicU64]>,
 }
 
-impl KeptPitches {
-    pub(crate) fn new(plan: &FeedPlan) -> KeptPitches {
+impl CachedPitches {
+    pub(crate) fn new(plan: &FeedPlan) -> CachedPitches {
         let count = if plan.cached_pitch_bytes() == 0 { 0 } else { plan.kept_pitches };
-        KeptPitches { place_frames: plan.pitch_place_frames(), heard: (0..count).map(|_| AtomicU64::new(0)).collect() }
+        let checksums = (0..count).map(|_| AtomicU64::new(0)).collect();
+        CachedPitches { stride_frames: plan.pitch_stride_frames(), checksums }
     }
 
-    /// Where the pitch of `clip` is kept, as the kernel knows it; nowhere when `index` was heard to be another sound.
-    pub(crate) fn place(&self, index: SampleIndex, clip: &Clip) -> u32 {
-        let Some(heard) = self.heard.get(index.at()) else { return NOT_CACHED };
-        let sum = checksum(clip.rate_hz.into(), bytemuck::cast_slice(&clip.samples)).max(1);
-        match heard.compare_exchange(0, sum, Ordering::Relaxed, Ordering::Relaxed) {
-            Err(other) if other != sum => NOT_CACHED,
-            _ => (index.at() as u64 * self.place_frames) as u32,
+    /// The offset of the pitch of `clip`, as the kernel knows it; [`NOT_CACHED`] if `index` had other audio before.
+    pub(crate) fn offset(&self, index: SampleIndex, clip: &Clip) -> u32 {
+        let Some(known) = self.checksums.get(index.at()) else { return NOT_CACHED };
+        let samples = bytemuck::cast_slice(&clip.samples);
+        let checksum = XxHash3_64::oneshot_with_seed(clip.rate_hz.into(), samples).max(1);
+        match known.compare_exchange(0, checksum, Ordering::Relaxed, Ordering::Relaxed) {
+            Err(other) if other != checksum => NOT_CACHED,
+            _ => (index.at() as u64 * self.stride_frames) as u32,
         }
     }
 }

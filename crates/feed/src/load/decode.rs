@@ -1,7 +1,6 @@
-//! A recording, opened and decoded.
+//! Decodes the recording of a [`Locator`], or a part of it, into the caller's [`Clip`], at the recording's sample rate.
 //!
-//! In comes a [`Locator`], out goes the part of the recording it means, at the recording's own rate, in the caller's
-//! [`Clip`]. A bad recording is an error that says which and why, and leaves the clip empty.
+//! The error of a bad recording has its location and the reason; the clip is then empty.
 
 use std::io;
 use std::ops::Range;
@@ -11,12 +10,12 @@ use tandem_corpus::{CorpusError, Locator};
 
 use crate::FeedError;
 
-/// Lists round durations, and encoders pad: a part may end this much after its recording, and is then cut there.
+/// Lists round durations, and encoders pad: a part that ends up to this much after its recording is cut at the end.
 pub(crate) const END_SLACK_S: f64 = 0.1;
 
-/// Decodes what `audio` means into `clip`, whose memory is reused.
+/// Decodes `audio` into `clip`, whose memory is reused.
 ///
-/// Cost: the whole recording is decoded, also for a part of it. Fails with [`FeedError::Missing`],
+/// Cost: decodes the whole recording, even for a part of it. Fails with [`FeedError::Missing`],
 /// [`FeedError::Unopened`], [`FeedError::Undecodable`] and [`FeedError::OutsideRecording`].
 pub fn load_into(audio: &Locator<'_>, clip: &mut Clip) -> Result<(), FeedError> {
     load_whole_into(audio, clip)?;
@@ -26,33 +25,33 @@ pub fn load_into(audio: &Locator<'_>, clip: &mut Clip) -> Result<(), FeedError> 
     Ok(())
 }
 
-/// Decodes all of the recording, whatever part of it is meant.
+/// Decodes the whole recording of `audio`, which may name a part of it.
 pub(crate) fn load_whole_into(audio: &Locator<'_>, clip: &mut Clip) -> Result<(), FeedError> {
     clip.clear();
     let file = open(audio)?;
-    decode(file, clip).map_err(|source| FeedError::Undecodable { source, place: audio.show() })
+    decode(file, clip).map_err(|source| FeedError::Undecodable { source, location: audio.show() })
 }
 
 pub(crate) fn open(audio: &Locator<'_>) -> Result<std::fs::File, FeedError> {
     audio.open().map_err(|error| match error {
         CorpusError::Audio { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            FeedError::Missing { place: audio.show() }
+            FeedError::Missing { location: audio.show() }
         }
         other => FeedError::Unopened(other),
     })
 }
 
-/// Which samples of the whole recording `clip` are meant: at least one.
+/// The samples of the whole recording `clip` that `audio` names: at least one.
 pub(crate) fn part_of(audio: &Locator<'_>, clip: &Clip) -> Result<Range<usize>, FeedError> {
     let Some(range) = audio.range else { return Ok(0..clip.samples.len()) };
     let rate_hz = f64::from(clip.rate_hz);
     let to_s = range.duration_s.map_or(clip.seconds(), |duration_s| range.offset_s + duration_s);
-    // Casting saturates: an absurd offset is past the end.
+    // The cast saturates: a huge offset is past the end.
     let from = (range.offset_s * rate_hz).round() as usize;
     let to = ((to_s * rate_hz).round() as usize).min(clip.samples.len());
     if from >= to || to_s > clip.seconds() + END_SLACK_S {
         let (from_s, has_s) = (range.offset_s, clip.seconds());
-        return Err(FeedError::OutsideRecording { from_s, to_s, has_s, place: audio.show() });
+        return Err(FeedError::OutsideRecording { from_s, to_s, has_s, location: audio.show() });
     }
     Ok(from..to)
 }
@@ -90,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_told_from_what_cannot_be_opened() {
+    fn a_missing_file_and_a_file_that_cannot_be_opened_are_different_errors() {
         let store = Store::Files { root: std::env::temp_dir() };
         let load = |key: &str| load_into(&Locator { store: &store, key, range: None }, &mut tone(3)).unwrap_err();
         assert!(matches!(load("no such recording.wav"), FeedError::Missing { .. }));

@@ -1,8 +1,8 @@
-//! How many decode threads are at work: some of those there are; the others rest.
+//! How many decode threads are active. The others wait.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// The number, and where those wait that are not among them.
+/// The number of active decode threads, and where the others wait.
 pub(crate) struct DecodeThreads {
     state: Mutex<State>,
     changed: Condvar,
@@ -18,20 +18,20 @@ impl DecodeThreads {
         DecodeThreads { state: Mutex::new(State { active, ended: false }), changed: Condvar::new() }
     }
 
-    /// Returns when thread `number` (from 0) is to work; false when the feed ends.
-    pub(crate) fn may_work(&self, number: usize) -> bool {
+    /// Waits until thread `number` (from 0) is active. False when the feed ends.
+    pub(crate) fn wait_active(&self, number: usize) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let rests = |state: &mut State| !state.ended && number >= state.active;
-        let state = self.changed.wait_while(state, rests).unwrap_or_else(PoisonError::into_inner);
+        let is_idle = |state: &mut State| !state.ended && number >= state.active;
+        let state = self.changed.wait_while(state, is_idle).unwrap_or_else(PoisonError::into_inner);
         !state.ended
     }
 
-    /// Has this many at work from now on; those that are to rest finish the row in hand.
+    /// Sets the number of active threads, at least one. A thread that becomes idle finishes its row first.
     pub(crate) fn set(&self, active: usize) {
         self.change(|state| state.active = active.max(1));
     }
 
-    /// Ends the rest of all.
+    /// Wakes all threads to end.
     pub(crate) fn end(&self) {
         self.change(|state| state.ended = true);
     }
@@ -41,7 +41,7 @@ impl DecodeThreads {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).ended
     }
 
-    /// How many are at work.
+    /// The number of active threads.
     pub(crate) fn active(&self) -> usize {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).active
     }
@@ -57,22 +57,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_beyond_the_number_rest_until_it_grows_or_all_ends() {
+    fn threads_above_the_number_wait_until_it_grows_or_the_feed_ends() {
         let threads = DecodeThreads::new(2);
-        assert!(threads.may_work(0) && threads.may_work(1) && !threads.has_ended());
+        assert!(threads.wait_active(0) && threads.wait_active(1) && !threads.has_ended());
         std::thread::scope(|scope| {
-            let third = scope.spawn(|| threads.may_work(2));
-            let last = scope.spawn(|| threads.may_work(9));
+            let third = scope.spawn(|| threads.wait_active(2));
+            let last = scope.spawn(|| threads.wait_active(9));
             threads.set(3);
             assert!(third.join().unwrap());
             threads.end();
             assert!(!last.join().unwrap());
         });
-        assert!(!threads.may_work(0) && threads.has_ended());
+        assert!(!threads.wait_active(0) && threads.has_ended());
     }
 
     #[test]
-    fn one_always_works() {
+    fn at_least_one_thread_is_active() {
         let threads = DecodeThreads::new(4);
         threads.set(0);
         assert_eq!(threads.active(), 1);

@@ -1,31 +1,30 @@
-//! The shapes for a corpus, and what they pad.
+//! The shapes for a corpus, and their padding.
 //!
-//! [`Parts`] cuts the corpus by length into a part for every row of every shape; a row is padded to the longest of its
-//! part. So padding is what lengths inside one part differ by, and what rounding to [`FRAME_STEP`] adds (4 frames a row
-//! in the mean): 32 parts of one voice pad 3.6 % with two shapes, where eight shapes of equal rows padded 7.3 %.
+//! [`Parts`] sorts the corpus by length and cuts it into a part for every row of every shape. A row is padded to the longest
+//! of its part. Padding is therefore the spread of lengths inside one part, plus the rounding to [`FRAME_STEP`] (4 frames
+//! per row on average): with 32 parts, one voice pads 3.6 % in two shapes, where eight shapes of equal rows padded 7.3 %.
 
 use std::sync::Arc;
 
 use tandem_corpus::{Extent, Order, Parts, SampleIndex};
+use tandem_device::bytes::round_up;
 
-use crate::batch::shape::{Bucket, RowShape};
+use crate::batch::shape::{Bucket, FRAME_STEP, RowShape};
 
-/// Frames of a row are a multiple of this, so that kernels meet whole tiles.
-pub const FRAME_STEP: u32 = tandem_audio::TILE_FRAMES;
-/// Shapes, unless somebody says otherwise. Each is compiled and captured before the first step, so fewer start faster;
-/// with two of them one voice pads 3 %, and what four would save is a percent (`corpus check` counts it).
+/// The default number of shapes. Each is compiled and captured before the first step, so fewer start faster. With two, one
+/// voice pads 3 %; four would save another percent (`corpus check` counts it).
 pub const NUM_BUCKETS: usize = 2;
-/// More shapes are not planned.
+/// The most shapes a plan has.
 pub const MAX_BUCKETS: usize = 16;
 
-/// The shapes for a set of utterances. Holding one means that there is a row for each of them, and a batch.
+/// The shapes for a set of utterances. Holding one means that every utterance has a row that fits it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketPlan {
     parts: Arc<Parts>,
     buckets: Vec<Bucket>,
 }
 
-/// What one epoch carries, and what it pads.
+/// The size of one epoch, and its padding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Padding {
     /// Batches of the epoch.
@@ -41,8 +40,8 @@ pub struct Padding {
 }
 
 impl BucketPlan {
-    /// At most `num_buckets` (and at most [`MAX_BUCKETS`]) shapes of `batch` rows for `rows`. Where there are too few
-    /// of them, there are fewer shapes, then a smaller batch ([`Parts::cut`]). None without rows. Cost: a sort.
+    /// At most `num_buckets` (and at most [`MAX_BUCKETS`]) shapes of `batch` rows for `rows`. Too few rows give fewer shapes,
+    /// then a smaller batch ([`Parts::cut`]). None without rows. Cost: a sort.
     pub fn solve(rows: &[(SampleIndex, Extent)], num_buckets: usize, batch: u32) -> Option<BucketPlan> {
         let parts = Parts::cut(rows.iter().copied(), num_buckets.clamp(1, MAX_BUCKETS), batch)?;
         let bucket = |shape| Bucket::new((0..parts.batch()).map(|row| RowShape::from(parts.longest(shape, row))));
@@ -60,17 +59,17 @@ impl BucketPlan {
         self.parts.batch() as u32
     }
 
-    /// Which utterances belong into which row.
+    /// The utterances of every row.
     pub fn parts(&self) -> &Arc<Parts> {
         &self.parts
     }
 
-    /// The order in which they are served for training.
+    /// The training order.
     pub fn order(&self, seed: u64) -> Order {
         Order::training(seed, Arc::clone(&self.parts))
     }
 
-    /// The padding of the first epoch under `seed`: all of them but those who sit it out. Cost: linear in utterances.
+    /// The padding of the first epoch under `seed`, without the utterances that sit it out. Cost: linear in utterances.
     pub fn padding(&self, seed: u64) -> Padding {
         let mut sitting_out = self.order(seed).sitting_out(0);
         sitting_out.sort_unstable();
@@ -96,12 +95,12 @@ impl Padding {
         self.padded_tokens += room.tokens - u64::from(extent.tokens);
     }
 
-    /// The share of frames that are padding, 0 to 1.
+    /// The share of frames that is padding, 0 to 1.
     pub fn frame_waste(&self) -> f64 {
         share(self.padded_frames, self.real_frames)
     }
 
-    /// The share of symbols that are padding, 0 to 1.
+    /// The share of symbols that is padding, 0 to 1.
     pub fn token_waste(&self) -> f64 {
         share(self.padded_tokens, self.real_tokens)
     }
@@ -109,6 +108,20 @@ impl Padding {
 
 fn share(padded: u64, real: u64) -> f64 {
     if padded == 0 { 0.0 } else { padded as f64 / (padded + real) as f64 }
+}
+
+/// Shapes for a plan without a corpus: as if lengths were evenly distributed up to `max_frames` and `max_tokens`. Rows grow
+/// linearly and are assigned to the shapes back and forth, as [`Parts`] assigns them.
+pub fn even_buckets(max_frames: u64, max_tokens: u64, batch: u64) -> Vec<Bucket> {
+    let num_shapes = NUM_BUCKETS as u64;
+    let row = |shape: u64, row: u64| {
+        let column = if row.is_multiple_of(2) { shape } else { num_shapes - 1 - shape };
+        let (part, parts) = (row * num_shapes + column + 1, num_shapes * batch);
+        // Both factors are settings of at most 2^32.
+        let share = |most: u64| (most * part).div_ceil(parts.max(1)).max(1);
+        RowShape { frames: round_up(share(max_frames), FRAME_STEP.into()), tokens: share(max_tokens) }
+    };
+    (0..num_shapes).map(|shape| Bucket::new((0..batch).map(|i| row(shape, i)))).collect()
 }
 
 #[cfg(test)]

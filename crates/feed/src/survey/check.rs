@@ -1,8 +1,7 @@
-//! The dataset check: everything is read once, everything wrong is reported, nothing stops it.
+//! The dataset check: decodes every recording and reports every problem.
 //!
-//! In comes a corpus whose lists have been read, out goes a [`CorpusReport`]. Every recording is decoded from beginning to
-//! end, each on one thread, once even when many rows name parts of it. Memory: a clip per thread and a few dozen bytes
-//! per row. The report is in the order of files and lines, whatever the number of threads.
+//! Each recording is decoded once, by one thread, even if many rows name parts of it. Problems do not stop the check. Memory:
+//! a clip per thread and a few dozen bytes per row. The [`CorpusReport`] is in file and line order for any number of threads.
 
 mod recording;
 mod text;
@@ -14,37 +13,39 @@ use std::sync::Arc;
 
 use tandem_audio::FeatureSettings;
 use tandem_corpus::{
-    CorpusError, Dataset, Distribution, Extent, Length, LengthIndex, SampleIndex, ScanProgress, Subset,
+    CorpusError, Dataset, Distribution, Extent, Length, LengthIndex, Problem, ProblemKind, SampleIndex, ScanProgress,
+    Subset,
 };
-use tandem_corpus::{Problem, ProblemKind};
 
 use crate::FeedError;
 use crate::batch::shape::Bucket;
-use crate::survey::buckets::{BucketPlan, NUM_BUCKETS, Padding};
-use crate::survey::pool;
-use crate::survey::report::{BucketUse, CorpusReport, ShapeReport, UtteranceGroup};
+use crate::survey::buckets::{BucketPlan, NUM_BUCKETS};
+use crate::survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, UtteranceGroup};
+use crate::survey::scan::by_recording;
+use crate::survey::training_set::INCLUDED_PERCENT;
+use crate::survey::worker_pool;
 use recording::{CheckedRow, Inspector, Recording};
 
-/// What counts as wrong, and what the shapes are planned for.
+/// What counts as a problem, and what the shapes are planned for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckOptions {
     /// Shorter recordings are too short.
     pub min_seconds: f64,
     /// Longer recordings are too long.
     pub max_seconds: f64,
-    /// A recording with a larger share of its samples cut off at full scale clips.
+    /// A recording with a larger share of clipped samples is a problem.
     pub max_clipped_share: f64,
     /// The language of rows that name none; none is English.
     pub lang: Option<String>,
-    /// Shapes of batches, at most.
+    /// Most shapes of batches.
     pub num_buckets: usize,
     /// Utterances of a batch.
     pub batch: u32,
-    /// Fixes which batches the padding is counted over.
+    /// Seed of the epoch whose padding is counted.
     pub seed: u64,
-    /// Threads that decode.
+    /// Decode threads.
     pub num_workers: usize,
-    /// What recordings become.
+    /// The features of a recording.
     pub features: FeatureSettings,
 }
 
@@ -64,21 +65,18 @@ impl Default for CheckOptions {
     }
 }
 
-/// A corpus that was checked.
+/// A checked corpus.
 #[derive(Debug)]
 pub struct Checked {
-    /// What was found.
+    /// The result.
     pub report: CorpusReport,
     dataset: Dataset,
     lengths: HashMap<SampleIndex, Length>,
 }
 
-/// The share of utterances that training keeps when nobody says otherwise: longer ones are left out.
-const INCLUDED_PERCENT: f64 = 99.5;
-
-/// Checks `dataset`: reads every recording that is not excluded, and reports on all of it.
+/// Decodes every recording of `dataset` that is not excluded, and reports on the corpus.
 ///
-/// Fails when a thread cannot be started; what is wrong with the corpus is in the report.
+/// Fails if a thread cannot be started; problems of the corpus are in the report.
 pub fn check(
     dataset: Dataset,
     options: &CheckOptions,
@@ -89,11 +87,11 @@ pub fn check(
     let total = recordings.len();
     let mut found: Vec<Option<Recording>> = (0..total).map(|_| None).collect();
     let mut done = 0;
-    let (corpus, made_with) = (Arc::clone(&dataset), options.clone());
-    pool::for_each(
+    let (corpus, inspector_options) = (Arc::clone(&dataset), options.clone());
+    worker_pool::for_each(
         options.num_workers,
         total,
-        move || Inspector::new(&made_with),
+        move || Inspector::new(&inspector_options),
         move |inspector, item| inspector.inspect(&corpus, &recordings[item]),
         |item, recording| {
             found[item] = Some(recording);
@@ -102,7 +100,7 @@ pub fn check(
             ControlFlow::Continue(())
         },
     )?;
-    // The workers are gone, so nobody else holds it and nothing is copied.
+    // The workers are joined: this is the only reference, and nothing is copied.
     let dataset = Arc::unwrap_or_clone(dataset);
     let found: Vec<Recording> = found.into_iter().flatten().collect();
     let lengths = found.iter().flat_map(|recording| {
@@ -115,34 +113,26 @@ pub fn check(
 }
 
 impl Checked {
-    /// Keeps the lengths that were found in the index in `folder`, so that a run need not look for them again.
+    /// Saves the measured lengths in the index in `folder`, so that a run need not measure them again.
     ///
-    /// Fails when the folder cannot be written to; the report does not depend on it.
+    /// Fails if the folder cannot be written to; the report does not depend on it.
     pub fn keep_lengths(&mut self, folder: &Path) -> Result<(), CorpusError> {
         let (mut index, _) = LengthIndex::open(folder, &self.dataset);
-        // What is wrong has been reported already.
-        let mut said = Vec::new();
-        for pending in index.apply(&mut self.dataset, &mut said) {
+        // The report has these problems already.
+        let mut known = Vec::new();
+        for pending in index.apply(&mut self.dataset, &mut known) {
             if let Some(length) = self.lengths.get(&pending.index) {
-                index.record(&mut self.dataset, pending, *length, &mut said);
+                index.record(&mut self.dataset, pending, *length, &mut known);
             }
         }
         index.save()
     }
 }
 
-/// The rows of each recording, in the order in which recordings come up first; excluded rows are nobody's business.
+/// The rows of each recording, without excluded rows.
 fn recordings(dataset: &Dataset) -> Vec<Vec<SampleIndex>> {
-    let mut places: HashMap<&str, usize> = HashMap::new();
-    let mut recordings: Vec<Vec<SampleIndex>> = Vec::new();
-    for (index, sample) in dataset.samples().iter().filter(|(_, sample)| sample.part != Subset::Excluded) {
-        let place = *places.entry(sample.audio.key).or_insert(recordings.len());
-        match recordings.get_mut(place) {
-            Some(rows) => rows.push(index),
-            None => recordings.push(vec![index]),
-        }
-    }
-    recordings
+    let included = dataset.samples().iter().filter(|(_, sample)| sample.part != Subset::Excluded);
+    by_recording(included.map(|(index, sample)| (sample.audio.key, index)))
 }
 
 fn report(dataset: &Dataset, mut rows: Vec<CheckedRow>, options: &CheckOptions) -> CorpusReport {
@@ -174,20 +164,20 @@ fn report(dataset: &Dataset, mut rows: Vec<CheckedRow>, options: &CheckOptions) 
 
 /// Utterances and seconds by name, in the order of first appearance.
 fn groups<'a>(rows: impl Iterator<Item = (Option<&'a str>, Option<f64>)>) -> Vec<UtteranceGroup> {
-    let mut places: HashMap<Option<&str>, usize> = HashMap::new();
+    let mut positions: HashMap<Option<&str>, usize> = HashMap::new();
     let mut groups: Vec<UtteranceGroup> = Vec::new();
     for (name, seconds) in rows {
-        let place = *places.entry(name).or_insert_with(|| {
+        let position = *positions.entry(name).or_insert_with(|| {
             groups.push(UtteranceGroup { name: name.map(str::to_owned), num_utterances: 0, seconds: 0.0 });
             groups.len() - 1
         });
-        groups[place].num_utterances += 1;
-        groups[place].seconds += seconds.unwrap_or(0.0);
+        groups[position].num_utterances += 1;
+        groups[position].seconds += seconds.unwrap_or(0.0);
     }
     groups
 }
 
-/// The shapes for the rows that could train. None when there are none.
+/// The shapes for the rows that can train; none without such rows.
 fn shapes(rows: &[CheckedRow], options: &CheckOptions) -> Option<ShapeReport> {
     let usable: Vec<(SampleIndex, Extent)> =
         rows.iter().filter_map(|row| row.extent().map(|extent| (row.index, extent))).collect();
@@ -196,8 +186,8 @@ fn shapes(rows: &[CheckedRow], options: &CheckOptions) -> Option<ShapeReport> {
     };
     let (max_frames, max_tokens) = (longest(|extent| extent.frames)?, longest(|extent| extent.tokens)?);
     let fits = |extent: &Extent| f64::from(extent.frames) <= max_frames && f64::from(extent.tokens) <= max_tokens;
-    let kept: Vec<_> = usable.iter().copied().filter(|(_, extent)| fits(extent)).collect();
-    let plan = BucketPlan::solve(&kept, options.num_buckets, options.batch)?;
+    let included: Vec<_> = usable.iter().copied().filter(|(_, extent)| fits(extent)).collect();
+    let plan = BucketPlan::solve(&included, options.num_buckets, options.batch)?;
     let members = |shape: usize, row: usize| plan.parts().members(shape, row).len();
     let used = |(shape, bucket): (usize, &Bucket)| BucketUse {
         bucket: bucket.clone(),
@@ -207,29 +197,30 @@ fn shapes(rows: &[CheckedRow], options: &CheckOptions) -> Option<ShapeReport> {
         buckets: plan.buckets().iter().enumerate().map(used).collect(),
         batch: plan.batch(),
         padding: plan.padding(options.seed),
-        others: others(&kept, options),
-        num_left_out: usable.len() - kept.len(),
+        others: other_paddings(&included, options),
+        num_left_out: usable.len() - included.len(),
         max_frames: max_frames as u32,
         max_tokens: max_tokens as u32,
     })
 }
 
-/// What numbers of shapes that people ask for would pad.
-fn others(kept: &[(SampleIndex, Extent)], options: &CheckOptions) -> Vec<(usize, Padding)> {
+/// The padding of usual numbers of shapes.
+fn other_paddings(rows: &[(SampleIndex, Extent)], options: &CheckOptions) -> Vec<OtherPadding> {
     let padding = |num_buckets: usize| {
-        let plan = BucketPlan::solve(kept, num_buckets, options.batch)?;
-        (plan.buckets().len() == num_buckets).then(|| (num_buckets, plan.padding(options.seed)))
+        let plan = BucketPlan::solve(rows, num_buckets, options.batch)?;
+        let padding = plan.padding(options.seed);
+        (plan.buckets().len() == num_buckets).then_some(OtherPadding { num_buckets, padding })
     };
     [1, 2, 4, 8].into_iter().filter_map(padding).collect()
 }
 
-/// Whole sets of problems that one flag would settle.
+/// A flag that would solve many problems at once.
 fn hints(dataset: &Dataset, problems: &[Problem], options: &CheckOptions) -> Vec<String> {
     let unnamed = dataset.samples().iter().filter(|(_, sample)| sample.lang.is_none()).count();
     let unknown = problems.iter().filter(|problem| problem.kind == ProblemKind::UnknownSymbol).count();
     if options.lang.is_none() && 2 * unknown > unnamed && unnamed > 0 {
         return vec![format!(
-            "{unnamed} rows name no language and were read as English; if they are not, give theirs: --lang fa"
+            "{unnamed} rows name no language and were read as English; for another language, give it: --lang fa"
         )];
     }
     Vec::new()

@@ -1,9 +1,12 @@
-//! A corpus before a run.
+//! A corpus before a run: how long its recordings are, which rows train, in which shapes, and what is wrong with it.
+//!
+//! [`scan_lengths`](scan::scan_lengths) measures recordings, [`TrainingSet`](training_set::TrainingSet) selects the rows,
+//! [`BucketPlan`](buckets::BucketPlan) gives their shapes. [`check`](check::check) decodes everything and reports problems.
 
-mod pool;
+mod worker_pool;
 pub(crate) mod scan;
-pub(crate) mod buckets;
 pub(crate) mod tokenizer;
+pub(crate) mod buckets;
 pub(crate) mod training_set;
 pub(crate) mod check;
 pub(crate) mod report;

@@ -1,4 +1,4 @@
-//! What a dataset check found: the problems, and what the corpus is like.
+//! The report of a dataset check: problems, and statistics of the corpus.
 
 use std::path::PathBuf;
 
@@ -7,72 +7,81 @@ use tandem_corpus::{Distribution, Problem};
 use crate::batch::shape::Bucket;
 use crate::survey::buckets::Padding;
 
-/// What a check found.
+/// The result of a dataset check.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CorpusReport {
     /// The corpus, as it was given.
     pub path: PathBuf,
-    /// Everything wrong, by file and line.
+    /// Problems, by file and line.
     pub problems: Vec<Problem>,
-    /// What would settle many problems at once.
+    /// What would solve many problems at once.
     pub hints: Vec<String>,
-    /// Rows whose recordings were looked at.
+    /// Checked rows.
     pub num_utterances: usize,
-    /// Rows that were to be left out.
+    /// Excluded rows.
     pub num_excluded: usize,
     /// Lengths of the recordings that could be decoded.
     pub seconds: Distribution,
     /// Lengths of the texts, in symbols.
     pub tokens: Distribution,
-    /// Who speaks.
+    /// Speakers.
     pub speakers: Vec<UtteranceGroup>,
-    /// In which languages, as the corpus spells them.
+    /// Languages, as the corpus spells them.
     pub langs: Vec<UtteranceGroup>,
-    /// The shapes batches would come in; none when no utterance could train.
+    /// The shapes of batches; none if no utterance can train.
     pub shapes: Option<ShapeReport>,
 }
 
-/// Utterances that have a name in common.
+/// Utterances with the same name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UtteranceGroup {
     /// The name; none for rows that give none.
     pub name: Option<String>,
-    /// How many there are.
+    /// Number of utterances.
     pub num_utterances: usize,
-    /// How long they are together.
+    /// Their total duration.
     pub seconds: f64,
 }
 
-/// The shapes of batches, and what they cost.
+/// The shapes of batches, and their padding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShapeReport {
     /// Each with rows from the shortest to the longest.
     pub buckets: Vec<BucketUse>,
-    /// Utterances of a batch: what was asked for, or all there are.
+    /// Utterances of a batch: as asked for, or all of them.
     pub batch: u32,
     /// The padding of one epoch.
     pub padding: Padding,
-    /// What other numbers of shapes would pad, fewest shapes first: those that the utterances are enough for.
-    pub others: Vec<(usize, Padding)>,
-    /// The longest recording kept: by default, 99.5 % are.
+    /// The padding with other numbers of shapes, fewest first, as far as there are enough utterances.
+    pub others: Vec<OtherPadding>,
+    /// The longest recording that trains: 99.5 % do.
     pub max_frames: u32,
-    /// The longest text kept, in symbols.
+    /// The longest text that trains, in symbols.
     pub max_tokens: u32,
-    /// Utterances longer than that.
+    /// Longer utterances.
     pub num_left_out: usize,
 }
 
-/// A bucket and how many utterances belong into it.
+/// The padding of one epoch with another number of shapes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherPadding {
+    /// The number of shapes.
+    pub num_buckets: usize,
+    /// The padding.
+    pub padding: Padding,
+}
+
+/// A bucket and its utterances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketUse {
     /// The shape.
     pub bucket: Bucket,
-    /// Utterances of its rows' parts.
+    /// Utterances of all its rows.
     pub num_utterances: usize,
 }
 
 impl CorpusReport {
-    /// Whether nothing is wrong.
+    /// Whether there are no problems.
     pub fn passed(&self) -> bool {
         self.problems.is_empty()
     }

@@ -1,7 +1,7 @@
-//! Lengths that no list gives, found on a few threads and kept in an index.
+//! Durations that the corpus lists do not give, measured on a few threads and stored in an index.
 //!
-//! In comes a corpus, out goes the same with durations. A recording's container is asked first; only where it does not
-//! know is the recording decoded. One that cannot be measured becomes a problem of every row that names it.
+//! The container header of a recording usually has its length; otherwise the recording is decoded. A recording that cannot
+//! be measured becomes a problem of every row that names it.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -14,25 +14,25 @@ use tandem_corpus::{
 
 use crate::FeedError;
 use crate::load::decode::{load_whole_into, open};
-use crate::survey::pool;
+use crate::survey::worker_pool;
 
-/// What a scan did.
+/// The result of a scan.
 #[derive(Debug)]
 pub struct Scanned {
-    /// The corpus, with the durations that could be had.
+    /// The corpus, with the durations that are known.
     pub dataset: Dataset,
-    /// Recordings measured now; those of which several rows name parts count once.
+    /// Recordings measured now; a recording with several rows counts once.
     pub measured: usize,
-    /// Recordings that are not there or cannot be measured, by the rows that name them.
+    /// Recordings that are missing or cannot be measured, one problem per row.
     pub problems: Vec<Problem>,
-    /// Whether `progress` ended it early.
+    /// Whether `progress` stopped it early.
     pub stopped: bool,
 }
 
-/// Fills in every duration that can be had, from `index` and by measuring on `num_workers` threads. What is found goes
-/// into `index`, for the caller to save. `progress` may end it; what was measured until then is kept.
+/// Fills in durations from `index`, and measures the missing ones on `num_workers` threads. New lengths are added to
+/// `index`, for the caller to save. `progress` can stop the scan; lengths measured until then stay.
 ///
-/// Fails when a thread cannot be started.
+/// Fails if a thread cannot be started.
 pub fn scan_lengths(
     mut dataset: Dataset,
     index: &mut LengthIndex,
@@ -41,14 +41,15 @@ pub fn scan_lengths(
 ) -> Result<Scanned, FeedError> {
     let mut problems = Vec::new();
     let pending = index.apply(&mut dataset, &mut problems);
-    let recordings = group(&dataset, pending);
+    let rows = pending.into_iter().filter_map(|row| Some((dataset.get(row.index)?.audio.key, row)));
+    let recordings = by_recording(rows);
     let total = recordings.len();
     let firsts: Vec<SampleIndex> = recordings.iter().map(|rows| rows[0].index).collect();
     let mut lengths: Vec<Option<Result<Length, FeedError>>> = (0..total).map(|_| None).collect();
     let (mut measured, mut stopped) = (0, false);
     let shared = Arc::new(dataset);
     let corpus = Arc::clone(&shared);
-    pool::for_each(
+    worker_pool::for_each(
         num_workers,
         total,
         Clip::default,
@@ -61,7 +62,7 @@ pub fn scan_lengths(
             flow
         },
     )?;
-    // The workers are gone, so nobody else holds it and nothing is copied.
+    // The workers are joined: this is the only reference, and nothing is copied.
     let mut dataset = Arc::unwrap_or_clone(shared);
     for (rows, length) in recordings.iter().zip(lengths) {
         match length {
@@ -73,11 +74,11 @@ pub fn scan_lengths(
     Ok(Scanned { dataset, measured, problems, stopped })
 }
 
-/// How long a whole recording is. Cost: its header, or the decoding of it where that does not say; `clip` is scratch.
+/// The length of a whole recording. Cost: reading its header, or decoding it if the header has no length; `clip` is scratch.
 ///
 /// Fails like [`crate::load_into`].
 pub fn measure(audio: &Locator<'_>, clip: &mut Clip) -> Result<Length, FeedError> {
-    let header = probe(open(audio)?).map_err(|source| FeedError::Undecodable { source, place: audio.show() })?;
+    let header = probe(open(audio)?).map_err(|source| FeedError::Undecodable { source, location: audio.show() })?;
     if let Some(num_samples) = header.num_samples {
         return Ok(Length { num_samples, rate_hz: header.rate_hz });
     }
@@ -85,14 +86,13 @@ pub fn measure(audio: &Locator<'_>, clip: &mut Clip) -> Result<Length, FeedError
     Ok(Length { num_samples: clip.samples.len() as u64, rate_hz: clip.rate_hz })
 }
 
-/// Rows of the same recording together, in the order in which each recording comes up first.
-fn group(dataset: &Dataset, pending: Vec<UnmeasuredSample>) -> Vec<Vec<UnmeasuredSample>> {
-    let mut places: HashMap<&str, usize> = HashMap::new();
-    let mut recordings: Vec<Vec<UnmeasuredSample>> = Vec::new();
-    for row in pending {
-        let Some(sample) = dataset.get(row.index) else { continue };
-        let place = *places.entry(sample.audio.key).or_insert(recordings.len());
-        match recordings.get_mut(place) {
+/// Groups rows by the key of their recording, in the order in which recordings first appear.
+pub(super) fn by_recording<'a, T>(rows: impl Iterator<Item = (&'a str, T)>) -> Vec<Vec<T>> {
+    let mut positions: HashMap<&str, usize> = HashMap::new();
+    let mut recordings: Vec<Vec<T>> = Vec::new();
+    for (key, row) in rows {
+        let position = *positions.entry(key).or_insert(recordings.len());
+        match recordings.get_mut(position) {
             Some(rows) => rows.push(row),
             None => recordings.push(vec![row]),
         }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_found_once_whatever_the_number_of_workers() {
+    fn lengths_are_measured_once_with_any_number_of_workers() {
         for num_workers in [1, 3] {
             let folder = FeedFolder::new(&format!("scan-{num_workers}"));
             folder.write("metadata.csv", "a|one\nb|two\nc|three\nd|four\n");
@@ -152,14 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_that_is_ended_keeps_what_it_has() {
-        let folder = FeedFolder::new("scan-ended");
+    fn a_stopped_scan_saves_what_it_measured() {
+        let folder = FeedFolder::new("scan-stopped");
         let rows: String = (0..50).map(|i| format!("u{i}|text\n")).collect();
         folder.write("metadata.csv", rows);
         (0..50).for_each(|i| folder.wav(&format!("wavs/u{i}.wav"), &sine(8_000, 0.5)));
-        let (_, ended) = scan(&folder, 2, 5);
-        assert_eq!((ended.stopped, ended.measured), (true, 5));
-        assert_eq!(durations(&ended.dataset).iter().flatten().count(), 5);
+        let (_, stopped) = scan(&folder, 2, 5);
+        assert_eq!((stopped.stopped, stopped.measured), (true, 5));
+        assert_eq!(durations(&stopped.dataset).iter().flatten().count(), 5);
         let (state, rest) = scan(&folder, 2, usize::MAX);
         assert_eq!((state, rest.measured), (IndexState::Loaded(5), 45));
     }

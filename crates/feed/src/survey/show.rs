@@ -1,19 +1,18 @@
-//! Telling what a check found, to people and to programs.
+//! The report of a dataset check as text and as JSON.
 
 use std::fmt::Write;
 
 use serde_json::{Value, json};
 use tandem_corpus::{Distribution, Problem, ProblemKind};
 
-use crate::survey::buckets::Padding;
-use crate::survey::report::{BucketUse, CorpusReport, ShapeReport, UtteranceGroup};
+use crate::survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, UtteranceGroup};
 
 const NUM_BARS: usize = 12;
 const BAR_CHARS: usize = 40;
 /// More speakers or languages than this are counted, not listed.
 const LISTED: usize = 8;
 
-/// The report as lines: problems by kind, at most `max_per_kind` of each, then what the corpus is like.
+/// The report as text: problems by kind, at most `max_per_kind` of each, then statistics of the corpus.
 pub fn show_report(report: &CorpusReport, max_per_kind: usize) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -22,7 +21,7 @@ pub fn show_report(report: &CorpusReport, max_per_kind: usize) -> String {
     text
 }
 
-/// The report as one document.
+/// The report as a JSON document.
 pub fn report_json(report: &CorpusReport) -> Value {
     let group = |group: &UtteranceGroup| json!({ "name": group.name, "utterances": group.num_utterances, "hours": hours(group.seconds) });
     let bin = |bin: &tandem_corpus::Bin| json!({ "from_s": bin.from, "to_s": bin.to, "utterances": bin.count });
@@ -51,10 +50,10 @@ fn write_problems(text: &mut String, report: &CorpusReport, max_per_kind: usize)
     let plural = if count == 1 { "" } else { "s" };
     writeln!(text, "❌ {count} problem{plural} in {}", report.path.display())?;
     let mut by_kind: Vec<&Problem> = report.problems.iter().collect();
-    // Stable: within a kind they stay by file and line.
+    // A stable sort: within a kind they stay in file and line order.
     by_kind.sort_by_key(|problem| problem.kind);
-    for alike in by_kind.chunk_by(|a, b| a.kind == b.kind) {
-        write_kind(text, alike[0].kind, alike, max_per_kind)?;
+    for group in by_kind.chunk_by(|a, b| a.kind == b.kind) {
+        write_kind(text, group[0].kind, group, max_per_kind)?;
     }
     report.hints.iter().try_for_each(|hint| writeln!(text, "\n⚠️ {hint}"))
 }
@@ -84,13 +83,13 @@ fn write_totals(text: &mut String, report: &CorpusReport) -> std::fmt::Result {
     let bins = report.seconds.histogram(NUM_BARS);
     let tallest = bins.iter().map(|bin| bin.count).max().unwrap_or(0).max(1);
     for bin in bins {
-        // Whatever is there shows.
+        // A bin that is not empty has at least one character.
         let bar = "#".repeat((bin.count * BAR_CHARS).div_ceil(tallest));
         writeln!(text, "  {:6.2} - {:6.2} s  {bar} {}", bin.from, bin.to, bin.count)?;
     }
     match &report.shapes {
         Some(shapes) => write_shapes(text, shapes),
-        None => writeln!(text, "Buckets:     none: no utterance could train"),
+        None => writeln!(text, "Buckets:     none: no utterance can train"),
     }
 }
 
@@ -104,11 +103,14 @@ fn write_shapes(text: &mut String, shapes: &ShapeReport) -> std::fmt::Result {
     if shapes.num_left_out > 0 {
         let (frames, tokens) = (shapes.max_frames, shapes.max_tokens);
         let left_out = utterances(shapes.num_left_out);
-        writeln!(text, "             {left_out} over {frames} frames or {tokens} symbols left out (99.5 % are kept)")?;
+        writeln!(
+            text,
+            "             {left_out} over {frames} frames or {tokens} symbols left out (limit: 99.5 % of the corpus)"
+        )?;
     }
     let (frames, tokens) = (shapes.padding.frame_waste() * 100.0, shapes.padding.token_waste() * 100.0);
     writeln!(text, "Padding:     {frames:.1} % of frames, {tokens:.1} % of symbols")?;
-    let other = |(count, padding): &(usize, Padding)| format!("{count}: {:.1} %", padding.frame_waste() * 100.0);
+    let other = |other: &OtherPadding| format!("{}: {:.1} %", other.num_buckets, other.padding.frame_waste() * 100.0);
     let others: Vec<String> = shapes.others.iter().map(other).collect();
     writeln!(text, "             of frames, by number of buckets: {}", others.join(", "))
 }
@@ -153,11 +155,11 @@ fn shapes_json(shapes: &ShapeReport) -> Value {
             "utterances": used.num_utterances,
         })
     };
-    let other = |(count, padding): &(usize, Padding)| {
+    let other = |other: &OtherPadding| {
         json!({
-            "buckets": count,
-            "padding_waste": padding.frame_waste(),
-            "symbol_padding_waste": padding.token_waste(),
+            "buckets": other.num_buckets,
+            "padding_waste": other.padding.frame_waste(),
+            "symbol_padding_waste": other.padding.token_waste(),
         })
     };
     json!({
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_stand_together_and_long_lists_are_cut() {
+    fn problems_are_grouped_by_kind_and_long_lists_are_cut() {
         let (clips, short) = (ProblemKind::Clipping, ProblemKind::TooShort);
         let report = report(&[(1, clips), (2, short), (3, clips), (4, clips)]);
         let shown = show_report(&report, 2);
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_corpus_without_a_fault_says_so_first() {
+    fn a_corpus_without_problems_is_reported_first() {
         let shown = show_report(&report(&[]), 5);
         assert!(shown.starts_with("✅ No problem in 3 utterances: d\n"), "{shown}");
         for part in

@@ -1,8 +1,8 @@
-//! The texts of a corpus as token ids: a front end for each language in it, one symbol table for all of them.
+//! Token ids of the texts of a corpus: a front end for each of its languages, one symbol table for all of them.
 //!
-//! In comes a sample, out go its tokens, in the caller's memory. Ids do not depend on the order of the rows: fixed
-//! tables come first (English, then Persian), then the characters of languages that have none, by code point. A text
-//! that is empty or has characters outside the table is an error of that sample, and of no other.
+//! Ids do not depend on the order of the rows: fixed tables come first (English, then Persian), then the characters of
+//! languages without a fixed table, by code point. A text that is empty or has unknown characters is an error of that sample
+//! only.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tandem_text::{FrontEnd, Language, SymbolTable, TextError, TextOptions, Token
 
 use crate::FeedError;
 
-/// Turns the texts of a corpus into token ids. Cheap to clone and to share: the table is one, and nothing changes.
+/// Turns the texts of a corpus into token ids. Immutable, and cheap to clone and share.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     inner: Arc<Inner>,
@@ -24,18 +24,18 @@ struct Inner {
     options: TextOptions,
     /// The language of rows that name none.
     default: Language,
-    /// One for every language that the table's units can write.
+    /// One for every language that the table's units support.
     front_ends: Vec<FrontEnd>,
 }
 
-/// Every kind of language, with a tag that stands for it, in the order in which their symbols are numbered.
+/// Every kind of language with a representative tag, in the order in which symbols are numbered.
 const LANGUAGES: [(Language, &str); 3] =
     [(Language::English, "en"), (Language::Persian, "fa"), (Language::Other, "und")];
 
 impl Tokenizer {
-    /// How the texts of a corpus are read when nobody says: as phonemes with blanks between them, where every row says that it
-    /// is English or `default_lang` says so for those that do not; else as characters.
-    pub fn usual_options(dataset: &Dataset, default_lang: Option<&str>) -> TextOptions {
+    /// The default text options of a corpus: phonemes with blanks between them if every row is English, by its own language
+    /// or by `default_lang`; characters otherwise.
+    pub fn default_options(dataset: &Dataset, default_lang: Option<&str>) -> TextOptions {
         let is_english = |tag: &str| Language::from_tag(tag) == Language::English;
         let named = |(_, sample): (SampleIndex, Sample<'_>)| sample.lang.or(default_lang).is_some_and(is_english);
         let english = !dataset.samples().is_empty() && dataset.samples().iter().all(named);
@@ -43,12 +43,11 @@ impl Tokenizer {
         TextOptions { units, blanks: english, ..TextOptions::default() }
     }
 
-    /// The front ends for the languages that occur in `dataset`. Rows that name none are of `default_lang`; without
-    /// it, English.
+    /// The front ends for the languages of `dataset`. Rows without a language have `default_lang`, or English.
     ///
-    /// Cost: a look at every row's language; where a language has no fixed table, all of its words are normalised once.
-    /// Rows that are left out of training count as well, so that leaving one out renumbers nothing. Fails with
-    /// [`FeedError::Text`] when phonemes are asked for and a language has none.
+    /// Cost: one pass over the rows' languages; the words of a language without a fixed table are normalised once. Rows
+    /// excluded from training count as well, so that excluding one renumbers no symbol. Fails with [`FeedError::Text`] if
+    /// phonemes are asked for and a language has none.
     pub fn for_corpus(
         dataset: &Dataset,
         default_lang: Option<&str>,
@@ -62,22 +61,22 @@ impl Tokenizer {
                 return Err(TextError::NoPhonemes { tag }.into());
             }
             let own = SymbolTable::fixed(language, options.units)
-                .unwrap_or_else(|| of_corpus(dataset, language, default, options));
+                .unwrap_or_else(|| corpus_table(dataset, language, default, options));
             table = Some(match table {
                 Some(table) => table.merged(&own)?,
                 None => own,
             });
         }
-        // Without a row there is nothing to say, in any table.
+        // A corpus without rows has an empty table.
         let table = Arc::new(table.unwrap_or_else(|| SymbolTable::from_texts([])));
-        let of = |(_, tag): (Language, &str)| FrontEnd::with_table(tag, options, Arc::clone(&table)).ok();
-        let front_ends = LANGUAGES.into_iter().filter_map(of).collect();
+        let front_end = |(_, tag): (Language, &str)| FrontEnd::with_table(tag, options, Arc::clone(&table)).ok();
+        let front_ends = LANGUAGES.into_iter().filter_map(front_end).collect();
         Ok(Tokenizer { inner: Arc::new(Inner { table, options, default, front_ends }) })
     }
 
-    /// The tokens of a sample's text, in `tokens`, whose memory is reused. After a failure they are empty.
+    /// Writes the tokens of a sample's text into `tokens`, whose memory is reused. After a failure they are empty.
     ///
-    /// Fails like [`FrontEnd::encode_into`]; also for a sample of another corpus, in a language without phonemes.
+    /// Fails like [`FrontEnd::encode_into`], and for a sample of another corpus whose language has no phonemes.
     pub fn encode_into(&self, sample: &Sample<'_>, tokens: &mut Tokens) -> Result<(), TextError> {
         let language = sample.lang.map_or(self.inner.default, Language::from_tag);
         match self.inner.front_ends.iter().find(|front_end| front_end.language() == language) {
@@ -90,12 +89,12 @@ impl Tokenizer {
         }
     }
 
-    /// How texts are read, to be saved with the run.
+    /// The text options, to be saved with the run.
     pub fn options(&self) -> TextOptions {
         self.inner.options
     }
 
-    /// The languages whose texts can be read.
+    /// The supported languages.
     pub fn languages(&self) -> impl Iterator<Item = Language> {
         self.inner.front_ends.iter().map(FrontEnd::language)
     }
@@ -114,18 +113,18 @@ fn occurs(dataset: &Dataset, language: Language, default: Language) -> bool {
 /// The first combining mark.
 const FIRST_COMPOSING: char = '\u{0300}';
 
-/// The table of a language without a fixed one.
+/// The symbol table of a language without a fixed one: the characters of its normalised texts.
 ///
-/// Nothing below U+0300 composes with anything else there: such texts, and those are the Latin ones, are cleaned
-/// character by character, each once. Elsewhere, what stands between two spaces gives the characters that the whole
-/// text gives, and words come again and again. A million rows take 0.6 s and 1 s, where whole texts took 6 s.
-fn of_corpus(dataset: &Dataset, language: Language, default: Language, options: TextOptions) -> SymbolTable {
-    let is_ours = |lang: Option<&str>| lang.map_or(default, Language::from_tag) == language;
+/// Characters below U+0300 never compose with each other. Texts of only those, such as Latin ones, are normalised character
+/// by character, each once. In other texts, words between spaces give the same characters as the whole text, and words
+/// repeat. A million rows take 0.6 s and 1 s; normalising whole texts took 6 s.
+fn corpus_table(dataset: &Dataset, language: Language, default: Language, options: TextOptions) -> SymbolTable {
+    let is_language = |lang: Option<&str>| lang.map_or(default, Language::from_tag) == language;
     let mut found: BTreeSet<char> = BTreeSet::new();
     let mut words: HashSet<&str> = HashSet::new();
     let mut seen = [false; FIRST_COMPOSING as usize];
     let mut take = |text: &str| found.extend(normalize(text, language, options.harakat).chars());
-    for (_, sample) in dataset.samples().iter().filter(|(_, sample)| is_ours(sample.lang)) {
+    for (_, sample) in dataset.samples().iter().filter(|(_, sample)| is_language(sample.lang)) {
         if sample.text.chars().all(|c| c < FIRST_COMPOSING) {
             for c in sample.text.chars().filter(|c| !std::mem::replace(&mut seen[*c as usize], true)) {
                 take(c.encode_utf8(&mut [0; 4]));
@@ -145,7 +144,7 @@ mod tests {
     use tandem_corpus::{OpenOptions, SampleIndex};
 
     fn dataset(rows: &[(&str, &str)]) -> Dataset {
-        let folder = FeedFolder::new("texts");
+        let folder = FeedFolder::new("tokenizer");
         let row = |(number, (lang, text)): (usize, &(&str, &str))| match *lang {
             "" => format!("{{\"audio_filepath\":\"{number}.wav\",\"text\":\"{text}\"}}\n"),
             lang => format!("{{\"audio_filepath\":\"{number}.wav\",\"text\":\"{text}\",\"lang\":\"{lang}\"}}\n"),
@@ -154,12 +153,12 @@ mod tests {
         Dataset::open(folder.path().join("list.jsonl"), &OpenOptions::default()).unwrap()
     }
 
-    /// What every row reads as, once it has gone to ids and back.
-    fn read_back(dataset: &Dataset, texts: &Tokenizer) -> Vec<String> {
+    /// Every row's text, encoded to ids and decoded again.
+    fn read_back(dataset: &Dataset, tokenizer: &Tokenizer) -> Vec<String> {
         let mut tokens = Tokens::default();
         let rows = (0..dataset.samples().len() as u32).map(|row| dataset.get(SampleIndex(row)).unwrap());
-        let read = |sample: Sample<'_>| match texts.encode_into(&sample, &mut tokens) {
-            Ok(()) => texts.table().decode(&tokens.ids).unwrap().concat(),
+        let read = |sample: Sample<'_>| match tokenizer.encode_into(&sample, &mut tokens) {
+            Ok(()) => tokenizer.table().decode(&tokens.ids).unwrap().concat(),
             Err(error) => {
                 assert_eq!(tokens, Tokens::default());
                 error.to_string()
@@ -172,37 +171,37 @@ mod tests {
     fn each_row_goes_through_its_own_front_end_into_one_table() {
         let rows = [("de", "Grüße 4"), ("", "Dr. Who"), ("fa", "سال ۴"), ("en", "4"), ("ja", "日本")];
         let forwards = dataset(&rows);
-        let texts = Tokenizer::for_corpus(&forwards, None, TextOptions::default()).unwrap();
-        assert_eq!(read_back(&forwards, &texts), ["Grüße 4", "doctor who", "سال چهار", "four", "日本"]);
+        let tokenizer = Tokenizer::for_corpus(&forwards, None, TextOptions::default()).unwrap();
+        assert_eq!(read_back(&forwards, &tokenizer), ["Grüße 4", "doctor who", "سال چهار", "four", "日本"]);
 
         let english = SymbolTable::fixed(Language::English, Units::Characters).unwrap();
-        assert!(english.symbols().iter().all(|symbol| texts.table().id(symbol) == english.id(symbol)));
-        let mut turned = rows;
-        turned.reverse();
-        let backwards = Tokenizer::for_corpus(&dataset(&turned), None, TextOptions::default()).unwrap();
-        assert_eq!(backwards.table(), texts.table(), "ids do not follow the order of rows");
+        assert!(english.symbols().iter().all(|symbol| tokenizer.table().id(symbol) == english.id(symbol)));
+        let mut reversed = rows;
+        reversed.reverse();
+        let backwards = Tokenizer::for_corpus(&dataset(&reversed), None, TextOptions::default()).unwrap();
+        assert_eq!(backwards.table(), tokenizer.table(), "ids do not depend on the order of rows");
     }
 
     #[test]
-    fn only_languages_that_occur_bring_symbols() {
+    fn only_languages_that_occur_add_symbols() {
         let check = |rows: &[(&str, &str)], lang: Option<&str>, num_symbols: usize| {
-            let texts = Tokenizer::for_corpus(&dataset(rows), lang, TextOptions::default()).unwrap();
-            assert_eq!(texts.table().len(), num_symbols, "{rows:?} {lang:?}");
+            let tokenizer = Tokenizer::for_corpus(&dataset(rows), lang, TextOptions::default()).unwrap();
+            assert_eq!(tokenizer.table().len(), num_symbols, "{rows:?} {lang:?}");
         };
         check(&[("", "hello")], None, 42);
         check(&[("", "سلام")], Some("fa"), 64);
         check(&[("de", "ab")], Some("fa"), 5);
         check(&[("", "ab")], Some("de"), 5);
         check(&[], None, 3);
-        // Composed within a word, and never over a space.
+        // Characters compose within a word, never across a space.
         check(&[("sv", "a\u{030A} o \u{0308}x\u{00A0}y")], None, 8);
     }
 
     #[test]
-    fn what_cannot_be_said_is_named_by_its_row() {
+    fn a_text_that_cannot_be_encoded_is_an_error_of_its_row() {
         let corpus = dataset(&[("", "good"), ("", "中"), ("en", "\u{200E}\u{FEFF}"), ("sv", "å")]);
-        let texts = Tokenizer::for_corpus(&corpus, None, TextOptions::default()).unwrap();
-        let read = read_back(&corpus, &texts);
+        let tokenizer = Tokenizer::for_corpus(&corpus, None, TextOptions::default()).unwrap();
+        let read = read_back(&corpus, &tokenizer);
         assert_eq!((read[0].as_str(), read[3].as_str()), ("good", "å"));
         assert!(read[1].contains("'中'") && read[2].contains("empty"), "{read:?}");
     }
@@ -211,11 +210,11 @@ mod tests {
     fn phonemes_are_for_languages_that_have_them() {
         let options = TextOptions { units: Units::Phonemes, ..TextOptions::default() };
         let english = dataset(&[("", "hello")]);
-        let texts = Tokenizer::for_corpus(&english, None, options).unwrap();
-        assert_eq!(read_back(&english, &texts), ["HHAH0LOW1"]);
+        let tokenizer = Tokenizer::for_corpus(&english, None, options).unwrap();
+        assert_eq!(read_back(&english, &tokenizer), ["HHAH0LOW1"]);
         let other = dataset(&[("de", "hallo")]);
         let mut tokens = Tokens::default();
-        assert!(texts.encode_into(&other.get(SampleIndex(0)).unwrap(), &mut tokens).is_err());
+        assert!(tokenizer.encode_into(&other.get(SampleIndex(0)).unwrap(), &mut tokens).is_err());
         assert!(matches!(Tokenizer::for_corpus(&other, None, options), Err(FeedError::Text(_))));
     }
 }

@@ -1,8 +1,8 @@
-//! Several windows as one, in the shares that decisions are made of.
+//! The sum of several windows, as shares of time.
 
 use super::tuner::TuningWindow;
 
-/// The sum of windows. There is at least one, and it took time.
+/// The sum of at least one window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Evidence {
     pub(super) windows: usize,
@@ -30,7 +30,7 @@ impl Evidence {
         })
     }
 
-    /// The share of time the consumer had no batch.
+    /// The share of time that the consumer waited for a batch.
     pub(super) fn stall(&self) -> f64 {
         self.stall_ns as f64 / self.wall_ns as f64
     }
@@ -40,22 +40,23 @@ impl Evidence {
         self.batches as f64 / (self.wall_ns as f64 * 1e-9)
     }
 
-    /// The share of their time that `threads` decode threads were kept waiting for room.
+    /// The share of their time that `threads` decode threads waited for room.
     pub(super) fn spare(&self, threads: usize) -> f64 {
         self.slot_wait_ns as f64 / (self.wall_ns as f64 * threads as f64)
     }
 
-    /// How many threads' worth of decoding there was.
+    /// The work of decoding, in threads.
     pub(super) fn load(&self) -> f64 {
         self.load_busy_ns as f64 / self.wall_ns as f64
     }
 
-    /// Whether decoding was short for at least half of the stall.
+    /// Whether at least half of the stall is a wait for decoding.
     pub(super) fn waits_for_decoding(&self) -> bool {
         2 * self.load_wait_ns >= self.stall_ns
     }
 
-    pub(super) fn stall_in_words(&self) -> String {
+    /// The share as users read it.
+    pub(super) fn stall_share(&self) -> String {
         format!("{:.1} % of the last {} batches", 100.0 * self.stall(), self.batches)
     }
 }

@@ -1,7 +1,9 @@
-//! Tuning.
+//! Self-tuning: the number of decode threads and the prefetch depth follow the measured waits.
+//!
+//! The [`tuner`] decides, without clock or thread. [`self_tuning`] measures and applies its decisions in a running feed.
 
-mod evidence;
 pub(crate) mod tuner;
+mod evidence;
 pub(crate) mod self_tuning;
 #[cfg(test)]
 mod simulation;

@@ -1,5 +1,5 @@
-//! The feed watches its own waiting and acts on it: windows of measured waits go to the [`Tuner`], what it decides goes
-//! to the decode threads and to the ring's depth. Batches never change because of it.
+//! Self-tuning of a running feed: measures waits, asks the [`Tuner`], and applies its changes to the decode threads and to the
+//! depth of the data ring. Batches do not depend on it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,73 +8,88 @@ use std::time::Instant;
 use tandem_device::Route;
 use tandem_events::{Emitter, RunEvent};
 
-use crate::feed::data_thread::BatchFiller;
-use crate::feed::messages::Notes;
+use super::tuner::{Tuner, TuningChange, TuningState, TuningWindow};
+use crate::feed::messages::Messages;
+use crate::feed::rings::BatchFiller;
 use crate::load::decode_threads::DecodeThreads;
-use crate::tune::tuner::{Tuner, TuningState, TuningWindow};
 
-/// Batches of a window: enough to see a mean, few enough to act within seconds.
+/// Batches of a window: enough for a mean, few enough to react within seconds.
 const WINDOW_BATCHES: u64 = 16;
 
 /// Runs on the data thread, once per batch.
 pub(crate) struct SelfTuning {
     tuner: Tuner,
     threads: Arc<DecodeThreads>,
-    /// What decode threads waited for room in all, summed over threads.
-    slot_wait_ns: Arc<AtomicU64>,
-    /// What the consumer waited in all.
-    stall_ns: Arc<AtomicU64>,
-    notes: Notes,
-    emitter: Emitter,
-    told: ToldSetting,
+    waits: WaitCounters,
+    log: TuningLog,
     since: Instant,
-    before: Totals,
+    before: WaitTotals,
     window: TuningWindow,
 }
 
-/// What the log is told of a setting beside the setting itself.
-#[derive(Clone, Copy)]
-pub(crate) struct ToldSetting {
+/// Counters that other threads add their waits to.
+#[derive(Clone, Default)]
+pub(crate) struct WaitCounters {
+    /// Time decode threads waited for a slot, summed over threads.
+    pub(crate) slot_wait_ns: Arc<AtomicU64>,
+    /// Time the consumer waited for a batch.
+    pub(crate) stall_ns: Arc<AtomicU64>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct WaitTotals {
+    slot_wait_ns: u64,
+    stall_ns: u64,
+}
+
+/// Reports settings to the run log and to users.
+pub(crate) struct TuningLog {
+    pub(crate) emitter: Emitter,
+    pub(crate) messages: Messages,
     pub(crate) cores: usize,
-    /// Batch slots towards the model device. With a hand-over they are some of those that are made ahead.
+    /// Batch slots on the model device. With a hand-over they are part of the prefetched batches.
     pub(crate) model_slots: u64,
     pub(crate) route: Route,
 }
 
-impl ToldSetting {
-    pub(crate) fn event(&self, setting: TuningState) -> RunEvent {
-        RunEvent::FeedSetting {
+impl TuningLog {
+    fn setting(&self, setting: TuningState) {
+        self.emitter.emit(RunEvent::FeedSetting {
             threads: setting.threads as u32,
             cores: self.cores as u32,
             ahead: setting.depth as u32,
             slots: self.model_slots as u32,
             route: self.route.name().to_owned(),
+        });
+    }
+
+    fn change(&self, change: TuningChange) {
+        self.setting(change.setting);
+        self.emitter.emit(RunEvent::Note { text: change.why.clone() });
+        self.messages.push(change.why);
+    }
+}
+
+impl WaitCounters {
+    fn totals(&self) -> WaitTotals {
+        WaitTotals {
+            slot_wait_ns: self.slot_wait_ns.load(Ordering::Relaxed),
+            stall_ns: self.stall_ns.load(Ordering::Relaxed),
         }
     }
 }
 
-#[derive(Clone, Copy, Default)]
-struct Totals {
-    stall_ns: u64,
-    slot_wait_ns: u64,
-}
-
 impl SelfTuning {
-    pub(crate) fn new(
-        tuner: Tuner,
-        threads: Arc<DecodeThreads>,
-        [slot_wait_ns, stall_ns]: [Arc<AtomicU64>; 2],
-        (notes, emitter): (Notes, Emitter),
-        told: ToldSetting,
-    ) -> SelfTuning {
-        let (since, before) = (Instant::now(), Totals::default());
-        // Here, before the thread that changes it is started: the first setting is told first.
-        emitter.emit(told.event(tuner.setting()));
-        SelfTuning { tuner, threads, slot_wait_ns, stall_ns, notes, emitter, told, since, before, window: empty() }
+    /// Reports the first setting.
+    pub(crate) fn new(tuner: Tuner, threads: Arc<DecodeThreads>, waits: WaitCounters, log: TuningLog) -> SelfTuning {
+        let (since, before) = (Instant::now(), WaitTotals::default());
+        // Here, before the thread that changes the setting is started: the first setting is logged first.
+        log.setting(tuner.setting());
+        SelfTuning { tuner, threads, waits, log, since, before, window: empty_window() }
     }
 
-    /// Another batch was made.
-    pub(crate) fn made_one(&mut self, load_wait_ns: u64, load_busy_ns: u64, slots: &BatchFiller) {
+    /// Counts a batch. The last one of a window may change the setting.
+    pub(crate) fn count_batch(&mut self, load_wait_ns: u64, load_busy_ns: u64, slots: &BatchFiller) {
         self.window.batches += 1;
         self.window.load_wait_ns += load_wait_ns;
         self.window.load_busy_ns += load_busy_ns;
@@ -85,32 +100,19 @@ impl SelfTuning {
     }
 
     fn close_window(&mut self, slots: &BatchFiller) {
-        let now = Totals {
-            stall_ns: self.stall_ns.load(Ordering::Relaxed),
-            slot_wait_ns: self.slot_wait_ns.load(Ordering::Relaxed),
-        };
+        let now = self.waits.totals();
         self.window.wall_ns = self.since.elapsed().as_nanos() as u64;
         self.window.stall_ns = now.stall_ns - self.before.stall_ns;
         self.window.slot_wait_ns = now.slot_wait_ns - self.before.slot_wait_ns;
         (self.since, self.before) = (Instant::now(), now);
-        let window = std::mem::replace(&mut self.window, empty());
+        let window = std::mem::replace(&mut self.window, empty_window());
         let Some(change) = self.tuner.observe(&window) else { return };
         self.threads.set(change.setting.threads);
         slots.set_depth(change.setting.depth);
-        self.emitter.emit(self.told.event(change.setting));
-        self.emitter.emit(RunEvent::Note { text: change.why.clone() });
-        self.notes.say(change.why);
+        self.log.change(change);
     }
 }
 
-fn empty() -> TuningWindow {
-    TuningWindow {
-        batches: 0,
-        wall_ns: 0,
-        stall_ns: 0,
-        load_wait_ns: 0,
-        slot_wait_ns: 0,
-        load_busy_ns: 0,
-        ready_low: usize::MAX,
-    }
+fn empty_window() -> TuningWindow {
+    TuningWindow { ready_low: usize::MAX, ..TuningWindow::default() }
 }

@@ -1,8 +1,8 @@
-//! Decode threads, a bounded number of batches and a consumer, in virtual time: what the tuner is tried on.
+//! A simulated feed in virtual time, for tests of the tuner: decode threads, a bounded number of batches, a consumer.
 //!
-//! Clips are started in order by threads that are free, as long as their batch has room; a batch is ready when all its
-//! clips and the batches before it are; its room is free again when its step is over. The next event is always the
-//! end of a clip or of a step, so every time below is exact, and a seed gives the same run every time.
+//! Free threads start clips in order, as long as their batch has a slot. A batch is ready when its clips and all batches before
+//! it are done. Its slot is free when its step ends. The next event is always the end of a clip or of a step, so all times are
+//! exact, and a seed gives the same run every time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -12,7 +12,7 @@ use super::tuner::{Tuner, TuningState, TuningWindow};
 /// Batches of a window.
 const WINDOW_BATCHES: u64 = 16;
 
-/// What is simulated.
+/// The simulated load.
 #[derive(Clone, Copy)]
 pub(super) struct SimulatedLoad {
     pub(super) clips_per_batch: usize,
@@ -21,11 +21,17 @@ pub(super) struct SimulatedLoad {
     pub(super) clip_ns: u64,
     /// Threads that work at once without slowing each other down.
     pub(super) cores: usize,
-    /// Every so many batches one has clips that take so many times as long.
-    pub(super) burst: Option<(u64, u64)>,
+    pub(super) burst: Option<Burst>,
 }
 
-/// What came of it.
+/// Every `every`th batch has clips that take `times` as long.
+#[derive(Clone, Copy)]
+pub(super) struct Burst {
+    pub(super) every: u64,
+    pub(super) times: u64,
+}
+
+/// The result of a simulation.
 pub(super) struct SimulatedOutcome {
     /// Every window, and the change made after it.
     pub(super) windows: Vec<(TuningWindow, Option<String>)>,
@@ -40,13 +46,13 @@ impl SimulatedOutcome {
         sum(|window| window.stall_ns) / sum(|window| window.wall_ns)
     }
 
-    /// All changes with the windows they came after.
+    /// All changes, with the window before each.
     pub(super) fn changes(&self) -> Vec<(usize, &str)> {
         self.windows.iter().enumerate().filter_map(|(n, (_, why))| Some((n, why.as_deref()?))).collect()
     }
 }
 
-/// Runs `num_windows` windows; `load_at` says what the load is from each window on.
+/// Runs `num_windows` windows; `load_at` gives the load of each window.
 pub(super) fn run(
     tuner: &mut Tuner,
     seed: u64,
@@ -71,15 +77,15 @@ struct Machine {
     setting: TuningState,
     random: u64,
     now_ns: u64,
-    /// When each clip in work ends, and its batch.
+    /// When each started clip ends, and its batch.
     clips: BinaryHeap<Reverse<(u64, u64)>>,
-    /// Batches whose step is over.
+    /// Batches whose step has ended.
     done: u64,
-    /// Clips yet to be finished, of every batch from `done` on that was begun.
+    /// Unfinished clips of every started batch from `done` on.
     missing: VecDeque<usize>,
-    /// The batch and the clip in it that is begun next.
+    /// The batch and the clip in it that starts next.
     next: (u64, usize),
-    /// When the step in work ends.
+    /// When the running step ends.
     step: Option<u64>,
 }
 
@@ -93,14 +99,14 @@ impl Machine {
     fn window(&mut self) -> TuningWindow {
         let mut window = TuningWindow { ready_low: usize::MAX, ..TuningWindow::default() };
         while window.batches < WINDOW_BATCHES {
-            self.begin_clips();
-            self.begin_step();
+            self.start_clips();
+            self.start_step();
             self.advance(&mut window);
         }
         window
     }
 
-    fn begin_clips(&mut self) {
+    fn start_clips(&mut self) {
         while self.clips.len() < self.setting.threads && self.next.0 < self.done + self.setting.depth as u64 {
             let (batch, clip) = self.next;
             if clip == 0 {
@@ -112,13 +118,13 @@ impl Machine {
         }
     }
 
-    fn begin_step(&mut self) {
+    fn start_step(&mut self) {
         if self.step.is_none() && self.ready() > 0 {
             self.step = Some(self.now_ns + self.load.step_ns);
         }
     }
 
-    /// To the next event.
+    /// Advances to the next event.
     fn advance(&mut self, window: &mut TuningWindow) {
         let clip_ns = self.clips.peek().map(|Reverse((end_ns, _))| *end_ns);
         let next_ns = clip_ns.into_iter().chain(self.step).min().unwrap();
@@ -129,7 +135,7 @@ impl Machine {
         window.load_wait_ns += if ready < self.setting.depth { took_ns } else { 0 };
         window.slot_wait_ns += took_ns * (self.setting.threads as u64).saturating_sub(working);
         window.load_busy_ns += took_ns * working;
-        // The batch in work is one that is ready, but not one in reserve.
+        // The batch of the running step is ready, but no reserve.
         window.ready_low = window.ready_low.min(ready - usize::from(self.step.is_some()));
         self.now_ns = next_ns;
         if self.step == Some(next_ns) {
@@ -142,7 +148,7 @@ impl Machine {
         }
     }
 
-    /// Batches in order of which every clip is there.
+    /// Batches in order whose clips are all done.
     fn ready(&self) -> usize {
         self.missing.iter().take_while(|missing| **missing == 0).count()
     }
@@ -154,7 +160,7 @@ impl Machine {
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         let clip_ns = clip_ns / 2 + self.random % clip_ns;
-        let longer = burst.map_or(1, |(every, times)| if batch.is_multiple_of(every) { times } else { 1 });
+        let longer = burst.map_or(1, |burst| if batch.is_multiple_of(burst.every) { burst.times } else { 1 });
         let sharing = (self.clips.len() + 1).max(cores) as u64;
         clip_ns * longer * sharing / cores as u64
     }

@@ -1,9 +1,9 @@
 //! The tuner against a simulated feed, in virtual time.
 
-use super::simulation::{SimulatedLoad, SimulatedOutcome, run};
+use super::simulation::{Burst, SimulatedLoad, SimulatedOutcome, run};
 use super::tuner::*;
 
-/// A seed for every case, and more of them than luck could serve.
+/// Enough seeds that no test passes by luck.
 const SEEDS: std::ops::Range<u64> = 1..21;
 const WINDOWS: usize = 400;
 
@@ -17,11 +17,11 @@ const LIMITS: TuningLimits = TuningLimits {
 };
 const START: TuningState = TuningState { threads: 2, depth: 4 };
 
-/// What two threads can just do: 16 clips in the 10 ms of a step, each 1.2 ms.
+/// What two threads can just do: 16 clips of 1.2 ms in a step of 10 ms.
 const EASY: SimulatedLoad =
     SimulatedLoad { clips_per_batch: 16, step_ns: 10_000_000, clip_ns: 1_200_000, cores: 64, burst: None };
 
-/// One run for every seed, each of which must have settled by the half of it.
+/// One run per seed. Each must reach its last change in the first half.
 fn check(limits: TuningLimits, start: TuningState, load: SimulatedLoad, expected: impl Fn(&SimulatedOutcome)) {
     for seed in SEEDS {
         let outcome = run(&mut Tuner::new(limits, start), seed, WINDOWS, |_| load);
@@ -37,7 +37,7 @@ fn slower(times: u64) -> SimulatedLoad {
 }
 
 #[test]
-fn nothing_is_changed_when_nothing_waits() {
+fn without_stalls_nothing_changes() {
     check(LIMITS, START, EASY, |outcome| {
         assert_eq!(outcome.changes(), []);
         assert_eq!(outcome.setting, START);
@@ -48,14 +48,14 @@ fn nothing_is_changed_when_nothing_waits() {
 fn a_decoder_four_times_slower_gets_the_threads_it_needs() {
     check(LIMITS, START, slower(4), |outcome| {
         assert!(outcome.last_stall() < 0.02, "{} {:#?}", outcome.last_stall(), outcome.changes());
-        // Eight can do it; one growth of a half beyond that is what may be spent.
+        // Eight can do it; one growth by half beyond that is allowed.
         assert!((8..=12).contains(&outcome.setting.threads), "{:#?}", outcome.changes());
-        assert!(outcome.changes()[0].1.starts_with("decode threads 2 -> 3: the step waited "));
+        assert!(outcome.changes()[0].1.starts_with("decode threads 2 → 3 (training waited for decoding "));
     });
 }
 
 #[test]
-fn what_was_given_by_hand_stays() {
+fn a_number_given_by_hand_stays() {
     let threads_fixed = TuningLimits { threads_fixed: true, ..LIMITS };
     check(threads_fixed, START, slower(4), |outcome| {
         assert_eq!(outcome.setting.threads, 2);
@@ -64,31 +64,28 @@ fn what_was_given_by_hand_stays() {
     let depth_fixed = TuningLimits { depth_fixed: true, ..LIMITS };
     check(depth_fixed, START, BURSTS, |outcome| assert_eq!(outcome.setting.depth, START.depth));
     let both = TuningLimits { threads_fixed: true, depth_fixed: true, ..LIMITS };
-    // By hand may also mean outside of what we would choose.
+    // A number given by hand may be outside the limits.
     let odd = TuningState { threads: 40, depth: 1 };
     check(both, odd, slower(4), |outcome| assert_eq!((outcome.changes(), outcome.setting), (vec![], odd)));
 }
 
 #[test]
-fn threads_that_the_cores_cannot_serve_are_given_back() {
+fn threads_beyond_the_cores_are_removed_again() {
     let two_cores = SimulatedLoad { cores: 2, ..slower(2) };
     for threads in [1, 2] {
         check(LIMITS, TuningState { threads, ..START }, two_cores, |outcome| {
             assert!((2..=3).contains(&outcome.setting.threads), "{:#?}", outcome.changes());
             let changes = outcome.changes();
-            assert!(
-                changes.iter().any(|(_, why)| why.contains("the disk or the cores are at their limit")),
-                "{changes:#?}"
-            );
+            assert!(changes.iter().any(|(_, why)| why.contains("the disk or the CPU is the limit")), "{changes:#?}");
         });
     }
 }
 
 /// Every 32nd batch takes 12 times as long; on average threads are busy for two thirds of the time.
-const BURSTS: SimulatedLoad = SimulatedLoad { burst: Some((32, 12)), clip_ns: 600_000, ..EASY };
+const BURSTS: SimulatedLoad = SimulatedLoad { burst: Some(Burst { every: 32, times: 12 }), clip_ns: 600_000, ..EASY };
 
 #[test]
-fn bursts_are_met_with_depth() {
+fn bursts_increase_the_depth() {
     check(LIMITS, START, BURSTS, |outcome| {
         assert!(outcome.setting.depth > START.depth, "{:#?}", outcome.changes());
         assert!(outcome.last_stall() < 0.02, "{} {:#?}", outcome.last_stall(), outcome.changes());
@@ -108,9 +105,9 @@ fn a_limit_is_a_limit() {
 }
 
 #[test]
-fn threads_that_have_nothing_to_do_are_let_go_slowly() {
+fn idle_threads_are_removed_slowly() {
     check(LIMITS, TuningState { threads: 12, depth: 8 }, EASY, |outcome| {
-        // 1.92 threads' worth of work; at 60 % of each, four.
+        // The work of 1.92 threads: four at 60 % load.
         assert_eq!(outcome.setting.threads, 4, "{:#?}", outcome.changes());
         assert!(outcome.last_stall() < 0.001);
         assert!(outcome.changes().windows(2).all(|pair| pair[1].0 > pair[0].0 + LONG));
@@ -118,9 +115,9 @@ fn threads_that_have_nothing_to_do_are_let_go_slowly() {
 }
 
 #[test]
-fn a_load_that_changes_is_followed_and_left_alone_again() {
+fn a_changed_load_gets_a_new_steady_setting() {
     for seed in SEEDS {
-        // As when a second epoch comes from a cache, and a third does not.
+        // As if the second epoch came from a cache, and the third did not.
         let load_at = |window: usize| if (200..400).contains(&window) { EASY } else { slower(4) };
         let outcome = run(&mut Tuner::new(LIMITS, START), seed, 600, load_at);
         let changes = outcome.changes();
@@ -131,9 +128,9 @@ fn a_load_that_changes_is_followed_and_left_alone_again() {
 }
 
 #[test]
-fn what_failed_is_tried_again_when_the_rate_has_moved() {
+fn failed_growth_is_tried_again_when_the_rate_has_moved() {
     for seed in SEEDS {
-        // Another program has all cores but two, and gives them back.
+        // Another program uses all cores but two, then ends.
         let load_at = |window: usize| SimulatedLoad { cores: if window < 200 { 2 } else { 64 }, ..slower(4) };
         let mut tuner = Tuner::new(LIMITS, TuningState { threads: 4, ..START });
         let outcome = run(&mut tuner, seed, WINDOWS, load_at);
@@ -157,7 +154,7 @@ fn one_hiccup_and_empty_windows_change_nothing() {
 }
 
 #[test]
-fn a_shortage_behind_decoding_is_no_reason_for_threads() {
+fn a_stall_after_decoding_adds_no_threads() {
     let window = TuningWindow {
         batches: 16,
         wall_ns: 1000,
@@ -172,12 +169,11 @@ fn a_shortage_behind_decoding_is_no_reason_for_threads() {
     assert_eq!(changes.len(), 3);
     assert_eq!(
         changes[0].why,
-        "prefetch depth 4 -> 8: the step waited 30.0 % of the last 32 batches and not for decoding"
+        "prefetch depth 4 → 8 (training waited 30.0 % of the last 32 batches, not for decoding)"
     );
 }
 
-/// A window of 16 batches in 1 s in which `load` threads were busy, `spare` of `threads` had no room, and the step
-/// waited for `stall` of the time.
+/// A window of 16 batches in 1 s: `load` threads busy, `spare` of `threads` without room, the step waiting `stall` of the time.
 fn window(threads: usize, load: f64, spare: f64, stall: f64) -> TuningWindow {
     let ns = |seconds: f64| (seconds * 1e9) as u64;
     TuningWindow {
@@ -191,29 +187,29 @@ fn window(threads: usize, load: f64, spare: f64, stall: f64) -> TuningWindow {
     }
 }
 
-/// How many threads there are once the same window has led to something.
+/// The number of threads after the same window has led to a change.
 fn until_changed(tuner: &mut Tuner, window: &TuningWindow) -> usize {
     (0..20).find_map(|_| tuner.observe(window)).map_or(0, |change| change.setting.threads)
 }
 
-/// What threads end at after 100 windows in which nothing stalls.
+/// The number of threads after 100 windows without stalls.
 fn idle(tuner: &mut Tuner, load: f64) -> usize {
     (0..100).for_each(|_| drop(tuner.observe(&window(tuner.setting().threads, load, 0.6, 0.0))));
     tuner.setting().threads
 }
 
 #[test]
-fn a_number_that_had_to_be_come_back_to_is_not_left_again() {
+fn a_number_that_was_grown_back_to_is_not_left_again() {
     let mut tuner = Tuner::new(LIMITS, TuningState { threads: 8, depth: 4 });
     assert_eq!(until_changed(&mut tuner, &window(8, 3.0, 0.6, 0.0)), 7);
     assert_eq!(until_changed(&mut tuner, &window(7, 3.0, 0.0, 0.05)), 10);
     assert_eq!(idle(&mut tuner, 3.0), 8);
-    // Unless the work is half of what it was.
+    // Unless the work halves.
     assert_eq!(idle(&mut tuner, 1.4), 3);
 }
 
 #[test]
-fn threads_for_bad_moments_are_not_let_go_in_good_ones() {
+fn threads_added_for_slow_phases_stay_in_fast_ones() {
     let limits = TuningLimits { depth_fixed: true, ..LIMITS };
     let mut tuner = Tuner::new(limits, START);
     assert_eq!(until_changed(&mut tuner, &window(2, 1.0, 0.4, 0.05)), 3);

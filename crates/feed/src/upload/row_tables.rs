@@ -1,7 +1,7 @@
-//! Where the rows of every shape begin, on the data device: what kernels find their row with.
+//! Row starts of every shape, on the data device. Kernels find their row with them.
 //!
-//! Constants of the shapes, so they go up once, before the first batch. Not with every upload, small as they are: a
-//! kernel that read them before they were there would write wherever they point.
+//! They depend only on the shapes and are uploaded once, before the first batch. They are not part of every upload, although
+//! they are small: a kernel that read them too early would write to wrong addresses.
 
 use tandem_audio::Starts;
 use tandem_device::{Arena, Block, Device, DeviceError, Stream};
@@ -12,12 +12,22 @@ use crate::load::input::BatchLayout;
 /// The tables of all shapes.
 pub(crate) struct RowTables {
     memory: Block,
-    /// Where each shape's begin.
+    /// Byte offset of each shape's tables.
     offsets: Vec<u64>,
 }
 
+/// Row starts of one shape.
+#[derive(Clone, Copy)]
+pub(crate) struct RowStarts<'a> {
+    /// In samples, as uploaded.
+    pub(crate) audio: Starts<'a>,
+    /// In samples, after resampling.
+    pub(crate) resampled: Starts<'a>,
+    pub(crate) frames: Starts<'a>,
+}
+
 impl RowTables {
-    /// Puts them into `arena`; they are there when it returns.
+    /// Uploads them into `arena`, and waits for the copy.
     pub(crate) fn create(
         device: &Device,
         arena: &Arena,
@@ -32,7 +42,8 @@ impl RowTables {
         let (mut offsets, mut end) = (Vec::with_capacity(plan.buckets.len()), 0);
         for upload in plan.buckets.iter().map(|bucket| plan.upload(bucket)) {
             offsets.push(end as u64);
-            for start in tables(&upload).into_iter().flatten() {
+            let UploadLayout { audio_starts, resampled_starts, frame_starts, .. } = &upload;
+            for start in audio_starts.iter().chain(resampled_starts).chain(frame_starts) {
                 all[end..end + 4].copy_from_slice(&start.to_le_bytes());
                 end += 4;
             }
@@ -42,18 +53,16 @@ impl RowTables {
         Ok(RowTables { memory, offsets })
     }
 
-    /// Where rows of `shape` begin: in samples as uploaded, in samples resampled, in frames.
-    pub(crate) fn starts<'a>(&'a self, shape: &'a BatchLayout) -> [Starts<'a>; 3] {
-        let mut offset = self.offsets[shape.index];
-        tables(&shape.upload).map(|host| {
+    /// Row starts of a batch of `layout`.
+    pub(crate) fn starts<'a>(&'a self, layout: &'a BatchLayout) -> RowStarts<'a> {
+        let mut offset = self.offsets[layout.index];
+        let mut next = |host: &'a [u32]| {
             let bytes = 4 * host.len() as u64;
             let device = self.memory.part(offset, bytes);
             offset += bytes;
             Starts { host, device }
-        })
+        };
+        let UploadLayout { audio_starts, resampled_starts, frame_starts, .. } = &layout.upload;
+        RowStarts { audio: next(audio_starts), resampled: next(resampled_starts), frames: next(frame_starts) }
     }
-}
-
-fn tables(upload: &UploadLayout) -> [&[u32]; 3] {
-    [&upload.audio_starts, &upload.resampled_starts, &upload.frame_starts]
 }

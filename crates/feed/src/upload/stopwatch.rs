@@ -1,17 +1,17 @@
-//! What devices take for batches, by their own clocks: read once it is known, and never waited for.
+//! Times of batches by the devices' clocks, read without waiting.
 //!
-//! A stage starts a watch for a batch and queues its timers around the batch's work. Later, whenever it comes by, it
-//! takes the times of watches that have stopped. There are as many watches as batches can be under way, so that a device that
-//! is far behind its host, which is the one worth looking at, is timed too.
+//! A stage starts a watch for a batch and queues its timers around the batch's work. With every later batch it takes the times
+//! of watches that have stopped. There are as many watches as batches can be in flight: a device far behind its host is timed
+//! as well.
 
 use std::collections::VecDeque;
 
 use tandem_device::DeviceError;
 
-/// Watches `T` that are made once and go round.
+/// A fixed number of watches `T`, reused in turn.
 pub(crate) struct Stopwatches<T> {
     free: Vec<T>,
-    /// Oldest first: they stop in this order.
+    /// Oldest first. They stop in this order.
     running: VecDeque<(u64, T)>,
 }
 
@@ -21,15 +21,15 @@ impl<T> Stopwatches<T> {
         Ok(Stopwatches { running: VecDeque::with_capacity(free.len()), free })
     }
 
-    /// A watch for `batch`. Where all are running, the oldest: what its batch took is then lost.
+    /// A watch for `batch`. If all are running, the oldest, whose time is lost.
     pub(crate) fn start(&mut self, batch: u64) -> &T {
         let watch = self.free.pop().or_else(|| self.running.pop_front().map(|(_, watch)| watch));
-        let Some(watch) = watch else { unreachable!("there is at least one") };
+        let Some(watch) = watch else { unreachable!("there is at least one watch") };
         self.running.push_back((batch, watch));
         &self.running[self.running.len() - 1].1
     }
 
-    /// The oldest batch whose watch has stopped, and what `read` says of it; `read` says nothing of one that runs.
+    /// The oldest batch whose watch has stopped, and its times by `read`, which returns none for a running watch.
     pub(crate) fn take<R>(
         &mut self,
         read: impl FnOnce(&T) -> Result<Option<R>, DeviceError>,
@@ -48,7 +48,7 @@ mod tests {
 
     use super::*;
 
-    /// Watches that stop when they are told to.
+    /// Watches that stop when a test sets them.
     type Watches = Stopwatches<Cell<Option<u64>>>;
 
     fn take(watches: &mut Watches) -> Option<(u64, u64)> {
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn times_come_out_in_order_and_only_once_they_are_known() {
+    fn times_are_taken_in_order_once_they_are_known() {
         let mut watches = Watches::new(3, || Ok(Cell::new(None))).unwrap();
         assert_eq!(take(&mut watches), None);
         (0..2).for_each(|batch| start(&mut watches, batch));
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_makes_room_and_nothing_is_made_anew() {
+    fn the_oldest_watch_is_reused_when_all_are_running() {
         let mut watches = Watches::new(2, || Ok(Cell::new(None))).unwrap();
         (0..5).for_each(|batch| start(&mut watches, batch));
         watches.running.iter().for_each(|(batch, watch)| watch.set(Some(10 * batch)));

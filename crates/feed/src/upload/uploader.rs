@@ -1,31 +1,26 @@
-//! A loaded batch crosses to the data device: one copy.
+//! Copies loaded batches to the data device.
 //!
-//! In comes page-locked memory (samples row by row, and behind them small tables: lengths, tokens, speakers), out goes
-//! the same on the device, in one of two blocks that take turns, so that one batch crosses while features are made of
-//! the other. The page-locked memory goes home with the event after which it may be written again.
+//! One copy moves the page-locked memory of a batch (samples row by row, then tables) to one of two blocks on the device. The
+//! blocks alternate: one is filled while features are made from the other. The page-locked memory is freed with the event
+//! after which it may be written again.
 
-use tandem_corpus::Batch;
-use tandem_device::{Arena, Block, Device, DeviceError, Event, Fault, Slow, Stream, View};
+use tandem_device::{Arena, Block, Device, DeviceError, Event, Stream, View};
 use tandem_events::TimeSpan;
-use tandem_pipeline::ReadySlot;
-use tandem_text::SymbolTable;
 
+use super::row_tables::{RowStarts, RowTables};
+use super::stopwatch::Stopwatches;
 use crate::batch::feed_plan::{ByteSpan, FeedPlan, UPLOADS};
-use crate::batch::shape::RowShape;
-use crate::collate::reference_pick;
-use crate::load::input::{BatchLayout, Input};
-use crate::load::row_queue::{LoadedBatch, LoadedRow, UploadMemory};
-use crate::upload::stopwatch::Stopwatches;
+use crate::load::input::BatchLayout;
+use crate::load::loaded::{AT_FEATURES_RATE, LoadedSlot};
 use crate::waits;
 
-/// Copies batches up. Has a stream of its own.
+/// Copies batches to the device, on its own stream.
 pub(crate) struct Uploader {
     stream: Stream,
     blocks: Vec<UploadBlock>,
-    turn: usize,
-    watches: Stopwatches<Timers>,
-    /// How often a batch is copied: once, unless slow copies are planted.
-    times: u32,
+    next: usize,
+    tables: RowTables,
+    watches: Stopwatches<BatchTimers>,
 }
 
 struct UploadBlock {
@@ -34,13 +29,18 @@ struct UploadBlock {
     consumed: Event,
 }
 
-/// Beginning and end of what a batch has done to it on the data device.
-struct Timers {
-    upload: [Event; 2],
-    features: [Event; 2],
+/// Timers around the work of one batch on the data device.
+struct BatchTimers {
+    upload: TimerPair,
+    features: TimerPair,
 }
 
-/// When the data device was at a batch.
+struct TimerPair {
+    began: Event,
+    ended: Event,
+}
+
+/// When the data device worked on a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchDeviceTimes {
     pub(crate) batch: u64,
@@ -48,133 +48,99 @@ pub(crate) struct BatchDeviceTimes {
     pub(crate) features: TimeSpan,
 }
 
-/// A batch on the device, before it is features. [`consumed`](Uploaded::consumed) must be called behind its last use.
+/// A batch on the device, before its features. [`consumed`](Uploaded::consumed) must be called after its last use.
 pub(crate) struct Uploaded<'a> {
     block: &'a UploadBlock,
-    timers: &'a Timers,
+    timers: &'a BatchTimers,
+    pub(crate) layout: &'a BatchLayout,
+    pub(crate) starts: RowStarts<'a>,
+    /// Whether any of its rows has another rate than the features.
+    pub(crate) is_resampled: bool,
 }
 
+/// Timed batches beside those in slots: the one being made, those being uploaded, those the step has queued ahead.
+const SPARE_WATCHES: u64 = 8;
+
 impl Uploader {
+    /// Takes its blocks and the row tables from `arena`. The tables are uploaded when it returns.
     pub(crate) fn create(device: &Device, arena: &Arena, plan: &FeedPlan) -> Result<Uploader, DeviceError> {
         let stream = device.stream(false)?;
+        let tables = RowTables::create(device, arena, &stream, plan)?;
         let block = |_| {
             let memory = arena.take(UPLOADS, plan.upload_bytes())?;
-            // Where it lies in the host's memory it is all there from now on: none of it comes while the run goes on.
+            // On a CPU this faults all pages in, so that none is faulted in during the run.
             stream.fill(memory.view(), 0)?;
             Ok::<_, DeviceError>(UploadBlock { memory, uploaded: device.event()?, consumed: device.event()? })
         };
         let blocks = (0..plan.uploads).map(block).collect::<Result<_, _>>()?;
-        let pair = || Ok::<_, DeviceError>([device.timer()?, device.timer()?]);
+        let pair = || Ok::<_, DeviceError>(TimerPair { began: device.timer()?, ended: device.timer()? });
         let watches = Stopwatches::new(plan.data_slots + plan.model_slots + SPARE_WATCHES, || {
-            Ok(Timers { upload: pair()?, features: pair()? })
+            Ok(BatchTimers { upload: pair()?, features: pair()? })
         })?;
-        Ok(Uploader { stream, blocks, turn: 0, watches, times: Fault::from_env()?.times(Slow::Upload) })
+        Ok(Uploader { stream, blocks, next: 0, tables, watches })
     }
 
-    /// Queues the copy of a loaded batch; `reader` waits for it. Returns what is known of the batch, and where it is.
-    pub(crate) fn upload(
-        &mut self,
-        ready: ReadySlot<UploadMemory, LoadedBatch, Event>,
-        shape: &BatchLayout,
+    /// Queues the copy of a loaded batch, and makes `reader` wait for it.
+    pub(crate) fn upload<'a>(
+        &'a mut self,
+        ready: LoadedSlot,
+        layout: &'a BatchLayout,
         reader: &Stream,
-    ) -> Result<Uploaded<'_>, DeviceError> {
-        // The host wrote it: nothing to wait for.
+    ) -> Result<Uploaded<'a>, DeviceError> {
+        // The host wrote it: no event to wait for.
         let host = ready.lease(|_| Ok::<_, DeviceError>(()))?;
-        let turn = self.turn % self.blocks.len();
-        self.turn += 1;
-        let (block, timers) = (&self.blocks[turn], self.watches.start(host.payload().sequence));
+        let next = self.next % self.blocks.len();
+        self.next += 1;
+        let is_resampled = host.payload().rows.iter().any(|row| row.rate != AT_FEATURES_RATE);
+        let (block, timers) = (&self.blocks[next], self.watches.start(host.payload().sequence));
         self.stream.wait(&block.consumed, waits::CONSUMED)?;
-        self.stream.record(&timers.upload[0])?;
-        let Some(memory) = host.memory() else { unreachable!("a loaded batch is whole") };
-        let bytes = shape.upload.bytes;
-        (0..self.times).try_for_each(|_| self.stream.upload(memory, 0..bytes, block.memory.part(0, bytes)))?;
-        self.stream.record(&timers.upload[1])?;
+        self.stream.record(&timers.upload.began)?;
+        let Some(memory) = host.memory() else { unreachable!("the memory of a loaded batch is joined") };
+        let bytes = layout.upload.bytes;
+        self.stream.upload_batch(memory, 0..bytes, block.memory.part(0, bytes))?;
+        self.stream.record(&timers.upload.ended)?;
         self.stream.record(&block.uploaded)?;
         host.release(|copied| self.stream.record(copied))?;
         reader.wait(&block.uploaded, waits::UPLOADED)?;
-        Ok(Uploaded { block, timers })
+        let starts = self.tables.starts(layout);
+        Ok(Uploaded { block, timers, layout, starts, is_resampled })
     }
-}
 
-/// Batches under way beside those in slots: the one being made, those being uploaded, those the step has ahead of its device.
-const SPARE_WATCHES: u64 = 8;
-
-impl Uploader {
-    /// When the device was at the oldest batch that it is done with, and that nobody asked about before.
+    /// The times of the oldest batch that the device has finished and that was not taken before.
     pub(crate) fn take_times(&mut self) -> Result<Option<BatchDeviceTimes>, DeviceError> {
-        let stopped = self.watches.take(|timers| {
-            let Timers { upload, features } = timers;
-            match features[1].reached()? {
-                true => Ok(Some((upload[1].span_since(&upload[0])?, features[1].span_since(&features[0])?))),
-                false => Ok(None),
-            }
+        let stopped = self.watches.take(|BatchTimers { upload, features }| match features.ended.reached()? {
+            true => Ok(Some((upload.span()?, features.span()?))),
+            false => Ok(None),
         })?;
         Ok(stopped.map(|(batch, (upload, features))| BatchDeviceTimes { batch, upload, features }))
     }
 
-    /// The stream it copies on.
-    pub(crate) fn stream(&self) -> &Stream {
-        &self.stream
-    }
-
-    /// Blocks the host until every copy queued so far is done.
+    /// Blocks the host until every queued copy is done.
     pub(crate) fn drain(&self) -> Result<(), DeviceError> {
         self.stream.drain()
     }
 }
 
+impl TimerPair {
+    fn span(&self) -> Result<TimeSpan, DeviceError> {
+        self.ended.span_since(&self.began)
+    }
+}
+
 impl Uploaded<'_> {
-    /// A part of it.
+    /// A part of its memory.
     pub(crate) fn part(&self, span: ByteSpan) -> View<'_> {
         self.block.memory.part(span.offset, span.bytes)
     }
 
-    /// Marks on `reader` that the work on it begins.
+    /// Marks on `reader` where the work on it starts.
     pub(crate) fn begin(&self, reader: &Stream) -> Result<(), DeviceError> {
-        reader.record(&self.timers.features[0])
+        reader.record(&self.timers.features.began)
     }
 
-    /// Marks on `reader` that nobody needs it any more.
+    /// Marks on `reader` where its memory may be overwritten.
     pub(crate) fn consumed(&self, reader: &Stream) -> Result<(), DeviceError> {
-        reader.record(&self.timers.features[1])?;
+        reader.record(&self.timers.features.ended)?;
         reader.record(&self.block.consumed)
-    }
-}
-
-/// Writes what stands behind the samples of a batch: `rest` is its memory from the end of the last row on.
-pub(crate) fn write_tables(input: &Input, batch: &Batch, rows: &[LoadedRow], rest: &mut [u8]) {
-    let shape = input.shape_of(batch);
-    let layout = &shape.upload;
-    let base = layout.audio.bytes;
-    let mut put = |span: ByteSpan, values: &mut dyn Iterator<Item = u32>| {
-        let at = (span.offset - base) as usize;
-        let words = rest[at..][..span.bytes as usize].chunks_exact_mut(4);
-        words.zip(values).for_each(|(word, value)| word.copy_from_slice(&value.to_le_bytes()));
-    };
-    put(layout.in_lengths, &mut rows.iter().map(|row| row.in_samples));
-    put(layout.out_lengths, &mut rows.iter().map(|row| row.out_samples));
-    put(layout.rates, &mut rows.iter().map(|row| row.rate));
-    if let Some(places) = layout.pitch_places {
-        put(places, &mut rows.iter().map(|row| row.pitch_place));
-    }
-    let padded = |(row, room): (&LoadedRow, &RowShape)| {
-        let mut ids = row.tokens.clone();
-        ids.resize(room.tokens as usize, SymbolTable::PAD);
-        ids
-    };
-    let small: [(Option<ByteSpan>, &mut dyn Iterator<Item = u32>); 4] = [
-        (layout.text, &mut rows.iter().zip(shape.bucket.rows()).flat_map(padded)),
-        (layout.text_lengths, &mut rows.iter().map(|row| row.tokens.len() as u32)),
-        (layout.mel_lengths, &mut rows.iter().map(|row| row.frames)),
-        (layout.speaker, &mut rows.iter().map(|row| row.speaker)),
-    ];
-    for (span, values) in small {
-        if let Some(span) = span {
-            put(span, values);
-        }
-    }
-    if let Some(picks) = layout.picks {
-        let pick = |position| reference_pick(input.seed, batch.cursor, rows, position);
-        put(picks, &mut (0..rows.len()).flat_map(pick));
     }
 }

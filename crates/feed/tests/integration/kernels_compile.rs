@@ -1,4 +1,4 @@
-//! The feed's kernels compile for every architecture we serve, and keep to their registers. Needs no GPU.
+//! The feed's kernels compile for every supported architecture, without register spills. Needs no GPU.
 
 use std::io::Write as _;
 
@@ -6,13 +6,13 @@ use tandem_device::compile::{Compiler, complaints, signature_complaints};
 use tandem_feed::kernels::{KERNELS, SOURCES};
 
 #[test]
-fn every_kernel_compiles_everywhere_and_stays_in_registers() {
+fn every_kernel_compiles_for_every_architecture_without_spills() {
     match Compiler::open(None) {
         Ok(compiler) => assert_eq!(complaints(&compiler, SOURCES), Vec::<String>::new()),
         Err(error) => {
             let required = std::env::var_os("TANDEM_REQUIRE_NVRTC").is_some_and(|value| value == "1");
             assert!(!required, "TANDEM_REQUIRE_NVRTC=1, but {error}");
-            // Past the test harness, which would keep it to itself: a skipped check must be seen.
+            // Directly to stderr: the test harness would hide that the check was skipped.
             let _ = writeln!(std::io::stderr(), "\nSKIPPED: no kernel was compiled. {error}\n");
         }
     }

@@ -1,4 +1,4 @@
-//! A small Persian corpus goes through reading, check, normalisation, token ids, and back.
+//! A small Persian corpus: reading, check, normalisation, token ids, and back to text.
 
 use tandem_audio::{Clip, wav};
 use tandem_corpus::{Dataset, OpenOptions, ProblemKind};
@@ -6,7 +6,7 @@ use tandem_feed::{CheckOptions, check};
 use tandem_text::{FrontEnd, TextOptions};
 use tempfile::TempDir;
 
-/// What is written, and how it is said: Arabic letters, digits of three kinds, vowel marks, the non-joiner.
+/// Written and normalised texts: Arabic letters, digits of three kinds, vowel marks, the non-joiner.
 const ROWS: [(&str, &str); 5] = [
     ("سلام دنیا.", "سلام دنیا."),
     ("كتاب عربي", "کتاب عربی"),
@@ -32,7 +32,7 @@ fn corpus(extra: &str) -> TempDir {
 }
 
 #[test]
-fn a_persian_corpus_goes_there_and_back() {
+fn a_persian_corpus_is_encoded_and_decoded() {
     let folder = corpus("");
     let dataset = Dataset::open(&folder, &OpenOptions::default()).unwrap();
     let front_end = FrontEnd::new("fa", TextOptions::default()).unwrap();
@@ -51,7 +51,7 @@ fn a_persian_corpus_goes_there_and_back() {
 }
 
 #[test]
-fn what_is_not_persian_is_named() {
+fn a_character_that_is_not_persian_is_named() {
     let folder = corpus("fa_0x|سلام world||zahra|fa\r\n");
     std::fs::copy(folder.path().join("wavs/fa_0.wav"), folder.path().join("wavs/fa_0x.wav")).unwrap();
     let dataset = Dataset::open(&folder, &OpenOptions::default()).unwrap();

@@ -1,11 +1,11 @@
-//! What took the place of bad samples: part of a checkpoint.
+//! The replacements of bad samples: part of a checkpoint.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tandem_corpus::{Cursor, SampleIndex};
 
-/// At one position of one batch, another sample was used than the order says.
+/// A row of a batch that holds another sample than the order asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Replacement {
@@ -13,63 +13,64 @@ pub struct Replacement {
     pub epoch: u64,
     /// The batch in it, from 0.
     pub k: u64,
-    /// The place in the batch, from 0.
+    /// The row of the batch, from 0.
     pub position: usize,
-    /// What was used.
+    /// The sample that is used.
     pub sample: SampleIndex,
-    /// Which try it was, as whoever chose it counts.
+    /// Which attempt found it, from 0.
     pub attempt: u32,
 }
 
-/// Replacements by their places, at most one for each. As JSON, a list in the order of the places.
+/// Replacements by row, at most one for each. As JSON, a list in the order of epoch, batch and row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<Replacement>", into = "Vec<Replacement>")]
 pub struct Replacements {
-    by_place: BTreeMap<(u64, u64, usize), (SampleIndex, u32)>,
+    by_row: BTreeMap<BatchRow, Replacement>,
+}
+
+/// The key of a replacement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct BatchRow {
+    epoch: u64,
+    k: u64,
+    position: usize,
 }
 
 impl Replacements {
-    /// None.
+    /// No replacements.
     pub fn new() -> Replacements {
         Replacements::default()
     }
 
-    /// Keeps `replacement`, in place of what was at its place.
+    /// Adds `replacement`, or replaces the one of its row.
     pub fn insert(&mut self, replacement: Replacement) {
-        let Replacement { epoch, k, position, sample, attempt } = replacement;
-        self.by_place.insert((epoch, k, position), (sample, attempt));
+        let Replacement { epoch, k, position, .. } = replacement;
+        self.by_row.insert(BatchRow { epoch, k, position }, replacement);
     }
 
-    /// What was used at `position` of batch `k` of `epoch`, if it was not what the order says.
+    /// The replacement in row `position` of batch `k` of `epoch`, if there is one.
     pub fn get(&self, epoch: u64, k: u64, position: usize) -> Option<Replacement> {
-        let (sample, attempt) = *self.by_place.get(&(epoch, k, position))?;
-        Some(Replacement { epoch, k, position, sample, attempt })
+        self.by_row.get(&BatchRow { epoch, k, position }).copied()
     }
 
-    /// Forgets the batches before `cursor`, which nobody will ask for again.
+    /// Removes the replacements of batches before `cursor`.
     pub fn drop_before(&mut self, cursor: Cursor) {
-        self.by_place = self.by_place.split_off(&(cursor.epoch, cursor.k, 0));
+        self.by_row = self.by_row.split_off(&BatchRow { epoch: cursor.epoch, k: cursor.k, position: 0 });
     }
 
-    /// All of them, in the order of their places.
+    /// All of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = Replacement> {
-        self.by_place.iter().map(|(&(epoch, k, position), &(sample, attempt))| Replacement {
-            epoch,
-            k,
-            position,
-            sample,
-            attempt,
-        })
+        self.by_row.values().copied()
     }
 
-    /// How many there are.
+    /// Number of replacements.
     pub fn len(&self) -> usize {
-        self.by_place.len()
+        self.by_row.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.by_place.is_empty()
+        self.by_row.is_empty()
     }
 }
 
@@ -96,25 +97,26 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_gives_back_what_it_was_given() {
+    fn a_checkpoint_restores_replacements() {
         let list = vec![at(0, 7, 3, 40), at(1, 0, 0, 41), at(1, 0, 2, 42)];
-        let kept = Replacements::from(list.iter().rev().copied().chain([at(0, 7, 3, 40)]).collect::<Vec<_>>());
-        let json = serde_json::to_string(&kept).unwrap();
+        let replacements = Replacements::from(list.iter().rev().copied().chain([at(0, 7, 3, 40)]).collect::<Vec<_>>());
+        let json = serde_json::to_string(&replacements).unwrap();
         assert!(json.starts_with(r#"[{"epoch":0,"k":7,"position":3,"sample":40,"attempt":1},"#), "{json}");
-        assert_eq!(serde_json::from_str::<Replacements>(&json).unwrap(), kept);
-        assert_eq!(kept.iter().collect::<Vec<_>>(), list);
-        assert_eq!((kept.get(1, 0, 2), kept.get(1, 0, 1)), (Some(list[2]), None));
+        assert_eq!(serde_json::from_str::<Replacements>(&json).unwrap(), replacements);
+        assert_eq!(replacements.iter().collect::<Vec<_>>(), list);
+        assert_eq!((replacements.get(1, 0, 2), replacements.get(1, 0, 1)), (Some(list[2]), None));
         assert!(serde_json::from_str::<Replacements>(r#"[{"epoch":0}]"#).is_err());
     }
 
     #[test]
-    fn what_lies_behind_the_cursor_is_forgotten() {
+    fn replacements_before_the_cursor_are_removed() {
         let check = |cursor: Cursor, left: usize| {
-            let mut kept = Replacements::from(vec![at(0, 9, 3, 1), at(1, 4, 0, 2), at(1, 5, 0, 3), at(2, 0, 7, 4)]);
-            kept.drop_before(cursor);
-            assert_eq!(kept.len(), left, "{cursor:?}");
-            assert_eq!(kept.is_empty(), left == 0);
-            assert!(kept.iter().all(|one| (one.epoch, one.k) >= (cursor.epoch, cursor.k)));
+            let mut replacements =
+                Replacements::from(vec![at(0, 9, 3, 1), at(1, 4, 0, 2), at(1, 5, 0, 3), at(2, 0, 7, 4)]);
+            replacements.drop_before(cursor);
+            assert_eq!(replacements.len(), left, "{cursor:?}");
+            assert_eq!(replacements.is_empty(), left == 0);
+            assert!(replacements.iter().all(|one| (one.epoch, one.k) >= (cursor.epoch, cursor.k)));
         };
         check(Cursor::START, 4);
         check(Cursor { epoch: 1, k: 0 }, 3);

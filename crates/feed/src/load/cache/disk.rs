@@ -1,9 +1,9 @@
-//! Clips kept in a folder, one file each, written by one thread.
+//! Clips in a folder, one file each, written by one thread.
 //!
-//! Decode threads read files themselves and hand clips to be written to a [`WriteQueue`]; when it is full, a clip is not
-//! kept. Other processes may use the same folder at the same time: names of unfinished files are nobody else's, and
-//! finished ones appear at once. The budget is held against what lay in the folder when it was opened and what was
-//! written since by this process; what others write meanwhile is counted at the next opening.
+//! Decode threads read files, and push new clips to a [`WriteQueue`]; when it is full, a clip is not stored. Other processes
+//! may use the same folder at the same time: names of unfinished files are unique, and finished files appear atomically. The
+//! budget covers the files found when the folder was opened and those written since by this process; files that other
+//! processes write are counted the next time the folder is opened.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,29 +17,29 @@ use tandem_audio::Clip;
 use tandem_corpus::Identity;
 use tandem_pipeline::Worker;
 
-use super::entry::{CacheEntry, HEADER_BYTES, read_into};
+use super::entry::{CacheEntry, ENDING, HEADER_BYTES, read_into};
 use super::queue::WriteQueue;
-use super::{Found, Name};
+use super::{EntryName, Lookup, StorageStats};
 use crate::FeedError;
 
-/// Clips that wait to be written: two seconds of a slow disk, and little beside what decoding itself holds.
+/// Bytes of clips that wait to be written: two seconds of a slow disk, and little beside the memory of decoding.
 const QUEUE_BYTES: u64 = 64 << 20;
-/// How long the queue is written out yet when the cache goes.
+/// How long queued clips are still written when the cache is dropped.
 const GRACE: Duration = Duration::from_millis(500);
-/// A disk gives room in pieces of this size.
+/// The allocation unit of a disk.
 const BLOCK_BYTES: u64 = 4096;
-/// Unfinished files older than this were left by a process that is gone.
-const LEFT_BEHIND: Duration = Duration::from_secs(3600);
+/// Unfinished files older than this belong to a process that has ended.
+const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
 
-/// How a file is written: to a temporary path, and from there to its own. Tests bring worse ones.
+/// Writes a file: to a temporary path, then to its own. Tests inject failures.
 pub(super) type Write = dyn Fn(&CacheEntry, &Path, &Path) -> io::Result<()> + Send;
-pub(super) type CacheNotes = dyn Fn(String) + Send;
+pub(super) type OnMessage = dyn Fn(String) + Send;
 
 #[derive(Debug)]
 pub(super) struct DiskCache {
     shared: Arc<Shared>,
     pub(super) grace: Duration,
-    /// Dropped after the queue is closed, which ends it; dropping it waits for its end.
+    /// Dropped after the queue is closed, which ends the thread; dropping it joins the thread.
     _writer: Worker,
 }
 
@@ -51,23 +51,23 @@ struct Shared {
     refused: AtomicU64,
     write_errors: AtomicU64,
     /// Writing has failed once, and is not tried again.
-    gave_up: AtomicBool,
+    has_stopped: AtomicBool,
 }
 
-/// What lies in the folder, and what is about to.
+/// Sizes of the files in the folder and of those queued.
 #[derive(Debug, Default)]
 struct Ledger {
-    files: HashMap<Name, u64>,
+    files: HashMap<EntryName, u64>,
     bytes: u64,
     budget_bytes: u64,
 }
 
 impl DiskCache {
-    /// Fails when the folder cannot be made or listed; whether it can be written to shows later.
+    /// Fails if the folder cannot be created or listed. A folder that cannot be written to is found when writing.
     pub(super) fn open(
         folder: &Path,
         budget_bytes: u64,
-        notes: Box<CacheNotes>,
+        on_message: Box<OnMessage>,
         write: Box<Write>,
     ) -> Result<DiskCache, FeedError> {
         let listed = fs::create_dir_all(folder).and_then(|()| list(folder));
@@ -80,28 +80,28 @@ impl DiskCache {
             ledger: Mutex::new(ledger),
             refused: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
-            gave_up: AtomicBool::new(false),
+            has_stopped: AtomicBool::new(false),
         });
-        let theirs = Arc::clone(&shared);
-        let writer = Worker::spawn("cache-write", move |_| run(&theirs, &*notes, &*write))?;
+        let writers = Arc::clone(&shared);
+        let writer = Worker::spawn("cache-write", move |_| run(&writers, &*on_message, &*write))?;
         Ok(DiskCache { shared, grace: GRACE, _writer: writer })
     }
 
-    pub(super) fn get_into(&self, name: Name, identity: &Identity, clip: &mut Clip) -> Found {
+    pub(super) fn get_into(&self, name: EntryName, identity: &Identity, clip: &mut Clip) -> Lookup {
         read_into(&self.shared.path(name), name, identity, clip)
     }
 
-    pub(super) fn put(&self, name: Name, identity: Identity, clip: &Clip) {
+    pub(super) fn put(&self, name: EntryName, identity: Identity, clip: &Clip) {
         if !self.shared.try_put(name, identity, clip) {
             self.shared.refused.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Bytes, entries, how many were refused, and how often writing failed.
-    pub(super) fn holdings(&self) -> (u64, u64, u64, u64) {
-        let [refused, failed] = [&self.shared.refused, &self.shared.write_errors].map(|n| n.load(Ordering::Relaxed));
+    pub(super) fn stats(&self) -> StorageStats {
+        let [refused, write_errors] =
+            [&self.shared.refused, &self.shared.write_errors].map(|count| count.load(Ordering::Relaxed));
         let ledger = self.shared.ledger();
-        (ledger.bytes, ledger.files.len() as u64, refused, failed)
+        StorageStats { bytes: ledger.bytes, entries: ledger.files.len() as u64, refused, write_errors }
     }
 
     /// Waits until the queue is written.
@@ -117,9 +117,9 @@ impl Drop for DiskCache {
 }
 
 impl Shared {
-    fn try_put(&self, name: Name, identity: Identity, clip: &Clip) -> bool {
+    fn try_put(&self, name: EntryName, identity: Identity, clip: &Clip) -> bool {
         let num_bytes = HEADER_BYTES as u64 + size_of_val(clip.samples.as_slice()) as u64;
-        if self.gave_up.load(Ordering::Relaxed) {
+        if self.has_stopped.load(Ordering::Relaxed) {
             return false;
         }
         let Some(before) = self.ledger().replace(name, on_disk(num_bytes)) else { return false };
@@ -130,19 +130,19 @@ impl Shared {
         queued
     }
 
-    fn path(&self, name: Name) -> PathBuf {
-        self.folder.join(format!("{:032x}.clip", name.0))
+    fn path(&self, name: EntryName) -> PathBuf {
+        self.folder.join(format!("{:032x}.{ENDING}", name.0))
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        // Both numbers of the ledger change together, with nothing between them that could panic.
+        // Both numbers of the ledger change together, without code between them that could panic.
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Ledger {
-    /// Notes a file of so many bytes in place of one of the same name, if there is room for it. What that one took.
-    fn replace(&mut self, name: Name, num_bytes: u64) -> Option<u64> {
+    /// Enters a file of so many bytes in place of one of the same name, if the budget allows it. Returns that one's bytes.
+    fn replace(&mut self, name: EntryName, num_bytes: u64) -> Option<u64> {
         let before = self.files.get(&name).copied().unwrap_or(0);
         let sum = (self.bytes - before).checked_add(num_bytes)?;
         (sum <= self.budget_bytes).then(|| {
@@ -151,17 +151,17 @@ impl Ledger {
         })
     }
 
-    /// Notes a file of so many bytes; none for 0.
-    fn set(&mut self, name: Name, num_bytes: u64) {
+    /// Enters a file of so many bytes; removes it for 0.
+    fn set(&mut self, name: EntryName, num_bytes: u64) {
         let before = if num_bytes == 0 { self.files.remove(&name) } else { self.files.insert(name, num_bytes) };
         self.bytes = self.bytes - before.unwrap_or(0) + num_bytes;
     }
 }
 
-/// The writer: everything that comes out of the queue, until it is closed or writing fails.
-fn run(shared: &Shared, notes: &CacheNotes, write: &Write) {
-    // Also when `notes` panics: nobody may wait for a writer that is gone.
-    let _gave_up = GaveUp(shared);
+/// The writer thread: writes queued clips until the queue is closed or writing fails.
+fn run(shared: &Shared, on_message: &OnMessage, write: &Write) {
+    // Also if `on_message` panics: other threads must not wait for a writer that has ended.
+    let _stop = StopWriting(shared);
     let process = format!("{}-{}", std::process::id(), now_ns());
     for number in 0_u64.. {
         let Some(entry) = shared.queue.take() else { return };
@@ -169,20 +169,20 @@ fn run(shared: &Shared, notes: &CacheNotes, write: &Write) {
         let Err(error) = write(&entry, &temporary, &shared.path(entry.name)) else { continue };
         shared.write_errors.fetch_add(1, Ordering::Relaxed);
         shared.ledger().set(entry.name, 0);
-        notes(format!(
-            "no more recordings are cached, those that are still serve ({error}): {}",
+        on_message(format!(
+            "cannot write to the cache: no more audio is cached, existing entries are still used ({error}): {}",
             shared.folder.display()
         ));
         return;
     }
 }
 
-/// When this goes, nothing is written any more, and what waited for it is not kept.
-struct GaveUp<'a>(&'a Shared);
+/// Dropping this stops writing: queued clips are counted as refused.
+struct StopWriting<'a>(&'a Shared);
 
-impl Drop for GaveUp<'_> {
+impl Drop for StopWriting<'_> {
     fn drop(&mut self) {
-        self.0.gave_up.store(true, Ordering::Relaxed);
+        self.0.has_stopped.store(true, Ordering::Relaxed);
         for entry in self.0.queue.abandon() {
             self.0.ledger().set(entry.name, 0);
             self.0.refused.fetch_add(1, Ordering::Relaxed);
@@ -190,18 +190,19 @@ impl Drop for GaveUp<'_> {
     }
 }
 
-/// The clips of a folder and what they take. What was left unfinished long ago is removed.
-fn list(folder: &Path) -> io::Result<HashMap<Name, u64>> {
+/// The clips of a folder and their sizes. Removes files that a process left unfinished long ago, and clips of version 1, whose
+/// names this version never looks up.
+fn list(folder: &Path) -> io::Result<HashMap<EntryName, u64>> {
     let mut files = HashMap::new();
     for file in fs::read_dir(folder)? {
         let file = file?;
         let (path, name) = (file.path(), file.file_name());
         let Some((stem, ending)) = name.to_str().and_then(|name| name.split_once('.')) else { continue };
         let (Ok(name), Ok(metadata)) = (u128::from_str_radix(stem, 16), file.metadata()) else { continue };
-        if ending == "clip" {
-            files.insert(Name(name), on_disk(metadata.len()));
-        } else if ending.ends_with(".part") && is_old(&metadata) {
-            // Somebody else may have been faster, or we may not be allowed to: it is only room.
+        if ending == ENDING {
+            files.insert(EntryName(name), on_disk(metadata.len()));
+        } else if ending == "clip" || (ending.ends_with(".part") && is_old(&metadata)) {
+            // Another process may have removed it, or the permissions may forbid it: it only takes room.
             let _ = fs::remove_file(path);
         }
     }
@@ -210,14 +211,14 @@ fn list(folder: &Path) -> io::Result<HashMap<Name, u64>> {
 
 fn is_old(metadata: &fs::Metadata) -> bool {
     let age = metadata.modified().ok().and_then(|time| time.elapsed().ok());
-    age.is_some_and(|age| age > LEFT_BEHIND)
+    age.is_some_and(|age| age > ABANDONED_AFTER)
 }
 
 fn on_disk(num_bytes: u64) -> u64 {
     num_bytes.next_multiple_of(BLOCK_BYTES)
 }
 
-/// Tells processes of one number on two machines, or after each other, apart.
+/// Distinguishes processes with the same id on two machines, or at two times.
 fn now_ns() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos())
 }

@@ -1,10 +1,10 @@
-//! The way from the decode threads to the one thread that writes: bounded in bytes, and nobody waits to get in.
+//! The queue from the decode threads to the writer thread: bounded in bytes, and pushing never waits.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A queue of jobs with sizes. One thread takes, any number bring.
+/// A queue of jobs with sizes. One thread takes, any number push.
 #[derive(Debug)]
 pub(super) struct WriteQueue<J> {
     max_bytes: u64,
@@ -15,27 +15,27 @@ pub(super) struct WriteQueue<J> {
 #[derive(Debug)]
 struct State<J> {
     jobs: VecDeque<(u64, J)>,
-    /// Of the jobs here and of the one in hand.
+    /// Of the queued jobs and the current one.
     bytes: u64,
-    in_hand: Option<u64>,
+    current: Option<u64>,
     closing: Option<Closing>,
 }
 
 #[derive(Debug)]
 enum Closing {
-    /// Everything here is still handed out.
+    /// All queued jobs are still taken.
     Drain,
-    /// What is here at that time is not.
+    /// Jobs still queued at that time are dropped.
     At(Instant),
 }
 
 impl<J> WriteQueue<J> {
     pub(super) fn new(max_bytes: u64) -> WriteQueue<J> {
-        let state = State { jobs: VecDeque::new(), bytes: 0, in_hand: None, closing: None };
+        let state = State { jobs: VecDeque::new(), bytes: 0, current: None, closing: None };
         WriteQueue { max_bytes, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Whether the job was taken in: there was room, and the queue is open. `job` is made only then.
+    /// Queues a job. False, without calling `job`, if there is no room or the queue is closed.
     pub(super) fn try_push(&self, bytes: u64, job: impl FnOnce() -> J) -> bool {
         let mut state = self.lock();
         let fits = state.bytes.checked_add(bytes).is_some_and(|sum| sum <= self.max_bytes);
@@ -43,7 +43,7 @@ impl<J> WriteQueue<J> {
             return false;
         }
         state.bytes += bytes;
-        // Room is taken; the copying is done without the lock.
+        // The room is reserved; the clip is copied without the lock.
         drop(state);
         let job = job();
         let mut state = self.lock();
@@ -56,7 +56,7 @@ impl<J> WriteQueue<J> {
         true
     }
 
-    /// The next job, when there is one; none once the queue is closed. The job before counts as done.
+    /// Waits for the next job; none once the queue is closed. The job before it counts as done.
     pub(super) fn take(&self) -> Option<J> {
         let mut state = self.lock();
         state.finish();
@@ -67,7 +67,7 @@ impl<J> WriteQueue<J> {
                 return None;
             }
             if let Some((bytes, job)) = state.jobs.pop_front() {
-                state.in_hand = Some(bytes);
+                state.current = Some(bytes);
                 return Some(job);
             }
             if state.closing.is_some() {
@@ -77,38 +77,38 @@ impl<J> WriteQueue<J> {
         }
     }
 
-    /// Waits until every job brought so far is done, or the queue is closed.
+    /// Waits until every job pushed so far is done, or the queue is closed.
     pub(super) fn wait_until_empty(&self) {
         let busy = |state: &mut State<J>| state.bytes > 0 && state.closing.is_none();
         drop(self.changed.wait_while(self.lock(), busy).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Takes nothing in from here on. What is here is handed out for `grace` yet.
+    /// Refuses new jobs. Queued jobs are still taken for `grace`.
     pub(super) fn close(&self, grace: Duration) {
         self.lock().closing = Some(Instant::now().checked_add(grace).map_or(Closing::Drain, Closing::At));
         self.changed.notify_all();
     }
 
-    /// Closes the queue and takes out all that is left, for a taker that will take no more.
+    /// Closes the queue and removes all jobs, for a taker that takes no more.
     pub(super) fn abandon(&self) -> Vec<J> {
         let mut state = self.lock();
         state.closing = Some(Closing::At(Instant::now()));
         let left = state.jobs.drain(..).map(|(_, job)| job).collect();
         state.bytes = 0;
-        state.in_hand = None;
+        state.current = None;
         self.changed.notify_all();
         left
     }
 
     fn lock(&self) -> MutexGuard<'_, State<J>> {
-        // Every change of the state is whole before anything that could panic.
+        // Every change of the state is complete before code that could panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<J> State<J> {
     fn finish(&mut self) {
-        self.bytes -= self.in_hand.take().unwrap_or(0);
+        self.bytes -= self.current.take().unwrap_or(0);
     }
 
     fn is_over(&self) -> bool {
@@ -121,10 +121,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_come_in_order_and_the_one_in_hand_still_takes_room() {
+    fn jobs_are_taken_in_order_and_the_current_one_still_takes_room() {
         let queue = WriteQueue::new(10);
         assert!(queue.try_push(6, || 'a') && queue.try_push(4, || 'b'));
-        assert!(!queue.try_push(1, || unreachable!("a job that has no room is not made")));
+        assert!(!queue.try_push(1, || unreachable!("a job without room is not created")));
         assert_eq!(queue.take(), Some('a'));
         assert!(!queue.try_push(1, || 'c'));
         assert_eq!(queue.take(), Some('b'));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_queue_hands_out_the_rest_or_lets_it_go() {
+    fn a_closed_queue_drains_or_drops_the_rest() {
         let check = |grace: Duration, expected: Option<char>| {
             let queue = WriteQueue::new(10);
             assert!(queue.try_push(1, || 'a'));
@@ -145,13 +145,13 @@ mod tests {
     }
 
     #[test]
-    fn an_abandoned_queue_is_empty_and_nobody_waits_for_it() {
+    fn an_abandoned_queue_is_empty_and_does_not_block() {
         let queue = WriteQueue::new(10);
         assert!(queue.try_push(1, || 'a') && queue.try_push(1, || 'b') && queue.try_push(1, || 'c'));
         assert_eq!(queue.take(), Some('a'));
         assert_eq!(queue.abandon(), ['b', 'c']);
         queue.wait_until_empty();
-        // Also one that was on its way in.
+        // Also a job that was being pushed.
         let queue = WriteQueue::new(10);
         assert!(!queue.try_push(1, || queue.abandon().len()));
         assert_eq!(queue.take(), None);

@@ -1,4 +1,4 @@
-//! What a cache promises, for both places it can be in.
+//! The promises of a cache, in memory and on a disk.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,13 +12,14 @@ use tandem_corpus::{Range, Store};
 use tandem_pipeline::Worker;
 
 use super::disk::Write;
+use super::entry::ENDING;
 use super::*;
 use crate::fixture::FeedFolder;
 use crate::load_into;
 
 const PLENTY: u64 = 1 << 30;
 
-/// A corpus of sounds that are all different, and a place for a cache.
+/// A corpus of different recordings, and a folder for a cache.
 struct Corpus {
     folder: FeedFolder,
     store: Store,
@@ -33,7 +34,7 @@ impl Corpus {
         corpus
     }
 
-    /// Recording `number`, with a sound that `sound` decides and that is as long as all others of its number.
+    /// Writes recording `number`. `sound` chooses its samples, `number` its length.
     fn write(&self, number: u32, sound: u32) {
         let value = |i: u32| (i.wrapping_mul(2_654_435_761).wrapping_add(sound) >> 16) as i16;
         let samples = (0..3000 + number).map(value).collect();
@@ -53,19 +54,19 @@ impl Corpus {
     }
 
     fn open(&self, kind: CacheKind, budget_bytes: u64) -> Cache {
-        Cache::open(&self.spec(kind, budget_bytes), |note| panic!("{note}")).unwrap()
+        Cache::open(&self.spec(kind, budget_bytes), |message| panic!("{message}")).unwrap()
     }
 
-    /// A disk cache that writes as `write` says, and where its notes come out.
+    /// A disk cache that writes with `write`, and its messages.
     fn open_with(&self, write: Box<Write>, grace: Duration) -> (Cache, Receiver<String>) {
-        let (tell, told) = sync_channel(100);
-        let notes = Box::new(move |note| tell.send(note).unwrap());
-        let mut disk = DiskCache::open(&self.cache_folder(), PLENTY, notes, write).unwrap();
+        let (sender, messages) = sync_channel(100);
+        let on_message = Box::new(move |message| sender.send(message).unwrap());
+        let mut disk = DiskCache::open(&self.cache_folder(), PLENTY, on_message, write).unwrap();
         disk.grace = grace;
-        (Cache::new(Kept::OnDisk(disk)), told)
+        (Cache::new(Storage::Disk(disk)), messages)
     }
 
-    /// Does what a loader does; whether it was a hit. What comes out is compared with what decoding gives.
+    /// Loads as a loader does; returns whether it was a hit. Compares a hit with decoding.
     fn load(&self, cache: &Cache, number: u32, range: Option<Range>) -> bool {
         let key = format!("{number}.wav");
         let audio = Locator { store: &self.store, key: &key, range };
@@ -86,7 +87,7 @@ impl Corpus {
         (0..4).map(|number| self.load(cache, number, None)).collect()
     }
 
-    /// The only cache file there is.
+    /// The only file of the cache.
     fn cached(&self) -> PathBuf {
         let files: Vec<PathBuf> = fs::read_dir(self.cache_folder()).unwrap().map(|file| file.unwrap().path()).collect();
         assert_eq!(files.len(), 1, "{files:?}");
@@ -97,13 +98,13 @@ impl Corpus {
 const BOTH: [CacheKind; 2] = [CacheKind::Memory, CacheKind::Disk];
 
 #[test]
-fn what_was_decoded_once_comes_back_to_the_bit() {
+fn a_hit_equals_decoding_bit_for_bit() {
     for kind in BOTH {
         let corpus = Corpus::new("cache");
         let cache = corpus.open(kind, PLENTY);
         assert_eq!(corpus.load_all(&cache), [false; 4]);
         assert_eq!(corpus.load_all(&cache), [true; 4]);
-        // Parts of a recording are recordings of their own, wherever their sample is.
+        // Each part of a recording is an entry.
         let part = |offset_s, duration_s| Some(Range { offset_s, duration_s });
         for range in [part(0.0, None), part(0.1, None), part(0.1, Some(0.1)), part(0.0, Some(0.1))] {
             assert!(!corpus.load(&cache, 0, range) && corpus.load(&cache, 0, range), "{range:?}");
@@ -122,13 +123,13 @@ fn a_disk_cache_serves_the_next_run_and_a_memory_cache_does_not() {
     }
     assert_eq!(corpus.load_all(&corpus.open(CacheKind::Memory, PLENTY)), [false; 4]);
     let again = corpus.open(CacheKind::Disk, PLENTY);
-    // Six thousand bytes and a header are two blocks of a disk.
+    // Six thousand bytes and a header are two blocks of the disk.
     assert_eq!((again.stats().entries, again.stats().bytes), (4, 4 * 8192));
     assert_eq!(corpus.load_all(&again), [true; 4]);
 }
 
 #[test]
-fn without_a_cache_nothing_is_kept_or_counted() {
+fn without_a_cache_nothing_is_stored_or_counted() {
     let corpus = Corpus::new("cache_none");
     let cache = Cache::open(&CacheSpec::default(), |_| {}).unwrap();
     assert_eq!([corpus.load_all(&cache), corpus.load_all(&cache)].concat(), [false; 8]);
@@ -136,7 +137,7 @@ fn without_a_cache_nothing_is_kept_or_counted() {
 }
 
 #[test]
-fn a_recording_that_changed_is_decoded_again_whatever_its_date_says() {
+fn a_changed_recording_is_decoded_again_even_with_the_same_date() {
     for kind in BOTH {
         let corpus = Corpus::new("cache_changed");
         let cache = corpus.open(kind, PLENTY);
@@ -145,7 +146,7 @@ fn a_recording_that_changed_is_decoded_again_whatever_its_date_says() {
         let path = corpus.recording(2);
         let (before, size) = (changed(&path), fs::metadata(&path).unwrap().len());
         let date = fs::metadata(&path).unwrap().modified().unwrap();
-        // Until the file system's clock has moved on: two changes within one tick look like one.
+        // Until the file system's clock has advanced: two changes within one tick look like one.
         while changed(&path) == before {
             corpus.write(2, 99);
             File::options().write(true).open(&path).unwrap().set_modified(date).unwrap();
@@ -161,7 +162,7 @@ fn a_recording_that_changed_is_decoded_again_whatever_its_date_says() {
 }
 
 #[test]
-fn a_recording_that_changed_while_it_was_decoded_is_not_taken_for_the_new_one() {
+fn a_recording_that_changes_while_it_is_decoded_is_decoded_again() {
     for kind in BOTH {
         let corpus = Corpus::new("cache_race");
         let cache = corpus.open(kind, PLENTY);
@@ -169,7 +170,7 @@ fn a_recording_that_changed_while_it_was_decoded_is_not_taken_for_the_new_one() 
         let mut clip = Clip::default();
         assert!(!cache.get_into(SampleIndex(1), &audio, &mut clip));
         load_into(&audio, &mut clip).unwrap();
-        // Another file under the same name, so that no clock is asked.
+        // Another file with the same name: independent of the clock.
         fs::rename(corpus.recording(3), corpus.recording(1)).unwrap();
         cache.put(SampleIndex(1), &audio, &clip);
         cache.flush();
@@ -180,7 +181,7 @@ fn a_recording_that_changed_while_it_was_decoded_is_not_taken_for_the_new_one() 
 }
 
 #[test]
-fn a_recording_that_is_gone_is_not_served() {
+fn a_deleted_recording_is_not_served() {
     for kind in BOTH {
         let corpus = Corpus::new("cache_gone");
         let cache = corpus.open(kind, PLENTY);
@@ -194,10 +195,10 @@ fn a_recording_that_is_gone_is_not_served() {
 }
 
 #[test]
-fn the_budget_is_kept_and_what_is_in_stays_in() {
+fn the_cache_stays_within_its_budget_and_evicts_nothing() {
     for kind in BOTH {
         let corpus = Corpus::new("cache_budget");
-        // Room for two and a half: a clip is 6000 bytes, or two blocks of a disk.
+        // Room for two and a half clips of 6000 bytes, or of two disk blocks.
         let budget_bytes = if kind == CacheKind::Memory { 15_500 } else { 20_000 };
         let cache = corpus.open(kind, budget_bytes);
         for _ in 0..3 {
@@ -207,7 +208,7 @@ fn the_budget_is_kept_and_what_is_in_stays_in() {
         assert_eq!((stats.hits, stats.entries, stats.refused), (4, 2, 6), "{stats:?}");
         assert!(stats.bytes > budget_bytes / 2 && stats.bytes <= budget_bytes, "{stats:?}");
         drop(cache);
-        // A disk's budget is held against what lies there already.
+        // The budget of a disk includes the files already there.
         let again = corpus.open(kind, budget_bytes);
         let expected = [kind == CacheKind::Disk, kind == CacheKind::Disk, false, false];
         assert_eq!(corpus.load_all(&again), expected);
@@ -223,13 +224,13 @@ fn a_damaged_file_is_decoded_again_and_replaced() {
         let cache = corpus.open(CacheKind::Disk, PLENTY);
         corpus.load(&cache, 0, None);
         let path = corpus.cached();
-        let whole = fs::read(&path).unwrap();
-        let mut bytes = whole.clone();
+        let intact = fs::read(&path).unwrap();
+        let mut bytes = intact.clone();
         damage(&mut bytes);
         fs::write(&path, &bytes).unwrap();
         assert!(!corpus.load(&cache, 0, None), "{what}");
         assert_eq!((cache.stats().damaged, cache.stats().stale), (1, 0), "{what}");
-        assert_eq!(fs::read(&path).unwrap(), whole, "{what}");
+        assert_eq!(fs::read(&path).unwrap(), intact, "{what}");
         assert!(corpus.load(&cache, 0, None));
     };
     for byte in (0..96).chain([96, 97, 1234, 6095]) {
@@ -258,7 +259,7 @@ fn a_file_of_another_recording_is_not_served() {
 }
 
 #[test]
-fn a_full_disk_is_told_once_and_what_is_cached_still_serves() {
+fn a_full_disk_is_reported_once_and_existing_entries_are_still_served() {
     let corpus = Corpus::new("cache_full");
     let tried = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&tried);
@@ -270,27 +271,27 @@ fn a_full_disk_is_told_once_and_what_is_cached_still_serves() {
             Err(io::ErrorKind::StorageFull.into())
         }
     };
-    let (cache, told) = corpus.open_with(Box::new(write), Duration::MAX);
+    let (cache, messages) = corpus.open_with(Box::new(write), Duration::MAX);
     for _ in 0..3 {
         corpus.load_all(&cache);
     }
     let stats = cache.stats();
     assert_eq!((stats.hits, stats.entries, stats.write_errors, stats.refused), (4, 2, 1, 5), "{stats:?}");
     drop(cache);
-    let told: Vec<String> = told.iter().collect();
-    assert_eq!((told.len(), *tried.lock().unwrap()), (1, 3), "{told:?}");
-    assert!(told[0].contains("no storage space") && told[0].ends_with("cache"), "{told:?}");
+    let messages: Vec<String> = messages.iter().collect();
+    assert_eq!((messages.len(), *tried.lock().unwrap()), (1, 3), "{messages:?}");
+    assert!(messages[0].contains("no storage space") && messages[0].ends_with("cache"), "{messages:?}");
 }
 
 #[test]
-fn what_waits_behind_a_write_that_fails_is_not_counted_as_kept() {
+fn clips_queued_behind_a_failed_write_are_not_counted_as_stored() {
     let corpus = Corpus::new("cache_behind");
     let (fail, failing) = sync_channel::<()>(0);
     let write = move |_: &CacheEntry, _: &Path, _: &Path| {
         failing.recv().unwrap();
         Err(io::ErrorKind::StorageFull.into())
     };
-    let (cache, told) = corpus.open_with(Box::new(write), Duration::MAX);
+    let (cache, messages) = corpus.open_with(Box::new(write), Duration::MAX);
     let mut clip = Clip::default();
     for key in ["0.wav", "1.wav", "2.wav", "3.wav"] {
         let audio = Locator { store: &corpus.store, key, range: None };
@@ -299,23 +300,23 @@ fn what_waits_behind_a_write_that_fails_is_not_counted_as_kept() {
     }
     assert_eq!(cache.stats().entries, 4);
     fail.send(()).unwrap();
-    // The writer is gone with its notes.
-    assert_eq!(told.iter().count(), 1);
+    // The writer has ended, and its sender with it.
+    assert_eq!(messages.iter().count(), 1);
     let stats = cache.stats();
     assert_eq!((stats.entries, stats.bytes, stats.refused, stats.write_errors), (0, 0, 3, 1));
 }
 
 #[test]
-fn a_folder_that_goes_away_is_survived_and_leaves_nothing_behind() {
+fn a_folder_that_disappears_does_not_fail_the_run() {
     let corpus = Corpus::new("cache_no_folder");
-    let (cache, told) = corpus.open_with(Box::new(CacheEntry::write), Duration::MAX);
+    let (cache, messages) = corpus.open_with(Box::new(CacheEntry::write), Duration::MAX);
     fs::remove_dir(corpus.cache_folder()).unwrap();
     fs::write(corpus.cache_folder(), "now a file").unwrap();
     assert_eq!([corpus.load_all(&cache), corpus.load_all(&cache)].concat(), [false; 8]);
     assert_eq!((cache.stats().write_errors, cache.stats().entries), (1, 0));
     drop(cache);
-    assert_eq!(told.iter().count(), 1);
-    // At the start, before anything is trained, it is an error.
+    assert_eq!(messages.iter().count(), 1);
+    // At the start, before training, it is an error.
     let opened = Cache::open(&corpus.spec(CacheKind::Disk, PLENTY), |_| {});
     assert!(opened.unwrap_err().to_string().starts_with("the cache folder cannot be used"));
 }
@@ -323,20 +324,20 @@ fn a_folder_that_goes_away_is_survived_and_leaves_nothing_behind() {
 #[test]
 fn a_file_that_cannot_be_finished_is_removed() {
     let corpus = Corpus::new("cache_unfinished");
-    let (cache, told) = corpus.open_with(Box::new(CacheEntry::write), Duration::MAX);
+    let (cache, messages) = corpus.open_with(Box::new(CacheEntry::write), Duration::MAX);
     let audio = Locator { store: &corpus.store, key: "0.wav", range: None };
-    // A folder is where the file should be: it is written, and cannot be renamed.
-    fs::create_dir(corpus.cache_folder().join(format!("{:032x}.clip", Name::of(&audio).0))).unwrap();
+    // A folder has the name of the file: the file is written, and cannot be renamed.
+    fs::create_dir(corpus.cache_folder().join(format!("{:032x}.{ENDING}", EntryName::of(&audio).0))).unwrap();
     assert!(!corpus.load(&cache, 0, None) && !corpus.load(&cache, 0, None));
     assert!(corpus.cached().is_dir());
     drop(cache);
-    assert_eq!(told.iter().count(), 1);
+    assert_eq!(messages.iter().count(), 1);
 }
 
 #[test]
-fn bringing_a_clip_never_waits_and_dropping_lets_the_rest_go() {
+fn put_never_waits_and_dropping_the_cache_drops_queued_clips() {
     let corpus = Corpus::new("cache_hanging");
-    // Nobody opens the gate until all clips are brought, so a put that waited would hang for ever.
+    // The gate opens after all clips are put: a put that waited would hang forever.
     let (open, gate) = sync_channel::<()>(0);
     let (began, begun) = sync_channel(100);
     let write = move |_: &CacheEntry, _: &Path, _: &Path| {
@@ -344,8 +345,8 @@ fn bringing_a_clip_never_waits_and_dropping_lets_the_rest_go() {
         gate.recv().unwrap_or(());
         Ok(())
     };
-    let (cache, _told) = corpus.open_with(Box::new(write), Duration::ZERO);
-    // Nine mebibytes each: seven have room on the way to the disk.
+    let (cache, _messages) = corpus.open_with(Box::new(write), Duration::ZERO);
+    // Nine mebibytes each: seven fit in the write queue.
     let clip = Clip { samples: vec![5; 9 << 19], rate_hz: 8000 };
     let mut none = Clip::default();
     let keys: Vec<String> = (0..10).map(|number| format!("{}.wav", number % 4)).collect();
@@ -356,19 +357,19 @@ fn bringing_a_clip_never_waits_and_dropping_lets_the_rest_go() {
         cache.put(SampleIndex(number), &audio, &clip);
     }
     assert_eq!((cache.stats().entries, cache.stats().refused), (7, 3));
-    // The first is in the writer's hands, and stays there until the cache is being dropped and the gate goes.
+    // The writer has the first one until the cache is being dropped and the gate opens.
     begun.recv().unwrap();
     let dropper = Worker::spawn("dropper", move |_| drop(cache)).unwrap();
     drop(open);
     dropper.join().unwrap();
     let written = 1 + begun.iter().count();
-    assert!(written <= 7, "the writer is gone, and what it held with it");
+    assert!(written <= 7, "the writer has ended, and the queue with it");
 }
 
 #[test]
-fn a_cache_that_may_finish_writes_everything() {
+fn a_cache_with_time_to_finish_writes_everything() {
     let corpus = Corpus::new("cache_finish");
-    let (cache, _told) = corpus.open_with(Box::new(CacheEntry::write), Duration::MAX);
+    let (cache, _messages) = corpus.open_with(Box::new(CacheEntry::write), Duration::MAX);
     let mut clip = Clip::default();
     for key in ["0.wav", "1.wav", "2.wav", "3.wav"] {
         let audio = Locator { store: &corpus.store, key, range: None };
@@ -381,7 +382,7 @@ fn a_cache_that_may_finish_writes_everything() {
 }
 
 #[test]
-fn many_threads_and_two_caches_of_one_folder_do_not_spoil_each_other() {
+fn many_threads_and_two_caches_of_one_folder_do_not_damage_entries() {
     for kind in BOTH {
         let corpus = Arc::new(Corpus::new("cache_shared"));
         let caches = [0, 1].map(|_| Arc::new(corpus.open(kind, PLENTY)));
@@ -403,7 +404,7 @@ fn many_threads_and_two_caches_of_one_folder_do_not_spoil_each_other() {
 }
 
 #[test]
-fn what_others_left_unfinished_long_ago_is_removed() {
+fn old_unfinished_files_and_old_versions_are_removed() {
     let corpus = Corpus::new("cache_left");
     let file = |name: &str, age_s: u64| {
         let path = corpus.cache_folder().join(name);
@@ -415,8 +416,10 @@ fn what_others_left_unfinished_long_ago_is_removed() {
     let old = file("00ff.12-34-0.part", 2 * 3600);
     let young = file("00ff.12-34-1.part", 0);
     let foreign = file("notes.part", 2 * 3600);
-    file("00fe.clip", 2 * 3600);
+    let version_1 = file("00fe.clip", 0);
+    file(&format!("00fe.{ENDING}"), 2 * 3600);
     let cache = corpus.open(CacheKind::Disk, PLENTY);
-    assert_eq!((old.exists(), young.exists(), foreign.exists()), (false, true, true));
+    let exist = [&old, &version_1, &young, &foreign].map(|path| path.exists());
+    assert_eq!(exist, [false, false, true, true]);
     assert_eq!((cache.stats().entries, cache.stats().bytes), (1, 8192));
 }

@@ -9,7 +9,7 @@ fn rows(frames: &[u32]) -> Vec<(SampleIndex, Extent)> {
     frames.iter().enumerate().map(|(i, frames)| (SampleIndex(i as u32 * 3), extent(*frames))).collect()
 }
 
-/// Frames and symbols of all batches of the first epoch, and what of them is padding: counted batch by batch.
+/// Real and padded frames and symbols of the first epoch, counted batch by batch.
 fn counted(plan: &BucketPlan, seed: u64, rows: &[(SampleIndex, Extent)]) -> Padding {
     let extents: HashMap<SampleIndex, Extent> = rows.iter().copied().collect();
     let (order, mut counted) = (plan.order(seed), Padding::default());
@@ -46,13 +46,13 @@ proptest! {
 
         let padding = plan.padding(seed);
         prop_assert_eq!(padding.batches, rows.len() as u64 / u64::from(plan.batch()));
-        // That no room is too small for its utterance is part of it: such a difference would overflow.
+        // A row too small for its utterance would overflow here.
         prop_assert_eq!(padding, counted(&plan, seed, &rows));
         prop_assert!((0.0..1.0).contains(&padding.frame_waste()) && (0.0..1.0).contains(&padding.token_waste()));
     }
 
     #[test]
-    fn shapes_are_nearly_as_large_as_each_other(
+    fn shapes_are_nearly_equal_in_size(
         shape in 1.0_f64..3.0, num_buckets in 2_usize..9, count in 600_u32..2000,
     ) {
         // Lengths of 1 to 10 seconds, crowded towards the short ones.
@@ -75,4 +75,27 @@ fn equal_lengths_pad_nothing_but_rounding() {
     check(104, 0.0);
     check(100, 4.0 / 104.0);
     assert_eq!(BucketPlan::solve(&[], 2, 16), None);
+}
+
+#[test]
+fn rows_without_a_corpus_grow_to_the_longest() {
+    for (frames, tokens, batch) in [(1000, 200, 16), (8, 1, 4), (9, 200, 3), (64, 3, 1), (100_000, 10_000, 64)] {
+        let buckets = even_buckets(frames, tokens, batch);
+        assert_eq!(buckets.len(), NUM_BUCKETS);
+        for bucket in &buckets {
+            assert_eq!(bucket.batch(), batch);
+            let rows = bucket.rows();
+            assert!(rows.windows(2).all(|w| w[0].frames <= w[1].frames && w[0].tokens <= w[1].tokens));
+            assert!(rows.iter().all(|row| row.frames.is_multiple_of(8) && row.frames > 0 && row.tokens > 0));
+        }
+        let longest = |of: fn(&Bucket) -> u64| buckets.iter().map(of).max().unwrap();
+        assert_eq!(longest(Bucket::longest_frames), frames.next_multiple_of(8));
+        assert_eq!(longest(Bucket::longest_tokens), tokens);
+    }
+}
+
+#[test]
+fn the_default_shapes_without_a_corpus() {
+    let sums: Vec<(u64, u64)> = even_buckets(1000, 200, 16).iter().map(|b| (b.frames(), b.tokens())).collect();
+    assert_eq!(sums, [(8312, 1656), (8312, 1656)]);
 }

@@ -16,7 +16,7 @@ fn shown(report: &CorpusReport) -> Vec<String> {
     report.problems.iter().map(|p| format!("{} {}", p.line.unwrap_or(0), p.kind.words())).collect()
 }
 
-/// Six rows, five of them with something wrong.
+/// Six rows, five of them with a problem.
 fn faulty(name: &str) -> FeedFolder {
     let folder = FeedFolder::new(name);
     folder.write("metadata.csv", "gone|a\nshort|b\nlong|c\nclips|d 中\ngood|e\nbusy|a text of many letters\n");
@@ -32,13 +32,13 @@ fn faulty(name: &str) -> FeedFolder {
 }
 
 #[test]
-fn every_fault_is_found_whatever_the_number_of_workers() {
+fn every_problem_is_found_with_any_number_of_workers() {
     let folder = faulty("check");
     let mut reports = Vec::new();
     for num_workers in [1, 2, 5] {
         folder.wav("wavs/gone.wav", &sine(22_050, 1.0));
         let dataset = open(&folder, "");
-        // After the folder was listed, before anybody opens it.
+        // After the folder is listed, before the file is opened.
         std::fs::remove_file(folder.path().join("wavs/gone.wav")).unwrap();
         let mut last = ScanProgress { done: 0, total: 0 };
         let options = CheckOptions { num_workers, max_seconds: 3.0, ..CheckOptions::default() };
@@ -48,7 +48,7 @@ fn every_fault_is_found_whatever_the_number_of_workers() {
             shown(&report),
             ["1 missing audio", "2 too short", "3 too long", "4 clipping", "4 unknown symbol", "6 too short"]
         );
-        assert!(report.problems[5].detail.contains("cannot say 22 symbols"), "{}", report.problems[5]);
+        assert!(report.problems[5].detail.contains("too short for a text of 22 symbols"), "{}", report.problems[5]);
         reports.push(report);
     }
     assert!(reports.windows(2).all(|pair| pair[0] == pair[1]));
@@ -57,11 +57,11 @@ fn every_fault_is_found_whatever_the_number_of_workers() {
     let shapes = report.shapes.as_ref().unwrap();
     assert_eq!((shapes.batch, shapes.buckets.len(), shapes.buckets[0].num_utterances), (2, 1, 2));
     assert!(show_report(report, 9).contains("1 of 2 rows each, for "));
-    assert!(shapes.others.len() == 1 && shapes.others[0] == (1, shapes.padding));
+    assert!(shapes.others.len() == 1 && shapes.others[0] == OtherPadding { num_buckets: 1, padding: shapes.padding });
 }
 
 #[test]
-fn rows_of_a_manifest_are_held_against_their_recording() {
+fn rows_of_a_manifest_are_compared_with_their_recording() {
     let folder = FeedFolder::new("check-manifest");
     folder.wav("long.wav", &sine(16_000, 4.0));
     let row = |rest: &str| format!("{{\"audio_filepath\":\"long.wav\",\"text\":\"hello\"{rest}}}\n");
@@ -81,7 +81,7 @@ fn rows_of_a_manifest_are_held_against_their_recording() {
 }
 
 #[test]
-fn excluded_rows_are_left_alone() {
+fn excluded_rows_are_not_checked() {
     let folder = faulty("check-excluded");
     folder.write("ids.txt", "short\nlong\nclips\nbusy\n");
     let exclude_ids = Some(folder.path().join("ids.txt"));
@@ -103,7 +103,7 @@ fn a_corpus_in_another_language_gets_a_hint() {
 }
 
 #[test]
-fn nothing_to_check_is_no_crash() {
+fn an_empty_corpus_is_no_crash() {
     let folder = FeedFolder::new("check-nothing");
     folder.write("metadata.csv", "");
     let report = run(open(&folder, ""), &CheckOptions::default());
@@ -111,17 +111,17 @@ fn nothing_to_check_is_no_crash() {
         (shown(&report), report.num_utterances, report.shapes.is_none()),
         (vec!["0 no rows".to_owned()], 0, true)
     );
-    assert!(show_report(&report, 9).contains("no utterance could train"));
+    assert!(show_report(&report, 9).contains("no utterance can train"));
 }
 
 #[test]
-fn lengths_are_kept_for_the_run() {
+fn lengths_are_saved_for_the_run() {
     let folder = faulty("check-lengths");
-    let kept = folder.path().join("cache");
+    let index_folder = folder.path().join("cache");
     let mut checked = check(open(&folder, ""), &CheckOptions::default(), |_| ()).unwrap();
-    checked.keep_lengths(&kept).unwrap();
+    checked.keep_lengths(&index_folder).unwrap();
     let mut dataset = open(&folder, "");
-    let (index, _) = LengthIndex::open(&kept, &dataset);
+    let (index, _) = LengthIndex::open(&index_folder, &dataset);
     assert!(index.apply(&mut dataset, &mut Vec::new()).is_empty());
     let total: f64 = dataset.samples().iter().filter_map(|(_, sample)| sample.duration_s).sum();
     assert!((total - checked.report.seconds.total()).abs() < 1e-9);

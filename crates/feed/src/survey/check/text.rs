@@ -1,9 +1,9 @@
-//! The text of a row: what its front end makes of it, and which characters no symbol stands for.
+//! Checks the text of a row: counts its symbols, finds unknown characters.
 
 use tandem_corpus::ProblemKind;
 use tandem_text::{FrontEnd, Harakat, Language, TextError, TextOptions, Tokens, normalize};
 
-/// Counts symbols (characters, which every language has) by the front end of each row's language.
+/// Counts symbols (characters, which every language has) with the front end of each row's language.
 pub(super) struct SymbolCounts {
     default: Language,
     english: Option<FrontEnd>,
@@ -11,28 +11,28 @@ pub(super) struct SymbolCounts {
     tokens: Tokens,
 }
 
-/// A text that is not as it should be.
+/// A bad text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BadText {
-    /// How long it is all the same; none when there is nothing.
+    /// Its length in symbols; none if it is empty.
     pub(super) tokens: Option<u32>,
     pub(super) kind: ProblemKind,
     pub(super) detail: String,
 }
 
 impl SymbolCounts {
-    /// `lang` is the language of rows that name none; without it, English.
+    /// `lang` is the language of rows that name none; none is English.
     pub(super) fn new(lang: Option<&str>) -> SymbolCounts {
-        let fixed = |tag: &str| FrontEnd::new(tag, TextOptions::default()).ok();
+        let front_end = |tag: &str| FrontEnd::new(tag, TextOptions::default()).ok();
         SymbolCounts {
             default: lang.map_or(Language::English, Language::from_tag),
-            english: fixed("en"),
-            persian: fixed("fa"),
+            english: front_end("en"),
+            persian: front_end("fa"),
             tokens: Tokens::default(),
         }
     }
 
-    /// Symbols of `text`: one at least.
+    /// Symbols of `text`: at least one.
     pub(super) fn count(&mut self, text: &str, lang: Option<&str>) -> Result<u32, BadText> {
         let language = lang.map_or(self.default, Language::from_tag);
         let front_end = match language {
@@ -42,7 +42,7 @@ impl SymbolCounts {
         };
         let outcome = match front_end {
             Some(front_end) => front_end.encode_into(text, &mut self.tokens).map(|()| self.tokens.ids.len()),
-            // Its table is made from the corpus, so nothing in the corpus is outside.
+            // Its table has every character of the corpus.
             None => match num_characters(text, language) {
                 0 => Err(TextError::Empty),
                 count => Ok(count),
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_goes_through_the_front_end_of_its_language() {
+    fn a_row_is_counted_by_the_front_end_of_its_language() {
         let check = |default: Option<&str>, lang: Option<&str>, text: &str, expected: Result<u32, ProblemKind>| {
             let found = SymbolCounts::new(default).count(text, lang).map_err(|bad| bad.kind);
             assert_eq!(found, expected, "{default:?} {lang:?} {text}");

@@ -3,7 +3,7 @@ use crate::featurize::on_host;
 use crate::fixture::{FeedFolder, sine};
 use tandem_corpus::OpenOptions;
 
-/// A manifest of rows (seconds, text); no recording is there.
+/// A manifest of rows (seconds, text) without recordings.
 fn manifest(folder: &FeedFolder, rows: &[(Option<f64>, String)]) -> Arc<Dataset> {
     let row = |(number, (seconds, text)): (usize, &(Option<f64>, String))| {
         let duration = seconds.map(|seconds| format!(",\"duration\":{seconds:?}")).unwrap_or_default();
@@ -23,7 +23,7 @@ fn survey(dataset: &Arc<Dataset>, change: impl Fn(&mut TrainingSetOptions)) -> T
 fn a_duration_gives_the_frames_that_its_samples_give() {
     let settings = FeatureSettings::default();
     for rate_hz in [8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 47_999, 48_000, 96_000, 192_000] {
-        // About every border between two numbers of frames, and far into a long recording.
+        // Around every boundary between two numbers of frames, also far into a long recording.
         let at = |frames: u64, samples: i64| ((frames * 256 * u64::from(rate_hz)) as i64 / 22_050 + samples) as u64;
         let near = [2, 3, 100, 1001, 51_234, 1_000_001].map(|frames| (-3..=3).map(move |samples| at(frames, samples)));
         for num_samples in near.into_iter().flatten() {
@@ -40,8 +40,8 @@ fn a_duration_gives_the_frames_that_its_samples_give() {
 }
 
 #[test]
-fn what_cannot_train_is_left_out_and_counted_by_its_reason() {
-    let folder = FeedFolder::new("material");
+fn rows_that_cannot_train_are_left_out_and_counted_by_reason() {
+    let folder = FeedFolder::new("training-set");
     let text = |text: &str| text.to_owned();
     let mut rows = vec![
         (None, text("no length")),
@@ -66,47 +66,47 @@ fn what_cannot_train_is_left_out_and_counted_by_its_reason() {
     assert_eq!((usual.max_frames(), usual.max_tokens()), (1722, 149), "99.5 % of 32 rows are all of them");
     assert_eq!(usual.rows().len(), 32);
 
-    let silent = survey(&dataset, |options| options.with_text = false);
-    assert!(silent.texts().is_none() && silent.rows().iter().all(|(_, extent)| extent.tokens == 1));
-    assert_eq!((silent.rows().len(), silent.left_out().bad_text), (34, 0));
+    let without_text = survey(&dataset, |options| options.with_text = false);
+    assert!(without_text.texts().is_none() && without_text.rows().iter().all(|(_, extent)| extent.tokens == 1));
+    assert_eq!((without_text.rows().len(), without_text.left_out().bad_text), (34, 0));
 }
 
 #[test]
 fn the_longest_two_hundredth_is_left_out() {
-    let folder = FeedFolder::new("material-kept");
+    let folder = FeedFolder::new("training-set-limit");
     let rows: Vec<_> = (1..=1000).map(|i| (Some(f64::from(i) / 50.0), "a".to_owned())).collect();
-    let material = survey(&manifest(&folder, &rows), |_| ());
+    let training_set = survey(&manifest(&folder, &rows), |_| ());
     let frames = |seconds: f64| (seconds * 22_050.0 / 256.0) as u32;
-    assert_eq!((material.max_frames(), material.left_out().too_long), (frames(19.9), 5));
-    assert_eq!(material.left_out().longest_frames, frames(20.0).next_multiple_of(8));
+    assert_eq!((training_set.max_frames(), training_set.left_out().too_long), (frames(19.9), 5));
+    assert_eq!(training_set.left_out().longest_frames, frames(20.0).next_multiple_of(8));
 }
 
 #[test]
-fn a_large_corpus_is_counted_here_and_there_and_bounded_everywhere() {
-    let folder = FeedFolder::new("material-large");
-    // Texts of 10 to 15 symbols a second, so that the longest of their length are a third above the shortest.
+fn texts_of_a_large_corpus_are_sampled_and_all_lengths_bounded() {
+    let folder = FeedFolder::new("training-set-large");
+    // Texts of 10 to 15 symbols per second: at equal duration, the longest is a third above the shortest.
     let num_rows = EXACT_ROWS + 10_000;
     let symbols = |i: usize| (1 + i % 9) * (10 + i / 9 % 6);
     let rows: Vec<_> = (0..num_rows).map(|i| (Some(1.0 + (i % 9) as f64), "a".repeat(symbols(i)))).collect();
     let dataset = manifest(&folder, &rows);
-    let material = survey(&dataset, |_| ());
-    assert!(!material.counts_all());
-    assert_eq!(material.rows().len() + material.left_out().total(), num_rows);
-    let plan = material.bucket_plan(8, 16).unwrap();
+    let training_set = survey(&dataset, |_| ());
+    assert!(!training_set.counts_all());
+    assert_eq!(training_set.rows().len() + training_set.left_out().total(), num_rows);
+    let plan = training_set.bucket_plan(8, 16).unwrap();
     for (shape, bucket) in plan.buckets().iter().enumerate() {
         for (row, room) in bucket.rows().iter().enumerate() {
             let members = plan.parts().members(shape, row);
             let over = members.iter().filter(|(index, _)| symbols(index.at()) as u64 > room.tokens);
             assert_eq!(over.count(), 0);
-            assert!(room.tokens <= u64::from(material.max_tokens()));
+            assert!(room.tokens <= u64::from(training_set.max_tokens()));
         }
         assert!(bucket.rows()[0].tokens < 30, "a short recording has no long text: {bucket:?}");
     }
 }
 
 #[test]
-fn rates_are_those_the_data_device_resamples() {
-    let folder = FeedFolder::new("material-rates");
+fn rates_are_those_the_data_device_resamples_from() {
+    let folder = FeedFolder::new("training-set-rates");
     let rates_hz = [16_000, 22_050, 44_100, 96_000, 8_000, 16_000];
     folder.write("metadata.csv", (0..8).map(|i| format!("u{i}|hello\n")).collect::<String>());
     for (i, rate_hz) in rates_hz.into_iter().enumerate() {
@@ -117,9 +117,9 @@ fn rates_are_those_the_data_device_resamples() {
     let dataset = Dataset::open(folder.path(), &OpenOptions::default()).unwrap();
     let (mut index, _) = tandem_corpus::LengthIndex::open(folder.path(), &dataset);
     let scanned = crate::scan_lengths(dataset, &mut index, 1, |_| std::ops::ControlFlow::Continue(())).unwrap();
-    let material = survey(&Arc::new(scanned.dataset), |_| ());
-    assert_eq!(material.rates_hz(), [8_000, 16_000, 44_100]);
-    assert_eq!((material.rows().len(), material.left_out().no_length), (7, 1));
-    let order = material.bucket_plan(2, 2).unwrap().order(7);
+    let training_set = survey(&Arc::new(scanned.dataset), |_| ());
+    assert_eq!(training_set.rates_hz(), [8_000, 16_000, 44_100]);
+    assert_eq!((training_set.rows().len(), training_set.left_out().no_length), (7, 1));
+    let order = training_set.bucket_plan(2, 2).unwrap().order(7);
     assert_eq!((order.num_batches(), order.num_samples()), (3, 7));
 }

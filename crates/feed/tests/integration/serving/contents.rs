@@ -1,4 +1,4 @@
-//! What is in a batch is what the corpus says: every field of every row, made again the plain way.
+//! The content of batches: every field of every row equals a computation without the feed.
 
 use tandem_corpus::SampleIndex;
 use tandem_device::Route;
@@ -21,7 +21,7 @@ fn row<'a, T: bytemuck::Pod>(batch: &'a Bytes, name: &str, row: usize) -> &'a [T
     &bytemuck::cast_slice(bytes)[place.start * width..place.end * width]
 }
 
-/// Log-mel is within the bound of the features: the last digits depend on the order of sums.
+/// Log-mel is compared within the bound of the features: the last digits depend on the order of sums.
 fn assert_alike(found: &[f32], expected: &[f32], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (a, b) in found.iter().zip(expected) {
@@ -30,24 +30,24 @@ fn assert_alike(found: &[f32], expected: &[f32], what: &str) {
 }
 
 #[test]
-fn every_field_is_that_of_its_sample() {
+fn every_field_belongs_to_its_sample() {
     let corpus = Corpus::new(CORPUS, 30);
-    let (texts, samples) = (corpus.material.texts().unwrap(), corpus.material.dataset().samples());
-    let silence = (corpus.material.features().floor as f32).ln();
-    let mut featurizer = Featurizer::new(corpus.material.features()).unwrap();
+    let (tokenizer, samples) = (corpus.training_set.texts().unwrap(), corpus.training_set.dataset().samples());
+    let silence = (corpus.training_set.features().floor as f32).ln();
+    let mut featurizer = Featurizer::new(corpus.training_set.features()).unwrap();
     let (mut tokens, mut features) = (Tokens::default(), Features::default());
     for serving in [Serving::cpu(), Serving::pair(9, Route::Bounce)] {
-        for batch in serving.batches(&corpus.material, 9).unwrap() {
+        for batch in serving.batches(&corpus.training_set, 9).unwrap() {
             for (at, number) in batch.samples.iter().enumerate() {
                 let index = SampleIndex(*number);
                 let what = format!("{:?}, row {at}", batch.cursor);
-                texts.encode_into(&corpus.material.dataset().get(index).unwrap(), &mut tokens).unwrap();
+                tokenizer.encode_into(&corpus.training_set.dataset().get(index).unwrap(), &mut tokens).unwrap();
                 featurizer.clip_into(&clip(CORPUS, u64::from(*number)), true, &mut features).unwrap();
                 let frames = features.mel.num_frames();
 
                 let text: &[u32] = row(&batch, "text", at);
-                let (said, padding) = text.split_at(tokens.ids.len());
-                assert_eq!(said, tokens.ids, "{what}");
+                let (ids, padding) = text.split_at(tokens.ids.len());
+                assert_eq!(ids, tokens.ids, "{what}");
                 assert!(padding.iter().all(|id| *id == SymbolTable::PAD), "{what}");
                 let lengths = ["text_lengths", "mel_lengths", "speaker"].map(|name| row::<u32>(&batch, name, at)[0]);
                 let speaker = samples.speaker_number(index).unwrap();
@@ -64,13 +64,13 @@ fn every_field_is_that_of_its_sample() {
 }
 
 #[test]
-fn an_evaluation_looks_at_every_row_once_and_leaves_rows_empty() {
-    let (corpus, looked_at) = (Corpus::new(CORPUS, 30), Corpus::new(77, 9));
-    let silence = (corpus.material.features().floor as f32).ln();
-    let evaluates = Some(looked_at.material.clone());
+fn an_evaluation_serves_every_row_once_and_leaves_rows_empty() {
+    let (corpus, evaluated) = (Corpus::new(CORPUS, 30), Corpus::new(77, 9));
+    let silence = (corpus.training_set.features().floor as f32).ln();
+    let evaluates = Some(evaluated.training_set.clone());
     let serving = Serving { evaluates, ..Serving::pair(3, Route::Peer) };
-    let per_epoch = serving.serve(&corpus.material, |feed, _| Ok(feed.batches_per_epoch() as usize)).unwrap();
-    let batches = serving.batches(&corpus.material, 2 * per_epoch).unwrap();
+    let per_epoch = serving.serve(&corpus.training_set, |feed, _| Ok(feed.batches_per_epoch() as usize)).unwrap();
+    let batches = serving.batches(&corpus.training_set, 2 * per_epoch).unwrap();
     let (first, second) = batches.split_at(per_epoch);
     let mut seen: Vec<u32> = first.iter().flat_map(|batch| batch.samples.clone()).collect();
     seen.sort_unstable();
@@ -94,19 +94,19 @@ fn an_evaluation_looks_at_every_row_once_and_leaves_rows_empty() {
 }
 
 #[test]
-fn a_reference_is_a_piece_of_a_row_by_the_same_voice_and_then_silence() {
+fn a_reference_is_an_excerpt_of_a_row_by_the_same_speaker_and_then_silence() {
     let corpus = Corpus::new(CORPUS, 30);
-    let silence = (corpus.material.features().floor as f32).ln();
-    for batch in Serving::cpu().batches(&corpus.material, 9).unwrap() {
+    let silence = (corpus.training_set.features().floor as f32).ln();
+    for batch in Serving::cpu().batches(&corpus.training_set, 9).unwrap() {
         let speaker = |at: usize| row::<u32>(&batch, "speaker", at)[0];
         for at in 0..batch.samples.len() {
             let reference: &[f32] = row(&batch, "reference", at);
             let same = (0..batch.samples.len()).filter(|other| speaker(*other) == speaker(at));
-            // These recordings are shorter than a reference: all of one is in it, from its start.
+            // These recordings are shorter than a reference: it has all of one, from its start.
             let is_of = |other: usize| {
                 let end = row::<u32>(&batch, "mel_lengths", other)[0] as usize * MELS as usize;
-                let (piece, rest) = reference.split_at(end);
-                *piece == row::<f32>(&batch, "mel", other)[..end] && rest.iter().all(|value| *value == silence)
+                let (excerpt, rest) = reference.split_at(end);
+                *excerpt == row::<f32>(&batch, "mel", other)[..end] && rest.iter().all(|value| *value == silence)
             };
             assert!(same.into_iter().any(is_of), "{:?}, row {at}", batch.cursor);
         }

@@ -1,4 +1,4 @@
-//! The same promises on an NVIDIA card: both roles on one, and every way across forced on it.
+//! The same promises on an NVIDIA card: both roles on one card, over every route.
 
 use std::io::Write as _;
 
@@ -24,10 +24,10 @@ fn field<'a>(batch: &'a Bytes, name: &str) -> &'a [u8] {
 #[ignore = "needs an NVIDIA card"]
 fn gpu_batches_are_the_same_on_every_route_and_with_any_number_of_workers() {
     let corpus = Corpus::new(31, 40);
-    let expected = serving(Route::Handover).batches(&corpus.material, COUNT).unwrap();
+    let expected = serving(Route::Handover).batches(&corpus.training_set, COUNT).unwrap();
     for route in ROUTES {
         for workers in [1, 2, 7] {
-            let found = serving(route).workers(workers).batches(&corpus.material, COUNT).unwrap();
+            let found = serving(route).workers(workers).batches(&corpus.training_set, COUNT).unwrap();
             assert!(found == expected, "{} with {workers} workers", route.name());
         }
     }
@@ -37,8 +37,8 @@ fn gpu_batches_are_the_same_on_every_route_and_with_any_number_of_workers() {
 #[ignore = "needs an NVIDIA card"]
 fn gpu_batches_are_those_of_the_cpu_within_the_bounds_of_the_features() {
     let corpus = Corpus::new(32, 30);
-    let cpu = Serving::cpu().batches(&corpus.material, COUNT).unwrap();
-    let gpu = serving(Route::Handover).batches(&corpus.material, COUNT).unwrap();
+    let cpu = Serving::cpu().batches(&corpus.training_set, COUNT).unwrap();
+    let gpu = serving(Route::Handover).batches(&corpus.training_set, COUNT).unwrap();
     for (cpu, gpu) in cpu.iter().zip(&gpu) {
         for exact in ["text", "text_lengths", "mel_lengths", "speaker"] {
             assert!(field(cpu, exact) == field(gpu, exact), "{exact}");
@@ -51,13 +51,13 @@ fn gpu_batches_are_those_of_the_cpu_within_the_bounds_of_the_features() {
             }
         }
     }
-    // And not only alike: row 0 of the first batch is what the slow way makes of its recording.
+    // Row 0 of the first batch also equals the reference implementation.
     let first = &gpu[0];
     let mut resampled = Clip::default();
-    let recorded = clip(32, u64::from(first.samples[0]));
-    Resampler::new(22_050).clip_into(&recorded, &mut resampled).unwrap();
-    let expected = reference(&resampled, corpus.material.features()).unwrap();
-    // Row 0 begins where the field does.
+    let recording = clip(32, u64::from(first.samples[0]));
+    Resampler::new(22_050).clip_into(&recording, &mut resampled).unwrap();
+    let expected = reference(&resampled, corpus.training_set.features()).unwrap();
+    // Row 0 starts where the field starts.
     let found = bytemuck::cast_slice::<u8, f32>(field(first, "mel"));
     assert!(expected.len() > 1000);
     for (a, b) in expected.iter().zip(found) {
@@ -68,26 +68,26 @@ fn gpu_batches_are_those_of_the_cpu_within_the_bounds_of_the_features() {
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn gpu_taking_any_one_wait_away_shows_in_a_batch() {
+fn gpu_removing_any_one_wait_gives_a_wrong_batch() {
     let corpus = Corpus::new(33, 60);
     let count = 60;
-    // After an epoch the recordings come from memory: the data side is then ahead of every delay, and overtakes.
-    let held_up = |route| {
+    // After an epoch the recordings come from memory: the data side is then ahead of every delay.
+    let delayed = |route| {
         let cache = CacheSpec { kind: CacheKind::Memory, budget_bytes: 1 << 30, folder: None };
         Serving { delay_ns: 10_000_000, cache, ..serving(route) }.workers(6)
     };
     let mut noticed = 0;
     for route in ROUTES {
-        let clean = held_up(route);
-        let expected = clean.batches(&corpus.material, count).unwrap();
-        for site in clean.machine.faults().waits_seen() {
-            if site.starts_with("the ") {
+        let clean = delayed(route);
+        let expected = clean.batches(&corpus.training_set, count).unwrap();
+        for wait in clean.machine.faults().waits_seen() {
+            if wait.starts_with("the ") {
                 continue;
             }
-            let faulty = held_up(route);
-            faulty.machine.faults().skip_wait(site);
-            let found = faulty.batches(&corpus.material, count);
-            assert!(found.map_or(true, |found| found != expected), "{}: nobody misses `{site}`", route.name());
+            let faulty = delayed(route);
+            faulty.machine.faults().skip_wait(wait);
+            let found = faulty.batches(&corpus.training_set, count);
+            assert!(found.map_or(true, |found| found != expected), "{}: `{wait}` is not needed", route.name());
             noticed += 1;
         }
     }
@@ -96,11 +96,11 @@ fn gpu_taking_any_one_wait_away_shows_in_a_batch() {
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn gpu_after_warm_up_nothing_is_allocated_by_our_count_and_by_the_drivers() {
+fn gpu_after_warm_up_neither_our_count_nor_the_drivers_changes() {
     let corpus = Corpus::new(34, 60);
     for route in ROUTES {
         let serving = serving(route);
-        let counted = serving.serve(&corpus.material, |feed, roles| {
+        let counted = serving.serve(&corpus.training_set, |feed, roles| {
             let stream = roles.model.device.stream(true)?;
             feed.wait_warm(PATIENCE)?;
             for _ in 0..50 {

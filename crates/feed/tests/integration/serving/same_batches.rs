@@ -1,4 +1,4 @@
-//! Batch k is the same whoever makes it, wherever, and whenever: the promise everything else rests on.
+//! Batch k has the same bytes with any number of threads, on any device, over any route, and after a resume.
 
 use std::sync::Arc;
 
@@ -11,25 +11,25 @@ use tandem_feed::{CacheKind, CacheSpec, FeedError, FeedState, FromFiles, Recordi
 use super::support::{Bytes, Corpus, Serving};
 
 fn served(corpus: &Corpus, serving: &Serving, count: usize) -> Vec<Bytes> {
-    serving.batches(&corpus.material, count).unwrap()
+    serving.batches(&corpus.training_set, count).unwrap()
 }
 
 fn cached(mut serving: Serving, kind: CacheKind, corpus: &Corpus) -> Serving {
     let folder = Some(corpus.folder.path().join("cache"));
     serving.cache = CacheSpec { kind, budget_bytes: 64 << 20, folder };
-    // The pitch of some of them, so that rows with a place and without meet in a batch.
-    serving.kept_pitches = 14;
+    // Some have cached pitch: batches have rows with and without.
+    serving.cached_pitches = 14;
     serving
 }
 
-/// More than an epoch of the corpora below, so that caches are read and not only written.
+/// More than an epoch of the corpora below: caches are written and read.
 const COUNT: usize = 9;
 
 #[test]
-fn whoever_makes_them() {
+fn with_any_number_of_threads_over_any_route() {
     let corpus = Corpus::new(1, 26);
     let expected = served(&corpus, &Serving::cpu().workers(1), COUNT);
-    assert!(expected.windows(2).all(|pair| pair[0].fields != pair[1].fields), "batches differ from each other");
+    assert!(expected.windows(2).all(|pair| pair[0].fields != pair[1].fields), "batches are different");
     assert!(expected.iter().any(|batch| batch.cursor.epoch == 1), "the corpus is served more than once");
     for workers in [1, 2, 7] {
         let on_two = |route| Serving::pair(workers as u64, route);
@@ -51,9 +51,9 @@ fn with_a_cache_and_without() {
             assert!(served(&corpus, &serving, 12) == expected, "{kind:?}, {workers} workers");
         }
     }
-    // From a disk that was filled by an earlier run.
+    // From a disk cache that an earlier run filled.
     let serving = cached(Serving::cpu(), CacheKind::Disk, &corpus);
-    let hits = serving.serve(&corpus.material, |feed, roles| {
+    let hits = serving.serve(&corpus.training_set, |feed, roles| {
         let stream = roles.model.device.stream(true)?;
         for _ in 0..5 {
             feed.lease(&stream)?;
@@ -63,7 +63,7 @@ fn with_a_cache_and_without() {
     assert!(hits.unwrap() >= 20);
 }
 
-/// Files that are others, just as long, after each has been read once.
+/// Files with other audio of the same length, after each has been read once.
 #[derive(Default)]
 struct Changing(std::sync::Mutex<std::collections::HashSet<String>>);
 
@@ -79,12 +79,13 @@ impl Recordings for Changing {
 }
 
 #[test]
-fn kept_pitch_is_of_the_sound_that_is_there() {
+fn cached_pitch_belongs_to_the_decoded_audio() {
     let corpus = Corpus::new(3, 12);
-    let changing = |kept_pitches| Serving { recordings: Arc::new(Changing::default()), kept_pitches, ..Serving::cpu() };
+    let changing =
+        |cached_pitches| Serving { recordings: Arc::new(Changing::default()), cached_pitches, ..Serving::cpu() };
     let expected = served(&corpus, &changing(0), COUNT);
     assert!(served(&corpus, &changing(12), COUNT) == expected);
-    // They did change: files that stay as they are give other batches.
+    // They did change: unchanged files give other batches.
     assert!(served(&corpus, &Serving::cpu(), COUNT) != expected);
 }
 
@@ -100,17 +101,17 @@ proptest! {
         let corpus = Corpus::new(corpus_seed, count);
         let mut serving = if dual { Serving::pair(seed, Route::Peer) } else { Serving::cpu() };
         serving.seed = seed;
-        let whole = served(&corpus, &serving, 14);
-        // Stopped without a word, as by a kill: only what a checkpoint kept is left.
-        let kept = serving.clone().workers(workers).serve(&corpus.material, |feed, roles| {
+        let uninterrupted = served(&corpus, &serving, 14);
+        // Stopped without a shutdown, as by a kill: only the checkpoint is left.
+        let checkpoint = serving.clone().workers(workers).serve(&corpus.training_set, |feed, roles| {
             let stream = roles.model.device.stream(true)?;
             for _ in 0..at {
                 feed.lease(&stream)?;
             }
             Ok(serde_json::to_string(&feed.state()).unwrap())
         }).unwrap();
-        serving.from = serde_json::from_str::<FeedState>(&kept).unwrap();
+        serving.from = serde_json::from_str::<FeedState>(&checkpoint).unwrap();
         let rest = served(&corpus, &serving.workers(workers), 14 - at);
-        prop_assert!(rest == whole[at..], "resumed from {kept}");
+        prop_assert!(rest == uninterrupted[at..], "resumed from {checkpoint}");
     }
 }

@@ -1,4 +1,4 @@
-//! A small corpus, a machine to serve it on, and the bytes that come out.
+//! A small corpus, a machine to serve it on, and the bytes of its batches.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -13,15 +13,15 @@ use tandem_device::{ArenaSpec, Event, Isolation, Machine, Pinned, RoleSetup, Rou
 use tandem_events::{Emitter, Role};
 use tandem_feed::{
     BatchInfo, BucketPlan, CacheKind, CacheSpec, DeviceBatch, Feed, FeedError, FeedPlan, FeedSpec, FeedState,
-    FromFiles, Placed, Recordings, SPEECH, TrainingSet, TrainingSetOptions, scan_lengths,
+    FromFiles, Placed, Recordings, SPEECH, TrainingSet, TrainingSetOptions, scan_lengths, waits,
 };
 use tandem_pipeline::StopFlag;
 use tempfile::TempDir;
 
-/// Recordings of a few tenths of a second at three rates by three voices.
+/// Recordings of a few tenths of a second, at several sample rates, by three speakers.
 pub(crate) struct Corpus {
     pub(crate) folder: TempDir,
-    pub(crate) material: Arc<TrainingSet>,
+    pub(crate) training_set: Arc<TrainingSet>,
 }
 
 pub(crate) const BATCH: u32 = 4;
@@ -59,8 +59,8 @@ impl Corpus {
     pub(crate) fn new(seed: u64, count: u64) -> Corpus {
         let folder = tempfile::Builder::new().prefix("tandem-feed-").tempdir().unwrap();
         write_corpus(folder.path(), seed, count);
-        let material = open(folder.path());
-        Corpus { folder, material }
+        let training_set = open(folder.path());
+        Corpus { folder, training_set }
     }
 
     pub(crate) fn wav(&self, number: u64) -> std::path::PathBuf {
@@ -68,7 +68,7 @@ impl Corpus {
     }
 
     pub(crate) fn id(&self, sample: tandem_corpus::SampleIndex) -> String {
-        self.material.dataset().get(sample).unwrap().id.to_owned()
+        self.training_set.dataset().get(sample).unwrap().id.to_owned()
     }
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn two_cards(seed: u64) -> SimSpec {
     SimSpec::new(2, 4 << 30).with_link(Link::Nvlink).with_seed(seed)
 }
 
-/// How a corpus is served.
+/// How to serve a corpus.
 #[derive(Clone)]
 pub(crate) struct Serving {
     pub(crate) machine: Machine,
@@ -99,21 +99,21 @@ pub(crate) struct Serving {
     pub(crate) threads: usize,
     pub(crate) max_threads: usize,
     pub(crate) cache: CacheSpec,
-    /// Recordings whose pitch is kept on the data device.
-    pub(crate) kept_pitches: u64,
+    /// Recordings whose pitch is cached on the data device.
+    pub(crate) cached_pitches: u64,
     pub(crate) from: FeedState,
     pub(crate) seed: u64,
     pub(crate) recordings: Arc<dyn Recordings>,
     pub(crate) bad_samples: Option<std::path::PathBuf>,
     pub(crate) max_bad_fraction: f64,
-    /// Prefetched batches, and slots towards the model.
+    /// Slots on the data side, and on the model side.
     pub(crate) slots: [u64; 2],
-    /// Holds the streams up by turns, so that a missing wait shows on a real card; 0 for none.
+    /// Delays the streams in turn, so that a missing wait shows on a real card; 0 for no delay.
     pub(crate) delay_ns: u64,
     pub(crate) emitter: Emitter,
-    /// Whether batches are read on another stream than the one they were leased for.
+    /// Whether batches are read on another stream than that of their lease.
     pub(crate) reads_elsewhere: bool,
-    /// Looked at once an epoch in the shapes of the corpus, where there is one; else the corpus is trained on.
+    /// The set to evaluate in the shapes of the corpus; none to train on the corpus.
     pub(crate) evaluates: Option<Arc<TrainingSet>>,
 }
 
@@ -126,7 +126,7 @@ impl Serving {
             threads: 2,
             max_threads: 2,
             cache: CacheSpec { kind: CacheKind::None, budget_bytes: 0, folder: None },
-            kept_pitches: 0,
+            cached_pitches: 0,
             from: FeedState::default(),
             seed: 7,
             recordings: Arc::new(FromFiles),
@@ -157,7 +157,7 @@ impl Serving {
         self
     }
 
-    /// Starts the feed in arenas that hold exactly what was planned, and hands it to `with`.
+    /// Starts the feed in arenas of exactly the planned size, and calls `with`.
     pub(crate) fn serve<T>(
         &self,
         corpus: &TrainingSet,
@@ -178,9 +178,26 @@ impl Serving {
         let data = RoleSetup { card: self.cards[0], arena: data };
         let model = RoleSetup { card: self.cards[1], arena: model };
         let roles = Isolation::set_up(&self.machine, data, model)?;
+        self.delay_streams(&roles)?;
         let mut feed = Feed::start(&roles, self.spec(corpus, buckets, plan))?;
-        let made = with(&mut feed, &roles)?;
-        feed.stop().map(|()| made)
+        let result = with(&mut feed, &roles)?;
+        feed.stop().map(|()| result)
+    }
+
+    /// Delays each stream of the data device in some batches. Two delays at once would hide each other: each stream is
+    /// sometimes the only one that is late. Batch 1 delays the start.
+    fn delay_streams(&self, roles: &Isolation) -> Result<(), FeedError> {
+        if self.delay_ns == 0 {
+            return Ok(());
+        }
+        // Loaded before anything runs: the first delay must not wait for a compiler.
+        Checks::load(&roles.data.device)?;
+        let faults = self.machine.faults();
+        faults.delay_before_wait(waits::CONSUMED, self.delay_ns, |batch| batch % 7 == 3);
+        for wait in [waits::SENT, waits::RELEASED] {
+            faults.delay_before_wait(wait, self.delay_ns, |batch| batch == 1 || batch % 8 == 6);
+        }
+        Ok(())
     }
 
     fn plan(&self, corpus: &TrainingSet, buckets: &BucketPlan) -> FeedPlan {
@@ -194,7 +211,7 @@ impl Serving {
             uploads: 2,
             pinned_uploads: 3,
             table_bytes: corpus.table_bytes(),
-            kept_pitches: self.kept_pitches,
+            kept_pitches: self.cached_pitches,
         }
     }
 
@@ -215,25 +232,24 @@ impl Serving {
             max_bad_fraction: self.max_bad_fraction,
             bad_samples: self.bad_samples.clone(),
             emitter: self.emitter.clone(),
-            delay_ns: self.delay_ns,
         }
     }
 
-    /// The first `count` batches, byte for byte. The host looks at what was read only a few batches later, as a trainer
-    /// does: until then the reading is queued behind whatever the streams were told to wait for.
+    /// The first `count` batches, byte for byte. The host reads the copies a few batches later, as a trainer does: until then
+    /// they are queued behind the waits of the streams.
     pub(crate) fn batches(&self, corpus: &TrainingSet, count: usize) -> Result<Vec<Bytes>, FeedError> {
         self.serve(corpus, |feed, roles| {
             let stream = roles.model.device.stream(true)?;
             let (elsewhere, arrived) = (roles.model.device.stream(true)?, roles.model.device.event()?);
             let checks = Checks::load(&roles.model.device)?;
-            // Taken before anything is held up: page-locked memory is given and taken while the whole card stands still.
+            // Allocated before any delay: allocating page-locked memory synchronizes the card.
             let mut idle = readers(&stream, feed.plan().slot_bytes())?;
             let mut in_flight = VecDeque::new();
             let mut read = Vec::new();
             for number in 0..count {
                 let batch = feed.lease(&stream)?;
                 if self.delay_ns > 0 && number % 5 == 2 {
-                    // Longer than the data side's: two equal delays that begin together hide each other.
+                    // Longer than those of the data side: two equal delays that start together hide each other.
                     checks.delay(&stream, 4 * self.delay_ns)?;
                 }
                 let mut reader: Reader = idle.pop().unwrap();
@@ -261,12 +277,12 @@ impl Serving {
     }
 }
 
-/// Recordings that are nowhere: each takes `pause`, and has a quarter of a second.
-pub(crate) struct Planted {
+/// Generated recordings: each takes `pause` to load, and has a quarter of a second.
+pub(crate) struct Generated {
     pub(crate) pause: Duration,
 }
 
-impl Recordings for Planted {
+impl Recordings for Generated {
     fn load_into(&self, _: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
         StopFlag::new().wait_timeout(self.pause);
         (clip.rate_hz, clip.samples) = (22_050, vec![7; 6000]);
@@ -274,10 +290,10 @@ impl Recordings for Planted {
     }
 }
 
-/// Batches whose reading is queued and not looked at.
+/// Batches whose copies are queued and not read yet.
 const LAG: usize = 4;
 
-/// Brings a batch back to the host.
+/// Copies a batch to the host.
 struct Reader {
     host: Pinned,
     done: Event,
@@ -320,7 +336,7 @@ impl Reader {
     }
 }
 
-/// A batch, brought back to the host.
+/// A batch, copied to the host.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Bytes {
     pub(crate) cursor: Cursor,
@@ -332,5 +348,5 @@ pub(crate) struct Bytes {
     pub(crate) fields: Vec<(String, Vec<u64>, Vec<u8>)>,
 }
 
-/// Long enough for anything that does not hang.
+/// Longer than anything that does not hang.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! What goes wrong while a corpus is served: said, survived, and without changing what is good.
+//! Errors while a corpus is served: reported, survived, and without changing good rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,7 +15,7 @@ use tandem_feed::{
     TrainingSetOptions,
 };
 
-use super::support::{Bytes, Corpus, PATIENCE, Planted, Serving, clip, two_cards};
+use super::support::{Bytes, Corpus, Generated, PATIENCE, Serving, clip, two_cards};
 
 fn list(path: &Path) -> BTreeMap<String, serde_json::Value> {
     let lines = std::fs::read_to_string(path).unwrap();
@@ -23,8 +23,8 @@ fn list(path: &Path) -> BTreeMap<String, serde_json::Value> {
     lines.lines().map(parse).map(|entry| (entry["id"].as_str().unwrap().to_owned(), entry)).collect()
 }
 
-/// Asserts that `found` has the batches of `clean` in all places that never held one of `bad`.
-fn good_ones_stand_where_they_stood(corpus: &Corpus, clean: &[Bytes], found: &[Bytes], bad: &BTreeSet<String>) {
+/// Asserts that `found` equals `clean` in all rows that never held one of `bad`.
+fn assert_good_rows_unchanged(corpus: &Corpus, clean: &[Bytes], found: &[Bytes], bad: &BTreeSet<String>) {
     for (clean, found) in clean.iter().zip(found) {
         assert_eq!(clean.cursor, found.cursor);
         let shapes = |batch: &Bytes| batch.fields.iter().map(|(_, shape, _)| shape.clone()).collect::<Vec<_>>();
@@ -38,9 +38,9 @@ fn good_ones_stand_where_they_stood(corpus: &Corpus, clean: &[Bytes], found: &[B
 }
 
 #[test]
-fn corrupt_files_are_listed_and_replaced_and_the_rest_stays() {
+fn corrupt_files_are_listed_and_replaced_and_other_rows_stay() {
     let corpus = Corpus::new(11, 60);
-    let clean = Serving::cpu().batches(&corpus.material, 20).unwrap();
+    let clean = Serving::cpu().batches(&corpus.training_set, 20).unwrap();
     let bad: BTreeSet<String> = [7, 23, 41].map(|number| format!("u{number:03}")).into();
     std::fs::write(corpus.wav(7), "no sound at all").unwrap();
     std::fs::write(corpus.wav(23), &std::fs::read(corpus.wav(23)).unwrap()[..30]).unwrap();
@@ -48,8 +48,8 @@ fn corrupt_files_are_listed_and_replaced_and_the_rest_stays() {
     let path = corpus.folder.path().join("bad_samples.jsonl");
     for (workers, resumed) in [(1, false), (4, true)] {
         let serving = Serving { bad_samples: Some(path.clone()), max_bad_fraction: 0.1, ..Serving::cpu() };
-        let found = serving.workers(workers).batches(&corpus.material, 20).unwrap();
-        good_ones_stand_where_they_stood(&corpus, &clean, &found, &bad);
+        let found = serving.workers(workers).batches(&corpus.training_set, 20).unwrap();
+        assert_good_rows_unchanged(&corpus, &clean, &found, &bad);
         let listed = list(&path);
         assert_eq!(listed.keys().cloned().collect::<BTreeSet<_>>(), bad, "resumed: {resumed}");
         assert!(listed.values().all(|entry| entry["reason"].as_str().is_some_and(|why| why.len() > 10)));
@@ -57,57 +57,60 @@ fn corrupt_files_are_listed_and_replaced_and_the_rest_stays() {
 }
 
 #[test]
-fn what_stood_in_for_a_bad_file_stands_there_after_a_resume_even_if_the_file_is_mended() {
+fn a_replacement_stays_after_a_resume_even_if_the_bad_file_is_repaired() {
     let corpus = Corpus::new(12, 40);
     let mut serving = Serving { max_bad_fraction: 0.1, ..Serving::cpu() };
-    // One that is met before the gate opens.
-    let doomed = serving.batches(&corpus.material, 3).unwrap()[2].samples[1];
-    let whole = std::fs::read(corpus.wav(doomed.into())).unwrap();
-    std::fs::write(corpus.wav(doomed.into()), "gone bad").unwrap();
+    // One of the batches made before the gate opens.
+    let broken = serving.batches(&corpus.training_set, 3).unwrap()[2].samples[1];
+    let intact = std::fs::read(corpus.wav(broken.into())).unwrap();
+    std::fs::write(corpus.wav(broken.into()), "gone bad").unwrap();
     let made_before = serving.slots.iter().sum::<u64>() as usize;
-    let never_stopped = serving.batches(&corpus.material, made_before).unwrap();
-    assert!(!never_stopped.iter().any(|batch| batch.samples.contains(&doomed)));
-    let state = serving.serve(&corpus.material, |feed, _| {
-        // Everything that is prefetched has been made, and nothing was leased.
+    let never_stopped = serving.batches(&corpus.training_set, made_before).unwrap();
+    assert!(!never_stopped.iter().any(|batch| batch.samples.contains(&broken)));
+    let state = serving.serve(&corpus.training_set, |feed, _| {
+        // All prefetched batches are made, and none is leased.
         feed.wait_warm(PATIENCE)?;
         Ok(feed.state())
     });
     serving.from = state.unwrap();
     assert!(!serving.from.replacements.is_empty());
-    std::fs::write(corpus.wav(doomed.into()), whole).unwrap();
-    let resumed = serving.batches(&corpus.material, made_before).unwrap();
+    std::fs::write(corpus.wav(broken.into()), intact).unwrap();
+    let resumed = serving.batches(&corpus.training_set, made_before).unwrap();
     assert!(resumed == never_stopped);
-    // And after another stop, before and after the batches were made again.
+    // And after another stop, before and after the batches are made again.
     for is_warm in [false, true] {
-        let again = serving.serve(&corpus.material, |feed, _| {
+        let again = serving.serve(&corpus.training_set, |feed, _| {
             feed.wait_warm(if is_warm { PATIENCE } else { Duration::ZERO })?;
             Ok(feed.state())
         });
         let again = again.unwrap();
-        let kept = |one: &Replacement| again.replacements.get(one.epoch, one.k, one.position) == Some(*one);
-        assert!(serving.from.replacements.iter().all(|one| kept(&one)), "{again:?}");
+        let is_saved = |one: &Replacement| again.replacements.get(one.epoch, one.k, one.position) == Some(*one);
+        assert!(serving.from.replacements.iter().all(|one| is_saved(&one)), "{again:?}");
     }
 }
 
 #[test]
-fn a_corpus_of_nothing_but_bad_files_ends_with_the_list() {
+fn a_corpus_of_only_bad_files_ends_with_the_list() {
     let corpus = Corpus::new(13, 40);
     (0..40).for_each(|number| std::fs::write(corpus.wav(number), "noise").unwrap());
     for workers in [1, 3] {
         let path = corpus.folder.path().join(format!("bad-{workers}.jsonl"));
         let serving = Serving { bad_samples: Some(path.clone()), ..Serving::pair(1, Route::Bounce).workers(workers) };
-        let error = serving.batches(&corpus.material, 1).unwrap_err();
+        let error = serving.batches(&corpus.training_set, 1).unwrap_err();
         assert!(matches!(error, FeedError::TooManyBad { .. }), "{error}");
-        let said = error.to_string();
-        assert!(said.contains("max_bad_fraction") && said.contains("bad-") && said.contains("u0"), "{said}");
+        let message = error.to_string();
+        assert!(
+            message.contains("max_bad_fraction") && message.contains("bad-") && message.contains("u0"),
+            "{message}"
+        );
         assert!(list(&path).len() >= 3);
     }
 }
 
-/// Something happens when certain recordings are read.
-struct Troubled<F>(F);
+/// Calls a function with the id before each recording is read: it may panic, or damage files.
+struct FaultyRecordings<F>(F);
 
-impl<F: Fn(&str) + Send + Sync> Recordings for Troubled<F> {
+impl<F: Fn(&str) + Send + Sync> Recordings for FaultyRecordings<F> {
     fn load_into(&self, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
         (self.0)(sample.id);
         FromFiles.load_into(sample, clip)
@@ -117,28 +120,28 @@ impl<F: Fn(&str) + Send + Sync> Recordings for Troubled<F> {
 #[test]
 fn a_decoder_that_panics_is_a_bad_file() {
     let corpus = Corpus::new(14, 40);
-    let clean = Serving::cpu().batches(&corpus.material, 12).unwrap();
-    let recordings = Arc::new(Troubled(|id: &str| assert_ne!(id, "u017", "planted")));
+    let clean = Serving::cpu().batches(&corpus.training_set, 12).unwrap();
+    let recordings = Arc::new(FaultyRecordings(|id: &str| assert_ne!(id, "u017", "injected")));
     let path = corpus.folder.path().join("bad.jsonl");
     let serving = Serving { recordings, bad_samples: Some(path.clone()), ..Serving::cpu() };
-    let found = serving.batches(&corpus.material, 12).unwrap();
-    good_ones_stand_where_they_stood(&corpus, &clean, &found, &["u017".to_owned()].into());
-    assert!(list(&path)["u017"]["reason"].as_str().unwrap().contains("planted"));
+    let found = serving.batches(&corpus.training_set, 12).unwrap();
+    assert_good_rows_unchanged(&corpus, &clean, &found, &["u017".to_owned()].into());
+    assert!(list(&path)["u017"]["reason"].as_str().unwrap().contains("injected"));
 }
 
 #[test]
-fn a_file_that_vanishes_in_mid_epoch_is_a_bad_file_from_then_on() {
+fn a_file_deleted_in_mid_epoch_is_a_bad_file_from_then_on() {
     let corpus = Corpus::new(15, 40);
-    let (read, doomed) = (AtomicUsize::new(0), corpus.wav(3));
-    let vanish = move |_: &str| {
+    let (read, broken) = (AtomicUsize::new(0), corpus.wav(3));
+    let delete = move |_: &str| {
         if read.fetch_add(1, Ordering::Relaxed) == 5 {
-            let _ = std::fs::remove_file(&doomed);
+            let _ = std::fs::remove_file(&broken);
         }
     };
-    let clean = Serving::cpu().batches(&corpus.material, 30).unwrap();
+    let clean = Serving::cpu().batches(&corpus.training_set, 30).unwrap();
     let cache = CacheSpec { kind: CacheKind::Memory, budget_bytes: 1 << 30, folder: None };
-    let serving = Serving { recordings: Arc::new(Troubled(vanish)), cache, ..Serving::cpu() };
-    let found = serving.batches(&corpus.material, 30).unwrap();
+    let serving = Serving { recordings: Arc::new(FaultyRecordings(delete)), cache, ..Serving::cpu() };
+    let found = serving.batches(&corpus.training_set, 30).unwrap();
     let three = |batches: &[Bytes]| batches.iter().filter(|batch| batch.samples.contains(&3)).count();
     assert!(three(&found) <= 1 && three(&clean) >= 2, "{} of {}", three(&found), three(&clean));
     for (clean, found) in clean.iter().zip(&found) {
@@ -148,23 +151,23 @@ fn a_file_that_vanishes_in_mid_epoch_is_a_bad_file_from_then_on() {
 }
 
 #[test]
-fn a_recording_that_shrank_below_its_text_is_a_bad_file() {
+fn a_recording_that_became_shorter_than_its_text_is_a_bad_file() {
     let corpus = Corpus::new(18, 40);
-    let clean = Serving::cpu().batches(&corpus.material, 12).unwrap();
-    // Five words, and a tenth of a second to say them in.
+    let clean = Serving::cpu().batches(&corpus.training_set, 12).unwrap();
+    // Five words in a tenth of a second.
     let mut file = Vec::new();
     let short = Clip { samples: vec![100; 2205], rate_hz: 22_050 };
     tandem_audio::wav::write(&short, &mut file).unwrap();
     std::fs::write(corpus.wav(14), file).unwrap();
     let path = corpus.folder.path().join("bad.jsonl");
     let serving = Serving { bad_samples: Some(path.clone()), ..Serving::cpu() };
-    let found = serving.batches(&corpus.material, 12).unwrap();
-    good_ones_stand_where_they_stood(&corpus, &clean, &found, &["u014".to_owned()].into());
+    let found = serving.batches(&corpus.training_set, 12).unwrap();
+    assert_good_rows_unchanged(&corpus, &clean, &found, &["u014".to_owned()].into());
     assert!(list(&path)["u014"]["reason"].as_str().unwrap().contains("tokens"));
 }
 
 #[test]
-fn recordings_that_grew_are_cut_by_a_little_and_not_by_much() {
+fn recordings_slightly_longer_than_listed_are_cut_and_much_longer_ones_are_bad() {
     let corpus = Corpus::new(20, 40);
     let longer = |number: u64, seconds: f64| {
         let mut clip = clip(20, number);
@@ -173,34 +176,34 @@ fn recordings_that_grew_are_cut_by_a_little_and_not_by_much() {
         tandem_audio::wav::write(&clip, &mut file).unwrap();
         std::fs::write(corpus.wav(number), file).unwrap();
     };
-    let clean = Serving::cpu().batches(&corpus.material, 12).unwrap();
+    let clean = Serving::cpu().batches(&corpus.training_set, 12).unwrap();
     (0..40).for_each(|number| longer(number, 0.09));
-    let found = Serving { max_bad_fraction: 0.0, ..Serving::cpu() }.batches(&corpus.material, 12).unwrap();
-    good_ones_stand_where_they_stood(&corpus, &clean, &found, &BTreeSet::new());
+    let found = Serving { max_bad_fraction: 0.0, ..Serving::cpu() }.batches(&corpus.training_set, 12).unwrap();
+    assert_good_rows_unchanged(&corpus, &clean, &found, &BTreeSet::new());
     longer(8, 3.0);
     let path = corpus.folder.path().join("bad.jsonl");
     let serving = Serving { bad_samples: Some(path.clone()), ..Serving::cpu() };
-    let found = serving.batches(&corpus.material, 12).unwrap();
-    good_ones_stand_where_they_stood(&corpus, &clean, &found, &["u008".to_owned()].into());
+    let found = serving.batches(&corpus.training_set, 12).unwrap();
+    assert_good_rows_unchanged(&corpus, &clean, &found, &["u008".to_owned()].into());
     assert!(list(&path)["u008"]["reason"].as_str().unwrap().contains("longer than"));
 }
 
 #[test]
-fn what_stands_in_for_a_bad_file_may_be_bad_as_well() {
+fn a_replacement_may_be_bad_as_well() {
     let corpus = Corpus::new(26, 40);
-    let clean = Serving::cpu().batches(&corpus.material, 12).unwrap();
+    let clean = Serving::cpu().batches(&corpus.training_set, 12).unwrap();
     let bad: BTreeSet<String> = (0..40).step_by(2).map(|number| format!("u{number:03}")).collect();
     (0..40).step_by(2).for_each(|number| std::fs::write(corpus.wav(number), "noise").unwrap());
     let served = [1, 3].map(|workers| {
         let serving = Serving { max_bad_fraction: 1.0, ..Serving::cpu() }.workers(workers);
-        serving.batches(&corpus.material, 12).unwrap()
+        serving.batches(&corpus.training_set, 12).unwrap()
     });
-    good_ones_stand_where_they_stood(&corpus, &clean, &served[0], &bad);
+    assert_good_rows_unchanged(&corpus, &clean, &served[0], &bad);
     assert!(served[0] == served[1]);
 }
 
 #[test]
-fn texts_of_a_large_corpus_that_were_not_counted_are_replaced_when_they_are_too_long() {
+fn in_a_large_corpus_a_text_that_was_not_counted_and_is_too_long_is_replaced() {
     let (folder, num_rows) = (tempfile::tempdir().unwrap(), EXACT_ROWS + 1);
     let counted: BTreeSet<usize> = (0..COUNTED_ROWS).map(|i| i * num_rows / COUNTED_ROWS).collect();
     let is_long = |number: usize| number.is_multiple_of(2) && !counted.contains(&number);
@@ -212,64 +215,64 @@ fn texts_of_a_large_corpus_that_were_not_counted_are_replaced_when_they_are_too_
     std::fs::write(&path, (0..num_rows).map(row).collect::<String>()).unwrap();
     let dataset = Arc::new(Dataset::open(&path, &OpenOptions::default()).unwrap());
     let options = TrainingSetOptions { with_text: true, ..TrainingSetOptions::default() };
-    let material = TrainingSet::survey(Arc::clone(&dataset), &dataset.train_rows(), &options).unwrap();
-    assert!(!material.counts_all());
-    let recordings = Arc::new(Planted { pause: Duration::ZERO });
+    let training_set = TrainingSet::survey(Arc::clone(&dataset), &dataset.train_rows(), &options).unwrap();
+    assert!(!training_set.counts_all());
+    let recordings = Arc::new(Generated { pause: Duration::ZERO });
     let serving = Serving { recordings, max_bad_fraction: 1.0, ..Serving::cpu() };
-    let batches = serving.batches(&material, 12).unwrap();
+    let batches = serving.batches(&training_set, 12).unwrap();
     let samples: Vec<usize> = batches.iter().flat_map(|batch| &batch.samples).map(|sample| *sample as usize).collect();
     assert!(samples.len() == 48 && !samples.into_iter().any(is_long));
 }
 
 #[test]
-fn a_list_that_cannot_be_written_is_said_once_and_survived() {
+fn a_list_that_cannot_be_written_is_reported_once_and_fails_nothing() {
     let corpus = Corpus::new(19, 40);
     std::fs::write(corpus.wav(3), "noise").unwrap();
     let path = corpus.folder.path().join("not there/bad_samples.jsonl");
     let serving = Serving { bad_samples: Some(path), ..Serving::cpu() };
-    let said = serving.serve(&corpus.material, |feed, roles| {
+    let messages = serving.serve(&corpus.training_set, |feed, roles| {
         let stream = roles.model.device.stream(true)?;
-        let mut said = Vec::new();
+        let mut messages = Vec::new();
         for _ in 0..30 {
             feed.lease(&stream)?;
-            said.extend(feed.take_notes());
+            messages.extend(feed.take_notes());
         }
-        Ok(said)
+        Ok(messages)
     });
-    let said = said.unwrap();
-    assert_eq!(said.iter().filter(|line| line.contains("list of bad samples")).count(), 1, "{said:?}");
+    let messages = messages.unwrap();
+    assert_eq!(messages.iter().filter(|line| line.contains("list of bad samples")).count(), 1, "{messages:?}");
 }
 
 #[test]
-fn a_cache_that_cannot_be_written_is_said_once_and_survived() {
+fn a_cache_that_cannot_be_written_is_reported_once_and_fails_nothing() {
     let corpus = Corpus::new(16, 24);
-    let expected = Serving::cpu().batches(&corpus.material, 8).unwrap();
+    let expected = Serving::cpu().batches(&corpus.training_set, 8).unwrap();
     let folder = corpus.folder.path().join("cache");
-    // Where each recording's file would be made, there is no folder any more.
-    let broken = folder.clone();
-    let breaks = Arc::new(Troubled(move |_: &str| {
-        let _ = std::fs::remove_dir_all(&broken);
-        let _ = std::fs::write(&broken, "in the way");
+    // A file takes the place of the cache folder.
+    let replaced = folder.clone();
+    let breaks = Arc::new(FaultyRecordings(move |_: &str| {
+        let _ = std::fs::remove_dir_all(&replaced);
+        let _ = std::fs::write(&replaced, "no folder");
     }));
     let cache = CacheSpec { kind: CacheKind::Disk, budget_bytes: 1 << 30, folder: Some(folder) };
     let serving = Serving { recordings: breaks, cache, ..Serving::cpu() };
-    assert!(serving.batches(&corpus.material, 8).unwrap() == expected);
-    let said = serving.serve(&corpus.material, |feed, roles| {
+    assert!(serving.batches(&corpus.training_set, 8).unwrap() == expected);
+    let messages = serving.serve(&corpus.training_set, |feed, roles| {
         let stream = roles.model.device.stream(true)?;
         for _ in 0..20 {
             feed.lease(&stream)?;
         }
         Ok(feed.take_notes())
     });
-    // The folder is a file by now: either opening says so, or writing does, once.
-    match said {
-        Ok(notes) => assert_eq!(notes.iter().filter(|note| note.contains("cache")).count(), 1, "{notes:?}"),
+    // The folder is a file by now: either opening fails, or writing does, once.
+    match messages {
+        Ok(messages) => assert_eq!(messages.iter().filter(|line| line.contains("cache")).count(), 1, "{messages:?}"),
         Err(error) => assert!(error.to_string().contains("cache"), "{error}"),
     }
 }
 
 #[test]
-fn every_failed_copy_and_lost_card_ends_in_an_error_with_nothing_left() {
+fn every_failed_copy_and_lost_card_is_an_error_that_leaves_nothing_behind() {
     let corpus = Corpus::new(17, 20);
     let serving = |fault: Option<SimFault>, route: Route| {
         let mut spec = two_cards(3);
@@ -278,14 +281,14 @@ fn every_failed_copy_and_lost_card_ends_in_an_error_with_nothing_left() {
     };
     for route in [Route::Peer, Route::Bounce] {
         let clean = serving(None, route);
-        clean.batches(&corpus.material, 6).unwrap();
+        clean.batches(&corpus.training_set, 6).unwrap();
         let SimCounts { calls, copies, .. } = clean.machine.sim().unwrap().counts();
         let faults = (0..copies.min(40)).map(SimFault::FailCopy);
         let lost = (0..calls).step_by(1 + calls as usize / 60).map(SimFault::LoseCard);
         for fault in faults.chain(lost) {
             let broken = serving(Some(fault), route);
-            // Threads race for the driver, so the fault may come after the last batch that is looked at.
-            let _ = broken.batches(&corpus.material, 6);
+            // Threads race for the driver: the fault may come after the last batch that is read.
+            let _ = broken.batches(&corpus.training_set, 6);
             let alive = broken.machine.sim().unwrap().alive();
             assert_eq!(alive, Default::default(), "{fault:?} {route:?}");
         }
@@ -293,11 +296,12 @@ fn every_failed_copy_and_lost_card_ends_in_an_error_with_nothing_left() {
 }
 
 #[test]
-fn a_state_of_another_corpus_is_refused() {
+fn a_checkpoint_of_another_corpus_is_refused() {
     let corpus = Corpus::new(18, 20);
     let mut serving = Serving::cpu();
-    let kept = r#"{"next":{"epoch":0,"k":0},"replacements":[{"epoch":0,"k":0,"position":0,"sample":999,"attempt":0}]}"#;
-    serving.from = serde_json::from_str(kept).unwrap();
-    let refused = serving.batches(&corpus.material, 1).unwrap_err();
+    let state =
+        r#"{"next":{"epoch":0,"k":0},"replacements":[{"epoch":0,"k":0,"position":0,"sample":999,"attempt":0}]}"#;
+    serving.from = serde_json::from_str(state).unwrap();
+    let refused = serving.batches(&corpus.training_set, 1).unwrap_err();
     assert!(matches!(refused, FeedError::ForeignState { sample: 999, num_samples: 20 }), "{refused}");
 }

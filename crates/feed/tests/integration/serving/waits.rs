@@ -1,4 +1,4 @@
-//! Every wait is there for a reason: take any one away, and under some order of work a batch is wrong.
+//! Every wait is necessary: without it, some order of work gives a wrong batch.
 
 use std::collections::BTreeSet;
 
@@ -7,65 +7,65 @@ use tandem_feed::{FeedError, waits};
 
 use super::support::{Bytes, Corpus, Serving};
 
-/// Orders of work that are tried before a wait counts as unnecessary.
+/// Orders of work to try before a wait counts as unnecessary.
 const SEEDS: u64 = 40;
 const COUNT: usize = 14;
 
-fn ways() -> [fn(u64) -> Serving; 3] {
+fn servings() -> [fn(u64) -> Serving; 3] {
     [Serving::single, |seed| Serving::pair(seed, Route::Peer), |seed| Serving::pair(seed, Route::Bounce)]
 }
 
 fn served(corpus: &Corpus, serving: &Serving) -> Result<Vec<Bytes>, FeedError> {
-    serving.batches(&corpus.material, COUNT)
+    serving.batches(&corpus.training_set, COUNT)
 }
 
 #[test]
-fn taking_any_one_away_is_noticed_under_some_order_of_work() {
+fn removing_any_one_wait_gives_a_wrong_batch_under_some_order_of_work() {
     let corpus = Corpus::new(4, 30);
-    for way in ways() {
-        let clean = way(0);
+    for serving_with in servings() {
+        let clean = serving_with(0);
         let expected = served(&corpus, &clean).unwrap();
         for seed in 0..SEEDS / 4 {
-            assert!(served(&corpus, &way(seed)).unwrap() == expected, "clean, seed {seed}");
+            assert!(served(&corpus, &serving_with(seed)).unwrap() == expected, "clean, seed {seed}");
         }
-        for site in clean.machine.faults().waits_seen() {
-            if site.starts_with("the ") {
-                // The tests' own, and those of the proof before the first batch.
+        for wait in clean.machine.faults().waits_seen() {
+            if wait.starts_with("the ") {
+                // Waits of the tests, and of the verification before the first batch.
                 continue;
             }
             let noticed = (0..SEEDS).any(|seed| {
-                let serving = way(seed);
-                serving.machine.faults().skip_wait(site);
-                // A wrong batch, or a driver that says why not.
+                let serving = serving_with(seed);
+                serving.machine.faults().skip_wait(wait);
+                // A wrong batch, or an error of the driver.
                 served(&corpus, &serving).map_or(true, |batches| batches != expected)
             });
-            assert!(noticed, "{}: nobody misses `{site}`", clean.route.name());
+            assert!(noticed, "{}: `{wait}` is not needed", clean.route.name());
         }
     }
 }
 
 #[test]
-fn a_batch_that_is_read_on_another_stream_is_kept_for_that_stream() {
+fn a_batch_released_to_another_stream_waits_for_that_stream() {
     let corpus = Corpus::new(6, 30);
     let expected = served(&corpus, &Serving::single(0)).unwrap();
-    for way in ways() {
+    for serving_with in servings() {
         for seed in 0..8 {
-            let serving = Serving { reads_elsewhere: true, ..way(seed) };
+            let serving = Serving { reads_elsewhere: true, ..serving_with(seed) };
             assert!(served(&corpus, &serving).unwrap() == expected, "{}, seed {seed}", serving.route.name());
         }
     }
 }
 
 #[test]
-fn every_wait_the_code_names_is_done_somewhere() {
+fn every_named_wait_is_done() {
     let corpus = Corpus::new(5, 20);
     let mut seen = BTreeSet::new();
-    for way in ways() {
-        let serving = way(1);
+    for serving_with in servings() {
+        let serving = serving_with(1);
         served(&corpus, &serving).unwrap();
         seen.extend(serving.machine.faults().waits_seen());
     }
-    use tandem_device::transfer::waits as crossing;
+    use tandem_device::transfer;
     let named = [
         waits::COPIED,
         waits::CONSUMED,
@@ -73,13 +73,13 @@ fn every_wait_the_code_names_is_done_somewhere() {
         waits::SENT,
         waits::RELEASED,
         waits::ARRIVED,
-        crossing::WRITTEN,
-        crossing::SLOT_FREE,
-        crossing::CROSSED,
-        crossing::STAGING_FREE,
-        crossing::STAGED,
+        transfer::waits::WRITTEN,
+        transfer::waits::SLOT_FREE,
+        transfer::waits::CROSSED,
+        transfer::waits::STAGING_FREE,
+        transfer::waits::STAGED,
     ];
-    for site in named {
-        assert!(seen.contains(site), "never waited: {site}");
+    for wait in named {
+        assert!(seen.contains(wait), "never waited: {wait}");
     }
 }

@@ -1,8 +1,7 @@
-//! Many independent pieces of work on a few threads.
+//! Many independent items on a few threads.
 //!
-//! In come numbers, out come results with their numbers, in whatever order they are done: who needs an order puts them
-//! into it. Results wait in a link as long as twice the threads, so that nothing piles up. Whoever takes the results
-//! may end the work; nobody is then left running.
+//! Results arrive with their item numbers, in the order in which they finish. The channel holds two results per thread, so
+//! memory is bounded. The consumer can stop early; all threads are joined before [`for_each`] returns.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -11,13 +10,13 @@ use std::sync::mpsc::sync_channel;
 
 use tandem_pipeline::{Worker, WorkerError};
 
-/// How the names of these threads begin.
+/// Prefix of the thread names.
 const THREAD_NAME: &str = "decode-";
 
-/// Does `work` for every number below `num_items` on `num_workers` threads (at least one), each with a `scratch` of
-/// its own, and gives every result to `take` on this thread.
+/// Runs `work` for every number below `num_items` on `num_workers` threads (at least one), each with its own `scratch`.
+/// Calls `take` with every result, on the calling thread.
 ///
-/// Fails when a thread cannot be started or when `work` panics; results until then have been taken.
+/// Fails if a thread cannot be started or `work` panics; earlier results have been taken by then.
 pub(crate) fn for_each<S, R: Send + 'static>(
     num_workers: usize,
     num_items: usize,
@@ -36,7 +35,7 @@ pub(crate) fn for_each<S, R: Send + 'static>(
             let mut scratch = scratch();
             while !stop.is_raised() {
                 let item = next.fetch_add(1, Ordering::Relaxed);
-                // Sending fails once nobody takes results any more: the work was ended.
+                // Sending fails once the consumer has stopped.
                 if item >= num_items || sender.send((item, work(&mut scratch, item))).is_err() {
                     return;
                 }
@@ -45,13 +44,13 @@ pub(crate) fn for_each<S, R: Send + 'static>(
         match worker {
             Ok(worker) => workers.push(worker),
             Err(error) => {
-                // Before the workers are waited for: one of them may be waiting for somebody to take its result.
+                // Before the workers are joined: one of them may be blocked on sending its result.
                 drop(results);
                 return Err(error);
             }
         }
     }
-    // The workers hold the other ends; with the last of them the results end.
+    // Only the workers hold senders now: the results end with the last worker.
     drop(sender);
     for (item, result) in &results {
         if take(item, result).is_break() {
@@ -83,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn every_item_is_done_once_whatever_the_number_of_workers() {
+    fn every_item_is_done_once_with_any_number_of_workers() {
         for num_items in [0, 1, 100] {
             let expected: Vec<usize> = (0..num_items).map(|item| item * item).collect();
             for num_workers in [0, 1, 3, 200] {
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn ending_the_work_leaves_nobody_waiting() {
+    fn stopping_early_leaves_no_thread_waiting() {
         let mut taken = 0;
         for_each(
             2,
@@ -110,9 +109,8 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_of_ours_comes_out() {
-        let error =
-            for_each(2, 10, || (), |(), item| assert_ne!(item, 7, "planted"), |_, ()| ControlFlow::Continue(()));
-        assert!(error.unwrap_err().to_string().contains("planted"));
+    fn a_panic_is_an_error() {
+        let error = for_each(2, 10, || (), |(), item| assert_ne!(item, 7, "item 7"), |_, ()| ControlFlow::Continue(()));
+        assert!(error.unwrap_err().to_string().contains("item 7"));
     }
 }
