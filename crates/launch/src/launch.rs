@@ -391,7 +391,6 @@ impl<'a> Setup<'a> {
             max_bad_fraction: plan.max_bad_fraction,
             bad_samples: self.bad_samples.clone(),
             emitter: self.emitter.clone(),
-            delay_ns: 0,
         }
     }
 }

@@ -124,7 +124,6 @@ impl BenchContext {
             max_bad_fraction: self.max_bad_fraction,
             bad_samples: self.bad_samples.clone(),
             emitter,
-            delay_ns: 0,
         }
     }
 }
