@@ -17,7 +17,7 @@ const WINDOW_BATCHES: u64 = 16;
 pub(super) struct SimulatedLoad {
     pub(super) clips_per_batch: usize,
     pub(super) step_ns: u64,
-    /// Mean time of a clip on a core of its own.
+    /// Mean time of a clip on an idle core.
     pub(super) clip_ns: u64,
     /// Threads that work at once without slowing each other down.
     pub(super) cores: usize,

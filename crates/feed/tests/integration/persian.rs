@@ -38,11 +38,11 @@ fn a_persian_corpus_is_encoded_and_decoded() {
     let front_end = FrontEnd::new("fa", TextOptions::default()).unwrap();
     assert_eq!(dataset.samples().len(), ROWS.len());
     let mut num_tokens = 0;
-    for ((_, sample), (written, said)) in dataset.samples().iter().zip(ROWS) {
+    for ((_, sample), (written, normalised)) in dataset.samples().iter().zip(ROWS) {
         assert_eq!((sample.text, sample.lang, sample.speaker), (written, Some("fa"), Some("zahra")));
-        assert_eq!(front_end.normalize(sample.text), said);
+        assert_eq!(front_end.normalize(sample.text), normalised);
         let tokens = front_end.encode(sample.text).unwrap();
-        assert_eq!(front_end.decode_text(&tokens.ids).unwrap(), said);
+        assert_eq!(front_end.decode_text(&tokens.ids).unwrap(), normalised);
         num_tokens += tokens.ids.len();
     }
     let report = check(dataset, &CheckOptions::default(), |_| ()).unwrap().report;

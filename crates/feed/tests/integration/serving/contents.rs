@@ -13,12 +13,12 @@ const CORPUS: u64 = 41;
 fn row<'a, T: bytemuck::Pod>(batch: &'a Bytes, name: &str, row: usize) -> &'a [T] {
     let (_, shape, bytes) = batch.fields.iter().find(|(field, _, _)| field == name).unwrap();
     let width = shape[1..].iter().product::<u64>() as usize;
-    let place = match name {
+    let range = match name {
         "text" => batch.token_starts[row]..batch.token_starts[row + 1],
         "mel" | "pitch" | "energy" => batch.frame_starts[row]..batch.frame_starts[row + 1],
         _ => row..row + 1,
     };
-    &bytemuck::cast_slice(bytes)[place.start * width..place.end * width]
+    &bytemuck::cast_slice(bytes)[range.start * width..range.end * width]
 }
 
 /// Log-mel is compared within the bound of the features: the last digits depend on the order of sums.
