@@ -44,8 +44,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let data = arena(Role::Data, plan.data_lines().iter().map(|(_, bytes)| bytes).sum());
     // With a hand-over the feed takes no model memory: this is for the consumer.
     let model = arena(Role::Model, 1 << 20);
-    let roles =
-        Isolation::set_up(&Machine::cpu(), RoleSetup { card: 0, arena: data }, RoleSetup { card: 0, arena: model })?;
+    let [data, model] = [data, model].map(|arena| RoleSetup { card: 0, arena });
+    let roles = Isolation::set_up(&Machine::cpu(), data, model)?;
     let spec = FeedSpec {
         material: training_set,
         buckets,

@@ -8,7 +8,7 @@
 //!
 //! | stage | in | out | runs on |
 //! |---|---|---|---|
-//! | `load` ([`load_into`]) | the order of the corpus, recordings and texts | samples and tokens in page-locked memory, row by row | decode threads |
+//! | `load` ([`load_into`]) | the order of the corpus, recordings and texts | samples and tokens in pinned memory, row by row | decode threads |
 //! | `upload` | a loaded batch | the same on the data device, in one copy | upload stream |
 //! | `featurize` | int16 samples | log-mel, energy and pitch in a slot | data stream |
 //! | `collate` | lengths, texts, speakers | the other fields of the slot | data stream |

@@ -1,7 +1,7 @@
 //! The waits of a feed, by name. Tests remove each one in turn and must see wrong bytes. The waits of the copy between the roles
 //! are in [`tandem_device::transfer::waits`].
 
-/// Decoding writes page-locked memory only after the last copy from it.
+/// Decoding writes pinned memory only after the last copy from it.
 pub const COPIED: &str = "decode waits for the upload to be copied";
 /// An upload overwrites a block only after the features of its last batch are made.
 pub const CONSUMED: &str = "upload waits for the features of the batch before";

@@ -1,4 +1,4 @@
-//! The feed's part of the plan: the bytes its stages take from the two arenas and from page-locked memory.
+//! The feed's part of the plan: the bytes its stages take from the two arenas and from pinned memory.
 //!
 //! A pure function of shapes, slots and sample rates. The stages get every size from here, so that the plan is exact to the
 //! byte.
@@ -39,7 +39,7 @@ pub struct FeedPlan {
     pub rates_hz: Vec<u32>,
     /// Uploads on the data device: one is filled while features are made from another.
     pub uploads: u64,
-    /// Uploads in page-locked memory, which decode threads fill.
+    /// Uploads in pinned memory, which decode threads fill.
     pub pinned_uploads: u64,
     /// Bytes of the feature tables: [`TrainingSet::table_bytes`](crate::TrainingSet::table_bytes).
     pub table_bytes: u64,
@@ -201,7 +201,7 @@ impl FeedPlan {
         }
     }
 
-    /// Page-locked bytes that decode threads fill.
+    /// Pinned bytes that decode threads fill.
     pub fn pinned_bytes(&self) -> u64 {
         self.pinned_uploads * self.upload_bytes()
     }

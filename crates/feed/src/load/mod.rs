@@ -1,4 +1,4 @@
-//! The first stage: recordings and texts become the rows of a batch in page-locked memory.
+//! The first stage: recordings and texts become the rows of a batch in pinned memory.
 //!
 //! ```text
 //! order ─> row queue ─> decode thread: cache or decoder, tokenizer ─> row of a loaded batch

@@ -1,4 +1,4 @@
-//! A decode thread: loads rows into page-locked memory.
+//! A decode thread: loads rows into pinned memory.
 //!
 //! A [`LoadTask`] becomes a [`LoadedRow`]: samples in the upload's memory, tokens beside it. A sample that cannot be used
 //! (undecodable, missing, longer than listed, shorter than its text, a bad text, a decoder that panics) is reported with the

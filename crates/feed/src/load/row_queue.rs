@@ -1,6 +1,6 @@
 //! The rows of batches, in order, for decode threads to load.
 //!
-//! A task is one row of one batch, with the page-locked memory for its samples. A batch is opened when a slot of the pinned
+//! A task is one row of one batch, with the pinned memory for its samples. A batch is opened when a slot of the pinned
 //! ring is free; waiting for that slot is the back-pressure of all later stages. The thread that finishes the last row of a
 //! batch publishes it. Batches are therefore published complete, and possibly out of order: as many as the ring has slots.
 

@@ -1,7 +1,7 @@
 //! Copies loaded batches to the data device.
 //!
-//! One copy moves the page-locked memory of a batch (samples row by row, then tables) to one of two blocks on the device. The
-//! blocks alternate: one is filled while features are made from the other. The page-locked memory is freed with the event
+//! One copy moves the pinned memory of a batch (samples row by row, then tables) to one of two blocks on the device. The
+//! blocks alternate: one is filled while features are made from the other. The pinned memory is freed with the event
 //! after which it may be written again.
 
 use tandem_device::{Arena, Block, Device, DeviceError, Event, Stream, View};

@@ -173,10 +173,9 @@ impl Serving {
             arena_bytes,
             capped: false,
         };
-        let data = arena(Role::Data, bytes(plan.data_lines()));
-        let model = arena(Role::Model, bytes(plan.model_lines()) + (1 << 20));
-        let data = RoleSetup { card: self.cards[0], arena: data };
-        let model = RoleSetup { card: self.cards[1], arena: model };
+        let data = RoleSetup { card: self.cards[0], arena: arena(Role::Data, bytes(plan.data_lines())) };
+        let model_bytes = bytes(plan.model_lines()) + (1 << 20);
+        let model = RoleSetup { card: self.cards[1], arena: arena(Role::Model, model_bytes) };
         let roles = Isolation::set_up(&self.machine, data, model)?;
         self.delay_streams(&roles)?;
         let mut feed = Feed::start(&roles, self.spec(corpus, buckets, plan))?;
@@ -242,7 +241,7 @@ impl Serving {
             let stream = roles.model.device.stream(true)?;
             let (elsewhere, arrived) = (roles.model.device.stream(true)?, roles.model.device.event()?);
             let checks = Checks::load(&roles.model.device)?;
-            // Allocated before any delay: allocating page-locked memory synchronizes the card.
+            // Allocated before any delay: allocating pinned memory synchronizes the card.
             let mut idle = readers(&stream, feed.plan().slot_bytes())?;
             let mut in_flight = VecDeque::new();
             let mut read = Vec::new();
