@@ -270,7 +270,7 @@ fn document(
         "mode": resolved.map(|resolved| resolved.plan.mode.slug()),
         "steps": diagnosis.jitter.step_ns.count,
         "steps_per_s": diagnosis.steps_per_s,
-        "model_only_steps_per_s": diagnosis.headspace_steps_per_s,
+        "model_only_steps_per_s": diagnosis.model_only_steps_per_s,
         "stall_share": diagnosis.stalls.share,
         "variation": diagnosis.jitter.variation,
         "copies_beside_work": diagnosis.copies_beside_work,

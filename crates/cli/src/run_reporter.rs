@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tandem_device::bytes::mib_ceil;
 use tandem_device::{Isolation, IsolationError};
 use tandem_events::{Emitter, Role};
-use tandem_launch::samples::Listening;
+use tandem_launch::samples::SampleWriter;
 use tandem_launch::step_events;
 use tandem_launch::{MemoryWatch, Sampler};
 use tandem_pipeline::StopFlag;
@@ -38,7 +38,7 @@ pub(crate) struct ReporterParts<'a> {
     pub(crate) total_steps: u64,
     /// Print the estimate before the first progress line, however short: on the CPU, where runs are slow.
     pub(crate) always_estimates: bool,
-    pub(crate) samples: Listening,
+    pub(crate) samples: SampleWriter,
     pub(crate) stop: StopCheck,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct RunReporter<'a> {
 
 /// What is left of a reporter after the run.
 pub(crate) struct ReportedRun {
-    pub(crate) samples: Listening,
+    pub(crate) samples: SampleWriter,
     pub(crate) stop: StopCheck,
     pub(crate) last_checkpoint: Option<SavedCheckpoint>,
 }

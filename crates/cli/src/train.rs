@@ -9,7 +9,7 @@ use tandem_device::DeviceKind;
 use tandem_events::{Emitter, RunEvent};
 use tandem_launch::inventory::{Inventory, Resolved};
 use tandem_launch::launch::{Corpora, LaunchError, LaunchProgress, Launched, identity, launch};
-use tandem_launch::samples::{Listening, SampleSentence};
+use tandem_launch::samples::{SampleSentence, SampleWriter};
 use tandem_launch::{MemoryWatch, Sampler};
 use tandem_pipeline::StopFlag;
 use tandem_plan::setting::{Id, NEWEST};
@@ -262,7 +262,7 @@ fn train(
         first_step: trainer.step(),
         total_steps: schedule.total_steps,
         always_estimates: plan.mode == Mode::Cpu,
-        samples: Listening::new(folder.path().join(SAMPLES), sentences, interval, emitter),
+        samples: SampleWriter::new(folder.path().join(SAMPLES), sentences, interval, emitter),
         stop: StopCheck { flag: flag.clone(), interrupts, sampler, cause: None },
     });
     let outcome = tandem_train::run(&mut trainer, folder, &model, &schedule, &flag, &mut reporter);
@@ -297,7 +297,7 @@ fn short_plan(plan: &Plan) -> String {
 
 /// Synthesises the samples of the last checkpoint and waits for them, unless a signal arrives, which is returned.
 fn synthesize_last(
-    samples: Listening,
+    samples: SampleWriter,
     checkpoint: &SavedCheckpoint,
     interrupts: &Interrupts,
     screen: &Screen,

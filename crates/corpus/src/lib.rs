@@ -61,7 +61,7 @@ pub use dataset::{Dataset, Format, OpenOptions, Split};
 pub use error::CorpusError;
 pub use index::{IndexState, Length, LengthIndex, ScanProgress, ScanReport, UnmeasuredSample};
 pub use lines::MAX_LINE_BYTES;
-pub use locator::{Identity, Locator, Range, Store};
+pub use locator::{AudioRange, Identity, Locator, Store};
 pub use order::{Batch, Order, Shard};
 pub use parts::{Extent, Parts};
 pub use problem::{Problem, ProblemKind};

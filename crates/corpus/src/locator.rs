@@ -21,7 +21,7 @@ pub enum Store {
 
 /// A part of a recording.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Range {
+pub struct AudioRange {
     /// Where it begins.
     pub offset_s: f64,
     /// How long it is; to the end when nobody said.
@@ -36,7 +36,7 @@ pub struct Locator<'a> {
     /// What to look for: a path, relative to the store's root unless it is absolute.
     pub key: &'a str,
     /// The part that is meant; none is the whole recording.
-    pub range: Option<Range>,
+    pub range: Option<AudioRange>,
 }
 
 impl Locator<'_> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::locator::{Locator, Range, Store};
+use crate::locator::{AudioRange, Locator, Store};
 
 /// The place of a sample in its corpus: the same as long as the corpus is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -233,7 +233,7 @@ impl Samples {
 
     fn sample(&self, row: &Row) -> Sample<'_> {
         let duration_s = Some(row.duration_s).filter(|duration| !duration.is_nan());
-        let range = (!row.offset_s.is_nan()).then_some(Range { offset_s: row.offset_s, duration_s });
+        let range = (!row.offset_s.is_nan()).then_some(AudioRange { offset_s: row.offset_s, duration_s });
         Sample {
             id: self.slice(row, row.id_at, row.id_len),
             text: self.slice(row, row.key_len, row.text_len),
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!([all[0].audio.key, all[1].audio.key, all[2].audio.key], ["wavs/a.wav", "x.flac", "c.wav"]);
         assert_eq!([all[0].duration_s, all[1].duration_s], [None, Some(2.5)]);
         assert_eq!(all[1].audio.range, None);
-        assert_eq!(all[2].audio.range, Some(Range { offset_s: 1.5, duration_s: Some(2.5) }));
+        assert_eq!(all[2].audio.range, Some(AudioRange { offset_s: 1.5, duration_s: Some(2.5) }));
         assert_eq!([all[0].speaker, all[1].speaker, all[0].lang], [None, Some("ada"), None]);
         assert_eq!((all[2].line, all[2].file), (3, Path::new("list.csv")));
         assert_eq!(all[0].audio.show(), Path::new("root").join("wavs/a.wav").display().to_string());

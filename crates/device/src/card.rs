@@ -42,7 +42,7 @@ pub struct CardReading {
     /// Total memory, as the driver counts it.
     pub total_bytes: u64,
     /// Processes with memory on the card, as far as the driver reports them.
-    pub holders: Vec<CardProcess>,
+    pub processes: Vec<CardProcess>,
     /// Percentage of the last sampling period in which any kernel ran, of any process.
     pub busy_percent: Option<u32>,
     /// Power draw now.

@@ -34,7 +34,7 @@ pub struct Diagnosis {
     /// Steps per second, over the steps that count.
     pub steps_per_s: f64,
     /// Model-only throughput in steps per second; `None` if the log does not have the model-only time of every bucket.
-    pub headspace_steps_per_s: Option<f64>,
+    pub model_only_steps_per_s: Option<f64>,
     /// The step without its wait.
     pub train_ns: Summary,
     /// Stall time by stage.
@@ -78,7 +78,7 @@ impl Diagnosis {
         let spans: Vec<StepSpan> = steps.iter().filter_map(|step| step.at).collect();
         Ok(Diagnosis {
             steps_per_s,
-            headspace_steps_per_s: model_only_ns.map(|ns| ratio(1e9, ns)),
+            model_only_steps_per_s: model_only_ns.map(|ns| ratio(1e9, ns)),
             train_ns: Summary::of(&trains),
             tier: TierLine::of(busy, jitter.variation, stalls.share),
             stalls,
@@ -119,7 +119,7 @@ impl Diagnosis {
 
     fn throughput(&self) -> String {
         let (steps, rate) = (self.jitter.step_ns.count, self.steps_per_s);
-        match self.headspace_steps_per_s {
+        match self.model_only_steps_per_s {
             Some(max) => format!("{rate:.1} steps/s over {steps} steps; model-only throughput {max:.1} steps/s"),
             None => format!("{rate:.1} steps/s over {steps} steps"),
         }

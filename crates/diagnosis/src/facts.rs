@@ -167,7 +167,7 @@ impl FactsBuilder {
                     }
                 }
             }
-            RunEvent::HostWork { cpu_ns } => {
+            RunEvent::CpuTime { cpu_ns } => {
                 self.cpu.push(CpuReading { num_steps: self.steps.len(), cpu_ns: *cpu_ns });
             }
             RunEvent::ModelOnly { bucket, ns } => {
@@ -335,7 +335,7 @@ impl Pauses {
     /// Returns whether `record` is a pause, and remembers it.
     pub(crate) fn observe(&mut self, record: &Record) -> bool {
         let (step, ns) = match &record.event {
-            RunEvent::Validated { step, .. } => (*step, 0),
+            RunEvent::Validation { step, .. } => (*step, 0),
             RunEvent::Checkpoint { step, ns, .. } | RunEvent::SampleWritten { step, ns, .. } => (*step, *ns),
             _ => return false,
         };

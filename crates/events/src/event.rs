@@ -88,7 +88,7 @@ pub enum RunEvent {
     },
     /// Memory of the process on a card, as the driver counts it.
     #[serde(rename = "process_memory", alias = "process")]
-    Process {
+    ProcessMemory {
         /// The card.
         card: usize,
         /// Bytes in use.
@@ -151,7 +151,7 @@ pub enum RunEvent {
     },
     /// CPU time of the process so far. Emitted every ten steps, on real devices only: simulated ones have another clock.
     #[serde(rename = "cpu_time", alias = "host_work")]
-    HostWork {
+    CpuTime {
         /// Over all cores.
         cpu_ns: u64,
     },
@@ -180,7 +180,7 @@ pub enum RunEvent {
     },
     /// Losses and gradient norm of a training step. Non-finite numbers, which JSON cannot express, are null.
     #[serde(rename = "step_metrics", alias = "learned")]
-    Learned {
+    StepMetrics {
         /// Its number, from 1.
         step: u64,
         /// The epoch of its last batch, from 0.
@@ -196,7 +196,7 @@ pub enum RunEvent {
     },
     /// The validation set was evaluated.
     #[serde(rename = "validation", alias = "validated")]
-    Validated {
+    Validation {
         /// After which step.
         step: u64,
         /// Utterances that were evaluated.
@@ -254,7 +254,7 @@ pub enum RunEvent {
     },
     /// The process uses more memory on a card than its limit. The run stops.
     #[serde(rename = "limit_exceeded", alias = "breach")]
-    Breach {
+    LimitExceeded {
         /// The card.
         card: usize,
         /// Bytes in use, as the driver counts them.

@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         uploads: 2,
         pinned_uploads: 3,
         table_bytes: training_set.table_bytes(),
-        kept_pitches: 0,
+        cached_pitches: 0,
     };
     let arena =
         |role, arena_bytes| ArenaSpec { role, limit_bytes: arena_bytes, driver_bytes: 0, arena_bytes, capped: false };
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [data, model] = [data, model].map(|arena| RoleSetup { card: 0, arena });
     let roles = Isolation::set_up(&Machine::cpu(), data, model)?;
     let spec = FeedSpec {
-        material: training_set,
+        training_set,
         buckets,
         evaluates: false,
         plan,

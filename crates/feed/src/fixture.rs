@@ -59,10 +59,10 @@ pub(crate) fn feed_spec(list: &Path) -> FeedSpec {
         uploads: 2,
         pinned_uploads: 2,
         table_bytes: training_set.table_bytes(),
-        kept_pitches: 0,
+        cached_pitches: 0,
     };
     FeedSpec {
-        material: training_set,
+        training_set,
         buckets,
         evaluates: false,
         plan,

@@ -17,7 +17,7 @@ use tandem_launch::{EachStep, Trainer, demo};
 use tandem_model::layers::{Conv, Linear};
 use tandem_model::{BatchShape, Losses, Model, inputs};
 use tandem_pipeline::StopFlag;
-use tandem_plan::{OwnModel, Settings};
+use tandem_plan::{CustomModel, Settings};
 
 /// Bands of a spectrum, as the feed makes them.
 const MELS: u32 = 80;
@@ -107,7 +107,7 @@ pub fn resolve(folder: &Path, model: &Arc<dyn Model>, place: Place) -> Result<(R
         Place::Card => (settings.with(&[("share-gpu", "true")])?, Inventory::survey(None)?),
     };
     let (facts, corpora) = demo::corpora(folder, &settings)?;
-    let plan = site.resolve_for(&OwnModel::new(Arc::clone(model)), &settings, Some(&facts));
+    let plan = site.resolve_for(&CustomModel::new(Arc::clone(model)), &settings, Some(&facts));
     Ok((plan.map_err(|refusal| refusal.message)?, corpora))
 }
 

@@ -23,8 +23,8 @@ use tandem_model::{Acoustic, Model, ModelDims, Programs, VoiceReferences};
 use tandem_plan::{Plan, Precision, RolePlan, StartupPhase, TransferPlan, speech, startup_lines};
 use tandem_text::{Harakat, Language};
 use tandem_train::{
-    HeldOut, Recipe, RunSchedule, SpanNames, StepLoop, StepLoopParts, StepLoopState, TrainError, ValidationRows,
-    WriteProgram, gather_voices, measure_mel_statistics,
+    CompileProgram, Recipe, RunSchedule, StepLoop, StepLoopParts, StepLoopState, TensorNames, TrainError,
+    ValidationRows, ValidationSet, gather_voices, measure_mel_statistics,
 };
 
 use crate::inventory::Resolved;
@@ -70,7 +70,9 @@ pub enum LaunchError {
     #[error(transparent)]
     Train(#[from] TrainError),
     /// The plan was made for another model.
-    #[error("the plan is for {planned}, the model to train is {given}; plan again with `OwnModel::new` of that model")]
+    #[error(
+        "the plan is for {planned}, the model to train is {given}; plan again with `CustomModel::new` of that model"
+    )]
     OtherModel {
         /// What the plan is for.
         planned: String,
@@ -365,7 +367,7 @@ impl<'a> Setup<'a> {
         let parts = StepLoopParts { session, programs, feed, held_out, statistics, voices, recipe, exact };
         let trainer = match &from {
             Some((checkpoint, state)) => {
-                SpanNames::of(parts.session.set()).expect(checkpoint)?;
+                TensorNames::of(parts.session.set()).expect(checkpoint)?;
                 StepLoop::resume(parts, checkpoint, state)?
             }
             None => StepLoop::begin(parts)?,
@@ -376,7 +378,7 @@ impl<'a> Setup<'a> {
     fn feed_spec(&self, buckets: BucketPlan) -> FeedSpec {
         let plan = &self.plan;
         FeedSpec {
-            material: Arc::clone(&self.corpora.train),
+            training_set: Arc::clone(&self.corpora.train),
             buckets,
             plan: plan.feed.clone(),
             route_why: plan.transfer.why.clone(),
@@ -396,7 +398,7 @@ impl<'a> Setup<'a> {
 }
 
 /// What writes programs of exact shapes, where those were asked for.
-fn exact_shapes(plan: &Plan, model: Arc<dyn Model>) -> Option<WriteProgram> {
+fn exact_shapes(plan: &Plan, model: Arc<dyn Model>) -> Option<CompileProgram> {
     if plan.static_shapes {
         return None;
     }
@@ -413,9 +415,9 @@ fn held_out(
     corpora: &Corpora,
     recordings: &dyn Recordings,
     first: &tandem_model::ProgramBucket,
-) -> Result<HeldOut, TrainError> {
+) -> Result<ValidationSet, TrainError> {
     let (dataset, rows) = &corpora.held_out;
-    HeldOut::prepare(ValidationRows { dataset, rows }, &corpora.train, recordings, &first.shape, &first.layout)
+    ValidationSet::prepare(ValidationRows { dataset, rows }, &corpora.train, recordings, &first.shape, &first.layout)
 }
 
 /// The training state of a checkpoint, if a run of this plan can resume from it.

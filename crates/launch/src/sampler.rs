@@ -95,8 +95,8 @@ impl Peak {
             // Only a new peak is logged: hundreds of equal readings say nothing more.
             self.bytes = Some(bytes);
             emitter.emit(match bytes > limit_bytes {
-                true => RunEvent::Breach { card, bytes, limit_bytes },
-                false => RunEvent::Process { card, bytes, limit_bytes },
+                true => RunEvent::LimitExceeded { card, bytes, limit_bytes },
+                false => RunEvent::ProcessMemory { card, bytes, limit_bytes },
             });
         }
         Ok(())

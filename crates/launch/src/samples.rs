@@ -67,7 +67,7 @@ fn recording_of(sample: &Sample<'_>) -> Option<Clip> {
 }
 
 /// Synthesises samples of a run's checkpoints. Dropping it cancels the job in flight within milliseconds.
-pub struct Listening {
+pub struct SampleWriter {
     folder: SampleFolder,
     /// With their names in file names.
     sentences: Vec<(String, SampleSentence)>,
@@ -83,11 +83,11 @@ pub struct Listening {
 
 /// The job in flight.
 struct InFlight {
-    worker: Worker<Result<(), ListeningError>>,
+    worker: Worker<Result<(), SampleError>>,
     stop: Arc<AtomicBool>,
 }
 
-impl Drop for Listening {
+impl Drop for SampleWriter {
     fn drop(&mut self) {
         self.give_up();
     }
@@ -95,7 +95,7 @@ impl Drop for Listening {
 
 /// Why a checkpoint has no samples.
 #[derive(Debug, thiserror::Error)]
-enum ListeningError {
+enum SampleError {
     #[error(transparent)]
     Synth(#[from] SynthError),
     #[error(transparent)]
@@ -111,18 +111,18 @@ enum ListeningError {
     Gone,
 }
 
-impl Listening {
+impl SampleWriter {
     /// Writes samples of `sentences` into `folder`, which is created on first use; at most one checkpoint per `gap`.
     pub fn new(
         folder: impl Into<PathBuf>,
         sentences: Vec<SampleSentence>,
         gap: Duration,
         emitter: &Emitter,
-    ) -> Listening {
+    ) -> SampleWriter {
         let (folder, emitter) = (SampleFolder::new(folder.into()), emitter.clone());
         let names = names_of(sentences.iter().map(|sentence| sentence.id.as_str()));
         let sentences = names.into_iter().zip(sentences).collect();
-        Listening { folder, sentences, gap, emitter, in_flight: None, begun: None, skipped: 0, complaint: None }
+        SampleWriter { folder, sentences, gap, emitter, in_flight: None, begun: None, skipped: 0, complaint: None }
     }
 
     /// The folder of the samples.
@@ -178,7 +178,7 @@ impl Listening {
     }
 
     /// With `threads` the job runs at low priority; without, it uses every core.
-    fn begin(&mut self, step: u64, path: &Path, threads: Option<usize>) -> Result<(), ListeningError> {
+    fn begin(&mut self, step: u64, path: &Path, threads: Option<usize>) -> Result<(), SampleError> {
         let stop = Arc::new(AtomicBool::new(false));
         let job = Job {
             step,
@@ -191,7 +191,7 @@ impl Listening {
         };
         let body = move |_: &StopFlag| job.run();
         let worker = match threads {
-            Some(_) => Worker::spawn_behind("samples", body),
+            Some(_) => Worker::spawn_background("samples", body),
             None => Worker::spawn("samples", body),
         }?;
         self.begun = Some(Instant::now());
@@ -200,10 +200,10 @@ impl Listening {
     }
 
     /// Joins the finished job.
-    fn end(&mut self) -> Result<(), ListeningError> {
+    fn end(&mut self) -> Result<(), SampleError> {
         let Some(in_flight) = self.in_flight.take() else { return Ok(()) };
         match in_flight.worker.join()? {
-            Err(ListeningError::Gone) => {
+            Err(SampleError::Gone) => {
                 self.skipped += 1;
                 Ok(())
             }
@@ -219,7 +219,7 @@ impl Listening {
         }
     }
 
-    fn complain(&mut self, came: Result<(), ListeningError>) -> Option<String> {
+    fn complain(&mut self, came: Result<(), SampleError>) -> Option<String> {
         let complaint = came.err().map(|error| error.to_string());
         let is_new = complaint.is_some() && complaint != self.complaint;
         self.complaint = complaint;
@@ -241,33 +241,28 @@ struct Job {
 
 impl Job {
     /// Synthesises every sentence, even after one that failed; returns the first error.
-    fn run(&self) -> Result<(), ListeningError> {
+    fn run(&self) -> Result<(), SampleError> {
         let machine = Machine::cpu();
         if let Some(threads) = self.threads {
             machine.set_compute_threads(threads);
         }
         let opened = Synthesizer::open(&self.checkpoint, machine.open(0)?);
         let mut synthesizer = match opened {
-            Err(_) if !self.checkpoint.exists() => return Err(ListeningError::Gone),
+            Err(_) if !self.checkpoint.exists() => return Err(SampleError::Gone),
             opened => opened?,
         };
         synthesizer.stop_when(self.stop.clone());
         let mut first = Ok(());
         for (name, sentence) in &self.sentences {
             match self.speak(name, sentence, &mut synthesizer) {
-                Err(ListeningError::Synth(SynthError::Stopped)) => return first,
+                Err(SampleError::Synth(SynthError::Stopped)) => return first,
                 came => first = first.and(came),
             }
         }
         first.and(self.folder.clear_up(self.step))
     }
 
-    fn speak(
-        &self,
-        name: &str,
-        sentence: &SampleSentence,
-        synthesizer: &mut Synthesizer,
-    ) -> Result<(), ListeningError> {
+    fn speak(&self, name: &str, sentence: &SampleSentence, synthesizer: &mut Synthesizer) -> Result<(), SampleError> {
         let begun = Instant::now();
         let voice = voice_of(sentence, synthesizer)?;
         let spoken = synthesizer.speak(&sentence.text, &voice, &SpeechOptions::default())?;
@@ -287,10 +282,10 @@ impl Job {
         Ok(())
     }
 
-    fn draw(&self, name: &str, picture: &Picture) -> Result<(), ListeningError> {
+    fn draw(&self, name: &str, picture: &Picture) -> Result<(), SampleError> {
         let mut file = Vec::new();
         let drawn = picture.write_png(&mut file);
-        drawn.map_err(|source| ListeningError::NotWritten { source, path: name.into() })?;
+        drawn.map_err(|source| SampleError::NotWritten { source, path: name.into() })?;
         self.folder.put(name, &file).map(drop)
     }
 }
@@ -320,10 +315,10 @@ mod tests {
         }
     }
 
-    fn listening(dir: &Path, gap: Duration) -> (Listening, Arc<EventBuffer>) {
+    fn listening(dir: &Path, gap: Duration) -> (SampleWriter, Arc<EventBuffer>) {
         let events = Arc::new(EventBuffer::default());
         let sentence = SampleSentence { id: "a".to_owned(), text: "hello".to_owned(), speaker: None, recording: None };
-        (Listening::new(dir.join("samples"), vec![sentence], gap, &Emitter::to(events.clone())), events)
+        (SampleWriter::new(dir.join("samples"), vec![sentence], gap, &Emitter::to(events.clone())), events)
     }
 
     #[test]
@@ -374,7 +369,7 @@ mod tests {
     #[test]
     fn without_sentences_nothing_is_spoken() {
         let dir = tempfile::tempdir().unwrap();
-        let mut silent = Listening::new(dir.path().join("samples"), Vec::new(), Duration::ZERO, &Emitter::none());
+        let mut silent = SampleWriter::new(dir.path().join("samples"), Vec::new(), Duration::ZERO, &Emitter::none());
         assert_eq!((silent.checkpoint(1, dir.path()), silent.num_sentences()), (None, 0));
         assert_eq!(silent.finish(1, dir.path(), &mut || false), None);
         assert!(!dir.path().join("samples").exists());

@@ -19,9 +19,9 @@ pub fn step(report: &StepReport, to: &Emitter) {
     to.emit(RunEvent::StepWork { step, batch, batches, bucket, busy_ns, wait_ns, began_ns: Some(began_ns) });
     to.emit(RunEvent::Step { step, wall_ns, wait_ns });
     let (losses, gradient_norm) = (figures(report.losses.iter()), number(report.gradient_norm.into()));
-    to.emit(RunEvent::Learned { step, epoch, losses, gradient_norm, lr, skipped });
+    to.emit(RunEvent::StepMetrics { step, epoch, losses, gradient_norm, lr, skipped });
     if let Some(cpu_ns) = report.cpu_ns.filter(|_| step.is_multiple_of(HOST_STEPS)) {
-        to.emit(RunEvent::HostWork { cpu_ns });
+        to.emit(RunEvent::CpuTime { cpu_ns });
     }
 }
 
@@ -51,7 +51,7 @@ pub fn validation(report: &ValidationReport, to: &Emitter) {
         [("tokens_without_frames", without), ("wrong_sums", wrong)]
     });
     let figures = figures(report.figures.iter().chain(alignment));
-    to.emit(RunEvent::Validated { step: report.step, utterances: report.utterances as u64, figures });
+    to.emit(RunEvent::Validation { step: report.step, utterances: report.utterances as u64, figures });
 }
 
 /// Emits that a checkpoint was written.
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(events[..2], [work, RunEvent::Step { step: 3, wall_ns: 100, wait_ns: 20 }]);
         let has_host_work = |step_number| {
             let events = emitted(|to| step(&StepReport { step: step_number, ..report(2, 100) }, to));
-            events.contains(&RunEvent::HostWork { cpu_ns: 5 })
+            events.contains(&RunEvent::CpuTime { cpu_ns: 5 })
         };
         assert_eq!([3, 10, 11, 20].map(has_host_work), [false, true, false, true]);
     }

@@ -135,7 +135,7 @@ impl Trainer {
 
 impl<'a> TrainerBuilder<'a> {
     /// Trains `model` in place of the speech model. The plan was made for it: see
-    /// [`OwnModel`](tandem_plan::OwnModel) and [`Inventory::resolve_for`](crate::inventory::Inventory::resolve_for).
+    /// [`CustomModel`](tandem_plan::CustomModel) and [`Inventory::resolve_for`](crate::inventory::Inventory::resolve_for).
     pub fn model(mut self, model: Arc<dyn Model>) -> Self {
         self.model = Some(model);
         self

@@ -64,7 +64,7 @@ impl<T: Send + 'static> Worker<T> {
 
     /// [`spawn`](Worker::spawn) with a low scheduling priority, for work that is not urgent. When all cores are busy, the
     /// thread still gets about a tenth of a core.
-    pub fn spawn_behind<F>(name: impl Into<String>, body: F) -> Result<Self, WorkerError>
+    pub fn spawn_background<F>(name: impl Into<String>, body: F) -> Result<Self, WorkerError>
     where
         F: FnOnce(&StopFlag) -> T + Send + 'static,
     {
@@ -161,7 +161,7 @@ mod tests {
     fn a_background_thread_lowers_only_its_own_priority() {
         let niceness = || rustix::process::getpriority_process(None).unwrap();
         let before = niceness();
-        let worker = Worker::spawn_behind("background", move |_| niceness()).unwrap();
+        let worker = Worker::spawn_background("background", move |_| niceness()).unwrap();
         assert_eq!((worker.join().unwrap(), niceness()), (BACKGROUND_NICENESS.max(before), before));
     }
 

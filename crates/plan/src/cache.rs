@@ -29,7 +29,7 @@ impl CachePlan {
             let verb = if fits { "fits" } else { "does not fit" };
             format!("{} of decoded audio {verb} in a quarter of the {} of free RAM", show(bytes), show(free_bytes))
         });
-        let asked = settings.choice(Id::CachePlan);
+        let asked = settings.choice(Id::Cache);
         let cache = |kind, budget_bytes, why: &str| CachePlan { asked, kind, budget_bytes, why: why.to_owned() };
         match asked {
             "memory" => cache(CacheKind::Memory, quarter, &format!("--cache memory; {audio}")),

@@ -112,7 +112,7 @@ pub enum ConfigError {
     },
     /// The key is known, its value is not valid.
     #[error(transparent)]
-    SettingValue(#[from] SettingError),
+    InvalidValue(#[from] SettingError),
 }
 
 /// A complete config has about 2 KB. The limit stops the parser from reading a large file that was named by mistake.

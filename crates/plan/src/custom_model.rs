@@ -29,7 +29,7 @@ pub trait Models: ModelCatalog {
 /// ```
 /// use std::sync::Arc;
 /// use tandem_device::DriverCost;
-/// use tandem_plan::{Hardware, HostFacts, OwnModel, Plan, Settings};
+/// use tandem_plan::{Hardware, HostFacts, CustomModel, Plan, Settings};
 /// # use tandem_engine::{EngineError, Graph, ParameterList, Parameters};
 /// # use tandem_model::{BatchShape, Losses, Model, inputs, layers::Linear};
 /// # struct Mine { parameters: Arc<Parameters>, layer: Linear }
@@ -52,7 +52,7 @@ pub trait Models: ModelCatalog {
 /// #     fn judge(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> { self.learn(g, shape) }
 /// # }
 ///
-/// let models = OwnModel::new(Arc::new(Mine::new()?));
+/// let models = CustomModel::new(Arc::new(Mine::new()?));
 /// let host = HostFacts { available_bytes: 32 << 30, cores: 8 };
 /// let machine = Hardware::simulated(1, 24 << 30, &DriverCost::table(), host);
 /// let plan = Plan::solve(&Settings::new(), &machine, &models, None)?;
@@ -62,25 +62,25 @@ pub trait Models: ModelCatalog {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct OwnModel {
+pub struct CustomModel {
     model: Arc<dyn Model>,
     sizes: ProgramSizeCache,
 }
 
-impl OwnModel {
+impl CustomModel {
     /// Plans for `model`.
-    pub fn new(model: Arc<dyn Model>) -> OwnModel {
-        OwnModel { model, sizes: ProgramSizeCache::default() }
+    pub fn new(model: Arc<dyn Model>) -> CustomModel {
+        CustomModel { model, sizes: ProgramSizeCache::default() }
     }
 }
 
-impl ModelCatalog for OwnModel {
+impl ModelCatalog for CustomModel {
     fn memory_of(&self, choice: ModelChoice, device: DeviceKind) -> Box<dyn ModelMemory> {
         Box::new(PlannedModel::new(Arc::clone(&self.model), choice, device, &self.sizes).custom())
     }
 }
 
-impl Models for OwnModel {
+impl Models for CustomModel {
     fn model(&self, _: Preset) -> Result<Arc<dyn Model>, EngineError> {
         Ok(Arc::clone(&self.model))
     }
@@ -103,10 +103,10 @@ mod tests {
         bands: u32,
     }
 
-    fn layer(width: u32, bands: u32) -> OwnModel {
+    fn layer(width: u32, bands: u32) -> CustomModel {
         let mut list = ParameterList::new();
         let layer = Linear::new(&mut list, "layer", 80, width).unwrap();
-        OwnModel::new(Arc::new(Layer { parameters: Arc::new(list.finish()), layer, bands }))
+        CustomModel::new(Arc::new(Layer { parameters: Arc::new(list.finish()), layer, bands }))
     }
 
     impl Model for Layer {
@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    fn plan(line: &str, models: &OwnModel) -> Result<Plan, crate::Refusal> {
+    fn plan(line: &str, models: &CustomModel) -> Result<Plan, crate::Refusal> {
         Plan::solve(&settings(line), &gpus(2, 24), models, None)
     }
 

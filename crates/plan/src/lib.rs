@@ -67,7 +67,7 @@ mod fixture;
 
 pub use cache::CachePlan;
 pub use corpus::{CorpusFacts, CorpusPlan, training_set_options};
-pub use custom_model::{Models, OwnModel};
+pub use custom_model::{CustomModel, Models};
 pub use hardware::{CardFacts, Hardware, HostFacts};
 pub use json::{plan_json, refusal_json};
 pub use model_memory::{ModelCatalog, ModelChoice, ModelMemory, PlanLine, ProgramKind};

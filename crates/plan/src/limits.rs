@@ -167,11 +167,11 @@ fn memory_use(card: Option<usize>, hardware: &Hardware) -> String {
         return format!("free: {}", show(hardware.host.available_bytes));
     };
     let mut text = format!("total {}, free {}", show(reading.total_bytes), show(reading.free_bytes));
-    for process in &reading.holders {
+    for process in &reading.processes {
         let name = process.name.as_deref().unwrap_or("a process without a readable name");
         text.push_str(&format!("\n   used: {} by {name} (pid {})", show(process.bytes), process.pid));
     }
-    let known: u64 = reading.holders.iter().map(|process| process.bytes).fold(0, u64::saturating_add);
+    let known: u64 = reading.processes.iter().map(|process| process.bytes).fold(0, u64::saturating_add);
     let rest = reading.total_bytes.saturating_sub(reading.free_bytes).saturating_sub(known);
     if rest > 0 {
         text.push_str(&format!("\n   used: {} by the driver and unnamed processes", show(rest)));
@@ -228,7 +228,7 @@ mod tests {
         let mut hardware = gpus(2, 24);
         let reading = &mut hardware.cards[1].reading;
         reading.free_bytes = 10_000 * MIB;
-        reading.holders = vec![CardProcess { pid: 42, name: Some("python3".to_owned()), bytes: 14_000 * MIB }];
+        reading.processes = vec![CardProcess { pid: 42, name: Some("python3".to_owned()), bytes: 14_000 * MIB }];
         let text = resolve(TWO, &hardware).unwrap_err().to_string();
         for part in [
             "❌ The model limit of 16384 MB exceeds the free memory of GPU 1",

@@ -231,7 +231,7 @@ pub(crate) fn on_the_cpu() -> Suggestion {
     Suggestion::new("run on the CPU")
         .set(Id::Mode, SettingValue::Choice("cpu"))
         .leave_out(&SEPARATE_ROLES)
-        .leave_out(&[Id::Gpu, Id::TransferPlan, Id::MixedPrecision])
+        .leave_out(&[Id::Gpu, Id::Transfer, Id::MixedPrecision])
 }
 
 fn in_range(card: RequestedCard, found: usize) -> Result<(), Refusal> {

@@ -35,7 +35,7 @@ fn resolved(plan: &Plan, id: Id) -> Option<SettingValue> {
         Id::ExcludeIds => text(&plan.sources.exclude_ids),
         Id::Lang => text(&plan.sources.lang),
         // The value of the flag: where `auto` caches depends on the free memory.
-        Id::CachePlan => Some(SettingValue::Choice(plan.cache.asked)),
+        Id::Cache => Some(SettingValue::Choice(plan.cache.asked)),
         Id::MaxBadFraction => Some(SettingValue::Share(plan.max_bad_fraction)),
         Id::CheckpointDir => Some(SettingValue::Text(plan.training.checkpoint_dir.clone())),
         Id::Epochs => count(plan.training.epochs),
@@ -70,7 +70,7 @@ fn resolved(plan: &Plan, id: Id) -> Option<SettingValue> {
         Id::TensorboardDir => text(&plan.training.tensorboard_dir),
         Id::Prometheus => text(&plan.training.prometheus),
         Id::Trace => text(&plan.training.trace),
-        Id::TransferPlan => {
+        Id::Transfer => {
             Some(SettingValue::Choice(if plan.transfer.forced { plan.transfer.route.name() } else { "auto" }))
         }
     }

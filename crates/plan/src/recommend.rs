@@ -52,7 +52,7 @@ const DECIDED: [Id; 11] = [
     Id::EnableMemoryIsolation,
     Id::DataGpuMemory,
     Id::ModelGpuMemory,
-    Id::TransferPlan,
+    Id::Transfer,
 ];
 
 /// A row for every card size, with one and with two cards. `machine` returns the hardware that `--sim` gives for a number of

@@ -51,7 +51,7 @@ pub enum SettingError {
     },
     /// The flag is known, its value is not valid.
     #[error("{place}: expected {expected}, found `{found}`; for example {example}")]
-    SettingValue {
+    InvalidValue {
         /// The flag, or the file, line and key.
         place: String,
         /// The valid values.
@@ -267,7 +267,7 @@ fn wrong_value(setting: &Setting, found: &str, origin: &Origin) -> SettingError 
             (format!("{file}:{line}: {}.{}", setting.section, setting.key), format!("{}: {value}", setting.key))
         }
     };
-    SettingError::SettingValue { place, expected: setting.expected(), found: found.to_owned(), example }
+    SettingError::InvalidValue { place, expected: setting.expected(), found: found.to_owned(), example }
 }
 
 #[cfg(test)]

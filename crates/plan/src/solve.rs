@@ -211,10 +211,10 @@ impl Draft<'_> {
     fn feed(&self, slots: &SlotCounts, transfer: &TransferPlan, max_threads: u64) -> FeedPlan {
         let batch = self.batch_size / self.settings.count(Id::GradAccum);
         let buckets = self.shapes.buckets(self.settings, batch);
-        let recordings = if self.settings.choice(Id::CachePlan) == "none" { 0 } else { self.shapes.num_recordings() };
+        let recordings = if self.settings.choice(Id::Cache) == "none" { 0 } else { self.shapes.num_recordings() };
         FeedPlan {
             schema: SPEECH,
-            kept_pitches: FeedPlan::pitches_worth_keeping(&buckets, recordings),
+            cached_pitches: FeedPlan::pitches_worth_caching(&buckets, recordings),
             buckets,
             route: transfer.route,
             data_slots: slots.buffer,

@@ -174,7 +174,7 @@ fn memory_savings(settings: &Settings, min: Lengths) -> Vec<(Id, SettingValue)> 
         (Id::MaxMelFrames, count(248)),
         (Id::GradAccum, count(1)),
         (Id::BatchSize, count(1)),
-        (Id::TransferPlan, SettingValue::Choice("auto")),
+        (Id::Transfer, SettingValue::Choice("auto")),
         (Id::BufferSize, count(1)),
         (Id::MaxMelFrames, count(min.frames)),
         (Id::MaxTextLength, count(min.tokens)),

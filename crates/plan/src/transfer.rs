@@ -34,7 +34,7 @@ impl TransferPlan {
             (Some(data), Some(model)) => data == model || hardware.are_peers(data, model),
             _ => false,
         };
-        let wanted = settings.choice(Id::TransferPlan);
+        let wanted = settings.choice(Id::Transfer);
         let (route, why) = match wanted {
             "peer" if placement.mode == Mode::Cpu => return Err(only_handover("peer")),
             "bounce" if placement.mode == Mode::Cpu => return Err(only_handover("bounce")),
@@ -79,7 +79,7 @@ impl fmt::Display for TransferPlan {
 }
 
 fn automatic() -> Suggestion {
-    Suggestion::new("choose the route automatically").set(Id::TransferPlan, SettingValue::Choice("auto"))
+    Suggestion::new("choose the route automatically").set(Id::Transfer, SettingValue::Choice("auto"))
 }
 
 fn only_handover(wanted: &str) -> Refusal {
@@ -97,9 +97,8 @@ fn no_handover(placement: &Placement) -> Refusal {
 
 fn no_peer(placement: &Placement) -> Refusal {
     let cards = both_cards(placement);
-    Refusal::new(Reason::Device, format!("❌ --transfer peer is not possible: {cards} have no peer access")).suggest(
-        Suggestion::new("copy through pinned host memory").set(Id::TransferPlan, SettingValue::Choice("bounce")),
-    )
+    Refusal::new(Reason::Device, format!("❌ --transfer peer is not possible: {cards} have no peer access"))
+        .suggest(Suggestion::new("copy through pinned host memory").set(Id::Transfer, SettingValue::Choice("bounce")))
 }
 
 fn both_cards(placement: &Placement) -> String {

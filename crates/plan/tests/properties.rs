@@ -123,7 +123,7 @@ fn hardware() -> impl Strategy<Value = Hardware> {
             for (facts, (free, capability, busy, rare)) in hardware.cards.iter_mut().zip(cards) {
                 let used = if busy { ((1.0 - free) * total_mb as f64) as u64 * MIB } else { 0 };
                 facts.reading.free_bytes -= used;
-                facts.reading.holders = vec![CardProcess { pid: 7, name: None, bytes: used / 2 }];
+                facts.reading.processes = vec![CardProcess { pid: 7, name: None, bytes: used / 2 }];
                 facts.card.capability = if rare == 0 { capability } else { (8, 0) };
                 facts.card.hidden_by = (rare == 1).then(|| "CUDA_VISIBLE_DEVICES".to_owned());
             }

@@ -155,7 +155,7 @@ impl Exporters {
     ) -> Result<Self, ExportError> {
         let (queue, records) = sync_channel(queue_records);
         let crowd = Crowd::new(exporters, tell);
-        let worker = Worker::spawn_behind("exporters", move |_| export(&records, crowd))?;
+        let worker = Worker::spawn_background("exporters", move |_| export(&records, crowd))?;
         Ok(Self { queue, dropped: Arc::default(), worker: Some(worker) })
     }
 

@@ -38,7 +38,7 @@ impl Prometheus {
         let metrics = Arc::new(Mutex::new(Metrics::default()));
         let shown = Arc::clone(&metrics);
         let text = move || lock(&shown).to_string();
-        let server = Worker::spawn_behind("prometheus", move |stop| server::serve(&listener, stop, text))?;
+        let server = Worker::spawn_background("prometheus", move |stop| server::serve(&listener, stop, text))?;
         Ok(Self { metrics, address, server: Some(server) })
     }
 

@@ -144,18 +144,18 @@ impl<W: Write + Send> Exporter for TensorBoard<W> {
                 self.pace.wait_ns = self.pace.wait_ns.saturating_add(*wait_ns);
                 self.paced(t_ns, PACE_NS)
             }
-            RunEvent::Learned { step, losses, gradient_norm, lr, .. } => {
+            RunEvent::StepMetrics { step, losses, gradient_norm, lr, .. } => {
                 self.reached(t_ns, *step)?;
                 let mut scalars = named("loss", losses);
                 scalars.extend([("gradient_norm".into(), number(*gradient_norm)), ("lr".into(), *lr as f32)]);
                 self.scalars(t_ns, *step, &scalars)
             }
-            RunEvent::Validated { step, figures, .. } => self.scalars(t_ns, *step, &named("held_out", figures)),
+            RunEvent::Validation { step, figures, .. } => self.scalars(t_ns, *step, &named("held_out", figures)),
             RunEvent::Memory { role, used_bytes, limit_bytes, peak_bytes, .. } => {
                 let parts = [("", used_bytes), ("_limit", limit_bytes), ("_peak", peak_bytes)];
                 self.figures(t_ns, parts.map(|(what, &bytes)| (format!("memory/{role}{what}_mb"), mb(bytes))).into())
             }
-            RunEvent::Process { card, bytes, .. } => {
+            RunEvent::ProcessMemory { card, bytes, .. } => {
                 self.figures(t_ns, vec![(format!("memory/process_card{card}_mb"), mb(*bytes))])
             }
             RunEvent::SampleWritten { step, path, .. } => {

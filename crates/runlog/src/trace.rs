@@ -215,7 +215,7 @@ impl<W: Write + Send> Exporter for Trace<W> {
             RunEvent::Memory { role, used_bytes, .. } => {
                 self.counter(group_of(*role), &format!("memory of the {role} role"), t_ns, *used_bytes)
             }
-            RunEvent::Process { card, bytes, .. } => {
+            RunEvent::ProcessMemory { card, bytes, .. } => {
                 self.counter(TrackGroup::Host, &format!("memory of the process on card {card}"), t_ns, *bytes)
             }
             RunEvent::Transfer { route, from, to, bytes, ns } => {
@@ -236,7 +236,7 @@ impl<W: Write + Send> Exporter for Trace<W> {
                 let args = json!({ "batch": batch, "busy_ms": busy_ms, "next_stage_waited_ms": waited_ms });
                 self.stage(stage, [t_ns, *ns], spans, args)
             }
-            RunEvent::Validated { step, figures, .. } => {
+            RunEvent::Validation { step, figures, .. } => {
                 let args = json!({ "step": step, "figures": figures });
                 self.instant(TrackGroup::Model, "validations", "validation", t_ns, args)
             }

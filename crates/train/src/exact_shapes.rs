@@ -4,11 +4,11 @@ use tandem_engine::{EngineError, HostValue, Program, ProgramId, ProgramSet, Sess
 use tandem_feed::{Bucket, DeviceBatch};
 
 /// Compiles the program of a step on batches of one shape.
-pub type WriteProgram = Box<dyn Fn(&ProgramSet, &Bucket) -> Result<Program, EngineError> + Send>;
+pub type CompileProgram = Box<dyn Fn(&ProgramSet, &Bucket) -> Result<Program, EngineError> + Send>;
 
 /// The programs of exact shapes in a session.
 pub(crate) struct ExactShapes {
-    compile: WriteProgram,
+    compile: CompileProgram,
     programs: Vec<ExactProgram>,
     /// Whether the warning about a shape that did not fit was given.
     warned: bool,
@@ -21,7 +21,7 @@ struct ExactProgram {
 }
 
 impl ExactShapes {
-    pub(crate) fn new(compile: WriteProgram) -> ExactShapes {
+    pub(crate) fn new(compile: CompileProgram) -> ExactShapes {
         ExactShapes { compile, programs: Vec::new(), warned: false, warning: None }
     }
 

@@ -21,14 +21,14 @@ mod step_loop;
 mod run;
 
 pub use error::TrainError;
-pub use exact_shapes::WriteProgram;
+pub use exact_shapes::CompileProgram;
 pub use mel_statistics::measure_mel_statistics;
 pub use report::{AlignmentReport, Figures, StepReport, ValidationReport};
 pub use run::{RunOutcome, RunSchedule, Watcher, run};
 pub use step_clock::DeviceTimes;
 pub use step_loop::{Recipe, StepLoop, StepLoopParts, StepLoopState, UpdateCounters};
-pub use tensors::{CheckpointTensors, SpanNames};
-pub use validation_set::{HeldOut, ValidationBatch, ValidationRows};
+pub use tensors::{CheckpointTensors, TensorNames};
+pub use validation_set::{ValidationBatch, ValidationRows, ValidationSet};
 pub use voices::gather_voices;
 
 // Until their users import them from `tandem-checkpoint`.

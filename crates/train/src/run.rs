@@ -83,7 +83,7 @@ fn train(
         if let Some(report) = step_loop.advance()? {
             listener.step(&report, step_loop);
         }
-        step_loop.take_notes().iter().for_each(|note| listener.note(note));
+        step_loop.take_messages().iter().for_each(|note| listener.note(note));
         let step = step_loop.step();
         let last = step == schedule.total_steps;
         let is_checkpoint = !last && writer.is_due(step, schedule.checkpoint_every);

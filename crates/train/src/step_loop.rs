@@ -23,11 +23,11 @@ use tandem_model::{Programs, VoiceReferences, host};
 
 use crate::cpu_time::cpu_ns;
 use crate::error::TrainError;
-use crate::exact_shapes::{ExactShapes, WriteProgram};
+use crate::exact_shapes::{CompileProgram, ExactShapes};
 use crate::report::{AlignmentReport, Figures, StepReport, ValidationReport};
 use crate::step_clock::{StepClock, Timed};
-use crate::tensors::{CheckpointTensors, SpanNames};
-use crate::validation_set::{HeldOut, ValidationBatch};
+use crate::tensors::{CheckpointTensors, TensorNames};
+use crate::validation_set::{ValidationBatch, ValidationSet};
 
 /// Steps that are queued before the results of the first are read.
 const RUN_AHEAD: usize = 2;
@@ -60,7 +60,7 @@ pub struct StepLoopParts {
     /// Where batches come from.
     pub feed: Feed,
     /// The validation set; may be empty.
-    pub held_out: HeldOut,
+    pub held_out: ValidationSet,
     /// How spectrograms are normalised.
     pub statistics: MelStatistics,
     /// Reference voices that are saved with the weights; empty for a model without voices.
@@ -68,7 +68,7 @@ pub struct StepLoopParts {
     /// The hyperparameters.
     pub recipe: Recipe,
     /// Compiles programs of exact shapes; `None` to train on padded batches.
-    pub exact: Option<WriteProgram>,
+    pub exact: Option<CompileProgram>,
 }
 
 /// A training run in progress.
@@ -79,7 +79,7 @@ pub struct StepLoop {
     figures: Arc<[String]>,
     // After the session: its stream is drained before batches are returned.
     feed: Feed,
-    held_out: HeldOut,
+    held_out: ValidationSet,
     statistics: MelStatistics,
     band_means: Vec<f32>,
     voices: VoiceReferences,
@@ -90,7 +90,7 @@ pub struct StepLoop {
     stream: Arc<Stream>,
     /// Pinned memory for one batch of the validation set.
     staging: Option<Pinned>,
-    names: SpanNames,
+    names: TensorNames,
     step: u64,
     pending: VecDeque<QueuedStep>,
     last_end: Instant,
@@ -234,7 +234,7 @@ impl StepLoop {
         let stream = session.stream().clone();
         let batch_bytes = held_out.batches.first().map(|batch| batch.bytes.len() as u64);
         let staging = batch_bytes.map(|bytes| stream.device().pinned(bytes)).transpose()?;
-        let names = SpanNames::of(session.set());
+        let names = TensorNames::of(session.set());
         let band_means = statistics.normalised_band_means();
         // The queued ones, and the one whose results are being read.
         let clock = StepClock::new(&stream.device(), RUN_AHEAD + 1)?;
@@ -269,9 +269,9 @@ impl StepLoop {
     }
 
     /// Messages for the user since the last call.
-    pub fn take_notes(&mut self) -> Vec<String> {
+    pub fn take_messages(&mut self) -> Vec<String> {
         let own = self.exact.as_mut().and_then(ExactShapes::take_warning);
-        self.feed.take_notes().into_iter().chain(own).collect()
+        self.feed.take_messages().into_iter().chain(own).collect()
     }
 
     /// The feed, to read its counters.

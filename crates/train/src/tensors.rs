@@ -42,7 +42,7 @@ impl SpanFile {
 
 /// The names of a session's parameters in a checkpoint.
 #[derive(Clone, Debug)]
-pub struct SpanNames {
+pub struct TensorNames {
     parameters: Arc<Parameters>,
     spans: Vec<SavedSpan>,
 }
@@ -61,11 +61,11 @@ struct HostTensor {
     bytes: Vec<u8>,
 }
 
-impl SpanNames {
+impl TensorNames {
     /// The names for a session of `set`.
-    pub fn of(set: &ProgramSet) -> SpanNames {
+    pub fn of(set: &ProgramSet) -> TensorNames {
         let spans = SAVED.into_iter().filter(|saved| set.spans().contains(&saved.span)).collect();
-        SpanNames { parameters: set.parameters().clone(), spans }
+        TensorNames { parameters: set.parameters().clone(), spans }
     }
 
     /// The spans that are saved.
@@ -94,7 +94,7 @@ impl SpanNames {
         Ok(tensors)
     }
 
-    /// Reads one span of a checkpoint, which [`SpanNames::expect`] has checked.
+    /// Reads one span of a checkpoint, which [`TensorNames::expect`] has checked.
     pub fn read(&self, checkpoint: &Checkpoint, span: ParameterSpan) -> Result<Vec<f32>, TrainError> {
         let mut values = vec![0.0_f32; self.parameters.elements() as usize];
         for SavedSpan { prefix, file, .. } in self.spans.iter().filter(|saved| saved.span == span) {

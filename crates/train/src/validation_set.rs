@@ -28,7 +28,7 @@ pub struct ValidationBatch {
 
 /// The validation set of a run.
 #[derive(Clone, Debug, Default)]
-pub struct HeldOut {
+pub struct ValidationSet {
     /// The batches.
     pub batches: Vec<ValidationBatch>,
     /// Utterances in all batches.
@@ -56,7 +56,7 @@ struct Prepared {
     tokens: Vec<i32>,
 }
 
-impl HeldOut {
+impl ValidationSet {
     /// Prepares up to 64 of the rows, spread evenly. Texts are tokenized as those of `trained`.
     pub fn prepare(
         ValidationRows { dataset, rows }: ValidationRows<'_>,
@@ -64,14 +64,14 @@ impl HeldOut {
         recordings: &dyn Recordings,
         shape: &BatchShape,
         layout: &NamedLayout,
-    ) -> Result<HeldOut, TrainError> {
+    ) -> Result<ValidationSet, TrainError> {
         let step = rows.len().div_ceil(MAX_UTTERANCES).max(1);
         let chosen: Vec<SampleIndex> = rows.iter().step_by(step).copied().collect();
         let mut preparer = Preparer::new(dataset, trained, recordings)?;
         let mut prepared: Vec<Prepared> = chosen.iter().filter_map(|index| preparer.prepare(*index)).collect();
         let token_starts = shape.text.starts().to_vec();
         let left_out = chosen.len() - prepared.len();
-        let mut set = HeldOut { left_out, token_starts, ..HeldOut::default() };
+        let mut set = ValidationSet { left_out, token_starts, ..ValidationSet::default() };
         prepared.sort_by_key(|utterance| std::cmp::Reverse(utterance.frames));
         let silence = (trained.features().floor as f32).ln();
         while !prepared.is_empty() {

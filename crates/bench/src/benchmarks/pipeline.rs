@@ -142,7 +142,7 @@ pub fn slow_decoder(
     let Some(mut feed) = serving.feed.take() else { return Err(FeedError::Ended.into()) };
     let first = fed_steps(&context, &mut feed, &consumer, &|_| step_ns, 0, steps)?;
     let last = fed_steps(&context, &mut feed, &consumer, &|_| step_ns, TUNING_STEPS.min(4 * steps), steps)?;
-    let (threads, notes) = (feed.stats().threads, feed.take_notes());
+    let (threads, notes) = (feed.stats().threads, feed.take_messages());
     feed.stop()?;
     Ok(SlowDecoder {
         threads: [context.threads[0], threads],
@@ -320,7 +320,7 @@ fn run(
         fed.wall_ns += turn.wall_ns;
         fed.stall_ns += turn.stall_ns;
     }
-    let (stats, notes) = (feed.stats(), feed.take_notes());
+    let (stats, notes) = (feed.stats(), feed.take_messages());
     feed.stop()?;
     Ok(Run { fed, alone, stats, notes })
 }

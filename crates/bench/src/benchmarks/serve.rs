@@ -103,13 +103,13 @@ impl BenchContext {
             uploads: 2,
             pinned_uploads: self.pinned_uploads,
             table_bytes: training_set.table_bytes(),
-            kept_pitches: 0,
+            cached_pitches: 0,
         }
     }
 
     fn spec(&self, served: &Served, buckets: BucketPlan, plan: &FeedPlan, emitter: Emitter) -> FeedSpec {
         FeedSpec {
-            material: Arc::clone(&served.training_set),
+            training_set: Arc::clone(&served.training_set),
             buckets,
             evaluates: false,
             plan: plan.clone(),

@@ -31,7 +31,7 @@ pub struct TrainingReport {
     /// The share of the time in which the host had no batch to step on.
     pub stall: f64,
     /// A step in the mean, with batches already there, and its GEMMs by themselves, in milliseconds.
-    pub headspace_ms: f64,
+    pub model_only_ms: f64,
     /// See above.
     pub gemms_ms: f64,
     /// Each card, by the driver's count of this process; none on the CPU.
@@ -48,7 +48,7 @@ impl TrainingReport {
 
     /// Of the floor: how many times as long as its GEMMs alone.
     pub fn of_gemms(&self) -> f64 {
-        self.headspace_ms / self.gemms_ms
+        self.model_only_ms / self.gemms_ms
     }
 }
 
@@ -81,7 +81,7 @@ pub fn run(
         model_only: 1e3 / mean_ms(&alone),
         variation: variation(&fed, &alone),
         stall: fed.iter().map(|report| report.wait_ns).sum::<u64>() as f64 / 1e9 / seconds,
-        headspace_ms: mean_ms(&alone),
+        model_only_ms: mean_ms(&alone),
         gemms_ms,
         cards,
         num_parameters,

@@ -16,12 +16,12 @@ pub fn applied(change: SettingChange, settings: &Settings) -> Option<Result<Sett
         SettingChange::BufferSize(batches) => (settings.clone(), vec![("buffer-size", text(batches))]),
         SettingChange::ShareGpu(card) => {
             // Routes other than the hand-over are for two cards.
-            let base = settings.without(&places).without(&[Id::TransferPlan]);
+            let base = settings.without(&places).without(&[Id::Transfer]);
             (base, vec![("share-gpu", String::new()), ("gpu", text(card))])
         }
         SettingChange::SecondCard(card) => {
             let (data, model) = (text(usize::from(card == 0)), text(card));
-            let base = settings.without(&places).without(&[Id::TransferPlan]);
+            let base = settings.without(&places).without(&[Id::Transfer]);
             (base, vec![("data-gpu", data), ("model-gpu", model)])
         }
         SettingChange::OtherDataCard(_) => return None,

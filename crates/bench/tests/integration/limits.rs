@@ -56,7 +56,7 @@ fn the_sampler_remembers_the_worst_and_logs_the_breach() {
     let peaks = sampler.finish().unwrap();
     assert_eq!(peaks.len(), 1);
     assert!(!peaks[0].kept() && peaks[0].samples > 0, "{peaks:?}");
-    let breach = RunEvent::Breach { card: 0, bytes: (522 + 128) * MIB, limit_bytes: 128 * MIB };
+    let breach = RunEvent::LimitExceeded { card: 0, bytes: (522 + 128) * MIB, limit_bytes: 128 * MIB };
     assert_eq!(*log.0.lock().unwrap(), [breach]);
 }
 

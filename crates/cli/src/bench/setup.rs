@@ -88,7 +88,7 @@ impl BenchSetup {
 
     /// The cache that `--cache` requests. None for `auto`.
     pub(super) fn requested_cache(&self, args: &BenchArgs) -> Result<Option<CacheSpec>, Exit> {
-        if args.plan.settings.given_choice(Id::CachePlan).is_none_or(|word| word == "auto") {
+        if args.plan.settings.given_choice(Id::Cache).is_none_or(|word| word == "auto") {
             return Ok(None);
         }
         let cache = &self.resolved.plan.cache;

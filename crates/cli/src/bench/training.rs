@@ -71,7 +71,7 @@ fn show(report: &TrainingReport, setup: &BenchSetup, output: &mut BenchOutput) {
         format!("{:.3}", report.of_model_only()),
         percent(report.variation),
         percent(report.stall),
-        format!("{:.3}", report.headspace_ms),
+        format!("{:.3}", report.model_only_ms),
         format!("{:.3}", report.gemms_ms),
         format!("{:.2}", report.of_gemms()),
         sign(goal),
@@ -98,7 +98,7 @@ fn show(report: &TrainingReport, setup: &BenchSetup, output: &mut BenchOutput) {
         "of_model_only": report.of_model_only(),
         "variation": report.variation,
         "stall": report.stall,
-        "model_only_ms": report.headspace_ms,
+        "model_only_ms": report.model_only_ms,
         "gemms_ms": report.gemms_ms,
         "goal_met": goal,
     }));

@@ -91,7 +91,7 @@ fn card(CardFacts { card, reading, .. }: &CardFacts, report: &mut DoctorReport<'
     let power = reading.power_watts.map_or("power unknown".to_owned(), |watts| format!("{watts:.0} W"));
     let busy = reading.busy_percent.map_or("busy unknown".to_owned(), |busy| format!("{busy} % busy"));
     report.text(&format!("GPU {}: bus {}, {power}, {busy}", card.index, card.bus_id));
-    for process in &reading.holders {
+    for process in &reading.processes {
         let name = process.name.as_deref().unwrap_or("a process");
         report.note(&format!(
             "GPU {}: {} used by {name} (process {})",

@@ -42,10 +42,10 @@ impl Recent {
             RunEvent::FeedSetting { .. } => self.setting = Some(record.clone()),
             RunEvent::Step { .. }
             | RunEvent::StepWork { .. }
-            | RunEvent::HostWork { .. }
+            | RunEvent::CpuTime { .. }
             | RunEvent::Stage { .. }
             | RunEvent::Checkpoint { .. }
-            | RunEvent::Validated { .. }
+            | RunEvent::Validation { .. }
             | RunEvent::SampleWritten { .. } => self.push(record),
             _ => {}
         }
@@ -185,7 +185,7 @@ mod tests {
             events.push(RunEvent::StepWork { step, batch, batches: 1, bucket: 0, busy_ns, wait_ns, began_ns });
             events.push(RunEvent::Step { step, wall_ns: 20_000_000, wait_ns });
             if step % 10 == 0 {
-                events.push(RunEvent::HostWork { cpu_ns: step * 35_000_000 });
+                events.push(RunEvent::CpuTime { cpu_ns: step * 35_000_000 });
             }
         }
         let record = |(seq, event)| Record { v: 1, seq, t_ns: seq * 5_000_000, dropped: 0, event };

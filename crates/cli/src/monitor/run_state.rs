@@ -164,7 +164,7 @@ impl RunState {
                 self.plan = PlanFacts::read(plan_json.as_deref().unwrap_or_default());
             }
             RunEvent::Step { step, .. } => self.step = *step,
-            RunEvent::Learned { step, epoch, losses, gradient_norm, lr, skipped } => {
+            RunEvent::StepMetrics { step, epoch, losses, gradient_norm, lr, skipped } => {
                 (self.epoch, self.lr, self.gradient_norm) = (Some(*epoch), Some(*lr), *gradient_norm);
                 self.losses.clone_from(losses);
                 if let Some(Some(loss)) = losses.get("loss") {
@@ -174,7 +174,7 @@ impl RunState {
                     self.alarms.add(*step, AlarmLevel::Alarm, &format!("step {step} skipped: non-finite gradient"));
                 }
             }
-            RunEvent::Validated { step, utterances, figures } => self.validated(*step, *utterances, figures),
+            RunEvent::Validation { step, utterances, figures } => self.validated(*step, *utterances, figures),
             RunEvent::Checkpoint { step, .. } => self.checkpoint = Some(*step),
             RunEvent::SampleWritten { .. } => self.samples += 1,
             RunEvent::Check { passed, .. } => {
@@ -206,7 +206,7 @@ impl RunState {
             RunEvent::HostMemory { bytes, limit_bytes, .. } => {
                 self.host = Some(ProcessMemory { bytes: *bytes, limit_bytes: *limit_bytes });
             }
-            RunEvent::Process { card, bytes, limit_bytes } => {
+            RunEvent::ProcessMemory { card, bytes, limit_bytes } => {
                 self.process.insert(*card, ProcessMemory { bytes: *bytes, limit_bytes: *limit_bytes });
             }
             // `validate` exceeds the limits on purpose.
@@ -217,7 +217,7 @@ impl RunState {
                 let text = format!("{role}: {asked} MB for {owner} refused, over the limit of {limit} MB");
                 self.alarms.add(self.step, AlarmLevel::Alarm, &text);
             }
-            RunEvent::Breach { card, bytes, limit_bytes } => {
+            RunEvent::LimitExceeded { card, bytes, limit_bytes } => {
                 let (used, limit) = (bytes >> 20, limit_bytes >> 20);
                 let text =
                     format!("the process uses {used} MB on GPU {card}, over its limit of {limit} MB: the run stops");
@@ -293,7 +293,7 @@ pub(super) mod tests {
             ));
             let losses = BTreeMap::from([("loss".to_owned(), Some(4.0 / step as f64)), ("mel".to_owned(), Some(0.5))]);
             let (gradient_norm, lr, skipped) = (Some(1.5), 1e-3, false);
-            events.push((t_ns, RunEvent::Learned { step, epoch: step / 100, losses, gradient_norm, lr, skipped }));
+            events.push((t_ns, RunEvent::StepMetrics { step, epoch: step / 100, losses, gradient_norm, lr, skipped }));
             if step % 10 == 0 {
                 for role in Role::BOTH {
                     let (card, limit_bytes) = (index_of(role), (8192 << index_of(role)) * mib);
@@ -336,7 +336,7 @@ pub(super) mod tests {
             }
         }
         events.push((0, RunEvent::Note { text: "decode threads 2 -> 3".into() }));
-        events.push((0, RunEvent::Breach { card: 1, bytes: 20 << 30, limit_bytes: 16 << 30 }));
+        events.push((0, RunEvent::LimitExceeded { card: 1, bytes: 20 << 30, limit_bytes: 16 << 30 }));
         let state = state_of(events);
         let shown: Vec<_> = state.alarms().last(9).iter().map(|alarm| (alarm.level, alarm.text.as_str())).collect();
         assert_eq!(shown.len(), 3, "{shown:?}");
@@ -365,7 +365,7 @@ pub(super) mod tests {
     fn non_finite_losses_do_not_enter_the_curve() {
         let learned = |step, loss| {
             let losses = BTreeMap::from([("loss".to_owned(), loss)]);
-            RunEvent::Learned { step, epoch: 0, losses, gradient_norm: None, lr: 1e-3, skipped: step == 2 }
+            RunEvent::StepMetrics { step, epoch: 0, losses, gradient_norm: None, lr: 1e-3, skipped: step == 2 }
         };
         let state = state_of([(0, learned(1, Some(2.0))), (1, learned(2, None)), (2, learned(3, Some(1.0)))]);
         assert_eq!(state.curve.points(), [(1.0, 2.0), (3.0, 1.0)]);
@@ -376,7 +376,7 @@ pub(super) mod tests {
     fn the_best_validation_is_remembered() {
         let validated = |step, mel| {
             let figures = BTreeMap::from([("mel".to_owned(), mel)]);
-            (step, RunEvent::Validated { step, utterances: 3, figures })
+            (step, RunEvent::Validation { step, utterances: 3, figures })
         };
         let state = state_of([validated(1, None), validated(2, Some(0.5)), validated(3, Some(0.7))]);
         let validation = state.validation.unwrap();

@@ -230,7 +230,7 @@ mod tests {
     fn leaky() -> RunState {
         let mut events = pair(250);
         events.push((0, RunEvent::Note { text: "decode threads 2 -> 3".into() }));
-        events.push((0, RunEvent::Breach { card: 1, bytes: 20 << 30, limit_bytes: 16 << 30 }));
+        events.push((0, RunEvent::LimitExceeded { card: 1, bytes: 20 << 30, limit_bytes: 16 << 30 }));
         state_of(events)
     }
 

@@ -21,7 +21,7 @@ pub(crate) struct NvmlReader {
 
 /// Memory of one process on one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProcessMemory {
+pub(crate) enum NvmlProcessMemory {
     /// It uses this much.
     Bytes(u64),
     /// It is listed, but its memory is not reported.
@@ -65,18 +65,18 @@ impl NvmlReader {
         Ok(CardReading {
             free_bytes: memory.free,
             total_bytes: memory.total,
-            holders: processes(&device),
+            processes: processes(&device),
             busy_percent: device.utilization_rates().ok().map(|rates| rates.gpu),
             power_watts: device.power_usage().ok().map(|milliwatts| milliwatts as f32 / 1000.0),
         })
     }
 
-    pub(crate) fn process_memory(&self, card: usize, pid: u32) -> Result<ProcessMemory, DeviceError> {
+    pub(crate) fn process_memory(&self, card: usize, pid: u32) -> Result<NvmlProcessMemory, DeviceError> {
         let fail = |error| failure(card, "reading the memory of the process", &error);
         let device = self.nvml.device_by_index(card as u32).map_err(fail)?;
         match device.running_compute_processes() {
             Ok(processes) => Ok(memory_of(&processes, pid)),
-            Err(NvmlError::NotSupported | NvmlError::NoPermission) => Ok(ProcessMemory::Unavailable),
+            Err(NvmlError::NotSupported | NvmlError::NoPermission) => Ok(NvmlProcessMemory::Unavailable),
             Err(error) => Err(fail(error)),
         }
     }
@@ -131,11 +131,11 @@ fn merge(processes: impl Iterator<Item = ProcessInfo>, name_of: impl Fn(u32) -> 
     merged
 }
 
-fn memory_of(processes: &[ProcessInfo], pid: u32) -> ProcessMemory {
+fn memory_of(processes: &[ProcessInfo], pid: u32) -> NvmlProcessMemory {
     match processes.iter().find(|process| process.pid == pid).map(|process| &process.used_gpu_memory) {
-        Some(UsedGpuMemory::Used(bytes)) => ProcessMemory::Bytes(*bytes),
-        Some(UsedGpuMemory::Unavailable) => ProcessMemory::Unavailable,
-        None => ProcessMemory::NotListed,
+        Some(UsedGpuMemory::Used(bytes)) => NvmlProcessMemory::Bytes(*bytes),
+        Some(UsedGpuMemory::Unavailable) => NvmlProcessMemory::Unavailable,
+        None => NvmlProcessMemory::NotListed,
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
         let list = [process(7, UsedGpuMemory::Unavailable), process(9, UsedGpuMemory::Used(5))];
         assert_eq!(
             [7, 8, 9].map(|pid| memory_of(&list, pid)),
-            [ProcessMemory::Unavailable, ProcessMemory::NotListed, ProcessMemory::Bytes(5)]
+            [NvmlProcessMemory::Unavailable, NvmlProcessMemory::NotListed, NvmlProcessMemory::Bytes(5)]
         );
     }
 }

@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 
 use super::api::{self, Access, Code, Handle, PoolProps};
 use super::capture_lock::CAPTURE_LOCK;
-use super::nvml::ProcessMemory;
+use super::nvml::NvmlProcessMemory;
 use super::{CudaDriver, OpenCard, modules, status};
 use crate::bytes::POOL_GRANULE;
 use crate::card::{Card, CardReading};
@@ -44,10 +44,10 @@ impl Driver for CudaDriver {
         let open = self.cuda_card(card)?.open.read().unwrap_or_else(PoisonError::into_inner).is_some();
         let Some(nvml) = &self.nvml else { return Ok(None) };
         Ok(match nvml.process_memory(card, std::process::id())? {
-            ProcessMemory::Bytes(bytes) => Some(bytes),
+            NvmlProcessMemory::Bytes(bytes) => Some(bytes),
             // With a context the process does use memory: if it is not listed, the list is unusable.
-            ProcessMemory::NotListed => (!open).then_some(0),
-            ProcessMemory::Unavailable => None,
+            NvmlProcessMemory::NotListed => (!open).then_some(0),
+            NvmlProcessMemory::Unavailable => None,
         })
     }
 

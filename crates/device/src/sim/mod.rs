@@ -413,7 +413,7 @@ impl Driver for SimDriver {
         Ok(CardReading {
             free_bytes: self.free_bytes(now),
             total_bytes: self.spec.total_bytes,
-            holders: process.into_iter().collect(),
+            processes: process.into_iter().collect(),
             busy_percent: None,
             power_watts: None,
         })

@@ -193,7 +193,7 @@ fn a_card_has_no_more_memory_than_its_spec() {
     assert_eq!(device.free_bytes().unwrap(), 0);
     assert_eq!(device.process_bytes().unwrap(), Some((1024 - 300) * MIB));
     drop(arena);
-    assert_eq!(machine.read(0).unwrap().holders[0].bytes, 300 * MIB);
+    assert_eq!(machine.read(0).unwrap().processes[0].bytes, 300 * MIB);
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn more_threads_are_not_advised_if_all_cores_are_busy() {
             ));
             events.push((t_ns, RunEvent::Step { step, wall_ns: 216 * ms, wait_ns }));
             if with_host_work && step % 10 == 0 {
-                events.push((t_ns, RunEvent::HostWork { cpu_ns: step * 316 * ms }));
+                events.push((t_ns, RunEvent::CpuTime { cpu_ns: step * 316 * ms }));
             }
         }
         Diagnosis::of(&records(events)).unwrap()
@@ -163,7 +163,7 @@ fn a_log_of_an_earlier_version_is_diagnosed() {
 #[test]
 fn validations_samples_and_checkpoints_are_no_jitter() {
     let every_20 = |step: u64| step.is_multiple_of(20);
-    let validated = |step| RunEvent::Validated { step, utterances: 1, figures: [].into() };
+    let validated = |step| RunEvent::Validation { step, utterances: 1, figures: [].into() };
     let checkpoint = |step| RunEvent::Checkpoint { step, bytes: 1, ns: 1 };
     let sample = |step| RunEvent::SampleWritten { step, path: String::new(), seconds: 1.0, ns: 1 };
     let check = |event: &dyn Fn(u64) -> RunEvent| {

@@ -44,7 +44,7 @@ pub struct FeedPlan {
     /// Bytes of the feature tables: [`TrainingSet::table_bytes`](crate::TrainingSet::table_bytes).
     pub table_bytes: u64,
     /// Recordings whose pitch stays cached on the data device: those with the lowest indices.
-    pub kept_pitches: u64,
+    pub cached_pitches: u64,
 }
 
 /// A byte range of an upload.
@@ -163,12 +163,12 @@ impl FeedPlan {
     /// Bytes of the cached pitch; 0 if batches have no pitch.
     pub fn cached_pitch_bytes(&self) -> u64 {
         let has_pitch = self.schema.fields.iter().any(|field| field.name == "pitch");
-        let frames = if has_pitch { self.kept_pitches * self.pitch_stride_frames() } else { 0 };
+        let frames = if has_pitch { self.cached_pitches * self.pitch_stride_frames() } else { 0 };
         round_up(frames * DType::F32.bytes(), BLOCK_ALIGN)
     }
 
     /// How many of so many recordings have their pitch cached: as many as fit in 64 MB.
-    pub fn pitches_worth_keeping(buckets: &[Bucket], recordings: u64) -> u64 {
+    pub fn pitches_worth_caching(buckets: &[Bucket], recordings: u64) -> u64 {
         recordings.min(MAX_CACHED_PITCH_BYTES / (longest_row(buckets) * DType::F32.bytes()).max(1))
     }
 
@@ -259,7 +259,7 @@ mod tests {
             uploads: 2,
             pinned_uploads: 3,
             table_bytes: 1000,
-            kept_pitches: 0,
+            cached_pitches: 0,
         }
     }
 

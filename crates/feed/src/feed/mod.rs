@@ -130,7 +130,7 @@ impl Feed {
     }
 
     /// Messages for users since the last call: changes of self-tuning, errors of the cache or of the list of bad samples.
-    pub fn take_notes(&self) -> Vec<String> {
+    pub fn take_messages(&self) -> Vec<String> {
         let mut lines = self.messages.take();
         let error = self.context.bad.write_error();
         let error = error.filter(|_| !self.list_error_reported.swap(true, Ordering::Relaxed));

@@ -17,7 +17,7 @@ use crate::survey::training_set::TrainingSet;
 /// Everything a feed is started with.
 pub struct FeedSpec {
     /// The rows to serve.
-    pub material: Arc<TrainingSet>,
+    pub training_set: Arc<TrainingSet>,
     /// Their shapes: those of `plan`.
     pub buckets: BucketPlan,
     /// False for training: full batches, in another order every epoch. True for evaluation: every row that fits is served once

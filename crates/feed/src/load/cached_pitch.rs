@@ -20,7 +20,7 @@ pub(crate) struct CachedPitches {
 
 impl CachedPitches {
     pub(crate) fn new(plan: &FeedPlan) -> CachedPitches {
-        let count = if plan.cached_pitch_bytes() == 0 { 0 } else { plan.kept_pitches };
+        let count = if plan.cached_pitch_bytes() == 0 { 0 } else { plan.cached_pitches };
         let checksums = (0..count).map(|_| AtomicU64::new(0)).collect();
         CachedPitches { stride_frames: plan.pitch_stride_frames(), checksums }
     }

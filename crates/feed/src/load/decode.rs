@@ -59,7 +59,7 @@ pub(crate) fn part_of(audio: &Locator<'_>, clip: &Clip) -> Result<Range<usize>, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tandem_corpus::{Range as Subset, Store};
+    use tandem_corpus::{AudioRange, Store};
 
     fn tone(num_samples: i16) -> Clip {
         Clip { samples: (0..num_samples).collect(), rate_hz: 1000 }
@@ -69,7 +69,7 @@ mod tests {
     fn parts_of_a_recording() {
         let store = Store::Files { root: "root".into() };
         let check = |offset_s: f64, duration_s: Option<f64>, expected: Option<Range<usize>>| {
-            let range = Some(Subset { offset_s, duration_s });
+            let range = Some(AudioRange { offset_s, duration_s });
             let found = part_of(&Locator { store: &store, key: "x.wav", range }, &tone(2000));
             assert_eq!(found.as_ref().ok(), expected.as_ref(), "{offset_s} {duration_s:?}");
             if let Err(error) = found {

@@ -36,7 +36,7 @@ pub(crate) struct BatchLayout {
 impl Input {
     /// Fails with [`FeedError::Corpus`] if no row fits the shapes, and with [`FeedError::BatchTooLarge`].
     pub(crate) fn new(spec: &FeedSpec) -> Result<Input, FeedError> {
-        let FeedSpec { material: training_set, plan, seed, .. } = spec;
+        let FeedSpec { training_set, plan, seed, .. } = spec;
         assert_eq!(plan.buckets, spec.buckets.buckets(), "the memory of the feed is planned for other shapes");
         let order = match spec.evaluates {
             true => evaluation_order(training_set, &plan.buckets)?,

@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::ListeningError;
+use super::SampleError;
 
 /// Checkpoints whose samples are retained, beside the first.
 const RETAINED: usize = 20;
@@ -32,15 +32,15 @@ impl SampleFolder {
     }
 
     /// Writes a file atomically and returns its path relative to the run folder.
-    pub(super) fn put(&self, name: &str, bytes: &[u8]) -> Result<String, ListeningError> {
-        let no_folder = |source| ListeningError::NotWritten { source, path: self.folder.clone() };
+    pub(super) fn put(&self, name: &str, bytes: &[u8]) -> Result<String, SampleError> {
+        let no_folder = |source| SampleError::NotWritten { source, path: self.folder.clone() };
         fs::create_dir_all(&self.folder).map_err(no_folder)?;
         let path = self.folder.join(name);
         let temporary = self.folder.join(format!("{BEING_WRITTEN}{name}"));
         let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, &path));
         if let Err(source) = written {
             let _ = fs::remove_file(&temporary);
-            return Err(ListeningError::NotWritten { source, path });
+            return Err(SampleError::NotWritten { source, path });
         }
         let folder = self.folder.file_name().unwrap_or_default().to_string_lossy();
         Ok(format!("{folder}/{name}"))
@@ -48,12 +48,12 @@ impl SampleFolder {
 
     /// Removes samples past the retention, now that those of `step` exist. Samples of later steps, left by a run that was
     /// resumed from an older checkpoint, stay until training reaches them.
-    pub(super) fn clear_up(&self, step: u64) -> Result<(), ListeningError> {
-        let not_read = |source| ListeningError::NotWritten { source, path: self.folder.clone() };
+    pub(super) fn clear_up(&self, step: u64) -> Result<(), SampleError> {
+        let not_read = |source| SampleError::NotWritten { source, path: self.folder.clone() };
         let names = names_in(&self.folder).map_err(not_read)?;
         for name in to_remove(&names, step) {
             let path = self.folder.join(name);
-            fs::remove_file(&path).map_err(|source| ListeningError::NotWritten { source, path })?;
+            fs::remove_file(&path).map_err(|source| SampleError::NotWritten { source, path })?;
         }
         Ok(())
     }

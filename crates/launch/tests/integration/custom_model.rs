@@ -121,12 +121,12 @@ fn learns(place: Place) {
     assert!(said.iter().any(|line| line.contains("GPU Memory Isolation configured")), "{said:#?}");
     let events = events.0.lock().unwrap();
     let learned = events.iter().filter_map(|event| match event {
-        RunEvent::Learned { losses, .. } => Some(losses["squares"].unwrap()),
+        RunEvent::StepMetrics { losses, .. } => Some(losses["squares"].unwrap()),
         _ => None,
     });
     assert!(learned.eq(losses.iter().map(|(_, loss)| *loss)));
     let any = |wanted: fn(&RunEvent) -> bool| events.iter().any(wanted);
-    assert!(any(|event| matches!(event, RunEvent::Validated { figures, .. } if figures.len() == 2)));
+    assert!(any(|event| matches!(event, RunEvent::Validation { figures, .. } if figures.len() == 2)));
     assert!(any(|event| matches!(event, RunEvent::Checkpoint { step: 30, .. })));
     trainer.stop().unwrap();
     bench.all_is_home();

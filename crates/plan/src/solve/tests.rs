@@ -212,7 +212,7 @@ fn pitch_is_cached_unless_the_cache_is_off() {
     let cached = |line: &str, rows: u32| {
         let plan = Plan::solve(&settings(line), &gpus(1, 24), &Chains, Some(&corpus(rows))).unwrap();
         let line = plan.data.lines.iter().find(|line| line.name == "kept pitch");
-        (plan.feed.kept_pitches, line.map_or(0, |line| line.bytes))
+        (plan.feed.cached_pitches, line.map_or(0, |line| line.bytes))
     };
     let (entries, bytes) = cached("", 1000);
     assert!(entries == 1000 && bytes >= 4000, "{entries} entries in {bytes} bytes");

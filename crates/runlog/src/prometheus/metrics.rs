@@ -34,7 +34,7 @@ enum Family {
     Loss,
     GradientNorm,
     LearningRate,
-    HeldOut,
+    ValidationSet,
     Validations,
     Checkpoints,
     CheckpointSeconds,
@@ -78,7 +78,7 @@ impl Family {
                 ("tandem_gradient_norm", GAUGE, "Norm of the gradients of the last step before clipping.")
             }
             Family::LearningRate => ("tandem_learning_rate", GAUGE, "The learning rate of the last step."),
-            Family::HeldOut => {
+            Family::ValidationSet => {
                 ("tandem_held_out", GAUGE, "Figures of the held-out data by name, as of the last look at it.")
             }
             Family::Validations => {
@@ -119,16 +119,16 @@ impl Metrics {
                 self.set(Family::Run, labels, 1.0);
             }
             RunEvent::Step { step, wall_ns, wait_ns } => self.stepped(*step, *wall_ns, *wait_ns),
-            RunEvent::Learned { epoch, losses, gradient_norm, lr, skipped, .. } => {
+            RunEvent::StepMetrics { epoch, losses, gradient_norm, lr, skipped, .. } => {
                 self.set(Family::Epoch, vec![], *epoch as f64);
                 self.add(Family::SkippedSteps, vec![], f64::from(u8::from(*skipped)));
                 self.set_all(Family::Loss, "part", losses);
                 self.set(Family::GradientNorm, vec![], gradient_norm.unwrap_or(f64::NAN));
                 self.set(Family::LearningRate, vec![], *lr);
             }
-            RunEvent::Validated { figures, .. } => {
+            RunEvent::Validation { figures, .. } => {
                 self.add(Family::Validations, vec![], 1.0);
-                self.set_all(Family::HeldOut, "figure", figures);
+                self.set_all(Family::ValidationSet, "figure", figures);
             }
             RunEvent::Checkpoint { ns, .. } => {
                 self.add(Family::Checkpoints, vec![], 1.0);
@@ -141,7 +141,8 @@ impl Metrics {
                 self.set(Family::MemoryLimit, labels(), *limit_bytes as f64);
                 self.set(Family::MemoryPeak, labels(), *peak_bytes as f64);
             }
-            RunEvent::Process { card, bytes, limit_bytes } | RunEvent::Breach { card, bytes, limit_bytes } => {
+            RunEvent::ProcessMemory { card, bytes, limit_bytes }
+            | RunEvent::LimitExceeded { card, bytes, limit_bytes } => {
                 self.set(Family::ProcessBytes, vec![("card", card.to_string())], *bytes as f64);
                 self.set(Family::ProcessLimit, vec![("card", card.to_string())], *limit_bytes as f64);
             }
@@ -290,7 +291,7 @@ tandem_memory_used_bytes{role=\"model\",card=\"1\"} 1099511627776
     #[test]
     fn names_and_figures_of_any_kind_are_written_as_the_format_has_them() {
         let losses = [("a\"b\\c\nd".to_owned(), Some(1e-7)), ("mel".to_owned(), None)].into();
-        let learned = RunEvent::Learned { step: 1, epoch: 0, losses, gradient_norm: None, lr: 0.0, skipped: true };
+        let learned = RunEvent::StepMetrics { step: 1, epoch: 0, losses, gradient_norm: None, lr: 0.0, skipped: true };
         let page = page([learned]);
         for line in [
             "tandem_loss{part=\"a\\\"b\\\\c\\nd\"} 0.0000001\n",

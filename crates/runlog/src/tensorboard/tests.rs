@@ -100,7 +100,7 @@ fn a_file_begins_with_its_version() {
 
 #[test]
 fn what_comes_before_the_first_step_is_put_at_it() {
-    let process = RunEvent::Process { card: 1, bytes: 7 << 19, limit_bytes: 9 };
+    let process = RunEvent::ProcessMemory { card: 1, bytes: 7 << 19, limit_bytes: 9 };
     check(
         [memory(1 << 20), memory(2 << 20), process, step(41, 500, 0)],
         &[
@@ -136,7 +136,7 @@ fn the_step_rate_is_written_about_once_a_second_and_at_the_end() {
 #[test]
 fn what_is_no_number_is_shown_as_none() {
     let losses = [("loss".to_owned(), Some(0.5)), ("mel".to_owned(), None)].into();
-    let learned = RunEvent::Learned { step: 7, epoch: 0, losses, gradient_norm: None, lr: 0.25, skipped: true };
+    let learned = RunEvent::StepMetrics { step: 7, epoch: 0, losses, gradient_norm: None, lr: 0.25, skipped: true };
     let expected =
         ["brain.Event:2", "start at 7", "7 loss/loss=0.5", "7 loss/mel=NaN", "7 gradient_norm=NaN", "7 lr=0.25"];
     check([learned], &expected);
@@ -155,8 +155,14 @@ fn events_have_the_date_of_their_record() {
 #[test]
 fn a_disk_that_was_full_for_a_while_breaks_no_frame() {
     let mut board = board(LimitedDisk { room: 100, ..LimitedDisk::default() });
-    let learned =
-        |step| RunEvent::Learned { step, epoch: 0, losses: [].into(), gradient_norm: None, lr: 0.5, skipped: false };
+    let learned = |step| RunEvent::StepMetrics {
+        step,
+        epoch: 0,
+        losses: [].into(),
+        gradient_norm: None,
+        lr: 0.5,
+        skipped: false,
+    };
     assert!(write(&mut board, (1..=2000).map(learned)).is_err(), "more than waits for a disk");
     assert!(board.flush().is_err());
     board.spool.file().room = usize::MAX;

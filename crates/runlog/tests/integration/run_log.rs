@@ -35,7 +35,7 @@ fn every_event_reads_back_as_it_was_emitted() {
         RunEvent::Memory { role: Role::Model, card: 1, used_bytes: 1, limit_bytes: u64::MAX, peak_bytes: 2 },
         RunEvent::MemoryOwners { role: Role::Data, owners: [("slots".to_owned(), 7), ("driver".to_owned(), 0)].into() },
         RunEvent::HostMemory { bytes: 3, accounted_bytes: 1, pinned_bytes: 1, limit_bytes: u64::MAX },
-        RunEvent::Process { card: 1, bytes: 5, limit_bytes: 6 },
+        RunEvent::ProcessMemory { card: 1, bytes: 5, limit_bytes: 6 },
         RunEvent::Refused {
             role: Role::Data,
             asked_bytes: 1,
@@ -46,10 +46,10 @@ fn every_event_reads_back_as_it_was_emitted() {
         RunEvent::Transfer { route: "peer".into(), from: 0, to: 1, bytes: 7 << 20, ns: 131_000 },
         RunEvent::Step { step: 1, wall_ns: 2, wait_ns: 1 },
         RunEvent::StepWork { step: 1, batch: 0, batches: 1, bucket: 2, busy_ns: 1, wait_ns: 1, began_ns: Some(7) },
-        RunEvent::HostWork { cpu_ns: 9 },
+        RunEvent::CpuTime { cpu_ns: 9 },
         RunEvent::ModelOnly { bucket: 2, ns: 1 },
         RunEvent::FeedSetting { threads: 4, cores: 8, ahead: 12, slots: 3, route: "bounce".into() },
-        RunEvent::Learned {
+        RunEvent::StepMetrics {
             step: 1,
             epoch: 0,
             losses: [("loss".to_owned(), Some(f64::from(0.1_f32))), ("mel".to_owned(), None)].into(),
@@ -57,7 +57,7 @@ fn every_event_reads_back_as_it_was_emitted() {
             lr: 1e-3 / 3.0,
             skipped: true,
         },
-        RunEvent::Validated { step: 9, utterances: 64, figures: [("mel".to_owned(), Some(0.249))].into() },
+        RunEvent::Validation { step: 9, utterances: 64, figures: [("mel".to_owned(), Some(0.249))].into() },
         RunEvent::Checkpoint { step: 9, bytes: 35 << 20, ns: 1 },
         RunEvent::SampleWritten { step: 9, path: "samples/step-00000009-a.wav".into(), seconds: 2.5, ns: 7 },
         RunEvent::Stage {
@@ -69,7 +69,7 @@ fn every_event_reads_back_as_it_was_emitted() {
             spans: vec![TimeSpan { began_ns: 8, ns: 3 }],
         },
         RunEvent::Check { number: 4, name: "transfer".into(), passed: true, detail: String::new() },
-        RunEvent::Breach { card: 0, bytes: 2, limit_bytes: 1 },
+        RunEvent::LimitExceeded { card: 0, bytes: 2, limit_bytes: 1 },
         RunEvent::Note { text: "so far".into() },
         RunEvent::RunEnded { exit_code: 143, reason: "terminated".into() },
     ];

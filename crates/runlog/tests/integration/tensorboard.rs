@@ -96,10 +96,10 @@ fn start(run: &Path, board: &Path, began: SystemTime, steps: impl IntoIterator<I
     for step in steps {
         emitter.emit(RunEvent::Step { step, wall_ns: 2_000_000_000, wait_ns: 500_000_000 });
         let (losses, gradient_norm, lr) = (losses(step), Some(step as f64), 1e-3 / step as f64);
-        emitter.emit(RunEvent::Learned { step, epoch: 0, losses, gradient_norm, lr, skipped: false });
+        emitter.emit(RunEvent::StepMetrics { step, epoch: 0, losses, gradient_norm, lr, skipped: false });
     }
-    emitter.emit(RunEvent::Process { card: 1, bytes: 5 << 20, limit_bytes: 6 << 20 });
-    emitter.emit(RunEvent::Validated { step: 4, utterances: 1, figures: [("mel".to_owned(), Some(0.25))].into() });
+    emitter.emit(RunEvent::ProcessMemory { card: 1, bytes: 5 << 20, limit_bytes: 6 << 20 });
+    emitter.emit(RunEvent::Validation { step: 4, utterances: 1, figures: [("mel".to_owned(), Some(0.25))].into() });
     let path = "samples/step-00000004-a0001.wav".into();
     emitter.emit(RunEvent::SampleWritten { step: 4, path, seconds: 1.0, ns: 1 });
     log.finish_with(RunEvent::RunEnded { exit_code: 0, reason: "done".into() });

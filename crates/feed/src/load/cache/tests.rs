@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use tandem_corpus::{Range, Store};
+use tandem_corpus::{AudioRange, Store};
 use tandem_pipeline::Worker;
 
 use super::disk::Write;
@@ -67,7 +67,7 @@ impl Corpus {
     }
 
     /// Loads as a loader does; returns whether it was a hit. Compares a hit with decoding.
-    fn load(&self, cache: &Cache, number: u32, range: Option<Range>) -> bool {
+    fn load(&self, cache: &Cache, number: u32, range: Option<AudioRange>) -> bool {
         let key = format!("{number}.wav");
         let audio = Locator { store: &self.store, key: &key, range };
         let (mut clip, mut decoded) = (Clip { samples: vec![1; 9], rate_hz: 9 }, Clip::default());
@@ -105,7 +105,7 @@ fn a_hit_equals_decoding_bit_for_bit() {
         assert_eq!(corpus.load_all(&cache), [false; 4]);
         assert_eq!(corpus.load_all(&cache), [true; 4]);
         // Each part of a recording is an entry.
-        let part = |offset_s, duration_s| Some(Range { offset_s, duration_s });
+        let part = |offset_s, duration_s| Some(AudioRange { offset_s, duration_s });
         for range in [part(0.0, None), part(0.1, None), part(0.1, Some(0.1)), part(0.0, Some(0.1))] {
             assert!(!corpus.load(&cache, 0, range) && corpus.load(&cache, 0, range), "{range:?}");
         }
@@ -351,7 +351,7 @@ fn put_never_waits_and_dropping_the_cache_drops_queued_clips() {
     let mut none = Clip::default();
     let keys: Vec<String> = (0..10).map(|number| format!("{}.wav", number % 4)).collect();
     for (number, key) in (0..10).zip(&keys) {
-        let range = Some(Range { offset_s: f64::from(number), duration_s: None });
+        let range = Some(AudioRange { offset_s: f64::from(number), duration_s: None });
         let audio = Locator { store: &corpus.store, key, range };
         assert!(!cache.get_into(SampleIndex(number), &audio, &mut none));
         cache.put(SampleIndex(number), &audio, &clip);

@@ -100,7 +100,7 @@ fn threads_after(serving: &Serving, corpus: &Corpus, is_hungry: bool) -> (Option
                 feed.wait_warm(PATIENCE)?;
             }
             feed.lease(&stream)?;
-            let messages = feed.take_notes();
+            let messages = feed.take_messages();
             if let Some(message) = messages.into_iter().find(|message| message.starts_with("decode threads")) {
                 return Ok((Some(message), feed.stats().threads));
             }

@@ -210,13 +210,13 @@ impl Serving {
             uploads: 2,
             pinned_uploads: 3,
             table_bytes: corpus.table_bytes(),
-            kept_pitches: self.cached_pitches,
+            cached_pitches: self.cached_pitches,
         }
     }
 
     fn spec(&self, corpus: &TrainingSet, buckets: BucketPlan, plan: FeedPlan) -> FeedSpec {
         FeedSpec {
-            material: self.evaluates.clone().unwrap_or_else(|| Arc::new(corpus.clone())),
+            training_set: self.evaluates.clone().unwrap_or_else(|| Arc::new(corpus.clone())),
             buckets,
             evaluates: self.evaluates.is_some(),
             plan,

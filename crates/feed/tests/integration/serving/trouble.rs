@@ -235,7 +235,7 @@ fn a_list_that_cannot_be_written_is_reported_once_and_fails_nothing() {
         let mut messages = Vec::new();
         for _ in 0..30 {
             feed.lease(&stream)?;
-            messages.extend(feed.take_notes());
+            messages.extend(feed.take_messages());
         }
         Ok(messages)
     });
@@ -262,7 +262,7 @@ fn a_cache_that_cannot_be_written_is_reported_once_and_fails_nothing() {
         for _ in 0..20 {
             feed.lease(&stream)?;
         }
-        Ok(feed.take_notes())
+        Ok(feed.take_messages())
     });
     // The folder is a file by now: either opening fails, or writing does, once.
     match messages {
