@@ -5,6 +5,14 @@ use tandem_device::kernels::{Checks, pattern_word};
 use tandem_device::{Arena, Block, CapturedGraph, DType, Device, DeviceError, DeviceKind, Gemm, Machine, Stream};
 use tandem_events::Role;
 
+on_every_device!(
+    captured_work_runs_once_per_replay_and_not_before,
+    a_thousand_replays_allocate_nothing,
+    all_kinds_of_work_are_replayed_in_their_order,
+    work_that_cannot_be_captured_is_refused_and_a_dropped_capture_leaves_nothing,
+    a_capture_stays_valid_while_other_threads_open_and_close_the_card,
+);
+
 const WORDS: u64 = 4096;
 
 /// A card with memory and a stream on it.
@@ -64,7 +72,6 @@ fn captured_work_runs_once_per_replay_and_not_before(machine: &Machine) {
         assert_eq!(bench.read::<f32>(&sum), [8.0 * runs as f32; 64]);
     }
 }
-on_every_device!(once_per_replay, captured_work_runs_once_per_replay_and_not_before);
 
 fn a_thousand_replays_allocate_nothing(machine: &Machine) {
     let bench = Bench::new(machine);
@@ -81,7 +88,6 @@ fn a_thousand_replays_allocate_nothing(machine: &Machine) {
     assert_eq!(machine.process_bytes(0).unwrap(), held);
     assert_eq!(bench.read::<f32>(&sum), [8000.0; 64]);
 }
-on_every_device!(a_thousand_replays, a_thousand_replays_allocate_nothing);
 
 fn all_kinds_of_work_are_replayed_in_their_order(machine: &Machine) {
     let bench = Bench::new(machine);
@@ -104,7 +110,6 @@ fn all_kinds_of_work_are_replayed_in_their_order(machine: &Machine) {
     assert_eq!(bench.read::<u32>(&to), expected);
     assert_eq!(bench.read::<u32>(&after), vec![0x0909_0909; WORDS as usize]);
 }
-on_every_device!(in_order, all_kinds_of_work_are_replayed_in_their_order);
 
 fn work_that_cannot_be_captured_is_refused_and_a_dropped_capture_leaves_nothing(machine: &Machine) {
     let bench = Bench::new(machine);
@@ -127,7 +132,6 @@ fn work_that_cannot_be_captured_is_refused_and_a_dropped_capture_leaves_nothing(
     bench.stream.replay(&graph).unwrap();
     assert_eq!(bench.read::<f32>(&sum), [8.0; 64]);
 }
-on_every_device!(refused, work_that_cannot_be_captured_is_refused_and_a_dropped_capture_leaves_nothing);
 
 /// Opens the card, works on it, and releases everything, which synchronises the context.
 fn open_work_and_close(machine: &Machine) {
@@ -160,7 +164,6 @@ fn a_capture_stays_valid_while_other_threads_open_and_close_the_card(machine: &M
         }
     });
 }
-on_every_device!(beside_others, a_capture_stays_valid_while_other_threads_open_and_close_the_card);
 
 #[test]
 fn on_the_host_a_replay_without_its_memory_is_an_error() {

@@ -35,27 +35,26 @@ pub(crate) fn arena(device: &Device, role: Role, arena_mib: u64) -> Arena {
     Arena::reserve(device, spec(role, arena_mib)).expect("the arena fits")
 }
 
-/// Runs a test body on simulated cards with several seeds, on the CPU, and on a real card.
+/// Makes tests of a function that takes a [`Machine`]: on simulated cards with several seeds, on the CPU, and on a real
+/// card. Each function gives a module of its name with three tests.
 macro_rules! on_every_device {
-    ($name:ident, $body:ident) => {
-        mod $name {
-            use super::*;
-
+    ($($body:ident),* $(,)?) => {$(
+        mod $body {
             #[test]
             fn simulated() {
-                (0..20).for_each(|seed| $body(&crate::support::simulated(seed)));
+                (0..20).for_each(|seed| super::$body(&crate::support::simulated(seed)));
             }
 
             #[test]
             fn cpu() {
-                $body(&tandem_device::Machine::cpu());
+                super::$body(&tandem_device::Machine::cpu());
             }
 
             #[test]
             #[ignore = "needs an NVIDIA card"]
             fn cuda() {
-                $body(&crate::support::cuda());
+                super::$body(&crate::support::cuda());
             }
         }
-    };
+    )*};
 }
