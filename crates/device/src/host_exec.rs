@@ -23,7 +23,8 @@ pub(crate) unsafe fn run_host(kernel: &'static Kernel, grid: Grid, args: &[RawAr
         RawArg::U64(n) => HostArg::U64(n),
         RawArg::F32(x) => HostArg::F32(x),
     });
-    (kernel.host)(&mut HostArgs { kernel, args: args.map(Some).collect(), taken: 0, grid, workers });
+    let args = args.collect::<Vec<HostArg<'_>>>().into_iter();
+    (kernel.host)(&mut HostArgs { kernel, args, grid, workers });
 }
 
 /// Moves the bytes of a copy.

@@ -233,8 +233,7 @@ fn overlap(args: &[RawArg]) -> Option<(usize, usize)> {
 /// a mistake in the host kernel, and panics.
 pub struct HostArgs<'a> {
     pub(crate) kernel: &'static Kernel,
-    pub(crate) args: Vec<Option<HostArg<'a>>>,
-    pub(crate) taken: usize,
+    pub(crate) args: std::vec::IntoIter<HostArg<'a>>,
     pub(crate) grid: Grid,
     pub(crate) workers: &'a Workers,
 }
@@ -299,8 +298,9 @@ impl<'a> HostArgs<'a> {
     }
 
     fn take(&mut self, name: &str, kind: ParamKind) -> HostArg<'a> {
-        let arg = self.args.get_mut(self.taken).and_then(Option::take);
-        let Some((param, arg)) = self.kernel.params.get(self.taken).zip(arg) else {
+        let params = self.kernel.params;
+        let param = params.get(params.len() - self.args.len());
+        let Some((param, arg)) = param.zip(self.args.next()) else {
             panic!("kernel {} has no parameter for the host kernel's `{name}`", self.kernel.name);
         };
         assert!(
@@ -310,63 +310,7 @@ impl<'a> HostArgs<'a> {
             param.name,
             param.kind,
         );
-        self.taken += 1;
         arg
-    }
-}
-
-// Positional access, for host kernels that have no declaration yet.
-#[expect(missing_docs, reason = "goes with the last of them")]
-impl<'a> HostArgs<'a> {
-    pub fn read<T: Element>(&self, i: usize) -> &'a [T] {
-        match &self.args[i] {
-            Some(HostArg::Read(bytes)) => bytemuck::cast_slice(bytes),
-            _ => panic!("argument {i} is not memory to read"),
-        }
-    }
-
-    pub fn write<T: Element>(&mut self, i: usize) -> &'a mut [T] {
-        match self.args[i].take() {
-            Some(HostArg::Write(bytes)) => bytemuck::cast_slice_mut(bytes),
-            _ => panic!("argument {i} is not memory to write"),
-        }
-    }
-
-    pub fn u32(&self, i: usize) -> u32 {
-        match self.args[i] {
-            Some(HostArg::U32(n)) => n,
-            _ => panic!("argument {i} is not a u32"),
-        }
-    }
-
-    pub fn u64(&self, i: usize) -> u64 {
-        match self.args[i] {
-            Some(HostArg::U64(n)) => n,
-            _ => panic!("argument {i} is not a u64"),
-        }
-    }
-
-    pub fn f32(&self, i: usize) -> f32 {
-        match self.args[i] {
-            Some(HostArg::F32(x)) => x,
-            _ => panic!("argument {i} is not an f32"),
-        }
-    }
-}
-
-// Parameters without names, for kernels that have no declaration yet.
-#[expect(missing_docs, non_snake_case, reason = "goes with the last of them")]
-impl Param {
-    pub const U32: Param = Param { name: "", kind: ParamKind::U32 };
-    pub const U64: Param = Param { name: "", kind: ParamKind::U64 };
-    pub const F32: Param = Param { name: "", kind: ParamKind::F32 };
-
-    pub const fn In(dtype: DType) -> Param {
-        Param { name: "", kind: ParamKind::In(dtype) }
-    }
-
-    pub const fn Out(dtype: DType) -> Param {
-        Param { name: "", kind: ParamKind::Out(dtype) }
     }
 }
 

@@ -49,7 +49,9 @@ pub use lower::{Launch, LaunchArg, Location, Lower, Region, Tensor};
 pub use memory_plan::{Buffer, BufferPlacement, MemoryPlan, PeakBuffer, ReusableSpan};
 pub use op::{Backward, Op, WriteMode, refuse};
 pub use ops::{ConvWindow, RngKeys};
-pub use optimizer::{AfterWarmUp, SOURCE as UPDATE_SOURCE, Schedule, UpdateSpec, update_program};
+pub use optimizer::{
+    AfterWarmUp, KERNELS as UPDATE_KERNELS, SOURCE as UPDATE_SOURCE, Schedule, UpdateSpec, update_program,
+};
 pub use parameters::{Init, Parameter, ParameterId, ParameterList, Parameters};
 pub use program::{Named, NamedLayout, Program};
 pub use program_set::{MemoryKind, MemoryLine, ProgramId, ProgramSet, WORKSPACE_BYTES};

@@ -186,17 +186,3 @@ impl Lower<'_> {
         self.launches.push(Launch::Clear { to: to.place });
     }
 }
-
-/// Arguments by position, for ops whose kernels have no declaration yet.
-impl KernelArgs<Tensor> for Vec<LaunchArg> {
-    fn values(self) -> impl IntoIterator<Item = (&'static str, ArgValue<Tensor>)> {
-        self.into_iter().map(|arg| match arg {
-            LaunchArg::Read(place, dtype) | LaunchArg::Write(place, dtype) => {
-                ("", ArgValue::Memory(Tensor { ty: TensorType::new(dtype, &[1]), place }))
-            }
-            LaunchArg::U32(n) => ("", ArgValue::U32(n)),
-            LaunchArg::U64(n) => ("", ArgValue::U64(n)),
-            LaunchArg::F32(x) => ("", ArgValue::F32(x)),
-        })
-    }
-}

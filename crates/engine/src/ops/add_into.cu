@@ -1,16 +1,16 @@
-// sum += part, 16 bytes at a time where both addresses allow it.
+// sum += part (AXPY with a factor of 1): gradient accumulation. 16 bytes at a time if both addresses are aligned.
 
-template <typename T, u32 WIDE> __device__ inline void add(T* __restrict__ sum, const T* __restrict__ part, u64 n) {
+template <typename T, u32 N> __device__ inline void add(T* __restrict__ sum, const T* __restrict__ part, u64 n) {
     const u64 first = thread_index(), stride = thread_count();
     u64 done = 0;
     if (is_aligned(sum) && is_aligned(part)) {
-        done = n / WIDE * WIDE;
-        for (u64 i = first * WIDE; i < done; i += stride * WIDE) {
-            f32 a[WIDE], b[WIDE];
+        done = n / N * N;
+        for (u64 i = first * N; i < done; i += stride * N) {
+            f32 a[N], b[N];
             load_vec(sum + i, a);
             load_vec(part + i, b);
 #pragma unroll
-            for (u32 j = 0; j < WIDE; j++) a[j] += b[j];
+            for (u32 j = 0; j < N; j++) a[j] += b[j];
             store_vec(sum + i, a);
         }
     }

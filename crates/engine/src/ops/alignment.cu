@@ -1,17 +1,18 @@
-// Alignment: scores of all frames and tokens by many blocks, then the best path of each row by one.
+// Monotonic alignment search (Kim et al. 2020, Glow-TTS): the log-likelihoods of all frames and tokens by many blocks,
+// then the best monotonic path of each row by one block (Viterbi: dynamic programming and backtracking).
 //
-// Scores lie in a table [frames of all rows, stride], tokens of a row side by side. What the path needs on its way back
-// is one bit for each frame and token: whether it came from the token before. They lie in [frames of all rows, words].
+// Scores are in a table [frames of all rows, stride], the tokens of a row adjacent. Backtracking needs one bit per
+// frame and token: whether the best path came from the previous token. The bits are in [frames of all rows, words].
 
-// The tokens and frames of a row that are filled, and whether there is a path to look for.
-struct Pair {
-    u32 text_start, tokens, token_room, mel_start, frames;
+// The valid tokens and frames of a row.
+struct RowPair {
+    u32 text_start, tokens, token_capacity, mel_start, frames;
 
-    __device__ Pair(const u32* text_starts, const i32* text_lengths, const u32* mel_starts, const i32* mel_lengths,
+    __device__ RowPair(const u32* text_starts, const i32* text_lengths, const u32* mel_starts, const i32* mel_lengths,
                     u32 row) {
         Row text(text_starts, row), mel(mel_starts, row);
         text_start = text.start;
-        token_room = text.frames;
+        token_capacity = text.frames;
         tokens = filled(text_lengths[row], text.frames);
         mel_start = mel.start;
         frames = filled(mel_lengths[row], mel.frames);
@@ -20,10 +21,10 @@ struct Pair {
     __device__ bool has_path() const { return tokens > 0 && frames >= tokens; }
 };
 
-// A tile of scores is FRAMES x TOKENS, made DEPTH columns at a time; a thread makes 2 x 4 of them.
+// A tile of scores is FRAMES x TOKENS, computed DEPTH columns at a time; a thread computes 2 x 4 of them.
 constexpr u32 FRAMES = 32, TOKENS = 64, DEPTH = 32, THREADS = 256;
 
-// Loads `count` rows of DEPTH columns from `first` on; what is not there is 0.
+// Stages `count` rows of DEPTH columns from `first` on in shared memory, padded with 0.
 template <u32 ROWS, typename T>
 __device__ inline void stage(const T* x, u32 count, u32 first, u32 columns, f32 (&to)[ROWS][DEPTH + 1]) {
     for (u32 i = threadIdx.x; i < ROWS * DEPTH; i += THREADS) {
@@ -32,8 +33,9 @@ __device__ inline void stage(const T* x, u32 count, u32 first, u32 columns, f32 
     }
 }
 
+// table[frame][token] = y.mu - |mu|^2 / 2, minus the maximum of the frame.
 template <typename T>
-__device__ inline void score(f32* table, const T* prior, const T* mel, Pair pair, u32 columns, u32 stride) {
+__device__ inline void score(f32* table, const T* prior, const T* mel, RowPair pair, u32 columns, u32 stride) {
     __shared__ f32 y[FRAMES][DEPTH + 1], mu[TOKENS][DEPTH + 1], norms[TOKENS];
     u32 first = blockIdx.x * FRAMES;
     if (!pair.has_path() || first >= pair.frames) return;
@@ -75,7 +77,7 @@ __device__ inline void score(f32* table, const T* prior, const T* mel, Pair pair
                 if (score > best[i]) best[i] = score;
             }
     }
-    // Sixteen neighbours share a frame. Each lowers what it wrote itself.
+    // Sixteen adjacent lanes share a frame. Each subtracts the maximum from the scores that it wrote.
     best[0] = warp_max<16>(best[0]);
     best[1] = warp_max<16>(best[1]);
 #pragma unroll
@@ -85,24 +87,25 @@ __device__ inline void score(f32* table, const T* prior, const T* mel, Pair pair
     }
 }
 
-// Frames that a warp works on before it hands its last token's scores to the next.
+// Frames that a warp processes before it passes the scores of its last token to the next warp.
 constexpr u32 CHUNK = 16;
 
-// Turns scores into those of the best path up to each place, for as many tokens from `first` on as there are threads.
-// Warps follow each other by one chunk: what the token before theirs had is there when they need it.
+// The forward pass of Viterbi: scores become those of the best path to each frame and token, for as many tokens from
+// `first` on as there are threads. The warps form a pipeline, one chunk apart: the scores of the previous token are
+// ready when a warp needs them.
 __device__ inline void best_paths(f32* table, u32* bits, u32 first, u32 tokens, u32 frames, u32 stride, u32 words) {
-    __shared__ f32 edges[2][32][CHUNK];
-    const f32 out_of_reach = __int_as_float(0xff800000);
+    __shared__ f32 last_scores[2][32][CHUNK];
+    const f32 unreachable = __int_as_float(0xff800000);
     u32 warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u32 token = first + threadIdx.x, chunks = (frames + CHUNK - 1) / CHUNK;
-    bool there = token < tokens, last = threadIdx.x == blockDim.x - 1;
-    // Of this token and of the one before it, at the frame before.
-    f32 stay = out_of_reach, edge = out_of_reach, next[CHUNK];
+    bool in_row = token < tokens, last = threadIdx.x == blockDim.x - 1;
+    // The scores of this token and of the previous one at the previous frame.
+    f32 stay = unreachable, left_score = unreachable, next[CHUNK];
     auto load = [&](u32 chunk) {
 #pragma unroll
         for (u32 i = 0; i < CHUNK; i++) {
             u32 frame = chunk * CHUNK + i;
-            next[i] = there && frame < frames ? table[(u64)frame * stride + token] : 0.f;
+            next[i] = in_row && frame < frames ? table[(u64)frame * stride + token] : 0.f;
         }
     };
     load(0);
@@ -112,29 +115,29 @@ __device__ inline void best_paths(f32* table, u32* bits, u32 first, u32 tokens, 
             f32 scores[CHUNK];
 #pragma unroll
             for (u32 i = 0; i < CHUNK; i++) scores[i] = next[i];
-            // Under way while this chunk is worked on.
+            // In flight while this chunk is processed.
             load(chunk + 1);
-            // What the token before the warp's first has at frame `lane` of the chunk. Before the first token of all is
-            // nothing; before the first one here is what the last round left.
-            f32 left = out_of_reach;
-            u32 of_lane = chunk * CHUNK + lane;
-            if (warp > 0 && lane < CHUNK) left = edges[(step + 1) & 1][warp - 1][lane];
-            if (warp == 0 && first > 0 && lane < CHUNK && of_lane < frames) {
-                left = table[(u64)of_lane * stride + first - 1];
+            // The score, at frame `lane` of the chunk, of the token before the warp's first: unreachable for the first
+            // token, and from the table for the first token of a later block of tokens.
+            f32 left = unreachable;
+            u32 frame_of_lane = chunk * CHUNK + lane;
+            if (warp > 0 && lane < CHUNK) left = last_scores[(step + 1) & 1][warp - 1][lane];
+            if (warp == 0 && first > 0 && lane < CHUNK && frame_of_lane < frames) {
+                left = table[(u64)frame_of_lane * stride + first - 1];
             }
 #pragma unroll
             for (u32 i = 0; i < CHUNK; i++) {
                 u32 frame = chunk * CHUNK + i;
                 if (frame < frames) {
-                    f32 come = __shfl_up_sync(0xffffffffu, stay, 1);
-                    if (lane == 0) come = edge;
-                    edge = __shfl_sync(0xffffffffu, left, i);
-                    u32 from_before = __ballot_sync(0xffffffffu, come > stay);
-                    if (lane == 0 && there) bits[(u64)frame * words + token / 32] = from_before;
-                    f32 better = stay > come || token == 0 ? stay : come;
-                    stay = frame > 0 ? scores[i] + better : (token == 0 ? scores[i] : out_of_reach);
-                    if (lane == 31) edges[step & 1][warp][i] = stay;
-                    if (last && there) table[(u64)frame * stride + token] = stay;
+                    f32 advance = __shfl_up_sync(0xffffffffu, stay, 1);
+                    if (lane == 0) advance = left_score;
+                    left_score = __shfl_sync(0xffffffffu, left, i);
+                    u32 advance_bits = __ballot_sync(0xffffffffu, advance > stay);
+                    if (lane == 0 && in_row) bits[(u64)frame * words + token / 32] = advance_bits;
+                    f32 best = stay > advance || token == 0 ? stay : advance;
+                    stay = frame > 0 ? scores[i] + best : (token == 0 ? scores[i] : unreachable);
+                    if (lane == 31) last_scores[step & 1][warp][i] = stay;
+                    if (last && in_row) table[(u64)frame * stride + token] = stay;
                 }
             }
         }
@@ -142,10 +145,10 @@ __device__ inline void best_paths(f32* table, u32* bits, u32 first, u32 tokens, 
     }
 }
 
-// Counts the frames of each token from the last place to the first, by a warp: 32 frames at a time, in which no path goes
-// further than the 32 tokens before those of its word. What is not a number decides nothing: there are always as many
-// frames left as tokens.
-__device__ inline void walk_back(const u32* bits, i32* durations, u32 tokens, u32 frames, u32 words) {
+// Backtracking by a warp: counts the frames of each token, from the last frame to the first, 32 frames at a time. In 32
+// frames a path moves at most 32 tokens, so two words of bits hold it. A NaN cannot break the path: there are always at
+// least as many frames left as tokens.
+__device__ inline void backtrack(const u32* bits, i32* durations, u32 tokens, u32 frames, u32 words) {
     u32 lane = threadIdx.x % 32, token = tokens - 1, end = frames;
     for (u32 top = frames; top > 0; top = top > 32 ? top - 32 : 0) {
         u32 word = token / 32;
@@ -157,9 +160,9 @@ __device__ inline void walk_back(const u32* bits, i32* durations, u32 tokens, u3
         u32 position = token % 32 + 32;
 #pragma unroll
         for (u32 i = 0; i < 32; i++) {
-            u64 came = __shfl_sync(0xffffffffu, window, i);
+            u64 advances = __shfl_sync(0xffffffffu, window, i);
             u32 frame = top - 1 - i;
-            if (i < top && frame > 0 && token > 0 && (token == frame || (came >> position & 1))) {
+            if (i < top && frame > 0 && token > 0 && (token == frame || (advances >> position & 1))) {
                 if (lane == 0) durations[token] = (i32)(end - frame);
                 end = frame;
                 token--;
@@ -170,30 +173,30 @@ __device__ inline void walk_back(const u32* bits, i32* durations, u32 tokens, u3
     if (lane == 0) durations[token] = (i32)end;
 }
 
-// Too few frames for all tokens: every token gets one or none, as evenly as it goes.
+// Fewer frames than tokens: every token gets one frame or none, spread evenly.
 __device__ inline void spread_evenly(i32* durations, u64 tokens, u64 frames) {
     for (u64 token = threadIdx.x; token < tokens; token += blockDim.x)
         durations[token] = (i32)((token + 1) * frames / tokens - token * frames / tokens);
 }
 
-#define KERNELS(T)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                             \
-        align_scores_##T(f32* table, const T* prior, const T* mel, const u32* text_starts, const i32* text_lengths,   \
-                         const u32* mel_starts, const i32* mel_lengths, u32 columns, u32 stride) {                    \
-        Pair pair(text_starts, text_lengths, mel_starts, mel_lengths, blockIdx.y);                                    \
-        score<T>(table, prior, mel, pair, columns, stride);                                                           \
+#define KERNELS(T)                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                           \
+        align_scores_##T(f32* table, const T* prior, const T* mel, const u32* text_starts, const i32* text_lengths, \
+                         const u32* mel_starts, const i32* mel_lengths, u32 columns, u32 stride) {                  \
+        RowPair pair(text_starts, text_lengths, mel_starts, mel_lengths, blockIdx.y);                               \
+        score<T>(table, prior, mel, pair, columns, stride);                                                         \
     }
 
 KERNELS(f32)
 KERNELS(bf16)
 
-// A block for each row, a thread for each token (or every 1024th).
+// A block per row, a thread per token (or per 1024th token).
 extern "C" __global__ void __launch_bounds__(1024)
     align_path_f32(i32* durations, f32* table, u32* bits, const u32* text_starts, const i32* text_lengths,
                    const u32* mel_starts, const i32* mel_lengths, u32 stride, u32 words) {
-    Pair pair(text_starts, text_lengths, mel_starts, mel_lengths, blockIdx.x);
+    RowPair pair(text_starts, text_lengths, mel_starts, mel_lengths, blockIdx.x);
     durations += pair.text_start;
-    for (u32 token = pair.tokens + threadIdx.x; token < pair.token_room; token += blockDim.x) durations[token] = 0;
+    for (u32 token = pair.tokens + threadIdx.x; token < pair.token_capacity; token += blockDim.x) durations[token] = 0;
     if (!pair.has_path()) {
         spread_evenly(durations, pair.tokens, pair.frames);
         return;
@@ -202,5 +205,5 @@ extern "C" __global__ void __launch_bounds__(1024)
     bits += (u64)pair.mel_start * words;
     for (u32 first = 0; first < pair.tokens; first += blockDim.x)
         best_paths(table, bits, first, pair.tokens, pair.frames, stride, words);
-    if (threadIdx.x < 32) walk_back(bits, durations, pair.tokens, pair.frames, words);
+    if (threadIdx.x < 32) backtrack(bits, durations, pair.tokens, pair.frames, words);
 }

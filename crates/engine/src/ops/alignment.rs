@@ -1,20 +1,21 @@
-//! Alignment: how many frames of a recording each of its tokens lasts, by the most likely monotonic path.
+//! Monotonic alignment search (Kim et al. 2020, Glow-TTS): the duration of each token in frames, by the most likely
+//! monotonic path.
 //!
-//! A token's prior is the mean of a unit normal distribution over mel frames, so that a frame `y` of token `mu` scores
-//! `-½‖y - mu‖²`. The best of all paths that begin at the first token and frame, end at the last ones and go to the next
-//! token or stay with every frame is found by dynamic programming over `frames × tokens`, one row at a time.
+//! The prior of a token is the mean of a unit normal distribution over mel frames, so that the log-likelihood of frame `y`
+//! at token `mu` is `-½‖y - mu‖²`. Dynamic programming over `frames × tokens` (Viterbi), one row at a time, finds the best
+//! of all paths from the first token and frame to the last ones that stay at the token or advance by one with every frame.
 //!
-//! Only differences within a frame decide. So `-½‖y‖²` is left out, and each frame's scores are lowered until the best is
-//! 0: sums over thousands of frames stay small where the path is good, and f32 tells paths apart.
+//! Only differences within a frame matter. So `-½‖y‖²` is left out, and the maximum of each frame is subtracted from its
+//! scores: sums over thousands of frames stay small along a good path, and f32 can distinguish paths.
 
+use half::bf16;
 use tandem_device::host::{self, Matrix, gemm_into};
-use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
+use tandem_device::{DType, Grid, HostArgs, Kernel, Source, kernel_args};
 
-use super::frames::cut;
-use super::frames::{filled_of, span};
+use super::frames::{cut, filled_of, span};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower, Tensor};
+use crate::lower::{Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -25,8 +26,8 @@ use crate::{for_real, named_for};
 pub(super) static SOURCE: Source =
     Source { file: "engine/alignment.cu", text: concat!(include_str!("frames.cuh"), include_str!("alignment.cu")) };
 
-/// Frames that a block on a card scores.
-const FRAMES_OF_A_TILE: u32 = 32;
+/// Frames per block of the score kernel.
+const FRAMES_PER_TILE: u32 = 32;
 
 /// Inputs: prior, mel, then starts and lengths of the text's and the mel's rows.
 #[derive(Debug)]
@@ -36,12 +37,12 @@ struct Align {
 }
 
 impl Align {
-    /// Tokens that a frame of the table has room for: those of the longest row.
+    /// Tokens per frame of the score table: those of the longest row.
     fn stride(&self) -> u32 {
         self.text.longest()
     }
 
-    /// Words with a bit for each of them.
+    /// Words with a bit for each token.
     fn words(&self) -> u32 {
         self.stride().div_ceil(32)
     }
@@ -76,15 +77,15 @@ impl Op for Align {
         Ok(vec![TensorType::new(DType::I32, &[prior.shape.rows()])])
     }
 
-    /// Durations are whole numbers: nothing flows.
+    /// Durations are integers: no gradient.
     fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
         Ok(vec![None; at.inputs.len()])
     }
 
-    /// The table of scores, and the bits that a card keeps for the way back.
+    /// The score table, and the bits for backtracking on a card.
     fn scratch(&self, inputs: &[TensorType], _: &[TensorType]) -> Vec<u64> {
-        let (frames, wide) = (u64::from(self.mel.total()), accumulator(inputs[0].dtype));
-        let (table, bits) = (u64::from(self.stride()) * wide.bytes(), u64::from(self.words()) * DType::U32.bytes());
+        let (frames, acc) = (u64::from(self.mel.total()), accumulator(inputs[0].dtype));
+        let (table, bits) = (u64::from(self.stride()) * acc.bytes(), u64::from(self.words()) * DType::U32.bytes());
         vec![(frames * table).max(1), (frames * bits).max(1)]
     }
 
@@ -100,22 +101,52 @@ impl Op for Align {
         let (frames, dtype) = (self.mel.total(), prior.ty.dtype);
         let table = Tensor { ty: TensorType::new(accumulator(dtype), &[frames, self.stride()]), ..at.scratch[0] };
         let bits = Tensor { ty: TensorType::new(DType::U32, &[frames, self.words()]), ..at.scratch[1] };
-        let of_rows: Vec<LaunchArg> = at.inputs[2..].iter().map(Tensor::read).collect();
-        let stride = LaunchArg::U32(self.stride());
+        let [text_starts, text_lengths, mel_starts, mel_lengths] = [2, 3, 4, 5].map(|i| at.inputs[i]);
+        let (columns, stride, words) = (prior.ty.shape.last(), self.stride(), self.words());
 
         let kernel = for_real!("align", dtype, T => &Kernels::<T>::SCORES);
-        let mut args = vec![table.write(), prior.read(), mel.read()];
-        args.extend(of_rows.iter().copied().chain([LaunchArg::U32(prior.ty.shape.last()), stride]));
-        let tiles = self.mel.longest().div_ceil(FRAMES_OF_A_TILE);
+        let args =
+            ScoresArgs { table, prior, mel, text_starts, text_lengths, mel_starts, mel_lengths, columns, stride };
+        let tiles = self.mel.longest().div_ceil(FRAMES_PER_TILE);
         at.launch(kernel, Grid { blocks: [tiles, self.mel.count(), 1], threads: 256, shared_bytes: 0 }, args);
 
         let kernel = for_real!("align", dtype, T => &Kernels::<T>::PATH);
-        let mut args = vec![durations.write(), table.write(), bits.write()];
-        args.extend(of_rows.into_iter().chain([stride, LaunchArg::U32(self.words())]));
-        // A thread for each token, in whole warps.
-        let threads = (32 * self.words()).min(1024);
+        let args =
+            PathArgs { durations, table, bits, text_starts, text_lengths, mel_starts, mel_lengths, stride, words };
+        // A thread per token, in full warps.
+        let threads = (32 * words).min(1024);
         at.launch(kernel, Grid { blocks: [self.mel.count(), 1, 1], threads, shared_bytes: 0 }, args);
         Ok(())
+    }
+}
+
+kernel_args! {
+    /// Arguments of `align_scores`.
+    struct ScoresArgs<T: Real> {
+        table: out T::Acc,
+        prior: in T,
+        mel: in T,
+        text_starts: in u32,
+        text_lengths: in i32,
+        mel_starts: in u32,
+        mel_lengths: in i32,
+        columns: u32,
+        stride: u32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `align_path`.
+    struct PathArgs<A: Float> {
+        durations: out i32,
+        table: out A,
+        bits: out u32,
+        text_starts: in u32,
+        text_lengths: in i32,
+        mel_starts: in u32,
+        mel_lengths: in i32,
+        stride: u32,
+        words: u32,
     }
 }
 
@@ -125,111 +156,97 @@ impl<T: Real<Acc: host::GemmFloat>> Kernels<T> {
     const SCORES: Kernel = Kernel {
         name: named_for!(T, "align_scores"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[
-            Param::Out(<T::Acc as Element>::DTYPE),
-            Param::In(T::DTYPE),
-            Param::In(T::DTYPE),
-            Param::In(DType::U32),
-            Param::In(DType::I32),
-            Param::In(DType::U32),
-            Param::In(DType::I32),
-            Param::U32,
-            Param::U32,
-        ],
+        params: ScoresArgs::params::<T>(),
         host: &scores::<T>,
     };
 
     const PATH: Kernel = Kernel {
         name: named_for!(T::Acc, "align_path"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[
-            Param::Out(DType::I32),
-            Param::Out(<T::Acc as Element>::DTYPE),
-            Param::Out(DType::U32),
-            Param::In(DType::U32),
-            Param::In(DType::I32),
-            Param::In(DType::U32),
-            Param::In(DType::I32),
-            Param::U32,
-            Param::U32,
-        ],
+        params: PathArgs::params::<T::Acc>(),
         host: &paths::<T::Acc>,
     };
 }
 
-/// One row of the batch: where its tokens and frames lie, and how many of them are there.
-struct Row {
+pub(super) static KERNELS: &[&Kernel] =
+    &[&Kernels::<f32>::SCORES, &Kernels::<bf16>::SCORES, &Kernels::<f32>::PATH, &Kernels::<bf16>::PATH];
+
+/// One row of the batch: its tokens and frames, how many are valid, and how many there is room for.
+struct RowPair {
     first_token: usize,
     tokens: usize,
-    token_room: usize,
+    token_capacity: usize,
     first_frame: usize,
     frames: usize,
-    frame_room: usize,
+    frame_capacity: usize,
 }
 
-/// The rows, from four arguments of which the first is argument `at`.
-fn rows(args: &HostArgs<'_>, at: usize) -> Vec<Row> {
-    let (text_starts, text_lengths) = (args.read::<u32>(at), args.read::<i32>(at + 1));
-    let (mel_starts, mel_lengths) = (args.read::<u32>(at + 2), args.read::<i32>(at + 3));
+/// The rows of a batch, from the starts and lengths of its text and mel rows.
+fn row_pairs(
+    (text_starts, text_lengths): (&[u32], &[i32]),
+    (mel_starts, mel_lengths): (&[u32], &[i32]),
+) -> Vec<RowPair> {
     let row = |row: usize| {
         let (text, mel) = (span(text_starts, row), span(mel_starts, row));
-        Row {
+        RowPair {
             first_token: text.start,
             tokens: filled_of(text_starts, text_lengths, row),
-            token_room: text.len(),
+            token_capacity: text.len(),
             first_frame: mel.start,
             frames: filled_of(mel_starts, mel_lengths, row),
-            frame_room: mel.len(),
+            frame_capacity: mel.len(),
         }
     };
     (0..text_lengths.len()).map(row).collect()
 }
 
-impl Row {
-    /// Whether there is a path to look for.
+impl RowPair {
+    /// Whether a path exists.
     fn has_path(&self) -> bool {
         self.tokens > 0 && self.frames >= self.tokens
     }
 }
 
 fn scores<T: Real<Acc: host::GemmFloat>>(args: &mut HostArgs<'_>) {
-    let (prior, mel, rows) = (args.read::<T>(1), args.read::<T>(2), rows(args, 3));
-    let (columns, stride) = (args.u32(7) as usize, args.u32(8) as usize);
-    let workers = args.workers();
-    let tables = cut(args.write::<T::Acc>(0), rows.iter().map(|row| row.frame_room * stride));
-    workers.each_part(tables, |row, table| {
+    let ScoresArgs { table, prior, mel, text_starts, text_lengths, mel_starts, mel_lengths, columns, stride } =
+        ScoresArgs::host::<T>(args);
+    let (columns, stride) = (columns as usize, stride as usize);
+    let rows = row_pairs((text_starts, text_lengths), (mel_starts, mel_lengths));
+    let tables = cut(table, rows.iter().map(|row| row.frame_capacity * stride));
+    args.workers().each_part(tables, |row, table| {
         let row = &rows[row];
         if row.has_path() {
-            let wide = |x: &[T], first: usize, count: usize| -> Vec<T::Acc> {
+            let load = |x: &[T], first: usize, count: usize| -> Vec<T::Acc> {
                 x[first * columns..(first + count) * columns].iter().map(|x| x.load()).collect()
             };
-            let tokens = wide(prior, row.first_token, row.tokens);
-            let frames = wide(mel, row.first_frame, row.frames);
+            let tokens = load(prior, row.first_token, row.tokens);
+            let frames = load(mel, row.first_frame, row.frames);
             score(&tokens, &frames, columns, &mut table[..row.tokens * row.frames]);
         }
     });
 }
 
-fn paths<W: Float>(args: &mut HostArgs<'_>) {
-    let (rows, stride) = (rows(args, 3), args.u32(7) as usize);
-    let workers = args.workers();
-    let durations = cut(args.write::<i32>(0), rows.iter().map(|row| row.token_room));
-    let tables = cut(args.write::<W>(1), rows.iter().map(|row| row.frame_room * stride));
-    workers.each_part(durations.into_iter().zip(tables).collect(), |row, (durations, table)| {
+fn paths<A: Float>(args: &mut HostArgs<'_>) {
+    let PathArgs { durations, table, text_starts, text_lengths, mel_starts, mel_lengths, stride, .. } =
+        PathArgs::host::<A>(args);
+    let rows = row_pairs((text_starts, text_lengths), (mel_starts, mel_lengths));
+    let durations = cut(durations, rows.iter().map(|row| row.token_capacity));
+    let tables = cut(table, rows.iter().map(|row| row.frame_capacity * stride as usize));
+    args.workers().each_part(durations.into_iter().zip(tables).collect(), |row, (durations, table)| {
         let row = &rows[row];
         durations.fill(0);
         let durations = &mut durations[..row.tokens];
         if row.has_path() {
             let table = &mut table[..row.tokens * row.frames];
             best_paths(table, row.tokens);
-            walk_back(table, durations);
+            backtrack(table, durations);
         } else {
             spread_evenly(durations, row.frames);
         }
     });
 }
 
-/// Too few frames for all tokens: every token gets one or none, as evenly as it goes.
+/// Fewer frames than tokens: every token gets one frame or none, spread evenly.
 fn spread_evenly(durations: &mut [i32], frames: usize) {
     let tokens = durations.len();
     for (token, duration) in durations.iter_mut().enumerate() {
@@ -237,23 +254,24 @@ fn spread_evenly(durations: &mut [i32], frames: usize) {
     }
 }
 
-/// `table[frame][token] = y·mu - ½‖mu‖²`, less the best of the frame.
-fn score<W: Float + host::GemmFloat>(tokens: &[W], frames: &[W], columns: usize, table: &mut [W]) {
+/// `table[frame][token] = y·mu - ½‖mu‖²`, minus the maximum of the frame.
+fn score<A: Float + host::GemmFloat>(tokens: &[A], frames: &[A], columns: usize, table: &mut [A]) {
     let (num_tokens, num_frames) = (tokens.len() / columns, frames.len() / columns);
     let (y, mu) = (Matrix::rows(frames, columns), Matrix::transposed(tokens, columns));
-    gemm_into([num_frames, num_tokens, columns], y, mu, (table, num_tokens), W::of(1.0), false);
-    let norms: Vec<W> =
-        tokens.chunks_exact(columns).map(|mu| W::of(0.5) * mu.iter().map(|&x| x * x).sum::<W>()).collect();
+    gemm_into([num_frames, num_tokens, columns], y, mu, (table, num_tokens), A::of(1.0), false);
+    let norms: Vec<A> =
+        tokens.chunks_exact(columns).map(|mu| A::of(0.5) * mu.iter().map(|&x| x * x).sum::<A>()).collect();
     for scores in table.chunks_exact_mut(num_tokens) {
         scores.iter_mut().zip(&norms).for_each(|(score, &norm)| *score = *score - norm);
-        let best = scores.iter().fold(W::of(f64::NEG_INFINITY), |best, &score| Float::max(score, best));
+        let best = scores.iter().fold(A::of(f64::NEG_INFINITY), |best, &score| Float::max(score, best));
         scores.iter_mut().for_each(|score| *score = *score - best);
     }
 }
 
-/// Turns scores into those of the best path up to each place. Before its turn a token is out of reach.
-fn best_paths<W: Float>(table: &mut [W], tokens: usize) {
-    table[1..tokens].fill(W::of(f64::NEG_INFINITY));
+/// The forward pass of Viterbi: scores become those of the best path to each frame and token. At the first frame only the
+/// first token is reachable.
+fn best_paths<A: Float>(table: &mut [A], tokens: usize) {
+    table[1..tokens].fill(A::of(f64::NEG_INFINITY));
     for frame in 1..table.len() / tokens {
         let (before, rest) = table.split_at_mut(frame * tokens);
         let (before, scores) = (&before[(frame - 1) * tokens..], &mut rest[..tokens]);
@@ -264,9 +282,9 @@ fn best_paths<W: Float>(table: &mut [W], tokens: usize) {
     }
 }
 
-/// Counts the frames of each token from the last place to the first. A tie stays with the token. What is not a number
-/// decides nothing: there are always as many frames left as tokens.
-fn walk_back<W: Float>(table: &[W], durations: &mut [i32]) {
+/// Backtracking: counts the frames of each token, from the last frame to the first. A tie stays with the token. A NaN cannot
+/// break the path: there are always at least as many frames left as tokens.
+fn backtrack<A: Float>(table: &[A], durations: &mut [i32]) {
     let tokens = durations.len();
     let mut token = tokens - 1;
     for frame in (0..table.len() / tokens).rev() {
@@ -282,13 +300,13 @@ fn walk_back<W: Float>(table: &[W], durations: &mut [i32]) {
 }
 
 impl Graph {
-    /// The number of frames of each token: I32 `[tokens]`, by the most likely monotonic path through
-    /// `-½‖mel frame - prior of token‖²`. Every token that is there gets at least one frame, and a row's durations add up
-    /// to its mel length; padding tokens get 0. Where a row has fewer frames than tokens, its tokens get one frame or none,
-    /// evenly; where it has no tokens, its frames belong to nobody.
+    /// Monotonic alignment search: the duration of each token in frames, I32 `[tokens]`, by the most likely monotonic path
+    /// through `-½‖mel frame - prior of token‖²`. Every valid token gets at least one frame, and the durations of a row add
+    /// up to its mel length; padding tokens get 0. If a row has fewer frames than tokens, its tokens get one frame or none,
+    /// spread evenly; if it has no tokens, its frames belong to none.
     ///
-    /// `prior` is `[tokens, columns]`, `mel` `[frames, columns]`, lengths are I32 `[rows]`. No gradient passes. Costs a
-    /// GEMM of `frames × tokens × columns` per row and a table of wide numbers, all frames × the longest row's tokens; rows
+    /// `prior` is `[tokens, columns]`, `mel` `[frames, columns]`, lengths are I32 `[rows]`. No gradient passes. Cost: a GEMM
+    /// of `frames × tokens × columns` per row and a table of accumulators, all frames × the tokens of the longest row; rows
     /// run in parallel.
     pub fn align(
         &mut self,
@@ -310,7 +328,7 @@ mod tests {
     use super::*;
     use crate::testing::{GradientCheck, check_gradients, run};
 
-    /// Durations of one batch: columns, then per row the room for tokens and frames and how much of it is filled.
+    /// Durations of one batch. `rows`: capacity for tokens and frames, and how many of each are valid.
     fn align(columns: u32, rows: &[[u32; 4]], prior: &[f64], mel: &[f64]) -> Vec<i32> {
         let (check, text, frames) = batch(columns, rows, prior, mel);
         let found = run(check, |g, x| g.align(x[0], x[1], &text, x[2], &frames, x[3]));
@@ -339,7 +357,7 @@ mod tests {
         tokens.enumerate().map(|(frame, token)| distance(token, frame)).sum()
     }
 
-    /// All ways to share `frames` among `tokens`, at least one each.
+    /// All ways to distribute `frames` over `tokens`, at least one each.
     fn all_durations(tokens: usize, frames: usize) -> Vec<Vec<i32>> {
         if tokens == 1 {
             return vec![vec![frames as i32]];
@@ -353,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_is_the_best_of_all_there_are() {
+    fn the_path_is_the_best_of_all_paths() {
         for (tokens, frames) in [(1, 1), (1, 6), (2, 2), (3, 9), (4, 10), (5, 5)] {
             let (prior, mel) = (waves(tokens * 3, 1.7), waves(frames * 3, 0.9));
             let shape = [tokens as u32, frames as u32, tokens as u32, frames as u32];
@@ -365,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_do_not_meet_and_padding_does_not_count() {
+    fn rows_are_independent_and_padding_is_ignored() {
         let rows = [[4, 9, 3, 7], [0, 5, 0, 5], [3, 3, 3, 2], [5, 12, 5, 12], [2, 0, 2, 0], [3, 4, 0, 4]];
         let (tokens, frames) = (17, 33);
         let (mut prior, mut mel) = (waves(tokens * 3, 1.7), waves(frames * 3, 0.9));
@@ -381,8 +399,8 @@ mod tests {
     }
 
     #[test]
-    fn every_precision_and_device_finds_a_plain_path() {
-        // In turn, so that neighbours are far apart and no number is large.
+    fn every_precision_and_device_finds_the_path() {
+        // Adjacent tokens have distant means, and no number is large.
         let mean = |token: usize| [0.0, 0.5].map(|turn| 9.0 * (2.5 * token as f64 + std::f64::consts::PI * turn).sin());
         let check = |durations: &[usize]| {
             let token_of = durations.iter().enumerate().flat_map(|(token, &n)| vec![token; n]);
@@ -392,7 +410,7 @@ mod tests {
             let (tokens, frames) = (durations.len() as u32, (mel.len() / 2) as u32);
             let rows = [[tokens, frames, tokens, frames]];
             let (check, text, frames) = batch(2, &rows, &prior, &mel);
-            // bf16 and f32 are held against f64, a simulated card and three threads against the CPU.
+            // bf16 and f32 are compared with f64, a simulated card and three threads with the CPU.
             check_gradients(check, |g, x| g.align(x[0], x[1], &text, x[2], &frames, x[3]));
             assert_eq!(align(2, &rows, &prior, &mel), durations.iter().map(|&n| n as i32).collect::<Vec<_>>());
         };
@@ -409,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_still_gives_every_token_a_frame() {
+    fn with_non_finite_frames_every_token_still_gets_a_frame() {
         for bad in [f64::NAN, f64::INFINITY, 1e300] {
             let mut mel = waves(20 * 3, 0.9);
             mel[30..45].fill(bad);
@@ -419,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn wrong_operands_are_named() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let prior = g.input("prior", TensorType::new(DType::F32, &[4, 3])).unwrap();
         let mel = g.input("mel", TensorType::new(DType::F32, &[9, 2])).unwrap();

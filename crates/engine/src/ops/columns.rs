@@ -1,11 +1,12 @@
-//! Columns: side by side, and some of them.
+//! Concatenation and slicing along the last dimension.
 
-use tandem_device::{Grid, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{Grid, HostArgs, Kernel, Source, kernel_args};
 
 use super::frames::{frames_of_a_piece, is_real};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower, Tensor};
+use crate::lower::{Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -15,26 +16,26 @@ use crate::{for_real, named_for};
 pub(super) static SOURCE: Source =
     Source { file: "engine/columns.cu", text: concat!(include_str!("frames.cuh"), include_str!("columns.cu")) };
 
-/// Tensors side by side.
+/// Tensors concatenated along the last dimension.
 #[derive(Debug)]
 struct Concat;
 
-/// Some columns.
+/// A slice of the last dimension.
 #[derive(Debug)]
 struct Columns {
     first: u32,
     count: u32,
 }
 
-/// The adjoint of [`Columns`]: columns in their place, with zeros around.
+/// The adjoint of [`Columns`]: the columns at their offset, zeros elsewhere.
 #[derive(Debug)]
 struct PlaceColumns {
     first: u32,
     width: u32,
 }
 
-/// Which columns go where.
-struct Move {
+/// Source and target of a copy of columns.
+struct ColumnMove {
     from: u32,
     to: u32,
     count: u32,
@@ -77,7 +78,7 @@ impl Op for Concat {
         let mut to = 0;
         for &input in at.inputs {
             let count = input.ty.shape.last();
-            launch_move(at, input, at.outputs[0], Move { from: 0, to, count, alone: false })?;
+            launch_move(at, input, at.outputs[0], ColumnMove { from: 0, to, count, alone: false })?;
             to += count;
         }
         Ok(())
@@ -91,8 +92,8 @@ impl Op for Columns {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
         let (x, Columns { first, count }) = (inputs[0], self);
-        let there = first.checked_add(*count).is_some_and(|end| end <= x.shape.last());
-        if !there || !is_real(x.dtype) {
+        let in_bounds = first.checked_add(*count).is_some_and(|end| end <= x.shape.last());
+        if !in_bounds || !is_real(x.dtype) {
             return refuse("columns", format!("has no {count} columns of real numbers from {first} on"), inputs);
         }
         Ok(vec![TensorType { shape: x.shape.with_last(*count), ..x }])
@@ -105,7 +106,12 @@ impl Op for Columns {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        launch_move(at, at.inputs[0], at.outputs[0], Move { from: self.first, to: 0, count: self.count, alone: true })
+        launch_move(
+            at,
+            at.inputs[0],
+            at.outputs[0],
+            ColumnMove { from: self.first, to: 0, count: self.count, alone: true },
+        )
     }
 }
 
@@ -126,23 +132,37 @@ impl Op for PlaceColumns {
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
         let count = at.inputs[0].ty.shape.last();
-        launch_move(at, at.inputs[0], at.outputs[0], Move { from: 0, to: self.first, count, alone: true })
+        launch_move(at, at.inputs[0], at.outputs[0], ColumnMove { from: 0, to: self.first, count, alone: true })
     }
 }
 
-fn launch_move(at: &mut Lower<'_>, x: Tensor, out: Tensor, columns: Move) -> Result<(), EngineError> {
+fn launch_move(at: &mut Lower<'_>, x: Tensor, out: Tensor, columns: ColumnMove) -> Result<(), EngineError> {
     let (width, out_width) = (x.ty.shape.last(), out.ty.shape.last());
     let elements = out.ty.shape.elements();
     if elements == 0 || (columns.count == 0 && !columns.alone) {
         return Ok(());
     }
     let kernel = for_real!("columns", x.ty.dtype, T => &Moves::<T>::MOVE);
-    let Move { from, to, count, alone } = columns;
-    let mut args = vec![x.read(), out.write()];
-    args.extend([width, out_width, from, to, count, u32::from(alone)].map(LaunchArg::U32));
-    args.push(LaunchArg::U32(out.ty.shape.rows()));
+    let ColumnMove { from, to, count, alone } = columns;
+    let (alone, rows) = (u32::from(alone), out.ty.shape.rows());
+    let args = MoveColumnsArgs { x, out, width, out_width, from, to, count, alone, rows };
     at.launch(kernel, Grid::cover(elements.div_ceil(8), 256), args);
     Ok(())
+}
+
+kernel_args! {
+    /// Arguments of `move_columns`.
+    struct MoveColumnsArgs<T: Real> {
+        x: in T,
+        out: out T,
+        width: u32,
+        out_width: u32,
+        from: u32,
+        to: u32,
+        count: u32,
+        alone: u32,
+        rows: u32,
+    }
 }
 
 struct Moves<T>(std::marker::PhantomData<T>);
@@ -151,42 +171,33 @@ impl<T: Real> Moves<T> {
     const MOVE: Kernel = Kernel {
         name: named_for!(T, "move_columns"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[
-            Param::In(T::DTYPE),
-            Param::Out(T::DTYPE),
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-        ],
+        params: MoveColumnsArgs::params::<T>(),
         host: &move_columns::<T>,
     };
 }
 
+pub(super) static KERNELS: &[&Kernel] = &[&Moves::<f32>::MOVE, &Moves::<bf16>::MOVE];
+
 fn move_columns<T: Real>(args: &mut HostArgs<'_>) {
-    let [width, out_width, from, to, count] = [2, 3, 4, 5, 6].map(|i| args.u32(i) as usize);
-    let (x, alone) = (args.read::<T>(0), args.u32(7) != 0);
+    let MoveColumnsArgs { x, out, width, out_width, from, to, count, alone, .. } = MoveColumnsArgs::host::<T>(args);
+    let [width, out_width, from, to, count] = [width, out_width, from, to, count].map(|n| n as usize);
     let zero = T::store(T::Acc::zero());
-    let of_a_piece = frames_of_a_piece(out_width);
-    let workers = args.workers();
-    workers.each_chunk(args.write::<T>(1), of_a_piece * out_width, |piece, out| {
-        for (row, out) in (piece * of_a_piece..).zip(out.chunks_exact_mut(out_width)) {
+    let rows_per_chunk = frames_of_a_piece(out_width);
+    args.workers().each_chunk(out, rows_per_chunk * out_width, |chunk, out| {
+        for (row, out) in (chunk * rows_per_chunk..).zip(out.chunks_exact_mut(out_width)) {
             let (before, rest) = out.split_at_mut(to);
-            let (there, behind) = rest.split_at_mut(count);
-            there.copy_from_slice(&x[row * width + from..][..count]);
-            if alone {
+            let (moved, after) = rest.split_at_mut(count);
+            moved.copy_from_slice(&x[row * width + from..][..count]);
+            if alone != 0 {
                 before.fill(zero);
-                behind.fill(zero);
+                after.fill(zero);
             }
         }
     });
 }
 
 impl Graph {
-    /// Tensors side by side: equal in all dimensions but the last, which adds up.
+    /// Concatenates tensors along the last dimension; they are equal in all others.
     pub fn concat(&mut self, parts: &[Value]) -> Result<Value, EngineError> {
         match parts {
             [only] => Ok(*only),
@@ -217,7 +228,7 @@ mod tests {
         }
         check_gradients(GradientCheck::new().input(&[5, 24]).input(&[5, 8]), |g, x| g.concat(x));
         check_gradients(GradientCheck::new().input(&[5, 40]), |g, x| g.columns(x[0], 16, 8));
-        // More than one piece, and both ways.
+        // More than one chunk, and both ways.
         check_gradients(GradientCheck::new().input(&[4500, 9]), |g, x| {
             let (left, right) = (g.columns(x[0], 0, 4)?, g.columns(x[0], 4, 5)?);
             g.concat(&[right, left])
@@ -234,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_stand_side_by_side_is_named() {
+    fn tensors_that_cannot_be_concatenated_are_named() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let a = g.input("a", TensorType::new(DType::F32, &[4, 3])).unwrap();
         let b = g.input("b", TensorType::new(DType::F32, &[5, 3])).unwrap();

@@ -1,12 +1,14 @@
-//! Cross-entropy of logits against whole-number targets, summed over filled frames.
+//! Cross-entropy of logits with class indices, summed over valid frames.
 
-use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{DType, Grid, HostArgs, Kernel, Source, kernel_args};
 
-use super::frame_loss::{check_rows, combine, pieces};
+use super::frame_loss::{check_rows, num_chunks};
 use super::frames::{RowPart, frames_of_a_piece, row_parts};
+use super::reduce::combine;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower, Tensor};
+use crate::lower::{Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -14,17 +16,16 @@ use crate::rows::Rows;
 use crate::tensor::{TensorType, accumulator};
 use crate::{for_real, named_for};
 
-/// Its kernels.
 pub(super) static SOURCE: Source = Source {
     file: "engine/cross_entropy.cu",
     text: concat!(include_str!("filled.cuh"), include_str!("cross_entropy.cu")),
 };
 
-/// Inputs: logits, targets, row starts, lengths. Outputs: the sum, and ln Σ e^logit of every frame for the way back.
+/// Inputs: logits, targets, row starts, lengths. Outputs: the sum, and the logsumexp of every frame for the backward pass.
 #[derive(Debug)]
 struct CrossEntropy(Rows);
 
-/// Inputs: those of the loss, ln Σ e^logit, and the gradient of the sum.
+/// Inputs: those of the loss, the logsumexp, and the gradient of the sum.
 #[derive(Debug)]
 struct CrossEntropyBackward;
 
@@ -39,8 +40,8 @@ impl Op for CrossEntropy {
             return refuse("cross_entropy", "takes [frames, classes] and I32[frames]", &inputs[..2]);
         }
         check_rows("cross_entropy", &self.0, logits, inputs[3])?;
-        let wide = accumulator(logits.dtype);
-        Ok(vec![TensorType::new(wide, &[1]), TensorType::new(wide, &[logits.shape.rows()])])
+        let acc = accumulator(logits.dtype);
+        Ok(vec![TensorType::new(acc, &[1]), TensorType::new(acc, &[logits.shape.rows()])])
     }
 
     fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
@@ -53,23 +54,25 @@ impl Op for CrossEntropy {
     }
 
     fn scratch(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Vec<u64> {
-        vec![u64::from(pieces(&inputs[0])) * outputs[0].bytes()]
+        vec![u64::from(num_chunks(&inputs[0])) * outputs[0].bytes()]
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let (logits, sum, log_sums) = (at.inputs[0], at.outputs[0], at.outputs[1]);
+        let (&[logits, targets, starts, lengths], &[sum, lse]) = (at.inputs, at.outputs) else {
+            unreachable!("cross_entropy has four inputs and two outputs")
+        };
         if logits.ty.shape.elements() == 0 {
             at.clear(sum);
             return Ok(());
         }
-        let pieces = pieces(&logits.ty);
-        let partial = Tensor { ty: TensorType::new(sum.ty.dtype, &[pieces]), ..at.scratch[0] };
+        let chunks = num_chunks(&logits.ty);
+        let partial = Tensor { ty: TensorType::new(sum.ty.dtype, &[chunks, 1]), ..at.scratch[0] };
         let kernel = for_real!("cross_entropy", logits.ty.dtype, T => &EntropyKernel::<T>::FORWARD);
-        let grid = Grid { blocks: [pieces, 1, 1], threads: 512, shared_bytes: 0 };
-        let mut args = vec![partial.write(), log_sums.write()];
-        args.extend(arguments(&at.inputs[..4]));
+        let (rows, classes) = (lengths.ty.shape.last(), logits.ty.shape.last());
+        let grid = Grid { blocks: [chunks, 1, 1], threads: 512, shared_bytes: 0 };
+        let args = CrossEntropyArgs { partial, lse, logits, targets, starts, lengths, rows, classes };
         at.launch(kernel, grid, args);
-        combine(at, partial, sum)
+        combine(at, partial, sum, false)
     }
 }
 
@@ -83,131 +86,130 @@ impl Op for CrossEntropyBackward {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let logits = at.inputs[0];
+        let (&[logits, targets, starts, lengths, lse, gradient], out) = (at.inputs, at.outputs[0]) else {
+            unreachable!("the gradient of cross_entropy has six inputs")
+        };
         if logits.ty.shape.elements() == 0 {
             return Ok(());
         }
         let kernel = for_real!("cross_entropy", logits.ty.dtype, T => &EntropyKernel::<T>::BACKWARD);
-        let mut args = vec![at.outputs[0].write(), at.inputs[4].read(), at.inputs[5].read()];
-        args.extend(arguments(&at.inputs[..4]));
+        let (rows, classes) = (lengths.ty.shape.last(), logits.ty.shape.last());
+        let args = CrossEntropyBackwardArgs { out, lse, gradient, logits, targets, starts, lengths, rows, classes };
         at.launch(kernel, Grid::cover(u64::from(logits.ty.shape.rows()) * 32, 256), args);
         Ok(())
     }
 }
 
-/// Logits, targets, row starts, lengths, rows, classes.
-fn arguments(inputs: &[Tensor]) -> impl Iterator<Item = LaunchArg> + '_ {
-    let (rows, classes) = (inputs[3].ty.shape.last(), inputs[0].ty.shape.last());
-    inputs.iter().map(Tensor::read).chain([LaunchArg::U32(rows), LaunchArg::U32(classes)])
+kernel_args! {
+    /// Arguments of `cross_entropy`.
+    struct CrossEntropyArgs<T: Real> {
+        partial: out T::Acc,
+        lse: out T::Acc,
+        logits: in T,
+        targets: in i32,
+        starts: in u32,
+        lengths: in i32,
+        rows: u32,
+        classes: u32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `cross_entropy_backward`.
+    struct CrossEntropyBackwardArgs<T: Real> {
+        out: out T,
+        lse: in T::Acc,
+        gradient: in T::Acc,
+        logits: in T,
+        targets: in i32,
+        starts: in u32,
+        lengths: in i32,
+        rows: u32,
+        classes: u32,
+    }
 }
 
 struct EntropyKernel<T>(std::marker::PhantomData<T>);
 
 impl<T: Real> EntropyKernel<T> {
-    const ACC: DType = <T::Acc as Element>::DTYPE;
-
     const FORWARD: Kernel = Kernel {
         name: named_for!(T, "cross_entropy"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[
-            Param::Out(Self::ACC),
-            Param::Out(Self::ACC),
-            Param::In(T::DTYPE),
-            Param::In(DType::I32),
-            Param::In(DType::U32),
-            Param::In(DType::I32),
-            Param::U32,
-            Param::U32,
-        ],
+        params: CrossEntropyArgs::params::<T>(),
         host: &forward::<T>,
     };
 
     const BACKWARD: Kernel = Kernel {
         name: named_for!(T, "cross_entropy_backward"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[
-            Param::Out(T::DTYPE),
-            Param::In(Self::ACC),
-            Param::In(Self::ACC),
-            Param::In(T::DTYPE),
-            Param::In(DType::I32),
-            Param::In(DType::U32),
-            Param::In(DType::I32),
-            Param::U32,
-            Param::U32,
-        ],
+        params: CrossEntropyBackwardArgs::params::<T>(),
         host: &backward::<T>,
     };
 }
 
-/// What both ways read.
+pub(super) static KERNELS: &[&Kernel] = &[
+    &EntropyKernel::<f32>::FORWARD,
+    &EntropyKernel::<bf16>::FORWARD,
+    &EntropyKernel::<f32>::BACKWARD,
+    &EntropyKernel::<bf16>::BACKWARD,
+];
+
+/// The inputs of both host kernels.
 struct Data<'a, T> {
     logits: &'a [T],
     targets: &'a [i32],
-    starts: &'a [u32],
     lengths: &'a [i32],
     classes: usize,
 }
 
 impl<'a, T: Real> Data<'a, T> {
-    /// From argument `first` on.
-    fn of(args: &HostArgs<'a>, first: usize) -> Data<'a, T> {
-        Data {
-            logits: args.read(first),
-            targets: args.read(first + 1),
-            starts: args.read(first + 2),
-            lengths: args.read(first + 3),
-            classes: args.u32(first + 5) as usize,
-        }
-    }
-
     fn logits_of(&self, frame: usize) -> &'a [T] {
         &self.logits[frame * self.classes..(frame + 1) * self.classes]
     }
 
-    /// The class of a frame that counts; none for padding and for targets that are no class.
+    /// The class of a valid frame; none for padding and for targets that are no class.
     fn class_of(&self, frame: usize, part: &RowPart) -> Option<usize> {
-        let filled = part.filled(self.lengths[part.row]).contains(&frame);
-        usize::try_from(self.targets[frame]).ok().filter(|&class| filled && class < self.classes)
+        let is_valid = part.filled(self.lengths[part.row]).contains(&frame);
+        usize::try_from(self.targets[frame]).ok().filter(|&class| is_valid && class < self.classes)
     }
 }
 
 fn forward<T: Real>(args: &mut HostArgs<'_>) {
-    let data = Data::<T>::of(args, 2);
-    let workers = args.workers();
-    let (partial, log_sums) = (args.write::<T::Acc>(0), args.write::<T::Acc>(1));
-    let of_a_piece = frames_of_a_piece(2 * data.classes);
-    workers.each_pair((partial, 1), (log_sums, of_a_piece), |piece, sum, log_sums| {
-        let first = piece * of_a_piece;
+    let CrossEntropyArgs { partial, lse, logits, targets, starts, lengths, classes, .. } =
+        CrossEntropyArgs::host::<T>(args);
+    let data = Data { logits, targets, lengths, classes: classes as usize };
+    let chunk_frames = frames_of_a_piece(2 * data.classes);
+    args.workers().each_pair((partial, 1), (lse, chunk_frames), |chunk, sum, lse| {
+        let first = chunk * chunk_frames;
         sum[0] = T::Acc::zero();
-        for part in row_parts(data.starts, first..first + log_sums.len()) {
+        for part in row_parts(starts, first..first + lse.len()) {
             for frame in part.frames.clone() {
-                let (mut log_sum, mut term) = (T::Acc::zero(), T::Acc::zero());
+                let (mut frame_lse, mut term) = (T::Acc::zero(), T::Acc::zero());
                 if let Some(class) = data.class_of(frame, &part) {
                     let logits = data.logits_of(frame);
-                    log_sum = log_sum_exp(logits);
-                    term = log_sum - logits[class].load();
+                    frame_lse = logsumexp(logits);
+                    term = frame_lse - logits[class].load();
                 }
-                log_sums[frame - first] = log_sum;
+                lse[frame - first] = frame_lse;
                 sum[0] += term;
             }
         }
     });
 }
 
-/// ln Σ e^x, in eight lanes that are added in order; nothing overflows.
-fn log_sum_exp<T: Real>(x: &[T]) -> T::Acc {
-    let (blocks, largest) = (x.chunks_exact(8), largest_of(x));
+/// ln Σ e^x, shifted by the maximum so that nothing overflows. In eight lanes that are added in order.
+fn logsumexp<T: Real>(x: &[T]) -> T::Acc {
+    let (blocks, max) = (x.chunks_exact(8), max_of(x));
     let mut lanes = [T::Acc::zero(); 8];
-    let rest: T::Acc = blocks.remainder().iter().map(|x| (x.load() - largest).exp()).sum();
+    let rest: T::Acc = blocks.remainder().iter().map(|x| (x.load() - max).exp()).sum();
     for block in blocks {
-        lanes.iter_mut().zip(block).for_each(|(lane, x)| *lane += (x.load() - largest).exp());
+        lanes.iter_mut().zip(block).for_each(|(lane, x)| *lane += (x.load() - max).exp());
     }
-    largest + (lanes.into_iter().sum::<T::Acc>() + rest).ln()
+    max + (lanes.into_iter().sum::<T::Acc>() + rest).ln()
 }
 
-/// The largest number of a slice. What is not a number is passed over here, and met in the sum.
-fn largest_of<T: Real>(x: &[T]) -> T::Acc {
+/// The maximum of a slice. It skips NaNs; the sum propagates them.
+fn max_of<T: Real>(x: &[T]) -> T::Acc {
     let mut lanes = [T::Acc::of(f64::NEG_INFINITY); 8];
     let blocks = x.chunks_exact(8);
     blocks.remainder().iter().for_each(|x| lanes[0] = x.load().max(lanes[0]));
@@ -218,37 +220,38 @@ fn largest_of<T: Real>(x: &[T]) -> T::Acc {
 }
 
 fn backward<T: Real>(args: &mut HostArgs<'_>) {
-    let (log_sums, gradient) = (args.read::<T::Acc>(1), args.read::<T::Acc>(2)[0]);
-    let data = Data::<T>::of(args, 3);
-    let workers = args.workers();
-    let (classes, of_a_piece) = (data.classes, frames_of_a_piece(2 * data.classes));
-    workers.each_chunk(args.write::<T>(0), of_a_piece * classes, |piece, out| {
-        let first = piece * of_a_piece;
-        for part in row_parts(data.starts, first..first + out.len() / classes) {
+    let CrossEntropyBackwardArgs { out, lse, gradient, logits, targets, starts, lengths, classes, .. } =
+        CrossEntropyBackwardArgs::host::<T>(args);
+    let (classes, gradient) = (classes as usize, gradient[0]);
+    let data = Data { logits, targets, lengths, classes };
+    let chunk_frames = frames_of_a_piece(2 * classes);
+    args.workers().each_chunk(out, chunk_frames * classes, |chunk, out| {
+        let first = chunk * chunk_frames;
+        for part in row_parts(starts, first..first + out.len() / classes) {
             for frame in part.frames.clone() {
                 let out = &mut out[(frame - first) * classes..(frame - first + 1) * classes];
                 match data.class_of(frame, &part) {
                     None => out.fill(T::store(T::Acc::zero())),
-                    Some(class) => softmax_less_one(data.logits_of(frame), log_sums[frame], class, gradient, out),
+                    Some(class) => softmax_minus_one_hot(data.logits_of(frame), lse[frame], class, gradient, out),
                 }
             }
         }
     });
 }
 
-/// The probabilities, less one at `class`, times the gradient.
-fn softmax_less_one<T: Real>(logits: &[T], log_sum: T::Acc, class: usize, gradient: T::Acc, out: &mut [T]) {
+/// The softmax minus the one-hot `class`, times the gradient.
+fn softmax_minus_one_hot<T: Real>(logits: &[T], lse: T::Acc, class: usize, gradient: T::Acc, out: &mut [T]) {
     for (out, x) in out.iter_mut().zip(logits) {
-        *out = T::store(gradient * (x.load() - log_sum).exp());
+        *out = T::store(gradient * (x.load() - lse).exp());
     }
-    out[class] = T::store(gradient * ((logits[class].load() - log_sum).exp() - T::Acc::of(1.0)));
+    out[class] = T::store(gradient * ((logits[class].load() - lse).exp() - T::Acc::of(1.0)));
 }
 
 impl Graph {
-    /// `weight · Σ` of the cross-entropy of `logits` `[frames, classes]` against `targets` I32 `[frames]` over the filled
-    /// frames, one number in the wide element type. A frame whose target is no class counts nothing.
+    /// `weight · Σ` of the cross-entropy of `logits` `[frames, classes]` with `targets` I32 `[frames]` over the valid frames,
+    /// one number in the accumulator type. Frames whose target is no class are ignored.
     ///
-    /// Padding adds nothing and gets no gradient, whatever is in it. One number per frame is kept for the way back.
+    /// Padding adds nothing and gets no gradient, even if it holds NaNs. One number per frame is saved for the backward pass.
     pub fn cross_entropy(
         &mut self,
         logits: Value,
@@ -272,7 +275,7 @@ mod tests {
     const LENGTHS: [i32; 4] = [2, 0, 899, 0];
 
     fn targets(classes: i32) -> Vec<i32> {
-        // Now and then one that is no class: below, and past the last.
+        // Some are no class: -1, and past the last.
         (0..910).map(|i| (i * 5) % (classes + 2) - 1).collect()
     }
 
@@ -290,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_is_that_of_a_plain_loop_and_padding_does_not_count() {
+    fn the_value_is_that_of_a_plain_loop_and_padding_is_ignored() {
         let logits: Vec<f64> = (0..910 * 37).map(|i| 30.0 * f64::from(i).sin()).collect();
         let targets = targets(37);
         let mut expected = 0.0;
@@ -309,11 +312,11 @@ mod tests {
         let mut other = logits.clone();
         other[2 * 37..3 * 37].fill(f64::NAN);
         other[902 * 37..].fill(f64::INFINITY);
-        assert_eq!(value_of(&other).to_bits(), value.to_bits(), "padding counts");
+        assert_eq!(value_of(&other).to_bits(), value.to_bits(), "padding is counted");
     }
 
     #[test]
-    fn classes_of_almost_no_probability_get_no_gradient() {
+    fn classes_of_negligible_probability_get_no_gradient() {
         let logits: Vec<f64> = (0..400).map(|i| -0.3 * f64::from(i)).collect();
         check_no_subnormals(
             GradientCheck::new().given(&[1, 400], &logits).whole(&[1], &[3]).whole(&[1], &[1]),
@@ -326,12 +329,12 @@ mod tests {
 
     #[test]
     fn large_logits_do_not_overflow() {
-        assert_eq!(log_sum_exp(&[1e30_f32, 0.0]), 1e30);
-        assert!((log_sum_exp(&[-5e4_f64; 9]) - (9.0_f64.ln() - 5e4)).abs() < 1e-9);
+        assert_eq!(logsumexp(&[1e30_f32, 0.0]), 1e30);
+        assert!((logsumexp(&[-5e4_f64; 9]) - (9.0_f64.ln() - 5e4)).abs() < 1e-9);
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn wrong_operands_are_named() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let x = g.input("x", TensorType::new(DType::F32, &[4, 3])).unwrap();
         let targets = g.input("targets", TensorType::new(DType::I32, &[5])).unwrap();

@@ -1,12 +1,13 @@
-//! Convolutions in which every channel sees only itself.
+//! Depthwise convolution: every channel has its own filter.
 
-use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{Grid, HostArgs, Kernel, Source, kernel_args};
 
 use super::frames::{filled_of, frames_of_a_piece, is_lengths, is_sequence, row_grid, row_parts, span};
 use super::window::{ConvWindow, Windowed};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower, Tensor};
+use crate::lower::{Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -24,20 +25,20 @@ pub(super) static SOURCE: Source = Source {
     ),
 };
 
-/// Output frames whose share of the weight's gradient is summed before the shares are.
-const FRAMES_OF_A_SHARE: u32 = 128;
+/// Output frames per partial sum of the weight's gradient.
+const FRAMES_PER_CHUNK: u32 = 128;
 
-/// Frames, weight, bias, both tables and lengths to output frames.
+/// Inputs: frames, weight, bias, row starts, output row starts, lengths.
 #[derive(Debug)]
 struct Depthwise(Windowed);
 
-/// Gradient, weight, both tables and lengths to the gradient of the frames.
+/// The gradient of the frames. Inputs: gradient, weight, row starts, output row starts, lengths.
 #[derive(Debug)]
-struct OfFrames(Windowed);
+struct InputGradient(Windowed);
 
-/// Gradient, frames, both tables and lengths to the gradient of the weight, in the wide element type.
+/// The gradient of the weight, in the accumulator type. Inputs: gradient, frames, row starts, output row starts, lengths.
 #[derive(Debug)]
-struct OfWeight(Windowed);
+struct WeightGradient(Windowed);
 
 impl Op for Depthwise {
     fn name(&self) -> &'static str {
@@ -66,10 +67,10 @@ impl Op for Depthwise {
         let with = |other| [gradient, other, at.inputs[3], at.inputs[4], at.inputs[5]];
         let mut found = vec![None; 6];
         if at.wanted[0] {
-            found[0] = Some(at.graph.push(OfFrames(self.0.clone()), &with(weight))?);
+            found[0] = Some(at.graph.push(InputGradient(self.0.clone()), &with(weight))?);
         }
         if at.wanted[1] {
-            found[1] = Some(at.graph.push(OfWeight(self.0.clone()), &with(x))?);
+            found[1] = Some(at.graph.push(WeightGradient(self.0.clone()), &with(x))?);
         }
         if at.wanted[2] {
             found[2] = Some(at.graph.sum_rows(gradient)?);
@@ -78,16 +79,37 @@ impl Op for Depthwise {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let (out, channels) = (at.outputs[0], at.outputs[0].ty.shape.last());
+        let (&[x, weight, bias, starts, out_starts, lengths], out) = (at.inputs, at.outputs[0]) else {
+            unreachable!("depthwise_conv1d takes six inputs")
+        };
+        if out.ty.shape.elements() == 0 {
+            return Ok(());
+        }
+        let channels = out.ty.shape.last();
+        let ConvWindow { kernel, stride, dilation, padding } = self.0.window;
+        let args = DepthwiseArgs {
+            x,
+            weight,
+            bias,
+            starts,
+            out_starts,
+            lengths,
+            out,
+            channels,
+            kernel,
+            stride,
+            dilation,
+            padding,
+        };
         let kernel = for_real!("depthwise_conv1d", out.ty.dtype, T => &Kernels::<T>::FORWARD);
-        self.0.launch(at, (kernel, group_grid(&self.0.out_rows, channels)), at.inputs, out, channels);
+        at.launch(kernel, group_grid(&self.0.out_rows, channels), args);
         Ok(())
     }
 }
 
-impl Op for OfFrames {
+impl Op for InputGradient {
     fn name(&self) -> &'static str {
-        "depthwise_conv1d gradient of frames"
+        "depthwise_conv1d gradient of input"
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
@@ -96,20 +118,40 @@ impl Op for OfFrames {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let (out, channels) = (at.outputs[0], at.outputs[0].ty.shape.last());
-        let kernel = for_real!("depthwise_conv1d", out.ty.dtype, T => &Kernels::<T>::OF_FRAMES);
-        self.0.launch(at, (kernel, group_grid(&self.0.rows, channels)), at.inputs, out, channels);
+        let (&[gradient, weight, starts, out_starts, lengths], out) = (at.inputs, at.outputs[0]) else {
+            unreachable!("the gradient of depthwise_conv1d takes five inputs")
+        };
+        if out.ty.shape.elements() == 0 {
+            return Ok(());
+        }
+        let channels = out.ty.shape.last();
+        let ConvWindow { kernel, stride, dilation, padding } = self.0.window;
+        let args = InputGradientArgs {
+            gradient,
+            weight,
+            starts,
+            out_starts,
+            lengths,
+            out,
+            channels,
+            kernel,
+            stride,
+            dilation,
+            padding,
+        };
+        let kernel = for_real!("depthwise_conv1d", out.ty.dtype, T => &Kernels::<T>::INPUT_GRADIENT);
+        at.launch(kernel, group_grid(&self.0.rows, channels), args);
         Ok(())
     }
 }
 
-impl OfWeight {
-    fn shares(&self) -> u32 {
-        self.0.out_rows.total().div_ceil(FRAMES_OF_A_SHARE).max(1)
+impl WeightGradient {
+    fn chunks(&self) -> u32 {
+        self.0.out_rows.total().div_ceil(FRAMES_PER_CHUNK).max(1)
     }
 }
 
-impl Op for OfWeight {
+impl Op for WeightGradient {
     fn name(&self) -> &'static str {
         "depthwise_conv1d gradient of weight"
     }
@@ -121,7 +163,7 @@ impl Op for OfWeight {
     }
 
     fn scratch(&self, _: &[TensorType], outputs: &[TensorType]) -> Vec<u64> {
-        vec![u64::from(self.shares()) * outputs[0].bytes()]
+        vec![u64::from(self.chunks()) * outputs[0].bytes()]
     }
 
     fn can_add(&self, _: usize) -> bool {
@@ -129,136 +171,175 @@ impl Op for OfWeight {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let (gradient, out) = (at.inputs[0], at.outputs[0]);
-        let (channels, taps) = (gradient.ty.shape.last(), self.0.window.kernel);
-        let ty = TensorType::new(out.ty.dtype, &[self.shares(), taps, channels]);
-        let shares = Tensor { ty, ..at.scratch[0] };
-        let kernel = for_real!("depthwise_conv1d", gradient.ty.dtype, T => &Kernels::<T>::SHARES);
-        let mut args = self.0.args(at.inputs, shares, channels);
-        args.push(LaunchArg::U32(self.0.rows.count()));
-        let grid = Grid { blocks: [channels.div_ceil(32).max(1), self.shares(), 1], threads: 256, shared_bytes: 0 };
+        let (&[gradient, x, starts, out_starts, lengths], out) = (at.inputs, at.outputs[0]) else {
+            unreachable!("the gradient of a weight takes five inputs")
+        };
+        let (channels, chunks) = (gradient.ty.shape.last(), self.chunks());
+        let ConvWindow { kernel: taps, stride, dilation, padding } = self.0.window;
+        let partial = Tensor { ty: TensorType::new(out.ty.dtype, &[chunks, taps, channels]), ..at.scratch[0] };
+        let kernel = for_real!("depthwise_conv1d", gradient.ty.dtype, T => &Kernels::<T>::WEIGHT_GRADIENT);
+        let args = WeightGradientArgs {
+            gradient,
+            x,
+            starts,
+            out_starts,
+            lengths,
+            partial,
+            channels,
+            kernel: taps,
+            stride,
+            dilation,
+            padding,
+            rows: self.0.rows.count(),
+        };
+        let grid = Grid { blocks: [channels.div_ceil(32).max(1), chunks, 1], threads: 256, shared_bytes: 0 };
         at.launch(kernel, grid, args);
         let kernel = for_real!("depthwise_conv1d", out.ty.dtype, T => &Kernels::<T>::COMBINE);
-        let mut args = vec![shares.read(), out.write()];
-        args.extend([self.shares(), channels, taps, u32::from(at.adds(0))].map(LaunchArg::U32));
+        let args = CombineArgs { partial, out, chunks, channels, taps, accumulate: at.adds(0).into() };
         let blocks = (channels * taps).div_ceil(32).max(1);
         at.launch(kernel, Grid { blocks: [blocks, 1, 1], threads: 512, shared_bytes: 0 }, args);
         Ok(())
     }
 }
 
-/// A grid whose threads have eight frames each, so that they load a weight once for all of them.
+/// A grid whose threads compute eight frames each, so that they load a weight once for all of them.
 fn group_grid(rows: &Rows, channels: u32) -> Grid {
     row_grid(rows, channels.div_ceil(8))
+}
+
+kernel_args! {
+    /// Arguments of `depthwise`.
+    struct DepthwiseArgs<T: Real> {
+        x: in T,
+        weight: in T,
+        bias: in T,
+        starts: in u32,
+        out_starts: in u32,
+        lengths: in i32,
+        out: out T,
+        channels: u32,
+        kernel: u32,
+        stride: u32,
+        dilation: u32,
+        padding: u32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `depthwise_gradient`.
+    struct InputGradientArgs<T: Real> {
+        gradient: in T,
+        weight: in T,
+        starts: in u32,
+        out_starts: in u32,
+        lengths: in i32,
+        out: out T,
+        channels: u32,
+        kernel: u32,
+        stride: u32,
+        dilation: u32,
+        padding: u32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `depthwise_weight_gradient`.
+    struct WeightGradientArgs<T: Real> {
+        gradient: in T,
+        x: in T,
+        starts: in u32,
+        out_starts: in u32,
+        lengths: in i32,
+        partial: out T::Acc,
+        channels: u32,
+        kernel: u32,
+        stride: u32,
+        dilation: u32,
+        padding: u32,
+        rows: u32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `depthwise_combine`.
+    struct CombineArgs<A: Real> { partial: in A, out: out A, chunks: u32, channels: u32, taps: u32, accumulate: u32 }
 }
 
 struct Kernels<T>(std::marker::PhantomData<T>);
 
 impl<T: Real> Kernels<T> {
-    const IN: Param = Param::In(T::DTYPE);
-    const TABLE: Param = Param::In(DType::U32);
-    const LENGTHS: Param = Param::In(DType::I32);
-
     const FORWARD: Kernel = Kernel {
         name: named_for!(T, "depthwise"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[
-            Self::IN,
-            Self::IN,
-            Self::IN,
-            Self::TABLE,
-            Self::TABLE,
-            Self::LENGTHS,
-            Param::Out(T::DTYPE),
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-        ],
+        params: DepthwiseArgs::params::<T>(),
         host: &forward::<T>,
     };
 
-    const OF_FRAMES: Kernel = Kernel {
-        name: named_for!(T, "depthwise_of_frames"),
+    const INPUT_GRADIENT: Kernel = Kernel {
+        name: named_for!(T, "depthwise_gradient"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[
-            Self::IN,
-            Self::IN,
-            Self::TABLE,
-            Self::TABLE,
-            Self::LENGTHS,
-            Param::Out(T::DTYPE),
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-        ],
-        host: &of_frames::<T>,
+        params: InputGradientArgs::params::<T>(),
+        host: &input_gradient::<T>,
     };
 
-    const SHARES: Kernel = Kernel {
-        name: named_for!(T, "depthwise_shares"),
+    const WEIGHT_GRADIENT: Kernel = Kernel {
+        name: named_for!(T, "depthwise_weight_gradient"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[
-            Self::IN,
-            Self::IN,
-            Self::TABLE,
-            Self::TABLE,
-            Self::LENGTHS,
-            Param::Out(<T::Acc as Element>::DTYPE),
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-            Param::U32,
-        ],
-        host: &shares::<T>,
+        params: WeightGradientArgs::params::<T>(),
+        host: &weight_gradient::<T>,
     };
 
     const COMBINE: Kernel = Kernel {
         name: named_for!(T, "depthwise_combine"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[Self::IN, Param::Out(T::DTYPE), Param::U32, Param::U32, Param::U32, Param::U32],
+        params: CombineArgs::params::<T>(),
         host: &combine::<T>,
     };
 }
 
-/// The weight `[channels, taps]` with the channels of a tap together, so that loops over channels are over slices.
+pub(super) static KERNELS: &[&Kernel] = &[
+    &Kernels::<f32>::FORWARD,
+    &Kernels::<bf16>::FORWARD,
+    &Kernels::<f32>::INPUT_GRADIENT,
+    &Kernels::<bf16>::INPUT_GRADIENT,
+    &Kernels::<f32>::WEIGHT_GRADIENT,
+    &Kernels::<bf16>::WEIGHT_GRADIENT,
+    &Kernels::<f32>::COMBINE,
+];
+
+/// The weight `[channels, taps]` as `[taps, channels]`, so that loops over channels run over slices.
 fn by_tap<T: Real>(weight: &[T], channels: usize) -> Vec<T::Acc> {
     let taps = weight.len() / channels;
     (0..weight.len()).map(|i| weight[i % channels * taps + i / channels].load()).collect()
 }
 
-/// Channels that are summed over all taps at once: their sums stay in registers.
+/// Channels whose sums over all taps stay in registers.
 const LANES: usize = 16;
 
-/// `out = start + Σ weight · x`, where each of `taps` says at which element of either a tap begins.
-fn weigh<T: Real>(out: &mut [T], start: &[T::Acc], taps: &[(usize, usize)], weight: &[T::Acc], x: &[T]) {
+/// `out = initial + Σ weight · x`. Each of `taps` holds the offsets of a tap in `weight` and in `x`.
+fn accumulate_taps<T: Real>(out: &mut [T], initial: &[T::Acc], taps: &[(usize, usize)], weight: &[T::Acc], x: &[T]) {
     let blocks = out.len() / LANES;
     for block in 0..blocks {
-        weigh_lanes::<T, LANES>(out, block * LANES, start, taps, weight, x);
+        accumulate_lanes::<T, LANES>(out, block * LANES, initial, taps, weight, x);
     }
     for channel in blocks * LANES..out.len() {
-        weigh_lanes::<T, 1>(out, channel, start, taps, weight, x);
+        accumulate_lanes::<T, 1>(out, channel, initial, taps, weight, x);
     }
 }
 
 #[inline(always)]
-fn weigh_lanes<T: Real, const N: usize>(
+fn accumulate_lanes<T: Real, const N: usize>(
     out: &mut [T],
     first: usize,
-    start: &[T::Acc],
+    initial: &[T::Acc],
     taps: &[(usize, usize)],
     weight: &[T::Acc],
     x: &[T],
 ) {
     let mut sums = [T::Acc::zero(); N];
-    sums.copy_from_slice(&start[first..first + N]);
-    for &(of_weight, of_x) in taps {
-        let (weight, x) = (&weight[of_weight + first..][..N], &x[of_x + first..][..N]);
+    sums.copy_from_slice(&initial[first..first + N]);
+    for &(weight_offset, x_offset) in taps {
+        let (weight, x) = (&weight[weight_offset + first..][..N], &x[x_offset + first..][..N]);
         for lane in 0..N {
             sums[lane] += weight[lane] * x[lane].load();
         }
@@ -270,16 +351,27 @@ fn weigh_lanes<T: Real, const N: usize>(
 }
 
 fn forward<T: Real>(args: &mut HostArgs<'_>) {
-    let (x, weight, bias) = (args.read::<T>(0), args.read::<T>(1), args.read::<T>(2));
-    let (starts, out_starts, lengths) = (args.read::<u32>(3), args.read::<u32>(4), args.read::<i32>(5));
-    let (channels, window) = (args.u32(7) as usize, ConvWindow::of_args(args, 8));
+    let DepthwiseArgs {
+        x,
+        weight,
+        bias,
+        starts,
+        out_starts,
+        lengths,
+        out,
+        channels,
+        kernel,
+        stride,
+        dilation,
+        padding,
+    } = DepthwiseArgs::host::<T>(args);
+    let (channels, window) = (channels as usize, ConvWindow { kernel, stride, dilation, padding });
     let (weight, bias) = (by_tap(weight, channels), bias.iter().map(|bias| bias.load()).collect::<Vec<_>>());
     let frames = frames_of_a_piece(channels * window.kernel as usize);
-    let workers = args.workers();
-    workers.each_chunk(args.write::<T>(6), frames * channels, |piece, out| {
+    args.workers().each_chunk(out, frames * channels, |chunk, out| {
         let mut taps = Vec::with_capacity(window.kernel as usize);
         let mut out = out.chunks_exact_mut(channels);
-        for run in row_parts(out_starts, piece * frames..piece * frames + out.len()) {
+        for run in row_parts(out_starts, chunk * frames..chunk * frames + out.len()) {
             let length = filled_of(starts, lengths, run.row);
             let out_length = window.output_length(length as u32) as usize;
             let row = &x[span(starts, run.row).start * channels..];
@@ -288,23 +380,33 @@ fn forward<T: Real>(args: &mut HostArgs<'_>) {
                 let reads = window.reads(t, readable);
                 taps.clear();
                 taps.extend(reads.map(|(tap, frame)| (tap * channels, frame * channels)));
-                weigh(out, &bias, &taps, &weight, row);
+                accumulate_taps(out, &bias, &taps, &weight, row);
             }
         }
     });
 }
 
-fn of_frames<T: Real>(args: &mut HostArgs<'_>) {
-    let (gradient, weight) = (args.read::<T>(0), args.read::<T>(1));
-    let (starts, out_starts, lengths) = (args.read::<u32>(2), args.read::<u32>(3), args.read::<i32>(4));
-    let (channels, window) = (args.u32(6) as usize, ConvWindow::of_args(args, 7));
+fn input_gradient<T: Real>(args: &mut HostArgs<'_>) {
+    let InputGradientArgs {
+        gradient,
+        weight,
+        starts,
+        out_starts,
+        lengths,
+        out,
+        channels,
+        kernel,
+        stride,
+        dilation,
+        padding,
+    } = InputGradientArgs::host::<T>(args);
+    let (channels, window) = (channels as usize, ConvWindow { kernel, stride, dilation, padding });
     let (weight, zeros) = (by_tap(weight, channels), vec![T::Acc::zero(); channels]);
     let frames = frames_of_a_piece(channels * window.kernel as usize);
-    let workers = args.workers();
-    workers.each_chunk(args.write::<T>(5), frames * channels, |piece, out| {
+    args.workers().each_chunk(out, frames * channels, |chunk, out| {
         let mut taps = Vec::with_capacity(window.kernel as usize);
         let mut out = out.chunks_exact_mut(channels);
-        for run in row_parts(starts, piece * frames..piece * frames + out.len()) {
+        for run in row_parts(starts, chunk * frames..chunk * frames + out.len()) {
             let length = filled_of(starts, lengths, run.row);
             let out_length = window.output_length(length as u32) as usize;
             let row = &gradient[span(out_starts, run.row).start * channels..];
@@ -312,22 +414,33 @@ fn of_frames<T: Real>(args: &mut HostArgs<'_>) {
                 let readers = window.readers(frame, if frame < length { out_length } else { 0 });
                 taps.clear();
                 taps.extend(readers.map(|(tap, t)| (tap * channels, t * channels)));
-                weigh(out, &zeros, &taps, &weight, row);
+                accumulate_taps(out, &zeros, &taps, &weight, row);
             }
         }
     });
 }
 
-fn shares<T: Real>(args: &mut HostArgs<'_>) {
-    let (gradient, x) = (args.read::<T>(0), args.read::<T>(1));
-    let (starts, out_starts, lengths) = (args.read::<u32>(2), args.read::<u32>(3), args.read::<i32>(4));
-    let (channels, window) = (args.u32(6) as usize, ConvWindow::of_args(args, 7));
-    let (share, total) = (FRAMES_OF_A_SHARE as usize, gradient.len() / channels);
-    let workers = args.workers();
-    workers.each_chunk(args.write::<T::Acc>(5), channels * window.kernel as usize, |piece, sums| {
+fn weight_gradient<T: Real>(args: &mut HostArgs<'_>) {
+    let WeightGradientArgs {
+        gradient,
+        x,
+        starts,
+        out_starts,
+        lengths,
+        partial,
+        channels,
+        kernel,
+        stride,
+        dilation,
+        padding,
+        ..
+    } = WeightGradientArgs::host::<T>(args);
+    let (channels, window) = (channels as usize, ConvWindow { kernel, stride, dilation, padding });
+    let (chunk_frames, total) = (FRAMES_PER_CHUNK as usize, gradient.len() / channels);
+    args.workers().each_chunk(partial, channels * window.kernel as usize, |chunk, sums| {
         sums.fill(T::Acc::zero());
-        let first = piece * share;
-        for run in row_parts(out_starts, first..first + share.min(total - first)) {
+        let first = chunk * chunk_frames;
+        for run in row_parts(out_starts, first..first + chunk_frames.min(total - first)) {
             let length = filled_of(starts, lengths, run.row);
             let out_length = window.output_length(length as u32) as usize;
             let row = &x[span(starts, run.row).start * channels..];
@@ -344,25 +457,25 @@ fn shares<T: Real>(args: &mut HostArgs<'_>) {
     });
 }
 
-/// The sum of all shares `[taps, channels]` in order, as `[channels, taps]`.
+/// Adds the partial sums `[chunks, taps, channels]` in order, to `[channels, taps]`.
 fn combine<T: Real>(args: &mut HostArgs<'_>) {
-    let (shares, adds) = (args.read::<T>(0), args.u32(5) != 0);
-    let (channels, taps) = (args.u32(3) as usize, args.u32(4) as usize);
+    let CombineArgs { partial, out, channels, taps, accumulate, .. } = CombineArgs::host::<T>(args);
+    let (channels, taps) = (channels as usize, taps as usize);
     let mut total = vec![T::Acc::zero(); channels * taps];
-    for share in shares.chunks_exact(channels * taps) {
-        total.iter_mut().zip(share).for_each(|(total, share)| *total += share.load());
+    for partial in partial.chunks_exact(channels * taps) {
+        total.iter_mut().zip(partial).for_each(|(total, partial)| *total += partial.load());
     }
-    for (i, out) in args.write::<T>(1).iter_mut().enumerate() {
+    for (i, out) in out.iter_mut().enumerate() {
         let sum = total[i % taps * channels + i / taps];
-        *out = T::store(if adds { out.load() + sum } else { sum });
+        *out = T::store(if accumulate != 0 { out.load() + sum } else { sum });
     }
 }
 
 impl Graph {
-    /// A convolution over the frames of each row in which every channel sees only itself: `x` `[frames, channels]`,
+    /// A depthwise convolution over the frames of each row: `x` `[frames, channels]`,
     /// `weight` `[channels, kernel]`, `bias` `[channels]`, to `[output frames, channels]`.
     ///
-    /// Frames past the length are seen as zeros. Output frames past the output length ([`Graph::output_lengths`]) are the
+    /// Frames past the length are read as zeros. Output frames past the output length ([`Graph::output_lengths`]) are the
     /// bias.
     pub fn depthwise_conv1d(
         &mut self,
@@ -381,6 +494,8 @@ impl Graph {
 
 #[cfg(test)]
 mod tests {
+    use tandem_device::DType;
+
     use super::*;
     use crate::testing::{GradientCheck, accumulated, check_gradients, run};
 
@@ -403,7 +518,7 @@ mod tests {
                 });
             }
         }
-        // More than one piece and more than one share.
+        // More than one chunk and more than one partial sum.
         let rows = Rows::new(&[300, 0, 211]);
         for (channels, taps) in [(19, 7), (40, 9)] {
             let check = GradientCheck::new().input(&[511, channels]).input(&[channels, taps]).input(&[channels]);
@@ -413,9 +528,9 @@ mod tests {
         }
     }
 
-    /// A convolution whose weight is zero between channels, which is another op.
+    /// Compared with a convolution, another op, whose weight is zero between channels.
     #[test]
-    fn every_channel_sees_only_itself() {
+    fn channels_are_independent() {
         let rows = Rows::new(&[5, 0, 7]);
         for window in WINDOWS {
             let kernel = window.kernel;
@@ -447,7 +562,7 @@ mod tests {
                 g.sum_all(y)
             })
         };
-        // The first tap never sees the last filled frame, the last tap never the first.
+        // The first tap never reads the last valid frame, the last tap never the first.
         assert_eq!(sums(1), [3.0, 7.0, 6.0, 30.0, 70.0, 60.0]);
         assert_eq!(sums(2), [6.0, 14.0, 12.0, 60.0, 140.0, 120.0]);
     }

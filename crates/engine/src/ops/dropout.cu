@@ -1,14 +1,15 @@
-// Dropout: a thread draws for 16 bytes of a row.
+// Dropout (Srivastava et al. 2014), inverted, with counter-based random numbers (Philox): the backward pass generates
+// the same mask again. A thread processes 16 bytes of a row at a time.
 
 template <typename T>
 __device__ inline void drop(T* out, const T* x, RowRng rng, Row row, u32 columns, u32 below) {
     constexpr u32 N = WIDTH<T>;
-    // 2^32 over the number of words that are not below.
+    // 1 / (1 - p): 2^32 over the number of words that are not below.
     f32 scale = below == 0 ? 1.f : 4294967296.f / (f32)(0u - below);
     u64 begin = (u64)row.start * columns, elements = (u64)row.frames * columns;
     out += begin;
     x += begin;
-    // What falls out is multiplied by 0, so that a NaN stays one.
+    // Dropped elements are multiplied by 0, so that a NaN stays a NaN.
     auto factor = [&](u32 word) { return word < below ? 0.f : scale; };
     auto whole = [&](u64 at) {
         f32 v[N];
@@ -33,18 +34,16 @@ __device__ inline void drop(T* out, const T* x, RowRng rng, Row row, u32 columns
     each_vector<N>(elements, begin % N == 0, whole, part);
 }
 
-#define KERNELS(T)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(256)                                                                 \
-        dropout_##T(T* out, const u32* seed, const u32* step, const u32* utterances, const u32* starts, u32 draw,     \
-                    u32, u32 columns, u32 below, const T* x) {                                                        \
-        RowRng rng(seed, step, utterances, draw, blockIdx.y);                                                         \
-        drop<T>(out, x, rng, Row(starts, blockIdx.y), columns, below);                                                \
-    }                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(256)                                                                 \
-        dropout_in_place_##T(T* out, const u32* seed, const u32* step, const u32* utterances, const u32* starts,      \
-                             u32 draw, u32, u32 columns, u32 below) {                                                 \
-        RowRng rng(seed, step, utterances, draw, blockIdx.y);                                                         \
-        drop<T>(out, out, rng, Row(starts, blockIdx.y), columns, below);                                              \
+#define KERNELS(T)                                                                                                \
+    extern "C" __global__ void __launch_bounds__(256)                                                             \
+        dropout_##T(T* out, const u32* seed, const u32* step, const u32* utterances, const u32* starts, u32 draw, \
+                    u32 rows, u32 columns, u32 below, const T* x) {                                               \
+        drop<T>(out, x, {seed, step, utterances, draw, blockIdx.y}, {starts, blockIdx.y}, columns, below);        \
+    }                                                                                                             \
+    extern "C" __global__ void __launch_bounds__(256)                                                             \
+        dropout_in_place_##T(T* out, const u32* seed, const u32* step, const u32* utterances, const u32* starts,  \
+                             u32 draw, u32 rows, u32 columns, u32 below) {                                        \
+        drop<T>(out, out, {seed, step, utterances, draw, blockIdx.y}, {starts, blockIdx.y}, columns, below);      \
     }
 
 KERNELS(f32)

@@ -1,13 +1,14 @@
-//! Dropout: elements fall out at random, those that stay are scaled up. The gradient makes the same mask again in place of
-//! keeping it.
+//! Dropout (Srivastava et al. 2014), inverted: elements are zeroed at random, the others are scaled up. The backward pass
+//! generates the same mask again, so that it need not be saved.
 
-use tandem_device::{HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{HostArgs, Kernel, Source, Workers, kernel_args};
 
 use super::frames::{frames_of_a_piece, row_grid, row_parts};
 use super::rng_keys::{self, RngKeys, Words};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower};
+use crate::lower::Lower;
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -24,7 +25,7 @@ pub(super) static SOURCE: Source = Source {
 struct Dropout {
     rows: Rows,
     draw: u32,
-    /// An element falls out when its word is below this.
+    /// An element is dropped if its random word is below this.
     below: u32,
 }
 
@@ -56,99 +57,140 @@ impl Op for Dropout {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let (x, y) = (at.inputs[0], at.outputs[0]);
+        let (&[x, seed, step, utterances, starts], out) = (at.inputs, at.outputs[0]) else {
+            unreachable!("dropout takes five inputs")
+        };
         if x.ty.shape.elements() == 0 {
             return Ok(());
         }
-        let mut args = vec![y.write()];
-        args.extend(rng_keys::arguments(&at.inputs[1..], self.draw));
-        args.extend([LaunchArg::U32(self.rows.count()), LaunchArg::U32(x.ty.shape.last()), LaunchArg::U32(self.below)]);
-        let grid = row_grid(&self.rows, x.ty.shape.last());
+        let (rows, columns, draw, below) = (self.rows.count(), x.ty.shape.last(), self.draw, self.below);
+        let grid = row_grid(&self.rows, columns);
         if at.taken_over() == Some(0) {
-            at.launch(for_real!("dropout", x.ty.dtype, T => &DropoutKernel::<T>::IN_PLACE), grid, args);
+            let kernel = for_real!("dropout", x.ty.dtype, T => &DropoutKernel::<T>::IN_PLACE);
+            let args = DropoutInPlaceArgs { out, seed, step, utterances, starts, draw, rows, columns, below };
+            at.launch(kernel, grid, args);
         } else {
-            args.push(x.read());
-            at.launch(for_real!("dropout", x.ty.dtype, T => &DropoutKernel::<T>::APART), grid, args);
+            let kernel = for_real!("dropout", x.ty.dtype, T => &DropoutKernel::<T>::OUT_OF_PLACE);
+            let args = DropoutArgs { out, seed, step, utterances, starts, draw, rows, columns, below, x };
+            at.launch(kernel, grid, args);
         }
         Ok(())
     }
 }
 
+kernel_args! {
+    /// Arguments of `dropout`.
+    struct DropoutArgs<T: Real> {
+        out: out T,
+        seed: in u32,
+        step: in u32,
+        utterances: in u32,
+        starts: in u32,
+        draw: u32,
+        rows: u32,
+        columns: u32,
+        below: u32,
+        x: in T,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `dropout_in_place`, whose output is also its input.
+    struct DropoutInPlaceArgs<T: Real> {
+        out: out T,
+        seed: in u32,
+        step: in u32,
+        utterances: in u32,
+        starts: in u32,
+        draw: u32,
+        rows: u32,
+        columns: u32,
+        below: u32,
+    }
+}
+
 struct DropoutKernel<T>(std::marker::PhantomData<T>);
 
-/// Where the arguments are.
-const WORDS: usize = 1;
-const COLUMNS: usize = WORDS + rng_keys::PARAMS.len() + 1;
-const BELOW: usize = COLUMNS + 1;
-const X: usize = BELOW + 1;
-
 impl<T: Real> DropoutKernel<T> {
-    const PARAMS: [Param; X + 1] = {
-        let [seed, step, utterances, starts, draw] = rng_keys::PARAMS;
-        let y = Param::Out(T::DTYPE);
-        [y, seed, step, utterances, starts, draw, Param::U32, Param::U32, Param::U32, Param::In(T::DTYPE)]
-    };
-
-    const APART: Kernel = Kernel {
+    const OUT_OF_PLACE: Kernel = Kernel {
         name: named_for!(T, "dropout"),
         source: on_cuda::<T>(&SOURCE),
-        params: &Self::PARAMS,
+        params: DropoutArgs::params::<T>(),
         host: &|args: &mut HostArgs<'_>| {
-            let x = args.read::<T>(X);
-            dropout::<T>(args, |first, y| y.copy_from_slice(&x[first..first + y.len()]));
+            let DropoutArgs { out, seed, step, utterances, starts, draw, columns, below, x, .. } =
+                DropoutArgs::host::<T>(args);
+            let (words, columns) = (Words::new(seed, step, utterances, starts, draw), columns as usize);
+            dropout(args.workers(), words, out, columns, below, |first, out| {
+                out.copy_from_slice(&x[first..first + out.len()]);
+            });
         },
     };
 
     const IN_PLACE: Kernel = Kernel {
         name: named_for!(T, "dropout_in_place"),
         source: on_cuda::<T>(&SOURCE),
-        params: Self::PARAMS.split_at(X).0,
-        host: &|args: &mut HostArgs<'_>| dropout::<T>(args, |_, _| {}),
+        params: DropoutInPlaceArgs::params::<T>(),
+        host: &|args: &mut HostArgs<'_>| {
+            let DropoutInPlaceArgs { out, seed, step, utterances, starts, draw, columns, below, .. } =
+                DropoutInPlaceArgs::host::<T>(args);
+            let (words, columns) = (Words::new(seed, step, utterances, starts, draw), columns as usize);
+            dropout(args.workers(), words, out, columns, below, |_, _| {});
+        },
     };
 }
 
-/// `bring` puts the elements from the given one on into a piece, where they are not there yet.
-fn dropout<T: Real>(args: &mut HostArgs<'_>, bring: impl Fn(usize, &mut [T]) + Sync) {
-    let words = Words::of(args, WORDS);
-    let (columns, below) = (args.u32(COLUMNS) as usize, args.u32(BELOW));
-    let workers = args.workers();
-    let y = args.write::<T>(0);
-    let of_a_piece = frames_of_a_piece(2 * columns);
+pub(super) static KERNELS: &[&Kernel] = &[
+    &DropoutKernel::<f32>::OUT_OF_PLACE,
+    &DropoutKernel::<bf16>::OUT_OF_PLACE,
+    &DropoutKernel::<f32>::IN_PLACE,
+    &DropoutKernel::<bf16>::IN_PLACE,
+];
+
+/// Drops elements of `out`. `load` copies the elements from the given one on into a chunk, if they are not there yet.
+fn dropout<T: Real>(
+    workers: &Workers,
+    words: Words<'_>,
+    out: &mut [T],
+    columns: usize,
+    below: u32,
+    load: impl Fn(usize, &mut [T]) + Sync,
+) {
+    let chunk_frames = frames_of_a_piece(2 * columns);
     let scale = T::Acc::of(scale_of(below));
-    workers.each_chunk(y, of_a_piece * columns, |piece, y| {
-        let first = piece * of_a_piece;
-        bring(first * columns, y);
-        for part in row_parts(words.starts, first..first + y.len() / columns) {
-            let y = &mut y[(part.frames.start - first) * columns..(part.frames.end - first) * columns];
+    workers.each_chunk(out, chunk_frames * columns, |chunk, out| {
+        let first = chunk * chunk_frames;
+        load(first * columns, out);
+        for part in row_parts(words.starts, first..first + out.len() / columns) {
+            let out = &mut out[(part.frames.start - first) * columns..(part.frames.end - first) * columns];
             let in_row = (part.frames.start - part.start) * columns;
-            words.each_run(part.row, in_row, in_row + y.len(), |at, words| {
-                thin(&mut y[at..at + words.len()], words, below, scale);
+            words.each_run(part.row, in_row, in_row + out.len(), |at, words| {
+                apply_mask(&mut out[at..at + words.len()], words, below, scale);
             });
         }
     });
 }
 
-fn thin<T: Real>(y: &mut [T], words: &[u32], below: u32, scale: T::Acc) {
-    for (y, &word) in y.iter_mut().zip(words) {
+fn apply_mask<T: Real>(out: &mut [T], words: &[u32], below: u32, scale: T::Acc) {
+    for (out, &word) in out.iter_mut().zip(words) {
         let factor = if word < below { T::Acc::zero() } else { scale };
-        *y = T::store(y.load() * factor);
+        *out = T::store(out.load() * factor);
     }
 }
 
-/// What keeps the mean: one over the share of words that are not below.
+/// `1 / (1 - p)`, which preserves the mean.
 fn scale_of(below: u32) -> f64 {
     const ALL: f64 = 4_294_967_296.0;
     ALL / (ALL - f64::from(below))
 }
 
 impl Graph {
-    /// Sets a share `p` of the elements of `x` to zero and scales the others by `1 / (1 - p)`; `x` itself for `p = 0`.
-    /// A NaN that falls out stays one: dropout hides no fault.
+    /// Sets elements of `x` to zero with probability `p` and scales the others by `1 / (1 - p)`; `x` itself for `p = 0`.
+    /// A dropped NaN stays a NaN: dropout hides no fault.
     ///
     /// Fails unless `0 ≤ p < 1` and `x` has the frames of `draws`.
     pub fn dropout(&mut self, x: Value, p: f64, draws: &RngKeys) -> Result<Value, EngineError> {
         if !(0.0..1.0).contains(&p) {
-            return refuse("dropout", format!("drops a share from 0 to less than 1, not {p}"), &[self.ty(x)]);
+            return refuse("dropout", format!("takes a probability from 0 to less than 1, not {p}"), &[self.ty(x)]);
         }
         if p == 0.0 {
             return Ok(x);
@@ -179,7 +221,7 @@ mod tests {
             let check = drawing(GradientCheck::new().input(&[210, columns]), &[11, 12, 13, 14]);
             check_gradients(check, |g, x| {
                 let draws = RngKeys::new(g, &rows)?;
-                // Once apart, and once in the memory of the first.
+                // Once out of place, and once in place.
                 let y = g.dropout(x[0], 0.3, &draws)?;
                 g.dropout(y, 0.5, &draws)
             });
@@ -208,14 +250,14 @@ mod tests {
     }
 
     #[test]
-    fn an_utterance_draws_the_same_in_any_batch_and_bucket() {
+    fn an_utterance_has_the_same_mask_in_any_batch_and_bucket() {
         let whole = dropped(&[40, 40], &[70, 80], 3);
         assert_eq!(dropped(&[50], &[80], 3)[..120], whole[120..]);
-        assert_ne!(whole[..120], whole[120..], "two utterances draw differently");
+        assert_ne!(whole[..120], whole[120..], "two utterances have different masks");
     }
 
     #[test]
-    fn the_share_is_kept_and_so_is_the_mean() {
+    fn the_probability_and_the_mean_are_right() {
         let found = dropped(&[400], &[3], 50);
         let out = found.iter().filter(|&&x| x == 0.0).count() as f64 / 20_000.0;
         let mean = found.iter().sum::<f64>() / 20_000.0;
@@ -223,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn two_steps_and_two_ops_draw_differently() {
+    fn two_steps_and_two_ops_have_different_masks() {
         let rows = Rows::new(&[50]);
         let run_at = |step: u32, before: bool| {
             let check = GradientCheck::new().given(&[50, 4], &[1.0; 200]);
@@ -242,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recomputed_block_draws_what_it_drew() {
+    fn a_recomputed_block_has_the_same_mask() {
         let rows = Rows::new(&[9, 4]);
         let gradient = |recomputed: &Recomputed| {
             let check = drawing(GradientCheck::new().input(&[13, 3]), &[1, 2]);
@@ -264,12 +306,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn wrong_operands_are_named() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let x = g.input("x", TensorType::new(DType::F32, &[4, 3])).unwrap();
         let draws = RngKeys::new(&mut g, &Rows::new(&[5])).unwrap();
         let error = g.dropout(x, 1.0, &draws).unwrap_err().to_string();
-        assert_eq!(error, "dropout: drops a share from 0 to less than 1, not 1; the operands are F32[4, 3]");
+        assert_eq!(error, "dropout: takes a probability from 0 to less than 1, not 1; the operands are F32[4, 3]");
         let error = g.dropout(x, 0.5, &draws).unwrap_err().to_string();
         assert_eq!(error, "dropout: its RNG keys are for rows of 5 frames; the operands are F32[4, 3]");
         assert_eq!(g.dropout(x, 0.0, &draws).unwrap(), x);

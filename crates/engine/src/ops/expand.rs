@@ -1,11 +1,12 @@
-//! The length regulator: every token's frame as often as its duration says.
+//! The length regulator (Ren et al. 2019, FastSpeech): repeats the vector of each token for its duration.
 
-use tandem_device::{DType, Grid, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{DType, Grid, HostArgs, Kernel, Source, kernel_args};
 
 use super::frames::{frames_of_a_piece, is_sequence, row_grid, row_parts, span};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower, Tensor};
+use crate::lower::{Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -16,18 +17,18 @@ use crate::{for_real, named_for};
 pub(super) static SOURCE: Source =
     Source { file: "engine/expand.cu", text: concat!(include_str!("frames.cuh"), include_str!("expand.cu")) };
 
-/// Durations and both tables to the frame behind each token's last one, counted in the whole result.
+/// The end of each token, as a frame of the output. Inputs: durations, text row starts, mel row starts.
 #[derive(Debug)]
 struct TokenEnds;
 
-/// Token frames, ends of tokens and both tables to frames.
+/// Inputs: token vectors, ends of tokens, text row starts, mel row starts.
 #[derive(Debug)]
 struct Expand {
     text_rows: Rows,
     mel_rows: Rows,
 }
 
-/// The adjoint of [`Expand`]: the sum of each token's frames.
+/// The adjoint of [`Expand`]: the sum over the frames of each token.
 #[derive(Debug)]
 struct SumTokens {
     text_rows: Rows,
@@ -52,11 +53,11 @@ impl Op for TokenEnds {
         if ends.ty.shape.elements() == 0 {
             return Ok(());
         }
-        let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
-        args.push(ends.write());
-        let rows = at.inputs[1].ty.shape.last() - 1;
-        // A block for each row, which adds its durations up.
-        at.launch(&TOKEN_ENDS, Grid { blocks: [rows, 1, 1], threads: 256, shared_bytes: 0 }, args);
+        let [durations, text_starts, mel_starts] = [0, 1, 2].map(|i| at.inputs[i]);
+        let rows = text_starts.ty.shape.last() - 1;
+        // A block per row.
+        let grid = Grid { blocks: [rows, 1, 1], threads: 256, shared_bytes: 0 };
+        at.launch(&TOKEN_ENDS, grid, TokenEndsArgs { durations, text_starts, mel_starts, ends });
         Ok(())
     }
 }
@@ -84,9 +85,7 @@ impl Op for Expand {
             return Ok(());
         }
         let kernel = for_real!("expand", out.ty.dtype, T => &Tokens::<T>::EXPAND);
-        let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
-        args.extend([out.write(), LaunchArg::U32(out.ty.shape.last())]);
-        at.launch(kernel, row_grid(&self.mel_rows, out.ty.shape.last()), args);
+        at.launch(kernel, row_grid(&self.mel_rows, out.ty.shape.last()), expand_args(at.inputs, out));
         Ok(())
     }
 }
@@ -113,58 +112,71 @@ impl Op for SumTokens {
         if out.ty.shape.elements() == 0 {
             return Ok(());
         }
-        let kernel = for_real!("expand", out.ty.dtype, T => &Tokens::<T>::SUM);
-        let mut args: Vec<LaunchArg> = at.inputs.iter().map(Tensor::read).collect();
-        args.extend([out.write(), LaunchArg::U32(out.ty.shape.last())]);
-        at.launch(kernel, row_grid(&self.text_rows, out.ty.shape.last()), args);
+        let kernel = for_real!("expand", out.ty.dtype, T => &Tokens::<T>::GRADIENT);
+        at.launch(kernel, row_grid(&self.text_rows, out.ty.shape.last()), expand_args(at.inputs, out));
         Ok(())
     }
 }
 
-static TOKEN_ENDS: Kernel = Kernel {
-    name: "token_ends",
-    source: &SOURCE,
-    params: &[Param::In(DType::I32), Param::In(DType::U32), Param::In(DType::U32), Param::Out(DType::I32)],
-    host: &token_ends,
-};
+kernel_args! {
+    /// Arguments of `token_ends`.
+    struct TokenEndsArgs { durations: in i32, text_starts: in u32, mel_starts: in u32, ends: out i32 }
+}
+
+kernel_args! {
+    /// Arguments of `expand` and `expand_gradient`.
+    struct ExpandArgs<T: Real> {
+        x: in T,
+        ends: in i32,
+        text_starts: in u32,
+        mel_starts: in u32,
+        out: out T,
+        channels: u32,
+    }
+}
+
+/// The arguments of both kernels, from the inputs of their ops.
+fn expand_args(inputs: &[Tensor], out: Tensor) -> ExpandArgs<Tensor, Tensor, Tensor, Tensor, Tensor> {
+    let [x, ends, text_starts, mel_starts] = [0, 1, 2, 3].map(|i| inputs[i]);
+    ExpandArgs { x, ends, text_starts, mel_starts, out, channels: out.ty.shape.last() }
+}
+
+static TOKEN_ENDS: Kernel =
+    Kernel { name: "token_ends", source: &SOURCE, params: TokenEndsArgs::params(), host: &token_ends };
 
 struct Tokens<T>(std::marker::PhantomData<T>);
 
 impl<T: Real> Tokens<T> {
-    /// In, ends of tokens, starts of text rows, starts of mel rows, out, channels.
-    const PARAMS: &'static [Param] = &[
-        Param::In(T::DTYPE),
-        Param::In(DType::I32),
-        Param::In(DType::U32),
-        Param::In(DType::U32),
-        Param::Out(T::DTYPE),
-        Param::U32,
-    ];
-
     const EXPAND: Kernel = Kernel {
         name: named_for!(T, "expand"),
         source: on_cuda::<T>(&SOURCE),
-        params: Self::PARAMS,
+        params: ExpandArgs::params::<T>(),
         host: &expand::<T>,
     };
 
-    const SUM: Kernel = Kernel {
-        name: named_for!(T, "expand_sum"),
+    const GRADIENT: Kernel = Kernel {
+        name: named_for!(T, "expand_gradient"),
         source: on_cuda::<T>(&SOURCE),
-        params: Self::PARAMS,
+        params: ExpandArgs::params::<T>(),
         host: &sum_tokens::<T>,
     };
 }
 
+pub(super) static KERNELS: &[&Kernel] = &[
+    &TOKEN_ENDS,
+    &Tokens::<f32>::EXPAND,
+    &Tokens::<bf16>::EXPAND,
+    &Tokens::<f32>::GRADIENT,
+    &Tokens::<bf16>::GRADIENT,
+];
+
 fn token_ends(args: &mut HostArgs<'_>) {
-    let durations = args.read::<i32>(0);
-    let (text_starts, mel_starts) = (args.read::<u32>(1), args.read::<u32>(2));
-    let ends = args.write::<i32>(3);
+    let TokenEndsArgs { durations, text_starts, mel_starts, ends } = TokenEndsArgs::host(args);
     for row in 0..text_starts.len() - 1 {
         let (tokens, frames) = (span(text_starts, row), span(mel_starts, row));
         let mut end = frames.start;
         for (out, &duration) in ends[tokens.clone()].iter_mut().zip(&durations[tokens]) {
-            // Cut at the row's end with every token, so that no sum of durations is too large for a number.
+            // Clamped to the row's end after every token, so that the sum cannot overflow.
             end = (end + duration.max(0) as usize).min(frames.end);
             *out = end as i32;
         }
@@ -172,13 +184,12 @@ fn token_ends(args: &mut HostArgs<'_>) {
 }
 
 fn expand<T: Real>(args: &mut HostArgs<'_>) {
-    let (x, ends) = (args.read::<T>(0), args.read::<i32>(1));
-    let (text_starts, mel_starts, channels) = (args.read::<u32>(2), args.read::<u32>(3), args.u32(5) as usize);
-    let of_a_piece = frames_of_a_piece(channels);
-    let workers = args.workers();
-    workers.each_chunk(args.write::<T>(4), of_a_piece * channels, |piece, out| {
+    let ExpandArgs { x, ends, text_starts, mel_starts, out, channels } = ExpandArgs::host::<T>(args);
+    let channels = channels as usize;
+    let chunk_frames = frames_of_a_piece(channels);
+    args.workers().each_chunk(out, chunk_frames * channels, |chunk, out| {
         let mut out = out.chunks_exact_mut(channels);
-        for run in row_parts(mel_starts, piece * of_a_piece..piece * of_a_piece + out.len()) {
+        for run in row_parts(mel_starts, chunk * chunk_frames..chunk * chunk_frames + out.len()) {
             let tokens = span(text_starts, run.row);
             let passed = ends[tokens.clone()].partition_point(|&end| end as usize <= run.frames.start);
             let mut token = tokens.start + passed;
@@ -196,15 +207,14 @@ fn expand<T: Real>(args: &mut HostArgs<'_>) {
 }
 
 fn sum_tokens<T: Real>(args: &mut HostArgs<'_>) {
-    let (gradient, ends) = (args.read::<T>(0), args.read::<i32>(1));
-    let (text_starts, mel_starts, channels) = (args.read::<u32>(2), args.read::<u32>(3), args.u32(5) as usize);
-    // A token has some six frames.
-    let of_a_piece = frames_of_a_piece(6 * channels);
-    let workers = args.workers();
-    workers.each_chunk(args.write::<T>(4), of_a_piece * channels, |piece, out| {
+    let ExpandArgs { x: gradient, ends, text_starts, mel_starts, out, channels } = ExpandArgs::host::<T>(args);
+    let channels = channels as usize;
+    // A token has about six frames.
+    let chunk_tokens = frames_of_a_piece(6 * channels);
+    args.workers().each_chunk(out, chunk_tokens * channels, |chunk, out| {
         let mut sum = vec![T::Acc::zero(); channels];
         let mut out = out.chunks_exact_mut(channels);
-        for run in row_parts(text_starts, piece * of_a_piece..piece * of_a_piece + out.len()) {
+        for run in row_parts(text_starts, chunk * chunk_tokens..chunk * chunk_tokens + out.len()) {
             let first = run.frames.start;
             let mut frame = match first - run.start {
                 0 => span(mel_starts, run.row).start,
@@ -223,11 +233,11 @@ fn sum_tokens<T: Real>(args: &mut HostArgs<'_>) {
 }
 
 impl Graph {
-    /// Repeats the frame of each token as often as `durations` `[tokens]` says: `x` `[tokens, channels]` with `text_rows` to
-    /// `[frames, channels]` with `mel_rows`.
+    /// Repeats the vector of each token for its duration in `durations` `[tokens]`: `x` `[tokens, channels]` with
+    /// `text_rows` to `[frames, channels]` with `mel_rows`.
     ///
-    /// Frames past the sum of a row's durations are zero; what would lie past the row's end is left out. A negative duration
-    /// counts as none. No gradient goes to the durations.
+    /// Frames past the sum of a row's durations are zero; frames past the row's end are dropped. A negative duration counts
+    /// as 0. The durations get no gradient.
     pub fn expand(
         &mut self,
         x: Value,
@@ -256,7 +266,7 @@ mod tests {
     use super::*;
     use crate::testing::{GradientCheck, check_gradients, run};
 
-    /// Fits with room behind, nothing at all, too long, and numbers that are no durations.
+    /// Shorter than the row, none, longer than the row, and negative durations.
     const DURATIONS: [i32; 9] = [2, 0, 3, 5, i32::MAX, i32::MAX, -4, 1, i32::MIN];
 
     fn rows() -> (Rows, Rows) {
@@ -270,7 +280,7 @@ mod tests {
             let check = GradientCheck::new().input(&[9, channels]).whole(&[9], &DURATIONS);
             check_gradients(check, |g, x| g.expand(x[0], x[1], &text, &mel));
         }
-        // More than one piece.
+        // More than one chunk.
         let (text, mel) = (Rows::new(&[1000, 800]), Rows::new(&[4000, 3000]));
         let durations: Vec<i32> = (0..1800).map(|i| i * 7 % 9).collect();
         check_gradients(GradientCheck::new().input(&[1800, 5]).whole(&[1800], &durations), |g, x| {
@@ -290,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn many_pieces_are_one_tensor() {
+    fn many_chunks_are_one_tensor() {
         let (text, mel) = (Rows::new(&[1000, 800]), Rows::new(&[4000, 3000]));
         let durations: Vec<i32> = (0..1800).map(|i| i * 7 % 9).collect();
         let x: Vec<f64> = (0..1800 * 9).map(f64::from).collect();
@@ -310,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_match_the_rows_is_named() {
+    fn operands_that_do_not_match_the_rows_are_named() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let x = g.input("x", TensorType::new(DType::F32, &[9, 2])).unwrap();
         let durations = g.input("durations", TensorType::new(DType::I32, &[8])).unwrap();

@@ -1,11 +1,12 @@
-//! One where a frame is filled, zero where it is padding.
+//! The mask of valid frames: 1 before the length of a row, 0 for padding.
 
-use tandem_device::{DType, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{DType, HostArgs, Kernel, Source, kernel_args};
 
 use super::frames::{PIECE, is_lengths, row_grid, row_parts};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{Lower, Tensor};
+use crate::lower::Lower;
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
@@ -16,7 +17,7 @@ use crate::{for_real, named_for};
 pub(super) static SOURCE: Source =
     Source { file: "engine/length_mask.cu", text: concat!(include_str!("frames.cuh"), include_str!("length_mask.cu")) };
 
-/// Table and lengths to a mask of this element type.
+/// Inputs: row starts and lengths. Output: a mask of this element type.
 #[derive(Debug)]
 struct LengthMask {
     rows: Rows,
@@ -45,10 +46,15 @@ impl Op for LengthMask {
             return Ok(());
         }
         let kernel = for_real!("length_mask", self.dtype, T => &Mask::<T>::KERNEL);
-        let args: Vec<_> = at.inputs.iter().map(Tensor::read).chain([out.write()]).collect();
+        let args = LengthMaskArgs { starts: at.inputs[0], lengths: at.inputs[1], out };
         at.launch(kernel, row_grid(&self.rows, 1), args);
         Ok(())
     }
+}
+
+kernel_args! {
+    /// Arguments of `length_mask`.
+    struct LengthMaskArgs<T: Real> { starts: in u32, lengths: in i32, out: out T }
 }
 
 struct Mask<T>(std::marker::PhantomData<T>);
@@ -57,16 +63,17 @@ impl<T: Real> Mask<T> {
     const KERNEL: Kernel = Kernel {
         name: named_for!(T, "length_mask"),
         source: on_cuda::<T>(&SOURCE),
-        params: &[Param::In(DType::U32), Param::In(DType::I32), Param::Out(T::DTYPE)],
+        params: LengthMaskArgs::params::<T>(),
         host: &mask::<T>,
     };
 }
 
+pub(super) static KERNELS: &[&Kernel] = &[&Mask::<f32>::KERNEL, &Mask::<bf16>::KERNEL];
+
 fn mask<T: Real>(args: &mut HostArgs<'_>) {
-    let (starts, lengths) = (args.read::<u32>(0), args.read::<i32>(1));
-    let workers = args.workers();
-    workers.each_chunk(args.write::<T>(2), PIECE, |piece, mut out| {
-        for run in row_parts(starts, piece * PIECE..piece * PIECE + out.len()) {
+    let LengthMaskArgs { starts, lengths, out } = LengthMaskArgs::host::<T>(args);
+    args.workers().each_chunk(out, PIECE, |chunk, mut out| {
+        for run in row_parts(starts, chunk * PIECE..chunk * PIECE + out.len()) {
             let (frames, rest) = std::mem::take(&mut out).split_at_mut(run.frames.len());
             let ones = run.filled(lengths[run.row]).len();
             frames[..ones].fill(T::store(T::Acc::of(1.0)));
@@ -77,7 +84,7 @@ fn mask<T: Real>(args: &mut HostArgs<'_>) {
 }
 
 impl Graph {
-    /// `[frames, 1]` in the precision of the graph: one at the filled frames of each row, zero at the others.
+    /// `[frames, 1]` in the precision of the graph: 1 for the valid frames of each row, 0 for padding.
     pub fn length_mask(&mut self, lengths: Value, rows: &Rows) -> Result<Value, EngineError> {
         let starts = self.row_starts(rows);
         let dtype = self.precision();
@@ -91,13 +98,13 @@ mod tests {
     use crate::testing::{GradientCheck, check_gradients, run};
 
     #[test]
-    fn filled_frames_are_one() {
+    fn valid_frames_are_one() {
         let rows = Rows::new(&[3, 0, 2, 2]);
         let mask = run(GradientCheck::new().whole(&[4], &[2, 0, 9, -1]), |g, x| g.length_mask(x[0], &rows));
         assert_eq!(mask, [1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
     }
 
-    /// Also in every element type, on every kind of host device, and in more than one piece.
+    /// In every element type, on every kind of host device, and in more than one chunk.
     #[test]
     fn gradients_pass_where_it_is_one() {
         let rows = Rows::new(&[20_000, 0, 15_000]);

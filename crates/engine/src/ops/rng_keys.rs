@@ -5,11 +5,10 @@
 //! The key of Philox is the seed; its counter is `(element / 4, utterance, op, step)` with `element = frame · columns + column`
 //! inside the row, and element `4·i + k` takes word `k`.
 
-use tandem_device::{DType, HostArgs, Param};
+use tandem_device::DType;
 
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Tensor};
 use crate::op::refuse;
 use crate::rows::Rows;
 use crate::tensor::TensorType;
@@ -46,19 +45,10 @@ impl RngKeys {
         &self.rows
     }
 
-    /// The inputs of a random op, in the order of [`Words::of`].
+    /// The inputs of a random op, in the order of [`Words::new`].
     pub(super) fn inputs(&self, graph: &mut Graph) -> [Value; 4] {
         [self.seed, self.step, self.utterances, graph.row_starts(&self.rows)]
     }
-}
-
-/// The parameters of a kernel that draws, and with them one number: the op's own.
-pub(super) const PARAMS: [Param; 5] =
-    [Param::In(DType::U32), Param::In(DType::U32), Param::In(DType::U32), Param::In(DType::U32), Param::U32];
-
-/// The arguments to [`PARAMS`].
-pub(super) fn arguments(inputs: &[Tensor], draw: u32) -> Vec<LaunchArg> {
-    inputs.iter().map(Tensor::read).chain([LaunchArg::U32(draw)]).collect()
 }
 
 /// Checks the four inputs of [`RngKeys::inputs`] against a tensor of `frames` frames.
@@ -85,18 +75,6 @@ impl<'a> Words<'a> {
     /// From the arguments of a kernel. `seed` has two words and `step` one.
     pub(super) fn new(seed: &[u32], step: &[u32], utterances: &'a [u32], starts: &'a [u32], draw: u32) -> Words<'a> {
         Words { key: [seed[0], seed[1]], step: step[0], utterances, starts, draw }
-    }
-
-    /// From the arguments of [`arguments`], the first of which is argument `first`.
-    pub(super) fn of(args: &HostArgs<'a>, first: usize) -> Words<'a> {
-        let (seed, step) = (args.read::<u32>(first), args.read::<u32>(first + 1));
-        Words {
-            key: [seed[0], seed[1]],
-            step: step[0],
-            utterances: args.read(first + 2),
-            starts: args.read(first + 3),
-            draw: args.u32(first + 4),
-        }
     }
 
     /// The words of `row` from element `first` on, a multiple of four.

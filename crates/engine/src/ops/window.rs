@@ -1,9 +1,6 @@
 //! The window of a convolution over the frames of a row.
 
-use tandem_device::{Grid, HostArgs, Kernel};
-
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower, Tensor};
 use crate::rows::Rows;
 
 /// The input frames of an output frame: tap `j` of output frame `t` reads input frame
@@ -72,17 +69,6 @@ impl ConvWindow {
         (0..kernel).filter_map(reader)
     }
 
-    /// As launch arguments.
-    pub(super) fn args(&self) -> [LaunchArg; 4] {
-        [self.kernel, self.stride, self.dilation, self.padding].map(LaunchArg::U32)
-    }
-
-    /// From launch arguments, argument `at` and the three after it.
-    pub(super) fn of_args(args: &HostArgs<'_>, at: usize) -> ConvWindow {
-        let [kernel, stride, dilation, padding] = [0, 1, 2, 3].map(|i| args.u32(at + i));
-        ConvWindow { kernel, stride, dilation, padding }
-    }
-
     fn sizes(&self) -> [usize; 4] {
         [self.kernel, self.stride, self.dilation, self.padding].map(|size| size as usize)
     }
@@ -104,26 +90,6 @@ impl Windowed {
     /// The starts of both, for kernels.
     pub(super) fn starts(&self, graph: &mut Graph) -> [Value; 2] {
         [graph.row_starts(&self.rows), graph.row_starts(&self.out_rows)]
-    }
-
-    /// The arguments of kernels that slide a window over channels.
-    pub(super) fn args(&self, inputs: &[Tensor], out: Tensor, channels: u32) -> Vec<LaunchArg> {
-        let read = inputs.iter().map(Tensor::read);
-        read.chain([out.write(), LaunchArg::U32(channels)]).chain(self.window.args()).collect()
-    }
-
-    /// Launches such a kernel, unless the output is empty.
-    pub(super) fn launch(
-        &self,
-        at: &mut Lower<'_>,
-        (kernel, grid): (&'static Kernel, Grid),
-        inputs: &[Tensor],
-        out: Tensor,
-        channels: u32,
-    ) {
-        if out.ty.shape.elements() > 0 {
-            at.launch(kernel, grid, self.args(inputs, out, channels));
-        }
     }
 }
 

@@ -1,27 +1,29 @@
-//! AdamW, the moving average and the copy in bf16: one pass over everything that is kept for a parameter.
+//! AdamW (Loshchilov and Hutter 2019), the moving average of the parameters and their bf16 copy: one pass over the optimizer
+//! state.
 //!
-//! A pass is bound by memory: with an average it reads five numbers per parameter and writes four.
+//! The pass is memory bound: with a moving average it reads five numbers per parameter and writes four.
 
 use half::bf16;
-use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param};
+use tandem_device::{DType, Grid, HostArgs, Kernel, Workers, kernel_args};
 
 use super::SOURCE;
-use super::decide::Factors;
+use super::update_factors::Factors;
 use crate::error::EngineError;
 use crate::graph::{Graph, ParameterSpan, Value};
-use crate::lower::{LaunchArg, Lower};
+use crate::lower::Lower;
 use crate::named_for;
 use crate::op::{Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::tensor::TensorType;
 
-/// Elements of a piece that one thread works on: five spans of it fit the second-level cache.
-const PIECE: usize = 16 * 1024;
-/// Elements that are worked on side by side.
+/// Parameters of a chunk: five spans of it fit in the L2 cache.
+const CHUNK: usize = 16 * 1024;
+/// Parameters that are updated together, so that loops vectorise.
 const LANES: usize = 16;
 
-/// Reads the factors and the gradients, changes parameters and both moments, then the average and the copy where there are such.
+/// Reads the factors and the gradients. Updates the parameters, both moments, and the moving average and the bf16 copy if
+/// there are any.
 #[derive(Debug)]
 struct AdamW {
     average: bool,
@@ -36,12 +38,11 @@ impl Op for AdamW {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
         let (factors, spans) = (inputs[0], &inputs[1..]);
-        let narrow = usize::from(self.compute);
-        let (wide, copy) = spans.split_at(spans.len() - narrow);
-        let alike = wide.iter().all(|span| *span == wide[0] && span.dtype == factors.dtype);
-        let copies = copy.iter().all(|copy| *copy == wide[0].of(DType::BF16) && factors.dtype == DType::F32);
-        let whole = matches!(factors.dtype, DType::F32 | DType::F64) && wide.len() == 4 + usize::from(self.average);
-        match alike && copies && whole {
+        let (state, copy) = spans.split_at(spans.len() - usize::from(self.compute));
+        let alike = state.iter().all(|span| *span == state[0] && span.dtype == factors.dtype);
+        let copies = copy.iter().all(|copy| *copy == state[0].of(DType::BF16) && factors.dtype == DType::F32);
+        let complete = matches!(factors.dtype, DType::F32 | DType::F64) && state.len() == 4 + usize::from(self.average);
+        match alike && copies && complete {
             true => Ok(Vec::new()),
             false => refuse("adamw", "takes factors, and spans of one length in their element type", inputs),
         }
@@ -56,224 +57,289 @@ impl Op for AdamW {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let elements = at.inputs[1].ty.shape.elements();
-        let wide = at.inputs[0].ty.dtype;
-        let kernel = match (wide, self.average, self.compute) {
-            (DType::F64, false, _) => &Passes::<f64>::PLAIN,
-            (DType::F64, true, _) => &Passes::<f64>::AVERAGING,
-            (_, false, false) => &Passes::<f32>::PLAIN,
-            (_, true, false) => &Passes::<f32>::AVERAGING,
-            (_, false, true) => &COPYING,
-            (_, true, true) => &AVERAGING_COPYING,
+        let &[factors, gradients, parameters, exp_avg, exp_avg_sq, ref more @ ..] = at.inputs else {
+            unreachable!("adamw takes factors and at least four spans")
         };
-        let mut args = vec![at.inputs[0].read(), at.inputs[1].read()];
-        args.extend(at.inputs[2..].iter().map(|span| span.write()));
-        args.extend([LaunchArg::U64(elements), LaunchArg::U64(self.decaying_elements)]);
-        at.launch(kernel, Grid::cover(elements.div_ceil(4), 256), args);
+        let (n, decaying) = (gradients.ty.shape.elements(), self.decaying_elements);
+        let (in_f64, grid) = (factors.ty.dtype == DType::F64, Grid::cover(n.div_ceil(4), 256));
+        match (self.average, self.compute) {
+            (false, false) => {
+                let kernel = if in_f64 { &Kernels::<f64>::PLAIN } else { &Kernels::<f32>::PLAIN };
+                let args = AdamWArgs { factors, gradients, parameters, exp_avg, exp_avg_sq, n, decaying };
+                at.launch(kernel, grid, args);
+            }
+            (true, false) => {
+                let kernel = if in_f64 { &Kernels::<f64>::AVERAGE } else { &Kernels::<f32>::AVERAGE };
+                let average = more[0];
+                let args =
+                    AdamWAverageArgs { factors, gradients, parameters, exp_avg, exp_avg_sq, average, n, decaying };
+                at.launch(kernel, grid, args);
+            }
+            (false, true) => {
+                let copy = more[0];
+                let args = AdamWComputeArgs { factors, gradients, parameters, exp_avg, exp_avg_sq, copy, n, decaying };
+                at.launch(&COMPUTE, grid, args);
+            }
+            (true, true) => {
+                let (average, copy) = (more[0], more[1]);
+                let args = AdamWAverageComputeArgs {
+                    factors,
+                    gradients,
+                    parameters,
+                    exp_avg,
+                    exp_avg_sq,
+                    average,
+                    copy,
+                    n,
+                    decaying,
+                };
+                at.launch(&AVERAGE_COMPUTE, grid, args);
+            }
+        }
         Ok(())
     }
 }
 
-struct Passes<F>(std::marker::PhantomData<F>);
+kernel_args! {
+    /// Arguments of `adamw`. The first `decaying` parameters have weight decay.
+    struct AdamWArgs<F: Float> {
+        factors: in F,
+        gradients: in F,
+        parameters: out F,
+        exp_avg: out F,
+        exp_avg_sq: out F,
+        n: u64,
+        decaying: u64,
+    }
+}
 
-impl<F: Float> Passes<F> {
-    const ACC: DType = <F as Element>::DTYPE;
+kernel_args! {
+    /// Arguments of `adamw_average`.
+    struct AdamWAverageArgs<F: Float> {
+        factors: in F,
+        gradients: in F,
+        parameters: out F,
+        exp_avg: out F,
+        exp_avg_sq: out F,
+        average: out F,
+        n: u64,
+        decaying: u64,
+    }
+}
 
+kernel_args! {
+    /// Arguments of `adamw_compute`.
+    struct AdamWComputeArgs {
+        factors: in f32,
+        gradients: in f32,
+        parameters: out f32,
+        exp_avg: out f32,
+        exp_avg_sq: out f32,
+        copy: out bf16,
+        n: u64,
+        decaying: u64,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `adamw_average_compute`.
+    struct AdamWAverageComputeArgs {
+        factors: in f32,
+        gradients: in f32,
+        parameters: out f32,
+        exp_avg: out f32,
+        exp_avg_sq: out f32,
+        average: out f32,
+        copy: out bf16,
+        n: u64,
+        decaying: u64,
+    }
+}
+
+struct Kernels<F>(std::marker::PhantomData<F>);
+
+impl<F: Float> Kernels<F> {
     const PLAIN: Kernel = Kernel {
         name: named_for!(F, "adamw"),
         source: on_cuda::<F>(&SOURCE),
-        params: &[
-            Param::In(Self::ACC),
-            Param::In(Self::ACC),
-            Param::Out(Self::ACC),
-            Param::Out(Self::ACC),
-            Param::Out(Self::ACC),
-            Param::U64,
-            Param::U64,
-        ],
-        host: &host::<F, false, false>,
+        params: AdamWArgs::params::<F>(),
+        host: &|args: &mut HostArgs<'_>| {
+            let AdamWArgs { factors, gradients, parameters, exp_avg, exp_avg_sq, n, decaying } =
+                AdamWArgs::host::<F>(args);
+            let (average, copy) = (&mut [][..], &mut [][..]);
+            let state = State { gradients, parameters, exp_avg, exp_avg_sq, average, copy }.split(n as usize).0;
+            host::<F, false, false>(args.workers(), Factors::read(factors), state, decaying as usize);
+        },
     };
 
-    const AVERAGING: Kernel = Kernel {
+    const AVERAGE: Kernel = Kernel {
         name: named_for!(F, "adamw_average"),
         source: on_cuda::<F>(&SOURCE),
-        params: &[
-            Param::In(Self::ACC),
-            Param::In(Self::ACC),
-            Param::Out(Self::ACC),
-            Param::Out(Self::ACC),
-            Param::Out(Self::ACC),
-            Param::Out(Self::ACC),
-            Param::U64,
-            Param::U64,
-        ],
-        host: &host::<F, true, false>,
+        params: AdamWAverageArgs::params::<F>(),
+        host: &|args: &mut HostArgs<'_>| {
+            let AdamWAverageArgs { factors, gradients, parameters, exp_avg, exp_avg_sq, average, n, decaying } =
+                AdamWAverageArgs::host::<F>(args);
+            let copy = &mut [][..];
+            let state = State { gradients, parameters, exp_avg, exp_avg_sq, average, copy }.split(n as usize).0;
+            host::<F, true, false>(args.workers(), Factors::read(factors), state, decaying as usize);
+        },
     };
 }
 
-static COPYING: Kernel = Kernel {
+static COMPUTE: Kernel = Kernel {
     name: "adamw_compute",
     source: &SOURCE,
-    params: &[
-        Param::In(DType::F32),
-        Param::In(DType::F32),
-        Param::Out(DType::F32),
-        Param::Out(DType::F32),
-        Param::Out(DType::F32),
-        Param::Out(DType::BF16),
-        Param::U64,
-        Param::U64,
-    ],
-    host: &host::<f32, false, true>,
+    params: AdamWComputeArgs::params(),
+    host: &|args: &mut HostArgs<'_>| {
+        let AdamWComputeArgs { factors, gradients, parameters, exp_avg, exp_avg_sq, copy, n, decaying } =
+            AdamWComputeArgs::host(args);
+        let average = &mut [][..];
+        let state = State { gradients, parameters, exp_avg, exp_avg_sq, average, copy }.split(n as usize).0;
+        host::<f32, false, true>(args.workers(), Factors::read(factors), state, decaying as usize);
+    },
 };
 
-static AVERAGING_COPYING: Kernel = Kernel {
+static AVERAGE_COMPUTE: Kernel = Kernel {
     name: "adamw_average_compute",
     source: &SOURCE,
-    params: &[
-        Param::In(DType::F32),
-        Param::In(DType::F32),
-        Param::Out(DType::F32),
-        Param::Out(DType::F32),
-        Param::Out(DType::F32),
-        Param::Out(DType::F32),
-        Param::Out(DType::BF16),
-        Param::U64,
-        Param::U64,
-    ],
-    host: &host::<f32, true, true>,
+    params: AdamWAverageComputeArgs::params(),
+    host: &|args: &mut HostArgs<'_>| {
+        let AdamWAverageComputeArgs { factors, gradients, parameters, exp_avg, exp_avg_sq, average, copy, n, decaying } =
+            AdamWAverageComputeArgs::host(args);
+        let state = State { gradients, parameters, exp_avg, exp_avg_sq, average, copy }.split(n as usize).0;
+        host::<f32, true, true>(args.workers(), Factors::read(factors), state, decaying as usize);
+    },
 };
 
-/// What is kept for a run of parameters. What is not kept is empty.
-struct Kept<'a, F> {
+pub(super) static KERNELS: &[&Kernel] = &[&Kernels::<f32>::PLAIN, &Kernels::<f32>::AVERAGE, &COMPUTE, &AVERAGE_COMPUTE];
+
+/// The optimizer state of a range of parameters. `average` and `copy` are empty if there are none.
+struct State<'a, F> {
     gradients: &'a [F],
     parameters: &'a mut [F],
-    first: &'a mut [F],
-    second: &'a mut [F],
+    exp_avg: &'a mut [F],
+    exp_avg_sq: &'a mut [F],
     average: &'a mut [F],
-    compute: &'a mut [bf16],
+    copy: &'a mut [bf16],
 }
 
-impl<'a, F: Float> Kept<'a, F> {
-    /// The first `at` of them, and the rest.
-    fn split(self, at: usize) -> (Kept<'a, F>, Kept<'a, F>) {
+impl<'a, F: Float> State<'a, F> {
+    /// The first `at` parameters, and the rest.
+    fn split(self, at: usize) -> (State<'a, F>, State<'a, F>) {
         let (gradients, more_gradients) = self.gradients.split_at(at);
         let (parameters, more_parameters) = self.parameters.split_at_mut(at);
-        let (first, more_first) = self.first.split_at_mut(at);
-        let (second, more_second) = self.second.split_at_mut(at);
+        let (exp_avg, more_exp_avg) = self.exp_avg.split_at_mut(at);
+        let (exp_avg_sq, more_exp_avg_sq) = self.exp_avg_sq.split_at_mut(at);
         let (average, more_average) = self.average.split_at_mut(at.min(self.average.len()));
-        let (compute, more_compute) = self.compute.split_at_mut(at.min(self.compute.len()));
-        let rest = Kept {
+        let (copy, more_copy) = self.copy.split_at_mut(at.min(self.copy.len()));
+        let rest = State {
             gradients: more_gradients,
             parameters: more_parameters,
-            first: more_first,
-            second: more_second,
+            exp_avg: more_exp_avg,
+            exp_avg_sq: more_exp_avg_sq,
             average: more_average,
-            compute: more_compute,
+            copy: more_copy,
         };
-        (Kept { gradients, parameters, first, second, average, compute }, rest)
+        (State { gradients, parameters, exp_avg, exp_avg_sq, average, copy }, rest)
     }
 
-    /// Pieces for threads, each with the factors of its half: parameters in the second one do not decay.
-    fn pieces(self, factors: Factors<F>, decaying: usize) -> Vec<(Factors<F>, Kept<'a, F>)> {
-        let (decays, stays) = self.split(decaying);
-        let mut pieces = Vec::new();
-        for (factors, mut rest) in [(factors, decays), (Factors { decay: F::zero(), ..factors }, stays)] {
+    /// Chunks for the worker threads. Those after the first `decaying` parameters have factors without weight decay.
+    fn chunks(self, factors: Factors<F>, decaying: usize) -> Vec<(Factors<F>, State<'a, F>)> {
+        let (decayed, others) = self.split(decaying);
+        let mut chunks = Vec::new();
+        for (factors, mut rest) in [(factors, decayed), (Factors { decay: F::zero(), ..factors }, others)] {
             while !rest.parameters.is_empty() {
-                let (piece, more) = {
-                    let at = PIECE.min(rest.parameters.len());
-                    rest.split(at)
-                };
-                pieces.push((factors, piece));
+                let at = CHUNK.min(rest.parameters.len());
+                let (chunk, more) = rest.split(at);
+                chunks.push((factors, chunk));
                 rest = more;
             }
         }
-        pieces
+        chunks
     }
 }
 
-fn host<F: Float, const AVERAGE: bool, const COMPUTE: bool>(args: &mut HostArgs<'_>) {
-    let behind = 5 + usize::from(AVERAGE) + usize::from(COMPUTE);
-    let (elements, decaying) = (args.u64(behind) as usize, args.u64(behind + 1) as usize);
-    let factors = Factors::read(args.read::<F>(0));
-    let gradients = &args.read::<F>(1)[..elements];
-    let [parameters, first, second] = [2, 3, 4].map(|i| &mut args.write::<F>(i)[..elements]);
-    let average = if AVERAGE { &mut args.write::<F>(5)[..elements] } else { &mut [] };
-    let compute = if COMPUTE { &mut args.write::<bf16>(behind - 1)[..elements] } else { &mut [] };
-    let kept = Kept { gradients, parameters, first, second, average, compute };
-    args.workers().each_part(kept.pieces(factors, decaying), |_, (factors, kept)| {
+fn host<F: Float, const AVERAGE: bool, const COMPUTE: bool>(
+    workers: &Workers,
+    factors: Factors<F>,
+    state: State<'_, F>,
+    decaying: usize,
+) {
+    workers.each_part(state.chunks(factors, decaying), |_, (factors, state)| {
         if factors.proceeds {
-            update::<F, AVERAGE, COMPUTE>(&factors, kept);
+            update::<F, AVERAGE, COMPUTE>(&factors, state);
         }
     });
 }
 
-/// The maths, a block of lanes at a time: loaded, computed, stored. Written so because one loop over six slices was left
-/// scalar by the compiler as soon as the crate was cut into several units.
-fn update<F: Float, const AVERAGE: bool, const COMPUTE: bool>(factors: &Factors<F>, kept: Kept<'_, F>) {
-    let (gradients, parameters) = (kept.gradients.as_chunks().0, blocks(kept.parameters));
-    let (first, second) = (blocks(kept.first), blocks(kept.second));
-    let (average, compute) = (blocks(kept.average), blocks(kept.compute));
+/// Updates one chunk, [`LANES`] parameters at a time: load, compute, store. One loop over six slices was not vectorised once
+/// the crate was compiled in several codegen units.
+fn update<F: Float, const AVERAGE: bool, const COMPUTE: bool>(factors: &Factors<F>, state: State<'_, F>) {
+    let (gradients, parameters) = (state.gradients.as_chunks().0, blocks(state.parameters));
+    let (exp_avg, exp_avg_sq) = (blocks(state.exp_avg), blocks(state.exp_avg_sq));
+    let (average, copy) = (blocks(state.average), blocks(state.copy));
     for i in 0..gradients.len() {
-        let next = step(factors, gradients[i], &mut parameters[i], &mut first[i], &mut second[i]);
+        let next = step(factors, gradients[i], &mut parameters[i], &mut exp_avg[i], &mut exp_avg_sq[i]);
         if AVERAGE {
-            average[i] = mixed(factors.average, average[i], next);
+            average[i] = moving_average(factors.ema_decay, average[i], next);
         }
         if COMPUTE {
-            compute[i] = next.map(|x| bf16::store(narrow(x)));
+            copy[i] = next.map(|x| bf16::store(to_f32(x)));
         }
     }
 }
 
-/// Spans are multiples of the lanes by the layout of parameters, and so are pieces and the part that decays.
+/// The layout of parameters makes spans, the part that decays and chunks multiples of [`LANES`].
 fn blocks<T>(x: &mut [T]) -> &mut [[T; LANES]] {
     let (blocks, rest) = x.as_chunks_mut();
-    assert!(rest.is_empty(), "a piece of a span that is not whole blocks");
+    assert!(rest.is_empty(), "a chunk of parameters that is not a multiple of {LANES}");
     blocks
 }
 
-/// AdamW on one block of parameters; says what they are now. Of a parameter whose gradients have stopped, the first moment
-/// would be subnormal some 800 updates later, and stay so: rounding keeps what is left of it alive.
+/// One AdamW step of [`LANES`] parameters. Returns the new parameters.
+///
+/// Subnormals are flushed: after the gradients of a parameter become zero, its first moment would be subnormal about 800
+/// updates later, and rounding would keep it so.
 #[inline(always)]
 fn step<F: Float>(
     factors: &Factors<F>,
     gradient: [F; LANES],
     parameter: &mut [F; LANES],
-    first: &mut [F; LANES],
-    second: &mut [F; LANES],
+    exp_avg: &mut [F; LANES],
+    exp_avg_sq: &mut [F; LANES],
 ) -> [F; LANES] {
-    let &Factors { shorten, first: [beta1, new1], second: [beta2, new2], .. } = factors;
-    let &Factors { step, root_scale, epsilon, decay, .. } = factors;
-    let (mut next, mut mean, mut square) = (*parameter, *first, *second);
+    let &Factors { clip_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, .. } = factors;
+    let &Factors { step_size, inv_sqrt_bias2, epsilon, decay, .. } = factors;
+    let (mut theta, mut m, mut v) = (*parameter, *exp_avg, *exp_avg_sq);
     for lane in 0..LANES {
-        let gradient = gradient[lane] * shorten;
-        mean[lane] = (beta1 * mean[lane] + new1 * gradient).flushed();
-        square[lane] = (beta2 * square[lane] + new2 * (gradient * gradient)).flushed();
-        let size = square[lane].sqrt() * root_scale + epsilon;
-        next[lane] = (next[lane] - (decay * next[lane] + step * mean[lane] / size)).flushed();
+        let gradient = gradient[lane] * clip_scale;
+        m[lane] = (beta1 * m[lane] + one_minus_beta1 * gradient).flushed();
+        v[lane] = (beta2 * v[lane] + one_minus_beta2 * (gradient * gradient)).flushed();
+        let denom = v[lane].sqrt() * inv_sqrt_bias2 + epsilon;
+        theta[lane] = (theta[lane] - (decay * theta[lane] + step_size * m[lane] / denom)).flushed();
     }
-    (*parameter, *first, *second) = (next, mean, square);
-    next
+    (*parameter, *exp_avg, *exp_avg_sq) = (theta, m, v);
+    theta
 }
 
-/// The average with its new member.
+/// One step of the exponential moving average.
 #[inline(always)]
-fn mixed<F: Float>(keep: F, average: [F; LANES], next: [F; LANES]) -> [F; LANES] {
-    let (take, mut mixed) = (F::of(1.0) - keep, average);
+fn moving_average<F: Float>(decay: F, average: [F; LANES], next: [F; LANES]) -> [F; LANES] {
+    let (one_minus_decay, mut average) = (F::of(1.0) - decay, average);
     for lane in 0..LANES {
-        mixed[lane] = (keep * mixed[lane] + take * next[lane]).flushed();
+        average[lane] = (decay * average[lane] + one_minus_decay * next[lane]).flushed();
     }
-    mixed
+    average
 }
 
-/// The number as f32; it is one wherever there is a copy in bf16.
+/// The number as f32. It is one already if there is a bf16 copy.
 #[inline(always)]
-fn narrow<F: Float>(x: F) -> f32 {
+fn to_f32<F: Float>(x: F) -> f32 {
     x.to_f64() as f32
 }
 
 impl Graph {
-    /// One pass over the spans with the factors of this update.
+    /// One AdamW step over all parameters, with the factors of this update.
     pub(super) fn adamw(&mut self, factors: Value, average: bool) -> Result<(), EngineError> {
         let compute = self.precision() == DType::BF16;
         let mut spans = vec![

@@ -1,4 +1,4 @@
-//! The update against AdamW written as a plain loop, and the guard to the bit.
+//! The update against AdamW as a plain loop, and the guard against non-finite gradients, bit for bit.
 
 use half::bf16;
 use tandem_device::{Element, Machine, SimSpec};
@@ -12,7 +12,7 @@ use crate::session::{HostValue, Results, Session};
 use crate::testing::session;
 use crate::{ProgramId, ProgramSet};
 
-/// Parameters with gaps between them, more than one piece long, some of which decay.
+/// Parameters with gaps between them, more than one chunk long, some of which decay.
 fn parameters() -> Arc<Parameters> {
     let mut list = ParameterList::new();
     list.vector("bias", &[3], Init::Normal(0.5)).unwrap();
@@ -77,7 +77,7 @@ impl Bench {
         ["updates", "skipped", "skipped_in_a_row"].map(|name| self.session.read_state::<u32>(name).unwrap()[0])
     }
 
-    /// Everything an update may change but the gradients, to the bit.
+    /// The bits of all that an update may change, except the gradients.
     fn bits(&self) -> Vec<u64> {
         let spans = [
             ParameterSpan::Parameters,
@@ -116,7 +116,7 @@ fn gradients(step: u64) -> Vec<f64> {
     all
 }
 
-/// AdamW as it is written in the books, in f64.
+/// AdamW as a plain loop, in f64.
 struct Plain {
     parameters: Vec<f64>,
     first: Vec<f64>,
@@ -140,12 +140,12 @@ impl Plain {
 
     fn update(&mut self, spec: &UpdateSpec, gradients: &[f64], lr: f64, average_decay: f64) -> f64 {
         let norm = gradients.iter().map(|g| g * g).sum::<f64>().sqrt();
-        let shorten = spec.clip.map_or(1.0, |clip| (clip / norm).min(1.0));
+        let clip_scale = spec.clip.map_or(1.0, |clip| (clip / norm).min(1.0));
         let before = f64::from(self.updates);
-        let keep = average_decay.min(before / (10.0 + before));
+        let ema_decay = average_decay.min(before / (10.0 + before));
         self.updates += 1;
         for (i, gradient) in gradients.iter().enumerate() {
-            let gradient = gradient * shorten;
+            let gradient = gradient * clip_scale;
             if self.decays[i] {
                 self.parameters[i] *= 1.0 - lr * spec.weight_decay;
             }
@@ -154,7 +154,7 @@ impl Plain {
             let mean = self.first[i] / (1.0 - spec.beta1.powi(self.updates));
             let square = self.second[i] / (1.0 - spec.beta2.powi(self.updates));
             self.parameters[i] -= lr * mean / (square.sqrt() + spec.epsilon);
-            self.average[i] = keep * self.average[i] + (1.0 - keep) * self.parameters[i];
+            self.average[i] = ema_decay * self.average[i] + (1.0 - ema_decay) * self.parameters[i];
         }
         norm
     }
@@ -177,7 +177,7 @@ fn close(what: &str, found: &[f64], expected: &[f64], bound: f64) {
     assert!(found.len() == expected.len() && worst <= bound, "{what} is off by {worst:.2e}");
 }
 
-fn follows_the_books(precision: DType, spec: &UpdateSpec, bound: f64) {
+fn matches_the_plain_loop(precision: DType, spec: &UpdateSpec, bound: f64) {
     let (mut bench, mut plain) = (Bench::new(precision, spec), Plain::new());
     let schedule = Schedule::cosine(3e-3, 3, 18, 1e-4);
     for step in 0..20 {
@@ -204,17 +204,17 @@ fn follows_the_books(precision: DType, spec: &UpdateSpec, bound: f64) {
 #[test]
 fn twenty_updates_are_those_of_a_plain_loop() {
     let spec = UpdateSpec { weight_decay: 0.3, ..UpdateSpec::default() };
-    follows_the_books(DType::F64, &spec, 1e-12);
-    follows_the_books(DType::F64, &UpdateSpec { clip: None, average: false, ..spec.clone() }, 1e-12);
-    follows_the_books(DType::F64, &UpdateSpec { clip: Some(1e9), beta2: 0.999, ..spec.clone() }, 1e-12);
-    follows_the_books(DType::F32, &spec, 2e-4);
-    follows_the_books(DType::F32, &UpdateSpec { average: false, ..spec.clone() }, 2e-4);
-    follows_the_books(DType::BF16, &spec, 2e-4);
-    follows_the_books(DType::BF16, &UpdateSpec { average: false, ..spec }, 2e-4);
+    matches_the_plain_loop(DType::F64, &spec, 1e-12);
+    matches_the_plain_loop(DType::F64, &UpdateSpec { clip: None, average: false, ..spec.clone() }, 1e-12);
+    matches_the_plain_loop(DType::F64, &UpdateSpec { clip: Some(1e9), beta2: 0.999, ..spec.clone() }, 1e-12);
+    matches_the_plain_loop(DType::F32, &spec, 2e-4);
+    matches_the_plain_loop(DType::F32, &UpdateSpec { average: false, ..spec.clone() }, 2e-4);
+    matches_the_plain_loop(DType::BF16, &spec, 2e-4);
+    matches_the_plain_loop(DType::BF16, &UpdateSpec { average: false, ..spec }, 2e-4);
 }
 
 #[test]
-fn what_gemms_read_is_the_parameters_in_bf16() {
+fn gemms_read_the_parameters_in_bf16() {
     let mut bench = Bench::new(DType::BF16, &UpdateSpec::default());
     for step in 0..3 {
         bench.update(&gradients(step), 1e-2, 0.9);
@@ -224,7 +224,7 @@ fn what_gemms_read_is_the_parameters_in_bf16() {
     }
 }
 
-/// The gradient of a unit that has died stays zero, and its moments only shrink.
+/// The gradient of a dead unit is zero, and its moments decay.
 #[test]
 fn moments_of_parameters_without_gradients_end_at_zero_and_are_never_subnormal() {
     for precision in [DType::F32, DType::BF16] {
@@ -251,22 +251,22 @@ fn moments_of_parameters_without_gradients_end_at_zero_and_are_never_subnormal()
 }
 
 #[test]
-fn only_what_decays_decays() {
+fn only_parameters_that_decay_decay() {
     let spec = UpdateSpec { weight_decay: 0.5, ..UpdateSpec::default() };
     let mut bench = Bench::new(DType::F64, &spec);
     let before = bench.read(ParameterSpan::Parameters);
     bench.update(&vec![0.0; before.len()], 0.1, 0.0);
     let after = bench.read(ParameterSpan::Parameters);
     for (_, parameter) in parameters().iter() {
-        let kept = if parameter.decays { 1.0 - 0.1 * 0.5 } else { 1.0 };
+        let factor = if parameter.decays { 1.0 - 0.1 * 0.5 } else { 1.0 };
         for i in parameter.offset as usize..(parameter.offset + parameter.shape.elements()) as usize {
-            assert!((after[i] - kept * before[i]).abs() <= 1e-15, "{} [{i}]", parameter.name);
+            assert!((after[i] - factor * before[i]).abs() <= 1e-15, "{} [{i}]", parameter.name);
         }
     }
 }
 
 #[test]
-fn a_long_gradient_counts_as_one_of_the_allowed_length() {
+fn a_long_gradient_is_clipped_to_the_norm() {
     let spec = UpdateSpec { clip: Some(0.25), ..UpdateSpec::default() };
     let (mut long, mut short) = (Bench::new(DType::F64, &spec), Bench::new(DType::F64, &spec));
     let gradient = gradients(1);
@@ -274,14 +274,17 @@ fn a_long_gradient_counts_as_one_of_the_allowed_length() {
     let scaled: Vec<f64> = gradient.iter().map(|g| g * (0.25 / norm)).collect();
     let found = long.update(&gradient, 1e-3, 0.0);
     short.update(&scaled, 1e-3, 0.0);
-    assert!((one::<f64>(&found, "gradient_norm") / norm - 1.0).abs() < 1e-12, "the norm is told as it was");
+    assert!(
+        (one::<f64>(&found, "gradient_norm") / norm - 1.0).abs() < 1e-12,
+        "the reported norm is the one before clipping"
+    );
     close("first moment", &long.read(ParameterSpan::FirstMoment), &short.read(ParameterSpan::FirstMoment), 1e-13);
     let length = long.read(ParameterSpan::FirstMoment).iter().map(|m| (m / 0.1) * (m / 0.1)).sum::<f64>().sqrt();
     assert!((length - 0.25).abs() < 1e-12, "{length}");
 }
 
 #[test]
-fn a_gradient_that_is_not_finite_changes_nothing_but_the_counts() {
+fn a_non_finite_gradient_changes_only_the_counters() {
     for precision in [DType::F32, DType::BF16, DType::F64] {
         let mut bench = Bench::new(precision, &UpdateSpec::default());
         let mut untouched = Bench::new(precision, &UpdateSpec::default());
@@ -305,12 +308,12 @@ fn a_gradient_that_is_not_finite_changes_nothing_but_the_counts() {
                 DType::F64 => one::<f64>(&results, "gradient_norm"),
                 _ => f64::from(one::<f32>(&results, "gradient_norm")),
             };
-            assert!(!norm.is_finite(), "the host is told: {norm}");
+            assert!(!norm.is_finite(), "the reported norm is {norm}");
         }
         bench.update(&gradients(2), 1e-3, 0.999);
         untouched.update(&gradients(2), 1e-3, 0.999);
         assert_eq!(bench.counters(), [2, 4, 0]);
-        same("what goes on as if no update had been skipped", &bench.bits(), &untouched.bits());
+        same("the run after a skipped update", &bench.bits(), &untouched.bits());
     }
 }
 
@@ -325,14 +328,14 @@ fn a_first_update_that_is_skipped_leaves_a_usable_optimizer() {
 }
 
 #[test]
-fn another_learning_rate_takes_effect_with_the_next_run() {
+fn a_changed_learning_rate_takes_effect_in_the_next_run() {
     let mut bench = Bench::new(DType::F64, &UpdateSpec { weight_decay: 0.0, ..UpdateSpec::default() });
     let moved = |bench: &mut Bench, lr: f64| {
         let before = bench.read(ParameterSpan::Parameters);
         bench.update(&gradients(0), lr, 0.0);
         bench.read(ParameterSpan::Parameters).iter().zip(&before).map(|(a, b)| (a - b).abs()).sum::<f64>()
     };
-    // The same gradient again and again: Adam's step is the learning rate itself.
+    // With a constant gradient, the step of Adam is the learning rate.
     let (one, ten, none) = (moved(&mut bench, 1e-4), moved(&mut bench, 1e-3), moved(&mut bench, 0.0));
     assert!((ten / one - 10.0).abs() < 1e-3 && none == 0.0, "{one} {ten} {none}");
 }
@@ -348,11 +351,11 @@ fn the_average_starts_at_the_parameters_and_then_lags() {
     let expected: Vec<f64> = first.iter().zip(&second).map(|(a, b)| a / 11.0 + b * (10.0 / 11.0)).collect();
     close("average", &bench.read(ParameterSpan::Average), &expected, 1e-12);
     bench.update(&gradients(2), 1e-2, 0.0);
-    same("average of no decay", &bench.read(ParameterSpan::Average), &bench.read(ParameterSpan::Parameters));
+    same("average without decay", &bench.read(ParameterSpan::Average), &bench.read(ParameterSpan::Parameters));
 }
 
 #[test]
-fn a_resumed_optimizer_goes_on_bit_for_bit() {
+fn a_resumed_optimizer_continues_bit_for_bit() {
     let spec = UpdateSpec::default();
     let mut whole = Bench::new(DType::F32, &spec);
     (0..3).for_each(|step| drop(whole.update(&gradients(step), 1e-3, 0.9)));
@@ -392,6 +395,6 @@ fn any_number_of_threads_and_a_simulated_card_give_the_same_bits() {
 
 #[test]
 #[should_panic(expected = "betas of 1 and 0.98")]
-fn settings_that_make_no_sense_are_our_mistake() {
+fn settings_out_of_range_panic() {
     let _ = update_program(&parameters(), DType::F32, &UpdateSpec { beta1: 1.0, ..UpdateSpec::default() });
 }

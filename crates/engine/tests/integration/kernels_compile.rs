@@ -12,7 +12,7 @@ use tandem_device::compile::{Compiler, complaints, signature_complaints};
 use tandem_device::{DType, Kernel, Source};
 use tandem_engine::{
     EngineError, Graph, Init, Launch, NamedLayout, ParameterList, ProgramSet, Recomputed, Rows, TensorType,
-    UPDATE_SOURCE, UpdateSpec, Value, ops, update_program,
+    UPDATE_KERNELS, UPDATE_SOURCE, UpdateSpec, Value, ops, update_program,
 };
 
 fn compiler() -> Option<Compiler> {
@@ -37,7 +37,12 @@ fn every_source_compiles_for_every_architecture_without_spills() {
 
 #[test]
 fn declarations_match_the_cuda_text() {
-    assert_eq!(signature_complaints(&[], &ops::KERNELS.concat()), Vec::<String>::new());
+    let kernels = [ops::KERNELS.concat(), UPDATE_KERNELS.concat()].concat();
+    let sources: Vec<&Source> = ops::SOURCES.iter().copied().chain([&UPDATE_SOURCE]).collect();
+    assert_eq!(signature_complaints(&sources, &kernels), Vec::<String>::new());
+    let chains = [kernels_of_chains(DType::F32), kernels_of_chains(DType::BF16)].concat();
+    assert!(chains.len() > 40, "{} chains", chains.len());
+    assert_eq!(signature_complaints(&[], &chains), Vec::<String>::new());
 }
 
 #[test]
@@ -52,12 +57,15 @@ fn fused_chains_in_bf16_compile_for_every_architecture_without_spills() {
 
 fn check_chains(precision: DType) {
     let Some(compiler) = compiler() else { return };
-    let found = kernels(precision);
-    let chains = found.iter().filter(|kernel| kernel.name == "chain");
-    let chains: BTreeMap<&str, &Source> = chains.map(|kernel| (kernel.source.text, kernel.source)).collect();
+    let chains = kernels_of_chains(precision);
+    let chains: BTreeMap<&str, &Source> = chains.iter().map(|kernel| (kernel.source.text, kernel.source)).collect();
     assert!(chains.len() > 20, "{} chains", chains.len());
     let sources: Vec<&Source> = chains.into_values().collect();
     assert_eq!(complaints(&compiler, &sources), Vec::<String>::new());
+}
+
+fn kernels_of_chains(precision: DType) -> Vec<&'static Kernel> {
+    kernels(precision).into_iter().filter(|kernel| kernel.name == "chain").collect()
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Binary cross-entropy of logits: what voicing and stop decisions are trained with.
+//! Binary cross-entropy with logits, for voicing and stop decisions.
 
 use tandem_device::Source;
 
@@ -8,11 +8,10 @@ use crate::graph::{Graph, Value};
 use crate::real::Float;
 use crate::rows::Rows;
 
-/// Its kernels.
 pub(in crate::ops) static SOURCE: Source = source_of!("bce");
 
 #[derive(Debug)]
-struct Bce;
+pub(super) struct Bce;
 
 impl Term for Bce {
     const NAME: &'static str = "bce_loss";
@@ -21,23 +20,23 @@ impl Term for Bce {
     const KERNELS: [[&'static str; 2]; 3] = kernels_of!("bce_loss");
     const SYMMETRIC: bool = false;
 
-    /// -t·ln σ(z) - (1 - t)·ln(1 - σ(z)), as max(z, 0) - z·t + ln(1 + e^-|z|): no logarithm of 0, no overflow.
+    /// -t·ln σ(z) - (1 - t)·ln(1 - σ(z)) in its numerically stable form, max(z, 0) - z·t + ln(1 + e^-|z|).
     #[inline(always)]
-    fn value<F: Float>(found: F, target: F) -> F {
-        let positive = if found < F::zero() { F::zero() } else { found };
-        positive - found * target + (-found.abs()).exp().ln_1p()
+    fn value<F: Float>(prediction: F, target: F) -> F {
+        let positive = if prediction < F::zero() { F::zero() } else { prediction };
+        positive - prediction * target + (-prediction.abs()).exp().ln_1p()
     }
 
     /// σ(z) - t.
     #[inline(always)]
-    fn slope<F: Float>(found: F, target: F) -> F {
-        F::of(1.0) / (F::of(1.0) + (-found).exp()) - target
+    fn derivative<F: Float>(prediction: F, target: F) -> F {
+        F::of(1.0) / (F::of(1.0) + (-prediction).exp()) - target
     }
 }
 
 impl Graph {
-    /// `weight · Σ` of the binary cross-entropy of `logits` against `targets` (0 to 1) over the filled frames; all else as
-    /// in [`Graph::l1_loss`]. Targets get no gradient.
+    /// `weight · Σ` of the binary cross-entropy of `logits` against `targets` (0 to 1) over the valid frames; otherwise as
+    /// [`Graph::l1_loss`]. Targets get no gradient.
     pub fn bce_loss(
         &mut self,
         logits: Value,
@@ -64,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sure_and_right_logit_gets_no_gradient() {
+    fn a_confident_correct_logit_gets_no_gradient() {
         let logits: Vec<f64> = (0..400).map(|i| -0.3 * f64::from(i)).collect();
         let check = GradientCheck::new().given(&[1, 400], &logits).given(&[1, 400], &[0.0; 400]).whole(&[1], &[1]);
         check_no_subnormals(check, |g, x| {
@@ -74,8 +73,8 @@ mod tests {
     }
 
     #[test]
-    fn a_sure_logit_costs_what_it_is_wrong_by() {
+    fn the_loss_of_a_confident_logit_is_its_error() {
         assert_eq!((Bce::value(800.0, 0.0), Bce::value(800.0, 1.0), Bce::value(-800.0, 1.0)), (800.0, 0.0, 800.0));
-        assert_eq!((Bce::slope(800.0, 0.0), Bce::slope(-800.0, 0.0)), (1.0, 0.0));
+        assert_eq!((Bce::derivative(800.0, 0.0), Bce::derivative(-800.0, 0.0)), (1.0, 0.0));
     }
 }

@@ -1,4 +1,4 @@
-//! The sum of squared distances: (found - target)².
+//! L2 loss (squared error): (prediction - target)².
 
 use tandem_device::Source;
 
@@ -8,11 +8,10 @@ use crate::graph::{Graph, Value};
 use crate::real::Float;
 use crate::rows::Rows;
 
-/// Its kernels.
 pub(in crate::ops) static SOURCE: Source = source_of!("l2");
 
 #[derive(Debug)]
-struct L2;
+pub(super) struct L2;
 
 impl Term for L2 {
     const NAME: &'static str = "l2_loss";
@@ -22,27 +21,27 @@ impl Term for L2 {
     const SYMMETRIC: bool = true;
 
     #[inline(always)]
-    fn value<F: Float>(found: F, target: F) -> F {
-        (found - target) * (found - target)
+    fn value<F: Float>(prediction: F, target: F) -> F {
+        (prediction - target) * (prediction - target)
     }
 
     #[inline(always)]
-    fn slope<F: Float>(found: F, target: F) -> F {
-        F::of(2.0) * (found - target)
+    fn derivative<F: Float>(prediction: F, target: F) -> F {
+        F::of(2.0) * (prediction - target)
     }
 }
 
 impl Graph {
-    /// `weight · Σ (found - target)²` over the filled frames; all else as in [`Graph::l1_loss`].
+    /// `weight · Σ (prediction - target)²` over the valid frames; otherwise as [`Graph::l1_loss`].
     pub fn l2_loss(
         &mut self,
-        found: Value,
+        prediction: Value,
         target: Value,
         rows: &Rows,
         lengths: Value,
         weight: Value,
     ) -> Result<Value, EngineError> {
-        self.frame_loss::<L2>([found, target], rows, lengths, weight)
+        self.frame_loss::<L2>([prediction, target], rows, lengths, weight)
     }
 }
 

@@ -1,7 +1,7 @@
-//! Losses that are a sum over the filled frames of a sequence: a [`Term`] per element, one file each.
+//! Element-wise losses, summed over the valid frames of a sequence: a [`Term`] per element, one file each.
 //!
-//! A loss is `weight · Σ term(found, target)`; whoever writes the model puts the mean into the weight, which is a number of
-//! the host, so that micro-batches of ragged lengths add up to the loss of the whole batch.
+//! A loss is `weight · Σ term(prediction, target)`. The model puts the mean into the weight, which the host sets, so that
+//! micro-batches of ragged lengths add up to the loss of the whole batch.
 
 mod l1;
 mod l2;
@@ -10,25 +10,26 @@ mod bce;
 use std::fmt;
 use std::marker::PhantomData;
 
-use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
+use half::bf16;
+use tandem_device::{DType, Grid, HostArgs, Kernel, Source, kernel_args};
 
 use super::frames::{frames_of_a_piece, row_parts};
-use super::reduce;
+use super::reduce::combine;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower, Tensor};
+use crate::lower::{Lower, Tensor};
 use crate::op::{Backward, Op, refuse};
 use crate::ops::on_cuda;
 use crate::real::{Float, Real};
 use crate::rows::Rows;
 use crate::tensor::{TensorType, accumulator};
 
-/// The sources of the losses.
+/// The CUDA sources of the losses.
 pub(super) use bce::SOURCE as BCE;
 pub(super) use l1::SOURCE as L1;
 pub(super) use l2::SOURCE as L2;
 
-/// The source of the loss that the kernels call `$term`.
+/// The source of the loss `$term`.
 macro_rules! source_of {
     ($term:literal) => {
         tandem_device::Source {
@@ -51,28 +52,28 @@ macro_rules! kernels_of {
 }
 use kernels_of;
 
-/// What one element adds to a loss.
+/// The term of one element.
 pub(super) trait Term: fmt::Debug + Send + Sync + 'static {
-    /// What the loss is called.
+    /// The name of the loss.
     const NAME: &'static str;
-    /// Its backward op.
+    /// The name of the backward op.
     const BACKWARD: &'static str;
-    /// Where its kernels are written.
+    /// The source of the kernels.
     const SOURCE: &'static Source;
-    /// Their names, forward and backward: of what was found and its target in f32, in bf16 and f32, in bf16.
+    /// The names of the kernels, forward and backward: for prediction and target in f32, in bf16 and f32, in bf16.
     const KERNELS: [[&'static str; 2]; 3];
-    /// Whether the gradient of the target is minus that of what was found; otherwise there is none.
+    /// Whether the gradient of the target is minus that of the prediction; otherwise the target has none.
     const SYMMETRIC: bool;
     /// The term.
-    fn value<F: Float>(found: F, target: F) -> F;
-    /// Its slope with respect to what was found.
-    fn slope<F: Float>(found: F, target: F) -> F;
+    fn value<F: Float>(prediction: F, target: F) -> F;
+    /// Its derivative with respect to the prediction.
+    fn derivative<F: Float>(prediction: F, target: F) -> F;
 }
 
-/// Σ term over filled frames. Inputs: found, target, row starts, lengths.
+/// Σ term over valid frames. Inputs: prediction, target, row starts, lengths.
 struct FrameLoss<L>(Rows, PhantomData<L>);
 
-/// The gradient of what was found. Inputs: those of the loss, and the gradient of the sum.
+/// The gradient of the prediction. Inputs: those of the loss, and the gradient of the sum.
 struct FrameLossBackward<L>(PhantomData<L>);
 
 impl<L: Term> fmt::Debug for FrameLoss<L> {
@@ -93,43 +94,46 @@ impl<L: Term> Op for FrameLoss<L> {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
-        let (found, target) = (inputs[0], inputs[1]);
-        if found.shape.rank() != 2 || found.shape != target.shape {
+        let (prediction, target) = (inputs[0], inputs[1]);
+        if prediction.shape.rank() != 2 || prediction.shape != target.shape {
             return refuse(L::NAME, "takes [frames, columns] twice", &inputs[..2]);
         }
-        check_rows(L::NAME, &self.0, found, inputs[3])?;
-        Ok(vec![TensorType::new(accumulator(found.dtype), &[1])])
+        check_rows(L::NAME, &self.0, prediction, inputs[3])?;
+        Ok(vec![TensorType::new(accumulator(prediction.dtype), &[1])])
     }
 
     fn gradient(&self, at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
         let mut all = vec![None; at.inputs.len()];
         if let Some(gradient) = at.first() {
             let inputs = [at.inputs, &[gradient]].concat();
-            let of_found = at.graph.push(FrameLossBackward::<L>(PhantomData), &inputs)?;
-            all[0] = Some(of_found);
+            let of_prediction = at.graph.push(FrameLossBackward::<L>(PhantomData), &inputs)?;
+            all[0] = Some(of_prediction);
             if at.wanted[1] && L::SYMMETRIC {
-                all[1] = Some(at.graph.scale(of_found, -1.0)?);
+                all[1] = Some(at.graph.scale(of_prediction, -1.0)?);
             }
         }
         Ok(all)
     }
 
     fn scratch(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Vec<u64> {
-        vec![u64::from(pieces(&inputs[0])) * outputs[0].bytes()]
+        vec![u64::from(num_chunks(&inputs[0])) * outputs[0].bytes()]
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let (found, sum) = (at.inputs[0], at.outputs[0]);
-        if found.ty.shape.elements() == 0 {
+        let (&[prediction, target, starts, lengths], sum) = (at.inputs, at.outputs[0]) else {
+            unreachable!("a loss takes four inputs")
+        };
+        if prediction.ty.shape.elements() == 0 {
             at.clear(sum);
             return Ok(());
         }
-        let pieces = pieces(&found.ty);
-        let partial = Tensor { ty: TensorType::new(sum.ty.dtype, &[pieces]), ..at.scratch[0] };
-        let kernel = kernel_of::<L>(found.ty.dtype, at.inputs[1].ty.dtype)?.0;
-        let grid = Grid { blocks: [pieces, 1, 1], threads: 512, shared_bytes: 0 };
-        at.launch(kernel, grid, arguments(at.inputs, partial));
-        combine(at, partial, sum)
+        let chunks = num_chunks(&prediction.ty);
+        let partial = Tensor { ty: TensorType::new(sum.ty.dtype, &[chunks, 1]), ..at.scratch[0] };
+        let kernel = kernels_for::<L>(prediction.ty.dtype, target.ty.dtype)?.0;
+        let (rows, columns) = (self.0.count(), prediction.ty.shape.last());
+        let grid = Grid { blocks: [chunks, 1, 1], threads: 512, shared_bytes: 0 };
+        at.launch(kernel, grid, LossArgs { partial, prediction, target, starts, lengths, rows, columns });
+        combine(at, partial, sum, false)
     }
 }
 
@@ -143,14 +147,16 @@ impl<L: Term> Op for FrameLossBackward<L> {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let (found, out) = (at.inputs[0], at.outputs[0]);
-        let elements = found.ty.shape.elements();
+        let (&[prediction, target, starts, lengths, gradient], out) = (at.inputs, at.outputs[0]) else {
+            unreachable!("the gradient of a loss takes five inputs")
+        };
+        let elements = prediction.ty.shape.elements();
         if elements == 0 {
             return Ok(());
         }
-        let kernel = kernel_of::<L>(found.ty.dtype, at.inputs[1].ty.dtype)?.1;
-        let mut args = arguments(&at.inputs[..4], out);
-        args.push(at.inputs[4].read());
+        let kernel = kernels_for::<L>(prediction.ty.dtype, target.ty.dtype)?.1;
+        let (rows, columns) = (lengths.ty.shape.last(), prediction.ty.shape.last());
+        let args = LossBackwardArgs { out, prediction, target, starts, lengths, rows, columns, gradient };
         at.launch(kernel, Grid::cover(elements.div_ceil(4), 256), args);
         Ok(())
     }
@@ -167,34 +173,48 @@ pub(super) fn check_rows(op: &'static str, rows: &Rows, x: TensorType, lengths: 
     Ok(())
 }
 
-/// Sums that are taken one by one before they are added in order: their number depends on the shape alone.
-pub(super) fn pieces(x: &TensorType) -> u32 {
+/// The chunks whose partial sums are added in order. Their number depends on the shape alone.
+pub(super) fn num_chunks(x: &TensorType) -> u32 {
     x.shape.rows().div_ceil(frames_of_a_piece(2 * x.shape.last() as usize) as u32)
 }
 
-/// Adds the sums of the pieces in order.
-pub(super) fn combine(at: &mut Lower<'_>, partial: Tensor, sum: Tensor) -> Result<(), EngineError> {
-    let column = TensorType::new(partial.ty.dtype, &[partial.ty.shape.last(), 1]);
-    reduce::combine(at, Tensor { ty: column, ..partial }, sum, false)
+kernel_args! {
+    /// Arguments of the forward kernel of a loss.
+    struct LossArgs<T: Real, U: Real> {
+        partial: out T::Acc,
+        prediction: in T,
+        target: in U,
+        starts: in u32,
+        lengths: in i32,
+        rows: u32,
+        columns: u32,
+    }
 }
 
-/// Output, found, target, row starts, lengths, rows, columns.
-fn arguments(inputs: &[Tensor], out: Tensor) -> Vec<LaunchArg> {
-    let (rows, columns) = (inputs[3].ty.shape.last(), inputs[0].ty.shape.last());
-    let read = inputs.iter().map(Tensor::read);
-    [out.write()].into_iter().chain(read).chain([LaunchArg::U32(rows), LaunchArg::U32(columns)]).collect()
+kernel_args! {
+    /// Arguments of the backward kernel of a loss.
+    struct LossBackwardArgs<T: Real, U: Real> {
+        out: out T,
+        prediction: in T,
+        target: in U,
+        starts: in u32,
+        lengths: in i32,
+        rows: u32,
+        columns: u32,
+        gradient: in T::Acc,
+    }
 }
 
 /// The kernels of a loss for these element types: forward and backward.
-fn kernel_of<L: Term>(found: DType, target: DType) -> Result<(&'static Kernel, &'static Kernel), EngineError> {
+fn kernels_for<L: Term>(prediction: DType, target: DType) -> Result<(&'static Kernel, &'static Kernel), EngineError> {
     fn pair<L: Term, T: Real, U: Real<Acc = T::Acc>>() -> (&'static Kernel, &'static Kernel) {
         (&LossKernel::<L, T, U>::FORWARD, &LossKernel::<L, T, U>::BACKWARD)
     }
-    match (found, target) {
+    match (prediction, target) {
         (DType::F32, DType::F32) => Ok(pair::<L, f32, f32>()),
         (DType::F64, DType::F64) => Ok(pair::<L, f64, f64>()),
-        (DType::BF16, DType::F32) => Ok(pair::<L, half::bf16, f32>()),
-        (DType::BF16, DType::BF16) => Ok(pair::<L, half::bf16, half::bf16>()),
+        (DType::BF16, DType::F32) => Ok(pair::<L, bf16, f32>()),
+        (DType::BF16, DType::BF16) => Ok(pair::<L, bf16, bf16>()),
         (dtype, _) => Err(EngineError::Precision { op: L::NAME, dtype }),
     }
 }
@@ -202,8 +222,6 @@ fn kernel_of<L: Term>(found: DType, target: DType) -> Result<(&'static Kernel, &
 struct LossKernel<L, T, U>(PhantomData<(L, T, U)>);
 
 impl<L: Term, T: Real, U: Real<Acc = T::Acc>> LossKernel<L, T, U> {
-    const ACC: DType = <T::Acc as Element>::DTYPE;
-
     /// Which of [`Term::KERNELS`].
     const TYPES: usize = match (T::DTYPE, U::DTYPE) {
         (DType::BF16, DType::F32) => 1,
@@ -214,60 +232,56 @@ impl<L: Term, T: Real, U: Real<Acc = T::Acc>> LossKernel<L, T, U> {
     const FORWARD: Kernel = Kernel {
         name: L::KERNELS[Self::TYPES][0],
         source: on_cuda::<T>(L::SOURCE),
-        params: &[
-            Param::Out(Self::ACC),
-            Param::In(T::DTYPE),
-            Param::In(U::DTYPE),
-            Param::In(DType::U32),
-            Param::In(DType::I32),
-            Param::U32,
-            Param::U32,
-        ],
+        params: LossArgs::params::<T, U>(),
         host: &forward::<L, T, U>,
     };
 
     const BACKWARD: Kernel = Kernel {
         name: L::KERNELS[Self::TYPES][1],
         source: on_cuda::<T>(L::SOURCE),
-        params: &[
-            Param::Out(T::DTYPE),
-            Param::In(T::DTYPE),
-            Param::In(U::DTYPE),
-            Param::In(DType::U32),
-            Param::In(DType::I32),
-            Param::U32,
-            Param::U32,
-            Param::In(Self::ACC),
-        ],
+        params: LossBackwardArgs::params::<T, U>(),
         host: &backward::<L, T, U>,
     };
 }
 
+macro_rules! loss_kernels {
+    ($($Loss:ty),+) => {
+        &[$(
+            &LossKernel::<$Loss, f32, f32>::FORWARD,
+            &LossKernel::<$Loss, f32, f32>::BACKWARD,
+            &LossKernel::<$Loss, bf16, f32>::FORWARD,
+            &LossKernel::<$Loss, bf16, f32>::BACKWARD,
+            &LossKernel::<$Loss, bf16, bf16>::FORWARD,
+            &LossKernel::<$Loss, bf16, bf16>::BACKWARD,
+        )+]
+    };
+}
+
+pub(super) static KERNELS: &[&Kernel] = loss_kernels!(l1::L1, l2::L2, bce::Bce);
+
 fn forward<L: Term, T: Real, U: Real<Acc = T::Acc>>(args: &mut HostArgs<'_>) {
-    let (found, target) = (args.read::<T>(1), args.read::<U>(2));
-    let (starts, lengths, columns) = (args.read::<u32>(3), args.read::<i32>(4), args.u32(6) as usize);
-    let frames = found.len() / columns;
-    let workers = args.workers();
-    let of_a_piece = frames_of_a_piece(2 * columns);
-    workers.each_chunk(args.write::<T::Acc>(0), 1, |piece, sum| {
-        let first = piece * of_a_piece;
+    let LossArgs { partial, prediction, target, starts, lengths, columns, .. } = LossArgs::host::<T, U>(args);
+    let columns = columns as usize;
+    let (frames, chunk_frames) = (prediction.len() / columns, frames_of_a_piece(2 * columns));
+    args.workers().each_chunk(partial, 1, |chunk, sum| {
+        let first = chunk * chunk_frames;
         sum[0] = T::Acc::zero();
-        for part in row_parts(starts, first..frames.min(first + of_a_piece)) {
-            let filled = part.filled(lengths[part.row]);
-            let range = filled.start * columns..filled.end * columns;
-            sum[0] += sum_of_terms::<L, T, U>(&found[range.clone()], &target[range]);
+        for part in row_parts(starts, first..frames.min(first + chunk_frames)) {
+            let valid = part.filled(lengths[part.row]);
+            let range = valid.start * columns..valid.end * columns;
+            sum[0] += sum_of_terms::<L, T, U>(&prediction[range.clone()], &target[range]);
         }
     });
 }
 
 /// In eight lanes that are added in order.
-fn sum_of_terms<L: Term, T: Real, U: Real<Acc = T::Acc>>(found: &[T], target: &[U]) -> T::Acc {
+fn sum_of_terms<L: Term, T: Real, U: Real<Acc = T::Acc>>(prediction: &[T], target: &[U]) -> T::Acc {
     let mut lanes = [T::Acc::zero(); 8];
-    let (found, target) = (found.chunks_exact(8), target.chunks_exact(8));
-    let rest = found.remainder().iter().zip(target.remainder());
+    let (prediction, target) = (prediction.chunks_exact(8), target.chunks_exact(8));
+    let rest = prediction.remainder().iter().zip(target.remainder());
     let rest: T::Acc = rest.map(|(a, b)| L::value(a.load(), b.load())).sum();
-    for (found, target) in found.zip(target) {
-        for ((lane, a), b) in lanes.iter_mut().zip(found).zip(target) {
+    for (prediction, target) in prediction.zip(target) {
+        for ((lane, a), b) in lanes.iter_mut().zip(prediction).zip(target) {
             *lane += L::value(a.load(), b.load());
         }
     }
@@ -275,21 +289,20 @@ fn sum_of_terms<L: Term, T: Real, U: Real<Acc = T::Acc>>(found: &[T], target: &[
 }
 
 fn backward<L: Term, T: Real, U: Real<Acc = T::Acc>>(args: &mut HostArgs<'_>) {
-    let (found, target) = (args.read::<T>(1), args.read::<U>(2));
-    let (starts, lengths, columns) = (args.read::<u32>(3), args.read::<i32>(4), args.u32(6) as usize);
-    let gradient = args.read::<T::Acc>(7)[0];
-    let workers = args.workers();
-    let of_a_piece = frames_of_a_piece(2 * columns);
-    workers.each_chunk(args.write::<T>(0), of_a_piece * columns, |piece, out| {
-        let first = piece * of_a_piece;
+    let LossBackwardArgs { out, prediction, target, starts, lengths, columns, gradient, .. } =
+        LossBackwardArgs::host::<T, U>(args);
+    let (columns, gradient) = (columns as usize, gradient[0]);
+    let chunk_frames = frames_of_a_piece(2 * columns);
+    args.workers().each_chunk(out, chunk_frames * columns, |chunk, out| {
+        let first = chunk * chunk_frames;
         for part in row_parts(starts, first..first + out.len() / columns) {
-            let filled = part.filled(lengths[part.row]);
-            let range = filled.start * columns..filled.end * columns;
+            let valid = part.filled(lengths[part.row]);
+            let range = valid.start * columns..valid.end * columns;
             let out = &mut out[(part.frames.start - first) * columns..(part.frames.end - first) * columns];
             let (out, padding) = out.split_at_mut(range.len());
-            let pairs = found[range.clone()].iter().zip(&target[range]);
+            let pairs = prediction[range.clone()].iter().zip(&target[range]);
             for (out, (a, b)) in out.iter_mut().zip(pairs) {
-                *out = T::store(gradient * L::slope(a.load(), b.load()));
+                *out = T::store(gradient * L::derivative(a.load(), b.load()));
             }
             padding.fill(T::store(T::Acc::zero()));
         }
@@ -297,27 +310,27 @@ fn backward<L: Term, T: Real, U: Real<Acc = T::Acc>>(args: &mut HostArgs<'_>) {
 }
 
 impl Graph {
-    /// `weight · Σ term` over filled frames.
+    /// `weight · Σ term` over valid frames.
     fn frame_loss<L: Term>(
         &mut self,
-        [found, target]: [Value; 2],
+        [prediction, target]: [Value; 2],
         rows: &Rows,
         lengths: Value,
         weight: Value,
     ) -> Result<Value, EngineError> {
-        let (dtype, of_target) = (self.ty(found).dtype, self.ty(target).dtype);
-        // The kernels read a target as what was found is stored, or wider; from anything else it is widened first.
-        let known = of_target == dtype || of_target == accumulator(dtype);
-        let target = if known { target } else { self.cast(target, accumulator(dtype))? };
+        let (dtype, target_dtype) = (self.ty(prediction).dtype, self.ty(target).dtype);
+        // The kernels read targets in the element type of the prediction or in its accumulator type; others are cast.
+        let supported = target_dtype == dtype || target_dtype == accumulator(dtype);
+        let target = if supported { target } else { self.cast(target, accumulator(dtype))? };
         let starts = self.row_starts(rows);
-        let sum = self.push(FrameLoss::<L>(rows.clone(), PhantomData), &[found, target, starts, lengths])?;
+        let sum = self.push(FrameLoss::<L>(rows.clone(), PhantomData), &[prediction, target, starts, lengths])?;
         self.weigh(L::NAME, sum, weight)
     }
 
     /// A sum times its weight.
     pub(super) fn weigh(&mut self, op: &'static str, sum: Value, weight: Value) -> Result<Value, EngineError> {
         if self.ty(weight) != self.ty(sum) {
-            return refuse(op, "a weight is one number in the wide element type", &[self.ty(sum), self.ty(weight)]);
+            return refuse(op, "a weight is one number in the accumulator type", &[self.ty(sum), self.ty(weight)]);
         }
         self.mul(sum, weight)
     }
@@ -333,7 +346,7 @@ pub(super) mod tests {
     const ROWS: [u32; 4] = [3, 0, 230, 7];
     const LENGTHS: [i32; 4] = [2, 0, 230, 0];
 
-    /// What every loss of this kind promises: gradients, its value by a plain loop, and padding that does not matter.
+    /// The contract of every loss: gradients, the value of a plain loop, and padding that is ignored.
     pub(super) fn check_loss(check: GradientCheck, loss: Loss, term: impl Fn(f64, f64) -> f64) {
         let rows = Rows::new(&ROWS);
         let with_lengths = |check: GradientCheck| check.whole(&[4], &LENGTHS);
@@ -360,15 +373,15 @@ pub(super) mod tests {
         let mut other = found.clone();
         other[2 * 83..3 * 83].fill(f64::NAN);
         other[233 * 83..].fill(f64::INFINITY);
-        assert_eq!(value_of(&other).to_bits(), value.to_bits(), "padding counts");
+        assert_eq!(value_of(&other).to_bits(), value.to_bits(), "padding is counted");
     }
 
     #[test]
-    fn a_target_may_be_wider_or_narrower() {
+    fn a_target_may_have_another_element_type() {
         let rows = Rows::new(&[3, 2]);
-        let build = |narrow: DType| {
+        let build = |target_dtype: DType| {
             move |g: &mut Graph, x: &[Value]| {
-                let target = g.cast(x[1], narrow)?;
+                let target = g.cast(x[1], target_dtype)?;
                 let weight = g.number(2.0);
                 g.l2_loss(x[0], target, &Rows::new(&[3, 2]), x[2], weight)
             }
@@ -380,7 +393,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn wrong_operands_are_named() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let [x, y] =
             [[4, 3], [4, 2]].map(|dims| g.input(&format!("{dims:?}"), TensorType::new(DType::F32, &dims)).unwrap());
@@ -398,7 +411,7 @@ pub(super) mod tests {
         let scalar = message(x, x, &[1, 3], lengths, x);
         assert_eq!(
             scalar,
-            "l1_loss: a weight is one number in the wide element type; the operands are F32[1] and F32[4, 3]"
+            "l1_loss: a weight is one number in the accumulator type; the operands are F32[1] and F32[4, 3]"
         );
     }
 }

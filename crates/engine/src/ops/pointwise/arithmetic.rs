@@ -1,4 +1,4 @@
-//! Sums, differences, GEMMs and quotients.
+//! Element-wise sums, differences, products and quotients.
 
 use crate::error::EngineError;
 use crate::function;
@@ -41,8 +41,8 @@ static DIV: Function = function!("div", 2, over, "a / b", |at, g| {
     let (b, quotient) = (at.inputs[1], at.outputs[0]);
     let first = at.graph.div(g, b)?;
     let second = if at.wanted[1] {
-        let share = at.graph.mul(first, quotient)?;
-        Some(at.graph.scale(share, -1.0)?)
+        let scaled = at.graph.mul(first, quotient)?;
+        Some(at.graph.scale(scaled, -1.0)?)
     } else {
         None
     };

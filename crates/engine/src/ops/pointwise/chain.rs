@@ -1,8 +1,8 @@
-//! A chain: several element-wise functions as one pass over memory.
+//! Pointwise fusion. A chain is several element-wise functions as one kernel: one pass over memory.
 //!
-//! The host kernel works through blocks that stay in the first-level cache: each function runs over a block before the next one
-//! starts, so that every loop is over plain slices. The kernel is made when the chain is, from its instructions, and lives
-//! as long as the process; equal chains share one.
+//! The host kernel processes blocks that stay in the L1 cache: each function runs over a block before the next one starts,
+//! so that every loop runs over plain slices. The kernel is generated from the instructions of the chain and lives as long
+//! as the process; equal chains share one.
 
 mod cuda;
 
@@ -10,13 +10,13 @@ use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use half::bf16;
-use tandem_device::{DType, Element, Grid, HostArgs, Kernel, Param, Source};
+use tandem_device::{ArgValue, DType, Element, Grid, HostArgs, Kernel, KernelArgs, Param, ParamKind, Source};
 
 use super::arithmetic::is_add;
 use super::{Function, Indexing, broadcast};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
-use crate::lower::{LaunchArg, Lower};
+use crate::lower::{Lower, Tensor};
 use crate::op::Op;
 use crate::real::{Float, Real};
 use crate::tensor::TensorType;
@@ -24,33 +24,33 @@ use crate::tensor::TensorType;
 /// Most inputs and instructions of one chain.
 const MAX_INPUTS: usize = 10;
 const MAX_INSTRUCTIONS: usize = 24;
-/// Elements of a block: the registers of a long chain still fit the first-level cache.
+/// Elements of a block: the registers of a long chain fit in the L1 cache.
 const BLOCK: usize = 256;
-/// Elements of a piece that one thread works on.
-const PIECE: usize = 16 * 1024;
+/// Elements of a chunk that one worker thread processes.
+const CHUNK: usize = 16 * 1024;
 
-/// What an instruction reads.
+/// An argument of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Source1 {
+enum ArgSource {
     Input(usize),
     Register(usize),
 }
 
-/// One function of a chain; its result is the register of its number.
+/// One function of a chain. Instruction `i` writes register `i`.
 #[derive(Clone, Debug)]
 struct Instruction {
     function: &'static Function,
-    args: Vec<Source1>,
+    args: Vec<ArgSource>,
 }
 
-/// An input as the chain reads it.
+/// The element type of an input, and how it is indexed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Operand {
     dtype: DType,
     indexing: Indexing,
 }
 
-/// The op that a fused chain is.
+/// A fused chain as an op.
 #[derive(Debug)]
 pub struct Chain {
     instructions: Vec<Instruction>,
@@ -58,7 +58,7 @@ pub struct Chain {
     output: TensorType,
 }
 
-/// A chain that still grows.
+/// A chain under construction.
 #[derive(Clone, Debug)]
 pub(crate) struct ChainBuilder {
     instructions: Vec<Instruction>,
@@ -71,7 +71,7 @@ impl ChainBuilder {
         ChainBuilder { instructions: Vec::new(), inputs: Vec::new(), output }
     }
 
-    /// Appends `function`. What `fused` knows of its inputs becomes part of this chain.
+    /// Appends `function`. Inputs for which `fused` has a chain are merged into this one.
     pub(crate) fn push(
         &mut self,
         graph: &Graph,
@@ -80,12 +80,12 @@ impl ChainBuilder {
         mut fused: impl FnMut(Value) -> Option<ChainBuilder>,
     ) {
         let mut args = Vec::with_capacity(inputs.len());
-        let mut seen: HashMap<Value, Source1> = HashMap::new();
+        let mut seen: HashMap<Value, ArgSource> = HashMap::new();
         for &value in inputs {
             let source = match seen.get(&value) {
                 Some(known) => *known,
                 None => match fused(value) {
-                    Some(part) => self.absorb(part),
+                    Some(part) => self.merge(part),
                     None => self.input(value),
                 },
             };
@@ -96,12 +96,12 @@ impl ChainBuilder {
         self.instructions.push(Instruction { function, args });
     }
 
-    /// Whether one more function may be appended to it, and it to another chain.
+    /// Whether another function can be appended, and the chain be merged into another one.
     pub(crate) fn has_room(&self) -> bool {
         self.instructions.len() <= MAX_INSTRUCTIONS / 3 && self.inputs.len() <= MAX_INPUTS / 3
     }
 
-    /// What it reads so far.
+    /// The inputs so far.
     pub(crate) fn inputs(&self) -> &[Value] {
         &self.inputs
     }
@@ -118,28 +118,28 @@ impl ChainBuilder {
         (Chain { instructions: self.instructions, operands, output: self.output }, self.inputs)
     }
 
-    fn input(&mut self, value: Value) -> Source1 {
+    fn input(&mut self, value: Value) -> ArgSource {
         let at = self.inputs.iter().position(|known| *known == value).unwrap_or_else(|| {
             self.inputs.push(value);
             self.inputs.len() - 1
         });
-        Source1::Input(at)
+        ArgSource::Input(at)
     }
 
-    /// Takes another chain's instructions in; its last register is the answer.
-    fn absorb(&mut self, part: ChainBuilder) -> Source1 {
-        let inputs: Vec<Source1> = part.inputs.iter().map(|value| self.input(*value)).collect();
+    /// Merges the instructions of another chain. Returns its last register.
+    fn merge(&mut self, part: ChainBuilder) -> ArgSource {
+        let inputs: Vec<ArgSource> = part.inputs.iter().map(|value| self.input(*value)).collect();
         let shift = self.instructions.len();
         for mut instruction in part.instructions {
             for arg in &mut instruction.args {
                 *arg = match *arg {
-                    Source1::Input(i) => inputs[i],
-                    Source1::Register(i) => Source1::Register(i + shift),
+                    ArgSource::Input(i) => inputs[i],
+                    ArgSource::Register(i) => ArgSource::Register(i + shift),
                 };
             }
             self.instructions.push(instruction);
         }
-        Source1::Register(self.instructions.len() - 1)
+        ArgSource::Register(self.instructions.len() - 1)
     }
 }
 
@@ -171,39 +171,55 @@ impl Op for Chain {
         if elements == 0 {
             return Ok(());
         }
-        let kernel = self.kernel(at.taken_over());
-        let mut args = vec![at.outputs[0].write()];
-        let apart = |i: &usize| Some(*i) != at.taken_over();
-        args.extend((0..at.inputs.len()).filter(apart).map(|i| at.inputs[i].read()));
-        args.push(LaunchArg::U64(elements));
-        let groups = elements.div_ceil(u64::from(self.elements_at_a_time()));
-        at.launch(kernel, Grid::cover(groups, 256), args);
+        let in_place = at.taken_over();
+        let kernel = self.kernel(in_place);
+        let separate = at.inputs.iter().enumerate().filter(|(i, _)| Some(*i) != in_place);
+        let inputs = separate.map(|(i, &input)| (INPUT_NAMES[i], input)).collect();
+        let vectors = elements.div_ceil(u64::from(self.vector_length()));
+        at.launch(kernel, Grid::cover(vectors, 256), ChainArgs { out: at.outputs[0], inputs, count: elements });
         Ok(())
     }
 }
 
+/// The arguments of a chain. A chain has as many inputs as its operands, so that its parameters are not declared: they are
+/// generated with the CUDA text, by the names below.
+struct ChainArgs {
+    out: Tensor,
+    inputs: Vec<(&'static str, Tensor)>,
+    count: u64,
+}
+
+const INPUT_NAMES: [&str; MAX_INPUTS] = ["in0", "in1", "in2", "in3", "in4", "in5", "in6", "in7", "in8", "in9"];
+
+impl KernelArgs<Tensor> for ChainArgs {
+    fn values(self) -> impl IntoIterator<Item = (&'static str, ArgValue<Tensor>)> {
+        let inputs = self.inputs.into_iter().map(|(name, input)| (name, ArgValue::Memory(input)));
+        [("out", ArgValue::Memory(self.out))].into_iter().chain(inputs).chain([("count", ArgValue::U64(self.count))])
+    }
+}
+
 impl Chain {
-    /// The kernel of this chain, where input `taken_over` lies in the output's memory.
-    fn kernel(&self, taken_over: Option<usize>) -> &'static Kernel {
+    /// The kernel of this chain. Input `in_place`, if any, is in the memory of the output.
+    fn kernel(&self, in_place: Option<usize>) -> &'static Kernel {
         static KNOWN: OnceLock<Mutex<HashMap<String, &'static Kernel>>> = OnceLock::new();
-        let text = self.cuda_text(taken_over);
+        let text = self.cuda_text(in_place);
         let mut known = KNOWN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernel) = known.get(&text) {
             return kernel;
         }
-        let kernel = self.make_kernel(text.clone(), taken_over);
+        let kernel = self.make_kernel(text.clone(), in_place);
         known.insert(text, kernel);
         kernel
     }
 
-    fn make_kernel(&self, text: String, taken_over: Option<usize>) -> &'static Kernel {
-        let mut params = vec![Param::Out(self.output.dtype)];
-        let apart = self.operands.iter().enumerate().filter(|(i, _)| Some(*i) != taken_over);
-        params.extend(apart.map(|(_, operand)| Param::In(operand.dtype)));
-        params.push(Param::U64);
+    fn make_kernel(&self, text: String, in_place: Option<usize>) -> &'static Kernel {
+        let mut params = vec![Param { name: "out", kind: ParamKind::Out(self.output.dtype) }];
+        let separate = self.operands.iter().enumerate().filter(|(i, _)| Some(*i) != in_place);
+        params.extend(separate.map(|(i, input)| Param { name: INPUT_NAMES[i], kind: ParamKind::In(input.dtype) }));
+        params.push(Param { name: "count", kind: ParamKind::U64 });
         let source = Source { file: "engine/chain.cu", text: String::leak(text) };
         let instructions = self.instructions.clone();
-        let plan = TwinPlan { instructions, operands: self.operands.clone(), taken_over };
+        let plan = HostPlan { instructions, operands: self.operands.clone(), in_place };
         let output = self.output.dtype;
         let host = move |args: &mut HostArgs<'_>| match output {
             DType::F64 => plan.run::<f64>(args),
@@ -219,14 +235,14 @@ impl Chain {
     }
 }
 
-/// What a chain's host kernel does.
-struct TwinPlan {
+/// The host kernel of a chain: an interpreter of its instructions.
+struct HostPlan {
     instructions: Vec<Instruction>,
     operands: Vec<Operand>,
-    taken_over: Option<usize>,
+    in_place: Option<usize>,
 }
 
-/// Whether functions run in f32 or f64.
+/// The type that functions compute in: f32 or f64.
 trait Lane: Float {
     fn call(function: &Function, args: &[&[Self]], out: &mut [Self]);
 }
@@ -243,7 +259,7 @@ impl Lane for f64 {
     }
 }
 
-/// An input's elements, whatever they are stored as.
+/// The elements of an input, in their element type.
 #[derive(Clone, Copy)]
 enum Elements<'a> {
     F32(&'a [f32]),
@@ -251,29 +267,23 @@ enum Elements<'a> {
     BF16(&'a [bf16]),
 }
 
-impl TwinPlan {
+impl HostPlan {
     fn run<T: Real<Acc: Lane>>(&self, args: &mut HostArgs<'_>) {
-        let mut argument = 1;
-        let mut inputs = Vec::with_capacity(self.operands.len());
-        for (i, operand) in self.operands.iter().enumerate() {
-            if Some(i) == self.taken_over {
-                inputs.push(None);
-                continue;
-            }
-            inputs.push(Some(match operand.dtype {
-                DType::F64 => Elements::F64(args.read(argument)),
-                DType::BF16 => Elements::BF16(args.read(argument)),
-                _ => Elements::F32(args.read(argument)),
-            }));
-            argument += 1;
-        }
-        let elements = args.u64(argument) as usize;
-        let workers = args.workers();
-        let out = &mut args.write::<T>(0)[..elements];
-        workers.each_chunk(out, PIECE, |piece, out| self.piece(piece * PIECE, out, &inputs));
+        let out = args.take_out::<T>("out");
+        let input = |(i, operand): (usize, &Operand)| {
+            let name = INPUT_NAMES[i];
+            (Some(i) != self.in_place).then(|| match operand.dtype {
+                DType::F64 => Elements::F64(args.take_in(name)),
+                DType::BF16 => Elements::BF16(args.take_in(name)),
+                _ => Elements::F32(args.take_in(name)),
+            })
+        };
+        let inputs: Vec<_> = self.operands.iter().enumerate().map(input).collect();
+        let out = &mut out[..args.take_u64("count") as usize];
+        args.workers().each_chunk(out, CHUNK, |chunk, out| self.run_chunk(chunk * CHUNK, out, &inputs));
     }
 
-    fn piece<T: Real<Acc: Lane>>(&self, first: usize, out: &mut [T], inputs: &[Option<Elements<'_>>]) {
+    fn run_chunk<T: Real<Acc: Lane>>(&self, first: usize, out: &mut [T], inputs: &[Option<Elements<'_>>]) {
         let zero = T::Acc::zero();
         let mut loaded = vec![[zero; BLOCK]; inputs.len()];
         let mut registers = vec![[zero; BLOCK]; self.instructions.len()];
@@ -287,23 +297,23 @@ impl TwinPlan {
                 }
             }
             self.compute(out.len(), &loaded, &mut registers);
-            let answer = &registers[registers.len() - 1];
-            out.iter_mut().zip(answer).for_each(|(out, &x)| *out = T::store(x));
+            let result = &registers[registers.len() - 1];
+            out.iter_mut().zip(result).for_each(|(out, &x)| *out = T::store(x));
         }
     }
 
-    fn compute<W: Lane>(&self, len: usize, loaded: &[[W; BLOCK]], registers: &mut [[W; BLOCK]]) {
+    fn compute<A: Lane>(&self, len: usize, loaded: &[[A; BLOCK]], registers: &mut [[A; BLOCK]]) {
         for (at, instruction) in self.instructions.iter().enumerate() {
             let (before, rest) = registers.split_at_mut(at);
-            let pick = |arg: &Source1| match *arg {
-                Source1::Input(i) => &loaded[i][..len],
-                Source1::Register(i) => &before[i][..len],
+            let pick = |arg: &ArgSource| match *arg {
+                ArgSource::Input(i) => &loaded[i][..len],
+                ArgSource::Register(i) => &before[i][..len],
             };
             let out = &mut rest[0][..len];
             match instruction.args.as_slice() {
-                [a] => W::call(instruction.function, &[pick(a)], out),
-                [a, b] => W::call(instruction.function, &[pick(a), pick(b)], out),
-                [a, b, c] => W::call(instruction.function, &[pick(a), pick(b), pick(c)], out),
+                [a] => A::call(instruction.function, &[pick(a)], out),
+                [a, b] => A::call(instruction.function, &[pick(a), pick(b)], out),
+                [a, b, c] => A::call(instruction.function, &[pick(a), pick(b), pick(c)], out),
                 _ => unreachable!("a function takes one to three numbers"),
             }
         }
@@ -311,27 +321,27 @@ impl TwinPlan {
 }
 
 impl Elements<'_> {
-    /// The elements that meet outputs `at` and on.
-    fn fill<W: Float>(self, at: usize, indexing: Indexing, lane: &mut [W]) {
+    /// Loads the elements for outputs `at` and on.
+    fn fill<A: Float>(self, at: usize, indexing: Indexing, lane: &mut [A]) {
         match self {
-            Elements::F32(x) => fill(x, |x| W::of(f64::from(x)), at, indexing, lane),
-            Elements::F64(x) => fill(x, W::of, at, indexing, lane),
-            Elements::BF16(x) => fill(x, |x| W::of(f64::from(x.to_f32())), at, indexing, lane),
+            Elements::F32(x) => fill(x, |x| A::of(f64::from(x)), at, indexing, lane),
+            Elements::F64(x) => fill(x, A::of, at, indexing, lane),
+            Elements::BF16(x) => fill(x, |x| A::of(f64::from(x.to_f32())), at, indexing, lane),
         }
     }
 }
 
 #[inline(always)]
-fn fill<E: Element, W: Copy>(x: &[E], wide: impl Fn(E) -> W, at: usize, indexing: Indexing, lane: &mut [W]) {
+fn fill<E: Element, A: Copy>(x: &[E], load: impl Fn(E) -> A, at: usize, indexing: Indexing, lane: &mut [A]) {
     match indexing {
-        Indexing::Full => lane.iter_mut().zip(&x[at..]).for_each(|(lane, &x)| *lane = wide(x)),
-        Indexing::Periodic(1) => lane.fill(wide(x[0])),
+        Indexing::Full => lane.iter_mut().zip(&x[at..]).for_each(|(lane, &x)| *lane = load(x)),
+        Indexing::Periodic(1) => lane.fill(load(x[0])),
         Indexing::Periodic(period) => {
             let (period, mut done) = (period as usize, 0);
             while done < lane.len() {
                 let from = (at + done) % period;
                 let count = (period - from).min(lane.len() - done);
-                lane[done..done + count].iter_mut().zip(&x[from..]).for_each(|(lane, &x)| *lane = wide(x));
+                lane[done..done + count].iter_mut().zip(&x[from..]).for_each(|(lane, &x)| *lane = load(x));
                 done += count;
             }
         }
@@ -340,7 +350,7 @@ fn fill<E: Element, W: Copy>(x: &[E], wide: impl Fn(E) -> W, at: usize, indexing
             while done < lane.len() {
                 let row = (at + done) / run;
                 let count = ((row + 1) * run - at - done).min(lane.len() - done);
-                lane[done..done + count].fill(wide(x[row]));
+                lane[done..done + count].fill(load(x[row]));
                 done += count;
             }
         }

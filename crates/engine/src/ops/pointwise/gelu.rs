@@ -1,4 +1,4 @@
-//! GELU: x·Φ(x) with the error function, and the tanh form that cuBLASLt's epilogue computes.
+//! GELU (Hendrycks and Gimpel 2016): x·Φ(x) with the error function, and the tanh form that cuBLASLt's epilogue computes.
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
@@ -20,18 +20,18 @@ fn gelu_gradient<F: Float>(x: F, g: F) -> F {
 }
 
 /// √(2/π)·(x + 0.044715·x³).
-fn bent<F: Float>(x: F) -> F {
+fn tanh_argument<F: Float>(x: F) -> F {
     F::of((2.0 / PI).sqrt()) * (x + F::of(0.044_715) * x * x * x)
 }
 
 fn gelu_tanh<F: Float>(x: F) -> F {
-    F::of(0.5) * x * (F::of(1.0) + bent(x).tanh())
+    F::of(0.5) * x * (F::of(1.0) + tanh_argument(x).tanh())
 }
 
 fn gelu_tanh_gradient<F: Float>(x: F, g: F) -> F {
-    let t = bent(x).tanh();
-    let slope = F::of((2.0 / PI).sqrt()) * (F::of(1.0) + F::of(3.0 * 0.044_715) * x * x);
-    g * (F::of(0.5) * (F::of(1.0) + t) + F::of(0.5) * x * (F::of(1.0) - t * t) * slope)
+    let t = tanh_argument(x).tanh();
+    let derivative = F::of((2.0 / PI).sqrt()) * (F::of(1.0) + F::of(3.0 * 0.044_715) * x * x);
+    g * (F::of(0.5) * (F::of(1.0) + t) + F::of(0.5) * x * (F::of(1.0) - t * t) * derivative)
 }
 
 static GELU: Function = function!("gelu", 1, gelu, "gelu(a)", |at, g| {
@@ -81,8 +81,8 @@ mod tests {
         let exact = run(GradientCheck::new().given(&[6], &x), |g, x| g.gelu(x[0]));
         let expected = [-0.004_049_694, -0.158_655_254, -0.046_017_216, 0.0, 0.345_731_23, 1.954_499_7];
         assert!(exact.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-7), "{exact:?}");
-        let bent = run(GradientCheck::new().given(&[6], &x), |g, x| g.gelu_tanh(x[0]));
+        let approximate = run(GradientCheck::new().given(&[6], &x), |g, x| g.gelu_tanh(x[0]));
         let expected = [-0.003_637_392, -0.158_808_01, -0.046_017_04, 0.0, 0.345_714, 1.954_597_7];
-        assert!(bent.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{bent:?}");
+        assert!(approximate.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{approximate:?}");
     }
 }
