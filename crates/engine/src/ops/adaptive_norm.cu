@@ -33,17 +33,17 @@ __device__ inline void backward(const T* x, const T* scale_shift, const u32* sta
     frame_block_backward<CHANNELS, T>(block, affine_of_row(scale_shift, columns), partial + 2 * index * columns);
 }
 
-#define KERNELS(CHANNELS, T)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, (FORWARD_BLOCKS_PER_SM<CHANNELS, T>))               \
-        adaptive_norm_##CHANNELS##_##T(const T* x, const T* scale_shift, const u32* starts, T* out, f32* saved,       \
-                                       u32 rows, u32 columns) {                                                       \
-        forward<CHANNELS, T>(x, scale_shift, starts, out, saved, columns);                                            \
-    }                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS<CHANNELS>, BACKWARD_BLOCKS_PER_SM<CHANNELS>)        \
-        adaptive_norm_gradient_##CHANNELS##_##T(const T* x, const T* scale_shift, const u32* starts,                  \
-                                                const f32* saved, const T* dy, T* dx, f32* partial, u32 rows,         \
-                                                u32 columns) {                                                        \
-        backward<CHANNELS, T>(x, scale_shift, starts, saved, dy, dx, partial, columns);                               \
+#define KERNELS(CHANNELS, T)                                                                                    \
+    extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, (FORWARD_BLOCKS_PER_SM<CHANNELS, T>))         \
+        adaptive_norm_##CHANNELS##_##T(const T* x, const T* scale_shift, const u32* starts, T* out, f32* saved, \
+                                       u32 rows, u32 columns) {                                                 \
+        forward<CHANNELS, T>(x, scale_shift, starts, out, saved, columns);                                      \
+    }                                                                                                           \
+    extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS<CHANNELS>, BACKWARD_BLOCKS_PER_SM<CHANNELS>)  \
+        adaptive_norm_gradient_##CHANNELS##_##T(const T* x, const T* scale_shift, const u32* starts,            \
+                                                const f32* saved, const T* dy, T* dx, f32* partial, u32 rows,   \
+                                                u32 columns) {                                                  \
+        backward<CHANNELS, T>(x, scale_shift, starts, saved, dy, dx, partial, columns);                         \
     }
 
 FOR_EVERY_SIZE(KERNELS)

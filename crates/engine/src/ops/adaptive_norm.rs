@@ -3,7 +3,7 @@
 use half::bf16;
 use tandem_device::{HostArgs, Kernel, Source, kernel_args};
 
-use super::frames::{Stretch, check_frames, cut, stretches, stretches_of_a_row};
+use super::frames::{RowTile, check_frames, row_tiles, split_by_lengths, tiles_per_row};
 use super::layer_norm::saved;
 use super::norm::{
     FORWARD_FRAMES, FRAMES_PER_BLOCK, FrameGradient, PartialSums, SIZES, backward_grid, by_size, combine, forward_grid,
@@ -59,7 +59,7 @@ impl Op for AdaptiveNorm {
         let (rows, columns) = (self.0.count(), x.ty.shape.last());
         let kernels = for_real!("adaptive_norm", x.ty.dtype, T => &Kernels::<T>::FORWARD);
         let size = size(x.ty.dtype, columns);
-        let grid = forward_grid([stretches_of_a_row(self.0.longest(), FORWARD_FRAMES), self.0.count()]);
+        let grid = forward_grid([tiles_per_row(self.0.longest(), FORWARD_FRAMES), self.0.count()]);
         let (out, saved) = (at.outputs[0], at.outputs[1]);
         let args = AdaptiveNormArgs { x, scale_shift, starts, out, saved, rows, columns };
         at.launch(&kernels[size], grid, args);
@@ -69,7 +69,7 @@ impl Op for AdaptiveNorm {
 
 /// Blocks of the backward pass per row.
 fn blocks_per_row(rows: &Rows) -> u32 {
-    stretches_of_a_row(rows.longest(), FRAMES_PER_BLOCK)
+    tiles_per_row(rows.longest(), FRAMES_PER_BLOCK)
 }
 
 impl Op for AdaptiveNormBackward {
@@ -165,16 +165,16 @@ fn gain_and_shift<T: Real>(scale_shift: &[T], row: usize, columns: usize) -> (Ve
 fn forward<T: Real>(args: &mut HostArgs<'_>) {
     let AdaptiveNormArgs { x, scale_shift, starts, out, saved, rows, columns } = AdaptiveNormArgs::host::<T>(args);
     let columns = columns as usize;
-    let stretches = stretches(&starts[..=rows as usize], FRAMES_PER_BLOCK);
-    let out = cut(out, stretches.iter().map(|s| s.count * columns));
-    let saved = cut(saved, stretches.iter().map(|s| s.count * 2));
+    let tiles = row_tiles(&starts[..=rows as usize], FRAMES_PER_BLOCK);
+    let out = split_by_lengths(out, tiles.iter().map(|tile| tile.count * columns));
+    let saved = split_by_lengths(saved, tiles.iter().map(|tile| tile.count * 2));
     args.workers().each_part(out.into_iter().zip(saved).collect(), |block, (out, saved)| {
-        let stretch: &Stretch = &stretches[block];
-        if stretch.count == 0 {
+        let tile: &RowTile = &tiles[block];
+        if tile.count == 0 {
             return;
         }
-        let (gain, shift) = gain_and_shift(scale_shift, stretch.row, columns);
-        let x = stretch.of(x, columns).chunks_exact(columns);
+        let (gain, shift) = gain_and_shift(scale_shift, tile.row, columns);
+        let x = tile.of(x, columns).chunks_exact(columns);
         for ((out, x), saved) in out.chunks_exact_mut(columns).zip(x).zip(saved.as_chunks_mut::<2>().0) {
             *saved = normalize(x, (&gain, &shift), out);
         }
@@ -185,15 +185,15 @@ fn backward<T: Real>(args: &mut HostArgs<'_>) {
     let AdaptiveNormGradientArgs { x, scale_shift, starts, saved, dy, dx, partial, rows, columns } =
         AdaptiveNormGradientArgs::host::<T>(args);
     let columns = columns as usize;
-    let stretches = stretches(&starts[..=rows as usize], FRAMES_PER_BLOCK);
-    let dx = cut(dx, stretches.iter().map(|s| s.count * columns));
-    let partial = cut(partial, stretches.iter().map(|_| 2 * columns));
+    let tiles = row_tiles(&starts[..=rows as usize], FRAMES_PER_BLOCK);
+    let dx = split_by_lengths(dx, tiles.iter().map(|tile| tile.count * columns));
+    let partial = split_by_lengths(partial, tiles.iter().map(|_| 2 * columns));
     args.workers().each_part(dx.into_iter().zip(partial).collect(), |block, (dx, partial)| {
-        let stretch: &Stretch = &stretches[block];
-        let (gain, _) = gain_and_shift(scale_shift, stretch.row, columns);
+        let tile: &RowTile = &tiles[block];
+        let (gain, _) = gain_and_shift(scale_shift, tile.row, columns);
         let mut gradient = FrameGradient::new(&gain, partial);
-        let (x, dy) = (stretch.of(x, columns).chunks_exact(columns), stretch.of(dy, columns).chunks_exact(columns));
-        let saved = stretch.of(saved, 2).as_chunks::<2>().0;
+        let (x, dy) = (tile.of(x, columns).chunks_exact(columns), tile.of(dy, columns).chunks_exact(columns));
+        let saved = tile.of(saved, 2).as_chunks::<2>().0;
         for (((dx, x), dy), &saved) in dx.chunks_exact_mut(columns).zip(x).zip(dy).zip(saved) {
             gradient.add(x, saved, dy, None, dx);
         }

@@ -13,9 +13,9 @@ struct RowPair {
         Row text(text_starts, row), mel(mel_starts, row);
         text_start = text.start;
         token_capacity = text.frames;
-        tokens = filled(text_lengths[row], text.frames);
+        tokens = clamp_length(text_lengths[row], text.frames);
         mel_start = mel.start;
-        frames = filled(mel_lengths[row], mel.frames);
+        frames = clamp_length(mel_lengths[row], mel.frames);
     }
 
     __device__ bool has_path() const { return tokens > 0 && frames >= tokens; }

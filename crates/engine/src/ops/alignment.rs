@@ -12,7 +12,7 @@ use half::bf16;
 use tandem_device::host::{self, Matrix, gemm_into};
 use tandem_device::{DType, Grid, HostArgs, Kernel, Source, kernel_args};
 
-use super::frames::{cut, filled_of, span};
+use super::frames::{row_range, split_by_lengths, valid_frames};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, Tensor};
@@ -187,13 +187,13 @@ fn row_pairs(
     (mel_starts, mel_lengths): (&[u32], &[i32]),
 ) -> Vec<RowPair> {
     let row = |row: usize| {
-        let (text, mel) = (span(text_starts, row), span(mel_starts, row));
+        let (text, mel) = (row_range(text_starts, row), row_range(mel_starts, row));
         RowPair {
             first_token: text.start,
-            tokens: filled_of(text_starts, text_lengths, row),
+            tokens: valid_frames(text_starts, text_lengths, row),
             token_capacity: text.len(),
             first_frame: mel.start,
-            frames: filled_of(mel_starts, mel_lengths, row),
+            frames: valid_frames(mel_starts, mel_lengths, row),
             frame_capacity: mel.len(),
         }
     };
@@ -212,7 +212,7 @@ fn scores<T: Real<Acc: host::GemmFloat>>(args: &mut HostArgs<'_>) {
         ScoresArgs::host::<T>(args);
     let (columns, stride) = (columns as usize, stride as usize);
     let rows = row_pairs((text_starts, text_lengths), (mel_starts, mel_lengths));
-    let tables = cut(table, rows.iter().map(|row| row.frame_capacity * stride));
+    let tables = split_by_lengths(table, rows.iter().map(|row| row.frame_capacity * stride));
     args.workers().each_part(tables, |row, table| {
         let row = &rows[row];
         if row.has_path() {
@@ -230,8 +230,8 @@ fn paths<A: Float>(args: &mut HostArgs<'_>) {
     let PathArgs { durations, table, text_starts, text_lengths, mel_starts, mel_lengths, stride, .. } =
         PathArgs::host::<A>(args);
     let rows = row_pairs((text_starts, text_lengths), (mel_starts, mel_lengths));
-    let durations = cut(durations, rows.iter().map(|row| row.token_capacity));
-    let tables = cut(table, rows.iter().map(|row| row.frame_capacity * stride as usize));
+    let durations = split_by_lengths(durations, rows.iter().map(|row| row.token_capacity));
+    let tables = split_by_lengths(table, rows.iter().map(|row| row.frame_capacity * stride as usize));
     args.workers().each_part(durations.into_iter().zip(tables).collect(), |row, (durations, table)| {
         let row = &rows[row];
         durations.fill(0);

@@ -12,14 +12,14 @@ template <u32 N, typename T> __device__ inline void move_columns(const T* x, T* 
         u64 row = divide(i, vectors);
         u32 column = first + (u32)(i - row * vectors) * N, moved = column - m.to;
         T* to = out + row * m.out_width + column;
-        if (moved < m.count) copy<N>(x + row * m.width + m.from + moved, to); else clear<N>(to);
+        if (moved < m.count) copy_elements<N>(x + row * m.width + m.from + moved, to); else zero_elements<N>(to);
     }
 }
 
 // 16 bytes at a time if all widths and offsets are multiples of that.
 template <typename T> __device__ inline void move_all(const T* x, T* out, ColumnMove m) {
-    if ((m.width | m.out_width | m.from | m.to | m.count) % WIDTH<T> == 0) {
-        move_columns<WIDTH<T>>(x, out, m);
+    if ((m.width | m.out_width | m.from | m.to | m.count) % VECTOR<T> == 0) {
+        move_columns<VECTOR<T>>(x, out, m);
     } else {
         move_columns<1>(x, out, m);
     }

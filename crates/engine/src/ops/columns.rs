@@ -3,7 +3,7 @@
 use half::bf16;
 use tandem_device::{Grid, HostArgs, Kernel, Source, kernel_args};
 
-use super::frames::{frames_of_a_piece, is_real};
+use super::frames::{frames_per_chunk, is_real};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, Tensor};
@@ -182,7 +182,7 @@ fn move_columns<T: Real>(args: &mut HostArgs<'_>) {
     let MoveColumnsArgs { x, out, width, out_width, from, to, count, alone, .. } = MoveColumnsArgs::host::<T>(args);
     let [width, out_width, from, to, count] = [width, out_width, from, to, count].map(|n| n as usize);
     let zero = T::store(T::Acc::zero());
-    let rows_per_chunk = frames_of_a_piece(out_width);
+    let rows_per_chunk = frames_per_chunk(out_width);
     args.workers().each_chunk(out, rows_per_chunk * out_width, |chunk, out| {
         for (row, out) in (chunk * rows_per_chunk..).zip(out.chunks_exact_mut(out_width)) {
             let (before, rest) = out.split_at_mut(to);

@@ -1,4 +1,4 @@
-//! Convolutions over the frames of each row, and transposed ones: windows and a GEMM.
+//! Convolutions over the frames of each row, and transposed ones: im2col and a GEMM.
 
 use tandem_device::{Gemm, Operand};
 
@@ -12,8 +12,8 @@ use crate::op::{Backward, Op, refuse};
 use crate::rows::Rows;
 use crate::tensor::TensorType;
 
-/// Frames, weight, bias, both tables and lengths to output frames. The windows live while it runs: the backward pass makes
-/// them again, because they are `kernel` times the input.
+/// Inputs: frames, weight, bias, row starts, output row starts, lengths. The unfolded windows are scratch memory: they are
+/// `kernel` times the input, so the backward pass unfolds again.
 #[derive(Debug)]
 struct Conv1d(Windowed);
 
@@ -101,7 +101,7 @@ impl Graph {
     /// A convolution over the frames of each row: `x` `[frames, in]`, `weight` `[out, kernel · in]` with the taps of a
     /// channel `in` apart, `bias` `[out]`, to `[output frames, out]`.
     ///
-    /// Frames past the length are seen as zeros. Output frames past the output length ([`Graph::output_lengths`]) are the
+    /// Frames past the length are read as zeros. Output frames past the output length ([`Graph::output_lengths`]) are the
     /// bias.
     pub fn conv1d(
         &mut self,
@@ -117,8 +117,8 @@ impl Graph {
         self.push(Conv1d(windowed), &[x, weight, bias, starts, out_starts, lengths])
     }
 
-    /// A transposed convolution, which makes rows longer: `x` `[frames, in]`, `weight` `[kernel · out, in]`, `bias` `[out]`,
-    /// to `[output frames, out]`. Each frame becomes a window, and windows are added where they overlap.
+    /// A transposed convolution, which upsamples: `x` `[frames, in]`, `weight` `[kernel · out, in]`, `bias` `[out]`,
+    /// to `[output frames, out]`. Each frame becomes a window, and overlapping windows are added (col2im).
     ///
     /// `rows_out` and `lengths_out` are those of the result; the rows of `x` are `window.output_rows(rows_out)`, and as many
     /// of its frames count. Output frames past the length are the bias.
@@ -175,7 +175,7 @@ mod tests {
         }
     }
 
-    /// One row alone, as it is written in every textbook.
+    /// The convolution of one row, by its definition.
     fn by_hand(x: &[f64], weight: &[f64], bias: &[f64], window: ConvWindow) -> Vec<f64> {
         let (outs, kernel) = (bias.len(), window.kernel as usize);
         let ins = weight.len() / outs / kernel;
@@ -279,18 +279,18 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_not_kept_for_the_backward_pass() {
+    fn windows_are_not_saved_for_the_backward_pass() {
         let (rows, window) = (Rows::even(2, 48), ConvWindow::same(5));
         let ours = peak_bytes(|g, x, weight, lengths| {
             let bias = g.constant(&[16], &[0.0_f32; 16]);
             g.conv1d(x, weight, bias, window, &rows, lengths)
         });
-        let kept = peak_bytes(|g, x, weight, lengths| {
+        let saved = peak_bytes(|g, x, weight, lengths| {
             let windows = g.unfold(x, window, &rows, lengths)?;
             g.linear(windows, weight, None)
         });
         let windows = 96 * 80 * 4;
-        assert!(ours + windows <= kept, "{ours} bytes against {kept}");
+        assert!(ours + windows <= saved, "{ours} bytes against {saved}");
     }
 
     #[test]

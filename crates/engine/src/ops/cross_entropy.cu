@@ -11,7 +11,8 @@ __device__ inline u32 lanes_per_frame(u32 classes) {
 }
 
 __device__ inline f32 group_max(f32 x, u32 lanes) {
-    for (u32 lane_mask = lanes / 2; lane_mask > 0; lane_mask /= 2) x = max_of(x, __shfl_xor_sync(0xffffffffu, x, lane_mask));
+    for (u32 lane_mask = lanes / 2; lane_mask > 0; lane_mask /= 2)
+        x = max_of(x, __shfl_xor_sync(0xffffffffu, x, lane_mask));
     return x;
 }
 

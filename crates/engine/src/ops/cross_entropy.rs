@@ -4,7 +4,7 @@ use half::bf16;
 use tandem_device::{DType, Grid, HostArgs, Kernel, Source, kernel_args};
 
 use super::frame_loss::{check_rows, num_chunks};
-use super::frames::{RowPart, frames_of_a_piece, row_parts};
+use super::frames::{RowPart, frames_per_chunk, row_parts};
 use super::reduce::combine;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
@@ -18,7 +18,7 @@ use crate::{for_real, named_for};
 
 pub(super) static SOURCE: Source = Source {
     file: "engine/cross_entropy.cu",
-    text: concat!(include_str!("filled.cuh"), include_str!("cross_entropy.cu")),
+    text: concat!(include_str!("valid_frames.cuh"), include_str!("cross_entropy.cu")),
 };
 
 /// Inputs: logits, targets, row starts, lengths. Outputs: the sum, and the logsumexp of every frame for the backward pass.
@@ -169,7 +169,7 @@ impl<'a, T: Real> Data<'a, T> {
 
     /// The class of a valid frame; none for padding and for targets that are no class.
     fn class_of(&self, frame: usize, part: &RowPart) -> Option<usize> {
-        let is_valid = part.filled(self.lengths[part.row]).contains(&frame);
+        let is_valid = part.valid(self.lengths[part.row]).contains(&frame);
         usize::try_from(self.targets[frame]).ok().filter(|&class| is_valid && class < self.classes)
     }
 }
@@ -178,7 +178,7 @@ fn forward<T: Real>(args: &mut HostArgs<'_>) {
     let CrossEntropyArgs { partial, lse, logits, targets, starts, lengths, classes, .. } =
         CrossEntropyArgs::host::<T>(args);
     let data = Data { logits, targets, lengths, classes: classes as usize };
-    let chunk_frames = frames_of_a_piece(2 * data.classes);
+    let chunk_frames = frames_per_chunk(2 * data.classes);
     args.workers().each_pair((partial, 1), (lse, chunk_frames), |chunk, sum, lse| {
         let first = chunk * chunk_frames;
         sum[0] = T::Acc::zero();
@@ -224,7 +224,7 @@ fn backward<T: Real>(args: &mut HostArgs<'_>) {
         CrossEntropyBackwardArgs::host::<T>(args);
     let (classes, gradient) = (classes as usize, gradient[0]);
     let data = Data { logits, targets, lengths, classes };
-    let chunk_frames = frames_of_a_piece(2 * classes);
+    let chunk_frames = frames_per_chunk(2 * classes);
     args.workers().each_chunk(out, chunk_frames * classes, |chunk, out| {
         let first = chunk * chunk_frames;
         for part in row_parts(starts, first..first + out.len() / classes) {

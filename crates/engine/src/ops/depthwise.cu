@@ -18,7 +18,7 @@ __device__ inline void accumulate_taps(f32 (&sum)[FRAMES][N], const T* x, const 
             u32 frame = at(f, tap);
             if (frame >= length) continue;
             f32 v[N];
-            take(x + (u64)frame * channels + channel, v);
+            load_elements(x + (u64)frame * channels + channel, v);
 #pragma unroll
             for (u32 n = 0; n < N; n++) sum[f][n] += w[n] * v[n];
         }
@@ -36,7 +36,7 @@ template <u32 N, typename T>
 __device__ inline void store_frames(const f32 (&sum)[FRAMES][N], u32 first, u32 frames, T* out, u32 channels) {
 #pragma unroll
     for (u32 f = 0; f < FRAMES; f++)
-        if (first + f < frames) give(out + (u64)(first + f) * channels, sum[f]);
+        if (first + f < frames) store_elements(out + (u64)(first + f) * channels, sum[f]);
 }
 
 template <u32 N, typename T>
@@ -45,12 +45,14 @@ __device__ inline void forward(const T* x, const T* weight, const T* bias, Row r
     u32 out_length = window.output_length(length);
     each_group<N>(out_row.frames, channels, [&](u32 first, u32 channel) {
         f32 sum[FRAMES][N], start[N];
-        take(bias + channel, start);
+        load_elements(bias + channel, start);
 #pragma unroll
         for (u32 f = 0; f < FRAMES; f++)
 #pragma unroll
             for (u32 n = 0; n < N; n++) sum[f][n] = start[n];
-        auto at = [&](u32 f, u32 tap) { return first + f < out_length ? window.input_frame(first + f, tap) : 0xffffffffu; };
+        auto at = [&](u32 f, u32 tap) {
+            return first + f < out_length ? window.input_frame(first + f, tap) : 0xffffffffu;
+        };
         accumulate_taps(sum, x + (u64)row.start * channels, weight, channels, channel, window.kernel, length, at);
         store_frames(sum, first, out_row.frames, out + (u64)out_row.start * channels + channel, channels);
     });
@@ -62,7 +64,9 @@ __device__ inline void gradient_of_input(const T* gradient, const T* weight, Row
     u32 out_length = window.output_length(length);
     each_group<N>(row.frames, channels, [&](u32 first, u32 channel) {
         f32 sum[FRAMES][N] = {};
-        auto at = [&](u32 f, u32 tap) { return first + f < length ? window.output_frame(first + f, tap) : 0xffffffffu; };
+        auto at = [&](u32 f, u32 tap) {
+            return first + f < length ? window.output_frame(first + f, tap) : 0xffffffffu;
+        };
         accumulate_taps(sum, gradient + (u64)out_row.start * channels, weight, channels, channel, window.kernel,
                         out_length, at);
         store_frames(sum, first, row.frames, out + (u64)row.start * channels + channel, channels);
@@ -82,7 +86,7 @@ __device__ inline void gradient_of_weight(const T* gradient, const T* x, const u
     u32 count = first < total ? min_of(FRAMES_PER_CHUNK, total - first) : 0;
     if (threadIdx.x < count) {
         u32 row = row_of(out_starts, rows, first + threadIdx.x), t = first + threadIdx.x - out_starts[row];
-        u32 length = filled(lengths[row], starts[row + 1] - starts[row]);
+        u32 length = clamp_length(lengths[row], starts[row + 1] - starts[row]);
         frame_in_row[threadIdx.x] = t;
         row_start[threadIdx.x] = starts[row];
         row_length[threadIdx.x] = t < window.output_length(length) ? length : 0;
@@ -117,9 +121,9 @@ template <typename T>
 __device__ inline void forward_row(const T* x, const T* weight, const T* bias, const u32* starts, const u32* out_starts,
                                    const i32* lengths, T* out, u32 channels, ConvWindow window) {
     Row row(starts, blockIdx.y), out_row(out_starts, blockIdx.y);
-    u32 length = filled(lengths[blockIdx.y], row.frames);
-    if (channels % WIDTH<T> == 0) {
-        forward<WIDTH<T>>(x, weight, bias, row, out_row, length, out, channels, window);
+    u32 length = clamp_length(lengths[blockIdx.y], row.frames);
+    if (channels % VECTOR<T> == 0) {
+        forward<VECTOR<T>>(x, weight, bias, row, out_row, length, out, channels, window);
     } else {
         forward<1>(x, weight, bias, row, out_row, length, out, channels, window);
     }
@@ -129,9 +133,9 @@ template <typename T>
 __device__ inline void gradient_of_row(const T* gradient, const T* weight, const u32* starts, const u32* out_starts,
                                        const i32* lengths, T* out, u32 channels, ConvWindow window) {
     Row row(starts, blockIdx.y), out_row(out_starts, blockIdx.y);
-    u32 length = filled(lengths[blockIdx.y], row.frames);
-    if (channels % WIDTH<T> == 0) {
-        gradient_of_input<WIDTH<T>>(gradient, weight, row, out_row, length, out, channels, window);
+    u32 length = clamp_length(lengths[blockIdx.y], row.frames);
+    if (channels % VECTOR<T> == 0) {
+        gradient_of_input<VECTOR<T>>(gradient, weight, row, out_row, length, out, channels, window);
     } else {
         gradient_of_input<1>(gradient, weight, row, out_row, length, out, channels, window);
     }

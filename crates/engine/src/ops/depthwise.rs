@@ -3,7 +3,7 @@
 use half::bf16;
 use tandem_device::{Grid, HostArgs, Kernel, Source, kernel_args};
 
-use super::frames::{filled_of, frames_of_a_piece, is_lengths, is_sequence, row_grid, row_parts, span};
+use super::frames::{frames_per_chunk, is_lengths, is_sequence, row_grid, row_parts, row_range, valid_frames};
 use super::window::{ConvWindow, Windowed};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
@@ -367,14 +367,14 @@ fn forward<T: Real>(args: &mut HostArgs<'_>) {
     } = DepthwiseArgs::host::<T>(args);
     let (channels, window) = (channels as usize, ConvWindow { kernel, stride, dilation, padding });
     let (weight, bias) = (by_tap(weight, channels), bias.iter().map(|bias| bias.load()).collect::<Vec<_>>());
-    let frames = frames_of_a_piece(channels * window.kernel as usize);
+    let frames = frames_per_chunk(channels * window.kernel as usize);
     args.workers().each_chunk(out, frames * channels, |chunk, out| {
         let mut taps = Vec::with_capacity(window.kernel as usize);
         let mut out = out.chunks_exact_mut(channels);
         for run in row_parts(out_starts, chunk * frames..chunk * frames + out.len()) {
-            let length = filled_of(starts, lengths, run.row);
+            let length = valid_frames(starts, lengths, run.row);
             let out_length = window.output_length(length as u32) as usize;
-            let row = &x[span(starts, run.row).start * channels..];
+            let row = &x[row_range(starts, run.row).start * channels..];
             for (t, out) in run.in_row().zip(&mut out) {
                 let readable = if t < out_length { length } else { 0 };
                 let reads = window.reads(t, readable);
@@ -402,14 +402,14 @@ fn input_gradient<T: Real>(args: &mut HostArgs<'_>) {
     } = InputGradientArgs::host::<T>(args);
     let (channels, window) = (channels as usize, ConvWindow { kernel, stride, dilation, padding });
     let (weight, zeros) = (by_tap(weight, channels), vec![T::Acc::zero(); channels]);
-    let frames = frames_of_a_piece(channels * window.kernel as usize);
+    let frames = frames_per_chunk(channels * window.kernel as usize);
     args.workers().each_chunk(out, frames * channels, |chunk, out| {
         let mut taps = Vec::with_capacity(window.kernel as usize);
         let mut out = out.chunks_exact_mut(channels);
         for run in row_parts(starts, chunk * frames..chunk * frames + out.len()) {
-            let length = filled_of(starts, lengths, run.row);
+            let length = valid_frames(starts, lengths, run.row);
             let out_length = window.output_length(length as u32) as usize;
-            let row = &gradient[span(out_starts, run.row).start * channels..];
+            let row = &gradient[row_range(out_starts, run.row).start * channels..];
             for (frame, out) in run.in_row().zip(&mut out) {
                 let readers = window.readers(frame, if frame < length { out_length } else { 0 });
                 taps.clear();
@@ -441,10 +441,10 @@ fn weight_gradient<T: Real>(args: &mut HostArgs<'_>) {
         sums.fill(T::Acc::zero());
         let first = chunk * chunk_frames;
         for run in row_parts(out_starts, first..first + chunk_frames.min(total - first)) {
-            let length = filled_of(starts, lengths, run.row);
+            let length = valid_frames(starts, lengths, run.row);
             let out_length = window.output_length(length as u32) as usize;
-            let row = &x[span(starts, run.row).start * channels..];
-            let gradient = &gradient[span(out_starts, run.row).start * channels..];
+            let row = &x[row_range(starts, run.row).start * channels..];
+            let gradient = &gradient[row_range(out_starts, run.row).start * channels..];
             for t in run.in_row().start..run.in_row().end.min(out_length) {
                 let gradient = &gradient[t * channels..][..channels];
                 for (tap, frame) in window.reads(t, length) {

@@ -3,7 +3,7 @@
 
 template <typename T>
 __device__ inline void drop(T* out, const T* x, RowRng rng, Row row, u32 columns, u32 below) {
-    constexpr u32 N = WIDTH<T>;
+    constexpr u32 N = VECTOR<T>;
     // 1 / (1 - p): 2^32 over the number of words that are not below.
     f32 scale = below == 0 ? 1.f : 4294967296.f / (f32)(0u - below);
     u64 begin = (u64)row.start * columns, elements = (u64)row.frames * columns;
@@ -13,14 +13,14 @@ __device__ inline void drop(T* out, const T* x, RowRng rng, Row row, u32 columns
     auto factor = [&](u32 word) { return word < below ? 0.f : scale; };
     auto whole = [&](u64 at) {
         f32 v[N];
-        take(x + at, v);
+        load_elements(x + at, v);
 #pragma unroll
         for (u32 n = 0; n < N; n += 4) {
             Words words = rng.words((u32)((at + n) / 4));
 #pragma unroll
             for (u32 k = 0; k < 4; k++) v[n + k] *= factor(words.at[k]);
         }
-        give(out + at, v);
+        store_elements(out + at, v);
     };
     auto part = [&](u64 at, u32 count) {
 #pragma unroll

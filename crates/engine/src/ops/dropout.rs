@@ -4,7 +4,7 @@
 use half::bf16;
 use tandem_device::{HostArgs, Kernel, Source, Workers, kernel_args};
 
-use super::frames::{frames_of_a_piece, row_grid, row_parts};
+use super::frames::{frames_per_chunk, row_grid, row_parts};
 use super::rng_keys::{self, RngKeys, Words};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
@@ -155,7 +155,7 @@ fn dropout<T: Real>(
     below: u32,
     load: impl Fn(usize, &mut [T]) + Sync,
 ) {
-    let chunk_frames = frames_of_a_piece(2 * columns);
+    let chunk_frames = frames_per_chunk(2 * columns);
     let scale = T::Acc::of(scale_of(below));
     workers.each_chunk(out, chunk_frames * columns, |chunk, out| {
         let first = chunk * chunk_frames;

@@ -1,38 +1,40 @@
-// Rows of a table, picked by number; and the gradient of the table: each of its rows looks for where it was picked.
+// Embedding lookup, and the gradient of the table without atomics: a block per row of the table searches the ids for
+// its row and adds the gradients at those positions in a fixed order, so that results are deterministic.
 
 template <u32 N, typename T>
-__device__ inline void pick(const T* table, const i32* ids, T* out, u32 rows, u32 channels, u32 count) {
-    u64 of_a_row = channels / N, all = count * of_a_row;
+__device__ inline void gather(const T* table, const i32* ids, T* out, u32 rows, u32 channels, u32 count) {
+    u64 vectors = channels / N, all = count * vectors;
     for (u64 i = thread_index(); i < all; i += thread_count()) {
-        u64 place = divide(i, of_a_row), channel = (i - place * of_a_row) * N;
-        u32 id = (u32)ids[place];
-        T* to = out + place * channels + channel;
-        if (id < rows) copy<N>(table + (u64)id * channels + channel, to); else clear<N>(to);
+        u64 position = divide(i, vectors), channel = (i - position * vectors) * N;
+        u32 id = (u32)ids[position];
+        T* to = out + position * channels + channel;
+        if (id < rows) copy_elements<N>(table + (u64)id * channels + channel, to); else zero_elements<N>(to);
     }
 }
 
 constexpr u32 THREADS = 256, WARPS = THREADS / 32;
-// Places that are looked at together: four by each thread.
-constexpr u32 ROUNDS = 4, LOOKED = ROUNDS * THREADS;
-static_assert(ROUNDS * WARPS == 32, "a warp adds up what all warps found in all rounds");
+// Positions that a block searches at a time: four per thread.
+constexpr u32 ROUNDS = 4, SEARCHED = ROUNDS * THREADS;
+static_assert(ROUNDS * WARPS == 32, "a warp scans the counts of all warps and rounds");
 
-// Those of `count` places from `first` on whose id is `row`, in order, to `found`. Returns their number. By a block.
+// Stream compaction by a block: the positions from `first` on, below `count`, whose id is `row`, in order, to `found`.
+// Returns their number.
 __device__ inline u32 find(const i32* ids, u32 first, u32 count, u32 row, u32* found) {
     __shared__ u32 before[33];
-    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, votes[ROUNDS];
+    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, ballots[ROUNDS];
 #pragma unroll
     for (u32 round = 0; round < ROUNDS; round++) {
-        u32 place = first + round * THREADS + threadIdx.x;
-        votes[round] = __ballot_sync(0xffffffffu, place < count && (u32)ids[place] == row);
-        if (lane == 0) before[round * WARPS + warp] = __popc(votes[round]);
+        u32 position = first + round * THREADS + threadIdx.x;
+        ballots[round] = __ballot_sync(0xffffffffu, position < count && (u32)ids[position] == row);
+        if (lane == 0) before[round * WARPS + warp] = __popc(ballots[round]);
     }
     __syncthreads();
     if (warp == 0) {
         u32 own = before[lane], sum = own;
 #pragma unroll
-        for (u32 apart = 1; apart < 32; apart *= 2) {
-            u32 other = __shfl_up_sync(0xffffffffu, sum, apart);
-            if (lane >= apart) sum += other;
+        for (u32 offset = 1; offset < 32; offset *= 2) {
+            u32 other = __shfl_up_sync(0xffffffffu, sum, offset);
+            if (lane >= offset) sum += other;
         }
         before[lane] = sum - own;
         if (lane == 31) before[32] = sum;
@@ -40,30 +42,31 @@ __device__ inline u32 find(const i32* ids, u32 first, u32 count, u32 row, u32* f
     __syncthreads();
 #pragma unroll
     for (u32 round = 0; round < ROUNDS; round++) {
-        u32 at = before[round * WARPS + warp] + __popc(votes[round] & ((1u << lane) - 1));
-        if (votes[round] >> lane & 1) found[at] = first + round * THREADS + threadIdx.x;
+        u32 at = before[round * WARPS + warp] + __popc(ballots[round] & ((1u << lane) - 1));
+        if (ballots[round] >> lane & 1) found[at] = first + round * THREADS + threadIdx.x;
     }
     u32 all = before[32];
     __syncthreads();
     return all;
 }
 
-// Row blockIdx.x of the table, 32 N columns of it: 32 threads a place, eight places at a time.
+// The gradient of row blockIdx.x of the table, 32 N columns of it: 32 threads a position, eight positions at a time.
 template <u32 N, typename T>
-__device__ inline void sum_places(const T* gradient, const i32* ids, f32* out, u32 count, u32 channels, u32 adds) {
-    __shared__ u32 found[LOOKED];
+__device__ inline void sum_positions(const T* gradient, const i32* ids, f32* out, u32 count, u32 channels,
+                                     u32 accumulate) {
+    __shared__ u32 found[SEARCHED];
     __shared__ f32 shared[WARPS][N * 32];
     u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.x, first_channel = blockIdx.y * 32 * N;
     if (first_channel >= channels) return;
     u32 channel = first_channel + lane * N;
     f32 sum[N] = {};
-    for (u32 first = 0; first < count; first += LOOKED) {
+    for (u32 first = 0; first < count; first += SEARCHED) {
         u32 all = find(ids, first, count, row, found);
         if (channel < channels) {
 #pragma unroll 4
             for (u32 i = warp; i < all; i += WARPS) {
                 f32 g[N];
-                take(gradient + (u64)found[i] * channels + channel, g);
+                load_elements(gradient + (u64)found[i] * channels + channel, g);
 #pragma unroll
                 for (u32 n = 0; n < N; n++) sum[n] += g[n];
             }
@@ -77,40 +80,41 @@ __device__ inline void sum_places(const T* gradient, const i32* ids, f32* out, u
         u32 to = first_channel + i % 32 * N + i / 32;
         if (to >= channels) continue;
         f32 total = 0.f;
-        for (u32 part = 0; part < WARPS; part++) total += shared[part][i];
-        f32* place = out + (u64)row * channels + to;
-        *place = adds ? *place + total : total;
+        for (u32 w = 0; w < WARPS; w++) total += shared[w][i];
+        f32* at = out + (u64)row * channels + to;
+        *at = accumulate ? *at + total : total;
     }
 }
 
-// Rows that divide into 16 bytes are moved so.
+// 16 bytes at a time if a row is a multiple of that.
 template <typename T>
-__device__ inline void pick_rows(const T* table, const i32* ids, T* out, u32 rows, u32 channels, u32 count) {
-    if (channels % WIDTH<T> == 0) {
-        pick<WIDTH<T>>(table, ids, out, rows, channels, count);
+__device__ inline void gather_rows(const T* table, const i32* ids, T* out, u32 rows, u32 channels, u32 count) {
+    if (channels % VECTOR<T> == 0) {
+        gather<VECTOR<T>>(table, ids, out, rows, channels, count);
     } else {
-        pick<1>(table, ids, out, rows, channels, count);
+        gather<1>(table, ids, out, rows, channels, count);
     }
 }
 
 template <typename T>
-__device__ inline void sum_gradient(const T* gradient, const i32* ids, f32* out, u32 count, u32 channels, u32 adds) {
-    if (channels % WIDTH<T> == 0) {
-        sum_places<WIDTH<T>>(gradient, ids, out, count, channels, adds);
+__device__ inline void sum_gradient(const T* gradient, const i32* ids, f32* out, u32 count, u32 channels,
+                                    u32 accumulate) {
+    if (channels % VECTOR<T> == 0) {
+        sum_positions<VECTOR<T>>(gradient, ids, out, count, channels, accumulate);
     } else {
-        sum_places<1>(gradient, ids, out, count, channels, adds);
+        sum_positions<1>(gradient, ids, out, count, channels, accumulate);
     }
 }
 
-#define KERNELS(T)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(256)                                                                 \
-        embedding_##T(const T* table, const i32* ids, T* out, u32 rows, u32 channels, u32 count) {                    \
-        pick_rows(table, ids, out, rows, channels, count);                                                            \
-    }                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                             \
-        embedding_gradient_##T(const T* gradient, const i32* ids, f32* out, u32 count, u32 channels, u32 rows,        \
-                               u32 adds) {                                                                            \
-        sum_gradient(gradient, ids, out, count, channels, adds);                                                      \
+#define KERNELS(T)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(256)                                                          \
+        embedding_##T(const T* table, const i32* ids, T* out, u32 rows, u32 channels, u32 count) {             \
+        gather_rows(table, ids, out, rows, channels, count);                                                   \
+    }                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                      \
+        embedding_gradient_##T(const T* gradient, const i32* ids, f32* out, u32 count, u32 channels, u32 rows, \
+                               u32 accumulate) {                                                               \
+        sum_gradient(gradient, ids, out, count, channels, accumulate);                                         \
     }
 
 KERNELS(f32)

@@ -46,7 +46,11 @@ __device__ inline void expand(const T* x, const i32* ends, Row text, Row mel, T*
     each_element<N>(mel.frames, channels, [&](u32 frame, u32 channel) {
         u32 token = token_at(ends + text.start, text.frames, mel.start + frame);
         T* to = out + (u64)(mel.start + frame) * channels + channel;
-        if (token < text.frames) copy<N>(x + (u64)(text.start + token) * channels + channel, to); else clear<N>(to);
+        if (token < text.frames) {
+            copy_elements<N>(x + (u64)(text.start + token) * channels + channel, to);
+        } else {
+            zero_elements<N>(to);
+        }
     });
 }
 
@@ -58,11 +62,11 @@ __device__ inline void sum_tokens(const T* gradient, const i32* ends, Row text, 
 #pragma unroll 4
         for (u32 frame = from; frame < to; frame++) {
             f32 g[N];
-            take(gradient + (u64)frame * channels + channel, g);
+            load_elements(gradient + (u64)frame * channels + channel, g);
 #pragma unroll
             for (u32 n = 0; n < N; n++) sum[n] += g[n];
         }
-        give(out + (u64)(text.start + token) * channels + channel, sum);
+        store_elements(out + (u64)(text.start + token) * channels + channel, sum);
     });
 }
 
@@ -70,19 +74,19 @@ template <typename T>
 __device__ inline void expand_row(const T* x, const i32* ends, const u32* text_starts, const u32* mel_starts, T* out,
                                   u32 channels) {
     Row text(text_starts, blockIdx.y), mel(mel_starts, blockIdx.y);
-    if (channels % WIDTH<T> == 0) {
-        expand<WIDTH<T>>(x, ends, text, mel, out, channels);
+    if (channels % VECTOR<T> == 0) {
+        expand<VECTOR<T>>(x, ends, text, mel, out, channels);
     } else {
         expand<1>(x, ends, text, mel, out, channels);
     }
 }
 
 template <typename T>
-__device__ inline void sum_row(const T* gradient, const i32* ends, const u32* text_starts, const u32* mel_starts, T* out,
-                               u32 channels) {
+__device__ inline void sum_row(const T* gradient, const i32* ends, const u32* text_starts, const u32* mel_starts,
+                               T* out, u32 channels) {
     Row text(text_starts, blockIdx.y), mel(mel_starts, blockIdx.y);
-    if (channels % WIDTH<T> == 0) {
-        sum_tokens<WIDTH<T>>(gradient, ends, text, mel, out, channels);
+    if (channels % VECTOR<T> == 0) {
+        sum_tokens<VECTOR<T>>(gradient, ends, text, mel, out, channels);
     } else {
         sum_tokens<1>(gradient, ends, text, mel, out, channels);
     }

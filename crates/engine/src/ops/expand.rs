@@ -3,7 +3,7 @@
 use half::bf16;
 use tandem_device::{DType, Grid, HostArgs, Kernel, Source, kernel_args};
 
-use super::frames::{frames_of_a_piece, is_sequence, row_grid, row_parts, span};
+use super::frames::{frames_per_chunk, is_sequence, row_grid, row_parts, row_range};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, Tensor};
@@ -173,7 +173,7 @@ pub(super) static KERNELS: &[&Kernel] = &[
 fn token_ends(args: &mut HostArgs<'_>) {
     let TokenEndsArgs { durations, text_starts, mel_starts, ends } = TokenEndsArgs::host(args);
     for row in 0..text_starts.len() - 1 {
-        let (tokens, frames) = (span(text_starts, row), span(mel_starts, row));
+        let (tokens, frames) = (row_range(text_starts, row), row_range(mel_starts, row));
         let mut end = frames.start;
         for (out, &duration) in ends[tokens.clone()].iter_mut().zip(&durations[tokens]) {
             // Clamped to the row's end after every token, so that the sum cannot overflow.
@@ -186,11 +186,11 @@ fn token_ends(args: &mut HostArgs<'_>) {
 fn expand<T: Real>(args: &mut HostArgs<'_>) {
     let ExpandArgs { x, ends, text_starts, mel_starts, out, channels } = ExpandArgs::host::<T>(args);
     let channels = channels as usize;
-    let chunk_frames = frames_of_a_piece(channels);
+    let chunk_frames = frames_per_chunk(channels);
     args.workers().each_chunk(out, chunk_frames * channels, |chunk, out| {
         let mut out = out.chunks_exact_mut(channels);
         for run in row_parts(mel_starts, chunk * chunk_frames..chunk * chunk_frames + out.len()) {
-            let tokens = span(text_starts, run.row);
+            let tokens = row_range(text_starts, run.row);
             let passed = ends[tokens.clone()].partition_point(|&end| end as usize <= run.frames.start);
             let mut token = tokens.start + passed;
             for (frame, out) in run.frames.zip(&mut out) {
@@ -210,14 +210,14 @@ fn sum_tokens<T: Real>(args: &mut HostArgs<'_>) {
     let ExpandArgs { x: gradient, ends, text_starts, mel_starts, out, channels } = ExpandArgs::host::<T>(args);
     let channels = channels as usize;
     // A token has about six frames.
-    let chunk_tokens = frames_of_a_piece(6 * channels);
+    let chunk_tokens = frames_per_chunk(6 * channels);
     args.workers().each_chunk(out, chunk_tokens * channels, |chunk, out| {
         let mut sum = vec![T::Acc::zero(); channels];
         let mut out = out.chunks_exact_mut(channels);
         for run in row_parts(text_starts, chunk * chunk_tokens..chunk * chunk_tokens + out.len()) {
             let first = run.frames.start;
             let mut frame = match first - run.start {
-                0 => span(mel_starts, run.row).start,
+                0 => row_range(mel_starts, run.row).start,
                 _ => ends[first - 1] as usize,
             };
             for (&end, out) in ends[run.frames].iter().zip(&mut out) {

@@ -1,12 +1,11 @@
-//! Frames of ragged rows: how ops that see utterances check their operands, and how their host kernels cut the work.
+//! Ragged rows of frames: how ops check their operands, and how host kernels divide the work among worker threads.
 //!
-//! A host kernel's pieces come from the row table alone, so sums of pieces have one order. There are two ways to cut:
+//! The division depends on the row table alone, so that partial sums are added in a fixed order. There are two:
 //!
-//! - Into pieces of equal numbers of frames ([`frames_of_a_piece`]), whatever the rows are: for work that frames need
-//!   little of each other for. [`row_parts`] says which frames of a piece belong to which row; those lie together, and so
-//!   do the filled ones among them, so that loops run over plain slices without a mask.
-//! - Into [`Stretch`]es, the blocks a CUDA kernel would have: a row and some frames of it, as many stretches for every row
-//!   as the longest one has.
+//! - Chunks of equal numbers of frames ([`frames_per_chunk`]), across rows: for work in which frames are almost
+//! independent. [`row_parts`] yields the frames of a chunk by row. The frames of a part are adjacent, and so are the valid
+//! ones, so that loops run over plain slices without a mask. - [`RowTile`]s, the blocks of a CUDA kernel: some frames of
+//! one row, and the same number of tiles for every row as for the longest one.
 
 use std::ops::Range;
 
@@ -17,21 +16,21 @@ use crate::op::refuse;
 use crate::rows::Rows;
 use crate::tensor::TensorType;
 
-/// Elements of a piece that one thread copies or adds: at 0.2 to 0.3 ns each, some 8 µs of work.
-pub(super) const PIECE: usize = 32 * 1024;
+/// Elements of a chunk that one worker thread copies or adds: at 0.2 to 0.3 ns each, about 8 µs of work.
+pub(super) const CHUNK: usize = 32 * 1024;
 
-/// The frames of one row that lie in one piece.
+/// The frames of one row in one chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RowPart {
     /// Which row.
     pub(super) row: usize,
-    /// The frame of the tensor at which the row begins.
+    /// The first frame of the row in the tensor.
     pub(super) start: usize,
-    /// Its frames in the piece, as frames of the tensor.
+    /// Its frames in the chunk, as frames of the tensor.
     pub(super) frames: Range<usize>,
 }
 
-/// The rows that `frames` meets, in order; rows without frames are left out.
+/// The parts of `frames` by row, in order, without empty ones.
 pub(super) fn row_parts(starts: &[u32], frames: Range<usize>) -> impl Iterator<Item = RowPart> + '_ {
     let first = starts.partition_point(|&start| start as usize <= frames.start).saturating_sub(1);
     (first..starts.len() - 1)
@@ -50,32 +49,32 @@ impl RowPart {
         self.frames.start - self.start..self.frames.end - self.start
     }
 
-    /// The frames that are filled where `length` frames of the row are. Lengths below 0 or past the row count as its ends.
-    pub(super) fn filled(&self, length: i32) -> Range<usize> {
+    /// Its valid frames, if the row has `length` valid frames. Lengths are clamped to the row.
+    pub(super) fn valid(&self, length: i32) -> Range<usize> {
         let end = self.start + length.max(0) as usize;
         self.frames.start..end.clamp(self.frames.start, self.frames.end)
     }
 }
 
-/// How many frames make a piece of at least [`PIECE`] elements. Work that costs several times as much for an element as a
-/// copy gives a `width` of so many times its columns.
-pub(super) fn frames_of_a_piece(width: usize) -> usize {
-    PIECE.div_ceil(width.max(1))
+/// Frames of a chunk of at least [`CHUNK`] elements. Work that costs several times as much as a copy passes a `width` of as
+/// many times its columns.
+pub(super) fn frames_per_chunk(width: usize) -> usize {
+    CHUNK.div_ceil(width.max(1))
 }
 
-/// Where a row begins and ends in its tensor.
-pub(super) fn span(starts: &[u32], row: usize) -> Range<usize> {
+/// The frames of a row in its tensor.
+pub(super) fn row_range(starts: &[u32], row: usize) -> Range<usize> {
     starts[row] as usize..starts[row + 1] as usize
 }
 
-/// How many frames of a row are filled.
-pub(super) fn filled_of(starts: &[u32], lengths: &[i32], row: usize) -> usize {
-    filled(lengths[row], span(starts, row).len())
+/// The number of valid frames of a row.
+pub(super) fn valid_frames(starts: &[u32], lengths: &[i32], row: usize) -> usize {
+    clamp_length(lengths[row], row_range(starts, row).len())
 }
 
-/// A grid with a row of blocks for each row of frames, eight elements to a thread: 16 bytes of bf16.
+/// A grid with `blockIdx.y` for the row, and eight elements a thread: 16 bytes of bf16.
 ///
-/// Panics when a row has 2^31 elements or more: kernels count them in 32 bits.
+/// Panics if a row has 2^31 elements or more: kernels index them in 32 bits.
 pub(super) fn row_grid(rows: &Rows, width: u32) -> Grid {
     let elements = u64::from(rows.longest()) * u64::from(width);
     assert!(elements <= i32::MAX as u64, "a row of {elements} elements");
@@ -83,62 +82,62 @@ pub(super) fn row_grid(rows: &Rows, width: u32) -> Grid {
     Grid { blocks: [blocks, rows.count(), 1], threads: 256, shared_bytes: 0 }
 }
 
-/// Elements that a CUDA kernel moves at once in rows of `columns`: 16 bytes of them where that divides a row, else one.
-pub(super) fn moved_at_once(dtype: DType, columns: u32) -> u32 {
+/// Elements per load of a CUDA kernel in rows of `columns`: 16 bytes of them if that divides a row, else one.
+pub(super) fn vector_length(dtype: DType, columns: u32) -> u32 {
     let width = (16 / dtype.bytes()) as u32;
     if columns.is_multiple_of(width) { width } else { 1 }
 }
 
-/// A stretch of frames of one row; it may be empty.
+/// Adjacent frames of one row; may be empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stretch {
+pub(crate) struct RowTile {
     /// Which row.
     pub(crate) row: usize,
     /// Its first frame, counted from the first frame of the row.
     pub(crate) first: usize,
     /// Its number of frames.
     pub(crate) count: usize,
-    /// Where the row begins in the tensor.
+    /// The first frame of the row in the tensor.
     pub(crate) row_start: usize,
     /// Frames of the row.
     pub(crate) row_frames: usize,
 }
 
-/// Stretches of `most` frames that every row is cut into, empty ones included.
-pub(crate) fn stretches_of_a_row(longest: u32, most: u32) -> u32 {
+/// Tiles of up to `most` frames that every row is divided into, including empty ones.
+pub(crate) fn tiles_per_row(longest: u32, most: u32) -> u32 {
     longest.div_ceil(most).max(1)
 }
 
-/// All stretches, row by row.
-pub(crate) fn stretches(starts: &[u32], most: u32) -> Vec<Stretch> {
+/// All tiles, row by row.
+pub(crate) fn row_tiles(starts: &[u32], most: u32) -> Vec<RowTile> {
     let longest = starts.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0);
-    let of_a_row = stretches_of_a_row(longest, most) as usize;
-    let mut all = Vec::with_capacity(of_a_row * (starts.len() - 1));
+    let tiles = tiles_per_row(longest, most) as usize;
+    let mut all = Vec::with_capacity(tiles * (starts.len() - 1));
     for (row, ends) in starts.windows(2).enumerate() {
         let (row_start, row_frames) = (ends[0] as usize, (ends[1] - ends[0]) as usize);
-        for stretch in 0..of_a_row {
-            let first = (stretch * most as usize).min(row_frames);
+        for tile in 0..tiles {
+            let first = (tile * most as usize).min(row_frames);
             let count = (row_frames - first).min(most as usize);
-            all.push(Stretch { row, first, count, row_start, row_frames });
+            all.push(RowTile { row, first, count, row_start, row_frames });
         }
     }
     all
 }
 
-impl Stretch {
+impl RowTile {
     /// Its first frame, counted from the first frame of the tensor.
     pub(crate) fn begin(&self) -> usize {
         self.row_start + self.first
     }
 
-    /// Its part of a tensor with `columns` numbers a frame.
+    /// Its elements in a tensor of `columns` columns.
     pub(crate) fn of<'a, T>(&self, x: &'a [T], columns: usize) -> &'a [T] {
         &x[self.begin() * columns..][..self.count * columns]
     }
 }
 
-/// Cuts `x` into neighbouring parts of these lengths.
-pub(crate) fn cut<T>(mut x: &mut [T], lengths: impl Iterator<Item = usize>) -> Vec<&mut [T]> {
+/// Splits `x` into adjacent parts of these lengths.
+pub(crate) fn split_by_lengths<T>(mut x: &mut [T], lengths: impl Iterator<Item = usize>) -> Vec<&mut [T]> {
     let part = |length| {
         let (part, rest) = std::mem::take(&mut x).split_at_mut(length);
         x = rest;
@@ -147,12 +146,12 @@ pub(crate) fn cut<T>(mut x: &mut [T], lengths: impl Iterator<Item = usize>) -> V
     lengths.map(part).collect()
 }
 
-/// How much of a row is filled. Lengths come with the data: what is not possible is brought to what is.
-pub(crate) fn filled(length: i32, row_frames: usize) -> usize {
+/// The number of valid frames of a row. Lengths come with the data, so they are clamped.
+pub(crate) fn clamp_length(length: i32, row_frames: usize) -> usize {
     usize::try_from(length).unwrap_or(0).min(row_frames)
 }
 
-/// Refuses a tensor that is not `[frames of rows, columns]` in a floating element type.
+/// Refuses a tensor that is not `[frames of rows, columns]` in a floating-point type.
 pub(crate) fn check_frames(op: &'static str, rows: &Rows, inputs: &[TensorType]) -> Result<(), EngineError> {
     let ty = inputs[0];
     if !is_sequence(&ty, rows) {
@@ -179,12 +178,12 @@ pub(super) fn is_sequence(ty: &TensorType, rows: &Rows) -> bool {
     matches!(ty.shape.dims(), [frames, _] if *frames == rows.total()) && is_real(ty.dtype)
 }
 
-/// Whether `ty` tells how far each of `rows` is filled.
+/// Whether `ty` holds the lengths of `rows`.
 pub(super) fn is_lengths(ty: &TensorType, rows: &Rows) -> bool {
     *ty == TensorType::new(DType::I32, &[rows.count()])
 }
 
-/// Whether it is an element type ops compute in.
+/// Whether ops can compute in this element type.
 pub(crate) fn is_real(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::BF16 | DType::F64)
 }
@@ -194,28 +193,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_cut_alike_and_none_shares_a_stretch() {
+    fn every_row_has_as_many_tiles_and_none_spans_rows() {
         let rows = Rows::new(&[5, 0, 2]);
-        let found: Vec<_> = stretches(rows.starts(), 2).iter().map(|s| (s.row, s.begin(), s.count)).collect();
+        let found: Vec<_> = row_tiles(rows.starts(), 2).iter().map(|s| (s.row, s.begin(), s.count)).collect();
         let expected =
             [(0, 0, 2), (0, 2, 2), (0, 4, 1), (1, 5, 0), (1, 5, 0), (1, 5, 0), (2, 5, 2), (2, 7, 0), (2, 7, 0)];
         assert_eq!(found, expected);
-        assert_eq!(stretches(Rows::new(&[0]).starts(), 2).len(), 1);
+        assert_eq!(row_tiles(Rows::new(&[0]).starts(), 2).len(), 1);
     }
 
     #[test]
-    fn lengths_of_any_batch_stay_inside_their_row() {
-        assert_eq!([filled(-3, 5), filled(0, 5), filled(4, 5), filled(9, 5)], [0, 0, 4, 5]);
+    fn lengths_are_clamped_to_their_row() {
+        assert_eq!([-3, 0, 4, 9].map(|length| clamp_length(length, 5)), [0, 0, 4, 5]);
     }
 
     #[test]
     fn parts_follow_each_other() {
         let mut x = [1, 2, 3, 4];
-        assert_eq!(cut(&mut x, [1, 0, 3].into_iter()), [&[1][..], &[], &[2, 3, 4]]);
+        assert_eq!(split_by_lengths(&mut x, [1, 0, 3].into_iter()), [&[1][..], &[], &[2, 3, 4]]);
     }
 
     #[test]
-    fn a_piece_meets_the_rows_it_lies_in() {
+    fn a_chunk_is_divided_by_row() {
         let rows = Rows::new(&[0, 3, 0, 0, 4, 0]);
         let check = |frames: Range<usize>, expected: &[(usize, Range<usize>)]| {
             let found: Vec<_> =
@@ -231,13 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_filled_stays_inside_the_part() {
+    fn valid_frames_stay_inside_the_part() {
         let part = RowPart { row: 0, start: 10, frames: 12..15 };
         for (length, expected) in [(-1, 12..12), (0, 12..12), (2, 12..12), (3, 12..13), (5, 12..15), (99, 12..15)] {
-            assert_eq!(part.filled(length), expected, "{length}");
+            assert_eq!(part.valid(length), expected, "{length}");
         }
         let rows = Rows::new(&[3, 2]);
-        let found = [-1, 2, 9].map(|length| filled_of(rows.starts(), &[length, 9], 0));
-        assert_eq!((found, filled_of(rows.starts(), &[0, 9], 1)), ([0, 2, 3], 2));
+        let found = [-1, 2, 9].map(|length| valid_frames(rows.starts(), &[length, 9], 0));
+        assert_eq!((found, valid_frames(rows.starts(), &[0, 9], 1)), ([0, 2, 3], 2));
     }
 }

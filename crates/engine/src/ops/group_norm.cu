@@ -14,7 +14,7 @@ struct Group {
         channel = blockIdx.x * channels;
         first = (u64)row.start * columns + channel;
         frames = row.frames;
-        valid = filled(lengths[blockIdx.y], row.frames);
+        valid = clamp_length(lengths[blockIdx.y], row.frames);
     }
 
     // 1 / the number of its valid elements.
@@ -35,28 +35,28 @@ __device__ inline void normalize(const T* x, const T* gain, const T* bias, const
     f32 sum = 0.f, squares = 0.f, inverse_count = group.inverse_count();
     group.each<N>(0, group.valid, [&](u64 at, u32) {
         f32 v[N];
-        take(x + at, v);
+        load_elements(x + at, v);
 #pragma unroll
         for (u32 n = 0; n < N; n++) sum += v[n];
     });
-    f32 mean = block_total(sum) * inverse_count;
+    f32 mean = block_sum_all(sum) * inverse_count;
     group.each<N>(0, group.valid, [&](u64 at, u32) {
         f32 v[N];
-        take(x + at, v);
+        load_elements(x + at, v);
 #pragma unroll
         for (u32 n = 0; n < N; n++) squares += (v[n] - mean) * (v[n] - mean);
     });
-    f32 rstd = 1.f / sqrtf(block_total(squares) * inverse_count + 1e-5f);
+    f32 rstd = 1.f / sqrtf(block_sum_all(squares) * inverse_count + 1e-5f);
     group.each<N>(0, group.valid, [&](u64 at, u32 c) {
         f32 v[N], g[N], b[N];
-        take(x + at, v);
-        take(gain + group.channel + c, g);
-        take(bias + group.channel + c, b);
+        load_elements(x + at, v);
+        load_elements(gain + group.channel + c, g);
+        load_elements(bias + group.channel + c, b);
 #pragma unroll
         for (u32 n = 0; n < N; n++) v[n] = (v[n] - mean) * (rstd * g[n]) + b[n];
-        give(out + at, v);
+        store_elements(out + at, v);
     });
-    group.each<N>(group.valid, group.frames, [&](u64 at, u32) { clear<N>(out + at); });
+    group.each<N>(group.valid, group.frames, [&](u64 at, u32) { zero_elements<N>(out + at); });
     if (threadIdx.x == 0) {
         saved[0] = mean;
         saved[1] = rstd;
@@ -76,8 +76,8 @@ __device__ inline void sum_channels(const T* x, const T* dy, const Group& group,
             for (u32 frame = lane; frame < group.valid; frame += lanes) {
                 u64 at = group.first + (u64)frame * group.columns + (base + vector) * N;
                 f32 v[N], g[N];
-                take(x + at, v);
-                take(dy + at, g);
+                load_elements(x + at, v);
+                load_elements(dy + at, g);
 #pragma unroll
                 for (u32 n = 0; n < N; n++) {
                     gain_sums[n] += g[n] * (v[n] - mean);
@@ -119,18 +119,18 @@ __device__ inline void group_backward(const T* x, const T* gain, const Group& gr
         dnorm_norm_mean += dgain[c] * (f32)gain[c];
     }
     // Both with the factors that every element of the group shares.
-    dnorm_mean = block_total(dnorm_mean) * inverse_count * rstd;
-    dnorm_norm_mean = block_total(dnorm_norm_mean) * inverse_count * rstd * rstd;
+    dnorm_mean = block_sum_all(dnorm_mean) * inverse_count * rstd;
+    dnorm_norm_mean = block_sum_all(dnorm_norm_mean) * inverse_count * rstd * rstd;
     group.each<N>(0, group.valid, [&](u64 at, u32 c) {
         f32 v[N], g[N], gains[N];
-        take(x + at, v);
-        take(dy + at, g);
-        take(gain + c, gains);
+        load_elements(x + at, v);
+        load_elements(dy + at, g);
+        load_elements(gain + c, gains);
 #pragma unroll
         for (u32 n = 0; n < N; n++) v[n] = gains[n] * rstd * g[n] - dnorm_mean - dnorm_norm_mean * (v[n] - mean);
-        give(dx + at, v);
+        store_elements(dx + at, v);
     });
-    group.each<N>(group.valid, group.frames, [&](u64 at, u32) { clear<N>(dx + at); });
+    group.each<N>(group.valid, group.frames, [&](u64 at, u32) { zero_elements<N>(dx + at); });
 }
 
 template <typename T>
@@ -138,8 +138,8 @@ __device__ inline void forward(const T* x, const T* gain, const T* bias, const u
                                f32* saved, u32 columns, u32 groups) {
     Group group(starts, lengths, columns, groups);
     saved += 2 * ((u64)blockIdx.y * groups + blockIdx.x);
-    if (group.channels % WIDTH<T> == 0) {
-        normalize<WIDTH<T>>(x, gain, bias, group, out, saved);
+    if (group.channels % VECTOR<T> == 0) {
+        normalize<VECTOR<T>>(x, gain, bias, group, out, saved);
     } else {
         normalize<1>(x, gain, bias, group, out, saved);
     }
@@ -151,23 +151,23 @@ __device__ inline void backward(const T* x, const T* gain, const u32* starts, co
     Group group(starts, lengths, columns, groups);
     saved += 2 * ((u64)blockIdx.y * groups + blockIdx.x);
     partial += 2 * (u64)blockIdx.y * columns;
-    if (group.channels % WIDTH<T> == 0) {
-        group_backward<WIDTH<T>>(x, gain, group, saved, dy, dx, partial);
+    if (group.channels % VECTOR<T> == 0) {
+        group_backward<VECTOR<T>>(x, gain, group, saved, dy, dx, partial);
     } else {
         group_backward<1>(x, gain, group, saved, dy, dx, partial);
     }
 }
 
-#define KERNELS(T)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                             \
-        group_norm_##T(const T* x, const T* gain, const T* bias, const u32* starts, const i32* lengths, T* out,       \
-                       f32* saved, u32 rows, u32 columns, u32 groups) {                                               \
-        forward<T>(x, gain, bias, starts, lengths, out, saved, columns, groups);                                      \
-    }                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                             \
-        group_norm_gradient_##T(const T* x, const T* gain, const u32* starts, const i32* lengths, const f32* saved,   \
-                                const T* dy, T* dx, f32* partial, u32 rows, u32 columns, u32 groups) {                \
-        backward<T>(x, gain, starts, lengths, saved, dy, dx, partial, columns, groups);                               \
+#define KERNELS(T)                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                           \
+        group_norm_##T(const T* x, const T* gain, const T* bias, const u32* starts, const i32* lengths, T* out,     \
+                       f32* saved, u32 rows, u32 columns, u32 groups) {                                             \
+        forward<T>(x, gain, bias, starts, lengths, out, saved, columns, groups);                                    \
+    }                                                                                                               \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                           \
+        group_norm_gradient_##T(const T* x, const T* gain, const u32* starts, const i32* lengths, const f32* saved, \
+                                const T* dy, T* dx, f32* partial, u32 rows, u32 columns, u32 groups) {              \
+        backward<T>(x, gain, starts, lengths, saved, dy, dx, partial, columns, groups);                             \
     }
 
 KERNELS(f32)

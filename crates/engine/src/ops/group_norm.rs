@@ -7,7 +7,7 @@
 use half::bf16;
 use tandem_device::{Grid, HostArgs, Kernel, Source, kernel_args};
 
-use super::frames::{check_frames, check_lengths, cut, filled};
+use super::frames::{check_frames, check_lengths, clamp_length, split_by_lengths};
 use super::norm::{PartialSums, combine, rstd_of, to_acc};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
@@ -167,10 +167,10 @@ fn forward<T: Real>(args: &mut HostArgs<'_>) {
         GroupNormArgs::host::<T>(args);
     let (columns, groups) = (columns as usize, groups as usize);
     let (gain, bias) = (to_acc(gain), to_acc(bias));
-    let out = cut(out, row_frames(&starts[..=rows as usize]).map(|frames| frames * columns));
+    let out = split_by_lengths(out, row_frames(&starts[..=rows as usize]).map(|frames| frames * columns));
     let saved = saved.chunks_exact_mut(2 * groups);
     args.workers().each_part(out.into_iter().zip(saved).collect(), |row, (out, saved)| {
-        let valid = filled(lengths[row], out.len() / columns) * columns;
+        let valid = clamp_length(lengths[row], out.len() / columns) * columns;
         let (out, padding) = out.split_at_mut(valid);
         padding.fill(T::store(T::Acc::zero()));
         let x = &x[starts[row] as usize * columns..][..valid];
@@ -222,10 +222,10 @@ fn backward<T: Real>(args: &mut HostArgs<'_>) {
         GroupNormGradientArgs::host::<T>(args);
     let (columns, groups) = (columns as usize, groups as usize);
     let (gain, saved) = (to_acc(gain), saved.as_chunks::<2>().0);
-    let dx = cut(dx, row_frames(&starts[..=rows as usize]).map(|frames| frames * columns));
+    let dx = split_by_lengths(dx, row_frames(&starts[..=rows as usize]).map(|frames| frames * columns));
     let partial = partial.chunks_exact_mut(2 * columns);
     args.workers().each_part(dx.into_iter().zip(partial).collect(), |row, (dx, partial)| {
-        let valid = filled(lengths[row], dx.len() / columns) * columns;
+        let valid = clamp_length(lengths[row], dx.len() / columns) * columns;
         let (dx, padding) = dx.split_at_mut(valid);
         padding.fill(T::store(T::Acc::zero()));
         let first = starts[row] as usize * columns;

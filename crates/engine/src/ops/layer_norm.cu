@@ -18,17 +18,17 @@ __device__ inline void backward(const T* x, const T* gain, const f32* saved, con
     frame_block_backward<CHANNELS, T>(block, {gain, nullptr, -0.f}, partial + 2 * (u64)blockIdx.x * columns);
 }
 
-#define KERNELS(CHANNELS, T)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, (FORWARD_BLOCKS_PER_SM<CHANNELS, T>))               \
-        layer_norm_##CHANNELS##_##T(const T* x, const T* gain, const T* bias, T* out, f32* saved, u32 frames,         \
-                                    u32 columns) {                                                                    \
-        forward<CHANNELS, T>(x, gain, bias, out, saved, frames, columns);                                             \
-    }                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS<CHANNELS>, BACKWARD_BLOCKS_PER_SM<CHANNELS>)        \
-        layer_norm_gradient_##CHANNELS##_##T(const T* x, const T* gain, const f32* saved, const T* dy,                \
-                                             const T* dresidual, T* dx, f32* partial, u32 frames, u32 columns,        \
-                                             u32 has_dresidual) {                                                     \
-        backward<CHANNELS, T>(x, gain, saved, dy, dresidual, has_dresidual, dx, partial, frames, columns);            \
+#define KERNELS(CHANNELS, T)                                                                                   \
+    extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, (FORWARD_BLOCKS_PER_SM<CHANNELS, T>))        \
+        layer_norm_##CHANNELS##_##T(const T* x, const T* gain, const T* bias, T* out, f32* saved, u32 frames,  \
+                                    u32 columns) {                                                             \
+        forward<CHANNELS, T>(x, gain, bias, out, saved, frames, columns);                                      \
+    }                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS<CHANNELS>, BACKWARD_BLOCKS_PER_SM<CHANNELS>) \
+        layer_norm_gradient_##CHANNELS##_##T(const T* x, const T* gain, const f32* saved, const T* dy,         \
+                                             const T* dresidual, T* dx, f32* partial, u32 frames, u32 columns, \
+                                             u32 has_dresidual) {                                              \
+        backward<CHANNELS, T>(x, gain, saved, dy, dresidual, has_dresidual, dx, partial, frames, columns);     \
     }
 
 // dgain and dbias: the sums of the partial sums of all blocks, stored or added to the previous value. A thread block has 32

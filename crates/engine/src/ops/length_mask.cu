@@ -2,7 +2,7 @@
 
 template <typename T> __device__ inline void mask(const u32* starts, const i32* lengths, T* out) {
     Row row(starts, blockIdx.y);
-    u32 valid = filled(lengths[blockIdx.y], row.frames);
+    u32 valid = clamp_length(lengths[blockIdx.y], row.frames);
     each_element<1>(row.frames, 1, [&](u32 frame, u32) { out[row.start + frame] = T(frame < valid ? 1.f : 0.f); });
 }
 

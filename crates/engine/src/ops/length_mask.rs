@@ -3,7 +3,7 @@
 use half::bf16;
 use tandem_device::{DType, HostArgs, Kernel, Source, kernel_args};
 
-use super::frames::{PIECE, is_lengths, row_grid, row_parts};
+use super::frames::{CHUNK, is_lengths, row_grid, row_parts};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::Lower;
@@ -72,10 +72,10 @@ pub(super) static KERNELS: &[&Kernel] = &[&Mask::<f32>::KERNEL, &Mask::<bf16>::K
 
 fn mask<T: Real>(args: &mut HostArgs<'_>) {
     let LengthMaskArgs { starts, lengths, out } = LengthMaskArgs::host::<T>(args);
-    args.workers().each_chunk(out, PIECE, |chunk, mut out| {
-        for run in row_parts(starts, chunk * PIECE..chunk * PIECE + out.len()) {
+    args.workers().each_chunk(out, CHUNK, |chunk, mut out| {
+        for run in row_parts(starts, chunk * CHUNK..chunk * CHUNK + out.len()) {
             let (frames, rest) = std::mem::take(&mut out).split_at_mut(run.frames.len());
-            let ones = run.filled(lengths[run.row]).len();
+            let ones = run.valid(lengths[run.row]).len();
             frames[..ones].fill(T::store(T::Acc::of(1.0)));
             frames[ones..].fill(T::store(T::Acc::zero()));
             out = rest;

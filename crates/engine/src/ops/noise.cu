@@ -13,7 +13,7 @@ __device__ inline void normals(Words words, f32 (&out)[4]) {
 }
 
 template <typename T> __device__ inline void fill(T* out, RowRng rng, Row row, u32 columns) {
-    constexpr u32 N = WIDTH<T>;
+    constexpr u32 N = VECTOR<T>;
     u64 begin = (u64)row.start * columns, elements = (u64)row.frames * columns;
     out += begin;
     auto whole = [&](u64 at) {
@@ -25,7 +25,7 @@ template <typename T> __device__ inline void fill(T* out, RowRng rng, Row row, u
 #pragma unroll
             for (u32 k = 0; k < 4; k++) v[n + k] = four[k];
         }
-        give(out + at, v);
+        store_elements(out + at, v);
     };
     auto part = [&](u64 at, u32 count) {
 #pragma unroll
@@ -46,16 +46,16 @@ __device__ inline void uniform(T* out, const u32* seed, const u32* step, const u
     if (row < rows) out[row] = T(unit(RowRng(seed, step, utterances, draw, row).words(0).at[0]));
 }
 
-#define KERNELS(T)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(256)                                                                 \
-        noise_##T(T* out, const u32* seed, const u32* step, const u32* utterances, const u32* starts, u32 draw,       \
-                  u32 rows, u32 columns) {                                                                            \
-        fill<T>(out, RowRng(seed, step, utterances, draw, blockIdx.y), Row(starts, blockIdx.y), columns);             \
-    }                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(32)                                                                  \
-        uniform_##T(T* out, const u32* seed, const u32* step, const u32* utterances, const u32* starts, u32 draw,     \
-                    u32 rows) {                                                                                       \
-        uniform<T>(out, seed, step, utterances, draw, rows);                                                          \
+#define KERNELS(T)                                                                                                \
+    extern "C" __global__ void __launch_bounds__(256)                                                             \
+        noise_##T(T* out, const u32* seed, const u32* step, const u32* utterances, const u32* starts, u32 draw,   \
+                  u32 rows, u32 columns) {                                                                        \
+        fill<T>(out, RowRng(seed, step, utterances, draw, blockIdx.y), Row(starts, blockIdx.y), columns);         \
+    }                                                                                                             \
+    extern "C" __global__ void __launch_bounds__(32)                                                              \
+        uniform_##T(T* out, const u32* seed, const u32* step, const u32* utterances, const u32* starts, u32 draw, \
+                    u32 rows) {                                                                                   \
+        uniform<T>(out, seed, step, utterances, draw, rows);                                                      \
     }
 
 KERNELS(f32)

@@ -4,7 +4,7 @@
 use half::bf16;
 use tandem_device::{DType, Grid, HostArgs, Kernel, Source, kernel_args};
 
-use super::frames::{frames_of_a_piece, row_grid, row_parts};
+use super::frames::{frames_per_chunk, row_grid, row_parts};
 use super::rng_keys::{BLOCK, RngKeys, Words};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
@@ -135,7 +135,7 @@ fn normal<T: Real>(args: &mut HostArgs<'_>) {
     let NoiseArgs { out, seed, step, utterances, starts, draw, columns, .. } = NoiseArgs::host::<T>(args);
     let (words, columns) = (Words::new(seed, step, utterances, starts, draw), columns as usize);
     // A normal number costs about ten times as much as cheap arithmetic: smaller chunks are worth a thread.
-    let frames_per_chunk = frames_of_a_piece(16 * columns);
+    let frames_per_chunk = frames_per_chunk(16 * columns);
     args.workers().each_chunk(out, frames_per_chunk * columns, |chunk, out| {
         let first = chunk * frames_per_chunk;
         for part in row_parts(words.starts, first..first + out.len() / columns) {

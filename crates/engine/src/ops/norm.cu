@@ -10,10 +10,10 @@ __device__ inline void combine(const f32* partial, T* out, u32 columns, u32 chun
 }
 
 // A thread block per 32 columns of a row.
-#define KERNELS(T)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(PARTIAL_THREADS)                                                     \
-        norm_combine_##T(const f32* partial, T* out, u32 rows, u32 columns, u32 chunks, u32 stride, u32 first) {      \
-        combine<T>(partial, out, columns, chunks, stride, first);                                                     \
+#define KERNELS(T)                                                                                               \
+    extern "C" __global__ void __launch_bounds__(PARTIAL_THREADS)                                                \
+        norm_combine_##T(const f32* partial, T* out, u32 rows, u32 columns, u32 chunks, u32 stride, u32 first) { \
+        combine<T>(partial, out, columns, chunks, stride, first);                                                \
     }
 
 KERNELS(f32)

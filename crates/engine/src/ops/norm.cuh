@@ -30,7 +30,7 @@ template <u32 CHANNELS> constexpr u32 BACKWARD_BLOCKS_PER_SM = 1024 / BACKWARD_T
 // The part of a frame of up to CHANNELS channels that one of LANES_PER_FRAME lanes holds in registers, in its storage type:
 // bf16 takes half the registers of f32.
 template <typename T, u32 CHANNELS, u32 LANES_PER_FRAME> struct FrameRegisters {
-    static constexpr u32 N = WIDTH<T>, CHUNKS = CHANNELS / LANES_PER_FRAME / N;
+    static constexpr u32 N = VECTOR<T>, CHUNKS = CHANNELS / LANES_PER_FRAME / N;
     uint4 chunks[CHUNKS];
 
     // Calls work(chunk, first element) for the chunks of a frame that this lane holds.
@@ -77,7 +77,7 @@ __device__ inline void store_normalized(const f32 (&x)[N], const f32 (&gain)[N],
     f32 y[N];
 #pragma unroll
     for (u32 n = 0; n < N; n++) y[n] = (x[n] - mean) * rstd * (gain_offset + gain[n]) + bias[n];
-    give(out, y);
+    store_elements(out, y);
 }
 
 __device__ inline f32 rstd_of(f32 variance) { return 1.f / sqrtf(variance + EPSILON); }
@@ -128,12 +128,12 @@ __device__ inline void normalize_in_registers(const T* x, u32 columns, Affine<T>
 template <u32 N, typename T>
 __device__ inline void normalize_streaming(const T* x, u32 columns, Affine<T> affine, T* out, f32* saved) {
     f32 sum = 0.f, squares = 0.f, part[N], gain[N], bias[N];
-    each_chunk<N>(columns, [&](u32 i) { take(x + i, part), add_elements(part, sum); });
+    each_chunk<N>(columns, [&](u32 i) { load_elements(x + i, part), add_elements(part, sum); });
     f32 mean = warp_sum(sum) / (f32)columns;
-    each_chunk<N>(columns, [&](u32 i) { take(x + i, part), add_squared_deviations(part, mean, squares); });
+    each_chunk<N>(columns, [&](u32 i) { load_elements(x + i, part), add_squared_deviations(part, mean, squares); });
     f32 rstd = rstd_of(warp_sum(squares) / (f32)columns);
     each_chunk<N>(columns, [&](u32 i) {
-        take(x + i, part), take(affine.gain + i, gain), take(affine.bias + i, bias);
+        load_elements(x + i, part), load_elements(affine.gain + i, gain), load_elements(affine.bias + i, bias);
         store_normalized(part, gain, bias, affine.gain_offset, mean, rstd, out + i);
     });
     save_statistics(saved, mean, rstd);
@@ -143,10 +143,10 @@ template <u32 CHANNELS, typename T>
 __device__ inline void normalize_frame(const T* x, u32 columns, Affine<T> affine, T* out, f32* saved) {
     if constexpr (CHANNELS != other) {
         normalize_in_registers<CHANNELS>(x, columns, affine, out, saved);
-    } else if (columns % WIDTH<T> != 0) {
+    } else if (columns % VECTOR<T> != 0) {
         normalize_streaming<1>(x, columns, affine, out, saved);
     } else {
-        normalize_streaming<WIDTH<T>>(x, columns, affine, out, saved);
+        normalize_streaming<VECTOR<T>>(x, columns, affine, out, saved);
     }
 }
 
@@ -171,7 +171,7 @@ __device__ inline void store_dx(const f32 (&x)[N], const f32 (&dy)[N], const f32
     for (u32 n = 0; n < N; n++)
         y[n] = (dy[n] * (gain_offset + gain[n]) - dnorm_mean - (x[n] - mean) * rstd * dnorm_norm_mean) * rstd +
                dresidual[n];
-    give(dx, y);
+    store_elements(dx, y);
 }
 
 // A named barrier for the threads of one group; barrier 0 is __syncthreads. Barrier numbers are immediates: a block whose
@@ -252,7 +252,7 @@ __device__ inline void backward_in_registers(FrameBlock<T> s, Affine<T> affine, 
     Registers gains;
     if constexpr (PREFETCH) gains.load(affine.gain, s.columns);
     auto get_gain = [&](u32 chunk, u32 i, f32 (&gain)[N]) {
-        if constexpr (PREFETCH) gains.get(chunk, gain); else take(affine.gain + i, gain);
+        if constexpr (PREFETCH) gains.get(chunk, gain); else load_elements(affine.gain + i, gain);
     };
     FrameInputs<CHANNELS, T> now, next;
     u32 parity = 0, frame = threadIdx.x / LANES<CHANNELS>;

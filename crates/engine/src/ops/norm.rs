@@ -4,7 +4,7 @@
 use half::bf16;
 use tandem_device::{DType, Grid, HostArgs, HostKernel, Kernel, Param, Source, kernel_args};
 
-use super::frames::moved_at_once;
+use super::frames::vector_length;
 use super::reduce::sum_of;
 use crate::error::EngineError;
 use crate::lower::{Lower, Tensor};
@@ -31,7 +31,7 @@ pub(super) const SIZES: usize = 5;
 /// The index of the CUDA kernel for a frame: 0 to 3 for up to 256, 512, 768 and 1024 channels, whose elements stay in
 /// registers, and 4 for all others. There is one host kernel for all.
 pub(super) fn size(dtype: DType, columns: u32) -> usize {
-    let in_registers = moved_at_once(dtype, columns) > 1 && columns <= 1024;
+    let in_registers = vector_length(dtype, columns) > 1 && columns <= 1024;
     if in_registers { columns.div_ceil(256).max(1) as usize - 1 } else { SIZES - 1 }
 }
 

@@ -3,7 +3,7 @@
 use half::bf16;
 use tandem_device::{DType, Grid, HostArgs, Kernel, Source, kernel_args};
 
-use super::pointwise::{Function, Indexing, broadcast, same_function};
+use super::pointwise::{Function, Indexing, broadcast, identity_function};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::{Lower, Tensor};
@@ -163,7 +163,7 @@ impl Op for Spread {
     }
 
     fn pointwise(&self) -> Option<&'static Function> {
-        Some(same_function())
+        Some(identity_function())
     }
 
     fn lower(&self, _: &mut Lower<'_>) -> Result<(), EngineError> {

@@ -9,25 +9,25 @@ __device__ inline void rotate(const T* x, T* out, const f32* table, Row row, u32
     each_element<N>(row.frames, in_place ? pairs : pairs + columns / 3, [&](u32 frame, u32 i) {
         u64 at = (u64)(row.start + frame) * columns;
         if (i >= pairs) {
-            copy<N>(x + at + pairs + i, out + at + pairs + i);
+            copy_elements<N>(x + at + pairs + i, out + at + pairs + i);
             return;
         }
         u32 head = i / half, k = i - head * half;
         u64 first = at + head * 2 * half + k;
         const f32* angles = table + (u64)frame * 2 * half + k;
         f32 a[N], b[N], cosine[N], sine[N];
-        take(x + first, a);
-        take(x + first + half, b);
-        take(angles, cosine);
-        take(angles + half, sine);
+        load_elements(x + first, a);
+        load_elements(x + first + half, b);
+        load_elements(angles, cosine);
+        load_elements(angles + half, sine);
 #pragma unroll
         for (u32 n = 0; n < N; n++) {
             f32 signed_sine = inverse ? -sine[n] : sine[n], rotated = a[n] * cosine[n] - b[n] * signed_sine;
             b[n] = b[n] * cosine[n] + a[n] * signed_sine;
             a[n] = rotated;
         }
-        give(out + first, a);
-        give(out + first + half, b);
+        store_elements(out + first, a);
+        store_elements(out + first + half, b);
     });
 }
 
@@ -35,23 +35,23 @@ template <typename T>
 __device__ inline void rotate_row(const T* x, T* out, const f32* table, const u32* starts, u32 columns, u32 heads,
                                   u32 inverse) {
     Row row(starts, blockIdx.y);
-    if (columns / (6 * heads) % WIDTH<T> == 0) {
-        rotate<WIDTH<T>>(x, out, table, row, columns, heads, inverse);
+    if (columns / (6 * heads) % VECTOR<T> == 0) {
+        rotate<VECTOR<T>>(x, out, table, row, columns, heads, inverse);
     } else {
         rotate<1>(x, out, table, row, columns, heads, inverse);
     }
 }
 
-#define KERNELS(T)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(256)                                                                 \
-        rotary_##T(T* out, const f32* table, const u32* starts, u32 rows, u32 columns, u32 heads, u32 inverse,        \
-                   const T* x) {                                                                                      \
-        rotate_row<T>(x, out, table, starts, columns, heads, inverse);                                                \
-    }                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(256)                                                                 \
-        rotary_in_place_##T(T* out, const f32* table, const u32* starts, u32 rows, u32 columns, u32 heads,            \
-                            u32 inverse) {                                                                            \
-        rotate_row<T>(out, out, table, starts, columns, heads, inverse);                                              \
+#define KERNELS(T)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(256)                                                          \
+        rotary_##T(T* out, const f32* table, const u32* starts, u32 rows, u32 columns, u32 heads, u32 inverse, \
+                   const T* x) {                                                                               \
+        rotate_row<T>(x, out, table, starts, columns, heads, inverse);                                         \
+    }                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(256)                                                          \
+        rotary_in_place_##T(T* out, const f32* table, const u32* starts, u32 rows, u32 columns, u32 heads,     \
+                            u32 inverse) {                                                                     \
+        rotate_row<T>(out, out, table, starts, columns, heads, inverse);                                       \
     }
 
 KERNELS(f32)

@@ -6,7 +6,7 @@
 use half::bf16;
 use tandem_device::{DType, HostArgs, Kernel, Source, Workers, kernel_args};
 
-use super::frames::{Stretch, check_frames, cut, row_grid, stretches};
+use super::frames::{RowTile, check_frames, row_grid, row_tiles, split_by_lengths};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::Lower;
@@ -147,15 +147,15 @@ impl<F: Float> Rotation<'_, F> {
     fn rows<T: Real<Acc = F>>(&self, workers: &Workers, x: Option<&[T]>, out: &mut [T]) {
         let &Rotation { table, columns, inverse, .. } = self;
         let half = columns / (6 * self.heads);
-        let stretches = stretches(self.starts, FRAMES_PER_CHUNK);
-        let out = cut(out, stretches.iter().map(|s| s.count * columns));
+        let tiles = row_tiles(self.starts, FRAMES_PER_CHUNK);
+        let out = split_by_lengths(out, tiles.iter().map(|tile| tile.count * columns));
         workers.each_part(out, |chunk, out| {
-            let stretch: &Stretch = &stretches[chunk];
+            let tile: &RowTile = &tiles[chunk];
             if let Some(x) = x {
-                out.copy_from_slice(stretch.of(x, columns));
+                out.copy_from_slice(tile.of(x, columns));
             }
             for (t, frame) in out.chunks_exact_mut(columns).enumerate() {
-                let angles = &table[(stretch.first + t) * 2 * half..][..2 * half];
+                let angles = &table[(tile.first + t) * 2 * half..][..2 * half];
                 rotate(&mut frame[..columns / 3 * 2], angles, inverse);
             }
         });

@@ -19,7 +19,7 @@ __device__ inline void sum_row(const T* x, Row row, u32 valid, T* out, u32 chann
 #pragma unroll 4
         for (u32 frame = lane; frame < valid; frame += DOWN) {
             f32 v[N];
-            take(x + (u64)(row.start + frame) * channels + channel, v);
+            load_elements(x + (u64)(row.start + frame) * channels + channel, v);
 #pragma unroll
             for (u32 n = 0; n < N; n++) sum[n] += v[n];
         }
@@ -41,19 +41,19 @@ __device__ inline void broadcast_row(const T* x, Row row, u32 valid, T* out, u32
     each_element<N>(row.frames, channels, [&](u32 frame, u32 channel) {
         T* to = out + (u64)(row.start + frame) * channels + channel;
         f32 v[N];
-        take(x + (u64)blockIdx.y * channels + channel, v);
+        load_elements(x + (u64)blockIdx.y * channels + channel, v);
 #pragma unroll
         for (u32 n = 0; n < N; n++) v[n] = frame < valid ? v[n] * weight : 0.f;
-        give(to, v);
+        store_elements(to, v);
     });
 }
 
 template <typename T>
 __device__ inline void sum(const T* x, const u32* starts, const i32* lengths, T* out, u32 channels, u32 mean) {
     Row row(starts, blockIdx.y);
-    u32 valid = filled(lengths[blockIdx.y], row.frames);
-    if (channels % WIDTH<T> == 0) {
-        sum_row<WIDTH<T>>(x, row, valid, out, channels, mean);
+    u32 valid = clamp_length(lengths[blockIdx.y], row.frames);
+    if (channels % VECTOR<T> == 0) {
+        sum_row<VECTOR<T>>(x, row, valid, out, channels, mean);
     } else {
         sum_row<1>(x, row, valid, out, channels, mean);
     }
@@ -62,22 +62,22 @@ __device__ inline void sum(const T* x, const u32* starts, const i32* lengths, T*
 template <typename T>
 __device__ inline void broadcast(const T* x, const u32* starts, const i32* lengths, T* out, u32 channels, u32 mean) {
     Row row(starts, blockIdx.y);
-    u32 valid = filled(lengths[blockIdx.y], row.frames);
-    if (channels % WIDTH<T> == 0) {
-        broadcast_row<WIDTH<T>>(x, row, valid, out, channels, mean);
+    u32 valid = clamp_length(lengths[blockIdx.y], row.frames);
+    if (channels % VECTOR<T> == 0) {
+        broadcast_row<VECTOR<T>>(x, row, valid, out, channels, mean);
     } else {
         broadcast_row<1>(x, row, valid, out, channels, mean);
     }
 }
 
-#define KERNELS(T)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(ACROSS * DOWN)                                                       \
-        row_sum_##T(const T* x, const u32* starts, const i32* lengths, T* out, u32 channels, u32 mean) {              \
-        sum<T>(x, starts, lengths, out, channels, mean);                                                              \
-    }                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(256)                                                                 \
-        row_broadcast_##T(const T* x, const u32* starts, const i32* lengths, T* out, u32 channels, u32 mean) {           \
-        broadcast<T>(x, starts, lengths, out, channels, mean);                                                        \
+#define KERNELS(T)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(ACROSS * DOWN)                                                \
+        row_sum_##T(const T* x, const u32* starts, const i32* lengths, T* out, u32 channels, u32 mean) {       \
+        sum<T>(x, starts, lengths, out, channels, mean);                                                       \
+    }                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(256)                                                          \
+        row_broadcast_##T(const T* x, const u32* starts, const i32* lengths, T* out, u32 channels, u32 mean) { \
+        broadcast<T>(x, starts, lengths, out, channels, mean);                                                 \
     }
 
 KERNELS(f32)

@@ -4,7 +4,7 @@ use half::bf16;
 use tandem_device::{Grid, HostArgs, Kernel, Source, kernel_args};
 
 use super::frames::{
-    filled_of, frames_of_a_piece, is_lengths, is_real, is_sequence, moved_at_once, row_grid, row_parts, span,
+    frames_per_chunk, is_lengths, is_real, is_sequence, row_grid, row_parts, row_range, valid_frames, vector_length,
 };
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
@@ -61,7 +61,7 @@ impl Op for RowSum {
         }
         let kernel = for_real!("row_mean", out.ty.dtype, T => &Pools::<T>::SUM);
         let channels = out.ty.shape.last();
-        let block_channels = 8 * moved_at_once(out.ty.dtype, channels);
+        let block_channels = 8 * vector_length(out.ty.dtype, channels);
         let grid =
             Grid { blocks: [channels.div_ceil(block_channels), self.rows.count(), 1], threads: 256, shared_bytes: 0 };
         at.launch(kernel, grid, args(at, channels, self.mean));
@@ -142,8 +142,8 @@ fn sum<T: Real>(args: &mut HostArgs<'_>) {
     let RowPoolArgs { x, starts, lengths, out, channels, mean } = RowPoolArgs::host::<T>(args);
     let (channels, mean) = (channels as usize, mean != 0);
     args.workers().each_chunk(out, channels, |row, out| {
-        let frames = filled_of(starts, lengths, row);
-        let x = &x[span(starts, row).start * channels..][..frames * channels];
+        let frames = valid_frames(starts, lengths, row);
+        let x = &x[row_range(starts, row).start * channels..][..frames * channels];
         let mut total = vec![T::Acc::zero(); channels];
         for frame in x.chunks_exact(channels) {
             total.iter_mut().zip(frame).for_each(|(total, x)| *total += x.load());
@@ -156,11 +156,11 @@ fn sum<T: Real>(args: &mut HostArgs<'_>) {
 fn broadcast<T: Real>(args: &mut HostArgs<'_>) {
     let RowPoolArgs { x, starts, lengths, out, channels, mean } = RowPoolArgs::host::<T>(args);
     let (channels, mean) = (channels as usize, mean != 0);
-    let frames_per_chunk = frames_of_a_piece(channels);
+    let frames_per_chunk = frames_per_chunk(channels);
     args.workers().each_chunk(out, frames_per_chunk * channels, |chunk, out| {
         let mut out = out.chunks_exact_mut(channels);
         for run in row_parts(starts, chunk * frames_per_chunk..chunk * frames_per_chunk + out.len()) {
-            let frames = filled_of(starts, lengths, run.row);
+            let frames = valid_frames(starts, lengths, run.row);
             let weight: T::Acc = frame_weight(frames, mean);
             let x = &x[run.row * channels..][..channels];
             for (frame, out) in run.in_row().zip(&mut out) {

@@ -163,7 +163,7 @@ fn softmax_rows<T: Real>(
         let mut acc = vec![T::Acc::zero(); columns];
         for (i, out) in out.chunks_exact_mut(columns).enumerate() {
             let row = chunk * rows_per_chunk + i;
-            let count = valid.map_or(columns, |valid| super::frames::filled(valid[row], columns));
+            let count = valid.map_or(columns, |valid| super::frames::clamp_length(valid[row], columns));
             let (out, rest) = out.split_at_mut(count);
             rest.fill(T::store(T::Acc::zero()));
             let acc = &mut acc[..count];

@@ -3,7 +3,7 @@
 use half::bf16;
 use tandem_device::{DType, Grid, HostArgs, Kernel, Source, kernel_args};
 
-use super::frames::PIECE;
+use super::frames::CHUNK;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::Lower;
@@ -67,8 +67,8 @@ pub(super) static KERNELS: &[&Kernel] = &[&Convert::<f32>::KERNEL, &Convert::<bf
 
 fn convert<T: Real>(args: &mut HostArgs<'_>) {
     let ToFloatArgs { x, out, .. } = ToFloatArgs::host::<T>(args);
-    args.workers().each_chunk(out, PIECE, |chunk, out| {
-        let x = &x[chunk * PIECE..];
+    args.workers().each_chunk(out, CHUNK, |chunk, out| {
+        let x = &x[chunk * CHUNK..];
         out.iter_mut().zip(x).for_each(|(out, &x)| *out = T::store(T::Acc::of(f64::from(x))));
     });
 }

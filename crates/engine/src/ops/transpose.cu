@@ -14,10 +14,10 @@ template <typename T> __device__ inline void transpose(const T* x, T* out, u32 m
         if (column + j < n && row + i < m) out[at + (u64)(column + j) * m + row + i] = tile[i][j];
 }
 
-#define KERNELS(T)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(TILE * ROWS_PER_PASS)                                                \
-        transpose_##T(const T* x, T* out, u32 batch, u32 m, u32 n) {                                                  \
-        transpose<T>(x, out, m, n);                                                                                   \
+#define KERNELS(T)                                                     \
+    extern "C" __global__ void __launch_bounds__(TILE * ROWS_PER_PASS) \
+        transpose_##T(const T* x, T* out, u32 batch, u32 m, u32 n) {   \
+        transpose<T>(x, out, m, n);                                    \
     }
 
 KERNELS(f32)

@@ -4,7 +4,7 @@
 use half::bf16;
 use tandem_device::{Grid, HostArgs, Kernel, Source, kernel_args};
 
-use super::frames::{filled_of, frames_of_a_piece, is_lengths, is_sequence, row_grid, row_parts, span};
+use super::frames::{frames_per_chunk, is_lengths, is_sequence, row_grid, row_parts, row_range, valid_frames};
 use super::window::{ConvWindow, Windowed};
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
@@ -160,13 +160,13 @@ fn unfold<T: Real>(args: &mut HostArgs<'_>) {
         UnfoldArgs::host::<T>(args);
     let (window, channels) = (ConvWindow { kernel, stride, dilation, padding }, channels as usize);
     let width = window.kernel as usize * channels;
-    let frames = frames_of_a_piece(width);
+    let frames = frames_per_chunk(width);
     args.workers().each_chunk(out, frames * width, |chunk, out| {
         let mut out = out.chunks_exact_mut(width);
         for run in row_parts(out_starts, chunk * frames..chunk * frames + out.len()) {
-            let length = filled_of(starts, lengths, run.row);
+            let length = valid_frames(starts, lengths, run.row);
             let out_length = window.output_length(length as u32) as usize;
-            let row = &x[span(starts, run.row).start * channels..][..length * channels];
+            let row = &x[row_range(starts, run.row).start * channels..][..length * channels];
             for (t, out) in run.in_row().zip(&mut out) {
                 match t < out_length {
                     true => one_window(row, t, window, out),
@@ -206,14 +206,14 @@ fn fold<T: Real>(args: &mut HostArgs<'_>) {
         UnfoldArgs::host::<T>(args);
     let (window, channels) = (ConvWindow { kernel, stride, dilation, padding }, channels as usize);
     let width = window.kernel as usize * channels;
-    let frames = frames_of_a_piece(width);
+    let frames = frames_per_chunk(width);
     args.workers().each_chunk(out, frames * channels, |chunk, out| {
         let mut parts = Vec::with_capacity(window.kernel as usize);
         let mut out = out.chunks_exact_mut(channels);
         for run in row_parts(starts, chunk * frames..chunk * frames + out.len()) {
-            let length = filled_of(starts, lengths, run.row);
+            let length = valid_frames(starts, lengths, run.row);
             let out_length = window.output_length(length as u32) as usize;
-            let windows = &x[span(out_starts, run.row).start * width..];
+            let windows = &x[row_range(out_starts, run.row).start * width..];
             for (frame, out) in run.in_row().zip(&mut out) {
                 let readers = window.readers(frame, if frame < length { out_length } else { 0 });
                 parts.clear();

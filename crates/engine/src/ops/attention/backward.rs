@@ -5,7 +5,7 @@ use tandem_device::{Element, HostArgs};
 
 use super::kernels::{AttentionDeltaArgs, AttentionGradientArgs};
 use super::{Heads, QUERIES_PER_TILE, to_acc};
-use crate::ops::frames::{cut, filled};
+use crate::ops::frames::{clamp_length, split_by_lengths};
 use crate::ops::norm::dot;
 use crate::real::{Float, Real};
 
@@ -47,9 +47,9 @@ pub(super) fn host<T: Real<Acc: host::GemmFloat>>(args: &mut HostArgs<'_>) {
         AttentionGradientArgs::host::<T>(args);
     let (starts, heads) = (&starts[..=batch as usize], Heads::new(heads, head_dim, causal));
     let (columns, width) = (heads.columns(), heads.width());
-    let dqkv = cut(dqkv, starts.windows(2).map(|ends| (ends[1] - ends[0]) as usize * columns));
+    let dqkv = split_by_lengths(dqkv, starts.windows(2).map(|ends| (ends[1] - ends[0]) as usize * columns));
     args.workers().each_part(dqkv, |row, dqkv| {
-        let (first, valid) = (starts[row] as usize, filled(lengths[row], dqkv.len() / columns));
+        let (first, valid) = (starts[row] as usize, clamp_length(lengths[row], dqkv.len() / columns));
         dqkv.fill(T::store(T::Acc::zero()));
         let (qkv_buffer, dout_buffer) = (&mut Vec::new(), &mut Vec::new());
         let row = Row {

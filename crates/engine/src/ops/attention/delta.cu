@@ -24,10 +24,10 @@ __device__ inline void row_delta(u64 count, u32 head_dim, const T* out, const T*
     if (lane == 0 && row < count) delta[row] = sum;
 }
 
-#define KERNEL(T)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(256)                                                          \
-        attention_delta_##T(u64 count, u32 head_dim, const T* out, const T* dout, f32* delta) {                \
-        row_delta(count, head_dim, out, dout, delta);                                                          \
+#define KERNEL(T)                                                                               \
+    extern "C" __global__ void __launch_bounds__(256)                                           \
+        attention_delta_##T(u64 count, u32 head_dim, const T* out, const T* dout, f32* delta) { \
+        row_delta(count, head_dim, out, dout, delta);                                           \
     }
 
 KERNEL(f32)

@@ -5,7 +5,7 @@ use tandem_device::host::{self, Matrix, gemm_into};
 
 use super::kernels::AttentionArgs;
 use super::{Heads, QUERIES_PER_TILE, to_acc};
-use crate::ops::frames::{Stretch, cut, filled, stretches};
+use crate::ops::frames::{RowTile, clamp_length, row_tiles, split_by_lengths};
 use crate::ops::softmax::exponentials;
 use crate::real::{Float, Real};
 
@@ -13,12 +13,12 @@ pub(super) fn host<T: Real<Acc: host::GemmFloat>>(args: &mut HostArgs<'_>) {
     let AttentionArgs { batch, heads, head_dim, causal, qkv, starts, lengths, out, lse } =
         AttentionArgs::host::<T>(args);
     let heads = Heads::new(heads, head_dim, causal);
-    let tiles = stretches(&starts[..=batch as usize], QUERIES_PER_TILE);
-    let out = cut(out, tiles.iter().map(|tile| tile.count * heads.width()));
-    let lse = cut(lse, tiles.iter().map(|tile| tile.count * heads.count));
+    let tiles = row_tiles(&starts[..=batch as usize], QUERIES_PER_TILE);
+    let out = split_by_lengths(out, tiles.iter().map(|tile| tile.count * heads.width()));
+    let lse = split_by_lengths(lse, tiles.iter().map(|tile| tile.count * heads.count));
     args.workers().each_part(out.into_iter().zip(lse).collect(), |i, (out, lse)| {
-        let tile: Stretch = tiles[i];
-        let valid = filled(lengths[tile.row], tile.row_frames);
+        let tile: RowTile = tiles[i];
+        let valid = clamp_length(lengths[tile.row], tile.row_frames);
         let queries = valid.saturating_sub(tile.first).min(tile.count);
         let (out, padding) = out.split_at_mut(queries * heads.width());
         padding.fill(T::store(T::Acc::zero()));

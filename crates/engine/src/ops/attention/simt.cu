@@ -229,16 +229,16 @@ __device__ void attention_gradient(u32 heads, u32 head_dim, bool causal, const T
     }
 }
 
-#define KERNELS(T)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(128)                                                                 \
-        attention_##T(u32 batch, u32 heads, u32 head_dim, u32 causal, const T* qkv, const u32* starts,                \
-                      const i32* lengths, T* out, f32* lse) {                                                         \
-        attention(heads, head_dim, causal != 0, qkv, starts, lengths, out, lse);                                      \
-    }                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(128)                                                                 \
-        attention_gradient_##T(u32 batch, u32 heads, u32 head_dim, u32 causal, const T* qkv, const u32* starts,       \
-                               const i32* lengths, const f32* lse, const f32* delta, const T* dout, T* dqkv) {        \
-        attention_gradient(heads, head_dim, causal != 0, qkv, starts, lengths, lse, delta, dout, dqkv);               \
+#define KERNELS(T)                                                                                              \
+    extern "C" __global__ void __launch_bounds__(128)                                                           \
+        attention_##T(u32 batch, u32 heads, u32 head_dim, u32 causal, const T* qkv, const u32* starts,          \
+                      const i32* lengths, T* out, f32* lse) {                                                   \
+        attention(heads, head_dim, causal != 0, qkv, starts, lengths, out, lse);                                \
+    }                                                                                                           \
+    extern "C" __global__ void __launch_bounds__(128)                                                           \
+        attention_gradient_##T(u32 batch, u32 heads, u32 head_dim, u32 causal, const T* qkv, const u32* starts, \
+                               const i32* lengths, const f32* lse, const f32* delta, const T* dout, T* dqkv) {  \
+        attention_gradient(heads, head_dim, causal != 0, qkv, starts, lengths, lse, delta, dout, dqkv);         \
     }
 
 KERNELS(f32)

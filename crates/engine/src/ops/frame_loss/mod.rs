@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use half::bf16;
 use tandem_device::{DType, Grid, HostArgs, Kernel, Source, kernel_args};
 
-use super::frames::{frames_of_a_piece, row_parts};
+use super::frames::{frames_per_chunk, row_parts};
 use super::reduce::combine;
 use crate::error::EngineError;
 use crate::graph::{Graph, Value};
@@ -34,7 +34,13 @@ macro_rules! source_of {
     ($term:literal) => {
         tandem_device::Source {
             file: concat!("engine/", $term, "_loss.cu"),
-            text: concat!(include_str!("../filled.cuh"), include_str!("frame_loss.cu"), "\nLOSSES(", $term, ")\n"),
+            text: concat!(
+                include_str!("../valid_frames.cuh"),
+                include_str!("frame_loss.cu"),
+                "\nLOSSES(",
+                $term,
+                ")\n"
+            ),
         }
     };
 }
@@ -175,7 +181,7 @@ pub(super) fn check_rows(op: &'static str, rows: &Rows, x: TensorType, lengths: 
 
 /// The chunks whose partial sums are added in order. Their number depends on the shape alone.
 pub(super) fn num_chunks(x: &TensorType) -> u32 {
-    x.shape.rows().div_ceil(frames_of_a_piece(2 * x.shape.last() as usize) as u32)
+    x.shape.rows().div_ceil(frames_per_chunk(2 * x.shape.last() as usize) as u32)
 }
 
 kernel_args! {
@@ -262,12 +268,12 @@ pub(super) static KERNELS: &[&Kernel] = loss_kernels!(l1::L1, l2::L2, bce::Bce);
 fn forward<L: Term, T: Real, U: Real<Acc = T::Acc>>(args: &mut HostArgs<'_>) {
     let LossArgs { partial, prediction, target, starts, lengths, columns, .. } = LossArgs::host::<T, U>(args);
     let columns = columns as usize;
-    let (frames, chunk_frames) = (prediction.len() / columns, frames_of_a_piece(2 * columns));
+    let (frames, chunk_frames) = (prediction.len() / columns, frames_per_chunk(2 * columns));
     args.workers().each_chunk(partial, 1, |chunk, sum| {
         let first = chunk * chunk_frames;
         sum[0] = T::Acc::zero();
         for part in row_parts(starts, first..frames.min(first + chunk_frames)) {
-            let valid = part.filled(lengths[part.row]);
+            let valid = part.valid(lengths[part.row]);
             let range = valid.start * columns..valid.end * columns;
             sum[0] += sum_of_terms::<L, T, U>(&prediction[range.clone()], &target[range]);
         }
@@ -292,11 +298,11 @@ fn backward<L: Term, T: Real, U: Real<Acc = T::Acc>>(args: &mut HostArgs<'_>) {
     let LossBackwardArgs { out, prediction, target, starts, lengths, columns, gradient, .. } =
         LossBackwardArgs::host::<T, U>(args);
     let (columns, gradient) = (columns as usize, gradient[0]);
-    let chunk_frames = frames_of_a_piece(2 * columns);
+    let chunk_frames = frames_per_chunk(2 * columns);
     args.workers().each_chunk(out, chunk_frames * columns, |chunk, out| {
         let first = chunk * chunk_frames;
         for part in row_parts(starts, first..first + out.len() / columns) {
-            let valid = part.filled(lengths[part.row]);
+            let valid = part.valid(lengths[part.row]);
             let range = valid.start * columns..valid.end * columns;
             let out = &mut out[(part.frames.start - first) * columns..(part.frames.end - first) * columns];
             let (out, padding) = out.split_at_mut(range.len());

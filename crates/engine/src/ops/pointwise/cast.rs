@@ -1,21 +1,22 @@
-//! From one floating element type to another.
+//! Casts between floating-point types.
 
 use tandem_device::DType;
 
-use super::{Function, is_float};
+use super::Function;
 use crate::error::EngineError;
 use crate::function;
 use crate::graph::{Graph, Value};
 use crate::lower::Lower;
 use crate::op::{Backward, Op, refuse};
+use crate::ops::frames::is_real;
 use crate::real::Float;
 use crate::tensor::TensorType;
 
-fn same<F: Float>(x: F) -> F {
+fn identity<F: Float>(x: F) -> F {
     x
 }
 
-static SAME: Function = function!("cast", 1, same, "a", |_, g| Ok(vec![Some(g)]));
+static IDENTITY: Function = function!("cast", 1, identity, "a", |_, g| Ok(vec![Some(g)]));
 
 #[derive(Debug)]
 struct Cast(DType);
@@ -27,7 +28,7 @@ impl Op for Cast {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
         match inputs {
-            [ty] if is_float(ty) => Ok(vec![ty.of(self.0)]),
+            [ty] if is_real(ty.dtype) => Ok(vec![ty.of(self.0)]),
             _ => refuse("cast", "casts one f32, bf16 or f64 tensor", inputs),
         }
     }
@@ -39,7 +40,7 @@ impl Op for Cast {
     }
 
     fn pointwise(&self) -> Option<&'static Function> {
-        Some(&SAME)
+        Some(&IDENTITY)
     }
 
     fn lower(&self, _: &mut Lower<'_>) -> Result<(), EngineError> {
@@ -48,13 +49,13 @@ impl Op for Cast {
 }
 
 impl Graph {
-    /// The same numbers as `dtype`; the value itself when that is what it is.
+    /// `x` as `dtype`; `x` itself if it has that type.
     pub fn cast(&mut self, x: Value, dtype: DType) -> Result<Value, EngineError> {
         if self.ty(x).dtype == dtype { Ok(x) } else { self.push(Cast(dtype), &[x]) }
     }
 }
 
-/// The function that changes nothing.
-pub(crate) fn same_function() -> &'static Function {
-    &SAME
+/// The identity function.
+pub(crate) fn identity_function() -> &'static Function {
+    &IDENTITY
 }

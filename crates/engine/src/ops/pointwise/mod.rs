@@ -1,7 +1,7 @@
-//! Element-wise functions: one file each, fused into chains before they run.
+//! Element-wise functions, one file each, and pointwise fusion: they run fused into chains.
 //!
-//! A [`Function`] is a few lines: how it is computed on slices, how CUDA writes it, and its gradient. Neighbouring
-//! functions with one reader become one [`Chain`], which reads its inputs once and writes once.
+//! A [`Function`] is a few lines: the computation on slices, its CUDA expression, and its gradient. Functions whose result
+//! has a single consumer are fused with it into one [`Chain`], which reads its inputs once and writes its output once.
 
 mod chain;
 mod arithmetic;
@@ -21,7 +21,7 @@ mod abs;
 
 use std::fmt;
 
-pub(crate) use cast::same_function;
+pub(crate) use cast::identity_function;
 pub use chain::Chain;
 pub(crate) use chain::ChainBuilder;
 
@@ -29,22 +29,23 @@ use crate::error::EngineError;
 use crate::graph::{Graph, Value};
 use crate::lower::Lower;
 use crate::op::{Backward, Op, refuse};
+use crate::ops::frames::is_real;
 use crate::tensor::{Shape, TensorType};
 
 /// Writes the gradient of each input from that of the output.
 pub type GradientRule = fn(&mut Backward<'_>, Value) -> Result<Vec<Option<Value>>, EngineError>;
 
-/// A function of one to three numbers, applied to every element.
+/// An element-wise function of one to three numbers.
 pub struct Function {
     /// Its name.
     pub name: &'static str,
-    /// How many numbers it takes.
+    /// The number of arguments.
     pub arity: usize,
     /// In f32, over slices of one length.
     pub f32: fn(&[&[f32]], &mut [f32]),
     /// In f64, over slices of one length.
     pub f64: fn(&[&[f64]], &mut [f64]),
-    /// The CUDA expression over `a`, `b`, `c`, floats; `functions.cuh` has what it may call.
+    /// The CUDA expression of the floats `a`, `b` and `c`. It may call the functions of `functions.cuh`.
     pub cuda: &'static str,
     /// The gradient of each input. Broadcast inputs are summed by the caller.
     pub gradient: GradientRule,
@@ -56,7 +57,7 @@ impl fmt::Debug for Function {
     }
 }
 
-/// How the elements of an input meet those of the output.
+/// How the elements of an input are broadcast to those of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Indexing {
     /// One each.
@@ -67,7 +68,7 @@ pub enum Indexing {
     Repeated(u32),
 }
 
-/// How an input of shape `input` is spread over `output`; none where it cannot be.
+/// How an input of shape `input` is broadcast to `output`; none if it cannot be.
 pub fn broadcast(input: Shape, output: Shape) -> Option<Indexing> {
     let (from, to) = (input.dims(), output.dims());
     if from == to {
@@ -79,9 +80,9 @@ pub fn broadcast(input: Shape, output: Shape) -> Option<Indexing> {
     if from.len() < to.len() && to.ends_with(from) {
         return Some(Indexing::Periodic(input.elements() as u32));
     }
-    let kept = from.iter().zip(to).take_while(|(a, b)| a == b).count();
-    let rest_is_one = from.len() == to.len() && from[kept..].iter().all(|&dim| dim == 1);
-    rest_is_one.then(|| Indexing::Repeated(to[kept..].iter().product()))
+    let equal = from.iter().zip(to).take_while(|(a, b)| a == b).count();
+    let rest_is_one = from.len() == to.len() && from[equal..].iter().all(|&dim| dim == 1);
+    rest_is_one.then(|| Indexing::Repeated(to[equal..].iter().product()))
 }
 
 /// A node that applies a [`Function`].
@@ -102,7 +103,7 @@ impl Op for Pointwise {
                 "shapes must be equal, or one a vector along the last dimensions, a number per row, or one number";
             return refuse(self.0.name, problem, inputs);
         }
-        if inputs.iter().any(|ty| !is_float(ty)) {
+        if inputs.iter().any(|ty| !is_real(ty.dtype)) {
             return refuse(self.0.name, "element-wise functions take f32, bf16 or f64", inputs);
         }
         let full = inputs.iter().find(|ty| ty.shape == shape);
@@ -130,11 +131,6 @@ impl Op for Pointwise {
     fn lower(&self, _: &mut Lower<'_>) -> Result<(), EngineError> {
         unreachable!("{} is lowered as part of a chain", self.0.name)
     }
-}
-
-fn is_float(ty: &TensorType) -> bool {
-    use tandem_device::DType::{BF16, F32, F64};
-    matches!(ty.dtype, F32 | F64 | BF16)
 }
 
 impl Graph {
@@ -194,9 +190,9 @@ mod tests {
     use super::*;
     use crate::testing::{GradientCheck, check_no_subnormals};
 
-    /// A unit far on the flat side of its function: training brings some there after a thousand steps.
+    /// Units saturate: after a thousand training steps some are far in the tail of their function.
     #[test]
-    fn the_tails_of_functions_and_of_their_gradients_are_no_subnormals() {
+    fn the_tails_of_functions_and_of_their_gradients_have_no_subnormals() {
         let tails: Vec<f64> = (-400..=400).map(|i| 0.25 * f64::from(i)).collect();
         type Applied = fn(&mut Graph, Value) -> Result<Value, EngineError>;
         let functions: [Applied; 7] =

@@ -152,7 +152,7 @@ mod tests {
 
     use super::super::Instruction;
     use super::*;
-    use crate::ops::pointwise::same_function;
+    use crate::ops::pointwise::identity_function;
     use crate::tensor::TensorType;
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
 
     /// A cast of `[rows, 24]` to `to`, from this operand.
     fn cast(dtype: DType, indexing: Indexing, to: DType, rows: u32) -> Chain {
-        let instructions = vec![Instruction { function: same_function(), args: vec![ArgSource::Input(0)] }];
+        let instructions = vec![Instruction { function: identity_function(), args: vec![ArgSource::Input(0)] }];
         Chain { instructions, operands: vec![Operand { dtype, indexing }], output: TensorType::new(to, &[rows, 24]) }
     }
 
