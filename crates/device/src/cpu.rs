@@ -221,7 +221,7 @@ impl Driver for CpuDriver {
         }
         let _claim = self.claim(accessed(args), kernel.name)?;
         // SAFETY: views are in live reservations, and nothing else accesses these bytes (`claim`).
-        unsafe { run_host(kernel, grid, args, &self.workers) };
+        unsafe { run_host(kernel, args, &self.workers) };
         Ok(())
     }
 

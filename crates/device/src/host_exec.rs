@@ -3,7 +3,7 @@
 //! On both, a device address is the address of host memory.
 
 use crate::driver::{Address, CopyPath, RawArg};
-use crate::kernel::{Grid, HostArg, HostArgs, Kernel};
+use crate::kernel::{HostArg, HostArgs, Kernel};
 use crate::workers::Workers;
 
 /// Runs a kernel's host kernel, which may use `workers`.
@@ -11,7 +11,7 @@ use crate::workers::Workers;
 /// # Safety
 /// Every pointer in `args` must point to live host memory of the given length. Until this returns, nothing else may write
 /// that memory, or read the written arguments. [`crate::kernel::check`] ensures that written arguments overlap no others.
-pub(crate) unsafe fn run_host(kernel: &'static Kernel, grid: Grid, args: &[RawArg], workers: &Workers) {
+pub(crate) unsafe fn run_host(kernel: &'static Kernel, args: &[RawArg], workers: &Workers) {
     let args = args.iter().map(|arg| match *arg {
         // SAFETY: live and not written by others, by this function's contract.
         RawArg::Read { at, bytes } => HostArg::Read(unsafe { std::slice::from_raw_parts(pointer(at), bytes as usize) }),
@@ -24,7 +24,7 @@ pub(crate) unsafe fn run_host(kernel: &'static Kernel, grid: Grid, args: &[RawAr
         RawArg::F32(x) => HostArg::F32(x),
     });
     let args = args.collect::<Vec<HostArg<'_>>>().into_iter();
-    (kernel.host)(&mut HostArgs { kernel, args, grid, workers });
+    (kernel.host)(&mut HostArgs { kernel, args, workers });
 }
 
 /// Moves the bytes of a copy.

@@ -42,9 +42,9 @@ impl DType {
     }
 }
 
-/// A Rust type that is stored on devices as it is in memory.
+/// A Rust type with the same representation on the host and on devices.
 pub trait Element: bytemuck::Pod + Send + Sync {
-    /// The same type, as a value.
+    /// The type as a value.
     const DTYPE: DType;
 }
 
@@ -94,25 +94,25 @@ impl std::fmt::Display for ParamKind {
 pub struct Source {
     /// Its name, for messages and the cache.
     pub file: &'static str,
-    /// Its text, without the prelude that is put before it.
+    /// Its text, without the prelude that is prepended.
     pub text: &'static str,
 }
 
-/// The Rust half of a kernel. Several threads may call it at once, each with arguments of its own.
+/// The Rust implementation of a kernel. Several threads may call it at once, each with its own arguments.
 pub type HostKernel = &'static (dyn Fn(&mut HostArgs<'_>) + Send + Sync);
 
 /// A kernel: its name and source, its parameters, and its Rust host kernel.
 pub struct Kernel {
     /// The `extern "C" __global__` function in `source`.
     pub name: &'static str,
-    /// Where it is written.
+    /// The source that contains it.
     pub source: &'static Source,
     /// Its parameters, in the order of the CUDA signature: `XArgs::params()` of a [`kernel_args!`](crate::kernel_args)
     /// declaration.
     pub params: &'static [Param],
     /// The same maths on host memory. Its arguments have been checked against `params`.
     ///
-    /// A reference to a function, or to a closure that carries what a kernel generated at run time was made from.
+    /// A reference to a function, or to a closure that holds the data of a kernel generated at run time.
     pub host: HostKernel,
 }
 
@@ -122,37 +122,37 @@ impl std::fmt::Debug for Kernel {
     }
 }
 
-/// How many threads run a kernel.
+/// The launch configuration of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Blocks in x, y and z.
     pub blocks: [u32; 3],
     /// Threads of a block, in x.
     pub threads: u32,
-    /// Dynamic shared memory of a block.
+    /// Bytes of dynamic shared memory per block.
     pub shared_bytes: u32,
 }
 
 impl Grid {
-    /// One thread per item, `threads` to a block.
+    /// One thread per item, `threads` per block.
     pub fn cover(items: u64, threads: u32) -> Grid {
         let blocks = items.div_ceil(u64::from(threads)).clamp(1, i32::MAX as u64) as u32;
         Grid { blocks: [blocks, 1, 1], threads, shared_bytes: 0 }
     }
 }
 
-/// An argument, as the caller gives it.
+/// A launch argument by position, with the element type of its memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Arg<'a> {
     /// Memory that is read as elements of this type.
     In(View<'a>, DType),
     /// Memory that is written as elements of this type.
     Out(View<'a>, DType),
-    /// A number.
+    /// A 32-bit number.
     U32(u32),
-    /// A large number.
+    /// A 64-bit number.
     U64(u64),
-    /// A real number.
+    /// A float.
     F32(f32),
 }
 
@@ -192,7 +192,7 @@ pub(crate) fn check(kernel: &'static Kernel, card: usize, args: &[Arg<'_>]) -> R
         if let Arg::In(view, dtype) | Arg::Out(view, dtype) = arg {
             let at = view.address();
             if at.card != card {
-                return Err(wrong(format!("`{name}` lies on GPU {}, the stream is on {card}", at.card)));
+                return Err(wrong(format!("`{name}` is on GPU {}, the stream is on GPU {card}", at.card)));
             }
             if view.bytes() % dtype.bytes() != 0 || at.raw % dtype.bytes() != 0 {
                 return Err(wrong(format!("`{name}` is not whole, aligned elements of {dtype:?}")));
@@ -234,7 +234,6 @@ fn overlap(args: &[RawArg]) -> Option<(usize, usize)> {
 pub struct HostArgs<'a> {
     pub(crate) kernel: &'static Kernel,
     pub(crate) args: std::vec::IntoIter<HostArg<'a>>,
-    pub(crate) grid: Grid,
     pub(crate) workers: &'a Workers,
 }
 
@@ -247,12 +246,8 @@ pub(crate) enum HostArg<'a> {
 }
 
 impl<'a> HostArgs<'a> {
-    /// The grid of the call, for host kernels whose result depends on it.
-    pub fn grid(&self) -> Grid {
-        self.grid
-    }
-
-    /// The threads a host kernel may spread its work over, in pieces whose number depends on the problem alone.
+    /// The threads that a host kernel may distribute its work over, in chunks whose number depends on the problem
+    /// alone.
     pub fn workers(&self) -> &'a Workers {
         self.workers
     }

@@ -40,7 +40,7 @@ impl Starts<'_> {
         }
         let rising = self.host.first() == Some(&0) && self.host.windows(2).all(|pair| pair[0] <= pair[1]);
         if !rising || !self.host.iter().all(|start| start.is_multiple_of(step)) {
-            return refused(format!("rows of {name} do not begin one behind the other at multiples of {step}"));
+            return refused(format!("rows of {name} do not begin in ascending order at multiples of {step}"));
         }
         check_elements(kernel, &format!("the starts of {name}"), self.device, 4, self.host.len() as u64)
     }

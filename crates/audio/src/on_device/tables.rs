@@ -10,20 +10,19 @@ use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 use super::packed_settings;
 use crate::{AudioError, FeatureSettings, Filterbank, Lowpass, PitchSettings};
 
-/// The geometry the kernels are written for.
+/// The geometry that the kernels support.
 const N_FFT: usize = 1024;
 const HOP_SAMPLES: usize = 256;
-/// Mel bands at most.
+/// The most mel bands.
 const MAX_MELS: usize = 128;
 
-/// Words a filter has in its table: up, down, delay, taps of a phase, where its weights begin, both rates, and one that
-/// is 0.
+/// Words of a filter in its table: up, down, delay, taps per phase, offset of its weights, both rates, and a 0.
 pub(crate) const FILTER_WORDS: usize = 8;
 
-/// Weights of a band the log-mel kernel takes in a step.
+/// Weights of a band that the log-mel kernel loads at once.
 const WEIGHTS_AT_ONCE: usize = 4;
 
-/// The tables in the order they lie in.
+/// The tables, in the order of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TableId {
     Settings,
@@ -37,23 +36,23 @@ pub(crate) enum TableId {
 /// All tables, on the host.
 pub(crate) struct Tables {
     pub(crate) settings_words: Vec<u64>,
-    /// In f64: for h of 0 and 1, 256 roots `w512^((2 p + h) t)`, 16 rows t of 16 columns p; 32 roots `w1024^k`, of
-    /// which the window is made as well. A root is its real and its imaginary part.
+    /// In f64, real and imaginary parts: `w512^((2 p + h) t)` as `[h: 2][t: 16][p: 16]`, then 32 twiddles `w1024^k`,
+    /// from which the window is computed as well.
     pub(crate) twiddles: Vec<f64>,
     /// First bin and number of bins of every band.
     pub(crate) bands: Vec<u32>,
-    /// The weights of every band's first [`WEIGHTS_AT_ONCE`] bins, then of every band's next, ...; 0 where a band has
-    /// no more.
+    /// The weights of the first [`WEIGHTS_AT_ONCE`] bins of every band, then of the next bins of every band, ...;
+    /// padded with 0.
     pub(crate) mel_weights: Vec<f32>,
     pub(crate) filters: Vec<u32>,
-    /// Filter after filter. Tap after tap; within a tap, phases in the order in which samples out use them.
+    /// By filter, then by tap; within a tap, phases in the order in which output samples use them.
     pub(crate) filter_weights: Vec<f32>,
 }
 
 impl Tables {
     /// Computes them. Cost: a filter takes milliseconds.
     ///
-    /// Fails with [`AudioError::Settings`] on numbers that cannot be or a geometry there are no kernels for, and with
+    /// Fails with [`AudioError::Settings`] on invalid settings or a geometry that the kernels do not support, and with
     /// [`AudioError::RatePair`].
     pub(crate) fn new(
         settings: &FeatureSettings,
@@ -64,7 +63,7 @@ impl Tables {
         Ok(Tables { settings_words: packed_settings::pack(settings, pitch)?.to_vec(), ..tables })
     }
 
-    /// The same for no pitch in particular: as many bytes.
+    /// The same without pitch settings: equal sizes.
     pub(crate) fn without_pitch(settings: &FeatureSettings, rates_hz: &[u32]) -> Result<Tables, AudioError> {
         settings.check()?;
         check_geometry(settings)?;
@@ -74,25 +73,25 @@ impl Tables {
         Ok(Tables { settings_words, twiddles: twiddles(), bands, mel_weights, filters, filter_weights })
     }
 
-    /// Where `table` begins in the block, and how many bytes it has.
+    /// The offset of `table` in the block, and its bytes.
     pub(crate) fn span(&self, table: TableId) -> (u64, u64) {
         let sizes = self.parts().map(|part| part.len() as u64);
         let before = &sizes[..table as usize];
         (before.iter().map(|bytes| round_up(*bytes, BLOCK_ALIGN)).sum(), sizes[table as usize])
     }
 
-    /// Bytes of the block, whole multiples of [`BLOCK_ALIGN`].
+    /// Bytes of the block, a multiple of [`BLOCK_ALIGN`].
     pub(crate) fn bytes(&self) -> u64 {
         self.parts().iter().map(|part| round_up(part.len() as u64, BLOCK_ALIGN)).sum()
     }
 
-    /// Copies every table to its place in `block`.
+    /// Copies every table to its offset in `block`.
     pub(crate) fn write_to(&self, block: &mut [u8]) {
         let mut rest = block;
         for part in self.parts() {
-            let (place, behind) = rest.split_at_mut(round_up(part.len() as u64, BLOCK_ALIGN) as usize);
-            place[..part.len()].copy_from_slice(part);
-            rest = behind;
+            let (table, after) = rest.split_at_mut(round_up(part.len() as u64, BLOCK_ALIGN) as usize);
+            table[..part.len()].copy_from_slice(part);
+            rest = after;
         }
     }
 
@@ -115,7 +114,7 @@ fn check_geometry(settings: &FeatureSettings) -> Result<(), AudioError> {
         true => Ok(()),
         false => Err(AudioError::Settings {
             what: format!(
-                "kernels are written for n_fft and win_samples of {N_FFT}, hop_samples of {HOP_SAMPLES} and at most \
+                "the kernels support n_fft and win_samples of {N_FFT}, hop_samples of {HOP_SAMPLES} and at most \
                  {MAX_MELS} bands, found {settings:?}"
             ),
         }),
@@ -123,15 +122,15 @@ fn check_geometry(settings: &FeatureSettings) -> Result<(), AudioError> {
 }
 
 fn twiddles() -> Vec<f64> {
-    let turns = |h: usize| (0..16).flat_map(move |t| (0..16).map(move |p| root((2 * p + h) * t, 512)));
-    let half_turns = (0..32).map(|k| root(k, 1024));
-    turns(0).chain(turns(1)).chain(half_turns).flatten().collect()
+    let of_pass = |h: usize| (0..16).flat_map(move |t| (0..16).map(move |p| root((2 * p + h) * t, 512)));
+    let real = (0..32).map(|k| root(k, 1024));
+    of_pass(0).chain(of_pass(1)).chain(real).flatten().collect()
 }
 
-/// `exp(-2 pi i k / n)`, exact at the quarters.
+/// `exp(-2 pi i k / n)`, exact at multiples of a quarter turn.
 fn root(k: usize, n: usize) -> [f64; 2] {
     let (k, eighth) = (k % n, n / 8);
-    // Angles up to an eighth of a turn only: there cosine and sine are good to the last bit or two.
+    // Angles up to an eighth of a turn only: there sine and cosine are within an ulp or two.
     let (cos, sin) = match k / eighth {
         0 => angle(k, n),
         1 => swap(angle(n / 4 - k, n)),
@@ -173,7 +172,7 @@ fn mel_tables(settings: &FeatureSettings) -> (Vec<u32>, Vec<f32>) {
     (bands, table)
 }
 
-/// Where weight `i` of a band is in its table.
+/// The index of weight `i` of a band in its table.
 fn weight_at(n_mels: usize, band: usize, i: usize) -> usize {
     (i / WEIGHTS_AT_ONCE * n_mels + band) * WEIGHTS_AT_ONCE + i % WEIGHTS_AT_ONCE
 }
@@ -216,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_lie_one_behind_the_other() {
+    fn tables_are_adjacent() {
         let tables = tables(&[44_100, 48_000]);
         let mut block = vec![0xFF; tables.bytes() as usize];
         tables.write_to(&mut block);

@@ -18,7 +18,7 @@ use crate::driver::{Address, Driver as _, StreamId};
 use crate::error::DeviceError;
 use crate::gemm::{Gemm, Operand, RawGemm};
 use crate::kernel::{DType, Grid};
-use crate::kernels::gemm_base::{self, GemmBaseArgs};
+use crate::kernels::gemm_init::{self, GemmInitArgs};
 use crate::library::{LibraryError, Search};
 
 /// The largest alignment that is reported to the heuristic: no algorithm requires more.
@@ -112,7 +112,7 @@ impl CudaDriver {
         self.enter(card, "preparing GEMMs")?;
         let blas = self.blas.get(self.version)?;
         lock(&self.cuda_card(card)?.gemms.state).handle(&blas)?;
-        gemm_base::KERNELS.iter().try_for_each(|kernel| self.load(card, kernel).map(drop))
+        gemm_init::KERNELS.iter().try_for_each(|kernel| self.load(card, kernel).map(drop))
     }
 
     pub(super) fn queue_gemm(&self, card: usize, stream: StreamId, p: &RawGemm) -> Result<(), DeviceError> {
@@ -125,7 +125,7 @@ impl CudaDriver {
         }
         self.enter(card, "queueing a GEMM")?;
         if p.shape.k == 0 {
-            return self.write_gemm_base(card, stream, p);
+            return self.init_output(card, stream, p);
         }
         let blas = self.blas.get(self.version)?;
         let mut state = lock(&self.cuda_card(card)?.gemms.state);
@@ -135,7 +135,7 @@ impl CudaDriver {
         let plan = plan.ok_or_else(|| refused(format!("{} has no algorithm for it", blas.found.name)))?;
         let bias_first = p.bias.is_some() && !plan.adds_bias;
         if bias_first {
-            self.write_gemm_base(card, stream, p)?;
+            self.init_output(card, stream, p)?;
         }
         let call = GemmCall {
             a: p.b.0.raw,
@@ -151,16 +151,16 @@ impl CudaDriver {
     }
 
     /// Initialises C for a GEMM that accumulates: zeros or the old C, plus the bias.
-    fn write_gemm_base(&self, card: usize, stream: StreamId, p: &RawGemm) -> Result<(), DeviceError> {
+    fn init_output(&self, card: usize, stream: StreamId, p: &RawGemm) -> Result<(), DeviceError> {
         let Gemm { m, n, batch, c, accumulate, out, .. } = p.shape;
         if accumulate && p.bias.is_none() {
             return Ok(());
         }
-        let kernel = gemm_base::kernel(out);
+        let kernel = gemm_init::kernel(out);
         let id = self.load(card, kernel)?;
         // Without a bias nothing is read there.
         let bias = p.bias.unwrap_or((p.c.0, 0));
-        let args = kernel.bind_addresses(GemmBaseArgs {
+        let args = kernel.bind_addresses(GemmInitArgs {
             c: p.c,
             bias,
             m,
@@ -168,11 +168,11 @@ impl CudaDriver {
             batch,
             stride: c.stride,
             batch_stride: c.batch_stride,
-            keeps: accumulate.into(),
+            accumulate: accumulate.into(),
             has_bias: p.bias.is_some().into(),
         })?;
         let elements = u64::from(m) * u64::from(n) * u64::from(batch);
-        self.launch(card, stream, (kernel, id), Grid::cover(elements, gemm_base::THREADS), &args)
+        self.launch(card, stream, (kernel, id), Grid::cover(elements, gemm_init::THREADS), &args)
     }
 
     /// cuBLASLt has no error code for a lost card, so the driver is asked.

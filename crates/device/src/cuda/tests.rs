@@ -378,7 +378,7 @@ fn queued() -> Vec<String> {
 #[test]
 fn a_bias_is_added_by_the_epilogue_or_by_our_kernel_before() {
     let driver = opened(1);
-    let source = &crate::kernels::gemm_base::SOURCE;
+    let source = &crate::kernels::gemm_init::SOURCE;
     driver.cuda_cards[0].modules.get(&driver.api, source, || Ok(vec![0; 8]), |_, _| Ok(())).unwrap();
     let shape = Gemm { accumulate: true, ..Gemm::dense(DType::F32, [2, 3, 5]) };
     driver.gemm(0, 10, &gemm(shape, Some(0xd000))).unwrap();

@@ -1,6 +1,6 @@
-// Kernels that check other work: patterns, checksums, and a delay that makes stream races visible.
+// Kernels for tests and benchmarks: patterns, checksums, and a delay that exposes stream races.
 
-// A well-mixed word for position i of stream `seed` (SplitMix64's finaliser).
+// Word i of the pattern of `seed`: the finalizer of SplitMix64 (Steele et al. 2014).
 __device__ u32 pattern_word(u64 seed, u64 i) {
     u64 z = seed + (i + 1) * 0x9E3779B97F4A7C15ull;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -23,7 +23,7 @@ extern "C" __global__ void fill_pattern(u32* out, u64 words, u64 seed) {
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < words; i += stride) out[i] = pattern_word(seed, i);
 }
 
-// Adds to *wrong the words that are not the pattern's. Integer addition: the order of blocks does not matter.
+// Adds to *wrong the number of words that differ from the pattern. Integer addition is independent of the order of blocks.
 extern "C" __global__ void count_wrong(const u32* data, u64* wrong, u64 words, u64 seed) {
     __shared__ u64 shared[256];
     u64 mine = 0, stride = (u64)gridDim.x * blockDim.x;
@@ -32,7 +32,7 @@ extern "C" __global__ void count_wrong(const u32* data, u64* wrong, u64 words, u
     if (threadIdx.x == 0 && all > 0) atomicAdd((unsigned long long*)wrong, (unsigned long long)all);
 }
 
-// out[0] = sum of word i times (2i + 1), modulo 2^64. One block of 256 threads: the sum has one order.
+// out[0] = the sum of word i times (2i + 1), modulo 2^64. One block of 256 threads.
 extern "C" __global__ void checksum(const u32* data, u64* out, u64 words) {
     __shared__ u64 shared[256];
     u64 mine = 0;

@@ -1,5 +1,5 @@
-//! The kernel behind [`crate::Stream::upload_small`] and [`crate::Stream::download_small`]: a card reads and writes page-locked
-//! memory by itself.
+//! The kernel of [`crate::Stream::upload_small`] and [`crate::Stream::download_small`]: it accesses page-locked host memory
+//! directly.
 
 use crate::kernel::{Grid, HostArgs, Kernel, Source};
 use crate::kernel_args;
@@ -14,11 +14,11 @@ kernel_args! {
 pub(crate) static KERNEL: Kernel =
     Kernel { name: "copy_small", source: &SOURCE, params: CopySmallArgs::params(), host: &no_host };
 
-/// As many threads as there are words of a usual step.
+/// A thread per word of a typical step.
 pub(crate) const GRID: Grid = Grid { blocks: [1, 1, 1], threads: 512, shared_bytes: 0 };
-/// More than this is quicker on the card's own way for copies.
+/// Larger copies are faster on a copy engine.
 pub(crate) const MOST_BYTES: u64 = 64 << 10;
 
 fn no_host(_: &mut HostArgs<'_>) {
-    unreachable!("on the host and on simulated cards few bytes are copied like many");
+    unreachable!("on the host and on simulated cards a small copy is a plain copy");
 }

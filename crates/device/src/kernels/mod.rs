@@ -1,8 +1,8 @@
-//! Kernels that check other work: patterns, checksums, and a delay that makes stream races visible. Beside them the one
-//! that carries a few words, the one that helps GEMMs, and the one that breaks a card.
+//! The kernels of this crate: checks for tests and benchmarks (patterns, checksums, and a delay that exposes stream races),
+//! small copies, the initial output of GEMMs, and an injected trap.
 
 pub(crate) mod copy_small;
-pub(crate) mod gemm_base;
+pub(crate) mod gemm_init;
 pub(crate) mod trap;
 
 use crate::arena::View;
@@ -13,7 +13,7 @@ use crate::kernel_args;
 use crate::stream::Stream;
 
 /// The CUDA sources of this crate.
-pub static SOURCES: &[&Source] = &[&CHECKS, &copy_small::SOURCE, &gemm_base::SOURCE, &trap::SOURCE];
+pub static SOURCES: &[&Source] = &[&CHECKS, &copy_small::SOURCE, &gemm_init::SOURCE, &trap::SOURCE];
 
 /// The kernels of this crate.
 pub static KERNELS: &[&Kernel] = &[
@@ -22,8 +22,8 @@ pub static KERNELS: &[&Kernel] = &[
     &CHECKSUM,
     &DELAY,
     &copy_small::KERNEL,
-    &gemm_base::F32,
-    &gemm_base::BF16,
+    &gemm_init::F32,
+    &gemm_init::BF16,
     &trap::KERNEL,
 ];
 
@@ -112,7 +112,7 @@ pub struct Checks {
     delay: LoadedKernel,
 }
 
-/// Enough threads to fill any card; the kernels stride over the rest.
+/// Enough threads to fill any card; the kernels are grid-stride loops.
 const FULL_GRID: Grid = Grid { blocks: [1024, 1, 1], threads: 256, shared_bytes: 0 };
 const ONE_BLOCK: Grid = Grid { blocks: [1, 1, 1], threads: 256, shared_bytes: 0 };
 

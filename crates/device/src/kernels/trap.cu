@@ -1,4 +1,4 @@
-// Faults on purpose. The context is dead from here on: every later call on the card answers with an error.
+// An injected fault. It destroys the context: every later call on the card returns an error.
 extern "C" __global__ void injected_trap() {
     asm volatile("trap;");
 }

@@ -1,4 +1,4 @@
-//! The kernel behind [`crate::Stream::trap`]: it faults, as a kernel with a mistake in it would.
+//! The kernel of [`crate::Stream::trap`]: an injected fault.
 
 use crate::kernel::{HostArgs, Kernel, Source};
 
@@ -7,5 +7,5 @@ pub(crate) static SOURCE: Source = Source { file: "device/trap.cu", text: includ
 pub(crate) static KERNEL: Kernel = Kernel { name: "injected_trap", source: &SOURCE, params: &[], host: &no_host };
 
 fn no_host(_: &mut HostArgs<'_>) {
-    unreachable!("simulated cards trap by themselves, and the CPU does not");
+    unreachable!("simulated cards have their own trap, and the CPU has none");
 }

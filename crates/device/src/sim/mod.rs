@@ -284,7 +284,7 @@ impl SimDriver {
             match op {
                 HostOp::Copy(path) => run_copy(path),
                 HostOp::Fill { at, bytes, value } => run_fill(*at, *bytes, *value),
-                HostOp::Launch { kernel, grid, args } => run_host(kernel, *grid, args, &self.workers),
+                HostOp::Launch { kernel, args, .. } => run_host(kernel, args, &self.workers),
                 HostOp::Gemm(gemm) => run_gemm(gemm, &self.workers),
             }
         }

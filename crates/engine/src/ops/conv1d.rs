@@ -98,8 +98,8 @@ impl Op for Conv1d {
 }
 
 impl Graph {
-    /// A convolution over the frames of each row: `x` `[frames, in]`, `weight` `[out, kernel · in]` with the taps of a
-    /// channel `in` apart, `bias` `[out]`, to `[output frames, out]`.
+    /// A convolution over the frames of each row: `x` `[frames, in]`, `weight` `[out, kernel · in]` (tap-major),
+    /// `bias` `[out]`, to `[output frames, out]`.
     ///
     /// Frames past the length are read as zeros. Output frames past the output length ([`Graph::output_lengths`]) are the
     /// bias.
@@ -201,9 +201,9 @@ mod tests {
         (0..count).map(|i| f64::from(i * step % 23) - 11.0).collect()
     }
 
-    /// A row in a batch, with padding behind it that holds numbers, is a row alone.
+    /// A row has the same result in a batch, with non-zero padding, as alone.
     #[test]
-    fn a_row_among_others_is_a_row_alone() {
+    fn a_row_in_a_batch_is_a_row_alone() {
         let rows = Rows::new(&[9, 0, 7]);
         for window in WINDOWS {
             let (x, weight, bias) = (numbers(16 * 2, 5), numbers(3 * window.kernel * 2, 7), [0.5, -2.0, 3.0]);

@@ -187,16 +187,16 @@ impl Graph {
     /// Sets elements of `x` to zero with probability `p` and scales the others by `1 / (1 - p)`; `x` itself for `p = 0`.
     /// A dropped NaN stays a NaN: dropout hides no fault.
     ///
-    /// Fails unless `0 ≤ p < 1` and `x` has the frames of `draws`.
-    pub fn dropout(&mut self, x: Value, p: f64, draws: &RngKeys) -> Result<Value, EngineError> {
+    /// Fails unless `0 ≤ p < 1` and `x` has the frames of `keys`.
+    pub fn dropout(&mut self, x: Value, p: f64, keys: &RngKeys) -> Result<Value, EngineError> {
         if !(0.0..1.0).contains(&p) {
             return refuse("dropout", format!("takes a probability from 0 to less than 1, not {p}"), &[self.ty(x)]);
         }
         if p == 0.0 {
             return Ok(x);
         }
-        let (rows, draw, below) = (draws.rows.clone(), self.next_draw(), (p * 4_294_967_296.0) as u32);
-        let [seed, step, utterances, starts] = draws.inputs(self);
+        let (rows, draw, below) = (keys.rows.clone(), self.next_draw(), (p * 4_294_967_296.0) as u32);
+        let [seed, step, utterances, starts] = keys.inputs(self);
         self.push(Dropout { rows, draw, below }, &[x, seed, step, utterances, starts])
     }
 }
@@ -220,10 +220,10 @@ mod tests {
         for columns in [1, 5, 16, 333] {
             let check = drawing(GradientCheck::new().input(&[210, columns]), &[11, 12, 13, 14]);
             check_gradients(check, |g, x| {
-                let draws = RngKeys::new(g, &rows)?;
+                let keys = RngKeys::new(g, &rows)?;
                 // Once out of place, and once in place.
-                let y = g.dropout(x[0], 0.3, &draws)?;
-                g.dropout(y, 0.5, &draws)
+                let y = g.dropout(x[0], 0.3, &keys)?;
+                g.dropout(y, 0.5, &keys)
             });
         }
     }
@@ -233,8 +233,8 @@ mod tests {
         let ones = vec![1.0; (rows.total() * columns) as usize];
         let check = drawing(GradientCheck::new().given(&[rows.total(), columns], &ones), utterances);
         run(check, |g, x| {
-            let draws = RngKeys::new(g, &rows)?;
-            g.dropout(x[0], 0.25, &draws)
+            let keys = RngKeys::new(g, &rows)?;
+            g.dropout(x[0], 0.25, &keys)
         })
     }
 
@@ -274,8 +274,8 @@ mod tests {
                 if before {
                     g.next_draw();
                 }
-                let draws = RngKeys::new(g, &rows)?;
-                g.dropout(x[0], 0.5, &draws)
+                let keys = RngKeys::new(g, &rows)?;
+                g.dropout(x[0], 0.5, &keys)
             })
         };
         assert_ne!(run_at(1, false), run_at(2, false));
@@ -289,10 +289,10 @@ mod tests {
         let gradient = |recomputed: &Recomputed| {
             let check = drawing(GradientCheck::new().input(&[13, 3]), &[1, 2]);
             run(check, |g, x| {
-                let draws = RngKeys::new(g, &rows)?;
+                let keys = RngKeys::new(g, &rows)?;
                 let y = g.block(|g| {
                     let y = g.square(x[0])?;
-                    let y = g.dropout(y, 0.4, &draws)?;
+                    let y = g.dropout(y, 0.4, &keys)?;
                     g.square(y)
                 })?;
                 let loss = g.sum_all(y)?;
@@ -309,11 +309,11 @@ mod tests {
     fn wrong_operands_are_named() {
         let mut g = Graph::new(Default::default(), DType::F32);
         let x = g.input("x", TensorType::new(DType::F32, &[4, 3])).unwrap();
-        let draws = RngKeys::new(&mut g, &Rows::new(&[5])).unwrap();
-        let error = g.dropout(x, 1.0, &draws).unwrap_err().to_string();
+        let keys = RngKeys::new(&mut g, &Rows::new(&[5])).unwrap();
+        let error = g.dropout(x, 1.0, &keys).unwrap_err().to_string();
         assert_eq!(error, "dropout: takes a probability from 0 to less than 1, not 1; the operands are F32[4, 3]");
-        let error = g.dropout(x, 0.5, &draws).unwrap_err().to_string();
+        let error = g.dropout(x, 0.5, &keys).unwrap_err().to_string();
         assert_eq!(error, "dropout: its RNG keys are for rows of 5 frames; the operands are F32[4, 3]");
-        assert_eq!(g.dropout(x, 0.0, &draws).unwrap(), x);
+        assert_eq!(g.dropout(x, 0.0, &keys).unwrap(), x);
     }
 }

@@ -3,9 +3,10 @@
 //! The division depends on the row table alone, so that partial sums are added in a fixed order. There are two:
 //!
 //! - Chunks of equal numbers of frames ([`frames_per_chunk`]), across rows: for work in which frames are almost
-//! independent. [`row_parts`] yields the frames of a chunk by row. The frames of a part are adjacent, and so are the valid
-//! ones, so that loops run over plain slices without a mask. - [`RowTile`]s, the blocks of a CUDA kernel: some frames of
-//! one row, and the same number of tiles for every row as for the longest one.
+//!   independent. [`row_parts`] yields the frames of a chunk by row. The frames of a part are adjacent, and so are the
+//!   valid ones, so that loops run over plain slices without a mask.
+//! - [`RowTile`]s, the blocks of a CUDA kernel: some frames of one row, and the same number of tiles for every row as for
+//!   the longest one.
 
 use std::ops::Range;
 

@@ -36,6 +36,6 @@ struct valid_frames {
     }
 };
 
-// Frames of a chunk with a partial sum of its own: about CHUNK elements.
+// Frames per chunk, which has one partial sum: about CHUNK elements.
 constexpr u32 CHUNK = 16 * 1024;
 __device__ inline u32 frames_per_chunk(u32 columns) { return max_of(CHUNK / columns, 1u); }

@@ -357,20 +357,20 @@ fn the_average_starts_at_the_parameters_and_then_lags() {
 #[test]
 fn a_resumed_optimizer_continues_bit_for_bit() {
     let spec = UpdateSpec::default();
-    let mut whole = Bench::new(DType::F32, &spec);
-    (0..3).for_each(|step| drop(whole.update(&gradients(step), 1e-3, 0.9)));
+    let mut uninterrupted = Bench::new(DType::F32, &spec);
+    (0..3).for_each(|step| drop(uninterrupted.update(&gradients(step), 1e-3, 0.9)));
     let mut resumed = Bench::new(DType::F32, &spec);
     for span in
         [ParameterSpan::Parameters, ParameterSpan::FirstMoment, ParameterSpan::SecondMoment, ParameterSpan::Average]
     {
-        resumed.session.write_span(span, &whole.session.read_span::<f32>(span).unwrap()).unwrap();
+        resumed.session.write_span(span, &uninterrupted.session.read_span::<f32>(span).unwrap()).unwrap();
     }
-    resumed.session.write_state("updates", &whole.session.read_state::<u32>("updates").unwrap()).unwrap();
+    resumed.session.write_state("updates", &uninterrupted.session.read_state::<u32>("updates").unwrap()).unwrap();
     for step in 3..6 {
-        whole.update(&gradients(step), 1e-3, 0.9);
+        uninterrupted.update(&gradients(step), 1e-3, 0.9);
         resumed.update(&gradients(step), 1e-3, 0.9);
     }
-    same("resumed", &resumed.bits(), &whole.bits());
+    same("resumed", &resumed.bits(), &uninterrupted.bits());
 }
 
 #[test]

@@ -4,8 +4,8 @@
 
 typedef double f64;
 
-// Exponentiation by squaring. __dmul_rn rounds every product: a fused multiply-add with the subtraction that follows
-// would differ from the host kernel.
+// Exponentiation by squaring. __dmul_rn rounds every multiplication: a fused multiply-add with the subtraction that
+// follows would differ from the host kernel.
 __device__ inline f64 power(f64 base, u32 n) {
     f64 result = 1.0, square = base;
     for (u32 left = n; left > 0; left >>= 1) {

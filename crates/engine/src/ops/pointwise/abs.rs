@@ -1,4 +1,4 @@
-//! Magnitude. The corner has slope 0.
+//! Absolute value. The derivative at 0 is 0.
 
 use crate::error::EngineError;
 use crate::function;
@@ -26,7 +26,7 @@ static ABS_GRADIENT: Function =
     });
 
 impl Graph {
-    /// Magnitude.
+    /// |x|.
     pub fn abs(&mut self, x: Value) -> Result<Value, EngineError> {
         self.apply(&ABS, &[x])
     }

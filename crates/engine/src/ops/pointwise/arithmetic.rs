@@ -1,4 +1,4 @@
-//! Element-wise sums, differences, products and quotients.
+//! Element-wise addition, subtraction, multiplication and division.
 
 use crate::error::EngineError;
 use crate::function;

@@ -22,7 +22,7 @@ static LN_GRADIENT: Function =
     function!("ln gradient", 2, ln_gradient, "b / a", |_, _| { Err(EngineError::NoGradient { op: "ln gradient" }) });
 
 impl Graph {
-    /// Natural logarithm. Of 0 it is -∞, of less than 0 not a number.
+    /// Natural logarithm: -∞ at 0, NaN below 0.
     pub fn ln(&mut self, x: Value) -> Result<Value, EngineError> {
         self.apply(&LN, &[x])
     }

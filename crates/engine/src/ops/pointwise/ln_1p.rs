@@ -1,4 +1,4 @@
-//! ln(1 + x), exact where x is small: how durations are predicted.
+//! ln(1 + x), accurate for small x: the scale of predicted durations.
 
 use crate::error::EngineError;
 use crate::function;
@@ -24,7 +24,7 @@ static LN_1P_GRADIENT: Function = function!("ln_1p gradient", 2, ln_1p_gradient,
 });
 
 impl Graph {
-    /// ln(1 + x), exact where x is small.
+    /// ln(1 + x), accurate for small x.
     pub fn ln_1p(&mut self, x: Value) -> Result<Value, EngineError> {
         self.apply(&LN_1P, &[x])
     }

@@ -1,4 +1,4 @@
-//! ReLU. What is not a number stays so, and the corner has slope 0.
+//! ReLU. NaNs propagate, and the derivative at 0 is 0.
 
 use crate::error::EngineError;
 use crate::function;

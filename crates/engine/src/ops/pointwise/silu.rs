@@ -1,4 +1,4 @@
-//! SiLU: x·sigmoid(x), also called swish.
+//! SiLU (swish): x·sigmoid(x).
 
 use crate::error::EngineError;
 use crate::function;

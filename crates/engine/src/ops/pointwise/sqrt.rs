@@ -24,7 +24,7 @@ static SQRT_GRADIENT: Function = function!("sqrt gradient", 2, sqrt_gradient, "0
 });
 
 impl Graph {
-    /// Square root. Its slope at 0 is ∞: add a little where that can happen.
+    /// Square root. Its derivative at 0 is ∞: add an epsilon if x can be 0.
     pub fn sqrt(&mut self, x: Value) -> Result<Value, EngineError> {
         self.apply(&SQRT, &[x])
     }
