@@ -77,7 +77,7 @@ impl Adviser<'_> {
     pub(crate) fn for_variation(&self) -> Option<Advice> {
         let (flow, now) = (self.flow, self.steps_per_s);
         let replayed = |ahead: usize| replay::steps_per_s(self.steps, flow, ahead, flow.slots);
-        // The replay has the log's noise only. Its error is the same with the current buffers, so that the ratio cancels it.
+        // The replay has the log's noise only. Its error is the same with the current buffers, so the ratio cancels it.
         let with_growth = |factor: usize| now * ratio(replayed(flow.ahead * factor), replayed(flow.ahead));
         let best = with_growth(MAX_GROWTH);
         let enough = [2, 4, MAX_GROWTH].into_iter().find(|factor| with_growth(*factor) > 0.98 * best)?;

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::verdicts::Busy;
 
 /// A smaller stall share counts as "never waited for": a run at 0.98 of its model-only throughput reaches the goal. On one card
-/// features take turns with the step, so that the share is never 0.
+/// features take turns with the step, so the share is never 0.
 const MAX_STALL: f64 = 0.02;
 
 /// Quality of a pipeline.

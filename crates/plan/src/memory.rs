@@ -71,7 +71,7 @@ pub(crate) fn driver_line(bytes: u64) -> u64 {
 fn driver_unread(index: usize) -> Refusal {
     Refusal::new(
         Reason::DriverUnread,
-        format!("❌ The driver's own memory use on GPU {index} was not measured, so that the plan cannot be computed"),
+        format!("❌ The driver's own memory use on GPU {index} was not measured, so the plan cannot be computed"),
     )
 }
 

@@ -22,7 +22,7 @@ impl PlanLine {
     }
 }
 
-/// The programs of a model. They share working memory, so that only the largest counts.
+/// The programs of a model. They share working memory, so only the largest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProgramKind {
     /// Forward and backward of one micro-batch, added into the gradients.

@@ -52,7 +52,7 @@ fn resolved(plan: &Plan, id: Id) -> Option<SettingValue> {
         Id::ModelSize => Some(SettingValue::Choice(plan.model_size.name())),
         Id::MaxTextLength => count(plan.max_text_length),
         Id::MaxMelFrames => count(plan.max_mel_frames),
-        // A given number is never tuned, so that a default must not become a given number.
+        // A given number is never tuned, so a default must not become a given number.
         Id::NumWorkers => (plan.threads == plan.max_threads).then(|| count(plan.threads))?,
         // The same. The value of the flag, because two GPUs would halve the resolved value again.
         Id::BufferSize => plan.buffer_size_given.then(|| count(plan.buffer_size_asked))?,
@@ -108,7 +108,7 @@ mod tests {
         plan.why.clear();
         plan.transfer.why.clear();
         (plan.hints, plan.notes, plan.advice) = Default::default();
-        // A printed config gives every number, so that each counts as given.
+        // A printed config gives every number, so each counts as given.
         plan.buffer_size_given = false;
         plan
     }

@@ -45,7 +45,7 @@ pub enum Reason {
     OverFree,
     /// A limit too small for the plan.
     TooSmall,
-    /// The driver's own memory use was not measured, so that no sum is exact.
+    /// The driver's own memory use was not measured, so no sum is exact.
     DriverUnread,
     /// Too few usable utterances for one batch.
     Corpus,

@@ -150,19 +150,24 @@ impl Setting {
         match self.kind {
             SettingKind::Count { .. } => Some("N"),
             SettingKind::Limit => Some("MB"),
-            SettingKind::Choice(_) => Some("WORD"),
+            SettingKind::Choice(_) => Some("VALUE"),
             SettingKind::Seconds => Some("S"),
             SettingKind::Share => Some("X"),
+            SettingKind::Path if self.id == Id::Prometheus => Some("ADDR"),
             SettingKind::Path => Some("PATH"),
-            SettingKind::Word => Some("WORD"),
+            SettingKind::Word => Some("LANG"),
             SettingKind::Switch { .. } => None,
         }
     }
 
     /// The default as `--help` shows it.
     pub fn default_text(&self) -> &'static str {
-        match self.default {
-            DefaultValue::Fixed(text) | DefaultValue::Computed(text) | DefaultValue::FromCorpus { text, .. } => text,
+        match (self.kind, self.default) {
+            (SettingKind::Switch { .. }, DefaultValue::Fixed("true")) => "on",
+            (SettingKind::Switch { .. }, DefaultValue::Fixed(_)) => "off",
+            (_, DefaultValue::Fixed(text) | DefaultValue::Computed(text) | DefaultValue::FromCorpus { text, .. }) => {
+                text
+            }
         }
     }
 
@@ -226,7 +231,7 @@ pub static SETTINGS: &[Setting] = &[
         key: "train_data",
         aliases: &[],
         kind: SettingKind::Path,
-        default: DefaultValue::Computed("none: the demo corpus; plan assumes evenly spread lengths"),
+        default: DefaultValue::Computed("the demo corpus; plan assumes evenly spread lengths"),
         help: "Training data: LJSpeech folder, its metadata file (.csv), or a JSONL manifest",
     },
     Setting {

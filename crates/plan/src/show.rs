@@ -58,7 +58,7 @@ pub fn show_short(plan: &Plan) -> String {
         format!("{role} {planned}/{limit} MB on {}", device_name(role_plan.card))
     };
     format!(
-        "Plan: {}, {}; batch {}, {} model, {} prefetched + {} slots of {}, transfer {}, {} threads",
+        "Plan: {}, {}; batch {}, {} model, {} prefetched batches + {} slots of {}, transfer {}, {} decode threads",
         role(Role::Data),
         role(Role::Model),
         batch(plan),

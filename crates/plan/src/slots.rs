@@ -22,7 +22,7 @@ impl SlotCounts {
     /// micro-batches at once, because its losses divide by the valid frames of all of them.
     pub(crate) fn choose(settings: &Settings, mode: Mode, batch_size: u64, grad_accum: u64) -> SlotCounts {
         let asked = settings.count(Id::BufferSize);
-        // On a separate card the data role is faster than the model, so that it needs fewer batches in reserve.
+        // On a separate card the data role is faster than the model and needs fewer batches in reserve.
         let buffer = if mode == Mode::Multi { (asked / 2).max(6) } else { asked };
         let given = settings.given_count(Id::PrefetchBufferSize);
         let min = min_prefetch(mode, grad_accum);

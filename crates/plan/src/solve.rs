@@ -228,7 +228,7 @@ impl Draft<'_> {
         }
     }
 
-    /// The free memory for the cache is what the pinned buffers leave and, on the CPU, both roles.
+    /// The cache may use the RAM that the pinned buffers leave free. On the CPU both roles use RAM too.
     fn cache(&self, roles: [&RolePlan; 2], feed: &FeedPlan, decoded_bytes: Option<u64>) -> CachePlan {
         let on_host = roles.into_iter().filter(|role| role.card.is_none()).map(|role| role.arena_bytes);
         let used = on_host.sum::<u64>().saturating_add(feed.pinned_bytes());

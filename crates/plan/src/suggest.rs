@@ -144,7 +144,8 @@ fn larger_limits(demands: &[Demand], settings: &Settings) -> Vec<Suggestion> {
         })
     };
     let short: Vec<Role> = demands.iter().filter(|demand| !demand.is_met()).map(|demand| demand.role).collect();
-    vec![limits_for("the smallest limit that fits", &short), limits_for("limits that fit both roles", &Role::BOTH)]
+    let smallest = if short.len() == 1 { "the smallest limit that fits" } else { "the smallest limits that fit" };
+    vec![limits_for(smallest, &short), limits_for("limits that fit both roles", &Role::BOTH)]
 }
 
 /// `first` and the fewest further changes that fit together, least harmful first.

@@ -16,6 +16,7 @@ mod corpus;
 mod corpus_faults;
 mod data;
 mod docs;
+mod docs_figures;
 mod doctor;
 mod errors;
 mod flags;

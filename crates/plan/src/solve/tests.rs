@@ -211,7 +211,7 @@ fn shapes_and_their_memory_follow_from_the_corpus() {
 fn pitch_is_cached_unless_the_cache_is_off() {
     let cached = |line: &str, rows: u32| {
         let plan = Plan::solve(&settings(line), &gpus(1, 24), &Chains, Some(&corpus(rows))).unwrap();
-        let line = plan.data.lines.iter().find(|line| line.name == "kept pitch");
+        let line = plan.data.lines.iter().find(|line| line.name == "cached pitch");
         (plan.feed.cached_pitches, line.map_or(0, |line| line.bytes))
     };
     let (entries, bytes) = cached("", 1000);
