@@ -2,6 +2,8 @@
 
 use tandem_device::{HostArgs, Kernel, Source, kernel_args};
 
+use crate::batch::schema::HOP_SAMPLES;
+
 /// The CUDA sources of this crate.
 pub static SOURCES: &[&Source] = &[&COLLATE];
 /// The kernels of this crate.
@@ -41,7 +43,7 @@ fn gather_reference(args: &mut HostArgs<'_>) {
         // A pick outside the batch is clamped, as in the CUDA source: no memory outside the batch is read.
         let (row, start) = ((pick[0] as usize).min(lengths.len() - 1), pick[1] as usize);
         let [first, end] = [0, 1].map(|i| frame_starts[row + i] as usize);
-        let valid = (lengths[row] as usize / HOP).min(end - first);
+        let valid = (lengths[row] as usize / HOP_SAMPLES as usize).min(end - first);
         for (i, out) in reference.chunks_exact_mut(bands).enumerate() {
             match start + i < valid {
                 true => out.copy_from_slice(&mel[(first + start + i) * bands..][..bands]),
@@ -50,6 +52,3 @@ fn gather_reference(args: &mut HostArgs<'_>) {
         }
     }
 }
-
-/// Samples per frame, as in the CUDA source.
-const HOP: usize = 256;
