@@ -283,7 +283,7 @@ impl From<ModelDims> for ArchitectureDims {
             decoder_width: dims.decoder_width,
             decoder_layers: dims.decoder_layers,
             decoder_heads: dims.decoder_heads,
-            decoder: dims.way,
+            decoder: dims.decoder,
             text_dropout: dims.text_dropout,
             decoder_dropout: dims.decoder_dropout,
         }
@@ -301,7 +301,7 @@ impl From<ArchitectureDims> for ModelDims {
             decoder_width: dims.decoder_width,
             decoder_layers: dims.decoder_layers,
             decoder_heads: dims.decoder_heads,
-            way: dims.decoder,
+            decoder: dims.decoder,
             text_dropout: dims.text_dropout,
             decoder_dropout: dims.decoder_dropout,
         }

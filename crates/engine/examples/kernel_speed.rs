@@ -123,7 +123,7 @@ fn measure(
     graph.push_many(Keep, &[state, value])?;
     let mut set = ProgramSet::new(Default::default(), precision, &[]);
     let id = set.add(name, &graph, &layout)?;
-    let launches = set.program(id).steps().len();
+    let launches = set.program(id).launches().len();
     let bytes = set.bytes(machine.kind());
     let device = machine.open(0)?;
     let spec = ArenaSpec { role: Role::Model, limit_bytes: bytes, driver_bytes: 0, arena_bytes: bytes, capped: false };

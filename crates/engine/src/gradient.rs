@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::error::EngineError;
 use crate::graph::{BlockId, Graph, Leaf, NodeKind, Value};
-use crate::op::Backward;
+use crate::op::{Backward, WriteMode};
 use crate::parameters::ParameterId;
 use crate::tensor::Shape;
 
@@ -31,15 +31,15 @@ impl Graph {
 
     /// Adds the backward pass of `loss`; gradients are accumulated into those of every parameter it depends on.
     pub fn accumulate(&mut self, loss: Value, recomputed: &Recomputed) -> Result<(), EngineError> {
-        self.write_gradients(loss, Earlier::Kept, recomputed)
+        self.write_gradients(loss, WriteMode::Accumulate, recomputed)
     }
 
-    /// Adds the backward pass of `loss`. `earlier` says whether gradients are accumulated or overwritten; when overwritten, the
+    /// Adds the backward pass of `loss`. `mode` says whether gradients are accumulated or overwritten; when overwritten, the
     /// gradients of parameters that `loss` does not depend on become zero.
     pub fn write_gradients(
         &mut self,
         loss: Value,
-        earlier: Earlier,
+        mode: WriteMode,
         recomputed: &Recomputed,
     ) -> Result<(), EngineError> {
         let used: Vec<(Value, _)> = (0..self.nodes.len() as u32)
@@ -56,12 +56,12 @@ impl Graph {
             let Some(gradient) = gradient else { continue };
             unused.remove(id);
             let accumulated = self.gradient(*id);
-            match earlier {
-                Earlier::Kept => self.add_into(accumulated, gradient)?,
-                Earlier::Forgotten => self.put(accumulated, gradient)?,
+            match mode {
+                WriteMode::Accumulate => self.add_into(accumulated, gradient)?,
+                WriteMode::Overwrite => self.overwrite(accumulated, gradient)?,
             }
         }
-        if earlier == Earlier::Forgotten {
+        if mode == WriteMode::Overwrite {
             for id in unused {
                 let accumulated = self.gradient(id);
                 self.clear(accumulated)?;
@@ -69,15 +69,6 @@ impl Graph {
         }
         Ok(())
     }
-}
-
-/// What happens to the gradients of earlier batches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Earlier {
-    /// New gradients are accumulated into them.
-    Kept,
-    /// New gradients overwrite them, so they need neither a clear nor a read.
-    Forgotten,
 }
 
 struct BackwardPass<'g> {

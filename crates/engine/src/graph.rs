@@ -267,7 +267,7 @@ impl Graph {
     }
 
     /// A unique id for an op that generates random numbers. A recomputed copy reuses the id of the original.
-    pub fn next_draw(&mut self) -> u32 {
+    pub fn next_rng_id(&mut self) -> u32 {
         self.num_random_ops += 1;
         self.num_random_ops
     }

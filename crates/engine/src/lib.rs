@@ -43,7 +43,7 @@ mod testing;
 
 pub use error::EngineError;
 pub use fit::fit;
-pub use gradient::{Earlier, Recomputed};
+pub use gradient::Recomputed;
 pub use graph::{BlockId, Graph, Leaf, ParameterSpan, Value};
 pub use lower::{Launch, LaunchArg, Location, Lower, Region, Tensor};
 pub use memory_plan::{Buffer, BufferPlacement, MemoryPlan, PeakBuffer, ReusableSpan};
@@ -58,5 +58,5 @@ pub use program_set::{MemoryKind, MemoryLine, ProgramId, ProgramSet, WORKSPACE_B
 pub use random::{normal_pair, philox, unit};
 pub use real::{Float, Real};
 pub use rows::Rows;
-pub use session::{Fetch, HostValue, Results, Session, StepTime};
+pub use session::{Fetch, HostValue, LaunchTime, Results, Session};
 pub use tensor::{MAX_RANK, Shape, TensorType, accumulator};

@@ -41,26 +41,26 @@ pub struct Tensor {
     /// Its type.
     pub ty: TensorType,
     /// Its location.
-    pub place: Location,
+    pub location: Location,
 }
 
 impl Tensor {
     /// As a kernel argument that is read.
     pub fn read(&self) -> LaunchArg {
-        LaunchArg::Read(self.place, self.ty.dtype)
+        LaunchArg::Read(self.location, self.ty.dtype)
     }
 
     /// As a kernel argument that is written (and may be read).
     pub fn write(&self) -> LaunchArg {
-        LaunchArg::Write(self.place, self.ty.dtype)
+        LaunchArg::Write(self.location, self.ty.dtype)
     }
 
     /// Its elements from `first` on, `count` of them, as a flat tensor.
     pub fn part(&self, first: u64, count: u64) -> Tensor {
         assert!(first + count <= self.ty.shape.elements(), "part {first}+{count} of {}", self.ty);
         let width = self.ty.dtype.bytes();
-        let place = Location { offset: self.place.offset + first * width, bytes: count * width, ..self.place };
-        Tensor { ty: TensorType::new(self.ty.dtype, &[count as u32]), place }
+        let location = Location { offset: self.location.offset + first * width, bytes: count * width, ..self.location };
+        Tensor { ty: TensorType::new(self.ty.dtype, &[count as u32]), location }
     }
 }
 
@@ -138,20 +138,20 @@ pub struct Lower<'a> {
     pub outputs: &'a [Tensor],
     /// The scratch buffers it asked for, as bytes.
     pub scratch: &'a [Tensor],
-    pub(crate) taken_over: Option<usize>,
-    pub(crate) adds: &'a [bool],
+    pub(crate) in_place_input: Option<usize>,
+    pub(crate) accumulates: &'a [bool],
     pub(crate) launches: &'a mut Vec<Launch>,
 }
 
 impl Lower<'_> {
     /// The input that the first output overwrites in place, if any. The kernel then takes the output only, and reads it.
-    pub fn taken_over(&self) -> Option<usize> {
-        self.taken_over
+    pub fn in_place_input(&self) -> Option<usize> {
+        self.in_place_input
     }
 
     /// Whether an output is accumulated in place.
-    pub fn adds(&self, output: usize) -> bool {
-        self.adds[output]
+    pub fn accumulates(&self, output: usize) -> bool {
+        self.accumulates[output]
     }
 
     /// Emits a kernel launch, with the arguments that [`kernel_args!`](tandem_device::kernel_args) declared for `kernel`. Panics if they
@@ -159,8 +159,8 @@ impl Lower<'_> {
     pub fn launch(&mut self, kernel: &'static Kernel, grid: Grid, args: impl KernelArgs<Tensor>) {
         let bound = kernel.bind(args).unwrap_or_else(|error| panic!("{error}"));
         let arg = |(param, value): (Param, ArgValue<Tensor>)| match (value, param.kind) {
-            (ArgValue::Memory(tensor), ParamKind::Out(_)) => LaunchArg::Write(tensor.place, tensor.ty.dtype),
-            (ArgValue::Memory(tensor), _) => LaunchArg::Read(tensor.place, tensor.ty.dtype),
+            (ArgValue::Memory(tensor), ParamKind::Out(_)) => LaunchArg::Write(tensor.location, tensor.ty.dtype),
+            (ArgValue::Memory(tensor), _) => LaunchArg::Read(tensor.location, tensor.ty.dtype),
             (ArgValue::U32(n), _) => LaunchArg::U32(n),
             (ArgValue::U64(n), _) => LaunchArg::U64(n),
             (ArgValue::F32(x), _) => LaunchArg::F32(x),
@@ -171,18 +171,18 @@ impl Lower<'_> {
 
     /// Emits a GEMM.
     pub fn gemm(&mut self, gemm: Gemm, [a, b, c]: [Tensor; 3], bias: Option<Tensor>) {
-        let bias = bias.map(|bias| bias.place);
-        self.launches.push(Launch::Gemm { gemm, a: a.place, b: b.place, c: c.place, bias });
+        let bias = bias.map(|bias| bias.location);
+        self.launches.push(Launch::Gemm { gemm, a: a.location, b: b.location, c: c.location, bias });
     }
 
     /// Emits a copy between tensors of equal size.
     pub fn copy(&mut self, from: Tensor, to: Tensor) {
-        assert_eq!(from.place.bytes, to.place.bytes, "a copy of {} to {}", from.ty, to.ty);
-        self.launches.push(Launch::Copy { from: from.place, to: to.place });
+        assert_eq!(from.location.bytes, to.location.bytes, "a copy of {} to {}", from.ty, to.ty);
+        self.launches.push(Launch::Copy { from: from.location, to: to.location });
     }
 
     /// Emits a fill with zeros.
     pub fn clear(&mut self, to: Tensor) {
-        self.launches.push(Launch::Clear { to: to.place });
+        self.launches.push(Launch::Clear { to: to.location });
     }
 }

@@ -42,37 +42,37 @@ pub trait Op: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Inputs that the first output may overwrite in place if no later op reads them. [`Lower::taken_over`] says whether it does.
+    /// Inputs that the first output may overwrite in place if no later op reads them. [`Lower::in_place_input`] says whether it does.
     fn may_overwrite(&self) -> Vec<usize> {
         Vec::new()
     }
 
-    /// Whether it can accumulate this output in place ([`Lower::adds`]). Parameter gradients are summed this way.
-    fn can_add(&self, output: usize) -> bool {
+    /// Whether it can accumulate this output in place ([`Lower::accumulates`]). Parameter gradients are summed this way.
+    fn can_accumulate(&self, output: usize) -> bool {
         let _ = output;
         false
     }
 
     /// For an op that only stores its second input into its first, a persistent leaf: how it stores. Scheduling removes it where
-    /// the producer of the second input can write there itself, or accumulate ([`Op::can_add`]).
-    fn brings(&self) -> Option<WriteMode> {
+    /// the producer of the second input can write there itself, or accumulate ([`Op::can_accumulate`]).
+    fn write_mode(&self) -> Option<WriteMode> {
         None
     }
 
     /// Whether it runs on the side stream when no op of its program reads its outputs. Parameter gradients do: only the end of
     /// the program waits for them.
-    fn runs_beside(&self) -> bool {
+    fn runs_on_side_stream(&self) -> bool {
         false
     }
 
     /// Whether it only adds two tensors of its own type and shape.
-    fn is_sum_of_two(&self) -> bool {
+    fn is_addition(&self) -> bool {
         false
     }
 
     /// Whether it can fuse the addition of one more input, of the type of its first output, to that output. The extra input
     /// comes last.
-    fn can_take_one_more(&self) -> bool {
+    fn can_fuse_addition(&self) -> bool {
         false
     }
 

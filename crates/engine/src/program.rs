@@ -105,7 +105,7 @@ impl Program {
     }
 
     /// Its launches, in order.
-    pub fn steps(&self) -> &[Launch] {
+    pub fn launches(&self) -> &[Launch] {
         &self.launches
     }
 

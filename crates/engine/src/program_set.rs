@@ -55,7 +55,7 @@ pub struct ProgramSet {
     pub(crate) programs: Vec<Program>,
     pub(crate) names: Vec<String>,
     /// Number of late programs a session has room for.
-    pub(crate) late_places: usize,
+    pub(crate) late_slots: usize,
 }
 
 impl ProgramSet {
@@ -69,7 +69,7 @@ impl ProgramSet {
         };
         let spans = ParameterSpan::ALL.into_iter().filter(used).collect();
         let (states, programs, names) = (NamedLayout::default(), Vec::new(), Vec::new());
-        ProgramSet { parameters, precision, spans, states, programs, names, late_places: 0 }
+        ProgramSet { parameters, precision, spans, states, programs, names, late_slots: 0 }
     }
 
     /// Compiles `graph` and adds it. `inputs` is the layout of its batch.
@@ -85,17 +85,17 @@ impl ProgramSet {
         Ok(ProgramId(self.programs.len() - 1))
     }
 
-    /// Reserves memory for `places` late programs, compiled while a session runs ([`Session::admit`]), each with as many
+    /// Reserves memory for `slots` late programs, compiled while a session runs ([`Session::add_late_program`]), each with as many
     /// constants as the largest program of the set.
     ///
-    /// [`Session::admit`]: crate::Session::admit
-    pub fn leave_room(&mut self, places: usize) {
-        self.late_places = places;
+    /// [`Session::add_late_program`]: crate::Session::add_late_program
+    pub fn reserve_late_slots(&mut self, slots: usize) {
+        self.late_slots = slots;
     }
 
-    /// Compiles a program for [`Session::admit`]: it has no states besides those of the set.
+    /// Compiles a program for [`Session::add_late_program`]: it has no states besides those of the set.
     ///
-    /// [`Session::admit`]: crate::Session::admit
+    /// [`Session::add_late_program`]: crate::Session::add_late_program
     pub fn compile_late(&self, graph: &Graph, inputs: &NamedLayout) -> Result<Program, EngineError> {
         assert_eq!(graph.precision(), self.precision, "all programs of a set have the same precision");
         let mut states = self.states.clone();
@@ -107,7 +107,7 @@ impl ProgramSet {
     /// The offset of the first late program's constants, and the bytes that each late program has for them.
     pub(crate) fn late_constants(&self) -> (u64, u64) {
         let bytes = || self.programs.iter().map(|program| program.constant_bytes);
-        (bytes().sum(), if self.late_places == 0 { 0 } else { bytes().max().unwrap_or(0) })
+        (bytes().sum(), if self.late_slots == 0 { 0 } else { bytes().max().unwrap_or(0) })
     }
 
     /// The program of an id.
@@ -146,7 +146,7 @@ impl ProgramSet {
         let working = self.programs.iter().map(Program::working_bytes).max().unwrap_or(0);
         let mut line = |kind, name, bytes| lines.push(MemoryLine { kind, name, bytes: round_up(bytes, BLOCK_ALIGN) });
         line(MemoryKind::States, "states", self.states.bytes);
-        line(MemoryKind::Constants, "tables", constants + late * self.late_places as u64);
+        line(MemoryKind::Constants, "tables", constants + late * self.late_slots as u64);
         line(MemoryKind::Workspace, "workspace", if has_workspace { WORKSPACE_BYTES } else { 0 });
         line(MemoryKind::Working, "activations", working);
         lines

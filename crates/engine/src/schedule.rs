@@ -159,13 +159,13 @@ fn fuse_additions(graph: &Graph, mut items: Vec<Item>, uses: &Uses) -> Vec<Item>
     let mut removed = vec![false; items.len()];
     for i in 0..items.len() {
         let [a, b] = items[i].inputs[..] else { continue };
-        if !items[i].op.is_sum_of_two() || a == b {
+        if !items[i].op.is_addition() || a == b {
             continue;
         }
         let fused_into = |part: Value, other: Value| {
             let &producer = producers.get(&part)?;
             let item = &items[producer];
-            let supported = item.op.can_take_one_more() && item.outputs[0] == part && !removed[producer];
+            let supported = item.op.can_fuse_addition() && item.outputs[0] == part && !removed[producer];
             // Persistent memory may be mutated between the producer and the addition.
             let ready = match producers.get(&other) {
                 Some(&other) => other < producer,
@@ -205,12 +205,12 @@ fn write_directly(graph: &Graph, mut items: Vec<Item>, uses: &Uses) -> Vec<Item>
     let mut direct = Vec::new();
     let mut removed = vec![false; items.len()];
     for (i, item) in items.iter().enumerate() {
-        let Some(mode) = item.op.brings() else { continue };
+        let Some(mode) = item.op.write_mode() else { continue };
         let (leaf, value) = (item.inputs[0], item.inputs[1]);
         let Some(&(producer, output)) = producers.get(&value) else { continue };
         let op = &items[producer].op;
         let accumulates = mode == WriteMode::Accumulate;
-        let supported = if accumulates { op.can_add(output) } else { !op.is_view() };
+        let supported = if accumulates { op.can_accumulate(output) } else { !op.is_view() };
         if supported && uses.only_reader(value).is_some() && !touches(producer..i, leaf) {
             direct.push((producer, output, Destination { leaf, accumulates }));
             removed[i] = true;

@@ -27,7 +27,7 @@ use crate::program_set::{MemoryKind, ProgramId, ProgramSet};
 
 use capture::LaunchStream;
 use spans::STAGING_BYTES;
-pub use timing::StepTime;
+pub use timing::LaunchTime;
 pub use values::{HostValue, Results};
 
 /// Programs that can run.
@@ -296,7 +296,7 @@ impl Session {
             base += program.constant_bytes;
         }
         let (first, each) = self.set.late_constants();
-        self.constant_bases.extend((0..self.set.late_places as u64).map(|slot| first + slot * each));
+        self.constant_bases.extend((0..self.set.late_slots as u64).map(|slot| first + slot * each));
         Ok(())
     }
 

@@ -65,7 +65,7 @@ impl GradientCheck {
     }
 
     /// An input of integers.
-    pub(crate) fn whole(mut self, dims: &[u32], values: &[i32]) -> GradientCheck {
+    pub(crate) fn integers(mut self, dims: &[u32], values: &[i32]) -> GradientCheck {
         self.inputs.push(Input::Integers { dims: dims.to_vec(), values: values.to_vec() });
         self
     }
@@ -142,7 +142,7 @@ impl OpProgram {
         for (i, gradient) in gradients.into_iter().enumerate() {
             let gradient = gradient.unwrap_or_else(|| {
                 let zero = graph.number(0.0);
-                graph.spread(zero, graph.shape(wrt[i])).unwrap()
+                graph.broadcast_to(zero, graph.shape(wrt[i])).unwrap()
             });
             graph.result(&format!("gradient {i}"), gradient).unwrap();
         }

@@ -45,12 +45,12 @@ impl Narrow {
     /// The spectrum that was given, the one made of it, and how long each utterance is.
     fn write(&self, g: &mut Graph, shape: &BatchShape) -> Result<[Value; 3], EngineError> {
         let (mel, lengths) = inputs::mel(g, shape, MELS)?;
-        let seen = self.look.write(g, mel, &shape.mel, lengths)?;
+        let seen = self.look.forward(g, mel, &shape.mel, lengths)?;
         let seen = g.gelu(seen)?;
-        let few = self.down.write(g, seen)?;
-        let wide = self.up.write(g, few)?;
+        let few = self.down.forward(g, seen)?;
+        let wide = self.up.forward(g, few)?;
         let wide = g.gelu(wide)?;
-        Ok([mel, self.again.write(g, wide)?, lengths])
+        Ok([mel, self.again.forward(g, wide)?, lengths])
     }
 }
 
@@ -63,18 +63,18 @@ impl Model for Narrow {
         &self.parameters
     }
 
-    fn learn(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
+    fn training_losses(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
         let [mel, made, lengths] = self.write(g, shape)?;
         // One over all numbers of the optimizer step: the loss is a mean, however the step is cut into batches.
-        let per_number = inputs::per_number(g)?;
-        Ok(Losses::new("squares", g.l2_loss(made, mel, &shape.mel, lengths, per_number)?))
+        let per_element = inputs::per_element(g)?;
+        Ok(Losses::new("squares", g.l2_loss(made, mel, &shape.mel, lengths, per_element)?))
     }
 
-    fn judge(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
+    fn validation_losses(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
         let [mel, made, lengths] = self.write(g, shape)?;
-        let per_number = inputs::per_number(g)?;
-        let squares = g.l2_loss(made, mel, &shape.mel, lengths, per_number)?;
-        let distance = g.l1_loss(made, mel, &shape.mel, lengths, per_number)?;
+        let per_element = inputs::per_element(g)?;
+        let squares = g.l2_loss(made, mel, &shape.mel, lengths, per_element)?;
+        let distance = g.l1_loss(made, mel, &shape.mel, lengths, per_element)?;
         Ok(Losses::new("squares", squares).and("distance", distance))
     }
 }

@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         buckets: std::slice::from_ref(&bucket),
         update: UpdateSpec::default(),
         working_limit: None,
-        late_places: 0,
+        late_slots: 0,
     };
     let programs = Programs::build(&model, &spec)?;
     let machine = Machine::cpu();
@@ -119,9 +119,9 @@ fn fill(session: &Session, id: ProgramId, shape: &BatchShape) -> Result<(), Box<
 
 fn accumulate(session: &mut Session, id: ProgramId, shape: &BatchShape, step: u32) -> Result<(), Box<dyn Error>> {
     let keys: Vec<u32> = (0..shape.count()).collect();
-    let (per_number, per_token) = (1.0 / (shape.mel.total() * MELS) as f32, 1.0 / shape.text.total() as f32);
+    let (per_element, per_token) = (1.0 / (shape.mel.total() * MELS) as f32, 1.0 / shape.text.total() as f32);
     let host = [
-        (host::PER_NUMBER, HostValue::F32(&[per_number])),
+        (host::PER_ELEMENT, HostValue::F32(&[per_element])),
         (host::PER_TOKEN, HostValue::F32(&[per_token])),
         (host::MEL_MEAN, HostValue::F32(&[-5.0])),
         (host::MEL_SCALE, HostValue::F32(&[0.5])),

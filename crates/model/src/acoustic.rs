@@ -27,7 +27,7 @@ use crate::voice::VoiceEncoder;
 /// Names of the host values.
 pub mod host {
     /// One over the number of mel elements (frames × bands) in the optimizer step.
-    pub const PER_NUMBER: &str = "per_number";
+    pub const PER_ELEMENT: &str = "per_element";
     /// One over the number of tokens in the optimizer step.
     pub const PER_TOKEN: &str = "per_token";
     /// The mean of the mel spectrograms over the corpus.
@@ -133,29 +133,29 @@ impl Model for Acoustic {
         &self.parameters
     }
 
-    fn learn(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
+    fn training_losses(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
         let keys = TrainingKeys {
             text: RngKeys::new(g, &shape.text)?,
             mel: RngKeys::new(g, &shape.mel)?,
             utterances: RngKeys::new(g, &Rows::even(shape.count(), 1))?,
         };
         let aligned = self.encode_and_align(g, shape, Some(&keys))?;
-        let per_number = inputs::per_number(g)?;
+        let per_element = inputs::per_element(g)?;
         let (mel, lengths) = (aligned.batch.mel, aligned.batch.mel_lengths);
         let frames = ValidFrames { rows: &shape.mel, lengths };
         let dropout = Dropout { p: self.sizes.decoder_dropout, keys: Some(&keys.mel) };
-        let mel_loss = match self.sizes.way {
+        let mel_loss = match self.sizes.decoder {
             DecoderKind::Direct => {
                 let predicted = self.decoder.direct(g, aligned.decoder_inputs, frames, dropout)?;
-                g.l1_loss(predicted, mel, &shape.mel, lengths, per_number)?
+                g.l1_loss(predicted, mel, &shape.mel, lengths, per_element)?
             }
             DecoderKind::Flow => {
                 let path = sample_path(g, mel, &keys.mel)?;
                 let predicted = self.decoder.velocity(g, aligned.decoder_inputs, path.noisy, frames, dropout)?;
-                g.l2_loss(predicted, path.velocity, &shape.mel, lengths, per_number)?
+                g.l2_loss(predicted, path.velocity, &shape.mel, lengths, per_element)?
             }
         };
-        let per_frame = g.scale(per_number, f64::from(self.mels))?;
+        let per_frame = g.scale(per_element, f64::from(self.mels))?;
         let heads_loss = self.heads.loss(g, aligned.decoder_inputs.states, shape, lengths, per_frame)?;
         let (prior_loss, duration_loss) = self.text_losses(g, shape, &aligned)?;
         let loss = g.add(mel_loss, prior_loss)?;
@@ -167,20 +167,20 @@ impl Model for Acoustic {
 
     /// Results besides the losses: `mean`, the loss of a constant mean prediction; the `alignment`; and the predicted
     /// `log_durations`.
-    fn judge(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
+    fn validation_losses(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
         let aligned = self.encode_and_align(g, shape, None)?;
-        let per_number = inputs::per_number(g)?;
+        let per_element = inputs::per_element(g)?;
         // The flow starts from zero noise: deterministic, and the middle of the plausible outputs.
         let start = g.scale(aligned.decoder_inputs.prior, 0.0)?;
         let Batch { mel, mel_lengths, .. } = aligned.batch;
         let frames = ValidFrames { rows: &shape.mel, lengths: mel_lengths };
         let steps = EulerSteps { start, count: VALIDATION_STEPS };
         let predicted = self.decode(g, aligned.decoder_inputs, frames, steps)?;
-        let mel_loss = g.l1_loss(predicted, mel, &shape.mel, mel_lengths, per_number)?;
+        let mel_loss = g.l1_loss(predicted, mel, &shape.mel, mel_lengths, per_element)?;
         let (prior_loss, duration_loss) = self.text_losses(g, shape, &aligned)?;
         let mean = inputs::band_means(g, self.mels)?;
-        let mean = g.spread(mean, g.shape(mel))?;
-        let mean_loss = g.l1_loss(mean, mel, &shape.mel, mel_lengths, per_number)?;
+        let mean = g.broadcast_to(mean, g.shape(mel))?;
+        let mean_loss = g.l1_loss(mean, mel, &shape.mel, mel_lengths, per_element)?;
         g.result("alignment", aligned.durations)?;
         let log_durations = g.cast(aligned.log_durations, g.acc_dtype())?;
         g.result("log_durations", log_durations)?;
@@ -191,7 +191,7 @@ impl Model for Acoustic {
 
 impl Acoustic {
     /// Predicts the duration of each token. Result: `log_durations`, ln(1 + frames).
-    pub fn guess_durations(&self, precision: DType, shape: &BatchShape) -> Result<Graph, EngineError> {
+    pub fn predict_durations(&self, precision: DType, shape: &BatchShape) -> Result<Graph, EngineError> {
         let mut g = Graph::new(self.parameters.clone(), precision);
         let (ids, lengths) = inputs::text(&mut g, shape)?;
         let reference = inputs::reference(&mut g, shape, self.mels)?;
@@ -204,11 +204,11 @@ impl Acoustic {
     }
 
     /// Aligns texts with their recordings. Result: `alignment`, the duration of each token in frames.
-    pub fn find_alignment(&self, precision: DType, shape: &BatchShape) -> Result<Graph, EngineError> {
+    pub fn align(&self, precision: DType, shape: &BatchShape) -> Result<Graph, EngineError> {
         let mut g = Graph::new(self.parameters.clone(), precision);
         let Batch { text, mel, mel_lengths, reference } = self.batch(&mut g, shape)?;
         let encoded = self.encode(&mut g, shape, text, reference, None)?;
-        let prior = self.prior.write(&mut g, encoded.states)?;
+        let prior = self.prior.forward(&mut g, encoded.states)?;
         let durations = g.align(prior, mel, &shape.text, text.lengths, &shape.mel, mel_lengths)?;
         g.result("alignment", durations)?;
         Ok(g)
@@ -222,7 +222,7 @@ impl Acoustic {
         let durations = g.input("durations", TensorType::new(DType::I32, &[shape.text.total()]))?;
         let mel_lengths = g.input("mel_lengths", TensorType::new(DType::I32, &[shape.count()]))?;
         let encoded = self.encode(&mut g, shape, Text { ids, lengths }, reference, None)?;
-        let prior = self.prior.write(&mut g, encoded.states)?;
+        let prior = self.prior.forward(&mut g, encoded.states)?;
         let decoder_inputs = self.regulate_length(&mut g, shape, encoded, prior, durations)?;
         let keys = RngKeys::new(&mut g, &shape.mel)?;
         let noise = g.noise(self.mels, &keys)?;
@@ -250,7 +250,7 @@ impl Acoustic {
         let Batch { text, mel, mel_lengths, reference } = batch;
         let encoded = self.encode(g, shape, text, reference, keys)?;
         let dropout = Dropout { p: self.sizes.text_dropout, keys: keys.map(|keys| &keys.text) };
-        let prior = self.prior.write(g, encoded.states)?;
+        let prior = self.prior.forward(g, encoded.states)?;
         let tokens = ValidFrames { rows: &shape.text, lengths: text.lengths };
         let log_durations = self.durations.forward(g, encoded.states, tokens, dropout)?;
         let durations = g.align(prior, mel, &shape.text, text.lengths, &shape.mel, mel_lengths)?;
@@ -281,8 +281,8 @@ impl Acoustic {
             let mask = g.dropout(mask, VOICE_DROPOUT, &keys.utterances)?;
             voice = g.mul(voice, mask)?;
         }
-        let voice_bias = self.voice_to_text.write(g, voice)?;
-        let voice_bias = g.row_spread(voice_bias, &shape.text)?;
+        let voice_bias = self.voice_to_text.forward(g, voice)?;
+        let voice_bias = g.row_broadcast(voice_bias, &shape.text)?;
         Ok(Encoded { states: g.add(states, voice_bias)?, voice })
     }
 
@@ -310,7 +310,7 @@ impl Acoustic {
         frames: ValidFrames<'_>,
         steps: EulerSteps,
     ) -> Result<Value, EngineError> {
-        match self.sizes.way {
+        match self.sizes.decoder {
             DecoderKind::Direct => self.decoder.direct(g, inputs, frames, Dropout::OFF),
             DecoderKind::Flow => {
                 let mel = integrate(g, &self.decoder, inputs, frames, steps)?;
@@ -321,10 +321,10 @@ impl Acoustic {
 
     /// The losses of the prior and of the durations.
     fn text_losses(&self, g: &mut Graph, shape: &BatchShape, aligned: &Aligned) -> Result<(Value, Value), EngineError> {
-        let (per_number, per_token) = (inputs::per_number(g)?, inputs::per_token(g)?);
+        let (per_element, per_token) = (inputs::per_element(g)?, inputs::per_token(g)?);
         let Batch { text, mel, mel_lengths, .. } = aligned.batch;
         // The negative log-likelihood under a normal distribution of variance 1, up to a constant.
-        let half = g.scale(per_number, 0.5)?;
+        let half = g.scale(per_element, 0.5)?;
         let prior_loss = g.l2_loss(aligned.prior, mel, &shape.mel, mel_lengths, half)?;
         let target = g.to_float(aligned.durations)?;
         let target = g.ln_1p(target)?;

@@ -54,7 +54,7 @@ impl Decoder {
         list.scope("decoder", |list| {
             let input = Linear::new(list, "enter", sizes.text_width, width)?;
             let voice = Linear::new(list, "voice", sizes.voice_width, width)?;
-            let flow = match sizes.way {
+            let flow = match sizes.decoder {
                 DecoderKind::Direct => None,
                 DecoderKind::Flow => Some(FlowLayers::new(list, width, mels)?),
             };
@@ -100,11 +100,11 @@ impl Decoder {
         dropout: Dropout<'_>,
     ) -> Result<Value, EngineError> {
         g.scope("decoder", |g| {
-            let mut x = self.input.write(g, inputs.states)?;
-            let mut condition = self.voice.write(g, inputs.voice)?;
+            let mut x = self.input.forward(g, inputs.states)?;
+            let mut condition = self.voice.forward(g, inputs.voice)?;
             if let (Some(flow), Some(noisy)) = (&self.flow, noisy) {
                 let mel_and_prior = g.concat(&[noisy.mel, inputs.prior])?;
-                let projected = flow.noisy.write(g, mel_and_prior)?;
+                let projected = flow.noisy.forward(g, mel_and_prior)?;
                 x = g.add(x, projected)?;
                 let time = flow.embed_time(g, noisy.time)?;
                 condition = g.add(condition, time)?;
@@ -112,10 +112,10 @@ impl Decoder {
             let condition = Some(g.silu(condition)?);
             let context = BlockContext { rows: frames.rows, lengths: frames.lengths, condition, dropout };
             for (layer, block) in self.blocks.iter().enumerate() {
-                x = g.scope(format!("blocks.{layer}"), |g| block.write(g, x, context))?;
+                x = g.scope(format!("blocks.{layer}"), |g| block.forward(g, x, context))?;
             }
-            let x = self.norm.write(g, x)?;
-            self.output.write(g, x)
+            let x = self.norm.forward(g, x)?;
+            self.output.forward(g, x)
         })
     }
 }
@@ -133,15 +133,15 @@ impl FlowLayers {
         let last = f64::from(TIME_FEATURES - 1);
         let centres: Vec<f64> = (0..TIME_FEATURES).map(|i| f64::from(i) / last).collect();
         let centres = g.numbers(&[TIME_FEATURES], &centres);
-        let centres = g.spread(centres, Shape::new(&[rows, TIME_FEATURES]))?;
+        let centres = g.broadcast_to(centres, Shape::new(&[rows, TIME_FEATURES]))?;
         let distance = g.sub(centres, time)?;
         let distance = g.scale(distance, last / TIME_SPREAD)?;
         let squared = g.square(distance)?;
         let exponent = g.scale(squared, -0.5)?;
         let features = g.exp(exponent)?;
         let features = g.cast(features, g.precision())?;
-        let x = self.time[0].write(g, features)?;
+        let x = self.time[0].forward(g, features)?;
         let x = g.silu(x)?;
-        self.time[1].write(g, x)
+        self.time[1].forward(g, x)
     }
 }

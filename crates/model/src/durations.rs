@@ -44,12 +44,12 @@ impl DurationPredictor {
         g.scope("durations", |g| {
             let mut x = g.detach(states)?;
             for (conv, norm) in &self.layers {
-                x = conv.write(g, x, rows, lengths)?;
+                x = conv.forward(g, x, rows, lengths)?;
                 x = g.relu(x)?;
-                x = norm.write(g, x)?;
-                x = dropout.write(g, x)?;
+                x = norm.forward(g, x)?;
+                x = dropout.forward(g, x)?;
             }
-            self.output.write(g, x)
+            self.output.forward(g, x)
         })
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct PathSample {
 pub(crate) fn sample_path(g: &mut Graph, speech: Value, keys: &RngKeys) -> Result<PathSample, EngineError> {
     let noise = g.noise(g.shape(speech).last(), keys)?;
     let time = g.uniform(keys)?;
-    let frame_time = g.row_spread(time, keys.rows())?;
+    let frame_time = g.row_broadcast(time, keys.rows())?;
     let noise_scale = g.scale(frame_time, -(1.0 - SIGMA))?;
     let noise_scale = g.shift(noise_scale, 1.0)?;
     let from_noise = g.mul(noise, noise_scale)?;

@@ -43,7 +43,7 @@ impl Heads {
         };
         let targets = [target("pitch", PITCH_HZ)?, target("energy", ENERGY)?];
         let targets = g.concat(&targets)?;
-        let predicted = self.linear.write(g, states)?;
+        let predicted = self.linear.forward(g, states)?;
         let weight = g.scale(per_frame, LOSS_WEIGHT)?;
         g.l2_loss(predicted, targets, &shape.mel, lengths, weight)
     }

@@ -34,8 +34,8 @@ pub fn reference(g: &mut Graph, shape: &BatchShape, mels: u32) -> Result<Value, 
 }
 
 /// One over the number of mel elements (frames × bands) in the optimizer step.
-pub fn per_number(g: &mut Graph) -> Result<Value, EngineError> {
-    scalar(g, host::PER_NUMBER)
+pub fn per_element(g: &mut Graph) -> Result<Value, EngineError> {
+    scalar(g, host::PER_ELEMENT)
 }
 
 /// One over the number of tokens in the optimizer step.

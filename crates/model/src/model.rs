@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tandem_device::DType;
-use tandem_engine::{Earlier, EngineError, Graph, Parameters, Recomputed, Shape, TensorType, Value};
+use tandem_engine::{EngineError, Graph, Parameters, Recomputed, Shape, TensorType, Value, WriteMode};
 
 use crate::batch_shape::BatchShape;
 
@@ -14,7 +14,7 @@ use crate::batch_shape::BatchShape;
 /// every time.
 ///
 /// [`inputs`](crate::inputs) has the batch fields and host values. Losses are sums over valid frames (or tokens) times
-/// [`per_number`](crate::inputs::per_number) (or [`per_token`](crate::inputs::per_token)), so that gradient accumulation over
+/// [`per_element`](crate::inputs::per_element) (or [`per_token`](crate::inputs::per_token)), so that gradient accumulation over
 /// micro-batches equals the full batch.
 ///
 /// ```
@@ -48,16 +48,16 @@ use crate::batch_shape::BatchShape;
 ///         &self.parameters
 ///     }
 ///
-///     fn learn(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
+///     fn training_losses(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
 ///         let (mel, lengths) = inputs::mel(g, shape, 80)?;
-///         let code = self.down.write(g, mel)?;
-///         let decoded = self.up.write(g, code)?;
-///         let per_number = inputs::per_number(g)?;
-///         Ok(Losses::new("loss", g.l2_loss(decoded, mel, &shape.mel, lengths, per_number)?))
+///         let code = self.down.forward(g, mel)?;
+///         let decoded = self.up.forward(g, code)?;
+///         let per_element = inputs::per_element(g)?;
+///         Ok(Losses::new("loss", g.l2_loss(decoded, mel, &shape.mel, lengths, per_element)?))
 ///     }
 ///
-///     fn judge(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
-///         self.learn(g, shape)
+///     fn validation_losses(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
+///         self.training_losses(g, shape)
 ///     }
 /// }
 /// # let _ = Autoencoder::new()?;
@@ -71,24 +71,24 @@ pub trait Model: Send + Sync {
     fn parameters(&self) -> &Arc<Parameters>;
 
     /// Defines the losses of one training micro-batch. The first is minimised; the others are only reported.
-    fn learn(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError>;
+    fn training_losses(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError>;
 
     /// Defines the losses of one validation batch. The first is the score of a checkpoint, lower is better; the others are
     /// only reported.
-    fn judge(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError>;
+    fn validation_losses(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError>;
 
     /// The forward and backward pass of one micro-batch; gradients are accumulated or overwritten. Results: the losses.
     fn accumulate(
         &self,
         precision: DType,
         shape: &BatchShape,
-        earlier: Earlier,
+        mode: WriteMode,
         recomputed: &Recomputed,
     ) -> Result<Graph, EngineError> {
         let mut g = Graph::new(Arc::clone(self.parameters()), precision);
-        let losses = self.learn(&mut g, shape)?;
+        let losses = self.training_losses(&mut g, shape)?;
         losses.add_results(&mut g)?;
-        g.write_gradients(losses.first(), earlier, recomputed)?;
+        g.write_gradients(losses.first(), mode, recomputed)?;
         Ok(g)
     }
 
@@ -98,7 +98,7 @@ pub trait Model: Send + Sync {
         if averages {
             g.use_averages();
         }
-        self.judge(&mut g, shape)?.add_results(&mut g)?;
+        self.validation_losses(&mut g, shape)?.add_results(&mut g)?;
         Ok(g)
     }
 }
@@ -173,17 +173,17 @@ mod tests {
             &self.parameters
         }
 
-        fn learn(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
+        fn training_losses(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
             let (mel, lengths) = inputs::mel(g, shape, 80)?;
             let frame = g.parameter(self.frame);
-            let predicted = g.spread(frame, g.shape(mel))?;
-            let per_number = inputs::per_number(g)?;
-            let loss = g.l1_loss(predicted, mel, &shape.mel, lengths, per_number)?;
+            let predicted = g.broadcast_to(frame, g.shape(mel))?;
+            let per_element = inputs::per_element(g)?;
+            let loss = g.l1_loss(predicted, mel, &shape.mel, lengths, per_element)?;
             Ok((self.reports)(g, loss, mel))
         }
 
-        fn judge(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
-            self.learn(g, shape)
+        fn validation_losses(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
+            self.training_losses(g, shape)
         }
     }
 
@@ -192,7 +192,7 @@ mod tests {
         let shape = BatchShape::new(Rows::new(&[2, 1]), Rows::new(&[3, 4]));
         let check = |reports, expected: &str| {
             let model = ConstantModel::new(reports);
-            let training = model.accumulate(DType::F32, &shape, Earlier::Kept, &Recomputed::new()).map(drop);
+            let training = model.accumulate(DType::F32, &shape, WriteMode::Accumulate, &Recomputed::new()).map(drop);
             let validation = model.validate(DType::F32, &shape, true).map(drop);
             for built in [training, validation] {
                 let found = built.err().map(|error| error.to_string()).unwrap_or_default();

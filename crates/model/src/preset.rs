@@ -49,7 +49,8 @@ pub struct ModelDims {
     /// Attention heads of the decoder.
     pub decoder_heads: u32,
     /// How the decoder makes the mel spectrogram.
-    pub way: DecoderKind,
+    #[serde(alias = "way")]
+    pub decoder: DecoderKind,
     /// Dropout probability in the text encoder.
     pub text_dropout: f64,
     /// Dropout probability in the decoder.
@@ -95,7 +96,7 @@ impl Preset {
             decoder_width: decoder.width,
             decoder_layers: decoder.layers,
             decoder_heads: decoder.heads,
-            way: if nano { DecoderKind::Direct } else { DecoderKind::Flow },
+            decoder: if nano { DecoderKind::Direct } else { DecoderKind::Flow },
             text_dropout: 0.1,
             decoder_dropout: 0.05,
         }

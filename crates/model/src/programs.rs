@@ -31,7 +31,7 @@ pub struct ProgramsSpec<'a> {
     /// Limit of a program's activation memory; blocks are recomputed (gradient checkpointing) as far as it requires.
     pub working_limit: Option<u64>,
     /// Number of late programs (for other shapes, compiled during training) that have room at once.
-    pub late_places: usize,
+    pub late_slots: usize,
 }
 
 /// The programs of a training run.
@@ -56,7 +56,7 @@ impl Programs {
     pub fn build(model: &dyn Model, spec: &ProgramsSpec<'_>) -> Result<Programs, EngineError> {
         let spans = spec.update.spans();
         let mut set = ProgramSet::new(Arc::clone(model.parameters()), spec.precision, &spans);
-        set.leave_room(spec.late_places);
+        set.reserve_late_slots(spec.late_slots);
         let mut accumulate = Vec::with_capacity(spec.buckets.len());
         for (number, bucket) in spec.buckets.iter().enumerate() {
             let graph = fitted_graph(model, spec, bucket)?;
@@ -72,7 +72,7 @@ impl Programs {
     }
 
     /// Whether the validation program has a result of this name.
-    pub fn judges(&self, name: &str) -> bool {
+    pub fn has_validation_result(&self, name: &str) -> bool {
         self.set.program(self.validate).results().fields.iter().any(|field| field.name == name)
     }
 }
@@ -85,8 +85,9 @@ fn loss_names(set: &ProgramSet, id: ProgramId) -> Vec<String> {
 
 /// The graph of one bucket, with as many blocks recomputed as the memory limit requires.
 fn fitted_graph(model: &dyn Model, spec: &ProgramsSpec<'_>, bucket: &ProgramBucket) -> Result<Graph, EngineError> {
-    let graph =
-        |recomputed: &Recomputed| model.accumulate(spec.precision, &bucket.shape, spec.update.earlier(), recomputed);
+    let graph = |recomputed: &Recomputed| {
+        model.accumulate(spec.precision, &bucket.shape, spec.update.gradient_mode(), recomputed)
+    };
     let Some(limit) = spec.working_limit else { return graph(&Recomputed::new()) };
     let blocks = graph(&Recomputed::new())?.num_blocks();
     let compile =

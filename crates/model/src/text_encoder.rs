@@ -48,19 +48,19 @@ impl TextEncoder {
     ) -> Result<Value, EngineError> {
         let ValidFrames { rows, lengths } = tokens;
         g.scope("text_encoder", |g| {
-            let mut x = self.embedding.write(g, ids)?;
+            let mut x = self.embedding.forward(g, ids)?;
             for (conv, norm) in &self.prenet {
-                let y = conv.write(g, x, rows, lengths)?;
-                let y = norm.write(g, y)?;
+                let y = conv.forward(g, x, rows, lengths)?;
+                let y = norm.forward(g, y)?;
                 let y = g.relu(y)?;
-                let y = dropout.write(g, y)?;
+                let y = dropout.forward(g, y)?;
                 x = g.add(x, y)?;
             }
             let context = BlockContext { rows, lengths, condition: None, dropout };
             for (layer, block) in self.blocks.iter().enumerate() {
-                x = g.scope(format!("blocks.{layer}"), |g| block.write(g, x, context))?;
+                x = g.scope(format!("blocks.{layer}"), |g| block.forward(g, x, context))?;
             }
-            self.norm.write(g, x)
+            self.norm.forward(g, x)
         })
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use tandem_device::DType;
 use tandem_engine::{
-    Earlier, EngineError, Graph, Init, NamedLayout, ParameterId, ParameterList, Parameters, Recomputed, Rows,
-    TensorType, Value,
+    EngineError, Graph, Init, NamedLayout, ParameterId, ParameterList, Parameters, Recomputed, Rows, TensorType, Value,
+    WriteMode,
 };
 
 use crate::layers::Linear;
@@ -94,7 +94,7 @@ impl Transformer {
         &self,
         precision: DType,
         (batch, length): (u32, u32),
-        earlier: Earlier,
+        mode: WriteMode,
     ) -> Result<Graph, EngineError> {
         let mut g = Graph::new(self.parameters.clone(), precision);
         let rows = Rows::even(batch, length);
@@ -107,11 +107,11 @@ impl Transformer {
             x = layer.forward(&mut g, x, self.sizes.heads, &rows, lengths)?;
         }
         let x = self.norm.forward(&mut g, x)?;
-        let logits = self.head.write(&mut g, x)?;
+        let logits = self.head.forward(&mut g, x)?;
         let weight = g.number(1.0 / f64::from(batch * length));
         let loss = g.cross_entropy(logits, targets, &rows, lengths, weight)?;
         g.result("loss", loss)?;
-        g.write_gradients(loss, earlier, &Recomputed::new())?;
+        g.write_gradients(loss, mode, &Recomputed::new())?;
         Ok(g)
     }
 }
@@ -133,16 +133,16 @@ impl Layer {
     fn forward(&self, g: &mut Graph, x: Value, heads: u32, rows: &Rows, lengths: Value) -> Result<Value, EngineError> {
         let x = g.scope("attention", |g| {
             let h = self.norm1.forward(g, x)?;
-            let h = self.qkv.write(g, h)?;
+            let h = self.qkv.forward(g, h)?;
             let h = g.attention(h, heads, true, rows, lengths)?;
-            let h = self.proj.write(g, h)?;
+            let h = self.proj.forward(g, h)?;
             g.add(x, h)
         })?;
         g.scope("feed_forward", |g| {
             let h = self.norm2.forward(g, x)?;
-            let h = self.up.write(g, h)?;
+            let h = self.up.forward(g, h)?;
             let h = g.gelu(h)?;
-            let h = self.down.write(g, h)?;
+            let h = self.down.forward(g, h)?;
             g.add(x, h)
         })
     }

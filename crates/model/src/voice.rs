@@ -41,12 +41,12 @@ impl VoiceEncoder {
     ) -> Result<Value, EngineError> {
         let ValidFrames { rows, lengths } = frames;
         g.scope("voice", |g| {
-            let x = self.input.write(g, reference)?;
+            let x = self.input.forward(g, reference)?;
             let x = g.silu(x)?;
-            let x = self.conv.write(g, x, rows, lengths)?;
+            let x = self.conv.forward(g, x, rows, lengths)?;
             let x = g.silu(x)?;
             let x = g.row_mean(x, rows, lengths)?;
-            let x = self.output.write(g, x)?;
+            let x = self.output.forward(g, x)?;
             g.tanh(x)
         })
     }

@@ -18,12 +18,12 @@ impl VoiceReferences {
     /// Prefix of the names of the tensors.
     pub const PREFIX: &str = "reference.";
     /// Maximum number of voices: 32 MB.
-    pub const MOST: usize = 256;
+    pub const MAX_VOICES: usize = 256;
 
-    /// Adds the voice of `speaker`, unless it is there already or there are [`VoiceReferences::MOST`]; returns whether it was
+    /// Adds the voice of `speaker`, unless it is there already or there are [`VoiceReferences::MAX_VOICES`]; returns whether it was
     /// added. `mel` is the mel spectrogram of an utterance with at least one frame; see [`reference_of`].
     pub fn add(&mut self, speaker: &str, mel: &[f32], mels: usize) -> bool {
-        if self.voices.len() >= VoiceReferences::MOST || self.voices.contains_key(speaker) {
+        if self.voices.len() >= VoiceReferences::MAX_VOICES || self.voices.contains_key(speaker) {
             return false;
         }
         self.voices.insert(speaker.to_owned(), reference_of(mel, mels));
@@ -117,6 +117,6 @@ mod tests {
         assert_eq!(back.first().map(|(speaker, _)| speaker), Some(""));
         assert!(!back.take("prior.weight", vec![0.0; 800], 2) && !back.take("reference.p3", vec![0.0; 802], 2));
         let added = (0..300).filter(|n| voices.add(&n.to_string(), &[0.0, 0.0], 2)).count();
-        assert_eq!(added + 2, VoiceReferences::MOST);
+        assert_eq!(added + 2, VoiceReferences::MAX_VOICES);
     }
 }

@@ -43,13 +43,13 @@ pub trait Models: ModelCatalog {
 /// # impl Model for Mine {
 /// #     fn name(&self) -> &str { "mine" }
 /// #     fn parameters(&self) -> &Arc<Parameters> { &self.parameters }
-/// #     fn learn(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
+/// #     fn training_losses(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
 /// #         let (mel, lengths) = inputs::mel(g, shape, 80)?;
-/// #         let output = self.layer.write(g, mel)?;
-/// #         let per_number = inputs::per_number(g)?;
-/// #         Ok(Losses::new("loss", g.l2_loss(output, mel, &shape.mel, lengths, per_number)?))
+/// #         let output = self.layer.forward(g, mel)?;
+/// #         let per_element = inputs::per_element(g)?;
+/// #         Ok(Losses::new("loss", g.l2_loss(output, mel, &shape.mel, lengths, per_element)?))
 /// #     }
-/// #     fn judge(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> { self.learn(g, shape) }
+/// #     fn validation_losses(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> { self.training_losses(g, shape) }
 /// # }
 ///
 /// let models = CustomModel::new(Arc::new(Mine::new()?));
@@ -118,16 +118,16 @@ mod tests {
             &self.parameters
         }
 
-        fn learn(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
+        fn training_losses(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
             let (mel, lengths) = inputs::mel(g, shape, self.bands)?;
-            let output = self.layer.write(g, mel)?;
+            let output = self.layer.forward(g, mel)?;
             let zero = g.scale(output, 0.0)?;
-            let per_number = inputs::per_number(g)?;
-            Ok(Losses::new("size", g.l2_loss(output, zero, &shape.mel, lengths, per_number)?))
+            let per_element = inputs::per_element(g)?;
+            Ok(Losses::new("size", g.l2_loss(output, zero, &shape.mel, lengths, per_element)?))
         }
 
-        fn judge(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
-            self.learn(g, shape)
+        fn validation_losses(&self, g: &mut Graph, shape: &BatchShape) -> Result<Losses, EngineError> {
+            self.training_losses(g, shape)
         }
     }
 

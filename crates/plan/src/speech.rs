@@ -48,9 +48,9 @@ pub fn programs(
     buckets: &[tandem_model::ProgramBucket],
 ) -> Result<Programs, EngineError> {
     let update = update_of(plan);
-    let late_places = if plan.static_shapes { 0 } else { MAX_LATE_PROGRAMS };
+    let late_slots = if plan.static_shapes { 0 } else { MAX_LATE_PROGRAMS };
     let precision = precision(plan.precision);
-    Programs::build(model, &ProgramsSpec { precision, buckets, update, working_limit: None, late_places })
+    Programs::build(model, &ProgramsSpec { precision, buckets, update, working_limit: None, late_slots })
 }
 
 /// Cached programs of exact shapes. Shapes of a small corpus recur now and then, those of a large one never.
@@ -64,8 +64,8 @@ pub fn exact_program(
     shape: &Bucket,
 ) -> Result<tandem_engine::Program, EngineError> {
     let bucket = bucket(shape);
-    let earlier = update_of(plan).earlier();
-    let graph = model.accumulate(precision(plan.precision), &bucket.shape, earlier, &Recomputed::new())?;
+    let gradient_mode = update_of(plan).gradient_mode();
+    let graph = model.accumulate(precision(plan.precision), &bucket.shape, gradient_mode, &Recomputed::new())?;
     set.compile_late(&graph, &bucket.layout)
 }
 
@@ -218,7 +218,7 @@ impl PlannedModel {
         match program {
             ProgramKind::Accumulate => {
                 let graph =
-                    self.model.accumulate(precision, &bucket.shape, self.update.earlier(), &Recomputed::new())?;
+                    self.model.accumulate(precision, &bucket.shape, self.update.gradient_mode(), &Recomputed::new())?;
                 set.add("accumulate", &graph, &bucket.layout)?;
             }
             ProgramKind::Validate => {

@@ -234,7 +234,7 @@ impl ModelRunner {
         layout.place("reference", TensorType::new(DType::F32, &[REFERENCE_FRAMES, *mels]))?;
         let batch = BatchShape::new(Rows::even(1, tokens), Rows::even(1, shape.frames()));
         let graph = match shape {
-            ProgramShape::Durations { .. } => acoustic.guess_durations(*precision, &batch)?,
+            ProgramShape::Durations { .. } => acoustic.predict_durations(*precision, &batch)?,
             ProgramShape::Spectrogram { .. } => {
                 layout.place("durations", integers(tokens))?;
                 layout.place("mel_lengths", integers(1))?;
@@ -243,7 +243,7 @@ impl ModelRunner {
             ProgramShape::Alignment { frames, .. } => {
                 layout.place("mel", TensorType::new(DType::F32, &[frames, *mels]))?;
                 layout.place("mel_lengths", integers(1))?;
-                acoustic.find_alignment(*precision, &batch)?
+                acoustic.align(*precision, &batch)?
             }
         };
         Ok((graph, layout))

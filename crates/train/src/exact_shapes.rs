@@ -36,7 +36,11 @@ impl ExactShapes {
         let exact = batch.info().exact_bucket();
         let Some(id) = self.program(session, &exact)? else { return Ok(None) };
         let pieces = batch.info().pieces(&exact);
-        session.gather(id, pieces.iter().map(|piece| (batch.part(piece.from, piece.bytes), piece.to)), host)?;
+        session.stage_input_parts(
+            id,
+            pieces.iter().map(|piece| (batch.part(piece.from, piece.bytes), piece.to)),
+            host,
+        )?;
         Ok(Some(id))
     }
 
@@ -45,7 +49,7 @@ impl ExactShapes {
             return Ok(Some(known.id));
         }
         let program = (self.compile)(session.set(), exact)?;
-        match session.admit(program) {
+        match session.add_late_program(program) {
             Ok(id) => {
                 // The session reuses the slot, and the id, of an earlier program.
                 self.programs.retain(|earlier| earlier.id != id);

@@ -406,8 +406,8 @@ impl StepLoop {
         let scales = LossScales::new(frames, all(|batch| &batch.tokens), self.band_means.len());
         let names = Arc::clone(&self.figures);
         let mut sums = vec![0.0_f64; names.len()];
-        let mut alignment = self.programs.judges(ALIGNMENT).then(AlignmentReport::default);
-        let mut predicted_frames = self.programs.judges(LOG_DURATIONS).then_some(0.0);
+        let mut alignment = self.programs.has_validation_result(ALIGNMENT).then(AlignmentReport::default);
+        let mut predicted_frames = self.programs.has_validation_result(LOG_DURATIONS).then_some(0.0);
         for number in 0..self.held_out.batches.len() {
             let results = self.validate_batch(number, &scales)?;
             for (sum, name) in sums.iter_mut().zip(names.iter()) {
@@ -590,7 +590,7 @@ impl StepKeys {
 
 /// What loss sums are multiplied with: one over the numbers, and one over the tokens, of the whole optimizer step.
 struct LossScales {
-    per_number: [f32; 1],
+    per_element: [f32; 1],
     per_token: [f32; 1],
 }
 
@@ -606,12 +606,12 @@ impl LossScales {
 
     fn new(frames: u64, tokens: u64, bands: usize) -> LossScales {
         let one_over = |count: u64| [(1.0 / count.max(1) as f64) as f32];
-        LossScales { per_number: one_over(frames * bands as u64), per_token: one_over(tokens) }
+        LossScales { per_element: one_over(frames * bands as u64), per_token: one_over(tokens) }
     }
 
     fn host_values<'a>(&'a self, normalisation: &'a Normalisation) -> Vec<(&'static str, HostValue<'a>)> {
         vec![
-            (host::PER_NUMBER, HostValue::F32(&self.per_number)),
+            (host::PER_ELEMENT, HostValue::F32(&self.per_element)),
             (host::PER_TOKEN, HostValue::F32(&self.per_token)),
             (host::MEL_MEAN, HostValue::F32(&normalisation.mean)),
             (host::MEL_SCALE, HostValue::F32(&normalisation.scale)),
@@ -666,9 +666,9 @@ mod tests {
     #[test]
     fn losses_are_means_over_all_numbers_and_tokens_of_a_step() {
         let scales = LossScales::of(utterances().iter().flatten());
-        assert_eq!((scales.per_number, scales.per_token), ([1.0 / 3200.0], [1.0 / 5.0]));
+        assert_eq!((scales.per_element, scales.per_token), ([1.0 / 3200.0], [1.0 / 5.0]));
         // An empty step does not divide by zero.
         let empty = LossScales::of([].into_iter());
-        assert_eq!((empty.per_number, empty.per_token), ([1.0], [1.0]));
+        assert_eq!((empty.per_element, empty.per_token), ([1.0], [1.0]));
     }
 }

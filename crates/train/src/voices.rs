@@ -17,7 +17,7 @@ struct Chosen {
 
 /// One utterance per speaker: the first that is as long as a reference, else the longest. Speakers with an unreadable
 /// utterance are left out. Always on the CPU. Cost: decodes one recording per speaker, at most
-/// [`VoiceReferences::MOST`].
+/// [`VoiceReferences::MAX_VOICES`].
 pub fn gather_voices(set: &TrainingSet, recordings: &dyn Recordings) -> Result<VoiceReferences, TrainError> {
     let mut chosen: BTreeMap<&str, Chosen> = BTreeMap::new();
     for (index, extent) in set.rows() {
@@ -33,7 +33,7 @@ pub fn gather_voices(set: &TrainingSet, recordings: &dyn Recordings) -> Result<V
     let mut featurizer = Featurizer::new(set.features()).map_err(TrainError::features)?;
     let (mut clip, mut features) = (Clip::default(), Features::default());
     let mut voices = VoiceReferences::default();
-    for (speaker, Chosen { index, .. }) in chosen.into_iter().take(VoiceReferences::MOST) {
+    for (speaker, Chosen { index, .. }) in chosen.into_iter().take(VoiceReferences::MAX_VOICES) {
         let Some(sample) = set.dataset().get(index) else { continue };
         let is_read = recordings.load_into(&sample, &mut clip).is_ok();
         if is_read && featurizer.clip_into(&clip, false, &mut features).is_ok() && !features.mel.values.is_empty() {

@@ -36,7 +36,7 @@ impl Op for AddInto {
         &[0]
     }
 
-    fn brings(&self) -> Option<WriteMode> {
+    fn write_mode(&self) -> Option<WriteMode> {
         Some(WriteMode::Accumulate)
     }
 

@@ -340,7 +340,7 @@ mod tests {
         let filled = |i: usize| rows.iter().map(|row| row[i] as i32).collect::<Vec<i32>>();
         let (text, frames, count) = (Rows::new(&of(0)), Rows::new(&of(1)), rows.len() as u32);
         let check = GradientCheck::new().given(&[text.total(), columns], prior).given(&[frames.total(), columns], mel);
-        (check.whole(&[count], &filled(2)).whole(&[count], &filled(3)), text, frames)
+        (check.integers(&[count], &filled(2)).integers(&[count], &filled(3)), text, frames)
     }
 
     fn waves(count: usize, of: f64) -> Vec<f64> {

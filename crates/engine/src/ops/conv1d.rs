@@ -166,10 +166,10 @@ mod tests {
         let rows = Rows::new(&[5, 0, 7]);
         for window in WINDOWS {
             let check = GradientCheck::new().input(&[12, 3]).input(&[5, window.kernel * 3]).input(&[5]);
-            check_gradients(check.whole(&[3], &[4, 0, 7]), |g, x| g.conv1d(x[0], x[1], x[2], window, &rows, x[3]));
+            check_gradients(check.integers(&[3], &[4, 0, 7]), |g, x| g.conv1d(x[0], x[1], x[2], window, &rows, x[3]));
             let frames = window.output_rows(&rows).total();
             let check = GradientCheck::new().input(&[frames, 3]).input(&[window.kernel * 2, 3]).input(&[2]);
-            check_gradients(check.whole(&[3], &[4, 0, 7]), |g, x| {
+            check_gradients(check.integers(&[3], &[4, 0, 7]), |g, x| {
                 g.conv_transpose1d(x[0], x[1], x[2], window, &rows, x[3])
             });
         }
@@ -208,7 +208,7 @@ mod tests {
         for window in WINDOWS {
             let (x, weight, bias) = (numbers(16 * 2, 5), numbers(3 * window.kernel * 2, 7), [0.5, -2.0, 3.0]);
             let check = GradientCheck::new().given(&[16, 2], &x).given(&[3, window.kernel * 2], &weight);
-            let check = check.given(&[3], &bias).whole(&[3], &[6, 0, 7]);
+            let check = check.given(&[3], &bias).integers(&[3], &[6, 0, 7]);
             let found = run(check, |g, x| g.conv1d(x[0], x[1], x[2], window, &rows, x[3]));
             let mut expected = by_hand(&x[..12], &weight, &bias, window);
             let first_row = window.output_length(9) as usize * 3;
@@ -238,7 +238,8 @@ mod tests {
             }
         }
         let check = GradientCheck::new().given(&[7, 1], &x).given(&[4, 1], &weight).given(&[1], &[0.5]);
-        let found = run(check.whole(&[2], &[6, 6]), |g, x| g.conv_transpose1d(x[0], x[1], x[2], window, &rows, x[3]));
+        let found =
+            run(check.integers(&[2], &[6, 6]), |g, x| g.conv_transpose1d(x[0], x[1], x[2], window, &rows, x[3]));
         assert_eq!(found, expected);
     }
 

@@ -287,8 +287,8 @@ mod tests {
     #[test]
     fn gradients() {
         for classes in [1_u32, 6, 37] {
-            let check = GradientCheck::new().input(&[910, classes]).whole(&[910], &targets(classes as i32));
-            check_gradients(check.whole(&[4], &LENGTHS), build);
+            let check = GradientCheck::new().input(&[910, classes]).integers(&[910], &targets(classes as i32));
+            check_gradients(check.integers(&[4], &LENGTHS), build);
         }
     }
 
@@ -304,8 +304,8 @@ mod tests {
             }
         }
         let value_of = |logits: &[f64]| {
-            let check = GradientCheck::new().given(&[910, 37], logits).whole(&[910], &targets);
-            run(check.whole(&[4], &LENGTHS), build)[0]
+            let check = GradientCheck::new().given(&[910, 37], logits).integers(&[910], &targets);
+            run(check.integers(&[4], &LENGTHS), build)[0]
         };
         let value = value_of(&logits);
         assert!((value - expected).abs() < 1e-9 * expected, "{value} {expected}");
@@ -319,7 +319,7 @@ mod tests {
     fn classes_of_negligible_probability_get_no_gradient() {
         let logits: Vec<f64> = (0..400).map(|i| -0.3 * f64::from(i)).collect();
         check_no_subnormals(
-            GradientCheck::new().given(&[1, 400], &logits).whole(&[1], &[3]).whole(&[1], &[1]),
+            GradientCheck::new().given(&[1, 400], &logits).integers(&[1], &[3]).integers(&[1], &[1]),
             |g, x| {
                 let weight = g.number(0.25);
                 g.cross_entropy(x[0], x[1], &Rows::new(&[1]), x[2], weight)

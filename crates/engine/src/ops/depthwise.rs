@@ -166,7 +166,7 @@ impl Op for WeightGradient {
         vec![u64::from(self.chunks()) * outputs[0].bytes()]
     }
 
-    fn can_add(&self, _: usize) -> bool {
+    fn can_accumulate(&self, _: usize) -> bool {
         true
     }
 
@@ -195,7 +195,7 @@ impl Op for WeightGradient {
         let grid = Grid { blocks: [channels.div_ceil(32).max(1), chunks, 1], threads: 256, shared_bytes: 0 };
         at.launch(kernel, grid, args);
         let kernel = for_real!("depthwise_conv1d", out.ty.dtype, T => &Kernels::<T>::COMBINE);
-        let args = CombineArgs { partial, out, chunks, channels, taps, accumulate: at.adds(0).into() };
+        let args = CombineArgs { partial, out, chunks, channels, taps, accumulate: at.accumulates(0).into() };
         let blocks = (channels * taps).div_ceil(32).max(1);
         at.launch(kernel, Grid { blocks: [blocks, 1, 1], threads: 512, shared_bytes: 0 }, args);
         Ok(())
@@ -513,7 +513,7 @@ mod tests {
             for channels in [3, 8] {
                 let check = GradientCheck::new().input(&[12, channels]);
                 let check = check.input(&[channels, window.kernel]).input(&[channels]);
-                check_gradients(check.whole(&[3], &[4, 0, 7]), |g, x| {
+                check_gradients(check.integers(&[3], &[4, 0, 7]), |g, x| {
                     g.depthwise_conv1d(x[0], x[1], x[2], window, &rows, x[3])
                 });
             }
@@ -522,7 +522,7 @@ mod tests {
         let rows = Rows::new(&[300, 0, 211]);
         for (channels, taps) in [(19, 7), (40, 9)] {
             let check = GradientCheck::new().input(&[511, channels]).input(&[channels, taps]).input(&[channels]);
-            check_gradients(check.whole(&[3], &[280, 0, 211]), |g, x| {
+            check_gradients(check.integers(&[3], &[280, 0, 211]), |g, x| {
                 g.depthwise_conv1d(x[0], x[1], x[2], ConvWindow::same(taps), &rows, x[3])
             });
         }
@@ -542,7 +542,7 @@ mod tests {
             }
             let check = |weight: &[f64], dims: &[u32]| {
                 let check = GradientCheck::new().given(&[12, 3], &x).given(dims, weight);
-                check.given(&[3], &[1.0, 2.0, -3.0]).whole(&[3], &[4, 0, 7])
+                check.given(&[3], &[1.0, 2.0, -3.0]).integers(&[3], &[4, 0, 7])
             };
             let found =
                 run(check(&weight, &[3, kernel]), |g, x| g.depthwise_conv1d(x[0], x[1], x[2], window, &rows, x[3]));

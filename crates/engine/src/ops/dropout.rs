@@ -65,7 +65,7 @@ impl Op for Dropout {
         }
         let (rows, columns, draw, below) = (self.rows.count(), x.ty.shape.last(), self.draw, self.below);
         let grid = row_grid(&self.rows, columns);
-        if at.taken_over() == Some(0) {
+        if at.in_place_input() == Some(0) {
             let kernel = for_real!("dropout", x.ty.dtype, T => &DropoutKernel::<T>::IN_PLACE);
             let args = DropoutInPlaceArgs { out, seed, step, utterances, starts, draw, rows, columns, below };
             at.launch(kernel, grid, args);
@@ -195,7 +195,7 @@ impl Graph {
         if p == 0.0 {
             return Ok(x);
         }
-        let (rows, draw, below) = (keys.rows.clone(), self.next_draw(), (p * 4_294_967_296.0) as u32);
+        let (rows, draw, below) = (keys.rows.clone(), self.next_rng_id(), (p * 4_294_967_296.0) as u32);
         let [seed, step, utterances, starts] = keys.inputs(self);
         self.push(Dropout { rows, draw, below }, &[x, seed, step, utterances, starts])
     }
@@ -272,7 +272,7 @@ mod tests {
             let check = check.host("seed", &[5, 6]).host("step", &[step]).host("utterances", &[1]);
             run(check, |g, x| {
                 if before {
-                    g.next_draw();
+                    g.next_rng_id();
                 }
                 let keys = RngKeys::new(g, &rows)?;
                 g.dropout(x[0], 0.5, &keys)

@@ -72,7 +72,7 @@ impl Op for TableGradient {
         Ok(vec![TensorType::new(accumulator(gradient.dtype), &[self.0, gradient.shape.last()])])
     }
 
-    fn can_add(&self, _: usize) -> bool {
+    fn can_accumulate(&self, _: usize) -> bool {
         true
     }
 
@@ -83,7 +83,7 @@ impl Op for TableGradient {
         }
         let kernel = for_real!("embedding", gradient.ty.dtype, T => &Tables::<T>::GRADIENT);
         let channels = gradient.ty.shape.last();
-        let (count, accumulate) = (gradient.ty.shape.rows(), u32::from(at.adds(0)));
+        let (count, accumulate) = (gradient.ty.shape.rows(), u32::from(at.accumulates(0)));
         let args = EmbeddingGradientArgs { gradient, ids, out, count, channels, rows: self.0, accumulate };
         // A block searches all ids for those of its row, in order.
         let block_channels = 32 * vector_length(gradient.ty.dtype, channels);
@@ -202,11 +202,11 @@ mod tests {
     #[test]
     fn gradients() {
         let check = GradientCheck::new().input(&[5, 3]);
-        check_gradients(check.whole(&[9], &[4, 0, 0, -1, 2, 5, 4, 0, i32::MIN]), |g, x| g.embedding(x[0], x[1]));
+        check_gradients(check.integers(&[9], &[4, 0, 0, -1, 2, 5, 4, 0, i32::MIN]), |g, x| g.embedding(x[0], x[1]));
         // More rows than a chunk has, and ids that are far apart.
         let ids: Vec<i32> = (0..4000).map(|i| i * 37 % 101 - 1).collect();
         for channels in [9, 40] {
-            let check = GradientCheck::new().input(&[97, channels]).whole(&[4000], &ids);
+            let check = GradientCheck::new().input(&[97, channels]).integers(&[4000], &ids);
             check_gradients(check, |g, x| g.embedding(x[0], x[1]));
         }
     }
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn rows_are_looked_up() {
         let table: Vec<f64> = (0..6).map(f64::from).collect();
-        let check = GradientCheck::new().given(&[3, 2], &table).whole(&[5], &[2, 0, 3, -1, 2]);
+        let check = GradientCheck::new().given(&[3, 2], &table).integers(&[5], &[2, 0, 3, -1, 2]);
         let found = run(check, |g, x| g.embedding(x[0], x[1]));
         assert_eq!(found, [4.0, 5.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 4.0, 5.0]);
     }

@@ -277,13 +277,13 @@ mod tests {
     fn gradients() {
         let (text, mel) = rows();
         for channels in [3, 16] {
-            let check = GradientCheck::new().input(&[9, channels]).whole(&[9], &DURATIONS);
+            let check = GradientCheck::new().input(&[9, channels]).integers(&[9], &DURATIONS);
             check_gradients(check, |g, x| g.expand(x[0], x[1], &text, &mel));
         }
         // More than one chunk.
         let (text, mel) = (Rows::new(&[1000, 800]), Rows::new(&[4000, 3000]));
         let durations: Vec<i32> = (0..1800).map(|i| i * 7 % 9).collect();
-        check_gradients(GradientCheck::new().input(&[1800, 5]).whole(&[1800], &durations), |g, x| {
+        check_gradients(GradientCheck::new().input(&[1800, 5]).integers(&[1800], &durations), |g, x| {
             g.expand(x[0], x[1], &text, &mel)
         });
     }
@@ -292,7 +292,7 @@ mod tests {
     fn tokens_are_repeated() {
         let (text, mel) = rows();
         let x: Vec<f64> = (1..=9).map(f64::from).collect();
-        let check = GradientCheck::new().given(&[9, 1], &x).whole(&[9], &DURATIONS);
+        let check = GradientCheck::new().given(&[9, 1], &x).integers(&[9], &DURATIONS);
         let found = run(check, |g, x| g.expand(x[0], x[1], &text, &mel));
         let expected: [&[f64]; 4] =
             [&[1.0, 1.0, 3.0, 3.0, 3.0, 0.0, 0.0], &[0.0, 0.0], &[4.0, 4.0, 4.0, 4.0, 4.0, 5.0], &[8.0, 0.0, 0.0, 0.0]];
@@ -315,7 +315,7 @@ mod tests {
             row.resize(frames * 9, 0.0);
             expected.extend(row);
         }
-        let check = GradientCheck::new().given(&[1800, 9], &x).whole(&[1800], &durations);
+        let check = GradientCheck::new().given(&[1800, 9], &x).integers(&[1800], &durations);
         assert_eq!(run(check, |g, x| g.expand(x[0], x[1], &text, &mel)), expected);
     }
 

@@ -115,18 +115,18 @@ impl Op for LayerNormBackward {
         };
         at.launch(&kernels[size], backward_grid([blocks, 1], size), args);
         let kernel = for_real!("layer_norm gradient", partial.ty.dtype, T => &Kernels::<T>::SUMS);
-        let [accumulate_dgain, accumulate_dbias] = [1, 2].map(|output| u32::from(at.adds(output)));
+        let [accumulate_dgain, accumulate_dbias] = [1, 2].map(|output| u32::from(at.accumulates(output)));
         let grid = Grid { blocks: [(2 * columns).div_ceil(32).max(1), 1, 1], threads: 1024, shared_bytes: 0 };
         let args = LayerNormSumsArgs { partial, dgain, dbias, blocks, columns, accumulate_dgain, accumulate_dbias };
         at.launch(kernel, grid, args);
         Ok(())
     }
 
-    fn can_add(&self, output: usize) -> bool {
+    fn can_accumulate(&self, output: usize) -> bool {
         output > 0
     }
 
-    fn can_take_one_more(&self) -> bool {
+    fn can_fuse_addition(&self) -> bool {
         true
     }
 }

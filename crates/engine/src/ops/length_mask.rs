@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn valid_frames_are_one() {
         let rows = Rows::new(&[3, 0, 2, 2]);
-        let mask = run(GradientCheck::new().whole(&[4], &[2, 0, 9, -1]), |g, x| g.length_mask(x[0], &rows));
+        let mask = run(GradientCheck::new().integers(&[4], &[2, 0, 9, -1]), |g, x| g.length_mask(x[0], &rows));
         assert_eq!(mask, [1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
     }
 
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn gradients_pass_where_it_is_one() {
         let rows = Rows::new(&[20_000, 0, 15_000]);
-        check_gradients(GradientCheck::new().input(&[35_000, 1]).whole(&[3], &[11_000, 0, 15_000]), |g, x| {
+        check_gradients(GradientCheck::new().input(&[35_000, 1]).integers(&[3], &[11_000, 0, 15_000]), |g, x| {
             let mask = g.length_mask(x[1], &rows)?;
             g.mul(x[0], mask)
         });

@@ -93,11 +93,11 @@ impl Op for MatMul {
         Ok(gradients)
     }
 
-    fn can_add(&self, _: usize) -> bool {
+    fn can_accumulate(&self, _: usize) -> bool {
         true
     }
 
-    fn runs_beside(&self) -> bool {
+    fn runs_on_side_stream(&self) -> bool {
         self.acc_output
     }
 
@@ -121,7 +121,7 @@ impl Op for MatMul {
             b: stored(b.ty.shape, self.b_transposed),
             c: Operand { transposed: false, stride: n, batch_stride: u64::from(m) * u64::from(n) },
             alpha: 1.0,
-            accumulate: at.adds(0),
+            accumulate: at.accumulates(0),
         };
         let bias = at.inputs.get(2).copied();
         at.gemm(gemm, [a, b, c], bias);

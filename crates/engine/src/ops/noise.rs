@@ -199,7 +199,7 @@ fn uniform<T: Real>(args: &mut HostArgs<'_>) {
 impl Graph {
     /// Standard normal numbers `[frames, columns]` in the precision of the graph, padding included.
     pub fn noise(&mut self, columns: u32, keys: &RngKeys) -> Result<Value, EngineError> {
-        let (rows, draw) = (keys.rows.clone(), self.next_draw());
+        let (rows, draw) = (keys.rows.clone(), self.next_rng_id());
         let output = TensorType::new(self.precision(), &[rows.total(), columns]);
         let inputs = keys.inputs(self);
         self.push(Noise { rows, draw, output }, &inputs)
@@ -207,7 +207,7 @@ impl Graph {
 
     /// One number in (0, 1) per row: `[rows, 1]`, in the accumulator type.
     pub fn uniform(&mut self, keys: &RngKeys) -> Result<Value, EngineError> {
-        let (rows, draw, dtype) = (keys.rows.clone(), self.next_draw(), self.acc_dtype());
+        let (rows, draw, dtype) = (keys.rows.clone(), self.next_rng_id(), self.acc_dtype());
         let inputs = keys.inputs(self);
         self.push(Uniform { rows, draw, dtype }, &inputs)
     }

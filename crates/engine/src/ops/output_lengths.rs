@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn lengths_are_those_of_the_convolution() {
         let window = ConvWindow { kernel: 4, stride: 2, dilation: 1, padding: 1 };
-        let lengths = GradientCheck::new().whole(&[5], &[8, 0, 1, 7, -3]);
+        let lengths = GradientCheck::new().integers(&[5], &[8, 0, 1, 7, -3]);
         // As floats, because the test takes a loss of the result.
         let found = run(lengths, |g, x| {
             let lengths = g.output_lengths(x[0], window)?;

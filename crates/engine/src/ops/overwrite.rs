@@ -30,7 +30,7 @@ impl Op for Overwrite {
         &[0]
     }
 
-    fn brings(&self) -> Option<WriteMode> {
+    fn write_mode(&self) -> Option<WriteMode> {
         Some(WriteMode::Overwrite)
     }
 
@@ -62,7 +62,7 @@ impl Op for Clear {
 
 impl Graph {
     /// Overwrites persistent memory (a gradient, a parameter span or a state) with `value`.
-    pub fn put(&mut self, target: Value, value: Value) -> Result<(), EngineError> {
+    pub fn overwrite(&mut self, target: Value, value: Value) -> Result<(), EngineError> {
         self.push_many(Overwrite, &[target, value]).map(drop)
     }
 
@@ -88,12 +88,12 @@ mod tests {
         let x = g.input("x", ty).unwrap();
         let [computed, copied, cleared] = ["computed", "copied", "cleared"].map(|name| g.state(name, ty).unwrap());
         let twice = g.scale(x, 2.0).unwrap();
-        g.put(computed, twice).unwrap();
-        g.put(copied, x).unwrap();
+        g.overwrite(computed, twice).unwrap();
+        g.overwrite(copied, x).unwrap();
         g.clear(cleared).unwrap();
         let mut set = ProgramSet::new(Default::default(), DType::F32, &[]);
         let id = set.add("overwrite", &g, &layout).unwrap();
-        assert_eq!(set.program(id).steps().len(), 3, "a computed value is written to its target directly");
+        assert_eq!(set.program(id).launches().len(), 3, "a computed value is written to its target directly");
         let mut session = session(&Machine::cpu(), set);
         for name in ["computed", "copied", "cleared"] {
             session.write_state(name, &[7.0_f32; 3]).unwrap();

@@ -57,11 +57,11 @@ impl Op for SumRows {
         vec![u64::from(RowChunks::of(inputs[0]).count) * outputs[0].bytes()]
     }
 
-    fn can_add(&self, _: usize) -> bool {
+    fn can_accumulate(&self, _: usize) -> bool {
         true
     }
 
-    fn runs_beside(&self) -> bool {
+    fn runs_on_side_stream(&self) -> bool {
         true
     }
 
@@ -76,7 +76,7 @@ impl Op for SumRows {
         let grid = Grid { blocks, threads: 256, shared_bytes: 0 };
         let kernel = for_real!("sum_rows", x.ty.dtype, T => &Sums::<T>::PARTIAL_ROWS);
         at.launch(kernel, grid, SumRowsPartialArgs { x, partial, rows, columns, rows_per_chunk: chunks.rows });
-        combine(at, partial, sums, at.adds(0))
+        combine(at, partial, sums, at.accumulates(0))
     }
 }
 
@@ -140,7 +140,7 @@ impl Op for SumColumns {
 fn spread_back(at: &mut Backward<'_>) -> Result<Vec<Option<Value>>, EngineError> {
     let Some(gradient) = at.first() else { return Ok(vec![None]) };
     let ty = at.graph.ty(at.inputs[0]);
-    let spread = at.graph.spread(gradient, ty.shape)?;
+    let spread = at.graph.broadcast_to(gradient, ty.shape)?;
     Ok(vec![Some(at.graph.cast(spread, ty.dtype)?)])
 }
 
@@ -310,7 +310,7 @@ impl Graph {
     }
 
     /// Broadcasts `x` to a larger shape, as element-wise ops do implicitly.
-    pub fn spread(&mut self, x: Value, shape: Shape) -> Result<Value, EngineError> {
+    pub fn broadcast_to(&mut self, x: Value, shape: Shape) -> Result<Value, EngineError> {
         if self.shape(x) == shape { Ok(x) } else { self.push(Spread(shape), &[x]) }
     }
 }
@@ -348,8 +348,8 @@ mod tests {
             check_gradients(GradientCheck::new().input(&dims), |g, x| g.sum_columns(x[0]));
             check_gradients(GradientCheck::new().input(&dims), |g, x| g.sum_all(x[0]));
         }
-        check_gradients(GradientCheck::new().input(&[5]), |g, x| g.spread(x[0], Shape::new(&[3, 5])));
-        check_gradients(GradientCheck::new().input(&[3, 1]), |g, x| g.spread(x[0], Shape::new(&[3, 5])));
+        check_gradients(GradientCheck::new().input(&[5]), |g, x| g.broadcast_to(x[0], Shape::new(&[3, 5])));
+        check_gradients(GradientCheck::new().input(&[3, 1]), |g, x| g.broadcast_to(x[0], Shape::new(&[3, 5])));
     }
 
     #[test]

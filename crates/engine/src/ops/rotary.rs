@@ -58,7 +58,7 @@ impl Op for Rotary {
         let (x, table, starts, out) = (at.inputs[0], at.inputs[1], at.inputs[2], at.outputs[0]);
         let (rows, columns) = (self.rows.count(), x.ty.shape.last());
         let (heads, inverse, grid) = (self.heads, u32::from(self.inverse), row_grid(&self.rows, columns));
-        if at.taken_over().is_some() {
+        if at.in_place_input().is_some() {
             let kernel = for_real!("rotary", x.ty.dtype, T => &Kernels::<T>::IN_PLACE);
             at.launch(kernel, grid, RotaryInPlaceArgs { out, table, starts, rows, columns, heads, inverse });
         } else {
@@ -273,7 +273,7 @@ mod tests {
                 Launch::Kernel { kernel, .. } => Some(kernel.name),
                 _ => None,
             };
-            set.program(id).steps().iter().filter_map(name).collect::<Vec<_>>()
+            set.program(id).launches().iter().filter_map(name).collect::<Vec<_>>()
         };
         assert_eq!(kernels(true), ["chain", "rotary_in_place_f32"]);
         assert_eq!(kernels(false), ["chain", "rotary_f32", "chain"]);

@@ -71,7 +71,7 @@ impl Op for RowSum {
 
 impl Op for RowBroadcast {
     fn name(&self) -> &'static str {
-        "row_spread"
+        "row_broadcast"
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, EngineError> {
@@ -80,7 +80,7 @@ impl Op for RowBroadcast {
             [count, channels] if count == rows.count() && is_real(x.dtype) => {
                 Ok(vec![TensorType::new(x.dtype, &[rows.total(), channels])])
             }
-            _ => refuse("row_spread", format!("takes one vector for each row, [{}, channels]", rows.count()), &[x]),
+            _ => refuse("row_broadcast", format!("takes one vector for each row, [{}, channels]", rows.count()), &[x]),
         }
     }
 
@@ -95,7 +95,7 @@ impl Op for RowBroadcast {
         if out.ty.shape.elements() == 0 {
             return Ok(());
         }
-        let kernel = for_real!("row_spread", out.ty.dtype, T => &Pools::<T>::BROADCAST);
+        let kernel = for_real!("row_broadcast", out.ty.dtype, T => &Pools::<T>::BROADCAST);
         let channels = out.ty.shape.last();
         at.launch(kernel, row_grid(&self.rows, channels), args(at, channels, self.mean));
         Ok(())
@@ -181,7 +181,7 @@ impl Graph {
     }
 
     /// Broadcasts one vector per row to every frame of the row, padding too: `x` `[rows, channels]` to `[frames, channels]`.
-    pub fn row_spread(&mut self, x: Value, rows: &Rows) -> Result<Value, EngineError> {
+    pub fn row_broadcast(&mut self, x: Value, rows: &Rows) -> Result<Value, EngineError> {
         let starts = self.row_starts(rows);
         let lengths: Vec<i32> = (0..rows.count()).map(|row| rows.length(row) as i32).collect();
         let lengths = self.constant(&[rows.count()], &lengths);
@@ -200,15 +200,15 @@ mod tests {
     fn gradients() {
         let rows = Rows::new(&[5, 0, 3, 4]);
         for channels in [3, 72] {
-            let check = GradientCheck::new().input(&[12, channels]).whole(&[4], &[4, 0, 3, 0]);
+            let check = GradientCheck::new().input(&[12, channels]).integers(&[4], &[4, 0, 3, 0]);
             check_gradients(check, |g, x| g.row_mean(x[0], &rows, x[1]));
-            check_gradients(GradientCheck::new().input(&[4, channels]), |g, x| g.row_spread(x[0], &rows));
+            check_gradients(GradientCheck::new().input(&[4, channels]), |g, x| g.row_broadcast(x[0], &rows));
         }
         // More than one chunk.
         let rows = Rows::new(&[6000, 5500]);
-        check_gradients(GradientCheck::new().input(&[11_500, 3]).whole(&[2], &[5999, 12]), |g, x| {
+        check_gradients(GradientCheck::new().input(&[11_500, 3]).integers(&[2], &[5999, 12]), |g, x| {
             let means = g.row_mean(x[0], &rows, x[1])?;
-            g.row_spread(means, &rows)
+            g.row_broadcast(means, &rows)
         });
     }
 
@@ -216,11 +216,13 @@ mod tests {
     fn padding_is_not_part_of_the_mean() {
         let rows = Rows::new(&[3, 0, 2]);
         let x = [1.0, 10.0, 3.0, 30.0, 999.0, 999.0, 5.0, 50.0, 6.0, 60.0];
-        let means =
-            run(GradientCheck::new().given(&[5, 2], &x).whole(&[3], &[2, 0, 2]), |g, x| g.row_mean(x[0], &rows, x[1]));
+        let means = run(GradientCheck::new().given(&[5, 2], &x).integers(&[3], &[2, 0, 2]), |g, x| {
+            g.row_mean(x[0], &rows, x[1])
+        });
         assert_eq!(means, [2.0, 20.0, 0.0, 0.0, 5.5, 55.0]);
-        let means =
-            run(GradientCheck::new().given(&[5, 2], &x).whole(&[3], &[0, 0, 1]), |g, x| g.row_mean(x[0], &rows, x[1]));
+        let means = run(GradientCheck::new().given(&[5, 2], &x).integers(&[3], &[0, 0, 1]), |g, x| {
+            g.row_mean(x[0], &rows, x[1])
+        });
         assert_eq!(means, [0.0, 0.0, 0.0, 0.0, 5.0, 50.0]);
     }
 
@@ -228,7 +230,7 @@ mod tests {
     fn a_broadcast_reaches_every_frame() {
         let rows = Rows::new(&[2, 0, 1]);
         let x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
-        let broadcast = run(GradientCheck::new().given(&[3, 2], &x), |g, x| g.row_spread(x[0], &rows));
+        let broadcast = run(GradientCheck::new().given(&[3, 2], &x), |g, x| g.row_broadcast(x[0], &rows));
         assert_eq!(broadcast, [1.0, 2.0, 1.0, 2.0, 5.0, 6.0]);
     }
 
@@ -241,7 +243,7 @@ mod tests {
         let error = g.row_mean(x, &rows, lengths).unwrap_err().to_string();
         let expected = "row_mean: takes frames [5, channels] and lengths I32[3]; the operands are F32[5, 2] and I32[2]";
         assert_eq!(error, expected);
-        let error = g.row_spread(x, &rows).unwrap_err().to_string();
-        assert_eq!(error, "row_spread: takes one vector for each row, [3, channels]; the operands are F32[5, 2]");
+        let error = g.row_broadcast(x, &rows).unwrap_err().to_string();
+        assert_eq!(error, "row_broadcast: takes one vector for each row, [3, channels]; the operands are F32[5, 2]");
     }
 }

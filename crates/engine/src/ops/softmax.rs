@@ -245,7 +245,7 @@ mod tests {
             check_gradients(GradientCheck::new().input(&[rows, columns]), |g, x| g.softmax(x[0], None));
         }
         for columns in [19, 24] {
-            let check = GradientCheck::new().input(&[5, columns]).whole(&[5], &[19, 0, 7, 1, -2]);
+            let check = GradientCheck::new().input(&[5, columns]).integers(&[5], &[19, 0, 7, 1, -2]);
             check_gradients(check, |g, x| g.softmax(x[0], Some(x[1])));
         }
     }
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn values_match_hand_computed_ones_and_invalid_columns_are_zero() {
         let x = [0.0, 3.0_f64.ln(), 1e6, 5.0, 5.0, 5.0, 1000.0, 1000.0, 1000.0];
-        let check = GradientCheck::new().given(&[3, 3], &x).whole(&[3], &[2, 0, 3]);
+        let check = GradientCheck::new().given(&[3, 3], &x).integers(&[3], &[2, 0, 3]);
         let found = run(check, |g, x| g.softmax(x[0], Some(x[1])));
         let third = 1.0 / 3.0;
         let expected = [0.25, 0.75, 0.0, 0.0, 0.0, 0.0, third, third, third];

@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn values_are_unchanged() {
-        let found = run(GradientCheck::new().whole(&[2, 2], &[0, -3, 7, i32::MAX]), |g, x| g.to_float(x[0]));
+        let found = run(GradientCheck::new().integers(&[2, 2], &[0, -3, 7, i32::MAX]), |g, x| g.to_float(x[0]));
         assert_eq!(found, [0.0, -3.0, 7.0, 2_147_483_647.0]);
     }
 
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn converted_integers_are_operands_like_others() {
         let durations: Vec<i32> = (0..40_000).map(|i| i % 7).collect();
-        check_gradients(GradientCheck::new().input(&[40_000]).whole(&[40_000], &durations), |g, x| {
+        check_gradients(GradientCheck::new().input(&[40_000]).integers(&[40_000], &durations), |g, x| {
             let durations = g.to_float(x[1])?;
             g.mul(x[0], durations)
         });

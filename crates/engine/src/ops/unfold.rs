@@ -314,11 +314,11 @@ mod tests {
         let (rows, lengths) = case();
         for window in WINDOWS {
             for channels in [3, 8] {
-                check_gradients(GradientCheck::new().input(&[12, channels]).whole(&[3], &lengths), |g, x| {
+                check_gradients(GradientCheck::new().input(&[12, channels]).integers(&[3], &lengths), |g, x| {
                     g.unfold(x[0], window, &rows, x[1])
                 });
                 let windows = [window.output_rows(&rows).total(), window.kernel * channels];
-                check_gradients(GradientCheck::new().input(&windows).whole(&[3], &lengths), |g, x| {
+                check_gradients(GradientCheck::new().input(&windows).integers(&[3], &lengths), |g, x| {
                     g.fold(x[0], window, &rows, x[1])
                 });
             }
@@ -331,7 +331,7 @@ mod tests {
         // Padding is not zero here, and must not be read.
         let x: Vec<f64> = (1..=24).map(f64::from).collect();
         for window in WINDOWS {
-            let check = GradientCheck::new().given(&[12, 2], &x).whole(&[3], &lengths);
+            let check = GradientCheck::new().given(&[12, 2], &x).integers(&[3], &lengths);
             let found = run(check, |g, x| g.unfold(x[0], window, &rows, x[1]));
             assert_eq!(found, reference(&x, 2, window, &rows, &lengths), "{window:?}");
         }
@@ -342,10 +342,10 @@ mod tests {
         let rows = Rows::new(&[1500, 3, 900]);
         let (lengths, window) = ([1400, 3, 900], ConvWindow::same(5));
         let x: Vec<f64> = (0..2403 * 7).map(|i| f64::from(i % 1013)).collect();
-        let check = GradientCheck::new().given(&[2403, 7], &x).whole(&[3], &lengths);
+        let check = GradientCheck::new().given(&[2403, 7], &x).integers(&[3], &lengths);
         let found = run(check, |g, x| g.unfold(x[0], window, &rows, x[1]));
         assert_eq!(found, reference(&x, 7, window, &rows, &lengths));
-        check_gradients(GradientCheck::new().input(&[2403, 7]).whole(&[3], &lengths), |g, x| {
+        check_gradients(GradientCheck::new().input(&[2403, 7]).integers(&[3], &lengths), |g, x| {
             let windows = g.unfold(x[0], window, &rows, x[1])?;
             g.fold(windows, window, &rows, x[1])
         });
@@ -355,7 +355,7 @@ mod tests {
     fn folding_adds_where_windows_overlap() {
         let rows = Rows::new(&[4, 2]);
         // Windows of ones count the windows that cover a frame.
-        let windows = GradientCheck::new().given(&[6, 3], &[1.0; 18]).whole(&[2], &[3, 2]);
+        let windows = GradientCheck::new().given(&[6, 3], &[1.0; 18]).integers(&[2], &[3, 2]);
         let counts = run(windows, |g, x| g.fold(x[0], ConvWindow::same(3), &rows, x[1]));
         assert_eq!(counts, [2.0, 3.0, 2.0, 0.0, 2.0, 2.0]);
     }

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use tandem_device::{DType, Kernel, Source};
 
 use crate::error::EngineError;
-use crate::gradient::Earlier;
 use crate::graph::{Graph, ParameterSpan};
+use crate::op::WriteMode;
 use crate::parameters::Parameters;
 use crate::tensor::TensorType;
 
@@ -50,7 +50,7 @@ pub struct UpdateSpec {
     /// Whether to compute an exponential moving average of the parameters.
     pub average: bool,
     /// Whether to clear the gradients afterwards, for batches that accumulate into them. Not needed if the first batch of a
-    /// step overwrites them ([`crate::Earlier::Forgotten`]).
+    /// step overwrites them ([`crate::WriteMode::Overwrite`]).
     pub clears: bool,
 }
 
@@ -77,8 +77,8 @@ impl UpdateSpec {
     }
 
     /// Whether the first batch of a step accumulates into the gradients or overwrites them.
-    pub fn earlier(&self) -> Earlier {
-        if self.clears { Earlier::Kept } else { Earlier::Forgotten }
+    pub fn gradient_mode(&self) -> WriteMode {
+        if self.clears { WriteMode::Accumulate } else { WriteMode::Overwrite }
     }
 
     /// Settings are validated where they are read; an invalid one here is a bug.

@@ -155,7 +155,7 @@ impl<'g> GraphCompiler<'g> {
         let mut first_access: Vec<Option<FirstAccess>> = vec![None; parameters.iter().count()];
         for (at, item) in self.items.iter().enumerate() {
             let written = item.destinations.iter().flatten().map(|to| (to.leaf, !to.accumulates));
-            let stores = item.op.brings() == Some(WriteMode::Overwrite);
+            let stores = item.op.write_mode() == Some(WriteMode::Overwrite);
             let read = item.inputs.iter().enumerate().map(|(i, input)| (*input, stores && i == 0));
             for (value, overwrites) in read.chain(written) {
                 match persistent_leaf(self.graph, value) {
@@ -264,7 +264,7 @@ impl<'g> GraphCompiler<'g> {
         if item.op.is_view() {
             return Ok(());
         }
-        let tensor = |value: &Value| Tensor { ty: self.graph.ty(*value), place: self.location_of(*value) };
+        let tensor = |value: &Value| Tensor { ty: self.graph.ty(*value), location: self.location_of(*value) };
         let inputs: Vec<Tensor> = item.inputs.iter().map(tensor).collect();
         let placed = |(output, to): (&Value, &Option<Destination>)| tensor(&to.map_or(*output, |to| to.leaf));
         let outputs: Vec<Tensor> = item.outputs.iter().zip(&item.destinations).map(placed).collect();
@@ -276,16 +276,16 @@ impl<'g> GraphCompiler<'g> {
             .zip(sizes)
             .map(|(&buffer, bytes)| Tensor {
                 ty: TensorType::new(DType::U8, &[bytes as u32]),
-                place: location(memory.placements[buffer], bytes),
+                location: location(memory.placements[buffer], bytes),
             })
             .collect();
-        let adds: Vec<bool> = item.destinations.iter().map(|to| to.is_some_and(|to| to.accumulates)).collect();
+        let accumulates: Vec<bool> = item.destinations.iter().map(|to| to.is_some_and(|to| to.accumulates)).collect();
         item.op.lower(&mut Lower {
             inputs: &inputs,
             outputs: &outputs,
             scratch: &scratch,
-            taken_over: buffers.overwritten[at],
-            adds: &adds,
+            in_place_input: buffers.overwritten[at],
+            accumulates: &accumulates,
             launches,
         })
     }
@@ -333,7 +333,7 @@ mod tests {
     use tandem_device::Machine;
 
     use super::*;
-    use crate::gradient::{Earlier, Recomputed};
+    use crate::gradient::Recomputed;
     use crate::parameters::{Init, ParameterId, ParameterList, Parameters};
     use crate::program_set::ProgramSet;
     use crate::testing::session;
@@ -350,7 +350,7 @@ mod tests {
     }
 
     /// The gradients after a run that starts with gradients of `before`, and the activation memory of the program.
-    fn run(earlier: Earlier, before: f32) -> (Vec<f32>, u64) {
+    fn run(mode: WriteMode, before: f32) -> (Vec<f32>, u64) {
         let (parameters, weights) = stack();
         let ty = TensorType::new(DType::F32, &[16, WIDTH]);
         let mut layout = NamedLayout::default();
@@ -364,7 +364,7 @@ mod tests {
         }
         let loss = graph.mul(x, x).unwrap();
         let loss = graph.sum_all(loss).unwrap();
-        graph.write_gradients(loss, earlier, &Recomputed::new()).unwrap();
+        graph.write_gradients(loss, mode, &Recomputed::new()).unwrap();
         let mut set = ProgramSet::new(parameters.clone(), DType::F32, &[ParameterSpan::Gradients]);
         let id = set.add("accumulate", &graph, &layout).unwrap();
         let activation_bytes = set.program(id).memory().peak_bytes;
@@ -380,8 +380,8 @@ mod tests {
 
     #[test]
     fn activations_alias_gradients_that_are_written_later_and_nothing_else_in_their_span() {
-        let (accumulated, without_aliasing) = run(Earlier::Kept, 0.0);
-        let (overwritten, with_aliasing) = run(Earlier::Forgotten, 7.0);
+        let (accumulated, without_aliasing) = run(WriteMode::Accumulate, 0.0);
+        let (overwritten, with_aliasing) = run(WriteMode::Overwrite, 7.0);
         assert!(3 * with_aliasing < 2 * without_aliasing, "{with_aliasing} of {without_aliasing} bytes");
         let (parameters, weights) = stack();
         let is_trained = |i: u64| {

@@ -22,7 +22,7 @@ pub(crate) const SIDE_STREAM_OPS_IN_FLIGHT: usize = 8;
 /// The items that run on the side stream, each with the item before which it is joined: the next one that touches the memory
 /// it writes, the one that would exceed [`SIDE_STREAM_OPS_IN_FLIGHT`], or the end of the program.
 pub(super) fn side_stream_items(graph: &Graph, items: &[Item]) -> BTreeMap<usize, usize> {
-    let on_side_stream = |item: &Item| item.op.runs_beside() && item.destinations.iter().all(Option::is_some);
+    let on_side_stream = |item: &Item| item.op.runs_on_side_stream() && item.destinations.iter().all(Option::is_some);
     let found: Vec<usize> = (0..items.len()).filter(|&at| on_side_stream(&items[at])).collect();
     let touches = |item: &Item, leaf: &Leaf| {
         let written = item.destinations.iter().flatten().map(|to| &to.leaf);
@@ -91,7 +91,8 @@ mod tests {
     use tandem_device::DType;
 
     use super::*;
-    use crate::gradient::{Earlier, Recomputed};
+    use crate::gradient::Recomputed;
+    use crate::op::WriteMode;
     use crate::parameters::{Init, ParameterId, ParameterList};
     use crate::program::{NamedLayout, Program};
     use crate::tensor::TensorType;
@@ -116,7 +117,7 @@ mod tests {
             x = graph.gelu(x).unwrap();
         }
         let loss = graph.sum_all(x).unwrap();
-        graph.write_gradients(loss, Earlier::Forgotten, &Recomputed::new()).unwrap();
+        graph.write_gradients(loss, WriteMode::Overwrite, &Recomputed::new()).unwrap();
         Program::compile(&graph, &layout, &mut NamedLayout::default()).unwrap()
     }
 

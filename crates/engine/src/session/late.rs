@@ -18,8 +18,8 @@ impl Session {
     /// Fails with [`EngineError::TooLarge`] if it does not fit into the session's memory; the session is unchanged then.
     ///
     /// [`ProgramSet::compile_late`]: crate::ProgramSet::compile_late
-    pub fn admit(&mut self, program: Program) -> Result<ProgramId, EngineError> {
-        let slots = self.set.late_places;
+    pub fn add_late_program(&mut self, program: Program) -> Result<ProgramId, EngineError> {
+        let slots = self.set.late_slots;
         assert!(slots > 0, "a session without slots for late programs");
         self.check_fits(&program)?;
         self.load_kernels(std::slice::from_ref(&program))?;
@@ -55,7 +55,7 @@ impl Session {
     }
 
     /// [`Session::stage_inputs`] for a batch in several parts: each is copied to its offset (in bytes) in the inputs.
-    pub fn gather<'b>(
+    pub fn stage_input_parts<'b>(
         &mut self,
         id: ProgramId,
         parts: impl IntoIterator<Item = (View<'b>, u64)>,
@@ -96,7 +96,7 @@ mod tests {
     fn session(machine: &Machine, rows: &[u32], slots: usize) -> Session {
         let parameters = Arc::new(crate::ParameterList::new().finish());
         let mut set = ProgramSet::new(parameters.clone(), DType::F32, &[]);
-        set.leave_room(slots);
+        set.reserve_late_slots(slots);
         let (graph, layout) = graph(&parameters, rows);
         set.add("first", &graph, &layout).unwrap();
         testing::session(machine, set)
@@ -127,7 +127,7 @@ mod tests {
             let shapes = [[1, 2, 3], [3, 2, 1], [4, 1, 4]];
             let ids = shapes.map(|rows| {
                 let program = compile(&session, &rows);
-                session.admit(program).unwrap()
+                session.add_late_program(program).unwrap()
             });
             assert_eq!(ids[0], ids[2], "two slots, and the oldest was replaced");
             for (id, rows) in [(ids[1], &shapes[1]), (ids[2], &shapes[2]), (ProgramId(0), &first)] {
@@ -141,11 +141,11 @@ mod tests {
     fn a_late_program_that_does_not_fit_is_refused_and_changes_nothing() {
         let mut session = session(&Machine::cpu(), &[300, 300], 1);
         let fits = compile(&session, &[2, 4]);
-        let id = session.admit(fits).unwrap();
+        let id = session.add_late_program(fits).unwrap();
         // More frames than the working memory was planned for, and more rows than the tables.
         for (rows, part) in [(&[400, 400][..], "working memory"), (&[1; 200][..], "tables")] {
             let program = compile(&session, rows);
-            let refused = session.admit(program).map(drop).unwrap_err().to_string();
+            let refused = session.add_late_program(program).map(drop).unwrap_err().to_string();
             assert!(refused.contains(part), "{refused}");
         }
         assert_eq!(sum_of(&mut session, id, &[2, 4]), 9.0);

@@ -11,8 +11,8 @@ use crate::program_set::ProgramId;
 
 /// The launches of one kind in a program: those that differ only in the locations of their operands.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StepTime {
-    /// The first launch of the kind: its index in [`crate::Program::steps`].
+pub struct LaunchTime {
+    /// The first launch of the kind: its index in [`crate::Program::launches`].
     pub first: usize,
     /// Number of launches.
     pub count: usize,
@@ -40,7 +40,7 @@ impl Session {
     /// before that is timed. Takes some hundred times as long as a run.
     ///
     /// Destroys the session's contents: spans, states and results are undefined, because launches run out of order.
-    pub fn time_steps(&self, id: ProgramId, repeats: usize) -> Result<Vec<StepTime>, EngineError> {
+    pub fn time_launches(&self, id: ProgramId, repeats: usize) -> Result<Vec<LaunchTime>, EngineError> {
         let launches = &self.program(id).launches;
         let mut times = Vec::new();
         for kind in kinds(launches) {
@@ -57,13 +57,13 @@ impl Session {
                 DeviceKind::Cuda => self.card_us(queue)?,
                 DeviceKind::Cpu | DeviceKind::Simulated => self.host_us(queue)?,
             };
-            times.push(StepTime { first, count: kind.len(), us: us / (cycles * timed.len()) as f64 });
+            times.push(LaunchTime { first, count: kind.len(), us: us / (cycles * timed.len()) as f64 });
         }
         Ok(times)
     }
 
     /// Duration of a program's GEMMs alone, back to back, in microseconds: a lower bound for every program with these GEMMs.
-    /// Measured like [`Session::time_steps`], and as destructive.
+    /// Measured like [`Session::time_launches`], and as destructive.
     pub fn time_gemms(&self, id: ProgramId) -> Result<f64, EngineError> {
         let gemms = || self.program(id).launches.iter().filter(|launch| matches!(launch, Launch::Gemm { .. }));
         let queue = || gemms().try_for_each(|launch| self.queue(id, launch));
@@ -176,8 +176,8 @@ mod tests {
         let sim = "1x1GiB".parse::<SimSpec>().unwrap();
         for machine in [Machine::cpu(), Machine::simulated(sim)] {
             let session = testing::session(&machine, set.clone());
-            let times = session.time_steps(id, 3).unwrap();
-            let launches = session.program(id).steps();
+            let times = session.time_launches(id, 3).unwrap();
+            let launches = session.program(id).launches();
             assert_eq!(times.iter().map(|time| time.count).sum::<usize>(), launches.len());
             assert!(times.windows(2).all(|pair| pair[0].first < pair[1].first), "{times:?}");
             assert!(times.iter().all(|time| time.us > 0.0), "{times:?}");

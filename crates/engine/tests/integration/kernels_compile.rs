@@ -121,7 +121,7 @@ fn kernels_of(precision: DType, build: Build) -> Vec<&'static Kernel> {
     }
     let mut set = ProgramSet::new(Default::default(), precision, &[]);
     let id = set.add("kernels", &graph, &layout).unwrap();
-    kernels_in(set.program(id).steps())
+    kernels_in(set.program(id).launches())
 }
 
 fn kernels_in(launches: &[Launch]) -> Vec<&'static Kernel> {
@@ -144,7 +144,7 @@ fn update_kernels(precision: DType, average: bool) -> Vec<&'static Kernel> {
     accumulate.accumulate(loss, &Recomputed::new()).unwrap();
     let mut set = ProgramSet::new(parameters, precision, &spec.spans());
     let ids = [&update, &accumulate].map(|graph| set.add("update", graph, &NamedLayout::default()).unwrap());
-    ids.into_iter().flat_map(|id| kernels_in(set.program(id).steps())).collect()
+    ids.into_iter().flat_map(|id| kernels_in(set.program(id).launches())).collect()
 }
 
 /// Every unary function, each applied to the result of the previous one, and their gradients.

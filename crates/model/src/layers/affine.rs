@@ -37,7 +37,7 @@ impl Linear {
     }
 
     /// Adds its forward pass to a graph.
-    pub fn write(&self, g: &mut Graph, x: Value) -> Result<Value, EngineError> {
+    pub fn forward(&self, g: &mut Graph, x: Value) -> Result<Value, EngineError> {
         let (weight, bias) = (g.parameter(self.weight), g.parameter(self.bias));
         g.linear(x, weight, Some(bias))
     }
@@ -71,7 +71,7 @@ impl Conv {
     }
 
     /// Adds its forward pass to a graph.
-    pub fn write(&self, g: &mut Graph, x: Value, rows: &Rows, lengths: Value) -> Result<Value, EngineError> {
+    pub fn forward(&self, g: &mut Graph, x: Value, rows: &Rows, lengths: Value) -> Result<Value, EngineError> {
         let (weight, bias) = (g.parameter(self.weight), g.parameter(self.bias));
         g.conv1d(x, weight, bias, self.window, rows, lengths)
     }
@@ -91,7 +91,7 @@ impl Embedding {
     }
 
     /// Adds its forward pass to a graph.
-    pub fn write(&self, g: &mut Graph, ids: Value) -> Result<Value, EngineError> {
+    pub fn forward(&self, g: &mut Graph, ids: Value) -> Result<Value, EngineError> {
         let table = g.parameter(self.table);
         g.embedding(table, ids)
     }
@@ -116,7 +116,7 @@ impl LayerNorm {
     }
 
     /// Adds its forward pass to a graph.
-    pub fn write(&self, g: &mut Graph, x: Value) -> Result<Value, EngineError> {
+    pub fn forward(&self, g: &mut Graph, x: Value) -> Result<Value, EngineError> {
         let (gain, bias) = (g.parameter(self.gain), g.parameter(self.bias));
         g.layer_norm(x, gain, bias)
     }

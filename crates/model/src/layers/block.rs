@@ -75,10 +75,10 @@ impl Norms {
 
     fn forward(&self, g: &mut Graph, which: usize, x: Value, context: BlockContext<'_>) -> Result<Value, EngineError> {
         match self {
-            Norms::Plain(norms) => norms[which].write(g, x),
+            Norms::Plain(norms) => norms[which].forward(g, x),
             Norms::Adaptive(norms) => {
                 let Some(condition) = context.condition else { panic!("adaptive layer norm needs a condition") };
-                let scale_shift = norms[which].write(g, condition)?;
+                let scale_shift = norms[which].forward(g, condition)?;
                 g.adaptive_norm(x, scale_shift, context.rows)
             }
         }
@@ -102,25 +102,25 @@ impl TransformerBlock {
     }
 
     /// Adds its forward pass to a graph, as one block for gradient checkpointing.
-    pub fn write(&self, g: &mut Graph, x: Value, context: BlockContext<'_>) -> Result<Value, EngineError> {
+    pub fn forward(&self, g: &mut Graph, x: Value, context: BlockContext<'_>) -> Result<Value, EngineError> {
         let BlockContext { rows, lengths, dropout, .. } = context;
         g.block(|g| {
             let x = g.scope("attention", |g| {
                 let y = self.norms.forward(g, 0, x, context)?;
-                let y = self.qkv.write(g, y)?;
+                let y = self.qkv.forward(g, y)?;
                 let y = g.rotary(y, self.heads, rows)?;
                 let y = g.attention(y, self.heads, false, rows, lengths)?;
-                let y = self.attention_out.write(g, y)?;
-                let y = dropout.write(g, y)?;
+                let y = self.attention_out.forward(g, y)?;
+                let y = dropout.forward(g, y)?;
                 g.add(x, y)
             })?;
             g.scope("feed_forward", |g| {
                 let y = self.norms.forward(g, 1, x, context)?;
-                let y = self.up.write(g, y, rows, lengths)?;
+                let y = self.up.forward(g, y, rows, lengths)?;
                 let y = g.gelu(y)?;
-                let y = dropout.write(g, y)?;
-                let y = self.down.write(g, y)?;
-                let y = dropout.write(g, y)?;
+                let y = dropout.forward(g, y)?;
+                let y = self.down.forward(g, y)?;
+                let y = dropout.forward(g, y)?;
                 g.add(x, y)
             })
         })

@@ -22,7 +22,7 @@ impl Dropout<'_> {
     pub const OFF: Dropout<'static> = Dropout { p: 0.0, keys: None };
 
     /// Adds it to a graph.
-    pub fn write(&self, g: &mut Graph, x: Value) -> Result<Value, EngineError> {
+    pub fn forward(&self, g: &mut Graph, x: Value) -> Result<Value, EngineError> {
         match self.keys {
             Some(keys) => g.dropout(x, self.p, keys),
             None => Ok(x),

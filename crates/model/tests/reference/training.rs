@@ -75,7 +75,7 @@ impl Training {
         let parameters = model.parameters().clone();
         let mut set = ProgramSet::new(parameters.clone(), precision, &spec.spans());
         let layout = model.layout(case.batch, case.length).unwrap();
-        let graph = model.accumulate(precision, (case.batch, case.length), spec.earlier()).unwrap();
+        let graph = model.accumulate(precision, (case.batch, case.length), spec.gradient_mode()).unwrap();
         let accumulate = set.add("accumulate", &graph, &layout).unwrap();
         let graph = update_program(&parameters, precision, &spec).unwrap();
         let update = set.add("update", &graph, &NamedLayout::default()).unwrap();

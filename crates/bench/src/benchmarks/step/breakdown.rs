@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tandem_device::{DType, Gemm};
-use tandem_engine::{Launch, LaunchArg, StepTime};
+use tandem_engine::{Launch, LaunchArg, LaunchTime};
 
 use super::StepSize;
 
@@ -55,7 +55,7 @@ impl Breakdown {
     }
 
     /// Takes in the times of one program: its steps, and the part of the model each belongs to.
-    pub(super) fn add(&mut self, steps: &[Launch], labels: &[Arc<str>], times: &[StepTime], size: &StepSize) {
+    pub(super) fn add(&mut self, steps: &[Launch], labels: &[Arc<str>], times: &[LaunchTime], size: &StepSize) {
         for time in times {
             let (step, count) = (&steps[time.first], time.count);
             let group = KernelGroup {
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn times_of_one_name_are_one_group_and_rates_are_of_all_of_it() {
         let steps = [gemm(false), gemm(true), gemm(false)];
-        let times = [StepTime { first: 0, count: 2, us: 3.0 }, StepTime { first: 1, count: 1, us: 100.0 }];
+        let times = [LaunchTime { first: 0, count: 2, us: 3.0 }, LaunchTime { first: 1, count: 1, us: 100.0 }];
         let mut found = Breakdown::default();
         let labels = ["".into(), "".into(), "".into()];
         found.add(&steps, &labels, &times, &StepSize::ALL[0]);

@@ -165,7 +165,7 @@ impl Bench {
         let layout = model.layout(size.batch, size.length)?;
         let update_spec = UpdateSpec { clip: None, average: false, clears: false, ..UpdateSpec::default() };
         let mut set = ProgramSet::new(model.parameters().clone(), precision, &update_spec.spans());
-        let graph = model.accumulate(precision, (size.batch, size.length), update_spec.earlier())?;
+        let graph = model.accumulate(precision, (size.batch, size.length), update_spec.gradient_mode())?;
         let accumulate = set.add("accumulate", &graph, &layout)?;
         let graph = update_program(model.parameters(), precision, &update_spec)?;
         let update = set.add("update", &graph, &NamedLayout::default())?;
@@ -240,20 +240,20 @@ impl Bench {
     /// The update first: what timing the rest leaves as gradients may be no numbers, and an update would leave them out.
     fn breakdown(&mut self, size: StepSize, repeats: usize) -> Result<Breakdown, BenchError> {
         self.step()?;
-        let update = self.session.time_steps(self.update, repeats)?;
+        let update = self.session.time_launches(self.update, repeats)?;
         self.queue_accumulate()?;
-        let accumulate = self.session.time_steps(self.accumulate, repeats)?;
+        let accumulate = self.session.time_launches(self.accumulate, repeats)?;
         let mut breakdown = Breakdown::default();
         for (id, times) in [(self.accumulate, accumulate), (self.update, update)] {
             let program = self.session.program(id);
-            breakdown.add(program.steps(), program.labels(), &times, &size);
+            breakdown.add(program.launches(), program.labels(), &times, &size);
         }
         breakdown.sort();
         Ok(breakdown)
     }
 
     fn steps(&self) -> impl Iterator<Item = &Launch> {
-        [self.accumulate, self.update].into_iter().flat_map(|id| Program::steps(self.session.program(id)))
+        [self.accumulate, self.update].into_iter().flat_map(|id| Program::launches(self.session.program(id)))
     }
 }
 

@@ -10,7 +10,7 @@ fn gradients() {
         let rows = Rows::new(row_lengths);
         for causal in [false, true] {
             let check =
-                GradientCheck::new().input(&[rows.total(), 3 * heads * head_dim]).whole(&[rows.count()], lengths);
+                GradientCheck::new().input(&[rows.total(), 3 * heads * head_dim]).integers(&[rows.count()], lengths);
             check_gradients(check, |g, x| g.attention(x[0], heads, causal, &rows, x[1]));
         }
     };
@@ -27,7 +27,7 @@ fn gradients_of_the_head_sizes_with_dedicated_kernels() {
         let (rows, lengths) = (Rows::new(&[150, 0, 3, 64]), [131, 0, -1, 70]);
         for causal in [false, true] {
             let check =
-                GradientCheck::new().input(&[rows.total(), 3 * heads * head_dim]).whole(&[rows.count()], &lengths);
+                GradientCheck::new().input(&[rows.total(), 3 * heads * head_dim]).integers(&[rows.count()], &lengths);
             check_gradients(check, |g, x| g.attention(x[0], heads, causal, &rows, x[1]));
         }
     }
@@ -64,7 +64,7 @@ fn values_match_the_definition_and_padding_is_zero_and_masked() {
     let qkv: Vec<f64> = (0..79 * columns).map(|i| normal_at(5, i)).collect();
     for causal in [false, true] {
         let value = |qkv: &[f64]| {
-            let check = GradientCheck::new().given(&[79, columns as u32], qkv).whole(&[4], &lengths);
+            let check = GradientCheck::new().given(&[79, columns as u32], qkv).integers(&[4], &lengths);
             run(check, |g, x| g.attention(x[0], heads, causal, &rows, x[1]))
         };
         let found = value(&qkv);
@@ -82,7 +82,7 @@ fn values_match_the_definition_and_padding_is_zero_and_masked() {
 fn large_score_differences_do_not_overflow() {
     // Two keys, one 1000 above the other: all weight on it.
     let qkv = [100.0, 10.0, 1.0, 100.0, -10.0, 2.0];
-    let check = GradientCheck::new().given(&[2, 3], &qkv).whole(&[1], &[2]);
+    let check = GradientCheck::new().given(&[2, 3], &qkv).integers(&[1], &[2]);
     assert_eq!(run(check, |g, x| g.attention(x[0], 1, false, &Rows::even(1, 2), x[1])), [1.0, 1.0]);
 }
 

@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn a_confident_correct_logit_gets_no_gradient() {
         let logits: Vec<f64> = (0..400).map(|i| -0.3 * f64::from(i)).collect();
-        let check = GradientCheck::new().given(&[1, 400], &logits).given(&[1, 400], &[0.0; 400]).whole(&[1], &[1]);
+        let check = GradientCheck::new().given(&[1, 400], &logits).given(&[1, 400], &[0.0; 400]).integers(&[1], &[1]);
         check_no_subnormals(check, |g, x| {
             let weight = g.number(1.0);
             g.bce_loss(x[0], x[1], &Rows::new(&[1]), x[2], weight)

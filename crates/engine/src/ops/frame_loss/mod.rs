@@ -355,7 +355,7 @@ pub(super) mod tests {
     /// The contract of every loss: gradients, the value of a plain loop, and padding that is ignored.
     pub(super) fn check_loss(check: GradientCheck, loss: Loss, term: impl Fn(f64, f64) -> f64) {
         let rows = Rows::new(&ROWS);
-        let with_lengths = |check: GradientCheck| check.whole(&[4], &LENGTHS);
+        let with_lengths = |check: GradientCheck| check.integers(&[4], &LENGTHS);
         let build = |g: &mut Graph, x: &[Value]| {
             let weight = g.number(0.25);
             loss(g, x[0], x[1], &rows, x[2], weight)
@@ -393,7 +393,7 @@ pub(super) mod tests {
             }
         };
         for dtype in [DType::BF16, DType::F32] {
-            let check = GradientCheck::new().input(&[rows.total(), 3]).data(&[rows.total(), 3]).whole(&[2], &[3, 1]);
+            let check = GradientCheck::new().input(&[rows.total(), 3]).data(&[rows.total(), 3]).integers(&[2], &[3, 1]);
             check_gradients(check, build(dtype));
         }
     }

@@ -12,7 +12,7 @@ fn gradients() {
             .input(&[rows.total(), channels])
             .input(&[channels])
             .input(&[channels])
-            .whole(&[rows.count()], lengths);
+            .integers(&[rows.count()], lengths);
         check_gradients(check, |g, x| g.group_norm(x[0], x[1], x[2], groups, &rows, x[3]));
     };
     check(&[5, 0, 7, 3], &[4, 0, 7, 0], 6, 3);
@@ -50,7 +50,8 @@ fn values_match_the_definition_and_padding_is_zero() {
     let normal = |key, count| (0..count).map(|i| normal_at(key, i) + 0.5).collect::<Vec<f64>>();
     let (x, gain, bias) = (normal(1, 48), normal(2, 6), normal(3, 6));
     let value = |x: &[f64]| {
-        let check = GradientCheck::new().given(&[8, 6], x).given(&[6], &gain).given(&[6], &bias).whole(&[3], &lengths);
+        let check =
+            GradientCheck::new().given(&[8, 6], x).given(&[6], &gain).given(&[6], &bias).integers(&[3], &lengths);
         run(check, |g, x| g.group_norm(x[0], x[1], x[2], 3, &rows, x[3]))
     };
     let found = value(&x);

@@ -160,7 +160,7 @@ impl Op for Chain {
         (0..self.operands.len()).filter(|&i| fits(&self.operands[i])).collect()
     }
 
-    fn is_sum_of_two(&self) -> bool {
+    fn is_addition(&self) -> bool {
         let plain = |operand: &Operand| operand.indexing == Indexing::Full && operand.dtype == self.output.dtype;
         let [only] = &self.instructions[..] else { return false };
         is_add(only.function) && self.operands.len() == 2 && self.operands.iter().all(plain)
@@ -171,7 +171,7 @@ impl Op for Chain {
         if elements == 0 {
             return Ok(());
         }
-        let in_place = at.taken_over();
+        let in_place = at.in_place_input();
         let kernel = self.kernel(in_place);
         let separate = at.inputs.iter().enumerate().filter(|(i, _)| Some(*i) != in_place);
         let inputs = separate.map(|(i, &input)| (INPUT_NAMES[i], input)).collect();

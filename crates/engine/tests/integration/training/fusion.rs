@@ -34,7 +34,7 @@ impl Compiled {
     }
 
     fn launches(&self) -> &[Launch] {
-        self.set.program(self.id).steps()
+        self.set.program(self.id).launches()
     }
 
     fn num_kernels(&self) -> usize {
