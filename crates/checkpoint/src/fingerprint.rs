@@ -17,9 +17,9 @@ impl Fingerprint {
     }
 
     /// Adds strings. The boundaries between them count.
-    pub fn take(&mut self, pieces: &[&str]) {
-        for piece in pieces {
-            self.hash.write(piece.as_bytes());
+    pub fn take(&mut self, strings: &[&str]) {
+        for string in strings {
+            self.hash.write(string.as_bytes());
             self.hash.write(&[0xFF]);
         }
     }
@@ -36,9 +36,9 @@ mod tests {
 
     #[test]
     fn strings_their_boundaries_and_their_order_count() {
-        let of = |pieces: &[&str]| {
+        let of = |strings: &[&str]| {
             let mut fingerprint = Fingerprint::new();
-            fingerprint.take(pieces);
+            fingerprint.take(strings);
             fingerprint.hex()
         };
         assert_eq!(of(&["a", "b"]), of(&["a", "b"]));

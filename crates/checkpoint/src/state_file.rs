@@ -173,7 +173,7 @@ mod tests {
         #[test]
         fn a_record_reads_back_bit_exactly(numbers in prop::collection::vec(any::<u64>(), 0..20), text in ".*") {
             let floats: Vec<f64> = numbers.iter().map(|bits| f64::from_bits(*bits)).filter(|x| x.is_finite()).collect();
-            let record = record(json!({ "whole": numbers, "floats": floats, "text": text }));
+            let record = record(json!({ "integers": numbers, "floats": floats, "text": text }));
             let read = StateFile::parse(&record.to_json().unwrap(), Path::new("state.json")).unwrap();
             let bits = |record: &StateFile| -> Vec<u64> {
                 record.state["floats"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap().to_bits()).collect()

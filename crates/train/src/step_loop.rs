@@ -14,18 +14,19 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
 use tandem_checkpoint::{Checkpoint, MelStatistics};
 use tandem_device::{DType, DeviceKind, Fault, Pinned, Slow, Stream};
 use tandem_engine::{Fetch, HostValue, ParameterSpan, Program, Results, Schedule, Session};
-use tandem_feed::{DeviceBatch, Feed, FeedState, Utterance};
+use tandem_feed::{DeviceBatch, Feed};
 use tandem_model::{Programs, VoiceReferences, host};
 
 use crate::cpu_time::cpu_ns;
 use crate::error::TrainError;
 use crate::exact_shapes::{CompileProgram, ExactShapes};
 use crate::report::{AlignmentReport, Figures, StepReport, ValidationReport};
+use crate::state::{SKIPPED_IN_A_ROW, StepLoopState, UpdateCounters};
 use crate::step_clock::{StepClock, Timed};
+use crate::step_inputs::{LossScales, Normalisation, StepKeys};
 use crate::tensors::{CheckpointTensors, TensorNames};
 use crate::validation_set::{ValidationBatch, ValidationSet};
 
@@ -120,74 +121,6 @@ struct QueuedStep {
     losses: Vec<Fetch>,
     update: Fetch,
 }
-
-/// The training state of a checkpoint: everything an exact resume needs besides the tensors.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StepLoopState {
-    /// Steps done.
-    pub step: u64,
-    /// The seed of all random numbers.
-    pub seed: u64,
-    /// The counters of the update program.
-    pub counters: UpdateCounters,
-    /// The position in the data.
-    pub feed: FeedState,
-    /// How spectrograms are normalised. Version 1 of `state.json` called it `statistics`.
-    #[serde(alias = "statistics")]
-    pub mel_statistics: MelStatistics,
-    /// The factor that corrects predicted durations, as the last validation measured it.
-    #[serde(default)]
-    pub duration_scale: Option<f64>,
-}
-
-/// The counters that the update program keeps on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "StoredCounters")]
-pub struct UpdateCounters {
-    /// Updates done.
-    pub updates: u32,
-    /// Updates skipped because of non-finite gradients.
-    pub skipped: u32,
-    /// The same since the last update that was done.
-    pub skipped_in_a_row: u32,
-}
-
-/// Version 1 of `state.json` has a list without names.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum StoredCounters {
-    Named { updates: u32, skipped: u32, skipped_in_a_row: u32 },
-    Unnamed([u32; 3]),
-}
-
-impl From<StoredCounters> for UpdateCounters {
-    fn from(stored: StoredCounters) -> UpdateCounters {
-        let (StoredCounters::Named { updates, skipped, skipped_in_a_row }
-        | StoredCounters::Unnamed([updates, skipped, skipped_in_a_row])) = stored;
-        UpdateCounters { updates, skipped, skipped_in_a_row }
-    }
-}
-
-impl UpdateCounters {
-    fn read(session: &Session) -> Result<UpdateCounters, TrainError> {
-        let count = |name: &str| session.read_state::<u32>(name).map(|values| values[0]);
-        Ok(UpdateCounters {
-            updates: count("updates")?,
-            skipped: count("skipped")?,
-            skipped_in_a_row: count(SKIPPED_IN_A_ROW)?,
-        })
-    }
-
-    fn write(&self, session: &Session) -> Result<(), TrainError> {
-        session.write_state("updates", &[self.updates])?;
-        session.write_state("skipped", &[self.skipped])?;
-        Ok(session.write_state(SKIPPED_IN_A_ROW, &[self.skipped_in_a_row])?)
-    }
-}
-
-/// A counter of the update program that is also one of its results.
-const SKIPPED_IN_A_ROW: &str = "skipped_in_a_row";
 
 impl StepLoop {
     /// The most fetches in flight at once, for [`Session::create`].
@@ -566,109 +499,4 @@ impl StepLoop {
 
 fn one(results: &Results, name: &str) -> Result<f32, TrainError> {
     Ok(results.get::<f32>(name)?[0])
-}
-
-/// The RNG keys of a batch, besides the op that uses them: an utterance gets the same random numbers in any batch and row,
-/// and others in the next step.
-#[derive(Debug, PartialEq)]
-struct StepKeys {
-    seed: [u32; 2],
-    step: [u32; 1],
-    utterances: Vec<u32>,
-}
-
-impl StepKeys {
-    fn of(seed: u64, step: u64, utterances: &[Option<Utterance>]) -> StepKeys {
-        let key = |utterance: &Option<Utterance>| utterance.map_or(0, |utterance| utterance.sample.0);
-        StepKeys {
-            seed: [seed as u32, (seed >> 32) as u32],
-            step: [step as u32],
-            utterances: utterances.iter().map(key).collect(),
-        }
-    }
-}
-
-/// What loss sums are multiplied with: one over the numbers, and one over the tokens, of the whole optimizer step.
-struct LossScales {
-    per_element: [f32; 1],
-    per_token: [f32; 1],
-}
-
-impl LossScales {
-    fn of<'u>(utterances: impl Iterator<Item = &'u Utterance>) -> LossScales {
-        let (mut frames, mut tokens) = (0, 0);
-        for utterance in utterances {
-            frames += u64::from(utterance.frames);
-            tokens += u64::from(utterance.tokens);
-        }
-        LossScales::new(frames, tokens, tandem_feed::MELS as usize)
-    }
-
-    fn new(frames: u64, tokens: u64, bands: usize) -> LossScales {
-        let one_over = |count: u64| [(1.0 / count.max(1) as f64) as f32];
-        LossScales { per_element: one_over(frames * bands as u64), per_token: one_over(tokens) }
-    }
-
-    fn host_values<'a>(&'a self, normalisation: &'a Normalisation) -> Vec<(&'static str, HostValue<'a>)> {
-        vec![
-            (host::PER_ELEMENT, HostValue::F32(&self.per_element)),
-            (host::PER_TOKEN, HostValue::F32(&self.per_token)),
-            (host::MEL_MEAN, HostValue::F32(&normalisation.mean)),
-            (host::MEL_SCALE, HostValue::F32(&normalisation.scale)),
-        ]
-    }
-}
-
-/// The mean of spectrograms and one over their standard deviation, as the programs take them.
-struct Normalisation {
-    mean: [f32; 1],
-    scale: [f32; 1],
-}
-
-impl Normalisation {
-    fn of(statistics: &MelStatistics) -> Normalisation {
-        Normalisation { mean: [statistics.mean], scale: [1.0 / statistics.std] }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tandem_corpus::SampleIndex;
-
-    use super::*;
-
-    fn utterances() -> Vec<Option<Utterance>> {
-        let utterance = |sample, frames, tokens| Some(Utterance { sample: SampleIndex(sample), frames, tokens });
-        vec![utterance(9, 30, 4), None, utterance(3, 10, 1)]
-    }
-
-    #[test]
-    fn rng_keys_depend_on_seed_step_and_utterance() {
-        let expected = StepKeys { seed: [5, 3], step: [7], utterances: vec![9, 0, 3] };
-        assert_eq!(StepKeys::of((3 << 32) | 5, 7, &utterances()), expected);
-    }
-
-    #[test]
-    fn the_state_of_version_1_is_read() {
-        let legacy = serde_json::json!({
-            "step": 3, "seed": 1234, "counters": [3, 1, 0],
-            "feed": { "next": { "epoch": 0, "k": 3 }, "replacements": [] },
-            "statistics": { "mean": -5.0, "deviation": 2.0, "bands": [-5.0] },
-        });
-        let state: StepLoopState = serde_json::from_value(legacy).unwrap();
-        assert_eq!(state.counters, UpdateCounters { updates: 3, skipped: 1, skipped_in_a_row: 0 });
-        assert_eq!(state.mel_statistics, MelStatistics { mean: -5.0, std: 2.0, band_means: vec![-5.0] });
-        let written = serde_json::json!(state);
-        assert_eq!(written["counters"], serde_json::json!({ "updates": 3, "skipped": 1, "skipped_in_a_row": 0 }));
-        assert_eq!(serde_json::from_value::<StepLoopState>(written).unwrap(), state);
-    }
-
-    #[test]
-    fn losses_are_means_over_all_numbers_and_tokens_of_a_step() {
-        let scales = LossScales::of(utterances().iter().flatten());
-        assert_eq!((scales.per_element, scales.per_token), ([1.0 / 3200.0], [1.0 / 5.0]));
-        // An empty step does not divide by zero.
-        let empty = LossScales::of([].into_iter());
-        assert_eq!((empty.per_element, empty.per_token), ([1.0], [1.0]));
-    }
 }

@@ -114,8 +114,8 @@ fn dims_and_features_convert_both_ways() {
     assert_eq!(FeatureSettings::from(&ModelFeatures::from(&settings)), settings);
     let text = contract().text.unwrap();
     assert_eq!(text.options(), TextOptions { units: Units::Phonemes, harakat: Harakat::Drop, blanks: true });
-    let kept = ModelText { keep_harakat: true, ..text };
-    assert_eq!(kept.options().harakat, Harakat::Keep);
+    let with_harakat = ModelText { keep_harakat: true, ..text };
+    assert_eq!(with_harakat.options().harakat, Harakat::Keep);
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn assert_intact(checkpoint: &Checkpoint) {
 fn wait_for(lines: &mut impl BufRead, word: &str) -> Option<u64> {
     let mut line = String::new();
     while lines.read_line(&mut line).unwrap() > 0 {
-        // The test harness may have begun the line.
+        // The line may start with output of the test harness.
         if let Some((_, number)) = line.split_once(word) {
             return number.trim().parse().ok();
         }

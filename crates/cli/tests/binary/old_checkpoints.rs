@@ -4,7 +4,8 @@
 //! of `model.json` and version 1 of `state.json`:
 //!
 //! 1. One line of that commit was changed, the dims of the preset `nano` in `crates/model/src/preset.rs`:
-//!    `sizes([8, 1, 1], 8, 8, [8, 1, 1], Way::Direct)`. A nano checkpoint has 30 MB, this one 0.3 MB.
+//!    `[8, 1, 1], 8, 8, [8, 1, 1]` instead of `[128, 2, 2], 64, 128, [128, 2, 2]`. A nano checkpoint has 30 MB, this one
+//!    0.3 MB.
 //! 2. `tandem corpus demo --minutes 1 -o speech`; every row of its `metadata.csv` got the speaker `ada`, because a
 //!    checkpoint stores 128 kB per voice.
 //! 3. The command of [`train`] with `--max-steps 3` wrote the run. `run.json` and the checkpoint were copied.

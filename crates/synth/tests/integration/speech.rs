@@ -79,7 +79,7 @@ fn simulated() -> Device {
     Machine::simulated("1x1GiB".parse().unwrap()).open(0).unwrap()
 }
 
-fn say(synthesizer: &mut Synthesizer, text: &str, rate: f64, seed: u64) -> Speech {
+fn speak(synthesizer: &mut Synthesizer, text: &str, rate: f64, seed: u64) -> Speech {
     let voice = synthesizer.voice(None).unwrap();
     synthesizer.speak(text, &voice, &SpeechOptions { rate, seed }).unwrap()
 }
@@ -89,10 +89,10 @@ fn speech_comes_with_its_spectrogram_and_the_frames_of_each_symbol() {
     let folder = checkpoint(ComputeDtype::F32, &[]);
     let mut synthesizer = Synthesizer::open(folder.path(), cpu()).unwrap();
     for text in ["Good morning.", &"It is a fine day, they say. ".repeat(12)] {
-        let spoken = say(&mut synthesizer, text, 1.0, 1);
-        let (tokens, frames) = spoken.pieces.iter().fold((0, 0), |(t, f), piece| (t + piece.tokens, f + piece.frames));
-        let sum = spoken.durations.iter().sum::<i32>() as usize;
-        assert_eq!((spoken.durations.len(), sum, spoken.spectrum.num_frames()), (tokens, frames, frames));
+        let speech = speak(&mut synthesizer, text, 1.0, 1);
+        let (tokens, frames) = speech.pieces.iter().fold((0, 0), |(t, f), chunk| (t + chunk.tokens, f + chunk.frames));
+        let sum = speech.durations.iter().sum::<i32>() as usize;
+        assert_eq!((speech.durations.len(), sum, speech.spectrum.num_frames()), (tokens, frames, frames));
     }
 }
 
@@ -135,14 +135,14 @@ fn stopped_synthesis_is_an_error_and_can_be_repeated() {
 fn the_same_seed_gives_the_same_speech_whatever_came_before() {
     let folder = checkpoint(ComputeDtype::F32, &[]);
     let mut synthesizer = Synthesizer::open(folder.path(), cpu()).unwrap();
-    let first = say(&mut synthesizer, "Good morning.", 1.0, 1);
-    let long = say(&mut synthesizer, &"It is a fine day, they say. ".repeat(12), 1.0, 1);
+    let first = speak(&mut synthesizer, "Good morning.", 1.0, 1);
+    let long = speak(&mut synthesizer, &"It is a fine day, they say. ".repeat(12), 1.0, 1);
     assert!(long.pieces.len() > 1);
-    assert_eq!(say(&mut synthesizer, "Good morning.", 1.0, 1), first);
-    assert_ne!(say(&mut synthesizer, "Good morning.", 1.0, 2).clip, first.clip);
-    for spoken in [&first, &long] {
-        let expected: usize = spoken.pieces.iter().map(|piece| piece.frames * 256 + piece.pause_samples).sum();
-        assert_eq!((spoken.clip.samples.len(), spoken.clip.rate_hz), (expected, 22_050));
+    assert_eq!(speak(&mut synthesizer, "Good morning.", 1.0, 1), first);
+    assert_ne!(speak(&mut synthesizer, "Good morning.", 1.0, 2).clip, first.clip);
+    for speech in [&first, &long] {
+        let expected: usize = speech.pieces.iter().map(|chunk| chunk.frames * 256 + chunk.pause_samples).sum();
+        assert_eq!((speech.clip.samples.len(), speech.clip.rate_hz), (expected, 22_050));
     }
     assert_eq!(long.pieces.last().unwrap().pause_samples, 0, "no pause at the end");
     assert!(long.pieces[0].pause_samples > 0);
@@ -152,7 +152,7 @@ fn the_same_seed_gives_the_same_speech_whatever_came_before() {
 fn slow_speech_takes_longer() {
     let folder = checkpoint(ComputeDtype::F32, &[]);
     let mut synthesizer = Synthesizer::open(folder.path(), cpu()).unwrap();
-    let mut frames = |rate| say(&mut synthesizer, "How do you do?", rate, 1).pieces[0].frames;
+    let mut frames = |rate| speak(&mut synthesizer, "How do you do?", rate, 1).pieces[0].frames;
     let (fast, usual, slow) = (frames(2.0), frames(1.0), frames(0.25));
     assert!(fast <= usual && usual.abs_diff(slow / 4) <= 1, "{fast} {usual} {slow}");
 }
@@ -160,11 +160,11 @@ fn slow_speech_takes_longer() {
 #[test]
 fn simulated_cards_give_the_speech_of_the_cpu() {
     let folder = checkpoint(ComputeDtype::F32, &[]);
-    let on = |device| say(&mut Synthesizer::open(folder.path(), device).unwrap(), "Good morning.", 1.0, 1);
+    let on = |device| speak(&mut Synthesizer::open(folder.path(), device).unwrap(), "Good morning.", 1.0, 1);
     assert_eq!(on(cpu()), on(simulated()));
     // Trained in bf16: a card computes in bf16, too.
     let folder = checkpoint(ComputeDtype::Bf16, &[]);
-    let on = |device| say(&mut Synthesizer::open(folder.path(), device).unwrap(), "Good morning.", 1.0, 1);
+    let on = |device| speak(&mut Synthesizer::open(folder.path(), device).unwrap(), "Good morning.", 1.0, 1);
     let (f32, bf16) = (on(cpu()), on(simulated()));
     assert_eq!(f32.pieces, bf16.pieces);
     assert_ne!(f32.clip, bf16.clip);
@@ -182,8 +182,8 @@ fn a_voice_is_from_the_checkpoint_or_a_recording() {
     let from_recording = synthesizer.voice_of(&tone).unwrap();
     assert_eq!(from_recording.source, VoiceSource::Recording);
     let voices = [synthesizer.voice(Some("anna")).unwrap(), synthesizer.voice(Some("bert")).unwrap(), from_recording];
-    let said = voices.map(|voice| synthesizer.speak("Hello.", &voice, &SpeechOptions::default()).unwrap().clip);
-    assert!(said[0] != said[1] && said[1] != said[2]);
+    let clips = voices.map(|voice| synthesizer.speak("Hello.", &voice, &SpeechOptions::default()).unwrap().clip);
+    assert!(clips[0] != clips[1] && clips[1] != clips[2]);
 
     let without_voices = checkpoint(ComputeDtype::F32, &[]);
     let without_voices = Synthesizer::open(without_voices.path(), cpu()).unwrap();
@@ -207,8 +207,8 @@ fn a_text_that_cannot_be_spoken_is_refused() {
     let text = synthesizer.read("hello").unwrap();
     let stopped = synthesizer.say(&text, &voice, &SpeechOptions::default(), &mut |_, _| full());
     assert!(matches!(stopped, Err(SynthError::Output(_))));
-    let spoken = synthesizer.speak("He中llo.", &voice, &SpeechOptions::default()).unwrap();
-    assert_eq!(spoken.left_out, ['中']);
+    let speech = synthesizer.speak("He中llo.", &voice, &SpeechOptions::default()).unwrap();
+    assert_eq!(speech.left_out, ['中']);
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn gpu_speech_is_close_to_the_cpus() {
     for (compute, tolerance) in [(ComputeDtype::F32, 0.02), (ComputeDtype::Bf16, 0.2)] {
         let folder = checkpoint(compute, &["anna"]);
         let text = "It is a fine day, they say. ".repeat(12);
-        let on = |device| say(&mut Synthesizer::open(folder.path(), device).unwrap(), &text, 0.5, 1);
+        let on = |device| speak(&mut Synthesizer::open(folder.path(), device).unwrap(), &text, 0.5, 1);
         let [first, again] = [(), ()].map(|()| on(machine.open(0).unwrap()));
         assert_eq!(first, again, "{compute:?}");
         assert_eq!(machine.counters(0).live_bytes, 0, "{compute:?}");
