@@ -2,9 +2,9 @@
 
 use std::time::SystemTime;
 
+use tandem_checkpoint::{RunFolder, TENSORBOARD};
 use tandem_plan::TrainingSettings;
 use tandem_runlog::{ExportError, Exporter, Exporters, Prometheus, TensorBoard, Trace, listen_address};
-use tandem_train::{RunFolder, TENSORBOARD};
 
 use crate::alarms::{AlarmLog, RunAlarms};
 use crate::exit::Exit;

@@ -1,10 +1,11 @@
 //! The last lines of a training run: the result, and what to type next.
 
+use tandem_checkpoint::{RUN_LOG, RunFolder};
 use tandem_launch::launch::Corpora;
 use tandem_launch::samples::spoken;
 use tandem_plan::setting::Id;
 use tandem_plan::{Plan, quoted};
-use tandem_train::{RUN_LOG, RunFolder, RunOutcome, ValidationReport};
+use tandem_train::{RunOutcome, ValidationReport};
 
 use crate::args::PlanArgs;
 

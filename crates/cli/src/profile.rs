@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use clap::{Arg, ArgMatches, Command};
 use serde_json::{Value, json};
 use tandem_bench::profile::{self, Profile, ProfileError, StandaloneTimes, WARM_UP_STEPS, applied};
+use tandem_checkpoint::RUN_LOG;
 use tandem_diagnosis::{Advice, Diagnosis, Summary, Verdict};
 use tandem_events::{Emitter, Record, RunEvent};
 use tandem_launch::inventory::{Inventory, Resolved};
 use tandem_launch::launch::Corpora;
 use tandem_plan::{plan_json, show_short};
 use tandem_runlog::LogEntry;
-use tandem_train::RUN_LOG;
 
 use crate::args::{self, PlanArgs};
 use crate::auto;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use tandem_checkpoint::WrittenCheckpoint;
 use tandem_device::bytes::mib_ceil;
 use tandem_device::{Isolation, IsolationError};
 use tandem_events::{Emitter, Role};
@@ -10,7 +11,7 @@ use tandem_launch::samples::SampleWriter;
 use tandem_launch::step_events;
 use tandem_launch::{MemoryWatch, Sampler};
 use tandem_pipeline::StopFlag;
-use tandem_train::{AlignmentReport, StepLoop, StepReport, ValidationReport, Watcher, WrittenCheckpoint};
+use tandem_train::{AlignmentReport, StepLoop, StepReport, ValidationReport, Watcher};
 
 use crate::duration::short_duration;
 use crate::farewell::mel_score;

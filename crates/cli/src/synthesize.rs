@@ -9,11 +9,11 @@ use std::time::Instant;
 use anyhow::Context;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use tandem_audio::{Clip, decode, wav};
+use tandem_checkpoint::{Checkpoint, CheckpointError, RUN_FILE, best_usable};
 use tandem_device::{Device, Machine, SimSpec};
 use tandem_launch::inventory::Inventory;
 use tandem_plan::{Origin, Placement, Settings};
 use tandem_synth::{SpeechOptions, SynthError, Synthesizer, Voice, VoiceSource};
-use tandem_train::{Checkpoint, CheckpointError, best_usable};
 use tempfile::NamedTempFile;
 
 use crate::args::{path, quiet, sim};
@@ -200,7 +200,7 @@ fn print_voice(voice: &Voice, screen: &Screen) -> Result<(), Exit> {
 /// The given checkpoint, or the best one of a run.
 fn checkpoint(given: Option<&Path>, screen: &Screen) -> Result<Checkpoint, Exit> {
     let (folder, is_run) = match given {
-        Some(path) => (path, path.join("run.json").is_file()),
+        Some(path) => (path, path.join(RUN_FILE).is_file()),
         None => (Path::new(CHECKPOINTS), true),
     };
     if is_run {

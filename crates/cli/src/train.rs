@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use tandem_checkpoint::{BAD_SAMPLES, Checkpoint, CheckpointError, Opening, RunFolder, SAMPLES, latest_usable};
 use tandem_device::DeviceKind;
 use tandem_events::{Emitter, RunEvent};
 use tandem_launch::inventory::{Inventory, Resolved};
@@ -15,9 +16,7 @@ use tandem_pipeline::StopFlag;
 use tandem_plan::setting::{Id, NEWEST};
 use tandem_plan::{Mode, Origin, Placement, Plan, StartupPhase, plan_json, show_short, startup_lines};
 use tandem_runlog::RunLog;
-use tandem_train::{
-    BAD_SAMPLES, Checkpoint, CheckpointError, Opening, RunFolder, RunOutcome, SAMPLES, TrainError, latest_usable,
-};
+use tandem_train::{RunOutcome, TrainError};
 
 use crate::alarms::AlarmLog;
 use crate::args::PlanArgs;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tandem_checkpoint::WrittenCheckpoint;
 use tandem_events::{Emitter, RunEvent};
-use tandem_train::{DeviceTimes, StepReport, ValidationReport, WrittenCheckpoint};
+use tandem_train::{DeviceTimes, StepReport, ValidationReport};
 
 /// Steps from one reading of the host's work to the next.
 const HOST_STEPS: u64 = 10;

@@ -4,15 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tandem_checkpoint::{BAD_SAMPLES, Checkpoint, Fingerprint, Opening, RunFolder, WrittenCheckpoint, latest_usable};
 use tandem_device::{DeviceError, DeviceKind, Isolation, IsolationError, Machine, RoleMemory};
 use tandem_events::Emitter;
 use tandem_feed::Warm;
 use tandem_model::Model;
 use tandem_pipeline::StopFlag;
-use tandem_train::{
-    BAD_SAMPLES, Checkpoint, Fingerprint, Opening, RunFolder, RunOutcome, RunSchedule, StepReport, ValidationReport,
-    Watcher, WrittenCheckpoint, latest_usable,
-};
+use tandem_train::{RunOutcome, RunSchedule, StepReport, ValidationReport, Watcher};
 
 use crate::inventory::Resolved;
 use crate::launch::{Corpora, LaunchError, LaunchProgress, Launched, Setup, identity};
@@ -206,7 +204,7 @@ fn newest(folder: &RunFolder, say: &mut dyn FnMut(&str)) -> Result<Option<Checkp
 }
 
 /// The facts that identify a run; for a custom model also its parameters' names and shapes.
-fn identity_of(resolved: &Resolved, corpora: &Corpora, model: Option<&dyn Model>) -> tandem_train::RunIdentity {
+fn identity_of(resolved: &Resolved, corpora: &Corpora, model: Option<&dyn Model>) -> tandem_checkpoint::RunIdentity {
     let identity = identity(&resolved.plan, corpora);
     let Some(model) = model else { return identity };
     let mut parameters = Fingerprint::new();

@@ -33,9 +33,3 @@ pub use step_loop::{Recipe, StepLoop, StepLoopParts};
 pub use tensors::{CheckpointTensors, TensorNames};
 pub use validation_set::{ValidationBatch, ValidationRows, ValidationSet};
 pub use voices::gather_voices;
-
-// Until their users import them from `tandem-checkpoint`.
-pub use tandem_checkpoint::{
-    BAD_SAMPLES, Checkpoint, CheckpointError, Fingerprint, MelStatistics, Opening, RUN_LOG, RunFolder, RunIdentity,
-    SAMPLES, TENSORBOARD, WrittenCheckpoint, best_usable, free_bytes, latest_usable,
-};

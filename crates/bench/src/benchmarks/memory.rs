@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tandem_checkpoint::{BAD_SAMPLES, Opening, RunFolder, WrittenCheckpoint};
 use tandem_device::bytes::{MIB, mib_ceil};
 use tandem_device::{DeviceKind, Machine};
 use tandem_events::{Emitter, Role};
@@ -13,9 +14,7 @@ use tandem_pipeline::StopFlag;
 use tandem_plan::setting::Id;
 use tandem_plan::speech::SpeechModels;
 use tandem_plan::{CorpusFacts, Hardware, Plan, Reason, Refusal, SettingError, Settings};
-use tandem_train::{
-    BAD_SAMPLES, Opening, RunFolder, RunSchedule, StepLoop, StepReport, ValidationReport, Watcher, WrittenCheckpoint,
-};
+use tandem_train::{RunSchedule, StepLoop, StepReport, ValidationReport, Watcher};
 
 use super::BenchError;
 use crate::validate::{counted, free};

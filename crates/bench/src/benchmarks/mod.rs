@@ -17,10 +17,11 @@ pub mod training;
 pub use serve::BenchContext;
 pub use spread::Spread;
 
+use tandem_checkpoint::CheckpointError;
 use tandem_device::DeviceError;
 use tandem_engine::EngineError;
 use tandem_feed::FeedError;
-use tandem_train::{CheckpointError, TrainError};
+use tandem_train::TrainError;
 
 use tandem_launch::SamplerError;
 use tandem_launch::launch::LaunchError;

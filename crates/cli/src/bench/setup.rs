@@ -117,7 +117,7 @@ fn bench_context(resolved: &Resolved, args: &BenchArgs) -> BenchContext {
         threads: [plan.threads as usize, plan.max_threads as usize],
         depth_fixed: args.plan.settings.given(Id::BufferSize).is_some(),
         max_bad_fraction: plan.max_bad_fraction,
-        bad_samples: args.folder.as_ref().map(|folder| folder.join("bad_samples.jsonl")),
+        bad_samples: args.folder.as_ref().map(|folder| folder.join(tandem_checkpoint::BAD_SAMPLES)),
         emitter: Emitter::none(),
     }
 }

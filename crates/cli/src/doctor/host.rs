@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use tandem_checkpoint::free_bytes;
 use tandem_device::bytes::{MIB, show};
 use tandem_device::host_memory;
 use tandem_launch::inventory::host_facts;
-use tandem_train::free_bytes;
 
 use crate::exit::Exit;
 

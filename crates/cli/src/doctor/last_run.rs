@@ -5,7 +5,7 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 use serde_json::Value;
-use tandem_train::RUN_LOG;
+use tandem_checkpoint::RUN_LOG;
 
 use crate::exit::Exit;
 use crate::monitor;

@@ -58,7 +58,7 @@ fn status_of(state: &RunState, silent: Option<Duration>, owner: &LockOwner) -> R
 
 fn lock_owner(log: &Path) -> LockOwner {
     // The process with the lock writes only this log: earlier logs have other names.
-    let is_current = log.file_name().is_some_and(|name| name == tandem_train::RUN_LOG);
+    let is_current = log.file_name().is_some_and(|name| name == tandem_checkpoint::RUN_LOG);
     let lock = log.with_file_name(LOCK_FILE);
     let (Ok(owner), Ok(file)) = (fs::read_to_string(&lock), fs::metadata(&lock)) else { return LockOwner::Unknown };
     if !is_current {

@@ -4,8 +4,8 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use tandem_checkpoint::RUN_LOG;
 use tandem_plan::quoted;
-use tandem_train::RUN_LOG;
 
 use crate::exit::Exit;
 
