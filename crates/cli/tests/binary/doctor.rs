@@ -39,7 +39,7 @@ fn a_healthy_machine_passes_and_is_described_in_one_file() {
     in_order(&ran.out, &lines);
     contains(
         &ran.out,
-        &["✅ No NVIDIA device", "✅ Plan: data ", "✅ ran 20 steps: ", " steps/s", "none in ./checkpoints"],
+        &["✅ No NVIDIA device", "✅ Plan: data ", "✅ ran ", " steps/s", "none in ./checkpoints"],
     );
     in_order(&ran.out, &["🎉 No problems found", "For a bug report: tandem-doctor.txt"]);
     let file = report(&folder);
@@ -110,7 +110,7 @@ fn problems_are_reported_with_what_to_do() {
     );
     // The other sections still run, and `--mode cpu` gives a plan.
     let ran = doctor("--mode cpu", &machine).on(&machine).run();
-    check(&ran, &["❌ libcuda.so.1 ", "3. Plan", "✅ Plan: data ", "✅ ran 20 steps", "problem"]);
+    check(&ran, &["❌ libcuda.so.1 ", "3. Plan", "✅ Plan: data ", "✅ ran ", "problem"]);
     let old = TempFolder::with_card();
     FakeDriver { init: 0, version: 12000 }.install(&old);
     check(&doctor("", &old).on(&old).run(), &["❌ libcuda.so.1 is too old", "What to do: update it; --mode cpu works"]);
@@ -149,7 +149,7 @@ fn simulated_cards_are_examined_like_real_ones() {
             "✅ GPU 1: ",
             "Peer access: GPU 0 can access GPU 1",
             "✅ Plan: data ",
-            "✅ ran 20 steps",
+            "✅ ran ",
         ],
     );
     let document = doctor(&format!("{line} --json"), &TempFolder::new()).run().json();
