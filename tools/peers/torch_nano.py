@@ -29,16 +29,16 @@ def rotary(x):
 
 
 class Block(nn.Module):
-    def __init__(self, width, told, dropout):
+    def __init__(self, width, conditioned, dropout):
         super().__init__()
-        self.told, self.dropout = told, dropout
-        norm = (lambda: nn.Linear(width, 2 * width)) if told else (lambda: nn.LayerNorm(width))
+        self.conditioned, self.dropout = conditioned, dropout
+        norm = (lambda: nn.Linear(width, 2 * width)) if conditioned else (lambda: nn.LayerNorm(width))
         self.norms = nn.ModuleList([norm(), norm()])
         self.qkv, self.joined = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.widen, self.narrow = nn.Conv1d(width, 4 * width, 3, padding=1), nn.Linear(4 * width, width)
 
     def norm(self, which, x, condition):
-        if not self.told:
+        if not self.conditioned:
             return self.norms[which](x)
         scale, shift = self.norms[which](condition)[:, None].chunk(2, -1)
         return F.layer_norm(x, x.shape[-1:]) * (1 + scale) + shift

@@ -99,7 +99,7 @@ pub fn resolve(folder: &Path, model: &Arc<dyn Model>, place: Place) -> Result<(R
         ("max-steps", "30"),
         ("lr", "0.005"),
     ])?;
-    let (settings, site) = match place {
+    let (settings, inventory) = match place {
         Place::Pair => {
             let machine = Machine::simulated(SimSpec::new(2, 24 << 30));
             (settings.with(&[("data-gpu", "0"), ("model-gpu", "1")])?, Inventory::of(machine)?)
@@ -107,7 +107,7 @@ pub fn resolve(folder: &Path, model: &Arc<dyn Model>, place: Place) -> Result<(R
         Place::Card => (settings.with(&[("share-gpu", "true")])?, Inventory::survey(None)?),
     };
     let (facts, corpora) = demo::corpora(folder, &settings)?;
-    let plan = site.resolve_for(&CustomModel::new(Arc::clone(model)), &settings, Some(&facts));
+    let plan = inventory.resolve_for(&CustomModel::new(Arc::clone(model)), &settings, Some(&facts));
     Ok((plan.map_err(|refusal| refusal.message)?, corpora))
 }
 

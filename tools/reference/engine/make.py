@@ -93,13 +93,13 @@ def loss_of(p):
 
 
 def gradients(p):
-    told = []
+    reference = []
     for key, (name, parameter) in enumerate(p.items()):
         flat = parameter.grad.flatten()
         places = [scrambled(ENTRIES_KEY + key, j) % flat.numel() for j in range(3)]
         entries = [{"at": at, "value": flat[at].item()} for at in places]
-        told.append({"name": name, "norm": flat.double().norm().item(), "entries": entries})
-    return told
+        reference.append({"name": name, "norm": flat.double().norm().item(), "entries": entries})
+    return reference
 
 
 def train(dtype):
@@ -123,12 +123,12 @@ def train(dtype):
 def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    told = {"torch": torch.__version__, "f64": train(torch.float64), "f32": train(torch.float32)}
+    reference = {"torch": torch.__version__, "f64": train(torch.float64), "f32": train(torch.float32)}
     with open(sys.argv[1], "w", encoding="utf-8") as file:
-        json.dump(told, file, indent=1)
+        json.dump(reference, file, indent=1)
         file.write("\n")
     for name in ("f64", "f32"):
-        losses = told[name]["losses"]
+        losses = reference[name]["losses"]
         print(f"{name}: loss {losses[0]:.6f} -> {losses[-1]:.6f}")
 
 

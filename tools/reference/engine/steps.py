@@ -131,13 +131,13 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.set_float32_matmul_precision("highest")
-    told = {"torch": torch.__version__, "device": torch.cuda.get_device_name(), "scale": SCALE}
-    told["f32"] = train(0, plain_attention)
-    told["autocast"] = [train(run, autocast) for run in range(RUNS)]
+    reference = {"torch": torch.__version__, "device": torch.cuda.get_device_name(), "scale": SCALE}
+    reference["f32"] = train(0, plain_attention)
+    reference["autocast"] = [train(run, autocast) for run in range(RUNS)]
     with open(sys.argv[1], "w", encoding="utf-8") as file:
-        json.dump(told, file)
+        json.dump(reference, file)
         file.write("\n")
-    for name, losses in [("f32", told["f32"])] + [(f"autocast {i}", run) for i, run in enumerate(told["autocast"])]:
+    for name, losses in [("f32", reference["f32"])] + [(f"autocast {i}", run) for i, run in enumerate(reference["autocast"])]:
         print(f"{name}: loss {losses[0]:.6f} -> {losses[19]:.6f} (20) -> {losses[-1]:.6f} ({STEPS})")
 
 

@@ -197,7 +197,7 @@ mod tests {
     use crate::auto_mode::candidates;
     use tandem_launch::inventory::Inventory;
 
-    /// A choice among the modes of `spec` where each goes as fast as told, round by round; one that is not told is impossible.
+    /// A choice among the modes of `spec` where each has the given step rates, one per round; a mode without rates is impossible.
     fn decide(
         spec: &str,
         flags: &[(&str, &str)],

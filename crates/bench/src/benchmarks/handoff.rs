@@ -1,7 +1,7 @@
 //! `bench handoff`: what it costs to take a batch that is ready.
 //!
 //! Two figures: taking a slot from the ring (a lock), and beside it the driver calls of a hand-over, which are the
-//! device's and not ours: the stream is told to wait for the batch's event, and an event is recorded behind its reader.
+//! device's and not ours: the stream waits for the batch's event, and an event is recorded after its reader.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! `bench mel`: how long features of a batch take.
 //!
 //! On a card by its own clock: the median of many launches after a warm-up. Where the maths is the host's, the same
-//! features are made by the kernels' twins, for a smaller batch, by the host's clock.
+//! the host kernels make the features of a smaller batch, timed by the host's clock.
 
 use std::time::Instant;
 

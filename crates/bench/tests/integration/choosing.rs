@@ -1,8 +1,8 @@
-//! `--mode auto` takes a mode within 3 % of the best one: ten machines and workloads, played in virtual time.
+//! `--mode auto` picks a mode within 3 % of the best one: ten machines and workloads, in virtual time.
 //!
-//! No clock of this computer is in it. The pipelines are those that diagnosis is tested with, which know neither trials nor
-//! formulas: what a trial sees of one is when its steps end. The truth is a run of the same pipeline that is longer than
-//! any trial, with the buffers it has in use and other noise.
+//! No wall clock is involved. The pipelines are the simulated ones of the diagnosis tests, which know neither timed runs nor
+//! formulas: a timed run sees only when the steps end. The truth is a longer run of the same pipeline, with the full
+//! buffers and other noise.
 
 use crate::simulator::{Line, Random};
 use tandem_bench::auto_mode::{AHEAD, Candidate, Contest, Run, TimingLength, candidates, measure_step_rate};
@@ -29,7 +29,7 @@ struct Workload {
     cv: f64,
     /// Every so many batches decoding takes so many times as long.
     burst: Option<(usize, f64)>,
-    /// In the first trial of all, decoding takes so many times as long: nobody has read the files yet.
+    /// In the very first timed run, decoding takes this many times as long: the page cache is cold.
     cold: f64,
     /// The number of cards that must be taken, where there is no doubt.
     cards: Option<usize>,
@@ -117,7 +117,7 @@ impl Run for Played {
 
     fn step(&mut self) -> Result<(), String> {
         self.taken += 1;
-        if self.taken < self.ends_ns.len() { Ok(()) } else { Err("a trial longer than was played".to_owned()) }
+        if self.taken < self.ends_ns.len() { Ok(()) } else { Err("the timed run is longer than the simulated one".to_owned()) }
     }
 
     fn now_ns(&self) -> u64 {
@@ -125,30 +125,30 @@ impl Run for Played {
     }
 }
 
-fn trial(line: &Line, seed: u64) -> Played {
+fn timed_run(line: &Line, seed: u64) -> Played {
     let records = Line { ahead: AHEAD as usize, ..line.clone() }.run(seed, 1500);
     let ends = records.iter().filter(|record| matches!(record.event, RunEvent::Step { .. })).map(|record| record.t_ns);
     Played { ends_ns: ends.collect(), taken: 0 }
 }
 
-/// Cards taken, and its pace against the best mode's.
+/// The number of cards picked, the pick's step rate relative to the best mode's, and a description.
 fn decide(workload: &Workload, seed: u64) -> (usize, f64, String) {
     let hardware = Inventory::of(Machine::simulated(SimSpec::new(2, 24 << 30))).unwrap().hardware;
-    let field = candidates(&Settings::new().with(&[("mode", "auto")]).unwrap(), &hardware).unwrap();
+    let set = candidates(&Settings::new().with(&[("mode", "auto")]).unwrap(), &hardware).unwrap();
     // The same draw for every mode: it is one machine.
     let line = |candidate: &Candidate| workload.line(candidate.mode, &mut Random(seed));
-    let mut trials = 0;
+    let mut timed_runs = 0;
     let mut time = |candidate: &Candidate| {
-        trials += 1;
+        timed_runs += 1;
         let mut line = line(candidate);
-        line.load_ms *= if trials == 1 { workload.cold } else { 1.0 };
+        line.load_ms *= if timed_runs == 1 { workload.cold } else { 1.0 };
         // Batches are the same in every mode, and in every round.
-        measure_step_rate(&mut trial(&line, seed), TimingLength::ON_CARDS)
+        measure_step_rate(&mut timed_run(&line, seed), TimingLength::ON_CARDS)
     };
-    let contest = Contest { time: &mut time, check: &mut |_| Ok(()), rounds: 2 }.decide(field.clone());
+    let contest = Contest { time: &mut time, check: &mut |_| Ok(()), rounds: 2 }.decide(set.clone());
     let choice = contest.unwrap();
     let truth = |candidate: &Candidate| line(candidate).steps_per_s(seed + 7777);
-    let best = field.others.iter().map(truth).fold(0.0, f64::max);
+    let best = set.others.iter().map(truth).fold(0.0, f64::max);
     let taken = &choice.taken().candidate;
     (taken.num_cards(), truth(taken) / best, format!("{:?} {:?}", taken.name(), choice.one_or_two()))
 }
@@ -157,10 +157,10 @@ fn decide(workload: &Workload, seed: u64) -> (usize, f64, String) {
 fn the_mode_that_is_taken_is_within_three_percent_of_the_best() {
     for workload in &WORKLOADS {
         for seed in 0..DRAWS {
-            let (cards, of_best, told) = decide(workload, seed);
-            assert!(of_best >= GOAL, "{}, draw {seed}: {of_best:.3} of the best, {told}", workload.name);
+            let (cards, of_best, description) = decide(workload, seed);
+            assert!(of_best >= GOAL, "{}, draw {seed}: {of_best:.3} of the best, {description}", workload.name);
             let is_right = workload.cards.is_none_or(|expected| expected == cards);
-            assert!(is_right, "{}, draw {seed}: {cards} cards, {told}", workload.name);
+            assert!(is_right, "{}, draw {seed}: {cards} cards, {description}", workload.name);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A trial is a whole run, and nothing of it is left behind.
+//! A timed run is a whole run, and leaves nothing behind.
 
 use tandem_bench::auto_mode::{TimedRuns, candidates};
 use tandem_device::{Machine, SimSpec};

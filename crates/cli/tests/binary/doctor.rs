@@ -37,10 +37,7 @@ fn a_healthy_machine_passes_and_is_described_in_one_file() {
     let lines =
         ["✅ System: Linux ", "✅ Processor: ", "✅ Memory: ", "(ulimit -l)", "✅ Run folder: ", "✅ Terminal: UTF-8"];
     in_order(&ran.out, &lines);
-    contains(
-        &ran.out,
-        &["✅ No NVIDIA device", "✅ Plan: data ", "✅ ran ", " steps/s", "none in ./checkpoints"],
-    );
+    contains(&ran.out, &["✅ No NVIDIA device", "✅ Plan: data ", "✅ ran ", " steps/s", "none in ./checkpoints"]);
     in_order(&ran.out, &["🎉 No problems found", "For a bug report: tandem-doctor.txt"]);
     let file = report(&folder);
     assert!(file.starts_with("tandem doctor "), "{file}");

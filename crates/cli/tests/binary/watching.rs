@@ -119,12 +119,12 @@ fn check(pool: &str, mode: &str, owner: &str) {
 
 #[test]
 fn a_leak_in_the_data_role_is_named() {
-    check("data", "--mode cpu", "data, planted leak");
+    check("data", "--mode cpu", "data, injected leak");
 }
 
 #[test]
 fn a_leak_in_the_model_role_is_named() {
-    check("model", "--mode cpu", "model, planted leak");
+    check("model", "--mode cpu", "model, injected leak");
 }
 
 #[test]

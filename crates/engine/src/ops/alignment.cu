@@ -183,8 +183,8 @@ __device__ inline void spread_evenly(i32* durations, u64 tokens, u64 frames) {
     extern "C" __global__ void __launch_bounds__(THREADS)                                                           \
         align_scores_##T(f32* table, const T* prior, const T* mel, const u32* text_starts, const i32* text_lengths, \
                          const u32* mel_starts, const i32* mel_lengths, u32 columns, u32 stride) {                  \
-        RowPair pair(text_starts, text_lengths, mel_starts, mel_lengths, blockIdx.y);                               \
-        score<T>(table, prior, mel, pair, columns, stride);                                                         \
+        score<T>(table, prior, mel, RowPair(text_starts, text_lengths, mel_starts, mel_lengths, blockIdx.y),        \
+                 columns, stride);                                                                                  \
     }
 
 KERNELS(f32)

@@ -9,14 +9,12 @@ use crate::files::root;
 const BLOCK: &str = "```text dependencies";
 
 #[test]
-#[ignore = "the tree is being renamed: issue 18"]
 fn the_map_fits_in_14_kb() {
     let bytes = fs::metadata(root().join("ARCHITECTURE.md")).unwrap().len();
     assert!(bytes <= 14_000, "ARCHITECTURE.md has {bytes} bytes; move details to the crates' READMEs");
 }
 
 #[test]
-#[ignore = "the tree is being renamed: issue 18"]
 fn the_dependency_table_is_what_the_manifests_say() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let block = text.split(BLOCK).nth(1).unwrap_or_else(|| panic!("no block that begins with {BLOCK}"));

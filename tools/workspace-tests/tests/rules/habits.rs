@@ -7,7 +7,6 @@ use saphyr::{LoadableYamlNode, YamlOwned};
 use crate::files::{all, root};
 
 #[test]
-#[ignore = "the tree is being renamed: issue 18"]
 fn the_workflow_is_yaml_and_runs_the_check() {
     let text = fs::read_to_string(root().join(".github/workflows/check.yml")).unwrap();
     let parsed = YamlOwned::load_from_str(&text).unwrap_or_else(|error| panic!("check.yml is no YAML: {error}"));
@@ -24,7 +23,6 @@ fn the_workflow_is_yaml_and_runs_the_check() {
 /// Linking is most of the time of the tests: one integration binary per crate. Pipeline has a second one for loom, which
 /// builds under a flag of its own.
 #[test]
-#[ignore = "the tree is being renamed: issue 18"]
 fn a_crate_has_one_integration_binary() {
     let mut many = Vec::new();
     for entry in fs::read_dir(root().join("crates")).unwrap() {
@@ -46,7 +44,6 @@ fn a_crate_has_one_integration_binary() {
 
 /// A CUDA file says at its head which algorithm it is; a long macro hides its body from every tool.
 #[test]
-#[ignore = "the tree is being renamed: issue 18"]
 fn cuda_files_begin_with_a_comment_and_their_macros_only_wrap() {
     let mut found = Vec::new();
     for file in all(&[".cu", ".cuh"]) {

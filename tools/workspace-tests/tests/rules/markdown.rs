@@ -9,7 +9,6 @@ use crate::files::{SourceFile, all, root};
 const SOURCES: [&str; 6] = [".rs", ".cu", ".cuh", ".md", ".py", ".toml"];
 
 #[test]
-#[ignore = "the tree is being renamed: issue 18"]
 fn links_lead_to_files() {
     let mut broken = Vec::new();
     for page in all(&[".md"]) {
@@ -25,7 +24,6 @@ fn links_lead_to_files() {
 }
 
 #[test]
-#[ignore = "the tree is being renamed: issue 18"]
 fn source_files_that_pages_name_exist() {
     let mut missing = Vec::new();
     for page in all(&[".md"]) {
@@ -51,9 +49,11 @@ fn exists(page: &SourceFile, token: &str) -> bool {
         .any(|path| path.exists())
 }
 
-/// Tests have names of four words and more, which nothing else has.
+/// Functions of others that a page may name.
+const FOREIGN: [&str; 1] = ["set_per_process_memory_fraction"];
+
+/// Tests have names of five words and more, which nothing else has but these.
 #[test]
-#[ignore = "the tree is being renamed: issue 18"]
 fn tests_that_pages_name_exist() {
     let functions: BTreeSet<String> = all(&[".rs"]).iter().flat_map(|file| functions(&file.text)).collect();
     assert!(functions.len() > 3000, "only {} functions were found: the scan is broken", functions.len());
@@ -61,7 +61,7 @@ fn tests_that_pages_name_exist() {
     for page in all(&[".md"]) {
         for token in backticked(&page.text) {
             let snake = token.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-            if snake && token.matches('_').count() >= 4 && !functions.contains(token) {
+            if snake && token.matches('_').count() >= 4 && !functions.contains(token) && !FOREIGN.contains(&token) {
                 missing.push(format!("{}: {token}", page.path));
             }
         }
@@ -76,7 +76,6 @@ fn functions(text: &str) -> Vec<String> {
 
 /// The repository stands alone: no page and no comment cites a document that is not in it.
 #[test]
-#[ignore = "the tree is being renamed: issue 18"]
 fn nothing_cites_a_document_outside_the_repository() {
     let outside =
         ["SPEC §", "SPEC's", "SPEC.md", "DESIGN.md", "STYLE.md", "LANGUAGE.md", "../shared", "the SPEC", "SPEC:"];

@@ -44,7 +44,6 @@ fn no_two_visible_types_share_a_name() {
 
 /// `use X as Y` for a type of ours hides its name from a search.
 #[test]
-#[ignore = "the tree is being renamed: issue 18"]
 fn no_type_of_ours_is_imported_under_another_name() {
     let found: Vec<String> = all(&[".rs"]).iter().flat_map(aliases).collect();
     assert!(found.is_empty(), "import these by their own names: {found:#?}");

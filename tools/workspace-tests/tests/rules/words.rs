@@ -15,7 +15,7 @@ struct Rule {
 }
 
 /// Lines that a failure lists.
-const MOST: usize = 4000;
+const MOST: usize = 60;
 
 const EVERYWHERE: &[&str] = &[];
 
@@ -49,7 +49,7 @@ const RULES: &[Rule] = &[
         words: &["site", "sites"],
         scope: EVERYWHERE,
         instead: "inventory, context",
-        fine: &["call site", "launch site", "project sites"],
+        fine: &["call site", "launch site", "site-packages"],
     },
     Rule { words: &["ground"], scope: EVERYWHERE, instead: "bench context", fine: &["ground truth"] },
     Rule { words: &["under way", "under_way"], scope: EVERYWHERE, instead: "in flight", fine: &[] },
@@ -125,14 +125,13 @@ const RULES: &[Rule] = &[
 const EXEMPT: &[(&str, &str)] = &[
     ("CHANGELOG.md", "names what was renamed"),
     ("tools/workspace-tests/tests/rules/words.rs", "lists the words"),
-    ("crates/corpus/src/demo/words.rs", "words that are spoken"),
-    ("crates/corpus/src/demo/grammar.rs", "words that are spoken"),
-    ("crates/corpus/src/demo/phones.rs", "the phonetic manner of articulation"),
+    ("crates/corpus/src/demo/", "the phonetic manner of articulation"),
+    ("crates/events/src/event.rs", "reads logs of version 1 by their old names"),
+    ("crates/text/src/normalize/english/abbreviations.rs", "words that are spoken"),
     ("crates/text/data/", "a dictionary"),
 ];
 
 #[test]
-#[ignore = "the tree is being renamed: issue 18"]
 fn private_words_do_not_come_back() {
     let mut found = Vec::new();
     for file in all(&[".rs", ".cu", ".cuh", ".md", ".py", ".toml", ".yml"]) {
