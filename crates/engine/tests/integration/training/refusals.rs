@@ -43,7 +43,7 @@ fn incompatible_operands() {
     fails_with(g.reshape(x, &[6, 6]), "reshape: [6, 6] must have as many elements; the operands are F32[7, 5]");
     fails_with(
         g.add_into(x, w),
-        "add_into: a sum and what is added to it are of one type; the operands are F32[7, 5] and F32[3, 4]",
+        "add_into: a sum and its summand have one type; the operands are F32[7, 5] and F32[3, 4]",
     );
 }
 
