@@ -254,7 +254,7 @@ fn ln_f32(x: f32) -> f32 {
     let p = p * s + 0.4;
     let p = p * s + 0.666_666_7;
     let small = 2.0 * z + z * s * p;
-    // ln 2 in two parts, so that the larger product is exact.
+    // ln 2 in two parts, so that multiplying by the larger one is exact.
     let result = n * 0.693_359_4 + (small - n * 2.121_944_4e-4);
     if x > 0.0 && x < f32::INFINITY {
         result

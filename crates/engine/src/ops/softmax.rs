@@ -211,13 +211,13 @@ fn backward<T: Real>(args: &mut HostArgs<'_>) {
     let dx = &mut dx[..rows * columns];
     let rows_per_chunk = chunk_rows(columns);
     args.workers().each_chunk(dx, rows_per_chunk * columns, |chunk, dx| {
-        let mut products = vec![T::Acc::zero(); columns];
+        let mut weighted = vec![T::Acc::zero(); columns];
         for (i, dx) in dx.chunks_exact_mut(columns).enumerate() {
             let first = (chunk * rows_per_chunk + i) * columns;
             let (softmax, dout) = (&softmax[first..][..columns], &dout[first..][..columns]);
             let pairs = softmax.iter().zip(dout);
-            products.iter_mut().zip(pairs.clone()).for_each(|(product, (p, dp))| *product = p.load() * dp.load());
-            let delta = super::reduce::sum_of(&products);
+            weighted.iter_mut().zip(pairs.clone()).for_each(|(weighted, (p, dp))| *weighted = p.load() * dp.load());
+            let delta = super::reduce::sum_of(&weighted);
             dx.iter_mut().zip(pairs).for_each(|(dx, (p, dp))| *dx = T::store(p.load() * (dp.load() - delta)));
         }
     });

@@ -58,7 +58,8 @@ fn tests_that_pages_name_exist() {
     let functions: BTreeSet<String> = all(&[".rs"]).iter().flat_map(|file| functions(&file.text)).collect();
     assert!(functions.len() > 3000, "only {} functions were found: the scan is broken", functions.len());
     let mut missing = Vec::new();
-    for page in all(&[".md"]) {
+    // The change log names JSON keys of as many words.
+    for page in all(&[".md"]).iter().filter(|page| page.path != "CHANGELOG.md") {
         for token in backticked(&page.text) {
             let snake = token.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
             if snake && token.matches('_').count() >= 4 && !functions.contains(token) && !FOREIGN.contains(&token) {

@@ -98,13 +98,13 @@ const RULES: &[Rule] = &[
         ],
         scope: &["crates/engine/"],
         instead: "saved, accumulator, side stream, aliased, reusable, placement, RNG keys, stage inputs",
-        fine: &["set aside"],
+        fine: &["set aside", "bytes wide", "block-wide"],
     },
     Rule {
         words: &["mixtures", "mixture", "tilt", "hide"],
         scope: &["crates/engine/src/ops/"],
         instead: "acc_o, dnorm_mean, mask",
-        fine: &[],
+        fine: &["hide the latency"],
     },
     Rule { words: &["kept"], scope: &["crates/feed/"], instead: "cached, stored", fine: &[] },
     Rule {

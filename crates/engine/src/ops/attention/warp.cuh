@@ -4,7 +4,7 @@
 // The 32-bit shared-memory address that PTX instructions take.
 __device__ inline u32 shared_address(const void* at) {
     u32 address;
-    asm("{ .reg .u64 wide; cvta.to.shared.u64 wide, %1; cvt.u32.u64 %0, wide; }" : "=r"(address) : "l"(at));
+    asm("{ .reg .u64 generic; cvta.to.shared.u64 generic, %1; cvt.u32.u64 %0, generic; }" : "=r"(address) : "l"(at));
     return address;
 }
 
