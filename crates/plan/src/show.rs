@@ -58,7 +58,7 @@ pub fn show_short(plan: &Plan) -> String {
         format!("{role} {planned}/{limit} MB on {}", device_name(role_plan.card))
     };
     format!(
-        "Plan: {}, {}; batch {}, {} model, {} prefetched batches + {} slots of {}, transfer {}, {} decode threads",
+        "Plan: {}, {}; batch {}, {} model, {} prefetched batches + {} slots of {}, transfer {}, {}",
         role(Role::Data),
         role(Role::Model),
         batch(plan),
@@ -67,7 +67,7 @@ pub fn show_short(plan: &Plan) -> String {
         plan.feed.model_slots,
         show(plan.feed.slot_bytes()),
         plan.transfer,
-        plan.threads,
+        decode_threads(plan),
     )
 }
 
@@ -194,7 +194,11 @@ fn threads(plan: &Plan) -> String {
         max => format!(" (up to {max} if decoding is too slow)"),
     };
     let (uploads, bytes) = (plan.feed.pinned_uploads, show(plan.feed.upload_bytes()));
-    format!("{} decode threads{more}, {uploads} pinned upload buffers of {bytes}", plan.threads)
+    format!("{}{more}, {uploads} pinned upload buffers of {bytes}", decode_threads(plan))
+}
+
+fn decode_threads(plan: &Plan) -> String {
+    format!("{} decode thread{}", plan.threads, if plan.threads == 1 { "" } else { "s" })
 }
 
 fn cache(cache: &CachePlan) -> String {
