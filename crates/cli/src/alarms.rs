@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn a_leak_and_jitter_are_warned_about_once_each_and_logged() {
         check(|_| 1_000_000, |_| 20, &[]);
-        check(|step| 1_000_000 + step * 2048 / 100, |_| 20, &["memory of host process grows: 2.0"]);
+        check(|step| 1_000_000 + step * 2048 / 100, |_| 20, &["memory leak in host process: 2.0"]);
         check(|_| 1_000_000, |step| if step.is_multiple_of(10) { 200 } else { 20 }, &["step time varies by "]);
         // It stops, and starts again.
         let comes_and_goes = |step: u64| if step.is_multiple_of(10) && step / 200 != 1 { 200 } else { 20 };

@@ -29,7 +29,7 @@ impl NonBlockingWriter {
     fn wait(&mut self) -> io::Result<()> {
         let mut watched = [PollFd::new(&self.file, PollFlags::OUT)];
         self.is_read = self.is_read && retry_on_intr(|| poll(&mut watched, Some(&self.patience)))? > 0;
-        if self.is_read { Ok(()) } else { Err(io::Error::new(ErrorKind::TimedOut, "the reader has stopped reading")) }
+        if self.is_read { Ok(()) } else { Err(io::Error::new(ErrorKind::TimedOut, "its reader is stalled")) }
     }
 }
 

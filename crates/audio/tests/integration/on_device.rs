@@ -406,8 +406,8 @@ fn sizes_that_do_not_fit_are_refused(machine: &Machine) {
     check(whole(), &[0, 8, 24], "the mel frames need 1920");
     check(whole(), &[0, 8], "the samples have 2 rows, and others 1");
     check(whole(), &[0, 8, 12], "multiples of 8");
-    check(whole(), &[0, 16, 8], "one behind the other");
-    check(whole(), &[8, 8, 16], "one behind the other");
+    check(whole(), &[0, 16, 8], "in ascending order");
+    check(whole(), &[8, 8, 16], "in ascending order");
     check(SampleRows { lengths: short.view(), ..whole() }, &[0, 8, 16], "the lengths need 2");
     check(SampleRows { samples: short.view(), ..whole() }, &[0, 8, 16], "the samples need 2000");
     check(

@@ -128,7 +128,7 @@ fn on_cards(free: &Settings, hardware: &Hardware) -> Result<(Vec<Candidate>, Vec
     let tried: Vec<usize> = found.iter().flat_map(|one| one.cards.into_iter().flatten()).collect();
     let like = |kind: &Vec<usize>| {
         let spare: Vec<String> = kind.iter().filter(|card| !tried.contains(card)).map(usize::to_string).collect();
-        (!spare.is_empty()).then(|| format!("GPU {} like GPU {}: not timed", spare.join(", "), kind[0]))
+        (!spare.is_empty()).then(|| format!("not timed: GPU {} (same as GPU {})", spare.join(", "), kind[0]))
     };
     Ok((found, kinds.iter().filter_map(like).collect()))
 }
@@ -220,7 +220,7 @@ mod tests {
             "4x24GiB",
             "--mode auto",
             &["single, GPU 0", "shared, GPU 0", "dual, GPU 1 to GPU 0"],
-            &["GPU 2, 3 like GPU 0: not timed"],
+            &["not timed: GPU 2, 3 (same as GPU 0)"],
         );
         check("2x24GiB,hidden=1", "--mode auto", &["single, GPU 0", "shared, GPU 0"], &[]);
         let isolated = "--mode auto --enable-memory-isolation";

@@ -277,6 +277,6 @@ mod tests {
         assert_eq!(choice.entries[0].outcome, CandidateOutcome::Impossible("does not fit".to_owned()));
         let (choice, _) = decide("1x24GiB", &pair, &[(SINGLE, &[90.0])]).unwrap();
         assert_eq!(choice.taken().candidate.name(), SINGLE);
-        assert!(choice.not_as_asked.unwrap().contains("outcome 1"));
+        assert!(choice.not_as_asked.unwrap().contains("found 1"));
     }
 }

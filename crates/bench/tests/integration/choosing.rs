@@ -117,7 +117,11 @@ impl Run for Played {
 
     fn step(&mut self) -> Result<(), String> {
         self.taken += 1;
-        if self.taken < self.ends_ns.len() { Ok(()) } else { Err("the timed run is longer than the simulated one".to_owned()) }
+        if self.taken < self.ends_ns.len() {
+            Ok(())
+        } else {
+            Err("the timed run is longer than the simulated one".to_owned())
+        }
     }
 
     fn now_ns(&self) -> u64 {

@@ -60,9 +60,9 @@ mod tests {
     #[test]
     fn a_note_of_the_run_and_the_alarm_it_repeats_are_one() {
         let mut alarms = RecentAlarms::default();
-        alarms.add(500, AlarmLevel::Alarm, "memory of data, slots grows: 1.00 MB in 100 steps");
-        alarms.add(500, AlarmLevel::Note, "⚠️ memory of data, slots grows: 1.00 MB in 100 steps");
-        alarms.add(600, AlarmLevel::Note, "decode threads 2 -> 3 (the step waits for load)");
+        alarms.add(500, AlarmLevel::Alarm, "memory leak in data role (slots): 1.00 MB per 100 steps");
+        alarms.add(500, AlarmLevel::Note, "⚠️ memory leak in data role (slots): 1.00 MB per 100 steps");
+        alarms.add(600, AlarmLevel::Note, "decode threads 2 → 3 (the step waits for load)");
         let shown: Vec<_> = alarms.last(9).iter().map(|alarm| (alarm.step, alarm.level)).collect();
         assert_eq!(shown, [(500, AlarmLevel::Alarm), (600, AlarmLevel::Note)]);
     }

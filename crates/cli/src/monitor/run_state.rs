@@ -335,14 +335,14 @@ pub(super) mod tests {
                 owners.insert("leaky".into(), grown);
             }
         }
-        events.push((0, RunEvent::Note { text: "decode threads 2 -> 3".into() }));
+        events.push((0, RunEvent::Note { text: "decode threads 2 → 3".into() }));
         events.push((0, RunEvent::LimitExceeded { card: 1, bytes: 20 << 30, limit_bytes: 16 << 30 }));
         let state = state_of(events);
         let shown: Vec<_> = state.alarms().last(9).iter().map(|alarm| (alarm.level, alarm.text.as_str())).collect();
         assert_eq!(shown.len(), 3, "{shown:?}");
         assert!(shown[0].1.contains("uses 20480 MB on GPU 1"), "{shown:?}");
-        assert!(shown[1].1.contains("memory of data, leaky grows"), "{shown:?}");
-        assert_eq!(shown[2], (AlarmLevel::Note, "decode threads 2 -> 3"));
+        assert!(shown[1].1.contains("memory leak in data role (leaky)"), "{shown:?}");
+        assert_eq!(shown[2], (AlarmLevel::Note, "decode threads 2 → 3"));
     }
 
     #[test]

@@ -323,8 +323,8 @@ mod tests {
         refused("no json", 2, "line 1 is not a record");
         refused("{\"a\":1}\n", 2, "line 1 is not a record");
         refused("\n", 2, "line 1 is not a record");
-        let newer = r#"{"v":2,"seq":0,"t_ns":5,"dropped":0,"event":"run_started","command":[]}"#;
-        refused(&format!("{newer}\n"), 1, "its format is 2, this one reads 1");
+        let newer = r#"{"v":3,"seq":0,"t_ns":5,"dropped":0,"event":"run_started","command":[]}"#;
+        refused(&format!("{newer}\n"), 1, "its format is 3, this one reads 2");
     }
 
     #[test]

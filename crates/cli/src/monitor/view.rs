@@ -229,7 +229,7 @@ mod tests {
 
     fn leaky() -> RunState {
         let mut events = pair(250);
-        events.push((0, RunEvent::Note { text: "decode threads 2 -> 3".into() }));
+        events.push((0, RunEvent::Note { text: "decode threads 2 → 3".into() }));
         events.push((0, RunEvent::LimitExceeded { card: 1, bytes: 20 << 30, limit_bytes: 16 << 30 }));
         state_of(events)
     }
@@ -248,7 +248,7 @@ mod tests {
     fn a_large_terminal_has_room_for_notes_too() {
         shows(
             &drawn(&leaky(), (120, 40), false),
-            &["⚠ [Step 250] the process uses", "· [Step 250] decode threads 2 -> 3"],
+            &["⚠ [Step 250] the process uses", "· [Step 250] decode threads 2 → 3"],
         );
     }
 

@@ -37,7 +37,7 @@ fn the_modes_are_timed_and_the_table_marks_the_chosen_one() {
             "single, GPU 0",
             "shared, GPU 0",
             "dual, GPU 1 to GPU 0",
-            "GPU 2, 3 like GPU 0: not timed",
+            "not timed: GPU 2, 3 (same as GPU 0)",
             " here: ",
         ],
     );
@@ -69,7 +69,7 @@ fn the_run_equals_one_with_the_chosen_flags_and_leaves_no_other_files() {
         let mut files: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         files.sort();
         let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let learned = events.iter().find(|event| event["event"] == "learned").unwrap()["losses"].to_string();
+        let learned = events.iter().find(|event| event["event"] == "step_metrics").unwrap()["losses"].to_string();
         let plan: Value = serde_json::from_str(events[0]["plan_json"].as_str().unwrap()).unwrap();
         (ran, plan["mode"].clone(), learned, files)
     };

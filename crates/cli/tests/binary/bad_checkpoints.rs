@@ -90,7 +90,7 @@ fn a_checkpoint_of_another_size_is_named_by_its_size() {
     let args = larger.get_args().map(|arg| if arg == "nano" { OsStr::new("tiny") } else { arg });
     refused(
         &TandemCommand::new("").args(args).run(),
-        &["it is of a nano model, this run is tiny", "--model-size nano"],
+        &["it holds a nano model, this run trains tiny: use --model-size nano", "--model-size nano"],
     );
     // With that size it resumes, in the same folder after a reset.
     let ran = again().arg("--reset-training").run();

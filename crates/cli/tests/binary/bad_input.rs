@@ -33,7 +33,7 @@ fn invalid_limits() {
     for flag in ["--data-gpu-memory", "--model-gpu-memory"] {
         for limit in LIMITS {
             let ran = tandem(&format!("{TWO} --enable-memory-isolation {flag} {limit}"));
-            refused(&ran, &[flag, "expected a number of MB", &format!("found `{limit}`")]);
+            refused(&ran, &[flag, "expected a limit in MB", &format!("found `{limit}`")]);
         }
     }
 }
@@ -42,7 +42,7 @@ fn invalid_limits() {
 fn a_limit_of_more_than_any_card_has_is_over_what_is_free() {
     for limit in ["24577", "9999999"] {
         let ran = tandem(&format!("{TWO} --enable-memory-isolation --model-gpu-memory {limit}"));
-        refused(&ran, &[&format!("limit of {limit} MB is over"), "The largest limit that would fit: 24576 MB"]);
+        refused(&ran, &[&format!("limit of {limit} MB exceeds"), "The largest limit that fits: 24576 MB"]);
     }
 }
 
@@ -145,7 +145,7 @@ fn configs_that_cannot_be_read() {
     let folder = TempFolder::new();
     for path in [folder.path("absent.yaml"), folder.path("")] {
         let ran = TandemCommand::new("plan --sim 1x24GiB").config(&path).run();
-        refused(&ran, &["the config file cannot be read", path.to_str().unwrap()]);
+        refused(&ran, &["cannot read the config file", path.to_str().unwrap()]);
     }
     // It has no end.
     refused(&TandemCommand::new("plan --sim 1x24GiB --config /dev/zero").run(), &["a config file is", "/dev/zero"]);
@@ -164,7 +164,7 @@ fn an_empty_config_changes_nothing() {
 fn a_retired_key_warns_with_what_took_its_place_and_works() {
     let ran = with_config("data:\n  use_tf_native_loading: true\ntraining:\n  batch_size: 4\n");
     assert_eq!((ran.code, &ran.json()["batch_size"]), (0, &json!(4)), "{ran:?}");
-    contains(&ran.err, &["c.yaml:2", "`use_tf_native_loading` no longer does anything", "num_workers"]);
+    contains(&ran.err, &["c.yaml:2", "`use_tf_native_loading` has no effect", "num_workers"]);
 }
 
 #[test]

@@ -349,7 +349,7 @@ fn where_all_recordings_are_bad_the_run_ends_with_the_list() {
     let list = corpus(&folder, 40, |_| true);
     let ran = clips("", &list, &folder);
     assert_eq!(ran.code, 1, "{ran:?}");
-    contains(&ran.err, &["cannot be used, and 5 % may be", "data.max_bad_fraction", "bad_samples.jsonl"]);
+    contains(&ran.err, &["cannot be used, and only 5 % may be bad", "data.max_bad_fraction", "bad_samples.jsonl"]);
     assert!(ran.err.lines().count() > 3, "{}", ran.err);
     assert!(fs::read_to_string(folder.path("left/bad_samples.jsonl")).unwrap().lines().count() > 1);
 }

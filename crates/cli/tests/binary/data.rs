@@ -64,7 +64,7 @@ fn buckets_come_from_the_corpus_and_padding_is_printed() {
         format!("Padding:     {:.1} % of frames, ", waste * 100.0),
         format!("Buckets:     {} with rows of ", buckets.len()),
         format!(" to {} frames; ", longest_row(&document, "frames")),
-        format!("/{} frames/tokens in all", buckets[buckets.len() - 1]["total_tokens"]),
+        format!("/{} frames/tokens per batch", buckets[buckets.len() - 1]["total_tokens"]),
         "Cache:       memory, up to ".to_owned(),
     ];
     contains(&ran.out, &expected.each_ref().map(String::as_str));
@@ -82,7 +82,7 @@ fn the_longest_are_left_out_and_their_cost_is_printed() {
     assert!(number(&left_out["longest_frames"]) > longest);
     contains(
         &plan("", &list).out,
-        &["Left out:    ", &format!("over {longest} frames"), "; to hold all, slots would be "],
+        &["Skipped:    ", &format!("over {longest} frames"), "; without this limit, slots would need "],
     );
 
     let shorter = plan_json("--max-mel-frames 500", &list);
@@ -140,11 +140,11 @@ fn a_path_without_a_corpus_is_refused_with_what_to_type() {
     };
     check(plan("", &nothing), &["❌ --train-data: expected an LJSpeech folder", "found nothing", "tandem corpus demo"]);
     check(plan("", &folder.path("")), &["--train-data: expected", "a folder without metadata"]);
-    check(plan("", empty.parent().unwrap()), &["❌ No utterance can train: "]);
+    check(plan("", empty.parent().unwrap()), &["❌ No usable utterances: "]);
     let missing = format!("--exclude-ids {}", nothing.display());
     check(plan(&missing, demo()), &["❌ --exclude-ids: could not be read", "one id per line"]);
     check(plan(&format!("--val-data {}", nothing.display()), demo()), &["❌ --val-data: expected", "found nothing"]);
-    check(TandemCommand::new("plan --sim 1x24GiB --val-data x").run(), &["--val-data goes with --train-data"]);
+    check(TandemCommand::new("plan --sim 1x24GiB --val-data x").run(), &["--val-data requires --train-data"]);
     check(plan("--cache ram", demo()), &["--cache: expected one of auto, none, memory, disk, found `ram`"]);
     check(plan("--max-bad-fraction 5", demo()), &["expected a number from 0 to 1, found `5`"]);
 }
@@ -155,10 +155,7 @@ fn a_batch_larger_than_the_corpus_is_refused_with_one_that_fits() {
     assert_eq!(ran.code, 2, "{ran:?}");
     let refusal = ran.json();
     assert_eq!(refusal["reason"], "corpus");
-    contains(
-        refusal["error"].as_str().unwrap(),
-        &["❌ --batch-size 5000 is more than the ", "utterances that can train"],
-    );
+    contains(refusal["error"].as_str().unwrap(), &["❌ --batch-size 5000 is more than the ", "usable utterances"]);
     let [typed] = texts(&refusal["suggestions"])[..] else { panic!("{refusal}") };
     assert_eq!(plan(typed, demo()).code, 0, "{typed}");
 }
@@ -171,7 +168,7 @@ fn the_cache_is_the_requested_one_and_auto_gives_its_reason() {
         contains(cache["why"].as_str().unwrap(), &[why]);
         assert_eq!(number(&cache["budget_bytes"]) > 0, kind != "none", "{cache}");
     };
-    check("", "memory", "of decoded audio fit a quarter of the ");
+    check("", "memory", "of decoded audio fits in a quarter of the ");
     for word in ["none", "memory", "disk"] {
         check(&format!("--cache {word}"), word, &format!("--cache {word}"));
     }

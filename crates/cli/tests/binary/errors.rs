@@ -105,7 +105,7 @@ fn modes_that_contradict_the_gpu_flags() {
 #[test]
 fn a_limit_over_the_free_memory_names_total_free_its_users_and_the_largest_limit_that_fits() {
     let held = ["total 24576 MB", "free 4096 MB", "20480 MB by another process (pid "];
-    let largest = "The largest limit that would fit: 4096 MB";
+    let largest = "The largest limit that fits: 4096 MB";
     let two = "--sim 2x24GiB,held=20GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation";
     let data = format!("{two} --data-gpu-memory 4097 --model-gpu-memory 2048");
     check(ANYWHERE, &data, &[&held[..], &["data limit of 4097 MB", largest]].concat(), &["--data-gpu-memory 4096"]);
@@ -154,7 +154,7 @@ fn table_of(document: &Value, line: &str, role: &str) {
 fn gpu_flags_on_a_machine_without_a_gpu_name_the_library_and_the_searched_folders() {
     let pair = "--data-gpu 0 --model-gpu 1";
     for line in [pair, "--gpu 0", "--mode single", "--share-gpu", "--share-gpu --enable-memory-isolation"] {
-        check(NO_GPU, line, &["libcuda.so.1", "looked", "--mode cpu works"], &["--mode cpu"]);
+        check(NO_GPU, line, &["libcuda.so.1", "searched", "--mode cpu works"], &["--mode cpu"]);
     }
 }
 

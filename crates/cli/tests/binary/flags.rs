@@ -70,11 +70,11 @@ impl Run {
     }
 
     fn steps(&self) -> usize {
-        self.events("learned").len()
+        self.events("step_metrics").len()
     }
 
     fn losses(&self) -> Vec<f64> {
-        self.events("learned").iter().map(|event| event["losses"]["loss"].as_f64().unwrap()).collect()
+        self.events("step_metrics").iter().map(|event| event["losses"]["loss"].as_f64().unwrap()).collect()
     }
 
     fn reserved(&self, role: &str) -> Reserved {
@@ -164,7 +164,7 @@ fn data() {
     let (corpus, lines) = copy_of_demo();
     let id = |line: &String| line.split('|').next().unwrap().to_owned();
     let all = run_on(&corpus.path(""), "");
-    let (trained, num_validation) = (all.ids(), all.events("validated")[0]["utterances"].as_u64().unwrap());
+    let (trained, num_validation) = (all.ids(), all.events("validation")[0]["utterances"].as_u64().unwrap());
     assert_eq!(trained.len() + num_validation as usize, lines.len());
     // Every other utterance is excluded, and none of those is trained on.
     let excluded: Vec<String> = lines.iter().step_by(2).map(id).collect();
@@ -175,7 +175,7 @@ fn data() {
     let val = corpus.file("val.csv", lines[..3].join("\n"));
     let validated = run_on(&corpus.path(""), &format!("--val-data {}", val.display()));
     assert_eq!(
-        (validated.events("validated")[0]["utterances"].as_u64(), validated.ids().len()),
+        (validated.events("validation")[0]["utterances"].as_u64(), validated.ids().len()),
         (Some(3), lines.len())
     );
     // Another corpus is another set.
@@ -270,7 +270,7 @@ fn learning() {
     let usual = run("");
     assert_ne!(run("--seed 7").losses(), usual.losses());
     assert_eq!(run("--seed 1234").losses(), usual.losses());
-    let rate = |run: &Run| run.events("learned").last().unwrap()["lr"].as_f64().unwrap();
+    let rate = |run: &Run| run.events("step_metrics").last().unwrap()["lr"].as_f64().unwrap();
     assert_eq!(rate(&run("--lr 0.0005 --max-steps 1")), 0.0005);
     // A cosine schedule falls, a constant one does not.
     let [enhanced, basic] =
@@ -399,7 +399,7 @@ fn transfer() {
 fn static_shapes() {
     let [padded, exact] =
         ["--enable-static-shapes", "--disable-static-shapes"].map(|flag| run(&format!("{flag} --max-steps 6")));
-    contains(&exact.ran.out, &["exact shapes: each is compiled when it is first seen"]);
+    contains(&exact.ran.out, &["exact shapes: each is compiled when first seen"]);
     let (padded, exact) = (padded.losses(), exact.losses());
     assert_ne!(padded, exact);
     for (padded, exact) in padded.iter().zip(&exact) {

@@ -24,9 +24,9 @@ fn trains(variation: &str) {
     let log = fs::read_to_string(run.join("run.jsonl")).unwrap();
     let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |kind: &str| events.iter().filter(|event| event["event"] == kind).collect::<Vec<_>>();
-    assert_eq!(of("learned").len(), STEPS, "{variation}");
-    assert!(of("learned").iter().all(|event| event["losses"]["loss"].is_f64()), "{variation}");
-    assert!(of("breach").is_empty() && of("refused").is_empty(), "{variation}");
+    assert_eq!(of("step_metrics").len(), STEPS, "{variation}");
+    assert!(of("step_metrics").iter().all(|event| event["losses"]["loss"].is_f64()), "{variation}");
+    assert!(of("limit_exceeded").is_empty() && of("refused").is_empty(), "{variation}");
     for (role, limit_mb) in [("data", 1024), ("model", 2048)] {
         let reserved = of("arena_reserved").into_iter().find(|event| event["role"] == role).unwrap();
         let number = |name: &str| reserved[name].as_u64().unwrap();
@@ -34,7 +34,10 @@ fn trains(variation: &str) {
         assert!(number("bytes") + number("driver_bytes") <= limit_mb << 20, "{variation}");
     }
     // The sampler reads the memory of the process from the driver.
-    assert!(of("process").iter().all(|event| event["bytes"].as_u64() <= event["limit_bytes"].as_u64()), "{variation}");
+    assert!(
+        of("process_memory").iter().all(|event| event["bytes"].as_u64() <= event["limit_bytes"].as_u64()),
+        "{variation}"
+    );
 }
 
 #[test]

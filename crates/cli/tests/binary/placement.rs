@@ -74,7 +74,7 @@ fn modes_have_their_names() {
         );
         contains(&tandem(&format!("plan {line}")).out, &[shown]);
     };
-    check("--sim 1x24GiB", "single", false, "Single-GPU Buffered Mode (a GPU and no GPU flags)");
+    check("--sim 1x24GiB", "single", false, "Single-GPU Buffered Mode (no GPU flags given)");
     check("--sim 2x24GiB --mode single", "single", false, "Single-GPU Buffered Mode");
     check("--sim 2x24GiB --data-gpu 0 --model-gpu 1", "multi", false, "Multi-GPU Mode (");
     check("--sim 2x24GiB --mode dual --data-gpu 0 --model-gpu 1", "multi", false, "Multi-GPU Mode (");
@@ -89,7 +89,7 @@ fn modes_have_their_names() {
 fn without_a_gpu_the_plan_is_for_the_cpu_with_the_reason() {
     let ran = TandemCommand::new("plan").without_gpu().run();
     assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
-    contains(&ran.out, &["GPUs found: none", "CPU Mode (no NVIDIA device is present)"]);
+    contains(&ran.out, &["GPUs found: none", "CPU Mode (no NVIDIA device found)"]);
     let plan = TandemCommand::new("plan --json").without_gpu().run().json();
     assert_eq!((&plan["mode"], &plan["simulated"], &plan["gpus"]), (&json!("cpu"), &json!(false), &json!([])));
     for role in ["data", "model"] {
@@ -176,7 +176,7 @@ fn a_default_batch_is_lowered_with_a_warning_and_a_given_one_never() {
     let (ran, plan) = tandem_json(&format!("plan {two}"));
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(plan["batch_size"].as_u64().unwrap() < 16, "{plan:#}");
-    contains(&texts(&plan["notes"]).join("\n"), &["batch lowered from 16 to"]);
+    contains(&texts(&plan["notes"]).join("\n"), &["batch size lowered from 16 to"]);
     assert_eq!(tandem(&format!("plan {two} --batch-size 16")).code, 2);
 }
 
@@ -185,7 +185,7 @@ fn two_gpus_and_no_flags_get_one_hint() {
     let hints = |line: &str| tandem_json(&format!("plan {line}")).1["hints"].clone();
     let two = hints("--sim 2x24GiB");
     assert_eq!(two.as_array().unwrap().len(), 1, "{two}");
-    contains(two[0].as_str().unwrap(), &["--data-gpu 0 --model-gpu 1", "data-parallel", "not there yet"]);
+    contains(two[0].as_str().unwrap(), &["--data-gpu 0 --model-gpu 1", "data-parallel", "not supported yet"]);
     let shown = tandem("plan --sim 2x24GiB").out;
     contains(&shown, &[two[0].as_str().unwrap()]);
     for line in ["--sim 1x24GiB", "--sim 2x24GiB --data-gpu 0 --model-gpu 1", "--sim 2x24GiB --mode single"] {
@@ -195,7 +195,7 @@ fn two_gpus_and_no_flags_get_one_hint() {
 
 #[test]
 fn single_mode_uses_the_card_with_the_most_free_memory_and_names_it() {
-    contains(&tandem("plan --sim 2x24GiB").out, &["GPU 0 has the most memory free"]);
+    contains(&tandem("plan --sim 2x24GiB").out, &["GPU 0 has the most free memory"]);
     contains(&tandem("plan --sim 2x24GiB").out, &["  0  Simulated ", "  1  Simulated ", "total 24576 MB"]);
 }
 

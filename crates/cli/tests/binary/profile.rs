@@ -27,7 +27,7 @@ fn a_good_pipeline_is_reported_with_every_stage() {
         &ran.out,
         &[
             "Profiling 8 steps after 5 warm-up steps",
-            " steps/s over 8 steps; model_only ",
+            " steps/s over 8 steps; model-only throughput ",
             "mean      std      min      max      p95    share",
             "load ",
             "upload ",

@@ -55,7 +55,7 @@ fn every_check_of_a_good_run_is_in_its_log() {
     assert_eq!(roles("arena_reserved"), [json!("data"), json!("model")]);
     assert_eq!(roles("refused"), [json!("data"), json!("model")]);
     assert_eq!(of_kind(&records, "transfer").len(), 1);
-    for process in of_kind(&records, "process") {
+    for process in of_kind(&records, "process_memory") {
         assert!(process["bytes"].as_u64() <= process["limit_bytes"].as_u64(), "{process}");
     }
 }

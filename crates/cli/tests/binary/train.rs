@@ -43,7 +43,7 @@ fn events(folder: &Path, kind: &str) -> Vec<Value> {
 /// The losses of every step, as logged. A repeated step must have the same losses.
 fn losses(folder: &Path) -> BTreeMap<u64, String> {
     let mut steps: BTreeMap<u64, String> = BTreeMap::new();
-    for event in events(folder, "learned") {
+    for event in events(folder, "step_metrics") {
         let logged = format!("{} {} {}", event["losses"], event["gradient_norm"], event["lr"]);
         let before = steps.insert(event["step"].as_u64().unwrap(), logged.clone());
         assert!(before.is_none_or(|before| before == logged), "{event}");
@@ -73,7 +73,7 @@ fn a_run_reports_its_progress_and_writes_checkpoints() {
             "nano model, ",
             "Training on ",
             "validating on ",
-            "   12 steps: 2.4 epochs of 5 (--max-steps)",
+            "   12 steps: 2.4 epochs of 5 steps (--max-steps)",
             "Estimated time: ",
             "Wrote checkpoint-00000005",
             "Step 12/12  loss ",
@@ -179,7 +179,7 @@ fn bf16_on_a_simulated_card_trains() {
     let folder = TempFolder::new();
     let line = "--model-size nano --batch-size 4 --max-steps 3 --buffer-size 6 --sim 1x24GiB";
     trained(line, &folder.path("run"));
-    let finite = events(&folder.path("run"), "learned").iter().all(|event| event["losses"]["loss"].is_f64());
+    let finite = events(&folder.path("run"), "step_metrics").iter().all(|event| event["losses"]["loss"].is_f64());
     assert!(finite);
 }
 
@@ -245,7 +245,8 @@ fn every_checkpoint_has_its_score_and_none_changes_the_losses() {
     let steps: Vec<u64> = events(&often, "checkpoint").iter().map(|event| event["step"].as_u64().unwrap()).collect();
     let last = *steps.last().unwrap();
     assert_eq!(steps, (1..=last).collect::<Vec<_>>());
-    let validated: Vec<u64> = events(&often, "validated").iter().map(|event| event["step"].as_u64().unwrap()).collect();
+    let validated: Vec<u64> =
+        events(&often, "validation").iter().map(|event| event["step"].as_u64().unwrap()).collect();
     assert_eq!(validated, steps, "once per checkpoint, also at the end of an epoch");
     for step in steps.iter().filter(|step| often.join(format!("checkpoint-{step:08}")).is_dir()) {
         let state = fs::read(often.join(format!("checkpoint-{step:08}/state.json"))).unwrap();
@@ -254,7 +255,7 @@ fn every_checkpoint_has_its_score_and_none_changes_the_losses() {
     }
     let seldom = folder.path("seldom");
     trained(&format!("{line} --checkpoint-every 100"), &seldom);
-    assert_eq!(events(&seldom, "validated").len(), 3, "after every epoch");
+    assert_eq!(events(&seldom, "validation").len(), 3, "after every epoch");
     assert_eq!((losses(&often), tensors(&often, last)), (losses(&seldom), tensors(&seldom, last)));
 }
 
@@ -266,7 +267,7 @@ fn the_length_of_a_run_and_advice_are_printed_after_the_start() {
         in_order(&ran.out, parts);
         assert!(ran.out.matches("Advice: ").count() <= 3, "{ran:?}");
     };
-    let sooner = ["Model training starting now", "Plan: data ", "(--epochs; --epochs 50 to reach --max-steps 100)"];
+    let sooner = ["Model training starting now", "Plan: data ", "(--epochs; --epochs 50 reaches --max-steps 100)"];
     check("cpu", "--mode cpu --batch-size 10 --epochs 1 --max-steps 100", &sooner);
     let sim = "--sim 2x24GiB --max-steps 1 --no-mixed-precision";
     let better =
@@ -311,7 +312,7 @@ fn tiny_corpora_train_or_are_refused() {
     // One symbol, and recordings of less than a frame.
     let id = lines[0].split('|').next().unwrap();
     for (seconds, code, part) in
-        [(2.0, 0, "Training finished: 1 steps"), (0.005, 2, "No utterance can train"), (0.0, 2, "too short")]
+        [(2.0, 0, "Training finished: 1 steps"), (0.005, 2, "No usable utterances"), (0.0, 2, "too short")]
     {
         one.file(&format!("wavs/{id}.wav"), wav_of(&tone(22_050, seconds)));
         one.file("metadata.csv", format!("{id}|a|a\n"));

@@ -74,7 +74,7 @@ fn a_driver_that_uses_more_than_planned_fails_with_what_to_do() {
     let ran =
         tandem(&format!("validate --sim 1x24GiB,driver-grows=200MiB --share-gpu --enable-memory-isolation {SMALL}"));
     assert_eq!(ran.code, 1, "{ran:?}");
-    contains(&ran.out, &["❌ this process holds", "over its limit", "raise the limits by 64 MB"]);
+    contains(&ran.out, &["❌ this process uses", "over its limit", "raise the limits by 64 MB"]);
     let unlimited = tandem(&format!("validate --sim 1x24GiB,driver-grows=200MiB {SMALL}"));
     assert_eq!(unlimited.code, 1, "{unlimited:?}");
     contains(&unlimited.out, &["❌ the driver holds 7", "raise the limits by 64 MB"]);
@@ -91,7 +91,10 @@ fn without_a_figure_per_process_the_free_memory_of_the_card_is_printed() {
 #[test]
 fn a_limit_is_named_where_there_is_one() {
     let ran = tandem(&format!("validate --sim 1x24GiB --share-gpu --enable-memory-isolation {SMALL}"));
-    passed(&ran, &["✅ A byte past the data limit of 7936 MB refused, by the driver's pool too; model role works on"]);
+    passed(
+        &ran,
+        &["✅ A byte past the data limit of 7936 MB refused, by the driver's pool too; model role keeps working"],
+    );
 }
 
 #[test]
@@ -235,11 +238,15 @@ const SHARED: &str = "1x24GiB --share-gpu --enable-memory-isolation --transfer b
 #[test]
 fn refused_memory_is_named() {
     for number in [0, 1, 2, 3, 5, 7, 9] {
-        let named = ["GPU 0 has no ", "GPU 1 has no ", "page-locked memory"];
+        let named = ["GPU 0 is out of memory", "GPU 1 is out of memory", "pinned (page-locked) memory"];
         check_fault(TWO, &format!("refuse-allocation={number}"), &named);
     }
     for number in [0, 1, 4] {
-        check_fault(SHARED, &format!("refuse-allocation={number}"), &["GPU 0 has no ", "page-locked memory"]);
+        check_fault(
+            SHARED,
+            &format!("refuse-allocation={number}"),
+            &["GPU 0 is out of memory", "pinned (page-locked) memory"],
+        );
     }
 }
 
@@ -271,9 +278,9 @@ fn a_card_lost_during_the_survey_is_named() {
 #[test]
 fn memory_taken_by_another_process_is_named() {
     let isolated = "2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation";
-    check_fault(isolated, "intruder=20GiB", &["GPU 0 has no ", "GPU 1 has no "]);
-    check_fault("1x24GiB --share-gpu --enable-memory-isolation", "intruder=20GiB", &["GPU 0 has no "]);
-    check_fault(TWO, "intruder=24GiB", &["GPU 0 has no ", "GPU 1 has no "]);
+    check_fault(isolated, "intruder=20GiB", &["GPU 0 is out of memory", "GPU 1 is out of memory"]);
+    check_fault("1x24GiB --share-gpu --enable-memory-isolation", "intruder=20GiB", &["GPU 0 is out of memory"]);
+    check_fault(TWO, "intruder=24GiB", &["GPU 0 is out of memory", "GPU 1 is out of memory"]);
 }
 
 #[test]
@@ -287,7 +294,7 @@ fn a_fault_that_is_never_reached_changes_nothing() {
 #[test]
 fn a_failed_first_check_skips_the_rest_with_a_message() {
     let ran = check_fault(TWO, "lose-card=3", &["GPU 1 was lost"]);
-    contains(&ran.out, &["1. Checking prerequisites...", "skipped"]);
+    contains(&ran.out, &["1. Checking prerequisites...", "Skipped checks 2 to 5"]);
     assert!(!ran.out.contains("2. Validating"), "{ran:?}");
 }
 
@@ -295,7 +302,7 @@ fn a_failed_first_check_skips_the_rest_with_a_message() {
 fn a_failed_validation_lists_the_failed_checks_and_what_to_do() {
     let ran = tandem(&format!("validate --sim 2x24GiB,refuse-allocation=0 --data-gpu 0 --model-gpu 1 {SMALL} -q"));
     let lines: Vec<&str> = ran.out.lines().collect();
-    contains(&ran.out, &["❌ Validation failed:", "2. GPU 0 has no "]);
+    contains(&ran.out, &["❌ Validation failed:", "2. GPU 0 is out of memory"]);
     assert!(lines.len() > 2, "no line has advice: {lines:?}");
 }
 

@@ -105,31 +105,31 @@ fn check(pool: &str, mode: &str, owner: &str) {
     let ran =
         command(&format!("{mode} --max-steps 500"), &corpus).env("TANDEM_FAULT", format!("leak:{pool}:1MiB/100")).run();
     assert_eq!(ran.code, 0, "{pool}: {ran:?}");
-    let grows = format!("memory of {owner} grows: ");
-    let warnings: Vec<&str> = ran.err.lines().filter(|line| line.contains("memory of ")).collect();
+    let grows = format!("memory leak in {owner}: ");
+    let warnings: Vec<&str> = ran.err.lines().filter(|line| line.contains("memory leak in ")).collect();
     assert_eq!(warnings.len(), 1, "{pool}: {ran:?}");
-    contains(warnings[0], &["⚠️ ", &grows, " MB in 100 steps", "the limit of ", " is reached in "]);
+    contains(warnings[0], &["⚠️ ", &grows, " MB per 100 steps", "reaches the limit of ", " MB in "]);
     let rate: f64 = warnings[0].split(&grows).nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     assert!((0.75..1.25).contains(&rate), "{pool}: {}", warnings[0]);
     let noted: Vec<(u64, String)> =
-        notes(&corpus).into_iter().filter(|(_, text)| text.starts_with("memory of")).collect();
+        notes(&corpus).into_iter().filter(|(_, text)| text.starts_with("memory leak in")).collect();
     let [(step, text)] = noted.as_slice() else { panic!("{pool}: {noted:?}") };
     assert!(*step <= 500 && warnings[0].contains(text), "{pool}: step {step}, {text}");
 }
 
 #[test]
 fn a_leak_in_the_data_role_is_named() {
-    check("data", "--mode cpu", "data, injected leak");
+    check("data", "--mode cpu", "data role (injected leak)");
 }
 
 #[test]
 fn a_leak_in_the_model_role_is_named() {
-    check("model", "--mode cpu", "model, injected leak");
+    check("model", "--mode cpu", "model role (injected leak)");
 }
 
 #[test]
 fn a_leak_of_page_locked_memory_is_named() {
-    check("pinned", "--mode cpu", "host process, page-locked");
+    check("pinned", "--mode cpu", "host process (pinned memory)");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_run_without_a_leak_has_no_memory_warning() {
     let ran = command("--mode cpu --max-steps 450 -q", &corpus).run();
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(!ran.both().contains("memory of") && !ran.out.contains("[Step "), "{ran:?}");
-    assert!(notes(&corpus).iter().all(|(_, text)| !text.starts_with("memory of")));
+    assert!(notes(&corpus).iter().all(|(_, text)| !text.starts_with("memory leak in")));
 }
 
 /// Start and end of each batch's slice on a track of `group`, in microseconds. Step N has batch N − 1.
@@ -275,7 +275,7 @@ fn a_stalled_log_reader_gets_one_warning_and_never_blocks_training() {
     let ran = command("--mode cpu --max-steps 400", &corpus).arg("--run-log").arg(&pipe).run();
     assert_eq!(ran.code, 0, "{ran:?}");
     contains(&ran.out, &["✅ Training finished: 400 steps"]);
-    let warning = "the run log is incomplete: whoever reads it has stopped. Training continues";
+    let warning = "the run log is incomplete: its reader is stalled. Training continues";
     assert_eq!(ran.err.matches(warning).count(), 1, "{ran:?}");
     let mut lines = Vec::new();
     reader.read_to_end(&mut lines).unwrap();
