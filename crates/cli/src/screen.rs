@@ -186,7 +186,7 @@ fn decorate(text: &str, plain: bool, simulated: bool) -> String {
     decorated
 }
 
-const ASCII_SIGNS: [(&str, &str); 13] = [
+const ASCII_SIGNS: [(&str, &str); 16] = [
     ("✅", "[ok]"),
     ("🎉", "[ok]"),
     ("❌", "[!!]"),
@@ -199,6 +199,9 @@ const ASCII_SIGNS: [(&str, &str); 13] = [
     ("≤", "<="),
     ("≥", ">="),
     ("µ", "u"),
+    ("→", "->"),
+    ("–", "-"),
+    ("—", "-"),
     ("…", "..."),
 ];
 
