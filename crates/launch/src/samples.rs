@@ -333,7 +333,7 @@ mod tests {
             assert!(complaint.is_some(), "an empty folder is no checkpoint");
             // The last one that was begun is given up at the end, and does not count.
             let notes = events.0.lock().unwrap();
-            assert!(notes.len() == 1 && notes[0].starts_with("checkpoints that were not spoken: 4 ("), "{notes:?}");
+            assert!(notes.len() == 1 && notes[0].starts_with("checkpoints without samples: 4 ("), "{notes:?}");
         }
     }
 
