@@ -189,7 +189,7 @@ fn masked(line: &str) -> String {
 
 /// The start of `found` that is like `start` but for its numbers.
 fn same_start<'a>(found: &'a str, start: &str) -> &'a str {
-    let ends = found.char_indices().map(|(at, character)| at + character.len_utf8());
-    let end = ends.filter(|end| masked(&found[..*end]) == masked(start)).next_back();
+    let mut ends = found.char_indices().map(|(at, character)| at + character.len_utf8());
+    let end = ends.rfind(|end| masked(&found[..*end]) == masked(start));
     &found[..end.unwrap_or(found.len())]
 }

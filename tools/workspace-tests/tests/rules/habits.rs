@@ -56,7 +56,7 @@ fn cuda_files_begin_with_a_comment_and_their_macros_only_wrap() {
                 continue;
             }
             let mut body = line.to_owned();
-            while let Some((_, next)) = lines.next() {
+            for (_, next) in lines.by_ref() {
                 body.push_str(next);
                 if !next.trim_end().ends_with('\\') {
                     break;

@@ -1,4 +1,5 @@
 //! Rules of the workspace that no compiler checks.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
 
 mod architecture;
 mod files;
