@@ -271,7 +271,7 @@ fn the_length_of_a_run_and_advice_are_printed_after_the_start() {
     check("cpu", "--mode cpu --batch-size 10 --epochs 1 --max-steps 100", &sooner);
     let sim = "--sim 2x24GiB --max-steps 1 --no-mixed-precision";
     let better =
-        ["Model training starting now", "Plan: data ", "   Hint: 2 GPUs found", "   Advice: --mixed-precision would"];
+        ["Model training starting now", "Plan: data ", "   Hint: 2 GPUs found", "   Advice: --mixed-precision saves"];
     check("sim", sim, &better);
 }
 

@@ -77,7 +77,7 @@ fn a_driver_that_uses_more_than_planned_fails_with_what_to_do() {
     contains(&ran.out, &["❌ this process uses", "over its limit", "raise the limits by 64 MB"]);
     let unlimited = tandem(&format!("validate --sim 1x24GiB,driver-grows=200MiB {SMALL}"));
     assert_eq!(unlimited.code, 1, "{unlimited:?}");
-    contains(&unlimited.out, &["❌ the driver holds 7", "raise the limits by 64 MB"]);
+    contains(&unlimited.out, &["❌ the driver uses 7", "raise the limits by 64 MB"]);
 }
 
 #[test]
