@@ -1,7 +1,7 @@
 //! A running feed: constant memory, the start gate, self-tuning, stopping.
 
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tandem_audio::Clip;
 use tandem_corpus::Sample;
@@ -81,19 +81,14 @@ fn in_a_full_feed_every_ring_is_full() {
     let corpus = Corpus::new(23, 40);
     for serving in [Serving::cpu(), Serving::single(3), Serving::pair(3, Route::Bounce)] {
         let rings = serving.serve(&corpus.training_set, |feed, _| {
-            // Each ring is waited for once; a batch may still move on from one that was full. In the end none does.
-            let begun = Instant::now();
-            loop {
-                feed.wait_full(PATIENCE)?;
-                let rings = feed.stats().rings;
-                let is_full = rings.iter().all(|ring| ring.ready == ring.depth.min(ring.slots));
-                if is_full || begun.elapsed() > PATIENCE {
-                    return Ok((is_full, rings));
-                }
-            }
+            feed.wait_full(PATIENCE)?;
+            Ok(feed.stats().rings)
         });
-        let (is_full, rings) = rings.unwrap();
-        assert!(is_full, "{}: {rings:?}", serving.route.name());
+        for ring in rings.unwrap() {
+            // The data thread may hold a loaded batch that came before its turn.
+            let full = ring.ready + ring.leased;
+            assert_eq!(full, ring.depth.min(ring.slots), "{}: {ring:?}", serving.route.name());
+        }
     }
 }
 
