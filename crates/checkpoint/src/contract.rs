@@ -37,7 +37,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tandem_audio::FeatureSettings;
-use tandem_model::{DecoderKind, ModelDims, Preset};
+use tandem_model::{ModelDims, Preset};
 use tandem_text::{Harakat, TextOptions, Units};
 
 use self::legacy::LegacyModel;
@@ -78,42 +78,13 @@ pub enum Architecture {
         /// The preset of `--model-size`.
         name: Preset,
         /// Its dims. They define the model: a preset may change, its checkpoints do not.
-        dims: ArchitectureDims,
+        dims: ModelDims,
     },
     /// A model of a library user, who also writes the code that runs it.
     Custom {
         /// Its name.
         name: String,
     },
-}
-
-/// Width and depth of every part of the speech model, by the names in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ArchitectureDims {
-    /// Channels of the text encoder.
-    pub text_width: u32,
-    /// Blocks of the text encoder.
-    pub text_layers: u32,
-    /// Attention heads of the text encoder.
-    pub text_heads: u32,
-    /// Channels of the reference encoder.
-    pub voice_width: u32,
-    /// Channels of the duration predictor.
-    pub duration_width: u32,
-    /// Channels of the decoder.
-    pub decoder_width: u32,
-    /// Blocks of the decoder.
-    pub decoder_layers: u32,
-    /// Attention heads of the decoder.
-    pub decoder_heads: u32,
-    /// How the decoder computes a spectrogram. Format 1 called it `way`.
-    #[serde(alias = "way")]
-    pub decoder: DecoderKind,
-    /// Dropout of the text encoder.
-    pub text_dropout: f64,
-    /// Dropout of the decoder.
-    pub decoder_dropout: f64,
 }
 
 /// How texts become tokens.
@@ -269,42 +240,6 @@ impl ModelText {
     pub fn options(&self) -> TextOptions {
         let harakat = if self.keep_harakat { Harakat::Keep } else { Harakat::Drop };
         TextOptions { units: self.units, harakat, blanks: self.blanks }
-    }
-}
-
-impl From<ModelDims> for ArchitectureDims {
-    fn from(dims: ModelDims) -> ArchitectureDims {
-        ArchitectureDims {
-            text_width: dims.text_width,
-            text_layers: dims.text_layers,
-            text_heads: dims.text_heads,
-            voice_width: dims.voice_width,
-            duration_width: dims.duration_width,
-            decoder_width: dims.decoder_width,
-            decoder_layers: dims.decoder_layers,
-            decoder_heads: dims.decoder_heads,
-            decoder: dims.decoder,
-            text_dropout: dims.text_dropout,
-            decoder_dropout: dims.decoder_dropout,
-        }
-    }
-}
-
-impl From<ArchitectureDims> for ModelDims {
-    fn from(dims: ArchitectureDims) -> ModelDims {
-        ModelDims {
-            text_width: dims.text_width,
-            text_layers: dims.text_layers,
-            text_heads: dims.text_heads,
-            voice_width: dims.voice_width,
-            duration_width: dims.duration_width,
-            decoder_width: dims.decoder_width,
-            decoder_layers: dims.decoder_layers,
-            decoder_heads: dims.decoder_heads,
-            decoder: dims.decoder,
-            text_dropout: dims.text_dropout,
-            decoder_dropout: dims.decoder_dropout,
-        }
     }
 }
 

@@ -65,9 +65,7 @@ mod run_folder;
 #[cfg(test)]
 mod test_model;
 
-pub use contract::{
-    Architecture, ArchitectureDims, ComputeDtype, MelStatistics, ModelContract, ModelFeatures, ModelText, Vocoder,
-};
+pub use contract::{Architecture, ComputeDtype, MelStatistics, ModelContract, ModelFeatures, ModelText, Vocoder};
 pub use disk::free_bytes;
 pub use error::CheckpointError;
 pub use file_names::{

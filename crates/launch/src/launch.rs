@@ -324,7 +324,7 @@ impl<'a> Setup<'a> {
     /// The dims of the speech model: those of the checkpoint, so that it can be resumed even if the preset changed since.
     fn dims(&self) -> ModelDims {
         match self.from.as_ref().map(|(checkpoint, _)| &checkpoint.model.architecture) {
-            Some(Architecture::Preset { dims, .. }) => (*dims).into(),
+            Some(Architecture::Preset { dims, .. }) => *dims,
             _ => self.plan.model_size.sizes(),
         }
     }
@@ -502,7 +502,7 @@ fn model_contract(plan: &Plan, dims: ModelDims, corpora: &Corpora, statistics: &
     ModelContract {
         architecture: match &plan.own_model {
             Some(name) => Architecture::Custom { name: name.clone() },
-            None => Architecture::Preset { name: plan.model_size, dims: dims.into() },
+            None => Architecture::Preset { name: plan.model_size, dims },
         },
         text: corpora.train.texts().map(text),
         features: corpora.train.features().into(),

@@ -43,7 +43,7 @@ impl SpeechModel {
     /// Fails with the reason if the contract is not that of a speech model.
     pub(crate) fn new(contract: &ModelContract) -> Result<SpeechModel, String> {
         let dims = match &contract.architecture {
-            Architecture::Preset { dims, .. } => (*dims).into(),
+            Architecture::Preset { dims, .. } => *dims,
             Architecture::Custom { name } => {
                 return Err(format!("expected a speech model, found the custom model `{name}`"));
             }
@@ -99,7 +99,7 @@ pub(crate) mod tests {
     pub(crate) fn contract() -> ModelContract {
         let symbols = SymbolTable::fixed(Language::English, Units::Characters).unwrap();
         ModelContract {
-            architecture: Architecture::Preset { name: Preset::Nano, dims: Preset::Nano.sizes().into() },
+            architecture: Architecture::Preset { name: Preset::Nano, dims: Preset::Nano.sizes() },
             text: Some(ModelText {
                 units: Units::Characters,
                 languages: vec!["en".to_owned()],

@@ -4,19 +4,17 @@
 //! both are derived from the symbols, here and nowhere else.
 
 use serde::Deserialize;
-use tandem_model::Preset;
+use tandem_model::{ModelDims, Preset};
 use tandem_text::{Language, SymbolTable, Units};
 
-use super::{
-    Architecture, ArchitectureDims, ComputeDtype, MelStatistics, ModelContract, ModelFeatures, ModelText, Vocoder,
-};
+use super::{Architecture, ComputeDtype, MelStatistics, ModelContract, ModelFeatures, ModelText, Vocoder};
 
 /// `model.json` of format 1.
 #[derive(Deserialize)]
 pub(super) struct LegacyModel {
     /// The speech model has a preset and sizes; a custom model has its name.
     preset: Option<Preset>,
-    sizes: Option<ArchitectureDims>,
+    sizes: Option<ModelDims>,
     own_model: Option<String>,
     symbols: Option<Vec<String>>,
     #[serde(default)]

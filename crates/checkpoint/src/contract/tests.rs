@@ -11,7 +11,7 @@ fn symbols(language: Language, units: Units) -> Vec<String> {
 
 fn contract() -> ModelContract {
     ModelContract {
-        architecture: Architecture::Preset { name: Preset::Nano, dims: Preset::Nano.sizes().into() },
+        architecture: Architecture::Preset { name: Preset::Nano, dims: Preset::Nano.sizes() },
         text: Some(ModelText {
             units: Units::Phonemes,
             languages: vec!["en".into(), "fa".into()],
@@ -108,7 +108,10 @@ fn unknown_keys_are_ignored() {
 #[test]
 fn dims_and_features_convert_both_ways() {
     for preset in Preset::ALL {
-        assert_eq!(ModelDims::from(ArchitectureDims::from(preset.sizes())), preset.sizes());
+        assert_eq!(
+            serde_json::from_value::<ModelDims>(serde_json::to_value(preset.sizes()).unwrap()).unwrap(),
+            preset.sizes()
+        );
     }
     let settings = FeatureSettings { win_samples: 800, fmin_hz: 20.0, ..FeatureSettings::default() };
     assert_eq!(FeatureSettings::from(&ModelFeatures::from(&settings)), settings);

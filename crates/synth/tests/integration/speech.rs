@@ -20,7 +20,7 @@ const MELS: usize = 80;
 fn contract(compute_dtype: ComputeDtype) -> ModelContract {
     let symbols = SymbolTable::fixed(Language::English, Units::Characters).unwrap();
     ModelContract {
-        architecture: Architecture::Preset { name: Preset::Nano, dims: Preset::Nano.sizes().into() },
+        architecture: Architecture::Preset { name: Preset::Nano, dims: Preset::Nano.sizes() },
         text: Some(ModelText {
             units: Units::Characters,
             languages: vec!["en".to_owned()],
@@ -226,7 +226,7 @@ fn a_folder_without_a_speech_model_is_refused() {
     assert!(error.to_string().contains("found the custom model `mine`"), "{error}");
     // The weights of one model, and the contract of another.
     let folder = checkpoint(ComputeDtype::F32, &[]);
-    let architecture = Architecture::Preset { name: Preset::Tiny, dims: Preset::Tiny.sizes().into() };
+    let architecture = Architecture::Preset { name: Preset::Tiny, dims: Preset::Tiny.sizes() };
     let model = ModelContract { architecture, ..contract(ComputeDtype::F32) };
     fs::write(folder.path().join(MODEL_FILE), model.to_json().unwrap()).unwrap();
     let error = Synthesizer::open(folder.path(), cpu()).unwrap_err();
