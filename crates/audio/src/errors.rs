@@ -8,7 +8,7 @@ pub enum AudioError {
     Empty,
 
     /// These bytes are no audio: the wrong file is here.
-    #[error("this is no audio file: expected wav, flac, ogg vorbis or mp3")]
+    #[error("not an audio file: expected wav, flac, ogg vorbis or mp3")]
     NotAudio,
 
     /// Audio, but of a kind that is not read: convert it.

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use realfft::num_complex::Complex;
 use realfft::{ComplexToReal, RealFftPlanner};
 
+use tandem_random::SplitMix;
+
 use crate::stft::{Stft, hann};
 use crate::{AudioError, Clip, FeatureSettings, Filterbank, MelFrames};
 
@@ -92,8 +94,9 @@ impl GriffinLim {
         let num_frames = magnitudes.len() / num_bins;
         let norm = self.overlapped_windows(num_frames);
         let mut wave = vec![0.0; norm.len()];
-        let mut phases = Phases(seed);
-        let mut guess: Vec<Complex<f32>> = magnitudes.iter().map(|&m| Complex::from_polar(m, phases.next())).collect();
+        let mut phases = SplitMix::new(seed);
+        let mut guess: Vec<Complex<f32>> =
+            magnitudes.iter().map(|&m| Complex::from_polar(m, phases.unit_f32() * TAU)).collect();
         let mut previous = vec![Complex::default(); guess.len()];
         let again = MOMENTUM / (1.0 + MOMENTUM);
         for iteration in 0..NUM_ITERATIONS {
@@ -145,19 +148,6 @@ impl GriffinLim {
             }
         }
         wave.iter_mut().zip(norm).for_each(|(x, norm)| *x *= norm);
-    }
-}
-
-/// Seeded angles (SplitMix64): the same seed, the same sound, on any machine.
-struct Phases(u64);
-
-impl Phases {
-    fn next(&mut self) -> f32 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) >> 40) as f32 / (1 << 24) as f32 * TAU
     }
 }
 

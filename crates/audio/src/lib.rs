@@ -73,4 +73,4 @@ pub use on_device::{
 };
 pub use pitch::{PitchSettings, PitchTracker, Yin};
 pub use resample::Resampler;
-pub use settings::FeatureSettings;
+pub use settings::{FeatureSettings, HOP_SAMPLES, N_MELS, RATE_HZ, REFERENCE_FRAMES};

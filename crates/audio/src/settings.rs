@@ -1,5 +1,7 @@
 //! The numbers that define the features. Stored with a model: other numbers are another model's features.
 
+use serde::{Deserialize, Serialize};
+
 use crate::AudioError;
 
 /// How samples become log-mel frames.
@@ -7,7 +9,7 @@ use crate::AudioError;
 /// A clip of `n` samples gives `n / hop_samples` frames, rounded down: the padding of `(n_fft - hop_samples) / 2` on
 /// both sides is made for that, so frame `t` is centred on the middle of the samples `t * hop .. (t + 1) * hop`.
 /// Energy and pitch follow the same frames.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FeatureSettings {
     /// Samples per second of the clips.
     pub rate_hz: u32,
@@ -27,14 +29,23 @@ pub struct FeatureSettings {
     pub floor: f64,
 }
 
+/// Samples per second of the features, unless set otherwise. All recordings are resampled to it.
+pub const RATE_HZ: u32 = 22_050;
+/// Samples from one frame to the next, unless set otherwise. The feature kernels support no other.
+pub const HOP_SAMPLES: usize = 256;
+/// Mel bands, unless set otherwise.
+pub const N_MELS: usize = 80;
+/// Frames of a voice reference: 4.6 s.
+pub const REFERENCE_FRAMES: u32 = 400;
+
 impl Default for FeatureSettings {
     fn default() -> Self {
         FeatureSettings {
-            rate_hz: 22_050,
+            rate_hz: RATE_HZ,
             n_fft: 1024,
             win_samples: 1024,
-            hop_samples: 256,
-            n_mels: 80,
+            hop_samples: HOP_SAMPLES,
+            n_mels: N_MELS,
             fmin_hz: 0.0,
             fmax_hz: 8000.0,
             floor: 1e-5,

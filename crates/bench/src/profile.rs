@@ -97,14 +97,14 @@ fn fed(
     emitter: &Emitter,
     resolved: &Resolved,
 ) -> Result<(Vec<Vec<usize>>, Vec<(usize, Option<u32>)>), BenchError> {
-    settle(trainer, stock(&resolved.plan))?;
+    take_prefetched(trainer, stock(&resolved.plan))?;
     trainer.start_clock();
     let mut reports = Vec::with_capacity(steps + WARM_UP_STEPS);
     for _ in 0..steps + WARM_UP_STEPS {
         take(trainer.advance()?, emitter, &mut reports);
     }
     let cards = busy_cards(roles, resolved);
-    for report in trainer.settle()? {
+    for report in trainer.drain()? {
         take(Some(report), emitter, &mut reports);
     }
     Ok((reports.into_iter().map(|report| report.buckets).collect(), cards))
@@ -121,12 +121,12 @@ fn fill_cache(trainer: &mut StepLoop) -> Result<bool, BenchError> {
     while epoch == 0 && begun.elapsed() < FILLING {
         epoch = trainer.advance()?.map_or(0, |report| report.epoch);
     }
-    trainer.settle()?;
+    trainer.drain()?;
     Ok(epoch > 0)
 }
 
 /// Steps until the prefetched batches are consumed, without events.
-fn settle(trainer: &mut StepLoop, stock: usize) -> Result<(), BenchError> {
+fn take_prefetched(trainer: &mut StepLoop, stock: usize) -> Result<(), BenchError> {
     let begun = Instant::now();
     let (mut taken, mut waited) = (0, 0);
     while taken < TIMES_THE_STOCK * stock && waited < WAITS_IN_A_ROW && begun.elapsed() < SETTLING {
@@ -134,7 +134,7 @@ fn settle(trainer: &mut StepLoop, stock: usize) -> Result<(), BenchError> {
         let waits = |report: &StepReport| report.wait_ns as f64 > WAITS * report.wall_ns as f64;
         (taken, waited) = (taken + 1, if report.as_ref().is_some_and(waits) { waited + 1 } else { 0 });
     }
-    trainer.settle()?;
+    trainer.drain()?;
     Ok(())
 }
 

@@ -102,8 +102,8 @@ fn device_advice(error: &DeviceError) -> Option<&'static str> {
 pub fn validate(resolved: &Resolved, corpora: &Corpora, emitter: &Emitter, say: &mut dyn FnMut(&str)) -> CheckReport {
     let report = CheckReport::default();
     let mut run = Run { resolved, plan: &resolved.plan, corpora, emitter, say, report, number: 0, sampler: None };
-    if let Err(trouble) = run.all() {
-        run.fail(&trouble.to_string(), trouble.advice());
+    if let Err(error) = run.all() {
+        run.fail(&error.to_string(), error.advice());
         if run.number == 1 {
             run.say_line("   Skipped checks 2 to 5: they need what check 1 looks for");
         }
@@ -300,15 +300,15 @@ impl Run<'_> {
         let card = roles.model.device.index();
         let astray = homes.iter().filter(|home| **home != card).count();
         let (size, name, count) = (self.plan.model_title(), &self.plan.model_name, homes.len());
+        let has_driver = self.resolved.machine.kind() != DeviceKind::Cpu;
+        let confirmed = if has_driver { ", confirmed by the driver" } else { "" };
         self.line(
             astray == 0,
-            &format!(
-                "Model created successfully on {device}: {size}, {name}; {count} buffers, confirmed by the driver"
-            ),
+            &format!("Model created successfully on {device}: {size}, {name}; {count} buffers{confirmed}"),
             &format!("{astray} of {count} buffers of the model are not on {device}, says the driver"),
             "Please report this with --run-log",
         );
-        roles.settle()?;
+        roles.check_driver_memory()?;
         for now in roles.memory_stats() {
             self.pass(&now.to_string());
         }
@@ -362,7 +362,7 @@ impl Run<'_> {
         };
         // The first steps trigger the driver's lazy initialisation; the promises hold from here on.
         let mut reports = self.steps(&mut trainer, warm_up)?;
-        roles.settle()?;
+        roles.check_driver_memory()?;
         let cards = [roles.data.device.index(), roles.model.device.index()];
         let before = (counted(machine, &cards), free(machine, &cards)?);
         let start = machine.now_ns();
@@ -391,7 +391,7 @@ impl Run<'_> {
                 sampler.check().map_err(DeviceError::from)?;
             }
         }
-        reports.extend(trainer.settle()?);
+        reports.extend(trainer.drain()?);
         Ok(reports)
     }
 
@@ -403,7 +403,7 @@ impl Run<'_> {
         let ms = ns as f64 / steps as f64 / 1e6;
         self.line(
             finite,
-            &format!("Pipeline simulation successful: {steps} steps of the {size} model, {what} ({ms:.2} ms a step)"),
+            &format!("Pipeline simulation successful: {steps} steps of the {size} model, {what} ({ms:.2} ms per step)"),
             &format!("Pipeline simulation failed: a loss of {steps} steps is not finite, {what}"),
             "Look for broken recordings with `tandem corpus check`; if there are none, please report this with --run-log",
         );

@@ -10,8 +10,8 @@ use std::time::Instant;
 use serde_json::json;
 use tandem_audio::FeatureSettings;
 use tandem_checkpoint::{
-    Architecture, ComputeDtype, Dtype, MelStatistics, ModelContract, NewCheckpoint, Opening, RunFolder, RunIdentity,
-    TensorRef, Vocoder, latest_usable,
+    Architecture, ComputeDtype, Dtype, MelStatistics, ModelContract, NewCheckpoint, OpenMode, RunFolder, RunIdentity,
+    TensorRef, Vocoder, latest_intact,
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,11 +25,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let shape = [tensor_bytes / 4];
     let tensor = |name| TensorRef { name, dtype: Dtype::F32, shape: &shape, bytes: &bytes };
     let tensors: Vec<_> = names.iter().map(|name| tensor(name)).collect();
-    let folder = RunFolder::open(&dir, &RunIdentity::new().with("model", "rate"), Opening::Reset)?;
+    let folder = RunFolder::open(&dir, &RunIdentity::new().with("model", "rate"), OpenMode::Reset)?;
     let model = &ModelContract {
         architecture: Architecture::Custom { name: "rate".into() },
         text: None,
-        features: (&FeatureSettings::default()).into(),
+        features: FeatureSettings::default(),
         mel_statistics: MelStatistics { mean: -5.0, std: 2.0, band_means: vec![-5.0; 80] },
         compute_dtype: ComputeDtype::F32,
         vocoder: Vocoder::GriffinLim,
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             folder.write(&NewCheckpoint { step, weights: &tensors, optimizer: &tensors, state, model, score: None })?;
         let write_s = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let checkpoint = latest_usable(&dir)?.checkpoint.ok_or("no checkpoint was found")?;
+        let checkpoint = latest_intact(&dir)?.checkpoint.ok_or("no checkpoint was found")?;
         let open_s = start.elapsed().as_secs_f64();
         let start = Instant::now();
         let mut out = vec![0; tensor_bytes];

@@ -56,7 +56,7 @@ pub struct ModelContract {
     /// How texts become tokens; `None` for a model that was trained without texts.
     pub text: Option<ModelText>,
     /// How recordings become log-mel spectrograms.
-    pub features: ModelFeatures,
+    pub features: FeatureSettings,
     /// How spectrograms are normalised.
     pub mel_statistics: MelStatistics,
     /// The element type that GEMMs computed in during training.
@@ -104,27 +104,6 @@ pub struct ModelText {
     pub keep_harakat: bool,
     /// Tokens of the longest training text, if known.
     pub longest_tokens: Option<usize>,
-}
-
-/// How recordings become log-mel spectrograms, by the names in the file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ModelFeatures {
-    /// Samples per second.
-    pub rate_hz: u32,
-    /// Samples of a Fourier transform.
-    pub n_fft: usize,
-    /// Samples of the window.
-    pub win_samples: usize,
-    /// Samples from one frame to the next.
-    pub hop_samples: usize,
-    /// Mel bands.
-    pub n_mels: usize,
-    /// The lower edge of the lowest band.
-    pub fmin_hz: f64,
-    /// The upper edge of the highest band.
-    pub fmax_hz: f64,
-    /// The smallest mel magnitude, applied before the logarithm.
-    pub floor: f64,
 }
 
 /// Mean and standard deviation of a corpus's log-mel spectrograms. Models train on spectrograms of mean 0 and standard
@@ -240,20 +219,6 @@ impl ModelText {
     pub fn options(&self) -> TextOptions {
         let harakat = if self.keep_harakat { Harakat::Keep } else { Harakat::Drop };
         TextOptions { units: self.units, harakat, blanks: self.blanks }
-    }
-}
-
-impl From<&FeatureSettings> for ModelFeatures {
-    fn from(settings: &FeatureSettings) -> ModelFeatures {
-        let FeatureSettings { rate_hz, n_fft, win_samples, hop_samples, n_mels, fmin_hz, fmax_hz, floor } = *settings;
-        ModelFeatures { rate_hz, n_fft, win_samples, hop_samples, n_mels, fmin_hz, fmax_hz, floor }
-    }
-}
-
-impl From<&ModelFeatures> for FeatureSettings {
-    fn from(features: &ModelFeatures) -> FeatureSettings {
-        let ModelFeatures { rate_hz, n_fft, win_samples, hop_samples, n_mels, fmin_hz, fmax_hz, floor } = *features;
-        FeatureSettings { rate_hz, n_fft, win_samples, hop_samples, n_mels, fmin_hz, fmax_hz, floor }
     }
 }
 

@@ -53,7 +53,7 @@ pub enum CheckpointError {
 
     /// A checkpoint of another program, which this crate cannot read.
     #[error(
-        "`{name}` is a checkpoint of {program}, which cannot be read here: expected a folder with weights.safetensors \
+        "`{name}` is a checkpoint of {program}, which Tandem cannot read: expected a folder with weights.safetensors \
          and state.json. To start a new run, give another folder with --checkpoint-dir OTHER, or add \
          --reset-training: {}", path.display()
     )]

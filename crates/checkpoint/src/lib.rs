@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use serde_json::json;
-//! use tandem_checkpoint::{Dtype, NewCheckpoint, Opening, RunFolder, RunIdentity, TensorRef, TensorSpec, latest_usable};
+//! use tandem_checkpoint::{Dtype, NewCheckpoint, OpenMode, RunFolder, RunIdentity, TensorRef, TensorSpec, latest_intact};
 //! # use tandem_checkpoint::{Architecture, ComputeDtype, MelStatistics, ModelContract, Vocoder};
 //!
 //! # let model = ModelContract {
@@ -21,7 +21,7 @@
 //! # let dir = tempfile::tempdir()?;
 //! # let dir = dir.path();
 //! let identity = RunIdentity::new().with("model", "nano").with("data", "6d0c2a");
-//! let folder = RunFolder::open(dir, &identity, Opening::Resume)?;
+//! let folder = RunFolder::open(dir, &identity, OpenMode::Resume)?;
 //! let bias = TensorRef { name: "bias", dtype: Dtype::F32, shape: &[2], bytes: &[0, 0, 128, 63, 0, 0, 0, 64] };
 //! folder.write(&NewCheckpoint {
 //!     step: 1000,
@@ -32,7 +32,7 @@
 //!     score: Some(0.42),
 //! })?;
 //!
-//! let newest = latest_usable(dir)?.checkpoint.ok_or("nothing to resume from")?;
+//! let newest = latest_intact(dir)?.checkpoint.ok_or("nothing to resume from")?;
 //! newest.weights.expect(&[TensorSpec { name: "bias", dtype: Dtype::F32, shape: &[2] }])?;
 //! assert_eq!(newest.weights.read("bias")?, bias.bytes);
 //! assert_eq!((newest.step, &newest.state["cursor"]), (1000, &json!(17)));
@@ -65,7 +65,7 @@ mod run_folder;
 #[cfg(test)]
 mod test_model;
 
-pub use contract::{Architecture, ComputeDtype, MelStatistics, ModelContract, ModelFeatures, ModelText, Vocoder};
+pub use contract::{Architecture, ComputeDtype, MelStatistics, ModelContract, ModelText, Vocoder};
 pub use disk::free_bytes;
 pub use error::CheckpointError;
 pub use file_names::{
@@ -73,11 +73,11 @@ pub use file_names::{
     WEIGHTS_FILE,
 };
 pub use fingerprint::Fingerprint;
-pub use listing::{CheckpointSearch, SkippedCheckpoint, best_usable, latest_usable};
+pub use listing::{CheckpointSearch, SkippedCheckpoint, best_intact, latest_intact};
 pub use mismatch::Mismatch;
 pub use read::Checkpoint;
 pub use rotation::{CHECKPOINTS_TO_KEEP, WrittenCheckpoint, folder_bytes};
-pub use run_folder::{Opening, RunFolder};
+pub use run_folder::{OpenMode, RunFolder};
 pub use run_identity::{Difference, RunIdentity};
 pub use tensor::{Dtype, TensorRef, TensorSpec};
 pub use tensor_file::{TensorFile, tensor_file_bytes};

@@ -16,7 +16,7 @@ pub struct CheckpointSearch {
     /// `None` if no checkpoint is intact.
     pub checkpoint: Option<Checkpoint>,
     /// Damaged ones that would have come first. Worth a warning: a run that resumes without them repeats steps.
-    pub passed_over: Vec<SkippedCheckpoint>,
+    pub skipped: Vec<SkippedCheckpoint>,
 }
 
 /// A damaged checkpoint.
@@ -30,22 +30,22 @@ pub struct SkippedCheckpoint {
 
 /// The newest intact checkpoint in the run folder `dir`. Needs no lock. A missing folder has none. Cost: reading each
 /// candidate once.
-pub fn latest_usable(dir: impl AsRef<Path>) -> Result<CheckpointSearch, CheckpointError> {
+pub fn latest_intact(dir: impl AsRef<Path>) -> Result<CheckpointSearch, CheckpointError> {
     let newest_first = list(dir.as_ref())?.into_iter().rev().map(|listed| listed.path);
-    let mut passed_over = Vec::new();
-    let checkpoint = first_usable(newest_first, &mut passed_over);
-    Ok(CheckpointSearch { checkpoint, passed_over })
+    let mut skipped = Vec::new();
+    let checkpoint = first_usable(newest_first, &mut skipped);
+    Ok(CheckpointSearch { checkpoint, skipped })
 }
 
 /// The intact checkpoint with the lowest score in the run folder `dir`, the earliest of equals; the newest if none has
 /// a score. Needs no lock. Cost: reading each candidate once.
-pub fn best_usable(dir: impl AsRef<Path>) -> Result<CheckpointSearch, CheckpointError> {
-    let mut passed_over = Vec::new();
+pub fn best_intact(dir: impl AsRef<Path>) -> Result<CheckpointSearch, CheckpointError> {
+    let mut skipped = Vec::new();
     let mut known = Vec::new();
     for ListedCheckpoint { step, path } in list(dir.as_ref())? {
         match StateFile::read(&path) {
             Ok(record) => known.push(Scored { score: record.score.unwrap_or(f64::INFINITY), step, path }),
-            Err(reason) => passed_over.push(SkippedCheckpoint { path, reason }),
+            Err(reason) => skipped.push(SkippedCheckpoint { path, reason }),
         }
     }
     // Newest first among those without a score, earliest first among equals.
@@ -53,8 +53,8 @@ pub fn best_usable(dir: impl AsRef<Path>) -> Result<CheckpointSearch, Checkpoint
         let by_step = if a.score.is_finite() { a.step.cmp(&b.step) } else { b.step.cmp(&a.step) };
         a.score.total_cmp(&b.score).then(by_step)
     });
-    let checkpoint = first_usable(known.into_iter().map(|scored| scored.path), &mut passed_over);
-    Ok(CheckpointSearch { checkpoint, passed_over })
+    let checkpoint = first_usable(known.into_iter().map(|scored| scored.path), &mut skipped);
+    Ok(CheckpointSearch { checkpoint, skipped })
 }
 
 /// A checkpoint by its name, intact or not.
@@ -86,11 +86,11 @@ pub(crate) fn list(dir: &Path) -> Result<Vec<ListedCheckpoint>, CheckpointError>
     Ok(checkpoints)
 }
 
-fn first_usable(paths: impl Iterator<Item = PathBuf>, passed_over: &mut Vec<SkippedCheckpoint>) -> Option<Checkpoint> {
+fn first_usable(paths: impl Iterator<Item = PathBuf>, skipped: &mut Vec<SkippedCheckpoint>) -> Option<Checkpoint> {
     for path in paths {
         match Checkpoint::open(&path) {
             Ok(checkpoint) => return Some(checkpoint),
-            Err(reason) => passed_over.push(SkippedCheckpoint { path, reason }),
+            Err(reason) => skipped.push(SkippedCheckpoint { path, reason }),
         }
     }
     None

@@ -25,7 +25,7 @@ pub struct WrittenCheckpoint {
     /// Older checkpoints that were removed.
     pub removed: Vec<PathBuf>,
     /// An older checkpoint could not be removed: worth a warning, because the disk fills up. The new one is safe.
-    pub left_behind: Option<CheckpointError>,
+    pub not_removed: Option<CheckpointError>,
 }
 
 /// The most bytes of checkpoints in a run folder, at `checkpoint_bytes` each: the last three, the best, and the one
@@ -37,9 +37,9 @@ pub fn folder_bytes(checkpoint_bytes: u64) -> u64 {
 /// Writes a checkpoint, then removes outdated ones. The caller holds the lock of `dir`.
 pub(crate) fn save(dir: &Path, new: &NewCheckpoint<'_>) -> Result<WrittenCheckpoint, CheckpointError> {
     let Written { path, bytes } = write(dir, new)?;
-    let mut written = WrittenCheckpoint { path, bytes, is_best: false, removed: Vec::new(), left_behind: None };
+    let mut written = WrittenCheckpoint { path, bytes, is_best: false, removed: Vec::new(), not_removed: None };
     // From here on nothing fails: the checkpoint is on the disk.
-    written.left_behind = rotate(dir, new.step, &mut written).err();
+    written.not_removed = rotate(dir, new.step, &mut written).err();
     Ok(written)
 }
 

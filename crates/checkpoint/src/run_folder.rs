@@ -26,7 +26,7 @@ const VERSION: u64 = 1;
 
 /// What to do with a run that is already in the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
+pub enum OpenMode {
     /// Resume it; if there is none, start one.
     Resume,
     /// Move it aside, and start a new one.
@@ -53,25 +53,21 @@ impl RunFolder {
     /// unfinished.
     ///
     /// Fails if another process trains there ([`CheckpointError::Locked`]) or the folder cannot be written. Without
-    /// [`Opening::Reset`] it also fails if the folder holds another run ([`CheckpointError::AnotherRun`]), a file with
+    /// [`OpenMode::Reset`] it also fails if the folder holds another run ([`CheckpointError::AnotherRun`]), a file with
     /// a name that a run writes ([`CheckpointError::InTheWay`]), or another program's checkpoint
     /// ([`CheckpointError::ForeignCheckpoint`]).
-    pub fn open(
-        dir: impl Into<PathBuf>,
-        identity: &RunIdentity,
-        opening: Opening,
-    ) -> Result<RunFolder, CheckpointError> {
+    pub fn open(dir: impl Into<PathBuf>, identity: &RunIdentity, mode: OpenMode) -> Result<RunFolder, CheckpointError> {
         let dir = dir.into();
         // Before the lock: a folder that is refused for this stays unchanged, without a lock file.
-        if opening == Opening::Resume {
+        if mode == OpenMode::Resume {
             refuse_foreign(&dir)?;
         }
         fs::create_dir_all(&dir).map_err(unusable("create", &dir))?;
         let lock = Lock::take(&dir)?;
         clean_up_leftovers(&dir)?;
-        let moved_aside = match opening {
-            Opening::Resume => None,
-            Opening::Reset => move_aside(&dir, &names_of_a_run(&dir)?)?,
+        let moved_aside = match mode {
+            OpenMode::Resume => None,
+            OpenMode::Reset => move_aside(&dir, &names_of_a_run(&dir)?)?,
         };
         claim(&dir, identity)?;
         Ok(RunFolder { dir, moved_aside, _lock: lock })
@@ -82,7 +78,7 @@ impl RunFolder {
         &self.dir
     }
 
-    /// Where [`Opening::Reset`] moved the earlier run to.
+    /// Where [`OpenMode::Reset`] moved the earlier run to.
     pub fn moved_aside(&self) -> Option<&Path> {
         self.moved_aside.as_deref()
     }
@@ -97,7 +93,7 @@ impl RunFolder {
     }
 
     /// The path of this process's run log. The log of an earlier process is renamed to `run-1.jsonl`, `run-2.jsonl`, …
-    pub fn fresh_log(&self) -> Result<PathBuf, CheckpointError> {
+    pub fn new_log(&self) -> Result<PathBuf, CheckpointError> {
         let log = self.dir.join(RUN_LOG);
         if log.exists() {
             let mut names = (1_u64..).map(|number| self.dir.join(earlier_log(number)));

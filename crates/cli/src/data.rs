@@ -12,7 +12,7 @@ use tandem_corpus::{CorpusError, Dataset, LengthIndex, OpenOptions, SampleIndex}
 use tandem_feed::{TrainingSet, scan_lengths};
 use tandem_launch::demo;
 use tandem_launch::inventory::host_facts;
-use tandem_launch::launch::Corpora;
+use tandem_launch::launch::{Corpora, ValidationUtterances};
 use tandem_plan::setting::Id;
 use tandem_plan::{CorpusFacts, Settings, quoted, training_set_options};
 
@@ -70,7 +70,8 @@ pub(crate) fn open(args: &PlanArgs, screen: &Screen) -> Result<Option<FoundCorpu
     let mut facts = CorpusFacts::of(name, &training_set);
     (facts.num_validation, facts.num_excluded) = (validation_rows.len(), num_excluded);
     let dataset = validation_dataset.unwrap_or_else(|| Arc::clone(training_set.dataset()));
-    let corpora = Corpora { train: Arc::new(training_set), held_out: (dataset, validation_rows) };
+    let corpora =
+        Corpora { train: Arc::new(training_set), validation: ValidationUtterances { dataset, rows: validation_rows } };
     Ok(Some(FoundCorpus { facts, corpora }))
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn farewell(outcome: &RunOutcome, plan: &Plan, folder: &RunFolder, ty
 /// `mel L1 0.351 (baseline 0.722, 51 % lower)`. The baseline predicts the mean of each mel band.
 pub(crate) fn mel_score(report: &ValidationReport) -> String {
     let score = format!("mel L1 {:.3}", report.score());
-    match (report.figures.get("mean"), report.ratio()) {
+    match (report.metrics.get("mean"), report.ratio()) {
         (Some(baseline), Some(ratio)) => format!("{score} (baseline {baseline:.3}, {})", against_baseline(ratio)),
         _ => score,
     }

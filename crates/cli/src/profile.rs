@@ -223,7 +223,7 @@ fn show_busy(diagnosis: &Diagnosis, cards: &[(usize, Option<u32>)]) -> String {
 }
 
 fn show_tried(tried: &TriedChange) -> String {
-    let (change, at_most) = (tried.advice.change, if tried.advice.is_at_most { "at most " } else { "" });
+    let (change, at_most) = (tried.advice.change, if tried.advice.is_upper_bound { "at most " } else { "" });
     let predicted = tried.advice.steps_per_s;
     match &tried.outcome {
         Ok(measured) => format!(
@@ -273,7 +273,7 @@ fn document(
         "model_only_steps_per_s": diagnosis.model_only_steps_per_s,
         "stall_share": diagnosis.stalls.share,
         "variation": diagnosis.jitter.variation,
-        "copies_beside_work": diagnosis.copies_beside_work,
+        "copy_overlap": diagnosis.copy_overlap,
         "stages": known.chain([train]).collect::<Vec<_>>(),
         "alone": alone.collect::<Vec<_>>(),
         "busy": { "data": diagnosis.busy.data, "model": diagnosis.busy.model, "nvml": cards.iter().map(card).collect::<Vec<_>>() },
@@ -294,7 +294,7 @@ fn verdict_json(verdict: &Verdict, tried: &[TriedChange]) -> Value {
         "text": verdict.to_string(),
         "change": advice.map(|advice| advice.change.to_string()),
         "predicted_steps_per_s": advice.map(|advice| advice.steps_per_s),
-        "at_most": advice.map(|advice| advice.is_at_most),
+        "at_most": advice.map(|advice| advice.is_upper_bound),
         "measured_steps_per_s": tried.and_then(|tried| tried.outcome.as_ref().ok()),
         "not_confirmed": tried.and_then(|tried| tried.outcome.as_ref().err()),
     })

@@ -11,7 +11,7 @@ use tandem_launch::samples::SampleWriter;
 use tandem_launch::step_events;
 use tandem_launch::{MemoryWatch, Sampler};
 use tandem_pipeline::StopFlag;
-use tandem_train::{AlignmentReport, StepLoop, StepReport, ValidationReport, Watcher};
+use tandem_train::{AlignmentReport, RunListener, StepLoop, StepReport, ValidationReport};
 
 use crate::duration::short_duration;
 use crate::farewell::mel_score;
@@ -183,12 +183,13 @@ impl<'a> RunReporter<'a> {
         self.has_estimated = true;
         if self.parts.always_estimates || remaining > MIN_ESTIMATE {
             let time = short_duration(remaining);
-            self.parts.screen.progress_nonblocking(&format!("Estimated time: {time} (from the first {done} steps)"));
+            let measured = if done == 1 { "the first step".to_owned() } else { format!("the first {done} steps") };
+            self.parts.screen.progress_nonblocking(&format!("Estimated time: {time} (from {measured})"));
         }
     }
 }
 
-impl Watcher for RunReporter<'_> {
+impl RunListener for RunReporter<'_> {
     fn step(&mut self, report: &StepReport, trainer: &StepLoop) {
         step_events::step(report, self.parts.emitter);
         self.parts.memory.step(report.step, self.parts.roles, trainer.feed(), self.parts.emitter);
@@ -237,7 +238,7 @@ impl Watcher for RunReporter<'_> {
         step_events::checkpoint(step, written, took, self.parts.emitter);
         let (mb, seconds) = (mib_ceil(written.bytes), took.as_secs_f64());
         screen.progress_nonblocking(&format!("Wrote {name} ({mb} MB in {seconds:.1} s)"));
-        if let Some(error) = &written.left_behind {
+        if let Some(error) = &written.not_removed {
             screen.warn(&format!("cannot remove an old checkpoint: {error}"));
         }
         self.last_checkpoint = Some(SavedCheckpoint { step, path: written.path.clone() });
@@ -255,12 +256,12 @@ impl Watcher for RunReporter<'_> {
 }
 
 fn alignment_text(alignment: &AlignmentReport) -> String {
-    if alignment.is_whole() {
+    if alignment.is_complete() {
         return "every token aligned".to_owned();
     }
     format!(
         "alignment broken: {} of {} tokens have no frame, the durations of {} utterances do not sum to their length",
-        alignment.tokens_without_frames, alignment.tokens, alignment.wrong_sums
+        alignment.tokens_without_frames, alignment.tokens, alignment.wrong_duration_sums
     )
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::Context;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use tandem_audio::{Clip, decode, wav};
-use tandem_checkpoint::{Checkpoint, CheckpointError, RUN_FILE, best_usable};
+use tandem_checkpoint::{Checkpoint, CheckpointError, RUN_FILE, best_intact};
 use tandem_device::{Device, Machine, SimSpec};
 use tandem_launch::inventory::Inventory;
 use tandem_plan::{Origin, Placement, Settings};
@@ -115,24 +115,24 @@ pub(crate) fn run(args: &SynthesizeArgs, screen: &Screen) -> Result<ExitCode, Ex
     let device = device(args)?;
     let synthesizer = Synthesizer::open(&checkpoint.path, device.clone());
     let mut synthesizer = synthesizer.map_err(|error| exit_of("--checkpoint", error))?;
-    let script = synthesizer.read(&text).map_err(|error| exit_of("the text", error))?;
+    let script = synthesizer.tokenize(&text).map_err(|error| exit_of("the text", error))?;
     let voice = voice(args, recording.as_ref(), &synthesizer)?;
     screen.progress(&format!("Synthesising on {} with {}", device_name(&device), checkpoint.path.display()))?;
     print_voice(&voice, screen)?;
-    if !script.left_out.is_empty() {
-        screen.warn(&format!("skipped characters the model does not know: {}", listed(&script.left_out)));
+    if !script.unknown_chars.is_empty() {
+        screen.warn(&format!("skipped characters the model does not know: {}", listed(&script.unknown_chars)));
     }
     let (mut out, mut done) = (out.begin(synthesizer.rate_hz())?, 0);
     let mut ticker = screen.ticker("Chunks");
-    let spoken = synthesizer.say(&script, &voice, &args.options, &mut |_, samples| {
+    let spoken = synthesizer.synthesize_chunks(&script, &voice, &args.options, &mut |_, samples| {
         done += 1;
-        ticker.show(done, script.num_pieces());
+        ticker.show(done, script.num_chunks());
         out.append(samples)
     });
     drop(ticker);
     spoken.map_err(|error| exit_of("nothing was written", error))?;
     let seconds = out.finish()?;
-    let (chunks, took) = (script.num_pieces(), started.elapsed().as_secs_f64());
+    let (chunks, took) = (script.num_chunks(), started.elapsed().as_secs_f64());
     let chunks = if chunks == 1 { String::new() } else { format!(" in {chunks} chunks") };
     let path = args.output.display();
     screen.print(&format!("✅ {seconds:.1} s of speech{chunks}, synthesised in {took:.1} s: {path}"))?;
@@ -182,7 +182,7 @@ fn recording(path: &Path) -> Result<Clip, Exit> {
 
 fn voice(args: &SynthesizeArgs, recording: Option<&Clip>, synthesizer: &Synthesizer) -> Result<Voice, Exit> {
     match recording {
-        Some(clip) => synthesizer.voice_of(clip).map_err(|error| exit_of("--reference", error)),
+        Some(clip) => synthesizer.voice_from_recording(clip).map_err(|error| exit_of("--reference", error)),
         None => synthesizer.voice(args.speaker.as_deref()).map_err(|error| exit_of("--speaker", error)),
     }
 }
@@ -204,9 +204,9 @@ fn checkpoint(given: Option<&Path>, screen: &Screen) -> Result<Checkpoint, Exit>
         None => (Path::new(CHECKPOINTS), true),
     };
     if is_run {
-        let found = best_usable(folder).context("cannot read the checkpoints")?;
-        for passed_over in &found.passed_over {
-            screen.warn(&format!("skipping a damaged checkpoint: {}", passed_over.reason));
+        let found = best_intact(folder).context("cannot read the checkpoints")?;
+        for skipped in &found.skipped {
+            screen.warn(&format!("skipping a damaged checkpoint: {}", skipped.reason));
         }
         if let Some(checkpoint) = found.checkpoint {
             return Ok(checkpoint);

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use tandem_checkpoint::{BAD_SAMPLES, Checkpoint, CheckpointError, Opening, RunFolder, SAMPLES, latest_usable};
+use tandem_checkpoint::{BAD_SAMPLES, Checkpoint, CheckpointError, OpenMode, RunFolder, SAMPLES, latest_intact};
 use tandem_device::DeviceKind;
 use tandem_events::{Emitter, RunEvent};
 use tandem_launch::inventory::{Inventory, Resolved};
@@ -60,8 +60,8 @@ pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     let args = auto_args.as_ref().unwrap_or(args);
     let (resolved, corpora) = resolve(args, inventory, screen)?;
     let plan = &resolved.plan;
-    let opening = if plan.training.reset { Opening::Reset } else { Opening::Resume };
-    let folder = RunFolder::open(&plan.training.checkpoint_dir, &identity(plan, &corpora), opening);
+    let mode = if plan.training.reset { OpenMode::Reset } else { OpenMode::Resume };
+    let folder = RunFolder::open(&plan.training.checkpoint_dir, &identity(plan, &corpora), mode);
     let folder = folder.map_err(|error| exit_of("--checkpoint-dir", error))?;
     if let Some(path) = folder.moved_aside() {
         screen.print(&format!("Moved the earlier run to {}", path.display()))?;
@@ -69,7 +69,7 @@ pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     let checkpoint = checkpoint(plan, &folder, screen)?;
     let log_path = match &args.run_log {
         Some(path) => path.clone(),
-        None => folder.fresh_log().context("cannot write the run log")?,
+        None => folder.new_log().context("cannot write the run log")?,
     };
     let alarm_log = AlarmLog::default();
     let exporters = exports::start(&plan.training, &folder, screen, alarm_log.clone())?;
@@ -106,7 +106,7 @@ fn log_training_ids(corpora: &Corpora, emitter: &Emitter) {
     for chunk in rows.chunks(IDS_PER_EVENT) {
         let ids =
             chunk.iter().filter_map(|(index, _)| dataset.get(*index)).map(|sample| sample.id.to_owned()).collect();
-        emitter.emit(RunEvent::TrainingSet { of: rows.len() as u64, ids });
+        emitter.emit(RunEvent::TrainingSet { utterances: rows.len() as u64, ids });
     }
 }
 
@@ -175,11 +175,11 @@ fn checkpoint(plan: &Plan, folder: &RunFolder, screen: &Screen) -> Result<Option
     if let Some(path) = requested.filter(|path| *path != NEWEST) {
         return Checkpoint::open(path).map(Some).map_err(|error| exit_of("--resume", error));
     }
-    let found = latest_usable(folder.path()).context("cannot read the checkpoints")?;
-    for passed_over in &found.passed_over {
-        screen.warn(&format!("skipping a damaged checkpoint: {}", passed_over.reason));
+    let found = latest_intact(folder.path()).context("cannot read the checkpoints")?;
+    for skipped in &found.skipped {
+        screen.warn(&format!("skipping a damaged checkpoint: {}", skipped.reason));
     }
-    if found.checkpoint.is_none() && !found.passed_over.is_empty() && requested.is_none() {
+    if found.checkpoint.is_none() && !found.skipped.is_empty() && requested.is_none() {
         screen.warn("no intact checkpoint found: starting from step 0");
     }
     match (found.checkpoint, requested) {
@@ -219,7 +219,7 @@ fn train(
         other => Exit::Failed(other.into()),
     })?;
     // The trainer is bound last, so that it is dropped before the arenas it uses.
-    let Launched { roles, schedule, model, num_parameters, held_out, mut trainer } = launched;
+    let Launched { roles, schedule, model, num_parameters, validation, mut trainer } = launched;
     if warm.ready < warm.of {
         screen.print(&format!("   {}/{} batches ready", warm.ready, warm.of))?;
     }
@@ -231,14 +231,14 @@ fn train(
         num_parameters as f64 / 1e6,
         plan.training.describe()
     ))?;
-    let (num_validation, num_too_long) = held_out;
+    let (num_validation, num_too_long) = (validation.count, validation.too_long);
     let too_long =
         if num_too_long == 0 { String::new() } else { format!(" ({num_too_long} more are too long for any bucket)") };
     screen.print(&format!(
         "   Training on {} utterances, validating on {num_validation}{too_long}",
         corpora.train.rows().len()
     ))?;
-    screen.print(&format!("   {}", plan.training.describe_length(schedule.steps_of_epoch)))?;
+    screen.print(&format!("   {}", plan.training.describe_length(schedule.steps_per_epoch)))?;
     if let Some(checkpoint) = checkpoint {
         screen.print(&format!("   Resuming from step {}: {}", checkpoint.step, checkpoint.path.display()))?;
     }
@@ -252,7 +252,7 @@ fn train(
     };
     let flag = StopFlag::new();
     let interval = if resolved.machine.kind() == DeviceKind::Cuda { Duration::ZERO } else { SAMPLE_INTERVAL };
-    let sentences = SampleSentence::held_out(corpora);
+    let sentences = SampleSentence::from_validation(corpora);
     let mut reporter = RunReporter::new(ReporterParts {
         screen,
         emitter,

@@ -5,12 +5,14 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tandem_random::keyed;
+
 use crate::audio_folder::AudioFolder;
 use crate::error::CorpusError;
 use crate::problem::{Findings, Problem, ProblemKind, excerpt};
 use crate::sample::{Sample, SampleIndex, Samples, Subset};
 use crate::speaker::SpeakerPattern;
-use crate::{exclude, ljspeech, manifest, random};
+use crate::{exclude, ljspeech, manifest};
 
 /// What a corpus is written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,12 +131,12 @@ impl Dataset {
         if self.has_eval() {
             return Split { train: self.train_rows(), eval: self.eval_rows() };
         }
-        let key = random::key(&[seed, SPLIT]);
+        let key = keyed::key(&[seed, SPLIT]);
         let mut drawn: Vec<(u64, SampleIndex)> = (0..)
             .map(SampleIndex)
             .zip(self.samples.parts().zip(self.samples.ids()))
             .filter(|(_, (part, _))| *part != Subset::Excluded)
-            .map(|(index, (_, id))| (random::hash(key, id.as_bytes()), index))
+            .map(|(index, (_, id))| (keyed::hash(key, id.as_bytes()), index))
             .collect();
         drawn.sort_unstable();
         let last = drawn.len().saturating_sub(1);
@@ -170,11 +172,11 @@ impl Dataset {
 
     /// A number for what the corpus says (ids, texts, speakers, places): another corpus has another one.
     pub fn fingerprint(&self) -> u64 {
-        self.samples.iter().fold(random::key(&[FINGERPRINT]), |key, (_, sample)| {
+        self.samples.iter().fold(keyed::key(&[FINGERPRINT]), |key, (_, sample)| {
             let fields =
                 [sample.id, sample.text, sample.audio.key, sample.speaker.unwrap_or(""), sample.lang.unwrap_or("")];
-            let key = fields.iter().fold(key, |key, field| random::hash(key, field.as_bytes()));
-            random::draw(key, sample.audio.range.map_or(0, |range| range.offset_s.to_bits()))
+            let key = fields.iter().fold(key, |key, field| keyed::hash(key, field.as_bytes()));
+            keyed::draw(key, sample.audio.range.map_or(0, |range| range.offset_s.to_bits()))
         })
     }
 
@@ -251,7 +253,7 @@ fn read_manifest(path: &Path, options: &OpenOptions) -> Result<Dataset, CorpusEr
 /// Sorting numbers that stand for ids costs a sixth of a second for a million rows, and no copy of an id.
 fn drop_duplicates(samples: &mut Samples, problems: &mut Vec<Problem>) {
     let mut hashes: Vec<(u64, SampleIndex)> =
-        samples.ids().zip(0..).map(|(id, row)| (random::hash(0, id.as_bytes()), SampleIndex(row))).collect();
+        samples.ids().zip(0..).map(|(id, row)| (keyed::hash(0, id.as_bytes()), SampleIndex(row))).collect();
     hashes.sort_unstable();
     let mut dropped = Vec::new();
     for alike in hashes.chunk_by(|a, b| a.0 == b.0).filter(|alike| alike.len() > 1) {

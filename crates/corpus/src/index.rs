@@ -13,12 +13,12 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tandem_random::keyed;
 
 use crate::dataset::{Dataset, problem_of};
 use crate::error::CorpusError;
 use crate::locator::Stamp;
 use crate::problem::{Problem, ProblemKind};
-use crate::random;
 use crate::sample::{Sample, SampleIndex};
 
 /// How long a whole recording is.
@@ -91,7 +91,7 @@ impl LengthIndex {
     /// The index of `dataset` in `folder`, and what was found there. Never fails: an index can always be rebuilt.
     pub fn open(folder: &Path, dataset: &Dataset) -> (LengthIndex, IndexState) {
         let identity = identity(dataset.path());
-        let path = folder.join(format!("lengths-{:016x}.jsonl", random::hash(0, identity.as_bytes())));
+        let path = folder.join(format!("lengths-{:016x}.jsonl", keyed::hash(0, identity.as_bytes())));
         let (entries, state) = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => (HashMap::new(), IndexState::New),
             Err(error) => (HashMap::new(), IndexState::Rebuilt(error.to_string())),
@@ -254,7 +254,7 @@ fn encode(dataset: &str, entries: &HashMap<Box<str>, (Stamp, Length)>) -> Vec<u8
         let _ =
             push_line(&mut text, &Entry(key, stamp.num_bytes, stamp.modified_ns, length.num_samples, length.rate_hz));
     }
-    let foot = Foot { entries: entries.len(), checksum: random::hash(0, &text) };
+    let foot = Foot { entries: entries.len(), checksum: keyed::hash(0, &text) };
     let _ = push_line(&mut text, &foot);
     text
 }
@@ -282,7 +282,7 @@ fn decode(bytes: &[u8], dataset: &str) -> Result<HashMap<Box<str>, (Stamp, Lengt
         return Err(format!("the index is of another corpus: {}", head.dataset));
     }
     let foot: Foot = serde_json::from_slice(foot).map_err(|_| damaged("no end"))?;
-    if foot.checksum != random::hash(0, body) {
+    if foot.checksum != keyed::hash(0, body) {
         return Err(damaged("checksum"));
     }
     let mut entries = HashMap::with_capacity(foot.entries.min(body.len()));

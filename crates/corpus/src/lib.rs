@@ -45,7 +45,6 @@ mod index;
 mod stats;
 
 // Which samples come when.
-mod random;
 mod parts;
 mod order;
 mod cursor;

@@ -14,10 +14,11 @@ mod evaluation;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tandem_random::keyed;
+
 use crate::cursor::Cursor;
 use crate::error::CorpusError;
 use crate::parts::{Extent, Parts};
-use crate::random;
 use crate::sample::SampleIndex;
 
 /// One of the equal parts of every batch: `rank` of `world`.
@@ -183,7 +184,7 @@ impl Order {
             }
             Source::Evaluation { shapes, samples, .. } => (0, &[][..], &samples[..], shapes[batch.bucket][position]),
         };
-        let key = random::key(&[seed, REPLACEMENT, epoch, k, position as u64]);
+        let key = keyed::key(&[seed, REPLACEMENT, epoch, k, position as u64]);
         let fitting = || walk(key, 0, own).chain(walk(key, 1, shorter)).filter(|(_, extent)| extent.fits(&row));
         let there = |sample: &SampleIndex| batch.rows.contains(&Some(*sample));
         let fresh = fitting().map(|(sample, _)| sample).filter(|sample| !there(sample));
@@ -250,7 +251,7 @@ impl Epoch {
                 column.zip(members).for_each(|(place, member)| *place = Some(member));
             }
         }
-        random::shuffle(random::key(&[seed, BATCHES, number]), &mut epoch.batches);
+        keyed::shuffle(keyed::key(&[seed, BATCHES, number]), &mut epoch.batches);
         epoch
     }
 }
@@ -260,7 +261,7 @@ fn shuffled(seed: u64, parts: &Parts, epoch: u64, shape: usize, row: usize) -> V
     let out = sits_out(seed, parts, epoch, shape, row);
     let members = parts.members(shape, row).iter().map(|(member, _)| *member);
     let mut members: Vec<SampleIndex> = members.filter(|member| Some(*member) != out).collect();
-    random::shuffle(random::key(&[seed, MEMBERS, epoch, shape as u64, row as u64]), &mut members);
+    keyed::shuffle(keyed::key(&[seed, MEMBERS, epoch, shape as u64, row as u64]), &mut members);
     members
 }
 
@@ -271,7 +272,7 @@ fn sits_out(seed: u64, parts: &Parts, epoch: u64, shape: usize, row: usize) -> O
         return None;
     }
     // The walk is a fixed order of the part; an epoch takes the next of it.
-    let key = random::key(&[seed, SITTING_OUT, shape as u64, row as u64]);
+    let key = keyed::key(&[seed, SITTING_OUT, shape as u64, row as u64]);
     let turn = epoch % members.len() as u64;
     walk(key, 0, members).nth(turn as usize).map(|(member, _)| member)
 }
@@ -288,8 +289,8 @@ type Member = (SampleIndex, Extent);
 /// their number meets each once.
 fn walk(key: u64, salt: u64, members: &[Member]) -> impl Iterator<Item = Member> {
     let total = members.len() as u64;
-    let first = random::below(key, 2 * salt, total.max(1));
-    let mut stride = 1 + random::below(key, 2 * salt + 1, total.max(1));
+    let first = keyed::below(key, 2 * salt, total.max(1));
+    let mut stride = 1 + keyed::below(key, 2 * salt + 1, total.max(1));
     while total > 0 && gcd(stride, total) != 1 {
         stride += 1;
     }

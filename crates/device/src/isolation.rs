@@ -208,7 +208,7 @@ impl Isolation {
     /// After warm-up: checks that the driver's memory outside the arenas is not more than planned.
     ///
     /// Split arenas are not checked: they are for compute-sanitizer, which takes gigabytes itself.
-    pub fn settle(&self) -> Result<(), DeviceError> {
+    pub fn check_driver_memory(&self) -> Result<(), DeviceError> {
         if self.model.arena.is_split() {
             return Ok(());
         }

@@ -55,8 +55,8 @@ mod cuda;
 
 /// Compiling kernels, also without a card.
 pub mod compile {
-    pub use crate::cuda::nvrtc::{ARCHITECTURES, Compiled, Compiler, Resources, complaints};
-    pub use crate::kernel::signature::signature_complaints;
+    pub use crate::cuda::nvrtc::{ARCHITECTURES, Compiled, Compiler, Resources, compiler_or_skip, kernel_problems};
+    pub use crate::kernel::signature::signature_problems;
 }
 
 pub use arena::{Arena, ArenaError, ArenaSpec, Block, DRIVER, RoleMemory, Strength, View};

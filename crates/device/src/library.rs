@@ -16,14 +16,14 @@ use libloading::os::unix::Library;
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
     /// It was not found: install it.
-    #[error("{library} was not found: {install}, or run with --mode cpu; looked in {}", looked.join(", "))]
+    #[error("{library} was not found: {install}, or run with --mode cpu; searched {}", searched.join(", "))]
     NotFound {
         /// Its file name, or names.
         library: String,
         /// How to install it.
         install: &'static str,
         /// Every place that was searched, in order.
-        looked: Vec<String>,
+        searched: Vec<String>,
     },
 
     /// A file of that name exists, but the loader refuses it: repair or remove it.
@@ -154,12 +154,12 @@ impl Search {
         Err(refused.unwrap_or_else(|| LibraryError::NotFound {
             library: wanted.names.join(" or "),
             install: wanted.install,
-            looked: self.looks_in(),
+            searched: self.searched_paths(),
         }))
     }
 
     /// Every place that is searched, for messages.
-    pub fn looks_in(&self) -> Vec<String> {
+    pub fn searched_paths(&self) -> Vec<String> {
         self.places().iter().map(Place::describe).collect()
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::facts::{FeedFacts, StepFact};
-use crate::flow::{Flow, Time};
+use crate::flow::{Flow, ServiceTime};
 use crate::replay;
 use crate::stage::Stage;
 use crate::statistics::ratio;
@@ -44,7 +44,7 @@ pub struct Advice {
     /// Predicted steps per second.
     pub steps_per_s: f64,
     /// The prediction is an upper bound, because the speed of the other card or link is unknown.
-    pub is_at_most: bool,
+    pub is_upper_bound: bool,
 }
 
 /// Computes advice from the facts of a diagnosis.
@@ -83,15 +83,15 @@ impl Adviser<'_> {
         let enough = [2, 4, MAX_GROWTH].into_iter().find(|factor| with_growth(*factor) > 0.98 * best)?;
         let buffer_size = flow.ahead * enough * if self.feed.devices.is_one_device() { 1 } else { 2 };
         let change = SettingChange::BufferSize(buffer_size);
-        let advice = Advice { change, steps_per_s: with_growth(enough), is_at_most: false };
+        let advice = Advice { change, steps_per_s: with_growth(enough), is_upper_bound: false };
         (advice.steps_per_s > MIN_SPEEDUP * now).then_some(advice)
     }
 
     fn for_load(&self) -> Option<Advice> {
         // On the CPU a step without concurrent decoding has all cores, as in the model-only measurement.
         let alone_ns = self.model_only_ns.filter(|_| self.feed.devices.is_cpu).unwrap_or(self.flow.train.mean_ns);
-        let train = Time { mean_ns: alone_ns.min(self.flow.train.mean_ns), ..self.flow.train };
-        let without = Flow { load_work: Time::NONE, train, ..self.flow.clone() };
+        let train = ServiceTime { mean_ns: alone_ns.min(self.flow.train.mean_ns), ..self.flow.train };
+        let without = Flow { load_work: ServiceTime::NONE, train, ..self.flow.clone() };
         let others_ns = 1e9 / without.steps_per_s();
         let needed = (SPARE_CAPACITY * self.flow.load_work.mean_ns / others_ns).ceil().max(1.0);
         let max = self.feed.cores.map_or(needed, f64::from);
@@ -108,24 +108,24 @@ impl Adviser<'_> {
     fn second_card(&self) -> Option<Advice> {
         let advice =
             self.if_faster(SettingChange::SecondCard(self.feed.devices.model().unwrap_or(0)), &self.on_two_cards())?;
-        Some(Advice { is_at_most: self.flow.transfer == Time::NONE, ..advice })
+        Some(Advice { is_upper_bound: self.flow.transfer == ServiceTime::NONE, ..advice })
     }
 
     /// An infinitely fast data card: the speed of another card is unknown, and the prediction is an upper bound.
     fn other_data_card(&self) -> Option<Advice> {
-        let ideal = Flow { upload: Time::NONE, features: Time::NONE, ..self.on_two_cards() };
+        let ideal = Flow { upload: ServiceTime::NONE, features: ServiceTime::NONE, ..self.on_two_cards() };
         let advice = self.if_faster(SettingChange::OtherDataCard(self.feed.devices.data().unwrap_or(0)), &ideal)?;
-        Some(Advice { is_at_most: true, ..advice })
+        Some(Advice { is_upper_bound: true, ..advice })
     }
 
     fn on_two_cards(&self) -> Flow {
         let alone_ns = self.model_only_ns.filter(|_| self.flow.is_one_card).unwrap_or(self.flow.train.mean_ns);
-        let train = Time { mean_ns: alone_ns, ..self.flow.train };
+        let train = ServiceTime { mean_ns: alone_ns, ..self.flow.train };
         Flow { is_one_card: false, train, ..self.flow.clone() }
     }
 
     fn for_transfer(&self) -> Option<Advice> {
-        let handed_over = Flow { transfer: Time::NONE, ..self.flow.clone() };
+        let handed_over = Flow { transfer: ServiceTime::NONE, ..self.flow.clone() };
         if self.flow.is_one_card {
             return self.if_faster(SettingChange::TransferHandover, &handed_over);
         }
@@ -143,7 +143,7 @@ impl Adviser<'_> {
 
     fn if_faster(&self, change: SettingChange, flow: &Flow) -> Option<Advice> {
         let steps_per_s = flow.steps_per_s();
-        (steps_per_s > MIN_SPEEDUP * self.steps_per_s).then_some(Advice { change, steps_per_s, is_at_most: false })
+        (steps_per_s > MIN_SPEEDUP * self.steps_per_s).then_some(Advice { change, steps_per_s, is_upper_bound: false })
     }
 }
 
@@ -165,7 +165,7 @@ impl fmt::Display for SettingChange {
 impl fmt::Display for Advice {
     /// `--num-workers 6: 61.2 steps/s predicted`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at_most = if self.is_at_most { "at most " } else { "" };
+        let at_most = if self.is_upper_bound { "at most " } else { "" };
         write!(f, "{}: {at_most}{:.1} steps/s predicted", self.change, self.steps_per_s)
     }
 }

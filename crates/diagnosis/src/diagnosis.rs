@@ -45,7 +45,7 @@ pub struct Diagnosis {
     pub busy: Busy,
     /// The share of the copy time that overlapped with the step's compute; `None` if nothing was copied or the log has no device
     /// times.
-    pub copies_beside_work: Option<f64>,
+    pub copy_overlap: Option<f64>,
     /// The pipeline as it ran, for further predictions.
     pub flow: Flow,
     /// Memory leaks.
@@ -84,7 +84,7 @@ impl Diagnosis {
             stalls,
             jitter,
             busy,
-            copies_beside_work: copy_overlap(&facts.copies, &spans),
+            copy_overlap: copy_overlap(&facts.copies, &spans),
             flow,
             leaks: Leaks::of(records),
             verdicts,
@@ -126,7 +126,7 @@ impl Diagnosis {
     }
 
     fn copies(&self) -> Option<String> {
-        let share = self.copies_beside_work?;
+        let share = self.copy_overlap?;
         Some(format!("copies: {:.1} % of copy time overlaps with the step's compute", 100.0 * share))
     }
 

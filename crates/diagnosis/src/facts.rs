@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tandem_events::{Record, RunEvent, TimeSpan};
 
-use crate::flow::Time;
+use crate::flow::ServiceTime;
 use crate::overlap::StepSpan;
 use crate::role_devices::RoleDevices;
 use crate::stage::Stage;
@@ -66,7 +66,7 @@ pub(crate) struct Facts {
     pub(crate) model_only_ns: BTreeMap<u32, f64>,
     pub(crate) feed: FeedFacts,
     /// Decoding work per step, over all threads.
-    pub(crate) load_work: Time,
+    pub(crate) load_work: ServiceTime,
     /// CPU time per step, decoding included; `None` if the log does not have it.
     pub(crate) cpu_ns: Option<f64>,
     /// When uploads and transfers ran on the devices, as far as the log has it.
@@ -173,8 +173,8 @@ impl FactsBuilder {
             RunEvent::ModelOnly { bucket, ns } => {
                 self.model_only_ns.insert(*bucket, *ns as f64);
             }
-            RunEvent::FeedSetting { threads, cores, ahead, slots, route } => {
-                let (threads, cores, ahead, slots) = (*threads, *cores, *ahead, *slots);
+            RunEvent::FeedSetting { threads, cores, buffer_size, prefetch, route } => {
+                let (threads, cores, ahead, slots) = (*threads, *cores, *buffer_size, *prefetch);
                 self.feed = Some(FeedRecord { threads, cores, ahead, slots, route: route.clone() });
             }
             _ => {}
@@ -200,7 +200,7 @@ impl FactsBuilder {
             steps: steady(steps, stock),
             model_only_ns: self.model_only_ns,
             feed,
-            load_work: Time { mean_ns, std_ns },
+            load_work: ServiceTime { mean_ns, std_ns },
             cpu_ns: cpu_per_step(&self.cpu),
             copies: self.copies,
             dropped: self.dropped,

@@ -18,7 +18,7 @@ const MIN_VARIATION: f64 = 0.01;
 
 /// Service time of a stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Time {
+pub struct ServiceTime {
     /// Mean.
     pub mean_ns: f64,
     /// Standard deviation.
@@ -29,17 +29,17 @@ pub struct Time {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flow {
     /// Decoding work, over all threads.
-    pub load_work: Time,
+    pub load_work: ServiceTime,
     /// Decode threads.
     pub threads: f64,
     /// Copy to the data device.
-    pub upload: Time,
+    pub upload: ServiceTime,
     /// Features on the data device.
-    pub features: Time,
+    pub features: ServiceTime,
     /// Copy to the model device; zero for a hand-over.
-    pub transfer: Time,
+    pub transfer: ServiceTime,
     /// The step, without waits.
-    pub train: Time,
+    pub train: ServiceTime,
     /// Batches prefetched on the data device.
     pub ahead: usize,
     /// Batch slots on the model device; 0 for a hand-over.
@@ -52,13 +52,13 @@ pub struct Flow {
     pub cores: f64,
 }
 
-impl Time {
+impl ServiceTime {
     /// Zero.
-    pub const NONE: Time = Time { mean_ns: 0.0, std_ns: 0.0 };
+    pub const NONE: ServiceTime = ServiceTime { mean_ns: 0.0, std_ns: 0.0 };
 
     /// The time if `parts` run in parallel.
-    pub fn shared_by(self, parts: f64) -> Time {
-        Time { mean_ns: self.mean_ns / parts, std_ns: self.std_ns / parts }
+    pub fn shared_by(self, parts: f64) -> ServiceTime {
+        ServiceTime { mean_ns: self.mean_ns / parts, std_ns: self.std_ns / parts }
     }
 
     fn squared_variation(self) -> f64 {
@@ -72,7 +72,7 @@ impl Flow {
         let (mean_ns, std_ns) = mean_std(&trains);
         let time = |stage: Stage| {
             let ns = stalls.stages[stage as usize].time_ns;
-            Time { mean_ns: ns.mean, std_ns: ns.std }
+            ServiceTime { mean_ns: ns.mean, std_ns: ns.std }
         };
         let feed = &facts.feed;
         let is_handover = feed.route.as_deref() == Some("handover");
@@ -81,8 +81,8 @@ impl Flow {
             threads: feed.threads,
             upload: time(Stage::Upload),
             features: time(Stage::Features),
-            transfer: if is_handover { Time::NONE } else { time(Stage::Transfer) },
-            train: Time { mean_ns, std_ns },
+            transfer: if is_handover { ServiceTime::NONE } else { time(Stage::Transfer) },
+            train: ServiceTime { mean_ns, std_ns },
             ahead: feed.ahead,
             slots: if is_handover { 0 } else { feed.slots },
             is_one_card: feed.devices.is_one_card(),
@@ -114,7 +114,7 @@ impl Flow {
     /// The stages in order.
     fn servers(&self) -> Vec<Server> {
         let (ahead, slots) = (self.ahead as f64, self.slots as f64);
-        let server = |time: Time, buffers: f64| Server { time, buffers };
+        let server = |time: ServiceTime, buffers: f64| Server { time, buffers };
         let load = server(self.load_work.shared_by(self.threads), HOST_BUFFERS);
         match self.is_one_card {
             false => vec![
@@ -134,20 +134,20 @@ impl Flow {
         }
     }
 
-    fn features_and_train(&self) -> Time {
+    fn features_and_train(&self) -> ServiceTime {
         let (a, b) = (self.features, self.train);
-        Time { mean_ns: a.mean_ns + b.mean_ns, std_ns: a.std_ns.hypot(b.std_ns) }
+        ServiceTime { mean_ns: a.mean_ns + b.mean_ns, std_ns: a.std_ns.hypot(b.std_ns) }
     }
 }
 
 /// A stage, and the buffers between it and the next one.
 struct Server {
-    time: Time,
+    time: ServiceTime,
     buffers: f64,
 }
 
 /// The share of its own throughput that the slower of two stages reaches with `buffers` between them.
-fn unblocked_share(slower: Time, faster: Time, buffers: f64) -> f64 {
+fn unblocked_share(slower: ServiceTime, faster: ServiceTime, buffers: f64) -> f64 {
     let squared = 0.5 * (slower.squared_variation() + faster.squared_variation());
     if squared < MIN_VARIATION * MIN_VARIATION || faster.mean_ns <= 0.0 {
         return 1.0;
@@ -163,10 +163,10 @@ fn unblocked_share(slower: Time, faster: Time, buffers: f64) -> f64 {
 mod tests {
     use super::*;
 
-    const FAST: Time = Time { mean_ns: 1e5, std_ns: 0.0 };
+    const FAST: ServiceTime = ServiceTime { mean_ns: 1e5, std_ns: 0.0 };
 
     fn flow(load_ms: f64, features_ms: f64, train_ms: f64) -> Flow {
-        let time = |ms: f64| Time { mean_ns: ms * 1e6, std_ns: 0.0 };
+        let time = |ms: f64| ServiceTime { mean_ns: ms * 1e6, std_ns: 0.0 };
         Flow {
             load_work: time(load_ms),
             threads: 4.0,
@@ -205,10 +205,10 @@ mod tests {
 
     #[test]
     fn equal_exponential_servers_follow_the_exact_formula() {
-        let both = Time { mean_ns: 1.0, std_ns: 1.0 };
+        let both = ServiceTime { mean_ns: 1.0, std_ns: 1.0 };
         for buffers in [0.0, 1.0, 6.0, 50.0] {
             assert!((unblocked_share(both, both, buffers) - (buffers + 2.0) / (buffers + 3.0)).abs() < 1e-12);
         }
-        assert!(unblocked_share(both, Time { mean_ns: 0.5, std_ns: 0.5 }, 6.0) > 0.99);
+        assert!(unblocked_share(both, ServiceTime { mean_ns: 0.5, std_ns: 0.5 }, 6.0) > 0.99);
     }
 }

@@ -31,7 +31,7 @@ mod diagnosis;
 
 pub use advice::{Advice, SettingChange};
 pub use diagnosis::{Diagnosis, DiagnosisError};
-pub use flow::{Flow, Time};
+pub use flow::{Flow, ServiceTime};
 pub use jitter::{Jitter, JitterWarning, JitterWindow};
 pub use leaks::{Leak, LeakKind, Leaks, MemoryOwner};
 pub use stage::{Stage, StepPart};

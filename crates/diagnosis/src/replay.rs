@@ -33,7 +33,7 @@ pub(crate) fn steps_per_s(steps: &[StepFact], flow: &Flow, ahead: usize, slots: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flow::Time;
+    use crate::flow::ServiceTime;
 
     /// 100 steps of 10 ms, every tenth batch decoded in `burst_ms`. Checks the achieved share of the model-only throughput.
     fn check(burst_ms: f64, ahead: usize, range: std::ops::Range<f64>) {
@@ -43,7 +43,7 @@ mod tests {
             ..StepFact::default()
         };
         let steps: Vec<StepFact> = (0..100).map(step).collect();
-        let none = Time::NONE;
+        let none = ServiceTime::NONE;
         let flow = Flow {
             load_work: none,
             threads: 1.0,

@@ -42,7 +42,7 @@ fn measure(parameters: &Arc<Parameters>, precision: DType, average: bool) -> Res
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
         session.write_span(ParameterSpan::Gradients, &gradients)?;
-        let host = [("lr", HostValue::F32(&[1e-3])), ("average_decay", HostValue::F32(&[0.999]))];
+        let host = [("lr", HostValue::F32(&[1e-3])), ("ema_decay", HostValue::F32(&[0.999]))];
         let start = Instant::now();
         session.run(update, None, &host)?;
         session.stream().drain()?;

@@ -28,8 +28,8 @@ pub enum RunEvent {
     /// Utterances a run trains on. A large corpus is split over several of these events.
     TrainingSet {
         /// Utterances in total.
-        #[serde(rename = "utterances", alias = "of")]
-        of: u64,
+        #[serde(alias = "of")]
+        utterances: u64,
         /// Some of their ids. Each id is in one event only.
         ids: Vec<String>,
     },
@@ -170,11 +170,11 @@ pub enum RunEvent {
         /// Cores available to them.
         cores: u32,
         /// Batches buffered on the data device.
-        #[serde(rename = "buffer_size", alias = "ahead")]
-        ahead: u32,
+        #[serde(alias = "ahead")]
+        buffer_size: u32,
         /// Batch slots on the model device. With a hand-over they are part of the buffered batches.
-        #[serde(rename = "prefetch", alias = "slots")]
-        slots: u32,
+        #[serde(alias = "slots")]
+        prefetch: u32,
         /// The transfer route: `peer`, `bounce` or `handover`.
         route: String,
     },
@@ -202,8 +202,8 @@ pub enum RunEvent {
         /// Utterances that were evaluated.
         utterances: u64,
         /// Metrics by name.
-        #[serde(rename = "metrics", alias = "figures")]
-        figures: BTreeMap<String, Option<f64>>,
+        #[serde(alias = "figures")]
+        metrics: BTreeMap<String, Option<f64>>,
     },
     /// A checkpoint was written.
     Checkpoint {

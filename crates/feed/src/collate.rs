@@ -6,6 +6,7 @@
 
 use tandem_corpus::Cursor;
 use tandem_device::{Block, Device, DeviceError, Grid, LoadedKernel, Stream};
+use tandem_random::split_mix;
 
 use crate::batch::schema::{MELS, REFERENCE_FRAMES, field_in};
 use crate::kernels::{GATHER_REFERENCE, GatherReferenceArgs};
@@ -72,21 +73,15 @@ pub(crate) fn reference_pick(seed: u64, cursor: Cursor, rows: &[LoadedRow], posi
     let same =
         |other: &usize| *other != position && rows[*other].speaker == rows[position].speaker && has_audio(*other);
     let others: Vec<usize> = (0..rows.len()).filter(same).filter(|_| has_audio(position)).collect();
-    let random = |salt: u64| mix(seed ^ mix(cursor.epoch ^ mix(cursor.k ^ mix(((position as u64) << 8) | salt))));
+    let random = |salt: u64| {
+        split_mix(seed ^ split_mix(cursor.epoch ^ split_mix(cursor.k ^ split_mix(((position as u64) << 8) | salt))))
+    };
     let row = match others.len() as u64 {
         0 => position,
         count => others[(random(1) % count) as usize],
     };
     let spare = u64::from(rows[row].frames).saturating_sub(REFERENCE_FRAMES);
     ReferencePick { row: row as u32, start: (random(2) % (spare + 1)) as u32 }
-}
-
-/// One step of SplitMix64.
-fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

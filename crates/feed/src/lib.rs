@@ -75,7 +75,7 @@ mod tune;
 mod fixture;
 
 pub use batch::exact::CopyRegion;
-pub use batch::feed_plan::{ByteSpan, FeedPlan, RATE_HZ, UploadLayout, plain_table_bytes};
+pub use batch::feed_plan::{ByteSpan, FeedPlan, UploadLayout, plain_table_bytes};
 pub use batch::info::{BatchInfo, Utterance};
 pub use batch::schema::{BatchSchema, Dim, FieldSpec, HOP_SAMPLES, Layout, MELS, Placed, REFERENCE_FRAMES, SPEECH};
 pub use batch::shape::{Bucket, FRAME_STEP, RowShape};
@@ -95,5 +95,6 @@ pub use survey::scan::{Scanned, measure, scan_lengths};
 pub use survey::show::{report_json, show_report};
 pub use survey::tokenizer::Tokenizer;
 pub use survey::training_set::{COUNTED_ROWS, EXACT_ROWS, INCLUDED_PERCENT, LeftOut, TrainingSet, TrainingSetOptions};
+pub use tandem_audio::RATE_HZ;
 pub use tandem_corpus::Extent;
 pub use tune::tuner::{Tuner, TuningChange, TuningLimits, TuningState, TuningWindow};

@@ -12,7 +12,7 @@ use tandem_feed::{FeedError, TrainingSet, scan_lengths};
 use tandem_plan::setting::Id;
 use tandem_plan::{CorpusFacts, Settings, training_set_options};
 
-use crate::launch::Corpora;
+use crate::launch::{Corpora, ValidationUtterances};
 
 /// Its name in a plan.
 pub const NAME: &str = "synthetic speech";
@@ -51,6 +51,6 @@ pub fn corpora(folder: &Path, settings: &Settings) -> Result<(CorpusFacts, Corpo
     let training_set = TrainingSet::survey(Arc::new(dataset), &split.train, &training_set_options(settings))?;
     let mut facts = CorpusFacts::of(NAME, &training_set);
     facts.num_validation = split.eval.len();
-    let held_out = (Arc::clone(training_set.dataset()), split.eval);
-    Ok((facts, Corpora { train: Arc::new(training_set), held_out }))
+    let validation = ValidationUtterances { dataset: Arc::clone(training_set.dataset()), rows: split.eval };
+    Ok((facts, Corpora { train: Arc::new(training_set), validation }))
 }

@@ -41,7 +41,7 @@ impl Inventory {
         if let Some(spec) = sim {
             return Inventory::of(Machine::simulated(spec));
         }
-        let trouble = match Machine::cuda() {
+        let driver_error = match Machine::cuda() {
             Ok(Some(machine)) if machine.cards().is_empty() => {
                 Some("the driver shows this process no GPU: CUDA_VISIBLE_DEVICES hides them all".to_owned())
             }
@@ -50,8 +50,11 @@ impl Inventory {
             // Not an error yet: the plan may be for the CPU.
             Err(unusable) => Some(unusable.to_string()),
         };
-        let looked = Search::from_env().looks_in();
-        Ok(Inventory { cards: None, hardware: Hardware { trouble, looked, ..Hardware::without_cards(host_facts()) } })
+        let searched_paths = Search::from_env().searched_paths();
+        Ok(Inventory {
+            cards: None,
+            hardware: Hardware { driver_error, searched_paths, ..Hardware::without_cards(host_facts()) },
+        })
     }
 
     /// The inventory of these cards.
@@ -232,8 +235,8 @@ fn read(machine: &Machine, host: HostFacts) -> Result<Hardware, DeviceError> {
         kind: machine.kind(),
         cards: (0..count).map(facts).collect::<Result<_, DeviceError>>()?,
         host,
-        trouble: None,
-        looked: Vec::new(),
+        driver_error: None,
+        searched_paths: Vec::new(),
         peer: (0..count).map(row).collect::<Result<_, _>>()?,
     })
 }

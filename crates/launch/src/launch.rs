@@ -35,8 +35,26 @@ use crate::sampler::SamplerError;
 pub struct Corpora {
     /// The training set.
     pub train: Arc<TrainingSet>,
-    /// Held-out utterances, as rows of their corpus.
-    pub held_out: (Arc<Dataset>, Vec<SampleIndex>),
+    /// What validation reads.
+    pub validation: ValidationUtterances,
+}
+
+/// The utterances of the validation set, as rows of their corpus.
+#[derive(Clone)]
+pub struct ValidationUtterances {
+    /// Their corpus; the training corpus if it was split.
+    pub dataset: Arc<Dataset>,
+    /// Which of its rows.
+    pub rows: Vec<SampleIndex>,
+}
+
+/// How much of the validation set is used.
+#[derive(Clone, Copy, Debug)]
+pub struct ValidationCounts {
+    /// Utterances that are validated on.
+    pub count: usize,
+    /// Utterances that fit no bucket.
+    pub too_long: usize,
 }
 
 /// A run that is ready for its first step.
@@ -52,8 +70,8 @@ pub struct Launched {
     pub model: ModelContract,
     /// Number of trained parameters.
     pub num_parameters: u64,
-    /// Held-out utterances, and how many of them fit no bucket.
-    pub held_out: (usize, usize),
+    /// The size of the validation set.
+    pub validation: ValidationCounts,
 }
 
 impl Launched {
@@ -124,7 +142,11 @@ pub fn identity(plan: &Plan, corpora: &Corpora) -> RunIdentity {
     let mut data = Fingerprint::new();
     samples.for_each(|sample| data.take(&[sample.id, sample.text]));
     let mut symbols = Fingerprint::new();
-    train.texts().iter().flat_map(|texts| texts.table().symbols()).for_each(|symbol| symbols.take(&[symbol]));
+    train
+        .tokenizer()
+        .iter()
+        .flat_map(|tokenizer| tokenizer.table().symbols())
+        .for_each(|symbol| symbols.take(&[symbol]));
     let identity = RunIdentity::new();
     // Sums over other shapes give other bits. Runs from before this option have no such fact.
     let identity = if plan.static_shapes { identity } else { identity.with("shapes", "exact") };
@@ -174,7 +196,7 @@ pub struct Setup<'a> {
     plan: Plan,
     corpora: &'a Corpora,
     /// The custom model, if it is not the speech model.
-    own_model: Option<Arc<dyn Model>>,
+    custom_model: Option<Arc<dyn Model>>,
     /// The checkpoint to resume from, if any.
     from: Option<(&'a Checkpoint, StepLoopState)>,
     recordings: Arc<dyn Recordings>,
@@ -214,15 +236,15 @@ impl<'a> Setup<'a> {
         let Resolved { machine, plan, .. } = resolved;
         let from = checkpoint.map(|checkpoint| state_of(checkpoint, plan).map(|state| (checkpoint, state)));
         let (plan, from, recordings) = (plan.clone(), from.transpose()?, Arc::new(FromFiles));
-        Ok(Setup { machine, plan, corpora, own_model: None, from, recordings, bad_samples, emitter })
+        Ok(Setup { machine, plan, corpora, custom_model: None, from, recordings, bad_samples, emitter })
     }
 
     /// Trains `model`. Fails if the plan is for another.
     pub fn with_model(mut self, model: Arc<dyn Model>) -> Result<Setup<'a>, LaunchError> {
-        if self.plan.own_model.as_deref() != Some(model.name()) {
+        if self.plan.custom_model.as_deref() != Some(model.name()) {
             return Err(other_model(&self.plan, model.as_ref()));
         }
-        self.own_model = Some(model);
+        self.custom_model = Some(model);
         Ok(self)
     }
 
@@ -244,7 +266,7 @@ impl<'a> Setup<'a> {
         let model = self.create_model(&roles, self.programs()?, &mut warming)?;
         let mut launched = self.join(roles, feed, model)?;
         // The driver's memory for kernels, libraries and captured graphs is read now and must be within the plan.
-        launched.roles.settle()?;
+        launched.roles.check_driver_memory()?;
         phase(StartupPhase::Waiting);
         let warm = launched.wait_warm(&plan)?;
         Ok((launched, warm))
@@ -308,14 +330,14 @@ impl<'a> Setup<'a> {
 
     /// The model to train.
     fn model(&self) -> Result<Arc<dyn Model>, LaunchError> {
-        match (&self.own_model, &self.plan.own_model) {
+        match (&self.custom_model, &self.plan.custom_model) {
             (Some(model), _) => Ok(Arc::clone(model)),
             (None, Some(planned)) => {
                 let (planned, given) = (planned.clone(), "the speech model".to_owned());
                 Err(LaunchError::OtherModel { planned, given })
             }
             (None, None) => {
-                let symbols = self.corpora.train.texts().map_or(0, |texts| texts.table().len() as u32);
+                let symbols = self.corpora.train.tokenizer().map_or(0, |tokenizer| tokenizer.table().len() as u32);
                 Ok(Arc::new(Acoustic::new(self.dims(), symbols.max(1), MELS as u32)?))
             }
         }
@@ -347,7 +369,7 @@ impl<'a> Setup<'a> {
     pub fn join(self, roles: Isolation, feed: Feed, model: CreatedModel) -> Result<Launched, LaunchError> {
         let exact = exact_shapes(&self.plan, self.model()?);
         let dims = self.dims();
-        let Setup { plan, corpora, own_model, from, recordings, .. } = self;
+        let Setup { plan, corpora, custom_model, from, recordings, .. } = self;
         let CreatedModel { session, programs: RunPrograms { programs, buckets } } = model;
         let schedule = schedule(&plan, feed.batches_per_epoch());
         let statistics = match &from {
@@ -356,15 +378,15 @@ impl<'a> Setup<'a> {
         };
         let model = model_contract(&plan, dims, corpora, &statistics);
         let num_parameters = session.set().parameters().count();
-        let held_out = held_out(corpora, recordings.as_ref(), &buckets[0])?;
-        let counts = (held_out.count, held_out.left_out);
+        let validation_set = validation_set(corpora, recordings.as_ref(), &buckets[0])?;
+        let validation = ValidationCounts { count: validation_set.count, too_long: validation_set.left_out };
         let recipe = recipe(&plan, &schedule);
         // Only the speech model has voices.
-        let voices = match own_model {
+        let voices = match custom_model {
             Some(_) => VoiceReferences::default(),
             None => gather_voices(&corpora.train, recordings.as_ref())?,
         };
-        let parts = StepLoopParts { session, programs, feed, held_out, statistics, voices, recipe, exact };
+        let parts = StepLoopParts { session, programs, feed, validation_set, statistics, voices, recipe, exact };
         let trainer = match &from {
             Some((checkpoint, state)) => {
                 TensorNames::of(parts.session.set()).expect(checkpoint)?;
@@ -372,7 +394,7 @@ impl<'a> Setup<'a> {
             }
             None => StepLoop::begin(parts)?,
         };
-        Ok(Launched { trainer, roles, schedule, model, num_parameters, held_out: counts })
+        Ok(Launched { trainer, roles, schedule, model, num_parameters, validation })
     }
 
     fn feed_spec(&self, buckets: BucketPlan) -> FeedSpec {
@@ -411,12 +433,12 @@ fn other_model(plan: &Plan, model: &dyn Model) -> LaunchError {
     LaunchError::OtherModel { planned, given: format!("{} ({} parameters)", model.name(), model.parameters().count()) }
 }
 
-fn held_out(
+fn validation_set(
     corpora: &Corpora,
     recordings: &dyn Recordings,
     first: &tandem_model::ProgramBucket,
 ) -> Result<ValidationSet, TrainError> {
-    let (dataset, rows) = &corpora.held_out;
+    let ValidationUtterances { dataset, rows } = &corpora.validation;
     ValidationSet::prepare(ValidationRows { dataset, rows }, &corpora.train, recordings, &first.shape, &first.layout)
 }
 
@@ -445,7 +467,7 @@ fn state_of(checkpoint: &Checkpoint, plan: &Plan) -> Result<StepLoopState, Train
 /// Fails with the reason if the checkpoint holds another model than this plan trains.
 fn check_architecture(found: &Architecture, plan: &Plan) -> Result<(), String> {
     let size = plan.model_size.name();
-    match (found, &plan.own_model) {
+    match (found, &plan.custom_model) {
         (Architecture::Preset { name, .. }, None) if *name != plan.model_size => {
             let name = name.name();
             Err(format!("it holds a {name} model, this run trains {size}: use --model-size {name}"))
@@ -464,10 +486,10 @@ fn check_architecture(found: &Architecture, plan: &Plan) -> Result<(), String> {
 }
 
 fn schedule(plan: &Plan, batches: u64) -> RunSchedule {
-    let steps_of_epoch = (batches / plan.grad_accum).max(1);
+    let steps_per_epoch = (batches / plan.grad_accum).max(1);
     RunSchedule {
-        total_steps: plan.training.total_steps(steps_of_epoch),
-        steps_of_epoch,
+        total_steps: plan.training.total_steps(steps_per_epoch),
+        steps_per_epoch,
         checkpoint_every: plan.training.checkpoint_every,
     }
 }
@@ -480,7 +502,7 @@ fn recipe(plan: &Plan, schedule: &RunSchedule) -> Recipe {
         true => Schedule::cosine(peak, warm_up, total, peak * LAST_SHARE),
         false => Schedule::constant(peak, warm_up),
     };
-    Recipe { schedule, average_decay: training.average_decay, grad_accum: plan.grad_accum as usize, seed: plan.seed }
+    Recipe { schedule, ema_decay: training.ema_decay, grad_accum: plan.grad_accum as usize, seed: plan.seed }
 }
 
 /// Final learning rate of the cosine schedule, relative to its peak.
@@ -500,12 +522,12 @@ fn model_contract(plan: &Plan, dims: ModelDims, corpora: &Corpora, statistics: &
         }
     };
     ModelContract {
-        architecture: match &plan.own_model {
+        architecture: match &plan.custom_model {
             Some(name) => Architecture::Custom { name: name.clone() },
             None => Architecture::Preset { name: plan.model_size, dims },
         },
-        text: corpora.train.texts().map(text),
-        features: corpora.train.features().into(),
+        text: corpora.train.tokenizer().map(text),
+        features: corpora.train.features().clone(),
         mel_statistics: statistics.clone(),
         compute_dtype: match speech::precision(plan.precision) {
             DType::BF16 => ComputeDtype::Bf16,

@@ -17,10 +17,10 @@ use tandem_device::{DeviceError, Machine};
 use tandem_events::{Emitter, RunEvent};
 use tandem_feed::{FromFiles, Recordings};
 use tandem_pipeline::{StopFlag, Worker, WorkerError};
-use tandem_synth::{Aligned, Picture, SpeechOptions, SynthError, Synthesizer, Voice};
+use tandem_synth::{AlignedRecording, SpectrogramImage, SpeechOptions, SynthError, Synthesizer, Voice};
 
 use self::sample_folder::{SampleFolder, names_of, stem};
-use crate::launch::Corpora;
+use crate::launch::{Corpora, ValidationUtterances};
 
 /// Sentences per checkpoint.
 const SENTENCES: usize = 2;
@@ -41,9 +41,9 @@ pub struct SampleSentence {
 }
 
 impl SampleSentence {
-    /// The first two held-out sentences with a text, the same for the whole run; fewer if there are fewer. Cost: decodes two
+    /// The first two validation sentences with a text, the same for the whole run; fewer if there are fewer. Cost: decodes two
     /// recordings.
-    pub fn held_out(corpora: &Corpora) -> Vec<SampleSentence> {
+    pub fn from_validation(corpora: &Corpora) -> Vec<SampleSentence> {
         let owned = spoken(corpora).take(SENTENCES).map(|sample| SampleSentence {
             id: sample.id.to_owned(),
             text: sample.text.to_owned(),
@@ -54,9 +54,9 @@ impl SampleSentence {
     }
 }
 
-/// Held-out sentences with a text, in the order of the corpus.
+/// Validation sentences with a text, in the order of the corpus.
 pub fn spoken(corpora: &Corpora) -> impl Iterator<Item = Sample<'_>> {
-    let (dataset, rows) = &corpora.held_out;
+    let ValidationUtterances { dataset, rows } = &corpora.validation;
     let samples = rows.iter().filter_map(|index| dataset.get(*index));
     samples.filter(|sample| !sample.text.trim().is_empty())
 }
@@ -265,24 +265,24 @@ impl Job {
     fn speak(&self, name: &str, sentence: &SampleSentence, synthesizer: &mut Synthesizer) -> Result<(), SampleError> {
         let begun = Instant::now();
         let voice = voice_of(sentence, synthesizer)?;
-        let spoken = synthesizer.speak(&sentence.text, &voice, &SpeechOptions::default())?;
+        let spoken = synthesizer.synthesize(&sentence.text, &voice, &SpeechOptions::default())?;
         let (stem, frames_hz) = (stem(self.step, name), synthesizer.frames_hz());
         let mut sound = Vec::new();
         wav::write(&spoken.clip, &mut sound)?;
         // Images first: once the audio exists, the sample is complete.
         let recording = sentence.recording.as_ref();
         let aligned = recording.map(|clip| synthesizer.align(&sentence.text, clip, &voice)).transpose()?.flatten();
-        if let Some(Aligned { spectrum, durations }) = aligned {
-            self.draw(&format!("{stem}-alignment.png"), &Picture::of(&spectrum, &durations, frames_hz))?;
+        if let Some(AlignedRecording { spectrogram, durations }) = aligned {
+            self.draw(&format!("{stem}-alignment.png"), &SpectrogramImage::of(&spectrogram, &durations, frames_hz))?;
         }
-        self.draw(&format!("{stem}.png"), &Picture::of(&spoken.spectrum, &spoken.durations, frames_hz))?;
+        self.draw(&format!("{stem}.png"), &SpectrogramImage::of(&spoken.spectrogram, &spoken.durations, frames_hz))?;
         let path = self.folder.put(&format!("{stem}.wav"), &sound)?;
         let (seconds, ns) = (spoken.clip.seconds(), begun.elapsed().as_nanos() as u64);
         self.emitter.emit(RunEvent::SampleWritten { step: self.step, path, seconds, ns });
         Ok(())
     }
 
-    fn draw(&self, name: &str, picture: &Picture) -> Result<(), SampleError> {
+    fn draw(&self, name: &str, picture: &SpectrogramImage) -> Result<(), SampleError> {
         let mut file = Vec::new();
         let drawn = picture.write_png(&mut file);
         drawn.map_err(|source| SampleError::NotWritten { source, path: name.into() })?;

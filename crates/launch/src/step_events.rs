@@ -19,7 +19,7 @@ pub fn step(report: &StepReport, to: &Emitter) {
     // Before the `Step` event, so that a reader of that has everything.
     to.emit(RunEvent::StepWork { step, batch, batches, bucket, busy_ns, wait_ns, began_ns: Some(began_ns) });
     to.emit(RunEvent::Step { step, wall_ns, wait_ns });
-    let (losses, gradient_norm) = (figures(report.losses.iter()), number(report.gradient_norm.into()));
+    let (losses, gradient_norm) = (metrics(report.losses.iter()), number(report.gradient_norm.into()));
     to.emit(RunEvent::StepMetrics { step, epoch, losses, gradient_norm, lr, skipped });
     if let Some(cpu_ns) = report.cpu_ns.filter(|_| step.is_multiple_of(HOST_STEPS)) {
         to.emit(RunEvent::CpuTime { cpu_ns });
@@ -48,11 +48,11 @@ fn first_bucket(report: &StepReport) -> u32 {
 /// Emits the result of a validation, with alignment errors if there are alignments.
 pub fn validation(report: &ValidationReport, to: &Emitter) {
     let alignment = report.alignment.iter().flat_map(|alignment| {
-        let (without, wrong) = (alignment.tokens_without_frames as f64, alignment.wrong_sums as f64);
-        [("tokens_without_frames", without), ("wrong_sums", wrong)]
+        let (without, wrong) = (alignment.tokens_without_frames as f64, alignment.wrong_duration_sums as f64);
+        [("tokens_without_frames", without), ("wrong_duration_sums", wrong)]
     });
-    let figures = figures(report.figures.iter().chain(alignment));
-    to.emit(RunEvent::Validation { step: report.step, utterances: report.utterances as u64, figures });
+    let metrics = metrics(report.metrics.iter().chain(alignment));
+    to.emit(RunEvent::Validation { step: report.step, utterances: report.utterances as u64, metrics });
 }
 
 /// Emits that a checkpoint was written.
@@ -60,7 +60,7 @@ pub fn checkpoint(step: u64, written: &WrittenCheckpoint, took: Duration, to: &E
     to.emit(RunEvent::Checkpoint { step, bytes: written.bytes, ns: took.as_nanos() as u64 });
 }
 
-fn figures<'a>(named: impl Iterator<Item = (&'a str, f64)>) -> BTreeMap<String, Option<f64>> {
+fn metrics<'a>(named: impl Iterator<Item = (&'a str, f64)>) -> BTreeMap<String, Option<f64>> {
     named.map(|(name, value)| (name.to_owned(), number(value))).collect()
 }
 
@@ -71,7 +71,7 @@ fn number(value: f64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use tandem_train::Figures;
+    use tandem_train::ReportedMetrics;
 
     use super::*;
     use crate::event_buffer::EventBuffer;
@@ -87,7 +87,7 @@ mod tests {
             step: 3,
             epoch: 0,
             buckets: vec![bucket, 0],
-            losses: Figures::new(["loss".to_owned()].to_vec().into(), vec![1.0]),
+            losses: ReportedMetrics::new(["loss".to_owned()].to_vec().into(), vec![1.0]),
             gradient_norm: 1.0,
             lr: 1e-3,
             skipped: false,

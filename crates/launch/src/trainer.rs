@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tandem_checkpoint::{BAD_SAMPLES, Checkpoint, Fingerprint, Opening, RunFolder, WrittenCheckpoint, latest_usable};
+use tandem_checkpoint::{BAD_SAMPLES, Checkpoint, Fingerprint, OpenMode, RunFolder, WrittenCheckpoint, latest_intact};
 use tandem_device::{DeviceError, DeviceKind, Isolation, IsolationError, Machine, RoleMemory};
 use tandem_events::Emitter;
 use tandem_feed::Warm;
 use tandem_model::Model;
 use tandem_pipeline::StopFlag;
-use tandem_train::{RunOutcome, RunSchedule, StepReport, ValidationReport, Watcher};
+use tandem_train::{RunListener, RunOutcome, RunSchedule, StepReport, ValidationReport};
 
 use crate::inventory::Resolved;
 use crate::launch::{Corpora, LaunchError, LaunchProgress, Launched, Setup, identity};
@@ -34,13 +34,20 @@ pub struct TrainerBuilder<'a> {
     resume: Option<PathBuf>,
     folder: Option<PathBuf>,
     emitter: Emitter,
-    say: Option<&'a mut dyn FnMut(&str)>,
+    on_message: Option<&'a mut dyn FnMut(&str)>,
 }
 
 impl Trainer {
     /// A run of this plan on its machine. Defaults: the speech model, from step 0, no run folder, no events.
     pub fn builder(plan: &Resolved) -> TrainerBuilder<'_> {
-        TrainerBuilder { resolved: plan, model: None, resume: None, folder: None, emitter: Emitter::none(), say: None }
+        TrainerBuilder {
+            resolved: plan,
+            model: None,
+            resume: None,
+            folder: None,
+            emitter: Emitter::none(),
+            on_message: None,
+        }
     }
 
     /// The memory of each role, data first: device, limit, used, peak, and bytes by owner.
@@ -81,7 +88,7 @@ impl Trainer {
     /// Trains until the plan's steps are done or `stop` is raised. The last step is always in a checkpoint.
     ///
     /// Fails without a run folder. If the process exceeds its limits on a card, the run ends with a checkpoint and that error.
-    pub fn run(&mut self, stop: &StopFlag, watcher: &mut dyn Watcher) -> Result<RunOutcome, LaunchError> {
+    pub fn run(&mut self, stop: &StopFlag, listener: &mut dyn RunListener) -> Result<RunOutcome, LaunchError> {
         let folder = self.folder.as_ref().ok_or(LaunchError::NoFolder)?;
         let Launched { trainer, roles, schedule, model, .. } = &mut self.launched;
         // The CPU has no per-process limit.
@@ -89,9 +96,9 @@ impl Trainer {
         let sampler = on_cards.then(|| Sampler::start(&self.machine, roles, &self.emitter)).transpose()?;
         let memory = MemoryWatch::new()?;
         let mut emitting =
-            EmittingWatcher { watcher, emitter: &self.emitter, roles, memory, stop, sampler, breach: None };
+            EmittingListener { listener, emitter: &self.emitter, roles, memory, stop, sampler, breach: None };
         let ended = tandem_train::run(trainer, folder, model, schedule, stop, &mut emitting);
-        let EmittingWatcher { sampler, breach, .. } = emitting;
+        let EmittingListener { sampler, breach, .. } = emitting;
         let outcome = ended?;
         if let Some(breach) = breach {
             return Err(DeviceError::from(breach).into());
@@ -108,13 +115,13 @@ impl Trainer {
     }
 
     /// Waits for all queued steps and returns their reports.
-    pub fn settle(&mut self) -> Result<Vec<StepReport>, LaunchError> {
-        let reports = self.launched.trainer.settle()?;
+    pub fn drain(&mut self) -> Result<Vec<StepReport>, LaunchError> {
+        let reports = self.launched.trainer.drain()?;
         reports.iter().for_each(|report| step_events::step(report, &self.emitter));
         Ok(reports)
     }
 
-    /// Validates on the held-out data; `None` if there is none. Call [`settle`](Trainer::settle) first.
+    /// Validates; `None` if there is no validation set. Call [`drain`](Trainer::drain) first.
     pub fn validate(&mut self) -> Result<Option<ValidationReport>, LaunchError> {
         let report = self.launched.trainer.validate()?;
         report.iter().for_each(|report| step_events::validation(report, &self.emitter));
@@ -158,23 +165,23 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
-    /// Calls `say` with each start-up line once it is true, and with a line for each damaged checkpoint of the folder.
-    pub fn say(mut self, say: &'a mut dyn FnMut(&str)) -> Self {
-        self.say = Some(say);
+    /// Calls `on_message` with each start-up line once it is true, and with a line for each damaged checkpoint of the folder.
+    pub fn on_message(mut self, on_message: &'a mut dyn FnMut(&str)) -> Self {
+        self.on_message = Some(on_message);
         self
     }
 
     /// Sets everything up: both roles' memory, the feed, the model, and its state on a resume. Waits for the feed to warm up,
     /// at most as long as the plan says. On an error nothing is left behind.
     pub fn build(self, corpora: &Corpora) -> Result<Trainer, LaunchError> {
-        let TrainerBuilder { resolved, model, resume, folder, emitter, say } = self;
-        let open = |dir| RunFolder::open(dir, &identity_of(resolved, corpora, model.as_deref()), Opening::Resume);
+        let TrainerBuilder { resolved, model, resume, folder, emitter, on_message } = self;
+        let open = |dir| RunFolder::open(dir, &identity_of(resolved, corpora, model.as_deref()), OpenMode::Resume);
         let folder = folder.map(open).transpose()?;
         let mut ignore = |_: &str| {};
-        let say = say.unwrap_or(&mut ignore);
+        let on_message = on_message.unwrap_or(&mut ignore);
         let checkpoint = match (&resume, &folder) {
             (Some(path), _) => Some(Checkpoint::open(path)?),
-            (None, Some(folder)) => newest(folder, say)?,
+            (None, Some(folder)) => newest(folder, on_message)?,
             (None, None) => None,
         };
         let bad_samples = folder.as_ref().map(|folder| folder.path().join(BAD_SAMPLES));
@@ -185,7 +192,7 @@ impl<'a> TrainerBuilder<'a> {
         };
         let (launched, warm) = setup.launch(&mut |progress| {
             if let LaunchProgress::Line(line) = progress {
-                say(line);
+                on_message(line);
             }
         })?;
         if let (Some(_), Some(checkpoint), Some(folder)) = (resume, &checkpoint, &folder) {
@@ -197,9 +204,9 @@ impl<'a> TrainerBuilder<'a> {
 }
 
 /// The newest intact checkpoint. Reports those it skipped.
-fn newest(folder: &RunFolder, say: &mut dyn FnMut(&str)) -> Result<Option<Checkpoint>, LaunchError> {
-    let found = latest_usable(folder.path())?;
-    found.passed_over.iter().for_each(|damaged| say(&format!("skipped damaged checkpoint: {}", damaged.reason)));
+fn newest(folder: &RunFolder, on_message: &mut dyn FnMut(&str)) -> Result<Option<Checkpoint>, LaunchError> {
+    let found = latest_intact(folder.path())?;
+    found.skipped.iter().for_each(|damaged| on_message(&format!("skipped damaged checkpoint: {}", damaged.reason)));
     Ok(found.checkpoint)
 }
 
@@ -221,9 +228,9 @@ impl From<SamplerError> for LaunchError {
     }
 }
 
-/// Emits an event for each call of the watcher, and stops the run once a limit is exceeded.
-struct EmittingWatcher<'a> {
-    watcher: &'a mut dyn Watcher,
+/// Emits an event for each call of the listener, and stops the run once a limit is exceeded.
+struct EmittingListener<'a> {
+    listener: &'a mut dyn RunListener,
     emitter: &'a Emitter,
     roles: &'a Isolation,
     memory: MemoryWatch,
@@ -232,7 +239,7 @@ struct EmittingWatcher<'a> {
     breach: Option<IsolationError>,
 }
 
-impl Watcher for EmittingWatcher<'_> {
+impl RunListener for EmittingListener<'_> {
     fn step(&mut self, report: &StepReport, trainer: &tandem_train::StepLoop) {
         step_events::step(report, self.emitter);
         self.memory.step(report.step, self.roles, trainer.feed(), self.emitter);
@@ -240,28 +247,28 @@ impl Watcher for EmittingWatcher<'_> {
             self.breach = Some(breach);
             self.stop.raise();
         }
-        self.watcher.step(report, trainer);
+        self.listener.step(report, trainer);
     }
 
     fn validation(&mut self, report: &ValidationReport) {
         step_events::validation(report, self.emitter);
-        self.watcher.validation(report);
+        self.listener.validation(report);
     }
 
     fn checkpoint(&mut self, step: u64, written: &WrittenCheckpoint, took: Duration) {
         step_events::checkpoint(step, written, took, self.emitter);
-        self.watcher.checkpoint(step, written, took);
+        self.listener.checkpoint(step, written, took);
     }
 
     fn note(&mut self, text: &str) {
-        self.watcher.note(text);
+        self.listener.note(text);
     }
 }
 
-/// A watcher of steps only.
+/// A listener of steps only.
 pub struct EachStep<F>(pub F);
 
-impl<F: FnMut(&StepReport)> Watcher for EachStep<F> {
+impl<F: FnMut(&StepReport)> RunListener for EachStep<F> {
     fn step(&mut self, report: &StepReport, _: &tandem_train::StepLoop) {
         (self.0)(report);
     }

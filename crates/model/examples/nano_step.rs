@@ -133,7 +133,7 @@ fn accumulate(session: &mut Session, id: ProgramId, shape: &BatchShape, step: u3
 }
 
 fn update(session: &mut Session, id: ProgramId) -> Result<(), Box<dyn Error>> {
-    Ok(session.run(id, None, &[("lr", HostValue::F32(&[1e-4])), ("average_decay", HostValue::F32(&[0.999]))])?)
+    Ok(session.run(id, None, &[("lr", HostValue::F32(&[1e-4])), ("ema_decay", HostValue::F32(&[0.999]))])?)
 }
 
 /// Throughput of the fastest large square GEMM, in GFLOP/s.

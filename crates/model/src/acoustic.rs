@@ -9,10 +9,11 @@
 
 use std::sync::Arc;
 
+use tandem_audio::REFERENCE_FRAMES;
 use tandem_device::DType;
 use tandem_engine::{EngineError, Graph, ParameterList, Parameters, RngKeys, Rows, TensorType, Value};
 
-use crate::batch_shape::{BatchShape, REFERENCE_FRAMES, ValidFrames};
+use crate::batch_shape::{BatchShape, ValidFrames};
 use crate::decoder::{Decoder, DecoderInputs};
 use crate::durations::DurationPredictor;
 use crate::flow::{EulerSteps, integrate, sample_path};

@@ -1,9 +1,7 @@
 //! The shape of a batch.
 
+use tandem_audio::REFERENCE_FRAMES;
 use tandem_engine::{Rows, Value};
-
-/// Frames of a voice reference.
-pub const REFERENCE_FRAMES: u32 = 400;
 
 /// The row offsets of a packed batch, in text and in the mel spectrogram. Constants of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -32,9 +32,10 @@ mod programs;
 mod transformer;
 
 pub use acoustic::{Acoustic, host};
-pub use batch_shape::{BatchShape, REFERENCE_FRAMES};
+pub use batch_shape::BatchShape;
 pub use model::{Losses, Model};
 pub use preset::{DecoderKind, ModelDims, Preset};
 pub use programs::{ProgramBucket, Programs, ProgramsSpec};
+pub use tandem_audio::REFERENCE_FRAMES;
 pub use transformer::{Transformer, TransformerSizes};
 pub use voice_references::{VoiceReferences, reference_of};

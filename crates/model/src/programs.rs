@@ -48,7 +48,7 @@ pub struct Programs {
     /// Names of the training losses; the first is minimised.
     pub losses: Vec<String>,
     /// Names of the validation losses; the first is the score.
-    pub figures: Vec<String>,
+    pub metrics: Vec<String>,
 }
 
 impl Programs {
@@ -67,8 +67,8 @@ impl Programs {
         let validate = set.add("validate", &graph, &first.layout)?;
         let graph = update_program(model.parameters(), spec.precision, &spec.update)?;
         let update = set.add("update", &graph, &NamedLayout::default())?;
-        let (losses, figures) = (loss_names(&set, accumulate[0]), loss_names(&set, validate));
-        Ok(Programs { set: Arc::new(set), accumulate, validate, update, losses, figures })
+        let (losses, metrics) = (loss_names(&set, accumulate[0]), loss_names(&set, validate));
+        Ok(Programs { set: Arc::new(set), accumulate, validate, update, losses, metrics })
     }
 
     /// Whether the validation program has a result of this name.

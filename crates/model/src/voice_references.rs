@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::batch_shape::REFERENCE_FRAMES;
+use tandem_audio::REFERENCE_FRAMES;
 
 /// Reference mel spectrograms by speaker, not normalised.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -42,7 +42,7 @@ fn accumulated_batch(plan: &Plan, settings: &Settings, attempt: Attempt<'_>) -> 
 }
 
 fn small_model_on_cpu(plan: &Plan) -> Option<String> {
-    let slow = plan.mode == Mode::Cpu && plan.own_model.is_none() && plan.model_size != Preset::Nano;
+    let slow = plan.mode == Mode::Cpu && plan.custom_model.is_none() && plan.model_size != Preset::Nano;
     slow.then(|| "--model-size nano is the preset for CPUs".to_owned())
 }
 

@@ -84,7 +84,7 @@ impl CorpusFacts {
             seconds: training_set.audio_seconds(),
             rates_hz,
             table_bytes: training_set.table_bytes(),
-            symbols: training_set.texts().map_or(0, |texts| texts.table().len() as u32),
+            symbols: training_set.tokenizer().map_or(0, |tokenizer| tokenizer.table().len() as u32),
             max_frames: training_set.max_frames(),
             max_tokens: training_set.max_tokens(),
             exact_tokens: training_set.counts_all(),

@@ -144,14 +144,14 @@ mod tests {
             let slots: u64 = plan.feed.model_lines().iter().map(|(_, bytes)| bytes).sum();
             let planned = plan.model.planned_bytes - plan.model.driver_bytes - slots;
             assert_eq!(programs.set.bytes(DeviceKind::Simulated), planned, "{line}");
-            assert_eq!((programs.losses, programs.figures), (vec!["size".to_owned()], vec!["size".to_owned()]));
+            assert_eq!((programs.losses, programs.metrics), (vec!["size".to_owned()], vec!["size".to_owned()]));
         }
     }
 
     #[test]
     fn a_plan_shows_its_name_and_ignores_the_preset() {
         let tiny = plan("", &layer(96, 80)).unwrap();
-        assert_eq!((tiny.model_title(), tiny.own_model.as_deref()), ("layer", Some("layer")));
+        assert_eq!((tiny.model_title(), tiny.custom_model.as_deref()), ("layer", Some("layer")));
         let big = plan("--model-size big", &layer(96, 80)).unwrap();
         assert_eq!(tiny.model.lines, big.model.lines);
         assert!(crate::show_short(&tiny).contains("layer model"));

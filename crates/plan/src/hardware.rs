@@ -12,9 +12,9 @@ pub struct Hardware {
     /// The host.
     pub host: HostFacts,
     /// Why a present NVIDIA device is unusable: a sentence with the library and the searched paths.
-    pub trouble: Option<String>,
+    pub driver_error: Option<String>,
     /// The paths searched for the driver library, in order.
-    pub looked: Vec<String>,
+    pub searched_paths: Vec<String>,
     /// `peer[a][b]`: card `a` has peer access to the memory of card `b`.
     pub peer: Vec<Vec<bool>>,
 }
@@ -42,7 +42,14 @@ pub struct HostFacts {
 impl Hardware {
     /// A machine without any NVIDIA device.
     pub fn without_cards(host: HostFacts) -> Hardware {
-        Hardware { kind: DeviceKind::Cpu, cards: Vec::new(), host, trouble: None, looked: Vec::new(), peer: Vec::new() }
+        Hardware {
+            kind: DeviceKind::Cpu,
+            cards: Vec::new(),
+            host,
+            driver_error: None,
+            searched_paths: Vec::new(),
+            peer: Vec::new(),
+        }
     }
 
     /// A machine with `count` simulated cards of `total_bytes` each, all of it free, without peer access.
@@ -65,8 +72,8 @@ impl Hardware {
             kind: DeviceKind::Simulated,
             cards,
             host,
-            trouble: None,
-            looked: Vec::new(),
+            driver_error: None,
+            searched_paths: Vec::new(),
             peer: vec![vec![false; count]; count],
         }
     }

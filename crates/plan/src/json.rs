@@ -53,7 +53,7 @@ pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
             "peak_lr": plan.training.peak_lr,
             "cosine": plan.training.cosine,
             "clip": plan.training.clip,
-            "average_decay": plan.training.average_decay,
+            "ema_decay": plan.training.ema_decay,
         },
         "driver_source": plan.driver_source,
         "seed": plan.seed,

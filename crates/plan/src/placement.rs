@@ -102,8 +102,8 @@ const MIN_CAPABILITY: (u32, u32) = (7, 5);
 
 fn place(settings: &Settings, hardware: &Hardware) -> Result<Placement, Refusal> {
     let request = Request::read(settings)?;
-    if let (true, Some(trouble)) = (request != Request::Cpu, &hardware.trouble) {
-        let message = format!("❌ {trouble}\n   --mode cpu works without it");
+    if let (true, Some(error)) = (request != Request::Cpu, &hardware.driver_error) {
+        let message = format!("❌ {error}\n   --mode cpu works without it");
         return Err(Refusal::new(Reason::Device, message).suggest(on_the_cpu()));
     }
     // The flag that named the card of both roles, for messages about it.
@@ -219,9 +219,9 @@ const SEPARATE_ROLES: [Id; 6] =
     [Id::DataGpu, Id::ModelGpu, Id::ShareGpu, Id::EnableMemoryIsolation, Id::DataGpuMemory, Id::ModelGpuMemory];
 
 fn no_device(hardware: &Hardware) -> String {
-    let searched = match hardware.looked.is_empty() {
+    let searched = match hardware.searched_paths.is_empty() {
         true => String::new(),
-        false => format!("; searched for libcuda.so.1 in {}", hardware.looked.join(", ")),
+        false => format!("; searched for libcuda.so.1 in {}", hardware.searched_paths.join(", ")),
     };
     format!("No NVIDIA device found{searched}\n   --mode cpu works")
 }

@@ -68,7 +68,7 @@ pub struct Plan {
     /// The preset.
     pub model_size: Preset,
     /// The name of a custom model, for which the preset does not apply; `None` for a preset.
-    pub own_model: Option<String>,
+    pub custom_model: Option<String>,
     /// Short description of the model.
     pub model_name: String,
     /// Optimization level.
@@ -169,7 +169,7 @@ impl Plan {
 
     /// The name of the custom model, or of the preset.
     pub fn model_title(&self) -> &str {
-        self.own_model.as_deref().unwrap_or(self.model_size.name())
+        self.custom_model.as_deref().unwrap_or(self.model_size.name())
     }
 
     /// Replaces the route of batches, after the planned one failed its test.

@@ -186,7 +186,7 @@ impl Draft<'_> {
             grad_accum,
             precision: choice.precision,
             model_size: choice.preset,
-            own_model: memory.custom_name(),
+            custom_model: memory.custom_name(),
             model_name: memory.describe(),
             level: self.level(),
             training: TrainingSettings::choose(settings, self.level(), choice.preset),

@@ -37,7 +37,7 @@ fn update(clip: Option<f64>, average: bool) -> UpdateSpec {
 
 /// The optimizer's specification for a run of `plan`.
 fn update_of(plan: &Plan) -> UpdateSpec {
-    let average = plan.training.average_decay.is_some();
+    let average = plan.training.ema_decay.is_some();
     UpdateSpec { clears: plan.grad_accum > 1, ..update(plan.training.clip, average) }
 }
 

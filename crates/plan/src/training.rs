@@ -37,7 +37,7 @@ pub struct TrainingSettings {
     /// Maximum global gradient norm; `None` for no clipping.
     pub clip: Option<f64>,
     /// Decay of the EMA of the weights; `None` for no EMA.
-    pub average_decay: Option<f64>,
+    pub ema_decay: Option<f64>,
 }
 
 impl TrainingSettings {
@@ -57,7 +57,7 @@ impl TrainingSettings {
             peak_lr: settings.given(Id::Lr).map_or_else(|| default_lr(preset), |_| settings.share(Id::Lr)),
             cosine: enhanced,
             clip: enhanced.then_some(1.0),
-            average_decay: enhanced.then_some(0.999),
+            ema_decay: enhanced.then_some(0.999),
         }
     }
 
@@ -97,7 +97,7 @@ impl TrainingSettings {
         let shape = if self.cosine { "warm-up, then cosine decay" } else { "warm-up, then constant" };
         let clip =
             self.clip.map_or_else(|| "no clipping".to_owned(), |norm| format!("gradient norm clipped to {norm:.1}"));
-        let average = self.average_decay.map_or_else(String::new, |decay| format!(", EMA decay {decay}"));
+        let average = self.ema_decay.map_or_else(String::new, |decay| format!(", EMA decay {decay}"));
         format!("peak learning rate {} ({shape}), {clip}{average}", self.peak_lr)
     }
 }
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(training("").peak_lr, 1e-3);
         assert_eq!(training("--lr 0.00025").peak_lr, 2.5e-4);
         let basic = TrainingSettings::choose(&settings("--optimization-level basic"), Level::Basic, Preset::Big);
-        assert_eq!((basic.clip, basic.average_decay, basic.cosine, basic.peak_lr), (None, None, false, 1e-4));
+        assert_eq!((basic.clip, basic.ema_decay, basic.cosine, basic.peak_lr), (None, None, false, 1e-4));
         assert_eq!((training("").warm_up_steps(300), training("").warm_up_steps(50_000)), (30, 300));
     }
 }

@@ -112,14 +112,14 @@ fn settings() -> impl Strategy<Value = Settings> {
 fn hardware() -> impl Strategy<Value = Hardware> {
     let cards = vec((0.0..=1.0f64, select(&[(6u32, 1u32), (7, 5), (8, 0), (9, 0)][..]), any::<bool>(), 0..8u8), 0..4);
     let sizes = select(&[512u64, 1024, 2048, 6144, 24_576, 81_920][..]);
-    let trouble = option::weighted(0.05, Just("libcuda.so.1 was not found; searched /usr/lib".to_owned()));
-    (cards, sizes, any::<bool>(), trouble, select(&[1u64, 512, 4096, 65_536][..])).prop_map(
-        |(cards, total_mb, peers, trouble, host_mb)| {
+    let driver_error = option::weighted(0.05, Just("libcuda.so.1 was not found; searched /usr/lib".to_owned()));
+    (cards, sizes, any::<bool>(), driver_error, select(&[1u64, 512, 4096, 65_536][..])).prop_map(
+        |(cards, total_mb, peers, driver_error, host_mb)| {
             let driver = DriverCost { model_modules_bytes: 90 * MIB, ..DriverCost::table() };
             let host = HostFacts { available_bytes: host_mb * MIB, cores: 4 };
             let mut hardware = Hardware::simulated(cards.len(), total_mb * MIB, &driver, host);
             hardware.peer = vec![vec![peers; cards.len()]; cards.len()];
-            hardware.trouble = trouble;
+            hardware.driver_error = driver_error;
             for (facts, (free, capability, busy, rare)) in hardware.cards.iter_mut().zip(cards) {
                 let used = if busy { ((1.0 - free) * total_mb as f64) as u64 * MIB } else { 0 };
                 facts.reading.free_bytes -= used;

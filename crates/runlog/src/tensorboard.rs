@@ -150,7 +150,7 @@ impl<W: Write + Send> Exporter for TensorBoard<W> {
                 scalars.extend([("gradient_norm".into(), number(*gradient_norm)), ("lr".into(), *lr as f32)]);
                 self.scalars(t_ns, *step, &scalars)
             }
-            RunEvent::Validation { step, figures, .. } => self.scalars(t_ns, *step, &named("held_out", figures)),
+            RunEvent::Validation { step, metrics, .. } => self.scalars(t_ns, *step, &named("validation", metrics)),
             RunEvent::Memory { role, used_bytes, limit_bytes, peak_bytes, .. } => {
                 let parts = [("", used_bytes), ("_limit", limit_bytes), ("_peak", peak_bytes)];
                 self.figures(t_ns, parts.map(|(what, &bytes)| (format!("memory/{role}{what}_mb"), mb(bytes))).into())
@@ -190,8 +190,8 @@ fn new_file(folder: &Path, began: SystemTime) -> io::Result<File> {
     Err(ErrorKind::AlreadyExists.into())
 }
 
-fn named(group: &str, figures: &BTreeMap<String, Option<f64>>) -> Vec<(String, f32)> {
-    figures.iter().map(|(name, value)| (format!("{group}/{name}"), number(*value))).collect()
+fn named(group: &str, metrics: &BTreeMap<String, Option<f64>>) -> Vec<(String, f32)> {
+    metrics.iter().map(|(name, value)| (format!("{group}/{name}"), number(*value))).collect()
 }
 
 /// What is no number is shown as what it is.

@@ -236,8 +236,8 @@ impl<W: Write + Send> Exporter for Trace<W> {
                 let args = json!({ "batch": batch, "busy_ms": busy_ms, "next_stage_waited_ms": waited_ms });
                 self.stage(stage, [t_ns, *ns], spans, args)
             }
-            RunEvent::Validation { step, figures, .. } => {
-                let args = json!({ "step": step, "figures": figures });
+            RunEvent::Validation { step, metrics, .. } => {
+                let args = json!({ "step": step, "metrics": metrics });
                 self.instant(TrackGroup::Model, "validations", "validation", t_ns, args)
             }
             RunEvent::Checkpoint { step, bytes, ns } => {

@@ -20,8 +20,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The second run finds its programs compiled.
     for run in ["first", "second"] {
         let start = Instant::now();
-        let speech = synthesizer.speak(&text, &voice, &SpeechOptions::default())?;
-        let (seconds, chunks) = (speech.clip.seconds(), speech.pieces.len());
+        let speech = synthesizer.synthesize(&text, &voice, &SpeechOptions::default())?;
+        let (seconds, chunks) = (speech.clip.seconds(), speech.chunks.len());
         println!("{run} run: {seconds:.2} s of speech in {chunks} chunks took {:.2} s", start.elapsed().as_secs_f64());
         tandem_audio::wav::write(&speech.clip, File::create(&out)?)?;
     }

@@ -7,7 +7,7 @@
 //! 3. [`Voice`] is the voice, [`SpeechOptions`] the speaking rate and the seed.
 //! 4. `runner` runs the model on a device: tokens to durations, and durations to a spectrogram.
 //! 5. [`Synthesizer`] does all of it. The vocoder is [`tandem_audio::GriffinLim`].
-//! 6. [`Picture`] draws the spectrogram and the alignment.
+//! 6. [`SpectrogramImage`] draws the spectrogram and the alignment.
 //!
 //! ```no_run
 //! use tandem_device::Machine;
@@ -15,7 +15,7 @@
 //!
 //! let mut synthesizer = Synthesizer::open("checkpoints/checkpoint-00000300", Machine::cpu().open(0)?)?;
 //! let voice = synthesizer.voice(None)?;
-//! let spoken = synthesizer.speak("Good morning.", &voice, &SpeechOptions::default())?;
+//! let spoken = synthesizer.synthesize("Good morning.", &voice, &SpeechOptions::default())?;
 //! tandem_audio::wav::write(&spoken.clip, std::fs::File::create("morning.wav")?)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -43,8 +43,8 @@ mod colormap;
 mod spectrogram_image;
 
 pub use error::SynthError;
-pub use spectrogram_image::Picture;
+pub use spectrogram_image::SpectrogramImage;
 pub use speech_options::SpeechOptions;
-pub use synthesizer::{Aligned, ChunkReport, Speech, Synthesizer};
+pub use synthesizer::{AlignedRecording, ChunkReport, Speech, Synthesizer};
 pub use tokenized_text::TokenizedText;
 pub use voice::{Voice, VoiceSource};

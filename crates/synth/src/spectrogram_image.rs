@@ -39,7 +39,7 @@ const TICK_LEVEL: u8 = 255;
 
 /// An image, row by row from the top: one level per pixel, 0 dark to 255 bright.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Picture {
+pub struct SpectrogramImage {
     width: usize,
     height: usize,
     levels: Vec<u8>,
@@ -52,17 +52,17 @@ struct PixelRange {
     len: usize,
 }
 
-impl Picture {
+impl SpectrogramImage {
     /// Draws a spectrogram of `frames_hz` frames per second, and the alignment with symbols of `durations` frames.
     ///
     /// Durations past the end of the spectrogram are not drawn. An empty spectrogram becomes one dark column.
-    pub fn of(spectrogram: &MelFrames, durations: &[i32], frames_hz: f64) -> Picture {
+    pub fn of(spectrogram: &MelFrames, durations: &[i32], frames_hz: f64) -> SpectrogramImage {
         let frames = spectrogram.num_frames();
         let frame_px = if frames > MAX_FRAMES_AT_FULL_WIDTH { 1 } else { FRAME_PX };
         let band_rows = spectrogram.n_mels * BAND_PX;
         let token_rows = (durations.len() * TOKEN_PX).clamp(*PANEL_PX.start(), *PANEL_PX.end());
         let (width, height) = ((frames * frame_px).max(1), band_rows + GAP_PX + token_rows);
-        let mut image = Picture { width, height, levels: vec![0; width * height] };
+        let mut image = SpectrogramImage { width, height, levels: vec![0; width * height] };
         image.draw_spectrogram(spectrogram, frame_px);
         image.draw_ticks(band_rows, frame_px as f64 * frames_hz);
         image.draw_alignment(durations, PixelRange { start: band_rows + GAP_PX, len: token_rows }, frame_px);
@@ -144,14 +144,17 @@ mod tests {
         MelFrames { values: values.map(|(frame, band)| loudness(frame, band)).collect(), n_mels }
     }
 
-    fn at(image: &Picture, x: usize, y: usize) -> u8 {
+    fn at(image: &SpectrogramImage, x: usize, y: usize) -> u8 {
         image.levels[y * image.width + x]
     }
 
     #[test]
     fn low_bands_are_below_and_loud_bands_bright() {
-        let image =
-            Picture::of(&spectrogram(3, 2, |frame, band| if (frame, band) == (1, 0) { 9.0 } else { -30.0 }), &[], 1.0);
+        let image = SpectrogramImage::of(
+            &spectrogram(3, 2, |frame, band| if (frame, band) == (1, 0) { 9.0 } else { -30.0 }),
+            &[],
+            1.0,
+        );
         let bright: Vec<(usize, usize)> = (0..6).flat_map(|y| (0..6).map(move |x| (x, y))).collect();
         for (x, y) in bright {
             let expected = if (2..4).contains(&x) && y >= 3 { 255 } else { 0 };
@@ -161,7 +164,7 @@ mod tests {
 
     #[test]
     fn the_alignment_is_a_staircase_with_steps_as_wide_as_the_durations() {
-        let image = Picture::of(&spectrogram(6, 1, |_, _| -30.0), &[1, 3, 2], 2.0);
+        let image = SpectrogramImage::of(&spectrogram(6, 1, |_, _| -30.0), &[1, 3, 2], 2.0);
         let (width, height) = image.size();
         assert_eq!((width, height), (12, 3 + GAP_PX + 96));
         let column = |x: usize| {
@@ -179,7 +182,7 @@ mod tests {
     #[test]
     fn any_length_can_be_drawn() {
         let check = |frames: usize, n_mels: usize, durations: &[i32]| {
-            let image = Picture::of(&spectrogram(frames, n_mels, |_, _| f32::NAN), durations, 86.1);
+            let image = SpectrogramImage::of(&spectrogram(frames, n_mels, |_, _| f32::NAN), durations, 86.1);
             let mut file = Vec::new();
             image.write_png(&mut file).unwrap();
             let mut reader = png::Decoder::new(io::Cursor::new(file)).read_info().unwrap();
@@ -197,7 +200,7 @@ mod tests {
     #[test]
     fn a_full_disk_is_an_error() {
         let mut no_room = [0; 50];
-        let image = Picture::of(&spectrogram(10, 80, |frame, _| -(frame as f32)), &[10], 86.1);
+        let image = SpectrogramImage::of(&spectrogram(10, 80, |frame, _| -(frame as f32)), &[10], 86.1);
         assert!(image.write_png(&mut no_room[..]).is_err());
     }
 }

@@ -52,7 +52,7 @@ impl SpeechModel {
         let Some(text) = &contract.text else {
             return Err("expected a model with symbols, found one that was trained without texts".to_owned());
         };
-        let features = FeatureSettings::from(&contract.features);
+        let features = contract.features.clone();
         features.check().map_err(|error| error.to_string())?;
         let duration_scale = contract.duration_scale.filter(|scale| DURATION_SCALES.contains(scale));
         Ok(SpeechModel {
@@ -108,7 +108,7 @@ pub(crate) mod tests {
                 keep_harakat: false,
                 longest_tokens: None,
             }),
-            features: (&FeatureSettings::default()).into(),
+            features: FeatureSettings::default(),
             mel_statistics: MelStatistics { mean: -5.0, std: 2.0, band_means: vec![-5.0; 80] },
             compute_dtype: ComputeDtype::F32,
             vocoder: Vocoder::GriffinLim,

@@ -34,20 +34,20 @@ pub struct Speech {
     /// The waveform.
     pub clip: Clip,
     /// The spectrogram of all chunks, without the pauses between them.
-    pub spectrum: MelFrames,
+    pub spectrogram: MelFrames,
     /// Frames of every symbol, as the model predicted them. They sum to the frames of the spectrogram.
     pub durations: Vec<i32>,
     /// The chunks, in order.
-    pub pieces: Vec<ChunkReport>,
+    pub chunks: Vec<ChunkReport>,
     /// Characters that were skipped because the model does not know them, each once.
-    pub left_out: Vec<char>,
+    pub unknown_chars: Vec<char>,
 }
 
 /// The alignment of a recording with its text.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Aligned {
+pub struct AlignedRecording {
     /// The spectrogram of the recording.
-    pub spectrum: MelFrames,
+    pub spectrogram: MelFrames,
     /// Frames of every symbol: at least one each, and together those of the spectrogram.
     pub durations: Vec<i32>,
 }
@@ -146,31 +146,31 @@ impl Synthesizer {
     /// 4.6 s.
     ///
     /// Fails with [`SynthError::ReferenceTooShort`] and [`SynthError::ReferenceSilent`].
-    pub fn voice_of(&self, recording: &Clip) -> Result<Voice, SynthError> {
+    pub fn voice_from_recording(&self, recording: &Clip) -> Result<Voice, SynthError> {
         Voice::of_recording(recording, &self.model.features)
     }
 
     /// Tokenizes a text. Time is linear in it.
     ///
     /// Fails with [`SynthError::EmptyText`] and [`SynthError::NoKnownSymbol`].
-    pub fn read(&self, text: &str) -> Result<TokenizedText, SynthError> {
+    pub fn tokenize(&self, text: &str) -> Result<TokenizedText, SynthError> {
         TokenizedText::new(text, &self.model)
     }
 
     /// Synthesises `text`. The same text, voice and options give the same waveform on the same device.
     ///
-    /// For long texts [`Synthesizer::say`] needs less memory.
-    pub fn speak(&mut self, text: &str, voice: &Voice, options: &SpeechOptions) -> Result<Speech, SynthError> {
-        let tokenized = self.read(text)?;
-        let mut speech = Speech { left_out: tokenized.left_out.clone(), ..Speech::default() };
+    /// For long texts [`Synthesizer::synthesize_chunks`] needs less memory.
+    pub fn synthesize(&mut self, text: &str, voice: &Voice, options: &SpeechOptions) -> Result<Speech, SynthError> {
+        let tokenized = self.tokenize(text)?;
+        let mut speech = Speech { unknown_chars: tokenized.unknown_chars.clone(), ..Speech::default() };
         speech.clip.rate_hz = self.rate_hz();
-        speech.spectrum.n_mels = self.model.features.n_mels;
-        let Speech { clip, pieces, spectrum, durations, .. } = &mut speech;
-        self.synthesize_chunks(&tokenized, Speaking { voice, options }, &mut |chunk| {
+        speech.spectrogram.n_mels = self.model.features.n_mels;
+        let Speech { clip, chunks, spectrogram, durations, .. } = &mut speech;
+        self.each_chunk(&tokenized, Speaking { voice, options }, &mut |chunk| {
             clip.samples.extend_from_slice(&chunk.samples);
-            spectrum.values.extend_from_slice(&chunk.spectrogram.values);
+            spectrogram.values.extend_from_slice(&chunk.spectrogram.values);
             durations.extend_from_slice(chunk.durations);
-            pieces.push(chunk.report);
+            chunks.push(chunk.report);
             Ok(())
         })?;
         Ok(speech)
@@ -180,7 +180,7 @@ impl Synthesizer {
     /// that of a few chunks, however long the text.
     ///
     /// Fails with [`SynthError::Rate`], [`SynthError::NoRoom`], [`SynthError::NotFinite`], and if `on_chunk` fails.
-    pub fn say(
+    pub fn synthesize_chunks(
         &mut self,
         text: &TokenizedText,
         voice: &Voice,
@@ -188,26 +188,31 @@ impl Synthesizer {
         on_chunk: &mut dyn FnMut(&ChunkReport, &[i16]) -> io::Result<()>,
     ) -> Result<(), SynthError> {
         let speaking = Speaking { voice, options };
-        self.synthesize_chunks(text, speaking, &mut |chunk| on_chunk(&chunk.report, &chunk.samples))
+        self.each_chunk(text, speaking, &mut |chunk| on_chunk(&chunk.report, &chunk.samples))
     }
 
     /// Aligns `text` with a recording of it, of any sample rate, as training does. `None` if the text is longer than one
     /// chunk, or has more symbols than the recording has frames.
-    pub fn align(&mut self, text: &str, recording: &Clip, voice: &Voice) -> Result<Option<Aligned>, SynthError> {
-        let tokenized = self.read(text)?;
+    pub fn align(
+        &mut self,
+        text: &str,
+        recording: &Clip,
+        voice: &Voice,
+    ) -> Result<Option<AlignedRecording>, SynthError> {
+        let tokenized = self.tokenize(text)?;
         let [chunk] = &tokenized.chunks[..] else { return Ok(None) };
-        let spectrum = spectrogram_of(recording, &self.model.features)?;
-        if spectrum.num_frames() < chunk.tokens.len() {
+        let spectrogram = spectrogram_of(recording, &self.model.features)?;
+        if spectrogram.num_frames() < chunk.tokens.len() {
             return Ok(None);
         }
-        self.runner.prepare([ProgramShape::of_alignment(chunk.tokens.len(), spectrum.num_frames())])?;
+        self.runner.prepare([ProgramShape::of_alignment(chunk.tokens.len(), spectrogram.num_frames())])?;
         let options = SpeechOptions::default();
         let input = Speaking { voice, options: &options }.input(chunk, 0);
-        let durations = self.runner.alignment(input, &spectrum.values)?;
-        Ok(Some(Aligned { spectrum, durations }))
+        let durations = self.runner.alignment(input, &spectrogram.values)?;
+        Ok(Some(AlignedRecording { spectrogram, durations }))
     }
 
-    fn synthesize_chunks(
+    fn each_chunk(
         &mut self,
         text: &TokenizedText,
         speaking: Speaking<'_>,

@@ -24,7 +24,7 @@ const SHOWN: usize = 12;
 pub struct TokenizedText {
     pub(crate) chunks: Vec<TokenChunk>,
     /// Characters that were skipped because the model does not know them, each once.
-    pub left_out: Vec<char>,
+    pub unknown_chars: Vec<char>,
     /// Words that are not in the dictionary: their pronunciation is a guess.
     pub guessed: Vec<String>,
 }
@@ -46,26 +46,30 @@ impl TokenizedText {
             return Err(SynthError::EmptyText);
         }
         let front_end = FrontEnd::with_table(model.language_of(text), model.text, model.symbols.clone())?;
-        let mut chunker = Chunker { front_end, left_out: BTreeSet::new(), guessed: BTreeSet::new() };
+        let mut chunker = Chunker { front_end, unknown_chars: BTreeSet::new(), guessed: BTreeSet::new() };
         let blanks = if model.text.blanks { 2 } else { 1 };
         let max_tokens = (CHUNK_TOKENS * blanks).min(model.longest_tokens.unwrap_or(usize::MAX)).max(1);
         let chunks = chunker.chunks(text, max_tokens)?;
-        let Chunker { left_out, guessed, .. } = chunker;
+        let Chunker { unknown_chars, guessed, .. } = chunker;
         if chunks.is_empty() {
             return Err(unknown(text, model));
         }
-        Ok(TokenizedText { chunks, left_out: left_out.into_iter().collect(), guessed: guessed.into_iter().collect() })
+        Ok(TokenizedText {
+            chunks,
+            unknown_chars: unknown_chars.into_iter().collect(),
+            guessed: guessed.into_iter().collect(),
+        })
     }
 
     /// The number of chunks.
-    pub fn num_pieces(&self) -> usize {
+    pub fn num_chunks(&self) -> usize {
         self.chunks.len()
     }
 }
 
 struct Chunker {
     front_end: FrontEnd,
-    left_out: BTreeSet<char>,
+    unknown_chars: BTreeSet<char>,
     guessed: BTreeSet<String>,
 }
 
@@ -106,7 +110,7 @@ impl Chunker {
                     let unknown: BTreeSet<char> = outside.iter().map(|outside| outside.character).collect();
                     let normalised = self.front_end.normalize(&text);
                     text = normalised.chars().filter(|c| !unknown.contains(c)).collect();
-                    self.left_out.extend(unknown);
+                    self.unknown_chars.extend(unknown);
                 }
                 Err(other) => return Err(other.into()),
             }
@@ -145,18 +149,18 @@ mod tests {
     #[test]
     fn a_short_text_is_encoded_as_in_training() {
         let tokenized = tokenize("Dr. Who owes $5. Really!").unwrap();
-        assert_eq!((tokenized.num_pieces(), &tokenized.left_out), (1, &vec![]));
+        assert_eq!((tokenized.num_chunks(), &tokenized.unknown_chars), (1, &vec![]));
         assert_eq!(tokenized.chunks[0].tokens, ids("doctor who owes five dollars. really!"));
     }
 
     #[test]
     fn unknown_characters_are_skipped_and_reported() {
         let tokenized = tokenize("It is 中 5 o'clock 😀, 中.").unwrap();
-        assert_eq!(tokenized.left_out, ['中', '😀']);
+        assert_eq!(tokenized.unknown_chars, ['中', '😀']);
         assert_eq!(tokenized.chunks[0].tokens, ids("it is five o'clock , ."));
         let long = tokenize(&"A 中 b. ".repeat(100)).unwrap();
-        assert_eq!(long.left_out, ['中']);
-        assert!(long.num_pieces() > 1);
+        assert_eq!(long.unknown_chars, ['中']);
+        assert!(long.num_chunks() > 1);
     }
 
     #[test]

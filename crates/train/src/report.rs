@@ -6,16 +6,16 @@ use crate::step_clock::DeviceTimes;
 
 /// Metrics by name, in the order of the model. The first is the loss, or the score of a validation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Figures {
+pub struct ReportedMetrics {
     names: Arc<[String]>,
     values: Vec<f64>,
 }
 
-impl Figures {
+impl ReportedMetrics {
     /// `values` by `names`: equally many, at least one.
-    pub fn new(names: Arc<[String]>, values: Vec<f64>) -> Figures {
+    pub fn new(names: Arc<[String]>, values: Vec<f64>) -> ReportedMetrics {
         assert!(names.len() == values.len() && !names.is_empty(), "{names:?} for {values:?}");
-        Figures { names, values }
+        ReportedMetrics { names, values }
     }
 
     /// The loss, or the score of a validation.
@@ -44,7 +44,7 @@ pub struct StepReport {
     /// The bucket of each of its batches, counted from 0.
     pub buckets: Vec<usize>,
     /// The loss and its parts: for the speech model `loss`, `mel`, `prior` and `duration`.
-    pub losses: Figures,
+    pub losses: ReportedMetrics,
     /// The gradient norm before clipping.
     pub gradient_norm: f32,
     /// The learning rate.
@@ -79,7 +79,7 @@ pub struct ValidationReport {
     /// The score and other metrics. For the speech model: `mel`, the L1 distance of the spectrogram in standard deviations
     /// of the corpus; `mean`, the same for the constant mean of each band, which is the baseline; `prior`; and `duration`,
     /// the mean squared error of ln(1 + frames) per token.
-    pub figures: Figures,
+    pub metrics: ReportedMetrics,
     /// Frames of all utterances divided by the frames predicted for them: the factor that corrects predicted durations.
     /// `None` for a model that predicts no durations.
     pub duration_scale: Option<f64>,
@@ -93,7 +93,7 @@ pub struct AlignmentReport {
     /// Tokens without a frame.
     pub tokens_without_frames: u64,
     /// Utterances whose durations do not sum to their frames.
-    pub wrong_sums: u64,
+    pub wrong_duration_sums: u64,
     /// Frames of the longest token.
     pub longest: u32,
     /// All tokens.
@@ -103,26 +103,27 @@ pub struct AlignmentReport {
 impl ValidationReport {
     /// The score of a checkpoint of this step.
     pub fn score(&self) -> f64 {
-        self.figures.first()
+        self.metrics.first()
     }
 
     /// The mel distance divided by the baseline, if the model has both.
     pub fn ratio(&self) -> Option<f64> {
-        Some(self.figures.get("mel")? / self.figures.get("mean")?)
+        Some(self.metrics.get("mel")? / self.metrics.get("mean")?)
     }
 }
 
 impl AlignmentReport {
     /// Whether every token has a frame and every frame a token.
-    pub fn is_whole(&self) -> bool {
-        self.tokens_without_frames == 0 && self.wrong_sums == 0
+    pub fn is_complete(&self) -> bool {
+        self.tokens_without_frames == 0 && self.wrong_duration_sums == 0
     }
 
     /// Adds one utterance.
     pub(crate) fn add(&mut self, durations: &[i32], frames: u32) {
         self.tokens += durations.len() as u64;
         self.tokens_without_frames += durations.iter().filter(|&&frames| frames < 1).count() as u64;
-        self.wrong_sums += u64::from(durations.iter().map(|&d| i64::from(d)).sum::<i64>() != i64::from(frames));
+        self.wrong_duration_sums +=
+            u64::from(durations.iter().map(|&d| i64::from(d)).sum::<i64>() != i64::from(frames));
         let longest = durations.iter().copied().max().unwrap_or(0);
         self.longest = self.longest.max(longest.max(0) as u32);
     }
@@ -135,11 +136,11 @@ mod tests {
     #[test]
     fn metrics_have_names_and_the_first_is_the_score() {
         let names: Arc<[String]> = ["mel", "mean"].map(str::to_owned).to_vec().into();
-        let figures = Figures::new(names, vec![0.5, 2.0]);
-        assert_eq!((figures.first(), figures.get("mean"), figures.get("prior")), (0.5, Some(2.0), None));
-        let mut report = ValidationReport { step: 1, utterances: 1, figures, duration_scale: None, alignment: None };
+        let metrics = ReportedMetrics::new(names, vec![0.5, 2.0]);
+        assert_eq!((metrics.first(), metrics.get("mean"), metrics.get("prior")), (0.5, Some(2.0), None));
+        let mut report = ValidationReport { step: 1, utterances: 1, metrics, duration_scale: None, alignment: None };
         assert_eq!((report.score(), report.ratio()), (0.5, Some(0.25)));
-        report.figures = Figures::new(["mel"].map(str::to_owned).to_vec().into(), vec![0.5]);
+        report.metrics = ReportedMetrics::new(["mel"].map(str::to_owned).to_vec().into(), vec![0.5]);
         assert_eq!(report.ratio(), None);
     }
 
@@ -148,7 +149,7 @@ mod tests {
         let check = |durations: &[i32], frames, complete| {
             let mut report = AlignmentReport::default();
             report.add(durations, frames);
-            assert_eq!(report.is_whole(), complete, "{durations:?} over {frames}");
+            assert_eq!(report.is_complete(), complete, "{durations:?} over {frames}");
         };
         check(&[1, 3, 2], 6, true);
         check(&[1, 3, 2], 7, false);

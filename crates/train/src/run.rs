@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tandem_checkpoint::{ModelContract, NewCheckpoint, RunFolder, WrittenCheckpoint, latest_usable};
+use tandem_checkpoint::{ModelContract, NewCheckpoint, RunFolder, WrittenCheckpoint, latest_intact};
 use tandem_pipeline::StopFlag;
 
 use crate::error::TrainError;
@@ -15,7 +15,7 @@ pub struct RunSchedule {
     /// Steps of the run.
     pub total_steps: u64,
     /// Steps of an epoch. Validation runs after every epoch and before every checkpoint.
-    pub steps_of_epoch: u64,
+    pub steps_per_epoch: u64,
     /// Steps from one checkpoint to the next; `None` means every thousand steps or ten minutes.
     pub checkpoint_every: Option<u64>,
 }
@@ -25,7 +25,7 @@ const CHECKPOINT_STEPS: u64 = 1000;
 const CHECKPOINT_TIME: Duration = Duration::from_secs(600);
 
 /// Receives the events of a run.
-pub trait Watcher {
+pub trait RunListener {
     /// A step has ended.
     fn step(&mut self, report: &StepReport, step_loop: &StepLoop);
     /// A validation has ended.
@@ -56,12 +56,12 @@ pub fn run(
     model: &ModelContract,
     schedule: &RunSchedule,
     stop: &StopFlag,
-    listener: &mut dyn Watcher,
+    listener: &mut dyn RunListener,
 ) -> Result<RunOutcome, TrainError> {
     let ended = train(step_loop, folder, model, schedule, stop, listener);
     ended.map_err(|error| match error {
         TrainError::NotFinite { step, in_a_row, .. } => {
-            let newest = latest_usable(folder.path()).ok().and_then(|found| found.checkpoint);
+            let newest = latest_intact(folder.path()).ok().and_then(|found| found.checkpoint);
             TrainError::NotFinite { step, in_a_row, checkpoint: newest.map(|checkpoint| checkpoint.path) }
         }
         other => other,
@@ -74,7 +74,7 @@ fn train(
     model: &ModelContract,
     schedule: &RunSchedule,
     stop: &StopFlag,
-    listener: &mut dyn Watcher,
+    listener: &mut dyn RunListener,
 ) -> Result<RunOutcome, TrainError> {
     let mut writer = CheckpointWriter { folder, model, last: Instant::now(), last_step: step_loop.step() };
     let mut validation = None;
@@ -87,9 +87,9 @@ fn train(
         let step = step_loop.step();
         let last = step == schedule.total_steps;
         let is_checkpoint = !last && writer.is_due(step, schedule.checkpoint_every);
-        let ends_epoch = step.is_multiple_of(schedule.steps_of_epoch.max(1));
+        let ends_epoch = step.is_multiple_of(schedule.steps_per_epoch.max(1));
         if last || ends_epoch || is_checkpoint {
-            settle(step_loop, listener)?;
+            drain(step_loop, listener)?;
         }
         // A run that is stopped early writes its checkpoint at once, without a score.
         if last || ((ends_epoch || is_checkpoint) && !stop.is_raised()) {
@@ -100,7 +100,7 @@ fn train(
             writer.write(step_loop, validation.as_ref(), listener)?;
         }
     }
-    settle(step_loop, listener)?;
+    drain(step_loop, listener)?;
     let stopped = step_loop.step() < schedule.total_steps;
     if writer.last_step < step_loop.step() {
         writer.write(step_loop, validation.as_ref(), listener)?;
@@ -108,8 +108,8 @@ fn train(
     Ok(RunOutcome { step: step_loop.step(), stopped, validation })
 }
 
-fn settle(step_loop: &mut StepLoop, listener: &mut dyn Watcher) -> Result<(), TrainError> {
-    for report in step_loop.settle()? {
+fn drain(step_loop: &mut StepLoop, listener: &mut dyn RunListener) -> Result<(), TrainError> {
+    for report in step_loop.drain()? {
         listener.step(&report, step_loop);
     }
     Ok(())
@@ -136,7 +136,7 @@ impl CheckpointWriter<'_> {
         &mut self,
         step_loop: &mut StepLoop,
         validation: Option<&ValidationReport>,
-        listener: &mut dyn Watcher,
+        listener: &mut dyn RunListener,
     ) -> Result<(), TrainError> {
         let start = Instant::now();
         let score = validation.filter(|report| report.step == step_loop.step()).map(ValidationReport::score);

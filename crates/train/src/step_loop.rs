@@ -23,7 +23,7 @@ use tandem_model::{Programs, VoiceReferences, host};
 use crate::cpu_time::cpu_ns;
 use crate::error::TrainError;
 use crate::exact_shapes::{CompileProgram, ExactShapes};
-use crate::report::{AlignmentReport, Figures, StepReport, ValidationReport};
+use crate::report::{AlignmentReport, ReportedMetrics, StepReport, ValidationReport};
 use crate::state::{SKIPPED_IN_A_ROW, StepLoopState, UpdateCounters};
 use crate::step_clock::{StepClock, Timed};
 use crate::step_inputs::{LossScales, Normalisation, StepKeys};
@@ -45,7 +45,7 @@ pub struct Recipe {
     /// The learning-rate schedule.
     pub schedule: Schedule,
     /// The decay of the EMA of the parameters; `None` without EMA.
-    pub average_decay: Option<f64>,
+    pub ema_decay: Option<f64>,
     /// Micro-batches of a step (gradient accumulation).
     pub grad_accum: usize,
     /// The seed of all random numbers.
@@ -61,7 +61,7 @@ pub struct StepLoopParts {
     /// Where batches come from.
     pub feed: Feed,
     /// The validation set; may be empty.
-    pub held_out: ValidationSet,
+    pub validation_set: ValidationSet,
     /// How spectrograms are normalised.
     pub statistics: MelStatistics,
     /// Reference voices that are saved with the weights; empty for a model without voices.
@@ -77,10 +77,10 @@ pub struct StepLoop {
     session: Session,
     programs: Programs,
     losses: Arc<[String]>,
-    figures: Arc<[String]>,
+    metrics: Arc<[String]>,
     // After the session: its stream is drained before batches are returned.
     feed: Feed,
-    held_out: ValidationSet,
+    validation_set: ValidationSet,
     statistics: MelStatistics,
     band_means: Vec<f32>,
     voices: VoiceReferences,
@@ -134,7 +134,7 @@ impl StepLoop {
         let initial = step_loop.session.set().parameters().initial(step_loop.recipe.seed);
         let initial: Vec<f32> = initial.into_iter().map(|x| x as f32).collect();
         step_loop.session.write_span(ParameterSpan::Parameters, &initial)?;
-        if step_loop.recipe.average_decay.is_some() {
+        if step_loop.recipe.ema_decay.is_some() {
             step_loop.session.write_span(ParameterSpan::Average, &initial)?;
         }
         step_loop.write_compute(&initial)?;
@@ -162,23 +162,23 @@ impl StepLoop {
     }
 
     fn new(parts: StepLoopParts) -> Result<StepLoop, TrainError> {
-        let StepLoopParts { session, programs, feed, held_out, statistics, voices, recipe, exact } = parts;
+        let StepLoopParts { session, programs, feed, validation_set, statistics, voices, recipe, exact } = parts;
         let fault = Fault::from_env()?;
         let stream = session.stream().clone();
-        let batch_bytes = held_out.batches.first().map(|batch| batch.bytes.len() as u64);
+        let batch_bytes = validation_set.batches.first().map(|batch| batch.bytes.len() as u64);
         let staging = batch_bytes.map(|bytes| stream.device().pinned(bytes)).transpose()?;
         let names = TensorNames::of(session.set());
         let band_means = statistics.normalised_band_means();
         // The queued ones, and the one whose results are being read.
         let clock = StepClock::new(&stream.device(), RUN_AHEAD + 1)?;
-        let (losses, figures) = (programs.losses.as_slice().into(), programs.figures.as_slice().into());
+        let (losses, metrics) = (programs.losses.as_slice().into(), programs.metrics.as_slice().into());
         Ok(StepLoop {
             session,
             programs,
             losses,
-            figures,
+            metrics,
             feed,
-            held_out,
+            validation_set,
             statistics,
             band_means,
             voices,
@@ -248,7 +248,7 @@ impl StepLoop {
     /// Measures model-only throughput: steps with the buckets of `steps`, on batches that are already on the device. One
     /// batch per bucket is leased and used again and again, so what the model learns is lost.
     pub fn model_only(&mut self, steps: &[Vec<usize>]) -> Result<Vec<StepReport>, TrainError> {
-        assert!(self.pending.is_empty(), "settle first: these steps are measured alone");
+        assert!(self.pending.is_empty(), "drain first: these steps are measured alone");
         let stream = self.stream.clone();
         let mut held: BTreeMap<usize, DeviceBatch<'_>> = BTreeMap::new();
         let wanted: BTreeSet<usize> = steps.iter().flatten().copied().collect();
@@ -268,7 +268,7 @@ impl StepLoop {
             }
             reports.extend(self.end_step(started)?);
         }
-        reports.extend(self.settle()?);
+        reports.extend(self.drain()?);
         Ok(reports)
     }
 
@@ -307,8 +307,8 @@ impl StepLoop {
         }
         // Learning-rate schedules count from 0.
         let lr = self.recipe.schedule.lr(self.step - 1);
-        let (lr_value, decay) = ([lr as f32], [self.recipe.average_decay.unwrap_or(0.0) as f32]);
-        let host = [("lr", HostValue::F32(&lr_value)), ("average_decay", HostValue::F32(&decay))];
+        let (lr_value, decay) = ([lr as f32], [self.recipe.ema_decay.unwrap_or(0.0) as f32]);
+        let host = [("lr", HostValue::F32(&lr_value)), ("ema_decay", HostValue::F32(&decay))];
         self.session.run(self.programs.update, None, &host)?;
         self.clock.end(timed, &self.stream)?;
         let update = self.session.fetch(self.programs.update)?;
@@ -318,7 +318,7 @@ impl StepLoop {
     }
 
     /// Waits for all queued steps and returns their reports.
-    pub fn settle(&mut self) -> Result<Vec<StepReport>, TrainError> {
+    pub fn drain(&mut self) -> Result<Vec<StepReport>, TrainError> {
         let mut reports = Vec::with_capacity(self.pending.len());
         while let Some(report) = self.report()? {
             reports.push(report);
@@ -328,20 +328,20 @@ impl StepLoop {
 
     /// Runs a validation; `None` without a validation set. Waits for the device.
     pub fn validate(&mut self) -> Result<Option<ValidationReport>, TrainError> {
-        assert!(self.pending.is_empty(), "settle first: results of steps must be read before those of a validation");
-        if self.held_out.batches.is_empty() {
+        assert!(self.pending.is_empty(), "drain first: results of steps must be read before those of a validation");
+        if self.validation_set.batches.is_empty() {
             return Ok(None);
         }
         let all = |count: fn(&ValidationBatch) -> &Vec<u32>| {
-            self.held_out.batches.iter().flat_map(count).map(|&n| u64::from(n)).sum::<u64>()
+            self.validation_set.batches.iter().flat_map(count).map(|&n| u64::from(n)).sum::<u64>()
         };
         let frames = all(|batch| &batch.frames);
         let scales = LossScales::new(frames, all(|batch| &batch.tokens), self.band_means.len());
-        let names = Arc::clone(&self.figures);
+        let names = Arc::clone(&self.metrics);
         let mut sums = vec![0.0_f64; names.len()];
         let mut alignment = self.programs.has_validation_result(ALIGNMENT).then(AlignmentReport::default);
         let mut predicted_frames = self.programs.has_validation_result(LOG_DURATIONS).then_some(0.0);
-        for number in 0..self.held_out.batches.len() {
+        for number in 0..self.validation_set.batches.len() {
             let results = self.validate_batch(number, &scales)?;
             for (sum, name) in sums.iter_mut().zip(names.iter()) {
                 *sum += f64::from(one(&results, name)?);
@@ -356,12 +356,12 @@ impl StepLoop {
         let duration_scale = predicted_frames.map(|predicted| frames as f64 / predicted.max(1.0));
         self.duration_scale = duration_scale;
         self.start_clock();
-        let (step, utterances, figures) = (self.step, self.held_out.count, Figures::new(names, sums));
-        Ok(Some(ValidationReport { step, utterances, figures, duration_scale, alignment }))
+        let (step, utterances, metrics) = (self.step, self.validation_set.count, ReportedMetrics::new(names, sums));
+        Ok(Some(ValidationReport { step, utterances, metrics, duration_scale, alignment }))
     }
 
     fn validate_batch(&mut self, number: usize, scales: &LossScales) -> Result<Results, TrainError> {
-        let batch = &self.held_out.batches[number];
+        let batch = &self.validation_set.batches[number];
         let Some(staging) = &mut self.staging else { unreachable!("allocated if there is a batch") };
         staging.bytes_mut()?.copy_from_slice(&batch.bytes);
         let normalisation = Normalisation::of(&self.statistics);
@@ -374,8 +374,8 @@ impl StepLoop {
     }
 
     fn check_alignment(&self, number: usize, durations: &[i32], report: &mut AlignmentReport) {
-        let batch = &self.held_out.batches[number];
-        let starts = &self.held_out.token_starts;
+        let batch = &self.validation_set.batches[number];
+        let starts = &self.validation_set.token_starts;
         for (row, (&frames, &tokens)) in batch.frames.iter().zip(&batch.tokens).enumerate() {
             let first = starts[row] as usize;
             report.add(&durations[first..first + tokens as usize], frames);
@@ -384,8 +384,8 @@ impl StepLoop {
 
     /// Frames that the model predicts for the texts of a batch.
     fn predicted_frames(&self, number: usize, log_durations: &[f32]) -> f64 {
-        let batch = &self.held_out.batches[number];
-        let starts = self.held_out.token_starts.iter().map(|&start| start as usize);
+        let batch = &self.validation_set.batches[number];
+        let starts = self.validation_set.token_starts.iter().map(|&start| start as usize);
         let tokens =
             starts.zip(&batch.tokens).flat_map(|(first, &count)| &log_durations[first..first + count as usize]);
         tokens.map(|&log| (f64::from(log).exp() - 1.0).max(1.0)).sum()
@@ -393,7 +393,7 @@ impl StepLoop {
 
     /// State and tensors for a checkpoint. Waits for the device.
     pub fn snapshot(&mut self) -> Result<(StepLoopState, CheckpointTensors), TrainError> {
-        assert!(self.pending.is_empty(), "settle first: a checkpoint contains only steps that have ended");
+        assert!(self.pending.is_empty(), "drain first: a checkpoint contains only steps that have ended");
         let state = StepLoopState {
             step: self.step,
             seed: self.recipe.seed,
@@ -476,7 +476,7 @@ impl StepLoop {
             step: pending.step,
             epoch: pending.epoch,
             buckets: pending.buckets,
-            losses: Figures::new(Arc::clone(&self.losses), losses),
+            losses: ReportedMetrics::new(Arc::clone(&self.losses), losses),
             gradient_norm: one(&update, "gradient_norm")?,
             lr: pending.lr,
             skipped: in_a_row > 0,

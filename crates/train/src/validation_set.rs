@@ -174,7 +174,7 @@ impl<'a> Preparer<'a> {
         self.recordings.load_into(&sample, &mut self.clip).ok()?;
         self.featurizer.clip_into(&self.clip, false, &mut self.features).ok()?;
         self.tokens.ids.clear();
-        self.trained.texts()?.encode_into(&sample, &mut self.tokens).ok()?;
+        self.trained.tokenizer()?.encode_into(&sample, &mut self.tokens).ok()?;
         let frames = self.features.mel.num_frames() as u32;
         let tokens: Vec<i32> = self.tokens.ids.iter().map(|&id| id as i32).collect();
         let (speaker, mel) = (sample.speaker.map(str::to_owned), self.features.mel.values.clone());

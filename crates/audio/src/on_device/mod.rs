@@ -49,7 +49,7 @@ pub struct DeviceFeatures {
 pub struct CachedPitch<'a> {
     /// u32 per row: the offset of its first frame in `memory`, which has room for all frames of its recording, or
     /// [`NOT_CACHED`]. A recording has one offset.
-    pub places: View<'a>,
+    pub offsets: View<'a>,
     /// f32: the cache, filled with bytes of [`NOTHING_YET`] at first.
     pub memory: View<'a>,
 }
@@ -195,7 +195,7 @@ impl DeviceFeatures {
         frames.check(kernel, "the frames", rows, 1)?;
         check_elements(kernel, "the pitches", pitch, 4, frames.end().into())?;
         if let Some(cached) = cached {
-            check_elements(kernel, "the places", cached.places, 4, rows as u64)?;
+            check_elements(kernel, "the offsets", cached.offsets, 4, rows as u64)?;
         }
         let nothing = || self.tables.part(0, 0);
         let Some(grid) = grid_of(kernel, frames.end(), PITCH_THREADS)? else { return Ok(()) };
@@ -206,7 +206,7 @@ impl DeviceFeatures {
             frame_starts: frames.device,
             settings: self.table(TableId::Settings),
             out: pitch,
-            cache_offsets: cached.map_or_else(nothing, |cached| cached.places),
+            cache_offsets: cached.map_or_else(nothing, |cached| cached.offsets),
             cache: cached.map_or_else(nothing, |cached| cached.memory),
             has_cache: u32::from(cached.is_some()),
             rows: rows as u32,

@@ -8,11 +8,10 @@ use std::f64::consts::TAU;
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 
 use super::packed_settings;
-use crate::{AudioError, FeatureSettings, Filterbank, Lowpass, PitchSettings};
+use crate::{AudioError, FeatureSettings, Filterbank, HOP_SAMPLES, Lowpass, PitchSettings};
 
 /// The geometry that the kernels support.
 const N_FFT: usize = 1024;
-const HOP_SAMPLES: usize = 256;
 /// The most mel bands.
 const MAX_MELS: usize = 128;
 

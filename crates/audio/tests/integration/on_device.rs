@@ -304,11 +304,11 @@ fn kept_pitch_is_not_looked_for_again(machine: &Machine) {
     let hum = |hz: f64| made(9000, |i| 8000.0 * (i * hz * std::f64::consts::TAU / 22_050.0).sin());
     let frames = Table::new(&fixture, [40; 3]);
     // The last row has no place; the memory is longer than what is cached in it.
-    let (places, memory) = (fixture.up(&[100, 0, NOT_CACHED]), fixture.poisoned::<f32>(150));
+    let (offsets, memory) = (fixture.up(&[100, 0, NOT_CACHED]), fixture.poisoned::<f32>(150));
     let pitch = |rows: [f64; 3], cached: bool| {
         let batch = Batch::new(&fixture, &rows.map(hum), |_| 0);
         let out = fixture.poisoned::<f32>(frames.sum());
-        let cached = cached.then(|| CachedPitch { places: places.view(), memory: memory.view() });
+        let cached = cached.then(|| CachedPitch { offsets: offsets.view(), memory: memory.view() });
         fixture.features.pitch(&fixture.stream, batch.rows(), frames.starts(), out.view(), cached).unwrap();
         fixture.down::<f32>(&out)
     };

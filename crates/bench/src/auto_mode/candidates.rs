@@ -69,7 +69,7 @@ pub fn candidates(settings: &Settings, hardware: &Hardware) -> Result<CandidateS
         // Contradicting flags are no request, and a device that is present but unusable is an error. Isolation without GPU
         // flags does not say how to separate the roles: finding that out is the job of this function.
         let can_continue = if is_asked { refusal.kind != Reason::Usage } else { is_isolated(&given) };
-        if !can_continue || hardware.trouble.is_some() {
+        if !can_continue || hardware.driver_error.is_some() {
             return Err(refusal.clone());
         }
     }
@@ -277,7 +277,7 @@ mod tests {
             assert_eq!(candidates(&settings(line), &hardware("2x24GiB")).unwrap_err().kind, Reason::Usage, "{line}");
         }
         let mut broken = Hardware::without_cards(tandem_launch::inventory::host_facts());
-        broken.trouble = Some("libcuda.so.1 was not found".to_owned());
+        broken.driver_error = Some("libcuda.so.1 was not found".to_owned());
         assert_eq!(candidates(&settings("--mode auto"), &broken).unwrap_err().kind, Reason::Device);
     }
 

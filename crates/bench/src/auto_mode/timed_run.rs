@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use tandem_device::{DeviceError, DeviceKind};
-use tandem_diagnosis::{Busy, Diagnosis, Flow, Summary, Time};
+use tandem_diagnosis::{Busy, Diagnosis, Flow, ServiceTime, Summary};
 use tandem_events::{Emitter, Record, Role, RunEvent};
 use tandem_plan::{CorpusFacts, Refusal};
 use tandem_train::{StepLoop, TrainError};
@@ -167,7 +167,7 @@ fn on_devices(
     let mut run = Stepping { trainer, emitter: emitter.clone(), begun: Instant::now() };
     let rate = measure_step_rate(&mut run, length)?;
     let used_bytes = Role::BOTH.map(|role| roles.partition(role).arena.memory().used_bytes);
-    run.trainer.settle()?;
+    run.trainer.drain()?;
     run.trainer.stop()?;
     let busy = Diagnosis::of(&events.take()).ok().map(|diagnosis| diagnosis.busy);
     Ok(Seen { rate, used_bytes, busy })
@@ -182,14 +182,14 @@ fn simulated(resolved: &Resolved, corpora: &Corpora, emitter: Emitter) -> Result
     for _ in 0..SIMULATED_STEPS {
         shapes.extend(trainer.advance()?.map(|report| report.buckets));
     }
-    shapes.extend(trainer.settle()?.into_iter().map(|report| report.buckets));
+    shapes.extend(trainer.drain()?.into_iter().map(|report| report.buckets));
     let alone = trainer.model_only(&shapes)?;
     let step_ns = alone.iter().map(|step| step.on_device.busy_ns as f64).sum::<f64>() / alone.len().max(1) as f64;
     let used_bytes = Role::BOTH.map(|role| roles.partition(role).arena.memory().used_bytes);
     trainer.stop()?;
     let flow = flow(resolved, &events.take(), step_ns);
     let steps_per_s = flow.steps_per_s();
-    let share = |time: Time| (time.mean_ns * steps_per_s / 1e9).min(1.0);
+    let share = |time: ServiceTime| (time.mean_ns * steps_per_s / 1e9).min(1.0);
     let (data, model) = (share(flow.features).max(share(flow.upload)), share(flow.train));
     Ok(Seen {
         rate: StepRate { steps_per_s, low: steps_per_s, high: steps_per_s, steps: shapes.len() },
@@ -202,7 +202,7 @@ fn simulated(resolved: &Resolved, corpora: &Corpora, emitter: Emitter) -> Result
 fn flow(resolved: &Resolved, records: &[Record], step_ns: f64) -> Flow {
     let plan = &resolved.plan;
     let batches = plan.grad_accum as f64;
-    let time = |mean_ns: f64| Time { mean_ns, std_ns: 0.0 };
+    let time = |mean_ns: f64| ServiceTime { mean_ns, std_ns: 0.0 };
     let stage = |name: &str| {
         let times: Vec<f64> = records
             .iter()
@@ -215,7 +215,7 @@ fn flow(resolved: &Resolved, records: &[Record], step_ns: f64) -> Flow {
         time(batches * Summary::of(&times).p50)
     };
     Flow {
-        load_work: Time::NONE,
+        load_work: ServiceTime::NONE,
         threads: 1.0,
         upload: stage("upload"),
         features: stage("features"),

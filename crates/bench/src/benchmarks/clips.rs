@@ -4,28 +4,28 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tandem_audio::{Clip, FeatureSettings, wav};
+use tandem_audio::{Clip, FeatureSettings, RATE_HZ, wav};
 use tandem_corpus::{Dataset, OpenOptions};
 use tandem_feed::{TrainingSet, TrainingSetOptions};
+use tandem_random::SplitMix;
 
 use super::BenchError;
 
 /// Seconds of the shortest and of the longest.
 const SHORTEST_S: f64 = 1.5;
 const LONGEST_S: f64 = 10.0;
-const RATE_HZ: u32 = 22_050;
 
 /// Writes `count` recordings and a list of them with durations into `folder`, which is made. Their lengths are
 /// gamma-distributed (shape 9, scale 0.73 s), 6.5 s in the mean.
 pub fn write(folder: &Path, count: usize) -> Result<PathBuf, BenchError> {
     let failed = |error: std::io::Error| BenchError::Clips(format!("{error}: {}", folder.display()));
     fs::create_dir_all(folder).map_err(failed)?;
-    let mut random = Random(0x5EED);
+    let mut random = SplitMix::new(0x5EED);
     let mut list = String::new();
     for number in 0..count {
-        let seconds = random.gamma_9(0.73).clamp(SHORTEST_S, LONGEST_S);
+        let seconds = gamma_9(&mut random, 0.73).clamp(SHORTEST_S, LONGEST_S);
         let num_samples = (seconds * f64::from(RATE_HZ)) as usize;
-        let samples = (0..num_samples).map(|_| (random.below_one() * 18_000.0 - 9_000.0) as i16).collect();
+        let samples = (0..num_samples).map(|_| (random.unit() * 18_000.0 - 9_000.0) as i16).collect();
         let name = format!("{number}.wav");
         let mut file = Vec::new();
         wav::write(&Clip { samples, rate_hz: RATE_HZ }, &mut file)
@@ -53,21 +53,9 @@ pub fn open(list: &Path) -> Result<Arc<TrainingSet>, BenchError> {
     Ok(Arc::new(TrainingSet::survey(Arc::new(dataset), &rows, &options)?))
 }
 
-/// Enough randomness for noise.
-struct Random(u64);
-
-impl Random {
-    fn below_one(&mut self) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// A sum of nine exponential times is gamma-distributed of shape 9.
-    fn gamma_9(&mut self, scale: f64) -> f64 {
-        (0..9).map(|_| -(1.0 - self.below_one()).ln() * scale).sum()
-    }
+/// A sum of nine exponential times is gamma-distributed of shape 9.
+fn gamma_9(random: &mut SplitMix, scale: f64) -> f64 {
+    (0..9).map(|_| -(1.0 - random.unit()).ln() * scale).sum()
 }
 
 #[cfg(test)]

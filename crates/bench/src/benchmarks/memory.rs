@@ -1,12 +1,12 @@
 //! `bench memory`: at the smallest limits a plan accepts, does everything stay inside, and does nothing grow?
 //!
-//! The run is the one `train` sets up: the real feed, the real model, a look at the held-out data and a checkpoint on the
+//! The run is the one `train` sets up: the real feed, the real model, a validation and a checkpoint on the
 //! way. A promise, not a speed: what is broken is said by [`MemoryReport::broken`].
 
 use std::path::Path;
 use std::time::Duration;
 
-use tandem_checkpoint::{BAD_SAMPLES, Opening, RunFolder, WrittenCheckpoint};
+use tandem_checkpoint::{BAD_SAMPLES, OpenMode, RunFolder, WrittenCheckpoint};
 use tandem_device::bytes::{MIB, mib_ceil};
 use tandem_device::{DeviceKind, Machine};
 use tandem_events::{Emitter, Role};
@@ -14,7 +14,7 @@ use tandem_pipeline::StopFlag;
 use tandem_plan::setting::Id;
 use tandem_plan::speech::SpeechModels;
 use tandem_plan::{CorpusFacts, Hardware, Plan, Reason, Refusal, SettingError, Settings};
-use tandem_train::{RunSchedule, StepLoop, StepReport, ValidationReport, Watcher};
+use tandem_train::{RunListener, RunSchedule, StepLoop, StepReport, ValidationReport};
 
 use super::BenchError;
 use crate::validate::{counted, free};
@@ -24,7 +24,7 @@ use tandem_launch::{Peak, Sampler};
 
 /// Memory pools are capped in steps of this many MB: a limit is too small from here on.
 pub const STEP_MB: u64 = 32;
-/// Steps before the counters are read, with the first look at the held-out data and the first checkpoint behind them:
+/// Steps before the counters are read, with the first validation and the first checkpoint behind them:
 /// everything the driver does lazily is done by then.
 const WARM_UP_ON_CARDS: u64 = 20;
 const WARM_UP_ELSEWHERE: u64 = 2;
@@ -81,7 +81,7 @@ pub struct MemoryReport {
     pub free_bytes: Option<[Vec<u64>; 2]>,
     /// Steps that were run.
     pub steps: usize,
-    /// Looks at the held-out data, and checkpoints, during the steps.
+    /// Validations, and checkpoints, during the steps.
     pub between: [usize; 2],
 }
 
@@ -135,7 +135,7 @@ impl MemoryReport {
     }
 }
 
-/// Trains for `steps` steps inside `resolved`, with a look at the held-out data and a checkpoint in the middle and at the
+/// Trains for `steps` steps inside `resolved`, with a validation and a checkpoint in the middle and at the
 /// end, and reads all counters. Checkpoints go into `folder`.
 pub fn run(
     resolved: &Resolved,
@@ -146,14 +146,14 @@ pub fn run(
 ) -> Result<MemoryReport, BenchError> {
     let (plan, machine) = (&resolved.plan, &resolved.machine);
     let cards = [card_of(&plan.data), card_of(&plan.model)];
-    let folder = RunFolder::open(folder, &identity(plan, corpora), Opening::Resume)?;
+    let folder = RunFolder::open(folder, &identity(plan, corpora), OpenMode::Resume)?;
     let bad_samples = folder.path().join(BAD_SAMPLES);
     let (launched, _) = launch(resolved, corpora, None, bad_samples, emitter, &mut |_| {})?;
     // The trainer is bound last: it goes before the arenas its memory is from.
     let Launched { roles, model, mut trainer, .. } = launched;
     let sampler = Sampler::start(machine, &roles, emitter)?;
     let mut train = |until: u64, every: u64| -> Result<Between, BenchError> {
-        let schedule = RunSchedule { total_steps: until, steps_of_epoch: every, checkpoint_every: Some(every) };
+        let schedule = RunSchedule { total_steps: until, steps_per_epoch: every, checkpoint_every: Some(every) };
         let stop = StopFlag::new();
         let mut watch = Watch { sampler: &sampler, stop: &stop, between: Between::default() };
         tandem_train::run(&mut trainer, &folder, &model, &schedule, &stop, &mut watch)?;
@@ -162,10 +162,10 @@ pub fn run(
     };
     let warm_up = if machine.kind() == DeviceKind::Cuda { WARM_UP_ON_CARDS } else { WARM_UP_ELSEWHERE };
     train(warm_up, warm_up)?;
-    roles.settle()?;
-    let before = look(machine, &cards)?;
+    roles.check_driver_memory()?;
+    let before = read_memory(machine, &cards)?;
     let Between { validations, checkpoints } = train(warm_up + steps as u64, (steps as u64).div_ceil(2))?;
-    let after = look(machine, &cards)?;
+    let after = read_memory(machine, &cards)?;
     let peaks = sampler.finish()?;
     let report = |role: Role| {
         let (planned, arena) = (plan.role(role), &roles.partition(role).arena);
@@ -200,7 +200,7 @@ struct Between {
     checkpoints: usize,
 }
 
-impl Watcher for Watch<'_> {
+impl RunListener for Watch<'_> {
     fn step(&mut self, _: &StepReport, _: &StepLoop) {
         if self.sampler.check().is_err() {
             self.stop.raise();
@@ -219,14 +219,14 @@ impl Watcher for Watch<'_> {
 }
 
 /// The counters of our own, and the driver's.
-struct Look {
+struct MemoryReading {
     allocations: [u64; 2],
     free_bytes: Vec<u64>,
 }
 
-fn look(machine: &Machine, cards: &[usize; 2]) -> Result<Look, BenchError> {
+fn read_memory(machine: &Machine, cards: &[usize; 2]) -> Result<MemoryReading, BenchError> {
     let mut cards = cards.to_vec();
     cards.dedup();
     let sums = counted(machine, &cards).into_iter().fold([0, 0], |[device, pinned], (d, p)| [device + d, pinned + p]);
-    Ok(Look { allocations: sums, free_bytes: free(machine, &cards)? })
+    Ok(MemoryReading { allocations: sums, free_bytes: free(machine, &cards)? })
 }

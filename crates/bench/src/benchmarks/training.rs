@@ -93,7 +93,7 @@ fn take(trainer: &mut StepLoop, steps: usize) -> Result<Vec<StepReport>, BenchEr
     for _ in 0..steps {
         reports.extend(trainer.advance()?);
     }
-    reports.extend(trainer.settle()?);
+    reports.extend(trainer.drain()?);
     Ok(reports)
 }
 
@@ -131,7 +131,7 @@ fn variation(fed: &[StepReport], alone: &[StepReport]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use tandem_train::Figures;
+    use tandem_train::ReportedMetrics;
 
     use super::*;
 
@@ -140,7 +140,7 @@ mod tests {
             step: 1,
             epoch: 0,
             buckets: vec![bucket],
-            losses: Figures::new(["loss".to_owned()].into(), vec![0.0]),
+            losses: ReportedMetrics::new(["loss".to_owned()].into(), vec![0.0]),
             gradient_norm: 0.0,
             lr: 0.0,
             skipped: false,

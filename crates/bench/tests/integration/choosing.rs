@@ -4,7 +4,7 @@
 //! formulas: a timed run sees only when the steps end. The truth is a longer run of the same pipeline, with the full
 //! buffers and other noise.
 
-use crate::simulator::{Line, Random};
+use crate::simulator::{Random, SimPipeline};
 use tandem_bench::auto_mode::{AHEAD, Candidate, Contest, Run, TimingLength, candidates, measure_step_rate};
 use tandem_device::{Machine, SimSpec};
 use tandem_events::RunEvent;
@@ -87,12 +87,12 @@ const WORKLOADS: [Workload; 10] = [
 
 impl Workload {
     /// The pipeline of a candidate, with times a tenth off.
-    fn line(&self, mode: Mode, random: &mut Random) -> Line {
+    fn line(&self, mode: Mode, random: &mut Random) -> SimPipeline {
         let mut drawn = |ms: f64| ms * random.between(0.95, 1.05);
         let (step, features) = (drawn(self.step), drawn(self.features));
         let (there, transfer, load) = (drawn(self.features_there), drawn(self.transfer), drawn(self.load));
         let is_dual = mode == Mode::Multi;
-        Line {
+        SimPipeline {
             load_ms: load,
             features_ms: if is_dual { there } else { features },
             transfer_ms: transfer,
@@ -101,7 +101,7 @@ impl Workload {
             route: if is_dual { "peer" } else { "handover" },
             cards: if is_dual { [1, 0] } else { [0, 0] },
             is_step_first: true,
-            ..Line::quick(step)
+            ..SimPipeline::quick(step)
         }
     }
 }
@@ -129,8 +129,8 @@ impl Run for Played {
     }
 }
 
-fn timed_run(line: &Line, seed: u64) -> Played {
-    let records = Line { ahead: AHEAD as usize, ..line.clone() }.run(seed, 1500);
+fn timed_run(line: &SimPipeline, seed: u64) -> Played {
+    let records = SimPipeline { ahead: AHEAD as usize, ..line.clone() }.run(seed, 1500);
     let ends = records.iter().filter(|record| matches!(record.event, RunEvent::Step { .. })).map(|record| record.t_ns);
     Played { ends_ns: ends.collect(), taken: 0 }
 }
@@ -140,7 +140,7 @@ fn decide(workload: &Workload, seed: u64) -> (usize, f64, String) {
     let hardware = Inventory::of(Machine::simulated(SimSpec::new(2, 24 << 30))).unwrap().hardware;
     let set = candidates(&Settings::new().with(&[("mode", "auto")]).unwrap(), &hardware).unwrap();
     // The same draw for every mode: it is one machine.
-    let line = |candidate: &Candidate| workload.line(candidate.mode, &mut Random(seed));
+    let line = |candidate: &Candidate| workload.line(candidate.mode, &mut Random::new(seed));
     let mut timed_runs = 0;
     let mut time = |candidate: &Candidate| {
         timed_runs += 1;

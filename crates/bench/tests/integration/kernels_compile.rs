@@ -1,24 +1,15 @@
-//! The benchmarks' kernel compiles for every architecture we serve, and keeps to its registers. Needs no GPU.
-
-use std::io::Write as _;
+//! The benchmarks' kernel compiles for every supported architecture, without register spills. Needs no GPU.
 
 use tandem_bench::kernels::{KERNELS, SOURCES};
-use tandem_device::compile::{Compiler, complaints, signature_complaints};
+use tandem_device::compile::{compiler_or_skip, kernel_problems, signature_problems};
 
 #[test]
-fn every_kernel_compiles_everywhere_and_stays_in_registers() {
-    match Compiler::open(None) {
-        Ok(compiler) => assert_eq!(complaints(&compiler, SOURCES), Vec::<String>::new()),
-        Err(error) => {
-            let required = std::env::var_os("TANDEM_REQUIRE_NVRTC").is_some_and(|value| value == "1");
-            assert!(!required, "TANDEM_REQUIRE_NVRTC=1, but {error}");
-            // Past the test harness, which would keep it to itself: a skipped check must be seen.
-            let _ = writeln!(std::io::stderr(), "\nSKIPPED: no kernel was compiled. {error}\n");
-        }
-    }
+fn every_kernel_compiles_for_every_architecture_without_spills() {
+    let Some(compiler) = compiler_or_skip() else { return };
+    assert_eq!(kernel_problems(&compiler, SOURCES), Vec::<String>::new());
 }
 
 #[test]
 fn declarations_match_the_cuda_text() {
-    assert_eq!(signature_complaints(SOURCES, KERNELS), Vec::<String>::new());
+    assert_eq!(signature_problems(SOURCES, KERNELS), Vec::<String>::new());
 }

@@ -72,11 +72,11 @@ fn two_cards_are_held_to_their_own_limits() {
         capped: true,
     };
     let tight = Isolation::set_up(&machine, on(0, spec(Role::Data, 100)), on(1, spec(Role::Model, 2000))).unwrap();
-    let error = tight.settle().unwrap_err();
+    let error = tight.check_driver_memory().unwrap_err();
     assert!(matches!(error, DeviceError::Isolation(IsolationError::LimitExceeded { card: 0, .. })), "{error}");
     drop(tight);
     let roomy = Isolation::set_up(&machine, on(0, spec(Role::Data, 600)), on(1, spec(Role::Model, 600))).unwrap();
-    roomy.settle().expect("522 MB of driver in 600 on each card");
+    roomy.check_driver_memory().expect("522 MB of driver in 600 on each card");
 }
 
 const SHARED: [(&str, &str); 3] = [("share-gpu", "true"), ("enable-memory-isolation", "true"), ("batch-size", "2")];
@@ -125,7 +125,7 @@ fn a_driver_that_takes_more_than_was_planned_is_seen_inside_a_wide_limit_too() {
     };
     let roles = Isolation::set_up(&machine, on(0, spec(Role::Data)), on(0, spec(Role::Model))).unwrap();
     roles.check().expect("the limits themselves are kept");
-    let error = roles.settle().unwrap_err();
+    let error = roles.check_driver_memory().unwrap_err();
     let DeviceError::Isolation(IsolationError::DriverGrew { card: 0, found, planned }) = error else {
         panic!("{error}")
     };

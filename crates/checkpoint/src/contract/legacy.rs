@@ -4,10 +4,11 @@
 //! both are derived from the symbols, here and nowhere else.
 
 use serde::Deserialize;
+use tandem_audio::FeatureSettings;
 use tandem_model::{ModelDims, Preset};
 use tandem_text::{Language, SymbolTable, Units};
 
-use super::{Architecture, ComputeDtype, MelStatistics, ModelContract, ModelFeatures, ModelText, Vocoder};
+use super::{Architecture, ComputeDtype, MelStatistics, ModelContract, ModelText, Vocoder};
 
 /// `model.json` of format 1.
 #[derive(Deserialize)]
@@ -85,10 +86,10 @@ impl LegacyText {
 }
 
 impl LegacyFeatures {
-    fn convert(self) -> ModelFeatures {
+    fn convert(self) -> FeatureSettings {
         let LegacyFeatures { rate_hz, n_fft, win_samples, hop_samples, n_mels, fmin_hz, fmax_hz, floor } = self;
         let win_samples = win_samples.unwrap_or(n_fft);
-        ModelFeatures { rate_hz, n_fft, win_samples, hop_samples, n_mels, fmin_hz, fmax_hz, floor }
+        FeatureSettings { rate_hz, n_fft, win_samples, hop_samples, n_mels, fmin_hz, fmax_hz, floor }
     }
 }
 

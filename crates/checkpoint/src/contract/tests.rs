@@ -20,7 +20,7 @@ fn contract() -> ModelContract {
             keep_harakat: false,
             longest_tokens: Some(201),
         }),
-        features: (&FeatureSettings { n_mels: 2, ..FeatureSettings::default() }).into(),
+        features: FeatureSettings { n_mels: 2, ..FeatureSettings::default() },
         mel_statistics: MelStatistics { mean: -5.1, std: 2.2, band_means: vec![-4.9, -5.3] },
         compute_dtype: ComputeDtype::Bf16,
         vocoder: Vocoder::GriffinLim,
@@ -114,7 +114,7 @@ fn dims_and_features_convert_both_ways() {
         );
     }
     let settings = FeatureSettings { win_samples: 800, fmin_hz: 20.0, ..FeatureSettings::default() };
-    assert_eq!(FeatureSettings::from(&ModelFeatures::from(&settings)), settings);
+    assert_eq!(serde_json::from_value::<FeatureSettings>(serde_json::to_value(&settings).unwrap()).unwrap(), settings);
     let text = contract().text.unwrap();
     assert_eq!(text.options(), TextOptions { units: Units::Phonemes, harakat: Harakat::Drop, blanks: true });
     let with_harakat = ModelText { keep_harakat: true, ..text };

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tandem_checkpoint::{
-    Checkpoint, CheckpointError, Dtype, Mismatch, NewCheckpoint, Opening, RunFolder, RunIdentity, TensorRef,
-    TensorSpec, WrittenCheckpoint, best_usable, checkpoint_bytes, folder_bytes, latest_usable,
+    Checkpoint, CheckpointError, Dtype, Mismatch, NewCheckpoint, OpenMode, RunFolder, RunIdentity, TensorRef,
+    TensorSpec, WrittenCheckpoint, best_intact, checkpoint_bytes, folder_bytes, latest_intact,
 };
 use tempfile::TempDir;
 
@@ -16,7 +16,7 @@ const FILES: [&str; 4] = ["weights.safetensors", "optimizer.safetensors", "model
 
 fn run() -> (TempDir, RunFolder) {
     let dir = tempfile::tempdir().unwrap();
-    let folder = RunFolder::open(dir.path(), &RunIdentity::new(), Opening::Resume).unwrap();
+    let folder = RunFolder::open(dir.path(), &RunIdentity::new(), OpenMode::Resume).unwrap();
     (dir, folder)
 }
 
@@ -47,7 +47,7 @@ fn a_checkpoint_reads_back_as_written() {
     let on_disk: u64 = FILES.iter().map(|name| fs::metadata(written.path.join(name)).unwrap().len()).sum();
     assert_eq!((written.bytes, written.is_best, written.removed.len()), (on_disk, true, 0));
 
-    let read = latest_usable(dir.path()).unwrap().checkpoint.unwrap();
+    let read = latest_intact(dir.path()).unwrap().checkpoint.unwrap();
     assert_eq!((read.step, read.score), (1000, Some(0.1 + 0.2)));
     assert_eq!((&read.state["rng"], read.model), (&json!(1000), custom_model("after 1000")));
     let mut out = vec![0; 4000];
@@ -72,7 +72,7 @@ fn the_last_three_and_the_best_are_kept() {
     let check = |step, score, is_best, removed: &[u64], left: &[u64]| {
         let written = save(&folder, step, score);
         assert_eq!(written.is_best, is_best, "{step}");
-        assert!(written.left_behind.is_none(), "{written:?}");
+        assert!(written.not_removed.is_none(), "{written:?}");
         let paths: Vec<_> = removed.iter().map(|step| dir.path().join(format!("checkpoint-{step:08}"))).collect();
         assert_eq!(written.removed, paths);
         assert_eq!(steps(dir.path()), left);
@@ -84,18 +84,18 @@ fn the_last_three_and_the_best_are_kept() {
     check(5, None, false, &[], &[2, 3, 4, 5]);
     check(6, Some(f64::NEG_INFINITY), false, &[3], &[2, 4, 5, 6]);
     check(7, Some(0.4), true, &[2, 4], &[5, 6, 7]);
-    assert_eq!(best_usable(dir.path()).unwrap().checkpoint.unwrap().step, 7);
-    assert_eq!(latest_usable(dir.path()).unwrap().checkpoint.unwrap().step, 7);
+    assert_eq!(best_intact(dir.path()).unwrap().checkpoint.unwrap().step, 7);
+    assert_eq!(latest_intact(dir.path()).unwrap().checkpoint.unwrap().step, 7);
 }
 
 #[test]
 fn a_checkpoint_of_the_same_step_is_replaced() {
     let (dir, folder) = run();
     save(&folder, 5, Some(1.0));
-    let held = latest_usable(dir.path()).unwrap().checkpoint.unwrap();
+    let held = latest_intact(dir.path()).unwrap().checkpoint.unwrap();
     let written = save(&folder, 5, Some(2.0));
     assert!(written.is_best);
-    assert_eq!(latest_usable(dir.path()).unwrap().checkpoint.unwrap().score, Some(2.0));
+    assert_eq!(latest_intact(dir.path()).unwrap().checkpoint.unwrap().score, Some(2.0));
     assert_eq!(held.weights.read("linear").unwrap().len(), 4000, "an open checkpoint stays readable");
     let names = fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(names, 3, "lock, run.json and one checkpoint");
@@ -110,9 +110,9 @@ fn check_damage(damage: impl Fn(&Path), part: &str) {
     }
     let newest = dir.path().join("checkpoint-00000030");
     damage(&newest);
-    for found in [latest_usable(dir.path()).unwrap(), best_usable(dir.path()).unwrap()] {
-        let passed_over: Vec<_> = found.passed_over.iter().map(|it| (it.path.clone(), it.reason.to_string())).collect();
-        let [(path, reason)] = &passed_over[..] else { panic!("{passed_over:?}") };
+    for found in [latest_intact(dir.path()).unwrap(), best_intact(dir.path()).unwrap()] {
+        let skipped: Vec<_> = found.skipped.iter().map(|it| (it.path.clone(), it.reason.to_string())).collect();
+        let [(path, reason)] = &skipped[..] else { panic!("{skipped:?}") };
         assert!(*path == newest && reason.contains(part), "{reason}");
         assert_eq!(found.checkpoint.unwrap().step, 20);
     }
@@ -178,10 +178,10 @@ fn damaged_checkpoints_never_displace_a_good_one() {
     assert_eq!(steps(dir.path()), [10, 11, 12, 20, 30]);
     save(&folder, 13, None);
     assert_eq!(steps(dir.path()), [11, 12, 13, 20, 30]);
-    let found = latest_usable(dir.path()).unwrap();
-    assert_eq!((found.checkpoint.unwrap().step, found.passed_over.len()), (13, 2));
+    let found = latest_intact(dir.path()).unwrap();
+    assert_eq!((found.checkpoint.unwrap().step, found.skipped.len()), (13, 2));
     save(&folder, 30, None);
-    assert_eq!(latest_usable(dir.path()).unwrap().checkpoint.unwrap().step, 30, "the damaged one is replaced");
+    assert_eq!(latest_intact(dir.path()).unwrap().checkpoint.unwrap().step, 30, "the damaged one is replaced");
 }
 
 #[test]
@@ -217,13 +217,13 @@ fn a_path_that_is_not_a_checkpoint_is_refused_with_what_it_is() {
 fn a_folder_without_checkpoints_is_no_error() {
     let dir = tempfile::tempdir().unwrap();
     for path in [dir.path().to_owned(), dir.path().join("none")] {
-        for found in [latest_usable(&path).unwrap(), best_usable(&path).unwrap()] {
-            assert!(found.checkpoint.is_none() && found.passed_over.is_empty());
+        for found in [latest_intact(&path).unwrap(), best_intact(&path).unwrap()] {
+            assert!(found.checkpoint.is_none() && found.skipped.is_empty());
         }
     }
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
-    assert!(matches!(latest_usable(&file), Err(CheckpointError::Unusable { .. })));
+    assert!(matches!(latest_intact(&file), Err(CheckpointError::Unusable { .. })));
 }
 
 #[test]

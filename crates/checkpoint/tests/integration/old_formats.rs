@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use tandem_checkpoint::{Architecture, Checkpoint, ComputeDtype, ModelContract, Vocoder, latest_usable};
+use tandem_checkpoint::{Architecture, Checkpoint, ComputeDtype, ModelContract, Vocoder, latest_intact};
 use tandem_model::Preset;
 use tandem_text::Units;
 
@@ -13,7 +13,7 @@ fn run() -> &'static Path {
 
 #[test]
 fn a_checkpoint_of_format_1_opens_with_everything_it_did_not_write() {
-    let checkpoint: Checkpoint = latest_usable(run()).unwrap().checkpoint.unwrap();
+    let checkpoint: Checkpoint = latest_intact(run()).unwrap().checkpoint.unwrap();
     assert_eq!((checkpoint.step, checkpoint.score.is_some()), (3, true));
     assert_eq!((&checkpoint.state["seed"], &checkpoint.state["feed"]["next"]["k"]), (&1234.into(), &3.into()));
     let ModelContract { architecture, text, features, mel_statistics, compute_dtype, vocoder, duration_scale } =

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tandem_checkpoint::{
-    Checkpoint, CheckpointError, Dtype, NewCheckpoint, Opening, RunFolder, RunIdentity, TensorRef, latest_usable,
+    Checkpoint, CheckpointError, Dtype, NewCheckpoint, OpenMode, RunFolder, RunIdentity, TensorRef, latest_intact,
 };
 
 use crate::support::custom_model;
@@ -30,8 +30,8 @@ fn again(test: &str, dir: &Path, prepare: &str) -> Command {
     command
 }
 
-fn open(dir: &Path, opening: Opening) -> Result<RunFolder, CheckpointError> {
-    RunFolder::open(dir, &RunIdentity::new().with("model", "nano"), opening)
+fn open(dir: &Path, mode: OpenMode) -> Result<RunFolder, CheckpointError> {
+    RunFolder::open(dir, &RunIdentity::new().with("model", "nano"), mode)
 }
 
 /// The bytes of a step's weights.
@@ -77,7 +77,7 @@ fn kill(mut child: Child) {
 #[test]
 fn a_second_process_is_refused_with_the_number_of_the_first() {
     if let Some(dir) = folder_to_work_on() {
-        let _folder = open(&dir, Opening::Resume).unwrap();
+        let _folder = open(&dir, OpenMode::Resume).unwrap();
         println!("open 1");
         // Until it is killed.
         let _ = std::io::stdin().read(&mut [0]);
@@ -88,18 +88,18 @@ fn a_second_process_is_refused_with_the_number_of_the_first() {
     let mut child = again(test, dir.path(), "").spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     assert_eq!(wait_for(&mut lines, "open"), Some(1));
-    let error = open(dir.path(), Opening::Resume).unwrap_err().to_string();
+    let error = open(dir.path(), OpenMode::Resume).unwrap_err().to_string();
     let number = format!("(process {} on ", child.id());
     assert!(error.contains(&number) && error.contains("--checkpoint-dir"), "{error}");
     kill(child);
-    drop(open(dir.path(), Opening::Resume).unwrap());
+    drop(open(dir.path(), OpenMode::Resume).unwrap());
 }
 
 /// Writes checkpoints until it is killed: every step twice, so that some are replaced.
 fn write_until_killed(dir: &Path) {
     println!("started 0");
-    let folder = open(dir, Opening::Resume).unwrap();
-    let newest = latest_usable(dir).unwrap();
+    let folder = open(dir, OpenMode::Resume).unwrap();
+    let newest = latest_intact(dir).unwrap();
     let first = newest.checkpoint.map_or(0, |checkpoint| checkpoint.step);
     for step in first.. {
         for _ in 0..2 {
@@ -150,8 +150,8 @@ fn check_all(dir: &Path) -> Option<u64> {
     let paths: Vec<_> = names(dir).iter().filter(|n| n.starts_with("checkpoint-")).map(|n| dir.join(n)).collect();
     assert!(paths.len() <= 5, "{paths:?}");
     paths.iter().for_each(|path| assert_intact(&Checkpoint::open(path).unwrap()));
-    let newest = latest_usable(dir).unwrap();
-    assert!(newest.passed_over.is_empty(), "{:?}", newest.passed_over);
+    let newest = latest_intact(dir).unwrap();
+    assert!(newest.skipped.is_empty(), "{:?}", newest.skipped);
     newest.checkpoint.map(|checkpoint| checkpoint.step)
 }
 
@@ -159,7 +159,7 @@ fn check_all(dir: &Path) -> Option<u64> {
 fn a_reset_killed_at_any_time_loses_nothing() {
     if let Some(dir) = folder_to_work_on() {
         for step in 1.. {
-            let folder = open(&dir, Opening::Reset).unwrap();
+            let folder = open(&dir, OpenMode::Reset).unwrap();
             save(&folder, step, 1024).unwrap();
             println!("written {step}");
         }
@@ -177,10 +177,10 @@ fn a_reset_killed_at_any_time_loses_nothing() {
             std::hint::spin_loop();
         }
         kill(child);
-        let resumed = open(dir.path(), Opening::Resume);
+        let resumed = open(dir.path(), OpenMode::Resume);
         assert!(matches!(resumed, Ok(_) | Err(CheckpointError::InTheWay { .. })), "{resumed:?}");
         drop(resumed);
-        drop(open(dir.path(), Opening::Reset).unwrap());
+        drop(open(dir.path(), OpenMode::Reset).unwrap());
         let previous = names(dir.path()).into_iter().filter(|name| name.starts_with("previous-"));
         let mut found: Vec<_> = previous.filter_map(|name| check_all(&dir.path().join(name))).collect();
         found.sort_unstable();
@@ -193,7 +193,7 @@ fn a_reset_killed_at_any_time_loses_nothing() {
 fn a_disk_full_half_way_leaves_the_previous_checkpoint_intact() {
     const LARGE_BYTES: usize = 4 << 20;
     if let Some(dir) = folder_to_work_on() {
-        let folder = open(&dir, Opening::Resume).unwrap();
+        let folder = open(&dir, OpenMode::Resume).unwrap();
         save(&folder, 1, 1024).unwrap();
         let error = save(&folder, 2, LARGE_BYTES).unwrap_err();
         println!("{error}");

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::process::Command;
 
 use serde_json::json;
-use tandem_checkpoint::{Dtype, NewCheckpoint, Opening, RunFolder, RunIdentity, TensorRef, WEIGHTS_FILE};
+use tandem_checkpoint::{Dtype, NewCheckpoint, OpenMode, RunFolder, RunIdentity, TensorRef, WEIGHTS_FILE};
 
 use crate::support::custom_model;
 
@@ -43,7 +43,7 @@ fn python() -> Option<String> {
 fn pythons_safetensors_opens_the_weights() {
     let Some(python) = python() else { return };
     let dir = tempfile::tempdir().unwrap();
-    let folder = RunFolder::open(dir.path(), &RunIdentity::new(), Opening::Resume).unwrap();
+    let folder = RunFolder::open(dir.path(), &RunIdentity::new(), OpenMode::Resume).unwrap();
     let f32s: Vec<u8> = [1.5_f32, -2.0, 0.25, 3.0, 4.0, 5.0].into_iter().flat_map(f32::to_le_bytes).collect();
     let f64s = 0.1_f64.to_le_bytes();
     let i32s: Vec<u8> = [-7_i32, 8].into_iter().flat_map(i32::to_le_bytes).collect();

@@ -8,7 +8,7 @@ pub(crate) fn custom_model(name: &str) -> ModelContract {
     ModelContract {
         architecture: Architecture::Custom { name: name.to_owned() },
         text: None,
-        features: (&FeatureSettings::default()).into(),
+        features: FeatureSettings::default(),
         mel_statistics: MelStatistics { mean: -5.0, std: 2.0, band_means: vec![-5.0; 80] },
         compute_dtype: ComputeDtype::F32,
         vocoder: Vocoder::GriffinLim,

@@ -62,7 +62,7 @@ fn run_steps(resolved: &Resolved, corpora: &Corpora) -> Result<Vec<Record>, Laun
             break;
         }
     }
-    trainer.settle()?.iter().for_each(|report| step_events::step(report, &emitter));
+    trainer.drain()?.iter().for_each(|report| step_events::step(report, &emitter));
     trainer.stop()?;
     Ok(events.take())
 }

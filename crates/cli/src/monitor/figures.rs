@@ -191,12 +191,12 @@ impl MonitorFrame<'_> {
         // The log has the score as `mel` and that of a constant mean prediction as `mean`.
         let scores = [("mel", "mel L1"), ("mean", "baseline")];
         for (name, title) in scores {
-            lines.extend(validation.figures.get(name).map(|value| format!("{title} {}", number(*value))));
+            lines.extend(validation.metrics.get(name).map(|value| format!("{title} {}", number(*value))));
         }
         if let Some((best, step)) = validation.best {
             lines.push(format!("best mel L1 {best:.3} (step {step})"));
         }
-        let others = validation.figures.iter().filter(|(name, _)| scores.iter().all(|(score, _)| score != name));
+        let others = validation.metrics.iter().filter(|(name, _)| scores.iter().all(|(score, _)| score != name));
         lines.extend(others.map(|(name, value)| format!("{} {}", name.replace('_', " "), number(*value))));
         lines
     }

@@ -112,7 +112,7 @@ mod tests {
             recent.observe(&Record { v: 1, seq, t_ns: t_ms * 1_000_000, dropped: 0, event });
         };
         let (wall, wait) = (load_ms.max(10), load_ms.saturating_sub(10));
-        let setting = RunEvent::FeedSetting { threads: 1, cores: 2, ahead: 4, slots: 3, route: "peer".into() };
+        let setting = RunEvent::FeedSetting { threads: 1, cores: 2, buffer_size: 4, prefetch: 3, route: "peer".into() };
         emit(0, setting);
         for step in 1..=steps {
             let (batch, t_ms) = (step - 1, step * wall);
@@ -176,7 +176,13 @@ mod tests {
         let reserved = |role| RunEvent::ArenaReserved { role, card: 0, bytes: 1, limit_bytes: 2, driver_bytes: 1 };
         let mut events = vec![RunEvent::DeviceClock { now_ns: 0, devices: "cpu".into() }];
         events.extend(Role::BOTH.map(reserved));
-        events.push(RunEvent::FeedSetting { threads: 1, cores: 2, ahead: 4, slots: 2, route: "handover".into() });
+        events.push(RunEvent::FeedSetting {
+            threads: 1,
+            cores: 2,
+            buffer_size: 4,
+            prefetch: 2,
+            route: "handover".into(),
+        });
         events.push(RunEvent::ModelOnly { bucket: 0, ns: 10_000_000 });
         for step in 1..=60 {
             let (batch, ns, spans) = (step - 1, 15_000_000, Vec::new());

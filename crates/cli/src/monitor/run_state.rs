@@ -79,7 +79,7 @@ pub(super) struct ProcessMemory {
 pub(super) struct LastValidation {
     pub(super) step: u64,
     pub(super) utterances: u64,
-    pub(super) figures: BTreeMap<String, Option<f64>>,
+    pub(super) metrics: BTreeMap<String, Option<f64>>,
     /// The best mel L1 so far, and its step.
     pub(super) best: Option<(f64, u64)>,
 }
@@ -174,7 +174,7 @@ impl RunState {
                     self.alarms.add(*step, AlarmLevel::Alarm, &format!("step {step} skipped: non-finite gradient"));
                 }
             }
-            RunEvent::Validation { step, utterances, figures } => self.validated(*step, *utterances, figures),
+            RunEvent::Validation { step, utterances, metrics } => self.validated(*step, *utterances, metrics),
             RunEvent::Checkpoint { step, .. } => self.checkpoint = Some(*step),
             RunEvent::SampleWritten { .. } => self.samples += 1,
             RunEvent::Check { passed, .. } => {
@@ -227,14 +227,14 @@ impl RunState {
         }
     }
 
-    fn validated(&mut self, step: u64, utterances: u64, figures: &BTreeMap<String, Option<f64>>) {
+    fn validated(&mut self, step: u64, utterances: u64, metrics: &BTreeMap<String, Option<f64>>) {
         let before = self.validation.as_ref().and_then(|validation| validation.best);
-        let now = figures.get("mel").copied().flatten().map(|mel| (mel, step));
+        let now = metrics.get("mel").copied().flatten().map(|mel| (mel, step));
         let best = match (before, now) {
             (Some(before), Some(now)) if now.0 < before.0 => Some(now),
             (before, now) => before.or(now),
         };
-        self.validation = Some(LastValidation { step, utterances, figures: figures.clone(), best });
+        self.validation = Some(LastValidation { step, utterances, metrics: metrics.clone(), best });
     }
 }
 
@@ -275,7 +275,10 @@ pub(super) mod tests {
                 RunEvent::ArenaReserved { role, card, bytes: limit_bytes / 2, limit_bytes, driver_bytes: mib },
             ));
         }
-        events.push((1, RunEvent::FeedSetting { threads: 2, cores: 8, ahead: 25, slots: 4, route: "peer".into() }));
+        events.push((
+            1,
+            RunEvent::FeedSetting { threads: 2, cores: 8, buffer_size: 25, prefetch: 4, route: "peer".into() },
+        ));
         for step in 1..=steps {
             let (batch, t_ns) = (step - 1, step * 20_000_000);
             for (stage, ns) in [("load", 40_000_000), ("upload", 200_000), ("features", 900_000), ("transfer", 300_000)]
@@ -375,8 +378,8 @@ pub(super) mod tests {
     #[test]
     fn the_best_validation_is_remembered() {
         let validated = |step, mel| {
-            let figures = BTreeMap::from([("mel".to_owned(), mel)]);
-            (step, RunEvent::Validation { step, utterances: 3, figures })
+            let metrics = BTreeMap::from([("mel".to_owned(), mel)]);
+            (step, RunEvent::Validation { step, utterances: 3, metrics })
         };
         let state = state_of([validated(1, None), validated(2, Some(0.5)), validated(3, Some(0.7))]);
         let validation = state.validation.unwrap();

@@ -42,10 +42,10 @@ pub(super) struct Ring {
 impl FeedTuning {
     /// As a record of the log.
     pub(super) fn as_record(&self) -> Record {
-        let [threads, ahead, slots] =
+        let [threads, buffer_size, prefetch] =
             [self.threads, self.ahead, self.slots].map(|count| count.min(u32::MAX.into()) as u32);
         // The cores only matter for advice, which the monitor does not show.
-        let event = RunEvent::FeedSetting { threads, cores: threads, ahead, slots, route: self.route.clone() };
+        let event = RunEvent::FeedSetting { threads, cores: threads, buffer_size, prefetch, route: self.route.clone() };
         Record { v: VERSION, seq: 0, t_ns: 0, dropped: 0, event }
     }
 }
@@ -62,8 +62,8 @@ impl StageProgress {
                 self.used = Some(self.used.unwrap_or(0).max(batch + u64::from(*batches)));
             }
             RunEvent::Step { .. } => self.steps += 1,
-            RunEvent::FeedSetting { threads, ahead, slots, route, .. } => {
-                let (threads, ahead, slots) = (u64::from(*threads), u64::from(*ahead), u64::from(*slots));
+            RunEvent::FeedSetting { threads, buffer_size, prefetch, route, .. } => {
+                let (threads, ahead, slots) = (u64::from(*threads), u64::from(*buffer_size), u64::from(*prefetch));
                 self.setting = Some(FeedTuning { threads, ahead, slots, route: route.clone() });
             }
             _ => {}
@@ -141,7 +141,7 @@ mod tests {
     }
 
     fn setting(route: &str) -> RunEvent {
-        RunEvent::FeedSetting { threads: 2, cores: 8, ahead: 10, slots: 4, route: route.into() }
+        RunEvent::FeedSetting { threads: 2, cores: 8, buffer_size: 10, prefetch: 4, route: route.into() }
     }
 
     fn work(batch: u64) -> RunEvent {

@@ -120,7 +120,7 @@ fn features_of_files_that_are_not_recordings() {
     let mel = folder.path("mel.npy");
     let not_audio = features(&text, &mel);
     assert_eq!((not_audio.code, not_audio.out.as_str()), (1, ""), "{not_audio:?}");
-    contains(&not_audio.err, &["no audio file", "notes.wav"]);
+    contains(&not_audio.err, &["not an audio file", "notes.wav"]);
     assert!(!mel.exists());
     let absent = features(&folder.path("absent.wav"), &mel);
     assert_eq!(absent.code, 2, "{absent:?}");

@@ -75,7 +75,7 @@ fn twelve_injected_faults_are_named_and_only_those() {
     let reasons = [
         (1, "cut off"),
         (2, "empty"),
-        (3, "no audio file"),
+        (3, "not an audio file"),
         (4, "no samples"),
         (5, "full scale"),
         (6, "0.100 s"),

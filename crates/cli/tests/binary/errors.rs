@@ -181,7 +181,7 @@ fn a_gpu_whose_driver_is_missing_lists_every_searched_folder() {
         return; // This machine has a driver; the test above covers it.
     }
     let machine = TempFolder::with_card();
-    let parts = ["libcuda.so.1 was not found", "looked in", "/usr/lib/x86_64-linux-gnu", "--mode cpu works"];
+    let parts = ["libcuda.so.1 was not found", "searched", "/usr/lib/x86_64-linux-gnu", "--mode cpu works"];
     check(&|command| command.on(&machine), "", &parts, &["--mode cpu"]);
     assert_works_on_the_cpu(&machine);
 }

@@ -182,7 +182,7 @@ fn bad_input_is_refused_and_nothing_is_written() {
     let silent = file("silent.wav", &wav_of(&Clip { samples: vec![0; 44_100], rate_hz: 22_050 }));
     let short = file("short.wav", &wav_of(&tone(22_050, 0.01)));
     let notes = file("notes.wav", b"these are notes");
-    for (recording, part) in [(&silent, "is silent"), (&short, "found 0.01 s"), (&notes, "no audio file")] {
+    for (recording, part) in [(&silent, "is silent"), (&short, "found 0.01 s"), (&notes, "not an audio file")] {
         say("hi", &["--reference", recording], &["--reference", part]);
     }
     let empty = file("empty.txt", b" \n");

@@ -196,7 +196,7 @@ fn in_the_trace_a_batch_goes_through_its_stages_one_after_another() {
             assert!(both.iter().all(|(_, ended, began)| *ended <= began + 0.002), "{mode}: {both:?}");
         }
         let found = TandemCommand::new("profile --json --log").arg(corpus.path("run")).run();
-        let share = serde_json::from_str::<Value>(&found.out).unwrap()["copies_beside_work"].as_f64().unwrap();
+        let share = serde_json::from_str::<Value>(&found.out).unwrap()["copy_overlap"].as_f64().unwrap();
         assert!((0.0..=1.0).contains(&share), "{mode}: {share}");
     }
 }

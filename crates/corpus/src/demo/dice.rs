@@ -1,6 +1,6 @@
 //! Numbers drawn one after the other, from a key.
 
-use crate::random;
+use tandem_random::keyed;
 
 /// A sequence of numbers that its key decides.
 pub(super) struct Dice {
@@ -10,12 +10,12 @@ pub(super) struct Dice {
 
 impl Dice {
     pub(super) fn new(words: &[u64]) -> Dice {
-        Dice { key: random::key(words), drawn: 0 }
+        Dice { key: keyed::key(words), drawn: 0 }
     }
 
     /// A whole number below `bound`.
     pub(super) fn below(&mut self, bound: usize) -> usize {
-        random::below(self.key, self.next(), bound.max(1) as u64) as usize
+        keyed::below(self.key, self.next(), bound.max(1) as u64) as usize
     }
 
     /// True this often out of a hundred times.
@@ -26,7 +26,7 @@ impl Dice {
     /// A number from -1 to 1.
     pub(super) fn around_zero(&mut self) -> f64 {
         // 53 bits are what a double holds exactly.
-        let bits = random::draw(self.key, self.next()) >> 11;
+        let bits = keyed::draw(self.key, self.next()) >> 11;
         bits as f64 / (1u64 << 52) as f64 - 1.0
     }
 

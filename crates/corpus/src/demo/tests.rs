@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use tandem_random::keyed;
+
 use super::phones::{Manner, phone};
 use super::*;
 use crate::dataset::{Dataset, OpenOptions};
 use crate::fixture::CorpusFolder;
-use crate::random;
 
 /// A stretch of sound with the phone it is.
 struct Piece {
@@ -290,7 +291,7 @@ fn samples_never_change() {
     let print = |index| {
         let said = utterance(1234, index, 6);
         let bytes: Vec<u8> = said.samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
-        (said.text, random::hash(0, &bytes))
+        (said.text, keyed::hash(0, &bytes))
     };
     let text = "Maria forgot the bad shadow beyond an island.";
     assert_eq!(print(0), (text.to_owned(), 0x306c_cb28_5958_0021));

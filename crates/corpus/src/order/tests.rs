@@ -9,8 +9,8 @@ use super::*;
 /// Lengths of 1 to 500 frames, spread by a hash, and texts that follow them loosely.
 fn samples(count: u32) -> Vec<(SampleIndex, Extent)> {
     let extent = |i: u32| {
-        let frames = 1 + random::below(9, u64::from(i), 500) as u32;
-        Extent { frames, tokens: 1 + frames / 8 + random::below(10, u64::from(i), 9) as u32 }
+        let frames = 1 + keyed::below(9, u64::from(i), 500) as u32;
+        Extent { frames, tokens: 1 + frames / 8 + keyed::below(10, u64::from(i), 9) as u32 }
     };
     (0..count).map(|i| (SampleIndex(i), extent(i))).collect()
 }

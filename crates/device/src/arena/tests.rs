@@ -1,8 +1,9 @@
 //! Fragmentation, and accounting that adds up under any use.
 
+use tandem_random::SplitMix;
+
 use super::*;
 use crate::machine::Machine;
-use crate::sim::SplitMix;
 
 fn arena(bytes: u64) -> Arena {
     let device = Machine::cpu().open(0).unwrap();
@@ -29,7 +30,7 @@ fn accounting_adds_up_under_any_order_of_allocating_and_freeing() {
     let mut held: Vec<Block> = Vec::new();
     let mut rng = SplitMix::new(1);
     for _ in 0..2000 {
-        let random = rng.next();
+        let random = rng.next_u64();
         if random.is_multiple_of(3) && !held.is_empty() {
             held.swap_remove(random as usize % held.len());
         } else if let Ok(block) = arena.take(["a", "b"][random as usize % 2], random % 1500) {

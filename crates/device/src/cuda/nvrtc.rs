@@ -4,7 +4,9 @@
 //! the kernel is written, not on a user's card.
 
 use std::ffi::{CStr, CString, c_char};
+use std::io::Write as _;
 use std::path::Path;
+use std::sync::Once;
 
 use super::api::{Code, Handle, NvrtcApi};
 use crate::error::DeviceError;
@@ -73,14 +75,32 @@ impl Resources {
 /// The architectures that every kernel must compile for: one per generation of cards since bf16.
 pub const ARCHITECTURES: [&str; 5] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_120"];
 
-/// The problems of `sources` on any of [`ARCHITECTURES`]: compile errors, spills and stack frames. Empty if there are
-/// none.
-pub fn complaints(compiler: &Compiler, sources: &[&Source]) -> Vec<String> {
-    let pairs = sources.iter().flat_map(|source| ARCHITECTURES.map(|arch| (*source, arch)));
-    pairs.flat_map(|(source, arch)| complaints_on(compiler, source, arch)).collect()
+/// For tests that compile kernels: NVRTC, or `None` after a line on stderr that the check is skipped. Panics instead if
+/// `TANDEM_REQUIRE_NVRTC=1`, which `./check` sets.
+pub fn compiler_or_skip() -> Option<Compiler> {
+    static SKIPPED: Once = Once::new();
+    match Compiler::open(None) {
+        Ok(compiler) => return Some(compiler),
+        Err(error) => {
+            let required = std::env::var_os("TANDEM_REQUIRE_NVRTC").is_some_and(|value| value == "1");
+            assert!(!required, "TANDEM_REQUIRE_NVRTC=1, but {error}");
+            // Not through the print macros, whose output the test harness captures.
+            SKIPPED.call_once(|| {
+                let _ = writeln!(std::io::stderr(), "\nSKIPPED: no kernel was compiled. {error}\n");
+            });
+        }
+    }
+    None
 }
 
-fn complaints_on(compiler: &Compiler, source: &Source, arch: &str) -> Vec<String> {
+/// The problems of `sources` on any of [`ARCHITECTURES`]: compile errors, spills and stack frames. Empty if there are
+/// none.
+pub fn kernel_problems(compiler: &Compiler, sources: &[&Source]) -> Vec<String> {
+    let pairs = sources.iter().flat_map(|source| ARCHITECTURES.map(|arch| (*source, arch)));
+    pairs.flat_map(|(source, arch)| kernel_problems_on(compiler, source, arch)).collect()
+}
+
+fn kernel_problems_on(compiler: &Compiler, source: &Source, arch: &str) -> Vec<String> {
     let kernels = match compiler.compile(source, arch) {
         Ok(compiled) => compiled.resources(),
         Err(error) => return vec![error.to_string()],

@@ -107,7 +107,7 @@ impl Kernel {
 ///     out[..count].iter_mut().zip(&x[..count]).for_each(|(out, x)| *out = factor * x);
 /// }
 ///
-/// assert_eq!(tandem_device::compile::signature_complaints(&[&SOURCE], &[&SCALE]), [""; 0]);
+/// assert_eq!(tandem_device::compile::signature_problems(&[&SOURCE], &[&SCALE]), [""; 0]);
 /// ```
 ///
 /// The struct has a field for each parameter. In a launch, memory is a [`View`](crate::View) (or whatever the launching

@@ -10,14 +10,14 @@ use super::{DType, Kernel, Param, ParamKind, Source};
 /// kernels that have no such text. Also the kernels of `sources` without a declaration among `kernels`. Empty if all match.
 ///
 /// The text is preprocessed (macros are expanded) before its `extern "C" __global__` functions are read.
-pub fn signature_complaints(sources: &[&Source], kernels: &[&Kernel]) -> Vec<String> {
-    let mut complaints = Vec::new();
+pub fn signature_problems(sources: &[&Source], kernels: &[&Kernel]) -> Vec<String> {
+    let mut problems = Vec::new();
     let mut read: BTreeMap<(&str, &str), BTreeMap<String, Vec<String>>> = BTreeMap::new();
     for source in sources.iter().copied().chain(kernels.iter().map(|kernel| kernel.source)) {
         read.entry((source.file, source.text)).or_insert_with(|| match signatures(source.text) {
             Ok(found) => found,
             Err(problem) => {
-                complaints.push(format!("{}: {problem}", source.file));
+                problems.push(format!("{}: {problem}", source.file));
                 BTreeMap::new()
             }
         });
@@ -25,8 +25,8 @@ pub fn signature_complaints(sources: &[&Source], kernels: &[&Kernel]) -> Vec<Str
     for kernel in kernels {
         let declared: Vec<String> = kernel.params.iter().map(cuda_parameter).collect();
         match read[&(kernel.source.file, kernel.source.text)].get(kernel.name) {
-            None => complaints.push(format!("{} has no kernel {}", kernel.source.file, kernel.name)),
-            Some(written) => complaints.extend(difference(kernel, &declared, written)),
+            None => problems.push(format!("{} has no kernel {}", kernel.source.file, kernel.name)),
+            Some(written) => problems.extend(difference(kernel, &declared, written)),
         }
     }
     for source in sources {
@@ -36,9 +36,9 @@ pub fn signature_complaints(sources: &[&Source], kernels: &[&Kernel]) -> Vec<Str
         };
         let names = read[&(source.file, source.text)].keys();
         let undeclared = names.filter(|name| !declared(name));
-        complaints.extend(undeclared.map(|name| format!("{}: kernel {name} has no declaration", source.file)));
+        problems.extend(undeclared.map(|name| format!("{}: kernel {name} has no declaration", source.file)));
     }
-    complaints
+    problems
 }
 
 /// What differs first.

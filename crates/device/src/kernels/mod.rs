@@ -5,6 +5,8 @@ pub(crate) mod copy_small;
 pub(crate) mod gemm_init;
 pub(crate) mod trap;
 
+use tandem_random::SplitMix;
+
 use crate::arena::View;
 use crate::device::{Device, LoadedKernel};
 use crate::error::DeviceError;
@@ -92,10 +94,7 @@ static DELAY: Kernel = Kernel {
 
 /// Word `i` of the pattern of `seed`.
 pub fn pattern_word(seed: u64, i: u64) -> u32 {
-    let mut z = seed.wrapping_add((i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    ((z ^ (z >> 31)) >> 32) as u32
+    (SplitMix::skip(seed, i).next_u64() >> 32) as u32
 }
 
 /// What [`Checks::checksum`] computes, on the host.

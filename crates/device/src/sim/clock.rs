@@ -1,10 +1,11 @@
 //! The duration of simulated work, on the simulated clock.
 
+use tandem_random::SplitMix;
+
 use crate::driver::{CopyPath, RawArg};
 use crate::gemm::RawGemm;
 use crate::host_exec::{AccessRange, accessed};
 use crate::kernel::DType;
-use crate::sim::rng::SplitMix;
 use crate::sim::spec::Link;
 
 /// The start-up cost of a copy or a kernel.

@@ -10,15 +10,12 @@
 
 mod clock;
 mod queue;
-mod rng;
 mod spec;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
-#[cfg(test)]
-pub(crate) use rng::SplitMix;
 pub use spec::{Link, SimFault, SimSpec, SimSpecError};
 
 use crate::bytes::{MIB, round_up};

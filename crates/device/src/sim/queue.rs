@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use tandem_random::SplitMix;
+
 use crate::driver::{EventId, StreamId};
 use crate::host_graph::HostOp;
-use crate::sim::rng::SplitMix;
 
 /// One entry of a stream. `number` counts the records of an event; after a trap the card is lost.
 pub(crate) enum QueuedOp {

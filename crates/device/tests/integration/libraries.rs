@@ -168,9 +168,9 @@ fn no_device_and_no_driver_is_an_ordinary_machine() {
 #[test]
 fn a_device_without_a_driver_is_an_error_with_the_searched_places() {
     let error = Machine::new("bare").with_card().driver_error();
-    let LibraryError::NotFound { library, looked, .. } = &error else { panic!("{error}") };
+    let LibraryError::NotFound { library, searched, .. } = &error else { panic!("{error}") };
     assert_eq!(library, "libcuda.so.1");
-    assert!(looked.iter().any(|place| place.ends_with("usr/lib64")), "{looked:?}");
+    assert!(searched.iter().any(|place| place.ends_with("usr/lib64")), "{searched:?}");
 }
 
 #[test]

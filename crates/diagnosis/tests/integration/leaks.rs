@@ -161,7 +161,7 @@ fn a_leak_of_pinned_memory_is_named_and_a_growing_cache_is_no_leak() {
 #[test]
 fn a_leak_of_a_mebibyte_per_hundred_steps_is_detected_within_five_hundred() {
     for seed in 0..100_u64 {
-        let random = &mut Random(seed);
+        let random = &mut Random::new(seed);
         let (leaking, from) = ((seed % 5) as usize, [1, random.below(3000) as u64][random.below(2)]);
         let mut courses = [MemoryCourse::default(); 5];
         courses.iter_mut().for_each(|course| course.noise = random.between(0.0, 1.0));
@@ -180,7 +180,7 @@ fn a_leak_of_a_mebibyte_per_hundred_steps_is_detected_within_five_hundred() {
 #[test]
 fn with_noise_of_some_mebibytes_detection_takes_longer() {
     for seed in 0..50_u64 {
-        let random = &mut Random(seed);
+        let random = &mut Random::new(seed);
         let mut courses = [MemoryCourse::default(); 5];
         let leak = LeakCourse { per_100_steps: 1.0, from: 1 };
         courses[4] = MemoryCourse { leak, noise: 6.0, ..MemoryCourse::default() };
@@ -193,7 +193,7 @@ fn with_noise_of_some_mebibytes_detection_takes_longer() {
 #[test]
 fn memory_that_fluctuates_raises_no_warning() {
     for seed in 0..150_u64 {
-        let random = &mut Random(seed);
+        let random = &mut Random::new(seed);
         let courses = [(); 5].map(|()| MemoryCourse::clean(random));
         let leaks = Leaks::of(&run(&courses, 3000, 10, true, random));
         assert_eq!(leaks, [], "seed {seed}: {courses:#?}");
@@ -204,7 +204,7 @@ fn memory_that_fluctuates_raises_no_warning() {
 fn a_reading_every_100_steps_is_enough_without_fluctuation() {
     let mut courses = [MemoryCourse::default(); 5];
     courses[1].leak = LeakCourse { per_100_steps: 1.0, from: 1 };
-    let leaks = Leaks::of(&run(&courses, 500, 100, true, &mut Random(0)));
+    let leaks = Leaks::of(&run(&courses, 500, 100, true, &mut Random::new(0)));
     assert_eq!(leaks.iter().map(|leak| leak.owner.clone()).collect::<Vec<_>>(), [owners()[1].clone()]);
 }
 
@@ -212,7 +212,7 @@ fn a_reading_every_100_steps_is_enough_without_fluctuation() {
 fn without_owners_the_role_is_named() {
     let mut courses = [MemoryCourse::default(); 5];
     courses[2].leak = LeakCourse { per_100_steps: 2.0, from: 1 };
-    let leaks = Leaks::of(&run(&courses, 500, 10, false, &mut Random(0)));
+    let leaks = Leaks::of(&run(&courses, 500, 10, false, &mut Random::new(0)));
     assert_eq!(leaks.iter().map(|leak| leak.owner.clone()).collect::<Vec<_>>(), [MemoryOwner::Role(Role::Model)]);
 }
 
@@ -220,7 +220,7 @@ fn without_owners_the_role_is_named() {
 fn check_threshold(owner: usize, mb: f64, expected: Option<LeakKind>) {
     let mut courses = [MemoryCourse::default(); 5];
     courses[owner].step_up = StepUp { mb, at: 300 };
-    let leaks = Leaks::of(&run(&courses, 400, 10, true, &mut Random(0)));
+    let leaks = Leaks::of(&run(&courses, 400, 10, true, &mut Random::new(0)));
     let kinds: Vec<(MemoryOwner, LeakKind)> = leaks.into_iter().map(|leak| (leak.owner, leak.kind)).collect();
     assert_eq!(kinds, expected.map(|kind| (owners()[owner].clone(), kind)).into_iter().collect::<Vec<_>>());
 }
@@ -237,7 +237,7 @@ fn thresholds_are_200_and_500_mb() {
 fn a_leak_message_has_owner_rate_and_time_to_the_limit() {
     let mut courses = [MemoryCourse::default(); 5];
     courses[0].leak = LeakCourse { per_100_steps: 1.0, from: 0 };
-    let leaks = Leaks::of(&run(&courses, 500, 10, true, &mut Random(0)));
+    let leaks = Leaks::of(&run(&courses, 500, 10, true, &mut Random::new(0)));
     let messages: Vec<String> = leaks.iter().map(Leak::to_string).collect();
     // 8192 - 1004 MB at 1 MB per 100 steps of 20 ms: 14 376 s.
     let message = "memory leak in data role (slots): 1.00 MB per 100 steps, 4 MB since warm-up; reaches the limit of 8192 MB in 3 h 59 min";

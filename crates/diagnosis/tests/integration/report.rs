@@ -4,7 +4,7 @@ use tandem_diagnosis::{Diagnosis, DiagnosisError, Jitter, JitterWarning, Stage, 
 use tandem_events::{Record, Role, RunEvent, VERSION};
 use tandem_runlog::{LogEntry, Reader};
 
-use crate::simulator::Line;
+use crate::simulator::SimPipeline;
 
 fn records(events: impl IntoIterator<Item = (u64, RunEvent)>) -> Vec<Record> {
     let record = |(seq, (t_ns, event))| Record { v: VERSION, seq: seq as u64, t_ns, dropped: 0, event };
@@ -32,7 +32,7 @@ fn steps(count: u64, slow: impl Fn(u64) -> u64, after: impl Fn(u64) -> Option<Ru
 
 #[test]
 fn a_good_pipeline_has_no_bottleneck() {
-    let line = Line { features_ms: 0.3, upload_ms: 0.1, ..Line::quick(10.0) };
+    let line = SimPipeline { features_ms: 0.3, upload_ms: 0.1, ..SimPipeline::quick(10.0) };
     let report = Diagnosis::of(&line.run(1, 105)).unwrap().lines();
     assert!(report.contains(&"✅ NO MAJOR BOTTLENECKS DETECTED".to_owned()), "{report:#?}");
     let tier = "Tier: excellent (data: 3 % busy, never waited for; model: 100 % busy; variation 0 %)";
@@ -42,7 +42,7 @@ fn a_good_pipeline_has_no_bottleneck() {
 
 #[test]
 fn a_slow_decoder_is_reported_with_the_flag_to_type() {
-    let line = Line { load_ms: 116.0, threads: 4, ..Line::quick(10.0) };
+    let line = SimPipeline { load_ms: 116.0, threads: 4, ..SimPipeline::quick(10.0) };
     let report = Diagnosis::of(&line.run(1, 300)).unwrap().lines();
     let verdict = report.iter().find(|line| line.starts_with("DATA_LOADING: ")).unwrap();
     let begin = "DATA_LOADING: 66 % of the step waits for read and decode. Try --num-workers 15: ";
@@ -85,7 +85,8 @@ fn a_step_that_features_on_its_card_slow_down_waits_for_them() {
 fn more_threads_are_not_advised_if_all_cores_are_busy() {
     let ms = 1_000_000;
     let log = |devices: &str, with_host_work: bool| {
-        let feed = RunEvent::FeedSetting { threads: 1, cores: 2, ahead: 4, slots: 2, route: "handover".into() };
+        let feed =
+            RunEvent::FeedSetting { threads: 1, cores: 2, buffer_size: 4, prefetch: 2, route: "handover".into() };
         let mut events = vec![(0, RunEvent::DeviceClock { now_ns: 0, devices: devices.into() }), (0, feed)];
         for step in 1..=60_u64 {
             let (t_ns, batch) = (step * 216 * ms, step - 1);
@@ -117,7 +118,7 @@ fn more_threads_are_not_advised_if_all_cores_are_busy() {
 
 #[test]
 fn the_waits_by_stage_add_up() {
-    let line = Line { load_ms: 120.0, transfer_ms: 18.0, cv: 0.15, ..Line::quick(10.0) };
+    let line = SimPipeline { load_ms: 120.0, transfer_ms: 18.0, cv: 0.15, ..SimPipeline::quick(10.0) };
     let stalls = Diagnosis::of(&line.run(1, 300)).unwrap().stalls;
     for step in &stalls.steps {
         assert!((step.by_stage_ns.iter().sum::<f64>() - step.wait_ns).abs() < 1.0, "{step:?}");
@@ -163,7 +164,7 @@ fn a_log_of_an_earlier_version_is_diagnosed() {
 #[test]
 fn validations_samples_and_checkpoints_are_no_jitter() {
     let every_20 = |step: u64| step.is_multiple_of(20);
-    let validated = |step| RunEvent::Validation { step, utterances: 1, figures: [].into() };
+    let validated = |step| RunEvent::Validation { step, utterances: 1, metrics: [].into() };
     let checkpoint = |step| RunEvent::Checkpoint { step, bytes: 1, ns: 1 };
     let sample = |step| RunEvent::SampleWritten { step, path: String::new(), seconds: 1.0, ns: 1 };
     let check = |event: &dyn Fn(u64) -> RunEvent| {
@@ -191,7 +192,7 @@ fn a_long_sample_covers_the_steps_during_it() {
 
 #[test]
 fn jitter_raises_one_warning_that_names_the_stage() {
-    let line = Line { burst: Some((40, 90.0)), load_ms: 10.0, ahead: 3, cv: 0.05, ..Line::quick(10.0) };
+    let line = SimPipeline { burst: Some((40, 90.0)), load_ms: 10.0, ahead: 3, cv: 0.05, ..SimPipeline::quick(10.0) };
     let warnings = warnings(&line.run(3, 600));
     let [JitterWarning(window)] = warnings.as_slice() else { panic!("{warnings:?}") };
     assert_eq!(window.varies, StepPart::Waiting(Stage::Load));
@@ -202,7 +203,7 @@ fn jitter_raises_one_warning_that_names_the_stage() {
 
 #[test]
 fn long_and_short_buckets_are_no_jitter() {
-    let line = Line::quick(10.0);
+    let line = SimPipeline::quick(10.0);
     let log = line.run(1, 300);
     assert_eq!(warnings(&log), []);
     let mut jitter = Jitter::default();

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use tandem_diagnosis::{Diagnosis, Stage, VerdictKind};
 use tandem_events::{Record, RunEvent};
 
-use crate::simulator::{self, Line, Random};
+use crate::simulator::{self, Random, SimPipeline};
 
 /// Cases with a share this close to a threshold are not used.
 const UNCLEAR: f64 = 0.05;
 
 /// The expected verdicts of a line, from its injected faults without noise and buffers. `None` if a share is close to a threshold.
-fn expected_verdicts(line: &Line) -> Option<BTreeSet<VerdictKind>> {
+fn expected_verdicts(line: &SimPipeline) -> Option<BTreeSet<VerdictKind>> {
     let load = line.load_ms / line.threads.min(line.cores) as f64;
     let transfer = if line.route == "handover" { 0.0 } else { line.transfer_ms };
     let (features, train) = (line.features_ms, line.train_ms);
@@ -33,7 +33,7 @@ fn expected_verdicts(line: &Line) -> Option<BTreeSet<VerdictKind>> {
 }
 
 /// std ÷ mean of (step time ÷ model-only time of its bucket), once the prefetched batches are used up.
-fn variation(line: &Line, log: &[Record]) -> f64 {
+fn variation(line: &SimPipeline, log: &[Record]) -> f64 {
     let walls = log.iter().filter_map(|record| match &record.event {
         RunEvent::Step { wall_ns, .. } => Some(*wall_ns as f64),
         _ => None,
@@ -49,9 +49,9 @@ fn variation(line: &Line, log: &[Record]) -> f64 {
 }
 
 /// A random line whose stages `slow` are slower than the step.
-fn draw(random: &mut Random, slow: &[usize], is_one_card: bool) -> (Line, BTreeSet<VerdictKind>) {
+fn draw(random: &mut Random, slow: &[usize], is_one_card: bool) -> (SimPipeline, BTreeSet<VerdictKind>) {
     for _ in 0..10_000 {
-        let mut line = Line::quick(random.between(4.0, 40.0));
+        let mut line = SimPipeline::quick(random.between(4.0, 40.0));
         line.cv = [0.0, 0.05, 0.15, 0.3][random.below(4)];
         line.threads = 1 + random.below(6);
         line.cores = [line.threads, 16, 32][random.below(3)];
@@ -112,7 +112,7 @@ fn verdicts_are_right_and_predictions_come_true() {
     let [mut verdicts, mut predictions, mut bounds] = [const { Score { right: 0, wrong: Vec::new() } }; 3];
     let mut changes = BTreeSet::new();
     for seed in 0..396_u64 {
-        let random = &mut Random(seed);
+        let random = &mut Random::new(seed);
         let (line, expected) = draw(random, SLOW[seed as usize % SLOW.len()], seed % 3 == 2);
         let log = line.run(seed, [105, 300][random.below(2)]);
         let diagnosis = Diagnosis::of(&log).unwrap();
@@ -125,7 +125,7 @@ fn verdicts_are_right_and_predictions_come_true() {
         verdicts.count(is_right && found == expected, describe);
         let Some(advice) = diagnosis.verdicts.iter().find_map(|verdict| verdict.advice) else { continue };
         let measured = line.with(advice.change).steps_per_s(seed + 1000);
-        let score = if advice.is_at_most { &mut bounds } else { &mut predictions };
+        let score = if advice.is_upper_bound { &mut bounds } else { &mut predictions };
         let describe =
             || format!("seed {seed}: {advice}, measured {measured:.1}, before {:.1}\n{line:?}", diagnosis.steps_per_s);
         score.count((advice.steps_per_s / measured - 1.0).abs() < 0.15, describe);
@@ -140,8 +140,8 @@ fn verdicts_are_right_and_predictions_come_true() {
 #[test]
 fn bursts_are_oscillation_and_larger_buffers_help() {
     for seed in 0..40_u64 {
-        let random = &mut Random(seed);
-        let mut line = Line { ahead: 3, slots: 3, cv: 0.05, ..Line::quick(random.between(5.0, 30.0)) };
+        let random = &mut Random::new(seed);
+        let mut line = SimPipeline { ahead: 3, slots: 3, cv: 0.05, ..SimPipeline::quick(random.between(5.0, 30.0)) };
         // Decoding is fast enough on average: 70 % of the step time, most of it in one batch of many.
         let (every, times) = (40 + random.below(21), random.between(60.0, 120.0));
         line.burst = Some((every, times));
@@ -163,7 +163,7 @@ fn bursts_are_oscillation_and_larger_buffers_help() {
 #[test]
 fn logs_without_device_records_are_diagnosed() {
     for seed in 0..60_u64 {
-        let random = &mut Random(seed);
+        let random = &mut Random::new(seed);
         let (mut line, expected) = draw(random, SLOW[seed as usize % 5], false);
         line.is_old_log = true;
         let diagnosis = Diagnosis::of(&line.run(seed, 300)).unwrap();

@@ -6,6 +6,7 @@
 
 use tandem_diagnosis::SettingChange;
 use tandem_events::{Record, Role, RunEvent, VERSION};
+use tandem_random::SplitMix;
 
 /// Rows of a batch, shared by the decode threads.
 const ROWS: usize = 8;
@@ -14,22 +15,22 @@ const HOST_SLOTS: usize = 4;
 /// Relative length of the batches of each bucket; all service times scale with it.
 pub(crate) const BUCKETS: [f64; 3] = [0.7, 1.0, 1.3];
 
-/// A small random number generator: SplitMix64.
+/// Random numbers in the distributions of service times.
 #[derive(Clone)]
-pub(crate) struct Random(pub(crate) u64);
+pub(crate) struct Random(SplitMix);
 
 impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(SplitMix::new(seed))
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
+        self.0.next_u64()
     }
 
     /// From 0 to 1.
     pub(crate) fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+        self.0.unit()
     }
 
     pub(crate) fn between(&mut self, low: f64, high: f64) -> f64 {
@@ -50,7 +51,7 @@ impl Random {
 
 /// A pipeline. Times are for a batch of mean length.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct SimPipeline {
     /// Decoding work, over all threads.
     pub(crate) load_ms: f64,
     pub(crate) threads: usize,
@@ -74,10 +75,10 @@ pub(crate) struct Line {
     pub(crate) is_old_log: bool,
 }
 
-impl Line {
+impl SimPipeline {
     /// A pipeline without slow stages.
-    pub(crate) fn quick(train_ms: f64) -> Line {
-        Line {
+    pub(crate) fn quick(train_ms: f64) -> SimPipeline {
+        SimPipeline {
             load_ms: train_ms,
             threads: 4,
             cores: 16,
@@ -122,7 +123,7 @@ impl Line {
     }
 
     /// The same pipeline with a changed setting.
-    pub(crate) fn with(&self, change: SettingChange) -> Line {
+    pub(crate) fn with(&self, change: SettingChange) -> SimPipeline {
         let mut line = self.clone();
         match change {
             SettingChange::NumWorkers(threads) => line.threads = threads as usize,
@@ -176,7 +177,7 @@ impl Times {
 }
 
 struct Simulation<'a> {
-    line: &'a Line,
+    line: &'a SimPipeline,
     random: Random,
     steps: usize,
     lengths: Vec<usize>,
@@ -192,8 +193,8 @@ struct Simulation<'a> {
 }
 
 impl<'a> Simulation<'a> {
-    fn new(line: &'a Line, seed: u64, steps: usize) -> Simulation<'a> {
-        let mut random = Random(seed);
+    fn new(line: &'a SimPipeline, seed: u64, steps: usize) -> Simulation<'a> {
+        let mut random = Random::new(seed);
         let batches = steps + line.ahead + line.slots + HOST_SLOTS;
         let lengths = (0..batches).map(|_| random.below(BUCKETS.len())).collect();
         let free = vec![0.0; line.threads];
@@ -365,9 +366,9 @@ impl<'a> Simulation<'a> {
     }
 
     fn setting(&self) -> RunEvent {
-        let [threads, cores, ahead, slots] =
+        let [threads, cores, buffer_size, prefetch] =
             [self.line.threads, self.line.cores, self.line.ahead, self.line.slots].map(|n| n as u32);
-        RunEvent::FeedSetting { threads, cores, ahead, slots, route: self.line.route.to_owned() }
+        RunEvent::FeedSetting { threads, cores, buffer_size, prefetch, route: self.line.route.to_owned() }
     }
 
     fn arena(&self, role: Role) -> RunEvent {

@@ -93,13 +93,13 @@ impl UpdateSpec {
 /// The program that updates `parameters` from their accumulated gradients, and clears the gradients if
 /// [`UpdateSpec::clears`].
 ///
-/// - Host values, in the accumulator type: `lr`, and `average_decay` if there is a moving average. A changed value takes
+/// - Host values, in the accumulator type: `lr`, and `ema_decay` if there is a moving average. A changed value takes
 ///   effect in the next run.
 /// - States, `u32`: `updates` made, updates `skipped`, and `skipped_in_a_row`. Bias correction depends on `updates`, so that
 ///   a run resumed with the states and spans continues bit for bit.
 /// - Results: `gradient_norm` (before clipping; not finite if the update was skipped), and the three states.
 ///
-/// The decay of the moving average is `average_decay`, but at most `m / (10 + m)` after `m` updates: the first update copies
+/// The decay of the moving average is `ema_decay`, but at most `m / (10 + m)` after `m` updates: the first update copies
 /// the parameters, so that the span needs no initial value. In bf16 the copy that GEMMs read is written in the same pass.
 ///
 /// Cost: the gradients are read once for their norm, then every span is read and written once. Panics on settings out of
@@ -118,13 +118,13 @@ fn write_update(graph: &mut Graph, spec: &UpdateSpec) -> Result<(), EngineError>
     let gradients = graph.span(ParameterSpan::Gradients);
     let squares = graph.sum_of_squares(gradients)?;
     let lr = graph.host("lr", number)?;
-    let average_decay = if spec.average { graph.host("average_decay", number)? } else { graph.number(0.0) };
+    let ema_decay = if spec.average { graph.host("ema_decay", number)? } else { graph.number(0.0) };
     let mut counters = Vec::with_capacity(3);
     for name in ["updates", "skipped", "skipped_in_a_row"] {
         counters.push(graph.state(name, counter)?);
         graph.result(name, counters[counters.len() - 1])?;
     }
-    let update = graph.update_factors(spec, squares, [lr, average_decay], &counters)?;
+    let update = graph.update_factors(spec, squares, [lr, ema_decay], &counters)?;
     graph.result("gradient_norm", update.norm)?;
     graph.adamw(update.factors, spec.average)?;
     if spec.clears { graph.clear(gradients) } else { Ok(()) }

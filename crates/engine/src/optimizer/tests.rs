@@ -60,15 +60,15 @@ impl Bench {
     }
 
     /// One update from these gradients.
-    fn update(&mut self, gradients: &[f64], lr: f64, average_decay: f64) -> Results {
+    fn update(&mut self, gradients: &[f64], lr: f64, ema_decay: f64) -> Results {
         self.write(ParameterSpan::Gradients, gradients);
-        let numbers = [[lr], [average_decay]];
+        let numbers = [[lr], [ema_decay]];
         let narrow = numbers.map(|[x]| [x as f32]);
         let value = |i: usize| match self.precision {
             DType::F64 => HostValue::F64(&numbers[i]),
             _ => HostValue::F32(&narrow[i]),
         };
-        self.session.run(self.id, None, &[("lr", value(0)), ("average_decay", value(1))]).unwrap();
+        self.session.run(self.id, None, &[("lr", value(0)), ("ema_decay", value(1))]).unwrap();
         let fetch = self.session.fetch(self.id).unwrap();
         self.session.finish(fetch).unwrap()
     }
@@ -138,11 +138,11 @@ impl Plain {
         Plain { parameters: start, first: zeros.clone(), second: zeros.clone(), average: zeros, decays, updates: 0 }
     }
 
-    fn update(&mut self, spec: &UpdateSpec, gradients: &[f64], lr: f64, average_decay: f64) -> f64 {
+    fn update(&mut self, spec: &UpdateSpec, gradients: &[f64], lr: f64, ema_decay: f64) -> f64 {
         let norm = gradients.iter().map(|g| g * g).sum::<f64>().sqrt();
         let clip_scale = spec.clip.map_or(1.0, |clip| (clip / norm).min(1.0));
         let before = f64::from(self.updates);
-        let ema_decay = average_decay.min(before / (10.0 + before));
+        let ema_decay = ema_decay.min(before / (10.0 + before));
         self.updates += 1;
         for (i, gradient) in gradients.iter().enumerate() {
             let gradient = gradient * clip_scale;

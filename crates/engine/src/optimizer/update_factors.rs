@@ -95,7 +95,7 @@ impl Op for ComputeFactors {
     }
 
     fn lower(&self, at: &mut Lower<'_>) -> Result<(), EngineError> {
-        let &[squares, settings, lr, average_decay, updates, skipped, in_a_row] = at.inputs else {
+        let &[squares, settings, lr, ema_decay, updates, skipped, in_a_row] = at.inputs else {
             unreachable!("update_factors takes seven inputs")
         };
         let kernel = match squares.ty.dtype {
@@ -106,7 +106,7 @@ impl Op for ComputeFactors {
             squares,
             settings,
             lr,
-            average_decay,
+            ema_decay,
             updates,
             skipped,
             in_a_row,
@@ -125,7 +125,7 @@ kernel_args! {
         squares: in F,
         settings: in f64,
         lr: in F,
-        average_decay: in F,
+        ema_decay: in F,
         updates: out u32,
         skipped: out u32,
         in_a_row: out u32,
@@ -153,7 +153,7 @@ fn host<F: Float>(args: &mut HostArgs<'_>) {
         squares,
         settings,
         lr,
-        average_decay,
+        ema_decay,
         updates,
         skipped,
         in_a_row,
@@ -162,25 +162,25 @@ fn host<F: Float>(args: &mut HostArgs<'_>) {
         chunks,
     } = UpdateFactorsArgs::host::<F>(args);
     let squared: f64 = squares[..chunks as usize].iter().map(|sum| sum.to_f64()).sum();
-    let [lr, average_decay] = [lr, average_decay].map(|number| number[0].to_f64());
+    let [lr, ema_decay] = [lr, ema_decay].map(|number| number[0].to_f64());
     let [updates, skipped, in_a_row] = [updates, skipped, in_a_row].map(|counter| &mut counter[0]);
     let proceeds = squared.is_finite();
     *updates = updates.saturating_add(u32::from(proceeds));
     *skipped = skipped.saturating_add(u32::from(!proceeds));
     *in_a_row = if proceeds { 0 } else { in_a_row.saturating_add(1) };
     let norm = squared.sqrt();
-    let factors = factors(settings, *updates, norm, lr, average_decay);
+    let factors = factors(settings, *updates, norm, lr, ema_decay);
     let flag = f64::from(u8::from(proceeds));
     out.iter_mut().zip([flag].into_iter().chain(factors)).for_each(|(out, factor)| *out = F::of(factor));
     norm_out[0] = F::of(norm);
 }
 
 /// All of [`Factors`] after the flag. `updates` includes the current one.
-fn factors(settings: &[f64], updates: u32, norm: f64, lr: f64, average_decay: f64) -> [f64; FACTORS - 1] {
+fn factors(settings: &[f64], updates: u32, norm: f64, lr: f64, ema_decay: f64) -> [f64; FACTORS - 1] {
     let [beta1, beta2, epsilon, weight_decay, clip] = [0, 1, 2, 3, 4].map(|i| settings[i]);
     let before = f64::from(updates) - 1.0;
     let clip_scale = if norm > clip { clip / norm } else { 1.0 };
-    let ema_decay = average_decay.min(before / (AVERAGE_WARM_UP + before));
+    let ema_decay = ema_decay.min(before / (AVERAGE_WARM_UP + before));
     let inv_sqrt_bias2 = 1.0 / (1.0 - power(beta2, updates)).sqrt();
     let step_size = lr / (1.0 - power(beta1, updates));
     let decay = lr * weight_decay;
@@ -206,12 +206,12 @@ impl Graph {
         &mut self,
         spec: &UpdateSpec,
         squares: Value,
-        [lr, average_decay]: [Value; 2],
+        [lr, ema_decay]: [Value; 2],
         counters: &[Value],
     ) -> Result<UpdateFactors, EngineError> {
         let clip = spec.clip.unwrap_or(f64::INFINITY);
         let settings = self.constant(&[5], &[spec.beta1, spec.beta2, spec.epsilon, spec.weight_decay, clip]);
-        let mut inputs = vec![squares, settings, lr, average_decay];
+        let mut inputs = vec![squares, settings, lr, ema_decay];
         inputs.extend(counters);
         let outputs = self.push_many(ComputeFactors, &inputs)?;
         Ok(UpdateFactors { factors: outputs[0], norm: outputs[1] })

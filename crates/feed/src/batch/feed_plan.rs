@@ -6,15 +6,12 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use tandem_audio::{DeviceFeatures, FeatureSettings};
+use tandem_audio::{DeviceFeatures, FeatureSettings, RATE_HZ};
 use tandem_device::bytes::{BLOCK_ALIGN, round_up};
 use tandem_device::{DType, Route};
 
 use super::schema::{BatchSchema, HOP_SAMPLES};
 use super::shape::{Bucket, starts};
-
-/// Sample rate of the features. All recordings are resampled to it.
-pub const RATE_HZ: u32 = 22_050;
 
 /// Rows of an upload start at a multiple of this many samples: one vector load of int16.
 const STEP_SAMPLES: u64 = 8;

@@ -6,11 +6,11 @@ use tandem_device::{Block, DType, View};
 use crate::batch::shape::Bucket;
 
 /// Mel bands of a frame.
-pub const MELS: u64 = 80;
+pub const MELS: u64 = tandem_audio::N_MELS as u64;
 /// Frames of the voice reference: 4.6 s.
-pub const REFERENCE_FRAMES: u64 = 400;
+pub const REFERENCE_FRAMES: u64 = tandem_audio::REFERENCE_FRAMES as u64;
 /// Audio samples from one frame to the next.
-pub const HOP_SAMPLES: u64 = 256;
+pub const HOP_SAMPLES: u64 = tandem_audio::HOP_SAMPLES as u64;
 
 /// One dimension of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -68,7 +68,7 @@ impl FeatureMaker {
                     .cached_pitch
                     .as_ref()
                     .zip(layout.pitch_offsets)
-                    .map(|(memory, offsets)| CachedPitch { places: uploaded.part(offsets), memory: memory.view() });
+                    .map(|(memory, offsets)| CachedPitch { offsets: uploaded.part(offsets), memory: memory.view() });
                 self.features.pitch(stream, audio, starts.frames, pitch, cached)
             }
             None => Ok(()),

@@ -161,7 +161,7 @@ impl RowLoader {
 
     fn encode(&mut self, sample: &Sample<'_>, most: u64) -> Result<(), FeedError> {
         self.tokens.ids.clear();
-        let Some(tokenizer) = self.context.input.training_set.texts() else { return Ok(()) };
+        let Some(tokenizer) = self.context.input.training_set.tokenizer() else { return Ok(()) };
         tokenizer.encode_into(sample, &mut self.tokens)?;
         match self.tokens.ids.len() as u64 {
             found if found > most => Err(FeedError::TextTooLong { found, most }),

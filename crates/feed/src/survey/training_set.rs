@@ -147,7 +147,7 @@ impl TrainingSet {
     }
 
     /// The tokenizer of its texts; none if batches have no text.
-    pub fn texts(&self) -> Option<&Tokenizer> {
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.tokenizer.as_ref()
     }
 

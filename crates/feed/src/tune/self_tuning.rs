@@ -57,8 +57,8 @@ impl TuningLog {
         self.emitter.emit(RunEvent::FeedSetting {
             threads: setting.threads as u32,
             cores: self.cores as u32,
-            ahead: setting.depth as u32,
-            slots: self.model_slots as u32,
+            buffer_size: setting.depth as u32,
+            prefetch: self.model_slots as u32,
             route: self.route.name().to_owned(),
         });
     }

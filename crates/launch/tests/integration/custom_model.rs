@@ -1,14 +1,14 @@
 //! A model of one's own, through everything the speech model goes through: plan, limits, steps, checkpoints, resuming.
 
-#[path = "../../examples/own_model.rs"]
+#[path = "../../examples/custom_model.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the example has a main of its own")]
-mod own_model;
+mod example;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use own_model::{Narrow, Place, resolve};
-use tandem_checkpoint::{Architecture, Checkpoint, CheckpointError, latest_usable};
+use example::{Narrow, Place, resolve};
+use tandem_checkpoint::{Architecture, Checkpoint, CheckpointError, latest_intact};
 use tandem_device::leak::DEFAULT_THRESHOLD;
 use tandem_device::sim::Alive;
 use tandem_events::{Emitter, Role, RunEvent, Sink};
@@ -55,13 +55,13 @@ impl Bench {
 /// Trains until the plan ends or step `last` was reported, and says what every step lost.
 fn train(trainer: &mut Trainer, last: u64) -> (RunOutcome, Vec<(u64, f64)>) {
     let (stop, mut losses) = (StopFlag::new(), Vec::new());
-    let mut watcher = EachStep(|report: &StepReport| {
+    let mut listener = EachStep(|report: &StepReport| {
         losses.push((report.step, report.loss()));
         if report.step == last {
             stop.raise();
         }
     });
-    let outcome = trainer.run(&stop, &mut watcher).unwrap();
+    let outcome = trainer.run(&stop, &mut listener).unwrap();
     (outcome, losses)
 }
 
@@ -89,9 +89,10 @@ fn learns(place: Place) {
     let bench = Bench::new(place);
     let mut said = Vec::new();
     let events = Arc::new(EventBuffer::default());
-    let mut say = |line: &str| said.push(line.to_owned());
+    let mut print = |line: &str| said.push(line.to_owned());
     let builder = Trainer::builder(&bench.plan).model(narrow()).folder(bench.run_folder("run"));
-    let mut trainer = builder.monitor(&Emitter::to(events.clone())).say(&mut say).build(&bench.corpora).unwrap();
+    let mut trainer =
+        builder.monitor(&Emitter::to(events.clone())).on_message(&mut print).build(&bench.corpora).unwrap();
     let baseline = trainer.memory_stats();
     let (outcome, losses) = train(&mut trainer, u64::MAX);
     assert_eq!((outcome.step, outcome.stopped, losses.len()), (30, false, 30));
@@ -99,8 +100,8 @@ fn learns(place: Place) {
     assert!((0.7..2.0).contains(&losses[0].1) && losses[29].1 < 0.5 * losses[0].1, "{losses:?}");
 
     // What only speech has is not there.
-    let judged = outcome.validation.expect("held-out speech");
-    assert_eq!(judged.figures.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["squares", "distance"]);
+    let judged = outcome.validation.expect("a validation set");
+    assert_eq!(judged.metrics.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["squares", "distance"]);
     assert_eq!((judged.alignment, judged.duration_scale, judged.ratio()), (None, None, None));
 
     // The books, the plan and the limits agree.
@@ -126,7 +127,7 @@ fn learns(place: Place) {
     });
     assert!(learned.eq(losses.iter().map(|(_, loss)| *loss)));
     let any = |wanted: fn(&RunEvent) -> bool| events.iter().any(wanted);
-    assert!(any(|event| matches!(event, RunEvent::Validation { figures, .. } if figures.len() == 2)));
+    assert!(any(|event| matches!(event, RunEvent::Validation { metrics, .. } if metrics.len() == 2)));
     assert!(any(|event| matches!(event, RunEvent::Checkpoint { step: 30, .. })));
     trainer.stop().unwrap();
     bench.all_is_home();
@@ -152,7 +153,7 @@ fn goes_on(place: Place) {
     assert!(outcome.stopped && (9..30).contains(&outcome.step), "{outcome:?}");
     first.stop().unwrap();
 
-    let checkpoint = latest_usable(&parts).unwrap().checkpoint.unwrap();
+    let checkpoint = latest_intact(&parts).unwrap().checkpoint.unwrap();
     assert!(checkpoint.weights.names().all(|name| !name.starts_with("reference.")), "voices are speech's");
     assert_eq!(checkpoint.model.architecture, Architecture::Custom { name: "narrow".into() });
     assert_eq!(checkpoint.model.duration_scale, None);
@@ -175,7 +176,7 @@ fn steps_can_be_taken_one_by_one_without_a_folder() {
     let bench = Bench::new(Place::Pair);
     let mut trainer = Trainer::builder(&bench.plan).model(narrow()).build(&bench.corpora).unwrap();
     let mut reports: Vec<StepReport> = (0..4).filter_map(|_| trainer.advance().unwrap()).collect();
-    reports.extend(trainer.settle().unwrap());
+    reports.extend(trainer.drain().unwrap());
     assert_eq!(reports.iter().map(|report| report.step).collect::<Vec<_>>(), [1, 2, 3, 4]);
     assert!(trainer.validate().unwrap().is_some_and(|report| report.score().is_finite()));
     let error = trainer.run(&StopFlag::new(), &mut EachStep(|_: &StepReport| {})).unwrap_err();
@@ -205,7 +206,7 @@ fn another_model_than_the_planned_one_is_refused() {
     let _ = train(&mut bench.build(&folder).unwrap(), 1);
     let wide: Arc<dyn Model> = Arc::new(Narrow::new(40, 8).unwrap());
     let (plan, corpora) = resolve(&bench.run_folder("speech again"), &wide, Place::Pair).unwrap();
-    let newest = latest_usable(&folder).unwrap().checkpoint.unwrap().path;
+    let newest = latest_intact(&folder).unwrap().checkpoint.unwrap().path;
     let error = Trainer::builder(&plan).model(wide.clone()).folder(&folder).build(&corpora).map(drop).unwrap_err();
     assert!(matches!(error, LaunchError::Train(TrainError::Checkpoint(CheckpointError::AnotherRun { .. }))), "{error}");
     assert!(Checkpoint::open(&newest).is_ok(), "and nothing in it has changed");

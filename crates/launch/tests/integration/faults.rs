@@ -19,13 +19,13 @@ fn cards(count: usize) -> SimSpec {
     SimSpec::new(count, 4 << 30).with_link(Link::Nvlink).with_seed(3)
 }
 
-/// Sets a run up, trains a little, looks at the held-out data, takes a snapshot, and ends it.
+/// Sets a run up, trains a little, validates, takes a snapshot, and ends it.
 fn whole_run(speeches: &Speeches, resolved: &Resolved, corpora: &Corpora) -> Result<(), LaunchError> {
     let mut launched = speeches.launch(resolved, corpora)?;
     for _ in 0..STEPS {
         launched.trainer.advance()?;
     }
-    launched.trainer.settle()?;
+    launched.trainer.drain()?;
     launched.trainer.validate()?;
     launched.trainer.snapshot()?;
     Ok(launched.trainer.stop()?)

@@ -21,7 +21,7 @@ fn run(speeches: &Speeches, sim: Option<&str>, flags: &[(&str, &str)]) -> (Resol
 
 fn steps(launched: &mut Launched, count: u64) -> Vec<StepReport> {
     let mut reports: Vec<StepReport> = (0..count).filter_map(|_| launched.trainer.advance().unwrap()).collect();
-    reports.extend(launched.trainer.settle().unwrap());
+    reports.extend(launched.trainer.drain().unwrap());
     reports
 }
 
@@ -57,10 +57,10 @@ fn a_plan_is_taken_to_the_byte_and_nothing_more() {
             };
             let whole = |launched: &mut Launched| {
                 steps(launched, 4);
-                let report = launched.trainer.validate().unwrap().expect("held-out speech");
+                let report = launched.trainer.validate().unwrap().expect("a validation set");
                 // Spectra of mean 0 and deviation 1 are two thirds from their bands' means, more or less.
-                let mean = report.figures.get("mean").unwrap();
-                assert!((0.4..1.0).contains(&mean) && report.alignment.unwrap().is_whole(), "{report:?}");
+                let mean = report.metrics.get("mean").unwrap();
+                assert!((0.4..1.0).contains(&mean) && report.alignment.unwrap().is_complete(), "{report:?}");
                 launched.trainer.snapshot().unwrap();
                 counts(launched)
             };
@@ -120,7 +120,7 @@ fn a_program_of_ones_own_sets_up_the_run_that_the_commands_do() {
     let commands = steps(&mut speeches.launch(&resolved, &corpora).unwrap(), 2);
     let mut trainer = Trainer::builder(&resolved).build(&corpora).unwrap();
     let mut own: Vec<StepReport> = (0..2).filter_map(|_| trainer.advance().unwrap()).collect();
-    own.extend(trainer.settle().unwrap());
+    own.extend(trainer.drain().unwrap());
     let losses = |reports: &[StepReport]| reports.iter().map(|report| report.losses.clone()).collect::<Vec<_>>();
     assert_eq!(losses(&own), losses(&commands));
     let names: Vec<&str> = own[0].losses.iter().map(|(name, _)| name).collect();

@@ -73,7 +73,7 @@ fn requests_that_cannot_be_met() {
 #[test]
 fn a_broken_driver_is_never_mistaken_for_no_gpu() {
     let mut hardware = cpu_only();
-    hardware.trouble = Some("libcuda.so.1 was not found; searched /usr/lib".to_owned());
+    hardware.driver_error = Some("libcuda.so.1 was not found; searched /usr/lib".to_owned());
     for line in ["", "--gpu 0", "--data-gpu 0 --model-gpu 1", "--share-gpu"] {
         let text = choose(line, &hardware).unwrap_err().to_string();
         assert!(text.contains("searched /usr/lib") && text.contains("--mode cpu works"), "{text}");

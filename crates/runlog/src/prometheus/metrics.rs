@@ -8,7 +8,7 @@ use tandem_events::{Record, RunEvent};
 /// Steps that `tandem_steps_per_second` looks back on.
 const PACE_STEPS: usize = 100;
 
-/// The figures of a run. As many as there are losses, roles, cards and stages: they do not grow with the run.
+/// The metrics of a run. As many as there are losses, roles, cards and stages: they do not grow with the run.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     /// By family and labels. A family without values is not shown.
@@ -20,7 +20,7 @@ pub(crate) struct Metrics {
 /// Names and values, in the order they are written.
 type Labels = Vec<(&'static str, String)>;
 
-/// A family of figures. The order is that of the page.
+/// A metric family. The order is that of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Family {
     Run,
@@ -34,7 +34,7 @@ enum Family {
     Loss,
     GradientNorm,
     LearningRate,
-    ValidationSet,
+    Validation,
     Validations,
     Checkpoints,
     CheckpointSeconds,
@@ -57,53 +57,53 @@ impl Family {
         const GAUGE: &str = "gauge";
         const COUNTER: &str = "counter";
         match self {
-            Family::Run => ("tandem_run_info", GAUGE, "The command and its version; always 1."),
-            Family::Step => {
-                ("tandem_step", GAUGE, "The last training step that ended, counted from the beginning of the run.")
-            }
+            Family::Run => ("tandem_run_info", GAUGE, "Command and version; always 1."),
+            Family::Step => ("tandem_step", GAUGE, "The last finished training step of the run."),
             Family::Epoch => ("tandem_epoch", GAUGE, "The epoch of the last step, from 0."),
             Family::Steps => ("tandem_steps_total", COUNTER, "Training steps since this start."),
             Family::SkippedSteps => {
-                ("tandem_skipped_steps_total", COUNTER, "Steps that changed nothing because a gradient was no number.")
+                ("tandem_skipped_steps_total", COUNTER, "Steps skipped because a gradient was not finite.")
             }
-            Family::StepSeconds => ("tandem_step_seconds_total", COUNTER, "Time in training steps."),
+            Family::StepSeconds => ("tandem_step_seconds_total", COUNTER, "Wall time of training steps."),
             Family::StallSeconds => (
                 "tandem_stall_seconds_total",
                 COUNTER,
-                "Time the model had no batch to work on; a part of tandem_step_seconds_total.",
+                "Time the model waited for a batch; part of tandem_step_seconds_total.",
             ),
-            Family::StepsPerSecond => ("tandem_steps_per_second", GAUGE, "Over the last 100 steps."),
-            Family::Loss => ("tandem_loss", GAUGE, "What the last step minimised, and its parts by name."),
-            Family::GradientNorm => {
-                ("tandem_gradient_norm", GAUGE, "Norm of the gradients of the last step before clipping.")
+            Family::StepsPerSecond => {
+                ("tandem_steps_per_second", GAUGE, "Training throughput over the last 100 steps.")
             }
+            Family::Loss => ("tandem_loss", GAUGE, "Training losses of the last step by name."),
+            Family::GradientNorm => ("tandem_gradient_norm", GAUGE, "Gradient norm of the last step before clipping."),
             Family::LearningRate => ("tandem_learning_rate", GAUGE, "The learning rate of the last step."),
-            Family::ValidationSet => {
-                ("tandem_held_out", GAUGE, "Figures of the held-out data by name, as of the last look at it.")
-            }
-            Family::Validations => {
-                ("tandem_validations_total", COUNTER, "Looks at the held-out data since this start.")
-            }
+            Family::Validation => ("tandem_validation", GAUGE, "Metrics of the last validation by name."),
+            Family::Validations => ("tandem_validations_total", COUNTER, "Validations since this start."),
             Family::Checkpoints => ("tandem_checkpoints_total", COUNTER, "Checkpoints written since this start."),
-            Family::CheckpointSeconds => ("tandem_checkpoint_seconds_total", COUNTER, "Time spent writing them."),
-            Family::Samples => ("tandem_samples_total", COUNTER, "Sentences spoken since this start."),
-            Family::MemoryUsed => ("tandem_memory_used_bytes", GAUGE, "Live bytes of a role."),
-            Family::MemoryLimit => ("tandem_memory_limit_bytes", GAUGE, "What the role may hold."),
-            Family::MemoryPeak => ("tandem_memory_peak_bytes", GAUGE, "The most that was ever live."),
-            Family::ProcessBytes => {
-                ("tandem_process_bytes", GAUGE, "The most the process held on a card, as the driver counts.")
+            Family::CheckpointSeconds => {
+                ("tandem_checkpoint_seconds_total", COUNTER, "Time spent writing checkpoints.")
             }
-            Family::ProcessLimit => ("tandem_process_limit_bytes", GAUGE, "What it is held against."),
-            Family::Refusals => ("tandem_refused_allocations_total", COUNTER, "Allocations that an arena refused."),
-            Family::Batches => ("tandem_stage_batches_total", COUNTER, "Batches a stage of the feed has finished."),
+            Family::Samples => ("tandem_samples_total", COUNTER, "Sample sentences written since this start."),
+            Family::MemoryUsed => ("tandem_memory_used_bytes", GAUGE, "Memory in use by a role."),
+            Family::MemoryLimit => ("tandem_memory_limit_bytes", GAUGE, "Memory limit of a role."),
+            Family::MemoryPeak => ("tandem_memory_peak_bytes", GAUGE, "Highest memory use of a role."),
+            Family::ProcessBytes => {
+                ("tandem_process_bytes", GAUGE, "Highest memory of this process on a card, as reported by the driver.")
+            }
+            Family::ProcessLimit => {
+                ("tandem_process_limit_bytes", GAUGE, "Limit for the memory of this process on a card.")
+            }
+            Family::Refusals => {
+                ("tandem_refused_allocations_total", COUNTER, "Allocations refused by an arena because of its limit.")
+            }
+            Family::Batches => ("tandem_stage_batches_total", COUNTER, "Batches finished by a pipeline stage."),
             Family::BusySeconds => {
-                ("tandem_stage_busy_seconds_total", COUNTER, "Work of a stage, summed over its threads.")
+                ("tandem_stage_busy_seconds_total", COUNTER, "Busy time of a pipeline stage, summed over its threads.")
             }
             Family::WaitSeconds => {
-                ("tandem_stage_wait_seconds_total", COUNTER, "Time the next stage had nothing to do before it.")
+                ("tandem_stage_wait_seconds_total", COUNTER, "Time the next stage waited for this one.")
             }
             Family::DroppedEvents => {
-                ("tandem_dropped_events_total", COUNTER, "Events lost because the run log was too slow.")
+                ("tandem_dropped_events_total", COUNTER, "Events dropped because the run log could not keep up.")
             }
         }
     }
@@ -126,9 +126,9 @@ impl Metrics {
                 self.set(Family::GradientNorm, vec![], gradient_norm.unwrap_or(f64::NAN));
                 self.set(Family::LearningRate, vec![], *lr);
             }
-            RunEvent::Validation { figures, .. } => {
+            RunEvent::Validation { metrics, .. } => {
                 self.add(Family::Validations, vec![], 1.0);
-                self.set_all(Family::ValidationSet, "figure", figures);
+                self.set_all(Family::Validation, "metric", metrics);
             }
             RunEvent::Checkpoint { ns, .. } => {
                 self.add(Family::Checkpoints, vec![], 1.0);
@@ -171,8 +171,8 @@ impl Metrics {
         self.set(Family::StepsPerSecond, vec![], per_second);
     }
 
-    fn set_all(&mut self, family: Family, label: &'static str, figures: &BTreeMap<String, Option<f64>>) {
-        for (name, value) in figures {
+    fn set_all(&mut self, family: Family, label: &'static str, values: &BTreeMap<String, Option<f64>>) {
+        for (name, value) in values {
             self.set(family, vec![(label, name.clone())], value.unwrap_or(f64::NAN));
         }
     }
@@ -259,11 +259,11 @@ mod tests {
         let memory = |role, card| RunEvent::Memory { role, card, used_bytes: 1 << 40, limit_bytes: 9, peak_bytes: 3 };
         let page = page([memory(Role::Model, 1), memory(Role::Data, 0), memory(Role::Model, 1)]);
         let expected = "\
-# HELP tandem_memory_used_bytes Live bytes of a role.
+# HELP tandem_memory_used_bytes Memory in use by a role.
 # TYPE tandem_memory_used_bytes gauge
 tandem_memory_used_bytes{role=\"data\",card=\"0\"} 1099511627776
 tandem_memory_used_bytes{role=\"model\",card=\"1\"} 1099511627776
-# HELP tandem_memory_limit_bytes What the role may hold.
+# HELP tandem_memory_limit_bytes Memory limit of a role.
 ";
         assert!(page.starts_with(expected), "{page}");
         assert!(

@@ -124,7 +124,7 @@ fn everything_has_its_track() {
         RunEvent::ArenaReserved { role: Role::Data, card: 3, bytes: 1, limit_bytes: 64 << 20, driver_bytes: 0 };
     let memory = |role| RunEvent::Memory { role, card: 0, used_bytes: 3 << 19, limit_bytes: 9, peak_bytes: 9 };
     let transfer = RunEvent::Transfer { route: "pe\"er".into(), from: 0, to: 1, bytes: 7, ns: 5 };
-    let figures: BTreeMap<_, _> = [("mel".to_owned(), None)].into();
+    let metrics: BTreeMap<_, _> = [("mel".to_owned(), None)].into();
     let sample = RunEvent::SampleWritten { step: 9, path: "samples/a.wav".into(), seconds: 1.0, ns: 30 };
     let events = events_of([
         (1, reserved),
@@ -135,7 +135,7 @@ fn everything_has_its_track() {
         (14, memory(Role::Data)),
         (14, memory(Role::Model)),
         (15, RunEvent::ProcessMemory { card: 1, bytes: 5 << 20, limit_bytes: 6 }),
-        (60, RunEvent::Validation { step: 9, utterances: 1, figures }),
+        (60, RunEvent::Validation { step: 9, utterances: 1, metrics }),
         (70, RunEvent::Checkpoint { step: 9, bytes: 1, ns: 9 }),
         (99, sample),
         (99, RunEvent::Note { text: "a\nb".into() }),

@@ -29,7 +29,7 @@ fn every_event_reads_back_as_it_was_emitted() {
             version: "0.1.0".into(),
             plan_json: Some("{\n  \"mode\": \"dual\"\n}".into()),
         },
-        RunEvent::TrainingSet { of: 1092, ids: vec!["a0001".into(), "ب \"2\"".into()] },
+        RunEvent::TrainingSet { utterances: 1092, ids: vec!["a0001".into(), "ب \"2\"".into()] },
         RunEvent::DeviceClock { now_ns: 12, devices: "cuda".into() },
         RunEvent::ArenaReserved { role: Role::Data, card: 0, bytes: 1, limit_bytes: 3, driver_bytes: 2 },
         RunEvent::Memory { role: Role::Model, card: 1, used_bytes: 1, limit_bytes: u64::MAX, peak_bytes: 2 },
@@ -48,7 +48,7 @@ fn every_event_reads_back_as_it_was_emitted() {
         RunEvent::StepWork { step: 1, batch: 0, batches: 1, bucket: 2, busy_ns: 1, wait_ns: 1, began_ns: Some(7) },
         RunEvent::CpuTime { cpu_ns: 9 },
         RunEvent::ModelOnly { bucket: 2, ns: 1 },
-        RunEvent::FeedSetting { threads: 4, cores: 8, ahead: 12, slots: 3, route: "bounce".into() },
+        RunEvent::FeedSetting { threads: 4, cores: 8, buffer_size: 12, prefetch: 3, route: "bounce".into() },
         RunEvent::StepMetrics {
             step: 1,
             epoch: 0,
@@ -57,7 +57,7 @@ fn every_event_reads_back_as_it_was_emitted() {
             lr: 1e-3 / 3.0,
             skipped: true,
         },
-        RunEvent::Validation { step: 9, utterances: 64, figures: [("mel".to_owned(), Some(0.249))].into() },
+        RunEvent::Validation { step: 9, utterances: 64, metrics: [("mel".to_owned(), Some(0.249))].into() },
         RunEvent::Checkpoint { step: 9, bytes: 35 << 20, ns: 1 },
         RunEvent::SampleWritten { step: 9, path: "samples/step-00000009-a.wav".into(), seconds: 2.5, ns: 7 },
         RunEvent::Stage {

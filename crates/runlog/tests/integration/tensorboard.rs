@@ -99,7 +99,7 @@ fn start(run: &Path, board: &Path, began: SystemTime, steps: impl IntoIterator<I
         emitter.emit(RunEvent::StepMetrics { step, epoch: 0, losses, gradient_norm, lr, skipped: false });
     }
     emitter.emit(RunEvent::ProcessMemory { card: 1, bytes: 5 << 20, limit_bytes: 6 << 20 });
-    emitter.emit(RunEvent::Validation { step: 4, utterances: 1, figures: [("mel".to_owned(), Some(0.25))].into() });
+    emitter.emit(RunEvent::Validation { step: 4, utterances: 1, metrics: [("mel".to_owned(), Some(0.25))].into() });
     let path = "samples/step-00000004-a0001.wav".into();
     emitter.emit(RunEvent::SampleWritten { step: 4, path, seconds: 1.0, ns: 1 });
     log.finish_with(RunEvent::RunEnded { exit_code: 0, reason: "done".into() });
@@ -137,7 +137,7 @@ fn tensorboard_reads_scalars_pictures_and_sound_back() {
     check("lr", &|step| Some(1e-3 / step as f64));
     check("steps_per_s", &|_| Some(0.5));
     check("stall", &|_| Some(0.25));
-    assert_eq!(scalars(&read, "held_out/mel"), [(4, Some(0.25))]);
+    assert_eq!(scalars(&read, "validation/mel"), [(4, Some(0.25))]);
     assert_eq!(scalars(&read, "memory/data_mb"), [(1, Some(1.5))]);
     assert_eq!(scalars(&read, "memory/data_limit_mb"), [(1, Some(8192.0))]);
     assert_eq!(scalars(&read, "memory/process_card1_mb"), [(4, Some(5.0))]);

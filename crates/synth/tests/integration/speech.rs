@@ -29,7 +29,7 @@ fn contract(compute_dtype: ComputeDtype) -> ModelContract {
             keep_harakat: false,
             longest_tokens: None,
         }),
-        features: (&FeatureSettings::default()).into(),
+        features: FeatureSettings::default(),
         mel_statistics: MelStatistics { mean: -5.0, std: 2.0, band_means: vec![-5.0; MELS] },
         compute_dtype,
         vocoder: Vocoder::GriffinLim,
@@ -81,7 +81,7 @@ fn simulated() -> Device {
 
 fn speak(synthesizer: &mut Synthesizer, text: &str, rate: f64, seed: u64) -> Speech {
     let voice = synthesizer.voice(None).unwrap();
-    synthesizer.speak(text, &voice, &SpeechOptions { rate, seed }).unwrap()
+    synthesizer.synthesize(text, &voice, &SpeechOptions { rate, seed }).unwrap()
 }
 
 #[test]
@@ -90,9 +90,9 @@ fn speech_comes_with_its_spectrogram_and_the_frames_of_each_symbol() {
     let mut synthesizer = Synthesizer::open(folder.path(), cpu()).unwrap();
     for text in ["Good morning.", &"It is a fine day, they say. ".repeat(12)] {
         let speech = speak(&mut synthesizer, text, 1.0, 1);
-        let (tokens, frames) = speech.pieces.iter().fold((0, 0), |(t, f), chunk| (t + chunk.tokens, f + chunk.frames));
+        let (tokens, frames) = speech.chunks.iter().fold((0, 0), |(t, f), chunk| (t + chunk.tokens, f + chunk.frames));
         let sum = speech.durations.iter().sum::<i32>() as usize;
-        assert_eq!((speech.durations.len(), sum, speech.spectrum.num_frames()), (tokens, frames, frames));
+        assert_eq!((speech.durations.len(), sum, speech.spectrogram.num_frames()), (tokens, frames, frames));
     }
 }
 
@@ -106,7 +106,7 @@ fn a_recording_is_aligned_with_its_text_if_possible() {
         Clip { samples: samples.collect(), rate_hz: 44_100 }
     };
     let aligned = synthesizer.align("Good morning.", &tone(1.0), &voice).unwrap().unwrap();
-    let frames = aligned.spectrum.num_frames();
+    let frames = aligned.spectrogram.num_frames();
     assert!((85..=88).contains(&frames), "{frames}");
     assert!(aligned.durations.iter().sum::<i32>() as usize == frames && aligned.durations.iter().all(|d| *d >= 1));
     assert_eq!(synthesizer.align("Good morning.", &tone(0.05), &voice).unwrap(), None, "more symbols than frames");
@@ -120,7 +120,8 @@ fn stopped_synthesis_is_an_error_and_can_be_repeated() {
     let mut synthesizer = Synthesizer::open(folder.path(), cpu()).unwrap();
     let stop = Arc::new(AtomicBool::new(true));
     let voice = synthesizer.voice(None).unwrap();
-    let speak = |synthesizer: &mut Synthesizer| synthesizer.speak("Good morning.", &voice, &SpeechOptions::default());
+    let speak =
+        |synthesizer: &mut Synthesizer| synthesizer.synthesize("Good morning.", &voice, &SpeechOptions::default());
     // Before its programs are compiled, and after.
     for _ in 0..2 {
         synthesizer.stop_when(stop.clone());
@@ -137,22 +138,22 @@ fn the_same_seed_gives_the_same_speech_whatever_came_before() {
     let mut synthesizer = Synthesizer::open(folder.path(), cpu()).unwrap();
     let first = speak(&mut synthesizer, "Good morning.", 1.0, 1);
     let long = speak(&mut synthesizer, &"It is a fine day, they say. ".repeat(12), 1.0, 1);
-    assert!(long.pieces.len() > 1);
+    assert!(long.chunks.len() > 1);
     assert_eq!(speak(&mut synthesizer, "Good morning.", 1.0, 1), first);
     assert_ne!(speak(&mut synthesizer, "Good morning.", 1.0, 2).clip, first.clip);
     for speech in [&first, &long] {
-        let expected: usize = speech.pieces.iter().map(|chunk| chunk.frames * 256 + chunk.pause_samples).sum();
+        let expected: usize = speech.chunks.iter().map(|chunk| chunk.frames * 256 + chunk.pause_samples).sum();
         assert_eq!((speech.clip.samples.len(), speech.clip.rate_hz), (expected, 22_050));
     }
-    assert_eq!(long.pieces.last().unwrap().pause_samples, 0, "no pause at the end");
-    assert!(long.pieces[0].pause_samples > 0);
+    assert_eq!(long.chunks.last().unwrap().pause_samples, 0, "no pause at the end");
+    assert!(long.chunks[0].pause_samples > 0);
 }
 
 #[test]
 fn slow_speech_takes_longer() {
     let folder = checkpoint(ComputeDtype::F32, &[]);
     let mut synthesizer = Synthesizer::open(folder.path(), cpu()).unwrap();
-    let mut frames = |rate| speak(&mut synthesizer, "How do you do?", rate, 1).pieces[0].frames;
+    let mut frames = |rate| speak(&mut synthesizer, "How do you do?", rate, 1).chunks[0].frames;
     let (fast, usual, slow) = (frames(2.0), frames(1.0), frames(0.25));
     assert!(fast <= usual && usual.abs_diff(slow / 4) <= 1, "{fast} {usual} {slow}");
 }
@@ -166,7 +167,7 @@ fn simulated_cards_give_the_speech_of_the_cpu() {
     let folder = checkpoint(ComputeDtype::Bf16, &[]);
     let on = |device| speak(&mut Synthesizer::open(folder.path(), device).unwrap(), "Good morning.", 1.0, 1);
     let (f32, bf16) = (on(cpu()), on(simulated()));
-    assert_eq!(f32.pieces, bf16.pieces);
+    assert_eq!(f32.chunks, bf16.chunks);
     assert_ne!(f32.clip, bf16.clip);
 }
 
@@ -179,10 +180,10 @@ fn a_voice_is_from_the_checkpoint_or_a_recording() {
     let refused = synthesizer.voice(Some("carl")).unwrap_err().to_string();
     assert!(refused.contains("\"carl\"") && refused.contains("anna, bert"), "{refused}");
     let tone = Clip { samples: (0..44_100).map(|i| ((i * 300) % 20_000) as i16 - 10_000).collect(), rate_hz: 22_050 };
-    let from_recording = synthesizer.voice_of(&tone).unwrap();
+    let from_recording = synthesizer.voice_from_recording(&tone).unwrap();
     assert_eq!(from_recording.source, VoiceSource::Recording);
     let voices = [synthesizer.voice(Some("anna")).unwrap(), synthesizer.voice(Some("bert")).unwrap(), from_recording];
-    let clips = voices.map(|voice| synthesizer.speak("Hello.", &voice, &SpeechOptions::default()).unwrap().clip);
+    let clips = voices.map(|voice| synthesizer.synthesize("Hello.", &voice, &SpeechOptions::default()).unwrap().clip);
     assert!(clips[0] != clips[1] && clips[1] != clips[2]);
 
     let without_voices = checkpoint(ComputeDtype::F32, &[]);
@@ -199,16 +200,16 @@ fn a_text_that_cannot_be_spoken_is_refused() {
     let mut synthesizer = Synthesizer::open(folder.path(), cpu()).unwrap();
     let voice = synthesizer.voice(None).unwrap();
     let mut refused =
-        |text: &str, rate: f64| synthesizer.speak(text, &voice, &SpeechOptions { rate, seed: 1 }).unwrap_err();
+        |text: &str, rate: f64| synthesizer.synthesize(text, &voice, &SpeechOptions { rate, seed: 1 }).unwrap_err();
     assert!(matches!(refused("", 1.0), SynthError::EmptyText));
     assert!(matches!(refused("中文", 1.0), SynthError::NoKnownSymbol { .. }));
     assert!(matches!(refused("hello", 9.0), SynthError::Rate { .. }));
     let full = || Err(std::io::Error::from(std::io::ErrorKind::StorageFull));
-    let text = synthesizer.read("hello").unwrap();
-    let stopped = synthesizer.say(&text, &voice, &SpeechOptions::default(), &mut |_, _| full());
+    let text = synthesizer.tokenize("hello").unwrap();
+    let stopped = synthesizer.synthesize_chunks(&text, &voice, &SpeechOptions::default(), &mut |_, _| full());
     assert!(matches!(stopped, Err(SynthError::Output(_))));
-    let speech = synthesizer.speak("He中llo.", &voice, &SpeechOptions::default()).unwrap();
-    assert_eq!(speech.left_out, ['中']);
+    let speech = synthesizer.synthesize("He中llo.", &voice, &SpeechOptions::default()).unwrap();
+    assert_eq!(speech.unknown_chars, ['中']);
 }
 
 #[test]
@@ -239,7 +240,7 @@ fn a_card_without_room_is_an_error() {
     let device = Machine::simulated("1x560MiB".parse().unwrap()).open(0).unwrap();
     let mut synthesizer = Synthesizer::open(folder.path(), device).unwrap();
     let voice = synthesizer.voice(None).unwrap();
-    let refused = synthesizer.speak("hello", &voice, &SpeechOptions::default()).unwrap_err();
+    let refused = synthesizer.synthesize("hello", &voice, &SpeechOptions::default()).unwrap_err();
     assert!(matches!(refused, SynthError::NoRoom { .. }), "{refused}");
 }
 

@@ -15,10 +15,11 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use align::{Aligner, Entry};
+use tandem_random::SplitMix;
 use tandem_text::phonemes::features::LetterFeatures;
 use tandem_text::phonemes::letter_to_sound::MAGIC;
 use tandem_text::phonemes::{Dictionary, LetterToSound, Phone, Stress};
-use tree::{Chance, LetterSample, Thrift, grow};
+use tree::{LetterSample, Thrift, grow};
 
 /// One word in so many is held out for the figure.
 const HELD_OUT: u64 = 10;
@@ -90,7 +91,7 @@ fn train(entries: &[Entry], thrift: &Thrift) -> Result<Vec<u8>, Box<dyn Error>> 
     let mut trees = Vec::new();
     // Trees of one letter see the same samples and differ by the questions chance lets them look at. Drawing the samples
     // with repetition instead was measured: 11.1 % phone errors against 10.9 %, in as many bytes.
-    let mut chance = Chance(1);
+    let mut chance = SplitMix::new(1);
     for samples in &mut samples {
         for _ in 0..TREES {
             file.extend(u32::try_from(trees.len())?.to_le_bytes());

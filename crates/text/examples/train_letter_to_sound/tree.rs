@@ -1,5 +1,6 @@
 //! One decision tree, grown by the question that says most about the chunk, and written as bytes.
 
+use tandem_random::SplitMix;
 use tandem_text::phonemes::features::{
     CLASS, FEATURES, FeatureKind, LETTER_CLASSES, SOUND_CLASSES, kind, letter_in, sound_in, yes,
 };
@@ -22,24 +23,12 @@ pub(crate) struct Thrift {
     pub(crate) looked_at: u64,
 }
 
-/// Numbers that look random and are the same in every run: SplitMix64.
-pub(crate) struct Chance(pub(crate) u64);
-
-impl Chance {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % limit
-    }
-}
-
 /// Grows a tree for `samples` (of one letter) and appends it to `out`.
 pub(crate) fn grow(
     samples: &mut [LetterSample],
     num_chunks: usize,
     thrift: &Thrift,
-    chance: &mut Chance,
+    chance: &mut SplitMix,
     out: &mut Vec<u8>,
 ) {
     let Some((feature, value)) = best_question(samples, num_chunks, thrift, chance) else {
@@ -77,7 +66,7 @@ fn best_question(
     samples: &[LetterSample],
     num_chunks: usize,
     thrift: &Thrift,
-    chance: &mut Chance,
+    chance: &mut SplitMix,
 ) -> Option<(u8, u8)> {
     if samples.len() < 2 * thrift.min_side || samples.iter().all(|sample| sample.chunk == samples[0].chunk) {
         return None;

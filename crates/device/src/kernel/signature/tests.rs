@@ -38,15 +38,15 @@ fn kernel(name: &'static str, params: &'static [Param]) -> Kernel {
 }
 
 /// What is found wrong with one declaration.
-fn complaints(name: &'static str, params: &'static [Param]) -> Vec<String> {
-    signature_complaints(&[], &[&kernel(name, params)])
+fn problems(name: &'static str, params: &'static [Param]) -> Vec<String> {
+    signature_problems(&[], &[&kernel(name, params)])
 }
 
 #[test]
 fn declarations_that_match_the_cuda_text_pass() {
-    assert_eq!(complaints("scale_f32", ScaleArgs::params::<f32>()), [""; 0]);
-    assert_eq!(complaints("scale_bf16", ScaleArgs::params::<bf16>()), [""; 0]);
-    assert_eq!(complaints("nothing", &[]), [""; 0]);
+    assert_eq!(problems("scale_f32", ScaleArgs::params::<f32>()), [""; 0]);
+    assert_eq!(problems("scale_bf16", ScaleArgs::params::<bf16>()), [""; 0]);
+    assert_eq!(problems("nothing", &[]), [""; 0]);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn every_mismatch_is_found() {
     kernel_args! { struct Shorter { x: in f32, out: out f32, factor: f32 } }
     kernel_args! { struct Longer { x: in f32, out: out f32, factor: f32, n: u64, more: u32 } }
     let check = |params, written: &str, declared: &str| {
-        let found = complaints("scale_f32", params);
+        let found = problems("scale_f32", params);
         assert!(found.len() == 1, "{found:?}");
         let text = format!("is {written} in the CUDA text, and {declared} in the declaration");
         assert!(found[0].contains("tests/signatures.cu") && found[0].contains(&text), "{found:?}");
@@ -75,20 +75,20 @@ fn every_mismatch_is_found() {
 #[test]
 fn a_parameter_without_a_name_is_found() {
     kernel_args! { struct PlainArgs { a: in f32, b: out f64, n: u32 } }
-    let found = complaints("plain_32", PlainArgs::params());
+    let found = problems("plain_32", PlainArgs::params());
     let expected = "parameter 2 of plain_32 is `u32` in the CUDA text, and `u32 n` in the declaration";
     assert_eq!(found, [format!("tests/signatures.cu: {expected}")]);
 }
 
 #[test]
 fn a_kernel_that_is_not_in_the_text_is_found() {
-    assert_eq!(complaints("absent", &[]), ["tests/signatures.cu has no kernel absent"]);
+    assert_eq!(problems("absent", &[]), ["tests/signatures.cu has no kernel absent"]);
 }
 
 #[test]
 fn a_kernel_without_a_declaration_is_found() {
     let declared = kernel("scale_f32", ScaleArgs::params::<f32>());
-    let found = signature_complaints(&[&SOURCE], &[&declared]);
+    let found = signature_problems(&[&SOURCE], &[&declared]);
     let undeclared = ["nothing", "plain_32", "scale_bf16"];
     assert_eq!(found, undeclared.map(|name| format!("tests/signatures.cu: kernel {name} has no declaration")));
 }
@@ -96,5 +96,5 @@ fn a_kernel_without_a_declaration_is_found() {
 #[test]
 fn text_that_cannot_be_preprocessed_is_found() {
     let source = Source { file: "if.cu", text: "#ifdef X\n#endif\n" };
-    assert_eq!(signature_complaints(&[&source], &[]), ["if.cu: directive `#ifdef X` is not supported"]);
+    assert_eq!(signature_problems(&[&source], &[]), ["if.cu: directive `#ifdef X` is not supported"]);
 }

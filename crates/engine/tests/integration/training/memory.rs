@@ -30,7 +30,7 @@ fn a_session_allocates_what_its_set_plans_and_nothing_later() {
         assert_eq!(owners, lines);
         for step in 0..5 {
             session.run(accumulate, None, &[("weight", HostValue::F32(&[0.1]))]).unwrap();
-            let host = [("lr", HostValue::F32(&[1e-3])), ("average_decay", HostValue::F32(&[0.9]))];
+            let host = [("lr", HostValue::F32(&[1e-3])), ("ema_decay", HostValue::F32(&[0.9]))];
             session.run(update, None, &host).unwrap();
             let fetch = session.fetch(update).unwrap();
             assert_eq!(session.finish(fetch).unwrap().get::<u32>("updates").unwrap(), [step + 1]);

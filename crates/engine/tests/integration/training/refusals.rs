@@ -102,14 +102,14 @@ fn host_values_that_are_missing_or_of_another_type() {
     let lr = ("lr", HostValue::F32(&[1e-3]));
     fails_with(
         session.run(update, None, &[lr, ("decay", HostValue::F32(&[0.9]))]),
-        "there is no host value called average_decay; there are lr, decay",
+        "there is no host value called ema_decay; there are lr, decay",
     );
     fails_with(
-        session.run(update, None, &[lr, ("average_decay", HostValue::F64(&[0.9]))]),
-        "host value average_decay is F32[1], given 1 elements of F64",
+        session.run(update, None, &[lr, ("ema_decay", HostValue::F64(&[0.9]))]),
+        "host value ema_decay is F32[1], given 1 elements of F64",
     );
     fails_with(
-        session.run(update, None, &[("lr", HostValue::F32(&[1e-3, 1e-3])), ("average_decay", HostValue::F32(&[0.9]))]),
+        session.run(update, None, &[("lr", HostValue::F32(&[1e-3, 1e-3])), ("ema_decay", HostValue::F32(&[0.9]))]),
         "host value lr is F32[1], given 2 elements of F32",
     );
     assert!(trainer.bits() == before, "a refused run does not start");

@@ -204,7 +204,7 @@ impl TestTrainer {
             DType::F64 => HostValue::F64(&in_f64[i]),
             _ => HostValue::F32(&in_f32[i]),
         };
-        self.session.run(self.update, None, &[("lr", value(0)), ("average_decay", value(1))]).unwrap();
+        self.session.run(self.update, None, &[("lr", value(0)), ("ema_decay", value(1))]).unwrap();
     }
 
     pub(crate) fn results(&mut self, id: ProgramId) -> Results {

@@ -67,7 +67,7 @@ fn rows_that_cannot_train_are_left_out_and_counted_by_reason() {
     assert_eq!(usual.rows().len(), 32);
 
     let without_text = survey(&dataset, |options| options.with_text = false);
-    assert!(without_text.texts().is_none() && without_text.rows().iter().all(|(_, extent)| extent.tokens == 1));
+    assert!(without_text.tokenizer().is_none() && without_text.rows().iter().all(|(_, extent)| extent.tokens == 1));
     assert_eq!((without_text.rows().len(), without_text.left_out().bad_text), (34, 0));
 }
 

@@ -32,7 +32,7 @@ fn assert_alike(found: &[f32], expected: &[f32], what: &str) {
 #[test]
 fn every_field_belongs_to_its_sample() {
     let corpus = Corpus::new(CORPUS, 30);
-    let (tokenizer, samples) = (corpus.training_set.texts().unwrap(), corpus.training_set.dataset().samples());
+    let (tokenizer, samples) = (corpus.training_set.tokenizer().unwrap(), corpus.training_set.dataset().samples());
     let silence = (corpus.training_set.features().floor as f32).ln();
     let mut featurizer = Featurizer::new(corpus.training_set.features()).unwrap();
     let (mut tokens, mut features) = (Tokens::default(), Features::default());

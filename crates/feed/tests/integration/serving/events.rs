@@ -81,9 +81,9 @@ fn the_setting_is_reported_first_and_with_every_change() {
     let serving = Serving { recordings, threads: 1, max_threads: 4, ..Serving::cpu() };
     let events = events(serving, &corpus, 100);
     let setting = |event: &RunEvent| match event {
-        RunEvent::FeedSetting { threads, ahead, slots, route, cores } => {
+        RunEvent::FeedSetting { threads, buffer_size, prefetch, route, cores } => {
             assert!(*cores > 0);
-            Some((*threads, *ahead, *slots, route.clone()))
+            Some((*threads, *buffer_size, *prefetch, route.clone()))
         }
         _ => None,
     };

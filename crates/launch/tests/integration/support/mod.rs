@@ -13,7 +13,7 @@ use tandem_device::{Machine, SimSpec};
 use tandem_events::Emitter;
 use tandem_feed::{TrainingSet, scan_lengths};
 use tandem_launch::inventory::{Inventory, Resolved};
-use tandem_launch::launch::{Corpora, LaunchError, Launched, launch};
+use tandem_launch::launch::{Corpora, LaunchError, Launched, ValidationUtterances, launch};
 use tandem_plan::{CorpusFacts, Settings, training_set_options};
 
 /// A little speech, measured.
@@ -40,8 +40,8 @@ impl Speeches {
         let training_set =
             TrainingSet::survey(Arc::new(dataset), &split.train, &training_set_options(settings)).unwrap();
         let facts = CorpusFacts::of("demo", &training_set);
-        let held_out = (Arc::clone(training_set.dataset()), split.eval);
-        (facts, Corpora { train: Arc::new(training_set), held_out })
+        let validation = ValidationUtterances { dataset: Arc::clone(training_set.dataset()), rows: split.eval };
+        (facts, Corpora { train: Arc::new(training_set), validation })
     }
 
     /// A plan for the smallest model on simulated cards, or on this computer.

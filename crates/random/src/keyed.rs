@@ -5,43 +5,36 @@
 //! of SplitMix64, applied to a Weyl sequence; two rounds separate neighbouring keys and counters. Checkpoints depend
 //! on these values: the stored ones in the tests may never change.
 
-/// The fractional part of the golden ratio, as SplitMix64 uses it.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+use crate::split_mix::{GOLDEN, finalize};
 
 /// Folds words into a key. The order of the words matters.
-pub(crate) fn key(words: &[u64]) -> u64 {
-    words.iter().fold(GOLDEN, |key, word| mix(key.wrapping_add(GOLDEN) ^ mix(word.wrapping_add(GOLDEN))))
+pub fn key(words: &[u64]) -> u64 {
+    words.iter().fold(GOLDEN, |key, word| finalize(key.wrapping_add(GOLDEN) ^ finalize(word.wrapping_add(GOLDEN))))
 }
 
 /// The number that `counter` has under `key`: all of 64 bits, evenly.
-pub(crate) fn draw(key: u64, counter: u64) -> u64 {
-    mix(key ^ mix(counter.wrapping_mul(GOLDEN).wrapping_add(GOLDEN)))
+pub fn draw(key: u64, counter: u64) -> u64 {
+    finalize(key ^ finalize(counter.wrapping_mul(GOLDEN).wrapping_add(GOLDEN)))
 }
 
 /// A number below `bound`, which must not be 0. Uneven by at most `bound` parts in 2^64, which no corpus can see.
-pub(crate) fn below(key: u64, counter: u64, bound: u64) -> u64 {
+pub fn below(key: u64, counter: u64, bound: u64) -> u64 {
     ((u128::from(draw(key, counter)) * u128::from(bound)) >> 64) as u64
 }
 
 /// Puts `items` in an order that `key` decides.
-pub(crate) fn shuffle<T>(key: u64, items: &mut [T]) {
+pub fn shuffle<T>(key: u64, items: &mut [T]) {
     for i in (1..items.len()).rev() {
         items.swap(i, below(key, i as u64, i as u64 + 1) as usize);
     }
 }
 
 /// A number for a string (FNV-1a, mixed once more).
-pub(crate) fn hash(key: u64, bytes: &[u8]) -> u64 {
+pub fn hash(key: u64, bytes: &[u8]) -> u64 {
     let fnv = bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
     draw(key, fnv)
-}
-
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

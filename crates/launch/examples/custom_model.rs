@@ -1,5 +1,5 @@
 //! A model of one's own: planned for, trained inside hard limits, kept, and gone on with.
-//! `cargo run -p tandem-launch --example own_model [-- DIR [card]]`; in `DIR` the run is kept, and goes on the next time.
+//! `cargo run -p tandem-launch --example custom_model [-- DIR [card]]`; in `DIR` the run is kept, and goes on the next time.
 //!
 //! Runs on two simulated cards, whose maths runs on the CPU, on a minute of synthetic speech; with `card` in two partitions
 //! of a real one.
@@ -119,8 +119,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (plan, corpora) = resolve(&scratch.path().join("speech"), &model, place)?;
 
     // Both roles' memory is taken here, all of it: nothing more is asked of the cards later.
-    let mut say = |line: &str| println!("{line}");
-    let mut trainer = Trainer::builder(&plan).model(model).folder(folder).say(&mut say).build(&corpora)?;
+    let mut print = |line: &str| println!("{line}");
+    let mut trainer = Trainer::builder(&plan).model(model).folder(folder).on_message(&mut print).build(&corpora)?;
     println!("{} parameters, {} steps done", trainer.num_parameters(), trainer.step());
     let mut tell = EachStep(|report: &tandem_train::StepReport| {
         if report.step == 1 || report.step.is_multiple_of(5) {
@@ -129,8 +129,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
     let outcome = trainer.run(&StopFlag::new(), &mut tell)?;
     if let Some(judged) = &outcome.validation {
-        let figures: Vec<String> = judged.figures.iter().map(|(name, x)| format!("{name} {x:.3}")).collect();
-        println!("held out: {}", figures.join(", "));
+        let metrics: Vec<String> = judged.metrics.iter().map(|(name, x)| format!("{name} {x:.3}")).collect();
+        println!("validation: {}", metrics.join(", "));
     }
     for role in trainer.memory_stats() {
         println!("{role}, peak {} bytes on {} ({})", role.peak_bytes, role.name, role.uuid);
