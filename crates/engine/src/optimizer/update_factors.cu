@@ -19,7 +19,7 @@ __device__ inline u32 saturating_increment(u32 n) { return n == 0xffffffffu ? n 
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     update_factors_f32(const f32* __restrict__ squares, const f64* __restrict__ settings, const f32* __restrict__ lr,
-                       const f32* __restrict__ average_decay, u32* updates, u32* skipped, u32* in_a_row, f32* factors,
+                       const f32* __restrict__ ema_decay, u32* updates, u32* skipped, u32* in_a_row, f32* factors,
                        f32* norm_out, u32 chunks) {
     f64 squared = 0.0;
     for (u32 i = threadIdx.x; i < chunks; i += THREADS) squared += (f64)squares[i];
@@ -46,6 +46,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     factors[8] = (f32)epsilon;
     factors[9] = (f32)__dmul_rn(rate, weight_decay);
     // EMA warm-up: after m updates the decay is at most m / (10 + m).
-    factors[10] = (f32)fmin((f64)*average_decay, before / (10.0 + before));
+    factors[10] = (f32)fmin((f64)*ema_decay, before / (10.0 + before));
     *norm_out = (f32)norm;
 }
