@@ -9,6 +9,7 @@
 //! | `checkpoint-00001000/` | a checkpoint |
 //! | `run.jsonl`, `run-1.jsonl`, … | the run log, and the logs of earlier processes |
 //! | `samples/`, `tensorboard/`, `bad_samples.jsonl` | written by others |
+//! | `audio-cache/` | decoded audio, with `--cache disk`; stays with `--reset-training` |
 //! | `previous-1/`, … | earlier runs, moved there by `--reset-training` |
 //! | `.tmp-…` | unfinished, left by a killed process; removed by the next open |
 //!

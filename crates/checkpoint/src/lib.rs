@@ -77,7 +77,7 @@ pub use listing::{CheckpointSearch, SkippedCheckpoint, best_intact, latest_intac
 pub use mismatch::Mismatch;
 pub use read::Checkpoint;
 pub use rotation::{CHECKPOINTS_TO_KEEP, WrittenCheckpoint, folder_bytes};
-pub use run_folder::{OpenMode, RunFolder};
+pub use run_folder::{CheckpointRoom, OpenMode, RunFolder};
 pub use run_identity::{Difference, RunIdentity};
 pub use tensor::{Dtype, TensorRef, TensorSpec};
 pub use tensor_file::{TensorFile, tensor_file_bytes};

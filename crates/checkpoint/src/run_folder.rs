@@ -13,16 +13,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::lock::Lock;
-use crate::disk::{replace, sync_folder, unusable};
+use crate::disk::{free_bytes, replace, sync_folder, unusable};
 use crate::error::CheckpointError;
 use crate::file_names::{RUN_FILE, RUN_LOG, TEMPORARY_RUN_FILE, belongs_to_a_run, earlier_log, step_of};
 use crate::foreign::foreign_in;
-use crate::rotation::{WrittenCheckpoint, save};
+use crate::rotation::{WrittenCheckpoint, folder_bytes, save};
 use crate::run_identity::RunIdentity;
-use crate::write::{NewCheckpoint, clean_up};
+use crate::write::{NewCheckpoint, check_room, clean_up};
 
 /// The version of `run.json` that is written, and the newest that is read.
 const VERSION: u64 = 1;
+
+/// Room for the run log, samples and TensorBoard files of an ordinary run.
+const OTHER_FILES_BYTES: u64 = 32 << 20;
 
 /// What to do with a run that is already in the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,22 @@ pub struct RunFolder {
     dir: PathBuf,
     moved_aside: Option<PathBuf>,
     _lock: Lock,
+}
+
+/// The disk space of a run folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointRoom {
+    /// What the run will take in addition to what is there.
+    pub needed_bytes: u64,
+    /// What is free, if the file system reports it.
+    pub free_bytes: Option<u64>,
+}
+
+impl CheckpointRoom {
+    /// Whether the disk will be full before the run has all the checkpoints that it keeps.
+    pub fn is_too_small(&self) -> bool {
+        self.free_bytes.is_some_and(|free| free < self.needed_bytes)
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -90,6 +109,18 @@ impl RunFolder {
     /// many bytes were needed.
     pub fn write(&self, checkpoint: &NewCheckpoint<'_>) -> Result<WrittenCheckpoint, CheckpointError> {
         save(&self.dir, checkpoint)
+    }
+
+    /// The room for checkpoints of `checkpoint_bytes` each, beside what else a run writes.
+    ///
+    /// Fails with [`CheckpointError::NoRoom`] if not even one fits.
+    pub fn room(&self, checkpoint_bytes: u64) -> Result<CheckpointRoom, CheckpointError> {
+        let free_bytes = free_bytes(&self.dir);
+        let first = checkpoint_bytes.saturating_add(OTHER_FILES_BYTES);
+        check_room(&self.dir, first, free_bytes)?;
+        let present = names_in(&self.dir)?.iter().filter(|name| step_of(name).is_some()).count() as u64;
+        let missing = folder_bytes(checkpoint_bytes).saturating_sub(present.saturating_mul(checkpoint_bytes));
+        Ok(CheckpointRoom { needed_bytes: missing.max(checkpoint_bytes).saturating_add(OTHER_FILES_BYTES), free_bytes })
     }
 
     /// The path of this process's run log. The log of an earlier process is renamed to `run-1.jsonl`, `run-2.jsonl`, …

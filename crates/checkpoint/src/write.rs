@@ -97,7 +97,7 @@ pub(crate) fn remove_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Checked before the first byte: a full disk hurts more than this run.
-fn check_room(dir: &Path, needed_bytes: u64, free_bytes: Option<u64>) -> Result<(), CheckpointError> {
+pub(crate) fn check_room(dir: &Path, needed_bytes: u64, free_bytes: Option<u64>) -> Result<(), CheckpointError> {
     match free_bytes {
         Some(free) if free < needed_bytes => Err(CheckpointError::NoRoom {
             needed_bytes,

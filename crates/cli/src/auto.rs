@@ -33,7 +33,7 @@ pub(crate) fn choose_mode(args: &PlanArgs, screen: &Screen) -> Result<Option<Pla
     // Holds the generated corpus until this returns.
     let folder = Scratch::new()?;
     let corpus = data::open_or_generate(args, &folder, screen)?;
-    let mut timed_runs = TimedRuns::new(&survey, &corpus.facts, &corpus.corpora, Emitter::none());
+    let mut timed_runs = TimedRuns::new(&survey, &corpus.facts, &corpus.corpora, folder.path(), Emitter::none());
     screen.progress(&heading(&candidates))?;
     let choice = decide(candidates, &mut timed_runs, rounds(args), screen)?;
     show(&choice, screen)?;

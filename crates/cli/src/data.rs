@@ -3,12 +3,13 @@
 //! A path without a corpus and a list that cannot be read are wrong usage: exit code 2. Rows that cannot be measured are
 //! skipped; the plan counts them, and `-v` names them.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use tandem_corpus::{CorpusError, Dataset, LengthIndex, OpenOptions, SampleIndex};
+use tandem_corpus::{CorpusError, Dataset, LengthIndex, Locator, OpenOptions, SampleIndex};
 use tandem_feed::{TrainingSet, scan_lengths};
 use tandem_launch::demo;
 use tandem_launch::inventory::host_facts;
@@ -56,6 +57,7 @@ pub(crate) fn open(args: &PlanArgs, screen: &Screen) -> Result<Option<FoundCorpu
         Some(name) => {
             let validation = read(args, screen, Id::ValData, &name)?;
             let rows = validation.eval_rows();
+            warn_of_overlap(&train, &validation, &rows, screen);
             validation_dataset = Some(Arc::new(validation));
             (train.train_rows(), rows)
         }
@@ -65,14 +67,39 @@ pub(crate) fn open(args: &PlanArgs, screen: &Screen) -> Result<Option<FoundCorpu
         }
     };
     validation_rows.sort_unstable();
-    let num_excluded = train.num_excluded();
+    let (num_excluded, rejected) = (train.num_excluded(), train.rejected());
     let training_set = survey(train, &rows, settings)?;
     let mut facts = CorpusFacts::of(name, &training_set);
-    (facts.num_validation, facts.num_excluded) = (validation_rows.len(), num_excluded);
+    (facts.num_validation, facts.num_excluded, facts.rejected) = (validation_rows.len(), num_excluded, rejected);
     let dataset = validation_dataset.unwrap_or_else(|| Arc::clone(training_set.dataset()));
     let corpora =
         Corpora { train: Arc::new(training_set), validation: ValidationUtterances { dataset, rows: validation_rows } };
     Ok(Some(FoundCorpus { facts, corpora }))
+}
+
+/// Warns if utterances of the validation set are trained on: validation would measure memory, not speech.
+fn warn_of_overlap(train: &Dataset, validation: &Dataset, rows: &[SampleIndex], screen: &Screen) {
+    let file_name = |key: &str| key.rsplit('/').next().unwrap_or(key).to_owned();
+    let recording = |audio: &Locator<'_>| {
+        let path = audio.show();
+        // One folder can be reached by several names.
+        let path = std::fs::canonicalize(&path).map_or(path, |path| path.display().to_string());
+        (path, audio.range.map(|range| range.offset_s.to_bits()))
+    };
+    let validated = || rows.iter().filter_map(|row| validation.get(*row)).map(|sample| sample.audio);
+    // Paths are only resolved where file names agree: a training set may have a million rows.
+    let names: HashSet<String> = validated().map(|audio| file_name(audio.key)).collect();
+    let trained = train.train_rows().into_iter().filter_map(|row| train.get(row)).map(|sample| sample.audio);
+    let trained: HashSet<_> =
+        trained.filter(|audio| names.contains(&file_name(audio.key))).map(|audio| recording(&audio)).collect();
+    let both = validated().filter(|audio| trained.contains(&recording(audio))).count();
+    if both > 0 {
+        let total = rows.len();
+        screen.warn(&format!(
+            "--val-data: {both} of its {total} utterances are also in --train-data, so validation will look better \
+             than it is. Leave --val-data out to split --train-data"
+        ));
+    }
 }
 
 /// Reads the lists of a corpus and measures the recordings whose length they do not give.

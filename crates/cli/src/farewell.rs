@@ -1,5 +1,7 @@
 //! The last lines of a training run: the result, and what to type next.
 
+use std::path::Path;
+
 use tandem_checkpoint::{RUN_LOG, RunFolder};
 use tandem_launch::launch::Corpora;
 use tandem_launch::samples::spoken;
@@ -11,6 +13,8 @@ use crate::args::PlanArgs;
 
 /// The longest text in a suggested command, in characters.
 const MAX_TEXT_CHARS: usize = 60;
+/// Replaced recordings that are named at the end; the file names all.
+const MAX_REPLACED: usize = 5;
 
 /// The result of a run, and what to type next. `typed` are the flags as given; `text` is what to synthesise.
 pub(crate) fn farewell(outcome: &RunOutcome, plan: &Plan, folder: &RunFolder, typed: &PlanArgs, text: &str) -> String {
@@ -41,6 +45,19 @@ pub(crate) fn farewell(outcome: &RunOutcome, plan: &Plan, folder: &RunFolder, ty
     lines.push("     hear it:".to_owned());
     lines.push(synthesize);
     lines.join("\n")
+}
+
+/// Recordings that could not be used: how many, the first of them, and the file that lists them.
+pub(crate) fn replaced_text(replaced: &[String], list: &Path) -> String {
+    let count = replaced.len();
+    let recordings = if count == 1 { "1 recording was" } else { &format!("{count} recordings were") };
+    let mut text = format!("{recordings} unusable and replaced by others:");
+    replaced.iter().take(MAX_REPLACED).for_each(|line| text += &format!("\n   {line}"));
+    let more = count.saturating_sub(MAX_REPLACED);
+    if more > 0 {
+        text += &format!("\n   and {more} more");
+    }
+    text + &format!("\n   Listed in {}", list.display())
 }
 
 /// `mel L1 0.351 (baseline 0.722, 51 % lower)`. The baseline predicts the mean of each mel band.

@@ -1,10 +1,10 @@
-//! Ctrl-C and SIGTERM: the first signal requests a clean stop; the same signal again ends the process at once.
+//! Ctrl-C, SIGTERM and SIGHUP: the first signal requests a clean stop; the same signal again ends the process at once.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
 /// A request to stop.
@@ -14,15 +14,18 @@ pub(crate) enum Interrupt {
     CtrlC,
     /// SIGTERM: `kill`, or the machine shuts down.
     Terminated,
+    /// SIGHUP: the terminal was closed, or the connection to it was lost.
+    HungUp,
 }
 
 impl Interrupt {
-    const ALL: [Interrupt; 2] = [Interrupt::CtrlC, Interrupt::Terminated];
+    const ALL: [Interrupt; 3] = [Interrupt::CtrlC, Interrupt::Terminated, Interrupt::HungUp];
 
     fn signal(self) -> i32 {
         match self {
             Interrupt::CtrlC => SIGINT,
             Interrupt::Terminated => SIGTERM,
+            Interrupt::HungUp => SIGHUP,
         }
     }
 
@@ -34,13 +37,17 @@ impl Interrupt {
 
 /// Catches the signals. While one of these exists, the first signal does not end the process.
 pub(crate) struct Interrupts {
-    received: [Arc<AtomicBool>; 2],
+    received: [Arc<AtomicBool>; 3],
 }
 
 impl Interrupts {
     pub(crate) fn listen() -> io::Result<Interrupts> {
-        let received = [Arc::default(), Arc::default()];
+        let received: [Arc<AtomicBool>; 3] = Default::default();
         for (interrupt, received) in Interrupt::ALL.into_iter().zip(&received) {
+            // Who starts a run with `nohup` wants it to outlive the terminal.
+            if interrupt == Interrupt::HungUp && is_ignored(interrupt.signal()) {
+                continue;
+            }
             let code = i32::from(interrupt.code());
             // In this order: the first signal raises the flag; a signal that finds it raised ends the process.
             flag::register_conditional_shutdown(interrupt.signal(), code, Arc::clone(received))?;
@@ -54,6 +61,14 @@ impl Interrupts {
         let mut pairs = Interrupt::ALL.into_iter().zip(&self.received);
         pairs.find(|(_, received)| received.load(Ordering::Relaxed)).map(|(interrupt, _)| interrupt)
     }
+}
+
+/// Whether this process was started with the signal ignored. Linux lists these in `/proc`.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
 }
 
 /// Makes a write past `ulimit -f` fail with an error, as on a full disk. By default SIGXFSZ would kill the process without

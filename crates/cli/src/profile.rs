@@ -122,7 +122,7 @@ fn profile_run(typed: &ProfileArgs, screen: &Screen) -> Result<ExitCode, Exit> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         plan_json: Some(plan_json(&resolved.plan, &resolved.hardware).to_string()),
     });
-    let outcome = measure(typed, args, &resolved, &corpora, &emitter, screen);
+    let outcome = measure(typed, args, &resolved, &corpora, &folder, &emitter, screen);
     let (code, reason) = if outcome.is_ok() { (0, "profiled") } else { (FAILED, "the run failed") };
     run_log::close(log, code, reason, screen);
     let (profile, tried) = outcome?;
@@ -138,6 +138,7 @@ fn measure(
     args: &PlanArgs,
     resolved: &Resolved,
     corpora: &Corpora,
+    folder: &Scratch,
     emitter: &Emitter,
     screen: &Screen,
 ) -> Result<(Profile, Vec<TriedChange>), Exit> {
@@ -153,7 +154,7 @@ fn measure(
     let mut tried = Vec::new();
     for advice in suggested {
         screen.progress(&format!("Trying {}...", advice.change))?;
-        let change = TriedChange { advice, outcome: try_change(advice, args, corpora, steps) };
+        let change = TriedChange { advice, outcome: try_change(advice, args, corpora, steps, folder) };
         if !args.json {
             screen.print(&show_tried(&change))?;
         }
@@ -174,13 +175,20 @@ fn distinct(verdicts: &[Verdict]) -> Vec<Advice> {
 }
 
 /// Steps per second with the change. A change that cannot run does not fail the profile: the reason is returned.
-fn try_change(advice: Advice, args: &PlanArgs, corpora: &Corpora, steps: usize) -> Result<f64, String> {
+fn try_change(
+    advice: Advice,
+    args: &PlanArgs,
+    corpora: &Corpora,
+    steps: usize,
+    folder: &Scratch,
+) -> Result<f64, String> {
     let settings = applied(advice.change, &args.settings).ok_or("no setting does that on this machine")?;
     let settings = settings.map_err(|error| error.to_string())?;
     let facts = tandem_plan::CorpusFacts::of("", &corpora.train);
     let inventory = Inventory::survey(args.sim.clone()).map_err(|error| error.to_string())?;
     let first_line = |text: String| text.lines().next().unwrap_or_default().trim_start_matches("❌ ").to_owned();
-    let resolved = inventory.resolve(&settings, Some(&facts)).map_err(|refusal| first_line(refusal.message))?;
+    let mut resolved = inventory.resolve(&settings, Some(&facts)).map_err(|refusal| first_line(refusal.message))?;
+    resolved.plan.cache.move_into(folder.path());
     let profile = profile::run(&resolved, corpora, steps, &Emitter::none()).map_err(|error| error.to_string())?;
     Ok(profile.diagnosis.steps_per_s)
 }

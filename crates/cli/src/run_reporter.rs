@@ -138,7 +138,7 @@ impl<'a> RunReporter<'a> {
     }
 
     /// Prints one line of `name value` fields, two spaces apart.
-    fn print_progress(&mut self, report: &StepReport) {
+    fn print_progress(&mut self, report: &StepReport, num_bad: usize) {
         let ProgressWindow { steps, wall_ns, wait_ns, mel_loss, loss } = std::mem::take(&mut self.window);
         let mean = |sum: f64| sum / steps.max(1) as f64;
         let seconds = wall_ns as f64 / 1e9;
@@ -147,9 +147,10 @@ impl<'a> RunReporter<'a> {
             Some(remaining) => format!("  ETA {}", short_duration(remaining)),
             None => String::new(),
         };
+        let bad = if num_bad == 0 { String::new() } else { format!("  replaced {num_bad}") };
         self.parts.screen.progress_nonblocking(&format!(
             "Step {}/{}  loss {:.3}  mel {:.3}  lr {:.1e}  {:.2} steps/s  stall {:.1} %  \
-             data memory {} MB  model memory {} MB{eta}",
+             data memory {} MB  model memory {} MB{bad}{eta}",
             report.step,
             self.parts.total_steps,
             mean(loss),
@@ -205,7 +206,7 @@ impl RunListener for RunReporter<'_> {
         let is_due = is_last || self.window.steps >= PROGRESS_STEPS || self.last_progress.elapsed() >= PROGRESS_EVERY;
         self.estimate(report.step, is_due);
         if is_due {
-            self.print_progress(report);
+            self.print_progress(report, trainer.feed().num_bad());
         }
         if report.step.is_multiple_of(MEMORY_STEPS) {
             let [data, model] = self.parts.roles.memory_stats();

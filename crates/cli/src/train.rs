@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tandem_checkpoint::{BAD_SAMPLES, Checkpoint, CheckpointError, OpenMode, RunFolder, SAMPLES, latest_intact};
-use tandem_device::DeviceKind;
+use tandem_device::{DeviceKind, bytes};
 use tandem_events::{Emitter, RunEvent};
 use tandem_launch::inventory::{Inventory, Resolved};
 use tandem_launch::launch::{Corpora, LaunchError, LaunchProgress, Launched, identity, launch};
@@ -25,7 +25,7 @@ use crate::corpus::demo;
 use crate::data;
 use crate::exit::Exit;
 use crate::exports;
-use crate::farewell::{farewell, text_to_synthesize};
+use crate::farewell::{farewell, replaced_text, text_to_synthesize};
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::run_log;
 use crate::run_reporter::{ReportedRun, ReporterParts, RunReporter, SavedCheckpoint, StopCause, StopCheck};
@@ -47,6 +47,8 @@ struct FinishedRun {
     outcome: RunOutcome,
     /// The signal that stopped it early, if any.
     interrupt: Option<Interrupt>,
+    /// `id: reason` of every recording that could not be used and was replaced.
+    replaced: Vec<String>,
 }
 
 pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
@@ -95,7 +97,10 @@ pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     };
     run_log::close(Some(log), code, reason, screen);
     exports::finish(exporters, screen);
-    let FinishedRun { outcome, .. } = trained?;
+    let FinishedRun { outcome, replaced, .. } = trained?;
+    if !replaced.is_empty() {
+        screen.warn(&replaced_text(&replaced, &folder.path().join(BAD_SAMPLES)));
+    }
     screen.print(&farewell(&outcome, plan, &folder, typed, &text_to_synthesize(&corpora)))?;
     Ok(ExitCode::from(code))
 }
@@ -233,14 +238,24 @@ fn train(
     ))?;
     let (num_validation, num_too_long) = (validation.count, validation.too_long);
     let too_long =
-        if num_too_long == 0 { String::new() } else { format!(" ({num_too_long} more are too long for any bucket)") };
+        if num_too_long == 0 { String::new() } else { format!(" (and not on {num_too_long} that no bucket holds)") };
     screen.print(&format!(
         "   Training on {} utterances, validating on {num_validation}{too_long}",
         corpora.train.rows().len()
     ))?;
+    let skipped = plan.skipped_utterances();
+    if !skipped.is_empty() {
+        screen.print(&format!("   Not trained on: {}", skipped.join("; ")))?;
+    }
     screen.print(&format!("   {}", plan.training.describe_length(schedule.steps_per_epoch)))?;
     if let Some(checkpoint) = checkpoint {
         screen.print(&format!("   Resuming from step {}: {}", checkpoint.step, checkpoint.path.display()))?;
+    }
+    let room = folder.room(trainer.checkpoint_bytes()).map_err(|error| exit_of("--checkpoint-dir", error))?;
+    if let (true, Some(free)) = (room.is_too_small(), room.free_bytes) {
+        let (needed, free) = (bytes::show(room.needed_bytes), bytes::show(free));
+        let path = folder.path().display();
+        screen.warn(&format!("the checkpoints of this run take {needed}, {free} are free: {path}"));
     }
     if let (true, Some(checkpoint)) = (plan.training.resume.is_some(), checkpoint) {
         // Only now: a checkpoint that cannot be resumed from leaves the folder unchanged.
@@ -267,6 +282,7 @@ fn train(
     let outcome = tandem_train::run(&mut trainer, folder, &model, &schedule, &flag, &mut reporter);
     let outcome = outcome.map_err(anyhow::Error::new).context("training stopped")?;
     let ReportedRun { samples, stop, last_checkpoint } = reporter.finish();
+    let replaced = trainer.feed().bad_samples();
     trainer.stop().map_err(anyhow::Error::new).context("the run did not end cleanly")?;
     if let Some(Err(error)) = stop.sampler.map(Sampler::finish) {
         screen.warn(&format!("some samples of the process's memory are missing: {error}"));
@@ -276,12 +292,14 @@ fn train(
             let stopped = format!("training stopped after step {}; its checkpoint is saved", outcome.step);
             Err(Exit::Failed(anyhow::Error::new(error).context(stopped)))
         }
-        (Some(StopCause::Interrupted(interrupt)), _) => Ok(FinishedRun { outcome, interrupt: Some(interrupt) }),
+        (Some(StopCause::Interrupted(interrupt)), _) => {
+            Ok(FinishedRun { outcome, interrupt: Some(interrupt), replaced })
+        }
         (None, Some(checkpoint)) => {
             let interrupt = synthesize_last(samples, &checkpoint, &stop.interrupts, screen);
-            Ok(FinishedRun { outcome, interrupt })
+            Ok(FinishedRun { outcome, interrupt, replaced })
         }
-        (None, None) => Ok(FinishedRun { outcome, interrupt: None }),
+        (None, None) => Ok(FinishedRun { outcome, interrupt: None, replaced }),
     }
 }
 

@@ -1,5 +1,6 @@
 //! A corpus as a whole: its rows, what is wrong with them, and which of them train.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -110,6 +111,15 @@ impl Dataset {
     /// What is wrong, in the order of files and lines.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
+    }
+
+    /// Rows of its lists that are not part of it, by reason in words.
+    pub fn rejected(&self) -> BTreeMap<&'static str, usize> {
+        let mut rejected = BTreeMap::new();
+        for problem in self.problems.iter().filter(|problem| problem.kind.rejects_row()) {
+            *rejected.entry(problem.kind.words()).or_default() += 1;
+        }
+        rejected
     }
 
     /// How many rows were named to be left out.

@@ -76,6 +76,35 @@ pub enum ProblemKind {
 }
 
 impl ProblemKind {
+    /// Whether the row with this problem is not part of the corpus.
+    pub fn rejects_row(self) -> bool {
+        match self {
+            Self::MissingColumn
+            | Self::TooManyColumns
+            | Self::InvalidUtf8
+            | Self::LineTooLong
+            | Self::DuplicateId
+            | Self::EmptyId
+            | Self::EmptyText
+            | Self::BadJson
+            | Self::MissingKey
+            | Self::WrongType
+            | Self::BadNumber
+            | Self::MissingAudio => true,
+            Self::HeaderOrder
+            | Self::HeaderOnly
+            | Self::NoRows
+            | Self::UnusedFile
+            | Self::NoSpeaker
+            | Self::UnknownExcluded
+            | Self::UndecodableAudio
+            | Self::TooShort
+            | Self::TooLong
+            | Self::Clipping
+            | Self::UnknownSymbol => false,
+        }
+    }
+
     /// The kind in words, as a report shows it.
     pub fn words(self) -> &'static str {
         match self {

@@ -94,7 +94,9 @@ pub use survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, Utt
 pub use survey::scan::{Scanned, measure, scan_lengths};
 pub use survey::show::{report_json, show_report};
 pub use survey::tokenizer::Tokenizer;
-pub use survey::training_set::{COUNTED_ROWS, EXACT_ROWS, INCLUDED_PERCENT, LeftOut, TrainingSet, TrainingSetOptions};
+pub use survey::training_set::{
+    COUNTED_ROWS, EXACT_ROWS, FRAME_LIMITS, INCLUDED_PERCENT, LeftOut, TOKEN_LIMITS, TrainingSet, TrainingSetOptions,
+};
 pub use tandem_audio::RATE_HZ;
 pub use tandem_corpus::Extent;
 pub use tune::tuner::{Tuner, TuningChange, TuningLimits, TuningState, TuningWindow};

@@ -16,8 +16,7 @@ use tandem_device::{ArenaSpec, DType, DeviceError, Isolation, Machine, RoleSetup
 use tandem_engine::{EngineError, ProgramSet, Schedule, Session};
 use tandem_events::{Emitter, Role, RunEvent};
 use tandem_feed::{
-    BucketPlan, CacheSpec, Feed, FeedError, FeedSpec, FromFiles, MELS, NUM_BUCKETS, Recordings, Tokenizer, TrainingSet,
-    Warm,
+    BucketPlan, Feed, FeedError, FeedSpec, FromFiles, MELS, NUM_BUCKETS, Recordings, Tokenizer, TrainingSet, Warm,
 };
 use tandem_model::{Acoustic, Model, ModelDims, Programs, VoiceReferences};
 use tandem_plan::{Plan, Precision, RolePlan, StartupPhase, TransferPlan, speech, startup_lines};
@@ -411,7 +410,7 @@ impl<'a> Setup<'a> {
             threads: plan.threads as usize,
             max_threads: plan.max_threads as usize,
             depth_fixed: plan.buffer_size_given,
-            cache: CacheSpec { kind: plan.cache.kind, budget_bytes: plan.cache.budget_bytes, folder: None },
+            cache: plan.cache.spec.clone(),
             max_bad_fraction: plan.max_bad_fraction,
             bad_samples: self.bad_samples.clone(),
             emitter: self.emitter.clone(),

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use tandem_corpus::SampleIndex;
 use tandem_feed::{
-    Bucket, BucketPlan, Extent, LeftOut, NUM_BUCKETS, Padding, RATE_HZ, TrainingSet, TrainingSetOptions, even_buckets,
-    plain_table_bytes,
+    Bucket, BucketPlan, Extent, FRAME_LIMITS, LeftOut, NUM_BUCKETS, Padding, RATE_HZ, TOKEN_LIMITS, TrainingSet,
+    TrainingSetOptions, even_buckets, plain_table_bytes,
 };
 
 use crate::refusal::{Reason, Refusal};
-use crate::setting::{Id, SettingKind};
+use crate::setting::Id;
 use crate::settings::Settings;
 use crate::speech::SpeechModels;
 use crate::value::SettingValue;
@@ -47,6 +47,8 @@ pub struct CorpusFacts {
     pub num_validation: usize,
     /// Rows excluded by `--exclude-ids`.
     pub num_excluded: usize,
+    /// Rows of its lists that cannot be read, by reason in words.
+    pub rejected: BTreeMap<&'static str, usize>,
     /// Bytes of all recordings in the decoded-audio cache.
     pub decoded_bytes: u64,
 }
@@ -64,12 +66,13 @@ impl CorpusFacts {
             rates_hz: Vec::new(),
             table_bytes: plain_table_bytes(),
             symbols: SpeechModels::DEFAULT_SYMBOLS,
-            max_frames: longest(|extent| extent.frames),
-            max_tokens: longest(|extent| extent.tokens),
+            max_frames: longest(|extent| extent.frames).clamp(*FRAME_LIMITS.start(), *FRAME_LIMITS.end()),
+            max_tokens: longest(|extent| extent.tokens).clamp(*TOKEN_LIMITS.start(), *TOKEN_LIMITS.end()),
             exact_tokens: true,
             left_out: LeftOut::default(),
             num_validation: 0,
             num_excluded: 0,
+            rejected: BTreeMap::new(),
             decoded_bytes: decoded_bytes(seconds, RATE_HZ, rows.len()),
             rows: rows.into(),
         }
@@ -132,6 +135,8 @@ pub struct CorpusPlan {
     pub num_validation: usize,
     /// Rows excluded by `--exclude-ids`.
     pub num_excluded: usize,
+    /// Rows of its lists that cannot be read, by reason in words.
+    pub rejected: BTreeMap<&'static str, usize>,
     /// Skipped rows, by reason: unusable or too long.
     pub left_out: LeftOut,
     /// Bytes of the recordings in the decoded-audio cache.
@@ -180,9 +185,9 @@ impl<'a> BucketShapes<'a> {
         let mut resolved = settings.clone();
         let Some(corpus) = self.corpus else { return resolved };
         for (id, longest) in [(Id::MaxMelFrames, corpus.max_frames), (Id::MaxTextLength, corpus.max_tokens)] {
-            let SettingKind::Count { min, max } = id.setting().kind else { continue };
+            // As they are: the feed trains on what the survey of the corpus selected, and on nothing else.
             if settings.given(id).is_none() {
-                resolved.replace(id, SettingValue::Count(u64::from(longest).clamp(min, max)));
+                resolved.replace(id, SettingValue::Count(longest.into()));
             }
         }
         resolved
@@ -250,6 +255,7 @@ impl<'a> BucketShapes<'a> {
             seconds: corpus.seconds * share,
             num_validation: corpus.num_validation,
             num_excluded: corpus.num_excluded,
+            rejected: corpus.rejected.clone(),
             left_out: skipped(corpus, settings, rows.len()),
             decoded_bytes: (corpus.decoded_bytes as f64 * share) as u64,
             padding,

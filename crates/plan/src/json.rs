@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use tandem_events::Role;
+use tandem_feed::CacheSpec;
 
 use crate::corpus::CorpusPlan;
 use crate::hardware::Hardware;
@@ -34,7 +35,8 @@ pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
         "pinned_bytes": plan.feed.pinned_bytes(),
         "corpus": plan.corpus.as_ref().map(corpus),
         "cache": {
-            "kind": plan.cache.kind.slug(), "budget_bytes": plan.cache.budget_bytes, "why": plan.cache.why,
+            "kind": plan.cache.spec.kind().slug(), "budget_bytes": plan.cache.spec.budget_bytes(),
+            "folder": cache_folder(plan), "why": plan.cache.why,
         },
         "rates_hz": plan.feed.rates_hz,
         "max_mel_frames": plan.max_mel_frames,
@@ -86,6 +88,14 @@ pub fn refusal_json(refusal: &Refusal) -> Value {
     })
 }
 
+/// The folder of a disk cache.
+fn cache_folder(plan: &Plan) -> Option<String> {
+    match &plan.cache.spec {
+        CacheSpec::Disk { folder, .. } => Some(folder.display().to_string()),
+        CacheSpec::None | CacheSpec::Memory { .. } => None,
+    }
+}
+
 fn corpus(corpus: &CorpusPlan) -> Value {
     let CorpusPlan { left_out, padding, .. } = corpus;
     json!({
@@ -94,6 +104,7 @@ fn corpus(corpus: &CorpusPlan) -> Value {
         "hours": corpus.seconds / 3600.0,
         "validation": corpus.num_validation,
         "excluded": corpus.num_excluded,
+        "rejected": corpus.rejected,
         "left_out": {
             "too_long": left_out.too_long,
             "too_short": left_out.too_short,

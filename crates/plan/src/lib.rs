@@ -65,7 +65,7 @@ mod startup;
 #[cfg(test)]
 mod fixture;
 
-pub use cache::CachePlan;
+pub use cache::{AUDIO_CACHE, CachePlan};
 pub use corpus::{CorpusFacts, CorpusPlan, training_set_options};
 pub use custom_model::{CustomModel, Models};
 pub use hardware::{CardFacts, Hardware, HostFacts};

@@ -8,7 +8,7 @@ use tandem_model::Preset;
 
 use crate::advice;
 use crate::cache::CachePlan;
-use crate::corpus::{BucketShapes, CorpusFacts, CorpusPlan};
+use crate::corpus::{BucketShapes, CorpusFacts, CorpusPlan, Lengths, show_skipped};
 use crate::hardware::Hardware;
 use crate::memory::by_role;
 use crate::model_memory::{ModelCatalog, PlanLine};
@@ -170,6 +170,18 @@ impl Plan {
     /// The name of the custom model, or of the preset.
     pub fn model_title(&self) -> &str {
         self.custom_model.as_deref().unwrap_or(self.model_size.name())
+    }
+
+    /// The utterances of the corpus that do not train: one entry per reason, with their number.
+    pub fn skipped_utterances(&self) -> Vec<String> {
+        let Some(corpus) = &self.corpus else { return Vec::new() };
+        let max = Lengths { frames: self.max_mel_frames, tokens: self.max_text_length };
+        let mut entries = show_skipped(&corpus.left_out, max);
+        entries.extend(corpus.rejected.iter().map(|(why, count)| format!("{count} rejected ({why})")));
+        if corpus.num_excluded > 0 {
+            entries.push(format!("{} excluded by --exclude-ids", corpus.num_excluded));
+        }
+        entries
     }
 
     /// Replaces the route of batches, after the planned one failed its test.

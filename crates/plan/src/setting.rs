@@ -1,6 +1,8 @@
 //! The table of all settings. The command line, the config file, `--print-config` and every message about a setting
 //! are generated from it, so their names cannot differ.
 
+use tandem_feed::{FRAME_LIMITS, TOKEN_LIMITS};
+
 use crate::value::SettingValue;
 
 /// Which setting. In the order of [`SETTINGS`].
@@ -421,7 +423,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "max_text_length",
         aliases: &[],
-        kind: SettingKind::Count { min: 1, max: 10_000 },
+        kind: SettingKind::Count { min: *TOKEN_LIMITS.start() as u64, max: *TOKEN_LIMITS.end() as u64 },
         default: DefaultValue::FromCorpus {
             text: "99.5th percentile of the corpus; 200 without one",
             otherwise: "200",
@@ -434,7 +436,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "max_mel_frames",
         aliases: &["max-mel-length"],
-        kind: SettingKind::Count { min: 8, max: 100_000 },
+        kind: SettingKind::Count { min: *FRAME_LIMITS.start() as u64, max: *FRAME_LIMITS.end() as u64 },
         default: DefaultValue::FromCorpus {
             text: "99.5th percentile of the corpus; 1000 without one",
             otherwise: "1000",

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use tandem_device::bytes::show;
 use tandem_events::Role;
-use tandem_feed::{Bucket, CacheKind, LeftOut};
+use tandem_feed::{Bucket, CacheSpec, LeftOut};
 
 use crate::cache::CachePlan;
-use crate::corpus::{CorpusPlan, Lengths, show_skipped};
+use crate::corpus::CorpusPlan;
 use crate::hardware::Hardware;
 use crate::memory::device_name;
 use crate::placement::Precision;
@@ -157,9 +157,8 @@ fn corpus_lines(plan: &Plan, corpus: &CorpusPlan) -> Vec<(&'static str, String)>
     let validation = corpus.num_validation;
     let mut lines =
         vec![("Corpus", format!("{count}, {hours:.2} hours; {validation} for validation{excluded}: {}", corpus.name))];
-    if left_out.total() > 0 {
-        let max = Lengths { frames: plan.max_mel_frames, tokens: plan.max_text_length };
-        let reasons = show_skipped(left_out, max).join("; ");
+    let reasons = plan.skipped_utterances().join("; ");
+    if !reasons.is_empty() {
         lines.push(("Skipped", format!("{reasons}{}", cost_of_longest(plan, left_out, corpus.num_utterances))));
     }
     let tokens = match corpus.exact_tokens {
@@ -202,9 +201,13 @@ fn decode_threads(plan: &Plan) -> String {
 }
 
 fn cache(cache: &CachePlan) -> String {
-    match cache.kind {
-        CacheKind::None => format!("none ({})", cache.why),
-        kind => format!("{}, up to {} ({})", kind.slug(), show(cache.budget_bytes), cache.why),
+    let why = &cache.why;
+    match &cache.spec {
+        CacheSpec::None => format!("none ({why})"),
+        CacheSpec::Memory { budget_bytes } => format!("memory, up to {} ({why})", show(*budget_bytes)),
+        CacheSpec::Disk { budget_bytes, folder } => {
+            format!("disk, up to {} in {} ({why})", show(*budget_bytes), folder.display())
+        }
     }
 }
 

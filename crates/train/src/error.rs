@@ -50,6 +50,15 @@ pub enum TrainError {
     #[error(transparent)]
     Feed(#[from] tandem_feed::FeedError),
 
+    /// The data role failed during training; the model did not. What was trained until then is saved if possible.
+    #[error("{error}\n   {}", saved_text(saved))]
+    DataFailed {
+        /// What failed.
+        error: Box<tandem_feed::FeedError>,
+        /// The checkpoint of the last step, or why there is none.
+        saved: Result<SavedStep, String>,
+    },
+
     /// From the device.
     #[error(transparent)]
     Device(#[from] tandem_device::DeviceError),
@@ -57,6 +66,28 @@ pub enum TrainError {
     /// The roles could not be set up.
     #[error(transparent)]
     Isolation(#[from] tandem_device::IsolationError),
+}
+
+/// The newest checkpoint of a run that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedStep {
+    /// Its step.
+    pub step: u64,
+    /// Its path; `None` if the step was the one that the run started from.
+    pub path: Option<PathBuf>,
+}
+
+fn saved_text(saved: &Result<SavedStep, String>) -> String {
+    match saved {
+        Ok(SavedStep { step: 0, path: None }) => "No step was trained".to_owned(),
+        Ok(SavedStep { step, path: None }) => {
+            format!("No step was trained after step {step}, whose checkpoint is there")
+        }
+        Ok(SavedStep { step, path: Some(path) }) => {
+            format!("Step {step} is saved: {}. To resume, type the same command again", path.display())
+        }
+        Err(why) => format!("The last steps are lost, because no checkpoint could be written: {why}"),
+    }
 }
 
 fn last_checkpoint(checkpoint: Option<&PathBuf>) -> String {

@@ -22,7 +22,7 @@ mod step_inputs;
 mod step_loop;
 mod run;
 
-pub use error::TrainError;
+pub use error::{SavedStep, TrainError};
 pub use exact_shapes::CompileProgram;
 pub use mel_statistics::measure_mel_statistics;
 pub use report::{AlignmentReport, ReportedMetrics, StepReport, ValidationReport};

@@ -1,11 +1,14 @@
 //! A run from its first step to its last: steps, validations, checkpoints.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use tandem_audio::AudioError;
 use tandem_checkpoint::{ModelContract, NewCheckpoint, RunFolder, WrittenCheckpoint, latest_intact};
+use tandem_feed::FeedError;
 use tandem_pipeline::StopFlag;
 
-use crate::error::TrainError;
+use crate::error::{SavedStep, TrainError};
 use crate::report::{StepReport, ValidationReport};
 use crate::step_loop::StepLoop;
 
@@ -76,12 +79,18 @@ fn train(
     stop: &StopFlag,
     listener: &mut dyn RunListener,
 ) -> Result<RunOutcome, TrainError> {
-    let mut writer = CheckpointWriter { folder, model, last: Instant::now(), last_step: step_loop.step() };
+    let mut writer =
+        CheckpointWriter { folder, model, last: Instant::now(), last_step: step_loop.step(), last_path: None };
     let mut validation = None;
     step_loop.start_clock();
     while step_loop.step() < schedule.total_steps && !stop.is_raised() {
-        if let Some(report) = step_loop.advance()? {
-            listener.step(&report, step_loop);
+        match step_loop.advance() {
+            Ok(report) => report.iter().for_each(|report| listener.step(report, step_loop)),
+            Err(TrainError::Feed(error)) if !is_device_error(&error) => {
+                let saved = save_and_end(step_loop, &mut writer, listener).map_err(|error| error.to_string());
+                return Err(TrainError::DataFailed { error: Box::new(error), saved });
+            }
+            Err(error) => return Err(error),
         }
         step_loop.take_messages().iter().for_each(|note| listener.note(note));
         let step = step_loop.step();
@@ -108,6 +117,26 @@ fn train(
     Ok(RunOutcome { step: step_loop.step(), stopped, validation })
 }
 
+/// Whether a device failed: then its memory cannot be read, and there is nothing to save.
+fn is_device_error(error: &FeedError) -> bool {
+    matches!(error, FeedError::Device(_) | FeedError::Features(AudioError::Device(_)))
+}
+
+/// Writes a checkpoint of the steps that have ended, for a run that cannot continue. The data role may be gone.
+fn save_and_end(
+    step_loop: &mut StepLoop,
+    writer: &mut CheckpointWriter<'_>,
+    listener: &mut dyn RunListener,
+) -> Result<SavedStep, TrainError> {
+    drain(step_loop, listener)?;
+    let step = step_loop.step();
+    if writer.last_step == step {
+        return Ok(SavedStep { step, path: writer.last_path.clone() });
+    }
+    writer.write(step_loop, None, listener)?;
+    Ok(SavedStep { step, path: writer.last_path.clone() })
+}
+
 fn drain(step_loop: &mut StepLoop, listener: &mut dyn RunListener) -> Result<(), TrainError> {
     for report in step_loop.drain()? {
         listener.step(&report, step_loop);
@@ -121,6 +150,7 @@ struct CheckpointWriter<'a> {
     model: &'a ModelContract,
     last: Instant,
     last_step: u64,
+    last_path: Option<PathBuf>,
 }
 
 impl CheckpointWriter<'_> {
@@ -151,7 +181,7 @@ impl CheckpointWriter<'_> {
             score,
         })?;
         listener.checkpoint(state.step, &written, start.elapsed());
-        (self.last, self.last_step) = (Instant::now(), state.step);
+        (self.last, self.last_step, self.last_path) = (Instant::now(), state.step, Some(written.path));
         step_loop.start_clock();
         Ok(())
     }

@@ -235,7 +235,16 @@ impl StepLoop {
         let timed = self.clock.ask(&stream)?;
         let mut batches: Vec<DeviceBatch<'_>> = Vec::with_capacity(self.recipe.grad_accum);
         for _ in 0..self.recipe.grad_accum {
-            batches.push(self.feed.lease(&stream)?);
+            match self.feed.lease(&stream) {
+                Ok(batch) => batches.push(batch),
+                Err(error) => {
+                    // A step trains on all of its batches or on none: a checkpoint made now serves these again.
+                    if let Some(first) = batches.first() {
+                        self.feed.rewind(first.info().cursor);
+                    }
+                    return Err(error.into());
+                }
+            }
         }
         let wait_ns = batches.iter().map(DeviceBatch::wait_ns).sum();
         let mut started = self.start_step(&batches.iter().collect::<Vec<_>>(), wait_ns, timed)?;
@@ -389,6 +398,12 @@ impl StepLoop {
         let tokens =
             starts.zip(&batch.tokens).flat_map(|(first, &count)| &log_durations[first..first + count as usize]);
         tokens.map(|&log| (f64::from(log).exp() - 1.0).max(1.0)).sum()
+    }
+
+    /// Bytes of a checkpoint, about: the saved spans and the voice references.
+    pub fn checkpoint_bytes(&self) -> u64 {
+        let values = self.names.spans().len() as u64 * self.session.set().parameters().count();
+        4 * (values + self.voices.tensors().map(|(_, mel)| mel.len() as u64).sum::<u64>())
     }
 
     /// State and tensors for a checkpoint. Waits for the device.

@@ -7,6 +7,7 @@
 //! clock. Its streams run in parallel at full speed, even those of one card, so the stage times are combined as on real
 //! cards: features and step take turns on one card, and on two the slower stage sets the rate.
 
+use std::path::Path;
 use std::time::Instant;
 
 use tandem_device::{DeviceError, DeviceKind};
@@ -62,6 +63,8 @@ pub struct TimedRuns<'a> {
     take_inventory: &'a dyn Fn() -> Result<Inventory, DeviceError>,
     facts: &'a CorpusFacts,
     corpora: &'a Corpora,
+    /// For files that the runs leave; removed by the caller.
+    folder: &'a Path,
     emitter: Emitter,
     /// Steps to time, if given.
     steps: Option<usize>,
@@ -75,9 +78,10 @@ impl<'a> TimedRuns<'a> {
         take_inventory: &'a dyn Fn() -> Result<Inventory, DeviceError>,
         facts: &'a CorpusFacts,
         corpora: &'a Corpora,
+        folder: &'a Path,
         emitter: Emitter,
     ) -> TimedRuns<'a> {
-        TimedRuns { take_inventory, facts, corpora, emitter, steps: None, resolved: Vec::new() }
+        TimedRuns { take_inventory, facts, corpora, folder, emitter, steps: None, resolved: Vec::new() }
     }
 
     /// Times `steps` steps on cards, however long that takes; on the CPU at most a few.
@@ -117,6 +121,7 @@ impl<'a> TimedRuns<'a> {
                 resolved.plan.feed.data_slots = resolved.plan.feed.data_slots.min(AHEAD);
                 // Fixed: self-tuning must not change it.
                 resolved.plan.buffer_size_given = true;
+                resolved.plan.cache.move_into(self.folder);
                 self.resolved.push((candidate.clone(), resolved));
                 self.resolved.len() - 1
             }

@@ -189,7 +189,7 @@ fn sweep_one(
     let step_ns = step.as_nanos() as f64;
     let per_clip_ns = ratio * step_ns * SWEEP_THREADS as f64 / f64::from(SWEEP_BATCH);
     let recordings = Arc::new(SyntheticRecordings { per_clip_ns, loaded: AtomicU64::new(0) });
-    let cache = CacheSpec { kind: CacheKind::None, budget_bytes: 0, folder: None };
+    let cache = CacheSpec::None;
     let served = Served { training_set: Arc::clone(training_set), recordings, batch: SWEEP_BATCH, cache };
     // A slow producer's full rings last for longer than they hold: while they are emptied, it goes on filling them.
     let held = (context.slots.iter().sum::<u64>() + context.pinned_uploads) as f64;
@@ -256,13 +256,13 @@ fn from_clips_one(
     let data_ns = data_alone_ns(context, &served, CLIPS_ALONE.min(4 * steps))?;
     let epoch = training_set.rows().len() / load.batch as usize;
     // Everything is in the cache after an epoch; without one, the number of threads has settled by then.
-    let settled = if cache.kind == CacheKind::None { CLIPS_WARM_UP.min(4 * steps) } else { epoch + 1 };
+    let settled = if *cache == CacheSpec::None { CLIPS_WARM_UP.min(4 * steps) } else { epoch + 1 };
     let warm_up = context.slots.iter().sum::<u64>() as usize + settled;
     let frames: f64 = training_set.rows().iter().map(|(_, extent)| f64::from(extent.frames)).sum();
     let mean_frames = frames / training_set.rows().len().max(1) as f64;
     let step_ns = |frames: f64| load.step_ns * frames / mean_frames;
     let run = run(context, &served, &step_ns, [warm_up, context.slots.iter().sum::<u64>() as usize], steps)?;
-    Ok(run.row(load, cache.kind, data_ns, context, training_set))
+    Ok(run.row(load, cache.kind(), data_ns, context, training_set))
 }
 
 /// What the data device takes for a batch when nobody else works on it, in the mean.

@@ -23,7 +23,7 @@ fn nothing_of_a_timed_run_is_left() {
         Inventory::of(machine)
     };
     let field = candidates(&settings, &take_inventory().unwrap().hardware).unwrap();
-    let mut timed_runs = TimedRuns::new(&take_inventory, &facts, &corpora, Emitter::none());
+    let mut timed_runs = TimedRuns::new(&take_inventory, &facts, &corpora, folder.path(), Emitter::none());
     for candidate in &field.others {
         let seen = timed_runs.run(candidate).unwrap();
         assert!(seen.rate.steps_per_s > 0.0 && seen.used_bytes.iter().all(|bytes| *bytes > 0), "{seen:?}");

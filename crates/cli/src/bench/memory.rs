@@ -36,12 +36,14 @@ pub(super) fn prepare(args: &BenchArgs, screen: &Screen) -> Result<(BenchSetup, 
     let corpus = data::open_or_generate(&args.plan, &folder, screen)?;
     // The first resolution finds the driver's share and the demands; the second one plans with the limits.
     let refused = |refusal| Exit::Refused(Box::new(refusal));
-    let first = inventory.resolve(&settings, Some(&corpus.facts)).map_err(refused)?;
+    let mut first = inventory.resolve(&settings, Some(&corpus.facts)).map_err(refused)?;
+    first.plan.cache.move_into(folder.path());
     if first.plan.mode == Mode::Cpu {
         return Ok((BenchSetup::new(first, Some(corpus), args)?, SmallestLimits { smallest: None, folder }));
     }
     let smallest = memory::smallest(&settings, &first.hardware, &corpus.facts).map_err(refused)?;
-    let resolved = Inventory::again(first).resolve(&smallest.settings, Some(&corpus.facts)).map_err(refused)?;
+    let mut resolved = Inventory::again(first).resolve(&smallest.settings, Some(&corpus.facts)).map_err(refused)?;
+    resolved.plan.cache.move_into(folder.path());
     let limits = SmallestLimits { smallest: Some(smallest), folder };
     Ok((BenchSetup::new(resolved, Some(corpus), args)?, limits))
 }

@@ -31,7 +31,8 @@ pub(super) fn measure(args: &BenchArgs, setup: &BenchSetup, screen: &Screen) -> 
     let candidates = modes::field(&args.plan.settings, &setup.resolved.hardware).map_err(refused)?;
     screen.progress(&format!("Timing {} modes...", candidates.len()))?;
     let survey = || Inventory::survey(args.plan.sim.clone());
-    let mut timed_runs = TimedRuns::new(&survey, &corpus.facts, &corpus.corpora, setup.context.emitter.clone());
+    let (folder, emitter) = (Scratch::new()?, setup.context.emitter.clone());
+    let mut timed_runs = TimedRuns::new(&survey, &corpus.facts, &corpus.corpora, folder.path(), emitter);
     timed_runs = timed_runs.of_steps(args.steps);
     let mut printed = Ok(());
     let report = modes::run(candidates, &mut timed_runs, auto::rounds(&args.plan), &mut |line| {

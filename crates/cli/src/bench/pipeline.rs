@@ -86,7 +86,7 @@ fn from_clips(
         batch: given_batch.unwrap_or(load.batch),
         step_ns: load.step_ms * 1e6,
     };
-    let everything = CacheSpec { kind: CacheKind::Memory, budget_bytes: u64::MAX / 2, folder: None };
+    let everything = CacheSpec::Memory { budget_bytes: u64::MAX / 2 };
     let caches = setup.requested_cache(args)?.map_or(vec![CacheSpec::default(), everything], |cache| vec![cache]);
     let steps = args.steps.unwrap_or(CLIP_STEPS);
     screen.progress(&format!("Feeding {} recordings, {steps} steps each...", training_set.rows().len()))?;

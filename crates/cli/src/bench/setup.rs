@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use tandem_bench::benchmarks::BenchContext;
 use tandem_device::DeviceKind;
 use tandem_events::Emitter;
-use tandem_feed::{CacheKind, CacheSpec, TrainingSet};
+use tandem_feed::{CacheSpec, TrainingSet};
 use tandem_launch::inventory::{Inventory, Resolved, host_facts};
 use tandem_plan::setting::Id;
 
@@ -91,12 +91,15 @@ impl BenchSetup {
         if args.plan.settings.given_choice(Id::Cache).is_none_or(|word| word == "auto") {
             return Ok(None);
         }
-        let cache = &self.resolved.plan.cache;
-        let folder = self.folder.as_ref().map(|folder| folder.join("cache"));
-        if cache.kind == CacheKind::Disk && folder.is_none() {
-            return Err(Exit::Usage("❌ --cache disk needs a folder: add --bench-dir DIR".to_owned()));
+        match (self.resolved.plan.cache.spec.clone(), &self.folder) {
+            (CacheSpec::Disk { budget_bytes, .. }, Some(folder)) => {
+                Ok(Some(CacheSpec::Disk { budget_bytes, folder: folder.join("cache") }))
+            }
+            (CacheSpec::Disk { .. }, None) => {
+                Err(Exit::Usage("❌ --cache disk needs a folder: add --bench-dir DIR".to_owned()))
+            }
+            (other, _) => Ok(Some(other)),
         }
-        Ok(Some(CacheSpec { kind: cache.kind, budget_bytes: cache.budget_bytes, folder }))
     }
 }
 

@@ -26,7 +26,8 @@ pub(super) fn prepare(args: &BenchArgs, screen: &Screen) -> Result<(BenchSetup, 
     let folder = Scratch::new()?;
     let corpus: FoundCorpus = data::open_or_generate(&args.plan, &folder, screen)?;
     let resolved = inventory.resolve(&args.plan.settings, Some(&corpus.facts));
-    let resolved = resolved.map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
+    let mut resolved = resolved.map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
+    resolved.plan.cache.move_into(folder.path());
     Ok((BenchSetup::new(resolved, Some(corpus), args)?, folder))
 }
 
@@ -49,7 +50,7 @@ fn show(report: &TrainingReport, setup: &BenchSetup, output: &mut BenchOutput) {
         plan.model_size.name(),
         report.num_parameters,
         plan.batch_size,
-        plan.cache.kind.slug()
+        plan.cache.spec.kind().slug()
     );
     let columns = [
         "steps/s",

@@ -134,6 +134,7 @@ fn plan(
     report.text(&details(&resolved.machine, &resolved.hardware));
     report.text("Settings, as a config file:");
     report.text(&print_config(&resolved.plan));
+    resolved.plan.cache.move_into(folder.path());
     report.keep_until_end(folder);
     Ok(Some((resolved, corpus.corpora)))
 }

@@ -22,6 +22,7 @@ mod errors;
 mod flags;
 mod isolation_matrix;
 mod monitor;
+mod nothing_lost;
 mod old_checkpoints;
 mod output;
 mod placement;

@@ -105,7 +105,7 @@ fn an_interrupted_run_writes_a_checkpoint_and_ends_with_the_signals_exit_code() 
     let line = format!("{SHORT} --max-steps 20 --checkpoint-every 100");
     let uninterrupted = folder.path("uninterrupted");
     trained(&line, &uninterrupted);
-    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+    for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         let stopped = folder.path(signal);
         let mut child = command(&line, &stopped).into_std().stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);

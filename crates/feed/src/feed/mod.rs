@@ -48,6 +48,8 @@ pub struct Feed {
     stall_ns: Arc<AtomicU64>,
     leased: u64,
     next: Cursor,
+    /// Replacements before this batch are forgotten. Behind `next`, because [`Feed::rewind`] may go back.
+    forgotten_before: Cursor,
     messages: Messages,
     list_error_reported: AtomicBool,
     transfer: Option<Measured>,
@@ -100,11 +102,18 @@ impl Feed {
         let slot = ready.lease(|arrived| stream.wait(arrived, waits::ARRIVED))?;
         self.leased += 1;
         if self.leased.is_multiple_of(64) {
-            self.context.made().drop_before(self.next);
+            self.context.made().drop_before(self.forgotten_before);
+            self.forgotten_before = self.next;
         }
         let info = slot.payload();
         self.next = self.context.input.order.after(info.cursor);
         Ok(DeviceBatch::new(slot, stream, wait_ns))
+    }
+
+    /// Takes back the batches since `cursor`, which were leased and not trained on: a state made now serves them again.
+    /// At most the last 64.
+    pub fn rewind(&mut self, cursor: Cursor) {
+        self.next = cursor;
     }
 
     fn join_and_take_error(&mut self) -> FeedError {
@@ -136,6 +145,16 @@ impl Feed {
         let error = error.filter(|_| !self.list_error_reported.swap(true, Ordering::Relaxed));
         lines.extend(error.map(|error| format!("the list of bad samples is incomplete ({error})")));
         lines
+    }
+
+    /// Recordings of this run that could not be used so far.
+    pub fn num_bad(&self) -> usize {
+        self.context.bad.total()
+    }
+
+    /// The same as `id: reason`, in the order in which they were found.
+    pub fn bad_samples(&self) -> Vec<String> {
+        self.context.bad.known()
     }
 
     /// What the verified transfer measured; none for a hand-over.

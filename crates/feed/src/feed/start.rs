@@ -95,6 +95,7 @@ impl Feed {
             stall_ns: waits.stall_ns,
             leased: 0,
             next,
+            forgotten_before: next,
             messages,
             list_error_reported: AtomicBool::new(false),
             transfer: measured,

@@ -67,15 +67,43 @@ impl CacheKind {
     }
 }
 
-/// The kind, the budget and the folder of a cache.
+/// A cache to open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CacheSpec {
+pub enum CacheSpec {
+    /// [`CacheKind::None`].
+    #[default]
+    None,
+    /// [`CacheKind::Memory`].
+    Memory {
+        /// The most bytes it takes, bookkeeping included.
+        budget_bytes: u64,
+    },
+    /// [`CacheKind::Disk`].
+    Disk {
+        /// The most bytes it takes, bookkeeping included.
+        budget_bytes: u64,
+        /// Its folder, created if it is missing.
+        folder: PathBuf,
+    },
+}
+
+impl CacheSpec {
     /// Where audio is cached.
-    pub kind: CacheKind,
-    /// The most bytes it takes, bookkeeping included.
-    pub budget_bytes: u64,
-    /// The folder of [`CacheKind::Disk`].
-    pub folder: Option<PathBuf>,
+    pub fn kind(&self) -> CacheKind {
+        match self {
+            CacheSpec::None => CacheKind::None,
+            CacheSpec::Memory { .. } => CacheKind::Memory,
+            CacheSpec::Disk { .. } => CacheKind::Disk,
+        }
+    }
+
+    /// The most bytes it takes.
+    pub fn budget_bytes(&self) -> u64 {
+        match self {
+            CacheSpec::None => 0,
+            CacheSpec::Memory { budget_bytes } | CacheSpec::Disk { budget_bytes, .. } => *budget_bytes,
+        }
+    }
 }
 
 /// What a cache did since it was opened, and what it holds now.
@@ -145,16 +173,14 @@ impl Cache {
     ///
     /// `on_message` is called once, on a thread of the cache, if writing to a disk fails. Cost: for a disk, one metadata
     /// call per file in its folder. Fails with [`FeedError::Unusable`] if the folder cannot be created or listed, and if a
-    /// thread cannot be started. Panics for a disk cache without a folder.
+    /// thread cannot be started.
     pub fn open(spec: &CacheSpec, on_message: impl Fn(String) + Send + Sync + 'static) -> Result<Cache, FeedError> {
-        let storage = match (spec.kind, &spec.folder) {
-            (CacheKind::None, _) => Storage::None,
-            (CacheKind::Memory, _) => Storage::Memory(Box::new(MemoryCache::new(spec.budget_bytes))),
-            (CacheKind::Disk, folder) => {
-                assert!(folder.is_some(), "a disk cache has a folder");
-                let folder = folder.as_deref().unwrap_or(".".as_ref());
+        let storage = match spec {
+            CacheSpec::None => Storage::None,
+            CacheSpec::Memory { budget_bytes } => Storage::Memory(Box::new(MemoryCache::new(*budget_bytes))),
+            CacheSpec::Disk { budget_bytes, folder } => {
                 let write = Box::new(CacheEntry::write);
-                Storage::Disk(DiskCache::open(folder, spec.budget_bytes, Box::new(on_message), write)?)
+                Storage::Disk(DiskCache::open(folder, *budget_bytes, Box::new(on_message), write)?)
             }
         };
         Ok(Cache::new(storage))

@@ -8,6 +8,7 @@
 //! are no longer than it, plus a quarter.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use tandem_audio::{DeviceFeatures, FeatureSettings, Lowpass, probe};
@@ -27,6 +28,11 @@ pub const COUNTED_ROWS: usize = 4096;
 /// The share of utterances that trains by default: longer ones are left out.
 pub const INCLUDED_PERCENT: f64 = 99.5;
 
+/// The shortest and the longest limit on recordings, in frames: 0.1 s and 19 minutes.
+pub const FRAME_LIMITS: RangeInclusive<u32> = 8..=100_000;
+/// The shortest and the longest limit on texts, in symbols.
+pub const TOKEN_LIMITS: RangeInclusive<u32> = 1..=10_000;
+
 /// Recordings whose header is read to find the sample rates of the corpus.
 const PROBED: usize = 32;
 /// Most sample rates that the data device resamples from: each has its own table there.
@@ -43,9 +49,9 @@ pub struct TrainingSetOptions {
     pub lang: Option<String>,
     /// The text options; none: [`Tokenizer::default_options`].
     pub text: Option<TextOptions>,
-    /// Longer recordings are left out; none: those above [`INCLUDED_PERCENT`].
+    /// Longer recordings are left out; none: those above [`INCLUDED_PERCENT`] or [`FRAME_LIMITS`].
     pub max_frames: Option<u32>,
-    /// Longer texts are left out; none: those above [`INCLUDED_PERCENT`].
+    /// Longer texts are left out; none: those above [`INCLUDED_PERCENT`] or [`TOKEN_LIMITS`].
     pub max_tokens: Option<u32>,
     /// Whether batches have text.
     pub with_text: bool,
@@ -114,9 +120,10 @@ impl TrainingSet {
         let counts_all = measured.len() <= EXACT_ROWS;
         let counts = tokenizer.as_ref().map(|tokenizer| TokenCounts::new(&dataset, &measured, tokenizer));
         let usable = usable_rows(&measured, counts.as_ref(), &mut left_out);
-        let max_frames = options.max_frames.unwrap_or_else(|| limit(usable.iter().map(|row| row.extent.frames)));
+        let max_frames =
+            options.max_frames.unwrap_or_else(|| limit(usable.iter().map(|row| row.extent.frames), FRAME_LIMITS));
         let counted = usable.iter().filter(|row| row.counted).map(|row| row.extent.tokens);
-        let max_tokens = options.max_tokens.unwrap_or_else(|| limit(counted));
+        let max_tokens = options.max_tokens.unwrap_or_else(|| limit(counted, TOKEN_LIMITS));
         let mut training_set = TrainingSet {
             rows: Vec::with_capacity(usable.len()),
             tokenizer,
@@ -326,9 +333,10 @@ fn usable_rows(measured: &[MeasuredRow], counts: Option<&TokenCounts>, left_out:
     usable
 }
 
-/// The default limit: the length that [`INCLUDED_PERCENT`] do not exceed.
-fn limit(lengths: impl Iterator<Item = u32>) -> u32 {
-    Distribution::new(lengths.map(f64::from)).percentile(INCLUDED_PERCENT).map_or(0, |longest| longest as u32)
+/// The default limit: the length that [`INCLUDED_PERCENT`] do not exceed, inside what a limit may be.
+fn limit(lengths: impl Iterator<Item = u32>, limits: RangeInclusive<u32>) -> u32 {
+    let included = Distribution::new(lengths.map(f64::from)).percentile(INCLUDED_PERCENT);
+    included.map_or(0, |longest| longest as u32).clamp(*limits.start(), *limits.end())
 }
 
 /// The most frequent sample rates of a few recordings that the data device resamples from, rising.

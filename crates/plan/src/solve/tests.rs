@@ -255,7 +255,7 @@ fn val_data_and_exclude_ids_require_train_data() {
 #[test]
 fn the_cache_is_in_memory_if_the_run_leaves_enough() {
     let mut facts = corpus(1000);
-    let kind = |hardware: &Hardware, facts: &CorpusFacts| solve_with("", hardware, facts).unwrap().cache.kind;
+    let kind = |hardware: &Hardware, facts: &CorpusFacts| solve_with("", hardware, facts).unwrap().cache.spec.kind();
     assert_eq!(kind(&gpus(1, 24), &facts), CacheKind::Memory);
     facts.decoded_bytes = (159 << 30) / 10;
     assert_eq!(kind(&gpus(1, 24), &facts), CacheKind::Memory);
@@ -263,5 +263,5 @@ fn the_cache_is_in_memory_if_the_run_leaves_enough() {
     assert_eq!(kind(&cpu_only(), &facts), CacheKind::None);
     facts.decoded_bytes = 17 << 30;
     assert_eq!(kind(&gpus(1, 24), &facts), CacheKind::None);
-    assert_eq!(solve("", &gpus(1, 24)).unwrap().cache.kind, CacheKind::None);
+    assert_eq!(solve("", &gpus(1, 24)).unwrap().cache.spec.kind(), CacheKind::None);
 }

@@ -50,7 +50,11 @@ impl Corpus {
     }
 
     fn spec(&self, kind: CacheKind, budget_bytes: u64) -> CacheSpec {
-        CacheSpec { kind, budget_bytes, folder: Some(self.cache_folder()) }
+        match kind {
+            CacheKind::None => CacheSpec::None,
+            CacheKind::Memory => CacheSpec::Memory { budget_bytes },
+            CacheKind::Disk => CacheSpec::Disk { budget_bytes, folder: self.cache_folder() },
+        }
     }
 
     fn open(&self, kind: CacheKind, budget_bytes: u64) -> Cache {

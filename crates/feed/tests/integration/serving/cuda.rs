@@ -5,7 +5,7 @@ use std::io::Write as _;
 use tandem_audio::mel::reference;
 use tandem_audio::{Clip, Resampler};
 use tandem_device::{Machine, Route};
-use tandem_feed::{CacheKind, CacheSpec};
+use tandem_feed::CacheSpec;
 
 use super::support::{Bytes, Corpus, PATIENCE, Serving, clip};
 
@@ -73,7 +73,7 @@ fn gpu_removing_any_one_wait_gives_a_wrong_batch() {
     let count = 60;
     // After an epoch the recordings come from memory: the data side is then ahead of every delay.
     let delayed = |route| {
-        let cache = CacheSpec { kind: CacheKind::Memory, budget_bytes: 1 << 30, folder: None };
+        let cache = CacheSpec::Memory { budget_bytes: 1 << 30 };
         Serving { delay_ns: 10_000_000, cache, ..serving(route) }.workers(6)
     };
     let mut noticed = 0;

@@ -15,8 +15,12 @@ fn served(corpus: &Corpus, serving: &Serving, count: usize) -> Vec<Bytes> {
 }
 
 fn cached(mut serving: Serving, kind: CacheKind, corpus: &Corpus) -> Serving {
-    let folder = Some(corpus.folder.path().join("cache"));
-    serving.cache = CacheSpec { kind, budget_bytes: 64 << 20, folder };
+    let budget_bytes = 64 << 20;
+    serving.cache = match kind {
+        CacheKind::None => CacheSpec::None,
+        CacheKind::Memory => CacheSpec::Memory { budget_bytes },
+        CacheKind::Disk => CacheSpec::Disk { budget_bytes, folder: corpus.folder.path().join("cache") },
+    };
     // Some have cached pitch: batches have rows with and without.
     serving.cached_pitches = 14;
     serving

@@ -12,8 +12,8 @@ use tandem_device::sim::Link;
 use tandem_device::{ArenaSpec, Event, Isolation, Machine, Pinned, RoleSetup, Route, SimSpec, Stream};
 use tandem_events::{Emitter, Role};
 use tandem_feed::{
-    BatchInfo, BucketPlan, CacheKind, CacheSpec, DeviceBatch, Feed, FeedError, FeedPlan, FeedSpec, FeedState,
-    FromFiles, Placed, Recordings, SPEECH, TrainingSet, TrainingSetOptions, scan_lengths, waits,
+    BatchInfo, BucketPlan, CacheSpec, DeviceBatch, Feed, FeedError, FeedPlan, FeedSpec, FeedState, FromFiles, Placed,
+    Recordings, SPEECH, TrainingSet, TrainingSetOptions, scan_lengths, waits,
 };
 use tandem_pipeline::StopFlag;
 use tempfile::TempDir;
@@ -125,7 +125,7 @@ impl Serving {
             route,
             threads: 2,
             max_threads: 2,
-            cache: CacheSpec { kind: CacheKind::None, budget_bytes: 0, folder: None },
+            cache: CacheSpec::None,
             cached_pitches: 0,
             from: FeedState::default(),
             seed: 7,

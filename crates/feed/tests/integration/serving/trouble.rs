@@ -11,8 +11,7 @@ use tandem_corpus::{Dataset, OpenOptions, Sample};
 use tandem_device::sim::{SimCounts, SimFault};
 use tandem_device::{Machine, Route};
 use tandem_feed::{
-    COUNTED_ROWS, CacheKind, CacheSpec, EXACT_ROWS, FeedError, FromFiles, Recordings, Replacement, TrainingSet,
-    TrainingSetOptions,
+    COUNTED_ROWS, CacheSpec, EXACT_ROWS, FeedError, FromFiles, Recordings, Replacement, TrainingSet, TrainingSetOptions,
 };
 
 use super::support::{Bytes, Corpus, Generated, PATIENCE, Serving, clip, two_cards};
@@ -139,7 +138,7 @@ fn a_file_deleted_in_mid_epoch_is_a_bad_file_from_then_on() {
         }
     };
     let clean = Serving::cpu().batches(&corpus.training_set, 30).unwrap();
-    let cache = CacheSpec { kind: CacheKind::Memory, budget_bytes: 1 << 30, folder: None };
+    let cache = CacheSpec::Memory { budget_bytes: 1 << 30 };
     let serving = Serving { recordings: Arc::new(FaultyRecordings(delete)), cache, ..Serving::cpu() };
     let found = serving.batches(&corpus.training_set, 30).unwrap();
     let three = |batches: &[Bytes]| batches.iter().filter(|batch| batch.samples.contains(&3)).count();
@@ -254,7 +253,7 @@ fn a_cache_that_cannot_be_written_is_reported_once_and_fails_nothing() {
         let _ = std::fs::remove_dir_all(&replaced);
         let _ = std::fs::write(&replaced, "no folder");
     }));
-    let cache = CacheSpec { kind: CacheKind::Disk, budget_bytes: 1 << 30, folder: Some(folder) };
+    let cache = CacheSpec::Disk { budget_bytes: 1 << 30, folder };
     let serving = Serving { recordings: breaks, cache, ..Serving::cpu() };
     assert!(serving.batches(&corpus.training_set, 8).unwrap() == expected);
     let messages = serving.serve(&corpus.training_set, |feed, roles| {

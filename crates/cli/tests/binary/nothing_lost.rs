@@ -1,0 +1,139 @@
+//! No row, no step and no file is lost without a word.
+
+use std::fs;
+use std::path::Path;
+
+use crate::command::{Ran, SMALL, TandemCommand, contains};
+use crate::machine::TempFolder;
+use crate::speech::{copy_of_demo, demo, tone, wav_of};
+
+/// `train` for a few steps on `corpus`, into `run`.
+fn train(corpus: &Path, run: &Path, more: &str) -> Ran {
+    let command = TandemCommand::new(&format!("train --mode cpu {SMALL} {more}")).without_gpu();
+    command.arg("--train-data").arg(corpus).arg("--checkpoint-dir").arg(run).run()
+}
+
+#[test]
+fn a_disk_cache_serves_the_same_batches_in_every_command_and_stays_for_the_next_start() {
+    let folder = TempFolder::new();
+    let [cached, decoded] = ["cached", "decoded"].map(|name| folder.path(name));
+    // 20 steps of 2: more than an epoch, so that the cache is read.
+    let [with, without] = [("disk", &cached), ("none", &decoded)].map(|(cache, run)| {
+        let ran = train(demo(), run, &format!("--cache {cache} --max-steps 20"));
+        assert_eq!(ran.code, 0, "{ran:?}");
+        fs::read(run.join("checkpoint-00000020/weights.safetensors")).unwrap()
+    });
+    assert!(with == without, "the cache changed what was trained");
+    let entries = fs::read_dir(cached.join("audio-cache")).unwrap().count();
+    assert!(entries > 5, "{entries} files in the cache");
+    let again = train(demo(), &cached, "--cache disk --max-steps 22");
+    assert_eq!(again.code, 0, "{again:?}");
+    for command in ["validate", "profile --num-steps 4"] {
+        let run = folder.path("untouched");
+        let ran = TandemCommand::new(&format!("{command} --mode cpu {SMALL} --cache disk")).without_gpu();
+        let ran = ran.arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(&run).run();
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert!(!run.exists(), "{command} leaves no files");
+    }
+}
+
+#[test]
+fn recordings_beyond_every_limit_are_skipped_by_every_command() {
+    let (corpus, mut lines) = copy_of_demo();
+    let list = corpus.path("list.jsonl");
+    let rows = lines.iter().map(|line| {
+        let mut fields = line.split('|');
+        let (id, text) = (fields.next().unwrap(), fields.next().unwrap());
+        format!("{{\"audio_filepath\":\"wavs/{id}.wav\",\"text\":{text:?}}}")
+    });
+    let mut rows: Vec<String> = rows.collect();
+    // Said to last 20 minutes; a frame limit derived from it would be above the largest that a plan allows.
+    rows[3] = rows[3].replace("}", ",\"duration\":1200.0}");
+    corpus.file("list.jsonl", rows.join("\n"));
+    // A header that claims 2^36 - 1 samples in front of silence.
+    corpus.file("wavs/endless.flac", flac_that_claims((1 << 36) - 1));
+    lines.push("endless|A recording without an end.".to_owned());
+    corpus.file("metadata.csv", lines.join("\n"));
+    for (number, data) in [corpus.path(""), list].iter().enumerate() {
+        let run = corpus.path(&format!("run-{number}"));
+        // Without SMALL's limit on frames: the limit comes from the corpus.
+        let line = "--mode cpu --model-size nano --batch-size 2 --buffer-size 4";
+        for command in ["train --max-steps 1", "validate", "profile --num-steps 2", "plan"] {
+            let command = TandemCommand::new(&format!("{command} {line}")).without_gpu();
+            let ran = command.arg("--train-data").arg(data).arg("--checkpoint-dir").arg(&run).run();
+            assert_eq!(ran.code, 0, "{}: {ran:?}", data.display());
+            assert!(!ran.err.contains("panicked"), "{ran:?}");
+        }
+    }
+}
+
+/// A flac file whose header claims `samples` samples at 22 050 Hz, without any audio behind it.
+fn flac_that_claims(samples: u64) -> Vec<u8> {
+    let mut file = b"fLaC\x80\0\0\x22".to_vec();
+    // Block sizes, frame sizes, then 20 bits of rate, 3 of channels - 1, 5 of bits - 1, 36 of samples.
+    file.extend([0x10, 0, 0x10, 0, 0, 0, 0, 0, 0, 0]);
+    let packed = 22_050_u64 << 44 | 15 << 36 | samples;
+    file.extend(packed.to_be_bytes());
+    file.extend([0; 16]);
+    file.extend([0; 64]);
+    file
+}
+
+#[test]
+fn skipped_rows_replaced_recordings_and_overlaps_are_reported() {
+    let (corpus, mut lines) = copy_of_demo();
+    let id = lines[2].split('|').next().unwrap().to_owned();
+    // An utterance without a text, and a recording that only decoding shows to be damaged.
+    lines[4] = format!("{}||", lines[4].split('|').next().unwrap());
+    // Three that are too long: one in ten rows is for validation.
+    for line in &lines[5..8] {
+        corpus.file(&format!("wavs/{}.wav", line.split('|').next().unwrap()), wav_of(&tone(22_050, 31.0)));
+    }
+    let intact = fs::read(corpus.path(&format!("wavs/{id}.wav"))).unwrap();
+    corpus.file(&format!("wavs/{id}.wav"), &intact[..intact.len() / 2]);
+    corpus.file("metadata.csv", lines.join("\n"));
+    // Limits from the corpus: all but the longest.
+    let line = "train --mode cpu --model-size nano --batch-size 2 --buffer-size 4 --max-steps 20 --max-bad-fraction 0.5 \
+                --max-mel-frames 1500";
+    let command = TandemCommand::new(line).without_gpu().arg("--train-data").arg(corpus.path(""));
+    let ran = command.arg("--checkpoint-dir").arg(corpus.path("run")).run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    contains(&ran.out, &[" over 1500 frames", "; 1 rejected (empty text)", "  replaced 1"]);
+    contains(&ran.err, &["1 recording was unusable and replaced", &id, "Listed in ", "bad_samples.jsonl"]);
+
+    let ran = train(demo(), &corpus.path("both"), &format!("--max-steps 1 --val-data {}", demo().display()));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    contains(&ran.err, &["--val-data: ", "are also in --train-data"]);
+    let ran = train(demo(), &corpus.path("split"), "--max-steps 1");
+    assert!(ran.code == 0 && !ran.both().contains("also in"), "{ran:?}");
+}
+
+#[test]
+fn a_data_failure_saves_the_last_step_and_the_run_resumes_to_the_same_bits() {
+    let (corpus, lines) = copy_of_demo();
+    let [clean, failed] = ["clean", "failed"].map(|name| corpus.path(name));
+    let line = "--max-steps 24 --checkpoint-every 1000 --num-workers 1 --cache none --grad-accum 2";
+    assert_eq!(train(&corpus.path(""), &clean, line).code, 0);
+    // From the second epoch on, most recordings are gone: more than may be bad.
+    let wavs = corpus.path("wavs");
+    let mut child = {
+        let command = TandemCommand::new(&format!("train --mode cpu {SMALL} {line}")).without_gpu();
+        let command = command.arg("--train-data").arg(corpus.path("")).arg("--checkpoint-dir").arg(&failed);
+        command.into_std().stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let started = std::io::BufRead::lines(&mut out).map_while(Result::ok).any(|line| line.contains("starting now"));
+    assert!(started);
+    fs::rename(&wavs, corpus.path("gone")).unwrap();
+    let rest = std::io::read_to_string(out).unwrap();
+    let error = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+    let code = child.wait().unwrap().code();
+    fs::rename(corpus.path("gone"), &wavs).unwrap();
+    assert_eq!(code, Some(1), "{rest}{error}");
+    contains(&error, &["may be bad", "is saved: ", "type the same command again"]);
+    let resumed = train(&corpus.path(""), &failed, line);
+    assert_eq!(resumed.code, 0, "{resumed:?}");
+    contains(&resumed.out, &["Resuming from step "]);
+    let weights = |run: &Path| fs::read(run.join("checkpoint-00000024/weights.safetensors")).unwrap();
+    assert!(weights(&clean) == weights(&failed), "{} rows", lines.len());
+}
