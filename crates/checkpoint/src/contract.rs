@@ -30,13 +30,13 @@
 
 mod legacy;
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tandem_audio::FeatureSettings;
+use tandem_files::read_bounded;
 use tandem_model::{ModelDims, Preset};
 use tandem_text::{Harakat, TextOptions, Units};
 
@@ -47,6 +47,8 @@ use crate::file_names::MODEL_FILE;
 
 /// The format that is written, and the newest that is read.
 const FORMAT: u64 = 2;
+/// Far more than any model needs: a symbol takes a few bytes.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// Everything needed to run a trained model, except its weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -144,7 +146,7 @@ impl ModelContract {
     /// checked: opening a [`Checkpoint`](crate::Checkpoint) does that.
     pub fn read(folder: &Path) -> Result<ModelContract, CheckpointError> {
         let path = folder.join(MODEL_FILE);
-        match fs::read(&path) {
+        match read_bounded(&path, MAX_BYTES) {
             Ok(bytes) => ModelContract::parse(&bytes, &path),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let found = if folder.is_dir() { "a folder without model.json" } else { "nothing" };
@@ -191,8 +193,11 @@ impl ModelContract {
         Ok(model)
     }
 
-    /// What the types do not say: finite statistics, one mean per band, a language.
+    /// What the types do not say: dimensions of a model that can exist, finite statistics, one mean per band, a language.
     fn check(&self) -> Result<(), String> {
+        if let Architecture::Preset { dims, .. } = &self.architecture {
+            dims.check()?;
+        }
         let n_mels = self.features.n_mels;
         let MelStatistics { mean, std, band_means } = &self.mel_statistics;
         let finite = [*mean, *std].iter().chain(band_means).all(|x| x.is_finite());

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::mismatch::Mismatch;
 use crate::run_identity::Difference;
@@ -133,6 +133,15 @@ pub enum CheckpointError {
         path: PathBuf,
     },
 
+    /// The run folder was removed, renamed or replaced while the run went on.
+    #[error("the run folder was removed or renamed during the run: {}\n   {}", path.display(), rescued_text(rescued.as_deref()))]
+    FolderGone {
+        /// The checkpoint that was written elsewhere; `None` if that failed, too.
+        rescued: Option<PathBuf>,
+        /// Where the folder was.
+        path: PathBuf,
+    },
+
     /// A file or folder cannot be read or written: fix its permissions or the disk, or choose another folder.
     #[error("cannot {what} ({source}): {}", path.display())]
     Unusable {
@@ -157,6 +166,13 @@ impl<T: Display> Display for Listed<'_, T> {
             0 => Ok(()),
             more => write!(f, "; and {more} more"),
         }
+    }
+}
+
+fn rescued_text(rescued: Option<&Path>) -> String {
+    match rescued {
+        Some(path) => format!("The last step is saved elsewhere. To resume from it: --resume {}", path.display()),
+        None => "The steps since the last checkpoint are lost: there is no place to save them".to_owned(),
     }
 }
 

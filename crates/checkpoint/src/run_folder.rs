@@ -20,10 +20,13 @@ use crate::foreign::foreign_in;
 use crate::rotation::{WrittenCheckpoint, folder_bytes, save};
 use crate::run_identity::RunIdentity;
 use crate::write::{NewCheckpoint, check_room, clean_up};
+use tandem_files::read_bounded;
 
 /// The version of `run.json` that is written, and the newest that is read.
 const VERSION: u64 = 1;
 
+/// `run.json` has a few hundred bytes.
+const MAX_RUN_FILE_BYTES: u64 = 1 << 20;
 /// Room for the run log, samples and TensorBoard files of an ordinary run.
 const OTHER_FILES_BYTES: u64 = 32 << 20;
 
@@ -42,7 +45,7 @@ pub enum OpenMode {
 pub struct RunFolder {
     dir: PathBuf,
     moved_aside: Option<PathBuf>,
-    _lock: Lock,
+    lock: Lock,
 }
 
 /// The disk space of a run folder.
@@ -77,9 +80,10 @@ impl RunFolder {
     /// ([`CheckpointError::ForeignCheckpoint`]).
     pub fn open(dir: impl Into<PathBuf>, identity: &RunIdentity, mode: OpenMode) -> Result<RunFolder, CheckpointError> {
         let dir = dir.into();
-        // Before the lock: a folder that is refused for this stays unchanged, without a lock file.
+        // Before the lock: a folder that is refused stays unchanged, without a lock file.
         if mode == OpenMode::Resume {
             refuse_foreign(&dir)?;
+            refuse_another_run(&dir, identity)?;
         }
         fs::create_dir_all(&dir).map_err(unusable("create", &dir))?;
         let lock = Lock::take(&dir)?;
@@ -89,7 +93,7 @@ impl RunFolder {
             OpenMode::Reset => move_aside(&dir, &names_of_a_run(&dir)?)?,
         };
         claim(&dir, identity)?;
-        Ok(RunFolder { dir, moved_aside, _lock: lock })
+        Ok(RunFolder { dir, moved_aside, lock })
     }
 
     /// Its path.
@@ -107,8 +111,26 @@ impl RunFolder {
     ///
     /// On failure nothing of the new one remains and all others are unchanged. [`CheckpointError::NoRoom`] says how
     /// many bytes were needed.
+    ///
+    /// A folder that was removed, renamed or replaced while the run went on is [`CheckpointError::FolderGone`]: the
+    /// checkpoint is then written next to where the folder was, or into the temporary folder.
     pub fn write(&self, checkpoint: &NewCheckpoint<'_>) -> Result<WrittenCheckpoint, CheckpointError> {
-        save(&self.dir, checkpoint)
+        if self.lock.is_in(&self.dir) {
+            return save(&self.dir, checkpoint);
+        }
+        Err(CheckpointError::FolderGone { rescued: self.rescue(checkpoint), path: self.dir.clone() })
+    }
+
+    /// Writes a checkpoint where the run folder was, under another name, or into the temporary folder.
+    fn rescue(&self, checkpoint: &NewCheckpoint<'_>) -> Option<PathBuf> {
+        let name = self.dir.file_name()?.to_string_lossy().into_owned();
+        let name = format!("{name}-rescued-{}", std::process::id());
+        let parents = [self.dir.parent().map(Path::to_owned), Some(std::env::temp_dir())];
+        parents.into_iter().flatten().find_map(|parent| {
+            let folder = parent.join(&name);
+            fs::create_dir(&folder).ok()?;
+            save(&folder, checkpoint).ok().map(|written| written.path)
+        })
     }
 
     /// The room for checkpoints of `checkpoint_bytes` each, beside what else a run writes.
@@ -154,18 +176,38 @@ fn refuse_foreign(dir: &Path) -> Result<(), CheckpointError> {
     }
 }
 
+/// Refuses a folder with another run, or with files in the way. A folder that cannot be listed is refused later.
+fn refuse_another_run(dir: &Path, identity: &RunIdentity) -> Result<(), CheckpointError> {
+    if !dir.is_dir() {
+        return Ok(());
+    }
+    match read_identity(dir)? {
+        Some(found) => compare(dir, identity, &found),
+        None => refuse_files_in_the_way(dir),
+    }
+}
+
+fn compare(dir: &Path, identity: &RunIdentity, found: &RunIdentity) -> Result<(), CheckpointError> {
+    let differences = identity.differences(found);
+    match differences.is_empty() {
+        true => Ok(()),
+        false => Err(CheckpointError::AnotherRun { differences, path: dir.to_owned() }),
+    }
+}
+
+fn refuse_files_in_the_way(dir: &Path) -> Result<(), CheckpointError> {
+    match names_of_a_run(dir)?.into_iter().next() {
+        Some(name) => Err(CheckpointError::InTheWay { name, path: dir.to_owned() }),
+        None => Ok(()),
+    }
+}
+
 /// Writes the identity of the run, or compares it with the one in the folder.
 fn claim(dir: &Path, identity: &RunIdentity) -> Result<(), CheckpointError> {
     if let Some(found) = read_identity(dir)? {
-        let differences = identity.differences(&found);
-        if differences.is_empty() {
-            return Ok(());
-        }
-        return Err(CheckpointError::AnotherRun { differences, path: dir.to_owned() });
+        return compare(dir, identity, &found);
     }
-    if let Some(name) = names_of_a_run(dir)?.into_iter().next() {
-        return Err(CheckpointError::InTheWay { name, path: dir.to_owned() });
-    }
+    refuse_files_in_the_way(dir)?;
     let path = dir.join(RUN_FILE);
     let run = RunFile { version: VERSION, facts: identity.clone() };
     let json = serde_json::to_vec_pretty(&run).map_err(|error| unusable("write", &path)(error.into()))?;
@@ -174,7 +216,7 @@ fn claim(dir: &Path, identity: &RunIdentity) -> Result<(), CheckpointError> {
 
 fn read_identity(dir: &Path) -> Result<Option<RunIdentity>, CheckpointError> {
     let path = dir.join(RUN_FILE);
-    let bytes = match fs::read(&path) {
+    let bytes = match read_bounded(&path, MAX_RUN_FILE_BYTES) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         read => read.map_err(unusable("read", &path))?,
     };

@@ -19,6 +19,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tandem_files::read_bounded;
 use twox_hash::XxHash3_64;
 
 use crate::disk::unusable;
@@ -28,6 +29,8 @@ use crate::file_names::STATE_FILE;
 const FORMAT: &str = "tandem checkpoint";
 /// The version that is written, and the newest that is read.
 const VERSION: u64 = 2;
+/// The most bytes: the replacements of bad samples are part of it.
+const MAX_BYTES: u64 = 256 << 20;
 /// The oldest version that is read.
 const OLDEST_VERSION: u64 = 1;
 
@@ -76,7 +79,7 @@ impl StateFile {
     /// The record of the checkpoint at `folder`.
     pub(crate) fn read(folder: &Path) -> Result<StateFile, CheckpointError> {
         let path = folder.join(STATE_FILE);
-        let bytes = fs::read(&path).map_err(unusable("read", &path))?;
+        let bytes = read_bounded(&path, MAX_BYTES).map_err(unusable("read", &path))?;
         StateFile::parse(&bytes, &path)
     }
 

@@ -19,6 +19,7 @@ use crate::error::CheckpointError;
 use crate::mismatch::{Mismatch, missing_or_different, unexpected};
 use crate::state_file::FileDigest;
 use crate::tensor::{Dtype, TensorRef, TensorSpec};
+use tandem_files::open_regular;
 
 /// Bytes of the header's length in the file.
 const LENGTH_BYTES: u64 = 8;
@@ -50,7 +51,7 @@ impl TensorFile {
     /// Opens the file and reads its header. The tensors are not compared with a checksum: opening a
     /// [`Checkpoint`](crate::Checkpoint) does that.
     pub fn open(path: &Path) -> Result<TensorFile, CheckpointError> {
-        let file = File::open(path).map_err(unusable("open", path))?;
+        let file = open_regular(path).map_err(unusable("open", path))?;
         let file_bytes = file.metadata().map_err(unusable("read", path))?.len();
         TensorFile::with_header(path, file, file_bytes)
     }
@@ -143,7 +144,7 @@ pub(crate) fn write(path: &Path, tensors: &[TensorRef<'_>]) -> io::Result<FileDi
 /// Opens a file and compares its length and checksum with those it was written with.
 pub(crate) fn open_verified(path: &Path, digest: &FileDigest) -> Result<File, CheckpointError> {
     let damaged = |reason| CheckpointError::Damaged { reason, path: path.to_owned() };
-    let mut file = match File::open(path) {
+    let mut file = match open_regular(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(damaged("the file is missing".into())),
         opened => opened.map_err(unusable("open", path))?,
     };

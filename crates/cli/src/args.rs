@@ -47,6 +47,10 @@ pub(crate) struct PlanArgs {
     pub(crate) recommend: bool,
     /// `--run-log FILE`
     pub(crate) run_log: Option<PathBuf>,
+    /// `--overwrite`
+    pub(crate) overwrite: bool,
+    /// `--config FILE`
+    pub(crate) config: Option<PathBuf>,
     /// Warnings about retired config keys.
     pub(crate) warnings: Vec<String>,
 }
@@ -110,6 +114,8 @@ fn plan_args(matches: &ArgMatches) -> Result<PlanArgs, Exit> {
         print_config: flag("print-config"),
         recommend: flag("recommend"),
         run_log: matches.try_get_one::<PathBuf>("run-log").ok().flatten().cloned(),
+        overwrite: flag("overwrite"),
+        config: matches.get_one::<PathBuf>("config").cloned(),
         warnings,
     })
 }
@@ -140,10 +146,12 @@ fn command() -> Command {
         );
     let validate = Command::new("validate")
         .about("Run five checks on the real devices with the real model; PASS or FAIL each")
-        .arg(run_log());
+        .arg(run_log())
+        .arg(overwrite());
     let train = Command::new("train")
         .about("Train a model; without --train-data, a small one on synthetic speech")
-        .arg(run_log());
+        .arg(run_log())
+        .arg(overwrite());
     Command::new("tandem")
         .about("Trains text-to-speech models so that the GPU never waits")
         .version(env!("CARGO_PKG_VERSION"))
@@ -213,6 +221,10 @@ pub(crate) fn json() -> Arg {
 
 pub(crate) fn run_log() -> Arg {
     path("run-log", "Write every event of the run to this JSONL file")
+}
+
+pub(crate) fn overwrite() -> Arg {
+    switch("overwrite", "Let output files replace files that tandem did not write")
 }
 
 pub(crate) fn quiet() -> Arg {

@@ -13,6 +13,7 @@ mod exports;
 mod farewell;
 mod interrupts;
 mod monitor;
+mod output_guard;
 mod plan;
 mod profile;
 mod run_log;

@@ -59,6 +59,7 @@ pub(crate) fn command() -> Command {
                 .conflicts_with("run-log"),
         )
         .arg(args::run_log())
+        .arg(args::overwrite())
 }
 
 pub(crate) fn parse(

@@ -5,6 +5,7 @@ use tandem_runlog::RunLog;
 
 use crate::args::PlanArgs;
 use crate::exit::Exit;
+use crate::output_guard::{OutputGuard, OutputKind};
 use crate::screen::Screen;
 
 /// Opens the log that `--run-log` names. Without the flag, events are discarded.
@@ -12,6 +13,7 @@ pub(crate) fn open(args: &PlanArgs) -> Result<(Option<RunLog>, Emitter), Exit> {
     match &args.run_log {
         None => Ok((None, Emitter::none())),
         Some(path) => {
+            OutputGuard::of(args).check("--run-log", path, OutputKind::RunLog)?;
             let (log, emitter) = RunLog::create(path).map_err(|error| Exit::Usage(format!("❌ --run-log: {error}")))?;
             Ok((Some(log), emitter))
         }

@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use tandem_files::{is_private_folder, open_private};
 use tempfile::TempDir;
 
 use crate::exit::Exit;
@@ -52,8 +53,10 @@ impl Scratch {
 /// Best effort: a folder that cannot be removed only costs space.
 fn remove_abandoned(parent: &Path) {
     for folder in fs::read_dir(parent).into_iter().flatten().flatten() {
-        let is_ours = folder.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
-        let lock = if is_ours { File::open(folder.path().join(LOCK)).ok() } else { None };
+        let is_named = folder.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        // In a shared temporary folder anybody can make one of that name.
+        let is_ours = is_named && is_private_folder(folder.path());
+        let lock = if is_ours { open_private(folder.path().join(LOCK)).ok() } else { None };
         if lock.is_some_and(|lock| lock.try_lock().is_ok()) {
             let _ = fs::remove_dir_all(folder.path());
         }
@@ -62,6 +65,10 @@ fn remove_abandoned(parent: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use tandem_files::create_private_folder;
+
     use super::*;
 
     #[test]
@@ -69,14 +76,20 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let make = |name: &str, file: &str| {
             let folder = parent.path().join(name);
-            fs::create_dir(&folder).unwrap();
+            create_private_folder(&folder).unwrap();
             fs::write(folder.join(file), "").unwrap();
             folder
         };
         let running = Scratch::new_in(parent.path()).unwrap();
         let abandoned = make("tandem-scratch-left", LOCK);
         let others = [make("elsewhere", LOCK), make("tandem-scratch-mine", "notes.txt")];
+        // Somebody else's, made to look like ours: its lock never opens.
+        let foreign = make("tandem-scratch-x", "notes.txt");
+        fs::set_permissions(&foreign, fs::Permissions::from_mode(0o777)).unwrap();
+        let fifo = std::process::Command::new("mkfifo").arg(foreign.join(LOCK)).status().unwrap();
+        assert!(fifo.success());
         let next = Scratch::new_in(parent.path()).unwrap();
+        assert!(foreign.exists());
         assert!(!abandoned.exists() && running.path().exists() && next.path().exists());
         assert!(others.iter().all(|folder| folder.exists()));
         let own = next.path().to_owned();

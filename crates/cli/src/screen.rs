@@ -1,6 +1,7 @@
 //! Terminal output. All of it passes through here, so that ASCII terminals, pipes and simulated runs are each handled in
 //! one place.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -177,13 +178,23 @@ fn is_plain() -> bool {
 /// Prefixes each line of a simulated run; replaces emoji by ASCII on a plain terminal.
 fn decorate(text: &str, plain: bool, simulated: bool) -> String {
     let prefix = if simulated { "[simulated] " } else { "" };
-    let mut decorated: String = text.lines().map(|line| format!("{prefix}{line}\n")).collect();
+    let mut decorated: String = text.lines().map(|line| format!("{prefix}{}\n", without_controls(line))).collect();
     if plain {
         for (sign, ascii) in ASCII_SIGNS {
             decorated = decorated.replace(sign, ascii);
         }
     }
     decorated
+}
+
+/// Shows control characters instead of sending them: ids, speakers and paths come from files that anybody may have
+/// written, and an escape sequence in one of them would be obeyed by the terminal.
+fn without_controls(line: &str) -> Cow<'_, str> {
+    let is_obeyed = |c: char| c.is_control() && c != '\t';
+    if !line.contains(is_obeyed) {
+        return line.into();
+    }
+    line.chars().map(|c| if is_obeyed(c) { c.escape_unicode().to_string() } else { c.to_string() }).collect()
 }
 
 const ASCII_SIGNS: [(&str, &str); 16] = [
@@ -213,5 +224,6 @@ mod tests {
     fn plain_terminals_get_ascii_and_simulated_runs_a_prefix() {
         assert_eq!(decorate("✅ a\n❌ b", true, false), "[ok] a\n[!!] b\n");
         assert_eq!(decorate("✅ a\nb\n", false, true), "[simulated] ✅ a\n[simulated] b\n");
+        assert_eq!(decorate("\u{1b}[2Jid\u{9b}5m\tb", false, false), "\\u{1b}[2Jid\\u{9b}5m\tb\n");
     }
 }

@@ -1,6 +1,6 @@
 //! `tandem synthesize`: turns a text into a wav file with a trained model.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,20 +11,26 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use tandem_audio::{Clip, decode, wav};
 use tandem_checkpoint::{Checkpoint, CheckpointError, RUN_FILE, best_intact};
 use tandem_device::{Device, Machine, SimSpec};
+use tandem_files::{open_regular, read_bounded};
 use tandem_launch::inventory::Inventory;
 use tandem_plan::{Origin, Placement, Settings};
 use tandem_synth::{SpeechOptions, SynthError, Synthesizer, Voice, VoiceSource};
 use tempfile::NamedTempFile;
 
-use crate::args::{path, quiet, sim};
+use crate::args::{overwrite, path, quiet, sim};
 use crate::corpus::silence_decoder_panics;
 use crate::exit::Exit;
+use crate::output_guard::{OutputGuard, OutputKind};
 use crate::screen::Screen;
 
 /// The run to use when no checkpoint is given.
 const CHECKPOINTS: &str = "checkpoints";
 /// Unknown characters that a warning lists.
 const MAX_LISTED: usize = 12;
+/// The longest text file: days of speech.
+const MAX_TEXT_BYTES: u64 = 16 << 20;
+/// The largest reference recording: an hour of uncompressed audio.
+const MAX_REFERENCE_BYTES: u64 = 1 << 30;
 
 /// Arguments of `tandem synthesize`.
 pub(crate) struct SynthesizeArgs {
@@ -37,12 +43,22 @@ pub(crate) struct SynthesizeArgs {
     /// `--gpu` and `--mode`.
     settings: Settings,
     pub(crate) sim: Option<SimSpec>,
+    overwrite: bool,
     pub(crate) quiet: bool,
 }
 
 enum Text {
     Given(String),
     File(PathBuf),
+}
+
+impl Text {
+    fn file(&self) -> Option<PathBuf> {
+        match self {
+            Text::Given(_) => None,
+            Text::File(file) => Some(file.clone()),
+        }
+    }
 }
 
 pub(crate) fn command() -> Command {
@@ -71,6 +87,7 @@ pub(crate) fn command() -> Command {
         .arg(sim())
         .arg(quiet())
         .arg(path("output", "Wav file to write: 16 bit, mono").short('o').required(true))
+        .arg(overwrite())
 }
 
 pub(crate) fn parse(matches: &ArgMatches) -> Result<SynthesizeArgs, Exit> {
@@ -101,6 +118,7 @@ pub(crate) fn parse(matches: &ArgMatches) -> Result<SynthesizeArgs, Exit> {
         output,
         settings,
         sim: sim.map_err(|error| Exit::Usage(format!("❌ {error}")))?,
+        overwrite: matches.get_flag("overwrite"),
         quiet: matches.get_flag("quiet"),
     })
 }
@@ -108,6 +126,9 @@ pub(crate) fn parse(matches: &ArgMatches) -> Result<SynthesizeArgs, Exit> {
 pub(crate) fn run(args: &SynthesizeArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     let started = Instant::now();
     // Cheap checks come before anything is loaded.
+    let inputs = [&args.reference, &args.text.file()].into_iter().flatten().cloned().collect();
+    let guard = OutputGuard { overwrite: args.overwrite, inputs, own_run: None };
+    guard.check("-o", &args.output, OutputKind::Audio)?;
     let out = WavFile::create(&args.output)?;
     let text = text(&args.text)?;
     let recording = args.reference.as_deref().map(recording).transpose()?;
@@ -162,7 +183,7 @@ fn text(text: &Text) -> Result<String, Exit> {
         Text::Given(text) => Ok(text.clone()),
         Text::File(file) => {
             let path = file.display();
-            let bytes = fs::read(file)
+            let bytes = read_bounded(file, MAX_TEXT_BYTES)
                 .map_err(|error| Exit::Usage(format!("❌ --text-file: cannot read it ({error}): {path}")))?;
             let text = String::from_utf8(bytes)
                 .map_err(|error| Exit::Usage(format!("❌ --text-file: not UTF-8 text ({error}): {path}")))?;
@@ -174,7 +195,12 @@ fn text(text: &Text) -> Result<String, Exit> {
 fn recording(path: &Path) -> Result<Clip, Exit> {
     silence_decoder_panics();
     let refused = |error: &dyn std::fmt::Display| Exit::Usage(format!("❌ --reference: {error}: {}", path.display()));
-    let file = File::open(path).map_err(|error| refused(&format!("cannot open it ({error})")))?;
+    let file = open_regular(path).map_err(|error| refused(&format!("cannot open it ({error})")))?;
+    let bytes = file.metadata().map_or(0, |found| found.len());
+    if bytes > MAX_REFERENCE_BYTES {
+        let mb = MAX_REFERENCE_BYTES >> 20;
+        return Err(refused(&format!("expected a few seconds of speech, found more than {mb} MB")));
+    }
     let mut clip = Clip::default();
     decode(file, &mut clip).map_err(|error| refused(&error))?;
     Ok(clip)

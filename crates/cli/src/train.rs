@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use tandem_checkpoint::{BAD_SAMPLES, Checkpoint, CheckpointError, OpenMode, RunFolder, SAMPLES, latest_intact};
 use tandem_device::{DeviceKind, bytes};
 use tandem_events::{Emitter, RunEvent};
@@ -27,6 +27,7 @@ use crate::exit::Exit;
 use crate::exports;
 use crate::farewell::{farewell, replaced_text, text_to_synthesize};
 use crate::interrupts::{Interrupt, Interrupts};
+use crate::output_guard::{OutputGuard, OutputKind};
 use crate::run_log;
 use crate::run_reporter::{ReportedRun, ReporterParts, RunReporter, SavedCheckpoint, StopCause, StopCheck};
 use crate::screen::{Screen, print_error};
@@ -52,10 +53,19 @@ struct FinishedRun {
 }
 
 pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
+    match run_to_the_end(typed, screen) {
+        // A pipeline that stops reading ends other commands early. Of training nothing would be left.
+        Err(Exit::Closed) => Err(Exit::Failed(anyhow!("standard output was closed before training started"))),
+        ended => ended,
+    }
+}
+
+fn run_to_the_end(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     typed.warnings.iter().for_each(|warning| screen.warn(warning));
     let inventory = Inventory::survey(typed.sim.clone()).context("cannot read the GPUs")?;
     check_placement(typed, &inventory)?;
     exports::check(typed.settings.text(Id::Prometheus).as_deref())?;
+    check_outputs(typed)?;
     let demo_args = with_demo_corpus(typed, screen)?;
     let args = demo_args.as_ref().unwrap_or(typed);
     let auto_args = auto::choose_mode(args, screen)?;
@@ -101,8 +111,21 @@ pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     if !replaced.is_empty() {
         screen.warn(&replaced_text(&replaced, &folder.path().join(BAD_SAMPLES)));
     }
-    screen.print(&farewell(&outcome, plan, &folder, typed, &text_to_synthesize(&corpora)))?;
+    // The run is saved: a closed output is no failure any more.
+    let _ = screen.print(&farewell(&outcome, plan, &folder, typed, &text_to_synthesize(&corpora)));
     Ok(ExitCode::from(code))
+}
+
+/// Refuses outputs that would destroy something, before anything is created.
+fn check_outputs(args: &PlanArgs) -> Result<(), Exit> {
+    let guard = OutputGuard::of(args);
+    if let Some(path) = &args.run_log {
+        guard.check("--run-log", path, OutputKind::RunLog)?;
+    }
+    match args.settings.text(Id::Trace) {
+        Some(path) => guard.check("--trace", path.as_ref(), OutputKind::Trace),
+        None => Ok(()),
+    }
 }
 
 /// Logs the ids of the training set, so that `--exclude-ids` can be verified from the log.
@@ -243,13 +266,23 @@ fn train(
         "   Training on {} utterances, validating on {num_validation}{too_long}",
         corpora.train.rows().len()
     ))?;
-    let skipped = plan.skipped_utterances();
+    let mut skipped = plan.skipped_utterances();
+    let num_excluded = plan.corpus.as_ref().map_or(0, |corpus| corpus.num_excluded);
+    if num_excluded > 0 {
+        skipped.push(format!("{num_excluded} excluded by --exclude-ids"));
+    }
     if !skipped.is_empty() {
         screen.print(&format!("   Not trained on: {}", skipped.join("; ")))?;
     }
     screen.print(&format!("   {}", plan.training.describe_length(schedule.steps_per_epoch)))?;
     if let Some(checkpoint) = checkpoint {
         screen.print(&format!("   Resuming from step {}: {}", checkpoint.step, checkpoint.path.display()))?;
+        if checkpoint.step >= schedule.total_steps {
+            let total = schedule.total_steps;
+            screen.print(&format!(
+                "   Nothing to train: the run ends at step {total}. --max-steps or --epochs extends it"
+            ))?;
+        }
     }
     let room = folder.room(trainer.checkpoint_bytes()).map_err(|error| exit_of("--checkpoint-dir", error))?;
     if let (true, Some(free)) = (room.is_too_small(), room.free_bytes) {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tandem_files::{TooLarge, open_regular};
 use tandem_random::keyed;
 
 use crate::audio_folder::AudioFolder;
@@ -214,8 +215,22 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 fn open_list(path: &Path) -> Result<BufReader<File>, CorpusError> {
-    let file = File::open(path).map_err(|source| CorpusError::Read { path: path.to_owned(), source })?;
+    let file = open_list_file(path).map_err(|source| CorpusError::Read { path: path.to_owned(), source })?;
     Ok(BufReader::with_capacity(1 << 18, file))
+}
+
+/// The most bytes of a list: more than ten million rows.
+const MAX_LIST_BYTES: u64 = 4 << 30;
+
+/// Opens a list of rows or ids. Anything without an end, and anything that could not be one, is an error at once.
+pub(crate) fn open_list_file(path: &Path) -> io::Result<File> {
+    let file = open_regular(path)?;
+    let bytes = file.metadata()?.len();
+    if bytes > MAX_LIST_BYTES {
+        let large = TooLarge { bytes, max_bytes: MAX_LIST_BYTES };
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, large));
+    }
+    Ok(file)
 }
 
 fn read_ljspeech(

@@ -1,10 +1,10 @@
 //! A list of utterances never to be trained on: an id per line, or anything whose first column is one.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
+use crate::dataset::open_list_file;
 use crate::error::CorpusError;
 use crate::lines::{LineReader, ParsedLine};
 use crate::ljspeech::report_unreadable;
@@ -20,7 +20,7 @@ pub(crate) fn apply(path: &Path, samples: &mut Samples, problems: &mut Vec<Probl
     let failed = |source| CorpusError::Read { path: path.to_owned(), source };
     let mut findings = Findings { file: path.into(), list: problems };
     let mut wanted: HashMap<String, (u32, bool)> = HashMap::new();
-    let mut lines = LineReader::new(BufReader::new(File::open(path).map_err(failed)?));
+    let mut lines = LineReader::new(BufReader::new(open_list_file(path).map_err(failed)?));
     while let Some((number, line)) = lines.next_line().map_err(failed)? {
         match line {
             ParsedLine::Text(text) => {

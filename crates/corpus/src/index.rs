@@ -13,6 +13,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tandem_files::read_bounded;
 use tandem_random::keyed;
 
 use crate::dataset::{Dataset, problem_of};
@@ -20,6 +21,9 @@ use crate::error::CorpusError;
 use crate::locator::Stamp;
 use crate::problem::{Problem, ProblemKind};
 use crate::sample::{Sample, SampleIndex};
+
+/// The most bytes of an index: more than ten million recordings.
+const MAX_INDEX_BYTES: u64 = 4 << 30;
 
 /// How long a whole recording is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +96,7 @@ impl LengthIndex {
     pub fn open(folder: &Path, dataset: &Dataset) -> (LengthIndex, IndexState) {
         let identity = identity(dataset.path());
         let path = folder.join(format!("lengths-{:016x}.jsonl", keyed::hash(0, identity.as_bytes())));
-        let (entries, state) = match fs::read(&path) {
+        let (entries, state) = match read_bounded(&path, MAX_INDEX_BYTES) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => (HashMap::new(), IndexState::New),
             Err(error) => (HashMap::new(), IndexState::Rebuilt(error.to_string())),
             Ok(bytes) => match decode(&bytes, &identity) {

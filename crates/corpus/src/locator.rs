@@ -6,6 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
+use tandem_files::open_regular;
+
 use crate::error::CorpusError;
 
 /// A place that holds recordings. Today there is one sort; shards and object stores would be others.
@@ -44,8 +46,7 @@ impl Locator<'_> {
     ///
     /// Two system calls. Fails with [`CorpusError::Audio`], which names the file; only a file is a recording.
     pub fn open(&self) -> Result<File, CorpusError> {
-        self.file()?;
-        File::open(self.path()).map_err(|source| CorpusError::Audio { path: self.path(), source })
+        open_regular(self.path()).map_err(|source| CorpusError::Audio { path: self.path(), source })
     }
 
     /// What the store says of the recording, if it is a file. Asked before it is opened: opening a pipe would wait for

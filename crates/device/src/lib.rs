@@ -55,7 +55,9 @@ mod cuda;
 
 /// Compiling kernels, also without a card.
 pub mod compile {
-    pub use crate::cuda::nvrtc::{ARCHITECTURES, Compiled, Compiler, Resources, compiler_or_skip, kernel_problems};
+    pub use crate::cuda::nvrtc::{
+        ARCHITECTURES, Compiled, Compiler, Resources, compiler_or_skip, kernel_problems, kernel_problems_on,
+    };
     pub use crate::kernel::signature::signature_problems;
 }
 

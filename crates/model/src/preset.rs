@@ -57,6 +57,27 @@ pub struct ModelDims {
     pub decoder_dropout: f64,
 }
 
+impl ModelDims {
+    /// Fails with the reason if no model of ours could have these dimensions: they may come from a file, and memory is
+    /// planned from them.
+    pub fn check(&self) -> Result<(), String> {
+        const WIDTHS: std::ops::RangeInclusive<u32> = 1..=16_384;
+        const COUNTS: std::ops::RangeInclusive<u32> = 1..=512;
+        let widths = [self.text_width, self.voice_width, self.duration_width, self.decoder_width];
+        let counts = [self.text_layers, self.text_heads, self.decoder_layers, self.decoder_heads];
+        let dropouts = [self.text_dropout, self.decoder_dropout];
+        let demands = [
+            (widths.iter().all(|width| WIDTHS.contains(width)), "widths of 1 to 16384"),
+            (counts.iter().all(|count| COUNTS.contains(count)), "1 to 512 layers and heads"),
+            (dropouts.iter().all(|share| (0.0..1.0).contains(share)), "dropout of at least 0 and below 1"),
+        ];
+        match demands.iter().find(|(met, _)| !met) {
+            Some((_, demand)) => Err(format!("expected {demand}, found {self:?}")),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Preset {
     /// All presets, smallest first.
     pub const ALL: [Preset; 5] = [Preset::Nano, Preset::Tiny, Preset::Small, Preset::Normal, Preset::Big];

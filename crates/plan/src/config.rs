@@ -1,11 +1,11 @@
 //! The config file: parses YAML into [`Settings`]. Every error names its line.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
 use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
+use tandem_files::open_regular;
 
 use crate::nearest::nearest;
 use crate::setting::{Id, RETIRED, SECTIONS, SETTINGS, Setting};
@@ -127,7 +127,7 @@ pub fn load(path: &Path, settings: &mut Settings) -> Result<Vec<String>, ConfigE
     let unreadable = |why: std::io::Error| ConfigError::Unreadable { file: file.clone(), why: why.to_string() };
     let mut bytes = Vec::new();
     // One byte more than the limit distinguishes a file that is too long from one that just fits.
-    let opened = File::open(path).map_err(unreadable)?;
+    let opened = open_regular(path).map_err(unreadable)?;
     opened.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     check_length(bytes.len(), &file)?;
     match std::str::from_utf8(&bytes) {

@@ -172,15 +172,12 @@ impl Plan {
         self.custom_model.as_deref().unwrap_or(self.model_size.name())
     }
 
-    /// The utterances of the corpus that do not train: one entry per reason, with their number.
+    /// The utterances of the corpus that cannot train: one entry per reason, with their number.
     pub fn skipped_utterances(&self) -> Vec<String> {
         let Some(corpus) = &self.corpus else { return Vec::new() };
         let max = Lengths { frames: self.max_mel_frames, tokens: self.max_text_length };
         let mut entries = show_skipped(&corpus.left_out, max);
         entries.extend(corpus.rejected.iter().map(|(why, count)| format!("{count} rejected ({why})")));
-        if corpus.num_excluded > 0 {
-            entries.push(format!("{} excluded by --exclude-ids", corpus.num_excluded));
-        }
         entries
     }
 

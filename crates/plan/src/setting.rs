@@ -98,6 +98,8 @@ pub enum SettingKind {
     },
     /// A time in seconds.
     Seconds,
+    /// A number over 0, at most 1.
+    LearningRate,
     /// A fraction from 0 to 1.
     Share,
     /// A path to a file or folder.
@@ -154,7 +156,7 @@ impl Setting {
             SettingKind::Limit => Some("MB"),
             SettingKind::Choice(_) => Some("VALUE"),
             SettingKind::Seconds => Some("S"),
-            SettingKind::Share => Some("X"),
+            SettingKind::Share | SettingKind::LearningRate => Some("X"),
             SettingKind::Path if self.id == Id::Prometheus => Some("ADDR"),
             SettingKind::Path => Some("PATH"),
             SettingKind::Word => Some("LANG"),
@@ -182,6 +184,7 @@ impl Setting {
             SettingKind::Switch { .. } => "true or false".to_owned(),
             SettingKind::Seconds => "a number of seconds from 0 to 3600".to_owned(),
             SettingKind::Share => "a number from 0 to 1".to_owned(),
+            SettingKind::LearningRate => "a number over 0, at most 1".to_owned(),
             SettingKind::Path => "a path".to_owned(),
             SettingKind::Word => "a word of up to 64 letters, digits, - and _".to_owned(),
         }
@@ -197,6 +200,7 @@ impl Setting {
             (_, SettingKind::Switch { .. }) => "true".to_owned(),
             (_, SettingKind::Seconds) => "1.0".to_owned(),
             (_, SettingKind::Share) => "0.5".to_owned(),
+            (_, SettingKind::LearningRate) => "0.001".to_owned(),
             (_, SettingKind::Path) => "./data".to_owned(),
             (_, SettingKind::Word) => "en".to_owned(),
         }
@@ -352,7 +356,7 @@ pub static SETTINGS: &[Setting] = &[
         section: TRAINING,
         key: "lr",
         aliases: &["learning-rate"],
-        kind: SettingKind::Share,
+        kind: SettingKind::LearningRate,
         default: DefaultValue::Computed("0.002 to 0.0001, by model size"),
         help: "Peak learning rate",
     },

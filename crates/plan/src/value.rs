@@ -53,6 +53,9 @@ impl SettingValue {
             SettingKind::Switch { .. } => parse_switch(text).map(SettingValue::Switch),
             SettingKind::Seconds => text.parse().ok().filter(|s| (0.0..=3600.0).contains(s)).map(SettingValue::Seconds),
             SettingKind::Share => text.parse().ok().filter(|s| (0.0..=1.0).contains(s)).map(SettingValue::Share),
+            SettingKind::LearningRate => {
+                text.parse().ok().filter(|rate| *rate > 0.0 && *rate <= 1.0).map(SettingValue::Share)
+            }
             SettingKind::Path | SettingKind::Word => is_word(text).then(|| SettingValue::Text(text.to_owned())),
         }
     }

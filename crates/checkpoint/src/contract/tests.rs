@@ -122,6 +122,26 @@ fn dims_and_features_convert_both_ways() {
 }
 
 #[test]
+fn dimensions_that_no_model_has_are_refused_before_anything_is_planned() {
+    let parse = |key: &str, number: Value| {
+        let mut value: Value = serde_json::from_slice(&contract().to_json().unwrap()).unwrap();
+        value["architecture"]["dims"][key] = number;
+        ModelContract::parse(&serde_json::to_vec(&value).unwrap(), "model.json".as_ref())
+    };
+    parse("text_width", 512.into()).unwrap();
+    for (key, number) in [
+        ("text_width", Value::from(4_000_000_000_u32)),
+        ("decoder_width", 0.into()),
+        ("decoder_layers", 1_000_000.into()),
+        ("text_heads", 0.into()),
+        ("text_dropout", 1.0.into()),
+    ] {
+        let error = parse(key, number).unwrap_err().to_string();
+        assert!(error.contains("expected ") && error.contains("model.json"), "{key}: {error}");
+    }
+}
+
+#[test]
 fn format_1_converts_to_the_same_model() {
     let mut expected = contract();
     expected.text.as_mut().unwrap().languages = vec!["en".into()];

@@ -1,8 +1,11 @@
 //! One process at a time: a locked file that names its owner.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, Metadata, TryLockError, symlink_metadata};
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+
+use tandem_files::open_lock;
 
 use crate::disk::unusable;
 use crate::error::CheckpointError;
@@ -19,8 +22,7 @@ impl Lock {
     /// Takes the lock of the folder `dir`. Fails at once if another process has it.
     pub(super) fn take(dir: &Path) -> Result<Lock, CheckpointError> {
         let path = dir.join(LOCK_FILE);
-        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let mut file = opened.map_err(unusable("open", &path))?;
+        let mut file = open_lock(&path).map_err(unusable("open", &path))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -31,6 +33,16 @@ impl Lock {
         let written = file.set_len(0).and_then(|()| file.write_all(this_process().as_bytes()));
         written.map_err(unusable("write", &path))?;
         Ok(Lock { file })
+    }
+}
+
+impl Lock {
+    /// Whether the lock file of the folder `dir` is still the locked one: otherwise the folder was removed, renamed or
+    /// replaced since.
+    pub(super) fn is_in(&self, dir: &Path) -> bool {
+        let identity = |found: Metadata| (found.dev(), found.ino());
+        let there = symlink_metadata(dir.join(LOCK_FILE)).map(identity);
+        matches!((there, self.file.metadata().map(identity)), (Ok(there), Ok(own)) if there == own)
     }
 }
 

@@ -143,6 +143,7 @@ pub(crate) fn command() -> Command {
         .arg(bench_dir.value_name("DIR"))
         .arg(peer.help("Shell command to run afterwards for comparison; its output is quoted. May be repeated"))
         .arg(args::run_log())
+        .arg(args::overwrite())
 }
 
 /// Parses the arguments of `bench`; `plan` parses the plan's flags.

@@ -1,6 +1,6 @@
 //! `tandem corpus features`: writes one file's features, exactly as the pipeline computes them.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -8,9 +8,11 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use tandem_audio::{FeatureSettings, npy};
 use tandem_feed::{Features, Featurizer};
+use tandem_files::open_regular;
 
-use crate::args::path;
+use crate::args::{overwrite, path};
 use crate::exit::Exit;
+use crate::output_guard::{OutputGuard, OutputKind};
 use crate::screen::Screen;
 
 pub(crate) struct FeaturesArgs {
@@ -18,6 +20,7 @@ pub(crate) struct FeaturesArgs {
     mel: PathBuf,
     pitch: Option<PathBuf>,
     energy: Option<PathBuf>,
+    overwrite: bool,
 }
 
 pub(super) fn command() -> Command {
@@ -33,6 +36,7 @@ pub(super) fn command() -> Command {
         .arg(path("output", "Output file for the log-mel, .npy").short('o').required(true))
         .arg(path("pitch", "Also write the pitch of every frame in Hz (0: unvoiced) to this .npy file"))
         .arg(path("energy", "Also write the energy of every frame to this .npy file"))
+        .arg(overwrite())
 }
 
 pub(super) fn parse(matches: &ArgMatches) -> Option<FeaturesArgs> {
@@ -41,12 +45,17 @@ pub(super) fn parse(matches: &ArgMatches) -> Option<FeaturesArgs> {
         mel: super::required_path(matches, "output")?,
         pitch: super::required_path(matches, "pitch"),
         energy: super::required_path(matches, "energy"),
+        overwrite: matches.get_flag("overwrite"),
     })
 }
 
 pub(super) fn run(args: &FeaturesArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     check_names(args)?;
-    let file = File::open(&args.file)
+    let guard = OutputGuard { overwrite: args.overwrite, inputs: vec![args.file.clone()], own_run: None };
+    for path in [Some(&args.mel), args.pitch.as_ref(), args.energy.as_ref()].into_iter().flatten() {
+        guard.check("-o", path, OutputKind::Features)?;
+    }
+    let file = open_regular(&args.file)
         .map_err(|error| Exit::Usage(format!("❌ cannot open the recording ({error}): {}", args.file.display())))?;
     let mut features = Features::default();
     Featurizer::new(&FeatureSettings::default())

@@ -34,5 +34,6 @@ mod startup;
 mod suggestions;
 mod synthesize;
 mod train;
+mod untrusted_files;
 mod validate;
 mod watching;

@@ -1,7 +1,9 @@
 //! No row, no step and no file is lost without a word.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read as _};
 use std::path::Path;
+use std::process::Stdio;
 
 use crate::command::{Ran, SMALL, TandemCommand, contains};
 use crate::machine::TempFolder;
@@ -119,10 +121,10 @@ fn a_data_failure_saves_the_last_step_and_the_run_resumes_to_the_same_bits() {
     let mut child = {
         let command = TandemCommand::new(&format!("train --mode cpu {SMALL} {line}")).without_gpu();
         let command = command.arg("--train-data").arg(corpus.path("")).arg("--checkpoint-dir").arg(&failed);
-        command.into_std().stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
+        command.into_std().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    let started = std::io::BufRead::lines(&mut out).map_while(Result::ok).any(|line| line.contains("starting now"));
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let started = out.by_ref().lines().map_while(Result::ok).any(|line| line.contains("starting now"));
     assert!(started);
     fs::rename(&wavs, corpus.path("gone")).unwrap();
     let rest = std::io::read_to_string(out).unwrap();
@@ -136,4 +138,46 @@ fn a_data_failure_saves_the_last_step_and_the_run_resumes_to_the_same_bits() {
     contains(&resumed.out, &["Resuming from step "]);
     let weights = |run: &Path| fs::read(run.join("checkpoint-00000024/weights.safetensors")).unwrap();
     assert!(weights(&clean) == weights(&failed), "{} rows", lines.len());
+}
+
+#[test]
+fn a_run_folder_that_disappears_is_noticed_and_the_last_step_is_saved_elsewhere() {
+    let folder = TempFolder::new();
+    let run = folder.path("run");
+    let line = format!("train --mode cpu {SMALL} --max-steps 400 --checkpoint-every 200");
+    let command = TandemCommand::new(&line).without_gpu().arg("--train-data").arg(demo());
+    let mut command = command.arg("--checkpoint-dir").arg(&run).into_std();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("Model training starting now")));
+    fs::rename(&run, folder.path("elsewhere")).unwrap();
+    let rest: Vec<String> = lines.collect();
+    let error = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{rest:?} {error}");
+    contains(&error, &["the run folder was removed or renamed", "--resume "]);
+    let rescued = error.split("--resume ").nth(1).unwrap().trim().to_owned();
+    let resumed = TandemCommand::new(&line.replace("--checkpoint-every 200", "--resume")).without_gpu().arg(&rescued);
+    let resumed = resumed.arg("--train-data").arg(demo()).arg("--checkpoint-dir").arg(folder.path("next")).run();
+    assert_eq!(resumed.code, 0, "{resumed:?}");
+    contains(&resumed.out, &["Resuming from step 200", "✅ Training finished: 400 steps"]);
+}
+
+#[test]
+fn an_output_that_closes_before_training_is_a_failure_and_a_finished_run_says_so() {
+    let folder = TempFolder::new();
+    let line = format!("train --mode cpu {SMALL} --max-steps 2");
+    let command = |run: &str| {
+        let command = TandemCommand::new(&line).without_gpu().arg("--train-data").arg(demo());
+        command.arg("--checkpoint-dir").arg(folder.path(run))
+    };
+    let mut closed = command("closed").into_std();
+    let mut child = closed.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let error = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{error}");
+    contains(&error, &["standard output was closed before training started"]);
+    assert_eq!(command("run").run().code, 0);
+    let again = command("run").run();
+    assert_eq!(again.code, 0, "{again:?}");
+    contains(&again.out, &["Nothing to train: the run ends at step 2"]);
 }

@@ -1,16 +1,27 @@
 //! The cubin cache: compiled kernels on disk.
 //!
-//! A file is used only if its header contains the hash of the key, and the payload's length and checksum match. Any other
-//! file (truncated, damaged, for another key) is ignored and overwritten. If the folder cannot be written, only compile
-//! time is lost.
+//! A cubin runs on the card with the rights of this process, so it is only loaded from a folder and a file that no other
+//! user can change, and only if its header has the SHA-256 of the key (source, options, compiler, driver) and of the
+//! payload. Any other file (truncated, damaged, for another key) is ignored and overwritten. Where there is no such folder
+//! only compile time is lost.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const MAGIC: &[u8; 8] = b"TANDEMK1";
-const HEADER_BYTES: usize = 8 + 16 + 8 + 16;
+use sha2::{Digest as _, Sha256};
+use tandem_files::{create_private_folder, is_protected, open_private};
+
+const MAGIC: &[u8; 8] = b"TANDEMK2";
+const HEADER_BYTES: usize = 8 + 32 + 8 + 32;
+/// The largest cubin that is read. Ours have some 100 KB.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// A SHA-256.
+type Digest = [u8; 32];
 
 /// Everything that affects the cubin of a source.
 #[derive(Clone, Copy, Debug)]
@@ -30,20 +41,21 @@ pub(crate) struct Key<'a> {
 }
 
 impl Key<'_> {
-    fn hash(&self) -> u128 {
-        let mut hash = Fnv::new();
+    fn hash(&self) -> Digest {
+        let mut hash = Sha256::new();
         let parts = [self.file, self.text, self.arch, self.nvrtc, self.driver];
         for part in parts.iter().chain(self.options) {
             // Lengths are hashed too, so that no two lists of parts give the same bytes.
-            hash.add(&(part.len() as u64).to_le_bytes());
-            hash.add(part.as_bytes());
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part.as_bytes());
         }
-        hash.0
+        hash.finalize().into()
     }
 
     fn file_name(&self) -> String {
         let stem: String = self.file.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-        format!("{stem}-{}-{:032x}.cubin", self.arch, self.hash())
+        let hash: String = self.hash().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        format!("{stem}-{}-{hash}.cubin", self.arch)
     }
 }
 
@@ -66,9 +78,11 @@ impl CubinCache {
 
     /// The cubin for `key`: from disk if there is an intact one, otherwise from `compile`.
     pub(crate) fn get_or<E>(&self, key: &Key<'_>, compile: impl FnOnce() -> Result<Vec<u8>, E>) -> Result<Vec<u8>, E> {
-        let Some(folder) = &self.folder else { return compile() };
+        let usable =
+            self.folder.as_ref().filter(|folder| create_private_folder(folder).is_ok() && is_protected(folder));
+        let Some(folder) = usable else { return compile() };
         let path = folder.join(key.file_name());
-        if let Some(cubin) = fs::read(&path).ok().and_then(|bytes| payload(&bytes, key.hash())) {
+        if let Some(cubin) = read(&path).ok().and_then(|bytes| payload(&bytes, key.hash())) {
             return Ok(cubin);
         }
         let cubin = compile()?;
@@ -86,56 +100,46 @@ fn folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     set("TANDEM_CACHE_DIR").or_else(|| Some(cache()?.join("tandem/kernels")))
 }
 
-fn payload(bytes: &[u8], key: u128) -> Option<Vec<u8>> {
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_private(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn payload(bytes: &[u8], key: Digest) -> Option<Vec<u8>> {
     let (header, payload) = bytes.split_at_checked(HEADER_BYTES)?;
     (header == make_header(key, payload)).then(|| payload.to_vec())
 }
 
-fn make_header(key: u128, payload: &[u8]) -> [u8; HEADER_BYTES] {
-    let mut sum = Fnv::new();
-    sum.add(payload);
+fn make_header(key: Digest, payload: &[u8]) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(MAGIC);
-    header[8..24].copy_from_slice(&key.to_le_bytes());
-    header[24..32].copy_from_slice(&(payload.len() as u64).to_le_bytes());
-    header[32..].copy_from_slice(&sum.0.to_le_bytes());
+    header[8..40].copy_from_slice(&key);
+    header[40..48].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+    header[48..].copy_from_slice(&Sha256::digest(payload));
     header
 }
 
 /// Writes a temporary file and renames it, so that another process sees the complete file or none.
-fn write(folder: &Path, path: &Path, key: u128, payload: &[u8]) -> std::io::Result<()> {
+fn write(folder: &Path, path: &Path, key: Digest, payload: &[u8]) -> std::io::Result<()> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    fs::create_dir_all(folder)?;
     let unique = NEXT.fetch_add(1, Ordering::Relaxed);
-    let temporary = folder.join(format!(".{}-{unique}-{key:032x}.tmp", std::process::id()));
+    let temporary = folder.join(format!(".{}-{unique}.tmp", std::process::id()));
     let bytes = [&make_header(key, payload), payload].concat();
-    let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
+    let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary);
+    let written = new.and_then(|mut file| file.write_all(&bytes)).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }
     written
 }
 
-/// 128-bit FNV-1a. Unlike the standard library's hasher its definition is fixed, so that files stay valid after an update
-/// of the Rust compiler. It protects against accidents, not against an attacker with write access to the folder.
-struct Fnv(u128);
-
-impl Fnv {
-    fn new() -> Fnv {
-        Fnv(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = (self.0 ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::cell::Cell;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
 
     const KEY: Key<'static> = Key {
         file: "mel.cu",
@@ -233,6 +237,27 @@ mod tests {
     }
 
     #[test]
+    fn what_another_user_can_write_is_never_loaded() {
+        let cache = TestCache::new("foreign");
+        cache.get(&KEY);
+        let set_mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        set_mode(&cache.file(), 0o666);
+        cache.get(&KEY);
+        assert_eq!(cache.compiled.get(), 2, "a file that anybody can change");
+        set_mode(&cache.folder, 0o777);
+        cache.get(&KEY);
+        assert_eq!(cache.compiled.get(), 3, "a folder that anybody can change");
+        set_mode(&cache.folder, 0o700);
+        cache.get(&KEY);
+        assert_eq!(cache.compiled.get(), 3);
+        let original = cache.folder.join("original");
+        fs::rename(cache.file(), &original).unwrap();
+        std::os::unix::fs::symlink(&original, cache.file()).unwrap();
+        cache.get(&KEY);
+        assert_eq!(cache.compiled.get(), 4, "a link");
+    }
+
+    #[test]
     fn a_folder_that_cannot_be_created_costs_only_time() {
         let cache = TestCache::new("blocked");
         fs::write(&cache.folder, "a file where the folder should be").unwrap();
@@ -262,12 +287,5 @@ mod tests {
         check(&all[2..], Some("/h/.cache/tandem/kernels"));
         check(&[("XDG_CACHE_HOME", "relative"), ("HOME", "/h")], Some("/h/.cache/tandem/kernels"));
         check(&[], None);
-    }
-
-    #[test]
-    fn the_hash_matches_the_published_test_vector() {
-        let mut hash = Fnv::new();
-        hash.add(b"foobar");
-        assert_eq!(hash.0, 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
     }
 }

@@ -96,11 +96,16 @@ pub fn compiler_or_skip() -> Option<Compiler> {
 /// The problems of `sources` on any of [`ARCHITECTURES`]: compile errors, spills and stack frames. Empty if there are
 /// none.
 pub fn kernel_problems(compiler: &Compiler, sources: &[&Source]) -> Vec<String> {
-    let pairs = sources.iter().flat_map(|source| ARCHITECTURES.map(|arch| (*source, arch)));
-    pairs.flat_map(|(source, arch)| kernel_problems_on(compiler, source, arch)).collect()
+    kernel_problems_on(compiler, sources, &ARCHITECTURES)
 }
 
-fn kernel_problems_on(compiler: &Compiler, source: &Source, arch: &str) -> Vec<String> {
+/// The same on `architectures`.
+pub fn kernel_problems_on(compiler: &Compiler, sources: &[&Source], architectures: &[&str]) -> Vec<String> {
+    let pairs = sources.iter().flat_map(|source| architectures.iter().map(move |arch| (*source, *arch)));
+    pairs.flat_map(|(source, arch)| problems_of(compiler, source, arch)).collect()
+}
+
+fn problems_of(compiler: &Compiler, source: &Source, arch: &str) -> Vec<String> {
     let kernels = match compiler.compile(source, arch) {
         Ok(compiled) => compiled.resources(),
         Err(error) => return vec![error.to_string()],

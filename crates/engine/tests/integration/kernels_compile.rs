@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tandem_device::compile::{compiler_or_skip, kernel_problems, signature_problems};
+use tandem_device::compile::{compiler_or_skip, kernel_problems, kernel_problems_on, signature_problems};
 use tandem_device::{DType, Kernel, Source};
 use tandem_engine::{
     EngineError, Graph, Init, Launch, NamedLayout, ParameterList, ProgramSet, Recomputed, Rows, TensorType,
@@ -32,12 +32,12 @@ fn declarations_match_the_cuda_text() {
 }
 
 #[test]
-fn fused_chains_in_f32_compile_for_every_architecture_without_spills() {
+fn fused_chains_in_f32_compile_without_spills() {
     check_chains(DType::F32);
 }
 
 #[test]
-fn fused_chains_in_bf16_compile_for_every_architecture_without_spills() {
+fn fused_chains_in_bf16_compile_without_spills() {
     check_chains(DType::BF16);
 }
 
@@ -47,7 +47,9 @@ fn check_chains(precision: DType) {
     let chains: BTreeMap<&str, &Source> = chains.iter().map(|kernel| (kernel.source.text, kernel.source)).collect();
     assert!(chains.len() > 20, "{} chains", chains.len());
     let sources: Vec<&Source> = chains.into_values().collect();
-    assert_eq!(kernel_problems(&compiler, &sources), Vec::<String>::new());
+    // Generated code without anything of one architecture: the oldest, the newest and the one most measured stand for all.
+    let architectures = ["sm_80", "sm_90", "sm_120"];
+    assert_eq!(kernel_problems_on(&compiler, &sources, &architectures), Vec::<String>::new());
 }
 
 fn kernels_of_chains(precision: DType) -> Vec<&'static Kernel> {

@@ -68,6 +68,16 @@ fn a_client_that_never_speaks_holds_nobody_up_for_long() {
 }
 
 #[test]
+fn a_crowd_of_silent_clients_starves_nobody() {
+    let prometheus = serve();
+    // Several times as many as are served at a time; one after the other they would take minutes.
+    let _silent: Vec<TcpStream> = (0..4 * server::MAX_CLIENTS).map(|_| client(&prometheus)).collect();
+    for _ in 0..3 {
+        assert!(ask(&prometheus, QUESTION).contains("tandem_step 42"));
+    }
+}
+
+#[test]
 fn a_client_that_never_stops_speaking_is_cut_short() {
     let prometheus = serve();
     let mut talker = client(&prometheus);

@@ -18,6 +18,7 @@ use std::path::Path;
 
 use tandem_audio::Clip;
 use tandem_corpus::Identity;
+use tandem_files::open_regular;
 use twox_hash::XxHash3_64;
 
 use super::{EntryName, Lookup};
@@ -55,7 +56,7 @@ impl CacheEntry {
 /// Reads the file at `path` into `clip`, if it is the entry of `name` and `identity`. Otherwise `clip` is undefined.
 pub(super) fn read_into(path: &Path, name: EntryName, identity: &Identity, clip: &mut Clip) -> Lookup {
     // Any reason not to open it is a miss: the recording is decoded again.
-    let Ok(mut file) = File::open(path) else { return Lookup::Absent };
+    let Ok(mut file) = open_regular(path) else { return Lookup::Absent };
     read(&mut file, name, identity, clip).unwrap_or(Lookup::Damaged)
 }
 
