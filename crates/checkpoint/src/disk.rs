@@ -28,6 +28,15 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
+/// Creates the folder at `path` with its missing parents. What is new is on the disk when this returns: a folder is
+/// durable only once the one above it is.
+pub(crate) fn create_synced(path: &Path) -> io::Result<()> {
+    let absolute = std::path::absolute(path)?;
+    let missing = absolute.ancestors().take_while(|folder| !folder.exists()).count();
+    fs::create_dir_all(path)?;
+    absolute.ancestors().skip(1).take(missing).try_for_each(sync_folder)
+}
+
 /// Replaces the file at `path` by `bytes`, atomically. `temporary` is a path in the same folder.
 pub(crate) fn replace(path: &Path, temporary: &Path, bytes: &[u8]) -> io::Result<()> {
     write_synced(temporary, bytes)?;

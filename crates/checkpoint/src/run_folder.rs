@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::lock::Lock;
-use crate::disk::{free_bytes, replace, sync_folder, unusable};
+use crate::disk::{create_synced, free_bytes, replace, sync_folder, unusable};
 use crate::error::CheckpointError;
 use crate::file_names::{RUN_FILE, RUN_LOG, TEMPORARY_RUN_FILE, belongs_to_a_run, earlier_log, step_of};
 use crate::foreign::foreign_in;
@@ -85,7 +85,7 @@ impl RunFolder {
             refuse_foreign(&dir)?;
             refuse_another_run(&dir, identity)?;
         }
-        fs::create_dir_all(&dir).map_err(unusable("create", &dir))?;
+        create_synced(&dir).map_err(unusable("create", &dir))?;
         let lock = Lock::take(&dir)?;
         clean_up_leftovers(&dir)?;
         let moved_aside = match mode {

@@ -62,7 +62,7 @@ impl Exit {
                 (IMPOSSIBLE, message, document)
             }
             Exit::Failed(error) => {
-                let message = format!("❌ {error:#}");
+                let message = format!("❌ {}", chain(&error));
                 let document = json!({ "error": message, "code": FAILED, "passed": false, "suggestions": [] });
                 (FAILED, message, document)
             }
@@ -83,6 +83,19 @@ impl Exit {
     }
 }
 
+/// An error and its causes. Many messages already have the system's error in them: it is not said twice.
+fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    text
+}
+
 impl From<anyhow::Error> for Exit {
     fn from(error: anyhow::Error) -> Exit {
         Exit::Failed(error)
@@ -98,5 +111,19 @@ impl From<SettingError> for Exit {
 impl From<ConfigError> for Exit {
     fn from(error: ConfigError) -> Exit {
         Exit::Usage(format!("❌ {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_that_is_in_the_message_is_not_repeated() {
+        let error = anyhow!("No such file").context("cannot read (No such file): a.txt").context("--train-data");
+        assert_eq!(chain(&error), "--train-data: cannot read (No such file): a.txt");
+        assert_eq!(chain(&anyhow!("disk full").context("cannot write")), "cannot write: disk full");
     }
 }

@@ -251,6 +251,12 @@ fn train(
     if warm.ready < warm.of {
         screen.print(&format!("   {}/{} batches ready", warm.ready, warm.of))?;
     }
+    let room = folder.room(trainer.checkpoint_bytes()).map_err(|error| exit_of("--checkpoint-dir", error))?;
+    if let (true, Some(free)) = (room.is_too_small(), room.free_bytes) {
+        let (needed, free) = (bytes::show(room.needed_bytes), bytes::show(free));
+        let path = folder.path().display();
+        screen.warn(&format!("the checkpoints of this run take {needed}, {free} are free: {path}"));
+    }
     startup_lines(plan, StartupPhase::Starting).iter().try_for_each(|line| screen.print(line))?;
     screen.print(&short_plan(plan))?;
     screen.print(&format!(
@@ -283,12 +289,6 @@ fn train(
                 "   Nothing to train: the run ends at step {total}. --max-steps or --epochs extends it"
             ))?;
         }
-    }
-    let room = folder.room(trainer.checkpoint_bytes()).map_err(|error| exit_of("--checkpoint-dir", error))?;
-    if let (true, Some(free)) = (room.is_too_small(), room.free_bytes) {
-        let (needed, free) = (bytes::show(room.needed_bytes), bytes::show(free));
-        let path = folder.path().display();
-        screen.warn(&format!("the checkpoints of this run take {needed}, {free} are free: {path}"));
     }
     if let (true, Some(checkpoint)) = (plan.training.resume.is_some(), checkpoint) {
         // Only now: a checkpoint that cannot be resumed from leaves the folder unchanged.

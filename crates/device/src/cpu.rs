@@ -15,6 +15,7 @@ use crate::gemm::RawGemm;
 use crate::host_exec::{AccessRange, accessed, accessed_by_copy, run_copy, run_fill, run_host};
 use crate::host_gemm::run_gemm;
 use crate::host_graph::{HostGraphs, HostOp};
+use crate::host_limits::HostReading;
 use crate::host_memory::{HostMemory, alloc_span, free_span};
 use crate::kernel::{Grid, Kernel};
 use crate::machine::{DeviceKind, lock};
@@ -52,7 +53,7 @@ impl Drop for Claim<'_> {
 
 impl CpuDriver {
     pub(crate) fn new(workers: Arc<Workers>) -> CpuDriver {
-        let (total_bytes, _) = host_memory();
+        let total_bytes = HostReading::now().total_bytes;
         let card = Card {
             index: 0,
             name: "CPU".to_owned(),
@@ -98,7 +99,7 @@ impl Driver for CpuDriver {
     }
 
     fn read(&self, _card: usize) -> Result<CardReading, DeviceError> {
-        let (total_bytes, free_bytes) = host_memory();
+        let HostReading { total_bytes, available_bytes: free_bytes, .. } = HostReading::now();
         Ok(CardReading { free_bytes, total_bytes, ..CardReading::default() })
     }
 
@@ -114,7 +115,7 @@ impl Driver for CpuDriver {
     fn close(&self, _card: usize) {}
 
     fn reserve(&self, card: usize, bytes: u64, _capped: bool) -> Result<Reservation, DeviceError> {
-        let (total, free) = host_memory();
+        let HostReading { total_bytes: total, available_bytes: free, .. } = HostReading::now();
         let refused = DeviceError::OutOfMemory { card, asked: bytes, free, total };
         if bytes > free {
             return Err(refused);
@@ -290,16 +291,6 @@ impl Driver for CpuDriver {
     fn driver_version(&self) -> String {
         "none (CPU)".to_owned()
     }
-}
-
-/// Total and available bytes of the host; zeros if the kernel does not report them.
-pub fn host_memory() -> (u64, u64) {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = |name: &str| {
-        let line = text.lines().find(|line| line.starts_with(name))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()
-    };
-    (kib("MemTotal:").unwrap_or(0) * 1024, kib("MemAvailable:").unwrap_or(0) * 1024)
 }
 
 /// Resident set size of this process; `None` if the kernel does not report it.

@@ -46,6 +46,7 @@ mod driver;
 mod workers;
 pub mod host;
 mod host_exec;
+mod host_limits;
 mod host_memory;
 mod host_gemm;
 mod host_graph;
@@ -65,11 +66,12 @@ pub use arena::{Arena, ArenaError, ArenaSpec, Block, DRIVER, RoleMemory, Strengt
 pub use capture::{Capture, CapturedGraph};
 pub use card::{Card, CardProcess, CardReading};
 pub use cost::{DriverCost, probe};
-pub use cpu::{host_memory, resident_bytes};
+pub use cpu::resident_bytes;
 pub use device::{Device, LoadedKernel};
 pub use error::DeviceError;
 pub use fault::{Fault, Faults, LeakRate, Pool, Slow};
 pub use gemm::{Gemm, Operand};
+pub use host_limits::{HostLimit, HostReading};
 pub use injected_leak::InjectedLeak;
 pub use isolation::{CardUse, HostUse, Isolation, IsolationError, Partition, RoleSetup};
 pub use kernel::{

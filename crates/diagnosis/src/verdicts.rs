@@ -59,34 +59,61 @@ pub(crate) fn verdicts(stalls: &Stalls, busy: Busy, jitter: &JitterWindow, advis
         StepPart::Waiting(stage) => Some(stage),
         StepPart::Train => None,
     };
-    use VerdictKind::*;
-    let over = |kind, share: f64, max: f64, stage| Check { kind, share, is_hit: share > max, stage };
-    let under = |kind, share: f64, min: f64, stage| Check { kind, share, is_hit: share < min, stage };
-    let checks = [
-        over(DataLoading, late(Stage::Load), 0.20, Some(Stage::Load)),
-        over(GpuPreprocess, late(Stage::Features), 0.15, Some(Stage::Features)),
-        over(GpuTransfer, late(copy), 0.15, Some(copy)),
-        under(UnderutilizedGpu, busy.train, 0.50, worst),
-        over(Oscillation, jitter.variation, MAX_VARIATION, varies),
-        under(LowModelGpuUtil, busy.model, 0.70, worst),
-        over(DataGpuOverloaded, busy.data, 0.80, Some(Stage::Features)),
-    ];
-    let hits = checks.into_iter().filter(|check| check.is_hit);
+    let shares = Shares {
+        load: late(Stage::Load),
+        features: late(Stage::Features),
+        copy: late(copy),
+        variation: jitter.variation,
+        busy,
+    };
+    let stage_of = |kind| match kind {
+        VerdictKind::DataLoading => Some(Stage::Load),
+        VerdictKind::GpuPreprocess | VerdictKind::DataGpuOverloaded => Some(Stage::Features),
+        VerdictKind::GpuTransfer => Some(copy),
+        VerdictKind::Oscillation => varies,
+        VerdictKind::UnderutilizedGpu | VerdictKind::LowModelGpuUtil => worst,
+    };
+    let hits = shares.over_their_thresholds().into_iter();
     let mut found: Vec<Verdict> =
-        hits.map(|Check { kind, share, stage, .. }| Verdict { kind, share, stage, advice: None }).collect();
+        hits.map(|(kind, share)| Verdict { kind, share, stage: stage_of(kind), advice: None }).collect();
     found.iter_mut().for_each(|verdict| verdict.advice = advice(verdict, adviser));
     // Stages by their cost, then the consequences in the order above.
-    let stages = found.iter().filter(|verdict| verdict.kind <= GpuTransfer).count();
+    let stages = found.iter().filter(|verdict| verdict.kind <= VerdictKind::GpuTransfer).count();
     found[..stages].sort_by(|a, b| b.share.total_cmp(&a.share));
     found
 }
 
-/// A share compared with its threshold.
-struct Check {
-    kind: VerdictKind,
-    share: f64,
-    is_hit: bool,
-    stage: Option<Stage>,
+/// What is compared with the thresholds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shares {
+    /// Of the step time, waited for read and decode.
+    load: f64,
+    /// The same for features.
+    features: f64,
+    /// The same for the slower of upload and transfer.
+    copy: f64,
+    /// Standard deviation of the step time ÷ its mean.
+    variation: f64,
+    busy: Busy,
+}
+
+impl Shares {
+    /// The verdicts whose threshold is passed, with the share that passes it.
+    fn over_their_thresholds(&self) -> Vec<(VerdictKind, f64)> {
+        use VerdictKind::*;
+        let over = |kind, share: f64, max: f64| (kind, share, share > max);
+        let under = |kind, share: f64, min: f64| (kind, share, share < min);
+        let checks = [
+            over(DataLoading, self.load, 0.20),
+            over(GpuPreprocess, self.features, 0.15),
+            over(GpuTransfer, self.copy, 0.15),
+            under(UnderutilizedGpu, self.busy.train, 0.50),
+            over(Oscillation, self.variation, MAX_VARIATION),
+            under(LowModelGpuUtil, self.busy.model, 0.70),
+            over(DataGpuOverloaded, self.busy.data, 0.80),
+        ];
+        checks.into_iter().filter(|(.., is_hit)| *is_hit).map(|(kind, share, _)| (kind, share)).collect()
+    }
 }
 
 fn advice(verdict: &Verdict, adviser: &Adviser<'_>) -> Option<Advice> {
@@ -131,6 +158,47 @@ impl fmt::Display for Verdict {
         match &self.advice {
             Some(advice) => write!(f, ". Try {advice}"),
             None => f.write_str(". No setting would make it faster here"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run without any bottleneck.
+    fn healthy() -> Shares {
+        Shares { busy: Busy { data: 0.1, model: 0.95, train: 0.95 }, ..Shares::default() }
+    }
+
+    #[test]
+    fn every_threshold_is_exactly_where_it_is_documented() {
+        assert_eq!(healthy().over_their_thresholds(), []);
+        // The kind, the documented threshold, and how to set its share.
+        type Set = fn(&mut Shares, f64);
+        let over: [(VerdictKind, f64, Set); 5] = [
+            (VerdictKind::DataLoading, 0.20, |shares, share| shares.load = share),
+            (VerdictKind::GpuPreprocess, 0.15, |shares, share| shares.features = share),
+            (VerdictKind::GpuTransfer, 0.15, |shares, share| shares.copy = share),
+            (VerdictKind::Oscillation, 0.30, |shares, share| shares.variation = share),
+            (VerdictKind::DataGpuOverloaded, 0.80, |shares, share| shares.busy.data = share),
+        ];
+        let under: [(VerdictKind, f64, Set); 2] = [
+            (VerdictKind::UnderutilizedGpu, 0.50, |shares, share| shares.busy.train = share),
+            (VerdictKind::LowModelGpuUtil, 0.70, |shares, share| shares.busy.model = share),
+        ];
+        let found = |set: Set, share: f64| {
+            let mut shares = healthy();
+            set(&mut shares, share);
+            shares.over_their_thresholds()
+        };
+        for (kind, threshold, set) in over {
+            assert_eq!(found(set, threshold), [], "{kind} at its threshold");
+            assert_eq!(found(set, threshold + 0.001), [(kind, threshold + 0.001)], "{kind} just over it");
+        }
+        for (kind, threshold, set) in under {
+            assert_eq!(found(set, threshold), [], "{kind} at its threshold");
+            assert_eq!(found(set, threshold - 0.001), [(kind, threshold - 0.001)], "{kind} just under it");
         }
     }
 }

@@ -7,7 +7,7 @@ use tandem_device::bytes::{POOL_GRANULE, round_up};
 use tandem_device::library::Search;
 use tandem_device::transfer::Measured;
 use tandem_device::{
-    Arena, ArenaSpec, DeviceError, DeviceKind, Kernel, Machine, Route, SimSpec, host_memory, kernels, probe,
+    Arena, ArenaSpec, DeviceError, DeviceKind, HostReading, Kernel, Machine, Route, SimSpec, kernels, probe,
 };
 use tandem_engine::{EngineError, ProgramSet, Session};
 use tandem_events::Role;
@@ -243,8 +243,8 @@ fn read(machine: &Machine, host: HostFacts) -> Result<Hardware, DeviceError> {
 
 /// Memory and cores of the host.
 pub fn host_facts() -> HostFacts {
-    let (_, available_bytes) = host_memory();
-    HostFacts { available_bytes, cores: std::thread::available_parallelism().map_or(1, NonZero::get) }
+    let HostReading { available_bytes, limited_by, .. } = HostReading::now();
+    HostFacts { available_bytes, limited_by, cores: std::thread::available_parallelism().map_or(1, NonZero::get) }
 }
 
 fn unusable(error: &dyn std::fmt::Display) -> Refusal {

@@ -5,7 +5,7 @@
 //! `/proc`. A reading takes about 45 µs, and every tenth 100 µs more (measured while compilers shared the two cores): 0.3 %
 //! of a step of 2 ms.
 
-use tandem_device::{DeviceError, HostUse, InjectedLeak, Isolation, host_memory, resident_bytes};
+use tandem_device::{DeviceError, HostReading, HostUse, InjectedLeak, Isolation, resident_bytes};
 use tandem_events::{Emitter, RunEvent};
 use tandem_feed::Feed;
 
@@ -45,8 +45,7 @@ impl MemoryWatch {
 
     fn host(&mut self, step: u64, bytes: u64, roles: HostUse, cached_bytes: u64) -> RunEvent {
         if step.is_multiple_of(MACHINE_STEPS) || self.limit_bytes.is_none() {
-            let (_, available_bytes) = host_memory();
-            self.limit_bytes = Some(bytes + available_bytes);
+            self.limit_bytes = Some(bytes + HostReading::now().available_bytes);
         }
         let HostUse { arena_bytes, pinned_bytes } = roles;
         let accounted_bytes = arena_bytes + pinned_bytes + cached_bytes;

@@ -53,7 +53,7 @@ pub trait Models: ModelCatalog {
 /// # }
 ///
 /// let models = CustomModel::new(Arc::new(Mine::new()?));
-/// let host = HostFacts { available_bytes: 32 << 30, cores: 8 };
+/// let host = HostFacts { available_bytes: 32 << 30, limited_by: None, cores: 8 };
 /// let machine = Hardware::simulated(1, 24 << 30, &DriverCost::table(), host);
 /// let plan = Plan::solve(&Settings::new(), &machine, &models, None)?;
 /// assert_eq!(plan.model_title(), "mine");

@@ -28,7 +28,7 @@ pub(crate) fn settings(line: &str) -> Settings {
 
 /// A host with 64 GB and 16 cores.
 pub(crate) fn host() -> HostFacts {
-    HostFacts { available_bytes: 64 << 30, cores: 16 }
+    HostFacts { available_bytes: 64 << 30, limited_by: None, cores: 16 }
 }
 
 /// About the memory that driver 580 uses on an H200.

@@ -1,6 +1,6 @@
 //! The machine's hardware as plain data, read once. Everything in this crate is a pure function of it.
 
-use tandem_device::{Card, CardReading, DeviceKind, DriverCost};
+use tandem_device::{Card, CardReading, DeviceKind, DriverCost, HostLimit};
 
 /// The hardware at one point in time.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,8 +33,10 @@ pub struct CardFacts {
 /// The host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostFacts {
-    /// Memory available without swapping.
+    /// Memory that this process can still take without swapping.
     pub available_bytes: u64,
+    /// The limit of a container or a shell that decides about it, if one does.
+    pub limited_by: Option<HostLimit>,
     /// Cores this process may use.
     pub cores: usize,
 }

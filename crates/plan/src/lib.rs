@@ -10,7 +10,7 @@
 //! use tandem_plan::{Hardware, HostFacts, Mode, Plan, Settings};
 //!
 //! let models = SpeechModels::of(None);
-//! let host = HostFacts { available_bytes: 32 << 30, cores: 8 };
+//! let host = HostFacts { available_bytes: 32 << 30, limited_by: None, cores: 8 };
 //! let machine = Hardware::simulated(2, 24 << 30, &DriverCost::table(), host);
 //! let settings = Settings::new().with(&[("data-gpu", "0"), ("model-gpu", "1")])?;
 //! let plan = Plan::solve(&settings, &machine, &models, None)?;

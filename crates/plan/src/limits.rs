@@ -164,7 +164,8 @@ fn auto_both() -> Suggestion {
 /// Total and free memory, and which processes use the rest.
 fn memory_use(card: Option<usize>, hardware: &Hardware) -> String {
     let Some(CardFacts { reading, .. }) = card.and_then(|index| hardware.card(index)) else {
-        return format!("free: {}", show(hardware.host.available_bytes));
+        let limit = hardware.host.limited_by.map_or_else(String::new, |limit| format!(" ({limit})"));
+        return format!("free: {}{limit}", show(hardware.host.available_bytes));
     };
     let mut text = format!("total {}, free {}", show(reading.total_bytes), show(reading.free_bytes));
     for process in &reading.processes {

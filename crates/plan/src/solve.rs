@@ -1,7 +1,7 @@
 //! Solves a plan from settings and hardware, or refuses. A default batch size that does not fit is lowered and tried again.
 
 use tandem_device::bytes::{POOL_GRANULE, mib_ceil, round_down, round_up};
-use tandem_device::{DeviceKind, Strength};
+use tandem_device::{DeviceKind, HostLimit, Strength};
 use tandem_events::Role;
 use tandem_feed::{FeedPlan, SPEECH};
 use tandem_model::Preset;
@@ -270,7 +270,8 @@ impl Draft<'_> {
         if demands.iter().all(Demand::is_met) {
             return Ok(());
         }
-        Err(too_small(demands.to_vec(), self.placement, self.batch_size))
+        let limit = self.hardware.host.limited_by.filter(|_| self.placement.mode == Mode::Cpu);
+        Err(too_small(demands.to_vec(), self.placement, self.batch_size, limit))
     }
 
     fn role(&self, role: Role, need: &Need, limits: &MemoryLimits) -> RolePlan {
@@ -301,13 +302,14 @@ impl Draft<'_> {
 }
 
 /// The refusal of a plan that exceeds a limit.
-fn too_small(demands: Vec<Demand>, placement: &Placement, batch_size: u64) -> Refusal {
+fn too_small(demands: Vec<Demand>, placement: &Placement, batch_size: u64, limit: Option<HostLimit>) -> Refusal {
     let why = match (placement.isolated, placement.mode) {
         (true, _) => "the given limit",
         (false, Mode::Multi) => "90 % of the free memory",
         (false, _) => "90 % of the free memory, minus the data role",
     };
-    let short: Vec<String> = demands.iter().filter(|demand| !demand.is_met()).map(|d| short_line(d, why)).collect();
+    let why = limit.map_or_else(|| why.to_owned(), |limit| format!("{why}; {limit}"));
+    let short: Vec<String> = demands.iter().filter(|demand| !demand.is_met()).map(|d| short_line(d, &why)).collect();
     let message = format!("❌ The plan does not fit at batch size {batch_size}\n   {}", short.join("\n   "));
     Refusal { demands, ..Refusal::new(Reason::TooSmall, message) }
 }

@@ -116,7 +116,7 @@ fn hardware() -> impl Strategy<Value = Hardware> {
     (cards, sizes, any::<bool>(), driver_error, select(&[1u64, 512, 4096, 65_536][..])).prop_map(
         |(cards, total_mb, peers, driver_error, host_mb)| {
             let driver = DriverCost { model_modules_bytes: 90 * MIB, ..DriverCost::table() };
-            let host = HostFacts { available_bytes: host_mb * MIB, cores: 4 };
+            let host = HostFacts { available_bytes: host_mb * MIB, limited_by: None, cores: 4 };
             let mut hardware = Hardware::simulated(cards.len(), total_mb * MIB, &driver, host);
             hardware.peer = vec![vec![peers; cards.len()]; cards.len()];
             hardware.driver_error = driver_error;

@@ -1,6 +1,8 @@
 //! The index arithmetic of the CUDA kernels, step by step on the host: the same tables, the same transposes, lanes in
 //! sequence. Without a card, this model is the evidence that the text in `kernels/` is right.
 
+use tandem_test_support::largest;
+
 use super::tables::{FILTER_WORDS, Tables};
 use crate::clip::round_to_i16;
 use crate::pitch::{find_dip, parabola_shift};
@@ -196,7 +198,7 @@ fn worst<T: Fused>() -> Vec<(&'static str, f64)> {
         assert_eq!(found.len(), expected.len());
         let bound = |mel: f64| if mel >= 1e-4_f64.ln() { 1e-3 } else { 1e-2 };
         let over = |(&found, &expected): (&f32, &f64)| (f64::from(found) - expected).abs() / bound(expected);
-        worst.push((name, found.iter().zip(&expected).map(over).fold(0.0, f64::max)));
+        worst.push((name, largest(found.iter().zip(&expected).map(over))));
     }
     worst
 }

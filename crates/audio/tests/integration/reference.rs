@@ -2,6 +2,7 @@
 
 use crate::common::{clip, f32s, i16s};
 use tandem_audio::{Clip, FeatureSettings, LogMel, Lowpass, MelFrames, PitchSettings, PitchTracker, Resampler, mel};
+use tandem_test_support::largest;
 
 /// What the fast path promises at this log-mel value.
 fn fast_bound(log_mel: f64) -> f64 {
@@ -9,7 +10,7 @@ fn fast_bound(log_mel: f64) -> f64 {
 }
 
 fn largest_difference(a: impl IntoIterator<Item = f64>, b: impl IntoIterator<Item = f64>) -> f64 {
-    a.into_iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
+    largest(a.into_iter().zip(b).map(|(a, b)| (a - b).abs()))
 }
 
 #[test]

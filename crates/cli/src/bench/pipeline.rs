@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use tandem_bench::benchmarks::pipeline::{self, ClipRow, SlowDecoder, StepLoad, SweepRow};
 use tandem_bench::benchmarks::{BenchError, clips};
-use tandem_device::{DeviceKind, host_memory};
+use tandem_device::{DeviceKind, HostReading};
 use tandem_feed::{CacheKind, CacheSpec, TrainingSet};
 use tandem_plan::setting::Id;
 
@@ -105,7 +105,7 @@ impl GeneratedClips {
     /// Writes them to memory if there is room: the benchmark measures the pipeline, not the disk.
     fn write(count: usize, screen: &Screen) -> Result<GeneratedClips, Exit> {
         screen.progress(&format!("Writing {count} recordings..."))?;
-        let (_, available_bytes) = host_memory();
+        let available_bytes = HostReading::now().available_bytes;
         let memory = Path::new("/dev/shm");
         if memory.is_dir() && available_bytes > MIN_FREE_BYTES {
             let written = Scratch::new_in(memory).map_err(|error| BenchError::Clips(error.to_string()));

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use tandem_checkpoint::free_bytes;
+use tandem_device::HostReading;
 use tandem_device::bytes::{MIB, show};
-use tandem_device::host_memory;
 use tandem_launch::inventory::host_facts;
 
 use crate::exit::Exit;
@@ -55,8 +55,9 @@ fn processor(report: &mut DoctorReport<'_>) -> Result<(), Exit> {
 }
 
 fn memory(report: &mut DoctorReport<'_>) -> Result<(), Exit> {
-    let (total, available) = host_memory();
-    let text = format!("Memory: {} of {} available", show(available), show(total));
+    let HostReading { total_bytes, available_bytes: available, limited_by } = HostReading::now();
+    let limit = limited_by.map_or_else(String::new, |limit| format!(" ({limit})"));
+    let text = format!("Memory: {} of {} available{limit}", show(available), show(total_bytes));
     match available >= LEAST_MEMORY_BYTES {
         true => report.good(&text),
         false => report.bad(&text, "close other programs, or raise the memory limit of the container"),

@@ -148,7 +148,10 @@ fn configs_that_cannot_be_read() {
         refused(&ran, &["cannot read the config file", path.to_str().unwrap()]);
     }
     // It has no end.
-    refused(&TandemCommand::new("plan --sim 1x24GiB --config /dev/zero").run(), &["in the config file", "/dev/zero"]);
+    refused(
+        &TandemCommand::new("plan --sim 1x24GiB --config /dev/zero").run(),
+        &["cannot read the config file (not a regular file)", "/dev/zero"],
+    );
 }
 
 #[test]

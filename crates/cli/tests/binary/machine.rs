@@ -1,5 +1,6 @@
 //! Fake machines in a folder: with a card, without one, with an old or broken driver.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -63,12 +64,7 @@ impl FakeDriver {
             self.init, self.version
         );
         let source = folder.file("driver.rs", source);
-        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| {
-            // The compiler next to cargo, if there is one.
-            let beside = Path::new(env!("CARGO")).with_file_name("rustc");
-            if beside.exists() { beside.into() } else { "rustc".into() }
-        });
-        let made = Command::new(rustc)
+        let made = Command::new(rustc())
             .args(["--edition", "2021", "--crate-type", "cdylib", "--crate-name", "driver", "-C", "panic=abort", "-o"])
             .arg(folder.path("libcuda.so.1"))
             .arg(&source)
@@ -76,6 +72,15 @@ impl FakeDriver {
             .unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     }
+}
+
+/// The Rust compiler that built the tests.
+pub(crate) fn rustc() -> OsString {
+    std::env::var_os("RUSTC").unwrap_or_else(|| {
+        // The compiler next to cargo, if there is one.
+        let beside = Path::new(env!("CARGO")).with_file_name("rustc");
+        if beside.exists() { beside.into() } else { "rustc".into() }
+    })
 }
 
 /// Whether the program would find a driver on this machine.

@@ -161,6 +161,59 @@ fn simulated_cards_train_to_the_same_bits_as_the_cpu() {
     assert!(all.windows(2).all(|pair| pair[0] == pair[1]));
 }
 
+/// Eight utterances, each of another speaker and shorter than a voice reference, in one list; and one for validation. A
+/// batch of eight is the whole corpus, however it is divided, and every row is its own reference.
+fn corpus_of_one_batch() -> TempFolder {
+    let folder = TempFolder::new();
+    let lines = fs::read_to_string(demo().join("metadata.csv")).unwrap();
+    let short = lines.lines().filter_map(|line| {
+        let mut fields = line.split('|');
+        let (id, text) = (fields.next()?, fields.next()?);
+        let wav = fs::read(demo().join(format!("wavs/{id}.wav"))).unwrap();
+        // 16 bits at 22 050 Hz: 390 frames of 256 samples.
+        (wav.len() < 390 * 256 * 2).then(|| {
+            folder.file(&format!("wavs/{id}.wav"), wav);
+            format!("{id}|{text}|{text}|speaker of {id}\n")
+        })
+    });
+    let rows: Vec<String> = short.take(9).collect();
+    assert_eq!(rows.len(), 9);
+    folder.file("metadata_train.csv", rows[..8].concat());
+    folder.file("metadata_eval.csv", &rows[8]);
+    folder
+}
+
+#[test]
+fn micro_batches_accumulate_the_gradient_of_the_whole_batch() {
+    let corpus = corpus_of_one_batch();
+    let line = "train --model-size nano --mode cpu --max-steps 3 --batch-size 8 --buffer-size 6 --no-mixed-precision \
+                --max-mel-frames 400 --max-text-length 400";
+    let steps = |grad_accum: u32| {
+        let run = corpus.path(&format!("run-{grad_accum}"));
+        let command = TandemCommand::new(&format!("{line} --grad-accum {grad_accum}")).without_gpu();
+        let ran = command.arg("--train-data").arg(corpus.path("")).arg("--checkpoint-dir").arg(&run).run();
+        assert_eq!(ran.code, 0, "{ran:?}");
+        let numbers = |event: &Value| {
+            ["loss", "norm"].map(|what| match what {
+                "loss" => event["losses"]["loss"].as_f64().unwrap(),
+                _ => event["gradient_norm"].as_f64().unwrap(),
+            })
+        };
+        events(&run, "step_metrics").iter().map(numbers).collect::<Vec<_>>()
+    };
+    let whole = steps(1);
+    assert_eq!(whole.len(), 3);
+    for grad_accum in [2, 4, 8] {
+        for (step, (parts, whole)) in steps(grad_accum).iter().zip(&whole).enumerate() {
+            for (part, whole) in parts.iter().zip(whole) {
+                // Sums in another order; after an update also of slightly other weights.
+                let bound = if step == 0 { 1e-5 } else { 1e-2 };
+                assert!((part - whole).abs() <= bound * whole.abs(), "{grad_accum}, step {step}: {parts:?} {whole}");
+            }
+        }
+    }
+}
+
 #[test]
 fn micro_batches_make_one_step() {
     let folder = TempFolder::new();

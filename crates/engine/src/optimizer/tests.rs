@@ -2,6 +2,7 @@
 
 use half::bf16;
 use tandem_device::{Element, Machine, SimSpec};
+use tandem_test_support::largest;
 
 use super::*;
 use crate::parameters::{Init, ParameterList};
@@ -173,7 +174,7 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: &[T], expected: &[T])
 }
 
 fn close(what: &str, found: &[f64], expected: &[f64], bound: f64) {
-    let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs() / b.abs().max(1e-3)).fold(0.0, f64::max);
+    let worst = largest(found.iter().zip(expected).map(|(a, b)| (a - b).abs() / b.abs().max(1e-3)));
     assert!(found.len() == expected.len() && worst <= bound, "{what} is off by {worst:.2e}");
 }
 

@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 use tandem_device::{DType, Machine};
 use tandem_engine::UpdateSpec;
 use tandem_model::TransformerSizes;
+use tandem_test_support::largest;
 
 use crate::cuda;
 use crate::training::{Case, Training};
@@ -102,7 +103,7 @@ fn cuda_small_against_pytorch() {
     println!("against PyTorch {} on {}", reference["torch"], reference["device"]);
     let full = train(&machine, SMALL, DType::F32).losses(STEPS);
     let errors: Vec<f64> = full.iter().zip(&exact).map(|(found, expected)| (found / expected - 1.0).abs()).collect();
-    let worst = |errors: &[f64]| errors.iter().copied().fold(0.0, f64::max);
+    let worst = |errors: &[f64]| largest(errors.iter().copied());
     println!("f32: largest relative distance of the first 20 losses {:.2e}", worst(&errors[..20]));
     println!("f32: largest of all {:.2e}; at step {STEPS} {:.2e}", worst(&errors), errors[STEPS - 1]);
 

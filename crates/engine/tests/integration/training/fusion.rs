@@ -4,6 +4,7 @@ use tandem_device::{DType, Machine};
 use tandem_engine::{
     EngineError, Graph, Launch, LaunchArg, Location, NamedLayout, ProgramId, ProgramSet, TensorType, Value,
 };
+use tandem_test_support::largest;
 
 use super::support::session;
 
@@ -81,7 +82,7 @@ fn gelu(x: f32) -> f32 {
 
 fn close(found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len());
-    let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let worst = largest(found.iter().zip(expected).map(|(a, b)| (a - b).abs()));
     assert!(worst < 2e-5, "off by {worst}");
 }
 
