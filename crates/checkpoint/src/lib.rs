@@ -12,7 +12,7 @@
 //! # let model = ModelContract {
 //! #     architecture: Architecture::Custom { name: "mine".into() },
 //! #     text: None,
-//! #     features: (&tandem_audio::FeatureSettings::default()).into(),
+//! #     features: tandem_audio::FeatureSettings::default(),
 //! #     mel_statistics: MelStatistics { mean: -5.0, std: 2.0, band_means: vec![-5.0; 80] },
 //! #     compute_dtype: ComputeDtype::F32,
 //! #     vocoder: Vocoder::GriffinLim,
