@@ -8,16 +8,13 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use tandem_checkpoint::RUN_FILE;
+use tandem_corpus::{EXTENSIONS, LISTS};
 use tandem_files::open_regular;
 use tandem_plan::setting::Id;
 
 use crate::args::PlanArgs;
 use crate::exit::Exit;
 
-/// Names that make a folder a corpus.
-const CORPUS_LISTS: [&str; 3] = ["metadata.csv", "metadata_train.csv", "metadata_eval.csv"];
-/// How recordings end.
-const RECORDINGS: [&str; 4] = ["wav", "flac", "ogg", "mp3"];
 /// Bytes that tell what a file is.
 const HEAD_BYTES: u64 = 4096;
 
@@ -113,11 +110,11 @@ impl OutputGuard {
 
 /// Whether the file is a list of a corpus, or a recording below one.
 fn is_in_corpus(file: &Path) -> bool {
-    if file.file_name().is_some_and(|name| CORPUS_LISTS.iter().any(|list| name == *list)) {
+    if file.file_name().is_some_and(|name| LISTS.iter().any(|list| name == *list)) {
         return true;
     }
-    let is_recording = file.extension().is_some_and(|ending| RECORDINGS.iter().any(|known| ending == *known));
-    let has_list = |folder: &Path| CORPUS_LISTS.iter().any(|name| folder.join(name).is_file());
+    let is_recording = file.extension().is_some_and(|ending| EXTENSIONS.iter().any(|known| ending == *known));
+    let has_list = |folder: &Path| LISTS.iter().any(|name| folder.join(name).is_file());
     is_recording && file.ancestors().skip(1).take(3).any(has_list)
 }
 

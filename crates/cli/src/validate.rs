@@ -59,15 +59,16 @@ pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
 /// The plan of a run and its corpus: that of the flags, or synthetic speech.
 pub(crate) fn resolve(args: &PlanArgs, folder: &Scratch, screen: &Screen) -> Result<(Resolved, Corpora), Exit> {
     let refused = |refusal| Exit::Refused(Box::new(refusal));
-    let (mut resolved, corpus) = crate::plan::resolve(args, screen)?;
-    resolved.plan.cache.move_into(folder.path());
-    if let Some(FoundCorpus { corpora, .. }) = corpus {
-        return Ok((resolved, corpora));
-    }
-    // Refusals of `plan` are returned above. Synthetic speech is shorter than what `plan` assumes without a corpus and has
-    // other buckets: the plan is resolved again for it.
-    let FoundCorpus { facts, corpora } = data::generate(args, folder)?;
-    let mut resolved = Inventory::again(resolved).resolve(&args.settings, Some(&facts)).map_err(refused)?;
+    let (resolved, corpus) = crate::plan::resolve(args, screen)?;
+    let (mut resolved, corpora) = match corpus {
+        Some(FoundCorpus { corpora, .. }) => (resolved, corpora),
+        // Refusals of `plan` are returned above. Synthetic speech is shorter than what `plan` assumes without a corpus and
+        // has other buckets: the plan is resolved again for it.
+        None => {
+            let FoundCorpus { facts, corpora } = data::generate(args, folder)?;
+            (Inventory::again(resolved).resolve(&args.settings, Some(&facts)).map_err(refused)?, corpora)
+        }
+    };
     resolved.plan.cache.move_into(folder.path());
     Ok((resolved, corpora))
 }

@@ -6,7 +6,7 @@ use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tandem_files::{TooLarge, open_regular};
+use tandem_files::open_bounded;
 use tandem_random::keyed;
 
 use crate::audio_folder::AudioFolder;
@@ -224,13 +224,7 @@ const MAX_LIST_BYTES: u64 = 4 << 30;
 
 /// Opens a list of rows or ids. Anything without an end, and anything that could not be one, is an error at once.
 pub(crate) fn open_list_file(path: &Path) -> io::Result<File> {
-    let file = open_regular(path)?;
-    let bytes = file.metadata()?.len();
-    if bytes > MAX_LIST_BYTES {
-        let large = TooLarge { bytes, max_bytes: MAX_LIST_BYTES };
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, large));
-    }
-    Ok(file)
+    open_bounded(path, MAX_LIST_BYTES)
 }
 
 fn read_ljspeech(

@@ -26,11 +26,14 @@ pub(crate) struct Lists {
     pub(crate) unused: Option<PathBuf>,
 }
 
+/// The names of the lists of an LJSpeech folder.
+pub const LISTS: [&str; 3] = ["metadata_train.csv", "metadata_eval.csv", "metadata.csv"];
+
 /// Which lists `folder` has: `metadata_train.csv` and `metadata_eval.csv`, else `metadata.csv`.
 pub(crate) fn lists(folder: &Path) -> Lists {
     let present = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
-    let (train, eval) = (present("metadata_train.csv"), present("metadata_eval.csv"));
-    match (train, eval, present("metadata.csv")) {
+    let [train, eval, whole] = LISTS.map(present);
+    match (train, eval, whole) {
         (Some(train), Some(eval), _) => {
             Lists { read: vec![(train, Subset::Train), (eval, Subset::Eval)], unused: None }
         }

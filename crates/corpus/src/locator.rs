@@ -132,7 +132,7 @@ pub(crate) struct Stamp {
 }
 
 /// Endings of files that hold recordings, the one preferred first.
-pub(crate) const EXTENSIONS: [&str; 4] = ["wav", "flac", "ogg", "mp3"];
+pub const EXTENSIONS: [&str; 4] = ["wav", "flac", "ogg", "mp3"];
 
 /// `name` without the ending of a recording, if it has one.
 pub(crate) fn without_extension(name: &str) -> &str {

@@ -9,4 +9,4 @@ mod private;
 mod regular;
 
 pub use private::{create_private_folder, is_private_folder, is_protected, open_lock, open_private};
-pub use regular::{TooLarge, open_regular, read_bounded, read_text};
+pub use regular::{TooLarge, open_bounded, open_regular, read_bounded, read_text};

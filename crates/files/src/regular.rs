@@ -35,19 +35,29 @@ pub fn open_regular(path: impl AsRef<Path>) -> io::Result<File> {
     Ok(file)
 }
 
+/// [`open_regular`]; fails with [`TooLarge`] if the file has more than `max_bytes`.
+pub fn open_bounded(path: impl AsRef<Path>, max_bytes: u64) -> io::Result<File> {
+    let file = open_regular(path)?;
+    check_size(file.metadata()?.len(), max_bytes)?;
+    Ok(file)
+}
+
 /// The bytes of the file at `path`. Fails with [`TooLarge`] before anything is allocated if there are more than
 /// `max_bytes`.
 pub fn read_bounded(path: impl AsRef<Path>, max_bytes: u64) -> io::Result<Vec<u8>> {
-    let file = open_regular(path)?;
-    let found = file.metadata()?.len();
-    let too_large = |bytes| io::Error::new(io::ErrorKind::FileTooLarge, TooLarge { bytes, max_bytes });
-    if found > max_bytes {
-        return Err(too_large(found));
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(found).unwrap_or(0));
+    let file = open_bounded(path, max_bytes)?;
+    let mut bytes = Vec::with_capacity(usize::try_from(file.metadata()?.len()).unwrap_or(0));
     // A file that grows while it is read, or whose file system reports no size, is bounded too.
     file.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > max_bytes { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
+    check_size(bytes.len() as u64, max_bytes)?;
+    Ok(bytes)
+}
+
+fn check_size(bytes: u64, max_bytes: u64) -> io::Result<()> {
+    match bytes <= max_bytes {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::FileTooLarge, TooLarge { bytes, max_bytes })),
+    }
 }
 
 /// [`read_bounded`] as text. Fails with [`io::ErrorKind::InvalidData`] if it is not UTF-8.

@@ -78,6 +78,15 @@ impl TandemCommand {
         Ran { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
     }
 
+    /// Runs it behind a line of the shell that sets limits and ends with a word that starts a program, such as `exec`.
+    pub(crate) fn run_behind(self, shell: &str) -> Ran {
+        let mut limited = Command::new("sh");
+        limited.args(["-c", &format!("{shell} \"$@\""), "sh"]).arg(self.0.get_program()).args(self.0.get_args());
+        limited.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
+        limited.envs(self.0.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        TandemCommand(limited).run()
+    }
+
     /// The command of the standard library, for what `run` does not do.
     pub(crate) fn into_std(self) -> Command {
         self.0

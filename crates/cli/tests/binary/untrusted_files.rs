@@ -15,16 +15,7 @@ fn mkfifo(path: &Path) {
 
 /// Runs with little address space: what reads without bound fails instead of taking the machine's memory.
 fn bounded(command: TandemCommand) -> Ran {
-    let command = command.into_std();
-    let mut limited = Command::new("sh");
-    limited.args(["-c", "ulimit -v 4000000; exec \"$@\"", "sh"]).arg(command.get_program()).args(command.get_args());
-    limited.env_clear();
-    for (name, value) in command.get_envs() {
-        value.map(|value| limited.env(name, value));
-    }
-    let output = limited.output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ran { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+    command.run_behind("ulimit -v 4000000; exec")
 }
 
 fn train(folder: &TempFolder) -> TandemCommand {
