@@ -7,9 +7,11 @@
 mod abbreviations;
 mod cardinal;
 mod letters;
+mod money;
 mod numbers;
 mod roman;
 mod symbols;
+mod time;
 mod units;
 
 use super::unicode::{clean, squeeze};
@@ -68,7 +70,7 @@ impl Reader<'_> {
                 }
                 reading
             }
-            '-' if free && (digit(1) || (matches!(rest.get(1), Some('$' | '£' | '€' | '.')) && digit(2))) => {
+            '-' if free && (digit(1) || matches!(rest.get(1), Some('$' | '£' | '€' | '¥' | '.'))) => {
                 numbers::read(&rest[1..]).map(|(len, said)| (len + 1, format!("minus {said}")))
             }
             '#' if digit(1) => numbers::read(&rest[1..]).map(|(len, said)| (len + 1, format!("number {said}"))),

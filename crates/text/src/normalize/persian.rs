@@ -26,7 +26,7 @@ pub fn normalize(text: &str, harakat: Harakat) -> String {
     let mut quoted = false;
     while at < chars.len() {
         let before = at.checked_sub(1).map(|before| chars[before]);
-        let free = !before.is_some_and(|c| c.is_alphanumeric());
+        let free = !before.is_some_and(|c| c.is_alphanumeric() || c == '-' || numbers::ends_amount(c));
         if let Some((len, said)) = numbers::read(&chars[at..], free) {
             spaced(&mut out, &said, chars.get(at + len));
             at += len;

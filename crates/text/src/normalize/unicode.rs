@@ -41,6 +41,31 @@ pub(crate) fn is_joiner(c: char) -> bool {
     matches!(c, ZWNJ | ZWJ)
 }
 
+/// Top and bottom of a fraction that is one character.
+pub(crate) fn fraction(c: char) -> Option<(u64, u64)> {
+    const FRACTIONS: [(char, u64, u64); 18] = [
+        ('¼', 1, 4),
+        ('½', 1, 2),
+        ('¾', 3, 4),
+        ('⅐', 1, 7),
+        ('⅑', 1, 9),
+        ('⅒', 1, 10),
+        ('⅓', 1, 3),
+        ('⅔', 2, 3),
+        ('⅕', 1, 5),
+        ('⅖', 2, 5),
+        ('⅗', 3, 5),
+        ('⅘', 4, 5),
+        ('⅙', 1, 6),
+        ('⅚', 5, 6),
+        ('⅛', 1, 8),
+        ('⅜', 3, 8),
+        ('⅝', 5, 8),
+        ('⅞', 7, 8),
+    ];
+    FRACTIONS.iter().find(|(written, ..)| *written == c).map(|(_, top, bottom)| (*top, *bottom))
+}
+
 /// Characters that are neither visible nor spoken: controls, marks of direction, soft hyphens, zero-width spaces, byte order
 /// marks. White space among the controls is a space, not one of these.
 fn is_invisible(c: char) -> bool {

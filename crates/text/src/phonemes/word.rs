@@ -16,7 +16,11 @@ pub enum PronunciationSource {
 }
 
 /// Words the dictionary lacks and the normaliser writes: names of letters.
-const ADDED: [(&str, &[&str]); 2] = [("aitch", &["EY1", "CH"]), ("eff", &["EH1", "F"])];
+const ADDED: [(&str, &[&str]); 3] = [
+    ("aitch", &["EY1", "CH"]),
+    ("eff", &["EH1", "F"]),
+    ("quadrillion", &["K", "W", "AA0", "D", "R", "IH1", "L", "Y", "AH0", "N"]),
+];
 
 /// Endings, their sound, and what the stem may have lost before them. The plural and the past are said in three ways and
 /// are not here.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test, a failed unwrap is a failed test")]
 
 mod dictionary_sample;
+mod numbers;
 mod persian;
 mod properties;
 mod voice;

@@ -16,7 +16,7 @@ fn piece() -> impl Strategy<Value = String> {
         "Mr. ", "etc.", "e.g.", "U.S.", "$3.50", "3:45", " pm", "1/2", "10-20", "555-1234", "1984", "'s",
         "Henry VIII", "BBC", "kg", "-", "--", "...", "'", "\"", "۱۴۰۳", "٪", "می\u{200C}خواهم", "\u{200C}", "ك",
         "\u{0654}", "ه", "٫", "\u{0301}", "\u{200F}", "😀", "é", "中", "٬", "م", "ام", ",", ".", "+", "(", ")",
-        "#", "%", "½", "\u{FEFB}",
+        "#", "%", "½", "\u{FEFB}", "10:30-", "$5-", "5%-", "-1/2", "1.5-", "٪۱۰-", "€", "امین", "0912-", "\u{2044}",
     ]);
     prop_oneof![
         3 => fixed.prop_map(str::to_owned),
@@ -37,7 +37,7 @@ fn front_end(tag: &str, options: TextOptions, text: &str) -> FrontEnd {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn decoding_what_was_encoded_gives_the_normalised_text(text in text(), blanks: bool) {
@@ -113,7 +113,7 @@ fn a_megabyte_of_anything_is_read() {
         "a", "Z", "9", "0", " ", ".", "-", "'", "\"", "(", "$", "+", "#", "\u{0301}", "\u{200C}", "\u{200F}",
         "\u{064E}", "ی", "۹", "😀", "中", "1,", "1-", "1/", "1:", "1.", "1 ", "a.", "a-", "a'", "'s", "A. ",
         "1,111", "12:34 ", "etc.", "+1-", "(1", "(123) ", "1٫", "-5", "$1", "1 1/2 ", "ه\u{0654}", "e\u{0301}",
-        "ing", "X", "1st",
+        "ing", "X", "1st", "$1-", "1%-", "1:00-", "1-1/2", "1.5-", "٪1-", "1\u{2044}2",
     ];
     let front_ends: Vec<FrontEnd> =
         [FrontEnd::new("en", options(Units::Phonemes, true)), FrontEnd::new("fa", options(Units::Characters, false))]

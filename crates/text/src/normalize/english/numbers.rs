@@ -3,16 +3,18 @@
 //!
 //! A rule looks at a bounded piece of the text, or at the digits it will take: reading stays linear.
 
-use super::abbreviations::ends_sentence;
 use super::cardinal::{LARGEST, cardinal, digits, ordinal, plural, year};
+use super::money::money;
+use super::time::{date, time};
 use super::units::unit;
 
 /// What a rule takes, and what it says.
-type Reading = (usize, String);
+pub(super) type Reading = (usize, String);
 type Rule = fn(&[char]) -> Option<Reading>;
 
 /// Asked in this order; the last one takes whatever starts with a digit.
-const RULES: [Rule; 11] = [money, date, time, idiom, phone, decade, nth, range, fraction, long_digits, quantity];
+const RULES: [Rule; 13] =
+    [money, date, time, idiom, phone, chain, range, span, decade, nth, fraction, long_digits, quantity];
 
 /// How the number at the beginning of `text` is spoken; nothing if none is there.
 pub(crate) fn read(text: &[char]) -> Option<Reading> {
@@ -20,16 +22,16 @@ pub(crate) fn read(text: &[char]) -> Option<Reading> {
 }
 
 /// Digits with their thousands separators and decimals.
-struct Number {
-    whole: String,
-    decimals: Option<String>,
-    len: usize,
+pub(super) struct Number {
+    pub(super) whole: String,
+    pub(super) decimals: Option<String>,
+    pub(super) len: usize,
     grouped: bool,
 }
 
 impl Number {
     /// The number at the beginning of `text`. ".5" is one, "5." is 5.
-    fn parse(text: &[char]) -> Option<Number> {
+    pub(super) fn parse(text: &[char]) -> Option<Number> {
         let mut len = run(text);
         let mut whole: String = text[..len].iter().collect();
         let mut grouped = false;
@@ -52,15 +54,15 @@ impl Number {
     }
 
     /// As an integer, if it is one that is said as such.
-    fn integer(&self) -> Option<u64> {
+    pub(super) fn integer(&self) -> Option<u64> {
         if self.decimals.is_some() { None } else { integer(&self.whole) }
     }
 
-    fn is_one(&self) -> bool {
+    pub(super) fn is_one(&self) -> bool {
         self.decimals.is_none() && self.whole == "1"
     }
 
-    fn spoken(&self) -> String {
+    pub(super) fn spoken(&self) -> String {
         let whole = match integer(&self.whole) {
             Some(n) => cardinal(n),
             None => digits(self.whole.chars()),
@@ -74,7 +76,7 @@ impl Number {
 }
 
 /// Nothing when it has zeros in front or is too long to be said as a number.
-fn integer(text: &str) -> Option<u64> {
+pub(super) fn integer(text: &str) -> Option<u64> {
     if text.len() > 1 && text.starts_with('0') {
         return None;
     }
@@ -87,12 +89,12 @@ fn run(text: &[char]) -> usize {
 }
 
 /// Whether `text` starts with exactly so many digits. Looks no further.
-fn run_is(text: &[char], len: usize) -> bool {
+pub(super) fn run_is(text: &[char], len: usize) -> bool {
     run(&text[..text.len().min(len + 1)]) == len
 }
 
 /// The number of one to `longest` digits that `text` starts with, and how many there are.
-fn short(text: &[char], longest: usize) -> Option<(u64, usize)> {
+pub(super) fn short(text: &[char], longest: usize) -> Option<(u64, usize)> {
     let len = run(&text[..text.len().min(longest + 1)]);
     if len == 0 || len > longest {
         return None;
@@ -101,157 +103,11 @@ fn short(text: &[char], longest: usize) -> Option<(u64, usize)> {
 }
 
 /// Whether `text` starts with `word` and the word ends there.
-fn starts_with_word(text: &[char], word: &str) -> bool {
+pub(super) fn starts_with_word(text: &[char], word: &str) -> bool {
     let len = word.chars().count();
     text.len() >= len
         && word.chars().eq(text[..len].iter().copied())
         && !text.get(len).is_some_and(|c| c.is_alphanumeric())
-}
-
-struct Currency {
-    sign: char,
-    one: &'static str,
-    many: &'static str,
-    /// One and several hundredths, if they are counted.
-    hundredths: Option<(&'static str, &'static str)>,
-}
-
-const CURRENCIES: [Currency; 4] = [
-    Currency { sign: '$', one: "dollar", many: "dollars", hundredths: Some(("cent", "cents")) },
-    Currency { sign: '£', one: "pound", many: "pounds", hundredths: Some(("penny", "pence")) },
-    Currency { sign: '€', one: "euro", many: "euros", hundredths: Some(("cent", "cents")) },
-    Currency { sign: '¥', one: "yen", many: "yen", hundredths: None },
-];
-const SCALES: [&str; 5] = ["hundred", "thousand", "million", "billion", "trillion"];
-/// Letters right after an amount.
-const SHORT_SCALES: [(&str, &str); 7] = [
-    ("k", "thousand"),
-    ("K", "thousand"),
-    ("m", "million"),
-    ("M", "million"),
-    ("bn", "billion"),
-    ("B", "billion"),
-    ("tn", "trillion"),
-];
-
-/// "$3.50", "£5 million", "20€".
-fn money(text: &[char]) -> Option<Reading> {
-    let sign = |c: &char| CURRENCIES.iter().find(|currency| currency.sign == *c);
-    if let Some(currency) = text.first().and_then(sign) {
-        let number = Number::parse(&text[1..]).filter(|_| text[1..].first().is_some_and(char::is_ascii_digit))?;
-        let rest = &text[1 + number.len..];
-        let word = SCALES.iter().find(|word| rest.first() == Some(&' ') && starts_with_word(&rest[1..], word));
-        if let Some(word) = word {
-            return Some((2 + number.len + word.len(), format!("{} {word} {}", number.spoken(), currency.many)));
-        }
-        if let Some((letter, word)) = SHORT_SCALES.iter().find(|(letter, _)| starts_with_word(rest, letter)) {
-            return Some((1 + number.len + letter.len(), format!("{} {word} {}", number.spoken(), currency.many)));
-        }
-        return Some((1 + number.len, amount(&number, currency)));
-    }
-    let number = Number::parse(text)?;
-    let currency = text.get(number.len).and_then(sign)?;
-    let followed = text.get(number.len + 1).is_some_and(char::is_ascii_digit);
-    if followed { None } else { Some((number.len + 1, amount(&number, currency))) }
-}
-
-fn amount(number: &Number, currency: &Currency) -> String {
-    let Currency { one, many, hundredths, .. } = currency;
-    let counted = |n: u64, one: &str, many: &str| format!("{} {}", cardinal(n), if n == 1 { one } else { many });
-    if let (Some((cent, cents)), Some(decimals), Some(whole)) = (hundredths, &number.decimals, integer(&number.whole))
-        && decimals.len() == 2
-    {
-        let small: u64 = decimals.parse().unwrap_or(0);
-        return match (whole, small) {
-            (_, 0) => counted(whole, one, many),
-            (0, _) => counted(small, cent, cents),
-            _ => format!("{} and {}", counted(whole, one, many), counted(small, cent, cents)),
-        };
-    }
-    format!("{} {}", number.spoken(), if number.is_one() { one } else { many })
-}
-
-const MONTHS: [&str; 12] = [
-    "january",
-    "february",
-    "march",
-    "april",
-    "may",
-    "june",
-    "july",
-    "august",
-    "september",
-    "october",
-    "november",
-    "december",
-];
-
-/// "2024-01-05".
-fn date(text: &[char]) -> Option<Reading> {
-    let dash = |at: usize| text.get(at) == Some(&'-');
-    if !(run_is(text, 4) && dash(4) && run_is(&text[5..], 2) && dash(7) && run_is(&text[8..], 2)) {
-        return None;
-    }
-    let ((y, _), (month, _), (day, _)) = (short(text, 4)?, short(&text[5..], 2)?, short(&text[8..], 2)?);
-    let month = MONTHS.get(usize::try_from(month).ok()?.checked_sub(1)?)?;
-    (1..=31).contains(&day).then(|| (10, format!("{month} {}, {}", ordinal(day), year(y).unwrap_or(cardinal(y)))))
-}
-
-/// "3:45", "12:05:30", "9:00 a.m.", "5 pm".
-fn time(text: &[char]) -> Option<Reading> {
-    let (hour, mut len) = short(text, 2)?;
-    if text.get(len) != Some(&':') {
-        let (half, half_len) = half_of_day(&text[len..]).filter(|_| (1..=12).contains(&hour))?;
-        return Some((len + half_len, format!("{} {half}", cardinal(hour))));
-    }
-    let (minute, _) =
-        short(&text[len + 1..], 2).filter(|(minute, digits)| *digits == 2 && *minute < 60 && hour <= 24)?;
-    len += 3;
-    let mut said = cardinal(hour);
-    match minute {
-        0 => {}
-        1..=9 => said.push_str(&format!(" oh {}", cardinal(minute))),
-        _ => said.push_str(&format!(" {}", cardinal(minute))),
-    }
-    if text.get(len) == Some(&':') && run_is(&text[len + 1..], 2) {
-        let (second, _) = short(&text[len + 1..], 2)?;
-        return Some((
-            len + 3,
-            format!("{said} and {} second{}", cardinal(second), if second == 1 { "" } else { "s" }),
-        ));
-    }
-    if let Some((half, half_len)) = half_of_day(&text[len..]) {
-        return Some((len + half_len, format!("{said} {half}")));
-    }
-    if minute == 0 {
-        said.push_str(if (1..=12).contains(&hour) { " o'clock" } else { " hundred" });
-    }
-    Some((len, said))
-}
-
-/// "am", " p.m." and the like.
-fn half_of_day(rest: &[char]) -> Option<(&'static str, usize)> {
-    let space = usize::from(rest.first() == Some(&' '));
-    let at = |place: usize| rest.get(space + place).map_or(' ', char::to_ascii_lowercase);
-    let said = match at(0) {
-        'a' => "ay em",
-        'p' => "pee em",
-        _ => return None,
-    };
-    let mut len = match (at(1), at(2)) {
-        ('m', _) => space + 2,
-        ('.', 'm') => space + 3,
-        _ => return None,
-    };
-    let dotted = at(1) == '.' && rest.get(len) == Some(&'.');
-    if rest.get(len).is_some_and(|c| c.is_alphanumeric() || *c == '\'') {
-        return None;
-    }
-    // The last stop may end the sentence as well.
-    if dotted && !ends_sentence(&rest[len + 1..]) {
-        len += 1;
-    }
-    Some((said, len))
 }
 
 /// Read in a way of their own.
@@ -299,6 +155,28 @@ fn phone(text: &[char]) -> Option<Reading> {
     (is_phone_number && !dotted).then(|| (len, spoken()))
 }
 
+/// "1-2-3", "12-25-2024", "123-45-6789": three numbers or more. Small ones and years are said as numbers, as long as all of
+/// them are; else it is a code, digit by digit.
+fn chain(text: &[char]) -> Option<Reading> {
+    let mut len = run(text);
+    let mut parts = vec![&text[..len]];
+    while is_dash(text.get(len)) && text.get(len + 1).is_some_and(char::is_ascii_digit) {
+        let digits = run(&text[len + 1..]);
+        parts.push(&text[len + 1..len + 1 + digits]);
+        len += 1 + digits;
+    }
+    if parts.len() < 3 {
+        return None;
+    }
+    let number = |part: &&[char]| {
+        let n = integer(&part.iter().collect::<String>())?;
+        if n < 100 { Some(cardinal(n)) } else { year(n) }
+    };
+    let code = || parts.iter().map(|part| digits(part.iter().copied())).collect();
+    let said: Vec<String> = parts.iter().map(number).collect::<Option<_>>().unwrap_or_else(code);
+    Some((len, said.join(", ")))
+}
+
 /// "1990s", "90s", "1900s".
 fn decade(text: &[char]) -> Option<Reading> {
     let (n, len) = short(text, 4)?;
@@ -325,17 +203,36 @@ fn nth(text: &[char]) -> Option<Reading> {
     starts_with_word(&lower, suffix).then(|| (number.len + 2, ordinal(n)))
 }
 
-/// "10-20", "1914-1918". Longer chains are nobody's range.
+pub(super) fn is_dash(c: Option<&char>) -> bool {
+    matches!(c, Some('-' | '—'))
+}
+
+/// Two readings with a dash between them, by these two rules: "… to …". Longer chains are nobody's range.
+pub(super) fn between(text: &[char], first: Rule, second: Rule) -> Option<Reading> {
+    let (len, from) = first(text)?;
+    let rest = text.get(len + 1..).filter(|_| is_dash(text.get(len)))?;
+    let (to_len, to) = second(rest)?;
+    if goes_on(&rest[to_len..]) { None } else { Some((len + 1 + to_len, format!("{from} to {to}"))) }
+}
+
+/// Whether a number that ends before `rest` is only a part of what is written there: "20" of "20,000", "20.5" or "20-30".
+pub(super) fn goes_on(rest: &[char]) -> bool {
+    match rest.first() {
+        Some(',') => run_is(&rest[1..], 3),
+        Some('-' | '—' | '.' | '/' | ':') => rest.get(1).is_some_and(char::is_ascii_digit),
+        _ => false,
+    }
+}
+
+/// "10-20", "1914-1918".
 fn range(text: &[char]) -> Option<Reading> {
-    let dash = |c: Option<&char>| matches!(c, Some('-' | '—'));
     let (from, len) = short(text, 4)?;
-    let (to, to_len) = short(text.get(len + 1..)?, 4).filter(|_| dash(text.get(len)))?;
+    let (to, to_len) = short(text.get(len + 1..)?, 4).filter(|_| is_dash(text.get(len)))?;
     let end = len + 1 + to_len;
-    let goes_on = text.get(end).is_some_and(|c| c.is_alphabetic() || matches!(c, '-' | '—'))
+    let word = text.get(end).is_some_and(|c| c.is_alphabetic() || matches!(c, '-' | '—'))
         && unit(&text[end..], false).is_none();
-    let decimal = text.get(end) == Some(&'.') && text.get(end + 1).is_some_and(char::is_ascii_digit);
     let zeros = [&text[..len], &text[len + 1..end]].iter().any(|part| part.len() > 1 && part[0] == '0');
-    if goes_on || decimal || zeros {
+    if word || zeros || goes_on(&text[end..]) {
         return None;
     }
     let years = len == 4 && (to_len == 4 || to_len == 2);
@@ -344,34 +241,79 @@ fn range(text: &[char]) -> Option<Reading> {
     Some((end + unit_len, format!("{} to {} {name}", said(from), said(to)).trim_end().to_owned()))
 }
 
-/// "1/2", "2 3/4". A second slash makes it something else.
-fn fraction(text: &[char]) -> Option<Reading> {
-    let (first, first_len) = short(text, 3)?;
-    if text.get(first_len) == Some(&' ')
-        && let Some((len, part)) = simple_fraction(&text[first_len + 1..])
-    {
-        let part = part.strip_prefix("one ").map(|part| format!("a {part}")).unwrap_or(part);
-        return Some((first_len + 1 + len, format!("{} and {part}", cardinal(first))));
-    }
-    simple_fraction(text)
+/// "1.5-2.5 kg", "5%-10%", "10,000-20,000", "1/2-3/4", "1st-3rd", "1980s-1990s". Two plain integers are for [`range`].
+fn span(text: &[char]) -> Option<Reading> {
+    let end = |text: &[char]| fraction(text).or_else(|| measure(text));
+    let is_plain = |text: &[char]| end(text).is_none_or(|(len, _)| len == run(text));
+    let plain = || end(text).is_none_or(|(len, _)| is_plain(text) && text.get(len + 1..).is_none_or(is_plain));
+    let alike = between(text, decade, decade).or_else(|| between(text, nth, nth));
+    alike.or_else(|| if plain() { None } else { between(text, end, end) })
 }
 
-fn simple_fraction(text: &[char]) -> Option<Reading> {
+/// "1/2", "2 3/4", "2-3/4", with a unit. A second slash makes it something else.
+fn fraction(text: &[char]) -> Option<Reading> {
+    let (first, first_len) = short(text, 3)?;
+    let mixed = match text.get(first_len) {
+        Some(' ') => simple_fraction(&text[first_len + 1..]),
+        // "1-3/2" is a range.
+        Some('-') => simple_fraction(&text[first_len + 1..]).filter(|part| part.top < part.bottom),
+        _ => None,
+    };
+    if let Some(part) = mixed {
+        let len = first_len + 1 + part.len;
+        let said = format!("{} and {}", cardinal(first), part.after_and());
+        return Some(match unit(&text[len..], false) {
+            Some((unit_len, name)) => (len + unit_len, format!("{said} {name}")),
+            None => (len, said),
+        });
+    }
+    let part = simple_fraction(text)?;
+    let said = format!("{} {}", cardinal(part.top), part.name());
+    Some(match unit(&text[part.len..], true) {
+        Some((unit_len, "percent")) => (part.len + unit_len, format!("{said} percent")),
+        Some((unit_len, name)) => (part.len + unit_len, format!("{said} of {} {name}", article(name))),
+        None => (part.len, said),
+    })
+}
+
+struct Fraction {
+    top: u64,
+    bottom: u64,
+    len: usize,
+}
+
+impl Fraction {
+    /// What it counts: "half", "quarters", "thirds".
+    fn name(&self) -> String {
+        match (self.bottom, self.top) {
+            (2, 1) => "half".to_owned(),
+            (2, _) => "halves".to_owned(),
+            (4, 1) => "quarter".to_owned(),
+            (4, _) => "quarters".to_owned(),
+            (_, 1) => ordinal(self.bottom),
+            _ => format!("{}s", ordinal(self.bottom)),
+        }
+    }
+
+    /// As it follows a whole number: "a half", "an eighth", "one one hundredth", "two thirds".
+    fn after_and(&self) -> String {
+        let name = self.name();
+        let count = if self.top == 1 && self.bottom < 100 { article(&name).to_owned() } else { cardinal(self.top) };
+        format!("{count} {name}")
+    }
+}
+
+/// "an" before a vowel; of the words that come here, "hour" starts with one as well.
+fn article(word: &str) -> &'static str {
+    if word.starts_with(['a', 'e', 'i', 'o', 'u']) || word.starts_with("hour") { "an" } else { "a" }
+}
+
+fn simple_fraction(text: &[char]) -> Option<Fraction> {
     let (top, top_len) = short(text, 3)?;
     let (bottom, bottom_len) = short(text.get(top_len + 1..)?, 3).filter(|_| text[top_len] == '/')?;
-    let end = top_len + 1 + bottom_len;
-    if bottom < 2 || matches!(text.get(end), Some('/' | '%')) || text.get(end).is_some_and(|c| c.is_alphanumeric()) {
-        return None;
-    }
-    let part = match (bottom, top) {
-        (2, 1) => "half".to_owned(),
-        (2, _) => "halves".to_owned(),
-        (4, 1) => "quarter".to_owned(),
-        (4, _) => "quarters".to_owned(),
-        (_, 1) => ordinal(bottom),
-        _ => format!("{}s", ordinal(bottom)),
-    };
-    Some((end, format!("{} {part}", cardinal(top))))
+    let len = top_len + 1 + bottom_len;
+    let ends = !text.get(len).is_some_and(|c| c.is_alphanumeric() || *c == '/') || unit(&text[len..], true).is_some();
+    (bottom >= 2 && ends).then_some(Fraction { top, bottom, len })
 }
 
 /// Leading zeros or more digits than a number has: "007", card numbers. Chains such as "1.2.3" and "1/2/2024" as well.
@@ -398,10 +340,18 @@ fn long_digits(text: &[char]) -> Option<Reading> {
 
 /// Any other number, with its unit. Four digits without a unit or separator are a year if they look like one.
 fn quantity(text: &[char]) -> Option<Reading> {
+    let (len, said) = measure(text)?;
+    let number = Number::parse(text).filter(|number| number.len == len);
+    let as_year =
+        number.filter(|number| number.whole.len() == 4 && !number.grouped).and_then(|number| number.integer());
+    Some((len, as_year.and_then(year).unwrap_or(said)))
+}
+
+/// A number with its unit, if it has one.
+fn measure(text: &[char]) -> Option<Reading> {
     let number = Number::parse(text)?;
-    if let Some((unit_len, name)) = unit(&text[number.len..], number.is_one()) {
-        return Some((number.len + unit_len, format!("{} {name}", number.spoken())));
-    }
-    let as_year = number.integer().filter(|_| number.whole.len() == 4 && !number.grouped).and_then(year);
-    Some((number.len, as_year.unwrap_or_else(|| number.spoken())))
+    Some(match unit(&text[number.len..], number.is_one()) {
+        Some((unit_len, name)) => (number.len + unit_len, format!("{} {name}", number.spoken())),
+        None => (number.len, number.spoken()),
+    })
 }

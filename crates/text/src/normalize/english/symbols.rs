@@ -2,6 +2,8 @@
 
 use unicode_normalization::UnicodeNormalization;
 
+use crate::normalize::unicode::fraction;
+
 /// One character for several that mean the same, or several for one. Read after composition.
 const UNIFIED: &[(&str, &str)] = &[
     ("‘’‚‛′ʼ`´", "'"),
@@ -10,12 +12,7 @@ const UNIFIED: &[(&str, &str)] = &[
     ("‒–—―⸺", "—"),
     ("[{", "("),
     ("]}", ")"),
-    ("½", " 1/2"),
-    ("⅓", " 1/3"),
-    ("⅔", " 2/3"),
-    ("¼", " 1/4"),
-    ("¾", " 3/4"),
-    ("⅛", " 1/8"),
+    ("⁄∕", "/"),
     ("№", "number "),
     ("æ", "ae"),
     ("Æ", "AE"),
@@ -38,6 +35,10 @@ pub(crate) fn unify(text: &str) -> Vec<char> {
     for c in text.chars() {
         if c.is_ascii_alphanumeric() || c == ' ' {
             out.push(c);
+            continue;
+        }
+        if let Some((top, bottom)) = fraction(c) {
+            out.extend(format!(" {top}/{bottom}").chars());
             continue;
         }
         match UNIFIED.iter().find(|(from, _)| from.contains(c)) {
@@ -79,7 +80,7 @@ fn join_runs(chars: &[char]) -> Vec<char> {
                 let after = chars.get(at + 1);
                 let inside = before && wordlike(after);
                 // "-5", "-$5" and "-.5" are for the number rules; "goin'-on" and the like keep theirs.
-                let sign = !before && after.is_some_and(|c| c.is_ascii_digit() || "$£€.".contains(*c));
+                let sign = !before && after.is_some_and(|c| c.is_ascii_digit() || "$£€¥.".contains(*c));
                 let apostrophe = out.last() == Some(&'\'') || after == Some(&'\'');
                 out.push(if inside || sign || (apostrophe && (before || wordlike(after))) { '-' } else { '—' });
             }
