@@ -15,7 +15,7 @@ use symphonia::core::codecs::CodecParameters;
 use symphonia::core::codecs::audio::well_known::CODEC_ID_MP3;
 use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
 use symphonia::core::errors::Error;
-use symphonia::core::formats::well_known::FORMAT_ID_WAVE;
+use symphonia::core::formats::well_known::{FORMAT_ID_FLAC, FORMAT_ID_WAVE};
 use symphonia::core::formats::{FormatReader, TrackType};
 
 use crate::clip::{FULL_SCALE, round_to_i16};
@@ -84,6 +84,8 @@ struct SoundTrack {
     length_is_a_guess: bool,
     /// A wav that was piped has no length and no end mark: it is whole when its bytes end.
     ends_with_bytes: bool,
+    /// The largest block of a flac, in samples. Its blocks have checksums, and the reader skips those that do not match.
+    flac_block: Option<u64>,
 }
 
 impl SoundTrack {
@@ -100,9 +102,17 @@ impl SoundTrack {
         let length_is_a_guess = codec.codec == CODEC_ID_MP3 && track.delay.is_none();
         let num_samples = track.num_frames.filter(|_| !length_is_a_guess);
         let ends_with_bytes = format.format_info().format == FORMAT_ID_WAVE && num_samples.is_none();
+        let flac_block = (format.format_info().format == FORMAT_ID_FLAC).then(|| max_flac_block(codec));
         let header = Header { rate_hz, channels, num_samples };
-        Ok(SoundTrack { id: track.id, codec: codec.clone(), header, length_is_a_guess, ends_with_bytes })
+        let (id, codec) = (track.id, codec.clone());
+        Ok(SoundTrack { id, codec, header, length_is_a_guess, ends_with_bytes, flac_block })
     }
+}
+
+/// The largest block size, which is the second field of the header (STREAMINFO).
+fn max_flac_block(codec: &AudioCodecParameters) -> u64 {
+    let field = codec.extra_data.as_deref().and_then(|header| header.get(2..4)?.try_into().ok());
+    field.map_or(0, u16::from_be_bytes).into()
 }
 
 /// How the packets ended.
@@ -131,6 +141,9 @@ fn decode_packets(
         if packet.track_id != track.id {
             continue;
         }
+        if track.flac_block.is_some() {
+            check_continuous(packet.pts.get(), samples.len())?;
+        }
         let sound = match decoder.decode(&packet) {
             Ok(sound) => sound,
             // The bytes of a packet are all here: running out of them inside it is damage.
@@ -145,6 +158,14 @@ fn decode_packets(
         }
     }
     Err(AudioError::Corrupt { detail: "more packets than bytes".into() })
+}
+
+/// Fails if blocks before the one that begins at `start` were skipped.
+fn check_continuous(start: i64, num_samples: usize) -> Result<(), AudioError> {
+    match i64::try_from(num_samples) == Ok(start) {
+        true => Ok(()),
+        false => Err(AudioError::Corrupt { detail: format!("samples {num_samples} to {start} cannot be decoded") }),
+    }
 }
 
 /// Appends the mean of the channels. Every sample format is exact in f64, so there is one rounding, the last.
@@ -177,6 +198,12 @@ fn append_mean(
 fn check_whole(track: &SoundTrack, got: u64, end: End) -> Result<(), AudioError> {
     let expected = track.header.num_samples;
     let short = expected.is_some_and(|expected| got < expected);
+    // Nothing tells a damaged last block from one that is cut off.
+    let block = track.flac_block.unwrap_or(0);
+    if let Some(expected) = expected.filter(|expected| short && expected - got <= block) {
+        let detail = format!("the last block is wrong or cut off, {got} of {expected} samples could be decoded");
+        return Err(AudioError::Corrupt { detail });
+    }
     if short || (end == End::Cut && !track.ends_with_bytes) {
         return Err(AudioError::Truncated { got, expected });
     }

@@ -46,6 +46,8 @@ impl CheckReport {
 /// seconds.
 const STEPS_ON_CARDS: u64 = 1000;
 const STEPS_ELSEWHERE: u64 = 4;
+/// Weights that some steps must change. Only rows of embeddings that no batch has used may stay.
+const MIN_CHANGED_PERCENT: f64 = 10.0;
 /// Steps before the counters are read: lazy initialisation is over by then.
 const WARM_UP_ON_CARDS: u64 = 5;
 const WARM_UP_ELSEWHERE: u64 = 1;
@@ -360,6 +362,7 @@ impl Run<'_> {
             DeviceKind::Cuda => (WARM_UP_ON_CARDS, STEPS_ON_CARDS),
             _ => (WARM_UP_ELSEWHERE, STEPS_ELSEWHERE),
         };
+        let initial = trainer.weights()?;
         // The first steps trigger the driver's lazy initialisation; the promises hold from here on.
         let mut reports = self.steps(&mut trainer, warm_up)?;
         roles.check_driver_memory()?;
@@ -370,8 +373,10 @@ impl Run<'_> {
         let ns = machine.now_ns() - start;
         let peaks = self.sampler.take().map_or(Ok(Vec::new()), Sampler::finish)?;
         let after = (counted(machine, &cards), free(machine, &cards)?);
+        let trained = trainer.weights()?;
         trainer.stop()?;
         self.trained(&reports, steps, ns);
+        self.updated(&initial, &trained);
         self.line(
             before.0 == after.0,
             "0 device and 0 pinned allocations after warm-up",
@@ -406,6 +411,17 @@ impl Run<'_> {
             &format!("Pipeline simulation successful: {steps} steps of the {size} model, {what} ({ms:.2} ms per step)"),
             &format!("Pipeline simulation failed: a loss of {steps} steps is not finite, {what}"),
             "Look for broken recordings with `tandem corpus check`; if there are none, please report this with --run-log",
+        );
+    }
+
+    fn updated(&mut self, before: &[f32], after: &[f32]) {
+        let changed = before.iter().zip(after).filter(|(before, after)| before.to_bits() != after.to_bits()).count();
+        let percent = 100.0 * changed as f64 / before.len().max(1) as f64;
+        self.line(
+            percent >= MIN_CHANGED_PERCENT,
+            &format!("The optimizer changed {percent:.0} % of {:.1} million weights", before.len() as f64 / 1e6),
+            &format!("The optimizer has too little effect: {percent:.0} % of the weights changed"),
+            "Raise --lr; if that does not help, please report this with --run-log",
         );
     }
 

@@ -32,6 +32,8 @@ pub const SAMPLES: &str = "samples";
 pub const TENSORBOARD: &str = "tensorboard";
 /// Recordings that could not be used.
 pub const BAD_SAMPLES: &str = "bad_samples.jsonl";
+/// Hashes of the recordings, in a run folder.
+pub const RECORDING_HASHES: &str = "recording_hashes.txt";
 
 /// Parameters and their EMA.
 pub const WEIGHTS_FILE: &str = "weights.safetensors";
@@ -115,7 +117,7 @@ pub(crate) fn earlier_log(number: u64) -> String {
 
 /// Whether a run writes this name. Temporary names and `previous-…` do not count.
 pub(crate) fn belongs_to_a_run(name: &str) -> bool {
-    let is_fixed = [RUN_FILE, RUN_LOG, SAMPLES, TENSORBOARD, BAD_SAMPLES].contains(&name);
+    let is_fixed = [RUN_FILE, RUN_LOG, SAMPLES, TENSORBOARD, BAD_SAMPLES, RECORDING_HASHES].contains(&name);
     let is_earlier_log = name.starts_with(EARLIER_LOG_PREFIX) && name.ends_with(LOG_ENDING);
     is_fixed || is_earlier_log || step_of(name).is_some()
 }

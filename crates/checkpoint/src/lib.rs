@@ -69,8 +69,8 @@ pub use contract::{Architecture, ComputeDtype, MelStatistics, ModelContract, Mod
 pub use disk::free_bytes;
 pub use error::CheckpointError;
 pub use file_names::{
-    BAD_SAMPLES, EMA_PREFIX, MODEL_FILE, OPTIMIZER_FILE, RUN_FILE, RUN_LOG, SAMPLES, STATE_FILE, TENSORBOARD,
-    WEIGHTS_FILE,
+    BAD_SAMPLES, EMA_PREFIX, MODEL_FILE, OPTIMIZER_FILE, RECORDING_HASHES, RUN_FILE, RUN_LOG, SAMPLES, STATE_FILE,
+    TENSORBOARD, WEIGHTS_FILE,
 };
 pub use fingerprint::Fingerprint;
 pub use listing::{CheckpointSearch, SkippedCheckpoint, best_intact, latest_intact};

@@ -113,6 +113,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
         /// Saves any sequence of scores one by one, as a run does, with rotation after each.
         #[test]
         fn the_last_three_and_the_best_stay_whatever_the_scores(scores in prop::collection::vec(prop::option::of(-3_i8..3), 1..40)) {

@@ -173,6 +173,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
         #[test]
         fn a_record_reads_back_bit_exactly(numbers in prop::collection::vec(any::<u64>(), 0..20), text in ".*") {
             let floats: Vec<f64> = numbers.iter().map(|bits| f64::from_bits(*bits)).filter(|x| x.is_finite()).collect();

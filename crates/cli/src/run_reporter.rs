@@ -1,12 +1,14 @@
 //! Reports a training run on the screen and in the log while it runs, and decides when it has to stop early.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tandem_checkpoint::WrittenCheckpoint;
 use tandem_device::bytes::mib_ceil;
 use tandem_device::{Isolation, IsolationError};
 use tandem_events::{Emitter, Role};
+use tandem_feed::RecordingHashes;
 use tandem_launch::samples::SampleWriter;
 use tandem_launch::step_events;
 use tandem_launch::{MemoryWatch, Sampler};
@@ -25,6 +27,8 @@ const PROGRESS_STEPS: u64 = 50;
 const MEMORY_STEPS: u64 = 100;
 /// The remaining time is estimated from this many steps.
 const TIMED_STEPS: u64 = 5;
+/// Changed recordings named in one report.
+const MAX_NAMED: usize = 5;
 /// Off the CPU, a shorter estimate is not printed.
 const MIN_ESTIMATE: Duration = Duration::from_secs(20);
 
@@ -39,6 +43,7 @@ pub(crate) struct ReporterParts<'a> {
     pub(crate) total_steps: u64,
     /// Print the estimate before the first progress line, however short: on the CPU, where runs are slow.
     pub(crate) always_estimates: bool,
+    pub(crate) hashes: RecordingCheck,
     pub(crate) samples: SampleWriter,
     pub(crate) stop: StopCheck,
 }
@@ -117,6 +122,32 @@ impl StopCheck {
     }
 }
 
+/// Hashes of the recordings, and the file that keeps them.
+pub(crate) struct RecordingCheck {
+    pub(crate) hashes: Arc<RecordingHashes>,
+    pub(crate) path: PathBuf,
+}
+
+impl RecordingCheck {
+    /// Names recordings that differ from those of the earlier part of the run.
+    fn report(&self, screen: &Screen) {
+        let changed = self.hashes.take_changed();
+        for recording in changed.iter().take(MAX_NAMED) {
+            screen.warn(&format!("the recording has changed since the run read it last: {recording}"));
+        }
+        let more = changed.len().saturating_sub(MAX_NAMED);
+        if more > 0 {
+            screen.warn(&format!("{more} more recordings have changed since the run read them last"));
+        }
+    }
+
+    fn save(&self, screen: &Screen) {
+        if let Err(error) = self.hashes.save(&self.path) {
+            screen.warn(&format!("cannot write hashes of the recordings ({error}): {}", self.path.display()));
+        }
+    }
+}
+
 impl<'a> RunReporter<'a> {
     pub(crate) fn new(parts: ReporterParts<'a>) -> RunReporter<'a> {
         let now = Instant::now();
@@ -133,6 +164,7 @@ impl<'a> RunReporter<'a> {
 
     /// Ends the reports.
     pub(crate) fn finish(self) -> ReportedRun {
+        self.parts.hashes.report(self.parts.screen);
         let ReporterParts { samples, stop, .. } = self.parts;
         ReportedRun { samples, stop, last_checkpoint: self.last_checkpoint }
     }
@@ -206,6 +238,7 @@ impl RunListener for RunReporter<'_> {
         let is_due = is_last || self.window.steps >= PROGRESS_STEPS || self.last_progress.elapsed() >= PROGRESS_EVERY;
         self.estimate(report.step, is_due);
         if is_due {
+            self.parts.hashes.report(self.parts.screen);
             self.print_progress(report, trainer.feed().num_bad());
         }
         if report.step.is_multiple_of(MEMORY_STEPS) {
@@ -243,6 +276,7 @@ impl RunListener for RunReporter<'_> {
             screen.warn(&format!("cannot remove an old checkpoint: {error}"));
         }
         self.last_checkpoint = Some(SavedCheckpoint { step, path: written.path.clone() });
+        self.parts.hashes.save(screen);
         // The samples of the last checkpoint are synthesised after the run.
         if step < self.parts.total_steps
             && let Some(problem) = self.parts.samples.checkpoint(step, &written.path)

@@ -2,14 +2,18 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use tandem_checkpoint::{BAD_SAMPLES, Checkpoint, CheckpointError, OpenMode, RunFolder, SAMPLES, latest_intact};
+use tandem_checkpoint::{
+    BAD_SAMPLES, Checkpoint, CheckpointError, OpenMode, RECORDING_HASHES, RunFolder, SAMPLES, latest_intact,
+};
 use tandem_device::{DeviceKind, bytes};
 use tandem_events::{Emitter, RunEvent};
+use tandem_feed::{FromFiles, RecordingHashes};
 use tandem_launch::inventory::{Inventory, Resolved};
-use tandem_launch::launch::{Corpora, LaunchError, LaunchProgress, Launched, identity, launch};
+use tandem_launch::launch::{Corpora, LaunchError, LaunchProgress, Launched, Setup, identity};
 use tandem_launch::samples::{SampleSentence, SampleWriter};
 use tandem_launch::{MemoryWatch, Sampler};
 use tandem_pipeline::StopFlag;
@@ -29,7 +33,9 @@ use crate::farewell::{farewell, replaced_text, text_to_synthesize};
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::output_guard::{OutputGuard, OutputKind};
 use crate::run_log;
-use crate::run_reporter::{ReportedRun, ReporterParts, RunReporter, SavedCheckpoint, StopCause, StopCheck};
+use crate::run_reporter::{
+    RecordingCheck, ReportedRun, ReporterParts, RunReporter, SavedCheckpoint, StopCause, StopCheck,
+};
 use crate::screen::{Screen, print_error};
 use crate::warm_up::WarmUp;
 
@@ -240,7 +246,13 @@ fn train(
             printed = screen.print(&line);
         }
     };
-    let launched = launch(resolved, corpora, checkpoint, bad_samples, emitter, &mut on_progress);
+    let hashes_path = folder.path().join(RECORDING_HASHES);
+    let hashes = Arc::new(RecordingHashes::load(&hashes_path).unwrap_or_else(|error| {
+        screen.warn(&format!("recordings that have changed are not noticed ({error}): {}", hashes_path.display()));
+        RecordingHashes::default()
+    }));
+    let launched = Setup::new(resolved, corpora, checkpoint, Some(bad_samples), emitter)
+        .and_then(|setup| setup.with_recordings(hashes.wrap(Arc::new(FromFiles))).launch(&mut on_progress));
     printed?;
     let (launched, warm) = launched.map_err(|error| match error {
         LaunchError::Train(error) => exit_of("the run cannot start", error),
@@ -309,6 +321,7 @@ fn train(
         first_step: trainer.step(),
         total_steps: schedule.total_steps,
         always_estimates: plan.mode == Mode::Cpu,
+        hashes: RecordingCheck { hashes, path: hashes_path },
         samples: SampleWriter::new(folder.path().join(SAMPLES), sentences, interval, emitter),
         stop: StopCheck { flag: flag.clone(), interrupts, sampler, cause: None },
     });

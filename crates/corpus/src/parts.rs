@@ -155,6 +155,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
         #[test]
         fn every_sample_is_in_one_part_and_parts_are_equal(
             frames in prop::collection::vec(1_u32..900, 1..400), num_shapes in 0_usize..9, batch in 0_u32..40,

@@ -46,7 +46,8 @@ pub enum HostLimit {
 }
 
 impl HostLimit {
-    fn bytes(self) -> u64 {
+    /// How much it allows.
+    pub fn bytes(self) -> u64 {
         let (HostLimit::Cgroup { bytes } | HostLimit::AddressSpace { bytes } | HostLimit::Data { bytes }) = self;
         bytes
     }

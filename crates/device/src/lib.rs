@@ -67,6 +67,7 @@ pub use capture::{Capture, CapturedGraph};
 pub use card::{Card, CardProcess, CardReading};
 pub use cost::{DriverCost, probe};
 pub use cpu::resident_bytes;
+pub use cuda::KernelCache;
 pub use device::{Device, LoadedKernel};
 pub use error::DeviceError;
 pub use fault::{Fault, Faults, LeakRate, Pool, Slow};

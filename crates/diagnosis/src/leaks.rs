@@ -356,3 +356,73 @@ impl fmt::Display for HumanDuration {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tandem_events::VERSION;
+
+    use super::*;
+
+    /// The step at which a leak of the host process is reported that has `mib(step)` at every `every`th step up to `last`.
+    fn found(every: u64, last: u64, mib: impl Fn(f64) -> f64) -> Option<u64> {
+        let mut leaks = Leaks::default();
+        for step in (every..=last).step_by(every as usize) {
+            let bytes = (1000.0 * MIB + mib(step as f64) * MIB) as u64;
+            let events = [
+                RunEvent::Step { step, wall_ns: 1, wait_ns: 0 },
+                RunEvent::HostMemory { bytes, accounted_bytes: 0, pinned_bytes: 0, limit_bytes: u64::MAX },
+            ];
+            for event in events {
+                let record = Record { v: VERSION, seq: step, t_ns: step, dropped: 0, event };
+                if let Some(leak) = leaks.observe(&record).first() {
+                    return Some(leak.step);
+                }
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn a_window_has_390_steps_and_five_readings() {
+        assert_eq!(found(10, 400, |step| step / 10.0), Some(400));
+        assert_eq!(found(10, 390, |step| step / 10.0), None);
+        // 390 steps apart, the first and the last of four readings are not enough; of five they are.
+        assert_eq!(found(98, 500, |step| step), Some(490));
+        assert_eq!(found(130, 910, |step| step), None);
+        assert_eq!(found(130, 1040, |step| step), Some(1040), "890 steps");
+    }
+
+    #[test]
+    fn smooth_growth_is_a_leak_from_3_25_mib() {
+        let growing = |mib: f64| found(10, 400, move |step| mib * step / 390.0);
+        assert_eq!(growing(3.24), None);
+        assert_eq!(growing(3.26), Some(400));
+    }
+
+    /// 13 MiB in 390 steps and one step up in the middle.
+    fn with_a_step_up(mib: f64) -> Option<u64> {
+        found(10, 1000, move |step| step / 30.0 + if step > 205.0 { mib } else { 0.0 })
+    }
+
+    #[test]
+    fn a_change_over_1_1_mib_is_a_jump_and_needs_890_steps() {
+        assert_eq!(with_a_step_up(1.05), Some(400));
+        let late = with_a_step_up(1.15).unwrap();
+        // Once the jump has left the window of 390 steps, what follows is smooth; nothing is found before.
+        assert!((600..=900).contains(&late), "{late}");
+        // 30 MiB in 900 steps, 2 MiB at a time.
+        let in_jumps = |step: f64| 2.0 * (step / 60.0).floor();
+        assert_eq!(found(10, 1000, in_jumps), Some(900));
+    }
+
+    #[test]
+    fn growth_in_jumps_is_a_leak_from_6_mib_and_four_times_its_error() {
+        // Blocks of 40 steps, each at another height.
+        let wave = |step: f64, height: f64| height * ((step / 40.0).floor() * 0.618).fract();
+        let growing = |mib: f64, height: f64| found(10, 1000, move |step| mib * step / 990.0 + wave(step, height));
+        assert_eq!(growing(6.2, 3.0), None);
+        assert_eq!(growing(6.4, 3.0), Some(990));
+        assert_eq!(growing(9.4, 20.0), None);
+        assert_eq!(growing(9.8, 20.0), Some(900));
+    }
+}

@@ -209,6 +209,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
         #[test]
         fn buffers_that_are_live_at_once_do_not_overlap(
             given in prop::collection::vec((1_u64..5000, 0_usize..40, 0_usize..12), 1..60),

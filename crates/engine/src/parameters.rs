@@ -174,7 +174,8 @@ impl Parameters {
         let threads =
             if self.elements <= CHUNK as u64 { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
         std::thread::scope(|scope| {
-            (1..threads).for_each(|_| drop(scope.spawn(work)));
+            // Where the system starts no more threads, those that run do the work.
+            (1..threads).for_each(|_| drop(std::thread::Builder::new().spawn_scoped(scope, work)));
             work();
         });
         span

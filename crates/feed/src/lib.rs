@@ -87,6 +87,7 @@ pub use lease::{BatchField, DeviceBatch};
 pub use load::bad_samples::{BadSample, BadSamples, Replacement, Replacements, TooManyBad};
 pub use load::cache::{Cache, CacheKind, CacheSpec, CacheStats};
 pub use load::decode::load_into;
+pub use load::recording_hashes::RecordingHashes;
 pub use load::recordings::{FromFiles, Recordings};
 pub use survey::buckets::{BucketPlan, MAX_BUCKETS, NUM_BUCKETS, Padding, even_buckets};
 pub use survey::check::{CheckOptions, Checked, check};

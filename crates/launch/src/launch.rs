@@ -238,6 +238,11 @@ impl<'a> Setup<'a> {
         Ok(Setup { machine, plan, corpora, custom_model: None, from, recordings, bad_samples, emitter })
     }
 
+    /// Takes recordings from another source than the files of the corpus.
+    pub fn with_recordings(self, recordings: Arc<dyn Recordings>) -> Setup<'a> {
+        Setup { recordings, ..self }
+    }
+
     /// Trains `model`. Fails if the plan is for another.
     pub fn with_model(mut self, model: Arc<dyn Model>) -> Result<Setup<'a>, LaunchError> {
         if self.plan.custom_model.as_deref() != Some(model.name()) {

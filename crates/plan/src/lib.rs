@@ -45,6 +45,7 @@ pub mod speech;
 
 // Memory sums, limits, and the plan.
 mod memory;
+mod free_memory;
 mod limits;
 mod cache;
 mod plan;

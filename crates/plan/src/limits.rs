@@ -6,7 +6,8 @@ use tandem_device::limits::{
 };
 use tandem_events::Role;
 
-use crate::hardware::{CardFacts, Hardware};
+use crate::free_memory::FreeMemory;
+use crate::hardware::Hardware;
 use crate::memory::{Need, by_role, device_name};
 use crate::placement::{Mode, Placement};
 use crate::refusal::{Reason, Refusal, Suggestion};
@@ -27,15 +28,15 @@ impl MemoryLimits {
     pub(crate) fn resolve(
         settings: &Settings,
         placement: &Placement,
-        hardware: &Hardware,
+        free: &FreeMemory<'_>,
         data_need: &Need,
     ) -> Result<MemoryLimits, Refusal> {
         if !placement.isolated {
-            return Ok(from_free(placement, hardware, data_need));
+            return Ok(from_free(placement, free, data_need));
         }
-        let mb = |role| isolated_mb(role, settings, placement, hardware);
+        let mb = |role| isolated_mb(role, settings, placement, free.hardware());
         let limits = MemoryLimits { data: mb(Role::Data) * MIB, model: mb(Role::Model) * MIB };
-        check_free(&limits, placement, hardware)?;
+        check_free(&limits, placement, free)?;
         Ok(limits)
     }
 
@@ -81,10 +82,9 @@ fn isolated_mb(role: Role, settings: &Settings, placement: &Placement, hardware:
 }
 
 /// Without isolation, 10 % of the free memory is left to other processes.
-fn from_free(placement: &Placement, hardware: &Hardware, data_need: &Need) -> MemoryLimits {
-    let free = |role| free_bytes(placement.card(role), hardware);
+fn from_free(placement: &Placement, free: &FreeMemory<'_>, data_need: &Need) -> MemoryLimits {
     // Whole MB, so that the limit shown is the limit in force. Divided first, so that nothing overflows.
-    let usable = |role| round_down(free(role) / 10 * 9, MIB);
+    let usable = |role| round_down(free.of(placement.card(role)) / 10 * 9, MIB);
     if placement.mode == Mode::Multi {
         return MemoryLimits { data: usable(Role::Data), model: usable(Role::Model) };
     }
@@ -92,31 +92,26 @@ fn from_free(placement: &Placement, hardware: &Hardware, data_need: &Need) -> Me
     MemoryLimits { data, model: usable(Role::Model).saturating_sub(data) }
 }
 
-/// The free memory of a card or of the host.
-pub(crate) fn free_bytes(card: Option<usize>, hardware: &Hardware) -> u64 {
-    match card {
-        Some(index) => hardware.card(index).map_or(0, |facts| facts.reading.free_bytes),
-        None => hardware.host.available_bytes,
-    }
-}
-
-fn check_free(limits: &MemoryLimits, placement: &Placement, hardware: &Hardware) -> Result<(), Refusal> {
+fn check_free(limits: &MemoryLimits, placement: &Placement, free: &FreeMemory<'_>) -> Result<(), Refusal> {
     if placement.mode.is_one_device() {
-        let free = free_bytes(placement.model, hardware);
         let sum = limits.data.saturating_add(limits.model);
-        return if sum <= free { Ok(()) } else { Err(sum_over_free(limits, placement.model, free, hardware)) };
+        return if sum <= free.of(placement.model) {
+            Ok(())
+        } else {
+            Err(sum_over_free(limits, placement.model, free))
+        };
     }
-    let free = |role: Role| free_bytes(placement.card(role), hardware);
-    let over: Vec<Role> = Role::BOTH.into_iter().filter(|role| limits.of(*role) > free(*role)).collect();
+    let free_of = |role: Role| free.of(placement.card(role));
+    let over: Vec<Role> = Role::BOTH.into_iter().filter(|role| limits.of(*role) > free_of(*role)).collect();
     if over.is_empty() {
         return Ok(());
     }
-    let messages = over.iter().map(|role| limit_over_free(*role, limits.of(*role), placement.card(*role), hardware));
+    let messages = over.iter().map(|role| limit_over_free(*role, limits.of(*role), placement.card(*role), free));
     let mut refusal = Refusal::new(Reason::OverFree, messages.collect::<Vec<_>>().join("\n"));
     let mut lowered = Suggestion::new("all free memory");
     let mut auto = Suggestion::new("the default share of the card");
     for role in over {
-        let largest = (free(role) / MIB).max(1);
+        let largest = (free_of(role) / MIB).max(1);
         lowered = lowered.set(limit_setting(role), SettingValue::Limit(Limit::Mb(largest)));
         auto = auto.set(limit_setting(role), SettingValue::Limit(Limit::Auto(None)));
     }
@@ -124,27 +119,27 @@ fn check_free(limits: &MemoryLimits, placement: &Placement, hardware: &Hardware)
     Err(refusal.suggest(auto_both()))
 }
 
-fn limit_over_free(role: Role, limit: u64, card: Option<usize>, hardware: &Hardware) -> String {
-    let largest = free_bytes(card, hardware) / MIB;
+fn limit_over_free(role: Role, limit: u64, card: Option<usize>, free: &FreeMemory<'_>) -> String {
+    let largest = free.of(card) / MIB;
     format!(
         "❌ The {role} limit of {} exceeds the free memory of {}\n   {}\n   The largest limit that fits: {largest} MB",
         show(limit),
         device_name(card),
-        memory_use(card, hardware),
+        free.describe(card),
     )
 }
 
-fn sum_over_free(limits: &MemoryLimits, card: Option<usize>, free: u64, hardware: &Hardware) -> Refusal {
+fn sum_over_free(limits: &MemoryLimits, card: Option<usize>, free: &FreeMemory<'_>) -> Refusal {
     let mb = |bytes: u64| bytes / MIB;
-    let left = |other: u64| mb(free.saturating_sub(other));
+    let left = |other: u64| mb(free.of(card).saturating_sub(other));
     let message = format!(
         "❌ The limits of {} MB (data) and {} MB (model) together exceed the free memory of {}\n   {}\n   \
          The largest limits that fit: {} MB together",
         mb(limits.data),
         mb(limits.model),
         device_name(card),
-        memory_use(card, hardware),
-        mb(free),
+        free.describe(card),
+        mb(free.of(card)),
     );
     let lower = |role: Role, other: u64| {
         Suggestion::new(format!("the largest {role} limit that fits next to the other"))
@@ -161,25 +156,6 @@ fn auto_both() -> Suggestion {
     Suggestion::new("the default shares").set(Id::DataGpuMemory, auto()).set(Id::ModelGpuMemory, auto())
 }
 
-/// Total and free memory, and which processes use the rest.
-fn memory_use(card: Option<usize>, hardware: &Hardware) -> String {
-    let Some(CardFacts { reading, .. }) = card.and_then(|index| hardware.card(index)) else {
-        let limit = hardware.host.limited_by.map_or_else(String::new, |limit| format!(" ({limit})"));
-        return format!("free: {}{limit}", show(hardware.host.available_bytes));
-    };
-    let mut text = format!("total {}, free {}", show(reading.total_bytes), show(reading.free_bytes));
-    for process in &reading.processes {
-        let name = process.name.as_deref().unwrap_or("a process without a readable name");
-        text.push_str(&format!("\n   used: {} by {name} (pid {})", show(process.bytes), process.pid));
-    }
-    let known: u64 = reading.processes.iter().map(|process| process.bytes).fold(0, u64::saturating_add);
-    let rest = reading.total_bytes.saturating_sub(reading.free_bytes).saturating_sub(known);
-    if rest > 0 {
-        text.push_str(&format!("\n   used: {} by the driver and unnamed processes", show(rest)));
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,7 +167,7 @@ mod tests {
         let settings = settings(line);
         let placement = Placement::choose(&settings, hardware)?;
         let need = Need { driver_bytes: 64 * MIB, arena: vec![PlanLine::new("slots", 400 * MIB)] };
-        let limits = MemoryLimits::resolve(&settings, &placement, hardware, &need)?;
+        let limits = MemoryLimits::resolve(&settings, &placement, &FreeMemory::new(hardware, 0), &need)?;
         Ok((limits.data / MIB, limits.model / MIB))
     }
 

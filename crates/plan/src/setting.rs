@@ -3,7 +3,7 @@
 
 use tandem_feed::{FRAME_LIMITS, TOKEN_LIMITS};
 
-use crate::value::SettingValue;
+use crate::value::{MAX_LIMIT_MB, SettingValue};
 
 /// Which setting. In the order of [`SETTINGS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,6 +104,8 @@ pub enum SettingKind {
     Share,
     /// A path to a file or folder.
     Path,
+    /// An address to listen at.
+    Address,
     /// A free-form word.
     Word,
 }
@@ -157,8 +159,8 @@ impl Setting {
             SettingKind::Choice(_) => Some("VALUE"),
             SettingKind::Seconds => Some("S"),
             SettingKind::Share | SettingKind::LearningRate => Some("X"),
-            SettingKind::Path if self.id == Id::Prometheus => Some("ADDR"),
             SettingKind::Path => Some("PATH"),
+            SettingKind::Address => Some("ADDR"),
             SettingKind::Word => Some("LANG"),
             SettingKind::Switch { .. } => None,
         }
@@ -179,13 +181,16 @@ impl Setting {
     pub fn expected(&self) -> String {
         match self.kind {
             SettingKind::Count { min, max } => format!("a whole number from {min} to {max}"),
-            SettingKind::Limit => "a limit in MB, `auto`, or `auto:SHARE` (for example `auto:0.40`)".to_owned(),
+            SettingKind::Limit => {
+                format!("a limit from 1 to {MAX_LIMIT_MB} MB, `auto`, or `auto:SHARE` (for example `auto:0.40`)")
+            }
             SettingKind::Choice(words) => format!("one of {}", words.join(", ")),
             SettingKind::Switch { .. } => "true or false".to_owned(),
             SettingKind::Seconds => "a number of seconds from 0 to 3600".to_owned(),
             SettingKind::Share => "a number from 0 to 1".to_owned(),
             SettingKind::LearningRate => "a number over 0, at most 1".to_owned(),
             SettingKind::Path => "a path".to_owned(),
+            SettingKind::Address => "a port or an address to listen at".to_owned(),
             SettingKind::Word => "a word of up to 64 letters, digits, - and _".to_owned(),
         }
     }
@@ -202,6 +207,7 @@ impl Setting {
             (_, SettingKind::Share) => "0.5".to_owned(),
             (_, SettingKind::LearningRate) => "0.001".to_owned(),
             (_, SettingKind::Path) => "./data".to_owned(),
+            (_, SettingKind::Address) => "9090".to_owned(),
             (_, SettingKind::Word) => "en".to_owned(),
         }
     }
@@ -603,7 +609,7 @@ pub static SETTINGS: &[Setting] = &[
         section: TRAINING,
         key: "prometheus",
         aliases: &[],
-        kind: SettingKind::Path,
+        kind: SettingKind::Address,
         default: DefaultValue::Computed("none"),
         help: "Serve Prometheus metrics at this address: 9090, :9090 (both on loopback) or 0.0.0.0:9090",
     },

@@ -323,7 +323,7 @@ mod tests {
             "data-gpu-memory",
             "abc",
             Origin::Flag,
-            "--data-gpu-memory: expected a limit in MB, `auto`, or `auto:SHARE` (for example `auto:0.40`), \
+            "--data-gpu-memory: expected a limit from 1 to 16777216 MB, `auto`, or `auto:SHARE` (for example `auto:0.40`), \
              found `abc`; for example --data-gpu-memory auto",
         );
         check(

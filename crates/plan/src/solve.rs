@@ -1,13 +1,14 @@
 //! Solves a plan from settings and hardware, or refuses. A default batch size that does not fit is lowered and tried again.
 
-use tandem_device::bytes::{POOL_GRANULE, mib_ceil, round_down, round_up};
-use tandem_device::{DeviceKind, HostLimit, Strength};
+use tandem_device::bytes::{MIB, POOL_GRANULE, mib_ceil, round_down, round_up, show};
+use tandem_device::{DeviceKind, Strength};
 use tandem_events::Role;
 use tandem_feed::{FeedPlan, SPEECH};
 use tandem_model::Preset;
 
 use crate::cache::CachePlan;
 use crate::corpus::BucketShapes;
+use crate::free_memory::{FreeMemory, process_bytes};
 use crate::hardware::Hardware;
 use crate::limits::MemoryLimits;
 use crate::memory::{DriverShare, Need, by_role, data_lines, device_name, min_model_bytes, model_lines};
@@ -143,7 +144,9 @@ impl Draft<'_> {
 
         let driver = DriverShare::of(placement, hardware)?;
         let data = Need { driver_bytes: driver.data, arena: data_lines(&feed) };
-        let limits = MemoryLimits::resolve(settings, placement, hardware, &data)?;
+        let free = FreeMemory::new(hardware, process_bytes(memory.as_ref(), threads.max, &hardware.host));
+        self.check_host(&free, &feed)?;
+        let limits = MemoryLimits::resolve(settings, placement, &free, &data)?;
         let model_arena = limits.of(Role::Model).saturating_sub(driver.model);
         let is_over = || {
             data.smallest_limit() > limits.of(Role::Data)
@@ -156,7 +159,7 @@ impl Draft<'_> {
         if let Some(error) = memory.build_error() {
             return Err(Refusal::new(Reason::Model, format!("❌ The model cannot be built: {error}")));
         }
-        self.check_fit(&limits, &data, &model)?;
+        self.check_fit(&limits, &free, &data, &model)?;
 
         let (data, model) = (self.role(Role::Data, &data, &limits), self.role(Role::Model, &model, &limits));
         let corpus = self.shapes.plan(settings, batch_size / grad_accum, false);
@@ -166,7 +169,7 @@ impl Draft<'_> {
             simulated: hardware.kind == DeviceKind::Simulated,
             why: placement.why.clone(),
             hints: placement.hints.clone(),
-            cache: self.cache([&data, &model], &feed, corpus.as_ref().map(|corpus| corpus.decoded_bytes)),
+            cache: self.cache(&free, [&data, &model], &feed, corpus.as_ref().map(|corpus| corpus.decoded_bytes)),
             corpus,
             sources: self.sources(),
             max_bad_fraction: settings.share(Id::MaxBadFraction),
@@ -229,10 +232,16 @@ impl Draft<'_> {
     }
 
     /// The cache may use the RAM that the pinned buffers leave free. On the CPU both roles use RAM too.
-    fn cache(&self, roles: [&RolePlan; 2], feed: &FeedPlan, decoded_bytes: Option<u64>) -> CachePlan {
+    fn cache(
+        &self,
+        free: &FreeMemory<'_>,
+        roles: [&RolePlan; 2],
+        feed: &FeedPlan,
+        decoded_bytes: Option<u64>,
+    ) -> CachePlan {
         let on_host = roles.into_iter().filter(|role| role.card.is_none()).map(|role| role.arena_bytes);
         let used = on_host.sum::<u64>().saturating_add(feed.pinned_bytes());
-        CachePlan::choose(self.settings, self.hardware.host.available_bytes.saturating_sub(used), decoded_bytes)
+        CachePlan::choose(self.settings, free.of(None).saturating_sub(used), decoded_bytes)
     }
 
     fn sources(&self) -> Sources {
@@ -258,7 +267,27 @@ impl Draft<'_> {
         }
     }
 
-    fn check_fit(&self, limits: &MemoryLimits, data: &Need, model: &Need) -> Result<(), Refusal> {
+    /// With the arenas on cards, the host must still hold the process itself and the pinned buffers.
+    fn check_host(&self, free: &FreeMemory<'_>, feed: &FeedPlan) -> Result<(), Refusal> {
+        let pinned = feed.pinned_bytes();
+        if self.placement.mode == Mode::Cpu || pinned <= free.of(None) {
+            return Ok(());
+        }
+        let message = format!(
+            "❌ The host has too little memory\n   {}\n   The pinned upload buffers need {} more",
+            free.describe(None),
+            show(pinned),
+        );
+        Err(Refusal::new(Reason::TooSmall, message))
+    }
+
+    fn check_fit(
+        &self,
+        limits: &MemoryLimits,
+        free: &FreeMemory<'_>,
+        data: &Need,
+        model: &Need,
+    ) -> Result<(), Refusal> {
         let demand = |role: Role| {
             let need = by_role(role, data, model);
             let mut lines = need.lines();
@@ -270,8 +299,7 @@ impl Draft<'_> {
         if demands.iter().all(Demand::is_met) {
             return Ok(());
         }
-        let limit = self.hardware.host.limited_by.filter(|_| self.placement.mode == Mode::Cpu);
-        Err(too_small(demands.to_vec(), self.placement, self.batch_size, limit))
+        Err(too_small(demands.to_vec(), self.placement, self.batch_size, free))
     }
 
     fn role(&self, role: Role, need: &Need, limits: &MemoryLimits) -> RolePlan {
@@ -302,16 +330,31 @@ impl Draft<'_> {
 }
 
 /// The refusal of a plan that exceeds a limit.
-fn too_small(demands: Vec<Demand>, placement: &Placement, batch_size: u64, limit: Option<HostLimit>) -> Refusal {
+fn too_small(demands: Vec<Demand>, placement: &Placement, batch_size: u64, free: &FreeMemory<'_>) -> Refusal {
     let why = match (placement.isolated, placement.mode) {
         (true, _) => "the given limit",
         (false, Mode::Multi) => "90 % of the free memory",
         (false, _) => "90 % of the free memory, minus the data role",
     };
-    let why = limit.map_or_else(|| why.to_owned(), |limit| format!("{why}; {limit}"));
-    let short: Vec<String> = demands.iter().filter(|demand| !demand.is_met()).map(|d| short_line(d, &why)).collect();
-    let message = format!("❌ The plan does not fit at batch size {batch_size}\n   {}", short.join("\n   "));
+    let unmet = demands.iter().filter(|demand| !demand.is_met());
+    let mut lines: Vec<String> = unmet.map(|demand| short_line(demand, why)).collect();
+    if placement.mode == Mode::Cpu {
+        lines.push(free.describe(None));
+        lines.extend(needed_on_host(&demands, free).filter(|_| !placement.isolated));
+    }
+    let message = format!("❌ The plan does not fit at batch size {batch_size}\n   {}", lines.join("\n   "));
     Refusal { demands, ..Refusal::new(Reason::TooSmall, message) }
+}
+
+/// The memory limit of the process from which the plan fits, if there is such a limit.
+fn needed_on_host(demands: &[Demand], free: &FreeMemory<'_>) -> Option<String> {
+    let host = free.hardware().host;
+    let limit = host.limited_by?;
+    let arenas: u64 = demands.iter().map(|demand| demand.needed_bytes).sum();
+    let used = limit.bytes().saturating_sub(host.available_bytes);
+    // Arenas get 90 % of what the process leaves.
+    let needed = used.saturating_add(free.process_bytes).saturating_add(mib_ceil(arenas / 9 * 10) * MIB);
+    Some(format!("It fits from a limit of {} MB", mib_ceil(needed) + 1))
 }
 
 fn short_line(demand: &Demand, why: &str) -> String {

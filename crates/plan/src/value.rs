@@ -19,7 +19,7 @@ pub enum SettingValue {
     Seconds(f64),
     /// Of a [`SettingKind::Share`].
     Share(f64),
-    /// Of a [`SettingKind::Path`] or a [`SettingKind::Word`].
+    /// Of a [`SettingKind::Path`], a [`SettingKind::Address`] or a [`SettingKind::Word`].
     Text(String),
 }
 
@@ -33,12 +33,12 @@ pub enum Limit {
 }
 
 /// More than any card or host has; keeps MB × 2²⁰ below 2⁶⁴.
-const MAX_LIMIT_MB: u64 = 1 << 24;
+pub(crate) const MAX_LIMIT_MB: u64 = 1 << 24;
 
 impl SettingValue {
     /// Parses `text` as a value of `setting`; `None` if it is not valid.
     pub fn parse(setting: &Setting, text: &str) -> Option<SettingValue> {
-        if setting.kind == SettingKind::Path {
+        if matches!(setting.kind, SettingKind::Path | SettingKind::Address) {
             return (!text.is_empty() && !text.contains('\0')).then(|| SettingValue::Text(text.to_owned()));
         }
         let text = text.trim();
@@ -56,7 +56,9 @@ impl SettingValue {
             SettingKind::LearningRate => {
                 text.parse().ok().filter(|rate| *rate > 0.0 && *rate <= 1.0).map(SettingValue::Share)
             }
-            SettingKind::Path | SettingKind::Word => is_word(text).then(|| SettingValue::Text(text.to_owned())),
+            SettingKind::Path | SettingKind::Address | SettingKind::Word => {
+                is_word(text).then(|| SettingValue::Text(text.to_owned()))
+            }
         }
     }
 }

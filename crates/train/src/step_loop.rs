@@ -406,6 +406,11 @@ impl StepLoop {
         4 * (values + self.voices.tensors().map(|(_, mel)| mel.len() as u64).sum::<u64>())
     }
 
+    /// A copy of the weights. Waits for the device.
+    pub fn weights(&self) -> Result<Vec<f32>, TrainError> {
+        Ok(self.session.read_span(ParameterSpan::Parameters)?)
+    }
+
     /// State and tensors for a checkpoint. Waits for the device.
     pub fn snapshot(&mut self) -> Result<(StepLoopState, CheckpointTensors), TrainError> {
         assert!(self.pending.is_empty(), "drain first: a checkpoint contains only steps that have ended");

@@ -78,7 +78,7 @@ fn a_wav_that_claims_four_gigabytes_gets_what_is_there() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_bytes(bytes in vec(any::<u8>(), 0..3000)) {

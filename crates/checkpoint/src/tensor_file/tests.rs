@@ -183,6 +183,7 @@ fn a_disk_full_at_any_byte_is_an_error() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
     /// Opening never panics, and every tensor of an accepted file can be read.
     #[test]
     fn no_bytes_make_it_panic(

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use tandem_checkpoint::free_bytes;
-use tandem_device::HostReading;
 use tandem_device::bytes::{MIB, show};
+use tandem_device::{HostReading, KernelCache};
 use tandem_launch::inventory::host_facts;
 
 use crate::exit::Exit;
@@ -31,6 +31,7 @@ pub(super) fn examine(run: &Path, is_plain: bool, report: &mut DoctorReport<'_>)
         None => report.note(&format!("{MEMORY_FOLDER} does not exist; only benchmarks use it"))?,
     }
     disk(run, report)?;
+    kernel_cache(KernelCache::find(), report)?;
     match is_plain {
         true => report.note("Terminal: not UTF-8, so emoji are printed as [ok] and [!!]; LANG=C.UTF-8 shows them"),
         false => report.good("Terminal: UTF-8"),
@@ -91,6 +92,20 @@ fn disk(run: &Path, report: &mut DoctorReport<'_>) -> Result<(), Exit> {
         true => report.good(&text),
         false => {
             report.bad(&text, "free space for checkpoints, or give a folder on another disk: --checkpoint-dir DIR")
+        }
+    }
+}
+
+fn kernel_cache(cache: KernelCache, report: &mut DoctorReport<'_>) -> Result<(), Exit> {
+    match cache {
+        KernelCache::Used(folder) => report.good(&format!("Kernel cache: {}", folder.display())),
+        KernelCache::Nowhere => {
+            report.note("Kernel cache: none, GPU kernels are compiled at every start; TANDEM_CACHE_DIR=DIR names one")
+        }
+        KernelCache::Unsafe(folder) => {
+            let path = folder.display();
+            let text = format!("Kernel cache: not used, because other users can write there: {path}");
+            report.warning(&text, &format!("own it alone (chmod go-w {path}), or name another with TANDEM_CACHE_DIR"))
         }
     }
 }

@@ -58,6 +58,8 @@ fn restore() {
 mod tests {
     use std::process::Command;
 
+    use tandem_test_support::skip;
+
     use super::*;
 
     /// Set by the test that runs the other one in a new terminal.
@@ -77,8 +79,7 @@ mod tests {
     fn a_panic_restores_the_terminal_and_prints_its_message_there() {
         let has_tmux = Command::new("tmux").arg("-V").output().is_ok_and(|output| output.status.success());
         if !has_tmux {
-            assert!(std::env::var_os("TANDEM_REQUIRE_TMUX").is_none(), "tmux is not installed");
-            eprintln!("SKIPPED: tmux is not installed");
+            skip("TANDEM_REQUIRE_TMUX", "a panic of the monitor in a terminal", "tmux is not installed");
             return;
         }
         let socket = format!("tandem-unit-{}", std::process::id());

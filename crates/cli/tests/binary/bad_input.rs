@@ -25,17 +25,26 @@ fn refused_json(ran: &Ran, part: &str) {
     assert!(refusal["suggestions"].is_array(), "{refusal}");
 }
 
-const LIMITS: [&str; 10] =
-    ["0", "-5", "abc", "99999999999999999999", "auto:2", "auto:x", "auto:", "auto:-0.1", "8GB", "4096.5"];
+const LIMITS: [&str; 11] =
+    ["0", "-5", "abc", "99999999", "99999999999999999999", "auto:2", "auto:x", "auto:", "auto:-0.1", "8GB", "4096.5"];
 
 #[test]
 fn invalid_limits() {
     for flag in ["--data-gpu-memory", "--model-gpu-memory"] {
         for limit in LIMITS {
             let ran = tandem(&format!("{TWO} --enable-memory-isolation {flag} {limit}"));
-            refused(&ran, &[flag, "expected a limit in MB", &format!("found `{limit}`")]);
+            refused(&ran, &[flag, "expected a limit from 1 to 16777216 MB", &format!("found `{limit}`")]);
         }
     }
+}
+
+#[test]
+fn an_empty_address_is_refused_with_one_that_works() {
+    let ran = TandemCommand::new("train --mode cpu --max-steps 1 --prometheus").arg("").run();
+    refused(
+        &ran,
+        &["--prometheus: expected a port or an address to listen at, found ``; for example --prometheus 9090"],
+    );
 }
 
 #[test]

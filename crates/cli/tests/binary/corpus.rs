@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use tandem_test_support::real_voice;
 
 use crate::command::{Ran, TandemCommand, contains, in_order, tandem};
 use crate::machine::TempFolder;
@@ -210,20 +211,9 @@ fn utterances_can_be_excluded_and_speakers_found_in_ids() {
     assert_eq!(report["languages"][0]["name"], Value::Null);
 }
 
-/// A real voice, if there is one beside the project.
-fn voice() -> Option<std::path::PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/kathleen_en");
-    let found = path.is_dir();
-    if !found {
-        // Written directly, because the harness captures output.
-        let _ = writeln!(std::io::stderr(), "!!! SKIPPED the check of a real voice: none in {}", path.display());
-    }
-    found.then_some(path)
-}
-
 #[test]
 fn a_real_voice_has_no_problem_and_pads_little() {
-    let Some(path) = voice() else { return };
+    let Some(path) = real_voice("the padding of a real voice") else { return };
     let ran = TandemCommand::new("corpus check --json").arg(&path).run();
     let report = ran.json();
     assert_eq!((ran.code, &report["problems"], &report["utterances"]), (0, &json!([]), &json!(1092)), "{ran:?}");

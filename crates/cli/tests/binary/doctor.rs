@@ -197,3 +197,17 @@ fn a_terminal_without_utf8_gets_ascii() {
     assert!(odd.is_empty(), "{odd:?}: {ran:?}");
     contains(&ran.out, &["[ok] Memory: ", "Terminal: not UTF-8"]);
 }
+
+#[test]
+fn a_kernel_cache_that_others_can_write_to_is_reported() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = TempFolder::new();
+    let cache = folder.path("kernels");
+    fs::create_dir(&cache).unwrap();
+    for (mode, expected) in [(0o700, "✅ Kernel cache: "), (0o777, "⚠️ Kernel cache: not used, because other users")]
+    {
+        fs::set_permissions(&cache, fs::Permissions::from_mode(mode)).unwrap();
+        let ran = doctor("", &folder).without_gpu().env("TANDEM_CACHE_DIR", &cache).run();
+        contains(&ran.out, &[expected]);
+    }
+}

@@ -190,3 +190,32 @@ fn an_output_that_closes_before_training_is_a_failure_and_a_finished_run_says_so
     assert_eq!(again.code, 0, "{again:?}");
     contains(&again.out, &["Nothing to train: the run ends at step 2"]);
 }
+
+#[test]
+fn a_recording_replaced_before_a_resume_is_named() {
+    let (corpus, lines) = copy_of_demo();
+    let run = corpus.path("run");
+    // An epoch and more, so that every recording has been read.
+    let first = train(&corpus.path(""), &run, "--max-steps 14 --cache none");
+    assert_eq!(first.code, 0, "{first:?}");
+    assert!(!first.err.contains("has changed"), "{first:?}");
+    // The same length, so that neither the lengths nor the plan change; the old date.
+    let ids = lines.iter().map(|line| line.split('|').next().unwrap());
+    let wav = |id: &str| corpus.path(&format!("wavs/{id}.wav"));
+    // The shortest is within every limit.
+    let id = ids.min_by_key(|id| fs::metadata(wav(id)).unwrap().len()).unwrap();
+    let path = wav(id);
+    let (modified, mut bytes) = (fs::metadata(&path).unwrap().modified().unwrap(), fs::read(&path).unwrap());
+    let middle = bytes.len() / 2;
+    bytes[middle..].reverse();
+    fs::write(&path, &bytes).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+    let resumed = train(&corpus.path(""), &run, "--max-steps 28 --cache none");
+    assert_eq!(resumed.code, 0, "{resumed:?}");
+    let warning = format!("the recording has changed since the run read it last: {id}: ");
+    contains(&resumed.err, &[&warning, path.to_str().unwrap()]);
+    assert_eq!(resumed.err.matches("has changed since").count(), 1, "{resumed:?}");
+    // From now on, that is the recording.
+    let again = train(&corpus.path(""), &run, "--max-steps 42 --cache none");
+    assert!(again.code == 0 && !again.err.contains("has changed"), "{again:?}");
+}

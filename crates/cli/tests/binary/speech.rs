@@ -9,13 +9,28 @@ use tandem_audio::{Clip, wav};
 use crate::command::TandemCommand;
 use crate::machine::TempFolder;
 
+/// Demo corpora are named by this and the process that generated them, because two runs of the tests may overlap.
+const DEMO_PREFIX: &str = "demo-corpus-";
+
+/// Removes demo corpora of processes that have ended.
+fn remove_left_over(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(DEMO_PREFIX));
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// The demo corpus, generated once for all tests, which must not change it.
 pub(crate) fn demo() -> &'static Path {
     static DEMO: OnceLock<PathBuf> = OnceLock::new();
     DEMO.get_or_init(|| {
-        // Not a `TempFolder`, because a static is never dropped. The next run of the tests replaces it.
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("demo-corpus");
-        let _ = fs::remove_dir_all(&path);
+        // Not a `TempFolder`, because a static is never dropped. The next run of the tests removes it.
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        remove_left_over(folder);
+        let path = folder.join(format!("{DEMO_PREFIX}{}", std::process::id()));
         let ran = TandemCommand::new("corpus demo --minutes 1 -o").arg(&path).run();
         assert_eq!(ran.code, 0, "{ran:?}");
         path

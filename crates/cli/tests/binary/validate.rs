@@ -33,6 +33,7 @@ fn two_gpus_pass_under_the_five_headings() {
         "✅ Data transfer successful",
         "GB/s (bounce",
         "✅ Pipeline simulation successful",
+        "✅ The optimizer changed ",
         "✅ 0 device and 0 pinned allocations after warm-up",
         "(2 GPUs)",
     ];
@@ -319,4 +320,12 @@ fn the_document_has_every_check_and_no_limit_was_exceeded() {
         let (peak, limit) = (&report["cards"][card]["peak_bytes"], &report["plan"]["roles"][role]["limit_bytes"]);
         assert!(peak.as_u64() <= limit.as_u64(), "{role}: {peak} of {limit}");
     }
+}
+
+#[test]
+fn an_optimizer_without_effect_is_a_failure() {
+    // So small that only weights of 0 change when it is added.
+    let ran = tandem(&format!("validate --mode cpu {SMALL} --lr 1e-30"));
+    assert_eq!(ran.code, 1, "{ran:?}");
+    contains(&ran.out, &["❌ The optimizer has too little effect: 1 % of the weights changed", "Raise --lr"]);
 }

@@ -46,7 +46,7 @@ fn batches_never_change() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig::with_cases(5000))]
 
     #[test]
     fn every_sample_once_in_a_row_of_its_part_and_every_batch_full(

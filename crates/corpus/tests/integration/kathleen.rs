@@ -1,19 +1,11 @@
 //! A real voice, where it is at hand: everything in it is read, and nothing is found wrong.
 
-use std::io::Write;
-use std::path::Path;
-
 use tandem_corpus::{Dataset, Format, OpenOptions};
+use tandem_test_support::real_voice;
 
 #[test]
 fn a_real_voice_has_no_problem() {
-    let voice = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/kathleen_en");
-    if !voice.is_dir() {
-        // Past the harness, which would swallow it.
-        writeln!(std::io::stderr(), "SKIPPED: no voice at ../shared/data/kathleen_en, its reading was not tested")
-            .unwrap();
-        return;
-    }
+    let Some(voice) = real_voice("reading the corpus of a real voice") else { return };
     let dataset = Dataset::open(&voice, &OpenOptions::default()).unwrap();
     assert_eq!((dataset.format(), dataset.samples().len(), dataset.problems()), (Format::LjSpeech, 1092, &[][..]));
     assert_eq!(dataset.samples().speakers().collect::<Vec<_>>(), ["kathleen"]);

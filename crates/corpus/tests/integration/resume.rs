@@ -30,7 +30,7 @@ fn run(order: &Order, cursor: Cursor, count: usize, workers: usize, mut haste: u
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig::with_cases(5000))]
     #[test]
     fn any_workers_and_any_resumes_give_the_same_stream(
         seed in any::<u64>(),

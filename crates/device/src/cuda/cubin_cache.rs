@@ -59,6 +59,28 @@ impl Key<'_> {
     }
 }
 
+/// The folder of compiled kernels of this user, and whether it is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KernelCache {
+    /// Nothing says where it should be: neither `TANDEM_CACHE_DIR` nor `HOME` is set.
+    Nowhere,
+    /// It is used, or will be created.
+    Used(PathBuf),
+    /// Others could put machine code there, so that kernels are compiled at every start.
+    Unsafe(PathBuf),
+}
+
+impl KernelCache {
+    /// That of this process. Creates nothing.
+    pub fn find() -> KernelCache {
+        match folder(|name| std::env::var_os(name)) {
+            None => KernelCache::Nowhere,
+            Some(folder) if folder.exists() && !is_protected(&folder) => KernelCache::Unsafe(folder),
+            Some(folder) => KernelCache::Used(folder),
+        }
+    }
+}
+
 /// A folder of compiled kernels, or none.
 #[derive(Clone, Debug)]
 pub(crate) struct CubinCache {

@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::time::Instant;
 
+pub use cubin_cache::KernelCache;
 pub(crate) use init::survey;
 
 use self::api::{Code, DriverApi, Handle};

@@ -4,9 +4,9 @@
 //! the kernel is written, not on a user's card.
 
 use std::ffi::{CStr, CString, c_char};
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::Once;
 
 use super::api::{Code, Handle, NvrtcApi};
 use crate::error::DeviceError;
@@ -75,22 +75,35 @@ impl Resources {
 /// The architectures that every kernel must compile for: one per generation of cards since bf16.
 pub const ARCHITECTURES: [&str; 5] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_120"];
 
-/// For tests that compile kernels: NVRTC, or `None` after a line on stderr that the check is skipped. Panics instead if
+/// For tests that compile kernels: NVRTC, or `None` after the test was reported as skipped. Panics instead if
 /// `TANDEM_REQUIRE_NVRTC=1`, which `./check` sets.
 pub fn compiler_or_skip() -> Option<Compiler> {
-    static SKIPPED: Once = Once::new();
     match Compiler::open(None) {
-        Ok(compiler) => return Some(compiler),
+        Ok(compiler) => Some(compiler),
         Err(error) => {
             let required = std::env::var_os("TANDEM_REQUIRE_NVRTC").is_some_and(|value| value == "1");
             assert!(!required, "TANDEM_REQUIRE_NVRTC=1, but {error}");
-            // Not through the print macros, whose output the test harness captures.
-            SKIPPED.call_once(|| {
-                let _ = writeln!(std::io::stderr(), "\nSKIPPED: no kernel was compiled. {error}\n");
-            });
+            let error = error.to_string();
+            // Without the list of searched folders.
+            report_skipped(error.split("; searched").next().unwrap_or(&error));
+            None
         }
     }
-    None
+}
+
+/// On stderr, and in the file that `./check` prints at its end. `skip` of `tools/test-support` does this for other crates;
+/// this one is published, and so cannot depend on it.
+fn report_skipped(why: &str) {
+    let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
+    let thread = std::thread::current();
+    let test = format!("{}: {}", package.trim_start_matches("tandem-"), thread.name().unwrap_or("?"));
+    // Not through the print macros, whose output the test harness captures.
+    let _ = writeln!(std::io::stderr(), "\n!!! SKIPPED {test}: no kernel was compiled ({why})\n");
+    let Some(list) = std::env::var_os("TANDEM_SKIPPED_TESTS") else { return };
+    let line = format!("skipped\t{test}\tcompiling kernels\t{}\n", why.replace(['\t', '\n'], " "));
+    let written = OpenOptions::new().create(true).append(true).open(&list);
+    let written = written.and_then(|mut file| file.write_all(line.as_bytes()));
+    written.unwrap_or_else(|error| panic!("TANDEM_SKIPPED_TESTS: {error}: {}", Path::new(&list).display()));
 }
 
 /// The problems of `sources` on any of [`ARCHITECTURES`]: compile errors, spills and stack frames. Empty if there are

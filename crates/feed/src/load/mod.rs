@@ -9,6 +9,7 @@
 
 pub(crate) mod loaded;
 pub(crate) mod recordings;
+pub(crate) mod recording_hashes;
 pub(crate) mod slow_recordings;
 pub(crate) mod input;
 pub(crate) mod row_queue;

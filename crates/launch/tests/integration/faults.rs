@@ -19,16 +19,17 @@ fn cards(count: usize) -> SimSpec {
     SimSpec::new(count, 4 << 30).with_link(Link::Nvlink).with_seed(3)
 }
 
-/// Sets a run up, trains a little, validates, takes a snapshot, and ends it.
-fn whole_run(speeches: &Speeches, resolved: &Resolved, corpora: &Corpora) -> Result<(), LaunchError> {
+/// Sets a run up, trains a little, validates, takes a snapshot, and ends it. Returns the bytes of all saved tensors.
+fn whole_run(speeches: &Speeches, resolved: &Resolved, corpora: &Corpora) -> Result<Vec<Vec<u8>>, LaunchError> {
     let mut launched = speeches.launch(resolved, corpora)?;
     for _ in 0..STEPS {
         launched.trainer.advance()?;
     }
     launched.trainer.drain()?;
     launched.trainer.validate()?;
-    launched.trainer.snapshot()?;
-    Ok(launched.trainer.stop()?)
+    let (_, tensors) = launched.trainer.snapshot()?;
+    launched.trainer.stop()?;
+    Ok([tensors.weights(), tensors.optimizer()].concat().iter().map(|tensor| tensor.bytes.to_vec()).collect())
 }
 
 /// Injects `fault` at points of a run that goes a way, all over it. How many of how many were noticed.
@@ -42,15 +43,18 @@ fn noticed(
     // The plan is made once: what happens while it is made is not a run's.
     let on = |machine: Machine| Resolved { machine, hardware: clean.hardware.clone(), plan: clean.plan.clone() };
     let sound = on(Machine::simulated(cards(count)));
-    whole_run(&speeches, &sound, &corpora).expect("a clean run");
+    let expected = whole_run(&speeches, &sound, &corpora).expect("a clean run");
     let all = points(sound.machine.sim().expect("simulated").counts());
     let (mut failed, injected) = (0, all.min(POINTS));
     for point in 0..injected {
         let at = (2 * point + 1) * all / (2 * injected);
         let faulty = on(Machine::simulated(cards(count).with_fault(fault(at))));
-        if let Err(error) = whole_run(&speeches, &faulty, &corpora) {
-            assert!(error.device().is_some(), "{flags:?} at {at} of {all}: not the device's word: {error}");
-            failed += 1;
+        match whole_run(&speeches, &faulty, &corpora) {
+            Ok(trained) => assert!(trained == expected, "{flags:?} at {at} of {all}: other weights, and no error"),
+            Err(error) => {
+                assert!(error.device().is_some(), "{flags:?} at {at} of {all}: not an error of the device: {error}");
+                failed += 1;
+            }
         }
         assert_eq!(faulty.machine.sim().map(|sim| sim.alive()), Some(Alive::default()), "{flags:?} at {at} of {all}");
     }

@@ -173,7 +173,7 @@ impl RingAndModel {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(10_000) })]
 
     #[test]
     fn a_ring_behaves_like_its_model(steps in vec(ring_step(), 0..60)) {

@@ -2,20 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Write as _};
-use std::path::Path;
 
+use tandem_test_support::real_voice;
 use tandem_text::phonemes::Dictionary;
 use tandem_text::{FrontEnd, TextOptions, Units};
 
 #[test]
 fn transcripts_encode_and_their_words_are_known() {
-    let metadata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/kathleen_en/metadata.csv");
-    let Ok(metadata) = fs::read_to_string(&metadata) else {
-        // Past the harness, which keeps what a passing test prints to itself.
-        let _ = writeln!(io::stderr(), "SKIPPED: no voice at {}: its transcripts were not checked", metadata.display());
-        return;
-    };
+    let Some(voice) = real_voice("the transcripts of a real voice") else { return };
+    let metadata = fs::read_to_string(voice.join("metadata.csv")).unwrap();
     let texts: Vec<&str> = metadata.lines().filter_map(|line| line.split('|').nth(1)).collect();
     assert!(texts.len() > 1000);
     let phonemes = FrontEnd::new("en", TextOptions { units: Units::Phonemes, ..TextOptions::default() }).unwrap();

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use tandem_audio::Clip;
+use tandem_test_support::real_voice;
 
 pub(crate) fn data(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
@@ -72,14 +73,7 @@ pub(crate) fn wav(coding: Coding, channels: u16, rate_hz: u32, data: &[u8]) -> V
     file
 }
 
-/// The recorded voice, where this machine has it: it is used by path and never part of the project.
+/// The recordings of a real voice, if this machine has them.
 pub(crate) fn voice_folder() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/kathleen_en/wavs");
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    // Past the harness, which would swallow it: a skipped test that looks like a passed one helps nobody.
-    let line = format!("!!! SKIPPED tests on a recorded voice: {} is not there\n", folder.display());
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
-    None
+    real_voice("the round trip of a recorded voice").map(|voice| voice.join("wavs"))
 }

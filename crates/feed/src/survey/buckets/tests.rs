@@ -23,6 +23,7 @@ fn counted(plan: &BucketPlan, seed: u64, rows: &[(SampleIndex, Extent)]) -> Padd
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
     #[test]
     fn a_plan_holds_every_row(
         frames in prop::collection::vec(1_u32..5000, 1..300),

@@ -85,8 +85,11 @@ impl Recordings for Changing {
 #[test]
 fn cached_pitch_belongs_to_the_decoded_audio() {
     let corpus = Corpus::new(3, 12);
-    let changing =
-        |cached_pitches| Serving { recordings: Arc::new(Changing::default()), cached_pitches, ..Serving::cpu() };
+    // One thread, so that the first read of a recording is that of the first epoch.
+    let changing = |cached_pitches| {
+        let recordings = Arc::new(Changing::default());
+        Serving { recordings, cached_pitches, threads: 1, max_threads: 1, ..Serving::cpu() }
+    };
     let expected = served(&corpus, &changing(0), COUNT);
     assert!(served(&corpus, &changing(12), COUNT) == expected);
     // They did change: unchanged files give other batches.
