@@ -24,8 +24,8 @@ use crate::{
 const SOAK_SHARE: f64 = 0.25;
 /// Commands use two cores at most, and many wait for a disk.
 const WORKERS: usize = 2;
-/// Folders of failed cases that are kept. Each may hold some checkpoints.
-const MOST_SAVED: usize = 40;
+/// Folders of failed cases of one cause that are kept. Each may hold some checkpoints.
+const MOST_SAVED: usize = 3;
 /// A progress line this often.
 const PROGRESS: Duration = Duration::from_secs(15);
 
@@ -53,10 +53,11 @@ pub(crate) fn run(options: &CampaignOptions, stop: &AtomicBool, say: &(dyn Fn(&s
     let started = Instant::now();
     let total = Duration::from_secs_f64(options.minutes * 60.0);
     let deadline = Deadline { at: started + total, stop };
-    let report = CampaignReport { seed: options.seed, minutes: options.minutes, ..CampaignReport::default() };
-    let mut report = match run_until(options, report, deadline, say) {
-        Ok(report) => report,
-        Err((mut report, error)) => {
+    let mut report = CampaignReport { seed: options.seed, minutes: options.minutes, ..CampaignReport::default() };
+    let prepared = prepare(options, &mut report, deadline);
+    let mut report = match prepared {
+        Ok((scratch, context)) => run_cases(options, report, &context, scratch.path(), say),
+        Err(error) => {
             report.errors.push(format!("{error:#}"));
             report
         }
@@ -65,32 +66,27 @@ pub(crate) fn run(options: &CampaignOptions, stop: &AtomicBool, say: &(dyn Fn(&s
     report
 }
 
-fn run_until(
+/// Runs cases on all workers until the time is over.
+fn run_cases(
     options: &CampaignOptions,
-    mut report: CampaignReport,
-    deadline: Deadline<'_>,
+    report: CampaignReport,
+    context: &CampaignContext<'_>,
+    scratch: &Path,
     say: &(dyn Fn(&str) + Sync),
-) -> Result<CampaignReport, (CampaignReport, anyhow::Error)> {
-    let prepared = prepare(options, &mut report, deadline);
-    let (scratch, context) = match prepared {
-        Ok(prepared) => prepared,
-        Err(error) => return Err((report, error)),
-    };
+) -> CampaignReport {
     say(&format!("seed {}, {}, {} minutes", options.seed, report.version, options.minutes));
     let kinds = TestKind::ALL.into_iter().filter(|kind| options.only.includes(*kind));
-    let shares = kinds.map(|kind| (kind, share(kind, &context, options.only))).collect();
+    let shares = kinds.map(|kind| (kind, share(kind, context, options.only))).collect();
     let board = Mutex::new(Board { shares, report, spoken: Instant::now() });
     let failed = AtomicBool::new(false);
     thread::scope(|scope| {
         for worker in 0..WORKERS {
-            let (board, context, failed, scratch) = (&board, &context, &failed, scratch.path());
-            let body = move || work(options, context, board, failed, scratch, say);
+            let body = || work(options, context, &board, &failed, scratch, say);
             // A worker that cannot be started leaves its cases to the other.
             let _ = thread::Builder::new().name(format!("worker-{worker}")).spawn_scoped(scope, body);
         }
     });
-    let board = board.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok(board.report)
+    board.into_inner().unwrap_or_else(PoisonError::into_inner).report
 }
 
 /// A scratch folder with a copy of the program, so that a build meanwhile changes nothing, and the fixtures.
@@ -168,7 +164,11 @@ fn work(
         }
         if let Some(failure) = failure {
             failed.store(true, Ordering::Relaxed);
-            say(&format!("❌ {id}: {}", failure.first_reason()));
+            let signature = failure.signature();
+            // One line for each cause.
+            if board.report.failures.iter().all(|other| other.signature() != signature) {
+                say(&format!("❌ {id}: {}", failure.first_reason()));
+            }
             board.report.failures.push(failure);
         }
         if board.spoken.elapsed() > PROGRESS {
@@ -218,7 +218,7 @@ fn save(options: &CampaignOptions, case: &CaseContext<'_>, board: &Mutex<Board>)
     let original = options.tandem.display().to_string();
     let copied = case.campaign.tandem.display().to_string();
     failure.reasons.iter_mut().for_each(|reason| *reason = reason.replace(&copied, &original));
-    let full = lock(board).report.failures.len() >= MOST_SAVED;
+    let full = of_the_same_cause(&failure, board) >= MOST_SAVED;
     let folder =
         options.failures.join(format!("seed-{}", options.seed)).join(format!("{}-{}", id.kind.name(), id.number));
     let _ = fs::remove_dir_all(&folder);
@@ -234,6 +234,12 @@ fn save(options: &CampaignOptions, case: &CaseContext<'_>, board: &Mutex<Board>)
         failure.folder = Some(folder);
     }
     failure
+}
+
+/// How many failures there are of the same cause.
+fn of_the_same_cause(failure: &FailedCase, board: &Mutex<Board>) -> usize {
+    let signature = failure.signature();
+    lock(board).report.failures.iter().filter(|other| other.signature() == signature).count()
 }
 
 fn progress(report: &CampaignReport, left: Duration) -> String {

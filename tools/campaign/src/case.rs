@@ -38,6 +38,8 @@ pub(crate) struct CaseCounts {
     /// What could not be done, and why.
     pub(crate) not_run: BTreeMap<String, u64>,
     pub(crate) peak_rss_bytes: u64,
+    /// The command that had it.
+    pub(crate) peak_command: String,
     pub(crate) longest_command: Duration,
 }
 
@@ -132,7 +134,9 @@ impl<'a> CaseContext<'a> {
 
     /// Judges a command that has ended.
     pub(crate) fn judge(&mut self, outcome: &CommandOutcome, expected: &Expectation) {
-        self.counts.peak_rss_bytes = self.counts.peak_rss_bytes.max(outcome.peak_rss_bytes);
+        if outcome.peak_rss_bytes > self.counts.peak_rss_bytes {
+            (self.counts.peak_rss_bytes, self.counts.peak_command) = (outcome.peak_rss_bytes, outcome.words.clone());
+        }
         self.counts.longest_command = self.counts.longest_command.max(outcome.wall);
         self.last = Some(outcome.clone());
         for what in judge(outcome, expected) {

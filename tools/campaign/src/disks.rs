@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use crate::case::CaseContext;
 use crate::command::{CommandSpec, HowEnded};
 use crate::fixtures::{VARIANTS, last_checkpoint};
-use crate::kills::{Moment, complete_or_absent, finish};
+use crate::kills::{DisturbTime, complete_or_absent, finish};
 use crate::mounts::MountedFolder;
 use crate::tree;
 use crate::verdict::Expectation;
@@ -110,10 +110,10 @@ fn fills_up(case: &mut CaseContext<'_>) -> anyhow::Result<()> {
     let variant = *case.choices.pick(&VARIANTS);
     let reference = case.reference(variant)?;
     let Some(disk) = mounted(case, "run", "size=200m") else { return Ok(()) };
-    let moment = Moment::choose(case, reference.wall);
+    let time = DisturbTime::choose(case, reference.wall);
     let read_only = case.choices.one_in(3);
     let mut running = case.spawn(&variant.command())?;
-    moment.wait(&mut running, &case.path("run"))?;
+    time.wait(&mut running, &case.path("run"))?;
     match read_only {
         // Refused while files are open for writing: then the disk fills up instead.
         true if disk.remount("ro").is_ok() => case.count("became read-only"),
@@ -203,7 +203,7 @@ fn full_speech(case: &mut CaseContext<'_>) -> anyhow::Result<()> {
     ] {
         let outcome = case.run(&CommandSpec::new(&line))?;
         if outcome.ended == HowEnded::Exited(0) {
-            case.fail(format!("exit code 0 on a full disk"));
+            case.fail("exit code 0 on a full disk");
         }
         let left: Vec<String> = fs::read_dir(case.path("disk"))?
             .flatten()

@@ -19,29 +19,29 @@ const SIGKILL: i32 = 9;
 
 /// When a process is disturbed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Moment {
+pub(crate) enum DisturbTime {
     /// This long after the start.
     After(Duration),
     /// This long after the nth temporary checkpoint folder has appeared.
     InCheckpoint(usize, Duration),
 }
 
-impl Moment {
-    /// Any moment of a run that takes `wall`, start-up included; or one while a checkpoint is written.
-    pub(crate) fn choose(case: &mut CaseContext<'_>, wall: Duration) -> Moment {
+impl DisturbTime {
+    /// Any time of a run that takes `wall`, start-up included; or one while a checkpoint is written.
+    pub(crate) fn choose(case: &mut CaseContext<'_>, wall: Duration) -> DisturbTime {
         if case.choices.one_in(3) {
             let delay = Duration::from_secs_f64(case.choices.fraction() * 0.04);
-            Moment::InCheckpoint(case.choices.between(1, 3), delay)
+            DisturbTime::InCheckpoint(case.choices.between(1, 3), delay)
         } else {
-            Moment::After(wall.mul_f64(case.choices.fraction() * 1.1))
+            DisturbTime::After(wall.mul_f64(case.choices.fraction() * 1.1))
         }
     }
 
     /// Waits for it. False if the process has ended before.
     pub(crate) fn wait(self, running: &mut RunningCommand<'_>, run: &Path) -> anyhow::Result<bool> {
         match self {
-            Moment::After(time) => running.wait_until(|elapsed| elapsed >= time),
-            Moment::InCheckpoint(nth, delay) => {
+            DisturbTime::After(time) => running.wait_until(|elapsed| elapsed >= time),
+            DisturbTime::InCheckpoint(nth, delay) => {
                 let (mut seen, mut writing) = (0, false);
                 let appeared = running.wait_until(|_| {
                     let now = is_writing_checkpoint(run);
@@ -76,15 +76,15 @@ fn kill_training(case: &mut CaseContext<'_>) -> anyhow::Result<()> {
     case.copy_corpus()?;
     let before = tree::digest(&case.path("corpus"))?;
     for _ in 0..case.choices.between(1, 4) {
-        let moment = Moment::choose(case, reference.wall);
+        let time = DisturbTime::choose(case, reference.wall);
         let mut running = case.spawn(&variant.command())?;
-        let hit = moment.wait(&mut running, &case.path("run"))?;
+        let hit = time.wait(&mut running, &case.path("run"))?;
         running.signal(Signal::KILL)?;
         let outcome = running.wait()?;
         case.judge(&outcome, &Expectation::code(0).or_signal(SIGKILL));
         if outcome.ended == HowEnded::Signalled(SIGKILL) {
             case.counts.inputs += 1;
-            case.count(if hit && matches!(moment, Moment::InCheckpoint(..)) {
+            case.count(if hit && matches!(time, DisturbTime::InCheckpoint(..)) {
                 "kills while a checkpoint was written"
             } else {
                 "kills at any time"

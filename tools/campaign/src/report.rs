@@ -44,6 +44,14 @@ pub(crate) struct CampaignReport {
 }
 
 impl FailedCase {
+    /// What failures of the same cause have in common: the kind, and the reason up to its first number or value.
+    pub(crate) fn signature(&self) -> String {
+        let reason = self.reasons.first().map_or("", String::as_str);
+        let cause = reason.split(['{', '[', '"']).next().unwrap_or_default();
+        let words: String = cause.chars().filter(|c| !c.is_ascii_digit()).take(80).collect();
+        format!("{}: {words}", self.id.kind.name())
+    }
+
     /// The first reason, in one line of a terminal or two.
     pub(crate) fn first_reason(&self) -> String {
         self.reasons.first().map_or("", String::as_str).chars().take(300).collect()
@@ -56,7 +64,9 @@ impl KindTotals {
         let total = &mut self.counts;
         total.inputs += counts.inputs;
         total.commands += counts.commands;
-        total.peak_rss_bytes = total.peak_rss_bytes.max(counts.peak_rss_bytes);
+        if counts.peak_rss_bytes > total.peak_rss_bytes {
+            (total.peak_rss_bytes, total.peak_command) = (counts.peak_rss_bytes, counts.peak_command.clone());
+        }
         total.longest_command = total.longest_command.max(counts.longest_command);
         for (name, count) in &counts.counters {
             *total.counters.entry(name).or_default() += count;
@@ -99,15 +109,22 @@ impl CampaignReport {
         })
     }
 
-    /// Failures, then a line for each kind.
+    /// One failure of each cause, then a line for each kind.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
+        let mut causes: BTreeMap<String, (&FailedCase, usize)> = BTreeMap::new();
         for failure in &self.failures {
+            causes.entry(failure.signature()).or_insert((failure, 0)).1 += 1;
+        }
+        for (failure, count) in causes.values() {
             text += &format!("❌ {}: {}\n", failure.id, failure.first_reason());
             if let Some(folder) = &failure.folder {
                 text += &format!("   saved in {}\n", folder.display());
             }
             text += &format!("   repeat: {}\n", self.repeat(failure.id));
+            if *count > 1 {
+                text += &format!("   and {} more of this cause\n", count - 1);
+            }
         }
         for error in &self.errors {
             text += &format!("❌ {error}\n");
@@ -158,6 +175,7 @@ fn totals_json(totals: &KindTotals) -> Value {
         "wall_s": totals.wall.as_secs_f64(),
         "longest_command_s": counts.longest_command.as_secs_f64(),
         "peak_rss_bytes": counts.peak_rss_bytes,
+        "peak_command": counts.peak_command,
         "counters": counts.counters,
         "not_run": counts.not_run,
     })
@@ -184,5 +202,21 @@ mod tests {
         }
         assert_eq!((&document["passed"], &document["inputs"]), (&json!(false), &json!(11)));
         assert_eq!(document["kinds"]["kills"]["not_run"]["no mount"], 2);
+    }
+
+    #[test]
+    fn failures_of_one_cause_are_shown_once() {
+        let failure = |number, reason: &str| {
+            let id = CaseId { kind: TestKind::Lists, number };
+            FailedCase { id, reasons: vec![reason.to_owned()], folder: None }
+        };
+        let failures = vec![
+            failure(1, "silent loss: 24 rows, but 23 [tandem a]"),
+            failure(2, "silent loss: 7 rows, but 6 [tandem b]"),
+            failure(3, "panic: exit code 101"),
+        ];
+        let table = CampaignReport { failures, ..CampaignReport::default() }.table();
+        assert_eq!(table.matches("❌ lists:").count(), 2, "{table}");
+        assert!(table.contains("and 1 more of this cause") && table.contains("3 failures"), "{table}");
     }
 }

@@ -9,7 +9,7 @@ use crate::case::CaseContext;
 use crate::checkpoints::checkpoints;
 use crate::command::HowEnded;
 use crate::fixtures::VARIANTS;
-use crate::kills::{Moment, complete_or_absent, finish};
+use crate::kills::{DisturbTime, complete_or_absent, finish};
 use crate::verdict::Expectation;
 
 const STOPPING: [(Signal, i32); 3] = [(Signal::TERM, 15), (Signal::INT, 2), (Signal::HUP, 1)];
@@ -19,13 +19,13 @@ pub(crate) fn run(case: &mut CaseContext<'_>) -> anyhow::Result<()> {
     let reference = case.reference(variant)?;
     case.copy_corpus()?;
     for _ in 0..case.choices.between(1, 3) {
-        let moment = Moment::choose(case, reference.wall);
+        let time = DisturbTime::choose(case, reference.wall);
         let (signal, number) = *case.choices.pick(&STOPPING);
         let (second, second_number) = *case.choices.pick(&STOPPING);
         let pause = Duration::from_secs_f64(case.choices.fraction() * 0.1);
         let mut expected = Expectation::code(0).or_signal(number);
         let mut running = case.spawn(&variant.command())?;
-        moment.wait(&mut running, &case.path("run"))?;
+        time.wait(&mut running, &case.path("run"))?;
         let mut once = false;
         match case.choices.below(8) {
             0..4 => {

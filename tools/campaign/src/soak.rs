@@ -62,14 +62,14 @@ fn sample(id: u32) -> ProcessSample {
 /// Whether every figure is flat; else which one is not.
 fn all_flat(samples: &[ProcessSample]) -> Result<(), String> {
     let warm = &samples[(samples.len() as f64 * WARM_UP) as usize..];
-    let figures: [(&str, fn(&ProcessSample) -> u64, u64); 3] = [
+    let figure = |read: fn(&ProcessSample) -> u64| warm.iter().map(read).collect::<Vec<u64>>();
+    let figures = [
         // Heaps are trimmed late; a batch more or less in flight is a few MB.
-        ("resident KiB", |sample| sample.rss_kib, 16 << 10),
-        ("threads", |sample| sample.threads, 1),
-        ("open descriptors", |sample| sample.descriptors, 2),
+        ("resident KiB", figure(|sample| sample.rss_kib), 16 << 10),
+        ("threads", figure(|sample| sample.threads), 1),
+        ("open descriptors", figure(|sample| sample.descriptors), 2),
     ];
-    for (name, figure, tolerance) in figures {
-        let values: Vec<u64> = warm.iter().map(figure).collect();
+    for (name, values, tolerance) in figures {
         if let Some((first, last)) = growth(&values, tolerance) {
             return Err(format!("{name} grow from {first} to {last} (medians of the first and last third)"));
         }

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn planted_failures_are_found() {
+    fn failures_of_a_fake_program_are_found() {
         let check = |script: &str, part: &str| {
             let found = judged(script);
             assert!(found.contains(part), "{script}: {found:?}");
