@@ -124,7 +124,7 @@ fn other_command(case: &mut CaseContext<'_>, surrounding: Surrounding) -> anyhow
         "synthesize --mode cpu --checkpoint checkpoint --text Hello. -o out.wav --overwrite",
         "monitor --once log.jsonl",
         "profile --log log.jsonl",
-        "doctor --mode cpu --json",
+        "doctor --mode cpu --model-size nano --batch-size 2 --buffer-size 4 --max-mel-frames 200 --json",
         "validate --mode cpu --model-size nano --batch-size 2 --buffer-size 4 --max-mel-frames 200",
         "train --help",
         "--version",
