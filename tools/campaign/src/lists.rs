@@ -32,8 +32,8 @@ const REJECTED: [&str; 12] = [
     "bad-number",
     "missing-audio",
 ];
-/// Those that are also found when a recording is opened: then the row is an utterance, too.
-const MAYBE_KEPT: [&str; 2] = ["bad-number", "missing-audio"];
+/// Those that are also found when a recording is opened or a text is read: then the row is an utterance, too.
+const MAYBE_KEPT: [&str; 3] = ["bad-number", "empty-text", "missing-audio"];
 /// Fields that readers, terminals and file systems trip over.
 const FIELDS: [&str; 24] = [
     "",

@@ -24,8 +24,11 @@ const FIXTURES: &str = r#"
 case "$*" in
   --version) echo "fake 1"; exit 0;;
   "corpus demo"*) mkdir -p corpus/wavs; echo "a|Hi." > corpus/metadata.csv; exit 0;;
-  train*) mkdir -p run/checkpoint-00000020
-    for name in weights.safetensors optimizer.safetensors model.json state.json; do echo x > run/checkpoint-00000020/$name; done
+  train*) if ! [ -d run/checkpoint-00000020 ]; then
+      rm -rf run/partial; mkdir -p run/partial
+      for name in weights.safetensors optimizer.safetensors model.json state.json; do echo x > run/partial/$name; done
+      mv run/partial run/checkpoint-00000020
+    fi
     echo '{}' > run/run.jsonl; exit 0;;
 esac
 "#;
