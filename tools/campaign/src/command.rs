@@ -228,8 +228,9 @@ impl CommandSpec {
         parts.join(" ")
     }
 
+    /// Without its surroundings the program must not run: it would pass for tested. No command ends with 125.
     fn script(&self) -> String {
-        format!("{}; exec \"$@\"", self.prelude.join("; "))
+        format!("{{ {}; }} || exit 125; exec \"$@\"", self.prelude.join(" && "))
     }
 
     /// Starts it inside `folder`.
@@ -432,6 +433,12 @@ mod tests {
         let expected = |folder: &Path| format!("{0}\n{0}/home|it's a word|33\n", folder.display());
         assert_eq!(ran.out_text(), expected(fake.folder.path()));
         assert_eq!(String::from_utf8(again.stdout).unwrap(), expected(moved.path()), "{line}");
+    }
+
+    #[test]
+    fn a_prelude_that_fails_does_not_run_the_program() {
+        let ran = FakeProgram::new("exit 0").run(&CommandSpec::new("").after("true").after("false"));
+        assert_eq!(ran.ended, HowEnded::Exited(125));
     }
 
     #[test]

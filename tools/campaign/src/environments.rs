@@ -170,8 +170,9 @@ fn surround(
         Surrounding::ClosedUmask => (spec.after("umask 777"), usual),
         Surrounding::FewDescriptors => (spec.after(format!("ulimit -n {}", case.choices.between(5, 64))), usual),
         Surrounding::FewProcesses => {
-            let limit = case.choices.between(1, 12);
-            (as_nobody(case, spec)?.after(format!("ulimit -u {limit}")), usual)
+            let limit = format!("prlimit --nproc={}", case.choices.between(1, 12));
+            let spec = with_program(case, spec, "prlimit", &limit)?;
+            (as_nobody(case, spec)?, usual)
         }
         Surrounding::LittleMemory => {
             let mb = case.choices.between(100, 1500);
@@ -183,7 +184,7 @@ fn surround(
         Surrounding::NoCoreFile => (spec.after("ulimit -c 0"), usual),
         Surrounding::OneCore => (with_program(case, spec, "taskset", "taskset -c 0")?, usual),
         Surrounding::Nice => (with_program(case, spec, "nice", "nice -n 19")?, usual),
-        Surrounding::NoCurrentFolder => (spec.after("mkdir gone; cd gone; rmdir ../gone"), usual),
+        Surrounding::NoCurrentFolder => (spec.after("mkdir gone && cd gone && rmdir ../gone"), usual),
         Surrounding::Nobody => (as_nobody(case, spec)?, usual),
         Surrounding::NobodyClosedUmask => (as_nobody(case, spec)?.after("umask 777"), usual),
         Surrounding::IgnoredSignals => (spec.after("trap '' HUP INT TERM PIPE"), usual),

@@ -91,7 +91,8 @@ fn raw_control(text: &str) -> Option<String> {
 
 /// The last line that says something, for one-line reports.
 pub(crate) fn last_line(text: &str) -> String {
-    shown(text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(no message)"))
+    let says_something = |line: &&str| !line.trim().is_empty() && !line.starts_with("note: run with `RUST_BACKTRACE");
+    shown(text.lines().rev().find(says_something).unwrap_or("(no message)"))
 }
 
 /// At most 300 characters, without control characters.
