@@ -93,7 +93,8 @@ impl<'a> CaseContext<'a> {
 
     pub(crate) fn remove(&self, name: &str) {
         let path = self.path(name);
-        let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        let is_folder = fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
+        let _ = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
     }
 
     /// Copies the demo corpus into `corpus`.

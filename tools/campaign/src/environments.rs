@@ -147,12 +147,12 @@ fn surround(
     let inside = |name: &str| case.path(name).display().to_string();
     let silent = Expectation { says_why: false, ..Expectation::default() };
     let usual = Expectation::default();
-    let (file, missing) = (inside("a-file"), inside("missing/folder"));
+    let (file, no_home, no_temporary) = (inside("a-file"), inside("no-home/of-it"), inside("no-temporary/folder"));
     Some(match surrounding {
         Surrounding::NoHome => (spec.without_env("HOME"), usual),
         Surrounding::HomeIsFile => (spec.env("HOME", &file), usual),
-        Surrounding::HomeIsMissing => (spec.env("HOME", "/nonexistent/home"), usual),
-        Surrounding::NoTemporaryFolder => (spec.env("TMPDIR", &missing), usual),
+        Surrounding::HomeIsMissing => (spec.env("HOME", &no_home), usual),
+        Surrounding::NoTemporaryFolder => (spec.env("TMPDIR", &no_temporary), usual),
         Surrounding::TemporaryFolderIsFile => (spec.env("TMPDIR", &file), usual),
         Surrounding::PlainLocale => (spec.env("LANG", "C").env("TERM", "dumb"), usual),
         Surrounding::NoLocale => (spec.without_env("LANG"), usual),

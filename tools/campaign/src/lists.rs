@@ -85,7 +85,9 @@ fn odd_files(case: &mut CaseContext<'_>) -> anyhow::Result<()> {
     for _ in 0..case.choices.between(1, 4) {
         let row = case.choices.below(ROWS);
         let path = case.path(&format!("corpus/wavs/r{row}.wav"));
-        let _ = if path.is_dir() { fs::remove_dir(&path) } else { fs::remove_file(&path) };
+        // A link is a file here, whatever it leads to.
+        let is_folder = fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
+        let _ = if is_folder { fs::remove_dir(&path) } else { fs::remove_file(&path) };
         match case.choices.below(7) {
             0 => symlink("/dev/zero", &path)?,
             1 => symlink(&path, &path)?,
