@@ -188,7 +188,7 @@ fn exclude_ids(case: &mut CaseContext<'_>) -> anyhow::Result<()> {
     let outcome = case.run(&CommandSpec::new(line).bounded())?;
     let Some(plan) = case.document(&outcome) else { return Ok(()) };
     if outcome.succeeded() && counted_rows(&plan["corpus"]) != ROWS as u64 {
-        case.fail(format!("silent loss with --exclude-ids: {ROWS} rows, but {}", plan["corpus"]));
+        case.fail(format!("rows do not add up with --exclude-ids: {ROWS} rows, but {}", plan["corpus"]));
     }
     case.run(&CommandSpec::new("corpus check corpus --exclude-ids excluded.txt").bounded())?;
     Ok(())

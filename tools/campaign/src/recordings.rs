@@ -118,7 +118,10 @@ pub(crate) fn account(case: &mut CaseContext<'_>, rows: usize) -> anyhow::Result
     if outcome.succeeded() {
         let counted = counted_rows(&plan["corpus"]);
         if counted != rows as u64 {
-            case.fail(format!("silent loss: {rows} rows, but {counted} are used or left out: {}", plan["corpus"]));
+            case.fail(format!(
+                "rows do not add up: {rows} rows, but {counted} are used or left out: {}",
+                plan["corpus"]
+            ));
         }
     }
     Ok(())
