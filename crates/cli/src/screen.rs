@@ -136,7 +136,7 @@ impl Drop for Ticker {
 
 /// Prints the JSON document of a command.
 pub(crate) fn write_json(document: &Value) -> Result<(), Exit> {
-    write_out(&format!("{document:#}\n"))
+    write_out(&format!("{}\n", without_raw_controls(&format!("{document:#}"))))
 }
 
 /// Prints text verbatim (`--help`, a config file): no prefixes, no emoji replaced.
@@ -185,6 +185,13 @@ fn decorate(text: &str, plain: bool, simulated: bool) -> String {
         }
     }
     decorated
+}
+
+/// A JSON document in which no terminal finds a control character. JSON itself allows DEL and those from U+0080 to U+009F,
+/// which include one that starts escape sequences.
+fn without_raw_controls(document: &str) -> String {
+    let is_raw = |c: char| c.is_control() && c != '\n';
+    document.chars().map(|c| if is_raw(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() }).collect()
 }
 
 /// Shows control characters instead of sending them: ids, speakers and paths come from files that anybody may have

@@ -40,7 +40,9 @@ pub struct Dataset {
     path: PathBuf,
     format: Format,
     samples: Samples,
+    /// Those of the corpus, then those of the list of excluded ids.
     problems: Vec<Problem>,
+    num_row_problems: usize,
 }
 
 /// Which samples train and which evaluate. No sample does both.
@@ -117,7 +119,8 @@ impl Dataset {
     /// Rows of its lists that are not part of it, by reason in words.
     pub fn rejected(&self) -> BTreeMap<&'static str, usize> {
         let mut rejected = BTreeMap::new();
-        for problem in self.problems.iter().filter(|problem| problem.kind.rejects_row()) {
+        let of_rows = &self.problems[..self.num_row_problems];
+        for problem in of_rows.iter().filter(|problem| problem.kind.rejects_row()) {
             *rejected.entry(problem.kind.words()).or_default() += 1;
         }
         rejected
@@ -251,7 +254,8 @@ fn read_ljspeech(
     drop_duplicates(&mut samples, &mut problems);
     drop_rows_without_audio(&mut samples, &mut audio, &mut problems);
     sort(&mut problems, &samples);
-    Ok(Dataset { path: path.to_owned(), format: Format::LjSpeech, samples, problems })
+    let num_row_problems = problems.len();
+    Ok(Dataset { path: path.to_owned(), format: Format::LjSpeech, samples, problems, num_row_problems })
 }
 
 fn read_manifest(path: &Path, options: &OpenOptions) -> Result<Dataset, CorpusError> {
@@ -264,7 +268,8 @@ fn read_manifest(path: &Path, options: &OpenOptions) -> Result<Dataset, CorpusEr
         .map_err(|source| CorpusError::Read { path: path.to_owned(), source })?;
     drop_duplicates(&mut samples, &mut problems);
     sort(&mut problems, &samples);
-    Ok(Dataset { path: path.to_owned(), format: Format::Manifest, samples, problems })
+    let num_row_problems = problems.len();
+    Ok(Dataset { path: path.to_owned(), format: Format::Manifest, samples, problems, num_row_problems })
 }
 
 /// Keeps the first row of every id and reports the others, with the line of the first.

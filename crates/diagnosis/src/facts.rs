@@ -219,7 +219,8 @@ impl FactsBuilder {
     fn step_fact(&self, i: u64, host: &HostStep, per_step: u64, threads: f64) -> StepFact {
         let HostStep { step, wall_ns, .. } = *host;
         let device = self.device_steps.get(&step);
-        let (first, count) = device.map_or((i * per_step, per_step), |device| (device.batch, device.batches));
+        let (first, count) =
+            device.map_or((i.saturating_mul(per_step), per_step), |device| (device.batch, device.batches));
         let is_one_card = self.devices.is_one_card();
         let wait_ns = match device {
             // Waiting for the card also counts as waiting, although no batch was late.
@@ -230,7 +231,7 @@ impl FactsBuilder {
         let wait_ns = wait_ns.min(wall_ns);
         let demand_ns = Stage::ALL.map(|stage| {
             let works = &self.work[stage as usize];
-            let of_step = works.range(first..first + count).map(|(_, work)| match stage {
+            let of_step = works.range(first..first.saturating_add(count)).map(|(_, work)| match stage {
                 Stage::Load => work.busy_ns / threads,
                 _ => work.ns,
             });

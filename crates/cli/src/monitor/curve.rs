@@ -31,7 +31,7 @@ impl Curve {
             self.points.pop();
         }
         match self.points.last_mut() {
-            Some(last) if step < last.first_step + self.steps_per_point => {
+            Some(last) if step < last.first_step.saturating_add(self.steps_per_point) => {
                 last.sum += value;
                 last.count += 1;
             }

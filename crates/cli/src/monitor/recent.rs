@@ -70,7 +70,7 @@ impl Recent {
         let latest = self.clock.iter().chain(self.reserved.values()).chain(self.model_only.values());
         let standing = latest.cloned().chain(setting);
         // Without device events, the first step of a log is assumed to use its first batch.
-        let first_batch = if self.has_step_work { 0 } else { self.steps_before * grad_accum };
+        let first_batch = if self.has_step_work { 0 } else { self.steps_before.saturating_mul(grad_accum) };
         let records: Vec<Record> =
             standing.chain(self.records.iter().filter_map(|r| counted_from(r, first_batch))).collect();
         Diagnosis::of(&records).ok()

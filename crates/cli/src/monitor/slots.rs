@@ -56,10 +56,10 @@ impl StageProgress {
             RunEvent::Stage { stage, batch, .. } => {
                 let Some(stage) = Stage::named(stage) else { return };
                 let finished = &mut self.finished[stage as usize];
-                *finished = Some(finished.unwrap_or(0).max(batch + 1));
+                *finished = Some(finished.unwrap_or(0).max(batch.saturating_add(1)));
             }
             RunEvent::StepWork { batch, batches, .. } => {
-                self.used = Some(self.used.unwrap_or(0).max(batch + u64::from(*batches)));
+                self.used = Some(self.used.unwrap_or(0).max(batch.saturating_add((*batches).into())));
             }
             RunEvent::Step { .. } => self.steps += 1,
             RunEvent::FeedSetting { threads, buffer_size, prefetch, route, .. } => {
@@ -85,10 +85,10 @@ impl StageProgress {
             return Vec::new();
         };
         let made = self.finished[Stage::Features as usize].unwrap_or(0).min(loaded);
-        let used = self.used.unwrap_or(self.steps * plan.grad_accum).min(made);
+        let used = self.used.unwrap_or(self.steps.saturating_mul(plan.grad_accum)).min(made);
         if setting.route == "handover" {
             // One ring has the slots of both roles, and the step leases from it.
-            let planned = plan.buffer_size.unwrap_or(0) + plan.prefetch.unwrap_or(0);
+            let planned = plan.buffer_size.unwrap_or(0).saturating_add(plan.prefetch.unwrap_or(0));
             let of = setting.ahead.max(planned);
             return vec![BATCH_SLOTS.ring(of, loaded - made, made - used)];
         }
@@ -97,7 +97,7 @@ impl StageProgress {
                 DATA_SLOTS.ring(setting.ahead, loaded - made, made - sent),
                 MODEL_SLOTS.ring(setting.slots, 0, sent - used),
             ],
-            None => vec![BATCH_SLOTS.ring(setting.ahead + setting.slots, loaded - made, made - used)],
+            None => vec![BATCH_SLOTS.ring(setting.ahead.saturating_add(setting.slots), loaded - made, made - used)],
         }
     }
 }

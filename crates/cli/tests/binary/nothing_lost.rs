@@ -219,3 +219,18 @@ fn a_recording_replaced_before_a_resume_is_named() {
     let again = train(&corpus.path(""), &run, "--max-steps 42 --cache none");
     assert!(again.code == 0 && !again.err.contains("has changed"), "{again:?}");
 }
+
+#[test]
+fn an_array_that_does_not_fit_on_the_disk_leaves_no_file() {
+    let folder = TempFolder::new();
+    let [recording, array] = [folder.file("a.wav", wav_of(&tone(22_050, 2.0))), folder.path("mel.npy")];
+    let features = || TandemCommand::new("corpus features").arg(&recording).arg("-o").arg(&array);
+    // Files of at most 4 KiB; the signal for a larger one is ignored, so that it is an error.
+    let ran = features().run_behind("trap '' XFSZ; ulimit -f 8; exec");
+    assert_eq!(ran.code, 1, "{ran:?}");
+    contains(&ran.err, &["cannot write", array.to_str().unwrap()]);
+    let left: Vec<_> = fs::read_dir(folder.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["a.wav"]);
+    assert_eq!(features().run().code, 0);
+    assert!(array.is_file());
+}

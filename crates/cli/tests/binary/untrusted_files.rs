@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::command::{Ran, SMALL, TandemCommand, contains};
 use crate::machine::TempFolder;
-use crate::speech::{copy_of_demo, demo};
+use crate::speech::{copy_of_demo, demo, tone, wav_of};
 
 fn mkfifo(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
@@ -130,4 +130,40 @@ fn a_temporary_folder_of_somebody_else_holds_nobody_up() {
     let ran = TandemCommand::new(&line).without_gpu().env("TMPDIR", temporary.path("")).run();
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(foreign.exists(), "it is not ours to remove");
+}
+
+#[test]
+fn json_documents_have_no_raw_control_characters() {
+    let corpus = TempFolder::new();
+    corpus.file("wavs/a.wav", wav_of(&tone(22_050, 0.5)));
+    // DEL, and the character that begins escape sequences in a single one.
+    corpus.file("metadata.csv", "a|text|text|\u{7f}\u{9b}31m\n");
+    let ran = TandemCommand::new("corpus check --json").arg(corpus.path("")).run();
+    assert!(!ran.out.contains(|c: char| c.is_control() && c != '\n'), "{ran:?}");
+    contains(&ran.json().to_string(), &["\u{7f}\u{9b}31m"]);
+}
+
+#[test]
+fn a_run_log_with_absurd_numbers_is_shown() {
+    let folder = TempFolder::new();
+    let run = folder.path("run");
+    assert_eq!(train(&folder).arg("--train-data").arg(demo()).run().code, 0);
+    let log = fs::read_to_string(run.join("run.jsonl")).unwrap();
+    let absurd = log.lines().map(|line| {
+        let mut record: serde_json::Value = serde_json::from_str(line).unwrap();
+        for name in ["batch", "batches", "step", "wall_ns", "busy_ns", "wait_ns", "ns", "bytes"] {
+            if let Some(value) = record.get_mut(name) {
+                *value = u64::from(u32::MAX).into();
+            }
+        }
+        if let Some(batch) = record.get_mut("batch") {
+            *batch = u64::MAX.into();
+        }
+        format!("{record}\n")
+    });
+    let log = folder.file("absurd.jsonl", absurd.collect::<String>());
+    for command in ["monitor --once", "profile --log"] {
+        let ran = TandemCommand::new(command).arg(&log).run();
+        assert!([0, 1, 2].contains(&ran.code), "{ran:?}");
+    }
 }

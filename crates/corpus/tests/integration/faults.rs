@@ -212,3 +212,15 @@ fn what_is_no_corpus_is_refused_by_name() {
     folder.write("some.csv", "a|x\n");
     assert_eq!(open(&folder, "some.csv").format(), Format::LjSpeech);
 }
+
+#[test]
+fn a_faulty_line_of_the_excluded_ids_is_no_rejected_row() {
+    let folder = CorpusFolder::new("excluded");
+    folder.write("wavs/a.wav", "");
+    folder.write("metadata.csv", "a|x\nonly a line\n");
+    folder.write("excluded.txt", b"b\n\xff\n");
+    let options = OpenOptions { exclude_ids: Some(folder.path().join("excluded.txt")), ..OpenOptions::default() };
+    let dataset = Dataset::open(folder.path(), &options).unwrap();
+    assert_eq!(found(&dataset), [(Some(2), MissingColumn), (Some(2), InvalidUtf8), (Some(1), UnknownExcluded)]);
+    assert_eq!(dataset.rejected().values().sum::<usize>(), 1);
+}
