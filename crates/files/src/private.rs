@@ -101,5 +101,9 @@ mod tests {
         }
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(!is_private_folder(&folder));
+        for (mode, is_safe) in [(0o755, true), (0o700, true), (0o775, false), (0o757, false)] {
+            fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(is_protected(&folder), is_safe, "{mode:o}");
+        }
     }
 }

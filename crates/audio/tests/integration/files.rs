@@ -207,6 +207,13 @@ fn a_flac_with_a_flipped_bit_is_damaged_and_not_cut_off() {
             assert!(matches!(error, AudioError::Corrupt { .. }), "{name}, byte {at}: {error:?}");
         }
     }
+    // The first two of three blocks: more than one block is missing, and not at the end.
+    let mut damaged = data("voice.flac");
+    let middle = damaged.len() / 2;
+    damaged[200] ^= 1;
+    damaged[middle] ^= 1;
+    let error = decoded(&damaged).map(|clip| clip.samples.len()).unwrap_err();
+    assert!(error.to_string().contains("samples 0 to 8192 cannot be decoded"), "{error}");
 }
 
 #[test]

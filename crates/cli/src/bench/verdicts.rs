@@ -88,7 +88,8 @@ pub(super) fn measure(args: &BenchArgs, screen: &Screen) -> Result<BenchOutput, 
             not_injected.push(format!("{work} at {target:.2} (no such stage in this mode)"));
             continue;
         };
-        let target_time = TargetTime { stage, target_ms: target * step_ms, usual_ms };
+        let target_time =
+            TargetTime { stage, target_ms: target * step_ms, range_ms: range.map(|ratio| ratio * step_ms), usual_ms };
         let Some(injected) = inject(work, &target_time, steps, screen)? else {
             screen.progress(&format!("   {work} at {target:.2} × the step: this machine cannot reach it"))?;
             not_injected.push(format!("{work} at {target:.2} (cannot be reached)"));
@@ -155,7 +156,16 @@ fn fault_cases(mode: &str) -> Vec<FaultCase> {
 struct TargetTime {
     stage: &'static str,
     target_ms: f64,
+    /// The verdict is expected in this range only: a stage that comes close to its target may still be outside.
+    range_ms: [f64; 2],
     usual_ms: f64,
+}
+
+impl TargetTime {
+    fn is_met(&self, took_ms: f64) -> bool {
+        let [min, max] = self.range_ms;
+        (took_ms / self.target_ms - 1.0).abs() < TOLERANCE && (min..=max).contains(&took_ms)
+    }
 }
 
 /// A profile with a fault injected.
@@ -169,7 +179,7 @@ struct InjectedProfile {
 /// Slows `work` down until its stage alone takes about the target time. Work repeated N times takes less than N times as long,
 /// so the factor is corrected by what it gave. None where the target cannot be reached.
 fn inject(work: &str, target: &TargetTime, steps: usize, screen: &Screen) -> Result<Option<InjectedProfile>, Exit> {
-    let TargetTime { stage, target_ms, usual_ms } = *target;
+    let TargetTime { stage, target_ms, usual_ms, .. } = *target;
     let mut factor = (target_ms / usual_ms).round();
     for _ in 0..MAX_TRIES {
         if !(1.0..=MAX_FACTOR).contains(&factor) {
@@ -179,7 +189,7 @@ fn inject(work: &str, target: &TargetTime, steps: usize, screen: &Screen) -> Res
         screen.progress(&format!("   {fault}..."))?;
         let profile = profile(Some(&fault), steps)?;
         let took_ms = time_alone(&profile, stage).context("the profile with the fault lacks the stage")?;
-        if (took_ms / target_ms - 1.0).abs() < TOLERANCE {
+        if target.is_met(took_ms) {
             return Ok(Some(InjectedProfile { fault, took_ms, profile }));
         }
         let next = (factor * target_ms / took_ms.max(1e-6)).round();
@@ -284,6 +294,13 @@ fn random_between([low, high]: [f64; 2]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stage_near_its_target_and_outside_its_range_is_not_what_was_asked_for() {
+        let target = TargetTime { stage: "load", target_ms: 14.0, range_ms: [13.5, 30.0], usual_ms: 1.0 };
+        assert!(target.is_met(13.6) && target.is_met(15.9));
+        assert!(!target.is_met(13.4) && !target.is_met(16.2));
+    }
 
     #[test]
     fn a_profile_is_read_for_one_verdict() {

@@ -168,9 +168,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hashes.txt");
         let second = Some(AudioRange { offset_s: 1.0, duration_s: None });
+        let third = Some(AudioRange { offset_s: 2.0, duration_s: None });
         let first_part = Arc::new(RecordingHashes::load(&path).unwrap());
         load(&first_part, "a", None, 1);
         load(&first_part, "b", second, 2);
+        load(&first_part, "c", third, 4);
         load(&first_part, "a", None, 1);
         assert_eq!(first_part.take_changed(), [""; 0]);
         first_part.save(&path).unwrap();

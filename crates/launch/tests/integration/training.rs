@@ -1,11 +1,17 @@
 //! Training as it is set up from a plan: its memory to the byte, steps of many batches, its rates, resuming from a state.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::support::Speeches;
+use tandem_audio::Clip;
+use tandem_corpus::Sample;
 use tandem_device::SimSpec;
-use tandem_events::Role;
+use tandem_events::{Emitter, Role};
+use tandem_feed::{FeedError, FromFiles, Recordings};
 use tandem_launch::Trainer;
 use tandem_launch::inventory::Resolved;
-use tandem_launch::launch::Launched;
+use tandem_launch::launch::{Launched, Setup};
 use tandem_train::StepReport;
 
 fn speech() -> Speeches {
@@ -126,4 +132,52 @@ fn a_program_of_ones_own_sets_up_the_run_that_the_commands_do() {
     let names: Vec<&str> = own[0].losses.iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["loss", "mel", "prior", "duration"]);
     trainer.stop().unwrap();
+}
+
+/// Recordings of which only so many more can be read.
+struct RunningOut(AtomicUsize);
+
+impl Recordings for RunningOut {
+    fn load_into(&self, sample: &Sample<'_>, clip: &mut Clip) -> Result<(), FeedError> {
+        match self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)) {
+            Ok(_) => FromFiles.load_into(sample, clip),
+            Err(_) => Err(FeedError::Ended),
+        }
+    }
+}
+
+#[test]
+fn a_data_failure_between_the_batches_of_a_step_leaves_them_for_a_resume() {
+    let speeches = Speeches::new(0.7);
+    let flags = [
+        ("mode", "cpu"),
+        ("batch-size", "2"),
+        ("grad-accum", "2"),
+        ("buffer-size", "2"),
+        ("num-workers", "1"),
+        ("cache", "none"),
+        ("max-bad-fraction", "0"),
+        ("max-mel-frames", "200"),
+    ];
+    let (resolved, corpora) = speeches.resolve(None, &flags);
+    // Trains while recordings can be read and at most `steps` steps. Returns the step and the next batch of a checkpoint.
+    let checkpoint = |reads_after_start: usize, steps: usize| {
+        let recordings = Arc::new(RunningOut(AtomicUsize::new(usize::MAX)));
+        let emitter = Emitter::none();
+        let setup = Setup::new(&resolved, &corpora, None, None, &emitter).unwrap();
+        let launched = setup.with_recordings(Arc::clone(&recordings) as Arc<dyn Recordings>).launch(&mut |_| {});
+        let Launched { mut trainer, roles: _roles, .. } = launched.unwrap().0;
+        recordings.0.store(reads_after_start, Ordering::Relaxed);
+        let trained = (0..steps).take_while(|_| trainer.advance().is_ok()).count();
+        trainer.drain().unwrap();
+        let (state, _) = trainer.snapshot().unwrap();
+        assert_eq!(state.step, trained as u64);
+        (trained, state.feed.next)
+    };
+    // A step takes two reads: one of two numbers in a row ends inside a step.
+    for reads in 0..4 {
+        let (trained, next) = checkpoint(reads, 100);
+        assert!(trained < 100, "the recordings never ran out");
+        assert_eq!(next, checkpoint(usize::MAX, trained).1, "{reads} reads, step {trained}");
+    }
 }
