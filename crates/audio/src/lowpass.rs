@@ -11,6 +11,8 @@ const ZEROS_PER_SIDE: usize = 32;
 const CUTOFF: f64 = 0.9;
 /// Kaiser's window shape for a stop band of 100 dB.
 const KAISER_BETA: f64 = 10.06;
+/// The largest ratio of two rates. A header that says 1 Hz would make five hours of a second.
+const MAX_RATIO: u32 = 32;
 /// Larger factors mean rates without a common divisor worth the name, and a filter of many megabytes.
 const MAX_FACTOR: u32 = 1 << 16;
 
@@ -39,11 +41,13 @@ pub struct Lowpass {
 impl Lowpass {
     /// Designs the filter. Cost: `64 * max(up, down)` Bessel functions; 5 ms from 48 kHz to 22 050 Hz.
     ///
-    /// Fails with [`AudioError::RatePair`] when a rate is 0 or the two have no useful common divisor.
+    /// Fails with [`AudioError::RatePair`] when a rate is 0, when one is over 32 times the other, and when the two
+    /// have no useful common divisor.
     pub fn design(from_hz: u32, to_hz: u32) -> Result<Lowpass, AudioError> {
         let divisor = gcd(from_hz, to_hz);
         let refused = AudioError::RatePair { from_hz, to_hz };
-        if from_hz == 0 || to_hz == 0 || from_hz.max(to_hz) / divisor > MAX_FACTOR {
+        let is_far = from_hz.max(to_hz) / MAX_RATIO > from_hz.min(to_hz);
+        if from_hz == 0 || to_hz == 0 || is_far || from_hz.max(to_hz) / divisor > MAX_FACTOR {
             return Err(refused);
         }
         let (up, down) = ((to_hz / divisor) as usize, (from_hz / divisor) as usize);
@@ -135,10 +139,19 @@ mod tests {
 
     #[test]
     fn rates_that_would_need_a_huge_filter_are_refused() {
-        for (from_hz, to_hz) in [(0, 22_050), (22_050, 0), (4_294_967_291, 22_050), (22_050, 1_000_003)] {
+        for (from_hz, to_hz) in [
+            (0, 22_050),
+            (22_050, 0),
+            (1, 22_050),
+            (600, 22_050),
+            (22_050, 800_000),
+            (4_294_967_291, 22_050),
+            (22_050, 1_000_003),
+        ] {
             assert!(matches!(Lowpass::design(from_hz, to_hz), Err(AudioError::RatePair { .. })), "{from_hz} {to_hz}");
         }
-        for usual in [8_000, 11_025, 12_000, 22_051, 24_000, 32_000, 37_799, 88_200, 96_000, 176_400, 192_000, 384_000]
+        for usual in
+            [700, 8_000, 11_025, 12_000, 22_051, 24_000, 32_000, 37_799, 88_200, 96_000, 176_400, 192_000, 384_000]
         {
             Lowpass::design(usual, 22_050).unwrap();
         }

@@ -24,6 +24,7 @@ mod synthesize;
 mod train;
 mod validate;
 mod warm_up;
+mod whole_file;
 
 use std::process::ExitCode;
 

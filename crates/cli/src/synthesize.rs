@@ -22,6 +22,7 @@ use crate::corpus::silence_decoder_panics;
 use crate::exit::Exit;
 use crate::output_guard::{OutputGuard, OutputKind};
 use crate::screen::Screen;
+use crate::whole_file::usual_rights;
 
 /// The run to use when no checkpoint is given.
 const CHECKPOINTS: &str = "checkpoints";
@@ -328,7 +329,8 @@ impl WavFile {
         if path.file_name().is_none() || fs::metadata(path).is_ok_and(|there| !there.is_file()) {
             return Err(refused("not a file"));
         }
-        let file = tempfile::Builder::new().prefix(".tmp-").suffix(".wav").permissions(readable()).tempfile_in(folder);
+        let file =
+            tempfile::Builder::new().prefix(".tmp-").suffix(".wav").permissions(usual_rights()).tempfile_in(folder);
         let file = file.map_err(|error| refused(&format!("the folder cannot be written to ({error})")))?;
         Ok(WavFile { file, path: path.to_owned() })
     }
@@ -338,11 +340,6 @@ impl WavFile {
         wav::write(&Clip { samples: Vec::new(), rate_hz }, &mut out).context("cannot write")?;
         Ok(OpenWav { out, path: self.path, rate_hz, num_samples: 0 })
     }
-}
-
-/// The usual permissions of a new file; the umask applies.
-fn readable() -> fs::Permissions {
-    std::os::unix::fs::PermissionsExt::from_mode(0o666)
 }
 
 impl OpenWav {

@@ -1,8 +1,6 @@
 //! `tandem corpus features`: writes one file's features, exactly as the pipeline computes them.
 
 use std::fs;
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,6 +14,7 @@ use crate::args::{overwrite, path};
 use crate::exit::Exit;
 use crate::output_guard::{OutputGuard, OutputKind};
 use crate::screen::Screen;
+use crate::whole_file::write_whole;
 
 pub(crate) struct FeaturesArgs {
     file: PathBuf,
@@ -90,16 +89,6 @@ fn write(path: &Path, values: &[f32], num_columns: usize) -> Result<(), Exit> {
     let failed = || format!("cannot write {}", path.display());
     let mut bytes = Vec::new();
     npy::write(values, num_columns, &mut bytes).with_context(failed)?;
-    if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-        // A pipe or a device: a rename would replace it.
-        return Ok(fs::write(path, bytes).with_context(failed)?);
-    }
-    // Under another name first: a full disk leaves no half of an array behind. With the rights of any new file.
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let rights = fs::Permissions::from_mode(0o666);
-    let mut file =
-        tempfile::Builder::new().prefix(".tmp-").permissions(rights).tempfile_in(folder).with_context(failed)?;
-    file.write_all(&bytes).with_context(failed)?;
-    file.persist(path).map_err(|error| error.error).with_context(failed)?;
+    write_whole(path, &bytes).with_context(failed)?;
     Ok(())
 }

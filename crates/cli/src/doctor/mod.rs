@@ -26,6 +26,7 @@ use crate::exit::{Exit, FAILED};
 use crate::plan::details;
 use crate::scratch::Scratch;
 use crate::screen::{self, Screen};
+use crate::whole_file::write_whole;
 
 use self::private::Private;
 use self::report::DoctorReport;
@@ -63,7 +64,7 @@ pub(crate) fn run(args: &DoctorArgs, screen: &Screen) -> Result<ExitCode, Exit> 
     let private = Private::from_env();
     if let Some(file) = &file {
         let text = report.page(&format!("{HEADER} {}", env!("CARGO_PKG_VERSION")), &flags_line(&args.plan));
-        fs::write(file, private.hide(&text)).map_err(|error| cannot_write(file, &error))?;
+        write_whole(file, private.hide(&text).as_bytes()).map_err(|error| cannot_write(file, &error))?;
     }
     let code = if report.has_passed() { 0 } else { FAILED };
     if args.plan.json {
