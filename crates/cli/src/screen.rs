@@ -136,7 +136,9 @@ impl Drop for Ticker {
 
 /// Prints the JSON document of a command.
 pub(crate) fn write_json(document: &Value) -> Result<(), Exit> {
-    write_out(&format!("{}\n", without_raw_controls(&format!("{document:#}"))))
+    // JSON allows DEL and U+0080 to U+009F in a string, and one of them starts escape sequences.
+    let text = format!("{document:#}\n");
+    write_out(&without_controls(&text, '\n', |c| format!("\\u{:04x}", u32::from(c))))
 }
 
 /// Prints text verbatim (`--help`, a config file): no prefixes, no emoji replaced.
@@ -178,7 +180,8 @@ fn is_plain() -> bool {
 /// Prefixes each line of a simulated run; replaces emoji by ASCII on a plain terminal.
 fn decorate(text: &str, plain: bool, simulated: bool) -> String {
     let prefix = if simulated { "[simulated] " } else { "" };
-    let mut decorated: String = text.lines().map(|line| format!("{prefix}{}\n", without_controls(line))).collect();
+    let shown = |line| without_controls(line, '\t', |c| c.escape_unicode().to_string());
+    let mut decorated: String = text.lines().map(|line| format!("{prefix}{}\n", shown(line))).collect();
     if plain {
         for (sign, ascii) in ASCII_SIGNS {
             decorated = decorated.replace(sign, ascii);
@@ -187,21 +190,14 @@ fn decorate(text: &str, plain: bool, simulated: bool) -> String {
     decorated
 }
 
-/// A JSON document in which no terminal finds a control character. JSON itself allows DEL and those from U+0080 to U+009F,
-/// which include one that starts escape sequences.
-fn without_raw_controls(document: &str) -> String {
-    let is_raw = |c: char| c.is_control() && c != '\n';
-    document.chars().map(|c| if is_raw(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() }).collect()
-}
-
 /// Shows control characters instead of sending them: ids, speakers and paths come from files that anybody may have
 /// written, and an escape sequence in one of them would be obeyed by the terminal.
-fn without_controls(line: &str) -> Cow<'_, str> {
-    let is_obeyed = |c: char| c.is_control() && c != '\t';
-    if !line.contains(is_obeyed) {
-        return line.into();
+fn without_controls(text: &str, kept: char, shown: impl Fn(char) -> String) -> Cow<'_, str> {
+    let is_obeyed = |c: char| c.is_control() && c != kept;
+    if !text.contains(is_obeyed) {
+        return text.into();
     }
-    line.chars().map(|c| if is_obeyed(c) { c.escape_unicode().to_string() } else { c.to_string() }).collect()
+    text.chars().map(|c| if is_obeyed(c) { shown(c) } else { c.to_string() }).collect()
 }
 
 const ASCII_SIGNS: [(&str, &str); 16] = [

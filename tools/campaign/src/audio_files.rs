@@ -1,5 +1,7 @@
 //! Recordings to mutate: wav files written here, and the flac, ogg and mp3 files of the audio crate's tests.
 
+use tandem_test_support::raw_wav;
+
 use crate::choices::Choices;
 use crate::mutate::{extreme, mutate, number_bytes, overwrite};
 
@@ -66,20 +68,7 @@ pub(crate) fn wav(format: u16, channels: u16, rate_hz: u32, bits: u16, seconds: 
             }
         }
     }
-    let frame_bytes = channels * bits / 8;
-    let mut file = b"RIFF".to_vec();
-    file.extend((36 + data.len() as u32).to_le_bytes());
-    file.extend(b"WAVEfmt \x10\0\0\0");
-    file.extend(format.to_le_bytes());
-    file.extend(channels.to_le_bytes());
-    file.extend(rate_hz.to_le_bytes());
-    file.extend((rate_hz * u32::from(frame_bytes)).to_le_bytes());
-    file.extend(frame_bytes.to_le_bytes());
-    file.extend(bits.to_le_bytes());
-    file.extend(b"data");
-    file.extend((data.len() as u32).to_le_bytes());
-    file.extend(data);
-    file
+    raw_wav(format, channels, rate_hz, bits, &data)
 }
 
 /// A recording of a mutated corpus: intact, hopeless or mutated.

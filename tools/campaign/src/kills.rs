@@ -127,6 +127,25 @@ pub(crate) fn complete_or_absent(case: &mut CaseContext<'_>) -> anyhow::Result<(
     Ok(())
 }
 
+/// Kills a command after `wall`, unless it has ended by then. Kills are counted as `what`.
+fn kill_after(
+    case: &mut CaseContext<'_>,
+    spec: &CommandSpec,
+    wall: Duration,
+    what: &'static str,
+) -> anyhow::Result<()> {
+    let mut running = case.spawn(spec)?;
+    running.wait_until(|elapsed| elapsed >= wall)?;
+    running.signal(Signal::KILL)?;
+    let outcome = running.wait()?;
+    case.judge(&outcome, &Expectation::code(0).or_signal(SIGKILL));
+    if outcome.ended == HowEnded::Signalled(SIGKILL) {
+        case.counts.inputs += 1;
+        case.count(what);
+    }
+    Ok(())
+}
+
 /// Kills `corpus demo`. The same command then succeeds, or says what to do, and the result is that of an undisturbed one.
 fn kill_demo(case: &mut CaseContext<'_>) -> anyhow::Result<()> {
     let spec = |folder: &str| CommandSpec::new(&format!("corpus demo --minutes 6 -o {folder}"));
@@ -134,15 +153,7 @@ fn kill_demo(case: &mut CaseContext<'_>) -> anyhow::Result<()> {
     let expected = tree::digest(&case.path("clean"))?;
     for _ in 0..6 {
         let wall = clean.wall.mul_f64(case.choices.fraction());
-        let mut running = case.spawn(&spec("killed"))?;
-        running.wait_until(|elapsed| elapsed >= wall)?;
-        running.signal(Signal::KILL)?;
-        let outcome = running.wait()?;
-        case.judge(&outcome, &Expectation::code(0).or_signal(SIGKILL));
-        if outcome.ended == HowEnded::Signalled(SIGKILL) {
-            case.counts.inputs += 1;
-            case.count("kills of corpus demo");
-        }
+        kill_after(case, &spec("killed"), wall, "kills of corpus demo")?;
         // An incomplete corpus must not pass for a complete one.
         if case.path("killed").exists() {
             let found = tree::digest(&case.path("killed"))?;
@@ -191,15 +202,7 @@ fn kill_index(case: &mut CaseContext<'_>) -> anyhow::Result<()> {
         fs::create_dir_all(case.path("run"))?;
         let killed = case.choices.below(specs.len());
         let wall = clean[killed].0.mul_f64(case.choices.fraction());
-        let mut running = case.spawn(&specs[killed])?;
-        running.wait_until(|elapsed| elapsed >= wall)?;
-        running.signal(Signal::KILL)?;
-        let outcome = running.wait()?;
-        case.judge(&outcome, &Expectation::code(0).or_signal(SIGKILL));
-        if outcome.ended == HowEnded::Signalled(SIGKILL) {
-            case.counts.inputs += 1;
-            case.count("kills while lengths were measured");
-        }
+        kill_after(case, &specs[killed], wall, "kills while lengths were measured")?;
         for (spec, (_, expected)) in specs.iter().zip(&clean) {
             let again = case.run_expecting(spec, &Expectation::code(0))?;
             let Some(found) = case.document(&again) else { continue };

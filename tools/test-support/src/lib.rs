@@ -2,6 +2,8 @@
 
 mod numbers;
 mod skip;
+mod wav;
 
 pub use numbers::largest;
 pub use skip::{LIST_VARIABLE, real_voice, skip};
+pub use wav::raw_wav;

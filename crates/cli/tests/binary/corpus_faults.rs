@@ -10,7 +10,7 @@ use tandem_audio::Clip;
 
 use crate::command::{Ran, TandemCommand, contains};
 use crate::machine::TempFolder;
-use crate::speech::{copy_of_demo, demo, raw_wav, tone, wav_of};
+use crate::speech::{copy_of_demo, demo, tone, wav_of};
 
 fn check(path: &Path, more: &str) -> (Ran, Value) {
     let ran = TandemCommand::new(&format!("corpus check --json {more}")).arg(path).run();
@@ -114,9 +114,9 @@ fn usual_audio_formats_are_read() {
     let eight_bit: Vec<u8> = sine.iter().map(|x| ((x >> 8) + 128) as u8).collect();
     let float: Vec<u8> = sine.iter().flat_map(|x| (f32::from(*x) / 32_768.0).to_le_bytes()).collect();
     let five: Vec<u8> = sine.iter().flat_map(|x| [*x; 5]).flat_map(i16::to_le_bytes).collect();
-    folder.file("wavs/eight.wav", raw_wav(1, 1, 16_000, 8, &eight_bit));
-    folder.file("wavs/float.wav", raw_wav(3, 1, 16_000, 32, &float));
-    folder.file("wavs/five.wav", raw_wav(1, 5, 16_000, 16, &five));
+    folder.file("wavs/eight.wav", tandem_test_support::raw_wav(1, 1, 16_000, 8, &eight_bit));
+    folder.file("wavs/float.wav", tandem_test_support::raw_wav(3, 1, 16_000, 32, &float));
+    folder.file("wavs/five.wav", tandem_test_support::raw_wav(1, 5, 16_000, 16, &five));
     folder.file("wavs/high.wav", wav_of(&tone(192_000, 1.0)));
     folder.file("wavs/misnamed.mp3", wav_of(&tone(22_050, 1.0)));
     folder.file("wavs/voice.ogg", include_bytes!("../../../audio/tests/data/voice.ogg"));
