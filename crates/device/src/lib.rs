@@ -10,7 +10,7 @@
 //!    are the work; on the host they run on the worker pool, [`Workers`]. A [`CapturedGraph`] is launched as one.
 //! 4. [`Transfer`] moves batches between roles; [`Isolation`] sets both roles up.
 //!
-//! This is the only crate with `unsafe` in it.
+//! Besides `espeak`, which calls one C library, this is the only crate with `unsafe` in it.
 #![expect(unsafe_code, reason = "drivers are called here, and nowhere else")]
 
 mod error;
