@@ -21,12 +21,15 @@
 
 // Which rules a text goes through.
 mod language;
+mod script;
+mod detect;
 
 // Raw text to normalised text.
 pub mod normalize;
 
 // Normalised text to sounds, where there is a dictionary.
 pub mod phonemes;
+mod lexicon;
 
 // Characters or sounds to ids, and back.
 mod symbols;
@@ -34,8 +37,11 @@ mod front_end;
 
 mod error;
 
+pub use detect::{Detected, detect};
 pub use error::{Outside, TextError};
 pub use front_end::{FrontEnd, TextOptions, Tokens};
 pub use language::{Language, Units};
+pub use lexicon::{BadLine, Lexicon, LexiconError, LineFault};
 pub use normalize::{Harakat, normalize};
+pub use script::{Script, dominant_script};
 pub use symbols::{BLANK_SYMBOL, PAD_SYMBOL, SymbolTable, VERSION, WORD_BOUNDARY};

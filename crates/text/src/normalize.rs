@@ -7,7 +7,7 @@ pub mod unicode;
 pub mod english;
 pub mod persian;
 
-pub use persian::Harakat;
+pub use persian::{Harakat, without_harakat};
 
 use crate::language::Language;
 

@@ -11,11 +11,16 @@ use super::unicode::{ZWNJ, clean, squeeze};
 /// What becomes of the marks for short vowels, which most texts do without.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Harakat {
-    /// They are symbols like any other.
+    /// They are symbols like any other. One that stands on no letter is left out.
     Keep,
     /// They are left out, so that texts with and without them look alike.
     #[default]
     Drop,
+}
+
+/// `text` without marks for short vowels.
+pub fn without_harakat(text: &str) -> String {
+    text.chars().filter(|c| !letters::is_harakat(*c)).collect()
 }
 
 /// `text` as it is spoken.
@@ -121,8 +126,57 @@ mod tests {
 
     #[test]
     fn harakat_are_kept_or_dropped() {
-        check(&[("سَلامٌ", "سلام"), ("مُحَمَّد", "محمد")]);
+        check(&[("سَلامٌ", "سلام"), ("مُحَمَّد", "محمد"), ("\u{064E}", ""), ("\u{FE77}", "")]);
         assert_eq!(normalize("مُحَمَّد", Harakat::Keep), "مُحَمَّد");
+    }
+
+    #[test]
+    fn every_vowel_mark_is_kept_or_dropped() {
+        for mark in ('\u{064B}'..='\u{0652}').chain(['\u{0670}']) {
+            let marked = format!("می\u{200C}د{mark}هم ۲۵");
+            assert_eq!(normalize(&marked, Harakat::Keep), format!("می\u{200C}د{mark}هم بیست و پنج"), "{mark:?}");
+            assert_eq!(normalize(&marked, Harakat::Drop), "می\u{200C}دهم بیست و پنج", "{mark:?}");
+        }
+    }
+
+    #[test]
+    fn vowel_marks_change_nothing_else() {
+        for (text, kept) in [
+            // Two marks on one letter, in either order; as presentation forms.
+            ("ب\u{0651}\u{064E}د", "ب\u{064E}\u{0651}د"),
+            ("ب\u{064E}\u{0651}د", "ب\u{064E}\u{0651}د"),
+            ("ب\u{FE77}د", "ب\u{064E}د"),
+            // Before and behind a non-joiner.
+            ("کتاب\u{0650}\u{200C}ها", "کتاب\u{0650}\u{200C}ها"),
+            ("م\u{064E}ی\u{200C}خواهم", "م\u{064E}ی\u{200C}خواهم"),
+            // A letter that composes with a hamza, with a vowel mark between them.
+            ("خانه\u{0654}\u{0650} ما", "خانۀ\u{0650} ما"),
+            ("خانه\u{0650}\u{0654} ما", "خانۀ\u{0650} ما"),
+            ("مسی\u{0654}ول", "مسئول"),
+            ("مسي\u{0654}ول", "مسئول"),
+            ("مثلاً", "مثلا\u{064B}"),
+            // No letter to stand on.
+            ("\u{064E}ب", "ب"),
+            ("۱۲\u{064E}۳", "صد و بیست و سه"),
+            ("۲۰٪\u{0650} آن", "بیست درصد آن"),
+            ("ـ\u{064E}", ""),
+            ("سال\u{0650} ۱۴۰۳", "سال\u{0650} هزار و چهارصد و سه"),
+        ] {
+            assert_eq!(normalize(text, Harakat::Keep), kept, "{text:?}");
+            assert_eq!(normalize(kept, Harakat::Keep), kept, "again: {kept:?}");
+            assert_eq!(normalize(text, Harakat::Drop), without_harakat(kept), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn digits_of_all_three_kinds_mix_with_joiners_and_marks() {
+        check(&[
+            ("۱٢3", "صد و بیست و سه"),
+            ("۵\u{200C}ام", "پنجم"),
+            ("۱\u{200C}۲", "یک دو"),
+            ("کلاس۲", "کلاس دو"),
+            ("می\u{200C}۲", "می دو"),
+        ]);
     }
 
     #[test]

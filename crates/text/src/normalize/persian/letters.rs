@@ -3,6 +3,7 @@
 use unicode_normalization::UnicodeNormalization;
 
 use crate::normalize::Harakat;
+use crate::normalize::unicode::ZWNJ;
 
 /// Letters of Arabic and of other keyboards, and the Persian ones they stand for.
 const LETTERS: &[(char, &str)] = &[
@@ -74,12 +75,13 @@ pub(crate) fn unify(text: &str, harakat: Harakat) -> Vec<char> {
 }
 
 fn push(c: char, harakat: Harakat, out: &mut Vec<char>) {
-    if c == TATWEEL || (harakat == Harakat::Drop && is_harakat(c)) {
+    // A vowel mark behind a digit, a space or a tatweel has no letter to stand on.
+    let is_loose = || !out.last().is_some_and(|before| before.is_alphabetic() || *before == ZWNJ);
+    if c == TATWEEL || (is_harakat(c) && (harakat == Harakat::Drop || is_loose())) {
         return;
     }
-    if c == HAMZA_ABOVE && out.last() == Some(&'ه') {
-        out.pop();
-        out.push('ۀ');
+    if let Some(carrier) = with_hamza(c, out) {
+        *carrier.0 = carrier.1;
     } else if let Some(digit) = digit(c) {
         out.push(digit);
     } else {
@@ -88,6 +90,18 @@ fn push(c: char, harakat: Harakat, out: &mut Vec<char>) {
             None => out.push(c),
         }
     }
+}
+
+/// The letter that a hamza above (`c`) stands on, and the letter they make. Vowel marks may stand between them: canonical order
+/// puts them first.
+fn with_hamza(c: char, out: &mut [char]) -> Option<(&mut char, char)> {
+    let carrier = out.iter_mut().rev().find(|before| !is_harakat(**before)).filter(|_| c == HAMZA_ABOVE)?;
+    let composed = match *carrier {
+        'ه' => 'ۀ',
+        'ی' => 'ئ',
+        _ => return None,
+    };
+    Some((carrier, composed))
 }
 
 /// The words and marks for signs that no number has taken, in `out`. A straight quote opens and closes in turn.
@@ -115,7 +129,7 @@ fn digit(c: char) -> Option<char> {
 }
 
 /// Short vowels, their doubled forms, gemination and its absence, and the small alef.
-fn is_harakat(c: char) -> bool {
+pub(crate) fn is_harakat(c: char) -> bool {
     matches!(c, '\u{064B}'..='\u{0652}' | '\u{0670}')
 }
 
