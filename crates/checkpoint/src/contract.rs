@@ -1,16 +1,18 @@
 //! `model.json`: the contract between training and everything that runs the model later.
 //!
 //! Training writes it into every checkpoint; synthesis needs it and `weights.safetensors`, nothing else. Nothing in it
-//! is derived by the reader: the units of the symbols, the languages and the vocoder are written.
+//! is derived by the reader: languages, phonemizers and the vocoder are written.
 //!
 //! ```json
-//! { "format": 2,
+//! { "format": 3,
 //!   "architecture": { "kind": "preset", "name": "nano",
 //!                     "dims": { "text_width": 128, "text_layers": 2, "text_heads": 2, "voice_width": 64,
 //!                               "duration_width": 128, "decoder_width": 128, "decoder_layers": 2,
 //!                               "decoder_heads": 2, "decoder": "direct", "text_dropout": 0.1,
 //!                               "decoder_dropout": 0.05 } },
-//!   "text": { "units": "phonemes", "languages": ["en"], "symbols": ["<pad>", "<blank>", "…"], "blanks": true,
+//!   "text": { "languages": [{ "tag": "en", "phonemizer": "dictionary", "script": "Latn" },
+//!                           { "tag": "fa", "phonemizer": "characters", "script": "Arab" }],
+//!             "language_embedding": true, "symbols": ["<pad>", "<blank>", "…"], "blanks": true,
 //!             "keep_harakat": false, "longest_tokens": 201 },
 //!   "features": { "rate_hz": 22050, "n_fft": 1024, "win_samples": 1024, "hop_samples": 256, "n_mels": 80,
 //!                 "fmin_hz": 0.0, "fmax_hz": 8000.0, "floor": 1e-5 },
@@ -23,7 +25,8 @@
 //! | format | change |
 //! |---|---|
 //! | 1 | first; see `contract/legacy.rs`, the only place that knows it |
-//! | 2 | typed; units, languages and vocoder are written |
+//! | 2 | typed; units, languages and vocoder are written. All languages have the same units; see `contract/legacy.rs` |
+//! | 3 | each language has its own phonemizer; several have a language embedding; a lexicon is part of the model |
 //!
 //! Readers ignore keys they do not know, so that a key can be added without a new format. They refuse unknown dims and
 //! unknown values: those are another model.
@@ -37,18 +40,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tandem_audio::FeatureSettings;
 use tandem_files::read_bounded;
-use tandem_model::{ModelDims, Preset};
-use tandem_text::{Harakat, TextOptions, Units};
+use tandem_model::{ModelDims, Preset, Vocabulary};
+use tandem_text::{Harakat, LanguageRules, TextOptions};
 
-use self::legacy::LegacyModel;
+use self::legacy::{LegacyModel, convert_format_2};
 use crate::disk::unusable;
 use crate::error::CheckpointError;
 use crate::file_names::MODEL_FILE;
 
 /// The format that is written, and the newest that is read.
-const FORMAT: u64 = 2;
-/// Far more than any model needs: a symbol takes a few bytes.
-const MAX_BYTES: u64 = 16 << 20;
+const FORMAT: u64 = 3;
+/// More than any model needs: a symbol takes a few bytes, a lexicon has at most 8 MiB.
+const MAX_BYTES: u64 = 24 << 20;
 
 /// Everything needed to run a trained model, except its weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -92,12 +95,11 @@ pub enum Architecture {
 /// How texts become tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelText {
-    /// What a symbol stands for.
-    #[serde(with = "unit_names")]
-    pub units: Units,
-    /// The language tags of the training texts. The first is the default for texts that do not show their language by
-    /// their script.
-    pub languages: Vec<String>,
+    /// The languages of the training texts, that of most texts first. It is the default for texts that do not show their
+    /// language by their script. The position of a language is its id in the language embedding.
+    pub languages: Vec<LanguageRules>,
+    /// Whether the model has a language embedding: a learnt vector for each language.
+    pub language_embedding: bool,
     /// All symbols; the index of each is its token id.
     pub symbols: Vec<String>,
     /// Whether a blank stands before, between and after the tokens.
@@ -106,6 +108,12 @@ pub struct ModelText {
     pub keep_harakat: bool,
     /// Tokens of the longest training text, if known.
     pub longest_tokens: Option<usize>,
+    /// The version of espeak-ng that made the phonemes of the training texts, if it made any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub espeak_version: Option<String>,
+    /// The lexicon of `--lexicon`, one line per word: the word, a tab, its phonemes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lexicon: Option<String>,
 }
 
 /// Mean and standard deviation of a corpus's log-mel spectrograms. Models train on spectrograms of mean 0 and standard
@@ -142,7 +150,7 @@ pub enum Vocoder {
 }
 
 impl ModelContract {
-    /// Reads `model.json` of the checkpoint in `folder`, format 1 or 2. Whether the file is as it was written is not
+    /// Reads `model.json` of the checkpoint in `folder`, format 1 to 3. Whether the file is as it was written is not
     /// checked: opening a [`Checkpoint`](crate::Checkpoint) does that.
     pub fn read(folder: &Path) -> Result<ModelContract, CheckpointError> {
         let path = folder.join(MODEL_FILE);
@@ -181,6 +189,10 @@ impl ModelContract {
                 return Err(CheckpointError::NewerFormat { found, known: FORMAT, path: path.to_owned() });
             }
             Some(FORMAT) => serde_json::from_value(value).map_err(invalid)?,
+            Some(2) => {
+                let converted = convert_format_2(value).map_err(invalid)?;
+                serde_json::from_value(converted).map_err(invalid)?
+            }
             Some(1) => serde_json::from_value::<LegacyModel>(value).map_err(invalid)?.convert().map_err(damaged)?,
             _ => {
                 let found = &value["format"];
@@ -220,27 +232,16 @@ impl MelStatistics {
 }
 
 impl ModelText {
-    /// The options of the front end.
+    /// The options of the front ends.
     pub fn options(&self) -> TextOptions {
         let harakat = if self.keep_harakat { Harakat::Keep } else { Harakat::Drop };
-        TextOptions { units: self.units, harakat, blanks: self.blanks }
-    }
-}
-
-/// [`Units`] by the names they have in files.
-mod unit_names {
-    use serde::{Deserialize, Deserializer, Serializer, de};
-    use tandem_text::Units;
-
-    pub(super) fn serialize<S: Serializer>(units: &Units, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(units.name())
+        TextOptions { harakat, blanks: self.blanks }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Units, D::Error> {
-        let name = String::deserialize(deserializer)?;
-        let known = [Units::Characters, Units::Phonemes];
-        let unknown = || de::Error::unknown_variant(&name, &["characters", "phonemes"]);
-        known.into_iter().find(|units| units.name() == name).ok_or_else(unknown)
+    /// What its texts are made of, as the model counts it.
+    pub fn vocabulary(&self) -> Vocabulary {
+        let languages = if self.language_embedding { self.languages.len() as u32 } else { 1 };
+        Vocabulary { symbols: self.symbols.len() as u32, languages }
     }
 }
 

@@ -37,6 +37,19 @@ pub enum CheckpointError {
         path: PathBuf,
     },
 
+    /// The checkpoint was written by a run with other data or another model: an exact resume is impossible. Start a new
+    /// run from its weights instead.
+    #[error(
+        "cannot resume from a checkpoint of another run: {}. To start a new run from its weights, give --init-from in \
+         place of --resume: {}", Listed(differences), path.display()
+    )]
+    OfAnotherRun {
+        /// Every fact that differs, by name.
+        differences: Vec<Difference>,
+        /// The checkpoint.
+        path: PathBuf,
+    },
+
     /// A file has a name that a run writes, and no `run.json` says which run it belongs to: choose another folder, or
     /// move it away.
     #[error(

@@ -10,6 +10,8 @@ use crate::disk::unusable;
 use crate::error::CheckpointError;
 use crate::file_names::{MODEL_FILE, OPTIMIZER_FILE, RUN_FILE, STATE_FILE, WEIGHTS_FILE};
 use crate::foreign::{foreign_at, foreign_in};
+use crate::run_folder::read_identity;
+use crate::run_identity::RunIdentity;
 use crate::state_file::StateFile;
 use crate::tensor_file::{TensorFile, open_verified};
 
@@ -21,6 +23,8 @@ pub struct Checkpoint {
     pub path: PathBuf,
     /// Optimizer steps done.
     pub step: u64,
+    /// The run that wrote it: from the checkpoint itself, else from the folder of the run around it, else unknown.
+    pub run: Option<RunIdentity>,
     /// The validation score; lower is better.
     pub score: Option<f64>,
     /// The training state, as the writer gave it.
@@ -46,8 +50,22 @@ impl Checkpoint {
         let tensors = |name| TensorFile::open_verified(&path.join(name), record.digest(name, path)?);
         let (weights, optimizer) = (tensors(WEIGHTS_FILE)?, tensors(OPTIMIZER_FILE)?);
         let model = read_model(path, &record)?;
-        let StateFile { step, score, state, .. } = record;
-        Ok(Checkpoint { path: path.to_owned(), step, score, state, model, weights, optimizer })
+        let StateFile { step, run, score, state, .. } = record;
+        // A run file that cannot be read says nothing about this checkpoint.
+        let run = run.or_else(|| path.parent().and_then(|folder| read_identity(folder).ok().flatten()));
+        Ok(Checkpoint { path: path.to_owned(), step, run, score, state, model, weights, optimizer })
+    }
+}
+
+impl Checkpoint {
+    /// Fails with [`CheckpointError::OfAnotherRun`] if the run `identity` cannot resume from it: it is a checkpoint of
+    /// other data or of another model. A checkpoint that does not say its run passes.
+    pub fn check_run(&self, identity: &RunIdentity) -> Result<(), CheckpointError> {
+        let differences = self.run.as_ref().map(|found| identity.differences(found)).unwrap_or_default();
+        match differences.is_empty() {
+            true => Ok(()),
+            false => Err(CheckpointError::OfAnotherRun { differences, path: self.path.clone() }),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::disk::{sync_folder, unusable};
 use crate::error::CheckpointError;
 use crate::file_names::{checkpoint_name, removed_name};
 use crate::listing::{ListedCheckpoint, list};
+use crate::run_identity::RunIdentity;
 use crate::state_file::StateFile;
 use crate::write::{NewCheckpoint, Written, remove_folder, write};
 
@@ -34,9 +35,13 @@ pub fn folder_bytes(checkpoint_bytes: u64) -> u64 {
     checkpoint_bytes.saturating_mul(CHECKPOINTS_TO_KEEP as u64 + 2)
 }
 
-/// Writes a checkpoint, then removes outdated ones. The caller holds the lock of `dir`.
-pub(crate) fn save(dir: &Path, new: &NewCheckpoint<'_>) -> Result<WrittenCheckpoint, CheckpointError> {
-    let Written { path, bytes } = write(dir, new)?;
+/// Writes a checkpoint of `run`, then removes outdated ones. The caller holds the lock of `dir`.
+pub(crate) fn save(
+    dir: &Path,
+    run: &RunIdentity,
+    new: &NewCheckpoint<'_>,
+) -> Result<WrittenCheckpoint, CheckpointError> {
+    let Written { path, bytes } = write(dir, run, new)?;
     let mut written = WrittenCheckpoint { path, bytes, is_best: false, removed: Vec::new(), not_removed: None };
     // From here on nothing fails: the checkpoint is on the disk.
     written.not_removed = rotate(dir, new.step, &mut written).err();

@@ -44,6 +44,7 @@ pub enum OpenMode {
 #[derive(Debug)]
 pub struct RunFolder {
     dir: PathBuf,
+    identity: RunIdentity,
     moved_aside: Option<PathBuf>,
     lock: Lock,
 }
@@ -93,7 +94,7 @@ impl RunFolder {
             OpenMode::Reset => move_aside(&dir, &names_of_a_run(&dir)?)?,
         };
         claim(&dir, identity)?;
-        Ok(RunFolder { dir, moved_aside, lock })
+        Ok(RunFolder { dir, identity: identity.clone(), moved_aside, lock })
     }
 
     /// Its path.
@@ -116,7 +117,7 @@ impl RunFolder {
     /// checkpoint is then written next to where the folder was, or into the temporary folder.
     pub fn write(&self, checkpoint: &NewCheckpoint<'_>) -> Result<WrittenCheckpoint, CheckpointError> {
         if self.lock.is_in(&self.dir) {
-            return save(&self.dir, checkpoint);
+            return save(&self.dir, &self.identity, checkpoint);
         }
         Err(CheckpointError::FolderGone { rescued: self.rescue(checkpoint), path: self.dir.clone() })
     }
@@ -129,7 +130,7 @@ impl RunFolder {
         parents.into_iter().flatten().find_map(|parent| {
             let folder = parent.join(&name);
             fs::create_dir(&folder).ok()?;
-            save(&folder, checkpoint).ok().map(|written| written.path)
+            save(&folder, &self.identity, checkpoint).ok().map(|written| written.path)
         })
     }
 
@@ -214,7 +215,7 @@ fn claim(dir: &Path, identity: &RunIdentity) -> Result<(), CheckpointError> {
     replace(&path, &dir.join(TEMPORARY_RUN_FILE), &json).map_err(unusable("write", &path))
 }
 
-fn read_identity(dir: &Path) -> Result<Option<RunIdentity>, CheckpointError> {
+pub(crate) fn read_identity(dir: &Path) -> Result<Option<RunIdentity>, CheckpointError> {
     let path = dir.join(RUN_FILE);
     let bytes = match read_bounded(&path, MAX_RUN_FILE_BYTES) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -2,7 +2,7 @@
 //!
 //! ```json
 //! { "format": "tandem checkpoint", "version": 2, "checksum": "…",
-//!   "record": { "step": 1000, "score": 0.42, "state": {},
+//!   "record": { "step": 1000, "run": {}, "score": 0.42, "state": {},
 //!               "files": { "weights.safetensors": { "bytes": 80, "xxh3": "…" } } } }
 //! ```
 //!
@@ -25,6 +25,7 @@ use twox_hash::XxHash3_64;
 use crate::disk::unusable;
 use crate::error::CheckpointError;
 use crate::file_names::STATE_FILE;
+use crate::run_identity::RunIdentity;
 
 const FORMAT: &str = "tandem checkpoint";
 /// The version that is written, and the newest that is read.
@@ -46,6 +47,9 @@ pub(crate) struct FileDigest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StateFile {
     pub(crate) step: u64,
+    /// The run that wrote it. Checkpoints from before this was written have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) run: Option<RunIdentity>,
     pub(crate) score: Option<f64>,
     pub(crate) files: BTreeMap<String, FileDigest>,
     pub(crate) state: Value,
@@ -141,7 +145,8 @@ mod tests {
 
     fn record(state: Value) -> StateFile {
         let files = BTreeMap::from([("weights.safetensors".to_owned(), FileDigest::of(b"weights"))]);
-        StateFile { step: 1000, score: Some(0.1 + 0.2), files, state }
+        let run = Some(RunIdentity::new().with("seed", 7));
+        StateFile { step: 1000, run, score: Some(0.1 + 0.2), files, state }
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::file_names::{
     Leftover, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, WEIGHTS_FILE, checkpoint_name, leftover, replaced_name,
     temporary_name,
 };
+use crate::run_identity::RunIdentity;
 use crate::state_file::{FileDigest, StateFile};
 use crate::tensor::{TensorRef, TensorSpec};
 use crate::tensor_file::{self, tensor_file_bytes};
@@ -55,15 +56,18 @@ pub fn checkpoint_bytes(weights: &[TensorSpec<'_>], optimizer: &[TensorSpec<'_>]
     tensor_file_bytes(weights) + tensor_file_bytes(optimizer) + JSON_BYTES
 }
 
-/// Writes the checkpoint into the run folder `dir`; the caller holds its lock. A checkpoint of the same step is
+/// Writes the checkpoint of `run` into its folder `dir`; the caller holds its lock. A checkpoint of the same step is
 /// replaced. On failure nothing of the new one remains, and all others are unchanged.
-pub(crate) fn write(dir: &Path, new: &NewCheckpoint<'_>) -> Result<Written, CheckpointError> {
+pub(crate) fn write(dir: &Path, run: &RunIdentity, new: &NewCheckpoint<'_>) -> Result<Written, CheckpointError> {
     let [weights, optimizer] = [new.weights, new.optimizer].map(|t| t.iter().map(|t| t.spec()).collect::<Vec<_>>());
-    let needed_bytes = checkpoint_bytes(&weights, &optimizer);
+    // A lexicon is the only large part of the JSON files.
+    let lexicon =
+        new.model.text.as_ref().and_then(|text| text.lexicon.as_ref()).map_or(0, |text| 2 * text.len() as u64);
+    let needed_bytes = checkpoint_bytes(&weights, &optimizer) + lexicon;
     check_room(dir, needed_bytes, free_bytes(dir))?;
     let names = [checkpoint_name(new.step), temporary_name(new.step), replaced_name(new.step)];
     let [target, temporary, replaced] = names.each_ref().map(|name| dir.join(name));
-    let written = remove_folder(&temporary).and_then(|()| write_files(&temporary, new)).and_then(|bytes| {
+    let written = remove_folder(&temporary).and_then(|()| write_files(&temporary, run, new)).and_then(|bytes| {
         put_in_place(&temporary, &target, &replaced)?;
         sync_folder(dir)?;
         Ok(bytes)
@@ -117,7 +121,7 @@ fn failed(dir: &Path, needed_bytes: u64, source: io::Error) -> CheckpointError {
     unusable("write a checkpoint", dir)(source)
 }
 
-fn write_files(folder: &Path, new: &NewCheckpoint<'_>) -> io::Result<u64> {
+fn write_files(folder: &Path, run: &RunIdentity, new: &NewCheckpoint<'_>) -> io::Result<u64> {
     fs::create_dir(folder)?;
     let weights = tensor_file::write(&folder.join(WEIGHTS_FILE), new.weights)?;
     let optimizer = tensor_file::write(&folder.join(OPTIMIZER_FILE), new.optimizer)?;
@@ -127,7 +131,8 @@ fn write_files(folder: &Path, new: &NewCheckpoint<'_>) -> io::Result<u64> {
     let files: BTreeMap<_, _> = digests.into_iter().map(|(name, digest)| (name.to_owned(), digest)).collect();
     let bytes: u64 = files.values().map(|digest| digest.bytes).sum();
     let score = new.score.filter(|score| score.is_finite());
-    let state = StateFile { step: new.step, score, files, state: new.state.clone() }.to_json()?;
+    let state = StateFile { step: new.step, run: Some(run.clone()), score, files, state: new.state.clone() };
+    let state = state.to_json()?;
     write_synced(&folder.join(STATE_FILE), &state)?;
     sync_folder(folder)?;
     Ok(bytes + state.len() as u64)

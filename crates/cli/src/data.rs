@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use tandem_corpus::{CorpusError, Dataset, LengthIndex, Locator, OpenOptions, SampleIndex};
-use tandem_feed::{TrainingSet, scan_lengths};
+use tandem_feed::{FeedError, TrainingSet, TrainingSetOptions, language_hints, scan_lengths};
 use tandem_launch::demo;
 use tandem_launch::inventory::host_facts;
 use tandem_launch::launch::{Corpora, ValidationUtterances};
@@ -68,7 +68,9 @@ pub(crate) fn open(args: &PlanArgs, screen: &Screen) -> Result<Option<FoundCorpu
     };
     validation_rows.sort_unstable();
     let (num_excluded, rejected) = (train.num_excluded(), train.rejected());
-    let training_set = survey(train, &rows, settings)?;
+    let options = training_set_options(settings).map_err(|error| Exit::Usage(format!("❌ {error}")))?;
+    language_hints(&train, &options.text).iter().for_each(|hint| screen.warn(hint));
+    let training_set = survey(train, &rows, &options)?;
     let mut facts = CorpusFacts::of(name, &training_set);
     (facts.num_validation, facts.num_excluded, facts.rejected) = (validation_rows.len(), num_excluded, rejected);
     let dataset = validation_dataset.unwrap_or_else(|| Arc::clone(training_set.dataset()));
@@ -158,9 +160,11 @@ fn run_folder(settings: &Settings) -> PathBuf {
     settings.text(Id::CheckpointDir).unwrap_or_default().into()
 }
 
-fn survey(dataset: Dataset, rows: &[SampleIndex], settings: &Settings) -> Result<TrainingSet, Exit> {
-    Ok(TrainingSet::survey(Arc::new(dataset), rows, &training_set_options(settings))
-        .context("the corpus cannot be used")?)
+fn survey(dataset: Dataset, rows: &[SampleIndex], options: &TrainingSetOptions) -> Result<TrainingSet, Exit> {
+    TrainingSet::survey(Arc::new(dataset), rows, options).map_err(|error| match error {
+        FeedError::Espeak(_) | FeedError::Text(_) => Exit::Usage(format!("❌ --phonemizer: {error}")),
+        other => Exit::Failed(anyhow::Error::new(other).context("the corpus cannot be used")),
+    })
 }
 
 fn not_opened(error: &CorpusError, id: Id, options: &OpenOptions) -> Exit {

@@ -6,7 +6,7 @@ use tandem_checkpoint::{RUN_LOG, RunFolder};
 use tandem_launch::launch::Corpora;
 use tandem_launch::samples::spoken;
 use tandem_plan::setting::Id;
-use tandem_plan::{Plan, quoted};
+use tandem_plan::{Plan, Settings, quoted};
 use tandem_train::{RunOutcome, ValidationReport};
 
 use crate::args::PlanArgs;
@@ -31,7 +31,7 @@ pub(crate) fn farewell(outcome: &RunOutcome, plan: &Plan, folder: &RunFolder, ty
     let synthesize = format!("       tandem synthesize --checkpoint {dir} --text {} -o out.wav", quoted(text));
     lines.push("   Next:".to_owned());
     if outcome.stopped {
-        lines.push("     resume: type the same command again".to_owned());
+        lines.push(resume_hint(typed));
     } else {
         lines.push("     train longer:".to_owned());
         lines.push(format!("       tandem train {}", flags_to_continue(typed, plan, step)));
@@ -79,6 +79,16 @@ fn against_baseline(ratio: f64) -> String {
     }
 }
 
+/// Flags that say what a run starts from. Typed again, they would start it there again.
+const START_FLAGS: [Id; 4] = [Id::Resume, Id::ResetTraining, Id::InitFrom, Id::InitMelStatistics];
+
+fn resume_hint(typed: &PlanArgs) -> String {
+    match START_FLAGS.iter().any(|id| typed.settings.given(*id).is_some()) {
+        false => "     resume: type the same command again".to_owned(),
+        true => format!("     resume:\n       tandem train {}", as_typed(typed, &typed.settings.without(&START_FLAGS))),
+    }
+}
+
 /// The flags as typed, for twice as many steps. Another batch size, model or mode would be another run.
 fn flags_to_continue(typed: &PlanArgs, plan: &Plan, step: u64) -> String {
     let training = &plan.training;
@@ -86,8 +96,12 @@ fn flags_to_continue(typed: &PlanArgs, plan: &Plan, step: u64) -> String {
         true => ("max-steps", 2 * step),
         false => ("epochs", 2 * training.epochs),
     };
-    let settings = typed.settings.without(&[Id::Resume, Id::ResetTraining]);
-    let settings = settings.with(&[(flag, value.to_string())]).unwrap_or(settings);
+    let settings = typed.settings.without(&START_FLAGS);
+    as_typed(typed, &settings.with(&[(flag, value.to_string())]).unwrap_or(settings))
+}
+
+/// `settings` as flags, with `--sim` as it was typed.
+fn as_typed(typed: &PlanArgs, settings: &Settings) -> String {
     let sim = typed.sim_text.as_ref().map(|spec| format!("--sim {} ", quoted(spec))).unwrap_or_default();
     format!("{sim}{settings}")
 }

@@ -20,6 +20,7 @@ mod run_log;
 mod run_reporter;
 mod scratch;
 mod screen;
+mod start_from;
 mod synthesize;
 mod train;
 mod validate;

@@ -39,6 +39,8 @@ pub(crate) struct SynthesizeArgs {
     text: Text,
     reference: Option<PathBuf>,
     speaker: Option<String>,
+    /// `--lang`
+    lang: Option<String>,
     options: SpeechOptions,
     output: PathBuf,
     /// `--gpu` and `--mode`.
@@ -75,6 +77,7 @@ pub(crate) fn command() -> Command {
         .arg(path("text-file", "UTF-8 text file to speak"))
         .arg(path("reference", "Recording of the voice to imitate: about 5 s of speech, as wav, flac, ogg or mp3"))
         .arg(value("speaker", "NAME", "Use the voice of this speaker of the corpus").conflicts_with("reference"))
+        .arg(value("lang", "LANG", "Language of the text [default: by its script, then the corpus's main language]"))
         .arg(
             value("speaking-rate", "R", "Speed, 0.25 to 4: 2 takes half the time [default: 1]")
                 .value_parser(value_parser!(f64)),
@@ -112,6 +115,7 @@ pub(crate) fn parse(matches: &ArgMatches) -> Result<SynthesizeArgs, Exit> {
         text,
         reference: path("reference"),
         speaker: matches.get_one::<String>("speaker").cloned(),
+        lang: matches.get_one::<String>("lang").cloned(),
         options: SpeechOptions {
             rate: matches.get_one("speaking-rate").copied().unwrap_or(default.rate),
             seed: matches.get_one("seed").copied().unwrap_or(default.seed),
@@ -137,12 +141,15 @@ pub(crate) fn run(args: &SynthesizeArgs, screen: &Screen) -> Result<ExitCode, Ex
     let device = device(args)?;
     let synthesizer = Synthesizer::open(&checkpoint.path, device.clone());
     let mut synthesizer = synthesizer.map_err(|error| exit_of("--checkpoint", error))?;
-    let script = synthesizer.tokenize(&text).map_err(|error| exit_of("the text", error))?;
+    let script = synthesizer.tokenize(&text, args.lang.as_deref()).map_err(|error| exit_of("the text", error))?;
     let voice = voice(args, recording.as_ref(), &synthesizer)?;
     screen.progress(&format!("Synthesising on {} with {}", device_name(&device), checkpoint.path.display()))?;
     print_voice(&voice, screen)?;
     if !script.unknown_chars.is_empty() {
         screen.warn(&format!("skipped characters the model does not know: {}", listed(&script.unknown_chars)));
+    }
+    if let Some((trained, now)) = synthesizer.other_espeak(&script) {
+        screen.warn(&format!("the model was trained with espeak-ng {trained}, this is {now}: phonemes may differ"));
     }
     let (mut out, mut done) = (out.begin(synthesizer.rate_hz())?, 0);
     let mut ticker = screen.ticker("Chunks");
@@ -168,6 +175,7 @@ fn exit_of(flag: &str, error: SynthError) -> Exit {
         | SynthError::Checkpoint(CheckpointError::WrongTensors { .. })
         | SynthError::EmptyText
         | SynthError::NoKnownSymbol { .. }
+        | SynthError::NoSuchLanguage { .. }
         | SynthError::ReferenceTooShort { .. }
         | SynthError::ReferenceSilent { .. }
         | SynthError::NoSuchVoice { .. } => Exit::Usage(format!("❌ {flag}: {error}")),

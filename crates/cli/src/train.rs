@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use tandem_checkpoint::{
-    BAD_SAMPLES, Checkpoint, CheckpointError, OpenMode, RECORDING_HASHES, RunFolder, SAMPLES, latest_intact,
-};
+use tandem_checkpoint::{BAD_SAMPLES, Checkpoint, CheckpointError, OpenMode, RECORDING_HASHES, RunFolder, SAMPLES};
 use tandem_device::{DeviceKind, bytes};
 use tandem_events::{Emitter, RunEvent};
 use tandem_feed::{FromFiles, RecordingHashes};
@@ -17,7 +15,7 @@ use tandem_launch::launch::{Corpora, LaunchError, LaunchProgress, Launched, Setu
 use tandem_launch::samples::{SampleSentence, SampleWriter};
 use tandem_launch::{MemoryWatch, Sampler};
 use tandem_pipeline::StopFlag;
-use tandem_plan::setting::{Id, NEWEST};
+use tandem_plan::setting::Id;
 use tandem_plan::{Mode, Origin, Placement, Plan, StartupPhase, plan_json, show_short, startup_lines};
 use tandem_runlog::RunLog;
 use tandem_train::{RunOutcome, TrainError};
@@ -37,6 +35,7 @@ use crate::run_reporter::{
     RecordingCheck, ReportedRun, ReporterParts, RunReporter, SavedCheckpoint, StopCause, StopCheck,
 };
 use crate::screen::{Screen, print_error};
+use crate::start_from::{describe_init, describe_languages, init_checkpoint, named_checkpoint, newest_checkpoint};
 use crate::warm_up::WarmUp;
 
 /// The generated corpus of a run without data: large enough for validation sentences that training has not seen.
@@ -56,6 +55,15 @@ struct FinishedRun {
     interrupt: Option<Interrupt>,
     /// `id: reason` of every recording that could not be used and was replaced.
     replaced: Vec<String>,
+}
+
+/// What a run starts from, besides random weights.
+#[derive(Clone, Copy)]
+struct StartPoint<'a> {
+    /// The checkpoint it resumes from.
+    resume: Option<&'a Checkpoint>,
+    /// The checkpoint of `--init-from`.
+    init: Option<&'a Checkpoint>,
 }
 
 pub(crate) fn run(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
@@ -79,12 +87,21 @@ fn run_to_the_end(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     let (resolved, corpora) = resolve(args, inventory, screen)?;
     let plan = &resolved.plan;
     let mode = if plan.training.reset { OpenMode::Reset } else { OpenMode::Resume };
-    let folder = RunFolder::open(&plan.training.checkpoint_dir, &identity(plan, &corpora), mode);
+    let identity = identity(plan, &corpora);
+    let init = init_checkpoint(plan, screen)?;
+    let named = named_checkpoint(plan, &corpora, &identity)?;
+    let folder = RunFolder::open(&plan.training.checkpoint_dir, &identity, mode);
     let folder = folder.map_err(|error| exit_of("--checkpoint-dir", error))?;
     if let Some(path) = folder.moved_aside() {
         screen.print(&format!("Moved the earlier run to {}", path.display()))?;
     }
-    let checkpoint = checkpoint(plan, &folder, screen)?;
+    let checkpoint = match named {
+        Some(named) => Some(named),
+        None => newest_checkpoint(plan, &folder, screen)?,
+    };
+    if let (Some(checkpoint), Some(_)) = (&checkpoint, &init) {
+        screen.print(&format!("   --init-from was used at step 0; this run resumes from step {}", checkpoint.step))?;
+    }
     let log_path = match &args.run_log {
         Some(path) => path.clone(),
         None => folder.new_log().context("cannot write the run log")?,
@@ -105,7 +122,8 @@ fn run_to_the_end(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
         plan_json: Some(plan_text),
     });
     log_training_ids(&corpora, &emitter);
-    let trained = train(&resolved, &corpora, checkpoint.as_ref(), &folder, &emitter, screen);
+    let start = StartPoint { resume: checkpoint.as_ref(), init: init.as_ref() };
+    let trained = train(&resolved, &corpora, start, &folder, &emitter, screen);
     let (code, reason) = match &trained {
         Ok(FinishedRun { interrupt: None, .. }) => (0, "done"),
         Ok(FinishedRun { interrupt: Some(interrupt), .. }) => (interrupt.code(), "stopped"),
@@ -186,54 +204,34 @@ fn resolve(args: &PlanArgs, inventory: Inventory, screen: &Screen) -> Result<(Re
 }
 
 /// Wrong usage (exit code 2) or a failure (exit code 1).
-fn exit_of(flag: &str, error: impl Into<TrainError>) -> Exit {
+pub(crate) fn exit_of(flag: &str, error: impl Into<TrainError>) -> Exit {
     let error = error.into();
     match error {
         TrainError::Checkpoint(
             CheckpointError::Locked { .. }
             | CheckpointError::AnotherRun { .. }
+            | CheckpointError::OfAnotherRun { .. }
             | CheckpointError::InTheWay { .. }
             | CheckpointError::ForeignCheckpoint { .. }
             | CheckpointError::NotACheckpoint { .. }
             | CheckpointError::NewerFormat { .. }
             | CheckpointError::WrongTensors { .. },
         )
+        | TrainError::ForeignInit { .. }
         | TrainError::ForeignState { .. } => Exit::Usage(format!("❌ {flag}: {error}")),
         other => Exit::Failed(anyhow::Error::new(other).context(flag.to_owned())),
-    }
-}
-
-/// The checkpoint to resume from, if any.
-fn checkpoint(plan: &Plan, folder: &RunFolder, screen: &Screen) -> Result<Option<Checkpoint>, Exit> {
-    let requested = plan.training.resume.as_deref();
-    if let Some(path) = requested.filter(|path| *path != NEWEST) {
-        return Checkpoint::open(path).map(Some).map_err(|error| exit_of("--resume", error));
-    }
-    let found = latest_intact(folder.path()).context("cannot read the checkpoints")?;
-    for skipped in &found.skipped {
-        screen.warn(&format!("skipping a damaged checkpoint: {}", skipped.reason));
-    }
-    if found.checkpoint.is_none() && !found.skipped.is_empty() && requested.is_none() {
-        screen.warn("no intact checkpoint found: starting from step 0");
-    }
-    match (found.checkpoint, requested) {
-        (None, Some(_)) => Err(Exit::Usage(format!(
-            "❌ --resume: no checkpoint to resume from in {}; to start a new run, leave --resume out",
-            folder.path().display()
-        ))),
-        (checkpoint, _) => Ok(checkpoint),
     }
 }
 
 fn train(
     resolved: &Resolved,
     corpora: &Corpora,
-    checkpoint: Option<&Checkpoint>,
+    start: StartPoint<'_>,
     folder: &RunFolder,
     emitter: &Emitter,
     screen: &Screen,
 ) -> Result<FinishedRun, Exit> {
-    let plan = &resolved.plan;
+    let (plan, checkpoint) = (&resolved.plan, start.resume);
     let interrupts = Interrupts::listen().context("cannot listen for Ctrl-C")?;
     let bad_samples = folder.path().join(BAD_SAMPLES);
     let (mut printed, mut warm_up) = (Ok(()), WarmUp::new(screen));
@@ -252,14 +250,19 @@ fn train(
         RecordingHashes::default()
     }));
     let launched = Setup::new(resolved, corpora, checkpoint, Some(bad_samples), emitter)
+        .and_then(|setup| match start.init {
+            Some(init) => setup.with_initial_weights(init),
+            None => Ok(setup),
+        })
         .and_then(|setup| setup.with_recordings(hashes.wrap(Arc::new(FromFiles))).launch(&mut on_progress));
     printed?;
     let (launched, warm) = launched.map_err(|error| match error {
+        LaunchError::Train(error @ TrainError::ForeignInit { .. }) => exit_of("--init-from", error),
         LaunchError::Train(error) => exit_of("the run cannot start", error),
         other => Exit::Failed(other.into()),
     })?;
     // The trainer is bound last, so that it is dropped before the arenas it uses.
-    let Launched { roles, schedule, model, num_parameters, validation, mut trainer } = launched;
+    let Launched { roles, schedule, model, num_parameters, validation, init, mut trainer } = launched;
     if warm.ready < warm.of {
         screen.print(&format!("   {}/{} batches ready", warm.ready, warm.of))?;
     }
@@ -284,6 +287,9 @@ fn train(
         "   Training on {} utterances, validating on {num_validation}{too_long}",
         corpora.train.rows().len()
     ))?;
+    if let Some(languages) = describe_languages(&corpora.train) {
+        screen.print(&format!("   {languages}"))?;
+    }
     let mut skipped = plan.skipped_utterances();
     let num_excluded = plan.corpus.as_ref().map_or(0, |corpus| corpus.num_excluded);
     if num_excluded > 0 {
@@ -293,6 +299,9 @@ fn train(
         screen.print(&format!("   Not trained on: {}", skipped.join("; ")))?;
     }
     screen.print(&format!("   {}", plan.training.describe_length(schedule.steps_per_epoch)))?;
+    if let Some((checkpoint, report)) = start.init.zip(init.as_ref()) {
+        describe_init(checkpoint, report, plan).iter().try_for_each(|line| screen.print(line))?;
+    }
     if let Some(checkpoint) = checkpoint {
         screen.print(&format!("   Resuming from step {}: {}", checkpoint.step, checkpoint.path.display()))?;
         if checkpoint.step >= schedule.total_steps {
@@ -302,8 +311,9 @@ fn train(
             ))?;
         }
     }
-    if let (true, Some(checkpoint)) = (plan.training.resume.is_some(), checkpoint) {
-        // Only now: a checkpoint that cannot be resumed from leaves the folder unchanged.
+    let goes_on = checkpoint.filter(|checkpoint| checkpoint.step < schedule.total_steps);
+    if let (true, Some(checkpoint)) = (plan.training.resume.is_some(), goes_on) {
+        // Only now: a checkpoint that cannot be resumed from leaves the folder unchanged, and so does one without steps left.
         folder.move_aside_after(checkpoint.step).map_err(|error| exit_of("--resume", error))?;
     }
     let sampler = match resolved.machine.kind() {

@@ -27,6 +27,8 @@ mod readable;
 
 // From a clause to phonemes.
 mod espeak;
+mod voice;
 
 pub use error::EspeakError;
 pub use espeak::Espeak;
+pub use voice::EspeakVoice;

@@ -1,4 +1,4 @@
-//! The collate stage: texts, lengths, speakers and voice references are written to the slot.
+//! The collate stage: texts, lengths, speakers, languages and voice references are written to the slot.
 //!
 //! Runs after the features are queued, and completes the slot. The voice reference of a row is an excerpt of another recording
 //! by the same speaker in the same batch, which costs no decoding. A row whose speaker has no other recording in the batch is
@@ -33,6 +33,7 @@ impl Collator {
             ("text_lengths", layout.text_lengths),
             ("mel_lengths", layout.mel_lengths),
             ("speaker", layout.speaker),
+            ("language", layout.language),
         ];
         for (name, span) in copied {
             if let (Some(span), Some(field)) = (span, field_in(&shape.slot, slot, name)) {

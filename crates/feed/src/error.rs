@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use tandem_audio::AudioError;
 use tandem_corpus::CorpusError;
 use tandem_device::DeviceError;
+use tandem_espeak::EspeakError;
 use tandem_pipeline::{Closed, WorkerError};
 use tandem_text::TextError;
 
@@ -20,6 +21,10 @@ pub enum FeedError {
         /// Its expected location.
         location: String,
     },
+
+    /// The phonemes of espeak-ng are asked for, and it cannot be used.
+    #[error(transparent)]
+    Espeak(#[from] EspeakError),
 
     /// The recording exists and cannot be opened: correct its permissions.
     #[error(transparent)]

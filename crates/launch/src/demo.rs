@@ -10,7 +10,7 @@ use tandem_audio::{Clip, wav};
 use tandem_corpus::{CorpusError, Dataset, LengthIndex, OpenOptions, demo};
 use tandem_feed::{FeedError, TrainingSet, scan_lengths};
 use tandem_plan::setting::Id;
-use tandem_plan::{CorpusFacts, Settings, training_set_options};
+use tandem_plan::{CorpusFacts, SettingError, Settings, training_set_options};
 
 use crate::launch::{Corpora, ValidationUtterances};
 
@@ -32,6 +32,9 @@ pub enum DemoError {
     /// It could not be used.
     #[error("synthetic speech could not be used: {0}")]
     Feed(#[from] FeedError),
+    /// A file that a setting names cannot be used.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
 }
 
 /// Writes synthetic speech to `folder`, enough for the batches of `settings`, with a tenth held out.
@@ -48,7 +51,7 @@ pub fn corpora(folder: &Path, settings: &Settings) -> Result<(CorpusFacts, Corpo
     let (mut index, _) = LengthIndex::open(folder, &dataset);
     let dataset = scan_lengths(dataset, &mut index, 2, |_| ControlFlow::Continue(()))?.dataset;
     let split = dataset.split(settings.count(Id::Seed));
-    let training_set = TrainingSet::survey(Arc::new(dataset), &split.train, &training_set_options(settings))?;
+    let training_set = TrainingSet::survey(Arc::new(dataset), &split.train, &training_set_options(settings)?)?;
     let mut facts = CorpusFacts::of(NAME, &training_set);
     facts.num_validation = split.eval.len();
     let validation = ValidationUtterances { dataset: Arc::clone(training_set.dataset()), rows: split.eval };

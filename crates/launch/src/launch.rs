@@ -1,7 +1,6 @@
 //! From a plan to a run that is ready for its first step. Every command and the library set up training here.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +18,11 @@ use tandem_feed::{
     BucketPlan, Feed, FeedError, FeedSpec, FromFiles, MELS, NUM_BUCKETS, Recordings, Tokenizer, TrainingSet, Warm,
 };
 use tandem_model::{Acoustic, Model, ModelDims, Programs, VoiceReferences};
-use tandem_plan::{Plan, Precision, RolePlan, StartupPhase, TransferPlan, speech, startup_lines};
-use tandem_text::{Harakat, Language};
+use tandem_plan::{Plan, Precision, RolePlan, StartupPhase, TransferPlan, speech, startup_lines, vocabulary};
+use tandem_text::{Harakat, LanguageRules, Lexicon, Phonemizer};
 use tandem_train::{
-    CompileProgram, Recipe, RunSchedule, StepLoop, StepLoopParts, StepLoopState, TensorNames, TrainError,
-    ValidationRows, ValidationSet, gather_voices, measure_mel_statistics,
+    CompileProgram, InitReport, InitSource, Recipe, RunSchedule, StepLoop, StepLoopParts, StepLoopState, TensorNames,
+    TrainError, ValidationRows, ValidationSet, gather_voices, measure_mel_statistics, random_weights, weights_from,
 };
 
 use crate::inventory::Resolved;
@@ -71,6 +70,8 @@ pub struct Launched {
     pub num_parameters: u64,
     /// The size of the validation set.
     pub validation: ValidationCounts,
+    /// What was taken from the checkpoint of [`Setup::with_initial_weights`].
+    pub init: Option<InitReport>,
 }
 
 impl Launched {
@@ -149,7 +150,9 @@ pub fn identity(plan: &Plan, corpora: &Corpora) -> RunIdentity {
     let identity = RunIdentity::new();
     // Sums over other shapes give other bits. Runs from before this option have no such fact.
     let identity = if plan.static_shapes { identity } else { identity.with("shapes", "exact") };
-    identity
+    text_facts(train)
+        .into_iter()
+        .fold(identity, |identity, (name, value)| identity.with(name, value))
         .with("data", data.hex())
         .with("utterances", train.rows().len())
         .with("symbols", symbols.hex())
@@ -159,6 +162,27 @@ pub fn identity(plan: &Plan, corpora: &Corpora) -> RunIdentity {
         .with("grad_accum", plan.grad_accum)
         .with("optimization_level", plan.level.slug())
         .with("seed", plan.seed)
+}
+
+/// How texts become tokens, as far as it is not the default: runs from before these options have no such facts.
+fn text_facts(train: &TrainingSet) -> Vec<(&'static str, String)> {
+    let Some(tokenizer) = train.tokenizer() else { return Vec::new() };
+    let rules = tokenizer.languages();
+    let is_default = |rules: &LanguageRules| rules.phonemizer == Phonemizer::default_for(&rules.tag);
+    let mut facts = Vec::new();
+    if rules.len() > 1 || !rules.iter().all(is_default) {
+        let shown: Vec<String> = rules.iter().map(|rules| format!("{} ({})", rules.tag, rules.phonemizer)).collect();
+        facts.push(("languages", shown.join(", ")));
+    }
+    if tokenizer.options().harakat == Harakat::Keep {
+        facts.push(("harakat", "keep".to_owned()));
+    }
+    if let Some(lexicon) = tokenizer.lexicon() {
+        let mut fingerprint = Fingerprint::new();
+        fingerprint.take(&[&lexicon.to_text()]);
+        facts.push(("lexicon", fingerprint.hex()));
+    }
+    facts
 }
 
 /// Progress of setting up a run.
@@ -198,6 +222,8 @@ pub struct Setup<'a> {
     custom_model: Option<Arc<dyn Model>>,
     /// The checkpoint to resume from, if any.
     from: Option<(&'a Checkpoint, StepLoopState)>,
+    /// The checkpoint whose weights a new run starts from, if any.
+    init: Option<&'a Checkpoint>,
     recordings: Arc<dyn Recordings>,
     /// The list of bad recordings, if any.
     bad_samples: Option<PathBuf>,
@@ -235,7 +261,18 @@ impl<'a> Setup<'a> {
         let Resolved { machine, plan, .. } = resolved;
         let from = checkpoint.map(|checkpoint| state_of(checkpoint, plan).map(|state| (checkpoint, state)));
         let (plan, from, recordings) = (plan.clone(), from.transpose()?, Arc::new(FromFiles));
-        Ok(Setup { machine, plan, corpora, custom_model: None, from, recordings, bad_samples, emitter })
+        Ok(Setup { machine, plan, corpora, custom_model: None, from, init: None, recordings, bad_samples, emitter })
+    }
+
+    /// Starts a new run from the weights of `checkpoint` (fine-tuning), not from random ones. A run that resumes has its own
+    /// weights and ignores it.
+    ///
+    /// Fails with [`TrainError::ForeignInit`] if it holds a model of another size.
+    pub fn with_initial_weights(mut self, checkpoint: &'a Checkpoint) -> Result<Setup<'a>, LaunchError> {
+        let refused = |reason| TrainError::ForeignInit { different: vec![reason], path: checkpoint.path.clone() };
+        check_architecture(&checkpoint.model.architecture, &self.plan).map_err(refused)?;
+        self.init = Some(checkpoint).filter(|_| self.from.is_none());
+        Ok(self)
     }
 
     /// Takes recordings from another source than the files of the corpus.
@@ -340,10 +377,7 @@ impl<'a> Setup<'a> {
                 let (planned, given) = (planned.clone(), "the speech model".to_owned());
                 Err(LaunchError::OtherModel { planned, given })
             }
-            (None, None) => {
-                let symbols = self.corpora.train.tokenizer().map_or(0, |tokenizer| tokenizer.table().len() as u32);
-                Ok(Arc::new(Acoustic::new(self.dims(), symbols.max(1), MELS as u32)?))
-            }
+            (None, None) => Ok(Arc::new(Acoustic::new(self.dims(), vocabulary(&self.corpora.train), MELS as u32)?)),
         }
     }
 
@@ -373,12 +407,14 @@ impl<'a> Setup<'a> {
     pub fn join(self, roles: Isolation, feed: Feed, model: CreatedModel) -> Result<Launched, LaunchError> {
         let exact = exact_shapes(&self.plan, self.model()?);
         let dims = self.dims();
-        let Setup { plan, corpora, custom_model, from, recordings, .. } = self;
+        let Setup { plan, corpora, custom_model, from, init, recordings, .. } = self;
         let CreatedModel { session, programs: RunPrograms { programs, buckets } } = model;
         let schedule = schedule(&plan, feed.batches_per_epoch());
-        let statistics = match &from {
-            Some((_, state)) => state.mel_statistics.clone(),
-            None => measure_mel_statistics(&corpora.train, recordings.as_ref())?,
+        let kept = init.filter(|_| plan.training.keeps_mel_statistics);
+        let statistics = match (&from, kept) {
+            (Some((_, state)), _) => state.mel_statistics.clone(),
+            (None, Some(init)) => init.model.mel_statistics.clone(),
+            (None, None) => measure_mel_statistics(&corpora.train, recordings.as_ref())?,
         };
         let model = model_contract(&plan, dims, corpora, &statistics);
         let num_parameters = session.set().parameters().count();
@@ -391,14 +427,20 @@ impl<'a> Setup<'a> {
             None => gather_voices(&corpora.train, recordings.as_ref())?,
         };
         let parts = StepLoopParts { session, programs, feed, validation_set, statistics, voices, recipe, exact };
-        let trainer = match &from {
-            Some((checkpoint, state)) => {
+        let parameters = Arc::clone(parts.session.set().parameters());
+        let (trainer, init) = match (&from, init) {
+            (Some((checkpoint, state)), _) => {
                 TensorNames::of(parts.session.set()).expect(checkpoint)?;
-                StepLoop::resume(parts, checkpoint, state)?
+                (StepLoop::resume(parts, checkpoint, state)?, None)
             }
-            None => StepLoop::begin(parts)?,
+            (None, Some(checkpoint)) => {
+                let source = InitSource { checkpoint, text: model.text.as_ref() };
+                let (weights, report) = weights_from(source, &parameters, plan.seed)?;
+                (StepLoop::begin(parts, &weights)?, Some(report))
+            }
+            (None, None) => (StepLoop::begin(parts, &random_weights(&parameters, plan.seed))?, None),
         };
-        Ok(Launched { trainer, roles, schedule, model, num_parameters, validation })
+        Ok(Launched { trainer, roles, schedule, model, num_parameters, validation, init })
     }
 
     fn feed_spec(&self, buckets: BucketPlan) -> FeedSpec {
@@ -446,6 +488,11 @@ fn validation_set(
     ValidationSet::prepare(ValidationRows { dataset, rows }, &corpora.train, recordings, &first.shape, &first.layout)
 }
 
+/// Fails if a run of this plan cannot resume from the checkpoint: it holds another model, or was trained with another seed.
+pub fn check_state(checkpoint: &Checkpoint, plan: &Plan) -> Result<(), TrainError> {
+    state_of(checkpoint, plan).map(drop)
+}
+
 /// The training state of a checkpoint, if a run of this plan can resume from it.
 fn state_of(checkpoint: &Checkpoint, plan: &Plan) -> Result<StepLoopState, TrainError> {
     let foreign = |reason: String| TrainError::foreign_state(checkpoint, reason);
@@ -489,6 +536,12 @@ fn check_architecture(found: &Architecture, plan: &Plan) -> Result<(), String> {
     }
 }
 
+/// The length of a run, before anything of it is set up. None without usable utterances.
+pub fn schedule_of(plan: &Plan, corpora: &Corpora) -> Option<RunSchedule> {
+    let buckets = corpora.train.bucket_plan(NUM_BUCKETS, plan.micro_batch())?;
+    Some(schedule(plan, buckets.order(plan.seed).num_batches()))
+}
+
 fn schedule(plan: &Plan, batches: u64) -> RunSchedule {
     let steps_per_epoch = (batches / plan.grad_accum).max(1);
     RunSchedule {
@@ -517,12 +570,14 @@ fn model_contract(plan: &Plan, dims: ModelDims, corpora: &Corpora, statistics: &
     let text = |texts: &Tokenizer| {
         let options = texts.options();
         ModelText {
-            units: options.units,
-            languages: languages(plan, &corpora.train),
+            languages: texts.languages().to_vec(),
+            language_embedding: texts.languages().len() > 1,
             symbols: texts.table().symbols().to_vec(),
             blanks: options.blanks,
             keep_harakat: options.harakat == Harakat::Keep,
             longest_tokens: Some(corpora.train.max_tokens() as usize),
+            espeak_version: texts.espeak_version().map(str::to_owned),
+            lexicon: texts.lexicon().map(Lexicon::to_text),
         }
     };
     ModelContract {
@@ -540,24 +595,6 @@ fn model_contract(plan: &Plan, dims: ModelDims, corpora: &Corpora, statistics: &
         vocoder: Vocoder::GriffinLim,
         duration_scale: None,
     }
-}
-
-/// The language tags of the training texts. `--lang` comes first, because it is the default; without it, the languages
-/// are in the order in which the tokenizer numbers their symbols.
-fn languages(plan: &Plan, train: &TrainingSet) -> Vec<String> {
-    let default = plan.sources.lang.as_deref();
-    let samples = train.rows().iter().filter_map(|(index, _)| train.dataset().get(*index));
-    let mut tags: BTreeSet<&str> = samples.map(|sample| sample.lang.or(default).unwrap_or("en")).collect();
-    tags.extend(default);
-    let rank = |tag: &str| match Language::from_tag(tag) {
-        _ if Some(tag) == default => 0,
-        Language::English => 1,
-        Language::Persian => 2,
-        Language::Other => 3,
-    };
-    let mut tags: Vec<String> = tags.into_iter().map(str::to_owned).collect();
-    tags.sort_by_key(|tag| rank(tag));
-    tags
 }
 
 /// The CPU is its own card 0.

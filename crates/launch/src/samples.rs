@@ -34,6 +34,8 @@ pub struct SampleSentence {
     pub id: String,
     /// Its text.
     pub text: String,
+    /// The tag of its language in the model; `None`: by the script of the text.
+    pub lang: Option<String>,
     /// Its speaker, if the corpus names speakers.
     pub speaker: Option<String>,
     /// Its recording, if it can be decoded.
@@ -47,6 +49,7 @@ impl SampleSentence {
         let owned = spoken(corpora).take(SENTENCES).map(|sample| SampleSentence {
             id: sample.id.to_owned(),
             text: sample.text.to_owned(),
+            lang: language_of(&sample, corpora),
             speaker: sample.speaker.map(str::to_owned),
             recording: recording_of(&sample),
         });
@@ -59,6 +62,13 @@ pub fn spoken(corpora: &Corpora) -> impl Iterator<Item = Sample<'_>> {
     let ValidationUtterances { dataset, rows } = &corpora.validation;
     let samples = rows.iter().filter_map(|index| dataset.get(*index));
     samples.filter(|sample| !sample.text.trim().is_empty())
+}
+
+/// The tag of the language that a sample is read in.
+fn language_of(sample: &Sample<'_>, corpora: &Corpora) -> Option<String> {
+    let tokenizer = corpora.train.tokenizer()?;
+    let rules = tokenizer.languages().get(tokenizer.language_of(sample) as usize)?;
+    Some(rules.tag.clone())
 }
 
 fn recording_of(sample: &Sample<'_>) -> Option<Clip> {
@@ -265,13 +275,14 @@ impl Job {
     fn speak(&self, name: &str, sentence: &SampleSentence, synthesizer: &mut Synthesizer) -> Result<(), SampleError> {
         let begun = Instant::now();
         let voice = voice_of(sentence, synthesizer)?;
-        let spoken = synthesizer.synthesize(&sentence.text, &voice, &SpeechOptions::default())?;
+        let text = synthesizer.tokenize(&sentence.text, sentence.lang.as_deref())?;
+        let spoken = synthesizer.synthesize(&text, &voice, &SpeechOptions::default())?;
         let (stem, frames_hz) = (stem(self.step, name), synthesizer.frames_hz());
         let mut sound = Vec::new();
         wav::write(&spoken.clip, &mut sound)?;
         // Images first: once the audio exists, the sample is complete.
         let recording = sentence.recording.as_ref();
-        let aligned = recording.map(|clip| synthesizer.align(&sentence.text, clip, &voice)).transpose()?.flatten();
+        let aligned = recording.map(|clip| synthesizer.align(&text, clip, &voice)).transpose()?.flatten();
         if let Some(AlignedRecording { spectrogram, durations }) = aligned {
             self.draw(&format!("{stem}-alignment.png"), &SpectrogramImage::of(&spectrogram, &durations, frames_hz))?;
         }
@@ -317,7 +328,8 @@ mod tests {
 
     fn listening(dir: &Path, gap: Duration) -> (SampleWriter, Arc<EventBuffer>) {
         let events = Arc::new(EventBuffer::default());
-        let sentence = SampleSentence { id: "a".to_owned(), text: "hello".to_owned(), speaker: None, recording: None };
+        let sentence =
+            SampleSentence { id: "a".into(), text: "hello".into(), lang: None, speaker: None, recording: None };
         (SampleWriter::new(dir.join("samples"), vec![sentence], gap, &Emitter::to(events.clone())), events)
     }
 

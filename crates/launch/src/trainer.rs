@@ -32,6 +32,7 @@ pub struct TrainerBuilder<'a> {
     resolved: &'a Resolved,
     model: Option<Arc<dyn Model>>,
     resume: Option<PathBuf>,
+    init_from: Option<PathBuf>,
     folder: Option<PathBuf>,
     emitter: Emitter,
     on_message: Option<&'a mut dyn FnMut(&str)>,
@@ -44,6 +45,7 @@ impl Trainer {
             resolved: plan,
             model: None,
             resume: None,
+            init_from: None,
             folder: None,
             emitter: Emitter::none(),
             on_message: None,
@@ -171,16 +173,28 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
+    /// Starts from the weights of this checkpoint (fine-tuning), not from random ones. A run that resumes ignores it.
+    pub fn init_from(mut self, checkpoint: impl Into<PathBuf>) -> Self {
+        self.init_from = Some(checkpoint.into());
+        self
+    }
+
     /// Sets everything up: both roles' memory, the feed, the model, and its state on a resume. Waits for the feed to warm up,
     /// at most as long as the plan says. On an error nothing is left behind.
     pub fn build(self, corpora: &Corpora) -> Result<Trainer, LaunchError> {
-        let TrainerBuilder { resolved, model, resume, folder, emitter, on_message } = self;
-        let open = |dir| RunFolder::open(dir, &identity_of(resolved, corpora, model.as_deref()), OpenMode::Resume);
+        let TrainerBuilder { resolved, model, resume, init_from, folder, emitter, on_message } = self;
+        let identity = identity_of(resolved, corpora, model.as_deref());
+        let open = |dir| RunFolder::open(dir, &identity, OpenMode::Resume);
         let folder = folder.map(open).transpose()?;
+        let init = init_from.map(Checkpoint::open).transpose()?;
         let mut ignore = |_: &str| {};
         let on_message = on_message.unwrap_or(&mut ignore);
         let checkpoint = match (&resume, &folder) {
-            (Some(path), _) => Some(Checkpoint::open(path)?),
+            (Some(path), _) => {
+                let checkpoint = Checkpoint::open(path)?;
+                checkpoint.check_run(&identity)?;
+                Some(checkpoint)
+            }
             (None, Some(folder)) => newest(folder, on_message)?,
             (None, None) => None,
         };
@@ -188,6 +202,10 @@ impl<'a> TrainerBuilder<'a> {
         let setup = Setup::new(resolved, corpora, checkpoint.as_ref(), bad_samples, &emitter)?;
         let setup = match model {
             Some(model) => setup.with_model(model)?,
+            None => setup,
+        };
+        let setup = match &init {
+            Some(init) => setup.with_initial_weights(init)?,
             None => setup,
         };
         let (launched, warm) = setup.launch(&mut |progress| {

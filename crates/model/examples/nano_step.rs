@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use tandem_device::{Arena, ArenaSpec, DType, Gemm, Machine};
 use tandem_engine::{HostValue, NamedLayout, ParameterSpan, ProgramId, Rows, Session, TensorType, UpdateSpec};
 use tandem_events::Role;
-use tandem_model::{Acoustic, BatchShape, Preset, ProgramBucket, Programs, ProgramsSpec, REFERENCE_FRAMES, host};
+use tandem_model::{
+    Acoustic, BatchShape, Preset, ProgramBucket, Programs, ProgramsSpec, REFERENCE_FRAMES, Vocabulary, host,
+};
 
 const MELS: u32 = 80;
 const SYMBOLS: u32 = 80;
@@ -23,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let frames: Vec<u32> = (0..16).map(|row| 128 + 18 * row).collect();
     let tokens: Vec<u32> = frames.iter().map(|frames| frames / 7).collect();
     let shape = BatchShape::new(Rows::new(&tokens), Rows::new(&frames));
-    let model = Acoustic::new(Preset::Nano.sizes(), SYMBOLS, MELS)?;
+    let model = Acoustic::new(Preset::Nano.sizes(), Vocabulary::of_one_language(SYMBOLS), MELS)?;
     let bucket = ProgramBucket { layout: layout(&shape)?, shape };
     let spec = ProgramsSpec {
         precision: DType::F32,

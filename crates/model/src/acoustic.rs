@@ -21,7 +21,7 @@ use crate::heads::Heads;
 use crate::inputs;
 use crate::layers::{Dropout, Linear};
 use crate::model::{Losses, Model};
-use crate::preset::{DecoderKind, ModelDims};
+use crate::preset::{DecoderKind, ModelDims, Vocabulary};
 use crate::text_encoder::TextEncoder;
 use crate::voice::VoiceEncoder;
 
@@ -76,6 +76,8 @@ struct Batch {
 struct Text {
     ids: Value,
     lengths: Value,
+    /// The language of each, if there are several.
+    language: Option<Value>,
 }
 
 /// The output of the text encoder with the voice added, and the voice vector of each utterance.
@@ -105,10 +107,10 @@ struct TrainingKeys {
 }
 
 impl Acoustic {
-    /// A model of `sizes` for `symbols` token ids and `mels` mel bands.
-    pub fn new(sizes: ModelDims, symbols: u32, mels: u32) -> Result<Acoustic, EngineError> {
+    /// A model of `sizes` for texts of `vocabulary` and `mels` mel bands.
+    pub fn new(sizes: ModelDims, vocabulary: Vocabulary, mels: u32) -> Result<Acoustic, EngineError> {
         let mut list = ParameterList::new();
-        let text_encoder = TextEncoder::new(&mut list, &sizes, symbols)?;
+        let text_encoder = TextEncoder::new(&mut list, &sizes, vocabulary)?;
         let voice = VoiceEncoder::new(&mut list, &sizes, mels)?;
         let voice_to_text = Linear::new(&mut list, "voice_to_text", sizes.voice_width, sizes.text_width)?;
         let prior = Linear::new(&mut list, "prior", sizes.text_width, mels)?;
@@ -194,10 +196,10 @@ impl Acoustic {
     /// Predicts the duration of each token. Result: `log_durations`, ln(1 + frames).
     pub fn predict_durations(&self, precision: DType, shape: &BatchShape) -> Result<Graph, EngineError> {
         let mut g = Graph::new(self.parameters.clone(), precision);
-        let (ids, lengths) = inputs::text(&mut g, shape)?;
+        let text = self.text(&mut g, shape)?;
         let reference = inputs::reference(&mut g, shape, self.mels)?;
-        let encoded = self.encode(&mut g, shape, Text { ids, lengths }, reference, None)?;
-        let tokens = ValidFrames { rows: &shape.text, lengths };
+        let encoded = self.encode(&mut g, shape, text, reference, None)?;
+        let tokens = ValidFrames { rows: &shape.text, lengths: text.lengths };
         let predicted = self.durations.forward(&mut g, encoded.states, tokens, Dropout::OFF)?;
         let predicted = g.cast(predicted, g.acc_dtype())?;
         g.result("log_durations", predicted)?;
@@ -218,11 +220,11 @@ impl Acoustic {
     /// Synthesises the mel spectrogram of a text whose tokens last `durations` (an input). Result: `mel`, not normalised.
     pub fn sample(&self, precision: DType, shape: &BatchShape) -> Result<Graph, EngineError> {
         let mut g = Graph::new(self.parameters.clone(), precision);
-        let (ids, lengths) = inputs::text(&mut g, shape)?;
+        let text = self.text(&mut g, shape)?;
         let reference = inputs::reference(&mut g, shape, self.mels)?;
         let durations = g.input("durations", TensorType::new(DType::I32, &[shape.text.total()]))?;
         let mel_lengths = g.input("mel_lengths", TensorType::new(DType::I32, &[shape.count()]))?;
-        let encoded = self.encode(&mut g, shape, Text { ids, lengths }, reference, None)?;
+        let encoded = self.encode(&mut g, shape, text, reference, None)?;
         let prior = self.prior.forward(&mut g, encoded.states)?;
         let decoder_inputs = self.regulate_length(&mut g, shape, encoded, prior, durations)?;
         let keys = RngKeys::new(&mut g, &shape.mel)?;
@@ -271,7 +273,7 @@ impl Acoustic {
     ) -> Result<Encoded, EngineError> {
         let dropout = Dropout { p: self.sizes.text_dropout, keys: keys.map(|keys| &keys.text) };
         let tokens = ValidFrames { rows: &shape.text, lengths: text.lengths };
-        let states = self.text_encoder.forward(g, text.ids, tokens, dropout)?;
+        let states = self.text_encoder.forward(g, text.ids, text.language, tokens, dropout)?;
         let rows = shape.references();
         let lengths = vec![REFERENCE_FRAMES as i32; shape.count() as usize];
         let lengths = g.constant(&[shape.count()], &lengths);
@@ -335,9 +337,15 @@ impl Acoustic {
     }
 
     fn batch(&self, g: &mut Graph, shape: &BatchShape) -> Result<Batch, EngineError> {
-        let (ids, lengths) = inputs::text(g, shape)?;
+        let text = self.text(g, shape)?;
         let (mel, mel_lengths) = inputs::mel(g, shape, self.mels)?;
         let reference = inputs::reference(g, shape, self.mels)?;
-        Ok(Batch { text: Text { ids, lengths }, mel, mel_lengths, reference })
+        Ok(Batch { text, mel, mel_lengths, reference })
+    }
+
+    fn text(&self, g: &mut Graph, shape: &BatchShape) -> Result<Text, EngineError> {
+        let (ids, lengths) = inputs::text(g, shape)?;
+        let language = self.text_encoder.has_languages().then(|| inputs::language(g, shape)).transpose()?;
+        Ok(Text { ids, lengths, language })
     }
 }

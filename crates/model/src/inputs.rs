@@ -17,6 +17,11 @@ pub fn text(g: &mut Graph, shape: &BatchShape) -> Result<(Value, Value), EngineE
     Ok((text, lengths))
 }
 
+/// The language of each utterance, as its id in the language embedding, `[utterances]`.
+pub fn language(g: &mut Graph, shape: &BatchShape) -> Result<Value, EngineError> {
+    g.input("language", TensorType::new(DType::I32, &[shape.count()]))
+}
+
 /// The mel spectrograms, `[frames, mels]`, normalised to mean 0 and standard deviation 1 over the corpus, and the number of
 /// frames of each utterance, `[utterances]`.
 pub fn mel(g: &mut Graph, shape: &BatchShape, mels: u32) -> Result<(Value, Value), EngineError> {

@@ -57,6 +57,22 @@ pub struct ModelDims {
     pub decoder_dropout: f64,
 }
 
+/// What the texts of a model are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Vocabulary {
+    /// Number of token ids.
+    pub symbols: u32,
+    /// Number of languages. Two or more have a language embedding: a learnt vector for each.
+    pub languages: u32,
+}
+
+impl Vocabulary {
+    /// Texts of one language.
+    pub const fn of_one_language(symbols: u32) -> Vocabulary {
+        Vocabulary { symbols, languages: 1 }
+    }
+}
+
 impl ModelDims {
     /// Fails with the reason if no model of ours could have these dimensions: they may come from a file, and memory is
     /// planned from them.
@@ -144,7 +160,9 @@ mod tests {
     fn presets_have_the_number_of_parameters_that_their_docs_state() {
         let stated = [1.9e6, 11e6, 32e6, 104e6, 465e6];
         for (preset, stated) in Preset::ALL.into_iter().zip(stated) {
-            let count = Acoustic::new(preset.sizes(), 100, 80).unwrap().parameters().count() as f64;
+            let count =
+                Acoustic::new(preset.sizes(), Vocabulary::of_one_language(100), 80).unwrap().parameters().count()
+                    as f64;
             let ratio = count / stated;
             assert!((0.97..1.03).contains(&ratio), "{}: {:.1} million", preset.name(), count / 1e6);
         }

@@ -3,17 +3,21 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use tandem_corpus::SampleIndex;
 use tandem_feed::{
-    Bucket, BucketPlan, Extent, FRAME_LIMITS, LeftOut, NUM_BUCKETS, Padding, RATE_HZ, TOKEN_LIMITS, TrainingSet,
-    TrainingSetOptions, even_buckets, plain_table_bytes,
+    Bucket, BucketPlan, Extent, FRAME_LIMITS, LeftOut, NUM_BUCKETS, Padding, RATE_HZ, TOKEN_LIMITS, TextSettings,
+    TrainingSet, TrainingSetOptions, even_buckets, plain_table_bytes,
 };
+use tandem_files::read_bounded;
+use tandem_model::Vocabulary;
+use tandem_text::{Harakat, Lexicon, Phonemizer};
 
 use crate::refusal::{Reason, Refusal};
 use crate::setting::Id;
-use crate::settings::Settings;
+use crate::settings::{SettingError, Settings};
 use crate::speech::SpeechModels;
 use crate::value::SettingValue;
 
@@ -33,8 +37,8 @@ pub struct CorpusFacts {
     pub rates_hz: Vec<u32>,
     /// Bytes of the feature tables.
     pub table_bytes: u64,
-    /// Number of distinct symbols in its texts.
-    pub symbols: u32,
+    /// What its texts are made of.
+    pub vocabulary: Vocabulary,
     /// Default of `--max-mel-frames`: frames of the longest recording that is not skipped.
     pub max_frames: u32,
     /// Default of `--max-text-length`: tokens of the longest text that is not skipped.
@@ -65,7 +69,7 @@ impl CorpusFacts {
             seconds,
             rates_hz: Vec::new(),
             table_bytes: plain_table_bytes(),
-            symbols: SpeechModels::DEFAULT_SYMBOLS,
+            vocabulary: SpeechModels::DEFAULT_VOCABULARY,
             max_frames: longest(|extent| extent.frames).clamp(*FRAME_LIMITS.start(), *FRAME_LIMITS.end()),
             max_tokens: longest(|extent| extent.tokens).clamp(*TOKEN_LIMITS.start(), *TOKEN_LIMITS.end()),
             exact_tokens: true,
@@ -87,7 +91,7 @@ impl CorpusFacts {
             seconds: training_set.audio_seconds(),
             rates_hz,
             table_bytes: training_set.table_bytes(),
-            symbols: training_set.tokenizer().map_or(0, |tokenizer| tokenizer.table().len() as u32),
+            vocabulary: vocabulary(training_set),
             max_frames: training_set.max_frames(),
             max_tokens: training_set.max_tokens(),
             exact_tokens: training_set.counts_all(),
@@ -103,6 +107,12 @@ impl CorpusFacts {
     }
 }
 
+/// What the texts of a training set are made of. A model has at least one symbol.
+pub fn vocabulary(training_set: &TrainingSet) -> Vocabulary {
+    let Some(tokenizer) = training_set.tokenizer() else { return Vocabulary::of_one_language(1) };
+    Vocabulary { symbols: tokenizer.table().len() as u32, languages: tokenizer.languages().len() as u32 }
+}
+
 /// Cache overhead per recording: a header and the unused rest of the last disk block.
 const OVERHEAD_BYTES: u64 = 8192;
 
@@ -110,16 +120,36 @@ fn decoded_bytes(seconds: f64, rate_hz: u32, num_rows: usize) -> u64 {
     (seconds * f64::from(rate_hz) * 2.0) as u64 + OVERHEAD_BYTES * num_rows as u64
 }
 
-/// How `settings` select rows of a corpus.
-pub fn training_set_options(settings: &Settings) -> TrainingSetOptions {
+/// How `settings` select rows of a corpus. Reads the lexicon; fails if it cannot be read.
+pub fn training_set_options(settings: &Settings) -> Result<TrainingSetOptions, SettingError> {
     let max = |id| settings.given_count(id).map(|max| u32::try_from(max).unwrap_or(u32::MAX));
-    TrainingSetOptions {
-        lang: settings.text(Id::Lang),
+    Ok(TrainingSetOptions {
+        text: text_settings(settings)?,
         max_frames: max(Id::MaxMelFrames),
         max_tokens: max(Id::MaxTextLength),
         with_text: true,
         ..TrainingSetOptions::default()
-    }
+    })
+}
+
+/// The largest lexicon: a million words of a few phonemes take about 30 MB, a usual one 3 MB.
+const MAX_LEXICON_BYTES: u64 = 8 << 20;
+
+/// How `settings` turn texts into tokens. Reads the lexicon; fails if it cannot be read.
+pub fn text_settings(settings: &Settings) -> Result<TextSettings, SettingError> {
+    let named = |name: &str| Phonemizer::ALL.into_iter().find(|phonemizer| phonemizer.name() == name);
+    let lexicon = |path: String| {
+        let refused = |why: String| SettingError::UnusableFile { flag: "lexicon", why, path: path.clone() };
+        let bytes = read_bounded(Path::new(&path), MAX_LEXICON_BYTES).map_err(|error| refused(error.to_string()))?;
+        let text = String::from_utf8(bytes).map_err(|error| refused(format!("not UTF-8 text ({error})")))?;
+        Lexicon::parse(&text).map(Arc::new).map_err(|error| refused(error.to_string()))
+    };
+    Ok(TextSettings {
+        lang: settings.text(Id::Lang),
+        phonemizer: named(settings.choice(Id::Phonemizer)),
+        harakat: if settings.choice(Id::Harakat) == "keep" { Harakat::Keep } else { Harakat::Drop },
+        lexicon: settings.text(Id::Lexicon).map(lexicon).transpose()?,
+    })
 }
 
 /// The part of a corpus that a plan trains on.

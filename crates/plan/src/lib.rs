@@ -67,7 +67,7 @@ mod startup;
 mod fixture;
 
 pub use cache::{AUDIO_CACHE, CachePlan};
-pub use corpus::{CorpusFacts, CorpusPlan, training_set_options};
+pub use corpus::{CorpusFacts, CorpusPlan, text_settings, training_set_options, vocabulary};
 pub use custom_model::{CustomModel, Models};
 pub use hardware::{CardFacts, Hardware, HostFacts};
 pub use json::{plan_json, refusal_json};

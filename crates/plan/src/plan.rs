@@ -125,8 +125,14 @@ pub struct Sources {
     pub val_data: Option<String>,
     /// The list of excluded utterances.
     pub exclude_ids: Option<String>,
-    /// The language of rows that do not name one.
+    /// The language of rows that do not name one, if it was given.
     pub lang: Option<String>,
+    /// What turns words into symbols, as `--phonemizer` says it.
+    pub phonemizer: &'static str,
+    /// The lexicon.
+    pub lexicon: Option<String>,
+    /// What becomes of Persian vowel marks, as `--harakat` says it.
+    pub harakat: &'static str,
 }
 
 /// Optimization level.

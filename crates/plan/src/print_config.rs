@@ -34,6 +34,9 @@ fn resolved(plan: &Plan, id: Id) -> Option<SettingValue> {
         Id::ValData => text(&plan.sources.val_data),
         Id::ExcludeIds => text(&plan.sources.exclude_ids),
         Id::Lang => text(&plan.sources.lang),
+        Id::Phonemizer => Some(SettingValue::Choice(plan.sources.phonemizer)),
+        Id::Lexicon => text(&plan.sources.lexicon),
+        Id::Harakat => Some(SettingValue::Choice(plan.sources.harakat)),
         // The value of the flag: where `auto` caches depends on the free memory.
         Id::Cache => Some(SettingValue::Choice(plan.cache.asked)),
         Id::MaxBadFraction => Some(SettingValue::Share(plan.max_bad_fraction)),
@@ -43,6 +46,10 @@ fn resolved(plan: &Plan, id: Id) -> Option<SettingValue> {
         Id::CheckpointEvery => plan.training.checkpoint_every.map(SettingValue::Count),
         Id::Resume => text(&plan.training.resume),
         Id::ResetTraining => Some(SettingValue::Switch(plan.training.reset)),
+        Id::InitFrom => text(&plan.training.init_from),
+        Id::InitMelStatistics => {
+            Some(SettingValue::Choice(if plan.training.keeps_mel_statistics { "keep" } else { "measure" }))
+        }
         Id::Lr => Some(SettingValue::Share(plan.training.peak_lr)),
         Id::BatchSize => count(plan.batch_size),
         Id::GradAccum => count(plan.grad_accum),

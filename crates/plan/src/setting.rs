@@ -13,6 +13,9 @@ pub enum Id {
     ValData,
     ExcludeIds,
     Lang,
+    Phonemizer,
+    Lexicon,
+    Harakat,
     Cache,
     MaxBadFraction,
     CheckpointDir,
@@ -21,6 +24,8 @@ pub enum Id {
     CheckpointEvery,
     Resume,
     ResetTraining,
+    InitFrom,
+    InitMelStatistics,
     Lr,
     BatchSize,
     GradAccum,
@@ -273,8 +278,38 @@ pub static SETTINGS: &[Setting] = &[
         key: "lang",
         aliases: &[],
         kind: SettingKind::Word,
-        default: DefaultValue::Fixed("en"),
-        help: "Language of rows that do not name one",
+        default: DefaultValue::Computed("en"),
+        help: "Language of rows that do not name one, for example fa or de",
+    },
+    Setting {
+        id: Id::Phonemizer,
+        flag: "phonemizer",
+        section: DATA,
+        key: "phonemizer",
+        aliases: &[],
+        kind: SettingKind::Choice(&["auto", "dictionary", "espeak", "characters"]),
+        default: DefaultValue::Fixed("auto"),
+        help: "What turns words into symbols; auto: the built-in dictionary for English, characters for other languages",
+    },
+    Setting {
+        id: Id::Lexicon,
+        flag: "lexicon",
+        section: DATA,
+        key: "lexicon",
+        aliases: &[],
+        kind: SettingKind::Path,
+        default: DefaultValue::Computed("none"),
+        help: "Pronunciations to use first, in any language: lines of a word, a tab, and its phonemes with spaces between",
+    },
+    Setting {
+        id: Id::Harakat,
+        flag: "harakat",
+        section: DATA,
+        key: "harakat",
+        aliases: &[],
+        kind: SettingKind::Choice(&["drop", "keep"]),
+        default: DefaultValue::Fixed("drop"),
+        help: "Whether Persian vowel marks are symbols or are left out",
     },
     Setting {
         id: Id::Cache,
@@ -355,6 +390,26 @@ pub static SETTINGS: &[Setting] = &[
         kind: SettingKind::Switch { off_flag: None },
         default: DefaultValue::Fixed("false"),
         help: "Start from step 0; an earlier run in the folder is moved aside, nothing is deleted",
+    },
+    Setting {
+        id: Id::InitFrom,
+        flag: "init-from",
+        section: TRAINING,
+        key: "init_from",
+        aliases: &[],
+        kind: SettingKind::Path,
+        default: DefaultValue::Computed("none: random weights"),
+        help: "Fine-tune: start from the weights of this checkpoint or run, at step 0",
+    },
+    Setting {
+        id: Id::InitMelStatistics,
+        flag: "init-mel-statistics",
+        section: TRAINING,
+        key: "init_mel_statistics",
+        aliases: &[],
+        kind: SettingKind::Choice(&["keep", "measure"]),
+        default: DefaultValue::Fixed("keep"),
+        help: "With --init-from: normalise spectrograms as its model does, or by the statistics of the new data",
     },
     Setting {
         id: Id::Lr,
@@ -671,7 +726,7 @@ mod tests {
     #[test]
     fn the_help_of_model_size_has_the_parameter_counts_of_the_presets() {
         let millions = |preset: Preset| {
-            let model = acoustic(preset, SpeechModels::DEFAULT_SYMBOLS).unwrap();
+            let model = acoustic(preset, SpeechModels::DEFAULT_VOCABULARY).unwrap();
             (model.parameters().count() as f64 / 1e6).round()
         };
         let [nano, tiny, small, normal, big] = Preset::ALL.map(millions);

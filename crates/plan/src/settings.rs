@@ -61,6 +61,16 @@ pub enum SettingError {
         /// A complete example to type.
         example: String,
     },
+    /// A file that a flag names cannot be used.
+    #[error("--{flag}: {why}: {path}")]
+    UnusableFile {
+        /// The flag, without dashes.
+        flag: &'static str,
+        /// What was expected and what was found.
+        why: String,
+        /// The file.
+        path: String,
+    },
 }
 
 impl Settings {

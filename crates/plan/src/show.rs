@@ -272,7 +272,7 @@ mod tests {
         let text = show_plan(&plan, &gpus(1, 24));
         for part in [
             "Corpus:      421 utterances, 0.39 hours; 7 for validation, 3 excluded: corpus\n",
-            "Skipped:     579 over 500 frames or 107 tokens; without this limit, slots would need up to 5.6 MB instead of 3.5 MB\n",
+            "Skipped:     579 over 500 frames or 107 tokens; without this limit, slots would need up to 5.7 MB instead of 3.5 MB\n",
             "Padding:     3.2 % of frames, 2.2 % of tokens, 26 batches per epoch\n",
             "Cache:       memory, up to ",
             "Threads:     8 decode threads (up to 32 if decoding is too slow), 4 pinned upload buffers of 2.3 MB\n",

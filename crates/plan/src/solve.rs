@@ -250,6 +250,9 @@ impl Draft<'_> {
             val_data: self.settings.text(Id::ValData),
             exclude_ids: self.settings.text(Id::ExcludeIds),
             lang: self.settings.text(Id::Lang),
+            phonemizer: self.settings.choice(Id::Phonemizer),
+            lexicon: self.settings.text(Id::Lexicon),
+            harakat: self.settings.choice(Id::Harakat),
         }
     }
 

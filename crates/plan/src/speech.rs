@@ -9,7 +9,7 @@ use tandem_engine::{
     EngineError, MemoryKind, NamedLayout, ProgramSet, Recomputed, Rows, UpdateSpec, WORKSPACE_BYTES, update_program,
 };
 use tandem_feed::{Bucket, FeedPlan, MELS, SPEECH};
-use tandem_model::{Acoustic, BatchShape, Model, Preset, Programs, ProgramsSpec, REFERENCE_FRAMES};
+use tandem_model::{Acoustic, BatchShape, Model, Preset, Programs, ProgramsSpec, REFERENCE_FRAMES, Vocabulary};
 
 use crate::corpus::CorpusFacts;
 use crate::custom_model::Models;
@@ -17,9 +17,9 @@ use crate::model_memory::{ModelCatalog, ModelChoice, ModelMemory, PlanLine, Prog
 use crate::placement::Precision;
 use crate::plan::Plan;
 
-/// The speech model of this preset for a table of `symbols` symbols.
-pub fn acoustic(preset: Preset, symbols: u32) -> Result<Acoustic, EngineError> {
-    Acoustic::new(preset.sizes(), symbols.max(1), MELS as u32)
+/// The speech model of this preset for texts of `vocabulary`.
+pub fn acoustic(preset: Preset, vocabulary: Vocabulary) -> Result<Acoustic, EngineError> {
+    Acoustic::new(preset.sizes(), vocabulary, MELS as u32)
 }
 
 /// The data type of GEMM inputs.
@@ -96,32 +96,32 @@ fn layout(bucket: &Bucket) -> NamedLayout {
     NamedLayout { fields: placed.fields.iter().map(named).collect(), bytes: placed.bytes }
 }
 
-/// The presets of the speech model, for a given number of symbols. The sizes of programs are cached, so that many attempts
+/// The presets of the speech model, for a given vocabulary. The sizes of programs are cached, so that many attempts
 /// with the same shapes cost as much as one.
 #[derive(Clone, Debug)]
 pub struct SpeechModels {
-    symbols: u32,
+    vocabulary: Vocabulary,
     sizes: ProgramSizeCache,
 }
 
 impl SpeechModels {
-    /// Number of symbols without a corpus: the English phoneme set.
-    pub const DEFAULT_SYMBOLS: u32 = 83;
+    /// The vocabulary without a corpus: English phonemes.
+    pub const DEFAULT_VOCABULARY: Vocabulary = Vocabulary::of_one_language(83);
 
-    /// Models for a table of `symbols` symbols.
-    pub fn new(symbols: u32) -> SpeechModels {
-        SpeechModels { symbols, sizes: Arc::default() }
+    /// Models for texts of `vocabulary`.
+    pub fn new(vocabulary: Vocabulary) -> SpeechModels {
+        SpeechModels { vocabulary, sizes: Arc::default() }
     }
 
-    /// Models for the symbols of `corpus`, or for [`SpeechModels::DEFAULT_SYMBOLS`] without one.
+    /// Models for the texts of `corpus`, or for [`SpeechModels::DEFAULT_VOCABULARY`] without one.
     pub fn of(corpus: Option<&CorpusFacts>) -> SpeechModels {
-        SpeechModels::new(corpus.map_or(SpeechModels::DEFAULT_SYMBOLS, |corpus| corpus.symbols))
+        SpeechModels::new(corpus.map_or(SpeechModels::DEFAULT_VOCABULARY, |corpus| corpus.vocabulary))
     }
 }
 
 impl ModelCatalog for SpeechModels {
     fn memory_of(&self, choice: ModelChoice, device: DeviceKind) -> Box<dyn ModelMemory> {
-        let model = match acoustic(choice.preset, self.symbols) {
+        let model = match acoustic(choice.preset, self.vocabulary) {
             Ok(model) => model,
             Err(error) => unreachable!("the dimensions of a preset are consistent: {error}"),
         };
@@ -131,7 +131,7 @@ impl ModelCatalog for SpeechModels {
 
 impl Models for SpeechModels {
     fn model(&self, preset: Preset) -> Result<Arc<dyn Model>, EngineError> {
-        Ok(Arc::new(acoustic(preset, self.symbols)?))
+        Ok(Arc::new(acoustic(preset, self.vocabulary)?))
     }
 }
 
@@ -342,17 +342,18 @@ mod tests {
     }
 
     #[test]
-    fn more_symbols_need_more_parameters() {
-        let parameters = |symbols| {
-            let lines = SpeechModels::new(symbols).memory_of(choice(Preset::Nano), DeviceKind::Cpu).persistent();
+    fn more_symbols_and_languages_need_more_parameters() {
+        let parameters = |vocabulary| {
+            let lines = SpeechModels::new(vocabulary).memory_of(choice(Preset::Nano), DeviceKind::Cpu).persistent();
             lines.iter().find(|line| line.name == "parameters").unwrap().bytes
         };
-        assert!(parameters(100) > parameters(SpeechModels::DEFAULT_SYMBOLS));
+        let [one, two] = [1, 2].map(|languages| Vocabulary { symbols: 100, languages });
+        assert!(parameters(one) > parameters(SpeechModels::DEFAULT_VOCABULARY) && parameters(two) > parameters(one));
         let mut corpus = CorpusFacts::new("any", Vec::new());
-        corpus.symbols = 100;
+        corpus.vocabulary = two;
         assert_eq!(
-            (SpeechModels::of(Some(&corpus)).symbols, SpeechModels::of(None).symbols),
-            (100, SpeechModels::DEFAULT_SYMBOLS)
+            (SpeechModels::of(Some(&corpus)).vocabulary, SpeechModels::of(None).vocabulary),
+            (two, SpeechModels::DEFAULT_VOCABULARY)
         );
     }
 

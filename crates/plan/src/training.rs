@@ -22,6 +22,10 @@ pub struct TrainingSettings {
     pub checkpoint_every: Option<u64>,
     /// The checkpoint to resume from; `None` for the newest.
     pub resume: Option<String>,
+    /// The checkpoint or run whose weights the run starts from; `None` for random weights.
+    pub init_from: Option<String>,
+    /// Whether such a run normalises spectrograms as that model does; otherwise by the statistics of its own data.
+    pub keeps_mel_statistics: bool,
     /// Folder for TensorBoard event files; `None` for the default inside the run folder.
     pub tensorboard_dir: Option<String>,
     /// Address of the Prometheus endpoint; `None` for no endpoint.
@@ -50,6 +54,8 @@ impl TrainingSettings {
             max_steps: settings.given_count(Id::MaxSteps),
             checkpoint_every: settings.given_count(Id::CheckpointEvery),
             resume: settings.text(Id::Resume),
+            init_from: settings.text(Id::InitFrom),
+            keeps_mel_statistics: settings.choice(Id::InitMelStatistics) == "keep",
             tensorboard_dir: settings.text(Id::TensorboardDir),
             prometheus: settings.text(Id::Prometheus),
             trace: settings.text(Id::Trace),

@@ -17,6 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let mut synthesizer = Synthesizer::open(checkpoint, Machine::cpu().open(0)?)?;
     let voice = synthesizer.voice(None)?;
+    let text = synthesizer.tokenize(&text, None)?;
     // The second run finds its programs compiled.
     for run in ["first", "second"] {
         let start = Instant::now();

@@ -35,6 +35,19 @@ pub enum SynthError {
         known: String,
     },
 
+    /// The model was not trained on that language: choose one that it knows.
+    #[error("the model does not know language {asked:?}; it was trained on {}", known.join(", "))]
+    NoSuchLanguage {
+        /// The requested language.
+        asked: String,
+        /// The languages of the model.
+        known: Vec<String>,
+    },
+
+    /// The language needs phonemes of espeak-ng, and it cannot be used.
+    #[error(transparent)]
+    Espeak(#[from] tandem_espeak::EspeakError),
+
     /// The reference recording is too short.
     #[error("a voice needs {needed_s:.1} s of speech, better 5 s: found {found_s:.2} s")]
     ReferenceTooShort {

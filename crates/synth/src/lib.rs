@@ -15,7 +15,8 @@
 //!
 //! let mut synthesizer = Synthesizer::open("checkpoints/checkpoint-00000300", Machine::cpu().open(0)?)?;
 //! let voice = synthesizer.voice(None)?;
-//! let spoken = synthesizer.synthesize("Good morning.", &voice, &SpeechOptions::default())?;
+//! let text = synthesizer.tokenize("Good morning.", None)?;
+//! let spoken = synthesizer.synthesize(&text, &voice, &SpeechOptions::default())?;
 //! tandem_audio::wav::write(&spoken.clip, std::fs::File::create("morning.wav")?)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

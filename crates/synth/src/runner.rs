@@ -54,6 +54,8 @@ enum ExtraInput<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct SynthesisInput<'a> {
     pub(crate) tokens: &'a [i32],
+    /// The id of the language, for a model with several.
+    pub(crate) language: u32,
     pub(crate) voice: &'a [f32],
     pub(crate) seed: u64,
     /// The index of the chunk: each chunk has its own random numbers.
@@ -231,6 +233,7 @@ impl ModelRunner {
         let integers = |length: u32| TensorType::new(DType::I32, &[length]);
         layout.place("text", integers(tokens))?;
         layout.place("text_lengths", integers(1))?;
+        layout.place("language", integers(1))?;
         layout.place("reference", TensorType::new(DType::F32, &[REFERENCE_FRAMES, *mels]))?;
         let batch = BatchShape::new(Rows::even(1, tokens), Rows::even(1, shape.frames()));
         let graph = match shape {
@@ -290,6 +293,7 @@ impl ModelRunner {
         };
         session.write_input(id, "text", &padded(input.tokens))?;
         session.write_input(id, "text_lengths", &[input.tokens.len() as i32])?;
+        session.write_input(id, "language", &[input.language as i32])?;
         session.write_input(id, "reference", input.voice)?;
         match extra {
             ExtraInput::None => {}
@@ -324,7 +328,7 @@ impl ModelRunner {
 #[cfg(test)]
 mod tests {
     use tandem_device::Machine;
-    use tandem_model::Preset;
+    use tandem_model::{Preset, Vocabulary};
     use tandem_test_support::largest;
 
     use super::*;
@@ -334,7 +338,7 @@ mod tests {
     const DURATIONS: [i32; 5] = [2, 7, 1, 8, 3];
 
     fn runner() -> ModelRunner {
-        let acoustic = Acoustic::new(Preset::Nano.sizes(), 9, MELS).unwrap();
+        let acoustic = Acoustic::new(Preset::Nano.sizes(), Vocabulary { symbols: 9, languages: 2 }, MELS).unwrap();
         // Not the initial weights: with those the decoder adds nothing.
         let other = |(i, x): (usize, f64)| (x + 0.05 * (i as f64 * 1.7).sin()) as f32;
         let weights = acoustic.parameters().initial(7).into_iter().enumerate().map(other).collect();
@@ -344,7 +348,7 @@ mod tests {
     }
 
     fn input(voice: &[f32]) -> SynthesisInput<'_> {
-        SynthesisInput { tokens: &TOKENS, voice, seed: 1, chunk: 0 }
+        SynthesisInput { tokens: &TOKENS, language: 1, voice, seed: 1, chunk: 0 }
     }
 
     #[test]
@@ -376,6 +380,16 @@ mod tests {
         runner.prepare([ProgramShape::of_durations(5)]).unwrap();
         assert_eq!(runner.spectrogram(input(&voice), &DURATIONS).unwrap(), mels[0], "earlier programs stay");
         assert_eq!(runner.log_durations(input(&voice)).unwrap().len(), 5);
+    }
+
+    #[test]
+    fn languages_differ() {
+        let mut runner = runner();
+        let voice = vec![-5.0; (REFERENCE_FRAMES * MELS) as usize];
+        runner.prepare([ProgramShape::of_durations(TOKENS.len())]).unwrap();
+        let [first, second, again] =
+            [0, 1, 0].map(|language| runner.log_durations(SynthesisInput { language, ..input(&voice) }).unwrap());
+        assert!(first != second && first == again);
     }
 
     #[test]

@@ -3,12 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::json;
 use tandem_audio::FeatureSettings;
-use tandem_checkpoint::{Architecture, ComputeDtype, MelStatistics, ModelContract, ModelText, Vocoder};
+use tandem_checkpoint::{Architecture, ComputeDtype, MelStatistics, ModelContract, Vocoder};
 use tandem_device::DType;
-use tandem_model::ModelDims;
-use tandem_text::{Language, SymbolTable, TextOptions, VERSION};
+use tandem_espeak::Espeak;
+use tandem_model::{ModelDims, Vocabulary};
+use tandem_text::{
+    FrontEnd, LanguageRules, Lexicon, Phonemizer, Pronouncer, SymbolTable, TextOptions, dominant_script,
+    normalized_tag, primary_subtag,
+};
 
 use crate::error::SynthError;
 
@@ -21,8 +24,12 @@ pub(crate) struct SpeechModel {
     pub(crate) dims: ModelDims,
     pub(crate) symbols: Arc<SymbolTable>,
     pub(crate) text: TextOptions,
-    /// The languages of the training texts, at least one. The first is the default.
-    pub(crate) languages: Vec<String>,
+    /// The languages of the training texts, at least one. The first is the default. A position is a language's id.
+    pub(crate) languages: Vec<LanguageRules>,
+    pub(crate) vocabulary: Vocabulary,
+    pub(crate) lexicon: Option<Arc<Lexicon>>,
+    /// The version of espeak-ng that made the phonemes of the training texts.
+    pub(crate) espeak_version: Option<String>,
     pub(crate) features: FeatureSettings,
     pub(crate) mel_statistics: MelStatistics,
     /// The element type of its GEMMs during training.
@@ -54,12 +61,18 @@ impl SpeechModel {
         };
         let features = contract.features.clone();
         features.check().map_err(|error| error.to_string())?;
+        let lexicon = text.lexicon.as_deref().map(|text| {
+            Lexicon::parse(text).map(Arc::new).map_err(|error| format!("expected a lexicon, found: {error}"))
+        });
         let duration_scale = contract.duration_scale.filter(|scale| DURATION_SCALES.contains(scale));
         Ok(SpeechModel {
             dims,
-            symbols: Arc::new(table(text)?),
+            symbols: Arc::new(SymbolTable::from_symbols(text.symbols.clone()).map_err(|error| error.to_string())?),
             text: text.options(),
             languages: text.languages.clone(),
+            vocabulary: text.vocabulary(),
+            lexicon: lexicon.transpose()?,
+            espeak_version: text.espeak_version.clone(),
             features,
             mel_statistics: contract.mel_statistics.clone(),
             compute: match contract.compute_dtype {
@@ -71,42 +84,66 @@ impl SpeechModel {
         })
     }
 
-    /// The language tag for a text: a Persian one for a text with Persian letters, if the model has one; else the default.
-    pub(crate) fn language_of(&self, text: &str) -> &str {
-        let is_persian = |c: char| ('\u{0600}'..='\u{06FF}').contains(&c);
-        let persian = self.languages.iter().find(|tag| Language::from_tag(tag) == Language::Persian);
-        match persian {
-            Some(tag) if text.chars().any(is_persian) => tag,
-            _ => self.languages.first().map_or("und", String::as_str),
+    /// The id of the language that a text is read in: `asked`, if that is given; else the first language with the script of
+    /// the text; else the main language.
+    ///
+    /// `asked` is a language of the model, or differs from one after the primary subtag only: `en` finds `en-us`. Fails with
+    /// [`SynthError::NoSuchLanguage`].
+    pub(crate) fn language_of(&self, text: &str, asked: Option<&str>) -> Result<usize, SynthError> {
+        let position = |is: &dyn Fn(&LanguageRules) -> bool| self.languages.iter().position(is);
+        if let Some(asked) = asked {
+            let tag = normalized_tag(asked);
+            let same = position(&|rules| rules.tag == tag);
+            let similar = || position(&|rules| primary_subtag(&rules.tag) == primary_subtag(&tag));
+            return same.or_else(similar).ok_or_else(|| SynthError::NoSuchLanguage {
+                asked: asked.to_owned(),
+                known: self.languages.iter().map(|rules| rules.tag.clone()).collect(),
+            });
         }
+        let script = dominant_script(text);
+        Ok(script.and_then(|script| position(&|rules| rules.script == Some(script))).unwrap_or(0))
     }
-}
 
-/// The symbol table of a contract. The text crate checks it.
-fn table(text: &ModelText) -> Result<SymbolTable, String> {
-    let table = json!({ "version": VERSION, "units": text.units.name(), "symbols": text.symbols });
-    SymbolTable::from_json(&table.to_string()).map_err(|error| error.to_string())
+    /// The front end that training used for the language with this id.
+    ///
+    /// Fails with [`SynthError::Espeak`] if it needs that library, and it is not there.
+    pub(crate) fn front_end(&self, language: usize) -> Result<FrontEnd, SynthError> {
+        let LanguageRules { tag, phonemizer, .. } = &self.languages[language];
+        let pronouncer = match phonemizer {
+            Phonemizer::Characters => Pronouncer::Characters,
+            Phonemizer::Dictionary => Pronouncer::Dictionary,
+            Phonemizer::Espeak => Pronouncer::Source(Arc::new(Espeak::load()?.voice(tag)?)),
+        };
+        Ok(FrontEnd::with_table(tag, pronouncer, self.lexicon.clone(), self.text, Arc::clone(&self.symbols))?)
+    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use tandem_checkpoint::ModelText;
     use tandem_model::Preset;
-    use tandem_text::Units;
+    use tandem_text::{Language, Script};
 
     use super::*;
 
+    fn language(tag: &str, script: Option<Script>) -> LanguageRules {
+        LanguageRules { tag: tag.to_owned(), phonemizer: Phonemizer::Characters, script }
+    }
+
     /// A small English model of characters.
     pub(crate) fn contract() -> ModelContract {
-        let symbols = SymbolTable::fixed(Language::English, Units::Characters).unwrap();
+        let symbols = SymbolTable::fixed(Language::English, Phonemizer::Characters).unwrap();
         ModelContract {
             architecture: Architecture::Preset { name: Preset::Nano, dims: Preset::Nano.sizes() },
             text: Some(ModelText {
-                units: Units::Characters,
-                languages: vec!["en".to_owned()],
+                languages: vec![language("en", Some(Script::LATIN))],
+                language_embedding: false,
                 symbols: symbols.symbols().to_vec(),
                 blanks: false,
                 keep_harakat: false,
                 longest_tokens: None,
+                espeak_version: None,
+                lexicon: None,
             }),
             features: FeatureSettings::default(),
             mel_statistics: MelStatistics { mean: -5.0, std: 2.0, band_means: vec![-5.0; 80] },
@@ -142,24 +179,38 @@ pub(crate) mod tests {
         check(ModelContract { architecture: custom, ..contract() }, "found the custom model `narrow`");
         check(ModelContract { text: None, ..contract() }, "trained without texts");
         check(with_text(|text| text.symbols[5] = "a".into()), "twice");
-        check(with_text(|text| text.symbols.push("AA0".into())), "AA0");
+        check(with_text(|text| text.symbols.push("A 0".into())), "A 0");
+        check(with_text(|text| text.lexicon = Some("no tab".into())), "expected a lexicon, found: ");
         let mut odd_hop = contract();
         odd_hop.features.hop_samples = 255;
         check(odd_hop, "hop_samples");
     }
 
     #[test]
-    fn a_language_is_chosen_by_the_script_of_the_text() {
-        let check = |languages: &[&str], text: &str, expected: &str| {
-            let languages = languages.iter().map(|tag| (*tag).to_owned()).collect();
-            let model = SpeechModel::new(&with_text(|text| text.languages = languages)).unwrap();
-            assert_eq!(model.language_of(text), expected, "{text}");
+    fn a_language_is_chosen_by_the_flag_then_by_the_script_of_the_text_then_by_the_corpus() {
+        let model = |languages: &[(&str, Option<Script>)]| {
+            let languages = languages.iter().map(|(tag, script)| language(tag, *script)).collect();
+            SpeechModel::new(&with_text(|text| text.languages = languages)).unwrap()
         };
-        check(&["en"], "hello", "en");
-        check(&["en"], "سلام", "en");
-        check(&["fa-IR"], "hello", "fa-IR");
-        check(&["en", "fa"], "سلام", "fa");
-        check(&["en", "fa"], "hello", "en");
-        check(&["de"], "hello", "de");
+        let check = |model: &SpeechModel, text: &str, asked: Option<&str>, expected: Result<&str, &str>| {
+            let found = model.language_of(text, asked).map(|id| model.languages[id].tag.as_str());
+            assert_eq!(found.map_err(|error| error.to_string()), expected.map_err(str::to_owned), "{text}");
+        };
+        let (latin, arabic) = (Some(Script::LATIN), Some(Script::ARABIC));
+        let english = model(&[("en", latin)]);
+        check(&english, "hello", None, Ok("en"));
+        check(&english, "سلام", None, Ok("en"));
+        let persian = model(&[("fa-ir", arabic)]);
+        check(&persian, "25", None, Ok("fa-ir"));
+        check(&persian, "hello", Some("FA"), Ok("fa-ir"));
+        let both = model(&[("fa", arabic), ("en-us", latin), ("en-gb", latin), ("und", None)]);
+        check(&both, "سلام", None, Ok("fa"));
+        check(&both, "۲۵", None, Ok("fa"));
+        check(&both, "hello", None, Ok("en-us"));
+        check(&both, "hello", Some("en_GB"), Ok("en-gb"));
+        check(&both, "hello", Some("en"), Ok("en-us"));
+        check(&both, "25", None, Ok("fa"));
+        let known = "the model does not know language \"de\"; it was trained on fa, en-us, en-gb, und";
+        check(&both, "hello", Some("de"), Err(known));
     }
 }

@@ -7,7 +7,9 @@ use std::sync::atomic::AtomicBool;
 
 use tandem_audio::{AudioError, Clip, GriffinLim, MelFrames};
 use tandem_device::{DType, Device, DeviceKind};
+use tandem_espeak::Espeak;
 use tandem_model::{Acoustic, VoiceReferences};
+use tandem_text::Phonemizer;
 
 use crate::error::SynthError;
 use crate::runner::{ModelRunner, ProgramShape, RunnerModel, SynthesisInput};
@@ -68,6 +70,8 @@ pub struct ChunkReport {
 struct Speaking<'a> {
     voice: &'a Voice,
     options: &'a SpeechOptions,
+    /// The id of its language.
+    language: u32,
 }
 
 /// A chunk with everything computed for it.
@@ -88,7 +92,7 @@ impl Synthesizer {
         let folder = folder.as_ref();
         let model = SpeechModel::read(folder)?;
         let mels = model.features.n_mels as u32;
-        let acoustic = Acoustic::new(model.dims, model.symbols.len() as u32, mels)?;
+        let acoustic = Acoustic::new(model.dims, model.vocabulary, mels)?;
         let file = Weights::open(folder)?;
         let weights = file.parameters(acoustic.parameters())?;
         let voices = file.voices(model.features.n_mels)?;
@@ -150,23 +154,44 @@ impl Synthesizer {
         Voice::of_recording(recording, &self.model.features)
     }
 
-    /// Tokenizes a text. Time is linear in it.
-    ///
-    /// Fails with [`SynthError::EmptyText`] and [`SynthError::NoKnownSymbol`].
-    pub fn tokenize(&self, text: &str) -> Result<TokenizedText, SynthError> {
-        TokenizedText::new(text, &self.model)
+    /// The tags of its languages, that of most training texts first.
+    pub fn languages(&self) -> impl Iterator<Item = &str> {
+        self.model.languages.iter().map(|rules| rules.tag.as_str())
     }
 
-    /// Synthesises `text`. The same text, voice and options give the same waveform on the same device.
+    /// Tokenizes a text in the language `lang`, a tag. Without one, the first language that is written in the script of the
+    /// text, or the main language. Time is linear in the text.
+    ///
+    /// Fails with [`SynthError::EmptyText`], [`SynthError::NoSuchLanguage`], [`SynthError::NoKnownSymbol`] and
+    /// [`SynthError::Espeak`].
+    pub fn tokenize(&self, text: &str, lang: Option<&str>) -> Result<TokenizedText, SynthError> {
+        TokenizedText::new(text, lang, &self.model)
+    }
+
+    /// The versions of espeak-ng that made the phonemes of the training texts and that makes those of `text`, if they
+    /// differ: phonemes may differ, too.
+    pub fn other_espeak(&self, text: &TokenizedText) -> Option<(String, String)> {
+        let trained = self.model.espeak_version.as_ref()?;
+        let uses_it = self.model.languages[text.language as usize].phonemizer == Phonemizer::Espeak;
+        let now = Espeak::load().ok().filter(|_| uses_it)?.version().to_owned();
+        (now != *trained).then(|| (trained.clone(), now))
+    }
+
+    /// Synthesises a tokenized text. The same text, voice and options give the same waveform on the same device.
     ///
     /// For long texts [`Synthesizer::synthesize_chunks`] needs less memory.
-    pub fn synthesize(&mut self, text: &str, voice: &Voice, options: &SpeechOptions) -> Result<Speech, SynthError> {
-        let tokenized = self.tokenize(text)?;
-        let mut speech = Speech { unknown_chars: tokenized.unknown_chars.clone(), ..Speech::default() };
+    pub fn synthesize(
+        &mut self,
+        text: &TokenizedText,
+        voice: &Voice,
+        options: &SpeechOptions,
+    ) -> Result<Speech, SynthError> {
+        let mut speech = Speech { unknown_chars: text.unknown_chars.clone(), ..Speech::default() };
         speech.clip.rate_hz = self.rate_hz();
         speech.spectrogram.n_mels = self.model.features.n_mels;
         let Speech { clip, chunks, spectrogram, durations, .. } = &mut speech;
-        self.each_chunk(&tokenized, Speaking { voice, options }, &mut |chunk| {
+        let language = text.language;
+        self.each_chunk(text, Speaking { voice, options, language }, &mut |chunk| {
             clip.samples.extend_from_slice(&chunk.samples);
             spectrogram.values.extend_from_slice(&chunk.spectrogram.values);
             durations.extend_from_slice(chunk.durations);
@@ -187,7 +212,7 @@ impl Synthesizer {
         options: &SpeechOptions,
         on_chunk: &mut dyn FnMut(&ChunkReport, &[i16]) -> io::Result<()>,
     ) -> Result<(), SynthError> {
-        let speaking = Speaking { voice, options };
+        let speaking = Speaking { voice, options, language: text.language };
         self.each_chunk(text, speaking, &mut |chunk| on_chunk(&chunk.report, &chunk.samples))
     }
 
@@ -195,19 +220,18 @@ impl Synthesizer {
     /// chunk, or has more symbols than the recording has frames.
     pub fn align(
         &mut self,
-        text: &str,
+        text: &TokenizedText,
         recording: &Clip,
         voice: &Voice,
     ) -> Result<Option<AlignedRecording>, SynthError> {
-        let tokenized = self.tokenize(text)?;
-        let [chunk] = &tokenized.chunks[..] else { return Ok(None) };
+        let [chunk] = &text.chunks[..] else { return Ok(None) };
         let spectrogram = spectrogram_of(recording, &self.model.features)?;
         if spectrogram.num_frames() < chunk.tokens.len() {
             return Ok(None);
         }
         self.runner.prepare([ProgramShape::of_alignment(chunk.tokens.len(), spectrogram.num_frames())])?;
         let options = SpeechOptions::default();
-        let input = Speaking { voice, options: &options }.input(chunk, 0);
+        let input = Speaking { voice, options: &options, language: text.language }.input(chunk, 0);
         let durations = self.runner.alignment(input, &spectrogram.values)?;
         Ok(Some(AlignedRecording { spectrogram, durations }))
     }
@@ -308,8 +332,9 @@ impl Synthesizer {
 impl<'a> Speaking<'a> {
     /// The model inputs of the chunk with this index in the text.
     fn input(self, chunk: &'a TokenChunk, index: usize) -> SynthesisInput<'a> {
-        let Speaking { voice, options } = self;
-        SynthesisInput { tokens: &chunk.tokens, voice: &voice.frames, seed: options.seed, chunk: index as u32 }
+        let Speaking { voice, options, language } = self;
+        let (tokens, voice) = (&chunk.tokens, &voice.frames);
+        SynthesisInput { tokens, language, voice, seed: options.seed, chunk: index as u32 }
     }
 }
 

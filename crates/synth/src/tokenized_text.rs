@@ -23,6 +23,10 @@ const SHOWN: usize = 12;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenizedText {
     pub(crate) chunks: Vec<TokenChunk>,
+    /// The id of the language it is read in.
+    pub(crate) language: u32,
+    /// The tag of that language.
+    pub lang: String,
     /// Characters that were skipped because the model does not know them, each once.
     pub unknown_chars: Vec<char>,
     /// Words that are not in the dictionary: their pronunciation is a guess.
@@ -37,15 +41,16 @@ pub(crate) struct TokenChunk {
 }
 
 impl TokenizedText {
-    /// Tokenizes a text. Time is linear in it.
+    /// Tokenizes a text in the language `lang`; without one, it follows from the script of the text. Time is linear in it.
     ///
-    /// Fails with [`SynthError::EmptyText`] and, if the model knows no character of it, with
-    /// [`SynthError::NoKnownSymbol`].
-    pub(crate) fn new(text: &str, model: &SpeechModel) -> Result<TokenizedText, SynthError> {
+    /// Fails with [`SynthError::EmptyText`], with [`SynthError::NoSuchLanguage`] and, if the model knows no character of
+    /// it, with [`SynthError::NoKnownSymbol`].
+    pub(crate) fn new(text: &str, lang: Option<&str>, model: &SpeechModel) -> Result<TokenizedText, SynthError> {
         if text.trim().is_empty() {
             return Err(SynthError::EmptyText);
         }
-        let front_end = FrontEnd::with_table(model.language_of(text), model.text, model.symbols.clone())?;
+        let language = model.language_of(text, lang)?;
+        let front_end = model.front_end(language)?;
         let mut chunker = Chunker { front_end, unknown_chars: BTreeSet::new(), guessed: BTreeSet::new() };
         let blanks = if model.text.blanks { 2 } else { 1 };
         let max_tokens = (CHUNK_TOKENS * blanks).min(model.longest_tokens.unwrap_or(usize::MAX)).max(1);
@@ -56,6 +61,8 @@ impl TokenizedText {
         }
         Ok(TokenizedText {
             chunks,
+            language: language as u32,
+            lang: model.languages[language].tag.clone(),
             unknown_chars: unknown_chars.into_iter().collect(),
             guessed: guessed.into_iter().collect(),
         })
@@ -133,16 +140,18 @@ fn unknown(text: &str, model: &SpeechModel) -> SynthError {
 
 #[cfg(test)]
 mod tests {
+    use tandem_text::Phonemizer;
+
     use super::*;
     use crate::speech_model::tests::{contract, with_text};
 
     fn tokenize(text: &str) -> Result<TokenizedText, SynthError> {
-        TokenizedText::new(text, &SpeechModel::new(&contract()).unwrap())
+        TokenizedText::new(text, None, &SpeechModel::new(&contract()).unwrap())
     }
 
     /// The ids of an English text of characters.
     fn ids(text: &str) -> Vec<i32> {
-        let front_end = FrontEnd::new("en", Default::default()).unwrap();
+        let front_end = FrontEnd::new("en", Phonemizer::Characters, Default::default()).unwrap();
         front_end.encode(text).unwrap().ids.into_iter().map(|id| id as i32).collect()
     }
 
@@ -184,7 +193,7 @@ mod tests {
         assert!(chunks.iter().all(|chunk| chunk.tokens.len() <= CHUNK_TOKENS));
         assert!(chunks.iter().all(|chunk| chunk.ends_with <= Break::Sentence), "abbreviations end no sentence");
         let model = SpeechModel::new(&with_text(|text| text.longest_tokens = Some(40))).unwrap();
-        let shorter = TokenizedText::new(sentence, &model).unwrap();
+        let shorter = TokenizedText::new(sentence, None, &model).unwrap();
         let ends: Vec<Break> = shorter.chunks.iter().map(|chunk| chunk.ends_with).collect();
         assert!(shorter.chunks.iter().all(|chunk| chunk.tokens.len() <= 40));
         assert_eq!(ends.last(), Some(&Break::Paragraph));

@@ -23,6 +23,8 @@ const ALL_BYTES: usize = 1 << 14;
 pub struct Detected {
     /// Its ISO 639-1 tag: `de`, `fa`.
     pub language: &'static str,
+    /// Its name in English.
+    pub name: &'static str,
     /// Texts that look like it.
     pub agreeing: usize,
     /// Texts that were long enough to be judged.
@@ -63,8 +65,9 @@ pub fn detect<'a>(texts: impl IntoIterator<Item = &'a str>) -> Option<Detected> 
     groups.into_values().for_each(|group| group.guess_into(&mut guesses));
     let (language, agreeing) = guesses.into_iter().max_by_key(|(_, texts)| *texts)?;
     let together = whatlang::detect(&all).filter(|guess| guess.is_reliable() && tag(guess.lang()) == language);
-    let is_clear = together.is_some() && agreeing >= LEAST_TEXTS && agreeing * 5 >= judged * 4;
-    is_clear.then_some(Detected { language, agreeing, judged })
+    let is_clear = agreeing >= LEAST_TEXTS && agreeing * 5 >= judged * 4;
+    let name = together.filter(|_| is_clear)?.lang().eng_name();
+    Some(Detected { language, name, agreeing, judged })
 }
 
 impl TextGroup {

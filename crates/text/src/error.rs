@@ -5,8 +5,10 @@ use std::fmt;
 /// A text could not be turned into tokens, or tokens not back, or a symbol table is not one.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
-    /// Phonemes were asked for in a language without a dictionary: use characters.
-    #[error("there are no phonemes for language {tag:?}, only characters")]
+    /// The dictionary was asked for a language that it does not have.
+    #[error(
+        "the dictionary is English, the language is {tag:?}: use --phonemizer espeak, --phonemizer characters or a --lexicon"
+    )]
     NoPhonemes {
         /// The language tag that was given.
         tag: String,
@@ -26,7 +28,7 @@ pub enum TextError {
         outside: Vec<Outside>,
     },
 
-    /// The symbol table is of phonemes, but not of all that English has: it was made for something else.
+    /// The symbol table has no such phoneme: it was made for something else.
     #[error("the symbol table lacks the phoneme {phone}")]
     LacksPhone {
         /// Its name.
@@ -46,19 +48,6 @@ pub enum TextError {
         position: usize,
         /// How many symbols there are.
         len: usize,
-    },
-
-    /// A saved symbol table could not be read as one.
-    #[error("the symbol table is not what this program writes: {0}")]
-    Json(#[from] serde_json::Error),
-
-    /// A saved symbol table is of another version of this program.
-    #[error("the symbol table has version {found}, this program reads version {expected}")]
-    Version {
-        /// What it says.
-        found: u32,
-        /// What is read.
-        expected: u32,
     },
 
     /// A symbol is in the table twice, so that ids would not be one to one.
@@ -90,24 +79,22 @@ pub enum TextError {
         found: Option<String>,
     },
 
-    /// A symbol is not one that this kind of table can have.
-    #[error("symbol {symbol:?} at {position} does not belong into a table of {units}")]
+    /// A symbol is neither a character nor the name of a phoneme.
+    #[error("symbol {symbol:?} at {position} is neither a character nor the name of a phoneme")]
     WrongSymbol {
         /// The symbol.
         symbol: String,
         /// Its place.
         position: usize,
-        /// What the table has.
-        units: &'static str,
     },
 
-    /// The table was made for the other kind of symbols.
-    #[error("the symbol table has {found}, the front end makes {expected}")]
-    WrongUnits {
-        /// What the front end makes.
-        expected: &'static str,
-        /// What the table has.
-        found: &'static str,
+    /// The program that makes the phonemes failed.
+    #[error("no phonemes for a text of language {tag:?}: {reason}")]
+    NotPhonemized {
+        /// The language tag.
+        tag: String,
+        /// Why, and what to do.
+        reason: String,
     },
 }
 

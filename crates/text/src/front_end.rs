@@ -1,22 +1,41 @@
 //! Text to token ids and back, for one language.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Outside, TextError};
-use crate::language::{Language, Units};
+use crate::language::{Language, Phonemizer};
+use crate::lexicon::Lexicon;
+use crate::normalize::unicode::ZWNJ;
 use crate::normalize::{Harakat, normalize};
 use crate::phonemes::{Phoneme, speak};
-use crate::symbols::{SymbolTable, WORD_BOUNDARY};
+use crate::symbols::{SymbolTable, WORD_BOUNDARY, is_mark};
 
-/// How a front end reads and writes.
+/// How the front ends of a model read and write, in every language.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TextOptions {
-    /// What a symbol stands for.
-    pub units: Units,
     /// What becomes of Persian vowel marks.
     pub harakat: Harakat,
     /// Whether a blank stands before, between and after the tokens, which helps monotonic alignment. Decoding removes it.
     pub blanks: bool,
+}
+
+/// A program outside this crate that knows how texts sound.
+pub trait PhonemeSource: Send + Sync + fmt::Debug {
+    /// The phonemes of a stretch of normalised text without pauses: characters of the International Phonetic Alphabet, with
+    /// spaces between words.
+    fn phonemes(&self, clause: &str) -> Result<String, TextError>;
+}
+
+/// What turns words into symbols: a [`Phonemizer`] that is ready to work.
+#[derive(Clone, Debug)]
+pub enum Pronouncer {
+    /// Symbols are characters.
+    Characters,
+    /// The built-in English dictionary.
+    Dictionary,
+    /// Another program.
+    Source(Arc<dyn PhonemeSource>),
 }
 
 /// The tokens of one text.
@@ -24,65 +43,54 @@ pub struct TextOptions {
 pub struct Tokens {
     /// Ids of the front end's table, blanks included if asked for.
     pub ids: Vec<u32>,
-    /// Words that no dictionary has: their phonemes are a guess.
+    /// Words that no dictionary and no lexicon has: their phonemes are a guess, or their letters.
     pub guessed: Vec<String>,
 }
 
 /// Turns the texts of one language into token ids and back. Cheap to clone; the table is shared.
-///
-/// Holding one means that its table has the kind of symbols it makes.
 #[derive(Clone, Debug)]
 pub struct FrontEnd {
     language: Language,
+    pronouncer: Pronouncer,
+    /// Asked first.
+    lexicon: Option<Arc<Lexicon>>,
     options: TextOptions,
     table: Arc<SymbolTable>,
 }
 
 impl FrontEnd {
-    /// The front end of a language that has a fixed table: English and Persian.
+    /// The front end of a language that has a fixed table and needs nothing from outside: English and Persian.
     ///
-    /// Fails when the language needs a table made from a corpus ([`FrontEnd::for_corpus`]) or has no phonemes.
-    pub fn new(tag: &str, options: TextOptions) -> Result<FrontEnd, TextError> {
-        let language = checked(tag, options.units)?;
-        match SymbolTable::fixed(language, options.units) {
-            Some(table) => Ok(FrontEnd { language, options, table: Arc::new(table) }),
+    /// Fails when the language needs a table made from a corpus, or has no phonemes here.
+    pub fn new(tag: &str, phonemizer: Phonemizer, options: TextOptions) -> Result<FrontEnd, TextError> {
+        let pronouncer = match phonemizer {
+            Phonemizer::Characters => Pronouncer::Characters,
+            Phonemizer::Dictionary => Pronouncer::Dictionary,
+            Phonemizer::Espeak => return Err(TextError::NoPhonemes { tag: tag.to_owned() }),
+        };
+        match SymbolTable::fixed(Language::from_tag(tag), phonemizer) {
+            Some(table) => FrontEnd::with_table(tag, pronouncer, None, options, Arc::new(table)),
+            None if phonemizer == Phonemizer::Dictionary => Err(TextError::NoPhonemes { tag: tag.to_owned() }),
             None => Err(TextError::NeedsCorpus { tag: tag.to_owned() }),
         }
     }
 
-    /// The front end of any language, for the texts given: the fixed table where there is one, else one of the characters
-    /// that occur. Time is linear in the texts.
-    pub fn for_corpus<'a>(
-        tag: &str,
-        options: TextOptions,
-        texts: impl IntoIterator<Item = &'a str>,
-    ) -> Result<FrontEnd, TextError> {
-        let language = checked(tag, options.units)?;
-        let table = SymbolTable::fixed(language, options.units).unwrap_or_else(|| {
-            let normalised: Vec<String> =
-                texts.into_iter().map(|text| normalize(text, language, options.harakat)).collect();
-            SymbolTable::from_texts(normalised.iter().map(String::as_str))
-        });
-        Ok(FrontEnd { language, options, table: Arc::new(table) })
-    }
-
-    /// The front end with a table from elsewhere: a saved run, or one shared by several languages.
+    /// The front end with a table from elsewhere: a saved run, or one shared by several languages. The lexicon, if there is
+    /// one, is asked before the pronouncer.
     ///
-    /// Fails when the table has the other kind of symbols, or the language has no phonemes.
-    pub fn with_table(tag: &str, options: TextOptions, table: Arc<SymbolTable>) -> Result<FrontEnd, TextError> {
-        let language = checked(tag, options.units)?;
-        table.expect_units(options.units)?;
-        Ok(FrontEnd { language, options, table })
-    }
-
-    /// Its language.
-    pub fn language(&self) -> Language {
-        self.language
-    }
-
-    /// How it reads and writes.
-    pub fn options(&self) -> TextOptions {
-        self.options
+    /// Fails when the dictionary is asked for another language than English.
+    pub fn with_table(
+        tag: &str,
+        pronouncer: Pronouncer,
+        lexicon: Option<Arc<Lexicon>>,
+        options: TextOptions,
+        table: Arc<SymbolTable>,
+    ) -> Result<FrontEnd, TextError> {
+        let language = Language::from_tag(tag);
+        if matches!(pronouncer, Pronouncer::Dictionary) && language != Language::English {
+            return Err(TextError::NoPhonemes { tag: tag.to_owned() });
+        }
+        Ok(FrontEnd { language, pronouncer, lexicon, options, table })
     }
 
     /// Its symbols, to be saved with the run.
@@ -108,41 +116,11 @@ impl FrontEnd {
     pub fn encode_into(&self, text: &str, tokens: &mut Tokens) -> Result<(), TextError> {
         tokens.ids.clear();
         tokens.guessed.clear();
-        let normalised = self.normalize(text);
-        let mut outside = Vec::new();
-        if self.options.blanks {
-            tokens.ids.push(SymbolTable::BLANK);
+        let outcome = self.write(&self.normalize(text), tokens);
+        if outcome.is_err() {
+            *tokens = Tokens::default();
         }
-        match self.options.units {
-            Units::Characters => {
-                for (position, character) in normalised.chars().enumerate() {
-                    self.push_character(character, position, &mut tokens.ids, &mut outside);
-                }
-            }
-            Units::Phonemes => {
-                let spoken = speak(&normalised);
-                for phoneme in spoken.phonemes {
-                    match phoneme {
-                        Phoneme::Mark(mark, at) => self.push_character(mark, at, &mut tokens.ids, &mut outside),
-                        // A table of phonemes that came from elsewhere may lack a phone; nobody reads it as silence.
-                        Phoneme::Phone(phone) => match self.table.id(phone.name()) {
-                            Some(id) => self.push(id, &mut tokens.ids),
-                            None => return Err(self.lacks(phone.name(), tokens)),
-                        },
-                    }
-                }
-                tokens.guessed = spoken.guessed;
-            }
-        }
-        let error = if !outside.is_empty() {
-            TextError::Outside { outside }
-        } else if normalised.is_empty() {
-            TextError::Empty
-        } else {
-            return Ok(());
-        };
-        *tokens = Tokens::default();
-        Err(error)
+        outcome
     }
 
     /// The symbols of `ids`, padding and blanks left out.
@@ -157,110 +135,164 @@ impl FrontEnd {
     /// Fails at the first id that is not in the table.
     pub fn decode_text(&self, ids: &[u32]) -> Result<String, TextError> {
         let symbols = self.decode(ids)?;
-        Ok(match self.options.units {
-            Units::Characters => symbols.concat(),
-            Units::Phonemes => {
-                let shown = symbols.into_iter().map(|symbol| if symbol == WORD_BOUNDARY { "|" } else { symbol });
-                shown.collect::<Vec<_>>().join(" ")
-            }
-        })
-    }
-
-    fn push_character(&self, character: char, position: usize, ids: &mut Vec<u32>, outside: &mut Vec<Outside>) {
-        match self.table.character_id(character) {
-            Some(id) => self.push(id, ids),
-            None => outside.push(Outside { position, character }),
+        if matches!(self.pronouncer, Pronouncer::Characters) && self.lexicon.is_none() {
+            return Ok(symbols.concat());
         }
+        let shown = symbols.into_iter().map(|symbol| if symbol == WORD_BOUNDARY { "|" } else { symbol });
+        Ok(shown.collect::<Vec<_>>().join(" "))
     }
 
-    fn push(&self, id: u32, ids: &mut Vec<u32>) {
-        ids.push(id);
+    fn write(&self, normalised: &str, tokens: &mut Tokens) -> Result<(), TextError> {
+        if normalised.is_empty() {
+            return Err(TextError::Empty);
+        }
+        let mut writer = Writer { front_end: self, tokens, outside: Vec::new() };
         if self.options.blanks {
-            ids.push(SymbolTable::BLANK);
+            writer.tokens.ids.push(SymbolTable::BLANK);
         }
-    }
-
-    fn lacks(&self, phone: &str, tokens: &mut Tokens) -> TextError {
-        *tokens = Tokens::default();
-        TextError::LacksPhone { phone: phone.to_owned() }
+        match &self.lexicon {
+            Some(lexicon) => writer.with_lexicon(normalised, lexicon)?,
+            None => writer.stretch(Stretch { text: normalised, position: 0 })?,
+        }
+        let Writer { outside, .. } = writer;
+        if outside.is_empty() { Ok(()) } else { Err(TextError::Outside { outside }) }
     }
 }
 
-/// The language of `tag`, if it can be written in `units`.
-fn checked(tag: &str, units: Units) -> Result<Language, TextError> {
-    let language = Language::from_tag(tag);
-    if units == Units::Phonemes && language != Language::English {
-        return Err(TextError::NoPhonemes { tag: tag.to_owned() });
+/// A part of a normalised text, and the number of characters before it.
+#[derive(Clone, Copy)]
+struct Stretch<'a> {
+    text: &'a str,
+    position: usize,
+}
+
+impl<'a> Stretch<'a> {
+    fn split_at(self, bytes: usize) -> (Stretch<'a>, Stretch<'a>) {
+        let (before, after) = self.text.split_at(bytes);
+        let position = self.position + before.chars().count();
+        (Stretch { text: before, ..self }, Stretch { text: after, position })
     }
-    Ok(language)
+}
+
+/// The words of a normalised text, and where each begins, in bytes.
+fn words(normalised: &str) -> impl Iterator<Item = (usize, &str)> {
+    let is_inside = |c: char| c.is_alphabetic() || matches!(c, '\'' | '-' | ZWNJ);
+    let runs = normalised.split(move |c| !is_inside(c)).filter(|run| !run.is_empty());
+    runs.filter_map(|run| {
+        let word = run.trim_matches(['\'', '-', ZWNJ]);
+        // Both are parts of the same text.
+        let at = word.as_ptr() as usize - normalised.as_ptr() as usize;
+        (!word.is_empty()).then_some((at, word))
+    })
+}
+
+/// Writes the tokens of one text.
+struct Writer<'a> {
+    front_end: &'a FrontEnd,
+    tokens: &'a mut Tokens,
+    outside: Vec<Outside>,
+}
+
+impl Writer<'_> {
+    /// Words of the lexicon as it says, everything between them as the pronouncer does.
+    fn with_lexicon(&mut self, normalised: &str, lexicon: &Lexicon) -> Result<(), TextError> {
+        let mut rest = Stretch { text: normalised, position: 0 };
+        for (at, word) in words(normalised) {
+            match lexicon.get(word) {
+                Some(phonemes) => {
+                    let (before, from_word) = rest.split_at(at - (normalised.len() - rest.text.len()));
+                    self.stretch(before)?;
+                    phonemes.iter().try_for_each(|phoneme| self.phoneme(phoneme))?;
+                    (_, rest) = from_word.split_at(word.len());
+                }
+                None if matches!(self.front_end.pronouncer, Pronouncer::Characters) => {
+                    self.tokens.guessed.push(word.to_owned());
+                }
+                None => {}
+            }
+        }
+        self.stretch(rest)
+    }
+
+    /// A stretch of text without words of the lexicon.
+    fn stretch(&mut self, Stretch { text, position }: Stretch<'_>) -> Result<(), TextError> {
+        match &self.front_end.pronouncer {
+            Pronouncer::Characters => {
+                for (index, character) in text.chars().enumerate() {
+                    self.character(character, position + index);
+                }
+            }
+            Pronouncer::Dictionary => {
+                let spoken = speak(text);
+                for phoneme in spoken.phonemes {
+                    match phoneme {
+                        Phoneme::Mark(mark, at) => self.character(mark, position + at),
+                        Phoneme::Phone(phone) => self.phoneme(phone.name())?,
+                    }
+                }
+                self.tokens.guessed.extend(spoken.guessed);
+            }
+            Pronouncer::Source(source) => self.clauses(Stretch { text, position }, source.as_ref())?,
+        }
+        Ok(())
+    }
+
+    /// Pauses as they stand, and what another program says of everything between them.
+    fn clauses(
+        &mut self,
+        Stretch { text, position }: Stretch<'_>,
+        source: &dyn PhonemeSource,
+    ) -> Result<(), TextError> {
+        let mut at = position;
+        for clause in text.split_inclusive(is_mark) {
+            let mark = clause.chars().next_back().filter(|c| is_mark(*c));
+            let words = mark.map_or(clause, |mark| &clause[..clause.len() - mark.len_utf8()]);
+            if !words.trim().is_empty() {
+                let spoken = source.phonemes(words)?;
+                // A space before or after the clause separates it from a pause or from a word of the lexicon.
+                if words.starts_with(' ') {
+                    self.character(' ', at);
+                }
+                spoken.trim().chars().for_each(|symbol| self.character(symbol, at));
+                if words.ends_with(' ') {
+                    self.character(' ', at);
+                }
+            } else if !words.is_empty() {
+                self.character(' ', at);
+            }
+            at += clause.chars().count();
+            if let Some(mark) = mark {
+                self.character(mark, at - 1);
+            }
+        }
+        Ok(())
+    }
+
+    fn character(&mut self, character: char, position: usize) {
+        match self.front_end.table.character_id(character) {
+            Some(id) => self.push(id),
+            None => self.outside.push(Outside { position, character }),
+        }
+    }
+
+    /// A table that came from elsewhere may lack a phoneme; nobody reads it as silence.
+    fn phoneme(&mut self, name: &str) -> Result<(), TextError> {
+        match self.front_end.table.id(name) {
+            Some(id) => {
+                self.push(id);
+                Ok(())
+            }
+            None => Err(TextError::LacksPhone { phone: name.to_owned() }),
+        }
+    }
+
+    fn push(&mut self, id: u32) {
+        self.tokens.ids.push(id);
+        if self.front_end.options.blanks {
+            self.tokens.ids.push(SymbolTable::BLANK);
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PHONEMES: TextOptions = TextOptions { units: Units::Phonemes, harakat: Harakat::Drop, blanks: false };
-
-    fn check(tag: &str, options: TextOptions, text: &str, expected: &str) {
-        let front_end = FrontEnd::for_corpus(tag, options, [text]).unwrap();
-        for blanks in [false, true] {
-            let front_end =
-                FrontEnd::with_table(tag, TextOptions { blanks, ..options }, front_end.table().clone()).unwrap();
-            let tokens = front_end.encode(text).unwrap();
-            assert_eq!(front_end.decode_text(&tokens.ids).unwrap(), expected, "{tag} {text}");
-            let plain = front_end.decode(&tokens.ids).unwrap().len();
-            assert_eq!(tokens.ids.len(), if blanks { 2 * plain + 1 } else { plain });
-        }
-    }
-
-    #[test]
-    fn text_goes_there_and_back() {
-        check("en", TextOptions::default(), "Dr. Who owes $5!", "doctor who owes five dollars!");
-        check("en-us", PHONEMES, "Hello, world.", "HH AH0 L OW1 , | W ER1 L D .");
-        check("fa-IR", TextOptions::default(), "سال ۱۴۰۳", "سال هزار و چهارصد و سه");
-        check("ja", TextOptions::default(), "日本\n語", "日本 語");
-    }
-
-    #[test]
-    fn blanks_stand_around_every_token() {
-        let front_end = FrontEnd::new("en", TextOptions { blanks: true, ..TextOptions::default() }).unwrap();
-        let ids = front_end.encode("ab").unwrap().ids;
-        let table = front_end.table();
-        assert_eq!(ids, [1, table.id("a").unwrap(), 1, table.id("b").unwrap(), 1]);
-    }
-
-    #[test]
-    fn characters_outside_the_table_are_all_named() {
-        for options in [TextOptions::default(), PHONEMES] {
-            let front_end = FrontEnd::new("en", options).unwrap();
-            let mut tokens = Tokens { ids: vec![7], guessed: vec![] };
-            let Err(TextError::Outside { outside }) = front_end.encode_into("It is 5 中 and 😀.", &mut tokens)
-            else {
-                panic!("not refused")
-            };
-            let expected = [(11, '中'), (17, '😀')].map(|(position, character)| Outside { position, character });
-            assert_eq!(outside, expected);
-            assert_eq!(tokens, Tokens::default());
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_is_refused() {
-        assert!(matches!(FrontEnd::new("fa", PHONEMES), Err(TextError::NoPhonemes { .. })));
-        assert!(matches!(FrontEnd::new("de", TextOptions::default()), Err(TextError::NeedsCorpus { .. })));
-        let front_end = FrontEnd::new("en", TextOptions::default()).unwrap();
-        assert!(matches!(front_end.encode(" \n\u{200E}"), Err(TextError::Empty)));
-        let table = front_end.table().clone();
-        assert!(matches!(FrontEnd::with_table("en", PHONEMES, table), Err(TextError::WrongUnits { .. })));
-        let lacking = r#"{"version":1,"units":"phonemes","symbols":["<pad>","<blank>"," ","K"]}"#;
-        let lacking = Arc::new(SymbolTable::from_json(lacking).unwrap());
-        let front_end = FrontEnd::with_table("en", PHONEMES, lacking).unwrap();
-        assert!(matches!(front_end.encode("cat"), Err(TextError::LacksPhone { .. })));
-    }
-
-    #[test]
-    fn guessed_words_come_with_the_tokens() {
-        let front_end = FrontEnd::new("en", PHONEMES).unwrap();
-        assert_eq!(front_end.encode("the vlick").unwrap().guessed, ["vlick"]);
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 //! A line is `word TAB phonemes`, the phonemes separated by spaces, such as `guten`, a tab, `g u: t @ n`. Lines that begin
 //! with `#`, empty lines, a byte order mark and Windows line ends are fine.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 use crate::language::Language;
@@ -136,6 +136,13 @@ impl Lexicon {
         distinct.into_iter().collect()
     }
 
+    /// The lexicon as [`Lexicon::parse`] reads it: a line for each word, sorted.
+    pub fn to_text(&self) -> String {
+        let words: BTreeMap<&str, usize> = self.words.iter().map(|(word, index)| (word.as_str(), *index)).collect();
+        let line = |(word, index): (&str, usize)| format!("{word}\t{}\n", self.pronunciations[index].join(" "));
+        words.into_iter().map(line).collect()
+    }
+
     fn add(&mut self, word: String, phonemes: Box<[String]>) {
         if let Some(first) = self.words.get(&word) {
             self.conflicts += usize::from(self.pronunciations[*first] != phonemes);
@@ -199,6 +206,14 @@ mod tests {
 
     fn phonemes(lexicon: &Lexicon, word: &str) -> String {
         lexicon.get(word).map_or_else(|| "none".to_owned(), |phonemes| phonemes.join(" "))
+    }
+
+    #[test]
+    fn a_lexicon_is_read_back_from_its_text() {
+        let lexicon = Lexicon::parse("# words\nB\tb\nكتابِ\tk e t ɑ b e\na\tx  y\na\tz\n").unwrap();
+        let text = lexicon.to_text();
+        assert_eq!(text, "a\tx y\nb\tb\nکتابِ\tk e t ɑ b e\n");
+        assert_eq!(Lexicon::parse(&text).unwrap().to_text(), text);
     }
 
     #[test]

@@ -1,17 +1,17 @@
 //! Raw text to normalised text, symbols and token ids, and back.
 //!
-//! A [`FrontEnd`] is chosen by language tag: English (characters or phonemes), Persian (characters), or any other script
-//! as the characters it is written in. Its [`SymbolTable`] is saved with the run, so that token ids keep their meaning.
-//! Characters outside the table are reported, never dropped.
+//! A [`FrontEnd`] reads one language: English (phonemes or characters), Persian (characters), or any other script as the
+//! characters it is written in; a [`Lexicon`] or a [`PhonemeSource`] gives any language phonemes. Its [`SymbolTable`] is
+//! saved with the run, so that token ids keep their meaning. Characters outside the table are reported, never dropped.
 //!
 //! ```
-//! use tandem_text::{FrontEnd, TextError, TextOptions, Units};
+//! use tandem_text::{FrontEnd, Phonemizer, TextError, TextOptions};
 //!
-//! let spoken = FrontEnd::new("en-us", TextOptions { units: Units::Phonemes, ..TextOptions::default() })?;
+//! let spoken = FrontEnd::new("en-us", Phonemizer::Dictionary, TextOptions::default())?;
 //! let tokens = spoken.encode("Hello, world.")?;
 //! assert_eq!(spoken.decode_text(&tokens.ids)?, "HH AH0 L OW1 , | W ER1 L D .");
 //!
-//! let written = FrontEnd::new("en", TextOptions::default())?;
+//! let written = FrontEnd::new("en", Phonemizer::Characters, TextOptions::default())?;
 //! let tokens = written.encode("Dr. Who owes $5!")?;
 //! assert_eq!(written.decode_text(&tokens.ids)?, "doctor who owes five dollars!");
 //! let refused = written.encode("Prices in ₿").unwrap_err();
@@ -20,8 +20,8 @@
 //! ```
 
 // Which rules a text goes through.
-mod language;
 mod script;
+mod language;
 mod detect;
 
 // Raw text to normalised text.
@@ -39,9 +39,9 @@ mod error;
 
 pub use detect::{Detected, detect};
 pub use error::{Outside, TextError};
-pub use front_end::{FrontEnd, TextOptions, Tokens};
-pub use language::{Language, Units};
+pub use front_end::{FrontEnd, PhonemeSource, Pronouncer, TextOptions, Tokens};
+pub use language::{Language, LanguageRules, Phonemizer, normalized_tag, primary_subtag};
 pub use lexicon::{BadLine, Lexicon, LexiconError, LineFault};
 pub use normalize::{Harakat, normalize};
 pub use script::{Script, dominant_script};
-pub use symbols::{BLANK_SYMBOL, PAD_SYMBOL, SymbolTable, VERSION, WORD_BOUNDARY};
+pub use symbols::{BLANK_SYMBOL, PAD_SYMBOL, SymbolTable, WORD_BOUNDARY};

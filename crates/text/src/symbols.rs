@@ -2,14 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use serde::{Deserialize, Serialize};
-
 use crate::error::TextError;
-use crate::language::{Language, Units};
+use crate::language::{Language, Phonemizer};
 use crate::phonemes::Phone;
 
-/// The version this program writes and reads.
-pub const VERSION: u32 = 1;
 /// Fills a batch behind the end of a text. Its id is [`SymbolTable::PAD`].
 pub const PAD_SYMBOL: &str = "<pad>";
 /// Stands between tokens when that is asked for. Its id is [`SymbolTable::BLANK`].
@@ -21,6 +17,10 @@ pub const WORD_BOUNDARY: &str = " ";
 const ENGLISH_MARKS: &str = " .,;:?!—…\"()";
 /// What else normalised English consists of.
 const ENGLISH_LETTERS: &str = "'-abcdefghijklmnopqrstuvwxyz";
+/// Pauses and marks that stay when another program makes the phonemes. It never sees them.
+const MARKS: &str = " .,;:?!—…\"()،؛؟«»";
+/// The rest of the International Phonetic Alphabet: letters outside its block, stress, length, tones and diacritics.
+const IPA: &str = "abcdefghijklmnopqrstuvwxyzæçðøħŋœβθχᵻᵊǀǁǂǃⱱˈˌːˑˠˤʰʲʷʼ˞\u{0303}\u{0308}\u{030A}\u{031A}\u{031D}\u{031E}\u{031F}\u{0320}\u{0324}\u{0325}\u{0329}\u{032A}\u{032C}\u{032F}\u{0330}\u{0334}\u{0339}\u{033A}\u{033B}\u{033C}\u{0361}˥˦˧˨˩0123456789↑↓-";
 /// Pauses and marks of Persian, the zero-width non-joiner last.
 const PERSIAN_MARKS: &str = " .،؛:؟!—…«»()-\u{200C}";
 const PERSIAN_LETTERS: &str = "آابپتثجچحخدذرزژسشصضطظعغفقکگلمنوهیءأؤئۀ";
@@ -29,37 +29,16 @@ const HARAKAT: &str = "\u{064B}\u{064C}\u{064D}\u{064E}\u{064F}\u{0650}\u{0651}\
 
 /// Symbols and their ids, one to one. Id 0 pads, id 1 is the blank; there is no symbol for "unknown".
 ///
-/// Holding one means: no symbol is there twice, each belongs to the table's units, and saving and loading it gives the
-/// same ids.
+/// A symbol is a character or the name of a phoneme. Languages of one model share the table: what a symbol sounds like is
+/// up to the language of the text.
+///
+/// Holding one means: no symbol is there twice, and a symbol of several characters has no white space among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SymbolTable {
-    units: Units,
     symbols: Vec<String>,
     ids: HashMap<String, u32>,
     /// The same for single characters, which are most of what is asked for.
     characters: HashMap<char, u32>,
-}
-
-/// What is written to disk.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Saved {
-    version: u32,
-    units: SavedUnits,
-    symbols: Vec<String>,
-}
-
-#[derive(Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum SavedUnits {
-    Characters,
-    Phonemes,
-}
-
-/// Only the version: a file of another one may differ in everything else.
-#[derive(Deserialize)]
-struct SavedVersion {
-    version: u32,
 }
 
 impl SymbolTable {
@@ -68,46 +47,28 @@ impl SymbolTable {
     /// The id of the blank, in every table.
     pub const BLANK: u32 = 1;
 
-    /// The fixed table of a language; nothing when it has none and needs a corpus, or has no phonemes.
-    pub fn fixed(language: Language, units: Units) -> Option<SymbolTable> {
+    /// The fixed table of a language; nothing if it needs a corpus, or has no such phonemes.
+    pub fn fixed(language: Language, phonemizer: Phonemizer) -> Option<SymbolTable> {
         let characters = |text: &str| text.chars().map(String::from).collect::<Vec<_>>();
-        let symbols = match (language, units) {
-            (Language::English, Units::Characters) => characters(&[ENGLISH_MARKS, ENGLISH_LETTERS].concat()),
-            (Language::English, Units::Phonemes) => {
+        let symbols = match (language, phonemizer) {
+            (_, Phonemizer::Espeak) => characters(&[MARKS, IPA].concat()).into_iter().chain(ipa_block()).collect(),
+            (Language::English, Phonemizer::Characters) => characters(&[ENGLISH_MARKS, ENGLISH_LETTERS].concat()),
+            (Language::English, Phonemizer::Dictionary) => {
                 let phones = Phone::all().map(|phone| phone.name().to_owned());
                 characters(ENGLISH_MARKS).into_iter().chain(phones).collect()
             }
-            (Language::Persian, Units::Characters) => characters(&[PERSIAN_MARKS, PERSIAN_LETTERS, HARAKAT].concat()),
+            (Language::Persian, Phonemizer::Characters) => {
+                characters(&[PERSIAN_MARKS, PERSIAN_LETTERS, HARAKAT].concat())
+            }
             _ => return None,
         };
-        SymbolTable::from_symbols(units, symbols).ok()
+        Some(SymbolTable::numbered(with_special(symbols)))
     }
 
-    /// The table of characters that occur in texts which are already normalised: sorted by code point, so the order of
-    /// the texts does not matter. Time and memory are linear in the texts.
-    pub fn from_texts<'a>(normalised: impl IntoIterator<Item = &'a str>) -> SymbolTable {
-        let mut found: BTreeSet<char> = normalised.into_iter().flat_map(str::chars).collect();
-        // Spoken input can contain a space even if the corpus does not.
-        found.insert(' ');
-        SymbolTable::numbered(Units::Characters, with_special(found.into_iter().map(String::from)))
-    }
-
-    /// A table for several languages in one model: the symbols of `self`, whose ids stay, then the new ones of `other`.
+    /// The table with these symbols, as a run saved them: padding and blank first.
     ///
-    /// Fails when one has characters and the other phonemes.
-    pub fn merged(&self, other: &SymbolTable) -> Result<SymbolTable, TextError> {
-        other.expect_units(self.units)?;
-        let mut symbols = self.symbols.clone();
-        symbols.extend(other.symbols.iter().filter(|symbol| !self.ids.contains_key(*symbol)).cloned());
-        Ok(SymbolTable::numbered(self.units, symbols))
-    }
-
-    /// The table with these symbols, to which padding and blank are added.
-    fn from_symbols(units: Units, symbols: Vec<String>) -> Result<SymbolTable, TextError> {
-        SymbolTable::checked(units, with_special(symbols))
-    }
-
-    fn checked(units: Units, symbols: Vec<String>) -> Result<SymbolTable, TextError> {
+    /// Fails, with what is wrong, on a list that no table has.
+    pub fn from_symbols(symbols: Vec<String>) -> Result<SymbolTable, TextError> {
         let found = |at: usize| symbols.get(at).cloned();
         if symbols.first().is_none_or(|first| first != PAD_SYMBOL) {
             return Err(TextError::MissingPad { expected: PAD_SYMBOL, found: found(0) });
@@ -120,23 +81,39 @@ impl SymbolTable {
             if let Some(first) = seen.insert(symbol, position) {
                 return Err(TextError::Duplicate { symbol: symbol.clone(), first, second: position });
             }
-            if position > 1 && !belongs(units, symbol) {
-                return Err(TextError::WrongSymbol { symbol: symbol.clone(), position, units: units.name() });
+            if !is_symbol(symbol) {
+                return Err(TextError::WrongSymbol { symbol: symbol.clone(), position });
             }
         }
-        Ok(SymbolTable::numbered(units, symbols))
+        Ok(SymbolTable::numbered(symbols))
+    }
+
+    /// The table of characters that occur in texts which are already normalised: sorted by code point, so the order of
+    /// the texts does not matter. Time and memory are linear in the texts.
+    pub fn from_texts<'a>(normalised: impl IntoIterator<Item = &'a str>) -> SymbolTable {
+        let mut found: BTreeSet<char> = normalised.into_iter().flat_map(str::chars).collect();
+        // Spoken input can contain a space even if the corpus does not.
+        found.insert(' ');
+        SymbolTable::numbered(with_special(found.into_iter().map(String::from)))
+    }
+
+    /// A table for several languages in one model: the symbols of `self`, whose ids stay, then the new ones of `other`.
+    pub fn merged(&self, other: &SymbolTable) -> SymbolTable {
+        self.with_symbols(other.symbols.iter().cloned())
+    }
+
+    /// The same with these symbols at the end, if they are new.
+    pub fn with_symbols(&self, others: impl IntoIterator<Item = String>) -> SymbolTable {
+        let mut symbols = self.symbols.clone();
+        symbols.extend(others.into_iter().filter(|symbol| !self.ids.contains_key(symbol)));
+        SymbolTable::numbered(symbols)
     }
 
     /// The table of symbols that are known to be good: an id is a place.
-    fn numbered(units: Units, symbols: Vec<String>) -> SymbolTable {
+    fn numbered(symbols: Vec<String>) -> SymbolTable {
         let ids: HashMap<String, u32> = symbols.iter().cloned().zip(0..).collect();
         let characters = ids.iter().filter_map(|(symbol, id)| Some((single(symbol)?, *id))).collect();
-        SymbolTable { units, symbols, ids, characters }
-    }
-
-    /// What its symbols stand for.
-    pub fn units(&self) -> Units {
-        self.units
+        SymbolTable { symbols, ids, characters }
     }
 
     /// How many ids there are, padding and blank included: the size of an embedding.
@@ -177,43 +154,22 @@ impl SymbolTable {
         }
         Ok(symbols)
     }
-
-    /// As a JSON document, to be saved with the run.
-    pub fn to_json(&self) -> String {
-        let units = match self.units {
-            Units::Characters => SavedUnits::Characters,
-            Units::Phonemes => SavedUnits::Phonemes,
-        };
-        let symbols = self.symbols.clone();
-        serde_json::json!(Saved { version: VERSION, units, symbols }).to_string()
-    }
-
-    /// From what [`SymbolTable::to_json`] made. Fails, with what is wrong, on anything that would not give the same ids.
-    pub fn from_json(json: &str) -> Result<SymbolTable, TextError> {
-        let SavedVersion { version } = serde_json::from_str(json)?;
-        if version != VERSION {
-            return Err(TextError::Version { found: version, expected: VERSION });
-        }
-        let saved: Saved = serde_json::from_str(json)?;
-        let units = match saved.units {
-            SavedUnits::Characters => Units::Characters,
-            SavedUnits::Phonemes => Units::Phonemes,
-        };
-        SymbolTable::checked(units, saved.symbols)
-    }
-
-    /// Fails when the table has the other kind of symbols.
-    pub(crate) fn expect_units(&self, expected: Units) -> Result<(), TextError> {
-        if self.units == expected {
-            return Ok(());
-        }
-        Err(TextError::WrongUnits { expected: expected.name(), found: self.units.name() })
-    }
 }
 
-/// A table of characters has single characters; one of phonemes has phones as well.
-fn belongs(units: Units, symbol: &str) -> bool {
-    single(symbol).is_some() || (units == Units::Phonemes && Phone::from_name(symbol).is_some())
+/// Whether a character is a pause or another mark that other programs do not turn into phonemes. Spaces are not.
+pub(crate) fn is_mark(c: char) -> bool {
+    c != ' ' && MARKS.contains(c)
+}
+
+/// Whether a table may have this symbol: a character, or the name of a phoneme.
+fn is_symbol(symbol: &str) -> bool {
+    let is_separator = |c: char| c.is_whitespace() || c.is_control();
+    single(symbol).is_some() || !(symbol.is_empty() || symbol.contains(is_separator))
+}
+
+/// The letters of the International Phonetic Alphabet that have a Unicode block of their own.
+fn ipa_block() -> impl Iterator<Item = String> {
+    ('\u{0250}'..='\u{02AF}').map(String::from)
 }
 
 fn with_special(symbols: impl IntoIterator<Item = String>) -> Vec<String> {
@@ -232,21 +188,23 @@ mod tests {
 
     #[test]
     fn fixed_tables_keep_their_ids() {
-        for (language, units, len, symbol, id) in [
-            (Language::English, Units::Characters, 42, "a", 16),
-            (Language::English, Units::Phonemes, 83, "AA0", 14),
-            (Language::English, Units::Phonemes, 83, "ZH", 82),
-            (Language::Persian, Units::Characters, 64, "آ", 17),
-            (Language::Persian, Units::Characters, 64, "\u{200C}", 16),
+        for (language, phonemizer, len, symbol, id) in [
+            (Language::English, Phonemizer::Characters, 42, "a", 16),
+            (Language::English, Phonemizer::Dictionary, 83, "AA0", 14),
+            (Language::English, Phonemizer::Dictionary, 83, "ZH", 82),
+            (Language::Persian, Phonemizer::Characters, 64, "آ", 17),
+            (Language::Persian, Phonemizer::Characters, 64, "\u{200C}", 16),
+            (Language::Other, Phonemizer::Espeak, 208, "a", 19),
+            (Language::Persian, Phonemizer::Espeak, 208, "\u{02AF}", 207),
         ] {
-            let table = SymbolTable::fixed(language, units).unwrap();
-            assert_eq!((table.len(), table.id(symbol)), (len, Some(id)), "{language:?} {units} {symbol}");
+            let table = SymbolTable::fixed(language, phonemizer).unwrap();
+            assert_eq!((table.len(), table.id(symbol)), (len, Some(id)), "{language:?} {phonemizer} {symbol}");
             assert_eq!(table.id(PAD_SYMBOL), Some(SymbolTable::PAD));
             assert_eq!(table.id(BLANK_SYMBOL), Some(SymbolTable::BLANK));
-            assert_eq!(SymbolTable::from_json(&table.to_json()).unwrap(), table);
+            assert_eq!(SymbolTable::from_symbols(table.symbols().to_vec()).unwrap(), table);
         }
-        assert!(SymbolTable::fixed(Language::Persian, Units::Phonemes).is_none());
-        assert!(SymbolTable::fixed(Language::Other, Units::Characters).is_none());
+        assert!(SymbolTable::fixed(Language::Persian, Phonemizer::Dictionary).is_none());
+        assert!(SymbolTable::fixed(Language::Other, Phonemizer::Characters).is_none());
     }
 
     #[test]
@@ -258,40 +216,29 @@ mod tests {
 
     #[test]
     fn merging_keeps_the_first_tables_ids() {
-        let english = SymbolTable::fixed(Language::English, Units::Characters).unwrap();
-        let persian = SymbolTable::fixed(Language::Persian, Units::Characters).unwrap();
-        let both = english.merged(&persian).unwrap();
+        let english = SymbolTable::fixed(Language::English, Phonemizer::Dictionary).unwrap();
+        let persian = SymbolTable::fixed(Language::Persian, Phonemizer::Characters).unwrap();
+        let both = english.merged(&persian);
         for symbol in english.symbols() {
             assert_eq!(both.id(symbol), english.id(symbol));
         }
         assert!(persian.symbols().iter().all(|symbol| both.id(symbol).is_some()));
-        assert_eq!(SymbolTable::from_json(&both.to_json()).unwrap(), both);
-        let phonemes = SymbolTable::fixed(Language::English, Units::Phonemes).unwrap();
-        assert!(matches!(english.merged(&phonemes), Err(TextError::WrongUnits { .. })));
-    }
-
-    fn check_refused(json: &str, expected: impl Fn(&TextError) -> bool) {
-        let error = SymbolTable::from_json(json).expect_err(json);
-        assert!(expected(&error), "{json}: {error}");
+        assert_eq!(SymbolTable::from_symbols(both.symbols().to_vec()).unwrap(), both);
     }
 
     #[test]
     fn broken_tables_are_refused_by_what_is_wrong() {
-        let table = |symbols: &str| format!(r#"{{"version":1,"units":"characters","symbols":[{symbols}]}}"#);
-        check_refused("", |e| matches!(e, TextError::Json(_)));
-        check_refused("{}", |e| matches!(e, TextError::Json(_)));
-        check_refused(r#"{"version":1,"units":"words","symbols":[]}"#, |e| matches!(e, TextError::Json(_)));
-        check_refused(r#"{"version":2,"anything":0}"#, |e| matches!(e, TextError::Version { found: 2, .. }));
-        check_refused(&table(""), |e| matches!(e, TextError::MissingPad { found: None, .. }));
-        check_refused(&table(r#""a""#), |e| matches!(e, TextError::MissingPad { found: Some(_), .. }));
-        check_refused(&table(r#""<pad>","a""#), |e| matches!(e, TextError::MissingBlank { .. }));
-        check_refused(&table(r#""<pad>","<blank>","a","b","a""#), |e| {
-            matches!(e, TextError::Duplicate { first: 2, second: 4, .. })
-        });
-        for odd in ["", "ab", "AH0"] {
-            check_refused(&table(&format!(r#""<pad>","<blank>","{odd}""#)), |e| {
-                matches!(e, TextError::WrongSymbol { position: 2, .. })
-            });
+        let check = |symbols: &[&str], expected: fn(&TextError) -> bool| {
+            let error = SymbolTable::from_symbols(symbols.iter().map(|&symbol| symbol.to_owned()).collect());
+            let error = error.expect_err("refused");
+            assert!(expected(&error), "{symbols:?}: {error}");
+        };
+        check(&[], |e| matches!(e, TextError::MissingPad { found: None, .. }));
+        check(&["a"], |e| matches!(e, TextError::MissingPad { found: Some(_), .. }));
+        check(&["<pad>", "a"], |e| matches!(e, TextError::MissingBlank { .. }));
+        check(&["<pad>", "<blank>", "a", "b", "a"], |e| matches!(e, TextError::Duplicate { first: 2, second: 4, .. }));
+        for odd in ["", "a b", "a\u{7}"] {
+            check(&["<pad>", "<blank>", odd], |e| matches!(e, TextError::WrongSymbol { position: 2, .. }));
         }
     }
 

@@ -38,6 +38,15 @@ pub enum TrainError {
         path: PathBuf,
     },
 
+    /// The weights of `--init-from` do not fit this model: take another checkpoint, or another --model-size.
+    #[error("the weights do not fit this model ({}): {}", listed(different), path.display())]
+    ForeignInit {
+        /// Every tensor that differs: what was expected and what was found.
+        different: Vec<String>,
+        /// The checkpoint.
+        path: PathBuf,
+    },
+
     /// The features of a recording could not be computed.
     #[error("cannot compute features: {0}")]
     Features(tandem_audio::AudioError),
@@ -75,6 +84,16 @@ pub struct SavedStep {
     pub step: u64,
     /// Its path; `None` if the step was the one that the run started from.
     pub path: Option<PathBuf>,
+}
+
+/// The first few, and how many more.
+fn listed(different: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let shown = different.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join("; ");
+    match different.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown}; and {more} more"),
+    }
 }
 
 fn saved_text(saved: &Result<SavedStep, String>) -> String {

@@ -11,6 +11,9 @@ mod mel_statistics;
 mod voices;
 mod validation_set;
 
+// The weights of step 0.
+mod initial_weights;
+
 // The steps.
 mod tensors;
 mod step_clock;
@@ -24,6 +27,7 @@ mod run;
 
 pub use error::{SavedStep, TrainError};
 pub use exact_shapes::CompileProgram;
+pub use initial_weights::{InitReport, InitSource, random_weights, weights_from};
 pub use mel_statistics::measure_mel_statistics;
 pub use report::{AlignmentReport, ReportedMetrics, StepReport, ValidationReport};
 pub use run::{RunListener, RunOutcome, RunSchedule, run};

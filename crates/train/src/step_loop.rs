@@ -128,16 +128,14 @@ impl StepLoop {
         (RUN_AHEAD + 1) * (grad_accum + 1)
     }
 
-    /// Starts a run: parameters are initialised from the seed.
-    pub fn begin(parts: StepLoopParts) -> Result<StepLoop, TrainError> {
+    /// Starts a run with these weights: [`random_weights`](crate::random_weights), or those of another model.
+    pub fn begin(parts: StepLoopParts, initial: &[f32]) -> Result<StepLoop, TrainError> {
         let step_loop = StepLoop::new(parts)?;
-        let initial = step_loop.session.set().parameters().initial(step_loop.recipe.seed);
-        let initial: Vec<f32> = initial.into_iter().map(|x| x as f32).collect();
-        step_loop.session.write_span(ParameterSpan::Parameters, &initial)?;
+        step_loop.session.write_span(ParameterSpan::Parameters, initial)?;
         if step_loop.recipe.ema_decay.is_some() {
-            step_loop.session.write_span(ParameterSpan::Average, &initial)?;
+            step_loop.session.write_span(ParameterSpan::Average, initial)?;
         }
-        step_loop.write_compute(&initial)?;
+        step_loop.write_compute(initial)?;
         Ok(step_loop)
     }
 

@@ -54,6 +54,8 @@ struct Prepared {
     mel: Vec<f32>,
     frames: u32,
     tokens: Vec<i32>,
+    /// The id of its language.
+    language: u32,
 }
 
 impl ValidationSet {
@@ -119,6 +121,10 @@ fn lay_out(
         |of: fn(&Prepared) -> u32| -> Vec<i32> { placed.iter().map(|row| row.as_ref().map_or(0, of) as i32).collect() };
     let frames = lengths(|row| row.frames);
     let tokens = lengths(|row| row.tokens.len() as u32);
+    // Batches without text have no language.
+    if layout.find("input", "language").is_ok() {
+        put("language", 0, bytemuck::cast_slice(&lengths(|row| row.language)))?;
+    }
     put("mel_lengths", 0, bytemuck::cast_slice(&frames))?;
     put("text_lengths", 0, bytemuck::cast_slice(&tokens))?;
     let references = reference_rows(placed);
@@ -174,11 +180,14 @@ impl<'a> Preparer<'a> {
         self.recordings.load_into(&sample, &mut self.clip).ok()?;
         self.featurizer.clip_into(&self.clip, false, &mut self.features).ok()?;
         self.tokens.ids.clear();
-        self.trained.tokenizer()?.encode_into(&sample, &mut self.tokens).ok()?;
+        let tokenizer = self.trained.tokenizer()?;
+        tokenizer.encode_into(&sample, &mut self.tokens).ok()?;
         let frames = self.features.mel.num_frames() as u32;
         let tokens: Vec<i32> = self.tokens.ids.iter().map(|&id| id as i32).collect();
         let (speaker, mel) = (sample.speaker.map(str::to_owned), self.features.mel.values.clone());
-        (!tokens.is_empty() && tokens.len() as u32 <= frames).then_some(Prepared { speaker, mel, frames, tokens })
+        let language = tokenizer.language_of(&sample);
+        let is_usable = !tokens.is_empty() && tokens.len() as u32 <= frames;
+        is_usable.then_some(Prepared { speaker, mel, frames, tokens, language })
     }
 }
 
@@ -192,7 +201,8 @@ mod tests {
 
     fn prepared(speaker: &str, frames: u32, tokens: &[i32]) -> Prepared {
         let mel = (0..frames * BANDS).map(|i| (100 * frames + i) as f32).collect();
-        Prepared { speaker: Some(speaker.to_owned()), mel, frames, tokens: tokens.to_vec() }
+        let language = 10 + frames;
+        Prepared { speaker: Some(speaker.to_owned()), mel, frames, tokens: tokens.to_vec(), language }
     }
 
     fn shape() -> BatchShape {
@@ -208,6 +218,7 @@ mod tests {
             ("mel", tandem_device::DType::F32, &[18, BANDS]),
             ("mel_lengths", tandem_device::DType::I32, &[3]),
             ("reference", tandem_device::DType::F32, &[reference, BANDS]),
+            ("language", tandem_device::DType::I32, &[3]),
         ] {
             layout.place(name, TensorType::new(dtype, dims)).unwrap();
         }
@@ -231,6 +242,7 @@ mod tests {
         assert_eq!(field::<i32>(&batch, "text"), [0, 0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(field::<i32>(&batch, "text_lengths"), [0, 4, 3]);
         assert_eq!(field::<i32>(&batch, "mel_lengths"), [0, 6, 5]);
+        assert_eq!(field::<i32>(&batch, "language"), [0, 16, 15]);
         let mel = field::<f32>(&batch, "mel");
         let row = |first: usize, frames: u32| mel[2 * first..][..2 * frames as usize].to_vec();
         assert_eq!((row(3, 6), row(9, 5)), (prepared("", 6, &[]).mel, prepared("", 5, &[]).mel));

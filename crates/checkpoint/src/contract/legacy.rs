@@ -1,12 +1,14 @@
-//! `model.json` of format 1, and its conversion. The only place that knows format 1.
+//! `model.json` of formats 1 and 2, and their conversion. The only place that knows them.
 //!
 //! Format 1 did not say whether symbols are phonemes or characters, and often not which languages it was trained on:
-//! both are derived from the symbols, here and nowhere else.
+//! both are derived from the symbols, here and nowhere else. In both formats all languages have the same units, and none
+//! has an embedding.
 
 use serde::Deserialize;
+use serde_json::Value;
 use tandem_audio::FeatureSettings;
 use tandem_model::{ModelDims, Preset};
-use tandem_text::{Language, SymbolTable, Units};
+use tandem_text::{Language, LanguageRules, Phonemizer, Script, SymbolTable};
 
 use super::{Architecture, ComputeDtype, MelStatistics, ModelContract, ModelText, Vocoder};
 
@@ -74,14 +76,16 @@ impl LegacyModel {
 impl LegacyText {
     fn convert(self, symbols: Vec<String>) -> ModelText {
         let units = units_of(&symbols);
-        ModelText {
+        let languages = self.language.map_or_else(|| languages_of(&symbols, units), |language| vec![language]);
+        let text = Format2Text {
             units,
-            languages: self.language.map_or_else(|| languages_of(&symbols, units), |language| vec![language]),
+            languages,
             symbols,
             blanks: self.blanks,
             keep_harakat: self.keeps_harakat,
             longest_tokens: self.longest_tokens,
-        }
+        };
+        text.convert()
     }
 }
 
@@ -90,6 +94,62 @@ impl LegacyFeatures {
         let LegacyFeatures { rate_hz, n_fft, win_samples, hop_samples, n_mels, fmin_hz, fmax_hz, floor } = self;
         let win_samples = win_samples.unwrap_or(n_fft);
         FeatureSettings { rate_hz, n_fft, win_samples, hop_samples, n_mels, fmin_hz, fmax_hz, floor }
+    }
+}
+
+/// `"text"` of format 2.
+#[derive(Deserialize)]
+struct Format2Text {
+    units: Units,
+    languages: Vec<String>,
+    symbols: Vec<String>,
+    blanks: bool,
+    keep_harakat: bool,
+    longest_tokens: Option<usize>,
+}
+
+/// What a symbol stands for, in every language of the model.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Units {
+    Characters,
+    Phonemes,
+}
+
+/// A model of format 2 as one of format 3: only `"text"` differs.
+pub(super) fn convert_format_2(mut model: Value) -> serde_json::Result<Value> {
+    let text: Option<Format2Text> = serde_json::from_value(model["text"].take())?;
+    model["text"] = serde_json::to_value(text.map(Format2Text::convert))?;
+    Ok(model)
+}
+
+impl Format2Text {
+    fn convert(self) -> ModelText {
+        ModelText {
+            languages: self.languages.into_iter().map(|tag| self.units.rules(tag)).collect(),
+            language_embedding: false,
+            symbols: self.symbols,
+            blanks: self.blanks,
+            keep_harakat: self.keep_harakat,
+            longest_tokens: self.longest_tokens,
+            espeak_version: None,
+            lexicon: None,
+        }
+    }
+}
+
+impl Units {
+    fn rules(self, tag: String) -> LanguageRules {
+        let phonemizer = match self {
+            Units::Characters => Phonemizer::Characters,
+            Units::Phonemes => Phonemizer::Dictionary,
+        };
+        let script = match Language::from_tag(&tag) {
+            Language::English => Some(Script::LATIN),
+            Language::Persian => Some(Script::ARABIC),
+            Language::Other => None,
+        };
+        LanguageRules { tag, phonemizer, script }
     }
 }
 
@@ -102,7 +162,8 @@ fn units_of(symbols: &[String]) -> Units {
 /// The languages with a fixed symbol table that the symbols contain; `und` if there is none.
 fn languages_of(symbols: &[String], units: Units) -> Vec<String> {
     let contains = |language| {
-        let fixed = SymbolTable::fixed(language, units);
+        let phonemizer = units.rules(String::new()).phonemizer;
+        let fixed = SymbolTable::fixed(language, phonemizer);
         fixed.is_some_and(|fixed| fixed.symbols().iter().all(|symbol| symbols.contains(symbol)))
     };
     let known = [(Language::English, "en"), (Language::Persian, "fa")];

@@ -1,24 +1,40 @@
 //! The exact JSON of both formats, and bad ones refused with the reason.
 
+use std::collections::BTreeMap;
+
 use serde_json::json;
-use tandem_text::{Language, SymbolTable};
+use tandem_text::{Language, Phonemizer, Script, SymbolTable};
 
 use super::*;
 
-fn symbols(language: Language, units: Units) -> Vec<String> {
-    SymbolTable::fixed(language, units).unwrap().symbols().to_vec()
+fn symbols(language: Language, phonemizer: Phonemizer) -> Vec<String> {
+    SymbolTable::fixed(language, phonemizer).unwrap().symbols().to_vec()
+}
+
+fn rules(tag: &str, phonemizer: Phonemizer, script: Option<Script>) -> LanguageRules {
+    LanguageRules { tag: tag.to_owned(), phonemizer, script }
+}
+
+fn english(phonemizer: Phonemizer) -> LanguageRules {
+    rules("en", phonemizer, Some(Script::LATIN))
+}
+
+fn persian() -> LanguageRules {
+    rules("fa", Phonemizer::Characters, Some(Script::ARABIC))
 }
 
 fn contract() -> ModelContract {
     ModelContract {
         architecture: Architecture::Preset { name: Preset::Nano, dims: Preset::Nano.sizes() },
         text: Some(ModelText {
-            units: Units::Phonemes,
-            languages: vec!["en".into(), "fa".into()],
+            languages: vec![english(Phonemizer::Dictionary), persian()],
+            language_embedding: true,
             symbols: ["<pad>", "<blank>", " ", "AA0"].map(str::to_owned).to_vec(),
             blanks: true,
             keep_harakat: false,
             longest_tokens: Some(201),
+            espeak_version: None,
+            lexicon: None,
         }),
         features: FeatureSettings { n_mels: 2, ..FeatureSettings::default() },
         mel_statistics: MelStatistics { mean: -5.1, std: 2.2, band_means: vec![-4.9, -5.3] },
@@ -59,9 +75,9 @@ fn written(model: &ModelContract) -> Value {
 }
 
 #[test]
-fn the_schema_of_format_2_is_this() {
+fn the_schema_of_format_3_is_this() {
     let expected = json!({
-        "format": 2,
+        "format": 3,
         "architecture": {
             "kind": "preset",
             "name": "nano",
@@ -72,7 +88,11 @@ fn the_schema_of_format_2_is_this() {
             },
         },
         "text": {
-            "units": "phonemes", "languages": ["en", "fa"], "symbols": ["<pad>", "<blank>", " ", "AA0"],
+            "languages": [
+                { "tag": "en", "phonemizer": "dictionary", "script": "Latn" },
+                { "tag": "fa", "phonemizer": "characters", "script": "Arab" },
+            ],
+            "language_embedding": true, "symbols": ["<pad>", "<blank>", " ", "AA0"],
             "blanks": true, "keep_harakat": false, "longest_tokens": 201,
         },
         "features": {
@@ -86,6 +106,14 @@ fn the_schema_of_format_2_is_this() {
     });
     assert_eq!(written(&contract()), expected);
     assert_eq!(parse(&written(&contract())).unwrap(), contract());
+    let mut spoken = contract();
+    let text = spoken.text.as_mut().unwrap();
+    text.languages = vec![rules("de-at", Phonemizer::Espeak, None)];
+    text.language_embedding = false;
+    (text.espeak_version, text.lexicon) = (Some("1.51".into()), Some("haus\th aʊ s\n".into()));
+    let expected = [("tag", "de-at"), ("phonemizer", "espeak")];
+    assert_eq!(written(&spoken)["text"]["languages"], json!([BTreeMap::from(expected)]));
+    assert_eq!(parse(&written(&spoken)).unwrap(), spoken);
     let custom = ModelContract {
         architecture: Architecture::Custom { name: "narrow".into() },
         text: None,
@@ -116,7 +144,8 @@ fn dims_and_features_convert_both_ways() {
     let settings = FeatureSettings { win_samples: 800, fmin_hz: 20.0, ..FeatureSettings::default() };
     assert_eq!(serde_json::from_value::<FeatureSettings>(serde_json::to_value(&settings).unwrap()).unwrap(), settings);
     let text = contract().text.unwrap();
-    assert_eq!(text.options(), TextOptions { units: Units::Phonemes, harakat: Harakat::Drop, blanks: true });
+    assert_eq!(text.options(), TextOptions { harakat: Harakat::Drop, blanks: true });
+    assert_eq!(text.vocabulary(), Vocabulary { symbols: 4, languages: 2 });
     let with_harakat = ModelText { keep_harakat: true, ..text };
     assert_eq!(with_harakat.options().harakat, Harakat::Keep);
 }
@@ -144,7 +173,8 @@ fn dimensions_that_no_model_has_are_refused_before_anything_is_planned() {
 #[test]
 fn format_1_converts_to_the_same_model() {
     let mut expected = contract();
-    expected.text.as_mut().unwrap().languages = vec!["en".into()];
+    let text = expected.text.as_mut().unwrap();
+    (text.languages, text.language_embedding) = (vec![english(Phonemizer::Dictionary)], false);
     assert_eq!(parse(&legacy()).unwrap(), expected);
 }
 
@@ -155,7 +185,7 @@ fn early_files_of_format_1_get_the_values_they_were_trained_with() {
     fields.remove("text");
     fields.remove("duration_scale");
     fields["features"].as_object_mut().unwrap().remove("win_samples");
-    fields["symbols"] = symbols(Language::English, Units::Characters).into();
+    fields["symbols"] = symbols(Language::English, Phonemizer::Characters).into();
     let model = parse(&early).unwrap();
     assert_eq!((model.features.win_samples, model.duration_scale), (1024, None));
     let text = model.text.unwrap();
@@ -163,21 +193,44 @@ fn early_files_of_format_1_get_the_values_they_were_trained_with() {
 }
 
 #[test]
+fn format_2_converts_to_the_same_model_without_a_language_embedding() {
+    let check = |units: &str, phonemizer: Phonemizer, second: LanguageRules| {
+        let mut model = written(&contract());
+        model["format"] = 2.into();
+        model["text"] = json!({
+            "units": units, "languages": ["en", second.tag], "symbols": ["<pad>", "<blank>", " ", "AA0"],
+            "blanks": true, "keep_harakat": false, "longest_tokens": 201,
+        });
+        let mut expected = contract();
+        let text = expected.text.as_mut().unwrap();
+        (text.languages, text.language_embedding) = (vec![english(phonemizer), second], false);
+        assert_eq!(parse(&model).unwrap(), expected);
+    };
+    check("phonemes", Phonemizer::Dictionary, rules("en-gb", Phonemizer::Dictionary, Some(Script::LATIN)));
+    check("characters", Phonemizer::Characters, persian());
+    check("characters", Phonemizer::Characters, rules("de", Phonemizer::Characters, None));
+    let mut custom = written(&contract());
+    (custom["format"], custom["text"]) = (2.into(), Value::Null);
+    assert_eq!(parse(&custom).unwrap().text, None);
+}
+
+#[test]
 fn units_and_languages_of_format_1_are_derived_from_the_symbols() {
-    let check = |symbols: &[String], units: Units, languages: &[&str]| {
+    let check = |symbols: &[String], languages: Vec<LanguageRules>| {
         let mut model = legacy();
         model["symbols"] = symbols.into();
         model["text"]["language"] = Value::Null;
         let text = parse(&model).unwrap().text.unwrap();
-        assert_eq!((text.units, text.languages), (units, languages.iter().map(|tag| (*tag).to_owned()).collect()));
+        assert_eq!(text.languages, languages);
     };
-    let english = SymbolTable::fixed(Language::English, Units::Characters).unwrap();
-    let persian = SymbolTable::fixed(Language::Persian, Units::Characters).unwrap();
-    check(&symbols(Language::English, Units::Phonemes), Units::Phonemes, &["en"]);
-    check(english.symbols(), Units::Characters, &["en"]);
-    check(persian.symbols(), Units::Characters, &["fa"]);
-    check(english.merged(&persian).unwrap().symbols(), Units::Characters, &["en", "fa"]);
-    check(SymbolTable::from_texts(["äb"]).symbols(), Units::Characters, &["und"]);
+    let characters = Phonemizer::Characters;
+    let latin = SymbolTable::fixed(Language::English, characters).unwrap();
+    let arabic = SymbolTable::fixed(Language::Persian, characters).unwrap();
+    check(&symbols(Language::English, Phonemizer::Dictionary), vec![english(Phonemizer::Dictionary)]);
+    check(latin.symbols(), vec![english(characters)]);
+    check(arabic.symbols(), vec![persian()]);
+    check(latin.merged(&arabic).symbols(), vec![english(characters), persian()]);
+    check(SymbolTable::from_texts(["äb"]).symbols(), vec![rules("und", characters, None)]);
 }
 
 #[test]
@@ -194,9 +247,9 @@ fn custom_models_of_format_1_have_a_name_and_may_have_no_text() {
 
 #[test]
 fn a_newer_format_is_refused_with_what_to_do() {
-    let error = parse(&json!({ "format": 3, "all": "new" })).unwrap_err();
-    assert!(matches!(error, CheckpointError::NewerFormat { found: 3, known: 2, .. }), "{error:?}");
-    let expected = "written by a newer version of Tandem: expected format 2 or older, found 3. Update Tandem, or give \
+    let error = parse(&json!({ "format": 4, "all": "new" })).unwrap_err();
+    assert!(matches!(error, CheckpointError::NewerFormat { found: 4, known: 3, .. }), "{error:?}");
+    let expected = "written by a newer version of Tandem: expected format 3 or older, found 4. Update Tandem, or give \
                     another folder: c/model.json";
     assert_eq!(error.to_string(), expected);
 }
@@ -213,7 +266,7 @@ fn a_bad_model_is_refused_with_the_reason() {
         change(&mut model);
         model
     };
-    check(json!([]), "expected a model description of \"format\" 1 to 2, found null");
+    check(json!([]), "expected a model description of \"format\" 1 to 3, found null");
     check(json!({ "format": "1" }), "found \"1\"");
     check(json!({ "format": 0 }), "found 0");
     check(changed(legacy(), |m| m["sizes"] = Value::Null), "expected \"preset\" and \"sizes\", or \"own_model\"");
@@ -223,7 +276,10 @@ fn a_bad_model_is_refused_with_the_reason() {
     let model = || written(&contract());
     check(changed(model(), |m| m["architecture"]["name"] = "huge".into()), "unknown variant `huge`, expected one of");
     check(changed(model(), |m| m["architecture"]["dims"]["experts"] = 8.into()), "unknown field `experts`");
-    check(changed(model(), |m| m["text"]["units"] = "words".into()), "unknown variant `words`, expected `characters`");
+    check(
+        changed(model(), |m| m["text"]["languages"][0]["phonemizer"] = "words".into()),
+        "unknown variant `words`, expected one of `characters`",
+    );
     check(changed(model(), |m| m["text"]["languages"] = json!([])), "expected at least one language, found none");
     check(changed(model(), |m| m["vocoder"]["kind"] = "hifi_gan".into()), "unknown variant `hifi_gan`");
     check(changed(model(), |m| m["mel_statistics"]["std"] = (-1.0).into()), "standard deviation -1");

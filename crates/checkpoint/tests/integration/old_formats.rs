@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tandem_checkpoint::{Architecture, Checkpoint, ComputeDtype, ModelContract, Vocoder, latest_intact};
 use tandem_model::Preset;
-use tandem_text::Units;
+use tandem_text::{LanguageRules, Phonemizer, Script};
 
 fn run() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/format-1"))
@@ -21,7 +21,8 @@ fn a_checkpoint_of_format_1_opens_with_everything_it_did_not_write() {
     let Architecture::Preset { name: Preset::Nano, dims } = architecture else { panic!("{architecture:?}") };
     assert_eq!((dims.text_width, dims.decoder_layers, dims.decoder_dropout), (8, 1, 0.05));
     let text = text.unwrap();
-    assert_eq!((text.units, &text.languages[..]), (Units::Phonemes, &["en".to_owned()][..]));
+    let english = LanguageRules { tag: "en".into(), phonemizer: Phonemizer::Dictionary, script: Some(Script::LATIN) };
+    assert_eq!((&text.languages[..], text.language_embedding), (&[english][..], false));
     assert_eq!((text.symbols.len(), text.blanks, text.keep_harakat), (83, true, false));
     assert_eq!((features.rate_hz, features.win_samples, features.n_mels), (22_050, 1024, 80));
     assert_eq!((mel_statistics.mean, mel_statistics.std), (-6.555_517_7, 3.026_899_6));

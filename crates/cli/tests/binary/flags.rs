@@ -13,6 +13,7 @@ use tandem_plan::setting::{SETTINGS, SettingKind};
 use crate::command::{Ran, TandemCommand, contains};
 use crate::machine::TempFolder;
 use crate::speech::{copy_of_demo, demo};
+use crate::{init_from, languages};
 
 mod each_value;
 mod file_opens;
@@ -141,6 +142,9 @@ fn evidence() -> BTreeMap<&'static str, Evidence> {
         ("val-data", Some(data)),
         ("exclude-ids", Some(data)),
         ("lang", Some(lang)),
+        ("phonemizer", Each(each_value::phonemizer)),
+        ("lexicon", Some(languages::a_lexicon_is_part_of_the_model)),
+        ("harakat", Each(each_value::harakat)),
         ("cache", Each(each_value::cache)),
         ("max-bad-fraction", Some(max_bad_fraction)),
         ("checkpoint-dir", Some(ends)),
@@ -149,6 +153,8 @@ fn evidence() -> BTreeMap<&'static str, Evidence> {
         ("checkpoint-every", Some(ends)),
         ("resume", Some(resume)),
         ("reset-training", Each(each_value::reset_training)),
+        ("init-from", Some(init_from::a_new_run_starts_from_the_weights_of_another)),
+        ("init-mel-statistics", Each(each_value::init_mel_statistics)),
         ("lr", Some(learning)),
         ("batch-size", Some(batches)),
         ("grad-accum", Some(batches)),
@@ -228,10 +234,10 @@ fn lang() {
     corpus.file("metadata.csv", lines.iter().map(three_columns).collect::<Vec<_>>().join("\n"));
     let [english, other] = ["--lang en", "--lang xx"].map(|line| run_on(&corpus.path(""), line).model());
     let languages = |model: &Value| model["text"]["languages"].clone();
-    assert_eq!((languages(&english), languages(&other)), (json!(["en"]), json!(["xx"])));
     // English is trained as phonemes, an unknown language as characters.
-    let units = |model: &Value| model["text"]["units"].clone();
-    assert_eq!((units(&english), units(&other)), (json!("phonemes"), json!("characters")));
+    let rules = |tag: &str, phonemizer: &str| json!([{ "tag": tag, "phonemizer": phonemizer, "script": "Latn" }]);
+    assert_eq!(languages(&english), rules("en", "dictionary"));
+    assert_eq!(languages(&other), rules("xx", "characters"));
 }
 
 #[test]

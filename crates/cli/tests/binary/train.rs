@@ -279,8 +279,6 @@ fn a_run_resumes_from_the_given_checkpoint() {
     assert_eq!(refused.code, 2, "{refused:?}");
     contains(&refused.err, &["--seed 7", "checkpoint-00000002"]);
     assert!(!dir.join("previous-1").exists() && tensors(&dir, 4) == before);
-    let ended = events(&dir, "run_ended").pop().unwrap();
-    assert_eq!(ended["exit_code"], 2, "{ended}");
 
     let ran = command(line, &dir).arg("--resume").arg(dir.join("checkpoint-00000002")).run();
     assert_eq!(ran.code, 0, "{ran:?}");

@@ -72,7 +72,7 @@ pub struct UploadLayout {
     pub rates: ByteSpan,
     /// u32 `[batch]`: the offset of each recording's cached pitch. Only if pitch is cached.
     pub pitch_offsets: Option<ByteSpan>,
-    /// The field `text`, as in the slot; none if the schema has no such field. The same for the next three.
+    /// The field `text`, as in the slot; none if the schema has no such field. The same for the next four.
     pub text: Option<ByteSpan>,
     /// `text_lengths`.
     pub text_lengths: Option<ByteSpan>,
@@ -80,6 +80,8 @@ pub struct UploadLayout {
     pub mel_lengths: Option<ByteSpan>,
     /// `speaker`.
     pub speaker: Option<ByteSpan>,
+    /// `language`.
+    pub language: Option<ByteSpan>,
     /// u32 `[batch, 2]`: the source row and first frame of each voice reference. Only with a `reference` field.
     pub picks: Option<ByteSpan>,
     /// Bytes of the upload, a multiple of the block size.
@@ -133,6 +135,7 @@ impl FeedPlan {
             text_lengths: field("text_lengths").map(&mut span),
             mel_lengths: field("mel_lengths").map(&mut span),
             speaker: field("speaker").map(&mut span),
+            language: field("language").map(&mut span),
             picks: field("reference").map(|_| span(2 * row_bytes)),
             bytes,
         }
@@ -267,7 +270,8 @@ mod tests {
 
     fn parts(upload: &UploadLayout) -> Vec<ByteSpan> {
         let UploadLayout { audio, in_lengths, out_lengths, rates, .. } = *upload;
-        let fields = [upload.text, upload.text_lengths, upload.mel_lengths, upload.speaker, upload.picks];
+        let (speaker, language) = (upload.speaker, upload.language);
+        let fields = [upload.text, upload.text_lengths, upload.mel_lengths, speaker, language, upload.picks];
         [audio, in_lengths, out_lengths, rates].into_iter().chain(fields.into_iter().flatten()).collect()
     }
 
@@ -278,7 +282,7 @@ mod tests {
             for bucket in &plan.buckets {
                 let upload = plan.upload(bucket);
                 let parts = parts(&upload);
-                assert_eq!(parts.len(), 9);
+                assert_eq!(parts.len(), 10);
                 assert!(parts.iter().all(|part| part.offset.is_multiple_of(BLOCK_ALIGN) && part.bytes > 0));
                 assert!(parts.windows(2).all(|pair| pair[0].range().end <= pair[1].offset));
                 assert!(parts.last().unwrap().range().end <= upload.bytes && upload.bytes.is_multiple_of(BLOCK_ALIGN));
@@ -346,7 +350,7 @@ mod tests {
         let plan = plan(&[], Route::Bounce);
         assert_eq!(plan.upload(&plan.buckets[1]).audio.bytes, 16 * 1001 * 256 * 2);
         // Spans of 64 bytes take a block each, and so do the picks of 128.
-        assert_eq!(plan.upload_bytes(), 16 * 1001 * 256 * 2 + 12_800 + 7 * 256);
+        assert_eq!(plan.upload_bytes(), 16 * 1001 * 256 * 2 + 12_800 + 8 * 256);
         assert_eq!(plan.pinned_bytes(), 3 * plan.upload_bytes());
     }
 }

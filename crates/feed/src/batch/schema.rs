@@ -57,7 +57,7 @@ pub struct BatchSchema {
     pub fields: &'static [FieldSpec],
 }
 
-/// A speech batch: text, log-mel, voice reference, speaker, pitch and energy.
+/// A speech batch: text, log-mel, voice reference, speaker, language, pitch and energy.
 pub const SPEECH: BatchSchema = BatchSchema {
     fields: &[
         FieldSpec { name: "text", dtype: DType::I32, dims: &[Dim::Tokens] },
@@ -66,6 +66,7 @@ pub const SPEECH: BatchSchema = BatchSchema {
         FieldSpec { name: "mel_lengths", dtype: DType::I32, dims: &[Dim::B] },
         FieldSpec { name: "reference", dtype: DType::F32, dims: &[Dim::B, Dim::TRef, Dim::Fixed(MELS)] },
         FieldSpec { name: "speaker", dtype: DType::I32, dims: &[Dim::B] },
+        FieldSpec { name: "language", dtype: DType::I32, dims: &[Dim::B] },
         FieldSpec { name: "pitch", dtype: DType::F32, dims: &[Dim::Frames] },
         FieldSpec { name: "energy", dtype: DType::F32, dims: &[Dim::Frames] },
     ],
@@ -156,6 +157,6 @@ mod tests {
         let layout = SPEECH.layout(&bucket);
         let mel = layout.fields.iter().find(|placed| placed.field.name == "mel").unwrap();
         assert_eq!((mel.shape.as_slice(), mel.bytes), (&[16_000, 80][..], 5_120_000));
-        assert_eq!(layout.bytes, 12_800 + 256 + 5_120_000 + 256 + 2_048_000 + 256 + 64_000 + 64_000);
+        assert_eq!(layout.bytes, 12_800 + 256 + 5_120_000 + 256 + 2_048_000 + 256 + 256 + 64_000 + 64_000);
     }
 }

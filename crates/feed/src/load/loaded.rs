@@ -47,6 +47,8 @@ pub(crate) struct LoadedRow {
     pub(crate) pitch_offset: u32,
     pub(crate) tokens: Vec<u32>,
     pub(crate) speaker: u32,
+    /// The id of its language.
+    pub(crate) language: u32,
     /// Set if the row holds another sample than the order asks for.
     pub(crate) replacement: Option<Replacement>,
     /// Time of loading, failed attempts included.
@@ -65,6 +67,7 @@ impl LoadedRow {
             pitch_offset: NOT_CACHED,
             tokens: Vec::new(),
             speaker: 0,
+            language: 0,
             replacement: None,
             busy_ns: 0,
         }

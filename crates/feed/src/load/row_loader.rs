@@ -154,6 +154,7 @@ impl RowLoader {
             pitch_offset,
             tokens: self.tokens.ids.clone(),
             speaker: input.speaker(index),
+            language: input.training_set.tokenizer().map_or(0, |tokenizer| tokenizer.language_of(&sample)),
             replacement: None,
             busy_ns: 0,
         })

@@ -20,8 +20,10 @@ use tandem_corpus::{
 use crate::FeedError;
 use crate::batch::shape::Bucket;
 use crate::survey::buckets::{BucketPlan, NUM_BUCKETS};
+use crate::survey::languages::language_hints;
 use crate::survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, UtteranceGroup};
 use crate::survey::scan::by_recording;
+use crate::survey::tokenizer::TextSettings;
 use crate::survey::training_set::INCLUDED_PERCENT;
 use crate::survey::worker_pool;
 use recording::{CheckedRow, Inspector, Recording};
@@ -214,8 +216,14 @@ fn other_paddings(rows: &[(SampleIndex, Extent)], options: &CheckOptions) -> Vec
     [1, 2, 4, 8].into_iter().filter_map(padding).collect()
 }
 
-/// A flag that would solve many problems at once.
+/// What would solve many problems at once.
 fn hints(dataset: &Dataset, problems: &[Problem], options: &CheckOptions) -> Vec<String> {
+    let settings = TextSettings { lang: options.lang.clone(), ..TextSettings::default() };
+    let found = language_hints(dataset, &settings);
+    if !found.is_empty() {
+        return found;
+    }
+    // Languages that the detector does not know.
     let unnamed = dataset.samples().iter().filter(|(_, sample)| sample.lang.is_none()).count();
     let unknown = problems.iter().filter(|problem| problem.kind == ProblemKind::UnknownSymbol).count();
     if options.lang.is_none() && 2 * unknown > unnamed && unnamed > 0 {

@@ -6,6 +6,7 @@
 mod worker_pool;
 pub(crate) mod scan;
 pub(crate) mod tokenizer;
+pub(crate) mod languages;
 pub(crate) mod buckets;
 pub(crate) mod training_set;
 pub(crate) mod check;

@@ -44,7 +44,8 @@ pub fn report_json(report: &CorpusReport) -> Value {
 
 fn write_problems(text: &mut String, report: &CorpusReport, max_per_kind: usize) -> std::fmt::Result {
     if report.passed() {
-        return writeln!(text, "✅ No problem in {}: {}", utterances(report.num_utterances), report.path.display());
+        writeln!(text, "✅ No problem in {}: {}", utterances(report.num_utterances), report.path.display())?;
+        return write_hints(text, report);
     }
     let count = report.problems.len();
     let plural = if count == 1 { "" } else { "s" };
@@ -55,6 +56,10 @@ fn write_problems(text: &mut String, report: &CorpusReport, max_per_kind: usize)
     for group in by_kind.chunk_by(|a, b| a.kind == b.kind) {
         write_kind(text, group[0].kind, group, max_per_kind)?;
     }
+    write_hints(text, report)
+}
+
+fn write_hints(text: &mut String, report: &CorpusReport) -> std::fmt::Result {
     report.hints.iter().try_for_each(|hint| writeln!(text, "\n⚠️ {hint}"))
 }
 

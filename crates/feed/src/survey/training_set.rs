@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 use tandem_audio::{DeviceFeatures, FeatureSettings, Lowpass, probe};
 use tandem_corpus::{Dataset, Distribution, Extent, SampleIndex};
-use tandem_text::{TextOptions, Tokens};
+use tandem_text::Tokens;
 
 use crate::FeedError;
 use crate::batch::shape::FRAME_STEP;
 use crate::load::decode::open;
 use crate::survey::buckets::BucketPlan;
-use crate::survey::tokenizer::Tokenizer;
+use crate::survey::tokenizer::{TextSettings, Tokenizer};
 
 /// Texts of so many rows are all counted: about half a second.
 pub const EXACT_ROWS: usize = 50_000;
@@ -45,10 +45,8 @@ const MAX_DEVICE_RATE_HZ: u32 = 48_000;
 pub struct TrainingSetOptions {
     /// The features of a recording.
     pub features: FeatureSettings,
-    /// The language of rows that name none; none is English.
-    pub lang: Option<String>,
-    /// The text options; none: [`Tokenizer::default_options`].
-    pub text: Option<TextOptions>,
+    /// How texts become tokens.
+    pub text: TextSettings,
     /// Longer recordings are left out; none: those above [`INCLUDED_PERCENT`] or [`FRAME_LIMITS`].
     pub max_frames: Option<u32>,
     /// Longer texts are left out; none: those above [`INCLUDED_PERCENT`] or [`TOKEN_LIMITS`].
@@ -110,11 +108,7 @@ impl TrainingSet {
         let mut left_out = LeftOut::default();
         let measured = measured_rows(&dataset, rows, &options.features, &mut left_out);
         let tokenizer = match options.with_text {
-            true => {
-                let lang = options.lang.as_deref();
-                let text = options.text.unwrap_or_else(|| Tokenizer::default_options(&dataset, lang));
-                Some(Tokenizer::for_corpus(&dataset, lang, text)?)
-            }
+            true => Some(Tokenizer::for_corpus(&dataset, &options.text)?),
             false => None,
         };
         let counts_all = measured.len() <= EXACT_ROWS;

@@ -1,4 +1,4 @@
-//! The tables of an upload, after the samples: lengths, sample rates, tokens, speakers, voice references.
+//! The tables of an upload, after the samples: lengths, sample rates, tokens, speakers, languages, voice references.
 
 use tandem_corpus::Batch;
 use tandem_text::SymbolTable;
@@ -30,11 +30,12 @@ pub(crate) fn write_tables(input: &Input, batch: &Batch, rows: &[LoadedRow], mem
         ids.resize(room.tokens as usize, SymbolTable::PAD);
         ids
     };
-    let fields: [(Option<ByteSpan>, &mut dyn Iterator<Item = u32>); 4] = [
+    let fields: [(Option<ByteSpan>, &mut dyn Iterator<Item = u32>); 5] = [
         (layout.text, &mut rows.iter().zip(shape.bucket.rows()).flat_map(padded)),
         (layout.text_lengths, &mut rows.iter().map(|row| row.tokens.len() as u32)),
         (layout.mel_lengths, &mut rows.iter().map(|row| row.frames)),
         (layout.speaker, &mut rows.iter().map(|row| row.speaker)),
+        (layout.language, &mut rows.iter().map(|row| row.language)),
     ];
     for (span, values) in fields {
         if let Some(span) = span {

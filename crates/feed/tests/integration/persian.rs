@@ -3,7 +3,7 @@
 use tandem_audio::{Clip, wav};
 use tandem_corpus::{Dataset, OpenOptions, ProblemKind};
 use tandem_feed::{CheckOptions, check};
-use tandem_text::{FrontEnd, TextOptions};
+use tandem_text::{FrontEnd, Phonemizer, TextOptions};
 use tempfile::TempDir;
 
 /// Written and normalised texts: Arabic letters, digits of three kinds, vowel marks, the non-joiner.
@@ -35,7 +35,7 @@ fn corpus(extra: &str) -> TempDir {
 fn a_persian_corpus_is_encoded_and_decoded() {
     let folder = corpus("");
     let dataset = Dataset::open(&folder, &OpenOptions::default()).unwrap();
-    let front_end = FrontEnd::new("fa", TextOptions::default()).unwrap();
+    let front_end = FrontEnd::new("fa", Phonemizer::Characters, TextOptions::default()).unwrap();
     assert_eq!(dataset.samples().len(), ROWS.len());
     let mut num_tokens = 0;
     for ((_, sample), (written, normalised)) in dataset.samples().iter().zip(ROWS) {

@@ -212,7 +212,7 @@ fn another_model_than_the_planned_one_is_refused() {
     assert!(Checkpoint::open(&newest).is_ok(), "and nothing in it has changed");
     let error = Trainer::builder(&plan).model(wide).resume(newest).build(&corpora).map(drop).unwrap_err();
     assert!(
-        matches!(error, LaunchError::Train(TrainError::Checkpoint(CheckpointError::WrongTensors { .. }))),
+        matches!(error, LaunchError::Train(TrainError::Checkpoint(CheckpointError::OfAnotherRun { .. }))),
         "{error}"
     );
 }

@@ -12,22 +12,28 @@ use tandem_checkpoint::{
 use tandem_device::{Device, Machine};
 use tandem_model::{Acoustic, Preset, VoiceReferences};
 use tandem_synth::{Speech, SpeechOptions, SynthError, Synthesizer, VoiceSource};
-use tandem_text::{Language, SymbolTable, Units};
+use tandem_text::{Language, LanguageRules, Phonemizer, Script, SymbolTable};
 use tempfile::TempDir;
 
 const MELS: usize = 80;
 
 fn contract(compute_dtype: ComputeDtype) -> ModelContract {
-    let symbols = SymbolTable::fixed(Language::English, Units::Characters).unwrap();
+    let symbols = SymbolTable::fixed(Language::English, Phonemizer::Characters).unwrap();
     ModelContract {
         architecture: Architecture::Preset { name: Preset::Nano, dims: Preset::Nano.sizes() },
         text: Some(ModelText {
-            units: Units::Characters,
-            languages: vec!["en".to_owned()],
+            languages: vec![LanguageRules {
+                tag: "en".to_owned(),
+                phonemizer: Phonemizer::Characters,
+                script: Some(Script::LATIN),
+            }],
+            language_embedding: false,
             symbols: symbols.symbols().to_vec(),
             blanks: false,
             keep_harakat: false,
             longest_tokens: None,
+            espeak_version: None,
+            lexicon: None,
         }),
         features: FeatureSettings::default(),
         mel_statistics: MelStatistics { mean: -5.0, std: 2.0, band_means: vec![-5.0; MELS] },
@@ -42,8 +48,7 @@ fn checkpoint(compute_dtype: ComputeDtype, speakers: &[&str]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let contract = contract(compute_dtype);
     fs::write(folder.path().join(MODEL_FILE), contract.to_json().unwrap()).unwrap();
-    let num_symbols = contract.text.unwrap().symbols.len() as u32;
-    let acoustic = Acoustic::new(Preset::Nano.sizes(), num_symbols, MELS as u32).unwrap();
+    let acoustic = Acoustic::new(Preset::Nano.sizes(), contract.text.unwrap().vocabulary(), MELS as u32).unwrap();
     let parameters = acoustic.parameters();
     // Not the initial weights: with those the decoder adds nothing.
     let other = |(i, x): (usize, f64)| (x + 0.05 * (i as f64 * 1.7).sin()) as f32;
@@ -81,7 +86,8 @@ fn simulated() -> Device {
 
 fn speak(synthesizer: &mut Synthesizer, text: &str, rate: f64, seed: u64) -> Speech {
     let voice = synthesizer.voice(None).unwrap();
-    synthesizer.synthesize(text, &voice, &SpeechOptions { rate, seed }).unwrap()
+    let text = synthesizer.tokenize(text, None).unwrap();
+    synthesizer.synthesize(&text, &voice, &SpeechOptions { rate, seed }).unwrap()
 }
 
 #[test]
@@ -105,12 +111,13 @@ fn a_recording_is_aligned_with_its_text_if_possible() {
         let samples = (0..(seconds * 44_100.0) as u32).map(|i| ((f64::from(i) * 0.06).sin() * 9000.0) as i16);
         Clip { samples: samples.collect(), rate_hz: 44_100 }
     };
-    let aligned = synthesizer.align("Good morning.", &tone(1.0), &voice).unwrap().unwrap();
+    let text = synthesizer.tokenize("Good morning.", None).unwrap();
+    let aligned = synthesizer.align(&text, &tone(1.0), &voice).unwrap().unwrap();
     let frames = aligned.spectrogram.num_frames();
     assert!((85..=88).contains(&frames), "{frames}");
     assert!(aligned.durations.iter().sum::<i32>() as usize == frames && aligned.durations.iter().all(|d| *d >= 1));
-    assert_eq!(synthesizer.align("Good morning.", &tone(0.05), &voice).unwrap(), None, "more symbols than frames");
-    let long = "It is a fine day, they say. ".repeat(12);
+    assert_eq!(synthesizer.align(&text, &tone(0.05), &voice).unwrap(), None, "more symbols than frames");
+    let long = synthesizer.tokenize(&"It is a fine day, they say. ".repeat(12), None).unwrap();
     assert_eq!(synthesizer.align(&long, &tone(9.0), &voice).unwrap(), None, "more than one chunk");
 }
 
@@ -120,8 +127,8 @@ fn stopped_synthesis_is_an_error_and_can_be_repeated() {
     let mut synthesizer = Synthesizer::open(folder.path(), cpu()).unwrap();
     let stop = Arc::new(AtomicBool::new(true));
     let voice = synthesizer.voice(None).unwrap();
-    let speak =
-        |synthesizer: &mut Synthesizer| synthesizer.synthesize("Good morning.", &voice, &SpeechOptions::default());
+    let text = synthesizer.tokenize("Good morning.", None).unwrap();
+    let speak = |synthesizer: &mut Synthesizer| synthesizer.synthesize(&text, &voice, &SpeechOptions::default());
     // Before its programs are compiled, and after.
     for _ in 0..2 {
         synthesizer.stop_when(stop.clone());
@@ -183,7 +190,8 @@ fn a_voice_is_from_the_checkpoint_or_a_recording() {
     let from_recording = synthesizer.voice_from_recording(&tone).unwrap();
     assert_eq!(from_recording.source, VoiceSource::Recording);
     let voices = [synthesizer.voice(Some("anna")).unwrap(), synthesizer.voice(Some("bert")).unwrap(), from_recording];
-    let clips = voices.map(|voice| synthesizer.synthesize("Hello.", &voice, &SpeechOptions::default()).unwrap().clip);
+    let text = synthesizer.tokenize("Hello.", None).unwrap();
+    let clips = voices.map(|voice| synthesizer.synthesize(&text, &voice, &SpeechOptions::default()).unwrap().clip);
     assert!(clips[0] != clips[1] && clips[1] != clips[2]);
 
     let without_voices = checkpoint(ComputeDtype::F32, &[]);
@@ -199,16 +207,19 @@ fn a_text_that_cannot_be_spoken_is_refused() {
     let folder = checkpoint(ComputeDtype::F32, &[]);
     let mut synthesizer = Synthesizer::open(folder.path(), cpu()).unwrap();
     let voice = synthesizer.voice(None).unwrap();
-    let mut refused =
-        |text: &str, rate: f64| synthesizer.synthesize(text, &voice, &SpeechOptions { rate, seed: 1 }).unwrap_err();
+    let mut refused = |text: &str, rate: f64| {
+        let text = synthesizer.tokenize(text, None);
+        text.and_then(|text| synthesizer.synthesize(&text, &voice, &SpeechOptions { rate, seed: 1 })).unwrap_err()
+    };
     assert!(matches!(refused("", 1.0), SynthError::EmptyText));
     assert!(matches!(refused("中文", 1.0), SynthError::NoKnownSymbol { .. }));
     assert!(matches!(refused("hello", 9.0), SynthError::Rate { .. }));
     let full = || Err(std::io::Error::from(std::io::ErrorKind::StorageFull));
-    let text = synthesizer.tokenize("hello").unwrap();
+    let text = synthesizer.tokenize("hello", None).unwrap();
     let stopped = synthesizer.synthesize_chunks(&text, &voice, &SpeechOptions::default(), &mut |_, _| full());
     assert!(matches!(stopped, Err(SynthError::Output(_))));
-    let speech = synthesizer.synthesize("He中llo.", &voice, &SpeechOptions::default()).unwrap();
+    let text = synthesizer.tokenize("He中llo.", None).unwrap();
+    let speech = synthesizer.synthesize(&text, &voice, &SpeechOptions::default()).unwrap();
     assert_eq!(speech.unknown_chars, ['中']);
 }
 
@@ -240,7 +251,8 @@ fn a_card_without_room_is_an_error() {
     let device = Machine::simulated("1x560MiB".parse().unwrap()).open(0).unwrap();
     let mut synthesizer = Synthesizer::open(folder.path(), device).unwrap();
     let voice = synthesizer.voice(None).unwrap();
-    let refused = synthesizer.synthesize("hello", &voice, &SpeechOptions::default()).unwrap_err();
+    let text = synthesizer.tokenize("hello", None).unwrap();
+    let refused = synthesizer.synthesize(&text, &voice, &SpeechOptions::default()).unwrap_err();
     assert!(matches!(refused, SynthError::NoRoom { .. }), "{refused}");
 }
 

@@ -130,7 +130,7 @@ fn nothing_is_said_without_a_clear_majority() {
 fn short_texts_are_not_counted() {
     let with_short: Vec<&str> = GERMAN.iter().copied().chain(["Ja.", "Nein!", ""]).collect();
     let found = detect(with_short).unwrap();
-    assert_eq!(found, Detected { language: "de", agreeing: found.agreeing, judged: 8 });
+    assert_eq!(found, Detected { language: "de", name: "German", agreeing: found.agreeing, judged: 8 });
 }
 
 #[test]

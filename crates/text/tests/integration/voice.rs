@@ -5,7 +5,7 @@ use std::fs;
 
 use tandem_test_support::real_voice;
 use tandem_text::phonemes::Dictionary;
-use tandem_text::{FrontEnd, TextOptions, Units};
+use tandem_text::{FrontEnd, Phonemizer, TextOptions};
 
 #[test]
 fn transcripts_encode_and_their_words_are_known() {
@@ -13,8 +13,8 @@ fn transcripts_encode_and_their_words_are_known() {
     let metadata = fs::read_to_string(voice.join("metadata.csv")).unwrap();
     let texts: Vec<&str> = metadata.lines().filter_map(|line| line.split('|').nth(1)).collect();
     assert!(texts.len() > 1000);
-    let phonemes = FrontEnd::new("en", TextOptions { units: Units::Phonemes, ..TextOptions::default() }).unwrap();
-    let characters = FrontEnd::new("en", TextOptions::default()).unwrap();
+    let phonemes = FrontEnd::new("en", Phonemizer::Dictionary, TextOptions::default()).unwrap();
+    let characters = FrontEnd::new("en", Phonemizer::Characters, TextOptions::default()).unwrap();
     let (mut words, mut missing) = (0, 0);
     let mut guessed = BTreeSet::new();
     for text in texts {

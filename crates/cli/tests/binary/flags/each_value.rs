@@ -158,6 +158,47 @@ pub(super) fn mode() -> EachValue {
     })
 }
 
+/// What turns English words into symbols. espeak-ng is not looked for where it may be, so that it is refused everywhere.
+#[test]
+pub(super) fn phonemizer() -> EachValue {
+    let expected = [
+        ("--phonemizer auto", Ok("dictionary".to_owned())),
+        ("--phonemizer dictionary", Ok("dictionary".to_owned())),
+        ("--phonemizer espeak", Err(2)),
+        ("--phonemizer characters", Ok("characters".to_owned())),
+    ];
+    each_value("phonemizer", &expected, |line| {
+        let folder = TempFolder::new();
+        let dir = folder.path("run");
+        let ran = command(&merged(line), demo(), &dir).env("TANDEM_ESPEAK_LIBRARY", "/nonexistent.so").run();
+        if ran.code != 0 {
+            return Err(ran.code);
+        }
+        let model = Run { ran, dir, _folder: folder }.model();
+        Ok(model["text"]["languages"][0]["phonemizer"].as_str().unwrap().to_owned())
+    })
+}
+
+/// Whether the model keeps vowel marks.
+#[test]
+pub(super) fn harakat() -> EachValue {
+    let expected = [("--harakat drop", json!(false)), ("--harakat keep", json!(true))];
+    each_value("harakat", &expected, |line| run(line).model()["text"]["keep_harakat"].clone())
+}
+
+/// Whether spectrograms are normalised as in the other model, which was trained on other recordings of the corpus.
+#[test]
+pub(super) fn init_mel_statistics() -> EachValue {
+    let statistics = |run: &Run| run.model()["mel_statistics"].clone();
+    let source = run("--seed 7");
+    let checkpoint = source.dir.join(source.checkpoints().last().unwrap());
+    let expected = [("--init-mel-statistics keep", true), ("--init-mel-statistics measure", false)];
+    each_value("init-mel-statistics", &expected, |line| {
+        let tuned = run(&format!("{line} --init-from {}", checkpoint.display()));
+        statistics(&tuned) == statistics(&source)
+    })
+}
+
 /// Whether the learning rate falls, and whether averaged weights are saved.
 #[test]
 pub(super) fn optimization_level() -> EachValue {

@@ -1,7 +1,7 @@
 //! Checks the text of a row: counts its symbols, finds unknown characters.
 
 use tandem_corpus::ProblemKind;
-use tandem_text::{FrontEnd, Harakat, Language, TextError, TextOptions, Tokens, normalize};
+use tandem_text::{FrontEnd, Harakat, Language, Phonemizer, TextError, TextOptions, Tokens, normalize};
 
 /// Counts symbols (characters, which every language has) with the front end of each row's language.
 pub(super) struct SymbolCounts {
@@ -23,7 +23,7 @@ pub(super) struct BadText {
 impl SymbolCounts {
     /// `lang` is the language of rows that name none; none is English.
     pub(super) fn new(lang: Option<&str>) -> SymbolCounts {
-        let front_end = |tag: &str| FrontEnd::new(tag, TextOptions::default()).ok();
+        let front_end = |tag: &str| FrontEnd::new(tag, Phonemizer::Characters, TextOptions::default()).ok();
         SymbolCounts {
             default: lang.map_or(Language::English, Language::from_tag),
             english: front_end("en"),

@@ -2,6 +2,7 @@ use super::*;
 use crate::featurize::on_host;
 use crate::fixture::{FeedFolder, sine};
 use tandem_corpus::OpenOptions;
+use tandem_text::Phonemizer;
 
 /// A manifest of rows (seconds, text) without recordings.
 fn manifest(folder: &FeedFolder, rows: &[(Option<f64>, String)]) -> Arc<Dataset> {
@@ -14,7 +15,9 @@ fn manifest(folder: &FeedFolder, rows: &[(Option<f64>, String)]) -> Arc<Dataset>
 }
 
 fn survey(dataset: &Arc<Dataset>, change: impl Fn(&mut TrainingSetOptions)) -> TrainingSet {
-    let mut options = TrainingSetOptions { with_text: true, ..TrainingSetOptions::default() };
+    // As characters, so that the symbols of a text are easy to count.
+    let text = TextSettings { phonemizer: Some(Phonemizer::Characters), ..TextSettings::default() };
+    let mut options = TrainingSetOptions { with_text: true, text, ..TrainingSetOptions::default() };
     change(&mut options);
     TrainingSet::survey(Arc::clone(dataset), &dataset.train_rows(), &options).unwrap()
 }

@@ -13,9 +13,10 @@ use tandem_device::{ArenaSpec, Event, Isolation, Machine, Pinned, RoleSetup, Rou
 use tandem_events::{Emitter, Role};
 use tandem_feed::{
     BatchInfo, BucketPlan, CacheSpec, DeviceBatch, Feed, FeedError, FeedPlan, FeedSpec, FeedState, FromFiles, Placed,
-    Recordings, SPEECH, TrainingSet, TrainingSetOptions, scan_lengths, waits,
+    Recordings, SPEECH, TextSettings, TrainingSet, TrainingSetOptions, scan_lengths, waits,
 };
 use tandem_pipeline::StopFlag;
+use tandem_text::Phonemizer;
 use tempfile::TempDir;
 
 /// Recordings of a few tenths of a second, at several sample rates, by three speakers.
@@ -82,7 +83,9 @@ pub(crate) fn open(folder: &Path) -> Arc<TrainingSet> {
 }
 
 fn options() -> TrainingSetOptions {
-    TrainingSetOptions { with_text: true, ..TrainingSetOptions::default() }
+    // As characters: short recordings have room for them.
+    let text = TextSettings { phonemizer: Some(Phonemizer::Characters), ..TextSettings::default() };
+    TrainingSetOptions { with_text: true, text, ..TrainingSetOptions::default() }
 }
 
 /// Two cards that reach each other.

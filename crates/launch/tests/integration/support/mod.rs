@@ -37,8 +37,8 @@ impl Speeches {
         let (mut index, _) = LengthIndex::open(self.folder.path(), &dataset);
         let dataset = scan_lengths(dataset, &mut index, 2, |_| ControlFlow::Continue(())).unwrap().dataset;
         let split = dataset.split(1234);
-        let training_set =
-            TrainingSet::survey(Arc::new(dataset), &split.train, &training_set_options(settings)).unwrap();
+        let options = training_set_options(settings).unwrap();
+        let training_set = TrainingSet::survey(Arc::new(dataset), &split.train, &options).unwrap();
         let facts = CorpusFacts::of("demo", &training_set);
         let validation = ValidationUtterances { dataset: Arc::clone(training_set.dataset()), rows: split.eval };
         (facts, Corpora { train: Arc::new(training_set), validation })

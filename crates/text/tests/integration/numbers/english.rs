@@ -1,7 +1,7 @@
 //! English: cardinals, ordinals, years, decimals, times, money, fractions, percents and ranges.
 
 use proptest::prelude::*;
-use tandem_text::{FrontEnd, Harakat, Language, TextOptions, Units, normalize};
+use tandem_text::{FrontEnd, Harakat, Language, Phonemizer, TextOptions, normalize};
 
 use super::reference::{Reference, grouped};
 
@@ -506,8 +506,7 @@ fn fractions_in_one_character() {
 
 #[test]
 fn the_dictionary_has_every_word_of_a_number() {
-    let options = TextOptions { units: Units::Phonemes, ..TextOptions::default() };
-    let front_end = FrontEnd::new("en", options).unwrap();
+    let front_end = FrontEnd::new("en", Phonemizer::Dictionary, TextOptions::default()).unwrap();
     let cardinals = (0..1000).map(|n| n.to_string());
     let written = cardinals.chain((0..31).map(|n| format!("1984-01-{:02}", n + 1))).chain(
         [
