@@ -28,7 +28,7 @@ struct OutputFlags {
     /// Every line starts with `[simulated] `.
     simulated: bool,
     quiet: bool,
-    /// Lines go to standard error; standard output has the JSON document alone.
+    /// Lines go to standard error; standard output has the JSON document, or speech, alone.
     json: bool,
 }
 
@@ -42,9 +42,11 @@ impl OutputFlags {
             Invocation::Profile(args) => of_plan(&args.plan),
             Invocation::Bench(args) => of_plan(&args.plan),
             Invocation::Monitor(_) => OutputFlags::default(),
-            Invocation::Synthesize(args) => {
-                OutputFlags { simulated: args.sim.is_some(), quiet: args.quiet, json: false }
-            }
+            Invocation::Synthesize(args) => OutputFlags {
+                simulated: args.sim.is_some(),
+                quiet: args.quiet,
+                json: args.json || args.writes_speech_to_stdout(),
+            },
             Invocation::Corpus(args) => OutputFlags { simulated: false, quiet: args.quiet(), json: args.json() },
         }
     }
@@ -97,6 +99,11 @@ impl Screen {
     /// A progress counter for `what`.
     pub(crate) fn ticker(&self, what: &'static str) -> Ticker {
         Ticker { what, live: !self.flags.quiet && io::stderr().is_terminal(), percent: None }
+    }
+
+    /// Prints an error that does not end the command at once.
+    pub(crate) fn error(&self, text: &str) {
+        print_error(text, self.flags.simulated);
     }
 
     /// Prints a warning to standard error.

@@ -1,5 +1,9 @@
 //! `tandem synthesize`: synthesises with checkpoints of `tandem train`, and refuses bad input before it loads anything.
 
+mod batch;
+mod documents;
+mod pipes;
+
 use std::fs;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
