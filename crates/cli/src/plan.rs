@@ -56,19 +56,25 @@ pub(crate) fn resolve(args: &PlanArgs, screen: &Screen) -> Result<(Resolved, Opt
     Ok((resolved, corpus))
 }
 
-/// Recommends for simulated cards, independent of this machine: the table is for choosing what to buy or rent.
+/// Recommends settings: for the cards of this machine, and for simulated cards of common sizes, to choose what to buy or rent.
 fn print_recommendations(args: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
-    let machine = |count: usize, card_gb: u64| {
+    let simulated = |count: usize, card_gb: u64| {
         let cards = Machine::simulated(SimSpec::new(count, card_gb << 30));
         Inventory::of(cards).map_or_else(|_| Hardware::without_cards(host_facts()), |inventory| inventory.hardware)
     };
     let corpus = data::open(args, screen)?;
     let facts = corpus.as_ref().map(|corpus| &corpus.facts);
-    let rows = recommend(&args.settings, &machine, &SpeechModels::of(facts), facts);
+    let inventory = Inventory::survey(None).context("cannot read the GPUs")?;
+    let real = inventory.measured(&args.settings, facts).unwrap_or_else(|refusal| {
+        screen.warn(&format!("no settings for the cards of this machine: {}", refusal.message));
+        None
+    });
+    let rows = recommend(&args.settings, &simulated, real.as_ref(), &SpeechModels::of(facts), facts);
     match args.json {
         true => {
+            let simulated = rows.iter().all(|row| row.sim.is_some());
             let rows: Vec<Value> = rows.iter().map(row_json).collect();
-            screen::write_json(&json!({ "simulated": true, "rows": rows }))?;
+            screen::write_json(&json!({ "simulated": simulated, "rows": rows }))?;
         }
         false => screen.print(&show_recommendations(&rows))?,
     }
@@ -103,10 +109,12 @@ fn row_json(row: &Recommendation) -> Value {
     json!({
         "cards": row.count,
         "card_gb": row.card_gb,
+        "sim": row.sim,
         "batch_size": fit.map(|fit| fit.batch_size),
         "data_limit_mb": fit.map(|fit| fit.data_limit_mb),
         "model_limit_mb": fit.map(|fit| fit.model_limit_mb),
         "prefetch": fit.map(|fit| fit.prefetch),
+        "buffer_size": fit.map(|fit| fit.buffer),
         "args": fit.map(|fit| &fit.args),
     })
 }

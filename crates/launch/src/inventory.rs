@@ -91,6 +91,25 @@ impl Inventory {
         Ok(Resolved { machine, hardware: self.hardware, plan })
     }
 
+    /// The hardware with the driver's memory measured on its two cards with the most free memory, for recommendations.
+    /// `None` on a machine without a usable card.
+    pub fn measured(mut self, settings: &Settings, corpus: Option<&CorpusFacts>) -> Result<Option<Hardware>, Refusal> {
+        let mut cards: Vec<&CardFacts> =
+            self.hardware.cards.iter().filter(|facts| facts.card.hidden_by.is_none()).collect();
+        cards.sort_by_key(|facts| std::cmp::Reverse(facts.reading.free_bytes));
+        let flags: Vec<(&str, String)> = match cards[..] {
+            [] => return Ok(None),
+            [only] => vec![("gpu", only.card.index.to_string())],
+            [model, data, ..] => {
+                vec![("data-gpu", data.card.index.to_string()), ("model-gpu", model.card.index.to_string())]
+            }
+        };
+        let settings = settings.without(&PLACEMENT).with(&flags)?;
+        let placement = Placement::choose(&settings, &self.hardware)?;
+        self.read_driver(&placement, &settings, corpus, &SpeechModels::of(corpus))?;
+        Ok(Some(self.hardware))
+    }
+
     /// Measures the driver's memory on the cards of a placement, unless it is known.
     fn read_driver(
         &mut self,
@@ -124,6 +143,19 @@ impl Inventory {
         Ok(())
     }
 }
+
+/// The settings that place the roles and limit their memory.
+const PLACEMENT: [Id; 9] = [
+    Id::Mode,
+    Id::DataGpu,
+    Id::ModelGpu,
+    Id::Gpu,
+    Id::ShareGpu,
+    Id::EnableMemoryIsolation,
+    Id::DataGpuMemory,
+    Id::ModelGpuMemory,
+    Id::Transfer,
+];
 
 /// Creates the model's programs on a card as a run does, including kernels, libraries and captured graphs, and returns the
 /// memory that the driver took beside the arena. Frees everything.

@@ -1,6 +1,6 @@
 //! The memory limit of each role.
 
-use tandem_device::bytes::{MIB, round_down, show};
+use tandem_device::bytes::{MIB, POOL_GRANULE, round_down, show};
 use tandem_device::limits::{
     DATA_DEFAULT_MB, DATA_SHARE, MODEL_DEFAULT_MB, MODEL_SHARE, auto_limit_mb, shared_limit_mb,
 };
@@ -16,15 +16,18 @@ use crate::settings::Settings;
 use crate::value::{Limit, SettingValue};
 
 /// The limits of both roles, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryLimits {
     pub(crate) data: u64,
     pub(crate) model: u64,
+    /// Default limits that were lowered.
+    pub(crate) notes: Vec<String>,
 }
 
 impl MemoryLimits {
-    /// The limits for `placement`. With isolation they are the given limits, refused if they exceed the free memory. Without
-    /// it they follow from the free memory and, on one device, from `data_need`.
+    /// The limits for `placement`. With isolation they are the given limits, refused if they exceed the free memory; a default
+    /// limit is lowered to the free memory instead. Without isolation they follow from the free memory and, on one device,
+    /// from `data_need`.
     pub(crate) fn resolve(
         settings: &Settings,
         placement: &Placement,
@@ -34,8 +37,17 @@ impl MemoryLimits {
         if !placement.isolated {
             return Ok(from_free(placement, free, data_need));
         }
-        let mb = |role| isolated_mb(role, settings, placement, free.hardware());
-        let limits = MemoryLimits { data: mb(Role::Data) * MIB, model: mb(Role::Model) * MIB };
+        let mut notes = Vec::new();
+        let mut bytes = |role| {
+            let asked = isolated_mb(role, settings, placement, free.hardware()) * MIB;
+            if settings.given(limit_setting(role)).is_some() || placement.mode.is_one_device() {
+                return asked;
+            }
+            let lowered = asked.min(round_down(free.of(placement.card(role)), POOL_GRANULE));
+            notes.extend((lowered < asked).then(|| lowered_note(role, asked, lowered, placement.card(role))));
+            lowered
+        };
+        let limits = MemoryLimits { data: bytes(Role::Data), model: bytes(Role::Model), notes };
         check_free(&limits, placement, free)?;
         Ok(limits)
     }
@@ -49,6 +61,17 @@ impl MemoryLimits {
 /// The setting that limits `role`.
 pub(crate) fn limit_setting(role: Role) -> Id {
     by_role(role, Id::DataGpuMemory, Id::ModelGpuMemory)
+}
+
+fn lowered_note(role: Role, asked: u64, lowered: u64, card: Option<usize>) -> String {
+    format!(
+        "⚠️ the {role} limit is {} MB instead of the default {} MB: {} has no more free memory. A --{} you give is never \
+         changed",
+        lowered / MIB,
+        asked / MIB,
+        device_name(card),
+        limit_setting(role).setting().flag,
+    )
 }
 
 /// The default share of a card for a role.
@@ -86,10 +109,10 @@ fn from_free(placement: &Placement, free: &FreeMemory<'_>, data_need: &Need) -> 
     // Whole MB, so that the limit shown is the limit in force. Divided first, so that nothing overflows.
     let usable = |role| round_down(free.of(placement.card(role)) / 10 * 9, MIB);
     if placement.mode == Mode::Multi {
-        return MemoryLimits { data: usable(Role::Data), model: usable(Role::Model) };
+        return MemoryLimits { data: usable(Role::Data), model: usable(Role::Model), notes: Vec::new() };
     }
     let data = data_need.smallest_limit();
-    MemoryLimits { data, model: usable(Role::Model).saturating_sub(data) }
+    MemoryLimits { data, model: usable(Role::Model).saturating_sub(data), notes: Vec::new() }
 }
 
 fn check_free(limits: &MemoryLimits, placement: &Placement, free: &FreeMemory<'_>) -> Result<(), Refusal> {
@@ -206,7 +229,7 @@ mod tests {
         let reading = &mut hardware.cards[1].reading;
         reading.free_bytes = 10_000 * MIB;
         reading.processes = vec![CardProcess { pid: 42, name: Some("python3".to_owned()), bytes: 14_000 * MIB }];
-        let text = resolve(TWO, &hardware).unwrap_err().to_string();
+        let text = resolve(&format!("{TWO} --model-gpu-memory 16384"), &hardware).unwrap_err().to_string();
         for part in [
             "❌ The model limit of 16384 MB exceeds the free memory of GPU 1",
             "total 24576 MB, free 10000 MB",
@@ -218,6 +241,31 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert_eq!(resolve(&format!("{TWO} --model-gpu-memory 10000"), &hardware).unwrap(), (8192, 10000));
+    }
+
+    #[test]
+    fn a_default_limit_is_lowered_to_the_free_memory_and_a_given_one_never() {
+        let notes = |line: &str, hardware: &Hardware| {
+            let settings = settings(line);
+            let placement = Placement::choose(&settings, hardware).unwrap();
+            let need = Need { driver_bytes: 0, arena: Vec::new() };
+            MemoryLimits::resolve(&settings, &placement, &FreeMemory::new(hardware, 0), &need).unwrap().notes
+        };
+        let mut pair = gpus(2, 10);
+        pair.cards[0].reading.free_bytes = 5_000 * MIB;
+        // Whole granules of 32 MB.
+        assert_eq!(resolve(TWO, &pair).unwrap(), (4992, 10240));
+        let lowered = notes(TWO, &pair);
+        assert_eq!(lowered.len(), 2);
+        assert!(lowered[0].contains("data limit is 4992 MB instead of the default 8192 MB: GPU 0 has"), "{lowered:?}");
+        assert!(lowered[1].contains("A --model-gpu-memory you give is never changed"), "{lowered:?}");
+        assert_eq!(resolve(TWO, &gpus(2, 24)).map(|_| notes(TWO, &gpus(2, 24))), Ok(Vec::new()));
+        for (flag, refused) in
+            [("--data-gpu-memory 8192", true), ("--model-gpu-memory 16384", true), ("--data-gpu-memory 4000", false)]
+        {
+            let outcome = resolve(&format!("{TWO} {flag}"), &pair);
+            assert_eq!(outcome.is_err_and(|refusal| refusal.kind == Reason::OverFree), refused, "{flag}");
+        }
     }
 
     #[test]

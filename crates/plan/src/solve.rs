@@ -10,7 +10,7 @@ use crate::cache::CachePlan;
 use crate::corpus::BucketShapes;
 use crate::free_memory::{FreeMemory, process_bytes};
 use crate::hardware::Hardware;
-use crate::limits::MemoryLimits;
+use crate::limits::{MemoryLimits, limit_setting};
 use crate::memory::{DriverShare, Need, by_role, data_lines, device_name, min_model_bytes, model_lines};
 use crate::model_memory::{ModelCatalog, ModelChoice};
 use crate::placement::{Mode, Placement};
@@ -107,7 +107,8 @@ fn default_changed(settings: &Settings, batch_size: u64, shapes: &BucketShapes<'
 
 /// Refuses flags that need `--train-data` without it.
 fn check_sources(settings: &Settings) -> Result<(), Refusal> {
-    let dependent = [Id::ValData, Id::ExcludeIds].into_iter().find(|id| settings.given(*id).is_some());
+    let dependent =
+        [Id::ValData, Id::ExcludeIds, Id::SpeakerIdPattern].into_iter().find(|id| settings.given(*id).is_some());
     match dependent.filter(|_| settings.given(Id::TrainData).is_none()) {
         Some(id) => Err(Refusal::usage(format!("❌ --{} requires --train-data", id.setting().flag))),
         None => Ok(()),
@@ -198,7 +199,13 @@ impl Draft<'_> {
             seed: settings.count(Id::Seed),
             start_delay_seconds: settings.seconds(Id::ModelStartDelay),
             static_shapes: !choice.exact_shapes,
-            notes: slots.notes.into_iter().chain(exact_shapes_note(choice.exact_shapes)).collect(),
+            notes: limits
+                .notes
+                .iter()
+                .cloned()
+                .chain(slots.notes)
+                .chain(exact_shapes_note(choice.exact_shapes))
+                .collect(),
             advice: Vec::new(),
         })
     }
@@ -249,6 +256,7 @@ impl Draft<'_> {
             train_data: self.settings.text(Id::TrainData),
             val_data: self.settings.text(Id::ValData),
             exclude_ids: self.settings.text(Id::ExcludeIds),
+            speaker_id_pattern: self.settings.text(Id::SpeakerIdPattern),
             lang: self.settings.text(Id::Lang),
             phonemizer: self.settings.choice(Id::Phonemizer),
             lexicon: self.settings.text(Id::Lexicon),
@@ -302,7 +310,7 @@ impl Draft<'_> {
         if demands.iter().all(Demand::is_met) {
             return Ok(());
         }
-        Err(too_small(demands.to_vec(), self.placement, self.batch_size, free))
+        Err(too_small(demands.to_vec(), self.settings, self.placement, self.batch_size, free))
     }
 
     fn role(&self, role: Role, need: &Need, limits: &MemoryLimits) -> RolePlan {
@@ -333,14 +341,21 @@ impl Draft<'_> {
 }
 
 /// The refusal of a plan that exceeds a limit.
-fn too_small(demands: Vec<Demand>, placement: &Placement, batch_size: u64, free: &FreeMemory<'_>) -> Refusal {
-    let why = match (placement.isolated, placement.mode) {
-        (true, _) => "the given limit",
+fn too_small(
+    demands: Vec<Demand>,
+    settings: &Settings,
+    placement: &Placement,
+    batch_size: u64,
+    free: &FreeMemory<'_>,
+) -> Refusal {
+    let why = |role: Role| match (placement.isolated, placement.mode) {
+        (true, _) if settings.given(limit_setting(role)).is_some() => "the given limit",
+        (true, _) => "the default limit",
         (false, Mode::Multi) => "90 % of the free memory",
         (false, _) => "90 % of the free memory, minus the data role",
     };
     let unmet = demands.iter().filter(|demand| !demand.is_met());
-    let mut lines: Vec<String> = unmet.map(|demand| short_line(demand, why)).collect();
+    let mut lines: Vec<String> = unmet.map(|demand| short_line(demand, why(demand.role))).collect();
     if placement.mode == Mode::Cpu {
         lines.push(free.describe(None));
         lines.extend(needed_on_host(&demands, free).filter(|_| !placement.isolated));

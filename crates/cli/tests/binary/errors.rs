@@ -109,7 +109,7 @@ fn a_limit_over_the_free_memory_names_total_free_its_users_and_the_largest_limit
     let two = "--sim 2x24GiB,held=20GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation";
     let data = format!("{two} --data-gpu-memory 4097 --model-gpu-memory 2048");
     check(ANYWHERE, &data, &[&held[..], &["data limit of 4097 MB", largest]].concat(), &["--data-gpu-memory 4096"]);
-    let model = format!("{two} --data-gpu-memory 2048");
+    let model = format!("{two} --data-gpu-memory 2048 --model-gpu-memory 16384");
     check(ANYWHERE, &model, &[&held[..], &["model limit of 16384 MB", largest]].concat(), &["--model-gpu-memory 4096"]);
     let one = "--sim 1x24GiB,held=20GiB --share-gpu --enable-memory-isolation";
     let both = format!("{one} --data-gpu-memory 1024 --model-gpu-memory 3073");
@@ -117,8 +117,9 @@ fn a_limit_over_the_free_memory_names_total_free_its_users_and_the_largest_limit
 }
 
 #[test]
-fn default_limits_over_the_free_memory_have_a_suggestion_with_gpus() {
+fn given_limits_over_the_free_memory_have_a_suggestion_with_gpus() {
     let line = "--sim 2x24GiB,held=20GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation";
+    let line = &format!("{line} --data-gpu-memory 8192 --model-gpu-memory 16384");
     check(ANYWHERE, line, &["total 24576 MB", "free 4096 MB"], &["--model-gpu-memory"]);
 }
 

@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::command::{SMALL, TandemCommand, contains, tandem, tandem_json, texts};
+use crate::machine::TempFolder;
+use crate::speech::demo;
 
 /// Contexts, streams and peak bytes of each card.
 fn touched(document: &Value) -> Vec<(u64, u64, u64)> {
@@ -128,6 +130,99 @@ fn limits_that_were_not_given() {
     check("--sim 1x24GiB --share-gpu", 7936, 16096);
     check("--sim 1x24GiB --share-gpu --data-gpu-memory auto --model-gpu-memory auto", 7936, 16096);
     check("--sim 1x24GiB,held=4GiB --share-gpu", 6560, 13376);
+}
+
+/// Limits of a plan, and its warnings about lowered ones.
+fn limits_and_warnings(line: &str) -> ((u64, u64), Vec<String>) {
+    let (ran, plan) = tandem_json(&format!("plan --enable-memory-isolation {line}"));
+    assert_eq!(ran.code, 0, "{line}: {ran:?}");
+    let limit = |role: &str| plan["roles"][role]["limit_mb"].as_u64().unwrap();
+    let warnings = texts(&plan["notes"]).into_iter().filter(|note| note.starts_with("⚠️ the ")).map(str::to_owned);
+    ((limit("data"), limit("model")), warnings.collect())
+}
+
+#[test]
+fn a_default_limit_is_lowered_to_what_is_free_with_a_warning() {
+    let check = |line: &str, limits: (u64, u64), lowered: &[&str]| {
+        let (found, warnings) = limits_and_warnings(line);
+        assert_eq!((found, warnings.len()), (limits, lowered.len()), "{line}: {warnings:?}");
+        for (warning, part) in warnings.iter().zip(lowered) {
+            contains(warning, &[part, "you give is never changed"]);
+        }
+        let shown = tandem(&format!("plan --enable-memory-isolation {line}")).out;
+        contains(&shown, &warnings.iter().map(String::as_str).collect::<Vec<_>>());
+    };
+    let small_pair = "model limit is 10240 MB instead of the default 16384 MB: GPU 1 has no more free memory";
+    check("--sim 2x10GiB --data-gpu 0 --model-gpu 1", (8192, 10240), &[small_pair]);
+    check("--sim 2x16GiB,held=1GiB --data-gpu 0 --model-gpu 1", (8192, 15360), &["model limit is 15360 MB"]);
+    check("--sim 8GiB+16GiB --data-gpu 0 --model-gpu 1", (8192, 16384), &[]);
+    check("--sim 8GiB+16GiB,pcie4 --data-gpu 1 --model-gpu 0", (8192, 8192), &["model limit is 8192 MB"]);
+    let both = ["data limit is 4096 MB instead of the default 8192 MB: GPU 0", "model limit is 4096 MB"];
+    check("--sim 2x24GiB,held=20GiB --data-gpu 0 --model-gpu 1", (4096, 4096), &both);
+    check("--sim 2x10GiB --data-gpu 0 --model-gpu 1 --model-gpu-memory 4096", (8192, 4096), &[]);
+    // A limit that was typed, here or in a config, stays a limit.
+    for (cards, flag, largest) in [
+        ("2x10GiB --data-gpu 0 --model-gpu 1", "--model-gpu-memory 16384", "--model-gpu-memory 10240"),
+        ("8GiB+16GiB --data-gpu 1 --model-gpu 0", "--model-gpu-memory 16384", "--model-gpu-memory 8192"),
+        ("8GiB+16GiB --data-gpu 0 --model-gpu 1", "--data-gpu-memory 8193", "--data-gpu-memory 8192"),
+    ] {
+        let ran = tandem(&format!("plan --enable-memory-isolation --sim {cards} {flag}"));
+        assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{ran:?}");
+        contains(&ran.err, &["exceeds the free memory of GPU ", largest]);
+    }
+    let folder = TempFolder::new();
+    let config = folder.file("c.yaml", "data:\n  model_gpu_memory: 16384\n");
+    let pair = "--sim 2x10GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation";
+    assert_eq!(TandemCommand::new(&format!("plan {pair}")).config(&config).run().code, 2);
+}
+
+#[test]
+fn a_run_reserves_the_lowered_default() {
+    let folder = TempFolder::new();
+    let ran = TandemCommand::new(&format!("train --sim 2x10GiB --data-gpu 0 --model-gpu 1 {SMALL} --max-steps 1"))
+        .args(["--enable-memory-isolation", "--train-data"])
+        .arg(demo())
+        .arg("--checkpoint-dir")
+        .arg(folder.path("run"))
+        .run();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    contains(
+        &ran.out,
+        &[
+            "Limit of the model role on GPU 1 is 10240 MB",
+            "⚠️ the model limit is 10240 MB instead of the default 16384 MB",
+        ],
+    );
+}
+
+#[test]
+fn cards_of_different_sizes_are_simulated_by_every_command() {
+    let pair = "--data-gpu 0 --model-gpu 1";
+    let (ran, plan) = tandem_json(&format!("plan --sim 8GiB+16GiB,nvlink {pair}"));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let totals: Vec<u64> =
+        plan["gpus"].as_array().unwrap().iter().map(|gpu| gpu["total_bytes"].as_u64().unwrap()).collect();
+    assert_eq!((totals, &plan["transfer"]), (vec![8 << 30, 16 << 30], &json!("peer")));
+    // Without isolation: 90 % of what each has free.
+    let limit = |role: &str| plan["roles"][role]["limit_mb"].as_u64().unwrap();
+    assert_eq!((limit("data"), limit("model")), (8192 * 9 / 10, 16384 * 9 / 10));
+    let (_, three) = tandem_json("plan --sim 2x8GiB+16GiB");
+    assert_eq!((three["gpus"].as_array().unwrap().len(), &three["roles"]["model"]["gpu"]), (3, &json!(2)));
+    // The smaller card is too small for a limit that the larger one holds.
+    let ran = tandem(&format!("plan --sim 8GiB+16GiB {pair} --enable-memory-isolation --data-gpu-memory 9000"));
+    assert_eq!(ran.code, 2, "{ran:?}");
+    let folder = TempFolder::new();
+    let run = folder.path("run");
+    let check = |line: &str, args: &[&std::ffi::OsStr]| {
+        let ran = TandemCommand::new(line).args(args).args(["--sim", "1GiB+2GiB,pcie3"]).inside(&folder).run();
+        assert_eq!(ran.code, 0, "{line}: {ran:?}");
+    };
+    let data = [std::ffi::OsStr::new("--train-data"), demo().as_os_str()];
+    check(&format!("validate {pair} {SMALL}"), &data);
+    check(&format!("train {pair} {SMALL} --max-steps 2 --checkpoint-dir run"), &data);
+    check(&format!("profile {pair} {SMALL} --num-steps 2"), &data);
+    check(&format!("doctor {pair} {SMALL} -o report.md"), &data);
+    check("synthesize --gpu 1 --text hello -o out.wav --checkpoint", &[run.as_os_str()]);
 }
 
 #[test]

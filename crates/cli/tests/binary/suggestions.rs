@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::command::{Ran, TandemCommand, tandem, tandem_json, texts};
+use crate::command::{Ran, TandemCommand, contains, tandem, tandem_json, texts};
 
 /// Flags that determine the mode and the limits.
 const MODE_AND_LIMITS: [&str; 8] = [
@@ -183,8 +183,8 @@ fn every_other_refusal_with_something_to_type() {
         "--sim 2x24GiB,cc=7.5 --mixed-precision".to_owned(),
         "--sim 1x24GiB --batch-size 10 --grad-accum 4".to_owned(),
         "--sim 1x24GiB --batch-size 3 --grad-accum 4".to_owned(),
-        held.clone(),
-        format!("{held} --data-gpu-memory 2048"),
+        format!("{held} --model-gpu-memory 16384"),
+        format!("{held} --data-gpu-memory 2048 --model-gpu-memory auto"),
         format!("{held} --data-gpu-memory 2048 --model-gpu-memory 5000 --model-size big"),
         format!("{held} --data-gpu-memory 5000 --model-gpu-memory 700"),
         "--sim 1x24GiB --share-gpu --enable-memory-isolation --model-gpu-memory 25000".to_owned(),
@@ -215,19 +215,29 @@ fn refusals_on_a_machine_without_a_gpu() {
 #[test]
 fn every_recommended_row_is_accepted() {
     for wish in ["", "--model-size normal", "--model-size big --grad-accum 2", "--max-mel-frames 2000"] {
-        let (ran, rows) = tandem_json(&format!("plan --recommend {wish}"));
+        let line = format!("plan --recommend {wish}");
+        let command = |line: &str| TandemCommand::new(line).without_gpu();
+        let ran = command(&format!("{line} --json")).run();
+        let rows = ran.json();
         let rows = rows["rows"].as_array().unwrap();
-        let (cards, text) = ([6, 8, 10, 12, 16, 24, 48, 80], tandem(&format!("plan --recommend {wish}")).out);
+        let (cards, text) = ([6, 8, 10, 12, 16, 24, 48, 80], command(&line).run().out);
         let sizes = rows.iter().map(|row| (row["cards"].as_u64().unwrap(), row["card_gb"].as_u64().unwrap()));
         assert!(sizes.eq([1, 2].into_iter().flat_map(|n| cards.map(|gb| (n, gb)))), "{ran:?}");
+        contains(&text, &["cards       batch  data MB  model MB  prefetch  buffer  arguments\n"]);
         for row in rows.iter().filter(|row| !row["args"].is_null()) {
             let args = row["args"].as_str().unwrap();
-            assert!(text.contains(args), "{args} in\n{text}");
+            let sim = format!("{}x{}GiB", row["cards"], row["card_gb"]);
+            // Cards that are not there are simulated.
+            assert!(row["sim"] == sim && args.starts_with(&format!("--sim {sim} ")), "{row}");
+            let shown = text.lines().find(|line| line.ends_with(&format!("  {args}"))).unwrap();
+            let columns: Vec<&str> = shown.split_whitespace().collect();
+            assert_eq!(columns[8], row["buffer_size"].to_string(), "{shown}");
             let (ran, plan) = tandem_json(&format!("plan {args}"));
             assert_eq!(ran.code, 0, "{args}: {ran:?}");
             let found = (&plan["batch_size"], &plan["prefetch"], &limits(&plan).1, &limits(&plan).2);
             let expected = (&row["batch_size"], &row["prefetch"], &&row["data_limit_mb"], &&row["model_limit_mb"]);
             assert_eq!(found, expected, "{args}");
+            assert_eq!(plan["buffer_size"], row["buffer_size"], "{args}");
         }
         assert!(rows.iter().filter(|row| !row["args"].is_null()).count() >= 4, "{rows:?}");
     }
@@ -235,7 +245,7 @@ fn every_recommended_row_is_accepted() {
 
 #[test]
 fn two_cards_of_usual_sizes_get_the_documented_settings() {
-    let (_, rows) = tandem_json("plan --recommend");
+    let rows = TandemCommand::new("plan --recommend --json").without_gpu().run().json();
     let check = |gb: u64, batches: &[u64], data: u64, model: u64, slots: &[u64]| {
         let mut rows = rows["rows"].as_array().unwrap().iter();
         let row = rows.find(|row| row["cards"] == 2 && row["card_gb"] == gb).unwrap();

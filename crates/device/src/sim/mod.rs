@@ -141,15 +141,15 @@ impl SimDriver {
         let hidden_by = |index| (spec.hidden == Some(index)).then(|| "--sim hidden".to_owned());
         let card = |index: usize| Card {
             index,
-            name: format!("Simulated {} MB", spec.total_bytes / MIB),
-            uuid: format!("SIM-{index:08x}-0000-0000-0000-{:012x}", spec.total_bytes / MIB),
+            name: format!("Simulated {} MB", spec.card_bytes[index] / MIB),
+            uuid: format!("SIM-{index:08x}-0000-0000-0000-{:012x}", spec.card_bytes[index] / MIB),
             bus_id: format!("00000000:{:02x}:00.0", index + 1),
-            total_bytes: spec.total_bytes,
+            total_bytes: spec.card_bytes[index],
             capability: spec.capability,
             hidden_by: hidden_by(index),
         };
         let state = State {
-            cards: (0..spec.count).map(|_| CardState::default()).collect(),
+            cards: spec.card_bytes.iter().map(|_| CardState::default()).collect(),
             queues: Queues::new(spec.seed),
             hosts: HashMap::new(),
             allocations: 0,
@@ -158,7 +158,7 @@ impl SimDriver {
             pinned: 0,
             trace: Vec::new(),
         };
-        let (cards, graphs) = ((0..spec.count).map(card).collect(), HostGraphs::default());
+        let (cards, graphs) = ((0..spec.card_bytes.len()).map(card).collect(), HostGraphs::default());
         SimDriver { cards, spec, state: Mutex::new(state), workers, graphs }
     }
 
@@ -319,9 +319,10 @@ impl SimDriver {
         }
     }
 
-    fn free_bytes(&self, card: &CardState) -> u64 {
-        let others = self.spec.held_bytes + card.intruder;
-        self.spec.total_bytes.saturating_sub(others + card.process_bytes())
+    fn free_bytes(&self, state: &State, card: usize) -> u64 {
+        let now = &state.cards[card];
+        let others = self.spec.held_bytes + now.intruder;
+        self.spec.card_bytes[card].saturating_sub(others + now.process_bytes())
     }
 
     /// Refuses addresses outside live reservations.
@@ -408,8 +409,8 @@ impl Driver for SimDriver {
         let process =
             (others > 0).then(|| CardProcess { pid: 1, name: Some("another process".to_owned()), bytes: others });
         Ok(CardReading {
-            free_bytes: self.free_bytes(now),
-            total_bytes: self.spec.total_bytes,
+            free_bytes: self.free_bytes(&state, card),
+            total_bytes: self.spec.card_bytes[card],
             processes: process.into_iter().collect(),
             busy_percent: None,
             power_watts: None,
@@ -429,9 +430,9 @@ impl Driver for SimDriver {
             Some(SimFault::DriverGrows(bytes)) => state.cards[card].grown = bytes,
             _ => {}
         }
-        let (asked, free) = (DriverCost::table().context_bytes, self.free_bytes(&state.cards[card]));
+        let (asked, free) = (DriverCost::table().context_bytes, self.free_bytes(&state, card));
         if state.cards[card].opens == 0 && asked > free {
-            return Err(DeviceError::OutOfMemory { card, asked, free, total: self.spec.total_bytes });
+            return Err(DeviceError::OutOfMemory { card, asked, free, total: self.spec.card_bytes[card] });
         }
         state.cards[card].opens += 1;
         Ok(())
@@ -450,8 +451,8 @@ impl Driver for SimDriver {
         self.call(&mut state, card, "reserving memory")?;
         let number = state.allocations;
         state.allocations += 1;
-        let free = self.free_bytes(&state.cards[card]);
-        let refused = DeviceError::OutOfMemory { card, asked: bytes, free, total: self.spec.total_bytes };
+        let free = self.free_bytes(&state, card);
+        let refused = DeviceError::OutOfMemory { card, asked: bytes, free, total: self.spec.card_bytes[card] };
         if round_up(bytes, 2 * MIB) > free || self.spec.fault == Some(SimFault::RefuseAllocation(number)) {
             return Err(refused);
         }

@@ -1,4 +1,5 @@
-//! The specification of simulated cards (`2x24GiB`, `2x12GiB,pcie4`, `4x24GiB,nvlink`) and of injected faults.
+//! The specification of simulated cards (`2x24GiB`, `8GiB+16GiB`, `2x12GiB,pcie4`, `4x24GiB,nvlink`) and of injected
+//! faults.
 
 use std::str::FromStr;
 
@@ -7,10 +8,8 @@ use crate::bytes::MIB;
 /// Simulated cards, and the fault to inject on them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimSpec {
-    /// The number of cards.
-    pub count: usize,
-    /// Memory of each.
-    pub total_bytes: u64,
+    /// Memory of each card. They may differ.
+    pub card_bytes: Vec<u64>,
     /// Their connection.
     pub link: Link,
     /// Memory of each that other processes use.
@@ -57,7 +56,8 @@ pub enum SimFault {
 /// An invalid `--sim` value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "--sim {given}: {problem}; expected COUNTxSIZE with options, e.g. 2x24GiB, 1x80GiB, 2x12GiB,pcie4 or 4x24GiB,nvlink"
+    "--sim {given}: {problem}; expected COUNTxSIZE with options, e.g. 2x24GiB, 1x80GiB, 2x12GiB,pcie4 or 4x24GiB,nvlink; \
+     cards of different sizes: 8GiB+16GiB"
 )]
 pub struct SimSpecError {
     given: String,
@@ -68,8 +68,7 @@ impl SimSpec {
     /// `count` cards of `total_bytes`, connected by PCIe 4, without a fault.
     pub fn new(count: usize, total_bytes: u64) -> SimSpec {
         SimSpec {
-            count,
-            total_bytes,
+            card_bytes: vec![total_bytes; count],
             link: Link::Pcie4,
             held_bytes: 0,
             capability: (9, 0),
@@ -129,28 +128,47 @@ impl FromStr for SimSpec {
     fn from_str(given: &str) -> Result<SimSpec, SimSpecError> {
         let parse = || {
             let mut parts = given.split(',');
-            let cards = parts.next().unwrap_or_default();
-            let (count, size) =
-                cards.split_once('x').ok_or_else(|| format!("'{cards}' has no 'x' between count and size"))?;
-            let count = number(count)?;
-            if !(1..=64).contains(&count) {
-                return Err(format!("{count} cards; 1 to 64 can be simulated"));
-            }
-            let mut spec = SimSpec::new(count as usize, bytes(size)?);
-            if spec.total_bytes < 64 * MIB {
-                return Err(format!("cards of {size}; 64 MiB is the least"));
-            }
+            let card_bytes = cards(parts.next().unwrap_or_default())?;
+            let smallest = card_bytes.iter().copied().min().unwrap_or(0);
+            let mut spec = SimSpec { card_bytes, ..SimSpec::new(0, 0) };
             for option in parts {
                 spec.option(option)?;
             }
-            match spec.held_bytes > spec.total_bytes {
-                true => Err("held is more than the card has".to_owned()),
+            match spec.held_bytes > smallest {
+                true => Err("held is more than a card has".to_owned()),
                 false => Ok(spec),
             }
         };
         parse().map_err(|problem| SimSpecError { given: given.to_owned(), problem })
     }
 }
+
+/// The memory of each card of `2x24GiB`, or of cards of different sizes: `8GiB+16GiB`, `2x8GiB+16GiB`.
+fn cards(text: &str) -> Result<Vec<u64>, String> {
+    let groups: Vec<&str> = text.split('+').collect();
+    let mut card_bytes = Vec::new();
+    for group in &groups {
+        let (count, size) = match group.split_once('x') {
+            Some((count, size)) => (number(count)?, size),
+            // Beside others, a size alone is one card.
+            None if groups.len() > 1 => (1, *group),
+            None => return Err(format!("'{group}' has no 'x' between count and size")),
+        };
+        let total_bytes = bytes(size)?;
+        if total_bytes < MIN_CARD_BYTES {
+            return Err(format!("cards of {size}; 64 MiB is the least"));
+        }
+        let all = count.saturating_add(card_bytes.len() as u64);
+        if count == 0 || all > MAX_CARDS {
+            return Err(format!("{all} cards; 1 to {MAX_CARDS} can be simulated"));
+        }
+        card_bytes.resize(all as usize, total_bytes);
+    }
+    Ok(card_bytes)
+}
+
+const MAX_CARDS: u64 = 64;
+const MIN_CARD_BYTES: u64 = 64 * MIB;
 
 fn number(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("'{text}' is not a whole number"))
@@ -183,6 +201,10 @@ mod tests {
         check("1x80GiB", SimSpec::new(1, 80 * gib));
         check("2x12GiB,pcie4", SimSpec::new(2, 12 * gib));
         check("4x24GiB,nvlink,seed=7", SimSpec::new(4, 24 * gib).with_link(Link::Nvlink).with_seed(7));
+        let unequal = |card_bytes: &[u64]| SimSpec { card_bytes: card_bytes.to_vec(), ..SimSpec::new(0, 0) };
+        check("8GiB+16GiB", unequal(&[8 * gib, 16 * gib]));
+        check("16GiB+8192MiB,nvlink", unequal(&[16 * gib, 8 * gib]).with_link(Link::Nvlink));
+        check("2x8GiB+1x16GiB+24GiB", unequal(&[8 * gib, 8 * gib, 16 * gib, 24 * gib]));
         check("2x24GiB,fail-copy=3", SimSpec::new(2, 24 * gib).with_fault(SimFault::FailCopy(3)));
     }
 
@@ -203,6 +225,15 @@ mod tests {
             "2x24GiB,warp",
             "2x99999999999999999999GiB",
             "2x24GiB,held=25GiB",
+            "8GiB+16GiB,held=9GiB",
+            "8GiB",
+            "8GiB+",
+            "+8GiB",
+            "8GiB+16",
+            "8GiB+1MiB",
+            "8GiB+0x16GiB",
+            "60x8GiB+5x16GiB",
+            "18446744073709551615x8GiB+1x8GiB",
             "2x24GiB,seed=x",
             "２x24GiB",
         ] {
