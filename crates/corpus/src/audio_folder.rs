@@ -1,4 +1,4 @@
-//! Which recordings an LJSpeech folder holds: every folder listed once, instead of four questions per row.
+//! Which recordings the folders of a corpus hold: every folder listed once, instead of four questions per row.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -8,6 +8,8 @@ use crate::locator::{EXTENSIONS, without_extension};
 /// File names by folder, listed when first asked for.
 pub(crate) struct AudioFolder {
     root: PathBuf,
+    /// The folder of the recordings in `root`: `wavs/`.
+    prefix: String,
     listings: HashMap<String, Listing>,
 }
 
@@ -17,23 +19,40 @@ struct Listing {
 }
 
 impl AudioFolder {
-    pub(crate) fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), listings: HashMap::new() }
+    /// Of the recordings in the folder `prefix` (`wavs/`) of `root`.
+    pub(crate) fn new(root: &Path, prefix: &str) -> Self {
+        Self { root: root.to_owned(), prefix: prefix.to_owned(), listings: HashMap::new() }
     }
 
-    /// The key of the recording of `id`: in `wavs/`, or where the id says when it names folders itself.
+    /// The key of the recording of `id`: in the folder of the recordings, or where the id says when it names folders
+    /// itself.
     ///
     /// An ending in the id is tried as it stands; when there is no such file, it counts for nothing.
     pub(crate) fn find(&mut self, id: &str) -> Option<String> {
-        self.find_under("wavs/", id).or_else(|| self.find_under("", id))
+        let prefix = self.prefix.clone();
+        self.find_under(&prefix, id).or_else(|| self.find_under("", id))
     }
 
-    /// Why nothing could be found in `wavs/`, when the reason lies with the folder.
+    /// Where recordings are looked for.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Why nothing could be found there, when the reason lies with the folder.
     pub(crate) fn trouble(&mut self) -> Option<&str> {
-        self.listing("wavs/").error.as_deref()
+        let prefix = self.prefix.clone();
+        self.listing(&prefix).error.as_deref()
     }
 
-    fn find_under(&mut self, prefix: &str, id: &str) -> Option<String> {
+    /// The names of all recordings in `folder` (`wav48/p225/`), sorted.
+    pub(crate) fn names(&mut self, folder: &str) -> Vec<String> {
+        let mut names: Vec<String> = self.listing(folder).names.iter().map(|name| name.to_string()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The key of the recording of `id` in the folder `prefix`.
+    pub(crate) fn find_under(&mut self, prefix: &str, id: &str) -> Option<String> {
         let (folder, name) =
             id.rsplit_once('/').map_or((String::new(), id), |(folder, name)| (format!("{folder}/"), name));
         let folder = format!("{prefix}{folder}");
@@ -106,7 +125,7 @@ mod tests {
             folder.write(&format!("wavs/{name}"), "");
         }
         folder.write("clips/y.ogg", "");
-        let mut audio = AudioFolder::new(folder.path());
+        let mut audio = AudioFolder::new(folder.path(), "wavs/");
         let mut check = |id: &str, key: Option<&str>| assert_eq!(audio.find(id).as_deref(), key, "{id}");
         check("a", Some("wavs/a.wav"));
         check("a.wav", Some("wavs/a.wav"));

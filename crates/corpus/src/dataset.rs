@@ -10,20 +10,14 @@ use tandem_files::open_bounded;
 use tandem_random::keyed;
 
 use crate::audio_folder::AudioFolder;
+use crate::common_voice::BadHeader;
 use crate::error::CorpusError;
+use crate::format::{Format, Layout, endings};
+use crate::ljspeech::ColumnOrder;
 use crate::problem::{Findings, Problem, ProblemKind, excerpt};
 use crate::sample::{Sample, SampleIndex, Samples, Subset};
 use crate::speaker::SpeakerPattern;
-use crate::{exclude, ljspeech, manifest};
-
-/// What a corpus is written as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// A folder with metadata and `wavs/`.
-    LjSpeech,
-    /// A file with a JSON object per line.
-    Manifest,
-}
+use crate::{common_voice, exclude, ljspeech, manifest, text_files, vctk};
 
 /// How to read a corpus.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +33,9 @@ pub struct OpenOptions {
 pub struct Dataset {
     path: PathBuf,
     format: Format,
+    /// Where its recordings are, and what is not read.
+    audio: String,
+    not_read: Vec<String>,
     samples: Samples,
     /// Those of the corpus, then those of the list of excluded ids.
     problems: Vec<Problem>,
@@ -55,35 +52,48 @@ pub struct Split {
 }
 
 impl Dataset {
-    /// Reads the corpus at `path`: a folder is LJSpeech, so is a file called `*.csv` (its folder holds `wavs/`); any
-    /// other file is a manifest.
+    /// Reads the corpus at `path`, a folder or a list; `format.rs` says which format it is taken for.
     ///
-    /// Cost: one pass over the lists, and one listing of `wavs/`; of a manifest's recordings none is looked at (see
-    /// [`Dataset::missing_audio`]). Memory: the letters and 56 bytes a row. Fails when `path` is neither, or when a
-    /// list cannot be read; what is wrong with rows is in [`Dataset::problems`].
+    /// Cost: one pass over the lists, and one listing of each folder of recordings; where texts are files, all of them are
+    /// read. Of a manifest's recordings none is looked at (see [`Dataset::missing_audio`]). Memory: the letters and 56
+    /// bytes a row. Fails when `path` is no corpus, or when a list cannot be read; what is wrong with rows is in
+    /// [`Dataset::problems`].
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Dataset, CorpusError> {
         let path = path.as_ref();
-        let mut dataset = match std::fs::metadata(path) {
-            Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Err(not_a_dataset(path, "nothing")),
-            Err(source) => return Err(CorpusError::Read { path: path.to_owned(), source }),
-            Ok(metadata) if metadata.is_dir() => {
-                let lists = ljspeech::lists(path);
-                if lists.read.is_empty() {
-                    return Err(not_a_dataset(path, "a folder without metadata"));
-                }
-                read_ljspeech(path, path, lists, options)?
-            }
-            Ok(_) if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv")) => {
-                let lists = ljspeech::Lists { read: vec![(path.to_owned(), Subset::Undecided)], unused: None };
-                read_ljspeech(path, folder_of(path), lists, options)?
-            }
-            Ok(_) => read_manifest(path, options)?,
+        let layout = Layout::of(path)?;
+        let root = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
+        let mut dataset = Dataset {
+            path: path.to_owned(),
+            format: layout.format,
+            audio: layout.audio.clone(),
+            not_read: layout.not_read.clone(),
+            samples: Samples::new(root.to_owned()),
+            problems: Vec::new(),
+            num_row_problems: 0,
         };
+        dataset.read(root, &layout, options)?;
+        dataset.num_row_problems = dataset.problems.len();
         if let Some(list) = &options.exclude_ids {
             exclude::apply(list, &mut dataset.samples, &mut dataset.problems)?;
         }
         dataset.samples.shrink();
         Ok(dataset)
+    }
+
+    fn read(&mut self, root: &Path, layout: &Layout, options: &OpenOptions) -> Result<(), CorpusError> {
+        let pattern = options.speaker_pattern.as_ref();
+        let Dataset { samples, problems, .. } = self;
+        match layout.format {
+            Format::Vctk => vctk::read(root, &layout.audio, pattern, samples, problems)?,
+            Format::TextFiles => text_files::read(root, pattern, samples, problems)?,
+            _ => {
+                read_lists(root, layout, pattern, samples, problems)?;
+                sort(problems, samples);
+                return Ok(());
+            }
+        }
+        problems.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
+        Ok(())
     }
 
     /// What was opened.
@@ -94,6 +104,20 @@ impl Dataset {
     /// What it is written as.
     pub fn format(&self) -> Format {
         self.format
+    }
+
+    /// The format and where it has its recordings, for people: `LJSpeech, recordings in wavs/`.
+    pub fn describe(&self) -> String {
+        let title = self.format.title();
+        match self.audio.as_str() {
+            "" => title.to_owned(),
+            audio => format!("{title}, recordings in {audio}"),
+        }
+    }
+
+    /// What else the folder holds that could be read as a corpus, and was not: `Common Voice`, `validated.tsv (…)`.
+    pub fn not_read(&self) -> &[String] {
+        &self.not_read
     }
 
     /// All rows, those left out of training included.
@@ -209,14 +233,6 @@ pub(crate) fn problem_of(sample: &Sample<'_>, kind: ProblemKind, detail: String)
     Problem { file: sample.file.into(), line: Some(sample.line), kind, detail }
 }
 
-fn not_a_dataset(path: &Path, found: &'static str) -> CorpusError {
-    CorpusError::NotADataset { path: path.to_owned(), found }
-}
-
-fn folder_of(path: &Path) -> &Path {
-    path.parent().unwrap_or(Path::new(""))
-}
-
 fn open_list(path: &Path) -> Result<BufReader<File>, CorpusError> {
     let file = open_list_file(path).map_err(|source| CorpusError::Read { path: path.to_owned(), source })?;
     Ok(BufReader::with_capacity(1 << 18, file))
@@ -230,46 +246,74 @@ pub(crate) fn open_list_file(path: &Path) -> io::Result<File> {
     open_bounded(path, MAX_LIST_BYTES)
 }
 
-fn read_ljspeech(
-    path: &Path,
-    folder: &Path,
-    lists: ljspeech::Lists,
-    options: &OpenOptions,
-) -> Result<Dataset, CorpusError> {
-    let mut samples = Samples::new(folder.to_owned());
-    let mut problems = Vec::new();
-    let mut audio = AudioFolder::new(folder);
-    let pattern = options.speaker_pattern.as_ref();
-    for (list, part) in lists.read {
+/// Reads the lists of a corpus, and leaves out the rows without a recording.
+fn read_lists(
+    root: &Path,
+    layout: &Layout,
+    pattern: Option<&SpeakerPattern>,
+    samples: &mut Samples,
+    problems: &mut Vec<Problem>,
+) -> Result<(), CorpusError> {
+    let mut audio = AudioFolder::new(root, &layout.audio);
+    for (list, part) in &layout.lists {
+        let failed = |source| CorpusError::Read { path: list.clone(), source };
         let file: Arc<Path> = list.as_path().into();
         samples.begin_file(Arc::clone(&file));
-        let mut findings = Findings { file, list: &mut problems };
-        ljspeech::read(open_list(&list)?, part, pattern, &mut audio, &mut samples, &mut findings)
-            .map_err(|source| CorpusError::Read { path: list.clone(), source })?;
+        let mut findings = Findings { file, list: problems };
+        match layout.format {
+            Format::Manifest => manifest::read(open_list(list)?, pattern, samples, &mut findings).map_err(failed)?,
+            Format::CommonVoice => {
+                common_voice::read(open_list(list)?, *part, pattern, &mut audio, samples, &mut findings)
+                    .map_err(|error| tsv_error(list, error))?;
+            }
+            format => {
+                let order = match format {
+                    Format::Piper => ColumnOrder::of_piper(open_list(list)?).map_err(failed)?,
+                    _ => ColumnOrder::LjSpeech,
+                };
+                ljspeech::read(open_list(list)?, order, *part, pattern, &mut audio, samples, &mut findings)
+                    .map_err(failed)?;
+            }
+        }
     }
-    if let Some(unused) = lists.unused {
-        let mut findings = Findings { file: unused.into(), list: &mut problems };
+    if let Some(unused) = &layout.unused {
+        let mut findings = Findings { file: unused.as_path().into(), list: problems };
         findings.whole(ProblemKind::UnusedFile, "read beside metadata_train.csv only, and there is none");
     }
-    drop_duplicates(&mut samples, &mut problems);
-    drop_rows_without_audio(&mut samples, &mut audio, &mut problems);
-    sort(&mut problems, &samples);
-    let num_row_problems = problems.len();
-    Ok(Dataset { path: path.to_owned(), format: Format::LjSpeech, samples, problems, num_row_problems })
+    drop_duplicates(samples, problems);
+    if layout.format == Format::Manifest {
+        return Ok(());
+    }
+    let none_found = !samples.is_empty() && samples.iter().all(|(_, sample)| sample.audio.key.is_empty());
+    if none_found && !root.join(&layout.audio).is_dir() {
+        return Err(without_recordings(root, layout));
+    }
+    drop_rows_without_audio(samples, &mut audio, problems);
+    Ok(())
 }
 
-fn read_manifest(path: &Path, options: &OpenOptions) -> Result<Dataset, CorpusError> {
-    let mut samples = Samples::new(folder_of(path).to_owned());
-    let mut problems = Vec::new();
-    let file: Arc<Path> = path.into();
-    samples.begin_file(Arc::clone(&file));
-    let mut findings = Findings { file, list: &mut problems };
-    manifest::read(open_list(path)?, options.speaker_pattern.as_ref(), &mut samples, &mut findings)
-        .map_err(|source| CorpusError::Read { path: path.to_owned(), source })?;
-    drop_duplicates(&mut samples, &mut problems);
-    sort(&mut problems, &samples);
-    let num_row_problems = problems.len();
-    Ok(Dataset { path: path.to_owned(), format: Format::Manifest, samples, problems, num_row_problems })
+/// The refusal of metadata that no folder of recordings lies beside.
+fn without_recordings(root: &Path, layout: &Layout) -> CorpusError {
+    let lists = layout.lists.iter().filter_map(|(list, _)| list.file_name()).map(|name| name.to_string_lossy());
+    let lists = lists.collect::<Vec<_>>().join(" and ");
+    let missing =
+        format!("LJSpeech and Piper: {lists} is there, wavs/ or wav/ with the recordings beside it is missing");
+    CorpusError::NotADataset {
+        path: root.to_owned(),
+        found: "metadata without recordings".to_owned(),
+        missing: vec![missing],
+        inside: None,
+    }
+}
+
+fn tsv_error(list: &Path, error: common_voice::ReadError) -> CorpusError {
+    let path = list.to_owned();
+    match error {
+        common_voice::ReadError::Io(source) => CorpusError::Read { path, source },
+        common_voice::ReadError::Header(BadHeader { missing, found }) => {
+            CorpusError::MissingColumns { path, missing, found }
+        }
+    }
 }
 
 /// Keeps the first row of every id and reports the others, with the line of the first.
@@ -297,10 +341,12 @@ fn drop_duplicates(samples: &mut Samples, problems: &mut Vec<Problem>) {
 }
 
 fn drop_rows_without_audio(samples: &mut Samples, audio: &mut AudioFolder, problems: &mut Vec<Problem>) {
-    let trouble = audio.trouble().map(|error| format!(" (wavs could not be listed: {error})")).unwrap_or_default();
+    let folder = audio.prefix().to_owned();
+    let named = folder.trim_end_matches('/');
+    let trouble = audio.trouble().map(|error| format!(" ({named} could not be listed: {error})")).unwrap_or_default();
     let mut dropped = Vec::new();
     for (index, sample) in samples.iter().filter(|(_, sample)| sample.audio.key.is_empty()) {
-        let detail = format!("no wavs/{}.wav, .flac, .ogg or .mp3{trouble}", excerpt(sample.id));
+        let detail = format!("no {folder}{}{}{trouble}", excerpt(sample.id), endings());
         problems.push(problem_of(&sample, ProblemKind::MissingAudio, detail));
         dropped.push(index);
     }

@@ -1,21 +1,58 @@
 //! What ends the reading or the ordering of a corpus. Faulty rows do not: they are [`crate::Problem`]s.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// What would make a path a corpus.
+fn advice(missing: &[String], inside: Option<&Path>) -> String {
+    let mut lines: Vec<String> = missing.to_vec();
+    if missing.is_empty() {
+        lines.push("What can be read:".to_owned());
+        lines.extend(READABLE.map(|format| format!("  {format}")));
+    }
+    lines.extend(inside.map(|inside| format!("Did you mean {}?", inside.display())));
+    lines.iter().map(|line| format!("\n   {line}")).collect()
+}
+
+const READABLE: [&str; 6] = [
+    "LJSpeech: a folder with metadata.csv (or metadata_train.csv and metadata_eval.csv) and wavs/",
+    "Piper: a folder with metadata.csv and wav/",
+    "Common Voice: a folder with train.tsv or validated.tsv, and clips/",
+    "VCTK: a folder with txt/ and wav48/ or wav48_silence_trimmed/",
+    "text files: a folder of recordings with a .txt of the same name beside each, or a folder for each speaker",
+    "JSONL manifest: a file with an object per line",
+];
 
 /// The corpus could not be used as asked. A variant is a different thing to do next.
 #[derive(Debug, thiserror::Error)]
 pub enum CorpusError {
-    /// The path is neither of the two things that can be read: give another one.
+    /// The path is nothing that can be read: give another one, or add what is missing.
     #[error(
-        "expected an LJSpeech folder (metadata.csv, or metadata_train.csv and metadata_eval.csv, beside wavs/) or a \
-         JSONL manifest, found {found}: {}", path.display()
+        "expected a corpus, found {found}: {}{}", path.display(), advice(missing, inside.as_deref())
     )]
     NotADataset {
         /// What was given.
         path: PathBuf,
         /// What is there.
-        found: &'static str,
+        found: String,
+        /// What it lacks, by format.
+        missing: Vec<String>,
+        /// A corpus inside it.
+        inside: Option<PathBuf>,
+    },
+
+    /// A list lacks columns without which nothing in it can be read.
+    #[error(
+        "expected a header with {missing}, found `{found}`: {}\n   A list of Common Voice has the columns client_id, path, \
+         sentence and locale, separated by tabs", path.display()
+    )]
+    MissingColumns {
+        /// The list.
+        path: PathBuf,
+        /// The missing columns.
+        missing: String,
+        /// The first line.
+        found: String,
     },
 
     /// A list (metadata, manifest, ids) could not be read to its end: repair it or the rights on it.

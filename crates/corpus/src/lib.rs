@@ -3,7 +3,7 @@
 //! This crate knows file names, transcripts and lengths. It knows no audio format and no device: a recording is a
 //! [`Locator`] that somebody else opens and decodes. Read in this order:
 //!
-//! 1. [`Dataset::open`] reads an LJSpeech folder or a JSONL manifest into [`Samples`]; what is wrong with it becomes a
+//! 1. [`Dataset::open`] finds out the [`Format`] of a corpus and reads it into [`Samples`]; what is wrong with it becomes a
 //!    list of [`Problem`]s, each with file and line, and never stops the reading.
 //! 2. [`LengthIndex`] finds the lengths a manifest does not give, once; [`Distribution`] sums them up.
 //! 3. [`Parts`] cut the corpus by length: a part for every row of every shape. [`Order`] says which samples batch k of
@@ -34,8 +34,12 @@ mod lines;
 mod sample;
 mod locator;
 mod speaker;
-mod ljspeech;
+mod format;
 mod audio_folder;
+mod ljspeech;
+mod common_voice;
+mod text_files;
+mod vctk;
 mod manifest;
 mod exclude;
 mod dataset;
@@ -56,8 +60,9 @@ pub mod demo;
 mod fixture;
 
 pub use cursor::Cursor;
-pub use dataset::{Dataset, Format, OpenOptions, Split};
+pub use dataset::{Dataset, OpenOptions, Split};
 pub use error::CorpusError;
+pub use format::Format;
 pub use index::{IndexState, Length, LengthIndex, ScanProgress, ScanReport, UnmeasuredSample};
 pub use lines::MAX_LINE_BYTES;
 pub use ljspeech::LISTS;

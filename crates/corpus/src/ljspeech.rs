@@ -1,4 +1,5 @@
-//! LJSpeech folders: `metadata.csv` with `id|text|normalized[|speaker[|lang]]`, recordings in `wavs/`.
+//! LJSpeech folders: `metadata.csv` with `id|text|normalized[|speaker[|lang]]`, recordings in `wavs/`. Piper's folders: the
+//! same with `wav/`, and perhaps `id|speaker|text`.
 //!
 //! Two to five columns, separated by `|` and by nothing else: quotes are text. The normalised column is what is said,
 //! the raw one where it is empty. Surrounding white space is no part of a column. The first line is a header when every
@@ -9,6 +10,7 @@
 //! none. Rows without a recording come out with an empty key, for the caller to report once it knows which rows are
 //! duplicates.
 
+use std::collections::HashSet;
 use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 
@@ -44,9 +46,68 @@ pub(crate) fn lists(folder: &Path) -> Lists {
     }
 }
 
+/// What the columns of a list are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ColumnOrder {
+    /// `id|text|normalized[|speaker[|lang]]`, or the first two.
+    LjSpeech,
+    /// `id|speaker|text`, or `id|text`.
+    SpeakerText,
+}
+
+impl ColumnOrder {
+    fn words(self) -> &'static str {
+        match self {
+            ColumnOrder::LjSpeech => "id|text|normalized|speaker|lang",
+            ColumnOrder::SpeakerText => "id|speaker|text",
+        }
+    }
+
+    /// The places of the columns in [`HEADER_NAMES`].
+    fn places(self) -> &'static [usize] {
+        match self {
+            ColumnOrder::LjSpeech => &[0, 1, 2, 3, 4],
+            ColumnOrder::SpeakerText => &[0, 3, 1],
+        }
+    }
+
+    /// The order of the columns in a list of a Piper folder, where `id|speaker|text` and `id|text|normalized` have three
+    /// columns both: a header decides, else that speakers repeat and texts do not. Both have the text in the third column,
+    /// so that a wrong guess costs the speaker only.
+    pub(crate) fn of_piper(input: impl BufRead) -> io::Result<ColumnOrder> {
+        let mut lines = LineReader::new(input);
+        let (mut seconds, mut num_rows, mut is_first) = (HashSet::new(), 0, true);
+        while let Some((_, line)) = lines.next_line()? {
+            let ParsedLine::Text(text) = line else { continue };
+            if std::mem::take(&mut is_first)
+                && let Some(places) = header_places(text)
+            {
+                let is_speaker = places.get(1) == Some(&SPEAKER);
+                return Ok(if is_speaker { ColumnOrder::SpeakerText } else { ColumnOrder::LjSpeech });
+            }
+            let columns: Vec<&str> = text.split('|').map(str::trim).collect();
+            let [_, second, third] = columns[..] else { continue };
+            num_rows += 1;
+            // A word that is said again and again, as it is and normalised, is no speaker.
+            if second != third {
+                seconds.insert(second.to_owned());
+            }
+            if num_rows == MAX_ROWS_TO_TELL {
+                break;
+            }
+        }
+        let repeats = !seconds.is_empty() && 2 * seconds.len() <= num_rows;
+        Ok(if repeats { ColumnOrder::SpeakerText } else { ColumnOrder::LjSpeech })
+    }
+}
+
+/// Rows that tell speakers from texts.
+const MAX_ROWS_TO_TELL: usize = 10_000;
+
 /// Reads one list. Fails only when the file stops giving bytes.
 pub(crate) fn read(
     input: impl BufRead,
+    order: ColumnOrder,
     part: Subset,
     pattern: Option<&SpeakerPattern>,
     audio: &mut AudioFolder,
@@ -65,15 +126,16 @@ pub(crate) fn read(
                 continue;
             }
         };
-        if !seen_any && let Some(header) = header(text) {
+        if !seen_any && let Some(header) = header(text, order) {
             seen_any = true;
             if header == Header::OtherOrder {
-                findings.on(number, ProblemKind::HeaderOrder, format!("read as {COLUMNS}, found {}", excerpt(text)));
+                let detail = format!("read as {}, found {}", order.words(), excerpt(text));
+                findings.on(number, ProblemKind::HeaderOrder, detail);
             }
             continue;
         }
         (seen_any, seen_row) = (true, true);
-        match Columns::parse(text) {
+        match Columns::parse(text, order) {
             Ok(columns) => push(&columns, number, part, pattern, audio, samples, findings),
             Err((kind, detail)) => findings.on(number, kind, detail),
         }
@@ -104,8 +166,6 @@ pub(crate) fn report_unreadable(line: &ParsedLine<'_>, number: u32, findings: &m
     }
 }
 
-const COLUMNS: &str = "id|text|normalized|speaker|lang";
-
 /// What headers call each column.
 const HEADER_NAMES: [&[&str]; 5] = [
     &["id", "file", "filename", "file_name", "wav", "wav_file", "audio", "audio_file", "path", "utterance", "utt_id"],
@@ -114,6 +174,8 @@ const HEADER_NAMES: [&[&str]; 5] = [
     &["speaker", "speaker_id", "speaker_name", "spk", "voice"],
     &["lang", "language", "lang_id", "locale"],
 ];
+/// The place of speakers there.
+const SPEAKER: usize = 3;
 
 #[derive(Debug, PartialEq, Eq)]
 enum Header {
@@ -122,17 +184,21 @@ enum Header {
 }
 
 /// Whether the first line is a header, and whether its columns stand where they are read.
-fn header(line: &str) -> Option<Header> {
+fn header(line: &str, order: ColumnOrder) -> Option<Header> {
+    let places = header_places(line)?;
+    let in_order = order.places().get(..places.len()) == Some(&places[..]);
+    // `id|text` is read as such in both orders.
+    Some(if in_order || places == [0, 1] { Header::AsRead } else { Header::OtherOrder })
+}
+
+/// Where each column of a header stands in [`HEADER_NAMES`]; none if the line is no header.
+fn header_places(line: &str) -> Option<Vec<usize>> {
     let place = |name: &str| {
         let name = name.trim().trim_matches('"').to_ascii_lowercase().replace([' ', '-'], "_");
         HEADER_NAMES.iter().position(|names| names.contains(&name.as_str()))
     };
     let places: Vec<usize> = line.split('|').take(HEADER_NAMES.len() + 1).map(place).collect::<Option<_>>()?;
-    if places.len() < 2 {
-        return None;
-    }
-    let in_order = places.iter().enumerate().all(|(at, place)| at == *place);
-    Some(if in_order { Header::AsRead } else { Header::OtherOrder })
+    (places.len() >= 2).then_some(places)
 }
 
 /// The columns of a row.
@@ -145,7 +211,7 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn parse(line: &'a str) -> Result<Columns<'a>, (ProblemKind, String)> {
+    fn parse(line: &'a str, order: ColumnOrder) -> Result<Columns<'a>, (ProblemKind, String)> {
         let mut columns = [""; 5];
         let mut num_columns = 0;
         for column in line.split('|') {
@@ -154,14 +220,15 @@ impl<'a> Columns<'a> {
             }
             num_columns += 1;
         }
-        let [id, raw, normalized, speaker, lang] = columns;
-        if num_columns < 2 {
-            return Err((ProblemKind::MissingColumn, format!("{COLUMNS}: 2 to 5 columns, found 1: {}", excerpt(line))));
-        }
-        if num_columns > columns.len() {
-            let detail = format!("{COLUMNS}: 2 to 5 columns, found {num_columns}: {}", excerpt(line));
-            return Err((ProblemKind::TooManyColumns, detail));
-        }
+        let (words, most) = (order.words(), order.places().len());
+        let counted =
+            |kind| Err((kind, format!("{words}: 2 to {most} columns, found {num_columns}: {}", excerpt(line))));
+        let [id, raw, normalized, speaker, lang] = match (order, num_columns) {
+            (_, 0 | 1) => return counted(ProblemKind::MissingColumn),
+            (_, found) if found > most => return counted(ProblemKind::TooManyColumns),
+            (ColumnOrder::SpeakerText, 3) => [columns[0], columns[2], "", columns[1], ""],
+            _ => columns,
+        };
         let id = without_extension(id);
         if id.is_empty() {
             return Err((ProblemKind::EmptyId, format!("no id in {}", excerpt(line))));
@@ -222,7 +289,8 @@ mod tests {
     #[test]
     fn rows() {
         let check = |line: &str, id: &str, text: &str, speaker: Option<&str>, lang: Option<&str>| {
-            assert_eq!(Columns::parse(line), Ok(Columns { id, text, speaker, lang }), "{line}");
+            let parsed = Columns::parse(line, ColumnOrder::LjSpeech);
+            assert_eq!(parsed, Ok(Columns { id, text, speaker, lang }), "{line}");
         };
         check("a|Dr. X|Doctor X", "a", "Doctor X", None, None);
         check("a|raw", "a", "raw", None, None);
@@ -232,12 +300,37 @@ mod tests {
         check("a|raw|said||fa", "a", "said", None, Some("fa"));
         check("a|\"Quoted,\" he said|", "a", "\"Quoted,\" he said", None, None);
         check("a|\"|b", "a", "b", None, None);
+        let check = |line: &str, id: &str, text: &str, speaker: Option<&str>| {
+            let parsed = Columns::parse(line, ColumnOrder::SpeakerText);
+            assert_eq!(parsed, Ok(Columns { id, text, speaker, lang: None }), "{line}");
+        };
+        check("a|ada|hello", "a", "hello", Some("ada"));
+        check("a.wav|hello", "a", "hello", None);
+        check("a||hello", "a", "hello", None);
+    }
+
+    #[test]
+    fn speakers_are_told_from_texts() {
+        let check = |text: &str, expected: ColumnOrder| {
+            assert_eq!(ColumnOrder::of_piper(text.as_bytes()).unwrap(), expected, "{text}");
+        };
+        check("a|ada|one\nb|bob|two\nc|ada|three\nd|bob|four\n", ColumnOrder::SpeakerText);
+        check("a|ada|one\nb|ada|two\n", ColumnOrder::SpeakerText);
+        check("a|Dr. X|Doctor X\nb|No. 2|number two\n", ColumnOrder::LjSpeech);
+        check("a|yes|yes\nb|no|no\nc|yes|yes\nd|no|no\n", ColumnOrder::LjSpeech);
+        check("a|one\nb|two\n", ColumnOrder::LjSpeech);
+        check("a|ada|one\n", ColumnOrder::LjSpeech);
+        check("id|speaker|text\na|ada|one\n", ColumnOrder::SpeakerText);
+        check("id|text|normalized\na|one|one\nb|one|two\n", ColumnOrder::LjSpeech);
+        check("a|one|one|ada\nb|one|one|ada\n", ColumnOrder::LjSpeech);
+        check("", ColumnOrder::LjSpeech);
     }
 
     #[test]
     fn rows_that_are_none() {
         let check = |line: &str, expected: ProblemKind| {
-            assert_eq!(Columns::parse(line).map_err(|(kind, _)| kind), Err(expected), "{line}");
+            let parsed = Columns::parse(line, ColumnOrder::LjSpeech);
+            assert_eq!(parsed.map_err(|(kind, _)| kind), Err(expected), "{line}");
         };
         check("a", ProblemKind::MissingColumn);
         check("a, comma separated", ProblemKind::MissingColumn);
@@ -247,11 +340,14 @@ mod tests {
         check("a||", ProblemKind::EmptyText);
         check("a|  ", ProblemKind::EmptyText);
         check("||||", ProblemKind::EmptyId);
+        let parsed = Columns::parse("a|ada|hello|more", ColumnOrder::SpeakerText);
+        assert_eq!(parsed.map_err(|(kind, _)| kind), Err(ProblemKind::TooManyColumns));
     }
 
     #[test]
     fn headers() {
-        let check = |line: &str, expected: Option<Header>| assert_eq!(header(line), expected, "{line}");
+        let check =
+            |line: &str, expected: Option<Header>| assert_eq!(header(line, ColumnOrder::LjSpeech), expected, "{line}");
         check("id|text", Some(Header::AsRead));
         check("ID | Transcription | Normalized Transcription", Some(Header::AsRead));
         check("file|text|normalized|speaker|lang", Some(Header::AsRead));
@@ -260,5 +356,9 @@ mod tests {
         check("id", None);
         check("id|the word id", None);
         check("LJ001-0001|text", None);
+        let check = |line: &str, expected: Option<Header>| assert_eq!(header(line, ColumnOrder::SpeakerText), expected);
+        check("id|speaker|text", Some(Header::AsRead));
+        check("id|text", Some(Header::AsRead));
+        check("id|text|normalized", Some(Header::OtherOrder));
     }
 }

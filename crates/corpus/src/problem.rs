@@ -43,6 +43,8 @@ pub enum ProblemKind {
     EmptyId,
     /// A row has nothing to say. The row is left out.
     EmptyText,
+    /// A recording has no text. The recording is left out.
+    MissingText,
     /// The file has a header and nothing under it.
     HeaderOnly,
     /// The file has nothing in it.
@@ -86,6 +88,7 @@ impl ProblemKind {
             | Self::DuplicateId
             | Self::EmptyId
             | Self::EmptyText
+            | Self::MissingText
             | Self::BadJson
             | Self::MissingKey
             | Self::WrongType
@@ -116,6 +119,7 @@ impl ProblemKind {
             Self::DuplicateId => "duplicate id",
             Self::EmptyId => "empty id",
             Self::EmptyText => "empty text",
+            Self::MissingText => "missing text",
             Self::HeaderOnly => "header only",
             Self::NoRows => "no rows",
             Self::UnusedFile => "unused file",

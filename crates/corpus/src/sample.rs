@@ -40,9 +40,9 @@ pub struct Sample<'a> {
     pub duration_s: Option<f64>,
     /// Which set the row belongs to.
     pub part: Subset,
-    /// The list it comes from.
+    /// The list it comes from, or the file of its text.
     pub file: &'a Path,
-    /// Its line there, from 1.
+    /// Its line there, from 1; 1 in a file of its own.
     pub line: u32,
 }
 
@@ -64,6 +64,8 @@ pub enum Subset {
 pub struct Samples {
     store: Store,
     files: Vec<Arc<Path>>,
+    /// Texts that are a file each.
+    text_files: Vec<Box<Path>>,
     letters: String,
     rows: Vec<Row>,
     speakers: Names,
@@ -85,10 +87,14 @@ struct Row {
     id_len: u32,
     speaker: u32,
     lang: u32,
+    /// Of a text that is a file of its own: which one.
     line: u32,
     file: u16,
     part: Subset,
 }
+
+/// Stands for a list in rows whose text is a file of its own, so that a corpus of many files needs no wider rows.
+const OWN_FILE: u16 = u16::MAX;
 
 /// A row about to be stored.
 #[derive(Clone, Copy, Debug)]
@@ -110,6 +116,7 @@ impl Samples {
         Samples {
             store: Store::Files { root },
             files: Vec::new(),
+            text_files: Vec::new(),
             letters: String::new(),
             rows: Vec::new(),
             speakers: Names::default(),
@@ -180,6 +187,15 @@ impl Samples {
         self.files.push(file);
     }
 
+    /// Stores a row whose text is all of `file`.
+    pub(crate) fn push_file(&mut self, new: &NewRow<'_>, file: &Path) {
+        self.push(&NewRow { line: self.text_files.len() as u32, ..*new });
+        self.text_files.push(file.into());
+        if let Some(row) = self.rows.last_mut() {
+            row.file = OWN_FILE;
+        }
+    }
+
     pub(crate) fn push(&mut self, new: &NewRow<'_>) {
         let start = self.letters.len();
         self.letters.push_str(new.key);
@@ -234,6 +250,10 @@ impl Samples {
     fn sample(&self, row: &Row) -> Sample<'_> {
         let duration_s = Some(row.duration_s).filter(|duration| !duration.is_nan());
         let range = (!row.offset_s.is_nan()).then_some(AudioRange { offset_s: row.offset_s, duration_s });
+        let (file, line) = match row.file {
+            OWN_FILE => (self.text_files.get(row.line as usize).map(|file| &**file), 1),
+            list => (self.files.get(usize::from(list)).map(|file| &**file), row.line),
+        };
         Sample {
             id: self.slice(row, row.id_at, row.id_len),
             text: self.slice(row, row.key_len, row.text_len),
@@ -242,8 +262,8 @@ impl Samples {
             audio: Locator { store: &self.store, key: self.slice(row, 0, row.key_len), range },
             duration_s,
             part: row.part,
-            file: self.files.get(usize::from(row.file)).map_or(Path::new(""), |file| file),
-            line: row.line,
+            file: file.unwrap_or(Path::new("")),
+            line,
         }
     }
 
@@ -324,6 +344,12 @@ mod tests {
 
         samples.retain(|index| index.0 != 1);
         assert_eq!(samples.iter().map(|(_, sample)| sample.id).collect::<Vec<_>>(), ["a", "c@1.5"]);
+
+        samples.push_file(&row("d", "d.wav", "fourth", 7), Path::new("d.txt"));
+        samples.push_file(&row("e", "e.wav", "fifth", 7), Path::new("e.txt"));
+        samples.retain(|index| index.0 != 2);
+        let last = samples.get(SampleIndex(2)).unwrap();
+        assert_eq!((last.id, last.file, last.line), ("e", Path::new("e.txt"), 1));
     }
 
     #[test]

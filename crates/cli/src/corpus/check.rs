@@ -34,11 +34,9 @@ pub(super) fn command() -> Command {
     Command::new("check")
         .about("Report every problem of a dataset with file and line, and its statistics; exit code 1 if there is any")
         .arg(
-            Arg::new("path")
-                .value_name("PATH")
-                .required(true)
-                .value_parser(value_parser!(PathBuf))
-                .help("LJSpeech folder, its metadata file (.csv), or a JSONL manifest"),
+            Arg::new("path").value_name("PATH").required(true).value_parser(value_parser!(PathBuf)).help(
+                "Folder in LJSpeech, Piper, Common Voice or VCTK layout or of recordings with .txt files, or a list",
+            ),
         )
         .arg(json())
         .arg(quiet())
@@ -108,7 +106,7 @@ fn open(args: &CheckArgs) -> Result<Dataset, Exit> {
     let speaker_pattern = args.speaker_pattern.as_deref().map(SpeakerPattern::parse).transpose().map_err(usage)?;
     let options = OpenOptions { speaker_pattern, exclude_ids: args.exclude_ids.clone() };
     Dataset::open(&args.path, &options).map_err(|error| match error {
-        CorpusError::NotADataset { .. } => usage(error),
+        CorpusError::NotADataset { .. } | CorpusError::MissingColumns { .. } => usage(error),
         // A file named on the command line that does not exist is wrong usage.
         CorpusError::Read { ref path, .. } if Some(path) == args.exclude_ids.as_ref() => {
             Exit::Usage(format!("❌ --exclude-ids: {error}"))

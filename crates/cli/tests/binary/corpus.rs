@@ -155,8 +155,11 @@ fn wrong_usage_is_explained() {
     refused("corpus", &["check", "demo", "features"]);
     refused("corpus chek DEMO", &["chek", "check"]);
     refused("corpus check", &["PATH"]);
-    refused("corpus check /nonexistent", &["LJSpeech folder", "found nothing", "/nonexistent"]);
-    refused("corpus check EMPTY", &["a folder without metadata"]);
+    refused(
+        "corpus check /nonexistent",
+        &["expected a corpus, found nothing", "/nonexistent", "LJSpeech: a folder with "],
+    );
+    refused("corpus check EMPTY", &["expected a corpus, found an empty folder"]);
     refused("corpus check DEMO --batch-size 0", &["--batch-size", "whole number above 0"]);
     refused("corpus check DEMO --max-seconds -1", &["--max-seconds", "above 0"]);
     refused("corpus check DEMO --max-seconds NaN", &["--max-seconds", "above 0"]);

@@ -138,8 +138,11 @@ fn a_path_without_a_corpus_is_refused_with_what_to_type() {
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{ran:?}");
         contains(&ran.err, parts);
     };
-    check(plan("", &nothing), &["❌ --train-data: expected an LJSpeech folder", "found nothing", "tandem corpus demo"]);
-    check(plan("", &folder.path("")), &["--train-data: expected", "a folder without metadata"]);
+    check(plan("", &nothing), &["❌ --train-data: expected a corpus, found nothing", "tandem corpus demo"]);
+    check(
+        plan("", &folder.path("")),
+        &["--train-data: expected a corpus, found a folder with empty/", "Did you mean "],
+    );
     check(plan("", empty.parent().unwrap()), &["❌ No usable utterances: "]);
     let missing = format!("--exclude-ids {}", nothing.display());
     check(plan(&missing, demo()), &["❌ --exclude-ids: could not be read", "one id per line"]);

@@ -14,6 +14,7 @@ mod bad_input;
 mod bench;
 mod corpus;
 mod corpus_faults;
+mod corpus_formats;
 mod data;
 mod docs;
 mod docs_figures;

@@ -1,4 +1,4 @@
-//! Any bytes at all as metadata, manifest or list of ids: no panic, and every line is a sample or a problem.
+//! Any bytes at all as metadata, manifest, list or text: no panic, and every line is a sample or a problem.
 
 use std::collections::BTreeSet;
 
@@ -52,9 +52,10 @@ fn lines_with_content(bytes: &[u8]) -> BTreeSet<u32> {
     (1..).zip(bytes.split(|byte| *byte == b'\n')).filter(|(_, line)| !blank(line)).map(|(number, _)| number).collect()
 }
 
-fn check(name: &str, bytes: &[u8], may_have_header: bool) -> Result<(), TestCaseError> {
+/// Reads `bytes` as the list `name`, beside a folder of recordings.
+fn check(name: &str, audio: &str, bytes: &[u8], may_have_header: bool) -> Result<(), TestCaseError> {
     let folder = CorpusFolder::new("anything");
-    folder.write("wavs/a.wav", "");
+    folder.write(&format!("{audio}/a.wav"), "");
     folder.write(name, bytes);
     folder.write("exclude.txt", bytes);
     let options = OpenOptions {
@@ -82,18 +83,44 @@ proptest! {
     #[test]
     fn metadata(bytes in list()) {
         let begins_with_header = String::from_utf8_lossy(&bytes).trim_start_matches('\u{feff}').trim_start().starts_with("id|text");
-        check("metadata.csv", &bytes, begins_with_header)?;
+        check("metadata.csv", "wavs", &bytes, begins_with_header)?;
+        check("metadata.csv", "wav", &bytes, begins_with_header)?;
     }
 
     #[test]
     fn manifest(bytes in list()) {
-        check("list.jsonl", &bytes, false)?;
+        check("list.jsonl", "wavs", &bytes, false)?;
     }
 
     #[test]
     fn noise(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
-        check("metadata.csv", &bytes, false)?;
-        check("list.jsonl", &bytes, false)?;
+        check("metadata.csv", "wavs", &bytes, false)?;
+        check("list.jsonl", "wavs", &bytes, false)?;
+    }
+
+    #[test]
+    fn common_voice(bytes in list(), noise in prop::collection::vec(any::<u8>(), 0..500)) {
+        for rows in [bytes, noise] {
+            let list = [b"path\tsentence\tlocale\n", &rows[..]].concat();
+            let tabs: Vec<u8> = list.iter().map(|byte| if *byte == b'|' { b'\t' } else { *byte }).collect();
+            check("list.tsv", "clips", &tabs, true)?;
+        }
+    }
+
+    #[test]
+    fn text_files(bytes in list(), noise in prop::collection::vec(any::<u8>(), 0..500)) {
+        for text in [bytes, noise] {
+            for names in [["a.wav", "a.txt"], ["ada/a.wav", "ada/a.txt"], ["wav48/ada/a_mic2.flac", "txt/ada/a.txt"]] {
+                let folder = CorpusFolder::new("anything");
+                folder.write(names[0], "");
+                folder.write(names[1], &text);
+                let dataset = Dataset::open(folder.path(), &OpenOptions::default()).unwrap();
+                prop_assert_eq!(dataset.samples().len() + dataset.problems().len(), 1);
+                for (_, sample) in dataset.samples().iter() {
+                    prop_assert!(!sample.text.is_empty() && sample.audio.key == names[0] && sample.line == 1);
+                }
+            }
+        }
     }
 
     #[test]

@@ -152,6 +152,9 @@ fn report(dataset: &Dataset, mut rows: Vec<CheckedRow>, options: &CheckOptions) 
     let samples = || rows.iter().filter_map(|row| Some((row, dataset.get(row.index)?)));
     CorpusReport {
         path: dataset.path().to_owned(),
+        format: dataset.format(),
+        layout: dataset.describe(),
+        not_read: dataset.not_read().to_vec(),
         hints: hints(dataset, &problems, options),
         problems,
         num_utterances: rows.len(),

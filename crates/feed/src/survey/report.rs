@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tandem_corpus::{Distribution, Problem};
+use tandem_corpus::{Distribution, Format, Problem};
 
 use crate::batch::shape::Bucket;
 use crate::survey::buckets::Padding;
@@ -12,6 +12,12 @@ use crate::survey::buckets::Padding;
 pub struct CorpusReport {
     /// The corpus, as it was given.
     pub path: PathBuf,
+    /// What it is written as.
+    pub format: Format,
+    /// The format, and where its recordings are, for people.
+    pub layout: String,
+    /// What else is there that could be read as a corpus, and was not.
+    pub not_read: Vec<String>,
     /// Problems, by file and line.
     pub problems: Vec<Problem>,
     /// What would solve many problems at once.

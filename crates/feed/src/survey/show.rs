@@ -1,5 +1,6 @@
 //! The report of a dataset check as text and as JSON.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use serde_json::{Value, json};
@@ -28,6 +29,8 @@ pub fn report_json(report: &CorpusReport) -> Value {
     json!({
         "passed": report.passed(),
         "path": report.path.to_string_lossy(),
+        "format": report.format.slug(),
+        "not_read": report.not_read,
         "problems": report.problems,
         "hints": report.hints,
         "utterances": report.num_utterances,
@@ -80,7 +83,12 @@ fn write_totals(text: &mut String, report: &CorpusReport) -> std::fmt::Result {
         0 => String::new(),
         excluded => format!(", {excluded} more excluded"),
     };
-    writeln!(text, "\nUtterances:  {}, {:.2} hours{excluded}", report.num_utterances, report.seconds.hours())?;
+    let not_read = match report.not_read.is_empty() {
+        true => String::new(),
+        false => format!("; not read: {}", report.not_read.join(", ")),
+    };
+    writeln!(text, "\nFormat:      {}{not_read}", report.layout)?;
+    writeln!(text, "Utterances:  {}, {:.2} hours{excluded}", report.num_utterances, report.seconds.hours())?;
     writeln!(text, "Speakers:    {}", list(&report.speakers))?;
     writeln!(text, "Languages:   {}", list(&report.langs))?;
     writeln!(text, "Seconds:     {}", range(&report.seconds, 2))?;
@@ -125,12 +133,23 @@ fn list(groups: &[UtteranceGroup]) -> String {
     let mut shown: Vec<String> = groups
         .iter()
         .take(LISTED)
-        .map(|group| format!("{} {}", group.name.as_deref().unwrap_or("(not named)"), group.num_utterances))
+        .map(|group| {
+            format!("{} {}", group.name.as_deref().map_or("(not named)".into(), shortened), group.num_utterances)
+        })
         .collect();
     if groups.len() > LISTED {
         shown.push(format!("and {} more", groups.len() - LISTED));
     }
     if shown.is_empty() { "0".to_owned() } else { format!("{named} ({})", shown.join(", ")) }
+}
+
+/// The beginning of a long name: speakers of Common Voice are 128 digits.
+fn shortened(name: &str) -> Cow<'_, str> {
+    const MAX_CHARS: usize = 24;
+    match name.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) => format!("{}…", &name[..end]).into(),
+        None => name.into(),
+    }
 }
 
 fn range(values: &Distribution, digits: usize) -> String {
@@ -192,6 +211,7 @@ fn utterances(count: usize) -> String {
 mod tests {
     use super::*;
     use std::path::Path;
+    use tandem_corpus::Format;
 
     fn report(problems: &[(u32, ProblemKind)]) -> CorpusReport {
         let problem = |(line, kind): &(u32, ProblemKind)| Problem {
@@ -202,6 +222,9 @@ mod tests {
         };
         CorpusReport {
             path: "d".into(),
+            format: Format::LjSpeech,
+            layout: "LJSpeech, recordings in wavs/".to_owned(),
+            not_read: vec!["Common Voice".to_owned()],
             problems: problems.iter().map(problem).collect(),
             hints: Vec::new(),
             num_utterances: 3,
@@ -231,6 +254,7 @@ mod tests {
     fn a_corpus_without_problems_is_reported_first() {
         let shown = show_report(&report(&[]), 5);
         assert!(shown.starts_with("✅ No problem in 3 utterances: d\n"), "{shown}");
+        assert!(shown.contains("Format:      LJSpeech, recordings in wavs/; not read: Common Voice\n"), "{shown}");
         for part in
             ["3, 0.00 hours, 1 more excluded", "0 ((not named) 3)", "1.00 to 4.00, mean 2.33", "Symbols:     none"]
         {
