@@ -14,6 +14,7 @@ use crate::doctor;
 use crate::exit::Exit;
 use crate::monitor;
 use crate::profile;
+use crate::retired_flags;
 use crate::synthesize;
 
 /// A parsed command line.
@@ -72,8 +73,8 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<Invocation, Exit> {
     if words.len() <= 1 {
         return Err(Exit::Text(OVERVIEW.to_owned()));
     }
-    let matches = command().try_get_matches_from(words).map_err(|error| match error.use_stderr() {
-        true => Exit::Usage(error.to_string()),
+    let matches = command().try_get_matches_from(&words).map_err(|error| match error.use_stderr() {
+        true => Exit::Usage(retired_flags::answer(&error, &words).unwrap_or_else(|| error.to_string())),
         false => Exit::Text(error.to_string()),
     })?;
     match matches.subcommand() {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use tandem_corpus::{CorpusError, Dataset, LengthIndex, Locator, OpenOptions, SampleIndex};
+use tandem_corpus::{CorpusError, Dataset, LengthIndex, Locator, OpenOptions, SampleIndex, SpeakerPattern};
 use tandem_feed::{FeedError, TrainingSet, TrainingSetOptions, language_hints, scan_lengths};
 use tandem_launch::demo;
 use tandem_launch::inventory::host_facts;
@@ -107,8 +107,15 @@ fn warn_of_overlap(train: &Dataset, validation: &Dataset, rows: &[SampleIndex], 
 /// Reads the lists of a corpus and measures the recordings whose length they do not give.
 fn read(args: &PlanArgs, screen: &Screen, id: Id, name: &str) -> Result<Dataset, Exit> {
     let exclude_ids = args.settings.text(Id::ExcludeIds).map(PathBuf::from);
-    let options = OpenOptions { speaker_pattern: None, exclude_ids };
+    let pattern = args.settings.text(Id::SpeakerIdPattern);
+    let speaker_pattern = pattern.as_deref().map(SpeakerPattern::parse).transpose();
+    let speaker_pattern = speaker_pattern.map_err(|error| Exit::Usage(format!("❌ {error}")))?;
+    let options = OpenOptions { speaker_pattern, exclude_ids };
     let dataset = Dataset::open(name, &options).map_err(|error| not_opened(&error, id, &options))?;
+    if !dataset.not_read().is_empty() {
+        let (flag, taken, others) = (id.setting().flag, dataset.describe(), dataset.not_read().join(", "));
+        screen.warn(&format!("--{flag}: read as {taken}; not read: {others}"));
+    }
     let found = dataset.problems().to_vec();
     let LengthFolder { path: folder, is_writable } = length_folder(&args.settings);
     let (mut index, _) = LengthIndex::open(&folder, &dataset);

@@ -16,6 +16,7 @@ mod monitor;
 mod output_guard;
 mod plan;
 mod profile;
+mod retired_flags;
 mod run_log;
 mod run_reporter;
 mod scratch;

@@ -8,7 +8,8 @@ use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
 use tandem_files::open_regular;
 
 use crate::nearest::nearest;
-use crate::setting::{Id, RETIRED, SECTIONS, SETTINGS, Setting};
+use crate::retired::Retired;
+use crate::setting::{Id, SECTIONS, SETTINGS, Setting};
 use crate::settings::{Origin, SettingError, Settings};
 
 /// An unusable config file. All of these are usage errors: exit code 2.
@@ -113,7 +114,20 @@ pub enum ConfigError {
     /// The key is known, its value is not valid.
     #[error(transparent)]
     InvalidValue(#[from] SettingError),
+    /// More than one of these, each with its line.
+    #[error("{} problems in the config file{}", errors.len(), list(errors))]
+    Several {
+        /// All of them, in the order of the file.
+        errors: Vec<ConfigError>,
+    },
 }
+
+fn list(errors: &[ConfigError]) -> String {
+    errors.iter().map(|error| format!("\n   {error}")).collect()
+}
+
+/// Sections of older Python trainers. Every setting has one name, so a key is known wherever it stands.
+const OLD_SECTIONS: [&str; 8] = ["audio", "dataset", "gpu", "hardware", "optimizer", "performance", "train", "trainer"];
 
 /// A complete config has about 2 KB. The limit stops the parser from reading a large file that was named by mistake.
 const MAX_BYTES: usize = 16 << 10;
@@ -141,16 +155,23 @@ pub fn parse(text: &str, file: &str, settings: &mut Settings) -> Result<Vec<Stri
     check_length(text.len(), file)?;
     check_depth(text, file)?;
     let documents = MarkedYaml::load_from_str(text).map_err(|error| not_yaml(text, file, &error))?;
-    let mut reader = Reader { file, settings, lines: BTreeMap::new(), warnings: Vec::new() };
+    let mut reader = Reader { file, settings, lines: BTreeMap::new(), warnings: Vec::new(), errors: Vec::new() };
     match documents.as_slice() {
         [] => {}
-        [document] => reader.document(document)?,
+        [document] => reader.document(document),
         more => {
             let found = format!("{} documents", more.len());
             return Err(ConfigError::NotConfig { file: file.to_owned(), expected: "one YAML document", found });
         }
     }
-    Ok(reader.warnings)
+    let Reader { warnings, mut errors, .. } = reader;
+    errors.sort_by_key(|(line, _)| *line);
+    let mut errors: Vec<ConfigError> = errors.into_iter().map(|(_, error)| error).collect();
+    match errors.len() {
+        0 => Ok(warnings),
+        1 => Err(errors.remove(0)),
+        _ => Err(ConfigError::Several { errors }),
+    }
 }
 
 fn check_length(bytes: usize, file: &str) -> Result<(), ConfigError> {
@@ -178,34 +199,37 @@ struct Reader<'a> {
     /// The line of each setting, under any of its names.
     lines: BTreeMap<Id, usize>,
     warnings: Vec<String>,
+    /// Everything that is wrong, with its line: one run reports all of it.
+    errors: Vec<(usize, ConfigError)>,
 }
 
 impl Reader<'_> {
-    fn document(&mut self, document: &MarkedYaml<'_>) -> Result<(), ConfigError> {
-        for (name, keys, line) in self.entries("the file", document, "sections")? {
-            if RETIRED.iter().any(|r| r.key == name) || Setting::of_key(&name).is_some() {
-                return Err(ConfigError::OutsideSection { file: self.file.to_owned(), line, name });
-            }
-            let Some(section) = SECTIONS.into_iter().find(|s| *s == name) else {
-                let nearest = nearest(&name, SECTIONS).unwrap_or_default();
-                return Err(ConfigError::UnknownSection { file: self.file.to_owned(), line, name, nearest });
-            };
-            for (key, value, line) in self.entries(section, keys, "keys and values")? {
-                self.key(section, key, value, line)?;
+    fn document(&mut self, document: &MarkedYaml<'_>) {
+        for (name, keys, line) in self.entries("the file", document, "sections") {
+            let is_section = matches!(keys.data, YamlData::Mapping(_)) || Setting::of_key(&name).is_none();
+            match known_section(&name).filter(|_| is_section) {
+                Some(section) => {
+                    for (key, value, line) in self.entries(section, keys, "keys and values") {
+                        let read = self.key(section, &key, value, line);
+                        self.errors.extend(read.err().map(|error| (line, error)));
+                    }
+                }
+                None => {
+                    let error = self.unknown_section(name, line);
+                    self.errors.push((line, error));
+                }
             }
         }
-        Ok(())
     }
 
-    fn key(&mut self, section: &str, key: String, value: &MarkedYaml<'_>, line: usize) -> Result<(), ConfigError> {
-        if let Some(retired) = RETIRED.iter().find(|r| r.key == key) {
-            self.warnings.push(format!("{}:{line}: `{key}` has no effect: {}", self.file, retired.instead));
+    fn key(&mut self, section: &str, key: &str, value: &MarkedYaml<'_>, line: usize) -> Result<(), ConfigError> {
+        if let Some(retired) = Retired::of_key(section, key) {
+            let instead = retired.instead_in_config();
+            self.warnings.push(format!("{}:{line}: `{key}` has no effect: {instead}", self.file));
             return Ok(());
         }
         let name = format!("{section}.{key}");
-        let Some(setting) = Setting::of_key(&key).filter(|s| s.section == section) else {
-            return Err(self.unknown_key(name, &key, line));
-        };
+        let Some(setting) = Setting::of_key(key) else { return Err(self.unknown_key(name, key, line)) };
         let file = self.file.to_owned();
         if let Some(first) = self.lines.insert(setting.id, line) {
             return Err(ConfigError::Twice { file, line, name, first: Some(first) });
@@ -214,29 +238,43 @@ impl Reader<'_> {
         Ok(self.settings.put(setting, &text, Origin::Config { file, line })?)
     }
 
-    /// The entries of a mapping, each with its line. An empty node has no entries.
+    fn unknown_section(&self, name: String, line: usize) -> ConfigError {
+        let file = self.file.to_owned();
+        if Setting::of_key(&name).is_some() || SECTIONS.iter().any(|section| Retired::of_key(section, &name).is_some())
+        {
+            return ConfigError::OutsideSection { file, line, name };
+        }
+        let nearest = nearest(&name, SECTIONS).unwrap_or_default();
+        ConfigError::UnknownSection { file, line, name, nearest }
+    }
+
+    /// The entries of a mapping, each with its line. An empty node has no entries, and neither has one of the wrong type.
     fn entries<'y, 'i>(
-        &self,
+        &mut self,
         name: &str,
         node: &'y MarkedYaml<'i>,
         expected: &str,
-    ) -> Result<Vec<(String, &'y MarkedYaml<'i>, usize)>, ConfigError> {
-        match &node.data {
-            YamlData::Mapping(map) => map.iter().map(|(key, value)| self.entry(key, value)).collect(),
-            YamlData::Value(Scalar::Null) | YamlData::BadValue => Ok(Vec::new()),
-            _ => Err(self.wrong_type(node, name, expected)),
+    ) -> Vec<(String, &'y MarkedYaml<'i>, usize)> {
+        let map = match &node.data {
+            YamlData::Mapping(map) => map,
+            YamlData::Value(Scalar::Null) | YamlData::BadValue => return Vec::new(),
+            _ => {
+                let error = self.wrong_type(node, name, expected);
+                self.errors.push((node.span.start.line(), error));
+                return Vec::new();
+            }
+        };
+        let mut entries = Vec::new();
+        for (key, value) in map {
+            match scalar_text(key) {
+                Some(name) => entries.push((name, value, key.span.start.line())),
+                None => {
+                    let error = self.wrong_type(key, "a key", "a name");
+                    self.errors.push((key.span.start.line(), error));
+                }
+            }
         }
-    }
-
-    fn entry<'y, 'i>(
-        &self,
-        key: &MarkedYaml<'_>,
-        value: &'y MarkedYaml<'i>,
-    ) -> Result<(String, &'y MarkedYaml<'i>, usize), ConfigError> {
-        match scalar_text(key) {
-            Some(name) => Ok((name, value, key.span.start.line())),
-            None => Err(self.wrong_type(key, "a key", "a name")),
-        }
+        entries
     }
 
     /// The text of a value; `None` for `null`, which keeps the default.
@@ -260,11 +298,14 @@ impl Reader<'_> {
     }
 
     fn unknown_key(&self, name: String, key: &str, line: usize) -> ConfigError {
-        // A known key in the wrong section has distance 0, and the answer names its section.
         let close = nearest(key, SETTINGS.iter().map(|s| s.key)).unwrap_or_default();
         let section = Setting::of_key(close).map(|s| s.section).unwrap_or_default();
         ConfigError::UnknownKey { file: self.file.to_owned(), line, name, nearest: format!("{section}.{close}") }
     }
+}
+
+fn known_section(name: &str) -> Option<&'static str> {
+    SECTIONS.into_iter().chain(OLD_SECTIONS).find(|section| *section == name)
 }
 
 fn scalar_text(node: &MarkedYaml<'_>) -> Option<String> {
@@ -329,8 +370,45 @@ mod tests {
             read("data:\n  buffer_size: 9\n  use_tf_native_loading: true\n  data_gpu_memory_limit: 64\n").unwrap();
         assert_eq!(settings.to_string(), "--buffer-size 9 --data-gpu-memory 64");
         let warning = "c.yaml:3: `use_tf_native_loading` has no effect: \
-                       decoding always runs on native threads (num_workers)";
+                       decoding always runs on native threads (data.num_workers)";
         assert_eq!(warnings, [warning]);
+    }
+
+    #[test]
+    fn keys_of_older_trainers_are_known_where_they_stood() {
+        let text = "data:\n  dataset_path: voice\n  language: fa\n  batch_size: 8\n  mixed_precision: false\n  \
+                    num_workers: 4\n  text_cleaners: [english_cleaners]\n  sample_rate: 22050\n  train_subset_size: 100\n\
+                    model:\n  max_text_length: 500\n  decoder_dim: 1536\ntraining:\n  learning_rate: 5.0e-5\n  \
+                    epochs: 10\n  scheduler_params: {}\n  save_step: 500\ngpu:\n  data_gpu: 0\n  model_gpu: 1\n  \
+                    gpu_memory_growth: true\ntrainer:\n  output_path: runs\n";
+        let (settings, warnings) = read(text).unwrap();
+        assert_eq!(
+            settings.to_string(),
+            "--train-data voice --lang fa --checkpoint-dir runs --epochs 10 --checkpoint-every 500 --lr 5e-5 \
+             --batch-size 8 --no-mixed-precision --num-workers 4 --data-gpu 0 --model-gpu 1"
+        );
+        let lines: Vec<&str> = warnings.iter().map(|warning| warning.split(' ').next().unwrap()).collect();
+        assert_eq!(
+            lines,
+            ["c.yaml:7:", "c.yaml:8:", "c.yaml:9:", "c.yaml:11:", "c.yaml:12:", "c.yaml:16:", "c.yaml:21:"]
+        );
+    }
+
+    #[test]
+    fn all_errors_are_reported_at_once() {
+        check(
+            "data:\n  num_worker: 2\n  cashe: none\ntraning:\n  seed: 1\nmodel:\n  model_size: huge\n  [a]: 1\n\
+             training: 5\nseed: 1\n",
+            "7 problems in the config file\n   \
+             c.yaml:2: unknown key `data.num_worker`; did you mean `data.num_workers`?\n   \
+             c.yaml:3: unknown key `data.cashe`; did you mean `data.cache`?\n   \
+             c.yaml:4: unknown section `traning`; did you mean `training`?\n   \
+             c.yaml:7: model.model_size: expected one of nano, tiny, small, normal, big, found `huge`; \
+             for example model_size: big\n   \
+             c.yaml:8: a key: expected a name, found a list\n   \
+             c.yaml:9: training: expected keys and values, found a single value\n   \
+             c.yaml:10: `seed` must be inside a section: data, model or training",
+        );
     }
 
     #[test]
@@ -338,10 +416,6 @@ mod tests {
         check(
             "training:\n  batchsize: 8\n",
             "c.yaml:2: unknown key `training.batchsize`; did you mean `training.batch_size`?",
-        );
-        check(
-            "data:\n  batch_size: 8\n",
-            "c.yaml:2: unknown key `data.batch_size`; did you mean `training.batch_size`?",
         );
         check("\ntrainig:\n  seed: 1\n", "c.yaml:2: unknown section `trainig`; did you mean `training`?");
         check("seed: 1\n", "c.yaml:1: `seed` must be inside a section: data, model or training");

@@ -24,6 +24,7 @@
 
 // The user's settings.
 pub mod setting;
+mod retired;
 mod value;
 mod settings;
 pub mod config;
@@ -78,6 +79,7 @@ pub use plan::{Level, Plan, RolePlan, Sources};
 pub use print_config::print_config;
 pub use recommend::{Fit, Recommendation, recommend, show_recommendations};
 pub use refusal::{Demand, Reason, Refusal, Suggestion};
+pub use retired::{RETIRED, Retired};
 pub use settings::{Given, Origin, SettingError, Settings};
 pub use show::{show_gpus, show_plan, show_short};
 pub use startup::{StartupPhase, startup_lines};

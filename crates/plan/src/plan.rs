@@ -125,6 +125,8 @@ pub struct Sources {
     pub val_data: Option<String>,
     /// The list of excluded utterances.
     pub exclude_ids: Option<String>,
+    /// Where to find the speaker of rows that name none in their id.
+    pub speaker_id_pattern: Option<String>,
     /// The language of rows that do not name one, if it was given.
     pub lang: Option<String>,
     /// What turns words into symbols, as `--phonemizer` says it.

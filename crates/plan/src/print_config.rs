@@ -33,6 +33,7 @@ fn resolved(plan: &Plan, id: Id) -> Option<SettingValue> {
         Id::TrainData => text(&plan.sources.train_data),
         Id::ValData => text(&plan.sources.val_data),
         Id::ExcludeIds => text(&plan.sources.exclude_ids),
+        Id::SpeakerIdPattern => text(&plan.sources.speaker_id_pattern),
         Id::Lang => text(&plan.sources.lang),
         Id::Phonemizer => Some(SettingValue::Choice(plan.sources.phonemizer)),
         Id::Lexicon => text(&plan.sources.lexicon),
@@ -145,7 +146,10 @@ mod tests {
         check("--data-gpu 0 --model-gpu 1 --enable-memory-isolation --data-gpu-memory auto", &gpus(2, 24));
         check("--share-gpu --enable-memory-isolation --transfer peer --model-start-delay 0.25", &gpus(1, 24));
         check("--share-gpu --optimization-level basic --grad-accum 3 --num-workers 2", &gpus(1, 24));
-        check("--cache disk --lang fa --max-bad-fraction 0.25 --train-data a", &gpus(1, 24));
+        check(
+            "--cache disk --lang fa --speaker-id-pattern {speaker}_* --max-bad-fraction 0.25 --train-data a",
+            &gpus(1, 24),
+        );
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub enum Id {
     TrainData,
     ValData,
     ExcludeIds,
+    SpeakerIdPattern,
     Lang,
     Phonemizer,
     Lexicon,
@@ -113,6 +114,8 @@ pub enum SettingKind {
     Address,
     /// A free-form word.
     Word,
+    /// Where to find the speaker in an id; see [`tandem_corpus::SpeakerPattern`].
+    SpeakerPattern,
 }
 
 /// The default of a setting.
@@ -167,6 +170,7 @@ impl Setting {
             SettingKind::Path => Some("PATH"),
             SettingKind::Address => Some("ADDR"),
             SettingKind::Word => Some("LANG"),
+            SettingKind::SpeakerPattern => Some("PATTERN"),
             SettingKind::Switch { .. } => None,
         }
     }
@@ -197,6 +201,9 @@ impl Setting {
             SettingKind::Path => "a path".to_owned(),
             SettingKind::Address => "a port or an address to listen at".to_owned(),
             SettingKind::Word => "a word of up to 64 letters, digits, - and _".to_owned(),
+            SettingKind::SpeakerPattern => {
+                "a pattern with {speaker} once and * for anything else (no regular expression)".to_owned()
+            }
         }
     }
 
@@ -214,6 +221,7 @@ impl Setting {
             (_, SettingKind::Path) => "./data".to_owned(),
             (_, SettingKind::Address) => "9090".to_owned(),
             (_, SettingKind::Word) => "en".to_owned(),
+            (_, SettingKind::SpeakerPattern) => "{speaker}_*".to_owned(),
         }
     }
 
@@ -246,17 +254,17 @@ pub static SETTINGS: &[Setting] = &[
         flag: "train-data",
         section: DATA,
         key: "train_data",
-        aliases: &[],
+        aliases: &["data-path", "dataset-path"],
         kind: SettingKind::Path,
         default: DefaultValue::Computed("the demo corpus; plan assumes evenly spread lengths"),
-        help: "Training data: LJSpeech folder, its metadata file (.csv), or a JSONL manifest",
+        help: "Training data: a folder in LJSpeech, Piper, Common Voice or VCTK layout or of recordings with .txt files; a list (.csv, .tsv); or a JSONL manifest",
     },
     Setting {
         id: Id::ValData,
         flag: "val-data",
         section: DATA,
         key: "val_data",
-        aliases: &[],
+        aliases: &["val-data-path"],
         kind: SettingKind::Path,
         default: DefaultValue::Computed("metadata_eval.csv, else 10 % of the training data"),
         help: "Validation data, in the same formats",
@@ -272,11 +280,21 @@ pub static SETTINGS: &[Setting] = &[
         help: "File of utterance ids to exclude from training, one per line",
     },
     Setting {
+        id: Id::SpeakerIdPattern,
+        flag: "speaker-id-pattern",
+        section: DATA,
+        key: "speaker_id_pattern",
+        aliases: &[],
+        kind: SettingKind::SpeakerPattern,
+        default: DefaultValue::Computed("none"),
+        help: "Where to find the speaker of rows that name none in their id: {speaker}_* finds p248 in p248_065",
+    },
+    Setting {
         id: Id::Lang,
         flag: "lang",
         section: DATA,
         key: "lang",
-        aliases: &[],
+        aliases: &["language"],
         kind: SettingKind::Word,
         default: DefaultValue::Computed("en"),
         help: "Language of rows that do not name one, for example fa or de",
@@ -336,7 +354,7 @@ pub static SETTINGS: &[Setting] = &[
         flag: "checkpoint-dir",
         section: TRAINING,
         key: "checkpoint_dir",
-        aliases: &[],
+        aliases: &["output-path"],
         kind: SettingKind::Path,
         default: DefaultValue::Fixed("./checkpoints"),
         help: "Run folder: checkpoints, run log, samples",
@@ -366,7 +384,7 @@ pub static SETTINGS: &[Setting] = &[
         flag: "checkpoint-every",
         section: TRAINING,
         key: "checkpoint_every",
-        aliases: &[],
+        aliases: &["save-step"],
         kind: SettingKind::Count { min: 1, max: u32::MAX as u64 },
         default: DefaultValue::Computed("1000 steps or 10 minutes"),
         help: "Steps between checkpoints",
@@ -513,7 +531,7 @@ pub static SETTINGS: &[Setting] = &[
         flag: "num-workers",
         section: DATA,
         key: "num_workers",
-        aliases: &[],
+        aliases: &["num-loader-workers"],
         kind: SettingKind::Count { min: 1, max: 1024 },
         default: DefaultValue::Computed("min(8, cores), then tuned: up to twice the cores, at least 8, at most 64"),
         help: "Decode threads; a number you give is never changed",
@@ -680,33 +698,6 @@ pub static SETTINGS: &[Setting] = &[
     },
 ];
 
-/// A key of the Python trainers that Tandem no longer needs.
-#[derive(Debug)]
-pub struct Retired {
-    /// The key, in any section.
-    pub key: &'static str,
-    /// What replaces it, as the end of a sentence.
-    pub instead: &'static str,
-}
-
-/// Keys that Tandem accepts with a warning and otherwise ignores.
-pub static RETIRED: &[Retired] = &[
-    Retired { key: "use_tf_native_loading", instead: "decoding always runs on native threads (num_workers)" },
-    Retired {
-        key: "enhanced_gpu_prefetch",
-        instead: "batches are always prefetched to the device (prefetch_buffer_size)",
-    },
-    Retired { key: "enhanced_gpu_pipeline", instead: "every mode overlaps data and training (mode)" },
-    Retired { key: "prefetch_to_gpu", instead: "batches are always prefetched to the device (prefetch_buffer_size)" },
-    Retired { key: "optimize_cpu_gpu_overlap", instead: "data and training always overlap" },
-    Retired { key: "auto_tune_performance", instead: "unset values are computed; see `tandem plan`" },
-    Retired { key: "shuffle_buffer_size", instead: "the data order depends on the seed only (seed)" },
-    Retired { key: "enable_xla", instead: "every shape is compiled before the first step" },
-    Retired { key: "enable_memory_growth", instead: "memory is reserved once, at startup (enable_memory_isolation)" },
-    Retired { key: "pin_memory", instead: "uploads always use pinned memory" },
-    Retired { key: "persistent_workers", instead: "decode threads live as long as the run (num_workers)" },
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -747,7 +738,6 @@ mod tests {
             assert_eq!(Setting::of_key(s.key).map(|s| s.id), Some(s.id));
             assert!(SECTIONS.contains(&s.section));
         }
-        assert!(RETIRED.iter().all(|r| Setting::of_key(r.key).is_none()));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tandem_corpus::SpeakerPattern;
+
 use crate::setting::{Setting, SettingKind};
 
 /// The value of a setting.
@@ -19,7 +21,7 @@ pub enum SettingValue {
     Seconds(f64),
     /// Of a [`SettingKind::Share`].
     Share(f64),
-    /// Of a [`SettingKind::Path`], a [`SettingKind::Address`] or a [`SettingKind::Word`].
+    /// Of a [`SettingKind::Path`], a [`SettingKind::Address`], a [`SettingKind::Word`] or a [`SettingKind::SpeakerPattern`].
     Text(String),
 }
 
@@ -55,6 +57,9 @@ impl SettingValue {
             SettingKind::Share => text.parse().ok().filter(|s| (0.0..=1.0).contains(s)).map(SettingValue::Share),
             SettingKind::LearningRate => {
                 text.parse().ok().filter(|rate| *rate > 0.0 && *rate <= 1.0).map(SettingValue::Share)
+            }
+            SettingKind::SpeakerPattern => {
+                SpeakerPattern::parse(text).is_ok().then(|| SettingValue::Text(text.to_owned()))
             }
             SettingKind::Path | SettingKind::Address | SettingKind::Word => {
                 is_word(text).then(|| SettingValue::Text(text.to_owned()))
@@ -166,6 +171,10 @@ mod tests {
         check(Id::Lang, " pt-BR ", text("pt-BR"));
         for wrong in ["", "p t", "fa;", "ف"] {
             check(Id::Lang, wrong, None);
+        }
+        check(Id::SpeakerIdPattern, "*-{speaker}-*", text("*-{speaker}-*"));
+        for wrong in ["", "p225", "{speaker}{speaker}", r"^(p\d+)_"] {
+            check(Id::SpeakerIdPattern, wrong, None);
         }
     }
 

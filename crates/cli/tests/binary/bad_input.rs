@@ -2,8 +2,11 @@
 
 use serde_json::json;
 
-use crate::command::{Ran, TandemCommand, contains, tandem, tandem_json};
+use tandem_plan::{RETIRED, Retired};
+
+use crate::command::{Ran, TandemCommand, contains, in_order, tandem, tandem_json};
 use crate::machine::TempFolder;
+use crate::speech::demo;
 
 const TWO: &str = "plan --sim 2x24GiB --data-gpu 0 --model-gpu 1";
 
@@ -81,7 +84,8 @@ fn invalid_words_and_times() {
 
 #[test]
 fn invalid_simulated_machines() {
-    let cards = "x 2 2x x24GiB 0x24GiB 65x24GiB -1x24GiB 2x24 2xGiB 2x1MiB 2x0GiB 2x99999999999999999999GiB 2x24gib";
+    let cards = "x 2 2x x24GiB 0x24GiB 65x24GiB -1x24GiB 2x24 2xGiB 2x1MiB 2x0GiB 2x99999999999999999999GiB 2x24gib \
+                 8GiB 8GiB+ +8GiB 8GiB+16 8GiB+1MiB 60x8GiB+5x8GiB";
     let options = ", ,warp ,held= ,held=25GiB ,seed=x ,cc=8 ,fail-copy=-1 ,nvlink=2 ,,pcie4";
     let options = options.split(' ').map(|option| format!("2x24GiB{option}"));
     for spec in cards.split(' ').map(str::to_owned).chain(options).chain([String::new(), "２x24GiB".to_owned()]) {
@@ -145,8 +149,82 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest_one() {
     };
     check("training:\n  batchsize: 8\n", &["c.yaml:2", "`training.batchsize`", "`training.batch_size`"]);
     check("data:\n  num_worker: 8\n", &["c.yaml:2", "`data.num_worker`", "`data.num_workers`"]);
-    check("data:\n  batch_size: 8\n", &["c.yaml:2", "`data.batch_size`", "`training.batch_size`"]);
     check("\n\ntrainig:\n  seed: 1\n", &["c.yaml:3", "`trainig`", "`training`"]);
+}
+
+#[test]
+fn all_errors_of_a_config_are_reported_at_once() {
+    let folder = TempFolder::new();
+    let text = "data:\n  num_worker: 8\n  cashe: none\ntrainig:\n  seed: 1\nmodel:\n  model_size: huge\n  sise: big\n";
+    let file = folder.file("c.yaml", text);
+    let ran = TandemCommand::new("train --sim 1x24GiB").config(&file).run();
+    let parts = [
+        "5 problems in the config file\n",
+        "c.yaml:2: unknown key `data.num_worker`; did you mean `data.num_workers`?",
+        "c.yaml:3: unknown key `data.cashe`; did you mean `data.cache`?",
+        "c.yaml:4: unknown section `trainig`; did you mean `training`?",
+        "c.yaml:7: model.model_size: expected one of nano, tiny, small, normal, big, found `huge`",
+        "c.yaml:8: unknown key `model.sise`; did you mean `",
+    ];
+    refused(&ran, &parts);
+    in_order(&ran.err, &parts);
+    refused_json(&TandemCommand::new("plan --sim 1x24GiB --json").config(&file).run(), parts[4]);
+}
+
+/// A config as a trainer of XTTS models in Python has it: what has a counterpart works, the rest has one warning per line.
+#[test]
+fn the_config_of_a_python_trainer_works() {
+    let text = "model:\n  text_encoder_dim: 512\n  max_text_length: 500\n  use_gst: true\n  languages: [en, fa]\n\
+                data:\n  dataset_path: DEMO\n  language: en\n  batch_size: 6\n  mixed_precision: false\n  \
+                num_workers: 3\n  text_cleaners:\n    - english_cleaners\n  prefetch_to_gpu: true\n  \
+                train_subset_size: 100\n  pad_to_fixed_length: true\n\
+                training:\n  learning_rate: 1.0e-4\n  epochs: 7\n  scheduler_params: {}\n  save_step: 40\n\
+                gpu:\n  gpu_memory_growth: true\n  enable_xla: true\ntrainer:\n  output_path: runs\n";
+    let folder = TempFolder::new();
+    let file = folder.file("c.yaml", text.replace("DEMO", demo().to_str().unwrap()));
+    let ran = TandemCommand::new("plan --sim 1x24GiB --model-size nano --json").config(&file).run();
+    let plan = ran.json();
+    let found = ["batch_size", "mixed_precision", "threads"].map(|key| &plan[key]);
+    assert_eq!(found, [&json!(6), &json!(false), &json!(3)], "{ran:?}");
+    let training = &plan["training"];
+    let found = ["epochs", "peak_lr", "checkpoint_dir"].map(|key| &training[key]);
+    assert_eq!(found, [&json!(7), &json!(1e-4), &json!("runs")], "{training}");
+    assert_eq!(plan["corpus"]["path"], json!(demo().to_str().unwrap()));
+    let warned: Vec<&str> = ran.err.lines().filter(|line| line.contains(" has no effect: ")).collect();
+    assert_eq!(warned.len(), 10, "{ran:?}");
+    contains(&ran.err, &["c.yaml:15: `train_subset_size` has no effect: data.exclude_ids leaves utterances out"]);
+}
+
+#[test]
+fn flags_of_python_trainers_without_a_meaning_have_an_answer_each() {
+    let flags: Vec<String> = RETIRED.iter().flat_map(Retired::flags).collect();
+    assert!(flags.len() > 100, "{}", flags.len());
+    let answer = |flag: &str| {
+        let retired = Retired::of_flag(flag).unwrap();
+        format!("❌ --{flag} has no meaning here: {}", retired.instead)
+    };
+    // One flag of every answer alone, with and without a value; then all of them together, with one line each.
+    for flag in RETIRED.iter().filter_map(|retired| retired.flags().next()) {
+        for line in [format!("train --{flag}"), format!("plan --sim 1x24GiB --{flag}=1 --batch-size 4")] {
+            let ran = tandem(&line);
+            refused(&ran, &[&answer(&flag)]);
+            assert_eq!(ran.err.lines().count(), 1, "{ran:?}");
+        }
+    }
+    let all = flags.iter().map(|flag| format!("--{flag}")).collect::<Vec<_>>().join(" ");
+    let ran = tandem(&format!("train {all}"));
+    refused(
+        &ran,
+        &flags.iter().map(|flag| answer(flag)).collect::<Vec<_>>().iter().map(String::as_str).collect::<Vec<_>>(),
+    );
+    assert_eq!(ran.err.lines().count(), flags.len());
+    refused(
+        &tandem("profile --gpu_memory_growth"),
+        &["--gpu_memory_growth has no meaning here: memory is reserved once"],
+    );
+    refused_json(&tandem("plan --xla --json"), "--xla has no meaning here");
+    // Others are unknown as before.
+    refused(&tandem("train --frobnicate"), &["unexpected argument '--frobnicate'"]);
 }
 
 #[test]

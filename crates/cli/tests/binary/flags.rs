@@ -1,7 +1,7 @@
 //! Every flag of `tandem train` has an effect: each is tested in a run where ignoring it would show. What the plan says about
 //! a flag is no evidence; files, events and memory of the run are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -141,6 +141,7 @@ fn evidence() -> BTreeMap<&'static str, Evidence> {
         ("train-data", Some(data)),
         ("val-data", Some(data)),
         ("exclude-ids", Some(data)),
+        ("speaker-id-pattern", Some(speaker_id_pattern)),
         ("lang", Some(lang)),
         ("phonemizer", Each(each_value::phonemizer)),
         ("lexicon", Some(languages::a_lexicon_is_part_of_the_model)),
@@ -224,6 +225,39 @@ fn data() {
     // Another corpus is another set.
     let few = corpus.file("few.csv", lines[..9].join("\n"));
     assert!(run_on(&few, "").ids().len() < trained.len());
+}
+
+/// Rows that name no speaker: the pattern finds it in their ids, from a flag and from a config.
+#[test]
+fn speaker_id_pattern() {
+    let (corpus, lines) = copy_of_demo();
+    let two_columns = |line: &String| line.split('|').take(2).collect::<Vec<_>>().join("|");
+    corpus.file("metadata.csv", lines.iter().map(two_columns).collect::<Vec<_>>().join("\n"));
+    let config = corpus.file("c.yaml", "data:\n  speaker_id_pattern: '{speaker}_*'\n");
+    // The voices of a checkpoint are those of the speakers it was trained on.
+    let voices = |run: &Run| -> BTreeSet<String> {
+        let weights = run.weights();
+        weights.iter().filter_map(|name| name.strip_prefix("reference.")).map(str::to_owned).collect()
+    };
+    let named: BTreeSet<String> = lines.iter().map(|line| line.split('|').nth(3).unwrap().to_owned()).collect();
+    for line in ["--speaker-id-pattern {speaker}_*".to_owned(), format!("--config {}", config.display())] {
+        assert_eq!(voices(&run_on(&corpus.path(""), &line)), named, "{line}");
+    }
+    assert_eq!(voices(&run_on(&corpus.path(""), "")), BTreeSet::from([String::new()]), "one voice without a name");
+    // The other commands read the corpus in the same way: rows that do not match are problems of both.
+    for command in ["plan --sim 1x24GiB", "profile --mode cpu --num-steps 1"] {
+        let line = format!("{command} {} --speaker-id-pattern {{speaker}}-* -v", BASE.replace("--max-steps 2", ""));
+        let ran = TandemCommand::new(&line).arg("--train-data").arg(corpus.path("")).run();
+        assert_eq!(ran.code, 0, "{ran:?}");
+        contains(&ran.err, &[&format!("--train-data: {} problems", lines.len()), "the speaker pattern does not match"]);
+    }
+    let ran =
+        TandemCommand::new("plan --sim 1x24GiB --speaker-id-pattern ^(.*)_ --train-data").arg(corpus.path("")).run();
+    assert_eq!(ran.code, 2, "{ran:?}");
+    contains(
+        &ran.err,
+        &["--speaker-id-pattern: expected a pattern with {speaker}", "for example --speaker-id-pattern {speaker}_*"],
+    );
 }
 
 #[test]
