@@ -1,6 +1,6 @@
 //! A corpus as a whole: its rows, what is wrong with them, and which of them train.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use crate::audio_folder::AudioFolder;
 use crate::common_voice::BadHeader;
 use crate::error::CorpusError;
 use crate::format::{Format, Layout, endings};
+use crate::index::Length;
 use crate::ljspeech::ColumnOrder;
 use crate::problem::{Findings, Problem, ProblemKind, excerpt};
 use crate::sample::{Sample, SampleIndex, Samples, Subset};
@@ -37,6 +38,8 @@ pub struct Dataset {
     audio: String,
     not_read: Vec<String>,
     samples: Samples,
+    /// Why rows have no length.
+    unmeasured: HashMap<SampleIndex, ProblemKind>,
     /// Those of the corpus, then those of the list of excluded ids.
     problems: Vec<Problem>,
     num_row_problems: usize,
@@ -68,6 +71,7 @@ impl Dataset {
             audio: layout.audio.clone(),
             not_read: layout.not_read.clone(),
             samples: Samples::new(root.to_owned()),
+            unmeasured: HashMap::new(),
             problems: Vec::new(),
             num_row_problems: 0,
         };
@@ -125,9 +129,30 @@ impl Dataset {
         &self.samples
     }
 
-    /// For [`crate::LengthIndex`], which fills in durations.
-    pub(crate) fn samples_mut(&mut self) -> &mut Samples {
-        &mut self.samples
+    /// Fills in the duration of a row whose whole recording has this length. The rest of a range past the end of its
+    /// recording is a problem, which is returned.
+    pub fn set_length(&mut self, index: SampleIndex, length: Length) -> Option<Problem> {
+        let sample = self.get(index)?;
+        let offset_s = sample.audio.range.map_or(0.0, |range| range.offset_s);
+        let duration_s = length.duration_s() - offset_s;
+        if duration_s > 0.0 || sample.audio.range.is_none() {
+            self.samples.set_duration(index, duration_s);
+            return None;
+        }
+        let detail = format!("`offset` {offset_s} lies past the end, at {:.3} s", length.duration_s());
+        let problem = problem_of(&sample, ProblemKind::BadNumber, detail);
+        self.set_unmeasured(index, problem.kind);
+        Some(problem)
+    }
+
+    /// Keeps why the recording of a row could not be measured.
+    pub fn set_unmeasured(&mut self, index: SampleIndex, kind: ProblemKind) {
+        self.unmeasured.insert(index, kind);
+    }
+
+    /// Why the recording of a row could not be measured; none if it could, or if nobody tried.
+    pub fn unmeasured(&self, index: SampleIndex) -> Option<ProblemKind> {
+        self.unmeasured.get(&index).copied()
     }
 
     /// The row at `index`; none past the end.

@@ -18,7 +18,7 @@ use tandem_random::keyed;
 
 use crate::dataset::{Dataset, problem_of};
 use crate::error::CorpusError;
-use crate::locator::Stamp;
+use crate::locator::{Locator, Stamp};
 use crate::problem::{Problem, ProblemKind};
 use crate::sample::{Sample, SampleIndex};
 
@@ -122,9 +122,12 @@ impl LengthIndex {
         for index in (0..dataset.samples().len() as u32).map(SampleIndex) {
             let Some(sample) = dataset.get(index).filter(|sample| sample.duration_s.is_none()) else { continue };
             match sample.audio.stamp() {
-                Err(error) => problems.push(problem_of(&sample, ProblemKind::MissingAudio, error.to_string())),
+                Err(error) => {
+                    problems.push(problem_of(&sample, ProblemKind::MissingAudio, error.to_string()));
+                    dataset.set_unmeasured(index, ProblemKind::MissingAudio);
+                }
                 Ok(stamp) => match self.entries.get(sample.audio.key) {
-                    Some((known, length)) if *known == stamp => set(dataset, index, *length, problems),
+                    Some((known, length)) if *known == stamp => problems.extend(dataset.set_length(index, *length)),
                     _ => pending.push(UnmeasuredSample { index, stamp }),
                 },
             }
@@ -143,7 +146,17 @@ impl LengthIndex {
         let Some(sample) = dataset.get(pending.index) else { return };
         self.entries.insert(sample.audio.key.into(), (pending.stamp, length));
         self.changed = true;
-        set(dataset, pending.index, length, problems);
+        problems.extend(dataset.set_length(pending.index, length));
+    }
+
+    /// Keeps the length of a whole recording that was measured by other means, for the next time. Nothing happens if the
+    /// recording is gone.
+    pub fn keep(&mut self, audio: &Locator<'_>, length: Length) {
+        let Ok(stamp) = audio.stamp() else { return };
+        if self.entries.get(audio.key) != Some(&(stamp, length)) {
+            self.entries.insert(audio.key.into(), (stamp, length));
+            self.changed = true;
+        }
     }
 
     /// Fills in every duration that can be had: known ones at once, the others by `measure`, which is given a sample
@@ -178,6 +191,7 @@ impl LengthIndex {
                 Err(error) => {
                     let detail = format!("{error} ({})", sample.audio.show());
                     report.problems.push(problem_of(&sample, ProblemKind::UndecodableAudio, detail));
+                    dataset.set_unmeasured(pending.index, ProblemKind::UndecodableAudio);
                 }
             }
         }
@@ -214,18 +228,6 @@ impl LengthIndex {
 fn identity(path: &Path) -> String {
     let absolute = fs::canonicalize(path).or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned());
     absolute.to_string_lossy().into_owned()
-}
-
-fn set(dataset: &mut Dataset, index: SampleIndex, length: Length, problems: &mut Vec<Problem>) {
-    let Some(sample) = dataset.get(index) else { return };
-    let offset_s = sample.audio.range.map_or(0.0, |range| range.offset_s);
-    let duration_s = length.duration_s() - offset_s;
-    if duration_s > 0.0 || sample.audio.range.is_none() {
-        dataset.samples_mut().set_duration(index, duration_s);
-    } else {
-        let detail = format!("`offset` {offset_s} lies past the end, at {:.3} s", length.duration_s());
-        problems.push(problem_of(&sample, ProblemKind::BadNumber, detail));
-    }
 }
 
 const FORMAT: &str = "tandem lengths";

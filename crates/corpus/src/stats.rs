@@ -23,7 +23,8 @@ impl Distribution {
     pub fn new(values: impl IntoIterator<Item = f64>) -> Distribution {
         let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         sorted.sort_unstable_by(f64::total_cmp);
-        let total = sorted.iter().sum();
+        // The sum of no numbers is -0.0.
+        let total = sorted.iter().sum::<f64>() + 0.0;
         Distribution { sorted, total }
     }
 
@@ -107,6 +108,7 @@ mod tests {
         assert_eq!((lengths.count(), lengths.hours(), lengths.mean()), (2, 1.5, 2700.0));
         assert_eq!((lengths.min(), lengths.max(), lengths.count_over(1800.0)), (Some(1800.0), Some(3600.0), 1));
         assert_eq!(Distribution::new([]).mean(), 0.0);
+        assert!(Distribution::new([]).hours().is_sign_positive());
     }
 
     #[test]

@@ -92,12 +92,13 @@ pub use load::recordings::{FromFiles, Recordings};
 pub use survey::buckets::{BucketPlan, MAX_BUCKETS, NUM_BUCKETS, Padding, even_buckets};
 pub use survey::check::{CheckOptions, Checked, check};
 pub use survey::languages::language_hints;
-pub use survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, UtteranceGroup};
+pub use survey::left_out::{LeftOut, show_hours, show_usage};
+pub use survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, TrainingReport, UtteranceGroup};
 pub use survey::scan::{Scanned, measure, scan_lengths};
 pub use survey::show::{report_json, show_report};
 pub use survey::tokenizer::{DEFAULT_LANG, TextSettings, Tokenizer};
 pub use survey::training_set::{
-    COUNTED_ROWS, EXACT_ROWS, FRAME_LIMITS, INCLUDED_PERCENT, LeftOut, TOKEN_LIMITS, TrainingSet, TrainingSetOptions,
+    COUNTED_ROWS, EXACT_ROWS, FRAME_LIMITS, INCLUDED_PERCENT, TOKEN_LIMITS, TrainingSet, TrainingSetOptions,
 };
 pub use tandem_audio::RATE_HZ;
 pub use tandem_corpus::Extent;

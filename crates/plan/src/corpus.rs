@@ -297,7 +297,8 @@ impl<'a> BucketShapes<'a> {
     pub(crate) fn too_few_rows(&self, settings: &Settings, wanted: &str) -> Refusal {
         let Some(corpus) = self.corpus else { return Refusal::new(Reason::Corpus, "❌ No corpus") };
         let usable = selected_rows(corpus, settings).len();
-        let why = show_skipped(&skipped(corpus, settings, usable), Lengths::max(settings));
+        let Lengths { frames, tokens } = Lengths::max(settings);
+        let why = skipped(corpus, settings, usable).reasons(&corpus.rejected, frames, tokens);
         let why = if why.is_empty() { String::new() } else { format!("\n   Skipped: {}", why.join("; ")) };
         let message = match usable {
             0 => format!("❌ No usable utterances: {}{why}", corpus.name),
@@ -305,17 +306,6 @@ impl<'a> BucketShapes<'a> {
         };
         Refusal::new(Reason::Corpus, message)
     }
-}
-
-/// The skipped rows in words, one entry per reason; `max` are the length limits.
-pub(crate) fn show_skipped(skipped: &LeftOut, max: Lengths) -> Vec<String> {
-    let parts = [
-        (skipped.too_long, format!("over {} frames or {} tokens", max.frames, max.tokens)),
-        (skipped.too_short, "too short for one frame or for their text".to_owned()),
-        (skipped.bad_text, "with empty text or unknown symbols".to_owned()),
-        (skipped.no_length, "of unknown length".to_owned()),
-    ];
-    parts.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect()
 }
 
 /// The rows that `settings` select. Borrowed if no text is too long.

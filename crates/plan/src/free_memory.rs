@@ -1,7 +1,7 @@
 //! The free memory of each device. On the host, the process itself needs some of it next to the arenas.
 
 use tandem_device::HostLimit;
-use tandem_device::bytes::{MIB, show};
+use tandem_device::bytes::{MIB, show, show_free};
 
 use crate::hardware::{CardFacts, Hardware, HostFacts};
 use crate::model_memory::ModelMemory;
@@ -41,9 +41,9 @@ impl<'a> FreeMemory<'a> {
                 0 => String::new(),
                 bytes => format!("; the process itself needs {}", show(bytes)),
             };
-            return format!("free: {}{limit}{own}", show(self.hardware.host.available_bytes));
+            return format!("free: {}{limit}{own}", show_free(self.hardware.host.available_bytes));
         };
-        let mut text = format!("total {}, free {}", show(reading.total_bytes), show(reading.free_bytes));
+        let mut text = format!("total {}, free {}", show(reading.total_bytes), show_free(reading.free_bytes));
         for process in &reading.processes {
             let name = process.name.as_deref().unwrap_or("a process without a readable name");
             text.push_str(&format!("\n   used: {} by {name} (pid {})", show(process.bytes), process.pid));

@@ -97,7 +97,7 @@ fn cache_folder(plan: &Plan) -> Option<String> {
 }
 
 fn corpus(corpus: &CorpusPlan) -> Value {
-    let CorpusPlan { left_out, padding, .. } = corpus;
+    let padding = &corpus.padding;
     json!({
         "path": corpus.name,
         "utterances": corpus.num_utterances,
@@ -105,14 +105,7 @@ fn corpus(corpus: &CorpusPlan) -> Value {
         "validation": corpus.num_validation,
         "excluded": corpus.num_excluded,
         "rejected": corpus.rejected,
-        "left_out": {
-            "too_long": left_out.too_long,
-            "too_short": left_out.too_short,
-            "bad_text": left_out.bad_text,
-            "no_length": left_out.no_length,
-            "longest_frames": left_out.longest_frames,
-            "longest_tokens": left_out.longest_tokens,
-        },
+        "left_out": corpus.left_out.json(),
         "decoded_bytes": corpus.decoded_bytes,
         "batches": padding.batches,
         "padding_waste": padding.frame_waste(),

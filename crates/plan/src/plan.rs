@@ -8,7 +8,7 @@ use tandem_model::Preset;
 
 use crate::advice;
 use crate::cache::CachePlan;
-use crate::corpus::{BucketShapes, CorpusFacts, CorpusPlan, Lengths, show_skipped};
+use crate::corpus::{BucketShapes, CorpusFacts, CorpusPlan};
 use crate::hardware::Hardware;
 use crate::memory::by_role;
 use crate::model_memory::{ModelCatalog, PlanLine};
@@ -183,10 +183,7 @@ impl Plan {
     /// The utterances of the corpus that cannot train: one entry per reason, with their number.
     pub fn skipped_utterances(&self) -> Vec<String> {
         let Some(corpus) = &self.corpus else { return Vec::new() };
-        let max = Lengths { frames: self.max_mel_frames, tokens: self.max_text_length };
-        let mut entries = show_skipped(&corpus.left_out, max);
-        entries.extend(corpus.rejected.iter().map(|(why, count)| format!("{count} rejected ({why})")));
-        entries
+        corpus.left_out.reasons(&corpus.rejected, self.max_mel_frames, self.max_text_length)
     }
 
     /// Replaces the route of batches, after the planned one failed its test.

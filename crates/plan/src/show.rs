@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use tandem_device::bytes::show;
+use tandem_device::bytes::{show, show_apart, show_free};
 use tandem_events::Role;
-use tandem_feed::{Bucket, CacheSpec, LeftOut};
+use tandem_feed::{Bucket, CacheSpec, LeftOut, show_usage};
 
 use crate::cache::CachePlan;
 use crate::corpus::CorpusPlan;
@@ -44,7 +44,7 @@ pub fn show_gpus(hardware: &Hardware) -> String {
     for facts in &hardware.cards {
         let (card, reading) = (&facts.card, &facts.reading);
         let hidden = card.hidden_by.as_ref().map(|by| format!(", hidden by {by}")).unwrap_or_default();
-        let (total, free) = (show(reading.total_bytes), show(reading.free_bytes));
+        let (total, free) = (show(reading.total_bytes), show_free(reading.free_bytes));
         let _ = writeln!(text, "  {}  {}  {}  total {total}, free {free}{hidden}", card.index, card.name, card.uuid);
     }
     text
@@ -148,15 +148,8 @@ fn buckets(buckets: &[Bucket]) -> String {
 /// The corpus, the skipped utterances and what they would cost, and the padding.
 fn corpus_lines(plan: &Plan, corpus: &CorpusPlan) -> Vec<(&'static str, String)> {
     let CorpusPlan { left_out, padding, .. } = corpus;
-    let utterances = |count: usize| format!("{count} utterance{}", if count == 1 { "" } else { "s" });
-    let excluded = match corpus.num_excluded {
-        0 => String::new(),
-        count => format!(", {count} excluded"),
-    };
-    let (count, hours) = (utterances(corpus.num_utterances), corpus.seconds / 3600.0);
-    let validation = corpus.num_validation;
-    let mut lines =
-        vec![("Corpus", format!("{count}, {hours:.2} hours; {validation} for validation{excluded}: {}", corpus.name))];
+    let usage = show_usage(corpus.num_utterances, corpus.seconds, corpus.num_validation, corpus.num_excluded);
+    let mut lines = vec![("Corpus", format!("{usage}: {}", corpus.name))];
     let reasons = plan.skipped_utterances().join("; ");
     if !reasons.is_empty() {
         lines.push(("Skipped", format!("{reasons}{}", cost_of_longest(plan, left_out, corpus.num_utterances))));
@@ -183,8 +176,12 @@ fn cost_of_longest(plan: &Plan, skipped: &LeftOut, num_utterances: usize) -> Str
         row.tokens = row.tokens.max(skipped.longest_tokens.into());
     }
     let now = plan.feed.slot_bytes();
-    let then = now.max(plan.feed.schema.layout(&Bucket::new(rows)).bytes);
-    format!("; without this limit, slots would need up to {} instead of {}", show(then), show(now))
+    let then = plan.feed.schema.layout(&Bucket::new(rows)).bytes;
+    if then <= now {
+        return String::new();
+    }
+    let (then, now) = show_apart(then, now);
+    format!("; without this limit, slots would need up to {then} instead of {now}")
 }
 
 fn threads(plan: &Plan) -> String {

@@ -34,6 +34,7 @@ mod placement;
 mod profile;
 mod run_log;
 mod samples;
+mod skipped_utterances;
 mod smallest_limits;
 mod startup;
 mod suggestions;

@@ -1,12 +1,11 @@
-//! The dataset check: decodes every recording and reports every problem.
+//! The dataset check: decodes every recording and reports every problem, and which utterances a run would skip.
 //!
 //! Each recording is decoded once, by one thread, even if many rows name parts of it. Problems do not stop the check. Memory:
 //! a clip per thread and a few dozen bytes per row. The [`CorpusReport`] is in file and line order for any number of threads.
 
 mod recording;
-mod text;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,10 +20,10 @@ use crate::FeedError;
 use crate::batch::shape::Bucket;
 use crate::survey::buckets::{BucketPlan, NUM_BUCKETS};
 use crate::survey::languages::language_hints;
-use crate::survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, UtteranceGroup};
+use crate::survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, TrainingReport, UtteranceGroup};
 use crate::survey::scan::by_recording;
-use crate::survey::tokenizer::TextSettings;
-use crate::survey::training_set::INCLUDED_PERCENT;
+use crate::survey::tokenizer::{TextSettings, Tokenizer};
+use crate::survey::training_set::{TrainingSet, TrainingSetOptions};
 use crate::survey::worker_pool;
 use recording::{CheckedRow, Inspector, Recording};
 
@@ -72,8 +71,8 @@ impl Default for CheckOptions {
 pub struct Checked {
     /// The result.
     pub report: CorpusReport,
-    dataset: Dataset,
-    lengths: HashMap<SampleIndex, Length>,
+    dataset: Arc<Dataset>,
+    lengths: Vec<(SampleIndex, Length)>,
 }
 
 /// Decodes every recording of `dataset` that is not excluded, and reports on the corpus.
@@ -85,6 +84,7 @@ pub fn check(
     mut progress: impl FnMut(ScanProgress),
 ) -> Result<Checked, FeedError> {
     let dataset = Arc::new(dataset);
+    let tokenizer = Tokenizer::for_corpus(&dataset, &options.text())?;
     let recordings = recordings(&dataset);
     let total = recordings.len();
     let mut found: Vec<Option<Recording>> = (0..total).map(|_| None).collect();
@@ -93,7 +93,7 @@ pub fn check(
     worker_pool::for_each(
         options.num_workers,
         total,
-        move || Inspector::new(&inspector_options),
+        move || Inspector::new(&inspector_options, tokenizer.clone()),
         move |inspector, item| inspector.inspect(&corpus, &recordings[item]),
         |item, recording| {
             found[item] = Some(recording);
@@ -103,15 +103,49 @@ pub fn check(
         },
     )?;
     // The workers are joined: this is the only reference, and nothing is copied.
-    let dataset = Arc::unwrap_or_clone(dataset);
+    let mut dataset = Arc::unwrap_or_clone(dataset);
     let found: Vec<Recording> = found.into_iter().flatten().collect();
-    let lengths = found.iter().flat_map(|recording| {
-        recording.length.into_iter().flat_map(|length| recording.rows.iter().map(move |row| (row.index, length)))
-    });
-    let lengths = lengths.collect();
+    let lengths = fill_in_lengths(&mut dataset, &found);
     let mut rows: Vec<CheckedRow> = found.into_iter().flat_map(|recording| recording.rows).collect();
     rows.sort_unstable_by_key(|row| row.index);
-    Ok(Checked { report: report(&dataset, rows, options), dataset, lengths })
+    let split = dataset.split(options.seed);
+    let survey = TrainingSetOptions {
+        features: options.features.clone(),
+        text: options.text(),
+        with_text: true,
+        ..TrainingSetOptions::default()
+    };
+    let training_set = TrainingSet::survey(Arc::new(dataset), &split.train, &survey)?;
+    let report = report(&training_set, split.eval.len(), rows, options);
+    Ok(Checked { report, dataset: Arc::clone(training_set.dataset()), lengths })
+}
+
+/// Gives rows without a duration that of their recording, as a run measures it. Returns the lengths of these rows.
+fn fill_in_lengths(dataset: &mut Dataset, found: &[Recording]) -> Vec<(SampleIndex, Length)> {
+    let mut lengths = Vec::new();
+    for recording in found {
+        for row in &recording.rows {
+            if dataset.get(row.index).is_none_or(|sample| sample.duration_s.is_some()) {
+                continue;
+            }
+            match recording.length {
+                Ok(length) => {
+                    // The problem of a range past the end is among those of the row.
+                    drop(dataset.set_length(row.index, length));
+                    lengths.push((row.index, length));
+                }
+                Err(kind) => dataset.set_unmeasured(row.index, kind),
+            }
+        }
+    }
+    lengths
+}
+
+impl CheckOptions {
+    /// How texts become tokens.
+    fn text(&self) -> TextSettings {
+        TextSettings { lang: self.lang.clone(), ..TextSettings::default() }
+    }
 }
 
 impl Checked {
@@ -120,11 +154,9 @@ impl Checked {
     /// Fails if the folder cannot be written to; the report does not depend on it.
     pub fn keep_lengths(&mut self, folder: &Path) -> Result<(), CorpusError> {
         let (mut index, _) = LengthIndex::open(folder, &self.dataset);
-        // The report has these problems already.
-        let mut known = Vec::new();
-        for pending in index.apply(&mut self.dataset, &mut known) {
-            if let Some(length) = self.lengths.get(&pending.index) {
-                index.record(&mut self.dataset, pending, *length, &mut known);
+        for (row, length) in &self.lengths {
+            if let Some(sample) = self.dataset.get(*row) {
+                index.keep(&sample.audio, *length);
             }
         }
         index.save()
@@ -137,16 +169,24 @@ fn recordings(dataset: &Dataset) -> Vec<Vec<SampleIndex>> {
     by_recording(included.map(|(index, sample)| (sample.audio.key, index)))
 }
 
-fn report(dataset: &Dataset, mut rows: Vec<CheckedRow>, options: &CheckOptions) -> CorpusReport {
+fn report(
+    training_set: &TrainingSet,
+    num_validation: usize,
+    mut rows: Vec<CheckedRow>,
+    options: &CheckOptions,
+) -> CorpusReport {
+    let dataset = training_set.dataset();
+    let trained: HashSet<SampleIndex> = training_set.rows().iter().map(|(index, _)| *index).collect();
     let mut problems = dataset.problems().to_vec();
+    let mut trained_on: BTreeMap<ProblemKind, usize> = BTreeMap::new();
     for row in &mut rows {
         let Some(sample) = dataset.get(row.index) else { continue };
-        problems.extend(std::mem::take(&mut row.problems).into_iter().map(|(kind, detail)| Problem {
-            file: sample.file.into(),
-            line: Some(sample.line),
-            kind,
-            detail,
-        }));
+        for (kind, detail) in std::mem::take(&mut row.problems) {
+            if trained.contains(&row.index) {
+                *trained_on.entry(kind).or_default() += 1;
+            }
+            problems.push(Problem { file: sample.file.into(), line: Some(sample.line), kind, detail });
+        }
     }
     problems.sort_by(|a, b| (&a.file, a.line, a.kind).cmp(&(&b.file, b.line, b.kind)));
     let samples = || rows.iter().filter_map(|row| Some((row, dataset.get(row.index)?)));
@@ -163,7 +203,17 @@ fn report(dataset: &Dataset, mut rows: Vec<CheckedRow>, options: &CheckOptions) 
         tokens: Distribution::new(rows.iter().filter_map(|row| row.tokens).map(f64::from)),
         speakers: groups(samples().map(|(row, sample)| (sample.speaker, row.seconds))),
         langs: groups(samples().map(|(row, sample)| (sample.lang, row.seconds))),
-        shapes: shapes(&rows, options),
+        training: TrainingReport {
+            num_utterances: training_set.rows().len(),
+            seconds: training_set.audio_seconds(),
+            num_validation,
+            rejected: dataset.rejected(),
+            left_out: *training_set.left_out(),
+            max_frames: training_set.max_frames(),
+            max_tokens: training_set.max_tokens(),
+        },
+        trained_on,
+        shapes: shapes(training_set.rows(), options),
     }
 }
 
@@ -182,17 +232,9 @@ fn groups<'a>(rows: impl Iterator<Item = (Option<&'a str>, Option<f64>)>) -> Vec
     groups
 }
 
-/// The shapes for the rows that can train; none without such rows.
-fn shapes(rows: &[CheckedRow], options: &CheckOptions) -> Option<ShapeReport> {
-    let usable: Vec<(SampleIndex, Extent)> =
-        rows.iter().filter_map(|row| row.extent().map(|extent| (row.index, extent))).collect();
-    let longest = |of: fn(&Extent) -> u32| {
-        Distribution::new(usable.iter().map(|(_, extent)| f64::from(of(extent)))).percentile(INCLUDED_PERCENT)
-    };
-    let (max_frames, max_tokens) = (longest(|extent| extent.frames)?, longest(|extent| extent.tokens)?);
-    let fits = |extent: &Extent| f64::from(extent.frames) <= max_frames && f64::from(extent.tokens) <= max_tokens;
-    let included: Vec<_> = usable.iter().copied().filter(|(_, extent)| fits(extent)).collect();
-    let plan = BucketPlan::solve(&included, options.num_buckets, options.batch)?;
+/// The shapes for the rows that train; none without rows.
+fn shapes(rows: &[(SampleIndex, Extent)], options: &CheckOptions) -> Option<ShapeReport> {
+    let plan = BucketPlan::solve(rows, options.num_buckets, options.batch)?;
     let members = |shape: usize, row: usize| plan.parts().members(shape, row).len();
     let used = |(shape, bucket): (usize, &Bucket)| BucketUse {
         bucket: bucket.clone(),
@@ -202,10 +244,7 @@ fn shapes(rows: &[CheckedRow], options: &CheckOptions) -> Option<ShapeReport> {
         buckets: plan.buckets().iter().enumerate().map(used).collect(),
         batch: plan.batch(),
         padding: plan.padding(options.seed),
-        others: other_paddings(&included, options),
-        num_left_out: usable.len() - included.len(),
-        max_frames: max_frames as u32,
-        max_tokens: max_tokens as u32,
+        others: other_paddings(rows, options),
     })
 }
 
@@ -221,8 +260,7 @@ fn other_paddings(rows: &[(SampleIndex, Extent)], options: &CheckOptions) -> Vec
 
 /// What would solve many problems at once.
 fn hints(dataset: &Dataset, problems: &[Problem], options: &CheckOptions) -> Vec<String> {
-    let settings = TextSettings { lang: options.lang.clone(), ..TextSettings::default() };
-    let found = language_hints(dataset, &settings);
+    let found = language_hints(dataset, &options.text());
     if !found.is_empty() {
         return found;
     }

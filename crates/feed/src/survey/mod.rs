@@ -8,6 +8,7 @@ pub(crate) mod scan;
 pub(crate) mod tokenizer;
 pub(crate) mod languages;
 pub(crate) mod buckets;
+pub(crate) mod left_out;
 pub(crate) mod training_set;
 pub(crate) mod check;
 pub(crate) mod report;

@@ -1,11 +1,13 @@
 //! The report of a dataset check: problems, and statistics of the corpus.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use tandem_corpus::{Distribution, Format, Problem};
+use tandem_corpus::{Distribution, Format, Problem, ProblemKind};
 
 use crate::batch::shape::Bucket;
 use crate::survey::buckets::Padding;
+use crate::survey::left_out::LeftOut;
 
 /// The result of a dataset check.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,8 +36,38 @@ pub struct CorpusReport {
     pub speakers: Vec<UtteranceGroup>,
     /// Languages, as the corpus spells them.
     pub langs: Vec<UtteranceGroup>,
+    /// What a run with the default settings would train on, counted as the plan counts it.
+    pub training: TrainingReport,
+    /// How many utterances of the training set have a problem, by kind: these problems leave nothing out.
+    pub trained_on: BTreeMap<ProblemKind, usize>,
     /// The shapes of batches; none if no utterance can train.
     pub shapes: Option<ShapeReport>,
+}
+
+/// What a run would train on, and what it would skip.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainingReport {
+    /// Utterances that train.
+    pub num_utterances: usize,
+    /// Their total duration.
+    pub seconds: f64,
+    /// Utterances for validation.
+    pub num_validation: usize,
+    /// Rows of its lists that are no utterances, by reason in words.
+    pub rejected: BTreeMap<&'static str, usize>,
+    /// Utterances that cannot train, by reason.
+    pub left_out: LeftOut,
+    /// The longest recording that trains, in frames.
+    pub max_frames: u32,
+    /// The longest text that trains, in symbols.
+    pub max_tokens: u32,
+}
+
+impl TrainingReport {
+    /// Why utterances are skipped, with their number.
+    pub fn skipped(&self) -> Vec<String> {
+        self.left_out.reasons(&self.rejected, self.max_frames.into(), self.max_tokens.into())
+    }
 }
 
 /// Utterances with the same name.
@@ -60,12 +92,6 @@ pub struct ShapeReport {
     pub padding: Padding,
     /// The padding with other numbers of shapes, fewest first, as far as there are enough utterances.
     pub others: Vec<OtherPadding>,
-    /// The longest recording that trains: 99.5 % do.
-    pub max_frames: u32,
-    /// The longest text that trains, in symbols.
-    pub max_tokens: u32,
-    /// Longer utterances.
-    pub num_left_out: usize,
 }
 
 /// The padding of one epoch with another number of shapes.

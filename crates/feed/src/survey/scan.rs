@@ -67,7 +67,13 @@ pub fn scan_lengths(
     for (rows, length) in recordings.iter().zip(lengths) {
         match length {
             Some(Ok(length)) => rows.iter().for_each(|row| index.record(&mut dataset, *row, length, &mut problems)),
-            Some(Err(error)) => problems.extend(rows.iter().filter_map(|row| problem(&dataset, *row, &error))),
+            Some(Err(error)) => {
+                for row in rows {
+                    let Some(problem) = problem(&dataset, *row, &error) else { continue };
+                    dataset.set_unmeasured(row.index, problem.kind);
+                    problems.push(problem);
+                }
+            }
             None => {}
         }
     }

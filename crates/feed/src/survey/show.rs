@@ -1,12 +1,14 @@
 //! The report of a dataset check as text and as JSON.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde_json::{Value, json};
 use tandem_corpus::{Distribution, Problem, ProblemKind};
 
-use crate::survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, UtteranceGroup};
+use crate::survey::left_out::{show_hours, show_usage, show_utterances};
+use crate::survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, TrainingReport, UtteranceGroup};
 
 const NUM_BARS: usize = 12;
 const BAR_CHARS: usize = 40;
@@ -41,13 +43,22 @@ pub fn report_json(report: &CorpusReport) -> Value {
         "speakers": report.speakers.iter().map(group).collect::<Vec<_>>(),
         "languages": report.langs.iter().map(group).collect::<Vec<_>>(),
         "histogram": report.seconds.histogram(NUM_BARS).iter().map(bin).collect::<Vec<_>>(),
-        "shapes": report.shapes.as_ref().map(shapes_json),
+        "training": {
+            "utterances": report.training.num_utterances,
+            "hours": hours(report.training.seconds),
+            "validation": report.training.num_validation,
+            "rejected": report.training.rejected,
+            "left_out": report.training.left_out.json(),
+        },
+        "trained_on": report.trained_on.iter().map(|(kind, count)| (kind.words(), *count)).collect::<BTreeMap<_, _>>(),
+        "shapes": report.shapes.as_ref().map(|shapes| shapes_json(shapes, &report.training)),
     })
 }
 
 fn write_problems(text: &mut String, report: &CorpusReport, max_per_kind: usize) -> std::fmt::Result {
     if report.passed() {
-        writeln!(text, "✅ No problem in {}: {}", utterances(report.num_utterances), report.path.display())?;
+        let (count, path) = (show_utterances(report.num_utterances), report.path.display());
+        writeln!(text, "✅ No problem in {count}: {path}")?;
         return write_hints(text, report);
     }
     let count = report.problems.len();
@@ -57,7 +68,8 @@ fn write_problems(text: &mut String, report: &CorpusReport, max_per_kind: usize)
     // A stable sort: within a kind they stay in file and line order.
     by_kind.sort_by_key(|problem| problem.kind);
     for group in by_kind.chunk_by(|a, b| a.kind == b.kind) {
-        write_kind(text, group[0].kind, group, max_per_kind)?;
+        let trained_on = report.trained_on.get(&group[0].kind).copied().unwrap_or(0);
+        write_kind(text, group, trained_on, max_per_kind)?;
     }
     write_hints(text, report)
 }
@@ -66,8 +78,15 @@ fn write_hints(text: &mut String, report: &CorpusReport) -> std::fmt::Result {
     report.hints.iter().try_for_each(|hint| writeln!(text, "\n⚠️ {hint}"))
 }
 
-fn write_kind(text: &mut String, kind: ProblemKind, problems: &[&Problem], most: usize) -> std::fmt::Result {
-    writeln!(text, "\n{} ({})", kind.words(), problems.len())?;
+/// The problems of one kind, of which a run would train on `trained_on` utterances all the same.
+fn write_kind(text: &mut String, problems: &[&Problem], trained_on: usize, most: usize) -> std::fmt::Result {
+    let kind = problems[0].kind;
+    let fate = match (trained_on, kind) {
+        (0, _) => String::new(),
+        (count, ProblemKind::UndecodableAudio) => format!(", of which {count} would be replaced during training"),
+        (count, _) => format!(", of which {count} would be trained on"),
+    };
+    writeln!(text, "\n{} ({}){fate}", kind.words(), problems.len())?;
     for problem in problems.iter().take(most) {
         let line = problem.line.map(|line| format!(":{line}")).unwrap_or_default();
         writeln!(text, "  {}{line}: {}", problem.file.display(), problem.detail)?;
@@ -83,12 +102,13 @@ fn write_totals(text: &mut String, report: &CorpusReport) -> std::fmt::Result {
         0 => String::new(),
         excluded => format!(", {excluded} more excluded"),
     };
+    let hours = show_hours(report.seconds.total());
     let not_read = match report.not_read.is_empty() {
         true => String::new(),
         false => format!("; not read: {}", report.not_read.join(", ")),
     };
     writeln!(text, "\nFormat:      {}{not_read}", report.layout)?;
-    writeln!(text, "Utterances:  {}, {:.2} hours{excluded}", report.num_utterances, report.seconds.hours())?;
+    writeln!(text, "Utterances:  {}, {hours}{excluded}", report.num_utterances)?;
     writeln!(text, "Speakers:    {}", list(&report.speakers))?;
     writeln!(text, "Languages:   {}", list(&report.langs))?;
     writeln!(text, "Seconds:     {}", range(&report.seconds, 2))?;
@@ -99,6 +119,13 @@ fn write_totals(text: &mut String, report: &CorpusReport) -> std::fmt::Result {
         // A bin that is not empty has at least one character.
         let bar = "#".repeat((bin.count * BAR_CHARS).div_ceil(tallest));
         writeln!(text, "  {:6.2} - {:6.2} s  {bar} {}", bin.from, bin.to, bin.count)?;
+    }
+    let training = &report.training;
+    let usage = show_usage(training.num_utterances, training.seconds, training.num_validation, report.num_excluded);
+    writeln!(text, "Training:    {usage}")?;
+    let skipped = training.skipped();
+    if !skipped.is_empty() {
+        writeln!(text, "Skipped:     {}", skipped.join("; "))?;
     }
     match &report.shapes {
         Some(shapes) => write_shapes(text, shapes),
@@ -113,14 +140,6 @@ fn write_shapes(text: &mut String, shapes: &ShapeReport) -> std::fmt::Result {
     let (count, batch) = (sums.len(), shapes.batch);
     writeln!(text, "Buckets:     {count} of {batch} rows each, for {shortest} to {longest} frames")?;
     writeln!(text, "             {} frames in a batch", sums.join(", "))?;
-    if shapes.num_left_out > 0 {
-        let (frames, tokens) = (shapes.max_frames, shapes.max_tokens);
-        let left_out = utterances(shapes.num_left_out);
-        writeln!(
-            text,
-            "             {left_out} over {frames} frames or {tokens} symbols left out (limit: 99.5 % of the corpus)"
-        )?;
-    }
     let (frames, tokens) = (shapes.padding.frame_waste() * 100.0, shapes.padding.token_waste() * 100.0);
     writeln!(text, "Padding:     {frames:.1} % of frames, {tokens:.1} % of symbols")?;
     let other = |other: &OtherPadding| format!("{}: {:.1} %", other.num_buckets, other.padding.frame_waste() * 100.0);
@@ -169,7 +188,7 @@ fn distribution_json(values: &Distribution) -> Value {
     })
 }
 
-fn shapes_json(shapes: &ShapeReport) -> Value {
+fn shapes_json(shapes: &ShapeReport, training: &TrainingReport) -> Value {
     let bucket = |used: &BucketUse| {
         json!({
             "frames": used.bucket.longest_frames(),
@@ -193,9 +212,9 @@ fn shapes_json(shapes: &ShapeReport) -> Value {
         "padding_waste": shapes.padding.frame_waste(),
         "symbol_padding_waste": shapes.padding.token_waste(),
         "by_number_of_buckets": shapes.others.iter().map(other).collect::<Vec<_>>(),
-        "max_frames": shapes.max_frames,
-        "max_symbols": shapes.max_tokens,
-        "left_out": shapes.num_left_out,
+        "max_frames": training.max_frames,
+        "max_symbols": training.max_tokens,
+        "left_out": training.left_out.too_long,
     })
 }
 
@@ -203,15 +222,13 @@ fn hours(seconds: f64) -> f64 {
     seconds / 3600.0
 }
 
-fn utterances(count: usize) -> String {
-    format!("{count} utterance{}", if count == 1 { "" } else { "s" })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::path::Path;
     use tandem_corpus::Format;
+
+    use crate::survey::left_out::LeftOut;
 
     fn report(problems: &[(u32, ProblemKind)]) -> CorpusReport {
         let problem = |(line, kind): &(u32, ProblemKind)| Problem {
@@ -233,6 +250,16 @@ mod tests {
             tokens: Distribution::new([]),
             speakers: vec![UtteranceGroup { name: None, num_utterances: 3, seconds: 7.0 }],
             langs: Vec::new(),
+            training: TrainingReport {
+                num_utterances: 2,
+                seconds: 3.0,
+                num_validation: 1,
+                rejected: BTreeMap::from([("empty text", 1)]),
+                left_out: LeftOut { too_long: 1, ..LeftOut::default() },
+                max_frames: 900,
+                max_tokens: 200,
+            },
+            trained_on: BTreeMap::from([(ProblemKind::Clipping, 2)]),
             shapes: None,
         }
     }
@@ -244,7 +271,7 @@ mod tests {
         let shown = show_report(&report, 2);
         let expected = "❌ 4 problems in d\n\n\
             too short (1)\n  d/metadata.csv:2: detail 2\n\n\
-            clipping (3)\n  d/metadata.csv:1: detail 1\n  d/metadata.csv:3: detail 3\n  … and 1 more (-v shows all)\n";
+            clipping (3), of which 2 would be trained on\n  d/metadata.csv:1: detail 1\n  d/metadata.csv:3: detail 3\n  … and 1 more (-v shows all)\n";
         assert!(shown.starts_with(expected), "{shown}");
         assert!(show_report(&report, usize::MAX).contains("detail 4"));
         assert_eq!(report_json(&report)["problems"].as_array().unwrap().len(), 4);
@@ -254,6 +281,9 @@ mod tests {
     fn a_corpus_without_problems_is_reported_first() {
         let shown = show_report(&report(&[]), 5);
         assert!(shown.starts_with("✅ No problem in 3 utterances: d\n"), "{shown}");
+        let usage = "Training:    2 utterances, 0.00 hours; 1 for validation, 1 excluded\n";
+        assert!(shown.contains(usage), "{shown}");
+        assert!(shown.contains("Skipped:     1 over 900 frames or 200 tokens; 1 rejected (empty text)\n"), "{shown}");
         assert!(shown.contains("Format:      LJSpeech, recordings in wavs/; not read: Common Voice\n"), "{shown}");
         for part in
             ["3, 0.00 hours, 1 more excluded", "0 ((not named) 3)", "1.00 to 4.00, mean 2.33", "Symbols:     none"]

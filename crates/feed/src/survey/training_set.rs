@@ -13,12 +13,13 @@ use std::sync::Arc;
 
 use tandem_audio::{DeviceFeatures, FeatureSettings, Lowpass, probe};
 use tandem_corpus::{Dataset, Distribution, Extent, SampleIndex};
-use tandem_text::Tokens;
+use tandem_text::{TextError, Tokens};
 
 use crate::FeedError;
 use crate::batch::shape::FRAME_STEP;
 use crate::load::decode::open;
 use crate::survey::buckets::BucketPlan;
+use crate::survey::left_out::LeftOut;
 use crate::survey::tokenizer::{TextSettings, Tokenizer};
 
 /// Texts of so many rows are all counted: about half a second.
@@ -69,30 +70,6 @@ pub struct TrainingSet {
     max_tokens: u32,
     audio_seconds: f64,
     counts_all: bool,
-}
-
-/// Rows that do not train, by the first reason that applies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeftOut {
-    /// Their length is unknown: no list has it, and they cannot be measured.
-    pub no_length: usize,
-    /// Their text is empty or has unknown characters.
-    pub bad_text: usize,
-    /// They are shorter than a frame, or have fewer frames than symbols.
-    pub too_short: usize,
-    /// Their recording or their text is over the limit.
-    pub too_long: usize,
-    /// Frames of the row that the longest of those needs; 0 without any.
-    pub longest_frames: u32,
-    /// Symbols of the longest text of those; 0 without any.
-    pub longest_tokens: u32,
-}
-
-impl LeftOut {
-    /// All of them.
-    pub fn total(&self) -> usize {
-        self.no_length + self.bad_text + self.too_short + self.too_long
-    }
 }
 
 impl TrainingSet {
@@ -255,7 +232,7 @@ fn measured_rows(
     let mut measured = Vec::with_capacity(rows.len());
     for &index in rows {
         let Some(seconds) = dataset.get(index).and_then(|sample| sample.duration_s) else {
-            left_out.no_length += 1;
+            left_out.count_no_length(dataset.unmeasured(index));
             continue;
         };
         match num_frames(seconds, features) {
@@ -266,10 +243,17 @@ fn measured_rows(
     measured
 }
 
+/// Why a text cannot be trained on.
+#[derive(Clone, Copy)]
+enum BadText {
+    Empty,
+    UnknownSymbol,
+}
+
 /// Symbols of texts: counted for some rows, bounded for all.
 struct TokenCounts {
-    /// None for a bad text.
-    counted: HashMap<SampleIndex, Option<u32>>,
+    /// An error for a bad text.
+    counted: HashMap<SampleIndex, Result<u32, BadText>>,
     /// Frames, rising, and the most symbols of a counted row of at most that many frames.
     most: Vec<(u32, u32)>,
 }
@@ -281,11 +265,14 @@ impl TokenCounts {
         let mut counts = TokenCounts { counted: HashMap::with_capacity(num_counted), most: Vec::new() };
         for position in evenly_spaced(rows.len(), num_counted) {
             let MeasuredRow { index, frames, .. } = rows[position];
-            let sample = dataset.get(index);
-            let encoded = sample.is_some_and(|sample| tokenizer.encode_into(&sample, &mut tokens).is_ok());
-            let count = encoded.then(|| u32::try_from(tokens.ids.len()).unwrap_or(u32::MAX));
+            let Some(sample) = dataset.get(index) else { continue };
+            let count = match tokenizer.encode_into(&sample, &mut tokens) {
+                Ok(()) => Ok(u32::try_from(tokens.ids.len()).unwrap_or(u32::MAX)),
+                Err(TextError::Empty) => Err(BadText::Empty),
+                Err(_) => Err(BadText::UnknownSymbol),
+            };
             counts.counted.insert(index, count);
-            counts.most.extend(count.map(|count| (frames, count)));
+            counts.most.extend(count.ok().map(|count| (frames, count)));
         }
         counts.most.sort_unstable();
         let mut most = 0;
@@ -310,9 +297,12 @@ fn usable_rows(measured: &[MeasuredRow], counts: Option<&TokenCounts>, left_out:
     for MeasuredRow { index, seconds, frames } in measured.iter().copied() {
         let (tokens, counted) = match counts.map(|counts| (counts, counts.counted.get(&index))) {
             None => (1, true),
-            Some((_, Some(Some(count)))) => (*count, true),
-            Some((_, Some(None))) => {
-                left_out.bad_text += 1;
+            Some((_, Some(Ok(count)))) => (*count, true),
+            Some((_, Some(Err(bad)))) => {
+                match bad {
+                    BadText::Empty => left_out.empty_text += 1,
+                    BadText::UnknownSymbol => left_out.unknown_symbol += 1,
+                }
                 continue;
             }
             Some((counts, None)) => (counts.bound(frames), false),

@@ -2,19 +2,20 @@
 
 use std::collections::HashMap;
 
-use tandem_audio::{Clip, FeatureSettings, Lowpass};
-use tandem_corpus::{Dataset, Extent, Length, ProblemKind, Sample, SampleIndex};
+use tandem_audio::{Clip, FeatureSettings, Lowpass, probe};
+use tandem_corpus::{Dataset, Length, ProblemKind, Sample, SampleIndex};
+use tandem_text::{TextError, Tokens};
 
 use super::CheckOptions;
-use super::text::SymbolCounts;
 use crate::FeedError;
 use crate::featurize::on_host::{num_frames, num_resampled};
-use crate::load::decode::{END_SLACK_S, load_whole_into, part_of};
+use crate::load::decode::{END_SLACK_S, load_whole_into, open, part_of};
+use crate::survey::tokenizer::Tokenizer;
 
 /// The result for one recording.
 pub(super) struct Recording {
-    /// The length of all of it, if it decodes.
-    pub(super) length: Option<Length>,
+    /// The length of all of it as a run finds it: by its header, or else by decoding it. An error says why there is none.
+    pub(super) length: Result<Length, ProblemKind>,
     pub(super) rows: Vec<CheckedRow>,
 }
 
@@ -23,24 +24,16 @@ pub(super) struct CheckedRow {
     pub(super) index: SampleIndex,
     /// The duration of its part of the recording.
     pub(super) seconds: Option<f64>,
-    /// Symbols of its text.
+    /// Symbols of its text; none if it is bad.
     pub(super) tokens: Option<u32>,
-    /// Mel frames, unless it is too short or too long.
-    frames: Option<u32>,
     pub(super) problems: Vec<(ProblemKind, String)>,
-}
-
-impl CheckedRow {
-    /// Its lengths, if it can train.
-    pub(super) fn extent(&self) -> Option<Extent> {
-        Some(Extent { frames: self.frames?, tokens: self.tokens? })
-    }
 }
 
 /// Checks one recording after the other. Reuses its memory.
 pub(super) struct Inspector {
     options: CheckOptions,
-    symbols: SymbolCounts,
+    tokenizer: Tokenizer,
+    tokens: Tokens,
     clip: Clip,
     /// Why a rate cannot be resampled, by rate.
     rates: HashMap<u32, Option<String>>,
@@ -50,9 +43,9 @@ pub(super) struct Inspector {
 const DURATION_SLACK: f64 = 0.02;
 
 impl Inspector {
-    pub(super) fn new(options: &CheckOptions) -> Inspector {
-        let symbols = SymbolCounts::new(options.lang.as_deref());
-        Inspector { options: options.clone(), symbols, clip: Clip::default(), rates: HashMap::new() }
+    pub(super) fn new(options: &CheckOptions, tokenizer: Tokenizer) -> Inspector {
+        let (tokens, clip) = (Tokens::default(), Clip::default());
+        Inspector { options: options.clone(), tokenizer, tokens, clip, rates: HashMap::new() }
     }
 
     /// Decodes the recording of `rows`, and checks each of them.
@@ -63,23 +56,31 @@ impl Inspector {
             Some((_, first)) => load_whole_into(&first.audio, &mut self.clip),
             None => Ok(()),
         };
-        let length = Length { num_samples: self.clip.samples.len() as u64, rate_hz: self.clip.rate_hz };
-        let length = decoded.is_ok().then_some(length);
+        let decoded_length = Length { num_samples: self.clip.samples.len() as u64, rate_hz: self.clip.rate_hz };
+        let header = samples.first().and_then(|(_, first)| probe(open(&first.audio).ok()?).ok());
+        let header_length =
+            header.and_then(|header| Some(Length { num_samples: header.num_samples?, rate_hz: header.rate_hz }));
+        let length = match (header_length, &decoded) {
+            (Some(length), _) => Ok(length),
+            (None, Ok(())) => Ok(decoded_length),
+            (None, Err(error)) => Err(kind_of(error)),
+        };
         let rows = samples.iter().map(|(index, sample)| self.row(*index, sample, decoded.as_ref().err())).collect();
         Recording { length, rows }
     }
 
     fn row(&mut self, index: SampleIndex, sample: &Sample<'_>, failed: Option<&FeedError>) -> CheckedRow {
-        let mut row = CheckedRow { index, seconds: None, tokens: None, frames: None, problems: Vec::new() };
+        let mut row = CheckedRow { index, seconds: None, tokens: None, problems: Vec::new() };
         let part = match failed {
             Some(error) => Err((kind_of(error), error.to_string())),
             None => part_of(&sample.audio, &self.clip).map_err(|error| (kind_of(&error), error.to_string())),
         };
-        match self.symbols.count(sample.text, sample.lang) {
-            Ok(tokens) => row.tokens = Some(tokens),
-            Err(bad) => {
-                row.tokens = bad.tokens;
-                row.problems.push((bad.kind, bad.detail));
+        match self.tokenizer.encode_into(sample, &mut self.tokens) {
+            Ok(()) => row.tokens = Some(u32::try_from(self.tokens.ids.len()).unwrap_or(u32::MAX)),
+            Err(error) => {
+                let is_empty = matches!(error, TextError::Empty);
+                let kind = if is_empty { ProblemKind::EmptyText } else { ProblemKind::UnknownSymbol };
+                row.problems.push((kind, error.to_string()));
             }
         }
         match part {
@@ -121,8 +122,6 @@ impl Inspector {
         } else if seconds > self.options.max_seconds {
             let why = format!("{seconds:.1} s, the limit is {} s", self.options.max_seconds);
             row.problems.push((ProblemKind::TooLong, format!("{why}: {}", location())));
-        } else {
-            row.frames = u32::try_from(frames).ok();
         }
     }
 

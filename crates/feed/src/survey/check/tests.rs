@@ -1,4 +1,5 @@
 use super::*;
+use crate::LeftOut;
 use crate::fixture::{FeedFolder, sine};
 use crate::show_report;
 use tandem_corpus::OpenOptions;
@@ -48,15 +49,21 @@ fn every_problem_is_found_with_any_number_of_workers() {
             shown(&report),
             ["1 missing audio", "2 too short", "3 too long", "4 clipping", "4 unknown symbol", "6 too short"]
         );
-        assert!(report.problems[5].detail.contains("too short for a text of 22 symbols"), "{}", report.problems[5]);
+        assert!(report.problems[5].detail.contains("too short for a text of 43 symbols"), "{}", report.problems[5]);
         reports.push(report);
     }
     assert!(reports.windows(2).all(|pair| pair[0] == pair[1]));
     let report = &reports[0];
     assert_eq!((report.num_utterances, report.seconds.count()), (6, 5));
+    // Of the rows that train, two have a problem that leaves nothing out.
+    let training = &report.training;
+    let expected = LeftOut { missing_audio: 1, unknown_symbol: 1, too_short: 1, ..LeftOut::default() };
+    assert_eq!((training.left_out, training.num_utterances, training.num_validation), (expected, 2, 1));
+    assert_eq!(report.trained_on, BTreeMap::from([(ProblemKind::TooShort, 1), (ProblemKind::TooLong, 1)]));
     let shapes = report.shapes.as_ref().unwrap();
     assert_eq!((shapes.batch, shapes.buckets.len(), shapes.buckets[0].num_utterances), (2, 1, 2));
-    assert!(show_report(report, 9).contains("1 of 2 rows each, for "));
+    let shown = show_report(report, 9);
+    assert!(shown.contains("1 of 2 rows each, for ") && shown.contains("too long (1), of which 1 would be trained on"));
     assert!(shapes.others.len() == 1 && shapes.others[0] == OtherPadding { num_buckets: 1, padding: shapes.padding });
 }
 

@@ -58,8 +58,8 @@ fn rows_that_cannot_train_are_left_out_and_counted_by_reason() {
     let dataset = manifest(&folder, &rows);
 
     let limited = survey(&dataset, |options| (options.max_frames, options.max_tokens) = (Some(500), Some(100)));
-    let expected =
-        LeftOut { no_length: 1, bad_text: 1, too_short: 2, too_long: 2, longest_frames: 1728, longest_tokens: 149 };
+    let longest = LeftOut { longest_frames: 1728, longest_tokens: 149, ..LeftOut::default() };
+    let expected = LeftOut { unmeasured: 1, unknown_symbol: 1, too_short: 2, too_long: 2, ..longest };
     assert_eq!((*limited.left_out(), limited.rows().len()), (expected, 30));
     assert_eq!((limited.max_frames(), limited.max_tokens(), limited.left_out().total()), (500, 100, 6));
     assert!(limited.counts_all() && limited.rows().iter().all(|(_, extent)| extent.tokens == 4));
@@ -71,7 +71,7 @@ fn rows_that_cannot_train_are_left_out_and_counted_by_reason() {
 
     let without_text = survey(&dataset, |options| options.with_text = false);
     assert!(without_text.tokenizer().is_none() && without_text.rows().iter().all(|(_, extent)| extent.tokens == 1));
-    assert_eq!((without_text.rows().len(), without_text.left_out().bad_text), (34, 0));
+    assert_eq!((without_text.rows().len(), without_text.left_out().bad_text()), (34, 0));
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn rates_are_those_the_data_device_resamples_from() {
     let scanned = crate::scan_lengths(dataset, &mut index, 1, |_| std::ops::ControlFlow::Continue(())).unwrap();
     let training_set = survey(&Arc::new(scanned.dataset), |_| ());
     assert_eq!(training_set.rates_hz(), [8_000, 16_000, 44_100]);
-    assert_eq!((training_set.rows().len(), training_set.left_out().no_length), (7, 1));
+    assert_eq!((training_set.rows().len(), training_set.left_out().undecodable_audio), (7, 1));
     let order = training_set.bucket_plan(2, 2).unwrap().order(7);
     assert_eq!((order.num_batches(), order.num_samples()), (3, 7));
 }
