@@ -22,6 +22,8 @@
 //! | `model.json` | the model contract: everything needed to run the model elsewhere |
 //! | `state.json` | step, score, training state; size and checksum of the other three files, and its own checksum |
 
+use std::path::Path;
+
 /// The identity of the run.
 pub const RUN_FILE: &str = "run.json";
 /// The run log.
@@ -78,6 +80,11 @@ pub(crate) enum Leftover<'a> {
 /// The name of a step's checkpoint. Names sort like steps up to 99 999 999; the code compares numbers.
 pub(crate) fn checkpoint_name(step: u64) -> String {
     format!("{CHECKPOINT_PREFIX}{step:08}")
+}
+
+/// The step of the checkpoint in the folder at `path`, by its name.
+pub fn checkpoint_step(path: &Path) -> Option<u64> {
+    step_of(path.file_name()?.to_str()?)
 }
 
 /// The step in a checkpoint's name; `None` for other names.

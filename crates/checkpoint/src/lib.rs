@@ -56,6 +56,7 @@ mod foreign;
 mod read;
 mod listing;
 mod rotation;
+mod room;
 
 // The folder of a run.
 mod fingerprint;
@@ -70,14 +71,15 @@ pub use disk::free_bytes;
 pub use error::CheckpointError;
 pub use file_names::{
     BAD_SAMPLES, EMA_PREFIX, MODEL_FILE, OPTIMIZER_FILE, RECORDING_HASHES, RUN_FILE, RUN_LOG, SAMPLES, STATE_FILE,
-    TENSORBOARD, WEIGHTS_FILE,
+    TENSORBOARD, WEIGHTS_FILE, checkpoint_step,
 };
 pub use fingerprint::Fingerprint;
 pub use listing::{CheckpointSearch, SkippedCheckpoint, best_intact, latest_intact};
 pub use mismatch::Mismatch;
 pub use read::Checkpoint;
+pub use room::{CheckpointRoom, FolderSpace};
 pub use rotation::{CHECKPOINTS_TO_KEEP, WrittenCheckpoint, folder_bytes};
-pub use run_folder::{CheckpointRoom, OpenMode, RunFolder};
+pub use run_folder::{OpenMode, RunFolder};
 pub use run_identity::{Difference, RunIdentity};
 pub use tensor::{Dtype, TensorRef, TensorSpec};
 pub use tensor_file::{TensorFile, tensor_file_bytes};

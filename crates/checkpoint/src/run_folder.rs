@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::lock::Lock;
-use crate::disk::{create_synced, free_bytes, replace, sync_folder, unusable};
+use crate::disk::{create_synced, replace, sync_folder, unusable};
 use crate::error::CheckpointError;
 use crate::file_names::{RUN_FILE, RUN_LOG, TEMPORARY_RUN_FILE, belongs_to_a_run, earlier_log, step_of};
 use crate::foreign::foreign_in;
-use crate::rotation::{WrittenCheckpoint, folder_bytes, save};
+use crate::rotation::{WrittenCheckpoint, save};
 use crate::run_identity::RunIdentity;
-use crate::write::{NewCheckpoint, check_room, clean_up};
+use crate::write::{NewCheckpoint, clean_up};
 use tandem_files::read_bounded;
 
 /// The version of `run.json` that is written, and the newest that is read.
@@ -27,8 +27,6 @@ const VERSION: u64 = 1;
 
 /// `run.json` has a few hundred bytes.
 const MAX_RUN_FILE_BYTES: u64 = 1 << 20;
-/// Room for the run log, samples and TensorBoard files of an ordinary run.
-const OTHER_FILES_BYTES: u64 = 32 << 20;
 
 /// What to do with a run that is already in the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,22 +45,6 @@ pub struct RunFolder {
     identity: RunIdentity,
     moved_aside: Option<PathBuf>,
     lock: Lock,
-}
-
-/// The disk space of a run folder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CheckpointRoom {
-    /// What the run will take in addition to what is there.
-    pub needed_bytes: u64,
-    /// What is free, if the file system reports it.
-    pub free_bytes: Option<u64>,
-}
-
-impl CheckpointRoom {
-    /// Whether the disk will be full before the run has all the checkpoints that it keeps.
-    pub fn is_too_small(&self) -> bool {
-        self.free_bytes.is_some_and(|free| free < self.needed_bytes)
-    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -132,18 +114,6 @@ impl RunFolder {
             fs::create_dir(&folder).ok()?;
             save(&folder, &self.identity, checkpoint).ok().map(|written| written.path)
         })
-    }
-
-    /// The room for checkpoints of `checkpoint_bytes` each, beside what else a run writes.
-    ///
-    /// Fails with [`CheckpointError::NoRoom`] if not even one fits.
-    pub fn room(&self, checkpoint_bytes: u64) -> Result<CheckpointRoom, CheckpointError> {
-        let free_bytes = free_bytes(&self.dir);
-        let first = checkpoint_bytes.saturating_add(OTHER_FILES_BYTES);
-        check_room(&self.dir, first, free_bytes)?;
-        let present = names_in(&self.dir)?.iter().filter(|name| step_of(name).is_some()).count() as u64;
-        let missing = folder_bytes(checkpoint_bytes).saturating_sub(present.saturating_mul(checkpoint_bytes));
-        Ok(CheckpointRoom { needed_bytes: missing.max(checkpoint_bytes).saturating_add(OTHER_FILES_BYTES), free_bytes })
     }
 
     /// The path of this process's run log. The log of an earlier process is renamed to `run-1.jsonl`, `run-2.jsonl`, …

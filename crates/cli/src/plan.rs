@@ -24,7 +24,11 @@ pub(crate) fn run(args: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
         return print_recommendations(args, screen);
     }
     let auto_args = auto::choose_mode(args, screen)?;
-    let (mut resolved, _) = resolve(auto_args.as_ref().unwrap_or(args), screen)?;
+    let args = auto_args.as_ref().unwrap_or(args);
+    let inventory = Inventory::survey(args.sim.clone()).context("cannot read the GPUs")?;
+    // The disk of this machine is not that of a simulated one.
+    let inventory = inventory.with_run_folder(&args.settings, args.sim.is_none());
+    let (mut resolved, _) = resolve_on(inventory, args, screen)?;
     resolved.try_transfer().context("the transfer test between the roles failed")?;
     let Resolved { machine, hardware, plan } = resolved;
     if args.print_config {
@@ -45,7 +49,10 @@ pub(crate) fn run(args: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
 
 /// Surveys the machine and resolves the plan, with the corpus it is for.
 pub(crate) fn resolve(args: &PlanArgs, screen: &Screen) -> Result<(Resolved, Option<FoundCorpus>), Exit> {
-    let inventory = Inventory::survey(args.sim.clone()).context("cannot read the GPUs")?;
+    resolve_on(Inventory::survey(args.sim.clone()).context("cannot read the GPUs")?, args, screen)
+}
+
+fn resolve_on(inventory: Inventory, args: &PlanArgs, screen: &Screen) -> Result<(Resolved, Option<FoundCorpus>), Exit> {
     // Contradicting flags are refused below; measuring the corpus first would only delay that.
     let corpus = match Placement::choose(&args.settings, &inventory.hardware) {
         Ok(_) => data::open(args, screen)?,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use tandem_checkpoint::{BAD_SAMPLES, Checkpoint, CheckpointError, OpenMode, RECORDING_HASHES, RunFolder, SAMPLES};
-use tandem_device::{DeviceKind, bytes};
+use tandem_device::DeviceKind;
 use tandem_events::{Emitter, RunEvent};
 use tandem_feed::{FromFiles, RecordingHashes};
 use tandem_launch::inventory::{Inventory, Resolved};
@@ -197,6 +197,7 @@ fn check_placement(args: &PlanArgs, inventory: &Inventory) -> Result<(), Exit> {
 
 fn resolve(args: &PlanArgs, inventory: Inventory, screen: &Screen) -> Result<(Resolved, Corpora), Exit> {
     let Some(corpus) = data::open(args, screen)? else { unreachable!("a run without data has a generated corpus") };
+    let inventory = inventory.with_run_folder(&args.settings, true);
     let resolved = inventory.resolve(&args.settings, Some(&corpus.facts));
     let mut resolved = resolved.map_err(|refusal| Exit::Refused(Box::new(refusal)))?;
     resolved.try_transfer().context("the transfer test between the roles failed")?;
@@ -265,12 +266,6 @@ fn train(
     let Launched { roles, schedule, model, num_parameters, validation, init, mut trainer } = launched;
     if warm.ready < warm.of {
         screen.print(&format!("   {}/{} batches ready", warm.ready, warm.of))?;
-    }
-    let room = folder.room(trainer.checkpoint_bytes()).map_err(|error| exit_of("--checkpoint-dir", error))?;
-    if let (true, Some(free)) = (room.is_too_small(), room.free_bytes) {
-        let (needed, free) = (bytes::show(room.needed_bytes), bytes::show(free));
-        let path = folder.path().display();
-        screen.warn(&format!("the checkpoints of this run take {needed}, {free} are free: {path}"));
     }
     startup_lines(plan, StartupPhase::Starting).iter().try_for_each(|line| screen.print(line))?;
     screen.print(&short_plan(plan))?;

@@ -20,16 +20,16 @@ use crate::speaker::SpeakerPattern;
 pub(crate) const CLIPS: &str = "clips/";
 
 /// The lists of a folder.
-pub(crate) struct Lists {
+pub(crate) struct TsvLists {
     pub(crate) read: Vec<(PathBuf, Subset)>,
-    /// Lists that could have been read instead, in words.
+    /// TsvLists that could have been read instead, in words.
     pub(crate) not_read: Vec<String>,
     /// A list that is not read unless its path is given.
     pub(crate) other: Option<String>,
 }
 
 /// Which lists `folder` has.
-pub(crate) fn lists(folder: &Path) -> Lists {
+pub(crate) fn lists(folder: &Path) -> TsvLists {
     let present = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
     let [train, dev, validated] = ["train.tsv", "dev.tsv", "validated.tsv"].map(present);
     let other =
@@ -46,7 +46,7 @@ pub(crate) fn lists(folder: &Path) -> Lists {
         (None, _, Some(validated)) => (vec![(validated, Subset::Undecided)], None),
         (None, _, None) => (Vec::new(), None),
     };
-    Lists { read, not_read: not_read.into_iter().collect(), other: other.map(str::to_owned) }
+    TsvLists { read, not_read: not_read.into_iter().collect(), other: other.map(str::to_owned) }
 }
 
 /// Where the columns of a list are.
@@ -69,14 +69,14 @@ pub(crate) struct BadHeader {
 
 /// Why a list was not read to its end.
 #[derive(Debug)]
-pub(crate) enum ReadError {
+pub(crate) enum TsvError {
     Io(io::Error),
     Header(BadHeader),
 }
 
-impl From<io::Error> for ReadError {
-    fn from(error: io::Error) -> ReadError {
-        ReadError::Io(error)
+impl From<io::Error> for TsvError {
+    fn from(error: io::Error) -> TsvError {
+        TsvError::Io(error)
     }
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn read(
     audio: &mut AudioFolder,
     samples: &mut Samples,
     findings: &mut Findings<'_>,
-) -> Result<(), ReadError> {
+) -> Result<(), TsvError> {
     let mut lines = LineReader::new(input);
     let (mut columns, mut seen_row): (Option<Columns>, bool) = (None, false);
     while let Some((number, line)) = lines.next_line()? {
@@ -119,7 +119,7 @@ pub(crate) fn read(
             }
         };
         let Some(columns) = &columns else {
-            columns = Some(Columns::of_header(text).map_err(ReadError::Header)?);
+            columns = Some(Columns::of_header(text).map_err(TsvError::Header)?);
             continue;
         };
         seen_row = true;

@@ -12,7 +12,7 @@ use tandem_random::keyed;
 use crate::audio_folder::AudioFolder;
 use crate::common_voice::BadHeader;
 use crate::error::CorpusError;
-use crate::format::{Format, Layout, endings};
+use crate::format::{CorpusLayout, Format, endings};
 use crate::index::Length;
 use crate::ljspeech::ColumnOrder;
 use crate::problem::{Findings, Problem, ProblemKind, excerpt};
@@ -63,7 +63,7 @@ impl Dataset {
     /// [`Dataset::problems`].
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Dataset, CorpusError> {
         let path = path.as_ref();
-        let layout = Layout::of(path)?;
+        let layout = CorpusLayout::of(path)?;
         let root = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
         let mut dataset = Dataset {
             path: path.to_owned(),
@@ -84,7 +84,7 @@ impl Dataset {
         Ok(dataset)
     }
 
-    fn read(&mut self, root: &Path, layout: &Layout, options: &OpenOptions) -> Result<(), CorpusError> {
+    fn read(&mut self, root: &Path, layout: &CorpusLayout, options: &OpenOptions) -> Result<(), CorpusError> {
         let pattern = options.speaker_pattern.as_ref();
         let Dataset { samples, problems, .. } = self;
         match layout.format {
@@ -274,7 +274,7 @@ pub(crate) fn open_list_file(path: &Path) -> io::Result<File> {
 /// Reads the lists of a corpus, and leaves out the rows without a recording.
 fn read_lists(
     root: &Path,
-    layout: &Layout,
+    layout: &CorpusLayout,
     pattern: Option<&SpeakerPattern>,
     samples: &mut Samples,
     problems: &mut Vec<Problem>,
@@ -318,7 +318,7 @@ fn read_lists(
 }
 
 /// The refusal of metadata that no folder of recordings lies beside.
-fn without_recordings(root: &Path, layout: &Layout) -> CorpusError {
+fn without_recordings(root: &Path, layout: &CorpusLayout) -> CorpusError {
     let lists = layout.lists.iter().filter_map(|(list, _)| list.file_name()).map(|name| name.to_string_lossy());
     let lists = lists.collect::<Vec<_>>().join(" and ");
     let missing =
@@ -331,11 +331,11 @@ fn without_recordings(root: &Path, layout: &Layout) -> CorpusError {
     }
 }
 
-fn tsv_error(list: &Path, error: common_voice::ReadError) -> CorpusError {
+fn tsv_error(list: &Path, error: common_voice::TsvError) -> CorpusError {
     let path = list.to_owned();
     match error {
-        common_voice::ReadError::Io(source) => CorpusError::Read { path, source },
-        common_voice::ReadError::Header(BadHeader { missing, found }) => {
+        common_voice::TsvError::Io(source) => CorpusError::Read { path, source },
+        common_voice::TsvError::Header(BadHeader { missing, found }) => {
             CorpusError::MissingColumns { path, missing, found }
         }
     }

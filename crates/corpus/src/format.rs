@@ -63,7 +63,7 @@ impl Format {
 
 /// How to read a corpus.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct CorpusLayout {
     pub(crate) format: Format,
     /// Lists in the order they are read; none where texts are files.
     pub(crate) lists: Vec<(PathBuf, Subset)>,
@@ -77,46 +77,46 @@ pub(crate) struct Layout {
 
 /// How well a folder fits a format.
 enum Fit {
-    Whole(Layout),
+    Whole(CorpusLayout),
     /// What is there and what is missing, in words.
     Part(String),
     None,
 }
 
-impl Layout {
+impl CorpusLayout {
     /// A layout with recordings in the folder `audio`.
-    pub(crate) fn new(format: Format, audio: &str) -> Layout {
-        Layout { format, lists: Vec::new(), unused: None, audio: audio.to_owned(), not_read: Vec::new() }
+    pub(crate) fn new(format: Format, audio: &str) -> CorpusLayout {
+        CorpusLayout { format, lists: Vec::new(), unused: None, audio: audio.to_owned(), not_read: Vec::new() }
     }
 
     /// The layout of the folder or list at `path`. Fails with [`CorpusError::NotADataset`], which says what is missing,
     /// and with [`CorpusError::Read`].
-    pub(crate) fn of(path: &Path) -> Result<Layout, CorpusError> {
+    pub(crate) fn of(path: &Path) -> Result<CorpusLayout, CorpusError> {
         let refused = |found: &str, missing| not_a_dataset(path, found.to_owned(), missing);
         match fs::metadata(path) {
             Err(source) if source.kind() == std::io::ErrorKind::NotFound => Err(refused("nothing", Vec::new())),
             Err(source) => Err(CorpusError::Read { path: path.to_owned(), source }),
-            Ok(metadata) if metadata.is_dir() => Layout::of_folder(path),
+            Ok(metadata) if metadata.is_dir() => CorpusLayout::of_folder(path),
             Ok(_) if has_extension(path, "csv") => {
                 let lists = vec![(path.to_owned(), Subset::Undecided)];
-                Ok(Layout { lists, ..metadata_layout(folder_of(path)) })
+                Ok(CorpusLayout { lists, ..metadata_layout(folder_of(path)) })
             }
             Ok(_) if has_extension(path, "tsv") => match folder_of(path).join(common_voice::CLIPS).is_dir() {
                 true => {
                     let lists = vec![(path.to_owned(), Subset::Undecided)];
-                    Ok(Layout { lists, ..Layout::new(Format::CommonVoice, common_voice::CLIPS) })
+                    Ok(CorpusLayout { lists, ..CorpusLayout::new(Format::CommonVoice, common_voice::CLIPS) })
                 }
                 false => Err(refused("a list", vec!["Common Voice: clips/ beside the list is missing".to_owned()])),
             },
             Ok(_) => {
                 let lists = vec![(path.to_owned(), Subset::Undecided)];
-                Ok(Layout { lists, ..Layout::new(Format::Manifest, "") })
+                Ok(CorpusLayout { lists, ..CorpusLayout::new(Format::Manifest, "") })
             }
         }
     }
 
-    fn of_folder(folder: &Path) -> Result<Layout, CorpusError> {
-        let mut taken: Option<Layout> = None;
+    fn of_folder(folder: &Path) -> Result<CorpusLayout, CorpusError> {
+        let mut taken: Option<CorpusLayout> = None;
         let mut missing = Vec::new();
         for fit in [ljspeech, common_voice, vctk, text_files] {
             // Beside another format, recordings in folders of their own are that format's.
@@ -145,7 +145,7 @@ fn ljspeech(folder: &Path, _: bool) -> Fit {
     let layout = metadata_layout(folder);
     let has_audio = folder.join(&layout.audio).is_dir();
     match (read.is_empty(), has_audio) {
-        (false, _) => Fit::Whole(Layout { lists: read, unused, ..layout }),
+        (false, _) => Fit::Whole(CorpusLayout { lists: read, unused, ..layout }),
         (true, true) => {
             Fit::Part(format!("LJSpeech and Piper: {} is there, metadata.csv beside it is missing", layout.audio))
         }
@@ -154,24 +154,26 @@ fn ljspeech(folder: &Path, _: bool) -> Fit {
 }
 
 /// The layout of metadata in `folder`: recordings in `wavs/`, or as Piper has them in `wav/`.
-fn metadata_layout(folder: &Path) -> Layout {
+fn metadata_layout(folder: &Path) -> CorpusLayout {
     let [wavs, wav] = ["wavs/", "wav/"].map(|name| folder.join(name).is_dir());
     match (wavs, wav) {
-        (false, true) => Layout::new(Format::Piper, "wav/"),
+        (false, true) => CorpusLayout::new(Format::Piper, "wav/"),
         (_, is_unread) => {
             let not_read = is_unread.then(|| "wav/ (wavs/ is there)".to_owned()).into_iter().collect();
-            Layout { not_read, ..Layout::new(Format::LjSpeech, "wavs/") }
+            CorpusLayout { not_read, ..CorpusLayout::new(Format::LjSpeech, "wavs/") }
         }
     }
 }
 
 fn common_voice(folder: &Path, _: bool) -> Fit {
-    let common_voice::Lists { read, not_read, other } = common_voice::lists(folder);
+    let common_voice::TsvLists { read, not_read, other } = common_voice::lists(folder);
     let clips = folder.join(common_voice::CLIPS).is_dir();
     match (clips, read.first(), other) {
-        (true, Some(_), _) => {
-            Fit::Whole(Layout { lists: read, not_read, ..Layout::new(Format::CommonVoice, common_voice::CLIPS) })
-        }
+        (true, Some(_), _) => Fit::Whole(CorpusLayout {
+            lists: read,
+            not_read,
+            ..CorpusLayout::new(Format::CommonVoice, common_voice::CLIPS)
+        }),
         (true, None, None) => {
             Fit::Part("Common Voice: clips/ is there, train.tsv or validated.tsv beside it is missing".to_owned())
         }
@@ -194,7 +196,7 @@ fn vctk(folder: &Path, _: bool) -> Fit {
     match (folder.join(vctk::TEXTS).is_dir(), audio.split_first()) {
         (true, Some((first, others))) => {
             let not_read = others.iter().map(|name| format!("{name}/ ({first}/ is there)")).collect();
-            Fit::Whole(Layout { not_read, ..Layout::new(Format::Vctk, &format!("{first}/")) })
+            Fit::Whole(CorpusLayout { not_read, ..CorpusLayout::new(Format::Vctk, &format!("{first}/")) })
         }
         (true, None) => {
             Fit::Part("VCTK: txt/ is there, wav48/ or wav48_silence_trimmed/ beside it is missing".to_owned())
@@ -205,9 +207,9 @@ fn vctk(folder: &Path, _: bool) -> Fit {
 }
 
 fn text_files(folder: &Path, top_only: bool) -> Fit {
-    let text_files::Counts { pairs, recordings, texts } = text_files::count(folder, top_only);
+    let text_files::PairCounts { pairs, recordings, texts } = text_files::count(folder, top_only);
     match (pairs, recordings, texts) {
-        (1.., ..) => Fit::Whole(Layout::new(Format::TextFiles, "")),
+        (1.., ..) => Fit::Whole(CorpusLayout::new(Format::TextFiles, "")),
         (0, 1.., _) if !top_only => {
             let plural = if recordings == 1 { "recording is" } else { "recordings are" };
             Fit::Part(format!(
@@ -285,10 +287,10 @@ mod tests {
     use super::*;
     use crate::fixture::CorpusFolder;
 
-    fn layout(files: &[&str]) -> Result<Layout, String> {
+    fn layout(files: &[&str]) -> Result<CorpusLayout, String> {
         let folder = CorpusFolder::new("format");
         files.iter().for_each(|name| folder.write(name, ""));
-        Layout::of(folder.path()).map_err(|error| error.to_string())
+        CorpusLayout::of(folder.path()).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl ColumnOrder {
             if second != third {
                 seconds.insert(second.to_owned());
             }
-            if num_rows == MAX_ROWS_TO_TELL {
+            if num_rows == MAX_SAMPLED_ROWS {
                 break;
             }
         }
@@ -101,8 +101,8 @@ impl ColumnOrder {
     }
 }
 
-/// Rows that tell speakers from texts.
-const MAX_ROWS_TO_TELL: usize = 10_000;
+/// Rows that distinguish speakers from texts.
+const MAX_SAMPLED_ROWS: usize = 10_000;
 
 /// Reads one list. Fails only when the file stops giving bytes.
 pub(crate) fn read(
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn speakers_are_told_from_texts() {
+    fn speakers_are_distinguished_from_texts() {
         let check = |text: &str, expected: ColumnOrder| {
             assert_eq!(ColumnOrder::of_piper(text.as_bytes()).unwrap(), expected, "{text}");
         };

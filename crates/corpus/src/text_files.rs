@@ -21,7 +21,7 @@ use crate::speaker::SpeakerPattern;
 
 /// What a folder and the folders in it hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct PairCounts {
     /// Recordings with a text.
     pub(crate) pairs: usize,
     /// Recordings.
@@ -30,11 +30,11 @@ pub(crate) struct Counts {
     pub(crate) texts: usize,
 }
 
-/// Counts recordings and texts in `folder` and, unless `top_only`, in the folders in it.
-pub(crate) fn count(folder: &Path, top_only: bool) -> Counts {
+/// PairCounts recordings and texts in `folder` and, unless `top_only`, in the folders in it.
+pub(crate) fn count(folder: &Path, top_only: bool) -> PairCounts {
     let inside = if top_only { Vec::new() } else { folders(folder) };
     let all = inside.iter().map(|name| folder.join(name)).chain([folder.to_owned()]);
-    all.filter_map(|folder| Files::list(&folder).ok()).fold(Counts::default(), |counts, files| Counts {
+    all.filter_map(|folder| Files::list(&folder).ok()).fold(PairCounts::default(), |counts, files| PairCounts {
         pairs: counts.pairs + files.texts.keys().filter(|stem| files.recordings.contains_key(*stem)).count(),
         recordings: counts.recordings + files.recordings.len(),
         texts: counts.texts + files.texts.len(),

@@ -93,7 +93,7 @@ pub use survey::buckets::{BucketPlan, MAX_BUCKETS, NUM_BUCKETS, Padding, even_bu
 pub use survey::check::{CheckOptions, Checked, check};
 pub use survey::languages::language_hints;
 pub use survey::left_out::{LeftOut, show_hours, show_usage};
-pub use survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, TrainingReport, UtteranceGroup};
+pub use survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, UsageReport, UtteranceGroup};
 pub use survey::scan::{Scanned, measure, scan_lengths};
 pub use survey::show::{report_json, show_report};
 pub use survey::tokenizer::{DEFAULT_LANG, TextSettings, Tokenizer};

@@ -1,8 +1,10 @@
 //! The inventory of cards, and the plan resolved for them.
 
 use std::num::NonZero;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tandem_checkpoint::{FolderSpace, checkpoint_step};
 use tandem_device::bytes::{POOL_GRANULE, round_up};
 use tandem_device::library::Search;
 use tandem_device::transfer::Measured;
@@ -11,10 +13,11 @@ use tandem_device::{
 };
 use tandem_engine::{EngineError, ProgramSet, Session};
 use tandem_events::Role;
-use tandem_plan::setting::Id;
+use tandem_plan::setting::{Id, NEWEST};
 use tandem_plan::speech::SpeechModels;
 use tandem_plan::{
-    CardFacts, CorpusFacts, Hardware, HostFacts, Models, Placement, Plan, Reason, Refusal, Settings, TransferPlan,
+    CardFacts, CorpusFacts, Hardware, HostFacts, Models, Placement, Plan, Reason, Refusal, RunFolderFacts, Settings,
+    TransferPlan,
 };
 
 /// The cards of the machine, and the facts read from them.
@@ -61,6 +64,19 @@ impl Inventory {
     pub fn of(machine: Machine) -> Result<Inventory, DeviceError> {
         let hardware = read(&machine, host_facts())?;
         Ok(Inventory { cards: Some(machine), hardware })
+    }
+
+    /// The same with the run folder of `settings`, for commands that train there. `must_fit`: checkpoints that do not fit on
+    /// its disk are refused, not only shown.
+    pub fn with_run_folder(mut self, settings: &Settings, must_fit: bool) -> Inventory {
+        let folder = PathBuf::from(settings.text(Id::CheckpointDir).unwrap_or_default());
+        let resumed = settings.text(Id::Resume).filter(|path| path != NEWEST);
+        let last_step = resumed.and_then(|path| checkpoint_step(Path::new(&path))).unwrap_or(u64::MAX);
+        // A run from step 0 moves all of them aside; one that resumes from an earlier step, the later ones.
+        let resets = settings.switch(Id::ResetTraining);
+        let space = FolderSpace::read(&folder, |step| !resets && step <= last_step);
+        self.hardware.run_folder = Some(RunFolderFacts { space, must_fit });
+        self
     }
 
     /// The inventory of a plan, to plan again with the same facts.
@@ -270,6 +286,7 @@ fn read(machine: &Machine, host: HostFacts) -> Result<Hardware, DeviceError> {
         driver_error: None,
         searched_paths: Vec::new(),
         peer: (0..count).map(row).collect::<Result<_, _>>()?,
+        run_folder: None,
     })
 }
 

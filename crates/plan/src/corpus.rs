@@ -39,6 +39,8 @@ pub struct CorpusFacts {
     pub table_bytes: u64,
     /// What its texts are made of.
     pub vocabulary: Vocabulary,
+    /// Number of speakers; 1 if the corpus names none.
+    pub num_speakers: u64,
     /// Default of `--max-mel-frames`: frames of the longest recording that is not skipped.
     pub max_frames: u32,
     /// Default of `--max-text-length`: tokens of the longest text that is not skipped.
@@ -70,6 +72,7 @@ impl CorpusFacts {
             rates_hz: Vec::new(),
             table_bytes: plain_table_bytes(),
             vocabulary: SpeechModels::DEFAULT_VOCABULARY,
+            num_speakers: 1,
             max_frames: longest(|extent| extent.frames).clamp(*FRAME_LIMITS.start(), *FRAME_LIMITS.end()),
             max_tokens: longest(|extent| extent.tokens).clamp(*TOKEN_LIMITS.start(), *TOKEN_LIMITS.end()),
             exact_tokens: true,
@@ -92,6 +95,7 @@ impl CorpusFacts {
             rates_hz,
             table_bytes: training_set.table_bytes(),
             vocabulary: vocabulary(training_set),
+            num_speakers: (training_set.dataset().samples().speakers().len() as u64).max(1),
             max_frames: training_set.max_frames(),
             max_tokens: training_set.max_tokens(),
             exact_tokens: training_set.counts_all(),
@@ -235,6 +239,11 @@ impl<'a> BucketShapes<'a> {
             None => (0, 0),
         };
         Lengths { frames: u64::from(frames).max(8), tokens: u64::from(tokens).max(1) }
+    }
+
+    /// Number of speakers, at least 1.
+    pub(crate) fn num_speakers(&self) -> u64 {
+        self.corpus.map_or(1, |corpus| corpus.num_speakers)
     }
 
     /// Bytes of the feature tables.

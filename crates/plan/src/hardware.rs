@@ -1,5 +1,6 @@
 //! The machine's hardware as plain data, read once. Everything in this crate is a pure function of it.
 
+use tandem_checkpoint::FolderSpace;
 use tandem_device::{Card, CardReading, DeviceKind, DriverCost, HostLimit};
 
 /// The hardware at one point in time.
@@ -17,6 +18,17 @@ pub struct Hardware {
     pub searched_paths: Vec<String>,
     /// `peer[a][b]`: card `a` has peer access to the memory of card `b`.
     pub peer: Vec<Vec<bool>>,
+    /// The run folder; `None` if nobody looked, for commands that write no checkpoints.
+    pub run_folder: Option<RunFolderFacts>,
+}
+
+/// The folder of `--checkpoint-dir`, and its disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunFolderFacts {
+    /// What it holds and what is free.
+    pub space: FolderSpace,
+    /// Whether checkpoints must fit there. A plan for simulated cards is for another machine, and only shows them.
+    pub must_fit: bool,
 }
 
 /// One card.
@@ -51,6 +63,7 @@ impl Hardware {
             driver_error: None,
             searched_paths: Vec::new(),
             peer: Vec::new(),
+            run_folder: None,
         }
     }
 
@@ -77,6 +90,7 @@ impl Hardware {
             driver_error: None,
             searched_paths: Vec::new(),
             peer: vec![vec![false; count]; count],
+            run_folder: None,
         }
     }
 

@@ -49,6 +49,7 @@ mod memory;
 mod free_memory;
 mod limits;
 mod cache;
+mod disk;
 mod plan;
 mod solve;
 
@@ -70,7 +71,7 @@ mod fixture;
 pub use cache::{AUDIO_CACHE, CachePlan};
 pub use corpus::{CorpusFacts, CorpusPlan, text_settings, training_set_options, vocabulary};
 pub use custom_model::{CustomModel, Models};
-pub use hardware::{CardFacts, Hardware, HostFacts};
+pub use hardware::{CardFacts, Hardware, HostFacts, RunFolderFacts};
 pub use json::{plan_json, refusal_json};
 pub use model_memory::{ModelCatalog, ModelChoice, ModelMemory, PlanLine, ProgramKind};
 pub use nearest::nearest;

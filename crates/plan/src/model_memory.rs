@@ -1,8 +1,8 @@
 //! What planning needs to know about a model: how many bytes it needs, and for how long.
 
 use tandem_device::DeviceKind;
-use tandem_feed::Bucket;
-use tandem_model::Preset;
+use tandem_feed::{Bucket, MELS};
+use tandem_model::{Preset, REFERENCE_FRAMES, VoiceReferences};
 
 use crate::placement::Precision;
 
@@ -41,6 +41,14 @@ impl ProgramKind {
         [ProgramKind::Accumulate, ProgramKind::Update, ProgramKind::Validate, ProgramKind::Sample];
 }
 
+/// The lines of [`ModelMemory::persistent`] that a checkpoint has.
+const SAVED_LINES: [&str; 4] =
+    ["parameters", "averaged parameters", "optimizer first moment", "optimizer second moment"];
+/// Bytes of the reference of a voice.
+const VOICE_BYTES: u64 = REFERENCE_FRAMES as u64 * MELS * 4;
+/// More than the names of all tensors and the two JSON files take.
+const CHECKPOINT_OVERHEAD_BYTES: u64 = 1 << 20;
+
 /// The memory of a model. All sizes are multiples of the block size, so that sums are exact.
 pub trait ModelMemory {
     /// A short description of the model.
@@ -55,6 +63,12 @@ pub trait ModelMemory {
     }
     /// What is allocated for the whole run: parameters, gradients, optimizer state.
     fn persistent(&self) -> Vec<PlanLine>;
+    /// Bytes of a checkpoint with the references of `num_voices` voices, at most: the weights, their EMA, both moments.
+    fn checkpoint_bytes(&self, num_voices: u64) -> u64 {
+        let saved = self.persistent().into_iter().filter(|line| SAVED_LINES.contains(&line.name.as_str()));
+        let voices = num_voices.min(VoiceReferences::MAX_VOICES as u64) * VOICE_BYTES;
+        saved.map(|line| line.bytes).sum::<u64>() + voices + CHECKPOINT_OVERHEAD_BYTES
+    }
     /// Bytes of the constant tables of all programs of these buckets, allocated for the whole run.
     fn tables(&self, buckets: &[Bucket]) -> u64;
     /// Bytes of activations and workspaces of one program on one bucket.

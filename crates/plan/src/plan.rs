@@ -1,5 +1,6 @@
 //! The plan: flags, config and hardware resolved into numbers.
 
+use tandem_checkpoint::CheckpointRoom;
 use tandem_device::Strength;
 use tandem_device::bytes::{MIB, POOL_GRANULE, mib_ceil, round_up};
 use tandem_events::Role;
@@ -49,6 +50,8 @@ pub struct Plan {
     pub corpus: Option<CorpusPlan>,
     /// The cache for decoded audio.
     pub cache: CachePlan,
+    /// The disk space of its checkpoints.
+    pub checkpoints: CheckpointRoom,
     /// The fraction of an epoch's recordings that may fail to decode.
     pub max_bad_fraction: f64,
     /// Source of the driver lines: `probed: …`, `table: …`; `None` on the CPU.

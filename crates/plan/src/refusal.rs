@@ -51,6 +51,8 @@ pub enum Reason {
     Corpus,
     /// A custom model cannot be built for the shapes of the corpus.
     Model,
+    /// Too little free disk for the checkpoints.
+    Disk,
 }
 
 impl Reason {
@@ -68,6 +70,7 @@ impl Reason {
             Reason::DriverUnread => "driver-unread",
             Reason::Corpus => "corpus",
             Reason::Model => "model",
+            Reason::Disk => "disk",
         }
     }
 }

@@ -26,7 +26,7 @@ impl Retired {
             Some((own_section, name)) => own_section == section && name == key,
             None => *name == key,
         };
-        RETIRED.iter().find(|retired| retired.names.iter().any(|name| is(name)))
+        RETIRED.iter().find(|retired| retired.names.iter().any(&is))
     }
 
     /// Its flags, without dashes.

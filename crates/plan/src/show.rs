@@ -8,6 +8,7 @@ use tandem_feed::{Bucket, CacheSpec, LeftOut, show_usage};
 
 use crate::cache::CachePlan;
 use crate::corpus::CorpusPlan;
+use crate::disk::{describe, describe_free};
 use crate::hardware::Hardware;
 use crate::memory::device_name;
 use crate::placement::Precision;
@@ -124,6 +125,15 @@ fn rest(plan: &Plan) -> Vec<(&'static str, String)> {
         ("Model", format!("{} ({}), {}", plan.model_title(), plan.model_name, precision(plan.precision))),
         ("Optimizer", optimizer(plan.level).to_owned()),
         ("Schedule", plan.training.describe()),
+        (
+            "Checkpoints",
+            format!(
+                "{}{}: {}",
+                describe(&plan.checkpoints),
+                describe_free(&plan.checkpoints),
+                plan.training.checkpoint_dir
+            ),
+        ),
         ("Driver", plan.driver_source.clone().unwrap_or_else(|| "none".to_owned())),
         (
             "Start",

@@ -8,6 +8,7 @@ use tandem_model::Preset;
 
 use crate::cache::CachePlan;
 use crate::corpus::BucketShapes;
+use crate::disk::{check_disk, checkpoint_room, disk_note};
 use crate::free_memory::{FreeMemory, process_bytes};
 use crate::hardware::Hardware;
 use crate::limits::{MemoryLimits, limit_setting};
@@ -161,6 +162,8 @@ impl Draft<'_> {
             return Err(Refusal::new(Reason::Model, format!("❌ The model cannot be built: {error}")));
         }
         self.check_fit(&limits, &free, &data, &model)?;
+        let checkpoints = checkpoint_room(settings, hardware, memory.as_ref(), self.shapes.num_speakers());
+        check_disk(&checkpoints, settings, hardware)?;
 
         let (data, model) = (self.role(Role::Data, &data, &limits), self.role(Role::Model, &model, &limits));
         let corpus = self.shapes.plan(settings, batch_size / grad_accum, false);
@@ -173,6 +176,7 @@ impl Draft<'_> {
             cache: self.cache(&free, [&data, &model], &feed, corpus.as_ref().map(|corpus| corpus.decoded_bytes)),
             corpus,
             sources: self.sources(),
+            checkpoints,
             max_bad_fraction: settings.share(Id::MaxBadFraction),
             data,
             model,
@@ -205,6 +209,7 @@ impl Draft<'_> {
                 .cloned()
                 .chain(slots.notes)
                 .chain(exact_shapes_note(choice.exact_shapes))
+                .chain(disk_note(&checkpoints, settings))
                 .collect(),
             advice: Vec::new(),
         })

@@ -24,14 +24,19 @@ type Works<'a> = &'a dyn Fn(&Suggestion) -> bool;
 pub(crate) fn complete(refusal: Refusal, settings: &Settings, attempt: Attempt<'_>, min: Lengths) -> Refusal {
     let kind = refusal.kind;
     let is_about_memory = matches!(kind, Reason::TooSmall | Reason::OverFree);
+    let is_about_size = is_about_memory || kind == Reason::Disk;
     let works = |suggestion: &Suggestion| match attempt(&suggestion.apply(settings)) {
         Ok(_) => true,
         // Suggestions about flags do not depend on the driver's memory use, which may not be measured yet.
-        Err(other) => other.kind == Reason::DriverUnread && !is_about_memory,
+        Err(other) => other.kind == Reason::DriverUnread && !is_about_size,
     };
     let mut refusal = refusal.keep_working(settings, works);
     if kind == Reason::TooSmall {
         refusal.suggestions.extend(alternatives(&refusal.demands, settings, &works, min));
+    }
+    if kind == Reason::Disk {
+        let families = [presets(settings), levels(settings)];
+        refusal.suggestions.extend(families.into_iter().filter_map(|family| family.into_iter().find(works)));
     }
     if is_about_memory && refusal.suggestions.is_empty() {
         refusal.suggestions.extend(last_resorts(settings, &works, min));
@@ -121,6 +126,14 @@ fn presets(settings: &Settings) -> Vec<Suggestion> {
     let chosen = settings.choice(Id::ModelSize);
     let smaller = Preset::ALL.into_iter().rev().map(Preset::name).skip_while(|name| *name != chosen).skip(1);
     smaller.map(|name| Suggestion::new("a smaller model").set(Id::ModelSize, SettingValue::Choice(name))).collect()
+}
+
+/// No EMA of the weights: a quarter less to save.
+fn levels(settings: &Settings) -> Vec<Suggestion> {
+    if settings.choice(Id::OptimizationLevel) == "basic" {
+        return Vec::new();
+    }
+    vec![Suggestion::new("no EMA to save").set(Id::OptimizationLevel, SettingValue::Choice("basic"))]
 }
 
 /// Half the bytes per activation, if the user turned mixed precision off.

@@ -398,12 +398,6 @@ impl StepLoop {
         tokens.map(|&log| (f64::from(log).exp() - 1.0).max(1.0)).sum()
     }
 
-    /// Bytes of a checkpoint, about: the saved spans and the voice references.
-    pub fn checkpoint_bytes(&self) -> u64 {
-        let values = self.names.spans().len() as u64 * self.session.set().parameters().count();
-        4 * (values + self.voices.tensors().map(|(_, mel)| mel.len() as u64).sum::<u64>())
-    }
-
     /// A copy of the weights. Waits for the device.
     pub fn weights(&self) -> Result<Vec<f32>, TrainError> {
         Ok(self.session.read_span(ParameterSpan::Parameters)?)

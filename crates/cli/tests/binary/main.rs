@@ -12,6 +12,7 @@ mod auto;
 mod bad_checkpoints;
 mod bad_input;
 mod bench;
+mod checkpoint_disk;
 mod corpus;
 mod corpus_faults;
 mod corpus_formats;

@@ -20,7 +20,7 @@ use crate::FeedError;
 use crate::batch::shape::Bucket;
 use crate::survey::buckets::{BucketPlan, NUM_BUCKETS};
 use crate::survey::languages::language_hints;
-use crate::survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, TrainingReport, UtteranceGroup};
+use crate::survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, UsageReport, UtteranceGroup};
 use crate::survey::scan::by_recording;
 use crate::survey::tokenizer::{TextSettings, Tokenizer};
 use crate::survey::training_set::{TrainingSet, TrainingSetOptions};
@@ -203,7 +203,7 @@ fn report(
         tokens: Distribution::new(rows.iter().filter_map(|row| row.tokens).map(f64::from)),
         speakers: groups(samples().map(|(row, sample)| (sample.speaker, row.seconds))),
         langs: groups(samples().map(|(row, sample)| (sample.lang, row.seconds))),
-        training: TrainingReport {
+        training: UsageReport {
             num_utterances: training_set.rows().len(),
             seconds: training_set.audio_seconds(),
             num_validation,

@@ -37,7 +37,7 @@ pub struct CorpusReport {
     /// Languages, as the corpus spells them.
     pub langs: Vec<UtteranceGroup>,
     /// What a run with the default settings would train on, counted as the plan counts it.
-    pub training: TrainingReport,
+    pub training: UsageReport,
     /// How many utterances of the training set have a problem, by kind: these problems leave nothing out.
     pub trained_on: BTreeMap<ProblemKind, usize>,
     /// The shapes of batches; none if no utterance can train.
@@ -46,7 +46,7 @@ pub struct CorpusReport {
 
 /// What a run would train on, and what it would skip.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TrainingReport {
+pub struct UsageReport {
     /// Utterances that train.
     pub num_utterances: usize,
     /// Their total duration.
@@ -63,7 +63,7 @@ pub struct TrainingReport {
     pub max_tokens: u32,
 }
 
-impl TrainingReport {
+impl UsageReport {
     /// Why utterances are skipped, with their number.
     pub fn skipped(&self) -> Vec<String> {
         self.left_out.reasons(&self.rejected, self.max_frames.into(), self.max_tokens.into())

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tandem_corpus::{Distribution, Problem, ProblemKind};
 
 use crate::survey::left_out::{show_hours, show_usage, show_utterances};
-use crate::survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, TrainingReport, UtteranceGroup};
+use crate::survey::report::{BucketUse, CorpusReport, OtherPadding, ShapeReport, UsageReport, UtteranceGroup};
 
 const NUM_BARS: usize = 12;
 const BAR_CHARS: usize = 40;
@@ -188,7 +188,7 @@ fn distribution_json(values: &Distribution) -> Value {
     })
 }
 
-fn shapes_json(shapes: &ShapeReport, training: &TrainingReport) -> Value {
+fn shapes_json(shapes: &ShapeReport, training: &UsageReport) -> Value {
     let bucket = |used: &BucketUse| {
         json!({
             "frames": used.bucket.longest_frames(),
@@ -250,7 +250,7 @@ mod tests {
             tokens: Distribution::new([]),
             speakers: vec![UtteranceGroup { name: None, num_utterances: 3, seconds: 7.0 }],
             langs: Vec::new(),
-            training: TrainingReport {
+            training: UsageReport {
                 num_utterances: 2,
                 seconds: 3.0,
                 num_validation: 1,
