@@ -1,9 +1,10 @@
 //! The command line. The plan's flags are generated from its settings table, so the two cannot disagree.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 use tandem_device::SimSpec;
 use tandem_plan::setting::{SETTINGS, Setting, SettingKind};
 use tandem_plan::{Origin, Settings, config};
@@ -12,10 +13,14 @@ use crate::bench;
 use crate::corpus;
 use crate::doctor;
 use crate::exit::Exit;
+use crate::flag_table::{self, FlagGroup, FlagUse};
+use crate::help_page;
 use crate::monitor;
 use crate::profile;
 use crate::retired_flags;
+use crate::screen;
 use crate::synthesize;
+use crate::unknown_flag;
 
 /// A parsed command line.
 pub(crate) enum Invocation {
@@ -73,9 +78,14 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<Invocation, Exit> {
     if words.len() <= 1 {
         return Err(Exit::Text(OVERVIEW.to_owned()));
     }
-    let matches = command().try_get_matches_from(&words).map_err(|error| match error.use_stderr() {
-        true => Exit::Usage(retired_flags::answer(&error, &words).unwrap_or_else(|| error.to_string())),
-        false => Exit::Text(error.to_string()),
+    let tree = command_tree();
+    let with_pages = help_page::with_pages(tree.clone(), screen::columns().unwrap_or(help_page::MAX_COLUMNS));
+    let explained = |error: &clap::Error| {
+        retired_flags::answer(error, &words).or_else(|| unknown_flag::explain(error, &words, &tree))
+    };
+    let matches = with_pages.try_get_matches_from(&words).map_err(|error| match error.use_stderr() {
+        true => Exit::Usage(explained(&error).unwrap_or_else(|| error.to_string())),
+        false => Exit::Text(error.to_string().trim_start_matches('\n').to_owned()),
     })?;
     match matches.subcommand() {
         Some(("train", matches)) => plan_args(matches).map(Invocation::Train),
@@ -123,23 +133,25 @@ fn plan_args(matches: &ArgMatches) -> Result<PlanArgs, Exit> {
 
 /// Passes the text of one setting to the plan, which parses it.
 fn read_setting(setting: &'static Setting, matches: &ArgMatches, settings: &mut Settings) -> Result<(), Exit> {
+    // Not every command takes every setting.
     if setting.value_name().is_some() {
-        if let Some(text) = matches.get_one::<String>(setting.flag) {
+        if let Some(text) = matches.try_get_one::<String>(setting.flag).ok().flatten() {
             settings.set(setting.flag, text, Origin::Flag)?;
         }
         return Ok(());
     }
     for flag in [Some(setting.flag), setting.off_flag()].into_iter().flatten() {
-        if matches.get_flag(flag) {
+        if matches.try_get_one::<bool>(flag).ok().flatten() == Some(&true) {
             settings.set(flag, "true", Origin::Flag)?;
         }
     }
     Ok(())
 }
 
-fn command() -> Command {
+/// All commands with their flags, without help pages.
+pub(crate) fn command_tree() -> Command {
     let plan = Command::new("plan")
-        .about("Show the GPUs and the plan of a run (mode, memory of each role, buckets, threads) without running it")
+        .about("Show how a run would use the GPUs: mode, memory of each role, buckets, threads; runs nothing")
         .arg(switch("print-config", "Print the resolved settings as a complete config file").conflicts_with("json"))
         .arg(
             switch("recommend", "Print recommended settings for one and two GPUs of 6 to 80 GB")
@@ -168,29 +180,32 @@ fn command() -> Command {
         .subcommand(with_plan_flags(doctor::command()))
 }
 
-/// Adds the flags of every command that resolves a plan.
+/// Adds the flags of a command that resolves a plan.
 fn with_plan_flags(command: Command) -> Command {
+    let name = command.get_name().to_owned();
+    let taken = SETTINGS.iter().filter(|setting| flag_table::use_of(setting.id, &name) != FlagUse::Refused);
+    let config =
+        path("config", "YAML file with any of these settings; flags override it, and it overrides the defaults");
     let command = command
-        .arg(path("config", "YAML config file. Flags override it; it overrides the defaults"))
-        .arg(sim())
+        .arg(config.help_heading(FlagGroup::Data.heading()))
+        .args(taken.flat_map(flags_of))
+        .arg(sim().help_heading(FlagGroup::Devices.heading()))
         .arg(json())
-        .arg(quiet().conflicts_with("verbose"))
-        .arg(switch("verbose", "Also print the libraries, the state of each GPU and peer access").short('v'));
-    SETTINGS.iter().fold(command, |command, setting| command.args(flags_of(setting)))
+        .arg(quiet().conflicts_with("verbose"));
+    let verbose = switch("verbose", "Also print the libraries, the state of each GPU and peer access").short('v');
+    command.arg(verbose.help_heading(FlagGroup::Output.heading()))
 }
 
 fn flags_of(setting: &'static Setting) -> Vec<Arg> {
-    let mut help = format!("{} [default: {}]", setting.help, setting.default_text());
-    if let SettingKind::Choice(words) = setting.kind {
-        help += &format!(" [possible values: {}]", words.join(", "));
-    }
-    let heading = heading(setting.section);
+    let off = setting.off_flag().map(|off| format!("; --{off} turns it off")).unwrap_or_default();
+    let help = format!("{}{off} [default: {}]", setting.help_text(), setting.default_text());
+    let heading = flag_table::group(setting.id).heading();
     let arg = Arg::new(setting.flag).long(setting.flag).help(help).aliases(setting.aliases.to_vec());
-    let arg = arg.help_heading(heading);
+    let arg = arg.help_heading(heading).value_hint(hint(setting.kind));
     match (setting.value_name(), setting.bare_value()) {
         (Some(name), Some(bare)) => vec![arg.value_name(name).num_args(0..=1).default_missing_value(bare)],
         // A negative number is a value, not a flag: the plan refuses it with its own message.
-        (Some(name), None) => vec![arg.value_name(name).allow_hyphen_values(true)],
+        (Some(name), None) => vec![values_of(setting.kind, arg).value_name(name).allow_hyphen_values(true)],
         (None, _) => {
             let on = arg.action(ArgAction::SetTrue);
             let off = setting.off_flag().map(|off| {
@@ -203,11 +218,35 @@ fn flags_of(setting: &'static Setting) -> Vec<Arg> {
     }
 }
 
-/// Where `--help` lists the flags of a section of the config file.
-fn heading(section: &str) -> &'static str {
-    match section {
-        "data" => "Data, devices and memory",
-        _ => "Model and training",
+/// The words of a choice, for help and completions. The plan refuses other words with its own message.
+fn values_of(kind: SettingKind, arg: Arg) -> Arg {
+    match kind {
+        SettingKind::Choice(words) => arg.value_parser(SuggestedWords(words)),
+        _ => arg,
+    }
+}
+
+/// Any text; the words are what help and completions list.
+#[derive(Clone)]
+struct SuggestedWords(&'static [&'static str]);
+
+impl TypedValueParser for SuggestedWords {
+    type Value = String;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.0.iter().map(|word| PossibleValue::new(*word))))
+    }
+}
+
+/// What a shell completes the value with.
+fn hint(kind: SettingKind) -> ValueHint {
+    match kind {
+        SettingKind::Path => ValueHint::AnyPath,
+        _ => ValueHint::Unknown,
     }
 }
 
@@ -217,19 +256,22 @@ pub(crate) fn sim() -> Arg {
 }
 
 pub(crate) fn json() -> Arg {
-    switch("json", "Print one JSON document to standard output; everything else goes to standard error")
+    let help = "Print one JSON document to standard output; everything else goes to standard error";
+    switch("json", help).help_heading(FlagGroup::Output.heading())
 }
 
 pub(crate) fn run_log() -> Arg {
-    path("run-log", "Write every event of the run to this JSONL file")
+    path("run-log", "Write every event of the run to this JSONL file").help_heading(FlagGroup::Output.heading())
 }
 
 pub(crate) fn overwrite() -> Arg {
-    switch("overwrite", "Let output files replace files that tandem did not write")
+    let help = "Let output files replace files that tandem did not write";
+    switch("overwrite", help).help_heading(FlagGroup::Output.heading())
 }
 
 pub(crate) fn quiet() -> Arg {
-    switch("quiet", "Print only the result, warnings and errors").short('q')
+    let help = "Print only the result, warnings and errors";
+    switch("quiet", help).short('q').help_heading(FlagGroup::Output.heading())
 }
 
 pub(crate) fn switch(name: &'static str, help: &'static str) -> Arg {
@@ -237,5 +279,6 @@ pub(crate) fn switch(name: &'static str, help: &'static str) -> Arg {
 }
 
 pub(crate) fn path(name: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).value_name("FILE").value_parser(clap::value_parser!(PathBuf)).help(help)
+    let arg = Arg::new(name).long(name).value_name("FILE").value_hint(ValueHint::AnyPath);
+    arg.value_parser(clap::value_parser!(PathBuf)).help(help)
 }

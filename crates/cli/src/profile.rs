@@ -45,9 +45,7 @@ struct TriedChange {
 pub(crate) fn command() -> Command {
     let steps = Arg::new("num-steps").long("num-steps").value_name("N").default_value("100");
     Command::new("profile")
-        .about(
-            "Run the real pipeline for some steps; name the bottleneck, the setting to change and the predicted gain",
-        )
+        .about("Find the bottleneck of a run, the setting to change and the gain to expect; runs the real pipeline")
         .arg(steps.value_parser(clap::value_parser!(usize)).help("Steps to measure, after 5 warm-up steps"))
         .arg(
             args::switch("confirm", "Run again with each suggested change and print the measured speed")

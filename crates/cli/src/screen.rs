@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
+use rustix::termios::tcgetwinsize;
 use serde_json::Value;
 
 use crate::args::{Invocation, PlanArgs};
@@ -175,6 +176,12 @@ fn write_out(text: &str) -> Result<(), Exit> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Exit::Closed),
         Err(error) => Err(Exit::Failed(anyhow::Error::new(error).context("cannot write to standard output"))),
     }
+}
+
+/// The width of the terminal on standard output. None for a pipe or a file.
+pub(crate) fn columns() -> Option<usize> {
+    let size = tcgetwinsize(io::stdout()).ok()?;
+    (size.ws_col > 0).then_some(size.ws_col.into())
 }
 
 /// Whether the locale is not UTF-8. The first of these variables that is set decides, as in the C library.

@@ -16,6 +16,7 @@ use tandem_launch::samples::{SampleSentence, SampleWriter};
 use tandem_launch::{MemoryWatch, Sampler};
 use tandem_pipeline::StopFlag;
 use tandem_plan::setting::Id;
+use tandem_plan::speech::millions;
 use tandem_plan::{Mode, Origin, Placement, Plan, StartupPhase, plan_json, show_short, startup_lines};
 use tandem_runlog::RunLog;
 use tandem_train::{RunOutcome, TrainError};
@@ -270,9 +271,9 @@ fn train(
     startup_lines(plan, StartupPhase::Starting).iter().try_for_each(|line| screen.print(line))?;
     screen.print(&short_plan(plan))?;
     screen.print(&format!(
-        "   {} model, {:.1} million parameters; {}",
+        "   {} model, {} million parameters; {}",
         plan.model_size.name(),
-        num_parameters as f64 / 1e6,
+        millions(num_parameters),
         plan.training.describe()
     ))?;
     let (num_validation, num_too_long) = (validation.count, validation.too_long);

@@ -17,7 +17,7 @@ pub fn print_config(plan: &Plan) -> String {
         for setting in SETTINGS.iter().filter(|setting| setting.section == section) {
             let value = resolved(plan, setting.id).map_or_else(|| "null".to_owned(), |value| yaml(&value));
             let entry = format!("{}: {value}", setting.key);
-            text.push_str(&format!("  {entry:<34}  # {}\n", setting.help));
+            text.push_str(&format!("  {entry:<34}  # {}\n", setting.help_text()));
         }
     }
     text

@@ -1,8 +1,11 @@
 //! The table of all settings. The command line, the config file, `--print-config` and every message about a setting
 //! are generated from it, so their names cannot differ.
 
+use std::borrow::Cow;
+
 use tandem_feed::{FRAME_LIMITS, TOKEN_LIMITS};
 
+use crate::speech::preset_sizes;
 use crate::value::{MAX_LIMIT_MB, SettingValue};
 
 /// Which setting. In the order of [`SETTINGS`].
@@ -79,7 +82,7 @@ pub struct Setting {
     pub kind: SettingKind,
     /// The default.
     pub default: DefaultValue,
-    /// One line for `--help`.
+    /// What it does, in one line; [`help_text`](Setting::help_text) is the whole of it.
     pub help: &'static str,
 }
 
@@ -175,6 +178,14 @@ impl Setting {
         }
     }
 
+    /// What it does, for `--help` and the docs. The first clause, up to `; `, stands alone.
+    pub fn help_text(&self) -> Cow<'static, str> {
+        match self.id {
+            Id::ModelSize => format!("{}; millions of parameters: {}", self.help, preset_sizes()).into(),
+            _ => self.help.into(),
+        }
+    }
+
     /// The default as `--help` shows it.
     pub fn default_text(&self) -> &'static str {
         match (self.kind, self.default) {
@@ -256,8 +267,8 @@ pub static SETTINGS: &[Setting] = &[
         key: "train_data",
         aliases: &["data-path", "dataset-path"],
         kind: SettingKind::Path,
-        default: DefaultValue::Computed("the demo corpus; plan assumes evenly spread lengths"),
-        help: "Training data: a folder in LJSpeech, Piper, Common Voice or VCTK layout or of recordings with .txt files; a list (.csv, .tsv); or a JSONL manifest",
+        default: DefaultValue::Computed("a generated demo corpus"),
+        help: "A folder (LJSpeech, Piper, Common Voice, VCTK, or recordings with .txt files), a list (.csv, .tsv) or a JSONL manifest",
     },
     Setting {
         id: Id::ValData,
@@ -498,7 +509,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Choice(&["nano", "tiny", "small", "normal", "big"]),
         default: DefaultValue::Fixed("tiny"),
-        help: "Preset with about 2, 11, 32, 104 or 468 million parameters",
+        help: "Preset of the model",
     },
     Setting {
         id: Id::MaxTextLength,
@@ -701,7 +712,7 @@ pub static SETTINGS: &[Setting] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::speech::{SpeechModels, acoustic};
+    use crate::speech::{SpeechModels, acoustic, millions};
     use std::collections::BTreeSet;
     use tandem_model::Preset;
 
@@ -716,15 +727,12 @@ mod tests {
 
     #[test]
     fn the_help_of_model_size_has_the_parameter_counts_of_the_presets() {
-        let millions = |preset: Preset| {
+        let help = Id::ModelSize.setting().help_text();
+        for preset in Preset::ALL {
             let model = acoustic(preset, SpeechModels::DEFAULT_VOCABULARY).unwrap();
-            (model.parameters().count() as f64 / 1e6).round()
-        };
-        let [nano, tiny, small, normal, big] = Preset::ALL.map(millions);
-        assert_eq!(
-            Id::ModelSize.setting().help,
-            format!("Preset with about {nano}, {tiny}, {small}, {normal} or {big} million parameters")
-        );
+            let stated = format!("{} {}", preset.name(), millions(model.parameters().count()));
+            assert!(help.contains(&stated), "{stated:?} is not in {help:?}");
+        }
     }
 
     #[test]

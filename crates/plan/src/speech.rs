@@ -22,6 +22,21 @@ pub fn acoustic(preset: Preset, vocabulary: Vocabulary) -> Result<Acoustic, Engi
     Acoustic::new(preset.sizes(), vocabulary, MELS as u32)
 }
 
+/// A number of parameters in millions: `1.9`, `104`.
+pub fn millions(count: u64) -> String {
+    let millions = count as f64 / 1e6;
+    if millions < 100.0 { format!("{millions:.1}") } else { format!("{millions:.0}") }
+}
+
+/// Every preset with its parameters in millions, counted in the model itself: `nano 1.9, tiny 10.8, …`.
+pub(crate) fn preset_sizes() -> String {
+    let sized = Preset::ALL.into_iter().filter_map(|preset| {
+        let model = acoustic(preset, SpeechModels::DEFAULT_VOCABULARY).ok()?;
+        Some(format!("{} {}", preset.name(), millions(model.parameters().count())))
+    });
+    sized.collect::<Vec<_>>().join(", ")
+}
+
 /// The data type of GEMM inputs.
 pub fn precision(precision: Precision) -> DType {
     match precision {
@@ -275,11 +290,7 @@ impl ModelMemory for PlannedModel {
     fn describe(&self) -> String {
         let count = self.model.parameters().count();
         // Custom models may be small.
-        if count < 100_000 {
-            format!("{count} parameters")
-        } else {
-            format!("{:.1} million parameters", count as f64 / 1e6)
-        }
+        if count < 100_000 { format!("{count} parameters") } else { format!("{} million parameters", millions(count)) }
     }
 
     fn custom_name(&self) -> Option<String> {

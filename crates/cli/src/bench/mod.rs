@@ -62,11 +62,7 @@ const BENCHMARKS: [BenchEntry; 9] = [
     entry(Benchmark::Modes, "modes", "every mode of this machine on one corpus, and the one --mode auto chooses"),
     entry(Benchmark::Start, "start", "time to the first batch of a manifest with a million recordings"),
     entry(Benchmark::Memory, "memory", "peak memory at the smallest accepted limits, and allocations after warm-up"),
-    entry(
-        Benchmark::Verdicts,
-        "verdicts",
-        "whether `tandem profile` names a stage slowed down on purpose (for developers)",
-    ),
+    entry(Benchmark::Verdicts, "verdicts", "whether `tandem profile` names the stage that was slowed down (for tests)"),
 ];
 
 /// Which benchmark.

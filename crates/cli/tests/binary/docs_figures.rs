@@ -40,7 +40,7 @@ fn table_row(setting: &Setting) -> String {
         SettingKind::Choice(words) => format!(". Values: {}", words.join(", ")),
         _ => String::new(),
     };
-    format!("| `--{}{value}`{off} | {} | {}{choices} |", setting.flag, setting.default_text(), setting.help)
+    format!("| `--{}{value}`{off} | {} | {}{choices} |", setting.flag, setting.default_text(), setting.help_text())
 }
 
 struct Page {

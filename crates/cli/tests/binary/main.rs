@@ -23,6 +23,7 @@ mod doctor;
 mod durability;
 mod errors;
 mod flags;
+mod help;
 mod host_limits;
 mod init_from;
 mod isolation_matrix;
