@@ -10,15 +10,18 @@ use tandem_plan::setting::{SETTINGS, Setting, SettingKind};
 use tandem_plan::{Origin, Settings, config};
 
 use crate::bench;
+use crate::completions;
+use crate::console::terminal_columns;
 use crate::corpus;
 use crate::doctor;
 use crate::exit::Exit;
 use crate::flag_table::{self, FlagGroup, FlagUse};
 use crate::help_page;
+use crate::man;
 use crate::monitor;
 use crate::profile;
 use crate::retired_flags;
-use crate::screen;
+use crate::style::{COLOR_WORDS, OutputStream};
 use crate::synthesize;
 use crate::unknown_flag;
 
@@ -33,6 +36,8 @@ pub(crate) enum Invocation {
     Synthesize(synthesize::SynthesizeArgs),
     Bench(bench::BenchArgs),
     Corpus(corpus::CorpusCommand),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
 
 /// Arguments of a command that resolves a plan.
@@ -79,7 +84,8 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<Invocation, Exit> {
         return Err(Exit::Text(OVERVIEW.to_owned()));
     }
     let tree = command_tree();
-    let with_pages = help_page::with_pages(tree.clone(), screen::columns().unwrap_or(help_page::MAX_COLUMNS));
+    let with_pages =
+        help_page::with_pages(tree.clone(), terminal_columns(OutputStream::Out).unwrap_or(help_page::MAX_COLUMNS));
     let explained = |error: &clap::Error| {
         retired_flags::answer(error, &words).or_else(|| unknown_flag::explain(error, &words, &tree))
     };
@@ -99,6 +105,10 @@ pub(crate) fn parse(words: Vec<OsString>) -> Result<Invocation, Exit> {
         Some(("corpus", matches)) => {
             corpus::parse(matches).map(Invocation::Corpus).ok_or_else(|| Exit::Text(OVERVIEW.to_owned()))
         }
+        Some(("completions", matches)) => {
+            completions::parse(matches).map(Invocation::Completions).ok_or_else(|| Exit::Text(OVERVIEW.to_owned()))
+        }
+        Some(("man", matches)) => Ok(Invocation::Man(man::parse(matches))),
         _ => Err(Exit::Text(OVERVIEW.to_owned())),
     }
 }
@@ -178,6 +188,9 @@ pub(crate) fn command_tree() -> Command {
         .subcommand(with_plan_flags(bench::command()))
         .subcommand(corpus::command())
         .subcommand(with_plan_flags(doctor::command()))
+        .subcommand(completions::command())
+        .subcommand(man::command())
+        .arg(color())
 }
 
 /// Adds the flags of a command that resolves a plan.
@@ -248,6 +261,13 @@ fn hint(kind: SettingKind) -> ValueHint {
         SettingKind::Path => ValueHint::AnyPath,
         _ => ValueHint::Unknown,
     }
+}
+
+/// A flag of every command. Its value is read by [`OutputStyle`](crate::style::OutputStyle).
+fn color() -> Arg {
+    let help = "Colour the output; auto: on a terminal, unless NO_COLOR is set";
+    let arg = Arg::new("color").long("color").value_name("WHEN").value_parser(COLOR_WORDS).global(true);
+    arg.help(format!("{help} [default: auto]")).help_heading(FlagGroup::Output.heading())
 }
 
 pub(crate) fn sim() -> Arg {

@@ -156,4 +156,6 @@ static COMMANDS: &[CommandHelp] = &[
         ],
         ["tandem doctor", "tandem doctor --share-gpu --checkpoint-dir runs/voice -o report.txt"],
     ),
+    help("completions", &[], ["source <(tandem completions bash)", "tandem completions fish > tandem.fish"]),
+    help("man", &[], ["tandem man > tandem.1", "tandem man -o man1"]),
 ];

@@ -1,13 +1,14 @@
 //! How a command ends when it does not succeed, and its exit code.
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use serde_json::json;
 use tandem_plan::config::ConfigError;
 use tandem_plan::{Refusal, SettingError, refusal_json};
 
+use crate::console::Console;
 use crate::screen;
+use crate::style::{OutputStream, OutputStyle, with_bold_headings};
 
 /// Exit code: the check or the run failed.
 pub(crate) const FAILED: u8 = 1;
@@ -27,20 +28,6 @@ pub(crate) enum Exit {
     Failed(anyhow::Error),
     /// Standard output was closed.
     Closed,
-}
-
-/// How to print an error. Read from the raw command line, so that it also holds when parsing fails.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct OutputStyle {
-    json: bool,
-    simulated: bool,
-}
-
-impl OutputStyle {
-    pub(crate) fn of(words: &[OsString]) -> OutputStyle {
-        let is_sim = |word: &OsString| word == "--sim" || word.to_string_lossy().starts_with("--sim=");
-        OutputStyle { json: words.iter().any(|word| word == "--json"), simulated: words.iter().any(is_sim) }
-    }
 }
 
 impl Exit {
@@ -67,8 +54,9 @@ impl Exit {
                 (FAILED, message, document)
             }
             Exit::Text(text) => {
+                let is_bold = style.color.is_on(OutputStream::Out);
                 // A closed standard output is not a failure.
-                let _ = screen::write(&text);
+                let _ = screen::write(&if is_bold { with_bold_headings(&text) } else { text });
                 return ExitCode::SUCCESS;
             }
             Exit::Closed => return ExitCode::SUCCESS,
@@ -77,7 +65,8 @@ impl Exit {
         match style.json {
             // If the document cannot be written, the exit code still reports the error.
             true => drop(screen::write_json(&document)),
-            false => screen::print_error(&message, style.simulated),
+            // With standard error closed there is nowhere left to report to.
+            false => drop(Console::new(style.look()).print(&message, OutputStream::Err)),
         }
         ExitCode::from(code)
     }

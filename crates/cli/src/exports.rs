@@ -8,7 +8,7 @@ use tandem_runlog::{ExportError, Exporter, Exporters, Prometheus, TensorBoard, T
 
 use crate::alarms::{AlarmLog, RunAlarms};
 use crate::exit::Exit;
-use crate::screen::{Screen, print_error};
+use crate::screen::Screen;
 
 /// Refuses a malformed `--prometheus` address before anything is created.
 pub(crate) fn check(prometheus: Option<&str>) -> Result<(), Exit> {
@@ -23,8 +23,8 @@ pub(crate) fn start(
     screen: &Screen,
     alarm_log: AlarmLog,
 ) -> Result<Exporters, Exit> {
-    let simulated = screen.is_simulated();
-    let alarms = RunAlarms::new(move |text: &str| print_error(&format!("⚠️ {text}"), simulated), alarm_log);
+    let console = screen.console();
+    let alarms = RunAlarms::new(move |text: &str| console.warn(text), alarm_log);
     let mut list: Vec<Box<dyn Exporter>> = vec![Box::new(alarms)];
     let default_dir = folder.path().join(TENSORBOARD);
     let dir = training.tensorboard_dir.as_ref().map_or(default_dir.as_path(), |dir| dir.as_ref());
@@ -48,8 +48,9 @@ pub(crate) fn start(
     if let Some(file) = &training.trace {
         list.push(Box::new(Trace::create(std::path::Path::new(file)).map_err(refused("--trace"))?));
     }
+    let console = screen.console();
     let report = move |problem: &tandem_runlog::ExportProblem| {
-        print_error(&format!("⚠️ {}: {}", problem.exporter, problem.error), simulated);
+        console.warn(&format!("{}: {}", problem.exporter, problem.error));
     };
     Exporters::start(list, report).map_err(|error| Exit::Failed(error.into()))
 }

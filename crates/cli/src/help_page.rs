@@ -315,8 +315,8 @@ mod tests {
             for name in help.main_flags {
                 assert!(page.entries.iter().any(|entry| entry.name == *name), "tandem {path} has no {name}");
             }
-            let prefix = format!("tandem {path}");
-            assert!(help.examples.iter().all(|example| example.starts_with(prefix.trim_end())), "{path}");
+            let named = format!("tandem {path}");
+            assert!(help.examples.iter().all(|example| example.contains(named.trim_end())), "{path}");
             let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
             for name in names.iter().filter(|name| *name != "help") {
                 let path = format!("{path} {name}").trim_start().to_owned();

@@ -5,6 +5,8 @@ mod args;
 mod auto;
 mod bench;
 mod command_help;
+mod completions;
+mod console;
 mod corpus;
 mod data;
 mod doctor;
@@ -15,6 +17,7 @@ mod farewell;
 mod flag_table;
 mod help_page;
 mod interrupts;
+mod man;
 mod monitor;
 mod output_guard;
 mod plan;
@@ -25,6 +28,7 @@ mod run_reporter;
 mod scratch;
 mod screen;
 mod start_from;
+mod style;
 mod synthesize;
 mod train;
 mod unknown_flag;
@@ -35,15 +39,15 @@ mod whole_file;
 use std::process::ExitCode;
 
 use args::Invocation;
-use exit::OutputStyle;
 use screen::Screen;
+use style::OutputStyle;
 
 fn main() -> ExitCode {
     interrupts::ignore_file_size_signal();
     let words: Vec<_> = std::env::args_os().collect();
     let style = OutputStyle::of(&words);
     let outcome = args::parse(words).and_then(|invocation| {
-        let screen = Screen::new(&invocation);
+        let screen = Screen::new(&invocation, style.color);
         match &invocation {
             Invocation::Train(args) => train::run(args, &screen),
             Invocation::Plan(args) => plan::run(args, &screen),
@@ -54,6 +58,8 @@ fn main() -> ExitCode {
             Invocation::Synthesize(args) => synthesize::run(args, &screen),
             Invocation::Bench(args) => bench::run(args, &screen),
             Invocation::Corpus(args) => corpus::run(args, &screen),
+            Invocation::Completions(args) => completions::run(args),
+            Invocation::Man(args) => man::run(args, &screen),
         }
     });
     outcome.unwrap_or_else(|exit| exit.report(style))

@@ -35,7 +35,7 @@ use crate::run_log;
 use crate::run_reporter::{
     RecordingCheck, ReportedRun, ReporterParts, RunReporter, SavedCheckpoint, StopCause, StopCheck,
 };
-use crate::screen::{Screen, print_error};
+use crate::screen::Screen;
 use crate::start_from::{describe_init, describe_languages, init_checkpoint, named_checkpoint, newest_checkpoint};
 use crate::warm_up::WarmUp;
 
@@ -109,10 +109,8 @@ fn run_to_the_end(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     };
     let alarm_log = AlarmLog::default();
     let exporters = exports::start(&plan.training, &folder, screen, alarm_log.clone())?;
-    let simulated = screen.is_simulated();
-    let on_error = move |error: &str| {
-        print_error(&format!("⚠️ the run log is incomplete: {error}. Training continues"), simulated);
-    };
+    let console = screen.console();
+    let on_error = move |error: &str| console.warn(&format!("the run log is incomplete: {error}. Training continues"));
     let log = RunLog::create_with_listener(&log_path, exporters.listener(), on_error);
     let (log, emitter) = log.context("cannot write the run log")?;
     alarm_log.open(&emitter);

@@ -241,7 +241,7 @@ fn measure(
     if !args.plan.json {
         screen.print(&output.text)?;
     }
-    output.broken.iter().for_each(|line| screen::print_error(&format!("❌ {line}"), setup.resolved.plan.simulated));
+    output.broken.iter().for_each(|line| screen.error(line));
     let peers = args.peers.iter().map(|command| {
         screen.progress(&format!("Peer: {command}"))?;
         let peer = Peer::run(command);

@@ -25,10 +25,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
+use ratatui::crossterm::style::force_color_output;
 
 use crate::args::switch;
 use crate::exit::Exit;
 use crate::screen::{self, Screen};
+use crate::style::UseColor;
 
 use self::figures::MonitorFrame;
 use self::run_state::RunState;
@@ -70,6 +72,10 @@ pub(crate) fn run(args: &MonitorArgs, screen: &Screen) -> Result<ExitCode, Exit>
     if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
         let run = tandem_plan::quoted(&args.run.display().to_string());
         return Err(Exit::Usage(format!("❌ monitor needs a terminal; for plain text: tandem monitor {run} --once")));
+    }
+    // Without a choice, `NO_COLOR` decides.
+    if screen.color() != UseColor::Auto {
+        force_color_output(screen.color() == UseColor::Always);
     }
     live::watch(log, screen.is_plain())
 }

@@ -167,7 +167,7 @@ fn report(
 }
 
 fn failures(faults: &[RowFault], rows: usize) -> String {
-    let mut text = format!("❌ {} of {rows} rows were not spoken:", faults.len());
+    let mut text = format!("{} of {rows} rows were not spoken:", faults.len());
     for RowFault { line, id, reason } in faults.iter().take(MAX_LISTED) {
         text += &format!("\n   line {line} ({id}): {reason}");
     }

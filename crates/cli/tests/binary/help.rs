@@ -14,7 +14,7 @@ use crate::machine::TempFolder;
 use crate::speech::{demo, tone, wav_of};
 
 /// Every command, as typed. Empty is `tandem` itself.
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 15] = [
     "",
     "train",
     "plan",
@@ -28,6 +28,8 @@ const COMMANDS: [&str; 13] = [
     "corpus demo",
     "corpus features",
     "doctor",
+    "completions",
+    "man",
 ];
 
 /// What a command prints for `-h` or `--help`.
@@ -158,7 +160,7 @@ fn folder_of_examples() -> TempFolder {
 
 /// What a test adds to an example so that it ends within seconds and needs no card.
 fn additions(example: &str) -> String {
-    let command = example.split(' ').nth(1).unwrap();
+    let command = example.split(' ').find(|word| COMMANDS.contains(word)).unwrap();
     let on_cards = example.contains("-gpu") || example.contains("--sim");
     let sim = if on_cards && !example.contains("--sim") { " --sim 2x24GiB" } else { "" };
     let config = format!(" --config {}{sim}", if on_cards { "cards.yaml" } else { "cpu.yaml" });

@@ -36,6 +36,7 @@ mod placement;
 mod profile;
 mod run_log;
 mod samples;
+mod shells;
 mod skipped_utterances;
 mod smallest_limits;
 mod startup;

@@ -46,6 +46,11 @@ impl TestTerminal {
         self.tmux(&["capture-pane", "-p"])
     }
 
+    /// The screen with the escape sequences of its colours.
+    pub(crate) fn colored_screen(&self) -> String {
+        self.tmux(&["capture-pane", "-p", "-e"])
+    }
+
     /// Waits until the screen shows all of `parts`, and returns it.
     #[track_caller]
     pub(crate) fn until(&self, parts: &[&str]) -> String {
