@@ -78,7 +78,7 @@ impl Console {
     pub(crate) fn show_live(&self, text: &str, stream: OutputStream) {
         let Some(mut state) = self.lock_nonblocking(stream) else { return };
         let shown = self.look.decorate(text, OutputStream::Err);
-        let text = shown.trim_end().chars().take(columns(stream).saturating_sub(1)).collect();
+        let text = shown.trim_end().chars().take(live_columns(stream)).collect();
         state.live = Some(LiveText { stream, text });
         state.draw();
     }
@@ -125,9 +125,9 @@ impl ConsoleState {
     }
 }
 
-/// The width of the terminal behind `stream`.
-pub(crate) fn columns(stream: OutputStream) -> usize {
-    terminal_columns(stream).unwrap_or(USUAL_COLUMNS)
+/// The width of a live line on `stream`. A full line would be wrapped by the `^C` that the terminal shows for Ctrl-C.
+pub(crate) fn live_columns(stream: OutputStream) -> usize {
+    terminal_columns(stream).unwrap_or(USUAL_COLUMNS).saturating_sub(3)
 }
 
 /// The width of the terminal behind `stream`. None for a pipe or a file.

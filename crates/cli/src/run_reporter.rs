@@ -18,13 +18,11 @@ use tandem_train::{AlignmentReport, RunListener, StepLoop, StepReport, Validatio
 use crate::duration::short_duration;
 use crate::farewell::mel_score;
 use crate::interrupts::{Interrupt, Interrupts};
+use crate::live_line::LiveLine;
+use crate::rate_limit::{LINE_EVERY, RateLimit};
+use crate::run_progress::{REQUIRED_FIELDS, RunProgress};
 use crate::screen::Screen;
 
-/// A progress line is printed after this long, or after this many steps, whichever comes first.
-const PROGRESS_EVERY: Duration = Duration::from_secs(10);
-const PROGRESS_STEPS: u64 = 50;
-/// A memory line is printed every this many steps.
-const MEMORY_STEPS: u64 = 100;
 /// The remaining time is estimated from this many steps.
 const TIMED_STEPS: u64 = 5;
 /// Changed recordings named in one report.
@@ -51,11 +49,11 @@ pub(crate) struct ReporterParts<'a> {
 /// Reports steps, validations and checkpoints.
 pub(crate) struct RunReporter<'a> {
     parts: ReporterParts<'a>,
-    started: Instant,
-    last_progress: Instant,
-    window: ProgressWindow,
-    /// When a validation line was last printed.
-    last_validation: Option<Instant>,
+    progress: RunProgress,
+    /// Where the output is a terminal.
+    live: Option<LiveLine>,
+    /// Epochs of a small corpus are short: the log has every validation, the screen one in ten seconds.
+    validations: RateLimit,
     has_estimated: bool,
     last_checkpoint: Option<SavedCheckpoint>,
 }
@@ -71,16 +69,6 @@ pub(crate) struct ReportedRun {
 pub(crate) struct SavedCheckpoint {
     pub(crate) step: u64,
     pub(crate) path: PathBuf,
-}
-
-/// Sums over the steps since the last progress line.
-#[derive(Default)]
-struct ProgressWindow {
-    steps: u64,
-    wall_ns: u64,
-    wait_ns: u64,
-    mel_loss: f64,
-    loss: f64,
 }
 
 /// Why a run stops before its last step.
@@ -150,16 +138,10 @@ impl RecordingCheck {
 
 impl<'a> RunReporter<'a> {
     pub(crate) fn new(parts: ReporterParts<'a>) -> RunReporter<'a> {
-        let now = Instant::now();
-        RunReporter {
-            parts,
-            started: now,
-            last_progress: now,
-            window: ProgressWindow::default(),
-            last_validation: None,
-            has_estimated: false,
-            last_checkpoint: None,
-        }
+        let live = parts.screen.live_line();
+        let progress = RunProgress::new(parts.first_step, parts.total_steps, live.is_some(), Instant::now());
+        let validations = RateLimit::from_now_on(LINE_EVERY);
+        RunReporter { parts, progress, live, validations, has_estimated: false, last_checkpoint: None }
     }
 
     /// Ends the reports.
@@ -169,50 +151,30 @@ impl<'a> RunReporter<'a> {
         ReportedRun { samples, stop, last_checkpoint: self.last_checkpoint }
     }
 
-    /// Prints one line of `name value` fields, two spaces apart.
-    fn print_progress(&mut self, report: &StepReport, num_bad: usize) {
-        let ProgressWindow { steps, wall_ns, wait_ns, mel_loss, loss } = std::mem::take(&mut self.window);
-        let mean = |sum: f64| sum / steps.max(1) as f64;
-        let seconds = wall_ns as f64 / 1e9;
+    /// Prints a line of progress.
+    fn print_progress(&mut self, report: &StepReport, num_bad: usize, now: Instant) {
         let used_mb = |role| mib_ceil(self.parts.roles.partition(role).arena.memory().used_bytes);
-        let eta = match self.remaining(report.step) {
-            Some(remaining) => format!("  ETA {}", short_duration(remaining)),
-            None => String::new(),
-        };
-        let bad = if num_bad == 0 { String::new() } else { format!("  replaced {num_bad}") };
-        self.parts.screen.progress_nonblocking(&format!(
-            "Step {}/{}  loss {:.3}  mel {:.3}  lr {:.1e}  {:.2} steps/s  stall {:.1} %  \
-             data memory {} MB  model memory {} MB{bad}{eta}",
-            report.step,
-            self.parts.total_steps,
-            mean(loss),
-            mean(mel_loss),
-            report.lr,
-            steps as f64 / seconds.max(1e-9),
-            100.0 * wait_ns as f64 / (wall_ns as f64).max(1.0),
-            used_mb(Role::Data),
-            used_mb(Role::Model),
-        ));
-        self.last_progress = Instant::now();
+        let line = self.progress.line(report, Role::BOTH.map(used_mb), num_bad, now);
+        self.parts.screen.progress_nonblocking(&line);
     }
 
-    /// The time to the last step at the mean speed of this run so far, validations and checkpoints included. None after the
-    /// last step.
-    fn remaining(&self, step: u64) -> Option<Duration> {
-        let done = step.checked_sub(self.parts.first_step).filter(|done| *done > 0)?;
-        let left = self.parts.total_steps.checked_sub(step).filter(|left| *left > 0)?;
-        Duration::try_from_secs_f64(self.started.elapsed().as_secs_f64() / done as f64 * left as f64).ok()
+    /// Redraws the live line.
+    fn draw_live(&self, step: u64, now: Instant) {
+        let Some(live) = &self.live else { return };
+        let [data, model] = self.parts.roles.memory_stats();
+        let (progress, fields) = self.progress.live_fields(step, format!("{data}, {model}"), now);
+        live.show(progress, &fields, REQUIRED_FIELDS);
     }
 
     /// Estimates the time of the run once, from its first steps. Where estimates are always printed, at the latest before
     /// the first progress line.
-    fn estimate(&mut self, step: u64, is_progress_due: bool) {
+    fn estimate(&mut self, step: u64, is_progress_due: bool, now: Instant) {
         let done = step - self.parts.first_step;
         let has_enough = done >= TIMED_STEPS || (is_progress_due && self.parts.always_estimates);
-        if self.has_estimated || !has_enough {
+        if self.has_estimated || !has_enough || step >= self.parts.total_steps {
             return;
         }
-        let Some(remaining) = self.remaining(step) else { return };
+        let Some(remaining) = self.progress.remaining(step, now) else { return };
         self.has_estimated = true;
         if self.parts.always_estimates || remaining > MIN_ESTIMATE {
             let time = short_duration(remaining);
@@ -229,32 +191,30 @@ impl RunListener for RunReporter<'_> {
         if report.skipped {
             self.parts.screen.warn(&format!("step {} skipped: non-finite gradient", report.step));
         }
-        self.window.steps += 1;
-        self.window.wall_ns += report.wall_ns;
-        self.window.wait_ns += report.wait_ns;
-        self.window.loss += report.loss();
-        self.window.mel_loss += report.losses.get("mel").unwrap_or_default();
-        let is_last = report.step == self.parts.total_steps;
-        let is_due = is_last || self.window.steps >= PROGRESS_STEPS || self.last_progress.elapsed() >= PROGRESS_EVERY;
-        self.estimate(report.step, is_due);
-        if is_due {
+        let now = Instant::now();
+        let stopping = self.parts.stop.check();
+        let due = self.progress.step(report, stopping.is_some(), now);
+        self.estimate(report.step, due.line, now);
+        if due.line || due.live {
             self.parts.hashes.report(self.parts.screen);
-            self.print_progress(report, trainer.feed().num_bad());
         }
-        if report.step.is_multiple_of(MEMORY_STEPS) {
+        if due.live {
+            self.draw_live(report.step, now);
+        }
+        if due.line {
+            self.print_progress(report, trainer.feed().num_bad(), now);
+        }
+        if due.memory {
             let [data, model] = self.parts.roles.memory_stats();
             self.parts.screen.progress_nonblocking(&format!("[Step {}] {data}, {model}", report.step));
         }
-        if let Some(line) = self.parts.stop.check() {
+        if let Some(line) = stopping {
             self.parts.screen.progress_nonblocking(&line);
         }
     }
 
     fn validation(&mut self, report: &ValidationReport) {
-        // Epochs of a small corpus are short: the log has every validation, the screen one in ten seconds.
-        let now = Instant::now();
-        if report.step == self.parts.total_steps || is_due(self.last_validation, now) {
-            self.last_validation = Some(now);
+        if report.step == self.parts.total_steps || self.validations.is_due(Instant::now()) {
             self.parts.screen.progress_nonblocking(&format!(
                 "Validation after step {}: {}, {} utterances; {}",
                 report.step,
@@ -300,29 +260,11 @@ fn alignment_text(alignment: &AlignmentReport) -> String {
     )
 }
 
-/// Whether a validation line is due again.
-fn is_due(last: Option<Instant>, now: Instant) -> bool {
-    last.is_none_or(|last| now.duration_since(last) >= PROGRESS_EVERY)
-}
-
 #[cfg(test)]
 mod tests {
     use tandem_device::{ArenaSpec, Machine, RoleSetup, SimSpec};
 
     use super::*;
-
-    #[test]
-    fn validation_lines_are_printed_every_ten_seconds() {
-        let start = Instant::now();
-        let check = |seconds: f64, expected| {
-            let now = start + Duration::from_secs_f64(seconds);
-            assert_eq!(is_due(Some(start), now), expected, "after {seconds} s");
-        };
-        assert!(is_due(None, start), "the first always is");
-        check(0.0, false);
-        check(9.9, false);
-        check(10.0, true);
-    }
 
     #[test]
     fn a_process_over_its_limits_stops_the_run_with_one_line() {

@@ -3,13 +3,16 @@
 
 use std::cell::Cell;
 use std::io;
+use std::time::Instant;
 
 use serde_json::Value;
 
 use crate::args::{Invocation, PlanArgs};
 use crate::console::{self, Console};
 use crate::exit::Exit;
-use crate::style::{Look, OutputStream, UseColor, is_plain, without_controls};
+use crate::live_line::LiveLine;
+use crate::style::{Look, OutputStream, UseColor, is_dumb, is_plain, without_controls};
+use crate::ticker::Ticker;
 
 /// The output of one command.
 pub(crate) struct Screen {
@@ -98,10 +101,21 @@ impl Screen {
         }
     }
 
+    /// A live line below the printed lines. None for `-q`, and where they do not go to a terminal.
+    pub(crate) fn live_line(&self) -> Option<LiveLine> {
+        self.live_line_on(self.stream())
+    }
+
     /// A progress counter for `what`.
     pub(crate) fn ticker(&self, what: &'static str) -> Ticker {
-        let live = !self.flags.quiet && OutputStream::Err.is_terminal();
-        Ticker { what, console: live.then(|| self.console()), percent: None }
+        let live = self.live_line_on(OutputStream::Err);
+        let lines = (live.is_none() && !self.flags.quiet).then(|| self.console());
+        Ticker::new(what, live, lines, Instant::now())
+    }
+
+    fn live_line_on(&self, stream: OutputStream) -> Option<LiveLine> {
+        let is_live = !self.flags.quiet && stream.is_terminal() && !is_dumb();
+        is_live.then(|| LiveLine::new(self.console(), stream))
     }
 
     /// Prints a warning to standard error.
@@ -118,33 +132,6 @@ impl Screen {
     /// Where lines go.
     fn stream(&self) -> OutputStream {
         if self.flags.json { OutputStream::Err } else { OutputStream::Out }
-    }
-}
-
-/// A counter on standard error that overwrites itself and is erased when dropped. Prints nothing unless standard error
-/// is a terminal.
-pub(crate) struct Ticker {
-    what: &'static str,
-    console: Option<Console>,
-    percent: Option<usize>,
-}
-
-impl Ticker {
-    /// Shows `done` of `total` when the percentage has changed.
-    pub(crate) fn show(&mut self, done: usize, total: usize) {
-        let percent = done * 100 / total.max(1);
-        if let Some(console) = self.console.as_ref().filter(|_| self.percent != Some(percent)) {
-            self.percent = Some(percent);
-            console.show_live(&format!("{}: {done} of {total} ({percent} %)", self.what), OutputStream::Err);
-        }
-    }
-}
-
-impl Drop for Ticker {
-    fn drop(&mut self) {
-        if let Some(console) = &self.console {
-            console.end_live();
-        }
     }
 }
 

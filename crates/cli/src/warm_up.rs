@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::screen::{Screen, Ticker};
+use crate::screen::Screen;
+use crate::ticker::Ticker;
 
 /// A shorter warm-up gets no line.
 const MIN_REPORTED: Duration = Duration::from_secs(2);

@@ -34,6 +34,7 @@ mod old_checkpoints;
 mod output;
 mod placement;
 mod profile;
+mod progress;
 mod run_log;
 mod samples;
 mod shells;

@@ -29,7 +29,7 @@ impl TestTerminal {
     /// Runs `line` in a window of that size. Without tmux, the test is skipped.
     pub(crate) fn run(line: &str, (width, height): (u16, u16)) -> Option<TestTerminal> {
         if !Command::new("tmux").arg("-V").output().is_ok_and(|output| output.status.success()) {
-            skip("TANDEM_REQUIRE_TMUX", "the monitor in a terminal", "tmux is not installed");
+            skip("TANDEM_REQUIRE_TMUX", "output in a terminal", "tmux is not installed");
             return None;
         }
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -49,6 +49,11 @@ impl TestTerminal {
     /// The screen with the escape sequences of its colours.
     pub(crate) fn colored_screen(&self) -> String {
         self.tmux(&["capture-pane", "-p", "-e"])
+    }
+
+    /// The screen and everything that has scrolled off it, without empty lines at the end.
+    pub(crate) fn history(&self) -> String {
+        self.tmux(&["capture-pane", "-p", "-S", "-"]).trim_end().to_owned()
     }
 
     /// Waits until the screen shows all of `parts`, and returns it.
