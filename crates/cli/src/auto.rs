@@ -100,15 +100,15 @@ fn show(choice: &Choice, screen: &Screen) -> Result<(), Exit> {
     if let Some(reason) = &choice.not_as_asked {
         screen.warn(&format!("--mode auto: the request cannot be met: {reason}"));
     }
-    screen.print(&table(choice))?;
+    screen.progress(&table(choice))?;
     if let Some(sentence) = choice.one_or_two() {
-        screen.print(&format!("   {sentence}"))?;
+        screen.progress(&format!("   {sentence}"))?;
     }
     let chosen = &choice.taken().candidate;
     let line = format!("Using {}. To skip the timing: {}", chosen.name(), chosen.flags());
     match fallback_reason(choice) {
         Some(reason) => screen.warn(&format!("--mode auto: {line} ({reason})")),
-        None => screen.print(&format!("   {line}"))?,
+        None => screen.progress(&format!("   {line}"))?,
     }
     Ok(())
 }

@@ -36,7 +36,7 @@ pub(crate) fn start(
     if let Some(text) = &training.prometheus {
         match listen_address(text).and_then(Prometheus::serve) {
             Ok(served) => {
-                screen.print(&format!("   Prometheus: http://{}/metrics", served.address()))?;
+                screen.progress(&format!("   Prometheus: http://{}/metrics", served.address()))?;
                 list.push(Box::new(served));
             }
             Err(error @ ExportError::Bind { .. }) => {

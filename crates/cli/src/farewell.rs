@@ -16,15 +16,23 @@ const MAX_TEXT_CHARS: usize = 60;
 /// Replaced recordings that are named at the end; the file names all.
 const MAX_REPLACED: usize = 5;
 
-/// The result of a run, and what to type next. `typed` are the flags as given; `text` is what to synthesise.
-pub(crate) fn farewell(outcome: &RunOutcome, plan: &Plan, folder: &RunFolder, typed: &PlanArgs, text: &str) -> String {
+/// The result of a run.
+pub(crate) fn result_lines(outcome: &RunOutcome, folder: &RunFolder) -> String {
     let (step, path) = (outcome.step, folder.path().display());
-    let mut lines = match outcome.stopped {
-        false => vec![format!("✅ Training finished: {step} steps, saved in {path}")],
-        true => vec![format!("Stopped after step {step}; checkpoint saved in {path}")],
+    let mut text = match outcome.stopped {
+        false => format!("✅ Training finished: {step} steps, saved in {path}"),
+        true => format!("Stopped after step {step}; checkpoint saved in {path}"),
     };
     if let Some(report) = &outcome.validation {
-        lines.push(format!("   Validation: {}, {} utterances", mel_score(report), report.utterances));
+        text += &format!("\n   Validation: {}, {} utterances", mel_score(report), report.utterances);
+    }
+    text
+}
+
+/// What to type next. `typed` are the flags as given; `text` is what to synthesise.
+pub(crate) fn farewell(outcome: &RunOutcome, plan: &Plan, typed: &PlanArgs, text: &str) -> String {
+    let (step, mut lines) = (outcome.step, Vec::new());
+    if outcome.validation.is_some() {
         lines.push("   (L1 in standard deviations of the corpus; the baseline always predicts the mean)".to_owned());
     }
     let dir = quoted(&plan.training.checkpoint_dir);

@@ -38,8 +38,10 @@ pub(crate) fn run(args: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
         document["cards"] = cards_json(&machine);
         screen::write_json(&document)?;
     } else {
-        let text = if args.quiet { show_short(&plan) } else { show_plan(&plan, &hardware) };
-        screen.print(&text)?;
+        screen.print(&if args.quiet { show_short(&plan) } else { show_plan(&plan, &hardware) })?;
+        if args.quiet {
+            plan.notes.iter().try_for_each(|note| screen.note(note))?;
+        }
         if args.verbose {
             screen.print(&details(&machine, &hardware))?;
         }

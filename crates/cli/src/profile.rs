@@ -102,6 +102,7 @@ fn diagnose_log(path: &Path, args: &ProfileArgs, screen: &Screen) -> Result<Exit
     let diagnosis = Diagnosis::of(&records).map_err(|error| failed(error.into()))?;
     match args.plan.json {
         true => screen::write_json(&document(&diagnosis, &[], &[], &[], None))?,
+        false if args.plan.quiet => screen.print(&conclusion(&diagnosis))?,
         false => screen.print(&diagnosis.lines().join("\n"))?,
     }
     Ok(ExitCode::SUCCESS)
@@ -147,7 +148,7 @@ fn measure(
         .progress(&format!("Profiling {steps} steps after {WARM_UP_STEPS} warm-up steps, then each stage alone..."))?;
     let profile = profile::run(resolved, corpora, steps, emitter).map_err(failed)?;
     if !args.json {
-        screen.print(&show(&profile))?;
+        screen.print(&if args.quiet { conclusion(&profile.diagnosis) } else { show(&profile) })?;
     }
     let suggested = if typed.confirm { distinct(&profile.diagnosis.verdicts) } else { Vec::new() };
     let mut tried = Vec::new();
@@ -206,6 +207,12 @@ fn show(profile: &Profile) -> String {
     lines.push(show_busy(diagnosis, cards));
     lines.extend(diagnosis.findings());
     lines.join("\n")
+}
+
+/// What `-q` prints: the speed, the verdicts and the tier.
+fn conclusion(diagnosis: &Diagnosis) -> String {
+    let speed = diagnosis.times().into_iter().next();
+    speed.into_iter().chain(diagnosis.findings()).collect::<Vec<_>>().join("\n")
 }
 
 fn show_alone(alone: &[StandaloneTimes]) -> String {

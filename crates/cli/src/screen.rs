@@ -90,6 +90,15 @@ impl Screen {
         if self.flags.quiet { Ok(()) } else { self.print(text) }
     }
 
+    /// Prints a line about something that the user may not expect. With `-q` it is a warning.
+    pub(crate) fn note(&self, text: &str) -> Result<(), Exit> {
+        if self.flags.quiet {
+            self.warn(text.trim_start_matches("⚠️ "));
+            return Ok(());
+        }
+        self.print(&format!("   {text}"))
+    }
+
     /// Prints progress lines of a run without ever blocking it. When the output has no room (a stalled pipe or
     /// terminal), the lines are dropped, with one warning.
     pub(crate) fn progress_nonblocking(&self, text: &str) {

@@ -28,7 +28,7 @@ use crate::corpus::demo;
 use crate::data;
 use crate::exit::Exit;
 use crate::exports;
-use crate::farewell::{farewell, replaced_text, text_to_synthesize};
+use crate::farewell::{farewell, replaced_text, result_lines, text_to_synthesize};
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::output_guard::{OutputGuard, OutputKind};
 use crate::run_log;
@@ -94,14 +94,15 @@ fn run_to_the_end(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     let folder = RunFolder::open(&plan.training.checkpoint_dir, &identity, mode);
     let folder = folder.map_err(|error| exit_of("--checkpoint-dir", error))?;
     if let Some(path) = folder.moved_aside() {
-        screen.print(&format!("Moved the earlier run to {}", path.display()))?;
+        screen.progress(&format!("Moved the earlier run to {}", path.display()))?;
     }
     let checkpoint = match named {
         Some(named) => Some(named),
         None => newest_checkpoint(plan, &folder, screen)?,
     };
     if let (Some(checkpoint), Some(_)) = (&checkpoint, &init) {
-        screen.print(&format!("   --init-from was used at step 0; this run resumes from step {}", checkpoint.step))?;
+        screen
+            .progress(&format!("   --init-from was used at step 0; this run resumes from step {}", checkpoint.step))?;
     }
     let log_path = match &args.run_log {
         Some(path) => path.clone(),
@@ -135,7 +136,8 @@ fn run_to_the_end(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
         screen.warn(&replaced_text(&replaced, &folder.path().join(BAD_SAMPLES)));
     }
     // The run is saved: a closed output is no failure any more.
-    let _ = screen.print(&farewell(&outcome, plan, &folder, typed, &text_to_synthesize(&corpora)));
+    let _ = screen.print(&result_lines(&outcome, &folder));
+    let _ = screen.progress(&farewell(&outcome, plan, typed, &text_to_synthesize(&corpora)));
     Ok(ExitCode::from(code))
 }
 
@@ -169,7 +171,7 @@ fn with_demo_corpus(args: &PlanArgs, screen: &Screen) -> Result<Option<PlanArgs>
     let folder = PathBuf::from(args.settings.text(Id::CheckpointDir).unwrap_or_default()).join(DEMO_FOLDER);
     if !folder.join("metadata.csv").is_file() {
         let path = folder.display();
-        screen.print(&format!(
+        screen.progress(&format!(
             "No --train-data given: generating {DEMO_MINUTES:.0} minutes of synthetic speech in {path}"
         ))?;
         demo::write(&folder, DEMO_MINUTES, screen)?;
@@ -241,7 +243,7 @@ fn train(
             LaunchProgress::WarmUp { ready, of } => warm_up.show(ready, of),
         };
         if let (Ok(()), Some(line)) = (&printed, line) {
-            printed = screen.print(&line);
+            printed = screen.progress(&line);
         }
     };
     let hashes_path = folder.path().join(RECORDING_HASHES);
@@ -264,11 +266,16 @@ fn train(
     // The trainer is bound last, so that it is dropped before the arenas it uses.
     let Launched { roles, schedule, model, num_parameters, validation, init, mut trainer } = launched;
     if warm.ready < warm.of {
-        screen.print(&format!("   {}/{} batches ready", warm.ready, warm.of))?;
+        screen.progress(&format!("   {}/{} batches ready", warm.ready, warm.of))?;
     }
-    startup_lines(plan, StartupPhase::Starting).iter().try_for_each(|line| screen.print(line))?;
-    screen.print(&short_plan(plan))?;
-    screen.print(&format!(
+    startup_lines(plan, StartupPhase::Starting).iter().try_for_each(|line| screen.progress(line))?;
+    screen.progress(&show_short(plan))?;
+    plan.notes.iter().try_for_each(|note| screen.note(note))?;
+    let hints = plan.hints.iter().map(|hint| format!("   Hint: {hint}"));
+    hints
+        .chain(plan.advice.iter().map(|advice| format!("   Advice: {advice}")))
+        .try_for_each(|line| screen.progress(&line))?;
+    screen.progress(&format!(
         "   {} model, {} million parameters; {}",
         plan.model_size.name(),
         millions(num_parameters),
@@ -277,12 +284,12 @@ fn train(
     let (num_validation, num_too_long) = (validation.count, validation.too_long);
     let too_long =
         if num_too_long == 0 { String::new() } else { format!(" (and not on {num_too_long} that no bucket holds)") };
-    screen.print(&format!(
+    screen.progress(&format!(
         "   Training on {} utterances, validating on {num_validation}{too_long}",
         corpora.train.rows().len()
     ))?;
     if let Some(languages) = describe_languages(&corpora.train) {
-        screen.print(&format!("   {languages}"))?;
+        screen.progress(&format!("   {languages}"))?;
     }
     let mut skipped = plan.skipped_utterances();
     let num_excluded = plan.corpus.as_ref().map_or(0, |corpus| corpus.num_excluded);
@@ -290,17 +297,17 @@ fn train(
         skipped.push(format!("{num_excluded} excluded by --exclude-ids"));
     }
     if !skipped.is_empty() {
-        screen.print(&format!("   Not trained on: {}", skipped.join("; ")))?;
+        screen.note(&format!("Not trained on: {}", skipped.join("; ")))?;
     }
-    screen.print(&format!("   {}", plan.training.describe_length(schedule.steps_per_epoch)))?;
+    screen.progress(&format!("   {}", plan.training.describe_length(schedule.steps_per_epoch)))?;
     if let Some((checkpoint, report)) = start.init.zip(init.as_ref()) {
-        describe_init(checkpoint, report, plan).iter().try_for_each(|line| screen.print(line))?;
+        describe_init(checkpoint, report, plan).iter().try_for_each(|line| screen.progress(line))?;
     }
     if let Some(checkpoint) = checkpoint {
-        screen.print(&format!("   Resuming from step {}: {}", checkpoint.step, checkpoint.path.display()))?;
+        screen.progress(&format!("   Resuming from step {}: {}", checkpoint.step, checkpoint.path.display()))?;
         if checkpoint.step >= schedule.total_steps {
             let total = schedule.total_steps;
-            screen.print(&format!(
+            screen.progress(&format!(
                 "   Nothing to train: the run ends at step {total}. --max-steps or --epochs extends it"
             ))?;
         }
@@ -351,15 +358,6 @@ fn train(
         }
         (None, None) => Ok(FinishedRun { outcome, interrupt: None, replaced }),
     }
-}
-
-/// The plan in one line, its notes, and at most three lines of advice.
-fn short_plan(plan: &Plan) -> String {
-    let mut lines = vec![show_short(plan)];
-    lines.extend(plan.notes.iter().map(|note| format!("   {note}")));
-    lines.extend(plan.hints.iter().map(|hint| format!("   Hint: {hint}")));
-    lines.extend(plan.advice.iter().map(|advice| format!("   Advice: {advice}")));
-    lines.join("\n")
 }
 
 /// Synthesises the samples of the last checkpoint and waits for them, unless a signal arrives, which is returned.

@@ -77,7 +77,7 @@ fn conclude(report: &CheckReport, args: &PlanArgs, screen: &Screen) -> Result<()
     if report.passed() {
         let sim = args.sim_text.as_ref().map(|spec| format!(" --sim {spec}")).unwrap_or_default();
         screen.print("🎉 All validation checks passed!")?;
-        return screen.print(format!("   To run it: tandem train{sim} {}", args.settings).trim_end());
+        return screen.progress(format!("   To run it: tandem train{sim} {}", args.settings).trim_end());
     }
     screen.print("❌ Validation failed:")?;
     for check in report.checks.iter().filter(|check| !check.passed) {

@@ -40,7 +40,11 @@ pub(super) fn command() -> Command {
         )
         .arg(json())
         .arg(quiet())
-        .arg(switch("verbose", "Show all problems, not only the first 10 of each kind").short('v'))
+        .arg(
+            switch("verbose", "Show all problems, not only the first 10 of each kind")
+                .short('v')
+                .conflicts_with("quiet"),
+        )
         .arg(
             value("batch-size", "N", "Utterances per batch, for the padding estimate [default: 16]")
                 .value_parser(super::count),
@@ -89,6 +93,10 @@ pub(super) fn run(args: &CheckArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     let report = checked.report;
     let printed = match args.json {
         true => screen::write_json(&report_json(&report)),
+        false if args.quiet => {
+            report.hints.iter().for_each(|hint| screen.warn(hint));
+            screen.print(show_report(&report, 0).lines().next().unwrap_or_default())
+        }
         false => {
             let all = args.verbose || !std::io::stdout().is_terminal();
             screen.print(&show_report(&report, if all { usize::MAX } else { SHOWN_PER_KIND }))

@@ -10,7 +10,7 @@ use tandem_audio::{FeatureSettings, npy};
 use tandem_feed::{Features, Featurizer};
 use tandem_files::open_regular;
 
-use crate::args::{overwrite, path};
+use crate::args::{overwrite, path, quiet};
 use crate::exit::Exit;
 use crate::output_guard::{OutputGuard, OutputKind};
 use crate::screen::Screen;
@@ -22,6 +22,7 @@ pub(crate) struct FeaturesArgs {
     pitch: Option<PathBuf>,
     energy: Option<PathBuf>,
     overwrite: bool,
+    pub(super) quiet: bool,
 }
 
 pub(super) fn command() -> Command {
@@ -38,6 +39,7 @@ pub(super) fn command() -> Command {
         .arg(path("pitch", "Also write the pitch of every frame in Hz (0: unvoiced) to this .npy file"))
         .arg(path("energy", "Also write the energy of every frame to this .npy file"))
         .arg(overwrite())
+        .arg(quiet())
 }
 
 pub(super) fn parse(matches: &ArgMatches) -> Option<FeaturesArgs> {
@@ -47,6 +49,7 @@ pub(super) fn parse(matches: &ArgMatches) -> Option<FeaturesArgs> {
         pitch: super::required_path(matches, "pitch"),
         energy: super::required_path(matches, "energy"),
         overwrite: matches.get_flag("overwrite"),
+        quiet: matches.get_flag("quiet"),
     })
 }
 

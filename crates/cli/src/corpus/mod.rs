@@ -28,7 +28,7 @@ impl CorpusCommand {
         match self {
             CorpusCommand::Check(args) => args.quiet,
             CorpusCommand::Demo(args) => args.quiet,
-            CorpusCommand::Features(_) => false,
+            CorpusCommand::Features(args) => args.quiet,
         }
     }
 }

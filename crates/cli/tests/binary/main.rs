@@ -35,6 +35,7 @@ mod output;
 mod placement;
 mod profile;
 mod progress;
+mod quiet;
 mod run_log;
 mod samples;
 mod shells;
