@@ -88,7 +88,7 @@ static COMMANDS: &[CommandHelp] = &[
             "tandem validate --sim 1x24GiB --share-gpu",
         ],
     ),
-    help("monitor", &[], ["tandem monitor runs/voice", "tandem monitor runs/voice --once"]),
+    help("monitor", &[], ["tandem monitor runs/voice", "tandem monitor runs/voice --json"]),
     help(
         "profile",
         &[

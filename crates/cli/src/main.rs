@@ -28,6 +28,7 @@ mod retired_flags;
 mod run_log;
 mod run_progress;
 mod run_reporter;
+mod run_totals;
 mod scratch;
 mod screen;
 mod start_from;

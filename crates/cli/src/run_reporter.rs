@@ -21,6 +21,7 @@ use crate::interrupts::{Interrupt, Interrupts};
 use crate::live_line::LiveLine;
 use crate::rate_limit::{LINE_EVERY, RateLimit};
 use crate::run_progress::{REQUIRED_FIELDS, RunProgress};
+use crate::run_totals::RunTotals;
 use crate::screen::Screen;
 
 /// The remaining time is estimated from this many steps.
@@ -56,6 +57,7 @@ pub(crate) struct RunReporter<'a> {
     validations: RateLimit,
     has_estimated: bool,
     last_checkpoint: Option<SavedCheckpoint>,
+    totals: RunTotals,
 }
 
 /// What is left of a reporter after the run.
@@ -63,6 +65,7 @@ pub(crate) struct ReportedRun {
     pub(crate) samples: SampleWriter,
     pub(crate) stop: StopCheck,
     pub(crate) last_checkpoint: Option<SavedCheckpoint>,
+    pub(crate) totals: RunTotals,
 }
 
 /// A checkpoint this run has written.
@@ -141,14 +144,22 @@ impl<'a> RunReporter<'a> {
         let live = parts.screen.live_line();
         let progress = RunProgress::new(parts.first_step, parts.total_steps, live.is_some(), Instant::now());
         let validations = RateLimit::from_now_on(LINE_EVERY);
-        RunReporter { parts, progress, live, validations, has_estimated: false, last_checkpoint: None }
+        RunReporter {
+            parts,
+            progress,
+            live,
+            validations,
+            has_estimated: false,
+            last_checkpoint: None,
+            totals: RunTotals::default(),
+        }
     }
 
     /// Ends the reports.
     pub(crate) fn finish(self) -> ReportedRun {
         self.parts.hashes.report(self.parts.screen);
         let ReporterParts { samples, stop, .. } = self.parts;
-        ReportedRun { samples, stop, last_checkpoint: self.last_checkpoint }
+        ReportedRun { samples, stop, last_checkpoint: self.last_checkpoint, totals: self.totals }
     }
 
     /// Prints a line of progress.
@@ -187,6 +198,7 @@ impl<'a> RunReporter<'a> {
 impl RunListener for RunReporter<'_> {
     fn step(&mut self, report: &StepReport, trainer: &StepLoop) {
         step_events::step(report, self.parts.emitter);
+        self.totals.step(report);
         self.parts.memory.step(report.step, self.parts.roles, trainer.feed(), self.parts.emitter);
         if report.skipped {
             self.parts.screen.warn(&format!("step {} skipped: non-finite gradient", report.step));
@@ -224,12 +236,14 @@ impl RunListener for RunReporter<'_> {
             ));
         }
         step_events::validation(report, self.parts.emitter);
+        self.totals.validation(report);
     }
 
     fn checkpoint(&mut self, step: u64, written: &WrittenCheckpoint, took: Duration) {
         let screen = self.parts.screen;
         let name = written.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         step_events::checkpoint(step, written, took, self.parts.emitter);
+        self.totals.checkpoint(&written.path);
         let (mb, seconds) = (mib_ceil(written.bytes), took.as_secs_f64());
         screen.progress_nonblocking(&format!("Wrote {name} ({mb} MB in {seconds:.1} s)"));
         if let Some(error) = &written.not_removed {

@@ -40,7 +40,8 @@ impl OutputFlags {
             Invocation::Doctor(args) => of_plan(&args.plan),
             Invocation::Profile(args) => of_plan(&args.plan),
             Invocation::Bench(args) => of_plan(&args.plan),
-            Invocation::Monitor(_) | Invocation::Completions(_) | Invocation::Man(_) => OutputFlags::default(),
+            Invocation::Monitor(args) => OutputFlags { json: args.json, ..OutputFlags::default() },
+            Invocation::Completions(_) | Invocation::Man(_) => OutputFlags::default(),
             Invocation::Synthesize(args) => OutputFlags {
                 simulated: args.sim.is_some(),
                 quiet: args.quiet,
@@ -130,6 +131,11 @@ impl Screen {
     /// Prints a warning to standard error.
     pub(crate) fn warn(&self, text: &str) {
         self.console.warn(text);
+    }
+
+    /// The warnings so far, oldest first.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        self.console.warnings()
     }
 
     /// Prints an error to standard error, for a command that continues.

@@ -35,7 +35,8 @@ use crate::run_log;
 use crate::run_reporter::{
     RecordingCheck, ReportedRun, ReporterParts, RunReporter, SavedCheckpoint, StopCause, StopCheck,
 };
-use crate::screen::Screen;
+use crate::run_totals::{RunEnd, RunTotals};
+use crate::screen::{self, Screen};
 use crate::start_from::{describe_init, describe_languages, init_checkpoint, named_checkpoint, newest_checkpoint};
 use crate::warm_up::WarmUp;
 
@@ -56,6 +57,10 @@ struct FinishedRun {
     interrupt: Option<Interrupt>,
     /// `id: reason` of every recording that could not be used and was replaced.
     replaced: Vec<String>,
+    totals: RunTotals,
+    total_steps: u64,
+    /// Utterances of the validation set that are validated on.
+    num_validated: usize,
 }
 
 /// What a run starts from, besides random weights.
@@ -131,13 +136,29 @@ fn run_to_the_end(typed: &PlanArgs, screen: &Screen) -> Result<ExitCode, Exit> {
     };
     run_log::close(Some(log), code, reason, screen);
     exports::finish(exporters, screen);
-    let FinishedRun { outcome, replaced, .. } = trained?;
+    let FinishedRun { outcome, replaced, totals, total_steps, num_validated, .. } = trained?;
     if !replaced.is_empty() {
         screen.warn(&replaced_text(&replaced, &folder.path().join(BAD_SAMPLES)));
     }
     // The run is saved: a closed output is no failure any more.
     let _ = screen.print(&result_lines(&outcome, &folder));
     let _ = screen.progress(&farewell(&outcome, plan, typed, &text_to_synthesize(&corpora)));
+    if typed.json {
+        let end = RunEnd {
+            exit_code: code,
+            reason,
+            step: outcome.step,
+            total_steps,
+            resumed_from: checkpoint.as_ref().map(|checkpoint| checkpoint.path.as_path()),
+            folder: folder.path(),
+            run_log: &log_path,
+            num_trained: corpora.train.rows().len(),
+            num_validated,
+            replaced: &replaced,
+            warnings: plan.notes.iter().cloned().chain(screen.warnings()).collect(),
+        };
+        let _ = screen::write_json(&totals.document(&end, plan));
+    }
     Ok(ExitCode::from(code))
 }
 
@@ -338,26 +359,23 @@ fn train(
     });
     let outcome = tandem_train::run(&mut trainer, folder, &model, &schedule, &flag, &mut reporter);
     let outcome = outcome.map_err(anyhow::Error::new).context("training stopped")?;
-    let ReportedRun { samples, stop, last_checkpoint } = reporter.finish();
+    let ReportedRun { samples, stop, last_checkpoint, totals } = reporter.finish();
     let replaced = trainer.feed().bad_samples();
     trainer.stop().map_err(anyhow::Error::new).context("the run did not end cleanly")?;
     if let Some(Err(error)) = stop.sampler.map(Sampler::finish) {
         screen.warn(&format!("some samples of the process's memory are missing: {error}"));
     }
-    match (stop.cause, last_checkpoint) {
+    let interrupt = match (stop.cause, last_checkpoint) {
         (Some(StopCause::OverLimit(error)), _) => {
             let stopped = format!("training stopped after step {}; its checkpoint is saved", outcome.step);
-            Err(Exit::Failed(anyhow::Error::new(error).context(stopped)))
+            return Err(Exit::Failed(anyhow::Error::new(error).context(stopped)));
         }
-        (Some(StopCause::Interrupted(interrupt)), _) => {
-            Ok(FinishedRun { outcome, interrupt: Some(interrupt), replaced })
-        }
-        (None, Some(checkpoint)) => {
-            let interrupt = synthesize_last(samples, &checkpoint, &stop.interrupts, screen);
-            Ok(FinishedRun { outcome, interrupt, replaced })
-        }
-        (None, None) => Ok(FinishedRun { outcome, interrupt: None, replaced }),
-    }
+        (Some(StopCause::Interrupted(interrupt)), _) => Some(interrupt),
+        (None, Some(checkpoint)) => synthesize_last(samples, &checkpoint, &stop.interrupts, screen),
+        (None, None) => None,
+    };
+    let (total_steps, num_validated) = (schedule.total_steps, num_validation);
+    Ok(FinishedRun { outcome, interrupt, replaced, totals, total_steps, num_validated })
 }
 
 /// Synthesises the samples of the last checkpoint and waits for them, unless a signal arrives, which is returned.

@@ -86,9 +86,13 @@ impl MonitorFrame<'_> {
     }
 
     /// The share of the time without a batch. By the device clock where the log has it, else by the host clock.
-    pub(super) fn stall(&self) -> String {
+    pub(super) fn stall_share(&self) -> Option<f64> {
         let seen = self.recent.diagnosis.as_ref().map(|diagnosis| diagnosis.stalls.share);
-        share(seen.or(self.recent.pace.map(|pace| pace.stall)), 1)
+        seen.or(self.recent.pace.map(|pace| pace.stall))
+    }
+
+    pub(super) fn stall(&self) -> String {
+        share(self.stall_share(), 1)
     }
 
     pub(super) fn variation(&self) -> String {

@@ -174,7 +174,7 @@ fn additions(example: &str) -> String {
         "profile" => config,
         "bench" => format!("{config} --steps 2"),
         "synthesize" => " --mode cpu".to_owned(),
-        "monitor" if !example.contains("--once") => " --once".to_owned(),
+        "monitor" if !example.contains("--json") => " --once".to_owned(),
         _ => String::new(),
     }
 }

@@ -20,6 +20,7 @@ mod data;
 mod docs;
 mod docs_figures;
 mod doctor;
+mod documents;
 mod durability;
 mod errors;
 mod flags;
