@@ -37,6 +37,7 @@ mod placement;
 mod profile;
 mod progress;
 mod quiet;
+mod release;
 mod run_log;
 mod samples;
 mod shells;
