@@ -119,8 +119,8 @@ impl RunTotals {
                 "skipped": {
                     "too_long": left_out.too_long,
                     "too_short": left_out.too_short,
-                    "bad_text": left_out.bad_text,
-                    "no_length": left_out.no_length,
+                    "bad_text": left_out.bad_text(),
+                    "no_length": left_out.no_length(),
                     "rejected": corpus.map(|corpus| &corpus.rejected),
                 },
                 "replaced": end.replaced,

@@ -17,7 +17,7 @@ use tandem_launch::{MemoryWatch, Sampler};
 use tandem_pipeline::StopFlag;
 use tandem_plan::setting::Id;
 use tandem_plan::speech::millions;
-use tandem_plan::{Mode, Origin, Placement, Plan, StartupPhase, plan_json, show_short, startup_lines};
+use tandem_plan::{Mode, Origin, Placement, StartupPhase, plan_json, show_short, startup_lines};
 use tandem_runlog::RunLog;
 use tandem_train::{RunOutcome, TrainError};
 

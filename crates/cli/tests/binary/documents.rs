@@ -36,7 +36,7 @@ fn sum(events: &[Value], field: &str) -> f64 {
 }
 
 /// The event with the lowest value, the first of several.
-fn lowest<'a>(events: &'a [Value], value: impl Fn(&Value) -> f64) -> &'a Value {
+fn lowest(events: &[Value], value: impl Fn(&Value) -> f64) -> &Value {
     let mut best = &events[0];
     for event in events {
         if value(event) < value(best) {
