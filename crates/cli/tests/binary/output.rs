@@ -157,6 +157,8 @@ fn without_explanations(mut plan: Value) -> Value {
     for key in ["why", "transfer_why", "hints", "notes", "advice"] {
         plan[key].take();
     }
+    // Other programs write to the disk meanwhile.
+    plan["checkpoints"]["free_bytes"].take();
     // On the CPU this depends on the free memory.
     if plan["mode"] == "cpu" {
         plan["roles"]["model"]["limit_mb"].take();
