@@ -268,7 +268,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &["data-path", "dataset-path"],
         kind: SettingKind::Path,
         default: DefaultValue::Computed("a generated demo corpus"),
-        help: "A folder (LJSpeech, Piper, Common Voice, VCTK, or recordings with .txt files), a list (.csv, .tsv) or a JSONL manifest",
+        help: "LJSpeech, Piper, VCTK or Common Voice folder, wav+txt, or a manifest",
     },
     Setting {
         id: Id::ValData,

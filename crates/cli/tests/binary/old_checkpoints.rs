@@ -93,7 +93,8 @@ fn a_run_of_format_1_resumes_as_in_the_version_that_wrote_it() {
     // The next checkpoint has today's format, and the dims of the old one.
     let model = fs::read(run.join("checkpoint-00000006/model.json")).unwrap();
     let model: Value = serde_json::from_slice(&model).unwrap();
-    assert_eq!((&model["format"], &model["architecture"]["dims"]["text_width"]), (&2.into(), &8.into()));
-    assert_eq!((&model["text"]["units"], &model["text"]["languages"][0]), (&"phonemes".into(), &"en".into()));
+    assert_eq!((&model["format"], &model["architecture"]["dims"]["text_width"]), (&3.into(), &8.into()));
+    let english = serde_json::json!({ "tag": "en", "phonemizer": "dictionary", "script": "Latn" });
+    assert_eq!((&model["text"]["languages"][0], &model["text"]["language_embedding"]), (&english, &false.into()));
     speaks(&run.join("checkpoint-00000006"), &folder);
 }
