@@ -207,7 +207,7 @@ fn one_gpu_prints_its_buffering() {
 
 #[test]
 fn a_passed_validation_prints_the_command_to_run() {
-    let ran = tandem(&format!("validate --sim 2x24GiB --data-gpu 0 --model-gpu 1 {SMALL} -q"));
+    let ran = tandem(&format!("validate --sim 2x24GiB --data-gpu 0 --model-gpu 1 {SMALL}"));
     let (_, after) = ran.out.split_once(PASSED).unwrap();
     contains(after, &["tandem ", "--data-gpu 0", "--model-gpu 1", "--batch-size 2"]);
 }
