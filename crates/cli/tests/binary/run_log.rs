@@ -69,7 +69,9 @@ fn the_log_holds_the_plan_it_ran_with() {
     plan.as_object_mut().unwrap().remove("cards");
     let mut logged: Value = serde_json::from_str(records[0]["plan_json"].as_str().unwrap()).unwrap();
     // Other programs write to the disk meanwhile.
-    [&mut plan, &mut logged].map(|plan| plan["checkpoints"]["free_bytes"].take());
+    for plan in [&mut plan, &mut logged] {
+        plan["checkpoints"]["free_bytes"].take();
+    }
     assert_eq!(logged, plan);
 }
 
