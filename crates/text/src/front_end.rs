@@ -7,14 +7,15 @@ use crate::error::{Outside, TextError};
 use crate::language::{Language, Phonemizer};
 use crate::lexicon::Lexicon;
 use crate::normalize::unicode::ZWNJ;
-use crate::normalize::{Harakat, normalize};
+use crate::normalize::{Harakat, is_harakat, normalize};
 use crate::phonemes::{Phoneme, speak};
 use crate::symbols::{SymbolTable, WORD_BOUNDARY, is_mark};
 
 /// How the front ends of a model read and write, in every language.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TextOptions {
-    /// What becomes of Persian vowel marks.
+    /// What becomes of Persian vowel marks where characters are symbols. A lexicon and another program always see them: they
+    /// tell the vowels, and the ezafe.
     pub harakat: Harakat,
     /// Whether a blank stands before, between and after the tokens, which helps monotonic alignment. Decoding removes it.
     pub blanks: bool,
@@ -100,7 +101,8 @@ impl FrontEnd {
 
     /// The text as it is spoken: what [`FrontEnd::encode`] works from, and what decoding characters gives back.
     pub fn normalize(&self, text: &str) -> String {
-        normalize(text, self.language, self.options.harakat)
+        let knows_marks = self.lexicon.is_some() || matches!(self.pronouncer, Pronouncer::Source(_));
+        normalize(text, self.language, if knows_marks { Harakat::Keep } else { self.options.harakat })
     }
 
     /// The tokens of `text`.
@@ -218,7 +220,8 @@ impl Writer<'_> {
     fn stretch(&mut self, Stretch { text, position }: Stretch<'_>) -> Result<(), TextError> {
         match &self.front_end.pronouncer {
             Pronouncer::Characters => {
-                for (index, character) in text.chars().enumerate() {
+                let is_dropped = |c: char| self.front_end.options.harakat == Harakat::Drop && is_harakat(c);
+                for (index, character) in text.chars().enumerate().filter(|(_, c)| !is_dropped(*c)) {
                     self.character(character, position + index);
                 }
             }

@@ -111,7 +111,7 @@ impl Lexicon {
     pub fn get(&self, word: &str) -> Option<&[String]> {
         let key = key(word);
         let bare = || without_harakat(&key);
-        let found = self.words.get(&key).or_else(|| self.unvocalised.get(&bare())).or_else(|| self.words.get(&bare()));
+        let found = self.words.get(&key).or_else(|| self.words.get(&bare())).or_else(|| self.unvocalised.get(&bare()));
         found.map(|index| &*self.pronunciations[*index])
     }
 

@@ -7,6 +7,7 @@ pub mod unicode;
 pub mod english;
 pub mod persian;
 
+pub(crate) use persian::is_harakat;
 pub use persian::{Harakat, without_harakat};
 
 use crate::language::Language;

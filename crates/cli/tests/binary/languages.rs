@@ -163,7 +163,7 @@ fn texts_of_another_language_are_recognised_before_the_first_step() {
 #[test]
 pub(crate) fn a_lexicon_is_part_of_the_model() {
     let corpus = corpus(|number| (persian(number), Some("fa")));
-    let lexicon = corpus.file("words.txt", "# Persian\nسلام\ts a l ɑ m\nگل\tg o l\n");
+    let lexicon = corpus.file("words.txt", "# Persian\nسلام\ts a l ɑ m\nگل\tg o l\nگلِ\tg o l e\n");
     let ran = train(&corpus, &format!("--lexicon {}", lexicon.display()));
     assert_eq!(ran.code, 0, "{ran:?}");
     let text = text_of(&corpus);
@@ -172,6 +172,9 @@ pub(crate) fn a_lexicon_is_part_of_the_model() {
     // The model speaks without the file.
     fs::remove_file(&lexicon).unwrap();
     spoken(&corpus, "سلام ۷", "");
+    // The ezafe is a mark, which the letters of other words do without.
+    assert_ne!(spoken(&corpus, "گلِ من", ""), spoken(&corpus, "گل من", ""));
+    assert_eq!(spoken(&corpus, "منِ تو", ""), spoken(&corpus, "من تو", ""));
 
     let bad = corpus.file("bad.txt", "سلام\ts a l\nno phonemes\n");
     for (file, part) in

@@ -84,6 +84,12 @@ fn a_lexicon_is_asked_first() {
     let tokens = persian.encode("كتاب من می\u{200C}رود.").unwrap();
     assert_eq!(persian.decode_text(&tokens.ids).unwrap(), "k e t ɑ b | م ن | m i r a v a d .");
     assert_eq!(tokens.guessed, ["من"]);
+    // It sees vowel marks, which are no symbols.
+    let words = "کتاب\tk e t ɑ b\nکتابِ\tk e t ɑ b e\n";
+    let persian_with_ezafe = with_lexicon("fa", Phonemizer::Characters, words);
+    let shown = |text: &str| persian_with_ezafe.decode_text(&persian_with_ezafe.encode(text).unwrap().ids).unwrap();
+    assert_eq!(shown("کتابِ مَن"), "k e t ɑ b e | م ن");
+    assert_eq!(shown("کِتاب مَن"), "k e t ɑ b | م ن");
 
     // A position counts characters of the whole text.
     let Err(TextError::Outside { outside }) = persian.encode("کتاب ☃ کتاب").map(drop) else {
@@ -92,7 +98,7 @@ fn a_lexicon_is_asked_first() {
     assert_eq!((outside[0].position, outside[0].character), (5, '☃'));
 }
 
-/// Answers with the clause in capitals, which shows what it was asked.
+/// Answers with the clause in capitals, which shows what it is asked.
 #[derive(Debug)]
 struct Capitals;
 
@@ -113,6 +119,11 @@ fn another_program_reads_what_is_between_pauses() {
     };
     assert_eq!(read("Guten Tag, Frau Bär. Wie geht es?", None), "GUTEN TAG, FRAU BÄR. WIE GEHT ES?");
     assert_eq!(read("... nun", None), "... NUN");
+    let marked = Arc::new(SymbolTable::from_texts(["کتاب من\u{0650}"]));
+    let source = Pronouncer::Source(Arc::new(Capitals));
+    let persian = FrontEnd::with_table("fa", source, None, TextOptions::default(), marked).unwrap();
+    let ids = persian.encode("کتاب\u{0650} من").unwrap().ids;
+    assert_eq!(persian.decode(&ids).unwrap().concat(), "کتاب\u{0650} من", "the program sees vowel marks");
     let lexicon = Arc::new(Lexicon::parse("schatz\tʃ a ts\nschatz\tother\n".replace(" a ", " A ").as_str()).unwrap());
     assert_eq!(read("Ein Schatz im Haus", Some(lexicon)), "EIN ʃAts IM HAUS");
 }

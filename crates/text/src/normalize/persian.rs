@@ -7,6 +7,7 @@ mod letters;
 mod numbers;
 
 use super::unicode::{ZWNJ, clean, squeeze};
+pub(crate) use letters::is_harakat;
 
 /// What becomes of the marks for short vowels, which most texts do without.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -20,7 +21,7 @@ pub enum Harakat {
 
 /// `text` without marks for short vowels.
 pub fn without_harakat(text: &str) -> String {
-    text.chars().filter(|c| !letters::is_harakat(*c)).collect()
+    text.chars().filter(|c| !is_harakat(*c)).collect()
 }
 
 /// `text` as it is spoken.
