@@ -209,7 +209,7 @@ impl Setting {
             SettingKind::Seconds => "a number of seconds from 0 to 3600".to_owned(),
             SettingKind::Share => "a number from 0 to 1".to_owned(),
             SettingKind::LearningRate => "a number over 0, at most 1".to_owned(),
-            SettingKind::Path => "a path".to_owned(),
+            SettingKind::Path => "a path of this system".to_owned(),
             SettingKind::Address => "a port or an address to listen at".to_owned(),
             SettingKind::Word => "a word of up to 64 letters, digits, - and _".to_owned(),
             SettingKind::SpeakerPattern => {
@@ -338,7 +338,7 @@ pub static SETTINGS: &[Setting] = &[
         aliases: &[],
         kind: SettingKind::Choice(&["drop", "keep"]),
         default: DefaultValue::Fixed("drop"),
-        help: "Whether Persian vowel marks are symbols or are left out",
+        help: "Whether Persian vowel marks are symbols or are left out; a lexicon and espeak always see them",
     },
     Setting {
         id: Id::Cache,

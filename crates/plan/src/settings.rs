@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::nearest::nearest;
 use crate::setting::{Id, SETTINGS, Setting, SettingKind};
-use crate::value::{Limit, SettingValue, quoted};
+use crate::value::{Limit, SettingValue, linux_path, quoted};
 
 /// The settings the user gave, each with its origin. Flags override the config file, in whichever order they are read.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -268,6 +268,7 @@ fn nearest_flag(name: &str) -> String {
 fn wrong_value(setting: &Setting, found: &str, origin: &Origin) -> SettingError {
     let close = match setting.kind {
         SettingKind::Choice(words) => nearest(found, words.iter().copied()).map(str::to_owned),
+        SettingKind::Path => linux_path(found).map(|path| quoted(&path)),
         _ => None,
     };
     let value = close.unwrap_or_else(|| setting.example());
@@ -286,6 +287,20 @@ mod tests {
 
     fn config(line: usize) -> Origin {
         Origin::Config { file: "c.yaml".to_owned(), line }
+    }
+
+    #[test]
+    fn a_windows_path_is_refused_with_its_place_in_wsl() {
+        let refused = |path: &str| Settings::new().set("train-data", path, Origin::Flag).map_err(|e| e.to_string());
+        let message = refused(r"C:\Users\Anna B\voice").unwrap_err();
+        let expected = [
+            r"--train-data: expected a path of this system, found `C:\Users\Anna B\voice`; ",
+            "for example --train-data '/mnt/c/Users/Anna B/voice'",
+        ];
+        assert_eq!(message, expected.concat());
+        for valid in ["c:/voice", "a:b", r"voice\", "/mnt/c/voice", r"CD:\x"] {
+            assert_eq!(refused(valid), Ok(()), "{valid}");
+        }
     }
 
     #[test]

@@ -41,7 +41,8 @@ impl SettingValue {
     /// Parses `text` as a value of `setting`; `None` if it is not valid.
     pub fn parse(setting: &Setting, text: &str) -> Option<SettingValue> {
         if matches!(setting.kind, SettingKind::Path | SettingKind::Address) {
-            return (!text.is_empty() && !text.contains('\0')).then(|| SettingValue::Text(text.to_owned()));
+            let is_valid = !text.is_empty() && !text.contains('\0') && linux_path(text).is_none();
+            return is_valid.then(|| SettingValue::Text(text.to_owned()));
         }
         let text = text.trim();
         match setting.kind {
@@ -90,6 +91,14 @@ pub fn quoted(text: &str) -> String {
         true => text.to_owned(),
         false => format!("'{}'", text.replace('\'', r"'\''")),
     }
+}
+
+/// Where WSL has the file of a Windows path such as `C:\voice`; `None` for any other text. As a name of Linux it would be a file
+/// with backslashes in the current folder.
+pub(crate) fn linux_path(text: &str) -> Option<String> {
+    let (drive, rest) = text.split_once(":\\")?;
+    let is_drive = drive.len() == 1 && drive.chars().all(|c| c.is_ascii_alphabetic());
+    is_drive.then(|| format!("/mnt/{}/{}", drive.to_ascii_lowercase(), rest.replace('\\', "/")))
 }
 
 fn is_word(text: &str) -> bool {
