@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tandem_device::{DeviceKind, Isolation};
 use tandem_diagnosis::{Diagnosis, DiagnosisError};
 use tandem_events::Emitter;
+use tandem_feed::CacheSpec;
 use tandem_plan::Plan;
 use tandem_train::{StepLoop, StepReport};
 
@@ -30,7 +31,7 @@ pub const WARM_UP_STEPS: usize = 5;
 const WAITS_IN_A_ROW: usize = 3;
 const TIMES_THE_STOCK: usize = 3;
 const SETTLING: Duration = Duration::from_secs(10);
-/// With `--cache memory` the profile starts once everything is decoded, unless that takes longer than this.
+/// The profile starts once the cache in memory has everything, unless that takes longer than this.
 const FILLING: Duration = Duration::from_secs(60);
 /// A step that waits for more than this share of its time waits for the feed; less is the latency of the host.
 const WAITS: f64 = 0.05;
@@ -77,7 +78,7 @@ pub fn run(resolved: &Resolved, corpora: &Corpora, steps: usize, emitter: &Emitt
     // The step loop is bound last, so that it drops before the arenas that own its memory.
     let Launched { roles, mut trainer, .. } = launched;
     let kind = resolved.machine.kind();
-    let is_cache_filling = resolved.plan.cache.asked == "memory" && !fill_cache(&mut trainer)?;
+    let is_cache_filling = fills_cache(&resolved.plan, kind) && !fill_cache(&mut trainer)?;
     let (shapes, cards) = fed(&mut trainer, &roles, steps, &emitter, resolved)?;
     let model_only = model_only(&mut trainer, &shapes, kind)?;
     step_events::model_only(&model_only, &emitter);
@@ -113,6 +114,13 @@ fn fed(
 fn take(report: Option<StepReport>, emitter: &Emitter, reports: &mut Vec<StepReport>) {
     report.iter().for_each(|report| step_events::step(report, emitter));
     reports.extend(report);
+}
+
+/// Whether to step through the first epoch before anything is timed. Without a card its steps take long, and hardly wait for
+/// decoding: only if `--cache memory` says so.
+fn fills_cache(plan: &Plan, kind: DeviceKind) -> bool {
+    let is_in_memory = matches!(plan.cache.spec, CacheSpec::Memory { .. });
+    is_in_memory && (kind == DeviceKind::Cuda || plan.cache.asked == "memory")
 }
 
 /// Steps through the first epoch without events. Returns whether it ended in time.

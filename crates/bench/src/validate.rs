@@ -6,7 +6,7 @@ use tandem_device::kernels::Checks;
 use tandem_device::{ArenaError, DeviceError, DeviceKind, Isolation, IsolationError, Machine, Partition};
 use tandem_events::{Emitter, Role, RunEvent};
 use tandem_feed::Feed;
-use tandem_plan::{Mode, Plan, StartupPhase, TransferPlan, startup_lines};
+use tandem_plan::{Mode, Plan, StartupPhase, TransferPlan, buffer_line, startup_lines};
 use tandem_train::{StepLoop, StepReport, TrainError};
 
 use tandem_launch::inventory::{Resolved, instead_of_peer, is_route_error};
@@ -351,10 +351,8 @@ impl Run<'_> {
         let machine = &self.resolved.machine;
         let mut launched = setup.join(roles, feed, model)?;
         self.phase(StartupPhase::Waiting);
-        let warm = launched.wait_warm(self.plan)?;
-        if warm.ready < warm.of {
-            self.say_line(&format!("   {}/{} batches ready", warm.ready, warm.of));
-        }
+        let warm = launched.wait_warm(self.plan, self.emitter)?;
+        self.say_line(&buffer_line(warm.ready, warm.of, warm.waited));
         self.phase(StartupPhase::Starting);
         // The step loop is bound last, so that it drops before the arenas that own its memory.
         let Launched { roles, mut trainer, .. } = launched;

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use tandem_diagnosis::StepWarmUp;
 use tandem_train::StepReport;
 
 use crate::duration::short_duration;
@@ -37,6 +38,8 @@ pub(crate) struct RunProgress {
     live: RateLimit,
     line: RateLimit,
     memory: RateLimit,
+    warm_up: StepWarmUp,
+    is_warming_up: bool,
     since_line: StepMeans,
     recent: VecDeque<StepTimes>,
     recent_ns: u64,
@@ -55,19 +58,26 @@ struct StepTimes {
 #[derive(Clone, Copy, Debug, Default)]
 struct StepMeans {
     steps: u64,
-    wall_ns: u64,
-    wait_ns: u64,
     loss: f64,
     mel_loss: f64,
+    /// The steps whose times are summed: all, or those since the warm-up.
+    timed_steps: u64,
+    wall_ns: u64,
+    wait_ns: u64,
 }
 
 impl StepMeans {
     fn add(&mut self, step: &StepTimes) {
         self.steps += 1;
-        self.wall_ns += step.wall_ns;
-        self.wait_ns += step.wait_ns;
         self.loss += step.loss;
         self.mel_loss += step.mel_loss;
+        self.timed_steps += 1;
+        self.wall_ns += step.wall_ns;
+        self.wait_ns += step.wait_ns;
+    }
+
+    fn forget_times(&mut self) {
+        (self.timed_steps, self.wall_ns, self.wait_ns) = (0, 0, 0);
     }
 
     fn mean(&self, sum: f64) -> f64 {
@@ -75,7 +85,7 @@ impl StepMeans {
     }
 
     fn steps_per_s(&self) -> f64 {
-        self.steps as f64 * 1e9 / (self.wall_ns as f64).max(1.0)
+        self.timed_steps as f64 * 1e9 / (self.wall_ns as f64).max(1.0)
     }
 
     fn stall_percent(&self) -> f64 {
@@ -84,9 +94,17 @@ impl StepMeans {
 }
 
 impl RunProgress {
-    /// A run that resumes after `first_step`. `is_live`: on a terminal.
-    pub(crate) fn new(first_step: u64, total_steps: u64, is_live: bool, now: Instant) -> RunProgress {
+    /// A run that resumes after `first_step`. `is_live`: on a terminal. `warm_up`: from 0 ns, which is `now`.
+    pub(crate) fn new(
+        first_step: u64,
+        total_steps: u64,
+        is_live: bool,
+        warm_up: StepWarmUp,
+        now: Instant,
+    ) -> RunProgress {
         RunProgress {
+            warm_up,
+            is_warming_up: true,
             first_step,
             total_steps,
             started: now,
@@ -104,6 +122,14 @@ impl RunProgress {
     pub(crate) fn step(&mut self, report: &StepReport, is_stopping: bool, now: Instant) -> ProgressDue {
         let (wall_ns, wait_ns, loss) = (report.wall_ns, report.wait_ns, report.loss());
         let step = StepTimes { wall_ns, wait_ns, loss, mel_loss: report.losses.get("mel").unwrap_or_default() };
+        let since_start = now.saturating_duration_since(self.started).as_nanos() as u64;
+        let was_warming_up = self.is_warming_up;
+        self.is_warming_up = self.warm_up.covers(report.epoch, since_start);
+        if was_warming_up && !self.is_warming_up {
+            // Speed and stall are those of the run from here on.
+            self.since_line.forget_times();
+            (self.recent, self.recent_ns) = (VecDeque::new(), 0);
+        }
         self.since_line.add(&step);
         self.recent_ns += step.wall_ns;
         self.recent.push_back(step);
@@ -130,7 +156,7 @@ impl RunProgress {
             format!("{step}/{}", self.total_steps),
             format!("loss {:.3}", means.mean(means.loss)),
             format!("{:.2} steps/s", means.steps_per_s()),
-            format!("stall {:.1} %", means.stall_percent()),
+            self.stall_text(&means),
             left_text(self.remaining(step, now)),
             format!("mel {:.3}", means.mean(means.mel_loss)),
             memory,
@@ -148,7 +174,7 @@ impl RunProgress {
         let bad = if num_bad == 0 { String::new() } else { format!("  replaced {num_bad}") };
         let [data_mb, model_mb] = memory_mb;
         format!(
-            "Step {}/{}  loss {:.3}  mel {:.3}  lr {:.1e}  {:.2} steps/s  stall {:.1} %  \
+            "Step {}/{}  loss {:.3}  mel {:.3}  lr {:.1e}  {:.2} steps/s  {}  \
              data memory {data_mb} MB  model memory {model_mb} MB{bad}{eta}",
             report.step,
             self.total_steps,
@@ -156,8 +182,14 @@ impl RunProgress {
             means.mean(means.mel_loss),
             report.lr,
             means.steps_per_s(),
-            means.stall_percent(),
+            self.stall_text(&means),
         )
+    }
+
+    /// While the cache fills, the step waits for decoding: said, because it ends.
+    fn stall_text(&self, means: &StepMeans) -> String {
+        let warm_up = if self.is_warming_up { " (warm-up)" } else { "" };
+        format!("stall {:.1} %{warm_up}", means.stall_percent())
     }
 
     /// The time to the last step at the mean speed of this run so far, validations and checkpoints included.
@@ -194,7 +226,7 @@ mod tests {
     /// What is shown in `steps` steps of which `per_s` take a second: redraws, lines, memory lines.
     fn shown(is_live: bool, steps: u64, per_s: u64) -> (usize, usize, usize) {
         let start = Instant::now();
-        let mut progress = RunProgress::new(0, steps, is_live, start);
+        let mut progress = RunProgress::new(0, steps, is_live, StepWarmUp::default(), start);
         let step_ns = 1_000_000_000 / per_s;
         let due: Vec<ProgressDue> = (1..=steps)
             .map(|step| progress.step(&report(step, step_ns), false, start + Duration::from_nanos(step * step_ns)))
@@ -222,7 +254,7 @@ mod tests {
     #[test]
     fn the_live_line_has_means_of_the_last_seconds_and_the_time_left() {
         let start = Instant::now();
-        let mut progress = RunProgress::new(100, 300, true, start);
+        let mut progress = RunProgress::new(100, 300, true, StepWarmUp::default(), start);
         // A slow beginning, which is forgotten.
         progress.step(&report(101, 60_000_000_000), false, start + Duration::from_secs(60));
         for step in 102..=200 {
@@ -237,14 +269,38 @@ mod tests {
         assert!(progress.recent.len() <= 13, "{}", progress.recent.len());
     }
 
+    /// Ten steps an epoch; the first epoch fills the cache and takes four times as long.
+    #[test]
+    fn the_first_line_after_the_warm_up_has_the_speed_of_the_run() {
+        for is_live in [false, true] {
+            let start = Instant::now();
+            let mut progress = RunProgress::new(0, 300, is_live, StepWarmUp::new(Some(1), 0), start);
+            let mut at = start;
+            let mut take = |step: u64, progress: &mut RunProgress| {
+                let wall_ns = if step <= 10 { 400_000_000 } else { 100_000_000 };
+                at += Duration::from_nanos(wall_ns);
+                let report = StepReport { epoch: (step - 1) / 10, ..report(step, wall_ns) };
+                progress.step(&report, false, at);
+                match is_live {
+                    true => progress.live_fields(step, String::new(), at).1.join("  "),
+                    false => progress.line(&report, [3, 4], 0, at),
+                }
+            };
+            let lines: Vec<String> = (1..=12).map(|step| take(step, &mut progress)).collect();
+            assert!(lines[9].contains("2.50 steps/s  stall 25.0 % (warm-up)  "), "{}", lines[9]);
+            assert!(lines[11].contains("10.00 steps/s  stall 25.0 %  "), "{}", lines[11]);
+        }
+    }
+
     #[test]
     fn a_run_that_is_stopped_gets_a_last_line() {
         let start = Instant::now();
-        let mut progress = RunProgress::new(0, 300, false, start);
+        let mut progress = RunProgress::new(0, 300, false, StepWarmUp::default(), start);
         assert!(!progress.step(&report(1, 1), false, start).line);
         assert!(progress.step(&report(2, 1), true, start).line);
         let line = progress.line(&report(2, 1), [3, 4], 5, start + Duration::from_secs(2));
         assert!(line.starts_with("Step 2/300  loss 2.000  mel 0.500  lr 1.0e-3  "), "{line}");
+        assert!(line.contains("stall 25.0 % (warm-up)  data memory"), "{line}");
         assert!(line.ends_with("data memory 3 MB  model memory 4 MB  replaced 5  ETA 4 min 58 s"), "{line}");
     }
 }

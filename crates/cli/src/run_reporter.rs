@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tandem_checkpoint::WrittenCheckpoint;
 use tandem_device::bytes::mib_ceil;
 use tandem_device::{Isolation, IsolationError};
+use tandem_diagnosis::StepWarmUp;
 use tandem_events::{Emitter, Role};
 use tandem_feed::RecordingHashes;
 use tandem_launch::samples::SampleWriter;
@@ -40,6 +41,8 @@ pub(crate) struct ReporterParts<'a> {
     /// Steps done before this start of the run.
     pub(crate) first_step: u64,
     pub(crate) total_steps: u64,
+    /// The first epoch in which every recording is already in the cache.
+    pub(crate) cached_from_epoch: Option<u64>,
     /// Print the estimate before the first progress line, however short: on the CPU, where runs are slow.
     pub(crate) always_estimates: bool,
     pub(crate) hashes: RecordingCheck,
@@ -142,7 +145,8 @@ impl RecordingCheck {
 impl<'a> RunReporter<'a> {
     pub(crate) fn new(parts: ReporterParts<'a>) -> RunReporter<'a> {
         let live = parts.screen.live_line();
-        let progress = RunProgress::new(parts.first_step, parts.total_steps, live.is_some(), Instant::now());
+        let warm_up = StepWarmUp::new(parts.cached_from_epoch, 0);
+        let progress = RunProgress::new(parts.first_step, parts.total_steps, live.is_some(), warm_up, Instant::now());
         let validations = RateLimit::from_now_on(LINE_EVERY);
         RunReporter {
             parts,

@@ -17,7 +17,7 @@ use tandem_launch::{MemoryWatch, Sampler};
 use tandem_pipeline::StopFlag;
 use tandem_plan::setting::Id;
 use tandem_plan::speech::millions;
-use tandem_plan::{Mode, Origin, Placement, StartupPhase, plan_json, show_short, startup_lines};
+use tandem_plan::{Mode, Origin, Placement, StartupPhase, buffer_line, plan_json, show_short, startup_lines};
 use tandem_runlog::RunLog;
 use tandem_train::{RunOutcome, TrainError};
 
@@ -284,11 +284,10 @@ fn train(
         LaunchError::Train(error) => exit_of("the run cannot start", error),
         other => Exit::Failed(other.into()),
     })?;
+    let cached_from_epoch = launched.cached_from_epoch(plan);
     // The trainer is bound last, so that it is dropped before the arenas it uses.
     let Launched { roles, schedule, model, num_parameters, validation, init, mut trainer } = launched;
-    if warm.ready < warm.of {
-        screen.progress(&format!("   {}/{} batches ready", warm.ready, warm.of))?;
-    }
+    screen.progress(&buffer_line(warm.ready, warm.of, warm.waited))?;
     startup_lines(plan, StartupPhase::Starting).iter().try_for_each(|line| screen.progress(line))?;
     screen.progress(&show_short(plan))?;
     plan.notes.iter().try_for_each(|note| screen.note(note))?;
@@ -352,6 +351,7 @@ fn train(
         memory: MemoryWatch::new().context("cannot watch memory")?,
         first_step: trainer.step(),
         total_steps: schedule.total_steps,
+        cached_from_epoch,
         always_estimates: plan.mode == Mode::Cpu,
         hashes: RecordingCheck { hashes, path: hashes_path },
         samples: SampleWriter::new(folder.path().join(SAMPLES), sentences, interval, emitter),

@@ -10,6 +10,7 @@ use crate::role_devices::RoleDevices;
 use crate::stage::{Stage, StepPart};
 use crate::stalls::attribute;
 use crate::statistics::{Summary, mean_std, median, ratio};
+use crate::warm_up::StepWarmUp;
 
 /// Steps in the window.
 pub(crate) const WINDOW: usize = 100;
@@ -44,7 +45,7 @@ pub struct JitterWarning(pub JitterWindow);
 
 /// Watches step times. Give it every record of a run, in order.
 ///
-/// Steps with a validation, a sample or a checkpoint do not count, even if its record comes after them.
+/// The warm-up does not count: a cache that is being filled is not jitter. Steps with a validation, a sample or a checkpoint do not count, even if its record comes after them.
 #[derive(Clone, Debug, Default)]
 pub struct Jitter {
     window: VecDeque<TimedStep>,
@@ -57,6 +58,8 @@ pub struct Jitter {
     threads: Option<u32>,
     devices: RoleDevices,
     pauses: Pauses,
+    warm_up: StepWarmUp,
+    epoch: u64,
     steps: u64,
     is_warned: bool,
 }
@@ -89,6 +92,10 @@ impl Jitter {
             RunEvent::Stage { stage, batch, ns, busy_ns, .. } => self.stage(stage, *batch, *ns as f64, *busy_ns as f64),
             RunEvent::ModelOnly { bucket, ns } => drop(self.model_only_ns.insert(*bucket, *ns as f64)),
             RunEvent::FeedSetting { threads, .. } => self.threads = Some((*threads).max(1)),
+            RunEvent::BufferWait { cached_from_epoch, .. } => {
+                self.warm_up = StepWarmUp::new(*cached_from_epoch, record.t_ns);
+            }
+            RunEvent::StepMetrics { epoch, .. } => self.epoch = *epoch,
             RunEvent::StepWork { step, batch, bucket, busy_ns, wait_ns, .. } => {
                 let (busy_ns, wait_ns) = (*busy_ns as f64, *wait_ns as f64);
                 self.device_step(*step, DeviceStep { batch: *batch, bucket: *bucket, busy_ns, wait_ns });
@@ -138,7 +145,7 @@ impl Jitter {
         self.pauses.forget_before(step, begin_ns);
         let demand_ns = self.stages.get(&batch).copied().unwrap_or_default();
         self.steps += 1;
-        if self.steps == 1 || self.pauses.cover(step, begin_ns, end_ns) {
+        if self.warm_up.covers(self.epoch, end_ns) || self.pauses.cover(step, begin_ns, end_ns) {
             return;
         }
         let fact = StepFact {

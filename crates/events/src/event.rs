@@ -122,6 +122,18 @@ pub enum RunEvent {
         /// Duration.
         ns: u64,
     },
+    /// The wait before the first step ended: the data buffer was full, or `--model-start-delay` had passed.
+    BufferWait {
+        /// Batches that were ready.
+        ready: u64,
+        /// Batches that the buffer holds. With as many ready, it was full.
+        of: u64,
+        /// Duration of the wait.
+        ns: u64,
+        /// The first epoch in which every recording is already in the cache; none without a cache.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cached_from_epoch: Option<u64>,
+    },
     /// A training step ended.
     Step {
         /// Its number, from 1.

@@ -15,7 +15,8 @@ use tandem_device::{ArenaSpec, DType, DeviceError, Isolation, Machine, RoleSetup
 use tandem_engine::{EngineError, ProgramSet, Schedule, Session};
 use tandem_events::{Emitter, Role, RunEvent};
 use tandem_feed::{
-    BucketPlan, Feed, FeedError, FeedSpec, FromFiles, MELS, NUM_BUCKETS, Recordings, Tokenizer, TrainingSet, Warm,
+    BucketPlan, CacheSpec, Feed, FeedError, FeedSpec, FromFiles, MELS, NUM_BUCKETS, Recordings, Tokenizer, TrainingSet,
+    Warm,
 };
 use tandem_model::{Acoustic, Model, ModelDims, Programs, VoiceReferences};
 use tandem_plan::{Plan, Precision, RolePlan, StartupPhase, TransferPlan, speech, startup_lines, vocabulary};
@@ -75,9 +76,24 @@ pub struct Launched {
 }
 
 impl Launched {
-    /// Waits for the feed to warm up, at most as long as the plan says.
-    pub fn wait_warm(&mut self, plan: &Plan) -> Result<Warm, LaunchError> {
-        Ok(self.trainer.feed_mut().wait_warm(Duration::from_secs_f64(plan.start_delay_seconds))?)
+    /// Waits until the data buffer is full, at most as long as the plan says, and emits which of the two it was.
+    pub fn wait_warm(&mut self, plan: &Plan, emitter: &Emitter) -> Result<Warm, LaunchError> {
+        let warm = self.trainer.feed_mut().wait_warm(Duration::from_secs_f64(plan.start_delay_seconds))?;
+        let Warm { ready, of, waited } = warm;
+        emitter.emit(RunEvent::BufferWait {
+            ready: ready as u64,
+            of: of as u64,
+            ns: waited.as_nanos() as u64,
+            cached_from_epoch: self.cached_from_epoch(plan),
+        });
+        Ok(warm)
+    }
+
+    /// The first epoch in which every recording is already in the cache: the one after the first whole epoch. `None` without
+    /// a cache.
+    pub fn cached_from_epoch(&self, plan: &Plan) -> Option<u64> {
+        let next = self.trainer.feed().state().next;
+        (plan.cache.spec != CacheSpec::None).then(|| next.epoch + 1 + u64::from(next.k > 0))
     }
 }
 
@@ -292,7 +308,7 @@ impl<'a> Setup<'a> {
     /// Runs all stages and waits for the feed. Calls `say` with each start-up line once it is true, and with the progress of
     /// the warm-up. Also returns how full the feed is.
     pub fn launch(self, say: &mut dyn FnMut(LaunchProgress<'_>)) -> Result<(Launched, Warm), LaunchError> {
-        let plan = self.plan.clone();
+        let (plan, emitter) = (self.plan.clone(), self.emitter);
         // Two closures below use it, never at the same time.
         let say = RefCell::new(say);
         let mut phase =
@@ -309,7 +325,7 @@ impl<'a> Setup<'a> {
         // The driver's memory for kernels, libraries and captured graphs is read now and must be within the plan.
         launched.roles.check_driver_memory()?;
         phase(StartupPhase::Waiting);
-        let warm = launched.wait_warm(&plan)?;
+        let warm = launched.wait_warm(&plan, emitter)?;
         Ok((launched, warm))
     }
 

@@ -83,7 +83,7 @@ pub use refusal::{Demand, Reason, Refusal, Suggestion};
 pub use retired::{RETIRED, Retired};
 pub use settings::{Given, Origin, SettingError, Settings};
 pub use show::{show_gpus, show_plan, show_short};
-pub use startup::{StartupPhase, startup_lines};
+pub use startup::{StartupPhase, buffer_line, startup_lines};
 pub use training::TrainingSettings;
 pub use transfer::TransferPlan;
 pub use value::{Limit, SettingValue, quoted};

@@ -1,6 +1,8 @@
 //! The start-up messages, by the phase after which each is true. Nothing here prints: the caller asks for the lines of a phase
 //! once it is reached.
 
+use std::time::Duration;
+
 use tandem_device::bytes::mib_ceil;
 use tandem_events::Role;
 
@@ -67,6 +69,12 @@ pub fn startup_lines(plan: &Plan, phase: StartupPhase) -> Vec<String> {
         )],
         StartupPhase::Starting => vec!["✅ Model training starting now".to_owned()],
     }
+}
+
+/// How the wait for the data buffer ended: it is full, or `--model-start-delay` has passed.
+pub fn buffer_line(ready: usize, of: usize, waited: Duration) -> String {
+    let why = if ready < of { "; --model-start-delay allows no more" } else { "" };
+    format!("   Data buffer: {ready}/{of} batches ready after {:.1} s{why}", waited.as_secs_f64())
 }
 
 /// Roles as devices: data is 0, model is 1, whatever cards they are on. In single mode both are 0.

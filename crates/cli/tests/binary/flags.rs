@@ -426,12 +426,13 @@ fn start() {
     let command = command(&merged("--model-start-delay 0 --max-steps 1"), demo(), &dir);
     let ran = command.env("TANDEM_FAULT", "slow:decode:400").run();
     assert_eq!(ran.code, 0, "{ran:?}");
-    contains(&ran.out, &["0/7 batches ready"]);
+    contains(&ran.out, &["Data buffer: 0/7 batches ready after 0.0 s; --model-start-delay allows no more"]);
     let at_once = Run { ran, dir, _folder: folder }.loaded_at_first_step();
     assert!(at_once < SLOTS, "{at_once}");
     let warm = run("--model-start-delay 3600");
     assert!(warm.loaded_at_first_step() >= SLOTS, "{}", warm.loaded_at_first_step());
-    assert!(!warm.ran.out.contains("batches ready"), "{}", warm.ran.out);
+    contains(&warm.ran.out, &["Data buffer: 7/7 batches ready after "]);
+    assert!(!warm.ran.out.contains("--model-start-delay"), "{}", warm.ran.out);
 }
 
 #[test]

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
+use serde_json::{Value, json};
+
 use crate::command::{Ran, TandemCommand, contains, in_order};
 use crate::machine::TempFolder;
 use crate::speech::demo;
@@ -125,6 +127,43 @@ fn other_logs_are_shown_too() {
             "Alarms:     none",
         ],
     );
+}
+
+/// A log of 200 steps, 100 an epoch: in the first one every second step waits for decoding.
+fn log_with_slow_first_epoch(cached_from_epoch: Value) -> String {
+    let (mut t_ns, mut lines) = (0, Vec::new());
+    let mut record = |t_ns: u64, mut event: Value| {
+        let header = json!({ "v": 2, "seq": lines.len(), "t_ns": t_ns, "dropped": 0 });
+        event.as_object_mut().unwrap().extend(header.as_object().unwrap().clone());
+        lines.push(event.to_string());
+    };
+    record(0, json!({ "event": "buffer_wait", "ready": 4, "of": 4, "ns": 1, "cached_from_epoch": cached_from_epoch }));
+    for step in 1..=200_u64 {
+        let wait_ns = if step <= 100 && step.is_multiple_of(2) { 20_000_000 } else { 0 };
+        t_ns += 10_000_000 + wait_ns;
+        record(t_ns, json!({ "event": "step", "step": step, "wall_ns": 10_000_000 + wait_ns, "wait_ns": wait_ns }));
+        let losses = json!({ "loss": 1.0 });
+        record(
+            t_ns,
+            json!({ "event": "step_metrics", "step": step, "epoch": (step - 1) / 100, "losses": losses,
+                "gradient_norm": 1.0, "lr": 1e-3, "skipped": false }),
+        );
+    }
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn waiting_for_a_cache_that_fills_is_no_alarm() {
+    let folder = TempFolder::new();
+    let alarms = |cached_from_epoch: Value| {
+        let log = folder.file("run.jsonl", log_with_slow_first_epoch(cached_from_epoch));
+        let document = TandemCommand::new("monitor --json").arg(log).run().json();
+        assert_eq!(document["step"], 200, "{document}");
+        document["alarms"].as_array().unwrap().clone()
+    };
+    assert_eq!(alarms(json!(1)), [] as [Value; 0]);
+    let without_cache = alarms(Value::Null);
+    assert!(without_cache[0]["text"].as_str().unwrap().starts_with("step time varies by "), "{without_cache:?}");
 }
 
 #[test]

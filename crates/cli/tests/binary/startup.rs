@@ -24,7 +24,7 @@ fn start(ran: &Ran, prefix: &str) -> Vec<String> {
     let mut in_plan = false;
     for line in lines {
         in_plan = line.starts_with("Plan: ") || (in_plan && line != LAST);
-        let slow = line.starts_with("   Warm-up: ") || line.ends_with(" batches ready");
+        let slow = line.starts_with("   Warm-up: ") || line.starts_with("   Data buffer: ");
         if !in_plan && !slow {
             start.push(line.to_owned());
         }

@@ -181,6 +181,28 @@ fn validations_samples_and_checkpoints_are_no_jitter() {
     assert_eq!(warnings(&unexplained).len(), 1, "without the records it is jitter");
 }
 
+/// 100 steps an epoch. While the cache fills, every second step waits for decoding.
+#[test]
+fn a_cache_that_fills_is_no_jitter() {
+    let metrics = |step: u64| RunEvent::StepMetrics {
+        step,
+        epoch: (step - 1) / 100,
+        losses: [].into(),
+        gradient_norm: None,
+        lr: 1e-3,
+        skipped: false,
+    };
+    let check = |cached_from_epoch, slow_epoch: u64, expected: usize| {
+        let is_slow = |step: u64| (step - 1) / 100 == slow_epoch && step.is_multiple_of(2);
+        let mut log = records([(0, RunEvent::BufferWait { ready: 4, of: 4, ns: 1, cached_from_epoch })]);
+        log.extend(steps(300, |step| 20_000_000 * u64::from(is_slow(step)), |step| Some(metrics(step))));
+        assert_eq!(warnings(&log).len(), expected, "{cached_from_epoch:?}, epoch {slow_epoch}");
+    };
+    check(Some(1), 0, 0);
+    check(Some(1), 1, 1);
+    check(None, 0, 1);
+}
+
 #[test]
 fn a_long_sample_covers_the_steps_during_it() {
     // Synthesised during steps 200 to 209, logged at the end of them.

@@ -70,7 +70,8 @@ impl Feed {
     }
 
     fn wait_for_rings(&mut self, first: usize, longest: Duration) -> Result<Warm, FeedError> {
-        let deadline = Instant::now() + longest;
+        let began = Instant::now();
+        let deadline = began + longest;
         let mut ready = 0;
         // From the consumer's end: the last ring fills first.
         for ring in self.rings.iter().skip(first).rev() {
@@ -82,7 +83,7 @@ impl Feed {
         }
         // The batches are queued; this waits until they are made.
         self.data_stream.drain()?;
-        Ok(Warm { ready: ready.min(self.warm_slots), of: self.warm_slots })
+        Ok(Warm { ready: ready.min(self.warm_slots), of: self.warm_slots, waited: began.elapsed() })
     }
 
     /// The next batch, for work on `stream`. The stream waits for the batch; the host waits only if none is queued.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tandem_corpus::Cursor;
 use tandem_events::Emitter;
@@ -59,13 +60,15 @@ pub struct FeedState {
     pub replacements: Replacements,
 }
 
-/// How many batches are ready before the first step.
+/// How many batches were ready when the wait for them ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Warm {
     /// Ready batches.
     pub ready: usize,
-    /// Prefetch depth.
+    /// Prefetch depth. With as many ready the buffer is full; with fewer, the longest wait has passed.
     pub of: usize,
+    /// Duration of the wait.
+    pub waited: Duration,
 }
 
 /// Counters of a running feed.
