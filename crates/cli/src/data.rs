@@ -3,7 +3,7 @@
 //! A path without a corpus and a list that cannot be read are wrong usage: exit code 2. Rows that cannot be measured are
 //! skipped; the plan counts them, and `-v` names them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -71,12 +71,34 @@ pub(crate) fn open(args: &PlanArgs, screen: &Screen) -> Result<Option<FoundCorpu
     let options = training_set_options(settings).map_err(|error| Exit::Usage(format!("❌ {error}")))?;
     language_hints(&train, &options.text).iter().for_each(|hint| screen.warn(hint));
     let training_set = survey(train, &rows, &options)?;
+    if let Some(validation) = &validation_dataset {
+        leave_out_other_languages(&training_set, validation, &mut validation_rows, screen);
+    }
     let mut facts = CorpusFacts::of(name, &training_set);
     (facts.num_validation, facts.num_excluded, facts.rejected) = (validation_rows.len(), num_excluded, rejected);
     let dataset = validation_dataset.unwrap_or_else(|| Arc::clone(training_set.dataset()));
     let corpora =
         Corpora { train: Arc::new(training_set), validation: ValidationUtterances { dataset, rows: validation_rows } };
     Ok(Some(FoundCorpus { facts, corpora }))
+}
+
+/// Leaves out utterances of the validation set in languages that the model does not learn: it would read them as another.
+fn leave_out_other_languages(train: &TrainingSet, validation: &Dataset, rows: &mut Vec<SampleIndex>, screen: &Screen) {
+    let Some(tokenizer) = train.tokenizer() else { return };
+    let (total, mut others) = (rows.len(), BTreeSet::new());
+    rows.retain(|row| {
+        let Some(sample) = validation.get(*row).filter(|sample| !tokenizer.knows_language_of(sample)) else {
+            return true;
+        };
+        others.extend(sample.lang.map(str::to_owned));
+        false
+    });
+    if rows.len() < total {
+        let (count, others) = (total - rows.len(), others.into_iter().collect::<Vec<_>>().join(", "));
+        screen.warn(&format!(
+            "--val-data: {count} of its {total} utterances are not used: --train-data has nothing in their language ({others})"
+        ));
+    }
 }
 
 /// Warns if utterances of the validation set are trained on: validation would measure memory, not speech.

@@ -291,7 +291,7 @@ pub enum RunEvent {
 impl RunEvent {
     /// Every kind this version reads, as the log spells it, old names included. With it a reader tells a record that is
     /// *newer* than itself from a broken one.
-    pub const KINDS: [&str; 30] = [
+    pub const KINDS: [&str; 31] = [
         "run_started",
         "training_set",
         "device_clock",
@@ -303,6 +303,7 @@ impl RunEvent {
         "process",
         "refused",
         "transfer",
+        "buffer_wait",
         "step",
         "step_work",
         "cpu_time",

@@ -194,7 +194,9 @@ fn memory_savings(settings: &Settings, min: Lengths) -> Vec<(Id, SettingValue)> 
         (Id::MaxTextLength, count(min.tokens)),
         (Id::MixedPrecision, SettingValue::Switch(false)),
     ]);
-    steps.retain(|(id, value)| is_smaller(settings, *id, value));
+    // A limit below the shortest recording would leave nothing to train on, whatever else is saved.
+    let selects_none = |id: Id, value: &SettingValue| matches!(value, SettingValue::Count(n) if id == Id::MaxMelFrames && *n < min.frames);
+    steps.retain(|(id, value)| is_smaller(settings, *id, value) && !selects_none(*id, value));
     steps
 }
 

@@ -247,3 +247,16 @@ proptest! {
         let _ = Settings::new().with(&[(flag, text)]);
     }
 }
+
+/// A limit on the length of recordings, which usually saves memory, would leave out the only one.
+#[test]
+fn a_small_card_and_one_long_recording_get_a_suggestion() {
+    let driver = DriverCost { model_modules_bytes: 90 * MIB, ..DriverCost::table() };
+    let host = HostFacts { available_bytes: 512 * MIB, limited_by: None, cores: 4 };
+    let mut hardware = Hardware::simulated(1, 1024 * MIB, &driver, host);
+    hardware.cards[0].card.capability = (7, 5);
+    let corpus = CorpusFacts::new("any", vec![(SampleIndex(0), Extent { frames: 1785, tokens: 1 })]);
+    let refusal = Plan::solve(&Settings::new(), &hardware, &Formula, Some(&corpus)).expect_err("it does not fit");
+    check_refusal(&refusal, &Settings::new(), &hardware, Some(&corpus));
+    assert!(!refusal.suggestions.is_empty(), "{refusal}");
+}

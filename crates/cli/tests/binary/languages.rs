@@ -161,6 +161,26 @@ fn texts_of_another_language_are_recognised_before_the_first_step() {
 }
 
 #[test]
+fn validation_rows_of_another_language_are_named_and_not_used() {
+    let english = corpus(|_| ("Five cats.".to_owned(), Some("en-GB")));
+    let validation = corpus(|number| match number % 2 {
+        0 => ("Four cats.".to_owned(), Some("en")),
+        _ => (persian(number), Some("fa")),
+    });
+    let total = fs::read_to_string(validation.path("metadata.csv")).unwrap().lines().count();
+    let ran = train(&english, &format!("--val-data {}", validation.path("").display()));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let others = total / 2;
+    let warning =
+        format!("{others} of its {total} utterances are not used: --train-data has nothing in their language (fa)");
+    contains(&ran.err, &["--val-data: ", &warning]);
+    // Some of the others may be too long for their recording.
+    let (_, used) = ran.out.split_once("validating on ").unwrap();
+    let used: usize = used.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+    assert!((1..=total - others).contains(&used), "{used} of {total}");
+}
+
+#[test]
 pub(crate) fn a_lexicon_is_part_of_the_model() {
     let corpus = corpus(|number| (persian(number), Some("fa")));
     let lexicon = corpus.file("words.txt", "# Persian\nسلام\ts a l ɑ m\nگل\tg o l\nگلِ\tg o l e\n");

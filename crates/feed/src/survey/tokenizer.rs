@@ -110,14 +110,22 @@ impl Tokenizer {
     /// The id of a sample's language. A sample of another corpus may have a language that this one does not have: then that
     /// with the same primary subtag, such as `en` for `en-GB`, else that of rows without a language.
     pub fn language_of(&self, sample: &Sample<'_>) -> u32 {
-        let Inner { ids, languages, default, .. } = &*self.inner;
-        let Some(lang) = sample.lang else { return *default };
+        sample.lang.and_then(|lang| self.known_language(lang)).unwrap_or(self.inner.default)
+    }
+
+    /// Whether the corpus has the language of a sample of another corpus, or that sample names none.
+    pub fn knows_language_of(&self, sample: &Sample<'_>) -> bool {
+        sample.lang.is_none_or(|lang| self.known_language(lang).is_some())
+    }
+
+    fn known_language(&self, lang: &str) -> Option<u32> {
+        let Inner { ids, languages, .. } = &*self.inner;
         let similar = || {
             let tag = normalized_tag(lang);
             let same = |rules: &LanguageRules| primary_subtag(&rules.tag) == primary_subtag(&tag);
             languages.iter().position(same).map(|id| id as u32)
         };
-        ids.get(lang).copied().or_else(similar).unwrap_or(*default)
+        ids.get(lang).copied().or_else(similar)
     }
 
     /// The options of all front ends, to be saved with the run.
@@ -328,6 +336,8 @@ mod tests {
         let others = dataset(&[("en-GB", "a"), ("de", "a"), ("", "a"), ("fa-AF", "a")]);
         let ids: Vec<u32> = others.samples().iter().map(|(_, sample)| spoken.language_of(&sample)).collect();
         assert_eq!(ids, [0, 0, 0, 1]);
+        let known: Vec<bool> = others.samples().iter().map(|(_, sample)| spoken.knows_language_of(&sample)).collect();
+        assert_eq!(known, [true, false, true, true]);
     }
 
     #[test]
