@@ -9,7 +9,7 @@ use tandem_feed::Feed;
 use tandem_plan::{Mode, Plan, StartupPhase, TransferPlan, buffer_line, startup_lines};
 use tandem_train::{StepLoop, StepReport, TrainError};
 
-use tandem_launch::inventory::{Resolved, instead_of_peer, is_route_error};
+use tandem_launch::inventory::Resolved;
 use tandem_launch::launch::{Corpora, CreatedModel, LaunchError, Launched, RunPrograms, Setup, card_of, device_error};
 use tandem_launch::{Peak, Sampler, SamplerError};
 
@@ -93,7 +93,7 @@ fn device_advice(error: &DeviceError) -> Option<&'static str> {
         DeviceError::Lost { .. } | DeviceError::Failed { .. } => {
             Some("The card or its driver failed: see nvidia-smi and the kernel's log; --mode cpu works meanwhile")
         }
-        DeviceError::Corrupt { .. } | DeviceError::NoRoute { .. } => {
+        DeviceError::Corrupt { .. } | DeviceError::NoRoute { .. } | DeviceError::TimedOut { .. } => {
             Some("Try --transfer bounce: it needs no peer access")
         }
         _ => None,
@@ -272,22 +272,17 @@ impl Run<'_> {
         );
     }
 
-    /// Starts the feed, which proves the transfer. Peer copies that the driver offers but that do not work are replaced; any
-    /// other transfer error is reported under its own heading.
+    /// Starts the feed, which proves the transfer and replaces one that does not work. A transfer error that is left is
+    /// reported under its own heading.
     fn start_feed(&mut self, setup: &mut Setup<'_>, roles: &Isolation) -> Result<StartedFeed, Trouble> {
-        let mut transfer = self.plan.transfer.clone();
-        let mut started = setup.start_feed(roles);
-        let mut replaced = false;
-        if let Some(other) = started.as_ref().err().and_then(|error| instead_of_peer(&transfer, error.device()?)) {
-            setup.reroute(other.clone());
-            (transfer, replaced) = (other, true);
-            started = setup.start_feed(roles);
-        }
+        let started = setup.start_feed(roles);
         match started {
-            Err(error) if !error.device().is_some_and(is_route_error) => return Err(error.into()),
+            Err(error) if !error.device().is_some_and(DeviceError::is_about_route) => return Err(error.into()),
             Err(_) => {}
             Ok(_) => self.phase(StartupPhase::PipelineReady),
         }
+        let transfer = setup.transfer().clone();
+        let replaced = transfer.route != self.plan.transfer.route;
         Ok(StartedFeed { feed: started, transfer, replaced })
     }
 
@@ -328,7 +323,6 @@ impl Run<'_> {
         let StartedFeed { feed, mut transfer, replaced } = started;
         if replaced {
             self.say_line(&format!("   ⚠️ {}", transfer.describe()));
-            self.emitter.emit(RunEvent::Note { text: transfer.describe() });
         }
         let feed = feed?;
         let Some(measured) = feed.transfer() else {

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::card::{Card, CardReading};
 use crate::driver::{Address, CopyPath, Driver, EventId, GraphId, HostSpan, KernelId, RawArg, Reservation, StreamId};
@@ -172,6 +172,10 @@ impl Driver for CpuDriver {
 
     fn synchronize(&self, _card: usize, _event: EventId) -> Result<(), DeviceError> {
         Ok(())
+    }
+
+    fn synchronize_within(&self, _card: usize, _event: EventId, _longest: Duration) -> Result<bool, DeviceError> {
+        Ok(true)
     }
 
     fn elapsed_ns(&self, card: usize, from: EventId, to: EventId) -> Result<u64, DeviceError> {

@@ -109,6 +109,12 @@ impl Device {
         self.open.driver().prepare_gemms(self.open.card)
     }
 
+    /// Treats the card as lost, because its work does not end: from now on nothing waits for it, and nothing that it may
+    /// still use is freed.
+    pub(crate) fn abandon(&self) {
+        self.open.driver().abandon(self.open.card);
+    }
+
     /// Memory of this process on the card as the driver counts it; `None` if the driver does not report it.
     pub fn process_bytes(&self) -> Result<Option<u64>, DeviceError> {
         self.open.driver().process_bytes(self.open.card)

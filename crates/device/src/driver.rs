@@ -4,6 +4,8 @@
 //! plain numbers here, and the safe types around it ([`crate::Device`], [`crate::Stream`], [`crate::Arena`], …) keep them
 //! valid.
 
+use std::time::Duration;
+
 use crate::card::{Card, CardReading};
 use crate::error::DeviceError;
 use crate::gemm::RawGemm;
@@ -75,8 +77,17 @@ pub(crate) enum CopyPath {
     DeviceToHost { from: Address, to: HostSpan },
     /// Within one card.
     WithinDevice { from: Address, to: Address, bytes: u64 },
-    /// From card to card without the host. Within one card it is allowed too, for testing.
-    Peer { from: Address, to: Address, bytes: u64 },
+    /// From card to card. Within one card it is allowed too, for testing.
+    Peer { from: Address, to: Address, bytes: u64, call: PeerCall },
+}
+
+/// The driver call for a copy from card to card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PeerCall {
+    /// A copy between two addresses, as within one card. Needs peer access.
+    Unified,
+    /// A copy between two contexts. With peer access it goes from card to card, without through memory of the driver.
+    BetweenContexts,
 }
 
 impl CopyPath {
@@ -134,8 +145,13 @@ pub(crate) trait Driver: Send + Sync {
     fn wait(&self, card: usize, stream: StreamId, event: EventId) -> Result<(), DeviceError>;
     /// Whether the event's latest record has been reached.
     fn reached(&self, card: usize, event: EventId) -> Result<bool, DeviceError>;
-    /// Blocks the calling thread until the event's latest record has been reached.
+    /// Blocks the calling thread until the event's latest record has been reached. If that waits for another card that is
+    /// lost, fails with the loss.
     fn synchronize(&self, card: usize, event: EventId) -> Result<(), DeviceError>;
+    /// The same for `longest` at most; `false` if the event was not reached.
+    fn synchronize_within(&self, card: usize, event: EventId, longest: Duration) -> Result<bool, DeviceError>;
+    /// Treats a card as lost: its work does not end, and nothing waits for it any more.
+    fn abandon(&self, _card: usize) {}
     /// Nanoseconds on the device between two timed events that have both been reached.
     fn elapsed_ns(&self, card: usize, from: EventId, to: EventId) -> Result<u64, DeviceError>;
     /// When a timed event was reached, on the clock of [`now_ns`](Driver::now_ns). It must have been reached.

@@ -133,7 +133,7 @@ pub enum DeviceError {
     },
 
     /// Bytes did not arrive as they were sent.
-    #[error("{route} copy from GPU {from} to GPU {to} changed {wrong} of {bytes} bytes")]
+    #[error("{route}: the copy from GPU {from} to GPU {to} changed {wrong} of {bytes} bytes")]
     Corrupt {
         /// The route.
         route: String,
@@ -145,6 +145,17 @@ pub enum DeviceError {
         wrong: u64,
         /// How many were sent.
         bytes: u64,
+    },
+
+    /// Work did not end in time. It may still run: its memory must not be used again by this process.
+    #[error("GPU {card} did not finish within {seconds} s: {during}")]
+    TimedOut {
+        /// The card.
+        card: usize,
+        /// The work.
+        during: &'static str,
+        /// The time it had.
+        seconds: u64,
     },
 
     /// The transfer asked for is not possible between these two cards.
@@ -162,7 +173,7 @@ pub enum DeviceError {
 
     /// `TANDEM_FAULT` names an unknown fault: correct or unset it.
     #[error(
-        "TANDEM_FAULT={given}: expected trap@step:N, leak:POOL:MiB/STEPS (data, model, pinned or host) or slow:WORK:TIMES (decode, upload, features, transfer or step), e.g. trap@step:37, leak:data:1MiB/100 or slow:decode:8"
+        "TANDEM_FAULT={given}: expected trap@step:N, trap-data@step:N, leak:POOL:MiB/STEPS (data, model, pinned or host) or slow:WORK:TIMES (decode, upload, features, transfer or step), e.g. trap@step:37, leak:data:1MiB/100 or slow:decode:8"
     )]
     Fault {
         /// Its value.
@@ -172,4 +183,23 @@ pub enum DeviceError {
     /// Isolation cannot be set up, or a limit does not hold.
     #[error(transparent)]
     Isolation(#[from] crate::isolation::IsolationError),
+}
+
+impl DeviceError {
+    /// Whether a route between two cards does not work, and not one of the cards: another route may.
+    pub fn is_about_route(&self) -> bool {
+        match self {
+            DeviceError::Corrupt { .. } | DeviceError::NoRoute { .. } => true,
+            DeviceError::Failed { during, .. } => ["peer copy", "copying", "enabling peer access"].contains(during),
+            _ => false,
+        }
+    }
+
+    /// The card whose work failed, if one did. Others are not affected.
+    pub fn failed_card(&self) -> Option<usize> {
+        match self {
+            DeviceError::Lost { card, .. } | DeviceError::Failed { card, .. } => Some(*card),
+            _ => None,
+        }
+    }
 }

@@ -12,6 +12,8 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::sync::{Mutex, OnceLock};
 
+use tandem_events::Role;
+
 use crate::arena::View;
 use crate::bytes::MIB;
 use crate::error::DeviceError;
@@ -107,14 +109,15 @@ impl Stream {
     }
 }
 
-/// The fault that `TANDEM_FAULT` asks for: `trap@step:N` makes the model's card fault in step `N`, `leak:POOL:MiB/STEPS`
-/// leaks that much of a pool every so many steps, `slow:WORK:TIMES` repeats some work that many times. For debugging only.
+/// The fault that `TANDEM_FAULT` asks for: `trap@step:N` makes the model's card fault in step `N`, `trap-data@step:N` the
+/// data role's card before that step, `leak:POOL:MiB/STEPS` leaks that much of a pool every so many steps, `slow:WORK:TIMES`
+/// repeats some work that many times. For debugging only.
 ///
-/// The step loop checks [`Fault::traps_at`] in each step and queues [`crate::Stream::trap`]; the memory watch lets
+/// The step loop checks [`Fault::traps_model_at`] and [`Fault::traps_data_at`] in each step and queues [`crate::Stream::trap`]; the memory watch lets
 /// [`crate::InjectedLeak`] grow; the code that does the work repeats it [`Fault::times`] times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
-    trap_at_step: Option<u64>,
+    trap: Option<(Role, u64)>,
     leak: Option<LeakRate>,
     slow: Option<(Slow, u32)>,
 }
@@ -175,9 +178,14 @@ impl Fault {
         Ok(*PARSED.get_or_init(|| fault))
     }
 
-    /// Whether to fault in this step.
-    pub fn traps_at(&self, step: u64) -> bool {
-        self.trap_at_step == Some(step)
+    /// Whether the model's card faults in this step.
+    pub fn traps_model_at(&self, step: u64) -> bool {
+        self.trap == Some((Role::Model, step))
+    }
+
+    /// Whether the data role's card faults before this step.
+    pub fn traps_data_at(&self, step: u64) -> bool {
+        self.trap == Some((Role::Data, step))
     }
 
     /// The leak to inject, if any.
@@ -195,12 +203,13 @@ impl FromStr for Fault {
     type Err = DeviceError;
 
     fn from_str(given: &str) -> Result<Fault, DeviceError> {
-        let trap_at_step = given.strip_prefix("trap@step:").and_then(|step| step.parse().ok());
+        let trap_of = |prefix, role| Some((role, given.strip_prefix(prefix)?.parse().ok()?));
+        let trap = trap_of("trap@step:", Role::Model).or_else(|| trap_of("trap-data@step:", Role::Data));
         let leak = given.strip_prefix("leak:").and_then(leak_rate);
         let slow = given.strip_prefix("slow:").and_then(slowness);
-        match (trap_at_step, leak, slow) {
+        match (trap, leak, slow) {
             (None, None, None) => Err(DeviceError::Fault { given: given.to_owned() }),
-            _ => Ok(Fault { trap_at_step, leak, slow }),
+            _ => Ok(Fault { trap, leak, slow }),
         }
     }
 }
@@ -252,8 +261,10 @@ mod tests {
     #[test]
     fn a_fault_is_parsed_or_refused_and_never_ignored() {
         let trap: Fault = "trap@step:37".parse().unwrap();
-        assert_eq!([36, 37, 38].map(|step| trap.traps_at(step)), [false, true, false]);
-        assert!(!Fault::default().traps_at(0) && trap.leak().is_none());
+        assert_eq!([36, 37, 38].map(|step| trap.traps_model_at(step)), [false, true, false]);
+        assert!(!Fault::default().traps_model_at(0) && trap.leak().is_none());
+        let trap_data: Fault = "trap-data@step:37".parse().unwrap();
+        assert!(trap_data.traps_data_at(37) && !trap_data.traps_model_at(37) && !trap.traps_data_at(37));
         let leak = |given: &str| given.parse::<Fault>().unwrap().leak();
         assert_eq!(leak("leak:data:1MiB/100"), Some(LeakRate { pool: Pool::Data, bytes: MIB, steps: 100 }));
         assert_eq!(leak("leak:host:2MiB/5"), Some(LeakRate { pool: Pool::Host, bytes: 2 * MIB, steps: 5 }));
@@ -274,7 +285,7 @@ mod tests {
             ])
         {
             let error = given.parse::<Fault>().unwrap_err().to_string();
-            let expected = "expected trap@step:N, leak:POOL:MiB/STEPS (data, model, pinned or host) or slow:WORK:TIMES (decode, \
+            let expected = "expected trap@step:N, trap-data@step:N, leak:POOL:MiB/STEPS (data, model, pinned or host) or slow:WORK:TIMES (decode, \
                             upload, features, transfer or step), e.g. trap@step:37, leak:data:1MiB/100 or slow:decode:8";
             assert_eq!(error, format!("TANDEM_FAULT={given}: {expected}"));
         }

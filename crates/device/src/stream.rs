@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use tandem_events::TimeSpan;
 
 use crate::arena::View;
 use crate::device::{Device, LoadedKernel, OpenDevice};
-use crate::driver::{CopyPath, EventId, StreamId};
+use crate::driver::{CopyPath, EventId, PeerCall, StreamId};
 use crate::error::DeviceError;
 use crate::gemm::{self, Gemm};
 use crate::kernel::{Arg, Grid, KernelArgs, check};
@@ -111,11 +112,11 @@ impl Stream {
         self.copy_along(CopyPath::WithinDevice { from: from.address(), to: to.address(), bytes: from.bytes() })
     }
 
-    /// Copies from one card to another by peer access, without the host.
-    pub fn copy_peer(&self, from: View<'_>, to: View<'_>) -> Result<(), DeviceError> {
+    /// Copies from one card to another.
+    pub(crate) fn copy_peer(&self, from: View<'_>, to: View<'_>, call: PeerCall) -> Result<(), DeviceError> {
         self.outside_capture("a copy between cards")?;
         assert_eq!(from.bytes(), to.bytes(), "copy between parts of different length");
-        self.copy_along(CopyPath::Peer { from: from.address(), to: to.address(), bytes: from.bytes() })
+        self.copy_along(CopyPath::Peer { from: from.address(), to: to.address(), bytes: from.bytes(), call })
     }
 
     /// Panics if the memory is on another card, which is a bug in the caller.
@@ -209,6 +210,11 @@ impl Event {
             return Ok(());
         }
         self.open.driver().synchronize(self.open.card, self.id)
+    }
+
+    /// [`synchronize`](Event::synchronize) for `longest` at most; `false` if the event was not reached.
+    pub fn synchronize_within(&self, longest: Duration) -> Result<bool, DeviceError> {
+        self.open.driver().synchronize_within(self.open.card, self.id, longest)
     }
 
     /// Whether the latest record of the event has been reached.

@@ -1,15 +1,21 @@
 //! Transfers of batches from the data role's memory to the model role's.
 //!
-//! - **peer**: card to card by peer access, without the host; needs cards that support it.
+//! - **peer**: card to card by peer access, without the host, as a copy between two addresses.
+//! - **peer-copy**: the same by the driver's call for two contexts. Some drivers do only one of the two right.
+//! - **staged**: that call without peer access: the driver copies through the host.
 //! - **bounce**: through a pinned staging buffer on the host, with a copy stream on each card; always works.
 //! - **hand-over**: both roles are on one device; the model reads the batch in place.
 //!
-//! The first use compares bytes: some cards report peer access and deliver garbage.
+//! [`Route::LADDER`] has all that cross from card to card. A route is proven on the memory of the run before it is used, all
+//! slots, byte by byte: some cards report peer access and deliver nothing.
+
+use std::time::Duration;
 
 use tandem_events::TimeSpan;
 
 use crate::arena::{Arena, View};
 use crate::device::Device;
+use crate::driver::PeerCall;
 use crate::error::DeviceError;
 use crate::fault::{Fault, Slow};
 use crate::kernels::pattern_word;
@@ -21,20 +27,51 @@ use crate::stream::{Event, Stream};
 #[expect(missing_docs, reason = "explained at the top of the file")]
 pub enum Route {
     Peer,
+    PeerCopy,
+    Staged,
     Bounce,
     Handover,
 }
 
 impl Route {
+    /// The routes from card to card, the one that is usually fastest first. The last always works.
+    pub const LADDER: [Route; 4] = [Route::Peer, Route::PeerCopy, Route::Staged, Route::Bounce];
+
     /// Its name in flags and messages.
     pub fn name(self) -> &'static str {
         match self {
             Route::Peer => "peer",
+            Route::PeerCopy => "peer-copy",
+            Route::Staged => "staged",
             Route::Bounce => "bounce",
             Route::Handover => "handover",
         }
     }
+
+    /// The route of this name.
+    pub fn named(name: &str) -> Option<Route> {
+        Route::LADDER.into_iter().chain([Route::Handover]).find(|route| route.name() == name)
+    }
+
+    /// Whether it needs peer access between the cards.
+    pub fn needs_peer_access(self) -> bool {
+        matches!(self, Route::Peer | Route::PeerCopy)
+    }
+
+    /// The driver call of a route that the data side's card copies alone.
+    fn peer_call(self) -> Option<PeerCall> {
+        match self {
+            Route::Peer => Some(PeerCall::Unified),
+            Route::PeerCopy | Route::Staged => Some(PeerCall::BetweenContexts),
+            Route::Bounce | Route::Handover => None,
+        }
+    }
 }
+
+/// The longest that a proof waits for its copies: a link that takes longer for one batch hangs.
+const PROOF_DEADLINE: Duration = Duration::from_secs(10);
+/// Copies of a proof that are timed.
+const TIMED_COPIES: usize = 5;
 
 /// The names of a transfer's waits.
 pub mod waits {
@@ -169,20 +206,20 @@ impl Measured {
 impl Transfer {
     /// Prepares `route` between two arenas for batches of up to `batch_bytes`. `why` is displayed with the route.
     ///
-    /// A peer route enables peer access in both directions first, and fails if the cards do not support it.
+    /// A route that needs peer access enables it in both directions first, and fails if the cards do not support it.
     pub fn open(route: Route, why: &str, from: &Arena, to: &Arena, batch_bytes: u64) -> Result<Transfer, DeviceError> {
         let (source, target) = (from.device(), to.device());
         let same = source.index() == target.index();
         match route {
             Route::Handover if !same => return Err(no_route(route, source, target, "they are two devices")),
-            Route::Peer if !same => open_peer(from, to)?,
+            Route::Peer | Route::PeerCopy if !same => open_peer(route, from, to)?,
             _ => {}
         }
         let staging = match route {
             Route::Bounce => {
                 (0..STAGING).map(|_| Staging::new(source, target, batch_bytes)).collect::<Result<_, _>>()?
             }
-            Route::Peer | Route::Handover => Vec::new(),
+            _ => Vec::new(),
         };
         Ok(Transfer {
             route,
@@ -273,8 +310,9 @@ impl Transfer {
     ) -> Result<(), DeviceError> {
         match self.route {
             Route::Handover => Err(no_route(self.route, &self.from, &self.to, "a hand-over copies nothing")),
-            Route::Peer => {
-                timed(&self.source_stream, source, |stream| stream.copy_peer(from, to))?;
+            Route::Peer | Route::PeerCopy | Route::Staged => {
+                let Some(call) = self.route.peer_call() else { unreachable!("copied by one card") };
+                timed(&self.source_stream, source, |stream| stream.copy_peer(from, to, call))?;
                 // An event can be recorded on its own card only: the target stream waits for this one, and then records
                 // the event that its readers wait for.
                 self.source_stream.record(&self.peer_copied)?;
@@ -312,8 +350,22 @@ impl Transfer {
         self.target_stream.drain()
     }
 
-    /// Sends a pattern from `from` to `to`, compares every byte that arrives, and times five more copies.
-    pub fn prove(&mut self, from: View<'_>, to: View<'_>) -> Result<Measured, DeviceError> {
+    /// Sends a pattern through every slot of both sides, compares every byte that arrives, and times a few more copies.
+    ///
+    /// Fails with [`DeviceError::Corrupt`] for wrong bytes and with [`DeviceError::TimedOut`] for copies that do not end.
+    pub fn prove(&mut self, from: &[View<'_>], to: &[View<'_>]) -> Result<Measured, DeviceError> {
+        assert!(!from.is_empty() && !to.is_empty(), "a proof needs a slot on each side");
+        let mut fastest: Option<Measured> = None;
+        // As many copies as the longer side has slots: each slot of both is used at least once.
+        for slot in 0..from.len().max(to.len()) {
+            let measured = self.prove_slot(from[slot % from.len()], to[slot % to.len()], slot == 0)?;
+            fastest = fastest.or(measured);
+        }
+        Ok(fastest.unwrap_or(Measured { bytes: 0, ns: 1 }))
+    }
+
+    /// The proof for one slot of each side; timed if `is_timed`.
+    fn prove_slot(&mut self, from: View<'_>, to: View<'_>, is_timed: bool) -> Result<Option<Measured>, DeviceError> {
         let mut source = self.from.pinned(from.bytes())?;
         let words = source.bytes_mut()?.chunks_exact_mut(4).enumerate();
         words.for_each(|(i, word)| word.copy_from_slice(&pattern_word(from.bytes(), i as u64).to_le_bytes()));
@@ -328,16 +380,34 @@ impl Transfer {
         let mut target = self.to.pinned(to.bytes())?;
         self.target_stream.wait(&arrived, "the proof waits for its copy")?;
         self.target_stream.download(to, &mut target, 0..to.bytes())?;
-        self.target_stream.drain()?;
+        self.target_stream.record(&arrived)?;
+        self.await_proof(&arrived)?;
         self.compare(source.bytes()?, target.bytes()?)?;
+        if !is_timed {
+            return Ok(None);
+        }
         let mut fastest = u64::MAX;
-        for _ in 0..5 {
+        for _ in 0..TIMED_COPIES {
             let start = self.from.machine().now_ns();
             self.send(from, to, &events)?;
-            arrived.synchronize("the proof waits for a timed copy")?;
+            self.await_proof(&arrived)?;
             fastest = fastest.min(self.from.machine().now_ns() - start);
         }
-        Ok(Measured { bytes: from.bytes(), ns: fastest })
+        Ok(Some(Measured { bytes: from.bytes(), ns: fastest }))
+    }
+
+    /// Waits for an event of a proof.
+    fn await_proof(&self, arrived: &Event) -> Result<(), DeviceError> {
+        let card = self.from.index();
+        match arrived.synchronize_within(PROOF_DEADLINE)? {
+            true => Ok(()),
+            false => {
+                self.from.abandon();
+                self.to.abandon();
+                let seconds = PROOF_DEADLINE.as_secs();
+                Err(DeviceError::TimedOut { card, during: "copying a batch to the other card", seconds })
+            }
+        }
     }
 
     fn compare(&self, sent: &[u8], arrived: &[u8]) -> Result<(), DeviceError> {
@@ -362,13 +432,13 @@ impl Staging {
 }
 
 /// Queries peer access in both directions, then enables it in both.
-fn open_peer(from: &Arena, to: &Arena) -> Result<(), DeviceError> {
+fn open_peer(route: Route, from: &Arena, to: &Arena) -> Result<(), DeviceError> {
     let (source, target) = (from.device(), to.device());
     let machine = source.machine();
     let both = machine.can_access_peer(target.index(), source.index())?
         && machine.can_access_peer(source.index(), target.index())?;
     if !both {
-        return Err(no_route(Route::Peer, source, target, "the driver reports no peer access between them"));
+        return Err(no_route(route, source, target, "the driver reports no peer access between them"));
     }
     from.allow_peer(target)?;
     to.allow_peer(source)

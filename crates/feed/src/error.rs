@@ -154,3 +154,13 @@ pub enum FeedError {
     #[error(transparent)]
     Worker(#[from] WorkerError),
 }
+
+impl FeedError {
+    /// The error of a device, if one failed.
+    pub fn device_error(&self) -> Option<&DeviceError> {
+        match self {
+            FeedError::Device(error) | FeedError::Features(AudioError::Device(error)) => Some(error),
+            _ => None,
+        }
+    }
+}

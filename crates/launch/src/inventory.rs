@@ -17,7 +17,7 @@ use tandem_plan::setting::{Id, NEWEST};
 use tandem_plan::speech::SpeechModels;
 use tandem_plan::{
     CardFacts, CorpusFacts, Hardware, HostFacts, Models, Placement, Plan, Reason, Refusal, RunFolderFacts, Settings,
-    TransferPlan,
+    TriedRoute,
 };
 
 /// The cards of the machine, and the facts read from them.
@@ -192,26 +192,41 @@ fn set_up_once(machine: &Machine, card: usize, programs: Arc<ProgramSet>) -> Res
 }
 
 impl Resolved {
-    /// Proves the transfer: compares every byte of a batch and puts the bandwidth into the plan. A peer route that the driver
-    /// offers but that does not work is replaced, with a note in the plan.
+    /// Tries every route between the cards of the plan, compares every byte of a batch, and takes the fastest that works. If
+    /// the planned one does not, the plan has a note.
     pub fn try_transfer(&mut self) -> Result<(), DeviceError> {
         let (Some(data), Some(model)) = (self.plan.data.card, self.plan.model.card) else { return Ok(()) };
         if self.plan.transfer.route == Route::Handover {
             return Ok(());
         }
-        let mut proof = self.prove(data, model);
-        let other = proof.as_ref().err().and_then(|error| instead_of_peer(&self.plan.transfer, error));
-        if let Some(other) = other {
-            self.plan.notes.push(format!("⚠️ {}", other.describe()));
-            self.plan.reroute(other);
-            proof = self.prove(data, model);
+        let (mut tried, mut last_error) = (Vec::new(), None);
+        for route in self.plan.transfer.candidates() {
+            let result = match self.prove(route, data, model) {
+                Ok(measured) => Ok((measured.gb_per_s() * 1000.0) as u64),
+                Err(error) if error.is_about_route() => {
+                    let why = error.to_string();
+                    last_error = Some(error);
+                    Err(why)
+                }
+                Err(error) => return Err(error),
+            };
+            tried.push(TriedRoute { route, result });
         }
-        self.plan.transfer.mb_per_s = Some((proof?.gb_per_s() * 1000.0) as u64);
-        Ok(())
+        match (self.plan.transfer.with_fastest(tried), last_error) {
+            (Some(fastest), _) => {
+                if fastest.refused().next().is_some() {
+                    self.plan.notes.push(format!("⚠️ {}", fastest.describe()));
+                }
+                self.plan.reroute(fastest);
+                Ok(())
+            }
+            (None, Some(error)) => Err(error),
+            (None, None) => unreachable!("there is always a route to try"),
+        }
     }
 
     /// Copies one batch between two temporary arenas.
-    fn prove(&self, data: usize, model: usize) -> Result<Measured, DeviceError> {
+    fn prove(&self, route: Route, data: usize, model: usize) -> Result<Measured, DeviceError> {
         let batch_bytes = self.plan.feed.slot_bytes();
         let arena_bytes = round_up(batch_bytes, POOL_GRANULE);
         let arena = |role, card| {
@@ -219,26 +234,9 @@ impl Resolved {
             Arena::reserve(&self.machine.open(card)?, spec)
         };
         let (from, to) = (arena(Role::Data, data)?, arena(Role::Model, model)?);
-        let TransferPlan { route, why, .. } = &self.plan.transfer;
-        let mut transfer = tandem_device::Transfer::open(*route, why, &from, &to, batch_bytes)?;
+        let mut transfer = tandem_device::Transfer::open(route, "a proof", &from, &to, batch_bytes)?;
         let (source, target) = (from.take("batch", batch_bytes)?, to.take("slot", batch_bytes)?);
-        transfer.prove(source.view(), target.view())
-    }
-}
-
-/// The transfer that replaces peer copies that do not work; `None` if none can, or if it is the
-/// card that failed and not the route.
-pub fn instead_of_peer(planned: &TransferPlan, error: &DeviceError) -> Option<TransferPlan> {
-    is_route_error(error).then(|| planned.without_peer(error)).flatten()
-}
-
-/// Whether `error` is about the route between two devices, and not about one of them.
-pub fn is_route_error(error: &DeviceError) -> bool {
-    let route_calls = ["peer copy", "copying", "allowing peer access"];
-    match error {
-        DeviceError::Corrupt { .. } | DeviceError::NoRoute { .. } => true,
-        DeviceError::Failed { during, .. } => route_calls.contains(during),
-        _ => false,
+        transfer.prove(&[source.view()], &[target.view()])
     }
 }
 

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tandem_audio::AudioError;
 use tandem_checkpoint::{
     Architecture, Checkpoint, CheckpointError, ComputeDtype, Fingerprint, MelStatistics, ModelContract, ModelText,
     RunIdentity, Vocoder,
@@ -135,9 +134,9 @@ impl LaunchError {
 /// The device error inside `error`, if there is one.
 pub fn device_error(error: &TrainError) -> Option<&DeviceError> {
     match error {
-        TrainError::Device(error)
-        | TrainError::Engine(EngineError::Device(error))
-        | TrainError::Feed(FeedError::Device(error) | FeedError::Features(AudioError::Device(error))) => Some(error),
+        TrainError::Device(error) | TrainError::Engine(EngineError::Device(error)) => Some(error),
+        TrainError::Feed(error) => error.device_error(),
+        TrainError::DataFailed { error, .. } => error.device_error(),
         _ => None,
     }
 }
@@ -307,7 +306,7 @@ impl<'a> Setup<'a> {
 
     /// Runs all stages and waits for the feed. Calls `say` with each start-up line once it is true, and with the progress of
     /// the warm-up. Also returns how full the feed is.
-    pub fn launch(self, say: &mut dyn FnMut(LaunchProgress<'_>)) -> Result<(Launched, Warm), LaunchError> {
+    pub fn launch(mut self, say: &mut dyn FnMut(LaunchProgress<'_>)) -> Result<(Launched, Warm), LaunchError> {
         let (plan, emitter) = (self.plan.clone(), self.emitter);
         // Two closures below use it, never at the same time.
         let say = RefCell::new(say);
@@ -316,6 +315,10 @@ impl<'a> Setup<'a> {
         phase(StartupPhase::Configuring);
         let roles = self.reserve(&mut phase)?;
         let feed = self.start_feed(&roles)?;
+        if self.plan.transfer.route != plan.transfer.route {
+            let line = format!("   ⚠️ {}", self.plan.transfer.describe());
+            (say.borrow_mut())(LaunchProgress::Line(&line));
+        }
         phase(StartupPhase::PipelineReady);
         phase(StartupPhase::ModelPlaced);
         phase(StartupPhase::CreatingModel);
@@ -327,11 +330,6 @@ impl<'a> Setup<'a> {
         phase(StartupPhase::Waiting);
         let warm = launched.wait_warm(&plan, emitter)?;
         Ok((launched, warm))
-    }
-
-    /// Uses another transfer: the planned one does not work.
-    pub fn reroute(&mut self, other: TransferPlan) {
-        self.plan.reroute(other);
     }
 
     /// Opens the plan's cards and reserves the memory of both roles.
@@ -364,11 +362,30 @@ impl<'a> Setup<'a> {
         Ok(roles)
     }
 
-    /// Reserves the feed's memory, proves the transfer, and starts to prefetch.
-    pub fn start_feed(&self, roles: &Isolation) -> Result<Feed, LaunchError> {
-        let plan = &self.plan;
-        let buckets = self.corpora.train.bucket_plan(NUM_BUCKETS, plan.micro_batch()).ok_or(LaunchError::Nothing)?;
-        Ok(Feed::start(roles, self.feed_spec(buckets))?)
+    /// Reserves the feed's memory, proves the transfer on it, and starts to prefetch. A route that does not work there is
+    /// replaced by the next one; [`Setup::transfer`] is the one in use.
+    pub fn start_feed(&mut self, roles: &Isolation) -> Result<Feed, LaunchError> {
+        loop {
+            let micro_batch = self.plan.micro_batch();
+            let buckets = self.corpora.train.bucket_plan(NUM_BUCKETS, micro_batch).ok_or(LaunchError::Nothing)?;
+            let error = match Feed::start(roles, self.feed_spec(buckets)) {
+                Ok(feed) => return Ok(feed),
+                Err(error) => error,
+            };
+            let problem = error.device_error().filter(|error| error.is_about_route());
+            match problem.and_then(|problem| self.plan.transfer.instead(problem)) {
+                Some(other) => {
+                    self.emitter.emit(RunEvent::Note { text: other.describe() });
+                    self.plan.reroute(other);
+                }
+                None => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The transfer in use: that of the plan, or the one that replaced it.
+    pub fn transfer(&self) -> &TransferPlan {
+        &self.plan.transfer
     }
 
     /// Plans and lowers every program of the run. Fails if they need more than planned: the plan is for another model.

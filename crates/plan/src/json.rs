@@ -9,6 +9,14 @@ use crate::hardware::Hardware;
 use crate::placement::Precision;
 use crate::plan::{Plan, RolePlan};
 use crate::refusal::{Refusal, Suggestion};
+use crate::transfer::TriedRoute;
+
+fn tried_route(tried: &TriedRoute) -> Value {
+    match &tried.result {
+        Ok(mb_per_s) => json!({ "route": tried.route.name(), "mb_per_s": mb_per_s }),
+        Err(why) => json!({ "route": tried.route.name(), "refused": why }),
+    }
+}
 
 /// The plan and the cards of the machine.
 pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
@@ -30,6 +38,7 @@ pub fn plan_json(plan: &Plan, hardware: &Hardware) -> Value {
         "transfer": plan.transfer.to_string(),
         "transfer_why": plan.transfer.why,
         "transfer_mb_per_s": plan.transfer.mb_per_s,
+        "transfer_tried": plan.transfer.tried.iter().map(tried_route).collect::<Vec<_>>(),
         "threads": plan.threads,
         "max_threads": plan.max_threads,
         "pinned_bytes": plan.feed.pinned_bytes(),

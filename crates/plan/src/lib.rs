@@ -85,5 +85,5 @@ pub use settings::{Given, Origin, SettingError, Settings};
 pub use show::{show_gpus, show_plan, show_short};
 pub use startup::{StartupPhase, buffer_line, startup_lines};
 pub use training::TrainingSettings;
-pub use transfer::TransferPlan;
+pub use transfer::{TransferPlan, TriedRoute};
 pub use value::{Limit, SettingValue, quoted};

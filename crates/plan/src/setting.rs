@@ -663,7 +663,7 @@ pub static SETTINGS: &[Setting] = &[
         section: DATA,
         key: "transfer",
         aliases: &[],
-        kind: SettingKind::Choice(&["auto", "peer", "bounce", "handover"]),
+        kind: SettingKind::Choice(&["auto", "peer", "peer-copy", "staged", "bounce", "handover"]),
         default: DefaultValue::Fixed("auto"),
         help: "How batches move from the data role to the model role",
     },

@@ -60,7 +60,7 @@ pub enum TrainError {
     Feed(#[from] tandem_feed::FeedError),
 
     /// The data role failed during training; the model did not. What was trained until then is saved if possible.
-    #[error("{error}\n   {}", saved_text(saved))]
+    #[error("{error}\n   {}{}", saved_text(saved), without_card_text(error))]
     DataFailed {
         /// What failed.
         error: Box<tandem_feed::FeedError>,
@@ -107,6 +107,14 @@ fn saved_text(saved: &Result<SavedStep, String>) -> String {
         }
         Err(why) => format!("The last steps are lost, because no checkpoint could be written: {why}"),
     }
+}
+
+/// What to type if the data role's card does not come back.
+fn without_card_text(error: &tandem_feed::FeedError) -> String {
+    let Some(tandem_device::DeviceError::Lost { card, .. }) = error.device_error() else { return String::new() };
+    format!(
+        "\n   If GPU {card} does not come back: --data-gpu with another card, or one card for both roles (--gpu), resumes as well"
+    )
 }
 
 fn last_checkpoint(checkpoint: Option<&PathBuf>) -> String {

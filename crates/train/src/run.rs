@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use tandem_audio::AudioError;
 use tandem_checkpoint::{ModelContract, NewCheckpoint, RunFolder, WrittenCheckpoint, latest_intact};
 use tandem_feed::FeedError;
 use tandem_pipeline::StopFlag;
@@ -86,7 +85,7 @@ fn train(
     while step_loop.step() < schedule.total_steps && !stop.is_raised() {
         match step_loop.advance() {
             Ok(report) => report.iter().for_each(|report| listener.step(report, step_loop)),
-            Err(TrainError::Feed(error)) if !is_device_error(&error) => {
+            Err(TrainError::Feed(error)) if is_model_intact(&error, step_loop.model_card()) => {
                 let saved = save_and_end(step_loop, &mut writer, listener).map_err(|error| error.to_string());
                 return Err(TrainError::DataFailed { error: Box::new(error), saved });
             }
@@ -117,9 +116,12 @@ fn train(
     Ok(RunOutcome { step: step_loop.step(), stopped, validation })
 }
 
-/// Whether a device failed: then its memory cannot be read, and there is nothing to save.
-fn is_device_error(error: &FeedError) -> bool {
-    matches!(error, FeedError::Device(_) | FeedError::Features(AudioError::Device(_)))
+/// Whether the model's memory can still be read: no device failed, or only another card than the model's.
+fn is_model_intact(error: &FeedError, model_card: usize) -> bool {
+    match error.device_error() {
+        None => true,
+        Some(error) => error.failed_card().is_some_and(|card| card != model_card),
+    }
 }
 
 /// Writes a checkpoint of the steps that have ended, for a run that cannot continue. The data role may be gone.

@@ -199,6 +199,11 @@ impl StepLoop {
         self.step
     }
 
+    /// The card of the model.
+    pub fn model_card(&self) -> usize {
+        self.stream.device().index()
+    }
+
     /// Messages for the user since the last call.
     pub fn take_messages(&mut self) -> Vec<String> {
         let own = self.exact.as_mut().and_then(ExactShapes::take_warning);
@@ -230,6 +235,9 @@ impl StepLoop {
     /// Queues one step. Returns the report of an earlier one once enough steps are queued.
     pub fn advance(&mut self) -> Result<Option<StepReport>, TrainError> {
         let stream = self.stream.clone();
+        if self.fault.traps_data_at(self.step + 1) {
+            self.feed.trap_data_card()?;
+        }
         let timed = self.clock.ask(&stream)?;
         let mut batches: Vec<DeviceBatch<'_>> = Vec::with_capacity(self.recipe.grad_accum);
         for _ in 0..self.recipe.grad_accum {
@@ -309,7 +317,7 @@ impl StepLoop {
     /// Queues the update of a step whose gradients are queued.
     fn end_step(&mut self, started: StartedStep) -> Result<Option<StepReport>, TrainError> {
         let StartedStep { epoch, buckets, wait_ns, first_batch, timed, losses, .. } = started;
-        if self.fault.traps_at(self.step) {
+        if self.fault.traps_model_at(self.step) {
             self.stream.trap()?;
         }
         // Learning-rate schedules count from 0.

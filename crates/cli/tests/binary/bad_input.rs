@@ -74,7 +74,7 @@ fn invalid_counts() {
 fn invalid_words_and_times() {
     refused(&tandem(&format!("{TWO} --model-size huge")), &["--model-size", "nano, tiny, small, normal, big", "huge"]);
     refused(&tandem(&format!("{TWO} --mode duel")), &["--mode", "`duel`", "for example --mode dual"]);
-    refused(&tandem(&format!("{TWO} --transfer pigeon")), &["--transfer", "peer, bounce, handover"]);
+    refused(&tandem(&format!("{TWO} --transfer pigeon")), &["--transfer", "peer, peer-copy, staged, bounce, handover"]);
     for time in ["-1", "x", "NaN", "inf", "4000"] {
         refused(&tandem(&format!("{TWO} --model-start-delay {time}")), &["--model-start-delay", "seconds", time]);
     }

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap fails the test")]
 
 mod command;
+mod lost_card;
 mod machine;
 mod speech;
 mod terminal;

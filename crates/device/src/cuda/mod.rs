@@ -3,13 +3,14 @@
 //! Reading order: [`api`] (the functions), [`init`] (starting the driver and listing the cards), this file (contexts:
 //! opening, entering and closing a card), [`work`] (memory, streams, events, copies, launches), [`modules`] (kernels on a
 //! card; uses [`nvrtc`] and [`cubin_cache`]), [`gemms`] (uses [`cublas`]), [`capture`] (uses [`capture_lock`]), [`clock`]
-//! (event times), [`nvml`] (readings).
+//! (event times), [`bounded_waits`] (lost cards), [`nvml`] (readings).
 //!
 //! Every card is used through its primary context, retained from `open` to `close`. Our handles are the driver's handles,
 //! as numbers.
 
 mod api;
 mod init;
+mod bounded_waits;
 mod capture;
 mod clock;
 mod cubin_cache;
@@ -28,9 +29,9 @@ mod fake;
 mod tests;
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 pub use cubin_cache::KernelCache;
 pub(crate) use init::survey;
@@ -68,6 +69,10 @@ pub(crate) struct CudaDriver {
     /// Read once: cache keys and reports use it often.
     driver_version: String,
     started: Instant,
+    /// [`bounded_waits::GRACE`]; shorter in tests.
+    grace: Duration,
+    /// Whether the work of a card does not end, although no call has failed.
+    has_abandoned_card: AtomicBool,
 }
 
 /// The state of one card.
@@ -78,6 +83,8 @@ struct CudaCard {
     modules: Modules,
     gemms: CardGemms,
     clock: CardClock,
+    /// When the first error came after which the card cannot be used.
+    lost_at: OnceLock<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +128,7 @@ impl CudaDriver {
             init::match_devices(listed, &initialized.visible, hidden_by).into_iter().unzip();
         let cuda_card = |device| {
             let (open, modules, gemms) = (RwLock::new(None), Modules::default(), CardGemms::default());
-            CudaCard { device, open, modules, gemms, clock: CardClock::default() }
+            CudaCard { device, open, modules, gemms, clock: CardClock::default(), lost_at: OnceLock::new() }
         };
         let cuda = init::spell(initialized.version);
         let driver_version = match nvml.as_ref().and_then(NvmlReader::driver_version) {
@@ -139,6 +146,8 @@ impl CudaDriver {
             blas,
             driver_version,
             started: Instant::now(),
+            grace: bounded_waits::GRACE,
+            has_abandoned_card: AtomicBool::new(false),
         }
     }
 
@@ -179,6 +188,7 @@ impl CudaDriver {
         match code {
             0 => Ok(()),
             code if status::is_loss(code) => {
+                self.mark_lost(card);
                 Err(DeviceError::Lost { card, during, what: status::describe(&self.api, code) })
             }
             code => Err(DeviceError::Failed { card, during, what: status::describe(&self.api, code) }),
@@ -264,15 +274,17 @@ impl CudaDriver {
     }
 
     /// Undoes one opening. With the last one, waits for the card's work and releases everything in reverse order. Errors
-    /// are ignored: every call on a lost card fails, and nothing can be done about it.
+    /// are ignored: every call on a lost card fails, and nothing can be done about it. If another card may wait for a lost one
+    /// for ever, nothing is released.
     fn close_card(&self, card: usize) {
         let Some(cuda_card) = self.cuda_cards.get(card) else { return };
+        let leaves_all = self.leaves_all_to_the_system();
         // Locked to the end: a thread that opens the card meanwhile waits, and finds it closed.
         let mut place = cuda_card.open.write().unwrap_or_else(PoisonError::into_inner);
         match &mut *place {
             Some(open) if open.users > 1 => open.users -= 1,
             _ => {
-                if let (Some(open), Some(device)) = (place.take(), cuda_card.device) {
+                if let (Some(open), Some(device), false) = (place.take(), cuda_card.device, leaves_all) {
                     self.shut_down(cuda_card, open, device);
                 }
             }

@@ -7,10 +7,11 @@ use super::api::{Code, DEVICE_UNAVAILABLE, DriverApi};
 
 /// Whether the context is unusable after this error, so that every later call fails.
 pub(crate) fn is_loss(code: Code) -> bool {
-    // In order: uncorrectable memory and link errors and their contained forms; faults of a kernel (illegal
-    // address, time-out, destroyed context, assertion, stack, instruction, alignment, address space, program
-    // counter, launch) and leaked tensor memory.
-    matches!(code, DEVICE_UNAVAILABLE | 214 | 220 | 226 | 227 | 700 | 702 | 709 | 710 | 714..=719 | 721)
+    // In order: uncorrectable memory errors, an invalid graphics context, uncorrectable link errors and their contained
+    // forms; faults of a kernel (illegal address, time-out, destroyed context, assertion, stack, instruction, alignment,
+    // address space, program counter, launch) and leaked tensor memory; unknown errors, which a card that fell off the bus
+    // reports.
+    matches!(code, DEVICE_UNAVAILABLE | 214 | 219 | 220 | 226 | 227 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 999)
 }
 
 /// The driver's name, number and message for `code`.

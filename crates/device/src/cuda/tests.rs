@@ -4,7 +4,7 @@ use super::fake::{calls, driver, elapse, inject_result};
 use super::work::MAX_ARGS;
 use super::*;
 use crate::bytes::MIB;
-use crate::driver::{Address, CopyPath, Driver, RawArg, Reservation};
+use crate::driver::{Address, CopyPath, Driver, HostSpan, PeerCall, RawArg, Reservation};
 use crate::gemm::{Gemm, Operand, RawGemm};
 use crate::kernel::{DType, Grid, Kernel, Source};
 
@@ -137,6 +137,48 @@ fn open_cards_are_closed_when_the_driver_is_dropped() {
 }
 
 #[test]
+fn what_waits_for_a_lost_card_ends_and_nothing_is_freed() {
+    let mut driver = opened(2);
+    let held = driver.reserve(1, 32 * MIB, true).unwrap();
+    inject_result("cuEventQuery", api::NOT_READY);
+    assert!(!driver.synchronize_within(1, 20, Duration::from_millis(1)).unwrap(), "no card is lost");
+    // A card that fell off the bus reports unknown errors.
+    inject_result("cuEventRecord", 999);
+    assert!(matches!(driver.record(0, 10, 20), Err(DeviceError::Lost { card: 0, .. })));
+    inject_result("cuEventRecord", 0);
+    driver.grace = Duration::ZERO;
+    for waited in [driver.synchronize(1, 20), driver.synchronize_within(1, 20, Duration::MAX).map(drop)] {
+        let error = waited.unwrap_err();
+        assert!(matches!(error, DeviceError::Lost { card: 0, .. }), "{error}");
+    }
+    // What was reached is known, also now.
+    inject_result("cuEventQuery", 0);
+    driver.synchronize(1, 20).unwrap();
+    work();
+    driver.release(held);
+    driver.free_host(1, HostSpan { ptr: std::ptr::dangling_mut(), bytes: 1 });
+    driver.close(1);
+    assert_eq!(work(), [""; 0], "another card may still use it");
+}
+
+#[test]
+fn with_one_card_open_a_wait_sleeps_in_the_driver() {
+    let driver = opened(1);
+    driver.synchronize(0, 20).unwrap();
+    assert_eq!(work(), ["cuEventSynchronize 20"]);
+}
+
+#[test]
+fn errors_after_which_a_card_is_unusable_are_losses() {
+    for code in [46, 214, 219, 220, 700, 719, 999] {
+        assert!(status::is_loss(code), "{code}");
+    }
+    for code in [0, 1, 2, 201, 205, 217, 400, 600, 704, 900] {
+        assert!(!status::is_loss(code), "{code}");
+    }
+}
+
+#[test]
 fn peer_access_is_enabled_on_the_pool_and_peer_copies_use_both_contexts() {
     let driver = opened(2);
     let from = driver.reserve(0, 32 * MIB, true).unwrap();
@@ -144,12 +186,15 @@ fn peer_access_is_enabled_on_the_pool_and_peer_copies_use_both_contexts() {
     work();
     assert!(driver.can_access_peer(1, 0).unwrap() && !driver.can_access_peer(0, 0).unwrap());
     driver.allow_peer(&from, 1).unwrap();
-    driver.copy(0, 10, CopyPath::Peer { from: from.base, to, bytes: 512 }).unwrap();
+    let path = |call| CopyPath::Peer { from: from.base, to, bytes: 512, call };
+    driver.copy(0, 10, path(PeerCall::BetweenContexts)).unwrap();
+    driver.copy(0, 10, path(PeerCall::Unified)).unwrap();
     let expected = [
         "cuDeviceCanAccessPeer 0 1",
         "cuDeviceCanAccessPeer 1 1",
         "cuMemPoolSetAccess 50 MemLocation { kind: 1, ordinal: 0 } 1",
         "cuMemcpyPeerAsync 0x9000 100 0x1000 101 512 10",
+        "cuMemcpyDtoDAsync_v2 0x9000 0x1000 512 10",
     ];
     assert_eq!(work(), expected);
 

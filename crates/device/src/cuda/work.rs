@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use super::api::{self, Access, Code, Handle, PoolProps};
 use super::capture_lock::CAPTURE_LOCK;
@@ -10,7 +11,9 @@ use super::nvml::NvmlProcessMemory;
 use super::{CudaDriver, OpenCard, modules, status};
 use crate::bytes::POOL_GRANULE;
 use crate::card::{Card, CardReading};
-use crate::driver::{Address, CopyPath, Driver, EventId, GraphId, HostSpan, KernelId, RawArg, Reservation, StreamId};
+use crate::driver::{
+    Address, CopyPath, Driver, EventId, GraphId, HostSpan, KernelId, PeerCall, RawArg, Reservation, StreamId,
+};
 use crate::error::DeviceError;
 use crate::gemm::RawGemm;
 use crate::kernel::{Grid, Kernel, Source};
@@ -73,6 +76,10 @@ impl Driver for CudaDriver {
     }
 
     fn release(&self, reservation: Reservation) {
+        // What still uses it cannot be waited for; the end of the process frees it.
+        if self.leaves_all_to_the_system() {
+            return;
+        }
         // Another card may still be accessing it by peer access.
         for card in (0..self.cuda_cards.len()).filter(|card| *card != reservation.base.card) {
             self.wait_for_all(card);
@@ -127,7 +134,7 @@ impl Driver for CudaDriver {
     }
 
     fn free_host(&self, card: usize, span: HostSpan) {
-        if self.enter(card, "freeing pinned memory").is_ok() {
+        if !self.leaves_all_to_the_system() && self.enter(card, "freeing pinned memory").is_ok() {
             // SAFETY: the span came from `alloc_host` and is freed once.
             unsafe { (self.api.cuMemFreeHost)(span.ptr.cast()) };
         }
@@ -199,8 +206,21 @@ impl Driver for CudaDriver {
     fn synchronize(&self, card: usize, event: EventId) -> Result<(), DeviceError> {
         let during = "waiting for the device";
         self.enter(card, during)?;
+        if self.may_wait_for_others(card) {
+            return self.poll(card, event as Handle, during, None).map(drop);
+        }
         // SAFETY: the event is alive.
         self.check(card, during, unsafe { (self.api.cuEventSynchronize)(event as Handle) })
+    }
+
+    fn synchronize_within(&self, card: usize, event: EventId, longest: Duration) -> Result<bool, DeviceError> {
+        let during = "waiting for the device";
+        self.enter(card, during)?;
+        self.poll(card, event as Handle, during, Some(longest))
+    }
+
+    fn abandon(&self, card: usize) {
+        self.mark_abandoned(card);
     }
 
     fn elapsed_ns(&self, card: usize, from: EventId, to: EventId) -> Result<u64, DeviceError> {
@@ -235,7 +255,11 @@ impl Driver for CudaDriver {
                 // SAFETY: both ranges are in reservations of this card.
                 unsafe { (self.api.cuMemcpyDtoDAsync_v2)(to.raw, from.raw, bytes, stream) }
             }
-            CopyPath::Peer { from, to, .. } => {
+            CopyPath::Peer { from, to, call: PeerCall::Unified, .. } => {
+                // SAFETY: both ranges are in live reservations, and each card may access both.
+                unsafe { (self.api.cuMemcpyDtoDAsync_v2)(to.raw, from.raw, bytes, stream) }
+            }
+            CopyPath::Peer { from, to, call: PeerCall::BetweenContexts, .. } => {
                 let (source, target) = (self.opened(from.card, during)?, self.opened(to.card, during)?);
                 // SAFETY: each range is in a reservation of the card whose context is passed with it.
                 unsafe { (self.api.cuMemcpyPeerAsync)(to.raw, target.context, from.raw, source.context, bytes, stream) }

@@ -34,12 +34,15 @@ impl Link {
     }
 }
 
-pub(crate) fn copy_ns(path: &CopyPath, link: Link, rng: &mut SplitMix) -> u64 {
+/// `is_peer`: the cards have access to the memory of each other.
+pub(crate) fn copy_ns(path: &CopyPath, link: Link, is_peer: bool, rng: &mut SplitMix) -> u64 {
     let gb_per_s = match path {
         CopyPath::HostToDevice { .. } | CopyPath::DeviceToHost { .. } => link.host_gb_per_s(),
         CopyPath::WithinDevice { .. } => CARD_GB_PER_S / 2.0,
         CopyPath::Peer { from, to, .. } if from.card == to.card => CARD_GB_PER_S / 2.0,
-        CopyPath::Peer { .. } => link.peer_gb_per_s(),
+        CopyPath::Peer { .. } if is_peer => link.peer_gb_per_s(),
+        // Through memory of the driver, one leg after the other.
+        CopyPath::Peer { .. } => link.host_gb_per_s() / 2.5,
     };
     with_jitter(LAUNCH_NS + (path.bytes() as f64 / gb_per_s) as u64, rng)
 }

@@ -15,13 +15,16 @@ mod spec;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 pub use spec::{Link, SimFault, SimSpec, SimSpecError};
 
 use crate::bytes::{MIB, round_up};
 use crate::card::{Card, CardProcess, CardReading};
 use crate::cost::DriverCost;
-use crate::driver::{Address, CopyPath, Driver, EventId, GraphId, HostSpan, KernelId, RawArg, Reservation, StreamId};
+use crate::driver::{
+    Address, CopyPath, Driver, EventId, GraphId, HostSpan, KernelId, PeerCall, RawArg, Reservation, StreamId,
+};
 use crate::error::DeviceError;
 use crate::gemm::RawGemm;
 use crate::host_exec::{AccessRange, accessed, accessed_by_copy, run_copy, run_fill, run_host};
@@ -30,6 +33,7 @@ use crate::host_graph::{HostGraphs, HostOp};
 use crate::host_memory::{HostMemory, alloc_span, free_span};
 use crate::kernel::{Grid, Kernel};
 use crate::machine::{DeviceKind, lock};
+use crate::transfer::Route;
 use crate::workers::Workers;
 use queue::{QueuedOp, Queues};
 
@@ -238,7 +242,7 @@ impl SimDriver {
         let Some((stream, queued_ns, op)) = state.queues.next() else { return false };
         let takes_ns = match &op {
             QueuedOp::Run(op) => self.op_ns(state, op),
-            QueuedOp::Record { .. } | QueuedOp::Wait { .. } | QueuedOp::Trap => 0,
+            QueuedOp::Record { .. } | QueuedOp::Wait { .. } | QueuedOp::Trap | QueuedOp::Stuck => 0,
         };
         let Some(queue) = state.queues.streams.get_mut(&stream) else { return true };
         let card = queue.card;
@@ -248,6 +252,7 @@ impl SimDriver {
             QueuedOp::Run(HostOp::Copy(path)) => self.run_copy(state, card, &path),
             QueuedOp::Run(op) => self.run_op(state, &op),
             QueuedOp::Trap => state.fail_card(card, Failure::Trapped),
+            QueuedOp::Stuck => unreachable!("it never runs"),
             QueuedOp::Record { event, number } => {
                 if let Some(event) = state.queues.events.get_mut(&event) {
                     (event.reached, event.reached_ns) = (event.reached.max(number), now_ns);
@@ -264,9 +269,10 @@ impl SimDriver {
     }
 
     fn op_ns(&self, state: &mut State, op: &HostOp) -> u64 {
+        let is_peer = matches!(op, HostOp::Copy(path) if state.route_of(path).is_some_and(Route::needs_peer_access));
         let rng = &mut state.queues.rng;
         match op {
-            HostOp::Copy(path) => clock::copy_ns(path, self.spec.link, rng),
+            HostOp::Copy(path) => clock::copy_ns(path, self.spec.link, is_peer, rng),
             HostOp::Fill { bytes, .. } => clock::fill_ns(*bytes, rng),
             HostOp::Launch { args, .. } => clock::kernel_ns(args, rng),
             HostOp::Gemm(gemm) => clock::gemm_ns(gemm, rng),
@@ -293,8 +299,12 @@ impl SimDriver {
         if self.spec.fault == Some(SimFault::FailCopy(number)) {
             return state.fail_card(card, Failure::CopyFailed);
         }
-        let between_cards = matches!(path, CopyPath::Peer { from, to, .. } if from.card != to.card);
-        if between_cards && self.spec.fault == Some(SimFault::CorruptPeer) {
+        let delivers_nothing = state.route_of(path).is_some_and(|route| match self.spec.fault {
+            Some(SimFault::CorruptPeer) => route.needs_peer_access(),
+            Some(SimFault::CorruptRoute(corrupt)) => route == corrupt,
+            _ => false,
+        });
+        if delivers_nothing {
             // Some real boards do this: the copy succeeds, and the bytes do not arrive.
             return state.touch(&accessed_by_copy(path));
         }
@@ -311,10 +321,11 @@ impl SimDriver {
                 return Ok(());
             }
             if !self.run_one(state) {
-                // The work waits for another card that is lost. There is no other cause: a wait refers only to records
-                // that were queued before it, so waits cannot form a cycle.
+                // The work waits for another card that is lost, or behind an injected copy that never ends. There is no
+                // other cause: a wait refers only to records that were queued before it, so waits cannot form a cycle.
                 (0..state.cards.len()).try_for_each(|other| state.check_alive(other, during))?;
-                unreachable!("queued work cannot run although no card is lost");
+                assert!(state.queues.has_stuck_copy(), "queued work cannot run although no card is lost");
+                return Err(DeviceError::TimedOut { card, during, seconds: 0 });
             }
         }
     }
@@ -344,6 +355,24 @@ impl SimDriver {
 }
 
 impl State {
+    /// The route of a copy between two cards; `None` for any other copy.
+    fn route_of(&self, path: &CopyPath) -> Option<Route> {
+        let CopyPath::Peer { from, to, call, .. } = *path else { return None };
+        if from.card == to.card {
+            return None;
+        }
+        let allows = |at: Address, reader: usize| {
+            let mut reservations = self.cards[at.card].reservations.values();
+            let reservation = reservations.find(|reservation| reservation.memory.holds(at.raw, at.raw));
+            reservation.is_some_and(|reservation| reservation.peers.contains(&reader))
+        };
+        Some(match (call, allows(from, to.card) && allows(to, from.card)) {
+            (PeerCall::Unified, _) => Route::Peer,
+            (PeerCall::BetweenContexts, true) => Route::PeerCopy,
+            (PeerCall::BetweenContexts, false) => Route::Staged,
+        })
+    }
+
     /// The clock of the calling thread. A new thread starts at the latest clock of all threads.
     fn host_ns(&mut self) -> &mut u64 {
         let latest_ns = self.latest_ns();
@@ -570,6 +599,18 @@ impl Driver for SimDriver {
         Ok(())
     }
 
+    fn synchronize_within(&self, card: usize, event: EventId, _longest: Duration) -> Result<bool, DeviceError> {
+        match self.synchronize(card, event) {
+            Ok(()) => Ok(true),
+            Err(DeviceError::TimedOut { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn abandon(&self, card: usize) {
+        lock(&self.state).fail_card(card, Failure::Lost);
+    }
+
     fn elapsed_ns(&self, card: usize, from: EventId, to: EventId) -> Result<u64, DeviceError> {
         let [from_ns, to_ns] = self.reached_ns(card, [from, to])?;
         Ok(to_ns.saturating_sub(from_ns))
@@ -581,19 +622,22 @@ impl Driver for SimDriver {
 
     fn copy(&self, card: usize, stream: StreamId, path: CopyPath) -> Result<(), DeviceError> {
         self.check_range(card, &accessed_by_copy(&path))?;
-        if let CopyPath::Peer { from, to, .. } = path {
+        if let CopyPath::Peer { from, to, bytes, call } = path {
             let mut state = lock(&self.state);
             if state.trace.len() < TRACE_LENGTH {
                 state.trace.push(DriverCall::CopyPeer { from: from.card, to: to.card });
             }
-            let allows = |at: Address, reader: usize| {
-                let mut reservations = state.cards[at.card].reservations.values();
-                let reservation = reservations.find(|reservation| reservation.memory.holds(at.raw, at.raw));
-                reservation.is_some_and(|reservation| reservation.peers.contains(&reader))
-            };
-            if from.card != to.card && !(allows(from, to.card) && allows(to, from.card)) {
+            // With access the call between contexts would be another route.
+            let as_call = |call| state.route_of(&CopyPath::Peer { from, to, bytes, call });
+            let has_access = as_call(PeerCall::BetweenContexts) != Some(Route::Staged);
+            if call == PeerCall::Unified && !has_access {
                 let what = "peer access is not enabled in both directions".to_owned();
                 return Err(DeviceError::Failed { card, during: "peer copy", what });
+            }
+            let route = as_call(call);
+            drop(state);
+            if route.is_some() && self.spec.fault == route.map(SimFault::StuckRoute) {
+                return self.enqueue(card, stream, "copying", QueuedOp::Stuck);
             }
         }
         self.capture_or_enqueue(card, stream, "copying", HostOp::Copy(path))
@@ -674,6 +718,10 @@ impl Driver for SimDriver {
         let mut state = lock(&self.state);
         let Address { card: owner, raw } = reservation.base;
         self.call(&mut state, owner, "enabling peer access")?;
+        if self.spec.fault == Some(SimFault::RefusePeerAccess) {
+            let what = "injected refusal".to_owned();
+            return Err(DeviceError::Failed { card: owner, during: "enabling peer access", what });
+        }
         if state.trace.len() < TRACE_LENGTH {
             state.trace.push(DriverCall::AllowPeer { reader, owner });
         }

@@ -14,9 +14,17 @@ use crate::host_graph::HostOp;
 /// One entry of a stream. `number` counts the records of an event; after a trap the card is lost.
 pub(crate) enum QueuedOp {
     Run(HostOp),
-    Record { event: EventId, number: u64 },
-    Wait { event: EventId, number: u64 },
+    Record {
+        event: EventId,
+        number: u64,
+    },
+    Wait {
+        event: EventId,
+        number: u64,
+    },
     Trap,
+    /// A copy that never ends.
+    Stuck,
 }
 
 /// A stream: its entries and its clock.
@@ -102,6 +110,7 @@ impl Queues {
     fn can_run(&self, stream: &SimStream) -> bool {
         match stream.ops.front() {
             None => false,
+            Some((_, QueuedOp::Stuck)) => false,
             Some((_, QueuedOp::Wait { event, number })) => {
                 self.events.get(event).is_none_or(|event| event.reached >= *number)
             }
@@ -111,6 +120,11 @@ impl Queues {
 
     pub(crate) fn is_reached(&self, event: EventId) -> bool {
         self.events.get(&event).is_none_or(|event| event.reached >= event.recorded)
+    }
+
+    /// Whether a copy was injected that never ends.
+    pub(crate) fn has_stuck_copy(&self) -> bool {
+        self.streams.values().flat_map(|stream| &stream.ops).any(|(_, op)| matches!(op, QueuedOp::Stuck))
     }
 
     pub(crate) fn all_idle(&self) -> bool {

@@ -4,6 +4,7 @@
 use std::str::FromStr;
 
 use crate::bytes::MIB;
+use crate::transfer::Route;
 
 /// Simulated cards, and the fault to inject on them.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,8 +46,14 @@ pub enum SimFault {
     FailCopy(u64),
     /// The card of this driver call is lost.
     LoseCard(u64),
-    /// Copies from card to card report success and deliver nothing.
+    /// Copies by peer access report success and deliver nothing.
     CorruptPeer,
+    /// Copies of this route report success and deliver nothing.
+    CorruptRoute(Route),
+    /// Copies of this route never end.
+    StuckRoute(Route),
+    /// Peer access is offered and cannot be enabled.
+    RefusePeerAccess,
     /// Another process allocates this much on every card just before we open it.
     Intruder(u64),
     /// The driver uses this much more on every card than its table says.
@@ -109,12 +116,15 @@ impl SimSpec {
             ("fail-copy", n) => self.fault = Some(SimFault::FailCopy(number(n)?)),
             ("lose-card", n) => self.fault = Some(SimFault::LoseCard(number(n)?)),
             ("corrupt-peer", "") => self.fault = Some(SimFault::CorruptPeer),
+            ("corrupt", name) => self.fault = Some(SimFault::CorruptRoute(driver_route(name)?)),
+            ("stuck", name) => self.fault = Some(SimFault::StuckRoute(driver_route(name)?)),
+            ("refuse-peer-access", "") => self.fault = Some(SimFault::RefusePeerAccess),
             ("intruder", size) => self.fault = Some(SimFault::Intruder(bytes(size)?)),
             ("driver-grows", size) => self.fault = Some(SimFault::DriverGrows(bytes(size)?)),
             _ => {
                 return Err(format!(
                     "'{option}' is not an option (pcie3, pcie4, pcie5, nvlink, held=SIZE, cc=MAJOR.MINOR, hidden=N, no-process-figure, seed=N, \
-                     refuse-allocation=N, fail-copy=N, lose-card=N, corrupt-peer, intruder=SIZE, driver-grows=SIZE)"
+                     refuse-allocation=N, fail-copy=N, lose-card=N, corrupt-peer, corrupt=ROUTE, stuck=ROUTE, refuse-peer-access, intruder=SIZE, driver-grows=SIZE)"
                 ));
             }
         }
@@ -184,6 +194,12 @@ fn bytes(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A route between two cards that the driver copies.
+fn driver_route(name: &str) -> Result<Route, String> {
+    let known = Route::named(name).filter(|route| !matches!(route, Route::Bounce | Route::Handover));
+    known.ok_or_else(|| format!("'{name}' is not a route between cards (peer, peer-copy, staged)"))
+}
+
 fn capability(text: &str) -> Result<(u32, u32), String> {
     let (major, minor) = text.split_once('.').ok_or_else(|| format!("'{text}' is not like 8.0"))?;
     Ok((number(major)? as u32, number(minor)? as u32))
@@ -206,6 +222,7 @@ mod tests {
         check("16GiB+8192MiB,nvlink", unequal(&[16 * gib, 8 * gib]).with_link(Link::Nvlink));
         check("2x8GiB+1x16GiB+24GiB", unequal(&[8 * gib, 8 * gib, 16 * gib, 24 * gib]));
         check("2x24GiB,fail-copy=3", SimSpec::new(2, 24 * gib).with_fault(SimFault::FailCopy(3)));
+        check("2x24GiB,stuck=peer-copy", SimSpec::new(2, 24 * gib).with_fault(SimFault::StuckRoute(Route::PeerCopy)));
     }
 
     #[test]
@@ -235,6 +252,8 @@ mod tests {
             "60x8GiB+5x16GiB",
             "18446744073709551615x8GiB+1x8GiB",
             "2x24GiB,seed=x",
+            "2x24GiB,stuck=bounce",
+            "2x24GiB,corrupt=",
             "２x24GiB",
         ] {
             let error = text.parse::<SimSpec>().expect_err(text).to_string();

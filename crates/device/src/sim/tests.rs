@@ -287,7 +287,10 @@ fn peer_access_includes_split_blocks_that_were_allocated_before() {
     let (a, b) = (from.take("a", 64).unwrap(), to.take("b", 64).unwrap());
     from.allow_peer(&there).unwrap();
     to.allow_peer(&here).unwrap();
-    here.stream(false).unwrap().copy_peer(a.view(), b.view()).expect("peer access is enabled on both sides");
+    here.stream(false)
+        .unwrap()
+        .copy_peer(a.view(), b.view(), PeerCall::Unified)
+        .expect("peer access is enabled on both sides");
 }
 
 #[test]

@@ -11,7 +11,7 @@ fn proven(machine: &Machine, route: Route, cards: (usize, usize)) -> Result<(Str
     let (data, model) = (arena(&from, Role::Data, 64), arena(&to, Role::Model, 64));
     let mut transfer = Transfer::open(route, "a test", &data, &model, 7 * MIB)?;
     let (source, target) = (data.take("batch", 7 * MIB)?, model.take("slot", 7 * MIB)?);
-    let measured = transfer.prove(source.view(), target.view())?;
+    let measured = transfer.prove(&[source.view()], &[target.view()])?;
     Ok((transfer.describe(), measured.gb_per_s()))
 }
 
@@ -24,6 +24,9 @@ fn simulated_routes_deliver_at_the_speed_of_their_link() {
         }
     };
     check(Link::Nvlink, Route::Peer, 150.0, 211.0);
+    check(Link::Nvlink, Route::PeerCopy, 150.0, 211.0);
+    check(Link::Nvlink, Route::Staged, 15.0, 21.0);
+    check(Link::Pcie4, Route::Staged, 8.0, 11.0);
     check(Link::Pcie4, Route::Bounce, 10.0, 13.0);
     check(Link::Pcie3, Route::Bounce, 5.0, 7.0);
 }
@@ -64,7 +67,7 @@ fn peer_and_bounce_forced_on_one_card_are_described_so() {
 #[ignore = "needs an NVIDIA card"]
 fn forced_on_one_real_card_peer_and_bounce_deliver() {
     let machine = crate::support::cuda();
-    for route in [Route::Peer, Route::Bounce] {
+    for route in Route::LADDER {
         let (name, gb_per_s) = proven(&machine, route, (0, 0)).unwrap();
         println!("{name}: {gb_per_s:.1} GB/s");
         assert!(gb_per_s > 0.0);
@@ -77,6 +80,69 @@ fn routes_that_cannot_work_are_refused() {
     assert!(matches!(peer, DeviceError::NoRoute { route: "peer", .. }), "{peer}");
     let handover = proven(&simulated_pair(Link::Nvlink, 0), Route::Handover, (0, 1)).unwrap_err();
     assert!(matches!(handover, DeviceError::NoRoute { route: "handover", .. }), "{handover}");
+}
+
+fn faulty_pair(fault: SimFault) -> Machine {
+    Machine::simulated(SimSpec::new(2, 24 << 30).with_link(Link::Nvlink).with_fault(fault))
+}
+
+#[test]
+fn a_route_that_delivers_nothing_is_noticed_and_the_others_work() {
+    for broken in [Route::Peer, Route::PeerCopy, Route::Staged] {
+        for route in Route::LADDER {
+            match proven(&faulty_pair(SimFault::CorruptRoute(broken)), route, (0, 1)) {
+                Ok(_) => assert_ne!(route, broken),
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(route == broken && error.is_about_route() && text.starts_with(route.name()), "{text}");
+                }
+            }
+        }
+    }
+}
+
+/// Nothing waits for the copy after that: neither the proof, nor what frees its memory.
+#[test]
+fn a_copy_that_never_ends_is_given_up() {
+    for route in [Route::Peer, Route::PeerCopy, Route::Staged] {
+        let machine = faulty_pair(SimFault::StuckRoute(route));
+        let error = proven(&machine, route, (0, 1)).unwrap_err();
+        assert!(matches!(error, DeviceError::TimedOut { card: 0, .. }) && !error.is_about_route(), "{error}");
+    }
+}
+
+#[test]
+fn refused_peer_access_is_about_the_route() {
+    for (route, works) in Route::LADDER.into_iter().zip([false, false, true, true]) {
+        match proven(&faulty_pair(SimFault::RefusePeerAccess), route, (0, 1)) {
+            Ok(_) => assert!(works, "{route:?}"),
+            Err(error) => assert!(!works && error.is_about_route(), "{route:?}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn every_slot_of_both_sides_is_proven() {
+    let machine = simulated_pair(Link::Nvlink, 0);
+    let (from, to) = (machine.open(0).unwrap(), machine.open(1).unwrap());
+    let (data, model) = (arena(&from, Role::Data, 64), arena(&to, Role::Model, 64));
+    let mut transfer = Transfer::open(Route::Peer, "a test", &data, &model, MIB).unwrap();
+    let sources: Vec<_> = (0..5).map(|_| data.take("batch", MIB).unwrap()).collect();
+    let targets: Vec<_> = (0..3).map(|_| model.take("slot", MIB).unwrap()).collect();
+    let (from_views, to_views): (Vec<_>, Vec<_>) =
+        (sources.iter().map(|block| block.view()).collect(), targets.iter().map(|block| block.view()).collect());
+    transfer.prove(&from_views, &to_views).unwrap();
+    // The pattern of the proof is everywhere.
+    for (device, blocks) in [(&from, &sources), (&to, &targets)] {
+        let (stream, mut bytes) = (device.stream(false).unwrap(), device.pinned(MIB).unwrap());
+        let mut found = Vec::new();
+        for block in blocks {
+            stream.download(block.view(), &mut bytes, 0..MIB).unwrap();
+            stream.drain().unwrap();
+            found.push(bytes.bytes().unwrap().to_vec());
+        }
+        assert!(found.windows(2).all(|pair| pair[0] == pair[1]) && found[0].iter().any(|byte| *byte != found[0][0]));
+    }
 }
 
 /// The test machines have one card: the order of driver calls is asserted on the simulator, which logs them.

@@ -197,7 +197,9 @@ impl FeedPlan {
     pub fn model_lines(&self) -> Vec<(&'static str, u64)> {
         match self.route {
             Route::Handover => Vec::new(),
-            Route::Peer | Route::Bounce => vec![(MODEL_SLOTS, self.model_slots * self.slot_bytes())],
+            Route::Peer | Route::PeerCopy | Route::Staged | Route::Bounce => {
+                vec![(MODEL_SLOTS, self.model_slots * self.slot_bytes())]
+            }
         }
     }
 

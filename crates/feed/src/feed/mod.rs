@@ -53,6 +53,8 @@ pub struct Feed {
     messages: Messages,
     list_error_reported: AtomicBool,
     transfer: Option<Measured>,
+    /// Whether batches come from another card than the model's.
+    crosses_cards: bool,
     warm_slots: usize,
 }
 
@@ -88,9 +90,12 @@ impl Feed {
 
     /// The next batch, for work on `stream`. The stream waits for the batch; the host waits only if none is queued.
     ///
+    /// From another card, the host waits until the batch has arrived: a stream that waits for a card that was lost would wait
+    /// for ever, and the model on it could not be saved.
+    ///
     /// Fails with the error that ended the feed.
     pub fn lease<'s>(&mut self, stream: &'s Stream) -> Result<DeviceBatch<'s>, FeedError> {
-        let (ready, wait_ns) = match self.taker.try_take() {
+        let (ready, mut wait_ns) = match self.taker.try_take() {
             Ok(Some(ready)) => (Some(ready), 0),
             _ => {
                 let waiting = Instant::now();
@@ -98,9 +103,16 @@ impl Feed {
                 (ready, waiting.elapsed().as_nanos() as u64)
             }
         };
-        self.stall_ns.fetch_add(wait_ns, Ordering::Relaxed);
         let Some(ready) = ready else { return Err(self.join_and_take_error()) };
-        let slot = ready.lease(|arrived| stream.wait(arrived, waits::ARRIVED))?;
+        let slot = ready.lease(|arrived| {
+            if self.crosses_cards && !arrived.reached()? {
+                let waiting = Instant::now();
+                arrived.synchronize(waits::ARRIVED)?;
+                wait_ns += waiting.elapsed().as_nanos() as u64;
+            }
+            stream.wait(arrived, waits::ARRIVED)
+        })?;
+        self.stall_ns.fetch_add(wait_ns, Ordering::Relaxed);
         self.leased += 1;
         if self.leased.is_multiple_of(64) {
             self.context.made().drop_before(self.forgotten_before);
@@ -109,6 +121,11 @@ impl Feed {
         let info = slot.payload();
         self.next = self.context.input.order.after(info.cursor);
         Ok(DeviceBatch::new(slot, stream, wait_ns))
+    }
+
+    /// Fault injection: the data role's card faults.
+    pub fn trap_data_card(&self) -> Result<(), FeedError> {
+        Ok(self.data_stream.trap()?)
     }
 
     /// Takes back the batches since `cursor`, which were leased and not trained on: a state made now serves them again.

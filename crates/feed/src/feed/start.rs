@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tandem_device::transfer::Measured;
-use tandem_device::{Block, Event, Isolation, Route, Transfer};
+use tandem_device::{Block, Event, Isolation, Route, Transfer, View};
 use tandem_pipeline::{Crew, RingHandle, RingSlot, StopFlag, ring};
 
 use super::Feed;
@@ -99,6 +99,7 @@ impl Feed {
             messages,
             list_error_reported: AtomicBool::new(false),
             transfer: measured,
+            crosses_cards: roles.data.device.index() != roles.model.device.index(),
             warm_slots: depth,
         };
         let decode = Decoding { queue, context, threads, max_threads: spec.max_threads };
@@ -122,13 +123,18 @@ impl ModelLink {
         let slots = batch_slots(to, MODEL_SLOTS, plan.model_slots, plan)?;
         let (from, why) = (&roles.data.arena, &spec.route_why);
         let mut transfer = Transfer::open(plan.route, why, from, to, plan.slot_bytes())?;
-        let (Some(source), Some(target)) = (data.first(), slots.first()) else {
+        if data.is_empty() || slots.is_empty() {
             return Err(FeedError::Ended);
-        };
-        let measured = transfer.prove(source.memory.view(), target.memory.view())?;
+        }
+        let measured = transfer.prove(&views(data), &views(&slots))?;
         let (filler, taker) = ring("model ring", slots);
         Ok(ModelLink { transfer, filler, taker, measured })
     }
+}
+
+/// The memory of every slot.
+fn views(slots: &[RingSlot<Block, Event>]) -> Vec<View<'_>> {
+    slots.iter().map(|slot| slot.memory.view()).collect()
 }
 
 /// The default prefetch depth at the start: enough for a steady producer. Bursts increase it, up to all slots.

@@ -11,7 +11,7 @@ use tandem_plan::setting::{Setting, SettingKind};
 
 use super::file_opens::FileOpens;
 use super::{Run, command, merged, run};
-use crate::command::{TandemCommand, contains};
+use crate::command::{TandemCommand, contains, tandem};
 use crate::machine::TempFolder;
 use crate::speech::demo;
 use crate::terminal::eventually;
@@ -131,10 +131,21 @@ pub(super) fn transfer() -> EachValue {
     // Two cards: directly if they are linked, else through the host.
     assert_eq!(copies(&run(&format!("--sim 2x24GiB,nvlink {PAIR} --transfer auto"))), 1);
     assert_eq!(copies(&run(&format!("--sim 2x24GiB {PAIR} --transfer auto"))), 2);
+    // Which of the driver's copies it uses: plans for linked cards with one of them broken each.
+    let broken = |line: &str| {
+        ["peer", "peer-copy", "staged"]
+            .map(|broken| tandem(&format!("plan --sim 2x24GiB,nvlink,corrupt={broken} {PAIR} {line}")).code)
+    };
     // One card: every route is possible, and the pointer may change hands.
-    let expected =
-        [("--transfer auto", 0), ("--transfer peer", 1), ("--transfer bounce", 2), ("--transfer handover", 0)];
-    each_value("transfer", &expected, |line| copies(&run(&format!("--sim 1x24GiB --share-gpu {line}"))))
+    let expected = [
+        ("--transfer auto", (0, [0, 0, 0])),
+        ("--transfer peer", (1, [1, 0, 0])),
+        ("--transfer peer-copy", (1, [0, 1, 0])),
+        ("--transfer staged", (1, [0, 0, 1])),
+        ("--transfer bounce", (2, [0, 0, 0])),
+        ("--transfer handover", (0, [2, 2, 2])),
+    ];
+    each_value("transfer", &expected, |line| (copies(&run(&format!("--sim 1x24GiB --share-gpu {line}"))), broken(line)))
 }
 
 /// The kind of devices, the cards of the roles, and the number of modes that were timed.
