@@ -5,18 +5,8 @@ use std::time::Instant;
 
 use crate::command::{TandemCommand, contains, in_order};
 use crate::machine::TempFolder;
-use crate::speech::{tone, wav_of};
+use crate::speech::eight_tones;
 use crate::terminal::{TestTerminal, eventually};
-
-/// Eight recordings of 0.2 s: hundreds of steps of the smallest model take seconds.
-fn corpus() -> TempFolder {
-    let folder = TempFolder::new();
-    let ids: Vec<String> = (0..8).map(|number| format!("s{number}")).collect();
-    ids.iter().for_each(|id| drop(folder.file(&format!("wavs/{id}.wav"), wav_of(&tone(22_050, 0.2)))));
-    let lines: Vec<String> = ids.iter().map(|id| format!("{id}|ab|ab")).collect();
-    folder.file("metadata.csv", lines.join("\n"));
-    folder
-}
 
 const FAST: &str = "train --mode cpu --model-size nano --batch-size 1 --buffer-size 4 --num-workers 1";
 
@@ -38,7 +28,7 @@ fn bars(screen: &str) -> Vec<&str> {
 
 #[test]
 fn on_a_terminal_progress_is_one_live_line_and_events_scroll_above_it() {
-    let corpus = corpus();
+    let corpus = eight_tones();
     // A thread of the run log warns while the run continues.
     let flags = "--epochs 1000000 --max-steps 1000000 --checkpoint-every 60 --run-log /dev/full";
     let Some(terminal) = TestTerminal::run(&typed(flags, &corpus), (110, 50)) else { return };
@@ -74,7 +64,7 @@ fn on_a_terminal_progress_is_one_live_line_and_events_scroll_above_it() {
 
 #[test]
 fn the_live_line_is_gone_when_the_run_ends() {
-    let corpus = corpus();
+    let corpus = eight_tones();
     let Some(terminal) = TestTerminal::run(&typed("--max-steps 240 --checkpoint-every 60", &corpus), (100, 50)) else {
         return;
     };
@@ -90,7 +80,7 @@ fn the_live_line_is_gone_when_the_run_ends() {
 
 #[test]
 fn a_quiet_run_has_no_live_line() {
-    let corpus = corpus();
+    let corpus = eight_tones();
     let Some(terminal) = TestTerminal::run(&typed("--max-steps 120 -q", &corpus), (100, 50)) else { return };
     terminal.until(&["ended with 0"]);
     let history = terminal.history();
@@ -99,7 +89,7 @@ fn a_quiet_run_has_no_live_line() {
 
 #[test]
 fn in_a_pipe_lines_of_progress_and_memory_are_ten_seconds_apart() {
-    let corpus = corpus();
+    let corpus = eight_tones();
     let started = Instant::now();
     let command = TandemCommand::new(&format!("{FAST} --max-steps 450"));
     let ran = command.arg("--train-data").arg(corpus.path("")).arg("--checkpoint-dir").arg(corpus.path("run")).run();

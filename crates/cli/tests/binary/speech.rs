@@ -62,3 +62,13 @@ pub(crate) fn wav_of(clip: &Clip) -> Vec<u8> {
     wav::write(clip, &mut file).unwrap();
     file
 }
+
+/// Eight recordings of 0.2 s: hundreds of steps of the smallest model take seconds.
+pub(crate) fn eight_tones() -> TempFolder {
+    let folder = TempFolder::new();
+    let ids: Vec<String> = (0..8).map(|number| format!("s{number}")).collect();
+    ids.iter().for_each(|id| drop(folder.file(&format!("wavs/{id}.wav"), wav_of(&tone(22_050, 0.2)))));
+    let lines: Vec<String> = ids.iter().map(|id| format!("{id}|ab|ab")).collect();
+    folder.file("metadata.csv", lines.join("\n"));
+    folder
+}

@@ -14,17 +14,7 @@ use serde_json::Value;
 
 use crate::command::{Ran, TandemCommand, contains};
 use crate::machine::TempFolder;
-use crate::speech::{tone, wav_of};
-
-/// Eight recordings of 0.2 s: hundreds of steps of the smallest model take seconds.
-fn corpus() -> TempFolder {
-    let folder = TempFolder::new();
-    let ids: Vec<String> = (0..8).map(|number| format!("s{number}")).collect();
-    ids.iter().for_each(|id| drop(folder.file(&format!("wavs/{id}.wav"), wav_of(&tone(22_050, 0.2)))));
-    let lines: Vec<String> = ids.iter().map(|id| format!("{id}|ab|ab")).collect();
-    folder.file("metadata.csv", lines.join("\n"));
-    folder
-}
+use crate::speech::eight_tones;
 
 fn command(flags: &str, corpus: &TempFolder) -> TandemCommand {
     let batch = if flags.contains("--batch-size") { "" } else { "--batch-size 1" };
@@ -58,7 +48,7 @@ fn the_log_has_device_times_and_the_owners_of_memory() {
         ("--sim 2x24GiB --data-gpu 0 --model-gpu 1 --transfer bounce", "bounce", 2),
         ("--sim 2x24GiB,nvlink --data-gpu 0 --model-gpu 1 --grad-accum 2 --batch-size 2", "peer", 1),
     ] {
-        let corpus = corpus();
+        let corpus = eight_tones();
         let ran = command(&format!("{mode} --max-steps 20"), &corpus).run();
         assert_eq!(ran.code, 0, "{mode}: {ran:?}");
         let records = records(&corpus);
@@ -101,7 +91,7 @@ fn the_log_has_device_times_and_the_owners_of_memory() {
 
 /// Trains with a leak of `mib` in 100 steps in `pool`. Within 500 steps there is one warning, which names `owner`.
 fn check(pool: &str, mib: u32, mode: &str, owner: &str) {
-    let corpus = corpus();
+    let corpus = eight_tones();
     let ran = command(&format!("{mode} --max-steps 500"), &corpus)
         .env("TANDEM_FAULT", format!("leak:{pool}:{mib}MiB/100"))
         .run();
@@ -141,7 +131,7 @@ fn a_leak_in_the_process_itself_is_named() {
 
 #[test]
 fn a_run_without_a_leak_has_no_memory_warning() {
-    let corpus = corpus();
+    let corpus = eight_tones();
     let ran = command("--mode cpu --max-steps 450 -q", &corpus).run();
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(!ran.both().contains("memory of") && !ran.out.contains("[Step "), "{ran:?}");
@@ -179,7 +169,7 @@ fn in_the_trace_a_batch_goes_through_its_stages_one_after_another() {
         ),
         ("--sim 1x24GiB --share-gpu", &[]),
     ] {
-        let corpus = corpus();
+        let corpus = eight_tones();
         let ran =
             command(&format!("{mode} --max-steps 30"), &corpus).arg("--trace").arg(corpus.path("trace.json")).run();
         assert_eq!(ran.code, 0, "{mode}: {ran:?}");
@@ -205,7 +195,7 @@ fn in_the_trace_a_batch_goes_through_its_stages_one_after_another() {
 
 #[test]
 fn the_next_batch_transfers_when_a_step_starts_not_when_it_ends() {
-    let corpus = corpus();
+    let corpus = eight_tones();
     let flags = "--sim 2x24GiB --data-gpu 0 --model-gpu 1 --transfer bounce --max-steps 40";
     let ran = command(flags, &corpus).arg("--trace").arg(corpus.path("trace.json")).run();
     assert_eq!(ran.code, 0, "{ran:?}");
@@ -227,7 +217,7 @@ fn the_next_batch_transfers_when_a_step_starts_not_when_it_ends() {
 #[test]
 fn both_roles_are_shown_against_their_limits_every_hundred_steps() {
     let pair = "--sim 2x24GiB --data-gpu 0 --model-gpu 1 --enable-memory-isolation --data-gpu-memory 2048";
-    let ran = command(&format!("{pair} --max-steps 105"), &corpus()).run();
+    let ran = command(&format!("{pair} --max-steps 105"), &eight_tones()).run();
     assert_eq!(ran.code, 0, "{ran:?}");
     let lines: Vec<&str> = ran.out.lines().filter(|line| line.contains("[Step ")).collect();
     let [line] = lines.as_slice() else { panic!("{lines:?}") };
@@ -236,7 +226,7 @@ fn both_roles_are_shown_against_their_limits_every_hundred_steps() {
 
 /// A short run with `flags`, which must succeed and warn once.
 fn continues_with(flags: &str, warning: &str) -> Ran {
-    let ran = command(&format!("--mode cpu --max-steps 20 {flags}"), &corpus()).run();
+    let ran = command(&format!("--mode cpu --max-steps 20 {flags}"), &eight_tones()).run();
     assert_eq!(ran.code, 0, "{flags}: {ran:?}");
     contains(&ran.out, &["✅ Training finished: 20 steps"]);
     assert_eq!(ran.err.matches(warning).count(), 1, "{flags}: {ran:?}");
@@ -245,7 +235,7 @@ fn continues_with(flags: &str, warning: &str) -> Ran {
 
 /// A long run warns at once that the disk of its log is full.
 fn warns_during_the_run() {
-    let corpus = corpus();
+    let corpus = eight_tones();
     let command = command("--mode cpu --max-steps 1000000 --checkpoint-every 1000000 --run-log /dev/full", &corpus);
     let mut child = command.into_std().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
@@ -269,7 +259,7 @@ fn training_continues_with_one_warning_when_the_disk_is_full_or_a_port_is_in_use
 
 #[test]
 fn a_stalled_log_reader_gets_one_warning_and_never_blocks_training() {
-    let corpus = corpus();
+    let corpus = eight_tones();
     let pipe = corpus.path("log");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     // Open, so that the run can write, and never read during the run.
@@ -289,7 +279,7 @@ fn a_stalled_log_reader_gets_one_warning_and_never_blocks_training() {
 /// Reads the output up to the first step, then nothing until the warning appears.
 #[test]
 fn a_stalled_terminal_gets_one_warning_and_never_blocks_training() {
-    let corpus = corpus();
+    let corpus = eight_tones();
     let (reader, writer) = std::io::pipe().unwrap();
     // One page: after one line the pipe is full.
     fcntl_setpipe_size(&writer, 4096).unwrap();
@@ -309,7 +299,7 @@ fn a_stalled_terminal_gets_one_warning_and_never_blocks_training() {
 
 #[test]
 fn stalled_prometheus_clients_never_block_training() {
-    let corpus = corpus();
+    let corpus = eight_tones();
     let command = command("--mode cpu --max-steps 60 --prometheus 127.0.0.1:0", &corpus);
     let mut child = command.into_std().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
