@@ -16,8 +16,8 @@ use tandem_events::Role;
 use tandem_plan::setting::{Id, NEWEST};
 use tandem_plan::speech::SpeechModels;
 use tandem_plan::{
-    CardFacts, CorpusFacts, Hardware, HostFacts, Models, Placement, Plan, Reason, Refusal, RunFolderFacts, Settings,
-    TriedRoute,
+    CardFacts, CorpusFacts, Hardware, HostFacts, Models, PLACEMENT, Placement, Plan, Reason, Refusal, RunFolderFacts,
+    Settings, TriedRoute,
 };
 
 /// The cards of the machine, and the facts read from them.
@@ -159,19 +159,6 @@ impl Inventory {
         Ok(())
     }
 }
-
-/// The settings that place the roles and limit their memory.
-const PLACEMENT: [Id; 9] = [
-    Id::Mode,
-    Id::DataGpu,
-    Id::ModelGpu,
-    Id::Gpu,
-    Id::ShareGpu,
-    Id::EnableMemoryIsolation,
-    Id::DataGpuMemory,
-    Id::ModelGpuMemory,
-    Id::Transfer,
-];
 
 /// Creates the model's programs on a card as a run does, including kernels, libraries and captured graphs, and returns the
 /// memory that the driver took beside the arena. Frees everything.

@@ -75,7 +75,7 @@ pub use hardware::{CardFacts, Hardware, HostFacts, RunFolderFacts};
 pub use json::{plan_json, refusal_json};
 pub use model_memory::{ModelCatalog, ModelChoice, ModelMemory, PlanLine, ProgramKind};
 pub use nearest::nearest;
-pub use placement::{Mode, Placement, Precision};
+pub use placement::{Mode, PLACEMENT, Placement, Precision};
 pub use plan::{Level, Plan, RolePlan, Sources};
 pub use print_config::print_config;
 pub use recommend::{Fit, Recommendation, recommend, show_recommendations};

@@ -226,6 +226,19 @@ fn no_device(hardware: &Hardware) -> String {
     format!("No NVIDIA device found{searched}\n   --mode cpu works")
 }
 
+/// The settings that place the roles and limit their memory.
+pub const PLACEMENT: [Id; 9] = [
+    Id::Mode,
+    Id::DataGpu,
+    Id::ModelGpu,
+    Id::Gpu,
+    Id::ShareGpu,
+    Id::EnableMemoryIsolation,
+    Id::DataGpuMemory,
+    Id::ModelGpuMemory,
+    Id::Transfer,
+];
+
 /// The same run without any GPU.
 pub(crate) fn on_the_cpu() -> Suggestion {
     Suggestion::new("run on the CPU")

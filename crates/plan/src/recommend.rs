@@ -5,6 +5,7 @@ use tandem_device::limits::{DATA_SHARE, MODEL_SHARE};
 use crate::corpus::{BucketShapes, CorpusFacts};
 use crate::hardware::Hardware;
 use crate::model_memory::ModelCatalog;
+use crate::placement::PLACEMENT;
 use crate::plan::Plan;
 use crate::setting::Id;
 use crate::settings::Settings;
@@ -44,20 +45,8 @@ pub struct Fit {
 const CARDS_GB: [u64; 8] = [6, 8, 10, 12, 16, 24, 48, 80];
 const BATCHES: [u64; 10] = [64, 48, 32, 24, 16, 12, 8, 4, 2, 1];
 
-/// The settings that a row decides. The user's other settings stay.
-const DECIDED: [Id; 11] = [
-    Id::BatchSize,
-    Id::PrefetchBufferSize,
-    Id::Mode,
-    Id::DataGpu,
-    Id::ModelGpu,
-    Id::Gpu,
-    Id::ShareGpu,
-    Id::EnableMemoryIsolation,
-    Id::DataGpuMemory,
-    Id::ModelGpuMemory,
-    Id::Transfer,
-];
+/// The settings that a row decides, beside the [`PLACEMENT`]. The user's other settings stay.
+const DECIDED: [Id; 2] = [Id::BatchSize, Id::PrefetchBufferSize];
 
 /// A row for every common card size, with one and with two cards. `simulated` returns the hardware that `--sim` gives for a
 /// number of cards and their GB; `settings` are the user's other settings (model size, lengths, …).
@@ -71,7 +60,7 @@ pub fn recommend(
     models: &dyn ModelCatalog,
     corpus: Option<&CorpusFacts>,
 ) -> Vec<Recommendation> {
-    let (wanted, shapes) = (settings.without(&DECIDED), BucketShapes::new(corpus));
+    let (wanted, shapes) = (settings.without(&DECIDED).without(&PLACEMENT), BucketShapes::new(corpus));
     let solve = |settings: &Settings, on: &Hardware| draft(settings, on, models, &shapes, Detail::FitOnly).ok();
     let own = |count: usize| real.and_then(|hardware| Some((hardware, largest_cards(hardware, count)?)));
     let mut rows = Vec::new();
